@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What the engine asks of its surroundings.
+//!
+//! All calls are made by whoever runs the engine, with exclusive access to it; none may sleep, and
+//! none may call back into the engine. "The payload" is that of the packet being handled: the host
+//! keeps it, the engine only says where it goes.
+
+use crate::ids::Rkey;
+use crate::wc::{RecvWc, SendWc, WcStatus};
+use crate::wr::{AtomicOp, FlushKind, LocalOp, RecvSlot, RecvWr, SendSlot, SendWr};
+
+/// The answer to "give me the next work request".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fetch<T> {
+    /// None is posted.
+    Empty,
+    /// The next one.
+    Wr(T),
+    /// The next one can't be executed; the QP reports it so and goes to the error state.
+    Malformed(T, WcStatus),
+}
+
+/// Why memory was refused to a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AccessFault {
+    /// Unknown key, other protection domain, out of range or no permission: NAK remote access error.
+    Denied,
+    /// Misaligned or otherwise malformed: NAK invalid request.
+    Invalid,
+    /// The memory could not be reached although it was granted: NAK remote operational error.
+    Failed,
+    /// The memory isn't resident; the host will make it so. The packet counts as lost.
+    Retry,
+}
+
+/// What a peer wants with memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RemoteAccess {
+    /// RDMA READ.
+    Read,
+    /// RDMA WRITE.
+    Write,
+    /// Atomic operation.
+    Atomic,
+    /// FLUSH.
+    Flush(FlushKind),
+}
+
+/// What a local work request does to its own memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LocalAccess {
+    /// Gathers from it.
+    Read,
+    /// Scatters to it.
+    Write,
+}
+
+/// The send queue of the QP.
+pub trait SendQueue {
+    /// Copies the next posted WQE out of the ring, validates it and keeps its SGEs under its slot.
+    fn take_send(&mut self) -> Fetch<SendWr>;
+
+    /// Gives the oldest taken slot back to the poster. Called once for each taken slot, in order.
+    fn retire_send(&mut self, slot: SendSlot);
+
+    /// Checks that all SGEs of `slot` may be used so. Inline payload always may.
+    ///
+    /// # Errors
+    ///
+    /// `LocProtErr`.
+    fn check_send(&mut self, slot: SendSlot, access: LocalAccess) -> Result<(), WcStatus>;
+
+    /// Copies the payload to `offset` bytes into the slot's SGEs (a READ response).
+    ///
+    /// # Errors
+    ///
+    /// `LocProtErr`, `LocLenErr`.
+    fn scatter_send(&mut self, slot: SendSlot, offset: u32) -> Result<(), WcStatus>;
+
+    /// Stores the original value that an atomic returned, in host order, to the slot's SGEs.
+    ///
+    /// # Errors
+    ///
+    /// `LocProtErr`, `LocLenErr`.
+    fn scatter_atomic(&mut self, slot: SendSlot, original: u64) -> Result<(), WcStatus>;
+
+    /// Carries out an operation that needs no peer.
+    ///
+    /// # Errors
+    ///
+    /// `MwBindErr`, `LocQpOpErr`, …: the completion's status.
+    fn execute_local(&mut self, slot: SendSlot, op: LocalOp) -> Result<(), WcStatus>;
+}
+
+/// The receive queue of the QP, or its shared receive queue.
+pub trait RecvQueue {
+    /// Takes the next receive WQE for good; the host keeps its SGEs until `release_recv`.
+    fn take_recv(&mut self) -> Fetch<RecvWr>;
+
+    /// The QP no longer needs the SGEs of `slot`.
+    fn release_recv(&mut self, slot: RecvSlot);
+
+    /// Copies the payload to `offset` bytes into the slot's SGEs.
+    ///
+    /// # Errors
+    ///
+    /// `LocProtErr`, `LocLenErr`.
+    fn scatter_recv(&mut self, slot: RecvSlot, offset: u32) -> Result<(), WcStatus>;
+}
+
+/// The memory that peers may reach through this QP's protection domain.
+pub trait Memory {
+    /// Checks a whole range before its first byte is touched. Not called for zero lengths.
+    ///
+    /// # Errors
+    ///
+    /// [`AccessFault`].
+    fn check_remote(
+        &mut self,
+        rkey: Rkey,
+        va: u64,
+        length: u32,
+        access: RemoteAccess,
+    ) -> Result<(), AccessFault>;
+
+    /// Copies the payload to `va`. Key, range and permission are checked again: they may have been
+    /// revoked since the message's first packet.
+    ///
+    /// # Errors
+    ///
+    /// [`AccessFault`].
+    fn write_remote(&mut self, rkey: Rkey, va: u64) -> Result<(), AccessFault>;
+
+    /// Carries out an atomic on 8 aligned bytes and returns the original value (host order).
+    ///
+    /// # Errors
+    ///
+    /// [`AccessFault`].
+    fn atomic_remote(&mut self, rkey: Rkey, va: u64, op: AtomicOp) -> Result<u64, AccessFault>;
+
+    /// Stores the 8 payload bytes to `va` in one piece (ATOMIC WRITE).
+    ///
+    /// # Errors
+    ///
+    /// [`AccessFault`].
+    fn atomic_write_remote(&mut self, rkey: Rkey, va: u64) -> Result<(), AccessFault>;
+
+    /// Makes a range durable or visible.
+    ///
+    /// # Errors
+    ///
+    /// [`AccessFault`].
+    fn flush_remote(
+        &mut self,
+        rkey: Rkey,
+        va: u64,
+        length: u32,
+        kind: FlushKind,
+    ) -> Result<(), AccessFault>;
+
+    /// Invalidates a key because a SEND WITH INVALIDATE asked for it.
+    ///
+    /// # Errors
+    ///
+    /// [`AccessFault::Denied`].
+    fn invalidate_remote(&mut self, rkey: Rkey) -> Result<(), AccessFault>;
+}
+
+/// An asynchronous event of the QP; delivered by the host outside all locks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// `IB_EVENT_COMM_EST`: a packet came while in RTR.
+    CommEst,
+    /// `IB_EVENT_SQ_DRAINED`.
+    SqDrained,
+    /// `IB_EVENT_QP_FATAL`.
+    QpFatal,
+    /// `IB_EVENT_QP_REQ_ERR`: a malformed request came.
+    QpReqErr,
+    /// `IB_EVENT_QP_ACCESS_ERR`: a request without access rights came.
+    QpAccessErr,
+    /// `IB_EVENT_QP_LAST_WQE_REACHED`.
+    LastWqeReached,
+}
+
+/// What the engine counts; the host keeps the counters (names of `rdma statistic`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Count {
+    /// A request that was already carried out came again.
+    DuplicateRequest,
+    /// A request came ahead of its turn.
+    OutOfSeqRequest,
+    /// An RNR NAK came.
+    RcvdRnrErr,
+    /// An RNR NAK was sent.
+    SendRnrErr,
+    /// A sequence-error NAK came.
+    RcvdSeqErr,
+    /// An acknowledgement was deferred.
+    AckDeferred,
+    /// Retries were exceeded.
+    RetryExceeded,
+    /// RNR retries were exceeded.
+    RnrRetryExceeded,
+    /// The requester went back.
+    CompleterRetry,
+    /// A packet could not be sent.
+    SendErr,
+    /// An operation other than SEND was completed.
+    RdmaSends,
+    /// A message was received.
+    RdmaRecvs,
+    /// A packet was dropped: wrong state, QP type, or key.
+    Dropped,
+}
+
+/// Where completions, events and counts go.
+pub trait Completions {
+    /// Pushes a completion to the send CQ.
+    fn complete_send(&mut self, wc: SendWc);
+    /// Pushes a completion to the receive CQ.
+    fn complete_recv(&mut self, wc: RecvWc);
+    /// Queues an asynchronous event.
+    fn raise(&mut self, event: Event);
+    /// Counts.
+    fn count(&mut self, what: Count);
+}
+
+/// All of the surroundings of one QP.
+pub trait Host: SendQueue + RecvQueue + Memory + Completions {}
+
+impl<T: SendQueue + RecvQueue + Memory + Completions> Host for T {}

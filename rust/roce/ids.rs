@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Identifiers as newtypes, so that none can stand in for another.
+
+/// A queue pair number: 24 bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Qpn(u32);
+
+impl Qpn {
+    /// The number of the general service interface (QP1).
+    pub const GSI: Self = Self(1);
+    /// The destination of multicast packets (IBTA 1.x §9.6.1).
+    pub const MULTICAST: Self = Self(0xff_ffff);
+
+    /// Keeps the low 24 bits of `raw`.
+    pub const fn new(raw: u32) -> Self {
+        Self(raw & 0xff_ffff)
+    }
+
+    /// The number, below 2²⁴.
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+}
+
+/// A partition key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pkey(pub u16);
+
+impl Pkey {
+    /// The default partition, full member: the only entry of a RoCE port's table.
+    pub const DEFAULT: Self = Self(0xffff);
+}
+
+/// A queue key, which guards datagram QPs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Qkey(pub u32);
+
+/// A remote key: names a memory region or window to a peer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Rkey(pub u32);
+
+/// A local key: names a memory region to its owner.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Lkey(pub u32);
+
+/// Immediate data, in host order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Imm(pub u32);

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A packet to send: typed headers, and the name of its payload.
+
+use crate::ids::Rkey;
+use crate::wire::packet::Packet;
+use crate::wr::SendSlot;
+
+/// Where the payload of an outgoing packet lies. Its length is `packet.payload_len`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// There is none.
+    None,
+    /// `offset` bytes into the SGEs or the inline payload of a send WQE.
+    Send {
+        /// The WQE.
+        slot: SendSlot,
+        /// Offset of the first byte in the message.
+        offset: u32,
+    },
+    /// The responder's memory (a READ response).
+    Remote {
+        /// The key of the request.
+        rkey: Rkey,
+        /// Virtual address of the first byte.
+        va: u64,
+    },
+}
+
+/// A packet to send. The host resolves `source`, appends pad and ICRC and sends it. If it can't
+/// resolve the source it calls [`crate::qp::Qp::transmit_failed`]; if it can't send for want of
+/// memory or queue space it does nothing: the packet is lost, as on any network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transmit {
+    /// The headers.
+    pub packet: Packet,
+    /// The payload.
+    pub source: Source,
+}
