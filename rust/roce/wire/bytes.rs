@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Bounded byte strings: a writer that can't overflow and a reader that can't overrun.
+
+use core::ops::Deref;
+
+use super::DropReason;
+
+/// At most `N` bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Bytes<const N: usize> {
+    bytes: [u8; N],
+    len: usize,
+}
+
+impl<const N: usize> Bytes<N> {
+    /// None yet.
+    pub(super) const fn new() -> Self {
+        Self {
+            bytes: [0; N],
+            len: 0,
+        }
+    }
+
+    /// Appends `piece`, or nothing at all where it doesn't fit: the callers' capacities are those
+    /// of the longest combination that they write.
+    pub(super) fn put<const L: usize>(&mut self, piece: [u8; L]) {
+        let room = self.bytes.get_mut(self.len..);
+        if let Some(chunk) = room.and_then(|room| room.first_chunk_mut::<L>()) {
+            *chunk = piece;
+            self.len = self.len.saturating_add(L);
+        }
+    }
+}
+
+impl<const N: usize> Deref for Bytes<N> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.bytes.get(..self.len).unwrap_or_default()
+    }
+}
+
+/// The bytes that are still to be read.
+pub(super) struct Reader<'a>(pub(super) &'a [u8]);
+
+impl Reader<'_> {
+    /// The next `L` bytes.
+    pub(super) fn take<const L: usize>(&mut self) -> Result<[u8; L], DropReason> {
+        let (piece, rest) = self
+            .0
+            .split_first_chunk::<L>()
+            .ok_or(DropReason::TooShort)?;
+        self.0 = rest;
+        Ok(*piece)
+    }
+
+    /// The next big-endian 32-bit word.
+    pub(super) fn take_u32(&mut self) -> Result<u32, DropReason> {
+        self.take().map(u32::from_be_bytes)
+    }
+
+    /// The next big-endian 64-bit word.
+    pub(super) fn take_u64(&mut self) -> Result<u64, DropReason> {
+        self.take().map(u64::from_be_bytes)
+    }
+}

@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! From bytes to a packet, or to the reason why they are none.
+
+use super::bytes::Reader;
+use super::opcode;
+use super::packet::{
+    Aeth, AtomicEth, Body, Bth, Deth, Packet, ReadPart, Reth, SendPart, Service, WritePart,
+};
+use super::{pad, BTH_LEN, ICRC_LEN, MAX_MESSAGE, MAX_PAYLOAD};
+use crate::ids::{Imm, Pkey, Qkey, Qpn, Rkey};
+use crate::psn::Psn;
+use crate::wr::{AtomicOp, FlushKind, SendTail};
+
+/// A datagram taken apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decoded {
+    /// The headers and the length of the payload.
+    pub packet: Packet,
+    /// Offset of the payload from the start of the BTH. Payload, pad and ICRC follow one another
+    /// and end with the datagram.
+    pub payload_offset: usize,
+}
+
+/// Why a datagram is no packet. Nobody is told: it is dropped and counted (IBTA 1.x §9.6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DropReason {
+    /// It ends before its headers, pad and ICRC do.
+    TooShort,
+    /// The transport version isn't 0.
+    UnknownVersion,
+    /// The opcode is reserved or belongs to a transport that isn't served.
+    UnknownOpcode,
+    /// The pad count isn't the one that the length calls for.
+    WrongPad,
+    /// The payload is longer or shorter than this opcode's may be, or the message longer than 2³¹.
+    WrongLength,
+    /// The acknowledgement's syndrome is reserved.
+    UnknownSyndrome,
+}
+
+/// Decodes the headers of a datagram.
+///
+/// `header` holds its first bytes from the BTH on, at least [`super::MAX_HEADER`] of them or all
+/// there are; `length` is the length of the whole, from the BTH to the ICRC's last byte. The ICRC
+/// itself isn't looked at.
+///
+/// What is checked: version, opcode, that all headers are there, that payload and pad make whole
+/// words and the pad is the smallest such, that FIRST, MIDDLE and LAST packets have a payload,
+/// that ATOMIC WRITE's has 8 bytes and those without payload none, and the lengths' upper bounds.
+/// What needs a queue pair to judge isn't: path MTU, keys, alignment, order.
+///
+/// # Errors
+///
+/// The first [`DropReason`] found.
+pub fn decode(header: &[u8], length: usize) -> Result<Decoded, DropReason> {
+    let without_icrc = length.checked_sub(ICRC_LEN).ok_or(DropReason::TooShort)?;
+    let header = header.get(..without_icrc).unwrap_or(header);
+    let mut reader = Reader(header);
+
+    let base = BaseHeader::read(&mut reader)?;
+    let (service, body) = read_extensions(base.opcode, &mut reader)?;
+    let payload_offset = header.len().saturating_sub(reader.0.len());
+    let words = without_icrc
+        .checked_sub(payload_offset)
+        .ok_or(DropReason::TooShort)?;
+    let payload_len = payload_len(words, base.pad)?;
+    if !fits(&body, payload_len) {
+        return Err(DropReason::WrongLength);
+    }
+    Ok(Decoded {
+        packet: Packet {
+            service,
+            bth: base.bth,
+            body,
+            payload_len,
+        },
+        payload_offset,
+    })
+}
+
+/// The BTH as it is on the wire.
+struct BaseHeader {
+    opcode: u8,
+    pad: u8,
+    bth: Bth,
+}
+
+impl BaseHeader {
+    fn read(reader: &mut Reader<'_>) -> Result<Self, DropReason> {
+        let bytes: [u8; BTH_LEN] = reader.take()?;
+        let [opcode, flags, pkey0, pkey1, congestion, dest0, dest1, dest2, ack, psn0, psn1, psn2] =
+            bytes;
+        if flags & 0x0f != 0 {
+            return Err(DropReason::UnknownVersion);
+        }
+        Ok(Self {
+            opcode,
+            pad: flags >> 4 & 3,
+            bth: Bth {
+                dest: Qpn::new(u32::from_be_bytes([0, dest0, dest1, dest2])),
+                psn: Psn::new(u32::from_be_bytes([0, psn0, psn1, psn2])),
+                pkey: Pkey(u16::from_be_bytes([pkey0, pkey1])),
+                solicited: flags & 0x80 != 0,
+                ack_req: ack & 0x80 != 0,
+                mig_req: flags & 0x40 != 0,
+                fecn: congestion & 0x80 != 0,
+                becn: congestion & 0x40 != 0,
+            },
+        })
+    }
+}
+
+/// The payload's length, given the bytes between headers and ICRC.
+fn payload_len(words: usize, claimed_pad: u8) -> Result<u32, DropReason> {
+    let words = u32::try_from(words).map_err(|_| DropReason::WrongLength)?;
+    let payload_len = words
+        .checked_sub(u32::from(claimed_pad))
+        .ok_or(DropReason::TooShort)?;
+    if pad(payload_len) != u32::from(claimed_pad) {
+        return Err(DropReason::WrongPad);
+    }
+    Ok(payload_len)
+}
+
+/// Whether a packet of this kind may have that much payload (§9.7.4.1.6).
+fn fits(body: &Body, payload_len: u32) -> bool {
+    let range = match body {
+        Body::Send(SendPart::Only(_)) | Body::Write(WritePart::Only(..)) => 0..=MAX_PAYLOAD,
+        Body::ReadResponse(ReadPart::Only(_)) => 0..=MAX_PAYLOAD,
+        Body::Send(_) | Body::Write(_) | Body::ReadResponse(_) => 1..=MAX_PAYLOAD,
+        Body::AtomicWrite(_) => 8..=8,
+        Body::ReadRequest(_)
+        | Body::Ack(_)
+        | Body::AtomicAck(..)
+        | Body::Atomic(_)
+        | Body::Flush(..)
+        | Body::Cnp => 0..=0,
+    };
+    range.contains(&payload_len)
+}
+
+/// Everything between BTH and payload.
+fn read_extensions(code: u8, reader: &mut Reader<'_>) -> Result<(Service, Body), DropReason> {
+    if code == opcode::CNP {
+        let _reserved: [u8; 16] = reader.take()?;
+        return Ok((Service::Rc, Body::Cnp));
+    }
+    let transport = code & opcode::TRANSPORT;
+    let operation = code & !opcode::TRANSPORT;
+    if !opcode::is_defined(transport, operation) {
+        return Err(DropReason::UnknownOpcode);
+    }
+    let service = read_service(transport, operation, reader)?;
+    let body = read_body(operation, reader)?;
+    Ok((service, body))
+}
+
+fn read_service(
+    transport: u8,
+    operation: u8,
+    reader: &mut Reader<'_>,
+) -> Result<Service, DropReason> {
+    Ok(match transport {
+        opcode::UC => Service::Uc,
+        opcode::UD => Service::Ud(Deth {
+            qkey: Qkey(reader.take_u32()?),
+            src: Qpn::new(reader.take_u32()?),
+        }),
+        opcode::XRC if opcode::is_response(operation) => Service::Xrc(None),
+        opcode::XRC => Service::Xrc(Some(reader.take_u32()? & 0xff_ffff)),
+        _ => Service::Rc,
+    })
+}
+
+fn read_body(operation: u8, reader: &mut Reader<'_>) -> Result<Body, DropReason> {
+    Ok(match operation {
+        opcode::SEND_FIRST => Body::Send(SendPart::First),
+        opcode::SEND_MIDDLE => Body::Send(SendPart::Middle),
+        opcode::SEND_LAST => Body::Send(SendPart::Last(SendTail::Plain)),
+        opcode::SEND_LAST_IMM => Body::Send(SendPart::Last(SendTail::Imm(read_imm(reader)?))),
+        opcode::SEND_LAST_INV => Body::Send(SendPart::Last(read_invalidate(reader)?)),
+        opcode::SEND_ONLY => Body::Send(SendPart::Only(SendTail::Plain)),
+        opcode::SEND_ONLY_IMM => Body::Send(SendPart::Only(SendTail::Imm(read_imm(reader)?))),
+        opcode::SEND_ONLY_INV => Body::Send(SendPart::Only(read_invalidate(reader)?)),
+        opcode::WRITE_FIRST => Body::Write(WritePart::First(read_reth(reader)?)),
+        opcode::WRITE_MIDDLE => Body::Write(WritePart::Middle),
+        opcode::WRITE_LAST => Body::Write(WritePart::Last(None)),
+        opcode::WRITE_LAST_IMM => Body::Write(WritePart::Last(Some(read_imm(reader)?))),
+        opcode::WRITE_ONLY => Body::Write(WritePart::Only(read_reth(reader)?, None)),
+        opcode::WRITE_ONLY_IMM => {
+            let reth = read_reth(reader)?;
+            Body::Write(WritePart::Only(reth, Some(read_imm(reader)?)))
+        }
+        opcode::READ_REQUEST => Body::ReadRequest(read_reth(reader)?),
+        opcode::READ_RESPONSE_FIRST => Body::ReadResponse(ReadPart::First(read_aeth(reader)?)),
+        opcode::READ_RESPONSE_MIDDLE => Body::ReadResponse(ReadPart::Middle),
+        opcode::READ_RESPONSE_LAST => Body::ReadResponse(ReadPart::Last(read_aeth(reader)?)),
+        opcode::READ_RESPONSE_ONLY => Body::ReadResponse(ReadPart::Only(read_aeth(reader)?)),
+        opcode::ACK => Body::Ack(read_aeth(reader)?),
+        opcode::ATOMIC_ACK => Body::AtomicAck(read_aeth(reader)?, reader.take_u64()?),
+        opcode::COMPARE_SWAP => Body::Atomic(read_atomic(reader, compare_swap)?),
+        opcode::FETCH_ADD => Body::Atomic(read_atomic(reader, fetch_add)?),
+        opcode::FLUSH => Body::Flush(read_feth(reader)?, read_reth(reader)?),
+        opcode::ATOMIC_WRITE => Body::AtomicWrite(read_reth(reader)?),
+        _ => return Err(DropReason::UnknownOpcode),
+    })
+}
+
+fn read_imm(reader: &mut Reader<'_>) -> Result<Imm, DropReason> {
+    reader.take_u32().map(Imm)
+}
+
+fn read_invalidate(reader: &mut Reader<'_>) -> Result<SendTail, DropReason> {
+    reader.take_u32().map(Rkey).map(SendTail::Invalidate)
+}
+
+fn read_reth(reader: &mut Reader<'_>) -> Result<Reth, DropReason> {
+    let reth = Reth {
+        va: reader.take_u64()?,
+        rkey: Rkey(reader.take_u32()?),
+        length: reader.take_u32()?,
+    };
+    if reth.length > MAX_MESSAGE {
+        return Err(DropReason::WrongLength);
+    }
+    Ok(reth)
+}
+
+fn read_aeth(reader: &mut Reader<'_>) -> Result<Aeth, DropReason> {
+    Aeth::from_wire(reader.take()?).ok_or(DropReason::UnknownSyndrome)
+}
+
+fn read_atomic(
+    reader: &mut Reader<'_>,
+    op: fn(swap_or_add: u64, compare: u64) -> AtomicOp,
+) -> Result<AtomicEth, DropReason> {
+    Ok(AtomicEth {
+        va: reader.take_u64()?,
+        rkey: Rkey(reader.take_u32()?),
+        op: op(reader.take_u64()?, reader.take_u64()?),
+    })
+}
+
+fn compare_swap(swap: u64, compare: u64) -> AtomicOp {
+    AtomicOp::CompareSwap { compare, swap }
+}
+
+fn fetch_add(add: u64, _compare: u64) -> AtomicOp {
+    AtomicOp::FetchAdd { add }
+}
+
+/// FLUSH extended transport header (annex A19): selectivity in bits 5–4, placement in bits 3–0.
+fn read_feth(reader: &mut Reader<'_>) -> Result<FlushKind, DropReason> {
+    let [_, _, _, kind] = reader.take()?;
+    Ok(FlushKind {
+        placement: kind & 0xf,
+        selectivity: kind >> 4 & 0x3,
+    })
+}
