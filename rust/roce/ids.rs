@@ -30,6 +30,11 @@ pub struct Pkey(pub u16);
 impl Pkey {
     /// The default partition, full member: the only entry of a RoCE port's table.
     pub const DEFAULT: Self = Self(0xffff);
+
+    /// The keys name the same partition; the top bit, membership, is left out.
+    pub const fn matches(self, other: Self) -> bool {
+        (self.0 ^ other.0) & 0x7fff == 0
+    }
 }
 
 /// A queue key, which guards datagram QPs.

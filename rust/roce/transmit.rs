@@ -28,8 +28,9 @@ pub enum Source {
 }
 
 /// A packet to send. The host resolves `source`, appends pad and ICRC and sends it. If it can't
-/// resolve the source it calls [`crate::qp::Qp::transmit_failed`]; if it can't send for want of
-/// memory or queue space it does nothing: the packet is lost, as on any network.
+/// resolve the source it calls [`crate::qp::Qp::transmit_failed`], before it polls for the next
+/// packet: UC and datagram WQEs complete in that poll. If it can't send for want of memory or queue
+/// space it does nothing: the packet is lost, as on any network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transmit {
     /// The headers.

@@ -28,6 +28,8 @@ pub struct Config {
     pub qpn: Qpn,
     /// Receives from a shared receive queue.
     pub has_srq: bool,
+    /// The port's MTU: the largest payload of a datagram. Connected QPs use their path's.
+    pub port_mtu: Mtu,
 }
 
 /// The states of a QP (IBTA 1.x §10.3.1); the discriminants are those of `enum ib_qp_state`.
@@ -112,4 +114,86 @@ pub struct Attrs {
     pub dest_qpn: Option<Qpn>,
     /// `IB_QP_RATE_LIMIT`: never supported.
     pub rate_limit: bool,
+}
+
+/// The attributes that `modify_qp` has set and that both sides of a QP read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// What peers may do.
+    pub access: RemoteRights,
+    /// Index of the partition key.
+    pub pkey_index: u16,
+    /// Port number.
+    pub port: u8,
+    /// Queue key of a datagram QP.
+    pub qkey: Qkey,
+    /// Largest payload of a packet of a connected QP.
+    pub path_mtu: Mtu,
+    /// Acknowledgement timeout: 4.096 µs · 2ᵗ, 0–31; 0 is never.
+    pub timeout: u8,
+    /// Transport retries, 0–7.
+    pub retry_cnt: u8,
+    /// RNR retries, 0–7; 7 is for ever.
+    pub rnr_retry: u8,
+    /// READs and atomics in flight as requester.
+    pub max_rd_atomic: u8,
+    /// READs and atomics that the responder remembers.
+    pub max_dest_rd_atomic: u8,
+    /// The timer that an RNR NAK carries, 0–31.
+    pub min_rnr_timer: u8,
+    /// The connected peer.
+    pub dest_qpn: Qpn,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            access: RemoteRights::default(),
+            pkey_index: 0,
+            port: 1,
+            qkey: Qkey(0),
+            path_mtu: Mtu::Bytes256,
+            timeout: 0,
+            retry_cnt: 0,
+            rnr_retry: 0,
+            max_rd_atomic: 0,
+            max_dest_rd_atomic: 0,
+            min_rnr_timer: 0,
+            dest_qpn: Qpn::new(0),
+        }
+    }
+}
+
+/// What `query_qp` reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CurrentAttrs {
+    /// The state.
+    pub state: QpState,
+    /// In SQD: what was started isn't finished.
+    pub sq_draining: bool,
+    /// The PSN that the next new request packet will carry.
+    pub sq_psn: Psn,
+    /// The PSN that the next request packet should carry.
+    pub rq_psn: Psn,
+    /// The rest.
+    pub settings: Settings,
+}
+
+/// Why a `modify_qp` was refused; nothing was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ModifyError {
+    /// No such transition from the current state.
+    Transition,
+    /// `cur_state` isn't the current state.
+    CurState,
+    /// An attribute that the transition requires is missing.
+    Missing,
+    /// An attribute that the transition doesn't allow was given.
+    Forbidden,
+    /// A value is out of range.
+    Range,
+    /// Alternate paths, rate limits and resizing aren't supported.
+    Unsupported,
+    /// The send queue hasn't drained yet.
+    Draining,
 }

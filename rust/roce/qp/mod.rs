@@ -1,5 +1,359 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The queue pair.
+//! A queue pair: its state, its attributes, and the two sides that do the work.
+//!
+//! [`Qp`] owns the state ([`state`]) and decides which packets and calls reach which side; the
+//! [`Requester`] owns the send queue's progress, the [`Responder`] the receive queue's. A side
+//! never changes the state: it reports [`Outcome::Fatal`] and [`Qp`] acts on it.
+//!
+//! # What `Qp` expects of the responder
+//!
+//! ```text
+//! impl<R: Slots<Replay>> Responder<R> {
+//!     /// In RESET: nothing pending.
+//!     fn new(replays: R) -> Self;
+//!     /// The storage's size: the largest max_dest_rd_atomic that `modify` accepts.
+//!     fn capacity(&self) -> usize;
+//!     /// INIT → RTR. (Settings may change later, in RTS and SQD: read them from the context.)
+//!     fn start(&mut self, rq_psn: Psn);
+//!     /// For query_qp: the next expected PSN.
+//!     fn rq_psn(&self) -> Psn;
+//!     /// A request (any body but Ack, AtomicAck, ReadResponse, Cnp), in RTR, RTS, SQD or SQE; its service
+//!     /// already matches the QP's kind. Raises its own events (QpReqErr, QpAccessErr) and completes
+//!     /// a held receive in error before it returns Fatal; keeps the NAK for poll_transmit.
+//!     fn handle_request<H: Host>(&mut self, now: Instant, packet: &Packet, context: &Context, host: &mut H) -> Outcome;
+//!     /// The next ACK, NAK, atomic answer or READ response packet. Also called in ERR, where only
+//!     /// the fatal NAK may still come.
+//!     fn poll_transmit<H: Host>(&mut self, context: &Context, host: &mut H) -> Option<Transmit>;
+//!     /// The host could not read the memory under a READ response that poll_transmit returned.
+//!     fn transmit_failed<H: Host>(&mut self, transmit: &Transmit, fault: AccessFault, context: &Context, host: &mut H) -> Outcome;
+//!     /// The QP enters ERR: a held receive completes as WrFlushErr; nothing but a fatal NAK stays pending.
+//!     fn fail<H: Host>(&mut self, context: &Context, host: &mut H);
+//!     /// In ERR, QPs without SRQ only: takes and flushes at most `budget` receives; true if it stopped for the budget.
+//!     fn flush_recv<H: Host>(&mut self, context: &Context, host: &mut H, budget: u32) -> bool;
+//!     /// To RESET: releases a held receive without a completion and forgets everything.
+//!     fn reset<H: Host>(&mut self, host: &mut H);
+//! }
+//! ```
+//!
+//! `Qp` raises `CommEst` and `LastWqeReached` itself and counts packets that it drops.
 
 pub mod attr;
+mod modify;
+mod state;
+
+use core::ops::DerefMut;
+
+use crate::host::{AccessFault, Count, Event, Host};
+use crate::ids::Pkey;
+use crate::requester::{Progress, Requester};
+use crate::responder::Responder;
+use crate::time::Instant;
+use crate::transmit::{Source, Transmit};
+use crate::wc::WcStatus;
+use crate::wire::packet::{Body, Packet, Service};
+
+pub use crate::requester::SendWqe;
+pub use crate::responder::Replay;
+use state::{Drain, State};
+
+pub use attr::{Attrs, Config, CurrentAttrs, ModifyError, QpKind, QpState, RemoteRights, Settings};
+
+/// Storage of fixed size that the host hands to a QP: a vector, in practice.
+///
+/// Its length never changes while the QP lives.
+pub trait Slots<T>: DerefMut<Target = [T]> {}
+
+impl<T, S: DerefMut<Target = [T]>> Slots<T> for S {}
+
+/// What both sides may read of their QP.
+#[derive(Clone, Copy, Debug)]
+pub struct Context {
+    /// Fixed at creation.
+    pub config: Config,
+    /// Set by `modify_qp`.
+    pub settings: Settings,
+}
+
+/// What a side's work means for the QP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Outcome {
+    /// The QP goes on.
+    Continue,
+    /// The QP leaves its state: to ERR, or to SQE after a send error of a UC, UD or GSI QP.
+    Fatal,
+}
+
+/// Why the host could not resolve a [`Source`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TransmitFault {
+    /// The SGEs of a send WQE: the status with which it completes, usually `LocProtErr`.
+    Local(WcStatus),
+    /// The responder's memory under a READ response. `Retry` counts as a lost packet.
+    Remote(AccessFault),
+}
+
+/// How many work requests one call may flush or finish without sending a packet.
+const BATCH: u32 = 64;
+
+/// A queue pair.
+#[derive(Debug)]
+pub struct Qp<W: Slots<SendWqe>, R: Slots<Replay>> {
+    context: Context,
+    state: State,
+    requester: Requester<W>,
+    responder: Responder<R>,
+    /// The side that sends first next time both have something.
+    turn: Side,
+    /// The last poll stopped at its budget.
+    backlog: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Side {
+    Requester,
+    Responder,
+}
+
+impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
+    /// A QP in RESET. `window` bounds how many send WQEs are taken at a time and must not be
+    /// empty; `replays` bounds `max_dest_rd_atomic`.
+    pub fn new(config: Config, window: W, replays: R) -> Self {
+        Self {
+            context: Context {
+                config,
+                settings: Settings::default(),
+            },
+            state: State::Reset,
+            requester: Requester::new(window),
+            responder: Responder::new(replays),
+            turn: Side::Responder,
+            backlog: false,
+        }
+    }
+
+    /// The current state.
+    pub fn state(&self) -> QpState {
+        self.state.name()
+    }
+
+    /// The current attributes, for `query_qp`.
+    pub fn attrs(&self) -> CurrentAttrs {
+        CurrentAttrs {
+            state: self.state.name(),
+            sq_draining: matches!(self.state, State::Sqd(Drain::Draining { .. })),
+            sq_psn: self.requester.sq_psn(),
+            rq_psn: self.responder.rq_psn(),
+            settings: self.context.settings,
+        }
+    }
+
+    /// Carries out `modify_qp`: checks everything first, then changes all or nothing.
+    ///
+    /// A transition to RESET gives every taken slot back without a completion. One to ERR lets the
+    /// following [`Self::poll_transmit`] calls flush what is posted.
+    ///
+    /// # Errors
+    ///
+    /// [`ModifyError`]; nothing was changed.
+    pub fn modify<H: Host>(
+        &mut self,
+        now: Instant,
+        attrs: &Attrs,
+        host: &mut H,
+    ) -> Result<(), ModifyError> {
+        let to = self.check_modify(attrs)?;
+        self.apply_modify(now, attrs, to, host);
+        Ok(())
+    }
+
+    /// Takes in a packet whose payload, if any, lies with the host until this returns.
+    pub fn handle_packet<H: Host>(&mut self, now: Instant, packet: &Packet, host: &mut H) {
+        if !self.accepts(packet) {
+            host.count(Count::Dropped);
+            return;
+        }
+        let (side, outcome) = match packet.body {
+            Body::Cnp => return,
+            Body::Ack(_) | Body::AtomicAck(..) | Body::ReadResponse(_) => {
+                let outcome = self
+                    .requester
+                    .handle_response(now, packet, &self.context, host);
+                (Side::Requester, outcome)
+            }
+            _ => {
+                self.establish(host);
+                let outcome = self
+                    .responder
+                    .handle_request(now, packet, &self.context, host);
+                (Side::Responder, outcome)
+            }
+        };
+        self.conclude(side, outcome, host);
+    }
+
+    /// Does what is due at `now`; harmless when called early.
+    pub fn handle_timeout<H: Host>(&mut self, now: Instant, host: &mut H) {
+        if matches!(self.state, State::Rts | State::Sqd(_)) {
+            let outcome = self.requester.handle_timeout(now, &self.context, host);
+            self.conclude(Side::Requester, outcome, host);
+        }
+    }
+
+    /// The next packet to send; takes posted WQEs as it goes.
+    ///
+    /// Responses and requests alternate when both are there. In ERR (and SQE) this flushes what is
+    /// posted. The work of one call is bounded: when `None` came for that reason only,
+    /// [`Self::poll_timeout`] is due at once.
+    pub fn poll_transmit<H: Host>(&mut self, now: Instant, host: &mut H) -> Option<Transmit> {
+        self.backlog = false;
+        match self.state {
+            State::Reset | State::Init => None,
+            State::Rtr { .. } => self.responder.poll_transmit(&self.context, host),
+            State::Rts | State::Sqd(_) => self.poll_sides(now, host),
+            State::Sqe => {
+                self.backlog = self.requester.flush(host, BATCH);
+                self.responder.poll_transmit(&self.context, host)
+            }
+            State::Err => {
+                let nak = self.responder.poll_transmit(&self.context, host);
+                if nak.is_none() {
+                    self.flush(host);
+                }
+                nak
+            }
+        }
+    }
+
+    /// The earliest instant at which [`Self::handle_timeout`] and [`Self::poll_transmit`] want to
+    /// be called; one in the past when they left work undone for the sake of their bounds.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        match self.state {
+            _ if self.backlog => Some(Instant(0)),
+            State::Rts | State::Sqd(_) => self.requester.poll_timeout(),
+            _ => None,
+        }
+    }
+
+    /// The host could not resolve the source of `transmit`, the last packet that
+    /// [`Self::poll_transmit`] returned.
+    ///
+    /// A send WQE completes with the fault's status, once those before it have completed, and the
+    /// QP enters ERR (UC, UD, GSI: SQE). A READ response turns into a NAK, and the QP enters ERR.
+    pub fn transmit_failed<H: Host>(
+        &mut self,
+        now: Instant,
+        transmit: &Transmit,
+        fault: TransmitFault,
+        host: &mut H,
+    ) {
+        let (side, outcome) = match (transmit.source, fault) {
+            (Source::Send { slot, .. }, TransmitFault::Local(status)) if self.state.sends() => {
+                let outcome =
+                    self.requester
+                        .transmit_failed(now, slot, status, &self.context, host);
+                (Side::Requester, outcome)
+            }
+            (Source::Remote { .. }, TransmitFault::Remote(fault)) if self.state.receives() => {
+                let outcome = self
+                    .responder
+                    .transmit_failed(transmit, fault, &self.context, host);
+                (Side::Responder, outcome)
+            }
+            _ => return,
+        };
+        self.conclude(side, outcome, host);
+    }
+
+    /// Whether the state and the kind of the QP admit `packet` (IBTA 1.x §9.6.1).
+    fn accepts(&self, packet: &Packet) -> bool {
+        let service = match self.context.config.kind {
+            QpKind::Rc => matches!(packet.service, Service::Rc),
+            QpKind::Uc => matches!(packet.service, Service::Uc),
+            QpKind::Ud | QpKind::Gsi => matches!(packet.service, Service::Ud(_)),
+        };
+        let state = match packet.body {
+            Body::Ack(_) | Body::AtomicAck(..) | Body::ReadResponse(_) => self.state.sends(),
+            _ => self.state.receives(),
+        };
+        service && state && packet.bth.pkey.matches(Pkey::DEFAULT)
+    }
+
+    /// The first request in RTR establishes the connection.
+    fn establish<H: Host>(&mut self, host: &mut H) {
+        if matches!(self.state, State::Rtr { established: false }) {
+            self.state = State::Rtr { established: true };
+            host.raise(Event::CommEst);
+        }
+    }
+
+    fn poll_sides<H: Host>(&mut self, now: Instant, host: &mut H) -> Option<Transmit> {
+        if self.turn == Side::Responder {
+            if let Some(transmit) = self.responder.poll_transmit(&self.context, host) {
+                self.turn = Side::Requester;
+                return Some(transmit);
+            }
+        }
+        self.turn = Side::Responder;
+        let draining = matches!(self.state, State::Sqd(_));
+        match self
+            .requester
+            .poll_transmit(now, draining, &self.context, host)
+        {
+            Progress::Send(transmit) => return Some(transmit),
+            Progress::Idle => {}
+            Progress::Busy => self.backlog = true,
+            Progress::Fatal => self.conclude(Side::Requester, Outcome::Fatal, host),
+        }
+        self.check_drained(host);
+        self.responder.poll_transmit(&self.context, host)
+    }
+
+    /// Acts on what a side reports.
+    fn conclude<H: Host>(&mut self, side: Side, outcome: Outcome, host: &mut H) {
+        if outcome == Outcome::Continue {
+            return self.check_drained(host);
+        }
+        if side == Side::Requester && self.context.config.kind != QpKind::Rc {
+            // A send error of an unreliable QP leaves its receive queue alone (§10.3.1.6).
+            self.state = State::Sqe;
+            self.requester.fail();
+            self.backlog = true;
+        } else {
+            self.enter_err(host);
+        }
+    }
+
+    fn enter_err<H: Host>(&mut self, host: &mut H) {
+        if self.state.name() == QpState::Err {
+            return;
+        }
+        self.state = State::Err;
+        self.requester.fail();
+        self.responder.fail(&self.context, host);
+        self.backlog = true;
+        if self.context.config.has_srq {
+            host.raise(Event::LastWqeReached);
+        }
+    }
+
+    /// SQD: the send queue has drained once all that was started is finished (§10.3.1.5).
+    fn check_drained<H: Host>(&mut self, host: &mut H) {
+        if let State::Sqd(Drain::Draining { notify }) = self.state {
+            if self.requester.is_drained() {
+                self.state = State::Sqd(Drain::Drained);
+                if notify {
+                    host.raise(Event::SqDrained);
+                }
+            }
+        }
+    }
+
+    fn flush<H: Host>(&mut self, host: &mut H) {
+        self.backlog = self.requester.flush(host, BATCH);
+        if !self.context.config.has_srq {
+            self.backlog |= self.responder.flush_recv(&self.context, host, BATCH);
+        }
+    }
+}

@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The QP's states, and the table of transitions that `modify_qp` may make: which attributes each
+//! one requires and allows (IBTA 1.x §10.3.1, §11.2.5.2; `ib_modify_qp_is_ok()`).
+
+use super::attr::{Attrs, QpKind, QpState};
+
+/// A state with what exists only in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    Reset,
+    Init,
+    Rtr {
+        /// A packet came already.
+        established: bool,
+    },
+    Rts,
+    Sqd(Drain),
+    Sqe,
+    Err,
+}
+
+/// How far SQD has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Drain {
+    /// Work that was started isn't finished.
+    Draining {
+        /// The user wants to hear of the end.
+        notify: bool,
+    },
+    /// Nothing is in flight.
+    Drained,
+}
+
+impl State {
+    pub(super) fn name(self) -> QpState {
+        match self {
+            Self::Reset => QpState::Reset,
+            Self::Init => QpState::Init,
+            Self::Rtr { .. } => QpState::Rtr,
+            Self::Rts => QpState::Rts,
+            Self::Sqd(_) => QpState::Sqd,
+            Self::Sqe => QpState::Sqe,
+            Self::Err => QpState::Err,
+        }
+    }
+
+    /// Requests are in flight, or may be.
+    pub(super) fn sends(self) -> bool {
+        matches!(self, Self::Rts | Self::Sqd(_))
+    }
+
+    /// Requests of peers are carried out.
+    pub(super) fn receives(self) -> bool {
+        matches!(
+            self,
+            Self::Rtr { .. } | Self::Rts | Self::Sqd(_) | Self::Sqe
+        )
+    }
+}
+
+/// A set of attributes; the bits are those of `enum ib_qp_attr_mask`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct AttrSet(u32);
+
+impl AttrSet {
+    const NONE: Self = Self(0);
+    const STATE: Self = Self(1 << 0);
+    pub(super) const CUR_STATE: Self = Self(1 << 1);
+    const SQD_NOTIFY: Self = Self(1 << 2);
+    const ACCESS: Self = Self(1 << 3);
+    const PKEY_INDEX: Self = Self(1 << 4);
+    const PORT: Self = Self(1 << 5);
+    const QKEY: Self = Self(1 << 6);
+    const AV: Self = Self(1 << 7);
+    const PATH_MTU: Self = Self(1 << 8);
+    const TIMEOUT: Self = Self(1 << 9);
+    const RETRY_CNT: Self = Self(1 << 10);
+    const RNR_RETRY: Self = Self(1 << 11);
+    const RQ_PSN: Self = Self(1 << 12);
+    const MAX_RD_ATOMIC: Self = Self(1 << 13);
+    const ALT_PATH: Self = Self(1 << 14);
+    const MIN_RNR_TIMER: Self = Self(1 << 15);
+    const SQ_PSN: Self = Self(1 << 16);
+    const MAX_DEST_RD_ATOMIC: Self = Self(1 << 17);
+    const PATH_MIG_STATE: Self = Self(1 << 18);
+    const CAP: Self = Self(1 << 19);
+    const DEST_QPN: Self = Self(1 << 20);
+    const RATE_LIMIT: Self = Self(1 << 25);
+
+    /// What is never supported, in whatever state.
+    pub(super) const UNSUPPORTED: Self = Self::ALT_PATH.and(Self::CAP).and(Self::RATE_LIMIT);
+
+    const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Every attribute of `self` is in `other`.
+    pub(super) const fn within(self, other: Self) -> bool {
+        self.0 & !other.0 == 0
+    }
+
+    /// Some attribute is in both.
+    pub(super) const fn meets(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    /// The attributes that one call gives.
+    pub(super) fn given(attrs: &Attrs) -> Self {
+        [
+            (attrs.state.is_some(), Self::STATE),
+            (attrs.cur_state.is_some(), Self::CUR_STATE),
+            (attrs.sqd_async_notify.is_some(), Self::SQD_NOTIFY),
+            (attrs.access.is_some(), Self::ACCESS),
+            (attrs.pkey_index.is_some(), Self::PKEY_INDEX),
+            (attrs.port.is_some(), Self::PORT),
+            (attrs.qkey.is_some(), Self::QKEY),
+            (attrs.av, Self::AV),
+            (attrs.path_mtu.is_some(), Self::PATH_MTU),
+            (attrs.timeout.is_some(), Self::TIMEOUT),
+            (attrs.retry_cnt.is_some(), Self::RETRY_CNT),
+            (attrs.rnr_retry.is_some(), Self::RNR_RETRY),
+            (attrs.rq_psn.is_some(), Self::RQ_PSN),
+            (attrs.max_rd_atomic.is_some(), Self::MAX_RD_ATOMIC),
+            (attrs.alt_path, Self::ALT_PATH),
+            (attrs.min_rnr_timer.is_some(), Self::MIN_RNR_TIMER),
+            (attrs.sq_psn.is_some(), Self::SQ_PSN),
+            (attrs.max_dest_rd_atomic.is_some(), Self::MAX_DEST_RD_ATOMIC),
+            (attrs.path_mig_state, Self::PATH_MIG_STATE),
+            (attrs.cap, Self::CAP),
+            (attrs.dest_qpn.is_some(), Self::DEST_QPN),
+            (attrs.rate_limit, Self::RATE_LIMIT),
+        ]
+        .into_iter()
+        .filter(|(given, _)| *given)
+        .fold(Self::NONE, |set, (_, attr)| set.and(attr))
+    }
+}
+
+/// What a transition requires and allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Rule {
+    required: AttrSet,
+    optional: AttrSet,
+}
+
+impl Rule {
+    const NONE: Self = Self::new(AttrSet::NONE, AttrSet::NONE);
+
+    const fn new(required: AttrSet, optional: AttrSet) -> Self {
+        Self { required, optional }
+    }
+
+    /// All that the transition requires was given.
+    pub(super) const fn is_met_by(self, given: AttrSet) -> bool {
+        self.required.within(given)
+    }
+
+    /// Nothing was given that the transition doesn't allow.
+    pub(super) const fn admits(self, given: AttrSet) -> bool {
+        given.within(self.required.and(self.optional).and(AttrSet::STATE))
+    }
+}
+
+const fn all(attrs: &[AttrSet]) -> AttrSet {
+    match attrs {
+        [] => AttrSet::NONE,
+        [first, rest @ ..] => first.and(all(rest)),
+    }
+}
+
+/// One transition; the rules are those of RC, UC, UD and GSI.
+type Row = (QpState, QpState, [Rule; 4]);
+
+const PLAIN: [Rule; 4] = [Rule::NONE; 4];
+
+/// Optional for RTR → RTS, RTS → RTS and SQD → RTS alike.
+const RTS_OPTIONAL: [AttrSet; 4] = {
+    use AttrSet as A;
+    let connected = all(&[A::CUR_STATE, A::ACCESS, A::ALT_PATH, A::PATH_MIG_STATE]);
+    let datagram = all(&[A::CUR_STATE, A::QKEY]);
+    [
+        connected.and(A::MIN_RNR_TIMER),
+        connected,
+        datagram,
+        datagram,
+    ]
+};
+
+const fn optional(sets: [AttrSet; 4]) -> [Rule; 4] {
+    let [rc, uc, ud, gsi] = sets;
+    with_optional([AttrSet::NONE; 4], [rc, uc, ud, gsi])
+}
+
+const fn with_optional(required: [AttrSet; 4], optional: [AttrSet; 4]) -> [Rule; 4] {
+    let [rc, uc, ud, gsi] = required;
+    let [rc_opt, uc_opt, ud_opt, gsi_opt] = optional;
+    [
+        Rule::new(rc, rc_opt),
+        Rule::new(uc, uc_opt),
+        Rule::new(ud, ud_opt),
+        Rule::new(gsi, gsi_opt),
+    ]
+}
+
+/// Every legal transition. A state that isn't followed by itself can't be modified in place.
+const TRANSITIONS: [Row; 22] = {
+    use AttrSet as A;
+    use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
+
+    let init_connected = all(&[A::PKEY_INDEX, A::PORT, A::ACCESS]);
+    let init_gsi = all(&[A::PKEY_INDEX, A::QKEY]);
+    let init = [
+        init_connected,
+        init_connected,
+        init_gsi.and(A::PORT),
+        init_gsi,
+    ];
+    let rtr_uc = all(&[A::AV, A::PATH_MTU, A::DEST_QPN, A::RQ_PSN]);
+    let rtr_rc = all(&[rtr_uc, A::MAX_DEST_RD_ATOMIC, A::MIN_RNR_TIMER]);
+    let rtr_connected = all(&[A::ALT_PATH, A::ACCESS, A::PKEY_INDEX]);
+    let rts_rc = all(&[
+        A::TIMEOUT,
+        A::RETRY_CNT,
+        A::RNR_RETRY,
+        A::SQ_PSN,
+        A::MAX_RD_ATOMIC,
+    ]);
+    let sqd_uc = all(&[
+        A::AV,
+        A::ALT_PATH,
+        A::ACCESS,
+        A::PKEY_INDEX,
+        A::PATH_MIG_STATE,
+    ]);
+    let sqd_rc = all(&[
+        sqd_uc,
+        A::PORT,
+        A::TIMEOUT,
+        A::RETRY_CNT,
+        A::RNR_RETRY,
+        A::MAX_RD_ATOMIC,
+        A::MAX_DEST_RD_ATOMIC,
+        A::MIN_RNR_TIMER,
+    ]);
+    let sqe_datagram = all(&[A::CUR_STATE, A::QKEY]);
+    let sqe = [
+        A::NONE,
+        all(&[A::CUR_STATE, A::ACCESS]),
+        sqe_datagram,
+        sqe_datagram,
+    ];
+    [
+        (Reset, Reset, PLAIN),
+        (Reset, Init, with_optional(init, [A::NONE; 4])),
+        (Init, Reset, PLAIN),
+        (Init, Err, PLAIN),
+        (Init, Init, optional(init)),
+        (
+            Init,
+            Rtr,
+            with_optional(
+                [rtr_rc, rtr_uc, A::NONE, A::NONE],
+                [rtr_connected, rtr_connected, init_gsi, init_gsi],
+            ),
+        ),
+        (Rtr, Reset, PLAIN),
+        (Rtr, Err, PLAIN),
+        (
+            Rtr,
+            Rts,
+            with_optional([rts_rc, A::SQ_PSN, A::SQ_PSN, A::SQ_PSN], RTS_OPTIONAL),
+        ),
+        (Rts, Reset, PLAIN),
+        (Rts, Err, PLAIN),
+        (Rts, Rts, optional(RTS_OPTIONAL)),
+        (Rts, Sqd, optional([A::SQD_NOTIFY; 4])),
+        (Sqd, Reset, PLAIN),
+        (Sqd, Err, PLAIN),
+        (Sqd, Rts, optional(RTS_OPTIONAL)),
+        (Sqd, Sqd, optional([sqd_rc, sqd_uc, init_gsi, init_gsi])),
+        (Sqe, Reset, PLAIN),
+        (Sqe, Err, PLAIN),
+        (Sqe, Rts, optional(sqe)),
+        (Err, Reset, PLAIN),
+        (Err, Err, PLAIN),
+    ]
+};
+
+/// The rule of a transition; `None` if there is no such transition.
+pub(super) fn rule(from: QpState, to: QpState, kind: QpKind) -> Option<Rule> {
+    let (_, _, [rc, uc, ud, gsi]) = TRANSITIONS
+        .iter()
+        .find(|(row_from, row_to, _)| *row_from == from && *row_to == to)?;
+    Some(match kind {
+        QpKind::Rc => *rc,
+        QpKind::Uc => *uc,
+        QpKind::Ud => *ud,
+        QpKind::Gsi => *gsi,
+    })
+}
