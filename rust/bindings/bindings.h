@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * The headers that rust/rdma stands on. Constants that bindgen cannot read are given here as
+ * RRXE_CONST_x and are called x in Rust.
+ */
+#include <linux/crc32.h>
+#include <linux/etherdevice.h>
+#include <linux/gfp.h>
+#include <linux/if_arp.h>
+#include <linux/inetdevice.h>
+#include <linux/netdevice.h>
+#include <linux/random.h>
+#include <linux/rcupdate.h>
+#include <linux/scatterlist.h>
+#include <linux/skbuff.h>
+#include <linux/slab.h>
+#include <linux/spinlock.h>
+#include <linux/vmalloc.h>
+#include <linux/workqueue.h>
+#include <linux/xarray.h>
+#include <net/addrconf.h>
+#include <net/ip.h>
+#include <net/ip6_route.h>
+#include <net/ipv6.h>
+#include <net/net_namespace.h>
+#include <net/netns/generic.h>
+#include <net/route.h>
+#include <net/udp.h>
+#include <net/udp_tunnel.h>
+#include <rdma/ib_addr.h>
+#include <rdma/ib_cache.h>
+#include <rdma/ib_umem.h>
+#include <rdma/ib_verbs.h>
+#include <rdma/rdma_netlink.h>
+#include <rdma/restrack.h>
+#include <rdma/uverbs_ioctl.h>
+#include <uapi/rdma/rdma_user_rxe.h>
+
+const gfp_t RRXE_CONST_GFP_KERNEL = GFP_KERNEL;
+const gfp_t RRXE_CONST_GFP_KERNEL_ACCOUNT = GFP_KERNEL_ACCOUNT;
+const gfp_t RRXE_CONST_GFP_ATOMIC = GFP_ATOMIC;
+const gfp_t RRXE_CONST___GFP_ZERO = __GFP_ZERO;

@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Inline functions and macros that Rust calls, each wrapped in a function rrxe_helper_<its name>;
+ * in Rust it has its own name. One file for each header or subject, in alphabetical order.
+ */
+#include <linux/compiler_types.h>
+
+#define __rrxe_helper
+
+#include "verbs.c"
