@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: GPL-2.0
+# For people: every target is one call of tools/rrxe. The kernel's build system reads Kbuild instead.
+
+all: modules
+modules:
+	@tools/rrxe host-build
+install modules_install:
+	@tools/rrxe host-install
+uninstall:
+	@tools/rrxe host-uninstall
+
+demo:
+	@tools/rrxe demo
+test check:
+	@tools/rrxe test
+kunit:
+	@tools/rrxe kunit
+bench:
+	@tools/rrxe bench
+vm:
+	@tools/rrxe vm $(if $(RUN),$(RUN),$(error usage: make vm RUN=script.sh))
+clean:
+	@tools/rrxe clean
+
+help:
+	@tools/rrxe help
+
+# Command-line settings (make vm RUN=… VCPUS=4) reach tools/rrxe through the environment.
+export RUN ONLY TYPE GUEST_PACKAGES VCPUS CPU MEM TIMEOUT ACCEL_ARGS
+
+.PHONY: all modules install modules_install uninstall demo test check kunit bench vm clean help

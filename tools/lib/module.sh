@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: GPL-2.0
+# shellcheck shell=bash
+# The kernel module, built in the toolbox with all output in the cache.
+
+# module_build [SOURCE]: sets MODULE to the built rrxe.ko of this repository.
+module_build() {
+	kernel_init
+	BUILD=$RRXE_CACHE/build/$(echo "$TOP" | key)/$(basename "$KERNEL")
+	MODULE=$BUILD/rrxe.ko
+	mkdir -p "$BUILD"
+	with_lock "build-$(echo "$TOP" | key)" module_make
+	say "built $MODULE"
+}
+
+module_make() {
+	local tree output
+	tree=$(inside "$KERNEL/kbuild")
+	output=$(inside "$BUILD")
+	in_toolbox make --no-print-directory -C "$tree" -j"$(nproc)" KBUILD_OUTPUT="$tree" \
+		KBUILD_EXTMOD_OUTPUT="$output" M=/rrxe modules >&2 || die "the module did not build"
+}

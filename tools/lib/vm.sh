@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: GPL-2.0
+# shellcheck shell=bash
+# The virtual machine: the stock kernel, a Debian root with RDMA tools, one script to run.
+
+readonly GUEST_BASE=(
+	rdma-core ibverbs-providers ibverbs-utils perftest rdmacm-utils python3-pyverbs
+	iproute2 ethtool kmod procps iputils-ping tcpdump strace iperf3 iptables nftables
+)
+
+# Sets ACCEL to QEMU's acceleration arguments: KVM only where it was seen to boot this kernel.
+accel_init() {
+	local state
+	if [[ -n ${ACCEL_ARGS:-} ]]; then
+		read -ra ACCEL <<<"$ACCEL_ARGS"
+		return
+	fi
+	state=$RRXE_CACHE/state/kvm-$(</proc/sys/kernel/random/boot_id)
+	[[ -e $state ]] || with_lock kvm kvm_probe "$state"
+	if [[ $(<"$state") == yes ]]; then
+		ACCEL=(-accel kvm -cpu "${CPU:-host}")
+	else
+		ACCEL=(-accel 'tcg,thread=multi' -cpu "${CPU:-max}")
+	fi
+}
+
+# A device node proves nothing (nested machines hang in early boot): boot the kernel, it powers off at once.
+kvm_probe() {
+	local state=$1 works=no
+	if [[ -e $state ]]; then return; fi
+	if [[ -w /dev/kvm ]] && in_toolbox timeout -s KILL 4 qemu-system-x86_64 -accel kvm -cpu host -m 512M \
+		-nodefaults -no-user-config -display none -no-reboot -kernel "$(inside "$BOOT/vmlinuz")" \
+		-initrd "$(inside "$BOOT/initramfs")" -append 'rrxe.probe quiet panic=-1' >/dev/null 2>&1; then
+		works=yes
+	fi
+	rm -f "$RRXE_CACHE"/state/kvm-*
+	echo $works >"$state"
+	say "KVM works here: $works"
+}
+
+# Sets BOOT to the directory with the kernel's boot files.
+boot_init() {
+	BOOT=$RRXE_CACHE/boot/$(basename "$KERNEL")-$(cat "$TOP"/tools/vm/{make-boot,initramfs-init} | key)
+	[[ -e $BOOT/complete ]] || with_lock boot boot_make
+}
+
+boot_make() {
+	[[ ! -e $BOOT/complete ]] || return 0
+	say "making the guest's kernel image"
+	logged boot in_toolbox tools/vm/make-boot "$(inside "$BOOT")" "$(inside "$KERNEL/root")" "$RELEASE"
+	touch "$BOOT/complete"
+}
+
+# Sets GUEST to the root image with the base packages and those of GUEST_PACKAGES.
+guest_init() {
+	local packages
+	packages=$(printf '%s\n' "${GUEST_BASE[@]}" ${GUEST_PACKAGES:-} | LC_ALL=C sort -u | paste -sd,)
+	GUEST=$RRXE_CACHE/guest/$({
+		echo "$RECIPE $SUITE $packages"
+		cat "$TOP/tools/vm/make-guest"
+	} | key).erofs
+	[[ -e $GUEST ]] || with_lock guest guest_make "$packages"
+}
+
+guest_make() {
+	local packages=$1 aux
+	[[ ! -e $GUEST ]] || return 0
+	say "making the guest's root image (about 1 minute, once${GUEST_PACKAGES:+ for these GUEST_PACKAGES})"
+	aux=$(mktemp -d -p "$RRXE_CACHE/tmp")
+	mkdir -p "$RRXE_CACHE/guest"
+	host_apt_options >"$aux/apt.conf"
+	apt_sources "$(debian_mirror)" >"$aux/sources"
+	logged guest retry in_toolbox tools/vm/make-guest "$(inside "$GUEST")" \
+		"$(inside "$aux/apt.conf")" "$(inside "$aux/sources")" "$packages"
+	rm -rf "$aux"
+}
+
+# Fill $1 with this run's own files: the module, the script $2, the tests, RRXE_PAYLOAD, the environment.
+payload_fill() {
+	local stage=$1 script=$2 path
+	mkdir -p "$stage"/{payload/bin,usr/lib/rrxe}
+	cp "$TOP/tools/vm/guest-init" "$stage/usr/lib/rrxe/"
+	[[ ! -d $TOP/tests ]] || tar -C "$TOP" -c --exclude=target tests | tar -C "$stage/payload" -x
+	for path in ${RRXE_PAYLOAD:-}; do cp -a "$path" "$stage/payload/"; done
+	{
+		printf 'export %s\n' "TYPE=${TYPE:-rrxe}"
+		for path in ${RRXE_ENV:-}; do printf 'export %q\n' "$path"; done
+	} >"$stage/payload/environment"
+	if [[ $script == "$TOP"/tests/* ]]; then
+		echo "/payload${script#"$TOP"}" >"$stage/payload/run"
+	else
+		cp "$script" "$stage/payload/"
+		chmod +x "$stage/payload/$(basename "$script")"
+		echo "/payload/$(basename "$script")" >"$stage/payload/run"
+	fi
+}
+
+# vm_run SCRIPT: boot, run, return the script's status.
+vm_run() {
+	local script stage console rc=0
+	script=$(readlink -f "$1") || die "no such script: $1"
+	[[ -f $script ]] || die "no such script: $1"
+	kernel_init
+	boot_init
+	guest_init
+	accel_init
+	[[ ${RRXE_MODULE:-} == none || ! -e $TOP/Kbuild ]] || module_build
+
+	stage=$(mktemp -d -p "$RRXE_CACHE/tmp" "vm-$(basename "$script" .sh)-XXXXXX")
+	console=$RRXE_CACHE/logs/$(basename "$stage").console
+	payload_fill "$stage/root" "$script"
+	# shellcheck disable=SC2046,SC2086 # lists of words
+	in_toolbox env "RRXE_QEMU_EXTRA=${RRXE_QEMU_EXTRA:-}" tools/vm/launch "$(inside "$stage")" "$(inside "$BOOT")" \
+		"$(inside "$GUEST")" "$RELEASE" "${MODULE:+$(inside "$MODULE")}" "$(inside "$console")" "$console" \
+		"${VCPUS:-2}" "${MEM:-3G}" "${TIMEOUT:-300}" "${ACCEL[@]}" || rc=$?
+	rm -rf "$stage"
+	find "$RRXE_CACHE/logs" -name 'vm-*' -mtime +3 -delete
+	return $rc
+}
