@@ -42,3 +42,34 @@ impl Mtu {
         128u32 << (self as u32)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_numbers_are_those_of_the_verbs() {
+        let cases = [(1, 256), (2, 512), (3, 1024), (4, 2048), (5, 4096)];
+        for (raw, bytes) in cases {
+            assert_eq!(Mtu::from_raw(raw).map(Mtu::bytes), Some(bytes));
+        }
+        assert_eq!(Mtu::from_raw(0), None);
+        assert_eq!(Mtu::from_raw(6), None);
+    }
+
+    #[test]
+    fn fitting_rounds_down() {
+        let cases = [
+            (0, None),
+            (255, None),
+            (256, Some(Mtu::Bytes256)),
+            (1023, Some(Mtu::Bytes512)),
+            (1024, Some(Mtu::Bytes1024)),
+            (4095, Some(Mtu::Bytes2048)),
+            (u32::MAX, Some(Mtu::Bytes4096)),
+        ];
+        for (bytes, mtu) in cases {
+            assert_eq!(Mtu::fitting(bytes), mtu, "{bytes}");
+        }
+    }
+}

@@ -45,3 +45,49 @@ impl Psn {
         self.since(other) < 0
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const HALF: u32 = 1 << 23;
+
+    #[test]
+    fn order_at_the_edges() {
+        let cases = [
+            (0, 0xff_ffff, 1),
+            (0xff_ffff, 0, -1),
+            (5, 0xff_fffe, 7),
+            (HALF - 1, 0, 0x7f_ffff),
+            (HALF, 0, -0x80_0000),
+            (0, HALF, -0x80_0000),
+            (0, 0, 0),
+        ];
+        for (a, b, distance) in cases {
+            assert_eq!(
+                Psn::new(a).since(Psn::new(b)),
+                distance,
+                "{a:#x} since {b:#x}"
+            );
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn since_undoes_plus_and_minus(start: u32, n in 0..HALF) {
+            let start = Psn::new(start);
+            prop_assert_eq!(start.plus(n).since(start), n as i32);
+            prop_assert_eq!(start.minus(n).since(start), -(n as i32));
+            prop_assert_eq!(start.plus(n).minus(n), start);
+            prop_assert_eq!(start.before(start.plus(n)), n > 0);
+            prop_assert!(start.plus(n).get() <= 0xff_ffff);
+        }
+
+        #[test]
+        fn order_does_not_depend_on_where_the_numbers_lie(a: u32, b: u32, shift: u32) {
+            let (a, b) = (Psn::new(a), Psn::new(b));
+            prop_assert_eq!(a.since(b), a.plus(shift).since(b.plus(shift)));
+        }
+    }
+}

@@ -119,3 +119,88 @@ pub fn decode_credits(code: u8) -> Option<u32> {
         code => SCALE.get(usize::from(code)).map(|count| u32::from(*count)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn syndrome_bytes_are_those_of_the_specification() {
+        let cases = [
+            (0x00, Some(Syndrome::Ack { credits: 0 })),
+            (0x1f, Some(Syndrome::Ack { credits: 31 })),
+            (0x20, Some(Syndrome::RnrNak { timer: 0 })),
+            (0x2c, Some(Syndrome::RnrNak { timer: 12 })),
+            (0x3f, Some(Syndrome::RnrNak { timer: 31 })),
+            (0x60, Some(Syndrome::Nak(NakCode::PsnSequence))),
+            (0x61, Some(Syndrome::Nak(NakCode::InvalidRequest))),
+            (0x62, Some(Syndrome::Nak(NakCode::RemoteAccess))),
+            (0x63, Some(Syndrome::Nak(NakCode::RemoteOperational))),
+            (0x64, Some(Syndrome::Nak(NakCode::InvalidRdRequest))),
+            (0x65, None),
+            (0x7f, None),
+            (0x40, None),
+            (0x80, None),
+            (0xff, None),
+        ];
+        for (byte, syndrome) in cases {
+            assert_eq!(Syndrome::from_wire(byte), syndrome, "{byte:#x}");
+        }
+        let defined = (0..=255).filter_map(|byte| Some((byte, Syndrome::from_wire(byte)?)));
+        assert!(defined
+            .clone()
+            .all(|(byte, syndrome)| syndrome.to_wire() == byte));
+        assert_eq!(defined.count(), 32 + 32 + 5);
+    }
+
+    /// Spot values of IBTA 1.x table 45, in milliseconds.
+    #[test]
+    fn rnr_delays_are_those_of_the_specification() {
+        let cases = [
+            (0, 655.36),
+            (1, 0.01),
+            (4, 0.04),
+            (5, 0.06),
+            (11, 0.48),
+            (12, 0.64),
+            (14, 1.28),
+            (18, 5.12),
+            (23, 30.72),
+            (27, 122.88),
+            (31, 491.52),
+            (32, 655.36),
+        ];
+        for (timer, milliseconds) in cases {
+            let nanoseconds = (milliseconds * 1e6_f64).round() as u64;
+            assert_eq!(rnr_delay(timer), Duration(nanoseconds), "code {timer}");
+        }
+    }
+
+    #[test]
+    fn credits_never_promise_too_much() {
+        let cases = [
+            (0, 0),
+            (1, 1),
+            (4, 4),
+            (5, 4),
+            (6, 5),
+            (7, 5),
+            (8, 6),
+            (256, 16),
+            (32767, 29),
+        ];
+        for (receives, code) in cases {
+            assert_eq!(encode_credits(receives), code, "{receives} receives");
+        }
+        assert_eq!(encode_credits(u32::MAX), 30);
+        assert_eq!(decode_credits(30), Some(32768));
+        assert_eq!(decode_credits(UNLIMITED_CREDITS), None);
+        for receives in 0..70_000 {
+            let promised = decode_credits(encode_credits(receives));
+            assert!(
+                promised.is_some_and(|promised| promised <= receives),
+                "{receives}"
+            );
+        }
+    }
+}

@@ -14,6 +14,8 @@ mod encode;
 pub mod icrc;
 mod opcode;
 pub mod packet;
+#[cfg(test)]
+mod tests;
 
 pub use decode::{decode, Decoded, DropReason};
 
