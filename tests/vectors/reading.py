@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Wireshark's reading of RoCEv2 datagrams, and the text form that vectors are kept in.
+
+A vector is a line `packet NAME`, a line `datagram HEX` (from the IP header to the ICRC) and a line
+for each field, `FIELD VALUE` in hexadecimal, named as in Wireshark without the leading
+`infiniband.`, in the order of the wire.
+"""
+import json
+import os
+import struct
+import subprocess
+import tempfile
+
+LINKTYPE_RAW = 101
+
+# Wireshark calls the pieces so; it knows neither XRCETH nor FETH nor what follows them.
+FIELDS = [
+    "bth.opcode", "bth.se", "bth.m", "bth.padcnt", "bth.p_key", "bth.destqp", "bth.a", "bth.psn",
+    "deth.q_key", "deth.srcqp", "reth.va", "reth.r_key", "reth.dmalen", "atomiceth.swapdt",
+    "atomiceth.cmpdt", "aeth.syndrome", "aeth.msn", "atomicacketh.origremdt", "immdt", "ieth",
+    "invariant.crc",
+]
+
+
+def tshark(datagrams):
+    """For each datagram a dictionary of the fields that Wireshark finds."""
+    with tempfile.NamedTemporaryFile(suffix=".pcap", delete=False) as pcap:
+        pcap.write(struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, LINKTYPE_RAW))
+        for datagram in datagrams:
+            pcap.write(struct.pack("<IIII", 0, 0, len(datagram), len(datagram)) + datagram)
+    try:
+        command = ["tshark", "-r", pcap.name, "-T", "json", "--no-duplicate-keys"]
+        command += [part for field in FIELDS for part in ("-e", "infiniband." + field)]
+        text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    finally:
+        os.unlink(pcap.name)
+    readings = []
+    for frame in json.loads(text):
+        layers = frame["_source"].get("layers", {})
+        found = {}
+        for field in FIELDS:
+            if "infiniband." + field in layers:
+                found[field] = number(field, layers["infiniband." + field][0])
+        readings.append(found)
+    return readings
+
+
+def number(field, text):
+    """A field's value: tshark prints words as decimal, 0x… or True, and bytes as bare hexadecimal."""
+    if field in ("immdt", "ieth"):
+        return int(text.replace(":", ""), 16)
+    if text in ("True", "False"):
+        return int(text == "True")
+    return int(text, 0)
+
+
+def check(packets):
+    """Fails unless Wireshark reads what was meant, where it can read it."""
+    for (name, _, meant), read in zip(packets, tshark([p[1] for p in packets]), strict=True):
+        if "bth.psn" not in read:
+            raise SystemExit(f"{name}: Wireshark sees no BTH")
+        for field, value in read.items():
+            if meant.get(field) != value:
+                raise SystemExit(f"{name}: {field} is {meant.get(field)}, Wireshark: {value}")
+
+
+def write(out, name, datagram, fields):
+    print(f"\npacket {name}\ndatagram {datagram.hex()}", file=out)
+    for field, value in fields.items():
+        print(f"{field} {value:#x}", file=out)
