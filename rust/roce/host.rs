@@ -207,7 +207,7 @@ pub enum Count {
     CompleterRetry,
     /// A packet could not be sent.
     SendErr,
-    /// An operation other than SEND was completed.
+    /// A SEND was completed.
     RdmaSends,
     /// A message was received.
     RdmaRecvs,

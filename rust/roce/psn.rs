@@ -40,6 +40,12 @@ impl Psn {
         (self.0.wrapping_sub(other.0) << 8) as i32 >> 8
     }
 
+    /// How many packets `self` comes after `earlier`, which must not be the later one:
+    /// 0 … 2²⁴−1.
+    pub const fn ahead_of(self, earlier: Self) -> u32 {
+        self.0.wrapping_sub(earlier.0) & Self::MASK
+    }
+
     /// `self` comes before `other`.
     pub const fn before(self, other: Self) -> bool {
         self.since(other) < 0

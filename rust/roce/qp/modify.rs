@@ -76,7 +76,7 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
                     self.requester.start(attrs.sq_psn.unwrap_or(Psn::new(0)));
                 }
                 if from == QpState::Sqe {
-                    self.requester.resume();
+                    self.requester.resume(host);
                 }
                 self.state = State::Rts;
             }

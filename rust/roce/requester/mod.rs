@@ -1,43 +1,38 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The requester.
+//! The requester: turns send WQEs into request packets and answers into completions.
+//!
+//! WQEs are taken from the send queue into a [`window`], oldest first, and leave it in that order.
+//! The requester walks them with a cursor, the next packet to send; to go back after a loss is to
+//! put the cursor back to the oldest packet that isn't finished, which always belongs to the
+//! window's oldest WQE. So the work per packet doesn't depend on how much is in flight.
+//!
+//! [`send`] decides what may be sent next, [`segment`] builds it, [`ack`] takes in the answers and
+//! [`retry`] holds the timers and counts. UC and datagram QPs use [`send`] only: their WQEs are
+//! finished once sent.
 
-use crate::host::Host;
+mod ack;
+mod retry;
+mod segment;
+mod send;
+mod window;
+mod wqe;
+
+use crate::host::{Count, Fetch, Host};
 use crate::psn::Psn;
 use crate::qp::{Context, Outcome, Slots};
 use crate::time::Instant;
 use crate::transmit::Transmit;
 use crate::wc::WcStatus;
-use crate::wire::packet::Packet;
-use crate::wr::{LocalOp, SendOp, SendSlot, SendWr};
+use crate::wr::SendSlot;
 
-/// A send WQE in flight.
-#[derive(Clone, Copy, Debug)]
-pub struct SendWqe {
-    wr: SendWr,
-    first: Psn,
-    packets: u32,
-}
+use retry::{Due, Retry};
+use window::Window;
 
-impl Default for SendWqe {
-    fn default() -> Self {
-        Self {
-            wr: SendWr {
-                slot: SendSlot(0),
-                wr_id: 0,
-                op: SendOp::Local(LocalOp::RegMr),
-                length: 0,
-                signaled: false,
-                solicited: false,
-                fence: false,
-            },
-            first: Psn::new(0),
-            packets: 0,
-        }
-    }
-}
+pub use wqe::SendWqe;
 
 /// What a poll of the requester came to.
+#[derive(Debug)]
 pub(crate) enum Progress {
     /// A packet to send.
     Send(Transmit),
@@ -45,77 +40,282 @@ pub(crate) enum Progress {
     Idle,
     /// Stopped at its budget: poll again.
     Busy,
-    /// A local error.
+    /// A WQE failed and has completed so.
     Fatal,
 }
 
+/// The next packet to send: packet `packet` of the WQE `wqe` after the oldest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Cursor {
+    wqe: u32,
+    packet: u32,
+}
+
+const START: Cursor = Cursor { wqe: 0, packet: 0 };
+
+/// READs and atomics that were sent and not answered; those still to be sent again don't count.
+#[derive(Clone, Copy, Debug, Default)]
+struct Reads {
+    /// How many requests.
+    requests: u32,
+    /// How many PSNs they span.
+    packets: u32,
+}
+
 /// The send side of a QP.
+///
+/// # Invariants
+///
+/// - The window's first `started` WQEs have PSNs, one after the other without a gap; at most one
+///   more is there, taken to see whether there is one.
+/// - The cursor's WQE is at most `started`.
+/// - `una`, `acked`, `sent` come in this order and lie within 2²³ of one another; `una` belongs
+///   to the oldest WQE, or equals `sent` if nothing is in flight.
 #[derive(Debug)]
 pub struct Requester<W> {
-    window: W,
-    next_psn: Psn,
+    window: Window<W>,
+    started: u32,
+    cursor: Cursor,
+    /// The first PSN of the next WQE to start.
+    next: Psn,
+    /// The oldest PSN that isn't finished.
+    una: Psn,
+    /// The responder has carried out everything before this PSN.
+    acked: Psn,
+    /// One past the newest PSN ever sent.
+    sent: Psn,
+    reads: Reads,
+    /// Packets sent since the last one that asked for an acknowledgement.
+    unasked: u32,
+    /// The `una` for which a lost answer was noticed and asked for again.
+    gap: Option<Psn>,
+    /// The WQE that follows the started ones has failed: it ends the queue once it is the oldest.
+    fault: Option<WcStatus>,
+    retry: Retry,
 }
 
 impl<W: Slots<SendWqe>> Requester<W> {
     pub(crate) fn new(window: W) -> Self {
         Self {
-            window,
-            next_psn: Psn::new(0),
+            window: Window::new(window),
+            started: 0,
+            cursor: START,
+            next: Psn::new(0),
+            una: Psn::new(0),
+            acked: Psn::new(0),
+            sent: Psn::new(0),
+            reads: Reads::default(),
+            unasked: 0,
+            gap: None,
+            fault: None,
+            retry: Retry::new(),
         }
     }
+
+    /// The PSN with which the next message will start.
     pub(crate) fn sq_psn(&self) -> Psn {
-        self.next_psn
+        self.next
     }
+
+    /// RTR → RTS.
     pub(crate) fn start(&mut self, sq_psn: Psn) {
-        self.next_psn = sq_psn;
+        self.next = sq_psn;
+        self.una = sq_psn;
+        self.acked = sq_psn;
+        self.sent = sq_psn;
     }
-    pub(crate) fn resume(&mut self) {}
-    pub(crate) fn drain(&mut self, _now: Instant, _context: &Context) {}
+
+    /// → RESET: gives every taken slot back and forgets everything.
+    pub(crate) fn reset<H: Host>(&mut self, host: &mut H) {
+        while let Some(wqe) = self.window.pop() {
+            host.retire_send(wqe.wr.slot);
+        }
+        self.forget();
+        self.start(Psn::new(0));
+    }
+
+    /// The QP leaves RTS or SQD for an error state: nothing is sent any more.
+    pub(crate) fn fail(&mut self) {
+        self.forget();
+    }
+
+    /// SQE → RTS: flushes what was taken before the error; what is posted still is carried out.
+    pub(crate) fn resume<H: Host>(&mut self, host: &mut H) {
+        while self.finish_oldest(WcStatus::WrFlushErr, host) {}
+        self.forget();
+        self.start(self.next);
+    }
+
+    fn forget(&mut self) {
+        self.started = 0;
+        self.cursor = START;
+        self.reads = Reads::default();
+        self.unasked = 0;
+        self.gap = None;
+        self.fault = None;
+        self.retry = Retry::new();
+    }
+
+    /// RTS → SQD: nothing new starts, so that the last packet sent must ask for its answer.
+    pub(crate) fn drain(&mut self, now: Instant, context: &Context) {
+        self.ask_again(now, context);
+    }
+
+    /// Everything that was started is finished.
     pub(crate) fn is_drained(&self) -> bool {
-        self.window.is_empty()
+        self.started == 0 && self.fault.is_none()
     }
-    pub(crate) fn fail(&mut self) {}
-    pub(crate) fn reset<H: Host>(&mut self, _host: &mut H) {}
-    pub(crate) fn flush<H: Host>(&mut self, _host: &mut H, _budget: u32) -> bool {
-        false
+
+    /// In an error state: flushes the taken WQEs, then those posted, at most `budget`. Returns
+    /// whether it stopped for that reason.
+    pub(crate) fn flush<H: Host>(&mut self, host: &mut H, budget: u32) -> bool {
+        for _ in 0..budget {
+            if self.finish_oldest(WcStatus::WrFlushErr, host) {
+                continue;
+            }
+            match host.take_send() {
+                Fetch::Empty => return false,
+                Fetch::Wr(wr) | Fetch::Malformed(wr, _) => {
+                    host.retire_send(wr.slot);
+                    host.complete_send(SendWqe::new(wr, None).wc(WcStatus::WrFlushErr));
+                }
+            }
+        }
+        true
     }
+
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        None
+        self.retry.deadline()
     }
-    pub(crate) fn handle_response<H: Host>(
-        &mut self,
-        _now: Instant,
-        _packet: &Packet,
-        _context: &Context,
-        _host: &mut H,
-    ) -> Outcome {
-        Outcome::Continue
-    }
+
     pub(crate) fn handle_timeout<H: Host>(
         &mut self,
-        _now: Instant,
-        _context: &Context,
-        _host: &mut H,
+        now: Instant,
+        context: &Context,
+        host: &mut H,
     ) -> Outcome {
+        match self.retry.due(now) {
+            Due::Nothing => Outcome::Continue,
+            Due::Resume => {
+                self.retry.restart(now, &context.settings);
+                Outcome::Continue
+            }
+            Due::Lost => {
+                self.gap = None;
+                self.go_back(now, context, host)
+            }
+        }
+    }
+
+    /// The payload of `slot` could not be read: its WQE fails.
+    pub(crate) fn transmit_failed(
+        &mut self,
+        now: Instant,
+        slot: SendSlot,
+        status: WcStatus,
+        context: &Context,
+    ) {
+        let is_it = |offset: &u32| {
+            let wqe = self.window.get(*offset);
+            wqe.is_some_and(|wqe| wqe.wr.slot == slot)
+        };
+        if let Some(offset) = (0..self.started).find(is_it) {
+            self.stop_at(offset, status, now, context);
+        }
+    }
+
+    /// The WQE at `offset` has failed: nothing of it or after it is sent any more.
+    fn stop_at(&mut self, offset: u32, status: WcStatus, now: Instant, context: &Context) {
+        self.fault = Some(status);
+        if offset < self.started {
+            self.started = offset;
+            self.disown(offset);
+        }
+        if self.cursor.wqe >= offset {
+            self.cursor = Cursor {
+                wqe: offset,
+                packet: 0,
+            };
+        }
+        self.ask_again(now, context);
+    }
+
+    /// Forgets the PSNs of the WQE at `offset` and of all that follow.
+    fn disown(&mut self, offset: u32) {
+        let Some(wqe) = self.window.get(offset) else {
+            return;
+        };
+        self.next = wqe.first;
+        for psn in [&mut self.sent, &mut self.acked, &mut self.una] {
+            if wqe.first.before(*psn) {
+                *psn = wqe.first;
+            }
+        }
+        if self.una == self.sent {
+            self.retry.stop();
+        }
+    }
+
+    /// The newest packets in flight asked for no acknowledgement, as more were to follow; now none
+    /// will: send them again, with the question. This isn't a retry.
+    fn ask_again(&mut self, now: Instant, context: &Context) {
+        if self.unasked > 0 && self.una != self.sent {
+            self.rewind();
+            self.retry.restart(now, &context.settings);
+        }
+    }
+
+    /// Puts the cursor back to the oldest packet that isn't finished.
+    fn rewind(&mut self) {
+        let first = match self.window.get(0) {
+            Some(oldest) if self.started > 0 => oldest.first,
+            _ => return,
+        };
+        self.cursor = Cursor {
+            wqe: 0,
+            packet: self.una.ahead_of(first),
+        };
+        self.reads = Reads::default();
+        self.unasked = 0;
+    }
+
+    /// Something was lost: sends everything again from the oldest packet that isn't finished, if
+    /// there is a retry left (IBTA 1.x §9.7.6.1).
+    fn go_back<H: Host>(&mut self, now: Instant, context: &Context, host: &mut H) -> Outcome {
+        if !self.retry.spend(&context.settings) {
+            host.count(Count::RetryExceeded);
+            return self.fail_oldest(WcStatus::RetryExcErr, host);
+        }
+        host.count(Count::CompleterRetry);
+        self.rewind();
+        self.retry.restart(now, &context.settings);
         Outcome::Continue
     }
-    pub(crate) fn poll_transmit<H: Host>(
-        &mut self,
-        _now: Instant,
-        _draining: bool,
-        _context: &Context,
-        _host: &mut H,
-    ) -> Progress {
-        Progress::Idle
+
+    /// Ends the oldest WQE in error.
+    fn fail_oldest<H: Host>(&mut self, status: WcStatus, host: &mut H) -> Outcome {
+        self.finish_oldest(status, host);
+        Outcome::Fatal
     }
-    pub(crate) fn transmit_failed<H: Host>(
-        &mut self,
-        _now: Instant,
-        _slot: SendSlot,
-        _status: WcStatus,
-        _context: &Context,
-        _host: &mut H,
-    ) -> Outcome {
-        Outcome::Continue
+
+    /// Gives the oldest WQE back and completes it; `false` if there is none.
+    fn finish_oldest<H: Host>(&mut self, status: WcStatus, host: &mut H) -> bool {
+        let Some(wqe) = self.window.pop() else {
+            return false;
+        };
+        // The slot must be free by the time the poster learns of the completion.
+        host.retire_send(wqe.wr.slot);
+        if wqe.wr.signaled || status != WcStatus::Success {
+            host.complete_send(wqe.wc(status));
+        }
+        if status == WcStatus::Success && wqe.is_send() {
+            host.count(Count::RdmaSends);
+        }
+        self.started = self.started.saturating_sub(1);
+        match self.cursor.wqe.checked_sub(1) {
+            Some(wqe) => self.cursor.wqe = wqe,
+            None => self.cursor.packet = 0,
+        }
+        true
     }
 }

@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What the responder says: acknowledgements, READ responses, refusals (IBTA 1.x §9.7.5, §9.7.6).
+//!
+//! Whatever comes for a PSN vouches for all PSNs before it. Where a READ or atomic among those
+//! has no answer yet, the answer was lost on the way and is asked for again.
+
+use super::wqe::{Answer, SendWqe};
+use super::Requester;
+use crate::host::{Count, Host};
+use crate::psn::Psn;
+use crate::qp::{Context, Outcome, Slots};
+use crate::time::Instant;
+use crate::wc::WcStatus;
+use crate::wire::packet::{Aeth, Body, NakCode, Packet, ReadPart, Syndrome};
+
+impl<W: Slots<SendWqe>> Requester<W> {
+    /// Takes in a response. One whose PSN isn't in flight is late, or a ghost, and is ignored.
+    pub(crate) fn handle_response<H: Host>(
+        &mut self,
+        now: Instant,
+        packet: &Packet,
+        context: &Context,
+        host: &mut H,
+    ) -> Outcome {
+        let psn = packet.bth.psn;
+        if psn.ahead_of(self.una) >= self.sent.ahead_of(self.una) {
+            return Outcome::Continue;
+        }
+        match packet.body {
+            Body::Ack(aeth) => match aeth.syndrome {
+                Syndrome::Ack { .. } => {
+                    self.vouch(psn.next(), now, context, host);
+                    self.check_gap(now, context, host)
+                }
+                Syndrome::RnrNak { timer } => self.wait(psn, timer, now, context, host),
+                Syndrome::Nak(code) => self.refused(psn, code, now, context, host),
+            },
+            Body::ReadResponse(_) | Body::AtomicAck(..) => {
+                self.answered(packet, now, context, host)
+            }
+            _ => Outcome::Continue,
+        }
+    }
+
+    /// The responder has carried out everything before `psn`.
+    fn vouch<H: Host>(&mut self, psn: Psn, now: Instant, context: &Context, host: &mut H) {
+        if self.acked.before(psn) {
+            self.acked = psn;
+        }
+        let una = self.una;
+        self.finish_acked(host);
+        self.progress_since(una, now, context);
+    }
+
+    /// Completes the oldest WQEs as far as nothing of them is missing.
+    pub(super) fn finish_acked<H: Host>(&mut self, host: &mut H) {
+        while self.started > 0 {
+            let Some(oldest) = self.window.get(0) else {
+                return;
+            };
+            if oldest.takes_credit() {
+                return;
+            }
+            let acked = self.acked.ahead_of(oldest.first);
+            if acked < oldest.packets {
+                self.una = self.acked;
+                if self.cursor.wqe == 0 {
+                    self.cursor.packet = self.cursor.packet.max(acked);
+                }
+                return;
+            }
+            self.una = oldest.first.plus(oldest.packets);
+            self.finish_oldest(WcStatus::Success, host);
+        }
+    }
+
+    /// Grants all retries anew if the oldest unfinished PSN is no longer `una`.
+    fn progress_since(&mut self, una: Psn, now: Instant, context: &Context) {
+        let packets = self.una.ahead_of(una);
+        if packets == 0 {
+            return;
+        }
+        self.retry.progress(packets);
+        if self.una == self.sent {
+            self.retry.stop();
+        } else {
+            self.retry.restart(now, &context.settings);
+        }
+    }
+
+    /// Something after the oldest unfinished PSN was answered: its own answer was lost. Asks for
+    /// it once; should that be lost too, the timer notices.
+    fn check_gap<H: Host>(&mut self, now: Instant, context: &Context, host: &mut H) -> Outcome {
+        let asked = self.is_back() || self.gap == Some(self.una);
+        if asked || !self.una.before(self.acked) {
+            return Outcome::Continue;
+        }
+        self.gap = Some(self.una);
+        self.go_back(now, context, host)
+    }
+
+    /// An RNR NAK: everything from `psn` on waits as long as the peer asked.
+    fn wait<H: Host>(
+        &mut self,
+        psn: Psn,
+        timer: u8,
+        now: Instant,
+        context: &Context,
+        host: &mut H,
+    ) -> Outcome {
+        self.vouch(psn, now, context, host);
+        if self.retry.waits() {
+            return Outcome::Continue;
+        }
+        host.count(Count::RcvdRnrErr);
+        if !self.retry.wait(now, timer, &context.settings) {
+            host.count(Count::RnrRetryExceeded);
+            return self.fail_at(psn, WcStatus::RnrRetryExcErr, host);
+        }
+        self.rewind();
+        Outcome::Continue
+    }
+
+    /// A NAK for the packet `psn`.
+    fn refused<H: Host>(
+        &mut self,
+        psn: Psn,
+        code: NakCode,
+        now: Instant,
+        context: &Context,
+        host: &mut H,
+    ) -> Outcome {
+        self.vouch(psn, now, context, host);
+        let status = match code {
+            NakCode::PsnSequence => {
+                host.count(Count::RcvdSeqErr);
+                return if self.is_back() {
+                    Outcome::Continue
+                } else {
+                    self.go_back(now, context, host)
+                };
+            }
+            NakCode::InvalidRequest => WcStatus::RemInvReqErr,
+            NakCode::RemoteAccess => WcStatus::RemAccessErr,
+            NakCode::RemoteOperational => WcStatus::RemOpErr,
+            // Reserved for another service.
+            NakCode::InvalidRdRequest => WcStatus::BadRespErr,
+        };
+        self.fail_at(psn, status, host)
+    }
+
+    /// The cursor is at the oldest unfinished packet already.
+    fn is_back(&self) -> bool {
+        let oldest = self.window.get(0);
+        self.cursor.wqe == 0
+            && oldest.is_some_and(|wqe| wqe.first.plus(self.cursor.packet) == self.una)
+    }
+
+    /// Ends the WQE of the packet `psn` in error. Those before it, whose answers were lost and
+    /// won't come any more, are flushed.
+    fn fail_at<H: Host>(&mut self, psn: Psn, status: WcStatus, host: &mut H) -> Outcome {
+        while let Some(oldest) = self.window.get(0) {
+            if psn.ahead_of(oldest.first) < oldest.packets {
+                break;
+            }
+            self.finish_oldest(WcStatus::WrFlushErr, host);
+        }
+        self.fail_oldest(status, host)
+    }
+
+    /// An answer to a READ, an atomic, an ATOMIC WRITE or a FLUSH.
+    fn answered<H: Host>(
+        &mut self,
+        packet: &Packet,
+        now: Instant,
+        context: &Context,
+        host: &mut H,
+    ) -> Outcome {
+        let psn = packet.bth.psn;
+        self.vouch(psn, now, context, host);
+        if psn != self.una {
+            return self.check_gap(now, context, host);
+        }
+        match self.accept(packet, context, host) {
+            Ok(()) => {
+                self.finish_answered(now, context, host);
+                Outcome::Continue
+            }
+            Err(status) => self.fail_oldest(status, host),
+        }
+    }
+
+    /// Checks an answer for the oldest unfinished PSN against its request, and stores its payload.
+    fn accept<H: Host>(
+        &self,
+        packet: &Packet,
+        context: &Context,
+        host: &mut H,
+    ) -> Result<(), WcStatus> {
+        let oldest = self.window.get(0).ok_or(WcStatus::BadRespErr)?;
+        let slot = oldest.wr.slot;
+        let index = packet.bth.psn.ahead_of(oldest.first);
+        match (oldest.answer(), packet.body) {
+            (Answer::Read, Body::ReadResponse(part)) => {
+                let (offset, length) = oldest.piece(index, context.settings.path_mtu);
+                let ends = oldest.request_ends(index);
+                if !fits(part, ends) || packet.payload_len != length {
+                    return Err(WcStatus::BadRespErr);
+                }
+                if length > 0 {
+                    host.scatter_send(slot, offset)?;
+                }
+                Ok(())
+            }
+            (Answer::Empty, Body::ReadResponse(part @ ReadPart::Only(_)))
+                if fits(part, true) && packet.payload_len == 0 =>
+            {
+                Ok(())
+            }
+            (Answer::Atomic, Body::AtomicAck(aeth, original)) if agrees(aeth) => {
+                host.scatter_atomic(slot, original)
+            }
+            _ => Err(WcStatus::BadRespErr),
+        }
+    }
+
+    /// The oldest unfinished PSN has its answer.
+    fn finish_answered<H: Host>(&mut self, now: Instant, context: &Context, host: &mut H) {
+        let Some(oldest) = self.window.get(0) else {
+            return;
+        };
+        let una = self.una;
+        let index = una.ahead_of(oldest.first);
+        let past = index.wrapping_add(1);
+        let ends = oldest.request_ends(index);
+        let is_last = past >= oldest.packets;
+        // An answer to the request as it was sent before the cursor went back gives no credit.
+        if self.cursor.wqe > 0 || self.cursor.packet > index {
+            self.reads.packets = self.reads.packets.saturating_sub(1);
+            if ends {
+                self.reads.requests = self.reads.requests.saturating_sub(1);
+            }
+        } else {
+            self.cursor.packet = past;
+        }
+        self.una = una.next();
+        if self.acked.before(self.una) {
+            self.acked = self.una;
+        }
+        if is_last {
+            self.finish_oldest(WcStatus::Success, host);
+            self.finish_acked(host);
+        }
+        self.progress_since(una, now, context);
+    }
+}
+
+/// A READ response of this kind may end the request, or not (IBTA 1.x §9.7.5.1.4). Where it starts
+/// depends on from where it was asked for last, which a late response can't know.
+fn fits(part: ReadPart, ends: bool) -> bool {
+    match part {
+        ReadPart::First(aeth) => !ends && agrees(aeth),
+        ReadPart::Middle => !ends,
+        ReadPart::Last(aeth) | ReadPart::Only(aeth) => ends && agrees(aeth),
+    }
+}
+
+/// The header of an answer says that the request was carried out.
+fn agrees(aeth: Aeth) -> bool {
+    matches!(aeth.syndrome, Syndrome::Ack { .. })
+}

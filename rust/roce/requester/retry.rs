@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! When to send again, how often, and how much to have in flight meanwhile.
+
+use crate::qp::Settings;
+use crate::time::{Duration, Instant};
+
+/// The most packets in flight that carry payload.
+const MOST_IN_FLIGHT: u32 = 512;
+/// The fewest, however lossy the path.
+const LEAST_IN_FLIGHT: u32 = 4;
+/// This count of RNR retries stands for "for ever" (IBTA 1.x §9.7.5.2.8).
+const RNR_FOREVER: u8 = 7;
+
+/// The times that an RNR NAK may ask for, in units of 10 µs (IBTA 1.x §9.7.5.2.8, table 45).
+const RNR_DELAYS: [u32; 32] = [
+    65_536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1_024,
+    1_536, 2_048, 3_072, 4_096, 6_144, 8_192, 12_288, 16_384, 24_576, 32_768, 49_152,
+];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Timer {
+    Off,
+    /// Packets are in flight: they are lost if nothing was heard by then.
+    Ack(Instant),
+    /// The peer had no buffer: nothing is sent until then.
+    Rnr(Instant),
+}
+
+/// The retry state of a requester.
+#[derive(Debug)]
+pub(super) struct Retry {
+    timer: Timer,
+    /// Transport retries since the last progress.
+    spent: u8,
+    /// RNR retries since the last progress.
+    rnr_spent: u8,
+    /// How many packets may be in flight: halved by each loss, grown by progress.
+    limit: u32,
+}
+
+/// What a timer asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Due {
+    Nothing,
+    /// The packets in flight are lost.
+    Lost,
+    /// The wait that the peer asked for is over.
+    Resume,
+}
+
+impl Retry {
+    pub(super) fn new() -> Self {
+        Self {
+            timer: Timer::Off,
+            spent: 0,
+            rnr_spent: 0,
+            limit: MOST_IN_FLIGHT,
+        }
+    }
+
+    /// How many packets with payload may be in flight.
+    pub(super) fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        match self.timer {
+            Timer::Off => None,
+            Timer::Ack(at) | Timer::Rnr(at) => Some(at),
+        }
+    }
+
+    pub(super) fn due(&self, now: Instant) -> Due {
+        match self.timer {
+            Timer::Ack(at) if now >= at => Due::Lost,
+            Timer::Rnr(at) if now >= at => Due::Resume,
+            _ => Due::Nothing,
+        }
+    }
+
+    /// The peer asked to wait.
+    pub(super) fn waits(&self) -> bool {
+        matches!(self.timer, Timer::Rnr(_))
+    }
+
+    /// A packet goes out: there must be a timer.
+    pub(super) fn sent(&mut self, now: Instant, settings: &Settings) {
+        if self.timer == Timer::Off {
+            self.restart(now, settings);
+        }
+    }
+
+    /// Starts the acknowledgement timer anew.
+    pub(super) fn restart(&mut self, now: Instant, settings: &Settings) {
+        self.timer = match settings.timeout {
+            0 => Timer::Off,
+            exponent => Timer::Ack(now.after(ack_timeout(exponent))),
+        };
+    }
+
+    /// Nothing is in flight any more.
+    pub(super) fn stop(&mut self) {
+        self.timer = Timer::Off;
+    }
+
+    /// The peer finished `packets` more packets: all retries are allowed again.
+    pub(super) fn progress(&mut self, packets: u32) {
+        self.spent = 0;
+        self.rnr_spent = 0;
+        if self.limit < MOST_IN_FLIGHT {
+            let growth = (packets >> 2).saturating_add(1);
+            self.limit = self.limit.saturating_add(growth).min(MOST_IN_FLIGHT);
+        }
+    }
+
+    /// Takes a transport retry; `false` if there is none left.
+    pub(super) fn spend(&mut self, settings: &Settings) -> bool {
+        if self.spent >= settings.retry_cnt {
+            return false;
+        }
+        self.spent = self.spent.saturating_add(1);
+        self.limit = (self.limit >> 1).max(LEAST_IN_FLIGHT);
+        true
+    }
+
+    /// Takes an RNR retry and waits as the peer asked; `false` if there is none left.
+    pub(super) fn wait(&mut self, now: Instant, encoded: u8, settings: &Settings) -> bool {
+        if settings.rnr_retry != RNR_FOREVER {
+            if self.rnr_spent >= settings.rnr_retry {
+                return false;
+            }
+            self.rnr_spent = self.rnr_spent.saturating_add(1);
+        }
+        self.timer = Timer::Rnr(now.after(rnr_delay(encoded)));
+        true
+    }
+}
+
+/// The Local ACK Timeout: 4.096 µs · 2ᵗ (IBTA 1.x §9.7.6.1.3).
+fn ack_timeout(exponent: u8) -> Duration {
+    Duration(4_096u64.wrapping_shl(u32::from(exponent & 31)))
+}
+
+fn rnr_delay(encoded: u8) -> Duration {
+    let units = RNR_DELAYS.get(usize::from(encoded & 31)).copied();
+    Duration(u64::from(units.unwrap_or(0)).wrapping_mul(10_000))
+}

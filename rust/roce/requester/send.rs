@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What to send next: takes WQEs, starts them when they may start, and walks their packets.
+
+use super::retry::Due;
+use super::wqe::{admit, SendWqe, READ_SPAN};
+use super::{segment, Progress, Requester};
+use crate::host::{Fetch, Host, LocalAccess};
+use crate::psn::Psn;
+use crate::qp::{Context, QpKind, Slots};
+use crate::time::Instant;
+use crate::transmit::Transmit;
+use crate::wc::WcStatus;
+use crate::wr::{LocalOp, SendOp};
+
+/// How many steps without a packet one poll takes.
+const STEPS: u32 = 64;
+/// After how many packets an acknowledgement is asked for at the latest.
+const ASK_EVERY: u32 = 32;
+/// The most PSNs in flight, READ responses included: far below half the PSN space.
+const MOST_PSNS: u32 = 1 << 15;
+const _: () = assert!(2 * READ_SPAN <= MOST_PSNS);
+
+impl<W: Slots<SendWqe>> Requester<W> {
+    /// The next packet to send, if one may be sent. `draining`: start nothing new.
+    pub(crate) fn poll_transmit<H: Host>(
+        &mut self,
+        now: Instant,
+        draining: bool,
+        context: &Context,
+        host: &mut H,
+    ) -> Progress {
+        if self.retry.waits() {
+            if self.retry.due(now) != Due::Resume {
+                return Progress::Idle;
+            }
+            self.retry.restart(now, &context.settings);
+        }
+        for _ in 0..STEPS {
+            if let Some(progress) = self.step(now, draining, context, host) {
+                return progress;
+            }
+        }
+        Progress::Busy
+    }
+
+    /// `None`: made progress, go on.
+    fn step<H: Host>(
+        &mut self,
+        now: Instant,
+        draining: bool,
+        context: &Context,
+        host: &mut H,
+    ) -> Option<Progress> {
+        if context.config.kind != QpKind::Rc {
+            self.finish_sent(host);
+        }
+        if self.cursor.wqe < self.started {
+            return self.send_started(now, draining, context, host);
+        }
+        if let Some(status) = self.fault {
+            if self.started > 0 {
+                return Some(Progress::Idle);
+            }
+            let _ = self.fail_oldest(status, host);
+            return Some(Progress::Fatal);
+        }
+        if draining || !self.look_ahead(context, host) || !self.may_start(context) {
+            return Some(Progress::Idle);
+        }
+        self.start_next(now, context, host);
+        None
+    }
+
+    /// Unreliable WQEs are finished once sent.
+    fn finish_sent<H: Host>(&mut self, host: &mut H) {
+        while self.cursor.wqe > 0 {
+            self.finish_oldest(WcStatus::Success, host);
+        }
+    }
+
+    /// Makes sure that the WQE after the started ones is in the window; `false` if there is none.
+    fn look_ahead<H: Host>(&mut self, context: &Context, host: &mut H) -> bool {
+        if self.window.len() > self.started {
+            return true;
+        }
+        if self.window.is_full() {
+            return false;
+        }
+        let wqe = match host.take_send() {
+            Fetch::Empty => return false,
+            Fetch::Wr(wr) => SendWqe::new(wr, admit(&wr, context).err()),
+            Fetch::Malformed(wr, status) => SendWqe::new(wr, Some(status)),
+        };
+        self.window.push(wqe);
+        true
+    }
+
+    /// The WQE after the started ones may start now.
+    fn may_start(&self, context: &Context) -> bool {
+        let Some(wqe) = self.window.get(self.started) else {
+            return false;
+        };
+        let fenced = wqe.wr.fence && self.reads.requests > 0;
+        // What is in flight may have to be read or written again until it is finished.
+        let waits = matches!(wqe.wr.op, SendOp::Local(LocalOp::Invalidate(_))) && self.started > 0;
+        wqe.refused.is_some() || !(fenced || waits || !self.has_room(wqe, 0, context))
+    }
+
+    /// The request that starts with packet `index` may be sent now: there is a credit for it, or
+    /// room among the packets in flight.
+    fn has_room(&self, wqe: &SendWqe, index: u32, context: &Context) -> bool {
+        if context.config.kind != QpKind::Rc || wqe.is_local() {
+            return true;
+        }
+        let psn = if self.cursor.wqe < self.started {
+            wqe.first.plus(index)
+        } else {
+            self.next
+        };
+        let in_flight = psn.ahead_of(self.una);
+        if wqe.takes_credit() {
+            self.reads.requests < u32::from(context.settings.max_rd_atomic)
+                && in_flight <= MOST_PSNS.saturating_sub(READ_SPAN)
+        } else {
+            in_flight < self.retry.limit().saturating_add(self.reads.packets)
+        }
+    }
+
+    fn start_next<H: Host>(&mut self, now: Instant, context: &Context, host: &mut H) {
+        let offset = self.started;
+        let Some(wqe) = self.window.get(offset) else {
+            return;
+        };
+        let prepared = match (wqe.refused, wqe.wr.op) {
+            (Some(status), _) => Err(status),
+            (None, SendOp::Local(op)) => host.execute_local(wqe.wr.slot, op),
+            (None, SendOp::Read(_) | SendOp::Atomic(..)) if wqe.wr.length > 0 => {
+                host.check_send(wqe.wr.slot, LocalAccess::Write)
+            }
+            _ => Ok(()),
+        };
+        if let Err(status) = prepared {
+            return self.stop_at(offset, status, now, context);
+        }
+        let packets = wqe.count_packets(context);
+        let first = self.next;
+        if let Some(wqe) = self.window.get_mut(offset) {
+            wqe.first = first;
+            wqe.packets = packets;
+        }
+        self.next = first.plus(packets);
+        self.started = offset.saturating_add(1);
+        if packets == 0 {
+            self.cursor.wqe = self.started;
+            self.finish_acked(host);
+        }
+    }
+
+    /// Sends the cursor's packet, which belongs to a started WQE.
+    fn send_started<H: Host>(
+        &mut self,
+        now: Instant,
+        draining: bool,
+        context: &Context,
+        host: &mut H,
+    ) -> Option<Progress> {
+        if self.skip_acked() {
+            return None;
+        }
+        let index = self.cursor.packet;
+        let wqe = self.window.get(self.cursor.wqe)?;
+        if !self.has_room(wqe, index, context) {
+            return Some(Progress::Idle);
+        }
+        let transmit = segment::build(wqe, index, context)?;
+        let span = wqe.span(index);
+        let past = index.wrapping_add(span);
+        let ends = past >= wqe.packets;
+        let answered = wqe.takes_credit();
+        let asks = ends && wqe.wr.signaled;
+        if ends {
+            self.cursor.wqe = self.cursor.wqe.saturating_add(1);
+            self.cursor.packet = 0;
+        } else {
+            self.cursor.packet = past;
+        }
+        if context.config.kind != QpKind::Rc {
+            return Some(Progress::Send(transmit));
+        }
+        let again = self.note_sent(transmit.packet.bth.psn, span);
+        self.retry.sent(now, &context.settings);
+        if answered {
+            self.reads.requests = self.reads.requests.saturating_add(1);
+            self.reads.packets = self.reads.packets.saturating_add(span);
+            return Some(Progress::Send(transmit));
+        }
+        let asks = asks || (ends && again);
+        Some(Progress::Send(
+            self.ask(transmit, asks, draining, context, host),
+        ))
+    }
+
+    /// Notes that `span` PSNs from `psn` on were sent; `true` if they were before.
+    fn note_sent(&mut self, psn: Psn, span: u32) -> bool {
+        let past = psn.plus(span);
+        let again = psn.before(self.sent);
+        if self.sent.before(past) {
+            self.sent = past;
+        }
+        again
+    }
+
+    /// Asks for an acknowledgement where one `must` be had, where the last one was asked for long
+    /// ago, and where nothing that asks follows at once.
+    fn ask<H: Host>(
+        &mut self,
+        mut transmit: Transmit,
+        must: bool,
+        draining: bool,
+        context: &Context,
+        host: &mut H,
+    ) -> Transmit {
+        self.unasked = self.unasked.saturating_add(1);
+        let asks = must || self.unasked >= ASK_EVERY || !self.goes_on(draining, context, host);
+        if asks {
+            self.unasked = 0;
+        }
+        transmit.packet.bth.ack_req = asks;
+        transmit
+    }
+
+    /// A packet follows that may be sent at once.
+    fn goes_on<H: Host>(&mut self, draining: bool, context: &Context, host: &mut H) -> bool {
+        if let (true, Some(wqe)) = (
+            self.cursor.wqe < self.started,
+            self.window.get(self.cursor.wqe),
+        ) {
+            return wqe.packets > 0 && self.has_room(wqe, self.cursor.packet, context);
+        }
+        if draining || self.fault.is_some() || !self.look_ahead(context, host) {
+            return false;
+        }
+        let sends = |wqe: &SendWqe| wqe.refused.is_none() && !wqe.is_local();
+        self.window.get(self.started).is_some_and(sends) && self.may_start(context)
+    }
+
+    /// Moves the cursor over what needs no packet (any more): local operations, and what was
+    /// carried out although an answer before it was lost. `true` if it moved to another WQE.
+    fn skip_acked(&mut self) -> bool {
+        let Some(wqe) = self.window.get(self.cursor.wqe) else {
+            return false;
+        };
+        if self.cursor.wqe > 0 && !wqe.takes_credit() {
+            let acked = u32::try_from(self.acked.since(wqe.first)).unwrap_or(0);
+            self.cursor.packet = self.cursor.packet.max(acked);
+        }
+        let done = self.cursor.packet >= wqe.packets;
+        if done {
+            self.cursor.wqe = self.cursor.wqe.saturating_add(1);
+            self.cursor.packet = 0;
+        }
+        done
+    }
+}

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The WQEs taken from the send queue and not yet given back, oldest first.
+
+use super::wqe::SendWqe;
+use crate::qp::Slots;
+
+/// A ring over the host's storage.
+///
+/// # Invariants
+///
+/// `len` ≤ the storage's length; `head` is below it, unless the storage is empty.
+#[derive(Debug)]
+pub(super) struct Window<W> {
+    slots: W,
+    head: usize,
+    len: u32,
+}
+
+impl<W: Slots<SendWqe>> Window<W> {
+    pub(super) fn new(slots: W) -> Self {
+        Self {
+            slots,
+            head: 0,
+            len: 0,
+        }
+    }
+
+    pub(super) fn len(&self) -> u32 {
+        self.len
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        usize::try_from(self.len).is_ok_and(|len| len >= self.slots.len())
+    }
+
+    /// The WQE `offset` after the oldest.
+    pub(super) fn get(&self, offset: u32) -> Option<&SendWqe> {
+        if offset >= self.len {
+            return None;
+        }
+        self.slots.get(self.place(offset)?)
+    }
+
+    pub(super) fn get_mut(&mut self, offset: u32) -> Option<&mut SendWqe> {
+        if offset >= self.len {
+            return None;
+        }
+        let place = self.place(offset)?;
+        self.slots.get_mut(place)
+    }
+
+    /// Adds the newest. The caller has made sure that the window isn't full.
+    pub(super) fn push(&mut self, wqe: SendWqe) {
+        let place = self.place(self.len);
+        if let Some(slot) = place.and_then(|place| self.slots.get_mut(place)) {
+            *slot = wqe;
+            self.len = self.len.saturating_add(1);
+        }
+    }
+
+    /// Removes the oldest.
+    pub(super) fn pop(&mut self) -> Option<&SendWqe> {
+        let len = self.len.checked_sub(1)?;
+        let oldest = self.head;
+        self.head = self.place(1)?;
+        self.len = len;
+        self.slots.get(oldest)
+    }
+
+    fn place(&self, offset: u32) -> Option<usize> {
+        let place = self.head.checked_add(usize::try_from(offset).ok()?)?;
+        Some(place.checked_sub(self.slots.len()).unwrap_or(place))
+    }
+}

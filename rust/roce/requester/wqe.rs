@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A send WQE in flight: what it asks for and how it is answered.
+
+use crate::mtu::Mtu;
+use crate::psn::Psn;
+use crate::qp::{Context, QpKind};
+use crate::wc::{SendWc, WcOpcode, WcStatus};
+use crate::wr::{AtomicOp, LocalOp, SendOp, SendSlot, SendTail, SendWr};
+
+/// The longest message (IBTA 1.x §9.3.3.1).
+const MAX_MESSAGE: u32 = 1 << 31;
+
+/// How many packets one READ request asks for at most: a longer READ goes out as several requests,
+/// cut at multiples of this. It keeps what is in flight far below half the PSN space.
+pub(super) const READ_SPAN: u32 = 1 << 12;
+
+/// A send WQE in flight.
+#[derive(Clone, Copy, Debug)]
+pub struct SendWqe {
+    pub(super) wr: SendWr,
+    /// Its first PSN, once started.
+    pub(super) first: Psn,
+    /// How many PSNs it takes, once started; 0 if nothing goes out.
+    pub(super) packets: u32,
+    /// It can't be carried out.
+    pub(super) refused: Option<WcStatus>,
+}
+
+/// What completes a WQE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// An acknowledgement of it or of anything after it.
+    Ack,
+    /// READ responses with the payload.
+    Read,
+    /// An atomic acknowledgement.
+    Atomic,
+    /// A READ response without payload.
+    Empty,
+}
+
+impl Default for SendWqe {
+    fn default() -> Self {
+        let wr = SendWr {
+            slot: SendSlot(0),
+            wr_id: 0,
+            op: SendOp::Send(SendTail::Plain),
+            length: 0,
+            signaled: false,
+            solicited: false,
+            fence: false,
+        };
+        Self {
+            wr,
+            first: Psn::new(0),
+            packets: 0,
+            refused: None,
+        }
+    }
+}
+
+impl SendWqe {
+    pub(super) fn new(wr: SendWr, refused: Option<WcStatus>) -> Self {
+        Self {
+            wr,
+            refused,
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn answer(&self) -> Answer {
+        match self.wr.op {
+            SendOp::Read(_) => Answer::Read,
+            SendOp::Atomic(..) => Answer::Atomic,
+            SendOp::AtomicWrite(_) | SendOp::Flush(..) => Answer::Empty,
+            SendOp::Send(_) | SendOp::Datagram(..) | SendOp::Write(..) | SendOp::Local(_) => {
+                Answer::Ack
+            }
+        }
+    }
+
+    /// It takes one of the `max_rd_atomic` credits while in flight.
+    pub(super) fn takes_credit(&self) -> bool {
+        self.answer() != Answer::Ack
+    }
+
+    pub(super) fn is_local(&self) -> bool {
+        matches!(self.wr.op, SendOp::Local(_))
+    }
+
+    pub(super) fn is_send(&self) -> bool {
+        matches!(self.wr.op, SendOp::Send(_) | SendOp::Datagram(..))
+    }
+
+    /// How many PSNs the request that starts with packet `index` takes.
+    pub(super) fn span(&self, index: u32) -> u32 {
+        match self.wr.op {
+            SendOp::Read(_) => {
+                let to_cut = READ_SPAN.wrapping_sub(index & READ_SPAN.wrapping_sub(1));
+                to_cut.min(self.packets.saturating_sub(index))
+            }
+            _ => 1,
+        }
+    }
+
+    /// A READ request ends with packet `index`.
+    pub(super) fn request_ends(&self, index: u32) -> bool {
+        self.span(index) == 1
+    }
+
+    /// How many PSNs the whole of it takes.
+    pub(super) fn count_packets(&self, context: &Context) -> u32 {
+        match self.wr.op {
+            SendOp::Local(_) => 0,
+            // A datagram that doesn't fit completes, but nothing is sent.
+            SendOp::Datagram(..) => u32::from(self.wr.length <= context.config.port_mtu.bytes()),
+            SendOp::Atomic(..) | SendOp::AtomicWrite(_) | SendOp::Flush(..) => 1,
+            SendOp::Send(_) | SendOp::Write(..) | SendOp::Read(_) => {
+                let mtu = context.settings.path_mtu;
+                let full = self.wr.length >> mtu_shift(mtu);
+                let rest = u32::from(self.wr.length & mtu.bytes().wrapping_sub(1) != 0);
+                full.wrapping_add(rest).max(1)
+            }
+        }
+    }
+
+    /// Where packet `index` starts in the message, and its payload length.
+    pub(super) fn piece(&self, index: u32, mtu: Mtu) -> (u32, u32) {
+        let offset = index.wrapping_shl(mtu_shift(mtu));
+        let rest = self.wr.length.saturating_sub(offset);
+        (offset, rest.min(mtu.bytes()))
+    }
+
+    /// The completion.
+    pub(super) fn wc(&self, status: WcStatus) -> SendWc {
+        let (opcode, byte_len) = match self.wr.op {
+            SendOp::Send(_) | SendOp::Datagram(..) => (WcOpcode::Send, self.wr.length),
+            SendOp::Write(..) => (WcOpcode::RdmaWrite, self.wr.length),
+            SendOp::Read(_) => (WcOpcode::RdmaRead, self.wr.length),
+            SendOp::Atomic(_, AtomicOp::CompareSwap { .. }) => (WcOpcode::CompSwap, 8),
+            SendOp::Atomic(_, AtomicOp::FetchAdd { .. }) => (WcOpcode::FetchAdd, 8),
+            SendOp::AtomicWrite(_) => (WcOpcode::AtomicWrite, self.wr.length),
+            SendOp::Flush(..) => (WcOpcode::Flush, self.wr.length),
+            SendOp::Local(LocalOp::Invalidate(_)) => (WcOpcode::LocalInv, 0),
+            SendOp::Local(LocalOp::RegMr) => (WcOpcode::RegMr, 0),
+            SendOp::Local(LocalOp::BindMw) => (WcOpcode::BindMw, 0),
+        };
+        SendWc {
+            wr_id: self.wr.wr_id,
+            status,
+            opcode,
+            byte_len,
+        }
+    }
+}
+
+fn mtu_shift(mtu: Mtu) -> u32 {
+    mtu.bytes().trailing_zeros()
+}
+
+/// Why this QP can't carry out `wr` (IBTA 1.x §9.2, table of operations by service).
+///
+/// # Errors
+///
+/// The status of its completion.
+pub(super) fn admit(wr: &SendWr, context: &Context) -> Result<(), WcStatus> {
+    let known = match (context.config.kind, wr.op) {
+        (QpKind::Rc, SendOp::Datagram(..)) => false,
+        (QpKind::Rc, _) => true,
+        (QpKind::Uc, SendOp::Send(SendTail::Plain | SendTail::Imm(_))) => true,
+        (QpKind::Uc, SendOp::Write(..) | SendOp::Local(LocalOp::BindMw)) => true,
+        (QpKind::Uc, _) => false,
+        (QpKind::Ud | QpKind::Gsi, op) => matches!(op, SendOp::Datagram(..)),
+    };
+    // Without a single credit it could never be sent.
+    let creditless = context.settings.max_rd_atomic == 0
+        && matches!(
+            wr.op,
+            SendOp::Read(_) | SendOp::Atomic(..) | SendOp::AtomicWrite(_) | SendOp::Flush(..)
+        );
+    if !known || creditless {
+        return Err(WcStatus::LocQpOpErr);
+    }
+    let fits = match wr.op {
+        SendOp::Atomic(..) => wr.length >= 8,
+        SendOp::AtomicWrite(_) => wr.length == 8,
+        _ => wr.length <= MAX_MESSAGE,
+    };
+    if fits {
+        Ok(())
+    } else {
+        Err(WcStatus::LocLenErr)
+    }
+}
