@@ -29,6 +29,7 @@ kernel_make() {
 # Sets RELEASE to the kernel's release and KERNEL to its directory, ready to be used.
 kernel_init() {
 	local version packages
+	[[ -z ${KERNEL:-} ]] || return 0
 	toolbox_init
 	read -r RELEASE version packages <<<"$(kernel_choice)"
 	KERNEL=$RRXE_CACHE/kernel/$RELEASE-$({

@@ -29,7 +29,7 @@ kvm_probe() {
 	if [[ -e $state ]]; then return; fi
 	if [[ -w /dev/kvm ]] && in_toolbox timeout -s KILL 4 qemu-system-x86_64 -accel kvm -cpu host -m 512M \
 		-nodefaults -no-user-config -display none -no-reboot -kernel "$(inside "$BOOT/vmlinux")" \
-		-initrd "$(inside "$BOOT/initramfs")" -append 'rrxe.probe quiet panic=-1' >/dev/null 2>&1; then
+		-initrd "$(inside "$BOOT/initramfs")" -append 'guest.probe quiet panic=-1' >/dev/null 2>&1; then
 		works=yes
 	fi
 	rm -f "$RRXE_CACHE"/state/kvm-*

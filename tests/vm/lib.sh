@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: GPL-2.0
+# shellcheck shell=bash
+# For scripts that run in the guest: results as TAP lines, two hosts, RDMA links, perftest.
+#
+#   source "$(dirname "$0")/lib.sh"
+#   hosts_up 4200                      # two namespaces over a veth pair; addresses below
+#   link_add 1 rrxe; link_add 2 rxe    # devices $DEV1 and $DEV2
+#   check "send over IPv4" perftest ib_send_bw -n 100
+#
+# Everything is taken down when the script ends. A script ends with a failed result when the kernel
+# complained meanwhile, and with status 1 when any result failed.
+
+readonly HOST1_V4=10.77.0.1 HOST2_V4=10.77.0.2 HOST1_V6=fd77::1 HOST2_V6=fd77::2
+# How long any one program may take.
+: "${PROGRAM_SECONDS:=60}"
+# The link type of scripts that don't care; make vm TYPE=rxe runs them over the C driver.
+: "${TYPE:=rrxe}"
+DEV1='' DEV2=''
+# The output of the last check, perftest or pingpong.
+OUTPUT=''
+_failed=0
+
+pass() { printf 'ok - %s\n' "$1"; }
+
+# fail NAME [LINES]: the reason, if any, goes below the result.
+fail() {
+	_failed=$((_failed + 1))
+	printf 'not ok - %s\n' "$1"
+	[[ -z ${2:-} ]] || sed 's/^/#   /' <<<"$2"
+}
+
+skip() { printf 'ok - %s # SKIP %s\n' "$1" "$2"; }
+
+note() { sed 's/^/# /' <<<"$*"; }
+
+# check NAME COMMAND...: passes when the command does; its output is shown when it does not.
+check() {
+	local name=$1 rc=0
+	shift
+	_capture "$@" || rc=$?
+	if [[ $rc -eq 0 ]]; then pass "$name"; else fail "$name" "$OUTPUT"$'\n'"status $rc: $*"; fi
+	return $rc
+}
+
+# refuse NAME TEXT COMMAND...: passes when the command fails and says TEXT (a regular expression).
+refuse() {
+	local name=$1 text=$2 rc=0
+	shift 2
+	_capture "$@" || rc=$?
+	if [[ $rc -ne 0 && $rc -ne 124 && $OUTPUT =~ $text ]]; then
+		pass "$name"
+	else
+		fail "$name" "$OUTPUT"$'\n'"status $rc, and expected a failure with: $text: $*"
+	fi
+}
+
+# Run with the output in OUTPUT, in this very shell (functions may set variables).
+_capture() {
+	local rc=0 file
+	file=$(mktemp)
+	if [[ $(type -t "$1") == function ]]; then
+		"$@" >"$file" 2>&1 || rc=$?
+	else
+		timeout -k 5 "$PROGRAM_SECONDS" "$@" >"$file" 2>&1 || rc=$?
+	fi
+	OUTPUT=$(<"$file")
+	rm -f "$file"
+	return $rc
+}
+
+# wait_for SECONDS COMMAND...: until the command succeeds.
+wait_for() {
+	local end=$((SECONDS + $1))
+	shift
+	until "$@" >/dev/null 2>&1; do
+		[[ $SECONDS -lt $end ]] || return 1
+		sleep 0.1
+	done
+}
+
+in1() { ip netns exec h1 "$@"; }
+in2() { ip netns exec h2 "$@"; }
+
+# hosts_up [MTU]: namespaces h1 and h2 with eth0 each, connected by a veth pair.
+hosts_up() {
+	local mtu=${1:-1500} host
+	ip netns add h1 && ip netns add h2 &&
+		ip link add eth0 netns h1 mtu "$mtu" type veth peer name eth0 netns h2 mtu "$mtu" || return
+	for host in 1 2; do
+		ip -n h$host link set lo up
+		ip -n h$host addr add "10.77.0.$host/24" dev eth0
+		ip -n h$host addr add "fd77::$host/64" dev eth0 nodad
+		ip -n h$host link set eth0 up
+	done
+	# Links and link-local addresses settle (duplicate address detection).
+	for host in 1 2; do
+		wait_for 20 bash -c "! ip -n h$host -6 addr show dev eth0 | grep -q tentative" || return
+		wait_for 20 bash -c "ip -n h$host link show dev eth0 | grep -q LOWER_UP" || return
+	done
+	in1 ping -q -c 1 -W 5 $HOST2_V4 >/dev/null && in1 ping -q -c 1 -W 5 $HOST2_V6 >/dev/null
+}
+
+hosts_down() {
+	local host
+	for host in 1 2; do
+		[[ ! -e /run/netns/h$host ]] || ip netns del h$host
+	done
+}
+
+# link_add HOST [TYPE]: an RDMA link over the host's eth0; DEV1 or DEV2 becomes its name.
+link_add() {
+	local host=$1 type=${2:-$TYPE} device
+	device=$type$host
+	ip netns exec "h$host" rdma link add "$device" type "$type" netdev eth0 || return
+	printf -v "DEV$host" %s "$device"
+	wait_for 10 grep -q ACTIVE "/sys/class/infiniband/$device/ports/1/state"
+}
+
+link_del() {
+	local name=DEV$1
+	[[ -z ${!name} ]] || ip netns exec "h$1" rdma link del "${!name}"
+	printf -v "$name" %s ''
+}
+
+# gid_index DEVICE ADDRESS: which GID the address is.
+gid_index() {
+	local gid index
+	gid=$(python3 -c 'import ipaddress, sys
+a = ipaddress.ip_address(sys.argv[1])
+print((a if a.version == 6 else ipaddress.ip_address("::ffff:" + str(a))).exploded)' "$2")
+	for index in $(seq 0 63); do
+		if [[ $(cat "/sys/class/infiniband/$1/ports/1/gids/$index" 2>/dev/null) == "$gid" ]]; then
+			echo "$index"
+			return
+		fi
+	done
+	echo "no GID for $2 on $1" >&2
+	return 1
+}
+
+# Run PROGRAM as a server on host 2, then as a client on host 1: both must succeed in time.
+# _pair SERVER-ARGS -- CLIENT-ARGS, the program in front of each; output of both in OUTPUT.
+_pair() {
+	local server=() rc=0 server_rc=0 log pid
+	while [[ $1 != -- ]]; do
+		server+=("$1")
+		shift
+	done
+	shift
+	log=$(mktemp)
+	ip netns exec h2 timeout -k 5 "$PROGRAM_SECONDS" "${server[@]}" >"$log" 2>&1 &
+	pid=$!
+	wait_for 20 in2 sh -c 'ss -Hltn | grep -q ":18515 "' || rc=1
+	OUTPUT=$(ip netns exec h1 timeout -k 5 "$PROGRAM_SECONDS" "$@" 2>&1) || rc=$?
+	[[ $rc -eq 0 ]] || kill $pid 2>/dev/null
+	wait $pid || server_rc=$?
+	OUTPUT+=$'\n'"--- server, status $server_rc"$'\n'$(<"$log")
+	rm -f "$log"
+	echo "$OUTPUT"
+	[[ $rc -eq 0 ]] || return $rc
+	return $server_rc
+}
+
+# perftest PROGRAM [ARGUMENT...]: host 1 to host 2 over IPv4; perftest6 the same over IPv6.
+perftest() {
+	local program=$1
+	shift
+	_pair "$program" -F -d "$DEV2" -x "$(gid_index "$DEV2" $HOST2_V4)" "$@" -- \
+		"$program" -F -d "$DEV1" -x "$(gid_index "$DEV1" $HOST1_V4)" "$@" $HOST2_V4
+}
+
+perftest6() {
+	local program=$1
+	shift
+	_pair "$program" -F -d "$DEV2" -x "$(gid_index "$DEV2" $HOST2_V6)" "$@" -- \
+		"$program" -F -d "$DEV1" -x "$(gid_index "$DEV1" $HOST1_V6)" "$@" $HOST2_V4
+}
+
+# pingpong [ARGUMENT...]: ibv_rc_pingpong with content check; pingpong6 with IPv6 GIDs.
+pingpong() {
+	_pair ibv_rc_pingpong -c -d "$DEV2" -g "$(gid_index "$DEV2" $HOST2_V4)" "$@" -- \
+		ibv_rc_pingpong -c -d "$DEV1" -g "$(gid_index "$DEV1" $HOST1_V4)" "$@" $HOST2_V4
+}
+
+pingpong6() {
+	_pair ibv_rc_pingpong -c -d "$DEV2" -g "$(gid_index "$DEV2" $HOST2_V6)" "$@" -- \
+		ibv_rc_pingpong -c -d "$DEV1" -g "$(gid_index "$DEV1" $HOST1_V6)" "$@" $HOST2_V4
+}
+
+# netem SETTING: on both ends of the wire, as in netem "loss 5%"; netem_off takes it away.
+netem() {
+	local host
+	for host in 1 2; do
+		# shellcheck disable=SC2086 # a list of words
+		ip netns exec h$host tc qdisc replace dev eth0 root netem $1 || return
+	done
+}
+
+netem_off() {
+	in1 tc qdisc del dev eth0 root
+	in2 tc qdisc del dev eth0 root
+}
+
+# What the kernel says when it is not well, since this script began.
+_kernel_complaints() {
+	dmesg | sed -n "\|$_mark|,\$p" | grep -E 'Kernel panic|BUG: |WARNING: |Oops|KASAN|UBSAN|INFO: task|INFO: possible|soft lockup|rcu: INFO|refcount_t|rust_kernel: panicked|unregister_netdevice: waiting'
+}
+
+_leave() {
+	local rc=$? complaints
+	trap - EXIT
+	link_del 1
+	link_del 2
+	hosts_down
+	for module in rrxe rdma_rxe; do
+		[[ ! -e /sys/module/$module ]] || wait_for 10 rmmod $module || fail "$module unloads"
+	done
+	complaints=$(_kernel_complaints) && fail "the kernel is well" "$complaints"
+	[[ $rc -eq 0 || $_failed -gt 0 ]] || fail "the script ends well" "status $rc"
+	[[ $_failed -eq 0 ]] || rc=1
+	exit $rc
+}
+
+_mark="rrxe-test $(basename "$0") $$"
+echo "$_mark begins" >/dev/kmsg
+trap _leave EXIT

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Memory that peers write to: mapped pages, looked at only between operations.
+
+use std::{io, ptr};
+
+extern "C" {
+    fn mmap(addr: *mut u8, len: usize, prot: i32, flags: i32, fd: i32, offset: i64) -> *mut u8;
+    fn munmap(addr: *mut u8, len: usize) -> i32;
+}
+
+const PROT_READ_WRITE: i32 = 3;
+const MAP_PRIVATE_ANONYMOUS_POPULATE: i32 = 0x2 | 0x20 | 0x8000;
+
+/// Page-aligned, populated, private memory.
+pub struct Buffer {
+    start: *mut u8,
+    len: usize,
+}
+
+impl Buffer {
+    /// `len` zero bytes.
+    pub fn new(len: usize) -> io::Result<Self> {
+        // SAFETY: An anonymous mapping at an address of the kernel's choice touches nothing.
+        let start =
+            unsafe { mmap(ptr::null_mut(), len, PROT_READ_WRITE, MAP_PRIVATE_ANONYMOUS_POPULATE, -1, 0) };
+        if start as isize == -1 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Self { start, len })
+    }
+
+    /// Its length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Its address.
+    pub fn addr(&self) -> u64 {
+        self.start as u64
+    }
+
+    /// Fills `len` bytes at `offset` with bytes that follow from `seed` and their position.
+    pub fn fill(&mut self, offset: usize, len: usize, seed: u64) {
+        for i in 0..len {
+            self.set(offset + i, pattern(seed, i));
+        }
+    }
+
+    /// The first position within `len` bytes at `offset` that does not hold what [`Self::fill`] puts.
+    pub fn mismatch(&self, offset: usize, len: usize, seed: u64) -> Option<usize> {
+        (0..len).find(|&i| self.get(offset + i) != pattern(seed, i))
+    }
+
+    /// The byte at `at`.
+    pub fn get(&self, at: usize) -> u8 {
+        assert!(at < self.len);
+        // SAFETY: In bounds of the mapping. Volatile: a peer may have written it.
+        unsafe { self.start.add(at).read_volatile() }
+    }
+
+    /// Sets the byte at `at`.
+    pub fn set(&mut self, at: usize, byte: u8) {
+        assert!(at < self.len);
+        // SAFETY: In bounds of the mapping.
+        unsafe { self.start.add(at).write_volatile(byte) }
+    }
+
+    /// The native 64-bit word at `at`, which must be aligned.
+    pub fn word(&self, at: usize) -> u64 {
+        assert!(at % 8 == 0 && at + 8 <= self.len);
+        // SAFETY: Aligned and in bounds of the mapping.
+        unsafe { self.start.add(at).cast::<u64>().read_volatile() }
+    }
+
+    /// Sets the native 64-bit word at `at`, which must be aligned.
+    pub fn set_word(&mut self, at: usize, word: u64) {
+        assert!(at % 8 == 0 && at + 8 <= self.len);
+        // SAFETY: Aligned and in bounds of the mapping.
+        unsafe { self.start.add(at).cast::<u64>().write_volatile(word) }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        // SAFETY: The mapping is ours and nobody uses it any more.
+        unsafe { munmap(self.start, self.len) };
+    }
+}
+
+fn pattern(seed: u64, i: usize) -> u8 {
+    let mixed = (seed ^ (i as u64 / 8)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed >> (8 * (i % 8))) as u8
+}

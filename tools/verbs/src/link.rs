@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Connecting two QPs over any byte stream.
+
+use std::io::{self, Read, Write};
+
+use crate::{object::Qp, sys::*};
+
+/// What a QP's peer must know.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Endpoint {
+    pub qpn: u32,
+    pub psn: u32,
+    pub rkey: u32,
+    pub addr: u64,
+    pub gid: [u8; 16],
+    pub gid_index: u8,
+}
+
+impl Endpoint {
+    /// Sends ours, receives theirs.
+    pub fn exchange(&self, stream: &mut (impl Read + Write)) -> io::Result<Self> {
+        let mut raw = [0u8; 37];
+        raw[0..4].copy_from_slice(&self.qpn.to_le_bytes());
+        raw[4..8].copy_from_slice(&self.psn.to_le_bytes());
+        raw[8..12].copy_from_slice(&self.rkey.to_le_bytes());
+        raw[12..20].copy_from_slice(&self.addr.to_le_bytes());
+        raw[20..36].copy_from_slice(&self.gid);
+        raw[36] = self.gid_index;
+        stream.write_all(&raw)?;
+        stream.read_exact(&mut raw)?;
+        let word = |at: usize| u32::from_le_bytes([raw[at], raw[at + 1], raw[at + 2], raw[at + 3]]);
+        Ok(Self {
+            qpn: word(0),
+            psn: word(4),
+            rkey: word(8),
+            addr: u64::from(word(12)) | u64::from(word(16)) << 32,
+            gid: raw[20..36].try_into().expect("16 bytes"),
+            gid_index: raw[36],
+        })
+    }
+}
+
+/// The timing of a connection.
+#[derive(Clone, Copy)]
+pub struct Timing {
+    pub mtu: ibv_mtu,
+    pub timeout: u8,
+    pub retry_cnt: u8,
+    pub rnr_retry: u8,
+    pub min_rnr_timer: u8,
+    pub rd_atomic: u8,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            mtu: IBV_MTU_1024,
+            timeout: 14,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            min_rnr_timer: 12,
+            rd_atomic: 16,
+        }
+    }
+}
+
+/// RESET → INIT with these remote rights.
+pub fn to_init(qp: &Qp, access: u32) -> io::Result<()> {
+    let attr = ibv_qp_attr {
+        qp_state: IBV_QPS_INIT,
+        port_num: 1,
+        qp_access_flags: access,
+        ..Default::default()
+    };
+    qp.modify(&attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS)
+}
+
+/// INIT → RTR, towards `peer`.
+pub fn to_rtr(qp: &Qp, ours: &Endpoint, peer: &Endpoint, timing: &Timing) -> io::Result<()> {
+    let attr = ibv_qp_attr {
+        qp_state: IBV_QPS_RTR,
+        path_mtu: timing.mtu,
+        dest_qp_num: peer.qpn,
+        rq_psn: peer.psn,
+        max_dest_rd_atomic: timing.rd_atomic,
+        min_rnr_timer: timing.min_rnr_timer,
+        ah_attr: ibv_ah_attr {
+            is_global: 1,
+            port_num: 1,
+            grh: ibv_global_route {
+                dgid: ibv_gid { raw: peer.gid },
+                sgid_index: ours.gid_index,
+                hop_limit: 64,
+                ..Default::default()
+            },
+            ..Default::default()
+        },
+        ..Default::default()
+    };
+    let mask = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
+    qp.modify(&attr, mask | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER)
+}
+
+/// RTR → RTS.
+pub fn to_rts(qp: &Qp, ours: &Endpoint, timing: &Timing) -> io::Result<()> {
+    let attr = ibv_qp_attr {
+        qp_state: IBV_QPS_RTS,
+        sq_psn: ours.psn,
+        timeout: timing.timeout,
+        retry_cnt: timing.retry_cnt,
+        rnr_retry: timing.rnr_retry,
+        max_rd_atomic: timing.rd_atomic,
+        ..Default::default()
+    };
+    let mask = IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY;
+    qp.modify(&attr, mask | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC)
+}

@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The verbs objects.
+
+use std::{ffi::CStr, io, ptr, rc::Rc};
+
+use crate::{buffer::Buffer, sys::*};
+
+/// Local write, remote write, remote read and remote atomic access.
+pub const ALL_ACCESS: u32 = 1 | 2 | 4 | 8;
+
+fn check_ptr<T>(raw: *mut T) -> io::Result<*mut T> {
+    if raw.is_null() {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(raw)
+}
+
+fn check(errno: i32) -> io::Result<()> {
+    match errno {
+        0 => Ok(()),
+        -1 => Err(io::Error::last_os_error()),
+        _ => Err(io::Error::from_raw_os_error(errno.abs())),
+    }
+}
+
+/// An open device.
+pub struct Context(pub *mut ibv_context);
+
+impl Context {
+    /// Opens the device of this name.
+    pub fn open(name: &str) -> io::Result<Rc<Self>> {
+        let mut count = 0;
+        // SAFETY: `count` outlives the call; the list is freed below and not used afterwards.
+        unsafe {
+            let list = check_ptr(ibv_get_device_list(&mut count))?;
+            let device = (0..count as usize)
+                .map(|i| *list.add(i))
+                .find(|&d| CStr::from_ptr(ibv_get_device_name(d)).to_bytes() == name.as_bytes());
+            let opened = match device {
+                Some(device) => check_ptr(ibv_open_device(device)),
+                None => Err(io::ErrorKind::NotFound.into()),
+            };
+            ibv_free_device_list(list);
+            Ok(Rc::new(Self(opened?)))
+        }
+    }
+
+    /// The first RoCE v2 GID of the wanted family, and its index.
+    pub fn gid(&self, v6: bool) -> io::Result<(u8, [u8; 16])> {
+        for index in 0..64 {
+            let mut gid = ibv_gid::default();
+            // SAFETY: `gid` outlives the call.
+            if unsafe { ibv_query_gid(self.0, 1, i32::from(index), &mut gid) } != 0 {
+                break;
+            }
+            // SAFETY: Every bit pattern is a valid GID.
+            let raw = unsafe { gid.raw };
+            let mapped = raw[..10] == [0; 10] && raw[10..12] == [0xff; 2];
+            let link_local = raw[..2] == [0xfe, 0x80];
+            if raw != [0; 16] && !link_local && mapped != v6 {
+                return Ok((index, raw));
+            }
+        }
+        Err(io::ErrorKind::AddrNotAvailable.into())
+    }
+
+    /// The next asynchronous event's type. Blocks.
+    pub fn async_event(&self) -> io::Result<ibv_event_type> {
+        let mut event = ibv_async_event::default();
+        // SAFETY: `event` outlives the calls; it is acknowledged once.
+        unsafe {
+            check(ibv_get_async_event(self.0, &mut event))?;
+            ibv_ack_async_event(&mut event);
+        }
+        Ok(event.event_type)
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: Opened once, closed once; all objects of it keep it alive.
+        unsafe { ibv_close_device(self.0) };
+    }
+}
+
+/// A protection domain.
+pub struct Pd {
+    pub raw: *mut ibv_pd,
+    pub context: Rc<Context>,
+}
+
+impl Pd {
+    /// Allocates one.
+    pub fn new(context: &Rc<Context>) -> io::Result<Rc<Self>> {
+        // SAFETY: The context is open.
+        let raw = check_ptr(unsafe { ibv_alloc_pd(context.0) })?;
+        Ok(Rc::new(Self { raw, context: context.clone() }))
+    }
+}
+
+impl Drop for Pd {
+    fn drop(&mut self) {
+        // SAFETY: Allocated once, freed once, after everything made from it.
+        unsafe { ibv_dealloc_pd(self.raw) };
+    }
+}
+
+/// A registered buffer.
+pub struct Mr {
+    pub raw: *mut ibv_mr,
+    pub buffer: Buffer,
+    _pd: Rc<Pd>,
+}
+
+impl Mr {
+    /// Registers `len` fresh bytes.
+    pub fn new(pd: &Rc<Pd>, len: usize, access: u32) -> io::Result<Self> {
+        let buffer = Buffer::new(len)?;
+        // SAFETY: The buffer lives as long as the region.
+        let raw = unsafe {
+            ibv_reg_mr_iova2(pd.raw, buffer.addr() as *mut _, len, buffer.addr(), access)
+        };
+        Ok(Self { raw: check_ptr(raw)?, buffer, _pd: pd.clone() })
+    }
+
+    /// The local key.
+    pub fn lkey(&self) -> u32 {
+        // SAFETY: The region is registered.
+        unsafe { (*self.raw).lkey }
+    }
+
+    /// The remote key.
+    pub fn rkey(&self) -> u32 {
+        // SAFETY: The region is registered.
+        unsafe { (*self.raw).rkey }
+    }
+
+    /// An SGE for part of it.
+    pub fn sge(&self, offset: usize, length: usize) -> ibv_sge {
+        ibv_sge {
+            addr: self.buffer.addr() + offset as u64,
+            length: length as u32,
+            lkey: self.lkey(),
+        }
+    }
+}
+
+impl Drop for Mr {
+    fn drop(&mut self) {
+        // SAFETY: Registered once, deregistered once.
+        unsafe { ibv_dereg_mr(self.raw) };
+    }
+}
+
+/// A completion queue with its event channel.
+pub struct Cq {
+    pub raw: *mut ibv_cq,
+    channel: *mut ibv_comp_channel,
+    context: Rc<Context>,
+}
+
+impl Cq {
+    /// A queue of at least `entries`.
+    pub fn new(context: &Rc<Context>, entries: i32) -> io::Result<Rc<Self>> {
+        // SAFETY: The context is open; the channel outlives the queue.
+        unsafe {
+            let channel = check_ptr(ibv_create_comp_channel(context.0))?;
+            let raw = check_ptr(ibv_create_cq(context.0, entries, ptr::null_mut(), channel, 0))?;
+            Ok(Rc::new(Self { raw, channel, context: context.clone() }))
+        }
+    }
+
+    /// Takes what is there, at most `wcs.len()`.
+    pub fn poll(&self, wcs: &mut [ibv_wc]) -> usize {
+        // SAFETY: The operation table is that of the open context; the slice bounds the entries.
+        let polled = unsafe {
+            let poll = (*self.context.0).ops.poll_cq.expect("every provider polls");
+            poll(self.raw, wcs.len() as i32, wcs.as_mut_ptr())
+        };
+        usize::try_from(polled).expect("polling a CQ can't fail")
+    }
+
+    /// Asks for an event at the next completion.
+    pub fn arm(&self, solicited_only: bool) -> io::Result<()> {
+        // SAFETY: As for `poll`.
+        check(unsafe {
+            let arm = (*self.context.0).ops.req_notify_cq.expect("every provider arms");
+            arm(self.raw, i32::from(solicited_only))
+        })
+    }
+
+    /// Blocks for an event.
+    pub fn wait(&self) -> io::Result<()> {
+        let (mut cq, mut cookie) = (ptr::null_mut(), ptr::null_mut());
+        // SAFETY: The out pointers outlive the call; each event is acknowledged once.
+        unsafe {
+            check(ibv_get_cq_event(self.channel, &mut cq, &mut cookie))?;
+            ibv_ack_cq_events(cq, 1);
+        }
+        Ok(())
+    }
+
+    /// The descriptor that becomes readable with an event.
+    pub fn event_fd(&self) -> i32 {
+        // SAFETY: The channel is alive.
+        unsafe { (*self.channel).fd }
+    }
+
+    /// Takes at least one completion, sleeping on events.
+    pub fn poll_or_wait(&self, wcs: &mut [ibv_wc]) -> io::Result<usize> {
+        loop {
+            let polled = self.poll(wcs);
+            if polled > 0 {
+                return Ok(polled);
+            }
+            self.arm(false)?;
+            let polled = self.poll(wcs);
+            if polled > 0 {
+                return Ok(polled);
+            }
+            self.wait()?;
+        }
+    }
+}
+
+impl Drop for Cq {
+    fn drop(&mut self) {
+        // SAFETY: Made once, destroyed once, after the QPs that use it.
+        unsafe {
+            ibv_destroy_cq(self.raw);
+            ibv_destroy_comp_channel(self.channel);
+        }
+    }
+}
+
+/// A reliable-connection queue pair.
+pub struct Qp {
+    pub raw: *mut ibv_qp,
+    pub cq: Rc<Cq>,
+    pub pd: Rc<Pd>,
+}
+
+/// What a QP can hold.
+#[derive(Clone, Copy)]
+pub struct Depth {
+    pub send: u32,
+    pub recv: u32,
+    pub sge: u32,
+    pub inline: u32,
+}
+
+impl Default for Depth {
+    fn default() -> Self {
+        Self { send: 64, recv: 64, sge: 4, inline: 64 }
+    }
+}
+
+impl Qp {
+    /// A QP whose two queues complete to `cq`.
+    pub fn new(pd: &Rc<Pd>, cq: &Rc<Cq>, depth: Depth) -> io::Result<Self> {
+        let mut init = ibv_qp_init_attr {
+            send_cq: cq.raw,
+            recv_cq: cq.raw,
+            qp_type: IBV_QPT_RC,
+            cap: ibv_qp_cap {
+                max_send_wr: depth.send,
+                max_recv_wr: depth.recv,
+                max_send_sge: depth.sge,
+                max_recv_sge: depth.sge,
+                max_inline_data: depth.inline,
+            },
+            ..Default::default()
+        };
+        // SAFETY: `init` outlives the call.
+        let raw = check_ptr(unsafe { ibv_create_qp(pd.raw, &mut init) })?;
+        Ok(Self { raw, cq: cq.clone(), pd: pd.clone() })
+    }
+
+    /// Its number.
+    pub fn number(&self) -> u32 {
+        // SAFETY: The QP is alive.
+        unsafe { (*self.raw).qp_num }
+    }
+
+    /// `ibv_modify_qp`.
+    pub fn modify(&self, attr: &ibv_qp_attr, mask: u32) -> io::Result<()> {
+        let mut attr = *attr;
+        // SAFETY: `attr` outlives the call.
+        check(unsafe { ibv_modify_qp(self.raw, &mut attr, mask as i32) })
+    }
+
+    /// Posts one send work request.
+    pub fn post_send(&self, wr: &mut ibv_send_wr, sges: &mut [ibv_sge]) -> io::Result<()> {
+        wr.sg_list = sges.as_mut_ptr();
+        wr.num_sge = sges.len() as i32;
+        let mut bad = ptr::null_mut();
+        // SAFETY: The list outlives the call; the table is that of the open context.
+        check(unsafe {
+            let post = (*self.pd.context.0).ops.post_send.expect("every provider sends");
+            post(self.raw, wr, &mut bad)
+        })
+    }
+
+    /// Posts one receive work request.
+    pub fn post_recv(&self, wr_id: u64, sges: &mut [ibv_sge]) -> io::Result<()> {
+        let mut wr = ibv_recv_wr {
+            wr_id,
+            sg_list: sges.as_mut_ptr(),
+            num_sge: sges.len() as i32,
+            ..Default::default()
+        };
+        let mut bad = ptr::null_mut();
+        // SAFETY: As for `post_send`.
+        check(unsafe {
+            let post = (*self.pd.context.0).ops.post_recv.expect("every provider receives");
+            post(self.raw, &mut wr, &mut bad)
+        })
+    }
+}
+
+impl Drop for Qp {
+    fn drop(&mut self) {
+        // SAFETY: Made once, destroyed once.
+        unsafe { ibv_destroy_qp(self.raw) };
+    }
+}
