@@ -35,6 +35,8 @@ pub mod psn;
 pub mod qp;
 pub mod requester;
 pub mod responder;
+#[cfg(test)]
+mod testing;
 pub mod time;
 pub mod transmit;
 pub mod wc;
