@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What happens when: events in the order of virtual time, ties in the order of their making.
+
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+
+use roce::wire::packet::Packet;
+
+use crate::swarm::Chaos;
+
+/// A datagram on its way.
+#[derive(Debug)]
+pub(crate) struct Flight {
+    pub(crate) to: usize,
+    pub(crate) epoch: u32,
+    pub(crate) datagram: Vec<u8>,
+    /// The packet that was sent; `None` if the network flipped some of its bits.
+    pub(crate) intact: Option<Packet>,
+}
+
+/// Something that happens. The numbers name ends, or pairs of ends.
+#[derive(Debug)]
+pub(crate) enum Event {
+    Arrive(Flight),
+    Timer(usize),
+    Poll(usize),
+    App(usize),
+    Chaos(Chaos),
+    /// A pair with a broken end connects anew.
+    Recover(usize),
+    /// RTR → RTS, delayed.
+    Ready(usize, u32),
+    /// SQD → RTS, once drained.
+    Undrain(usize, u32),
+    /// The blackhole closes.
+    Daylight,
+}
+
+#[derive(Debug)]
+struct Entry {
+    at: u64,
+    serial: u64,
+    event: Event,
+}
+
+impl PartialEq for Entry {
+    fn eq(&self, other: &Self) -> bool {
+        self.serial == other.serial
+    }
+}
+
+impl Eq for Entry {}
+
+impl PartialOrd for Entry {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Entry {
+    /// The earliest is the greatest, for the heap.
+    fn cmp(&self, other: &Self) -> Ordering {
+        (other.at, other.serial).cmp(&(self.at, self.serial))
+    }
+}
+
+/// The events to come.
+#[derive(Debug, Default)]
+pub(crate) struct Agenda {
+    heap: BinaryHeap<Entry>,
+    serial: u64,
+    /// How many datagrams are on their way.
+    pub(crate) flights: usize,
+}
+
+impl Agenda {
+    pub(crate) fn at(&mut self, at: u64, event: Event) {
+        self.flights += usize::from(matches!(event, Event::Arrive(_)));
+        self.serial += 1;
+        self.heap.push(Entry {
+            at,
+            serial: self.serial,
+            event,
+        });
+    }
+
+    pub(crate) fn next(&mut self) -> Option<(u64, Event)> {
+        let entry = self.heap.pop()?;
+        self.flights -= usize::from(matches!(entry.event, Event::Arrive(_)));
+        Some((entry.at, entry.event))
+    }
+}

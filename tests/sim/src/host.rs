@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The engine's host: plays the kernel side's part and notes what the engine does with it.
+
+use roce::host::{
+    AccessFault, Completions, Count, Event, Fetch, LocalAccess, Memory as RemoteMemory, RecvQueue,
+    RemoteAccess, SendQueue,
+};
+use roce::ids::Rkey;
+use roce::wc::{RecvWc, SendWc, WcStatus};
+use roce::wr::{AtomicOp, FlushKind, LocalOp, RecvSlot, RecvWr, SendSlot, SendWr};
+
+use crate::memory::Memory;
+use crate::message::LocalFault;
+use crate::recv::{RecvFault, RecvRing};
+use crate::requester;
+use crate::side::{Effect, Side};
+
+/// The surroundings of one QP for the length of one call.
+pub(crate) struct SimHost<'a> {
+    pub(crate) now: u64,
+    pub(crate) side: &'a mut Side,
+    pub(crate) memory: &'a mut Memory,
+    pub(crate) ring: &'a mut RecvRing,
+    /// The payload of the packet being handled.
+    pub(crate) payload: &'a [u8],
+}
+
+impl SendQueue for SimHost<'_> {
+    fn take_send(&mut self) -> Fetch<SendWr> {
+        let Some(message) = self.side.messages.get(self.side.taken) else {
+            return Fetch::Empty;
+        };
+        self.side.taken += 1;
+        match message.fault {
+            LocalFault::Malformed(status) => Fetch::Malformed(message.wr, status),
+            _ => Fetch::Wr(message.wr),
+        }
+    }
+
+    fn retire_send(&mut self, slot: SendSlot) {
+        let side = &mut *self.side;
+        let oldest = side.messages.get(side.retired).map(|oldest| oldest.wr.slot);
+        if side.retired >= side.taken || oldest != Some(slot) {
+            return side.fail(format!("retired {slot:?}, the oldest taken is {oldest:?}"));
+        }
+        side.retired += 1;
+    }
+
+    fn check_send(&mut self, slot: SendSlot, _access: LocalAccess) -> Result<(), WcStatus> {
+        let Some(index) = self.side.message_in(slot.0) else {
+            self.side.fail(format!("checked {slot:?}, which isn't taken"));
+            return Err(WcStatus::GeneralErr);
+        };
+        match self.side.messages[index].fault {
+            LocalFault::Unchecked => Err(WcStatus::LocProtErr),
+            _ => Ok(()),
+        }
+    }
+
+    fn scatter_send(&mut self, slot: SendSlot, offset: u32) -> Result<(), WcStatus> {
+        let len = self.payload.len() as u32;
+        if len == 0 {
+            return Ok(());
+        }
+        let index = self.expect(slot, offset, len)?;
+        let at = self.side.messages[index].local + offset as usize;
+        Memory::store(&mut self.memory.bytes, at, self.payload);
+        Ok(())
+    }
+
+    fn scatter_atomic(&mut self, slot: SendSlot, original: u64) -> Result<(), WcStatus> {
+        let index = self.expect(slot, 0, 8)?;
+        let at = self.side.messages[index].local;
+        Memory::store(&mut self.memory.bytes, at, &original.to_le_bytes());
+        Ok(())
+    }
+
+    fn execute_local(&mut self, slot: SendSlot, op: LocalOp) -> Result<(), WcStatus> {
+        let Some(index) = self.side.message_in(slot.0) else {
+            self.side.fail(format!("executed {slot:?}, which isn't taken"));
+            return Err(WcStatus::GeneralErr);
+        };
+        if let Some(early) = (self.side.completed..index).find(|&i| !self.side.finished(i)) {
+            self.side.fail(format!(
+                "local operation {index} before message {early} was finished"
+            ));
+        }
+        let message = &mut self.side.messages[index];
+        if message.executed {
+            self.side.fail(format!("local operation {index} executed twice"));
+            return Err(WcStatus::GeneralErr);
+        }
+        if let LocalFault::Refused(status) = message.fault {
+            return Err(status);
+        }
+        message.executed = true;
+        if let LocalOp::Invalidate(lkey) = op {
+            for region in &mut self.memory.regions {
+                region.live &= region.key != lkey.0;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl SimHost<'_> {
+    /// Checks a store of response bytes against what the oracle expects of this packet.
+    fn expect(&mut self, slot: SendSlot, offset: u32, len: u32) -> Result<usize, WcStatus> {
+        let Some(index) = self.side.message_in(slot.0) else {
+            self.side.fail(format!("scattered to {slot:?}, which isn't taken"));
+            return Err(WcStatus::GeneralErr);
+        };
+        match self.side.tx.expected.take() {
+            Some(want) if (want.message, want.offset, want.len) == (index, offset, len) => {}
+            want => {
+                self.side.fail(format!(
+                    "stored {len} response bytes at {offset} of message {index}, expected {want:?}"
+                ));
+                return Err(WcStatus::GeneralErr);
+            }
+        }
+        match self.side.messages[index].fault {
+            LocalFault::None => Ok(index),
+            _ => Err(WcStatus::LocProtErr),
+        }
+    }
+}
+
+impl RecvQueue for SimHost<'_> {
+    fn take_recv(&mut self) -> Fetch<RecvWr> {
+        let Some(receive) = self.ring.posted.pop_front() else {
+            return Fetch::Empty;
+        };
+        let wr = receive.wr();
+        self.side.effects.push(Effect::TakeRecv(receive.wr_id));
+        let fault = receive.fault;
+        self.side.held.push(receive);
+        match fault {
+            RecvFault::Malformed(status) => Fetch::Malformed(wr, status),
+            _ => Fetch::Wr(wr),
+        }
+    }
+
+    fn release_recv(&mut self, slot: RecvSlot) {
+        let held = &mut self.side.held;
+        match held.iter().position(|receive| receive.slot == slot.0) {
+            Some(index) => self.ring.free.push(held.remove(index).slot),
+            None => self.side.fail(format!("released {slot:?}, which isn't taken")),
+        }
+    }
+
+    fn scatter_recv(&mut self, slot: RecvSlot, offset: u32) -> Result<(), WcStatus> {
+        if self.payload.is_empty() {
+            return Ok(());
+        }
+        let Some(receive) = self.side.held.iter().find(|held| held.slot == slot.0) else {
+            self.side.fail(format!("scattered to {slot:?}, which isn't taken"));
+            return Err(WcStatus::GeneralErr);
+        };
+        let len = self.payload.len();
+        if offset as usize + len > receive.length as usize {
+            return Err(WcStatus::LocLenErr);
+        }
+        if receive.fault == RecvFault::Unreachable {
+            return Err(WcStatus::LocProtErr);
+        }
+        let at = receive.at + offset as usize;
+        Memory::store(&mut self.memory.bytes, at, self.payload);
+        self.side.effects.push(Effect::ScatterRecv { at, len });
+        Ok(())
+    }
+}
+
+impl RemoteMemory for SimHost<'_> {
+    fn check_remote(
+        &mut self,
+        rkey: Rkey,
+        va: u64,
+        length: u32,
+        access: RemoteAccess,
+    ) -> Result<(), AccessFault> {
+        self.memory.grant(rkey, va, length, access).map(|_| ())
+    }
+
+    fn write_remote(&mut self, rkey: Rkey, va: u64) -> Result<(), AccessFault> {
+        let len = self.payload.len();
+        if len == 0 {
+            return Ok(());
+        }
+        let at = self
+            .memory
+            .grant(rkey, va, len as u32, RemoteAccess::Write)?;
+        Memory::store(&mut self.memory.bytes, at, self.payload);
+        self.side.effects.push(Effect::Write { at, len });
+        Ok(())
+    }
+
+    fn atomic_remote(&mut self, rkey: Rkey, va: u64, op: AtomicOp) -> Result<u64, AccessFault> {
+        if va % 8 != 0 {
+            return Err(AccessFault::Invalid);
+        }
+        let at = self.memory.grant(rkey, va, 8, RemoteAccess::Atomic)?;
+        let original = apply_atomic(&mut self.memory.bytes, at, op);
+        self.side.effects.push(Effect::Atomic { at, original });
+        Ok(original)
+    }
+
+    fn atomic_write_remote(&mut self, rkey: Rkey, va: u64) -> Result<(), AccessFault> {
+        if va % 8 != 0 {
+            return Err(AccessFault::Invalid);
+        }
+        let at = self.memory.grant(rkey, va, 8, RemoteAccess::Write)?;
+        Memory::store(&mut self.memory.bytes, at, self.payload);
+        self.side.effects.push(Effect::AtomicWrite { at });
+        Ok(())
+    }
+
+    fn flush_remote(
+        &mut self,
+        rkey: Rkey,
+        va: u64,
+        len: u32,
+        kind: FlushKind,
+    ) -> Result<(), AccessFault> {
+        let at = self
+            .memory
+            .grant(rkey, va, len, RemoteAccess::Flush(kind))?;
+        self.side.effects.push(Effect::Flush { at, len });
+        Ok(())
+    }
+
+    fn invalidate_remote(&mut self, rkey: Rkey) -> Result<(), AccessFault> {
+        let found = self
+            .memory
+            .regions
+            .iter_mut()
+            .find(|region| region.live && region.key == rkey.0);
+        found.ok_or(AccessFault::Denied)?.live = false;
+        self.side.effects.push(Effect::Invalidate(rkey));
+        Ok(())
+    }
+}
+
+/// Carries out an atomic on the word at `at` and returns the original value.
+pub(crate) fn apply_atomic(bytes: &mut [u8], at: usize, op: AtomicOp) -> u64 {
+    let original = Memory::word(bytes, at);
+    let value = match op {
+        AtomicOp::CompareSwap { compare, swap } if original == compare => swap,
+        AtomicOp::CompareSwap { .. } => original,
+        AtomicOp::FetchAdd { add } => original.wrapping_add(add),
+    };
+    Memory::store(bytes, at, &value.to_le_bytes());
+    original
+}
+
+impl Completions for SimHost<'_> {
+    fn complete_send(&mut self, wc: SendWc) {
+        if let Err(why) = requester::completion(self.side, &wc) {
+            self.side
+                .fail(format!("{why} (at {} ns, {wc:?})", self.now));
+        }
+    }
+
+    fn complete_recv(&mut self, wc: RecvWc) {
+        self.side.effects.push(Effect::RecvDone(wc));
+    }
+
+    fn raise(&mut self, event: Event) {
+        self.side.events.push(event);
+    }
+
+    fn count(&mut self, _what: Count) {}
+}

@@ -1,0 +1,456 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The lives of QPs: connecting, and what is done to them in mid-traffic.
+
+use roce::host::Event as QpEvent;
+use roce::ids::Qpn;
+use roce::psn::Psn;
+use roce::qp::{Attrs, ModifyError, QpState, RemoteRights};
+
+use crate::agenda::Event;
+use crate::memory::Region;
+use crate::side::{Numbering, Profile};
+use crate::swarm::{Chaos, Swarm};
+use crate::world::{Check, World};
+
+/// The revocable one of a node's regions.
+const REVOCABLE: usize = 3;
+
+const ALL_RIGHTS: RemoteRights = RemoteRights {
+    write: true,
+    read: true,
+    atomic: true,
+    flush: true,
+};
+
+/// The attributes that connections start with.
+pub(crate) fn profile(swarm: &Swarm) -> Profile {
+    Profile {
+        mtu: swarm.mtu,
+        rights: ALL_RIGHTS,
+        timeout: swarm.timeout,
+        retry_cnt: swarm.retry_cnt,
+        rnr_retry: swarm.rnr_retry,
+        min_rnr_timer: swarm.min_rnr_timer,
+        max_rd_atomic: swarm.rd_atomic,
+        max_dest_rd_atomic: swarm.rd_atomic,
+    }
+}
+
+fn to(state: QpState) -> Attrs {
+    Attrs {
+        state: Some(state),
+        ..Attrs::default()
+    }
+}
+
+impl World {
+    /// Takes both ends of a pair from RESET to RTS.
+    pub(crate) fn connect(&mut self, pair: usize) -> Check {
+        self.stats.connections += 1;
+        let ends = [2 * pair, 2 * pair + 1];
+        let epoch = ends.map(|end| self.ends[end].side.epoch).into_iter().max();
+        let psns = ends.map(|_| self.first_psn());
+        let mut profile = profile(&self.swarm);
+        if self.rng.chance(20) {
+            profile.max_dest_rd_atomic = 0;
+        }
+        for (i, end) in ends.into_iter().enumerate() {
+            let this = &mut self.ends[end];
+            if this.qp.is_none() {
+                this.create(self.swarm.window);
+            }
+            this.kinds.clear();
+            this.side.profile = profile;
+            this.side.epoch = epoch.unwrap_or(0) + 1;
+            this.side.tx.numbering = Numbering(psns[i]);
+            this.side.rx.numbering = Numbering(psns[1 - i]);
+            let peer = this.side.peer_qpn;
+            self.modify(end, &init(profile))?;
+            self.modify(end, &rtr(profile, peer, psns[1 - i]))?;
+        }
+        for end in ends {
+            let epoch = self.ends[end].side.epoch;
+            let delay = if self.rng.chance(200) {
+                self.rng.below(2 * self.swarm.rto())
+            } else {
+                0
+            };
+            self.agenda.at(self.now + delay, Event::Ready(end, epoch));
+        }
+        Ok(())
+    }
+
+    /// Mostly so that the PSNs soon wrap.
+    fn first_psn(&mut self) -> Psn {
+        if self.swarm.near_wrap {
+            Psn::new(0u32.wrapping_sub(self.rng.below(120) as u32))
+        } else {
+            Psn::new(self.rng.next() as u32)
+        }
+    }
+
+    /// RTR → RTS, unless the connection is gone by now.
+    pub(crate) fn ready(&mut self, end: usize, epoch: u32) -> Check {
+        let side = &self.ends[end].side;
+        if side.epoch != epoch || side.state != QpState::Rtr {
+            return Ok(());
+        }
+        let (profile, psn) = (side.profile, side.tx.numbering.psn(0));
+        self.modify(end, &rts(profile, psn))?;
+        self.turn(end)
+    }
+
+    /// A call of `modify_qp` that must succeed.
+    fn modify(&mut self, end: usize, attrs: &Attrs) -> Check {
+        self.trace
+            .line(self.now, || format!("end {end}   modify to {:?}", attrs.state));
+        if let Some(state) = attrs.state {
+            self.ends[end].side.state = state;
+        }
+        let before = self.ends[end].side.completed;
+        match self.call(end, &[], |qp, now, host| qp.modify(now, attrs, host)) {
+            Some(Err(why)) => Err(format!("end {end}: modify refused: {why:?}")),
+            _ => self.settle_quietly(end, before),
+        }
+    }
+
+    pub(crate) fn plan_recovery(&mut self, pair: usize) {
+        if !self.recovering[pair] {
+            self.recovering[pair] = true;
+            let wait = self.rng.below(6 * self.swarm.rto());
+            self.agenda.at(self.now + wait, Event::Recover(pair));
+        }
+    }
+
+    /// Both ends through RESET to a new connection; not any more when all is to drain.
+    pub(crate) fn recover(&mut self, pair: usize) -> Check {
+        self.recovering[pair] = false;
+        if self.deadline.is_some() {
+            return Ok(());
+        }
+        for end in [2 * pair, 2 * pair + 1] {
+            if self.ends[end].qp.is_some() && self.ends[end].side.state != QpState::Reset {
+                self.reset(end)?;
+            }
+        }
+        self.connect(pair)
+    }
+
+    /// To RESET: nothing completes and nothing stays.
+    pub(crate) fn reset(&mut self, end: usize) -> Check {
+        self.stats.resets += 1;
+        self.note_wraps(end);
+        self.ends[end].side.resetting = true;
+        self.modify(end, &to(QpState::Reset))?;
+        let side = &self.ends[end].side;
+        if side.retired != side.taken {
+            return Err(format!("end {end}: RESET kept {} WQEs", side.taken - side.retired));
+        }
+        if !side.held.is_empty() {
+            return Err(format!("end {end}: RESET kept a receive"));
+        }
+        self.forget(end);
+        let polled = self.call(end, &[], |qp, now, host| {
+            (qp.poll_transmit(now, host), qp.poll_timeout())
+        });
+        match polled {
+            Some((None, None)) => self.settle_quietly(end, 0),
+            other => Err(format!("end {end}: in RESET there is {other:?} to do")),
+        }
+    }
+
+    fn forget(&mut self, end: usize) {
+        let this = &mut self.ends[end];
+        this.kinds.clear();
+        this.side.clear();
+        this.side.resetting = false;
+        this.side.events.clear();
+        if !this.side.shared {
+            self.rings[this.side.ring].clear();
+        }
+    }
+
+    fn note_wraps(&mut self, end: usize) {
+        let tx = &self.ends[end].side.tx;
+        let last = u64::from(tx.numbering.psn(0).get()) + tx.sent;
+        self.stats.wraps += u64::from(last > 1 << 24);
+    }
+
+    pub(crate) fn chaos(&mut self, chaos: Chaos) -> Check {
+        if self.deadline.is_some() {
+            return Ok(());
+        }
+        let end = self.rng.below(self.ends.len() as u64) as usize;
+        self.trace.line(self.now, || format!("end {end} chaos {chaos:?}"));
+        let (alive, state) = (self.ends[end].qp.is_some(), self.ends[end].side.state);
+        match chaos {
+            Chaos::Error if alive && state != QpState::Reset => {
+                self.modify(end, &to(QpState::Err))?;
+                self.soon(end)
+            }
+            Chaos::Reset if alive => {
+                self.reset(end)?;
+                self.plan_recovery(end / 2);
+                Ok(())
+            }
+            Chaos::Destroy if alive => {
+                self.destroy(end);
+                self.plan_recovery(end / 2);
+                Ok(())
+            }
+            Chaos::Drain if alive && state == QpState::Rts => self.drain(end),
+            Chaos::Revoke => {
+                self.revoke(end % 2);
+                Ok(())
+            }
+            Chaos::Modify if alive && state == QpState::Rts => self.change(end),
+            Chaos::BadModify if alive => self.bad_modify(end),
+            Chaos::Blackhole => {
+                self.blackhole = Some(end % 2);
+                let until = self.now + self.rng.below(24 * self.swarm.rto());
+                self.stormy_until = self.stormy_until.max(until);
+                self.agenda.at(until, Event::Daylight);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn destroy(&mut self, end: usize) {
+        self.note_wraps(end);
+        let this = &mut self.ends[end];
+        this.qp = None;
+        let held = this.side.held.drain(..).map(|receive| receive.slot);
+        self.rings[this.side.ring].free.extend(held);
+        self.forget(end);
+    }
+
+    fn drain(&mut self, end: usize) -> Check {
+        let notify = self.rng.chance(500);
+        let mut attrs = to(QpState::Sqd);
+        if notify || self.rng.chance(500) {
+            attrs.sqd_async_notify = Some(notify);
+        }
+        let side = &mut self.ends[end].side;
+        side.events.clear();
+        side.tx.drain_at = Some(match side.tx.sent.checked_sub(1) {
+            Some(last) => side
+                .message_at(last)
+                .map_or(0, |index| side.messages[index].end()),
+            None => 0,
+        });
+        let epoch = side.epoch;
+        self.modify(end, &attrs)?;
+        let wait = self.rng.range(1, self.swarm.rto());
+        self.agenda.at(self.now + wait, Event::Undrain(end, epoch));
+        self.soon(end)
+    }
+
+    /// Back to RTS once the send queue has drained.
+    pub(crate) fn undrain(&mut self, end: usize, epoch: u32) -> Check {
+        let side = &self.ends[end].side;
+        if side.epoch != epoch || side.state != QpState::Sqd {
+            return Ok(());
+        }
+        let Some(qp) = &self.ends[end].qp else {
+            return Ok(());
+        };
+        let back = to(QpState::Rts);
+        if qp.attrs().sq_draining {
+            let again = self.now + self.swarm.rto() / 2;
+            self.agenda.at(again, Event::Undrain(end, epoch));
+            return match self.call(end, &[], |qp, now, host| qp.modify(now, &back, host)) {
+                Some(Err(ModifyError::Draining)) => Ok(()),
+                other => Err(format!("end {end}: SQD left while draining: {other:?}")),
+            };
+        }
+        if side.tx.una != side.tx.sent {
+            return Err(format!("end {end}: drained with packets in flight"));
+        }
+        let side = &mut self.ends[end].side;
+        side.tx.drain_at = None;
+        self.modify(end, &back)?;
+        self.turn(end)
+    }
+
+    /// Deregisters the revocable region and registers another.
+    fn revoke(&mut self, node: usize) {
+        let key = self.rng.next() as u32 & !(1 << 31);
+        let memory = &mut self.nodes[node];
+        let old = &mut memory.regions[REVOCABLE];
+        let new = Region {
+            key,
+            live: true,
+            ..old.clone()
+        };
+        old.live = false;
+        memory.regions[REVOCABLE] = new;
+    }
+
+    /// Changes what may change in RTS.
+    fn change(&mut self, end: usize) -> Check {
+        let mut attrs = to(QpState::Rts);
+        let timer = self.rng.range(1, 12) as u8;
+        attrs.min_rnr_timer = Some(timer);
+        self.ends[end].side.profile.min_rnr_timer = timer;
+        if self.rng.chance(300) {
+            let rights = RemoteRights {
+                write: self.rng.chance(700),
+                read: self.rng.chance(700),
+                atomic: self.rng.chance(700),
+                flush: self.rng.chance(700),
+            };
+            attrs.access = Some(rights);
+            self.ends[end].side.profile.rights = rights;
+        }
+        self.modify(end, &attrs)
+    }
+
+    /// Calls that must fail and change nothing.
+    fn bad_modify(&mut self, end: usize) -> Check {
+        let mut missing = to(QpState::Rtr);
+        missing.rq_psn = Some(Psn::new(7));
+        let mut beyond = to(QpState::Rts);
+        beyond.timeout = Some(32);
+        let mut alternate = to(QpState::Err);
+        alternate.alt_path = true;
+        let mut stale = to(QpState::Err);
+        stale.cur_state = Some(QpState::Sqe);
+        let bad = self
+            .rng
+            .pick(&[missing, beyond, alternate, stale, to(QpState::Sqe)]);
+        let before = self.ends[end].side.completed;
+        let changed = self.call(end, &[], |qp, now, host| {
+            let attrs = qp.attrs();
+            let result = qp.modify(now, &bad, host);
+            result.is_ok() || qp.attrs() != attrs
+        });
+        if changed == Some(true) {
+            return Err(format!("end {end}: a bad modify had an effect: {bad:?}"));
+        }
+        self.settle_quietly(end, before)
+    }
+
+    /// All has drained: looks at what is left, and then at ERR and RESET.
+    pub(crate) fn finale(&mut self) -> Check {
+        for end in 0..self.ends.len() {
+            self.examine(end)?;
+        }
+        self.verify_memory()?;
+        for end in 0..self.ends.len() {
+            if self.ends[end].qp.is_none() || self.ends[end].side.state == QpState::Reset {
+                continue;
+            }
+            if self.rng.chance(500) {
+                self.flush_all(end)?;
+            }
+            self.reset(end)?;
+        }
+        self.verify_memory()
+    }
+
+    fn verify_memory(&self) -> Check {
+        for (index, node) in self.nodes.iter().enumerate() {
+            node.verify_all()
+                .map_err(|why| format!("node {index}: {why}"))?;
+        }
+        Ok(())
+    }
+
+    fn examine(&mut self, end: usize) -> Check {
+        let this = &self.ends[end];
+        let Some(qp) = &this.qp else {
+            return Ok(());
+        };
+        let side = &this.side;
+        let name = |what: String| Err(format!("end {end}: {what}"));
+        if side.sends() && qp.poll_timeout().is_some() {
+            return name(format!("idle, yet a timer at {:?}", qp.poll_timeout()));
+        }
+        let attrs = qp.attrs();
+        let psns = (
+            side.tx.numbering.psn(side.tx.assigned),
+            side.rx.numbering.psn(side.rx.epsn),
+        );
+        if side.state == QpState::Rts && (attrs.sq_psn, attrs.rq_psn) != psns {
+            return name(format!("query says {attrs:?}, PSNs are {psns:?}"));
+        }
+        let held = usize::from(side.rx.held.is_some());
+        if side.held.len() != held {
+            return name(format!("holds {} receives", side.held.len()));
+        }
+        let drained = side
+            .events
+            .iter()
+            .filter(|event| **event == QpEvent::SqDrained)
+            .count();
+        if drained > 1 {
+            return name(format!("{drained} SQ_DRAINED events"));
+        }
+        Ok(())
+    }
+
+    /// In ERR everything posted is flushed, now and later.
+    fn flush_all(&mut self, end: usize) -> Check {
+        if self.ends[end].side.state != QpState::Err {
+            self.modify(end, &to(QpState::Err))?;
+        }
+        self.turns(end)?;
+        self.ends[end].to_post = 3;
+        for _ in 0..3 {
+            self.post(end);
+        }
+        self.turns(end)?;
+        let side = &self.ends[end].side;
+        let left = side.messages.len() - side.completed;
+        let receives = self.rings[side.ring].posted.len();
+        if left != 0 || side.retired != side.messages.len() {
+            return Err(format!("end {end}: {left} messages not flushed"));
+        }
+        if !side.shared && (receives != 0 || !side.held.is_empty()) {
+            return Err(format!("end {end}: {receives} receives not flushed"));
+        }
+        Ok(())
+    }
+
+    /// Turns until the engine has nothing to do.
+    fn turns(&mut self, end: usize) -> Check {
+        for _ in 0..16 {
+            self.turn(end)?;
+        }
+        Ok(())
+    }
+}
+
+fn init(profile: Profile) -> Attrs {
+    Attrs {
+        access: Some(profile.rights),
+        pkey_index: Some(0),
+        port: Some(1),
+        ..to(QpState::Init)
+    }
+}
+
+fn rtr(profile: Profile, peer: u32, psn: Psn) -> Attrs {
+    Attrs {
+        av: true,
+        path_mtu: Some(profile.mtu),
+        dest_qpn: Some(Qpn::new(peer)),
+        rq_psn: Some(psn),
+        max_dest_rd_atomic: Some(profile.max_dest_rd_atomic),
+        min_rnr_timer: Some(profile.min_rnr_timer),
+        ..to(QpState::Rtr)
+    }
+}
+
+fn rts(profile: Profile, psn: Psn) -> Attrs {
+    Attrs {
+        timeout: Some(profile.timeout),
+        retry_cnt: Some(profile.retry_cnt),
+        rnr_retry: Some(profile.rnr_retry),
+        sq_psn: Some(psn),
+        max_rd_atomic: Some(profile.max_rd_atomic),
+        ..to(QpState::Rts)
+    }
+}

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A deterministic simulator of the engine: QPs that talk over a network that misbehaves, and an
+//! oracle that knows at every step what they may do.
+//!
+//! One seed decides everything: sizes, operations, faults and their times. Each packet passes
+//! through the real codec and ICRC. The oracle ([`requester`], [`responder`]) keeps a reference of
+//! both directions of each connection, which foretells what each packet leads to, and a shadow of
+//! all memory.
+
+mod agenda;
+mod host;
+mod lifecycle;
+mod memory;
+mod message;
+mod recv;
+mod requester;
+mod responder;
+mod rng;
+mod side;
+mod stats;
+mod swarm;
+mod trace;
+mod traffic;
+mod wire;
+mod workload;
+mod world;
+
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Mutex;
+use std::time::Instant;
+
+use stats::Stats;
+use world::World;
+
+const USAGE: &str = "usage: roce-sim [--seeds N] [--start N] | --seed N [--trace]";
+
+/// Every so many seeds, one runs twice to show that it repeats.
+const REPEAT_EVERY: u64 = 32;
+
+/// Failures after which the rest isn't tried.
+const MOST_FAILURES: usize = 5;
+
+struct Options {
+    start: u64,
+    seeds: u64,
+    trace: bool,
+}
+
+fn options() -> Option<Options> {
+    let mut options = Options {
+        start: 0,
+        seeds: 10_000,
+        trace: false,
+    };
+    let mut args = std::env::args().skip(1);
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "--trace" => options.trace = true,
+            "--seeds" => options.seeds = args.next()?.parse().ok()?,
+            "--start" => options.start = args.next()?.parse().ok()?,
+            "--seed" => {
+                options.start = args.next()?.parse().ok()?;
+                options.seeds = 1;
+            }
+            _ => return None,
+        }
+    }
+    (!options.trace || options.seeds == 1).then_some(options)
+}
+
+/// Runs a seed; the error says what went wrong and when.
+fn run(seed: u64, trace: bool) -> Result<(Stats, u64), String> {
+    let mut world = World::new(seed, trace);
+    match catch_unwind(AssertUnwindSafe(|| world.run())) {
+        Ok(Ok(())) => Ok((world.stats, world.trace.hash())),
+        Ok(Err(why)) => Err(format!("at {} ns: {why}", world.now)),
+        Err(_) => Err(format!("at {} ns: panic", world.now)),
+    }
+}
+
+fn check(seed: u64, trace: bool) -> Result<Stats, String> {
+    let (stats, hash) = run(seed, trace)?;
+    if seed % REPEAT_EVERY == 0 && !trace {
+        let (_, again) = run(seed, false)?;
+        if again != hash {
+            return Err(format!("the trace hash was {hash:#x}, then {again:#x}"));
+        }
+    }
+    if trace {
+        println!("trace hash {hash:#018x}");
+    }
+    Ok(stats)
+}
+
+/// Runs all seeds on all processors.
+fn campaign(options: &Options) -> (Stats, Vec<(u64, String)>) {
+    let next = AtomicU64::new(options.start);
+    let end = options.start + options.seeds;
+    let total = Mutex::new((Stats::default(), Vec::new()));
+    let worker = || {
+        let mut stats = Stats::default();
+        let mut failures = Vec::new();
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= end {
+                break;
+            }
+            match check(seed, options.trace) {
+                Ok(more) => stats.add(&more),
+                Err(why) => {
+                    failures.push((seed, why));
+                    if failures.len() >= MOST_FAILURES {
+                        next.store(end, Ordering::Relaxed);
+                    }
+                }
+            }
+        }
+        if let Ok(mut total) = total.lock() {
+            total.0.add(&stats);
+            total.1.append(&mut failures);
+        }
+    };
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let workers = (processors as u64).min(options.seeds).max(1);
+    std::thread::scope(|scope| {
+        for _ in 0..workers {
+            scope.spawn(worker);
+        }
+    });
+    let (stats, mut failures) = total.into_inner().unwrap_or_default();
+    failures.sort();
+    (stats, failures)
+}
+
+fn main() -> ExitCode {
+    let Some(options) = options() else {
+        eprintln!("{USAGE}");
+        return ExitCode::from(2);
+    };
+    let begun = Instant::now();
+    let (stats, failures) = campaign(&options);
+    println!("{stats}");
+    for (seed, why) in &failures {
+        println!("seed {seed} failed {why}");
+        println!("  reproduce: cargo run --release -p roce-sim -- --seed {seed} --trace");
+    }
+    println!(
+        "# {} seeds from {} in {:.1} s, {} failed",
+        options.seeds,
+        options.start,
+        begun.elapsed().as_secs_f64(),
+        failures.len()
+    );
+    if failures.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A posted send work request as the oracle knows it: which packets it must become, and how far
+//! it has come at both ends.
+
+use roce::mtu::Mtu;
+use roce::wc::{WcOpcode, WcStatus};
+use roce::wire::packet::{AtomicEth, Body, Reth, SendPart, WritePart};
+use roce::wr::{AtomicOp, LocalOp, SendOp, SendTail, SendWr};
+
+/// What is wrong with a work request at its own end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LocalFault {
+    None,
+    /// The host refuses it when it is taken.
+    Malformed(WcStatus),
+    /// The host finds the memory missing when asked.
+    Unchecked,
+    /// The host finds it missing only when it moves the bytes.
+    Late,
+    /// A local operation that fails with this status.
+    Refused(WcStatus),
+}
+
+/// A posted send work request.
+#[derive(Clone, Debug)]
+pub(crate) struct Message {
+    pub(crate) wr: SendWr,
+    pub(crate) fault: LocalFault,
+    /// The bytes that a SEND, WRITE or ATOMIC WRITE moves.
+    pub(crate) payload: Vec<u8>,
+    /// Where they lie, or where those of a READ or atomic go.
+    pub(crate) local: usize,
+    /// Extended number of its first packet: counted from 0 without wrapping.
+    pub(crate) first: u64,
+    /// How many PSNs it takes.
+    pub(crate) packets: u64,
+    /// Bytes of a READ response that have come.
+    pub(crate) filled: u32,
+    /// The response, not just an acknowledgement, has come.
+    pub(crate) answered: bool,
+    /// The responder carried it out.
+    pub(crate) executed: bool,
+    /// The original value that an atomic found.
+    pub(crate) original: u64,
+    pub(crate) completed: Option<WcStatus>,
+}
+
+/// How many PSNs a work request takes.
+pub(crate) fn packets(wr: &SendWr, mtu: Mtu) -> u64 {
+    match wr.op {
+        SendOp::Local(_) => 0,
+        SendOp::Atomic(..) | SendOp::AtomicWrite(_) | SendOp::Flush(..) => 1,
+        _ => u64::from(wr.length.div_ceil(mtu.bytes()).max(1)),
+    }
+}
+
+impl Message {
+    /// One past its last extended packet number.
+    pub(crate) fn end(&self) -> u64 {
+        self.first + self.packets
+    }
+
+    /// Completes by a response that carries more than an acknowledgement.
+    pub(crate) fn wants_response(&self) -> bool {
+        matches!(
+            self.wr.op,
+            SendOp::Read(_) | SendOp::Atomic(..) | SendOp::AtomicWrite(_) | SendOp::Flush(..)
+        )
+    }
+
+    pub(crate) fn is_read(&self) -> bool {
+        matches!(self.wr.op, SendOp::Read(_))
+    }
+
+    pub(crate) fn is_local(&self) -> bool {
+        matches!(self.wr.op, SendOp::Local(_))
+    }
+
+    /// Bytes of the segment with this index.
+    pub(crate) fn segment_len(&self, index: u64, mtu: Mtu) -> u32 {
+        let offset = index as u32 * mtu.bytes();
+        (self.wr.length - offset).min(mtu.bytes())
+    }
+
+    pub(crate) fn opcode(&self) -> WcOpcode {
+        match self.wr.op {
+            SendOp::Send(_) | SendOp::Datagram(..) => WcOpcode::Send,
+            SendOp::Write(..) => WcOpcode::RdmaWrite,
+            SendOp::Read(_) => WcOpcode::RdmaRead,
+            SendOp::Atomic(_, AtomicOp::CompareSwap { .. }) => WcOpcode::CompSwap,
+            SendOp::Atomic(_, AtomicOp::FetchAdd { .. }) => WcOpcode::FetchAdd,
+            SendOp::AtomicWrite(_) => WcOpcode::AtomicWrite,
+            SendOp::Flush(..) => WcOpcode::Flush,
+            SendOp::Local(LocalOp::Invalidate(_)) => WcOpcode::LocalInv,
+            SendOp::Local(LocalOp::RegMr) => WcOpcode::RegMr,
+            SendOp::Local(LocalOp::BindMw) => WcOpcode::BindMw,
+        }
+    }
+
+    /// Its last packet makes the peer's completion a solicited one.
+    pub(crate) fn solicits(&self) -> bool {
+        self.wr.solicited && matches!(self.wr.op, SendOp::Send(_) | SendOp::Write(_, Some(_)))
+    }
+
+    /// The body of its request packet with this index, and the payload bytes it carries.
+    pub(crate) fn request(&self, index: u64, mtu: Mtu) -> (Body, u32) {
+        let offset = index as u32 * mtu.bytes();
+        let len = self.segment_len(index, mtu);
+        let reth = |at: roce::wr::RemoteAddr| Reth {
+            va: at.va,
+            rkey: at.rkey,
+            length: self.wr.length,
+        };
+        let last = index + 1 == self.packets;
+        match self.wr.op {
+            SendOp::Send(tail) => (Body::Send(send_part(index, last, tail)), len),
+            SendOp::Write(at, imm) => {
+                let part = match (index, last) {
+                    (0, true) => WritePart::Only(reth(at), imm),
+                    (0, false) => WritePart::First(reth(at)),
+                    (_, false) => WritePart::Middle,
+                    (_, true) => WritePart::Last(imm),
+                };
+                (Body::Write(part), len)
+            }
+            SendOp::Read(at) => {
+                let mut reth = reth(at);
+                reth.va += u64::from(offset);
+                reth.length -= offset;
+                (Body::ReadRequest(reth), 0)
+            }
+            SendOp::Atomic(at, op) => {
+                let eth = AtomicEth {
+                    va: at.va,
+                    rkey: at.rkey,
+                    op,
+                };
+                (Body::Atomic(eth), 0)
+            }
+            SendOp::AtomicWrite(at) => (Body::AtomicWrite(reth(at)), len),
+            SendOp::Flush(at, kind) => (Body::Flush(kind, reth(at)), 0),
+            SendOp::Datagram(..) | SendOp::Local(_) => (Body::Cnp, 0),
+        }
+    }
+
+    /// The payload of the request packet with this index.
+    pub(crate) fn segment(&self, index: u64, mtu: Mtu) -> &[u8] {
+        let start = index as usize * mtu.bytes() as usize;
+        let end = (start + mtu.bytes() as usize).min(self.payload.len());
+        &self.payload[start.min(end)..end]
+    }
+}
+
+fn send_part(index: u64, last: bool, tail: SendTail) -> SendPart {
+    match (index, last) {
+        (0, true) => SendPart::Only(tail),
+        (0, false) => SendPart::First,
+        (_, false) => SendPart::Middle,
+        (_, true) => SendPart::Last(tail),
+    }
+}

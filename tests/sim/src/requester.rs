@@ -1,0 +1,416 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The oracle of the requester: which packets it may send, what each response means to it, and
+//! which completions that allows.
+
+use roce::psn::Psn;
+use roce::qp::QpState;
+use roce::transmit::{Source, Transmit};
+use roce::wc::{SendWc, WcStatus};
+use roce::wire::packet::{Body, NakCode, Packet, ReadPart, Service, Syndrome};
+use roce::wr::SendOp;
+
+use crate::memory::Memory;
+use crate::message::{self, LocalFault, Message};
+use crate::side::{Expected, Side};
+
+type Check = Result<(), String>;
+
+/// Nanoseconds that an RNR NAK's timer code stands for (IBTA 1.x §9.7.5.2.8), in units of 10 µs.
+const RNR_TENS_OF_US: [u64; 32] = [
+    65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
+    2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
+];
+
+/// Nanoseconds that an RNR NAK with this timer code asks to wait.
+pub(crate) fn rnr_delay(code: u8) -> u64 {
+    RNR_TENS_OF_US[usize::from(code & 31)] * 10_000
+}
+
+/// Puts a message behind those that were posted.
+pub(crate) fn post(side: &mut Side, mut message: Message) {
+    message.first = side.tx.assigned;
+    message.packets = message::packets(&message.wr, side.profile.mtu);
+    side.tx.assigned = message.end();
+    side.tx
+        .sent_at
+        .resize(side.tx.assigned as usize, 0);
+    side.messages.push(message);
+}
+
+/// Checks a request packet that the engine wants to send.
+pub(crate) fn request(side: &mut Side, now: u64, transmit: &Transmit) -> Check {
+    let packet = &transmit.packet;
+    if !side.sends() {
+        return Err(format!("request sent in {:?}", side.state));
+    }
+    let (ext, index) = locate(side, packet.bth.psn)?;
+    let mtu = side.profile.mtu;
+    let message = &side.messages[index];
+    let segment = ext - message.first;
+    let (body, len) = message.request(segment, mtu);
+    let carried = if len == 0 {
+        matches!(
+            transmit.source,
+            Source::None | Source::Send { .. }
+        )
+    } else {
+        transmit.source
+            == Source::Send {
+                slot: message.wr.slot,
+                offset: segment as u32 * mtu.bytes(),
+            }
+    };
+    let last = segment + 1 == message.packets;
+    let right = packet.body == body
+        && packet.payload_len == len
+        && packet.service == Service::Rc
+        && packet.bth.dest.get() == side.peer_qpn
+        && packet.bth.pkey.0 == 0xffff
+        && packet.bth.solicited == (last && message.solicits())
+        && carried;
+    if !right {
+        return Err(format!(
+            "segment {segment} of message {index} ({:?}) must be {body:?} with {len} bytes",
+            message.wr
+        ));
+    }
+    // A READ request stands for all the packets of its response.
+    let next = if message.is_read() {
+        message.end()
+    } else {
+        ext + 1
+    };
+    check_order(side, now, ext, index)?;
+    if next > side.tx.sent {
+        check_first(side, ext, index)?;
+        side.tx.sent = next;
+    }
+    side.tx.cursor = next;
+    for at in &mut side.tx.sent_at[ext as usize..next as usize] {
+        *at = now;
+    }
+    if (ext..next).contains(&side.tx.una) {
+        side.tx.tries += 1;
+        side.tx.rnr_until = None;
+    }
+    if side.tx.sent - side.tx.una >= 1 << 23 {
+        return Err("more than half of all PSNs in flight".into());
+    }
+    Ok(())
+}
+
+fn locate(side: &Side, psn: Psn) -> Result<(u64, usize), String> {
+    let tx = &side.tx;
+    let ext = tx.numbering.ext(psn, tx.una);
+    let ext = ext.filter(|ext| (tx.una..=tx.sent).contains(ext));
+    // A READ may be asked for again from its start.
+    let ext = ext.or_else(|| {
+        let index = side.message_at(tx.una)?;
+        let first = side.messages[index].first;
+        (side.messages[index].is_read() && tx.numbering.psn(first) == psn).then_some(first)
+    });
+    let ext = ext.ok_or_else(|| {
+        format!(
+            "request PSN {psn:?} outside the window {:?}..={:?}",
+            tx.numbering.psn(tx.una),
+            tx.numbering.psn(tx.sent)
+        )
+    })?;
+    match side.message_at(ext) {
+        Some(index) if (side.retired..side.taken).contains(&index) => Ok((ext, index)),
+        other => Err(format!("request for message {other:?}, which isn't taken")),
+    }
+}
+
+/// Packets go out in order, or start again from the oldest that isn't acknowledged, for a reason.
+fn check_order(side: &mut Side, now: u64, ext: u64, index: usize) -> Check {
+    let profile = side.profile;
+    let tx = &mut side.tx;
+    let message = &side.messages[index];
+    let restarts = ext == tx.una || (message.is_read() && (message.first..message.end()).contains(&tx.una));
+    if let Some(until) = tx.rnr_until {
+        if now < until {
+            return Err(format!("resent {} ns before the RNR timer ran out", until - now));
+        }
+        if !restarts {
+            return Err("did not go back to the message that met no receive".into());
+        }
+        return Ok(());
+    }
+    if ext == tx.cursor.max(tx.una) {
+        return Ok(());
+    }
+    if !restarts {
+        return Err(format!(
+            "sent packet {ext} after {}, while {} is the oldest unacknowledged",
+            tx.cursor, tx.una
+        ));
+    }
+    let due = tx.sent_at[tx.una as usize] + (4096u64 << profile.timeout);
+    if !tx.nudged && (profile.timeout == 0 || now < due) {
+        return Err(format!("went back {} ns before the timeout", due - now));
+    }
+    tx.nudged = false;
+    Ok(())
+}
+
+/// What must hold before a packet is sent for the first time.
+fn check_first(side: &Side, ext: u64, index: usize) -> Check {
+    let message = &side.messages[index];
+    if message.is_read() && ext != message.first {
+        return Err("a READ did not begin at its start".into());
+    }
+    if side.tx.drain_at.is_some_and(|limit| ext >= limit) {
+        return Err("a message was begun in SQD".into());
+    }
+    if matches!(message.fault, LocalFault::Malformed(_) | LocalFault::Unchecked) {
+        return Err(format!("message {index} was sent in spite of {:?}", message.fault));
+    }
+    let outstanding = side.messages[side.retired..index]
+        .iter()
+        .filter(|earlier| earlier.wants_response() && !earlier.answered)
+        .count();
+    if ext == message.first && message.wr.fence && outstanding != 0 {
+        return Err(format!("fence of message {index} passed {outstanding} READs or atomics"));
+    }
+    let local = side.messages[side.completed..index]
+        .iter()
+        .any(|earlier| earlier.is_local() && !earlier.executed);
+    if local {
+        return Err(format!("message {index} overtook a local operation"));
+    }
+    if message.wants_response() && outstanding >= usize::from(side.profile.max_rd_atomic) {
+        return Err(format!("{} READs and atomics in flight", outstanding + 1));
+    }
+    Ok(())
+}
+
+/// Works out what a response packet tells the requester, before the engine sees it.
+pub(crate) fn response(side: &mut Side, memory: &mut Memory, now: u64, packet: &Packet, payload: &[u8]) {
+    side.tx.refusal = None;
+    side.tx.expected = None;
+    if !side.sends() {
+        return;
+    }
+    let tx = &side.tx;
+    let ext = tx.numbering.ext(packet.bth.psn, tx.una);
+    let Some(ext) = ext.filter(|ext| (tx.una..tx.sent).contains(ext)) else {
+        return;
+    };
+    match packet.body {
+        Body::Ack(aeth) => match aeth.syndrome {
+            Syndrome::Ack { .. } => acknowledge(side, ext + 1),
+            Syndrome::RnrNak { timer } => {
+                acknowledge(side, ext);
+                not_ready(side, now, ext, timer);
+            }
+            Syndrome::Nak(NakCode::PsnSequence) => {
+                acknowledge(side, ext);
+                side.tx.nudged = true;
+            }
+            Syndrome::Nak(code) => {
+                acknowledge(side, ext);
+                side.tx.refusal = Some((code, ext));
+            }
+        },
+        Body::ReadResponse(part) => {
+            let last = matches!(part, ReadPart::Last(_) | ReadPart::Only(_));
+            answer(side, memory, ext, payload, last);
+        }
+        Body::AtomicAck(_, original) => answer(side, memory, ext, &original.to_le_bytes(), true),
+        _ => {}
+    }
+}
+
+/// All before `ext` has arrived; but a READ or atomic needs its response.
+fn acknowledge(side: &mut Side, ext: u64) {
+    let waiting = side.messages[side.completed..]
+        .iter()
+        .find(|message| message.wants_response() && !message.answered);
+    let mtu = u64::from(side.profile.mtu.bytes());
+    let limit = waiting.map_or(u64::MAX, |message| {
+        message.first + u64::from(message.filled) / mtu
+    });
+    if ext > limit {
+        side.tx.nudged = true;
+    }
+    advance(side, ext.min(limit));
+}
+
+fn advance(side: &mut Side, una: u64) {
+    let tx = &mut side.tx;
+    if una > tx.una {
+        tx.una = una;
+        tx.tries = u32::from(una < tx.sent);
+        tx.rnr_naks = 0;
+        tx.rnr_until = None;
+        tx.rnr_seen = false;
+        if tx.cursor < una {
+            tx.cursor = una;
+        }
+    }
+}
+
+fn not_ready(side: &mut Side, now: u64, ext: u64, timer: u8) {
+    let tx = &mut side.tx;
+    if tx.una != ext || tx.rnr_until.is_some() {
+        return;
+    }
+    tx.rnr_naks += 1;
+    tx.rnr_seen = true;
+    tx.rnr_until = Some(now + rnr_delay(timer));
+}
+
+/// A READ response packet or an atomic's answer: taken only if it is the next one.
+fn answer(side: &mut Side, memory: &mut Memory, ext: u64, bytes: &[u8], last: bool) {
+    acknowledge(side, ext);
+    let Some(index) = side.message_at(ext) else {
+        return;
+    };
+    let message = &side.messages[index];
+    if side.tx.una != ext || !message.wants_response() {
+        side.tx.nudged = true;
+        return;
+    }
+    let stores = matches!(message.wr.op, SendOp::Read(_) | SendOp::Atomic(..));
+    let offset = if message.is_read() { message.filled } else { 0 };
+    if stores && !bytes.is_empty() {
+        side.tx.expected = Some(Expected {
+            message: index,
+            offset,
+            len: bytes.len() as u32,
+        });
+        if message.fault == LocalFault::None {
+            Memory::store(&mut memory.shadow, message.local + offset as usize, bytes);
+        }
+    }
+    let message = &mut side.messages[index];
+    message.filled += bytes.len() as u32;
+    message.answered |= last;
+    advance(side, ext + 1);
+}
+
+/// Checks a completion, and what it says the QP's state must be.
+pub(crate) fn completion(side: &mut Side, wc: &SendWc) -> Check {
+    if side.resetting {
+        return Err("completion in RESET".into());
+    }
+    let index = next_completion(side, wc)?;
+    let message = &side.messages[index];
+    if wc.opcode != message.opcode() {
+        return Err(format!("message {index} is a {:?}", message.opcode()));
+    }
+    if index >= side.taken {
+        return Err(format!("message {index} completed before it was taken"));
+    }
+    match wc.status {
+        WcStatus::Success => {
+            if side.state == QpState::Err {
+                return Err(format!("message {index} succeeded in ERR"));
+            }
+            if !side.finished(index) {
+                return Err(format!("message {index} completed before it was finished"));
+            }
+            if wc.byte_len != message.wr.length {
+                return Err(format!("message {index} has {} bytes", message.wr.length));
+            }
+        }
+        WcStatus::WrFlushErr => {
+            if side.state != QpState::Err {
+                return Err(format!("message {index} flushed in {:?}", side.state));
+            }
+        }
+        status => {
+            if side.state == QpState::Err && !matches!(message.fault, LocalFault::Malformed(_)) {
+                return Err(format!("message {index} failed in ERR"));
+            }
+            justify(side, index, status)?;
+            side.state = QpState::Err;
+        }
+    }
+    let status = wc.status;
+    side.messages[index].completed = Some(status);
+    side.completed = index + 1;
+    Ok(())
+}
+
+/// Finds the message that a completion names; those passed over must have succeeded unsignaled.
+fn next_completion(side: &Side, wc: &SendWc) -> Result<usize, String> {
+    for (index, message) in side.messages.iter().enumerate().skip(side.completed) {
+        if message.wr.wr_id == wc.wr_id {
+            return Ok(index);
+        }
+        if message.wr.signaled || !side.finished(index) {
+            return Err(format!("the next completion is message {index}'s"));
+        }
+    }
+    Err("completion of no posted message".into())
+}
+
+/// An error completion needs its cause.
+fn justify(side: &Side, index: usize, status: WcStatus) -> Check {
+    let message = &side.messages[index];
+    let tx = &side.tx;
+    let local = match message.fault {
+        LocalFault::None => false,
+        LocalFault::Malformed(cause) | LocalFault::Refused(cause) => cause == status,
+        LocalFault::Unchecked | LocalFault::Late => status == WcStatus::LocProtErr,
+    };
+    if local {
+        return Ok(());
+    }
+    let span = message.first..message.end();
+    let refused = |code| tx.refusal.is_some_and(|(got, ext)| got == code && span.contains(&ext));
+    let oldest = span.contains(&tx.una);
+    let right = match status {
+        WcStatus::RemInvReqErr => refused(NakCode::InvalidRequest),
+        WcStatus::RemAccessErr => refused(NakCode::RemoteAccess),
+        WcStatus::RemOpErr => refused(NakCode::RemoteOperational),
+        WcStatus::RetryExcErr => {
+            let limit = u32::from(side.profile.retry_cnt) + 1;
+            oldest && (tx.tries == limit || (tx.rnr_seen && tx.tries > limit))
+        }
+        WcStatus::RnrRetryExcErr => {
+            let limit = u32::from(side.profile.rnr_retry) + 1;
+            oldest && limit < 8 && tx.rnr_naks == limit
+        }
+        _ => false,
+    };
+    if right {
+        return Ok(());
+    }
+    Err(format!(
+        "message {index} has no cause for {status:?}: oldest {oldest}, sent {} times, {} RNR NAKs, \
+         refusal {:?}",
+        tx.tries, tx.rnr_naks, tx.refusal
+    ))
+}
+
+/// What must hold after each call.
+pub(crate) fn settled(side: &Side) -> Check {
+    let unfinished = (side.completed..side.retired).find(|&index| {
+        side.messages[index].wr.signaled || !side.finished(index)
+    });
+    if let Some(index) = unfinished {
+        return Err(format!("message {index} retired without a completion"));
+    }
+    if side.completed > side.retired {
+        return Err(format!("message {} completed but not retired", side.completed - 1));
+    }
+    if let Some(expected) = &side.tx.expected {
+        if side.messages[expected.message].fault == LocalFault::None && side.sends() {
+            return Err(format!("response bytes were not stored: {expected:?}"));
+        }
+    }
+    let tx = &side.tx;
+    if side.sends() && side.profile.rnr_retry < 7 && tx.rnr_naks > u32::from(side.profile.rnr_retry) {
+        return Err(format!("{} RNR NAKs and no RNR_RETRY_EXC", tx.rnr_naks));
+    }
+    if let (true, Some((code, ext))) = (side.sends(), tx.refusal) {
+        if ext == tx.una {
+            return Err(format!("the refusal {code:?} of packet {ext} was ignored"));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,571 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The oracle of the responder: a reference that knows what the peer posted, so that each request
+//! packet foretells exactly what the engine may do with it.
+
+use roce::host::{AccessFault, RemoteAccess};
+use roce::ids::Qpn;
+use roce::qp::QpState;
+use roce::transmit::{Source, Transmit};
+use roce::wc::{RecvWc, WcOpcode, WcStatus};
+use roce::wire::packet::{Body, NakCode, Packet, ReadPart, Syndrome};
+use roce::wr::{SendOp, SendTail};
+
+use crate::host::apply_atomic;
+use crate::memory::Memory;
+use crate::message::Message;
+use crate::recv::{Receive, RecvFault, RecvRing};
+use crate::side::{Effect, Gap, PendingRead, Refusal, Side};
+
+type Check = Result<(), String>;
+
+/// What one request packet must lead to.
+#[derive(Debug, Default)]
+pub(crate) struct Forecast {
+    pub(crate) effects: Vec<Effect>,
+    /// The engine may refuse a duplicate READ whose memory is gone, or let it be.
+    pub(crate) may_refuse: Option<u64>,
+}
+
+/// Both memories and the ring that a request may touch.
+pub(crate) struct Reference<'a> {
+    pub(crate) side: &'a mut Side,
+    pub(crate) peer: &'a mut Side,
+    pub(crate) memory: &'a mut Memory,
+    pub(crate) ring: &'a RecvRing,
+}
+
+impl Reference<'_> {
+    /// Carries out a request packet on the shadow.
+    pub(crate) fn request(&mut self, packet: &Packet) -> Forecast {
+        let mut forecast = Forecast::default();
+        if !self.side.receives() {
+            return forecast;
+        }
+        let rx = &mut self.side.rx;
+        let Some(ext) = rx.numbering.ext(packet.bth.psn, rx.epsn) else {
+            return forecast;
+        };
+        if packet.bth.ack_req && ext <= rx.epsn {
+            rx.owes = Some(rx.owes.unwrap_or(0).max(ext));
+        }
+        if ext > rx.epsn {
+            if rx.gap == Gap::None {
+                rx.gap = Gap::Seen;
+            }
+            return forecast;
+        }
+        if ext < rx.epsn {
+            forecast.may_refuse = self.duplicate(ext);
+            return forecast;
+        }
+        let Some(index) = self.peer.message_at(ext) else {
+            return forecast;
+        };
+        let gap = core::mem::take(&mut self.side.rx.gap);
+        self.execute(index, ext, gap, &mut forecast.effects);
+        forecast
+    }
+
+    fn duplicate(&self, ext: u64) -> Option<u64> {
+        let index = self.peer.message_at(ext)?;
+        let message = &self.peer.messages[index];
+        let SendOp::Read(at) = message.wr.op else {
+            return None;
+        };
+        let range = message.wr.length;
+        let granted = range == 0
+            || self
+                .memory
+                .grant(at.rkey, at.va, range, RemoteAccess::Read)
+                .is_ok();
+        (!granted).then_some(ext)
+    }
+
+    /// Executes the expected packet; `gap` is what was the matter before it came.
+    fn execute(&mut self, index: usize, ext: u64, gap: Gap, effects: &mut Vec<Effect>) {
+        let message = self.peer.messages[index].clone();
+        let segment = ext - message.first;
+        let bytes = message.segment(segment, self.side.profile.mtu);
+        let last = ext + 1 == message.end();
+        let done = match message.wr.op {
+            SendOp::Send(tail) => self.send(&message, tail, segment, bytes, effects),
+            SendOp::Write(..) => self.write(&message, segment, bytes, effects),
+            SendOp::Read(at) => {
+                self.read_like(&message, RemoteAccess::Read)
+                    .and_then(|()| self.check(at.rkey.0, at.va, &message, RemoteAccess::Read).map(|_| ()))
+            }
+            _ => self.one_shot(&message, bytes, effects),
+        };
+        if let Err(codes) = done {
+            if codes.is_empty() {
+                // The packet counts as lost.
+                self.side.rx.gap = gap;
+                return;
+            }
+            if let Some(held) = self.side.rx.held.clone() {
+                self.done(&held, WcStatus::GeneralErr, &message, effects);
+            }
+            return self.refuse(ext, codes);
+        }
+        if self.side.rx.gap == Gap::NotReady {
+            return;
+        }
+        let rx = &mut self.side.rx;
+        rx.offset += bytes.len() as u32;
+        let took = if message.is_read() { message.packets } else { 1 };
+        rx.epsn = ext + took;
+        if message.wants_response() {
+            rx.reads.push_back(PendingRead {
+                next: ext,
+                end: ext + took,
+            });
+        }
+        if last || message.is_read() {
+            rx.msn = (rx.msn + 1) & 0xff_ffff;
+            rx.offset = 0;
+            self.peer.messages[index].executed = true;
+        }
+    }
+
+    fn refuse(&mut self, ext: u64, codes: Vec<NakCode>) {
+        self.side.rx.refusal = Some(Refusal {
+            ext,
+            codes,
+            sent: false,
+        });
+        self.side.state = QpState::Err;
+    }
+
+    fn send(
+        &mut self,
+        message: &Message,
+        tail: SendTail,
+        segment: u64,
+        bytes: &[u8],
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), Vec<NakCode>> {
+        if segment == 0 && !self.take(effects, WcOpcode::Recv)? {
+            return Ok(());
+        }
+        let Some(held) = self.side.rx.held.clone() else {
+            return Ok(());
+        };
+        let offset = self.side.rx.offset;
+        if offset as usize + bytes.len() > held.length as usize {
+            self.done(&held, WcStatus::LocLenErr, message, effects);
+            return Err(vec![NakCode::InvalidRequest]);
+        }
+        if !bytes.is_empty() {
+            if held.fault == RecvFault::Unreachable {
+                self.done(&held, WcStatus::LocProtErr, message, effects);
+                return Err(vec![NakCode::RemoteOperational]);
+            }
+            let at = held.at + offset as usize;
+            Memory::store(&mut self.memory.shadow, at, bytes);
+            effects.push(Effect::ScatterRecv {
+                at,
+                len: bytes.len(),
+            });
+        }
+        if segment + 1 < message.packets {
+            return Ok(());
+        }
+        if let SendTail::Invalidate(rkey) = tail {
+            let live = |region: &crate::memory::Region| region.live && region.key == rkey.0;
+            if !self.memory.regions.iter().any(live) {
+                self.done(&held, WcStatus::GeneralErr, message, effects);
+                return Err(vec![NakCode::RemoteAccess]);
+            }
+            effects.push(Effect::Invalidate(rkey));
+        }
+        self.done(&held, WcStatus::Success, message, effects);
+        Ok(())
+    }
+
+    /// Takes a receive for the message, unless one is held; false if there is none.
+    fn take(&mut self, effects: &mut Vec<Effect>, opcode: WcOpcode) -> Result<bool, Vec<NakCode>> {
+        if self.side.rx.held.is_some() {
+            return Ok(true);
+        }
+        let Some(receive) = self.ring.posted.front().cloned() else {
+            self.side.rx.gap = Gap::NotReady;
+            return Ok(false);
+        };
+        effects.push(Effect::TakeRecv(receive.wr_id));
+        if let RecvFault::Malformed(status) = receive.fault {
+            effects.push(Effect::RecvDone(wc(&receive, status, opcode, 0, self.side.peer_qpn)));
+            return Err(vec![NakCode::RemoteOperational]);
+        }
+        self.side.rx.held = Some(receive);
+        Ok(true)
+    }
+
+    fn done(
+        &mut self,
+        held: &Receive,
+        status: WcStatus,
+        message: &Message,
+        effects: &mut Vec<Effect>,
+    ) {
+        self.side.rx.held = None;
+        let opcode = match message.wr.op {
+            SendOp::Write(..) => WcOpcode::RecvRdmaWithImm,
+            _ => WcOpcode::Recv,
+        };
+        let mut wc = wc(held, status, opcode, message.wr.length, self.side.peer_qpn);
+        wc.extra = match message.wr.op {
+            SendOp::Send(SendTail::Imm(imm)) | SendOp::Write(_, Some(imm)) => {
+                roce::wc::RecvExtra::Imm(imm)
+            }
+            SendOp::Send(SendTail::Invalidate(rkey)) => roce::wc::RecvExtra::Invalidated(rkey),
+            _ => roce::wc::RecvExtra::None,
+        };
+        wc.solicited = message.solicits();
+        effects.push(Effect::RecvDone(wc));
+    }
+
+    fn write(
+        &mut self,
+        message: &Message,
+        segment: u64,
+        bytes: &[u8],
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), Vec<NakCode>> {
+        let SendOp::Write(to, imm) = message.wr.op else {
+            return Ok(());
+        };
+        if !self.side.profile.rights.write {
+            return Err(vec![NakCode::InvalidRequest, NakCode::RemoteAccess]);
+        }
+        if segment == 0 {
+            self.check(to.rkey.0, to.va, message, RemoteAccess::Write)?;
+        }
+        let completes = imm.is_some() && segment + 1 == message.packets;
+        if completes && !self.take(effects, WcOpcode::RecvRdmaWithImm)? {
+            return Ok(());
+        }
+        if !bytes.is_empty() {
+            let va = to.va + u64::from(self.side.rx.offset);
+            let at = self
+                .memory
+                .grant(to.rkey, va, bytes.len() as u32, RemoteAccess::Write)
+                .map_err(codes)?;
+            Memory::store(&mut self.memory.shadow, at, bytes);
+            effects.push(Effect::Write {
+                at,
+                len: bytes.len(),
+            });
+        }
+        if completes {
+            if let Some(held) = self.side.rx.held.clone() {
+                self.done(&held, WcStatus::Success, message, effects);
+            }
+        }
+        Ok(())
+    }
+
+    /// Rights and room for an operation that is answered with more than an ACK.
+    fn read_like(&self, message: &Message, access: RemoteAccess) -> Result<(), Vec<NakCode>> {
+        let rights = self.side.profile.rights;
+        let allowed = match access {
+            RemoteAccess::Read => rights.read,
+            RemoteAccess::Write => rights.write,
+            RemoteAccess::Atomic => rights.atomic,
+            RemoteAccess::Flush(_) => rights.flush,
+        };
+        if !allowed {
+            return Err(vec![NakCode::InvalidRequest, NakCode::RemoteAccess]);
+        }
+        if message.wants_response() && self.side.profile.max_dest_rd_atomic == 0 {
+            return Err(vec![NakCode::InvalidRequest]);
+        }
+        Ok(())
+    }
+
+    /// The whole range of a message, unless it is empty.
+    fn check(
+        &self,
+        rkey: u32,
+        va: u64,
+        message: &Message,
+        access: RemoteAccess,
+    ) -> Result<usize, Vec<NakCode>> {
+        if message.wr.length == 0 {
+            return Ok(0);
+        }
+        self.memory
+            .grant(roce::ids::Rkey(rkey), va, message.wr.length, access)
+            .map_err(codes)
+    }
+
+    /// Atomics, ATOMIC WRITE and FLUSH.
+    fn one_shot(
+        &mut self,
+        message: &Message,
+        bytes: &[u8],
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), Vec<NakCode>> {
+        let (at, access) = match message.wr.op {
+            SendOp::Atomic(at, _) => (at, RemoteAccess::Atomic),
+            SendOp::AtomicWrite(at) => (at, RemoteAccess::Write),
+            SendOp::Flush(at, kind) => (at, RemoteAccess::Flush(kind)),
+            _ => return Ok(()),
+        };
+        self.read_like(message, access)?;
+        let aligned = matches!(message.wr.op, SendOp::Flush(..)) || at.va % 8 == 0;
+        if !aligned {
+            return Err(vec![NakCode::InvalidRequest]);
+        }
+        let offset = self.check(at.rkey.0, at.va, message, access)?;
+        match message.wr.op {
+            SendOp::Atomic(_, op) => {
+                let original = apply_atomic(&mut self.memory.shadow, offset, op);
+                let index = self.peer.message_at(message.first).unwrap_or(0);
+                self.peer.messages[index].original = original;
+                effects.push(Effect::Atomic {
+                    at: offset,
+                    original,
+                });
+            }
+            SendOp::AtomicWrite(_) => {
+                Memory::store(&mut self.memory.shadow, offset, bytes);
+                effects.push(Effect::AtomicWrite { at: offset });
+            }
+            _ => {
+                if message.wr.length > 0 {
+                    effects.push(Effect::Flush {
+                        at: offset,
+                        len: message.wr.length,
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+pub(crate) fn codes(fault: AccessFault) -> Vec<NakCode> {
+    match fault {
+        AccessFault::Denied => vec![NakCode::RemoteAccess],
+        AccessFault::Invalid => vec![NakCode::InvalidRequest],
+        AccessFault::Failed => vec![NakCode::RemoteOperational],
+        AccessFault::Retry => Vec::new(),
+    }
+}
+
+fn wc(receive: &Receive, status: WcStatus, opcode: WcOpcode, byte_len: u32, from: u32) -> RecvWc {
+    RecvWc {
+        wr_id: receive.wr_id,
+        status,
+        opcode,
+        byte_len,
+        extra: roce::wc::RecvExtra::None,
+        src_qp: Qpn::new(from),
+        solicited: false,
+        grh: false,
+    }
+}
+
+/// Checks a response packet that the engine wants to send.
+pub(crate) fn response(side: &mut Side, peer: &Side, transmit: &Transmit) -> Check {
+    let packet = &transmit.packet;
+    if packet.bth.dest.get() != side.peer_qpn || packet.bth.solicited {
+        return Err("response with a wrong BTH".into());
+    }
+    let rx = &side.rx;
+    let ext = rx
+        .numbering
+        .ext(packet.bth.psn, rx.epsn)
+        .filter(|ext| *ext <= rx.epsn);
+    let Some(ext) = ext else {
+        return Err(format!("response for a PSN that did not come, {:?}", packet.bth.psn));
+    };
+    match packet.body {
+        Body::Ack(aeth) => match aeth.syndrome {
+            Syndrome::Ack { .. } => positive(side, ext, aeth.msn),
+            Syndrome::RnrNak { timer } => rnr(side, ext, timer),
+            Syndrome::Nak(NakCode::PsnSequence) => sequence(side, ext),
+            Syndrome::Nak(code) => refusal(side, ext, code),
+        },
+        Body::ReadResponse(part) => read_response(side, peer, transmit, ext, part),
+        Body::AtomicAck(_, original) => {
+            let index = executed(peer, ext, rx.epsn)?;
+            let message = &peer.messages[index];
+            if !matches!(message.wr.op, SendOp::Atomic(..)) || message.original != original {
+                return Err(format!("atomic answered {original:#x}, not {:#x}", message.original));
+            }
+            progress(side, ext)
+        }
+        _ => Err("response with the body of a request".into()),
+    }
+}
+
+fn executed(peer: &Side, ext: u64, epsn: u64) -> Result<usize, String> {
+    match peer.message_at(ext) {
+        Some(index) if ext < epsn && peer.messages[index].executed => Ok(index),
+        _ => Err(format!("answer to packet {ext}, which was not carried out")),
+    }
+}
+
+fn alive(side: &Side) -> Check {
+    if side.receives() {
+        return Ok(());
+    }
+    Err(format!("response in {:?}", side.state))
+}
+
+fn positive(side: &mut Side, ext: u64, msn: u32) -> Check {
+    alive(side)?;
+    let rx = &mut side.rx;
+    if ext >= rx.epsn {
+        return Err(format!("acknowledged packet {ext}, {} is expected", rx.epsn));
+    }
+    if rx.reads.front().is_some_and(|read| ext >= read.next) {
+        return Err("an acknowledgement overtook a response".into());
+    }
+    if ext + 1 == rx.epsn && msn != rx.msn {
+        return Err(format!("MSN {msn}, should be {}", rx.msn));
+    }
+    if rx.owes.is_some_and(|owed| owed <= ext) {
+        rx.owes = None;
+    }
+    Ok(())
+}
+
+fn rnr(side: &mut Side, ext: u64, timer: u8) -> Check {
+    alive(side)?;
+    let rx = &mut side.rx;
+    if ext != rx.epsn || rx.gap != Gap::NotReady || timer != side.profile.min_rnr_timer {
+        return Err(format!("RNR NAK for {ext} with {:?}, expecting {}", rx.gap, rx.epsn));
+    }
+    rx.gap = Gap::Said;
+    rx.owes = None;
+    Ok(())
+}
+
+fn sequence(side: &mut Side, ext: u64) -> Check {
+    alive(side)?;
+    let rx = &mut side.rx;
+    if ext != rx.epsn || rx.gap != Gap::Seen {
+        return Err(format!("sequence NAK for {ext} with {:?}, expecting {}", rx.gap, rx.epsn));
+    }
+    rx.gap = Gap::Said;
+    rx.owes = None;
+    Ok(())
+}
+
+fn refusal(side: &mut Side, ext: u64, code: NakCode) -> Check {
+    match &mut side.rx.refusal {
+        Some(due) if !due.sent && due.ext == ext && due.codes.contains(&code) => {
+            due.sent = true;
+            Ok(())
+        }
+        due => Err(format!("NAK {code:?} for {ext}, due is {due:?}")),
+    }
+}
+
+fn read_response(
+    side: &mut Side,
+    peer: &Side,
+    transmit: &Transmit,
+    ext: u64,
+    part: ReadPart,
+) -> Check {
+    let index = executed(peer, ext, side.rx.epsn)?;
+    let message = &peer.messages[index];
+    if !message.wants_response() || matches!(message.wr.op, SendOp::Atomic(..)) {
+        return Err(format!("READ response for message {index}, {:?}", message.wr.op));
+    }
+    let segment = ext - message.first;
+    let mtu = side.profile.mtu;
+    let last = ext + 1 == message.end();
+    let starts = matches!(part, ReadPart::First(_) | ReadPart::Only(_));
+    let ends = matches!(part, ReadPart::Last(_) | ReadPart::Only(_));
+    let (len, source) = match message.wr.op {
+        SendOp::Read(at) => {
+            let len = message.segment_len(segment, mtu);
+            let va = at.va + u64::from(segment as u32 * mtu.bytes());
+            (len, Source::Remote { rkey: at.rkey, va })
+        }
+        _ => (0, Source::None),
+    };
+    let sourced = transmit.source == source || len == 0;
+    if ends != last || (segment == 0 && !starts) || transmit.packet.payload_len != len || !sourced {
+        return Err(format!(
+            "response packet {segment} of message {index} must have {len} bytes from {source:?}"
+        ));
+    }
+    progress(side, ext)
+}
+
+/// Notes that the response packet for `ext` went out, in its order.
+fn progress(side: &mut Side, ext: u64) -> Check {
+    if side.state != QpState::Err {
+        alive(side)?;
+    }
+    let rx = &mut side.rx;
+    if rx.owes.is_some_and(|owed| owed <= ext) {
+        rx.owes = None;
+    }
+    if let Some(read) = rx.reads.front_mut() {
+        if ext > read.next {
+            return Err(format!("response {ext} overtook {}", read.next));
+        }
+        if ext == read.next {
+            read.next += 1;
+            if read.next == read.end {
+                rx.reads.pop_front();
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Checks what the engine did against the forecast; in ERR, flushes may follow.
+pub(crate) fn compare(side: &mut Side, forecast: &Forecast) -> Check {
+    let effects = core::mem::take(&mut side.effects);
+    let mut got = effects.iter();
+    for want in &forecast.effects {
+        match got.next() {
+            Some(effect) if same(want, effect) => {}
+            other => return Err(format!("expected {want:?}, the engine did {other:?}")),
+        }
+    }
+    while let Some(effect) = got.next() {
+        if side.state != QpState::Err {
+            return Err(format!("unexpected {effect:?}"));
+        }
+        let wr_id = match effect {
+            Effect::TakeRecv(wr_id) if side.rx.held.is_none() && !side.shared => {
+                if !matches!(got.next(), Some(Effect::RecvDone(wc)) if wc.wr_id == *wr_id && flushed(wc)) {
+                    return Err(format!("receive {wr_id} was taken and not flushed"));
+                }
+                continue;
+            }
+            Effect::RecvDone(wc) if flushed(wc) => wc.wr_id,
+            other => return Err(format!("{other:?} in ERR")),
+        };
+        if side.rx.held.take().map(|held| held.wr_id) != Some(wr_id) {
+            return Err(format!("flushed receive {wr_id}, which was not held"));
+        }
+    }
+    Ok(())
+}
+
+fn flushed(wc: &RecvWc) -> bool {
+    wc.status == WcStatus::WrFlushErr
+}
+
+/// An error completion's other fields have no meaning.
+fn same(want: &Effect, got: &Effect) -> bool {
+    match (want, got) {
+        (Effect::RecvDone(want), Effect::RecvDone(got)) if want.status != WcStatus::Success => {
+            // GeneralErr stands for any error that isn't a flush.
+            let any = want.status == WcStatus::GeneralErr
+                && !matches!(got.status, WcStatus::Success | WcStatus::WrFlushErr);
+            want.wr_id == got.wr_id && (want.status == got.status || any)
+        }
+        _ => want == got,
+    }
+}

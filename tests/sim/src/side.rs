@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! One QP's surroundings: its rings, and what the oracle knows of both its directions.
+
+use std::collections::VecDeque;
+
+use roce::host::Event;
+use roce::ids::Rkey;
+use roce::mtu::Mtu;
+use roce::psn::Psn;
+use roce::qp::{QpState, RemoteRights};
+use roce::wc::RecvWc;
+use roce::wire::packet::NakCode;
+
+use crate::message::Message;
+use crate::recv::Receive;
+
+/// What the engine did to the receive queue or to memory.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Effect {
+    TakeRecv(u64),
+    ScatterRecv { at: usize, len: usize },
+    Write { at: usize, len: usize },
+    Atomic { at: usize, original: u64 },
+    AtomicWrite { at: usize },
+    Flush { at: usize, len: u32 },
+    Invalidate(Rkey),
+    RecvDone(RecvWc),
+}
+
+/// The attributes in force.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Profile {
+    pub(crate) mtu: Mtu,
+    pub(crate) rights: RemoteRights,
+    pub(crate) timeout: u8,
+    pub(crate) retry_cnt: u8,
+    pub(crate) rnr_retry: u8,
+    pub(crate) min_rnr_timer: u8,
+    pub(crate) max_rd_atomic: u8,
+    pub(crate) max_dest_rd_atomic: u8,
+}
+
+/// Maps between 24-bit PSNs and extended packet numbers, which never wrap.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Numbering(pub(crate) Psn);
+
+impl Numbering {
+    pub(crate) fn psn(self, ext: u64) -> Psn {
+        self.0.plus((ext & 0xff_ffff) as u32)
+    }
+
+    /// The extended number of `psn` that is nearest to `near`.
+    pub(crate) fn ext(self, psn: Psn, near: u64) -> Option<u64> {
+        near.checked_add_signed(i64::from(psn.since(self.psn(near))))
+    }
+}
+
+/// The response bytes that the requester must store now.
+#[derive(Clone, Debug)]
+pub(crate) struct Expected {
+    pub(crate) message: usize,
+    pub(crate) offset: u32,
+    pub(crate) len: u32,
+}
+
+/// What the oracle knows of the requests this QP sends.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tx {
+    pub(crate) numbering: Numbering,
+    /// One past the last number given to a posted message.
+    pub(crate) assigned: u64,
+    /// The oldest number that no response has covered.
+    pub(crate) una: u64,
+    /// One past the highest number sent.
+    pub(crate) sent: u64,
+    /// One past the number sent last.
+    pub(crate) cursor: u64,
+    /// When each number was sent last.
+    pub(crate) sent_at: Vec<u64>,
+    /// How often `una` was sent since it became the oldest.
+    pub(crate) tries: u32,
+    /// A response allows to go back before the timeout.
+    pub(crate) nudged: bool,
+    /// RNR NAKs for `una`, one for each time it was sent.
+    pub(crate) rnr_naks: u32,
+    /// Whether `una` is waiting for a receiver that isn't ready, and until when.
+    pub(crate) rnr_until: Option<u64>,
+    /// The RNR waits muddle the count of `tries`.
+    pub(crate) rnr_seen: bool,
+    /// The refusal in the packet being handled.
+    pub(crate) refusal: Option<(NakCode, u64)>,
+    pub(crate) expected: Option<Expected>,
+    /// In SQD: the number at which sending must stop.
+    pub(crate) drain_at: Option<u64>,
+}
+
+/// A READ that was carried out and whose response isn't all sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PendingRead {
+    pub(crate) next: u64,
+    pub(crate) end: u64,
+}
+
+/// A refusal that is due or sent.
+#[derive(Clone, Debug)]
+pub(crate) struct Refusal {
+    pub(crate) ext: u64,
+    pub(crate) codes: Vec<NakCode>,
+    pub(crate) sent: bool,
+}
+
+/// What the responder may say about packets it does not take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Gap {
+    #[default]
+    None,
+    /// A packet is missing: one sequence NAK may be sent.
+    Seen,
+    /// There was no receive: one RNR NAK may be sent.
+    NotReady,
+    /// It was said; nothing more until the expected packet comes.
+    Said,
+}
+
+/// What the oracle knows of the requests this QP receives.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Rx {
+    pub(crate) numbering: Numbering,
+    pub(crate) epsn: u64,
+    pub(crate) msn: u32,
+    pub(crate) held: Option<Receive>,
+    /// Bytes of the current message that came.
+    pub(crate) offset: u32,
+    pub(crate) gap: Gap,
+    pub(crate) refusal: Option<Refusal>,
+    pub(crate) reads: VecDeque<PendingRead>,
+    /// A request came that asked for an acknowledgement; none that covers it was sent.
+    pub(crate) owes: Option<u64>,
+}
+
+/// One QP's surroundings.
+#[derive(Debug)]
+pub(crate) struct Side {
+    pub(crate) qpn: u32,
+    pub(crate) peer_qpn: u32,
+    pub(crate) node: usize,
+    pub(crate) ring: usize,
+    pub(crate) shared: bool,
+    /// The state that the QP must be in.
+    pub(crate) state: QpState,
+    pub(crate) profile: Profile,
+    /// Counts the connections; packets of an earlier one are lost.
+    pub(crate) epoch: u32,
+    pub(crate) messages: Vec<Message>,
+    pub(crate) taken: usize,
+    pub(crate) retired: usize,
+    /// Messages before this one have completed or need no completion.
+    pub(crate) completed: usize,
+    pub(crate) sq: u32,
+    /// Where READ and atomic results go: one buffer a slot.
+    pub(crate) results: usize,
+    pub(crate) tx: Tx,
+    pub(crate) rx: Rx,
+    /// Receives taken and not released.
+    pub(crate) held: Vec<Receive>,
+    pub(crate) effects: Vec<Effect>,
+    pub(crate) events: Vec<Event>,
+    /// The first thing that the host saw going wrong in a call.
+    pub(crate) failure: Option<String>,
+    /// A RESET is under way: slots come back without completions.
+    pub(crate) resetting: bool,
+}
+
+impl Side {
+    pub(crate) fn fail(&mut self, why: String) {
+        self.failure.get_or_insert(why);
+    }
+
+    /// The taken message in this slot of the send ring.
+    pub(crate) fn message_in(&self, slot: u32) -> Option<usize> {
+        (self.retired..self.taken).find(|&index| self.messages[index].wr.slot.0 == slot)
+    }
+
+    /// The message that owns an extended packet number.
+    pub(crate) fn message_at(&self, ext: u64) -> Option<usize> {
+        let index = self
+            .messages
+            .partition_point(|message| message.end() <= ext);
+        (index < self.messages.len()).then_some(index)
+    }
+
+    /// The responder and the network have told all that a success needs.
+    pub(crate) fn finished(&self, index: usize) -> bool {
+        let message = &self.messages[index];
+        if message.is_local() {
+            message.executed
+        } else if message.wants_response() {
+            message.executed && message.answered
+        } else {
+            message.executed && message.end() <= self.tx.una
+        }
+    }
+
+    pub(crate) fn sends(&self) -> bool {
+        matches!(self.state, QpState::Rts | QpState::Sqd)
+    }
+
+    pub(crate) fn receives(&self) -> bool {
+        matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd)
+    }
+
+    /// Everything posted has ended.
+    pub(crate) fn idle(&self) -> bool {
+        self.retired == self.messages.len()
+            && (!self.sends() || self.tx.una == self.tx.assigned)
+    }
+
+    /// Forgets the connection.
+    pub(crate) fn clear(&mut self) {
+        self.messages.clear();
+        (self.taken, self.retired, self.completed) = (0, 0, 0);
+        self.tx = Tx::default();
+        self.rx = Rx::default();
+        self.effects.clear();
+        self.epoch += 1;
+        self.state = QpState::Reset;
+    }
+}

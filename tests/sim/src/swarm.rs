@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What one seed is made of: which faults, operations and sizes it mixes.
+//!
+//! Swarm testing: a seed that enables everything rarely goes deep anywhere, so each seed draws a
+//! random subset.
+
+use roce::mtu::Mtu;
+
+use crate::rng::Rng;
+
+/// The network's faults, in permille of the packets.
+#[derive(Clone, Debug)]
+pub(crate) struct Weather {
+    pub(crate) drop: u32,
+    pub(crate) duplicate: u32,
+    pub(crate) reorder: u32,
+    pub(crate) corrupt: u32,
+    /// The sender has no memory for the packet.
+    pub(crate) no_memory: u32,
+    /// Nanoseconds that every packet takes.
+    pub(crate) latency: u64,
+    /// Most further nanoseconds for a reordered packet.
+    pub(crate) jitter: u64,
+}
+
+impl Weather {
+    /// Nothing goes wrong.
+    pub(crate) fn fair(latency: u64) -> Self {
+        Self {
+            drop: 0,
+            duplicate: 0,
+            reorder: 0,
+            corrupt: 0,
+            no_memory: 0,
+            latency,
+            jitter: 0,
+        }
+    }
+}
+
+/// The kinds of work request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Send,
+    SendImm,
+    SendInv,
+    Write,
+    WriteImm,
+    Read,
+    CompareSwap,
+    FetchAdd,
+    AtomicWrite,
+    Flush,
+    Local,
+}
+
+impl Kind {
+    pub(crate) const ALL: [Self; 11] = [
+        Self::Send,
+        Self::SendImm,
+        Self::SendInv,
+        Self::Write,
+        Self::WriteImm,
+        Self::Read,
+        Self::CompareSwap,
+        Self::FetchAdd,
+        Self::AtomicWrite,
+        Self::Flush,
+        Self::Local,
+    ];
+}
+
+/// What goes wrong on purpose, in permille of the work requests or packets.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Mistakes {
+    /// Work requests naming memory that the peer doesn't grant.
+    pub(crate) bad_remote: u32,
+    /// Misaligned atomics.
+    pub(crate) misaligned: u32,
+    /// Send work requests that the host refuses, or whose local memory isn't there.
+    pub(crate) bad_local: u32,
+    /// Receives that the host refuses, or whose local memory isn't there.
+    pub(crate) bad_recv: u32,
+    /// Receives that are too short.
+    pub(crate) short_recv: u32,
+    /// Packets during which the responder's memory fails or isn't resident.
+    pub(crate) memory_fault: u32,
+}
+
+/// Something done to a QP in mid-traffic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Chaos {
+    /// `modify_qp` to ERR.
+    Error,
+    /// `modify_qp` to RESET.
+    Reset,
+    /// Destroyed, with another QP of the same number later.
+    Destroy,
+    /// SQD, and later RTS again.
+    Drain,
+    /// A region is deregistered while peers use it, and another comes in its place.
+    Revoke,
+    /// Attributes change in RTS.
+    Modify,
+    /// Calls that `modify_qp` must refuse.
+    BadModify,
+    /// No packet arrives at one node any more.
+    Blackhole,
+}
+
+/// Everything that a seed decides beforehand.
+#[derive(Clone, Debug)]
+pub(crate) struct Swarm {
+    pub(crate) mtu: Mtu,
+    pub(crate) pairs: usize,
+    /// Work requests that each end posts.
+    pub(crate) ops: u32,
+    /// Longest message, in packets.
+    pub(crate) longest: u32,
+    pub(crate) kinds: Vec<Kind>,
+    pub(crate) weather: Weather,
+    pub(crate) mistakes: Mistakes,
+    pub(crate) chaos: Vec<Chaos>,
+    pub(crate) near_wrap: bool,
+    pub(crate) timeout: u8,
+    pub(crate) retry_cnt: u8,
+    pub(crate) rnr_retry: u8,
+    pub(crate) min_rnr_timer: u8,
+    /// READs and atomics at a time, on both sides.
+    pub(crate) rd_atomic: u8,
+    pub(crate) sq: u32,
+    pub(crate) rq: u32,
+    pub(crate) window: usize,
+    pub(crate) srq: bool,
+    pub(crate) unsignaled: u32,
+    pub(crate) fence: u32,
+    /// Permille of the occasions on which receives are replenished.
+    pub(crate) recv_eagerness: u32,
+    /// Most nanoseconds between a stimulus and the turn that follows it.
+    pub(crate) laziness: u64,
+    /// Most nanoseconds between two postings.
+    pub(crate) pace: u64,
+}
+
+impl Swarm {
+    pub(crate) fn new(rng: &mut Rng) -> Self {
+        let mtu = match rng.below(10) {
+            0..=5 => Mtu::Bytes256,
+            6 => Mtu::Bytes512,
+            7 => Mtu::Bytes1024,
+            8 => Mtu::Bytes2048,
+            _ => Mtu::Bytes4096,
+        };
+        let pairs = rng.pick(&[1, 1, 1, 2, 2, 3]);
+        let sq = rng.pick(&[1, 2, 3, 5, 8, 13, 16, 32]);
+        let quick = rng.chance(700);
+        Self {
+            mtu,
+            pairs,
+            ops: (rng.range(40, 160) / pairs as u64) as u32,
+            longest: rng.pick(&[1, 2, 3, 5, 8, 12]),
+            kinds: kinds(rng),
+            weather: weather(rng),
+            mistakes: mistakes(rng),
+            chaos: chaos(rng),
+            near_wrap: rng.chance(700),
+            timeout: rng.pick(&[8, 8, 9, 9, 10, 12]),
+            retry_cnt: rng.pick(&[7, 7, 7, 7, 7, 6, 3, 1, 0]),
+            rnr_retry: rng.pick(&[7, 7, 7, 7, 6, 3, 1, 0]),
+            min_rnr_timer: rng.pick(&[1, 2, 5, 8, 10, 12, 14]),
+            rd_atomic: rng.pick(&[1, 1, 2, 3, 4, 8, 16]),
+            sq,
+            rq: rng.pick(&[1, 2, 4, 8, 16]),
+            window: rng.range(1, u64::from(sq) + 3) as usize,
+            srq: rng.chance(250),
+            unsignaled: rng.pick(&[0, 0, 200, 500, 1000]),
+            fence: rng.pick(&[0, 0, 200, 600]),
+            recv_eagerness: rng.pick(&[1000, 1000, 900, 500, 150]),
+            laziness: rng.pick(&[0, 0, 1_000, 20_000, 200_000]),
+            pace: if quick { 20_000 } else { 400_000 },
+        }
+    }
+
+    /// Longest message in bytes.
+    pub(crate) fn max_message(&self) -> u32 {
+        self.longest * self.mtu.bytes()
+    }
+
+    /// The acknowledgement timeout in nanoseconds.
+    pub(crate) fn rto(&self) -> u64 {
+        4096 << self.timeout
+    }
+}
+
+fn kinds(rng: &mut Rng) -> Vec<Kind> {
+    let density = rng.pick(&[150, 400, 700, 1000]);
+    let mut kinds: Vec<Kind> = Kind::ALL
+        .into_iter()
+        .filter(|_| rng.chance(density))
+        .collect();
+    if kinds.is_empty() {
+        kinds.push(rng.pick(&[Kind::Send, Kind::Write, Kind::Read]));
+    }
+    kinds
+}
+
+fn weather(rng: &mut Rng) -> Weather {
+    let latency = rng.pick(&[1_000, 5_000, 20_000, 100_000]);
+    if rng.chance(100) {
+        return Weather::fair(latency);
+    }
+    let stormy = rng.chance(250);
+    let mut level = |mild: &[u32], wild: &[u32]| {
+        if rng.chance(500) {
+            0
+        } else {
+            rng.pick(if stormy { wild } else { mild })
+        }
+    };
+    let drop = level(&[5, 10, 30, 50], &[100, 200]);
+    let duplicate = level(&[10, 50], &[200, 500]);
+    let reorder = level(&[10, 50], &[200, 500]);
+    let corrupt = level(&[5, 20], &[50, 100]);
+    let no_memory = level(&[5, 20], &[50, 100]);
+    Weather {
+        drop,
+        duplicate,
+        reorder,
+        corrupt,
+        no_memory,
+        latency,
+        jitter: rng.pick(&[5_000, 50_000, 500_000, 3_000_000]),
+    }
+}
+
+fn mistakes(rng: &mut Rng) -> Mistakes {
+    if rng.chance(500) {
+        return Mistakes::default();
+    }
+    let mut level = |rates: &[u32]| {
+        if rng.chance(600) {
+            0
+        } else {
+            rng.pick(rates)
+        }
+    };
+    Mistakes {
+        bad_remote: level(&[5, 20, 60]),
+        misaligned: level(&[20, 100]),
+        bad_local: level(&[5, 20, 60]),
+        bad_recv: level(&[5, 30]),
+        short_recv: level(&[5, 30]),
+        memory_fault: level(&[2, 20]),
+    }
+}
+
+fn chaos(rng: &mut Rng) -> Vec<Chaos> {
+    const ALL: [Chaos; 8] = [
+        Chaos::Error,
+        Chaos::Reset,
+        Chaos::Destroy,
+        Chaos::Drain,
+        Chaos::Revoke,
+        Chaos::Modify,
+        Chaos::BadModify,
+        Chaos::Blackhole,
+    ];
+    if rng.chance(400) {
+        return Vec::new();
+    }
+    let density = rng.pick(&[120, 300]);
+    let mut chaos = Vec::new();
+    for kind in ALL {
+        while rng.chance(density) {
+            chaos.push(kind);
+        }
+    }
+    chaos
+}

@@ -1,0 +1,400 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Packets between the ends, and what the applications post.
+
+use roce::host::AccessFault;
+use roce::qp::{QpState, TransmitFault};
+use roce::transmit::{Source, Transmit};
+use roce::wc::WcStatus;
+use roce::wire::packet::{Body, Packet, Syndrome};
+
+use crate::agenda::{Event, Flight};
+use crate::message::LocalFault;
+use crate::requester;
+use crate::responder::{self, Forecast, Reference};
+use crate::side::Refusal;
+use crate::wire;
+use crate::workload::{self, Workload};
+use crate::world::{Check, World};
+
+/// Packets that one turn may send before others have theirs.
+const BURST: u32 = 48;
+
+/// Nanoseconds until a turn that stopped for its bounds goes on.
+const BREATH: u64 = 2_000;
+
+impl World {
+    /// Lets the engine send what it has, and sets its timer.
+    pub(crate) fn turn(&mut self, end: usize) -> Check {
+        for _ in 0..BURST {
+            let before = self.ends[end].side.completed;
+            let polled = self.call(end, &[], |qp, now, host| qp.poll_transmit(now, host));
+            self.settle_quietly(end, before)?;
+            match polled {
+                None => return Ok(()),
+                Some(None) => return self.rest(end),
+                Some(Some(transmit)) => self.transmit(end, transmit)?,
+            }
+        }
+        self.poll_later(end, BREATH);
+        Ok(())
+    }
+
+    /// The engine has nothing more to send now.
+    fn rest(&mut self, end: usize) -> Check {
+        let now = self.now;
+        let due = self.ends[end].qp.as_ref().and_then(|qp| qp.poll_timeout());
+        let idle = due.is_none_or(|due| due.0 > now);
+        let rto = self.ends[end].side.profile.timeout;
+        let side = &self.ends[end].side;
+        if idle {
+            if let Some(refusal) = side.rx.refusal.as_ref().filter(|refusal| !refusal.sent) {
+                return Err(format!("end {end}: no NAK for {refusal:?}"));
+            }
+            if let (true, Some(owed)) = (side.receives(), side.rx.owes) {
+                return Err(format!("end {end}: packet {owed} asked for an answer and got none"));
+            }
+            let tx = &side.tx;
+            if side.sends() && tx.una < tx.sent && rto != 0 && due.is_none() {
+                return Err(format!("end {end}: packet {} is in flight without a timer", tx.una));
+            }
+        }
+        let Some(due) = due else {
+            return Ok(());
+        };
+        let at = due.0.max(now + 1).max(if idle { 0 } else { now + BREATH });
+        let end_of = &mut self.ends[end];
+        if end_of.timer_at.is_none_or(|set| set > at || set <= now) {
+            end_of.timer_at = Some(at);
+            self.agenda.at(at, Event::Timer(end));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn timer(&mut self, end: usize) -> Check {
+        if self.ends[end].timer_at != Some(self.now) {
+            return Ok(());
+        }
+        self.ends[end].timer_at = None;
+        let before = self.ends[end].side.completed;
+        self.call(end, &[], |qp, now, host| qp.handle_timeout(now, host));
+        self.settle_quietly(end, before)?;
+        self.turn(end)
+    }
+
+    /// Turns now, or a little later.
+    pub(crate) fn soon(&mut self, end: usize) -> Check {
+        match self.swarm.laziness {
+            0 => self.turn(end),
+            most => {
+                let delay = self.rng.below(most);
+                self.poll_later(end, delay);
+                Ok(())
+            }
+        }
+    }
+
+    fn poll_later(&mut self, end: usize, delay: u64) {
+        if !self.ends[end].poll_due {
+            self.ends[end].poll_due = true;
+            self.agenda.at(self.now + delay, Event::Poll(end));
+        }
+    }
+
+    fn transmit(&mut self, end: usize, transmit: Transmit) -> Check {
+        let packet = transmit.packet;
+        self.trace.line(self.now, || {
+            format!("end {end} -> {:?} {:?} {}", packet.bth.psn, packet.body, packet.payload_len)
+        });
+        let payload = match self.gather(end, &transmit) {
+            Ok(payload) => payload,
+            Err(fault) => return self.transmit_failed(end, &transmit, fault),
+        };
+        let [left, right] = &mut self.ends[end & !1..=end | 1] else {
+            return Err("no such pair".into());
+        };
+        let (this, peer) = if end % 2 == 0 {
+            (left, right)
+        } else {
+            (right, left)
+        };
+        let connected = this.side.epoch == peer.side.epoch;
+        let checked = if !is_response(&packet.body) {
+            let sent = this.side.tx.sent;
+            let checked = requester::request(&mut this.side, self.now, &transmit);
+            self.stats.resent += u64::from(this.side.tx.sent == sent);
+            checked
+        } else if connected {
+            responder::response(&mut this.side, &peer.side, &transmit)
+        } else {
+            this.side.rx.owes = None;
+            if let Some(refusal) = &mut this.side.rx.refusal {
+                refusal.sent = true;
+            }
+            Ok(())
+        };
+        checked.map_err(|why| format!("end {end}: {why}; it sent {packet:?} from {:?}", transmit.source))?;
+        self.send(end, packet, &payload);
+        Ok(())
+    }
+
+    /// The payload of a packet, as the host finds it.
+    fn gather(&self, end: usize, transmit: &Transmit) -> Result<Vec<u8>, TransmitFault> {
+        let side = &self.ends[end].side;
+        let len = transmit.packet.payload_len;
+        let memory = &self.nodes[side.node];
+        let at = match transmit.source {
+            _ if len == 0 => return Ok(Vec::new()),
+            Source::None => return Ok(vec![0; len as usize]),
+            Source::Remote { rkey, va } => self
+                .readable(side.node, rkey, va, len)
+                .map_err(TransmitFault::Remote)?,
+            Source::Send { slot, offset } => {
+                let message = side.message_in(slot.0).map(|index| &side.messages[index]);
+                match message {
+                    Some(message) if message.fault != LocalFault::None => {
+                        return Err(TransmitFault::Local(WcStatus::LocProtErr));
+                    }
+                    Some(message) => message.local + offset as usize,
+                    None => 0,
+                }
+            }
+        };
+        Ok(memory.bytes[at..at + len as usize].to_vec())
+    }
+
+    fn transmit_failed(&mut self, end: usize, transmit: &Transmit, fault: TransmitFault) -> Check {
+        self.trace
+            .line(self.now, || format!("end {end}   has no payload: {fault:?}"));
+        if let TransmitFault::Remote(fault) = fault {
+            let side = &mut self.ends[end].side;
+            let ext = side.rx.numbering.ext(transmit.packet.bth.psn, side.rx.epsn);
+            if fault != AccessFault::Retry {
+                side.state = QpState::Err;
+                side.rx.refusal = Some(Refusal {
+                    ext: ext.unwrap_or(0),
+                    codes: responder::codes(fault),
+                    sent: false,
+                });
+            }
+        }
+        let before = self.ends[end].side.completed;
+        self.call(end, &[], |qp, now, host| {
+            qp.transmit_failed(now, transmit, fault, host);
+        });
+        self.settle_quietly(end, before)
+    }
+
+    /// Puts a packet on the network, which does with it what the weather says.
+    fn send(&mut self, end: usize, packet: Packet, payload: &[u8]) {
+        self.stats.packets += 1;
+        if let Body::Ack(aeth) = packet.body {
+            self.stats.rnr += u64::from(matches!(aeth.syndrome, Syndrome::RnrNak { .. }));
+        }
+        if self.rng.chance(self.weather.no_memory) {
+            self.stats.no_memory += 1;
+            return self.lost(end, "no memory");
+        }
+        if self.rng.chance(self.weather.drop) {
+            self.stats.dropped += 1;
+            return self.lost(end, "dropped");
+        }
+        let datagram = wire::seal(&packet, payload);
+        self.trace.mix_bytes(&datagram[..datagram.len().min(48)]);
+        let copies = 1 + u64::from(self.rng.chance(self.weather.duplicate));
+        self.stats.duplicated += copies - 1;
+        for _ in 0..copies {
+            let mut datagram = datagram.clone();
+            let mut intact = Some(packet);
+            if self.rng.chance(self.weather.corrupt) {
+                self.stats.corrupted += 1;
+                intact = None;
+                for _ in 0..self.rng.range(1, 4) {
+                    let bit = self.rng.below(datagram.len() as u64 * 8) as usize;
+                    datagram[bit / 8] ^= 1 << (bit % 8);
+                }
+            }
+            let mut delay = self.weather.latency;
+            if self.rng.chance(self.weather.reorder) {
+                self.stats.reordered += 1;
+                delay += self.rng.below(self.weather.jitter);
+            }
+            let flight = Flight {
+                to: end ^ 1,
+                epoch: self.ends[end].side.epoch,
+                datagram,
+                intact,
+            };
+            self.agenda.at(self.now + delay, Event::Arrive(flight));
+        }
+    }
+
+    fn lost(&mut self, end: usize, why: &str) {
+        self.trace.mix(end as u64);
+        self.trace.line(self.now, || format!("end {end}   {why}"));
+    }
+
+    /// A datagram reaches its end, or what is there instead.
+    pub(crate) fn arrive(&mut self, flight: Flight) -> Check {
+        let end = flight.to;
+        let opened = wire::open(&flight.datagram);
+        let Some((packet, payload)) = opened else {
+            self.trace.line(self.now, || format!("end {end} <- bad ICRC"));
+            return match flight.intact {
+                Some(packet) => Err(format!("the codec lost {packet:?}")),
+                None => Ok(()),
+            };
+        };
+        if let Some(sent) = flight.intact.filter(|sent| *sent != packet) {
+            return Err(format!("{sent:?} was decoded as {packet:?}"));
+        }
+        let side = &self.ends[end].side;
+        let current = flight.epoch == side.epoch && flight.epoch == self.ends[end ^ 1].side.epoch;
+        let deaf = matches!(side.state, QpState::Reset | QpState::Init);
+        if self.blackhole == Some(side.node) || (!current && !deaf) {
+            self.lost(end, "never arrives");
+            return Ok(());
+        }
+        self.trace.line(self.now, || {
+            format!("end {end} <- {:?} {:?} {}", packet.bth.psn, packet.body, packet.payload_len)
+        });
+        self.receive(end, &packet, payload)?;
+        self.soon(end)
+    }
+
+    fn receive(&mut self, end: usize, packet: &Packet, payload: &[u8]) -> Check {
+        let node = self.ends[end].side.node;
+        if self.deadline.is_some() {
+            self.replenish(end);
+        } else if self.rng.chance(self.swarm.mistakes.memory_fault) {
+            let fault = self.rng.pick(&[AccessFault::Failed, AccessFault::Retry, AccessFault::Retry]);
+            self.nodes[node].inject = Some(fault);
+        }
+        let forecast = self.forecast(end, packet, payload);
+        let expected = self.ends[end].side.tx.expected.clone();
+        let before = self.ends[end].side.completed;
+        self.call(end, payload, |qp, now, host| qp.handle_packet(now, packet, host));
+        self.nodes[node].inject = None;
+        self.settle(end, before, &forecast)?;
+        if let Some(expected) = expected {
+            let at = self.ends[end].side.messages[expected.message].local;
+            let at = at + expected.offset as usize;
+            self.nodes[node]
+                .verify(at, expected.len as usize)
+                .map_err(|why| format!("end {end}: {why}"))?;
+        }
+        Ok(())
+    }
+
+    fn forecast(&mut self, end: usize, packet: &Packet, payload: &[u8]) -> Forecast {
+        let [left, right] = &mut self.ends[end & !1..=end | 1] else {
+            return Forecast::default();
+        };
+        let (this, peer) = if end % 2 == 0 {
+            (left, right)
+        } else {
+            (right, left)
+        };
+        let memory = &mut self.nodes[this.side.node];
+        if is_response(&packet.body) {
+            requester::response(&mut this.side, memory, self.now, packet, payload);
+            return Forecast::default();
+        }
+        let ring = &self.rings[this.side.ring];
+        Reference {
+            side: &mut this.side,
+            peer: &mut peer.side,
+            memory,
+            ring,
+        }
+        .request(packet)
+    }
+
+    /// The application posts receives and work requests.
+    pub(crate) fn app(&mut self, end: usize) -> Check {
+        if self.deadline.is_some() || self.rng.chance(self.swarm.recv_eagerness) {
+            self.replenish(end);
+        }
+        if self.deadline.is_none() {
+            let burst = self.rng.below(u64::from(self.swarm.sq) + 1);
+            for _ in 0..burst {
+                self.post(end);
+            }
+        }
+        let next = self.now + self.rng.range(1, self.swarm.pace);
+        self.agenda.at(next, Event::App(end));
+        self.turn(end)
+    }
+
+    /// Posts receives, all that there is room for when the faults have stopped.
+    fn replenish(&mut self, end: usize) {
+        let side = &self.ends[end].side;
+        if !side.shared && (side.state == QpState::Reset || self.ends[end].qp.is_none()) {
+            return;
+        }
+        let perfect = self.deadline.is_some();
+        let ring = &mut self.rings[side.ring];
+        let most = if perfect {
+            u64::from(ring.capacity)
+        } else {
+            self.rng.range(1, u64::from(ring.capacity))
+        };
+        for _ in 0..most {
+            let (length, fault) = workload::receive(&mut self.rng, &self.swarm, perfect);
+            if ring.post(length, fault).is_none() {
+                return;
+            }
+        }
+    }
+
+    /// Posts one work request, if there is room.
+    pub(crate) fn post(&mut self, end: usize) {
+        let World {
+            ends,
+            nodes,
+            rng,
+            swarm,
+            ..
+        } = self;
+        let this = &mut ends[end];
+        let side = &mut this.side;
+        let open = matches!(side.state, QpState::Rts | QpState::Sqd | QpState::Err);
+        let full = side.messages.len() - side.retired >= side.sq as usize;
+        if this.to_post == 0 || !open || full || this.qp.is_none() {
+            return;
+        }
+        let [left, right] = nodes.as_mut_slice() else {
+            return;
+        };
+        let (local, remote) = if side.node == 0 {
+            (left, right)
+        } else {
+            (right, left)
+        };
+        let kind = rng.pick(&swarm.kinds);
+        let slot = side.messages.len() as u32 % side.sq;
+        let results = side.results + slot as usize * swarm.max_message().max(8) as usize;
+        let mut workload = Workload {
+            rng,
+            swarm,
+            local,
+            remote: Some(remote),
+        };
+        let message = workload.message(kind, this.next_id, slot, results);
+        this.next_id += 1;
+        this.to_post -= 1;
+        this.kinds.push(kind);
+        self.stats.ops[kind as usize] += 1;
+        self.trace.line(self.now, || {
+            format!("end {end}   posts {:?} {:?}", message.wr, message.fault)
+        });
+        requester::post(&mut self.ends[end].side, message);
+    }
+}
+
+fn is_response(body: &Body) -> bool {
+    matches!(
+        body,
+        Body::Ack(_) | Body::AtomicAck(..) | Body::ReadResponse(_)
+    )
+}

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What the applications post.
+
+use roce::ids::{Imm, Lkey, Rkey};
+use roce::wc::WcStatus;
+use roce::wr::{
+    AtomicOp, FlushKind, LocalOp, RemoteAddr, SendOp, SendSlot, SendTail, SendWr,
+};
+
+use crate::memory::{Grant, Memory, Region};
+use crate::message::{LocalFault, Message};
+use crate::recv::RecvFault;
+use crate::rng::Rng;
+use crate::swarm::{Kind, Swarm};
+
+/// Bytes at the start of a node's memory that are sent from and never change.
+pub(crate) const SOURCE: usize = 1 << 16;
+
+/// Bytes of each region that peers may reach.
+pub(crate) const TARGET: usize = 1 << 14;
+
+/// How many regions there are from the start: all rights, read only, write only, all rights but
+/// soon revoked.
+pub(crate) const TARGETS: usize = 4;
+
+const NOTHING: Grant = Grant {
+    read: false,
+    write: false,
+    atomic: false,
+    flush: false,
+};
+
+pub(crate) const EVERYTHING: Grant = Grant {
+    read: true,
+    write: true,
+    atomic: true,
+    flush: true,
+};
+
+/// What target regions grant.
+pub(crate) const GRANTS: [Grant; TARGETS] = [
+    EVERYTHING,
+    Grant {
+        read: true,
+        ..NOTHING
+    },
+    Grant {
+        write: true,
+        ..NOTHING
+    },
+    EVERYTHING,
+];
+
+/// Makes work requests.
+pub(crate) struct Workload<'a> {
+    pub(crate) rng: &'a mut Rng,
+    pub(crate) swarm: &'a Swarm,
+    /// The poster's memory, and the peer's.
+    pub(crate) local: &'a mut Memory,
+    pub(crate) remote: Option<&'a mut Memory>,
+}
+
+impl Workload<'_> {
+    /// A work request of kind `kind`. `results` is where its READ data would go.
+    pub(crate) fn message(&mut self, kind: Kind, wr_id: u64, slot: u32, results: usize) -> Message {
+        let length = self.length(kind);
+        let op = self.operation(kind, length);
+        let fault = self.fault(kind, length);
+        let gathers = matches!(
+            op,
+            SendOp::Send(_) | SendOp::Write(..) | SendOp::AtomicWrite(_)
+        );
+        let local = if gathers {
+            self.rng.below((SOURCE - length as usize) as u64) as usize
+        } else {
+            results
+        };
+        let payload = if gathers {
+            self.local.bytes[local..local + length as usize].to_vec()
+        } else {
+            Vec::new()
+        };
+        Message {
+            wr: SendWr {
+                slot: SendSlot(slot),
+                wr_id,
+                op,
+                length,
+                signaled: !self.rng.chance(self.swarm.unsignaled),
+                solicited: self.rng.chance(300),
+                fence: self.rng.chance(self.swarm.fence),
+            },
+            fault,
+            payload,
+            local,
+            first: 0,
+            packets: 0,
+            filled: 0,
+            answered: false,
+            executed: false,
+            original: 0,
+            completed: None,
+        }
+    }
+
+    /// Mostly around multiples of the MTU, where off-by-one errors live.
+    fn length(&mut self, kind: Kind) -> u32 {
+        match kind {
+            Kind::CompareSwap | Kind::FetchAdd | Kind::AtomicWrite => return 8,
+            Kind::Local => return 0,
+            _ => {}
+        }
+        let mtu = self.swarm.mtu.bytes();
+        let longest = self.swarm.max_message();
+        let length = match self.rng.below(4) {
+            0 => self.rng.below(64) as u32,
+            1 => mtu * self.rng.range(1, u64::from(self.swarm.longest)) as u32,
+            2 => {
+                let near = mtu * self.rng.range(1, u64::from(self.swarm.longest)) as u32;
+                near + self.rng.below(3) as u32 - 1
+            }
+            _ => self.rng.below(u64::from(longest) + 1) as u32,
+        };
+        length.clamp(u32::from(kind == Kind::Flush), longest.min(TARGET as u32))
+    }
+
+    fn operation(&mut self, kind: Kind, length: u32) -> SendOp {
+        let imm = Imm(self.rng.next() as u32);
+        match kind {
+            Kind::Send => SendOp::Send(SendTail::Plain),
+            Kind::SendImm => SendOp::Send(SendTail::Imm(imm)),
+            Kind::SendInv => SendOp::Send(SendTail::Invalidate(self.remote_key())),
+            Kind::Write => SendOp::Write(self.address(kind, length), None),
+            Kind::WriteImm => SendOp::Write(self.address(kind, length), Some(imm)),
+            Kind::Read => SendOp::Read(self.address(kind, length)),
+            Kind::AtomicWrite => SendOp::AtomicWrite(self.address(kind, length)),
+            Kind::CompareSwap => {
+                // Small values, so that many comparisons hold.
+                let op = AtomicOp::CompareSwap {
+                    compare: self.rng.below(3),
+                    swap: self.rng.below(3),
+                };
+                SendOp::Atomic(self.address(kind, length), op)
+            }
+            Kind::FetchAdd => {
+                let add = self.rng.pick(&[1, u64::MAX, self.rng.clone().next()]);
+                SendOp::Atomic(self.address(kind, length), AtomicOp::FetchAdd { add })
+            }
+            Kind::Flush => {
+                let kind_of = FlushKind {
+                    placement: self.rng.range(1, 3) as u8,
+                    selectivity: self.rng.below(2) as u8,
+                };
+                SendOp::Flush(self.address(kind, length), kind_of)
+            }
+            Kind::Local => SendOp::Local(match self.rng.below(3) {
+                0 => LocalOp::RegMr,
+                1 => LocalOp::BindMw,
+                _ => LocalOp::Invalidate(Lkey(spare(self.rng, self.local))),
+            }),
+        }
+    }
+
+    /// A key at the peer that a SEND shall invalidate: nearly always a good one.
+    fn remote_key(&mut self) -> Rkey {
+        let bad = self.rng.chance(self.swarm.mistakes.bad_remote);
+        match &mut self.remote {
+            Some(remote) if !bad => Rkey(spare(self.rng, remote)),
+            _ => Rkey(self.rng.next() as u32 | 1 << 31),
+        }
+    }
+
+    /// A range at the peer, with the rights that the operation needs, unless a mistake is due.
+    fn address(&mut self, kind: Kind, length: u32) -> RemoteAddr {
+        let wrong = self.rng.chance(self.swarm.mistakes.bad_remote);
+        let misaligned = self.rng.chance(self.swarm.mistakes.misaligned);
+        let region = match kind {
+            _ if wrong => self.rng.below(TARGETS as u64) as usize,
+            Kind::Read => self.rng.pick(&[0, 0, 1, 3]),
+            Kind::Write | Kind::WriteImm | Kind::AtomicWrite => self.rng.pick(&[0, 0, 2, 3]),
+            _ => self.rng.pick(&[0, 0, 3]),
+        };
+        let Some(remote) = &self.remote else {
+            return RemoteAddr {
+                va: 0,
+                rkey: Rkey(0),
+            };
+        };
+        let region = &remote.regions[region];
+        let mut rkey = Rkey(region.key);
+        let room = TARGET as u64 - u64::from(length);
+        // A few addresses shared by all make the operations meet.
+        let mut offset = match self.rng.below(3) {
+            0 => 0,
+            1 => room.min(64),
+            _ => self.rng.below(room + 1),
+        };
+        if matches!(
+            kind,
+            Kind::CompareSwap | Kind::FetchAdd | Kind::AtomicWrite
+        ) {
+            offset &= !7;
+            offset += u64::from(misaligned) * self.rng.range(1, 7).min(room - offset);
+        }
+        if wrong {
+            match self.rng.below(3) {
+                0 => rkey = Rkey(self.rng.next() as u32 | 1 << 31),
+                1 => offset = room + (1 + self.rng.below(8)) * 8,
+                _ => offset = 0u64.wrapping_sub(8),
+            }
+        }
+        RemoteAddr {
+            va: (remote.base + region.start as u64).wrapping_add(offset),
+            rkey,
+        }
+    }
+
+    fn fault(&mut self, kind: Kind, length: u32) -> LocalFault {
+        if !self.rng.chance(self.swarm.mistakes.bad_local) {
+            return LocalFault::None;
+        }
+        if self.rng.chance(300) {
+            let status = self.rng.pick(&[WcStatus::LocQpOpErr, WcStatus::LocProtErr]);
+            return LocalFault::Malformed(status);
+        }
+        match kind {
+            Kind::Local => LocalFault::Refused(WcStatus::MwBindErr),
+            Kind::Flush => LocalFault::None,
+            _ if length == 0 => LocalFault::None,
+            _ => self.rng.pick(&[LocalFault::Unchecked, LocalFault::Late]),
+        }
+    }
+}
+
+/// Makes a region whose only use is that its key can be invalidated.
+fn spare(rng: &mut Rng, memory: &mut Memory) -> u32 {
+    let key = rng.next() as u32 & !(1 << 31);
+    memory.regions.push(Region {
+        key,
+        start: SOURCE,
+        len: 8,
+        grant: NOTHING,
+        live: true,
+    });
+    key
+}
+
+/// Length and fault of a receive.
+pub(crate) fn receive(rng: &mut Rng, swarm: &Swarm, perfect: bool) -> (u32, RecvFault) {
+    let mut length = swarm.max_message();
+    if perfect {
+        return (length, RecvFault::None);
+    }
+    if rng.chance(swarm.mistakes.short_recv) {
+        length = rng.below(u64::from(length) + 1) as u32;
+    }
+    if !rng.chance(swarm.mistakes.bad_recv) {
+        return (length, RecvFault::None);
+    }
+    let malformed = RecvFault::Malformed(WcStatus::LocQpOpErr);
+    let fault = rng.pick(&[RecvFault::Unreachable, malformed]);
+    (length, fault)
+}

@@ -1,0 +1,407 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The simulated world: two nodes, the QPs on them, and the loop of virtual time.
+
+use roce::host::RemoteAccess;
+use roce::ids::Qpn;
+use roce::qp::{Config, Qp, QpKind, QpState, Replay, SendWqe};
+use roce::time::Instant;
+use roce::wire::packet::NakCode;
+
+use crate::agenda::{Agenda, Event};
+use crate::host::SimHost;
+use crate::memory::{Memory, Region};
+use crate::recv::RecvRing;
+use crate::requester;
+use crate::responder::{self, Forecast};
+use crate::rng::Rng;
+use crate::side::{Effect, Refusal, Side};
+use crate::stats::Stats;
+use crate::swarm::{Kind, Swarm, Weather};
+use crate::trace::Trace;
+use crate::workload::{GRANTS, SOURCE, TARGET, TARGETS};
+
+pub(crate) type Check = Result<(), String>;
+
+/// Events after which a seed counts as a livelock.
+const MOST_EVENTS: u32 = 1_000_000;
+
+/// READs and atomics that a QP has room to remember.
+pub(crate) const REPLAYS: usize = 16;
+
+pub(crate) type SimQp = Qp<Vec<SendWqe>, Vec<Replay>>;
+
+/// One QP with its surroundings.
+pub(crate) struct End {
+    /// `None` after it was destroyed.
+    pub(crate) qp: Option<SimQp>,
+    pub(crate) side: Side,
+    /// Work requests still to be posted.
+    pub(crate) to_post: u32,
+    pub(crate) next_id: u64,
+    /// The kinds of the posted messages, in step with `side.messages`.
+    pub(crate) kinds: Vec<Kind>,
+    pub(crate) timer_at: Option<u64>,
+    pub(crate) poll_due: bool,
+}
+
+/// Everything that one seed consists of.
+pub(crate) struct World {
+    pub(crate) swarm: Swarm,
+    pub(crate) rng: Rng,
+    pub(crate) now: u64,
+    pub(crate) agenda: Agenda,
+    pub(crate) nodes: Vec<Memory>,
+    pub(crate) rings: Vec<RecvRing>,
+    pub(crate) ends: Vec<End>,
+    pub(crate) weather: Weather,
+    /// The node that no packet reaches.
+    pub(crate) blackhole: Option<usize>,
+    /// Faults have stopped; by when all must have drained.
+    pub(crate) deadline: Option<u64>,
+    /// Faults go on until then at least.
+    pub(crate) stormy_until: u64,
+    pub(crate) recovering: Vec<bool>,
+    pub(crate) trace: Trace,
+    pub(crate) stats: Stats,
+}
+
+impl World {
+    pub(crate) fn new(seed: u64, print: bool) -> Self {
+        let mut rng = Rng::new(seed);
+        let swarm = Swarm::new(&mut rng);
+        let count = swarm.pairs * 2;
+        let slot = swarm.max_message().max(8) as usize;
+        let recv_area = SOURCE + TARGETS * TARGET;
+        let recv_size = slot * swarm.rq as usize;
+        let result_size = slot * swarm.sq as usize;
+        let result_area = recv_area + swarm.pairs * recv_size;
+        let size = result_area + swarm.pairs * result_size;
+        let nodes = (0..2).map(|_| memory(&mut rng, size)).collect();
+        let rings = (0..count as u64)
+            .map(|i| {
+                let area = recv_area + (i / 2) as usize * recv_size;
+                RecvRing::new(area, slot as u32, swarm.rq, i + 1)
+            })
+            .collect();
+        let ends = (0..count)
+            .map(|index| {
+                let results = result_area + index / 2 * result_size;
+                End::new(index, &swarm, results)
+            })
+            .collect();
+        let stormy_until = u64::from(swarm.ops) * swarm.pace / 4;
+        Self {
+            weather: swarm.weather.clone(),
+            recovering: vec![false; swarm.pairs],
+            swarm,
+            rng,
+            now: 0,
+            agenda: Agenda::default(),
+            nodes,
+            rings,
+            ends,
+            blackhole: None,
+            deadline: None,
+            stormy_until,
+            trace: Trace::new(print),
+            stats: Stats::default(),
+        }
+    }
+
+    /// Runs the seed to its end.
+    pub(crate) fn run(&mut self) -> Check {
+        self.trace.line(0, || format!("{:?}", self.swarm));
+        for pair in 0..self.swarm.pairs {
+            self.connect(pair)?;
+        }
+        for end in 0..self.ends.len() {
+            self.agenda.at(self.rng.below(1000), Event::App(end));
+        }
+        for chaos in self.swarm.chaos.clone() {
+            let at = self.rng.below(self.stormy_until + 1);
+            self.agenda.at(at, Event::Chaos(chaos));
+        }
+        for _ in 0..MOST_EVENTS {
+            let Some((at, event)) = self.agenda.next() else {
+                return Err("nothing left to happen, yet work is left".into());
+            };
+            self.now = at;
+            self.trace.mix(at);
+            self.happen(event)?;
+            if self.weathered()? {
+                return self.finale();
+            }
+        }
+        Err("livelock".into())
+    }
+
+    fn happen(&mut self, event: Event) -> Check {
+        match event {
+            Event::Arrive(flight) => self.arrive(flight),
+            Event::Timer(end) => self.timer(end),
+            Event::Poll(end) => {
+                self.ends[end].poll_due = false;
+                self.turn(end)
+            }
+            Event::App(end) => self.app(end),
+            Event::Chaos(chaos) => self.chaos(chaos),
+            Event::Recover(pair) => self.recover(pair),
+            Event::Ready(end, epoch) => self.ready(end, epoch),
+            Event::Undrain(end, epoch) => self.undrain(end, epoch),
+            Event::Daylight => {
+                self.blackhole = None;
+                Ok(())
+            }
+        }
+    }
+
+    /// Ends the storm when all was posted, and says when all has drained after it.
+    fn weathered(&mut self) -> Result<bool, String> {
+        match self.deadline {
+            None => {
+                let posted = self.ends.iter().all(|end| end.to_post == 0);
+                let overdue = self.now > self.stormy_until * 20 + 200 * self.swarm.rto();
+                if (posted && self.now >= self.stormy_until) || overdue {
+                    self.calm();
+                }
+                Ok(false)
+            }
+            Some(deadline) => {
+                let drained = self.agenda.flights == 0 && self.ends.iter().all(End::drained);
+                if !drained && self.now > deadline {
+                    return Err(self.stuck());
+                }
+                Ok(drained)
+            }
+        }
+    }
+
+    /// The faults stop; all must drain within 20 timeouts and the time that a fair network needs.
+    fn calm(&mut self) {
+        self.weather = Weather::fair(self.swarm.weather.latency);
+        self.blackhole = None;
+        let outstanding: u64 = self
+            .ends
+            .iter()
+            .map(|end| end.side.tx.assigned - end.side.tx.una)
+            .sum();
+        let round = 2 * (self.weather.latency + self.swarm.laziness) + 10_000;
+        let waits = 2 * requester::rnr_delay(self.swarm.min_rnr_timer);
+        let spare = self.swarm.weather.jitter + waits + outstanding * round;
+        self.deadline = Some(self.now + 20 * self.swarm.rto() + spare);
+        self.trace.line(self.now, || "--- calm".into());
+    }
+
+    fn stuck(&self) -> String {
+        let mut text = format!("not drained ({} in flight):", self.agenda.flights);
+        for (index, end) in self.ends.iter().enumerate() {
+            let side = &end.side;
+            text += &format!(
+                " end {index} {:?}: posted {} taken {} retired {}, unacknowledged {}..{} of {}, \
+                 receives {}, timer {:?};",
+                side.state,
+                side.messages.len(),
+                side.taken,
+                side.retired,
+                side.tx.una,
+                side.tx.sent,
+                side.tx.assigned,
+                self.rings[side.ring].posted.len(),
+                end.qp.as_ref().map(|qp| qp.poll_timeout()),
+            );
+        }
+        text
+    }
+
+    /// Calls the engine. `None` if the QP is gone.
+    pub(crate) fn call<T>(
+        &mut self,
+        end: usize,
+        payload: &[u8],
+        call: impl FnOnce(&mut SimQp, Instant, &mut SimHost<'_>) -> T,
+    ) -> Option<T> {
+        let End { qp, side, .. } = &mut self.ends[end];
+        let (node, ring) = (side.node, side.ring);
+        let mut host = SimHost {
+            now: self.now,
+            side,
+            memory: &mut self.nodes[node],
+            ring: &mut self.rings[ring],
+            payload,
+        };
+        let qp = qp.as_mut()?;
+        Some(call(qp, Instant(self.now), &mut host))
+    }
+
+    /// Checks everything that must hold after a call. `before` is how many of its messages had
+    /// completed.
+    pub(crate) fn settle(&mut self, end: usize, before: usize, forecast: &Forecast) -> Check {
+        self.show(end, before);
+        let End { qp, side, kinds, .. } = &mut self.ends[end];
+        let Some(qp) = qp else {
+            return Ok(());
+        };
+        if let Some(why) = side.failure.take() {
+            return Err(format!("end {end}: {why}"));
+        }
+        let name = |why: String| format!("end {end}: {why}");
+        let state = qp.state();
+        if let (Some(ext), QpState::Err, true) = (forecast.may_refuse, state, side.receives()) {
+            side.state = QpState::Err;
+            side.rx.refusal = Some(Refusal {
+                ext,
+                codes: vec![NakCode::RemoteAccess, NakCode::RemoteOperational],
+                sent: false,
+            });
+        }
+        responder::compare(side, forecast).map_err(name)?;
+        if state != side.state {
+            return Err(name(format!("is in {state:?}, should be in {:?}", side.state)));
+        }
+        requester::settled(side).map_err(name)?;
+        let memory = &mut self.nodes[side.node];
+        for effect in &forecast.effects {
+            match *effect {
+                Effect::ScatterRecv { at, len } | Effect::Write { at, len } => {
+                    memory.verify(at, len).map_err(name)?;
+                }
+                Effect::Atomic { at, .. } | Effect::AtomicWrite { at } => {
+                    memory.verify(at, 8).map_err(name)?;
+                }
+                _ => {}
+            }
+        }
+        for index in before..side.completed {
+            if let Some(status) = side.messages[index].completed {
+                self.stats.completed(status);
+            }
+            let kind = kinds[index] as usize;
+            let failed = side.messages[index].completed.unwrap_or(roce::wc::WcStatus::Success);
+            self.stats.done[kind] += u64::from(failed == roce::wc::WcStatus::Success);
+        }
+        let broken = side.state == QpState::Err;
+        if broken && self.deadline.is_none() {
+            self.plan_recovery(end / 2);
+        }
+        Ok(())
+    }
+
+    /// Traces what the last call completed.
+    fn show(&mut self, end: usize, before: usize) {
+        let side = &self.ends[end].side;
+        for index in before..side.completed {
+            let status = side.messages[index].completed;
+            self.trace.mix(status.map_or(99, |status| status as u64));
+            self.trace.line(self.now, || {
+                format!("end {end}   message {index} completed: {status:?}")
+            });
+        }
+        for effect in &side.effects {
+            if let Effect::RecvDone(wc) = effect {
+                self.trace.mix(wc.wr_id ^ wc.status as u64);
+                self.stats.completed(wc.status);
+            }
+            self.trace
+                .line(self.now, || format!("end {end}   {effect:?}"));
+        }
+        for event in &side.events {
+            self.trace
+                .line(self.now, || format!("end {end}   event {event:?}"));
+        }
+    }
+
+    /// A change of state has no effects but flushes.
+    pub(crate) fn settle_quietly(&mut self, end: usize, before: usize) -> Check {
+        self.settle(end, before, &Forecast::default())
+    }
+
+    /// Whether a READ response's source may still be read.
+    pub(crate) fn readable(
+        &self,
+        node: usize,
+        rkey: roce::ids::Rkey,
+        va: u64,
+        len: u32,
+    ) -> Result<usize, roce::host::AccessFault> {
+        self.nodes[node].grant(rkey, va, len, RemoteAccess::Read)
+    }
+}
+
+impl End {
+    fn new(index: usize, swarm: &Swarm, results: usize) -> Self {
+        let qpn = 0x10 + index as u32;
+        let node = index % 2;
+        let ring = if swarm.srq { node } else { index };
+        let mut side = Side {
+            qpn,
+            peer_qpn: 0x10 + (index as u32 ^ 1),
+            node,
+            ring,
+            shared: swarm.srq,
+            state: QpState::Reset,
+            profile: crate::lifecycle::profile(swarm),
+            epoch: 0,
+            messages: Vec::new(),
+            taken: 0,
+            retired: 0,
+            completed: 0,
+            sq: swarm.sq,
+            results,
+            tx: Default::default(),
+            rx: Default::default(),
+            held: Vec::new(),
+            effects: Vec::new(),
+            events: Vec::new(),
+            failure: None,
+            resetting: false,
+        };
+        side.clear();
+        Self {
+            qp: None,
+            side,
+            to_post: swarm.ops,
+            next_id: (index as u64) << 32,
+            kinds: Vec::new(),
+            timer_at: None,
+            poll_due: false,
+        }
+    }
+
+    /// A fresh QP.
+    pub(crate) fn create(&mut self, window: usize) {
+        let config = Config {
+            kind: QpKind::Rc,
+            qpn: Qpn::new(self.side.qpn),
+            has_srq: self.side.shared,
+            port_mtu: self.side.profile.mtu,
+        };
+        let window = vec![SendWqe::default(); window];
+        self.qp = Some(Qp::new(config, window, vec![Replay::default(); REPLAYS]));
+    }
+
+    fn drained(&self) -> bool {
+        self.qp.is_none() || (self.side.idle() && !self.poll_due)
+    }
+}
+
+fn memory(rng: &mut Rng, size: usize) -> Memory {
+    let mut bytes = vec![0; size];
+    rng.fill(&mut bytes[..SOURCE]);
+    let regions = (0..TARGETS)
+        .map(|index| Region {
+            key: rng.next() as u32 & !(1 << 31),
+            start: SOURCE + index * TARGET,
+            len: TARGET,
+            grant: GRANTS[index],
+            live: true,
+        })
+        .collect();
+    Memory {
+        base: rng.below(1 << 40) << 12,
+        shadow: bytes.clone(),
+        bytes,
+        regions,
+        inject: None,
+    }
+}
