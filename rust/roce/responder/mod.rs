@@ -1,83 +1,420 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The responder.
+//! The responder: carries out the requests of a peer and answers them.
+//!
+//! A request packet passes [`check`] (order and lengths), [`execute`] (rights, memory, receive
+//! queue) and leaves an answer behind, which [`reply`] turns into packets when it is asked to. The
+//! answers to READs, atomics, ATOMIC WRITEs and FLUSHes are kept in [`replay`], since a peer that
+//! misses one asks again; [`duplicate`] serves those. [`ud`] is the whole responder of UD
+//! and GSI.
+//!
+//! Answers leave in the order of their PSNs: first what [`replay`] holds pending, then the one
+//! acknowledgement or NAK. Payload is never kept: a READ response names the memory it comes from.
 
-use crate::host::{AccessFault, Host};
+mod check;
+mod duplicate;
+mod execute;
+mod replay;
+mod reply;
+mod ud;
+
+#[cfg(test)]
+mod tests;
+
+use crate::host::{AccessFault, Count, Event, Fetch, Host};
+use crate::ids::Qpn;
 use crate::psn::Psn;
-use crate::qp::{Context, Outcome, Slots};
+use crate::qp::{Context, Outcome, QpKind, Slots};
 use crate::time::Instant;
-use crate::transmit::Transmit;
-use crate::wire::packet::Packet;
+use crate::wc::{RecvExtra, RecvWc, WcOpcode, WcStatus};
+use crate::wire::packet::{Body, NakCode, Packet, SendPart, WritePart};
+use crate::wr::RecvWr;
 
-/// A request that the responder remembers, to answer it again.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Replay {}
+pub use replay::Replay;
 
-/// The receive side of a QP.
+use check::Message;
+use replay::Ring;
+
+/// The responder of one QP.
+///
+/// # Invariants
+///
+/// Every pending record of `ring` has a PSN before that of `answer`, unless `answer` acknowledges
+/// a duplicate.
 #[derive(Debug)]
-pub struct Responder<R> {
-    replays: R,
+pub struct Responder<R: Slots<Replay>> {
+    /// The PSN of the next request packet.
     expected: Psn,
+    /// Completed messages, modulo 2²⁴ (IBTA 1.x §9.7.7).
+    msn: u32,
+    /// The message of which more packets must come.
+    message: Message,
+    /// The receive WQE that the message, or the next one, fills.
+    held: Option<Held>,
+    order: Order,
+    answer: Answer,
+    ring: Ring<R>,
+}
+
+/// A receive WQE taken from its queue.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    wr: RecvWr,
+    /// The status with which it must end, if it is malformed.
+    fault: Option<WcStatus>,
+}
+
+/// Whether a NAK has asked the peer to go back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Order {
+    /// A packet ahead of its turn is answered with a NAK.
+    Kept,
+    /// It was: until the expected packet comes, others ahead are dropped without a word.
+    Awaited,
+}
+
+/// The acknowledgement to send once all of the ring's answers are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answer {
+    /// None.
+    Nothing,
+    /// Acknowledges everything up to this PSN.
+    Ack(Psn),
+    /// The expected packet is missing.
+    Missing,
+    /// The expected packet found no receive WQE.
+    NotReady,
+    /// The QP is broken: this PSN could not be carried out.
+    Refused(Psn, NakCode),
+}
+
+/// Why a request packet wasn't carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Refusal {
+    /// It counts as lost.
+    Lost,
+    /// There is no receive WQE.
+    NotReady,
+    /// It is at fault.
+    Request(NakCode),
+    /// The receive WQE is at fault, or too short.
+    Receive(WcStatus, NakCode),
+}
+
+impl From<AccessFault> for Refusal {
+    fn from(fault: AccessFault) -> Self {
+        nak_code(fault).map_or(Self::Lost, Self::Request)
+    }
+}
+
+/// What a peer is told of a fault, if anything.
+fn nak_code(fault: AccessFault) -> Option<NakCode> {
+    match fault {
+        AccessFault::Denied => Some(NakCode::RemoteAccess),
+        AccessFault::Invalid => Some(NakCode::InvalidRequest),
+        AccessFault::Failed => Some(NakCode::RemoteOperational),
+        AccessFault::Retry => None,
+    }
 }
 
 impl<R: Slots<Replay>> Responder<R> {
+    /// A responder in RESET; `replays` bounds how many answers it can remember.
     pub(crate) fn new(replays: R) -> Self {
         Self {
-            replays,
-            expected: Psn::new(0),
+            expected: Psn::default(),
+            msn: 0,
+            message: Message::None,
+            held: None,
+            order: Order::Kept,
+            answer: Answer::Nothing,
+            ring: Ring::new(replays),
         }
     }
 
+    /// The largest `max_dest_rd_atomic` that can be had.
     pub(crate) fn capacity(&self) -> usize {
-        self.replays.len()
+        self.ring.capacity()
     }
 
+    /// INIT to RTR: the first packet shall carry `rq_psn`.
     pub(crate) fn start(&mut self, rq_psn: Psn) {
         self.expected = rq_psn;
     }
 
+    /// The PSN that the next request packet should carry.
     pub(crate) fn rq_psn(&self) -> Psn {
         self.expected
     }
 
+    /// Takes in a request packet whose service fits the QP.
+    ///
+    /// After `Fatal` the held receive WQE has completed in error or, where there is none, an event
+    /// was raised; the NAK waits for [`Self::poll_transmit`].
     pub(crate) fn handle_request<H: Host>(
         &mut self,
         _now: Instant,
-        _packet: &Packet,
-        _context: &Context,
-        _host: &mut H,
+        packet: &Packet,
+        context: &Context,
+        host: &mut H,
     ) -> Outcome {
-        Outcome::Continue
+        match context.config.kind {
+            QpKind::Rc => self.handle_reliable(packet, context, host),
+            QpKind::Uc => self.handle_unreliable(packet, context, host),
+            QpKind::Ud | QpKind::Gsi => self.handle_datagram(packet, context, host),
+        }
     }
 
-    pub(crate) fn poll_transmit<H: Host>(
-        &mut self,
-        _context: &Context,
-        _host: &mut H,
-    ) -> Option<Transmit> {
-        None
+    /// The QP enters ERR: a held receive completes as flushed.
+    ///
+    /// If the responder itself broke, its NAK and the answers due before it are still sent;
+    /// otherwise nothing is.
+    pub(crate) fn fail<H: Host>(&mut self, context: &Context, host: &mut H) {
+        if !matches!(self.answer, Answer::Refused(..)) {
+            self.answer = Answer::Nothing;
+            self.ring.clear();
+        }
+        self.message = Message::None;
+        self.abandon_held(WcStatus::WrFlushErr, context, host);
     }
 
-    pub(crate) fn transmit_failed<H: Host>(
-        &mut self,
-        _transmit: &Transmit,
-        _fault: AccessFault,
-        _context: &Context,
-        _host: &mut H,
-    ) -> Outcome {
-        Outcome::Continue
-    }
-
-    pub(crate) fn fail<H: Host>(&mut self, _context: &Context, _host: &mut H) {}
-
+    /// In ERR: flushes at most `budget` posted receives; true if more may be there.
     pub(crate) fn flush_recv<H: Host>(
         &mut self,
-        _context: &Context,
-        _host: &mut H,
-        _budget: u32,
+        context: &Context,
+        host: &mut H,
+        budget: u32,
     ) -> bool {
-        false
+        for _ in 0..budget {
+            let (Fetch::Wr(wr) | Fetch::Malformed(wr, _)) = host.take_recv() else {
+                return false;
+            };
+            abandon(wr, WcStatus::WrFlushErr, context, host);
+        }
+        true
     }
 
-    pub(crate) fn reset<H: Host>(&mut self, _host: &mut H) {}
+    /// To RESET: forgets everything; a held receive WQE is given back without a completion.
+    pub(crate) fn reset<H: Host>(&mut self, host: &mut H) {
+        if let Some(held) = self.held.take() {
+            host.release_recv(held.wr.slot);
+        }
+        self.ring.clear();
+        self.expected = Psn::default();
+        self.msn = 0;
+        self.message = Message::None;
+        self.order = Order::Kept;
+        self.answer = Answer::Nothing;
+    }
+
+    /// A packet of a reliable connection (§9.7.4).
+    fn handle_reliable<H: Host>(
+        &mut self,
+        packet: &Packet,
+        context: &Context,
+        host: &mut H,
+    ) -> Outcome {
+        match packet.bth.psn.since(self.expected) {
+            0 => match self.execute(packet, context, host) {
+                Ok(psns) => {
+                    self.expected = self.expected.plus(psns);
+                    self.acknowledge(packet, host);
+                    Outcome::Continue
+                }
+                Err(refusal) => self.refuse(refusal, context, host),
+            },
+            1.. => {
+                self.report_missing(host);
+                Outcome::Continue
+            }
+            _ => {
+                self.answer_duplicate(packet, context, host);
+                Outcome::Continue
+            }
+        }
+    }
+
+    /// A packet was carried out in its turn: it may want an acknowledgement.
+    fn acknowledge<H: Host>(&mut self, packet: &Packet, host: &mut H) {
+        let answered = is_recorded(&packet.body);
+        self.answer = match self.answer {
+            // The packet that was dropped is still missing, behind this one.
+            Answer::Missing => return,
+            Answer::Ack(_) if !answered => {
+                host.count(Count::AckDeferred);
+                Answer::Ack(packet.bth.psn)
+            }
+            _ if packet.bth.ack_req && !answered => Answer::Ack(packet.bth.psn),
+            _ => Answer::Nothing,
+        };
+        self.order = Order::Kept;
+    }
+
+    /// A packet came ahead of its turn: one NAK asks the peer to go back (§9.7.5.2.8).
+    fn report_missing<H: Host>(&mut self, host: &mut H) {
+        host.count(Count::OutOfSeqRequest);
+        if self.order == Order::Kept {
+            self.order = Order::Awaited;
+            self.answer = Answer::Missing;
+        }
+    }
+
+    /// The expected packet of a reliable connection wasn't carried out.
+    fn refuse<H: Host>(&mut self, refusal: Refusal, context: &Context, host: &mut H) -> Outcome {
+        match refusal {
+            Refusal::Lost => Outcome::Continue,
+            Refusal::NotReady => {
+                self.order = Order::Awaited;
+                self.answer = Answer::NotReady;
+                Outcome::Continue
+            }
+            Refusal::Request(code) => {
+                self.answer = Answer::Refused(self.expected, code);
+                self.report(code, context, host);
+                Outcome::Fatal
+            }
+            Refusal::Receive(status, code) => {
+                self.answer = Answer::Refused(self.expected, code);
+                self.abandon_held(status, context, host);
+                Outcome::Fatal
+            }
+        }
+    }
+
+    /// Tells the owner that a request broke the QP: by the receive WQE in use, or by an event
+    /// (§9.9.3).
+    fn report<H: Host>(&mut self, code: NakCode, context: &Context, host: &mut H) {
+        let (status, event) = match code {
+            NakCode::RemoteAccess => (WcStatus::LocAccessErr, Event::QpAccessErr),
+            NakCode::RemoteOperational => (WcStatus::LocQpOpErr, Event::QpFatal),
+            _ => (WcStatus::RemInvReqErr, Event::QpReqErr),
+        };
+        if self.held.is_some() {
+            self.abandon_held(status, context, host);
+        } else {
+            host.raise(event);
+        }
+    }
+
+    /// A packet of an unreliable connection: what can't be carried out is dropped, together with
+    /// the rest of its message (§9.8.2).
+    fn handle_unreliable<H: Host>(
+        &mut self,
+        packet: &Packet,
+        context: &Context,
+        host: &mut H,
+    ) -> Outcome {
+        if packet.bth.psn != self.expected {
+            host.count(Count::OutOfSeqRequest);
+            self.message = Message::None;
+        }
+        if starts_message(&packet.body) {
+            self.message = Message::None;
+        }
+        self.expected = packet.bth.psn.next();
+        match self.execute(packet, context, host) {
+            Ok(_) => Outcome::Continue,
+            Err(Refusal::Receive(status, _)) => {
+                self.abandon_held(status, context, host);
+                Outcome::Fatal
+            }
+            Err(_) => {
+                self.message = Message::None;
+                host.count(Count::Dropped);
+                Outcome::Continue
+            }
+        }
+    }
+
+    /// The receive WQE to fill: the held one, or the next.
+    fn hold<H: Host>(&mut self, host: &mut H) -> Result<RecvWr, Refusal> {
+        if self.held.is_none() {
+            self.held = match host.take_recv() {
+                Fetch::Empty => None,
+                Fetch::Wr(wr) => Some(Held { wr, fault: None }),
+                Fetch::Malformed(wr, status) => Some(Held {
+                    wr,
+                    fault: Some(status),
+                }),
+            };
+        }
+        match self.held {
+            None => Err(Refusal::NotReady),
+            Some(Held { wr, fault: None }) => Ok(wr),
+            Some(Held {
+                fault: Some(status),
+                ..
+            }) => Err(Refusal::Receive(status, NakCode::RemoteOperational)),
+        }
+    }
+
+    /// The held receive WQE, if any, ends with `status`.
+    fn abandon_held<H: Host>(&mut self, status: WcStatus, context: &Context, host: &mut H) {
+        if let Some(held) = self.held.take() {
+            abandon(held.wr, status, context, host);
+        }
+    }
+
+    /// The held receive WQE has received a message.
+    fn complete_held<H: Host>(&mut self, received: Received, host: &mut H) {
+        if let Some(Held { wr, .. }) = self.held.take() {
+            host.release_recv(wr.slot);
+            host.complete_recv(RecvWc {
+                wr_id: wr.wr_id,
+                status: WcStatus::Success,
+                opcode: received.opcode,
+                byte_len: received.byte_len,
+                extra: received.extra,
+                src_qp: received.src_qp,
+                solicited: received.solicited,
+                grh: received.grh,
+            });
+            host.count(Count::RdmaRecvs);
+        }
+    }
+
+    /// A message is complete.
+    fn end_message(&mut self) {
+        self.message = Message::None;
+        self.msn = self.msn.wrapping_add(1) & 0xff_ffff;
+    }
+}
+
+/// A message that fills a receive WQE.
+#[derive(Clone, Copy, Debug)]
+struct Received {
+    opcode: WcOpcode,
+    byte_len: u32,
+    extra: RecvExtra,
+    src_qp: Qpn,
+    solicited: bool,
+    grh: bool,
+}
+
+/// Ends a receive WQE that receives nothing.
+fn abandon<H: Host>(wr: RecvWr, status: WcStatus, context: &Context, host: &mut H) {
+    host.release_recv(wr.slot);
+    host.complete_recv(RecvWc {
+        wr_id: wr.wr_id,
+        status,
+        opcode: WcOpcode::Recv,
+        byte_len: 0,
+        extra: RecvExtra::None,
+        src_qp: context.settings.dest_qpn,
+        solicited: false,
+        grh: false,
+    });
+}
+
+/// The answer to this request is kept in the ring, and acknowledges what came before.
+fn is_recorded(body: &Body) -> bool {
+    !matches!(body, Body::Send(_) | Body::Write(_))
+}
+
+/// The packet is the first of a message.
+fn starts_message(body: &Body) -> bool {
+    !matches!(
+        body,
+        Body::Send(SendPart::Middle | SendPart::Last(_))
+            | Body::Write(WritePart::Middle | WritePart::Last(_))
+    )
 }

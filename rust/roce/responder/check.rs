@@ -1,0 +1,370 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Order and lengths of the packets of a message (IBTA 1.x §9.7.4.1.2, §9.7.4.1.6).
+
+use crate::ids::Imm;
+use crate::mtu::Mtu;
+use crate::wire::packet::{AtomicEth, NakCode, Reth, SendPart, WritePart};
+use crate::wire::MAX_MESSAGE;
+use crate::wr::{FlushKind, SendTail};
+
+/// The message of which some packets were carried out and more must come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Message {
+    /// None: the next packet must start one.
+    None,
+    /// A SEND of which `received` bytes came.
+    Send { received: u32 },
+    /// An RDMA WRITE of which `received` bytes came.
+    Write { reth: Reth, received: u32 },
+}
+
+/// A packet that fits its message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Segment<T> {
+    /// Where its payload lies in the message.
+    pub(super) offset: u32,
+    /// What comes with the message's end, if this is its last packet.
+    pub(super) end: Option<T>,
+    /// Bytes of the message up to and with this packet.
+    pub(super) received: u32,
+}
+
+/// The place of a packet in its message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    First,
+    Middle,
+    Last,
+    Only,
+}
+
+impl Place {
+    /// FIRST and MIDDLE packets are full, LAST ones not empty, and none is more than full.
+    fn admits(self, payload_len: u32, mtu: Mtu) -> bool {
+        match self {
+            Self::First | Self::Middle => payload_len == mtu.bytes(),
+            Self::Last => (1..=mtu.bytes()).contains(&payload_len),
+            Self::Only => payload_len <= mtu.bytes(),
+        }
+    }
+
+    const fn starts(self) -> bool {
+        matches!(self, Self::First | Self::Only)
+    }
+}
+
+impl Message {
+    /// Checks that a packet of a SEND continues or starts a message.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidRequest`.
+    pub(super) fn check_send(
+        self,
+        part: SendPart,
+        payload_len: u32,
+        mtu: Mtu,
+    ) -> Result<Segment<SendTail>, NakCode> {
+        let (place, end) = match part {
+            SendPart::First => (Place::First, None),
+            SendPart::Middle => (Place::Middle, None),
+            SendPart::Last(tail) => (Place::Last, Some(tail)),
+            SendPart::Only(tail) => (Place::Only, Some(tail)),
+        };
+        let offset = match (self, place.starts()) {
+            (Self::None, true) => 0,
+            (Self::Send { received }, false) => received,
+            _ => return Err(NakCode::InvalidRequest),
+        };
+        let received = checked_total(offset, payload_len, place, mtu)?;
+        Ok(Segment {
+            offset,
+            end,
+            received,
+        })
+    }
+
+    /// Checks that a packet of an RDMA WRITE continues or starts a message, and that the message
+    /// ends exactly where its RETH says. `end` is the immediate of the last packet.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidRequest`.
+    pub(super) fn check_write(
+        self,
+        part: WritePart,
+        payload_len: u32,
+        mtu: Mtu,
+    ) -> Result<(Reth, Segment<Option<Imm>>), NakCode> {
+        let (place, start, end) = match part {
+            WritePart::First(reth) => (Place::First, Some(reth), None),
+            WritePart::Middle => (Place::Middle, None, None),
+            WritePart::Last(imm) => (Place::Last, None, Some(imm)),
+            WritePart::Only(reth, imm) => (Place::Only, Some(reth), Some(imm)),
+        };
+        let (reth, offset) = match (self, start) {
+            (Self::None, Some(reth)) => (reth, 0),
+            (Self::Write { reth, received }, None) => (reth, received),
+            _ => return Err(NakCode::InvalidRequest),
+        };
+        let received = checked_total(offset, payload_len, place, mtu)?;
+        let fits = match end {
+            Some(_) => received == reth.length,
+            None => received < reth.length,
+        };
+        if !fits || reth.length > MAX_MESSAGE {
+            return Err(NakCode::InvalidRequest);
+        }
+        let segment = Segment {
+            offset,
+            end,
+            received,
+        };
+        Ok((reth, segment))
+    }
+
+    /// A request of one packet may come only between messages.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidRequest`.
+    pub(super) fn check_none(self) -> Result<(), NakCode> {
+        match self {
+            Self::None => Ok(()),
+            _ => Err(NakCode::InvalidRequest),
+        }
+    }
+}
+
+/// The bytes received with this packet, if its payload fits its place.
+fn checked_total(offset: u32, payload_len: u32, place: Place, mtu: Mtu) -> Result<u32, NakCode> {
+    offset
+        .checked_add(payload_len)
+        .filter(|total| *total <= MAX_MESSAGE && place.admits(payload_len, mtu))
+        .ok_or(NakCode::InvalidRequest)
+}
+
+/// The longest READ is that of any message.
+///
+/// # Errors
+///
+/// `InvalidRequest`.
+pub(super) fn check_read(reth: &Reth) -> Result<(), NakCode> {
+    valid(reth.length <= MAX_MESSAGE)
+}
+
+/// How many packets, and PSNs, a READ of that many bytes is answered with: at least one.
+pub(super) fn read_psns(length: u32, mtu: Mtu) -> u32 {
+    let shift = mtu.bytes().trailing_zeros();
+    let partial = length & mtu.bytes().wrapping_sub(1) != 0;
+    let full = length.checked_shr(shift).unwrap_or(0);
+    full.saturating_add(u32::from(partial)).max(1)
+}
+
+/// Atomics work on aligned words (§9.4.5).
+///
+/// # Errors
+///
+/// `InvalidRequest`.
+pub(super) fn check_atomic(eth: &AtomicEth) -> Result<(), NakCode> {
+    valid(is_aligned(eth.va))
+}
+
+/// ATOMIC WRITE stores one aligned word (annex A19).
+///
+/// # Errors
+///
+/// `InvalidRequest`.
+pub(super) fn check_atomic_write(reth: &Reth, payload_len: u32) -> Result<(), NakCode> {
+    let whole = reth.length == ATOMIC_BYTES && payload_len == ATOMIC_BYTES;
+    valid(whole && is_aligned(reth.va))
+}
+
+/// FLUSH asks for at least one placement, of a range or of a whole region (annex A19).
+///
+/// # Errors
+///
+/// `InvalidRequest`.
+pub(super) fn check_flush(kind: FlushKind, reth: &Reth) -> Result<(), NakCode> {
+    let placement = (1..=PLACEMENT_ALL).contains(&kind.placement);
+    valid(placement && kind.selectivity <= SELECT_REGION && reth.length <= MAX_MESSAGE)
+}
+
+/// Bytes that an atomic works on.
+pub(super) const ATOMIC_BYTES: u32 = 8;
+
+/// FLUSH: global visibility and persistence.
+const PLACEMENT_ALL: u8 = 3;
+
+/// FLUSH: the whole memory region rather than a range of it.
+pub(super) const SELECT_REGION: u8 = 1;
+
+const fn is_aligned(va: u64) -> bool {
+    va & 7 == 0
+}
+
+fn valid(condition: bool) -> Result<(), NakCode> {
+    condition.then_some(()).ok_or(NakCode::InvalidRequest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::Rkey;
+
+    const MTU: Mtu = Mtu::Bytes1024;
+
+    fn reth(length: u32) -> Reth {
+        Reth {
+            va: 0x1000,
+            rkey: Rkey(7),
+            length,
+        }
+    }
+
+    #[test]
+    fn payloads_fit_their_place() {
+        let table = [
+            (
+                Place::First,
+                [(0, false), (1023, false), (1024, true), (1025, false)],
+            ),
+            (
+                Place::Middle,
+                [(0, false), (1023, false), (1024, true), (1025, false)],
+            ),
+            (
+                Place::Last,
+                [(0, false), (1, true), (1024, true), (1025, false)],
+            ),
+            (
+                Place::Only,
+                [(0, true), (1, true), (1024, true), (1025, false)],
+            ),
+        ];
+        for (place, cases) in table {
+            for (len, fits) in cases {
+                assert_eq!(place.admits(len, MTU), fits, "{place:?} of {len}");
+            }
+        }
+    }
+
+    #[test]
+    fn messages_follow_their_order() {
+        let send = Message::Send { received: 1024 };
+        let write = Message::Write {
+            reth: reth(3000),
+            received: 1024,
+        };
+        let plain = SendTail::Plain;
+        let sends = [
+            (SendPart::First, [true, false, false]),
+            (SendPart::Middle, [false, true, false]),
+            (SendPart::Last(plain), [false, true, false]),
+            (SendPart::Only(plain), [true, false, false]),
+        ];
+        for (part, admitted) in sends {
+            for (message, ok) in [Message::None, send, write].into_iter().zip(admitted) {
+                let result = message.check_send(part, 1024, MTU);
+                assert_eq!(result.is_ok(), ok, "{part:?} in {message:?}");
+            }
+        }
+        let writes = [
+            (WritePart::First(reth(3000)), [true, false, false]),
+            (WritePart::Middle, [false, false, true]),
+            (WritePart::Only(reth(1024), None), [true, false, false]),
+        ];
+        for (part, admitted) in writes {
+            for (message, ok) in [Message::None, send, write].into_iter().zip(admitted) {
+                let result = message.check_write(part, 1024, MTU);
+                assert_eq!(result.is_ok(), ok, "{part:?} in {message:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn writes_end_where_their_reth_says() {
+        let imm = Some(Imm(1));
+        let at = |length, received| Message::Write {
+            reth: reth(length),
+            received,
+        };
+        let table = [
+            (at(1500, 1024), WritePart::Last(None), 476, true),
+            (at(1500, 1024), WritePart::Last(imm), 475, false),
+            (at(1500, 1024), WritePart::Last(imm), 477, false),
+            (at(2048, 1024), WritePart::Last(None), 1024, true),
+            // A MIDDLE packet must leave something for the LAST.
+            (at(2048, 1024), WritePart::Middle, 1024, false),
+            (at(2049, 1024), WritePart::Middle, 1024, true),
+            (Message::None, WritePart::First(reth(1024)), 1024, false),
+            (Message::None, WritePart::First(reth(1025)), 1024, true),
+            (Message::None, WritePart::Only(reth(0), imm), 0, true),
+            (Message::None, WritePart::Only(reth(0), imm), 1, false),
+            (Message::None, WritePart::Only(reth(1), None), 0, false),
+            (
+                Message::None,
+                WritePart::First(reth(MAX_MESSAGE)),
+                1024,
+                true,
+            ),
+            (
+                Message::None,
+                WritePart::First(reth(MAX_MESSAGE + 1)),
+                1024,
+                false,
+            ),
+        ];
+        for (message, part, len, ok) in table {
+            let result = message.check_write(part, len, MTU);
+            assert_eq!(result.is_ok(), ok, "{part:?} of {len} in {message:?}");
+        }
+    }
+
+    #[test]
+    fn sends_are_bounded() {
+        let full = Message::Send {
+            received: MAX_MESSAGE - 1024,
+        };
+        let last = SendPart::Last(SendTail::Plain);
+        assert!(full.check_send(last, 1024, MTU).is_ok());
+        let over = Message::Send {
+            received: MAX_MESSAGE,
+        };
+        assert!(over.check_send(last, 1, MTU).is_err());
+    }
+
+    #[test]
+    fn reads_take_a_psn_per_packet() {
+        for (length, psns) in [
+            (0, 1),
+            (1, 1),
+            (1024, 1),
+            (1025, 2),
+            (2048, 2),
+            (MAX_MESSAGE, 1 << 21),
+            (MAX_MESSAGE - 1, 1 << 21),
+        ] {
+            assert_eq!(read_psns(length, MTU), psns, "{length} bytes");
+        }
+    }
+
+    #[test]
+    fn flushes_name_a_placement() {
+        for (placement, selectivity, ok) in [
+            (0, 0, false),
+            (1, 0, true),
+            (2, 1, true),
+            (3, 1, true),
+            (4, 0, false),
+            (1, 2, false),
+        ] {
+            let kind = FlushKind {
+                placement,
+                selectivity,
+            };
+            assert_eq!(check_flush(kind, &reth(8)).is_ok(), ok, "{kind:?}");
+        }
+    }
+}

@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Carrying out a request packet whose turn it is.
+//!
+//! Nothing of the responder changes before the last step that can fail, so that a packet that
+//! counts as lost may simply come again. What stays is a receive WQE that was taken for it.
+
+use super::check::{self, Message, Segment, ATOMIC_BYTES, SELECT_REGION};
+use super::replay::{Recorded, Replay};
+use super::{Received, Refusal, Responder};
+use crate::host::{Host, RemoteAccess};
+use crate::ids::Imm;
+use crate::qp::{Context, Slots};
+use crate::wc::{RecvExtra, WcOpcode, WcStatus};
+use crate::wire::packet::{AtomicEth, Body, NakCode, Packet, Reth, SendPart, WritePart};
+use crate::wr::{FlushKind, RecvWr, SendTail};
+
+impl From<NakCode> for Refusal {
+    fn from(code: NakCode) -> Self {
+        Self::Request(code)
+    }
+}
+
+impl<R: Slots<Replay>> Responder<R> {
+    /// Carries out a packet and returns how many PSNs it takes up.
+    pub(super) fn execute<H: Host>(
+        &mut self,
+        packet: &Packet,
+        context: &Context,
+        host: &mut H,
+    ) -> Result<u32, Refusal> {
+        match packet.body {
+            Body::Send(part) => self.execute_send(part, packet, context, host),
+            Body::Write(part) => self.execute_write(part, packet, context, host),
+            Body::ReadRequest(reth) => self.execute_read(reth, packet, context, host),
+            Body::Atomic(eth) => self.execute_atomic(eth, packet, context, host),
+            Body::AtomicWrite(reth) => self.execute_atomic_write(reth, packet, context, host),
+            Body::Flush(kind, reth) => self.execute_flush(kind, reth, packet, context, host),
+            Body::Ack(_) | Body::AtomicAck(..) | Body::ReadResponse(_) | Body::Cnp => {
+                Err(Refusal::Request(NakCode::InvalidRequest))
+            }
+        }
+    }
+
+    fn execute_send<H: Host>(
+        &mut self,
+        part: SendPart,
+        packet: &Packet,
+        context: &Context,
+        host: &mut H,
+    ) -> Result<u32, Refusal> {
+        let mtu = context.settings.path_mtu;
+        let segment = self.message.check_send(part, packet.payload_len, mtu)?;
+        let wr = self.hold(host)?;
+        fill(&wr, &segment, packet, host)?;
+        match segment.end {
+            None => {
+                self.message = Message::Send {
+                    received: segment.received,
+                };
+            }
+            Some(tail) => {
+                let extra = match tail {
+                    SendTail::Plain => RecvExtra::None,
+                    SendTail::Imm(imm) => RecvExtra::Imm(imm),
+                    SendTail::Invalidate(rkey) => {
+                        host.invalidate_remote(rkey)?;
+                        RecvExtra::Invalidated(rkey)
+                    }
+                };
+                self.complete_held(
+                    Received {
+                        opcode: WcOpcode::Recv,
+                        byte_len: segment.received,
+                        extra,
+                        src_qp: context.settings.dest_qpn,
+                        solicited: packet.bth.solicited,
+                        grh: false,
+                    },
+                    host,
+                );
+                self.end_message();
+            }
+        }
+        Ok(1)
+    }
+
+    fn execute_write<H: Host>(
+        &mut self,
+        part: WritePart,
+        packet: &Packet,
+        context: &Context,
+        host: &mut H,
+    ) -> Result<u32, Refusal> {
+        let mtu = context.settings.path_mtu;
+        let (reth, segment) = self.message.check_write(part, packet.payload_len, mtu)?;
+        permit(context.settings.access.write)?;
+        if segment.offset == 0 {
+            reach(&reth, RemoteAccess::Write, host)?;
+        }
+        if let Some(Some(_)) = segment.end {
+            self.hold(host)?;
+        }
+        if packet.payload_len != 0 {
+            host.write_remote(reth.rkey, reth.va.wrapping_add(u64::from(segment.offset)))?;
+        }
+        match segment.end {
+            None => {
+                self.message = Message::Write {
+                    reth,
+                    received: segment.received,
+                };
+            }
+            Some(imm) => {
+                if let Some(imm) = imm {
+                    self.complete_write(imm, reth.length, packet, context, host);
+                }
+                self.end_message();
+            }
+        }
+        Ok(1)
+    }
+
+    /// The completion of an RDMA WRITE WITH IMMEDIATE.
+    fn complete_write<H: Host>(
+        &mut self,
+        imm: Imm,
+        byte_len: u32,
+        packet: &Packet,
+        context: &Context,
+        host: &mut H,
+    ) {
+        self.complete_held(
+            Received {
+                opcode: WcOpcode::RecvRdmaWithImm,
+                byte_len,
+                extra: RecvExtra::Imm(imm),
+                src_qp: context.settings.dest_qpn,
+                solicited: packet.bth.solicited,
+                grh: false,
+            },
+            host,
+        );
+    }
+
+    fn execute_read<H: Host>(
+        &mut self,
+        reth: Reth,
+        packet: &Packet,
+        context: &Context,
+        host: &mut H,
+    ) -> Result<u32, Refusal> {
+        self.message.check_none()?;
+        check::check_read(&reth)?;
+        permit(context.settings.access.read)?;
+        self.ring.check_room(context.settings.max_dest_rd_atomic)?;
+        reach(&reth, RemoteAccess::Read, host)?;
+        let psns = check::read_psns(reth.length, context.settings.path_mtu);
+        self.record(Recorded::Read(reth), psns, packet, context);
+        Ok(psns)
+    }
+
+    fn execute_atomic<H: Host>(
+        &mut self,
+        eth: AtomicEth,
+        packet: &Packet,
+        context: &Context,
+        host: &mut H,
+    ) -> Result<u32, Refusal> {
+        self.message.check_none()?;
+        check::check_atomic(&eth)?;
+        permit(context.settings.access.atomic)?;
+        self.ring.check_room(context.settings.max_dest_rd_atomic)?;
+        host.check_remote(eth.rkey, eth.va, ATOMIC_BYTES, RemoteAccess::Atomic)?;
+        let original = host.atomic_remote(eth.rkey, eth.va, eth.op)?;
+        self.record(Recorded::Atomic(eth, original), 1, packet, context);
+        Ok(1)
+    }
+
+    fn execute_atomic_write<H: Host>(
+        &mut self,
+        reth: Reth,
+        packet: &Packet,
+        context: &Context,
+        host: &mut H,
+    ) -> Result<u32, Refusal> {
+        self.message.check_none()?;
+        check::check_atomic_write(&reth, packet.payload_len)?;
+        permit(context.settings.access.write)?;
+        self.ring.check_room(context.settings.max_dest_rd_atomic)?;
+        reach(&reth, RemoteAccess::Write, host)?;
+        host.atomic_write_remote(reth.rkey, reth.va)?;
+        self.record(Recorded::AtomicWrite(reth), 1, packet, context);
+        Ok(1)
+    }
+
+    fn execute_flush<H: Host>(
+        &mut self,
+        kind: FlushKind,
+        reth: Reth,
+        packet: &Packet,
+        context: &Context,
+        host: &mut H,
+    ) -> Result<u32, Refusal> {
+        self.message.check_none()?;
+        check::check_flush(kind, &reth)?;
+        permit(context.settings.access.flush)?;
+        self.ring.check_room(context.settings.max_dest_rd_atomic)?;
+        reach(&reth, RemoteAccess::Flush(kind), host)?;
+        if reth.length != 0 || kind.selectivity == SELECT_REGION {
+            host.flush_remote(reth.rkey, reth.va, reth.length, kind)?;
+        }
+        self.record(Recorded::Flush(kind, reth), 1, packet, context);
+        Ok(1)
+    }
+
+    /// A request was carried out whose answer must be remembered. It counts as completed at once,
+    /// a READ too (§9.7.7.1).
+    fn record(&mut self, request: Recorded, psns: u32, packet: &Packet, context: &Context) {
+        self.end_message();
+        let replay = Replay::new(request, packet.bth.psn, psns, self.msn);
+        self.ring.push(replay, context.settings.max_dest_rd_atomic);
+    }
+}
+
+/// Places the payload of a SEND.
+fn fill<H: Host>(
+    wr: &RecvWr,
+    segment: &Segment<SendTail>,
+    packet: &Packet,
+    host: &mut H,
+) -> Result<(), Refusal> {
+    if segment.received > wr.length {
+        return Err(Refusal::Receive(
+            WcStatus::LocLenErr,
+            NakCode::InvalidRequest,
+        ));
+    }
+    if packet.payload_len == 0 {
+        return Ok(());
+    }
+    host.scatter_recv(wr.slot, segment.offset)
+        .map_err(|status| Refusal::Receive(status, NakCode::RemoteOperational))
+}
+
+/// An operation that the QP's access flags leave out isn't supported (§9.7.4.1.5).
+fn permit(right: bool) -> Result<(), Refusal> {
+    right
+        .then_some(())
+        .ok_or(Refusal::Request(NakCode::InvalidRequest))
+}
+
+/// Checks a whole range; an empty one needs no key (§9.7.4.1.5).
+fn reach<H: Host>(reth: &Reth, access: RemoteAccess, host: &mut H) -> Result<(), Refusal> {
+    if reth.length == 0 {
+        return Ok(());
+    }
+    host.check_remote(reth.rkey, reth.va, reth.length, access)?;
+    Ok(())
+}

@@ -1,0 +1,369 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What the responder remembers of READs, atomics, ATOMIC WRITEs and FLUSHes: enough to answer
+//! them, and to answer them again (IBTA 1.x §9.7.5.1.5).
+//!
+//! The records form a ring of `max_dest_rd_atomic` places, oldest first and in the order of their
+//! PSNs. A new one takes the place of the oldest, which its peer must have seen answered, or it
+//! would not have asked for more.
+
+use crate::psn::Psn;
+use crate::qp::Slots;
+use crate::wire::packet::{AtomicEth, NakCode, Reth};
+use crate::wr::FlushKind;
+
+/// A request whose answer can be given again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Recorded {
+    /// An RDMA READ.
+    Read(Reth),
+    /// An atomic, and the value that it found.
+    Atomic(AtomicEth, u64),
+    /// An ATOMIC WRITE.
+    AtomicWrite(Reth),
+    /// A FLUSH.
+    Flush(FlushKind, Reth),
+}
+
+/// What is still to be sent of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pending {
+    /// Nothing.
+    Nothing,
+    /// All of it; it is one packet.
+    Whole,
+    /// READ responses.
+    Stream(Stream),
+    /// This packet of the answer can't be given again.
+    Refused(Psn, NakCode),
+}
+
+/// READ responses still to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stream {
+    /// The next packet, counted from the original request's PSN.
+    pub(super) next: u32,
+    /// Where the response ends, in bytes from the original request's address.
+    pub(super) end: u32,
+    /// A FIRST packet was sent.
+    pub(super) begun: bool,
+}
+
+/// How often a record's answer went out in full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sent {
+    Never,
+    Once,
+    Again,
+}
+
+/// A remembered answer.
+#[derive(Clone, Copy, Debug)]
+pub struct Replay {
+    pub(super) request: Recorded,
+    /// PSN of the request, and of the answer's first packet.
+    pub(super) psn: Psn,
+    /// How many PSNs the answer takes up.
+    pub(super) psns: u32,
+    /// The message sequence number that the answer carries.
+    pub(super) msn: u32,
+    pub(super) pending: Pending,
+    pub(super) sent: Sent,
+}
+
+impl Default for Replay {
+    fn default() -> Self {
+        Self {
+            request: Recorded::Read(Reth {
+                va: 0,
+                rkey: crate::ids::Rkey(0),
+                length: 0,
+            }),
+            psn: Psn::default(),
+            psns: 0,
+            msn: 0,
+            pending: Pending::Nothing,
+            sent: Sent::Never,
+        }
+    }
+}
+
+impl Replay {
+    /// A request that was just carried out; its answer is due.
+    pub(super) fn new(request: Recorded, psn: Psn, psns: u32, msn: u32) -> Self {
+        let pending = match request {
+            Recorded::Read(reth) => Pending::Stream(Stream {
+                next: 0,
+                end: reth.length,
+                begun: false,
+            }),
+            _ => Pending::Whole,
+        };
+        Self {
+            request,
+            psn,
+            psns,
+            msn,
+            pending,
+            sent: Sent::Never,
+        }
+    }
+
+    /// The PSN of the answer's last packet.
+    pub(super) fn last_psn(&self) -> Psn {
+        self.psn.plus(self.psns).minus(1)
+    }
+
+    /// The packet of the answer that has this PSN.
+    pub(super) fn packet_at(&self, psn: Psn) -> Option<u32> {
+        u32::try_from(psn.since(self.psn))
+            .ok()
+            .filter(|packet| *packet < self.psns)
+    }
+
+    /// The last packet went out.
+    pub(super) fn finish(&mut self) {
+        self.pending = Pending::Nothing;
+        self.sent = match self.sent {
+            Sent::Never => Sent::Once,
+            Sent::Once | Sent::Again => Sent::Again,
+        };
+    }
+}
+
+/// The records of one QP.
+///
+/// Records are numbered as they come; number `n` lies in place `n mod capacity`.
+///
+/// # Invariants
+///
+/// `oldest ≤ cursor ≤ next`, `next − oldest ≤ capacity`, and no record before `cursor` is pending.
+#[derive(Debug)]
+pub(super) struct Ring<R> {
+    places: R,
+    oldest: u64,
+    /// The first record that may be pending.
+    cursor: u64,
+    next: u64,
+}
+
+/// The number of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Number(u64);
+
+impl<R: Slots<Replay>> Ring<R> {
+    pub(super) fn new(places: R) -> Self {
+        Self {
+            places,
+            oldest: 0,
+            cursor: 0,
+            next: 0,
+        }
+    }
+
+    pub(super) fn capacity(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Forgets all records.
+    pub(super) fn clear(&mut self) {
+        self.oldest = self.next;
+        self.cursor = self.next;
+    }
+
+    /// Checks that the peer may ask for one more answer, of which `limit` are remembered.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidRequest`: none is, or the one to forget hasn't been sent yet (§9.7.4.1.7).
+    pub(super) fn check_room(&self, limit: u8) -> Result<(), NakCode> {
+        let limit = self.bound(limit);
+        if limit == 0 {
+            return Err(NakCode::InvalidRequest);
+        }
+        let last_forgotten = self.next.checked_sub(limit);
+        let unsent = last_forgotten
+            .filter(|number| *number >= self.oldest)
+            .and_then(|number| self.get(Number(number)))
+            .is_some_and(|replay| replay.sent == Sent::Never);
+        if unsent {
+            return Err(NakCode::InvalidRequest);
+        }
+        Ok(())
+    }
+
+    /// Adds a record and forgets the oldest ones, so that `limit` remain. [`Self::check_room`] has
+    /// agreed.
+    pub(super) fn push(&mut self, replay: Replay, limit: u8) {
+        let number = self.next;
+        self.next = self.next.wrapping_add(1);
+        if let Some(place) = self.place(number) {
+            if let Some(slot) = self.places.get_mut(place) {
+                *slot = replay;
+            }
+        }
+        self.oldest = self.oldest.max(self.next.saturating_sub(self.bound(limit)));
+        self.cursor = self.cursor.max(self.oldest);
+    }
+
+    /// The record whose answer has a packet with this PSN.
+    pub(super) fn find(&self, psn: Psn) -> Option<Number> {
+        (self.oldest..self.next).rev().map(Number).find(|number| {
+            self.get(*number)
+                .is_some_and(|replay| replay.packet_at(psn).is_some())
+        })
+    }
+
+    /// The record that came last.
+    pub(super) fn newest(&self) -> Option<&Replay> {
+        self.next
+            .checked_sub(1)
+            .filter(|number| *number >= self.oldest)
+            .and_then(|number| self.get(Number(number)))
+    }
+
+    pub(super) fn get(&self, number: Number) -> Option<&Replay> {
+        self.places.get(self.place(number.0)?)
+    }
+
+    pub(super) fn get_mut(&mut self, number: Number) -> Option<&mut Replay> {
+        let place = self.place(number.0)?;
+        self.places.get_mut(place)
+    }
+
+    /// Sets what is to be sent of a record.
+    pub(super) fn demand(&mut self, number: Number, pending: Pending) {
+        if let Some(replay) = self.get_mut(number) {
+            replay.pending = pending;
+            self.cursor = self.cursor.min(number.0);
+        }
+    }
+
+    /// The oldest record of which something is to be sent.
+    pub(super) fn next_pending(&mut self) -> Option<&mut Replay> {
+        let found = self.first_pending();
+        self.cursor = found.map_or(self.next, |number| number.0);
+        self.get_mut(found?)
+    }
+
+    /// The number of the oldest record of which something is to be sent.
+    pub(super) fn first_pending(&self) -> Option<Number> {
+        (self.cursor..self.next).map(Number).find(|number| {
+            self.get(*number)
+                .is_some_and(|replay| replay.pending != Pending::Nothing)
+        })
+    }
+
+    /// Sends nothing of what is pending.
+    pub(super) fn cancel(&mut self) {
+        while let Some(replay) = self.next_pending() {
+            replay.pending = Pending::Nothing;
+        }
+    }
+
+    fn bound(&self, limit: u8) -> u64 {
+        u64::from(limit).min(self.capacity() as u64)
+    }
+
+    fn place(&self, number: u64) -> Option<usize> {
+        let place = number.checked_rem(self.capacity() as u64)?;
+        usize::try_from(place).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::vec;
+    use std::vec::Vec;
+
+    fn ring(capacity: usize) -> Ring<Vec<Replay>> {
+        Ring::new(vec![Replay::default(); capacity])
+    }
+
+    fn read(psn: u32, psns: u32) -> Replay {
+        let reth = Reth {
+            va: 0,
+            rkey: crate::ids::Rkey(1),
+            length: psns * 256,
+        };
+        Replay::new(Recorded::Read(reth), Psn::new(psn), psns, 0)
+    }
+
+    fn send_all(ring: &mut Ring<Vec<Replay>>) -> Vec<u32> {
+        let mut sent = Vec::new();
+        while let Some(replay) = ring.next_pending() {
+            sent.push(replay.psn.get());
+            replay.finish();
+        }
+        sent
+    }
+
+    #[test]
+    fn no_room_without_places_or_limit() {
+        assert!(ring(0).check_room(1).is_err());
+        assert!(ring(4).check_room(0).is_err());
+        assert!(ring(4).check_room(1).is_ok());
+    }
+
+    #[test]
+    fn unsent_answers_are_not_forgotten() {
+        let mut ring = ring(8);
+        ring.push(read(10, 1), 2);
+        ring.push(read(11, 1), 2);
+        assert!(ring.check_room(2).is_err());
+        ring.next_pending().unwrap().finish();
+        assert!(ring.check_room(2).is_ok());
+        ring.push(read(12, 1), 2);
+        assert_eq!(ring.find(Psn::new(10)), None);
+        assert_eq!(send_all(&mut ring), [11, 12]);
+    }
+
+    #[test]
+    fn a_shrunken_limit_forgets_all_beyond_it() {
+        let mut ring = ring(8);
+        for psn in 0..6 {
+            ring.push(read(psn, 1), 8);
+        }
+        assert!(ring.check_room(2).is_err());
+        assert_eq!(send_all(&mut ring), [0, 1, 2, 3, 4, 5]);
+        ring.push(read(6, 1), 2);
+        assert_eq!(ring.find(Psn::new(4)), None);
+        assert!(ring.find(Psn::new(5)).is_some());
+        assert!(ring.find(Psn::new(6)).is_some());
+    }
+
+    #[test]
+    fn answers_leave_in_order_of_psn() {
+        let mut ring = ring(4);
+        for (psn, psns) in [(0xff_fffe, 4), (2, 1), (3, 2)] {
+            ring.push(read(psn, psns), 4);
+        }
+        assert_eq!(send_all(&mut ring), [0xff_fffe, 2, 3]);
+        let last = ring.find(Psn::new(4)).unwrap();
+        let first = ring.find(Psn::new(1)).unwrap();
+        ring.demand(last, Pending::Whole);
+        ring.demand(first, Pending::Whole);
+        assert_eq!(send_all(&mut ring), [0xff_fffe, 3]);
+        assert_eq!(ring.first_pending(), None);
+    }
+
+    #[test]
+    fn forgetting_a_pending_replay_cancels_it() {
+        let mut ring = ring(1);
+        ring.push(read(0, 1), 1);
+        assert_eq!(send_all(&mut ring), [0]);
+        let number = ring.find(Psn::new(0)).unwrap();
+        ring.demand(number, Pending::Whole);
+        ring.push(read(1, 1), 1);
+        assert_eq!(send_all(&mut ring), [1]);
+    }
+
+    #[test]
+    fn packets_are_found_across_the_wrap() {
+        let replay = read(0xff_ffff, 3);
+        let packets = [0xff_fffe, 0xff_ffff, 0, 1, 2].map(|psn| replay.packet_at(Psn::new(psn)));
+        assert_eq!(packets, [None, Some(0), Some(1), Some(2), None]);
+        assert_eq!(replay.last_psn().get(), 1);
+    }
+}

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Turning what is due into packets, one at a time.
+
+use super::replay::{Pending, Recorded, Sent, Stream};
+use super::{nak_code, Answer, Refusal, Replay, Responder};
+use crate::host::{AccessFault, Count, Host};
+use crate::ids::Pkey;
+use crate::psn::Psn;
+use crate::qp::{Context, Outcome, Slots};
+use crate::transmit::{Source, Transmit};
+use crate::wire::packet::{Aeth, Body, Bth, NakCode, Packet, ReadPart, Reth, Service, Syndrome};
+
+/// The credit count that stands for "no end-to-end flow control" (IBTA 1.x §9.7.7.2).
+const UNLIMITED: Syndrome = Syndrome::Ack { credits: 31 };
+
+impl<R: Slots<Replay>> Responder<R> {
+    /// [`Self::poll_transmit`] would return a packet.
+    pub(crate) fn has_pending(&self) -> bool {
+        self.answer != Answer::Nothing || self.ring.first_pending().is_some()
+    }
+
+    /// The next response, if one is due.
+    pub(crate) fn poll_transmit<H: Host>(
+        &mut self,
+        context: &Context,
+        host: &mut H,
+    ) -> Option<Transmit> {
+        if let Some(replay) = self.ring.next_pending() {
+            return next_packet(replay, context);
+        }
+        let (psn, syndrome) = match self.answer {
+            Answer::Nothing => return None,
+            Answer::Ack(psn) => (psn, UNLIMITED),
+            Answer::Missing => (self.expected, Syndrome::Nak(NakCode::PsnSequence)),
+            Answer::NotReady => (self.expected, self.not_ready(context, host)),
+            Answer::Refused(psn, code) => (psn, Syndrome::Nak(code)),
+        };
+        self.answer = Answer::Nothing;
+        let aeth = Aeth {
+            syndrome,
+            msn: self.msn,
+        };
+        Some(response(psn, Body::Ack(aeth), context))
+    }
+
+    /// The host could not read the memory under a READ response.
+    ///
+    /// The peer is told; the QP breaks if it was told what it asked for the first time only.
+    pub(crate) fn transmit_failed<H: Host>(
+        &mut self,
+        transmit: &Transmit,
+        fault: AccessFault,
+        context: &Context,
+        host: &mut H,
+    ) -> Outcome {
+        let psn = transmit.packet.bth.psn;
+        let (Some(number), Some(code)) = (self.ring.find(psn), nak_code(fault)) else {
+            return Outcome::Continue;
+        };
+        let repeated = self.ring.get(number).is_some_and(|replay| {
+            let last = psn == replay.last_psn();
+            replay.sent == Sent::Again || (replay.sent == Sent::Once && !last)
+        });
+        if repeated {
+            self.ring.demand(number, Pending::Refused(psn, code));
+            return Outcome::Continue;
+        }
+        self.ring.cancel();
+        self.answer = Answer::Refused(psn, code);
+        self.report(code, context, host);
+        Outcome::Fatal
+    }
+
+    /// Looks once more for a receive WQE: where one was posted meanwhile the peer is asked to go
+    /// back at once, instead of after a time.
+    fn not_ready<H: Host>(&mut self, context: &Context, host: &mut H) -> Syndrome {
+        if self.hold(host) != Err(Refusal::NotReady) {
+            return Syndrome::Nak(NakCode::PsnSequence);
+        }
+        host.count(Count::SendRnrErr);
+        Syndrome::RnrNak {
+            timer: context.settings.min_rnr_timer,
+        }
+    }
+}
+
+/// The next packet of a remembered answer.
+fn next_packet(replay: &mut Replay, context: &Context) -> Option<Transmit> {
+    let aeth = Aeth {
+        syndrome: UNLIMITED,
+        msn: replay.msn,
+    };
+    let body = match (replay.pending, replay.request) {
+        (Pending::Nothing, _) => return None,
+        (Pending::Refused(psn, code), _) => {
+            replay.pending = Pending::Nothing;
+            let syndrome = Syndrome::Nak(code);
+            return Some(response(psn, Body::Ack(Aeth { syndrome, ..aeth }), context));
+        }
+        (Pending::Stream(stream), Recorded::Read(reth)) => {
+            return Some(next_read_response(replay, stream, &reth, aeth, context));
+        }
+        (_, Recorded::Atomic(_, original)) => Body::AtomicAck(aeth, original),
+        (_, _) => Body::ReadResponse(ReadPart::Only(aeth)),
+    };
+    replay.finish();
+    Some(response(replay.psn, body, context))
+}
+
+fn next_read_response(
+    replay: &mut Replay,
+    stream: Stream,
+    reth: &Reth,
+    aeth: Aeth,
+    context: &Context,
+) -> Transmit {
+    let mtu = context.settings.path_mtu.bytes();
+    let offset = stream.next.saturating_mul(mtu);
+    let left = stream.end.saturating_sub(offset);
+    let part = match (stream.begun, left > mtu) {
+        (false, true) => ReadPart::First(aeth),
+        (false, false) => ReadPart::Only(aeth),
+        (true, true) => ReadPart::Middle,
+        (true, false) => ReadPart::Last(aeth),
+    };
+    if left > mtu {
+        replay.pending = Pending::Stream(Stream {
+            next: stream.next.wrapping_add(1),
+            begun: true,
+            ..stream
+        });
+    } else {
+        replay.finish();
+    }
+    let psn = replay.psn.plus(stream.next);
+    let mut transmit = response(psn, Body::ReadResponse(part), context);
+    transmit.packet.payload_len = left.min(mtu);
+    if left != 0 {
+        transmit.source = Source::Remote {
+            rkey: reth.rkey,
+            va: reth.va.wrapping_add(u64::from(offset)),
+        };
+    }
+    transmit
+}
+
+/// A response without payload.
+fn response(psn: Psn, body: Body, context: &Context) -> Transmit {
+    let bth = Bth {
+        dest: context.settings.dest_qpn,
+        psn,
+        pkey: Pkey::DEFAULT,
+        solicited: false,
+        ack_req: false,
+        mig_req: true,
+        fecn: false,
+        becn: false,
+    };
+    Transmit {
+        packet: Packet {
+            service: Service::Rc,
+            bth,
+            body,
+            payload_len: 0,
+        },
+        source: Source::None,
+    }
+}

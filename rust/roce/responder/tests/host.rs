@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A host that keeps a log, so that tests see in which order the responder acts.
+
+use std::collections::VecDeque;
+use std::vec;
+use std::vec::Vec;
+
+use crate::host::{
+    AccessFault, Completions, Count, Event, Fetch, LocalAccess, Memory, RecvQueue, RemoteAccess,
+    SendQueue,
+};
+use crate::ids::Rkey;
+use crate::wc::{RecvWc, SendWc, WcStatus};
+use crate::wr::{AtomicOp, FlushKind, LocalOp, RecvSlot, RecvWr, SendSlot, SendWr};
+
+/// The key of the host's memory.
+pub(super) const RKEY: Rkey = Rkey(0x1234_5678);
+
+/// The address of its first byte.
+pub(super) const BASE: u64 = 0xffff_0000_0000_1000;
+
+/// What the engine did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Act {
+    Release(RecvSlot),
+    ScatterRecv(RecvSlot, u32),
+    Check(u64, u32, RemoteAccess),
+    Write(u64),
+    Atomic(u64, AtomicOp),
+    AtomicWrite(u64),
+    Flush(u64, u32, FlushKind),
+    Invalidate(Rkey),
+    RecvWc(RecvWc),
+    Raise(Event),
+}
+
+/// The surroundings of a QP under test.
+#[derive(Debug)]
+pub(super) struct TestHost {
+    /// Of the packet that is handed in next.
+    pub(super) payload: Vec<u8>,
+    /// Posted, not taken.
+    pub(super) recvs: VecDeque<Fetch<RecvWr>>,
+    /// What peers may reach, from [`BASE`] under [`RKEY`].
+    pub(super) memory: Vec<u8>,
+    /// Every check of or access to `memory` ends so.
+    pub(super) fault: Option<AccessFault>,
+    /// Every use of a local buffer ends so.
+    pub(super) local_fault: Option<WcStatus>,
+    /// What the engine did, in order.
+    pub(super) log: Vec<Act>,
+    /// What it counted.
+    pub(super) counts: Vec<Count>,
+}
+
+impl TestHost {
+    pub(super) fn new() -> Self {
+        Self {
+            payload: Vec::new(),
+            recvs: VecDeque::new(),
+            memory: vec![0; 0x1_0000],
+            fault: None,
+            local_fault: None,
+            log: Vec::new(),
+            counts: Vec::new(),
+        }
+    }
+
+    /// Posts a receive WQE of `length` bytes; slot and cookie are `name`.
+    pub(super) fn post_recv(&mut self, name: u32, length: u32) {
+        self.recvs.push_back(Fetch::Wr(recv_wr(name, length)));
+    }
+
+    /// The log, which starts anew.
+    pub(super) fn take_log(&mut self) -> Vec<Act> {
+        core::mem::take(&mut self.log)
+    }
+
+    /// How often `what` was counted.
+    pub(super) fn counted(&self, what: Count) -> usize {
+        self.counts.iter().filter(|count| **count == what).count()
+    }
+
+    fn range(
+        &self,
+        rkey: Rkey,
+        va: u64,
+        length: usize,
+    ) -> Result<core::ops::Range<usize>, AccessFault> {
+        if let Some(fault) = self.fault {
+            return Err(fault);
+        }
+        let start = usize::try_from(va.wrapping_sub(BASE)).unwrap();
+        let end = start.checked_add(length).ok_or(AccessFault::Denied)?;
+        if rkey != RKEY || end > self.memory.len() {
+            return Err(AccessFault::Denied);
+        }
+        Ok(start..end)
+    }
+
+    fn local(&self) -> Result<(), WcStatus> {
+        self.local_fault.map_or(Ok(()), Err)
+    }
+}
+
+/// A receive WQE; slot and cookie are `name`.
+pub(super) fn recv_wr(name: u32, length: u32) -> RecvWr {
+    RecvWr {
+        slot: RecvSlot(name),
+        wr_id: u64::from(name),
+        length,
+    }
+}
+
+/// A responder leaves the send queue alone.
+impl SendQueue for TestHost {
+    fn take_send(&mut self) -> Fetch<SendWr> {
+        Fetch::Empty
+    }
+
+    fn retire_send(&mut self, slot: SendSlot) {
+        panic!("{slot:?} wasn't taken");
+    }
+
+    fn check_send(&mut self, slot: SendSlot, _access: LocalAccess) -> Result<(), WcStatus> {
+        panic!("{slot:?} wasn't taken");
+    }
+
+    fn scatter_send(&mut self, slot: SendSlot, _offset: u32) -> Result<(), WcStatus> {
+        panic!("{slot:?} wasn't taken");
+    }
+
+    fn scatter_atomic(&mut self, slot: SendSlot, _original: u64) -> Result<(), WcStatus> {
+        panic!("{slot:?} wasn't taken");
+    }
+
+    fn execute_local(&mut self, slot: SendSlot, _op: LocalOp) -> Result<(), WcStatus> {
+        panic!("{slot:?} wasn't taken");
+    }
+}
+
+impl RecvQueue for TestHost {
+    fn take_recv(&mut self) -> Fetch<RecvWr> {
+        self.recvs.pop_front().unwrap_or(Fetch::Empty)
+    }
+
+    fn release_recv(&mut self, slot: RecvSlot) {
+        self.log.push(Act::Release(slot));
+    }
+
+    fn scatter_recv(&mut self, slot: RecvSlot, offset: u32) -> Result<(), WcStatus> {
+        self.local()?;
+        self.log.push(Act::ScatterRecv(slot, offset));
+        Ok(())
+    }
+}
+
+impl Memory for TestHost {
+    fn check_remote(
+        &mut self,
+        rkey: Rkey,
+        va: u64,
+        length: u32,
+        access: RemoteAccess,
+    ) -> Result<(), AccessFault> {
+        assert_ne!(length, 0, "an empty range needs no check");
+        self.range(rkey, va, usize::try_from(length).unwrap())?;
+        self.log.push(Act::Check(va, length, access));
+        Ok(())
+    }
+
+    fn write_remote(&mut self, rkey: Rkey, va: u64) -> Result<(), AccessFault> {
+        let range = self.range(rkey, va, self.payload.len())?;
+        self.memory[range].copy_from_slice(&self.payload);
+        self.log.push(Act::Write(va));
+        Ok(())
+    }
+
+    fn atomic_remote(&mut self, rkey: Rkey, va: u64, op: AtomicOp) -> Result<u64, AccessFault> {
+        let range = self.range(rkey, va, 8)?;
+        let word = &mut self.memory[range];
+        let original = u64::from_ne_bytes(word.try_into().unwrap());
+        let new = match op {
+            AtomicOp::CompareSwap { compare, swap } if compare == original => swap,
+            AtomicOp::CompareSwap { .. } => original,
+            AtomicOp::FetchAdd { add } => original.wrapping_add(add),
+        };
+        word.copy_from_slice(&new.to_ne_bytes());
+        self.log.push(Act::Atomic(va, op));
+        Ok(original)
+    }
+
+    fn atomic_write_remote(&mut self, rkey: Rkey, va: u64) -> Result<(), AccessFault> {
+        let range = self.range(rkey, va, 8)?;
+        self.memory[range].copy_from_slice(&self.payload);
+        self.log.push(Act::AtomicWrite(va));
+        Ok(())
+    }
+
+    fn flush_remote(
+        &mut self,
+        rkey: Rkey,
+        va: u64,
+        length: u32,
+        kind: FlushKind,
+    ) -> Result<(), AccessFault> {
+        self.range(rkey, va, usize::try_from(length).unwrap())?;
+        self.log.push(Act::Flush(va, length, kind));
+        Ok(())
+    }
+
+    fn invalidate_remote(&mut self, rkey: Rkey) -> Result<(), AccessFault> {
+        self.range(rkey, BASE, 0)?;
+        self.log.push(Act::Invalidate(rkey));
+        Ok(())
+    }
+}
+
+impl Completions for TestHost {
+    fn complete_send(&mut self, wc: SendWc) {
+        panic!("no send was posted: {wc:?}");
+    }
+
+    fn complete_recv(&mut self, wc: RecvWc) {
+        self.log.push(Act::RecvWc(wc));
+    }
+
+    fn raise(&mut self, event: Event) {
+        self.log.push(Act::Raise(event));
+    }
+
+    fn count(&mut self, what: Count) {
+        self.counts.push(what);
+    }
+}

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Packets that come late, early, twice or not at all.
+
+use super::host::RKEY;
+use super::*;
+use crate::host::{AccessFault, Count};
+use crate::wire::packet::AtomicEth;
+use crate::wr::{AtomicOp, FlushKind};
+
+#[test]
+fn a_gap_is_reported_once() {
+    for start in [0, 5, 0xff_ffff, 0x7f_ffff] {
+        let mut bench = Bench::starting(QpKind::Rc, start);
+        bench.psn = bench.psn.next();
+        for _ in 0..3 {
+            bench.request(write_only(0, 8), 8);
+        }
+        assert_eq!(bench.answers(), [Said::Nak(start, NakCode::PsnSequence)]);
+        bench.request(write_only(0, 8), 8);
+        assert_eq!(bench.answers(), []);
+        assert_eq!(bench.host.counted(Count::OutOfSeqRequest), 4);
+        bench.psn = Psn::new(start);
+        bench.request(write_only(0, 8), 8);
+        assert_eq!(bench.answers(), [Said::Ack(start)]);
+        bench.psn = bench.psn.next();
+        bench.request(write_only(0, 8), 8);
+        let missing = Psn::new(start).next().get();
+        assert_eq!(bench.answers(), [Said::Nak(missing, NakCode::PsnSequence)]);
+    }
+}
+
+#[test]
+fn a_nak_not_yet_sent_names_what_is_missing_then() {
+    let mut bench = Bench::starting(QpKind::Rc, 10);
+    bench.request_at(Psn::new(11), write_only(0, 8), 8);
+    bench.request_at(Psn::new(10), write_only(0, 8), 8);
+    assert_eq!(bench.answers(), [Said::Nak(11, NakCode::PsnSequence)]);
+}
+
+#[test]
+fn half_of_the_psns_are_ahead_and_half_behind() {
+    let mut bench = Bench::starting(QpKind::Rc, 0);
+    bench.request_at(Psn::new(0x7f_ffff), write_only(0, 8), 8);
+    assert_eq!(bench.answers(), [Said::Nak(0, NakCode::PsnSequence)]);
+    bench.request_at(Psn::new(0x80_0000), write_only(0, 8), 8);
+    assert_eq!(bench.host.counted(Count::DuplicateRequest), 1);
+    assert_eq!(bench.answers(), [Said::Ack(0xff_ffff)]);
+    assert!(bench.host.take_log().is_empty());
+}
+
+#[test]
+fn sends_and_writes_are_acknowledged_again_but_not_repeated() {
+    let mut bench = Bench::new(QpKind::Rc);
+    bench.host.post_recv(1, 8);
+    bench.host.post_recv(2, 8);
+    bench.request(send_only(), 8);
+    bench.request(write_only(0, 8), 8);
+    bench.request(write_only(0, 8), 8);
+    bench.answers();
+    bench.host.take_log();
+    bench.request_at(Psn::new(0xff_fffe), send_only(), 8);
+    bench.request_at(Psn::new(0xff_ffff), write_only(0, 8), 8);
+    assert_eq!(bench.answers(), [Said::Ack(0)]);
+    assert!(bench.host.take_log().is_empty());
+    assert_eq!(bench.host.counted(Count::DuplicateRequest), 2);
+}
+
+#[test]
+fn acknowledging_again_skips_no_answer() {
+    let mut bench = Bench::starting(QpKind::Rc, 10);
+    bench.request(write_only(0, 8), 8);
+    bench.read(0, 8);
+    bench.request(write_only(0, 8), 8);
+    bench.answers();
+    bench.request_at(Psn::new(10), write_only(0, 8), 8);
+    assert_eq!(bench.answers(), [Said::Ack(10)]);
+    bench.request_at(Psn::new(11), read(0, 8), 0);
+    bench.request_at(Psn::new(12), write_only(0, 8), 8);
+    assert_eq!(
+        bench.answers(),
+        [Said::Read(11, Part::Only, 0, 8), Said::Ack(12)]
+    );
+}
+
+#[test]
+fn a_lost_packet_changes_nothing() {
+    let mut bench = Bench::starting(QpKind::Rc, 10);
+    bench.host.post_recv(1, 8);
+    bench.host.fault = Some(AccessFault::Retry);
+    let invalidate = Body::Send(SendPart::Only(SendTail::Invalidate(RKEY)));
+    for body in [write_only(0, 8), invalidate] {
+        assert_eq!(bench.request_at(Psn::new(10), body, 8), Outcome::Continue);
+    }
+    for body in [read(0, 8), fetch_add(0, 1)] {
+        assert_eq!(bench.request_at(Psn::new(10), body, 0), Outcome::Continue);
+    }
+    assert_eq!(bench.answers(), []);
+    assert!(bench.recv_wcs().is_empty());
+    bench.host.fault = None;
+    bench.request(invalidate, 8);
+    assert_eq!(bench.recv_wcs().len(), 1);
+    assert_eq!(bench.answers(), [Said::Ack(10)]);
+}
+
+#[test]
+fn atomics_are_answered_from_their_record() {
+    let mut bench = Bench::new(QpKind::Rc);
+    let swap = AtomicOp::CompareSwap {
+        compare: 5,
+        swap: 9,
+    };
+    bench.request(fetch_add(8, 5), 0);
+    bench.request(atomic(8, swap), 0);
+    bench.request(fetch_add(8, 1), 0);
+    assert_eq!(
+        bench.answers(),
+        [
+            Said::Atomic(0xff_fffe, 0),
+            Said::Atomic(0xff_ffff, 5),
+            Said::Atomic(0, 9)
+        ]
+    );
+    bench.host.take_log();
+    bench.request_at(Psn::new(0xff_ffff), atomic(8, swap), 0);
+    assert_eq!(bench.answers(), [Said::Atomic(0xff_ffff, 5)]);
+    // Whatever differs from what was carried out isn't answered.
+    bench.request_at(Psn::new(0xff_ffff), atomic(16, swap), 0);
+    bench.request_at(Psn::new(0xff_ffff), fetch_add(8, 5), 0);
+    bench.request_at(Psn::new(0xff_ffff), read(8, 8), 0);
+    bench.request_at(Psn::new(0xff_fffd), fetch_add(8, 5), 0);
+    assert_eq!(bench.answers(), []);
+    assert!(bench.host.take_log().is_empty());
+}
+
+#[test]
+fn atomic_writes_and_flushes_are_answered_again() {
+    let mut bench = Bench::starting(QpKind::Rc, 10);
+    let write = Body::AtomicWrite(reth(8, 8));
+    let kind = FlushKind {
+        placement: 1,
+        selectivity: 0,
+    };
+    let flush = Body::Flush(kind, reth(8, 8));
+    bench.request(write, 8);
+    bench.request(flush, 0);
+    let said = [
+        Said::Read(10, Part::Only, 0, 0),
+        Said::Read(11, Part::Only, 0, 0),
+    ];
+    assert_eq!(bench.answers(), said);
+    let log = bench.host.take_log();
+    assert!(log.contains(&Act::AtomicWrite(BASE + 8)));
+    assert!(log.contains(&Act::Flush(BASE + 8, 8, kind)));
+    bench.request_at(Psn::new(10), write, 8);
+    bench.request_at(Psn::new(11), flush, 0);
+    assert_eq!(bench.answers(), said);
+    assert!(bench.host.take_log().is_empty());
+}
+
+#[test]
+fn messages_are_counted() {
+    let mut bench = Bench::starting(QpKind::Rc, 10);
+    let msn = |bench: &mut Bench| {
+        let Some(transmit) = bench.poll() else {
+            panic!("no answer");
+        };
+        match transmit.packet.body {
+            Body::Ack(aeth) | Body::AtomicAck(aeth, _) => aeth.msn,
+            Body::ReadResponse(ReadPart::Only(aeth)) => aeth.msn,
+            other => panic!("{other:?}"),
+        }
+    };
+    bench.host.post_recv(1, 4096);
+    bench.request(SEND_FIRST, 1024);
+    assert_eq!(msn(&mut bench), 0);
+    bench.request(send_last(), 4);
+    assert_eq!(msn(&mut bench), 1);
+    bench.read(0, 8);
+    bench.request(fetch_add(0, 1), 0);
+    bench.request(write_only(0, 8), 8);
+    assert_eq!(msn(&mut bench), 2);
+    assert_eq!(msn(&mut bench), 3);
+    assert_eq!(msn(&mut bench), 4);
+}
+
+#[test]
+fn an_acknowledgement_not_asked_for_is_not_given() {
+    let mut bench = Bench::starting(QpKind::Rc, 10);
+    let mut packet = bench.packet(write_only(0, 8), 8);
+    packet.bth.ack_req = false;
+    bench.hand_in(&packet);
+    assert_eq!(bench.answers(), []);
+}
+
+fn atomic(offset: u64, op: AtomicOp) -> Body {
+    Body::Atomic(AtomicEth {
+        va: BASE + offset,
+        rkey: RKEY,
+        op,
+    })
+}
+
+fn fetch_add(offset: u64, add: u64) -> Body {
+    atomic(offset, AtomicOp::FetchAdd { add })
+}

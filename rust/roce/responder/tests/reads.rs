@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! READs: their responses, their replays and their limits.
+
+use super::*;
+use crate::host::AccessFault;
+
+#[test]
+fn responses_are_cut_to_the_mtu() {
+    for (length, responses) in [
+        (0, vec![Said::Read(0xff_fffe, Part::Only, 0, 0)]),
+        (1, vec![Said::Read(0xff_fffe, Part::Only, 0, 1)]),
+        (MTU, vec![Said::Read(0xff_fffe, Part::Only, 0, MTU)]),
+        (
+            MTU + 1,
+            vec![
+                Said::Read(0xff_fffe, Part::First, 0, MTU),
+                Said::Read(0xff_ffff, Part::Last, 1024, 1),
+            ],
+        ),
+        (
+            3 * MTU,
+            vec![
+                Said::Read(0xff_fffe, Part::First, 0, MTU),
+                Said::Read(0xff_ffff, Part::Middle, 1024, MTU),
+                Said::Read(0, Part::Last, 2048, MTU),
+            ],
+        ),
+    ] {
+        let mut bench = Bench::new(QpKind::Rc);
+        assert_eq!(bench.read(0, length), Outcome::Continue);
+        assert_eq!(bench.answers(), responses, "{length} bytes");
+        assert_eq!(bench.responder.rq_psn(), bench.psn);
+    }
+}
+
+#[test]
+fn an_empty_read_needs_no_key() {
+    let mut bench = Bench::new(QpKind::Rc);
+    bench.host.fault = Some(AccessFault::Denied);
+    assert_eq!(bench.read(0, 0), Outcome::Continue);
+    assert_eq!(bench.answers(), [Said::Read(0xff_fffe, Part::Only, 0, 0)]);
+}
+
+#[test]
+fn later_acknowledgements_wait_and_earlier_ones_are_covered() {
+    let mut bench = Bench::starting(QpKind::Rc, 10);
+    bench.request(write_only(0, 8), 8);
+    bench.read(0, 2 * MTU);
+    bench.request(write_only(0, 8), 8);
+    assert_eq!(bench.poll_said(), Some(Said::Read(11, Part::First, 0, MTU)));
+    bench.request(write_only(0, 8), 8);
+    bench.psn = bench.psn.next();
+    bench.request(write_only(0, 8), 8);
+    assert_eq!(
+        bench.answers(),
+        [
+            Said::Read(12, Part::Last, 1024, MTU),
+            Said::Nak(15, NakCode::PsnSequence)
+        ]
+    );
+}
+
+#[test]
+fn a_replay_may_be_a_part() {
+    let mut bench = Bench::new(QpKind::Rc);
+    bench.read(64, 3 * MTU + 100);
+    bench.answers();
+    let psn = Psn::new(0);
+    // The end.
+    bench.request_at(psn, read(64 + 2048, MTU + 100), 0);
+    assert_eq!(
+        bench.answers(),
+        [
+            Said::Read(0, Part::First, 64 + 2048, MTU),
+            Said::Read(1, Part::Last, 64 + 3072, 100)
+        ]
+    );
+    // A piece.
+    bench.request_at(psn, read(64 + 2048, 10), 0);
+    assert_eq!(bench.answers(), [Said::Read(0, Part::Only, 64 + 2048, 10)]);
+    // Other addresses, more than there was, and what isn't known.
+    bench.request_at(psn, read(64 + 2047, 10), 0);
+    bench.request_at(psn, read(64 + 2048, MTU + 101), 0);
+    bench.request_at(Psn::new(0xff_fffd), read(64, 10), 0);
+    assert_eq!(bench.answers(), []);
+    let mut other_key = reth(64 + 2048, 10);
+    other_key.rkey.0 ^= 1;
+    bench.request_at(psn, Body::ReadRequest(other_key), 0);
+    assert_eq!(bench.answers(), []);
+}
+
+#[test]
+fn a_stream_goes_back_where_the_peer_asks() {
+    let mut bench = Bench::starting(QpKind::Rc, 10);
+    bench.read(0, 4 * MTU);
+    bench.request(write_only(0, 8), 8);
+    for _ in 0..3 {
+        bench.poll();
+    }
+    bench.request_at(Psn::new(11), read(1024, 3 * MTU), 0);
+    assert_eq!(
+        bench.answers(),
+        [
+            Said::Read(11, Part::First, 1024, MTU),
+            Said::Read(12, Part::Middle, 2048, MTU),
+            Said::Read(13, Part::Last, 3072, MTU),
+            Said::Ack(14),
+        ]
+    );
+}
+
+#[test]
+fn a_piece_asked_again_does_not_cut_what_is_due() {
+    let mut bench = Bench::starting(QpKind::Rc, 10);
+    bench.read(0, 2 * MTU);
+    bench.request_at(Psn::new(10), read(0, 8), 0);
+    assert_eq!(
+        bench.answers(),
+        [
+            Said::Read(10, Part::First, 0, MTU),
+            Said::Read(11, Part::Last, 1024, MTU)
+        ]
+    );
+}
+
+#[test]
+fn only_so_many_may_be_unanswered() {
+    let mut bench = Bench::starting(QpKind::Rc, 10);
+    for _ in 0..4 {
+        assert_eq!(bench.read(0, 8), Outcome::Continue);
+    }
+    assert_eq!(bench.read(0, 8), Outcome::Fatal);
+    assert_eq!(bench.events(), [Event::QpReqErr]);
+    bench.responder.fail(&bench.context, &mut bench.host);
+    let mut said = (10..14)
+        .map(|psn| Said::Read(psn, Part::Only, 0, 8))
+        .collect::<Vec<_>>();
+    said.push(Said::Nak(14, NakCode::InvalidRequest));
+    assert_eq!(bench.answers(), said);
+}
+
+#[test]
+fn the_oldest_is_forgotten() {
+    let mut bench = Bench::starting(QpKind::Rc, 10);
+    for _ in 0..5 {
+        assert_eq!(bench.read(0, 8), Outcome::Continue);
+        bench.answers();
+    }
+    bench.request_at(Psn::new(10), read(0, 8), 0);
+    assert_eq!(bench.answers(), []);
+    bench.request_at(Psn::new(11), read(0, 8), 0);
+    assert_eq!(bench.answers(), [Said::Read(11, Part::Only, 0, 8)]);
+}
+
+#[test]
+fn none_is_served_where_none_may_be() {
+    let mut bench = Bench::starting(QpKind::Rc, 10);
+    bench.context.settings.max_dest_rd_atomic = 0;
+    assert_eq!(bench.read(0, 8), Outcome::Fatal);
+    assert_eq!(bench.answers(), [Said::Nak(10, NakCode::InvalidRequest)]);
+}
+
+#[test]
+fn memory_that_goes_away_breaks_the_first_answer() {
+    let mut bench = Bench::starting(QpKind::Rc, 10);
+    bench.read(0, 2 * MTU);
+    bench.read(0, 8);
+    bench.poll();
+    let lost = bench.poll().unwrap();
+    assert_eq!(
+        bench.fail_transmit(&lost, AccessFault::Retry),
+        Outcome::Continue
+    );
+    assert_eq!(
+        bench.fail_transmit(&lost, AccessFault::Denied),
+        Outcome::Fatal
+    );
+    assert_eq!(bench.events(), [Event::QpAccessErr]);
+    bench.responder.fail(&bench.context, &mut bench.host);
+    assert_eq!(bench.answers(), [Said::Nak(11, NakCode::RemoteAccess)]);
+}
+
+#[test]
+fn memory_that_went_away_refuses_a_replay_only() {
+    let mut bench = Bench::starting(QpKind::Rc, 10);
+    bench.read(0, 2 * MTU);
+    bench.answers();
+    let again = read(0, 2 * MTU);
+    bench.request_at(Psn::new(10), again, 0);
+    let lost = bench.poll().unwrap();
+    assert_eq!(
+        bench.fail_transmit(&lost, AccessFault::Denied),
+        Outcome::Continue
+    );
+    assert_eq!(bench.answers(), [Said::Nak(10, NakCode::RemoteAccess)]);
+    bench.host.fault = Some(AccessFault::Denied);
+    assert_eq!(bench.request_at(Psn::new(10), again, 0), Outcome::Continue);
+    assert_eq!(bench.answers(), [Said::Nak(10, NakCode::RemoteAccess)]);
+    bench.host.fault = Some(AccessFault::Retry);
+    bench.request_at(Psn::new(10), again, 0);
+    assert_eq!(bench.answers(), []);
+    assert!(bench.events().is_empty());
+}

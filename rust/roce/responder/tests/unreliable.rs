@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Unreliable connections and datagrams.
+
+use super::*;
+use crate::host::{AccessFault, Count};
+use crate::ids::{Imm, Qkey};
+use crate::wire::packet::Deth;
+
+#[test]
+fn a_loss_drops_the_rest_of_the_message() {
+    let mut bench = Bench::new(QpKind::Uc);
+    bench.host.post_recv(1, 4096);
+    bench.request(SEND_FIRST, 1024);
+    bench.psn = bench.psn.next();
+    for (body, len) in [(SEND_MIDDLE, 1024), (send_last(), 8)] {
+        assert_eq!(bench.request(body, len), Outcome::Continue);
+    }
+    assert!(bench.recv_wcs().is_empty());
+    assert_eq!(bench.host.counted(Count::Dropped), 2);
+    // The next message fills the same receive from its start.
+    bench.request(SEND_FIRST, 1024);
+    bench.request(send_last(), 8);
+    assert_eq!(bench.recv_wcs(), [recv_wc(1, WcStatus::Success, 1032)]);
+    assert_eq!(bench.answers(), []);
+}
+
+#[test]
+fn a_new_message_may_start_anywhere() {
+    let mut bench = Bench::new(QpKind::Uc);
+    bench.host.post_recv(1, 8);
+    bench.host.post_recv(2, 8);
+    bench.psn = Psn::new(1000);
+    bench.request(send_only(), 8);
+    bench.psn = Psn::new(500);
+    bench.request(send_only(), 8);
+    assert_eq!(bench.recv_wcs().len(), 2);
+    assert_eq!(bench.host.counted(Count::OutOfSeqRequest), 2);
+    assert_eq!(bench.responder.rq_psn(), Psn::new(501));
+}
+
+#[test]
+fn a_start_ends_the_message_before() {
+    let mut bench = Bench::new(QpKind::Uc);
+    bench.request(Body::Write(WritePart::First(reth(0, 2000))), 1024);
+    bench.request(Body::Write(WritePart::Only(reth(0, 8), None)), 8);
+    bench.host.take_log();
+    bench.request(Body::Write(WritePart::Last(None)), 976);
+    assert!(bench.host.take_log().is_empty());
+}
+
+#[test]
+fn unconnected_faults_only_drop() {
+    let mut bench = Bench::new(QpKind::Uc);
+    assert_eq!(bench.request(send_only(), 8), Outcome::Continue);
+    assert_eq!(bench.request(send_only(), 1025), Outcome::Continue);
+    assert_eq!(bench.request(write_only(0, 9), 8), Outcome::Continue);
+    bench.host.fault = Some(AccessFault::Denied);
+    assert_eq!(bench.request(write_only(0, 8), 8), Outcome::Continue);
+    bench.host.fault = None;
+    bench.context.settings.access.write = false;
+    assert_eq!(bench.request(write_only(0, 8), 8), Outcome::Continue);
+    assert_eq!(bench.host.counted(Count::Dropped), 5);
+    assert!(bench.host.take_log().is_empty());
+}
+
+#[test]
+fn a_receive_too_short_for_a_connected_peer_breaks_the_qp() {
+    let mut bench = Bench::new(QpKind::Uc);
+    bench.host.post_recv(1, 7);
+    assert_eq!(bench.request(send_only(), 8), Outcome::Fatal);
+    assert_eq!(bench.recv_wcs(), [recv_wc(1, WcStatus::LocLenErr, 0)]);
+    assert_eq!(bench.answers(), []);
+}
+
+#[test]
+fn a_write_with_immediate_completes() {
+    let mut bench = Bench::new(QpKind::Uc);
+    bench.host.post_recv(1, 0);
+    bench.request(Body::Write(WritePart::Only(reth(0, 8), Some(Imm(3)))), 8);
+    let wc = RecvWc {
+        opcode: WcOpcode::RecvRdmaWithImm,
+        extra: RecvExtra::Imm(Imm(3)),
+        ..recv_wc(1, WcStatus::Success, 8)
+    };
+    assert_eq!(bench.recv_wcs(), [wc]);
+}
+
+const QKEY: Qkey = Qkey(0x11_2233);
+
+/// Hands in a datagram.
+fn datagram(bench: &mut Bench, qkey: Qkey, tail: SendTail, len: u32) -> Outcome {
+    let mut packet = bench.packet(Body::Send(SendPart::Only(tail)), len);
+    let src = Qpn::new(0x99);
+    packet.service = Service::Ud(Deth { qkey, src });
+    bench.context.settings.qkey = QKEY;
+    bench.hand_in(&packet)
+}
+
+#[test]
+fn a_datagram_comes_with_room_for_its_grh() {
+    let mut bench = Bench::new(QpKind::Ud);
+    bench.host.post_recv(1, 60);
+    bench.host.post_recv(2, 40);
+    datagram(&mut bench, QKEY, SendTail::Imm(Imm(6)), 20);
+    datagram(&mut bench, QKEY, SendTail::Plain, 0);
+    let wc = RecvWc {
+        src_qp: Qpn::new(0x99),
+        grh: true,
+        ..recv_wc(1, WcStatus::Success, 60)
+    };
+    assert_eq!(
+        bench.host.take_log(),
+        [
+            Act::ScatterRecv(RecvSlot(1), 40),
+            Act::Release(RecvSlot(1)),
+            Act::RecvWc(RecvWc {
+                extra: RecvExtra::Imm(Imm(6)),
+                ..wc
+            }),
+            Act::ScatterRecv(RecvSlot(2), 40),
+            Act::Release(RecvSlot(2)),
+            Act::RecvWc(RecvWc {
+                wr_id: 2,
+                byte_len: 40,
+                ..wc
+            }),
+        ]
+    );
+    assert_eq!(bench.answers(), []);
+}
+
+#[test]
+fn datagrams_that_can_not_be_received_are_dropped() {
+    let mut bench = Bench::new(QpKind::Ud);
+    datagram(&mut bench, QKEY, SendTail::Plain, 0);
+    bench.host.post_recv(1, 60);
+    datagram(&mut bench, Qkey(QKEY.0 ^ 1), SendTail::Plain, 0);
+    datagram(&mut bench, QKEY, SendTail::Plain, 21);
+    datagram(&mut bench, QKEY, SendTail::Invalidate(RKEY), 0);
+    let connected = bench.packet(send_only(), 0);
+    bench.hand_in(&connected);
+    assert_eq!(bench.host.counted(Count::Dropped), 5);
+    assert!(bench.host.take_log().is_empty());
+    datagram(&mut bench, QKEY, SendTail::Plain, 20);
+    assert_eq!(bench.recv_wcs().len(), 1);
+}
+
+#[test]
+fn a_bad_local_key_breaks_a_datagram_qp() {
+    let mut bench = Bench::new(QpKind::Ud);
+    bench.host.post_recv(1, 60);
+    bench.host.local_fault = Some(WcStatus::LocProtErr);
+    assert_eq!(
+        datagram(&mut bench, QKEY, SendTail::Plain, 0),
+        Outcome::Fatal
+    );
+    assert_eq!(bench.recv_wcs(), [recv_wc(1, WcStatus::LocProtErr, 0)]);
+}
+
+#[test]
+fn the_gsi_has_its_own_queue_key() {
+    let mut bench = Bench::new(QpKind::Gsi);
+    bench.host.post_recv(1, 296);
+    datagram(&mut bench, QKEY, SendTail::Plain, 256);
+    assert!(bench.recv_wcs().is_empty());
+    datagram(&mut bench, Qkey(0x8001_0000), SendTail::Plain, 256);
+    assert_eq!(bench.recv_wcs().len(), 1);
+}
