@@ -299,3 +299,57 @@ pub(super) fn rule(from: QpState, to: QpState, kind: QpKind) -> Option<Rule> {
         QpKind::Gsi => *gsi,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fmt::Write;
+    use std::string::String;
+
+    /// The required and optional attributes of RC, UC, UD and GSI, in hexadecimal: what
+    /// `ib_modify_qp_is_ok()` of Linux 7.2 lets pass.
+    const SNAPSHOT: &str = "\
+Reset Reset 0/0 0/0 0/0 0/0
+Reset Init 38/0 38/0 70/0 50/0
+Init Reset 0/0 0/0 0/0 0/0
+Init Init 0/38 0/38 0/70 0/50
+Init Rtr 129180/4018 101180/4018 0/50 0/50
+Init Err 0/0 0/0 0/0 0/0
+Rtr Reset 0/0 0/0 0/0 0/0
+Rtr Rts 12e00/4c00a 10000/4400a 10000/42 10000/42
+Rtr Err 0/0 0/0 0/0 0/0
+Rts Reset 0/0 0/0 0/0 0/0
+Rts Rts 0/4c00a 0/4400a 0/42 0/42
+Rts Sqd 0/4 0/4 0/4 0/4
+Rts Err 0/0 0/0 0/0 0/0
+Sqd Reset 0/0 0/0 0/0 0/0
+Sqd Rts 0/4c00a 0/4400a 0/42 0/42
+Sqd Sqd 0/6eeb8 0/44098 0/50 0/50
+Sqd Err 0/0 0/0 0/0 0/0
+Sqe Reset 0/0 0/0 0/0 0/0
+Sqe Rts 0/0 0/a 0/42 0/42
+Sqe Err 0/0 0/0 0/0 0/0
+Err Reset 0/0 0/0 0/0 0/0
+Err Err 0/0 0/0 0/0 0/0
+";
+
+    #[test]
+    fn the_whole_table_is_as_the_kernel_has_it() {
+        use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
+        let states = [Reset, Init, Rtr, Rts, Sqd, Sqe, Err];
+        let kinds = [QpKind::Rc, QpKind::Uc, QpKind::Ud, QpKind::Gsi];
+        let mut table = String::new();
+        for (from, to) in states.into_iter().flat_map(|a| states.map(|b| (a, b))) {
+            if rule(from, to, QpKind::Rc).is_none() {
+                continue;
+            }
+            write!(table, "{from:?} {to:?}").unwrap();
+            for kind in kinds {
+                let rule = rule(from, to, kind).unwrap();
+                write!(table, " {:x}/{:x}", rule.required.0, rule.optional.0).unwrap();
+            }
+            table.push('\n');
+        }
+        assert_eq!(table, SNAPSHOT);
+    }
+}

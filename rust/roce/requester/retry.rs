@@ -4,6 +4,7 @@
 
 use crate::qp::Settings;
 use crate::time::{Duration, Instant};
+use crate::wire::aeth::rnr_delay;
 
 /// The most packets in flight that carry payload.
 const MOST_IN_FLIGHT: u32 = 512;
@@ -11,12 +12,6 @@ const MOST_IN_FLIGHT: u32 = 512;
 const LEAST_IN_FLIGHT: u32 = 4;
 /// This count of RNR retries stands for "for ever" (IBTA 1.x §9.7.5.2.8).
 const RNR_FOREVER: u8 = 7;
-
-/// The times that an RNR NAK may ask for, in units of 10 µs (IBTA 1.x §9.7.5.2.8, table 45).
-const RNR_DELAYS: [u32; 32] = [
-    65_536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1_024,
-    1_536, 2_048, 3_072, 4_096, 6_144, 8_192, 12_288, 16_384, 24_576, 32_768, 49_152,
-];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Timer {
@@ -140,9 +135,4 @@ impl Retry {
 /// The Local ACK Timeout: 4.096 µs · 2ᵗ (IBTA 1.x §9.7.6.1.3).
 fn ack_timeout(exponent: u8) -> Duration {
     Duration(4_096u64.wrapping_shl(u32::from(exponent & 31)))
-}
-
-fn rnr_delay(encoded: u8) -> Duration {
-    let units = RNR_DELAYS.get(usize::from(encoded & 31)).copied();
-    Duration(u64::from(units.unwrap_or(0)).wrapping_mul(10_000))
 }

@@ -1,0 +1,381 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A host and QPs for unit tests of the send side: queues, memory and completions as plain vectors,
+//! with faults on demand.
+
+use std::collections::VecDeque;
+use std::vec;
+use std::vec::Vec;
+
+use crate::host::{
+    AccessFault, Completions, Count, Event, Fetch, LocalAccess, Memory, RecvQueue, RemoteAccess,
+    SendQueue,
+};
+use crate::ids::{Qpn, Rkey};
+use crate::mtu::Mtu;
+use crate::psn::Psn;
+use crate::qp::{Attrs, Config, Qp, QpKind, QpState, RemoteRights, Replay, SendWqe};
+use crate::time::Instant;
+use crate::transmit::{Source, Transmit};
+use crate::wc::{RecvWc, SendWc, WcStatus};
+use crate::wr::{AtomicOp, FlushKind, LocalOp, RecvSlot, RecvWr, SendOp, SendSlot, SendWr};
+
+/// The key of [`MockHost::memory`].
+pub(crate) const RKEY: Rkey = Rkey(0x1234);
+/// Where [`MockHost::memory`] starts.
+pub(crate) const BASE: u64 = 0x10_0000;
+/// How many bytes it has.
+pub(crate) const MEMORY: usize = 1 << 16;
+
+/// The surroundings of one QP.
+pub(crate) struct MockHost {
+    /// What `take_send` hands out.
+    pub sends: VecDeque<Fetch<SendWr>>,
+    /// The slots given back, in order.
+    pub retired: Vec<SendSlot>,
+    /// The payload of each send slot; also where answers are scattered to.
+    pub send_buffers: Vec<Vec<u8>>,
+    /// Fails `check_send`, `scatter_send`, `scatter_atomic` and `execute_local`.
+    pub send_fault: Option<WcStatus>,
+    /// The local operations carried out.
+    pub executed: Vec<LocalOp>,
+    /// What `take_recv` hands out.
+    pub recvs: VecDeque<Fetch<RecvWr>>,
+    /// The receive slots released, in order.
+    pub released: Vec<RecvSlot>,
+    /// The buffer of each receive slot.
+    pub recv_buffers: Vec<Vec<u8>>,
+    /// Fails `scatter_recv`.
+    pub recv_fault: Option<WcStatus>,
+    /// The payload of the packet being handled.
+    pub payload: Vec<u8>,
+    /// What peers may reach, from [`BASE`] with [`RKEY`].
+    pub memory: Vec<u8>,
+    /// Fails every access of a peer.
+    pub access_fault: Option<AccessFault>,
+    /// The keys that peers invalidated.
+    pub invalidated: Vec<Rkey>,
+    /// The ranges that peers flushed.
+    pub flushed: Vec<(u64, u32, FlushKind)>,
+    /// How often `check_remote` was called.
+    pub checks: u32,
+    /// The send CQ.
+    pub send_wcs: Vec<SendWc>,
+    /// The receive CQ.
+    pub recv_wcs: Vec<RecvWc>,
+    /// Events raised.
+    pub events: Vec<Event>,
+    /// Things counted.
+    pub counts: Vec<Count>,
+}
+
+impl MockHost {
+    pub(crate) fn new() -> Self {
+        Self {
+            sends: VecDeque::new(),
+            retired: Vec::new(),
+            send_buffers: Vec::new(),
+            send_fault: None,
+            executed: Vec::new(),
+            recvs: VecDeque::new(),
+            released: Vec::new(),
+            recv_buffers: Vec::new(),
+            recv_fault: None,
+            payload: Vec::new(),
+            memory: vec![0; MEMORY],
+            access_fault: None,
+            invalidated: Vec::new(),
+            flushed: Vec::new(),
+            checks: 0,
+            send_wcs: Vec::new(),
+            recv_wcs: Vec::new(),
+            events: Vec::new(),
+            counts: Vec::new(),
+        }
+    }
+
+    /// Posts a signaled send request; the slot and the cookie are its number, from 0.
+    pub(crate) fn post_send(&mut self, op: SendOp, payload: Vec<u8>) -> SendSlot {
+        self.post_send_with(op, payload, |_| ())
+    }
+
+    /// Posts a send request after `change` has had its way with it.
+    pub(crate) fn post_send_with(
+        &mut self,
+        op: SendOp,
+        payload: Vec<u8>,
+        change: impl FnOnce(&mut SendWr),
+    ) -> SendSlot {
+        let number = self.send_buffers.len() as u32;
+        let mut wr = SendWr {
+            slot: SendSlot(number),
+            wr_id: u64::from(number),
+            op,
+            length: payload.len() as u32,
+            signaled: true,
+            solicited: false,
+            fence: false,
+        };
+        change(&mut wr);
+        self.send_buffers.push(payload);
+        self.sends.push_back(Fetch::Wr(wr));
+        wr.slot
+    }
+
+    /// Posts a receive buffer; the slot and the cookie are its number, from 0.
+    pub(crate) fn post_recv(&mut self, length: u32) -> RecvSlot {
+        let number = self.recv_buffers.len() as u32;
+        self.recv_buffers.push(vec![0; length as usize]);
+        self.recvs.push_back(Fetch::Wr(RecvWr {
+            slot: RecvSlot(number),
+            wr_id: u64::from(number),
+            length,
+        }));
+        RecvSlot(number)
+    }
+
+    /// The payload of an outgoing packet.
+    pub(crate) fn resolve(&self, transmit: &Transmit) -> Vec<u8> {
+        let length = transmit.packet.payload_len as usize;
+        match transmit.source {
+            Source::None => Vec::new(),
+            Source::Send { slot, offset } => {
+                self.send_buffers[slot.0 as usize][offset as usize..][..length].to_vec()
+            }
+            Source::Remote { rkey, va } => {
+                assert_eq!(rkey, RKEY);
+                self.memory[(va - BASE) as usize..][..length].to_vec()
+            }
+        }
+    }
+
+    /// The send completions so far: cookie and status.
+    pub(crate) fn sent(&self) -> Vec<(u64, WcStatus)> {
+        let pair = |wc: &SendWc| (wc.wr_id, wc.status);
+        self.send_wcs.iter().map(pair).collect()
+    }
+
+    /// How often `what` was counted.
+    pub(crate) fn count_of(&self, what: Count) -> usize {
+        self.counts.iter().filter(|count| **count == what).count()
+    }
+
+    fn remote(&mut self, rkey: Rkey, va: u64, length: usize) -> Result<&mut [u8], AccessFault> {
+        if let Some(fault) = self.access_fault {
+            return Err(fault);
+        }
+        let start = va.checked_sub(BASE).ok_or(AccessFault::Denied)? as usize;
+        let end = start.checked_add(length).ok_or(AccessFault::Denied)?;
+        match self.memory.get_mut(start..end) {
+            Some(range) if rkey == RKEY => Ok(range),
+            _ => Err(AccessFault::Denied),
+        }
+    }
+}
+
+fn scatter(buffer: &mut [u8], offset: usize, payload: &[u8]) -> Result<(), WcStatus> {
+    let range = buffer.get_mut(offset..offset + payload.len());
+    range.ok_or(WcStatus::LocLenErr)?.copy_from_slice(payload);
+    Ok(())
+}
+
+impl SendQueue for MockHost {
+    fn take_send(&mut self) -> Fetch<SendWr> {
+        self.sends.pop_front().unwrap_or(Fetch::Empty)
+    }
+
+    fn retire_send(&mut self, slot: SendSlot) {
+        self.retired.push(slot);
+    }
+
+    fn check_send(&mut self, _slot: SendSlot, _access: LocalAccess) -> Result<(), WcStatus> {
+        self.send_fault.map_or(Ok(()), Err)
+    }
+
+    fn scatter_send(&mut self, slot: SendSlot, offset: u32) -> Result<(), WcStatus> {
+        self.send_fault.map_or(Ok(()), Err)?;
+        let buffer = &mut self.send_buffers[slot.0 as usize];
+        scatter(buffer, offset as usize, &self.payload)
+    }
+
+    fn scatter_atomic(&mut self, slot: SendSlot, original: u64) -> Result<(), WcStatus> {
+        self.send_fault.map_or(Ok(()), Err)?;
+        let buffer = &mut self.send_buffers[slot.0 as usize];
+        scatter(buffer, 0, &original.to_ne_bytes())
+    }
+
+    fn execute_local(&mut self, _slot: SendSlot, op: LocalOp) -> Result<(), WcStatus> {
+        self.send_fault.map_or(Ok(()), Err)?;
+        self.executed.push(op);
+        Ok(())
+    }
+}
+
+impl RecvQueue for MockHost {
+    fn take_recv(&mut self) -> Fetch<RecvWr> {
+        self.recvs.pop_front().unwrap_or(Fetch::Empty)
+    }
+
+    fn release_recv(&mut self, slot: RecvSlot) {
+        self.released.push(slot);
+    }
+
+    fn scatter_recv(&mut self, slot: RecvSlot, offset: u32) -> Result<(), WcStatus> {
+        self.recv_fault.map_or(Ok(()), Err)?;
+        let buffer = &mut self.recv_buffers[slot.0 as usize];
+        scatter(buffer, offset as usize, &self.payload)
+    }
+}
+
+impl Memory for MockHost {
+    fn check_remote(
+        &mut self,
+        rkey: Rkey,
+        va: u64,
+        length: u32,
+        _access: RemoteAccess,
+    ) -> Result<(), AccessFault> {
+        self.checks += 1;
+        self.remote(rkey, va, length as usize).map(|_| ())
+    }
+
+    fn write_remote(&mut self, rkey: Rkey, va: u64) -> Result<(), AccessFault> {
+        let payload = self.payload.clone();
+        self.remote(rkey, va, payload.len())?
+            .copy_from_slice(&payload);
+        Ok(())
+    }
+
+    fn atomic_remote(&mut self, rkey: Rkey, va: u64, op: AtomicOp) -> Result<u64, AccessFault> {
+        let word = self.remote(rkey, va, 8)?;
+        let old = u64::from_ne_bytes((&*word).try_into().unwrap());
+        let new = match op {
+            AtomicOp::CompareSwap { compare, swap } if old == compare => swap,
+            AtomicOp::CompareSwap { .. } => old,
+            AtomicOp::FetchAdd { add } => old.wrapping_add(add),
+        };
+        word.copy_from_slice(&new.to_ne_bytes());
+        Ok(old)
+    }
+
+    fn atomic_write_remote(&mut self, rkey: Rkey, va: u64) -> Result<(), AccessFault> {
+        self.write_remote(rkey, va)
+    }
+
+    fn flush_remote(
+        &mut self,
+        rkey: Rkey,
+        va: u64,
+        length: u32,
+        kind: FlushKind,
+    ) -> Result<(), AccessFault> {
+        self.remote(rkey, va, length as usize)?;
+        self.flushed.push((va, length, kind));
+        Ok(())
+    }
+
+    fn invalidate_remote(&mut self, rkey: Rkey) -> Result<(), AccessFault> {
+        self.access_fault.map_or(Ok(()), Err)?;
+        self.invalidated.push(rkey);
+        Ok(())
+    }
+}
+
+impl Completions for MockHost {
+    fn complete_send(&mut self, wc: SendWc) {
+        self.send_wcs.push(wc);
+    }
+
+    fn complete_recv(&mut self, wc: RecvWc) {
+        self.recv_wcs.push(wc);
+    }
+
+    fn raise(&mut self, event: Event) {
+        self.events.push(event);
+    }
+
+    fn count(&mut self, what: Count) {
+        self.counts.push(what);
+    }
+}
+
+/// A QP as tests make it.
+pub(crate) type TestQp = Qp<Vec<SendWqe>, Vec<Replay>>;
+
+/// A QP in RESET whose window holds `window` WQEs and which remembers 16 requests.
+pub(crate) fn qp(kind: QpKind, window: usize) -> TestQp {
+    let config = Config {
+        kind,
+        qpn: Qpn::new(0x11),
+        has_srq: false,
+        port_mtu: Mtu::Bytes1024,
+    };
+    Qp::new(
+        config,
+        vec![SendWqe::default(); window],
+        vec![Replay::default(); 16],
+    )
+}
+
+/// What brings a QP of `kind` to INIT.
+pub(crate) fn to_init(kind: QpKind) -> Attrs {
+    let connected = matches!(kind, QpKind::Rc | QpKind::Uc);
+    Attrs {
+        state: Some(QpState::Init),
+        pkey_index: Some(0),
+        port: (kind != QpKind::Gsi).then_some(1),
+        access: connected.then_some(RemoteRights {
+            write: true,
+            read: true,
+            atomic: true,
+            flush: true,
+        }),
+        qkey: (!connected).then_some(crate::ids::Qkey(0x1111)),
+        ..Attrs::default()
+    }
+}
+
+/// What brings a QP of `kind` from INIT to RTR: path MTU 1,024, 4 remembered requests.
+pub(crate) fn to_rtr(kind: QpKind, rq_psn: Psn) -> Attrs {
+    let connected = matches!(kind, QpKind::Rc | QpKind::Uc);
+    let reliable = kind == QpKind::Rc;
+    Attrs {
+        state: Some(QpState::Rtr),
+        av: connected,
+        path_mtu: connected.then_some(Mtu::Bytes1024),
+        dest_qpn: connected.then_some(Qpn::new(0x22)),
+        rq_psn: connected.then_some(rq_psn),
+        max_dest_rd_atomic: reliable.then_some(4),
+        min_rnr_timer: reliable.then_some(12),
+        ..Attrs::default()
+    }
+}
+
+/// What brings a QP of `kind` from RTR to RTS: timeout 14 (67 ms), 3 retries, 2 RNR retries, 4
+/// READs and atomics.
+pub(crate) fn to_rts(kind: QpKind, sq_psn: Psn) -> Attrs {
+    let reliable = kind == QpKind::Rc;
+    Attrs {
+        state: Some(QpState::Rts),
+        timeout: reliable.then_some(14),
+        retry_cnt: reliable.then_some(3),
+        rnr_retry: reliable.then_some(2),
+        sq_psn: Some(sq_psn),
+        max_rd_atomic: reliable.then_some(4),
+        ..Attrs::default()
+    }
+}
+
+/// A QP in RTS that starts with these PSNs.
+pub(crate) fn connected(kind: QpKind, rq_psn: Psn, sq_psn: Psn, host: &mut MockHost) -> TestQp {
+    let mut qp = qp(kind, 8);
+    for attrs in [to_init(kind), to_rtr(kind, rq_psn), to_rts(kind, sq_psn)] {
+        qp.modify(Instant(0), &attrs, host).unwrap();
+    }
+    qp
+}
+
+/// Everything that `qp` sends at `now`.
+pub(crate) fn drain(qp: &mut TestQp, now: Instant, host: &mut MockHost) -> Vec<Transmit> {
+    std::iter::from_fn(|| qp.poll_transmit(now, host)).collect()
+}
