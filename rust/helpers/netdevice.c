@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: GPL-2.0
+#include <linux/netdevice.h>
+#include <net/dst.h>
+#include <net/ip6_fib.h>
+#include <net/ip6_route.h>
+#include <net/route.h>
+#include <net/sock.h>
+#include <rdma/ib_verbs.h>
+
+__rrxe_helper void rrxe_helper_dev_hold(struct net_device *dev)
+{
+	dev_hold(dev);
+}
+
+__rrxe_helper void rrxe_helper_dev_put(struct net_device *dev)
+{
+	dev_put(dev);
+}
+
+__rrxe_helper struct net *rrxe_helper_dev_net(const struct net_device *dev)
+{
+	return dev_net(dev);
+}
+
+__rrxe_helper bool rrxe_helper_netif_running(const struct net_device *dev)
+{
+	return netif_running(dev);
+}
+
+__rrxe_helper bool rrxe_helper_netif_carrier_ok(const struct net_device *dev)
+{
+	return netif_carrier_ok(dev);
+}
+
+__rrxe_helper struct net_device *
+rrxe_helper_netdev_notifier_info_to_dev(const struct netdev_notifier_info *info)
+{
+	return netdev_notifier_info_to_dev(info);
+}
+
+__rrxe_helper void *rrxe_helper_rcu_dereference_sk_user_data(struct sock *sk)
+{
+	return rcu_dereference_sk_user_data(sk);
+}
+
+__rrxe_helper void rrxe_helper_dst_hold(struct dst_entry *dst)
+{
+	dst_hold(dst);
+}
+
+__rrxe_helper struct dst_entry *rrxe_helper_dst_check(struct dst_entry *dst, u32 cookie)
+{
+	return dst_check(dst, cookie);
+}
+
+__rrxe_helper struct net_device *rrxe_helper_dst_dev_rcu(const struct dst_entry *dst)
+{
+	return dst_dev_rcu(dst);
+}
+
+__rrxe_helper struct rtable *rrxe_helper_ip_route_output_key(struct net *net, struct flowi4 *flow)
+{
+	return ip_route_output_key(net, flow);
+}
+
+__rrxe_helper u32 rrxe_helper_rt6_get_cookie(const struct rt6_info *rt)
+{
+	return rt6_get_cookie(rt);
+}
+
+__rrxe_helper unsigned int rrxe_helper_LL_RESERVED_SPACE(const struct net_device *dev)
+{
+	return LL_RESERVED_SPACE(dev);
+}
+
+__rrxe_helper u16 rrxe_helper_rdma_get_udp_sport(u32 flow_label, u32 local_qpn, u32 remote_qpn)
+{
+	return rdma_get_udp_sport(flow_label, local_qpn, remote_qpn);
+}

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: GPL-2.0
+#include <linux/ipv6.h>
+#include <linux/mm.h>
+#include <linux/net.h>
+#include <linux/skbuff.h>
+#include <net/ip.h>
+
+__rrxe_helper void *rrxe_helper_netdev_alloc_frag_align(unsigned int size, unsigned int align)
+{
+	return netdev_alloc_frag_align(size, align);
+}
+
+__rrxe_helper void rrxe_helper_skb_free_frag(void *addr)
+{
+	skb_free_frag(addr);
+}
+
+__rrxe_helper void rrxe_helper_skb_reserve(struct sk_buff *skb, int len)
+{
+	skb_reserve(skb, len);
+}
+
+__rrxe_helper unsigned int rrxe_helper_skb_headroom(const struct sk_buff *skb)
+{
+	return skb_headroom(skb);
+}
+
+__rrxe_helper int rrxe_helper_skb_tailroom(const struct sk_buff *skb)
+{
+	return skb_tailroom(skb);
+}
+
+__rrxe_helper unsigned char *rrxe_helper_skb_network_header(const struct sk_buff *skb)
+{
+	return skb_network_header(skb);
+}
+
+__rrxe_helper unsigned char *rrxe_helper_skb_transport_header(const struct sk_buff *skb)
+{
+	return skb_transport_header(skb);
+}
+
+__rrxe_helper void rrxe_helper_skb_reset_network_header(struct sk_buff *skb)
+{
+	skb_reset_network_header(skb);
+}
+
+__rrxe_helper void rrxe_helper_skb_reset_transport_header(struct sk_buff *skb)
+{
+	skb_reset_transport_header(skb);
+}
+
+__rrxe_helper struct skb_shared_info *rrxe_helper_skb_shinfo(const struct sk_buff *skb)
+{
+	return skb_shinfo(skb);
+}
+
+__rrxe_helper void *rrxe_helper_skb_frag_address_safe(const skb_frag_t *frag)
+{
+	return skb_frag_address_safe(frag);
+}
+
+__rrxe_helper unsigned int rrxe_helper_skb_frag_size(const skb_frag_t *frag)
+{
+	return skb_frag_size(frag);
+}
+
+__rrxe_helper void rrxe_helper_skb_fill_page_desc(struct sk_buff *skb, int i, struct page *page,
+						  int off, int size)
+{
+	skb_fill_page_desc(skb, i, page, off, size);
+}
+
+__rrxe_helper int rrxe_helper_skb_linearize(struct sk_buff *skb)
+{
+	return skb_linearize(skb);
+}
+
+__rrxe_helper bool rrxe_helper_pskb_may_pull(struct sk_buff *skb, unsigned int len)
+{
+	return pskb_may_pull(skb, len);
+}
+
+__rrxe_helper void rrxe_helper_skb_dst_set(struct sk_buff *skb, struct dst_entry *dst)
+{
+	skb_dst_set(skb, dst);
+}
+
+/* bindgen gives the field, which lies in an unnamed union, no stable name. */
+__rrxe_helper void rrxe_helper_skb_set_destructor(struct sk_buff *skb,
+						  void (*destructor)(struct sk_buff *skb))
+{
+	skb->destructor = destructor;
+}
+
+__rrxe_helper struct inet_skb_parm *rrxe_helper_IPCB(struct sk_buff *skb)
+{
+	return IPCB(skb);
+}
+
+__rrxe_helper struct inet6_skb_parm *rrxe_helper_IP6CB(struct sk_buff *skb)
+{
+	return IP6CB(skb);
+}
+
+__rrxe_helper void rrxe_helper_skb_queue_head_init(struct sk_buff_head *list)
+{
+	skb_queue_head_init(list);
+}
+
+__rrxe_helper __u32 rrxe_helper_skb_queue_len_lockless(const struct sk_buff_head *list)
+{
+	return skb_queue_len_lockless(list);
+}
+
+__rrxe_helper void rrxe_helper_skb_queue_purge(struct sk_buff_head *list)
+{
+	skb_queue_purge(list);
+}
+
+__rrxe_helper bool rrxe_helper_sendpage_ok(struct page *page)
+{
+	return sendpage_ok(page);
+}
+
+__rrxe_helper void rrxe_helper_get_page(struct page *page)
+{
+	get_page(page);
+}
+
+__rrxe_helper struct page *rrxe_helper_virt_to_head_page(const void *addr)
+{
+	return virt_to_head_page(addr);
+}

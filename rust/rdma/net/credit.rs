@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! How many packets a sender may have on their way through this host.
+//!
+//! A packet may wait in a queueing discipline or a device's ring for long, and outlive the QP that
+//! sent it. So it holds nothing but a [`Credit`], which knows how to find the QP if it is still
+//! there.
+
+use core::ptr::NonNull;
+
+use kernel::{
+    prelude::*,
+    sync::{
+        atomic::{ordering, Atomic},
+        barrier::smp_mb,
+        Arc,
+    },
+    time::{delay::fsleep, Delta},
+    types::ForeignOwnable,
+};
+
+use crate::{bindings, sync::wait_for_readers};
+
+/// Wakes a sender that waits for credit.
+pub trait Wake: Send + Sync + 'static {
+    /// Called once half of the credit is back.
+    ///
+    /// # Context
+    ///
+    /// Any but hard interrupts, perhaps deep in the network stack: must neither sleep nor send.
+    fn wake(&self);
+}
+
+/// All credits there are, with their packets.
+static LIVE: Atomic<usize> = Atomic::new(0);
+
+/// A sender's bound on packets in flight.
+pub struct Credit<W: Wake> {
+    in_flight: Atomic<u32>,
+    limit: u32,
+    waiting: Atomic<bool>,
+    waker: W,
+}
+
+impl<W: Wake> Credit<W> {
+    /// Credit for `limit` packets; `waker` is told when it was used up and comes back.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub fn new(limit: u32, waker: W) -> Result<Arc<Self>> {
+        LIVE.fetch_add(1, ordering::Relaxed);
+        let credit = Self {
+            in_flight: Atomic::new(0),
+            limit,
+            waiting: Atomic::new(false),
+            waker,
+        };
+        Ok(Arc::new(credit, GFP_KERNEL)?)
+    }
+
+    /// Whether another packet may be sent. If not, the waker will be called.
+    pub fn available(&self) -> bool {
+        if self.in_flight.load(ordering::Relaxed) < self.limit {
+            return true;
+        }
+        self.waiting.store(true, ordering::Relaxed);
+        // Pairs with the one in `put`: either that sees the wish, or we see what came back.
+        smp_mb();
+        self.in_flight.load(ordering::Relaxed) < self.limit
+    }
+
+    /// Counts a packet as sent.
+    pub(super) fn take(&self) {
+        self.in_flight.fetch_add(1, ordering::Relaxed);
+    }
+
+    /// Counts a packet as gone.
+    fn put(&self) {
+        let before = self.in_flight.fetch_sub(1, ordering::Full);
+        smp_mb();
+        if before.saturating_sub(1) > self.limit / 2 || !self.waiting.load(ordering::Relaxed) {
+            return;
+        }
+        if self.waiting.xchg(false, ordering::Full) {
+            self.waker.wake();
+        }
+    }
+}
+
+impl<W: Wake> Drop for Credit<W> {
+    fn drop(&mut self) {
+        LIVE.fetch_sub(1, ordering::Release);
+    }
+}
+
+/// The destructor of packets that hold a credit.
+///
+/// # Safety
+///
+/// `destructor_arg` of `skb` must hold an `Arc<Credit<W>>`, which is given up.
+pub(super) unsafe extern "C" fn give_back<W: Wake>(skb: *mut bindings::sk_buff) {
+    // SAFETY: The network stack destroys valid buffers.
+    let shared = unsafe { bindings::skb_shinfo(skb) };
+    // SAFETY: The shared info lives as long as its buffer.
+    let held = unsafe { (*shared).__bindgen_anon_2.destructor_arg };
+    if let Some(held) = NonNull::new(held) {
+        // SAFETY: The caller promises that it is an `Arc<Credit<W>>`, and gives it up.
+        unsafe { Arc::<Credit<W>>::from_foreign(held.as_ptr()) }.put();
+    }
+}
+
+/// Waits until no credit is left, with no packet that holds one: until then, code of this module
+/// may still be called.
+///
+/// # Context
+///
+/// Process; sleeps for as long as packets wait in queues of other devices.
+pub fn drain() {
+    while LIVE.load(ordering::Acquire) != 0 {
+        fsleep(Delta::from_millis(1));
+    }
+    // The last destructor may not have returned.
+    wait_for_readers();
+}

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The network side of a soft-RoCE provider: UDP sockets in, IP packets out.
+//!
+//! Packets come in through [`udp::UdpSocket`] as [`skb::RxSkb`]s, are built as [`skb::TxSkb`]s and
+//! leave along a [`route::Route`]. [`netdev`] and [`netns`] tell what becomes of the network devices
+//! and namespaces meanwhile.
+//!
+//! Addresses are GIDs throughout, those of IPv4 mapped into IPv6.
+
+pub mod credit;
+pub mod netdev;
+pub mod netns;
+pub mod route;
+pub mod skb;
+pub mod udp;

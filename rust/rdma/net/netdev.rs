@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Network devices and what happens to them.
+
+use core::{
+    mem::ManuallyDrop,
+    pin::Pin,
+    ptr::{addr_of, NonNull},
+};
+
+use kernel::{
+    error::to_result,
+    ffi::{c_int, c_ulong, c_void},
+    prelude::*,
+    sync::Arc,
+    types::Opaque,
+};
+
+use super::netns::NetId;
+use crate::{bindings, new_bh_spinlock, sync::BhSpinLock};
+
+/// A counted network device. While it is held, its namespace lives.
+///
+/// # Invariants
+///
+/// The device is valid, and `self` owns a count of it.
+pub struct Netdev(NonNull<bindings::net_device>);
+
+// SAFETY: A network device is shared by all CPUs, and may be released by any.
+unsafe impl Send for Netdev {}
+// SAFETY: As above; what is read here is read with single loads.
+unsafe impl Sync for Netdev {}
+
+impl Netdev {
+    /// Takes a count of a device of C's.
+    ///
+    /// # Safety
+    ///
+    /// It must be valid for the duration of the call.
+    pub(crate) unsafe fn hold(netdev: NonNull<bindings::net_device>) -> Self {
+        // SAFETY: The caller promises that it is valid.
+        unsafe { bindings::dev_hold(netdev.as_ptr()) };
+        // INVARIANT: The count was just taken.
+        Self(netdev)
+    }
+
+    /// Gives the count to C.
+    pub(crate) fn into_raw(self) -> *mut bindings::net_device {
+        ManuallyDrop::new(self).as_ptr()
+    }
+
+    /// The device for C.
+    pub(crate) fn as_ptr(&self) -> *mut bindings::net_device {
+        self.0.as_ptr()
+    }
+
+    /// Its namespace.
+    pub(crate) fn net(&self) -> *mut bindings::net {
+        // SAFETY: Valid by the type invariant.
+        unsafe { bindings::dev_net(self.as_ptr()) }
+    }
+
+    /// Its namespace's identity.
+    pub fn net_id(&self) -> NetId {
+        NetId::of(self.net())
+    }
+
+    /// Its index in its namespace.
+    pub fn index(&self) -> u32 {
+        // SAFETY: Valid by the type invariant; the index never changes while the device is registered.
+        (unsafe { (*self.as_ptr()).ifindex }) as u32
+    }
+
+    /// Its name; it may change while it is looked at.
+    pub fn name(&self) -> &CStr {
+        // SAFETY: Valid by the type invariant; the last byte of a name is never anything but zero.
+        unsafe { CStr::from_char_ptr((*self.as_ptr()).name.as_ptr().cast()) }
+    }
+
+    /// Most bytes of an IP packet.
+    pub fn mtu(&self) -> u32 {
+        // SAFETY: Valid by the type invariant; a racing change shows either value.
+        unsafe { addr_of!((*self.as_ptr()).mtu).read_volatile() }
+    }
+
+    /// Its hardware address, if it has six bytes, as all kinds of Ethernet do.
+    pub fn ethernet_address(&self) -> Option<[u8; 6]> {
+        // SAFETY: Valid by the type invariant.
+        let (len, address) = unsafe { ((*self.as_ptr()).addr_len, (*self.as_ptr()).dev_addr) };
+        // SAFETY: As many bytes are there.
+        (len == 6).then(|| unsafe { address.cast::<[u8; 6]>().read() })
+    }
+
+    /// Whether it is up and has a carrier.
+    pub fn is_active(&self) -> bool {
+        self.is_running() && self.has_carrier()
+    }
+
+    /// Whether it is up.
+    pub fn is_running(&self) -> bool {
+        // SAFETY: Valid by the type invariant.
+        unsafe { bindings::netif_running(self.as_ptr()) }
+    }
+
+    /// Whether it has a carrier.
+    pub fn has_carrier(&self) -> bool {
+        // SAFETY: Valid by the type invariant.
+        unsafe { bindings::netif_carrier_ok(self.as_ptr()) }
+    }
+
+    /// Whether it is registered, and not on its way out.
+    pub fn is_registered(&self) -> bool {
+        // SAFETY: Valid by the type invariant.
+        let state = unsafe { addr_of!((*self.as_ptr()).reg_state).read_volatile() };
+        u32::from(state) == bindings::netdev_reg_state_NETREG_REGISTERED
+    }
+
+    /// What kind of device it is.
+    pub fn kind(&self) -> Kind {
+        // SAFETY: Valid by the type invariant.
+        match u32::from(unsafe { (*self.as_ptr()).type_ }) {
+            bindings::ARPHRD_ETHER => Kind::Ethernet,
+            bindings::ARPHRD_LOOPBACK => Kind::Loopback,
+            bindings::ARPHRD_NONE => Kind::Tun,
+            _ => Kind::Other,
+        }
+    }
+}
+
+/// The kinds of network devices that matter here (`ARPHRD_*`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Ethernet and all that looks like it.
+    Ethernet,
+    /// The loopback device.
+    Loopback,
+    /// IP only, without a link layer.
+    Tun,
+    /// Anything else.
+    Other,
+}
+
+impl Clone for Netdev {
+    fn clone(&self) -> Self {
+        // SAFETY: Valid by the type invariant.
+        unsafe { Self::hold(self.0) }
+    }
+}
+
+impl PartialEq for Netdev {
+    fn eq(&self, other: &Self) -> bool {
+        self.0 == other.0
+    }
+}
+
+impl Drop for Netdev {
+    fn drop(&mut self) {
+        // SAFETY: A count is owned by the type invariant.
+        unsafe { bindings::dev_put(self.as_ptr()) };
+    }
+}
+
+/// Holds a network device until it goes away.
+#[pin_data]
+pub struct NetdevSlot {
+    #[pin]
+    netdev: BhSpinLock<Option<Netdev>>,
+}
+
+impl NetdevSlot {
+    /// Holds `netdev`.
+    pub fn new(netdev: Netdev) -> impl PinInit<Self> {
+        pin_init!(Self {
+            netdev <- new_bh_spinlock!(Some(netdev), "rdma_netdev_slot"),
+        })
+    }
+
+    /// The device, unless it is gone.
+    pub fn get(&self) -> Option<Netdev> {
+        self.netdev.lock().clone()
+    }
+
+    /// Lets go of the device.
+    pub fn clear(&self) {
+        let netdev = self.netdev.lock().take();
+        drop(netdev);
+    }
+}
+
+/// What happened to a device (`NETDEV_*`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// It went up or down, or its carrier came or went.
+    State,
+    /// Its MTU changed.
+    Mtu,
+    /// It goes away, or leaves its namespace.
+    Unregister,
+}
+
+/// Who wants to know.
+pub trait Observer: Send + Sync + 'static {
+    /// Something happened to `netdev`.
+    ///
+    /// # Context
+    ///
+    /// Process, under RTNL: must not wait for anything that takes it.
+    fn netdev_event(&self, netdev: &Netdev, event: Event);
+}
+
+/// A registered observer. Dropping it ends the calls.
+pub struct Notifier<T: Observer>(Pin<KBox<Block<T>>>);
+
+/// # Invariants
+///
+/// `block` is the first member.
+#[repr(C)]
+#[pin_data]
+struct Block<T: Observer> {
+    #[pin]
+    block: Opaque<bindings::notifier_block>,
+    observer: Arc<T>,
+}
+
+// SAFETY: The block is touched only by the notifier chain, under its lock.
+unsafe impl<T: Observer> Send for Block<T> {}
+// SAFETY: As above.
+unsafe impl<T: Observer> Sync for Block<T> {}
+
+impl<T: Observer> Notifier<T> {
+    /// Tells `observer` what happens from now on, in all namespaces.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub fn new(observer: Arc<T>) -> Result<Self> {
+        let block = KBox::pin_init(
+            pin_init!(Block {
+                block <- Opaque::ffi_init(|slot: *mut bindings::notifier_block| {
+                    let block = bindings::notifier_block {
+                        notifier_call: Some(notify::<T>),
+                        ..Default::default()
+                    };
+                    // SAFETY: The slot is valid for writes.
+                    unsafe { slot.write(block) }
+                }),
+                observer,
+            }),
+            GFP_KERNEL,
+        )?;
+        // SAFETY: The block is pinned, and unregistered before it goes.
+        to_result(unsafe { bindings::register_netdevice_notifier(block.block.get()) })?;
+        Ok(Self(block))
+    }
+}
+
+impl<T: Observer> Drop for Notifier<T> {
+    fn drop(&mut self) {
+        // SAFETY: It was registered by `new`.
+        unsafe { bindings::unregister_netdevice_notifier(self.0.block.get()) };
+    }
+}
+
+/// # Safety
+///
+/// `block` must be that of a [`Block<T>`], and `of` a `struct netdev_notifier_info`.
+unsafe extern "C" fn notify<T: Observer>(
+    block: *mut bindings::notifier_block,
+    event: c_ulong,
+    of: *mut c_void,
+) -> c_int {
+    let event = match event as bindings::netdev_cmd {
+        bindings::netdev_cmd_NETDEV_UP
+        | bindings::netdev_cmd_NETDEV_DOWN
+        | bindings::netdev_cmd_NETDEV_CHANGE => Event::State,
+        bindings::netdev_cmd_NETDEV_CHANGEMTU => Event::Mtu,
+        bindings::netdev_cmd_NETDEV_UNREGISTER => Event::Unregister,
+        _ => return bindings::NOTIFY_DONE as c_int,
+    };
+    // SAFETY: The notifier chain passes such a structure.
+    let netdev = unsafe { bindings::netdev_notifier_info_to_dev(of.cast()) };
+    if let Some(netdev) = NonNull::new(netdev) {
+        // SAFETY: The device is valid during the call.
+        let netdev = unsafe { Netdev::hold(netdev) };
+        // SAFETY: The block is the first member of a `Block<T>`, which outlives its registration.
+        let block = unsafe { &*block.cast::<Block<T>>() };
+        block.observer.netdev_event(&netdev, event);
+    }
+    bindings::NOTIFY_DONE as c_int
+}

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Where packets go.
+
+use core::ptr::NonNull;
+
+use kernel::{error::from_err_ptr, prelude::*};
+
+use super::netdev::Netdev;
+use crate::{
+    bindings,
+    gid::{Gid, Network},
+};
+
+/// What the routing decision depends on.
+#[derive(Clone, Copy)]
+pub struct Flow {
+    /// Source address; must be one of this host's.
+    pub source: Gid,
+    /// Destination address, of the same version.
+    pub destination: Gid,
+    /// Index of the network device to leave by, unless the destination is local.
+    pub netdev_index: u32,
+    /// IPv4 type of service or IPv6 traffic class.
+    pub traffic_class: u8,
+    /// IPv6 flow label, 20 bits.
+    pub flow_label: u32,
+    /// UDP source port.
+    pub source_port: u16,
+    /// UDP destination port.
+    pub destination_port: u16,
+}
+
+/// A routing decision, for as long as it is valid.
+///
+/// # Invariants
+///
+/// `dst` is a valid `struct dst_entry`, of which `self` owns a count, and the first member of a
+/// `struct rtable` or `struct rt6_info` as `network` says.
+pub struct Route {
+    dst: NonNull<bindings::dst_entry>,
+    cookie: u32,
+    network: Network,
+    local: bool,
+}
+
+// SAFETY: A `dst_entry` is shared by all CPUs.
+unsafe impl Send for Route {}
+
+impl Route {
+    /// Asks the routing tables of the namespace that `netdev` is in.
+    ///
+    /// A destination that is an address of this host is found whichever device has it; any other is
+    /// reached through `flow.netdev_index`.
+    ///
+    /// # Context
+    ///
+    /// Any but hard interrupts; doesn't sleep.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if the addresses are of different families or the source isn't this host's,
+    /// otherwise what the routing tables say, as `ENETUNREACH`.
+    pub fn lookup(netdev: &Netdev, flow: &Flow) -> Result<Self> {
+        match (flow.source.ipv4(), flow.destination.ipv4()) {
+            (Some(source), Some(destination)) => lookup_v4(netdev, flow, source, destination),
+            (None, None) => lookup_v6(netdev, flow),
+            _ => Err(EINVAL),
+        }
+    }
+
+    /// Whether the decision still stands.
+    pub fn is_valid(&self) -> bool {
+        // SAFETY: Valid by the type invariant.
+        !unsafe { bindings::dst_check(self.dst.as_ptr(), self.cookie) }.is_null()
+    }
+
+    /// Whether the destination is an address of this host, in the same namespace.
+    pub fn is_local(&self) -> bool {
+        self.local
+    }
+
+    /// The version of IP.
+    pub fn network(&self) -> Network {
+        self.network
+    }
+
+    /// Bytes to keep free in front of the IP header.
+    pub fn link_headroom(&self) -> usize {
+        let _readers = kernel::sync::rcu::read_lock();
+        // SAFETY: Valid by the type invariant, and RCU keeps the device.
+        let netdev = unsafe { bindings::dst_dev_rcu(self.dst.as_ptr()) };
+        // SAFETY: As above.
+        unsafe { bindings::LL_RESERVED_SPACE(netdev) as usize }
+    }
+
+    /// The entry with a count for the caller.
+    pub(super) fn hold(&self) -> *mut bindings::dst_entry {
+        // SAFETY: Valid by the type invariant.
+        unsafe { bindings::dst_hold(self.dst.as_ptr()) };
+        self.dst.as_ptr()
+    }
+
+    /// The namespace. It is to be used under RCU.
+    pub(super) fn net(&self) -> *mut bindings::net {
+        // SAFETY: Valid by the type invariant; callers run with bottom halves disabled, an RCU
+        // read-side section, which keeps the device.
+        let netdev = unsafe { bindings::dst_dev_rcu(self.dst.as_ptr()) };
+        // SAFETY: As above.
+        unsafe { bindings::dev_net(netdev) }
+    }
+}
+
+impl Drop for Route {
+    fn drop(&mut self) {
+        // SAFETY: A count is owned by the type invariant.
+        unsafe { bindings::dst_release(self.dst.as_ptr()) };
+    }
+}
+
+fn lookup_v4(netdev: &Netdev, flow: &Flow, source: [u8; 4], destination: [u8; 4]) -> Result<Route> {
+    let mut key = bindings::flowi4 {
+        saddr: u32::from_ne_bytes(source),
+        daddr: u32::from_ne_bytes(destination),
+        ..Default::default()
+    };
+    key.__fl_common = common(flow, 0);
+    key.uli = ports(flow);
+    let route = find_v4(netdev, &mut key)?;
+    if route.local {
+        return Ok(route);
+    }
+    key.saddr = u32::from_ne_bytes(source);
+    key.daddr = u32::from_ne_bytes(destination);
+    key.__fl_common = common(flow, flow.netdev_index);
+    find_v4(netdev, &mut key)
+}
+
+fn find_v4(netdev: &Netdev, key: &mut bindings::flowi4) -> Result<Route> {
+    // SAFETY: The namespace lives while one of its devices is held.
+    let found = unsafe { bindings::ip_route_output_key(netdev.net(), key) };
+    let found = NonNull::new(from_err_ptr(found)?).ok_or(EINVAL)?;
+    // SAFETY: A valid entry was returned, with a count for us.
+    let kind = u32::from(unsafe { (*found.as_ptr()).rt_type });
+    // INVARIANT: It is the first member of a `struct rtable`.
+    Ok(Route {
+        dst: found.cast(),
+        cookie: 0,
+        network: Network::V4,
+        local: kind == bindings::RTN_LOCAL,
+    })
+}
+
+fn lookup_v6(netdev: &Netdev, flow: &Flow) -> Result<Route> {
+    let source = in6_addr(flow.source);
+    // SAFETY: The namespace lives while one of its devices is held.
+    let own = unsafe { bindings::ipv6_chk_addr(netdev.net(), &source, core::ptr::null(), 0) };
+    if own == 0 {
+        return Err(EINVAL);
+    }
+    if !is_link_local(&flow.destination) {
+        match find_v6(netdev, flow, 0) {
+            Ok(route) if route.local => return Ok(route),
+            _ => (),
+        }
+    }
+    find_v6(netdev, flow, flow.netdev_index)
+}
+
+fn find_v6(netdev: &Netdev, flow: &Flow, index: u32) -> Result<Route> {
+    let label = u32::from(flow.traffic_class) << 20 | flow.flow_label & 0xf_ffff;
+    let mut key = bindings::flowi6 {
+        saddr: in6_addr(flow.source),
+        daddr: in6_addr(flow.destination),
+        flowlabel: label.to_be(),
+        ..Default::default()
+    };
+    key.__fl_common = common(flow, index);
+    key.uli = ports(flow);
+    let none = core::ptr::null();
+    // SAFETY: The namespace lives while one of its devices is held.
+    let found = unsafe { bindings::ip6_dst_lookup_flow(netdev.net(), none, &mut key, none.cast()) };
+    let dst = NonNull::new(from_err_ptr(found)?).ok_or(EINVAL)?;
+    let entry = dst.as_ptr().cast::<bindings::rt6_info>();
+    // SAFETY: What the IPv6 tables return is the first member of a `struct rt6_info`.
+    let cookie = unsafe { bindings::rt6_get_cookie(entry) };
+    // SAFETY: Likewise.
+    let flags = unsafe { (*entry).rt6i_flags };
+    // INVARIANT: A valid entry was returned, with a count for us.
+    Ok(Route {
+        dst,
+        cookie,
+        network: Network::V6,
+        local: flags & bindings::RTF_LOCAL != 0,
+    })
+}
+
+fn in6_addr(gid: Gid) -> bindings::in6_addr {
+    let mut address = bindings::in6_addr::default();
+    address.in6_u.u6_addr8 = gid.0;
+    address
+}
+
+fn common(flow: &Flow, index: u32) -> bindings::flowi_common {
+    bindings::flowi_common {
+        flowic_oif: index as i32,
+        flowic_proto: bindings::IPPROTO_UDP as u8,
+        flowic_dscp: flow.traffic_class & 0xfc,
+        ..Default::default()
+    }
+}
+
+fn ports(flow: &Flow) -> bindings::flowi_uli {
+    let mut ports = bindings::flowi_uli::default();
+    ports.ports.sport = flow.source_port.to_be();
+    ports.ports.dport = flow.destination_port.to_be();
+    ports
+}
+
+/// Whether an address names a host only together with a device (fe80::/10).
+fn is_link_local(gid: &Gid) -> bool {
+    matches!(gid.0, [0xfe, second, ..] if second & 0xc0 == 0x80)
+}

@@ -1,0 +1,336 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A received packet.
+
+use core::{mem::ManuallyDrop, ptr::NonNull, slice};
+
+use kernel::prelude::*;
+
+use super::crc32;
+use crate::{bindings, gid::Gid};
+
+const IPV4_LEN: usize = 20;
+const IPV6_LEN: usize = 40;
+const UDP_LEN: usize = 8;
+
+/// A received packet, from its BTH to its ICRC.
+///
+/// Dropping it says that it was made use of; see [`Self::discard`] for the other end.
+///
+/// # Invariants
+///
+/// The buffer is valid, owned by `self` alone and has no `frag_list`. `data` is behind a UDP header;
+/// network and transport header are set, linear, and 20 (IPv4) or 40 (IPv6) bytes apart. `cb` holds
+/// a [`Control`].
+pub struct RxSkb(NonNull<bindings::sk_buff>);
+
+// SAFETY: A socket buffer belongs to its owner, not to a thread.
+unsafe impl Send for RxSkb {}
+
+/// What is noted in the buffer's control block while it is ours.
+#[repr(C)]
+struct Control {
+    trusted: bool,
+}
+
+/// Where a packet says it comes from and goes to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Endpoints {
+    /// Source address.
+    pub source: Gid,
+    /// Destination address.
+    pub destination: Gid,
+}
+
+/// The header in front of the UDP header.
+pub enum IpHeader<'a> {
+    /// IPv4, without options.
+    V4(&'a [u8; IPV4_LEN]),
+    /// IPv6, without extension headers.
+    V6(&'a [u8; IPV6_LEN]),
+}
+
+/// Why a packet is thrown away; shown by the kernel's drop monitor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Discard {
+    /// IP options, extension headers, fragments, or bytes behind the datagram.
+    IpHeader,
+    /// It is no RoCE packet.
+    Malformed,
+    /// The ICRC is wrong.
+    Checksum,
+    /// There is no such QP, or it talks to somebody else.
+    NoQueuePair,
+    /// The QP has too many packets waiting.
+    Overflow,
+}
+
+impl Discard {
+    fn reason(self) -> bindings::skb_drop_reason {
+        match self {
+            Self::IpHeader => bindings::skb_drop_reason_SKB_DROP_REASON_IP_INHDR,
+            Self::Malformed => bindings::skb_drop_reason_SKB_DROP_REASON_PKT_TOO_SMALL,
+            Self::Checksum => bindings::skb_drop_reason_SKB_DROP_REASON_UDP_CSUM,
+            Self::NoQueuePair => bindings::skb_drop_reason_SKB_DROP_REASON_NO_SOCKET,
+            Self::Overflow => bindings::skb_drop_reason_SKB_DROP_REASON_SOCKET_RCVBUFF,
+        }
+    }
+}
+
+/// Frees a buffer whose packet came to nothing.
+///
+/// # Safety
+///
+/// The caller owns `skb`, and gives it up.
+unsafe fn discard(skb: NonNull<bindings::sk_buff>, why: Discard) {
+    // SAFETY: The caller owns `skb`.
+    unsafe { bindings::sk_skb_reason_drop(core::ptr::null(), skb.as_ptr(), why.reason()) };
+}
+
+impl RxSkb {
+    /// Takes over what an encapsulation socket received; `data` is at the UDP header.
+    ///
+    /// # Errors
+    ///
+    /// [`Discard::IpHeader`]; the buffer is freed.
+    ///
+    /// # Safety
+    ///
+    /// `skb` must come from an `encap_rcv` callback, which gives it up.
+    pub(crate) unsafe fn from_encap(skb: NonNull<bindings::sk_buff>) -> Result<Self, Discard> {
+        // SAFETY: The caller gives up `skb`, which is valid.
+        if unsafe { strip(skb.as_ptr()) }.is_none() {
+            // SAFETY: As above.
+            unsafe { discard(skb, Discard::IpHeader) };
+            return Err(Discard::IpHeader);
+        }
+        // SAFETY: As above, and the headers are stripped.
+        Ok(unsafe { Self::new(skb, false) })
+    }
+
+    /// Takes over a buffer that fulfils the invariants but for its control block.
+    ///
+    /// # Safety
+    ///
+    /// It must do so, and be given up by the caller.
+    pub(super) unsafe fn new(skb: NonNull<bindings::sk_buff>, trusted: bool) -> Self {
+        // INVARIANT: By the safety requirements; the control block follows.
+        let mut skb = Self(skb);
+        skb.control().trusted = trusted;
+        skb
+    }
+
+    fn control(&mut self) -> &mut Control {
+        // SAFETY: The control block is for the buffer's owner to use, is large and aligned enough,
+        // and any byte pattern that `new` left is a `Control`; before that, only plain stores of
+        // its fields happen.
+        unsafe { &mut *core::ptr::addr_of_mut!((*self.0.as_ptr()).cb).cast::<Control>() }
+    }
+
+    /// Gives up ownership.
+    pub(super) fn into_raw(self) -> NonNull<bindings::sk_buff> {
+        ManuallyDrop::new(self).0
+    }
+
+    /// Takes back what [`Self::into_raw`] gave up.
+    ///
+    /// # Safety
+    ///
+    /// `skb` must come from there, once.
+    pub(super) unsafe fn from_raw(skb: NonNull<bindings::sk_buff>) -> Self {
+        // INVARIANT: They held when the buffer was given up.
+        Self(skb)
+    }
+
+    /// Bytes from the BTH to the end of the ICRC.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        // SAFETY: Valid by the type invariant.
+        unsafe { (*self.0.as_ptr()).len as usize }
+    }
+
+    /// The first `count` bytes, or all there are if they are fewer. `None` for want of memory.
+    pub fn header(&mut self, count: usize) -> Option<&[u8]> {
+        let count = count.min(self.len());
+        let skb = self.0.as_ptr();
+        // SAFETY: Valid and ours by the type invariant.
+        if !unsafe { bindings::pskb_may_pull(skb, count as u32) } {
+            return None;
+        }
+        // SAFETY: `pskb_may_pull` made `count` bytes linear; nobody writes linear data while we
+        // own the buffer, and moving it takes `&mut self`.
+        Some(unsafe { slice::from_raw_parts((*skb).data, count) })
+    }
+
+    /// The IP header.
+    pub fn ip_header(&self) -> IpHeader<'_> {
+        // SAFETY: Valid by the type invariant.
+        let network = unsafe { bindings::skb_network_header(self.0.as_ptr()) };
+        // SAFETY: Likewise.
+        let transport = unsafe { bindings::skb_transport_header(self.0.as_ptr()) };
+        if (transport as usize).wrapping_sub(network as usize) == IPV6_LEN {
+            // SAFETY: The header is linear and of this length by the type invariant.
+            IpHeader::V6(unsafe { &*network.cast() })
+        } else {
+            // SAFETY: Likewise.
+            IpHeader::V4(unsafe { &*network.cast() })
+        }
+    }
+
+    /// The UDP header.
+    pub fn udp_header(&self) -> &[u8; UDP_LEN] {
+        // SAFETY: Valid by the type invariant.
+        let transport = unsafe { bindings::skb_transport_header(self.0.as_ptr()) };
+        // SAFETY: The header is set and linear by the type invariant.
+        unsafe { &*transport.cast() }
+    }
+
+    /// Source and destination address.
+    pub fn endpoints(&self) -> Endpoints {
+        match self.ip_header() {
+            IpHeader::V4(&[.., s0, s1, s2, s3, d0, d1, d2, d3]) => Endpoints {
+                source: Gid::from_ipv4([s0, s1, s2, s3]),
+                destination: Gid::from_ipv4([d0, d1, d2, d3]),
+            },
+            IpHeader::V6([_, _, _, _, _, _, _, _, addresses @ ..]) => {
+                let (mut source, mut destination) = ([0; 16], [0; 16]);
+                let (first, second) = addresses.split_at(source.len());
+                source.copy_from_slice(first);
+                destination.copy_from_slice(second);
+                Endpoints {
+                    source: Gid(source),
+                    destination: Gid(destination),
+                }
+            }
+        }
+    }
+
+    /// Goes on with a CRC-32 over `len` bytes from `offset` on, without inverting anything.
+    ///
+    /// `None` if they aren't all there or can't be read.
+    pub fn crc32(&self, register: u32, offset: usize, len: usize) -> Option<u32> {
+        // SAFETY: Valid, ours and without `frag_list` by the type invariant.
+        unsafe { crc32(self.0, register, offset, len) }
+    }
+
+    /// Copies from `offset` on.
+    ///
+    /// # Errors
+    ///
+    /// `EFAULT` if there aren't as many bytes.
+    pub fn copy_to_slice(&self, offset: usize, to: &mut [u8]) -> Result {
+        // SAFETY: A slice is valid for writes of its length.
+        unsafe { self.copy_to_raw(offset, to.as_mut_ptr(), to.len()) }
+    }
+
+    /// Copies `len` bytes from `offset` on to memory that may be shared with a process.
+    ///
+    /// # Errors
+    ///
+    /// `EFAULT` if there aren't as many bytes.
+    ///
+    /// # Safety
+    ///
+    /// `to` must be valid for writes of `len` bytes, and no reference to them may exist.
+    pub(crate) unsafe fn copy_to_raw(&self, offset: usize, to: *mut u8, len: usize) -> Result {
+        let offset = i32::try_from(offset).map_err(|_| EFAULT)?;
+        let len = i32::try_from(len).map_err(|_| EFAULT)?;
+        // SAFETY: The buffer is valid by the type invariant, which bounds what is read; the caller
+        // promises room at `to`.
+        let code = unsafe { bindings::skb_copy_bits(self.0.as_ptr(), offset, to.cast(), len) };
+        kernel::error::to_result(code)
+    }
+
+    /// Whether the ICRC needs no (further) check.
+    pub fn is_trusted(&self) -> bool {
+        // SAFETY: The control block holds a `Control` by the type invariant.
+        unsafe { (*core::ptr::addr_of!((*self.0.as_ptr()).cb).cast::<Control>()).trusted }
+    }
+
+    /// Notes that the ICRC was checked and is right.
+    pub fn trust(&mut self) {
+        self.control().trusted = true;
+    }
+
+    /// Frees the packet because it can't be used.
+    pub fn discard(self, why: Discard) {
+        // SAFETY: `into_raw` gave up the buffer.
+        unsafe { discard(self.into_raw(), why) };
+    }
+}
+
+impl Drop for RxSkb {
+    fn drop(&mut self) {
+        // SAFETY: Ours by the type invariant, and not used again.
+        unsafe { bindings::consume_skb(self.0.as_ptr()) };
+    }
+}
+
+/// Checks the IP header and takes the UDP header off; `None` if the packet is unfit.
+///
+/// # Safety
+///
+/// `skb` must come from an `encap_rcv` callback and be owned by the caller.
+unsafe fn strip(skb: *mut bindings::sk_buff) -> Option<()> {
+    // SAFETY: `skb` is valid, and the IP and UDP layers have set and pulled both headers.
+    let network = unsafe { bindings::skb_network_header(skb) };
+    // SAFETY: Likewise.
+    let transport = unsafe { bindings::skb_transport_header(skb) };
+    // SAFETY: Likewise.
+    let version = unsafe { *network } >> 4;
+    let (expected, fragmented) = if version == 6 {
+        // SAFETY: The control block still holds what the IPv6 layer wrote.
+        let flags = unsafe { (*bindings::IP6CB(skb)).flags };
+        (IPV6_LEN, flags & bindings::IP6SKB_FRAGMENTED as u16 != 0)
+    } else {
+        // SAFETY: The control block still holds what the IPv4 layer wrote.
+        let flags = unsafe { (*bindings::IPCB(skb)).flags };
+        (IPV4_LEN, flags & bindings::IPSKB_FRAG_COMPLETE != 0)
+    };
+    let ip_len = (transport as usize).wrapping_sub(network as usize);
+    if ip_len != expected || fragmented {
+        return None;
+    }
+    // SAFETY: The IP header is linear and has `ip_len` bytes.
+    let ip_claims = unsafe { claimed_payload(network, version) };
+    // SAFETY: The UDP header is linear.
+    let udp_claims = unsafe { be16(transport.add(4)) };
+    if ip_claims != Some(udp_claims) {
+        return None;
+    }
+    // SAFETY: `skb` is valid and ours; `data` is at the UDP header.
+    if unsafe { bindings::skb_pull(skb, UDP_LEN as u32) }.is_null() {
+        return None;
+    }
+    // SAFETY: `skb` is valid, so it has a shared info.
+    let chained = unsafe { !(*bindings::skb_shinfo(skb)).frag_list.is_null() };
+    // SAFETY: `skb` is valid and ours.
+    if chained && unsafe { bindings::skb_linearize(skb) } != 0 {
+        return None;
+    }
+    Some(())
+}
+
+/// Bytes behind the IP header according to it.
+///
+/// # Safety
+///
+/// `network` must point to a whole IP header of this version.
+unsafe fn claimed_payload(network: *const u8, version: u8) -> Option<u16> {
+    if version == 6 {
+        // SAFETY: The payload length is at 4.
+        return Some(unsafe { be16(network.add(4)) });
+    }
+    // SAFETY: The total length is at 2.
+    unsafe { be16(network.add(2)) }.checked_sub(IPV4_LEN as u16)
+}
+
+/// Reads a big-endian word.
+///
+/// # Safety
+///
+/// Two bytes must be readable at `at`.
+unsafe fn be16(at: *const u8) -> u16 {
+    // SAFETY: The caller promises so.
+    u16::from_be_bytes(unsafe { at.cast::<[u8; 2]>().read() })
+}

@@ -1,0 +1,396 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A packet under construction.
+
+use core::{
+    mem::{size_of, ManuallyDrop},
+    ptr::NonNull,
+};
+
+use kernel::{
+    error::to_result, ffi::c_int, page::PAGE_SIZE, prelude::*, sync::Arc, types::ForeignOwnable,
+};
+
+use super::{crc32, RxSkb};
+use crate::{
+    bindings,
+    gid::Network,
+    mr::Span,
+    net::{
+        credit::{self, Credit, Wake},
+        route::Route,
+    },
+};
+
+/// Page fragments by reference that a packet may have: one more is kept for what must be copied, and
+/// one for the trailer.
+const MAX_PAGES: usize = bindings::MAX_SKB_FRAGS as usize - 2;
+
+/// Most bytes of a trailer: pad and ICRC.
+pub const TRAILER_MAX: usize = 8;
+
+const SHARED_FRAG: u8 = bindings::SKBFL_SHARED_FRAG as u8;
+const NET_XMIT_DROP: c_int = bindings::NET_XMIT_DROP as c_int;
+
+/// What buffers and their parts are aligned to.
+const ALIGN: usize = bindings::SMP_CACHE_BYTES as usize;
+
+/// A packet being built: `headroom | linear data | page fragments | trailer`.
+///
+/// The trailer lies in front of the buffer's head, in the same page. So it needs no page of its
+/// own when it has to stand behind page fragments, and nothing that moves linear data touches it.
+///
+/// # Invariants
+///
+/// The buffer is valid and owned by `self` alone; `trailer` points to `ALIGN` bytes right in front
+/// of its head, in the same page fragment. `spill` is the unwritten rest of the last fragment.
+pub struct TxSkb {
+    skb: NonNull<bindings::sk_buff>,
+    trailer: NonNull<u8>,
+    spill: Option<Spill>,
+}
+
+/// Where payload is copied that can't be referred to.
+struct Spill {
+    next: NonNull<u8>,
+    left: usize,
+}
+
+impl TxSkb {
+    /// Allocates a packet with room for `headroom` bytes to push and `linear` bytes to put.
+    ///
+    /// # Context
+    ///
+    /// Any but hard interrupts; doesn't sleep.
+    pub fn new(headroom: usize, linear: usize) -> Option<Self> {
+        let shared = size_of::<bindings::skb_shared_info>().checked_next_multiple_of(ALIGN)?;
+        let room = headroom.checked_add(linear)?;
+        let size = room.checked_next_multiple_of(ALIGN)?.checked_add(shared)?;
+        let total = u32::try_from(size.checked_add(ALIGN)?).ok()?;
+
+        // SAFETY: No requirements.
+        let memory = unsafe { bindings::netdev_alloc_frag_align(total, ALIGN as u32) };
+        let trailer = NonNull::new(memory.cast::<u8>())?;
+        // SAFETY: `ALIGN` of `total` bytes are in front of the head, `size` from there on.
+        let skb =
+            unsafe { bindings::build_skb(memory.cast::<u8>().add(ALIGN).cast(), size as u32) };
+        let Some(skb) = NonNull::new(skb) else {
+            // SAFETY: `build_skb` left the memory to us.
+            unsafe { bindings::skb_free_frag(memory) };
+            return None;
+        };
+        // SAFETY: The buffer is empty, and `headroom` bytes fit.
+        unsafe { bindings::skb_reserve(skb.as_ptr(), headroom as i32) };
+        // INVARIANT: Both as said above.
+        Some(Self {
+            skb,
+            trailer,
+            spill: None,
+        })
+    }
+
+    /// Appends linear data. Only before the first page and the trailer.
+    ///
+    /// # Errors
+    ///
+    /// `ENOSPC` if there is no room.
+    pub fn put(&mut self, bytes: &[u8]) -> Result {
+        let to = self.extend(bytes.len())?;
+        // SAFETY: `extend` made room for as many bytes at `to`.
+        unsafe {
+            to.as_ptr()
+                .copy_from_nonoverlapping(bytes.as_ptr(), bytes.len())
+        };
+        Ok(())
+    }
+
+    /// Appends a span of a memory region: what is sent is what it holds then. Its pages are kept by
+    /// counts of their own, even past the region's deregistration.
+    ///
+    /// Where the pages don't allow that, or are too many, the bytes are copied. `rest` is how many
+    /// are still to come, with these.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`; `ENOSPC` if the span is longer than `rest`.
+    pub fn append(&mut self, span: &Span<'_>, rest: usize) -> Result {
+        let mut rest = rest;
+        span.for_each_piece(|start, len| {
+            if !self.can_refer_to(start) {
+                self.spill(rest)?;
+            }
+            rest = rest.checked_sub(len).ok_or(ENOSPC)?;
+            // SAFETY: The piece is valid for `len` bytes while the span is borrowed.
+            unsafe { self.append_piece(start, len) }
+        })
+    }
+
+    /// Appends a copy of a span. Only before the first page and the trailer.
+    ///
+    /// # Errors
+    ///
+    /// `ENOSPC` if there is no room.
+    pub fn put_span(&mut self, span: &Span<'_>) -> Result {
+        let mut to = self.extend(span.len())?.as_ptr();
+        span.for_each_piece(|from, len| {
+            // SAFETY: `extend` made room for all pieces; they are valid for reads.
+            unsafe { bindings::memcpy(to.cast(), from.as_ptr().cast(), len) };
+            to = to.wrapping_add(len);
+            Ok(())
+        })
+    }
+
+    /// Whether a piece can become a fragment by reference.
+    fn can_refer_to(&self, start: NonNull<u8>) -> bool {
+        // SAFETY: The pieces of spans lie in the direct mapping.
+        let page = unsafe { bindings::virt_to_page(start.as_ptr().cast()) };
+        // One fragment is kept for what must be copied, and one for the trailer.
+        // SAFETY: The page is valid.
+        self.fragments() < MAX_PAGES && unsafe { bindings::sendpage_ok(page) }
+    }
+
+    /// # Safety
+    ///
+    /// `len` bytes within a page of the direct mapping must be valid for reads at `start`.
+    unsafe fn append_piece(&mut self, start: NonNull<u8>, len: usize) -> Result {
+        if self.spill.is_some() {
+            let to = self.take_spill(len)?;
+            // SAFETY: Both are valid for `len` bytes.
+            unsafe { bindings::memcpy(to.as_ptr().cast(), start.as_ptr().cast(), len) };
+            return Ok(());
+        }
+        // SAFETY: In the direct mapping, as the caller promises.
+        let page = unsafe { bindings::virt_to_page(start.as_ptr().cast()) };
+        // SAFETY: The page is valid.
+        unsafe { bindings::get_page(page) };
+        // SAFETY: The count just taken is given to the fragment; `can_refer_to` saw room for it.
+        unsafe { self.push_fragment(page, start.as_ptr() as usize % PAGE_SIZE, len) };
+        // SAFETY: The buffer is valid, so it has a shared info. Somebody else may write the page.
+        unsafe { (*bindings::skb_shinfo(self.skb.as_ptr())).flags |= SHARED_FRAG };
+        Ok(())
+    }
+
+    /// Appends a copy of some bytes behind pages. `rest` as in [`Self::append`].
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`; `ENOSPC` if they are more than `rest`.
+    pub fn append_copy(&mut self, bytes: &[u8], rest: usize) -> Result {
+        self.spill(rest)?;
+        let to = self.take_spill(bytes.len())?;
+        // SAFETY: Both are valid for as many bytes.
+        unsafe {
+            to.as_ptr()
+                .copy_from_nonoverlapping(bytes.as_ptr(), bytes.len())
+        };
+        Ok(())
+    }
+
+    /// From now on payload is copied, to a fragment of `len` bytes.
+    fn spill(&mut self, len: usize) -> Result {
+        if self.spill.is_some() {
+            return Ok(());
+        }
+        let size = u32::try_from(len).map_err(|_| ENOSPC)?;
+        // SAFETY: No requirements.
+        let memory = unsafe { bindings::netdev_alloc_frag_align(size, ALIGN as u32) };
+        let next = NonNull::new(memory.cast::<u8>()).ok_or(ENOMEM)?;
+        let (page, offset) = page_of(next);
+        // SAFETY: The allocation's count is given to the fragment; there are at most `MAX_PAGES`.
+        unsafe { self.push_fragment(page, offset, len) };
+        // INVARIANT: The fragment keeps the memory.
+        self.spill = Some(Spill { next, left: len });
+        Ok(())
+    }
+
+    /// The next `len` bytes to copy to.
+    fn take_spill(&mut self, len: usize) -> Result<NonNull<u8>> {
+        let spill = self.spill.as_mut().ok_or(ENOSPC)?;
+        spill.left = spill.left.checked_sub(len).ok_or(ENOSPC)?;
+        let taken = spill.next;
+        // SAFETY: `len` bytes were left.
+        spill.next = unsafe { taken.add(len) };
+        Ok(taken)
+    }
+
+    /// Appends the last bytes.
+    ///
+    /// # Errors
+    ///
+    /// `ENOSPC` if they are more than [`TRAILER_MAX`], or there is no room.
+    pub fn put_trailer(&mut self, bytes: &[u8]) -> Result {
+        if self.fragments() == 0 {
+            return self.put(bytes);
+        }
+        if bytes.len() > TRAILER_MAX {
+            return Err(ENOSPC);
+        }
+        let trailer = self.trailer.as_ptr();
+        // SAFETY: There are `ALIGN` ≥ `TRAILER_MAX` bytes by the type invariant.
+        unsafe { trailer.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        let (page, offset) = page_of(self.trailer);
+        // SAFETY: The buffer's head keeps the page alive.
+        unsafe { bindings::get_page(page) };
+        // SAFETY: The count just taken is given to the fragment.
+        unsafe { self.push_fragment(page, offset, bytes.len()) };
+        Ok(())
+    }
+
+    /// Puts the UDP header in front.
+    ///
+    /// # Errors
+    ///
+    /// `ENOSPC` if there is no headroom.
+    pub fn push_udp(&mut self, header: &[u8; 8]) -> Result {
+        self.push(header)?;
+        // SAFETY: Valid by the type invariant.
+        unsafe { bindings::skb_reset_transport_header(self.skb.as_ptr()) };
+        Ok(())
+    }
+
+    /// Puts the IP header in front.
+    ///
+    /// # Errors
+    ///
+    /// `ENOSPC` if there is no headroom.
+    pub fn push_ip(&mut self, header: &[u8]) -> Result {
+        self.push(header)?;
+        // SAFETY: Valid by the type invariant.
+        unsafe { bindings::skb_reset_network_header(self.skb.as_ptr()) };
+        Ok(())
+    }
+
+    /// Bytes so far.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        // SAFETY: Valid by the type invariant.
+        unsafe { (*self.skb.as_ptr()).len as usize }
+    }
+
+    /// Goes on with a CRC-32 over everything from `offset` on, without inverting anything.
+    pub fn crc32(&self, register: u32, offset: usize) -> Option<u32> {
+        let len = self.len().checked_sub(offset)?;
+        // SAFETY: Valid and ours by the type invariant; nothing made a `frag_list`.
+        unsafe { crc32(self.skb, register, offset, len) }
+    }
+
+    /// Sends the packet, complete with IP and UDP header, along `route`; the credit comes back when
+    /// it is out.
+    ///
+    /// # Context
+    ///
+    /// Bottom halves disabled.
+    ///
+    /// # Errors
+    ///
+    /// What the IP layer says; the packet is gone all the same.
+    pub fn send<W: Wake>(self, route: &Route, credit: &Arc<Credit<W>>) -> Result {
+        let skb = self.into_raw().as_ptr();
+        credit.take();
+        let held = credit.clone().into_foreign();
+        // SAFETY: The buffer is ours until it is sent; the shared info's field is its owner's.
+        unsafe { (*bindings::skb_shinfo(skb)).__bindgen_anon_2.destructor_arg = held };
+        // SAFETY: The buffer is ours. `give_back` takes over what `destructor_arg` holds.
+        unsafe { bindings::skb_set_destructor(skb, Some(credit::give_back::<W>)) };
+        // SAFETY: The count that `hold` takes is given to the buffer.
+        unsafe { bindings::skb_dst_set(skb, route.hold()) };
+        let net = route.net();
+        let code = match route.network() {
+            // SAFETY: The buffer is complete, ours, and has a route; `net` is that route's.
+            Network::V4 => unsafe { bindings::ip_local_out(net, core::ptr::null_mut(), skb) },
+            // SAFETY: Likewise.
+            Network::V6 => unsafe { bindings::ip6_local_out(net, core::ptr::null_mut(), skb) },
+        };
+        match code {
+            NET_XMIT_DROP => Err(EAGAIN),
+            code if code > 0 => Ok(()),
+            code => to_result(code),
+        }
+    }
+
+    /// Turns the packet, complete with IP and UDP header, into one that was received on this host.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if the headers aren't there.
+    pub fn into_rx(self, ip_len: usize) -> Result<RxSkb> {
+        let headers = u32::try_from(ip_len).map_err(|_| EINVAL)?.saturating_add(8);
+        // SAFETY: Valid and ours by the type invariant.
+        if unsafe { bindings::skb_pull(self.skb.as_ptr(), headers) }.is_null() {
+            return Err(EINVAL);
+        }
+        // SAFETY: `push_udp` and `push_ip` set the headers, which are pulled now.
+        Ok(unsafe { RxSkb::new(self.into_raw(), true) })
+    }
+
+    /// Makes room for `len` more linear bytes.
+    fn extend(&mut self, len: usize) -> Result<NonNull<u8>> {
+        let skb = self.skb.as_ptr();
+        let len = u32::try_from(len).map_err(|_| ENOSPC)?;
+        // SAFETY: Valid by the type invariant. There is no tail room behind a page fragment.
+        let room = u32::try_from(unsafe { bindings::skb_tailroom(skb) }).unwrap_or(0);
+        if len > room {
+            return Err(ENOSPC);
+        }
+        // SAFETY: The room is there.
+        NonNull::new(unsafe { bindings::skb_put(skb, len) }.cast()).ok_or(ENOSPC)
+    }
+
+    fn push(&mut self, bytes: &[u8]) -> Result {
+        let skb = self.skb.as_ptr();
+        // SAFETY: Valid by the type invariant.
+        if bytes.len() > unsafe { bindings::skb_headroom(skb) } as usize {
+            return Err(ENOSPC);
+        }
+        // SAFETY: The room is there.
+        let to = unsafe { bindings::skb_push(skb, bytes.len() as u32) }.cast::<u8>();
+        // SAFETY: `skb_push` returns as many bytes to write.
+        unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        Ok(())
+    }
+
+    fn fragments(&self) -> usize {
+        // SAFETY: Valid by the type invariant, so it has a shared info.
+        usize::from(unsafe { (*bindings::skb_shinfo(self.skb.as_ptr())).nr_frags })
+    }
+
+    /// Appends a page fragment.
+    ///
+    /// # Safety
+    ///
+    /// The caller gives up a count of the page, which has that many bytes there, and there are
+    /// fewer than `MAX_SKB_FRAGS` fragments.
+    unsafe fn push_fragment(&mut self, page: *mut bindings::page, offset: usize, len: usize) {
+        let skb = self.skb.as_ptr();
+        let index = self.fragments() as i32;
+        // SAFETY: The caller promises that there is room and that the page is right.
+        unsafe { bindings::skb_fill_page_desc(skb, index, page, offset as i32, len as i32) };
+        // SAFETY: Valid by the type invariant.
+        let (total, paged, true_size) =
+            unsafe { (&mut (*skb).len, &mut (*skb).data_len, &mut (*skb).truesize) };
+        *total = total.wrapping_add(len as u32);
+        *paged = paged.wrapping_add(len as u32);
+        *true_size = true_size.wrapping_add(len as u32);
+    }
+
+    fn into_raw(self) -> NonNull<bindings::sk_buff> {
+        ManuallyDrop::new(self).skb
+    }
+}
+
+/// The page that an allocation of page fragments lies in, and where.
+fn page_of(start: NonNull<u8>) -> (*mut bindings::page, usize) {
+    let address = start.as_ptr();
+    // SAFETY: Fragments lie in pages of the direct mapping.
+    let page = unsafe { bindings::virt_to_head_page(address.cast()) };
+    // SAFETY: As above.
+    let base = unsafe { bindings::page_address(page) };
+    (page, (address as usize).wrapping_sub(base as usize))
+}
+
+impl Drop for TxSkb {
+    fn drop(&mut self) {
+        // SAFETY: Ours by the type invariant, and not used again.
+        unsafe { bindings::consume_skb(self.skb.as_ptr()) };
+    }
+}
