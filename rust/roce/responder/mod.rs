@@ -31,6 +31,7 @@ use crate::wire::packet::{Body, NakCode, Packet, SendPart, WritePart};
 use crate::wr::RecvWr;
 
 pub use replay::Replay;
+pub use ud::GRH_LEN;
 
 use check::Message;
 use replay::Ring;

@@ -247,7 +247,7 @@ impl<R: Slots<Replay>> Ring<R> {
     }
 
     /// The number of the oldest record of which something is to be sent.
-    pub(super) fn first_pending(&self) -> Option<Number> {
+    fn first_pending(&self) -> Option<Number> {
         (self.cursor..self.next).map(Number).find(|number| {
             self.get(*number)
                 .is_some_and(|replay| replay.pending != Pending::Nothing)

@@ -15,11 +15,6 @@ use crate::wire::packet::{Aeth, Body, Bth, NakCode, Packet, ReadPart, Reth, Serv
 const UNLIMITED: Syndrome = Syndrome::Ack { credits: 31 };
 
 impl<R: Slots<Replay>> Responder<R> {
-    /// [`Self::poll_transmit`] would return a packet.
-    pub(crate) fn has_pending(&self) -> bool {
-        self.answer != Answer::Nothing || self.ring.first_pending().is_some()
-    }
-
     /// The next response, if one is due.
     pub(crate) fn poll_transmit<H: Host>(
         &mut self,
