@@ -212,10 +212,15 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
     /// [`Self::poll_timeout`] is due at once.
     pub fn poll_transmit<H: Host>(&mut self, now: Instant, host: &mut H) -> Option<Transmit> {
         self.backlog = false;
+        if self.state.sends() {
+            let transmit = self.poll_sides(now, host);
+            if transmit.is_some() {
+                return transmit;
+            }
+        }
         match self.state {
-            State::Reset | State::Init => None,
+            State::Reset | State::Init | State::Rts | State::Sqd(_) => None,
             State::Rtr { .. } => self.responder.poll_transmit(&self.context, host),
-            State::Rts | State::Sqd(_) => self.poll_sides(now, host),
             State::Sqe => {
                 self.backlog = self.requester.flush(host, BATCH);
                 self.responder.poll_transmit(&self.context, host)

@@ -18,6 +18,9 @@ mod send;
 mod window;
 mod wqe;
 
+#[cfg(test)]
+mod tests;
+
 use crate::host::{Count, Fetch, Host};
 use crate::psn::Psn;
 use crate::qp::{Context, Outcome, Slots};

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Tests of the requester, through its QP.
+
+use std::vec;
+use std::vec::Vec;
+
+use crate::host::{Count, Fetch};
+use crate::ids::{Imm, Lkey, Pkey, Qkey, Qpn, Rkey};
+use crate::psn::Psn;
+use crate::qp::testing::{connected, drain, MockHost, TestQp};
+use crate::qp::{Attrs, QpKind, QpState, TransmitFault};
+use crate::time::{Duration, Instant};
+use crate::transmit::{Source, Transmit};
+use crate::wc::WcStatus::{self, *};
+use crate::wire::packet::{
+    Aeth, Body, Bth, NakCode, Packet, ReadPart, Reth, SendPart, Service, Syndrome, WritePart,
+};
+use crate::wr::{AtomicOp, FlushKind, LocalOp, RemoteAddr, SendOp, SendTail, UdDest};
+
+mod errors;
+mod order;
+mod reads;
+mod segments;
+
+/// Shortly before the wrap, so that most tests cross it.
+const FIRST: Psn = Psn::new(0xff_fffe);
+const NOW: Instant = Instant(1_000_000);
+/// The acknowledgement timeout of `connected`: 4.096 µs · 2¹⁴.
+const TIMEOUT: Duration = Duration(4_096 << 14);
+const MTU: u32 = 1024;
+
+const REMOTE: RemoteAddr = RemoteAddr {
+    va: 0x7000,
+    rkey: Rkey(7),
+};
+const SEND: SendOp = SendOp::Send(SendTail::Plain);
+const WRITE: SendOp = SendOp::Write(REMOTE, None);
+const READ: SendOp = SendOp::Read(REMOTE);
+const ADD: SendOp = SendOp::Atomic(REMOTE, AtomicOp::FetchAdd { add: 1 });
+const ATOMIC_WRITE: SendOp = SendOp::AtomicWrite(REMOTE);
+const FLUSH: SendOp = SendOp::Flush(
+    REMOTE,
+    FlushKind {
+        placement: 1,
+        selectivity: 0,
+    },
+);
+const INVALIDATE: SendOp = SendOp::Local(LocalOp::Invalidate(Lkey(9)));
+const REG_MR: SendOp = SendOp::Local(LocalOp::RegMr);
+
+const DONE: Aeth = Aeth {
+    syndrome: Syndrome::Ack { credits: 31 },
+    msn: 1,
+};
+
+/// The PSN `n` after the first.
+fn psn(n: u32) -> Psn {
+    FIRST.plus(n)
+}
+
+/// An RC QP in RTS and its host.
+struct Bench {
+    qp: TestQp,
+    host: MockHost,
+    now: Instant,
+}
+
+impl Bench {
+    fn new() -> Self {
+        Self::of(QpKind::Rc)
+    }
+
+    fn of(kind: QpKind) -> Self {
+        let mut host = MockHost::new();
+        let qp = connected(kind, FIRST, FIRST, &mut host);
+        let now = NOW;
+        Self { qp, host, now }
+    }
+
+    fn post(&mut self, op: SendOp, length: usize) {
+        self.host.post_send(op, vec![0; length]);
+    }
+
+    fn post_unsignaled(&mut self, op: SendOp, length: usize) {
+        let payload = vec![0; length];
+        self.host
+            .post_send_with(op, payload, |wr| wr.signaled = false);
+    }
+
+    fn poll(&mut self) -> Vec<Transmit> {
+        drain(&mut self.qp, self.now, &mut self.host)
+    }
+
+    /// The distances from the first PSN of what is sent now.
+    fn psns(&mut self) -> Vec<u32> {
+        let psn = |transmit: &Transmit| transmit.packet.bth.psn.ahead_of(FIRST);
+        self.poll().iter().map(psn).collect()
+    }
+
+    fn respond(&mut self, n: u32, body: Body, payload_len: u32) {
+        let bth = Bth {
+            dest: Qpn::new(0x11),
+            psn: psn(n),
+            pkey: Pkey::DEFAULT,
+            solicited: false,
+            ack_req: false,
+            mig_req: true,
+            fecn: false,
+            becn: false,
+        };
+        let packet = Packet {
+            service: Service::Rc,
+            bth,
+            body,
+            payload_len,
+        };
+        self.host.payload = vec![(n as u8).wrapping_add(1); payload_len as usize];
+        self.qp.handle_packet(self.now, &packet, &mut self.host);
+    }
+
+    fn ack(&mut self, n: u32) {
+        self.respond(n, Body::Ack(DONE), 0);
+    }
+
+    fn nak(&mut self, n: u32, code: NakCode) {
+        let syndrome = Syndrome::Nak(code);
+        self.respond(n, Body::Ack(Aeth { syndrome, msn: 0 }), 0);
+    }
+
+    fn rnr(&mut self, n: u32, timer: u8) {
+        let syndrome = Syndrome::RnrNak { timer };
+        self.respond(n, Body::Ack(Aeth { syndrome, msn: 0 }), 0);
+    }
+
+    fn read_response(&mut self, n: u32, part: ReadPart, length: u32) {
+        self.respond(n, Body::ReadResponse(part), length);
+    }
+
+    /// Lets the timer run out.
+    fn time_out(&mut self) {
+        self.now = self.qp.poll_timeout().expect("a timer");
+        self.qp.handle_timeout(self.now, &mut self.host);
+    }
+
+    fn state(&self) -> QpState {
+        self.qp.state()
+    }
+
+    fn sent(&self) -> Vec<(u64, WcStatus)> {
+        self.host.sent()
+    }
+
+    /// Lets the QP flush all there is and checks that each posted WQE ended once, in order.
+    fn check_flushed(&mut self) {
+        assert!(self.poll().is_empty());
+        assert_eq!(self.state(), QpState::Err);
+        assert_eq!(self.qp.poll_timeout(), None);
+        let slots = 0..self.host.send_buffers.len() as u32;
+        assert!(self.host.retired.iter().map(|slot| slot.0).eq(slots));
+    }
+}

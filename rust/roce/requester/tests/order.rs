@@ -1,0 +1,381 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Acknowledgements, retries and the order of completions.
+
+use super::*;
+
+#[test]
+fn one_acknowledgement_completes_all_before_it() {
+    let mut bench = Bench::new();
+    for _ in 0..3 {
+        bench.post(SEND, 1500);
+    }
+    bench.poll();
+    bench.ack(4);
+    assert_eq!(bench.sent(), [(0, Success), (1, Success)]);
+    bench.ack(5);
+    assert_eq!(bench.sent().len(), 3);
+    assert_eq!(bench.qp.poll_timeout(), None);
+    assert_eq!(bench.host.retired.len(), 3);
+}
+
+#[test]
+fn unsignaled_success_is_silent() {
+    let mut bench = Bench::new();
+    bench.post_unsignaled(SEND, 0);
+    bench.post(SEND, 0);
+    bench.poll();
+    bench.ack(1);
+    assert_eq!(bench.sent(), [(1, Success)]);
+    assert_eq!(bench.host.retired.len(), 2);
+}
+
+#[test]
+fn acknowledgements_out_of_flight_are_ignored() {
+    for stray in [u32::MAX, 2, 3, 1 << 23, (1 << 24) - 1] {
+        let mut bench = Bench::new();
+        bench.post(SEND, 2000);
+        bench.poll();
+        bench.ack(stray);
+        bench.nak(stray, NakCode::RemoteAccess);
+        bench.rnr(stray, 1);
+        bench.read_response(stray, ReadPart::Only(DONE), 0);
+        assert_eq!((bench.sent(), bench.state()), (vec![], QpState::Rts));
+        bench.ack(1);
+        assert_eq!(bench.sent(), [(0, Success)]);
+    }
+}
+
+#[test]
+fn what_was_not_sent_yet_cannot_be_acknowledged() {
+    let mut bench = Bench::new();
+    bench.post(SEND, 4000);
+    bench.qp.poll_transmit(NOW, &mut bench.host);
+    bench.ack(3);
+    assert_eq!(bench.sent(), []);
+    bench.ack(0);
+    assert_eq!(bench.psns(), [1, 2, 3]);
+}
+
+#[test]
+fn a_sequence_nak_goes_back_to_its_packet() {
+    let mut bench = Bench::new();
+    bench.post(SEND, 3000);
+    bench.post(WRITE, 2000);
+    assert_eq!(bench.psns(), [0, 1, 2, 3, 4]);
+    bench.nak(4, NakCode::PsnSequence);
+    assert_eq!(bench.sent(), [(0, Success)]);
+    // A repeated NAK changes nothing while nothing was sent since.
+    bench.nak(4, NakCode::PsnSequence);
+    let again = bench.poll();
+    assert_eq!(again.len(), 1);
+    assert_eq!(again[0].packet.bth.psn, psn(4));
+    assert!(again[0].packet.bth.ack_req);
+    assert_eq!(again[0].packet.body, Body::Write(WritePart::Last(None)));
+    bench.ack(4);
+    assert_eq!(bench.sent(), [(0, Success), (1, Success)]);
+    assert_eq!(bench.host.count_of(Count::RcvdSeqErr), 2);
+    assert_eq!(bench.host.count_of(Count::CompleterRetry), 1);
+}
+
+#[test]
+fn late_acknowledgements_move_the_cursor() {
+    let mut bench = Bench::new();
+    bench.post(SEND, 3000);
+    bench.post(SEND, 0);
+    bench.poll();
+    bench.time_out();
+    bench.ack(1);
+    assert_eq!(bench.psns(), [2, 3]);
+    bench.time_out();
+    bench.ack(2);
+    assert_eq!(bench.psns(), [3]);
+    bench.time_out();
+    bench.ack(3);
+    assert_eq!(bench.psns(), []);
+    assert_eq!(bench.sent().len(), 2);
+    assert_eq!(bench.qp.poll_timeout(), None);
+}
+
+#[test]
+fn three_retries_are_three() {
+    let mut bench = Bench::new();
+    bench.post(SEND, 0);
+    bench.post(SEND, 0);
+    bench.poll();
+    for retry in 1..=3 {
+        let expected = bench.now.after(TIMEOUT);
+        assert_eq!(bench.qp.poll_timeout(), Some(expected));
+        bench
+            .qp
+            .handle_timeout(Instant(expected.0 - 1), &mut bench.host);
+        assert!(bench.poll().is_empty(), "too early");
+        bench.time_out();
+        assert_eq!(bench.psns(), [0, 1], "retry {retry}");
+    }
+    bench.time_out();
+    bench.check_flushed();
+    assert_eq!(bench.sent(), [(0, RetryExcErr), (1, WrFlushErr)]);
+    assert_eq!(bench.host.count_of(Count::RetryExceeded), 1);
+}
+
+#[test]
+fn progress_grants_all_retries_anew() {
+    let mut bench = Bench::new();
+    bench.post(SEND, 10 * 1024);
+    bench.poll();
+    for acked in 0..9 {
+        for _ in 0..3 {
+            bench.time_out();
+            bench.poll();
+        }
+        bench.ack(acked);
+        assert_eq!(bench.state(), QpState::Rts);
+    }
+    bench.poll();
+    // The same acknowledgement again is no progress.
+    for _ in 0..3 {
+        bench.time_out();
+        bench.ack(8);
+        bench.poll();
+    }
+    bench.time_out();
+    assert_eq!(bench.sent(), [(0, RetryExcErr)]);
+}
+
+#[test]
+fn timeout_zero_is_never() {
+    let mut bench = Bench::new();
+    for attrs in [
+        Attrs {
+            state: Some(QpState::Sqd),
+            ..Attrs::default()
+        },
+        Attrs {
+            timeout: Some(0),
+            ..Attrs::default()
+        },
+        Attrs {
+            state: Some(QpState::Rts),
+            ..Attrs::default()
+        },
+    ] {
+        bench.qp.modify(NOW, &attrs, &mut bench.host).unwrap();
+    }
+    bench.post(SEND, 0);
+    bench.poll();
+    assert_eq!(bench.qp.poll_timeout(), None);
+}
+
+#[test]
+fn rnr_naks_make_it_wait() {
+    let mut bench = Bench::new();
+    for _ in 0..3 {
+        bench.post(SEND, 0);
+    }
+    bench.poll();
+    bench.rnr(1, 14);
+    assert_eq!(bench.sent(), [(0, Success)]);
+    let until = bench.now.after(Duration(1_280_000));
+    assert_eq!(bench.qp.poll_timeout(), Some(until));
+    assert_eq!(bench.psns(), []);
+    // The same NAK twice counts once.
+    bench.rnr(1, 14);
+    assert_eq!(bench.host.count_of(Count::RcvdRnrErr), 1);
+    bench.time_out();
+    assert_eq!(bench.psns(), [1, 2]);
+    assert_eq!(
+        bench.qp.poll_timeout(),
+        Some(bench.now.after(TIMEOUT)),
+        "the acknowledgement timer runs again"
+    );
+    bench.ack(2);
+    assert_eq!(bench.sent().len(), 3);
+}
+
+#[test]
+fn two_rnr_retries_are_two() {
+    let mut bench = Bench::new();
+    bench.post(SEND, 0);
+    bench.post(SEND, 0);
+    bench.poll();
+    for _ in 0..2 {
+        bench.rnr(0, 1);
+        bench.time_out();
+        assert_eq!(bench.psns(), [0, 1]);
+    }
+    bench.rnr(0, 1);
+    bench.check_flushed();
+    assert_eq!(bench.sent(), [(0, RnrRetryExcErr), (1, WrFlushErr)]);
+    assert_eq!(bench.host.count_of(Count::RnrRetryExceeded), 1);
+}
+
+#[test]
+fn seven_rnr_retries_are_for_ever() {
+    let mut bench = Bench::new();
+    for attrs in [
+        Attrs {
+            state: Some(QpState::Sqd),
+            ..Attrs::default()
+        },
+        Attrs {
+            rnr_retry: Some(7),
+            ..Attrs::default()
+        },
+        Attrs {
+            state: Some(QpState::Rts),
+            ..Attrs::default()
+        },
+    ] {
+        bench.qp.modify(NOW, &attrs, &mut bench.host).unwrap();
+    }
+    bench.post(SEND, 0);
+    bench.poll();
+    for _ in 0..1000 {
+        bench.rnr(0, 1);
+        bench.time_out();
+        assert_eq!(bench.psns(), [0]);
+    }
+    bench.ack(0);
+    assert_eq!(bench.sent(), [(0, Success)]);
+}
+
+#[test]
+fn local_invalidation_waits_for_all_before_it() {
+    let mut bench = Bench::new();
+    bench.post(SEND, 0);
+    bench.post(INVALIDATE, 0);
+    bench.post(SEND, 0);
+    assert_eq!(bench.psns(), [0]);
+    assert_eq!(bench.host.executed, []);
+    bench.ack(0);
+    assert_eq!(bench.psns(), [1]);
+    assert_eq!(bench.host.executed, [LocalOp::Invalidate(Lkey(9))]);
+    assert_eq!(bench.sent(), [(0, Success), (1, Success)]);
+}
+
+#[test]
+fn registration_is_executed_once_and_completes_in_order() {
+    let mut bench = Bench::new();
+    bench.post(SEND, 0);
+    bench.post(REG_MR, 0);
+    bench.post(SEND, 0);
+    assert_eq!(bench.psns(), [0, 1]);
+    assert_eq!(bench.host.executed, [LocalOp::RegMr]);
+    assert_eq!(bench.sent(), []);
+    bench.time_out();
+    assert_eq!(bench.psns(), [0, 1]);
+    assert_eq!(bench.host.executed.len(), 1);
+    bench.ack(0);
+    assert_eq!(bench.sent(), [(0, Success), (1, Success)]);
+    bench.ack(1);
+    assert_eq!(bench.sent().len(), 3);
+}
+
+#[test]
+fn fences_wait_for_reads_and_atomics() {
+    for (op, answer) in [
+        (READ, Body::ReadResponse(ReadPart::Only(DONE))),
+        (ADD, Body::AtomicAck(DONE, 1)),
+        (ATOMIC_WRITE, Body::ReadResponse(ReadPart::Only(DONE))),
+    ] {
+        let mut bench = Bench::new();
+        bench.post(op, 8);
+        bench.post(SEND, 0);
+        bench
+            .host
+            .post_send_with(SEND, vec![], |wr| wr.fence = true);
+        bench.post(SEND, 0);
+        assert_eq!(bench.psns(), [0, 1], "{op:?}");
+        bench.respond(0, answer, if op == READ { 8 } else { 0 });
+        assert_eq!(bench.psns(), [2, 3], "{op:?}");
+    }
+}
+
+#[test]
+fn the_window_bounds_what_is_taken() {
+    let mut bench = Bench::new();
+    for _ in 0..10 {
+        bench.post(SEND, 0);
+    }
+    assert_eq!(bench.poll().len(), 8);
+    assert_eq!(bench.host.sends.len(), 2);
+    bench.ack(0);
+    assert_eq!(bench.poll().len(), 1);
+}
+
+#[test]
+fn a_malformed_request_ends_the_queue_in_its_turn() {
+    let mut bench = Bench::new();
+    for _ in 0..4 {
+        bench.post(SEND, 0);
+    }
+    if let Fetch::Wr(wr) = bench.host.sends[2] {
+        bench.host.sends[2] = Fetch::Malformed(wr, LocQpOpErr);
+    }
+    let sent = bench.poll();
+    assert_eq!(sent.len(), 2);
+    assert_eq!(bench.state(), QpState::Rts);
+    bench.ack(1);
+    bench.check_flushed();
+    let statuses = [Success, Success, LocQpOpErr, WrFlushErr];
+    let expected: Vec<_> = (0..).zip(statuses).collect();
+    assert_eq!(bench.sent(), expected);
+}
+
+#[test]
+fn a_lost_source_fails_its_request_after_those_before_it() {
+    let mut bench = Bench::new();
+    bench.post_unsignaled(SEND, 0);
+    bench.post(SEND, 2000);
+    bench.post(SEND, 0);
+    bench.qp.poll_transmit(NOW, &mut bench.host).unwrap();
+    let failed = bench.qp.poll_transmit(NOW, &mut bench.host).unwrap();
+    assert_eq!(failed.packet.bth.psn, psn(1));
+    let fault = TransmitFault::Local(LocProtErr);
+    bench
+        .qp
+        .transmit_failed(NOW, &failed, fault, &mut bench.host);
+    // The request before it didn't ask for an acknowledgement, so it must be sent again.
+    let again = bench.poll();
+    assert_eq!(again.len(), 1);
+    assert_eq!(again[0].packet.bth.psn, psn(0));
+    assert!(again[0].packet.bth.ack_req);
+    // What went out of the failed request can't be acknowledged any more.
+    bench.nak(1, NakCode::PsnSequence);
+    assert_eq!(bench.sent(), []);
+    bench.ack(0);
+    bench.check_flushed();
+    assert_eq!(bench.sent(), [(1, LocProtErr), (2, WrFlushErr)]);
+}
+
+#[test]
+fn a_partly_acknowledged_request_may_lose_its_source() {
+    let mut bench = Bench::new();
+    bench.post(SEND, 4000);
+    for _ in 0..2 {
+        bench.qp.poll_transmit(NOW, &mut bench.host).unwrap();
+    }
+    bench.ack(0);
+    let third = bench.qp.poll_transmit(NOW, &mut bench.host).unwrap();
+    let fault = TransmitFault::Local(LocProtErr);
+    bench
+        .qp
+        .transmit_failed(NOW, &third, fault, &mut bench.host);
+    bench.ack(1);
+    assert_eq!(bench.qp.poll_timeout(), None);
+    bench.check_flushed();
+    assert_eq!(bench.sent(), [(0, LocProtErr)]);
+}
+
+#[test]
+fn psns_wrap_without_a_seam() {
+    let mut bench = Bench::new();
+    for round in 0..40 {
+        bench.post(SEND, 1 << 19);
+        let sent = bench.psns();
+        assert_eq!(sent.len(), 512);
+        bench.ack(round * 512 + 511);
+    }
+    assert_eq!(bench.sent().len(), 40);
+}

@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! READs, atomics and the other requests that are answered with more than an acknowledgement.
+
+use super::*;
+
+const MIDDLE: ReadPart = ReadPart::Middle;
+const LAST: ReadPart = ReadPart::Last(DONE);
+const ONLY: ReadPart = ReadPart::Only(DONE);
+const FIRST_PART: ReadPart = ReadPart::First(DONE);
+
+fn reth_of(transmit: &Transmit) -> (u32, u64, u32) {
+    match transmit.packet.body {
+        Body::ReadRequest(reth) => {
+            let offset = reth.va - REMOTE.va;
+            (transmit.packet.bth.psn.ahead_of(FIRST), offset, reth.length)
+        }
+        body => panic!("{body:?}"),
+    }
+}
+
+#[test]
+fn a_read_takes_a_psn_per_response() {
+    for (length, next) in [(0, 1), (1, 1), (1024, 1), (1025, 2), (3072, 3)] {
+        let mut bench = Bench::new();
+        bench.post(READ, length);
+        bench.post(SEND, 0);
+        let sent = bench.poll();
+        assert_eq!(reth_of(&sent[0]), (0, 0, length as u32));
+        assert_eq!(sent[1].packet.bth.psn, psn(next));
+    }
+}
+
+#[test]
+fn responses_are_scattered_and_complete_the_read() {
+    let mut bench = Bench::new();
+    bench.post(READ, 2500);
+    bench.poll();
+    bench.read_response(0, FIRST_PART, MTU);
+    bench.read_response(1, MIDDLE, MTU);
+    assert_eq!(bench.sent(), []);
+    bench.read_response(2, LAST, 452);
+    assert_eq!(bench.sent(), [(0, Success)]);
+    assert_eq!(bench.host.send_wcs[0].byte_len, 2500);
+    let mut expected = vec![1; 1024];
+    expected.extend(vec![2; 1024]);
+    expected.extend(vec![3; 452]);
+    assert_eq!(bench.host.send_buffers[0], expected);
+    assert_eq!(bench.qp.poll_timeout(), None);
+}
+
+#[test]
+fn a_missing_response_is_asked_for_again_from_there() {
+    let mut bench = Bench::new();
+    bench.post(READ, 4096);
+    bench.post(SEND, 0);
+    bench.poll();
+    bench.read_response(0, FIRST_PART, MTU);
+    bench.read_response(2, MIDDLE, MTU);
+    bench.read_response(3, LAST, MTU);
+    let again = bench.poll();
+    assert_eq!(reth_of(&again[0]), (1, 1024, 3072));
+    assert_eq!(again[1].packet.bth.psn, psn(4));
+    assert_eq!(again.len(), 2, "asked once for all that came out of order");
+    bench.read_response(1, FIRST_PART, MTU);
+    bench.read_response(2, MIDDLE, MTU);
+    bench.read_response(3, LAST, MTU);
+    bench.ack(4);
+    assert_eq!(bench.sent(), [(0, Success), (1, Success)]);
+}
+
+#[test]
+fn an_acknowledgement_past_a_read_means_that_its_response_was_lost() {
+    let mut bench = Bench::new();
+    bench.post(SEND, 0);
+    bench.post(READ, 2048);
+    bench.post(WRITE, 2048);
+    bench.post(SEND, 0);
+    assert_eq!(bench.psns(), [0, 1, 3, 4, 5]);
+    bench.ack(4);
+    assert_eq!(bench.sent(), [(0, Success)]);
+    // What was acknowledged isn't sent again.
+    let again = bench.poll();
+    assert_eq!(reth_of(&again[0]), (1, 0, 2048));
+    assert_eq!(again[1].packet.bth.psn, psn(5));
+    assert_eq!(again.len(), 2);
+    // The same news again isn't.
+    bench.ack(4);
+    assert_eq!(bench.psns(), []);
+    bench.read_response(1, FIRST_PART, MTU);
+    assert_eq!(bench.psns(), []);
+    bench.read_response(2, LAST, MTU);
+    assert_eq!(bench.sent().len(), 3);
+    bench.ack(5);
+    assert_eq!(bench.sent().len(), 4);
+}
+
+#[test]
+fn a_response_vouches_for_all_before_it() {
+    let mut bench = Bench::new();
+    bench.post_unsignaled(SEND, 0);
+    bench.post(WRITE, 2000);
+    bench.post(READ, 8);
+    bench.poll();
+    bench.read_response(3, ONLY, 8);
+    assert_eq!(bench.sent(), [(1, Success), (2, Success)]);
+}
+
+#[test]
+fn late_responses_after_going_back_count() {
+    let mut bench = Bench::new();
+    bench.post(READ, 4096);
+    bench.poll();
+    bench.time_out();
+    bench.read_response(0, FIRST_PART, MTU);
+    assert_eq!(reth_of(&bench.poll()[0]), (1, 1024, 3072));
+    // The first answer goes on, although another one was asked for.
+    bench.read_response(1, MIDDLE, MTU);
+    bench.read_response(1, FIRST_PART, MTU);
+    bench.read_response(2, MIDDLE, MTU);
+    bench.read_response(3, LAST, MTU);
+    assert_eq!(bench.sent(), [(0, Success)]);
+}
+
+#[test]
+fn no_more_reads_than_credits_are_in_flight() {
+    let mut bench = Bench::new();
+    for op in [READ, ADD, READ, FLUSH, ATOMIC_WRITE] {
+        bench.post(op, 8);
+    }
+    bench.post(SEND, 0);
+    assert_eq!(bench.psns(), [0, 1, 2, 3]);
+    bench.read_response(0, ONLY, 8);
+    assert_eq!(bench.psns(), [4, 5]);
+    bench.time_out();
+    assert_eq!(bench.psns(), [1, 2, 3, 4, 5]);
+    bench.respond(1, Body::AtomicAck(DONE, 0), 0);
+    bench.read_response(2, ONLY, 8);
+    bench.read_response(3, ONLY, 0);
+    bench.read_response(4, ONLY, 0);
+    bench.ack(5);
+    let all: Vec<_> = (0..6).map(|id| (id, Success)).collect();
+    assert_eq!(bench.sent(), all);
+}
+
+#[test]
+fn long_reads_go_out_in_pieces() {
+    const SPAN: u32 = 1 << 12;
+    let mut bench = Bench::new();
+    let length = (2 * SPAN + 10) * MTU;
+    bench.post(READ, length as usize);
+    bench.post(SEND, 0);
+    let sent = bench.poll();
+    let piece = SPAN * MTU;
+    let expected = [
+        (0, 0, piece),
+        (SPAN, u64::from(piece), piece),
+        (2 * SPAN, 2 * u64::from(piece), 10 * MTU),
+    ];
+    assert_eq!(
+        sent.iter().take(3).map(reth_of).collect::<Vec<_>>(),
+        expected
+    );
+    assert_eq!(sent[3].packet.bth.psn, psn(2 * SPAN + 10));
+    let respond = |bench: &mut Bench, from: u32, to: u32| {
+        for n in from..to {
+            let ends = (n + 1) % SPAN == 0 || n + 1 == 2 * SPAN + 10;
+            let starts = n % SPAN == 0;
+            let part = match (starts, ends) {
+                (true, _) => FIRST_PART,
+                (_, true) => LAST,
+                _ => MIDDLE,
+            };
+            bench.read_response(n, part, MTU);
+        }
+    };
+    respond(&mut bench, 0, 100);
+    // 100 is lost: pieces are cut where they were before, so that each asks for a part of one.
+    bench.read_response(101, MIDDLE, MTU);
+    let again = bench.poll();
+    assert_eq!(
+        reth_of(&again[0]),
+        (100, 100 * u64::from(MTU), piece - 100 * MTU)
+    );
+    assert_eq!(reth_of(&again[1]), expected[1]);
+    assert_eq!(again.len(), 4);
+    respond(&mut bench, 100, 2 * SPAN + 10);
+    bench.ack(2 * SPAN + 10);
+    assert_eq!(bench.sent(), [(0, Success), (1, Success)]);
+}
+
+#[test]
+fn atomics_return_the_original() {
+    let mut bench = Bench::new();
+    bench.post(ADD, 8);
+    bench.poll();
+    bench.respond(0, Body::AtomicAck(DONE, 0x1122), 0);
+    assert_eq!(bench.host.send_buffers[0], 0x1122u64.to_ne_bytes());
+    assert_eq!(bench.sent(), [(0, Success)]);
+}
+
+#[test]
+fn answers_must_fit_their_request() {
+    let failed = Aeth {
+        syndrome: Syndrome::Nak(NakCode::RemoteAccess),
+        msn: 0,
+    };
+    let read = Body::ReadResponse;
+    let cases = [
+        (READ, 2000, read(FIRST_PART), 1023),
+        (READ, 2000, read(ReadPart::First(failed)), 1024),
+        (READ, 2000, read(ONLY), 1024),
+        (READ, 2000, read(LAST), 1024),
+        (READ, 8, read(FIRST_PART), 8),
+        (READ, 8, read(MIDDLE), 8),
+        (READ, 8, read(ONLY), 9),
+        (READ, 8, read(ONLY), 0),
+        (READ, 0, read(ONLY), 1),
+        (READ, 8, Body::AtomicAck(DONE, 0), 0),
+        (ADD, 8, read(ONLY), 8),
+        (ADD, 8, Body::AtomicAck(failed, 0), 0),
+        (FLUSH, 8, Body::AtomicAck(DONE, 0), 0),
+        (FLUSH, 8, read(ONLY), 8),
+        (ATOMIC_WRITE, 8, read(LAST), 0),
+        (SEND, 8, read(ONLY), 8),
+        (WRITE, 8, Body::AtomicAck(DONE, 0), 0),
+    ];
+    for (op, length, answer, payload_len) in cases {
+        let mut bench = Bench::new();
+        bench.post(op, length);
+        bench.post(SEND, 0);
+        bench.poll();
+        bench.respond(0, answer, payload_len);
+        bench.check_flushed();
+        let expected = [(0, BadRespErr), (1, WrFlushErr)];
+        assert_eq!(bench.sent(), expected, "{op:?} {answer:?}");
+    }
+}
+
+#[test]
+fn empty_reads_scatter_nothing() {
+    let mut bench = Bench::new();
+    bench.post(READ, 0);
+    bench.poll();
+    bench.host.send_fault = Some(LocProtErr);
+    bench.read_response(0, ONLY, 0);
+    assert_eq!(bench.sent(), [(0, Success)]);
+}
+
+#[test]
+fn an_answer_after_the_timer_before_the_resend_sends_nothing_again() {
+    let mut bench = Bench::new();
+    bench.post(ADD, 8);
+    bench.post(ADD, 8);
+    bench.poll();
+    bench.time_out();
+    bench.respond(0, Body::AtomicAck(DONE, 0), 0);
+    assert_eq!(bench.psns(), [1]);
+    bench.respond(1, Body::AtomicAck(DONE, 0), 0);
+    assert_eq!(bench.psns(), []);
+    assert_eq!(bench.sent().len(), 2);
+    // All credits are back.
+    for _ in 0..4 {
+        bench.post(ADD, 8);
+    }
+    assert_eq!(bench.psns(), [2, 3, 4, 5]);
+}
