@@ -84,7 +84,8 @@ impl<W: Slots<SendWqe>> Requester<W> {
         self.retry.progress(packets);
         if self.una == self.sent {
             self.retry.stop();
-        } else {
+        } else if !self.retry.waits() {
+            // The wait that an RNR NAK asked for isn't cut short by answers to what was before it.
             self.retry.restart(now, &context.settings);
         }
     }
