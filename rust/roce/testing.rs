@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A host for unit tests: queues, memory and completions as plain vectors, with faults on demand.
+//! A host and QPs for unit tests of the send side: queues, memory and completions as plain vectors,
+//! with faults on demand.
 
 use std::collections::VecDeque;
 use std::vec;
@@ -15,7 +16,7 @@ use crate::mtu::Mtu;
 use crate::psn::Psn;
 use crate::qp::{Attrs, Config, Qp, QpKind, QpState, RemoteRights, Replay, SendWqe};
 use crate::time::Instant;
-use crate::transmit::{Source, Transmit};
+use crate::transmit::Transmit;
 use crate::wc::{RecvWc, SendWc, WcStatus};
 use crate::wr::{AtomicOp, FlushKind, LocalOp, RecvSlot, RecvWr, SendOp, SendSlot, SendWr};
 
@@ -131,21 +132,6 @@ impl MockHost {
             length,
         }));
         RecvSlot(number)
-    }
-
-    /// The payload of an outgoing packet.
-    pub(crate) fn resolve(&self, transmit: &Transmit) -> Vec<u8> {
-        let length = transmit.packet.payload_len as usize;
-        match transmit.source {
-            Source::None => Vec::new(),
-            Source::Send { slot, offset } => {
-                self.send_buffers[slot.0 as usize][offset as usize..][..length].to_vec()
-            }
-            Source::Remote { rkey, va } => {
-                assert_eq!(rkey, RKEY);
-                self.memory[(va - BASE) as usize..][..length].to_vec()
-            }
-        }
     }
 
     /// The send completions so far: cookie and status.

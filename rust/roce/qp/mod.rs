@@ -42,8 +42,6 @@ pub mod attr;
 mod modify;
 mod state;
 #[cfg(test)]
-pub(crate) mod testing;
-#[cfg(test)]
 mod tests;
 
 use core::ops::DerefMut;

@@ -9,7 +9,7 @@ use super::attr::{Attrs, ModifyError, QpKind, QpState};
 use crate::host::{AccessFault, Count, Event, Fetch};
 use crate::ids::{Pkey, Qkey, Qpn};
 use crate::psn::Psn;
-use crate::qp::testing::{
+use crate::testing::{
     connected, drain, qp, to_init, to_rtr, to_rts, MockHost, TestQp, BASE, RKEY,
 };
 use crate::qp::TransmitFault;

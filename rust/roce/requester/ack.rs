@@ -81,12 +81,10 @@ impl<W: Slots<SendWqe>> Requester<W> {
         if packets == 0 {
             return;
         }
-        self.retry.progress(packets);
+        self.retry
+            .progress(self.una, packets, now, &context.settings);
         if self.una == self.sent {
             self.retry.stop();
-        } else if !self.retry.waits() {
-            // The wait that an RNR NAK asked for isn't cut short by answers to what was before it.
-            self.retry.restart(now, &context.settings);
         }
     }
 
@@ -115,7 +113,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
             return Outcome::Continue;
         }
         host.count(Count::RcvdRnrErr);
-        if !self.retry.wait(now, timer, &context.settings) {
+        if !self.retry.wait(psn, timer, now, &context.settings) {
             host.count(Count::RnrRetryExceeded);
             return self.fail_at(psn, WcStatus::RnrRetryExcErr, host);
         }

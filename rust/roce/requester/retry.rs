@@ -2,6 +2,7 @@
 
 //! When to send again, how often, and how much to have in flight meanwhile.
 
+use crate::psn::Psn;
 use crate::qp::Settings;
 use crate::time::{Duration, Instant};
 use crate::wire::aeth::rnr_delay;
@@ -18,8 +19,8 @@ enum Timer {
     Off,
     /// Packets are in flight: they are lost if nothing was heard by then.
     Ack(Instant),
-    /// The peer had no buffer: nothing is sent until then.
-    Rnr(Instant),
+    /// The peer had no buffer for this packet: nothing is sent until then.
+    Rnr(Instant, Psn),
 }
 
 /// The retry state of a requester.
@@ -62,21 +63,21 @@ impl Retry {
     pub(super) fn deadline(&self) -> Option<Instant> {
         match self.timer {
             Timer::Off => None,
-            Timer::Ack(at) | Timer::Rnr(at) => Some(at),
+            Timer::Ack(at) | Timer::Rnr(at, _) => Some(at),
         }
     }
 
     pub(super) fn due(&self, now: Instant) -> Due {
         match self.timer {
             Timer::Ack(at) if now >= at => Due::Lost,
-            Timer::Rnr(at) if now >= at => Due::Resume,
+            Timer::Rnr(at, _) if now >= at => Due::Resume,
             _ => Due::Nothing,
         }
     }
 
     /// The peer asked to wait.
     pub(super) fn waits(&self) -> bool {
-        matches!(self.timer, Timer::Rnr(_))
+        matches!(self.timer, Timer::Rnr(..))
     }
 
     /// A packet goes out: there must be a timer.
@@ -99,13 +100,17 @@ impl Retry {
         self.timer = Timer::Off;
     }
 
-    /// The peer finished `packets` more packets: all retries are allowed again.
-    pub(super) fn progress(&mut self, packets: u32) {
+    /// The peer finished `packets` more packets, up to `una`: all retries are allowed again, and
+    /// what remains in flight has its time from now. A wait for a buffer goes on.
+    pub(super) fn progress(&mut self, una: Psn, packets: u32, now: Instant, settings: &Settings) {
         self.spent = 0;
         self.rnr_spent = 0;
         if self.limit < MOST_IN_FLIGHT {
             let growth = (packets >> 2).saturating_add(1);
             self.limit = self.limit.saturating_add(growth).min(MOST_IN_FLIGHT);
+        }
+        if !matches!(self.timer, Timer::Rnr(_, psn) if !psn.before(una)) {
+            self.restart(now, settings);
         }
     }
 
@@ -119,15 +124,21 @@ impl Retry {
         true
     }
 
-    /// Takes an RNR retry and waits as the peer asked; `false` if there is none left.
-    pub(super) fn wait(&mut self, now: Instant, encoded: u8, settings: &Settings) -> bool {
+    /// The peer has no buffer for `psn`: takes an RNR retry and waits as it asked; `false` if there is none left.
+    pub(super) fn wait(
+        &mut self,
+        psn: Psn,
+        encoded: u8,
+        now: Instant,
+        settings: &Settings,
+    ) -> bool {
         if settings.rnr_retry != RNR_FOREVER {
             if self.rnr_spent >= settings.rnr_retry {
                 return false;
             }
             self.rnr_spent = self.rnr_spent.saturating_add(1);
         }
-        self.timer = Timer::Rnr(now.after(rnr_delay(encoded)));
+        self.timer = Timer::Rnr(now.after(rnr_delay(encoded)), psn);
         true
     }
 }

@@ -194,6 +194,24 @@ fn rnr_naks_make_it_wait() {
 }
 
 #[test]
+fn late_answers_do_not_end_the_wait() {
+    let mut bench = Bench::new();
+    bench.post(READ, 8);
+    bench.post(SEND, 0);
+    bench.poll();
+    bench.rnr(1, 14);
+    let until = bench.qp.poll_timeout();
+    bench.read_response(0, ReadPart::Only(DONE), 8);
+    assert_eq!(bench.sent(), [(0, Success)]);
+    assert_eq!(bench.psns(), []);
+    assert_eq!(bench.qp.poll_timeout(), until);
+    // The peer found a buffer after all.
+    bench.ack(1);
+    assert_eq!(bench.sent().len(), 2);
+    assert_eq!(bench.qp.poll_timeout(), None);
+}
+
+#[test]
 fn two_rnr_retries_are_two() {
     let mut bench = Bench::new();
     bench.post(SEND, 0);
