@@ -1,8 +1,29 @@
 // SPDX-License-Identifier: GPL-2.0
+#include <linux/cpumask.h>
 #include <rdma/ib_verbs.h>
 #include <rdma/uverbs_ioctl.h>
 
 __rrxe_helper bool rrxe_helper_ib_device_try_get(struct ib_device *dev)
 {
 	return ib_device_try_get(dev);
+}
+
+__rrxe_helper int rrxe_helper_ib_is_udata_in_empty(struct ib_udata *udata)
+{
+	return ib_is_udata_in_empty(udata);
+}
+
+__rrxe_helper void rrxe_helper_ib_mark_name_assigned_by_user(struct ib_device *dev)
+{
+	ib_mark_name_assigned_by_user(dev);
+}
+
+__rrxe_helper struct ib_ucontext *rrxe_helper_rdma_udata_to_ucontext(struct ib_udata *udata)
+{
+	return rdma_udata_to_uverbs_attr_bundle(udata)->context;
+}
+
+__rrxe_helper unsigned int rrxe_helper_num_possible_cpus(void)
+{
+	return num_possible_cpus();
 }

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Address vectors: where packets go, and with which IP header fields.
+
+use kernel::prelude::*;
+use pin_init::Zeroable;
+
+use crate::{
+    bindings,
+    gid::{Gid, Network},
+};
+
+/// The address vector of a connected QP or of an AH.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Av {
+    /// Destination address.
+    pub dgid: Gid,
+    /// Source address: one of the device's.
+    pub sgid: Gid,
+    /// Index of `sgid` in the port's table.
+    pub sgid_index: u8,
+    /// The network of both addresses.
+    pub network: Network,
+    /// Traffic class: the TOS or traffic class field.
+    pub traffic_class: u8,
+    /// Hop limit: the TTL or hop limit field.
+    pub hop_limit: u8,
+    /// Flow label, 20 bits.
+    pub flow_label: u32,
+    /// The next hop's MAC address as ib_core resolved it.
+    pub dmac: [u8; 6],
+    /// Service level, 0–7.
+    pub sl: u8,
+    /// Static rate (`enum ib_rate`), without effect.
+    pub static_rate: u8,
+    /// Port number.
+    pub port: u8,
+}
+
+const FLOW_LABEL_MASK: u32 = 0xf_ffff;
+/// The only port of a device.
+const PORT: u8 = 1;
+
+impl Av {
+    /// Converts what ib_core has validated and resolved.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: not RoCE, no global route, no such port, no such source address, another network than the source's.
+    pub(crate) fn from_attr(attr: &bindings::rdma_ah_attr) -> Result<Self> {
+        if attr.type_ != bindings::rdma_ah_attr_type_RDMA_AH_ATTR_TYPE_ROCE
+            || u32::from(attr.ah_flags) & bindings::ib_ah_flags_IB_AH_GRH == 0
+        {
+            return Err(EINVAL);
+        }
+        if attr.port_num != u32::from(PORT) {
+            return Err(EINVAL);
+        }
+        // SAFETY: ib_core holds a reference to the source's entry of the GID table during the call.
+        let source = unsafe { attr.grh.sgid_attr.as_ref() }.ok_or(EINVAL)?;
+        if source.gid_type != bindings::ib_gid_type_IB_GID_TYPE_ROCE_UDP_ENCAP {
+            return Err(EINVAL);
+        }
+        let sgid = Gid::from_raw(&source.gid);
+        let dgid = Gid::from_raw(&attr.grh.dgid);
+        if sgid.network() != dgid.network() {
+            return Err(EINVAL);
+        }
+        Ok(Self {
+            dgid,
+            sgid,
+            sgid_index: attr.grh.sgid_index,
+            network: sgid.network(),
+            traffic_class: attr.grh.traffic_class,
+            hop_limit: attr.grh.hop_limit,
+            flow_label: attr.grh.flow_label & FLOW_LABEL_MASK,
+            // SAFETY: The type was checked above.
+            dmac: unsafe { attr.__bindgen_anon_1.roce.dmac },
+            sl: attr.sl,
+            static_rate: attr.static_rate,
+            port: PORT,
+        })
+    }
+
+    /// Converts back, for queries. The source is given by its index only.
+    pub(crate) fn to_attr(self) -> bindings::rdma_ah_attr {
+        let mut attr = bindings::rdma_ah_attr::zeroed();
+        attr.type_ = bindings::rdma_ah_attr_type_RDMA_AH_ATTR_TYPE_ROCE;
+        attr.ah_flags = bindings::ib_ah_flags_IB_AH_GRH as u8;
+        attr.sl = self.sl;
+        attr.static_rate = self.static_rate;
+        attr.port_num = self.port.into();
+        attr.grh.dgid = self.dgid.to_raw();
+        attr.grh.flow_label = self.flow_label;
+        attr.grh.sgid_index = self.sgid_index;
+        attr.grh.hop_limit = self.hop_limit;
+        attr.grh.traffic_class = self.traffic_class;
+        attr.__bindgen_anon_1.roce = bindings::roce_ah_attr { dmac: self.dmac };
+        attr
+    }
+}

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Devices: `struct ib_device`, from allocation to unregistration.
+//!
+//! An `ib_device` that is registered belongs to ib_core: `rdma link del`, another driver of the same
+//! driver id that is unloaded, and this driver may all unregister it, at any time and at once. The
+//! driver's own device is held by the `ib_device` until then, and holds a count ([`ARef`]) of the
+//! `ib_device`'s memory; that ends the cycle as soon as the device is unregistered.
+
+use core::ptr::NonNull;
+use kernel::{
+    error::to_result,
+    prelude::*,
+    sync::{
+        aref::{ARef, AlwaysRefCounted},
+        Arc,
+    },
+    types::Opaque,
+};
+
+use crate::{bindings, net::netdev::Netdev, object::Object, ops, provider::Provider};
+
+pub(crate) type DeviceObject<P> = Object<bindings::ib_device, <P as Provider>::Device>;
+
+/// The driver's device.
+///
+/// # Safety
+///
+/// `device` must be a device of `P` that [`Unregistered::new`] made, and not yet deallocated, for all
+/// of `'a`. ib_core calls all operations so.
+pub(crate) unsafe fn of<'a, P: Provider>(device: *const bindings::ib_device) -> &'a Arc<P::Device> {
+    // SAFETY: As the caller promises.
+    unsafe { DeviceObject::<P>::get(device) }
+}
+
+/// A device as ib_core sees it. A count of it keeps the memory, not the registration.
+#[repr(transparent)]
+pub struct IbDevice(Opaque<bindings::ib_device>);
+
+// SAFETY: All methods go through ib_core's functions, which lock.
+unsafe impl Send for IbDevice {}
+// SAFETY: As above.
+unsafe impl Sync for IbDevice {}
+
+// SAFETY: The counts are those of the embedded `struct device`, whose release frees the whole.
+unsafe impl AlwaysRefCounted for IbDevice {
+    fn inc_ref(&self) {
+        // SAFETY: The reference shows that the count isn't zero.
+        unsafe { bindings::get_device(self.embedded()) };
+    }
+
+    unsafe fn dec_ref(this: NonNull<Self>) {
+        // SAFETY: The caller gives up a count, so the device is valid.
+        let embedded = unsafe { this.as_ref() }.embedded();
+        // SAFETY: As above.
+        unsafe { bindings::put_device(embedded) };
+    }
+}
+
+impl IbDevice {
+    /// # Safety
+    ///
+    /// `raw` must be valid for `'a`.
+    pub(crate) unsafe fn from_raw<'a>(raw: *mut bindings::ib_device) -> &'a Self {
+        // SAFETY: Valid as the caller promises; the type is transparent.
+        unsafe { &*raw.cast::<Self>() }
+    }
+
+    /// The C object.
+    pub(crate) fn as_raw(&self) -> *mut bindings::ib_device {
+        self.0.get()
+    }
+
+    /// The `struct device` inside.
+    fn embedded(&self) -> *mut bindings::device {
+        // SAFETY: In bounds of a valid `ib_device`.
+        unsafe { &raw mut (*self.as_raw()).__bindgen_anon_1.dev }
+    }
+
+    /// Keeps the device registered while the result lives; `None` if it isn't registered (any
+    /// more). Any context.
+    pub fn try_get(&self) -> Option<Registered<'_>> {
+        // SAFETY: The memory is valid; the count of registrations is what is tried.
+        if unsafe { bindings::ib_device_try_get(self.as_raw()) } {
+            // INVARIANT: The count was just taken.
+            Some(Registered(self))
+        } else {
+            None
+        }
+    }
+
+    /// Unregisters the device if it still is registered. When this returns, nobody calls the
+    /// driver's operations on it any more, whoever has unregistered it.
+    ///
+    /// # Context
+    ///
+    /// Process; sleeps. Neither in an operation of this device nor under the RTNL lock.
+    pub fn unregister(&self) {
+        // SAFETY: The memory is valid; unregistering again is harmless.
+        unsafe { bindings::ib_unregister_device(self.as_raw()) };
+    }
+}
+
+/// A device that stays registered while this lives. Keep it for a short time only: unregistration
+/// waits for it.
+///
+/// # Invariants
+///
+/// Owns a count of the device's registration.
+pub struct Registered<'a>(&'a IbDevice);
+
+impl Registered<'_> {
+    /// Has the device unregistered by ib_core's own work queue. Use [`IbDevice::unregister`] to wait
+    /// for it. Process context, under any lock.
+    pub fn unregister_later(&self) {
+        // SAFETY: The count keeps the device registered until after this call, and the operations
+        // have `dealloc_driver`.
+        unsafe { bindings::ib_unregister_device_queued(self.0.as_raw()) };
+    }
+
+    /// Tells users if the state of the port on `netdev` is another than when this was last called.
+    /// Process context, under any lock.
+    pub fn port_state(&self, netdev: &Netdev) {
+        // SAFETY: The device is registered by the type invariant, and `netdev` valid.
+        unsafe { bindings::ib_dispatch_port_state_event(self.0.as_raw(), netdev.as_ptr()) };
+    }
+}
+
+impl Drop for Registered<'_> {
+    fn drop(&mut self) {
+        // SAFETY: Gives up the count that the type invariant speaks of.
+        unsafe { bindings::ib_device_put(self.0.as_raw()) };
+    }
+}
+
+/// What a device needs besides its operations.
+pub struct Description {
+    /// The node's GUID, in host order.
+    pub node_guid: u64,
+    /// What the node calls itself.
+    pub node_description: &'static CStr,
+}
+
+/// A device before its registration.
+///
+/// # Invariants
+///
+/// Points to a [`DeviceObject`] of `P` that is set up and not registered, and owns it.
+pub struct Unregistered<P: Provider>(NonNull<bindings::ib_device>, core::marker::PhantomData<P>);
+
+impl<P: Provider> Unregistered<P> {
+    /// A device in the namespace of `netdev`; `build` makes the driver's part, which may keep a count of the
+    /// `ib_device`.
+    ///
+    /// # Context
+    ///
+    /// Process; may sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`; those of `build`.
+    pub fn new(
+        netdev: &Netdev,
+        description: &Description,
+        build: impl FnOnce(ARef<IbDevice>) -> Result<Arc<P::Device>>,
+    ) -> Result<Self> {
+        // SAFETY: The size is that of an object that starts with an `ib_device`; the
+        // namespace lives as long as the network device is held.
+        let raw = unsafe { bindings::_ib_alloc_device(DeviceObject::<P>::SIZE, netdev.net()) };
+        let raw = NonNull::new(raw).ok_or(ENOMEM)?;
+        // SAFETY: Just made.
+        let device = unsafe { IbDevice::from_raw(raw.as_ptr()) };
+        match build(device.into()) {
+            Ok(inner) => {
+                // SAFETY: Just made, of the right size.
+                unsafe { DeviceObject::<P>::store(raw.as_ptr(), inner) };
+            }
+            Err(error) => {
+                // SAFETY: Just made, without operations yet.
+                unsafe { bindings::ib_dealloc_device(raw.as_ptr()) };
+                return Err(error);
+            }
+        }
+        // SAFETY: Just made; nobody else knows of it.
+        describe(unsafe { &mut *raw.as_ptr() }, description);
+        // SAFETY: The table is copied.
+        unsafe { bindings::ib_set_device_ops(raw.as_ptr(), &ops::table::<P>()) };
+        // INVARIANT: It is set up now.
+        Ok(Self(raw, core::marker::PhantomData))
+    }
+
+    /// Registers the device under `name`. From then on it belongs to ib_core.
+    ///
+    /// # Context
+    ///
+    /// Process; sleeps.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for a name that is a pattern, `ENFILE` if it is taken, `ENOMEM` and others of ib_core.
+    pub fn register(self, name: &CStr) -> Result {
+        if name.to_bytes().contains(&b'%') {
+            return Err(EINVAL);
+        }
+        // SAFETY: By the type invariant.
+        unsafe { bindings::ib_mark_name_assigned_by_user(self.0.as_ptr()) };
+        // SAFETY: By the type invariant. Without a DMA device addresses are virtual ones.
+        to_result(unsafe {
+            bindings::ib_register_device(
+                self.0.as_ptr(),
+                name.as_ptr().cast(),
+                core::ptr::null_mut(),
+            )
+        })?;
+        // Unregistration deallocates it.
+        core::mem::forget(self);
+        Ok(())
+    }
+}
+
+impl<P: Provider> Drop for Unregistered<P> {
+    fn drop(&mut self) {
+        // SAFETY: Not registered by the type invariant; this calls `dealloc_driver`.
+        unsafe { bindings::ib_dealloc_device(self.0.as_ptr()) };
+    }
+}
+
+/// Fills in what isn't an operation.
+fn describe(device: &mut bindings::ib_device, description: &Description) {
+    device.node_type = bindings::RDMA_NODE_IB_CA as u8;
+    device.phys_port_cnt = 1;
+    // SAFETY: No requirements.
+    device.num_comp_vectors = unsafe { bindings::num_possible_cpus() } as i32;
+    device.node_guid = description.node_guid.to_be();
+    let text = description.node_description.to_bytes();
+    for (place, byte) in device.node_desc.iter_mut().zip(text) {
+        *place = *byte as _;
+    }
+    device.uverbs_cmd_mask |= 1 << bindings::ib_uverbs_write_cmds_IB_USER_VERBS_CMD_POST_SEND
+        | 1 << bindings::ib_uverbs_write_cmds_IB_USER_VERBS_CMD_REQ_NOTIFY_CQ;
+}

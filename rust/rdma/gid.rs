@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Global identifiers: the addresses of RoCEv2, which are IP addresses.
+
+use crate::bindings;
+
+/// A GID: an IPv6 address, or an IPv4 address mapped into one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Gid(pub [u8; 16]);
+
+/// The IP version that an address belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Network {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+impl Gid {
+    pub(crate) fn from_raw(raw: &bindings::ib_gid) -> Self {
+        // SAFETY: All variants of the union are 16 plain bytes.
+        Self(unsafe { raw.raw })
+    }
+
+    pub(crate) fn to_raw(self) -> bindings::ib_gid {
+        bindings::ib_gid { raw: self.0 }
+    }
+
+    /// The GID of an IPv4 address.
+    pub fn from_ipv4([a, b, c, d]: [u8; 4]) -> Self {
+        Self([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d])
+    }
+
+    /// The IPv4 address, if it is one (`::ffff:a.b.c.d`, RFC 4291 §2.5.5.2).
+    pub fn ipv4(&self) -> Option<[u8; 4]> {
+        match self.0 {
+            [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d] => Some([a, b, c, d]),
+            _ => None,
+        }
+    }
+
+    /// Which network it belongs to.
+    pub fn network(&self) -> Network {
+        match self.ipv4() {
+            Some(_) => Network::V4,
+            None => Network::V6,
+        }
+    }
+}

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! `rdma link add NAME type TYPE netdev NETDEV`.
+
+use core::{
+    pin::Pin,
+    ptr::{self, NonNull},
+    sync::atomic::{AtomicPtr, Ordering},
+};
+use kernel::{
+    error::from_result,
+    ffi::{c_char, c_int, c_void},
+    prelude::*,
+    sync::Arc,
+    types::{ForeignOwnable, Opaque},
+};
+
+use crate::{bindings, net::netdev::Netdev};
+
+/// Makes devices on a user's behest.
+pub trait LinkHandler: Send + Sync + 'static {
+    /// Makes a device called `name` on `netdev`. `name` is neither empty nor holds a `%`.
+    ///
+    /// # Context
+    ///
+    /// Process; may sleep.
+    ///
+    /// # Errors
+    ///
+    /// Any; the user gets it.
+    fn new_link(&self, name: &CStr, netdev: Netdev) -> Result;
+}
+
+/// The handler of the registration that exists: ib_core's callback has no place for it. Changed
+/// only while the callback can't run.
+static HANDLER: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+
+/// A registered type of links; dropping it unregisters it.
+///
+/// # Invariants
+///
+/// The operations are in ib_core's list, and [`HANDLER`] is an `Arc<T>` that this owns.
+pub struct LinkRegistration<T: LinkHandler> {
+    operations: Pin<KBox<Opaque<bindings::rdma_link_ops>>>,
+    _handler: core::marker::PhantomData<Arc<T>>,
+}
+
+// SAFETY: ib_core locks its list; the handler may be shared and sent.
+unsafe impl<T: LinkHandler> Send for LinkRegistration<T> {}
+// SAFETY: There is nothing to do with a shared reference.
+unsafe impl<T: LinkHandler> Sync for LinkRegistration<T> {}
+
+impl<T: LinkHandler> LinkRegistration<T> {
+    /// Registers links of type `kind`, made by `handler`. There can be one registration at a time.
+    ///
+    /// # Context
+    ///
+    /// Process; sleeps.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` if there is a registration, `ENOMEM`.
+    pub fn new(kind: &'static CStr, handler: Arc<T>) -> Result<Self> {
+        let mut raw = bindings::rdma_link_ops::default();
+        raw.type_ = kind.as_ptr().cast();
+        raw.newlink = Some(new_link::<T>);
+        let operations = KBox::pin(Opaque::new(raw), GFP_KERNEL)?;
+        let owned = handler.into_foreign();
+        if HANDLER
+            .compare_exchange(ptr::null_mut(), owned, Ordering::AcqRel, Ordering::Relaxed)
+            .is_err()
+        {
+            // SAFETY: From `into_foreign` above and given to nobody.
+            drop(unsafe { Arc::<T>::from_foreign(owned) });
+            return Err(EBUSY);
+        }
+        // SAFETY: Pinned by the box until `drop` has unregistered it.
+        unsafe { bindings::rdma_link_register(operations.get()) };
+        // INVARIANT: Both were just done.
+        Ok(Self {
+            operations,
+            _handler: core::marker::PhantomData,
+        })
+    }
+}
+
+impl<T: LinkHandler> Drop for LinkRegistration<T> {
+    fn drop(&mut self) {
+        // SAFETY: Registered by the type invariant. Waits for callbacks that are running.
+        unsafe { bindings::rdma_link_unregister(self.operations.get()) };
+        let owned = HANDLER.swap(ptr::null_mut(), Ordering::AcqRel);
+        // SAFETY: An `Arc<T>` by the type invariant; no callback uses it any more.
+        drop(unsafe { Arc::<T>::from_foreign(owned) });
+    }
+}
+
+/// Implements `newlink`.
+///
+/// # Safety
+///
+/// To be called by ib_core while a [`LinkRegistration`] of `T` exists.
+unsafe extern "C" fn new_link<T: LinkHandler>(
+    name: *const c_char,
+    netdev: *mut bindings::net_device,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: ib_core passes a string.
+        let name = unsafe { CStr::from_char_ptr(name) };
+        if name.is_empty() || name.to_bytes().contains(&b'%') {
+            return Err(EINVAL);
+        }
+        let netdev = NonNull::new(netdev).ok_or(ENODEV)?;
+        // SAFETY: ib_core holds a count of the device during the call.
+        let netdev = unsafe { Netdev::hold(netdev) };
+        // SAFETY: An `Arc<T>` that lives at least until ib_core no longer calls.
+        let handler = unsafe { Arc::<T>::borrow(HANDLER.load(Ordering::Acquire)) };
+        handler.new_link(name, netdev)?;
+        Ok(0)
+    })
+}

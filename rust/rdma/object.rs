@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The C objects of verbs (`ib_pd`, `ib_qp`, …) and the driver's objects inside them.
+//!
+//! ib_core allocates each C object in the size that the driver asks for and calls it by a pointer to
+//! its beginning. Behind the C part lies one counted reference to the driver's own object. The driver's object never points back except by a revocable
+//! [`crate::upcall::Upcall`], so it may outlive the C object.
+
+use core::mem::MaybeUninit;
+use kernel::sync::Arc;
+
+/// A C object with a reference to the driver's object behind it.
+///
+/// # Invariants
+///
+/// Between the creation operation's success and the destruction operation's, `inner` is
+/// initialized. ib_core calls no other operation on the object outside of that time.
+#[repr(C)]
+pub(crate) struct Object<B, T> {
+    base: B,
+    inner: MaybeUninit<Arc<T>>,
+}
+
+impl<B, T> Object<B, T> {
+    /// What to ask ib_core to allocate.
+    pub(crate) const SIZE: usize = core::mem::size_of::<Self>();
+
+    /// Puts the driver's object in place.
+    ///
+    /// # Safety
+    ///
+    /// `base` must point to the beginning of [`Self::SIZE`] bytes of memory of this type, and the
+    /// caller must be its creation operation.
+    pub(crate) unsafe fn store(base: *mut B, inner: Arc<T>) {
+        // SAFETY: In bounds, as the caller promises.
+        let place = unsafe { &raw mut (*base.cast::<Self>()).inner };
+        // SAFETY: During creation nobody else accesses the object, as the caller promises.
+        unsafe { place.write(MaybeUninit::new(inner)) };
+    }
+
+    /// The driver's object.
+    ///
+    /// # Safety
+    ///
+    /// `base` must be the C part of an `Object` of this type whose creation has succeeded and whose
+    /// destruction has not, for all of `'a`.
+    pub(crate) unsafe fn get<'a>(base: *const B) -> &'a Arc<T> {
+        // SAFETY: In bounds, as the caller promises.
+        let inner = unsafe { &(*base.cast::<Self>()).inner };
+        // SAFETY: By the type invariant.
+        unsafe { inner.assume_init_ref() }
+    }
+
+    /// Takes the driver's object out.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::get`], and the caller must be the destruction operation, past the point where
+    /// it can fail.
+    pub(crate) unsafe fn take(base: *mut B) -> Arc<T> {
+        // SAFETY: In bounds, as the caller promises.
+        let inner = unsafe { &raw const (*base.cast::<Self>()).inner };
+        // SAFETY: Initialized by the type invariant, and never read again.
+        unsafe { inner.read().assume_init() }
+    }
+}

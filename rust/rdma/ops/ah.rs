@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Operations on address handles.
+
+use kernel::{error::from_result, ffi::c_int, prelude::*, sync::Arc};
+
+use crate::{
+    av::Av,
+    bindings,
+    object::Object,
+    provider::Provider,
+    udata::Udata, //
+};
+
+/// Bytes of `struct rxe_create_ah_resp`: the number, and a reserved word.
+const REPLY: usize = 8;
+
+/// Makes the driver's object.
+///
+/// # Safety
+///
+/// The arguments must be ib_core's, of a creation.
+unsafe fn make<P: Provider>(
+    ah: *mut bindings::ib_ah,
+    init: *mut bindings::rdma_ah_init_attr,
+    user: bool,
+) -> Result<Arc<P::Ah>> {
+    // SAFETY: ib_core passes valid attributes.
+    let av = Av::from_attr(unsafe { &*(*init).ah_attr })?;
+    // SAFETY: ib_core sets the protection domain before it calls.
+    let pd = unsafe { Object::<_, P::Pd>::get((*ah).pd) };
+    P::create_ah(pd, av, user)
+}
+
+/// Implements `create_ah`, for the kernel. Any context.
+///
+/// # Safety
+///
+/// To be called by ib_core, on a device of `P`.
+pub(super) unsafe extern "C" fn create<P: Provider>(
+    ah: *mut bindings::ib_ah,
+    init: *mut bindings::rdma_ah_init_attr,
+    _payload: *mut bindings::ib_udata,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: As the caller promises.
+        let inner = unsafe { make::<P>(ah, init, false) }?;
+        // SAFETY: This is the creation, of the size that the operations table says.
+        unsafe { Object::store(ah, inner) };
+        Ok(0)
+    })
+}
+
+/// Implements `create_user_ah`. A library that leaves no room for the number puts the address into
+/// its work requests instead.
+///
+/// # Safety
+///
+/// To be called by ib_core, on a device of `P`.
+pub(super) unsafe extern "C" fn create_user<P: Provider>(
+    ah: *mut bindings::ib_ah,
+    init: *mut bindings::rdma_ah_init_attr,
+    payload: *mut bindings::ib_udata,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: ib_core's buffers are valid during the call.
+        let udata = unsafe { Udata::from_raw(payload) }.ok_or(EINVAL)?;
+        udata.refuse_request()?;
+        // SAFETY: As the caller promises.
+        let inner = unsafe { make::<P>(ah, init, true) }?;
+        let mut reply = [0; REPLY];
+        if let Some(number) = reply.first_chunk_mut() {
+            *number = P::ah_number(&inner).to_ne_bytes();
+        }
+        if let Err(error) = udata.respond(&reply) {
+            P::destroy_ah(&inner);
+            return Err(error);
+        }
+        // SAFETY: This is the creation, of the size that the operations table says.
+        unsafe { Object::store(ah, inner) };
+        Ok(0)
+    })
+}
+
+/// Implements `modify_ah`.
+///
+/// # Safety
+///
+/// To be called by ib_core, on an address handle of `P`.
+pub(super) unsafe extern "C" fn modify<P: Provider>(
+    ah: *mut bindings::ib_ah,
+    attr: *mut bindings::rdma_ah_attr,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: ib_core passes valid attributes.
+        let av = Av::from_attr(unsafe { &*attr })?;
+        // SAFETY: The address handle is alive while ib_core calls its operations.
+        P::modify_ah(unsafe { Object::<_, P::Ah>::get(ah) }, av);
+        Ok(0)
+    })
+}
+
+/// Implements `query_ah`.
+///
+/// # Safety
+///
+/// To be called by ib_core, on an address handle of `P`.
+pub(super) unsafe extern "C" fn query<P: Provider>(
+    ah: *mut bindings::ib_ah,
+    attr: *mut bindings::rdma_ah_attr,
+) -> c_int {
+    // SAFETY: The address handle is alive while ib_core calls its operations.
+    let av = P::query_ah(unsafe { Object::<_, P::Ah>::get(ah) });
+    // SAFETY: ib_core passes attributes to fill.
+    unsafe { attr.write(av.to_attr()) };
+    0
+}
+
+/// Implements `destroy_ah`. Any context for the kernel's.
+///
+/// # Safety
+///
+/// To be called by ib_core, on an address handle of `P`.
+pub(super) unsafe extern "C" fn destroy<P: Provider>(
+    ah: *mut bindings::ib_ah,
+    _flags: u32,
+) -> c_int {
+    // SAFETY: This is the destruction, which can't fail.
+    let inner = unsafe { Object::<_, P::Ah>::take(ah) };
+    P::destroy_ah(&inner);
+    0
+}

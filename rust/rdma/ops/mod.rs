@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The operations that ib_core calls, `struct ib_device_ops`, on top of a [`Provider`].
+//!
+//! Each is a thunk: it turns raw pointers into typed references, makes one safe call, and turns the
+//! result into an errno.
+
+use pin_init::Zeroable;
+
+use crate::{
+    bindings::{self, ib_device_ops},
+    cq, mmap, mr,
+    object::Object,
+    provider::Provider,
+    stats, ucontext,
+};
+
+mod ah;
+mod device;
+mod pd;
+mod port;
+mod qp;
+mod qp_attr;
+
+/// Version of the contract with user space libraries, `rdma_user_rxe.h`.
+const ABI_VERSION: u32 = 2;
+
+/// The table for devices of `P`.
+pub(crate) fn table<P: Provider>() -> ib_device_ops {
+    let mut table = ib_device_ops::zeroed();
+    table.owner = P::module().as_ptr().cast();
+    table.driver_id = bindings::rdma_driver_id_RDMA_DRIVER_RXE;
+    table.uverbs_abi_ver = ABI_VERSION;
+    table.set_uverbs_robust_udata(1);
+    fill_device::<P>(&mut table);
+    fill_context::<P>(&mut table);
+    fill_objects::<P>(&mut table);
+    fill_sizes::<P>(&mut table);
+    table
+}
+
+fn fill_device<P: Provider>(table: &mut ib_device_ops) {
+    table.query_device = Some(device::query::<P>);
+    table.modify_device = Some(device::modify::<P>);
+    table.get_dev_fw_str = Some(device::firmware::<P>);
+    table.enable_driver = Some(device::enable::<P>);
+    table.dealloc_driver = Some(device::dealloc::<P>);
+    table.query_port = Some(port::query::<P>);
+    table.modify_port = Some(port::modify::<P>);
+    table.get_port_immutable = Some(port::immutable::<P>);
+    table.get_link_layer = Some(port::link_layer);
+    table.get_netdev = Some(port::netdev::<P>);
+    table.query_pkey = Some(port::pkey);
+    table.alloc_hw_port_stats = Some(stats::alloc::<P>);
+    table.get_hw_stats = Some(stats::get::<P>);
+}
+
+fn fill_context<P: Provider>(table: &mut ib_device_ops) {
+    table.alloc_ucontext = Some(ucontext::alloc);
+    table.dealloc_ucontext = Some(ucontext::dealloc);
+    table.disassociate_ucontext = Some(ucontext::disassociate);
+    table.mmap = Some(mmap::mmap);
+    table.mmap_free = Some(mmap::mmap_free);
+    table.alloc_pd = Some(pd::alloc::<P>);
+    table.dealloc_pd = Some(pd::dealloc::<P>);
+    table.create_ah = Some(ah::create::<P>);
+    table.create_user_ah = Some(ah::create_user::<P>);
+    table.modify_ah = Some(ah::modify::<P>);
+    table.query_ah = Some(ah::query::<P>);
+    table.destroy_ah = Some(ah::destroy::<P>);
+}
+
+fn fill_objects<P: Provider>(table: &mut ib_device_ops) {
+    table.create_user_cq = Some(cq::create_user::<P>);
+    table.destroy_cq = Some(cq::destroy::<P>);
+    table.req_notify_cq = Some(cq::req_notify::<P>);
+    table.reg_user_mr = Some(mr::reg_user::<P>);
+    table.dereg_mr = Some(mr::dereg::<P>);
+    table.create_qp = Some(qp::create::<P>);
+    table.modify_qp = Some(qp::modify::<P>);
+    table.query_qp = Some(qp::query::<P>);
+    table.destroy_qp = Some(qp::destroy::<P>);
+    table.post_send = Some(qp::post_send::<P>);
+}
+
+fn fill_sizes<P: Provider>(table: &mut ib_device_ops) {
+    table.size_ib_ucontext = ucontext::SIZE;
+    table.size_ib_pd = Object::<bindings::ib_pd, P::Pd>::SIZE;
+    table.size_ib_ah = Object::<bindings::ib_ah, P::Ah>::SIZE;
+    table.size_ib_cq = cq::size::<P>();
+    table.size_ib_qp = qp::size::<P>();
+}

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Operations on protection domains.
+
+use kernel::{error::from_result, ffi::c_int};
+
+use crate::{bindings, device::of, object::Object, provider::Provider, udata::no_payload};
+
+/// Implements `alloc_pd`.
+///
+/// # Safety
+///
+/// To be called by ib_core, on a device of `P`.
+pub(super) unsafe extern "C" fn alloc<P: Provider>(
+    pd: *mut bindings::ib_pd,
+    payload: *mut bindings::ib_udata,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: ib_core's buffers are null or valid during the call.
+        unsafe { no_payload(payload) }?;
+        // SAFETY: ib_core sets the device before it calls.
+        let device = unsafe { of::<P>((*pd).device) };
+        let inner = P::alloc_pd(device)?;
+        // SAFETY: This is the creation, of the size that the operations table says.
+        unsafe { Object::store(pd, inner) };
+        Ok(0)
+    })
+}
+
+/// Implements `dealloc_pd`.
+///
+/// # Safety
+///
+/// To be called by ib_core, on a protection domain of `P`.
+pub(super) unsafe extern "C" fn dealloc<P: Provider>(
+    pd: *mut bindings::ib_pd,
+    payload: *mut bindings::ib_udata,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: ib_core's buffers are null or valid during the call.
+        unsafe { no_payload(payload) }?;
+        // SAFETY: This is the destruction, past the point where it can fail.
+        drop(unsafe { Object::<_, P::Pd>::take(pd) });
+        Ok(0)
+    })
+}

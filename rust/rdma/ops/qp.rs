@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Operations on queue pairs.
+
+use core::mem::MaybeUninit;
+use kernel::{
+    error::from_result,
+    ffi::c_int,
+    prelude::*,
+    sync::Arc, //
+};
+use roce::qp::attr::QpKind;
+
+use super::qp_attr;
+use crate::{
+    bindings, cq,
+    device::of as device_of,
+    error::unsupported,
+    object::Object,
+    provider::Provider,
+    qp::{QpCreated, QpInit, RingReply},
+    udata::{no_payload, UserCall},
+    upcall::{QpUpcall, Upcall},
+};
+
+/// The C part of a QP: ib_core's own, and the driver's way back to it.
+///
+/// # Invariants
+///
+/// `upcall` is initialized as long as the QP exists for ib_core.
+#[repr(C)]
+struct Head {
+    base: bindings::ib_qp,
+    upcall: MaybeUninit<QpUpcall>,
+}
+
+/// Bytes that ib_core is to allocate for a QP of `P`.
+pub(super) const fn size<P: Provider>() -> usize {
+    Object::<Head, P::Qp>::SIZE
+}
+
+/// The driver's QP.
+///
+/// # Safety
+///
+/// `qp` must be a QP of `P` that exists for ib_core during all of `'a`.
+unsafe fn of<'a, P: Provider>(qp: *mut bindings::ib_qp) -> &'a Arc<P::Qp> {
+    // SAFETY: As the caller promises.
+    unsafe { Object::<Head, P::Qp>::get(qp.cast()) }
+}
+
+/// Implements `create_qp`, for processes.
+///
+/// # Safety
+///
+/// To be called by ib_core, on a device of `P`.
+pub(super) unsafe extern "C" fn create<P: Provider>(
+    qp: *mut bindings::ib_qp,
+    init: *mut bindings::ib_qp_init_attr,
+    payload: *mut bindings::ib_udata,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: ib_core's buffers are null or valid during the call.
+        let call = unsafe { UserCall::from_raw(payload) }.ok_or_else(unsupported)?;
+        call.udata.refuse_request()?;
+        call.udata.require_response(2 * RingReply::SIZE)?;
+        // SAFETY: ib_core passes valid attributes.
+        let init = unsafe { &mut *init };
+        // SAFETY: `qp` is valid until `destroy`, which revokes the upcall, or until this fails,
+        // which does so too.
+        let upcall = unsafe { Upcall::new(qp) }?;
+        // SAFETY: As the caller promises.
+        let created = unsafe { make::<P>(qp, init, &call, upcall.clone()) }
+            .inspect_err(|_| upcall.revoke())?;
+        qp_attr::write_cap(&created.cap, &mut init.cap);
+        // SAFETY: During creation nobody else accesses the object.
+        unsafe { (*qp).qp_num = created.qpn.get() };
+        let head: *mut Head = qp.cast();
+        // SAFETY: As above; ib_core allocated as much as `size` says.
+        unsafe { (*head).upcall.write(upcall) };
+        // SAFETY: As above.
+        unsafe { Object::store(head, created.qp) };
+        Ok(0)
+    })
+}
+
+/// Makes the driver's QP, and tells the process's library of it; undone if that fails.
+///
+/// # Safety
+///
+/// The arguments must be ib_core's, of a creation.
+unsafe fn make<P: Provider>(
+    qp: *mut bindings::ib_qp,
+    init: &bindings::ib_qp_init_attr,
+    call: &UserCall<'_>,
+    upcall: QpUpcall,
+) -> Result<QpCreated<P::Qp>> {
+    // SAFETY: As the caller promises.
+    let init = unsafe { convert_init::<P>(qp, init, upcall) }?;
+    // SAFETY: The device is alive while ib_core calls its operations.
+    let device = unsafe { device_of::<P>((*qp).device) };
+    let created = P::create_user_qp(device, init, call)?;
+    if let Err(error) = call.udata.respond(created.reply.to_bytes().as_flattened()) {
+        P::destroy_qp(&created.qp);
+        return Err(error);
+    }
+    Ok(created)
+}
+
+/// Converts the attributes of a creation.
+///
+/// # Safety
+///
+/// The arguments must be ib_core's, of a creation.
+unsafe fn convert_init<P: Provider>(
+    qp: *mut bindings::ib_qp,
+    init: &bindings::ib_qp_init_attr,
+    upcall: QpUpcall,
+) -> Result<QpInit<P>> {
+    let kind = kind(init.qp_type).ok_or_else(unsupported)?;
+    if init.create_flags != 0 || !init.srq.is_null() {
+        return Err(unsupported());
+    }
+    // SAFETY: ib_core sets it before it calls.
+    let pd = unsafe { (*qp).pd };
+    if pd.is_null() || init.send_cq.is_null() || init.recv_cq.is_null() {
+        return Err(EINVAL);
+    }
+    Ok(QpInit {
+        kind,
+        // SAFETY: ib_core holds the protection domain during the call.
+        pd: unsafe { Object::<_, P::Pd>::get(pd) }.clone(),
+        // SAFETY: ib_core holds the CQs during the call.
+        send_cq: unsafe { cq::of::<P>(init.send_cq) }.clone(),
+        // SAFETY: As above.
+        recv_cq: unsafe { cq::of::<P>(init.recv_cq) }.clone(),
+        cap: qp_attr::read_cap(&init.cap),
+        signal_all: init.sq_sig_type == bindings::ib_sig_type_IB_SIGNAL_ALL_WR,
+        upcall,
+    })
+}
+
+fn kind(raw: bindings::ib_qp_type) -> Option<QpKind> {
+    Some(match raw {
+        bindings::ib_qp_type_IB_QPT_RC => QpKind::Rc,
+        bindings::ib_qp_type_IB_QPT_UC => QpKind::Uc,
+        bindings::ib_qp_type_IB_QPT_UD => QpKind::Ud,
+        bindings::ib_qp_type_IB_QPT_GSI => QpKind::Gsi,
+        _ => return None,
+    })
+}
+
+/// Implements `modify_qp`.
+///
+/// # Safety
+///
+/// To be called by ib_core, on a QP of `P`.
+pub(super) unsafe extern "C" fn modify<P: Provider>(
+    qp: *mut bindings::ib_qp,
+    attr: *mut bindings::ib_qp_attr,
+    mask: c_int,
+    payload: *mut bindings::ib_udata,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: ib_core's buffers are null or valid during the call.
+        unsafe { no_payload(payload) }?;
+        // SAFETY: ib_core passes valid attributes.
+        let change = qp_attr::read(unsafe { &*attr }, mask as u32)?;
+        // SAFETY: The QP is alive while ib_core calls its operations.
+        P::modify_qp(unsafe { of::<P>(qp) }, &change)?;
+        Ok(0)
+    })
+}
+
+/// Implements `query_qp`. All attributes are reported, whatever the mask asks for.
+///
+/// # Safety
+///
+/// To be called by ib_core, on a QP of `P`.
+pub(super) unsafe extern "C" fn query<P: Provider>(
+    qp: *mut bindings::ib_qp,
+    attr: *mut bindings::ib_qp_attr,
+    _mask: c_int,
+    init: *mut bindings::ib_qp_init_attr,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: The QP is alive while ib_core calls its operations.
+        let found = P::query_qp(unsafe { of::<P>(qp) })?;
+        // SAFETY: ib_core passes attributes to fill.
+        qp_attr::write(&found, unsafe { &mut *attr });
+        // SAFETY: As above.
+        let (init, qp) = unsafe { (&mut *init, &*qp) };
+        init.event_handler = qp.event_handler;
+        init.qp_context = qp.qp_context;
+        init.send_cq = qp.send_cq;
+        init.recv_cq = qp.recv_cq;
+        init.srq = qp.srq;
+        init.qp_type = qp.qp_type;
+        qp_attr::write_cap(&found.cap, &mut init.cap);
+        init.sq_sig_type = if found.signal_all {
+            bindings::ib_sig_type_IB_SIGNAL_ALL_WR
+        } else {
+            bindings::ib_sig_type_IB_SIGNAL_REQ_WR
+        };
+        Ok(0)
+    })
+}
+
+/// Implements `destroy_qp`.
+///
+/// # Safety
+///
+/// To be called by ib_core, on a QP of `P`.
+pub(super) unsafe extern "C" fn destroy<P: Provider>(
+    qp: *mut bindings::ib_qp,
+    payload: *mut bindings::ib_udata,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: ib_core's buffers are null or valid during the call.
+        unsafe { no_payload(payload) }?;
+        let head: *mut Head = qp.cast();
+        // SAFETY: This is the destruction, past the point where it can fail.
+        let inner = unsafe { Object::<Head, P::Qp>::take(head) };
+        P::destroy_qp(&inner);
+        // SAFETY: Initialized by the type invariant, and never read again.
+        unsafe { (*head).upcall.assume_init_read() }.revoke();
+        Ok(0)
+    })
+}
+
+/// Implements `post_send`: the doorbell of a process, which has put its work requests into its ring.
+///
+/// # Safety
+///
+/// To be called by ib_core, on a QP of `P`.
+pub(super) unsafe extern "C" fn post_send<P: Provider>(
+    qp: *mut bindings::ib_qp,
+    requests: *const bindings::ib_send_wr,
+    failed: *mut *const bindings::ib_send_wr,
+) -> c_int {
+    from_result(|| {
+        if !requests.is_null() {
+            // SAFETY: ib_core passes a place to fill along with requests.
+            unsafe { failed.write(requests) };
+            return Err(EINVAL);
+        }
+        // SAFETY: The QP is alive while ib_core calls its operations.
+        P::doorbell(unsafe { of::<P>(qp) });
+        Ok(0)
+    })
+}

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What a driver implements to be an RDMA provider.
+//!
+//! [`Provider`] mirrors `struct ib_device_ops`: one method for each operation, with typed arguments
+//! and results. A method that the driver leaves out becomes an absent operation. The thunks in
+//! [`crate::ops`] translate between the two.
+//!
+//! # Context
+//!
+//! Unless a method says otherwise it runs in process context, may sleep, and ib_core doesn't call
+//! two methods on one object that exclude each other (such as use and destruction) at a time.
+//!
+//! # Objects
+//!
+//! ib_core's objects hold the driver's by counted reference. A `destroy_*` method makes the object
+//! inert (unpublished, nothing in flight that could name it); the reference is dropped after it.
+//! Later packets, timers and work items may still hold the object, but find it dead.
+
+use kernel::{
+    error::VTABLE_DEFAULT_ERROR,
+    prelude::*,
+    sync::Arc, //
+};
+
+use crate::{
+    attr::{DeviceAttributes, DeviceChange, PortAttributes},
+    av::Av,
+    cq::{CqCreated, CqInit, NotifyWhen},
+    mr::{Access, MrKeys, UserRegion},
+    net::netdev::Netdev,
+    qp::{QpCreated, QpInit, QpModify, QpQuery},
+    stats::CounterName,
+    udata::UserCall,
+};
+
+/// A driver. See the module's documentation.
+#[vtable]
+pub trait Provider: Sized + Send + Sync + 'static {
+    /// A device.
+    type Device: Send + Sync;
+    /// A protection domain.
+    type Pd: Send + Sync;
+    /// An address handle.
+    type Ah: Send + Sync;
+    /// A completion queue.
+    type Cq: Send + Sync;
+    /// A queue pair.
+    type Qp: Send + Sync;
+    /// A memory region.
+    type Mr: Send + Sync;
+
+    /// Version of the driver's firmware as shown to users: the module's own.
+    const FIRMWARE: &'static CStr;
+    /// The names of a port's counters, in the order of [`Self::counter`].
+    const COUNTERS: &'static [CounterName];
+
+    /// The driver's module.
+    fn module() -> &'static ThisModule;
+
+    /// What the device can do.
+    fn query_device(device: &Arc<Self::Device>) -> DeviceAttributes;
+
+    /// Changes what a subnet manager may change.
+    fn modify_device(device: &Arc<Self::Device>, change: DeviceChange);
+
+    /// The state of the port.
+    ///
+    /// # Errors
+    ///
+    /// `ENODEV` when the network device is gone.
+    fn query_port(device: &Arc<Self::Device>) -> Result<PortAttributes>;
+
+    /// Resets the port's count of Q_Key violations.
+    fn reset_qkey_violations(device: &Arc<Self::Device>);
+
+    /// The network device under the port; none once it unregisters. Any context.
+    fn netdev(device: &Arc<Self::Device>) -> Option<Netdev>;
+
+    /// The value of counter `index` of [`Self::COUNTERS`].
+    fn counter(device: &Arc<Self::Device>, index: usize) -> u64;
+
+    /// The device is registered and about to be shown to clients.
+    fn enable(device: &Arc<Self::Device>);
+
+    /// The device is unregistered: no operation is called any more.
+    fn disable(device: &Arc<Self::Device>);
+
+    /// Makes a protection domain.
+    ///
+    /// # Errors
+    ///
+    /// Any.
+    fn alloc_pd(device: &Arc<Self::Device>) -> Result<Arc<Self::Pd>>;
+
+    /// Makes an address handle, for a process if `user` is set.
+    ///
+    /// # Context
+    ///
+    /// A process's may sleep; the kernel's must not.
+    ///
+    /// # Errors
+    ///
+    /// Any.
+    fn create_ah(pd: &Arc<Self::Pd>, av: Av, user: bool) -> Result<Arc<Self::Ah>>;
+
+    /// The number under which a process names the address handle in its work requests.
+    fn ah_number(ah: &Self::Ah) -> u32;
+
+    /// Replaces the address.
+    fn modify_ah(ah: &Self::Ah, av: Av);
+
+    /// The address.
+    fn query_ah(ah: &Self::Ah) -> Av;
+
+    /// Makes an address handle inert. Must not sleep if it is the kernel's.
+    fn destroy_ah(ah: &Arc<Self::Ah>);
+
+    /// Makes a completion queue for a process.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for more entries than the device's limit, `ENOMEM`.
+    fn create_user_cq(
+        device: &Arc<Self::Device>,
+        init: CqInit,
+        call: &UserCall<'_>,
+    ) -> Result<CqCreated<Self::Cq>>;
+
+    /// Makes a completion queue inert.
+    fn destroy_cq(cq: &Arc<Self::Cq>);
+
+    /// Asks for an upcall when the next completion comes. Returns whether there are completions
+    /// that nobody has fetched. Any context.
+    fn req_notify_cq(cq: &Arc<Self::Cq>, when: NotifyWhen) -> bool;
+
+    /// Registers memory of a process.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for inconsistent rights, `ENOMEM`.
+    fn reg_user_mr(pd: &Arc<Self::Pd>, region: UserRegion) -> Result<Arc<Self::Mr>>;
+
+    /// Registers all of the kernel's memory.
+    ///
+    /// # Errors
+    ///
+    /// `EOPNOTSUPP` for unknown access flags.
+    fn get_dma_mr(_pd: &Arc<Self::Pd>, _access: Access) -> Result<Arc<Self::Mr>> {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
+
+    /// The keys of a region.
+    fn mr_keys(mr: &Self::Mr) -> MrKeys;
+
+    /// Takes the memory away: after the return nobody accesses it through this region.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` while memory windows are bound to it.
+    fn dereg_mr(mr: &Arc<Self::Mr>) -> Result;
+
+    /// Makes a queue pair for a process.
+    ///
+    /// # Errors
+    ///
+    /// `EOPNOTSUPP` for types and options that the driver lacks, `EINVAL` for capacities beyond the
+    /// device's.
+    fn create_user_qp(
+        device: &Arc<Self::Device>,
+        init: QpInit<Self>,
+        call: &UserCall<'_>,
+    ) -> Result<QpCreated<Self::Qp>>;
+
+    /// Changes a queue pair's state and attributes: all of it or, on error, nothing.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`, `EOPNOTSUPP`, `EBUSY`.
+    fn modify_qp(qp: &Arc<Self::Qp>, change: &QpModify) -> Result;
+
+    /// State and attributes.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`.
+    fn query_qp(qp: &Arc<Self::Qp>) -> Result<QpQuery>;
+
+    /// Makes a queue pair inert.
+    fn destroy_qp(qp: &Arc<Self::Qp>);
+
+    /// A process has posted sends to its ring. May be called in any state.
+    fn doorbell(qp: &Arc<Self::Qp>);
+}
