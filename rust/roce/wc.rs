@@ -63,7 +63,7 @@ pub enum WcOpcode {
     /// Fast registration (kernel only).
     RegMr = 10,
     /// FLUSH.
-    Flush = 13,
+    Flush = 8,
     /// A received SEND.
     Recv = 128,
     /// A received RDMA WRITE with immediate.

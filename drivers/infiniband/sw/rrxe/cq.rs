@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Completion queues.
+//!
+//! Completions are pushed under the CQ's lock by whoever runs a QP; the process polls them from the
+//! shared ring without a system call. Whether a notification is due is decided with the push, but
+//! the notification itself is delivered later, outside all locks, by [`Cq::notify`].
+//!
+//! A completion that finds the ring full is not lost silently: the CQ enters an error state for
+//! good, raises `CQ_ERR` once, and refuses what comes after, so that the QPs can be put in error
+//! (IBTA 1.x §11.6.3.2).
+
+use core::mem::take;
+
+use kernel::{prelude::*, sync::Arc};
+use rdma::{
+    cq::{CqCreated, CqInit, Cqe, NotifyWhen},
+    mmap::Mappings,
+    new_bh_spinlock,
+    ring::Ring,
+    sync::BhSpinLock,
+    upcall::CqUpcall,
+};
+use roce::wc::{RecvWc, SendWc, WcStatus};
+
+use crate::limits;
+
+/// What became of a completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pushed {
+    /// It is in the queue.
+    Quiet,
+    /// It is in the queue, and [`Cq::notify`] is to be called.
+    Notify,
+    /// There was no room for it: the QP is to be put in error. [`Cq::notify`] is to be called.
+    Overflow,
+}
+
+/// A completion queue.
+#[pin_data]
+pub(crate) struct Cq {
+    ring: Ring,
+    upcall: CqUpcall,
+    #[pin]
+    state: BhSpinLock<State>,
+}
+
+/// What the pushing side knows of the queue.
+struct State {
+    /// The slot for the next completion.
+    next: u32,
+    /// The consumer's index when last looked at: at least the slots up to it are free.
+    consumer: u32,
+    /// What brings about the next notification.
+    armed: Option<NotifyWhen>,
+    /// A completion did not fit.
+    overflowed: bool,
+    /// To be delivered: a notification, …
+    completion_due: bool,
+    /// … and the event of the overflow.
+    overflow_due: bool,
+}
+
+impl Cq {
+    /// Makes a CQ that the process of `mappings` polls. Process context.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for more entries than the limit, `ENOMEM`.
+    pub(crate) fn create(init: CqInit, mappings: &Arc<Mappings>) -> Result<CqCreated<Self>> {
+        if init.capacity == 0 || init.capacity > limits::MAX_CQE {
+            return Err(EINVAL);
+        }
+        let ring = Ring::new(mappings, Cqe::LEN, init.capacity)?;
+        let (capacity, reply) = (ring.capacity(), ring.mmap_reply());
+        let cq = Arc::pin_init(
+            pin_init!(Self {
+                ring,
+                upcall: init.upcall,
+                state <- new_bh_spinlock!(State {
+                    next: 0,
+                    consumer: 0,
+                    armed: None,
+                    overflowed: false,
+                    completion_due: false,
+                    overflow_due: false,
+                }, "rrxe_cq"),
+            }),
+            GFP_KERNEL_ACCOUNT,
+        )?;
+        Ok(CqCreated {
+            cq,
+            capacity,
+            reply,
+        })
+    }
+
+    /// Takes the CQ out of service; QPs no longer use it. Process context.
+    pub(crate) fn destroy(&self) {
+        self.ring.withdraw();
+    }
+
+    /// Appends the completion of a send by QP `qpn`. Any context.
+    pub(crate) fn push_send(&self, wc: &SendWc, qpn: u32) -> Pushed {
+        let urgent = wc.status != WcStatus::Success;
+        self.push(&Cqe::send(wc, qpn), urgent)
+    }
+
+    /// Appends the completion of a receive by QP `qpn`. Any context.
+    pub(crate) fn push_recv(&self, wc: &RecvWc, qpn: u32) -> Pushed {
+        let urgent = wc.solicited || wc.status != WcStatus::Success;
+        self.push(&Cqe::recv(wc, qpn), urgent)
+    }
+
+    fn push(&self, cqe: &Cqe, urgent: bool) -> Pushed {
+        let mut state = self.state.lock();
+        if state.overflowed {
+            return Pushed::Overflow;
+        }
+        let after = self.ring.next(state.next);
+        if after == state.consumer {
+            state.consumer = self.ring.consumer();
+        }
+        if after == state.consumer {
+            state.overflowed = true;
+            state.overflow_due = true;
+            state.completion_due = state.armed.take().is_some();
+            return Pushed::Overflow;
+        }
+        self.ring.write(state.next, cqe.as_bytes());
+        self.ring.publish_producer(after);
+        state.next = after;
+        match state.armed {
+            Some(NotifyWhen::Next) => {}
+            Some(NotifyWhen::Solicited) if urgent => {}
+            _ => return Pushed::Quiet,
+        }
+        state.armed = None;
+        state.completion_due = true;
+        Pushed::Notify
+    }
+
+    /// Delivers what pushes made due. Any context, outside all locks.
+    pub(crate) fn notify(&self) {
+        let (completion, overflow) = {
+            let mut state = self.state.lock();
+            (
+                take(&mut state.completion_due),
+                take(&mut state.overflow_due),
+            )
+        };
+        if completion {
+            self.upcall.complete();
+        }
+        if overflow {
+            self.upcall.overflowed();
+        }
+    }
+
+    /// Asks for one notification. Returns whether there are completions that nobody has fetched.
+    /// Any context.
+    ///
+    /// Asking for any completion overrides having asked for solicited ones only, not the other way
+    /// round.
+    pub(crate) fn req_notify(&self, when: NotifyWhen) -> bool {
+        let mut state = self.state.lock();
+        state.armed = state.armed.max(Some(when));
+        self.ring.consumer() != state.next
+    }
+}

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: GPL-2.0
+#include <linux/mm.h>
+#include <linux/scatterlist.h>
+#include <linux/string.h>
+#include <rdma/ib_umem.h>
+
+/* A call that the compiler cannot see through: it reads the source exactly once. */
+__rrxe_helper void rrxe_helper_memcpy(void *dst, const void *src, size_t len)
+{
+	memcpy(dst, src, len);
+}
+
+__rrxe_helper void rrxe_helper_memmove(void *dst, const void *src, size_t len)
+{
+	memmove(dst, src, len);
+}
+
+__rrxe_helper struct page *rrxe_helper_virt_to_page(const void *addr)
+{
+	return virt_to_page(addr);
+}
+
+__rrxe_helper void *rrxe_helper_page_address(struct page *page)
+{
+	return page_address(page);
+}
+
+__rrxe_helper struct page *rrxe_helper_sg_page(struct scatterlist *sg)
+{
+	return sg_page(sg);
+}
+
+__rrxe_helper struct ib_umem *rrxe_helper_ib_umem_get_va(struct ib_device *device,
+							 unsigned long addr,
+							 size_t size, int access)
+{
+	return ib_umem_get_va(device, addr, size, access);
+}

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Completion queues: what their verbs take and return, and the operations on `ib_cq`.
+
+use core::mem::MaybeUninit;
+
+use kernel::{error::from_result, ffi::c_int, prelude::*, sync::Arc};
+
+pub use crate::cqe::Cqe;
+use crate::{
+    bindings,
+    error::unsupported,
+    object::Object,
+    provider::Provider,
+    qp::RingReply,
+    udata::{self, UserCall},
+    upcall::{CqUpcall, Upcall},
+};
+
+/// What a CQ is made of.
+pub struct CqInit {
+    /// The entries asked for, at least one.
+    pub capacity: u32,
+    /// Where its notifications and events go.
+    pub upcall: CqUpcall,
+}
+
+/// A new CQ.
+pub struct CqCreated<C> {
+    /// The CQ.
+    pub cq: Arc<C>,
+    /// The entries granted: at least those asked for.
+    pub capacity: u32,
+    /// Where the process finds them.
+    pub reply: RingReply,
+}
+
+/// Which completion brings about the next notification.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum NotifyWhen {
+    /// One that the sender solicited, or one with an error.
+    Solicited,
+    /// Any.
+    Next,
+}
+
+/// The C part of a CQ: ib_core's own, and the way back to it.
+///
+/// # Invariants
+///
+/// `upcall` is initialised as long as the CQ exists for ib_core.
+#[repr(C)]
+struct Head {
+    base: bindings::ib_cq,
+    upcall: MaybeUninit<CqUpcall>,
+}
+
+/// Bytes that ib_core is to allocate for a CQ of `P`.
+pub(crate) const fn size<P: Provider>() -> usize {
+    Object::<Head, P::Cq>::SIZE
+}
+
+/// The driver's CQ behind `base`.
+///
+/// # Safety
+///
+/// `base` must be a CQ of `P` that exists for ib_core during `'a`.
+pub(crate) unsafe fn of<'a, P: Provider>(base: *mut bindings::ib_cq) -> &'a Arc<P::Cq> {
+    // SAFETY: The caller's promise.
+    unsafe { Object::<Head, P::Cq>::get(base.cast()) }
+}
+
+/// Implements `create_user_cq`.
+///
+/// # Safety
+///
+/// To be called by ib_core, on a device of `P`.
+pub(crate) unsafe extern "C" fn create_user<P: Provider>(
+    base: *mut bindings::ib_cq,
+    init: *const bindings::ib_cq_init_attr,
+    attrs: *mut bindings::uverbs_attr_bundle,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: ib_core's bundle is valid during the call.
+        let payload = unsafe { &raw mut (*attrs).__bindgen_anon_1.__bindgen_anon_1.driver_udata };
+        // SAFETY: This is a process's call.
+        let call = unsafe { UserCall::from_raw(payload) }.ok_or(EINVAL)?;
+        call.udata.refuse_request()?;
+        call.udata.require_response(RingReply::SIZE)?;
+        // SAFETY: ib_core passes valid attributes.
+        let (flags, capacity) = unsafe { ((*init).flags, (*init).cqe) };
+        if flags != 0 {
+            return Err(unsupported());
+        }
+        // SAFETY: ib_core sets the device before it calls.
+        let device = unsafe { crate::device::of::<P>((*base).device) };
+        // SAFETY: `base` is valid until `destroy`, which revokes the upcall, or until this fails,
+        // before which it is revoked as well.
+        let upcall = unsafe { Upcall::new(base) }?;
+        let init = CqInit {
+            capacity,
+            upcall: upcall.clone(),
+        };
+        let created = P::create_user_cq(device, init, &call)
+            .and_then(|created| respond::<P>(created, &call))
+            .inspect_err(|_| upcall.revoke())?;
+        // SAFETY: During creation nobody else accesses the object.
+        unsafe { (*base).cqe = created.capacity as c_int };
+        let head: *mut Head = base.cast();
+        // SAFETY: As above; ib_core allocated as much as `size` says.
+        unsafe { (*head).upcall.write(upcall) };
+        // SAFETY: As above.
+        unsafe { Object::store(head, created.cq) };
+        Ok(0)
+    })
+}
+
+/// Tells the process's library where the ring is; a CQ of which it can't be told is undone.
+fn respond<P: Provider>(
+    created: CqCreated<P::Cq>,
+    call: &UserCall<'_>,
+) -> Result<CqCreated<P::Cq>> {
+    match call.udata.respond(&created.reply.to_bytes()) {
+        Ok(()) => Ok(created),
+        Err(error) => {
+            P::destroy_cq(&created.cq);
+            Err(error)
+        }
+    }
+}
+
+/// Implements `destroy_cq`.
+///
+/// # Safety
+///
+/// To be called by ib_core, on a CQ of `P`.
+pub(crate) unsafe extern "C" fn destroy<P: Provider>(
+    base: *mut bindings::ib_cq,
+    payload: *mut bindings::ib_udata,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: ib_core's buffers are null or valid during the call.
+        unsafe { udata::no_payload(payload) }?;
+        let head: *mut Head = base.cast();
+        // SAFETY: This is the destruction, past the point where it can fail.
+        let cq = unsafe { Object::<Head, P::Cq>::take(head) };
+        P::destroy_cq(&cq);
+        // SAFETY: Initialised by the type invariant, and never read again.
+        let upcall = unsafe { (*head).upcall.assume_init_read() };
+        upcall.revoke();
+        Ok(0)
+    })
+}
+
+/// Implements `req_notify_cq`.
+///
+/// # Safety
+///
+/// To be called by ib_core, on a CQ of `P`.
+pub(crate) unsafe extern "C" fn req_notify<P: Provider>(
+    base: *mut bindings::ib_cq,
+    flags: bindings::ib_cq_notify_flags,
+) -> c_int {
+    let mask = bindings::ib_cq_notify_flags_IB_CQ_SOLICITED_MASK;
+    let when = if flags & mask == bindings::ib_cq_notify_flags_IB_CQ_SOLICITED {
+        NotifyWhen::Solicited
+    } else {
+        NotifyWhen::Next
+    };
+    // SAFETY: `base` is a CQ of `P`, alive during the call.
+    let unfetched = P::req_notify_cq(unsafe { of::<P>(base) }, when);
+    let asked = flags & bindings::ib_cq_notify_flags_IB_CQ_REPORT_MISSED_EVENTS != 0;
+    c_int::from(unfetched && asked)
+}

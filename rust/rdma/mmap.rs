@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Kernel memory that a process may map through its verbs context.
+//!
+//! Pages are inserted one by one and counted by the mapping: a mapping outlives the object it
+//! belonged to, needs no callback, and pins neither the module nor the process. What ends with the
+//! object is only the *offset* under which new mappings are made.
+//!
+//! An offset is entered in the core's `rdma_user_mmap_entry` table of the context, and must have
+//! left it before the context is freed. Objects may live longer than that (a late packet holds
+//! them), so each context has a [`Mappings`] that knows all its entries and withdraws what is left
+//! when the context goes; a [`Mapping`] withdrawn later than that does nothing.
+
+use core::ptr::NonNull;
+
+use kernel::{
+    bindings as core_bindings,
+    ffi::c_int,
+    new_mutex,
+    page::PAGE_SIZE,
+    prelude::*,
+    rbtree::{RBTree, RBTreeNodeReservation},
+    sync::{
+        atomic::{ordering::Relaxed, Atomic},
+        Arc,
+        Mutex, //
+    },
+};
+
+use crate::bindings;
+
+/// Zeroed, page-aligned kernel memory made of single pages, charged to the caller's memory cgroup.
+///
+/// # Invariants
+///
+/// `start` is valid for reads and writes of `len` bytes, a multiple of the page size, allocated by
+/// vmalloc. A process may have mapped it and may change any of it at any time.
+pub(crate) struct SharedMemory {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: Vmalloc memory is reachable and freeable from every thread; all accesses go through raw
+// pointers by those who uphold the rules for memory that a process can change.
+unsafe impl Send for SharedMemory {}
+// SAFETY: As above.
+unsafe impl Sync for SharedMemory {}
+
+impl SharedMemory {
+    /// Allocates at least `len` bytes.
+    ///
+    /// # Context
+    ///
+    /// Process; may sleep.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for zero or an absurd size, `ENOMEM`.
+    pub(crate) fn new(len: usize) -> Result<Self> {
+        if len == 0 || len > u32::MAX as usize {
+            return Err(EINVAL);
+        }
+        let len = len.next_multiple_of(PAGE_SIZE);
+        let flags = bindings::GFP_KERNEL_ACCOUNT | bindings::__GFP_ZERO;
+        // SAFETY: No requirements.
+        let start = unsafe { bindings::__vmalloc_noprof(len, flags) };
+        // INVARIANT: Vmalloc returned at least `len` bytes, which nobody else uses.
+        Ok(Self {
+            start: NonNull::new(start.cast()).ok_or(ENOMEM)?,
+            len,
+        })
+    }
+
+    /// The first byte.
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    /// Inserts the first `pages` pages into `vma`, at its start.
+    ///
+    /// # Safety
+    ///
+    /// `vma` is a mapping that is being made, with its lock held, and spans `pages` pages at least.
+    ///
+    /// # Errors
+    ///
+    /// Those of `vm_insert_page()`.
+    unsafe fn insert_into(&self, vma: *mut core_bindings::vm_area_struct, pages: usize) -> Result {
+        // SAFETY: The caller promises that `vma` is valid.
+        let mut address = unsafe { (*vma).__bindgen_anon_1.__bindgen_anon_1.vm_start };
+        let memory = self.start.as_ptr();
+        for offset in (0..self.len).step_by(PAGE_SIZE).take(pages) {
+            // SAFETY: `offset` is within the allocation, and vmalloc memory has a page everywhere.
+            let page = unsafe { core_bindings::vmalloc_to_page(memory.add(offset).cast()) };
+            // SAFETY: The caller promises that `vma` is valid, locked, and spans `address`; `page`
+            // is a counted page of order 0.
+            let code = unsafe { core_bindings::vm_insert_page(vma, address, page) };
+            kernel::error::to_result(code)?;
+            address = address.wrapping_add(PAGE_SIZE);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for SharedMemory {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant `start` came from vmalloc; mapped pages live on by their
+        // own counts. In softirq `vfree()` defers itself.
+        unsafe { bindings::vfree(self.start.as_ptr().cast()) };
+    }
+}
+
+/// An entry of the core's table, with the memory it stands for.
+#[repr(C)]
+struct Entry {
+    base: bindings::rdma_user_mmap_entry,
+    memory: Arc<SharedMemory>,
+}
+
+/// Entries that are in the core's table, by serial number.
+struct Entries {
+    live: RBTree<u64, NonNull<Entry>>,
+    next: u64,
+    closed: bool,
+}
+
+// SAFETY: The pointers are to entries in the core's table, which any thread may withdraw.
+unsafe impl Send for Entries {}
+
+/// All that may be mapped through one verbs context.
+///
+/// # Invariants
+///
+/// `ucontext` is valid until [`Mappings::close`] has run; each pointer in `entries` is in its table
+/// and has not been withdrawn.
+#[pin_data]
+pub struct Mappings {
+    ucontext: NonNull<bindings::ib_ucontext>,
+    #[pin]
+    entries: Mutex<Entries>,
+}
+
+// SAFETY: `ucontext` is only handed to the core, which locks its tables; the rest is a mutex.
+unsafe impl Send for Mappings {}
+// SAFETY: As above.
+unsafe impl Sync for Mappings {}
+
+impl Mappings {
+    /// The still empty table of `ucontext`.
+    ///
+    /// # Safety
+    ///
+    /// `ucontext` stays valid until [`Mappings::close`] has run on the result, or the result is
+    /// dropped.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) unsafe fn new(ucontext: NonNull<bindings::ib_ucontext>) -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                ucontext,
+                entries <- new_mutex!(Entries {
+                    live: RBTree::new(),
+                    next: 0,
+                    closed: false,
+                }, "rrxe_mappings"),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Withdraws all that is left; afterwards the context may be freed. Process context.
+    pub(crate) fn close(&self) {
+        let mut entries = self.entries.lock();
+        entries.closed = true;
+        while let Some(cursor) = entries.live.cursor_front_mut() {
+            let (_, node) = cursor.remove_current();
+            let (_, entry) = node.to_key_value();
+            // SAFETY: By the type invariant `entry` is in the table and the context is valid.
+            unsafe { withdraw(entry) };
+        }
+    }
+
+    /// Gives `memory` an offset.
+    fn insert(self: &Arc<Self>, memory: Arc<SharedMemory>) -> Result<Mapping> {
+        let len = memory.len;
+        let entry = KBox::new(
+            Entry {
+                base: pin_init::zeroed(),
+                memory,
+            },
+            GFP_KERNEL_ACCOUNT,
+        )?;
+        let mut entries = self.entries.lock();
+        if entries.closed {
+            return Err(EIO);
+        }
+        let node = RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?;
+        let serial = entries.next;
+        entries.next = serial.wrapping_add(1);
+        let entry = NonNull::from(KBox::leak(entry));
+        let base = entry.as_ptr().cast();
+        // SAFETY: The context is valid since the table is not closed; `entry` is zeroed, pinned by
+        // its box and starts with the core's part.
+        let code =
+            unsafe { bindings::rdma_user_mmap_entry_insert(self.ucontext.as_ptr(), base, len) };
+        if let Err(error) = kernel::error::to_result(code) {
+            // SAFETY: The pointer came from the box above, and the core did not take it.
+            drop(unsafe { KBox::from_raw(entry.as_ptr()) });
+            return Err(error);
+        }
+        // INVARIANT: `entry` has just entered the table.
+        entries.live.insert(node.into_node(serial, entry));
+        // SAFETY: `start_pgoff` was set above and does not change again.
+        let page_offset = unsafe { (*entry.as_ptr()).base.start_pgoff };
+        Ok(Mapping {
+            owner: self.clone(),
+            serial,
+            withdrawn: Atomic::new(false),
+            offset: (page_offset as u64).wrapping_mul(PAGE_SIZE as u64),
+        })
+    }
+}
+
+/// Withdraws `entry` from the core's table. It is freed by [`mmap_free`] once no mmap call uses it.
+///
+/// # Safety
+///
+/// `entry` is in the table of a context that is still valid, and is not withdrawn twice.
+unsafe fn withdraw(entry: NonNull<Entry>) {
+    // SAFETY: The caller's promise; the core's part comes first.
+    unsafe { bindings::rdma_user_mmap_entry_remove(entry.as_ptr().cast()) };
+}
+
+/// An offset under which a process may map some memory, until it is withdrawn or dropped.
+///
+/// Dropping it sleeps, unless it was withdrawn before.
+pub(crate) struct Mapping {
+    owner: Arc<Mappings>,
+    serial: u64,
+    offset: u64,
+    withdrawn: Atomic<bool>,
+}
+
+impl Mapping {
+    /// Lets the process of `owner` map `memory`.
+    ///
+    /// # Context
+    ///
+    /// Process; may sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`; `EIO` if the context is going away.
+    pub(crate) fn new(owner: &Arc<Mappings>, memory: Arc<SharedMemory>) -> Result<Self> {
+        owner.insert(memory)
+    }
+
+    /// The file offset to give to mmap, in bytes.
+    pub(crate) fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Withdraws the offset; existing mappings stay. May be called again. Process context.
+    pub(crate) fn withdraw(&self) {
+        if self.withdrawn.load(Relaxed) {
+            return;
+        }
+        self.withdrawn.store(true, Relaxed);
+        let mut entries = self.owner.entries.lock();
+        if let Some(entry) = entries.live.remove(&self.serial) {
+            // SAFETY: By the invariant of `Mappings` the entry was in the table, and since it was
+            // still listed the context is not closed; the lock keeps it so.
+            unsafe { withdraw(entry) };
+        }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        self.withdraw();
+    }
+}
+
+/// `ib_device_ops.mmap`: maps the memory at the offset of `vma`.
+///
+/// # Safety
+///
+/// Called by the core with a valid context of this provider and a mapping being made.
+pub(crate) unsafe extern "C" fn mmap(
+    ucontext: *mut bindings::ib_ucontext,
+    vma: *mut bindings::vm_area_struct,
+) -> c_int {
+    // SAFETY: The core passes valid pointers. It checks for a shared mapping of the entry's size.
+    let base = unsafe { bindings::rdma_user_mmap_entry_get(ucontext, vma) };
+    let Some(entry) = NonNull::new(base.cast::<Entry>()) else {
+        return EINVAL.to_errno();
+    };
+    // SAFETY: All entries of this provider's contexts are of this type, and a count is held.
+    let memory: &SharedMemory = unsafe { &(*entry.as_ptr()).memory };
+    // SAFETY: `vma` is being made, and as large as the entry, which is as large as the memory.
+    let inserted = unsafe { memory.insert_into(vma.cast(), memory.len / PAGE_SIZE) };
+    // SAFETY: This is the count taken above.
+    unsafe { bindings::rdma_user_mmap_entry_put(base) };
+    kernel::error::from_result(|| inserted.map(|()| 0))
+}
+
+/// `ib_device_ops.mmap_free`: the core no longer uses an entry.
+///
+/// # Safety
+///
+/// Called by the core once for an entry of this provider.
+pub(crate) unsafe extern "C" fn mmap_free(base: *mut bindings::rdma_user_mmap_entry) {
+    // SAFETY: All entries of this provider's contexts came from a box of this type.
+    drop(unsafe { KBox::<Entry>::from_raw(base.cast()) });
+}

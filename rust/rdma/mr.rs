@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Memory regions: what their verbs take and return, and the operations on `ib_mr`.
+
+use core::mem::MaybeUninit;
+
+use kernel::{
+    error::{from_result, Error},
+    ffi::c_int,
+    prelude::*,
+    sync::Arc,
+};
+use roce::{
+    host::{LocalAccess, RemoteAccess},
+    ids::{Lkey, Rkey},
+};
+
+pub use crate::span::{Span, SpanFault};
+use crate::{
+    bindings, device::IbDevice, error::unsupported, object::Object, provider::Provider, udata,
+    umem::UserMemory,
+};
+
+/// What a region may be used for: a set of `IB_ACCESS_*`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Access(u32);
+
+impl Access {
+    const LOCAL_WRITE: u32 = bindings::ib_access_flags_IB_ACCESS_LOCAL_WRITE;
+    const REMOTE_WRITE: u32 = bindings::ib_access_flags_IB_ACCESS_REMOTE_WRITE;
+    const REMOTE_READ: u32 = bindings::ib_access_flags_IB_ACCESS_REMOTE_READ;
+    const REMOTE_ATOMIC: u32 = bindings::ib_access_flags_IB_ACCESS_REMOTE_ATOMIC;
+    const ZERO_BASED: u32 = bindings::ib_access_flags_IB_ZERO_BASED;
+    const FLUSH_GLOBAL: u32 = bindings::ib_access_flags_IB_ACCESS_FLUSH_GLOBAL;
+    const FLUSH_PERSISTENT: u32 = bindings::ib_access_flags_IB_ACCESS_FLUSH_PERSISTENT;
+
+    /// Placement bits of FLUSH on the wire (IBTA 1.x annex A19).
+    const PLACE_GLOBAL: u8 = 1 << 0;
+    const PLACE_PERSISTENT: u8 = 1 << 1;
+
+    /// The set that ib_core passes.
+    pub(crate) const fn from_raw(flags: c_int) -> Self {
+        Self(flags as u32)
+    }
+
+    /// The set as ib_core has it.
+    pub(crate) const fn as_raw(self) -> c_int {
+        self.0 as c_int
+    }
+
+    /// Addresses count from the region's start instead of from the process's address of it.
+    pub const fn is_zero_based(self) -> bool {
+        self.0 & Self::ZERO_BASED != 0
+    }
+
+    /// Whether the set makes sense: peers may change only what the owner may change
+    /// (IBTA 1.x §10.6.3.1).
+    pub const fn is_consistent(self) -> bool {
+        self.0 & (Self::REMOTE_WRITE | Self::REMOTE_ATOMIC) == 0 || self.0 & Self::LOCAL_WRITE != 0
+    }
+
+    /// Whether the owner may use it so. Reading is always allowed.
+    #[inline]
+    pub const fn allows_local(self, access: LocalAccess) -> bool {
+        match access {
+            LocalAccess::Read => true,
+            LocalAccess::Write => self.0 & Self::LOCAL_WRITE != 0,
+        }
+    }
+
+    /// Whether a peer may use it so.
+    #[inline]
+    pub const fn allows_remote(self, access: RemoteAccess) -> bool {
+        let needed = match access {
+            RemoteAccess::Read => Self::REMOTE_READ,
+            RemoteAccess::Write => Self::REMOTE_WRITE,
+            RemoteAccess::Atomic => Self::REMOTE_ATOMIC,
+            RemoteAccess::Flush(kind) => Self::needed_to_flush(kind.placement),
+        };
+        self.0 & needed == needed
+    }
+
+    const fn needed_to_flush(placement: u8) -> u32 {
+        let mut needed = 0;
+        if placement & Self::PLACE_GLOBAL != 0 {
+            needed |= Self::FLUSH_GLOBAL;
+        }
+        if placement & Self::PLACE_PERSISTENT != 0 {
+            needed |= Self::FLUSH_PERSISTENT;
+        }
+        needed
+    }
+}
+
+/// The keys of a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MrKeys {
+    /// What the owner names it by.
+    pub lkey: Lkey,
+    /// What peers name it by.
+    pub rkey: Rkey,
+}
+
+/// What a process registers.
+pub struct UserRegion {
+    /// The memory, pinned.
+    pub memory: UserMemory,
+    /// The address by which work requests and peers name its first byte.
+    pub iova: u64,
+    /// What it may be used for; consistent.
+    pub access: Access,
+}
+
+type MrObject<P> = Object<bindings::ib_mr, <P as Provider>::Mr>;
+
+/// Implements `reg_user_mr`.
+///
+/// # Safety
+///
+/// To be called by ib_core, on a protection domain of `P`.
+pub(crate) unsafe extern "C" fn reg_user<P: Provider>(
+    pd: *mut bindings::ib_pd,
+    start: u64,
+    length: u64,
+    iova: u64,
+    access: c_int,
+    hints: *mut bindings::ib_dmah,
+    payload: *mut bindings::ib_udata,
+) -> *mut bindings::ib_mr {
+    let register = || {
+        if !hints.is_null() {
+            return Err(unsupported());
+        }
+        // SAFETY: ib_core's buffers are null or valid during the call.
+        unsafe { udata::no_payload(payload) }?;
+        let access = Access::from_raw(access);
+        if !access.is_consistent() {
+            return Err(EINVAL);
+        }
+        // SAFETY: `pd` is valid during the call, and so is its device.
+        let device = unsafe { IbDevice::from_raw((*pd).device) };
+        let region = UserRegion {
+            memory: UserMemory::pin(device, start, length, access)?,
+            iova: if access.is_zero_based() { 0 } else { iova },
+            access,
+        };
+        let object = KBox::<MrObject<P>>::new_uninit(GFP_KERNEL_ACCOUNT)?;
+        // SAFETY: `pd` is a protection domain of `P`, alive during the call.
+        let pd = unsafe { Object::<_, P::Pd>::get(pd) };
+        let mr = P::reg_user_mr(pd, region)?;
+        Ok(expose::<P>(object, mr, iova, length))
+    };
+    register().unwrap_or_else(|error: Error| error.to_ptr())
+}
+
+/// Makes the `ib_mr` in front of `mr`; ib_core fills in the rest of it.
+fn expose<P: Provider>(
+    object: KBox<MaybeUninit<MrObject<P>>>,
+    mr: Arc<P::Mr>,
+    iova: u64,
+    length: u64,
+) -> *mut bindings::ib_mr {
+    let keys = P::mr_keys(&mr);
+    let base: *mut bindings::ib_mr = KBox::into_raw(object).cast();
+    // SAFETY: `base` is the beginning of memory for an `MrObject`, which nobody else knows.
+    unsafe { base.write(pin_init::zeroed()) };
+    // SAFETY: As above; this is the creation.
+    unsafe { Object::store(base, mr) };
+    // SAFETY: As above, initialised by now.
+    let c_part = unsafe { &mut *base };
+    c_part.lkey = keys.lkey.0;
+    c_part.rkey = keys.rkey.0;
+    c_part.iova = iova;
+    c_part.length = length;
+    base
+}
+
+/// Implements `dereg_mr`.
+///
+/// # Safety
+///
+/// To be called by ib_core, on a region of `P`.
+pub(crate) unsafe extern "C" fn dereg<P: Provider>(
+    base: *mut bindings::ib_mr,
+    payload: *mut bindings::ib_udata,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: ib_core's buffers are null or valid during the call.
+        unsafe { udata::no_payload(payload) }?;
+        // SAFETY: `base` is a region of `P`, alive until this succeeds.
+        P::dereg_mr(unsafe { Object::<_, P::Mr>::get(base) })?;
+        // SAFETY: This is the destruction, past the point where it can fail.
+        drop(unsafe { Object::<_, P::Mr>::take(base) });
+        // SAFETY: The object came from such a box, and its reference was taken out above.
+        drop(unsafe { KBox::<MaybeUninit<MrObject<P>>>::from_raw(base.cast()) });
+        Ok(0)
+    })
+}

@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Numbers that nobody can foretell.
+
+/// A random number, fit for keys. Any context.
+pub fn next_u32() -> u32 {
+    // SAFETY: No requirements.
+    unsafe { kernel::bindings::get_random_u32() }
+}

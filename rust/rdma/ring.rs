@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The rings of the stock rxe ABI: work and completion queues in memory shared with a process.
+//!
+//! A ring is a header and a power of two of elements. One side writes elements and advances the
+//! producer index, the other reads them and advances the consumer index; it is empty when both are
+//! equal, so one slot stays free. The indices are stored masked.
+//!
+//! The process may change every byte at any time. So the header's geometry is written once and
+//! never read; an index read is masked at once; elements are copied out by value, and nothing here
+//! hands out a reference. What the kernel's side knows of its own progress it keeps elsewhere.
+
+use core::{
+    ptr,
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+use kernel::{prelude::*, sync::Arc};
+
+use crate::{
+    bindings,
+    mmap::{Mapping, Mappings, SharedMemory},
+    qp::RingReply,
+};
+
+/// Bytes before the first element: `struct rxe_queue_buf`.
+const HEADER: usize = 384;
+const LOG2_ELEMENT_SIZE: usize = 0;
+const INDEX_MASK: usize = 4;
+const PRODUCER: usize = 128;
+const CONSUMER: usize = 256;
+
+/// Smallest element: a cache line, so that no two elements share one.
+const MIN_ELEMENT: usize = 64;
+/// Largest element and most slots; far beyond any queue, they keep every product within 32 bits.
+const MAX_ELEMENT: usize = 1 << 12;
+const MAX_SLOTS: u32 = 1 << 21;
+
+/// A ring shared with a process.
+///
+/// All methods may be called from any context unless they say otherwise. Exclusion between the
+/// callers on the kernel's side is theirs to arrange.
+///
+/// # Invariants
+///
+/// `memory` holds at least `HEADER + ((mask + 1) << shift)` bytes, `mask + 1` is a power of two.
+pub struct Ring {
+    memory: Arc<SharedMemory>,
+    mapping: Option<Mapping>,
+    mask: u32,
+    shift: u32,
+}
+
+impl Ring {
+    /// A ring for at least `capacity` elements of at least `element_size` bytes, which the process
+    /// of `owner` may map.
+    ///
+    /// # Context
+    ///
+    /// Process; may sleep.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if a size is zero or too big, `ENOMEM`, `EIO` if the context is going away.
+    pub fn new(owner: &Arc<Mappings>, element_size: usize, capacity: u32) -> Result<Self> {
+        let mut ring = Self::unmapped(element_size, capacity)?;
+        ring.mapping = Some(Mapping::new(owner, ring.memory.clone())?);
+        Ok(ring)
+    }
+
+    /// As [`Ring::new`], for a queue that no process maps.
+    ///
+    /// # Context
+    ///
+    /// Process; may sleep.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if a size is zero or too big, `ENOMEM`.
+    pub fn unmapped(element_size: usize, capacity: u32) -> Result<Self> {
+        if element_size == 0 || element_size > MAX_ELEMENT || capacity == 0 || capacity >= MAX_SLOTS
+        {
+            return Err(EINVAL);
+        }
+        let element = element_size.next_power_of_two().max(MIN_ELEMENT);
+        let slots = capacity.saturating_add(1).next_power_of_two();
+        let bytes = (slots as usize)
+            .checked_mul(element)
+            .and_then(|elements| elements.checked_add(HEADER))
+            .ok_or(EINVAL)?;
+        let memory = Arc::new(SharedMemory::new(bytes)?, GFP_KERNEL_ACCOUNT)?;
+        // INVARIANT: `bytes` is the sum that the invariant asks for.
+        let ring = Self {
+            memory,
+            mapping: None,
+            mask: slots.wrapping_sub(1),
+            shift: element.trailing_zeros(),
+        };
+        ring.word(LOG2_ELEMENT_SIZE)
+            .store(ring.shift, Ordering::Relaxed);
+        ring.word(INDEX_MASK).store(ring.mask, Ordering::Relaxed);
+        Ok(ring)
+    }
+
+    /// The number of slots, a power of two.
+    pub fn slots(&self) -> u32 {
+        self.mask.wrapping_add(1)
+    }
+
+    /// How many elements fit: one less than there are slots.
+    pub fn capacity(&self) -> u32 {
+        self.mask
+    }
+
+    /// Bytes of an element, a power of two.
+    pub fn element_size(&self) -> usize {
+        1 << self.shift
+    }
+
+    /// Where the process finds the ring.
+    pub fn mmap_reply(&self) -> RingReply {
+        let elements = (self.slots() as usize) << self.shift;
+        RingReply {
+            offset: self.mapping.as_ref().map_or(0, Mapping::offset),
+            size: HEADER.wrapping_add(elements) as u32,
+        }
+    }
+
+    /// Takes no new mappings from now on; existing ones stay. To be called when the object is
+    /// destroyed: a ring that was not withdrawn sleeps when it is dropped.
+    ///
+    /// # Context
+    ///
+    /// Process; may sleep.
+    pub fn withdraw(&self) {
+        if let Some(mapping) = &self.mapping {
+            mapping.withdraw();
+        }
+    }
+
+    /// The slot after `slot`.
+    #[inline]
+    pub fn next(&self, slot: u32) -> u32 {
+        slot.wrapping_add(1) & self.mask
+    }
+
+    /// How many slots `to` is ahead of `from`.
+    #[inline]
+    pub fn distance(&self, from: u32, to: u32) -> u32 {
+        to.wrapping_sub(from) & self.mask
+    }
+
+    /// The producer's index, masked. Elements before it may be read after this (acquire).
+    #[inline]
+    pub fn producer(&self) -> u32 {
+        self.word(PRODUCER).load(Ordering::Acquire) & self.mask
+    }
+
+    /// The consumer's index, masked. Elements before it may be overwritten after this (acquire).
+    #[inline]
+    pub fn consumer(&self) -> u32 {
+        self.word(CONSUMER).load(Ordering::Acquire) & self.mask
+    }
+
+    /// Publishes the elements before `slot`, all written before this (release).
+    #[inline]
+    pub fn publish_producer(&self, slot: u32) {
+        self.word(PRODUCER)
+            .store(slot & self.mask, Ordering::Release);
+    }
+
+    /// Gives the slots before `slot` back, all read before this (release).
+    #[inline]
+    pub fn publish_consumer(&self, slot: u32) {
+        self.word(CONSUMER)
+            .store(slot & self.mask, Ordering::Release);
+    }
+
+    /// Copies bytes of an element out, each once. What lies beyond the element reads as zero.
+    #[inline]
+    pub fn read_bytes(&self, slot: u32, offset: usize, bytes: &mut [u8]) {
+        let within = self.element_size().saturating_sub(offset).min(bytes.len());
+        if within < bytes.len() {
+            bytes.fill(0);
+        }
+        if within == 0 {
+            return;
+        }
+        let source = self.element(slot, offset);
+        // SAFETY: `source` is valid for `within` bytes, since they end within the element; `bytes`
+        // is at least as long. The callee is opaque to the compiler, so a process that changes
+        // the source meanwhile can only change what is copied.
+        unsafe { bindings::memcpy(bytes.as_mut_ptr().cast(), source.cast(), within) };
+    }
+
+    /// Reads the aligned word at `offset` of an element once; zero beyond the element.
+    #[inline]
+    pub fn read_u32(&self, slot: u32, offset: usize) -> u32 {
+        if offset & 3 != 0 || offset >= self.element_size() {
+            return 0;
+        }
+        // SAFETY: The element is valid for reads, `offset` is aligned and within it; a volatile
+        // read takes the value once whatever the process does.
+        unsafe { ptr::read_volatile(self.element(slot, offset).cast()) }
+    }
+
+    /// Writes the first bytes of an element, as far as they fit in it.
+    #[inline]
+    pub fn write(&self, slot: u32, bytes: &[u8]) {
+        let len = bytes.len().min(self.element_size());
+        let target = self.element(slot, 0);
+        // SAFETY: `target` is valid for `len` bytes, the size of an element at most; the bytes are
+        // not part of the ring, to which no references exist.
+        unsafe { bindings::memcpy(target.cast(), bytes.as_ptr().cast(), len) };
+    }
+
+    /// The address of a byte of an element. `offset` must be below the element's size.
+    #[inline]
+    fn element(&self, slot: u32, offset: usize) -> *mut u8 {
+        let position = ((slot & self.mask) as usize) << self.shift;
+        let start = self.memory.start().as_ptr();
+        // By the type invariant this lies within `memory` for every masked slot.
+        start.wrapping_add(HEADER.wrapping_add(position).wrapping_add(offset))
+    }
+
+    /// A word of the header.
+    #[inline]
+    fn word(&self, offset: usize) -> &AtomicU32 {
+        let word = self
+            .memory
+            .start()
+            .as_ptr()
+            .wrapping_add(offset)
+            .cast::<u32>();
+        // SAFETY: The header is within `memory` and the offsets above are multiples of four. The
+        // process accesses the words by atomics of the C11 model, which is that of this type; if it
+        // does otherwise, it can only change the value that is loaded.
+        unsafe { AtomicU32::from_ptr(word) }
+    }
+}

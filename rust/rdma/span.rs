@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Access to the bytes of memory regions.
+//!
+//! A [`Span`] is the only way to the bytes of a region. It is bounded when it is made, works page
+//! by page, and copies by the kernel's `memcpy()`: the process may change the memory meanwhile, so
+//! no Rust reference to it ever exists.
+
+use core::{
+    ptr::NonNull,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use kernel::page::PAGE_SIZE;
+use roce::wr::AtomicOp;
+
+use crate::bindings;
+
+/// Why a span could not be used as asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SpanFault {
+    /// The range isn't within the span.
+    Range,
+    /// An atomic's operand isn't 8 aligned bytes.
+    Alignment,
+}
+
+/// A granted, bounded range of a region's bytes. Any context.
+///
+/// # Invariants
+///
+/// Bytes `start .. start + len`, counted from the first byte of the first of `pages`, are within
+/// the pages, each of which is valid for reads and writes for `'a`.
+#[derive(Clone, Copy)]
+pub struct Span<'a> {
+    pages: &'a [NonNull<u8>],
+    start: usize,
+    len: usize,
+}
+
+impl<'a> Span<'a> {
+    /// The span of `len` bytes at `start` of `pages`; the caller sees to the invariant.
+    #[inline]
+    pub(crate) fn new(pages: &'a [NonNull<u8>], start: usize, len: usize) -> Self {
+        Self { pages, start, len }
+    }
+
+    /// Its bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// It has no bytes.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// `len` bytes at `offset` of it.
+    ///
+    /// # Errors
+    ///
+    /// [`SpanFault::Range`].
+    #[inline]
+    pub fn part(&self, offset: usize, len: usize) -> Result<Span<'a>, SpanFault> {
+        if offset > self.len || len > self.len.wrapping_sub(offset) {
+            return Err(SpanFault::Range);
+        }
+        // INVARIANT: A part of a valid range, so the sum does not wrap.
+        Ok(Self {
+            pages: self.pages,
+            start: self.start.wrapping_add(offset),
+            len,
+        })
+    }
+
+    /// Calls `visit` with each piece that lies within one page, in order, until it fails.
+    ///
+    /// The pieces are valid for reads and writes of their length during `'a`, and may be changed by
+    /// a process at any time.
+    #[inline]
+    pub(crate) fn for_each_piece<E>(
+        &self,
+        mut visit: impl FnMut(NonNull<u8>, usize) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut within = self.start % PAGE_SIZE;
+        let mut left = self.len;
+        for page in self.pages.iter().skip(self.start / PAGE_SIZE) {
+            if left == 0 {
+                break;
+            }
+            let len = left.min(PAGE_SIZE.wrapping_sub(within));
+            // SAFETY: `within` is less than a page, of which the pointer is to the first byte.
+            visit(unsafe { page.add(within) }, len)?;
+            left = left.wrapping_sub(len);
+            within = 0;
+        }
+        Ok(())
+    }
+
+    /// Copies `source` to `offset`.
+    ///
+    /// # Errors
+    ///
+    /// [`SpanFault::Range`].
+    #[inline]
+    pub fn copy_from_slice(&self, offset: usize, source: &[u8]) -> Result<(), SpanFault> {
+        let mut from = source.as_ptr();
+        self.part(offset, source.len())?.for_each_piece(|to, len| {
+            // SAFETY: The pieces add up to the length of `source`, and are valid for writes.
+            unsafe { bindings::memcpy(to.as_ptr().cast(), from.cast(), len) };
+            from = from.wrapping_add(len);
+            Ok(())
+        })
+    }
+
+    /// Copies the bytes at `offset` to `target`.
+    ///
+    /// # Errors
+    ///
+    /// [`SpanFault::Range`].
+    #[inline]
+    pub fn copy_to_slice(&self, offset: usize, target: &mut [u8]) -> Result<(), SpanFault> {
+        let len = target.len();
+        let mut to = target.as_mut_ptr();
+        self.part(offset, len)?.for_each_piece(|from, len| {
+            // SAFETY: The pieces add up to the length of `target`, and are valid for reads.
+            unsafe { bindings::memcpy(to.cast(), from.as_ptr().cast(), len) };
+            to = to.wrapping_add(len);
+            Ok(())
+        })
+    }
+
+    /// Copies all of `source` to `offset`. The two may overlap; what then arrives is undefined, as
+    /// with two regions of a process over the same memory.
+    ///
+    /// # Errors
+    ///
+    /// [`SpanFault::Range`].
+    pub fn copy_from_span(&self, offset: usize, source: &Span<'_>) -> Result<(), SpanFault> {
+        let mut rest = self.part(offset, source.len)?;
+        source.for_each_piece(|from, len| {
+            let target = rest.part(0, len)?;
+            rest = rest.part(len, rest.len.wrapping_sub(len))?;
+            let mut from = from.as_ptr();
+            target.for_each_piece(|to, len| {
+                // SAFETY: Both pieces are valid for `len` bytes; `memmove()` copes with overlap.
+                unsafe { bindings::memmove(to.as_ptr().cast(), from.cast(), len) };
+                from = from.wrapping_add(len);
+                Ok(())
+            })
+        })
+    }
+
+    /// Carries out an atomic on the span and returns the original value, both in host order.
+    ///
+    /// # Errors
+    ///
+    /// [`SpanFault::Alignment`] unless it is 8 aligned bytes.
+    pub fn atomic(&self, op: AtomicOp) -> Result<u64, SpanFault> {
+        let word = self.word()?;
+        Ok(match op {
+            AtomicOp::FetchAdd { add } => word.fetch_add(add, Ordering::SeqCst),
+            AtomicOp::CompareSwap { compare, swap } => {
+                match word.compare_exchange(compare, swap, Ordering::SeqCst, Ordering::SeqCst) {
+                    Ok(original) | Err(original) => original,
+                }
+            }
+        })
+    }
+
+    /// Stores a value in host order in one piece.
+    ///
+    /// # Errors
+    ///
+    /// [`SpanFault::Alignment`] unless it is 8 aligned bytes.
+    pub fn atomic_store(&self, value: u64) -> Result<(), SpanFault> {
+        self.word()?.store(value, Ordering::SeqCst);
+        Ok(())
+    }
+
+    fn word(&self) -> Result<&'a AtomicU64, SpanFault> {
+        let within = self.start % PAGE_SIZE;
+        if self.len != 8 || within % 8 != 0 {
+            return Err(SpanFault::Alignment);
+        }
+        let page = self.pages.get(self.start / PAGE_SIZE);
+        let page = page.ok_or(SpanFault::Range)?.as_ptr();
+        // SAFETY: 8 aligned bytes within the page, valid for `'a`. The process accesses them by
+        // atomics of the C11 model; if it does otherwise, it only spoils its own value.
+        Ok(unsafe { AtomicU64::from_ptr(page.wrapping_add(within).cast()) })
+    }
+}

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Locks of the data path, and the end of RCU readers.
+//!
+//! The data path runs in softirq, or in process context with bottom halves disabled. A lock that
+//! it takes must therefore keep bottom halves off wherever it is held, or a packet that arrives on
+//! the same CPU would spin for ever.
+
+use kernel::{
+    bindings as core_bindings,
+    ffi::c_char,
+    sync::lock::{Backend, Guard, Lock},
+};
+
+use crate::bindings;
+
+/// A spinlock that is held with bottom halves disabled.
+///
+/// Any context except hard interrupts. Made with [`new_bh_spinlock!`](crate::new_bh_spinlock).
+pub type BhSpinLock<T> = Lock<T, BhSpinLockBackend>;
+
+/// The guard of a [`BhSpinLock`]; bottom halves are disabled while it lives.
+pub type BhSpinLockGuard<'a, T> = Guard<'a, T, BhSpinLockBackend>;
+
+/// Creates a [`BhSpinLock`] initialiser with a lock class of its own.
+///
+/// The arguments are the protected value and, for lockdep, the name of the class.
+#[macro_export]
+macro_rules! new_bh_spinlock {
+    ($inner:expr $(, $name:literal)? $(,)?) => {
+        $crate::sync::BhSpinLock::new(
+            $inner,
+            ::kernel::optional_name!($($name)?),
+            ::kernel::static_lock_class!(),
+        )
+    };
+}
+pub use new_bh_spinlock;
+
+/// `spin_lock_bh()` and its relatives as the backend of a kernel [`Lock`].
+pub struct BhSpinLockBackend;
+
+// SAFETY: The kernel's spinlock excludes all other owners; `relock` is the default one, which
+// takes the lock in the same way as `lock`.
+unsafe impl Backend for BhSpinLockBackend {
+    type State = core_bindings::spinlock_t;
+    type GuardState = ();
+
+    #[inline]
+    unsafe fn init(
+        ptr: *mut Self::State,
+        name: *const c_char,
+        key: *mut core_bindings::lock_class_key,
+    ) {
+        // SAFETY: The caller promises that `ptr` is valid for writes and that `name` and `key`
+        // live for ever.
+        unsafe { core_bindings::__spin_lock_init(ptr, name, key) }
+    }
+
+    #[inline]
+    unsafe fn lock(ptr: *mut Self::State) -> Self::GuardState {
+        // SAFETY: The caller promises that `ptr` was initialised by `init`.
+        unsafe { bindings::spin_lock_bh(ptr.cast()) }
+    }
+
+    #[inline]
+    unsafe fn unlock(ptr: *mut Self::State, _guard_state: &Self::GuardState) {
+        // SAFETY: The caller promises that it owns the lock, which it took with `lock` or
+        // `try_lock`.
+        unsafe { bindings::spin_unlock_bh(ptr.cast()) }
+    }
+
+    #[inline]
+    unsafe fn try_lock(ptr: *mut Self::State) -> Option<Self::GuardState> {
+        // SAFETY: The caller promises that `ptr` was initialised by `init`.
+        let taken = unsafe { bindings::spin_trylock_bh(ptr.cast()) };
+        (taken != 0).then_some(())
+    }
+
+    #[inline]
+    unsafe fn assert_is_held(ptr: *mut Self::State) {
+        // SAFETY: The caller promises that `ptr` was initialised by `init`.
+        unsafe { core_bindings::spin_assert_is_held(ptr) }
+    }
+}
+
+/// Waits until every RCU reader that is running now has left its read-side section.
+///
+/// # Context
+///
+/// Process; sleeps. Expedited, because destroying objects is in somebody's system call.
+pub fn wait_for_readers() {
+    // SAFETY: No requirements but process context; a caller elsewhere gets a warning, not
+    // undefined behaviour.
+    unsafe { bindings::synchronize_rcu_expedited() }
+}

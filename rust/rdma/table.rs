@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A table of counted objects by number, read under RCU.
+//!
+//! Objects are published last and unpublished first: a number is [reserved](Table::reserve), the
+//! object built with it, then [published](Reservation::publish); [`Table::remove`] returns only
+//! when no reader can still be looking at the object through the table.
+//!
+//! Readers may be in any context; they take no lock and no reference. Writers are in process
+//! context.
+
+use core::{marker::PhantomData, ops::RangeInclusive, pin::Pin, ptr};
+
+use kernel::{
+    bindings,
+    error::to_result,
+    ffi::c_void,
+    prelude::*,
+    sync::{rcu, Arc, ArcBorrow},
+    types::{ForeignOwnable, Opaque},
+};
+
+use crate::{random::next_u32, sync::wait_for_readers};
+
+/// A sparse array of `Arc<T>` with RCU readers.
+///
+/// # Invariants
+///
+/// `xa` is an initialised xarray; each entry is reserved (reads as null) or came from
+/// `Arc::<T>::into_foreign`, whose count the table owns. An entry's count is given up only after a
+/// grace period has passed since it was erased.
+#[pin_data(PinnedDrop)]
+pub struct Table<T: Send + Sync + 'static> {
+    #[pin]
+    xa: Opaque<bindings::xarray>,
+    _entries: PhantomData<Arc<T>>,
+}
+
+// SAFETY: The xarray synchronises its writers by its lock and its readers by RCU; the entries are
+// `Arc`s of a `Send + Sync` type.
+unsafe impl<T: Send + Sync + 'static> Send for Table<T> {}
+// SAFETY: As above.
+unsafe impl<T: Send + Sync + 'static> Sync for Table<T> {}
+
+impl<T: Send + Sync + 'static> Table<T> {
+    /// Initialises an empty table.
+    pub fn new() -> impl PinInit<Self> {
+        pin_init!(Self {
+            // SAFETY: `xa` is valid for writes while the closure runs.
+            // INVARIANT: It is initialised and empty.
+            xa <- Opaque::ffi_init(|xa| unsafe {
+                bindings::xa_init_flags(xa, bindings::XA_FLAGS_ALLOC)
+            }),
+            _entries: PhantomData,
+        })
+    }
+
+    /// Runs `f` on the object of number `id`, or returns `None` if none is published there.
+    ///
+    /// `f` runs under RCU: it must not sleep.
+    #[inline]
+    pub fn with<R>(&self, id: u32, f: impl FnOnce(ArcBorrow<'_, T>) -> R) -> Option<R> {
+        let _readers = rcu::read_lock();
+        // SAFETY: `xa` is initialised by the type invariant.
+        let entry = unsafe { bindings::xa_load(self.xa.get(), id as usize) };
+        if entry.is_null() {
+            return None;
+        }
+        // SAFETY: By the type invariant `entry` came from `into_foreign`, and its count is not
+        // given up while this reader runs.
+        Some(f(unsafe { Arc::<T>::borrow(entry) }))
+    }
+
+    /// Returns a count of the object of number `id`.
+    pub fn get(&self, id: u32) -> Option<Arc<T>> {
+        self.with(id, |object| object.into())
+    }
+
+    /// Reserves the lowest free number of `range`.
+    ///
+    /// # Context
+    ///
+    /// Process; may sleep.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` if all are taken, `ENOMEM`.
+    pub fn reserve(&self, range: RangeInclusive<u32>) -> Result<Reservation<'_, T>> {
+        let limit = bindings::xa_limit {
+            max: *range.end(),
+            min: *range.start(),
+        };
+        let mut id = 0;
+        let (xa, flags) = (self.xa.get(), crate::bindings::GFP_KERNEL_ACCOUNT);
+        // SAFETY: `xa` is initialised by the type invariant.
+        unsafe { bindings::xa_lock(xa) };
+        // SAFETY: As above, and its lock is held; a null entry is a reserved one.
+        let code = unsafe { bindings::__xa_alloc(xa, &mut id, ptr::null_mut(), limit, flags) };
+        // SAFETY: The lock was taken above (`__xa_alloc` may let go of it, but takes it again).
+        unsafe { bindings::xa_unlock(xa) };
+        to_result(code)?;
+        Ok(Reservation { table: self, id })
+    }
+
+    /// Reserves a number of `range` that nobody can foretell: the first free one after a random
+    /// place.
+    ///
+    /// # Context
+    ///
+    /// Process; may sleep.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` if all are taken, `ENOMEM`, `EINVAL` if the range is empty.
+    pub fn reserve_random(&self, range: RangeInclusive<u32>) -> Result<Reservation<'_, T>> {
+        let (first, last) = (*range.start(), *range.end());
+        let span = last.checked_sub(first).ok_or(EINVAL)?;
+        let random = next_u32();
+        let offset = span.checked_add(1).map_or(random, |count| random % count);
+        let start = first.saturating_add(offset);
+        match self.reserve(start..=last) {
+            Err(error) if error == EBUSY && start > first => {
+                self.reserve(first..=start.saturating_sub(1))
+            }
+            reserved => reserved,
+        }
+    }
+
+    /// Reserves exactly `id`.
+    ///
+    /// # Context
+    ///
+    /// Process; may sleep.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` if it is taken, `ENOMEM`.
+    pub fn reserve_exact(&self, id: u32) -> Result<Reservation<'_, T>> {
+        self.reserve(id..=id)
+    }
+
+    /// Unpublishes the object of number `id` and waits until no reader sees it any more.
+    ///
+    /// # Context
+    ///
+    /// Process; sleeps.
+    pub fn remove(&self, id: u32) -> Option<Arc<T>> {
+        let entry = self.erase(id);
+        if entry.is_null() {
+            return None;
+        }
+        wait_for_readers();
+        // SAFETY: `entry` came from `into_foreign` and has just left the table, so this count is
+        // claimed once; a grace period has passed.
+        Some(unsafe { Arc::<T>::from_foreign(entry) })
+    }
+
+    /// Runs `f` on each published object, in the order of numbers. Those that come or go meanwhile
+    /// may or may not be seen. `f` runs under RCU: it must not sleep.
+    pub fn for_each(&self, mut f: impl FnMut(u32, ArcBorrow<'_, T>)) {
+        let _readers = rcu::read_lock();
+        let mut index = 0;
+        let mut entry = self.find(&mut index, false);
+        while !entry.is_null() {
+            // SAFETY: As in `with`.
+            f(index as u32, unsafe { Arc::<T>::borrow(entry) });
+            entry = self.find(&mut index, true);
+        }
+    }
+
+    fn erase(&self, id: u32) -> *mut c_void {
+        // SAFETY: `xa` is initialised by the type invariant.
+        unsafe { bindings::xa_erase(self.xa.get(), id as usize) }
+    }
+
+    /// The entry at or after (`beyond`: after) `index`, which is moved to it.
+    fn find(&self, index: &mut usize, beyond: bool) -> *mut c_void {
+        let (xa, last) = (self.xa.get(), u32::MAX as usize);
+        if beyond {
+            // SAFETY: `xa` is initialised by the type invariant.
+            unsafe { bindings::xa_find_after(xa, index, last, bindings::XA_PRESENT) }
+        } else {
+            // SAFETY: As above.
+            unsafe { bindings::xa_find(xa, index, last, bindings::XA_PRESENT) }
+        }
+    }
+}
+
+#[pinned_drop]
+impl<T: Send + Sync + 'static> PinnedDrop for Table<T> {
+    fn drop(self: Pin<&mut Self>) {
+        let mut index = 0;
+        let mut entry = self.find(&mut index, false);
+        while !entry.is_null() {
+            // SAFETY: `entry` came from `into_foreign`; nobody can reach a table that is being
+            // dropped, so there are no readers, and each entry is visited once.
+            drop(unsafe { Arc::<T>::from_foreign(entry) });
+            entry = self.find(&mut index, true);
+        }
+        // SAFETY: `xa` is initialised, and is not used again.
+        unsafe { bindings::xa_destroy(self.xa.get()) };
+    }
+}
+
+/// A number that is taken but names no object yet. Dropped, it becomes free again.
+#[must_use = "the number becomes free again at once"]
+pub struct Reservation<'a, T: Send + Sync + 'static> {
+    table: &'a Table<T>,
+    id: u32,
+}
+
+impl<T: Send + Sync + 'static> Reservation<'_, T> {
+    /// The number.
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// Makes `object` visible under the number.
+    ///
+    /// # Context
+    ///
+    /// Process; does not sleep, since the place is there already.
+    pub fn publish(self, object: Arc<T>) {
+        let entry = object.into_foreign();
+        // SAFETY: `xa` is initialised by the table's invariant; `entry` came from `into_foreign`.
+        let old = unsafe {
+            bindings::xa_store(
+                self.table.xa.get(),
+                self.id as usize,
+                entry,
+                crate::bindings::GFP_KERNEL_ACCOUNT,
+            )
+        };
+        // SAFETY: `xa_err` takes what `xa_store` returns.
+        if unsafe { bindings::xa_err(old) } != 0 {
+            // A reserved place needs no memory, so this cannot come about; if it did, the object
+            // would only stay invisible.
+            // SAFETY: The table did not take `entry`.
+            drop(unsafe { Arc::<T>::from_foreign(entry) });
+            return;
+        }
+        core::mem::forget(self);
+    }
+}
+
+impl<T: Send + Sync + 'static> Drop for Reservation<'_, T> {
+    fn drop(&mut self) {
+        self.table.erase(self.id);
+    }
+}

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Calls up into the core: completion notifications and asynchronous events.
+//!
+//! An object of the driver lives by reference count and may be in use after the core has freed the
+//! verbs object in front of it. An [`Upcall`] is the only way from the one to the other; the
+//! provider glue revokes it before the core may free the object.
+
+use core::{
+    ptr,
+    sync::atomic::{AtomicPtr, Ordering},
+};
+
+use kernel::{
+    prelude::*,
+    sync::{rcu, Arc},
+};
+
+use crate::{bindings, sync::wait_for_readers};
+
+/// A revocable way to the verbs object `C` in front of an object of the driver.
+///
+/// # Invariants
+///
+/// The pointer is null, or to an object that is not freed before it was set to null and a grace
+/// period has passed.
+pub struct Upcall<C> {
+    target: Arc<AtomicPtr<C>>,
+}
+
+impl<C> Clone for Upcall<C> {
+    fn clone(&self) -> Self {
+        Self {
+            target: self.target.clone(),
+        }
+    }
+}
+
+impl<C> Upcall<C> {
+    /// The way to `target`.
+    ///
+    /// # Safety
+    ///
+    /// `target` stays valid until [`Upcall::revoke`] has returned.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) unsafe fn new(target: *mut C) -> Result<Self> {
+        // INVARIANT: The caller's promise.
+        Ok(Self {
+            target: Arc::new(AtomicPtr::new(target), GFP_KERNEL)?,
+        })
+    }
+
+    /// Makes all calls void, and waits for those that are running.
+    ///
+    /// # Context
+    ///
+    /// Process; sleeps.
+    pub(crate) fn revoke(&self) {
+        self.target.store(ptr::null_mut(), Ordering::Release);
+        wait_for_readers();
+    }
+
+    /// Runs `call` on the object if it is still there.
+    fn with(&self, call: impl FnOnce(*mut C)) {
+        let _readers = rcu::read_lock();
+        let target = self.target.load(Ordering::Acquire);
+        if !target.is_null() {
+            call(target);
+        }
+    }
+}
+
+/// The way to an `ib_cq`.
+pub type CqUpcall = Upcall<bindings::ib_cq>;
+
+impl CqUpcall {
+    /// Calls the completion handler. Any context, outside all locks.
+    pub fn complete(&self) {
+        self.with(|cq| {
+            // SAFETY: By the type invariant the object is valid while this reader runs.
+            let (handler, context) = unsafe { ((*cq).comp_handler, (*cq).cq_context) };
+            if let Some(handler) = handler {
+                // SAFETY: The handler takes its own CQ and context.
+                unsafe { handler(cq, context) };
+            }
+        });
+    }
+
+    /// Reports `IB_EVENT_CQ_ERR`. Any context, outside all locks.
+    pub fn overflowed(&self) {
+        self.with(|cq| {
+            // SAFETY: By the type invariant the object is valid while this reader runs.
+            let (handler, context) = unsafe { ((*cq).event_handler, (*cq).cq_context) };
+            let Some(handler) = handler else { return };
+            let mut event: bindings::ib_event = pin_init::zeroed();
+            // SAFETY: As above.
+            event.device = unsafe { (*cq).device };
+            event.element.cq = cq;
+            event.event = bindings::ib_event_type_IB_EVENT_CQ_ERR;
+            // SAFETY: The handler takes an event of its own CQ and the context.
+            unsafe { handler(&mut event, context) };
+        });
+    }
+}
+
+/// The way to an `ib_qp`.
+pub type QpUpcall = Upcall<bindings::ib_qp>;
+
+impl QpUpcall {
+    /// Reports an asynchronous event. Any context, outside all locks.
+    pub fn fire(&self, event: roce::host::Event) {
+        use roce::host::Event;
+        let kind = match event {
+            Event::CommEst => bindings::ib_event_type_IB_EVENT_COMM_EST,
+            Event::SqDrained => bindings::ib_event_type_IB_EVENT_SQ_DRAINED,
+            Event::QpFatal => bindings::ib_event_type_IB_EVENT_QP_FATAL,
+            Event::QpReqErr => bindings::ib_event_type_IB_EVENT_QP_REQ_ERR,
+            Event::QpAccessErr => bindings::ib_event_type_IB_EVENT_QP_ACCESS_ERR,
+            Event::LastWqeReached => bindings::ib_event_type_IB_EVENT_QP_LAST_WQE_REACHED,
+        };
+        self.with(|qp| {
+            // SAFETY: By the type invariant the object is valid while this reader runs.
+            let (handler, context) = unsafe { ((*qp).event_handler, (*qp).qp_context) };
+            let Some(handler) = handler else { return };
+            let mut event: bindings::ib_event = pin_init::zeroed();
+            // SAFETY: As above.
+            event.device = unsafe { (*qp).device };
+            event.element.qp = qp;
+            event.event = kind;
+            // SAFETY: The handler takes an event of its own QP and the context.
+            unsafe { handler(&mut event, context) };
+        });
+    }
+}
