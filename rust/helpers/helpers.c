@@ -7,4 +7,8 @@
 
 #define __rrxe_helper
 
+#include "memory.c"
+#include "netdevice.c"
+#include "skbuff.c"
+#include "spinlock.c"
 #include "verbs.c"

@@ -5,3 +5,32 @@
 #![deny(missing_docs)]
 
 pub(crate) use rdma_bindings as bindings;
+
+pub mod attr;
+pub mod av;
+pub mod cq;
+pub mod crc32;
+pub mod device;
+pub mod error;
+pub mod gid;
+pub mod link;
+pub mod mmap;
+pub mod mr;
+pub mod net;
+pub mod provider;
+pub mod qp;
+pub mod random;
+pub mod ring;
+pub mod stats;
+pub mod sync;
+pub mod table;
+pub mod ucontext;
+pub mod udata;
+pub mod umem;
+pub mod upcall;
+pub mod workqueue;
+
+mod cqe;
+mod object;
+mod ops;
+mod span;
