@@ -38,8 +38,9 @@ pub(crate) fn post(side: &mut Side, mut message: Message) {
     side.messages.push(message);
 }
 
-/// Checks a request packet that the engine wants to send.
-pub(crate) fn request(side: &mut Side, now: u64, transmit: &Transmit) -> Check {
+/// Checks a request packet that the engine wants to send. `slack` is how many nanoseconds ago it
+/// may have decided so.
+pub(crate) fn request(side: &mut Side, now: u64, slack: u64, transmit: &Transmit) -> Check {
     let packet = &transmit.packet;
     if !side.sends() {
         return Err(format!("request sent in {:?}", side.state));
@@ -81,7 +82,7 @@ pub(crate) fn request(side: &mut Side, now: u64, transmit: &Transmit) -> Check {
     } else {
         ext + 1
     };
-    check_order(side, now, ext, index)?;
+    check_order(side, now, slack, ext, index)?;
     if next > side.tx.sent {
         check_first(side, ext, index)?;
         side.tx.sent = next;
@@ -124,12 +125,12 @@ fn locate(side: &Side, psn: Psn) -> Result<(u64, usize), String> {
 }
 
 /// Packets go out in order, or start again from the oldest that isn't acknowledged, for a reason.
-fn check_order(side: &mut Side, now: u64, ext: u64, index: usize) -> Check {
+fn check_order(side: &mut Side, now: u64, slack: u64, ext: u64, index: usize) -> Check {
     let profile = side.profile;
     let tx = &mut side.tx;
     let message = &side.messages[index];
     let restarts = ext == tx.una || (message.is_read() && (message.first..message.end()).contains(&tx.una));
-    if let Some(until) = tx.rnr_until {
+    if let Some((until, _)) = tx.rnr_until {
         if now < until {
             return Err(format!("resent {} ns before the RNR timer ran out", until - now));
         }
@@ -138,7 +139,14 @@ fn check_order(side: &mut Side, now: u64, ext: u64, index: usize) -> Check {
         }
         return Ok(());
     }
-    if ext == tx.cursor.max(tx.una) {
+    let next = tx.cursor.max(tx.una);
+    // What was carried out although an answer before it was lost need not go out again.
+    let skipped = next < ext
+        && ext <= tx.vouched
+        && side.messages.iter().skip(side.completed).all(|message| {
+            message.end() <= next || ext <= message.first || !message.wants_response()
+        });
+    if ext == next || skipped {
         return Ok(());
     }
     if !restarts {
@@ -147,10 +155,17 @@ fn check_order(side: &mut Side, now: u64, ext: u64, index: usize) -> Check {
             tx.cursor, tx.una
         ));
     }
-    let due = tx.sent_at[tx.una as usize] + (4096u64 << profile.timeout);
-    if !tx.nudged && (profile.timeout == 0 || now < due) {
+    // The engine may have wished to send it that much earlier.
+    let due = (tx.sent_at[tx.una as usize] + (4096u64 << profile.timeout)).saturating_sub(slack);
+    // Packets that asked for no answer because more were to follow go out again when none will.
+    let ended = tx.drain_at.is_some()
+        || side.messages[side.completed..side.taken]
+            .iter()
+            .any(|message| message.fault != LocalFault::None);
+    if !tx.nudged && (profile.timeout == 0 || now < due) && !ended {
         return Err(format!("went back {} ns before the timeout", due - now));
     }
+    tx.muddled |= ended;
     tx.nudged = false;
     Ok(())
 }
@@ -225,17 +240,21 @@ pub(crate) fn response(side: &mut Side, memory: &mut Memory, now: u64, packet: &
 
 /// All before `ext` has arrived; but a READ or atomic needs its response.
 fn acknowledge(side: &mut Side, ext: u64) {
+    side.tx.vouched = side.tx.vouched.max(ext);
+    let limit = limit(side);
+    side.tx.nudged |= ext > limit;
+    advance(side, ext.min(limit));
+}
+
+/// The first packet whose response must come itself.
+fn limit(side: &Side) -> u64 {
     let waiting = side.messages[side.completed..]
         .iter()
         .find(|message| message.wants_response() && !message.answered);
     let mtu = u64::from(side.profile.mtu.bytes());
-    let limit = waiting.map_or(u64::MAX, |message| {
+    waiting.map_or(u64::MAX, |message| {
         message.first + u64::from(message.filled) / mtu
-    });
-    if ext > limit {
-        side.tx.nudged = true;
-    }
-    advance(side, ext.min(limit));
+    })
 }
 
 fn advance(side: &mut Side, una: u64) {
@@ -244,8 +263,8 @@ fn advance(side: &mut Side, una: u64) {
         tx.una = una;
         tx.tries = u32::from(una < tx.sent);
         tx.rnr_naks = 0;
-        tx.rnr_until = None;
-        tx.rnr_seen = false;
+        tx.rnr_until = tx.rnr_until.filter(|(_, ext)| *ext >= una);
+        tx.muddled = false;
         if tx.cursor < una {
             tx.cursor = una;
         }
@@ -254,12 +273,13 @@ fn advance(side: &mut Side, una: u64) {
 
 fn not_ready(side: &mut Side, now: u64, ext: u64, timer: u8) {
     let tx = &mut side.tx;
-    if tx.una != ext || tx.rnr_until.is_some() {
+    if tx.rnr_until.is_some() {
         return;
     }
     tx.rnr_naks += 1;
-    tx.rnr_seen = true;
-    tx.rnr_until = Some(now + rnr_delay(timer));
+    tx.muddled = true;
+    tx.nudged = true;
+    tx.rnr_until = Some((now + rnr_delay(timer), ext));
 }
 
 /// A READ response packet or an atomic's answer: taken only if it is the next one.
@@ -288,7 +308,9 @@ fn answer(side: &mut Side, memory: &mut Memory, ext: u64, bytes: &[u8], last: bo
     let message = &mut side.messages[index];
     message.filled += bytes.len() as u32;
     message.answered |= last;
-    advance(side, ext + 1);
+    // With this answer, more of what was acknowledged before may be finished.
+    let next = side.tx.vouched.min(limit(side)).max(ext + 1);
+    advance(side, next);
 }
 
 /// Checks a completion, and what it says the QP's state must be.
@@ -317,7 +339,11 @@ pub(crate) fn completion(side: &mut Side, wc: &SendWc) -> Check {
             }
         }
         WcStatus::WrFlushErr => {
-            if side.state != QpState::Err {
+            // What comes before a refused message and has lost its answer won't get one any more.
+            let before = |ext| message.end() <= ext;
+            let refused = side.tx.refusal.is_some_and(|(_, ext)| before(ext))
+                || side.tx.rnr_until.is_some_and(|(_, ext)| before(ext));
+            if side.state != QpState::Err && !refused {
                 return Err(format!("message {index} flushed in {:?}", side.state));
             }
         }
@@ -369,11 +395,11 @@ fn justify(side: &Side, index: usize, status: WcStatus) -> Check {
         WcStatus::RemOpErr => refused(NakCode::RemoteOperational),
         WcStatus::RetryExcErr => {
             let limit = u32::from(side.profile.retry_cnt) + 1;
-            oldest && (tx.tries == limit || (tx.rnr_seen && tx.tries > limit))
+            oldest && (tx.tries == limit || (tx.muddled && tx.tries > limit))
         }
         WcStatus::RnrRetryExcErr => {
             let limit = u32::from(side.profile.rnr_retry) + 1;
-            oldest && limit < 8 && tx.rnr_naks == limit
+            limit < 8 && tx.rnr_naks == limit && tx.rnr_until.is_some_and(|(_, ext)| span.contains(&ext))
         }
         _ => false,
     };
@@ -389,6 +415,9 @@ fn justify(side: &Side, index: usize, status: WcStatus) -> Check {
 
 /// What must hold after each call.
 pub(crate) fn settled(side: &Side) -> Check {
+    if side.resetting {
+        return Ok(());
+    }
     let unfinished = (side.completed..side.retired).find(|&index| {
         side.messages[index].wr.signaled || !side.finished(index)
     });

@@ -23,8 +23,8 @@ type Check = Result<(), String>;
 #[derive(Debug, Default)]
 pub(crate) struct Forecast {
     pub(crate) effects: Vec<Effect>,
-    /// The engine may refuse a duplicate READ whose memory is gone, or let it be.
-    pub(crate) may_refuse: Option<u64>,
+    /// The receive that the engine may take before it says that there is none.
+    pub(crate) may_take: Option<Receive>,
 }
 
 /// Both memories and the ring that a request may touch.
@@ -46,6 +46,7 @@ impl Reference<'_> {
         let Some(ext) = rx.numbering.ext(packet.bth.psn, rx.epsn) else {
             return forecast;
         };
+        let owed = rx.owes;
         if packet.bth.ack_req && ext <= rx.epsn {
             rx.owes = Some(rx.owes.unwrap_or(0).max(ext));
         }
@@ -56,34 +57,39 @@ impl Reference<'_> {
             return forecast;
         }
         if ext < rx.epsn {
-            forecast.may_refuse = self.duplicate(ext);
+            self.duplicate(ext);
             return forecast;
         }
         let Some(index) = self.peer.message_at(ext) else {
             return forecast;
         };
         let gap = core::mem::take(&mut self.side.rx.gap);
-        self.execute(index, ext, gap, &mut forecast.effects);
+        if !self.execute(index, ext, gap, &mut forecast.effects) {
+            self.side.rx.gap = gap;
+            self.side.rx.owes = owed;
+        }
         forecast
     }
 
-    fn duplicate(&self, ext: u64) -> Option<u64> {
-        let index = self.peer.message_at(ext)?;
+    /// A duplicate READ whose memory is gone may be refused, and the QP lives on.
+    fn duplicate(&mut self, ext: u64) {
+        let Some(index) = self.peer.message_at(ext) else {
+            return;
+        };
         let message = &self.peer.messages[index];
         let SendOp::Read(at) = message.wr.op else {
-            return None;
+            return;
         };
-        let range = message.wr.length;
-        let granted = range == 0
-            || self
-                .memory
-                .grant(at.rkey, at.va, range, RemoteAccess::Read)
-                .is_ok();
-        (!granted).then_some(ext)
+        let len = message.wr.length;
+        let access = RemoteAccess::Read;
+        if len > 0 && self.memory.grant(at.rkey, at.va, len, access).is_err() {
+            self.side.rx.unreadable.push(ext);
+        }
     }
 
     /// Executes the expected packet; `gap` is what was the matter before it came.
-    fn execute(&mut self, index: usize, ext: u64, gap: Gap, effects: &mut Vec<Effect>) {
+    /// False if it counts as lost.
+    fn execute(&mut self, index: usize, ext: u64, gap: Gap, effects: &mut Vec<Effect>) -> bool {
         let message = self.peer.messages[index].clone();
         let segment = ext - message.first;
         let bytes = message.segment(segment, self.side.profile.mtu);
@@ -99,17 +105,16 @@ impl Reference<'_> {
         };
         if let Err(codes) = done {
             if codes.is_empty() {
-                // The packet counts as lost.
-                self.side.rx.gap = gap;
-                return;
+                return false;
             }
             if let Some(held) = self.side.rx.held.clone() {
                 self.done(&held, WcStatus::GeneralErr, &message, effects);
             }
-            return self.refuse(ext, codes);
+            self.refuse(ext, codes);
+            return true;
         }
         if self.side.rx.gap == Gap::NotReady {
-            return;
+            return true;
         }
         let rx = &mut self.side.rx;
         rx.offset += bytes.len() as u32;
@@ -121,11 +126,16 @@ impl Reference<'_> {
                 end: ext + took,
             });
         }
+        if gap == Gap::Seen {
+            // What came ahead was dropped and is still missing.
+            rx.gap = gap;
+        }
         if last || message.is_read() {
             rx.msn = (rx.msn + 1) & 0xff_ffff;
             rx.offset = 0;
             self.peer.messages[index].executed = true;
         }
+        true
     }
 
     fn refuse(&mut self, ext: u64, codes: Vec<NakCode>) {
@@ -185,14 +195,17 @@ impl Reference<'_> {
 
     /// Takes a receive for the message, unless one is held; false if there is none.
     fn take(&mut self, effects: &mut Vec<Effect>, opcode: WcOpcode) -> Result<bool, Vec<NakCode>> {
-        if self.side.rx.held.is_some() {
-            return Ok(true);
-        }
-        let Some(receive) = self.ring.posted.front().cloned() else {
-            self.side.rx.gap = Gap::NotReady;
-            return Ok(false);
+        let receive = match (self.side.rx.held.take(), self.ring.posted.front()) {
+            (Some(held), _) => held,
+            (None, Some(next)) => {
+                effects.push(Effect::TakeRecv(next.wr_id));
+                next.clone()
+            }
+            (None, None) => {
+                self.side.rx.gap = Gap::NotReady;
+                return Ok(false);
+            }
         };
-        effects.push(Effect::TakeRecv(receive.wr_id));
         if let RecvFault::Malformed(status) = receive.fault {
             effects.push(Effect::RecvDone(wc(&receive, status, opcode, 0, self.side.peer_qpn)));
             return Err(vec![NakCode::RemoteOperational]);
@@ -447,7 +460,9 @@ fn rnr(side: &mut Side, ext: u64, timer: u8) -> Check {
 fn sequence(side: &mut Side, ext: u64) -> Check {
     alive(side)?;
     let rx = &mut side.rx;
-    if ext != rx.epsn || rx.gap != Gap::Seen {
+    // With a receive posted meanwhile, one that wasn't ready asks to go back at once.
+    let ready = rx.gap == Gap::NotReady && rx.held.is_some();
+    if ext != rx.epsn || !(rx.gap == Gap::Seen || ready) {
         return Err(format!("sequence NAK for {ext} with {:?}, expecting {}", rx.gap, rx.epsn));
     }
     rx.gap = Gap::Said;
@@ -461,6 +476,7 @@ fn refusal(side: &mut Side, ext: u64, code: NakCode) -> Check {
             due.sent = true;
             Ok(())
         }
+        _ if side.rx.unreadable.contains(&ext) => alive(side),
         due => Err(format!("NAK {code:?} for {ext}, due is {due:?}")),
     }
 }
@@ -522,6 +538,15 @@ fn progress(side: &mut Side, ext: u64) -> Check {
     Ok(())
 }
 
+/// What a poll may do to the receive queue.
+pub(crate) fn poll(side: &Side, ring: &RecvRing) -> Forecast {
+    let looks = side.receives() && side.rx.gap == Gap::NotReady && side.rx.held.is_none();
+    Forecast {
+        effects: Vec::new(),
+        may_take: ring.posted.front().filter(|_| looks).cloned(),
+    }
+}
+
 /// Checks what the engine did against the forecast; in ERR, flushes may follow.
 pub(crate) fn compare(side: &mut Side, forecast: &Forecast) -> Check {
     let effects = core::mem::take(&mut side.effects);
@@ -530,6 +555,12 @@ pub(crate) fn compare(side: &mut Side, forecast: &Forecast) -> Check {
         match got.next() {
             Some(effect) if same(want, effect) => {}
             other => return Err(format!("expected {want:?}, the engine did {other:?}")),
+        }
+    }
+    if let (Some(receive), [Effect::TakeRecv(wr_id)]) = (&forecast.may_take, got.as_slice()) {
+        if receive.wr_id == *wr_id {
+            side.rx.held = forecast.may_take.clone();
+            return Ok(());
         }
     }
     while let Some(effect) = got.next() {

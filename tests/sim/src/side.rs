@@ -72,6 +72,8 @@ pub(crate) struct Tx {
     pub(crate) assigned: u64,
     /// The oldest number that no response has covered.
     pub(crate) una: u64,
+    /// The responder has carried out everything before this number.
+    pub(crate) vouched: u64,
     /// One past the highest number sent.
     pub(crate) sent: u64,
     /// One past the number sent last.
@@ -84,10 +86,10 @@ pub(crate) struct Tx {
     pub(crate) nudged: bool,
     /// RNR NAKs for `una`, one for each time it was sent.
     pub(crate) rnr_naks: u32,
-    /// Whether `una` is waiting for a receiver that isn't ready, and until when.
-    pub(crate) rnr_until: Option<u64>,
-    /// The RNR waits muddle the count of `tries`.
-    pub(crate) rnr_seen: bool,
+    /// Until when sending must wait for a receiver, and which packet wasn't received.
+    pub(crate) rnr_until: Option<(u64, u64)>,
+    /// `una` was also sent for other reasons than a transport retry.
+    pub(crate) muddled: bool,
     /// The refusal in the packet being handled.
     pub(crate) refusal: Option<(NakCode, u64)>,
     pub(crate) expected: Option<Expected>,
@@ -135,6 +137,8 @@ pub(crate) struct Rx {
     pub(crate) gap: Gap,
     pub(crate) refusal: Option<Refusal>,
     pub(crate) reads: VecDeque<PendingRead>,
+    /// READ packets whose memory was gone when they were to be answered.
+    pub(crate) unreadable: Vec<u64>,
     /// A request came that asked for an acknowledgement; none that covers it was sent.
     pub(crate) owes: Option<u64>,
 }
@@ -165,7 +169,11 @@ pub(crate) struct Side {
     /// Receives taken and not released.
     pub(crate) held: Vec<Receive>,
     pub(crate) effects: Vec<Effect>,
+    /// Events of the current call.
     pub(crate) events: Vec<Event>,
+    /// SQ_DRAINED events since SQD was entered, and whether one was asked for.
+    pub(crate) sq_drained: usize,
+    pub(crate) notify: bool,
     /// The first thing that the host saw going wrong in a call.
     pub(crate) failure: Option<String>,
     /// A RESET is under way: slots come back without completions.

@@ -27,9 +27,11 @@ impl World {
     /// Lets the engine send what it has, and sets its timer.
     pub(crate) fn turn(&mut self, end: usize) -> Check {
         for _ in 0..BURST {
-            let before = self.ends[end].side.completed;
+            let side = &self.ends[end].side;
+            let before = side.completed;
+            let forecast = responder::poll(side, &self.rings[side.ring]);
             let polled = self.call(end, &[], |qp, now, host| qp.poll_transmit(now, host));
-            self.settle_quietly(end, before)?;
+            self.settle(end, before, &forecast)?;
             match polled {
                 None => return Ok(()),
                 Some(None) => return self.rest(end),
@@ -118,10 +120,11 @@ impl World {
         } else {
             (right, left)
         };
+        let slack = self.swarm.laziness + 2 * BREATH;
         let connected = this.side.epoch == peer.side.epoch;
         let checked = if !is_response(&packet.body) {
             let sent = this.side.tx.sent;
-            let checked = requester::request(&mut this.side, self.now, &transmit);
+            let checked = requester::request(&mut this.side, self.now, slack, &transmit);
             self.stats.resent += u64::from(this.side.tx.sent == sent);
             checked
         } else if connected {
@@ -166,22 +169,29 @@ impl World {
     fn transmit_failed(&mut self, end: usize, transmit: &Transmit, fault: TransmitFault) -> Check {
         self.trace
             .line(self.now, || format!("end {end}   has no payload: {fault:?}"));
-        if let TransmitFault::Remote(fault) = fault {
-            let side = &mut self.ends[end].side;
-            let ext = side.rx.numbering.ext(transmit.packet.bth.psn, side.rx.epsn);
-            if fault != AccessFault::Retry {
-                side.state = QpState::Err;
-                side.rx.refusal = Some(Refusal {
-                    ext: ext.unwrap_or(0),
-                    codes: responder::codes(fault),
-                    sent: false,
-                });
-            }
-        }
         let before = self.ends[end].side.completed;
         self.call(end, &[], |qp, now, host| {
             qp.transmit_failed(now, transmit, fault, host);
         });
+        if let TransmitFault::Remote(fault) = fault {
+            let this = &mut self.ends[end];
+            let rx = &mut this.side.rx;
+            let ext = rx.numbering.ext(transmit.packet.bth.psn, rx.epsn);
+            let broken = this.qp.as_ref().map(|qp| qp.state()) == Some(QpState::Err);
+            match ext {
+                // An answer given before may be refused without harm.
+                Some(ext) if !broken => rx.unreadable.push(ext),
+                Some(ext) if fault != AccessFault::Retry => {
+                    this.side.state = QpState::Err;
+                    rx.refusal = Some(Refusal {
+                        ext,
+                        codes: responder::codes(fault),
+                        sent: false,
+                    });
+                }
+                _ => {}
+            }
+        }
         self.settle_quietly(end, before)
     }
 

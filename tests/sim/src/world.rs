@@ -6,7 +6,6 @@ use roce::host::RemoteAccess;
 use roce::ids::Qpn;
 use roce::qp::{Config, Qp, QpKind, QpState, Replay, SendWqe};
 use roce::time::Instant;
-use roce::wire::packet::NakCode;
 
 use crate::agenda::{Agenda, Event};
 use crate::host::SimHost;
@@ -15,7 +14,7 @@ use crate::recv::RecvRing;
 use crate::requester;
 use crate::responder::{self, Forecast};
 use crate::rng::Rng;
-use crate::side::{Effect, Refusal, Side};
+use crate::side::{Effect, Side};
 use crate::stats::Stats;
 use crate::swarm::{Kind, Swarm, Weather};
 use crate::trace::Trace;
@@ -247,14 +246,6 @@ impl World {
         }
         let name = |why: String| format!("end {end}: {why}");
         let state = qp.state();
-        if let (Some(ext), QpState::Err, true) = (forecast.may_refuse, state, side.receives()) {
-            side.state = QpState::Err;
-            side.rx.refusal = Some(Refusal {
-                ext,
-                codes: vec![NakCode::RemoteAccess, NakCode::RemoteOperational],
-                sent: false,
-            });
-        }
         responder::compare(side, forecast).map_err(name)?;
         if state != side.state {
             return Err(name(format!("is in {state:?}, should be in {:?}", side.state)));
@@ -289,6 +280,9 @@ impl World {
 
     /// Traces what the last call completed.
     fn show(&mut self, end: usize, before: usize) {
+        let events = std::mem::take(&mut self.ends[end].side.events);
+        let drained = events.iter().filter(|event| **event == roce::host::Event::SqDrained);
+        self.ends[end].side.sq_drained += drained.count();
         let side = &self.ends[end].side;
         for index in before..side.completed {
             let status = side.messages[index].completed;
@@ -305,7 +299,7 @@ impl World {
             self.trace
                 .line(self.now, || format!("end {end}   {effect:?}"));
         }
-        for event in &side.events {
+        for event in &events {
             self.trace
                 .line(self.now, || format!("end {end}   event {event:?}"));
         }
@@ -353,6 +347,8 @@ impl End {
             held: Vec::new(),
             effects: Vec::new(),
             events: Vec::new(),
+            sq_drained: 0,
+            notify: false,
             failure: None,
             resetting: false,
         };
