@@ -111,7 +111,7 @@ pub type QpUpcall = Upcall<bindings::ib_qp>;
 
 impl QpUpcall {
     /// Reports an asynchronous event. Any context, outside all locks.
-    pub fn fire(&self, event: roce::host::Event) {
+    pub fn event(&self, event: roce::host::Event) {
         use roce::host::Event;
         let kind = match event {
             Event::CommEst => bindings::ib_event_type_IB_EVENT_COMM_EST,
