@@ -476,7 +476,9 @@ fn refusal(side: &mut Side, ext: u64, code: NakCode) -> Check {
             due.sent = true;
             Ok(())
         }
-        _ if side.rx.unreadable.contains(&ext) => alive(side),
+        // Of what is due before the NAK that breaks the QP, some may be a refusal, too.
+        Some(due) if !due.sent && due.ext > ext && side.rx.unreadable.contains(&ext) => Ok(()),
+        None if side.rx.unreadable.contains(&ext) => alive(side),
         due => Err(format!("NAK {code:?} for {ext}, due is {due:?}")),
     }
 }
