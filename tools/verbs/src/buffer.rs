@@ -22,8 +22,16 @@ impl Buffer {
     /// `len` zero bytes.
     pub fn new(len: usize) -> io::Result<Self> {
         // SAFETY: An anonymous mapping at an address of the kernel's choice touches nothing.
-        let start =
-            unsafe { mmap(ptr::null_mut(), len, PROT_READ_WRITE, MAP_PRIVATE_ANONYMOUS_POPULATE, -1, 0) };
+        let start = unsafe {
+            mmap(
+                ptr::null_mut(),
+                len,
+                PROT_READ_WRITE,
+                MAP_PRIVATE_ANONYMOUS_POPULATE,
+                -1,
+                0,
+            )
+        };
         if start as isize == -1 {
             return Err(io::Error::last_os_error());
         }

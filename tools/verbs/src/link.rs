@@ -73,7 +73,10 @@ pub fn to_init(qp: &Qp, access: u32) -> io::Result<()> {
         qp_access_flags: access,
         ..Default::default()
     };
-    qp.modify(&attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS)
+    qp.modify(
+        &attr,
+        IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS,
+    )
 }
 
 /// INIT → RTR, towards `peer`.
@@ -99,7 +102,10 @@ pub fn to_rtr(qp: &Qp, ours: &Endpoint, peer: &Endpoint, timing: &Timing) -> io:
         ..Default::default()
     };
     let mask = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
-    qp.modify(&attr, mask | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER)
+    qp.modify(
+        &attr,
+        mask | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER,
+    )
 }
 
 /// RTR → RTS.

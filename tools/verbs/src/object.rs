@@ -95,7 +95,10 @@ impl Pd {
     pub fn new(context: &Rc<Context>) -> io::Result<Rc<Self>> {
         // SAFETY: The context is open.
         let raw = check_ptr(unsafe { ibv_alloc_pd(context.0) })?;
-        Ok(Rc::new(Self { raw, context: context.clone() }))
+        Ok(Rc::new(Self {
+            raw,
+            context: context.clone(),
+        }))
     }
 }
 
@@ -121,7 +124,11 @@ impl Mr {
         let raw = unsafe {
             ibv_reg_mr_iova2(pd.raw, buffer.addr() as *mut _, len, buffer.addr(), access)
         };
-        Ok(Self { raw: check_ptr(raw)?, buffer, _pd: pd.clone() })
+        Ok(Self {
+            raw: check_ptr(raw)?,
+            buffer,
+            _pd: pd.clone(),
+        })
     }
 
     /// The local key.
@@ -166,8 +173,18 @@ impl Cq {
         // SAFETY: The context is open; the channel outlives the queue.
         unsafe {
             let channel = check_ptr(ibv_create_comp_channel(context.0))?;
-            let raw = check_ptr(ibv_create_cq(context.0, entries, ptr::null_mut(), channel, 0))?;
-            Ok(Rc::new(Self { raw, channel, context: context.clone() }))
+            let raw = check_ptr(ibv_create_cq(
+                context.0,
+                entries,
+                ptr::null_mut(),
+                channel,
+                0,
+            ))?;
+            Ok(Rc::new(Self {
+                raw,
+                channel,
+                context: context.clone(),
+            }))
         }
     }
 
@@ -185,7 +202,10 @@ impl Cq {
     pub fn arm(&self, solicited_only: bool) -> io::Result<()> {
         // SAFETY: As for `poll`.
         check(unsafe {
-            let arm = (*self.context.0).ops.req_notify_cq.expect("every provider arms");
+            let arm = (*self.context.0)
+                .ops
+                .req_notify_cq
+                .expect("every provider arms");
             arm(self.raw, i32::from(solicited_only))
         })
     }
@@ -252,7 +272,12 @@ pub struct Depth {
 
 impl Default for Depth {
     fn default() -> Self {
-        Self { send: 64, recv: 64, sge: 4, inline: 64 }
+        Self {
+            send: 64,
+            recv: 64,
+            sge: 4,
+            inline: 64,
+        }
     }
 }
 
@@ -274,7 +299,11 @@ impl Qp {
         };
         // SAFETY: `init` outlives the call.
         let raw = check_ptr(unsafe { ibv_create_qp(pd.raw, &mut init) })?;
-        Ok(Self { raw, cq: cq.clone(), pd: pd.clone() })
+        Ok(Self {
+            raw,
+            cq: cq.clone(),
+            pd: pd.clone(),
+        })
     }
 
     /// Its number.
@@ -297,7 +326,10 @@ impl Qp {
         let mut bad = ptr::null_mut();
         // SAFETY: The list outlives the call; the table is that of the open context.
         check(unsafe {
-            let post = (*self.pd.context.0).ops.post_send.expect("every provider sends");
+            let post = (*self.pd.context.0)
+                .ops
+                .post_send
+                .expect("every provider sends");
             post(self.raw, wr, &mut bad)
         })
     }
@@ -313,7 +345,10 @@ impl Qp {
         let mut bad = ptr::null_mut();
         // SAFETY: As for `post_send`.
         check(unsafe {
-            let post = (*self.pd.context.0).ops.post_recv.expect("every provider receives");
+            let post = (*self.pd.context.0)
+                .ops
+                .post_recv
+                .expect("every provider receives");
             post(self.raw, &mut wr, &mut bad)
         })
     }

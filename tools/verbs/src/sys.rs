@@ -2,7 +2,12 @@
 
 //! libibverbs as bindgen sees it.
 
-#![allow(missing_docs, non_camel_case_types, non_snake_case, non_upper_case_globals)]
+#![allow(
+    missing_docs,
+    non_camel_case_types,
+    non_snake_case,
+    non_upper_case_globals
+)]
 #![allow(clippy::all, dead_code)]
 
 include!(concat!(env!("OUT_DIR"), "/verbs.rs"));

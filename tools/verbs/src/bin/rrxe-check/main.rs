@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Checks data, completion statuses and errnos between two devices, and prints TAP.
+//!
+//! `rrxe-check DEVICE_A DEVICE_B [v4|v6] [transfer|status|errno ...]`: both ends are in this process,
+//! so it sees both memories and both completion queues.
+
+mod errno;
+mod pair;
+mod status;
+mod tap;
+mod transfer;
+
+use std::process::ExitCode;
+
+use tap::Tap;
+
+fn main() -> ExitCode {
+    let mut args = std::env::args().skip(1);
+    let (Some(a), Some(b)) = (args.next(), args.next()) else {
+        eprintln!("usage: rrxe-check DEVICE_A DEVICE_B [v4|v6] [transfer|status|errno ...]");
+        return ExitCode::from(2);
+    };
+    let words: Vec<String> = args.collect();
+    let v6 = words.iter().any(|word| word == "v6");
+    let topics: Vec<&str> = words
+        .iter()
+        .map(String::as_str)
+        .filter(|w| !w.starts_with('v'))
+        .collect();
+    let wanted = |topic: &str| topics.is_empty() || topics.contains(&topic);
+
+    let mut tap = Tap::new(format!("{a}-{b} {}", if v6 { "IPv6" } else { "IPv4" }));
+    let ends = pair::Ends { a: &a, b: &b, v6 };
+    if wanted("transfer") {
+        transfer::run(&mut tap, &ends);
+    }
+    if wanted("status") {
+        status::run(&mut tap, &ends);
+    }
+    if wanted("errno") {
+        errno::run(&mut tap, &ends);
+    }
+    tap.verdict()
+}

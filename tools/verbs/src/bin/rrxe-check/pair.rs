@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Two connected QPs with memory at both ends.
+
+use std::{
+    io, mem,
+    rc::Rc,
+    time::{Duration, Instant},
+};
+
+use rrxe_verbs::{
+    link::{self, Endpoint, Timing},
+    object::{Context, Cq, Depth, Mr, Pd, Qp, ALL_ACCESS},
+    sys::*,
+};
+
+/// Anything that went wrong, as text.
+pub type Outcome = Result<(), String>;
+
+/// Names of the two devices.
+pub struct Ends<'a> {
+    pub a: &'a str,
+    pub b: &'a str,
+    pub v6: bool,
+}
+
+/// Longest wait for a completion.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// One end.
+pub struct End {
+    pub qp: Qp,
+    pub cq: Rc<Cq>,
+    pub mr: Mr,
+    pub endpoint: Endpoint,
+}
+
+/// How a pair is made.
+#[derive(Clone, Copy)]
+pub struct Plan {
+    pub memory: usize,
+    pub depth: Depth,
+    pub timing: Timing,
+    /// Access rights of the regions.
+    pub region: u32,
+    /// Remote rights of the QPs.
+    pub rights: u32,
+    pub psn: u32,
+    /// Connects A to a QP number that nobody has.
+    pub nobody: bool,
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        Self {
+            memory: 4 << 20,
+            depth: Depth::default(),
+            timing: Timing::default(),
+            region: ALL_ACCESS,
+            rights: ALL_ACCESS,
+            psn: 0xff_fff0,
+            nobody: false,
+        }
+    }
+}
+
+/// Two connected ends.
+pub struct Pair {
+    pub a: End,
+    pub b: End,
+}
+
+impl Pair {
+    /// Makes and connects both ends.
+    pub fn new(ends: &Ends, plan: Plan) -> Result<Self, String> {
+        let text = |e: io::Error| format!("set-up: {e}");
+        let a = End::new(ends.a, ends.v6, &plan).map_err(text)?;
+        let b = End::new(ends.b, ends.v6, &plan).map_err(text)?;
+        let mut target = b.endpoint;
+        if plan.nobody {
+            target.qpn ^= 0x5a5a5a;
+        }
+        for (end, peer) in [(&a, &target), (&b, &a.endpoint)] {
+            link::to_rtr(&end.qp, &end.endpoint, peer, &plan.timing).map_err(text)?;
+            link::to_rts(&end.qp, &end.endpoint, &plan.timing).map_err(text)?;
+        }
+        Ok(Self { a, b })
+    }
+}
+
+impl End {
+    fn new(device: &str, v6: bool, plan: &Plan) -> io::Result<Self> {
+        let context = Context::open(device)?;
+        let (gid_index, gid) = context.gid(v6)?;
+        let pd = Pd::new(&context)?;
+        let cq = Cq::new(&context, 1024)?;
+        let mr = Mr::new(&pd, plan.memory, plan.region)?;
+        let qp = Qp::new(&pd, &cq, plan.depth)?;
+        link::to_init(&qp, plan.rights)?;
+        let endpoint = Endpoint {
+            qpn: qp.number(),
+            psn: plan.psn,
+            rkey: mr.rkey(),
+            addr: mr.buffer.addr(),
+            gid,
+            gid_index,
+        };
+        Ok(Self {
+            qp,
+            cq,
+            mr,
+            endpoint,
+        })
+    }
+
+    /// Posts a send of part of the region.
+    pub fn send(&self, what: Send) -> Outcome {
+        let mut wr = ibv_send_wr {
+            wr_id: what.id,
+            opcode: what.opcode,
+            send_flags: what.flags,
+            ..Default::default()
+        };
+        wr.__bindgen_anon_1.imm_data = what.imm.to_be();
+        match what.opcode {
+            IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD => {
+                wr.wr.atomic.remote_addr = what.remote.0;
+                wr.wr.atomic.rkey = what.remote.1;
+                wr.wr.atomic.compare_add = what.operands.0;
+                wr.wr.atomic.swap = what.operands.1;
+            }
+            _ => {
+                wr.wr.rdma.remote_addr = what.remote.0;
+                wr.wr.rdma.rkey = what.remote.1;
+            }
+        }
+        let mut sges = what.sges;
+        self.qp
+            .post_send(&mut wr, &mut sges)
+            .map_err(|e| format!("post_send: {e}"))
+    }
+
+    /// Posts a receive into part of the region.
+    pub fn recv(&self, id: u64, offset: usize, length: usize) -> Outcome {
+        let mut sges = [self.mr.sge(offset, length)];
+        self.qp
+            .post_recv(id, &mut sges)
+            .map_err(|e| format!("post_recv: {e}"))
+    }
+
+    /// The next completion.
+    pub fn completion(&self) -> Result<ibv_wc, String> {
+        let mut wc = [ibv_wc::default()];
+        let start = Instant::now();
+        while start.elapsed() < PATIENCE {
+            if self.cq.poll(&mut wc) == 1 {
+                return Ok(mem::take(&mut wc[0]));
+            }
+            std::thread::yield_now();
+        }
+        Err("no completion came".into())
+    }
+
+    /// The next completion must have this cookie and status.
+    pub fn expect(&self, id: u64, status: ibv_wc_status) -> Result<ibv_wc, String> {
+        let wc = self.completion()?;
+        if wc.wr_id == id && wc.status == status {
+            return Ok(wc);
+        }
+        Err(format!(
+            "completion {} with status {}, expected {id} with {status}",
+            wc.wr_id, wc.status
+        ))
+    }
+
+    /// No completion may be there, now or a little later.
+    pub fn expect_silence(&self) -> Outcome {
+        std::thread::sleep(Duration::from_millis(50));
+        let mut wc = [ibv_wc::default()];
+        match self.cq.poll(&mut wc) {
+            0 => Ok(()),
+            _ => Err(format!(
+                "unexpected completion {} status {}",
+                wc[0].wr_id, wc[0].status
+            )),
+        }
+    }
+
+    /// The QP's state.
+    pub fn state(&self) -> Result<ibv_qp_state, String> {
+        let (mut attr, mut init) = (ibv_qp_attr::default(), ibv_qp_init_attr::default());
+        // SAFETY: Both structures outlive the call.
+        let errno = unsafe { ibv_query_qp(self.qp.raw, &mut attr, IBV_QP_STATE as i32, &mut init) };
+        if errno != 0 {
+            return Err(format!("query_qp: errno {errno}"));
+        }
+        Ok(attr.qp_state)
+    }
+}
+
+/// A send work request in the checker's terms.
+#[derive(Clone)]
+pub struct Send {
+    pub id: u64,
+    pub opcode: ibv_wr_opcode,
+    pub flags: u32,
+    pub imm: u32,
+    pub sges: Vec<ibv_sge>,
+    /// Remote address and key.
+    pub remote: (u64, u32),
+    /// Compare or addend, and swap.
+    pub operands: (u64, u64),
+}
+
+impl Send {
+    /// A signaled request.
+    pub fn new(id: u64, opcode: ibv_wr_opcode, sges: Vec<ibv_sge>) -> Self {
+        Self {
+            id,
+            opcode,
+            flags: IBV_SEND_SIGNALED,
+            imm: 0,
+            sges,
+            remote: (0, 0),
+            operands: (0, 0),
+        }
+    }
+
+    /// With remote memory: `offset` bytes into `end`'s region.
+    pub fn at(mut self, end: &End, offset: usize) -> Self {
+        self.remote = (end.endpoint.addr + offset as u64, end.endpoint.rkey);
+        self
+    }
+}
+
+/// Turns a false condition into an error.
+pub fn ensure(condition: bool, why: impl FnOnce() -> String) -> Outcome {
+    if condition {
+        Ok(())
+    } else {
+        Err(why())
+    }
+}
