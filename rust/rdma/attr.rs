@@ -164,14 +164,8 @@ pub struct PortAttributes {
     pub gid_table_len: u16,
     /// Length of the P_Key table.
     pub pkey_table_len: u16,
-    /// Capabilities, as in PortInfo (IBTA 1.x §14.2.5.6).
-    pub cap_flags: u32,
     /// Bytes of the largest message.
     pub max_message: u32,
-    /// Packets with a bad P_Key.
-    pub bad_pkeys: u32,
-    /// Packets with a bad Q_Key.
-    pub qkey_violations: u32,
 }
 
 impl PortAttributes {
@@ -195,10 +189,7 @@ impl PortAttributes {
         raw.active_mtu = self.active_mtu as bindings::ib_mtu;
         raw.gid_tbl_len = self.gid_table_len.into();
         raw.set_ip_gids(1);
-        raw.port_cap_flags = self.cap_flags;
         raw.max_msg_sz = self.max_message;
-        raw.bad_pkey_cntr = self.bad_pkeys;
-        raw.qkey_viol_cntr = self.qkey_violations;
         raw.pkey_tbl_len = self.pkey_table_len;
         raw.max_vl_num = 1;
     }

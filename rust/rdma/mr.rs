@@ -188,7 +188,9 @@ pub(crate) unsafe extern "C" fn dereg<P: Provider>(
         // SAFETY: ib_core's buffers are null or valid during the call.
         unsafe { udata::no_payload(payload) }?;
         // SAFETY: `base` is a region of `P`, alive until this succeeds.
-        P::dereg_mr(unsafe { Object::<_, P::Mr>::get(base) })?;
+        let mr = unsafe { Object::<_, P::Mr>::get(base) };
+        // SAFETY: The device is alive while it has regions.
+        P::dereg_mr(unsafe { crate::device::of::<P>((*base).device) }, mr)?;
         // SAFETY: This is the destruction, past the point where it can fail.
         drop(unsafe { Object::<_, P::Mr>::take(base) });
         // SAFETY: The object came from such a box, and its reference was taken out above.

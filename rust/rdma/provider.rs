@@ -18,7 +18,6 @@
 //! Later packets, timers and work items may still hold the object, but find it dead.
 
 use kernel::{
-    error::VTABLE_DEFAULT_ERROR,
     prelude::*,
     sync::Arc, //
 };
@@ -27,7 +26,7 @@ use crate::{
     attr::{DeviceAttributes, DeviceChange, PortAttributes},
     av::Av,
     cq::{CqCreated, CqInit, NotifyWhen},
-    mr::{Access, MrKeys, UserRegion},
+    mr::{MrKeys, UserRegion},
     net::netdev::Netdev,
     qp::{QpCreated, QpInit, QpModify, QpQuery},
     stats::CounterName,
@@ -71,17 +70,11 @@ pub trait Provider: Sized + Send + Sync + 'static {
     /// `ENODEV` when the network device is gone.
     fn query_port(device: &Arc<Self::Device>) -> Result<PortAttributes>;
 
-    /// Resets the port's count of Q_Key violations.
-    fn reset_qkey_violations(device: &Arc<Self::Device>);
-
     /// The network device under the port; none once it unregisters. Any context.
     fn netdev(device: &Arc<Self::Device>) -> Option<Netdev>;
 
     /// The value of counter `index` of [`Self::COUNTERS`].
     fn counter(device: &Arc<Self::Device>, index: usize) -> u64;
-
-    /// The device is registered and about to be shown to clients.
-    fn enable(device: &Arc<Self::Device>);
 
     /// The device is unregistered: no operation is called any more.
     fn disable(device: &Arc<Self::Device>);
@@ -141,15 +134,6 @@ pub trait Provider: Sized + Send + Sync + 'static {
     /// `EINVAL` for inconsistent rights, `ENOMEM`.
     fn reg_user_mr(pd: &Arc<Self::Pd>, region: UserRegion) -> Result<Arc<Self::Mr>>;
 
-    /// Registers all of the kernel's memory.
-    ///
-    /// # Errors
-    ///
-    /// `EOPNOTSUPP` for unknown access flags.
-    fn get_dma_mr(_pd: &Arc<Self::Pd>, _access: Access) -> Result<Arc<Self::Mr>> {
-        build_error!(VTABLE_DEFAULT_ERROR)
-    }
-
     /// The keys of a region.
     fn mr_keys(mr: &Self::Mr) -> MrKeys;
 
@@ -158,7 +142,7 @@ pub trait Provider: Sized + Send + Sync + 'static {
     /// # Errors
     ///
     /// `EINVAL` while memory windows are bound to it.
-    fn dereg_mr(mr: &Arc<Self::Mr>) -> Result;
+    fn dereg_mr(device: &Arc<Self::Device>, mr: &Arc<Self::Mr>) -> Result;
 
     /// Makes a queue pair for a process.
     ///
@@ -180,11 +164,7 @@ pub trait Provider: Sized + Send + Sync + 'static {
     fn modify_qp(qp: &Arc<Self::Qp>, change: &QpModify) -> Result;
 
     /// State and attributes.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL`.
-    fn query_qp(qp: &Arc<Self::Qp>) -> Result<QpQuery>;
+    fn query_qp(qp: &Arc<Self::Qp>) -> QpQuery;
 
     /// Makes a queue pair inert.
     fn destroy_qp(qp: &Arc<Self::Qp>);

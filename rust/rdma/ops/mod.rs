@@ -46,7 +46,7 @@ fn fill_device<P: Provider>(table: &mut ib_device_ops) {
     table.enable_driver = Some(device::enable::<P>);
     table.dealloc_driver = Some(device::dealloc::<P>);
     table.query_port = Some(port::query::<P>);
-    table.modify_port = Some(port::modify::<P>);
+    table.modify_port = Some(port::modify);
     table.get_port_immutable = Some(port::immutable::<P>);
     table.get_link_layer = Some(port::link_layer);
     table.get_netdev = Some(port::netdev::<P>);

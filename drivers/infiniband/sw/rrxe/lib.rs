@@ -1,14 +1,44 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! rrxe: a software RoCEv2 provider.
+//!
+//! [`provider`] answers ib_core, a file for each kind of object; [`link`] makes and unmakes devices.
+//! A QP ([`qp`]) runs its engine when it has the turn ([`turn`]), against the surroundings that
+//! [`engine_host`] gives it; [`rx`] and [`tx`] take packets in and out.
 
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
-use kernel::prelude::*;
+mod ah;
+mod cq;
+mod device;
+mod engine;
+mod engine_host;
+mod limits;
+mod link;
+mod mr;
+mod netns;
+mod path;
+mod pd;
+mod provider;
+mod qp;
+mod recv_queue;
+mod rx;
+mod send_queue;
+mod sge;
+mod stats;
+mod turn;
+mod tx;
+mod wqe;
+
+use kernel::{prelude::*, sync::Arc};
+use rdma::workqueue::OwnedQueue;
+
+use link::Service;
+use provider::Rrxe;
 
 module! {
-    type: Rrxe,
+    type: Module,
     name: "rrxe",
     authors: ["The rrxe authors"],
     description: "Software RoCEv2 provider",
@@ -16,10 +46,28 @@ module! {
     alias: ["rdma-link-rrxe"],
 }
 
-struct Rrxe;
+/// What `rdma link add … type` calls our devices.
+const LINK_TYPE: &CStr = c"rrxe";
 
-impl kernel::Module for Rrxe {
+struct Module {
+    service: Option<Service>,
+    queue: Arc<OwnedQueue>,
+}
+
+impl kernel::Module for Module {
     fn init(_module: &'static ThisModule) -> Result<Self> {
-        Ok(Self)
+        let queue = Arc::new(OwnedQueue::new_bh(c"rrxe")?, GFP_KERNEL)?;
+        Ok(Self {
+            service: Some(Service::start(LINK_TYPE, queue.clone())?),
+            queue,
+        })
+    }
+}
+
+impl Drop for Module {
+    fn drop(&mut self) {
+        self.service = None;
+        // Work that holds a destroyed QP may still be queued.
+        self.queue.flush();
     }
 }

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The device: what is its own, and what it tells about itself and its port.
+
+use kernel::{
+    prelude::*,
+    sync::{
+        atomic::{ordering, Atomic},
+        Arc,
+    },
+};
+use rdma::{
+    attr::{DeviceAttributes, DeviceCaps, PortAttributes, PortState},
+    device::Description,
+    net::netdev::Netdev,
+    table::Table,
+    workqueue::OwnedQueue,
+};
+use roce::mtu::Mtu;
+
+use crate::{ah::Ah, limits, link::Link, mr::MrTable, stats::Counters};
+
+/// The vendor of software devices.
+const VENDOR: u32 = 0xff_ffff;
+/// Every page size from 4 KiB up.
+const PAGE_SIZES: u64 = 0xffff_f000;
+/// What rdma_rxe reports; only one partition exists, but tools ask for these.
+const MAX_PKEYS: u16 = 64;
+/// 4.096 µs · 2¹⁵ = 134 ms: how late this host may acknowledge.
+const ACK_DELAY: u8 = 15;
+
+/// A device.
+///
+/// Held by ib_core's device until that is unregistered, and by all objects on the device.
+#[pin_data]
+pub(crate) struct Device {
+    /// What ties it to its network device and namespace.
+    pub(crate) link: Arc<Link>,
+    /// Its memory regions.
+    #[pin]
+    pub(crate) mrs: MrTable,
+    /// The address handles that processes name.
+    #[pin]
+    pub(crate) ahs: Table<Ah>,
+    /// Its counters.
+    pub(crate) counters: Counters,
+    /// Where QPs run when nobody else runs them.
+    pub(crate) queue: Arc<OwnedQueue>,
+    sys_image_guid: Atomic<u64>,
+}
+
+impl Device {
+    /// What identifies a device on `netdev`.
+    pub(crate) fn describe(netdev: &Netdev) -> Description {
+        Description {
+            node_guid: guid(netdev),
+            node_description: c"rrxe",
+        }
+    }
+
+    /// A device on `link`, still unknown to users. Process context.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`, `ENODEV` when the network device is gone.
+    pub(crate) fn new(link: Arc<Link>) -> Result<Arc<Self>> {
+        let guid = guid(&link.netdev().ok_or(ENODEV)?);
+        Arc::pin_init(
+            pin_init!(Self {
+                queue: link.queue().clone(),
+                link,
+                mrs <- MrTable::new(),
+                ahs <- Table::new(),
+                counters: Counters::new(),
+                sys_image_guid: Atomic::new(guid),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// The largest path MTU at present. Any context.
+    pub(crate) fn active_mtu(&self) -> Mtu {
+        self.link.mtu()
+    }
+
+    /// Sets the GUID of the system image.
+    pub(crate) fn set_sys_image_guid(&self, guid: u64) {
+        self.sys_image_guid.store(guid, ordering::Relaxed);
+    }
+
+    /// What it can do.
+    pub(crate) fn attributes(&self) -> DeviceAttributes {
+        DeviceAttributes {
+            sys_image_guid: self.sys_image_guid.load(ordering::Relaxed),
+            caps: DeviceCaps::BAD_PKEY_COUNTER
+                | DeviceCaps::BAD_QKEY_COUNTER
+                | DeviceCaps::CHANGE_PORT
+                | DeviceCaps::UD_AV_PORT_ENFORCE
+                | DeviceCaps::PORT_ACTIVE_EVENT
+                | DeviceCaps::SYS_IMAGE_GUID
+                | DeviceCaps::RC_RNR_NAK
+                | DeviceCaps::FLUSH_GLOBAL
+                | DeviceCaps::FLUSH_PERSISTENT
+                | DeviceCaps::ATOMIC_WRITE,
+            vendor_id: VENDOR,
+            page_sizes: PAGE_SIZES,
+            max_mr_size: u64::MAX,
+            max_qp: limits::MAX_QP,
+            max_qp_wr: limits::MAX_QP_WR,
+            max_send_sge: limits::MAX_SGE,
+            max_recv_sge: limits::MAX_SGE,
+            max_sge_rd: limits::MAX_SGE,
+            max_cq: limits::MAX_CQ,
+            max_cqe: limits::MAX_CQE,
+            max_mr: limits::MAX_MR,
+            max_pd: limits::MAX_PD,
+            max_qp_rd_atom: limits::MAX_RD_ATOMIC,
+            max_res_rd_atom: limits::MAX_RES_RD_ATOMIC,
+            max_qp_init_rd_atom: limits::MAX_RD_ATOMIC,
+            max_ah: limits::MAX_AH,
+            max_pkeys: MAX_PKEYS,
+            local_ca_ack_delay: ACK_DELAY,
+        }
+    }
+
+    /// The state of its port.
+    ///
+    /// # Errors
+    ///
+    /// `ENODEV` when the network device is gone.
+    pub(crate) fn port(&self) -> Result<PortAttributes> {
+        let netdev = self.link.netdev().ok_or(ENODEV)?;
+        Ok(PortAttributes {
+            state: state_of(&netdev),
+            active_mtu: self.active_mtu(),
+            gid_table_len: limits::GID_TABLE_LEN,
+            pkey_table_len: limits::PKEY_TABLE_LEN,
+            max_message: limits::MAX_MESSAGE,
+        })
+    }
+}
+
+fn state_of(netdev: &Netdev) -> PortState {
+    match (netdev.is_up(), netdev.is_active()) {
+        (_, true) => PortState::Active,
+        (true, false) => PortState::Polling,
+        (false, false) => PortState::Disabled,
+    }
+}
+
+/// The modified EUI-64 of the network device's address (RFC 4291, appendix A); of a random one where
+/// it has none.
+fn guid(netdev: &Netdev) -> u64 {
+    let [a, b, c, d, e, f] = netdev.ethernet_address().unwrap_or_else(random_address);
+    u64::from_be_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f])
+}
+
+/// A locally administered unicast address.
+fn random_address() -> [u8; 6] {
+    let [a, b, c, d] = rdma::random::next_u32().to_ne_bytes();
+    [2, 0, a, b, c, d]
+}

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What the device can hold. No less than rdma_rxe, whose users must find room here too.
+
+use core::ops::RangeInclusive;
+
+/// The numbers of QPs: 24 bits without the special ones and the multicast QPN.
+pub(crate) const QPN_RANGE: RangeInclusive<u32> = 16..=0xff_fffe;
+/// QPs of a device.
+pub(crate) const MAX_QP: u32 = (1 << 20) - 16;
+/// WQEs of one queue.
+pub(crate) const MAX_QP_WR: u32 = 1 << 20;
+/// SGEs of a WQE.
+pub(crate) const MAX_SGE: u32 = 32;
+/// Bytes of inline payload: the room that [`MAX_SGE`] SGEs take.
+pub(crate) const MAX_INLINE: u32 = 512;
+/// Entries of a CQ.
+pub(crate) const MAX_CQE: u32 = (1 << 15) - 1;
+/// CQs of a device.
+pub(crate) const MAX_CQ: u32 = 1 << 20;
+/// Memory regions of a device.
+pub(crate) const MAX_MR: u32 = (1 << 19) - 1;
+/// Protection domains of a device.
+pub(crate) const MAX_PD: u32 = 1 << 20;
+/// READs and atomics in flight in one direction of a QP.
+pub(crate) const MAX_RD_ATOMIC: u32 = 128;
+/// READs and atomics that all QPs of a device may serve.
+pub(crate) const MAX_RES_RD_ATOMIC: u32 = 0x3_f000;
+/// Address handles of a device.
+pub(crate) const MAX_AH: u32 = (1 << 15) - 1;
+/// Entries of the GID table.
+pub(crate) const GID_TABLE_LEN: u16 = 1024;
+/// Entries of the P_Key table: the default partition.
+pub(crate) const PKEY_TABLE_LEN: u16 = 1;
+/// Bytes of a message (IBTA 1.x §9.7.8).
+pub(crate) const MAX_MESSAGE: u32 = 1 << 31;
+
+/// Send WQEs of a QP that the engine has in hand at a time.
+pub(crate) const SEND_WINDOW: u32 = 128;
+/// Packets of a QP that may be on their way through this host.
+pub(crate) const PACKETS_IN_FLIGHT: u32 = 64;
+/// Packets that wait for a QP which another CPU is running.
+pub(crate) const INBOX: u32 = 1024;

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What ib_core may ask for, and who answers.
+
+use kernel::{prelude::*, sync::Arc};
+use rdma::{
+    attr::{DeviceAttributes, DeviceChange, PortAttributes},
+    av::Av,
+    cq::{CqCreated, CqInit, NotifyWhen},
+    mr::{MrKeys, UserRegion},
+    net::netdev::Netdev,
+    provider::Provider,
+    qp::{QpCreated, QpInit, QpModify, QpQuery},
+    stats::CounterName,
+    udata::UserCall,
+};
+
+use crate::{ah::Ah, cq::Cq, device::Device, mr::Mr, pd::Pd, qp::Qp, stats, THIS_MODULE};
+
+/// The rrxe provider.
+pub(crate) struct Rrxe;
+
+#[vtable]
+impl Provider for Rrxe {
+    type Device = Device;
+    type Pd = Pd;
+    type Ah = Ah;
+    type Cq = Cq;
+    type Qp = Qp;
+    type Mr = Mr;
+
+    const FIRMWARE: &'static CStr = c"0.1.0";
+    const COUNTERS: &'static [CounterName] = &stats::NAMES;
+
+    fn module() -> &'static ThisModule {
+        &THIS_MODULE
+    }
+
+    fn query_device(device: &Arc<Device>) -> DeviceAttributes {
+        device.attributes()
+    }
+
+    fn modify_device(device: &Arc<Device>, change: DeviceChange) {
+        if let Some(guid) = change.sys_image_guid {
+            device.set_sys_image_guid(guid);
+        }
+    }
+
+    fn query_port(device: &Arc<Device>) -> Result<PortAttributes> {
+        device.port()
+    }
+
+    fn netdev(device: &Arc<Device>) -> Option<Netdev> {
+        device.link.netdev()
+    }
+
+    fn counter(device: &Arc<Device>, index: usize) -> u64 {
+        device.counters.value(index)
+    }
+
+    fn disable(device: &Arc<Device>) {
+        device.link.close();
+    }
+
+    fn alloc_pd(device: &Arc<Device>) -> Result<Arc<Pd>> {
+        Pd::create(device)
+    }
+
+    fn create_ah(pd: &Arc<Pd>, av: Av, user: bool) -> Result<Arc<Ah>> {
+        Ah::create(pd, av, user)
+    }
+
+    fn ah_number(ah: &Ah) -> u32 {
+        ah.number()
+    }
+
+    fn modify_ah(ah: &Ah, av: Av) {
+        ah.modify(av);
+    }
+
+    fn query_ah(ah: &Ah) -> Av {
+        ah.av()
+    }
+
+    fn destroy_ah(ah: &Arc<Ah>) {
+        ah.destroy();
+    }
+
+    fn create_user_cq(
+        _device: &Arc<Device>,
+        init: CqInit,
+        call: &UserCall<'_>,
+    ) -> Result<CqCreated<Cq>> {
+        Cq::create(init, call.mappings())
+    }
+
+    fn destroy_cq(cq: &Arc<Cq>) {
+        cq.destroy();
+    }
+
+    fn req_notify_cq(cq: &Arc<Cq>, when: NotifyWhen) -> bool {
+        cq.req_notify(when)
+    }
+
+    fn reg_user_mr(pd: &Arc<Pd>, region: UserRegion) -> Result<Arc<Mr>> {
+        pd.device().mrs.register(pd.id(), region)
+    }
+
+    fn mr_keys(mr: &Mr) -> MrKeys {
+        mr.keys()
+    }
+
+    fn dereg_mr(device: &Arc<Device>, mr: &Arc<Mr>) -> Result {
+        device.mrs.deregister(mr);
+        Ok(())
+    }
+
+    fn create_user_qp(
+        device: &Arc<Device>,
+        init: QpInit<Self>,
+        call: &UserCall<'_>,
+    ) -> Result<QpCreated<Qp>> {
+        Qp::create(device, init, call)
+    }
+
+    fn modify_qp(qp: &Arc<Qp>, change: &QpModify) -> Result {
+        Qp::modify(qp, change)
+    }
+
+    fn query_qp(qp: &Arc<Qp>) -> QpQuery {
+        qp.query()
+    }
+
+    fn destroy_qp(qp: &Arc<Qp>) {
+        qp.destroy();
+    }
+
+    fn doorbell(qp: &Arc<Qp>) {
+        Qp::doorbell(qp);
+    }
+}

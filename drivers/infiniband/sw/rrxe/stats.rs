@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Counters of a device, under the names that rdma_rxe has given them.
+
+use kernel::sync::atomic::{ordering, Atomic};
+use rdma::stats::CounterName;
+use roce::host::Count;
+
+/// What is counted for users to see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub(crate) enum Counter {
+    SentPackets,
+    ReceivedPackets,
+    DuplicateRequest,
+    OutOfSeqRequest,
+    ReceivedRnrNak,
+    SentRnrNak,
+    ReceivedSeqNak,
+    AckDeferred,
+    RetryExceeded,
+    RnrRetryExceeded,
+    RequesterRetry,
+    SendError,
+    LinkDowned,
+    RdmaSends,
+    RdmaReceives,
+    SentBytes,
+    ReceivedBytes,
+}
+
+/// How many there are.
+const LEN: usize = Counter::ReceivedBytes as usize + 1;
+
+/// Their names, in the order of [`Counter`].
+pub(crate) static NAMES: [CounterName; LEN] = [
+    CounterName::new(c"sent_pkts"),
+    CounterName::new(c"rcvd_pkts"),
+    CounterName::new(c"duplicate_request"),
+    CounterName::new(c"out_of_seq_request"),
+    CounterName::new(c"rcvd_rnr_err"),
+    CounterName::new(c"send_rnr_err"),
+    CounterName::new(c"rcvd_seq_err"),
+    CounterName::new(c"ack_deferred"),
+    CounterName::new(c"retry_exceeded_err"),
+    CounterName::new(c"retry_rnr_exceeded_err"),
+    CounterName::new(c"completer_retry_err"),
+    CounterName::new(c"send_err"),
+    CounterName::new(c"link_downed"),
+    CounterName::new(c"rdma_sends"),
+    CounterName::new(c"rdma_recvs"),
+    CounterName::new(c"sent_bytes"),
+    CounterName::new(c"rcvd_bytes"),
+];
+
+/// The counters of one device. Any context.
+pub(crate) struct Counters([Atomic<u64>; LEN]);
+
+impl Counters {
+    /// All zero.
+    pub(crate) fn new() -> Self {
+        Self([const { Atomic::new(0) }; LEN])
+    }
+
+    /// Adds `amount`.
+    #[inline]
+    pub(crate) fn add(&self, counter: Counter, amount: u64) {
+        if let Some(value) = self.0.get(counter as usize) {
+            value.add(amount, ordering::Relaxed);
+        }
+    }
+
+    /// Counts what an engine counts. What it drops has no name of its own.
+    pub(crate) fn count(&self, what: Count) {
+        let counter = match what {
+            Count::DuplicateRequest => Counter::DuplicateRequest,
+            Count::OutOfSeqRequest => Counter::OutOfSeqRequest,
+            Count::RcvdRnrErr => Counter::ReceivedRnrNak,
+            Count::SendRnrErr => Counter::SentRnrNak,
+            Count::RcvdSeqErr => Counter::ReceivedSeqNak,
+            Count::AckDeferred => Counter::AckDeferred,
+            Count::RetryExceeded => Counter::RetryExceeded,
+            Count::RnrRetryExceeded => Counter::RnrRetryExceeded,
+            Count::CompleterRetry => Counter::RequesterRetry,
+            Count::SendErr => Counter::SendError,
+            Count::RdmaSends => Counter::RdmaSends,
+            Count::RdmaRecvs => Counter::RdmaReceives,
+            Count::Dropped => return,
+        };
+        self.add(counter, 1);
+    }
+
+    /// The value of the counter with the name [`NAMES`]`[index]`.
+    pub(crate) fn value(&self, index: usize) -> u64 {
+        self.0
+            .get(index)
+            .map_or(0, |value| value.load(ordering::Relaxed))
+    }
+}
