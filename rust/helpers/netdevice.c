@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
+#include <linux/if_vlan.h>
 #include <linux/netdevice.h>
 #include <net/dst.h>
 #include <net/ip6_fib.h>
@@ -30,6 +31,11 @@ __rrxe_helper bool rrxe_helper_netif_running(const struct net_device *dev)
 __rrxe_helper bool rrxe_helper_netif_carrier_ok(const struct net_device *dev)
 {
 	return netif_carrier_ok(dev);
+}
+
+__rrxe_helper bool rrxe_helper_is_vlan_dev(const struct net_device *dev)
+{
+	return is_vlan_dev(dev);
 }
 
 __rrxe_helper struct net_device *

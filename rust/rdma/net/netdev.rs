@@ -93,11 +93,11 @@ impl Netdev {
 
     /// Whether it is up and has a carrier.
     pub fn is_active(&self) -> bool {
-        self.is_running() && self.has_carrier()
+        self.is_up() && self.has_carrier()
     }
 
     /// Whether it is up.
-    pub fn is_running(&self) -> bool {
+    pub fn is_up(&self) -> bool {
         // SAFETY: Valid by the type invariant.
         unsafe { bindings::netif_running(self.as_ptr()) }
     }
@@ -113,6 +113,12 @@ impl Netdev {
         // SAFETY: Valid by the type invariant.
         let state = unsafe { addr_of!((*self.as_ptr()).reg_state).read_volatile() };
         u32::from(state) == bindings::netdev_reg_state_NETREG_REGISTERED
+    }
+
+    /// Whether it is a VLAN on top of another device.
+    pub fn is_vlan(&self) -> bool {
+        // SAFETY: Valid by the type invariant.
+        unsafe { bindings::is_vlan_dev(self.as_ptr()) }
     }
 
     /// What kind of device it is.
@@ -192,8 +198,6 @@ impl NetdevSlot {
 pub enum Event {
     /// It went up or down, or its carrier came or went.
     State,
-    /// Its MTU changed.
-    Mtu,
     /// It goes away, or leaves its namespace.
     Unregister,
 }
@@ -273,7 +277,6 @@ unsafe extern "C" fn notify<T: Observer>(
         bindings::netdev_cmd_NETDEV_UP
         | bindings::netdev_cmd_NETDEV_DOWN
         | bindings::netdev_cmd_NETDEV_CHANGE => Event::State,
-        bindings::netdev_cmd_NETDEV_CHANGEMTU => Event::Mtu,
         bindings::netdev_cmd_NETDEV_UNREGISTER => Event::Unregister,
         _ => return bindings::NOTIFY_DONE as c_int,
     };

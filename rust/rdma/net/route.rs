@@ -7,6 +7,8 @@ use core::ptr::NonNull;
 use kernel::{error::from_err_ptr, prelude::*};
 
 use super::netdev::Netdev;
+use roce::ids::Qpn;
+
 use crate::{
     bindings,
     gid::{Gid, Network},
@@ -116,6 +118,13 @@ impl Drop for Route {
         // SAFETY: A count is owned by the type invariant.
         unsafe { bindings::dst_release(self.dst.as_ptr()) };
     }
+}
+
+/// The UDP source port for packets from QP `local` to QP `remote`: from the flow label, or if that
+/// is zero from the two numbers.
+pub fn source_port(flow_label: u32, local: Qpn, remote: Qpn) -> u16 {
+    // SAFETY: No requirements.
+    unsafe { bindings::rdma_get_udp_sport(flow_label, local.get(), remote.get()) }
 }
 
 fn lookup_v4(netdev: &Netdev, flow: &Flow, source: [u8; 4], destination: [u8; 4]) -> Result<Route> {

@@ -5,7 +5,8 @@
 use core::ptr::{self, NonNull};
 
 use kernel::{
-    error::to_result,
+    bindings::{EADDRINUSE, EAFNOSUPPORT},
+    error::{to_result, Error},
     ffi::{c_int, c_void},
     prelude::*,
     sync::{Arc, ArcBorrow},
@@ -29,6 +30,38 @@ pub trait Receiver: Send + Sync + 'static {
 
     /// A packet came that isn't fit for anything, and was freed. Context as above.
     fn refuse(this: ArcBorrow<'_, Self>, why: Discard);
+}
+
+/// Why there is no socket.
+#[derive(Clone, Copy, Debug)]
+pub enum OpenError {
+    /// This host doesn't do this version of IP.
+    NoNetwork,
+    /// Somebody has the port.
+    PortBusy,
+    /// Anything else, such as `ENOMEM`.
+    Other(Error),
+}
+
+impl OpenError {
+    /// The error for users.
+    pub fn to_error(self) -> Error {
+        match self {
+            Self::NoNetwork => Error::from_errno(-(EAFNOSUPPORT as c_int)),
+            Self::PortBusy => Error::from_errno(-(EADDRINUSE as c_int)),
+            Self::Other(error) => error,
+        }
+    }
+}
+
+impl From<Error> for OpenError {
+    fn from(error: Error) -> Self {
+        match error.to_errno().unsigned_abs() {
+            EAFNOSUPPORT => Self::NoNetwork,
+            EADDRINUSE => Self::PortBusy,
+            _ => Self::Other(error),
+        }
+    }
 }
 
 /// A kernel socket bound to a UDP port of one namespace, on all its addresses.
@@ -59,8 +92,13 @@ impl<T: Receiver> UdpSocket<T> {
     ///
     /// # Errors
     ///
-    /// `EADDRINUSE` if somebody has the port, `EAFNOSUPPORT` without this version of IP, `ENOMEM`.
-    pub fn open(netdev: &Netdev, network: Network, port: u16, receiver: Arc<T>) -> Result<Self> {
+    /// [`OpenError`].
+    pub fn open(
+        netdev: &Netdev,
+        network: Network,
+        port: u16,
+        receiver: Arc<T>,
+    ) -> Result<Self, OpenError> {
         let net = netdev.net();
         let socket = bind(net, network, port)?;
         // SAFETY: `bind` returned a valid socket, which has a `struct sock`.

@@ -7,7 +7,11 @@ use core::{mem::ManuallyDrop, ptr::NonNull, slice};
 use kernel::prelude::*;
 
 use super::crc32;
-use crate::{bindings, gid::Gid};
+use crate::{
+    bindings,
+    gid::Gid,
+    mr::{Span, SpanFault},
+};
 
 const IPV4_LEN: usize = 20;
 const IPV6_LEN: usize = 40;
@@ -66,6 +70,9 @@ pub enum Discard {
 }
 
 impl Discard {
+    /// How many there are.
+    pub const COUNT: usize = 5;
+
     fn reason(self) -> bindings::skb_drop_reason {
         match self {
             Self::IpHeader => bindings::skb_drop_reason_SKB_DROP_REASON_IP_INHDR,
@@ -221,6 +228,21 @@ impl RxSkb {
     pub fn copy_to_slice(&self, offset: usize, to: &mut [u8]) -> Result {
         // SAFETY: A slice is valid for writes of its length.
         unsafe { self.copy_to_raw(offset, to.as_mut_ptr(), to.len()) }
+    }
+
+    /// Copies from `offset` on until `span` is full.
+    ///
+    /// # Errors
+    ///
+    /// [`SpanFault::Range`] if there aren't as many bytes.
+    pub fn copy_to_span(&self, offset: usize, span: &Span<'_>) -> Result<(), SpanFault> {
+        let mut from = offset;
+        span.for_each_piece(|to, len| {
+            // SAFETY: The piece is valid for writes of its length, and never referred to.
+            unsafe { self.copy_to_raw(from, to.as_ptr(), len) }.map_err(|_| SpanFault::Range)?;
+            from = from.saturating_add(len);
+            Ok(())
+        })
     }
 
     /// Copies `len` bytes from `offset` on to memory that may be shared with a process.

@@ -313,8 +313,11 @@ impl TxSkb {
     /// # Errors
     ///
     /// `EINVAL` if the headers aren't there.
-    pub fn into_rx(self, ip_len: usize) -> Result<RxSkb> {
-        let headers = u32::try_from(ip_len).map_err(|_| EINVAL)?.saturating_add(8);
+    pub fn into_rx(self, network: Network) -> Result<RxSkb> {
+        let headers = match network {
+            Network::V4 => 20 + 8,
+            Network::V6 => 40 + 8,
+        };
         // SAFETY: Valid and ours by the type invariant.
         if unsafe { bindings::skb_pull(self.skb.as_ptr(), headers) }.is_null() {
             return Err(EINVAL);

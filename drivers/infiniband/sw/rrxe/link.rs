@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Devices and the network devices under them: how devices come and go.
+//!
+//! # Locks
+//!
+//! The list of links is looked at under RTNL (by the notifier), so nothing that takes RTNL may be
+//! called with it held; registering and unregistering devices does.
+
+use kernel::{
+    new_mutex,
+    prelude::*,
+    sync::{aref::ARef, Arc, Mutex},
+};
+use rdma::{
+    device::{IbDevice, Unregistered},
+    link::{LinkHandler, LinkRegistration},
+    net::{
+        credit,
+        netdev::{self, Kind, Netdev, NetdevSlot, Notifier},
+        netns::{self, NetId, PerNet},
+    },
+    workqueue::OwnedQueue,
+};
+use roce::mtu::Mtu;
+
+use crate::{
+    device::Device,
+    netns::{Contexts, NetContext},
+    provider::Rrxe,
+};
+
+/// Bytes around the payload of the longest packet that has one: IPv6, UDP, BTH, XRCETH, RETH,
+/// immediate data, ICRC.
+const OVERHEAD: u32 = 40 + 8 + 12 + 4 + 16 + 4 + 4;
+
+/// What ties a device to its network device and namespace.
+#[pin_data]
+pub(crate) struct Link {
+    #[pin]
+    netdev: NetdevSlot,
+    context: Arc<NetContext>,
+    device: ARef<IbDevice>,
+    links: Arc<Links>,
+}
+
+impl Link {
+    /// What it shares with the other devices of its namespace.
+    pub(crate) fn context(&self) -> &Arc<NetContext> {
+        &self.context
+    }
+
+    /// The network device; `None` once that goes away. Any context.
+    pub(crate) fn netdev(&self) -> Option<Netdev> {
+        self.netdev.get()
+    }
+
+    /// The largest path MTU that the network device's MTU has room for, 256 at least.
+    pub(crate) fn mtu(&self) -> Mtu {
+        let bytes = self.netdev().map_or(0, |netdev| netdev.mtu());
+        Mtu::fitting(bytes.saturating_sub(OVERHEAD)).unwrap_or(Mtu::Bytes256)
+    }
+
+    /// Where QPs run when nobody else runs them.
+    pub(crate) fn queue(&self) -> &Arc<OwnedQueue> {
+        &self.links.queue
+    }
+
+    /// The device is gone, or never came about: lets go of everything. Process context; sleeps.
+    pub(crate) fn close(&self) {
+        self.netdev.clear();
+        if self.links.forget(self) {
+            self.links.contexts.release(&self.context);
+        }
+    }
+
+    fn is_on(&self, netdev: &Netdev) -> bool {
+        self.netdev().is_some_and(|own| own == *netdev)
+    }
+}
+
+/// All links of the module.
+#[pin_data]
+pub(crate) struct Links {
+    #[pin]
+    entries: Mutex<KVec<Arc<Link>>>,
+    #[pin]
+    contexts: Contexts,
+    queue: Arc<OwnedQueue>,
+}
+
+impl Links {
+    fn new(queue: Arc<OwnedQueue>) -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                entries <- new_mutex!(KVec::new(), "rrxe_links"),
+                contexts <- Contexts::new(),
+                queue,
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    fn find(&self, wanted: impl Fn(&Link) -> bool) -> Option<Arc<Link>> {
+        let entries = self.entries.lock();
+        entries.iter().find(|link| wanted(link)).cloned()
+    }
+
+    /// Enters a link.
+    ///
+    /// # Errors
+    ///
+    /// `EEXIST` if there is one on the same network device, `ENOMEM`.
+    fn enter(&self, link: &Arc<Link>, netdev: &Netdev) -> Result {
+        let mut entries = self.entries.lock();
+        if entries.iter().any(|other| other.is_on(netdev)) {
+            return Err(EEXIST);
+        }
+        entries.push(link.clone(), GFP_KERNEL)?;
+        Ok(())
+    }
+
+    /// Strikes a link off the list; whether it was there.
+    fn forget(&self, link: &Link) -> bool {
+        let mut entries = self.entries.lock();
+        let index = entries
+            .iter()
+            .position(|other| core::ptr::eq(&**other, link));
+        index.is_some_and(|index| entries.remove(index).is_ok())
+    }
+
+    /// Unregisters all devices whose link is `wanted`, and waits for it.
+    fn unregister(&self, wanted: impl Fn(&Link) -> bool) {
+        while let Some(link) = self.find(&wanted) {
+            link.device.unregister();
+            // The last operation on the device has done so.
+            link.close();
+        }
+    }
+
+    /// Says what makes `netdev` unfit for a device.
+    ///
+    /// # Errors
+    ///
+    /// `EPERM` if it is a VLAN, `EINVAL` if it is of a wrong kind, `EEXIST` if it has a device.
+    fn check(&self, netdev: &Netdev) -> Result {
+        let name = netdev.name();
+        if netdev.is_vlan() {
+            pr_err!("{name}: is a VLAN; add a link to the device under it\n");
+            return Err(EPERM);
+        }
+        if netdev.kind() == Kind::Other {
+            pr_err!("{name}: is neither Ethernet nor IP only\n");
+            return Err(EINVAL);
+        }
+        if self.find(|link| link.is_on(netdev)).is_some() {
+            pr_err!("{name}: has a link already\n");
+            return Err(EEXIST);
+        }
+        Ok(())
+    }
+
+    /// Makes a device on `netdev`, whose namespace's context has been acquired for it.
+    fn add(
+        self: &Arc<Self>,
+        name: &CStr,
+        netdev: &Netdev,
+        context: &Arc<NetContext>,
+    ) -> Result<Arc<Link>> {
+        let mut entered = None;
+        let made = Unregistered::<Rrxe>::new(netdev, &Device::describe(netdev), |device| {
+            let init = pin_init!(Link {
+                netdev <- NetdevSlot::new(netdev.clone()),
+                context: context.clone(),
+                device,
+                links: self.clone(),
+            });
+            let link = Arc::pin_init(init, GFP_KERNEL)?;
+            self.enter(&link, netdev)?;
+            entered = Some(link.clone());
+            Device::new(link)
+        });
+        let registered = made.and_then(|device| device.register(name));
+        match (registered, entered) {
+            (Ok(()), Some(link)) => Ok(link),
+            (Err(error), Some(link)) => {
+                link.close();
+                Err(error)
+            }
+            (result, None) => {
+                self.contexts.release(context);
+                result.and(Err(EINVAL))
+            }
+        }
+    }
+}
+
+/// What `rdma link add` calls.
+struct LinkType(Arc<Links>);
+
+impl LinkHandler for LinkType {
+    fn new_link(&self, name: &CStr, netdev: Netdev) -> Result {
+        let links = &self.0;
+        links.check(&netdev)?;
+        let context = links.contexts.acquire(&netdev)?;
+        let link = links.add(name, &netdev, &context)?;
+        // It may have gone before the notifier could find the link.
+        if !netdev.is_registered() || netdev.net_id() != context.net() {
+            link.device.unregister();
+            return Err(ENODEV);
+        }
+        Ok(())
+    }
+}
+
+impl netdev::Observer for Links {
+    fn netdev_event(&self, netdev: &Netdev, event: netdev::Event) {
+        let Some(link) = self.find(|link| link.is_on(netdev)) else {
+            return;
+        };
+        if event == netdev::Event::Unregister {
+            link.netdev.clear();
+        }
+        if let Some(device) = link.device.try_get() {
+            match event {
+                netdev::Event::State => device.port_state(netdev),
+                netdev::Event::Unregister => device.unregister_later(),
+            }
+        };
+    }
+}
+
+impl netns::Observer for Links {
+    fn net_exit(&self, net: NetId) {
+        self.unregister(|link| link.context.net() == net);
+    }
+}
+
+/// What the module has registered with the kernel. Dropping it takes all devices away.
+pub(crate) struct Service {
+    links: Arc<Links>,
+    namespaces: Option<PerNet<Links>>,
+    notifier: Option<Notifier<Links>>,
+    link_type: Option<LinkRegistration<LinkType>>,
+}
+
+impl Service {
+    /// Lets users make devices, whose QPs run on `queue` when nobody else runs them.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn start(link_type: &'static CStr, queue: Arc<OwnedQueue>) -> Result<Self> {
+        let links = Links::new(queue)?;
+        let mut service = Self {
+            links: links.clone(),
+            namespaces: None,
+            notifier: None,
+            link_type: None,
+        };
+        service.namespaces = Some(PerNet::new(links.clone())?);
+        service.notifier = Some(Notifier::new(links.clone())?);
+        let handler = Arc::new(LinkType(links), GFP_KERNEL)?;
+        service.link_type = Some(LinkRegistration::new(link_type, handler)?);
+        Ok(service)
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        // No new devices, then no devices, then nothing that could call this module.
+        self.link_type = None;
+        self.notifier = None;
+        self.links.unregister(|_| true);
+        self.namespaces = None;
+        credit::drain();
+    }
+}

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What the devices of one network namespace share: the UDP port, and the numbers of QPs.
+//!
+//! RoCEv2 has one UDP port, which one socket of a namespace can have. So packets of all devices in
+//! it come in together, and a QP's number is unique among them.
+
+use kernel::{
+    new_mutex,
+    prelude::*,
+    sync::{Arc, ArcBorrow, Mutex},
+};
+use rdma::{
+    gid::Network,
+    net::{
+        netdev::Netdev,
+        netns::NetId,
+        skb::{Discard, RxSkb},
+        udp::{OpenError, Receiver, UdpSocket},
+    },
+    table::Table,
+};
+
+use roce::wire::UDP_PORT;
+
+use crate::{qp::Qp, rx};
+
+/// A network namespace with at least one device.
+///
+/// It may outlive the namespace, but its sockets don't.
+#[pin_data]
+pub(crate) struct NetContext {
+    net: NetId,
+    /// All QPs of the namespace's devices.
+    #[pin]
+    pub(crate) qps: Table<Qp>,
+    /// Packets that no QP could be blamed for.
+    pub(crate) drops: rx::Drops,
+    /// Open while there are devices.
+    #[pin]
+    sockets: Mutex<Option<Sockets>>,
+}
+
+struct Sockets {
+    _v4: UdpSocket<NetContext>,
+    _v6: Option<UdpSocket<NetContext>>,
+}
+
+impl Receiver for NetContext {
+    fn receive(this: ArcBorrow<'_, Self>, skb: RxSkb) {
+        rx::receive(&*this, skb);
+    }
+
+    fn refuse(this: ArcBorrow<'_, Self>, why: Discard) {
+        this.drops.count(why);
+    }
+}
+
+impl NetContext {
+    /// Opens the UDP port in the namespace of `netdev`.
+    fn open(netdev: &Netdev) -> Result<Arc<Self>> {
+        let context = Arc::pin_init(
+            pin_init!(Self {
+                net: netdev.net_id(),
+                qps <- Table::new(),
+                drops: rx::Drops::new(),
+                sockets <- new_mutex!(None, "rrxe_sockets"),
+            }),
+            GFP_KERNEL,
+        )?;
+        let sockets = Sockets {
+            _v4: open_socket(netdev, Network::V4, &context).map_err(refusal)?,
+            _v6: match open_socket(netdev, Network::V6, &context) {
+                Err(OpenError::NoNetwork) => None,
+                socket => Some(socket.map_err(refusal)?),
+            },
+        };
+        *context.sockets.lock() = Some(sockets);
+        Ok(context)
+    }
+
+    /// Closes the UDP port. When this returns no packet is on its way to a QP.
+    fn close(&self) {
+        let sockets = self.sockets.lock().take();
+        drop(sockets);
+    }
+
+    /// Which namespace it is.
+    pub(crate) fn net(&self) -> NetId {
+        self.net
+    }
+}
+
+fn open_socket(
+    netdev: &Netdev,
+    network: Network,
+    context: &Arc<NetContext>,
+) -> Result<UdpSocket<NetContext>, OpenError> {
+    UdpSocket::open(netdev, network, UDP_PORT, context.clone())
+}
+
+/// Tells the administrator what users can't see from the error.
+fn refusal(error: OpenError) -> Error {
+    if matches!(error, OpenError::PortBusy) {
+        pr_err!("UDP port {UDP_PORT} of this network namespace is taken, perhaps by rdma_rxe\n");
+    }
+    error.to_error()
+}
+
+/// The namespaces that have devices.
+#[pin_data]
+pub(crate) struct Contexts {
+    #[pin]
+    users: Mutex<KVec<User>>,
+}
+
+struct User {
+    context: Arc<NetContext>,
+    /// Devices in it.
+    devices: usize,
+}
+
+impl Contexts {
+    /// None yet.
+    pub(crate) fn new() -> impl PinInit<Self> {
+        pin_init!(Self {
+            users <- new_mutex!(KVec::new(), "rrxe_contexts"),
+        })
+    }
+
+    /// The context of the namespace of `netdev`, for one more device. Process context; sleeps.
+    ///
+    /// # Errors
+    ///
+    /// `EADDRINUSE` when somebody has the UDP port, `ENOMEM`.
+    pub(crate) fn acquire(&self, netdev: &Netdev) -> Result<Arc<NetContext>> {
+        let mut users = self.users.lock();
+        let net = netdev.net_id();
+        if let Some(user) = users.iter_mut().find(|user| user.context.net == net) {
+            user.devices = user.devices.saturating_add(1);
+            return Ok(user.context.clone());
+        }
+        users.reserve(1, GFP_KERNEL)?;
+        let context = NetContext::open(netdev)?;
+        let user = User {
+            context: context.clone(),
+            devices: 1,
+        };
+        users.push(user, GFP_KERNEL)?;
+        Ok(context)
+    }
+
+    /// One device less in `context`. Closes the UDP port behind the last one. Process context;
+    /// sleeps.
+    pub(crate) fn release(&self, context: &Arc<NetContext>) {
+        let mut users = self.users.lock();
+        let Some(index) = users
+            .iter()
+            .position(|user| Arc::ptr_eq(&user.context, context))
+        else {
+            return;
+        };
+        let Some(user) = users.get_mut(index) else {
+            return;
+        };
+        user.devices = user.devices.saturating_sub(1);
+        if user.devices == 0 {
+            // Under the lock, so that nobody who comes now finds the port still in use.
+            context.close();
+            let _ = users.remove(index);
+        }
+    }
+}

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Where the packets of a QP go, and whose packets it takes.
+
+use kernel::{prelude::*, sync::Arc};
+use rdma::{
+    av::Av,
+    gid::Gid,
+    net::{
+        route::{source_port, Flow, Route},
+        skb::Endpoints,
+    },
+};
+use roce::{ids::Qpn, wire::UDP_PORT};
+
+use crate::link::Link;
+
+/// What the headers of all packets of a path have in common.
+pub(crate) struct Address {
+    pub(crate) source: Gid,
+    pub(crate) destination: Gid,
+    pub(crate) traffic_class: u8,
+    pub(crate) hop_limit: u8,
+    /// 20 bits.
+    pub(crate) flow_label: u32,
+    pub(crate) source_port: u16,
+}
+
+/// A way to a peer.
+///
+/// Owned by a QP, under its turn.
+pub(crate) struct Path {
+    link: Arc<Link>,
+    address: Address,
+    route: Option<Route>,
+}
+
+impl Path {
+    /// The way that `av` describes, from QP `local` to QP `remote`.
+    ///
+    /// All packets of one pair of QPs have one UDP source port, so that they stay in order; the
+    /// flow label, or else the pair, tells which (`rdma_get_udp_sport()`).
+    pub(crate) fn new(link: Arc<Link>, av: &Av, local: Qpn, remote: Qpn) -> Self {
+        Self {
+            link,
+            address: Address {
+                source: av.sgid,
+                destination: av.dgid,
+                traffic_class: av.traffic_class,
+                hop_limit: av.hop_limit,
+                flow_label: av.flow_label,
+                source_port: source_port(av.flow_label, local, remote),
+            },
+            route: None,
+        }
+    }
+
+    /// Whether a packet may have come this way: from exactly this peer to exactly this address.
+    pub(crate) fn allows(&self, endpoints: &Endpoints) -> bool {
+        endpoints.source == self.address.destination && endpoints.destination == self.address.source
+    }
+
+    /// Address and route; the latter is looked up anew when it is no longer valid. Any context;
+    /// doesn't sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ENODEV` when the network device is gone, and those of [`Route::lookup`].
+    pub(crate) fn resolve(&mut self) -> Result<(&Address, &Route)> {
+        if !self.route.as_ref().is_some_and(Route::is_valid) {
+            self.route = None;
+            self.route = Some(self.look_up()?);
+        }
+        let route = self.route.as_ref().ok_or(ENODEV)?;
+        Ok((&self.address, route))
+    }
+
+    fn look_up(&self) -> Result<Route> {
+        let netdev = self.link.netdev().ok_or(ENODEV)?;
+        let flow = Flow {
+            source: self.address.source,
+            destination: self.address.destination,
+            netdev_index: netdev.index(),
+            traffic_class: self.address.traffic_class,
+            flow_label: self.address.flow_label,
+            source_port: self.address.source_port,
+            destination_port: UDP_PORT,
+        };
+        Route::lookup(&netdev, &flow)
+    }
+}

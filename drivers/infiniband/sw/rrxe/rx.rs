@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! From the UDP socket to the QP.
+//!
+//! Whatever comes, nothing is answered and nothing allocated before a QP is found; what no QP wants
+//! is dropped and counted.
+
+use kernel::{
+    prelude::*,
+    sync::atomic::{ordering, Atomic},
+};
+use rdma::{
+    crc32::crc32_le,
+    mr::{Span, SpanFault},
+    net::skb::{Discard, IpHeader, RxSkb},
+};
+use roce::wire::{self, icrc::Icrc, packet::Packet, BTH_LEN, ICRC_LEN, MAX_HEADER};
+
+use crate::{netns::NetContext, qp::Qp};
+
+/// A packet with its headers decoded and its ICRC checked.
+pub(crate) struct RxPacket {
+    pub(crate) skb: RxSkb,
+    pub(crate) packet: Packet,
+    pub(crate) payload_offset: usize,
+}
+
+impl RxPacket {
+    /// Decodes the headers; the ICRC is the caller's business. What is no packet is freed.
+    ///
+    /// # Errors
+    ///
+    /// [`Discard::Malformed`].
+    pub(crate) fn decode(mut skb: RxSkb) -> Result<Self, Discard> {
+        let length = skb.len();
+        let decoded = match skb.header(MAX_HEADER) {
+            Some(header) => wire::decode(header, length).ok(),
+            None => None,
+        };
+        let Some(decoded) = decoded else {
+            skb.discard(Discard::Malformed);
+            return Err(Discard::Malformed);
+        };
+        Ok(Self {
+            skb,
+            packet: decoded.packet,
+            payload_offset: decoded.payload_offset,
+        })
+    }
+
+    /// The packet without what was found out about its headers.
+    pub(crate) fn into_skb(self) -> RxSkb {
+        self.skb
+    }
+
+    /// Copies payload from `offset` on until `span` is full.
+    ///
+    /// # Errors
+    ///
+    /// [`SpanFault::Range`] if there is less payload.
+    pub(crate) fn copy_payload(&self, offset: u32, span: &Span<'_>) -> Result<(), SpanFault> {
+        let start = self.locate(offset, span.len())?;
+        self.skb.copy_to_span(start, span)
+    }
+
+    /// Copies payload from `offset` on until `to` is full.
+    ///
+    /// # Errors
+    ///
+    /// [`SpanFault::Range`] if there is less payload.
+    pub(crate) fn read_payload(&self, offset: u32, to: &mut [u8]) -> Result<(), SpanFault> {
+        let start = self.locate(offset, to.len())?;
+        self.skb
+            .copy_to_slice(start, to)
+            .map_err(|_| SpanFault::Range)
+    }
+
+    /// Where `len` bytes at `offset` of the payload lie in the packet.
+    fn locate(&self, offset: u32, len: usize) -> Result<usize, SpanFault> {
+        let end = (offset as usize).saturating_add(len);
+        if end > self.packet.payload_len as usize {
+            return Err(SpanFault::Range);
+        }
+        Ok(self.payload_offset.saturating_add(offset as usize))
+    }
+
+    /// Checks the ICRC, unless the packet never left this host.
+    ///
+    /// # Errors
+    ///
+    /// [`Discard::Checksum`]; the packet is freed.
+    fn verify(mut self) -> Result<Self, Discard> {
+        if self.skb.is_trusted() {
+            return Ok(self);
+        }
+        if icrc_is_right(&mut self.skb).is_none() {
+            self.skb.discard(Discard::Checksum);
+            return Err(Discard::Checksum);
+        }
+        self.skb.trust();
+        Ok(self)
+    }
+}
+
+/// `None` unless the last four bytes are the ICRC of all before them and of the headers.
+fn icrc_is_right(skb: &mut RxSkb) -> Option<()> {
+    let covered = skb.len().checked_sub(ICRC_LEN)?;
+    let bth: [u8; BTH_LEN] = *skb.header(BTH_LEN)?.first_chunk()?;
+    let start = match skb.ip_header() {
+        IpHeader::V4(ip) => Icrc::start_v4(crc32_le, ip, skb.udp_header(), &bth),
+        IpHeader::V6(ip) => Icrc::start_v6(crc32_le, ip, skb.udp_header(), &bth),
+    };
+    let rest = covered.checked_sub(BTH_LEN)?;
+    let register = skb.crc32(start.register(), BTH_LEN, rest)?;
+    let mut icrc = [0; ICRC_LEN];
+    skb.copy_to_slice(covered, &mut icrc).ok()?;
+    (Icrc::resume(register).finish() == icrc).then_some(())
+}
+
+/// Takes in a packet from the wire. Softirq, under RCU.
+pub(crate) fn receive(context: &NetContext, skb: RxSkb) {
+    if let Err(why) = RxPacket::decode(skb).and_then(|packet| deliver(context, packet)) {
+        context.drops.count(why);
+    }
+}
+
+fn deliver(context: &NetContext, packet: RxPacket) -> Result<(), Discard> {
+    let mut packet = Some(packet);
+    let qpn = packet
+        .as_ref()
+        .map_or(0, |packet| packet.packet.bth.dest.get());
+    let delivered = context.qps.with(qpn, |qp| {
+        packet.take().map_or(Ok(()), |packet| {
+            Qp::receive(qp, packet.verify()?);
+            Ok(())
+        })
+    });
+    if let Some(packet) = packet {
+        packet.skb.discard(Discard::NoQueuePair);
+    }
+    delivered.unwrap_or(Err(Discard::NoQueuePair))
+}
+
+/// Counts of dropped packets by reason.
+pub(crate) struct Drops([Atomic<u64>; Discard::COUNT]);
+
+impl Drops {
+    /// All zero.
+    pub(crate) fn new() -> Self {
+        Self([const { Atomic::new(0) }; Discard::COUNT])
+    }
+
+    /// Counts one. Any context.
+    pub(crate) fn count(&self, why: Discard) {
+        if let Some(counter) = self.0.get(why as usize) {
+            counter.fetch_add(1, ordering::Relaxed);
+        }
+    }
+}

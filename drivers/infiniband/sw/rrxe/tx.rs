@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! From the QP to the network.
+
+use kernel::{prelude::*, sync::Arc};
+use rdma::{
+    crc32::crc32_le,
+    mr::Span,
+    net::{
+        credit::{Credit, Wake},
+        route::Route,
+        skb::{RxSkb, TxSkb, TRAILER_MAX},
+    },
+};
+use roce::wire::{
+    self,
+    icrc::{self, IPV4_LEN, IPV6_LEN, UDP_LEN},
+    packet::Packet,
+    BTH_LEN, ICRC_LEN, UDP_PORT,
+};
+
+use crate::path::{Address, Path};
+
+/// Payload up to this many bytes is copied: cheaper than keeping pages.
+const COPY_LIMIT: u32 = 512;
+
+/// The IP protocol number of UDP.
+const PROTOCOL_UDP: u8 = 17;
+
+/// The flags word of an IPv4 header: don't fragment.
+const DONT_FRAGMENT: u16 = 0x4000;
+
+/// A packet under construction: headers first, then payload in order, then it goes.
+///
+/// Whatever it lacks in the end (for want of memory), it is a lost packet, as on any network.
+pub(crate) struct Frame<'a> {
+    address: &'a Address,
+    route: &'a Route,
+    skb: TxSkb,
+    bth: [u8; BTH_LEN],
+    /// All payload lies in the linear part.
+    copies: bool,
+    /// Payload bytes still to come.
+    missing: usize,
+    pad: usize,
+}
+
+impl<'a> Frame<'a> {
+    /// Begins a packet on `path`. `None` if there is no route or no memory.
+    ///
+    /// # Context
+    ///
+    /// Bottom halves disabled.
+    pub(crate) fn new(path: &'a mut Path, packet: &Packet) -> Option<Self> {
+        let (address, route) = path.resolve().ok()?;
+        let link = if route.is_local() {
+            0
+        } else {
+            route.link_headroom()
+        };
+        let header = packet.encode();
+        let payload = packet.payload_len;
+        let copied = if payload <= COPY_LIMIT { payload } else { 0 };
+        let headroom = link.saturating_add(IPV6_LEN).saturating_add(UDP_LEN);
+        let linear = header.len().saturating_add(copied as usize);
+        let mut skb = TxSkb::new(headroom, linear.saturating_add(TRAILER_MAX))?;
+        skb.put(&header).ok()?;
+        Some(Self {
+            address,
+            route,
+            skb,
+            bth: *header.first_chunk()?,
+            copies: payload <= COPY_LIMIT,
+            missing: payload as usize,
+            pad: wire::pad(payload) as usize,
+        })
+    }
+
+    /// Whether the destination is on this host: then [`Self::into_local`] is the way.
+    pub(crate) fn is_local(&self) -> bool {
+        self.route.is_local()
+    }
+
+    /// Appends payload from registered memory, by reference where that pays.
+    pub(crate) fn append(&mut self, span: &Span<'_>) {
+        let appended = if self.copies {
+            self.skb.put_span(span)
+        } else {
+            self.skb.append(span, self.missing)
+        };
+        self.account(appended, span.len());
+    }
+
+    /// Appends a copy of `bytes` as payload.
+    pub(crate) fn copy(&mut self, bytes: &[u8]) {
+        let appended = if self.copies {
+            self.skb.put(bytes)
+        } else {
+            self.skb.append_copy(bytes, self.missing)
+        };
+        self.account(appended, bytes.len());
+    }
+
+    fn account(&mut self, appended: Result, len: usize) {
+        self.missing = match appended {
+            Ok(()) => self.missing.wrapping_sub(len),
+            // Never to be complete.
+            Err(_) => usize::MAX,
+        };
+    }
+
+    /// Sends the packet; it takes credit until it has left the host.
+    ///
+    /// # Context
+    ///
+    /// Bottom halves disabled.
+    ///
+    /// # Errors
+    ///
+    /// Any; the packet is lost.
+    pub(crate) fn send<W: Wake>(mut self, credit: &Arc<Credit<W>>) -> Result {
+        self.finish(Self::icrc)?;
+        self.skb.send(self.route, credit)
+    }
+
+    /// Turns the packet into one received from itself. It carries no ICRC. `None` if it is lost.
+    pub(crate) fn into_local(mut self) -> Option<RxSkb> {
+        self.finish(|_, _, _| Some([0; ICRC_LEN])).ok()?;
+        self.skb.into_rx(self.route.network()).ok()
+    }
+
+    /// Adds all that is still missing around headers and payload.
+    fn finish(
+        &mut self,
+        icrc: impl FnOnce(&Self, &IpHeader, &[u8; UDP_LEN]) -> Option<Icrc>,
+    ) -> Result {
+        if self.missing != 0 {
+            return Err(ENOMEM);
+        }
+        let tail = self.pad.saturating_add(ICRC_LEN);
+        let length = self.skb.len().saturating_add(tail).saturating_add(UDP_LEN);
+        let length = u16::try_from(length).map_err(|_| EINVAL)?;
+        let udp = self.address.udp_header(length);
+        let ip = self.address.ip_header(length);
+
+        let mut trailer = [0; TRAILER_MAX];
+        let icrc = icrc(self, &ip, &udp).ok_or(EFAULT)?;
+        let place = trailer.get_mut(self.pad..tail).ok_or(EINVAL)?;
+        place.copy_from_slice(&icrc);
+        self.skb.put_trailer(trailer.get(..tail).ok_or(EINVAL)?)?;
+        self.skb.push_udp(&udp)?;
+        match ip {
+            IpHeader::V4(ip) => self.skb.push_ip(&ip),
+            IpHeader::V6(ip) => self.skb.push_ip(&ip),
+        }
+    }
+
+    /// The ICRC of the packet without its trailer.
+    fn icrc(&self, ip: &IpHeader, udp: &[u8; UDP_LEN]) -> Option<Icrc> {
+        let start = match ip {
+            IpHeader::V4(ip) => icrc::Icrc::start_v4(crc32_le, ip, udp, &self.bth),
+            IpHeader::V6(ip) => icrc::Icrc::start_v6(crc32_le, ip, udp, &self.bth),
+        };
+        let register = self.skb.crc32(start.register(), BTH_LEN)?;
+        let mut icrc = icrc::Icrc::resume(register);
+        icrc.update(crc32_le, [0; 3].get(..self.pad)?);
+        Some(icrc.finish())
+    }
+}
+
+/// The bytes of an ICRC.
+type Icrc = [u8; ICRC_LEN];
+
+/// An IP header to send.
+enum IpHeader {
+    V4([u8; IPV4_LEN]),
+    V6([u8; IPV6_LEN]),
+}
+
+impl Address {
+    /// The header of a datagram of `length` bytes, header included. RoCEv2 has its own checksum.
+    fn udp_header(&self, length: u16) -> [u8; UDP_LEN] {
+        let [s0, s1] = self.source_port.to_be_bytes();
+        let [d0, d1] = UDP_PORT.to_be_bytes();
+        let [l0, l1] = length.to_be_bytes();
+        [s0, s1, d0, d1, l0, l1, 0, 0]
+    }
+
+    /// The header of a packet with `length` bytes of payload. The IP layer adds IPv4's checksum.
+    /// Since the packet is never fragmented, its identification is zero (RFC 6864 §4.1).
+    fn ip_header(&self, length: u16) -> IpHeader {
+        match (self.source.ipv4(), self.destination.ipv4()) {
+            (Some([s0, s1, s2, s3]), Some([d0, d1, d2, d3])) => {
+                let [l0, l1] = length.saturating_add(IPV4_LEN as u16).to_be_bytes();
+                let [f0, f1] = DONT_FRAGMENT.to_be_bytes();
+                IpHeader::V4([
+                    0x45,
+                    self.traffic_class,
+                    l0,
+                    l1,
+                    0,
+                    0,
+                    f0,
+                    f1,
+                    self.hop_limit,
+                    PROTOCOL_UDP,
+                    0,
+                    0,
+                    s0,
+                    s1,
+                    s2,
+                    s3,
+                    d0,
+                    d1,
+                    d2,
+                    d3,
+                ])
+            }
+            _ => {
+                let word =
+                    6 << 28 | u32::from(self.traffic_class) << 20 | self.flow_label & 0xf_ffff;
+                let mut header = [0; IPV6_LEN];
+                let (fields, addresses) = header.split_at_mut(8);
+                let [w0, w1, w2, w3] = word.to_be_bytes();
+                let [l0, l1] = length.to_be_bytes();
+                fields.copy_from_slice(&[w0, w1, w2, w3, l0, l1, PROTOCOL_UDP, self.hop_limit]);
+                let (source, destination) = addresses.split_at_mut(16);
+                source.copy_from_slice(&self.source.0);
+                destination.copy_from_slice(&self.destination.0);
+                IpHeader::V6(header)
+            }
+        }
+    }
+}
