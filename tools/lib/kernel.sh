@@ -33,8 +33,8 @@ kernel_init() {
 	toolbox_init
 	read -r RELEASE version packages <<<"$(kernel_choice)"
 	KERNEL=$RRXE_CACHE/kernel/$RELEASE-$({
-		echo "$RECIPE $version $packages $(toolbox_key)"
-		cat "$TOP/tools/lib/kernel-make"
+		echo "$RECIPE $version $packages"
+		cat "$TOOLBOX/compilers" "$TOP/tools/lib/kernel-make"
 	} | key)
 	say "kernel $RELEASE (Debian $version)"
 	# shellcheck disable=SC2086 # a list of words

@@ -51,12 +51,7 @@ apt_sources() {
 	done
 }
 
-toolbox_key() {
-	{
-		echo "$RECIPE $SUITE ${TOOLBOX_PACKAGES[*]}"
-		cat "$TOP/tools/lib/enter"
-	} | key
-}
+toolbox_key() { echo "$RECIPE $SUITE ${TOOLBOX_PACKAGES[*]}" | key; }
 
 # Install mmdebstrap, the one thing the host must have.
 need_mmdebstrap() {
@@ -83,6 +78,7 @@ toolbox_make() {
 	apt_sources "$mirror" "$aux/key.asc" >"$aux/sources"
 	logged toolbox retry toolbox_bootstrap "$dir" "$aux" "$mirror"
 	rm -rf "$aux"
+	dpkg-query --admindir="$dir/root/var/lib/dpkg" -W rustc rust-src bindgen gcc-14 >"$dir/compilers"
 	touch "$dir/complete"
 }
 
