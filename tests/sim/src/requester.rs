@@ -261,10 +261,11 @@ fn advance(side: &mut Side, una: u64) {
     let tx = &mut side.tx;
     if una > tx.una {
         tx.una = una;
-        tx.tries = u32::from(una < tx.sent);
+        // If it is still to be sent in the current round, that doesn't count as a retry.
+        tx.tries = u32::from(una < tx.cursor);
         tx.rnr_naks = 0;
         tx.rnr_until = tx.rnr_until.filter(|(_, ext)| *ext >= una);
-        tx.muddled = false;
+        tx.muddled = tx.rnr_until.is_some() || tx.nudged;
         if tx.cursor < una {
             tx.cursor = una;
         }

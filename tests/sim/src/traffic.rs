@@ -322,10 +322,13 @@ impl World {
 
     /// The application posts receives and work requests.
     pub(crate) fn app(&mut self, end: usize) -> Check {
-        if self.deadline.is_some() || self.rng.chance(self.swarm.recv_eagerness) {
+        // In ERR all is flushed at once, which is soon seen often enough.
+        let open = self.ends[end].side.state != QpState::Err || self.rng.chance(50);
+        let eager = open && self.rng.chance(self.swarm.recv_eagerness);
+        if self.deadline.is_some() || eager {
             self.replenish(end);
         }
-        if self.deadline.is_none() {
+        if self.deadline.is_none() && open {
             let burst = self.rng.below(u64::from(self.swarm.sq) + 1);
             for _ in 0..burst {
                 self.post(end);
