@@ -164,7 +164,11 @@ pub trait Provider: Sized + Send + Sync + 'static {
     fn modify_qp(qp: &Arc<Self::Qp>, change: &QpModify) -> Result;
 
     /// State and attributes.
-    fn query_qp(qp: &Arc<Self::Qp>) -> QpQuery;
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` once destroyed.
+    fn query_qp(qp: &Arc<Self::Qp>) -> Result<QpQuery>;
 
     /// Makes a queue pair inert.
     fn destroy_qp(qp: &Arc<Self::Qp>);

@@ -185,7 +185,7 @@ pub(super) unsafe extern "C" fn query<P: Provider>(
 ) -> c_int {
     from_result(|| {
         // SAFETY: The QP is alive while ib_core calls its operations.
-        let found = P::query_qp(unsafe { of::<P>(qp) });
+        let found = P::query_qp(unsafe { of::<P>(qp) })?;
         // SAFETY: ib_core passes attributes to fill.
         qp_attr::write(&found, unsafe { &mut *attr });
         // SAFETY: As above.

@@ -15,7 +15,15 @@ use rdma::{
     udata::UserCall,
 };
 
-use crate::{ah::Ah, cq::Cq, device::Device, mr::Mr, pd::Pd, qp::Qp, stats, THIS_MODULE};
+use crate::{
+    ah::Ah,
+    cq::Cq,
+    device::{self, Device},
+    mr::Mr,
+    pd::Pd,
+    qp::Qp,
+    stats, THIS_MODULE,
+};
 
 /// The rrxe provider.
 pub(crate) struct Rrxe;
@@ -29,7 +37,7 @@ impl Provider for Rrxe {
     type Qp = Qp;
     type Mr = Mr;
 
-    const FIRMWARE: &'static CStr = c"0.1.0";
+    const FIRMWARE: &'static CStr = device::VERSION_TEXT;
     const COUNTERS: &'static [CounterName] = &stats::NAMES;
 
     fn module() -> &'static ThisModule {
@@ -127,7 +135,7 @@ impl Provider for Rrxe {
         Qp::modify(qp, change)
     }
 
-    fn query_qp(qp: &Arc<Qp>) -> QpQuery {
+    fn query_qp(qp: &Arc<Qp>) -> Result<QpQuery> {
         qp.query()
     }
 

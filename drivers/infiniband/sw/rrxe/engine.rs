@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What runs when a QP has the turn: packets in, the clock, packets out, within a budget.
+
+use kernel::{
+    prelude::*,
+    sync::Arc,
+    time::{
+        hrtimer::{ArcHrTimerHandle, HrTimerPointer},
+        Delta,
+    },
+};
+use rdma::{av::Av, net::skb::Discard};
+use roce::{
+    host::{Count, RemoteAccess},
+    ids::Qpn,
+    qp::{Attrs, QpState, TransmitFault},
+    responder::Replay,
+    time::{Duration, Instant},
+    transmit::{Source, Transmit},
+};
+
+use crate::{
+    engine_host::{EngineHost, Upshot},
+    pd::Pd,
+    path::Path,
+    qp::{note_peer, Qp},
+    recv_queue::RecvQueue,
+    rx::RxPacket,
+    send_queue::SendQueue,
+    stats::Counter,
+    tx::Frame,
+};
+
+/// The engine with the storage that this host gives it.
+pub(crate) type Engine = roce::qp::Qp<KVVec<roce::qp::SendWqe>, KVVec<Replay>>;
+
+/// Packets taken in or sent in one turn; a QP with more to do runs again as a work item.
+const BUDGET: u32 = 128;
+
+/// How often a QP in the error state looks for receives posted since: stock librxe rings no bell.
+const ERROR_POLL: Duration = Duration(50_000_000);
+
+/// All that belongs to the holder of the turn.
+pub(crate) struct Core {
+    pub(crate) engine: Engine,
+    pub(crate) sq: SendQueue,
+    pub(crate) rq: RecvQueue,
+    pub(crate) pd: Arc<Pd>,
+    /// Where the peer is; known from RTR on.
+    pub(crate) path: Option<Path>,
+    /// The same as the verbs know it, for `query_qp`.
+    pub(crate) av: Option<Av>,
+    /// The timer, and when it fires.
+    pub(crate) timer: Option<(Instant, ArcHrTimerHandle<Qp>)>,
+}
+
+impl Core {
+    /// Runs the engine with its surroundings.
+    pub(crate) fn with_engine<R>(
+        &mut self,
+        qp: &Qp,
+        packet: Option<&RxPacket>,
+        upshot: &mut Upshot,
+        run: impl FnOnce(&mut Engine, &mut EngineHost<'_>) -> R,
+    ) -> R {
+        let mut host = EngineHost {
+            sq: &mut self.sq,
+            rq: &mut self.rq,
+            send_cq: &qp.send_cq,
+            recv_cq: &qp.recv_cq,
+            mrs: &qp.device.mrs,
+            pd: self.pd.id(),
+            qpn: qp.qpn.get(),
+            counters: &qp.device.counters,
+            packet,
+            upshot,
+        };
+        let result = run(&mut self.engine, &mut host);
+        self.fail_on_overflow(qp, upshot);
+        result
+    }
+
+    /// A CQ that lost a completion is in error, and with it the QPs that use it (IBTA 1.x §11.6.3.2).
+    fn fail_on_overflow(&mut self, qp: &Qp, upshot: &mut Upshot) {
+        if !core::mem::take(&mut upshot.overflow) || self.engine.state() == QpState::Err {
+            return;
+        }
+        let error = Attrs {
+            state: Some(QpState::Err),
+            ..Attrs::default()
+        };
+        upshot.events.insert(roce::host::Event::QpFatal);
+        let now = qp.now();
+        // To ERR is allowed from every state but RESET, where nothing completes.
+        let _ = self.with_engine(qp, None, upshot, |engine, host| {
+            engine.modify(now, &error, host)
+        });
+    }
+
+    /// One turn. `direct` is a packet that came in just now and follows those of the inbox.
+    pub(crate) fn run(&mut self, qp: &Arc<Qp>, direct: &mut Option<RxPacket>) -> Upshot {
+        let now = qp.now();
+        let mut upshot = Upshot::default();
+        let mut budget = BUDGET;
+        if self.engine.poll_timeout().is_some_and(|due| due <= now) {
+            self.with_engine(qp, None, &mut upshot, |engine, host| {
+                engine.handle_timeout(now, host);
+            });
+        }
+        loop {
+            let received = self.receive(qp, now, direct, &mut budget, &mut upshot);
+            let sent = self.transmit(qp, now, &mut budget, &mut upshot);
+            if budget == 0 || !(received || sent) {
+                break;
+            }
+        }
+        upshot.unfinished = budget == 0;
+        self.arm(qp, now, &mut upshot);
+        upshot
+    }
+
+    /// Takes in what lies in the inbox, then `direct`; whether there was anything.
+    fn receive(
+        &mut self,
+        qp: &Qp,
+        now: Instant,
+        direct: &mut Option<RxPacket>,
+        budget: &mut u32,
+        upshot: &mut Upshot,
+    ) -> bool {
+        let mut any = false;
+        while *budget > 0 {
+            let packet = match qp.inbox.pop() {
+                Some(skb) => RxPacket::decode(skb).ok(),
+                None => match direct.take() {
+                    Some(packet) => Some(packet),
+                    None => break,
+                },
+            };
+            any = true;
+            *budget = budget.wrapping_sub(1);
+            if let Some(packet) = packet {
+                self.take_in(qp, now, &packet, upshot);
+            }
+        }
+        any
+    }
+
+    fn take_in(&mut self, qp: &Qp, now: Instant, packet: &RxPacket, upshot: &mut Upshot) {
+        let counters = &qp.device.counters;
+        let endpoints = packet.skb.endpoints();
+        if !self.path.as_ref().is_some_and(|path| path.allows(&endpoints)) {
+            counters.count(Count::Dropped);
+            return;
+        }
+        counters.add(Counter::ReceivedPackets, 1);
+        counters.add(Counter::ReceivedBytes, u64::from(packet.packet.payload_len));
+        self.with_engine(qp, Some(packet), upshot, |engine, host| {
+            engine.handle_packet(now, &packet.packet, host);
+        });
+    }
+
+    /// Sends what the engine has and the credit allows; whether there was anything.
+    fn transmit(&mut self, qp: &Qp, now: Instant, budget: &mut u32, upshot: &mut Upshot) -> bool {
+        let mut any = false;
+        while *budget > 0 && qp.credit.available() {
+            let next = self.with_engine(qp, None, upshot, |engine, host| {
+                engine.poll_transmit(now, host)
+            });
+            let Some(transmit) = next else {
+                break;
+            };
+            any = true;
+            *budget = budget.wrapping_sub(1);
+            if let Err(fault) = self.send(qp, &transmit, upshot) {
+                self.with_engine(qp, None, upshot, |engine, host| {
+                    engine.transmit_failed(now, &transmit, fault, host);
+                });
+            }
+        }
+        any
+    }
+
+    /// Builds and sends one packet. For want of memory or queue space the packet is lost; only a
+    /// source that can't be resolved is an error.
+    fn send(
+        &mut self,
+        qp: &Qp,
+        transmit: &Transmit,
+        upshot: &mut Upshot,
+    ) -> Result<(), TransmitFault> {
+        let Some(path) = self.path.as_mut() else {
+            return Ok(());
+        };
+        let packet = &transmit.packet;
+        let counters = &qp.device.counters;
+        let Some(mut frame) = Frame::new(path, packet) else {
+            counters.count(Count::SendErr);
+            return Ok(());
+        };
+        let (pd, mrs, length) = (self.pd.id(), &qp.device.mrs, packet.payload_len);
+        match transmit.source {
+            Source::None => {}
+            Source::Send { slot, offset } => self
+                .sq
+                .gather(slot, offset, length, &mut frame, mrs, pd)
+                .map_err(TransmitFault::Local)?,
+            Source::Remote { rkey, va } => mrs
+                .with_remote(pd, rkey, va, length, RemoteAccess::Read, |span| {
+                    frame.append(&span);
+                })
+                .map_err(TransmitFault::Remote)?,
+        }
+        counters.add(Counter::SentPackets, 1);
+        counters.add(Counter::SentBytes, u64::from(length));
+        if frame.is_local() {
+            deliver_local(qp, frame, packet.bth.dest, upshot);
+        } else if frame.send(&qp.credit).is_err() {
+            counters.count(Count::SendErr);
+        }
+        Ok(())
+    }
+
+    /// Sees to it that the QP runs when the engine next wants it.
+    fn arm(&mut self, qp: &Arc<Qp>, now: Instant, upshot: &mut Upshot) {
+        let due = match self.engine.state() {
+            QpState::Err => Some(self.engine.poll_timeout().unwrap_or(now.after(ERROR_POLL))),
+            _ => self.engine.poll_timeout(),
+        };
+        let Some(due) = due else {
+            return;
+        };
+        if due <= now {
+            upshot.unfinished = true;
+            return;
+        }
+        // A timer that fires too early does no harm, and deadlines mostly move away.
+        if matches!(&self.timer, Some((at, _)) if *at > now && *at <= due) {
+            return;
+        }
+        self.timer = None;
+        let delay = i64::try_from(due.0.saturating_sub(now.0)).unwrap_or(i64::MAX);
+        let handle = qp.clone().start(Delta::from_nanos(delay));
+        self.timer = Some((due, handle));
+    }
+}
+
+/// Hands a frame to a QP of this host, without a network between.
+fn deliver_local(qp: &Qp, frame: Frame<'_>, dest: Qpn, upshot: &mut Upshot) {
+    let Some(skb) = frame.into_local() else {
+        return;
+    };
+    let Some(peer) = qp.net.qps.get(dest.get()) else {
+        return skb.discard(Discard::NoQueuePair);
+    };
+    match peer.inbox.push(skb) {
+        Ok(()) => note_peer(&mut upshot.peer, peer),
+        Err(skb) => skb.discard(Discard::Overflow),
+    }
+}

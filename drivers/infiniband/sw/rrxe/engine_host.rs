@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The surroundings of one engine while it runs: its queues, memory and completion queues.
+//!
+//! Nothing here calls back into ib_core: what is to be told to it (completion events, asynchronous
+//! events) is noted in [`Upshot`] and done by the caller after the turn.
+
+use kernel::{prelude::*, sync::Arc};
+use roce::{
+    host::{
+        AccessFault, Completions, Count, Event, Fetch, LocalAccess, Memory, RemoteAccess,
+    },
+    ids::Rkey,
+    wc::{RecvWc, SendWc, WcStatus},
+    wr::{AtomicOp, FlushKind, LocalOp, RecvSlot, RecvWr, SendSlot, SendWr},
+};
+
+use crate::{
+    cq::{Cq, Pushed},
+    mr::MrTable,
+    pd::PdId,
+    qp::Qp,
+    recv_queue::RecvQueue,
+    rx::RxPacket,
+    send_queue::SendQueue,
+    stats::Counters,
+};
+
+/// What is left to do when the turn is over.
+#[derive(Default)]
+pub(crate) struct Upshot {
+    /// The send CQ's consumer wants to be woken.
+    pub(crate) notify_send: bool,
+    /// The receive CQ's consumer wants to be woken.
+    pub(crate) notify_recv: bool,
+    /// A completion was refused: the QP must enter the error state.
+    pub(crate) overflow: bool,
+    /// Asynchronous events, one bit for each [`Event`].
+    pub(crate) events: Events,
+    /// A QP of this host that got packets.
+    pub(crate) peer: Option<Arc<Qp>>,
+    /// The engine stopped for its budget.
+    pub(crate) unfinished: bool,
+}
+
+/// A set of asynchronous events; each is raised at most once a turn.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Events(u8);
+
+impl Events {
+    const ALL: [Event; 6] = [
+        Event::CommEst,
+        Event::SqDrained,
+        Event::QpReqErr,
+        Event::QpAccessErr,
+        Event::QpFatal,
+        Event::LastWqeReached,
+    ];
+
+    fn bit(event: Event) -> u8 {
+        1 << match event {
+            Event::CommEst => 0,
+            Event::SqDrained => 1,
+            Event::QpReqErr => 2,
+            Event::QpAccessErr => 3,
+            Event::QpFatal => 4,
+            Event::LastWqeReached => 5,
+        }
+    }
+
+    pub(crate) fn insert(&mut self, event: Event) {
+        self.0 |= Self::bit(event);
+    }
+
+    /// The events of the set, in the order in which they make sense to a consumer.
+    pub(crate) fn iter(self) -> impl Iterator<Item = Event> {
+        Self::ALL
+            .into_iter()
+            .filter(move |event| self.0 & Self::bit(*event) != 0)
+    }
+}
+
+/// The surroundings. Lives for one call of the engine.
+pub(crate) struct EngineHost<'a> {
+    pub(crate) sq: &'a mut SendQueue,
+    pub(crate) rq: &'a mut RecvQueue,
+    pub(crate) send_cq: &'a Cq,
+    pub(crate) recv_cq: &'a Cq,
+    pub(crate) mrs: &'a MrTable,
+    pub(crate) pd: PdId,
+    pub(crate) qpn: u32,
+    pub(crate) counters: &'a Counters,
+    /// The packet being handled.
+    pub(crate) packet: Option<&'a RxPacket>,
+    pub(crate) upshot: &'a mut Upshot,
+}
+
+impl roce::host::SendQueue for EngineHost<'_> {
+    fn take_send(&mut self) -> Fetch<SendWr> {
+        self.sq.take()
+    }
+
+    fn retire_send(&mut self, slot: SendSlot) {
+        self.sq.retire(slot);
+    }
+
+    fn check_send(&mut self, slot: SendSlot, access: LocalAccess) -> Result<(), WcStatus> {
+        self.sq.check(slot, access, self.mrs, self.pd)
+    }
+
+    fn scatter_send(&mut self, slot: SendSlot, offset: u32) -> Result<(), WcStatus> {
+        match self.packet {
+            Some(packet) => self.sq.scatter(slot, offset, packet, self.mrs, self.pd),
+            None => Err(WcStatus::GeneralErr),
+        }
+    }
+
+    fn scatter_atomic(&mut self, slot: SendSlot, original: u64) -> Result<(), WcStatus> {
+        self.sq.scatter_word(slot, original, self.mrs, self.pd)
+    }
+
+    fn execute_local(&mut self, _slot: SendSlot, op: LocalOp) -> Result<(), WcStatus> {
+        match op {
+            LocalOp::Invalidate(lkey) => self
+                .mrs
+                .invalidate(self.pd, Rkey(lkey.0))
+                .map_err(|_| WcStatus::LocProtErr),
+            LocalOp::BindMw => Err(WcStatus::MwBindErr),
+            LocalOp::RegMr => Err(WcStatus::LocQpOpErr),
+        }
+    }
+}
+
+impl roce::host::RecvQueue for EngineHost<'_> {
+    fn take_recv(&mut self) -> Fetch<RecvWr> {
+        self.rq.take()
+    }
+
+    fn release_recv(&mut self, _slot: RecvSlot) {
+        self.rq.release();
+    }
+
+    fn scatter_recv(&mut self, _slot: RecvSlot, offset: u32) -> Result<(), WcStatus> {
+        match self.packet {
+            Some(packet) => self.rq.scatter(offset, packet, self.mrs, self.pd),
+            None => Err(WcStatus::GeneralErr),
+        }
+    }
+}
+
+impl Memory for EngineHost<'_> {
+    fn check_remote(
+        &mut self,
+        rkey: Rkey,
+        va: u64,
+        length: u32,
+        access: RemoteAccess,
+    ) -> Result<(), AccessFault> {
+        self.mrs
+            .with_remote(self.pd, rkey, va, length, access, |_| ())
+    }
+
+    fn write_remote(&mut self, rkey: Rkey, va: u64) -> Result<(), AccessFault> {
+        let packet = self.packet.ok_or(AccessFault::Failed)?;
+        let length = packet.packet.payload_len;
+        self.mrs
+            .with_remote(self.pd, rkey, va, length, RemoteAccess::Write, |span| {
+                packet.copy_payload(0, &span)
+            })?
+            .map_err(|_| AccessFault::Failed)
+    }
+
+    fn atomic_remote(&mut self, rkey: Rkey, va: u64, op: AtomicOp) -> Result<u64, AccessFault> {
+        self.mrs
+            .with_remote(self.pd, rkey, va, 8, RemoteAccess::Atomic, |span| {
+                span.atomic(op)
+            })?
+            .map_err(|_| AccessFault::Invalid)
+    }
+
+    fn atomic_write_remote(&mut self, rkey: Rkey, va: u64) -> Result<(), AccessFault> {
+        let packet = self.packet.ok_or(AccessFault::Failed)?;
+        let mut word = [0u8; 8];
+        packet
+            .read_payload(0, &mut word)
+            .map_err(|_| AccessFault::Failed)?;
+        self.mrs
+            .with_remote(self.pd, rkey, va, 8, RemoteAccess::Write, |span| {
+                span.atomic_store(u64::from_ne_bytes(word))
+            })?
+            .map_err(|_| AccessFault::Invalid)
+    }
+
+    fn flush_remote(
+        &mut self,
+        rkey: Rkey,
+        va: u64,
+        length: u32,
+        kind: FlushKind,
+    ) -> Result<(), AccessFault> {
+        // Memory of this host is visible and as durable as it gets once the stores are done, which
+        // happened in this very context.
+        self.check_remote(rkey, va, length, RemoteAccess::Flush(kind))
+    }
+
+    fn invalidate_remote(&mut self, rkey: Rkey) -> Result<(), AccessFault> {
+        self.mrs.invalidate(self.pd, rkey)
+    }
+}
+
+impl EngineHost<'_> {
+    fn pushed(pushed: Pushed, notify: &mut bool, overflow: &mut bool) {
+        match pushed {
+            Pushed::Quiet => {}
+            Pushed::Notify => *notify = true,
+            Pushed::Overflow => {
+                *notify = true;
+                *overflow = true;
+            }
+        }
+    }
+}
+
+impl Completions for EngineHost<'_> {
+    fn complete_send(&mut self, wc: SendWc) {
+        let pushed = self.send_cq.push_send(&wc, self.qpn);
+        Self::pushed(
+            pushed,
+            &mut self.upshot.notify_send,
+            &mut self.upshot.overflow,
+        );
+    }
+
+    fn complete_recv(&mut self, wc: RecvWc) {
+        let pushed = self.recv_cq.push_recv(&wc, self.qpn);
+        Self::pushed(
+            pushed,
+            &mut self.upshot.notify_recv,
+            &mut self.upshot.overflow,
+        );
+    }
+
+    fn raise(&mut self, event: Event) {
+        self.upshot.events.insert(event);
+    }
+
+    fn count(&mut self, what: Count) {
+        self.counters.count(what);
+    }
+}

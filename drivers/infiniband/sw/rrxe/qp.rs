@@ -1,0 +1,400 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Queue pairs: the verbs' side of them, and what happens after a turn.
+
+use kernel::{
+    impl_has_hr_timer, impl_has_work, new_work,
+    prelude::*,
+    sync::{Arc, ArcBorrow},
+    time::{
+        hrtimer::{HrTimer, HrTimerCallback, HrTimerCallbackContext, HrTimerRestart, RelativeSoftMode},
+        Monotonic,
+    },
+    workqueue::{Work, WorkItem},
+};
+use rdma::{
+    error::unsupported,
+    net::{
+        credit::{Credit, Wake},
+        skb::{Discard, SkbQueue},
+    },
+    qp::{QpCap, QpCreated, QpInit, QpModify, QpQuery, QpReply},
+    ring::Ring,
+    udata::UserCall,
+    upcall::QpUpcall,
+    workqueue::OwnedQueue,
+};
+use roce::{
+    ids::Qpn,
+    mtu::Mtu,
+    qp::{Attrs, Config, QpKind, QpState, SendWqe},
+    responder::Replay,
+    time::Instant,
+};
+
+use crate::{
+    cq::Cq,
+    device::Device,
+    engine::{Core, Engine},
+    engine_host::Upshot,
+    limits,
+    netns::NetContext,
+    path::Path,
+    provider::Rrxe,
+    recv_queue::RecvQueue,
+    rx::RxPacket,
+    send_queue::SendQueue,
+    sge,
+    turn::Turn,
+    wqe::SGE_SIZE,
+};
+
+/// Turns that one caller takes in a row, its own and those of local peers, before it leaves the rest
+/// to the work queue.
+const MAX_ROUNDS: u32 = 8;
+
+/// A queue pair.
+///
+/// Held by the verbs object, by the namespace's table of QPs until it is destroyed, and for a short
+/// while by whoever runs it.
+#[pin_data]
+pub(crate) struct Qp {
+    pub(crate) qpn: Qpn,
+    pub(crate) device: Arc<Device>,
+    pub(crate) net: Arc<NetContext>,
+    pub(crate) send_cq: Arc<Cq>,
+    pub(crate) recv_cq: Arc<Cq>,
+    pub(crate) credit: Arc<Credit<Waker>>,
+    #[pin]
+    pub(crate) inbox: SkbQueue,
+    upcall: QpUpcall,
+    queue: Arc<OwnedQueue>,
+    cap: QpCap,
+    signal_all: bool,
+    epoch: kernel::time::Instant<Monotonic>,
+    /// `None` once destroyed.
+    #[pin]
+    turn: Turn<Option<KBox<Core>>>,
+    #[pin]
+    timer: HrTimer<Self>,
+    #[pin]
+    work: Work<Self>,
+}
+
+impl_has_work! { impl HasWork<Self> for Qp { self.work } }
+
+impl_has_hr_timer! {
+    impl HasHrTimer<Self> for Qp {
+        mode: RelativeSoftMode<Monotonic>, field: self.timer
+    }
+}
+
+impl WorkItem for Qp {
+    type Pointer = Arc<Qp>;
+
+    fn run(this: Arc<Qp>) {
+        Qp::advance(&this, None);
+    }
+}
+
+impl HrTimerCallback for Qp {
+    type Pointer<'a> = Arc<Qp>;
+
+    fn run(this: ArcBorrow<'_, Qp>, _: HrTimerCallbackContext<'_, Qp>) -> HrTimerRestart {
+        // Not here: the holder of the turn cancels the timer, and would wait for this very function.
+        Qp::schedule(&this.into());
+        HrTimerRestart::NoRestart
+    }
+}
+
+/// Wakes a QP that waited for its packets to leave. It names the QP only, for packets may outlive it.
+pub(crate) struct Waker {
+    net: Arc<NetContext>,
+    qpn: Qpn,
+}
+
+impl Wake for Waker {
+    fn wake(&self) {
+        self.net.qps.with(self.qpn.get(), |qp| Qp::schedule(&qp.into()));
+    }
+}
+
+impl Qp {
+    /// Makes a QP in RESET and lets packets find it. Process context.
+    ///
+    /// # Errors
+    ///
+    /// `EOPNOTSUPP` for transports other than RC, `EINVAL` for capacities beyond the limits,
+    /// `ENOMEM`.
+    pub(crate) fn create(
+        device: &Arc<Device>,
+        init: QpInit<Rrxe>,
+        call: &UserCall<'_>,
+    ) -> Result<QpCreated<Self>> {
+        if init.kind != QpKind::Rc {
+            return Err(unsupported());
+        }
+        let cap = grant(&init.cap)?;
+        let send_size = SendQueue::element_size(cap.max_send_sge, cap.max_inline);
+        let recv_size = RecvQueue::element_size(cap.max_recv_sge);
+        let send_ring = Ring::new(call.mappings(), send_size, cap.max_send_wr.max(1))?;
+        let recv_ring = Ring::new(call.mappings(), recv_size, cap.max_recv_wr.max(1))?;
+        let cap = QpCap {
+            max_send_wr: send_ring.capacity(),
+            max_recv_wr: recv_ring.capacity(),
+            ..cap
+        };
+        let reply = QpReply {
+            rq: recv_ring.mmap_reply(),
+            sq: send_ring.mmap_reply(),
+        };
+        let sq = SendQueue::new(send_ring, cap.max_send_sge, cap.max_inline, init.signal_all)?;
+        let rq = RecvQueue::new(recv_ring, cap.max_recv_sge)?;
+        let net = device.link.context().clone();
+        let table = net.clone();
+        let place = table.qps.reserve_random(limits::QPN_RANGE)?;
+        let qpn = Qpn::new(place.id());
+        let waker = Waker {
+            net: net.clone(),
+            qpn,
+        };
+        let core = KBox::new(
+            Core {
+                engine: new_engine(init.kind, qpn, sq.window(), device.active_mtu())?,
+                sq,
+                rq,
+                pd: init.pd,
+                path: None,
+                av: None,
+                timer: None,
+            },
+            GFP_KERNEL_ACCOUNT,
+        )?;
+        let qp = Arc::pin_init(
+            try_pin_init!(Self {
+                qpn,
+                device: device.clone(),
+                net,
+                send_cq: init.send_cq,
+                recv_cq: init.recv_cq,
+                credit: Credit::new(limits::PACKETS_IN_FLIGHT, waker)?,
+                inbox <- SkbQueue::new(limits::INBOX),
+                upcall: init.upcall,
+                queue: device.queue.clone(),
+                cap,
+                signal_all: init.signal_all,
+                epoch: kernel::time::Instant::now(),
+                turn <- Turn::new(Some(core)),
+                timer <- HrTimer::new(),
+                work <- new_work!("Qp::work"),
+            }),
+            GFP_KERNEL_ACCOUNT,
+        )?;
+        place.publish(qp.clone());
+        Ok(QpCreated {
+            qp,
+            qpn,
+            cap,
+            reply,
+        })
+    }
+
+    /// The engine's clock: nanoseconds since the QP was made.
+    pub(crate) fn now(&self) -> Instant {
+        Instant(u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(0))
+    }
+
+    /// Carries out `modify_qp`: all or nothing. Process context.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for what the state table or the limits forbid.
+    pub(crate) fn modify(this: &Arc<Self>, change: &QpModify) -> Result {
+        this.check_limits(&change.attrs)?;
+        let mut upshot = Upshot::default();
+        this.modify_engine(change, &mut upshot)?;
+        this.conclude(&upshot);
+        Self::advance(this, None);
+        Ok(())
+    }
+
+    fn check_limits(&self, attrs: &Attrs) -> Result {
+        let too_wide = attrs.path_mtu.is_some_and(|mtu| mtu > self.device.active_mtu());
+        let reads = attrs.max_rd_atomic.max(attrs.max_dest_rd_atomic).unwrap_or(0);
+        if too_wide || u32::from(reads) > limits::MAX_RD_ATOMIC {
+            return Err(EINVAL);
+        }
+        Ok(())
+    }
+
+    fn modify_engine(&self, change: &QpModify, upshot: &mut Upshot) -> Result {
+        let mut turn = self.turn.wait();
+        let core = Option::as_mut(&mut turn).ok_or(EINVAL)?;
+        let now = self.now();
+        core.with_engine(self, None, upshot, |engine, host| {
+            engine.modify(now, &change.attrs, host)
+        })
+        .map_err(|_| EINVAL)?;
+        if core.engine.state() == QpState::Reset {
+            core.sq.reset();
+            core.rq.reset();
+            core.path = None;
+            core.av = None;
+            while self.inbox.pop().is_some() {}
+        }
+        if let Some(av) = change.av {
+            let remote = core.engine.attrs().settings.dest_qpn;
+            let link = self.device.link.clone();
+            core.path = Some(Path::new(link, &av, self.qpn, remote));
+            core.av = Some(av);
+        }
+        Ok(())
+    }
+
+    /// State and attributes. Process context.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` once destroyed.
+    pub(crate) fn query(&self) -> Result<QpQuery> {
+        let turn = self.turn.wait();
+        let core = turn.as_ref().ok_or(EINVAL)?;
+        Ok(QpQuery {
+            attrs: core.engine.attrs(),
+            av: core.av,
+            cap: self.cap,
+            signal_all: self.signal_all,
+        })
+    }
+
+    /// Takes the QP out of service for good. When this returns no packet, timer or process finds it
+    /// any more and no memory is touched on its behalf. Process context.
+    pub(crate) fn destroy(&self) {
+        drop(self.net.qps.remove(self.qpn.get()));
+        let core = self.turn.wait().take();
+        // Outside the lock: this waits for the timer and takes the rings away.
+        drop(core);
+        while self.inbox.pop().is_some() {}
+    }
+
+    /// The process posted send work requests, or wants what is there to be looked at.
+    pub(crate) fn doorbell(this: &Arc<Self>) {
+        Self::advance(this, None);
+    }
+
+    /// A packet for this QP came; its ICRC is right. Softirq.
+    pub(crate) fn receive(this: ArcBorrow<'_, Self>, packet: RxPacket) {
+        Self::advance(&this.into(), Some(packet));
+    }
+
+    /// Runs the engine, and those of local peers to which it sent packets.
+    fn advance(this: &Arc<Self>, direct: Option<RxPacket>) {
+        let mut peer = Self::take_turns(this, direct);
+        let mut rounds = MAX_ROUNDS;
+        while let Some(qp) = peer {
+            if rounds == 0 {
+                return Self::schedule(&qp);
+            }
+            rounds = rounds.wrapping_sub(1);
+            peer = Self::take_turns(&qp, None);
+        }
+    }
+
+    /// Runs the engine until it has nothing to do, its budget is spent, or another CPU has it.
+    /// Returns a local peer that got packets.
+    fn take_turns(this: &Arc<Self>, mut direct: Option<RxPacket>) -> Option<Arc<Self>> {
+        let mut peer = None;
+        let mut rounds = MAX_ROUNDS;
+        let mut run = |direct: &mut Option<RxPacket>| {
+            this.turn.advance(
+                |core| match core {
+                    Some(core) => core.run(this, direct),
+                    None => Upshot::default(),
+                },
+                |upshot| {
+                    this.conclude(&upshot);
+                    if let Some(other) = upshot.peer {
+                        note_peer(&mut peer, other);
+                    }
+                    rounds = rounds.saturating_sub(1);
+                    if upshot.unfinished || rounds == 0 {
+                        Self::schedule(this);
+                    }
+                    !(upshot.unfinished || rounds == 0)
+                },
+            );
+        };
+        run(&mut direct);
+        if let Some(packet) = direct {
+            // Somebody else has the turn, or it ended before its time.
+            if let Err(skb) = this.inbox.push(packet.into_skb()) {
+                skb.discard(Discard::Overflow);
+            }
+            run(&mut None);
+        }
+        peer
+    }
+
+    /// Tells ib_core what a turn brought about. No lock is held.
+    fn conclude(&self, upshot: &Upshot) {
+        if upshot.notify_send {
+            self.send_cq.notify();
+        }
+        if upshot.notify_recv && !(upshot.notify_send && Arc::ptr_eq(&self.send_cq, &self.recv_cq)) {
+            self.recv_cq.notify();
+        }
+        for event in upshot.events.iter() {
+            self.upcall.event(event);
+        }
+    }
+
+    /// Lets the work queue run the engine. Any context.
+    pub(crate) fn schedule(this: &Arc<Self>) {
+        // Already queued is as good: it has not run yet.
+        let _ = this.queue.enqueue(this.clone());
+    }
+}
+
+/// Remembers `other` as the peer to run; one that was remembered before runs as a work item.
+pub(crate) fn note_peer(peer: &mut Option<Arc<Qp>>, other: Arc<Qp>) {
+    if let Some(before) = peer.replace(other.clone()) {
+        if !Arc::ptr_eq(&before, &other) {
+            Qp::schedule(&before);
+        }
+    }
+}
+
+fn new_engine(kind: QpKind, qpn: Qpn, window: u32, port_mtu: Mtu) -> Result<Engine> {
+    let config = Config {
+        kind,
+        qpn,
+        has_srq: false,
+        port_mtu,
+    };
+    let window = KVVec::from_elem(SendWqe::default(), window as usize, GFP_KERNEL_ACCOUNT)?;
+    let replays = KVVec::from_elem(
+        Replay::default(),
+        limits::MAX_RD_ATOMIC as usize,
+        GFP_KERNEL_ACCOUNT,
+    )?;
+    Ok(Engine::new(config, window, replays))
+}
+
+/// What is granted of the capacities asked for: rounded up to what the WQEs hold anyway.
+fn grant(asked: &QpCap) -> Result<QpCap> {
+    if asked.max_send_wr > limits::MAX_QP_WR
+        || asked.max_recv_wr > limits::MAX_QP_WR
+        || asked.max_send_sge > limits::MAX_SGE
+        || asked.max_recv_sge > limits::MAX_SGE
+        || asked.max_inline > limits::MAX_INLINE
+    {
+        return Err(EINVAL);
+    }
+    let payload = sge::bytes(asked.max_send_sge).max(asked.max_inline as usize);
+    let sges = u32::try_from(payload / SGE_SIZE).unwrap_or(0);
+    Ok(QpCap {
+        max_send_sge: sges.clamp(asked.max_send_sge, limits::MAX_SGE),
+        max_inline: u32::try_from(payload).unwrap_or(limits::MAX_INLINE).min(limits::MAX_INLINE),
+        ..*asked
+    })
+}

@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The send queue of a QP: the mapped ring, and private copies of the WQEs in flight.
+//!
+//! A WQE is copied out of the ring once, when the engine takes it; the SGEs are kept here, under
+//! the WQE's place in the ring. Inline payload stays in the ring until the WQE is retired: it is
+//! payload only, nothing is decided by it, and the peer sees whatever the process left there.
+
+use kernel::prelude::*;
+use rdma::ring::Ring;
+use roce::{
+    host::{Fetch, LocalAccess},
+    wc::WcStatus,
+    wr::{SendOp, SendSlot, SendTail, SendWr},
+};
+
+use crate::{
+    limits,
+    mr::MrTable,
+    pd::PdId,
+    rx::RxPacket,
+    sge,
+    tx::Frame,
+    wqe::{flush_length, total_length, SendHeader, Sge, SEND_HEADER, SGE_SIZE},
+};
+
+/// What is kept of a WQE in flight besides what the engine keeps.
+#[derive(Clone, Copy, Default)]
+struct Particulars {
+    num_sge: u32,
+    /// The payload lies in the ring.
+    inline: bool,
+}
+
+/// The send queue.
+///
+/// # Invariants
+///
+/// At most `window` WQEs are taken and not yet retired, they follow one another in the ring, and
+/// `window` is a power of two that divides the number of slots; so `slot & (window - 1)` names the
+/// private copy of each without collision.
+pub(crate) struct SendQueue {
+    ring: Ring,
+    /// The next slot to take.
+    next: u32,
+    window: u32,
+    max_sge: u32,
+    max_inline: u32,
+    /// `sq_sig_type` was ALL: every request is signaled.
+    signal_all: bool,
+    particulars: KVVec<Particulars>,
+    /// `window` rows of `max_sge` SGEs.
+    sges: KVVec<Sge>,
+}
+
+impl SendQueue {
+    /// Bytes of a WQE with `max_sge` SGEs or `max_inline` bytes of inline payload.
+    pub(crate) fn element_size(max_sge: u32, max_inline: u32) -> usize {
+        SEND_HEADER.saturating_add(sge::bytes(max_sge).max(max_inline as usize))
+    }
+
+    /// The queue on `ring`. Process context.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn new(
+        ring: Ring,
+        max_sge: u32,
+        max_inline: u32,
+        signal_all: bool,
+    ) -> Result<Self> {
+        let window = ring.slots().min(limits::SEND_WINDOW);
+        let rows = (window as usize).saturating_mul(max_sge as usize);
+        Ok(Self {
+            next: 0,
+            window,
+            max_sge,
+            max_inline,
+            signal_all,
+            particulars: KVVec::from_elem(
+                Particulars::default(),
+                window as usize,
+                GFP_KERNEL_ACCOUNT,
+            )?,
+            sges: KVVec::from_elem(Sge::default(), rows, GFP_KERNEL_ACCOUNT)?,
+            ring,
+        })
+    }
+
+    /// How many WQEs may be in flight.
+    pub(crate) fn window(&self) -> u32 {
+        self.window
+    }
+
+    /// Forgets all that was posted: RESET.
+    pub(crate) fn reset(&mut self) {
+        self.next = self.ring.producer();
+        self.ring.publish_consumer(self.next);
+    }
+
+    /// Something is posted and not yet taken.
+    pub(crate) fn has_posted(&self) -> bool {
+        self.ring.producer() != self.next
+    }
+
+    /// Takes the next posted WQE.
+    pub(crate) fn take(&mut self) -> Fetch<SendWr> {
+        if !self.has_posted() {
+            return Fetch::Empty;
+        }
+        let slot = self.next;
+        self.next = self.ring.next(slot);
+        let mut raw = [0u8; SEND_HEADER];
+        self.ring.read_bytes(slot, 0, &mut raw);
+        let header = SendHeader::parse(&raw);
+        let length = self.keep_payload(slot, &raw, &header);
+        // The engine wants a well-formed request even with a verdict: it completes under its cookie.
+        let op = header.op.unwrap_or(SendOp::Send(SendTail::Plain));
+        let wr = SendWr {
+            slot: SendSlot(slot),
+            wr_id: header.wr_id,
+            op,
+            length: length.unwrap_or(0),
+            signaled: header.signaled || self.signal_all,
+            solicited: header.solicited,
+            fence: header.fence,
+        };
+        match header.op.and(length).and(check_length(&wr)) {
+            Ok(()) => Fetch::Wr(wr),
+            Err(status) => Fetch::Malformed(wr, status),
+        }
+    }
+
+    /// Copies the SGEs of a WQE and returns the length of its message.
+    fn keep_payload(
+        &mut self,
+        slot: u32,
+        raw: &[u8; SEND_HEADER],
+        header: &SendHeader,
+    ) -> Result<u32, WcStatus> {
+        let index = self.row(slot);
+        let max_sge = self.max_sge;
+        let Some(kept) = self.particulars.get_mut(index) else {
+            return Err(WcStatus::GeneralErr);
+        };
+        *kept = Particulars::default();
+        if matches!(header.op, Ok(SendOp::Flush(..))) {
+            return Ok(flush_length(raw));
+        }
+        if matches!(header.op, Ok(SendOp::Local(_))) {
+            return Ok(0);
+        }
+        if let Some(length) = header.inline {
+            kept.inline = true;
+            let takes_inline = !matches!(header.op, Ok(SendOp::Read(_) | SendOp::Atomic(..)));
+            return (takes_inline && length <= self.max_inline)
+                .then_some(length)
+                .ok_or(WcStatus::LocLenErr);
+        }
+        if header.num_sge > max_sge {
+            return Err(WcStatus::LocQpOpErr);
+        }
+        kept.num_sge = header.num_sge;
+        let row = self.sges.chunks_exact_mut(max_sge.max(1) as usize).nth(index);
+        let sges = row
+            .and_then(|row| row.get_mut(..header.num_sge as usize))
+            .unwrap_or_default();
+        read_sges(&self.ring, slot, SEND_HEADER, sges);
+        total_length(sges).ok_or(WcStatus::LocLenErr)
+    }
+
+    /// Gives the ring's slot back to the poster.
+    pub(crate) fn retire(&mut self, slot: SendSlot) {
+        self.ring.publish_consumer(self.ring.next(slot.0));
+    }
+
+    /// Checks key, range and permission of each SGE.
+    pub(crate) fn check(
+        &self,
+        slot: SendSlot,
+        access: LocalAccess,
+        mrs: &MrTable,
+        pd: PdId,
+    ) -> Result<(), WcStatus> {
+        sge::check(self.sges(slot), access, mrs, pd)
+    }
+
+    /// Copies the payload of `packet` to `offset` bytes into the message.
+    pub(crate) fn scatter(
+        &self,
+        slot: SendSlot,
+        offset: u32,
+        packet: &RxPacket,
+        mrs: &MrTable,
+        pd: PdId,
+    ) -> Result<(), WcStatus> {
+        sge::scatter(self.sges(slot), offset, packet, mrs, pd)
+    }
+
+    /// Stores an atomic's original value in host order.
+    pub(crate) fn scatter_word(
+        &self,
+        slot: SendSlot,
+        word: u64,
+        mrs: &MrTable,
+        pd: PdId,
+    ) -> Result<(), WcStatus> {
+        sge::scatter_bytes(self.sges(slot), &word.to_ne_bytes(), mrs, pd)
+    }
+
+    /// Appends `length` bytes at `offset` of the message to a frame.
+    pub(crate) fn gather(
+        &self,
+        slot: SendSlot,
+        offset: u32,
+        length: u32,
+        frame: &mut Frame<'_>,
+        mrs: &MrTable,
+        pd: PdId,
+    ) -> Result<(), WcStatus> {
+        if self.particulars(slot).inline {
+            return self.gather_inline(slot, offset, length, frame);
+        }
+        sge::walk(
+            self.sges(slot),
+            offset,
+            length,
+            LocalAccess::Read,
+            mrs,
+            pd,
+            |span, _| {
+                frame.append(span);
+                Ok(())
+            },
+        )
+    }
+
+    fn gather_inline(
+        &self,
+        slot: SendSlot,
+        offset: u32,
+        length: u32,
+        frame: &mut Frame<'_>,
+    ) -> Result<(), WcStatus> {
+        let mut bytes = [0u8; limits::MAX_INLINE as usize];
+        let bytes = bytes
+            .get_mut(..length as usize)
+            .ok_or(WcStatus::LocLenErr)?;
+        let start = SEND_HEADER.saturating_add(offset as usize);
+        self.ring.read_bytes(slot.0, start, bytes);
+        frame.copy(bytes);
+        Ok(())
+    }
+
+    fn row(&self, slot: u32) -> usize {
+        (slot & self.window.wrapping_sub(1)) as usize
+    }
+
+    fn particulars(&self, slot: SendSlot) -> Particulars {
+        self.particulars
+            .get(self.row(slot.0))
+            .copied()
+            .unwrap_or_default()
+    }
+
+    fn sges(&self, slot: SendSlot) -> &[Sge] {
+        let used = self.particulars(slot).num_sge as usize;
+        self.sges
+            .chunks_exact(self.max_sge.max(1) as usize)
+            .nth(self.row(slot.0))
+            .and_then(|row| row.get(..used))
+            .unwrap_or_default()
+    }
+}
+
+/// Lengths that follow from the operation rather than from the buffers.
+fn check_length(wr: &SendWr) -> Result<(), WcStatus> {
+    match wr.op {
+        SendOp::Atomic(..) | SendOp::AtomicWrite(_) if wr.length != 8 => Err(WcStatus::LocLenErr),
+        _ => Ok(()),
+    }
+}
+
+/// Copies SGEs out of a WQE, each word once.
+pub(crate) fn read_sges(ring: &Ring, slot: u32, at: usize, sges: &mut [Sge]) {
+    for (index, sge) in sges.iter_mut().enumerate() {
+        let mut raw = [0u8; SGE_SIZE];
+        let offset = index.saturating_mul(SGE_SIZE).saturating_add(at);
+        ring.read_bytes(slot, offset, &mut raw);
+        *sge = Sge::parse(&raw);
+    }
+}

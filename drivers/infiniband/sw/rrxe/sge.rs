@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Walks of scatter/gather lists: each piece is looked up, checked and used at once.
+//!
+//! Keys are resolved at every use: a region deregistered in the meantime is simply no longer there.
+
+use rdma::mr::Span;
+use roce::{host::LocalAccess, wc::WcStatus};
+
+use crate::{
+    mr::MrTable,
+    pd::PdId,
+    rx::RxPacket,
+    wqe::{Sge, SGE_SIZE},
+};
+
+/// Bytes of `count` SGEs in a WQE.
+pub(crate) const fn bytes(count: u32) -> usize {
+    SGE_SIZE.saturating_mul(count as usize)
+}
+
+/// Checks key, range and permission of every SGE that isn't empty.
+pub(crate) fn check(
+    sges: &[Sge],
+    access: LocalAccess,
+    mrs: &MrTable,
+    pd: PdId,
+) -> Result<(), WcStatus> {
+    for sge in sges.iter().filter(|sge| sge.length != 0) {
+        mrs.with_local(pd, sge.lkey, sge.addr, sge.length, access, |_| ())
+            .map_err(|_| WcStatus::LocProtErr)?;
+    }
+    Ok(())
+}
+
+/// Calls `visit` with each span of the `length` bytes at `offset`, and its distance from `offset`.
+///
+/// # Errors
+///
+/// `LocProtErr` when a key, range or permission is wrong, `LocLenErr` when the list is too short,
+/// and what `visit` returns.
+pub(crate) fn walk(
+    sges: &[Sge],
+    offset: u32,
+    length: u32,
+    access: LocalAccess,
+    mrs: &MrTable,
+    pd: PdId,
+    mut visit: impl FnMut(&Span<'_>, u32) -> Result<(), WcStatus>,
+) -> Result<(), WcStatus> {
+    let mut skip = offset;
+    let mut done = 0u32;
+    for sge in sges {
+        let left = length.wrapping_sub(done);
+        if left == 0 {
+            break;
+        }
+        if skip >= sge.length {
+            skip = skip.wrapping_sub(sge.length);
+            continue;
+        }
+        let piece = sge.length.wrapping_sub(skip).min(left);
+        let addr = sge.addr.wrapping_add(u64::from(skip));
+        mrs.with_local(pd, sge.lkey, addr, piece, access, |span| visit(&span, done))
+            .map_err(|_| WcStatus::LocProtErr)??;
+        skip = 0;
+        done = done.wrapping_add(piece);
+    }
+    (done == length).then_some(()).ok_or(WcStatus::LocLenErr)
+}
+
+/// Copies the payload of `packet` to `offset` bytes into the list.
+pub(crate) fn scatter(
+    sges: &[Sge],
+    offset: u32,
+    packet: &RxPacket,
+    mrs: &MrTable,
+    pd: PdId,
+) -> Result<(), WcStatus> {
+    let length = packet.packet.payload_len;
+    walk(
+        sges,
+        offset,
+        length,
+        LocalAccess::Write,
+        mrs,
+        pd,
+        |span, done| packet.copy_payload(done, span).map_err(|_| WcStatus::LocProtErr),
+    )
+}
+
+/// Copies a few bytes to the start of the list.
+pub(crate) fn scatter_bytes(
+    sges: &[Sge],
+    bytes: &[u8],
+    mrs: &MrTable,
+    pd: PdId,
+) -> Result<(), WcStatus> {
+    let length = u32::try_from(bytes.len()).map_err(|_| WcStatus::LocLenErr)?;
+    walk(
+        sges,
+        0,
+        length,
+        LocalAccess::Write,
+        mrs,
+        pd,
+        |span, done| {
+            let from = done as usize;
+            let piece = bytes
+                .get(from..from.saturating_add(span.len()))
+                .ok_or(WcStatus::LocLenErr)?;
+            span.copy_from_slice(0, piece).map_err(|_| WcStatus::LocProtErr)
+        },
+    )
+}

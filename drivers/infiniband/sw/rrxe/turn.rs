@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Who runs an engine: whoever gets the turn.
+//!
+//! A doorbell, a packet in softirq, a timer or a work item wants the engine to advance. Each leaves
+//! what it has where the engine finds it (a ring, the inbox, the clock), and calls
+//! [`Turn::advance`]. If another CPU has the turn, that one will see the wish before it is through;
+//! so nobody waits, and no wish is lost.
+//!
+//! # Context
+//!
+//! Any context up to softirq. The body runs with bottom halves disabled and must not sleep.
+
+use kernel::{
+    prelude::*,
+    sync::{
+        atomic::{ordering, Atomic},
+        barrier::smp_mb,
+    },
+};
+use rdma::{
+    new_bh_spinlock,
+    sync::{BhSpinLock, BhSpinLockGuard},
+};
+
+/// An engine and the right to run it.
+#[pin_data]
+pub(crate) struct Turn<T> {
+    /// Something was left to do since the holder last looked.
+    wanted: Atomic<bool>,
+    #[pin]
+    engine: BhSpinLock<T>,
+}
+
+impl<T: Unpin> Turn<T> {
+    /// A turn that nobody has.
+    pub(crate) fn new(engine: T) -> impl PinInit<Self> {
+        pin_init!(Self {
+            wanted: Atomic::new(false),
+            engine <- new_bh_spinlock!(engine, "rrxe_qp_engine"),
+        })
+    }
+
+    /// Waits for the turn. Process context only: what must not be refused, as `modify_qp`.
+    ///
+    /// Wishes of others stay: call [`Self::advance`] after the guard is dropped.
+    pub(crate) fn wait(&self) -> BhSpinLockGuard<'_, T> {
+        self.engine.lock()
+    }
+
+    /// Runs `body` with the turn until no wish is left, and `after` with its result each time,
+    /// without the turn. Returns at once when somebody else has the turn: they will run for us.
+    ///
+    /// `after` returns whether to go on; when it declines, it has arranged for a later call.
+    pub(crate) fn advance<R>(
+        &self,
+        mut body: impl FnMut(&mut T) -> R,
+        mut after: impl FnMut(R) -> bool,
+    ) {
+        // Full ordering: what was left to do is visible before the wish, and the wish before the
+        // attempt at the lock below. With the barrier after the unlock, either the attempt succeeds
+        // or the holder sees the wish.
+        self.wanted.xchg(true, ordering::Full);
+        loop {
+            let Some(mut engine) = self.engine.try_lock() else {
+                return;
+            };
+            // Fully ordered before the body looks for work: a wish made later is seen below.
+            self.wanted.xchg(false, ordering::Full);
+            let result = body(&mut engine);
+            drop(engine);
+            if !after(result) {
+                return;
+            }
+            smp_mb();
+            if !self.wanted.load(ordering::Relaxed) {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A work queue of one's own, for work items whose code must not outlive the module.
+//!
+//! The kernel crate offers the shared queues only. Their items can't be waited for as a whole, and
+//! a module must wait for its own before its code goes away.
+
+use core::{ops::Deref, ptr::NonNull};
+use kernel::{
+    bindings,
+    prelude::*,
+    str::CStr,
+    workqueue::Queue,
+};
+
+/// A work queue that runs its items in softirq (`WQ_BH`), on the CPU that queued them.
+///
+/// # Invariants
+///
+/// The pointer came from `alloc_workqueue()` and is destroyed only when this is dropped.
+pub struct OwnedQueue(NonNull<bindings::workqueue_struct>);
+
+// SAFETY: The C API of work queues may be used from any thread; `OwnedQueue` owns the pointer.
+unsafe impl Send for OwnedQueue {}
+// SAFETY: As above: queueing and flushing synchronize inside.
+unsafe impl Sync for OwnedQueue {}
+
+impl OwnedQueue {
+    /// Makes a queue; `name` is for humans. Process context.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub fn new_bh(name: &'static CStr) -> Result<Self> {
+        let flags = bindings::wq_flags_WQ_BH | bindings::wq_flags_WQ_PERCPU;
+        // SAFETY: The format takes one string, which is NUL-terminated and lives for ever.
+        let raw = unsafe {
+            bindings::alloc_workqueue_noprof(c"%s".as_char_ptr(), flags, 0, name.as_char_ptr())
+        };
+        // INVARIANT: The queue was just made and nobody else has the pointer.
+        NonNull::new(raw).map(Self).ok_or(ENOMEM)
+    }
+
+    /// Waits until all items queued so far have run. Process context; not from an item.
+    pub fn flush(&self) {
+        // SAFETY: The queue is alive by the type invariant.
+        unsafe { bindings::__flush_workqueue(self.0.as_ptr()) }
+    }
+}
+
+impl Deref for OwnedQueue {
+    type Target = Queue;
+
+    fn deref(&self) -> &Queue {
+        // SAFETY: The queue is alive as long as `self` by the type invariant.
+        unsafe { Queue::from_raw(self.0.as_ptr()) }
+    }
+}
+
+impl Drop for OwnedQueue {
+    /// Waits for all items. Process context; not from an item.
+    fn drop(&mut self) {
+        // SAFETY: The queue is alive by the type invariant, and nobody can use it any more.
+        unsafe { bindings::destroy_workqueue(self.0.as_ptr()) }
+    }
+}
