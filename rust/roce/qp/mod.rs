@@ -6,36 +6,6 @@
 //! [`Requester`] owns the send queue's progress, the [`Responder`] the receive queue's. A side
 //! never changes the state: it reports [`Outcome::Fatal`] and [`Qp`] acts on it.
 //!
-//! # What `Qp` expects of the responder
-//!
-//! ```text
-//! impl<R: Slots<Replay>> Responder<R> {
-//!     /// In RESET: nothing pending.
-//!     fn new(replays: R) -> Self;
-//!     /// The storage's size: the largest max_dest_rd_atomic that `modify` accepts.
-//!     fn capacity(&self) -> usize;
-//!     /// INIT → RTR. (Settings may change later, in RTS and SQD: read them from the context.)
-//!     fn start(&mut self, rq_psn: Psn);
-//!     /// For query_qp: the next expected PSN.
-//!     fn rq_psn(&self) -> Psn;
-//!     /// A request (any body but Ack, AtomicAck, ReadResponse, Cnp), in RTR, RTS, SQD or SQE; its service
-//!     /// already matches the QP's kind. Raises its own events (QpReqErr, QpAccessErr) and completes
-//!     /// a held receive in error before it returns Fatal; keeps the NAK for poll_transmit.
-//!     fn handle_request<H: Host>(&mut self, now: Instant, packet: &Packet, context: &Context, host: &mut H) -> Outcome;
-//!     /// The next ACK, NAK, atomic answer or READ response packet. Also called in ERR, where only
-//!     /// the fatal NAK may still come.
-//!     fn poll_transmit<H: Host>(&mut self, context: &Context, host: &mut H) -> Option<Transmit>;
-//!     /// The host could not read the memory under a READ response that poll_transmit returned.
-//!     fn transmit_failed<H: Host>(&mut self, transmit: &Transmit, fault: AccessFault, context: &Context, host: &mut H) -> Outcome;
-//!     /// The QP enters ERR: a held receive completes as WrFlushErr; nothing but a fatal NAK stays pending.
-//!     fn fail<H: Host>(&mut self, context: &Context, host: &mut H);
-//!     /// In ERR, QPs without SRQ only: takes and flushes at most `budget` receives; true if it stopped for the budget.
-//!     fn flush_recv<H: Host>(&mut self, context: &Context, host: &mut H, budget: u32) -> bool;
-//!     /// To RESET: releases a held receive without a completion and forgets everything.
-//!     fn reset<H: Host>(&mut self, host: &mut H);
-//! }
-//! ```
-//!
 //! `Qp` raises `CommEst` and `LastWqeReached` itself and counts packets that it drops.
 
 pub mod attr;
@@ -186,9 +156,7 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
             }
             _ => {
                 self.establish(host);
-                let outcome = self
-                    .responder
-                    .handle_request(now, packet, &self.context, host);
+                let outcome = self.responder.handle_request(packet, &self.context, host);
                 (Side::Responder, outcome)
             }
         };
@@ -224,11 +192,9 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
                 self.responder.poll_transmit(&self.context, host)
             }
             State::Err => {
-                let nak = self.responder.poll_transmit(&self.context, host);
-                if nak.is_none() {
-                    self.flush(host);
-                }
-                nak
+                self.flush(host);
+                // Answers that were due before the NAK that broke the QP, and that NAK.
+                self.responder.poll_transmit(&self.context, host)
             }
         }
     }
@@ -262,9 +228,7 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
                 (Side::Requester, Outcome::Continue)
             }
             (Source::Remote { .. }, TransmitFault::Remote(fault)) if self.state.receives() => {
-                let outcome = self
-                    .responder
-                    .transmit_failed(transmit, fault, &self.context, host);
+                let outcome = self.responder.transmit_failed(transmit, fault, host);
                 (Side::Responder, outcome)
             }
             _ => return,

@@ -9,10 +9,8 @@ use super::attr::{Attrs, ModifyError, QpKind, QpState};
 use crate::host::{AccessFault, Count, Event, Fetch};
 use crate::ids::{Pkey, Qkey, Qpn};
 use crate::psn::Psn;
-use crate::testing::{
-    connected, drain, qp, to_init, to_rtr, to_rts, MockHost, TestQp, BASE, RKEY,
-};
 use crate::qp::TransmitFault;
+use crate::testing::{connected, drain, qp, to_init, to_rtr, to_rts, MockHost, TestQp, BASE, RKEY};
 use crate::time::Instant;
 use crate::wc::WcStatus::{self, LocProtErr, LocQpOpErr, Success, WrFlushErr};
 use crate::wire::packet::{Aeth, Body, Bth, NakCode, Packet, Reth, SendPart, Service, Syndrome};

@@ -25,7 +25,6 @@ use crate::host::{AccessFault, Count, Event, Fetch, Host};
 use crate::ids::Qpn;
 use crate::psn::Psn;
 use crate::qp::{Context, Outcome, QpKind, Slots};
-use crate::time::Instant;
 use crate::wc::{RecvExtra, RecvWc, WcOpcode, WcStatus};
 use crate::wire::packet::{Body, NakCode, Packet, SendPart, WritePart};
 use crate::wr::RecvWr;
@@ -153,7 +152,6 @@ impl<R: Slots<Replay>> Responder<R> {
     /// was raised; the NAK waits for [`Self::poll_transmit`].
     pub(crate) fn handle_request<H: Host>(
         &mut self,
-        _now: Instant,
         packet: &Packet,
         context: &Context,
         host: &mut H,
@@ -284,15 +282,15 @@ impl<R: Slots<Replay>> Responder<R> {
     /// Tells the owner that a request broke the QP: by the receive WQE in use, or by an event
     /// (§9.9.3).
     fn report<H: Host>(&mut self, code: NakCode, context: &Context, host: &mut H) {
-        let (status, event) = match code {
-            NakCode::RemoteAccess => (WcStatus::LocAccessErr, Event::QpAccessErr),
-            NakCode::RemoteOperational => (WcStatus::LocQpOpErr, Event::QpFatal),
-            _ => (WcStatus::RemInvReqErr, Event::QpReqErr),
+        let status = match code {
+            NakCode::RemoteAccess => WcStatus::LocAccessErr,
+            NakCode::RemoteOperational => WcStatus::LocQpOpErr,
+            _ => WcStatus::RemInvReqErr,
         };
         if self.held.is_some() {
             self.abandon_held(status, context, host);
         } else {
-            host.raise(event);
+            host.raise(event(code));
         }
     }
 
@@ -404,6 +402,15 @@ fn abandon<H: Host>(wr: RecvWr, status: WcStatus, context: &Context, host: &mut 
         solicited: false,
         grh: false,
     });
+}
+
+/// What the owner of a QP hears when a request without a receive WQE breaks it.
+fn event(code: NakCode) -> Event {
+    match code {
+        NakCode::RemoteAccess => Event::QpAccessErr,
+        NakCode::RemoteOperational => Event::QpFatal,
+        _ => Event::QpReqErr,
+    }
 }
 
 /// The answer to this request is kept in the ring, and acknowledges what came before.

@@ -3,7 +3,7 @@
 //! Turning what is due into packets, one at a time.
 
 use super::replay::{Pending, Recorded, Sent, Stream};
-use super::{nak_code, Answer, Refusal, Replay, Responder};
+use super::{event, nak_code, Answer, Refusal, Replay, Responder};
 use crate::host::{AccessFault, Count, Host};
 use crate::ids::Pkey;
 use crate::psn::Psn;
@@ -46,7 +46,6 @@ impl<R: Slots<Replay>> Responder<R> {
         &mut self,
         transmit: &Transmit,
         fault: AccessFault,
-        context: &Context,
         host: &mut H,
     ) -> Outcome {
         let psn = transmit.packet.bth.psn;
@@ -63,7 +62,7 @@ impl<R: Slots<Replay>> Responder<R> {
         }
         self.ring.cancel();
         self.answer = Answer::Refused(psn, code);
-        self.report(code, context, host);
+        host.raise(event(code));
         Outcome::Fatal
     }
 

@@ -18,7 +18,6 @@ use crate::ids::{Pkey, Qpn};
 use crate::mtu::Mtu;
 use crate::psn::Psn;
 use crate::qp::{Config, Context, Outcome, QpKind, RemoteRights, Settings};
-use crate::time::Instant;
 use crate::transmit::{Source, Transmit};
 use crate::wc::{RecvExtra, RecvWc, WcOpcode, WcStatus};
 use crate::wire::packet::{
@@ -119,7 +118,7 @@ impl Bench {
     fn hand_in(&mut self, packet: &Packet) -> Outcome {
         self.host.payload = vec![0xab; usize::try_from(packet.payload_len).unwrap()];
         self.responder
-            .handle_request(Instant(0), packet, &self.context, &mut self.host)
+            .handle_request(packet, &self.context, &mut self.host)
     }
 
     /// Hands in a packet with the peer's next PSN, which moves on by one.
@@ -143,6 +142,24 @@ impl Bench {
         outcome
     }
 
+    /// [`Self::request`] that the QP survives.
+    fn pass(&mut self, body: Body, payload_len: u32) {
+        let outcome = self.request(body, payload_len);
+        assert_eq!(outcome, Outcome::Continue, "{body:?} of {payload_len}");
+    }
+
+    /// [`Self::request_at`] that the QP survives.
+    fn pass_at(&mut self, psn: Psn, body: Body, payload_len: u32) {
+        let outcome = self.request_at(psn, body, payload_len);
+        assert_eq!(outcome, Outcome::Continue, "{body:?} of {payload_len}");
+    }
+
+    /// [`Self::read`] that the QP survives.
+    fn pass_read(&mut self, offset: u64, length: u32) {
+        let outcome = self.read(offset, length);
+        assert_eq!(outcome, Outcome::Continue, "READ of {length}");
+    }
+
     fn poll(&mut self) -> Option<Transmit> {
         self.responder.poll_transmit(&self.context, &mut self.host)
     }
@@ -158,7 +175,7 @@ impl Bench {
 
     fn fail_transmit(&mut self, transmit: &Transmit, fault: crate::host::AccessFault) -> Outcome {
         self.responder
-            .transmit_failed(transmit, fault, &self.context, &mut self.host)
+            .transmit_failed(transmit, fault, &mut self.host)
     }
 
     /// The receive completions since the last call.

@@ -28,7 +28,7 @@ fn responses_are_cut_to_the_mtu() {
         ),
     ] {
         let mut bench = Bench::new(QpKind::Rc);
-        assert_eq!(bench.read(0, length), Outcome::Continue);
+        bench.pass_read(0, length);
         assert_eq!(bench.answers(), responses, "{length} bytes");
         assert_eq!(bench.responder.rq_psn(), bench.psn);
     }
@@ -38,20 +38,20 @@ fn responses_are_cut_to_the_mtu() {
 fn an_empty_read_needs_no_key() {
     let mut bench = Bench::new(QpKind::Rc);
     bench.host.fault = Some(AccessFault::Denied);
-    assert_eq!(bench.read(0, 0), Outcome::Continue);
+    bench.pass_read(0, 0);
     assert_eq!(bench.answers(), [Said::Read(0xff_fffe, Part::Only, 0, 0)]);
 }
 
 #[test]
 fn later_acknowledgements_wait_and_earlier_ones_are_covered() {
     let mut bench = Bench::starting(QpKind::Rc, 10);
-    bench.request(write_only(0, 8), 8);
-    bench.read(0, 2 * MTU);
-    bench.request(write_only(0, 8), 8);
+    bench.pass(write_only(0, 8), 8);
+    bench.pass_read(0, 2 * MTU);
+    bench.pass(write_only(0, 8), 8);
     assert_eq!(bench.poll_said(), Some(Said::Read(11, Part::First, 0, MTU)));
-    bench.request(write_only(0, 8), 8);
+    bench.pass(write_only(0, 8), 8);
     bench.psn = bench.psn.next();
-    bench.request(write_only(0, 8), 8);
+    bench.pass(write_only(0, 8), 8);
     assert_eq!(
         bench.answers(),
         [
@@ -64,11 +64,11 @@ fn later_acknowledgements_wait_and_earlier_ones_are_covered() {
 #[test]
 fn a_replay_may_be_a_part() {
     let mut bench = Bench::new(QpKind::Rc);
-    bench.read(64, 3 * MTU + 100);
+    bench.pass_read(64, 3 * MTU + 100);
     bench.answers();
     let psn = Psn::new(0);
     // The end.
-    bench.request_at(psn, read(64 + 2048, MTU + 100), 0);
+    bench.pass_at(psn, read(64 + 2048, MTU + 100), 0);
     assert_eq!(
         bench.answers(),
         [
@@ -77,28 +77,28 @@ fn a_replay_may_be_a_part() {
         ]
     );
     // A piece.
-    bench.request_at(psn, read(64 + 2048, 10), 0);
+    bench.pass_at(psn, read(64 + 2048, 10), 0);
     assert_eq!(bench.answers(), [Said::Read(0, Part::Only, 64 + 2048, 10)]);
     // Other addresses, more than there was, and what isn't known.
-    bench.request_at(psn, read(64 + 2047, 10), 0);
-    bench.request_at(psn, read(64 + 2048, MTU + 101), 0);
-    bench.request_at(Psn::new(0xff_fffd), read(64, 10), 0);
+    bench.pass_at(psn, read(64 + 2047, 10), 0);
+    bench.pass_at(psn, read(64 + 2048, MTU + 101), 0);
+    bench.pass_at(Psn::new(0xff_fffd), read(64, 10), 0);
     assert_eq!(bench.answers(), []);
     let mut other_key = reth(64 + 2048, 10);
     other_key.rkey.0 ^= 1;
-    bench.request_at(psn, Body::ReadRequest(other_key), 0);
+    bench.pass_at(psn, Body::ReadRequest(other_key), 0);
     assert_eq!(bench.answers(), []);
 }
 
 #[test]
 fn a_stream_goes_back_where_the_peer_asks() {
     let mut bench = Bench::starting(QpKind::Rc, 10);
-    bench.read(0, 4 * MTU);
-    bench.request(write_only(0, 8), 8);
+    bench.pass_read(0, 4 * MTU);
+    bench.pass(write_only(0, 8), 8);
     for _ in 0..3 {
         bench.poll();
     }
-    bench.request_at(Psn::new(11), read(1024, 3 * MTU), 0);
+    bench.pass_at(Psn::new(11), read(1024, 3 * MTU), 0);
     assert_eq!(
         bench.answers(),
         [
@@ -113,8 +113,8 @@ fn a_stream_goes_back_where_the_peer_asks() {
 #[test]
 fn a_piece_asked_again_does_not_cut_what_is_due() {
     let mut bench = Bench::starting(QpKind::Rc, 10);
-    bench.read(0, 2 * MTU);
-    bench.request_at(Psn::new(10), read(0, 8), 0);
+    bench.pass_read(0, 2 * MTU);
+    bench.pass_at(Psn::new(10), read(0, 8), 0);
     assert_eq!(
         bench.answers(),
         [
@@ -128,7 +128,7 @@ fn a_piece_asked_again_does_not_cut_what_is_due() {
 fn only_so_many_may_be_unanswered() {
     let mut bench = Bench::starting(QpKind::Rc, 10);
     for _ in 0..4 {
-        assert_eq!(bench.read(0, 8), Outcome::Continue);
+        bench.pass_read(0, 8);
     }
     assert_eq!(bench.read(0, 8), Outcome::Fatal);
     assert_eq!(bench.events(), [Event::QpReqErr]);
@@ -144,12 +144,12 @@ fn only_so_many_may_be_unanswered() {
 fn the_oldest_is_forgotten() {
     let mut bench = Bench::starting(QpKind::Rc, 10);
     for _ in 0..5 {
-        assert_eq!(bench.read(0, 8), Outcome::Continue);
+        bench.pass_read(0, 8);
         bench.answers();
     }
-    bench.request_at(Psn::new(10), read(0, 8), 0);
+    bench.pass_at(Psn::new(10), read(0, 8), 0);
     assert_eq!(bench.answers(), []);
-    bench.request_at(Psn::new(11), read(0, 8), 0);
+    bench.pass_at(Psn::new(11), read(0, 8), 0);
     assert_eq!(bench.answers(), [Said::Read(11, Part::Only, 0, 8)]);
 }
 
@@ -164,8 +164,10 @@ fn none_is_served_where_none_may_be() {
 #[test]
 fn memory_that_goes_away_breaks_the_first_answer() {
     let mut bench = Bench::starting(QpKind::Rc, 10);
-    bench.read(0, 2 * MTU);
-    bench.read(0, 8);
+    bench.pass_read(0, 2 * MTU);
+    bench.pass_read(0, 8);
+    bench.host.post_recv(1, 4096);
+    bench.pass(SEND_FIRST, 1024);
     bench.poll();
     let lost = bench.poll().unwrap();
     assert_eq!(
@@ -179,15 +181,17 @@ fn memory_that_goes_away_breaks_the_first_answer() {
     assert_eq!(bench.events(), [Event::QpAccessErr]);
     bench.responder.fail(&bench.context, &mut bench.host);
     assert_eq!(bench.answers(), [Said::Nak(11, NakCode::RemoteAccess)]);
+    // The receive of the SEND behind it isn't at fault.
+    assert_eq!(bench.recv_wcs(), [recv_wc(1, WcStatus::WrFlushErr, 0)]);
 }
 
 #[test]
 fn memory_that_went_away_refuses_a_replay_only() {
     let mut bench = Bench::starting(QpKind::Rc, 10);
-    bench.read(0, 2 * MTU);
+    bench.pass_read(0, 2 * MTU);
     bench.answers();
     let again = read(0, 2 * MTU);
-    bench.request_at(Psn::new(10), again, 0);
+    bench.pass_at(Psn::new(10), again, 0);
     let lost = bench.poll().unwrap();
     assert_eq!(
         bench.fail_transmit(&lost, AccessFault::Denied),
@@ -195,10 +199,10 @@ fn memory_that_went_away_refuses_a_replay_only() {
     );
     assert_eq!(bench.answers(), [Said::Nak(10, NakCode::RemoteAccess)]);
     bench.host.fault = Some(AccessFault::Denied);
-    assert_eq!(bench.request_at(Psn::new(10), again, 0), Outcome::Continue);
+    bench.pass_at(Psn::new(10), again, 0);
     assert_eq!(bench.answers(), [Said::Nak(10, NakCode::RemoteAccess)]);
     bench.host.fault = Some(AccessFault::Retry);
-    bench.request_at(Psn::new(10), again, 0);
+    bench.pass_at(Psn::new(10), again, 0);
     assert_eq!(bench.answers(), []);
     assert!(bench.events().is_empty());
 }

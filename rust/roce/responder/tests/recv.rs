@@ -12,7 +12,7 @@ fn a_send_fills_one_receive() {
     let mut bench = Bench::new(QpKind::Rc);
     bench.host.post_recv(1, 3000);
     for (body, len) in [(SEND_FIRST, 1024), (SEND_MIDDLE, 1024), (send_last(), 952)] {
-        assert_eq!(bench.request(body, len), Outcome::Continue);
+        bench.pass(body, len);
     }
     let slot = RecvSlot(1);
     assert_eq!(
@@ -35,7 +35,7 @@ fn an_empty_send_touches_no_buffer() {
     let mut bench = Bench::new(QpKind::Rc);
     bench.host.local_fault = Some(WcStatus::LocProtErr);
     bench.host.post_recv(1, 0);
-    assert_eq!(bench.request(send_only(), 0), Outcome::Continue);
+    bench.pass(send_only(), 0);
     assert_eq!(bench.recv_wcs(), [recv_wc(1, WcStatus::Success, 0)]);
 }
 
@@ -68,15 +68,9 @@ fn tails_are_reported() {
 fn a_write_is_placed_where_its_reth_says() {
     let mut bench = Bench::new(QpKind::Rc);
     let first = Body::Write(WritePart::First(reth(16, 2060)));
-    assert_eq!(bench.request(first, 1024), Outcome::Continue);
-    assert_eq!(
-        bench.request(Body::Write(WritePart::Middle), 1024),
-        Outcome::Continue
-    );
-    assert_eq!(
-        bench.request(Body::Write(WritePart::Last(None)), 12),
-        Outcome::Continue
-    );
+    bench.pass(first, 1024);
+    bench.pass(Body::Write(WritePart::Middle), 1024);
+    bench.pass(Body::Write(WritePart::Last(None)), 12);
     let access = crate::host::RemoteAccess::Write;
     assert_eq!(
         bench.host.take_log(),
@@ -94,7 +88,7 @@ fn a_write_is_placed_where_its_reth_says() {
 fn an_empty_write_needs_no_key() {
     let mut bench = Bench::new(QpKind::Rc);
     bench.host.fault = Some(crate::host::AccessFault::Denied);
-    assert_eq!(bench.request(write_only(0, 0), 0), Outcome::Continue);
+    bench.pass(write_only(0, 0), 0);
     assert_eq!(bench.host.take_log(), []);
     assert_eq!(bench.answers(), [Said::Ack(0xff_fffe)]);
 }
@@ -104,16 +98,13 @@ fn a_write_with_immediate_takes_a_receive_at_its_end() {
     let mut bench = Bench::new(QpKind::Rc);
     let first = Body::Write(WritePart::First(reth(0, 1030)));
     let last = Body::Write(WritePart::Last(Some(Imm(5))));
-    assert_eq!(bench.request(first, 1024), Outcome::Continue);
-    assert_eq!(bench.request(last, 6), Outcome::Continue);
+    bench.pass(first, 1024);
+    bench.pass(last, 6);
     assert_eq!(bench.answers(), [Said::Rnr(0xff_ffff, 12)]);
     bench.host.take_log();
     // Nothing of the last packet was written before there was a receive.
     bench.host.post_recv(4, 0);
-    assert_eq!(
-        bench.request_at(Psn::new(0xff_ffff), last, 6),
-        Outcome::Continue
-    );
+    bench.pass_at(Psn::new(0xff_ffff), last, 6);
     let wc = RecvWc {
         opcode: WcOpcode::RecvRdmaWithImm,
         extra: RecvExtra::Imm(Imm(5)),
@@ -133,23 +124,23 @@ fn a_write_with_immediate_takes_a_receive_at_its_end() {
 #[test]
 fn without_a_receive_the_peer_is_told_once() {
     let mut bench = Bench::new(QpKind::Rc);
-    bench.request(send_only(), 8);
-    bench.request(send_only(), 8);
+    bench.pass(send_only(), 8);
+    bench.pass(send_only(), 8);
     assert_eq!(bench.answers(), [Said::Rnr(0xff_fffe, 12)]);
-    bench.request(send_only(), 8);
+    bench.pass(send_only(), 8);
     assert_eq!(bench.answers(), []);
     // Coming again it is told again.
     bench.psn = Psn::new(0xff_fffe);
-    bench.request(send_only(), 8);
+    bench.pass(send_only(), 8);
     assert_eq!(bench.answers(), [Said::Rnr(0xff_fffe, 12)]);
     assert_eq!(bench.host.counted(Count::SendRnrErr), 2);
     bench.host.post_recv(1, 8);
     bench.psn = Psn::new(0xff_fffe);
-    bench.request(send_only(), 8);
+    bench.pass(send_only(), 8);
     assert_eq!(bench.answers(), [Said::Ack(0xff_fffe)]);
     // From now on what is missing is missed again.
     bench.psn = bench.psn.next();
-    bench.request(send_only(), 8);
+    bench.pass(send_only(), 8);
     assert_eq!(
         bench.answers(),
         [Said::Nak(0xff_ffff, NakCode::PsnSequence)]
@@ -159,7 +150,7 @@ fn without_a_receive_the_peer_is_told_once() {
 #[test]
 fn a_receive_posted_meanwhile_saves_the_wait() {
     let mut bench = Bench::new(QpKind::Rc);
-    bench.request(send_only(), 8);
+    bench.pass(send_only(), 8);
     bench.host.post_recv(1, 8);
     assert_eq!(
         bench.answers(),
@@ -167,7 +158,7 @@ fn a_receive_posted_meanwhile_saves_the_wait() {
     );
     assert!(bench.host.recvs.is_empty());
     bench.psn = Psn::new(0xff_fffe);
-    bench.request(send_only(), 8);
+    bench.pass(send_only(), 8);
     assert_eq!(bench.recv_wcs(), [recv_wc(1, WcStatus::Success, 8)]);
     assert_eq!(bench.answers(), [Said::Ack(0xff_fffe)]);
 }
@@ -183,7 +174,7 @@ fn the_held_receive_is_flushed_first_and_then_the_others() {
         .host
         .recvs
         .push_back(Fetch::Malformed(malformed, WcStatus::LocQpOpErr));
-    bench.request(SEND_FIRST, 1024);
+    bench.pass(SEND_FIRST, 1024);
     bench.host.take_log();
     bench.responder.fail(&bench.context, &mut bench.host);
     let mut flush = |budget| {
@@ -202,13 +193,13 @@ fn the_held_receive_is_flushed_first_and_then_the_others() {
 fn reset_gives_the_held_receive_back_in_silence() {
     let mut bench = Bench::new(QpKind::Rc);
     bench.host.post_recv(1, 4096);
-    bench.request(SEND_FIRST, 1024);
+    bench.pass(SEND_FIRST, 1024);
     bench.host.take_log();
     bench.responder.reset(&mut bench.host);
     assert_eq!(bench.host.take_log(), [Act::Release(RecvSlot(1))]);
     assert_eq!(bench.answers(), []);
     bench.responder.start(Psn::new(5));
     bench.host.post_recv(2, 8);
-    bench.request_at(Psn::new(5), send_only(), 8);
+    bench.pass_at(Psn::new(5), send_only(), 8);
     assert_eq!(bench.answers(), [Said::Ack(5)]);
 }
