@@ -2,6 +2,8 @@
 
 //! The kernel's CRC-32, which the CPU computes as fast as it can.
 
+use kernel::prelude::*;
+
 use crate::bindings;
 
 /// Continues the little-endian CRC-32 `seed` over `bytes` (`crc32_le()`; no inversion at either
@@ -22,4 +24,55 @@ pub(crate) unsafe fn crc32_le_raw(seed: u32, start: *const u8, len: usize) -> u3
     // SAFETY: The caller's promise. The callee is C, to which a change of the bytes only means
     // another sum.
     unsafe { bindings::crc32_le(seed, start.cast(), len) }
+}
+
+#[kunit_tests(rrxe_crc32)]
+mod tests {
+    use super::*;
+
+    /// Bit by bit, as the polynomial says.
+    fn slowly(mut register: u32, bytes: &[u8]) -> u32 {
+        for byte in bytes {
+            register ^= u32::from(*byte);
+            for _ in 0..8 {
+                let carry = if register & 1 != 0 { 0xedb8_8320 } else { 0 };
+                register = register >> 1 ^ carry;
+            }
+        }
+        register
+    }
+
+    #[test]
+    fn is_the_catalogued_crc() {
+        assert_eq!(!crc32_le(!0, b"123456789"), 0xcbf4_3926);
+    }
+
+    #[test]
+    fn agrees_with_the_polynomial_at_all_lengths() {
+        let mut bytes = [0u8; 300];
+        let mut value = 1u8;
+        for byte in &mut bytes {
+            value = value.wrapping_mul(167).wrapping_add(13);
+            *byte = value;
+        }
+        for len in 0..bytes.len() {
+            let part = &bytes[..len];
+            assert_eq!(crc32_le(0xdebb_20e3, part), slowly(0xdebb_20e3, part));
+        }
+    }
+
+    #[test]
+    fn starts_behind_the_local_route_header_where_the_icrc_does() {
+        // Eight bytes of ones stand for the local route header (IBTA annex A17 §A17.3.3).
+        assert_eq!(crc32_le(!0, &[0xff; 8]), 0xdebb_20e3);
+    }
+
+    #[test]
+    fn goes_on_piece_by_piece() {
+        let bytes = b"the quick brown fox jumps over the lazy dog";
+        for cut in 0..bytes.len() {
+            let (head, tail) = bytes.split_at(cut);
+            assert_eq!(crc32_le(crc32_le(5, head), tail), crc32_le(5, bytes));
+        }
+    }
 }

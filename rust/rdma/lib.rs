@@ -24,6 +24,7 @@ pub mod ring;
 pub mod stats;
 pub mod sync;
 pub mod table;
+pub mod uabi;
 pub mod ucontext;
 pub mod udata;
 pub mod umem;

@@ -198,3 +198,67 @@ pub(crate) unsafe extern "C" fn dereg<P: Provider>(
         Ok(0)
     })
 }
+
+#[kunit_tests(rrxe_mr)]
+mod tests {
+    use super::*;
+    use roce::wr::FlushKind;
+
+    /// Rights, and what they allow: local write, remote read, write, atomic.
+    #[test]
+    fn rights_allow_what_they_say() {
+        for (rights, local, allowed) in [
+            (0, false, [false, false, false]),
+            (Access::LOCAL_WRITE, true, [false, false, false]),
+            (Access::REMOTE_READ, false, [true, false, false]),
+            (
+                Access::LOCAL_WRITE | Access::REMOTE_WRITE,
+                true,
+                [false, true, false],
+            ),
+            (
+                Access::LOCAL_WRITE | Access::REMOTE_ATOMIC,
+                true,
+                [false, false, true],
+            ),
+            (15, true, [true, true, true]),
+        ] {
+            let access = Access(rights);
+            assert!(access.is_consistent());
+            assert!(access.allows_local(LocalAccess::Read));
+            assert_eq!(access.allows_local(LocalAccess::Write), local);
+            let kinds = [
+                RemoteAccess::Read,
+                RemoteAccess::Write,
+                RemoteAccess::Atomic,
+            ];
+            assert_eq!(kinds.map(|kind| access.allows_remote(kind)), allowed);
+        }
+    }
+
+    #[test]
+    fn peers_may_not_change_what_the_owner_may_not() {
+        assert!(!Access(Access::REMOTE_WRITE).is_consistent());
+        assert!(!Access(Access::REMOTE_ATOMIC | Access::REMOTE_READ).is_consistent());
+    }
+
+    #[test]
+    fn flush_needs_each_placement() {
+        let flush = |placement| {
+            RemoteAccess::Flush(FlushKind {
+                placement,
+                selectivity: 0,
+            })
+        };
+        let global = Access(Access::FLUSH_GLOBAL);
+        let both = Access(Access::FLUSH_GLOBAL | Access::FLUSH_PERSISTENT);
+        assert_eq!(
+            [1, 2, 3].map(|kind| global.allows_remote(flush(kind))),
+            [true, false, false]
+        );
+        assert_eq!(
+            [1, 2, 3].map(|kind| both.allows_remote(flush(kind))),
+            [true; 3]
+        );
+    }
+}

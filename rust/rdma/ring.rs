@@ -21,14 +21,8 @@ use crate::{
     bindings,
     mmap::{Mapping, Mappings, SharedMemory},
     qp::RingReply,
+    uabi::ring::{CONSUMER, ELEMENTS, INDEX_MASK, LOG2_ELEMENT_SIZE, PRODUCER},
 };
-
-/// Bytes before the first element: `struct rxe_queue_buf`.
-const HEADER: usize = 384;
-const LOG2_ELEMENT_SIZE: usize = 0;
-const INDEX_MASK: usize = 4;
-const PRODUCER: usize = 128;
-const CONSUMER: usize = 256;
 
 /// Smallest element: a cache line, so that no two elements share one.
 const MIN_ELEMENT: usize = 64;
@@ -43,7 +37,7 @@ const MAX_SLOTS: u32 = 1 << 21;
 ///
 /// # Invariants
 ///
-/// `memory` holds at least `HEADER + ((mask + 1) << shift)` bytes, `mask + 1` is a power of two.
+/// `memory` holds at least `ELEMENTS + ((mask + 1) << shift)` bytes, `mask + 1` is a power of two.
 pub struct Ring {
     memory: Arc<SharedMemory>,
     mapping: Option<Mapping>,
@@ -86,7 +80,7 @@ impl Ring {
         let slots = capacity.saturating_add(1).next_power_of_two();
         let bytes = (slots as usize)
             .checked_mul(element)
-            .and_then(|elements| elements.checked_add(HEADER))
+            .and_then(|elements| elements.checked_add(ELEMENTS))
             .ok_or(EINVAL)?;
         let memory = Arc::new(SharedMemory::new(bytes)?, GFP_KERNEL_ACCOUNT)?;
         // INVARIANT: `bytes` is the sum that the invariant asks for.
@@ -122,7 +116,7 @@ impl Ring {
         let elements = (self.slots() as usize) << self.shift;
         RingReply {
             offset: self.mapping.as_ref().map_or(0, Mapping::offset),
-            size: HEADER.wrapping_add(elements) as u32,
+            size: ELEMENTS.wrapping_add(elements) as u32,
         }
     }
 
@@ -220,7 +214,7 @@ impl Ring {
         let position = ((slot & self.mask) as usize) << self.shift;
         let start = self.memory.start().as_ptr();
         // By the type invariant this lies within `memory` for every masked slot.
-        start.wrapping_add(HEADER.wrapping_add(position).wrapping_add(offset))
+        start.wrapping_add(ELEMENTS.wrapping_add(position).wrapping_add(offset))
     }
 
     /// A word of the header.
@@ -236,5 +230,115 @@ impl Ring {
         // process accesses the words by atomics of the C11 model, which is that of this type; if it
         // does otherwise, it can only change the value that is loaded.
         unsafe { AtomicU32::from_ptr(word) }
+    }
+}
+
+#[kunit_tests(rrxe_ring)]
+mod tests {
+    use super::*;
+
+    /// Elements and capacities asked for, and the slots and sizes that become of them.
+    #[test]
+    fn rounds_up_to_powers_of_two() -> Result {
+        for (element, capacity, slots, size) in [
+            (1, 1, 2, 64),
+            (64, 3, 4, 64),
+            (65, 4, 8, 128),
+            (208 + 512, 100, 128, 1024),
+            (MAX_ELEMENT, 1, 2, MAX_ELEMENT),
+        ] {
+            let ring = Ring::unmapped(element, capacity)?;
+            assert_eq!(ring.slots(), slots);
+            assert_eq!(ring.capacity(), slots - 1);
+            assert_eq!(ring.element_size(), size);
+            assert_eq!(ring.mmap_reply().size as usize, 384 + slots as usize * size);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn refuses_absurd_sizes() {
+        for (element, capacity) in [
+            (0, 1),
+            (64, 0),
+            (MAX_ELEMENT + 1, 1),
+            (64, MAX_SLOTS),
+            (64, u32::MAX),
+            (usize::MAX, 1),
+        ] {
+            assert!(Ring::unmapped(element, capacity).is_err());
+        }
+    }
+
+    #[test]
+    fn shows_its_geometry_where_librxe_looks() -> Result {
+        let ring = Ring::unmapped(200, 10)?;
+        let mut header = [0u32; 96];
+        let start = ring.memory.start().as_ptr().cast::<u32>();
+        for (index, word) in header.iter_mut().enumerate() {
+            // SAFETY: The header is 384 bytes, and nobody else knows the ring.
+            *word = unsafe { start.add(index).read() };
+        }
+        assert_eq!(header[0], 8);
+        assert_eq!(header[1], 15);
+        assert!(header[2..].iter().all(|word| *word == 0));
+        Ok(())
+    }
+
+    #[test]
+    fn hands_elements_over_in_order() -> Result {
+        let ring = Ring::unmapped(64, 3)?;
+        let (mut tail, mut head) = (0, 0);
+        for round in 0u32..10 {
+            for value in 0..3 {
+                assert!(ring.next(tail) != ring.consumer());
+                ring.write(tail, &(round * 3 + value).to_ne_bytes());
+                tail = ring.next(tail);
+                ring.publish_producer(tail);
+            }
+            assert_eq!(ring.next(tail), ring.consumer());
+            for value in 0..3 {
+                assert!(head != ring.producer());
+                assert_eq!(ring.read_u32(head, 0), round * 3 + value);
+                head = ring.next(head);
+                ring.publish_consumer(head);
+            }
+            assert_eq!(head, ring.producer());
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn masks_what_the_process_wrote() -> Result {
+        let ring = Ring::unmapped(64, 3)?;
+        ring.word(PRODUCER).store(0xffff_fffe, Ordering::Relaxed);
+        ring.word(CONSUMER).store(0x8000_0005, Ordering::Relaxed);
+        ring.word(INDEX_MASK).store(u32::MAX, Ordering::Relaxed);
+        ring.word(LOG2_ELEMENT_SIZE).store(31, Ordering::Relaxed);
+        assert_eq!(ring.producer(), 2);
+        assert_eq!(ring.consumer(), 1);
+        assert_eq!(ring.slots(), 4);
+        ring.write(u32::MAX, &[7; 64]);
+        assert_eq!(ring.read_u32(3, 60), 0x0707_0707);
+        Ok(())
+    }
+
+    #[test]
+    fn stays_within_the_element() -> Result {
+        let ring = Ring::unmapped(64, 1)?;
+        ring.write(0, &[1; 200]);
+        ring.write(1, &[2; 64]);
+        let mut bytes = [9; 80];
+        ring.read_bytes(0, 32, &mut bytes);
+        assert!(bytes[..32].iter().all(|byte| *byte == 1));
+        assert!(bytes[32..].iter().all(|byte| *byte == 0));
+        ring.read_bytes(1, 64, &mut bytes);
+        assert!(bytes.iter().all(|byte| *byte == 0));
+        ring.read_bytes(1, usize::MAX, &mut bytes);
+        assert_eq!(ring.read_u32(1, 60), 0x0202_0202);
+        assert_eq!(ring.read_u32(1, 61), 0);
+        assert_eq!(ring.read_u32(1, 64), 0);
+        assert_eq!(ring.read_u32(0, 0), 0x0101_0101);
+        Ok(())
     }
 }

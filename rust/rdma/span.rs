@@ -11,7 +11,7 @@ use core::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use kernel::page::PAGE_SIZE;
+use kernel::{page::PAGE_SIZE, prelude::*};
 use roce::wr::AtomicOp;
 
 use crate::bindings;
@@ -190,5 +190,118 @@ impl<'a> Span<'a> {
         // SAFETY: 8 aligned bytes within the page, valid for `'a`. The process accesses them by
         // atomics of the C11 model; if it does otherwise, it only spoils its own value.
         Ok(unsafe { AtomicU64::from_ptr(page.wrapping_add(within).cast()) })
+    }
+}
+
+#[kunit_tests(rrxe_span)]
+mod tests {
+    use super::*;
+    use crate::mmap::SharedMemory;
+
+    const BYTES: usize = 3 * PAGE_SIZE;
+
+    /// Three pages in an order other than that of their addresses.
+    fn pages(memory: &SharedMemory) -> Result<[NonNull<u8>; 3]> {
+        let page = |index: usize| {
+            NonNull::new(memory.start().as_ptr().wrapping_add(index * PAGE_SIZE)).ok_or(EFAULT)
+        };
+        Ok([page(2)?, page(0)?, page(1)?])
+    }
+
+    fn pattern(seed: usize) -> Result<KVVec<u8>> {
+        let mut bytes = KVVec::with_capacity(BYTES, GFP_KERNEL)?;
+        for index in 0..BYTES {
+            bytes.push((index * 7 + index / 251 + seed) as u8, GFP_KERNEL)?;
+        }
+        Ok(bytes)
+    }
+
+    /// Offsets and lengths around the edges of pages.
+    const RANGES: [(usize, usize); 8] = [
+        (0, 0),
+        (0, 1),
+        (1, PAGE_SIZE),
+        (PAGE_SIZE - 1, 2),
+        (PAGE_SIZE, PAGE_SIZE),
+        (PAGE_SIZE - 5, PAGE_SIZE + 10),
+        (0, BYTES),
+        (BYTES, 0),
+    ];
+
+    #[test]
+    fn copies_across_pages() -> Result {
+        let memory = SharedMemory::new(BYTES)?;
+        let pages = pages(&memory)?;
+        let whole = Span::new(&pages, 0, BYTES);
+        for (seed, (offset, len)) in RANGES.into_iter().enumerate() {
+            let source = pattern(seed)?;
+            let source = source.get(..len).ok_or(EINVAL)?;
+            assert_eq!(whole.copy_from_slice(0, &pattern(99)?), Ok(()));
+            assert_eq!(whole.copy_from_slice(offset, source), Ok(()));
+            let mut target = pattern(0)?;
+            assert_eq!(whole.copy_to_slice(0, &mut target), Ok(()));
+            let background = pattern(99)?;
+            let end = offset + len;
+            assert!(target.get(offset..end) == Some(source));
+            assert!(target.get(..offset) == background.get(..offset));
+            assert!(target.get(end..) == background.get(end..));
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn copies_between_spans_of_other_phase() -> Result {
+        let (from, to) = (SharedMemory::new(BYTES)?, SharedMemory::new(BYTES)?);
+        let (from, to) = (pages(&from)?, pages(&to)?);
+        let bytes = pattern(3)?;
+        assert_eq!(
+            Span::new(&from, 0, BYTES).copy_from_slice(0, &bytes),
+            Ok(())
+        );
+        for (start, len) in RANGES {
+            let source = Span::new(&from, start, len);
+            let target = Span::new(&to, 0, BYTES);
+            let offset = (BYTES - len).min(100);
+            assert_eq!(target.copy_from_span(offset, &source), Ok(()));
+            let mut copy = pattern(0)?;
+            assert_eq!(target.copy_to_slice(0, &mut copy), Ok(()));
+            assert!(copy.get(offset..offset + len) == bytes.get(start..start + len));
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn refuses_what_is_beyond_it() -> Result {
+        let memory = SharedMemory::new(BYTES)?;
+        let pages = pages(&memory)?;
+        let span = Span::new(&pages, 100, 50);
+        for (offset, len) in [(0, 51), (50, 1), (51, 0), (usize::MAX, 2), (1, usize::MAX)] {
+            assert!(span.part(offset, len).is_err());
+        }
+        assert!(span.part(50, 0).is_ok());
+        assert_eq!(span.copy_from_slice(1, &[0; 50]), Err(SpanFault::Range));
+        assert_eq!(span.copy_to_slice(1, &mut [0; 50]), Err(SpanFault::Range));
+        assert_eq!(span.copy_from_span(1, &span), Err(SpanFault::Range));
+        Ok(())
+    }
+
+    #[test]
+    fn atomics_change_eight_aligned_bytes() -> Result {
+        let memory = SharedMemory::new(BYTES)?;
+        let pages = pages(&memory)?;
+        let word = Span::new(&pages, PAGE_SIZE - 8, 8);
+        assert_eq!(word.atomic_store(u64::MAX), Ok(()));
+        assert_eq!(word.atomic(AtomicOp::FetchAdd { add: 2 }), Ok(u64::MAX));
+        let swap = |compare, swap| word.atomic(AtomicOp::CompareSwap { compare, swap });
+        assert_eq!(swap(7, 8), Ok(1));
+        assert_eq!(swap(1, 0x0102), Ok(1));
+        assert_eq!(word.atomic(AtomicOp::FetchAdd { add: 0 }), Ok(0x0102));
+        for (start, len) in [(PAGE_SIZE - 4, 8), (1, 8), (0, 4), (0, 16), (0, 0)] {
+            let fault = Span::new(&pages, start, len).atomic(AtomicOp::FetchAdd { add: 1 });
+            assert_eq!(fault, Err(SpanFault::Alignment));
+            let fault = Span::new(&pages, start, len).atomic_store(1);
+            assert_eq!(fault, Err(SpanFault::Alignment));
+        }
+        Ok(())
     }
 }

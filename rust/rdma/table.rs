@@ -248,3 +248,129 @@ impl<T: Send + Sync + 'static> Drop for Reservation<'_, T> {
         self.table.erase(self.id);
     }
 }
+
+#[kunit_tests(rrxe_table)]
+mod tests {
+    use super::*;
+    use kernel::sync::atomic::{ordering::Relaxed, Atomic};
+
+    /// Counts itself while it lives.
+    struct Guest {
+        name: u32,
+        house: Arc<Atomic<u32>>,
+    }
+
+    impl Guest {
+        fn new(name: u32, house: &Arc<Atomic<u32>>) -> Result<Arc<Self>> {
+            house.fetch_add(1, Relaxed);
+            Ok(Arc::new(
+                Self {
+                    name,
+                    house: house.clone(),
+                },
+                GFP_KERNEL,
+            )?)
+        }
+    }
+
+    impl Drop for Guest {
+        fn drop(&mut self) {
+            self.house.fetch_add(u32::MAX, Relaxed);
+        }
+    }
+
+    fn house() -> Result<Arc<Atomic<u32>>> {
+        Ok(Arc::new(Atomic::new(0), GFP_KERNEL)?)
+    }
+
+    fn table() -> Result<Pin<KBox<Table<Guest>>>> {
+        KBox::pin_init(Table::new(), GFP_KERNEL)
+    }
+
+    fn name(table: &Table<Guest>, id: u32) -> Option<u32> {
+        table.with(id, |guest| guest.name)
+    }
+
+    #[test]
+    fn shows_an_object_from_publication_to_removal() -> Result {
+        let (house, table) = (house()?, table()?);
+        let place = table.reserve(5..=9)?;
+        let id = place.id();
+        assert_eq!(id, 5);
+        assert!(name(&table, id).is_none());
+        place.publish(Guest::new(77, &house)?);
+        assert_eq!(name(&table, id), Some(77));
+        assert_eq!(table.get(id).map(|guest| guest.name), Some(77));
+        assert_eq!(house.load(Relaxed), 1);
+        let removed = table.remove(id);
+        assert_eq!(removed.map(|guest| guest.name), Some(77));
+        assert!(name(&table, id).is_none());
+        assert_eq!(house.load(Relaxed), 0);
+        assert!(table.remove(id).is_none());
+        Ok(())
+    }
+
+    #[test]
+    fn keeps_an_object_that_somebody_holds() -> Result {
+        let (house, table) = (house()?, table()?);
+        let place = table.reserve_exact(3)?;
+        place.publish(Guest::new(1, &house)?);
+        let held = table.get(3).ok_or(ENOENT)?;
+        drop(table.remove(3));
+        assert_eq!(house.load(Relaxed), 1);
+        assert_eq!(held.name, 1);
+        drop(held);
+        assert_eq!(house.load(Relaxed), 0);
+        Ok(())
+    }
+
+    #[test]
+    fn frees_a_number_that_was_not_used() -> Result {
+        let table = table()?;
+        let place = table.reserve_exact(3)?;
+        assert!(table.reserve_exact(3).is_err_and(|error| error == EBUSY));
+        drop(place);
+        assert!(table.reserve_exact(3).is_ok());
+        Ok(())
+    }
+
+    #[test]
+    fn finds_the_last_free_number() -> Result {
+        let (house, table) = (house()?, table()?);
+        let mut seen = 0u32;
+        for _ in 0..20 {
+            let place = table.reserve_random(40..=59)?;
+            assert!((40..60).contains(&place.id()));
+            seen |= 1 << (place.id() - 40);
+            place.publish(Guest::new(0, &house)?);
+        }
+        assert_eq!(seen, (1 << 20) - 1);
+        assert!(table
+            .reserve_random(40..=59)
+            .is_err_and(|error| error == EBUSY));
+        Ok(())
+    }
+
+    #[test]
+    fn visits_all_in_order_and_frees_them() -> Result {
+        let (house, table) = (house()?, table()?);
+        for id in [0xff_fffe, 0, 64, 16] {
+            table.reserve_exact(id)?.publish(Guest::new(id, &house)?);
+        }
+        let _hidden = table.reserve_exact(20)?;
+        let mut last = None;
+        let mut count = 0;
+        table.for_each(|id, guest| {
+            if guest.name == id && last < Some(id) {
+                count += 1;
+            }
+            last = Some(id);
+        });
+        assert_eq!(count, 4);
+        assert_eq!(house.load(Relaxed), 4);
+        drop(_hidden);
+        drop(table);
+        assert_eq!(house.load(Relaxed), 0);
+        Ok(())
+    }
+}

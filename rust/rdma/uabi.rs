@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The layout of what stock librxe and the driver share, taken from the header that both compile:
+//! `include/uapi/rdma/rdma_user_rxe.h`. Offsets and sizes are in bytes.
+
+use core::mem::{offset_of, size_of};
+
+use kernel::prelude::*;
+
+use crate::bindings;
+
+/// The ring in front of its elements: `struct rxe_queue_buf`.
+pub mod ring {
+    use super::{bindings::rxe_queue_buf, offset_of};
+
+    /// log₂ of the element size; written by the kernel.
+    pub const LOG2_ELEMENT_SIZE: usize = offset_of!(rxe_queue_buf, log2_elem_size);
+    /// Slots less one; written by the kernel.
+    pub const INDEX_MASK: usize = offset_of!(rxe_queue_buf, index_mask);
+    /// The producer's index.
+    pub const PRODUCER: usize = offset_of!(rxe_queue_buf, producer_index);
+    /// The consumer's index.
+    pub const CONSUMER: usize = offset_of!(rxe_queue_buf, consumer_index);
+    /// The first element.
+    pub const ELEMENTS: usize = offset_of!(rxe_queue_buf, data);
+}
+
+/// A send WQE: `struct rxe_send_wqe`.
+pub mod send_wqe {
+    use super::{
+        bindings::{rxe_dma_info, rxe_send_wqe},
+        offset_of,
+    };
+
+    const DMA: usize = offset_of!(rxe_send_wqe, dma);
+
+    /// Cookie, 64 bits.
+    pub const WR_ID: usize = offset_of!(rxe_send_wqe, wr.wr_id);
+    /// `enum ib_uverbs_wr_opcode`.
+    pub const OPCODE: usize = offset_of!(rxe_send_wqe, wr.opcode);
+    /// `IB_SEND_*`.
+    pub const FLAGS: usize = offset_of!(rxe_send_wqe, wr.send_flags);
+    /// Immediate data (big endian) or the key to invalidate.
+    pub const EX: usize = offset_of!(rxe_send_wqe, wr.ex);
+    /// Peer's address of a WRITE, READ or ATOMIC WRITE, 64 bits.
+    pub const RDMA_ADDR: usize = offset_of!(rxe_send_wqe, wr.wr.rdma.remote_addr);
+    /// Its key.
+    pub const RDMA_RKEY: usize = offset_of!(rxe_send_wqe, wr.wr.rdma.rkey);
+    /// Peer's address of an atomic, 64 bits.
+    pub const ATOMIC_ADDR: usize = offset_of!(rxe_send_wqe, wr.wr.atomic.remote_addr);
+    /// Operand to compare with or to add, 64 bits.
+    pub const ATOMIC_COMPARE_ADD: usize = offset_of!(rxe_send_wqe, wr.wr.atomic.compare_add);
+    /// Operand to swap in, 64 bits.
+    pub const ATOMIC_SWAP: usize = offset_of!(rxe_send_wqe, wr.wr.atomic.swap);
+    /// Its key.
+    pub const ATOMIC_RKEY: usize = offset_of!(rxe_send_wqe, wr.wr.atomic.rkey);
+    /// Peer's address of a FLUSH, 64 bits.
+    pub const FLUSH_ADDR: usize = offset_of!(rxe_send_wqe, wr.wr.flush.remote_addr);
+    /// Bytes to flush.
+    pub const FLUSH_LENGTH: usize = offset_of!(rxe_send_wqe, wr.wr.flush.length);
+    /// Its key.
+    pub const FLUSH_RKEY: usize = offset_of!(rxe_send_wqe, wr.wr.flush.rkey);
+    /// Placement type, 8 bits.
+    pub const FLUSH_TYPE: usize = offset_of!(rxe_send_wqe, wr.wr.flush.type_);
+    /// Selectivity level, 8 bits.
+    pub const FLUSH_LEVEL: usize = offset_of!(rxe_send_wqe, wr.wr.flush.level);
+    /// Bytes of the message, as the library counts them.
+    pub const LENGTH: usize = DMA + offset_of!(rxe_dma_info, length);
+    /// The same; some operations set only this or only the other.
+    pub const RESIDUE: usize = DMA + offset_of!(rxe_dma_info, resid);
+    /// SGEs.
+    pub const NUM_SGE: usize = DMA + offset_of!(rxe_dma_info, num_sge);
+    /// The first SGE, or inline payload.
+    pub const PAYLOAD: usize = DMA + offset_of!(rxe_dma_info, __bindgen_anon_1);
+}
+
+/// A receive WQE: `struct rxe_recv_wqe`.
+pub mod recv_wqe {
+    use super::{
+        bindings::{rxe_dma_info, rxe_recv_wqe},
+        offset_of,
+    };
+
+    const DMA: usize = offset_of!(rxe_recv_wqe, dma);
+
+    /// Cookie, 64 bits.
+    pub const WR_ID: usize = offset_of!(rxe_recv_wqe, wr_id);
+    /// SGEs.
+    pub const NUM_SGE: usize = DMA + offset_of!(rxe_dma_info, num_sge);
+    /// The first SGE.
+    pub const PAYLOAD: usize = DMA + offset_of!(rxe_dma_info, __bindgen_anon_1);
+}
+
+/// A scatter/gather element: `struct rxe_sge`.
+pub mod sge {
+    use super::{bindings::rxe_sge, offset_of, size_of};
+
+    /// Address, 64 bits.
+    pub const ADDR: usize = offset_of!(rxe_sge, addr);
+    /// Bytes.
+    pub const LENGTH: usize = offset_of!(rxe_sge, length);
+    /// Key.
+    pub const LKEY: usize = offset_of!(rxe_sge, lkey);
+    /// Size of an element.
+    pub const SIZE: usize = size_of::<rxe_sge>();
+}
+
+#[kunit_tests(rrxe_uabi)]
+mod tests {
+    use super::*;
+
+    /// What every released librxe has compiled in: it must never change, whatever a header says.
+    #[test]
+    fn is_the_abi_of_released_libraries() {
+        for (ours, released) in [
+            (ring::LOG2_ELEMENT_SIZE, 0),
+            (ring::INDEX_MASK, 4),
+            (ring::PRODUCER, 128),
+            (ring::CONSUMER, 256),
+            (ring::ELEMENTS, 384),
+            (send_wqe::WR_ID, 0),
+            (send_wqe::OPCODE, 12),
+            (send_wqe::FLAGS, 16),
+            (send_wqe::EX, 20),
+            (send_wqe::RDMA_ADDR, 24),
+            (send_wqe::RDMA_RKEY, 32),
+            (send_wqe::ATOMIC_ADDR, 24),
+            (send_wqe::ATOMIC_COMPARE_ADD, 32),
+            (send_wqe::ATOMIC_SWAP, 40),
+            (send_wqe::ATOMIC_RKEY, 48),
+            (send_wqe::FLUSH_ADDR, 24),
+            (send_wqe::FLUSH_LENGTH, 32),
+            (send_wqe::FLUSH_RKEY, 36),
+            (send_wqe::FLUSH_TYPE, 40),
+            (send_wqe::FLUSH_LEVEL, 41),
+            (send_wqe::LENGTH, 184),
+            (send_wqe::RESIDUE, 188),
+            (send_wqe::NUM_SGE, 196),
+            (send_wqe::PAYLOAD, 208),
+            (recv_wqe::WR_ID, 0),
+            (recv_wqe::NUM_SGE, 28),
+            (recv_wqe::PAYLOAD, 40),
+            (sge::ADDR, 0),
+            (sge::LENGTH, 8),
+            (sge::LKEY, 12),
+            (sge::SIZE, 16),
+            (size_of::<bindings::mminfo>(), 16),
+            (size_of::<bindings::rxe_create_cq_resp>(), 16),
+            (size_of::<bindings::rxe_create_qp_resp>(), 32),
+            (size_of::<bindings::rxe_create_ah_resp>(), 8),
+            (size_of::<bindings::ib_uverbs_wc>(), 48),
+        ] {
+            assert_eq!(ours, released);
+        }
+    }
+}
