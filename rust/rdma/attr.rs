@@ -61,6 +61,8 @@ impl BitOr for DeviceCaps {
 /// What a device can do; each field is that of `struct ib_device_attr`. Absent ones are zero.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceAttributes {
+    /// Version of the firmware, the module's own: major, minor and patch.
+    pub firmware: [u16; 3],
     /// GUID of the system image, in host order.
     pub sys_image_guid: u64,
     /// Capabilities.
@@ -106,6 +108,8 @@ pub struct DeviceAttributes {
 impl DeviceAttributes {
     /// Fills `raw`, which is zeroed.
     pub(crate) fn write(&self, raw: &mut bindings::ib_device_attr) {
+        let [major, minor, patch] = self.firmware.map(u64::from);
+        raw.fw_ver = major << 32 | minor << 16 | patch;
         raw.sys_image_guid = self.sys_image_guid.to_be();
         raw.max_mr_size = self.max_mr_size;
         raw.page_size_cap = self.page_sizes;

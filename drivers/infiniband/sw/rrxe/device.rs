@@ -20,6 +20,10 @@ use roce::mtu::Mtu;
 
 use crate::{ah::Ah, limits, link::Link, mr::MrTable, stats::Counters};
 
+/// The module's version.
+pub(crate) const VERSION: [u16; 3] = [0, 1, 0];
+/// The same for humans.
+pub(crate) const VERSION_TEXT: &CStr = c"0.1.0";
 /// The vendor of software devices.
 const VENDOR: u32 = 0xff_ffff;
 /// Every page size from 4 KiB up.
@@ -91,6 +95,7 @@ impl Device {
     /// What it can do.
     pub(crate) fn attributes(&self) -> DeviceAttributes {
         DeviceAttributes {
+            firmware: VERSION,
             sys_image_guid: self.sys_image_guid.load(ordering::Relaxed),
             caps: DeviceCaps::BAD_PKEY_COUNTER
                 | DeviceCaps::BAD_QKEY_COUNTER
