@@ -14,7 +14,12 @@ use crate::wr::{RemoteAddr, SendOp, SendTail, UdDest};
 const OWN_QKEY: u32 = 1 << 31;
 
 /// The request that starts with packet `index` of `wqe`; `None` for what has no packets.
-pub(super) fn build(wqe: &SendWqe, index: u32, context: &Context) -> Option<Transmit> {
+pub(super) fn build(
+    wqe: &SendWqe,
+    index: u32,
+    ack_req: bool,
+    context: &Context,
+) -> Option<Transmit> {
     let last = index.wrapping_add(1) >= wqe.packets;
     let (body, solicitable) = match wqe.wr.op {
         SendOp::Send(tail) => (Body::Send(send_part(index, last, tail)), true),
@@ -41,7 +46,7 @@ pub(super) fn build(wqe: &SendWqe, index: u32, context: &Context) -> Option<Tran
         psn: wqe.first.plus(index),
         pkey: Pkey::DEFAULT,
         solicited: wqe.wr.solicited && solicitable && last,
-        ack_req: false,
+        ack_req,
         mig_req: true,
         fecn: false,
         becn: false,

@@ -4,12 +4,11 @@
 
 use super::retry::Due;
 use super::wqe::{admit, SendWqe, READ_SPAN};
-use super::{segment, Progress, Requester};
+use super::{segment, Cursor, Progress, Requester};
 use crate::host::{Fetch, Host, LocalAccess};
 use crate::psn::Psn;
 use crate::qp::{Context, QpKind, Slots};
 use crate::time::Instant;
-use crate::transmit::Transmit;
 use crate::wc::WcStatus;
 use crate::wr::{LocalOp, SendOp};
 
@@ -20,6 +19,30 @@ const ASK_EVERY: u32 = 32;
 /// The most PSNs in flight, READ responses included: far below half the PSN space.
 const MOST_PSNS: u32 = 1 << 15;
 const _: () = assert!(2 * READ_SPAN <= MOST_PSNS);
+
+/// A packet of a WQE, as far as it matters to what follows.
+struct Step {
+    psn: Psn,
+    /// The PSNs it takes.
+    span: u32,
+    /// It is the WQE's last.
+    ends: bool,
+    takes_credit: bool,
+    signaled: bool,
+}
+
+impl Step {
+    fn of(wqe: &SendWqe, packet: u32) -> Self {
+        let span = wqe.span(packet);
+        Self {
+            psn: wqe.first.plus(packet),
+            span,
+            ends: packet.wrapping_add(span) >= wqe.packets,
+            takes_credit: wqe.takes_credit(),
+            signaled: wqe.wr.signaled,
+        }
+    }
+}
 
 impl<W: Slots<SendWqe>> Requester<W> {
     /// The next packet to send, if one may be sent. `draining`: start nothing new.
@@ -168,66 +191,64 @@ impl<W: Slots<SendWqe>> Requester<W> {
         if self.skip_acked() {
             return None;
         }
-        let index = self.cursor.packet;
-        let wqe = self.window.get(self.cursor.wqe)?;
-        if !self.has_room(wqe, index, context) {
+        let Cursor { wqe: at, packet } = self.cursor;
+        let wqe = self.window.get(at)?;
+        if !self.has_room(wqe, packet, context) {
             return Some(Progress::Idle);
         }
-        let transmit = segment::build(wqe, index, context)?;
-        let span = wqe.span(index);
-        let past = index.wrapping_add(span);
-        let ends = past >= wqe.packets;
-        let answered = wqe.takes_credit();
-        let asks = ends && wqe.wr.signaled;
-        if ends {
-            self.cursor.wqe = self.cursor.wqe.saturating_add(1);
-            self.cursor.packet = 0;
+        let step = Step::of(wqe, packet);
+        self.cursor = if step.ends {
+            Cursor {
+                wqe: at.saturating_add(1),
+                packet: 0,
+            }
         } else {
-            self.cursor.packet = past;
-        }
-        if context.config.kind != QpKind::Rc {
-            return Some(Progress::Send(transmit));
-        }
-        let again = self.note_sent(transmit.packet.bth.psn, span);
-        self.retry.sent(now, &context.settings);
-        if answered {
-            self.reads.requests = self.reads.requests.saturating_add(1);
-            self.reads.packets = self.reads.packets.saturating_add(span);
-            return Some(Progress::Send(transmit));
-        }
-        let asks = asks || (ends && again);
-        Some(Progress::Send(
-            self.ask(transmit, asks, draining, context, host),
-        ))
+            Cursor {
+                wqe: at,
+                packet: packet.wrapping_add(step.span),
+            }
+        };
+        let asks = context.config.kind == QpKind::Rc && {
+            self.retry.sent(now, &context.settings);
+            let again = self.note_sent(&step);
+            !step.takes_credit && self.asks(&step, again, draining, context, host)
+        };
+        let wqe = self.window.get(at)?;
+        Some(Progress::Send(segment::build(wqe, packet, asks, context)?))
     }
 
-    /// Notes that `span` PSNs from `psn` on were sent; `true` if they were before.
-    fn note_sent(&mut self, psn: Psn, span: u32) -> bool {
-        let past = psn.plus(span);
-        let again = psn.before(self.sent);
+    /// Notes what is in flight now; `true` if it was before.
+    fn note_sent(&mut self, step: &Step) -> bool {
+        let past = step.psn.plus(step.span);
+        let again = step.psn.before(self.sent);
         if self.sent.before(past) {
             self.sent = past;
+        }
+        if step.takes_credit {
+            self.reads.requests = self.reads.requests.saturating_add(1);
+            self.reads.packets = self.reads.packets.saturating_add(step.span);
         }
         again
     }
 
-    /// Asks for an acknowledgement where one `must` be had, where the last one was asked for long
-    /// ago, and where nothing that asks follows at once.
-    fn ask<H: Host>(
+    /// Whether a packet asks for an acknowledgement: where one must be had, where the last one was
+    /// asked for long ago, and where nothing that asks follows at once.
+    fn asks<H: Host>(
         &mut self,
-        mut transmit: Transmit,
-        must: bool,
+        step: &Step,
+        again: bool,
         draining: bool,
         context: &Context,
         host: &mut H,
-    ) -> Transmit {
+    ) -> bool {
         self.unasked = self.unasked.saturating_add(1);
-        let asks = must || self.unasked >= ASK_EVERY || !self.goes_on(draining, context, host);
+        let asks = self.unasked >= ASK_EVERY
+            || (step.ends && (step.signaled || again))
+            || !self.goes_on(draining, context, host);
         if asks {
             self.unasked = 0;
         }
-        transmit.packet.bth.ack_req = asks;
-        transmit
+        asks
     }
 
     /// A packet follows that may be sent at once.
