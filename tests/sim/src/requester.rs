@@ -93,6 +93,7 @@ pub(crate) fn request(side: &mut Side, now: u64, slack: u64, transmit: &Transmit
     }
     if (ext..next).contains(&side.tx.una) {
         side.tx.tries += 1;
+        side.tx.fair_tries += 1;
         side.tx.rnr_until = None;
     }
     if side.tx.sent - side.tx.una >= 1 << 23 {
@@ -263,6 +264,7 @@ fn advance(side: &mut Side, una: u64) {
         tx.una = una;
         // If it is still to be sent in the current round, that doesn't count as a retry.
         tx.tries = u32::from(una < tx.cursor);
+        tx.fair_tries = 0;
         tx.rnr_naks = 0;
         tx.rnr_until = tx.rnr_until.filter(|(_, ext)| *ext >= una);
         tx.muddled = tx.rnr_until.is_some() || tx.nudged;

@@ -77,6 +77,14 @@ impl Reference<'_> {
             return;
         };
         let message = &self.peer.messages[index];
+        // The latest answers are remembered, and given again.
+        let later = self.peer.messages[index + 1..]
+            .iter()
+            .filter(|later| later.wants_response() && later.executed);
+        let remembered = later.count() < usize::from(self.side.profile.max_dest_rd_atomic);
+        if message.wants_response() && remembered && self.memory.inject.is_none() {
+            self.side.rx.owes = Some(self.side.rx.owes.unwrap_or(0).max(ext));
+        }
         let SendOp::Read(at) = message.wr.op else {
             return;
         };
@@ -478,7 +486,11 @@ fn refusal(side: &mut Side, ext: u64, code: NakCode) -> Check {
         }
         // Of what is due before the NAK that breaks the QP, some may be a refusal, too.
         Some(due) if !due.sent && due.ext > ext && side.rx.unreadable.contains(&ext) => Ok(()),
-        None if side.rx.unreadable.contains(&ext) => alive(side),
+        None if side.rx.unreadable.contains(&ext) => {
+            // What is before it is acknowledged by the NAK, too.
+            side.rx.owes = side.rx.owes.filter(|owed| *owed > ext);
+            alive(side)
+        }
         due => Err(format!("NAK {code:?} for {ext}, due is {due:?}")),
     }
 }

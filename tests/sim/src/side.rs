@@ -82,6 +82,8 @@ pub(crate) struct Tx {
     pub(crate) sent_at: Vec<u64>,
     /// How often `una` was sent since it became the oldest.
     pub(crate) tries: u32,
+    /// Of these, how many since the faults stopped.
+    pub(crate) fair_tries: u32,
     /// A response allows to go back before the timeout.
     pub(crate) nudged: bool,
     /// RNR NAKs for `una`, one for each time it was sent.

@@ -136,6 +136,12 @@ impl World {
             }
             Ok(())
         };
+        if let Source::Remote { rkey, va } = transmit.source {
+            let (node, len) = (this.side.node, packet.payload_len);
+            if let Ok(at) = self.readable(node, rkey, va, len) {
+                self.nodes[node].verify(at, len as usize)?;
+            }
+        }
         checked.map_err(|why| format!("end {end}: {why}; it sent {packet:?} from {:?}", transmit.source))?;
         self.send(end, packet, &payload);
         Ok(())
@@ -323,9 +329,10 @@ impl World {
     /// The application posts receives and work requests.
     pub(crate) fn app(&mut self, end: usize) -> Check {
         // In ERR all is flushed at once, which is soon seen often enough.
-        let open = self.ends[end].side.state != QpState::Err || self.rng.chance(50);
+        let broken = self.ends[end].side.state == QpState::Err;
+        let open = !broken || (self.deadline.is_none() && self.rng.chance(50));
         let eager = open && self.rng.chance(self.swarm.recv_eagerness);
-        if self.deadline.is_some() || eager {
+        if eager || (open && self.deadline.is_some()) {
             self.replenish(end);
         }
         if self.deadline.is_none() && open {

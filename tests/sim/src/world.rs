@@ -6,6 +6,7 @@ use roce::host::RemoteAccess;
 use roce::ids::Qpn;
 use roce::qp::{Config, Qp, QpKind, QpState, Replay, SendWqe};
 use roce::time::Instant;
+use roce::wc::WcStatus;
 
 use crate::agenda::{Agenda, Event};
 use crate::host::SimHost;
@@ -180,6 +181,9 @@ impl World {
     fn calm(&mut self) {
         self.weather = Weather::fair(self.swarm.weather.latency);
         self.blackhole = None;
+        for end in &mut self.ends {
+            end.side.tx.fair_tries = 0;
+        }
         let outstanding: u64 = self
             .ends
             .iter()
@@ -268,8 +272,18 @@ impl World {
                 self.stats.completed(status);
             }
             let kind = kinds[index] as usize;
-            let failed = side.messages[index].completed.unwrap_or(roce::wc::WcStatus::Success);
-            self.stats.done[kind] += u64::from(failed == roce::wc::WcStatus::Success);
+            let status = side.messages[index].completed.unwrap_or(WcStatus::Success);
+            self.stats.done[kind] += u64::from(status == WcStatus::Success);
+        }
+        let (side, peer) = (&self.ends[end].side, &self.ends[end ^ 1].side);
+        let gave_up = side.completed > before
+            && side.messages[side.completed - 1].completed == Some(WcStatus::RetryExcErr);
+        let answers = peer.receives() && peer.epoch == side.epoch;
+        if self.deadline.is_some() && gave_up && answers && side.tx.fair_tries > 1 {
+            return Err(name(format!(
+                "gave up after {} tries on a fair network",
+                side.tx.fair_tries
+            )));
         }
         let broken = side.state == QpState::Err;
         if broken && self.deadline.is_none() {
