@@ -4,7 +4,7 @@
 
 use core::ptr::NonNull;
 
-use kernel::{error::from_err_ptr, prelude::*};
+use kernel::{error::from_err_ptr, prelude::*, sync::rcu};
 
 use super::netdev::Netdev;
 use roce::ids::Qpn;
@@ -89,7 +89,7 @@ impl Route {
 
     /// Bytes to keep free in front of the IP header.
     pub fn link_headroom(&self) -> usize {
-        let _readers = kernel::sync::rcu::read_lock();
+        let _readers = rcu::read_lock();
         // SAFETY: Valid by the type invariant, and RCU keeps the device.
         let netdev = unsafe { bindings::dst_dev_rcu(self.dst.as_ptr()) };
         // SAFETY: As above.
@@ -103,10 +103,9 @@ impl Route {
         self.dst.as_ptr()
     }
 
-    /// The namespace. It is to be used under RCU.
-    pub(super) fn net(&self) -> *mut bindings::net {
-        // SAFETY: Valid by the type invariant; callers run with bottom halves disabled, an RCU
-        // read-side section, which keeps the device.
+    /// The namespace. Valid as long as `_readers` lives.
+    pub(super) fn net(&self, _readers: &rcu::Guard) -> *mut bindings::net {
+        // SAFETY: Valid by the type invariant, and RCU keeps the device.
         let netdev = unsafe { bindings::dst_dev_rcu(self.dst.as_ptr()) };
         // SAFETY: As above.
         unsafe { bindings::dev_net(netdev) }

@@ -8,7 +8,12 @@ use core::{
 };
 
 use kernel::{
-    error::to_result, ffi::c_int, page::PAGE_SIZE, prelude::*, sync::Arc, types::ForeignOwnable,
+    error::to_result,
+    ffi::c_int,
+    page::PAGE_SIZE,
+    prelude::*,
+    sync::{rcu, Arc},
+    types::ForeignOwnable,
 };
 
 use super::{crc32, RxSkb};
@@ -294,7 +299,8 @@ impl TxSkb {
         unsafe { bindings::skb_set_destructor(skb, Some(credit::give_back::<W>)) };
         // SAFETY: The count that `hold` takes is given to the buffer.
         unsafe { bindings::skb_dst_set(skb, route.hold()) };
-        let net = route.net();
+        let readers = rcu::read_lock();
+        let net = route.net(&readers);
         let code = match route.network() {
             // SAFETY: The buffer is complete, ours, and has a route; `net` is that route's.
             Network::V4 => unsafe { bindings::ip_local_out(net, core::ptr::null_mut(), skb) },
