@@ -2,7 +2,7 @@
 
 //! A queue pair: its state, its attributes, and the two sides that do the work.
 //!
-//! [`Qp`] owns the state ([`state`]) and decides which packets and calls reach which side; the
+//! [`Qp`] owns the state and decides which packets and calls reach which side; the
 //! [`Requester`] owns the send queue's progress, the [`Responder`] the receive queue's. A side
 //! never changes the state: it reports [`Outcome::Fatal`] and [`Qp`] acts on it.
 //!

@@ -304,6 +304,20 @@ fn sqd_finishes_what_was_started() {
 }
 
 #[test]
+fn the_last_packet_before_the_queue_rests_asks() {
+    let (mut qp, mut host) = in_rts(QpKind::Rc);
+    host.post_send_with(SEND, vec![0; 2000], |wr| wr.signaled = false);
+    host.post_send(SEND, vec![]);
+    qp.poll_transmit(NOW, &mut host).unwrap();
+    // So that nothing has to be sent again because of SQD.
+    qp.handle_packet(NOW, &ack(FIRST), &mut host);
+    qp.modify(NOW, &to(QpState::Sqd), &mut host).unwrap();
+    let rest = drain(&mut qp, NOW, &mut host);
+    assert_eq!(rest.len(), 1);
+    assert!(rest[0].packet.bth.ack_req);
+}
+
+#[test]
 fn sqd_says_drained_only_when_asked() {
     let (mut qp, mut host) = in_rts(QpKind::Rc);
     qp.modify(NOW, &to(QpState::Sqd), &mut host).unwrap();

@@ -2,13 +2,13 @@
 
 //! The requester: turns send WQEs into request packets and answers into completions.
 //!
-//! WQEs are taken from the send queue into a [`window`], oldest first, and leave it in that order.
+//! WQEs are taken from the send queue into a `window`, oldest first, and leave it in that order.
 //! The requester walks them with a cursor, the next packet to send; to go back after a loss is to
 //! put the cursor back to the oldest packet that isn't finished, which always belongs to the
 //! window's oldest WQE. So the work per packet doesn't depend on how much is in flight.
 //!
-//! [`send`] decides what may be sent next, [`segment`] builds it, [`ack`] takes in the answers and
-//! [`retry`] holds the timers and counts. UC and datagram QPs use [`send`] only: their WQEs are
+//! `send` decides what may be sent next, `segment` builds it, `ack` takes in the answers and
+//! `retry` holds the timers and counts. UC and datagram QPs use `send` only: their WQEs are
 //! finished once sent.
 
 mod ack;

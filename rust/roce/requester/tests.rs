@@ -137,6 +137,17 @@ impl Bench {
         self.respond(n, Body::ReadResponse(part), length);
     }
 
+    /// Changes attributes that only SQD lets change.
+    fn change(&mut self, attrs: Attrs) {
+        let to = |state| Attrs {
+            state: Some(state),
+            ..Attrs::default()
+        };
+        for attrs in [to(QpState::Sqd), attrs, to(QpState::Rts)] {
+            self.qp.modify(self.now, &attrs, &mut self.host).unwrap();
+        }
+    }
+
     /// Lets the timer run out.
     fn time_out(&mut self) {
         self.now = self.qp.poll_timeout().expect("a timer");

@@ -174,22 +174,10 @@ fn lengths_are_checked_at_once() {
 #[test]
 fn reads_without_a_credit_fail_at_once() {
     let mut bench = Bench::new();
-    for attrs in [
-        Attrs {
-            state: Some(QpState::Sqd),
-            ..Attrs::default()
-        },
-        Attrs {
-            max_rd_atomic: Some(0),
-            ..Attrs::default()
-        },
-        Attrs {
-            state: Some(QpState::Rts),
-            ..Attrs::default()
-        },
-    ] {
-        bench.qp.modify(NOW, &attrs, &mut bench.host).unwrap();
-    }
+    bench.change(Attrs {
+        max_rd_atomic: Some(0),
+        ..Attrs::default()
+    });
     bench.post(READ, 8);
     bench.check_flushed();
     assert_eq!(bench.sent(), [(0, LocQpOpErr)]);

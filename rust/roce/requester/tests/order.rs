@@ -146,22 +146,10 @@ fn progress_grants_all_retries_anew() {
 #[test]
 fn timeout_zero_is_never() {
     let mut bench = Bench::new();
-    for attrs in [
-        Attrs {
-            state: Some(QpState::Sqd),
-            ..Attrs::default()
-        },
-        Attrs {
-            timeout: Some(0),
-            ..Attrs::default()
-        },
-        Attrs {
-            state: Some(QpState::Rts),
-            ..Attrs::default()
-        },
-    ] {
-        bench.qp.modify(NOW, &attrs, &mut bench.host).unwrap();
-    }
+    bench.change(Attrs {
+        timeout: Some(0),
+        ..Attrs::default()
+    });
     bench.post(SEND, 0);
     bench.poll();
     assert_eq!(bench.qp.poll_timeout(), None);
@@ -229,24 +217,42 @@ fn two_rnr_retries_are_two() {
 }
 
 #[test]
+fn progress_grants_all_rnr_retries_anew() {
+    let mut bench = Bench::new();
+    bench.post(SEND, 5 * 1024);
+    bench.poll();
+    for refused in 0..5 {
+        for _ in 0..2 {
+            bench.rnr(refused, 1);
+            bench.time_out();
+            bench.poll();
+        }
+    }
+    bench.ack(4);
+    assert_eq!(bench.sent(), [(0, Success)]);
+}
+
+#[test]
+fn later_packets_do_not_postpone_the_timer() {
+    let mut bench = Bench::new();
+    bench.post(SEND, 0);
+    bench.poll();
+    let deadline = bench.qp.poll_timeout();
+    bench.now = bench.now.after(Duration(1_000));
+    bench.post(SEND, 0);
+    bench.poll();
+    assert_eq!(bench.qp.poll_timeout(), deadline);
+    bench.ack(0);
+    assert_eq!(bench.qp.poll_timeout(), Some(bench.now.after(TIMEOUT)));
+}
+
+#[test]
 fn seven_rnr_retries_are_for_ever() {
     let mut bench = Bench::new();
-    for attrs in [
-        Attrs {
-            state: Some(QpState::Sqd),
-            ..Attrs::default()
-        },
-        Attrs {
-            rnr_retry: Some(7),
-            ..Attrs::default()
-        },
-        Attrs {
-            state: Some(QpState::Rts),
-            ..Attrs::default()
-        },
-    ] {
-        bench.qp.modify(NOW, &attrs, &mut bench.host).unwrap();
-    }
+    bench.change(Attrs {
+        rnr_retry: Some(7),
+        ..Attrs::default()
+    });
     bench.post(SEND, 0);
     bench.poll();
     for _ in 0..1000 {

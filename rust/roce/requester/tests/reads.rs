@@ -107,6 +107,35 @@ fn a_response_vouches_for_all_before_it() {
 }
 
 #[test]
+fn a_response_says_nothing_of_what_follows() {
+    let mut bench = Bench::new();
+    bench.post(READ, 8);
+    bench.post(SEND, 0);
+    bench.poll();
+    bench.read_response(0, ONLY, 8);
+    assert_eq!(bench.sent(), [(0, Success)]);
+    assert_eq!(bench.qp.poll_timeout(), Some(bench.now.after(TIMEOUT)));
+    bench.ack(1);
+    assert_eq!(bench.sent(), [(0, Success), (1, Success)]);
+}
+
+#[test]
+fn after_the_timer_ran_out_the_same_gap_may_be_noticed_again() {
+    let mut bench = Bench::new();
+    bench.post(READ, 8);
+    bench.post(SEND, 0);
+    bench.poll();
+    bench.ack(1);
+    assert_eq!(bench.psns(), [0]);
+    bench.ack(1);
+    assert_eq!(bench.psns(), []);
+    bench.time_out();
+    assert_eq!(bench.psns(), [0]);
+    bench.ack(1);
+    assert_eq!(bench.psns(), [0]);
+}
+
+#[test]
 fn late_responses_after_going_back_count() {
     let mut bench = Bench::new();
     bench.post(READ, 4096);
@@ -187,6 +216,20 @@ fn long_reads_go_out_in_pieces() {
     respond(&mut bench, 100, 2 * SPAN + 10);
     bench.ack(2 * SPAN + 10);
     assert_eq!(bench.sent(), [(0, Success), (1, Success)]);
+}
+
+#[test]
+fn reads_leave_most_psns_out_of_flight() {
+    let mut bench = Bench::new();
+    bench.change(Attrs {
+        max_rd_atomic: Some(100),
+        ..Attrs::default()
+    });
+    bench
+        .host
+        .post_send_with(READ, vec![], |wr| wr.length = 1 << 30);
+    let pieces: Vec<u32> = (0..8).map(|piece| piece << 12).collect();
+    assert_eq!(bench.psns(), pieces);
 }
 
 #[test]

@@ -205,6 +205,17 @@ fn acknowledgements_are_asked_for_sparingly() {
 }
 
 #[test]
+fn what_is_sent_again_asks_at_each_end() {
+    let mut bench = Bench::new();
+    for _ in 0..3 {
+        bench.post_unsignaled(SEND, 1500);
+    }
+    assert_eq!(asking(&mut bench), [5]);
+    bench.time_out();
+    assert_eq!(asking(&mut bench), [1, 3, 5]);
+}
+
+#[test]
 fn the_number_in_flight_is_bounded() {
     let mut bench = Bench::new();
     bench.post(WRITE, 1 << 20);
