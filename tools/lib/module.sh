@@ -2,13 +2,13 @@
 # shellcheck shell=bash
 # The kernel module, built in the toolbox with all output in the cache.
 
-# module_build [SOURCE]: sets MODULE to the built rrxe.ko of this repository.
+# Sets MODULE to the built rrxe.ko of this repository.
 module_build() {
 	kernel_init
-	BUILD=$RRXE_CACHE/build/$(echo "$TOP" | key)/$(basename "$KERNEL")
+	BUILD=$RRXE_BUILD/$(basename "$KERNEL")
 	MODULE=$BUILD/rrxe.ko
 	mkdir -p "$BUILD"
-	with_lock "build-$(echo "$TOP" | key)" module_make
+	with_lock "build-$(basename "$RRXE_BUILD")" module_make
 	say "built $MODULE"
 }
 

@@ -104,7 +104,7 @@ toolbox_init() {
 # in_toolbox COMMAND...: run it in the toolbox, in mount and process namespaces of its own: nothing
 # stays mounted or running behind. The repository is at /rrxe, the cache at /cache.
 in_toolbox() {
-	unshare --mount --pid --fork --kill-child --propagation private \
+	RRXE_BUILD=$(inside "$RRXE_BUILD") unshare --mount --pid --fork --kill-child --propagation private \
 		"$TOP/tools/lib/enter" "$TOOLBOX/root" "$TOP" "$RRXE_CACHE" "$@"
 }
 

@@ -80,6 +80,7 @@ payload_fill() {
 	mkdir -p "$stage"/{payload/bin,usr/lib/rrxe}
 	cp "$TOP/tools/vm/guest-init" "$stage/usr/lib/rrxe/"
 	[[ ! -d $TOP/tests ]] || tar -C "$TOP" -c --exclude=target tests | tar -C "$stage/payload" -x
+	find "$PROGRAMS" -maxdepth 1 -name 'rrxe-*' -type f -perm -u+x -exec cp {} "$stage/payload/bin/" \;
 	for path in ${RRXE_PAYLOAD:-}; do cp -a "$path" "$stage/payload/"; done
 	{
 		printf 'export %s\n' "TYPE=${TYPE:-rrxe}"
@@ -103,6 +104,7 @@ vm_run() {
 	boot_init
 	guest_init
 	accel_init
+	programs_build
 	[[ ${RRXE_MODULE:-} == none || ! -e $TOP/Kbuild ]] || module_build
 
 	stage=$(mktemp -d -p "$RRXE_CACHE/tmp" "vm-$(basename "$script" .sh)-XXXXXX")
@@ -115,4 +117,19 @@ vm_run() {
 	rm -rf "$stage"
 	find "$RRXE_CACHE/logs" -name 'vm-*' -mtime +3 -delete
 	return $rc
+}
+
+demo_run() {
+	local log=$RRXE_CACHE/logs/demo.log rc=0 why
+	TIMEOUT=${TIMEOUT:-600}
+	vm_run "$TOP/tools/demo.sh" | tee "$log" || rc=$?
+	if [[ $rc -eq 0 ]]; then
+		say "the demo worked; its output is in $log"
+		return
+	fi
+	why=$(sed -n 's/^The demo failed: //p' "$log")
+	[[ -n $why || $rc -ne 124 ]] || why="it was not through after $TIMEOUT s."
+	die "the demo failed: ${why:-the guest broke down or was never started, see above.}" \
+		"Its output is in $log, the guest's console in" \
+		"$(find "$RRXE_CACHE/logs" -name 'vm-demo-*' -printf '%T@ %p\n' | sort -n | sed -n '$s/.* //p')."
 }

@@ -1,0 +1,71 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# In the guest: two hosts (network namespaces over a veth pair), an RDMA link on each, and stock
+# programs moving data between them. TYPE=rxe shows the same over the C driver.
+PROGRAM_SECONDS=120
+source /payload/tests/vm/lib.sh
+
+step() { printf '\n==> %s\n' "$*"; }
+
+# must MESSAGE COMMAND...: show the command's output; without success, say MESSAGE and stop.
+must() {
+	local message=$1
+	shift
+	if ! _capture "$@"; then
+		printf '%s\n\nThe demo failed: %s.\n' "$OUTPUT" "$message"
+		exit 1
+	fi
+}
+
+# What perftest measured: the last row of figures, in the units of its kind.
+figures() {
+	case $1 in
+	*_bw) awk '/^ *[0-9]+ +[0-9]+ +[0-9.]+ +[0-9.]+/ { row = sprintf("%8d %8d %12.2f MiB/s", $1, $2, $4) } END { print row }' ;;
+	*_lat) awk '/^ *[0-9]+ +[0-9]+ +[0-9.]+ +[0-9.]+/ { row = sprintf("%8d %8d %12.2f us", $1, $2, $5) } END { print row }' ;;
+	esac <<<"$OUTPUT"
+}
+
+module=$TYPE
+[[ $TYPE != rxe ]] || module=rdma_rxe
+
+step "$(uname -sr): modprobe $module"
+must "modprobe $module" modprobe $module
+grep "^$module " /proc/modules
+
+step "two hosts, h1 ($HOST1_V4) and h2 ($HOST2_V4), over a veth pair"
+must "could not make the two hosts" hosts_up 4200
+
+for host in 1 2; do
+	step "h$host: rdma link add $TYPE$host type $TYPE netdev eth0"
+	must "rdma link add on h$host" link_add $host
+done
+rdma link
+
+step "ibv_devinfo -d $DEV1"
+must "ibv_devinfo" ibv_devinfo -d "$DEV1"
+echo "$OUTPUT"
+
+step "ibv_rc_pingpong -c: 200 messages there and back, each byte checked"
+must "ibv_rc_pingpong between $DEV1 and $DEV2" pingpong -n 200
+grep -E 'bytes in|iters in' <<<"${OUTPUT%%--- server*}"
+
+table=()
+for program in ib_send_bw ib_write_bw ib_read_bw ib_send_lat ib_write_lat ib_read_lat; do
+	step "$program: 100 iterations"
+	must "$program between $DEV1 and $DEV2" perftest $program -n 100
+	row=$(figures $program)
+	if [[ -z $row ]]; then
+		printf '%s\n\nThe demo failed: %s printed no figures.\n' "$OUTPUT" "$program"
+		exit 1
+	fi
+	echo "$row"
+	table+=("$(printf '%-14s %s' $program "$row")")
+done
+
+step "everything down: rdma link del, ip netns del, rmmod $module"
+for host in 1 2; do must "rdma link del on h$host" link_del $host; done
+hosts_down
+must "rmmod $module" rmmod $module
+
+printf '\n%-14s %8s %8s %12s\n' "$TYPE" bytes times result
+printf '%s\n' "${table[@]}"

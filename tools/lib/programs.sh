@@ -1,0 +1,11 @@
+# SPDX-License-Identifier: GPL-2.0
+# shellcheck shell=bash
+# The programs that run in the guest (tools/verbs), built in the toolbox against its libibverbs.
+
+# Sets PROGRAMS to the directory that holds them.
+programs_build() {
+	PROGRAMS=$RRXE_CACHE/build/verbs/release
+	in_toolbox env CARGO_TERM_COLOR=never "CARGO_TARGET_DIR=$(inside "$RRXE_CACHE/build/verbs")" \
+		cargo build --quiet --release --manifest-path tools/verbs/Cargo.toml >&2 ||
+		die "the programs for the guest did not build"
+}
