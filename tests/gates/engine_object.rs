@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The engine's generic code, compiled for a host about which the compiler knows nothing, as the
+//! kernel compiles it. The gate looks for panics among what the object refers to.
+
+#![no_std]
+
+extern crate roce;
+
+use core::hint::black_box;
+use roce::host::{
+    AccessFault, Completions, Count, Event, Fetch, LocalAccess, Memory, RecvQueue, RemoteAccess,
+    SendQueue,
+};
+use roce::ids::Rkey;
+use roce::qp::{Attrs, Config, CurrentAttrs, ModifyError, Qp, Replay, SendWqe, TransmitFault};
+use roce::time::Instant;
+use roce::transmit::Transmit;
+use roce::wc::{RecvWc, SendWc, WcStatus};
+use roce::wire::packet::Packet;
+use roce::wr::{AtomicOp, FlushKind, LocalOp, RecvSlot, RecvWr, SendSlot, SendWr};
+
+/// Answers whatever lies in it.
+#[derive(Debug)]
+pub struct Opaque {
+    send: Fetch<SendWr>,
+    recv: Fetch<RecvWr>,
+    local: Result<(), WcStatus>,
+    remote: Result<(), AccessFault>,
+    original: Result<u64, AccessFault>,
+}
+
+impl SendQueue for Opaque {
+    fn take_send(&mut self) -> Fetch<SendWr> {
+        black_box(self.send)
+    }
+
+    fn retire_send(&mut self, slot: SendSlot) {
+        black_box(slot);
+    }
+
+    fn check_send(&mut self, slot: SendSlot, access: LocalAccess) -> Result<(), WcStatus> {
+        black_box((slot, access));
+        black_box(self.local)
+    }
+
+    fn scatter_send(&mut self, slot: SendSlot, offset: u32) -> Result<(), WcStatus> {
+        black_box((slot, offset));
+        black_box(self.local)
+    }
+
+    fn scatter_atomic(&mut self, slot: SendSlot, original: u64) -> Result<(), WcStatus> {
+        black_box((slot, original));
+        black_box(self.local)
+    }
+
+    fn execute_local(&mut self, slot: SendSlot, op: LocalOp) -> Result<(), WcStatus> {
+        black_box((slot, op));
+        black_box(self.local)
+    }
+}
+
+impl RecvQueue for Opaque {
+    fn take_recv(&mut self) -> Fetch<RecvWr> {
+        black_box(self.recv)
+    }
+
+    fn release_recv(&mut self, slot: RecvSlot) {
+        black_box(slot);
+    }
+
+    fn scatter_recv(&mut self, slot: RecvSlot, offset: u32) -> Result<(), WcStatus> {
+        black_box((slot, offset));
+        black_box(self.local)
+    }
+}
+
+impl Memory for Opaque {
+    fn check_remote(
+        &mut self,
+        rkey: Rkey,
+        va: u64,
+        length: u32,
+        access: RemoteAccess,
+    ) -> Result<(), AccessFault> {
+        black_box((rkey, va, length, access));
+        black_box(self.remote)
+    }
+
+    fn write_remote(&mut self, rkey: Rkey, va: u64) -> Result<(), AccessFault> {
+        black_box((rkey, va));
+        black_box(self.remote)
+    }
+
+    fn atomic_remote(&mut self, rkey: Rkey, va: u64, op: AtomicOp) -> Result<u64, AccessFault> {
+        black_box((rkey, va, op));
+        black_box(self.original)
+    }
+
+    fn atomic_write_remote(&mut self, rkey: Rkey, va: u64) -> Result<(), AccessFault> {
+        black_box((rkey, va));
+        black_box(self.remote)
+    }
+
+    fn flush_remote(
+        &mut self,
+        rkey: Rkey,
+        va: u64,
+        length: u32,
+        kind: FlushKind,
+    ) -> Result<(), AccessFault> {
+        black_box((rkey, va, length, kind));
+        black_box(self.remote)
+    }
+
+    fn invalidate_remote(&mut self, rkey: Rkey) -> Result<(), AccessFault> {
+        black_box(rkey);
+        black_box(self.remote)
+    }
+}
+
+impl Completions for Opaque {
+    fn complete_send(&mut self, wc: SendWc) {
+        black_box(wc);
+    }
+
+    fn complete_recv(&mut self, wc: RecvWc) {
+        black_box(wc);
+    }
+
+    fn raise(&mut self, event: Event) {
+        black_box(event);
+    }
+
+    fn count(&mut self, what: Count) {
+        black_box(what);
+    }
+}
+
+type OpaqueQp<'a> = Qp<&'a mut [SendWqe], &'a mut [Replay]>;
+
+#[inline(never)]
+pub fn new<'a>(
+    config: Config,
+    window: &'a mut [SendWqe],
+    replays: &'a mut [Replay],
+) -> OpaqueQp<'a> {
+    Qp::new(config, window, replays)
+}
+
+#[inline(never)]
+pub fn attrs(qp: &OpaqueQp<'_>) -> CurrentAttrs {
+    qp.attrs()
+}
+
+#[inline(never)]
+pub fn modify(
+    qp: &mut OpaqueQp<'_>,
+    now: Instant,
+    attrs: &Attrs,
+    host: &mut Opaque,
+) -> Result<(), ModifyError> {
+    qp.modify(now, attrs, host)
+}
+
+#[inline(never)]
+pub fn handle_packet(qp: &mut OpaqueQp<'_>, now: Instant, packet: &Packet, host: &mut Opaque) {
+    qp.handle_packet(now, packet, host);
+}
+
+#[inline(never)]
+pub fn handle_timeout(qp: &mut OpaqueQp<'_>, now: Instant, host: &mut Opaque) {
+    qp.handle_timeout(now, host);
+}
+
+#[inline(never)]
+pub fn poll_transmit(qp: &mut OpaqueQp<'_>, now: Instant, host: &mut Opaque) -> Option<Transmit> {
+    qp.poll_transmit(now, host)
+}
+
+#[inline(never)]
+pub fn poll_timeout(qp: &OpaqueQp<'_>) -> Option<Instant> {
+    qp.poll_timeout()
+}
+
+#[inline(never)]
+pub fn transmit_failed(
+    qp: &mut OpaqueQp<'_>,
+    now: Instant,
+    transmit: &Transmit,
+    fault: TransmitFault,
+    host: &mut Opaque,
+) {
+    qp.transmit_failed(now, transmit, fault, host);
+}

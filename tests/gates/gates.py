@@ -1,0 +1,205 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+"""The static gates: rules that hold for every line, checked without running it.
+
+Each gate is a function that takes the repository's root and returns a list of complaints. Prints a line
+`ok - name` or `not ok - name` for each; `selftest.py` shows that each of the text gates can fail.
+"""
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import sources
+
+TOP = Path(__file__).resolve().parents[2]
+PANICS = r"\.(?:unwrap|expect)\(|\b(?:panic|unreachable|todo|unimplemented|assert|assert_eq|assert_ne)!"
+PANIC_SYMBOL = r"panick|_fail(?:ed)?(?:\b|$)|mismatch"
+MAX_LINES = 640
+
+
+def run(top, command, **environment):
+    """The complaints of a tool: its output's end where it fails."""
+    try:
+        result = subprocess.run(
+            command, cwd=top, env=os.environ | environment, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
+        )
+    except FileNotFoundError as missing:
+        return [str(missing)]
+    return result.stdout.splitlines()[-60:] if result.returncode else []
+
+
+def formatting(top):
+    """rustfmt changes nothing"""
+    paths = [str(path) for path in sources.rust(top)]
+    unformatted = run(top, ["rustfmt", "--check", "-l", "--edition", "2021", *paths])
+    return sorted(set(unformatted))
+
+
+def lints(top):
+    """clippy finds nothing in the cargo workspace"""
+    command = ["cargo", "clippy", "-q", "--workspace", "--all-targets", "--message-format=short"]
+    return run(top, [*command, "--", "-D", "warnings"])
+
+
+def documentation(top):
+    """rustdoc finds nothing in the engine"""
+    command = ["cargo", "doc", "-q", "--no-deps", "-p", "roce", "--document-private-items"]
+    return run(top, command, RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links")
+
+
+def shell(top):
+    """shellcheck finds nothing"""
+    paths = [
+        str(path) for path in sources.files(top)
+        if re.match(rb"#!.*\b(?:ba)?sh\b", (top / path).read_bytes()[:40])
+    ]
+    return run(top, ["shellcheck", "--severity=warning", *paths]) if paths else ["no shell scripts found"]
+
+
+def licences(top):
+    """every source file names its licence"""
+    return [
+        str(path) for path in sources.files(top)
+        if "SPDX-License-Identifier: GPL-2.0" not in "".join((top / path).read_text().splitlines()[:3])
+    ]
+
+
+def forbidden_unsafe(top):
+    """unsafe code is forbidden in the engine and the driver, and found in the abstractions only"""
+    roots = ("rust/roce/lib.rs", "drivers/infiniband/sw/rrxe/lib.rs")
+    complaints = [
+        f"{root}: no #![forbid(unsafe_code)]" for root in roots
+        if "#![forbid(unsafe_code)]" not in (top / root).read_text().splitlines()
+    ]
+    for path in sources.rust(top):
+        # Test programs for user space call libibverbs: they can't do without.
+        if not str(path).startswith((*sources.UNSAFE_CRATES, "tools/")):
+            complaints += sources.places(path, sources.code((top / path).read_text()), r"\bunsafe\b")
+    return complaints
+
+
+def justified_unsafe(top):
+    """every unsafe block, impl and function says why it is sound"""
+    complaints = []
+    for path in sources.rust(top):
+        text = (top / path).read_text()
+        lines = text.splitlines()
+        for number, line in enumerate(sources.code(text).splitlines()):
+            for match in re.finditer(r"\bunsafe\s*(\{|impl\b|fn\b|trait\b|extern\s*(?:fn\b|\{)?)", line):
+                wanted = "# Safety" if match[1] in ("fn", "trait") else "SAFETY:"
+                if match[1].startswith("extern"):
+                    wanted = "(# Safety|SAFETY:)"
+                promised = match[1] == "fn" and implements_trait(lines, number)
+                if not promised and not explained(lines, number, wanted):
+                    complaints.append(f"{path}:{number + 1}: {line.strip()}")
+    return complaints
+
+
+def implements_trait(lines, number):
+    """Whether this line lies in an `impl Trait for Type`: the trait says what is to be kept then."""
+    indent = len(lines[number]) - len(lines[number].lstrip())
+    for line in reversed(lines[:number]):
+        if line.strip() and len(line) - len(line.lstrip()) < indent:
+            return re.search(r"\bimpl\b.*\bfor\b|^\s*for\b", line) is not None
+    return False
+
+
+def explained(lines, number, wanted):
+    """Whether the comment above the statement that this line belongs to holds what is wanted."""
+    at = number - 1
+    if wanted == "SAFETY:" and re.search(r"//.*SAFETY:", lines[number]):
+        return True
+    while at >= 0 and not lines[at].lstrip().startswith("//"):
+        above = re.sub(r"\s*//.*", "", lines[at]).rstrip()
+        if not above or (above.endswith((";", "{", "}")) and not above.lstrip().startswith("#[")):
+            return False
+        at -= 1
+    while at >= 0 and lines[at].lstrip().startswith("//"):
+        if re.search(wanted, lines[at]):
+            return True
+        at -= 1
+    return False
+
+
+def no_panics(top):
+    """nothing in the kernel's crates panics by itself"""
+    return [
+        complaint
+        for path in sources.kernel_rust(top)
+        for complaint in sources.places(path, sources.kernel_code((top / path).read_text()), PANICS)
+    ]
+
+
+def no_leftovers(top):
+    """no notes to self and no code in comments"""
+    marks = r"\b(?:TO" r"DO|FIX" r"ME|XX" r"X|HA" r"CK)\b"
+    dead = r"^[ \t]*//[ \t](?:let |if |for |return\b|pub |fn |use )[^\n]*[;{]$"
+    complaints = []
+    for path in sources.files(top):
+        text = (top / path).read_text()
+        complaints += sources.places(path, text, marks)
+        if path.suffix == ".rs":
+            complaints += sources.places(path, text, re.compile(dead, re.M))
+    return complaints
+
+
+def short_files(top):
+    """no source file is much longer than 600 lines"""
+    lengths = {path: len((top / path).read_text().splitlines()) for path in sources.files(top)}
+    return [f"{path}: {length} lines" for path, length in lengths.items() if length > MAX_LINES]
+
+
+def no_panic_symbols(top):
+    """the engine's object code refers to no panic"""
+    flags = ["--edition=2021", "--crate-type=lib", "-Copt-level=2", "-Cpanic=abort",
+             "-Coverflow-checks=on", "-Cdebug-assertions=off", "-Ccodegen-units=1",
+             "-Csymbol-mangling-version=v0"]
+    with tempfile.TemporaryDirectory() as out:
+        crates = (("roce", "rust/roce/lib.rs"), ("engine_object", "tests/gates/engine_object.rs"))
+        for crate, root in crates:
+            emit = f"--emit=metadata={out}/lib{crate}.rmeta,obj={out}/{crate}.o"
+            if complaints := run(top, ["rustc", *flags, f"--crate-name={crate}", f"-L{out}", emit, root]):
+                return complaints
+        symbols = {crate: subprocess.check_output(["nm", f"{out}/{crate}.o"], text=True) for crate, _ in crates}
+    if "handle_packet" not in symbols["engine_object"]:
+        return ["the engine's code is missing from the object"]
+    return [
+        f"{crate}: {line.strip()}"
+        for crate, text in symbols.items()
+        for line in text.splitlines()
+        if re.search(rf" U .*(?:{PANIC_SYMBOL})", line)
+    ]
+
+
+TEXT_GATES = (
+    licences, forbidden_unsafe, justified_unsafe, no_panics, no_leftovers, short_files,
+)
+TOOL_GATES = (formatting, lints, documentation, shell, no_panic_symbols)
+
+
+def unsafe_count(top):
+    """How many unsafe blocks and impls the module has."""
+    return sum(
+        len(re.findall(r"\bunsafe\s*(?:\{|impl\b)", sources.code((top / path).read_text())))
+        for path in sources.kernel_rust(top)
+    )
+
+
+def main():
+    failed = False
+    for gate in TEXT_GATES + TOOL_GATES:
+        complaints = gate(TOP)
+        print(f"{'not ok' if complaints else 'ok'} - gate: {gate.__doc__.splitlines()[0]}", flush=True)
+        for complaint in complaints:
+            print(f"# {complaint}")
+        failed |= bool(complaints)
+    print(f"# the module has {unsafe_count(TOP)} unsafe blocks and impls")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

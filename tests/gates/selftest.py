@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+"""Shows that each gate can fail, and that it doesn't fail without cause.
+
+Each case puts a small repository together, complete and blameless but for one file, and names the gates
+that must complain about it: all others must not.
+"""
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import gates
+
+SPDX = "// SPDX-License-Identifier: GPL-2.0\n\n"
+ROOT = "//! Words.\n#![no_std]\n#![forbid(unsafe_code)]\n"
+MEMBER = '[package]\nname = "roce"\nversion = "0.1.0"\nedition = "2021"\n[lib]\npath = "lib.rs"\n'
+STUB = "extern crate roce;\n\n#[inline(never)]\npub fn handle_packet() {\n    roce::handle_packet()\n}\n"
+GOOD = {
+    "Cargo.toml": "# SPDX-License-Identifier: GPL-2.0\n[workspace]\nmembers = ['rust/roce']\nresolver = '2'\n",
+    "rust/roce/Cargo.toml": "# SPDX-License-Identifier: GPL-2.0\n" + MEMBER,
+    "rust/roce/lib.rs": SPDX + ROOT + "\n/// Words.\npub fn handle_packet() {}\n",
+    "drivers/infiniband/sw/rrxe/lib.rs": SPDX + ROOT,
+    "rust/rdma/lib.rs": SPDX + "//! Words.\n",
+    "tests/gates/engine_object.rs": SPDX + STUB,
+    "tests/run.sh": "#!/bin/sh\n# SPDX-License-Identifier: GPL-2.0\necho\n",
+}
+
+ENGINE, DRIVER, RDMA = "rust/roce/lib.rs", "drivers/infiniband/sw/rrxe/lib.rs", "rust/rdma/lib.rs"
+
+
+def engine(text):
+    return {ENGINE: SPDX + ROOT + "\n/// Words.\npub fn handle_packet() {}\n" + text}
+
+
+def rdma(text):
+    return {RDMA: SPDX + "//! Words.\n\n" + text}
+
+
+INDEX = "\n/// Words.\n#[inline(never)]\npub fn f(bytes: &[u8], at: usize) -> u8 {\n    bytes[at]\n}\n"
+BLOCK = "fn f() {\n    unsafe { g() }\n}\n"
+TESTS = "\n#[cfg(test)]\nmod tests {\n    #[test]\n    fn t() {\n        assert!(true);\n        None::<u8>.unwrap();\n    }\n}\n"
+
+CASES = {
+    "a blameless tree": ({}, ()),
+    "a file without a licence": ({"rust/rdma/a.rs": "//! Words.\n"}, ("licences",)),
+    "a script without a licence": ({"tools/script": "#!/bin/sh\necho\n"}, ("licences",)),
+    "a driver that doesn't forbid unsafe code": (
+        {DRIVER: SPDX + "//! Words.\n#![no_std]\n"}, ("forbidden_unsafe",)),
+    "unsafe code in the driver": (
+        {DRIVER: SPDX + ROOT + "// SAFETY: Words.\n" + "unsafe impl Send for A {}\n"}, ("forbidden_unsafe",)),
+    "the word unsafe in comments and strings": (engine('\n/// It is unsafe.\npub const A: &str = "unsafe {";\n'), ()),
+    "an unsafe block without reason": (rdma(BLOCK), ("justified_unsafe",)),
+    "an unsafe block with its reason": (rdma("fn f() {\n    // SAFETY: Words.\n    unsafe { g() }\n}\n"), ()),
+    "a reason that is another statement's": (
+        rdma("fn f() {\n    // SAFETY: Words.\n    let a = 1;\n    unsafe { g() }\n}\n"), ("justified_unsafe",)),
+    "an unsafe impl without reason": (rdma("unsafe impl Send for A {}\n"), ("justified_unsafe",)),
+    "an unsafe function without conditions": (
+        rdma("/// Words.\npub unsafe fn f() {}\n"), ("justified_unsafe",)),
+    "an unsafe function of a trait": (
+        rdma("impl A for B {\n    unsafe fn f() {}\n}\n"), ()),
+    "unwrap": (rdma("fn f() {\n    g().unwrap();\n}\n"), ("no_panics",)),
+    "an assertion": (rdma("fn f(a: bool) {\n    assert!(a);\n}\n"), ("no_panics",)),
+    "a wild card that panics": ({DRIVER: SPDX + ROOT + "fn f() {\n    unreachable!()\n}\n"}, ("no_panics",)),
+    "panics in tests": (rdma(TESTS.lstrip()), ()),
+    "assertions at compile time": (rdma("const _: () = assert!(size_of::<u8>() == 1);\n"), ()),
+    "a panic behind the tests": (
+        rdma(TESTS.lstrip() + "\nfn f() {\n    todo!()\n}\n"), ("no_panics",)),
+    "a note to self": (rdma("// TO" "DO: words\n"), ("no_leftovers",)),
+    "code in a comment": (rdma("// let a = f(b);\n"), ("no_leftovers",)),
+    "a long file": (rdma("// Words.\n" * 700), ("short_files",)),
+    "an unformatted file": (rdma("fn f( ) {}\n"), ("formatting",)),
+    "a lint": (engine("\n/// Words.\npub fn f(a: bool) -> bool {\n    a == true\n}\n"), ("lints",)),
+    "a broken link in the documentation": (engine("\n/// See [`nothing`].\npub fn f() {}\n"), ("documentation",)),
+    "a careless script": (
+        {"tests/run.sh": GOOD["tests/run.sh"] + "cd $1\nunused=1\n"}, ("shell",)),
+    "an index that may be out of bounds": (engine(INDEX), ("no_panic_symbols",)),
+    "engine code that isn't there": (
+        {"tests/gates/engine_object.rs": SPDX + "extern crate roce;\n"}, ("no_panic_symbols",)),
+}
+
+
+def complaining(changes, expected):
+    """What each gate complains about in the tree with these files changed.
+
+    The gates that start compilers take part only where one of them, or none at all, is expected to.
+    """
+    tools = not expected or {gate.__name__ for gate in gates.TOOL_GATES}.intersection(expected)
+    asked = gates.TEXT_GATES + (gates.TOOL_GATES if tools else ())
+    with tempfile.TemporaryDirectory() as folder:
+        top = Path(folder)
+        for name, text in (GOOD | changes).items():
+            (top / name).parent.mkdir(parents=True, exist_ok=True)
+            (top / name).write_text(text)
+        os.environ["CARGO_TARGET_DIR"] = str(top / "target")
+        found = {gate.__name__: gate(top) for gate in asked}
+    return {name: complaints for name, complaints in found.items() if complaints}
+
+
+def main():
+    failed = False
+    for case, (changes, expected) in CASES.items():
+        found = complaining(changes, expected)
+        right = set(found) == set(expected)
+        print(f"{'ok' if right else 'not ok'} - gates on {case}", flush=True)
+        if not right:
+            print(f"# expected {sorted(expected)}, got {found}")
+        failed |= not right
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The project's own source files, and Rust text with its comments, strings and tests taken out."""
+import re
+from pathlib import Path
+
+PLACES = ("rust", "drivers", "include", "tests", "tools", ".ci")
+TOP_FILES = ("Kbuild", "Kconfig", "Makefile", "Cargo.toml", "rustfmt.toml", ".clippy.toml")
+SUFFIXES = {".rs", ".c", ".h", ".py", ".sh", ".toml", ".yml", ".config"}
+NAMES = {"Kbuild", "Kconfig", "Makefile"}
+SKIP = {"target", "__pycache__", ".kunit"}
+
+KERNEL_CRATES = ("rust/roce", "rust/bindings", "rust/rdma", "drivers")
+UNSAFE_CRATES = ("rust/rdma/", "rust/bindings/")
+
+TOKEN = re.compile(
+    r'(?P<comment>//[^\n]*|/\*.*?\*/)'
+    r'|(?P<text>\bb?r(?P<fence>#*)".*?"(?P=fence)|\b[bc]?"(?:\\.|[^"\\])*"|"(?:\\.|[^"\\])*")'
+    r"|(?P<char>b?'(?:\\[^']+|\\'|[^'\\\n])')",
+    re.S,
+)
+
+
+def files(top):
+    """Every source file, relative to `top`: known names and suffixes, and scripts without one."""
+    found = [Path(name) for name in TOP_FILES if (top / name).is_file()]
+    for place in PLACES:
+        for path in sorted((top / place).rglob("*")):
+            relative = path.relative_to(top)
+            if SKIP.intersection(relative.parts) or not path.is_file():
+                continue
+            if path.suffix in SUFFIXES or path.name in NAMES or is_script(path):
+                found.append(relative)
+    return found
+
+
+def is_script(path):
+    with open(path, "rb") as file:
+        return file.read(2) == b"#!"
+
+
+def rust(top):
+    return [path for path in files(top) if path.suffix == ".rs"]
+
+
+def kernel_rust(top):
+    """Rust that ends up in the module: not the files that only tests compile."""
+    return [path for path in rust(top) if in_kernel(path) and not is_test(top, path)]
+
+
+def in_kernel(path):
+    return str(path).startswith(KERNEL_CRATES)
+
+
+def is_test(top, path):
+    """Whether some parent module declares this file, or a folder above it, under cfg(test)."""
+    parts = path.with_suffix("").parts
+    for depth in range(1, len(parts)):
+        folder, name = top.joinpath(*parts[:depth]), parts[depth]
+        for parent in (folder / "mod.rs", folder / "lib.rs", folder.with_suffix(".rs")):
+            if parent.is_file() and declared_for_tests(parent.read_text(), name):
+                return True
+    return False
+
+
+def declared_for_tests(text, name):
+    attribute = r"#\[(?:cfg\((?:test|CONFIG_\w*KUNIT\w*)\)|kunit_tests\([^)]*\))\]"
+    return re.search(rf"{attribute}\s*(?:pub(?:\([a-z]+\))? )?mod {name}\s*;", text) is not None
+
+
+def blank(match):
+    """As much white space, so that lines keep their numbers and columns."""
+    return re.sub(r"[^\n]", " ", match[0])
+
+
+def code(text):
+    """Rust text without comments, strings and character literals."""
+    return TOKEN.sub(blank, text)
+
+
+def kernel_code(text):
+    """What the kernel's build of a file can execute: `code` without tests and constant evaluation."""
+    text = code(text)
+    for start in (
+        r"#\[cfg\((?:test|CONFIG_\w*KUNIT\w*)\)\][^{;]*\{",
+        r"#\[kunit_tests\([^)]*\)\][^{;]*\{",
+        r"\bconst\s*\{",
+        r"\bconst _: \(\) = \{",
+    ):
+        text = without_blocks(text, start)
+    return re.sub(r"\bconst _: \(\) = assert!\([^;]*;", blank, text)
+
+
+def without_blocks(text, start):
+    """Blanks each region that begins as `start` does, to the brace that closes it."""
+    at = 0
+    while match := re.compile(start, re.S).search(text, at):
+        depth, end = 1, match.end()
+        while depth and end < len(text):
+            depth += {"{": 1, "}": -1}.get(text[end], 0)
+            end += 1
+        text = text[: match.start()] + re.sub(r"[^\n]", " ", text[match.start() : end]) + text[end:]
+        at = end
+    return text
+
+
+def places(path, text, pattern):
+    """`file:line: what` for each match."""
+    return [
+        f"{path}:{text.count(chr(10), 0, match.start()) + 1}: {match[0].strip()}"
+        for match in re.finditer(pattern, text)
+    ]
