@@ -44,8 +44,8 @@ impl Syndrome {
     /// The byte on the wire (§9.7.5.2). Bits of the values beyond the fifth are cut off.
     pub const fn to_wire(self) -> u8 {
         match self {
-            Self::Ack { credits } => KIND_ACK | credits & VALUE,
-            Self::RnrNak { timer } => KIND_RNR_NAK | timer & VALUE,
+            Self::Ack { credits } => KIND_ACK | (credits & VALUE),
+            Self::RnrNak { timer } => KIND_RNR_NAK | (timer & VALUE),
             Self::Nak(code) => KIND_NAK | code.to_wire(),
         }
     }

@@ -96,7 +96,7 @@ impl BaseHeader {
         }
         Ok(Self {
             opcode,
-            pad: flags >> 4 & 3,
+            pad: (flags >> 4) & 3,
             bth: Bth {
                 dest: Qpn::new(u32::from_be_bytes([0, dest0, dest1, dest2])),
                 psn: Psn::new(u32::from_be_bytes([0, psn0, psn1, psn2])),
@@ -255,6 +255,6 @@ fn read_feth(reader: &mut Reader<'_>) -> Result<FlushKind, DropReason> {
     let [_, _, _, kind] = reader.take()?;
     Ok(FlushKind {
         placement: kind & 0xf,
-        selectivity: kind >> 4 & 0x3,
+        selectivity: (kind >> 4) & 0x3,
     })
 }

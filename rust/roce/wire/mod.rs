@@ -3,7 +3,7 @@
 //! The RoCEv2 wire format: everything between the UDP header and the end of the datagram.
 //!
 //! A datagram is `headers ‖ payload ‖ pad ‖ ICRC`. Only the headers pass through this module:
-//! [`decode`] turns their bytes into a [`packet::Packet`], [`packet::Packet::encode`] turns a
+//! [`decode()`] turns their bytes into a [`packet::Packet`], [`packet::Packet::encode`] turns a
 //! packet into bytes. Payload and pad stay where they are, and the ICRC ([`icrc`]) is computed by
 //! whoever holds all the pieces.
 

@@ -181,7 +181,7 @@ pub enum Service {
 ///
 /// # Invariants
 ///
-/// `payload_len` fits `body`: see [`crate::wire::decode`].
+/// `payload_len` fits `body`: see [`crate::wire::decode()`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet {
     /// The service.
