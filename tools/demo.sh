@@ -5,7 +5,7 @@
 PROGRAM_SECONDS=120
 source /payload/tests/vm/lib.sh
 
-step() { printf '\n==> %s\n' "$*"; }
+step() { printf '\n==> [%d s] %s\n' $SECONDS "$*"; }
 
 # must MESSAGE COMMAND...: show the command's output; without success, say MESSAGE and stop.
 must() {
@@ -51,8 +51,8 @@ grep -E 'bytes in|iters in' <<<"${OUTPUT%%--- server*}"
 
 table=()
 for program in ib_send_bw ib_write_bw ib_read_bw ib_send_lat ib_write_lat ib_read_lat; do
-	step "$program: 100 iterations"
-	must "$program between $DEV1 and $DEV2" perftest $program -n 100
+	step "$program: 50 iterations"
+	must "$program between $DEV1 and $DEV2" perftest $program -n 50
 	row=$(figures $program)
 	if [[ -z $row ]]; then
 		printf '%s\n\nThe demo failed: %s printed no figures.\n' "$OUTPUT" "$program"

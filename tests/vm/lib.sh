@@ -122,14 +122,28 @@ link_del() {
 	printf -v "$name" %s ''
 }
 
+# The GID of an address, as sysfs writes it. No program is started: emulated machines are slow at that.
+_gid_of() {
+	local address=$1 words=() tail=() word gid=
+	if [[ $address == *.* ]]; then
+		IFS=. read -ra words <<<"$address"
+		printf '0000:0000:0000:0000:0000:ffff:%02x%02x:%02x%02x' "${words[@]}"
+		return
+	fi
+	IFS=: read -ra words <<<"${address%%::*}"
+	[[ $address != *::* ]] || IFS=: read -ra tail <<<"${address##*::}"
+	while [[ $((${#words[@]} + ${#tail[@]})) -lt 8 ]]; do words+=(0); done
+	for word in "${words[@]}" "${tail[@]}"; do printf -v gid '%s:%04x' "$gid" "0x$word"; done
+	printf %s "${gid#:}"
+}
+
 # gid_index DEVICE ADDRESS: which GID the address is.
 gid_index() {
-	local gid index
-	gid=$(python3 -c 'import ipaddress, sys
-a = ipaddress.ip_address(sys.argv[1])
-print((a if a.version == 6 else ipaddress.ip_address("::ffff:" + str(a))).exploded)' "$2")
-	for index in $(seq 0 63); do
-		if [[ $(cat "/sys/class/infiniband/$1/ports/1/gids/$index" 2>/dev/null) == "$gid" ]]; then
+	local gid index entry
+	gid=$(_gid_of "$2")
+	for index in {0..63}; do
+		{ read -r entry <"/sys/class/infiniband/$1/ports/1/gids/$index"; } 2>/dev/null || continue
+		if [[ $entry == "$gid" ]]; then
 			echo "$index"
 			return
 		fi
@@ -137,6 +151,8 @@ print((a if a.version == 6 else ipaddress.ip_address("::ffff:" + str(a))).explod
 	echo "no GID for $2 on $1" >&2
 	return 1
 }
+
+_listening() { [[ -n $(in2 ss -Hltn 'sport = :18515') ]]; }
 
 # Run PROGRAM as a server on host 2, then as a client on host 1: both must succeed in time.
 # _pair SERVER-ARGS -- CLIENT-ARGS, the program in front of each; output of both in OUTPUT.
@@ -150,7 +166,7 @@ _pair() {
 	log=$(mktemp)
 	ip netns exec h2 timeout -k 5 "$PROGRAM_SECONDS" "${server[@]}" >"$log" 2>&1 &
 	pid=$!
-	wait_for 20 in2 sh -c 'ss -Hltn | grep -q ":18515 "' || rc=1
+	wait_for 20 _listening || rc=1
 	OUTPUT=$(ip netns exec h1 timeout -k 5 "$PROGRAM_SECONDS" "$@" 2>&1) || rc=$?
 	[[ $rc -eq 0 ]] || kill $pid 2>/dev/null
 	wait $pid || server_rc=$?

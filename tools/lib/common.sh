@@ -48,7 +48,7 @@ with_lock() {
 	shift
 	exec {fd}>"$RRXE_CACHE/locks/$name"
 	if ! flock -n "$fd"; then
-		say "waiting for another rrxe that is preparing $name"
+		say "waiting for another rrxe that has the $name"
 		flock "$fd"
 	fi
 	"$@"

@@ -65,6 +65,14 @@ impl Context {
         Err(io::ErrorKind::AddrNotAvailable.into())
     }
 
+    /// The MTU of the port at present.
+    pub fn active_mtu(&self) -> io::Result<ibv_mtu> {
+        let mut attr = ibv_port_attr::default();
+        // SAFETY: `attr` outlives the call.
+        check(unsafe { ibv_query_port(self.0, 1, (&raw mut attr).cast()) })?;
+        Ok(attr.active_mtu)
+    }
+
     /// The next asynchronous event's type. Blocks.
     pub fn async_event(&self) -> io::Result<ibv_event_type> {
         let mut event = ibv_async_event::default();

@@ -1,0 +1,17 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# vm: together timeout=600
+# A network that loses, reorders, duplicates, corrupts and delays: transfers complete, data is right.
+source "$(dirname "$0")/lib.sh"
+PROGRAM_SECONDS=150
+
+check "two hosts" hosts_up 1500
+check "link on host 1" link_add 1
+check "link on host 2" link_add 2
+for setting in "loss 1%" "loss 5%" "delay 1ms reorder 95% 50%" "duplicate 5%" "corrupt 1%" \
+	"delay 200us 100us loss 2% duplicate 2% corrupt 1%"; do
+	check "netem $setting" netem "$setting"
+	check "every operation under $setting" rrxe-check "$DEV1" "$DEV2" v4 transfer
+	check "pingpong under $setting" pingpong -n 100
+	netem_off
+done

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! SEND, WRITE and READ over a reliable connection.
+
+use std::{
+    env,
+    io::{self, Read, Write},
+    process::Command,
+    rc::Rc,
+};
+
+use rrxe_verbs::{
+    link::{self, Endpoint, Timing},
+    object::{Context, Cq, Depth, Mr, Pd, Qp, ALL_ACCESS},
+    sys::*,
+};
+
+use crate::{
+    load::{Control, Pattern, Server, Watch},
+    Fallible,
+};
+
+/// Receives that a server keeps posted.
+const RECEIVES: u32 = 900;
+
+/// One case.
+struct Case {
+    name: String,
+    opcode: ibv_wr_opcode,
+    pattern: Pattern,
+    size: usize,
+    count: u64,
+    depth: u64,
+    every: u64,
+}
+
+impl Case {
+    fn parse(words: &[&str]) -> Fallible<Self> {
+        let [op, pattern, size, count, depth, every] = words else {
+            return Err("a case is OP PATTERN SIZE COUNT DEPTH EVERY".into());
+        };
+        let opcode = match *op {
+            "send" => IBV_WR_SEND,
+            "write" => IBV_WR_RDMA_WRITE,
+            "read" => IBV_WR_RDMA_READ,
+            _ => return Err(format!("no such operation: {op}").into()),
+        };
+        Ok(Self {
+            name: (*op).into(),
+            opcode,
+            pattern: Pattern::parse(pattern)?,
+            size: size.parse()?,
+            count: count.parse()?,
+            depth: depth.parse()?,
+            every: every.parse()?,
+        })
+    }
+
+    fn phases(&self) -> [u64; 2] {
+        [(self.count / 4).max(self.depth * 2), self.count]
+    }
+}
+
+/// One end with everything it needs.
+struct End {
+    qp: Qp,
+    cq: Rc<Cq>,
+    mr: Mr,
+    peer: Endpoint,
+}
+
+impl End {
+    fn connect(device: &str, size: usize, control: &mut (impl Read + Write)) -> Fallible<Self> {
+        let context = Context::open(device)?;
+        let (gid_index, gid) = context.gid(false)?;
+        let pd = Pd::new(&context)?;
+        let cq = Cq::new(&context, 4096)?;
+        let mut mr = Mr::new(&pd, size.max(64), ALL_ACCESS)?;
+        mr.buffer.fill(0, size, 1);
+        let depth = Depth {
+            send: 512,
+            recv: 1024,
+            sge: 1,
+            inline: 0,
+        };
+        let qp = Qp::new(&pd, &cq, depth)?;
+        link::to_init(&qp, ALL_ACCESS)?;
+        let ours = Endpoint {
+            qpn: qp.number(),
+            psn: 0,
+            rkey: mr.rkey(),
+            addr: mr.buffer.addr(),
+            gid,
+            gid_index,
+        };
+        let peer = ours.exchange(control)?;
+        let timing = Timing {
+            mtu: context.active_mtu()?,
+            timeout: 20,
+            ..Timing::default()
+        };
+        link::to_rtr(&qp, &ours, &peer, &timing)?;
+        link::to_rts(&qp, &ours, &timing)?;
+        Ok(Self { qp, cq, mr, peer })
+    }
+
+    fn post(&self, case: &Case, signaled: bool) -> io::Result<()> {
+        let mut wr = ibv_send_wr {
+            opcode: case.opcode,
+            send_flags: if signaled { IBV_SEND_SIGNALED } else { 0 },
+            ..Default::default()
+        };
+        wr.wr.rdma.remote_addr = self.peer.addr;
+        wr.wr.rdma.rkey = self.peer.rkey;
+        self.qp.post_send(&mut wr, &mut [self.mr.sge(0, case.size)])
+    }
+
+    fn receive(&self, case: &Case, count: u32) -> io::Result<()> {
+        (0..count).try_for_each(|_| self.qp.post_recv(0, &mut [self.mr.sge(0, case.size)]))
+    }
+
+    /// Waits for completions; how many came of sends and of receives.
+    fn wait(&self) -> Fallible<(u64, u64)> {
+        let mut wcs = [ibv_wc::default(); 64];
+        let polled = self.cq.poll_or_wait(&mut wcs)?;
+        let wcs = &wcs[..polled];
+        if let Some(bad) = wcs.iter().find(|wc| wc.status != IBV_WC_SUCCESS) {
+            return Err(format!("a completion has status {}", bad.status).into());
+        }
+        let receives = wcs.iter().filter(|wc| wc.opcode == IBV_WC_RECV).count() as u64;
+        Ok((polled as u64 - receives, receives))
+    }
+
+    fn stream(&self, case: &Case, count: u64) -> Fallible<()> {
+        let (mut posted, mut done) = (0, 0);
+        while done < count {
+            while posted < count && posted - done < case.depth {
+                posted += 1;
+                self.post(case, posted % case.every == 0 || posted == count)?;
+            }
+            let (sent, _) = self.wait()?;
+            done = (done + sent * case.every).min(count).min(posted);
+        }
+        Ok(())
+    }
+
+    /// Sends and waits for the answer; both ends of a SEND call this, the server after the first
+    /// receive.
+    fn ping(&self, case: &Case) -> Fallible<()> {
+        self.post(case, true)?;
+        let mut missing = (1, u64::from(case.opcode == IBV_WR_SEND));
+        while missing != (0, 0) {
+            let (sent, received) = self.wait()?;
+            missing = (missing.0 - sent, missing.1 - received);
+        }
+        if case.opcode == IBV_WR_SEND {
+            self.receive(case, 1)?;
+        }
+        Ok(())
+    }
+}
+
+/// Runs the client, with the server in a child process.
+pub fn client(device: &str, server: &str, words: &[&str]) -> Fallible<()> {
+    let case = Case::parse(words)?;
+    let mut command = Command::new(env::current_exe()?);
+    let mut server = Server::start(command.arg("verbs-server").arg(server).args(words))?;
+    let control = server.control.as_mut().ok_or("no control stream")?;
+    let end = End::connect(device, case.size, control)?;
+    if case.opcode == IBV_WR_SEND && case.pattern == Pattern::Roundtrip {
+        end.receive(&case, 256)?;
+    }
+    for count in case.phases() {
+        control.tell(count)?;
+        control.hear()?;
+        let watch = Watch::start()?;
+        match case.pattern {
+            Pattern::Stream => end.stream(&case, count)?,
+            Pattern::Roundtrip => (0..count).try_for_each(|_| end.ping(&case))?,
+        }
+        control.hear()?;
+        if count == case.count {
+            watch.report(&case.name, case.pattern, case.size, count)?;
+        }
+    }
+    server.finish()
+}
+
+/// Runs the server; the client is at the other end of the standard streams.
+pub fn server(device: &str, words: &[&str]) -> Fallible<()> {
+    let case = Case::parse(words)?;
+    let mut control = Control(io::stdin().lock(), io::stdout().lock());
+    let end = End::connect(device, case.size, &mut control)?;
+    let receives = case.opcode == IBV_WR_SEND;
+    if receives {
+        end.receive(&case, RECEIVES)?;
+    }
+    for _ in case.phases() {
+        let count = control.hear()?;
+        control.tell(0)?;
+        match case.pattern {
+            _ if !receives => {}
+            Pattern::Stream => consume(&end, &case, count)?,
+            Pattern::Roundtrip => answer(&end, &case, count)?,
+        }
+        control.tell(0)?;
+    }
+    match control.hear() {
+        Err(end) if end.kind() == io::ErrorKind::UnexpectedEof => Ok(()),
+        _ => Err("the client said more than expected".into()),
+    }
+}
+
+fn consume(end: &End, case: &Case, count: u64) -> Fallible<()> {
+    let mut got = 0;
+    while got < count {
+        let (_, received) = end.wait()?;
+        got += received;
+        end.receive(case, u32::try_from(received)?)?;
+    }
+    Ok(())
+}
+
+/// Answers each ping; completions of the answers are taken along with the next pings.
+fn answer(end: &End, case: &Case, count: u64) -> Fallible<()> {
+    let (mut pings, mut sent) = (0, 0);
+    while pings < count || sent < count {
+        let (done, received) = end.wait()?;
+        sent += done;
+        for _ in 0..received {
+            pings += 1;
+            end.receive(case, 1)?;
+            end.post(case, true)?;
+        }
+    }
+    Ok(())
+}
