@@ -117,7 +117,7 @@ impl DeviceAttributes {
         raw.max_qp = clamp(self.max_qp);
         raw.max_qp_wr = clamp(self.max_qp_wr);
         raw.device_cap_flags = self.caps.0;
-        raw.kernel_cap_flags = bindings::ib_kernel_cap_flags_IBK_ALLOW_USER_UNREG as u64;
+        raw.kernel_cap_flags = u64::from(bindings::ib_kernel_cap_flags_IBK_ALLOW_USER_UNREG);
         raw.max_send_sge = clamp(self.max_send_sge);
         raw.max_recv_sge = clamp(self.max_recv_sge);
         raw.max_sge_rd = clamp(self.max_sge_rd);

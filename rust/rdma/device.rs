@@ -234,7 +234,7 @@ fn describe(device: &mut bindings::ib_device, description: &Description) {
     device.node_guid = description.node_guid.to_be();
     let text = description.node_description.to_bytes();
     for (place, byte) in device.node_desc.iter_mut().zip(text) {
-        *place = *byte as _;
+        *place = *byte;
     }
     device.uverbs_cmd_mask |= 1 << bindings::ib_uverbs_write_cmds_IB_USER_VERBS_CMD_POST_SEND
         | 1 << bindings::ib_uverbs_write_cmds_IB_USER_VERBS_CMD_REQ_NOTIFY_CQ;

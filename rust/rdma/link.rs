@@ -61,9 +61,11 @@ impl<T: LinkHandler> LinkRegistration<T> {
     ///
     /// `EBUSY` if there is a registration, `ENOMEM`.
     pub fn new(kind: &'static CStr, handler: Arc<T>) -> Result<Self> {
-        let mut raw = bindings::rdma_link_ops::default();
-        raw.type_ = kind.as_ptr().cast();
-        raw.newlink = Some(new_link::<T>);
+        let raw = bindings::rdma_link_ops {
+            type_: kind.as_ptr().cast(),
+            newlink: Some(new_link::<T>),
+            ..Default::default()
+        };
         let operations = KBox::pin(Opaque::new(raw), GFP_KERNEL)?;
         let owned = handler.into_foreign();
         if HANDLER

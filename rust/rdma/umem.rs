@@ -91,7 +91,7 @@ impl UserMemory {
     }
 
     /// Bytes in the range.
-    pub fn len(&self) -> u64 {
+    pub fn length(&self) -> u64 {
         self.len as u64
     }
 
