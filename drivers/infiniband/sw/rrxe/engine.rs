@@ -22,8 +22,8 @@ use roce::{
 
 use crate::{
     engine_host::{EngineHost, Upshot},
-    pd::Pd,
     path::Path,
+    pd::Pd,
     qp::{note_peer, Qp},
     recv_queue::RecvQueue,
     rx::RxPacket,
@@ -150,7 +150,11 @@ impl Core {
     fn take_in(&mut self, qp: &Qp, now: Instant, packet: &RxPacket, upshot: &mut Upshot) {
         let counters = &qp.device.counters;
         let endpoints = packet.skb.endpoints();
-        if !self.path.as_ref().is_some_and(|path| path.allows(&endpoints)) {
+        if !self
+            .path
+            .as_ref()
+            .is_some_and(|path| path.allows(&endpoints))
+        {
             counters.count(Count::Dropped);
             return;
         }

@@ -7,9 +7,7 @@
 
 use kernel::{prelude::*, sync::Arc};
 use roce::{
-    host::{
-        AccessFault, Completions, Count, Event, Fetch, LocalAccess, Memory, RemoteAccess,
-    },
+    host::{AccessFault, Completions, Count, Event, Fetch, LocalAccess, Memory, RemoteAccess},
     ids::Rkey,
     wc::{RecvWc, SendWc, WcStatus},
     wr::{AtomicOp, FlushKind, LocalOp, RecvSlot, RecvWr, SendSlot, SendWr},

@@ -7,7 +7,9 @@ use kernel::{
     prelude::*,
     sync::{Arc, ArcBorrow},
     time::{
-        hrtimer::{HrTimer, HrTimerCallback, HrTimerCallbackContext, HrTimerRestart, RelativeSoftMode},
+        hrtimer::{
+            HrTimer, HrTimerCallback, HrTimerCallbackContext, HrTimerRestart, RelativeSoftMode,
+        },
         Monotonic,
     },
     workqueue::{Work, WorkItem},
@@ -115,7 +117,9 @@ pub(crate) struct Waker {
 
 impl Wake for Waker {
     fn wake(&self) {
-        self.net.qps.with(self.qpn.get(), |qp| Qp::schedule(&qp.into()));
+        self.net
+            .qps
+            .with(self.qpn.get(), |qp| Qp::schedule(&qp.into()));
     }
 }
 
@@ -219,8 +223,13 @@ impl Qp {
     }
 
     fn check_limits(&self, attrs: &Attrs) -> Result {
-        let too_wide = attrs.path_mtu.is_some_and(|mtu| mtu > self.device.active_mtu());
-        let reads = attrs.max_rd_atomic.max(attrs.max_dest_rd_atomic).unwrap_or(0);
+        let too_wide = attrs
+            .path_mtu
+            .is_some_and(|mtu| mtu > self.device.active_mtu());
+        let reads = attrs
+            .max_rd_atomic
+            .max(attrs.max_dest_rd_atomic)
+            .unwrap_or(0);
         if too_wide || u32::from(reads) > limits::MAX_RD_ATOMIC {
             return Err(EINVAL);
         }
@@ -340,7 +349,8 @@ impl Qp {
         if upshot.notify_send {
             self.send_cq.notify();
         }
-        if upshot.notify_recv && !(upshot.notify_send && Arc::ptr_eq(&self.send_cq, &self.recv_cq)) {
+        if upshot.notify_recv && !(upshot.notify_send && Arc::ptr_eq(&self.send_cq, &self.recv_cq))
+        {
             self.recv_cq.notify();
         }
         for event in upshot.events.iter() {
@@ -394,7 +404,9 @@ fn grant(asked: &QpCap) -> Result<QpCap> {
     let sges = u32::try_from(payload / SGE_SIZE).unwrap_or(0);
     Ok(QpCap {
         max_send_sge: sges.clamp(asked.max_send_sge, limits::MAX_SGE),
-        max_inline: u32::try_from(payload).unwrap_or(limits::MAX_INLINE).min(limits::MAX_INLINE),
+        max_inline: u32::try_from(payload)
+            .unwrap_or(limits::MAX_INLINE)
+            .min(limits::MAX_INLINE),
         ..*asked
     })
 }

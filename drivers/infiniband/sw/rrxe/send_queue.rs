@@ -64,12 +64,7 @@ impl SendQueue {
     /// # Errors
     ///
     /// `ENOMEM`.
-    pub(crate) fn new(
-        ring: Ring,
-        max_sge: u32,
-        max_inline: u32,
-        signal_all: bool,
-    ) -> Result<Self> {
+    pub(crate) fn new(ring: Ring, max_sge: u32, max_inline: u32, signal_all: bool) -> Result<Self> {
         let window = ring.slots().min(limits::SEND_WINDOW);
         let rows = (window as usize).saturating_mul(max_sge as usize);
         Ok(Self {
@@ -162,7 +157,10 @@ impl SendQueue {
             return Err(WcStatus::LocQpOpErr);
         }
         kept.num_sge = header.num_sge;
-        let row = self.sges.chunks_exact_mut(max_sge.max(1) as usize).nth(index);
+        let row = self
+            .sges
+            .chunks_exact_mut(max_sge.max(1) as usize)
+            .nth(index);
         let sges = row
             .and_then(|row| row.get_mut(..header.num_sge as usize))
             .unwrap_or_default();

@@ -85,7 +85,11 @@ pub(crate) fn scatter(
         LocalAccess::Write,
         mrs,
         pd,
-        |span, done| packet.copy_payload(done, span).map_err(|_| WcStatus::LocProtErr),
+        |span, done| {
+            packet
+                .copy_payload(done, span)
+                .map_err(|_| WcStatus::LocProtErr)
+        },
     )
 }
 
@@ -109,7 +113,8 @@ pub(crate) fn scatter_bytes(
             let piece = bytes
                 .get(from..from.saturating_add(span.len()))
                 .ok_or(WcStatus::LocLenErr)?;
-            span.copy_from_slice(0, piece).map_err(|_| WcStatus::LocProtErr)
+            span.copy_from_slice(0, piece)
+                .map_err(|_| WcStatus::LocProtErr)
         },
     )
 }
