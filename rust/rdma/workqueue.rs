@@ -6,12 +6,7 @@
 //! a module must wait for its own before its code goes away.
 
 use core::{ops::Deref, ptr::NonNull};
-use kernel::{
-    bindings,
-    prelude::*,
-    str::CStr,
-    workqueue::Queue,
-};
+use kernel::{bindings, prelude::*, str::CStr, workqueue::Queue};
 
 /// A work queue that runs its items in softirq (`WQ_BH`), on the CPU that queued them.
 ///
