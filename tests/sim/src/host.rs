@@ -49,7 +49,8 @@ impl SendQueue for SimHost<'_> {
 
     fn check_send(&mut self, slot: SendSlot, _access: LocalAccess) -> Result<(), WcStatus> {
         let Some(index) = self.side.message_in(slot.0) else {
-            self.side.fail(format!("checked {slot:?}, which isn't taken"));
+            self.side
+                .fail(format!("checked {slot:?}, which isn't taken"));
             return Err(WcStatus::GeneralErr);
         };
         match self.side.messages[index].fault {
@@ -78,7 +79,8 @@ impl SendQueue for SimHost<'_> {
 
     fn execute_local(&mut self, slot: SendSlot, op: LocalOp) -> Result<(), WcStatus> {
         let Some(index) = self.side.message_in(slot.0) else {
-            self.side.fail(format!("executed {slot:?}, which isn't taken"));
+            self.side
+                .fail(format!("executed {slot:?}, which isn't taken"));
             return Err(WcStatus::GeneralErr);
         };
         // What is in flight may have to be read or written again; other operations need not wait.
@@ -91,7 +93,8 @@ impl SendQueue for SimHost<'_> {
         }
         let message = &mut self.side.messages[index];
         if message.executed {
-            self.side.fail(format!("local operation {index} executed twice"));
+            self.side
+                .fail(format!("local operation {index} executed twice"));
             return Err(WcStatus::GeneralErr);
         }
         if let LocalFault::Refused(status) = message.fault {
@@ -111,7 +114,8 @@ impl SimHost<'_> {
     /// Checks a store of response bytes against what the oracle expects of this packet.
     fn expect(&mut self, slot: SendSlot, offset: u32, len: u32) -> Result<usize, WcStatus> {
         let Some(index) = self.side.message_in(slot.0) else {
-            self.side.fail(format!("scattered to {slot:?}, which isn't taken"));
+            self.side
+                .fail(format!("scattered to {slot:?}, which isn't taken"));
             return Err(WcStatus::GeneralErr);
         };
         match self.side.tx.expected.take() {
@@ -149,7 +153,9 @@ impl RecvQueue for SimHost<'_> {
         let held = &mut self.side.held;
         match held.iter().position(|receive| receive.slot == slot.0) {
             Some(index) => self.ring.free.push(held.remove(index).slot),
-            None => self.side.fail(format!("released {slot:?}, which isn't taken")),
+            None => self
+                .side
+                .fail(format!("released {slot:?}, which isn't taken")),
         }
     }
 
@@ -158,7 +164,8 @@ impl RecvQueue for SimHost<'_> {
             return Ok(());
         }
         let Some(receive) = self.side.held.iter().find(|held| held.slot == slot.0) else {
-            self.side.fail(format!("scattered to {slot:?}, which isn't taken"));
+            self.side
+                .fail(format!("scattered to {slot:?}, which isn't taken"));
             return Err(WcStatus::GeneralErr);
         };
         let len = self.payload.len();

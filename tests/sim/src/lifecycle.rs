@@ -102,8 +102,9 @@ impl World {
 
     /// A call of `modify_qp` that must succeed.
     fn modify(&mut self, end: usize, attrs: &Attrs) -> Check {
-        self.trace
-            .line(self.now, || format!("end {end}   modify to {:?}", attrs.state));
+        self.trace.line(self.now, || {
+            format!("end {end}   modify to {:?}", attrs.state)
+        });
         if let Some(state) = attrs.state {
             self.ends[end].side.state = state;
         }
@@ -144,7 +145,10 @@ impl World {
         self.modify(end, &to(QpState::Reset))?;
         let side = &self.ends[end].side;
         if side.retired != side.taken {
-            return Err(format!("end {end}: RESET kept {} WQEs", side.taken - side.retired));
+            return Err(format!(
+                "end {end}: RESET kept {} WQEs",
+                side.taken - side.retired
+            ));
         }
         if !side.held.is_empty() {
             return Err(format!("end {end}: RESET kept a receive"));
@@ -180,7 +184,8 @@ impl World {
             return Ok(());
         }
         let end = self.rng.below(self.ends.len() as u64) as usize;
-        self.trace.line(self.now, || format!("end {end} chaos {chaos:?}"));
+        self.trace
+            .line(self.now, || format!("end {end} chaos {chaos:?}"));
         let (alive, state) = (self.ends[end].qp.is_some(), self.ends[end].side.state);
         match chaos {
             Chaos::Error if alive && state != QpState::Reset => {

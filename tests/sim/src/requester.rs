@@ -32,9 +32,7 @@ pub(crate) fn post(side: &mut Side, mut message: Message) {
     message.first = side.tx.assigned;
     message.packets = message::packets(&message.wr, side.profile.mtu);
     side.tx.assigned = message.end();
-    side.tx
-        .sent_at
-        .resize(side.tx.assigned as usize, 0);
+    side.tx.sent_at.resize(side.tx.assigned as usize, 0);
     side.messages.push(message);
 }
 
@@ -51,10 +49,7 @@ pub(crate) fn request(side: &mut Side, now: u64, slack: u64, transmit: &Transmit
     let segment = ext - message.first;
     let (body, len) = message.request(segment, mtu);
     let carried = if len == 0 {
-        matches!(
-            transmit.source,
-            Source::None | Source::Send { .. }
-        )
+        matches!(transmit.source, Source::None | Source::Send { .. })
     } else {
         transmit.source
             == Source::Send {
@@ -130,10 +125,14 @@ fn check_order(side: &mut Side, now: u64, slack: u64, ext: u64, index: usize) ->
     let profile = side.profile;
     let tx = &mut side.tx;
     let message = &side.messages[index];
-    let restarts = ext == tx.una || (message.is_read() && (message.first..message.end()).contains(&tx.una));
+    let restarts =
+        ext == tx.una || (message.is_read() && (message.first..message.end()).contains(&tx.una));
     if let Some((until, _)) = tx.rnr_until {
         if now < until {
-            return Err(format!("resent {} ns before the RNR timer ran out", until - now));
+            return Err(format!(
+                "resent {} ns before the RNR timer ran out",
+                until - now
+            ));
         }
         if !restarts {
             return Err("did not go back to the message that met no receive".into());
@@ -180,15 +179,23 @@ fn check_first(side: &Side, ext: u64, index: usize) -> Check {
     if side.tx.drain_at.is_some_and(|limit| ext >= limit) {
         return Err("a message was begun in SQD".into());
     }
-    if matches!(message.fault, LocalFault::Malformed(_) | LocalFault::Unchecked) {
-        return Err(format!("message {index} was sent in spite of {:?}", message.fault));
+    if matches!(
+        message.fault,
+        LocalFault::Malformed(_) | LocalFault::Unchecked
+    ) {
+        return Err(format!(
+            "message {index} was sent in spite of {:?}",
+            message.fault
+        ));
     }
     let outstanding = side.messages[side.retired..index]
         .iter()
         .filter(|earlier| earlier.wants_response() && !earlier.answered)
         .count();
     if ext == message.first && message.wr.fence && outstanding != 0 {
-        return Err(format!("fence of message {index} passed {outstanding} READs or atomics"));
+        return Err(format!(
+            "fence of message {index} passed {outstanding} READs or atomics"
+        ));
     }
     let local = side.messages[side.completed..index]
         .iter()
@@ -203,7 +210,13 @@ fn check_first(side: &Side, ext: u64, index: usize) -> Check {
 }
 
 /// Works out what a response packet tells the requester, before the engine sees it.
-pub(crate) fn response(side: &mut Side, memory: &mut Memory, now: u64, packet: &Packet, payload: &[u8]) {
+pub(crate) fn response(
+    side: &mut Side,
+    memory: &mut Memory,
+    now: u64,
+    packet: &Packet,
+    payload: &[u8],
+) {
     side.tx.refusal = None;
     side.tx.expected = None;
     if !side.sends() {
@@ -390,7 +403,10 @@ fn justify(side: &Side, index: usize, status: WcStatus) -> Check {
         return Ok(());
     }
     let span = message.first..message.end();
-    let refused = |code| tx.refusal.is_some_and(|(got, ext)| got == code && span.contains(&ext));
+    let refused = |code| {
+        tx.refusal
+            .is_some_and(|(got, ext)| got == code && span.contains(&ext))
+    };
     let oldest = span.contains(&tx.una);
     let right = match status {
         WcStatus::RemInvReqErr => refused(NakCode::InvalidRequest),
@@ -402,7 +418,9 @@ fn justify(side: &Side, index: usize, status: WcStatus) -> Check {
         }
         WcStatus::RnrRetryExcErr => {
             let limit = u32::from(side.profile.rnr_retry) + 1;
-            limit < 8 && tx.rnr_naks == limit && tx.rnr_until.is_some_and(|(_, ext)| span.contains(&ext))
+            limit < 8
+                && tx.rnr_naks == limit
+                && tx.rnr_until.is_some_and(|(_, ext)| span.contains(&ext))
         }
         _ => false,
     };
@@ -421,14 +439,16 @@ pub(crate) fn settled(side: &Side) -> Check {
     if side.resetting {
         return Ok(());
     }
-    let unfinished = (side.completed..side.retired).find(|&index| {
-        side.messages[index].wr.signaled || !side.finished(index)
-    });
+    let unfinished = (side.completed..side.retired)
+        .find(|&index| side.messages[index].wr.signaled || !side.finished(index));
     if let Some(index) = unfinished {
         return Err(format!("message {index} retired without a completion"));
     }
     if side.completed > side.retired {
-        return Err(format!("message {} completed but not retired", side.completed - 1));
+        return Err(format!(
+            "message {} completed but not retired",
+            side.completed - 1
+        ));
     }
     if let Some(expected) = &side.tx.expected {
         if side.messages[expected.message].fault == LocalFault::None && side.sends() {
@@ -436,7 +456,8 @@ pub(crate) fn settled(side: &Side) -> Check {
         }
     }
     let tx = &side.tx;
-    if side.sends() && side.profile.rnr_retry < 7 && tx.rnr_naks > u32::from(side.profile.rnr_retry) {
+    if side.sends() && side.profile.rnr_retry < 7 && tx.rnr_naks > u32::from(side.profile.rnr_retry)
+    {
         return Err(format!("{} RNR NAKs and no RNR_RETRY_EXC", tx.rnr_naks));
     }
     if let (true, Some((code, ext))) = (side.sends(), tx.refusal) {

@@ -105,10 +105,10 @@ impl Reference<'_> {
         let done = match message.wr.op {
             SendOp::Send(tail) => self.send(&message, tail, segment, bytes, effects),
             SendOp::Write(..) => self.write(&message, segment, bytes, effects),
-            SendOp::Read(at) => {
-                self.read_like(&message, RemoteAccess::Read)
-                    .and_then(|()| self.check(at.rkey.0, at.va, &message, RemoteAccess::Read).map(|_| ()))
-            }
+            SendOp::Read(at) => self.read_like(&message, RemoteAccess::Read).and_then(|()| {
+                self.check(at.rkey.0, at.va, &message, RemoteAccess::Read)
+                    .map(|_| ())
+            }),
             _ => self.one_shot(&message, bytes, effects),
         };
         if let Err(codes) = done {
@@ -126,7 +126,11 @@ impl Reference<'_> {
         }
         let rx = &mut self.side.rx;
         rx.offset += bytes.len() as u32;
-        let took = if message.is_read() { message.packets } else { 1 };
+        let took = if message.is_read() {
+            message.packets
+        } else {
+            1
+        };
         rx.epsn = ext + took;
         if message.wants_response() {
             rx.reads.push_back(PendingRead {
@@ -215,7 +219,13 @@ impl Reference<'_> {
             }
         };
         if let RecvFault::Malformed(status) = receive.fault {
-            effects.push(Effect::RecvDone(wc(&receive, status, opcode, 0, self.side.peer_qpn)));
+            effects.push(Effect::RecvDone(wc(
+                &receive,
+                status,
+                opcode,
+                0,
+                self.side.peer_qpn,
+            )));
             return Err(vec![NakCode::RemoteOperational]);
         }
         self.side.rx.held = Some(receive);
@@ -400,7 +410,10 @@ pub(crate) fn response(side: &mut Side, peer: &Side, transmit: &Transmit) -> Che
         .ext(packet.bth.psn, rx.epsn)
         .filter(|ext| *ext <= rx.epsn);
     let Some(ext) = ext else {
-        return Err(format!("response for a PSN that did not come, {:?}", packet.bth.psn));
+        return Err(format!(
+            "response for a PSN that did not come, {:?}",
+            packet.bth.psn
+        ));
     };
     match packet.body {
         Body::Ack(aeth) => match aeth.syndrome {
@@ -414,7 +427,10 @@ pub(crate) fn response(side: &mut Side, peer: &Side, transmit: &Transmit) -> Che
             let index = executed(peer, ext, rx.epsn)?;
             let message = &peer.messages[index];
             if !matches!(message.wr.op, SendOp::Atomic(..)) || message.original != original {
-                return Err(format!("atomic answered {original:#x}, not {:#x}", message.original));
+                return Err(format!(
+                    "atomic answered {original:#x}, not {:#x}",
+                    message.original
+                ));
             }
             progress(side, ext)
         }
@@ -440,7 +456,10 @@ fn positive(side: &mut Side, ext: u64, msn: u32) -> Check {
     alive(side)?;
     let rx = &mut side.rx;
     if ext >= rx.epsn {
-        return Err(format!("acknowledged packet {ext}, {} is expected", rx.epsn));
+        return Err(format!(
+            "acknowledged packet {ext}, {} is expected",
+            rx.epsn
+        ));
     }
     if rx.reads.front().is_some_and(|read| ext >= read.next) {
         return Err("an acknowledgement overtook a response".into());
@@ -458,7 +477,10 @@ fn rnr(side: &mut Side, ext: u64, timer: u8) -> Check {
     alive(side)?;
     let rx = &mut side.rx;
     if ext != rx.epsn || rx.gap != Gap::NotReady || timer != side.profile.min_rnr_timer {
-        return Err(format!("RNR NAK for {ext} with {:?}, expecting {}", rx.gap, rx.epsn));
+        return Err(format!(
+            "RNR NAK for {ext} with {:?}, expecting {}",
+            rx.gap, rx.epsn
+        ));
     }
     rx.gap = Gap::Said;
     rx.owes = None;
@@ -471,7 +493,10 @@ fn sequence(side: &mut Side, ext: u64) -> Check {
     // With a receive posted meanwhile, one that wasn't ready asks to go back at once.
     let ready = rx.gap == Gap::NotReady && rx.held.is_some();
     if ext != rx.epsn || !(rx.gap == Gap::Seen || ready) {
-        return Err(format!("sequence NAK for {ext} with {:?}, expecting {}", rx.gap, rx.epsn));
+        return Err(format!(
+            "sequence NAK for {ext} with {:?}, expecting {}",
+            rx.gap, rx.epsn
+        ));
     }
     rx.gap = Gap::Said;
     rx.owes = None;
@@ -505,7 +530,10 @@ fn read_response(
     let index = executed(peer, ext, side.rx.epsn)?;
     let message = &peer.messages[index];
     if !message.wants_response() || matches!(message.wr.op, SendOp::Atomic(..)) {
-        return Err(format!("READ response for message {index}, {:?}", message.wr.op));
+        return Err(format!(
+            "READ response for message {index}, {:?}",
+            message.wr.op
+        ));
     }
     let segment = ext - message.first;
     let mtu = side.profile.mtu;
@@ -583,7 +611,8 @@ pub(crate) fn compare(side: &mut Side, forecast: &Forecast) -> Check {
         }
         let wr_id = match effect {
             Effect::TakeRecv(wr_id) if side.rx.held.is_none() && !side.shared => {
-                if !matches!(got.next(), Some(Effect::RecvDone(wc)) if wc.wr_id == *wr_id && flushed(wc)) {
+                if !matches!(got.next(), Some(Effect::RecvDone(wc)) if wc.wr_id == *wr_id && flushed(wc))
+                {
                     return Err(format!("receive {wr_id} was taken and not flushed"));
                 }
                 continue;

@@ -222,8 +222,7 @@ impl Side {
 
     /// Everything posted has ended.
     pub(crate) fn idle(&self) -> bool {
-        self.retired == self.messages.len()
-            && (!self.sends() || self.tx.una == self.tx.assigned)
+        self.retired == self.messages.len() && (!self.sends() || self.tx.una == self.tx.assigned)
     }
 
     /// Forgets the connection.

@@ -54,11 +54,16 @@ impl World {
                 return Err(format!("end {end}: no NAK for {refusal:?}"));
             }
             if let (true, Some(owed)) = (side.receives(), side.rx.owes) {
-                return Err(format!("end {end}: packet {owed} asked for an answer and got none"));
+                return Err(format!(
+                    "end {end}: packet {owed} asked for an answer and got none"
+                ));
             }
             let tx = &side.tx;
             if side.sends() && tx.una < tx.sent && rto != 0 && due.is_none() {
-                return Err(format!("end {end}: packet {} is in flight without a timer", tx.una));
+                return Err(format!(
+                    "end {end}: packet {} is in flight without a timer",
+                    tx.una
+                ));
             }
         }
         let Some(due) = due else {
@@ -106,7 +111,10 @@ impl World {
     fn transmit(&mut self, end: usize, transmit: Transmit) -> Check {
         let packet = transmit.packet;
         self.trace.line(self.now, || {
-            format!("end {end} -> {:?} {:?} {}", packet.bth.psn, packet.body, packet.payload_len)
+            format!(
+                "end {end} -> {:?} {:?} {}",
+                packet.bth.psn, packet.body, packet.payload_len
+            )
         });
         let payload = match self.gather(end, &transmit) {
             Ok(payload) => payload,
@@ -142,7 +150,12 @@ impl World {
                 self.nodes[node].verify(at, len as usize)?;
             }
         }
-        checked.map_err(|why| format!("end {end}: {why}; it sent {packet:?} from {:?}", transmit.source))?;
+        checked.map_err(|why| {
+            format!(
+                "end {end}: {why}; it sent {packet:?} from {:?}",
+                transmit.source
+            )
+        })?;
         self.send(end, packet, &payload);
         Ok(())
     }
@@ -173,8 +186,9 @@ impl World {
     }
 
     fn transmit_failed(&mut self, end: usize, transmit: &Transmit, fault: TransmitFault) -> Check {
-        self.trace
-            .line(self.now, || format!("end {end}   has no payload: {fault:?}"));
+        self.trace.line(self.now, || {
+            format!("end {end}   has no payload: {fault:?}")
+        });
         let before = self.ends[end].side.completed;
         self.call(end, &[], |qp, now, host| {
             qp.transmit_failed(now, transmit, fault, host);
@@ -255,7 +269,8 @@ impl World {
         let end = flight.to;
         let opened = wire::open(&flight.datagram);
         let Some((packet, payload)) = opened else {
-            self.trace.line(self.now, || format!("end {end} <- bad ICRC"));
+            self.trace
+                .line(self.now, || format!("end {end} <- bad ICRC"));
             return match flight.intact {
                 Some(packet) => Err(format!("the codec lost {packet:?}")),
                 None => Ok(()),
@@ -272,7 +287,10 @@ impl World {
             return Ok(());
         }
         self.trace.line(self.now, || {
-            format!("end {end} <- {:?} {:?} {}", packet.bth.psn, packet.body, packet.payload_len)
+            format!(
+                "end {end} <- {:?} {:?} {}",
+                packet.bth.psn, packet.body, packet.payload_len
+            )
         });
         self.receive(end, &packet, payload)?;
         self.soon(end)
@@ -283,13 +301,17 @@ impl World {
         if self.deadline.is_some() {
             self.replenish(end);
         } else if self.rng.chance(self.swarm.mistakes.memory_fault) {
-            let fault = self.rng.pick(&[AccessFault::Failed, AccessFault::Retry, AccessFault::Retry]);
+            let fault =
+                self.rng
+                    .pick(&[AccessFault::Failed, AccessFault::Retry, AccessFault::Retry]);
             self.nodes[node].inject = Some(fault);
         }
         let forecast = self.forecast(end, packet, payload);
         let expected = self.ends[end].side.tx.expected.clone();
         let before = self.ends[end].side.completed;
-        self.call(end, payload, |qp, now, host| qp.handle_packet(now, packet, host));
+        self.call(end, payload, |qp, now, host| {
+            qp.handle_packet(now, packet, host)
+        });
         self.nodes[node].inject = None;
         self.settle(end, before, &forecast)?;
         if let Some(expected) = expected {

@@ -4,9 +4,7 @@
 
 use roce::ids::{Imm, Lkey, Rkey};
 use roce::wc::WcStatus;
-use roce::wr::{
-    AtomicOp, FlushKind, LocalOp, RemoteAddr, SendOp, SendSlot, SendTail, SendWr,
-};
+use roce::wr::{AtomicOp, FlushKind, LocalOp, RemoteAddr, SendOp, SendSlot, SendTail, SendWr};
 
 use crate::memory::{Grant, Memory, Region};
 use crate::message::{LocalFault, Message};
@@ -196,10 +194,7 @@ impl Workload<'_> {
             1 => room.min(64),
             _ => self.rng.below(room + 1),
         };
-        if matches!(
-            kind,
-            Kind::CompareSwap | Kind::FetchAdd | Kind::AtomicWrite
-        ) {
+        if matches!(kind, Kind::CompareSwap | Kind::FetchAdd | Kind::AtomicWrite) {
             offset &= !7;
             offset += u64::from(misaligned) * self.rng.range(1, 7).min(room - offset);
         }

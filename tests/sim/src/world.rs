@@ -241,7 +241,9 @@ impl World {
     /// completed.
     pub(crate) fn settle(&mut self, end: usize, before: usize, forecast: &Forecast) -> Check {
         self.show(end, before);
-        let End { qp, side, kinds, .. } = &mut self.ends[end];
+        let End {
+            qp, side, kinds, ..
+        } = &mut self.ends[end];
         let Some(qp) = qp else {
             return Ok(());
         };
@@ -252,7 +254,10 @@ impl World {
         let state = qp.state();
         responder::compare(side, forecast).map_err(name)?;
         if state != side.state {
-            return Err(name(format!("is in {state:?}, should be in {:?}", side.state)));
+            return Err(name(format!(
+                "is in {state:?}, should be in {:?}",
+                side.state
+            )));
         }
         requester::settled(side).map_err(name)?;
         let memory = &mut self.nodes[side.node];
@@ -295,7 +300,9 @@ impl World {
     /// Traces what the last call completed.
     fn show(&mut self, end: usize, before: usize) {
         let events = std::mem::take(&mut self.ends[end].side.events);
-        let drained = events.iter().filter(|event| **event == roce::host::Event::SqDrained);
+        let drained = events
+            .iter()
+            .filter(|event| **event == roce::host::Event::SqDrained);
         self.ends[end].side.sq_drained += drained.count();
         let side = &self.ends[end].side;
         for index in before..side.completed {
