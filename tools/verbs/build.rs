@@ -7,9 +7,17 @@ use std::{env, path::Path, process::Command};
 fn main() {
     let out = env::var("OUT_DIR").expect("cargo sets OUT_DIR");
     let status = Command::new("bindgen")
-        .args(["verbs.h", "--default-enum-style=consts", "--no-prepend-enum-name"])
+        .args([
+            "verbs.h",
+            "--default-enum-style=consts",
+            "--no-prepend-enum-name",
+        ])
         .args(["--allowlist-function=ibv_.*", "--allowlist-type=ibv_.*"])
-        .args(["--allowlist-var=IBV_.*", "--with-derive-default", "--no-layout-tests"])
+        .args([
+            "--allowlist-var=IBV_.*",
+            "--with-derive-default",
+            "--no-layout-tests",
+        ])
         .arg("-o")
         .arg(Path::new(&out).join("verbs.rs"))
         .status()
