@@ -18,7 +18,13 @@ use rdma::{
 };
 use roce::mtu::Mtu;
 
-use crate::{ah::Ah, limits, link::Link, mr::MrTable, stats::Counters};
+use crate::{
+    ah::Ah,
+    limits,
+    link::Link,
+    mr::MrTable,
+    stats::{Counter, Counters},
+};
 
 /// The module's version.
 pub(crate) const VERSION: [u16; 3] = [0, 1, 0];
@@ -90,6 +96,12 @@ impl Device {
     /// Sets the GUID of the system image.
     pub(crate) fn set_sys_image_guid(&self, guid: u64) {
         self.sys_image_guid.store(guid, ordering::Relaxed);
+    }
+
+    /// The value of the counter with the name [`crate::stats::NAMES`]`[index]`.
+    pub(crate) fn counter(&self, index: usize) -> u64 {
+        self.counters.set(Counter::LinkDowned, self.link.downs());
+        self.counters.value(index)
     }
 
     /// What it can do.

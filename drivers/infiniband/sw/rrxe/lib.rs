@@ -35,7 +35,6 @@ use kernel::{prelude::*, sync::Arc};
 use rdma::workqueue::OwnedQueue;
 
 use link::Service;
-use provider::Rrxe;
 
 module! {
     type: Module,

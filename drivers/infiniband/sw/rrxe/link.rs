@@ -10,7 +10,11 @@
 use kernel::{
     new_mutex,
     prelude::*,
-    sync::{aref::ARef, Arc, Mutex},
+    sync::{
+        aref::ARef,
+        atomic::{ordering, Atomic},
+        Arc, Mutex,
+    },
 };
 use rdma::{
     device::{IbDevice, Unregistered},
@@ -42,6 +46,10 @@ pub(crate) struct Link {
     context: Arc<NetContext>,
     device: ARef<IbDevice>,
     links: Arc<Links>,
+    /// Counts as a user of `context`.
+    open: Atomic<bool>,
+    active: Atomic<bool>,
+    downs: Atomic<u64>,
 }
 
 impl Link {
@@ -69,9 +77,21 @@ impl Link {
     /// The device is gone, or never came about: lets go of everything. Process context; sleeps.
     pub(crate) fn close(&self) {
         self.netdev.clear();
-        if self.links.forget(self) {
+        if self.open.xchg(false, ordering::Relaxed) {
             self.links.contexts.release(&self.context);
         }
+    }
+
+    /// Notes whether the port is active, and how often it ceased to be.
+    fn note_state(&self, active: bool) {
+        if self.active.xchg(active, ordering::Relaxed) && !active {
+            self.downs.add(1, ordering::Relaxed);
+        }
+    }
+
+    /// How often the port ceased to be active.
+    pub(crate) fn downs(&self) -> u64 {
+        self.downs.load(ordering::Relaxed)
     }
 
     fn is_on(&self, netdev: &Netdev) -> bool {
@@ -120,21 +140,22 @@ impl Links {
         Ok(())
     }
 
-    /// Strikes a link off the list; whether it was there.
-    fn forget(&self, link: &Link) -> bool {
+    /// Strikes a link off the list.
+    fn forget(&self, link: &Link) {
         let mut entries = self.entries.lock();
-        let index = entries
-            .iter()
-            .position(|other| core::ptr::eq(&**other, link));
-        index.is_some_and(|index| entries.remove(index).is_ok())
+        entries.retain(|other| !core::ptr::eq(&**other, link));
     }
 
     /// Unregisters all devices whose link is `wanted`, and waits for it.
+    ///
+    /// A link stays in the list until somebody has waited so, even if its device is gone: whoever
+    /// unregistered that may still be on the way out of this module's code.
     fn unregister(&self, wanted: impl Fn(&Link) -> bool) {
         while let Some(link) = self.find(&wanted) {
             link.device.unregister();
             // The last operation on the device has done so.
             link.close();
+            self.forget(&link);
         }
     }
 
@@ -167,6 +188,7 @@ impl Links {
         netdev: &Netdev,
         context: &Arc<NetContext>,
     ) -> Result<Arc<Link>> {
+        let active = netdev.is_active();
         let mut entered = None;
         let made = Unregistered::<Rrxe>::new(netdev, &Device::describe(netdev), |device| {
             let init = pin_init!(Link {
@@ -174,6 +196,9 @@ impl Links {
                 context: context.clone(),
                 device,
                 links: self.clone(),
+                open: Atomic::new(true),
+                active: Atomic::new(active),
+                downs: Atomic::new(0),
             });
             let link = Arc::pin_init(init, GFP_KERNEL)?;
             self.enter(&link, netdev)?;
@@ -185,6 +210,7 @@ impl Links {
             (Ok(()), Some(link)) => Ok(link),
             (Err(error), Some(link)) => {
                 link.close();
+                self.forget(&link);
                 Err(error)
             }
             (result, None) => {
@@ -201,6 +227,7 @@ struct LinkType(Arc<Links>);
 impl LinkHandler for LinkType {
     fn new_link(&self, name: &CStr, netdev: Netdev) -> Result {
         let links = &self.0;
+        links.unregister(|link| !link.open.load(ordering::Relaxed));
         links.check(&netdev)?;
         let context = links.contexts.acquire(&netdev)?;
         let link = links.add(name, &netdev, &context)?;
@@ -218,8 +245,9 @@ impl netdev::Observer for Links {
         let Some(link) = self.find(|link| link.is_on(netdev)) else {
             return;
         };
-        if event == netdev::Event::Unregister {
-            link.netdev.clear();
+        match event {
+            netdev::Event::State => link.note_state(netdev.is_active()),
+            netdev::Event::Unregister => link.netdev.clear(),
         }
         if let Some(device) = link.device.try_get() {
             match event {

@@ -63,7 +63,7 @@ impl Provider for Rrxe {
     }
 
     fn counter(device: &Arc<Device>, index: usize) -> u64 {
-        device.counters.value(index)
+        device.counter(index)
     }
 
     fn disable(device: &Arc<Device>) {

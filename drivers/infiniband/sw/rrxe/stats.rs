@@ -90,6 +90,13 @@ impl Counters {
         self.add(counter, 1);
     }
 
+    /// Sets the value of a counter that is kept elsewhere.
+    pub(crate) fn set(&self, counter: Counter, value: u64) {
+        if let Some(place) = self.0.get(counter as usize) {
+            place.store(value, ordering::Relaxed);
+        }
+    }
+
     /// The value of the counter with the name [`NAMES`]`[index]`.
     pub(crate) fn value(&self, index: usize) -> u64 {
         self.0
