@@ -6,7 +6,7 @@
 //! answered from their record, if it is still there and names the same operation, operands,
 //! address and key. READs read again, so their memory is checked again.
 
-use super::replay::{Number, Pending, Recorded, Stream};
+use super::replay::{Number, Pending, Recorded, Sent, Stream};
 use super::{nak_code, Answer, Replay, Responder};
 use crate::host::{Count, Host, RemoteAccess};
 use crate::psn::Psn;
@@ -86,11 +86,18 @@ impl<R: Slots<Replay>> Responder<R> {
         };
         match checked.map_err(nak_code) {
             Ok(()) => self.ring.demand(number, Pending::Stream(stream)),
+            // The first answer is still due, and finds out for itself.
+            Err(_) if self.is_unanswered(number) => return,
             // The peer may have all it wants already, and this be an echo: the QP lives on.
             Err(Some(code)) => self.ring.demand(number, Pending::Refused(psn, code)),
             Err(None) => return,
         }
         self.drop_covered_ack(psn);
+    }
+
+    fn is_unanswered(&self, number: Number) -> bool {
+        let replay = self.ring.get(number);
+        replay.is_some_and(|replay| replay.sent == Sent::Never)
     }
 
     /// The record of the READ that this one repeats in whole or in part, and what to send of it.

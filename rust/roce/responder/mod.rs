@@ -242,6 +242,8 @@ impl<R: Slots<Replay>> Responder<R> {
                 host.count(Count::AckDeferred);
                 Answer::Ack(packet.bth.psn)
             }
+            // The NAK would have acknowledged what came before it.
+            Answer::NotReady if !answered => Answer::Ack(packet.bth.psn),
             _ if packet.bth.ack_req && !answered => Answer::Ack(packet.bth.psn),
             _ => Answer::Nothing,
         };

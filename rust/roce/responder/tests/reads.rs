@@ -206,3 +206,13 @@ fn memory_that_went_away_refuses_a_replay_only() {
     assert_eq!(bench.answers(), []);
     assert!(bench.events().is_empty());
 }
+
+#[test]
+fn an_echo_does_not_spoil_the_first_answer() {
+    let mut bench = Bench::starting(QpKind::Rc, 10);
+    bench.pass_read(0, 2 * MTU);
+    bench.poll();
+    bench.host.fault = Some(AccessFault::Failed);
+    bench.pass_at(Psn::new(10), read(0, 2 * MTU), 0);
+    assert_eq!(bench.answers(), [Said::Read(11, Part::Last, 1024, MTU)]);
+}

@@ -164,6 +164,20 @@ fn a_receive_posted_meanwhile_saves_the_wait() {
 }
 
 #[test]
+fn an_acknowledgement_survives_an_rnr_nak_never_sent() {
+    let mut bench = Bench::starting(QpKind::Rc, 10);
+    bench.host.post_recv(1, 8);
+    bench.pass(send_only(), 8);
+    bench.pass(SEND_FIRST, MTU);
+    bench.host.post_recv(2, 4096);
+    let mut again = bench.packet(SEND_FIRST, MTU);
+    again.bth.psn = Psn::new(11);
+    again.bth.ack_req = false;
+    assert_eq!(bench.hand_in(&again), Outcome::Continue);
+    assert_eq!(bench.answers(), [Said::Ack(11)]);
+}
+
+#[test]
 fn the_held_receive_is_flushed_first_and_then_the_others() {
     let mut bench = Bench::new(QpKind::Rc);
     for name in 1..=3 {
