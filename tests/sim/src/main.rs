@@ -4,11 +4,12 @@
 //! oracle that knows at every step what they may do.
 //!
 //! One seed decides everything: sizes, operations, faults and their times. Each packet passes
-//! through the real codec and ICRC. The oracle ([`requester`], [`responder`]) keeps a reference of
+//! through the real codec and ICRC. The oracle ([`requester`], [`responder`], [`answers`]) keeps a reference of
 //! both directions of each connection, which foretells what each packet leads to, and a shadow of
 //! all memory.
 
 mod agenda;
+mod answers;
 mod host;
 mod lifecycle;
 mod memory;
@@ -143,18 +144,22 @@ fn main() -> ExitCode {
     let begun = Instant::now();
     let (stats, failures) = campaign(&options);
     println!("{stats}");
-    for (seed, why) in &failures {
-        println!("seed {seed} failed {why}");
-        println!("  reproduce: cargo run --release -p roce-sim -- --seed {seed} --trace");
-    }
     println!(
-        "# {} seeds from {} in {:.1} s, {} failed",
+        "# {} seeds from {} in {:.1} s",
         options.seeds,
         options.start,
-        begun.elapsed().as_secs_f64(),
-        failures.len()
+        begun.elapsed().as_secs_f64()
     );
+    for (seed, why) in &failures {
+        println!("not ok - simulator: seed {seed}");
+        println!("# {why}");
+        println!("# reproduce: cargo run --release -p roce-sim -- --seed {seed} --trace");
+    }
     if failures.is_empty() {
+        println!(
+            "ok - simulator: {} seeds from {}",
+            options.seeds, options.start
+        );
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE

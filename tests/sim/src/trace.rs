@@ -36,7 +36,7 @@ impl Trace {
     /// Prints a line in trace mode; the text is only made then.
     pub(crate) fn line(&self, now: u64, text: impl FnOnce() -> String) {
         if self.print {
-            println!("{:>12.3} us  {}", now as f64 / 1000.0, text());
+            println!("{:>8}.{:03} us  {}", now / 1000, now % 1000, text());
         }
     }
 }

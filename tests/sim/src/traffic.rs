@@ -9,10 +9,11 @@ use roce::wc::WcStatus;
 use roce::wire::packet::{Body, Packet, Syndrome};
 
 use crate::agenda::{Event, Flight};
+use crate::answers;
 use crate::message::LocalFault;
 use crate::requester;
 use crate::responder::{self, Forecast, Reference};
-use crate::side::Refusal;
+use crate::side::{Gap, Refusal};
 use crate::wire;
 use crate::workload::{self, Workload};
 use crate::world::{Check, World};
@@ -57,6 +58,9 @@ impl World {
                 return Err(format!(
                     "end {end}: packet {owed} asked for an answer and got none"
                 ));
+            }
+            if let (true, Gap::Seen | Gap::NotReady) = (side.receives(), side.rx.gap) {
+                return Err(format!("end {end}: no NAK for {:?}", side.rx.gap));
             }
             let tx = &side.tx;
             if side.sends() && tx.una < tx.sent && rto != 0 && due.is_none() {
@@ -136,9 +140,11 @@ impl World {
             self.stats.resent += u64::from(this.side.tx.sent == sent);
             checked
         } else if connected {
-            responder::response(&mut this.side, &peer.side, &transmit)
+            answers::response(&mut this.side, &peer.side, &transmit)
         } else {
+            // The peer has left: whatever is said to it is as good as any other.
             this.side.rx.owes = None;
+            this.side.rx.gap = Gap::Said;
             if let Some(refusal) = &mut this.side.rx.refusal {
                 refusal.sent = true;
             }
@@ -420,7 +426,7 @@ impl World {
             rng,
             swarm,
             local,
-            remote: Some(remote),
+            remote,
         };
         let message = workload.message(kind, this.next_id, slot, results);
         this.next_id += 1;

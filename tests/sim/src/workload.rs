@@ -56,7 +56,7 @@ pub(crate) struct Workload<'a> {
     pub(crate) swarm: &'a Swarm,
     /// The poster's memory, and the peer's.
     pub(crate) local: &'a mut Memory,
-    pub(crate) remote: Option<&'a mut Memory>,
+    pub(crate) remote: &'a mut Memory,
 }
 
 impl Workload<'_> {
@@ -163,10 +163,10 @@ impl Workload<'_> {
     /// A key at the peer that a SEND shall invalidate: nearly always a good one.
     fn remote_key(&mut self) -> Rkey {
         let bad = self.rng.chance(self.swarm.mistakes.bad_remote);
-        match &mut self.remote {
-            Some(remote) if !bad => Rkey(spare(self.rng, remote)),
-            _ => Rkey(self.rng.next() as u32 | 1 << 31),
+        if bad {
+            return Rkey(self.rng.next() as u32 | 1 << 31);
         }
+        Rkey(spare(self.rng, self.remote))
     }
 
     /// A range at the peer, with the rights that the operation needs, unless a mistake is due.
@@ -179,13 +179,7 @@ impl Workload<'_> {
             Kind::Write | Kind::WriteImm | Kind::AtomicWrite => self.rng.pick(&[0, 0, 2, 3]),
             _ => self.rng.pick(&[0, 0, 3]),
         };
-        let Some(remote) = &self.remote else {
-            return RemoteAddr {
-                va: 0,
-                rkey: Rkey(0),
-            };
-        };
-        let region = &remote.regions[region];
+        let region = &self.remote.regions[region];
         let mut rkey = Rkey(region.key);
         let room = TARGET as u64 - u64::from(length);
         // A few addresses shared by all make the operations meet.
@@ -206,7 +200,7 @@ impl Workload<'_> {
             }
         }
         RemoteAddr {
-            va: (remote.base + region.start as u64).wrapping_add(offset),
+            va: (self.remote.base + region.start as u64).wrapping_add(offset),
             rkey,
         }
     }

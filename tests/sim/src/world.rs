@@ -272,13 +272,15 @@ impl World {
                 _ => {}
             }
         }
-        for index in before..side.completed {
-            if let Some(status) = side.messages[index].completed {
+        let done = before..side.completed;
+        for (message, kind) in side.messages[done.clone()].iter().zip(&kinds[done]) {
+            if let Some(status) = message.completed {
                 self.stats.completed(status);
             }
-            let kind = kinds[index] as usize;
-            let status = side.messages[index].completed.unwrap_or(WcStatus::Success);
-            self.stats.done[kind] += u64::from(status == WcStatus::Success);
+            let succeeded = message
+                .completed
+                .is_none_or(|status| status == WcStatus::Success);
+            self.stats.done[*kind as usize] += u64::from(succeeded);
         }
         let (side, peer) = (&self.ends[end].side, &self.ends[end ^ 1].side);
         let gave_up = side.completed > before

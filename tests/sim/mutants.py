@@ -1,0 +1,206 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+"""Break the engine on purpose, one place at a time, and see that the simulator notices.
+
+    mutants.py [pattern]     only those whose name contains the pattern
+
+Each mutant replaces one piece of source text in a copy of the engine. The text must occur exactly
+once: a mutant that no longer fits the source fails.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+TOP = Path(__file__).resolve().parents[2]
+SEEDS = 3000
+RUN_SECONDS = 240
+
+# Name, file below rust/roce, text, replacement.
+MUTANTS = [
+    ("PSN order takes equality for precedence", "psn.rs",
+     "self.since(other) < 0",
+     "self.since(other) <= 0"),
+    ("PSNs do not wrap", "psn.rs",
+     "Self::new(self.0.wrapping_add(n))",
+     "Self(self.0.wrapping_add(n))"),
+    ("a packet one ahead is taken for a duplicate", "responder/mod.rs",
+     "            1.. => {",
+     "            2.. => {"),
+    ("a gap is not reported", "responder/mod.rs",
+     ("        if self.order == Order::Kept {\n"
+         "            self.order = Order::Awaited;\n            self.answer"),
+     ("        if self.order != Order::Kept {\n"
+         "            self.order = Order::Awaited;\n            self.answer")),
+    ("a sequence NAK is repeated", "responder/mod.rs",
+     ("        if self.order == Order::Kept {\n"
+         "            self.order = Order::Awaited;\n            self.answer"),
+     ("        if self.answer != Answer::Missing {\n"
+         "            self.order = Order::Awaited;\n            self.answer")),
+    ("an ACK covers one packet too many", "requester/ack.rs",
+     "self.vouch(psn.next(), now",
+     "self.vouch(psn.plus(2), now"),
+    ("an ACK covers one packet too few", "requester/ack.rs",
+     "self.vouch(psn.next(), now",
+     "self.vouch(psn, now"),
+    ("a message completes before its last packet", "requester/ack.rs",
+     "if acked < oldest.packets {",
+     "if acked.wrapping_add(1) < oldest.packets {"),
+    ("a NAK covers its own packet", "requester/ack.rs",
+     "        self.vouch(psn, now, context, host);\n        let status = match code",
+     "        self.vouch(psn.next(), now, context, host);\n        let status = match code"),
+    ("a READ response out of order is stored", "requester/ack.rs",
+     "        if psn != self.una {",
+     "        if psn.before(self.una) {"),
+    ("an ACK completes a READ", "requester/ack.rs",
+     "            if oldest.takes_credit() {\n                return;",
+     "            if oldest.takes_credit() && oldest.wr.length == 0 {\n                return;"),
+    ("one retry too many", "requester/retry.rs",
+     "self.spent >= settings.retry_cnt",
+     "self.spent > settings.retry_cnt"),
+    ("progress does not renew the retries", "requester/retry.rs",
+     "        self.spent = 0;\n",
+     ""),
+    ("one RNR retry too many", "requester/retry.rs",
+     "self.rnr_spent >= settings.rnr_retry",
+     "self.rnr_spent > settings.rnr_retry"),
+    ("the RNR wait is cut short", "requester/retry.rs",
+     "Timer::Rnr(_, psn) if !psn.before(una)",
+     "Timer::Rnr(_, psn) if psn.before(una)"),
+    ("the timer runs out early", "requester/retry.rs",
+     "Duration(4_096u64",
+     "Duration(2_048u64"),
+    ("a fence lets one READ pass", "requester/send.rs",
+     "self.reads.requests > 0",
+     "self.reads.requests > 1"),
+    ("one READ more than max_rd_atomic", "requester/send.rs",
+     "self.reads.requests < u32::from",
+     "self.reads.requests <= u32::from"),
+    ("SQD starts new work", "requester/send.rs",
+     "if draining || !self.look_ahead(context, host) || !self",
+     "if !self.look_ahead(context, host) || !self"),
+    ("flushed WQEs that were unsignaled vanish", "requester/mod.rs",
+     "wqe.wr.signaled || status != WcStatus::Success",
+     "wqe.wr.signaled"),
+    ("an invalidation does not wait", "requester/send.rs",
+     "LocalOp::Invalidate(_))) && self.started > 0",
+     "LocalOp::Invalidate(_))) && self.started > 1"),
+    ("the solicited bit is on all packets", "requester/segment.rs",
+     "wqe.wr.solicited && solicitable && last",
+     "wqe.wr.solicited && solicitable"),
+    ("a repeated READ starts at its beginning", "requester/segment.rs",
+     "remote.va.wrapping_add(u64::from(offset))",
+     "remote.va"),
+    ("a segment is one byte short", "requester/wqe.rs",
+     "(offset, rest.min(mtu.bytes()))",
+     "(offset, rest.min(mtu.bytes().wrapping_sub(1)))"),
+    ("a message may be longer than its receive", "responder/execute.rs",
+     "if segment.received > wr.length {",
+     "if segment.offset > wr.length {"),
+    ("access flags are ignored", "responder/execute.rs",
+     "    right\n        .then_some(())",
+     "    (right || true)\n        .then_some(())"),
+    ("a READ's key is not checked", "responder/execute.rs",
+     "        reach(&reth, RemoteAccess::Read, host)?;\n",
+     ""),
+    ("a replayed READ begins a packet late", "responder/duplicate.rs",
+     "let offset = next.checked_mul(mtu)?;",
+     "let next = next.saturating_add(1);\n        let offset = next.saturating_sub(1).checked_mul(mtu)?;"),
+    ("an atomic's answer is not repeated", "responder/duplicate.rs",
+     "Recorded::Atomic(old, _) if old == eth",
+     "Recorded::Atomic(old, _) if old != eth"),
+    ("a duplicate acknowledges unexecuted packets", "responder/duplicate.rs",
+     "let latest = self.expected.minus(1);",
+     "let latest = self.expected;"),
+    ("one answer too few is remembered", "responder/replay.rs",
+     "self.oldest.max(self.next.saturating_sub(self.bound(limit)))",
+     "self.oldest.max(self.next.saturating_sub(self.bound(limit)).saturating_add(1))"),
+    ("no receive and no RNR NAK", "responder/mod.rs",
+     "                self.answer = Answer::NotReady;",
+     "                self.answer = Answer::Missing;"),
+    ("MSNs count packets", "responder/execute.rs",
+     "            None => {\n                self.message = Message::Send {",
+     ("            None => {\n"
+         "                self.msn = self.msn.wrapping_add(1);\n                self.message = Message::Send {")),
+    ("a held receive is lost in ERR", "responder/mod.rs",
+     "        self.abandon_held(WcStatus::WrFlushErr, context, host);\n    }\n\n    /// In ERR",
+     "    }\n\n    /// In ERR"),
+    ("RESET keeps the expected order", "responder/mod.rs",
+     "        self.order = Order::Kept;\n        self.answer = Answer::Nothing;\n    }",
+     "        self.answer = Answer::Nothing;\n    }"),
+]
+
+
+def copy(to):
+    """The workspace, reduced to the engine and the simulator."""
+    for part in ("rust/roce", "tests/sim"):
+        shutil.copytree(TOP / part, to / part)
+    shutil.copy(TOP / "Cargo.lock", to)
+    manifest = (TOP / "Cargo.toml").read_text()
+    manifest = re.sub(r"^members = .*$", 'members = ["rust/roce", "tests/sim"]', manifest, flags=re.MULTILINE)
+    (to / "Cargo.toml").write_text(manifest)
+
+
+def build(at):
+    """Build quickly rather than well: most mutants die within a few seeds."""
+    environment = os.environ | {
+        "CARGO_TARGET_DIR": str(at / "target"), "CARGO_PROFILE_DEV_OPT_LEVEL": "1",
+        "CARGO_PROFILE_DEV_DEBUG": "false", "CARGO_INCREMENTAL": "1", "RUSTFLAGS": "--cap-lints warn",
+    }
+    built = subprocess.run(["cargo", "build", "--quiet", "--package", "roce-sim"], cwd=at, env=environment,
+                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    return built.stdout if built.returncode else None
+
+
+def simulate(at):
+    """The first failing seed, or None."""
+    try:
+        ran = subprocess.run([str(at / "target/debug/roce-sim"), "--seeds", str(SEEDS)], stdout=subprocess.PIPE,
+                             stderr=subprocess.DEVNULL, text=True, timeout=RUN_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        return None
+    return re.search(r"^not ok - simulator: seed (\d+)\n# (.*)$", ran.stdout, re.MULTILINE)
+
+
+def judge(at, mutant):
+    """Try one mutant; a pair of whether it was caught and a remark."""
+    _, name, old, new = mutant
+    path = at / "rust/roce" / name
+    source = path.read_text()
+    found = source.count(old)
+    if found != 1:
+        return False, f"the text to change occurs {found} times in {name}: {old!r}"
+    path.write_text(source.replace(old, new))
+    try:
+        if errors := build(at):
+            return False, "does not build: " + " ".join(errors.split())[:300]
+        caught = simulate(at)
+    finally:
+        path.write_text(source)
+    if not caught:
+        return False, f"survives {SEEDS} seeds"
+    return True, f"seed {caught[1]}: {caught[2][:150]}"
+
+
+def main():
+    pattern = sys.argv[1] if len(sys.argv) > 1 else ""
+    chosen = [mutant for mutant in MUTANTS if pattern in mutant[0]]
+    survivors = 0
+    with tempfile.TemporaryDirectory(prefix="mutants.") as scratch:
+        at = Path(scratch)
+        copy(at)
+        if errors := build(at):
+            sys.exit(f"the unchanged engine does not build:\n{errors}")
+        for mutant in chosen:
+            caught, remark = judge(at, mutant)
+            survivors += not caught
+            print(f"{'ok' if caught else 'not ok'} - mutant: {mutant[0]}\n# {remark}", flush=True)
+    return 1 if survivors or not chosen else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The oracle of the responder's other half: which ACKs, NAKs and answers it may send.
+
+use roce::qp::QpState;
+use roce::transmit::{Source, Transmit};
+use roce::wire::packet::{Body, NakCode, ReadPart, Syndrome};
+use roce::wr::SendOp;
+
+use crate::side::{Gap, Side};
+
+type Check = Result<(), String>;
+
+/// Checks a response packet that the engine wants to send.
+pub(crate) fn response(side: &mut Side, peer: &Side, transmit: &Transmit) -> Check {
+    let packet = &transmit.packet;
+    if packet.bth.dest.get() != side.peer_qpn || packet.bth.solicited {
+        return Err("response with a wrong BTH".into());
+    }
+    let rx = &side.rx;
+    let ext = rx
+        .numbering
+        .ext(packet.bth.psn, rx.epsn)
+        .filter(|ext| *ext <= rx.epsn);
+    let Some(ext) = ext else {
+        return Err(format!(
+            "response for a PSN that did not come, {:?}",
+            packet.bth.psn
+        ));
+    };
+    match packet.body {
+        Body::Ack(aeth) => match aeth.syndrome {
+            Syndrome::Ack { .. } => positive(side, ext, aeth.msn),
+            Syndrome::RnrNak { timer } => rnr(side, ext, timer),
+            Syndrome::Nak(NakCode::PsnSequence) => sequence(side, ext),
+            Syndrome::Nak(code) => refusal(side, ext, code),
+        },
+        Body::ReadResponse(part) => read_response(side, peer, transmit, ext, part),
+        Body::AtomicAck(_, original) => {
+            let index = executed(peer, ext, rx.epsn)?;
+            let message = &peer.messages[index];
+            if !matches!(message.wr.op, SendOp::Atomic(..)) || message.original != original {
+                return Err(format!(
+                    "atomic answered {original:#x}, not {:#x}",
+                    message.original
+                ));
+            }
+            progress(side, ext)
+        }
+        _ => Err("response with the body of a request".into()),
+    }
+}
+
+fn executed(peer: &Side, ext: u64, epsn: u64) -> Result<usize, String> {
+    match peer.message_at(ext) {
+        Some(index) if ext < epsn && peer.messages[index].executed => Ok(index),
+        _ => Err(format!("answer to packet {ext}, which was not carried out")),
+    }
+}
+
+fn alive(side: &Side) -> Check {
+    if side.receives() {
+        return Ok(());
+    }
+    Err(format!("response in {:?}", side.state))
+}
+
+fn positive(side: &mut Side, ext: u64, msn: u32) -> Check {
+    alive(side)?;
+    let rx = &mut side.rx;
+    if ext >= rx.epsn {
+        return Err(format!(
+            "acknowledged packet {ext}, {} is expected",
+            rx.epsn
+        ));
+    }
+    if rx.reads.front().is_some_and(|read| ext >= read.next) {
+        return Err("an acknowledgement overtook a response".into());
+    }
+    if ext + 1 == rx.epsn && msn != rx.msn {
+        return Err(format!("MSN {msn}, should be {}", rx.msn));
+    }
+    if rx.owes.is_some_and(|owed| owed <= ext) {
+        rx.owes = None;
+    }
+    Ok(())
+}
+
+fn rnr(side: &mut Side, ext: u64, timer: u8) -> Check {
+    alive(side)?;
+    let rx = &mut side.rx;
+    if ext != rx.epsn || rx.gap != Gap::NotReady || timer != side.profile.min_rnr_timer {
+        return Err(format!(
+            "RNR NAK for {ext} with {:?}, expecting {}",
+            rx.gap, rx.epsn
+        ));
+    }
+    rx.gap = Gap::Said;
+    rx.owes = None;
+    Ok(())
+}
+
+fn sequence(side: &mut Side, ext: u64) -> Check {
+    alive(side)?;
+    let rx = &mut side.rx;
+    // With a receive posted meanwhile, one that wasn't ready asks to go back at once.
+    let ready = rx.gap == Gap::NotReady && rx.held.is_some();
+    if ext != rx.epsn || !(rx.gap == Gap::Seen || ready) {
+        return Err(format!(
+            "sequence NAK for {ext} with {:?}, expecting {}",
+            rx.gap, rx.epsn
+        ));
+    }
+    rx.gap = Gap::Said;
+    rx.owes = None;
+    Ok(())
+}
+
+fn refusal(side: &mut Side, ext: u64, code: NakCode) -> Check {
+    match &mut side.rx.refusal {
+        Some(due) if !due.sent && due.ext == ext && due.codes.contains(&code) => {
+            due.sent = true;
+            Ok(())
+        }
+        // Of what is due before the NAK that breaks the QP, some may be a refusal, too.
+        Some(due) if !due.sent && due.ext > ext && side.rx.unreadable.contains(&ext) => Ok(()),
+        None if side.rx.unreadable.contains(&ext) => {
+            // What is before it is acknowledged by the NAK, too.
+            side.rx.owes = side.rx.owes.filter(|owed| *owed > ext);
+            alive(side)
+        }
+        due => Err(format!("NAK {code:?} for {ext}, due is {due:?}")),
+    }
+}
+
+fn read_response(
+    side: &mut Side,
+    peer: &Side,
+    transmit: &Transmit,
+    ext: u64,
+    part: ReadPart,
+) -> Check {
+    let index = executed(peer, ext, side.rx.epsn)?;
+    let message = &peer.messages[index];
+    if !message.wants_response() || matches!(message.wr.op, SendOp::Atomic(..)) {
+        return Err(format!(
+            "READ response for message {index}, {:?}",
+            message.wr.op
+        ));
+    }
+    let segment = ext - message.first;
+    let mtu = side.profile.mtu;
+    let last = ext + 1 == message.end();
+    let starts = matches!(part, ReadPart::First(_) | ReadPart::Only(_));
+    let ends = matches!(part, ReadPart::Last(_) | ReadPart::Only(_));
+    let (len, source) = match message.wr.op {
+        SendOp::Read(at) => {
+            let len = message.segment_len(segment, mtu);
+            let va = at.va + u64::from(segment as u32 * mtu.bytes());
+            (len, Source::Remote { rkey: at.rkey, va })
+        }
+        _ => (0, Source::None),
+    };
+    let sourced = transmit.source == source || len == 0;
+    if ends != last || (segment == 0 && !starts) || transmit.packet.payload_len != len || !sourced {
+        return Err(format!(
+            "response packet {segment} of message {index} must have {len} bytes from {source:?}"
+        ));
+    }
+    progress(side, ext)
+}
+
+/// Notes that the response packet for `ext` went out, in its order.
+fn progress(side: &mut Side, ext: u64) -> Check {
+    if side.state != QpState::Err {
+        alive(side)?;
+    }
+    let rx = &mut side.rx;
+    if rx.owes.is_some_and(|owed| owed <= ext) {
+        rx.owes = None;
+    }
+    if let Some(read) = rx.reads.front_mut() {
+        if ext > read.next {
+            return Err(format!("response {ext} overtook {}", read.next));
+        }
+        if ext == read.next {
+            read.next += 1;
+            if read.next == read.end {
+                rx.reads.pop_front();
+            }
+        }
+    }
+    Ok(())
+}
