@@ -108,12 +108,12 @@ impl Ring {
 
     /// Bytes of an element, a power of two.
     pub fn element_size(&self) -> usize {
-        1 << self.shift
+        1_usize.wrapping_shl(self.shift)
     }
 
     /// Where the process finds the ring.
     pub fn mmap_reply(&self) -> RingReply {
-        let elements = (self.slots() as usize) << self.shift;
+        let elements = (self.slots() as usize).wrapping_shl(self.shift);
         RingReply {
             offset: self.mapping.as_ref().map_or(0, Mapping::offset),
             size: ELEMENTS.wrapping_add(elements) as u32,
@@ -211,7 +211,7 @@ impl Ring {
     /// The address of a byte of an element. `offset` must be below the element's size.
     #[inline]
     fn element(&self, slot: u32, offset: usize) -> *mut u8 {
-        let position = ((slot & self.mask) as usize) << self.shift;
+        let position = ((slot & self.mask) as usize).wrapping_shl(self.shift);
         let start = self.memory.start().as_ptr();
         // By the type invariant this lies within `memory` for every masked slot.
         start.wrapping_add(ELEMENTS.wrapping_add(position).wrapping_add(offset))

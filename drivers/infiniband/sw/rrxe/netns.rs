@@ -48,7 +48,7 @@ struct Sockets {
 
 impl Receiver for NetContext {
     fn receive(this: ArcBorrow<'_, Self>, skb: RxSkb) {
-        rx::receive(&*this, skb);
+        rx::receive(&this, skb);
     }
 
     fn refuse(this: ArcBorrow<'_, Self>, why: Discard) {

@@ -145,8 +145,8 @@ impl<'a> Frame<'a> {
 
         let mut trailer = [0; TRAILER_MAX];
         let icrc = icrc(self, &ip, &udp).ok_or(EFAULT)?;
-        let place = trailer.get_mut(self.pad..tail).ok_or(EINVAL)?;
-        place.copy_from_slice(&icrc);
+        let place = trailer.get_mut(self.pad..).ok_or(EINVAL)?;
+        *place.first_chunk_mut().ok_or(EINVAL)? = icrc;
         self.skb.put_trailer(trailer.get(..tail).ok_or(EINVAL)?)?;
         self.skb.push_udp(&udp)?;
         match ip {
