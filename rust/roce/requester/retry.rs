@@ -11,6 +11,10 @@ use crate::wire::aeth::rnr_delay;
 const MOST_IN_FLIGHT: u32 = 512;
 /// The fewest, however lossy the path.
 const LEAST_IN_FLIGHT: u32 = 4;
+/// After a loss, one more packet may be in flight for each so many that arrive.
+const GROWTH: u32 = 16;
+/// After how many packets an acknowledgement is asked for at the latest.
+const ASK_EVERY: u32 = 32;
 /// This count of RNR retries stands for "for ever" (IBTA 1.x §9.7.5.2.8).
 const RNR_FOREVER: u8 = 7;
 
@@ -33,6 +37,8 @@ pub(super) struct Retry {
     rnr_spent: u8,
     /// How many packets may be in flight: halved by each loss, grown by progress.
     limit: u32,
+    /// Packets that arrived since the limit last grew, below [`GROWTH`].
+    arrived: u32,
 }
 
 /// What a timer asks for.
@@ -52,12 +58,19 @@ impl Retry {
             spent: 0,
             rnr_spent: 0,
             limit: MOST_IN_FLIGHT,
+            arrived: 0,
         }
     }
 
     /// How many packets with payload may be in flight.
     pub(super) fn limit(&self) -> u32 {
         self.limit
+    }
+
+    /// After how many packets an acknowledgement is asked for at the latest: several times for what
+    /// may be in flight, so that a lost one isn't missed for long.
+    pub(super) fn ask_every(&self) -> u32 {
+        (self.limit >> 2).min(ASK_EVERY)
     }
 
     pub(super) fn deadline(&self) -> Option<Instant> {
@@ -106,12 +119,20 @@ impl Retry {
         self.spent = 0;
         self.rnr_spent = 0;
         if self.limit < MOST_IN_FLIGHT {
-            let growth = (packets >> 2).saturating_add(1);
-            self.limit = self.limit.saturating_add(growth).min(MOST_IN_FLIGHT);
+            self.widen(packets);
         }
         if !matches!(self.timer, Timer::Rnr(_, psn) if !psn.before(una)) {
             self.restart(now, settings);
         }
+    }
+
+    fn widen(&mut self, packets: u32) {
+        let arrived = self.arrived.saturating_add(packets);
+        self.limit = self
+            .limit
+            .saturating_add(arrived / GROWTH)
+            .min(MOST_IN_FLIGHT);
+        self.arrived = arrived % GROWTH;
     }
 
     /// Takes a transport retry; `false` if there is none left.

@@ -3,7 +3,7 @@
 //! What to send next: takes WQEs, starts them when they may start, and walks their packets.
 
 use super::retry::Due;
-use super::wqe::{admit, SendWqe, READ_SPAN};
+use super::wqe::{admit, SendWqe};
 use super::{segment, Cursor, Progress, Requester};
 use crate::host::{Fetch, Host, LocalAccess};
 use crate::psn::Psn;
@@ -14,11 +14,9 @@ use crate::wr::{LocalOp, SendOp};
 
 /// How many steps without a packet one poll takes.
 const STEPS: u32 = 64;
-/// After how many packets an acknowledgement is asked for at the latest.
-const ASK_EVERY: u32 = 32;
-/// The most PSNs in flight, READ responses included: far below half the PSN space.
-const MOST_PSNS: u32 = 1 << 15;
-const _: () = assert!(2 * READ_SPAN <= MOST_PSNS);
+/// So many READs may be in flight, if there are credits, however many packets answer them: what
+/// comes of the second tells that the end of the first was lost.
+const LEAST_READS: u32 = 2;
 
 /// A packet of a WQE, as far as it matters to what follows.
 struct Step {
@@ -130,24 +128,25 @@ impl<W: Slots<SendWqe>> Requester<W> {
         wqe.refused.is_some() || !(fenced || waits || !self.has_room(wqe, 0, context))
     }
 
-    /// The request that starts with packet `index` may be sent now: there is a credit for it, or
-    /// room among the packets in flight.
+    /// The request that starts with packet `index` may be sent now: there is a credit for it, and
+    /// room among the packets in flight. So these are never more than a few times the limit.
     fn has_room(&self, wqe: &SendWqe, index: u32, context: &Context) -> bool {
         if context.config.kind != QpKind::Rc || wqe.is_local() {
             return true;
+        }
+        let limit = self.retry.limit();
+        let reads = self.reads;
+        if wqe.takes_credit() {
+            let few = reads.requests < LEAST_READS
+                || reads.packets.saturating_add(wqe.span(index)) <= limit;
+            return few && reads.requests < u32::from(context.settings.max_rd_atomic);
         }
         let psn = if self.cursor.wqe < self.started {
             wqe.first.plus(index)
         } else {
             self.next
         };
-        let in_flight = psn.ahead_of(self.una);
-        if wqe.takes_credit() {
-            self.reads.requests < u32::from(context.settings.max_rd_atomic)
-                && in_flight <= MOST_PSNS.saturating_sub(READ_SPAN)
-        } else {
-            in_flight < self.retry.limit().saturating_add(self.reads.packets)
-        }
+        psn.ahead_of(self.una) < limit.saturating_add(reads.packets)
     }
 
     fn start_next<H: Host>(&mut self, now: Instant, context: &Context, host: &mut H) {
@@ -242,7 +241,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
         host: &mut H,
     ) -> bool {
         self.unasked = self.unasked.saturating_add(1);
-        let asks = self.unasked >= ASK_EVERY
+        let asks = self.unasked >= self.retry.ask_every()
             || (step.ends && (step.signaled || again))
             || !self.goes_on(draining, context, host);
         if asks {

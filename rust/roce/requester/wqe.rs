@@ -12,8 +12,8 @@ use crate::wr::{AtomicOp, LocalOp, SendOp, SendSlot, SendTail, SendWr};
 const MAX_MESSAGE: u32 = 1 << 31;
 
 /// How many packets one READ request asks for at most: a longer READ goes out as several requests,
-/// cut at multiples of this. It keeps what is in flight far below half the PSN space.
-pub(super) const READ_SPAN: u32 = 1 << 12;
+/// cut at multiples of this. It keeps what is in flight bounded, and what a loss costs.
+pub(super) const READ_SPAN: u32 = 1 << 7;
 
 /// A send WQE in flight.
 #[derive(Clone, Copy, Debug)]

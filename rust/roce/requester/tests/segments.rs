@@ -235,11 +235,21 @@ fn losses_narrow_what_is_in_flight_and_progress_widens_it() {
     let sent = bench.poll();
     assert_eq!(sent.len(), 256);
     assert!(sent.last().unwrap().packet.bth.ack_req);
-    bench.ack(255);
-    assert_eq!(bench.poll().len(), 256 + 65);
+    bench.ack(9);
+    assert_eq!(bench.poll().len(), 10);
+    bench.ack(31);
+    assert_eq!(bench.poll().len(), 22 + 2);
     for _ in 0..3 {
         bench.time_out();
         bench.poll();
     }
-    assert_eq!(bench.sent(), []);
+    bench.ack(32);
+    for _ in 0..3 {
+        bench.time_out();
+        bench.poll();
+    }
+    bench.ack(33);
+    bench.time_out();
+    // No fewer than four, and each of them asks.
+    assert_eq!(asking(&mut bench), [0, 1, 2, 3]);
 }
