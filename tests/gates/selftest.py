@@ -6,11 +6,13 @@ Each case puts a small repository together, complete and blameless but for one f
 that must complain about it: all others must not.
 """
 import os
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 import gates
+import panics
 
 SPDX = "// SPDX-License-Identifier: GPL-2.0\n\n"
 ROOT = "//! Words.\n#![no_std]\n#![forbid(unsafe_code)]\n"
@@ -97,8 +99,36 @@ def complaining(changes, expected):
     return {name: complaints for name, complaints in found.items() if complaints}
 
 
+OBJECTS = {
+    "an addition that may overflow": ("pub fn f(a: u32, b: u32) -> u32 {\n    a + b\n}\n", True),
+    "an addition that wraps": ("pub fn f(a: u32, b: u32) -> u32 {\n    a.wrapping_add(b)\n}\n", False),
+    "a copy between slices": ("pub fn f(a: &mut [u8], b: &[u8]) {\n    a.copy_from_slice(b)\n}\n", True),
+    "an overflow in what is inlined": (
+        "pub fn f(a: &[u8]) -> u32 {\n    a.iter().map(|a| u32::from(*a)).sum()\n}\n", False),
+}
+
+
+def panicking(text):
+    """What the look at the module's object code finds in such a crate."""
+    with tempfile.TemporaryDirectory() as folder:
+        source, built = Path(folder) / "lib.rs", Path(folder) / "lib.o"
+        source.write_text("#![no_std]\n#[inline(never)]\n" + text)
+        subprocess.run(
+            ["rustc", "--edition=2021", "--crate-type=lib", "--crate-name=rdma", "-g", "-Copt-level=2",
+             "-Coverflow-checks=on", "-Cpanic=abort", "-Csymbol-mangling-version=v0",
+             f"--emit=obj={built}", str(source)], check=True)
+        return panics.complaints([str(built)])
+
+
 def main():
     failed = False
+    for case, (text, expected) in OBJECTS.items():
+        found = panicking(text)
+        right = bool(found) == expected
+        print(f"{'ok' if right else 'not ok'} - object code of {case}", flush=True)
+        if not right:
+            print(f"# expected {expected}, got {found}")
+        failed |= not right
     for case, (changes, expected) in CASES.items():
         found = complaining(changes, expected)
         right = set(found) == set(expected)
