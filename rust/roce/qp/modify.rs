@@ -72,11 +72,11 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
                 self.state = State::Rtr { established: false };
             }
             QpState::Rts => {
-                if from == QpState::Rtr {
-                    self.requester.start(attrs.sq_psn.unwrap_or(Psn::new(0)));
-                }
-                if from == QpState::Sqe {
-                    self.requester.resume(host);
+                match from {
+                    QpState::Rtr => self.requester.start(attrs.sq_psn.unwrap_or(Psn::new(0))),
+                    QpState::Sqd => self.requester.undrain(&self.context),
+                    QpState::Sqe => self.requester.resume(host),
+                    _ => {}
                 }
                 self.state = State::Rts;
             }

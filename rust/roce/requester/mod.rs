@@ -31,6 +31,7 @@ use crate::wr::SendSlot;
 
 use retry::{Due, Retry};
 use window::Window;
+use wqe::admit;
 
 pub use wqe::SendWqe;
 
@@ -162,6 +163,13 @@ impl<W: Slots<SendWqe>> Requester<W> {
     /// RTS → SQD: nothing new starts, so that the last packet sent must ask for its answer.
     pub(crate) fn drain(&mut self, now: Instant, context: &Context) {
         self.ask_again(now, context);
+    }
+
+    /// SQD → RTS: the WQE that was taken before must suit the settings that changed meanwhile.
+    pub(crate) fn undrain(&mut self, context: &Context) {
+        if let Some(wqe) = self.window.get_mut(self.started) {
+            wqe.refused = wqe.refused.or(admit(&wqe.wr, context).err());
+        }
     }
 
     /// Everything that was started is finished.

@@ -184,6 +184,38 @@ fn reads_without_a_credit_fail_at_once() {
 }
 
 #[test]
+fn a_read_that_was_taken_may_lose_its_credits() {
+    let mut bench = Bench::new();
+    for _ in 0..5 {
+        bench.post(ADD, 8);
+    }
+    assert_eq!(bench.poll().len(), 4);
+    assert!(bench.host.sends.is_empty(), "the fifth was looked at");
+    let to_sqd = Attrs {
+        state: Some(QpState::Sqd),
+        ..Attrs::default()
+    };
+    bench.qp.modify(NOW, &to_sqd, &mut bench.host).unwrap();
+    for n in 0..4 {
+        bench.respond(n, Body::AtomicAck(DONE, 0), 0);
+    }
+    for attrs in [
+        Attrs {
+            max_rd_atomic: Some(0),
+            ..Attrs::default()
+        },
+        Attrs {
+            state: Some(QpState::Rts),
+            ..Attrs::default()
+        },
+    ] {
+        bench.qp.modify(NOW, &attrs, &mut bench.host).unwrap();
+    }
+    bench.check_flushed();
+    assert_eq!(bench.sent()[4], (4, LocQpOpErr));
+}
+
+#[test]
 fn responses_after_the_end_are_dropped() {
     let mut bench = Bench::new();
     bench.post(SEND, 0);
