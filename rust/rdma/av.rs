@@ -2,7 +2,7 @@
 
 //! Address vectors: where packets go, and with which IP header fields.
 
-use kernel::prelude::*;
+use kernel::{error::from_err_ptr, prelude::*, sync::rcu};
 use pin_init::Zeroable;
 
 use crate::{
@@ -19,6 +19,9 @@ pub struct Av {
     pub sgid: Gid,
     /// Index of `sgid` in the port's table.
     pub sgid_index: u8,
+    /// Index of the network device that has `sgid`: the port's or one on top of it, as a VLAN. Zero
+    /// if that is gone.
+    pub netdev_index: u32,
     /// The network of both addresses.
     pub network: Network,
     /// Traffic class: the TOS or traffic class field.
@@ -70,6 +73,7 @@ impl Av {
             dgid,
             sgid,
             sgid_index: attr.grh.sgid_index,
+            netdev_index: netdev_index(source),
             network: sgid.network(),
             traffic_class: attr.grh.traffic_class,
             hop_limit: attr.grh.hop_limit,
@@ -98,4 +102,15 @@ impl Av {
         attr.__bindgen_anon_1.roce = bindings::roce_ah_attr { dmac: self.dmac };
         attr
     }
+}
+
+/// The index of the network device that a source address belongs to.
+fn netdev_index(source: &bindings::ib_gid_attr) -> u32 {
+    let _readers = rcu::read_lock();
+    // SAFETY: The entry is valid as the reference shows.
+    let netdev = from_err_ptr(unsafe { bindings::rdma_read_gid_attr_ndev_rcu(source) });
+    netdev.map_or(0, |netdev| {
+        // SAFETY: Without an error it is a valid device, which RCU keeps.
+        unsafe { (*netdev).ifindex as u32 }
+    })
 }

@@ -64,11 +64,16 @@ impl Route {
     /// `EINVAL` if the addresses are of different families or the source isn't this host's,
     /// otherwise what the routing tables say, as `ENETUNREACH`.
     pub fn lookup(netdev: &Netdev, flow: &Flow) -> Result<Self> {
-        match (flow.source.ipv4(), flow.destination.ipv4()) {
-            (Some(source), Some(destination)) => lookup_v4(netdev, flow, source, destination),
-            (None, None) => lookup_v6(netdev, flow),
-            _ => Err(EINVAL),
+        if flow.source.network() != flow.destination.network() {
+            return Err(EINVAL);
         }
+        if !is_link_local(&flow.destination) {
+            match find(netdev, flow, 0) {
+                Ok(route) if route.local => return Ok(route),
+                _ => (),
+            }
+        }
+        find(netdev, flow, flow.netdev_index)
     }
 
     /// Whether the decision still stands.
@@ -126,27 +131,31 @@ pub fn source_port(flow_label: u32, local: Qpn, remote: Qpn) -> u16 {
     unsafe { bindings::rdma_get_udp_sport(flow_label, local.get(), remote.get()) }
 }
 
-fn lookup_v4(netdev: &Netdev, flow: &Flow, source: [u8; 4], destination: [u8; 4]) -> Result<Route> {
+/// Asks for a route that leaves by device `index`, or by any if that is zero.
+fn find(netdev: &Netdev, flow: &Flow, index: u32) -> Result<Route> {
+    match (flow.source.ipv4(), flow.destination.ipv4()) {
+        (Some(source), Some(destination)) => find_v4(netdev, flow, index, source, destination),
+        _ => find_v6(netdev, flow, index),
+    }
+}
+
+fn find_v4(
+    netdev: &Netdev,
+    flow: &Flow,
+    index: u32,
+    source: [u8; 4],
+    destination: [u8; 4],
+) -> Result<Route> {
     let mut key = bindings::flowi4 {
         saddr: u32::from_ne_bytes(source),
         daddr: u32::from_ne_bytes(destination),
         ..Default::default()
     };
-    key.__fl_common = common(flow, 0);
+    key.__fl_common = common(flow, index);
     key.uli = ports(flow);
-    let route = find_v4(netdev, &mut key)?;
-    if route.local {
-        return Ok(route);
-    }
-    key.saddr = u32::from_ne_bytes(source);
-    key.daddr = u32::from_ne_bytes(destination);
-    key.__fl_common = common(flow, flow.netdev_index);
-    find_v4(netdev, &mut key)
-}
-
-fn find_v4(netdev: &Netdev, key: &mut bindings::flowi4) -> Result<Route> {
+    // The tables refuse sources that aren't this host's.
     // SAFETY: The namespace lives while one of its devices is held.
-    let found = unsafe { bindings::ip_route_output_key(netdev.net(), key) };
+    let found = unsafe { bindings::ip_route_output_key(netdev.net(), &mut key) };
     let found = NonNull::new(from_err_ptr(found)?).ok_or(EINVAL)?;
     // SAFETY: A valid entry was returned, with a count for us.
     let kind = u32::from(unsafe { (*found.as_ptr()).rt_type });
@@ -159,26 +168,16 @@ fn find_v4(netdev: &Netdev, key: &mut bindings::flowi4) -> Result<Route> {
     })
 }
 
-fn lookup_v6(netdev: &Netdev, flow: &Flow) -> Result<Route> {
+fn find_v6(netdev: &Netdev, flow: &Flow, index: u32) -> Result<Route> {
     let source = in6_addr(flow.source);
     // SAFETY: The namespace lives while one of its devices is held.
     let own = unsafe { bindings::ipv6_chk_addr(netdev.net(), &source, core::ptr::null(), 0) };
     if own == 0 {
         return Err(EINVAL);
     }
-    if !is_link_local(&flow.destination) {
-        match find_v6(netdev, flow, 0) {
-            Ok(route) if route.local => return Ok(route),
-            _ => (),
-        }
-    }
-    find_v6(netdev, flow, flow.netdev_index)
-}
-
-fn find_v6(netdev: &Netdev, flow: &Flow, index: u32) -> Result<Route> {
     let label = u32::from(flow.traffic_class) << 20 | flow.flow_label & 0xf_ffff;
     let mut key = bindings::flowi6 {
-        saddr: in6_addr(flow.source),
+        saddr: source,
         daddr: in6_addr(flow.destination),
         flowlabel: label.to_be(),
         ..Default::default()
@@ -186,7 +185,7 @@ fn find_v6(netdev: &Netdev, flow: &Flow, index: u32) -> Result<Route> {
     key.__fl_common = common(flow, index);
     key.uli = ports(flow);
     let none = core::ptr::null();
-    // SAFETY: The namespace lives while one of its devices is held.
+    // SAFETY: As above.
     let found = unsafe { bindings::ip6_dst_lookup_flow(netdev.net(), none, &mut key, none.cast()) };
     let dst = NonNull::new(from_err_ptr(found)?).ok_or(EINVAL)?;
     let entry = dst.as_ptr().cast::<bindings::rt6_info>();

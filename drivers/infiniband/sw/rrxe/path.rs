@@ -31,6 +31,8 @@ pub(crate) struct Address {
 /// Owned by a QP, under its turn.
 pub(crate) struct Path {
     link: Arc<Link>,
+    /// The network device that has the source address; zero stands for the link's.
+    netdev_index: u32,
     address: Address,
     route: Option<Route>,
 }
@@ -43,6 +45,7 @@ impl Path {
     pub(crate) fn new(link: Arc<Link>, av: &Av, local: Qpn, remote: Qpn) -> Self {
         Self {
             link,
+            netdev_index: av.netdev_index,
             address: Address {
                 source: av.sgid,
                 destination: av.dgid,
@@ -80,7 +83,10 @@ impl Path {
         let flow = Flow {
             source: self.address.source,
             destination: self.address.destination,
-            netdev_index: netdev.index(),
+            netdev_index: match self.netdev_index {
+                0 => netdev.index(),
+                index => index,
+            },
             traffic_class: self.address.traffic_class,
             flow_label: self.address.flow_label,
             source_port: self.address.source_port,
