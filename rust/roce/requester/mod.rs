@@ -231,6 +231,8 @@ impl<W: Slots<SendWqe>> Requester<W> {
             wqe.is_some_and(|wqe| wqe.wr.slot == slot)
         };
         if let Some(offset) = (0..self.started).find(is_it) {
+            // The packet that wasn't sent may have been the one to ask for an acknowledgement.
+            self.unasked = self.unasked.saturating_add(1);
             self.stop_at(offset, status, now, context);
         }
     }
@@ -270,7 +272,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
     /// The newest packets in flight asked for no acknowledgement, as more were to follow; now none
     /// will: send them again, with the question. This isn't a retry.
     fn ask_again(&mut self, now: Instant, context: &Context) {
-        if self.unasked > 0 && self.una != self.sent {
+        if self.unasked > 0 && self.una != self.sent && !self.retry.waits() {
             self.rewind();
             self.retry.restart(now, &context.settings);
         }
@@ -287,7 +289,6 @@ impl<W: Slots<SendWqe>> Requester<W> {
             packet: self.una.ahead_of(first),
         };
         self.reads = Reads::default();
-        self.unasked = 0;
     }
 
     /// Something was lost: sends everything again from the oldest packet that isn't finished, if
