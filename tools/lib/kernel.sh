@@ -28,10 +28,11 @@ kernel_make() {
 
 # Sets RELEASE to the kernel's release and KERNEL to its directory, ready to be used.
 kernel_init() {
-	local version packages
+	local choice version packages
 	[[ -z ${KERNEL:-} ]] || return 0
 	toolbox_init
-	read -r RELEASE version packages <<<"$(kernel_choice)"
+	choice=$(kernel_choice) || exit
+	read -r RELEASE version packages <<<"$choice"
 	KERNEL=$RRXE_CACHE/kernel/$RELEASE-$({
 		echo "$RECIPE $version $packages"
 		cat "$TOOLBOX/compilers" "$TOP/tools/lib/kernel-make"

@@ -16,6 +16,6 @@ module_make() {
 	local tree output
 	tree=$(inside "$KERNEL/kbuild")
 	output=$(inside "$BUILD")
-	in_toolbox make --no-print-directory -C "$tree" -j"$(nproc)" KBUILD_OUTPUT="$tree" \
+	in_toolbox make --no-print-directory -C "$tree" --jobserver-style=pipe -j"$(nproc)" KBUILD_OUTPUT="$tree" \
 		KBUILD_EXTMOD_OUTPUT="$output" M=/rrxe modules >&2 || die "the module did not build"
 }

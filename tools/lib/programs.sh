@@ -4,8 +4,8 @@
 
 # Sets PROGRAMS to the directory that holds them.
 programs_build() {
-	PROGRAMS=$RRXE_CACHE/build/verbs/release
-	in_toolbox env CARGO_TERM_COLOR=never "CARGO_TARGET_DIR=$(inside "$RRXE_CACHE/build/verbs")" \
+	PROGRAMS=$RRXE_BUILD/verbs/release
+	in_toolbox env CARGO_TERM_COLOR=never "CARGO_TARGET_DIR=$(inside "$RRXE_BUILD/verbs")" \
 		cargo build --quiet --release --manifest-path tools/verbs/Cargo.toml >&2 ||
 		die "the programs for the guest did not build"
 }
