@@ -53,7 +53,7 @@ pub(crate) fn response(side: &mut Side, peer: &Side, transmit: &Transmit) -> Che
 
 fn executed(peer: &Side, ext: u64, epsn: u64) -> Result<usize, String> {
     match peer.message_at(ext) {
-        Some(index) if ext < epsn && peer.messages[index].executed => Ok(index),
+        Some(index) if ext < epsn => Ok(index),
         _ => Err(format!("answer to packet {ext}, which was not carried out")),
     }
 }
@@ -150,7 +150,7 @@ fn read_response(
     }
     let segment = ext - message.first;
     let mtu = side.profile.mtu;
-    let last = ext + 1 == message.end();
+    let last = ext + 1 == message.answer_end(ext);
     let starts = matches!(part, ReadPart::First(_) | ReadPart::Only(_));
     let ends = matches!(part, ReadPart::Last(_) | ReadPart::Only(_));
     let (len, source) = match message.wr.op {
@@ -162,7 +162,11 @@ fn read_response(
         _ => (0, Source::None),
     };
     let sourced = transmit.source == source || len == 0;
-    if ends != last || (segment == 0 && !starts) || transmit.packet.payload_len != len || !sourced {
+    if ends != last
+        || (message.answer_starts(ext) && !starts)
+        || transmit.packet.payload_len != len
+        || !sourced
+    {
         return Err(format!(
             "response packet {segment} of message {index} must have {len} bytes from {source:?}"
         ));

@@ -3,6 +3,8 @@
 //! A posted send work request as the oracle knows it: which packets it must become, and how far
 //! it has come at both ends.
 
+use std::rc::Rc;
+
 use roce::mtu::Mtu;
 use roce::wc::{WcOpcode, WcStatus};
 use roce::wire::packet::{AtomicEth, Body, Reth, SendPart, WritePart};
@@ -28,13 +30,15 @@ pub(crate) struct Message {
     pub(crate) wr: SendWr,
     pub(crate) fault: LocalFault,
     /// The bytes that a SEND, WRITE or ATOMIC WRITE moves.
-    pub(crate) payload: Vec<u8>,
+    pub(crate) payload: Rc<[u8]>,
     /// Where they lie, or where those of a READ or atomic go.
     pub(crate) local: usize,
     /// Extended number of its first packet: counted from 0 without wrapping.
     pub(crate) first: u64,
     /// How many PSNs it takes.
     pub(crate) packets: u64,
+    /// Where the requests end into which a READ was cut: extended packet numbers.
+    pub(crate) cuts: Vec<u64>,
     /// Bytes of a READ response that have come.
     pub(crate) filled: u32,
     /// The response, not just an acknowledgement, has come.
@@ -59,6 +63,17 @@ impl Message {
     /// One past its last extended packet number.
     pub(crate) fn end(&self) -> u64 {
         self.first + self.packets
+    }
+
+    /// One past the last packet that is answered together with `ext`.
+    pub(crate) fn answer_end(&self, ext: u64) -> u64 {
+        let cut = self.cuts.iter().find(|cut| **cut > ext);
+        cut.copied().unwrap_or(self.end())
+    }
+
+    /// `ext` is answered by the first packet of a response.
+    pub(crate) fn answer_starts(&self, ext: u64) -> bool {
+        ext == self.first || self.cuts.contains(&ext)
     }
 
     /// Completes by a response that carries more than an acknowledgement.
@@ -103,8 +118,9 @@ impl Message {
         self.wr.solicited && matches!(self.wr.op, SendOp::Send(_) | SendOp::Write(_, Some(_)))
     }
 
-    /// The body of its request packet with this index, and the payload bytes it carries.
-    pub(crate) fn request(&self, index: u64, mtu: Mtu) -> (Body, u32) {
+    /// The body of its request packet with this index, and the payload bytes it carries. A READ
+    /// request asks for the packets before `end`.
+    pub(crate) fn request(&self, index: u64, end: u64, mtu: Mtu) -> (Body, u32) {
         let offset = index as u32 * mtu.bytes();
         let len = self.segment_len(index, mtu);
         let reth = |at: roce::wr::RemoteAddr| Reth {
@@ -126,8 +142,9 @@ impl Message {
             }
             SendOp::Read(at) => {
                 let mut reth = reth(at);
+                let stop = (end - self.first) as u32 * mtu.bytes();
                 reth.va += u64::from(offset);
-                reth.length -= offset;
+                reth.length = stop.min(self.wr.length) - offset;
                 (Body::ReadRequest(reth), 0)
             }
             SendOp::Atomic(at, op) => {

@@ -16,6 +16,9 @@ use crate::side::{Expected, Side};
 
 type Check = Result<(), String>;
 
+/// One of so many packets must ask for an acknowledgement.
+const ASK_EVERY: u32 = 32;
+
 /// Nanoseconds that an RNR NAK's timer code stands for (IBTA 1.x §9.7.5.2.8), in units of 10 µs.
 const RNR_TENS_OF_US: [u64; 32] = [
     65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
@@ -45,9 +48,12 @@ pub(crate) fn request(side: &mut Side, now: u64, slack: u64, transmit: &Transmit
     }
     let (ext, index) = locate(side, packet.bth.psn)?;
     let mtu = side.profile.mtu;
+    if ext == side.tx.sent {
+        cut(&mut side.messages[index], ext, packet, mtu.bytes());
+    }
     let message = &side.messages[index];
     let segment = ext - message.first;
-    let (body, len) = message.request(segment, mtu);
+    let (body, len) = message.request(segment, message.answer_end(ext), mtu);
     let carried = if len == 0 {
         matches!(transmit.source, Source::None | Source::Send { .. })
     } else {
@@ -73,7 +79,7 @@ pub(crate) fn request(side: &mut Side, now: u64, slack: u64, transmit: &Transmit
     }
     // A READ request stands for all the packets of its response.
     let next = if message.is_read() {
-        message.end()
+        message.answer_end(ext)
     } else {
         ext + 1
     };
@@ -91,10 +97,25 @@ pub(crate) fn request(side: &mut Side, now: u64, slack: u64, transmit: &Transmit
         side.tx.fair_tries += 1;
         side.tx.rnr_until = None;
     }
+    let asks = packet.bth.ack_req || side.messages[index].wants_response();
+    side.tx.unasked = if asks { 0 } else { side.tx.unasked + 1 };
+    if side.tx.unasked >= ASK_EVERY {
+        return Err(format!("{ASK_EVERY} packets asked for no acknowledgement"));
+    }
     if side.tx.sent - side.tx.una >= 1 << 23 {
         return Err("more than half of all PSNs in flight".into());
     }
     Ok(())
+}
+
+/// A READ may be cut into several requests; the first sending of each says where.
+fn cut(message: &mut Message, ext: u64, packet: &Packet, mtu: u32) {
+    if let Body::ReadRequest(reth) = packet.body {
+        let end = ext + u64::from(reth.length.div_ceil(mtu).max(1));
+        if end < message.end() {
+            message.cuts.push(end);
+        }
+    }
 }
 
 fn locate(side: &Side, psn: Psn) -> Result<(u64, usize), String> {
@@ -166,6 +187,7 @@ fn check_order(side: &mut Side, now: u64, slack: u64, ext: u64, index: usize) ->
         return Err(format!("went back {} ns before the timeout", due - now));
     }
     tx.muddled |= ended;
+    tx.unasked = 0;
     tx.nudged = false;
     Ok(())
 }
@@ -173,9 +195,6 @@ fn check_order(side: &mut Side, now: u64, slack: u64, ext: u64, index: usize) ->
 /// What must hold before a packet is sent for the first time.
 fn check_first(side: &Side, ext: u64, index: usize) -> Check {
     let message = &side.messages[index];
-    if message.is_read() && ext != message.first {
-        return Err("a READ did not begin at its start".into());
-    }
     if side.tx.drain_at.is_some_and(|limit| ext >= limit) {
         return Err("a message was begun in SQD".into());
     }
@@ -188,10 +207,17 @@ fn check_first(side: &Side, ext: u64, index: usize) -> Check {
             message.fault
         ));
     }
-    let outstanding = side.messages[side.retired..index]
+    let waiting = side.messages[side.retired..=index]
         .iter()
-        .filter(|earlier| earlier.wants_response() && !earlier.answered)
-        .count();
+        .filter(|earlier| earlier.wants_response() && !earlier.answered);
+    // Each of the requests into which a READ is cut counts.
+    let outstanding: usize = waiting
+        .map(|earlier| {
+            let cuts = earlier.cuts.iter();
+            let open = cuts.filter(|cut| (side.tx.una + 1..=ext).contains(cut));
+            open.count() + usize::from(earlier.end() <= ext)
+        })
+        .sum();
     if ext == message.first && message.wr.fence && outstanding != 0 {
         return Err(format!(
             "fence of message {index} passed {outstanding} READs or atomics"
@@ -245,7 +271,11 @@ pub(crate) fn response(
         },
         Body::ReadResponse(part) => {
             let last = matches!(part, ReadPart::Last(_) | ReadPart::Only(_));
-            answer(side, memory, ext, payload, last);
+            // The end of a part isn't the end of the READ.
+            let whole = side
+                .message_at(ext)
+                .is_none_or(|index| side.messages[index].end() == ext + 1);
+            answer(side, memory, ext, payload, last && whole);
         }
         Body::AtomicAck(_, original) => answer(side, memory, ext, &original.to_le_bytes(), true),
         _ => {}

@@ -7,7 +7,7 @@ use roce::host::{AccessFault, RemoteAccess};
 use roce::ids::Qpn;
 use roce::qp::QpState;
 use roce::wc::{RecvWc, WcOpcode, WcStatus};
-use roce::wire::packet::{NakCode, Packet};
+use roce::wire::packet::{Body, NakCode, Packet, Reth};
 use roce::wr::{SendOp, SendTail};
 
 use crate::host::apply_atomic;
@@ -77,10 +77,16 @@ impl Reference<'_> {
         };
         let message = &self.peer.messages[index];
         // The latest answers are remembered, and given again.
-        let later = self.peer.messages[index + 1..]
+        let later = message.answer_end(ext) + 1..=self.side.rx.epsn;
+        let later: usize = self.peer.messages[index..]
             .iter()
-            .filter(|later| later.wants_response() && later.executed);
-        let remembered = later.count() < usize::from(self.side.profile.max_dest_rd_atomic);
+            .filter(|message| message.wants_response())
+            .map(|message| {
+                let cuts = message.cuts.iter().filter(|cut| later.contains(cut));
+                cuts.count() + usize::from(later.contains(&message.end()))
+            })
+            .sum();
+        let remembered = later < usize::from(self.side.profile.max_dest_rd_atomic);
         if message.wants_response() && remembered && self.memory.inject.is_none() {
             self.side.rx.owes = Some(self.side.rx.owes.unwrap_or(0).max(ext));
         }
@@ -104,10 +110,7 @@ impl Reference<'_> {
         let done = match message.wr.op {
             SendOp::Send(tail) => self.send(&message, tail, segment, bytes, effects),
             SendOp::Write(..) => self.write(&message, segment, bytes, effects),
-            SendOp::Read(at) => self.read_like(&message, RemoteAccess::Read).and_then(|()| {
-                self.check(at.rkey.0, at.va, &message, RemoteAccess::Read)
-                    .map(|_| ())
-            }),
+            SendOp::Read(_) => self.read(&message, ext),
             _ => self.one_shot(&message, bytes, effects),
         };
         if let Err(codes) = done {
@@ -126,7 +129,7 @@ impl Reference<'_> {
         let rx = &mut self.side.rx;
         rx.offset += bytes.len() as u32;
         let took = if message.is_read() {
-            message.packets
+            message.answer_end(ext) - ext
         } else {
             1
         };
@@ -144,7 +147,7 @@ impl Reference<'_> {
         if last || message.is_read() {
             rx.msn = (rx.msn + 1) & 0xff_ffff;
             rx.offset = 0;
-            self.peer.messages[index].executed = true;
+            self.peer.messages[index].executed = rx.epsn == message.end();
         }
         true
     }
@@ -311,6 +314,21 @@ impl Reference<'_> {
             return Err(vec![NakCode::InvalidRequest]);
         }
         Ok(())
+    }
+
+    /// A READ, or the part of it that one request asks for.
+    fn read(&self, message: &Message, ext: u64) -> Result<(), Vec<NakCode>> {
+        self.read_like(message, RemoteAccess::Read)?;
+        let mtu = self.side.profile.mtu;
+        let (body, _) = message.request(ext - message.first, message.answer_end(ext), mtu);
+        match body {
+            Body::ReadRequest(Reth { va, rkey, length }) if length > 0 => self
+                .memory
+                .grant(rkey, va, length, RemoteAccess::Read)
+                .map(|_| ())
+                .map_err(codes),
+            _ => Ok(()),
+        }
     }
 
     /// The whole range of a message, unless it is empty.

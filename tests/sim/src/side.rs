@@ -84,6 +84,8 @@ pub(crate) struct Tx {
     pub(crate) tries: u32,
     /// Of these, how many since the faults stopped.
     pub(crate) fair_tries: u32,
+    /// Request packets since the last one that must be answered.
+    pub(crate) unasked: u32,
     /// A response allows to go back before the timeout.
     pub(crate) nudged: bool,
     /// RNR NAKs for `una`, one for each time it was sent.

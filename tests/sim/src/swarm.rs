@@ -153,13 +153,26 @@ impl Swarm {
             _ => Mtu::Bytes4096,
         };
         let pairs = rng.pick(&[1, 1, 1, 2, 2, 3]);
-        let sq = rng.pick(&[1, 2, 3, 5, 8, 13, 16, 32]);
+        // Long messages fill the window in flight; a few of them do.
+        let long = rng.chance(20);
+        let longest = if long {
+            700
+        } else {
+            rng.pick(&[1, 2, 3, 5, 8, 12, 40])
+        };
+        let mtu = if long { Mtu::Bytes256 } else { mtu };
+        let sq = if long {
+            rng.pick(&[1, 2, 4])
+        } else {
+            rng.pick(&[1, 2, 3, 5, 8, 13, 16, 32])
+        };
+        let ops = if long { 12 } else { rng.range(40, 160) };
         let quick = rng.chance(700);
         Self {
             mtu,
             pairs,
-            ops: (rng.range(40, 160) / pairs as u64) as u32,
-            longest: rng.pick(&[1, 2, 3, 5, 8, 12]),
+            ops: (ops / pairs as u64) as u32,
+            longest,
             kinds: kinds(rng),
             weather: weather(rng),
             mistakes: mistakes(rng),
@@ -171,7 +184,11 @@ impl Swarm {
             min_rnr_timer: rng.pick(&[1, 2, 5, 8, 10, 12, 14]),
             rd_atomic: rng.pick(&[1, 1, 2, 3, 4, 8, 16]),
             sq,
-            rq: rng.pick(&[1, 2, 4, 8, 16]),
+            rq: if long {
+                rng.pick(&[1, 2])
+            } else {
+                rng.pick(&[1, 2, 4, 8, 16])
+            },
             window: rng.range(1, u64::from(sq) + 3) as usize,
             srq: rng.chance(250),
             unsignaled: rng.pick(&[0, 0, 200, 500, 1000]),
@@ -185,6 +202,16 @@ impl Swarm {
     /// Longest message in bytes.
     pub(crate) fn max_message(&self) -> u32 {
         self.longest * self.mtu.bytes()
+    }
+
+    /// Bytes at the start of a node's memory that are sent from and never change.
+    pub(crate) fn source(&self) -> usize {
+        (2 * self.max_message() as usize).max(1 << 16)
+    }
+
+    /// Bytes of each region that peers may reach.
+    pub(crate) fn target(&self) -> usize {
+        (self.max_message() as usize).max(1 << 14)
     }
 
     /// The acknowledgement timeout in nanoseconds.

@@ -63,6 +63,17 @@ impl World {
                 return Err(format!("end {end}: no NAK for {:?}", side.rx.gap));
             }
             let tx = &side.tx;
+            let waits = tx.rnr_until.is_some();
+            // Answers to READs and atomics in flight carry on what they hold up.
+            let carried = side.messages[side.retired..]
+                .iter()
+                .any(|message| message.wants_response() && message.first < tx.cursor);
+            if side.sends() && tx.una < tx.cursor && tx.unasked > 0 && !waits && !carried {
+                return Err(format!(
+                    "end {end}: {} packets asked for no answer",
+                    tx.unasked
+                ));
+            }
             if side.sends() && tx.una < tx.sent && rto != 0 && due.is_none() {
                 return Err(format!(
                     "end {end}: packet {} is in flight without a timer",

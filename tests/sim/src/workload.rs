@@ -12,12 +12,6 @@ use crate::recv::RecvFault;
 use crate::rng::Rng;
 use crate::swarm::{Kind, Swarm};
 
-/// Bytes at the start of a node's memory that are sent from and never change.
-pub(crate) const SOURCE: usize = 1 << 16;
-
-/// Bytes of each region that peers may reach.
-pub(crate) const TARGET: usize = 1 << 14;
-
 /// How many regions there are from the start: all rights, read only, write only, all rights but
 /// soon revoked.
 pub(crate) const TARGETS: usize = 4;
@@ -70,14 +64,15 @@ impl Workload<'_> {
             SendOp::Send(_) | SendOp::Write(..) | SendOp::AtomicWrite(_)
         );
         let local = if gathers {
-            self.rng.below((SOURCE - length as usize) as u64) as usize
+            self.rng
+                .below((self.swarm.source() - length as usize) as u64) as usize
         } else {
             results
         };
         let payload = if gathers {
-            self.local.bytes[local..local + length as usize].to_vec()
+            self.local.bytes[local..local + length as usize].into()
         } else {
-            Vec::new()
+            [].into()
         };
         Message {
             wr: SendWr {
@@ -94,6 +89,7 @@ impl Workload<'_> {
             local,
             first: 0,
             packets: 0,
+            cuts: Vec::new(),
             filled: 0,
             answered: false,
             executed: false,
@@ -120,7 +116,7 @@ impl Workload<'_> {
             }
             _ => self.rng.below(u64::from(longest) + 1) as u32,
         };
-        length.clamp(u32::from(kind == Kind::Flush), longest.min(TARGET as u32))
+        length.clamp(u32::from(kind == Kind::Flush), longest)
     }
 
     fn operation(&mut self, kind: Kind, length: u32) -> SendOp {
@@ -181,7 +177,7 @@ impl Workload<'_> {
         };
         let region = &self.remote.regions[region];
         let mut rkey = Rkey(region.key);
-        let room = TARGET as u64 - u64::from(length);
+        let room = self.swarm.target() as u64 - u64::from(length);
         // A few addresses shared by all make the operations meet.
         let mut offset = match self.rng.below(3) {
             0 => 0,
@@ -227,7 +223,7 @@ fn spare(rng: &mut Rng, memory: &mut Memory) -> u32 {
     let key = rng.next() as u32 & !(1 << 31);
     memory.regions.push(Region {
         key,
-        start: SOURCE,
+        start: 0,
         len: 8,
         grant: NOTHING,
         live: true,

@@ -19,7 +19,7 @@ use crate::side::{Effect, Side};
 use crate::stats::Stats;
 use crate::swarm::{Kind, Swarm, Weather};
 use crate::trace::Trace;
-use crate::workload::{GRANTS, SOURCE, TARGET, TARGETS};
+use crate::workload::{GRANTS, TARGETS};
 
 pub(crate) type Check = Result<(), String>;
 
@@ -72,12 +72,12 @@ impl World {
         let swarm = Swarm::new(&mut rng);
         let count = swarm.pairs * 2;
         let slot = swarm.max_message().max(8) as usize;
-        let recv_area = SOURCE + TARGETS * TARGET;
+        let recv_area = swarm.source() + TARGETS * swarm.target();
         let recv_size = slot * swarm.rq as usize;
         let result_size = slot * swarm.sq as usize;
         let result_area = recv_area + swarm.pairs * recv_size;
         let size = result_area + swarm.pairs * result_size;
-        let nodes = (0..2).map(|_| memory(&mut rng, size)).collect();
+        let nodes = (0..2).map(|_| memory(&mut rng, &swarm, size)).collect();
         let rings = (0..count as u64)
             .map(|i| {
                 let area = recv_area + (i / 2) as usize * recv_size;
@@ -404,14 +404,14 @@ impl End {
     }
 }
 
-fn memory(rng: &mut Rng, size: usize) -> Memory {
+fn memory(rng: &mut Rng, swarm: &Swarm, size: usize) -> Memory {
     let mut bytes = vec![0; size];
-    rng.fill(&mut bytes[..SOURCE]);
+    rng.fill(&mut bytes[..swarm.source()]);
     let regions = (0..TARGETS)
         .map(|index| Region {
             key: rng.next() as u32 & !(1 << 31),
-            start: SOURCE + index * TARGET,
-            len: TARGET,
+            start: swarm.source() + index * swarm.target(),
+            len: swarm.target(),
             grant: GRANTS[index],
             live: true,
         })
