@@ -95,7 +95,8 @@ impl<R: Slots<Replay>> Responder<R> {
         let mtu = context.settings.path_mtu;
         let (reth, segment) = self.message.check_write(part, packet.payload_len, mtu)?;
         permit(context.settings.access.write)?;
-        if segment.offset == 0 {
+        // What is one packet is checked when it is written.
+        if segment.offset == 0 && segment.end != Some(None) {
             reach(&reth, RemoteAccess::Write, host)?;
         }
         if let Some(Some(_)) = segment.end {
