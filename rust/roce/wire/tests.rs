@@ -99,7 +99,7 @@ fn every_opcode_pad_and_length_decodes_as_the_specification_says() {
 fn each_fault_is_dropped_for_its_own_reason() {
     let valid = header_bytes(0x04, 0);
     type Change = fn(&mut [u8; MAX_HEADER]);
-    let cases: [(&str, Change, usize, DropReason); 9] = [
+    let cases: [(&str, Change, usize, DropReason); 10] = [
         ("no room for the ICRC", |_| {}, 15, DropReason::TooShort),
         ("empty", |_| {}, 0, DropReason::TooShort),
         (
@@ -137,6 +137,12 @@ fn each_fault_is_dropped_for_its_own_reason() {
             |h| h[0] = 0x02,
             16,
             DropReason::WrongLength,
+        ),
+        (
+            "an ICRC where the AETH should be",
+            |h| (h[0], h[12]) = (0x11, 0x40),
+            16,
+            DropReason::TooShort,
         ),
         (
             "reserved syndrome",
