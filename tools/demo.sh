@@ -3,6 +3,7 @@
 # In the guest: two hosts (network namespaces over a veth pair), an RDMA link on each, and stock
 # programs moving data between them. TYPE=rxe shows the same over the C driver.
 PROGRAM_SECONDS=120
+# shellcheck source=../tests/vm/lib.sh
 source /payload/tests/vm/lib.sh
 
 step() { printf '\n==> [%d s] %s\n' $SECONDS "$*"; }
@@ -29,7 +30,7 @@ module=$TYPE
 [[ $TYPE != rxe ]] || module=rdma_rxe
 
 step "$(uname -sr): modprobe $module"
-must "modprobe $module" modprobe $module
+must "modprobe $module" modprobe "$module"
 grep "^$module " /proc/modules
 
 step "two hosts, h1 ($HOST1_V4) and h2 ($HOST2_V4), over a veth pair"
@@ -65,7 +66,7 @@ done
 step "everything down: rdma link del, ip netns del, rmmod $module"
 for host in 1 2; do must "rdma link del on h$host" link_del $host; done
 hosts_down
-must "rmmod $module" rmmod $module
+must "rmmod $module" rmmod "$module"
 
 printf '\n%-14s %8s %8s %12s\n' "$TYPE" bytes times result
 printf '%s\n' "${table[@]}"

@@ -4,6 +4,7 @@
 
 # Sets PROGRAMS to the directory that holds them.
 programs_build() {
+	# shellcheck disable=SC2034 # vm.sh reads it
 	PROGRAMS=$RRXE_BUILD/verbs/release
 	in_toolbox env CARGO_TERM_COLOR=never "CARGO_TARGET_DIR=$(inside "$RRXE_BUILD/verbs")" \
 		cargo build --quiet --release --manifest-path tools/verbs/Cargo.toml >&2 ||

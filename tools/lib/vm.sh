@@ -53,6 +53,7 @@ boot_make() {
 # Sets GUEST to the root image with the base packages and those of GUEST_PACKAGES.
 guest_init() {
 	local packages
+	# shellcheck disable=SC2086 # a list of words
 	packages=$(printf '%s\n' "${GUEST_BASE[@]}" ${GUEST_PACKAGES:-} | LC_ALL=C sort -u | paste -sd,)
 	GUEST=$RRXE_CACHE/guest/$({
 		echo "$RECIPE $SUITE $packages"
@@ -111,8 +112,7 @@ vm_run() {
 	console=$RRXE_CACHE/logs/$(basename "$stage").console
 	payload_fill "$stage/root" "$script"
 	# One machine at a time: under emulation two would starve each other of CPUs, and timers expire.
-	# shellcheck disable=SC2046,SC2086 # lists of words
-	with_lock machine in_toolbox env "RRXE_QEMU_EXTRA=${RRXE_QEMU_EXTRA:-}" tools/vm/launch "$(inside "$stage")" "$(inside "$BOOT")" \
+	with_lock "${RRXE_SLOT:-machine}" in_toolbox env "RRXE_QEMU_EXTRA=${RRXE_QEMU_EXTRA:-}" tools/vm/launch "$(inside "$stage")" "$(inside "$BOOT")" \
 		"$(inside "$GUEST")" "$RELEASE" "${MODULE:+$(inside "$MODULE")}" "$(inside "$console")" "$console" \
 		"${VCPUS:-2}" "${MEM:-3G}" "${TIMEOUT:-300}" "${ACCEL[@]}" || rc=$?
 	rm -rf "$stage"
