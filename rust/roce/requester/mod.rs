@@ -31,7 +31,7 @@ use crate::wr::SendSlot;
 
 use retry::{Due, Retry};
 use window::Window;
-use wqe::admit;
+use wqe::{admit, completion};
 
 pub use wqe::SendWqe;
 
@@ -188,7 +188,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
                 Fetch::Empty => return false,
                 Fetch::Wr(wr) | Fetch::Malformed(wr, _) => {
                     host.retire_send(wr.slot);
-                    host.complete_send(SendWqe::new(wr, None).wc(WcStatus::WrFlushErr));
+                    host.complete_send(completion(&wr, WcStatus::WrFlushErr));
                 }
             }
         }
@@ -318,7 +318,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
         // The slot must be free by the time the poster learns of the completion.
         host.retire_send(wqe.wr.slot);
         if wqe.wr.signaled || status != WcStatus::Success {
-            host.complete_send(wqe.wc(status));
+            host.complete_send(completion(&wqe.wr, status));
         }
         if status == WcStatus::Success && wqe.is_send() {
             host.count(Count::RdmaSends);

@@ -110,8 +110,8 @@ impl<W: Slots<SendWqe>> Requester<W> {
         }
         let wqe = match host.take_send() {
             Fetch::Empty => return false,
-            Fetch::Wr(wr) => SendWqe::new(wr, admit(&wr, context).err()),
-            Fetch::Malformed(wr, status) => SendWqe::new(wr, Some(status)),
+            Fetch::Wr(wr) => SendWqe::new(wr, admit(&wr, context).err(), context),
+            Fetch::Malformed(wr, status) => SendWqe::new(wr, Some(status), context),
         };
         self.window.push(wqe);
         true
@@ -165,11 +165,10 @@ impl<W: Slots<SendWqe>> Requester<W> {
         if let Err(status) = prepared {
             return self.stop_at(offset, status, now, context);
         }
-        let packets = wqe.count_packets(context);
+        let packets = wqe.packets;
         let first = self.next;
         if let Some(wqe) = self.window.get_mut(offset) {
             wqe.first = first;
-            wqe.packets = packets;
         }
         self.next = first.plus(packets);
         self.started = offset.saturating_add(1);

@@ -137,15 +137,19 @@ impl Bench {
         self.respond(n, Body::ReadResponse(part), length);
     }
 
-    /// Changes attributes that only SQD lets change.
-    fn change(&mut self, attrs: Attrs) {
-        let to = |state| Attrs {
+    fn change_state(&mut self, state: QpState) {
+        let attrs = Attrs {
             state: Some(state),
             ..Attrs::default()
         };
-        for attrs in [to(QpState::Sqd), attrs, to(QpState::Rts)] {
-            self.qp.modify(self.now, &attrs, &mut self.host).unwrap();
-        }
+        self.qp.modify(self.now, &attrs, &mut self.host).unwrap();
+    }
+
+    /// Changes attributes that only SQD lets change.
+    fn change(&mut self, attrs: Attrs) {
+        self.change_state(QpState::Sqd);
+        self.qp.modify(self.now, &attrs, &mut self.host).unwrap();
+        self.change_state(QpState::Rts);
     }
 
     /// Lets the timer run out.

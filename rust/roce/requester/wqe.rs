@@ -21,7 +21,7 @@ pub struct SendWqe {
     pub(super) wr: SendWr,
     /// Its first PSN, once started.
     pub(super) first: Psn,
-    /// How many PSNs it takes, once started; 0 if nothing goes out.
+    /// How many PSNs it takes; 0 if nothing goes out.
     pub(super) packets: u32,
     /// It can't be carried out.
     pub(super) refused: Option<WcStatus>,
@@ -61,11 +61,12 @@ impl Default for SendWqe {
 }
 
 impl SendWqe {
-    pub(super) fn new(wr: SendWr, refused: Option<WcStatus>) -> Self {
+    pub(super) fn new(wr: SendWr, refused: Option<WcStatus>, context: &Context) -> Self {
         Self {
             wr,
+            first: Psn::new(0),
+            packets: count_packets(&wr, context),
             refused,
-            ..Self::default()
         }
     }
 
@@ -109,48 +110,48 @@ impl SendWqe {
         self.span(index) == 1
     }
 
-    /// How many PSNs the whole of it takes.
-    pub(super) fn count_packets(&self, context: &Context) -> u32 {
-        match self.wr.op {
-            SendOp::Local(_) => 0,
-            // A datagram that doesn't fit completes, but nothing is sent.
-            SendOp::Datagram(..) => u32::from(self.wr.length <= context.config.port_mtu.bytes()),
-            SendOp::Atomic(..) | SendOp::AtomicWrite(_) | SendOp::Flush(..) => 1,
-            SendOp::Send(_) | SendOp::Write(..) | SendOp::Read(_) => {
-                let mtu = context.settings.path_mtu;
-                let full = self.wr.length >> mtu_shift(mtu);
-                let rest = u32::from(self.wr.length & mtu.bytes().wrapping_sub(1) != 0);
-                full.wrapping_add(rest).max(1)
-            }
-        }
-    }
-
     /// Where packet `index` starts in the message, and its payload length.
     pub(super) fn piece(&self, index: u32, mtu: Mtu) -> (u32, u32) {
         let offset = index.wrapping_shl(mtu_shift(mtu));
         let rest = self.wr.length.saturating_sub(offset);
         (offset, rest.min(mtu.bytes()))
     }
+}
 
-    /// The completion.
-    pub(super) fn wc(&self, status: WcStatus) -> SendWc {
-        let (opcode, byte_len) = match self.wr.op {
-            SendOp::Send(_) | SendOp::Datagram(..) => (WcOpcode::Send, self.wr.length),
-            SendOp::Write(..) => (WcOpcode::RdmaWrite, self.wr.length),
-            SendOp::Read(_) => (WcOpcode::RdmaRead, self.wr.length),
-            SendOp::Atomic(_, AtomicOp::CompareSwap { .. }) => (WcOpcode::CompSwap, 8),
-            SendOp::Atomic(_, AtomicOp::FetchAdd { .. }) => (WcOpcode::FetchAdd, 8),
-            SendOp::AtomicWrite(_) => (WcOpcode::AtomicWrite, self.wr.length),
-            SendOp::Flush(..) => (WcOpcode::Flush, self.wr.length),
-            SendOp::Local(LocalOp::Invalidate(_)) => (WcOpcode::LocalInv, 0),
-            SendOp::Local(LocalOp::RegMr) => (WcOpcode::RegMr, 0),
-            SendOp::Local(LocalOp::BindMw) => (WcOpcode::BindMw, 0),
-        };
-        SendWc {
-            wr_id: self.wr.wr_id,
-            status,
-            opcode,
-            byte_len,
+/// The completion of `wr`.
+pub(super) fn completion(wr: &SendWr, status: WcStatus) -> SendWc {
+    let (opcode, byte_len) = match wr.op {
+        SendOp::Send(_) | SendOp::Datagram(..) => (WcOpcode::Send, wr.length),
+        SendOp::Write(..) => (WcOpcode::RdmaWrite, wr.length),
+        SendOp::Read(_) => (WcOpcode::RdmaRead, wr.length),
+        SendOp::Atomic(_, AtomicOp::CompareSwap { .. }) => (WcOpcode::CompSwap, 8),
+        SendOp::Atomic(_, AtomicOp::FetchAdd { .. }) => (WcOpcode::FetchAdd, 8),
+        SendOp::AtomicWrite(_) => (WcOpcode::AtomicWrite, wr.length),
+        SendOp::Flush(..) => (WcOpcode::Flush, wr.length),
+        SendOp::Local(LocalOp::Invalidate(_)) => (WcOpcode::LocalInv, 0),
+        SendOp::Local(LocalOp::RegMr) => (WcOpcode::RegMr, 0),
+        SendOp::Local(LocalOp::BindMw) => (WcOpcode::BindMw, 0),
+    };
+    SendWc {
+        wr_id: wr.wr_id,
+        status,
+        opcode,
+        byte_len,
+    }
+}
+
+/// How many PSNs `wr` takes.
+fn count_packets(wr: &SendWr, context: &Context) -> u32 {
+    match wr.op {
+        SendOp::Local(_) => 0,
+        // A datagram that doesn't fit completes, but nothing is sent.
+        SendOp::Datagram(..) => u32::from(wr.length <= context.config.port_mtu.bytes()),
+        SendOp::Atomic(..) | SendOp::AtomicWrite(_) | SendOp::Flush(..) => 1,
+        SendOp::Send(_) | SendOp::Write(..) | SendOp::Read(_) => {
+            let mtu = context.settings.path_mtu;
+            let full = wr.length >> mtu_shift(mtu);
+            let rest = u32::from(wr.length & mtu.bytes().wrapping_sub(1) != 0);
+            full.wrapping_add(rest).max(1)
         }
     }
 }

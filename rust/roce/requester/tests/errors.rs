@@ -191,26 +191,16 @@ fn a_read_that_was_taken_may_lose_its_credits() {
     }
     assert_eq!(bench.poll().len(), 4);
     assert!(bench.host.sends.is_empty(), "the fifth was looked at");
-    let to_sqd = Attrs {
-        state: Some(QpState::Sqd),
-        ..Attrs::default()
-    };
-    bench.qp.modify(NOW, &to_sqd, &mut bench.host).unwrap();
+    bench.change_state(QpState::Sqd);
     for n in 0..4 {
         bench.respond(n, Body::AtomicAck(DONE, 0), 0);
     }
-    for attrs in [
-        Attrs {
-            max_rd_atomic: Some(0),
-            ..Attrs::default()
-        },
-        Attrs {
-            state: Some(QpState::Rts),
-            ..Attrs::default()
-        },
-    ] {
-        bench.qp.modify(NOW, &attrs, &mut bench.host).unwrap();
-    }
+    let creditless = Attrs {
+        max_rd_atomic: Some(0),
+        ..Attrs::default()
+    };
+    bench.qp.modify(NOW, &creditless, &mut bench.host).unwrap();
+    bench.change_state(QpState::Rts);
     bench.check_flushed();
     assert_eq!(bench.sent()[4], (4, LocQpOpErr));
 }

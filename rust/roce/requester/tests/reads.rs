@@ -239,6 +239,32 @@ fn the_number_of_responses_in_flight_is_bounded() {
 }
 
 #[test]
+fn a_read_without_room_has_not_started() {
+    let mut bench = Bench::new();
+    bench.change(Attrs {
+        max_rd_atomic: Some(100),
+        ..Attrs::default()
+    });
+    bench.post(READ, 500 * 1024);
+    bench.post(READ, 20 * 1024);
+    assert_eq!(bench.psns().len(), 4);
+    assert_eq!(bench.qp.attrs().sq_psn, psn(500));
+    bench.change_state(QpState::Sqd);
+    for n in 0..500 {
+        let part = match (n % 128, n) {
+            (127, _) | (_, 499) => LAST,
+            (0, _) => FIRST_PART,
+            _ => MIDDLE,
+        };
+        bench.read_response(n, part, MTU);
+    }
+    assert_eq!(bench.psns(), []);
+    assert!(!bench.qp.attrs().sq_draining);
+    bench.change_state(QpState::Rts);
+    assert_eq!(bench.psns(), [500]);
+}
+
+#[test]
 fn atomics_return_the_original() {
     let mut bench = Bench::new();
     bench.post(ADD, 8);
