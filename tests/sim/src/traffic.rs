@@ -155,7 +155,10 @@ impl World {
         } else {
             // The peer has left: whatever is said to it is as good as any other.
             this.side.rx.owes = None;
-            this.side.rx.gap = Gap::Said;
+            if matches!(packet.body, Body::Ack(aeth) if !matches!(aeth.syndrome, Syndrome::Ack { .. }))
+            {
+                this.side.rx.gap = Gap::Said;
+            }
             if let Some(refusal) = &mut this.side.rx.refusal {
                 refusal.sent = true;
             }

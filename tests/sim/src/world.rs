@@ -161,7 +161,7 @@ impl World {
         match self.deadline {
             None => {
                 let posted = self.ends.iter().all(|end| end.to_post == 0);
-                let overdue = self.now > self.stormy_until * 20 + 200 * self.swarm.rto();
+                let overdue = self.now > self.stormy_until * 4 + 40 * self.swarm.rto();
                 if (posted && self.now >= self.stormy_until) || overdue {
                     self.calm();
                 }
