@@ -81,6 +81,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
         if packets == 0 {
             return;
         }
+        self.hinted = false;
         self.retry
             .progress(self.una, packets, now, &context.settings);
         if self.una == self.sent {
@@ -88,14 +89,21 @@ impl<W: Slots<SendWqe>> Requester<W> {
         }
     }
 
-    /// Something after the oldest unfinished PSN was answered: its own answer was lost. Asks for
-    /// it once; should that be lost too, the timer notices.
+    /// Something after the oldest unfinished PSN was answered: its own answer was lost.
     fn check_gap<H: Host>(&mut self, now: Instant, context: &Context, host: &mut H) -> Outcome {
-        let asked = self.is_back() || self.gap == Some(self.una);
-        if asked || !self.una.before(self.acked) {
+        if self.una.before(self.acked) {
+            self.take_hint(now, context, host)
+        } else {
+            Outcome::Continue
+        }
+    }
+
+    /// The oldest unfinished packet, or the answer to it, was lost.
+    fn take_hint<H: Host>(&mut self, now: Instant, context: &Context, host: &mut H) -> Outcome {
+        if self.hinted || self.is_back() {
             return Outcome::Continue;
         }
-        self.gap = Some(self.una);
+        self.hinted = true;
         self.go_back(now, context, host)
     }
 
@@ -134,11 +142,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
         let status = match code {
             NakCode::PsnSequence => {
                 host.count(Count::RcvdSeqErr);
-                return if self.is_back() {
-                    Outcome::Continue
-                } else {
-                    self.go_back(now, context, host)
-                };
+                return self.take_hint(now, context, host);
             }
             NakCode::InvalidRequest => WcStatus::RemInvReqErr,
             NakCode::RemoteAccess => WcStatus::RemAccessErr,

@@ -91,8 +91,9 @@ pub struct Requester<W> {
     reads: Reads,
     /// Packets sent since the last one that asked for an acknowledgement.
     unasked: u32,
-    /// The `una` for which a lost answer was noticed and asked for again.
-    gap: Option<Psn>,
+    /// The responder let it be known that the packet `una`, or the answer to it, was lost, and it
+    /// was sent again. Further hints may be echoes: from here on the timer decides.
+    hinted: bool,
     /// The WQE that follows the started ones has failed: it ends the queue once it is the oldest.
     fault: Option<WcStatus>,
     retry: Retry,
@@ -110,7 +111,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
             sent: Psn::new(0),
             reads: Reads::default(),
             unasked: 0,
-            gap: None,
+            hinted: false,
             fault: None,
             retry: Retry::new(),
         }
@@ -155,7 +156,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
         self.cursor = START;
         self.reads = Reads::default();
         self.unasked = 0;
-        self.gap = None;
+        self.hinted = false;
         self.fault = None;
         self.retry = Retry::new();
     }
@@ -212,7 +213,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
                 Outcome::Continue
             }
             Due::Lost => {
-                self.gap = None;
+                self.hinted = false;
                 self.go_back(now, context, host)
             }
         }

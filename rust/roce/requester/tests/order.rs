@@ -79,6 +79,27 @@ fn a_sequence_nak_goes_back_to_its_packet() {
 }
 
 #[test]
+fn echoes_of_a_nak_cost_no_retry() {
+    let mut bench = Bench::new();
+    bench.post(READ, 8);
+    bench.post(SEND, 9000);
+    bench.poll();
+    for n in [3, 3, 4, 4, 5, 5, 6, 6] {
+        bench.nak(n, NakCode::PsnSequence);
+        bench.poll();
+    }
+    assert_eq!(bench.state(), QpState::Rts);
+    assert_eq!(bench.host.count_of(Count::CompleterRetry), 1);
+    for _ in 0..2 {
+        bench.time_out();
+        assert_eq!(bench.psns(), [0, 6, 7, 8, 9]);
+    }
+    bench.time_out();
+    bench.check_flushed();
+    assert_eq!(bench.sent(), [(0, RetryExcErr), (1, WrFlushErr)]);
+}
+
+#[test]
 fn late_acknowledgements_move_the_cursor() {
     let mut bench = Bench::new();
     bench.post(SEND, 3000);
