@@ -63,13 +63,16 @@ impl SendHeader {
         let flags = u32_at(raw, 16);
         // Some versions of librxe leave one of the two totals of an inline payload at zero.
         let inline_len = u32_at(raw, 184).max(u32_at(raw, 188));
+        let op = send_op(raw);
+        // librxe puts the operand where inline payload goes, without saying that it is inline.
+        let operand = matches!(op, Ok(SendOp::AtomicWrite(_)));
         Self {
             wr_id: u64_at(raw, 0),
-            op: send_op(raw),
+            op,
             fence: flags & SEND_FENCE != 0,
             signaled: flags & SEND_SIGNALED != 0,
             solicited: flags & SEND_SOLICITED != 0,
-            inline: (flags & SEND_INLINE != 0).then_some(inline_len),
+            inline: (operand || flags & SEND_INLINE != 0).then_some(inline_len),
             num_sge: u32_at(raw, 196),
         }
     }
