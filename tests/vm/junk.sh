@@ -1,0 +1,63 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# vm: together timeout=400
+# A hostile peer: datagrams that belong to no QP, or are no packets at all.
+source "$(dirname "$0")/lib.sh"
+JUNK=$(dirname "$0")/junk.py
+readonly STRANGER=10.77.0.3
+
+# A pingpong that goes on until stop; CLIENT is its process, LIVE the number of its QP on host 1.
+start() {
+	in2 ibv_rc_pingpong -c -d "$DEV2" -g "$(gid_index "$DEV2" $HOST2_V4)" -n 100000000 >/tmp/server 2>&1 &
+	SERVER=$!
+	wait_for 20 in2 sh -c 'ss -Hltn | grep -q ":18515 "' || return
+	in1 ibv_rc_pingpong -c -d "$DEV1" -g "$(gid_index "$DEV1" $HOST1_V4)" -n 100000000 $HOST2_V4 >/tmp/client 2>&1 &
+	CLIENT=$!
+	wait_for 20 grep -q remote /tmp/client || wait_for 20 moves
+}
+
+stop() {
+	kill "$CLIENT" "$SERVER"
+	wait "$CLIENT" "$SERVER"
+}
+
+packets() { cat "/sys/class/infiniband/$DEV1/ports/1/hw_counters/rcvd_pkts"; }
+
+# Packets still go to and fro.
+moves() {
+	local before
+	before=$(packets)
+	sleep 1
+	[[ $(packets) -gt $before ]]
+}
+
+live_qpn() { rdma resource show qp 2>/dev/null | sed -n "s/^link $DEV1.* lqpn \([0-9]*\) .*pid.*/\1/p" | tail -1; }
+
+# Nobody may hear anything from host 1 but his own peer.
+silence() {
+	! grep -q "$HOST1_V4.* > $STRANGER" /tmp/dump || {
+		cat /tmp/dump
+		return 1
+	}
+}
+
+check "two hosts" hosts_up 4200
+check "link on host 1" link_add 1
+check "link on host 2" link_add 2
+ip -n h2 addr add $STRANGER/24 dev eth0
+check "a pingpong runs" start
+QPN=$(printf '%x' "$(live_qpn)")
+note "live QP 0x$QPN"
+
+in2 tcpdump -lnni eth0 "dst host $STRANGER and not arp" >/tmp/dump 2>/dev/null &
+TCPDUMP=$!
+sleep 2
+check "foreign junk is sent" in2 python3 "$JUNK" foreign $STRANGER $HOST1_V4 "$QPN"
+sleep 1
+check "nothing of it is answered" silence
+check "the pingpong still runs" moves
+kill $TCPDUMP
+
+check "every opcode, pad and length is sent" in2 python3 "$JUNK" sweep $HOST2_V4 $HOST1_V4 "$QPN"
+stop
+check "a new pingpong runs" pingpong -n 100
