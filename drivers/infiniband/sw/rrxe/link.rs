@@ -209,6 +209,7 @@ impl Links {
         match (registered, entered) {
             (Ok(()), Some(link)) => Ok(link),
             (Err(error), Some(link)) => {
+                pr_err!("{}: no device {name}: {error:?}\n", netdev.name());
                 link.close();
                 self.forget(&link);
                 Err(error)
