@@ -101,7 +101,7 @@ impl Device {
     /// The value of the counter with the name [`crate::stats::NAMES`]`[index]`.
     pub(crate) fn counter(&self, index: usize) -> u64 {
         self.counters.set(Counter::LinkDowned, self.link.downs());
-        self.counters.value(index)
+        self.counters.value(index, &self.link.context().drops)
     }
 
     /// What it can do.

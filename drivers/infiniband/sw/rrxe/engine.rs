@@ -256,10 +256,10 @@ fn deliver_local(qp: &Qp, frame: Frame<'_>, dest: Qpn, upshot: &mut Upshot) {
         return;
     };
     let Some(peer) = qp.net.qps.get(dest.get()) else {
-        return skb.discard(Discard::NoQueuePair);
+        return qp.net.drops.discard(skb, Discard::NoQueuePair);
     };
     match peer.inbox.push(skb) {
         Ok(()) => note_peer(&mut upshot.peer, peer),
-        Err(skb) => skb.discard(Discard::Overflow),
+        Err(skb) => qp.net.drops.discard(skb, Discard::Overflow),
     }
 }

@@ -337,7 +337,7 @@ impl Qp {
         if let Some(packet) = direct {
             // Somebody else has the turn, or it ended before its time.
             if let Err(skb) = this.inbox.push(packet.into_skb()) {
-                skb.discard(Discard::Overflow);
+                this.net.drops.discard(skb, Discard::Overflow);
             }
             run(&mut None);
         }

@@ -150,6 +150,19 @@ impl Drops {
         Self([const { Atomic::new(0) }; Discard::COUNT])
     }
 
+    /// The count of the reason with this discriminant.
+    pub(crate) fn value(&self, index: usize) -> u64 {
+        self.0
+            .get(index)
+            .map_or(0, |counter| counter.load(ordering::Relaxed))
+    }
+
+    /// Throws away a packet, and counts it. Any context.
+    pub(crate) fn discard(&self, skb: RxSkb, why: Discard) {
+        self.count(why);
+        skb.discard(why);
+    }
+
     /// Counts one. Any context.
     pub(crate) fn count(&self, why: Discard) {
         if let Some(counter) = self.0.get(why as usize) {

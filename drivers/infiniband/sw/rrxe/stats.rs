@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Counters of a device, under the names that rdma_rxe has given them.
+//! Counters of a device: those of rdma_rxe, under the same names, and what became of other packets.
 
 use kernel::sync::atomic::{ordering, Atomic};
-use rdma::stats::CounterName;
+use rdma::{net::skb::Discard, stats::CounterName};
 use roce::host::Count;
+
+use crate::rx::Drops;
 
 /// What is counted for users to see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,13 +29,16 @@ pub(crate) enum Counter {
     RdmaReceives,
     SentBytes,
     ReceivedBytes,
+    /// Packets for a QP that doesn't take them: wrong peer, state, type or key.
+    Refused,
 }
 
 /// How many there are.
-const LEN: usize = Counter::ReceivedBytes as usize + 1;
+const LEN: usize = Counter::Refused as usize + 1;
 
-/// Their names, in the order of [`Counter`].
-pub(crate) static NAMES: [CounterName; LEN] = [
+/// Their names, in the order of [`Counter`]; then those of the drops that no device can be blamed
+/// for, in the order of [`Discard`].
+pub(crate) static NAMES: [CounterName; LEN + Discard::COUNT] = [
     CounterName::new(c"sent_pkts"),
     CounterName::new(c"rcvd_pkts"),
     CounterName::new(c"duplicate_request"),
@@ -51,6 +56,12 @@ pub(crate) static NAMES: [CounterName; LEN] = [
     CounterName::new(c"rdma_recvs"),
     CounterName::new(c"sent_bytes"),
     CounterName::new(c"rcvd_bytes"),
+    CounterName::new(c"drop_refused"),
+    CounterName::new(c"drop_ip_header"),
+    CounterName::new(c"drop_malformed"),
+    CounterName::new(c"drop_icrc"),
+    CounterName::new(c"drop_no_qp"),
+    CounterName::new(c"drop_overflow"),
 ];
 
 /// The counters of one device. Any context.
@@ -70,7 +81,7 @@ impl Counters {
         }
     }
 
-    /// Counts what an engine counts. What it drops has no name of its own.
+    /// Counts what an engine counts.
     pub(crate) fn count(&self, what: Count) {
         let counter = match what {
             Count::DuplicateRequest => Counter::DuplicateRequest,
@@ -85,7 +96,7 @@ impl Counters {
             Count::SendErr => Counter::SendError,
             Count::RdmaSends => Counter::RdmaSends,
             Count::RdmaRecvs => Counter::RdmaReceives,
-            Count::Dropped => return,
+            Count::Dropped => Counter::Refused,
         };
         self.add(counter, 1);
     }
@@ -97,10 +108,12 @@ impl Counters {
         }
     }
 
-    /// The value of the counter with the name [`NAMES`]`[index]`.
-    pub(crate) fn value(&self, index: usize) -> u64 {
-        self.0
-            .get(index)
-            .map_or(0, |value| value.load(ordering::Relaxed))
+    /// The value of the counter with the name [`NAMES`]`[index]`, given the drops of the device's
+    /// namespace.
+    pub(crate) fn value(&self, index: usize, drops: &Drops) -> u64 {
+        match self.0.get(index) {
+            Some(value) => value.load(ordering::Relaxed),
+            None => drops.value(index.wrapping_sub(LEN)),
+        }
     }
 }
