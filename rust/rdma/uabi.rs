@@ -74,6 +74,35 @@ pub mod send_wqe {
     pub const PAYLOAD: usize = DMA + offset_of!(rxe_dma_info, __bindgen_anon_1);
 }
 
+/// What a send WQE's opcode says: `enum ib_uverbs_wr_opcode`.
+#[allow(missing_docs)]
+pub mod opcode {
+    use crate::bindings::*;
+
+    pub const RDMA_WRITE: u32 = ib_uverbs_wr_opcode_IB_UVERBS_WR_RDMA_WRITE;
+    pub const RDMA_WRITE_WITH_IMM: u32 = ib_uverbs_wr_opcode_IB_UVERBS_WR_RDMA_WRITE_WITH_IMM;
+    pub const SEND: u32 = ib_uverbs_wr_opcode_IB_UVERBS_WR_SEND;
+    pub const SEND_WITH_IMM: u32 = ib_uverbs_wr_opcode_IB_UVERBS_WR_SEND_WITH_IMM;
+    pub const RDMA_READ: u32 = ib_uverbs_wr_opcode_IB_UVERBS_WR_RDMA_READ;
+    pub const COMPARE_SWAP: u32 = ib_uverbs_wr_opcode_IB_UVERBS_WR_ATOMIC_CMP_AND_SWP;
+    pub const FETCH_ADD: u32 = ib_uverbs_wr_opcode_IB_UVERBS_WR_ATOMIC_FETCH_AND_ADD;
+    pub const LOCAL_INV: u32 = ib_uverbs_wr_opcode_IB_UVERBS_WR_LOCAL_INV;
+    pub const SEND_WITH_INV: u32 = ib_uverbs_wr_opcode_IB_UVERBS_WR_SEND_WITH_INV;
+    pub const FLUSH: u32 = ib_uverbs_wr_opcode_IB_UVERBS_WR_FLUSH;
+    pub const ATOMIC_WRITE: u32 = ib_uverbs_wr_opcode_IB_UVERBS_WR_ATOMIC_WRITE;
+}
+
+/// What a send WQE's flags say: `enum ib_send_flags`.
+#[allow(missing_docs)]
+pub mod send_flag {
+    use crate::bindings::*;
+
+    pub const FENCE: u32 = ib_send_flags_IB_SEND_FENCE as u32;
+    pub const SIGNALED: u32 = ib_send_flags_IB_SEND_SIGNALED as u32;
+    pub const SOLICITED: u32 = ib_send_flags_IB_SEND_SOLICITED as u32;
+    pub const INLINE: u32 = ib_send_flags_IB_SEND_INLINE as u32;
+}
+
 /// A receive WQE: `struct rxe_recv_wqe`.
 pub mod recv_wqe {
     use super::{

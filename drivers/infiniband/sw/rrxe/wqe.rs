@@ -6,6 +6,7 @@
 //! only the copy is looked at here. Lengths are recomputed from the SGEs: stock librxe is known to
 //! write wrong totals, and a hostile process writes what it likes.
 
+use rdma::uabi::{opcode, recv_wqe, send_flag, send_wqe, sge};
 use roce::{
     ids::{Imm, Lkey, Rkey},
     wc::WcStatus,
@@ -13,19 +14,14 @@ use roce::{
 };
 
 /// Bytes of a send WQE before its SGEs: `struct rxe_send_wqe` up to `dma.sge`.
-pub(crate) const SEND_HEADER: usize = 208;
+pub(crate) const SEND_HEADER: usize = send_wqe::PAYLOAD;
 /// Bytes of a receive WQE before its SGEs: `struct rxe_recv_wqe` up to `dma.sge`.
-pub(crate) const RECV_HEADER: usize = 40;
+pub(crate) const RECV_HEADER: usize = recv_wqe::PAYLOAD;
 /// Bytes of one SGE: `struct rxe_sge`.
-pub(crate) const SGE_SIZE: usize = 16;
+pub(crate) const SGE_SIZE: usize = sge::SIZE;
 
 /// Longest message (IBTA 1.x §9.7.6).
 pub(crate) const MAX_MESSAGE: u32 = 1 << 31;
-
-const SEND_FENCE: u32 = 1 << 0;
-const SEND_SIGNALED: u32 = 1 << 1;
-const SEND_SOLICITED: u32 = 1 << 2;
-const SEND_INLINE: u32 = 1 << 3;
 
 /// A scatter/gather element.
 #[derive(Clone, Copy, Default)]
@@ -38,9 +34,9 @@ pub(crate) struct Sge {
 impl Sge {
     pub(crate) fn parse(raw: &[u8; SGE_SIZE]) -> Self {
         Self {
-            addr: u64_at(raw, 0),
-            length: u32_at(raw, 8),
-            lkey: Lkey(u32_at(raw, 12)),
+            addr: u64_at(raw, sge::ADDR),
+            length: u32_at(raw, sge::LENGTH),
+            lkey: Lkey(u32_at(raw, sge::LKEY)),
         }
     }
 }
@@ -60,20 +56,20 @@ pub(crate) struct SendHeader {
 impl SendHeader {
     /// Parses a send WQE of an RC QP of user space.
     pub(crate) fn parse(raw: &[u8; SEND_HEADER]) -> Self {
-        let flags = u32_at(raw, 16);
+        let flags = u32_at(raw, send_wqe::FLAGS);
         // Some versions of librxe leave one of the two totals of an inline payload at zero.
-        let inline_len = u32_at(raw, 184).max(u32_at(raw, 188));
+        let inline_len = u32_at(raw, send_wqe::LENGTH).max(u32_at(raw, send_wqe::RESIDUE));
         let op = send_op(raw);
         // librxe puts the operand where inline payload goes, without saying that it is inline.
         let operand = matches!(op, Ok(SendOp::AtomicWrite(_)));
         Self {
-            wr_id: u64_at(raw, 0),
+            wr_id: u64_at(raw, send_wqe::WR_ID),
             op,
-            fence: flags & SEND_FENCE != 0,
-            signaled: flags & SEND_SIGNALED != 0,
-            solicited: flags & SEND_SOLICITED != 0,
-            inline: (operand || flags & SEND_INLINE != 0).then_some(inline_len),
-            num_sge: u32_at(raw, 196),
+            fence: flags & send_flag::FENCE != 0,
+            signaled: flags & send_flag::SIGNALED != 0,
+            solicited: flags & send_flag::SOLICITED != 0,
+            inline: (operand || flags & send_flag::INLINE != 0).then_some(inline_len),
+            num_sge: u32_at(raw, send_wqe::NUM_SGE),
         }
     }
 }
@@ -87,8 +83,8 @@ pub(crate) struct RecvHeader {
 impl RecvHeader {
     pub(crate) fn parse(raw: &[u8; RECV_HEADER]) -> Self {
         Self {
-            wr_id: u64_at(raw, 0),
-            num_sge: u32_at(raw, 28),
+            wr_id: u64_at(raw, recv_wqe::WR_ID),
+            num_sge: u32_at(raw, recv_wqe::NUM_SGE),
         }
     }
 }
@@ -96,60 +92,59 @@ impl RecvHeader {
 /// `enum ib_uverbs_wr_opcode` and the part of the `wr` union that belongs to it.
 fn send_op(raw: &[u8; SEND_HEADER]) -> Result<SendOp, WcStatus> {
     // `ex` holds big-endian immediate data or a key in host order.
-    let imm = Imm(u32::from_be(u32_at(raw, 20)));
-    let invalidate = u32_at(raw, 20);
+    let imm = Imm(u32::from_be(u32_at(raw, send_wqe::EX)));
+    let invalidate = u32_at(raw, send_wqe::EX);
     let rdma = RemoteAddr {
-        va: u64_at(raw, 24),
-        rkey: Rkey(u32_at(raw, 32)),
+        va: u64_at(raw, send_wqe::RDMA_ADDR),
+        rkey: Rkey(u32_at(raw, send_wqe::RDMA_RKEY)),
     };
     let atomic = RemoteAddr {
-        va: rdma.va,
-        rkey: Rkey(u32_at(raw, 48)),
+        va: u64_at(raw, send_wqe::ATOMIC_ADDR),
+        rkey: Rkey(u32_at(raw, send_wqe::ATOMIC_RKEY)),
     };
-    Ok(match u32_at(raw, 12) {
-        0 => SendOp::Write(rdma, None),
-        1 => SendOp::Write(rdma, Some(imm)),
-        2 => SendOp::Send(SendTail::Plain),
-        3 => SendOp::Send(SendTail::Imm(imm)),
-        4 => SendOp::Read(rdma),
-        5 => SendOp::Atomic(
+    Ok(match u32_at(raw, send_wqe::OPCODE) {
+        opcode::RDMA_WRITE => SendOp::Write(rdma, None),
+        opcode::RDMA_WRITE_WITH_IMM => SendOp::Write(rdma, Some(imm)),
+        opcode::SEND => SendOp::Send(SendTail::Plain),
+        opcode::SEND_WITH_IMM => SendOp::Send(SendTail::Imm(imm)),
+        opcode::RDMA_READ => SendOp::Read(rdma),
+        opcode::COMPARE_SWAP => SendOp::Atomic(
             atomic,
             AtomicOp::CompareSwap {
-                compare: u64_at(raw, 32),
-                swap: u64_at(raw, 40),
+                compare: u64_at(raw, send_wqe::ATOMIC_COMPARE_ADD),
+                swap: u64_at(raw, send_wqe::ATOMIC_SWAP),
             },
         ),
-        6 => SendOp::Atomic(
+        opcode::FETCH_ADD => SendOp::Atomic(
             atomic,
             AtomicOp::FetchAdd {
-                add: u64_at(raw, 32),
+                add: u64_at(raw, send_wqe::ATOMIC_COMPARE_ADD),
             },
         ),
-        7 => SendOp::Local(LocalOp::Invalidate(Lkey(invalidate))),
-        9 => SendOp::Send(SendTail::Invalidate(Rkey(invalidate))),
-        14 => flush_op(raw),
-        15 => SendOp::AtomicWrite(rdma),
+        opcode::LOCAL_INV => SendOp::Local(LocalOp::Invalidate(Lkey(invalidate))),
+        opcode::SEND_WITH_INV => SendOp::Send(SendTail::Invalidate(Rkey(invalidate))),
+        opcode::FLUSH => flush_op(raw),
+        opcode::ATOMIC_WRITE => SendOp::AtomicWrite(rdma),
         _ => return Err(WcStatus::LocQpOpErr),
     })
 }
 
 fn flush_op(raw: &[u8; SEND_HEADER]) -> SendOp {
-    let [placement, selectivity, ..] = u32_at(raw, 40).to_ne_bytes();
     SendOp::Flush(
         RemoteAddr {
-            va: u64_at(raw, 24),
-            rkey: Rkey(u32_at(raw, 36)),
+            va: u64_at(raw, send_wqe::FLUSH_ADDR),
+            rkey: Rkey(u32_at(raw, send_wqe::FLUSH_RKEY)),
         },
         FlushKind {
-            placement,
-            selectivity,
+            placement: u8_at(raw, send_wqe::FLUSH_TYPE),
+            selectivity: u8_at(raw, send_wqe::FLUSH_LEVEL),
         },
     )
 }
 
 /// The length that a FLUSH names; no payload belongs to it.
 pub(crate) fn flush_length(raw: &[u8; SEND_HEADER]) -> u32 {
-    u32_at(raw, 32)
+    u32_at(raw, send_wqe::FLUSH_LENGTH)
 }
 
 /// The sum of the SGEs' lengths, if it is a legal message length.
@@ -159,7 +154,12 @@ pub(crate) fn total_length(sges: &[Sge]) -> Option<u32> {
         .filter(|sum| *sum <= MAX_MESSAGE)
 }
 
-/// The native-endian word at `at`; 0 beyond the end, which the constants above rule out.
+/// The byte at `at`; 0 beyond the end, which the constants above rule out.
+fn u8_at(raw: &[u8], at: usize) -> u8 {
+    raw.get(at).copied().unwrap_or(0)
+}
+
+/// The native-endian word at `at`; 0 beyond the end.
 fn u32_at(raw: &[u8], at: usize) -> u32 {
     raw.get(at..)
         .and_then(|tail| tail.first_chunk())
