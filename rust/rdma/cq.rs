@@ -2,15 +2,13 @@
 
 //! Completion queues: what their verbs take and return, and the operations on `ib_cq`.
 
-use core::mem::MaybeUninit;
-
 use kernel::{error::from_result, ffi::c_int, prelude::*, sync::Arc};
 
 pub use crate::cqe::Cqe;
 use crate::{
     bindings,
     error::unsupported,
-    object::Object,
+    object::{Object, Raising},
     provider::Provider,
     qp::RingReply,
     udata::{self, UserCall},
@@ -44,20 +42,11 @@ pub enum NotifyWhen {
     Next,
 }
 
-/// The C part of a CQ: ib_core's own, and the way back to it.
-///
-/// # Invariants
-///
-/// `upcall` is initialised as long as the CQ exists for ib_core.
-#[repr(C)]
-struct Head {
-    base: bindings::ib_cq,
-    upcall: MaybeUninit<CqUpcall>,
-}
+type CqObject<P> = Object<Raising<bindings::ib_cq>, <P as Provider>::Cq>;
 
 /// Bytes that ib_core is to allocate for a CQ of `P`.
 pub(crate) const fn size<P: Provider>() -> usize {
-    Object::<Head, P::Cq>::SIZE
+    CqObject::<P>::SIZE
 }
 
 /// The driver's CQ behind `base`.
@@ -67,7 +56,7 @@ pub(crate) const fn size<P: Provider>() -> usize {
 /// `base` must be a CQ of `P` that exists for ib_core during `'a`.
 pub(crate) unsafe fn of<'a, P: Provider>(base: *mut bindings::ib_cq) -> &'a Arc<P::Cq> {
     // SAFETY: The caller's promise.
-    unsafe { Object::<Head, P::Cq>::get(base.cast()) }
+    unsafe { CqObject::<P>::get(base.cast()) }
 }
 
 /// Implements `create_user_cq`.
@@ -106,11 +95,8 @@ pub(crate) unsafe extern "C" fn create_user<P: Provider>(
             .inspect_err(|_| upcall.revoke())?;
         // SAFETY: During creation nobody else accesses the object.
         unsafe { (*base).cqe = created.capacity as c_int };
-        let head: *mut Head = base.cast();
         // SAFETY: As above; ib_core allocated as much as `size` says.
-        unsafe { (*head).upcall.write(upcall) };
-        // SAFETY: As above.
-        unsafe { Object::store(head, created.cq) };
+        unsafe { CqObject::<P>::store_raising(base, upcall, created.cq) };
         Ok(0)
     })
 }
@@ -141,12 +127,9 @@ pub(crate) unsafe extern "C" fn destroy<P: Provider>(
     from_result(|| {
         // SAFETY: ib_core's buffers are null or valid during the call.
         unsafe { udata::no_payload(payload) }?;
-        let head: *mut Head = base.cast();
         // SAFETY: This is the destruction, past the point where it can fail.
-        let cq = unsafe { Object::<Head, P::Cq>::take(head) };
+        let (cq, upcall) = unsafe { CqObject::<P>::take_raising(base) };
         P::destroy_cq(&cq);
-        // SAFETY: Initialised by the type invariant, and never read again.
-        let upcall = unsafe { (*head).upcall.assume_init_read() };
         upcall.revoke();
         Ok(0)
     })

@@ -1,6 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Kernel abstractions for a soft-RoCE provider; all of its unsafe code lives here.
+//!
+//! A driver implements [`provider::Provider`], makes devices of it with [`device::Unregistered`] and
+//! lets users ask for them with [`link::LinkRegistration`]. ib_core then calls the table that `ops`
+//! builds: each thunk converts its arguments, makes one safe call and converts the result. The
+//! driver's objects lie by counted reference behind ib_core's (`object`); their only way back is a
+//! revocable [`upcall::Upcall`].
+//!
+//! For its data path the driver finds here: [`ring`]s shared with a process and their [`mmap`], pinned
+//! memory ([`umem`], [`mr`]), RCU [`table`]s, locks for softirq context ([`sync`]), and the network
+//! ([`net`]).
 
 #![deny(missing_docs)]
 

@@ -9,6 +9,8 @@
 use core::mem::MaybeUninit;
 use kernel::sync::Arc;
 
+use crate::upcall::Upcall;
+
 /// A C object with a reference to the driver's object behind it.
 ///
 /// # Invariants
@@ -62,5 +64,45 @@ impl<B, T> Object<B, T> {
         let inner = unsafe { &raw const (*base.cast::<Self>()).inner };
         // SAFETY: Initialized by the type invariant, and never read again.
         unsafe { inner.read().assume_init() }
+    }
+}
+
+/// The C part of an object that raises events: ib_core's own, and the driver's way back to it.
+///
+/// # Invariants
+///
+/// `upcall` is initialized whenever the `inner` of the [`Object`] is.
+#[repr(C)]
+pub(crate) struct Raising<B> {
+    base: B,
+    upcall: MaybeUninit<Upcall<B>>,
+}
+
+impl<B, T> Object<Raising<B>, T> {
+    /// Puts the driver's object and its way back in place.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::store`].
+    pub(crate) unsafe fn store_raising(base: *mut B, upcall: Upcall<B>, inner: Arc<T>) {
+        let head: *mut Raising<B> = base.cast();
+        // SAFETY: In bounds, and during creation nobody else accesses the object, as the caller
+        // promises.
+        unsafe { (*head).upcall.write(upcall) };
+        // SAFETY: As the caller promises.
+        unsafe { Self::store(head, inner) };
+    }
+
+    /// Takes the driver's object and its way back out. The latter is to be revoked.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::take`].
+    pub(crate) unsafe fn take_raising(base: *mut B) -> (Arc<T>, Upcall<B>) {
+        let head: *mut Raising<B> = base.cast();
+        // SAFETY: Initialized by the type invariant, and never read again.
+        let upcall = unsafe { (*head).upcall.assume_init_read() };
+        // SAFETY: As the caller promises.
+        (unsafe { Self::take(head) }, upcall)
     }
 }

@@ -2,7 +2,6 @@
 
 //! Operations on queue pairs.
 
-use core::mem::MaybeUninit;
 use kernel::{
     error::from_result,
     ffi::c_int,
@@ -16,27 +15,18 @@ use crate::{
     bindings, cq,
     device::of as device_of,
     error::unsupported,
-    object::Object,
+    object::{Object, Raising},
     provider::Provider,
     qp::{QpCreated, QpInit, RingReply},
     udata::{no_payload, UserCall},
     upcall::{QpUpcall, Upcall},
 };
 
-/// The C part of a QP: ib_core's own, and the driver's way back to it.
-///
-/// # Invariants
-///
-/// `upcall` is initialized as long as the QP exists for ib_core.
-#[repr(C)]
-struct Head {
-    base: bindings::ib_qp,
-    upcall: MaybeUninit<QpUpcall>,
-}
+type QpObject<P> = Object<Raising<bindings::ib_qp>, <P as Provider>::Qp>;
 
 /// Bytes that ib_core is to allocate for a QP of `P`.
 pub(super) const fn size<P: Provider>() -> usize {
-    Object::<Head, P::Qp>::SIZE
+    QpObject::<P>::SIZE
 }
 
 /// The driver's QP.
@@ -46,7 +36,7 @@ pub(super) const fn size<P: Provider>() -> usize {
 /// `qp` must be a QP of `P` that exists for ib_core during all of `'a`.
 unsafe fn of<'a, P: Provider>(qp: *mut bindings::ib_qp) -> &'a Arc<P::Qp> {
     // SAFETY: As the caller promises.
-    unsafe { Object::<Head, P::Qp>::get(qp.cast()) }
+    unsafe { QpObject::<P>::get(qp.cast()) }
 }
 
 /// Implements `create_qp`, for processes.
@@ -75,11 +65,8 @@ pub(super) unsafe extern "C" fn create<P: Provider>(
         qp_attr::write_cap(&created.cap, &mut init.cap);
         // SAFETY: During creation nobody else accesses the object.
         unsafe { (*qp).qp_num = created.qpn.get() };
-        let head: *mut Head = qp.cast();
         // SAFETY: As above; ib_core allocated as much as `size` says.
-        unsafe { (*head).upcall.write(upcall) };
-        // SAFETY: As above.
-        unsafe { Object::store(head, created.qp) };
+        unsafe { QpObject::<P>::store_raising(qp, upcall, created.qp) };
         Ok(0)
     })
 }
@@ -218,12 +205,10 @@ pub(super) unsafe extern "C" fn destroy<P: Provider>(
     from_result(|| {
         // SAFETY: ib_core's buffers are null or valid during the call.
         unsafe { no_payload(payload) }?;
-        let head: *mut Head = qp.cast();
         // SAFETY: This is the destruction, past the point where it can fail.
-        let inner = unsafe { Object::<Head, P::Qp>::take(head) };
+        let (inner, upcall) = unsafe { QpObject::<P>::take_raising(qp) };
         P::destroy_qp(&inner);
-        // SAFETY: Initialized by the type invariant, and never read again.
-        unsafe { (*head).upcall.assume_init_read() }.revoke();
+        upcall.revoke();
         Ok(0)
     })
 }
