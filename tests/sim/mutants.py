@@ -122,6 +122,12 @@ MUTANTS = [
     ("no receive and no RNR NAK", "responder/mod.rs",
      "                self.answer = Answer::NotReady;",
      "                self.answer = Answer::Missing;"),
+    ("an unreliable message goes on after a loss", "responder/mod.rs",
+     "        if packet.bth.psn != self.expected {",
+     "        if packet.bth.psn.before(self.expected) {"),
+    ("an unreliable WQE completes before it is sent", "requester/send.rs",
+     "while self.cursor.wqe > 0 {",
+     "while self.cursor.wqe > 0 || self.cursor.packet > 1 {"),
     ("MSNs count packets", "responder/execute.rs",
      "            None => {\n                self.message = Message::Send {",
      ("            None => {\n"

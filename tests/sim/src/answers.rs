@@ -14,6 +14,9 @@ type Check = Result<(), String>;
 /// Checks a response packet that the engine wants to send.
 pub(crate) fn response(side: &mut Side, peer: &Side, transmit: &Transmit) -> Check {
     let packet = &transmit.packet;
+    if side.unreliable {
+        return Err("response on an unreliable connection".into());
+    }
     if packet.bth.dest.get() != side.peer_qpn || packet.bth.solicited {
         return Err("response with a wrong BTH".into());
     }

@@ -66,7 +66,8 @@ impl World {
             this.side.rx.numbering = Numbering(psns[1 - i]);
             let peer = this.side.peer_qpn;
             self.modify(end, &init(profile))?;
-            self.modify(end, &rtr(profile, peer, psns[1 - i]))?;
+            let unreliable = self.swarm.unreliable;
+            self.modify(end, &rtr(profile, unreliable, peer, psns[1 - i]))?;
         }
         for end in ends {
             let epoch = self.ends[end].side.epoch;
@@ -96,7 +97,7 @@ impl World {
             return Ok(());
         }
         let (profile, psn) = (side.profile, side.tx.numbering.psn(0));
-        self.modify(end, &rts(profile, psn))?;
+        self.modify(end, &rts(profile, self.swarm.unreliable, psn))?;
         self.turn(end)
     }
 
@@ -296,9 +297,11 @@ impl World {
     /// Changes what may change in RTS.
     fn change(&mut self, end: usize) -> Check {
         let mut attrs = to(QpState::Rts);
-        let timer = self.rng.range(1, 12) as u8;
-        attrs.min_rnr_timer = Some(timer);
-        self.ends[end].side.profile.min_rnr_timer = timer;
+        if !self.swarm.unreliable {
+            let timer = self.rng.range(1, 12) as u8;
+            attrs.min_rnr_timer = Some(timer);
+            self.ends[end].side.profile.min_rnr_timer = timer;
+        }
         if self.rng.chance(300) {
             let rights = RemoteRights {
                 write: self.rng.chance(700),
@@ -429,25 +432,37 @@ fn init(profile: Profile) -> Attrs {
     }
 }
 
-fn rtr(profile: Profile, peer: u32, psn: Psn) -> Attrs {
-    Attrs {
+fn rtr(profile: Profile, unreliable: bool, peer: u32, psn: Psn) -> Attrs {
+    let plain = Attrs {
         av: true,
         path_mtu: Some(profile.mtu),
         dest_qpn: Some(Qpn::new(peer)),
         rq_psn: Some(psn),
+        ..to(QpState::Rtr)
+    };
+    if unreliable {
+        return plain;
+    }
+    Attrs {
         max_dest_rd_atomic: Some(profile.max_dest_rd_atomic),
         min_rnr_timer: Some(profile.min_rnr_timer),
-        ..to(QpState::Rtr)
+        ..plain
     }
 }
 
-fn rts(profile: Profile, psn: Psn) -> Attrs {
+fn rts(profile: Profile, unreliable: bool, psn: Psn) -> Attrs {
+    let plain = Attrs {
+        sq_psn: Some(psn),
+        ..to(QpState::Rts)
+    };
+    if unreliable {
+        return plain;
+    }
     Attrs {
         timeout: Some(profile.timeout),
         retry_cnt: Some(profile.retry_cnt),
         rnr_retry: Some(profile.rnr_retry),
-        sq_psn: Some(psn),
         max_rd_atomic: Some(profile.max_rd_atomic),
-        ..to(QpState::Rts)
+        ..plain
     }
 }

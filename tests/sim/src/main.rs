@@ -23,6 +23,7 @@ mod stats;
 mod swarm;
 mod trace;
 mod traffic;
+mod unreliable;
 mod wire;
 mod workload;
 mod world;

@@ -51,34 +51,12 @@ pub(crate) fn request(side: &mut Side, now: u64, slack: u64, transmit: &Transmit
     if ext == side.tx.sent {
         cut(&mut side.messages[index], ext, packet, mtu.bytes());
     }
+    content(side, transmit, ext, index)?;
     let message = &side.messages[index];
-    let segment = ext - message.first;
-    let (body, len) = message.request(segment, message.answer_end(ext), mtu);
-    let carried = if len == 0 {
-        matches!(transmit.source, Source::None | Source::Send { .. })
-    } else {
-        transmit.source
-            == Source::Send {
-                slot: message.wr.slot,
-                offset: segment as u32 * mtu.bytes(),
-            }
-    };
-    let last = segment + 1 == message.packets;
-    let right = packet.body == body
-        && packet.payload_len == len
-        && packet.service == Service::Rc
-        && packet.bth.dest.get() == side.peer_qpn
-        && packet.bth.pkey.0 == 0xffff
-        && packet.bth.solicited == (last && message.solicits())
-        && carried;
-    if !right {
-        return Err(format!(
-            "segment {segment} of message {index} ({:?}) must be {body:?} with {len} bytes",
-            message.wr
-        ));
-    }
-    // A READ request stands for all the packets of its response.
-    let next = if message.is_read() {
+    let next = if side.unreliable {
+        return once(side, packet, ext, index);
+    } else if message.is_read() {
+        // A READ request stands for all the packets of its response.
         message.answer_end(ext)
     } else {
         ext + 1
@@ -104,6 +82,58 @@ pub(crate) fn request(side: &mut Side, now: u64, slack: u64, transmit: &Transmit
     }
     if side.tx.sent - side.tx.una >= 1 << 23 {
         return Err("more than half of all PSNs in flight".into());
+    }
+    Ok(())
+}
+
+/// A packet of an unreliable connection goes out once, and that's it.
+fn once(side: &mut Side, packet: &Packet, ext: u64, index: usize) -> Check {
+    if ext != side.tx.sent || packet.bth.ack_req {
+        return Err(format!(
+            "unreliable packet {ext} after {}, AckReq {}",
+            side.tx.sent, packet.bth.ack_req
+        ));
+    }
+    check_first(side, ext, index)?;
+    let tx = &mut side.tx;
+    (tx.sent, tx.una, tx.cursor) = (ext + 1, ext + 1, ext + 1);
+    Ok(())
+}
+
+/// Checks headers and payload of a packet against its message.
+fn content(side: &Side, transmit: &Transmit, ext: u64, index: usize) -> Check {
+    let packet = &transmit.packet;
+    let mtu = side.profile.mtu;
+    let service = if side.unreliable {
+        Service::Uc
+    } else {
+        Service::Rc
+    };
+    let message = &side.messages[index];
+    let segment = ext - message.first;
+    let (body, len) = message.request(segment, message.answer_end(ext), mtu);
+    let carried = if len == 0 {
+        matches!(transmit.source, Source::None | Source::Send { .. })
+    } else {
+        transmit.source
+            == Source::Send {
+                slot: message.wr.slot,
+                offset: segment as u32 * mtu.bytes(),
+            }
+    };
+    let last = segment + 1 == message.packets;
+    let right = packet.body == body
+        && packet.payload_len == len
+        && packet.service == service
+        && packet.bth.dest.get() == side.peer_qpn
+        && packet.bth.pkey.0 == 0xffff
+        && packet.bth.solicited == (last && message.solicits())
+        && carried;
+    if !right {
+        return Err(format!(
+            "segment {segment} of message {index} ({:?}) must be {body:?} with {len} bytes",
+            message.wr
+        ));
     }
     Ok(())
 }

@@ -41,6 +41,10 @@ impl Reference<'_> {
         if !self.side.receives() {
             return forecast;
         }
+        if self.side.unreliable {
+            self.unreliable(packet, &mut forecast.effects);
+            return forecast;
+        }
         let rx = &mut self.side.rx;
         let Some(ext) = rx.numbering.ext(packet.bth.psn, rx.epsn) else {
             return forecast;
@@ -161,7 +165,7 @@ impl Reference<'_> {
         self.side.state = QpState::Err;
     }
 
-    fn send(
+    pub(crate) fn send(
         &mut self,
         message: &Message,
         tail: SendTail,
@@ -258,7 +262,7 @@ impl Reference<'_> {
         effects.push(Effect::RecvDone(wc));
     }
 
-    fn write(
+    pub(crate) fn write(
         &mut self,
         message: &Message,
         segment: u64,

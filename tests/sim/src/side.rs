@@ -136,6 +136,8 @@ pub(crate) struct Rx {
     pub(crate) epsn: u64,
     pub(crate) msn: u32,
     pub(crate) held: Option<Receive>,
+    /// Unreliable: more packets of the current message may come.
+    pub(crate) open: bool,
     /// Bytes of the current message that came.
     pub(crate) offset: u32,
     pub(crate) gap: Gap,
@@ -155,6 +157,8 @@ pub(crate) struct Side {
     pub(crate) node: usize,
     pub(crate) ring: usize,
     pub(crate) shared: bool,
+    /// An unreliable connection.
+    pub(crate) unreliable: bool,
     /// The state that the QP must be in.
     pub(crate) state: QpState,
     pub(crate) profile: Profile,
@@ -210,7 +214,7 @@ impl Side {
         } else if message.wants_response() {
             message.executed && message.answered
         } else {
-            message.executed && message.end() <= self.tx.una
+            (message.executed || self.unreliable) && message.end() <= self.tx.una
         }
     }
 

@@ -123,6 +123,8 @@ pub(crate) struct Swarm {
     pub(crate) mistakes: Mistakes,
     pub(crate) chaos: Vec<Chaos>,
     pub(crate) near_wrap: bool,
+    /// Unreliable connections instead of reliable ones.
+    pub(crate) unreliable: bool,
     pub(crate) timeout: u8,
     pub(crate) retry_cnt: u8,
     pub(crate) rnr_retry: u8,
@@ -167,15 +169,24 @@ impl Swarm {
             rng.pick(&[1, 2, 3, 5, 8, 13, 16, 32])
         };
         let ops = if long { 12 } else { rng.range(40, 160) };
+        let unreliable = rng.chance(80);
+        let mut mistakes = mistakes(rng);
+        let mut kinds = kinds(rng);
+        if unreliable {
+            // Send errors lead to a state of their own, which ends no connection.
+            mistakes.bad_local = 0;
+            kinds = vec![Kind::Send, Kind::SendImm, Kind::Write, Kind::WriteImm];
+        }
         let quick = rng.chance(700);
         Self {
             mtu,
             pairs,
             ops: (ops / pairs as u64) as u32,
             longest,
-            kinds: kinds(rng),
+            kinds,
             weather: weather(rng),
-            mistakes: mistakes(rng),
+            mistakes,
+            unreliable,
             chaos: chaos(rng),
             near_wrap: rng.chance(700),
             timeout: rng.pick(&[8, 8, 9, 9, 10, 12]),

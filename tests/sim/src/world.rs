@@ -356,6 +356,7 @@ impl End {
             node,
             ring,
             shared: swarm.srq,
+            unreliable: swarm.unreliable,
             state: QpState::Reset,
             profile: crate::lifecycle::profile(swarm),
             epoch: 0,
@@ -390,7 +391,11 @@ impl End {
     /// A fresh QP.
     pub(crate) fn create(&mut self, window: usize) {
         let config = Config {
-            kind: QpKind::Rc,
+            kind: if self.side.unreliable {
+                QpKind::Uc
+            } else {
+                QpKind::Rc
+            },
             qpn: Qpn::new(self.side.qpn),
             has_srq: self.side.shared,
             port_mtu: self.side.profile.mtu,

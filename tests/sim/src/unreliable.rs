@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The oracle of an unreliable connection's responder: what can't be carried out is dropped with
+//! the rest of its message, and nobody is told (IBTA 1.x §9.8.2).
+
+use roce::qp::QpState;
+use roce::wc::WcStatus;
+use roce::wire::packet::Packet;
+use roce::wr::SendOp;
+
+use crate::responder::Reference;
+use crate::side::{Effect, Gap};
+
+impl Reference<'_> {
+    /// Carries out a packet on the shadow: the first of a message, or the next of the current one.
+    pub(crate) fn unreliable(&mut self, packet: &Packet, effects: &mut Vec<Effect>) {
+        let rx = &mut self.side.rx;
+        let Some(ext) = rx.numbering.ext(packet.bth.psn, rx.epsn) else {
+            return;
+        };
+        let Some(index) = self.peer.message_at(ext) else {
+            return;
+        };
+        let message = self.peer.messages[index].clone();
+        let starts = ext == message.first;
+        let continues = rx.open && ext == rx.epsn;
+        rx.epsn = ext + 1;
+        rx.open = false;
+        if starts {
+            rx.offset = 0;
+        } else if !continues {
+            return;
+        }
+        let segment = ext - message.first;
+        let bytes = message.segment(segment, self.side.profile.mtu);
+        let done = match message.wr.op {
+            SendOp::Send(tail) => self.send(&message, tail, segment, bytes, effects),
+            _ => self.write(&message, segment, bytes, effects),
+        };
+        let rx = &mut self.side.rx;
+        // A bad receive is the receiver's own fault, and breaks its QP.
+        let broken =
+            matches!(effects.last(), Some(Effect::RecvDone(wc)) if wc.status != WcStatus::Success);
+        if broken {
+            self.side.state = QpState::Err;
+        } else if done.is_ok() && core::mem::take(&mut rx.gap) != Gap::NotReady {
+            rx.offset += bytes.len() as u32;
+            rx.open = ext + 1 < message.end();
+        }
+    }
+}
