@@ -306,8 +306,8 @@ unsafe fn strip(skb: *mut bindings::sk_buff) -> Option<()> {
         (IPV6_LEN, flags & bindings::IP6SKB_FRAGMENTED as u16 != 0)
     } else {
         // SAFETY: The control block still holds what the IPv4 layer wrote.
-        let flags = unsafe { (*bindings::IPCB(skb)).flags };
-        (IPV4_LEN, flags & bindings::IPSKB_FRAG_COMPLETE != 0)
+        let largest_fragment = unsafe { (*bindings::IPCB(skb)).frag_max_size };
+        (IPV4_LEN, largest_fragment != 0)
     };
     let ip_len = (transport as usize).wrapping_sub(network as usize);
     if ip_len != expected || fragmented {
