@@ -116,7 +116,9 @@ vm_run() {
 		"$(inside "$GUEST")" "$RELEASE" "${MODULE:+$(inside "$MODULE")}" "$(inside "$console")" "$console" \
 		"${VCPUS:-2}" "${MEM:-3G}" "${TIMEOUT:-300}" "${ACCEL[@]}" || rc=$?
 	rm -rf "$stage"
+	# What is left of old and interrupted runs.
 	find "$RRXE_CACHE/logs" -name 'vm-*' -mtime +3 -delete
+	find "$RRXE_CACHE/tmp" -mindepth 1 -maxdepth 1 -mtime +1 -exec rm -rf {} +
 	return $rc
 }
 

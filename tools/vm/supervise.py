@@ -99,6 +99,8 @@ class Machine:
     def stop(self):
         self.process.kill()
         self.process.wait()
+        if self.partial:
+            self.on_console(b"\n")
 
 
 def fail(message):

@@ -1,0 +1,40 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+"""Stands in for QEMU under tools/vm/supervise.py: fake_guest.py SCENARIO -chardev socket,id=…,path=… …"""
+
+import socket
+import sys
+import time
+
+BOOTED = b"[    1.0] Run /init as init process\r\n"
+# What a guest says on its channels, in order; a number is a pause in seconds.
+SCENARIOS = {
+    "good": [("console", BOOTED), ("output", b"hello\n"), ("status", b"exit 0 taint 12288\n")],
+    "three": [("output", b"\xff\x00binary\n"), ("status", b"exit 3 taint 0\n")],
+    "panic": [("output", b"before\n"), ("console", b"[    2.0] Kernel panic - not syncing: gone")],
+    "warning": [("console", b"[    2.0] WARNING: net/core/dev.c:1 at f\r\n"), ("status", b"exit 0 taint 0\n")],
+    "torn": [("console", b"[    2.0] BU"), ("console", b"G: bad page\n"), ("status", b"exit 0 taint 0\n")],
+    "tainted": [("status", b"exit 0 taint 512\n")],
+    "gone": [("output", b"half\n")],
+    "hang": [("output", b"waiting\n"), 60],
+    "stays": [("status", b"exit 0 taint 0\n"), 60],
+}
+
+
+def main():
+    channels = {}
+    for argument in sys.argv[2:]:
+        if argument.startswith("socket,"):
+            settings = dict(word.split("=", 1) for word in argument.split(",")[1:])
+            channels[settings["id"]] = socket.socket(socket.AF_UNIX)
+            channels[settings["id"]].connect(settings["path"])
+    for step in SCENARIOS[sys.argv[1]]:
+        if isinstance(step, tuple):
+            channels[step[0]].sendall(step[1])
+            time.sleep(0.05)
+        else:
+            time.sleep(step)
+
+
+if __name__ == "__main__":
+    main()
