@@ -128,8 +128,8 @@ fn refusal(side: &mut Side, ext: u64, code: NakCode) -> Check {
         // Of what is due before the NAK that breaks the QP, some may be a refusal, too.
         Some(due) if !due.sent && due.ext > ext && side.rx.unreadable.contains(&ext) => Ok(()),
         None if side.rx.unreadable.contains(&ext) => {
-            // What is before it is acknowledged by the NAK, too.
-            side.rx.owes = side.rx.owes.filter(|owed| *owed > ext);
+            // What is before it is acknowledged by the NAK, too, and of the same READ no more is due.
+            side.rx.owes = None;
             alive(side)
         }
         due => Err(format!("NAK {code:?} for {ext}, due is {due:?}")),
