@@ -1,0 +1,63 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# vm: together timeout=300
+# Where packets go: VLANs, local destinations, routes that change, queues that hold them back.
+source "$(dirname "$0")/lib.sh"
+
+# pingpong_between SERVER-HOST DEVICE ADDRESS CLIENT-HOST DEVICE ADDRESS
+pingpong_between() {
+	local server=(ip netns exec "h$1" timeout 60 ibv_rc_pingpong -c -n 50 -d "$2")
+	local client=(ip netns exec "h$4" timeout 60 ibv_rc_pingpong -c -n 50 -d "$5") meet=10.77.0.$1
+	wait_for 10 gid_index "$2" "$3" && wait_for 10 gid_index "$5" "$6" || return
+	"${server[@]}" -g "$(gid_index "$2" "$3")" 2>&1 &
+	wait_for 20 ip netns exec "h$1" sh -c 'ss -Hltn | grep -q ":18515 "'
+	"${client[@]}" -g "$(gid_index "$5" "$6")" "$meet" && wait $!
+}
+
+check "two hosts" hosts_up 4200
+check "link on host 1" link_add 1
+check "link on host 2" link_add 2
+
+for host in 1 2; do
+	ip -n h$host link add link eth0 name vlan5 type vlan id 5
+	ip -n h$host addr add 10.79.0.$host/24 dev vlan5
+	ip -n h$host link set vlan5 up
+done
+check "pingpong over a VLAN's addresses" pingpong_between 2 "$DEV2" 10.79.0.2 1 "$DEV1" 10.79.0.1
+
+# Addresses come and go under a QP; the route is looked up anew.
+ip -n h1 addr add 10.78.0.1/24 dev eth0
+ip -n h2 addr add 10.78.0.2/24 dev eth0
+check "pingpong over a second address" pingpong_between 2 "$DEV2" 10.78.0.2 1 "$DEV1" 10.78.0.1
+
+# No wire between QPs of one host. Dummies, for ib_core asks nobody else for their hardware address.
+for end in 0 1; do
+	ip -n h1 link add dummy$end type dummy
+	ip -n h1 addr add 10.80.$end.1/24 dev dummy$end
+	ip -n h1 link set dummy$end up
+	in1 rdma link add local$end type rrxe netdev dummy$end
+done
+# Packets that left through any network device of host 1 while COMMAND ran were but a few.
+without_wire() {
+	local before after
+	before=$(on_wires)
+	"$@" || return
+	after=$(on_wires)
+	[[ $((after - before)) -lt 50 ]]
+}
+on_wires() { in1 bash -c 'echo $(($(cat /sys/class/net/*/statistics/tx_packets | paste -sd+)))'; }
+check "pingpong on one device" without_wire pingpong_between 1 local0 10.80.0.1 1 local0 10.80.0.1
+check "pingpong between two devices of one host" without_wire pingpong_between 1 local1 10.80.1.1 1 local0 10.80.0.1
+
+# Packets may wait for long on their way out, longer than the module wants to stay.
+in2 ibv_rc_pingpong -d "$DEV2" -g "$(gid_index "$DEV2" $HOST2_V4)" -n 1000000000 >/dev/null 2>&1 &
+wait_for 20 in2 sh -c 'ss -Hltn | grep -q ":18515 "'
+in1 ibv_rc_pingpong -d "$DEV1" -g "$(gid_index "$DEV1" $HOST1_V4)" -n 1000000000 $HOST2_V4 >/dev/null 2>&1 &
+wait_for 20 bash -c "[[ \$(cat /sys/class/infiniband/$DEV1/ports/1/hw_counters/rcvd_pkts) -gt 500 ]]"
+check "packets wait in a queue" netem "delay 3s"
+queued() { { in1 tc -s qdisc show dev eth0 && in2 tc -s qdisc show dev eth0; } | grep -q 'backlog [1-9]'; }
+check "and they do" wait_for 5 queued
+check "the module goes when they are out" timeout 10 rmmod rrxe
+DEV1='' DEV2=''
+pkill -9 -x ibv_rc_pingpong
+wait
