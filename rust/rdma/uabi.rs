@@ -56,8 +56,6 @@ pub mod send_wqe {
     pub const ATOMIC_RKEY: usize = offset_of!(rxe_send_wqe, wr.wr.atomic.rkey);
     /// Peer's address of a FLUSH, 64 bits.
     pub const FLUSH_ADDR: usize = offset_of!(rxe_send_wqe, wr.wr.flush.remote_addr);
-    /// Bytes to flush.
-    pub const FLUSH_LENGTH: usize = offset_of!(rxe_send_wqe, wr.wr.flush.length);
     /// Its key.
     pub const FLUSH_RKEY: usize = offset_of!(rxe_send_wqe, wr.wr.flush.rkey);
     /// Placement type, 8 bits.
@@ -158,7 +156,6 @@ mod tests {
             (send_wqe::ATOMIC_SWAP, 40),
             (send_wqe::ATOMIC_RKEY, 48),
             (send_wqe::FLUSH_ADDR, 24),
-            (send_wqe::FLUSH_LENGTH, 32),
             (send_wqe::FLUSH_RKEY, 36),
             (send_wqe::FLUSH_TYPE, 40),
             (send_wqe::FLUSH_LEVEL, 41),

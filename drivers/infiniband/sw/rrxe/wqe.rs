@@ -142,9 +142,10 @@ fn flush_op(raw: &[u8; SEND_HEADER]) -> SendOp {
     )
 }
 
-/// The length that a FLUSH names; no payload belongs to it.
+/// The length that a FLUSH names; no payload belongs to it. librxe gives it where the payload's length
+/// is, and leaves the field that the operation has for it at zero.
 pub(crate) fn flush_length(raw: &[u8; SEND_HEADER]) -> u32 {
-    u32_at(raw, send_wqe::FLUSH_LENGTH)
+    u32_at(raw, send_wqe::LENGTH)
 }
 
 /// The sum of the SGEs' lengths, if it is a legal message length.
