@@ -23,11 +23,14 @@ key() { sha256sum | cut -c1-12; }
 person_home() { getent passwd "${SUDO_USER:-$(id -un)}" | cut -d: -f6; }
 
 # Where everything downloaded or built lives.
-cache_init() {
+cache_name() {
 	: "${RRXE_CACHE:=$(person_home)/.cache/rrxe}"
 	# What is built from this repository; other copies of it have their own.
 	RRXE_BUILD=$RRXE_CACHE/build/$(echo "$TOP" | key)
 	export RRXE_CACHE
+}
+
+cache_make() {
 	mkdir -p "$RRXE_CACHE"/{tmp,locks,logs,state,home} "$RRXE_BUILD" ||
 		die "can't write the cache directory $RRXE_CACHE (set RRXE_CACHE to another)"
 }
