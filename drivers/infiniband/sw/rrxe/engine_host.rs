@@ -24,6 +24,9 @@ use crate::{
     stats::Counters,
 };
 
+/// The selectivity of a FLUSH of the whole region, whose range doesn't matter (annex A19).
+const FLUSH_REGION: u8 = 1;
+
 /// What is left to do when the turn is over.
 #[derive(Default)]
 pub(crate) struct Upshot {
@@ -154,6 +157,9 @@ impl Memory for EngineHost<'_> {
         length: u32,
         access: RemoteAccess,
     ) -> Result<(), AccessFault> {
+        if matches!(access, RemoteAccess::Flush(kind) if kind.selectivity == FLUSH_REGION) {
+            return self.mrs.check_region(self.pd, rkey, access);
+        }
         self.mrs
             .with_remote(self.pd, rkey, va, length, access, |_| ())
     }

@@ -146,6 +146,22 @@ impl MrTable {
         })
     }
 
+    /// Checks that a peer may use the region as a whole.
+    ///
+    /// # Errors
+    ///
+    /// `Denied` for an unknown key, another protection domain or a right that was not granted.
+    pub(crate) fn check_region(
+        &self,
+        pd: PdId,
+        rkey: Rkey,
+        access: RemoteAccess,
+    ) -> Result<(), AccessFault> {
+        self.with(pd, rkey.0, |mr| {
+            mr.access.allows_remote(access).then_some(())
+        })
+    }
+
     /// Invalidates a key by a work request or for a peer.
     ///
     /// # Errors
