@@ -9,11 +9,13 @@ once: a mutant that no longer fits the source fails.
 """
 
 import os
+import queue
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 TOP = Path(__file__).resolve().parents[2]
@@ -195,14 +197,28 @@ def judge(at, mutant):
 def main():
     pattern = sys.argv[1] if len(sys.argv) > 1 else ""
     chosen = [mutant for mutant in MUTANTS if pattern in mutant[0]]
+    workers = max(1, min(len(chosen), os.cpu_count() or 1))
     survivors = 0
-    with tempfile.TemporaryDirectory(prefix="mutants.") as scratch:
-        at = Path(scratch)
-        copy(at)
-        if errors := build(at):
-            sys.exit(f"the unchanged engine does not build:\n{errors}")
-        for mutant in chosen:
-            caught, remark = judge(at, mutant)
+    with tempfile.TemporaryDirectory(prefix="mutants.") as scratch, ThreadPoolExecutor(workers) as pool:
+        copies = queue.SimpleQueue()
+
+        def prepare(number):
+            at = Path(scratch) / str(number)
+            copy(at)
+            copies.put(at)
+            return build(at)
+
+        def attempt(mutant):
+            at = copies.get()
+            try:
+                return judge(at, mutant)
+            finally:
+                copies.put(at)
+
+        for errors in pool.map(prepare, range(workers)):
+            if errors:
+                sys.exit(f"the unchanged engine does not build:\n{errors}")
+        for mutant, (caught, remark) in zip(chosen, pool.map(attempt, chosen)):
             survivors += not caught
             print(f"{'ok' if caught else 'not ok'} - mutant: {mutant[0]}\n# {remark}", flush=True)
     return 1 if survivors or not chosen else 0
