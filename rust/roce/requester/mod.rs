@@ -91,6 +91,8 @@ pub struct Requester<W> {
     reads: Reads,
     /// Packets sent since the last one that asked for an acknowledgement.
     unasked: u32,
+    /// One past the newest packet whose sender waits for an answer.
+    asked: Psn,
     /// The responder let it be known that the packet `una`, or the answer to it, was lost, and it
     /// was sent again. Further hints may be echoes: from here on the timer decides.
     hinted: bool,
@@ -111,6 +113,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
             sent: Psn::new(0),
             reads: Reads::default(),
             unasked: 0,
+            asked: Psn::new(0),
             hinted: false,
             fault: None,
             retry: Retry::new(),
@@ -128,6 +131,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
         self.una = sq_psn;
         self.acked = sq_psn;
         self.sent = sq_psn;
+        self.asked = sq_psn;
     }
 
     /// → RESET: gives every taken slot back and forgets everything.
@@ -212,6 +216,11 @@ impl<W: Slots<SendWqe>> Requester<W> {
                 self.retry.restart(now, &context.settings);
                 Outcome::Continue
             }
+            // Nobody was asked, so nobody failed to answer.
+            Due::Lost if !self.una.before(self.asked) => {
+                self.ask_again(now, context);
+                Outcome::Continue
+            }
             Due::Lost => {
                 self.hinted = false;
                 self.go_back(now, context, host)
@@ -260,7 +269,12 @@ impl<W: Slots<SendWqe>> Requester<W> {
             return;
         };
         self.next = wqe.first;
-        for psn in [&mut self.sent, &mut self.acked, &mut self.una] {
+        for psn in [
+            &mut self.sent,
+            &mut self.acked,
+            &mut self.una,
+            &mut self.asked,
+        ] {
             if wqe.first.before(*psn) {
                 *psn = wqe.first;
             }
@@ -270,8 +284,8 @@ impl<W: Slots<SendWqe>> Requester<W> {
         }
     }
 
-    /// The newest packets in flight asked for no acknowledgement, as more were to follow; now none
-    /// will: send them again, with the question. This isn't a retry.
+    /// The newest packets in flight asked for no acknowledgement; now one is wanted: sends them again,
+    /// with the question. This isn't a retry.
     fn ask_again(&mut self, now: Instant, context: &Context) {
         if self.unasked > 0 && self.una != self.sent && !self.retry.waits() {
             self.rewind();

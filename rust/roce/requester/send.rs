@@ -87,7 +87,11 @@ impl<W: Slots<SendWqe>> Requester<W> {
             return Some(Progress::Fatal);
         }
         if draining || !self.look_ahead(context, host) || !self.may_start(context) {
-            return Some(Progress::Idle);
+            if !self.must_ask(draining, context) {
+                return Some(Progress::Idle);
+            }
+            self.ask_again(now, context);
+            return None;
         }
         self.start_next(now, context, host);
         None
@@ -209,7 +213,11 @@ impl<W: Slots<SendWqe>> Requester<W> {
         let asks = context.config.kind == QpKind::Rc && {
             self.retry.sent(now, &context.settings);
             let again = self.note_sent(&step);
-            !step.takes_credit && self.asks(&step, again, draining, context, host)
+            let asks = !step.takes_credit && self.asks(&step, again, draining, context, host);
+            if asks || step.takes_credit {
+                self.asked = step.psn.plus(step.span);
+            }
+            asks
         };
         let wqe = self.window.get(at)?;
         Some(Progress::Send(segment::build(wqe, packet, asks, context)?))
@@ -230,7 +238,8 @@ impl<W: Slots<SendWqe>> Requester<W> {
     }
 
     /// Whether a packet asks for an acknowledgement: where one must be had, where the last one was
-    /// asked for long ago, and where nothing that asks follows at once.
+    /// asked for long ago, and where what follows has to wait for it. At the end of all that is
+    /// posted nobody waits for one; should nothing more be posted, the timer asks later.
     fn asks<H: Host>(
         &mut self,
         step: &Step,
@@ -242,11 +251,32 @@ impl<W: Slots<SendWqe>> Requester<W> {
         self.unasked = self.unasked.saturating_add(1);
         let asks = self.unasked >= self.retry.ask_every()
             || (step.ends && (step.signaled || again))
-            || !self.goes_on(draining, context, host);
+            || !(self.goes_on(draining, context, host) || self.is_at_end(draining));
         if asks {
             self.unasked = 0;
         }
         asks
+    }
+
+    /// All that is posted was sent, and more may be taken.
+    fn is_at_end(&self, draining: bool) -> bool {
+        !draining
+            && self.fault.is_none()
+            && self.cursor.wqe >= self.started
+            && self.window.len() == self.started
+            && !self.window.is_full()
+    }
+
+    /// Something waits for what is in flight, and none of that asked for an acknowledgement.
+    fn must_ask(&self, draining: bool, context: &Context) -> bool {
+        let newest = self.started.checked_sub(1);
+        let newest = newest.and_then(|at| self.window.get(at));
+        // Operations without packets complete in their turn, too.
+        let waits = self.window.len() > self.started || newest.is_some_and(SendWqe::is_local);
+        context.config.kind == QpKind::Rc
+            && (draining || waits)
+            && self.una != self.sent
+            && !self.una.before(self.asked)
     }
 
     /// A packet follows that may be sent at once.

@@ -208,15 +208,17 @@ fn check_order(side: &mut Side, now: u64, slack: u64, ext: u64, index: usize) ->
     }
     // The engine may have wished to send it that much earlier.
     let due = (tx.sent_at[tx.una as usize] + (4096u64 << profile.timeout)).saturating_sub(slack);
-    // Packets that asked for no answer because more were to follow go out again when none will.
+    // Packets that asked for no answer go out again when one is wanted.
     let ended = tx.drain_at.is_some()
         || side.messages[side.completed..side.taken]
             .iter()
-            .any(|message| message.fault != LocalFault::None);
+            .any(|message| message.fault != LocalFault::None || message.is_local());
     if !tx.nudged && (profile.timeout == 0 || now < due) && !ended {
         return Err(format!("went back {} ns before the timeout", due - now));
     }
-    tx.muddled |= ended;
+    // Going back to ask is not a retry.
+    let nobody_asked = tx.una + u64::from(tx.unasked) >= tx.cursor;
+    tx.muddled |= ended || nobody_asked;
     tx.unasked = 0;
     tx.nudged = false;
     Ok(())
