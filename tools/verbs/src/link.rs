@@ -28,6 +28,7 @@ impl Endpoint {
         raw[20..36].copy_from_slice(&self.gid);
         raw[36] = self.gid_index;
         stream.write_all(&raw)?;
+        stream.flush()?;
         stream.read_exact(&mut raw)?;
         let word = |at: usize| u32::from_le_bytes([raw[at], raw[at + 1], raw[at + 2], raw[at + 3]]);
         Ok(Self {
