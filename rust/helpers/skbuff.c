@@ -132,3 +132,8 @@ __rrxe_helper struct page *rrxe_helper_virt_to_head_page(const void *addr)
 {
 	return virt_to_head_page(addr);
 }
+
+__rrxe_helper void rrxe_helper_consume_skb(struct sk_buff *skb)
+{
+	consume_skb(skb);
+}
