@@ -18,6 +18,7 @@ pub(crate) use rdma_bindings as bindings;
 
 pub mod attr;
 pub mod av;
+mod copy;
 pub mod cq;
 pub mod crc32;
 pub mod device;

@@ -108,19 +108,14 @@ impl Core {
                 engine.handle_timeout(now, host);
             });
         }
-        loop {
-            let received = self.receive(qp, now, direct, &mut budget, &mut upshot);
-            let sent = self.transmit(qp, now, &mut budget, &mut upshot);
-            if budget == 0 || !(received || sent) {
-                break;
-            }
-        }
+        self.receive(qp, now, direct, &mut budget, &mut upshot);
+        self.transmit(qp, now, &mut budget, &mut upshot);
         upshot.unfinished = budget == 0;
         self.arm(qp, now, &mut upshot);
         upshot
     }
 
-    /// Takes in what lies in the inbox, then `direct`; whether there was anything.
+    /// Takes in what lies in the inbox, then `direct`.
     fn receive(
         &mut self,
         qp: &Qp,
@@ -128,8 +123,7 @@ impl Core {
         direct: &mut Option<RxPacket>,
         budget: &mut u32,
         upshot: &mut Upshot,
-    ) -> bool {
-        let mut any = false;
+    ) {
         while *budget > 0 {
             let packet = match qp.inbox.pop() {
                 Some(skb) => RxPacket::decode(skb).ok(),
@@ -138,13 +132,11 @@ impl Core {
                     None => break,
                 },
             };
-            any = true;
             *budget = budget.wrapping_sub(1);
             if let Some(packet) = packet {
                 self.take_in(qp, now, &packet, upshot);
             }
         }
-        any
     }
 
     fn take_in(&mut self, qp: &Qp, now: Instant, packet: &RxPacket, upshot: &mut Upshot) {
@@ -165,9 +157,8 @@ impl Core {
         });
     }
 
-    /// Sends what the engine has and the credit allows; whether there was anything.
-    fn transmit(&mut self, qp: &Qp, now: Instant, budget: &mut u32, upshot: &mut Upshot) -> bool {
-        let mut any = false;
+    /// Sends what the engine has and the credit allows.
+    fn transmit(&mut self, qp: &Qp, now: Instant, budget: &mut u32, upshot: &mut Upshot) {
         while *budget > 0 && qp.credit.available() {
             let next = self.with_engine(qp, None, upshot, |engine, host| {
                 engine.poll_transmit(now, host)
@@ -175,7 +166,6 @@ impl Core {
             let Some(transmit) = next else {
                 break;
             };
-            any = true;
             *budget = budget.wrapping_sub(1);
             if let Err(fault) = self.send(qp, &transmit, upshot) {
                 self.with_engine(qp, None, upshot, |engine, host| {
@@ -183,7 +173,6 @@ impl Core {
                 });
             }
         }
-        any
     }
 
     /// Builds and sends one packet. For want of memory or queue space the packet is lost; only a

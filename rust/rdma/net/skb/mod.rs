@@ -51,6 +51,30 @@ unsafe fn crc32(
     offset: usize,
     len: usize,
 ) -> Option<u32> {
+    let update = |bytes: *const u8, count| {
+        // SAFETY: `for_each_run` gives valid ranges. A process may be writing them: the C function
+        // reads them through a raw pointer, and any value is as good as another here.
+        register = unsafe { crc32_le_raw(register, bytes, count) };
+    };
+    // SAFETY: The caller's promise.
+    unsafe { for_each_run(skb, offset, len, update) }?;
+    Some(register)
+}
+
+/// Calls `visit` with each run of consecutive bytes among the `len` bytes from `offset` on, in
+/// linear data and page fragments. The runs are valid for reads during the call.
+///
+/// `None` if the bytes aren't all there, or can't be read by the CPU.
+///
+/// # Safety
+///
+/// `skb` must be valid and owned by the caller, without a `frag_list`.
+unsafe fn for_each_run(
+    skb: NonNull<bindings::sk_buff>,
+    offset: usize,
+    len: usize,
+    mut visit: impl FnMut(*const u8, usize),
+) -> Option<()> {
     let skb = skb.as_ptr();
     // SAFETY: The caller promises that `skb` is valid.
     let (total, paged, linear) = unsafe { ((*skb).len, (*skb).data_len, (*skb).data) };
@@ -59,8 +83,13 @@ unsafe fn crc32(
         left: len,
     };
     let (start, count) = cursor.take(total.checked_sub(paged)? as usize);
-    // SAFETY: `len - data_len` bytes are valid from `data` on, and the part lies in them.
-    register = unsafe { crc32_le_raw(register, linear.add(start), count) };
+    if count > 0 {
+        // SAFETY: `len - data_len` bytes are valid from `data` on, and the run lies in them.
+        visit(unsafe { linear.add(start) }, count);
+    }
+    if cursor.left == 0 {
+        return Some(());
+    }
 
     // SAFETY: `skb` is valid, so it has a shared info.
     let shared = unsafe { bindings::skb_shinfo(skb) };
@@ -77,30 +106,14 @@ unsafe fn crc32(
                 .add(index)
         };
         // SAFETY: It is one of those.
-        register = unsafe { crc32_fragment(register, fragment, &mut cursor) }?;
+        let size = unsafe { bindings::skb_frag_size(fragment) };
+        let (start, count) = cursor.take(size as usize);
+        if count > 0 {
+            // SAFETY: As above.
+            let address = NonNull::new(unsafe { bindings::skb_frag_address_safe(fragment) })?;
+            // SAFETY: `size` bytes are mapped from `address` on, and the run lies in them.
+            visit(unsafe { address.as_ptr().cast::<u8>().add(start) }, count);
+        }
     }
-    (cursor.left == 0).then_some(register)
-}
-
-/// Goes on over one fragment.
-///
-/// # Safety
-///
-/// `fragment` must be one of a valid socket buffer's.
-unsafe fn crc32_fragment(
-    register: u32,
-    fragment: *const bindings::skb_frag_t,
-    cursor: &mut Cursor,
-) -> Option<u32> {
-    // SAFETY: The caller promises that it is valid.
-    let size = unsafe { bindings::skb_frag_size(fragment) };
-    let (start, count) = cursor.take(size as usize);
-    if count == 0 {
-        return Some(register);
-    }
-    // SAFETY: As above.
-    let address = NonNull::new(unsafe { bindings::skb_frag_address_safe(fragment) })?;
-    // SAFETY: `size` bytes are mapped from `address` on. A process may be writing them: the C
-    // function reads them through a raw pointer, and any value is as good as another here.
-    Some(unsafe { crc32_le_raw(register, address.as_ptr().cast::<u8>().add(start), count) })
+    (cursor.left == 0).then_some(())
 }

@@ -8,6 +8,7 @@ use kernel::prelude::*;
 
 use super::crc32;
 use crate::{
+    copy::copy_bytes,
     bindings,
     gid::Gid,
     mr::{Span, SpanFault},
@@ -255,12 +256,15 @@ impl RxSkb {
     ///
     /// `to` must be valid for writes of `len` bytes, and no reference to them may exist.
     pub(crate) unsafe fn copy_to_raw(&self, offset: usize, to: *mut u8, len: usize) -> Result {
-        let offset = i32::try_from(offset).map_err(|_| EFAULT)?;
-        let len = i32::try_from(len).map_err(|_| EFAULT)?;
-        // SAFETY: The buffer is valid by the type invariant, which bounds what is read; the caller
-        // promises room at `to`.
-        let code = unsafe { bindings::skb_copy_bits(self.0.as_ptr(), offset, to.cast(), len) };
-        kernel::error::to_result(code)
+        let mut to = to;
+        let copy = |from: *const u8, count: usize| {
+            // SAFETY: The run is valid for reads; the caller promises that the runs' target, which
+            // add up to `len`, is valid for writes.
+            unsafe { copy_bytes(to, from, count) };
+            to = to.wrapping_add(count);
+        };
+        // SAFETY: By the type invariant the buffer is valid and has no `frag_list`.
+        unsafe { super::for_each_run(self.0, offset, len, copy) }.ok_or(EFAULT)
     }
 
     /// Whether the ICRC needs no (further) check.
