@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# vm: together timeout=400
+# vm: together timeout=600
 # A hundred times: links, traffic, and everything taken away under it, each time in another way. Nothing
 # may hang, and nothing may be left behind.
 source "$(dirname "$0")/lib.sh"
@@ -12,7 +12,7 @@ readonly LOADS=(send write read pingpong)
 readonly WARM_CYCLES=14 HALF=$(((CYCLES - 14) / 2))
 # How long a way may take as a rule, and at worst, on an emulated machine that others slow down; in ms.
 : "${USUAL_MS:=2000}"
-readonly WORST_MS=10000
+readonly WORST_MS=30000
 # Which of the applications' processes lead process groups.
 GROUPS_RUNNING=()
 # What went wrong in the present cycle.
@@ -67,7 +67,7 @@ ready() { gid_index "$1" "$2" >/dev/null 2>&1 && [[ $(<"/sys/class/infiniband/$1
 links_up() {
 	ip netns exec h1 rdma link add rrxe1 type rrxe netdev eth0 &&
 		ip netns exec h2 rdma link add rrxe2 type rrxe netdev eth0 &&
-		until_within 5000 ready rrxe1 $HOST1_V4 && until_within 5000 ready rrxe2 $HOST2_V4
+		until_within "$WORST_MS" ready rrxe1 $HOST1_V4 && until_within "$WORST_MS" ready rrxe2 $HOST2_V4
 }
 
 launch() {
@@ -89,12 +89,12 @@ traffic() {
 	: >/tmp/applications
 	if [[ $1 == pingpong ]]; then
 		launch ibv_rc_pingpong -d rrxe2 -g "$(gid_index rrxe2 $HOST2_V4)" -n 1000000000
-		until_within 5000 listens
+		until_within "$WORST_MS" listens
 		launch ibv_rc_pingpong -d rrxe1 -g "$(gid_index rrxe1 $HOST1_V4)" -n 1000000000 127.0.0.1
 	else
 		launch rrxe-bench verbs rrxe1 rrxe2 "$1" stream 16384 1000000000 16 4
 	fi
-	until_within 10000 flowing || wrong "no traffic: $(</tmp/applications)"$'\n'"$(
+	until_within "$WORST_MS" flowing || wrong "no traffic: $(</tmp/applications)"$'\n'"$(
 		rdma resource show qp
 		grep -Hv '^0$' /sys/class/infiniband/rrxe*/ports/1/hw_counters/*
 		in1 ip neigh
