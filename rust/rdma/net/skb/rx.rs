@@ -8,8 +8,8 @@ use kernel::prelude::*;
 
 use super::crc32;
 use crate::{
-    copy::copy_bytes,
     bindings,
+    copy::copy_bytes,
     gid::Gid,
     mr::{Span, SpanFault},
 };
