@@ -228,7 +228,7 @@ compare() {
 
 declare -A failures times
 for ((number = 0; number < CYCLES; number++)); do
-	[[ $(((number - WARM_CYCLES) % HALF)) -ne 0 ]] || inventory >"/tmp/inventory.$number"
+	[[ $(((number - WARM_CYCLES) % HALF)) -ne 0 ]] || inventory >"$(printf /tmp/inventory.%04d "$number")"
 	way=${WAYS[number % ${#WAYS[@]}]} load=${LOADS[number % ${#LOADS[@]}]}
 	cycle "$way" "$load"
 	times[$way]+="$TOOK "
@@ -237,7 +237,7 @@ for ((number = 0; number < CYCLES; number++)); do
 		failures[$way]+="cycle $number, $load: $WRONG"
 	}
 done
-inventory >"/tmp/inventory.$number"
+inventory >"$(printf /tmp/inventory.%04d "$number")"
 for way in "${WAYS[@]}"; do
 	mapfile -t sorted < <(tr ' ' '\n' <<<"${times[$way]% }" | sort -n)
 	usual=${sorted[${#sorted[@]} / 2]}
