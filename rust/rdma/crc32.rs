@@ -29,6 +29,7 @@ pub(crate) unsafe fn crc32_le_raw(seed: u32, start: *const u8, len: usize) -> u3
 #[kunit_tests(rrxe_crc32)]
 mod tests {
     use super::*;
+    use roce::wire::icrc::Icrc;
 
     /// Bit by bit, as the polynomial says.
     fn slowly(mut register: u32, bytes: &[u8]) -> u32 {
@@ -74,5 +75,25 @@ mod tests {
             let (head, tail) = bytes.split_at(cut);
             assert_eq!(crc32_le(crc32_le(5, head), tail), crc32_le(5, bytes));
         }
+    }
+
+    /// The packet `uc-send-only` of tests/vectors/hardware.txt.
+    #[test]
+    fn makes_the_icrc_of_a_published_packet() {
+        let ip = [
+            0x45, 0x01, 0x00, 0x40, 0x04, 0x78, 0x40, 0x00, 0x40, 0x11, 0xb4, 0xd5, 0xc0, 0xa8,
+            0x00, 0x07, 0xc0, 0xa8, 0x00, 0x07,
+        ];
+        let udp = [0xc0, 0x00, 0x12, 0xb7, 0x00, 0x2c, 0xac, 0xa2];
+        let bth = [
+            0x24, 0x60, 0xff, 0xff, 0x00, 0x00, 0x00, 0xd3, 0x00, 0xcf, 0x17, 0x10,
+        ];
+        let payload = [
+            0x46, 0x30, 0x81, 0x8b, 0xe2, 0x89, 0x35, 0xd9, 0x0e, 0x9a, 0x95, 0x50, 0x54, 0x01,
+            0xbe, 0x88, 0x5e, 0x50, 0x00, 0x00,
+        ];
+        let mut icrc = Icrc::start_v4(crc32_le, &ip, &udp, &bth);
+        icrc.update(crc32_le, &payload);
+        assert_eq!(icrc.finish(), [0x78, 0xf3, 0x53, 0xf3]);
     }
 }
