@@ -112,7 +112,7 @@ vm_run() {
 	console=$RRXE_CACHE/logs/$(basename "$stage").console
 	payload_fill "$stage/root" "$script"
 	# One machine at a time: under emulation two would starve each other of CPUs, and timers expire.
-	with_lock "${RRXE_SLOT:-machine}" in_toolbox env "RRXE_QEMU_EXTRA=${RRXE_QEMU_EXTRA:-}" tools/vm/launch "$(inside "$stage")" "$(inside "$BOOT")" \
+	with_lock machine in_toolbox env "RRXE_QEMU_EXTRA=${RRXE_QEMU_EXTRA:-}" tools/vm/launch "$(inside "$stage")" "$(inside "$BOOT")" \
 		"$(inside "$GUEST")" "$RELEASE" "${MODULE:+$(inside "$MODULE")}" "$(inside "$console")" "$console" \
 		"${VCPUS:-2}" "${MEM:-3G}" "${TIMEOUT:-300}" "${ACCEL[@]}" || rc=$?
 	rm -rf "$stage"

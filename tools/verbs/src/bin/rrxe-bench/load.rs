@@ -110,6 +110,7 @@ impl Server {
 pub struct Watch {
     start: Instant,
     idle: f64,
+    switches: u64,
 }
 
 impl Watch {
@@ -117,6 +118,7 @@ impl Watch {
     pub fn start() -> Fallible<Self> {
         Ok(Self {
             idle: idle_seconds()?,
+            switches: context_switches()?,
             start: Instant::now(),
         })
     }
@@ -124,12 +126,14 @@ impl Watch {
     /// Prints the case and what one message took, as a line of JSON.
     pub fn report(&self, op: &str, pattern: Pattern, size: usize, count: u64) -> Fallible<()> {
         let elapsed = self.start.elapsed().as_nanos() as f64;
+        let switches = context_switches()? - self.switches;
         let idle = (idle_seconds()? - self.idle) * 1e9 / elapsed;
         println!(
             "{{\"op\": \"{op}\", \"pattern\": \"{}\", \"size\": {size}, \"count\": {count}, \
-             \"ns_per_message\": {:.1}, \"idle\": {idle:.3}}}",
+             \"ns_per_message\": {:.1}, \"idle\": {idle:.3}, \"switches_per_message\": {:.2}}}",
             pattern.name(),
             elapsed / count as f64,
+            switches as f64 / count as f64,
         );
         Ok(())
     }
@@ -143,4 +147,11 @@ fn idle_seconds() -> Fallible<f64> {
         .nth(1)
         .ok_or("/proc/uptime has no idle time")?;
     Ok(idle.parse()?)
+}
+
+/// How often the CPUs have gone from one thread to another since boot.
+fn context_switches() -> Fallible<u64> {
+    let stat = fs::read_to_string("/proc/stat")?;
+    let switches = stat.lines().find_map(|line| line.strip_prefix("ctxt "));
+    Ok(switches.ok_or("/proc/stat has no context switches")?.trim().parse()?)
 }
