@@ -153,5 +153,8 @@ fn idle_seconds() -> Fallible<f64> {
 fn context_switches() -> Fallible<u64> {
     let stat = fs::read_to_string("/proc/stat")?;
     let switches = stat.lines().find_map(|line| line.strip_prefix("ctxt "));
-    Ok(switches.ok_or("/proc/stat has no context switches")?.trim().parse()?)
+    Ok(switches
+        .ok_or("/proc/stat has no context switches")?
+        .trim()
+        .parse()?)
 }
