@@ -12,7 +12,18 @@
 
 use core::mem::take;
 
-use kernel::{prelude::*, sync::Arc};
+use kernel::{
+    impl_has_hr_timer,
+    prelude::*,
+    sync::{Arc, ArcBorrow},
+    time::{
+        hrtimer::{
+            ArcHrTimerHandle, HrTimer, HrTimerCallback, HrTimerCallbackContext, HrTimerPointer,
+            HrTimerRestart, RelativeSoftMode,
+        },
+        Delta, Instant, Monotonic,
+    },
+};
 use rdma::{
     cq::{CqCreated, CqInit, Cqe, NotifyWhen},
     mmap::Mappings,
@@ -36,6 +47,10 @@ pub(crate) enum Pushed {
     Overflow,
 }
 
+/// How far apart consumers that only listen are woken, in nanoseconds: as network cards pace their
+/// interrupts.
+const PACE: i64 = 100_000;
+
 /// A completion queue.
 #[pin_data]
 pub(crate) struct Cq {
@@ -43,6 +58,23 @@ pub(crate) struct Cq {
     upcall: CqUpcall,
     #[pin]
     state: BhSpinLock<State>,
+    #[pin]
+    timer: HrTimer<Self>,
+}
+
+impl_has_hr_timer! {
+    impl HasHrTimer<Self> for Cq {
+        mode: RelativeSoftMode<Monotonic>, field: self.timer
+    }
+}
+
+impl HrTimerCallback for Cq {
+    type Pointer<'a> = Arc<Cq>;
+
+    fn run(this: ArcBorrow<'_, Cq>, _: HrTimerCallbackContext<'_, Cq>) -> HrTimerRestart {
+        this.notify();
+        HrTimerRestart::NoRestart
+    }
 }
 
 /// What the pushing side knows of the queue.
@@ -59,6 +91,23 @@ struct State {
     completion_due: bool,
     /// … and the event of the overflow.
     overflow_due: bool,
+    /// The completion behind the notification was solicited, or in error.
+    urgent: bool,
+    /// When the consumer was last notified.
+    notified: Option<Instant<Monotonic>>,
+    /// The timer that delivers what is paced.
+    pacer: Option<ArcHrTimerHandle<Cq>>,
+}
+
+impl State {
+    /// Nanoseconds until a paced notification may be delivered; `None` for at once.
+    fn time_to_wait(&self) -> Option<i64> {
+        if self.urgent || self.overflow_due {
+            return None;
+        }
+        let since = self.notified?.elapsed().as_nanos();
+        PACE.checked_sub(since).filter(|wait| *wait > 0)
+    }
 }
 
 impl Cq {
@@ -84,7 +133,11 @@ impl Cq {
                     overflowed: false,
                     completion_due: false,
                     overflow_due: false,
+                    urgent: false,
+                    notified: None,
+                    pacer: None,
                 }, "rrxe_cq"),
+                timer <- HrTimer::new(),
             }),
             GFP_KERNEL_ACCOUNT,
         )?;
@@ -98,6 +151,9 @@ impl Cq {
     /// Takes the CQ out of service; QPs no longer use it. Process context.
     pub(crate) fn destroy(&self) {
         self.ring.withdraw();
+        let pacer = self.state.lock().pacer.take();
+        // Outside the lock: this waits for the timer.
+        drop(pacer);
     }
 
     /// Appends the completion of a send by QP `qpn`. Any context.
@@ -137,6 +193,7 @@ impl Cq {
         }
         state.armed = None;
         state.completion_due = true;
+        state.urgent = urgent;
         Pushed::Notify
     }
 
@@ -144,6 +201,9 @@ impl Cq {
     pub(crate) fn notify(&self) {
         let (completion, overflow) = {
             let mut state = self.state.lock();
+            if state.completion_due {
+                state.notified = Some(Instant::now());
+            }
             (
                 take(&mut state.completion_due),
                 take(&mut state.overflow_due),
@@ -154,6 +214,31 @@ impl Cq {
         }
         if overflow {
             self.upcall.overflowed();
+        }
+    }
+
+    /// As [`Self::notify`], for a consumer that only listens: unless the completion is urgent, not
+    /// sooner than [`PACE`] after the last time. It takes what came meanwhile along, instead of being
+    /// woken for every message of a stream.
+    pub(crate) fn notify_paced(this: &Arc<Self>) {
+        let (wait, pacer) = {
+            let mut state = this.state.lock();
+            if !(state.completion_due || state.overflow_due) {
+                return;
+            }
+            (state.time_to_wait(), state.pacer.take())
+        };
+        // Before the timer is started again, for this cancels it.
+        drop(pacer);
+        let Some(wait) = wait else {
+            return this.notify();
+        };
+        let pacer = this.clone().start(Delta::from_nanos(wait));
+        let other = this.state.lock().pacer.replace(pacer);
+        if other.is_some() {
+            // Somebody else did the same at the same time, and this cancels the timer of both.
+            drop(other);
+            this.notify();
         }
     }
 

@@ -22,6 +22,8 @@ static NEXT: Atomic<u64> = Atomic::new(1);
 pub(crate) struct Pd {
     id: PdId,
     device: Arc<Device>,
+    /// Its process posted sends since it was last told of a receive.
+    sends: Atomic<bool>,
 }
 
 impl Pd {
@@ -35,6 +37,7 @@ impl Pd {
         let pd = Self {
             id,
             device: device.clone(),
+            sends: Atomic::new(false),
         };
         Ok(Arc::new(pd, GFP_KERNEL_ACCOUNT)?)
     }
@@ -42,6 +45,20 @@ impl Pd {
     /// Its identity.
     pub(crate) fn id(&self) -> PdId {
         self.id
+    }
+
+    /// The process posts sends. Any context.
+    pub(crate) fn note_send(&self) {
+        // Mostly it is known, and then the line stays shared among CPUs.
+        if !self.sends.load(ordering::Relaxed) {
+            self.sends.store(true, ordering::Relaxed);
+        }
+    }
+
+    /// Whether the process posted sends since this was last asked: it answers what it receives.
+    /// Any context.
+    pub(crate) fn answers(&self) -> bool {
+        self.sends.xchg(false, ordering::Relaxed)
     }
 
     /// Its device.

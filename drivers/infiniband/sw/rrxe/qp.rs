@@ -42,6 +42,7 @@ use crate::{
     limits,
     netns::NetContext,
     path::Path,
+    pd::Pd,
     provider::Rrxe,
     recv_queue::RecvQueue,
     rx::RxPacket,
@@ -64,6 +65,7 @@ pub(crate) struct Qp {
     pub(crate) qpn: Qpn,
     pub(crate) device: Arc<Device>,
     pub(crate) net: Arc<NetContext>,
+    pd: Arc<Pd>,
     pub(crate) send_cq: Arc<Cq>,
     pub(crate) recv_cq: Arc<Cq>,
     pub(crate) credit: Arc<Credit<Waker>>,
@@ -167,7 +169,7 @@ impl Qp {
                 engine: new_engine(init.kind, qpn, sq.window(), device.active_mtu())?,
                 sq,
                 rq,
-                pd: init.pd,
+                pd: init.pd.clone(),
                 path: None,
                 av: None,
                 timer: None,
@@ -179,6 +181,7 @@ impl Qp {
                 qpn,
                 device: device.clone(),
                 net,
+                pd: init.pd.clone(),
                 send_cq: init.send_cq,
                 recv_cq: init.recv_cq,
                 credit: Credit::new(limits::PACKETS_IN_FLIGHT, waker)?,
@@ -288,6 +291,7 @@ impl Qp {
 
     /// The process posted send work requests, or wants what is there to be looked at.
     pub(crate) fn doorbell(this: &Arc<Self>) {
+        this.pd.note_send();
         Self::advance(this, None);
     }
 
@@ -349,12 +353,20 @@ impl Qp {
         if upshot.notify_send {
             self.send_cq.notify();
         }
-        if upshot.notify_recv && !(upshot.notify_send && Arc::ptr_eq(&self.send_cq, &self.recv_cq))
-        {
-            self.recv_cq.notify();
+        if upshot.notify_recv {
+            self.notify_recv();
         }
         for event in upshot.events.iter() {
             self.upcall.event(event);
+        }
+    }
+
+    /// Wakes whoever waits for receives: at once if the process answers what it receives.
+    fn notify_recv(&self) {
+        if self.pd.answers() {
+            self.recv_cq.notify();
+        } else {
+            Cq::notify_paced(&self.recv_cq);
         }
     }
 
