@@ -16,7 +16,7 @@ use rdma::{
     table::Table,
     workqueue::OwnedQueue,
 };
-use roce::mtu::Mtu;
+use roce::{mtu::Mtu, wire::MAX_MESSAGE};
 
 use crate::{
     ah::Ah,
@@ -152,7 +152,7 @@ impl Device {
             active_mtu: self.active_mtu(),
             gid_table_len: limits::GID_TABLE_LEN,
             pkey_table_len: limits::PKEY_TABLE_LEN,
-            max_message: limits::MAX_MESSAGE,
+            max_message: MAX_MESSAGE,
         })
     }
 }

@@ -32,8 +32,6 @@ pub(crate) const MAX_AH: u32 = (1 << 15) - 1;
 pub(crate) const GID_TABLE_LEN: u16 = 1024;
 /// Entries of the P_Key table: the default partition.
 pub(crate) const PKEY_TABLE_LEN: u16 = 1;
-/// Bytes of a message (IBTA 1.x §9.7.8).
-pub(crate) const MAX_MESSAGE: u32 = 1 << 31;
 
 /// Send WQEs of a QP that the engine has in hand at a time.
 pub(crate) const SEND_WINDOW: u32 = 128;

@@ -10,6 +10,7 @@ use rdma::uabi::{opcode, recv_wqe, send_flag, send_wqe, sge};
 use roce::{
     ids::{Imm, Lkey, Rkey},
     wc::WcStatus,
+    wire::MAX_MESSAGE,
     wr::{AtomicOp, FlushKind, LocalOp, RemoteAddr, SendOp, SendTail},
 };
 
@@ -19,9 +20,6 @@ pub(crate) const SEND_HEADER: usize = send_wqe::PAYLOAD;
 pub(crate) const RECV_HEADER: usize = recv_wqe::PAYLOAD;
 /// Bytes of one SGE: `struct rxe_sge`.
 pub(crate) const SGE_SIZE: usize = sge::SIZE;
-
-/// Longest message (IBTA 1.x §9.7.6).
-pub(crate) const MAX_MESSAGE: u32 = 1 << 31;
 
 /// A scatter/gather element.
 #[derive(Clone, Copy, Default)]
