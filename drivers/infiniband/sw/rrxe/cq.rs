@@ -180,7 +180,8 @@ impl Cq {
         if after == state.consumer {
             state.overflowed = true;
             state.overflow_due = true;
-            state.completion_due = state.armed.take().is_some();
+            // A paced one may still be due.
+            state.completion_due |= state.armed.take().is_some();
             return Pushed::Overflow;
         }
         self.ring.write(state.next, cqe.as_bytes());
