@@ -111,8 +111,8 @@ vm_run() {
 	stage=$(mktemp -d -p "$RRXE_CACHE/tmp" "vm-$(basename "$script" .sh)-XXXXXX")
 	console=$RRXE_CACHE/logs/$(basename "$stage").console
 	payload_fill "$stage/root" "$script"
-	# One machine at a time: under emulation two would starve each other of CPUs, and timers expire.
-	with_lock machine in_toolbox env "RRXE_QEMU_EXTRA=${RRXE_QEMU_EXTRA:-}" tools/vm/launch "$(inside "$stage")" "$(inside "$BOOT")" \
+	# One machine at a time, or one for each RRXE_SLOT: under emulation more starve each other of CPUs, and timers expire.
+	with_lock "machine${RRXE_SLOT:+-$RRXE_SLOT}" in_toolbox env "RRXE_QEMU_EXTRA=${RRXE_QEMU_EXTRA:-}" tools/vm/launch "$(inside "$stage")" "$(inside "$BOOT")" \
 		"$(inside "$GUEST")" "$RELEASE" "${MODULE:+$(inside "$MODULE")}" "$(inside "$console")" "$console" \
 		"${VCPUS:-2}" "${MEM:-3G}" "${TIMEOUT:-300}" "${ACCEL[@]}" || rc=$?
 	rm -rf "$stage"
