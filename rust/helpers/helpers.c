@@ -7,6 +7,7 @@
 
 #define __rrxe_helper
 
+#include "barrier.c"
 #include "memory.c"
 #include "netdevice.c"
 #include "skbuff.c"

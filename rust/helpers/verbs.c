@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 #include <linux/cpumask.h>
+#include <linux/module.h>
 #include <rdma/ib_verbs.h>
 #include <rdma/uverbs_ioctl.h>
 
@@ -26,4 +27,10 @@ __rrxe_helper struct ib_ucontext *rrxe_helper_rdma_udata_to_ucontext(struct ib_u
 __rrxe_helper unsigned int rrxe_helper_num_possible_cpus(void)
 {
 	return num_possible_cpus();
+}
+
+/* Where Rust's module! puts it differs between kernels. */
+__rrxe_helper struct module *rrxe_helper_this_module(void)
+{
+	return THIS_MODULE;
 }

@@ -135,8 +135,11 @@ impl DeviceAttributes {
     }
 }
 
-fn clamp(value: u32) -> i32 {
-    i32::try_from(value).unwrap_or(i32::MAX)
+/// `value` in the type of ib_core's field: `int` up to Linux 7.2, `u32` since.
+fn clamp<T: TryFrom<u32> + Default>(value: u32) -> T {
+    // Fits either.
+    let value = value.min(i32::MAX as u32);
+    T::try_from(value).unwrap_or_default()
 }
 
 /// What a subnet manager changes about a device.

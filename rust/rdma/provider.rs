@@ -54,9 +54,6 @@ pub trait Provider: Sized + Send + Sync + 'static {
     /// The names of a port's counters, in the order of [`Self::counter`].
     const COUNTERS: &'static [CounterName];
 
-    /// The driver's module.
-    fn module() -> &'static ThisModule;
-
     /// What the device can do.
     fn query_device(device: &Arc<Self::Device>) -> DeviceAttributes;
 

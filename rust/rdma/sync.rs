@@ -14,6 +14,15 @@ use kernel::{
 
 use crate::bindings;
 
+/// A full memory barrier between CPUs: accesses before it are seen before those after it. Any context.
+///
+/// The kernel crate has one as well, whose signature changed with Linux 7.3.
+#[inline]
+pub fn smp_mb() {
+    // SAFETY: A barrier has no preconditions.
+    unsafe { bindings::smp_mb() }
+}
+
 /// A spinlock that is held with bottom halves disabled.
 ///
 /// Any context except hard interrupts. Made with [`new_bh_spinlock!`](crate::new_bh_spinlock).

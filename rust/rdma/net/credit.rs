@@ -12,14 +12,16 @@ use kernel::{
     prelude::*,
     sync::{
         atomic::{ordering, Atomic},
-        barrier::smp_mb,
         Arc,
     },
     time::{delay::fsleep, Delta},
     types::ForeignOwnable,
 };
 
-use crate::{bindings, sync::wait_for_readers};
+use crate::{
+    bindings,
+    sync::{smp_mb, wait_for_readers},
+};
 
 /// Wakes a sender that waits for credit.
 pub trait Wake: Send + Sync + 'static {

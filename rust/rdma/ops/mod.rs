@@ -28,7 +28,8 @@ const ABI_VERSION: u32 = 2;
 /// The table for devices of `P`.
 pub(crate) fn table<P: Provider>() -> ib_device_ops {
     let mut table = ib_device_ops::zeroed();
-    table.owner = P::module().as_ptr().cast();
+    // SAFETY: No preconditions.
+    table.owner = unsafe { bindings::this_module() };
     table.driver_id = bindings::rdma_driver_id_RDMA_DRIVER_RXE;
     table.uverbs_abi_ver = ABI_VERSION;
     table.set_uverbs_robust_udata(1);

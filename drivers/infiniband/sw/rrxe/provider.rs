@@ -22,7 +22,7 @@ use crate::{
     mr::Mr,
     pd::Pd,
     qp::Qp,
-    stats, THIS_MODULE,
+    stats,
 };
 
 /// The rrxe provider.
@@ -39,10 +39,6 @@ impl Provider for Rrxe {
 
     const FIRMWARE: &'static CStr = device::VERSION_TEXT;
     const COUNTERS: &'static [CounterName] = &stats::NAMES;
-
-    fn module() -> &'static ThisModule {
-        &THIS_MODULE
-    }
 
     fn query_device(device: &Arc<Device>) -> DeviceAttributes {
         device.attributes()

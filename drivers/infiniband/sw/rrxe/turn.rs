@@ -13,14 +13,11 @@
 
 use kernel::{
     prelude::*,
-    sync::{
-        atomic::{ordering, Atomic},
-        barrier::smp_mb,
-    },
+    sync::atomic::{ordering, Atomic},
 };
 use rdma::{
     new_bh_spinlock,
-    sync::{BhSpinLock, BhSpinLockGuard},
+    sync::{smp_mb, BhSpinLock, BhSpinLockGuard},
 };
 
 /// An engine and the right to run it.

@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: GPL-2.0
+#include <asm/barrier.h>
+
+__rrxe_helper void rrxe_helper_smp_mb(void)
+{
+	smp_mb();
+}
