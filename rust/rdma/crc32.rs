@@ -92,8 +92,11 @@ mod tests {
             0x46, 0x30, 0x81, 0x8b, 0xe2, 0x89, 0x35, 0xd9, 0x0e, 0x9a, 0x95, 0x50, 0x54, 0x01,
             0xbe, 0x88, 0x5e, 0x50, 0x00, 0x00,
         ];
-        let mut icrc = Icrc::start_v4(crc32_le, &ip, &udp, &bth);
-        icrc.update(crc32_le, &payload);
-        assert_eq!(icrc.finish(), [0x78, 0xf3, 0x53, 0xf3]);
+        let at_once = Icrc::start_v4(crc32_le, &ip, &udp, &bth, &payload);
+        let mut in_two = Icrc::start_v4(crc32_le, &ip, &udp, &bth, &[]);
+        in_two.update(crc32_le, &payload);
+        for icrc in [at_once, in_two] {
+            assert_eq!(icrc.finish(), [0x78, 0xf3, 0x53, 0xf3]);
+        }
     }
 }

@@ -85,11 +85,19 @@ fn icrc(datagram: &[u8], piece: usize, more: &[u8]) -> [u8; ICRC_LEN] {
         .try_into()
         .expect("8 bytes");
     let (bth, rest) = transport.split_first_chunk::<BTH_LEN>().expect("a BTH");
+    let mut runs = rest[..rest.len() - ICRC_LEN].chunks(piece);
+    let next = runs.next().unwrap_or_default();
     let mut icrc = match ip_len {
-        IPV4_LEN => Icrc::start_v4(crc32, datagram[..ip_len].try_into().expect("20"), udp, bth),
-        _ => Icrc::start_v6(crc32, datagram[..ip_len].try_into().expect("40"), udp, bth),
+        IPV4_LEN => {
+            let ip = datagram[..ip_len].try_into().expect("20");
+            Icrc::start_v4(crc32, ip, udp, bth, next)
+        }
+        _ => {
+            let ip = datagram[..ip_len].try_into().expect("40");
+            Icrc::start_v6(crc32, ip, udp, bth, next)
+        }
     };
-    for run in rest[..rest.len() - ICRC_LEN].chunks(piece) {
+    for run in runs {
         icrc.update(crc32, run);
     }
     icrc.update(crc32, more);

@@ -31,6 +31,17 @@ impl<const N: usize> Bytes<N> {
             self.len = self.len.saturating_add(L);
         }
     }
+
+    /// Appends `piece` if it fits, and says whether it did.
+    pub(super) fn join(&mut self, piece: &[u8]) -> bool {
+        let end = self.len.saturating_add(piece.len());
+        let Some(room) = self.bytes.get_mut(self.len..end) else {
+            return false;
+        };
+        room.copy_from_slice(piece);
+        self.len = end;
+        true
+    }
 }
 
 impl<const N: usize> Deref for Bytes<N> {

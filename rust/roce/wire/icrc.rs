@@ -20,6 +20,10 @@ pub const UDP_LEN: usize = 8;
 /// The CRC register behind the eight bytes of ones that stand in for the local route header.
 const SEED: u32 = 0xdebb_20e3;
 
+/// What follows the BTH is summed in one go with the headers if it is no longer: a READ request, 64
+/// bytes of payload.
+const NEAR: usize = 80;
+
 /// A CRC under way: feed it everything between BTH and ICRC in order, in pieces of any size.
 ///
 /// The CRC function is the host's. It takes the register and more bytes and returns the register,
@@ -30,41 +34,56 @@ pub struct Icrc {
 }
 
 impl Icrc {
-    /// Starts with the headers of an IPv4 datagram.
+    /// Starts with the headers of an IPv4 datagram and `next`, all or some of what follows the BTH.
     pub fn start_v4(
-        crc32: impl FnOnce(u32, &[u8]) -> u32,
+        crc32: impl Fn(u32, &[u8]) -> u32,
         ip: &[u8; IPV4_LEN],
         udp: &[u8; UDP_LEN],
         bth: &[u8; BTH_LEN],
+        next: &[u8],
     ) -> Self {
         let [version, _tos, l0, l1, id0, id1, f0, f1, _ttl, protocol, _sum0, _sum1, rest @ ..] =
             *ip;
-        let mut masked: Bytes<{ IPV4_LEN + UDP_LEN + BTH_LEN }> = Bytes::new();
+        let mut masked: Bytes<{ IPV4_LEN + UDP_LEN + BTH_LEN + NEAR }> = Bytes::new();
         masked.put([version, 0xff, l0, l1, id0, id1, f0, f1]);
         masked.put([0xff, protocol, 0xff, 0xff]);
         masked.put::<8>(rest);
         put_udp_bth(&mut masked, udp, bth);
-        Self {
-            register: crc32(SEED, &masked),
-        }
+        Self::start(crc32, masked, next)
     }
 
-    /// Starts with the headers of an IPv6 datagram.
+    /// As [`Self::start_v4`] with the headers of an IPv6 datagram.
     pub fn start_v6(
-        crc32: impl FnOnce(u32, &[u8]) -> u32,
+        crc32: impl Fn(u32, &[u8]) -> u32,
         ip: &[u8; IPV6_LEN],
         udp: &[u8; UDP_LEN],
         bth: &[u8; BTH_LEN],
+        next: &[u8],
     ) -> Self {
-        let [version, _, _, _, l0, l1, next, _hop_limit, addresses @ ..] = *ip;
-        let mut masked: Bytes<{ IPV6_LEN + UDP_LEN + BTH_LEN }> = Bytes::new();
+        let [version, _, _, _, l0, l1, protocol, _hop_limit, addresses @ ..] = *ip;
+        let mut masked: Bytes<{ IPV6_LEN + UDP_LEN + BTH_LEN + NEAR }> = Bytes::new();
         // Traffic class and flow label fill all of the first word but the version.
         masked.put([version | 0x0f, 0xff, 0xff, 0xff]);
-        masked.put([l0, l1, next, 0xff]);
+        masked.put([l0, l1, protocol, 0xff]);
         masked.put::<32>(addresses);
         put_udp_bth(&mut masked, udp, bth);
+        Self::start(crc32, masked, next)
+    }
+
+    /// Starting a CRC costs the host more than going on does: a short piece is joined to the headers.
+    fn start<const N: usize>(
+        crc32: impl Fn(u32, &[u8]) -> u32,
+        mut masked: Bytes<N>,
+        next: &[u8],
+    ) -> Self {
+        let joined = masked.join(next);
+        let register = crc32(SEED, &masked);
         Self {
-            register: crc32(SEED, &masked),
+            register: if joined {
+                register
+            } else {
+                crc32(register, next)
+            },
         }
     }
 
@@ -79,8 +98,10 @@ impl Icrc {
     }
 
     /// Takes in the next bytes: headers behind the BTH, payload or pad.
-    pub fn update(&mut self, crc32: impl FnOnce(u32, &[u8]) -> u32, bytes: &[u8]) {
-        self.register = crc32(self.register, bytes);
+    pub fn update(&mut self, crc32: impl Fn(u32, &[u8]) -> u32, bytes: &[u8]) {
+        if !bytes.is_empty() {
+            self.register = crc32(self.register, bytes);
+        }
     }
 
     /// The ICRC as it stands in the datagram.

@@ -62,9 +62,7 @@ fn crc32(mut crc: u32, bytes: &[u8]) -> u32 {
 
 fn icrc(datagram: &[u8]) -> Option<[u8; ICRC_LEN]> {
     let (bth, rest) = datagram.split_first_chunk::<BTH_LEN>()?;
-    let mut icrc = Icrc::start_v4(crc32, &IP, &UDP, bth);
-    icrc.update(crc32, rest);
-    Some(icrc.finish())
+    Some(Icrc::start_v4(crc32, &IP, &UDP, bth, rest).finish())
 }
 
 /// The datagram of a packet, from the BTH to the ICRC.

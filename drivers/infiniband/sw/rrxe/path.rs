@@ -13,17 +13,18 @@ use rdma::{
 };
 use roce::{ids::Qpn, wire::UDP_PORT};
 
-use crate::link::Link;
+use crate::{link::Link, tx::IpHeader};
 
 /// What the headers of all packets of a path have in common.
 pub(crate) struct Address {
     pub(crate) source: Gid,
     pub(crate) destination: Gid,
     pub(crate) traffic_class: u8,
-    pub(crate) hop_limit: u8,
     /// 20 bits.
     pub(crate) flow_label: u32,
     pub(crate) source_port: u16,
+    /// Without the length.
+    pub(crate) header: IpHeader,
 }
 
 /// A way to a peer.
@@ -50,9 +51,9 @@ impl Path {
                 source: av.sgid,
                 destination: av.dgid,
                 traffic_class: av.traffic_class,
-                hop_limit: av.hop_limit,
                 flow_label: av.flow_label,
                 source_port: source_port(av.flow_label, local, remote),
+                header: IpHeader::new(av),
             },
             route: None,
         }

@@ -106,14 +106,22 @@ impl RxPacket {
 fn icrc_is_right(skb: &mut RxSkb) -> Option<()> {
     let covered = skb.len().checked_sub(ICRC_LEN)?;
     let bth: [u8; BTH_LEN] = *skb.header(BTH_LEN)?.first_chunk()?;
+    let linear = skb.linear();
+    let next = linear.get(BTH_LEN..covered.min(linear.len()))?;
     let start = match skb.ip_header() {
-        IpHeader::V4(ip) => Icrc::start_v4(crc32_le, ip, skb.udp_header(), &bth),
-        IpHeader::V6(ip) => Icrc::start_v6(crc32_le, ip, skb.udp_header(), &bth),
+        IpHeader::V4(ip) => Icrc::start_v4(crc32_le, ip, skb.udp_header(), &bth, next),
+        IpHeader::V6(ip) => Icrc::start_v6(crc32_le, ip, skb.udp_header(), &bth, next),
     };
-    let rest = covered.checked_sub(BTH_LEN)?;
-    let register = skb.crc32(start.register(), BTH_LEN, rest)?;
-    let mut icrc = [0; ICRC_LEN];
-    skb.copy_to_slice(covered, &mut icrc).ok()?;
+    let done = BTH_LEN.saturating_add(next.len());
+    let register = skb.crc32(start.register(), done, covered.checked_sub(done)?)?;
+    let icrc = match linear.get(covered..).and_then(|tail| tail.first_chunk()) {
+        Some(icrc) => *icrc,
+        None => {
+            let mut icrc = [0; ICRC_LEN];
+            skb.copy_to_slice(covered, &mut icrc).ok()?;
+            icrc
+        }
+    };
     (Icrc::resume(register).finish() == icrc).then_some(())
 }
 

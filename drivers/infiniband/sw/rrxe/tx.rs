@@ -4,6 +4,7 @@
 
 use kernel::{prelude::*, sync::Arc};
 use rdma::{
+    av::Av,
     crc32::crc32_le,
     mr::Span,
     net::{
@@ -141,7 +142,7 @@ impl<'a> Frame<'a> {
         let length = self.skb.len().saturating_add(tail).saturating_add(UDP_LEN);
         let length = u16::try_from(length).map_err(|_| EINVAL)?;
         let udp = self.address.udp_header(length);
-        let ip = self.address.ip_header(length);
+        let ip = self.address.header.with_length(length);
 
         let mut trailer = [0; TRAILER_MAX];
         let icrc = icrc(self, &ip, &udp).ok_or(EFAULT)?;
@@ -157,11 +158,13 @@ impl<'a> Frame<'a> {
 
     /// The ICRC of the packet without its trailer.
     fn icrc(&self, ip: &IpHeader, udp: &[u8; UDP_LEN]) -> Option<Icrc> {
+        let linear = self.skb.linear();
+        let next = linear.get(BTH_LEN..)?;
         let start = match ip {
-            IpHeader::V4(ip) => icrc::Icrc::start_v4(crc32_le, ip, udp, &self.bth),
-            IpHeader::V6(ip) => icrc::Icrc::start_v6(crc32_le, ip, udp, &self.bth),
+            IpHeader::V4(ip) => icrc::Icrc::start_v4(crc32_le, ip, udp, &self.bth, next),
+            IpHeader::V6(ip) => icrc::Icrc::start_v6(crc32_le, ip, udp, &self.bth, next),
         };
-        let register = self.skb.crc32(start.register(), BTH_LEN)?;
+        let register = self.skb.crc32(start.register(), linear.len())?;
         let mut icrc = icrc::Icrc::resume(register);
         icrc.update(crc32_le, [0; 3].get(..self.pad)?);
         Some(icrc.finish())
@@ -172,9 +175,78 @@ impl<'a> Frame<'a> {
 type Icrc = [u8; ICRC_LEN];
 
 /// An IP header to send.
-enum IpHeader {
+#[derive(Clone, Copy)]
+pub(crate) enum IpHeader {
     V4([u8; IPV4_LEN]),
     V6([u8; IPV6_LEN]),
+}
+
+impl IpHeader {
+    /// The header that `av` asks for, but for the length.
+    pub(crate) fn new(av: &Av) -> Self {
+        match (av.sgid.ipv4(), av.dgid.ipv4()) {
+            (Some(source), Some(destination)) => Self::v4(av, source, destination),
+            _ => Self::v6(av),
+        }
+    }
+
+    /// The IP layer adds the checksum. Since the packet is never fragmented, its identification is
+    /// zero (RFC 6864 §4.1).
+    fn v4(av: &Av, source: [u8; 4], destination: [u8; 4]) -> Self {
+        let [f0, f1] = DONT_FRAGMENT.to_be_bytes();
+        let [s0, s1, s2, s3] = source;
+        let [d0, d1, d2, d3] = destination;
+        Self::V4([
+            0x45,
+            av.traffic_class,
+            0,
+            0,
+            0,
+            0,
+            f0,
+            f1,
+            av.hop_limit,
+            PROTOCOL_UDP,
+            0,
+            0,
+            s0,
+            s1,
+            s2,
+            s3,
+            d0,
+            d1,
+            d2,
+            d3,
+        ])
+    }
+
+    fn v6(av: &Av) -> Self {
+        let word = 6 << 28 | u32::from(av.traffic_class) << 20 | av.flow_label & 0xf_ffff;
+        let mut header = [0; IPV6_LEN];
+        let (fields, addresses) = header.split_at_mut(8);
+        let [w0, w1, w2, w3] = word.to_be_bytes();
+        fields.copy_from_slice(&[w0, w1, w2, w3, 0, 0, PROTOCOL_UDP, av.hop_limit]);
+        let (source, destination) = addresses.split_at_mut(16);
+        source.copy_from_slice(&av.sgid.0);
+        destination.copy_from_slice(&av.dgid.0);
+        Self::V6(header)
+    }
+
+    /// The same for a datagram of `length` bytes behind the header.
+    fn with_length(self, length: u16) -> Self {
+        match self {
+            Self::V4(mut header) => {
+                let [_, _, l0, l1, ..] = &mut header;
+                [*l0, *l1] = length.saturating_add(IPV4_LEN as u16).to_be_bytes();
+                Self::V4(header)
+            }
+            Self::V6(mut header) => {
+                let [_, _, _, _, l0, l1, ..] = &mut header;
+                [*l0, *l1] = length.to_be_bytes();
+                Self::V6(header)
+            }
+        }
+    }
 }
 
 impl Address {
@@ -184,51 +256,5 @@ impl Address {
         let [d0, d1] = UDP_PORT.to_be_bytes();
         let [l0, l1] = length.to_be_bytes();
         [s0, s1, d0, d1, l0, l1, 0, 0]
-    }
-
-    /// The header of a packet with `length` bytes of payload. The IP layer adds IPv4's checksum.
-    /// Since the packet is never fragmented, its identification is zero (RFC 6864 §4.1).
-    fn ip_header(&self, length: u16) -> IpHeader {
-        match (self.source.ipv4(), self.destination.ipv4()) {
-            (Some([s0, s1, s2, s3]), Some([d0, d1, d2, d3])) => {
-                let [l0, l1] = length.saturating_add(IPV4_LEN as u16).to_be_bytes();
-                let [f0, f1] = DONT_FRAGMENT.to_be_bytes();
-                IpHeader::V4([
-                    0x45,
-                    self.traffic_class,
-                    l0,
-                    l1,
-                    0,
-                    0,
-                    f0,
-                    f1,
-                    self.hop_limit,
-                    PROTOCOL_UDP,
-                    0,
-                    0,
-                    s0,
-                    s1,
-                    s2,
-                    s3,
-                    d0,
-                    d1,
-                    d2,
-                    d3,
-                ])
-            }
-            _ => {
-                let word =
-                    6 << 28 | u32::from(self.traffic_class) << 20 | self.flow_label & 0xf_ffff;
-                let mut header = [0; IPV6_LEN];
-                let (fields, addresses) = header.split_at_mut(8);
-                let [w0, w1, w2, w3] = word.to_be_bytes();
-                let [l0, l1] = length.to_be_bytes();
-                fields.copy_from_slice(&[w0, w1, w2, w3, l0, l1, PROTOCOL_UDP, self.hop_limit]);
-                let (source, destination) = addresses.split_at_mut(16);
-                source.copy_from_slice(&self.source.0);
-                destination.copy_from_slice(&self.destination.0);
-                IpHeader::V6(header)
-            }
-        }
     }
 }

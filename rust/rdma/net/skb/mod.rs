@@ -8,7 +8,10 @@ mod queue;
 mod rx;
 mod tx;
 
-use core::ptr::{self, NonNull};
+use core::{
+    ptr::{self, NonNull},
+    slice,
+};
 
 use crate::{bindings, crc32::crc32_le_raw};
 
@@ -37,6 +40,21 @@ impl Cursor {
     }
 }
 
+/// The linear part of a buffer.
+///
+/// # Safety
+///
+/// `skb` must be valid, and nobody may write or move its linear part during `'a`.
+unsafe fn linear<'a>(skb: NonNull<bindings::sk_buff>) -> &'a [u8] {
+    // SAFETY: The caller promises that `skb` is valid.
+    let (total, paged, start) = unsafe {
+        let skb = skb.as_ptr();
+        ((*skb).len, (*skb).data_len, (*skb).data)
+    };
+    // SAFETY: `len - data_len` bytes are valid from `data` on.
+    unsafe { slice::from_raw_parts(start, total.saturating_sub(paged) as usize) }
+}
+
 /// Goes on with a CRC-32 (as [`roce::wire::icrc::Icrc`] wants it) over `len` bytes from `offset`
 /// on, in linear data and page fragments.
 ///
@@ -51,6 +69,9 @@ unsafe fn crc32(
     offset: usize,
     len: usize,
 ) -> Option<u32> {
+    if len == 0 {
+        return Some(register);
+    }
     let update = |bytes: *const u8, count| {
         // SAFETY: `for_each_run` gives valid ranges. A process may be writing them: the C function
         // reads them through a raw pointer, and any value is as good as another here.

@@ -6,7 +6,7 @@ use core::{mem::ManuallyDrop, ptr::NonNull, slice};
 
 use kernel::prelude::*;
 
-use super::crc32;
+use super::{crc32, linear};
 use crate::{
     bindings,
     copy::copy_bytes,
@@ -168,6 +168,12 @@ impl RxSkb {
         // SAFETY: `pskb_may_pull` made `count` bytes linear; nobody writes linear data while we
         // own the buffer, and moving it takes `&mut self`.
         Some(unsafe { slice::from_raw_parts((*skb).data, count) })
+    }
+
+    /// As many bytes from the first on as lie in one piece.
+    pub fn linear(&self) -> &[u8] {
+        // SAFETY: Valid by the type invariant.
+        unsafe { linear(self.0) }
     }
 
     /// The IP header.

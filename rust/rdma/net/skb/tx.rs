@@ -16,7 +16,7 @@ use kernel::{
     types::ForeignOwnable,
 };
 
-use super::{crc32, RxSkb};
+use super::{crc32, linear, RxSkb};
 use crate::{
     bindings,
     gid::Network,
@@ -270,6 +270,12 @@ impl TxSkb {
     pub fn len(&self) -> usize {
         // SAFETY: Valid by the type invariant.
         unsafe { (*self.skb.as_ptr()).len as usize }
+    }
+
+    /// As many bytes from the first on as lie in one piece.
+    pub fn linear(&self) -> &[u8] {
+        // SAFETY: Valid by the type invariant.
+        unsafe { linear(self.skb) }
     }
 
     /// Goes on with a CRC-32 over everything from `offset` on, without inverting anything.
