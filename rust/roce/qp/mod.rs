@@ -259,7 +259,8 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
     }
 
     fn poll_sides<H: Host>(&mut self, now: Instant, host: &mut H) -> Option<Transmit> {
-        if self.turn == Side::Responder {
+        let polled = self.turn == Side::Responder;
+        if polled {
             if let Some(transmit) = self.responder.poll_transmit(&self.context, host) {
                 self.turn = Side::Requester;
                 return Some(transmit);
@@ -277,6 +278,9 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
             Progress::Fatal => self.conclude(Side::Requester, Outcome::Fatal, host),
         }
         self.check_drained(host);
+        if polled {
+            return None;
+        }
         self.responder.poll_transmit(&self.context, host)
     }
 

@@ -161,7 +161,9 @@ impl<W: Slots<SendWqe>> Requester<W> {
         let prepared = match (wqe.refused, wqe.wr.op) {
             (Some(status), _) => Err(status),
             (None, SendOp::Local(op)) => host.execute_local(wqe.wr.slot, op),
-            (None, SendOp::Read(_) | SendOp::Atomic(..)) if wqe.wr.length > 0 => {
+            // A short READ's buffer is checked when its only answer is placed.
+            (None, SendOp::Read(_)) if wqe.packets == 1 => Ok(()),
+            (None, SendOp::Read(_) | SendOp::Atomic(..)) => {
                 host.check_send(wqe.wr.slot, LocalAccess::Write)
             }
             _ => Ok(()),

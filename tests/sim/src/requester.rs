@@ -230,10 +230,13 @@ fn check_first(side: &Side, ext: u64, index: usize) -> Check {
     if side.tx.drain_at.is_some_and(|limit| ext >= limit) {
         return Err("a message was begun in SQD".into());
     }
-    if matches!(
-        message.fault,
-        LocalFault::Malformed(_) | LocalFault::Unchecked
-    ) {
+    let early = match message.fault {
+        LocalFault::Malformed(_) => true,
+        // The buffer of an answer of one packet is looked at when that comes.
+        LocalFault::Unchecked => !message.is_read() || message.packets > 1,
+        _ => false,
+    };
+    if early {
         return Err(format!(
             "message {index} was sent in spite of {:?}",
             message.fault

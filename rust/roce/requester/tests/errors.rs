@@ -55,10 +55,10 @@ fn a_read_may_be_refused_half_way() {
 #[test]
 fn local_memory_faults_end_the_queue() {
     // Found before anything is sent, …
-    for op in [READ, ADD] {
+    for (op, length) in [(READ, 3000), (ADD, 8)] {
         let mut bench = Bench::new();
         bench.host.send_fault = Some(LocProtErr);
-        bench.post(op, 8);
+        bench.post(op, length);
         bench.post(SEND, 0);
         bench.check_flushed();
         assert_eq!(bench.sent(), [(0, LocProtErr), (1, WrFlushErr)]);
