@@ -13,3 +13,4 @@
 #include "skbuff.c"
 #include "spinlock.c"
 #include "verbs.c"
+#include "xarray.c"

@@ -11,6 +11,7 @@
 //! hands out a reference. What the kernel's side knows of its own progress it keeps elsewhere.
 
 use core::{
+    mem::MaybeUninit,
     ptr,
     sync::atomic::{AtomicU32, Ordering},
 };
@@ -187,6 +188,20 @@ impl Ring {
         unsafe { bindings::memcpy(bytes.as_mut_ptr().cast(), source.cast(), within) };
     }
 
+    /// Copies the first `N` bytes of an element out, each once; zeros if the element is shorter.
+    #[inline]
+    pub fn read_array<const N: usize>(&self, slot: u32) -> [u8; N] {
+        if N > self.element_size() {
+            return [0; N];
+        }
+        let mut bytes = MaybeUninit::<[u8; N]>::uninit();
+        let source = self.element(slot, 0);
+        // SAFETY: Both are valid for `N` bytes. As in `read_bytes`, the callee is opaque.
+        unsafe { bindings::memcpy(bytes.as_mut_ptr().cast(), source.cast(), N) };
+        // SAFETY: All `N` bytes were just written.
+        unsafe { bytes.assume_init() }
+    }
+
     /// Reads the aligned word at `offset` of an element once; zero beyond the element.
     #[inline]
     pub fn read_u32(&self, slot: u32, offset: usize) -> u32 {
@@ -335,6 +350,8 @@ mod tests {
         ring.read_bytes(1, 64, &mut bytes);
         assert!(bytes.iter().all(|byte| *byte == 0));
         ring.read_bytes(1, usize::MAX, &mut bytes);
+        assert_eq!(ring.read_array(0), [1; 64]);
+        assert_eq!(ring.read_array(1), [0; 65]);
         assert_eq!(ring.read_u32(1, 60), 0x0202_0202);
         assert_eq!(ring.read_u32(1, 61), 0);
         assert_eq!(ring.read_u32(1, 64), 0);

@@ -22,6 +22,9 @@ use kernel::{
 
 use crate::{random::next_u32, sync::wait_for_readers};
 
+/// Set in what the xarray keeps for itself, clear in every aligned pointer.
+const INTERNAL: usize = 0b11;
+
 /// A sparse array of `Arc<T>` with RCU readers.
 ///
 /// # Invariants
@@ -61,8 +64,7 @@ impl<T: Send + Sync + 'static> Table<T> {
     #[inline]
     pub fn with<R>(&self, id: u32, f: impl FnOnce(ArcBorrow<'_, T>) -> R) -> Option<R> {
         let _readers = rcu::read_lock();
-        // SAFETY: `xa` is initialised by the type invariant.
-        let entry = unsafe { bindings::xa_load(self.xa.get(), id as usize) };
+        let entry = self.load(id);
         if entry.is_null() {
             return None;
         }
@@ -166,6 +168,20 @@ impl<T: Send + Sync + 'static> Table<T> {
             f(index as u32, unsafe { Arc::<T>::borrow(entry) });
             entry = self.find(&mut index, true);
         }
+    }
+
+    /// The entry of number `id`; null if none is published there. Under RCU.
+    #[inline]
+    fn load(&self, id: u32) -> *mut c_void {
+        let xa = self.xa.get();
+        // SAFETY: `xa` is initialised by the type invariant, and the caller is a reader.
+        let entry = unsafe { crate::bindings::xa_load_locked(xa.cast(), id as usize) };
+        if entry as usize & INTERNAL == 0 {
+            return entry;
+        }
+        // Reserved, or the tree is just being rebuilt: the whole of it knows what to make of that.
+        // SAFETY: As above.
+        unsafe { bindings::xa_load(xa, id as usize) }
     }
 
     fn erase(&self, id: u32) -> *mut c_void {

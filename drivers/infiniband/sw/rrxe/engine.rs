@@ -77,13 +77,15 @@ impl Core {
             upshot,
         };
         let result = run(&mut self.engine, &mut host);
-        self.fail_on_overflow(qp, upshot);
+        if core::mem::take(&mut upshot.overflow) {
+            self.fail_on_overflow(qp, upshot);
+        }
         result
     }
 
     /// A CQ that lost a completion is in error, and with it the QPs that use it (IBTA 1.x §11.6.3.2).
     fn fail_on_overflow(&mut self, qp: &Qp, upshot: &mut Upshot) {
-        if !core::mem::take(&mut upshot.overflow) || self.engine.state() == QpState::Err {
+        if self.engine.state() == QpState::Err {
             return;
         }
         let error = Attrs {

@@ -73,6 +73,11 @@ impl Events {
         self.0 |= Self::bit(event);
     }
 
+    /// None is in the set.
+    pub(crate) fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
     /// The events of the set, in the order in which they make sense to a consumer.
     pub(crate) fn iter(self) -> impl Iterator<Item = Event> {
         Self::ALL
@@ -97,6 +102,7 @@ pub(crate) struct EngineHost<'a> {
 }
 
 impl roce::host::SendQueue for EngineHost<'_> {
+    #[inline]
     fn take_send(&mut self) -> Fetch<SendWr> {
         self.sq.take()
     }

@@ -356,8 +356,10 @@ impl Qp {
         if upshot.notify_recv {
             self.notify_recv();
         }
-        for event in upshot.events.iter() {
-            self.upcall.event(event);
+        if !upshot.events.is_empty() {
+            for event in upshot.events.iter() {
+                self.upcall.event(event);
+            }
         }
     }
 

@@ -72,8 +72,7 @@ impl RecvQueue {
             return Fetch::Empty;
         }
         let slot = self.next;
-        let mut raw = [0u8; RECV_HEADER];
-        self.ring.read_bytes(slot, 0, &mut raw);
+        let raw: [u8; RECV_HEADER] = self.ring.read_array(slot);
         let header = RecvHeader::parse(&raw);
         let length = self.keep_sges(slot, header.num_sge);
         self.next = self.ring.next(slot);
