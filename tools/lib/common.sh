@@ -27,7 +27,7 @@ cache_name() {
 	: "${RRXE_CACHE:=$(person_home)/.cache/rrxe}"
 	# What is built from this repository; other copies of it have their own.
 	RRXE_BUILD=$RRXE_CACHE/build/$(echo "$TOP" | key)
-	export RRXE_CACHE
+	export RRXE_CACHE RRXE_BUILD
 }
 
 cache_make() {

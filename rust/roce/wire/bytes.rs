@@ -34,12 +34,12 @@ impl<const N: usize> Bytes<N> {
 
     /// Appends `piece` if it fits, and says whether it did.
     pub(super) fn join(&mut self, piece: &[u8]) -> bool {
-        let end = self.len.saturating_add(piece.len());
-        let Some(room) = self.bytes.get_mut(self.len..end) else {
+        let rest = self.bytes.get_mut(self.len..).unwrap_or_default();
+        let Some((room, _)) = rest.split_at_mut_checked(piece.len()) else {
             return false;
         };
         room.copy_from_slice(piece);
-        self.len = end;
+        self.len = self.len.saturating_add(piece.len());
         true
     }
 }
