@@ -11,6 +11,7 @@ pub mod aeth;
 pub mod bytes;
 mod decode;
 mod encode;
+pub mod grh;
 pub mod icrc;
 mod opcode;
 pub mod packet;

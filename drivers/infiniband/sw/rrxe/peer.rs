@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Whom a QP talks to: one peer, or with datagrams anybody.
+
+use kernel::prelude::*;
+use rdma::{
+    av::{Av, PostedAv},
+    gid::Gid,
+    net::{route::Route, skb::Endpoints},
+};
+use roce::{
+    ids::Qpn,
+    qp::{QpKind, TransmitFault},
+    wc::WcStatus,
+};
+
+use crate::{
+    ah::Ah,
+    device::Device,
+    path::{Address, Path},
+    pd::PdId,
+};
+
+/// Owned by a QP, under its turn.
+pub(crate) enum Peer {
+    /// One peer; known from RTR on.
+    Connected(Option<Connection>),
+    /// Anybody. Of the own addresses, the one to which the last datagram came: it was looked for
+    /// in the device's table, and needn't be again. Once the host gives it up none comes there.
+    Anybody(Option<Gid>),
+}
+
+/// The address of a connected peer.
+pub(crate) struct Connection {
+    path: Path,
+    /// The same as the verbs know it, for `query_qp`.
+    av: Av,
+}
+
+/// What a work request says of a datagram's address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Destination {
+    /// The number of an address handle.
+    Handle(u32),
+    /// The address itself.
+    Posted(PostedAv),
+}
+
+impl Default for Destination {
+    fn default() -> Self {
+        Self::Handle(0)
+    }
+}
+
+impl Peer {
+    /// Nobody known yet.
+    pub(crate) fn new(kind: QpKind) -> Self {
+        match kind {
+            QpKind::Rc | QpKind::Uc => Self::Connected(None),
+            QpKind::Ud | QpKind::Gsi => Self::Anybody(None),
+        }
+    }
+
+    /// Forgets whom it knows: RESET.
+    pub(crate) fn forget(&mut self) {
+        match self {
+            Self::Connected(connection) => *connection = None,
+            Self::Anybody(home) => *home = None,
+        }
+    }
+
+    /// Connects QP `local` to QP `remote` at the address `av`.
+    pub(crate) fn connect(&mut self, device: &Device, av: Av, local: Qpn, remote: Qpn) {
+        if let Self::Connected(connection) = self {
+            let path = Path::new(device.link.clone(), &av, local, remote);
+            *connection = Some(Connection { path, av });
+        }
+    }
+
+    /// The address of the connected peer.
+    pub(crate) fn av(&self) -> Option<Av> {
+        match self {
+            Self::Connected(Some(connection)) => Some(connection.av),
+            _ => None,
+        }
+    }
+
+    /// Whether the QP may take a packet with these addresses: from exactly its peer to exactly its
+    /// own address; a datagram from anybody to any address of the device.
+    pub(crate) fn admits(&mut self, device: &Device, endpoints: &Endpoints) -> bool {
+        match self {
+            Self::Connected(Some(connection)) => connection.path.allows(endpoints),
+            Self::Connected(None) => false,
+            Self::Anybody(home) => {
+                let to = endpoints.destination;
+                if *home == Some(to) {
+                    return true;
+                }
+                let own = device.link.has_gid(to);
+                if own {
+                    *home = Some(to);
+                }
+                own
+            }
+        }
+    }
+
+    /// Addresses and route to the connected peer; `None` if there is no peer or no route.
+    pub(crate) fn connected(&mut self) -> Option<(&Address, &Route)> {
+        match self {
+            Self::Connected(Some(connection)) => connection.path.resolve().ok(),
+            _ => None,
+        }
+    }
+}
+
+impl Destination {
+    /// Addresses and route for a datagram of QP `local`, in protection domain `pd`, to QP `remote`;
+    /// `None` if there is no route: then it is lost.
+    ///
+    /// # Errors
+    ///
+    /// `LocQpOpErr` if there is no such address handle in the protection domain, or the address isn't
+    /// one that the device can send to.
+    pub(crate) fn resolve(
+        &self,
+        device: &Device,
+        pd: PdId,
+        local: Qpn,
+        remote: Qpn,
+    ) -> Result<Option<(Address, Route)>, TransmitFault> {
+        let wrong = TransmitFault::Local(WcStatus::LocQpOpErr);
+        match self {
+            Self::Handle(number) => device
+                .ahs
+                .with(*number, |ah| {
+                    let ah: &Ah = &ah;
+                    (ah.pd() == pd).then(|| ah.resolve(local, remote).ok())
+                })
+                .flatten()
+                .ok_or(wrong),
+            Self::Posted(posted) => {
+                let av = device.link.source(posted).map_err(|_| wrong)?;
+                let mut path = Path::new(device.link.clone(), &av, local, remote);
+                let found = path.resolve().ok();
+                Ok(found.map(|(address, route)| (*address, route.clone())))
+            }
+        }
+    }
+}

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A port's table of GIDs, which ib_core keeps in step with the addresses of network devices.
+
+use core::ptr::NonNull;
+
+use kernel::error::from_err_ptr;
+
+use crate::{bindings, device::IbDevice, gid::Gid};
+
+/// The only port of a device.
+const PORT: u32 = 1;
+
+/// An entry of the table. It keeps its contents while this lives, even if its address goes away.
+///
+/// # Invariants
+///
+/// The entry is valid, and `self` owns a count of it.
+pub(crate) struct GidEntry(NonNull<bindings::ib_gid_attr>);
+
+impl GidEntry {
+    /// The entry that ib_core returned with a count for us; `None` if that is an error.
+    fn claim(found: *const bindings::ib_gid_attr) -> Option<Self> {
+        // INVARIANT: What isn't an error is a valid entry with a count.
+        NonNull::new(from_err_ptr(found.cast_mut()).ok()?).map(Self)
+    }
+
+    /// The address.
+    pub(crate) fn gid(&self) -> Gid {
+        Gid::from_raw(&self.as_raw().gid)
+    }
+
+    /// Its packets are those of RoCEv2.
+    fn is_routable(&self) -> bool {
+        self.as_raw().gid_type == bindings::ib_gid_type_IB_GID_TYPE_ROCE_UDP_ENCAP
+    }
+
+    /// The C structure.
+    pub(crate) fn as_raw(&self) -> &bindings::ib_gid_attr {
+        // SAFETY: Valid by the type invariant; what is read of it doesn't change.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl Drop for GidEntry {
+    fn drop(&mut self) {
+        // SAFETY: The count is owned by the type invariant.
+        unsafe { bindings::rdma_put_gid_attr(self.0.as_ptr()) };
+    }
+}
+
+impl IbDevice {
+    /// The RoCEv2 address at `index` of the table, if there is one. The device must have been
+    /// registered. Any context but hard interrupts.
+    pub(crate) fn gid_at(&self, index: u8) -> Option<GidEntry> {
+        // SAFETY: The memory is valid and so is the table, from registration on.
+        let found = unsafe { bindings::rdma_get_gid_attr(self.as_raw(), PORT, index.into()) };
+        GidEntry::claim(found).filter(GidEntry::is_routable)
+    }
+
+    /// Whether `gid` is one of the device's RoCEv2 addresses. The device must have been registered.
+    /// Any context but hard interrupts.
+    pub fn has_gid(&self, gid: Gid) -> bool {
+        let gid_type = bindings::ib_gid_type_IB_GID_TYPE_ROCE_UDP_ENCAP;
+        let any = core::ptr::null_mut();
+        // SAFETY: As above; the address outlives the call.
+        let found = unsafe {
+            bindings::rdma_find_gid_by_port(self.as_raw(), &gid.to_raw(), gid_type, PORT, any)
+        };
+        GidEntry::claim(found).is_some()
+    }
+}
