@@ -7,6 +7,7 @@ use pin_init::Zeroable;
 
 use crate::{
     bindings,
+    device::IbDevice,
     gid::{Gid, Network},
 };
 
@@ -101,6 +102,59 @@ impl Av {
         attr.grh.traffic_class = self.traffic_class;
         attr.__bindgen_anon_1.roce = bindings::roce_ah_attr { dmac: self.dmac };
         attr
+    }
+}
+
+/// An address vector as a work request carries it: nothing of it was looked at by ib_core.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PostedAv {
+    /// Destination address.
+    pub dgid: Gid,
+    /// Index of the source address in the port's table.
+    pub sgid_index: u8,
+    /// Traffic class.
+    pub traffic_class: u8,
+    /// Hop limit; zero is taken for one.
+    pub hop_limit: u8,
+    /// Flow label; the low 20 bits count.
+    pub flow_label: u32,
+    /// Port number.
+    pub port: u8,
+}
+
+impl PostedAv {
+    /// The address vector, with the source address that `device` has under its index now.
+    ///
+    /// # Context
+    ///
+    /// Any but hard interrupts; doesn't sleep.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: no such port, no such source address, another network than the source's.
+    pub fn resolve(&self, device: &IbDevice) -> Result<Av> {
+        if self.port != PORT {
+            return Err(EINVAL);
+        }
+        let source = device.gid_at(self.sgid_index).ok_or(EINVAL)?;
+        let (sgid, network) = (source.gid(), self.dgid.network());
+        if sgid.network() != network {
+            return Err(EINVAL);
+        }
+        Ok(Av {
+            dgid: self.dgid,
+            sgid,
+            sgid_index: self.sgid_index,
+            netdev_index: netdev_index(source.as_raw()),
+            network,
+            traffic_class: self.traffic_class,
+            hop_limit: self.hop_limit.max(1),
+            flow_label: self.flow_label & FLOW_LABEL_MASK,
+            dmac: [0; 6],
+            sl: 0,
+            static_rate: 0,
+            port: PORT,
+        })
     }
 }
 

@@ -43,6 +43,7 @@ pub mod upcall;
 pub mod workqueue;
 
 mod cqe;
+mod gid_table;
 mod object;
 mod ops;
 mod span;

@@ -62,6 +62,14 @@ pub mod send_wqe {
     pub const FLUSH_TYPE: usize = offset_of!(rxe_send_wqe, wr.wr.flush.type_);
     /// Selectivity level, 8 bits.
     pub const FLUSH_LEVEL: usize = offset_of!(rxe_send_wqe, wr.wr.flush.level);
+    /// Destination QP of a datagram.
+    pub const UD_QPN: usize = offset_of!(rxe_send_wqe, wr.wr.ud.remote_qpn);
+    /// Its queue key.
+    pub const UD_QKEY: usize = offset_of!(rxe_send_wqe, wr.wr.ud.remote_qkey);
+    /// The number of its address handle; zero if the address follows.
+    pub const UD_AH: usize = offset_of!(rxe_send_wqe, wr.wr.ud.ah_num);
+    /// Its address: `struct rxe_av`.
+    pub const UD_AV: usize = offset_of!(rxe_send_wqe, wr.wr.ud.av);
     /// Bytes of the message, as the library counts them.
     pub const LENGTH: usize = DMA + offset_of!(rxe_dma_info, length);
     /// The same; some operations set only this or only the other.
@@ -70,6 +78,24 @@ pub mod send_wqe {
     pub const NUM_SGE: usize = DMA + offset_of!(rxe_dma_info, num_sge);
     /// The first SGE, or inline payload.
     pub const PAYLOAD: usize = DMA + offset_of!(rxe_dma_info, __bindgen_anon_1);
+}
+
+/// An address vector in a send WQE: `struct rxe_av`. Its other fields follow from these.
+pub mod av {
+    use super::{bindings::rxe_av, offset_of};
+
+    /// Port number, 8 bits.
+    pub const PORT: usize = offset_of!(rxe_av, port_num);
+    /// Destination GID, 16 bytes.
+    pub const DGID: usize = offset_of!(rxe_av, grh.dgid);
+    /// Flow label.
+    pub const FLOW_LABEL: usize = offset_of!(rxe_av, grh.flow_label);
+    /// Index of the source GID, 8 bits.
+    pub const SGID_INDEX: usize = offset_of!(rxe_av, grh.sgid_index);
+    /// Hop limit, 8 bits.
+    pub const HOP_LIMIT: usize = offset_of!(rxe_av, grh.hop_limit);
+    /// Traffic class, 8 bits.
+    pub const TRAFFIC_CLASS: usize = offset_of!(rxe_av, grh.traffic_class);
 }
 
 /// What a send WQE's opcode says: `enum ib_uverbs_wr_opcode`.
@@ -159,6 +185,16 @@ mod tests {
             (send_wqe::FLUSH_RKEY, 36),
             (send_wqe::FLUSH_TYPE, 40),
             (send_wqe::FLUSH_LEVEL, 41),
+            (send_wqe::UD_QPN, 24),
+            (send_wqe::UD_QKEY, 28),
+            (send_wqe::UD_AH, 36),
+            (send_wqe::UD_AV, 56),
+            (av::PORT, 0),
+            (av::DGID, 8),
+            (av::FLOW_LABEL, 24),
+            (av::SGID_INDEX, 28),
+            (av::HOP_LIMIT, 29),
+            (av::TRAFFIC_CLASS, 30),
             (send_wqe::LENGTH, 184),
             (send_wqe::RESIDUE, 188),
             (send_wqe::NUM_SGE, 196),

@@ -117,6 +117,19 @@ impl Route {
     }
 }
 
+impl Clone for Route {
+    fn clone(&self) -> Self {
+        self.hold();
+        // INVARIANT: The count just taken is the copy's.
+        Self {
+            dst: self.dst,
+            cookie: self.cookie,
+            network: self.network,
+            local: self.local,
+        }
+    }
+}
+
 impl Drop for Route {
     fn drop(&mut self) {
         // SAFETY: A count is owned by the type invariant.

@@ -192,7 +192,11 @@ impl TxSkb {
     }
 
     /// From now on payload is copied, to a fragment of `len` bytes.
-    fn spill(&mut self, len: usize) -> Result {
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub fn spill(&mut self, len: usize) -> Result {
         if self.spill.is_some() {
             return Ok(());
         }
