@@ -3,18 +3,41 @@
 //! Address handles.
 
 use kernel::{alloc::Flags, prelude::*, sync::Arc};
-use rdma::{av::Av, new_bh_spinlock, sync::BhSpinLock};
+use rdma::{av::Av, net::route::Route, new_bh_spinlock, sync::BhSpinLock};
+use roce::ids::Qpn;
 
-use crate::{device::Device, limits, pd::Pd};
+use crate::{
+    device::Device,
+    limits,
+    path::{Address, Path},
+    pd::{Pd, PdId},
+};
 
 /// An address handle: where datagrams go.
 #[pin_data]
 pub(crate) struct Ah {
     device: Arc<Device>,
+    pd: PdId,
     /// The process's name for it; zero for the kernel's, which are named by reference.
     number: u32,
     #[pin]
-    av: BhSpinLock<Av>,
+    target: BhSpinLock<Target>,
+}
+
+/// The address, and the way there with its route, which all QPs share that send through the handle.
+struct Target {
+    av: Av,
+    path: Path,
+}
+
+impl Target {
+    fn new(device: &Device, av: Av) -> Self {
+        let nobody = Qpn::default();
+        Self {
+            av,
+            path: Path::new(device.link.clone(), &av, nobody, nobody),
+        }
+    }
 }
 
 impl Ah {
@@ -25,21 +48,22 @@ impl Ah {
     /// `ENOMEM`, `EBUSY` when a device has too many.
     pub(crate) fn create(pd: &Pd, av: Av, user: bool) -> Result<Arc<Self>> {
         if !user {
-            return Self::build(pd.device(), 0, av, GFP_ATOMIC);
+            return Self::build(pd, 0, av, GFP_ATOMIC);
         }
-        let device = pd.device();
-        let place = device.ahs.reserve(1..=limits::MAX_AH)?;
-        let ah = Self::build(device, place.id(), av, GFP_KERNEL_ACCOUNT)?;
+        let place = pd.device().ahs.reserve(1..=limits::MAX_AH)?;
+        let ah = Self::build(pd, place.id(), av, GFP_KERNEL_ACCOUNT)?;
         place.publish(ah.clone());
         Ok(ah)
     }
 
-    fn build(device: &Arc<Device>, number: u32, av: Av, flags: Flags) -> Result<Arc<Self>> {
+    fn build(pd: &Pd, number: u32, av: Av, flags: Flags) -> Result<Arc<Self>> {
+        let device = pd.device();
         Arc::pin_init(
             pin_init!(Self {
                 device: device.clone(),
+                pd: pd.id(),
                 number,
-                av <- new_bh_spinlock!(av, "rrxe_ah"),
+                target <- new_bh_spinlock!(Target::new(device, av), "rrxe_ah"),
             }),
             flags,
         )
@@ -50,14 +74,31 @@ impl Ah {
         self.number
     }
 
+    /// The protection domain whose QPs may use it.
+    pub(crate) fn pd(&self) -> PdId {
+        self.pd
+    }
+
     /// Replaces the address.
     pub(crate) fn modify(&self, av: Av) {
-        *self.av.lock() = av;
+        *self.target.lock() = Target::new(&self.device, av);
     }
 
     /// The address.
     pub(crate) fn av(&self) -> Av {
-        *self.av.lock()
+        self.target.lock().av
+    }
+
+    /// The headers' addresses and the route for a datagram of QP `local` to QP `remote`. Any
+    /// context but hard interrupts; doesn't sleep.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Path::resolve`].
+    pub(crate) fn resolve(&self, local: Qpn, remote: Qpn) -> Result<(Address, Route)> {
+        let mut target = self.target.lock();
+        let (address, route) = target.path.resolve()?;
+        Ok((address.between(local, remote), route.clone()))
     }
 
     /// Takes the name away. Process context for a process's, any context for the kernel's.

@@ -10,7 +10,7 @@ use kernel::{
         Delta,
     },
 };
-use rdma::{av::Av, net::skb::Discard};
+use rdma::net::skb::Discard;
 use roce::{
     host::{Count, RemoteAccess},
     ids::Qpn,
@@ -18,12 +18,13 @@ use roce::{
     responder::Replay,
     time::{Duration, Instant},
     transmit::{Source, Transmit},
+    wire::packet::Service,
 };
 
 use crate::{
     engine_host::{EngineHost, Upshot},
-    path::Path,
     pd::Pd,
+    peer::Peer,
     qp::{note_peer, Qp},
     recv_queue::RecvQueue,
     rx::RxPacket,
@@ -47,10 +48,8 @@ pub(crate) struct Core {
     pub(crate) sq: SendQueue,
     pub(crate) rq: RecvQueue,
     pub(crate) pd: Arc<Pd>,
-    /// Where the peer is; known from RTR on.
-    pub(crate) path: Option<Path>,
-    /// The same as the verbs know it, for `query_qp`.
-    pub(crate) av: Option<Av>,
+    /// Whom it talks to.
+    pub(crate) peer: Peer,
     /// The timer, and when it fires.
     pub(crate) timer: Option<(Instant, ArcHrTimerHandle<Qp>)>,
 }
@@ -143,12 +142,7 @@ impl Core {
 
     fn take_in(&mut self, qp: &Qp, now: Instant, packet: &RxPacket, upshot: &mut Upshot) {
         let counters = &qp.device.counters;
-        let endpoints = packet.skb.endpoints();
-        if !self
-            .path
-            .as_ref()
-            .is_some_and(|path| path.allows(&endpoints))
-        {
+        if !self.peer.admits(&qp.device, &packet.skb.endpoints()) {
             counters.count(Count::Dropped);
             return;
         }
@@ -185,16 +179,23 @@ impl Core {
         transmit: &Transmit,
         upshot: &mut Upshot,
     ) -> Result<(), TransmitFault> {
-        let Some(path) = self.path.as_mut() else {
-            return Ok(());
-        };
         let packet = &transmit.packet;
         let counters = &qp.device.counters;
-        let Some(mut frame) = Frame::new(path, packet) else {
+        let (pd, mrs, length) = (self.pd.id(), &qp.device.mrs, packet.payload_len);
+        let found;
+        let way = match (packet.service, transmit.source) {
+            (Service::Ud(_), Source::Send { slot, .. }) => {
+                let destination = self.sq.destination(slot);
+                found = destination.resolve(&qp.device, pd, qp.qpn, packet.bth.dest)?;
+                found.as_ref().map(|(address, route)| (address, route))
+            }
+            _ => self.peer.connected(),
+        };
+        let frame = way.and_then(|(address, route)| Frame::new(address, route, packet));
+        let Some(mut frame) = frame else {
             counters.count(Count::SendErr);
             return Ok(());
         };
-        let (pd, mrs, length) = (self.pd.id(), &qp.device.mrs, packet.payload_len);
         match transmit.source {
             Source::None => {}
             Source::Send { slot, offset } => self

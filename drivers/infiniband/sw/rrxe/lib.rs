@@ -20,6 +20,7 @@ mod mr;
 mod netns;
 mod path;
 mod pd;
+mod peer;
 mod provider;
 mod qp;
 mod recv_queue;

@@ -17,7 +17,9 @@ use kernel::{
     },
 };
 use rdma::{
+    av::{Av, PostedAv},
     device::{IbDevice, Unregistered},
+    gid::Gid,
     link::{LinkHandler, LinkRegistration},
     net::{
         credit,
@@ -67,6 +69,21 @@ impl Link {
     pub(crate) fn mtu(&self) -> Mtu {
         let bytes = self.netdev().map_or(0, |netdev| netdev.mtu());
         Mtu::fitting(bytes.saturating_sub(OVERHEAD)).unwrap_or(Mtu::Bytes256)
+    }
+
+    /// Whether `gid` is an address of the device. Any context but hard interrupts.
+    pub(crate) fn has_gid(&self, gid: Gid) -> bool {
+        self.device.has_gid(gid)
+    }
+
+    /// The address vector that a work request carries, with the device's address as its source. Any
+    /// context but hard interrupts.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`PostedAv::resolve`].
+    pub(crate) fn source(&self, posted: &PostedAv) -> Result<Av> {
+        posted.resolve(&self.device)
     }
 
     /// Where QPs run when nobody else runs them.

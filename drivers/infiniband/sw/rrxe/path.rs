@@ -16,6 +16,7 @@ use roce::{ids::Qpn, wire::UDP_PORT};
 use crate::{link::Link, tx::IpHeader};
 
 /// What the headers of all packets of a path have in common.
+#[derive(Clone, Copy)]
 pub(crate) struct Address {
     pub(crate) source: Gid,
     pub(crate) destination: Gid,
@@ -27,9 +28,17 @@ pub(crate) struct Address {
     pub(crate) header: IpHeader,
 }
 
+impl Address {
+    /// The same for packets from QP `local` to QP `remote`.
+    pub(crate) fn between(&self, local: Qpn, remote: Qpn) -> Self {
+        Self {
+            source_port: source_port(self.flow_label, local, remote),
+            ..*self
+        }
+    }
+}
+
 /// A way to a peer.
-///
-/// Owned by a QP, under its turn.
 pub(crate) struct Path {
     link: Arc<Link>,
     /// The network device that has the source address; zero stands for the link's.

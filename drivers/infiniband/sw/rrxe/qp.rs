@@ -41,8 +41,8 @@ use crate::{
     engine_host::Upshot,
     limits,
     netns::NetContext,
-    path::Path,
     pd::Pd,
+    peer::Peer,
     provider::Rrxe,
     recv_queue::RecvQueue,
     rx::RxPacket,
@@ -130,14 +130,13 @@ impl Qp {
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP` for transports other than RC, `EINVAL` for capacities beyond the limits,
-    /// `ENOMEM`.
+    /// `EOPNOTSUPP` for QP1, `EINVAL` for capacities beyond the limits, `ENOMEM`.
     pub(crate) fn create(
         device: &Arc<Device>,
         init: QpInit<Rrxe>,
         call: &UserCall<'_>,
     ) -> Result<QpCreated<Self>> {
-        if init.kind != QpKind::Rc {
+        if init.kind == QpKind::Gsi {
             return Err(unsupported());
         }
         let cap = grant(&init.cap)?;
@@ -154,7 +153,13 @@ impl Qp {
             rq: recv_ring.mmap_reply(),
             sq: send_ring.mmap_reply(),
         };
-        let sq = SendQueue::new(send_ring, cap.max_send_sge, cap.max_inline, init.signal_all)?;
+        let sq = SendQueue::new(
+            init.kind,
+            send_ring,
+            cap.max_send_sge,
+            cap.max_inline,
+            init.signal_all,
+        )?;
         let rq = RecvQueue::new(recv_ring, cap.max_recv_sge)?;
         let net = device.link.context().clone();
         let table = net.clone();
@@ -170,8 +175,7 @@ impl Qp {
                 sq,
                 rq,
                 pd: init.pd.clone(),
-                path: None,
-                av: None,
+                peer: Peer::new(init.kind),
                 timer: None,
             },
             GFP_KERNEL_ACCOUNT,
@@ -250,15 +254,12 @@ impl Qp {
         if core.engine.state() == QpState::Reset {
             core.sq.reset();
             core.rq.reset();
-            core.path = None;
-            core.av = None;
+            core.peer.forget();
             while self.inbox.pop().is_some() {}
         }
         if let Some(av) = change.av {
             let remote = core.engine.attrs().settings.dest_qpn;
-            let link = self.device.link.clone();
-            core.path = Some(Path::new(link, &av, self.qpn, remote));
-            core.av = Some(av);
+            core.peer.connect(&self.device, av, self.qpn, remote);
         }
         Ok(())
     }
@@ -273,7 +274,7 @@ impl Qp {
         let core = turn.as_ref().ok_or(EINVAL)?;
         Ok(QpQuery {
             attrs: core.engine.attrs(),
-            av: core.av,
+            av: core.peer.av(),
             cap: self.cap,
             signal_all: self.signal_all,
         })
@@ -396,11 +397,11 @@ fn new_engine(kind: QpKind, qpn: Qpn, window: u32, port_mtu: Mtu) -> Result<Engi
         port_mtu,
     };
     let window = KVVec::from_elem(SendWqe::default(), window as usize, GFP_KERNEL_ACCOUNT)?;
-    let replays = KVVec::from_elem(
-        Replay::default(),
-        limits::MAX_RD_ATOMIC as usize,
-        GFP_KERNEL_ACCOUNT,
-    )?;
+    let replays = match kind {
+        QpKind::Rc => limits::MAX_RD_ATOMIC as usize,
+        QpKind::Uc | QpKind::Ud | QpKind::Gsi => 0,
+    };
+    let replays = KVVec::from_elem(Replay::default(), replays, GFP_KERNEL_ACCOUNT)?;
     Ok(Engine::new(config, window, replays))
 }
 

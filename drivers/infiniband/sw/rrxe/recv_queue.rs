@@ -11,6 +11,7 @@ use rdma::ring::Ring;
 use roce::{
     host::Fetch,
     wc::WcStatus,
+    wire::packet::Service,
     wr::{RecvSlot, RecvWr},
 };
 
@@ -105,7 +106,8 @@ impl RecvQueue {
         self.held = 0;
     }
 
-    /// Copies the payload of `packet` to `offset` bytes into the WQE held.
+    /// Copies the payload of `packet` to `offset` bytes into the WQE held, and the global route
+    /// header of a datagram in front of it.
     pub(crate) fn scatter(
         &self,
         offset: u32,
@@ -114,6 +116,9 @@ impl RecvQueue {
         pd: PdId,
     ) -> Result<(), WcStatus> {
         let sges = self.sges.get(..self.held).unwrap_or_default();
+        if matches!(packet.packet.service, Service::Ud(_)) {
+            sge::scatter_bytes(sges, &packet.grh(), mrs, pd)?;
+        }
         sge::scatter(sges, offset, packet, mrs, pd)
     }
 }

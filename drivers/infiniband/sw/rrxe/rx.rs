@@ -14,7 +14,10 @@ use rdma::{
     mr::{Span, SpanFault},
     net::skb::{Discard, IpHeader, RxSkb},
 };
-use roce::wire::{self, icrc::Icrc, packet::Packet, BTH_LEN, ICRC_LEN, MAX_HEADER};
+use roce::{
+    responder::GRH_LEN,
+    wire::{self, grh, icrc::Icrc, packet::Packet, BTH_LEN, ICRC_LEN, MAX_HEADER},
+};
 
 use crate::{netns::NetContext, qp::Qp};
 
@@ -73,6 +76,14 @@ impl RxPacket {
         self.skb
             .copy_to_slice(start, to)
             .map_err(|_| SpanFault::Range)
+    }
+
+    /// What stands in front of a datagram's payload in the receive buffer.
+    pub(crate) fn grh(&self) -> [u8; GRH_LEN as usize] {
+        match self.skb.ip_header() {
+            IpHeader::V4(ip) => grh::from_ipv4(ip),
+            IpHeader::V6(ip) => *ip,
+        }
     }
 
     /// Where `len` bytes at `offset` of the payload lie in the packet.

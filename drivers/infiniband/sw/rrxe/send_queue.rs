@@ -10,6 +10,7 @@ use kernel::prelude::*;
 use rdma::ring::Ring;
 use roce::{
     host::{Fetch, LocalAccess},
+    qp::QpKind,
     wc::WcStatus,
     wr::{SendOp, SendSlot, SendTail, SendWr},
 };
@@ -18,10 +19,14 @@ use crate::{
     limits,
     mr::MrTable,
     pd::PdId,
+    peer::Destination,
     rx::RxPacket,
     sge,
     tx::Frame,
-    wqe::{flush_length, total_length, SendHeader, Sge, SEND_HEADER, SGE_SIZE},
+    wqe::{
+        destination as destination_of, flush_length, total_length, SendHeader, Sge, SEND_HEADER,
+        SGE_SIZE,
+    },
 };
 
 /// What is kept of a WQE in flight besides what the engine keeps.
@@ -51,6 +56,8 @@ pub(crate) struct SendQueue {
     particulars: KVVec<Particulars>,
     /// `window` rows of `max_sge` SGEs.
     sges: KVVec<Sge>,
+    /// Where the datagrams of `window` WQEs go; empty for connected QPs.
+    destinations: KVVec<Destination>,
 }
 
 impl SendQueue {
@@ -64,9 +71,19 @@ impl SendQueue {
     /// # Errors
     ///
     /// `ENOMEM`.
-    pub(crate) fn new(ring: Ring, max_sge: u32, max_inline: u32, signal_all: bool) -> Result<Self> {
+    pub(crate) fn new(
+        kind: QpKind,
+        ring: Ring,
+        max_sge: u32,
+        max_inline: u32,
+        signal_all: bool,
+    ) -> Result<Self> {
         let window = ring.slots().min(limits::SEND_WINDOW);
         let rows = (window as usize).saturating_mul(max_sge as usize);
+        let destinations = match kind {
+            QpKind::Ud | QpKind::Gsi => window as usize,
+            QpKind::Rc | QpKind::Uc => 0,
+        };
         Ok(Self {
             next: 0,
             window,
@@ -79,6 +96,11 @@ impl SendQueue {
                 GFP_KERNEL_ACCOUNT,
             )?,
             sges: KVVec::from_elem(Sge::default(), rows, GFP_KERNEL_ACCOUNT)?,
+            destinations: KVVec::from_elem(
+                Destination::default(),
+                destinations,
+                GFP_KERNEL_ACCOUNT,
+            )?,
             ring,
         })
     }
@@ -115,7 +137,11 @@ impl SendQueue {
         let slot = self.next;
         self.next = self.ring.next(slot);
         let raw: [u8; SEND_HEADER] = self.ring.read_array(slot);
-        let header = SendHeader::parse(&raw);
+        let header = SendHeader::parse(&raw, !self.destinations.is_empty());
+        let row = self.row(slot);
+        if let Some(destination) = self.destinations.get_mut(row) {
+            *destination = destination_of(&raw);
+        }
         let length = self.keep_payload(slot, &raw, &header);
         // The engine wants a well-formed request even with a verdict: it completes under its cookie.
         let op = header.op.unwrap_or(SendOp::Send(SendTail::Plain));
@@ -173,6 +199,14 @@ impl SendQueue {
             .unwrap_or_default();
         read_sges(&self.ring, slot, SEND_HEADER, sges);
         total_length(sges).ok_or(WcStatus::LocLenErr)
+    }
+
+    /// Where the datagram of a WQE goes.
+    pub(crate) fn destination(&self, slot: SendSlot) -> Destination {
+        self.destinations
+            .get(self.row(slot.0))
+            .copied()
+            .unwrap_or_default()
     }
 
     /// Gives the ring's slot back to the poster.

@@ -16,11 +16,11 @@ use rdma::{
 use roce::wire::{
     self,
     icrc::{self, IPV4_LEN, IPV6_LEN, UDP_LEN},
-    packet::Packet,
+    packet::{Packet, Service},
     BTH_LEN, ICRC_LEN, UDP_PORT,
 };
 
-use crate::path::{Address, Path};
+use crate::path::Address;
 
 /// Payload up to this many bytes is copied: cheaper than keeping pages.
 const COPY_LIMIT: u32 = 512;
@@ -47,13 +47,12 @@ pub(crate) struct Frame<'a> {
 }
 
 impl<'a> Frame<'a> {
-    /// Begins a packet on `path`. `None` if there is no route or no memory.
+    /// Begins a packet. `None` if there is no memory.
     ///
     /// # Context
     ///
     /// Bottom halves disabled.
-    pub(crate) fn new(path: &'a mut Path, packet: &Packet) -> Option<Self> {
-        let (address, route) = path.resolve().ok()?;
+    pub(crate) fn new(address: &'a Address, route: &'a Route, packet: &Packet) -> Option<Self> {
         let link = if route.is_local() {
             0
         } else {
@@ -66,6 +65,12 @@ impl<'a> Frame<'a> {
         let linear = header.len().saturating_add(copied as usize);
         let mut skb = TxSkb::new(headroom, linear.saturating_add(TRAILER_MAX))?;
         skb.put(&header).ok()?;
+        // Nobody acknowledges these: the request is complete, and its memory the user's again, as soon
+        // as they are on their way.
+        let unanswered = matches!(packet.service, Service::Uc | Service::Ud(_));
+        if unanswered && copied == 0 && payload > 0 {
+            skb.spill(payload as usize).ok()?;
+        }
         Some(Self {
             address,
             route,

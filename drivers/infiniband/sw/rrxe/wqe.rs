@@ -6,13 +6,19 @@
 //! only the copy is looked at here. Lengths are recomputed from the SGEs: stock librxe is known to
 //! write wrong totals, and a hostile process writes what it likes.
 
-use rdma::uabi::{opcode, recv_wqe, send_flag, send_wqe, sge};
+use rdma::{
+    av::PostedAv,
+    gid::Gid,
+    uabi::{av, opcode, recv_wqe, send_flag, send_wqe, sge},
+};
 use roce::{
-    ids::{Imm, Lkey, Rkey},
+    ids::{Imm, Lkey, Qkey, Qpn, Rkey},
     wc::WcStatus,
     wire::MAX_MESSAGE,
-    wr::{AtomicOp, FlushKind, LocalOp, RemoteAddr, SendOp, SendTail},
+    wr::{AtomicOp, FlushKind, LocalOp, RemoteAddr, SendOp, SendTail, UdDest},
 };
+
+use crate::peer::Destination;
 
 /// Bytes of a send WQE before its SGEs: `struct rxe_send_wqe` up to `dma.sge`.
 pub(crate) const SEND_HEADER: usize = send_wqe::PAYLOAD;
@@ -52,12 +58,16 @@ pub(crate) struct SendHeader {
 }
 
 impl SendHeader {
-    /// Parses a send WQE of an RC QP of user space.
-    pub(crate) fn parse(raw: &[u8; SEND_HEADER]) -> Self {
+    /// Parses a send WQE, of a datagram QP if `datagram` is set.
+    pub(crate) fn parse(raw: &[u8; SEND_HEADER], datagram: bool) -> Self {
         let flags = u32_at(raw, send_wqe::FLAGS);
         // Some versions of librxe leave one of the two totals of an inline payload at zero.
         let inline_len = u32_at(raw, send_wqe::LENGTH).max(u32_at(raw, send_wqe::RESIDUE));
-        let op = send_op(raw);
+        let op = if datagram {
+            datagram_op(raw)
+        } else {
+            send_op(raw)
+        };
         // librxe puts the operand where inline payload goes, without saying that it is inline.
         let operand = matches!(op, Ok(SendOp::AtomicWrite(_)));
         Self {
@@ -125,6 +135,43 @@ fn send_op(raw: &[u8; SEND_HEADER]) -> Result<SendOp, WcStatus> {
         opcode::ATOMIC_WRITE => SendOp::AtomicWrite(rdma),
         _ => return Err(WcStatus::LocQpOpErr),
     })
+}
+
+/// The operations of a datagram QP; the wr union names the peer.
+fn datagram_op(raw: &[u8; SEND_HEADER]) -> Result<SendOp, WcStatus> {
+    let peer = UdDest {
+        qpn: Qpn::new(u32_at(raw, send_wqe::UD_QPN)),
+        qkey: Qkey(u32_at(raw, send_wqe::UD_QKEY)),
+    };
+    match u32_at(raw, send_wqe::OPCODE) {
+        opcode::SEND => Ok(SendOp::Datagram(peer, None)),
+        opcode::SEND_WITH_IMM => {
+            let imm = Imm(u32::from_be(u32_at(raw, send_wqe::EX)));
+            Ok(SendOp::Datagram(peer, Some(imm)))
+        }
+        _ => Err(WcStatus::LocQpOpErr),
+    }
+}
+
+/// Where a datagram goes. A library that has no numbers for address handles leaves zero there, and
+/// the address itself behind it.
+pub(crate) fn destination(raw: &[u8; SEND_HEADER]) -> Destination {
+    match u32_at(raw, send_wqe::UD_AH) {
+        0 => Destination::Posted(posted_av(raw.get(send_wqe::UD_AV..).unwrap_or_default())),
+        number => Destination::Handle(number),
+    }
+}
+
+fn posted_av(raw: &[u8]) -> PostedAv {
+    let dgid = raw.get(av::DGID..).and_then(|tail| tail.first_chunk());
+    PostedAv {
+        dgid: Gid(dgid.copied().unwrap_or_default()),
+        sgid_index: u8_at(raw, av::SGID_INDEX),
+        traffic_class: u8_at(raw, av::TRAFFIC_CLASS),
+        hop_limit: u8_at(raw, av::HOP_LIMIT),
+        flow_label: u32_at(raw, av::FLOW_LABEL),
+        port: u8_at(raw, av::PORT),
+    }
 }
 
 fn flush_op(raw: &[u8; SEND_HEADER]) -> SendOp {
