@@ -192,15 +192,20 @@ perftest6() {
 		"$program" -F -d "$DEV1" -x "$(gid_index "$DEV1" $HOST1_V6)" "$@" $HOST2_V4
 }
 
-# pingpong [ARGUMENT...]: ibv_rc_pingpong with content check; pingpong6 with IPv6 GIDs.
-pingpong() {
-	_pair ibv_rc_pingpong -c -d "$DEV2" -g "$(gid_index "$DEV2" $HOST2_V4)" "$@" -- \
-		ibv_rc_pingpong -c -d "$DEV1" -g "$(gid_index "$DEV1" $HOST1_V4)" "$@" $HOST2_V4
-}
+# pingpong [-T rc|uc|ud] [ARGUMENT...]: ibv_rc_pingpong, or that of another transport, with content
+# check; pingpong6 with IPv6 GIDs.
+pingpong() { _pingpong $HOST1_V4 $HOST2_V4 "$@"; }
+pingpong6() { _pingpong $HOST1_V6 $HOST2_V6 "$@"; }
 
-pingpong6() {
-	_pair ibv_rc_pingpong -c -d "$DEV2" -g "$(gid_index "$DEV2" $HOST2_V6)" "$@" -- \
-		ibv_rc_pingpong -c -d "$DEV1" -g "$(gid_index "$DEV1" $HOST1_V6)" "$@" $HOST2_V4
+_pingpong() {
+	local address1=$1 address2=$2 program=ibv_rc_pingpong
+	shift 2
+	if [[ ${1:-} == -T ]]; then
+		program=ibv_$2_pingpong
+		shift 2
+	fi
+	_pair "$program" -c -d "$DEV2" -g "$(gid_index "$DEV2" "$address2")" "$@" -- \
+		"$program" -c -d "$DEV1" -g "$(gid_index "$DEV1" "$address1")" "$@" $HOST2_V4
 }
 
 # netem SETTING: on both ends of the wire, as in netem "loss 5%"; netem_off takes it away.

@@ -102,11 +102,12 @@ pub fn to_rtr(qp: &Qp, ours: &Endpoint, peer: &Endpoint, timing: &Timing) -> io:
         },
         ..Default::default()
     };
+    let reliable = match qp.kind() {
+        IBV_QPT_RC => IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER,
+        _ => 0,
+    };
     let mask = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
-    qp.modify(
-        &attr,
-        mask | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER,
-    )
+    qp.modify(&attr, mask | reliable)
 }
 
 /// RTR → RTS.
@@ -120,6 +121,31 @@ pub fn to_rts(qp: &Qp, ours: &Endpoint, timing: &Timing) -> io::Result<()> {
         max_rd_atomic: timing.rd_atomic,
         ..Default::default()
     };
-    let mask = IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY;
-    qp.modify(&attr, mask | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC)
+    let retries = IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY;
+    let reliable = match qp.kind() {
+        IBV_QPT_RC => retries | IBV_QP_MAX_QP_RD_ATOMIC,
+        _ => 0,
+    };
+    qp.modify(&attr, IBV_QP_STATE | IBV_QP_SQ_PSN | reliable)
+}
+
+/// RESET → INIT → RTR → RTS of a datagram QP.
+pub fn to_datagram(qp: &Qp, qkey: u32) -> io::Result<()> {
+    let init = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY;
+    let steps = [
+        (IBV_QPS_INIT, init),
+        (IBV_QPS_RTR, IBV_QP_STATE),
+        (IBV_QPS_RTS, IBV_QP_STATE | IBV_QP_SQ_PSN),
+    ];
+    for (qp_state, mask) in steps {
+        let attr = ibv_qp_attr {
+            qp_state,
+            port_num: 1,
+            qkey,
+            sq_psn: 0xff_fff0,
+            ..Default::default()
+        };
+        qp.modify(&attr, mask)?;
+    }
+    Ok(())
 }

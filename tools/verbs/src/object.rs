@@ -262,7 +262,7 @@ impl Drop for Cq {
     }
 }
 
-/// A reliable-connection queue pair.
+/// A queue pair.
 pub struct Qp {
     pub raw: *mut ibv_qp,
     pub cq: Rc<Cq>,
@@ -290,12 +290,22 @@ impl Default for Depth {
 }
 
 impl Qp {
-    /// A QP whose two queues complete to `cq`.
+    /// A reliably connected QP whose two queues complete to `cq`.
     pub fn new(pd: &Rc<Pd>, cq: &Rc<Cq>, depth: Depth) -> io::Result<Self> {
+        Self::of_type(IBV_QPT_RC, pd, cq, depth)
+    }
+
+    /// The same of any transport.
+    pub fn of_type(
+        qp_type: ibv_qp_type,
+        pd: &Rc<Pd>,
+        cq: &Rc<Cq>,
+        depth: Depth,
+    ) -> io::Result<Self> {
         let mut init = ibv_qp_init_attr {
             send_cq: cq.raw,
             recv_cq: cq.raw,
-            qp_type: IBV_QPT_RC,
+            qp_type,
             cap: ibv_qp_cap {
                 max_send_wr: depth.send,
                 max_recv_wr: depth.recv,
@@ -318,6 +328,12 @@ impl Qp {
     pub fn number(&self) -> u32 {
         // SAFETY: The QP is alive.
         unsafe { (*self.raw).qp_num }
+    }
+
+    /// Its transport.
+    pub fn kind(&self) -> ibv_qp_type {
+        // SAFETY: The QP is alive.
+        unsafe { (*self.raw).qp_type }
     }
 
     /// `ibv_modify_qp`.
@@ -366,5 +382,52 @@ impl Drop for Qp {
     fn drop(&mut self) {
         // SAFETY: Made once, destroyed once.
         unsafe { ibv_destroy_qp(self.raw) };
+    }
+}
+
+/// An address handle.
+pub struct Ah {
+    pub raw: *mut ibv_ah,
+    _pd: Rc<Pd>,
+}
+
+impl Ah {
+    /// One for packets from the own address `sgid_index` to `dgid`.
+    pub fn new(pd: &Rc<Pd>, sgid_index: u8, dgid: [u8; 16]) -> io::Result<Self> {
+        let mut attr = ibv_ah_attr {
+            is_global: 1,
+            port_num: 1,
+            grh: ibv_global_route {
+                dgid: ibv_gid { raw: dgid },
+                sgid_index,
+                hop_limit: 64,
+                ..Default::default()
+            },
+            ..Default::default()
+        };
+        // SAFETY: `attr` outlives the call.
+        let raw = check_ptr(unsafe { ibv_create_ah(pd.raw, &mut attr) })?;
+        Ok(Self {
+            raw,
+            _pd: pd.clone(),
+        })
+    }
+
+    /// One for answers to a datagram, which `grh` points to.
+    pub fn answering(pd: &Rc<Pd>, wc: &ibv_wc, grh: &[u8; 40]) -> io::Result<Self> {
+        let (mut wc, mut grh) = (*wc, *grh);
+        // SAFETY: Both outlive the call; the header is of the size that the call reads.
+        let raw = unsafe { ibv_create_ah_from_wc(pd.raw, &mut wc, grh.as_mut_ptr().cast(), 1) };
+        Ok(Self {
+            raw: check_ptr(raw)?,
+            _pd: pd.clone(),
+        })
+    }
+}
+
+impl Drop for Ah {
+    fn drop(&mut self) {
+        // SAFETY: Made once, destroyed once.
+        unsafe { ibv_destroy_ah(self.raw) };
     }
 }

@@ -2,14 +2,17 @@
 
 //! Checks data, completion statuses and errnos between two devices, and prints TAP.
 //!
-//! `rrxe-check DEVICE_A DEVICE_B [v4|v6] [transfer|status|errno ...]`: both ends are in this process,
-//! so it sees both memories and both completion queues.
+//! `rrxe-check DEVICE_A DEVICE_B [v4|v6] [TOPIC ...]`: both ends are in this process, so it sees both
+//! memories and both completion queues. Without a topic it runs all.
 
+mod datagram;
 mod errno;
+mod loss;
 mod pair;
 mod status;
 mod tap;
 mod transfer;
+mod unreliable;
 
 use std::process::ExitCode;
 
@@ -18,7 +21,8 @@ use tap::Tap;
 fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
     let (Some(a), Some(b)) = (args.next(), args.next()) else {
-        eprintln!("usage: rrxe-check DEVICE_A DEVICE_B [v4|v6] [transfer|status|errno ...]");
+        eprintln!("usage: rrxe-check DEVICE_A DEVICE_B [v4|v6] [TOPIC ...]");
+        eprintln!("topics: transfer status errno uc uc-errors ud ud-errors loss");
         return ExitCode::from(2);
     };
     let words: Vec<String> = args.collect();
@@ -40,6 +44,21 @@ fn main() -> ExitCode {
     }
     if wanted("errno") {
         errno::run(&mut tap, &ends);
+    }
+    if wanted("uc") {
+        transfer::run_uc(&mut tap, &ends);
+    }
+    if wanted("uc-errors") {
+        unreliable::run(&mut tap, &ends);
+    }
+    if wanted("ud") {
+        datagram::run(&mut tap, &ends);
+    }
+    if wanted("ud-errors") {
+        datagram::run_errors(&mut tap, &ends);
+    }
+    if wanted("loss") {
+        loss::run(&mut tap, &ends);
     }
     tap.verdict()
 }

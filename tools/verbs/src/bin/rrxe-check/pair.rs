@@ -38,6 +38,7 @@ pub struct End {
 /// How a pair is made.
 #[derive(Clone, Copy)]
 pub struct Plan {
+    pub kind: ibv_qp_type,
     pub memory: usize,
     pub depth: Depth,
     pub timing: Timing,
@@ -53,6 +54,7 @@ pub struct Plan {
 impl Default for Plan {
     fn default() -> Self {
         Self {
+            kind: IBV_QPT_RC,
             memory: 4 << 20,
             depth: Depth::default(),
             timing: Timing::default(),
@@ -74,8 +76,10 @@ impl Pair {
     /// Makes and connects both ends.
     pub fn new(ends: &Ends, plan: Plan) -> Result<Self, String> {
         let text = |e: io::Error| format!("set-up: {e}");
-        let a = End::new(ends.a, ends.v6, &plan).map_err(text)?;
-        let b = End::new(ends.b, ends.v6, &plan).map_err(text)?;
+        let Self { a, b } = Self::unconnected(ends, plan)?;
+        for end in [&a, &b] {
+            link::to_init(&end.qp, plan.rights).map_err(text)?;
+        }
         let mut target = b.endpoint;
         if plan.nobody {
             target.qpn ^= 0x5a5a5a;
@@ -84,6 +88,14 @@ impl Pair {
             link::to_rtr(&end.qp, &end.endpoint, peer, &plan.timing).map_err(text)?;
             link::to_rts(&end.qp, &end.endpoint, &plan.timing).map_err(text)?;
         }
+        Ok(Self { a, b })
+    }
+
+    /// Makes both ends, in RESET.
+    pub fn unconnected(ends: &Ends, plan: Plan) -> Result<Self, String> {
+        let text = |e: io::Error| format!("set-up: {e}");
+        let a = End::new(ends.a, ends.v6, &plan).map_err(text)?;
+        let b = End::new(ends.b, ends.v6, &plan).map_err(text)?;
         Ok(Self { a, b })
     }
 }
@@ -95,8 +107,7 @@ impl End {
         let pd = Pd::new(&context)?;
         let cq = Cq::new(&context, 1024)?;
         let mr = Mr::new(&pd, plan.memory, plan.region)?;
-        let qp = Qp::new(&pd, &cq, plan.depth)?;
-        link::to_init(&qp, plan.rights)?;
+        let qp = Qp::of_type(plan.kind, &pd, &cq, plan.depth)?;
         let endpoint = Endpoint {
             qpn: qp.number(),
             psn: plan.psn,
@@ -150,15 +161,7 @@ impl End {
 
     /// The next completion.
     pub fn completion(&self) -> Result<ibv_wc, String> {
-        let mut wc = [ibv_wc::default()];
-        let start = Instant::now();
-        while start.elapsed() < PATIENCE {
-            if self.cq.poll(&mut wc) == 1 {
-                return Ok(mem::take(&mut wc[0]));
-            }
-            std::thread::yield_now();
-        }
-        Err("no completion came".into())
+        next_completion(&self.cq)
     }
 
     /// The next completion must have this cookie and status.
@@ -175,15 +178,7 @@ impl End {
 
     /// No completion may be there, now or a little later.
     pub fn expect_silence(&self) -> Outcome {
-        std::thread::sleep(Duration::from_millis(50));
-        let mut wc = [ibv_wc::default()];
-        match self.cq.poll(&mut wc) {
-            0 => Ok(()),
-            _ => Err(format!(
-                "unexpected completion {} status {}",
-                wc[0].wr_id, wc[0].status
-            )),
-        }
+        expect_silence(&self.cq)
     }
 
     /// The QP's state.
@@ -195,6 +190,32 @@ impl End {
             return Err(format!("query_qp: errno {errno}"));
         }
         Ok(attr.qp_state)
+    }
+}
+
+/// The next completion of a queue.
+pub fn next_completion(cq: &Cq) -> Result<ibv_wc, String> {
+    let mut wc = [ibv_wc::default()];
+    let start = Instant::now();
+    while start.elapsed() < PATIENCE {
+        if cq.poll(&mut wc) == 1 {
+            return Ok(mem::take(&mut wc[0]));
+        }
+        std::thread::yield_now();
+    }
+    Err("no completion came".into())
+}
+
+/// No completion of a queue may be there, now or a little later.
+pub fn expect_silence(cq: &Cq) -> Outcome {
+    std::thread::sleep(Duration::from_millis(50));
+    let mut wc = [ibv_wc::default()];
+    match cq.poll(&mut wc) {
+        0 => Ok(()),
+        _ => Err(format!(
+            "unexpected completion {} status {}",
+            wc[0].wr_id, wc[0].status
+        )),
     }
 }
 

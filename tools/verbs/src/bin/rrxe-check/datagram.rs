@@ -1,0 +1,538 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Datagrams: data, the header in front of them, whom they reach and whom not.
+
+use std::{io, rc::Rc};
+
+use rrxe_verbs::{
+    link,
+    object::{Ah, Context, Cq, Depth, Mr, Pd, Qp, ALL_ACCESS},
+    sys::*,
+};
+
+use crate::{
+    pair::{ensure, expect_silence, next_completion, Ends, Outcome},
+    tap::Tap,
+};
+
+/// Bytes in front of the payload.
+const GRH: usize = 40;
+const QKEY: u32 = 0x1122_3344;
+/// Where a receive lies in the region: odd, and across pages.
+const TARGET: usize = 8191;
+const IMM: u32 = 0x0bad_cafe;
+/// The work request's way of saying "the QP's own queue key".
+const OWN_QKEY: u32 = 1 << 31;
+
+/// Runs what every provider should do.
+pub fn run(tap: &mut Tap, ends: &Ends) {
+    tap.result("UD: SEND of all sizes", sizes(ends));
+    tap.result("UD: SEND with immediate, inline", immediate(ends));
+    tap.result("UD: the header names both hosts", header(ends));
+    tap.result("UD: an answer by the header finds back", answer(ends));
+    tap.result("UD: another queue key is dropped", wrong_qkey(ends));
+    tap.result("UD: a receive too short loses one", short_receive(ends));
+    tap.result("UD: one QP to many and to itself", many(ends));
+    tap.result("UD: many destinations, back and forth", rounds(ends));
+}
+
+/// Runs the sender's faults.
+pub fn run_errors(tap: &mut Tap, ends: &Ends) {
+    tap.result("UD: a SEND beyond the MTU is not sent", beyond_mtu(ends));
+    tap.result("UD: a high queue key is the QP's own", own_qkey(ends));
+    tap.result("UD: wrong lkey: LOC_PROT_ERR, SQE and back", sqe(ends));
+    tap.result("UD: RDMA WRITE: LOC_QP_OP_ERR", refused(ends));
+    tap.result("UD: another PD's handle: LOC_QP_OP_ERR", foreign(ends));
+    tap.result("UD: an address in the work request", in_request(ends));
+    tap.result(
+        "UD: an address that isn't ours: LOC_QP_OP_ERR",
+        lies(ends),
+    );
+    tap.result("UD: ERR flushes both queues", flush(ends));
+}
+
+/// A datagram QP with memory.
+struct Node {
+    qp: Qp,
+    cq: Rc<Cq>,
+    mr: Mr,
+    pd: Rc<Pd>,
+    gid: [u8; 16],
+    gid_index: u8,
+    mtu: usize,
+}
+
+fn text(e: io::Error) -> String {
+    e.to_string()
+}
+
+impl Node {
+    fn new(device: &str, v6: bool) -> Result<Self, String> {
+        let context = Context::open(device).map_err(text)?;
+        let pd = Pd::new(&context).map_err(text)?;
+        Self::on(&context, &pd, v6).map_err(|e| format!("set-up: {e}"))
+    }
+
+    fn on(context: &Rc<Context>, pd: &Rc<Pd>, v6: bool) -> io::Result<Self> {
+        let (gid_index, gid) = context.gid(v6)?;
+        let cq = Cq::new(context, 256)?;
+        let qp = Qp::of_type(IBV_QPT_UD, pd, &cq, Depth::default())?;
+        link::to_datagram(&qp, QKEY)?;
+        Ok(Self {
+            qp,
+            mr: Mr::new(pd, 1 << 16, ALL_ACCESS)?,
+            cq,
+            pd: pd.clone(),
+            gid,
+            gid_index,
+            mtu: 128 << context.active_mtu()?,
+        })
+    }
+
+    fn ah_to(&self, other: &Node) -> Result<Ah, String> {
+        Ah::new(&self.pd, self.gid_index, other.gid).map_err(|e| format!("create_ah: {e}"))
+    }
+
+    fn recv(&self, id: u64, at: usize, payload: usize) -> Outcome {
+        let mut sges = [self.mr.sge(at, GRH + payload)];
+        self.qp
+            .post_recv(id, &mut sges)
+            .map_err(|e| format!("post_recv: {e}"))
+    }
+
+    fn send(&self, datagram: &Datagram) -> Outcome {
+        let mut wr = ibv_send_wr {
+            wr_id: datagram.id,
+            opcode: datagram.opcode,
+            send_flags: datagram.flags,
+            ..Default::default()
+        };
+        wr.__bindgen_anon_1.imm_data = IMM.to_be();
+        wr.wr.ud.ah = datagram.ah.raw;
+        wr.wr.ud.remote_qpn = datagram.qpn;
+        wr.wr.ud.remote_qkey = datagram.qkey;
+        let mut sges = datagram.sges.clone();
+        self.qp
+            .post_send(&mut wr, &mut sges)
+            .map_err(|e| format!("post_send: {e}"))
+    }
+
+    fn expect(&self, id: u64, status: ibv_wc_status) -> Result<ibv_wc, String> {
+        let wc = next_completion(&self.cq)?;
+        if wc.wr_id == id && wc.status == status {
+            return Ok(wc);
+        }
+        Err(format!(
+            "completion {} with status {}, expected {id} with {status}",
+            wc.wr_id, wc.status
+        ))
+    }
+
+    fn grh(&self, at: usize) -> [u8; GRH] {
+        std::array::from_fn(|i| self.mr.buffer.get(at + i))
+    }
+
+    fn state(&self) -> Result<ibv_qp_state, String> {
+        let (mut attr, mut init) = (ibv_qp_attr::default(), ibv_qp_init_attr::default());
+        // SAFETY: Both structures outlive the call.
+        let errno = unsafe { ibv_query_qp(self.qp.raw, &mut attr, IBV_QP_STATE as i32, &mut init) };
+        ensure(errno == 0, || format!("query_qp: errno {errno}"))?;
+        Ok(attr.qp_state)
+    }
+}
+
+/// A send work request.
+#[derive(Clone)]
+struct Datagram<'a> {
+    id: u64,
+    opcode: ibv_wr_opcode,
+    flags: u32,
+    ah: &'a Ah,
+    qpn: u32,
+    qkey: u32,
+    sges: Vec<ibv_sge>,
+}
+
+impl<'a> Datagram<'a> {
+    /// The first `size` bytes of `from`'s region to `to`, signaled.
+    fn new(id: u64, from: &Node, ah: &'a Ah, to: &Node, size: usize) -> Self {
+        Self {
+            id,
+            opcode: IBV_WR_SEND,
+            flags: IBV_SEND_SIGNALED,
+            ah,
+            qpn: to.qp.number(),
+            qkey: QKEY,
+            sges: vec![from.mr.sge(0, size)],
+        }
+    }
+}
+
+fn nodes(ends: &Ends) -> Result<(Node, Node), String> {
+    Ok((Node::new(ends.a, ends.v6)?, Node::new(ends.b, ends.v6)?))
+}
+
+/// Checks a receive of `size` bytes of pattern `seed` at [`TARGET`].
+fn check(wc: &ibv_wc, from: &Node, to: &Node, size: usize, seed: u64) -> Outcome {
+    ensure(wc.byte_len as usize == GRH + size, || {
+        format!("byte_len {}", wc.byte_len)
+    })?;
+    ensure(wc.opcode == IBV_WC_RECV, || format!("opcode {}", wc.opcode))?;
+    ensure(wc.qp_num == to.qp.number(), || "wrong qp_num".into())?;
+    ensure(wc.src_qp == from.qp.number(), || {
+        format!("source QP {:#x}", wc.src_qp)
+    })?;
+    ensure(wc.wc_flags & IBV_WC_GRH != 0, || {
+        format!("flags {:#x}", wc.wc_flags)
+    })?;
+    let memory = &to.mr.buffer;
+    if let Some(at) = memory.mismatch(TARGET + GRH, size, seed) {
+        return Err(format!("byte {at} is wrong"));
+    }
+    let beside = memory.get(TARGET - 1) | memory.get(TARGET + GRH + size);
+    ensure(beside == 0, || {
+        "a byte beside the receive was written".into()
+    })
+}
+
+/// One datagram of `size` bytes arrives as it was sent.
+fn transfer(a: &mut Node, b: &mut Node, ah: &Ah, size: usize, seed: u64) -> Outcome {
+    a.mr.buffer.fill(0, size, seed);
+    for at in TARGET - 1..=TARGET + GRH + size {
+        b.mr.buffer.set(at, 0);
+    }
+    b.recv(seed, TARGET, size)?;
+    a.send(&Datagram::new(1, a, ah, b, size))?;
+    let wc = a.expect(1, IBV_WC_SUCCESS)?;
+    ensure(wc.opcode == IBV_WC_SEND, || format!("opcode {}", wc.opcode))?;
+    let wc = b.expect(seed, IBV_WC_SUCCESS)?;
+    check(&wc, a, b, size, seed)
+}
+
+fn sizes(ends: &Ends) -> Outcome {
+    let (mut a, mut b) = nodes(ends)?;
+    let ah = a.ah_to(&b)?;
+    for (seed, size) in [0, 1, 3, 4, 64, 255, 513, 1000, a.mtu - 1, a.mtu]
+        .into_iter()
+        .enumerate()
+    {
+        transfer(&mut a, &mut b, &ah, size, 70 + seed as u64)
+            .map_err(|e| format!("{size} bytes: {e}"))?;
+    }
+    Ok(())
+}
+
+fn immediate(ends: &Ends) -> Outcome {
+    let (mut a, b) = nodes(ends)?;
+    let ah = a.ah_to(&b)?;
+    for (size, inline) in [(0, 0), (700, 0), (0, IBV_SEND_INLINE), (61, IBV_SEND_INLINE)] {
+        a.mr.buffer.fill(0, size, 5);
+        b.recv(2, TARGET, size)?;
+        let mut datagram = Datagram::new(1, &a, &ah, &b, size);
+        datagram.opcode = IBV_WR_SEND_WITH_IMM;
+        datagram.flags |= inline;
+        a.send(&datagram)?;
+        a.expect(1, IBV_WC_SUCCESS)?;
+        let wc = b.expect(2, IBV_WC_SUCCESS)?;
+        // SAFETY: The flag says which member of the union is set.
+        let imm = u32::from_be(unsafe { wc.__bindgen_anon_1.imm_data });
+        ensure(wc.wc_flags == IBV_WC_GRH | IBV_WC_WITH_IMM, || {
+            format!("flags {:#x}", wc.wc_flags)
+        })?;
+        ensure(imm == IMM, || format!("immediate {imm:#x}"))?;
+        let wrong = b.mr.buffer.mismatch(TARGET + GRH, size, 5);
+        ensure(wrong.is_none(), || format!("byte {wrong:?} is wrong"))?;
+    }
+    Ok(())
+}
+
+/// The Internet checksum of a header with a right checksum is zero.
+fn checksum(header: &[u8]) -> u32 {
+    let words = header.chunks(2);
+    let sum: u32 = words
+        .map(|w| u32::from(u16::from_be_bytes([w[0], w[1]])))
+        .sum();
+    !((sum & 0xffff) + (sum >> 16)) & 0xffff
+}
+
+fn header(ends: &Ends) -> Outcome {
+    let (mut a, mut b) = nodes(ends)?;
+    let ah = a.ah_to(&b)?;
+    let size = 33;
+    transfer(&mut a, &mut b, &ah, size, 9)?;
+    let grh = b.grh(TARGET);
+    // UDP header, BTH, DETH, payload with pad, ICRC.
+    let length = (8 + 12 + 8 + size.next_multiple_of(4) + 4) as u16;
+    if ends.v6 {
+        ensure(grh[0] >> 4 == 6 && grh[6] == 17, || {
+            format!("no IPv6 header: {grh:02x?}")
+        })?;
+        ensure(grh[4..6] == length.to_be_bytes(), || {
+            format!("length {:02x?}", &grh[4..6])
+        })?;
+        return ensure(grh[8..24] == a.gid && grh[24..] == b.gid, || {
+            format!("addresses {grh:02x?}")
+        });
+    }
+    ensure(grh[..20] == [0; 20], || "no zeros in front".into())?;
+    ensure(grh[20] == 0x45 && grh[29] == 17, || {
+        format!("no IPv4 header: {grh:02x?}")
+    })?;
+    ensure(grh[22..24] == (length + 20).to_be_bytes(), || {
+        format!("length {:02x?}", &grh[22..24])
+    })?;
+    ensure(checksum(&grh[20..]) == 0, || {
+        format!("wrong checksum: {grh:02x?}")
+    })?;
+    ensure(grh[32..36] == a.gid[12..] && grh[36..] == b.gid[12..], || {
+        format!("addresses {grh:02x?}")
+    })
+}
+
+fn answer(ends: &Ends) -> Outcome {
+    let (mut a, mut b) = nodes(ends)?;
+    let ah = a.ah_to(&b)?;
+    b.recv(1, TARGET, 100)?;
+    a.send(&Datagram::new(2, &a, &ah, &b, 100))?;
+    a.expect(2, IBV_WC_SUCCESS)?;
+    let wc = b.expect(1, IBV_WC_SUCCESS)?;
+    let back = Ah::answering(&b.pd, &wc, &b.grh(TARGET)).map_err(text)?;
+    transfer(&mut b, &mut a, &back, 500, 8)
+}
+
+fn beyond_mtu(ends: &Ends) -> Outcome {
+    let (mut a, mut b) = nodes(ends)?;
+    let ah = a.ah_to(&b)?;
+    b.recv(1, TARGET, a.mtu + 100)?;
+    a.send(&Datagram::new(2, &a, &ah, &b, a.mtu + 1))?;
+    // Some providers complete it as too long, some as if the network had lost it.
+    let wc = next_completion(&a.cq)?;
+    ensure(wc.wr_id == 2, || format!("completion {}", wc.wr_id))?;
+    expect_silence(&b.cq)?;
+    if wc.status == IBV_WC_SUCCESS {
+        b.qp.modify(
+            &ibv_qp_attr {
+                qp_state: IBV_QPS_RESET,
+                ..Default::default()
+            },
+            IBV_QP_STATE,
+        )
+        .map_err(text)?;
+        link::to_datagram(&b.qp, QKEY).map_err(text)?;
+        transfer(&mut a, &mut b, &ah, 100, 7)?;
+    }
+    Ok(())
+}
+
+fn wrong_qkey(ends: &Ends) -> Outcome {
+    let (mut a, b) = nodes(ends)?;
+    let ah = a.ah_to(&b)?;
+    a.mr.buffer.fill(0, 100, 6);
+    b.recv(1, TARGET, 100)?;
+    let mut datagram = Datagram::new(2, &a, &ah, &b, 100);
+    datagram.qkey ^= 1;
+    a.send(&datagram)?;
+    a.expect(2, IBV_WC_SUCCESS)?;
+    expect_silence(&b.cq)?;
+    a.send(&Datagram::new(3, &a, &ah, &b, 100))?;
+    a.expect(3, IBV_WC_SUCCESS)?;
+    let wc = b.expect(1, IBV_WC_SUCCESS)?;
+    check(&wc, &a, &b, 100, 6)
+}
+
+fn own_qkey(ends: &Ends) -> Outcome {
+    let (mut a, b) = nodes(ends)?;
+    let ah = a.ah_to(&b)?;
+    a.mr.buffer.fill(0, 100, 6);
+    b.recv(1, TARGET, 100)?;
+    let mut datagram = Datagram::new(2, &a, &ah, &b, 100);
+    datagram.qkey = OWN_QKEY | 0x77;
+    a.send(&datagram)?;
+    a.expect(2, IBV_WC_SUCCESS)?;
+    let wc = b.expect(1, IBV_WC_SUCCESS)?;
+    check(&wc, &a, &b, 100, 6)
+}
+
+fn short_receive(ends: &Ends) -> Outcome {
+    let (mut a, b) = nodes(ends)?;
+    let ah = a.ah_to(&b)?;
+    a.mr.buffer.fill(0, 100, 6);
+    b.recv(1, TARGET, 100)?;
+    a.send(&Datagram::new(2, &a, &ah, &b, 101))?;
+    a.expect(2, IBV_WC_SUCCESS)?;
+    expect_silence(&b.cq)?;
+    a.send(&Datagram::new(3, &a, &ah, &b, 100))?;
+    a.expect(3, IBV_WC_SUCCESS)?;
+    let wc = b.expect(1, IBV_WC_SUCCESS)?;
+    check(&wc, &a, &b, 100, 6)
+}
+
+/// Several QPs of one protection domain; the first sends to all of them, and so to itself.
+fn many(ends: &Ends) -> Outcome {
+    let context = Context::open(ends.b).map_err(text)?;
+    let pd = Pd::new(&context).map_err(text)?;
+    let group: Result<Vec<Node>, _> = (0..6)
+        .map(|_| Node::on(&context, &pd, ends.v6))
+        .collect();
+    let mut group = group.map_err(text)?;
+    let ah = group[0].ah_to(&group[1])?;
+    group[0].mr.buffer.fill(0, 777, 12);
+    for node in &group {
+        node.recv(100, TARGET, 777)?;
+    }
+    for to in &group {
+        let mut datagram = Datagram::new(1, &group[0], &ah, to, 777);
+        datagram.flags = 0;
+        group[0].send(&datagram)?;
+    }
+    for to in &group {
+        let wc = to.expect(100, IBV_WC_SUCCESS)?;
+        check(&wc, &group[0], to, 777, 12)?;
+    }
+    expect_silence(&group[0].cq)
+}
+
+/// More destinations than any cache has room for, each by an address handle of its own.
+fn rounds(ends: &Ends) -> Outcome {
+    let a = Node::new(ends.a, ends.v6)?;
+    let group: Result<Vec<Node>, _> = (0..10).map(|_| Node::new(ends.b, ends.v6)).collect();
+    let group = group?;
+    let handles: Result<Vec<Ah>, _> = group.iter().map(|to| a.ah_to(to)).collect();
+    let handles = handles?;
+    for round in 0..20u64 {
+        for (to, ah) in group.iter().zip(&handles) {
+            to.recv(round, TARGET, 4)?;
+            a.send(&Datagram::new(round, &a, ah, to, 4))?;
+        }
+        for to in &group {
+            a.expect(round, IBV_WC_SUCCESS)?;
+            to.expect(round, IBV_WC_SUCCESS)?;
+        }
+    }
+    Ok(())
+}
+
+fn in_sqe(a: &Node) -> Outcome {
+    let state = a.state()?;
+    ensure(state == IBV_QPS_SQE, || {
+        format!("the sender is in state {state}")
+    })
+}
+
+fn sqe(ends: &Ends) -> Outcome {
+    let (mut a, mut b) = nodes(ends)?;
+    let ah = a.ah_to(&b)?;
+    let back = b.ah_to(&a)?;
+    let mut datagram = Datagram::new(2, &a, &ah, &b, 100);
+    datagram.sges[0].lkey ^= 0x4321_0000;
+    a.send(&datagram)?;
+    a.expect(2, IBV_WC_LOC_PROT_ERR)?;
+    in_sqe(&a)?;
+    a.send(&Datagram::new(3, &a, &ah, &b, 100))?;
+    a.expect(3, IBV_WC_WR_FLUSH_ERR)?;
+    // The receive queue is well.
+    transfer(&mut b, &mut a, &back, 100, 4)?;
+    let attr = ibv_qp_attr {
+        qp_state: IBV_QPS_RTS,
+        ..Default::default()
+    };
+    a.qp.modify(&attr, IBV_QP_STATE)
+        .map_err(|e| format!("SQE to RTS: {e}"))?;
+    transfer(&mut a, &mut b, &ah, 100, 7)
+}
+
+/// A request that the QP can't carry out.
+fn refused(ends: &Ends) -> Outcome {
+    let (a, b) = nodes(ends)?;
+    let ah = a.ah_to(&b)?;
+    let mut datagram = Datagram::new(2, &a, &ah, &b, 100);
+    datagram.opcode = IBV_WR_RDMA_WRITE;
+    match a.send(&datagram) {
+        Ok(()) => a.expect(2, IBV_WC_LOC_QP_OP_ERR).map(|_| ()),
+        Err(why) if why.contains("os error 22") => Ok(()),
+        Err(why) => Err(why),
+    }
+}
+
+fn foreign(ends: &Ends) -> Outcome {
+    let (a, b) = nodes(ends)?;
+    let other = Node::new(ends.a, ends.v6)?;
+    let ah = other.ah_to(&b)?;
+    b.recv(1, TARGET, 100)?;
+    a.send(&Datagram::new(2, &a, &ah, &b, 100))?;
+    a.expect(2, IBV_WC_LOC_QP_OP_ERR)?;
+    in_sqe(&a)?;
+    expect_silence(&b.cq)
+}
+
+/// Where librxe keeps an address handle's address (`struct rxe_av` of `rdma_user_rxe.h`) and its number.
+const RXE_AV: usize = 24;
+const RXE_AH_NUMBER: usize = RXE_AV + 88;
+
+/// Makes `ah` look as if the kernel had returned no number, as old ones do: then the library puts the
+/// address into each request. The address is that of `to`, and its source the own one at `sgid_index`.
+fn without_number(ah: &Ah, to: &Node, sgid_index: u8) -> Outcome {
+    let start = ah.raw.cast::<u8>();
+    // SAFETY: librxe's structure is that long; what is read is looked at before anything is written.
+    let (av, number) = unsafe {
+        let av = start.add(RXE_AV).cast::<[u8; 88]>();
+        (av, start.add(RXE_AH_NUMBER).cast::<u32>())
+    };
+    // SAFETY: As above.
+    let (unused, current) = unsafe { (av.read() == [0; 88], number.read()) };
+    ensure(unused && (1..1 << 15).contains(&current), || {
+        "librxe has another structure than expected".into()
+    })?;
+    let mut address = [0; 88];
+    address[0] = 1;
+    address[8..24].copy_from_slice(&to.gid);
+    address[28] = sgid_index;
+    address[29] = 64;
+    // SAFETY: As above.
+    unsafe {
+        av.write(address);
+        number.write(0);
+    }
+    Ok(())
+}
+
+fn in_request(ends: &Ends) -> Outcome {
+    let (mut a, mut b) = nodes(ends)?;
+    let ah = a.ah_to(&b)?;
+    without_number(&ah, &b, a.gid_index)?;
+    for (seed, size) in [0, 100, a.mtu].into_iter().enumerate() {
+        transfer(&mut a, &mut b, &ah, size, seed as u64)?;
+    }
+    Ok(())
+}
+
+fn lies(ends: &Ends) -> Outcome {
+    let (a, b) = nodes(ends)?;
+    let ah = a.ah_to(&b)?;
+    without_number(&ah, &b, 200)?;
+    b.recv(1, TARGET, 100)?;
+    a.send(&Datagram::new(2, &a, &ah, &b, 100))?;
+    a.expect(2, IBV_WC_LOC_QP_OP_ERR)?;
+    in_sqe(&a)?;
+    expect_silence(&b.cq)
+}
+
+fn flush(ends: &Ends) -> Outcome {
+    let (a, b) = nodes(ends)?;
+    let ah = a.ah_to(&b)?;
+    for id in 0..5 {
+        a.recv(id, TARGET, 100)?;
+    }
+    let attr = ibv_qp_attr {
+        qp_state: IBV_QPS_ERR,
+        ..Default::default()
+    };
+    a.qp.modify(&attr, IBV_QP_STATE)
+        .map_err(|e| format!("to ERR: {e}"))?;
+    for id in 0..5 {
+        a.expect(id, IBV_WC_WR_FLUSH_ERR)?;
+    }
+    a.send(&Datagram::new(9, &a, &ah, &b, 100))?;
+    a.expect(9, IBV_WC_WR_FLUSH_ERR)?;
+    expect_silence(&a.cq)
+}

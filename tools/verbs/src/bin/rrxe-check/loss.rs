@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Unreliable transports over a network that loses, repeats and reorders: what arrives is whole, and
+//! arrives once.
+
+use rrxe_verbs::{link, object::Ah, sys::*};
+
+use crate::{
+    pair::{ensure, Ends, Outcome, Pair, Plan, Send},
+    tap::Tap,
+};
+
+const MESSAGES: usize = 200;
+/// Several packets of an MTU of 1,024.
+const SIZE: usize = 4500;
+/// Bytes between two receives.
+const STRIDE: usize = 8192;
+
+/// Runs all cases.
+pub fn run(tap: &mut Tap, ends: &Ends) {
+    tap.result("UC: what arrives over a bad network is whole", connected(ends));
+    tap.result("UD: what arrives over a bad network is whole", datagrams(ends));
+}
+
+/// Posts a receive for each message; the k-th to arrive fills the k-th.
+fn post_receives(pair: &Pair) -> Outcome {
+    (0..MESSAGES).try_for_each(|i| pair.b.recv(i as u64, i * STRIDE, STRIDE))
+}
+
+/// Each message carries its number, which tells what else is in it. `skip` bytes come in front.
+fn check_arrivals(pair: &Pair, skip: usize, size: usize) -> Outcome {
+    let mut seen = [false; MESSAGES];
+    let mut wc = [ibv_wc::default()];
+    while pair.b.cq.poll(&mut wc) == 1 {
+        let wc = wc[0];
+        ensure(wc.status == IBV_WC_SUCCESS, || format!("status {}", wc.status))?;
+        // SAFETY: Every message carries immediate data.
+        let number = u32::from_be(unsafe { wc.__bindgen_anon_1.imm_data }) as usize;
+        let seen = seen.get_mut(number).ok_or("a number that was not sent")?;
+        ensure(wc.byte_len as usize == skip + size, || {
+            format!("message {number}: byte_len {}", wc.byte_len)
+        })?;
+        let at = wc.wr_id as usize * STRIDE + skip;
+        let wrong = pair.b.mr.buffer.mismatch(at, size, number as u64);
+        ensure(wrong.is_none(), || {
+            format!("message {number}: byte {wrong:?} is wrong")
+        })?;
+        // The network may repeat a datagram, and nobody is to know.
+        ensure(!*seen || skip > 0, || format!("message {number} came twice"))?;
+        *seen = true;
+    }
+    let count = seen.iter().filter(|seen| **seen).count();
+    println!("# {count} of {MESSAGES} arrived");
+    ensure(count > 0, || "nothing arrived".into())
+}
+
+fn plan(kind: ibv_qp_type) -> Plan {
+    let mut plan = Plan {
+        kind,
+        ..Plan::default()
+    };
+    plan.depth.recv = MESSAGES as u32;
+    plan
+}
+
+/// Sends all messages, a few at a time: a lost burst would show nothing.
+fn send_all(pair: &mut Pair, size: usize, mut post: impl FnMut(&Pair, usize) -> Outcome) -> Outcome {
+    for number in 0..MESSAGES {
+        pair.a.mr.buffer.fill(0, size, number as u64);
+        post(pair, number)?;
+        pair.a.expect(number as u64, IBV_WC_SUCCESS)?;
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    Ok(())
+}
+
+fn connected(ends: &Ends) -> Outcome {
+    let mut pair = Pair::new(ends, plan(IBV_QPT_UC))?;
+    post_receives(&pair)?;
+    send_all(&mut pair, SIZE, |pair, number| {
+        let source = pair.a.mr.sge(0, SIZE);
+        let mut request = Send::new(number as u64, IBV_WR_SEND_WITH_IMM, vec![source]);
+        request.imm = number as u32;
+        pair.a.send(request)
+    })?;
+    check_arrivals(&pair, 0, SIZE)
+}
+
+fn datagrams(ends: &Ends) -> Outcome {
+    const GRH: usize = 40;
+    const QKEY: u32 = 5;
+    let size = 1000;
+    let mut pair = Pair::unconnected(ends, plan(IBV_QPT_UD))?;
+    let text = |e: std::io::Error| e.to_string();
+    for end in [&pair.a, &pair.b] {
+        link::to_datagram(&end.qp, QKEY).map_err(text)?;
+    }
+    post_receives(&pair)?;
+    let (ours, theirs) = (pair.a.endpoint, pair.b.endpoint);
+    let ah = Ah::new(&pair.a.qp.pd, ours.gid_index, theirs.gid).map_err(text)?;
+    send_all(&mut pair, size, |pair, number| {
+        let mut wr = ibv_send_wr {
+            wr_id: number as u64,
+            opcode: IBV_WR_SEND_WITH_IMM,
+            send_flags: IBV_SEND_SIGNALED,
+            ..Default::default()
+        };
+        wr.__bindgen_anon_1.imm_data = (number as u32).to_be();
+        wr.wr.ud.ah = ah.raw;
+        wr.wr.ud.remote_qpn = theirs.qpn;
+        wr.wr.ud.remote_qkey = QKEY;
+        let mut source = [pair.a.mr.sge(0, size)];
+        let posted = pair.a.qp.post_send(&mut wr, &mut source);
+        posted.map_err(|e| format!("post_send: {e}"))
+    })?;
+    check_arrivals(&pair, GRH, size)
+}
