@@ -44,10 +44,7 @@ pub fn run_errors(tap: &mut Tap, ends: &Ends) {
     tap.result("UD: RDMA WRITE: LOC_QP_OP_ERR", refused(ends));
     tap.result("UD: another PD's handle: LOC_QP_OP_ERR", foreign(ends));
     tap.result("UD: an address in the work request", in_request(ends));
-    tap.result(
-        "UD: an address that isn't ours: LOC_QP_OP_ERR",
-        lies(ends),
-    );
+    tap.result("UD: an address that isn't ours: LOC_QP_OP_ERR", lies(ends));
     tap.result("UD: ERR flushes both queues", flush(ends));
 }
 
@@ -225,7 +222,12 @@ fn sizes(ends: &Ends) -> Outcome {
 fn immediate(ends: &Ends) -> Outcome {
     let (mut a, b) = nodes(ends)?;
     let ah = a.ah_to(&b)?;
-    for (size, inline) in [(0, 0), (700, 0), (0, IBV_SEND_INLINE), (61, IBV_SEND_INLINE)] {
+    for (size, inline) in [
+        (0, 0),
+        (700, 0),
+        (0, IBV_SEND_INLINE),
+        (61, IBV_SEND_INLINE),
+    ] {
         a.mr.buffer.fill(0, size, 5);
         b.recv(2, TARGET, size)?;
         let mut datagram = Datagram::new(1, &a, &ah, &b, size);
@@ -284,9 +286,10 @@ fn header(ends: &Ends) -> Outcome {
     ensure(checksum(&grh[20..]) == 0, || {
         format!("wrong checksum: {grh:02x?}")
     })?;
-    ensure(grh[32..36] == a.gid[12..] && grh[36..] == b.gid[12..], || {
-        format!("addresses {grh:02x?}")
-    })
+    ensure(
+        grh[32..36] == a.gid[12..] && grh[36..] == b.gid[12..],
+        || format!("addresses {grh:02x?}"),
+    )
 }
 
 fn answer(ends: &Ends) -> Outcome {
@@ -371,9 +374,7 @@ fn short_receive(ends: &Ends) -> Outcome {
 fn many(ends: &Ends) -> Outcome {
     let context = Context::open(ends.b).map_err(text)?;
     let pd = Pd::new(&context).map_err(text)?;
-    let group: Result<Vec<Node>, _> = (0..6)
-        .map(|_| Node::on(&context, &pd, ends.v6))
-        .collect();
+    let group: Result<Vec<Node>, _> = (0..6).map(|_| Node::on(&context, &pd, ends.v6)).collect();
     let mut group = group.map_err(text)?;
     let ah = group[0].ah_to(&group[1])?;
     group[0].mr.buffer.fill(0, 777, 12);

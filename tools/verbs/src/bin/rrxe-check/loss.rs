@@ -18,8 +18,14 @@ const STRIDE: usize = 8192;
 
 /// Runs all cases.
 pub fn run(tap: &mut Tap, ends: &Ends) {
-    tap.result("UC: what arrives over a bad network is whole", connected(ends));
-    tap.result("UD: what arrives over a bad network is whole", datagrams(ends));
+    tap.result(
+        "UC: what arrives over a bad network is whole",
+        connected(ends),
+    );
+    tap.result(
+        "UD: what arrives over a bad network is whole",
+        datagrams(ends),
+    );
 }
 
 /// Posts a receive for each message; the k-th to arrive fills the k-th.
@@ -33,7 +39,9 @@ fn check_arrivals(pair: &Pair, skip: usize, size: usize) -> Outcome {
     let mut wc = [ibv_wc::default()];
     while pair.b.cq.poll(&mut wc) == 1 {
         let wc = wc[0];
-        ensure(wc.status == IBV_WC_SUCCESS, || format!("status {}", wc.status))?;
+        ensure(wc.status == IBV_WC_SUCCESS, || {
+            format!("status {}", wc.status)
+        })?;
         // SAFETY: Every message carries immediate data.
         let number = u32::from_be(unsafe { wc.__bindgen_anon_1.imm_data }) as usize;
         let seen = seen.get_mut(number).ok_or("a number that was not sent")?;
@@ -46,7 +54,9 @@ fn check_arrivals(pair: &Pair, skip: usize, size: usize) -> Outcome {
             format!("message {number}: byte {wrong:?} is wrong")
         })?;
         // The network may repeat a datagram, and nobody is to know.
-        ensure(!*seen || skip > 0, || format!("message {number} came twice"))?;
+        ensure(!*seen || skip > 0, || {
+            format!("message {number} came twice")
+        })?;
         *seen = true;
     }
     let count = seen.iter().filter(|seen| **seen).count();
@@ -64,7 +74,11 @@ fn plan(kind: ibv_qp_type) -> Plan {
 }
 
 /// Sends all messages, a few at a time: a lost burst would show nothing.
-fn send_all(pair: &mut Pair, size: usize, mut post: impl FnMut(&Pair, usize) -> Outcome) -> Outcome {
+fn send_all(
+    pair: &mut Pair,
+    size: usize,
+    mut post: impl FnMut(&Pair, usize) -> Outcome,
+) -> Outcome {
     for number in 0..MESSAGES {
         pair.a.mr.buffer.fill(0, size, number as u64);
         post(pair, number)?;
