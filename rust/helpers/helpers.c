@@ -8,6 +8,7 @@
 #define __rrxe_helper
 
 #include "barrier.c"
+#include "interrupt.c"
 #include "memory.c"
 #include "netdevice.c"
 #include "skbuff.c"

@@ -15,6 +15,11 @@ __rrxe_helper void rrxe_helper_memmove(void *dst, const void *src, size_t len)
 	memmove(dst, src, len);
 }
 
+__rrxe_helper bool rrxe_helper_virt_addr_valid(const void *addr)
+{
+	return virt_addr_valid(addr);
+}
+
 __rrxe_helper struct page *rrxe_helper_virt_to_page(const void *addr)
 {
 	return virt_to_page(addr);

@@ -15,3 +15,22 @@ __rrxe_helper void rrxe_helper_spin_unlock_bh(spinlock_t *lock)
 {
 	spin_unlock_bh(lock);
 }
+
+/* A macro that assigns to its argument. */
+__rrxe_helper unsigned long rrxe_helper_spin_lock_irqsave(spinlock_t *lock)
+{
+	unsigned long flags;
+
+	spin_lock_irqsave(lock, flags);
+	return flags;
+}
+
+__rrxe_helper int rrxe_helper_spin_trylock_irqsave(spinlock_t *lock, unsigned long *flags)
+{
+	return spin_trylock_irqsave(lock, *flags);
+}
+
+__rrxe_helper void rrxe_helper_spin_unlock_irqrestore(spinlock_t *lock, unsigned long flags)
+{
+	spin_unlock_irqrestore(lock, flags);
+}

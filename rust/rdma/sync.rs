@@ -8,7 +8,7 @@
 
 use kernel::{
     bindings as core_bindings,
-    ffi::c_char,
+    ffi::{c_char, c_ulong},
     sync::lock::{Backend, Guard, Lock},
 };
 
@@ -84,6 +84,74 @@ unsafe impl Backend for BhSpinLockBackend {
         // SAFETY: The caller promises that `ptr` was initialised by `init`.
         let taken = unsafe { bindings::spin_trylock_bh(ptr.cast()) };
         (taken != 0).then_some(())
+    }
+
+    #[inline]
+    unsafe fn assert_is_held(ptr: *mut Self::State) {
+        // SAFETY: The caller promises that `ptr` was initialised by `init`.
+        unsafe { core_bindings::spin_assert_is_held(ptr) }
+    }
+}
+
+/// A spinlock that is held with interrupts disabled.
+///
+/// Any context. For what ib_core's users call with their own locks held and interrupts off, as they
+/// may post and poll. Made with [`new_irq_spinlock!`](crate::new_irq_spinlock).
+pub type IrqSpinLock<T> = Lock<T, IrqSpinLockBackend>;
+
+/// Creates an [`IrqSpinLock`] initialiser with a lock class of its own; arguments as those of
+/// [`new_bh_spinlock!`](crate::new_bh_spinlock).
+#[macro_export]
+macro_rules! new_irq_spinlock {
+    ($inner:expr $(, $name:literal)? $(,)?) => {
+        $crate::sync::IrqSpinLock::new(
+            $inner,
+            ::kernel::optional_name!($($name)?),
+            ::kernel::static_lock_class!(),
+        )
+    };
+}
+pub use new_irq_spinlock;
+
+/// `spin_lock_irqsave()` and its relatives as the backend of a kernel [`Lock`].
+pub struct IrqSpinLockBackend;
+
+// SAFETY: The kernel's spinlock excludes all other owners; `relock` is the default one, which
+// takes the lock in the same way as `lock`.
+unsafe impl Backend for IrqSpinLockBackend {
+    type State = core_bindings::spinlock_t;
+    /// Whether interrupts were enabled.
+    type GuardState = c_ulong;
+
+    #[inline]
+    unsafe fn init(
+        ptr: *mut Self::State,
+        name: *const c_char,
+        key: *mut core_bindings::lock_class_key,
+    ) {
+        // SAFETY: The caller promises that `ptr` is valid for writes and that `name` and `key`
+        // live for ever.
+        unsafe { core_bindings::__spin_lock_init(ptr, name, key) }
+    }
+
+    #[inline]
+    unsafe fn lock(ptr: *mut Self::State) -> Self::GuardState {
+        // SAFETY: The caller promises that `ptr` was initialised by `init`.
+        unsafe { bindings::spin_lock_irqsave(ptr.cast()) }
+    }
+
+    #[inline]
+    unsafe fn unlock(ptr: *mut Self::State, flags: &Self::GuardState) {
+        // SAFETY: The caller promises that it owns the lock, and the flags are those of taking it.
+        unsafe { bindings::spin_unlock_irqrestore(ptr.cast(), *flags) }
+    }
+
+    #[inline]
+    unsafe fn try_lock(ptr: *mut Self::State) -> Option<Self::GuardState> {
+        let mut flags = 0;
+        // SAFETY: The caller promises that `ptr` was initialised by `init`.
+        let taken = unsafe { bindings::spin_trylock_irqsave(ptr.cast(), &mut flags) };
+        (taken != 0).then_some(flags)
     }
 
     #[inline]

@@ -6,14 +6,21 @@
 //! a module must wait for its own before its code goes away.
 
 use core::{ops::Deref, ptr::NonNull};
-use kernel::{bindings, prelude::*, str::CStr, workqueue::Queue};
+use kernel::{
+    bindings as core_bindings,
+    prelude::*,
+    str::CStr,
+    workqueue::{Queue, RawWorkItem},
+};
+
+use crate::bindings;
 
 /// A work queue that runs its items in softirq (`WQ_BH`), on the CPU that queued them.
 ///
 /// # Invariants
 ///
 /// The pointer came from `alloc_workqueue()` and is destroyed only when this is dropped.
-pub struct OwnedQueue(NonNull<bindings::workqueue_struct>);
+pub struct OwnedQueue(NonNull<core_bindings::workqueue_struct>);
 
 // SAFETY: The C API of work queues may be used from any thread; `OwnedQueue` owns the pointer.
 unsafe impl Send for OwnedQueue {}
@@ -27,19 +34,40 @@ impl OwnedQueue {
     ///
     /// `ENOMEM`.
     pub fn new_bh(name: &'static CStr) -> Result<Self> {
-        let flags = bindings::wq_flags_WQ_BH | bindings::wq_flags_WQ_PERCPU;
+        let flags = core_bindings::wq_flags_WQ_BH | core_bindings::wq_flags_WQ_PERCPU;
         // SAFETY: The format takes one string, which is NUL-terminated and lives for ever.
         let raw = unsafe {
-            bindings::alloc_workqueue_noprof(c"%s".as_char_ptr(), flags, 0, name.as_char_ptr())
+            core_bindings::alloc_workqueue_noprof(c"%s".as_char_ptr(), flags, 0, name.as_char_ptr())
         };
         // INVARIANT: The queue was just made and nobody else has the pointer.
         NonNull::new(raw).map(Self).ok_or(ENOMEM)
     }
 
+    /// Queues `item`. It runs before this returns where softirq may run: in process context with
+    /// neither interrupts nor bottom halves disabled. Any context.
+    ///
+    /// The caller may hold any lock with which a softirq may arrive, so nothing of what the item
+    /// does can deadlock with it.
+    pub fn enqueue_eagerly<W, const ID: u64>(&self, item: W)
+    where
+        W: RawWorkItem<ID> + Send + 'static,
+    {
+        // SAFETY: No requirements.
+        if unsafe { bindings::irqs_disabled() } {
+            let _ = self.enqueue(item);
+            return;
+        }
+        // SAFETY: Interrupts are enabled, so bottom halves may be, too.
+        unsafe { bindings::local_bh_disable() };
+        let _ = self.enqueue(item);
+        // SAFETY: They were disabled above.
+        unsafe { bindings::local_bh_enable() };
+    }
+
     /// Waits until all items queued so far have run. Process context; not from an item.
     pub fn flush(&self) {
         // SAFETY: The queue is alive by the type invariant.
-        unsafe { bindings::__flush_workqueue(self.0.as_ptr()) }
+        unsafe { core_bindings::__flush_workqueue(self.0.as_ptr()) }
     }
 }
 
@@ -56,6 +84,6 @@ impl Drop for OwnedQueue {
     /// Waits for all items. Process context; not from an item.
     fn drop(&mut self) {
         // SAFETY: The queue is alive by the type invariant, and nobody can use it any more.
-        unsafe { bindings::destroy_workqueue(self.0.as_ptr()) }
+        unsafe { core_bindings::destroy_workqueue(self.0.as_ptr()) }
     }
 }

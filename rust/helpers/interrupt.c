@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: GPL-2.0
+#include <linux/bottom_half.h>
+#include <linux/irqflags.h>
+
+__rrxe_helper bool rrxe_helper_irqs_disabled(void)
+{
+	return irqs_disabled();
+}
+
+__rrxe_helper void rrxe_helper_local_bh_disable(void)
+{
+	local_bh_disable();
+}
+
+__rrxe_helper void rrxe_helper_local_bh_enable(void)
+{
+	local_bh_enable();
+}
