@@ -34,6 +34,9 @@ impl DeviceCaps {
     /// Sends RNR NAKs.
     pub const RC_RNR_NAK: Self =
         Self(bindings::ib_device_cap_flags_IB_DEVICE_RC_RNR_NAK_GEN as u64);
+    /// Fast registration, local invalidation, SEND with invalidation.
+    pub const MEM_MGT_EXTENSIONS: Self =
+        Self(bindings::ib_device_cap_flags_IB_DEVICE_MEM_MGT_EXTENSIONS as u64);
     /// FLUSH makes data visible to all.
     pub const FLUSH_GLOBAL: Self =
         Self(bindings::ib_uverbs_device_cap_flags_IB_UVERBS_DEVICE_FLUSH_GLOBAL as u64);
@@ -99,6 +102,8 @@ pub struct DeviceAttributes {
     pub max_qp_init_rd_atom: u32,
     /// Address handles.
     pub max_ah: u32,
+    /// Pages of a fast registration.
+    pub max_fast_reg_pages: u32,
     /// Partitions.
     pub max_pkeys: u16,
     /// How late an acknowledgement may be: 4.096 µs · 2ⁿ.
@@ -130,6 +135,7 @@ impl DeviceAttributes {
         raw.max_qp_init_rd_atom = clamp(self.max_qp_init_rd_atom);
         raw.atomic_cap = bindings::ib_atomic_cap_IB_ATOMIC_HCA;
         raw.max_ah = clamp(self.max_ah);
+        raw.max_fast_reg_page_list_len = self.max_fast_reg_pages;
         raw.max_pkeys = self.max_pkeys;
         raw.local_ca_ack_delay = self.local_ca_ack_delay;
     }

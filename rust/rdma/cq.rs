@@ -4,7 +4,7 @@
 
 use kernel::{error::from_result, ffi::c_int, prelude::*, sync::Arc};
 
-pub use crate::cqe::Cqe;
+pub use crate::cqe::{Cqe, CqeLayout};
 use crate::{
     bindings,
     error::unsupported,
@@ -99,6 +99,62 @@ pub(crate) unsafe extern "C" fn create_user<P: Provider>(
         unsafe { CqObject::<P>::store_raising(base, upcall, created.cq) };
         Ok(0)
     })
+}
+
+/// Implements `create_cq`, for the kernel.
+///
+/// # Safety
+///
+/// To be called by ib_core, on a device of `P`.
+pub(crate) unsafe extern "C" fn create_kernel<P: Provider>(
+    base: *mut bindings::ib_cq,
+    init: *const bindings::ib_cq_init_attr,
+    _attrs: *mut bindings::uverbs_attr_bundle,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: ib_core passes valid attributes.
+        let (flags, capacity) = unsafe { ((*init).flags, (*init).cqe) };
+        if flags != 0 {
+            return Err(unsupported());
+        }
+        // SAFETY: ib_core sets the device before it calls.
+        let device = unsafe { crate::device::of::<P>((*base).device) };
+        // SAFETY: `base` is valid until `destroy`, which revokes the upcall, or until this fails,
+        // before which it is revoked as well.
+        let upcall = unsafe { Upcall::new(base) }?;
+        let init = CqInit {
+            capacity,
+            upcall: upcall.clone(),
+        };
+        let created = P::create_kernel_cq(device, init).inspect_err(|_| upcall.revoke())?;
+        // SAFETY: During creation nobody else accesses the object.
+        unsafe { (*base).cqe = created.capacity as c_int };
+        // SAFETY: As above; ib_core allocated as much as `size` says.
+        unsafe { CqObject::<P>::store_raising(base, upcall, created.cq) };
+        Ok(0)
+    })
+}
+
+/// Implements `poll_cq`. Any context.
+///
+/// # Safety
+///
+/// To be called by ib_core, on a CQ of `P` that the kernel made, with room for `room` completions.
+pub(crate) unsafe extern "C" fn poll<P: Provider>(
+    base: *mut bindings::ib_cq,
+    room: c_int,
+    completions: *mut bindings::ib_wc,
+) -> c_int {
+    // SAFETY: `base` is a CQ of `P`, alive during the call.
+    let cq = unsafe { of::<P>(base) };
+    let mut polled = 0;
+    while polled < room {
+        let Some(cqe) = P::poll_cq(cq) else { break };
+        // SAFETY: `polled` is below the number of places, which the caller gave up to us.
+        cqe.write(unsafe { &mut *completions.add(polled as usize) });
+        polled = polled.wrapping_add(1);
+    }
+    polled
 }
 
 /// Tells the process's library where the ring is; a CQ of which it can't be told is undone.

@@ -1,14 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Entries of completion queues, as a process reads them.
+//! Entries of completion queues: as a process reads them from its ring, and as the kernel polls them.
 
-use core::{mem::size_of, ptr, slice};
+use core::{
+    mem::{self, size_of},
+    ptr, slice,
+};
 
 use kernel::prelude::*;
 use pin_init::zeroed;
 use roce::wc::{RecvExtra, RecvWc, SendWc};
 
-use crate::bindings::ib_uverbs_wc;
+use crate::{
+    bindings::{self, ib_uverbs_wc, ib_wc},
+    upcall::QpToken,
+};
 
 /// `enum ibv_wc_flags` of libibverbs, which librxe passes on as they are. Note that they are not
 /// those of the kernel's `enum ib_wc_flags`.
@@ -19,16 +25,38 @@ const WC_WITH_INV: u32 = 1 << 3;
 /// The only port.
 const PORT: u8 = 1;
 
-/// An entry of a process's CQ.
-pub struct Cqe(ib_uverbs_wc);
+/// An entry of a CQ.
+#[repr(C)]
+pub struct Cqe {
+    /// What a process sees.
+    user: ib_uverbs_wc,
+    /// The QP, for the kernel's consumers only.
+    qp: QpToken,
+}
+
+/// How an entry of a CQ lies in its ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CqeLayout {
+    /// A process polls it.
+    User,
+    /// The kernel polls it: what a process sees, and the QP.
+    Kernel,
+}
+
+impl CqeLayout {
+    /// Bytes of an entry.
+    pub const fn size(self) -> usize {
+        match self {
+            Self::User => size_of::<ib_uverbs_wc>(),
+            Self::Kernel => size_of::<Cqe>(),
+        }
+    }
+}
 
 impl Cqe {
-    /// Bytes of an entry.
-    pub const LEN: usize = size_of::<ib_uverbs_wc>();
-
-    /// The completion of a send by QP `qpn`.
-    pub fn send(wc: &SendWc, qpn: u32) -> Self {
-        Self(ib_uverbs_wc {
+    /// The completion of a send by QP `qpn`, which the kernel knows as `qp`.
+    pub fn send(wc: &SendWc, qpn: u32, qp: QpToken) -> Self {
+        let user = ib_uverbs_wc {
             wr_id: wc.wr_id,
             status: wc.status as u32,
             opcode: wc.opcode as u32,
@@ -36,12 +64,13 @@ impl Cqe {
             qp_num: qpn,
             port_num: PORT,
             ..zeroed()
-        })
+        };
+        Self { user, qp }
     }
 
-    /// The completion of a receive by QP `qpn`.
-    pub fn recv(wc: &RecvWc, qpn: u32) -> Self {
-        let mut cqe = ib_uverbs_wc {
+    /// The completion of a receive by QP `qpn`, which the kernel knows as `qp`.
+    pub fn recv(wc: &RecvWc, qpn: u32, qp: QpToken) -> Self {
+        let mut user = ib_uverbs_wc {
             wr_id: wc.wr_id,
             status: wc.status as u32,
             opcode: wc.opcode as u32,
@@ -55,21 +84,63 @@ impl Cqe {
         match wc.extra {
             RecvExtra::None => {}
             RecvExtra::Imm(imm) => {
-                cqe.wc_flags |= WC_WITH_IMM;
-                cqe.ex.imm_data = imm.0.to_be();
+                user.wc_flags |= WC_WITH_IMM;
+                user.ex.imm_data = imm.0.to_be();
             }
             RecvExtra::Invalidated(rkey) => {
-                cqe.wc_flags |= WC_WITH_INV;
-                cqe.ex.invalidate_rkey = rkey.0;
+                user.wc_flags |= WC_WITH_INV;
+                user.ex.invalidate_rkey = rkey.0;
             }
         }
-        Self(cqe)
+        Self { user, qp }
     }
 
-    /// The entry as it lies in the ring.
-    pub fn as_bytes(&self) -> &[u8] {
-        // SAFETY: The structure is 48 bytes of integers without padding, all initialised.
-        unsafe { slice::from_raw_parts(ptr::from_ref(&self.0).cast(), Self::LEN) }
+    /// The entry as it lies in a ring of this layout.
+    pub fn as_bytes(&self, layout: CqeLayout) -> &[u8] {
+        // SAFETY: The structure is 56 bytes of integers without padding, all initialised; the
+        // layouts are as long, or end after its first part.
+        unsafe { slice::from_raw_parts(ptr::from_ref(self).cast(), layout.size()) }
+    }
+
+    /// An entry of the kernel's layout, as it lies in the ring.
+    pub fn from_bytes(bytes: &[u8; CqeLayout::Kernel.size()]) -> Self {
+        // SAFETY: The structure is integers only, for which all bytes are valid, and as long.
+        unsafe { mem::transmute_copy(bytes) }
+    }
+
+    /// The QP whose completion it is.
+    pub fn qp(&self) -> QpToken {
+        self.qp
+    }
+
+    /// The same for a QP that is gone: nobody is to see it.
+    pub fn of_nobody(self) -> Self {
+        Self {
+            qp: QpToken::NONE,
+            ..self
+        }
+    }
+
+    /// Fills in what ib_core's consumers poll.
+    pub(crate) fn write(&self, wc: &mut ib_wc) {
+        let user = &self.user;
+        *wc = zeroed();
+        wc.__bindgen_anon_1.wr_id = user.wr_id;
+        wc.status = user.status;
+        wc.opcode = user.opcode;
+        wc.byte_len = user.byte_len;
+        wc.qp = self.qp.as_ptr();
+        wc.src_qp = user.src_qp;
+        wc.port_num = user.port_num.into();
+        let flag = |theirs: u32, ours: u32| match user.wc_flags & theirs {
+            0 => 0,
+            _ => ours as i32,
+        };
+        wc.wc_flags = flag(WC_GRH, bindings::ib_wc_flags_IB_WC_GRH)
+            | flag(WC_WITH_IMM, bindings::ib_wc_flags_IB_WC_WITH_IMM)
+            | flag(WC_WITH_INV, bindings::ib_wc_flags_IB_WC_WITH_INVALIDATE);
+        // SAFETY: Both members are 32 bits, and the flags say which one it is.
+        wc.ex.invalidate_rkey = unsafe { user.ex.invalidate_rkey };
     }
 }
 
@@ -82,7 +153,7 @@ mod tests {
     };
 
     fn word(cqe: &Cqe, at: usize) -> Option<u32> {
-        let bytes = cqe.as_bytes().get(at..)?.first_chunk()?;
+        let bytes = cqe.as_bytes(CqeLayout::User).get(at..)?.first_chunk()?;
         Some(u32::from_ne_bytes(*bytes))
     }
 
@@ -97,7 +168,7 @@ mod tests {
             solicited: true,
             grh,
         };
-        Cqe::recv(&wc, 0x17)
+        Cqe::recv(&wc, 0x17, QpToken::NONE)
     }
 
     #[test]
@@ -108,10 +179,10 @@ mod tests {
             opcode: WcOpcode::RdmaRead,
             byte_len: 5,
         };
-        let cqe = Cqe::send(&wc, 0x1234);
-        assert_eq!(cqe.as_bytes().len(), 48);
+        let cqe = Cqe::send(&wc, 0x1234, QpToken::NONE);
+        assert_eq!(cqe.as_bytes(CqeLayout::User).len(), 48);
         let id = cqe
-            .as_bytes()
+            .as_bytes(CqeLayout::User)
             .first_chunk()
             .map(|id| u64::from_ne_bytes(*id));
         assert_eq!(id, Some(wc.wr_id));
@@ -130,10 +201,33 @@ mod tests {
         assert_eq!(word(&plain, 32), Some(0x99));
         assert_eq!(word(&plain, 36), Some(0));
         let imm = received(RecvExtra::Imm(Imm(0x0102_0304)), true);
-        assert_eq!(imm.as_bytes().get(24..28), Some(&[1u8, 2, 3, 4][..]));
+        assert_eq!(
+            imm.as_bytes(CqeLayout::User).get(24..28),
+            Some(&[1u8, 2, 3, 4][..])
+        );
         assert_eq!(word(&imm, 36), Some(WC_GRH | WC_WITH_IMM));
         let invalidated = received(RecvExtra::Invalidated(Rkey(0xabcd)), false);
         assert_eq!(word(&invalidated, 24), Some(0xabcd));
         assert_eq!(word(&invalidated, 36), Some(8));
+    }
+
+    #[test]
+    fn the_kernel_polls_what_was_pushed() {
+        for (extra, flags) in [
+            (RecvExtra::None, 0),
+            (RecvExtra::Imm(Imm(0x0102_0304)), 2),
+            (RecvExtra::Invalidated(Rkey(0xabcd)), 4),
+        ] {
+            let pushed = received(extra, false);
+            let bytes = pushed.as_bytes(CqeLayout::Kernel).first_chunk();
+            let Some(bytes) = bytes else { continue };
+            let mut wc = zeroed();
+            Cqe::from_bytes(bytes).write(&mut wc);
+            assert_eq!(wc.opcode, bindings::ib_wc_opcode_IB_WC_RECV);
+            assert_eq!(wc.byte_len, 1000);
+            assert_eq!(wc.src_qp, 0x99);
+            assert_eq!(wc.wc_flags, flags);
+            assert!(wc.qp.is_null());
+        }
     }
 }

@@ -6,7 +6,8 @@ use core::mem::MaybeUninit;
 
 use kernel::{
     error::{from_result, Error},
-    ffi::c_int,
+    ffi::{c_int, c_uint},
+    page::PAGE_SIZE,
     prelude::*,
     sync::Arc,
 };
@@ -17,8 +18,8 @@ use roce::{
 
 pub use crate::span::{Span, SpanFault};
 use crate::{
-    bindings, device::IbDevice, error::unsupported, object::Object, provider::Provider, udata,
-    umem::UserMemory,
+    bindings, device::IbDevice, error::unsupported, fast_mr::FastMemory, object::Object,
+    provider::Provider, udata, umem::UserMemory,
 };
 
 /// What a region may be used for: a set of `IB_ACCESS_*`.
@@ -37,6 +38,11 @@ impl Access {
     /// Placement bits of FLUSH on the wire (IBTA 1.x annex A19).
     const PLACE_GLOBAL: u8 = 1 << 0;
     const PLACE_PERSISTENT: u8 = 1 << 1;
+
+    /// The set of `IB_ACCESS_*` that a fast registration asks for.
+    pub const fn from_bits(bits: u32) -> Self {
+        Self(bits)
+    }
 
     /// The set that ib_core passes.
     pub(crate) const fn from_raw(flags: c_int) -> Self {
@@ -173,6 +179,107 @@ fn expose<P: Provider>(
     c_part.iova = iova;
     c_part.length = length;
     base
+}
+
+/// Implements `get_dma_mr`.
+///
+/// # Safety
+///
+/// To be called by ib_core, on a protection domain of `P`.
+pub(crate) unsafe extern "C" fn get_dma<P: Provider>(
+    pd: *mut bindings::ib_pd,
+    access: c_int,
+) -> *mut bindings::ib_mr {
+    let make = || {
+        let access = Access::from_raw(access);
+        if !access.is_consistent() {
+            return Err(EINVAL);
+        }
+        let object = KBox::<MrObject<P>>::new_uninit(GFP_KERNEL_ACCOUNT)?;
+        // SAFETY: `pd` is a protection domain of `P`, alive during the call.
+        let pd = unsafe { Object::<_, P::Pd>::get(pd) };
+        let mr = P::get_dma_mr(pd, access)?;
+        Ok(expose::<P>(object, mr, 0, 0))
+    };
+    make().unwrap_or_else(|error: Error| error.to_ptr())
+}
+
+/// Implements `alloc_mr`.
+///
+/// # Safety
+///
+/// To be called by ib_core, on a protection domain of `P`.
+pub(crate) unsafe extern "C" fn alloc<P: Provider>(
+    pd: *mut bindings::ib_pd,
+    kind: bindings::ib_mr_type,
+    max_pages: u32,
+) -> *mut bindings::ib_mr {
+    let make = || {
+        if kind != bindings::ib_mr_type_IB_MR_TYPE_MEM_REG {
+            return Err(unsupported());
+        }
+        let object = KBox::<MrObject<P>>::new_uninit(GFP_KERNEL_ACCOUNT)?;
+        // SAFETY: `pd` is a protection domain of `P`, alive during the call.
+        let pd = unsafe { Object::<_, P::Pd>::get(pd) };
+        let mr = P::alloc_mr(pd, max_pages)?;
+        Ok(expose::<P>(object, mr, 0, 0))
+    };
+    make().unwrap_or_else(|error: Error| error.to_ptr())
+}
+
+/// Implements `map_mr_sg`: lists the pages for the next registration. Any context.
+///
+/// # Safety
+///
+/// To be called by ib_core, on a region of `P`.
+pub(crate) unsafe extern "C" fn map_sg<P: Provider>(
+    base: *mut bindings::ib_mr,
+    list: *mut bindings::scatterlist,
+    entries: c_int,
+    offset: *mut c_uint,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: `base` is a region of `P`, alive during the call.
+        let memory = unsafe { fast_memory::<P>(base) }?;
+        // SAFETY: As above; ib_core sets the page size before it calls.
+        if unsafe { (*base).page_size } as usize != PAGE_SIZE {
+            return Err(EINVAL);
+        }
+        memory.begin();
+        // SAFETY: ib_core passes a valid list.
+        let mapped =
+            unsafe { bindings::ib_sg_to_pages(base, list, entries, offset, Some(set_page::<P>)) };
+        if mapped > 0 {
+            // SAFETY: `ib_sg_to_pages` has set both.
+            let (iova, length) = unsafe { ((*base).iova, (*base).length) };
+            memory.end(iova, length)?;
+        }
+        Ok(mapped)
+    })
+}
+
+/// Adds a page to the list.
+///
+/// # Safety
+///
+/// To be called by ib_core from within [`map_sg`].
+unsafe extern "C" fn set_page<P: Provider>(base: *mut bindings::ib_mr, addr: u64) -> c_int {
+    from_result(|| {
+        // SAFETY: As the caller promises.
+        unsafe { fast_memory::<P>(base) }?.list(addr)?;
+        Ok(0)
+    })
+}
+
+/// The memory behind a region for fast registration.
+///
+/// # Safety
+///
+/// `base` must be a region of `P` that exists for ib_core during `'a`.
+unsafe fn fast_memory<'a, P: Provider>(base: *mut bindings::ib_mr) -> Result<&'a FastMemory> {
+    // SAFETY: As the caller promises.
+    let mr = unsafe { Object::<_, P::Mr>::get(base) };
+    P::fast_memory(mr).ok_or(EINVAL)
 }
 
 /// Implements `dereg_mr`.

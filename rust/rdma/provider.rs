@@ -25,9 +25,11 @@ use kernel::{
 use crate::{
     attr::{DeviceAttributes, DeviceChange, PortAttributes},
     av::Av,
-    cq::{CqCreated, CqInit, NotifyWhen},
-    mr::{MrKeys, UserRegion},
+    cq::{CqCreated, CqInit, Cqe, NotifyWhen},
+    fast_mr::FastMemory,
+    mr::{Access, MrKeys, UserRegion},
     net::netdev::Netdev,
+    post::{RecvList, SendList},
     qp::{QpCreated, QpInit, QpModify, QpQuery},
     stats::CounterName,
     udata::UserCall,
@@ -117,6 +119,16 @@ pub trait Provider: Sized + Send + Sync + 'static {
         call: &UserCall<'_>,
     ) -> Result<CqCreated<Self::Cq>>;
 
+    /// Makes a completion queue for the kernel.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for more entries than the device's limit, `ENOMEM`.
+    fn create_kernel_cq(device: &Arc<Self::Device>, init: CqInit) -> Result<CqCreated<Self::Cq>>;
+
+    /// The oldest completion that nobody has fetched, of a queue of the kernel. Any context.
+    fn poll_cq(cq: &Arc<Self::Cq>) -> Option<Cqe>;
+
     /// Makes a completion queue inert.
     fn destroy_cq(cq: &Arc<Self::Cq>);
 
@@ -130,6 +142,23 @@ pub trait Provider: Sized + Send + Sync + 'static {
     ///
     /// `EINVAL` for inconsistent rights, `ENOMEM`.
     fn reg_user_mr(pd: &Arc<Self::Pd>, region: UserRegion) -> Result<Arc<Self::Mr>>;
+
+    /// Makes a region of all of the kernel's memory: addresses are the kernel's own.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for inconsistent rights, `ENOMEM`.
+    fn get_dma_mr(pd: &Arc<Self::Pd>, access: Access) -> Result<Arc<Self::Mr>>;
+
+    /// Makes a region that work requests register and invalidate.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for more pages than the device's limit, `ENOMEM`.
+    fn alloc_mr(pd: &Arc<Self::Pd>, max_pages: u32) -> Result<Arc<Self::Mr>>;
+
+    /// The memory of a region that [`Self::alloc_mr`] made; none of others.
+    fn fast_memory(mr: &Self::Mr) -> Option<&FastMemory>;
 
     /// The keys of a region.
     fn mr_keys(mr: &Self::Mr) -> MrKeys;
@@ -153,6 +182,16 @@ pub trait Provider: Sized + Send + Sync + 'static {
         call: &UserCall<'_>,
     ) -> Result<QpCreated<Self::Qp>>;
 
+    /// Makes a queue pair for the kernel.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::create_user_qp`].
+    fn create_kernel_qp(
+        device: &Arc<Self::Device>,
+        init: QpInit<Self>,
+    ) -> Result<QpCreated<Self::Qp>>;
+
     /// Changes a queue pair's state and attributes: all of it or, on error, nothing.
     ///
     /// # Errors
@@ -172,4 +211,19 @@ pub trait Provider: Sized + Send + Sync + 'static {
 
     /// A process has posted sends to its ring. May be called in any state.
     fn doorbell(qp: &Arc<Self::Qp>);
+
+    /// Posts sends of the kernel, up to the first that can't be posted. Any context.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` in a state that takes none and for requests that make no sense, `ENOMEM` when the queue is
+    /// full. The request is the last that was taken from the list.
+    fn post_send(qp: &Arc<Self::Qp>, requests: &mut SendList<'_, Self>) -> Result;
+
+    /// Posts receives of the kernel, up to the first that can't be posted. Any context.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::post_send`].
+    fn post_recv(qp: &Arc<Self::Qp>, requests: &mut RecvList<'_>) -> Result;
 }

@@ -97,6 +97,17 @@ impl Ring {
         Ok(ring)
     }
 
+    /// The same ring for another of its users on the kernel's side, without its mapping.
+    pub fn share(&self) -> Self {
+        // INVARIANT: It is the same memory and geometry.
+        Self {
+            memory: self.memory.clone(),
+            mapping: None,
+            mask: self.mask,
+            shift: self.shift,
+        }
+    }
+
     /// The number of slots, a power of two.
     pub fn slots(&self) -> u32 {
         self.mask.wrapping_add(1)
@@ -216,8 +227,18 @@ impl Ring {
     /// Writes the first bytes of an element, as far as they fit in it.
     #[inline]
     pub fn write(&self, slot: u32, bytes: &[u8]) {
-        let len = bytes.len().min(self.element_size());
-        let target = self.element(slot, 0);
+        self.write_at(slot, 0, bytes);
+    }
+
+    /// Writes bytes of an element from `offset` on, as far as they fit in it.
+    #[inline]
+    pub fn write_at(&self, slot: u32, offset: usize, bytes: &[u8]) {
+        let room = self.element_size().saturating_sub(offset);
+        let len = bytes.len().min(room);
+        if len == 0 {
+            return;
+        }
+        let target = self.element(slot, offset);
         // SAFETY: `target` is valid for `len` bytes, the size of an element at most; the bytes are
         // not part of the ring, to which no references exist.
         unsafe { bindings::memcpy(target.cast(), bytes.as_ptr().cast(), len) };

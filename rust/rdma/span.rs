@@ -7,7 +7,7 @@
 //! no Rust reference to it ever exists.
 
 use core::{
-    ptr::NonNull,
+    ptr::{self, NonNull},
     sync::atomic::{AtomicU64, Ordering},
 };
 
@@ -33,16 +33,57 @@ pub enum SpanFault {
 /// the pages, each of which is valid for reads and writes for `'a`.
 #[derive(Clone, Copy)]
 pub struct Span<'a> {
-    pages: &'a [NonNull<u8>],
+    pages: Pages<'a>,
     start: usize,
     len: usize,
+}
+
+/// Where the pages of a span are.
+#[derive(Clone, Copy)]
+enum Pages<'a> {
+    /// Here and there.
+    List(&'a [NonNull<u8>]),
+    /// One after the other, from address zero.
+    Direct,
+}
+
+impl Pages<'_> {
+    #[inline]
+    fn get(&self, index: usize) -> Option<NonNull<u8>> {
+        match self {
+            Self::List(pages) => pages.get(index).copied(),
+            Self::Direct => {
+                let address = index.wrapping_mul(PAGE_SIZE);
+                NonNull::new(ptr::with_exposed_provenance_mut(address))
+            }
+        }
+    }
 }
 
 impl<'a> Span<'a> {
     /// The span of `len` bytes at `start` of `pages`; the caller sees to the invariant.
     #[inline]
     pub(crate) fn new(pages: &'a [NonNull<u8>], start: usize, len: usize) -> Self {
-        Self { pages, start, len }
+        Self {
+            pages: Pages::List(pages),
+            start,
+            len,
+        }
+    }
+
+    /// The span of `len` bytes at the kernel's address `start`.
+    ///
+    /// # Safety
+    ///
+    /// They must be valid for reads and writes for `'a`.
+    #[inline]
+    pub(crate) unsafe fn direct(start: usize, len: usize) -> Self {
+        // INVARIANT: As the caller promises.
+        Self {
+            pages: Pages::Direct,
+            start,
+            len,
+        }
     }
 
     /// Its bytes.
@@ -86,15 +127,17 @@ impl<'a> Span<'a> {
     ) -> Result<(), E> {
         let mut within = self.start % PAGE_SIZE;
         let mut left = self.len;
-        for page in self.pages.iter().skip(self.start / PAGE_SIZE) {
-            if left == 0 {
+        let mut index = self.start / PAGE_SIZE;
+        while left > 0 {
+            let Some(page) = self.pages.get(index) else {
                 break;
-            }
+            };
             let len = left.min(PAGE_SIZE.wrapping_sub(within));
             // SAFETY: `within` is less than a page, of which the pointer is to the first byte.
             visit(unsafe { page.add(within) }, len)?;
             left = left.wrapping_sub(len);
             within = 0;
+            index = index.wrapping_add(1);
         }
         Ok(())
     }

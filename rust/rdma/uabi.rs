@@ -70,6 +70,12 @@ pub mod send_wqe {
     pub const UD_AH: usize = offset_of!(rxe_send_wqe, wr.wr.ud.ah_num);
     /// Its address: `struct rxe_av`.
     pub const UD_AV: usize = offset_of!(rxe_send_wqe, wr.wr.ud.av);
+    /// Address that a fast registration gives to the region's first byte, 64 bits; the kernel only.
+    pub const REG_IOVA: usize = offset_of!(rxe_send_wqe, wr.wr.reg);
+    /// Its key.
+    pub const REG_KEY: usize = offset_of!(rxe_send_wqe, wr.wr.reg.key);
+    /// What it allows, `IB_ACCESS_*`.
+    pub const REG_ACCESS: usize = offset_of!(rxe_send_wqe, wr.wr.reg.access);
     /// Bytes of the message, as the library counts them.
     pub const LENGTH: usize = DMA + offset_of!(rxe_dma_info, length);
     /// The same; some operations set only this or only the other.
@@ -114,6 +120,12 @@ pub mod opcode {
     pub const SEND_WITH_INV: u32 = ib_uverbs_wr_opcode_IB_UVERBS_WR_SEND_WITH_INV;
     pub const FLUSH: u32 = ib_uverbs_wr_opcode_IB_UVERBS_WR_FLUSH;
     pub const ATOMIC_WRITE: u32 = ib_uverbs_wr_opcode_IB_UVERBS_WR_ATOMIC_WRITE;
+}
+
+/// What a send WQE's opcode says besides in a queue of the kernel: `enum ib_wr_opcode`.
+pub mod kernel_opcode {
+    /// Fast registration.
+    pub const REG_MR: u32 = crate::bindings::ib_wr_opcode_IB_WR_REG_MR;
 }
 
 /// What a send WQE's flags say: `enum ib_send_flags`.

@@ -109,7 +109,27 @@ impl CqUpcall {
 /// The way to an `ib_qp`.
 pub type QpUpcall = Upcall<bindings::ib_qp>;
 
+/// What the kernel's consumers know a QP by. It is passed on to them, never used here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct QpToken(usize);
+
+impl QpToken {
+    /// That of no QP.
+    pub const NONE: Self = Self(0);
+
+    /// The `ib_qp`, which the consumer must not have destroyed.
+    pub(crate) fn as_ptr(self) -> *mut bindings::ib_qp {
+        ptr::with_exposed_provenance_mut(self.0)
+    }
+}
+
 impl QpUpcall {
+    /// What completions of the QP carry for the kernel's consumers. Any context.
+    pub fn token(&self) -> QpToken {
+        QpToken(self.target.load(Ordering::Relaxed).expose_provenance())
+    }
+
     /// Reports an asynchronous event. Any context, outside all locks.
     pub fn event(&self, event: roce::host::Event) {
         use roce::host::Event;

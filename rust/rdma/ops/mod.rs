@@ -82,6 +82,17 @@ fn fill_objects<P: Provider>(table: &mut ib_device_ops) {
     table.query_qp = Some(qp::query::<P>);
     table.destroy_qp = Some(qp::destroy::<P>);
     table.post_send = Some(qp::post_send::<P>);
+    fill_kernel::<P>(table);
+}
+
+/// What only the kernel's consumers call.
+fn fill_kernel<P: Provider>(table: &mut ib_device_ops) {
+    table.create_cq = Some(cq::create_kernel::<P>);
+    table.poll_cq = Some(cq::poll::<P>);
+    table.post_recv = Some(qp::post_recv::<P>);
+    table.get_dma_mr = Some(mr::get_dma::<P>);
+    table.alloc_mr = Some(mr::alloc::<P>);
+    table.map_mr_sg = Some(mr::map_sg::<P>);
 }
 
 fn fill_sizes<P: Provider>(table: &mut ib_device_ops) {

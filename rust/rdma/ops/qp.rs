@@ -16,6 +16,7 @@ use crate::{
     device::of as device_of,
     error::unsupported,
     object::{Object, Raising},
+    post::{RecvList, SendList},
     provider::Provider,
     qp::{QpCreated, QpInit, RingReply},
     udata::{no_payload, UserCall},
@@ -39,7 +40,7 @@ unsafe fn of<'a, P: Provider>(qp: *mut bindings::ib_qp) -> &'a Arc<P::Qp> {
     unsafe { QpObject::<P>::get(qp.cast()) }
 }
 
-/// Implements `create_qp`, for processes.
+/// Implements `create_qp`.
 ///
 /// # Safety
 ///
@@ -51,16 +52,18 @@ pub(super) unsafe extern "C" fn create<P: Provider>(
 ) -> c_int {
     from_result(|| {
         // SAFETY: ib_core's buffers are null or valid during the call.
-        let call = unsafe { UserCall::from_raw(payload) }.ok_or_else(unsupported)?;
-        call.udata.refuse_request()?;
-        call.udata.require_response(2 * RingReply::SIZE)?;
+        let call = unsafe { UserCall::from_raw(payload) };
+        if let Some(call) = &call {
+            call.udata.refuse_request()?;
+            call.udata.require_response(2 * RingReply::SIZE)?;
+        }
         // SAFETY: ib_core passes valid attributes.
         let init = unsafe { &mut *init };
         // SAFETY: `qp` is valid until `destroy`, which revokes the upcall, or until this fails,
         // which does so too.
         let upcall = unsafe { Upcall::new(qp) }?;
         // SAFETY: As the caller promises.
-        let created = unsafe { make::<P>(qp, init, &call, upcall.clone()) }
+        let created = unsafe { make::<P>(qp, init, call.as_ref(), upcall.clone()) }
             .inspect_err(|_| upcall.revoke())?;
         qp_attr::write_cap(&created.cap, &mut init.cap);
         // SAFETY: During creation nobody else accesses the object.
@@ -71,7 +74,7 @@ pub(super) unsafe extern "C" fn create<P: Provider>(
     })
 }
 
-/// Makes the driver's QP, and tells the process's library of it; undone if that fails.
+/// Makes the driver's QP. A process's library is told of it; undone if that fails.
 ///
 /// # Safety
 ///
@@ -79,13 +82,16 @@ pub(super) unsafe extern "C" fn create<P: Provider>(
 unsafe fn make<P: Provider>(
     qp: *mut bindings::ib_qp,
     init: &bindings::ib_qp_init_attr,
-    call: &UserCall<'_>,
+    call: Option<&UserCall<'_>>,
     upcall: QpUpcall,
 ) -> Result<QpCreated<P::Qp>> {
     // SAFETY: As the caller promises.
     let init = unsafe { convert_init::<P>(qp, init, upcall) }?;
     // SAFETY: The device is alive while ib_core calls its operations.
     let device = unsafe { device_of::<P>((*qp).device) };
+    let Some(call) = call else {
+        return P::create_kernel_qp(device, init);
+    };
     let created = P::create_user_qp(device, init, call)?;
     if let Err(error) = call.udata.respond(created.reply.to_bytes().as_flattened()) {
         P::destroy_qp(&created.qp);
@@ -213,7 +219,8 @@ pub(super) unsafe extern "C" fn destroy<P: Provider>(
     })
 }
 
-/// Implements `post_send`: the doorbell of a process, which has put its work requests into its ring.
+/// Implements `post_send`: a list of the kernel or, without any, the doorbell of a process, which has
+/// put its work requests into its ring.
 ///
 /// # Safety
 ///
@@ -224,13 +231,41 @@ pub(super) unsafe extern "C" fn post_send<P: Provider>(
     failed: *mut *const bindings::ib_send_wr,
 ) -> c_int {
     from_result(|| {
-        if !requests.is_null() {
-            // SAFETY: ib_core passes a place to fill along with requests.
-            unsafe { failed.write(requests) };
-            return Err(EINVAL);
-        }
         // SAFETY: The QP is alive while ib_core calls its operations.
-        P::doorbell(unsafe { of::<P>(qp) });
+        let qp = unsafe { of::<P>(qp) };
+        if requests.is_null() {
+            P::doorbell(qp);
+            return Ok(0);
+        }
+        // SAFETY: ib_core's list is valid during the call.
+        let mut list = unsafe { SendList::<P>::new(requests) };
+        P::post_send(qp, &mut list).inspect_err(|_| {
+            // SAFETY: ib_core passes a place to fill along with requests.
+            unsafe { failed.write(list.current()) };
+        })?;
+        Ok(0)
+    })
+}
+
+/// Implements `post_recv`, for the kernel. Any context.
+///
+/// # Safety
+///
+/// To be called by ib_core, on a QP of `P`.
+pub(super) unsafe extern "C" fn post_recv<P: Provider>(
+    qp: *mut bindings::ib_qp,
+    requests: *const bindings::ib_recv_wr,
+    failed: *mut *const bindings::ib_recv_wr,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: The QP is alive while ib_core calls its operations.
+        let qp = unsafe { of::<P>(qp) };
+        // SAFETY: ib_core's list is valid during the call.
+        let mut list = unsafe { RecvList::new(requests) };
+        P::post_recv(qp, &mut list).inspect_err(|_| {
+            // SAFETY: ib_core passes a place to fill along with requests.
+            unsafe { failed.write(list.current()) };
+        })?;
         Ok(0)
     })
 }

@@ -25,12 +25,12 @@ use kernel::{
     },
 };
 use rdma::{
-    cq::{CqCreated, CqInit, Cqe, NotifyWhen},
+    cq::{CqCreated, CqInit, Cqe, CqeLayout, NotifyWhen},
     mmap::Mappings,
-    new_bh_spinlock,
+    new_irq_spinlock,
     ring::Ring,
-    sync::BhSpinLock,
-    upcall::CqUpcall,
+    sync::IrqSpinLock,
+    upcall::{CqUpcall, QpToken},
 };
 use roce::wc::{RecvWc, SendWc, WcStatus};
 
@@ -55,9 +55,13 @@ const PACE: i64 = 100_000;
 #[pin_data]
 pub(crate) struct Cq {
     ring: Ring,
+    layout: CqeLayout,
     upcall: CqUpcall,
     #[pin]
-    state: BhSpinLock<State>,
+    state: IrqSpinLock<State>,
+    /// The oldest completion that the kernel has not polled; unused where a process polls.
+    #[pin]
+    oldest: IrqSpinLock<u32>,
     #[pin]
     timer: HrTimer<Self>,
 }
@@ -120,13 +124,32 @@ impl Cq {
         if init.capacity == 0 || init.capacity > limits::MAX_CQE {
             return Err(EINVAL);
         }
-        let ring = Ring::new(mappings, Cqe::LEN, init.capacity)?;
+        let size = CqeLayout::User.size();
+        let ring = Ring::new(mappings, size, init.capacity)?;
+        Self::build(ring, CqeLayout::User, init.upcall)
+    }
+
+    /// Makes a CQ that the kernel polls. Process context.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for more entries than the limit, `ENOMEM`.
+    pub(crate) fn create_kernel(init: CqInit) -> Result<CqCreated<Self>> {
+        if init.capacity == 0 || init.capacity > limits::MAX_CQE {
+            return Err(EINVAL);
+        }
+        let ring = Ring::unmapped(CqeLayout::Kernel.size(), init.capacity)?;
+        Self::build(ring, CqeLayout::Kernel, init.upcall)
+    }
+
+    fn build(ring: Ring, layout: CqeLayout, upcall: CqUpcall) -> Result<CqCreated<Self>> {
         let (capacity, reply) = (ring.capacity(), ring.mmap_reply());
         let cq = Arc::pin_init(
             pin_init!(Self {
                 ring,
-                upcall: init.upcall,
-                state <- new_bh_spinlock!(State {
+                layout,
+                upcall,
+                state <- new_irq_spinlock!(State {
                     next: 0,
                     consumer: 0,
                     armed: None,
@@ -137,6 +160,7 @@ impl Cq {
                     notified: None,
                     pacer: None,
                 }, "rrxe_cq"),
+                oldest <- new_irq_spinlock!(0, "rrxe_cq_consumer"),
                 timer <- HrTimer::new(),
             }),
             GFP_KERNEL_ACCOUNT,
@@ -156,16 +180,52 @@ impl Cq {
         drop(pacer);
     }
 
+    /// Takes the oldest completion out, of a CQ that the kernel polls. Any context.
+    pub(crate) fn poll(&self) -> Option<Cqe> {
+        let mut oldest = self.oldest.lock();
+        while *oldest != self.ring.producer() {
+            let slot = *oldest;
+            let cqe = self.entry(slot);
+            *oldest = self.ring.next(slot);
+            self.ring.publish_consumer(*oldest);
+            if cqe.qp() != QpToken::NONE {
+                return Some(cqe);
+            }
+        }
+        None
+    }
+
+    fn entry(&self, slot: u32) -> Cqe {
+        Cqe::from_bytes(&self.ring.read_array(slot))
+    }
+
+    /// Makes the kernel's consumer miss the completions of a QP that is destroyed, which would name it.
+    /// Process context; nothing of the QP is pushed any more.
+    pub(crate) fn forget(&self, qp: QpToken) {
+        if self.layout != CqeLayout::Kernel {
+            return;
+        }
+        let oldest = self.oldest.lock();
+        let mut slot = *oldest;
+        while slot != self.ring.producer() {
+            let cqe = self.entry(slot);
+            if cqe.qp() == qp {
+                self.ring.write(slot, cqe.of_nobody().as_bytes(self.layout));
+            }
+            slot = self.ring.next(slot);
+        }
+    }
+
     /// Appends the completion of a send by QP `qpn`. Any context.
-    pub(crate) fn push_send(&self, wc: &SendWc, qpn: u32) -> Pushed {
+    pub(crate) fn push_send(&self, wc: &SendWc, qpn: u32, qp: QpToken) -> Pushed {
         let urgent = wc.status != WcStatus::Success;
-        self.push(&Cqe::send(wc, qpn), urgent)
+        self.push(&Cqe::send(wc, qpn, qp), urgent)
     }
 
     /// Appends the completion of a receive by QP `qpn`. Any context.
-    pub(crate) fn push_recv(&self, wc: &RecvWc, qpn: u32) -> Pushed {
+    pub(crate) fn push_recv(&self, wc: &RecvWc, qpn: u32, qp: QpToken) -> Pushed {
         let urgent = wc.solicited || wc.status != WcStatus::Success;
-        self.push(&Cqe::recv(wc, qpn), urgent)
+        self.push(&Cqe::recv(wc, qpn, qp), urgent)
     }
 
     fn push(&self, cqe: &Cqe, urgent: bool) -> Pushed {
@@ -184,7 +244,7 @@ impl Cq {
             state.completion_due |= state.armed.take().is_some();
             return Pushed::Overflow;
         }
-        self.ring.write(state.next, cqe.as_bytes());
+        self.ring.write(state.next, cqe.as_bytes(self.layout));
         self.ring.publish_producer(after);
         state.next = after;
         match state.armed {
@@ -221,7 +281,12 @@ impl Cq {
     /// As [`Self::notify`], for a consumer that only listens: unless the completion is urgent, not
     /// sooner than [`PACE`] after the last time. It takes what came meanwhile along, instead of being
     /// woken for every message of a stream.
+    ///
+    /// The kernel's consumers pace themselves.
     pub(crate) fn notify_paced(this: &Arc<Self>) {
+        if this.layout == CqeLayout::Kernel {
+            return this.notify();
+        }
         let (wait, pacer) = {
             let mut state = this.state.lock();
             if !(state.completion_due || state.overflow_due) {

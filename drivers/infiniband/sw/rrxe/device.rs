@@ -116,6 +116,7 @@ impl Device {
                 | DeviceCaps::PORT_ACTIVE_EVENT
                 | DeviceCaps::SYS_IMAGE_GUID
                 | DeviceCaps::RC_RNR_NAK
+                | DeviceCaps::MEM_MGT_EXTENSIONS
                 | DeviceCaps::FLUSH_GLOBAL
                 | DeviceCaps::FLUSH_PERSISTENT
                 | DeviceCaps::ATOMIC_WRITE,
@@ -135,6 +136,7 @@ impl Device {
             max_res_rd_atom: limits::MAX_RES_RD_ATOMIC,
             max_qp_init_rd_atom: limits::MAX_RD_ATOMIC,
             max_ah: limits::MAX_AH,
+            max_fast_reg_pages: limits::MAX_FAST_REG_PAGES,
             max_pkeys: MAX_PKEYS,
             local_ca_ack_delay: ACK_DELAY,
         }

@@ -71,6 +71,7 @@ impl Core {
             mrs: &qp.device.mrs,
             pd: self.pd.id(),
             qpn: qp.qpn.get(),
+            token: qp.token(),
             counters: &qp.device.counters,
             packet,
             upshot,
@@ -79,6 +80,7 @@ impl Core {
         if core::mem::take(&mut upshot.overflow) {
             self.fail_on_overflow(qp, upshot);
         }
+        qp.note_state(self.engine.state());
         result
     }
 

@@ -6,6 +6,7 @@
 //! events) is noted in [`Upshot`] and done by the caller after the turn.
 
 use kernel::{prelude::*, sync::Arc};
+use rdma::upcall::QpToken;
 use roce::{
     host::{AccessFault, Completions, Count, Event, Fetch, LocalAccess, Memory, RemoteAccess},
     ids::Rkey,
@@ -95,6 +96,7 @@ pub(crate) struct EngineHost<'a> {
     pub(crate) mrs: &'a MrTable,
     pub(crate) pd: PdId,
     pub(crate) qpn: u32,
+    pub(crate) token: QpToken,
     pub(crate) counters: &'a Counters,
     /// The packet being handled.
     pub(crate) packet: Option<&'a RxPacket>,
@@ -126,14 +128,17 @@ impl roce::host::SendQueue for EngineHost<'_> {
         self.sq.scatter_word(slot, original, self.mrs, self.pd)
     }
 
-    fn execute_local(&mut self, _slot: SendSlot, op: LocalOp) -> Result<(), WcStatus> {
+    fn execute_local(&mut self, slot: SendSlot, op: LocalOp) -> Result<(), WcStatus> {
         match op {
             LocalOp::Invalidate(lkey) => self
                 .mrs
                 .invalidate(self.pd, Rkey(lkey.0))
                 .map_err(|_| WcStatus::LocProtErr),
             LocalOp::BindMw => Err(WcStatus::MwBindErr),
-            LocalOp::RegMr => Err(WcStatus::LocQpOpErr),
+            LocalOp::RegMr => self
+                .mrs
+                .register_fast(self.pd, self.sq.registration(slot))
+                .map_err(|_| WcStatus::LocQpOpErr),
         }
     }
 }
@@ -233,7 +238,7 @@ impl EngineHost<'_> {
 
 impl Completions for EngineHost<'_> {
     fn complete_send(&mut self, wc: SendWc) {
-        let pushed = self.send_cq.push_send(&wc, self.qpn);
+        let pushed = self.send_cq.push_send(&wc, self.qpn, self.token);
         Self::pushed(
             pushed,
             &mut self.upshot.notify_send,
@@ -242,7 +247,7 @@ impl Completions for EngineHost<'_> {
     }
 
     fn complete_recv(&mut self, wc: RecvWc) {
-        let pushed = self.recv_cq.push_recv(&wc, self.qpn);
+        let pushed = self.recv_cq.push_recv(&wc, self.qpn, self.token);
         Self::pushed(
             pushed,
             &mut self.upshot.notify_recv,

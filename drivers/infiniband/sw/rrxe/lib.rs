@@ -21,6 +21,7 @@ mod netns;
 mod path;
 mod pd;
 mod peer;
+mod poster;
 mod provider;
 mod qp;
 mod recv_queue;

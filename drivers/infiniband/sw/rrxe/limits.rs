@@ -20,6 +20,8 @@ pub(crate) const MAX_CQE: u32 = (1 << 15) - 1;
 pub(crate) const MAX_CQ: u32 = 1 << 20;
 /// Memory regions of a device.
 pub(crate) const MAX_MR: u32 = (1 << 19) - 1;
+/// Pages of a fast registration.
+pub(crate) const MAX_FAST_REG_PAGES: u32 = 512;
 /// Protection domains of a device.
 pub(crate) const MAX_PD: u32 = 1 << 20;
 /// READs and atomics in flight in one direction of a QP.

@@ -6,9 +6,11 @@ use kernel::{prelude::*, sync::Arc};
 use rdma::{
     attr::{DeviceAttributes, DeviceChange, PortAttributes},
     av::Av,
-    cq::{CqCreated, CqInit, NotifyWhen},
-    mr::{MrKeys, UserRegion},
+    cq::{CqCreated, CqInit, Cqe, NotifyWhen},
+    fast_mr::FastMemory,
+    mr::{Access, MrKeys, UserRegion},
     net::netdev::Netdev,
+    post::{RecvList, SendList},
     provider::Provider,
     qp::{QpCreated, QpInit, QpModify, QpQuery},
     stats::CounterName,
@@ -98,6 +100,14 @@ impl Provider for Rrxe {
         Cq::create(init, call.mappings())
     }
 
+    fn create_kernel_cq(_device: &Arc<Device>, init: CqInit) -> Result<CqCreated<Cq>> {
+        Cq::create_kernel(init)
+    }
+
+    fn poll_cq(cq: &Arc<Cq>) -> Option<Cqe> {
+        cq.poll()
+    }
+
     fn destroy_cq(cq: &Arc<Cq>) {
         cq.destroy();
     }
@@ -108,6 +118,18 @@ impl Provider for Rrxe {
 
     fn reg_user_mr(pd: &Arc<Pd>, region: UserRegion) -> Result<Arc<Mr>> {
         pd.device().mrs.register(pd.id(), region)
+    }
+
+    fn get_dma_mr(pd: &Arc<Pd>, access: Access) -> Result<Arc<Mr>> {
+        pd.device().mrs.register_kernel(pd.id(), access)
+    }
+
+    fn alloc_mr(pd: &Arc<Pd>, max_pages: u32) -> Result<Arc<Mr>> {
+        pd.device().mrs.alloc_fast(pd.id(), max_pages)
+    }
+
+    fn fast_memory(mr: &Mr) -> Option<&FastMemory> {
+        mr.fast_memory()
     }
 
     fn mr_keys(mr: &Mr) -> MrKeys {
@@ -124,7 +146,11 @@ impl Provider for Rrxe {
         init: QpInit<Self>,
         call: &UserCall<'_>,
     ) -> Result<QpCreated<Qp>> {
-        Qp::create(device, init, call)
+        Qp::create(device, init, Some(call.mappings()))
+    }
+
+    fn create_kernel_qp(device: &Arc<Device>, init: QpInit<Self>) -> Result<QpCreated<Qp>> {
+        Qp::create(device, init, None)
     }
 
     fn modify_qp(qp: &Arc<Qp>, change: &QpModify) -> Result {
@@ -141,5 +167,13 @@ impl Provider for Rrxe {
 
     fn doorbell(qp: &Arc<Qp>) {
         Qp::doorbell(qp);
+    }
+
+    fn post_send(qp: &Arc<Qp>, requests: &mut SendList<'_, Self>) -> Result {
+        Qp::post_send(qp, requests)
+    }
+
+    fn post_recv(qp: &Arc<Qp>, requests: &mut RecvList<'_>) -> Result {
+        Qp::post_recv(qp, requests)
     }
 }

@@ -5,7 +5,7 @@
 use kernel::{
     impl_has_hr_timer, impl_has_work, new_work,
     prelude::*,
-    sync::{Arc, ArcBorrow},
+    sync::{rcu, Arc, ArcBorrow},
     time::{
         hrtimer::{
             HrTimer, HrTimerCallback, HrTimerCallbackContext, HrTimerRestart, RelativeSoftMode,
@@ -16,14 +16,15 @@ use kernel::{
 };
 use rdma::{
     error::unsupported,
+    mmap::Mappings,
     net::{
         credit::{Credit, Wake},
         skb::{Discard, SkbQueue},
     },
+    post::{RecvList, SendList, WqeRoom},
     qp::{QpCap, QpCreated, QpInit, QpModify, QpQuery, QpReply},
     ring::Ring,
-    udata::UserCall,
-    upcall::QpUpcall,
+    upcall::{QpToken, QpUpcall},
     workqueue::OwnedQueue,
 };
 use roce::{
@@ -43,13 +44,14 @@ use crate::{
     netns::NetContext,
     pd::Pd,
     peer::Peer,
+    poster::Poster,
     provider::Rrxe,
     recv_queue::RecvQueue,
     rx::RxPacket,
     send_queue::SendQueue,
     sge,
     turn::Turn,
-    wqe::SGE_SIZE,
+    wqe::{Owner, SGE_SIZE},
 };
 
 /// Turns that one caller takes in a row, its own and those of local peers, before it leaves the rest
@@ -72,6 +74,9 @@ pub(crate) struct Qp {
     #[pin]
     pub(crate) inbox: SkbQueue,
     upcall: QpUpcall,
+    token: QpToken,
+    /// How the kernel posts, if it is the kernel's.
+    poster: Option<Pin<KBox<Poster>>>,
     queue: Arc<OwnedQueue>,
     cap: QpCap,
     signal_all: bool,
@@ -126,7 +131,8 @@ impl Wake for Waker {
 }
 
 impl Qp {
-    /// Makes a QP in RESET and lets packets find it. Process context.
+    /// Makes a QP in RESET, for the process of `mappings` or for the kernel, and lets packets find it.
+    /// Process context.
     ///
     /// # Errors
     ///
@@ -134,7 +140,7 @@ impl Qp {
     pub(crate) fn create(
         device: &Arc<Device>,
         init: QpInit<Rrxe>,
-        call: &UserCall<'_>,
+        mappings: Option<&Arc<Mappings>>,
     ) -> Result<QpCreated<Self>> {
         if init.kind == QpKind::Gsi {
             return Err(unsupported());
@@ -142,8 +148,8 @@ impl Qp {
         let cap = grant(&init.cap)?;
         let send_size = SendQueue::element_size(cap.max_send_sge, cap.max_inline);
         let recv_size = RecvQueue::element_size(cap.max_recv_sge);
-        let send_ring = Ring::new(call.mappings(), send_size, cap.max_send_wr.max(1))?;
-        let recv_ring = Ring::new(call.mappings(), recv_size, cap.max_recv_wr.max(1))?;
+        let send_ring = new_ring(mappings, send_size, cap.max_send_wr)?;
+        let recv_ring = new_ring(mappings, recv_size, cap.max_recv_wr)?;
         let cap = QpCap {
             max_send_wr: send_ring.capacity(),
             max_recv_wr: recv_ring.capacity(),
@@ -153,12 +159,20 @@ impl Qp {
             rq: recv_ring.mmap_reply(),
             sq: send_ring.mmap_reply(),
         };
+        let (owner, poster) = match mappings {
+            Some(_) => (Owner::User, None),
+            None => {
+                let poster = new_poster(&send_ring, &recv_ring, &cap)?;
+                (Owner::Kernel, Some(poster))
+            }
+        };
         let sq = SendQueue::new(
             init.kind,
             send_ring,
             cap.max_send_sge,
             cap.max_inline,
             init.signal_all,
+            owner,
         )?;
         let rq = RecvQueue::new(recv_ring, cap.max_recv_sge)?;
         let net = device.link.context().clone();
@@ -190,7 +204,9 @@ impl Qp {
                 recv_cq: init.recv_cq,
                 credit: Credit::new(limits::PACKETS_IN_FLIGHT, waker)?,
                 inbox <- SkbQueue::new(limits::INBOX),
+                token: init.upcall.token(),
                 upcall: init.upcall,
+                poster,
                 queue: device.queue.clone(),
                 cap,
                 signal_all: init.signal_all,
@@ -283,11 +299,52 @@ impl Qp {
     /// Takes the QP out of service for good. When this returns no packet, timer or process finds it
     /// any more and no memory is touched on its behalf. Process context.
     pub(crate) fn destroy(&self) {
-        drop(self.net.qps.remove(self.qpn.get()));
         let core = self.turn.wait().take();
+        // This also waits for those who still tell of the last turn.
+        drop(self.net.qps.remove(self.qpn.get()));
         // Outside the lock: this waits for the timer and takes the rings away.
         drop(core);
         while self.inbox.pop().is_some() {}
+        self.send_cq.forget(self.token);
+        self.recv_cq.forget(self.token);
+    }
+
+    /// What the kernel's consumers know it by.
+    pub(crate) fn token(&self) -> QpToken {
+        self.token
+    }
+
+    /// Posters of the kernel need to know the state.
+    pub(crate) fn note_state(&self, state: QpState) {
+        if let Some(poster) = &self.poster {
+            poster.note_state(state);
+        }
+    }
+
+    /// Posts sends of the kernel. Any context: the QP runs in softirq, as after an interrupt.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if it is a process's; those of [`Poster::post_send`].
+    pub(crate) fn post_send(this: &Arc<Self>, requests: &mut SendList<'_, Rrxe>) -> Result {
+        let poster = this.poster.as_ref().ok_or(EINVAL)?;
+        let posted = poster.post_send(requests);
+        this.queue.enqueue_eagerly(this.clone());
+        posted
+    }
+
+    /// Posts receives of the kernel. Any context.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if it is a process's; those of [`Poster::post_recv`].
+    pub(crate) fn post_recv(this: &Arc<Self>, requests: &mut RecvList<'_>) -> Result {
+        let poster = this.poster.as_ref().ok_or(EINVAL)?;
+        let posted = poster.post_recv(requests);
+        if poster.flushes() {
+            this.queue.enqueue_eagerly(this.clone());
+        }
+        posted
     }
 
     /// The process posted send work requests, or wants what is there to be looked at.
@@ -319,6 +376,8 @@ impl Qp {
     fn take_turns(this: &Arc<Self>, mut direct: Option<RxPacket>) -> Option<Arc<Self>> {
         let mut peer = None;
         let mut rounds = MAX_ROUNDS;
+        // Until all is told: destruction waits for it.
+        let _readers = rcu::read_lock();
         let mut run = |direct: &mut Option<RxPacket>| {
             this.turn.advance(
                 |core| match core {
@@ -387,6 +446,25 @@ pub(crate) fn note_peer(peer: &mut Option<Arc<Qp>>, other: Arc<Qp>) {
             Qp::schedule(&before);
         }
     }
+}
+
+fn new_ring(mappings: Option<&Arc<Mappings>>, size: usize, capacity: u32) -> Result<Ring> {
+    match mappings {
+        Some(mappings) => Ring::new(mappings, size, capacity.max(1)),
+        None => Ring::unmapped(size, capacity.max(1)),
+    }
+}
+
+fn new_poster(send: &Ring, recv: &Ring, cap: &QpCap) -> Result<Pin<KBox<Poster>>> {
+    let send_room = WqeRoom {
+        max_sge: cap.max_send_sge,
+        max_inline: cap.max_inline,
+    };
+    let recv_room = WqeRoom {
+        max_sge: cap.max_recv_sge,
+        max_inline: 0,
+    };
+    Poster::new((send, send_room), (recv, recv_room))
 }
 
 fn new_engine(kind: QpKind, qpn: Qpn, window: u32, port_mtu: Mtu) -> Result<Engine> {

@@ -7,7 +7,7 @@
 //! payload only, nothing is decided by it, and the peer sees whatever the process left there.
 
 use kernel::prelude::*;
-use rdma::ring::Ring;
+use rdma::{fast_mr::Registration, ring::Ring};
 use roce::{
     host::{Fetch, LocalAccess},
     qp::QpKind,
@@ -24,8 +24,8 @@ use crate::{
     sge,
     tx::Frame,
     wqe::{
-        destination as destination_of, flush_length, total_length, SendHeader, Sge, SEND_HEADER,
-        SGE_SIZE,
+        destination as destination_of, flush_length, registration, total_length, Owner, SendHeader,
+        Sge, SEND_HEADER, SGE_SIZE,
     },
 };
 
@@ -53,6 +53,7 @@ pub(crate) struct SendQueue {
     max_inline: u32,
     /// `sq_sig_type` was ALL: every request is signaled.
     signal_all: bool,
+    owner: Owner,
     particulars: KVVec<Particulars>,
     /// `window` rows of `max_sge` SGEs.
     sges: KVVec<Sge>,
@@ -77,6 +78,7 @@ impl SendQueue {
         max_sge: u32,
         max_inline: u32,
         signal_all: bool,
+        owner: Owner,
     ) -> Result<Self> {
         let window = ring.slots().min(limits::SEND_WINDOW);
         let rows = (window as usize).saturating_mul(max_sge as usize);
@@ -90,6 +92,7 @@ impl SendQueue {
             max_sge,
             max_inline,
             signal_all,
+            owner,
             particulars: KVVec::from_elem(
                 Particulars::default(),
                 window as usize,
@@ -137,7 +140,7 @@ impl SendQueue {
         let slot = self.next;
         self.next = self.ring.next(slot);
         let raw: [u8; SEND_HEADER] = self.ring.read_array(slot);
-        let header = SendHeader::parse(&raw, !self.destinations.is_empty());
+        let header = SendHeader::parse(&raw, self.owner, !self.destinations.is_empty());
         let row = self.row(slot);
         if let Some(destination) = self.destinations.get_mut(row) {
             *destination = destination_of(&raw);
@@ -207,6 +210,11 @@ impl SendQueue {
             .get(self.row(slot.0))
             .copied()
             .unwrap_or_default()
+    }
+
+    /// What a fast registration asks for. Only the kernel posts those, so the ring still has it.
+    pub(crate) fn registration(&self, slot: SendSlot) -> Registration {
+        registration(&self.ring.read_array(slot.0))
     }
 
     /// Gives the ring's slot back to the poster.

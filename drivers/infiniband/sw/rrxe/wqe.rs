@@ -8,8 +8,10 @@
 
 use rdma::{
     av::PostedAv,
+    fast_mr::Registration,
     gid::Gid,
-    uabi::{av, opcode, recv_wqe, send_flag, send_wqe, sge},
+    mr::Access,
+    uabi::{av, kernel_opcode, opcode, recv_wqe, send_flag, send_wqe, sge},
 };
 use roce::{
     ids::{Imm, Lkey, Qkey, Qpn, Rkey},
@@ -45,6 +47,15 @@ impl Sge {
     }
 }
 
+/// Who fills a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Owner {
+    /// A process.
+    User,
+    /// The kernel, which alone may register memory that it names by address.
+    Kernel,
+}
+
 /// The fixed part of a send WQE.
 pub(crate) struct SendHeader {
     pub(crate) wr_id: u64,
@@ -59,14 +70,14 @@ pub(crate) struct SendHeader {
 
 impl SendHeader {
     /// Parses a send WQE, of a datagram QP if `datagram` is set.
-    pub(crate) fn parse(raw: &[u8; SEND_HEADER], datagram: bool) -> Self {
+    pub(crate) fn parse(raw: &[u8; SEND_HEADER], owner: Owner, datagram: bool) -> Self {
         let flags = u32_at(raw, send_wqe::FLAGS);
         // Some versions of librxe leave one of the two totals of an inline payload at zero.
         let inline_len = u32_at(raw, send_wqe::LENGTH).max(u32_at(raw, send_wqe::RESIDUE));
         let op = if datagram {
             datagram_op(raw)
         } else {
-            send_op(raw)
+            send_op(raw, owner)
         };
         // librxe puts the operand where inline payload goes, without saying that it is inline.
         let operand = matches!(op, Ok(SendOp::AtomicWrite(_)));
@@ -98,7 +109,7 @@ impl RecvHeader {
 }
 
 /// `enum ib_uverbs_wr_opcode` and the part of the `wr` union that belongs to it.
-fn send_op(raw: &[u8; SEND_HEADER]) -> Result<SendOp, WcStatus> {
+fn send_op(raw: &[u8; SEND_HEADER], owner: Owner) -> Result<SendOp, WcStatus> {
     // `ex` holds big-endian immediate data or a key in host order.
     let imm = Imm(u32::from_be(u32_at(raw, send_wqe::EX)));
     let invalidate = u32_at(raw, send_wqe::EX);
@@ -133,6 +144,7 @@ fn send_op(raw: &[u8; SEND_HEADER]) -> Result<SendOp, WcStatus> {
         opcode::SEND_WITH_INV => SendOp::Send(SendTail::Invalidate(Rkey(invalidate))),
         opcode::FLUSH => flush_op(raw),
         opcode::ATOMIC_WRITE => SendOp::AtomicWrite(rdma),
+        kernel_opcode::REG_MR if owner == Owner::Kernel => SendOp::Local(LocalOp::RegMr),
         _ => return Err(WcStatus::LocQpOpErr),
     })
 }
@@ -171,6 +183,15 @@ fn posted_av(raw: &[u8]) -> PostedAv {
         hop_limit: u8_at(raw, av::HOP_LIMIT),
         flow_label: u32_at(raw, av::FLOW_LABEL),
         port: u8_at(raw, av::PORT),
+    }
+}
+
+/// What a fast registration asks for.
+pub(crate) fn registration(raw: &[u8; SEND_HEADER]) -> Registration {
+    Registration {
+        key: u32_at(raw, send_wqe::REG_KEY),
+        iova: u64_at(raw, send_wqe::REG_IOVA),
+        access: Access::from_bits(u32_at(raw, send_wqe::REG_ACCESS)),
     }
 }
 
