@@ -14,7 +14,7 @@ use crate::{
     object::Object,
     provider::Provider,
     ring::Ring,
-    uabi::{kernel_opcode, opcode, recv_wqe, send_flag, send_wqe, sge},
+    uabi::{av, kernel_opcode, opcode, recv_wqe, send_flag, send_wqe, sge},
 };
 
 /// What a WQE of a queue can hold.
@@ -30,6 +30,7 @@ pub struct WqeRoom {
 pub struct SendList<'a, P> {
     current: *const ib_send_wr,
     next: *const ib_send_wr,
+    datagrams: bool,
     call: PhantomData<&'a P>,
 }
 
@@ -38,12 +39,13 @@ impl<'a, P: Provider> SendList<'a, P> {
     ///
     /// # Safety
     ///
-    /// `first` must be null or the first of a list that ib_core passed to `post_send` on a QP of `P`, valid
-    /// for `'a`.
-    pub(crate) unsafe fn new(first: *const ib_send_wr) -> Self {
+    /// `first` must be the first of a list that ib_core passed to `post_send` on a QP of `P`, valid for `'a`;
+    /// `datagrams` must tell whether that is a datagram QP.
+    pub(crate) unsafe fn new(first: *const ib_send_wr, datagrams: bool) -> Self {
         Self {
             current: ptr::null(),
             next: first,
+            datagrams,
             call: PhantomData,
         }
     }
@@ -64,6 +66,7 @@ impl<'a, P: Provider> Iterator for SendList<'a, P> {
         self.next = wr.next;
         Some(SendRequest {
             wr,
+            datagram: self.datagrams,
             provider: PhantomData,
         })
     }
@@ -73,9 +76,10 @@ impl<'a, P: Provider> Iterator for SendList<'a, P> {
 ///
 /// # Invariants
 ///
-/// `wr` is the first part of the structure that its opcode asks for, all of it valid.
+/// `wr` is the first part of the structure that its opcode asks for, or that of datagrams, all of it valid.
 pub struct SendRequest<'a, P> {
     wr: &'a ib_send_wr,
+    datagram: bool,
     provider: PhantomData<P>,
 }
 
@@ -93,7 +97,11 @@ impl<P: Provider> SendRequest<'_, P> {
         // SAFETY: Both members are 32 bits; the opcode says which one it is.
         let extra = unsafe { self.wr.ex.invalidate_rkey };
         put_u32(&mut raw, send_wqe::EX, extra);
-        self.put_operation(&mut raw)?;
+        if self.datagram {
+            self.put_destination(&mut raw);
+        } else {
+            self.put_operation(&mut raw)?;
+        }
         let flags = self.wr.send_flags as u32;
         // The operand of an ATOMIC WRITE always lies in the WQE.
         if flags & send_flag::INLINE != 0 || self.wr.opcode == opcode::ATOMIC_WRITE {
@@ -113,6 +121,27 @@ impl<P: Provider> SendRequest<'_, P> {
     fn wr_id(&self) -> u64 {
         // SAFETY: The other member is a pointer, of as many bits.
         unsafe { self.wr.__bindgen_anon_1.wr_id }
+    }
+
+    /// Where a datagram goes: the address itself, since the kernel's address handles have no numbers.
+    fn put_destination(&self, raw: &mut [u8; send_wqe::PAYLOAD]) {
+        let wr: *const ib_send_wr = self.wr;
+        // SAFETY: By the type invariant.
+        let datagram = unsafe { &*wr.cast::<bindings::ib_ud_wr>() };
+        // SAFETY: The consumer names an address handle of the QP's device, which is alive.
+        let ah: &Arc<P::Ah> = unsafe { Object::get(datagram.ah.cast_const()) };
+        let address = P::query_ah(ah);
+        put_u32(raw, send_wqe::UD_QPN, datagram.remote_qpn);
+        put_u32(raw, send_wqe::UD_QKEY, datagram.remote_qkey);
+        let Some(raw) = raw.get_mut(send_wqe::UD_AV..) else {
+            return;
+        };
+        put(raw, av::PORT, [address.port]);
+        put(raw, av::DGID, address.dgid.0);
+        put(raw, av::SGID_INDEX, [address.sgid_index]);
+        put(raw, av::TRAFFIC_CLASS, [address.traffic_class]);
+        put(raw, av::HOP_LIMIT, [address.hop_limit]);
+        put_u32(raw, av::FLOW_LABEL, address.flow_label);
     }
 
     /// What belongs to the operation.
@@ -284,16 +313,19 @@ fn write_sges(ring: &Ring, slot: u32, at: usize, sges: &[ib_sge]) {
     }
 }
 
-/// Stores a native-endian word. The offsets are constants within the structures.
-fn put_u32(raw: &mut [u8], at: usize, value: u32) {
+/// Stores bytes. The offsets are constants within the structures.
+fn put<const N: usize>(raw: &mut [u8], at: usize, bytes: [u8; N]) {
     if let Some(place) = raw.get_mut(at..).and_then(|tail| tail.first_chunk_mut()) {
-        *place = value.to_ne_bytes();
+        *place = bytes;
     }
+}
+
+/// Stores a native-endian word.
+fn put_u32(raw: &mut [u8], at: usize, value: u32) {
+    put(raw, at, value.to_ne_bytes());
 }
 
 /// Stores a native-endian double word.
 fn put_u64(raw: &mut [u8], at: usize, value: u64) {
-    if let Some(place) = raw.get_mut(at..).and_then(|tail| tail.first_chunk_mut()) {
-        *place = value.to_ne_bytes();
-    }
+    put(raw, at, value.to_ne_bytes());
 }

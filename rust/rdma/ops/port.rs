@@ -3,11 +3,12 @@
 //! Operations on a device's port: number 1, the only one.
 
 use kernel::{error::from_result, ffi::c_int, prelude::*};
-use pin_init::Zeroable;
 
 use crate::{bindings, device::of, error::unsupported, net::netdev::Netdev, provider::Provider};
 
 const PORT: u32 = 1;
+/// Bytes of a MAD (IBTA 1.x §13.4.3).
+const MAD_SIZE: u32 = 256;
 const DEFAULT_PKEY: u16 = 0xffff;
 
 fn check_port(port: u32) -> Result {
@@ -65,7 +66,7 @@ pub(super) unsafe extern "C" fn modify(
     })
 }
 
-/// Implements `get_port_immutable`: RoCEv2, without a GSI QP for MADs and connection management.
+/// Implements `get_port_immutable`: RoCEv2, with MADs over a GSI QP and connection management.
 ///
 /// # Safety
 ///
@@ -83,9 +84,11 @@ pub(super) unsafe extern "C" fn immutable<P: Provider>(
             pkey_tbl_len: attributes.pkey_table_len.into(),
             gid_tbl_len: attributes.gid_table_len.into(),
             core_cap_flags: bindings::RDMA_CORE_CAP_PROT_ROCE_UDP_ENCAP
+                | bindings::RDMA_CORE_CAP_IB_MAD
+                | bindings::RDMA_CORE_CAP_IB_CM
                 | bindings::RDMA_CORE_CAP_ETH_AH
                 | bindings::RDMA_CORE_CAP_AF_IB,
-            ..bindings::ib_port_immutable::zeroed()
+            max_mad_size: MAD_SIZE,
         };
         // SAFETY: ib_core passes a structure to fill.
         unsafe { immutable.write(filled) };

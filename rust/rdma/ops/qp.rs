@@ -232,13 +232,19 @@ pub(super) unsafe extern "C" fn post_send<P: Provider>(
 ) -> c_int {
     from_result(|| {
         // SAFETY: The QP is alive while ib_core calls its operations.
+        let kind = unsafe { (*qp).qp_type };
+        // SAFETY: As above.
         let qp = unsafe { of::<P>(qp) };
         if requests.is_null() {
             P::doorbell(qp);
             return Ok(0);
         }
+        let datagrams = matches!(
+            kind,
+            bindings::ib_qp_type_IB_QPT_UD | bindings::ib_qp_type_IB_QPT_GSI
+        );
         // SAFETY: ib_core's list is valid during the call.
-        let mut list = unsafe { SendList::<P>::new(requests) };
+        let mut list = unsafe { SendList::<P>::new(requests, datagrams) };
         P::post_send(qp, &mut list).inspect_err(|_| {
             // SAFETY: ib_core passes a place to fill along with requests.
             unsafe { failed.write(list.current()) };

@@ -249,7 +249,9 @@ fn deliver_local(qp: &Qp, frame: Frame<'_>, dest: Qpn, upshot: &mut Upshot) {
     let Some(skb) = frame.into_local() else {
         return;
     };
-    let Some(peer) = qp.net.qps.get(dest.get()) else {
+    let to = skb.endpoints().destination;
+    let peer: Option<Arc<Qp>> = qp.net.with_qp(dest, to, |peer| peer.into());
+    let Some(peer) = peer else {
         return qp.net.drops.discard(skb, Discard::NoQueuePair);
     };
     match peer.inbox.push(skb) {

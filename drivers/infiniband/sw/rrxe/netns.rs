@@ -11,7 +11,7 @@ use kernel::{
     sync::{Arc, ArcBorrow, Mutex},
 };
 use rdma::{
-    gid::Network,
+    gid::{Gid, Network},
     net::{
         netdev::Netdev,
         netns::NetId,
@@ -21,7 +21,7 @@ use rdma::{
     table::Table,
 };
 
-use roce::wire::UDP_PORT;
+use roce::{ids::Qpn, wire::UDP_PORT};
 
 use crate::{qp::Qp, rx};
 
@@ -33,7 +33,10 @@ pub(crate) struct NetContext {
     net: NetId,
     /// All QPs of the namespace's devices.
     #[pin]
-    pub(crate) qps: Table<Qp>,
+    qps: Table<Qp>,
+    /// The GSI QPs of the devices, which all have number 1: a packet's address tells which it is for.
+    #[pin]
+    gsis: Table<Qp>,
     /// Packets that no QP could be blamed for.
     pub(crate) drops: rx::Drops,
     /// Open while there are devices.
@@ -63,6 +66,7 @@ impl NetContext {
             pin_init!(Self {
                 net: netdev.net_id(),
                 qps <- Table::new(),
+                gsis <- Table::new(),
                 drops: rx::Drops::new(),
                 sockets <- new_mutex!(None, "rrxe_sockets"),
             }),
@@ -83,6 +87,36 @@ impl NetContext {
     fn close(&self) {
         let sockets = self.sockets.lock().take();
         drop(sockets);
+    }
+
+    /// Where QPs with this number, or kind of number, have their places. The place of all but GSI QPs is
+    /// their number.
+    pub(crate) fn qps(&self, qpn: Qpn) -> &Table<Qp> {
+        if qpn == Qpn::GSI {
+            &self.gsis
+        } else {
+            &self.qps
+        }
+    }
+
+    /// Runs `f` on the QP that a packet to number `qpn` at address `to` is for. `f` runs under RCU: it must
+    /// not sleep. Any context but hard interrupts.
+    pub(crate) fn with_qp<R>(
+        &self,
+        qpn: Qpn,
+        to: Gid,
+        f: impl FnOnce(ArcBorrow<'_, Qp>) -> R,
+    ) -> Option<R> {
+        if qpn != Qpn::GSI {
+            return self.qps.with(qpn.get(), f);
+        }
+        let (mut f, mut result) = (Some(f), None);
+        self.gsis.for_each(|_, qp| {
+            if f.is_some() && qp.device.link.has_gid(to) {
+                result = f.take().map(|f| f(qp));
+            }
+        });
+        result
     }
 
     /// Which namespace it is.

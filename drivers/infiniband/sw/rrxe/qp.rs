@@ -65,6 +65,8 @@ const MAX_ROUNDS: u32 = 8;
 #[pin_data]
 pub(crate) struct Qp {
     pub(crate) qpn: Qpn,
+    /// Its place among the QPs of the namespace.
+    place: u32,
     pub(crate) device: Arc<Device>,
     pub(crate) net: Arc<NetContext>,
     pd: Arc<Pd>,
@@ -120,13 +122,14 @@ impl HrTimerCallback for Qp {
 pub(crate) struct Waker {
     net: Arc<NetContext>,
     qpn: Qpn,
+    place: u32,
 }
 
 impl Wake for Waker {
     fn wake(&self) {
         self.net
-            .qps
-            .with(self.qpn.get(), |qp| Qp::schedule(&qp.into()));
+            .qps(self.qpn)
+            .with(self.place, |qp| Qp::schedule(&qp.into()));
     }
 }
 
@@ -136,13 +139,13 @@ impl Qp {
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP` for QP1, `EINVAL` for capacities beyond the limits, `ENOMEM`.
+    /// `EOPNOTSUPP` for a GSI QP of a process, `EINVAL` for capacities beyond the limits, `ENOMEM`.
     pub(crate) fn create(
         device: &Arc<Device>,
         init: QpInit<Rrxe>,
         mappings: Option<&Arc<Mappings>>,
     ) -> Result<QpCreated<Self>> {
-        if init.kind == QpKind::Gsi {
+        if init.kind == QpKind::Gsi && mappings.is_some() {
             return Err(unsupported());
         }
         let cap = grant(&init.cap)?;
@@ -177,12 +180,22 @@ impl Qp {
         let rq = RecvQueue::new(recv_ring, cap.max_recv_sge)?;
         let net = device.link.context().clone();
         let table = net.clone();
-        let place = table.qps.reserve_random(limits::QPN_RANGE)?;
-        let qpn = Qpn::new(place.id());
+        let place = match init.kind {
+            QpKind::Gsi => table.qps(Qpn::GSI).reserve(0..=limits::MAX_QP)?,
+            _ => table
+                .qps(Qpn::default())
+                .reserve_random(limits::QPN_RANGE)?,
+        };
+        let qpn = match init.kind {
+            QpKind::Gsi => Qpn::GSI,
+            _ => Qpn::new(place.id()),
+        };
         let waker = Waker {
             net: net.clone(),
             qpn,
+            place: place.id(),
         };
+        let number = place.id();
         let core = KBox::new(
             Core {
                 engine: new_engine(init.kind, qpn, sq.window(), device.active_mtu())?,
@@ -197,6 +210,7 @@ impl Qp {
         let qp = Arc::pin_init(
             try_pin_init!(Self {
                 qpn,
+                place: number,
                 device: device.clone(),
                 net,
                 pd: init.pd.clone(),
@@ -301,7 +315,7 @@ impl Qp {
     pub(crate) fn destroy(&self) {
         let core = self.turn.wait().take();
         // This also waits for those who still tell of the last turn.
-        drop(self.net.qps.remove(self.qpn.get()));
+        drop(self.net.qps(self.qpn).remove(self.place));
         // Outside the lock: this waits for the timer and takes the rings away.
         drop(core);
         while self.inbox.pop().is_some() {}

@@ -144,11 +144,9 @@ pub(crate) fn receive(context: &NetContext, skb: RxSkb) {
 }
 
 fn deliver(context: &NetContext, packet: RxPacket) -> Result<(), Discard> {
+    let (qpn, to) = (packet.packet.bth.dest, packet.skb.endpoints().destination);
     let mut packet = Some(packet);
-    let qpn = packet
-        .as_ref()
-        .map_or(0, |packet| packet.packet.bth.dest.get());
-    let delivered = context.qps.with(qpn, |qp| {
+    let delivered = context.with_qp(qpn, to, |qp| {
         packet.take().map_or(Ok(()), |packet| {
             Qp::receive(qp, packet.verify()?);
             Ok(())
