@@ -1,0 +1,63 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# vm: together timeout=400
+# Connection management: librdmacm's programs over IPv4 and IPv6, between rrxe and rrxe and between rrxe and the
+# C driver in both roles. What the programs can compare they compare.
+source "$(dirname "$0")/lib.sh"
+
+_listens() { [[ -n $(rdma resource show cm_id | grep -E 'LISTEN') ]]; }
+_quiet() { ! _listens; }
+
+# connect SERVER-ARGS -- CLIENT-ARGS: the server on host 2, the client on host 1 once that listens.
+connect() {
+	local server=() rc=0 server_rc=0 log pid
+	while [[ $1 != -- ]]; do
+		server+=("$1")
+		shift
+	done
+	shift
+	log=$(mktemp)
+	ip netns exec h2 timeout -k 5 "$PROGRAM_SECONDS" "${server[@]}" >"$log" 2>&1 &
+	pid=$!
+	wait_for 20 _listens || rc=1
+	ip netns exec h1 timeout -k 5 "$PROGRAM_SECONDS" "$@" || rc=$?
+	[[ $rc -eq 0 ]] || kill $pid 2>/dev/null
+	wait $pid || server_rc=$?
+	echo "--- server, status $server_rc"
+	cat "$log"
+	rm -f "$log"
+	wait_for 20 _quiet
+	[[ $rc -eq 0 ]] || return $rc
+	return $server_rc
+}
+
+# try NAME: all programs over both families.
+try() {
+	local family far near option
+	for family in 4 6; do
+		far=HOST2_V$family near=HOST1_V$family
+		far=${!far} near=${!near} option=
+		[[ $family == 4 ]] || option=--ipv6-addr
+		check "$1 IPv$family: rping" connect rping -s -C 20 -S 4000 -V -a "$far" -- \
+			rping -c -C 20 -S 4000 -V -a "$far" -I "$near"
+		check "$1 IPv$family: ucmatose" connect ucmatose -C 10 -c 4 -S 5000 -b "$far" -- \
+			ucmatose -C 10 -c 4 -S 5000 -s "$far" -b "$near"
+		check "$1 IPv$family: udaddy" connect udaddy -C 10 -c 2 -S 1000 -b "$far" -- \
+			udaddy -C 10 -c 2 -S 1000 -s "$far" -b "$near"
+		check "$1 IPv$family: rstream" connect rstream -b "$far" -S 20000 -C 50 -T v -- \
+			rstream -s "$far" -b "$near" -S 20000 -C 50 -T v
+		# shellcheck disable=SC2086 # none or one
+		check "$1 IPv$family: ib_send_bw -R" connect ib_send_bw -F -R -n 100 $option -- \
+			ib_send_bw -F -R -n 100 $option "$far"
+	done
+}
+
+check "two hosts" hosts_up 4200
+for types in "rrxe rrxe" "rrxe rxe" "rxe rrxe"; do
+	read -r first second <<<"$types"
+	check "$first on host 1" link_add 1 "$first"
+	check "$second on host 2" link_add 2 "$second"
+	try "$first to $second"
+	link_del 1
+	link_del 2
+done
