@@ -7,24 +7,17 @@
 #include <linux/anon_inodes.h>
 #include <linux/delay.h>
 #include <linux/file.h>
-#include <linux/inetdevice.h>
 #include <linux/mman.h>
-#include <linux/netdevice.h>
 #include <linux/uaccess.h>
-#include <net/net_namespace.h>
-#include <net/netlink.h>
-#include <net/sock.h>
 #include <rdma/ib_cache.h>
 #include <rdma/ib_verbs.h>
-#include <rdma/rdma_netlink.h>
 #include <rdma/uverbs_ioctl.h>
 #include <rdma/uverbs_types.h>
 #include <uapi/rdma/ib_user_verbs.h>
 #include <uapi/rdma/rdma_user_rxe.h>
 
-#define NETDEV "dummy0"
-#define DEVICE "rrxe_kunit"
-#define ADDRESS 0x0a4d0001	/* 10.77.0.1 */
+#include "link.h"
+
 #define MESSAGE 10000		/* some packets, the last one short */
 #define BUFFERS (4 * PAGE_SIZE)
 #define PATIENCE_MS 5000
@@ -53,29 +46,6 @@ struct stage {
 	u8 __user *source, *target, *reply;
 };
 
-/* The device of the test while it is registered. */
-static struct ib_device *registered;
-
-static int device_added(struct ib_device *device)
-{
-	if (!strcmp(dev_name(&device->dev), DEVICE))
-		registered = device;
-	return 0;
-}
-
-static void device_removed(struct ib_device *device, void *unused)
-{
-	if (device == registered)
-		registered = NULL;
-}
-
-static struct ib_client observer = {
-	.name = DEVICE,
-	.add = device_added,
-	.remove = device_removed,
-	.no_kverbs_req = true,
-};
-
 static int ring_mmap(struct file *file, struct vm_area_struct *vma)
 {
 	struct ib_ucontext *context = file->private_data;
@@ -84,48 +54,6 @@ static int ring_mmap(struct file *file, struct vm_area_struct *vma)
 }
 
 static const struct file_operations ring_file = { .mmap = ring_mmap };
-
-static void bring_up(struct kunit *test)
-{
-	struct ifreq request = {};
-	struct sockaddr_in *address = (struct sockaddr_in *)&request.ifr_addr;
-
-	strscpy(request.ifr_name, NETDEV, sizeof(request.ifr_name));
-	address->sin_family = AF_INET;
-	address->sin_addr.s_addr = htonl(ADDRESS);
-	KUNIT_ASSERT_EQ(test, devinet_ioctl(&init_net, SIOCSIFADDR, &request), 0);
-	request.ifr_flags = IFF_UP;
-	KUNIT_ASSERT_EQ(test, devinet_ioctl(&init_net, SIOCSIFFLAGS, &request), 0);
-}
-
-/* rdma link add DEVICE type rrxe netdev NETDEV */
-static void add_link(struct kunit *test)
-{
-	struct sockaddr_nl kernel = { .nl_family = AF_NETLINK };
-	struct msghdr to = { .msg_name = &kernel, .msg_namelen = sizeof(kernel) };
-	struct socket *socket;
-	struct nlmsghdr *header;
-	struct sk_buff *message;
-	struct file *file;
-	struct kvec bytes;
-
-	KUNIT_ASSERT_EQ(test, sock_create_kern(&init_net, AF_NETLINK, SOCK_RAW, NETLINK_RDMA, &socket), 0);
-	/* Who asks is known by the socket's file. */
-	file = sock_alloc_file(socket, 0, NULL);
-	KUNIT_ASSERT_FALSE(test, IS_ERR(file));
-	message = nlmsg_new(NLMSG_DEFAULT_SIZE, GFP_KERNEL);
-	KUNIT_ASSERT_NOT_NULL(test, message);
-	header = nlmsg_put(message, 0, 0, RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, RDMA_NLDEV_CMD_NEWLINK), 0,
-			   NLM_F_REQUEST);
-	nla_put_string(message, RDMA_NLDEV_ATTR_DEV_NAME, DEVICE);
-	nla_put_string(message, RDMA_NLDEV_ATTR_LINK_TYPE, "rrxe");
-	nla_put_string(message, RDMA_NLDEV_ATTR_NDEV_NAME, NETDEV);
-	nlmsg_end(message, header);
-	bytes = (struct kvec){ .iov_base = message->data, .iov_len = message->len };
-	KUNIT_EXPECT_EQ(test, kernel_sendmsg(socket, &to, &bytes, 1, bytes.iov_len), bytes.iov_len);
-	kfree_skb(message);
-	fput(file);
-}
 
 static u8 __user *map(struct kunit *test, struct file *file, size_t size, u64 offset)
 {
@@ -184,7 +112,7 @@ static void open_device(struct kunit *test, struct stage *stage)
 	xa_init_flags(&stage->context->mmap_xa, XA_FLAGS_ALLOC);
 	bundle = call(stage, 0);
 	KUNIT_ASSERT_EQ(test, device->ops.alloc_ucontext(stage->context, &bundle.driver_udata), 0);
-	stage->file = anon_inode_getfile(DEVICE, &ring_file, stage->context, O_RDWR);
+	stage->file = anon_inode_getfile("rrxe_kunit", &ring_file, stage->context, O_RDWR);
 	KUNIT_ASSERT_FALSE(test, IS_ERR(stage->file));
 }
 
@@ -237,24 +165,6 @@ static void make_objects(struct kunit *test, struct stage *stage)
 	make_cq(test, stage);
 	make_qp(test, stage, &stage->peers[0]);
 	make_qp(test, stage, &stage->peers[1]);
-}
-
-static const struct ib_gid_attr *own_gid(struct kunit *test, struct ib_device *device)
-{
-	union ib_gid gid;
-	const struct ib_gid_attr *found;
-	int waited;
-
-	ipv6_addr_set_v4mapped(htonl(ADDRESS), (struct in6_addr *)gid.raw);
-	/* ib_core fills the table from its work queue. */
-	for (waited = 0; waited < PATIENCE_MS; waited += 10) {
-		found = rdma_find_gid(device, &gid, IB_GID_TYPE_ROCE_UDP_ENCAP, NULL);
-		if (!IS_ERR(found))
-			return found;
-		msleep(10);
-	}
-	KUNIT_FAIL_AND_ABORT(test, "no GID for the address");
-	return NULL;
 }
 
 static void connect(struct kunit *test, struct ib_qp *qp, u32 peer, const struct ib_gid_attr *gid)
@@ -424,12 +334,7 @@ static void moves_messages_between_its_own_qps(struct kunit *test)
 	struct peer *peers;
 
 	KUNIT_ASSERT_NOT_NULL(test, stage);
-	KUNIT_ASSERT_EQ(test, ib_register_client(&observer), 0);
-	bring_up(test);
-	add_link(test);
-	KUNIT_ASSERT_NOT_NULL(test, registered);
-	KUNIT_ASSERT_TRUE(test, ib_device_try_get(registered));
-	stage->device = registered;
+	stage->device = rrxe_link_up(test);
 	KUNIT_ASSERT_EQ(test, ib_query_port(stage->device, 1, &port), 0);
 	KUNIT_EXPECT_EQ(test, port.state, IB_PORT_ACTIVE);
 
@@ -438,7 +343,7 @@ static void moves_messages_between_its_own_qps(struct kunit *test)
 	stage->target = stage->source + BUFFERS;
 	open_device(test, stage);
 	make_objects(test, stage);
-	gid = own_gid(test, stage->device);
+	gid = rrxe_link_gid(test, stage->device);
 	peers = stage->peers;
 	connect(test, peers[0].qp, peers[1].qp->qp_num, gid);
 	connect(test, peers[1].qp, peers[0].qp->qp_num, gid);
@@ -447,9 +352,7 @@ static void moves_messages_between_its_own_qps(struct kunit *test)
 
 	rdma_put_gid_attr(gid);
 	take_down(test, stage);
-	ib_unregister_device_and_put(stage->device);
-	KUNIT_EXPECT_NULL(test, registered);
-	ib_unregister_client(&observer);
+	rrxe_link_down(test, stage->device);
 }
 
 static struct kunit_case cases[] = {

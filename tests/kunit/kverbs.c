@@ -1,0 +1,454 @@
+// SPDX-License-Identifier: GPL-2.0
+/* The kernel's own verbs over the device of the dummy link: what drivers on top of ib_core do. */
+#include <kunit/test.h>
+#include <linux/completion.h>
+#include <linux/gfp.h>
+#include <linux/irqflags.h>
+#include <linux/scatterlist.h>
+#include <rdma/ib_cache.h>
+#include <rdma/ib_verbs.h>
+
+#include "link.h"
+
+#define LENGTH 10000
+#define ORDER 2
+#define SIZE (PAGE_SIZE << ORDER)
+#define SEED 3
+#define PATIENCE (5 * HZ)
+#define RIGHTS (IB_ACCESS_LOCAL_WRITE | IB_ACCESS_REMOTE_WRITE | IB_ACCESS_REMOTE_READ | IB_ACCESS_REMOTE_ATOMIC)
+
+/* A request of a test, and how it ended: as which one of all. */
+struct request {
+	struct ib_cqe cqe;
+	struct completion done;
+	struct ib_wc wc;
+	int place;
+};
+
+struct stage {
+	struct ib_device *device;
+	struct ib_pd *pd;
+	struct ib_cq *cq[2];
+	struct ib_qp *qp[2];
+	u8 *source, *target;
+};
+
+static atomic_t finished;
+
+static void request_done(struct ib_cq *cq, struct ib_wc *wc)
+{
+	struct request *request = container_of(wc->wr_cqe, struct request, cqe);
+
+	request->wc = *wc;
+	request->place = atomic_inc_return(&finished);
+	complete(&request->done);
+}
+
+static struct ib_cqe *begin(struct request *request)
+{
+	*request = (struct request){ .cqe.done = request_done };
+	init_completion(&request->done);
+	return &request->cqe;
+}
+
+static void expect(struct kunit *test, struct request *request, struct ib_qp *qp, enum ib_wc_status status)
+{
+	KUNIT_ASSERT_GT(test, wait_for_completion_timeout(&request->done, PATIENCE), 0);
+	KUNIT_EXPECT_STREQ(test, ib_wc_status_msg(request->wc.status), ib_wc_status_msg(status));
+	KUNIT_EXPECT_PTR_EQ(test, request->wc.qp, qp);
+}
+
+static u64 pattern(size_t i, u8 seed)
+{
+	return (u8)(i * 7 + i / 251 + seed);
+}
+
+static void fill(struct stage *stage, u8 seed)
+{
+	size_t i;
+
+	for (i = 0; i < SIZE; i++)
+		stage->source[i] = pattern(i, seed);
+	memset(stage->target, 0, SIZE);
+}
+
+/* `length` bytes of the source are at the start of the target, and nothing else. */
+static void check_target(struct kunit *test, struct stage *stage, size_t length)
+{
+	KUNIT_EXPECT_MEMEQ(test, stage->target, stage->source, length);
+	KUNIT_EXPECT_NULL(test, memchr_inv(stage->target + length, 0, SIZE - length));
+}
+
+static struct ib_sge piece(struct stage *stage, u8 *buffer, u32 length)
+{
+	u64 address = ib_dma_map_single(stage->device, buffer, length, DMA_BIDIRECTIONAL);
+
+	return (struct ib_sge){ .addr = address, .length = length, .lkey = stage->pd->local_dma_lkey };
+}
+
+static struct ib_qp *make_qp(struct kunit *test, struct stage *stage, struct ib_cq *cq)
+{
+	struct ib_qp_init_attr init = {
+		.send_cq = cq, .recv_cq = cq, .qp_type = IB_QPT_RC, .sq_sig_type = IB_SIGNAL_REQ_WR,
+		.cap = { .max_send_wr = 8, .max_recv_wr = 8, .max_send_sge = 2, .max_recv_sge = 2,
+			 .max_inline_data = 64 },
+	};
+	struct ib_qp *qp = ib_create_qp(stage->pd, &init);
+
+	KUNIT_ASSERT_FALSE(test, IS_ERR(qp));
+	KUNIT_EXPECT_GE(test, init.cap.max_send_wr, 8);
+	KUNIT_EXPECT_GE(test, init.cap.max_inline_data, 64);
+	return qp;
+}
+
+static void connect(struct kunit *test, struct ib_qp *qp, struct ib_qp *peer, const struct ib_gid_attr *gid)
+{
+	struct ib_qp_attr attr = {
+		.qp_state = IB_QPS_INIT, .port_num = 1, .qp_access_flags = RIGHTS,
+		.path_mtu = IB_MTU_1024, .dest_qp_num = peer->qp_num, .max_dest_rd_atomic = 4,
+		.max_rd_atomic = 4, .min_rnr_timer = 12, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7,
+	};
+
+	rdma_ah_set_grh(&attr.ah_attr, NULL, 0, gid->index, 64, 0);
+	attr.ah_attr.type = RDMA_AH_ATTR_TYPE_ROCE;
+	rdma_ah_set_dgid_raw(&attr.ah_attr, (void *)&gid->gid);
+	rdma_ah_set_port_num(&attr.ah_attr, 1);
+	KUNIT_ASSERT_EQ(test, ib_modify_qp(qp, &attr, IB_QP_STATE | IB_QP_PKEY_INDEX | IB_QP_PORT |
+					   IB_QP_ACCESS_FLAGS), 0);
+	attr.qp_state = IB_QPS_RTR;
+	KUNIT_ASSERT_EQ(test, ib_modify_qp(qp, &attr, IB_QP_STATE | IB_QP_AV | IB_QP_PATH_MTU |
+					   IB_QP_DEST_QPN | IB_QP_RQ_PSN | IB_QP_MAX_DEST_RD_ATOMIC |
+					   IB_QP_MIN_RNR_TIMER), 0);
+	attr.qp_state = IB_QPS_RTS;
+	KUNIT_ASSERT_EQ(test, ib_modify_qp(qp, &attr, IB_QP_STATE | IB_QP_TIMEOUT | IB_QP_RETRY_CNT |
+					   IB_QP_RNR_RETRY | IB_QP_SQ_PSN | IB_QP_MAX_QP_RD_ATOMIC), 0);
+}
+
+static void set_up(struct kunit *test, struct stage *stage)
+{
+	static const enum ib_poll_context contexts[2] = { IB_POLL_SOFTIRQ, IB_POLL_WORKQUEUE };
+	const struct ib_gid_attr *gid;
+	int i;
+
+	stage->device = rrxe_link_up(test);
+	gid = rrxe_link_gid(test, stage->device);
+	stage->pd = ib_alloc_pd(stage->device, 0);
+	KUNIT_ASSERT_FALSE(test, IS_ERR(stage->pd));
+	for (i = 0; i < 2; i++) {
+		stage->cq[i] = ib_alloc_cq(stage->device, NULL, 32, 0, contexts[i]);
+		KUNIT_ASSERT_FALSE(test, IS_ERR(stage->cq[i]));
+		stage->qp[i] = make_qp(test, stage, stage->cq[i]);
+	}
+	connect(test, stage->qp[0], stage->qp[1], gid);
+	connect(test, stage->qp[1], stage->qp[0], gid);
+	rdma_put_gid_attr(gid);
+	stage->source = (u8 *)__get_free_pages(GFP_KERNEL, ORDER);
+	stage->target = (u8 *)__get_free_pages(GFP_KERNEL, ORDER);
+	KUNIT_ASSERT_NOT_NULL(test, stage->source);
+	KUNIT_ASSERT_NOT_NULL(test, stage->target);
+}
+
+static void take_down(struct kunit *test, struct stage *stage)
+{
+	int i;
+
+	for (i = 0; i < 2; i++) {
+		ib_drain_qp(stage->qp[i]);
+		KUNIT_EXPECT_EQ(test, ib_destroy_qp(stage->qp[i]), 0);
+		ib_free_cq(stage->cq[i]);
+	}
+	ib_dealloc_pd(stage->pd);
+	free_pages((unsigned long)stage->source, ORDER);
+	free_pages((unsigned long)stage->target, ORDER);
+	rrxe_link_down(test, stage->device);
+}
+
+static void post_recv(struct kunit *test, struct stage *stage, int to, struct request *request)
+{
+	struct ib_sge sge = piece(stage, stage->target, SIZE);
+	struct ib_recv_wr wr = { .wr_cqe = begin(request), .sg_list = &sge, .num_sge = 1 };
+
+	KUNIT_ASSERT_EQ(test, ib_post_recv(stage->qp[to], &wr, NULL), 0);
+}
+
+/* Posts as those do who hold a lock with interrupts off. */
+static int post_locked(struct ib_qp *qp, const struct ib_send_wr *wr)
+{
+	unsigned long flags;
+	int error;
+
+	local_irq_save(flags);
+	error = ib_post_send(qp, wr, NULL);
+	local_irq_restore(flags);
+	return error;
+}
+
+static void sends(struct kunit *test)
+{
+	struct stage stage;
+	struct request sent, received;
+	struct ib_sge sges[2];
+	struct ib_send_wr wr = { .sg_list = sges, .num_sge = 2, .opcode = IB_WR_SEND_WITH_IMM,
+				 .ex.imm_data = cpu_to_be32(0x01020304), .send_flags = IB_SEND_SIGNALED };
+	struct ib_send_wr early = { .opcode = IB_WR_SEND };
+	const struct ib_send_wr *bad = NULL;
+	struct ib_qp *fresh;
+
+	set_up(test, &stage);
+	fill(&stage, 1);
+	sges[0] = piece(&stage, stage.source, 5000);
+	sges[1] = piece(&stage, stage.source + 5000, LENGTH - 5000);
+	post_recv(test, &stage, 1, &received);
+	wr.wr_cqe = begin(&sent);
+	KUNIT_ASSERT_EQ(test, post_locked(stage.qp[0], &wr), 0);
+	expect(test, &sent, stage.qp[0], IB_WC_SUCCESS);
+	expect(test, &received, stage.qp[1], IB_WC_SUCCESS);
+	KUNIT_EXPECT_EQ(test, received.wc.opcode, IB_WC_RECV);
+	KUNIT_EXPECT_EQ(test, received.wc.byte_len, LENGTH);
+	KUNIT_EXPECT_EQ(test, received.wc.wc_flags, IB_WC_WITH_IMM);
+	KUNIT_EXPECT_EQ(test, be32_to_cpu(received.wc.ex.imm_data), 0x01020304);
+	check_target(test, &stage, LENGTH);
+
+	/* Inline payload is taken at once. */
+	fill(&stage, 2);
+	sges[0] = piece(&stage, stage.source, 30);
+	sges[1] = piece(&stage, stage.source + 30, 34);
+	wr.opcode = IB_WR_SEND;
+	wr.send_flags = IB_SEND_SIGNALED | IB_SEND_INLINE;
+	wr.wr_cqe = begin(&sent);
+	KUNIT_ASSERT_EQ(test, ib_post_send(stage.qp[0], &wr, NULL), 0);
+	memset(stage.source, 0, 64);
+	post_recv(test, &stage, 1, &received);
+	expect(test, &received, stage.qp[1], IB_WC_SUCCESS);
+	KUNIT_EXPECT_EQ(test, received.wc.byte_len, 64);
+	expect(test, &sent, stage.qp[0], IB_WC_SUCCESS);
+	KUNIT_EXPECT_EQ(test, stage.target[63], pattern(63, 2));
+
+	/* What can't be posted is named. */
+	wr.num_sge = 100;
+	KUNIT_EXPECT_EQ(test, ib_post_send(stage.qp[0], &wr, &bad), -EINVAL);
+	KUNIT_EXPECT_PTR_EQ(test, bad, &wr);
+	fresh = make_qp(test, &stage, stage.cq[0]);
+	KUNIT_EXPECT_EQ(test, ib_post_send(fresh, &early, &bad), -EINVAL);
+	KUNIT_EXPECT_PTR_EQ(test, bad, &early);
+	KUNIT_EXPECT_EQ(test, ib_destroy_qp(fresh), 0);
+	take_down(test, &stage);
+}
+
+/* The pages of the buffer, last one first. */
+static void list_pages(struct stage *stage, struct scatterlist *list, u8 *buffer)
+{
+	int i;
+
+	sg_init_table(list, 1 << ORDER);
+	for (i = 0; i < 1 << ORDER; i++)
+		sg_set_buf(&list[i], buffer + SIZE - (i + 1) * PAGE_SIZE, PAGE_SIZE);
+	ib_dma_map_sg(stage->device, list, 1 << ORDER, DMA_BIDIRECTIONAL);
+}
+
+static int post_local(struct stage *stage, int from, struct ib_send_wr *wr, struct request *request)
+{
+	wr->wr_cqe = begin(request);
+	wr->send_flags = IB_SEND_SIGNALED;
+	return post_locked(stage->qp[from], wr);
+}
+
+/* Reads or writes the region of `mr` from the other side. */
+static int post_rdma(struct stage *stage, enum ib_wr_opcode opcode, struct ib_mr *mr, u32 rkey,
+		     struct request *request)
+{
+	struct ib_sge sge = piece(stage, opcode == IB_WR_RDMA_READ ? stage->target : stage->source, LENGTH);
+	struct ib_rdma_wr wr = {
+		.wr = { .wr_cqe = begin(request), .sg_list = &sge, .num_sge = 1, .opcode = opcode,
+			.send_flags = IB_SEND_SIGNALED },
+		.remote_addr = mr->iova, .rkey = rkey,
+	};
+
+	return ib_post_send(stage->qp[0], &wr.wr, NULL);
+}
+
+static void check_reversed(struct kunit *test, u8 *buffer, u8 seed)
+{
+	size_t i, at;
+
+	for (i = 0; i < LENGTH; i++) {
+		at = SIZE - (i / PAGE_SIZE + 1) * PAGE_SIZE + i % PAGE_SIZE;
+		if (buffer[at] != pattern(i, seed))
+			break;
+	}
+	KUNIT_EXPECT_EQ(test, i, LENGTH);
+}
+
+static void registers_fast(struct kunit *test)
+{
+	struct stage stage;
+	struct scatterlist list[1 << ORDER];
+	struct request local, remote;
+	struct ib_reg_wr reg = { .wr.opcode = IB_WR_REG_MR, .access = RIGHTS };
+	struct ib_send_wr invalidate = { .opcode = IB_WR_LOCAL_INV };
+	struct ib_send_wr send = { .opcode = IB_WR_SEND_WITH_INV };
+	struct request received;
+	struct ib_mr *mr;
+	int i;
+
+	set_up(test, &stage);
+	mr = ib_alloc_mr(stage.pd, IB_MR_TYPE_MEM_REG, 1 << ORDER);
+	KUNIT_ASSERT_FALSE(test, IS_ERR(mr));
+	fill(&stage, SEED);
+	list_pages(&stage, list, stage.target);
+	KUNIT_ASSERT_EQ(test, ib_map_mr_sg(mr, list, 1 << ORDER, NULL, PAGE_SIZE), 1 << ORDER);
+	/* Under a new key each time, invalidated here and there in turn. */
+	for (i = 0; i < 4; i++) {
+		ib_update_fast_reg_key(mr, i);
+		/* As NFS does it. */
+		mr->iova = (mr->iova & U32_MAX) | (u64)(i + 1) << 32;
+		reg.mr = mr;
+		reg.key = mr->rkey;
+		memset(stage.target, 0, SIZE);
+		KUNIT_ASSERT_EQ(test, post_local(&stage, 1, &reg.wr, &local), 0);
+		expect(test, &local, stage.qp[1], IB_WC_SUCCESS);
+		KUNIT_EXPECT_EQ(test, local.wc.opcode, IB_WC_REG_MR);
+		KUNIT_ASSERT_EQ(test, post_rdma(&stage, IB_WR_RDMA_WRITE, mr, mr->rkey, &remote), 0);
+		expect(test, &remote, stage.qp[0], IB_WC_SUCCESS);
+		check_reversed(test, stage.target, SEED);
+		if (i % 2) {
+			invalidate.ex.invalidate_rkey = mr->rkey;
+			KUNIT_ASSERT_EQ(test, post_local(&stage, 1, &invalidate, &local), 0);
+			expect(test, &local, stage.qp[1], IB_WC_SUCCESS);
+			KUNIT_EXPECT_EQ(test, local.wc.opcode, IB_WC_LOCAL_INV);
+		} else {
+			post_recv(test, &stage, 1, &received);
+			send.ex.invalidate_rkey = mr->rkey;
+			KUNIT_ASSERT_EQ(test, post_local(&stage, 0, &send, &local), 0);
+			expect(test, &local, stage.qp[0], IB_WC_SUCCESS);
+			expect(test, &received, stage.qp[1], IB_WC_SUCCESS);
+			KUNIT_EXPECT_EQ(test, received.wc.wc_flags, IB_WC_WITH_INVALIDATE);
+			KUNIT_EXPECT_EQ(test, received.wc.ex.invalidate_rkey, mr->rkey);
+		}
+	}
+	/* It is free: nobody gets at the memory by its last key. */
+	memset(stage.target, 0, SIZE);
+	KUNIT_ASSERT_EQ(test, post_rdma(&stage, IB_WR_RDMA_WRITE, mr, mr->rkey, &remote), 0);
+	expect(test, &remote, stage.qp[0], IB_WC_REM_ACCESS_ERR);
+	KUNIT_EXPECT_NULL(test, memchr_inv(stage.target, 0, SIZE));
+	KUNIT_EXPECT_EQ(test, ib_dereg_mr(mr), 0);
+	take_down(test, &stage);
+}
+
+static void reads_and_atomics(struct kunit *test)
+{
+	struct stage stage;
+	struct request request;
+	struct ib_reg_wr reg = { .wr.opcode = IB_WR_REG_MR, .access = RIGHTS };
+	struct ib_atomic_wr add = { .wr = { .num_sge = 1, .opcode = IB_WR_ATOMIC_FETCH_AND_ADD },
+				    .compare_add = 40 };
+	struct scatterlist list[1 << ORDER];
+	struct ib_sge sge;
+	struct ib_mr *mr;
+	u64 *word;
+
+	set_up(test, &stage);
+	mr = ib_alloc_mr(stage.pd, IB_MR_TYPE_MEM_REG, 1 << ORDER);
+	KUNIT_ASSERT_FALSE(test, IS_ERR(mr));
+	fill(&stage, 5);
+	list_pages(&stage, list, stage.source);
+	KUNIT_ASSERT_EQ(test, ib_map_mr_sg(mr, list, 1 << ORDER, NULL, PAGE_SIZE), 1 << ORDER);
+	reg.mr = mr;
+	reg.key = mr->rkey;
+	KUNIT_ASSERT_EQ(test, post_local(&stage, 1, &reg.wr, &request), 0);
+	expect(test, &request, stage.qp[1], IB_WC_SUCCESS);
+	KUNIT_ASSERT_EQ(test, post_rdma(&stage, IB_WR_RDMA_READ, mr, mr->rkey, &request), 0);
+	expect(test, &request, stage.qp[0], IB_WC_SUCCESS);
+	KUNIT_EXPECT_EQ(test, request.wc.byte_len, LENGTH);
+	KUNIT_EXPECT_MEMEQ(test, stage.target, stage.source + SIZE - PAGE_SIZE, PAGE_SIZE);
+
+	word = (u64 *)(stage.source + SIZE - PAGE_SIZE);
+	*word = 2;
+	sge = piece(&stage, stage.target, 8);
+	add.wr.sg_list = &sge;
+	add.remote_addr = mr->iova;
+	add.rkey = mr->rkey;
+	KUNIT_ASSERT_EQ(test, post_local(&stage, 0, &add.wr, &request), 0);
+	expect(test, &request, stage.qp[0], IB_WC_SUCCESS);
+	KUNIT_EXPECT_EQ(test, *word, 42);
+	KUNIT_EXPECT_EQ(test, *(u64 *)stage.target, 2);
+	KUNIT_EXPECT_EQ(test, ib_dereg_mr(mr), 0);
+	take_down(test, &stage);
+}
+
+/* In the error state everything is flushed in order, also what is posted then. */
+static void drains(struct kunit *test)
+{
+	struct stage stage;
+	struct request received[6], late;
+	struct ib_send_wr wr = { .opcode = IB_WR_SEND };
+	int i, before;
+
+	set_up(test, &stage);
+	before = atomic_read(&finished);
+	for (i = 0; i < 6; i++)
+		post_recv(test, &stage, 1, &received[i]);
+	ib_drain_qp(stage.qp[1]);
+	for (i = 0; i < 6; i++) {
+		expect(test, &received[i], stage.qp[1], IB_WC_WR_FLUSH_ERR);
+		KUNIT_EXPECT_EQ(test, received[i].place, before + i + 1);
+	}
+	post_recv(test, &stage, 1, &late);
+	expect(test, &late, stage.qp[1], IB_WC_WR_FLUSH_ERR);
+	KUNIT_ASSERT_EQ(test, post_local(&stage, 1, &wr, &late), 0);
+	expect(test, &late, stage.qp[1], IB_WC_WR_FLUSH_ERR);
+	take_down(test, &stage);
+}
+
+/* A consumer that polls by itself misses nothing, and nothing of a QP that it destroyed. */
+static void polls(struct kunit *test)
+{
+	struct stage stage;
+	struct ib_wc wc[4] = {};
+	struct ib_cq *cq;
+	struct ib_qp *qp[2];
+	struct ib_qp_attr error = { .qp_state = IB_QPS_ERR };
+	const struct ib_gid_attr *gid;
+	struct ib_recv_wr wr = {};
+	int i;
+
+	set_up(test, &stage);
+	cq = ib_alloc_cq(stage.device, NULL, 8, 0, IB_POLL_DIRECT);
+	KUNIT_ASSERT_FALSE(test, IS_ERR(cq));
+	gid = rrxe_link_gid(test, stage.device);
+	for (i = 0; i < 2; i++)
+		qp[i] = make_qp(test, &stage, cq);
+	for (i = 0; i < 2; i++) {
+		connect(test, qp[i], qp[!i], gid);
+		wr.wr_id = 70 + i;
+		KUNIT_ASSERT_EQ(test, ib_post_recv(qp[i], &wr, NULL), 0);
+		KUNIT_ASSERT_EQ(test, ib_modify_qp(qp[i], &error, IB_QP_STATE), 0);
+	}
+	rdma_put_gid_attr(gid);
+	KUNIT_EXPECT_EQ(test, ib_req_notify_cq(cq, IB_CQ_SOLICITED | IB_CQ_REPORT_MISSED_EVENTS), 1);
+	KUNIT_EXPECT_EQ(test, ib_destroy_qp(qp[0]), 0);
+	KUNIT_EXPECT_EQ(test, ib_poll_cq(cq, 4, wc), 1);
+	KUNIT_EXPECT_EQ(test, wc[0].wr_id, 71);
+	KUNIT_EXPECT_EQ(test, wc[0].status, IB_WC_WR_FLUSH_ERR);
+	KUNIT_EXPECT_PTR_EQ(test, wc[0].qp, qp[1]);
+	KUNIT_EXPECT_EQ(test, ib_poll_cq(cq, 4, wc), 0);
+	KUNIT_EXPECT_EQ(test, ib_destroy_qp(qp[1]), 0);
+	ib_free_cq(cq);
+	take_down(test, &stage);
+}
+
+static struct kunit_case cases[] = {
+	KUNIT_CASE(sends),
+	KUNIT_CASE(registers_fast),
+	KUNIT_CASE(reads_and_atomics),
+	KUNIT_CASE(drains),
+	KUNIT_CASE(polls),
+	{}
+};
+
+static struct kunit_suite suite = {
+	.name = "rrxe_kverbs",
+	.test_cases = cases,
+};
+
+kunit_test_suite(suite);

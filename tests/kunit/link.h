@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+#ifndef RRXE_KUNIT_LINK_H
+#define RRXE_KUNIT_LINK_H
+
+struct ib_device;
+struct ib_gid_attr;
+struct kunit;
+
+/* Adds a link of type rrxe on a dummy network device with an address; its device is kept registered. */
+struct ib_device *rrxe_link_up(struct kunit *test);
+
+/* Takes the device away, of which nothing is in use any more. */
+void rrxe_link_down(struct kunit *test, struct ib_device *device);
+
+/* The GID of the address. To be put. */
+const struct ib_gid_attr *rrxe_link_gid(struct kunit *test, struct ib_device *device);
+
+#endif
