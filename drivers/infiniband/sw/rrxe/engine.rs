@@ -127,24 +127,32 @@ impl Core {
         budget: &mut u32,
         upshot: &mut Upshot,
     ) {
-        while *budget > 0 {
+        let mut last = false;
+        while *budget > 0 && !last {
+            let inboxed;
             let packet = match qp.inbox.pop() {
-                Some(skb) => RxPacket::decode(skb).ok(),
-                None => match direct.take() {
-                    Some(packet) => Some(packet),
-                    None => break,
-                },
+                Some(skb) => {
+                    inboxed = RxPacket::decode(skb).ok();
+                    inboxed.as_ref()
+                }
+                None => {
+                    last = true;
+                    direct.as_ref()
+                }
             };
             *budget = budget.wrapping_sub(1);
             if let Some(packet) = packet {
-                self.take_in(qp, now, &packet, upshot);
+                self.take_in(qp, now, packet, upshot);
             }
+        }
+        if last {
+            *direct = None;
         }
     }
 
     fn take_in(&mut self, qp: &Qp, now: Instant, packet: &RxPacket, upshot: &mut Upshot) {
         let counters = &qp.device.counters;
-        if !self.peer.admits(&qp.device, &packet.skb.endpoints()) {
+        if !self.peer.admits(&qp.device, &packet.endpoints) {
             counters.count(Count::Dropped);
             return;
         }

@@ -79,6 +79,7 @@ impl Path {
     /// # Errors
     ///
     /// `ENODEV` when the network device is gone, and those of [`Route::lookup`].
+    #[inline]
     pub(crate) fn resolve(&mut self) -> Result<(&Address, &Route)> {
         if !self.route.as_ref().is_some_and(Route::is_valid) {
             self.route = None;

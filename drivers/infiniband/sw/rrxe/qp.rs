@@ -104,7 +104,7 @@ impl WorkItem for Qp {
     type Pointer = Arc<Qp>;
 
     fn run(this: Arc<Qp>) {
-        Qp::advance(&this, None);
+        Qp::advance(&this, &mut None);
     }
 }
 
@@ -255,7 +255,7 @@ impl Qp {
         let mut upshot = Upshot::default();
         this.modify_engine(change, &mut upshot)?;
         this.conclude(&upshot);
-        Self::advance(this, None);
+        Self::advance(this, &mut None);
         Ok(())
     }
 
@@ -364,16 +364,16 @@ impl Qp {
     /// The process posted send work requests, or wants what is there to be looked at.
     pub(crate) fn doorbell(this: &Arc<Self>) {
         this.pd.note_send();
-        Self::advance(this, None);
+        Self::advance(this, &mut None);
     }
 
-    /// A packet for this QP came; its ICRC is right. Softirq.
-    pub(crate) fn receive(this: ArcBorrow<'_, Self>, packet: RxPacket) {
-        Self::advance(&this.into(), Some(packet));
+    /// A packet for this QP came; its ICRC is right. It is taken. Softirq.
+    pub(crate) fn receive(this: ArcBorrow<'_, Self>, packet: &mut Option<RxPacket>) {
+        Self::advance(&this.into(), packet);
     }
 
     /// Runs the engine, and those of local peers to which it sent packets.
-    fn advance(this: &Arc<Self>, direct: Option<RxPacket>) {
+    fn advance(this: &Arc<Self>, direct: &mut Option<RxPacket>) {
         let mut peer = Self::take_turns(this, direct);
         let mut rounds = MAX_ROUNDS;
         while let Some(qp) = peer {
@@ -381,13 +381,13 @@ impl Qp {
                 return Self::schedule(&qp);
             }
             rounds = rounds.wrapping_sub(1);
-            peer = Self::take_turns(&qp, None);
+            peer = Self::take_turns(&qp, &mut None);
         }
     }
 
     /// Runs the engine until it has nothing to do, its budget is spent, or another CPU has it.
     /// Returns a local peer that got packets.
-    fn take_turns(this: &Arc<Self>, mut direct: Option<RxPacket>) -> Option<Arc<Self>> {
+    fn take_turns(this: &Arc<Self>, direct: &mut Option<RxPacket>) -> Option<Arc<Self>> {
         let mut peer = None;
         let mut rounds = MAX_ROUNDS;
         // Until all is told: destruction waits for it.
@@ -411,8 +411,8 @@ impl Qp {
                 },
             );
         };
-        run(&mut direct);
-        if let Some(packet) = direct {
+        run(direct);
+        if let Some(packet) = direct.take() {
             // Somebody else has the turn, or it ended before its time.
             if let Err(skb) = this.inbox.push(packet.into_skb()) {
                 this.net.drops.discard(skb, Discard::Overflow);

@@ -12,7 +12,7 @@ use kernel::{
 use rdma::{
     crc32::crc32_le,
     mr::{Span, SpanFault},
-    net::skb::{Discard, IpHeader, RxSkb},
+    net::skb::{Discard, Endpoints, IpHeader, RxSkb},
 };
 use roce::{
     responder::GRH_LEN,
@@ -26,6 +26,7 @@ pub(crate) struct RxPacket {
     pub(crate) skb: RxSkb,
     pub(crate) packet: Packet,
     pub(crate) payload_offset: usize,
+    pub(crate) endpoints: Endpoints,
 }
 
 impl RxPacket {
@@ -45,6 +46,7 @@ impl RxPacket {
             return Err(Discard::Malformed);
         };
         Ok(Self {
+            endpoints: skb.endpoints(),
             skb,
             packet: decoded.packet,
             payload_offset: decoded.payload_offset,
@@ -99,17 +101,13 @@ impl RxPacket {
     ///
     /// # Errors
     ///
-    /// [`Discard::Checksum`]; the packet is freed.
-    fn verify(mut self) -> Result<Self, Discard> {
-        if self.skb.is_trusted() {
-            return Ok(self);
+    /// [`Discard::Checksum`].
+    fn verify(&mut self) -> Result<(), Discard> {
+        if !self.skb.is_trusted() {
+            icrc_is_right(&mut self.skb).ok_or(Discard::Checksum)?;
+            self.skb.trust();
         }
-        if icrc_is_right(&mut self.skb).is_none() {
-            self.skb.discard(Discard::Checksum);
-            return Err(Discard::Checksum);
-        }
-        self.skb.trust();
-        Ok(self)
+        Ok(())
     }
 }
 
@@ -138,24 +136,27 @@ fn icrc_is_right(skb: &mut RxSkb) -> Option<()> {
 
 /// Takes in a packet from the wire. Softirq, under RCU.
 pub(crate) fn receive(context: &NetContext, skb: RxSkb) {
-    if let Err(why) = RxPacket::decode(skb).and_then(|packet| deliver(context, packet)) {
-        context.drops.count(why);
+    match RxPacket::decode(skb) {
+        Ok(packet) => deliver(context, packet),
+        Err(why) => context.drops.count(why),
     }
 }
 
-fn deliver(context: &NetContext, packet: RxPacket) -> Result<(), Discard> {
-    let (qpn, to) = (packet.packet.bth.dest, packet.skb.endpoints().destination);
+fn deliver(context: &NetContext, packet: RxPacket) {
+    let (qpn, to) = (packet.packet.bth.dest, packet.endpoints.destination);
     let mut packet = Some(packet);
-    let delivered = context.with_qp(qpn, to, |qp| {
-        packet.take().map_or(Ok(()), |packet| {
-            Qp::receive(qp, packet.verify()?);
-            Ok(())
-        })
+    let verdict = context.with_qp(qpn, to, |qp| {
+        packet.as_mut().map_or(Ok(()), RxPacket::verify)?;
+        Qp::receive(qp, &mut packet);
+        Ok(())
     });
+    // Who takes a packet leaves nothing behind.
     if let Some(packet) = packet {
-        packet.skb.discard(Discard::NoQueuePair);
+        let why = verdict.and_then(Result::err);
+        context
+            .drops
+            .discard(packet.skb, why.unwrap_or(Discard::NoQueuePair));
     }
-    delivered.unwrap_or(Err(Discard::NoQueuePair))
 }
 
 /// Counts of dropped packets by reason.
