@@ -31,6 +31,8 @@ impl DeviceCaps {
     /// The GUID of the system image can be set.
     pub const SYS_IMAGE_GUID: Self =
         Self(bindings::ib_device_cap_flags_IB_DEVICE_SYS_IMAGE_GUID as u64);
+    /// `modify_srq` may change the capacity.
+    pub const SRQ_RESIZE: Self = Self(bindings::ib_device_cap_flags_IB_DEVICE_SRQ_RESIZE as u64);
     /// Sends RNR NAKs.
     pub const RC_RNR_NAK: Self =
         Self(bindings::ib_device_cap_flags_IB_DEVICE_RC_RNR_NAK_GEN as u64);
@@ -90,6 +92,12 @@ pub struct DeviceAttributes {
     pub max_cq: u32,
     /// Entries of a CQ.
     pub max_cqe: u32,
+    /// Shared receive queues.
+    pub max_srq: u32,
+    /// WQEs of one of them.
+    pub max_srq_wr: u32,
+    /// SGEs of such a WQE.
+    pub max_srq_sge: u32,
     /// Regions.
     pub max_mr: u32,
     /// Protection domains.
@@ -128,6 +136,9 @@ impl DeviceAttributes {
         raw.max_sge_rd = clamp(self.max_sge_rd);
         raw.max_cq = clamp(self.max_cq);
         raw.max_cqe = clamp(self.max_cqe);
+        raw.max_srq = clamp(self.max_srq);
+        raw.max_srq_wr = clamp(self.max_srq_wr);
+        raw.max_srq_sge = clamp(self.max_srq_sge);
         raw.max_mr = clamp(self.max_mr);
         raw.max_pd = clamp(self.max_pd);
         raw.max_qp_rd_atom = clamp(self.max_qp_rd_atom);

@@ -34,6 +34,7 @@ pub mod provider;
 pub mod qp;
 pub mod random;
 pub mod ring;
+pub mod srq;
 pub mod stats;
 pub mod sync;
 pub mod table;

@@ -31,8 +31,9 @@ use crate::{
     net::netdev::Netdev,
     post::{RecvList, SendList},
     qp::{QpCreated, QpInit, QpModify, QpQuery},
+    srq::{SrqAttr, SrqCreated, SrqInit, SrqModify},
     stats::CounterName,
-    udata::UserCall,
+    udata::{RingChange, UserCall},
 };
 
 /// A driver. See the module's documentation.
@@ -46,6 +47,8 @@ pub trait Provider: Sized + Send + Sync + 'static {
     type Ah: Send + Sync;
     /// A completion queue.
     type Cq: Send + Sync;
+    /// A shared receive queue.
+    type Srq: Send + Sync;
     /// A queue pair.
     type Qp: Send + Sync;
     /// A memory region.
@@ -169,6 +172,35 @@ pub trait Provider: Sized + Send + Sync + 'static {
     ///
     /// `EINVAL` while memory windows are bound to it.
     fn dereg_mr(device: &Arc<Self::Device>, mr: &Arc<Self::Mr>) -> Result;
+
+    /// Makes a shared receive queue for a process.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for capacities beyond the device's, `ENOMEM`.
+    fn create_user_srq(
+        pd: &Arc<Self::Pd>,
+        init: SrqInit,
+        call: &UserCall<'_>,
+    ) -> Result<SrqCreated<Self::Srq>>;
+
+    /// Changes capacity and limit of a process's shared receive queue: all of it or, on error,
+    /// nothing. What is posted stays. A new ring is announced to `call`.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`, `ENOMEM`, `EFAULT`, `EBUSY`.
+    fn modify_srq(srq: &Arc<Self::Srq>, modify: &SrqModify, call: &RingChange<'_>) -> Result;
+
+    /// Capacities and limit.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` when it is in error.
+    fn query_srq(srq: &Self::Srq) -> Result<SrqAttr>;
+
+    /// Makes a shared receive queue inert. No queue pair uses it.
+    fn destroy_srq(srq: &Arc<Self::Srq>);
 
     /// Makes a queue pair for a process.
     ///

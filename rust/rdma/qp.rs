@@ -35,6 +35,8 @@ pub struct QpInit<P: Provider> {
     pub send_cq: Arc<P::Cq>,
     /// Where completions of receives go.
     pub recv_cq: Arc<P::Cq>,
+    /// Where it takes its receives from, if not from a queue of its own.
+    pub srq: Option<Arc<P::Srq>>,
     /// The capacities that are asked for.
     pub cap: QpCap,
     /// Every send completes visibly.

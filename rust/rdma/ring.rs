@@ -162,6 +162,14 @@ impl Ring {
         self.word(PRODUCER).load(Ordering::Acquire) & self.mask
     }
 
+    /// As [`Ring::producer`], or `None` if the word is no index of this ring: whoever writes it has
+    /// gone wrong.
+    #[inline]
+    pub fn valid_producer(&self) -> Option<u32> {
+        let raw = self.word(PRODUCER).load(Ordering::Acquire);
+        (raw <= self.mask).then_some(raw)
+    }
+
     /// The consumer's index, masked. Elements before it may be overwritten after this (acquire).
     #[inline]
     pub fn consumer(&self) -> u32 {
@@ -242,6 +250,21 @@ impl Ring {
         // SAFETY: `target` is valid for `len` bytes, the size of an element at most; the bytes are
         // not part of the ring, to which no references exist.
         unsafe { bindings::memcpy(target.cast(), bytes.as_ptr().cast(), len) };
+    }
+
+    /// Copies `count` elements from `first` on of `source` to `slot` and behind, as far as an element
+    /// of the one fits in one of the other.
+    pub fn copy_elements(&self, source: &Self, first: u32, slot: u32, count: u32) {
+        let len = self.element_size().min(source.element_size());
+        for index in 0..count {
+            let from = source.element(first.wrapping_add(index), 0);
+            let to = self.element(slot.wrapping_add(index), 0);
+            // SAFETY: Both are valid for `len` bytes, the size of an element at most. The callee is
+            // opaque to the compiler, so a process that changes the source meanwhile can only change
+            // what is copied; if both rings are one, whole elements may be copied onto themselves,
+            // which `memmove` allows.
+            unsafe { bindings::memmove(to.cast(), from.cast(), len) };
+        }
     }
 
     /// The address of a byte of an element. `offset` must be below the element's size.
@@ -356,6 +379,29 @@ mod tests {
         assert_eq!(ring.slots(), 4);
         ring.write(u32::MAX, &[7; 64]);
         assert_eq!(ring.read_u32(3, 60), 0x0707_0707);
+        Ok(())
+    }
+
+    #[test]
+    fn tells_what_is_no_index() -> Result {
+        let ring = Ring::unmapped(64, 3)?;
+        for (word, index) in [(0, Some(0)), (3, Some(3)), (4, None), (u32::MAX, None)] {
+            ring.word(PRODUCER).store(word, Ordering::Relaxed);
+            assert_eq!(ring.valid_producer(), index);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn copies_elements_around_the_end() -> Result {
+        let (old, new) = (Ring::unmapped(64, 3)?, Ring::unmapped(64, 7)?);
+        for slot in 0u32..4 {
+            old.write(slot, &[slot as u8 + 1; 64]);
+        }
+        new.copy_elements(&old, 3, 6, 3);
+        for (slot, byte) in [(6, 4), (7, 1), (0, 2), (1, 0), (5, 0)] {
+            assert_eq!(new.read_u32(slot, 60), u32::from_ne_bytes([byte; 4]));
+        }
         Ok(())
     }
 

@@ -222,6 +222,10 @@ mod tests {
             (size_of::<bindings::rxe_create_cq_resp>(), 16),
             (size_of::<bindings::rxe_create_qp_resp>(), 32),
             (size_of::<bindings::rxe_create_ah_resp>(), 8),
+            (size_of::<bindings::rxe_create_srq_resp>(), 24),
+            (offset_of!(bindings::rxe_create_srq_resp, srq_num), 16),
+            (size_of::<bindings::rxe_modify_srq_cmd>(), 8),
+            (size_of::<bindings::rxe_resize_cq_resp>(), 16),
             (size_of::<bindings::ib_uverbs_wc>(), 48),
         ] {
             assert_eq!(ours, released);

@@ -3,9 +3,14 @@
 //! What a verbs call carries between a process's provider library and the driver.
 
 use core::{marker::PhantomData, ptr::NonNull};
-use kernel::{error::to_result, prelude::*, sync::Arc};
+use kernel::{
+    error::to_result,
+    prelude::*,
+    sync::Arc,
+    uaccess::{UserPtr, UserSlice},
+};
 
-use crate::{bindings, mmap::Mappings, ucontext};
+use crate::{bindings, mmap::Mappings, qp::RingReply, ucontext};
 
 /// The driver's part of the request and of the response of one verbs call.
 ///
@@ -57,6 +62,21 @@ impl Udata<'_> {
     pub fn refuse_request(&self) -> Result {
         // SAFETY: By the type invariant.
         to_result(unsafe { bindings::ib_is_udata_in_empty(self.raw.as_ptr()) })
+    }
+
+    /// Copies in the library's request.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if it is shorter, `EOPNOTSUPP` if there is anything but zeros behind it, `EFAULT`.
+    pub fn request<const LEN: usize>(&self) -> Result<[u8; LEN]> {
+        let mut request = [0; LEN];
+        let place = request.as_mut_ptr().cast();
+        // SAFETY: By the type invariant; `place` is valid for `LEN` bytes.
+        let code =
+            unsafe { bindings::_ib_copy_validate_udata_in(self.raw.as_ptr(), place, LEN, LEN) };
+        to_result(code)?;
+        Ok(request)
     }
 
     /// Copies out the response: as much as the library has room for, with zeros behind it.
@@ -117,5 +137,44 @@ impl UserCall<'_> {
         // SAFETY: ib_core keeps the context alive during its calls.
         let mappings = unsafe { ucontext::mappings(context) };
         Some(Self { mappings, udata })
+    }
+}
+
+/// A call of a process that gives one of its rings another size.
+pub struct RingChange<'a> {
+    call: &'a UserCall<'a>,
+    /// Where the process wants to be told, if not in the response.
+    address: Option<u64>,
+}
+
+impl<'a> RingChange<'a> {
+    /// The change that `call` asks for, and where the process wants to be told of its outcome: at
+    /// `address`, or in the response.
+    pub(crate) fn new(call: &'a UserCall<'a>, address: Option<u64>) -> Self {
+        Self { call, address }
+    }
+
+    /// What the process may map.
+    pub fn mappings(&self) -> &Arc<Mappings> {
+        self.call.mappings()
+    }
+
+    /// Tells the process where its new ring will be. It takes that for true only if the whole call
+    /// succeeds. Process context; may sleep.
+    ///
+    /// # Errors
+    ///
+    /// `EFAULT`.
+    pub fn announce(&self, ring: RingReply) -> Result {
+        let bytes = ring.to_bytes();
+        match self.address {
+            None => self.call.udata.respond(&bytes),
+            Some(address) => {
+                let place = UserPtr::from_addr(address as usize);
+                UserSlice::new(place, bytes.len())
+                    .writer()
+                    .write_slice(&bytes)
+            }
+        }
     }
 }

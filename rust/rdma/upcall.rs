@@ -155,3 +155,33 @@ impl QpUpcall {
         });
     }
 }
+
+/// The way to an `ib_srq`.
+pub type SrqUpcall = Upcall<bindings::ib_srq>;
+
+impl SrqUpcall {
+    /// Reports `IB_EVENT_SRQ_LIMIT_REACHED`. Any context, outside all locks.
+    pub fn limit_reached(&self) {
+        self.raise(bindings::ib_event_type_IB_EVENT_SRQ_LIMIT_REACHED);
+    }
+
+    /// Reports `IB_EVENT_SRQ_ERR`. Any context, outside all locks.
+    pub fn failed(&self) {
+        self.raise(bindings::ib_event_type_IB_EVENT_SRQ_ERR);
+    }
+
+    fn raise(&self, kind: bindings::ib_event_type) {
+        self.with(|srq| {
+            // SAFETY: By the type invariant the object is valid while this reader runs.
+            let (handler, context) = unsafe { ((*srq).event_handler, (*srq).srq_context) };
+            let Some(handler) = handler else { return };
+            let mut event: bindings::ib_event = pin_init::zeroed();
+            // SAFETY: As above.
+            event.device = unsafe { (*srq).device };
+            event.element.srq = srq;
+            event.event = kind;
+            // SAFETY: The handler takes an event of its own queue and the context.
+            unsafe { handler(&mut event, context) };
+        });
+    }
+}

@@ -12,7 +12,7 @@ use crate::{
     cq, mmap, mr,
     object::Object,
     provider::Provider,
-    stats, ucontext,
+    srq, stats, ucontext,
 };
 
 mod ah;
@@ -77,6 +77,10 @@ fn fill_objects<P: Provider>(table: &mut ib_device_ops) {
     table.req_notify_cq = Some(cq::req_notify::<P>);
     table.reg_user_mr = Some(mr::reg_user::<P>);
     table.dereg_mr = Some(mr::dereg::<P>);
+    table.create_srq = Some(srq::create::<P>);
+    table.modify_srq = Some(srq::modify::<P>);
+    table.query_srq = Some(srq::query::<P>);
+    table.destroy_srq = Some(srq::destroy::<P>);
     table.create_qp = Some(qp::create::<P>);
     table.modify_qp = Some(qp::modify::<P>);
     table.query_qp = Some(qp::query::<P>);
@@ -100,5 +104,6 @@ fn fill_sizes<P: Provider>(table: &mut ib_device_ops) {
     table.size_ib_pd = Object::<bindings::ib_pd, P::Pd>::SIZE;
     table.size_ib_ah = Object::<bindings::ib_ah, P::Ah>::SIZE;
     table.size_ib_cq = cq::size::<P>();
+    table.size_ib_srq = srq::size::<P>();
     table.size_ib_qp = qp::size::<P>();
 }

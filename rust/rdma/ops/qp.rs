@@ -19,6 +19,7 @@ use crate::{
     post::{RecvList, SendList},
     provider::Provider,
     qp::{QpCreated, QpInit, RingReply},
+    srq,
     udata::{no_payload, UserCall},
     upcall::{QpUpcall, Upcall},
 };
@@ -111,7 +112,7 @@ unsafe fn convert_init<P: Provider>(
     upcall: QpUpcall,
 ) -> Result<QpInit<P>> {
     let kind = kind(init.qp_type).ok_or_else(unsupported)?;
-    if init.create_flags != 0 || !init.srq.is_null() {
+    if init.create_flags != 0 {
         return Err(unsupported());
     }
     // SAFETY: ib_core sets it before it calls.
@@ -127,6 +128,8 @@ unsafe fn convert_init<P: Provider>(
         send_cq: unsafe { cq::of::<P>(init.send_cq) }.clone(),
         // SAFETY: As above.
         recv_cq: unsafe { cq::of::<P>(init.recv_cq) }.clone(),
+        // SAFETY: Null, or held by ib_core during the call.
+        srq: unsafe { srq::of::<P>(init.srq) }.cloned(),
         cap: qp_attr::read_cap(&init.cap),
         signal_all: init.sq_sig_type == bindings::ib_sig_type_IB_SIGNAL_ALL_WR,
         upcall,

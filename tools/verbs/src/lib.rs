@@ -8,4 +8,5 @@
 pub mod buffer;
 pub mod link;
 pub mod object;
+pub mod srq;
 pub mod sys;

@@ -4,7 +4,7 @@
 
 use std::{ffi::CStr, io, ptr, rc::Rc};
 
-use crate::{buffer::Buffer, sys::*};
+use crate::{buffer::Buffer, srq::Srq, sys::*};
 
 /// Local write, remote write, remote read and remote atomic access.
 pub const ALL_ACCESS: u32 = 1 | 2 | 4 | 8;
@@ -22,6 +22,18 @@ fn check(errno: i32) -> io::Result<()> {
         -1 => Err(io::Error::last_os_error()),
         _ => Err(io::Error::from_raw_os_error(errno.abs())),
     }
+}
+
+/// `struct pollfd`.
+#[repr(C)]
+struct PollFd {
+    fd: i32,
+    events: i16,
+    revents: i16,
+}
+
+extern "C" {
+    fn poll(fds: *mut PollFd, count: u64, milliseconds: i32) -> i32;
 }
 
 /// An open device.
@@ -71,6 +83,21 @@ impl Context {
         // SAFETY: `attr` outlives the call.
         check(unsafe { ibv_query_port(self.0, 1, (&raw mut attr).cast()) })?;
         Ok(attr.active_mtu)
+    }
+
+    /// The next asynchronous event's type, if one comes in time.
+    pub fn async_event_within(&self, milliseconds: i32) -> io::Result<Option<ibv_event_type>> {
+        let mut wait = PollFd {
+            // SAFETY: The context is open.
+            fd: unsafe { (*self.0).async_fd },
+            events: 1,
+            revents: 0,
+        };
+        // SAFETY: One element, which outlives the call.
+        if unsafe { poll(&mut wait, 1, milliseconds) } != 1 {
+            return Ok(None);
+        }
+        self.async_event().map(Some)
     }
 
     /// The next asynchronous event's type. Blocks.
@@ -267,6 +294,7 @@ pub struct Qp {
     pub raw: *mut ibv_qp,
     pub cq: Rc<Cq>,
     pub pd: Rc<Pd>,
+    _srq: Option<Rc<Srq>>,
 }
 
 /// What a QP can hold.
@@ -292,7 +320,7 @@ impl Default for Depth {
 impl Qp {
     /// A reliably connected QP whose two queues complete to `cq`.
     pub fn new(pd: &Rc<Pd>, cq: &Rc<Cq>, depth: Depth) -> io::Result<Self> {
-        Self::of_type(IBV_QPT_RC, pd, cq, depth)
+        Self::make(IBV_QPT_RC, pd, cq, None, depth)
     }
 
     /// The same of any transport.
@@ -302,9 +330,25 @@ impl Qp {
         cq: &Rc<Cq>,
         depth: Depth,
     ) -> io::Result<Self> {
+        Self::make(qp_type, pd, cq, None, depth)
+    }
+
+    /// A reliably connected one with receives from `srq`.
+    pub fn sharing(pd: &Rc<Pd>, cq: &Rc<Cq>, srq: &Rc<Srq>, depth: Depth) -> io::Result<Self> {
+        Self::make(IBV_QPT_RC, pd, cq, Some(srq), depth)
+    }
+
+    fn make(
+        qp_type: ibv_qp_type,
+        pd: &Rc<Pd>,
+        cq: &Rc<Cq>,
+        srq: Option<&Rc<Srq>>,
+        depth: Depth,
+    ) -> io::Result<Self> {
         let mut init = ibv_qp_init_attr {
             send_cq: cq.raw,
             recv_cq: cq.raw,
+            srq: srq.map_or(ptr::null_mut(), |srq| srq.raw),
             qp_type,
             cap: ibv_qp_cap {
                 max_send_wr: depth.send,
@@ -321,6 +365,7 @@ impl Qp {
             raw,
             cq: cq.clone(),
             pd: pd.clone(),
+            _srq: srq.cloned(),
         })
     }
 

@@ -23,6 +23,7 @@ use crate::{
     limits,
     link::Link,
     mr::MrTable,
+    srq::Srq,
     stats::{Counter, Counters},
 };
 
@@ -52,6 +53,9 @@ pub(crate) struct Device {
     /// The address handles that processes name.
     #[pin]
     pub(crate) ahs: Table<Ah>,
+    /// Its shared receive queues.
+    #[pin]
+    pub(crate) srqs: Table<Srq>,
     /// Its counters.
     pub(crate) counters: Counters,
     /// Where QPs run when nobody else runs them.
@@ -81,6 +85,7 @@ impl Device {
                 link,
                 mrs <- MrTable::new(),
                 ahs <- Table::new(),
+                srqs <- Table::new(),
                 counters: Counters::new(),
                 sys_image_guid: Atomic::new(guid),
             }),
@@ -117,6 +122,7 @@ impl Device {
                 | DeviceCaps::SYS_IMAGE_GUID
                 | DeviceCaps::RC_RNR_NAK
                 | DeviceCaps::MEM_MGT_EXTENSIONS
+                | DeviceCaps::SRQ_RESIZE
                 | DeviceCaps::FLUSH_GLOBAL
                 | DeviceCaps::FLUSH_PERSISTENT
                 | DeviceCaps::ATOMIC_WRITE,
@@ -130,6 +136,9 @@ impl Device {
             max_sge_rd: limits::MAX_SGE,
             max_cq: limits::MAX_CQ,
             max_cqe: limits::MAX_CQE,
+            max_srq: limits::MAX_SRQ,
+            max_srq_wr: limits::MAX_SRQ_WR,
+            max_srq_sge: limits::MAX_SRQ_SGE,
             max_mr: limits::MAX_MR,
             max_pd: limits::MAX_PD,
             max_qp_rd_atom: limits::MAX_RD_ATOMIC,

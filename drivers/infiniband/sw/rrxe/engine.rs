@@ -77,15 +77,16 @@ impl Core {
             upshot,
         };
         let result = run(&mut self.engine, &mut host);
-        if core::mem::take(&mut upshot.overflow) {
-            self.fail_on_overflow(qp, upshot);
+        if core::mem::take(&mut upshot.fatal) {
+            self.fail(qp, upshot);
         }
         qp.note_state(self.engine.state());
         result
     }
 
-    /// A CQ that lost a completion is in error, and with it the QPs that use it (IBTA 1.x §11.6.3.2).
-    fn fail_on_overflow(&mut self, qp: &Qp, upshot: &mut Upshot) {
+    /// A CQ that lost a completion is in error, and with it the QPs that use it (IBTA 1.x §11.6.3.2);
+    /// so is a shared receive queue whose ring is broken.
+    fn fail(&mut self, qp: &Qp, upshot: &mut Upshot) {
         if self.engine.state() == QpState::Err {
             return;
         }
@@ -231,7 +232,9 @@ impl Core {
     /// Sees to it that the QP runs when the engine next wants it.
     fn arm(&mut self, qp: &Arc<Qp>, now: Instant, upshot: &mut Upshot) {
         let due = match self.engine.state() {
-            QpState::Err => Some(self.engine.poll_timeout().unwrap_or(now.after(ERROR_POLL))),
+            QpState::Err if !self.rq.is_shared() => {
+                Some(self.engine.poll_timeout().unwrap_or(now.after(ERROR_POLL)))
+            }
             _ => self.engine.poll_timeout(),
         };
         let Some(due) = due else {

@@ -35,8 +35,11 @@ pub(crate) struct Upshot {
     pub(crate) notify_send: bool,
     /// The receive CQ's consumer wants to be woken.
     pub(crate) notify_recv: bool,
-    /// A completion was refused: the QP must enter the error state.
-    pub(crate) overflow: bool,
+    /// The shared receive queue has events to raise.
+    pub(crate) notify_srq: bool,
+    /// A completion was refused, or there are no receives to be had any more: the QP must enter the
+    /// error state.
+    pub(crate) fatal: bool,
     /// Asynchronous events, one bit for each [`Event`].
     pub(crate) events: Events,
     /// A QP of this host that got packets.
@@ -145,7 +148,7 @@ impl roce::host::SendQueue for EngineHost<'_> {
 
 impl roce::host::RecvQueue for EngineHost<'_> {
     fn take_recv(&mut self) -> Fetch<RecvWr> {
-        self.rq.take()
+        self.rq.take(self.upshot)
     }
 
     fn release_recv(&mut self, _slot: RecvSlot) {
@@ -224,13 +227,13 @@ impl Memory for EngineHost<'_> {
 }
 
 impl EngineHost<'_> {
-    fn pushed(pushed: Pushed, notify: &mut bool, overflow: &mut bool) {
+    fn pushed(pushed: Pushed, notify: &mut bool, fatal: &mut bool) {
         match pushed {
             Pushed::Quiet => {}
             Pushed::Notify => *notify = true,
             Pushed::Overflow => {
                 *notify = true;
-                *overflow = true;
+                *fatal = true;
             }
         }
     }
@@ -239,20 +242,12 @@ impl EngineHost<'_> {
 impl Completions for EngineHost<'_> {
     fn complete_send(&mut self, wc: SendWc) {
         let pushed = self.send_cq.push_send(&wc, self.qpn, self.token);
-        Self::pushed(
-            pushed,
-            &mut self.upshot.notify_send,
-            &mut self.upshot.overflow,
-        );
+        Self::pushed(pushed, &mut self.upshot.notify_send, &mut self.upshot.fatal);
     }
 
     fn complete_recv(&mut self, wc: RecvWc) {
         let pushed = self.recv_cq.push_recv(&wc, self.qpn, self.token);
-        Self::pushed(
-            pushed,
-            &mut self.upshot.notify_recv,
-            &mut self.upshot.overflow,
-        );
+        Self::pushed(pushed, &mut self.upshot.notify_recv, &mut self.upshot.fatal);
     }
 
     fn raise(&mut self, event: Event) {

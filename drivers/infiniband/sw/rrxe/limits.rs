@@ -18,6 +18,14 @@ pub(crate) const MAX_INLINE: u32 = 512;
 pub(crate) const MAX_CQE: u32 = (1 << 15) - 1;
 /// CQs of a device.
 pub(crate) const MAX_CQ: u32 = 1 << 20;
+/// Shared receive queues of a device.
+pub(crate) const MAX_SRQ: u32 = 1 << 20;
+/// Their numbers: 24 bits without zero.
+pub(crate) const SRQN_RANGE: RangeInclusive<u32> = 1..=0xff_ffff;
+/// WQEs of a shared receive queue.
+pub(crate) const MAX_SRQ_WR: u32 = 1 << 20;
+/// SGEs of such a WQE.
+pub(crate) const MAX_SRQ_SGE: u32 = MAX_SGE;
 /// Memory regions of a device.
 pub(crate) const MAX_MR: u32 = (1 << 19) - 1;
 /// Pages of a fast registration.

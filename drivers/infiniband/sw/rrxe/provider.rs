@@ -13,8 +13,9 @@ use rdma::{
     post::{RecvList, SendList},
     provider::Provider,
     qp::{QpCreated, QpInit, QpModify, QpQuery},
+    srq::{SrqAttr, SrqCreated, SrqInit, SrqModify},
     stats::CounterName,
-    udata::UserCall,
+    udata::{RingChange, UserCall},
 };
 
 use crate::{
@@ -24,6 +25,7 @@ use crate::{
     mr::Mr,
     pd::Pd,
     qp::Qp,
+    srq::Srq,
     stats,
 };
 
@@ -36,6 +38,7 @@ impl Provider for Rrxe {
     type Pd = Pd;
     type Ah = Ah;
     type Cq = Cq;
+    type Srq = Srq;
     type Qp = Qp;
     type Mr = Mr;
 
@@ -139,6 +142,26 @@ impl Provider for Rrxe {
     fn dereg_mr(device: &Arc<Device>, mr: &Arc<Mr>) -> Result {
         device.mrs.deregister(mr);
         Ok(())
+    }
+
+    fn create_user_srq(
+        pd: &Arc<Pd>,
+        init: SrqInit,
+        call: &UserCall<'_>,
+    ) -> Result<SrqCreated<Srq>> {
+        Srq::create(pd, init, call.mappings())
+    }
+
+    fn modify_srq(srq: &Arc<Srq>, modify: &SrqModify, call: &RingChange<'_>) -> Result {
+        srq.modify(modify, call)
+    }
+
+    fn query_srq(srq: &Srq) -> Result<SrqAttr> {
+        srq.query()
+    }
+
+    fn destroy_srq(srq: &Arc<Srq>) {
+        srq.destroy();
     }
 
     fn create_user_qp(

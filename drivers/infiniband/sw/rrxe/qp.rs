@@ -22,14 +22,13 @@ use rdma::{
         skb::{Discard, SkbQueue},
     },
     post::{RecvList, SendList, WqeRoom},
-    qp::{QpCap, QpCreated, QpInit, QpModify, QpQuery, QpReply},
+    qp::{QpCap, QpCreated, QpInit, QpModify, QpQuery, QpReply, RingReply},
     ring::Ring,
     upcall::{QpToken, QpUpcall},
     workqueue::OwnedQueue,
 };
 use roce::{
     ids::Qpn,
-    mtu::Mtu,
     qp::{Attrs, Config, QpKind, QpState, SendWqe},
     responder::Replay,
     time::Instant,
@@ -47,9 +46,11 @@ use crate::{
     poster::Poster,
     provider::Rrxe,
     recv_queue::RecvQueue,
+    recv_ring::RecvRing,
     rx::RxPacket,
     send_queue::SendQueue,
     sge,
+    srq::Srq,
     turn::Turn,
     wqe::{Owner, SGE_SIZE},
 };
@@ -72,6 +73,7 @@ pub(crate) struct Qp {
     pd: Arc<Pd>,
     pub(crate) send_cq: Arc<Cq>,
     pub(crate) recv_cq: Arc<Cq>,
+    srq: Option<Arc<Srq>>,
     pub(crate) credit: Arc<Credit<Waker>>,
     #[pin]
     pub(crate) inbox: SkbQueue,
@@ -150,24 +152,33 @@ impl Qp {
         }
         let cap = grant(&init.cap)?;
         let send_size = SendQueue::element_size(cap.max_send_sge, cap.max_inline);
-        let recv_size = RecvQueue::element_size(cap.max_recv_sge);
         let send_ring = new_ring(mappings, send_size, cap.max_send_wr)?;
-        let recv_ring = new_ring(mappings, recv_size, cap.max_recv_wr)?;
+        let recv_ring = match init.srq {
+            Some(_) => None,
+            None => {
+                let size = RecvRing::element_size(cap.max_recv_sge);
+                Some(new_ring(mappings, size, cap.max_recv_wr)?)
+            }
+        };
         let cap = QpCap {
             max_send_wr: send_ring.capacity(),
-            max_recv_wr: recv_ring.capacity(),
+            max_recv_wr: recv_ring.as_ref().map_or(0, Ring::capacity),
+            max_recv_sge: recv_ring.as_ref().map_or(0, |_| cap.max_recv_sge),
             ..cap
         };
         let reply = QpReply {
-            rq: recv_ring.mmap_reply(),
+            rq: recv_ring
+                .as_ref()
+                .map_or_else(RingReply::default, Ring::mmap_reply),
             sq: send_ring.mmap_reply(),
         };
-        let (owner, poster) = match mappings {
-            Some(_) => (Owner::User, None),
-            None => {
-                let poster = new_poster(&send_ring, &recv_ring, &cap)?;
+        let (owner, poster) = match (mappings, &recv_ring) {
+            (Some(_), _) => (Owner::User, None),
+            (None, Some(recv_ring)) => {
+                let poster = new_poster(&send_ring, recv_ring, &cap)?;
                 (Owner::Kernel, Some(poster))
             }
+            (None, None) => return Err(unsupported()),
         };
         let sq = SendQueue::new(
             init.kind,
@@ -177,7 +188,11 @@ impl Qp {
             init.signal_all,
             owner,
         )?;
-        let rq = RecvQueue::new(recv_ring, cap.max_recv_sge)?;
+        let rq = match (recv_ring, &init.srq) {
+            (Some(ring), _) => RecvQueue::own(RecvRing::new(ring), cap.max_recv_sge)?,
+            (None, Some(srq)) => RecvQueue::shared(srq.clone())?,
+            (None, None) => return Err(EINVAL),
+        };
         let net = device.link.context().clone();
         let table = net.clone();
         let place = match init.kind {
@@ -196,9 +211,15 @@ impl Qp {
             place: place.id(),
         };
         let number = place.id();
+        let config = Config {
+            kind: init.kind,
+            qpn,
+            has_srq: init.srq.is_some(),
+            port_mtu: device.active_mtu(),
+        };
         let core = KBox::new(
             Core {
-                engine: new_engine(init.kind, qpn, sq.window(), device.active_mtu())?,
+                engine: new_engine(config, sq.window())?,
                 sq,
                 rq,
                 pd: init.pd.clone(),
@@ -216,6 +237,7 @@ impl Qp {
                 pd: init.pd.clone(),
                 send_cq: init.send_cq,
                 recv_cq: init.recv_cq,
+                srq: init.srq,
                 credit: Credit::new(limits::PACKETS_IN_FLIGHT, waker)?,
                 inbox <- SkbQueue::new(limits::INBOX),
                 token: init.upcall.token(),
@@ -430,6 +452,9 @@ impl Qp {
         if upshot.notify_recv {
             self.notify_recv();
         }
+        if let Some(srq) = self.srq.as_ref().filter(|_| upshot.notify_srq) {
+            srq.notify();
+        }
         if !upshot.events.is_empty() {
             for event in upshot.events.iter() {
                 self.upcall.event(event);
@@ -481,15 +506,9 @@ fn new_poster(send: &Ring, recv: &Ring, cap: &QpCap) -> Result<Pin<KBox<Poster>>
     Poster::new((send, send_room), (recv, recv_room))
 }
 
-fn new_engine(kind: QpKind, qpn: Qpn, window: u32, port_mtu: Mtu) -> Result<Engine> {
-    let config = Config {
-        kind,
-        qpn,
-        has_srq: false,
-        port_mtu,
-    };
+fn new_engine(config: Config, window: u32) -> Result<Engine> {
     let window = KVVec::from_elem(SendWqe::default(), window as usize, GFP_KERNEL_ACCOUNT)?;
-    let replays = match kind {
+    let replays = match config.kind {
         QpKind::Rc => limits::MAX_RD_ATOMIC as usize,
         QpKind::Uc | QpKind::Ud | QpKind::Gsi => 0,
     };

@@ -1,113 +1,91 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The receive queue of a QP: the mapped ring, and a private copy of the WQE that the responder
-//! holds.
-//!
-//! A responder holds at most one receive WQE at a time: messages of one QP never interleave. Its
-//! ring slot is free for the poster as soon as it is copied.
+//! Where a QP takes its receives from: a ring of its own, or a shared receive queue.
 
-use kernel::prelude::*;
-use rdma::ring::Ring;
-use roce::{
-    host::Fetch,
-    wc::WcStatus,
-    wire::packet::Service,
-    wr::{RecvSlot, RecvWr},
-};
+use kernel::{prelude::*, sync::Arc};
+use roce::{host::Fetch, wc::WcStatus, wire::packet::Service, wr::RecvWr};
 
 use crate::{
+    engine_host::Upshot,
     mr::MrTable,
     pd::PdId,
+    recv_ring::{Held, RecvRing},
     rx::RxPacket,
-    send_queue::read_sges,
     sge,
-    wqe::{total_length, RecvHeader, Sge, RECV_HEADER},
+    srq::Srq,
 };
 
 /// The receive queue.
 pub(crate) struct RecvQueue {
-    ring: Ring,
-    /// The next slot to take.
-    next: u32,
-    /// Room for `max_sge` SGEs.
-    sges: KVVec<Sge>,
-    /// How many of them the WQE held has.
-    held: usize,
+    source: Source,
+    /// The WQE that is being filled.
+    held: Held,
+}
+
+enum Source {
+    Own(RecvRing),
+    Shared(Arc<Srq>),
 }
 
 impl RecvQueue {
-    /// Bytes of a WQE with `max_sge` SGEs.
-    pub(crate) const fn element_size(max_sge: u32) -> usize {
-        RECV_HEADER.saturating_add(sge::bytes(max_sge))
-    }
-
-    /// The queue on `ring`. Process context.
+    /// A queue of the QP's own, on `ring`. Process context.
     ///
     /// # Errors
     ///
     /// `ENOMEM`.
-    pub(crate) fn new(ring: Ring, max_sge: u32) -> Result<Self> {
+    pub(crate) fn own(ring: RecvRing, max_sge: u32) -> Result<Self> {
         Ok(Self {
-            ring,
-            next: 0,
-            sges: KVVec::from_elem(Sge::default(), max_sge as usize, GFP_KERNEL_ACCOUNT)?,
-            held: 0,
+            source: Source::Own(ring),
+            held: Held::new(max_sge)?,
         })
     }
 
-    /// Forgets all that was posted: RESET.
-    pub(crate) fn reset(&mut self) {
-        self.next = self.ring.producer();
-        self.ring.publish_consumer(self.next);
-        self.held = 0;
+    /// One that takes from `srq`. Process context.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn shared(srq: Arc<Srq>) -> Result<Self> {
+        Ok(Self {
+            held: Held::new(srq.max_sge())?,
+            source: Source::Shared(srq),
+        })
     }
 
-    /// Something is posted and not yet taken.
-    pub(crate) fn has_posted(&self) -> bool {
-        self.ring.producer() != self.next
+    /// Whether others take from it too.
+    pub(crate) fn is_shared(&self) -> bool {
+        matches!(self.source, Source::Shared(_))
+    }
+
+    /// Forgets all that was posted for this QP: RESET.
+    pub(crate) fn reset(&mut self) {
+        self.held.release();
+        if let Source::Own(ring) = &mut self.source {
+            ring.forget();
+        }
     }
 
     /// Takes the next posted WQE.
-    pub(crate) fn take(&mut self) -> Fetch<RecvWr> {
-        if !self.has_posted() {
-            return Fetch::Empty;
+    pub(crate) fn take(&mut self, upshot: &mut Upshot) -> Fetch<RecvWr> {
+        match &mut self.source {
+            Source::Own(ring) => ring.take(&mut self.held),
+            Source::Shared(srq) => {
+                let taken = srq.take(&mut self.held);
+                upshot.notify_srq |= taken.notify;
+                upshot.fatal |= taken.broken;
+                taken.wr
+            }
         }
-        let slot = self.next;
-        let raw: [u8; RECV_HEADER] = self.ring.read_array(slot);
-        let header = RecvHeader::parse(&raw);
-        let length = self.keep_sges(slot, header.num_sge);
-        self.next = self.ring.next(slot);
-        self.ring.publish_consumer(self.next);
-        let wr = RecvWr {
-            slot: RecvSlot(slot),
-            wr_id: header.wr_id,
-            length: length.unwrap_or(0),
-        };
-        match length {
-            Ok(_) => Fetch::Wr(wr),
-            Err(status) => Fetch::Malformed(wr, status),
-        }
-    }
-
-    fn keep_sges(&mut self, slot: u32, num_sge: u32) -> Result<u32, WcStatus> {
-        self.held = 0;
-        let sges = self
-            .sges
-            .get_mut(..num_sge as usize)
-            .ok_or(WcStatus::LocQpOpErr)?;
-        read_sges(&self.ring, slot, RECV_HEADER, sges);
-        let length = total_length(sges).ok_or(WcStatus::LocLenErr)?;
-        self.held = sges.len();
-        Ok(length)
     }
 
     /// The WQE held is done with.
     pub(crate) fn release(&mut self) {
-        self.held = 0;
+        self.held.release();
     }
 
     /// Copies the payload of `packet` to `offset` bytes into the WQE held, and the global route
-    /// header of a datagram in front of it.
+    /// header of a datagram in front of it. `pd` is the QP's: what was posted to a shared queue belongs
+    /// to the queue's (IBTA 1.x §10.2.9).
     pub(crate) fn scatter(
         &self,
         offset: u32,
@@ -115,7 +93,11 @@ impl RecvQueue {
         mrs: &MrTable,
         pd: PdId,
     ) -> Result<(), WcStatus> {
-        let sges = self.sges.get(..self.held).unwrap_or_default();
+        let pd = match &self.source {
+            Source::Own(_) => pd,
+            Source::Shared(srq) => srq.pd(),
+        };
+        let sges = self.held.sges();
         if matches!(packet.packet.service, Service::Ud(_)) {
             sge::scatter_bytes(sges, &packet.grh(), mrs, pd)?;
         }

@@ -9,6 +9,8 @@ mod datagram;
 mod errno;
 mod loss;
 mod pair;
+mod srq;
+mod srq_ring;
 mod status;
 mod tap;
 mod transfer;
@@ -22,7 +24,7 @@ fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
     let (Some(a), Some(b)) = (args.next(), args.next()) else {
         eprintln!("usage: rrxe-check DEVICE_A DEVICE_B [v4|v6] [TOPIC ...]");
-        eprintln!("topics: transfer status errno uc uc-errors ud ud-errors loss");
+        eprintln!("topics: transfer status errno srq uc uc-errors ud ud-errors loss");
         return ExitCode::from(2);
     };
     let words: Vec<String> = args.collect();
@@ -44,6 +46,10 @@ fn main() -> ExitCode {
     }
     if wanted("errno") {
         errno::run(&mut tap, &ends);
+    }
+    if wanted("srq") {
+        srq::run(&mut tap, &ends);
+        srq_ring::run(&mut tap, &ends);
     }
     if wanted("uc") {
         transfer::run_uc(&mut tap, &ends);

@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Shared receive queues.
+//!
+//! Any number of QPs take from one at a time, each under its own turn; so a queue has a lock of its
+//! own, a leaf. What a QP has taken it keeps itself. The events that taking brings about are raised
+//! later, outside all locks, by [`Srq::notify`].
+
+use core::mem::take;
+
+use kernel::{
+    new_mutex,
+    prelude::*,
+    sync::{Arc, Mutex},
+};
+use rdma::{
+    mmap::Mappings,
+    new_bh_spinlock,
+    ring::Ring,
+    srq::{SrqAttr, SrqCreated, SrqInit, SrqModify, SrqReply},
+    sync::BhSpinLock,
+    udata::RingChange,
+    upcall::SrqUpcall,
+};
+use roce::{host::Fetch, wr::RecvWr};
+
+use crate::{
+    device::Device,
+    limits,
+    pd::{Pd, PdId},
+    recv_ring::{Held, RecvRing},
+};
+
+/// WQEs that may be posted while a queue is resized. A library keeps its posters out meanwhile.
+const LATE_POSTS: u32 = 256;
+
+/// A shared receive queue.
+#[pin_data]
+pub(crate) struct Srq {
+    number: u32,
+    max_sge: u32,
+    device: Arc<Device>,
+    pd: Arc<Pd>,
+    upcall: SrqUpcall,
+    /// One change at a time.
+    #[pin]
+    change: Mutex<()>,
+    #[pin]
+    state: BhSpinLock<State>,
+}
+
+struct State {
+    /// `None` once destroyed.
+    ring: Option<RecvRing>,
+    /// An event is due when fewer WQEs than this are left; zero for never.
+    limit: u32,
+    /// The ring makes no sense any more.
+    broken: bool,
+    /// To be raised: the event of the limit, …
+    limit_due: bool,
+    /// … and that of the error.
+    error_due: bool,
+}
+
+impl State {
+    /// Takes note of how many WQEs are left. Returns whether an event is due: one for each time that
+    /// the limit was set (IBTA 1.x §10.2.9.4).
+    fn check_limit(&mut self, left: u32) -> bool {
+        let reached = left < self.limit;
+        if reached {
+            self.limit = 0;
+            self.limit_due = true;
+        }
+        reached
+    }
+
+    /// The process left an index in the ring that is none. The queue is out of use for good.
+    fn fail(&mut self) {
+        self.broken = true;
+        self.error_due = true;
+    }
+}
+
+/// What came of taking a WQE.
+pub(crate) struct Taken {
+    pub(crate) wr: Fetch<RecvWr>,
+    /// [`Srq::notify`] is to be called.
+    pub(crate) notify: bool,
+    /// The queue is in error, and so is who needs it.
+    pub(crate) broken: bool,
+}
+
+impl Srq {
+    /// Makes a queue that the process of `mappings` fills. Process context.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for capacities of zero WQEs or beyond the limits, `ENOMEM`.
+    pub(crate) fn create(
+        pd: &Arc<Pd>,
+        init: SrqInit,
+        mappings: &Arc<Mappings>,
+    ) -> Result<SrqCreated<Self>> {
+        check_capacity(init.max_wr)?;
+        if init.max_sge > limits::MAX_SRQ_SGE {
+            return Err(EINVAL);
+        }
+        let max_sge = init.max_sge.max(1);
+        let ring = Ring::new(mappings, RecvRing::element_size(max_sge), init.max_wr)?;
+        let (max_wr, reply) = (ring.capacity(), ring.mmap_reply());
+        let device = pd.device().clone();
+        let table = device.clone();
+        let place = table.srqs.reserve_random(limits::SRQN_RANGE)?;
+        let number = place.id();
+        let srq = Arc::pin_init(
+            pin_init!(Self {
+                number,
+                max_sge,
+                device,
+                pd: pd.clone(),
+                upcall: init.upcall,
+                change <- new_mutex!((), "rrxe_srq_change"),
+                state <- new_bh_spinlock!(State {
+                    ring: Some(RecvRing::new(ring)),
+                    limit: 0,
+                    broken: false,
+                    limit_due: false,
+                    error_due: false,
+                }, "rrxe_srq"),
+            }),
+            GFP_KERNEL_ACCOUNT,
+        )?;
+        place.publish(srq.clone());
+        Ok(SrqCreated {
+            srq,
+            max_wr,
+            max_sge,
+            reply: SrqReply {
+                ring: reply,
+                number,
+            },
+        })
+    }
+
+    /// SGEs of a WQE.
+    pub(crate) fn max_sge(&self) -> u32 {
+        self.max_sge
+    }
+
+    /// The protection domain of what is posted.
+    pub(crate) fn pd(&self) -> PdId {
+        self.pd.id()
+    }
+
+    /// Takes the next posted WQE. Any context.
+    pub(crate) fn take(&self, held: &mut Held) -> Taken {
+        let nothing = |notify, broken| Taken {
+            wr: Fetch::Empty,
+            notify,
+            broken,
+        };
+        let mut state = self.state.lock();
+        if state.broken {
+            return nothing(false, true);
+        }
+        let Some(ring) = &mut state.ring else {
+            return nothing(false, true);
+        };
+        match ring.posted() {
+            None => {
+                state.fail();
+                nothing(true, true)
+            }
+            Some(0) => nothing(false, false),
+            Some(posted) => {
+                let wr = ring.take_first(held);
+                Taken {
+                    wr,
+                    notify: state.check_limit(posted.wrapping_sub(1)),
+                    broken: false,
+                }
+            }
+        }
+    }
+
+    /// Raises the events that are due. Any context, outside all locks.
+    pub(crate) fn notify(&self) {
+        let (limit, error) = {
+            let mut state = self.state.lock();
+            (take(&mut state.limit_due), take(&mut state.error_due))
+        };
+        if limit {
+            self.upcall.limit_reached();
+        }
+        if error {
+            self.upcall.failed();
+        }
+    }
+
+    /// Sets capacity and limit: both, or on error neither. Process context.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for a capacity of zero, beyond the limits, below what is posted or below the limit
+    /// that is set; for a limit beyond the capacity; when the queue is in error. `ENOMEM`, `EFAULT`.
+    /// `EBUSY` when the process goes on posting.
+    pub(crate) fn modify(&self, modify: &SrqModify, call: &RingChange<'_>) -> Result {
+        let _changing = self.change.lock();
+        let current = self.query()?;
+        let max_wr = modify.max_wr.unwrap_or(current.max_wr);
+        check_capacity(max_wr)?;
+        if modify.limit.unwrap_or(current.limit) > max_wr {
+            return Err(EINVAL);
+        }
+        if modify.max_wr.is_some() {
+            self.resize(max_wr, call)?;
+        }
+        if let Some(limit) = modify.limit {
+            self.arm(limit)?;
+        }
+        Ok(())
+    }
+
+    /// Arms the limit. If fewer WQEs are there already, its event comes at once: it could not come
+    /// later when none are left to be taken.
+    fn arm(&self, limit: u32) -> Result {
+        let reached = {
+            let mut state = self.state.lock();
+            let posted = state.ring.as_ref().and_then(RecvRing::posted);
+            let posted = posted.ok_or(EINVAL)?;
+            state.limit = limit;
+            state.check_limit(posted)
+        };
+        if reached {
+            self.notify();
+        }
+        Ok(())
+    }
+
+    /// Moves what is posted to a ring of another size, under [`Self::change`].
+    ///
+    /// Most of it is copied without the lock, while QPs go on taking.
+    fn resize(&self, max_wr: u32, call: &RingChange<'_>) -> Result {
+        let size = RecvRing::element_size(self.max_sge);
+        let ring = Ring::new(call.mappings(), size, max_wr)?;
+        call.announce(ring.mmap_reply())?;
+        let posted = match &self.state.lock().ring {
+            Some(ring) => ring.snapshot(),
+            None => return Err(EINVAL),
+        };
+        let mut next = RecvRing::with_copy(ring, &posted)?;
+        let old = {
+            let mut state = self.state.lock();
+            let old = state.ring.as_ref().ok_or(EINVAL)?;
+            next.succeed(old, &posted, LATE_POSTS)?;
+            state.ring.replace(next)
+        };
+        // Outside the lock: this withdraws its mapping.
+        drop(old);
+        Ok(())
+    }
+
+    /// Capacities and the limit. Process context.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` when the queue is in error.
+    pub(crate) fn query(&self) -> Result<SrqAttr> {
+        let state = self.state.lock();
+        match &state.ring {
+            Some(ring) if !state.broken => Ok(SrqAttr {
+                max_wr: ring.capacity(),
+                max_sge: self.max_sge,
+                limit: state.limit,
+            }),
+            _ => Err(EINVAL),
+        }
+    }
+
+    /// Takes the queue out of service; no QP uses it any more. Process context.
+    pub(crate) fn destroy(&self) {
+        drop(self.device.srqs.remove(self.number));
+        let ring = self.state.lock().ring.take();
+        // Outside the lock: this withdraws its mapping.
+        drop(ring);
+    }
+}
+
+fn check_capacity(max_wr: u32) -> Result {
+    if max_wr == 0 || max_wr > limits::MAX_SRQ_WR {
+        return Err(EINVAL);
+    }
+    Ok(())
+}

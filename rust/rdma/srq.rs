@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Shared receive queues: what their verbs take and return, and the operations on `ib_srq`.
+
+use kernel::{error::from_result, ffi::c_int, prelude::*, sync::Arc};
+
+use crate::{
+    bindings,
+    error::unsupported,
+    object::{Object, Raising},
+    provider::Provider,
+    qp::RingReply,
+    udata::{no_payload, RingChange, UserCall},
+    upcall::{SrqUpcall, Upcall},
+};
+
+/// What a shared receive queue is made of.
+pub struct SrqInit {
+    /// The WQEs asked for.
+    pub max_wr: u32,
+    /// The SGEs of a WQE asked for.
+    pub max_sge: u32,
+    /// Where its events go.
+    pub upcall: SrqUpcall,
+}
+
+/// A new shared receive queue.
+pub struct SrqCreated<S> {
+    /// The queue.
+    pub srq: Arc<S>,
+    /// The WQEs granted: at least those asked for.
+    pub max_wr: u32,
+    /// The SGEs granted.
+    pub max_sge: u32,
+    /// What the process's library is told.
+    pub reply: SrqReply,
+}
+
+/// What a process's library is told of a new shared receive queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SrqReply {
+    /// Where the WQEs are.
+    pub ring: RingReply,
+    /// The number of the queue.
+    pub number: u32,
+}
+
+impl SrqReply {
+    /// Bytes of the structure.
+    const SIZE: usize = RingReply::SIZE + 8;
+
+    /// `struct rxe_create_srq_resp` of `rdma_user_rxe.h`: ring, number, padding.
+    fn to_bytes(self) -> [u8; Self::SIZE] {
+        let mut bytes = [0; Self::SIZE];
+        let (ring, rest) = bytes.split_at_mut(RingReply::SIZE);
+        ring.copy_from_slice(&self.ring.to_bytes());
+        let (number, _padding) = rest.split_at_mut(4);
+        number.copy_from_slice(&self.number.to_ne_bytes());
+        bytes
+    }
+}
+
+/// What `modify_srq` changes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SrqModify {
+    /// Room for this many WQEs.
+    pub max_wr: Option<u32>,
+    /// An event when fewer WQEs than this are left; zero for none.
+    pub limit: Option<u32>,
+}
+
+/// What `query_srq` reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SrqAttr {
+    /// Room for this many WQEs.
+    pub max_wr: u32,
+    /// SGEs of a WQE.
+    pub max_sge: u32,
+    /// The limit that is armed; zero for none.
+    pub limit: u32,
+}
+
+type SrqObject<P> = Object<Raising<bindings::ib_srq>, <P as Provider>::Srq>;
+
+/// Bytes that ib_core is to allocate for a shared receive queue of `P`.
+pub(crate) const fn size<P: Provider>() -> usize {
+    SrqObject::<P>::SIZE
+}
+
+/// The driver's queue behind `base`, if there is one.
+///
+/// # Safety
+///
+/// `base` must be null or a shared receive queue of `P` that exists for ib_core during `'a`.
+pub(crate) unsafe fn of<'a, P: Provider>(base: *mut bindings::ib_srq) -> Option<&'a Arc<P::Srq>> {
+    if base.is_null() {
+        return None;
+    }
+    // SAFETY: The caller's promise.
+    Some(unsafe { SrqObject::<P>::get(base.cast()) })
+}
+
+/// Implements `create_srq`, for processes.
+///
+/// # Safety
+///
+/// To be called by ib_core, on a device of `P`.
+pub(crate) unsafe extern "C" fn create<P: Provider>(
+    base: *mut bindings::ib_srq,
+    init: *mut bindings::ib_srq_init_attr,
+    payload: *mut bindings::ib_udata,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: ib_core's buffers are null or valid during the call.
+        let call = unsafe { UserCall::from_raw(payload) }.ok_or_else(unsupported)?;
+        call.udata.refuse_request()?;
+        call.udata.require_response(SrqReply::SIZE)?;
+        // SAFETY: ib_core passes valid attributes.
+        let init = unsafe { &mut *init };
+        if init.srq_type != bindings::ib_srq_type_IB_SRQT_BASIC {
+            return Err(unsupported());
+        }
+        // SAFETY: ib_core sets the domain before it calls, and holds it.
+        let pd = unsafe { Object::<_, P::Pd>::get((*base).pd) };
+        // SAFETY: `base` is valid until `destroy`, which revokes the upcall, or until this fails,
+        // before which it is revoked as well.
+        let upcall = unsafe { Upcall::new(base) }?;
+        let asked = SrqInit {
+            max_wr: init.attr.max_wr,
+            max_sge: init.attr.max_sge,
+            upcall: upcall.clone(),
+        };
+        let created = P::create_user_srq(pd, asked, &call)
+            .and_then(|created| respond::<P>(created, &call))
+            .inspect_err(|_| upcall.revoke())?;
+        init.attr.max_wr = created.max_wr;
+        init.attr.max_sge = created.max_sge;
+        // SAFETY: During creation nobody else accesses the object; ib_core allocated as much as
+        // `size` says.
+        unsafe { SrqObject::<P>::store_raising(base, upcall, created.srq) };
+        Ok(0)
+    })
+}
+
+/// Tells the process's library where the ring is; a queue of which it can't be told is undone.
+fn respond<P: Provider>(
+    created: SrqCreated<P::Srq>,
+    call: &UserCall<'_>,
+) -> Result<SrqCreated<P::Srq>> {
+    match call.udata.respond(&created.reply.to_bytes()) {
+        Ok(()) => Ok(created),
+        Err(error) => {
+            P::destroy_srq(&created.srq);
+            Err(error)
+        }
+    }
+}
+
+/// Implements `modify_srq`, for processes. The library says in its request
+/// (`struct rxe_modify_srq_cmd`) where it wants to be told of a new ring.
+///
+/// # Safety
+///
+/// To be called by ib_core, on a queue of `P`.
+pub(crate) unsafe extern "C" fn modify<P: Provider>(
+    base: *mut bindings::ib_srq,
+    attr: *mut bindings::ib_srq_attr,
+    mask: bindings::ib_srq_attr_mask,
+    payload: *mut bindings::ib_udata,
+) -> c_int {
+    const MAX_WR: u32 = bindings::ib_srq_attr_mask_IB_SRQ_MAX_WR;
+    const LIMIT: u32 = bindings::ib_srq_attr_mask_IB_SRQ_LIMIT;
+    from_result(|| {
+        // SAFETY: ib_core's buffers are null or valid during the call.
+        let call = unsafe { UserCall::from_raw(payload) }.ok_or_else(unsupported)?;
+        let address = u64::from_ne_bytes(call.udata.request()?);
+        if mask & !(MAX_WR | LIMIT) != 0 {
+            return Err(EINVAL);
+        }
+        // SAFETY: ib_core passes valid attributes.
+        let attr = unsafe { &*attr };
+        let modify = SrqModify {
+            max_wr: (mask & MAX_WR != 0).then_some(attr.max_wr),
+            limit: (mask & LIMIT != 0).then_some(attr.srq_limit),
+        };
+        // SAFETY: The queue is alive while ib_core calls its operations.
+        let srq = unsafe { SrqObject::<P>::get(base.cast()) };
+        P::modify_srq(srq, &modify, &RingChange::new(&call, Some(address)))?;
+        Ok(0)
+    })
+}
+
+/// Implements `query_srq`.
+///
+/// # Safety
+///
+/// To be called by ib_core, on a queue of `P`.
+pub(crate) unsafe extern "C" fn query<P: Provider>(
+    base: *mut bindings::ib_srq,
+    attr: *mut bindings::ib_srq_attr,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: The queue is alive while ib_core calls its operations.
+        let found = P::query_srq(unsafe { SrqObject::<P>::get(base.cast()) })?;
+        // SAFETY: ib_core passes attributes to fill.
+        let attr = unsafe { &mut *attr };
+        attr.max_wr = found.max_wr;
+        attr.max_sge = found.max_sge;
+        attr.srq_limit = found.limit;
+        Ok(0)
+    })
+}
+
+/// Implements `destroy_srq`.
+///
+/// # Safety
+///
+/// To be called by ib_core, on a queue of `P`.
+pub(crate) unsafe extern "C" fn destroy<P: Provider>(
+    base: *mut bindings::ib_srq,
+    payload: *mut bindings::ib_udata,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: ib_core's buffers are null or valid during the call.
+        unsafe { no_payload(payload) }?;
+        // SAFETY: This is the destruction, past the point where it can fail.
+        let (srq, upcall) = unsafe { SrqObject::<P>::take_raising(base) };
+        P::destroy_srq(&srq);
+        upcall.revoke();
+        Ok(0)
+    })
+}

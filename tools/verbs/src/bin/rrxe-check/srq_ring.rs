@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What a process writes into the ring of its shared receive queue past its library.
+
+use std::{fs, ptr, time::Duration};
+
+use rrxe_verbs::sys::*;
+
+use crate::{
+    pair::{ensure, Ends, Outcome},
+    srq::{errno_of, expect_event, Fan, EINVAL},
+    tap::Tap,
+};
+
+/// Offsets in the ring, and in a WQE (`rdma_user_rxe.h`).
+const PRODUCER: usize = 128;
+const ELEMENTS: usize = 384;
+const NUM_SGE: usize = 28;
+
+/// Runs all cases.
+pub fn run(tap: &mut Tap, ends: &Ends) {
+    tap.result("a malformed WQE breaks who takes it", malformed(ends));
+    tap.result("WQEs that nobody posted are empty", ahead(ends));
+    tap.result("a producer index out of range breaks an SRQ", broken(ends));
+    tap.result("garbage in an SRQ's ring hurts nobody else", garbage(ends));
+}
+
+/// The memory of a queue's ring.
+struct Ring {
+    start: *mut u8,
+    len: usize,
+}
+
+impl Ring {
+    /// The mapping of the device's file that `make` adds, of a queue that it makes last.
+    fn of<T>(make: impl FnOnce() -> Result<T, String>) -> Result<(T, Vec<Self>), String> {
+        let before = Self::all()?;
+        let made = make()?;
+        let added = Self::all()?;
+        let added = added
+            .into_iter()
+            .filter(|(start, _)| before.iter().all(|(b, _)| b != start));
+        Ok((
+            made,
+            added
+                .map(|(start, len)| Self {
+                    start: start as *mut u8,
+                    len,
+                })
+                .collect(),
+        ))
+    }
+
+    fn all() -> Result<Vec<(usize, usize)>, String> {
+        let maps = fs::read_to_string("/proc/self/maps").map_err(|why| why.to_string())?;
+        let ring = |line: &str| {
+            let (range, _) = line
+                .split_once(' ')
+                .filter(|(_, rest)| rest.contains("/uverbs"))?;
+            let (start, end) = range.split_once('-')?;
+            let start = usize::from_str_radix(start, 16).ok()?;
+            Some((start, usize::from_str_radix(end, 16).ok()? - start))
+        };
+        Ok(maps.lines().filter_map(ring).collect())
+    }
+
+    fn word(&self, at: usize) -> *mut u32 {
+        assert!(at % 4 == 0 && at + 4 <= self.len);
+        // SAFETY: In bounds of the mapping, which stays: the queue's ring isn't resized here.
+        unsafe { self.start.add(at).cast() }
+    }
+
+    fn get(&self, at: usize) -> u32 {
+        // SAFETY: Valid, as `word` checked.
+        unsafe { ptr::read_volatile(self.word(at)) }
+    }
+
+    fn set(&self, at: usize, word: u32) {
+        // SAFETY: Valid, as `word` checked; to the library this is what a peer of the ring does.
+        unsafe { ptr::write_volatile(self.word(at), word) };
+    }
+}
+
+/// A fan, and the ring of its queue: the one that has the queue's size.
+fn fan(ends: &Ends) -> Result<(Fan, Ring), String> {
+    // No other ring of a fan has as many elements.
+    const WRS: u32 = 255;
+    let (fan, rings) = Ring::of(|| Fan::new(ends, 2, WRS))?;
+    let ring = rings.into_iter().find(|ring| ring.get(4) == WRS);
+    Ok((fan, ring.ok_or("the queue's ring isn't mapped")?))
+}
+
+fn element(ring: &Ring, slot: usize) -> usize {
+    ELEMENTS + (slot << ring.get(0))
+}
+
+fn malformed(ends: &Ends) -> Outcome {
+    let (mut fan, ring) = fan(ends)?;
+    fan.post(0)?;
+    fan.post(1)?;
+    ring.set(element(&ring, 0) + NUM_SGE, 1000);
+    fan.send(0, 0)?;
+    let wc = fan.received()?;
+    ensure(
+        (wc.status, wc.wr_id, wc.qp_num) == (IBV_WC_LOC_QP_OP_ERR, 0, fan.b[0].number()),
+        || format!("status {} of WR {}", wc.status, wc.wr_id),
+    )?;
+    let status = fan.sent_with()?;
+    ensure(status == IBV_WC_REM_OP_ERR, || {
+        format!("the sender's status is {status}")
+    })?;
+    expect_event(&fan.b[0].pd.context, Some(IBV_EVENT_QP_LAST_WQE_REACHED))?;
+    fan.send(1, 0)?;
+    let wc = fan.received()?;
+    fan.check(&wc)?;
+    fan.sent()
+}
+
+fn ahead(ends: &Ends) -> Outcome {
+    let (mut fan, ring) = fan(ends)?;
+    ring.set(PRODUCER, 200);
+    // Messages without payload fit; the first with payload does not.
+    for number in [1, 9] {
+        fan.send(0, number)?;
+        let wc = fan.received()?;
+        ensure(wc.status == IBV_WC_SUCCESS && wc.byte_len == 0, || {
+            format!("status {}", wc.status)
+        })?;
+        fan.sent()?;
+    }
+    fan.send(0, 0)?;
+    let wc = fan.received()?;
+    ensure(wc.status == IBV_WC_LOC_LEN_ERR, || {
+        format!("status {}", wc.status)
+    })
+}
+
+fn broken(ends: &Ends) -> Outcome {
+    let (mut fan, ring) = fan(ends)?;
+    fan.post(0)?;
+    ring.set(PRODUCER, 0x8000_0001);
+    fan.send(0, 0)?;
+    let context = fan.b[0].pd.context.clone();
+    for event in [
+        IBV_EVENT_SRQ_ERR,
+        IBV_EVENT_QP_FATAL,
+        IBV_EVENT_QP_LAST_WQE_REACHED,
+    ] {
+        expect_event(&context, Some(event))?;
+    }
+    let errnos = [
+        errno_of(&fan.srq.query().map(|_| ())),
+        errno_of(&fan.srq.arm(0)),
+        errno_of(&fan.srq.resize(300)),
+    ];
+    ensure(errnos == [EINVAL; 3], || format!("errnos {errnos:?}"))?;
+    // It stays so, and the other QP learns it when it needs a receive.
+    ring.set(PRODUCER, 1);
+    fan.send(1, 0)?;
+    expect_event(&context, Some(IBV_EVENT_QP_FATAL))
+}
+
+fn garbage(ends: &Ends) -> Outcome {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state as u32
+    };
+    let (mut victim, _) = fan(ends)?;
+    for round in 0..10 {
+        let (mut fan, ring) = fan(ends)?;
+        for number in 0..8 {
+            for at in (PRODUCER..ELEMENTS + 4096).step_by(4) {
+                ring.set(at, random());
+            }
+            if round % 2 == 0 {
+                ring.set(PRODUCER, random() & 255);
+            }
+            // A QP that is in error takes no more: no matter.
+            let _ = fan.send(number % 2, number);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // Nor does it matter whether what is there now can be moved; the ring is another after it.
+        let _ = fan.srq.resize(300);
+        victim.post(0)?;
+        victim.send(0, round)?;
+        let wc = victim.received()?;
+        victim.check(&wc)?;
+        victim.sent()?;
+    }
+    Ok(())
+}

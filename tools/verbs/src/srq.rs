@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Shared receive queues.
+
+use std::{io, ptr, rc::Rc};
+
+use crate::{object::Pd, sys::*};
+
+/// A shared receive queue.
+pub struct Srq {
+    pub raw: *mut ibv_srq,
+    /// What was granted.
+    pub attr: ibv_srq_attr,
+    pd: Rc<Pd>,
+}
+
+impl Srq {
+    /// A queue of at least `max_wr` WQEs of at least `max_sge` SGEs.
+    pub fn new(pd: &Rc<Pd>, max_wr: u32, max_sge: u32) -> io::Result<Rc<Self>> {
+        let mut init = ibv_srq_init_attr {
+            attr: ibv_srq_attr {
+                max_wr,
+                max_sge,
+                srq_limit: 0,
+            },
+            ..Default::default()
+        };
+        // SAFETY: `init` outlives the call.
+        let raw = unsafe { ibv_create_srq(pd.raw, &mut init) };
+        if raw.is_null() {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Rc::new(Self {
+            raw,
+            attr: init.attr,
+            pd: pd.clone(),
+        }))
+    }
+
+    /// Posts one receive work request.
+    pub fn post_recv(&self, wr_id: u64, sges: &mut [ibv_sge]) -> io::Result<()> {
+        let mut wr = ibv_recv_wr {
+            wr_id,
+            sg_list: sges.as_mut_ptr(),
+            num_sge: sges.len() as i32,
+            ..Default::default()
+        };
+        let mut bad = ptr::null_mut();
+        // SAFETY: The list outlives the call; the table is that of the open context.
+        check(unsafe {
+            let post = (*self.pd.context.0)
+                .ops
+                .post_srq_recv
+                .expect("every provider with such queues posts to them");
+            post(self.raw, &mut wr, &mut bad)
+        })
+    }
+
+    /// Sets the capacity.
+    pub fn resize(&self, max_wr: u32) -> io::Result<()> {
+        self.modify(max_wr, 0, IBV_SRQ_MAX_WR)
+    }
+
+    /// Arms the limit.
+    pub fn arm(&self, limit: u32) -> io::Result<()> {
+        self.modify(0, limit, IBV_SRQ_LIMIT)
+    }
+
+    /// `ibv_modify_srq`.
+    pub fn modify(&self, max_wr: u32, srq_limit: u32, mask: u32) -> io::Result<()> {
+        let mut attr = ibv_srq_attr {
+            max_wr,
+            max_sge: 0,
+            srq_limit,
+        };
+        // SAFETY: `attr` outlives the call.
+        check(unsafe { ibv_modify_srq(self.raw, &mut attr, mask as i32) })
+    }
+
+    /// `ibv_query_srq`.
+    pub fn query(&self) -> io::Result<ibv_srq_attr> {
+        let mut attr = ibv_srq_attr::default();
+        // SAFETY: `attr` outlives the call.
+        check(unsafe { ibv_query_srq(self.raw, &mut attr) })?;
+        Ok(attr)
+    }
+
+    /// Tries to destroy it, which must fail.
+    pub fn destroy(&self) -> io::Result<()> {
+        // SAFETY: If it succeeds after all, the caller ends.
+        check(unsafe { ibv_destroy_srq(self.raw) })
+    }
+}
+
+impl Drop for Srq {
+    fn drop(&mut self) {
+        // SAFETY: Made once, destroyed once, after the QPs that use it.
+        unsafe { ibv_destroy_srq(self.raw) };
+    }
+}
+
+fn check(errno: i32) -> io::Result<()> {
+    match errno {
+        0 => Ok(()),
+        -1 => Err(io::Error::last_os_error()),
+        _ => Err(io::Error::from_raw_os_error(errno.abs())),
+    }
+}
