@@ -2,7 +2,14 @@
 
 //! Completion queues: what their verbs take and return, and the operations on `ib_cq`.
 
-use kernel::{error::from_result, ffi::c_int, prelude::*, sync::Arc};
+use core::sync::atomic::{AtomicI32, Ordering};
+
+use kernel::{
+    error::from_result,
+    ffi::{c_int, c_uint},
+    prelude::*,
+    sync::Arc,
+};
 
 pub use crate::cqe::{Cqe, CqeLayout};
 use crate::{
@@ -11,7 +18,7 @@ use crate::{
     object::{Object, Raising},
     provider::Provider,
     qp::RingReply,
-    udata::{self, UserCall},
+    udata::{self, RingChange, UserCall},
     upcall::{CqUpcall, Upcall},
 };
 
@@ -169,6 +176,31 @@ fn respond<P: Provider>(
             Err(error)
         }
     }
+}
+
+/// Implements `resize_user_cq`.
+///
+/// # Safety
+///
+/// To be called by ib_core, on a CQ of `P`.
+pub(crate) unsafe extern "C" fn resize_user<P: Provider>(
+    base: *mut bindings::ib_cq,
+    capacity: c_uint,
+    payload: *mut bindings::ib_udata,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: This is a process's call.
+        let call = unsafe { UserCall::from_raw(payload) }.ok_or(EINVAL)?;
+        call.udata.refuse_request()?;
+        call.udata.require_response(RingReply::SIZE)?;
+        // SAFETY: `base` is a CQ of `P`, alive during the call.
+        let cq = unsafe { of::<P>(base) };
+        let granted = P::resize_cq(cq, capacity, &RingChange::new(&call, None))?;
+        // SAFETY: As above; a process may resize a CQ twice at a time.
+        let entries = unsafe { AtomicI32::from_ptr(&raw mut (*base).cqe) };
+        entries.store(granted as c_int, Ordering::Relaxed);
+        Ok(0)
+    })
 }
 
 /// Implements `destroy_cq`.

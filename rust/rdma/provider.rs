@@ -132,6 +132,14 @@ pub trait Provider: Sized + Send + Sync + 'static {
     /// The oldest completion that nobody has fetched, of a queue of the kernel. Any context.
     fn poll_cq(cq: &Arc<Self::Cq>) -> Option<Cqe>;
 
+    /// Gives a process's completion queue room for at least `capacity` entries, and returns for how
+    /// many. What is in it stays. The new ring is announced to `call`.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for more entries than the device's limit or fewer than are there, `ENOMEM`, `EFAULT`.
+    fn resize_cq(cq: &Arc<Self::Cq>, capacity: u32, call: &RingChange<'_>) -> Result<u32>;
+
     /// Makes a completion queue inert.
     fn destroy_cq(cq: &Arc<Self::Cq>);
 

@@ -13,20 +13,21 @@ import mmap
 import os
 import random
 import re
+import signal
 import struct
 import sys
 import time
 import traceback
 
 from pyverbs.addr import AHAttr, GlobalRoute
-from pyverbs.cq import CQ
+from pyverbs.cq import CompChannel, CQ
 from pyverbs.device import Context
 import pyverbs.enums as e
 from pyverbs.mr import MR
 from pyverbs.pd import PD
 from pyverbs.pyverbs_error import PyverbsRDMAError
 from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
-from pyverbs.wr import SGE, SendWR
+from pyverbs.wr import RecvWR, SGE, SendWR
 
 PAGE = mmap.PAGESIZE
 LOCAL_WRITE = e.IBV_ACCESS_LOCAL_WRITE
@@ -88,10 +89,11 @@ def pattern(length):
 class Pair:
     """Two connected QPs, with one CQ each, on one protection domain."""
 
-    def __init__(self, depth=16, cqe=64):
+    def __init__(self, depth=16, cqe=64, peer_cqe=64, listens=False):
         self.context = Context(name=DEVICE)
         self.pd = PD(self.context)
-        self.cqs = [CQ(self.context, cqe), CQ(self.context, 64)]
+        self.channel = CompChannel(self.context) if listens else None
+        self.cqs = [CQ(self.context, cqe), CQ(self.context, peer_cqe, channel=self.channel)]
         cap = QPCap(max_send_wr=depth, max_recv_wr=depth, max_send_sge=2, max_recv_sge=2)
         self.qps = [
             QP(self.pd, QPInitAttr(qp_type=e.IBV_QPT_RC, scq=cq, rcq=cq, cap=cap, sq_sig_all=1)) for cq in self.cqs
@@ -357,6 +359,31 @@ def overflow():
     equal(pair.cqs[0].poll(16)[0], 0, "completions behind them")
 
 
+@case("a CQ that overflows still tells what came before")
+def overflow_of_listener():
+    pair = Pair(peer_cqe=3, listens=True)
+    buffer = Buffer(PAGE)
+    region = register(pair.pd, buffer)
+    element = SGE(buffer.address, 8, region.lkey)
+    for number in range(6):
+        pair.qps[1].post_recv(RecvWR(wr_id=number, num_sge=1, sg=[element]))
+    pair.cqs[1].req_notify()
+    # In one call, so that the peer takes them all in one turn: the first makes a notification due, and
+    # the fourth overflows the CQ before it is delivered.
+    sends = [None]
+    for number in reversed(range(6)):
+        sends.append(SendWR(wr_id=number, opcode=e.IBV_WR_SEND, num_sge=1, sg=[element], next_wr=sends[-1]))
+    pair.qps[0].post_send(sends[-1])
+    event = pair.context.get_async_event()
+    equal(event.event_type, e.IBV_EVENT_CQ_ERR, "event")
+    event.ack()
+    signal.alarm(10)
+    pair.channel.get_cq_event(pair.cqs[1])
+    signal.alarm(0)
+    pair.cqs[1].ack_events(1)
+    equal(pair.cqs[1].poll(16)[0], 3, "completions that fitted")
+
+
 def ring_mappings():
     """(address, length, offset) of each mapping of device files, and the last file's descriptor."""
     mappings = []
@@ -472,5 +499,10 @@ def main():
     return 1 if failed else 0
 
 
+def too_late(*_):
+    raise AssertionError("nothing came in time")
+
+
+signal.signal(signal.SIGALRM, too_late)
 DEVICE, GID_INDEX = sys.argv[1], int(sys.argv[2])
 sys.exit(main())

@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: together timeout=240
-# Shared receive queues: every byte, status, event and errno; stock programs.
+# Shared receive queues, and completion queues that change their size: every byte, status, event and
+# errno; stock programs.
 source "$(dirname "$0")/lib.sh"
 PROGRAM_SECONDS=120
 
@@ -14,7 +15,7 @@ srq_pingpong() {
 check "two hosts" hosts_up 4200
 check "link on host 1" link_add 1
 check "link on host 2" link_add 2
-rrxe-check "$DEV1" "$DEV2" v4 srq || fail "rrxe-check ends well" "status $?"
+rrxe-check "$DEV1" "$DEV2" v4 cq srq || fail "rrxe-check ends well" "status $?"
 check "ibv_srq_pingpong, polling" srq_pingpong -n 300
 check "ibv_srq_pingpong, events" srq_pingpong -n 300 -e -s 20000
 check "ib_send_bw over an SRQ" perftest ib_send_bw --use-srq -q 4 -n 100

@@ -73,6 +73,7 @@ fn fill_context<P: Provider>(table: &mut ib_device_ops) {
 
 fn fill_objects<P: Provider>(table: &mut ib_device_ops) {
     table.create_user_cq = Some(cq::create_user::<P>);
+    table.resize_user_cq = Some(cq::resize_user::<P>);
     table.destroy_cq = Some(cq::destroy::<P>);
     table.req_notify_cq = Some(cq::req_notify::<P>);
     table.reg_user_mr = Some(mr::reg_user::<P>);

@@ -223,6 +223,30 @@ impl Cq {
         }
     }
 
+    /// One of which nobody is told: for polling only.
+    pub fn silent(context: &Rc<Context>, entries: i32) -> io::Result<Rc<Self>> {
+        let (cookie, channel) = (ptr::null_mut(), ptr::null_mut());
+        // SAFETY: The context is open.
+        let raw = unsafe { ibv_create_cq(context.0, entries, cookie, channel, 0) };
+        Ok(Rc::new(Self {
+            raw: check_ptr(raw)?,
+            channel,
+            context: context.clone(),
+        }))
+    }
+
+    /// Room for at least `entries`.
+    pub fn resize(&self, entries: i32) -> io::Result<()> {
+        // SAFETY: The queue is alive.
+        check(unsafe { ibv_resize_cq(self.raw, entries) })
+    }
+
+    /// For how many entries there is room.
+    pub fn entries(&self) -> i32 {
+        // SAFETY: The queue is alive.
+        unsafe { (*self.raw).cqe }
+    }
+
     /// Takes what is there, at most `wcs.len()`.
     pub fn poll(&self, wcs: &mut [ibv_wc]) -> usize {
         // SAFETY: The operation table is that of the open context; the slice bounds the entries.
@@ -284,7 +308,9 @@ impl Drop for Cq {
         // SAFETY: Made once, destroyed once, after the QPs that use it.
         unsafe {
             ibv_destroy_cq(self.raw);
-            ibv_destroy_comp_channel(self.channel);
+            if !self.channel.is_null() {
+                ibv_destroy_comp_channel(self.channel);
+            }
         }
     }
 }

@@ -10,7 +10,7 @@
 //! good, raises `CQ_ERR` once, and refuses what comes after, so that the QPs can be put in error
 //! (IBTA 1.x §11.6.3.2).
 
-use core::mem::take;
+use core::mem::{swap, take};
 
 use kernel::{
     impl_has_hr_timer,
@@ -30,6 +30,7 @@ use rdma::{
     new_irq_spinlock,
     ring::Ring,
     sync::IrqSpinLock,
+    udata::RingChange,
     upcall::{CqUpcall, QpToken},
 };
 use roce::wc::{RecvWc, SendWc, WcStatus};
@@ -54,14 +55,13 @@ const PACE: i64 = 100_000;
 /// A completion queue.
 #[pin_data]
 pub(crate) struct Cq {
-    ring: Ring,
     layout: CqeLayout,
     upcall: CqUpcall,
     #[pin]
     state: IrqSpinLock<State>,
-    /// The oldest completion that the kernel has not polled; unused where a process polls.
+    /// The kernel's polling side; none where a process polls.
     #[pin]
-    oldest: IrqSpinLock<u32>,
+    poller: IrqSpinLock<Option<Poller>>,
     #[pin]
     timer: HrTimer<Self>,
 }
@@ -81,8 +81,46 @@ impl HrTimerCallback for Cq {
     }
 }
 
+/// The kernel's polling side of a queue.
+struct Poller {
+    ring: Ring,
+    /// The oldest completion that was not polled.
+    oldest: u32,
+}
+
+impl Poller {
+    fn poll(&mut self) -> Option<Cqe> {
+        while self.oldest != self.ring.producer() {
+            let cqe = self.entry(self.oldest);
+            self.oldest = self.ring.next(self.oldest);
+            self.ring.publish_consumer(self.oldest);
+            if cqe.qp() != QpToken::NONE {
+                return Some(cqe);
+            }
+        }
+        None
+    }
+
+    fn entry(&self, slot: u32) -> Cqe {
+        Cqe::from_bytes(&self.ring.read_array(slot))
+    }
+
+    fn forget(&self, qp: QpToken, layout: CqeLayout) {
+        let mut slot = self.oldest;
+        while slot != self.ring.producer() {
+            let cqe = self.entry(slot);
+            if cqe.qp() == qp {
+                self.ring.write(slot, cqe.of_nobody().as_bytes(layout));
+            }
+            slot = self.ring.next(slot);
+        }
+    }
+}
+
 /// What the pushing side knows of the queue.
 struct State {
+    /// `None` once destroyed.
+    ring: Option<Ring>,
     /// The slot for the next completion.
     next: u32,
     /// The consumer's index when last looked at: at least the slots up to it are free.
@@ -112,6 +150,26 @@ impl State {
         let since = self.notified?.elapsed().as_nanos();
         PACE.checked_sub(since).filter(|wait| *wait > 0)
     }
+
+    /// Takes `ring` into use, which gets what isn't fetched yet, and leaves the old one in its place.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if there is more than `capacity`; `ring` is the new one still.
+    fn exchange(&mut self, ring: &mut Ring, capacity: u32) -> Result {
+        let current = self.ring.as_mut().ok_or(EINVAL)?;
+        let first = current.consumer();
+        let count = current.distance(first, self.next);
+        if count > capacity {
+            return Err(EINVAL);
+        }
+        ring.copy_elements(current, first, 0, count);
+        ring.publish_producer(count);
+        swap(current, ring);
+        self.next = count;
+        self.consumer = 0;
+        Ok(())
+    }
 }
 
 impl Cq {
@@ -121,12 +179,10 @@ impl Cq {
     ///
     /// `EINVAL` for more entries than the limit, `ENOMEM`.
     pub(crate) fn create(init: CqInit, mappings: &Arc<Mappings>) -> Result<CqCreated<Self>> {
-        if init.capacity == 0 || init.capacity > limits::MAX_CQE {
-            return Err(EINVAL);
-        }
+        check_capacity(init.capacity)?;
         let size = CqeLayout::User.size();
         let ring = Ring::new(mappings, size, init.capacity)?;
-        Self::build(ring, CqeLayout::User, init.upcall)
+        Self::build(ring, CqeLayout::User, init.upcall, None)
     }
 
     /// Makes a CQ that the kernel polls. Process context.
@@ -135,21 +191,28 @@ impl Cq {
     ///
     /// `EINVAL` for more entries than the limit, `ENOMEM`.
     pub(crate) fn create_kernel(init: CqInit) -> Result<CqCreated<Self>> {
-        if init.capacity == 0 || init.capacity > limits::MAX_CQE {
-            return Err(EINVAL);
-        }
+        check_capacity(init.capacity)?;
         let ring = Ring::unmapped(CqeLayout::Kernel.size(), init.capacity)?;
-        Self::build(ring, CqeLayout::Kernel, init.upcall)
+        let poller = Poller {
+            ring: ring.share(),
+            oldest: 0,
+        };
+        Self::build(ring, CqeLayout::Kernel, init.upcall, Some(poller))
     }
 
-    fn build(ring: Ring, layout: CqeLayout, upcall: CqUpcall) -> Result<CqCreated<Self>> {
+    fn build(
+        ring: Ring,
+        layout: CqeLayout,
+        upcall: CqUpcall,
+        poller: Option<Poller>,
+    ) -> Result<CqCreated<Self>> {
         let (capacity, reply) = (ring.capacity(), ring.mmap_reply());
         let cq = Arc::pin_init(
             pin_init!(Self {
-                ring,
                 layout,
                 upcall,
                 state <- new_irq_spinlock!(State {
+                    ring: Some(ring),
                     next: 0,
                     consumer: 0,
                     armed: None,
@@ -160,7 +223,7 @@ impl Cq {
                     notified: None,
                     pacer: None,
                 }, "rrxe_cq"),
-                oldest <- new_irq_spinlock!(0, "rrxe_cq_consumer"),
+                poller <- new_irq_spinlock!(poller, "rrxe_cq_poller"),
                 timer <- HrTimer::new(),
             }),
             GFP_KERNEL_ACCOUNT,
@@ -174,45 +237,41 @@ impl Cq {
 
     /// Takes the CQ out of service; QPs no longer use it. Process context.
     pub(crate) fn destroy(&self) {
-        self.ring.withdraw();
-        let pacer = self.state.lock().pacer.take();
-        // Outside the lock: this waits for the timer.
-        drop(pacer);
+        let (ring, pacer) = {
+            let mut state = self.state.lock();
+            (state.ring.take(), state.pacer.take())
+        };
+        // Outside the lock: this withdraws the ring's mapping and waits for the timer.
+        drop((ring, pacer));
+    }
+
+    /// Gives the CQ another capacity, of `capacity` entries at least, and returns it. What is in the
+    /// queue and not yet fetched stays there, in order. Process context.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for no entries, more than the limit, or fewer than are there; `ENOMEM`, `EFAULT`.
+    pub(crate) fn resize(&self, capacity: u32, call: &RingChange<'_>) -> Result<u32> {
+        check_capacity(capacity)?;
+        let mut ring = Ring::new(call.mappings(), self.layout.size(), capacity)?;
+        let granted = ring.capacity();
+        call.announce(ring.mmap_reply())?;
+        let moved = self.state.lock().exchange(&mut ring, capacity);
+        // Outside the lock: this withdraws the mapping of the ring that isn't used.
+        drop(ring);
+        moved.map(|()| granted)
     }
 
     /// Takes the oldest completion out, of a CQ that the kernel polls. Any context.
     pub(crate) fn poll(&self) -> Option<Cqe> {
-        let mut oldest = self.oldest.lock();
-        while *oldest != self.ring.producer() {
-            let slot = *oldest;
-            let cqe = self.entry(slot);
-            *oldest = self.ring.next(slot);
-            self.ring.publish_consumer(*oldest);
-            if cqe.qp() != QpToken::NONE {
-                return Some(cqe);
-            }
-        }
-        None
-    }
-
-    fn entry(&self, slot: u32) -> Cqe {
-        Cqe::from_bytes(&self.ring.read_array(slot))
+        Option::as_mut(&mut self.poller.lock())?.poll()
     }
 
     /// Makes the kernel's consumer miss the completions of a QP that is destroyed, which would name it.
     /// Process context; nothing of the QP is pushed any more.
     pub(crate) fn forget(&self, qp: QpToken) {
-        if self.layout != CqeLayout::Kernel {
-            return;
-        }
-        let oldest = self.oldest.lock();
-        let mut slot = *oldest;
-        while slot != self.ring.producer() {
-            let cqe = self.entry(slot);
-            if cqe.qp() == qp {
-                self.ring.write(slot, cqe.of_nobody().as_bytes(self.layout));
-            }
-            slot = self.ring.next(slot);
+        if let Some(poller) = &*self.poller.lock() {
+            poller.forget(qp, self.layout);
         }
     }
 
@@ -229,13 +288,14 @@ impl Cq {
     }
 
     fn push(&self, cqe: &Cqe, urgent: bool) -> Pushed {
-        let mut state = self.state.lock();
-        if state.overflowed {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        let Some(ring) = state.ring.as_ref().filter(|_| !state.overflowed) else {
             return Pushed::Overflow;
-        }
-        let after = self.ring.next(state.next);
+        };
+        let after = ring.next(state.next);
         if after == state.consumer {
-            state.consumer = self.ring.consumer();
+            state.consumer = ring.consumer();
         }
         if after == state.consumer {
             state.overflowed = true;
@@ -244,8 +304,8 @@ impl Cq {
             state.completion_due |= state.armed.take().is_some();
             return Pushed::Overflow;
         }
-        self.ring.write(state.next, cqe.as_bytes(self.layout));
-        self.ring.publish_producer(after);
+        ring.write(state.next, cqe.as_bytes(self.layout));
+        ring.publish_producer(after);
         state.next = after;
         match state.armed {
             Some(NotifyWhen::Next) => {}
@@ -316,6 +376,14 @@ impl Cq {
     pub(crate) fn req_notify(&self, when: NotifyWhen) -> bool {
         let mut state = self.state.lock();
         state.armed = state.armed.max(Some(when));
-        self.ring.consumer() != state.next
+        let ring = state.ring.as_ref();
+        ring.is_some_and(|ring| ring.consumer() != state.next)
     }
+}
+
+fn check_capacity(capacity: u32) -> Result {
+    if capacity == 0 || capacity > limits::MAX_CQE {
+        return Err(EINVAL);
+    }
+    Ok(())
 }

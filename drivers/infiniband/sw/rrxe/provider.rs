@@ -111,6 +111,10 @@ impl Provider for Rrxe {
         cq.poll()
     }
 
+    fn resize_cq(cq: &Arc<Cq>, capacity: u32, call: &RingChange<'_>) -> Result<u32> {
+        cq.resize(capacity, call)
+    }
+
     fn destroy_cq(cq: &Arc<Cq>) {
         cq.destroy();
     }

@@ -5,6 +5,7 @@
 //! `rrxe-check DEVICE_A DEVICE_B [v4|v6] [TOPIC ...]`: both ends are in this process, so it sees both
 //! memories and both completion queues. Without a topic it runs all.
 
+mod cq;
 mod datagram;
 mod errno;
 mod loss;
@@ -24,7 +25,7 @@ fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
     let (Some(a), Some(b)) = (args.next(), args.next()) else {
         eprintln!("usage: rrxe-check DEVICE_A DEVICE_B [v4|v6] [TOPIC ...]");
-        eprintln!("topics: transfer status errno srq uc uc-errors ud ud-errors loss");
+        eprintln!("topics: transfer status errno cq srq uc uc-errors ud ud-errors loss");
         return ExitCode::from(2);
     };
     let words: Vec<String> = args.collect();
@@ -46,6 +47,9 @@ fn main() -> ExitCode {
     }
     if wanted("errno") {
         errno::run(&mut tap, &ends);
+    }
+    if wanted("cq") {
+        cq::run(&mut tap, &ends);
     }
     if wanted("srq") {
         srq::run(&mut tap, &ends);

@@ -5,6 +5,7 @@
 use std::{
     io,
     rc::Rc,
+    sync::atomic::{AtomicU32, Ordering},
     time::{Duration, Instant},
 };
 
@@ -59,6 +60,8 @@ pub struct Fan {
     pub srq: Rc<Srq>,
     from: Mr,
     to: Mr,
+    /// Receive buffers; WRs of the same one never are in use at a time.
+    rooms: usize,
 }
 
 impl Fan {
@@ -81,9 +84,11 @@ impl Fan {
         } else {
             pd_b.clone()
         };
+        let rooms = (srq.attr.max_wr as usize).min(512);
         let mut fan = Self {
+            rooms,
             from: Mr::new(&pd_a, qps * WINDOW * ROOM, ALL_ACCESS)?,
-            to: Mr::new(&pd_b, srq.attr.max_wr as usize * ROOM, ALL_ACCESS)?,
+            to: Mr::new(&pd_b, rooms * ROOM, ALL_ACCESS)?,
             srq,
             a: Vec::new(),
             b: Vec::new(),
@@ -105,9 +110,9 @@ impl Fan {
         Ok(fan)
     }
 
-    /// Posts buffer `id` to the queue, in two pieces.
+    /// Posts receive `id` to the queue, in two pieces.
     pub fn post(&self, id: usize) -> Outcome {
-        let at = id * ROOM;
+        let at = id % self.rooms * ROOM;
         let mut sges = [self.to.sge(at, 100), self.to.sge(at + 100, ROOM - 100)];
         self.srq
             .post_recv(id as u64, &mut sges)
@@ -125,7 +130,7 @@ impl Fan {
             send_flags: IBV_SEND_SIGNALED,
             ..Default::default()
         };
-        wr.__bindgen_anon_1.imm_data = ((qp << 16 | number) as u32).to_be();
+        wr.__bindgen_anon_1.imm_data = (((qp << 16) | number) as u32).to_be();
         self.a[qp]
             .post_send(&mut wr, &mut [self.from.sge(at, length)])
             .map_err(text("post_send"))
@@ -165,7 +170,11 @@ impl Fan {
         ensure(wc.byte_len as usize == length, || {
             format!("{} of {length} bytes", wc.byte_len)
         })?;
-        match self.to.buffer.mismatch(id * ROOM, length, seed(qp, number)) {
+        match self
+            .to
+            .buffer
+            .mismatch(id % self.rooms * ROOM, length, seed(qp, number))
+        {
             Some(at) => Err(format!("byte {at} of message {number} of QP {qp} is wrong")),
             None => Ok((qp, number, id)),
         }
@@ -189,7 +198,7 @@ fn length(number: usize) -> usize {
 }
 
 fn seed(qp: usize, number: usize) -> u64 {
-    (qp << 20 | number) as u64 + 99
+    ((qp << 20) | number) as u64 + 99
 }
 
 fn completion(cq: &Cq) -> Result<ibv_wc, String> {
@@ -212,12 +221,12 @@ pub fn expect_event(context: &Context, wanted: Option<ibv_event_type>) -> Outcom
     })
 }
 
-/// Keeps `WINDOW` messages of each QP on their way until each has sent `messages`, with `between`
+/// Keeps `WINDOW` messages of each QP on their way until each has sent `messages`, with `received`
 /// called after every receive.
 fn exchange(
     fan: &mut Fan,
     messages: usize,
-    mut between: impl FnMut(&Fan, usize) -> Outcome,
+    mut received: impl FnMut(&Fan, usize) -> Outcome,
 ) -> Outcome {
     let qps = fan.a.len();
     let mut next = vec![0; qps];
@@ -226,19 +235,18 @@ fn exchange(
             fan.send(qp, number)?;
         }
     }
-    for done in 0..qps * messages {
+    for _ in 0..qps * messages {
         let wc = fan.received()?;
         let (qp, number, id) = fan.check(&wc)?;
         ensure(number == next[qp], || {
             format!("message {number} of QP {qp} before {}", next[qp])
         })?;
         next[qp] += 1;
-        fan.post(id)?;
+        received(fan, id)?;
         fan.sent()?;
         if number + WINDOW < messages {
             fan.send(qp, number + WINDOW)?;
         }
-        between(fan, done)?;
     }
     Ok(())
 }
@@ -251,7 +259,7 @@ fn turns(ends: &Ends) -> Outcome {
     ensure(fan.post(62).is_err(), || {
         "a full queue took one more".into()
     })?;
-    exchange(&mut fan, 200, |_, _| Ok(()))
+    exchange(&mut fan, 200, |fan, id| fan.post(id))
 }
 
 fn not_ready(ends: &Ends) -> Outcome {
@@ -358,14 +366,50 @@ fn resize(ends: &Ends) -> Outcome {
 }
 
 fn resize_busy(ends: &Ends) -> Outcome {
-    let mut fan = Fan::new(ends, 3, 63)?;
-    for id in 0..60 {
+    // So many that moving them takes its time.
+    const POSTED: usize = 1 << 13;
+    const MESSAGES: usize = 40;
+    const RESIZES: u32 = 6;
+    let mut fan = Fan::new(ends, 3, POSTED as u32)?;
+    for id in 0..POSTED {
         fan.post(id)?;
     }
-    exchange(&mut fan, 150, |fan, done| {
-        let max_wr = if done % 2 == 0 { 300 } else { 63 };
-        fan.srq.resize(max_wr).map_err(text("resize"))
+    let (queue, count) = (fan.srq.raw as usize, AtomicU32::new(0));
+    let mut taken = vec![false; POSTED];
+    std::thread::scope(|scope| {
+        let resizer = scope.spawn(|| {
+            for round in 0..RESIZES {
+                let max_wr = (POSTED << (round & 1)) as u32;
+                // SAFETY: The queue outlives the scope, and the library locks.
+                let errno = unsafe { resize_raw(queue as *mut ibv_srq, max_wr) };
+                ensure(errno == 0, || format!("resize {round}: errno {errno}"))?;
+                count.store(round, Ordering::Relaxed);
+            }
+            Ok(())
+        });
+        while count.load(Ordering::Relaxed) < RESIZES - 1 && !resizer.is_finished() {
+            exchange(&mut fan, MESSAGES, |_, id| {
+                // In what order QPs take is open, but each WR is taken once.
+                let place = taken.get_mut(id).ok_or_else(|| format!("receive {id}"))?;
+                ensure(!std::mem::replace(place, true), || {
+                    format!("receive {id} twice")
+                })
+            })?;
+        }
+        resizer.join().map_err(|_| "the resizer panicked")?
     })
+}
+
+/// # Safety
+///
+/// The queue must be alive.
+unsafe fn resize_raw(srq: *mut ibv_srq, max_wr: u32) -> i32 {
+    let mut attr = ibv_srq_attr {
+        max_wr,
+        ..Default::default()
+    };
+    // SAFETY: As the caller promises; `attr` outlives the call.
+    unsafe { ibv_modify_srq(srq, &mut attr, IBV_SRQ_MAX_WR as i32) }
 }
 
 fn last_wqe(ends: &Ends) -> Outcome {

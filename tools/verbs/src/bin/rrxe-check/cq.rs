@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Completion queues that change their size.
+
+use std::{
+    io,
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
+
+use rrxe_verbs::sys::*;
+
+use crate::{
+    pair::{ensure, Ends, Outcome, Pair, Plan, Send},
+    srq::{errno_of, EINVAL},
+    tap::Tap,
+};
+
+/// Runs all cases.
+pub fn run(tap: &mut Tap, ends: &Ends) {
+    tap.result("a resized CQ keeps its entries in order", resize(ends));
+    tap.result("a CQ is resized under traffic", resize_busy(ends));
+}
+
+fn write(pair: &Pair, id: u64) -> Outcome {
+    let write = Send::new(id, IBV_WR_RDMA_WRITE, vec![pair.a.mr.sge(0, 64)]);
+    pair.a.send(write.at(&pair.b, 0))
+}
+
+fn resized(pair: &Pair, entries: i32) -> Result<i32, String> {
+    let why = |e: io::Error| format!("resize to {entries}: {e}");
+    pair.a.cq.resize(entries).map_err(why)?;
+    Ok(pair.a.cq.entries())
+}
+
+fn resize(ends: &Ends) -> Outcome {
+    let pair = Pair::new(ends, Plan::default())?;
+    let granted = resized(&pair, 7)?;
+    ensure(granted == 7, || format!("{granted} entries for 7"))?;
+    let mut next = 0;
+    // Each time 6 entries lie at another place of the ring.
+    for round in 0..8 {
+        for id in 0..6 {
+            write(&pair, next + id)?;
+        }
+        // They complete, and nobody looks.
+        std::thread::sleep(Duration::from_millis(20));
+        for entries in [0, -1, 1, 5, 32_768] {
+            let refused = pair.a.cq.resize(entries);
+            let errno = errno_of(&refused);
+            ensure(errno == EINVAL, || {
+                format!("errno {errno} for {entries} in round {round}")
+            })?;
+        }
+        for (entries, wanted) in [(1000, 1023), (32_767, 32_767), (6, 7)] {
+            let granted = resized(&pair, entries)?;
+            ensure(granted == wanted, || {
+                format!("{granted} entries for {entries}")
+            })?;
+        }
+        for _ in 0..6 {
+            pair.a.expect(next, IBV_WC_SUCCESS)?;
+            next += 1;
+        }
+        pair.a.expect_silence()?;
+        // So that the next ones begin elsewhere.
+        for _ in 0..round {
+            write(&pair, next)?;
+            pair.a.expect(next, IBV_WC_SUCCESS)?;
+            next += 1;
+        }
+    }
+    Ok(())
+}
+
+fn resize_busy(ends: &Ends) -> Outcome {
+    const WRITES: u64 = 600;
+    const WINDOW: u64 = 32;
+    let pair = Pair::new(ends, Plan::default())?;
+    let (queue, stop) = (pair.a.cq.raw as usize, AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let resizer = scope.spawn(|| {
+            let mut count = 0;
+            while !stop.load(Ordering::Relaxed) {
+                let entries = if count % 2 == 0 { 63 } else { 2000 };
+                // SAFETY: The queue outlives the scope, and the library locks.
+                let errno = unsafe { ibv_resize_cq(queue as *mut ibv_cq, entries) };
+                if errno != 0 {
+                    return Err(format!("resize {count}: errno {errno}"));
+                }
+                count += 1;
+                std::thread::sleep(Duration::from_micros(500));
+            }
+            ensure(count > 1, || format!("resized {count} times"))
+        });
+        let exchanged = exchange(&pair, WRITES, WINDOW);
+        stop.store(true, Ordering::Relaxed);
+        let resized = resizer.join().map_err(|_| "the resizer panicked")?;
+        exchanged.and(resized)
+    })
+}
+
+/// Keeps `window` WRITEs on their way; they complete in order, and wake who listens.
+fn exchange(pair: &Pair, writes: u64, window: u64) -> Outcome {
+    let mut wcs = [ibv_wc::default(); 16];
+    let (mut posted, mut done) = (0, 0);
+    while done < writes {
+        while posted < writes && posted < done + window {
+            write(pair, posted)?;
+            posted += 1;
+        }
+        let polled = pair
+            .a
+            .cq
+            .poll_or_wait(&mut wcs)
+            .map_err(|e| e.to_string())?;
+        for wc in &wcs[..polled] {
+            ensure((wc.wr_id, wc.status) == (done, IBV_WC_SUCCESS), || {
+                format!(
+                    "completion {} with {}, expected {done}",
+                    wc.wr_id, wc.status
+                )
+            })?;
+            done += 1;
+        }
+    }
+    pair.a.expect_silence()
+}
