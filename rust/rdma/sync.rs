@@ -10,6 +10,7 @@ use kernel::{
     bindings as core_bindings,
     ffi::{c_char, c_ulong},
     sync::lock::{Backend, Guard, Lock},
+    types::NotThreadSafe,
 };
 
 use crate::bindings;
@@ -158,6 +159,28 @@ unsafe impl Backend for IrqSpinLockBackend {
     unsafe fn assert_is_held(ptr: *mut Self::State) {
         // SAFETY: The caller promises that `ptr` was initialised by `init`.
         unsafe { core_bindings::spin_assert_is_held(ptr) }
+    }
+}
+
+/// Keeps bottom halves off while it lives. Made by [`bottom_halves_off`].
+///
+/// # Invariants
+///
+/// Owns one count of `local_bh_disable()` of its CPU, from which it can't be sent away.
+pub struct BottomHalvesOff(NotThreadSafe);
+
+/// Keeps bottom halves off. Any context with interrupts enabled.
+pub fn bottom_halves_off() -> BottomHalvesOff {
+    // SAFETY: No requirements.
+    unsafe { bindings::local_bh_disable() };
+    // INVARIANT: The count was just taken.
+    BottomHalvesOff(NotThreadSafe)
+}
+
+impl Drop for BottomHalvesOff {
+    fn drop(&mut self) {
+        // SAFETY: Gives up the count that the type invariant speaks of.
+        unsafe { bindings::local_bh_enable() };
     }
 }
 

@@ -13,7 +13,7 @@ use kernel::{
     workqueue::{Queue, RawWorkItem},
 };
 
-use crate::bindings;
+use crate::{bindings, sync::bottom_halves_off};
 
 /// A work queue that runs its items in softirq (`WQ_BH`), on the CPU that queued them.
 ///
@@ -57,11 +57,9 @@ impl OwnedQueue {
             let _ = self.enqueue(item);
             return;
         }
-        // SAFETY: Interrupts are enabled, so bottom halves may be, too.
-        unsafe { bindings::local_bh_disable() };
+        // They run when this ends.
+        let _off = bottom_halves_off();
         let _ = self.enqueue(item);
-        // SAFETY: They were disabled above.
-        unsafe { bindings::local_bh_enable() };
     }
 
     /// Waits until all items queued so far have run. Process context; not from an item.

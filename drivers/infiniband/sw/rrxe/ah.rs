@@ -3,7 +3,12 @@
 //! Address handles.
 
 use kernel::{alloc::Flags, prelude::*, sync::Arc};
-use rdma::{av::Av, net::route::Route, new_bh_spinlock, sync::BhSpinLock};
+use rdma::{
+    av::Av,
+    net::route::Route,
+    new_bh_spinlock, new_irq_spinlock,
+    sync::{BhSpinLock, IrqSpinLock},
+};
 use roce::ids::Qpn;
 
 use crate::{
@@ -20,24 +25,17 @@ pub(crate) struct Ah {
     pd: PdId,
     /// The process's name for it; zero for the kernel's, which are named by reference.
     number: u32,
+    /// The address, which the kernel's posters ask for with interrupts off.
     #[pin]
-    target: BhSpinLock<Target>,
+    av: IrqSpinLock<Av>,
+    /// The way there with its route, which all QPs share that send through the handle.
+    #[pin]
+    path: BhSpinLock<Path>,
 }
 
-/// The address, and the way there with its route, which all QPs share that send through the handle.
-struct Target {
-    av: Av,
-    path: Path,
-}
-
-impl Target {
-    fn new(device: &Device, av: Av) -> Self {
-        let nobody = Qpn::default();
-        Self {
-            av,
-            path: Path::new(device.link.clone(), &av, nobody, nobody),
-        }
-    }
+fn path_to(device: &Device, av: &Av) -> Path {
+    let nobody = Qpn::default();
+    Path::new(device.link.clone(), av, nobody, nobody)
 }
 
 impl Ah {
@@ -58,12 +56,14 @@ impl Ah {
 
     fn build(pd: &Pd, number: u32, av: Av, flags: Flags) -> Result<Arc<Self>> {
         let device = pd.device();
+        let path = path_to(device, &av);
         Arc::pin_init(
             pin_init!(Self {
                 device: device.clone(),
                 pd: pd.id(),
                 number,
-                target <- new_bh_spinlock!(Target::new(device, av), "rrxe_ah"),
+                av <- new_irq_spinlock!(av, "rrxe_ah_address"),
+                path <- new_bh_spinlock!(path, "rrxe_ah"),
             }),
             flags,
         )
@@ -81,12 +81,13 @@ impl Ah {
 
     /// Replaces the address.
     pub(crate) fn modify(&self, av: Av) {
-        *self.target.lock() = Target::new(&self.device, av);
+        *self.av.lock() = av;
+        *self.path.lock() = path_to(&self.device, &av);
     }
 
-    /// The address.
+    /// The address. Any context.
     pub(crate) fn av(&self) -> Av {
-        self.target.lock().av
+        *self.av.lock()
     }
 
     /// The headers' addresses and the route for a datagram of QP `local` to QP `remote`. Any
@@ -96,8 +97,8 @@ impl Ah {
     ///
     /// Those of [`Path::resolve`].
     pub(crate) fn resolve(&self, local: Qpn, remote: Qpn) -> Result<(Address, Route)> {
-        let mut target = self.target.lock();
-        let (address, route) = target.path.resolve()?;
+        let mut path = self.path.lock();
+        let (address, route) = path.resolve()?;
         Ok((address.between(local, remote), route.clone()))
     }
 

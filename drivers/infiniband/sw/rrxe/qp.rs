@@ -24,6 +24,7 @@ use rdma::{
     post::{RecvList, SendList, WqeRoom},
     qp::{QpCap, QpCreated, QpInit, QpModify, QpQuery, QpReply, RingReply},
     ring::Ring,
+    sync::bottom_halves_off,
     upcall::{QpToken, QpUpcall},
     workqueue::OwnedQueue,
 };
@@ -445,7 +446,11 @@ impl Qp {
     }
 
     /// Tells ib_core what a turn brought about. No lock is held.
+    ///
+    /// The kernel's consumers count on being called as by an interrupt, not in process context where one
+    /// could call them again.
     fn conclude(&self, upshot: &Upshot) {
+        let _as_interrupt = self.poster.as_ref().map(|_| bottom_halves_off());
         if upshot.notify_send {
             self.send_cq.notify();
         }
