@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Messages over RDS sockets between two addresses of this host, compared: rds.py ADDRESS ADDRESS [FILE].
+
+With a file, that is made when all is done, and the sockets stay open until the program is killed.
+"""
+
+import ctypes
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+from pathlib import Path
+
+AF_RDS = 21
+PORT = 4000
+SIZES = [1, 100, 4095, 4096, 4097, 20000, 100000, 1000000]
+SECONDS = 30
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def name(address):
+    return struct.pack("=H", socket.AF_INET) + struct.pack("!H4s8x", PORT, socket.inet_aton(address))
+
+
+def must(result):
+    if result < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return result
+
+
+def bound(address):
+    """A socket; Python itself has no addresses of this family."""
+    fd = must(libc.socket(AF_RDS, socket.SOCK_SEQPACKET, 0))
+    size = struct.pack("=i", 4 << 20)
+    for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+        must(libc.setsockopt(fd, socket.SOL_SOCKET, option, size, len(size)))
+    must(libc.bind(fd, name(address), 16))
+    return fd
+
+
+def send(fd, message, to):
+    must(libc.sendto(fd, message, len(message), 0, name(to), 16))
+
+
+def receive(fd):
+    if not select.select([fd], [], [], SECONDS)[0]:
+        raise TimeoutError("no message came")
+    buffer = ctypes.create_string_buffer(max(SIZES) + 1)
+    length = must(libc.recv(fd, buffer, len(buffer), 0))
+    return buffer.raw[:length]
+
+
+def main(first, second, ready=None):
+    one, other = bound(first), bound(second)
+    for size in SIZES:
+        message = os.urandom(size)
+        send(one, message, second)
+        assert receive(other) == message, f"{size} bytes there"
+        send(other, message[::-1], first)
+        assert receive(one) == message[::-1], f"{size} bytes back"
+    messages = [os.urandom(1000) for _ in range(200)]
+    for message in messages:
+        send(one, message, second)
+    assert [receive(other) for _ in messages] == messages, "many messages in order"
+    if ready:
+        Path(ready).touch()
+        signal.pause()
+
+
+main(*sys.argv[1:])
