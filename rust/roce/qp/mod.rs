@@ -223,8 +223,9 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
     ) {
         let (side, outcome) = match (transmit.source, fault) {
             (Source::Send { slot, .. }, TransmitFault::Local(status)) if self.state.sends() => {
+                let psn = transmit.packet.bth.psn;
                 self.requester
-                    .transmit_failed(now, slot, status, &self.context);
+                    .transmit_failed(now, slot, psn, status, &self.context);
                 (Side::Requester, Outcome::Continue)
             }
             (Source::Remote { .. }, TransmitFault::Remote(fault)) if self.state.receives() => {

@@ -369,6 +369,21 @@ fn send_errors_of_unreliable_qps_lead_to_sqe() {
 }
 
 #[test]
+fn what_follows_a_send_error_is_no_continuation_of_what_failed() {
+    let (mut qp, mut host) = in_rts(QpKind::Uc);
+    host.post_send(SEND, vec![0; 3000]);
+    qp.poll_transmit(NOW, &mut host).unwrap();
+    let second = qp.poll_transmit(NOW, &mut host).unwrap();
+    let fault = TransmitFault::Local(LocProtErr);
+    qp.transmit_failed(NOW, &second, fault, &mut host);
+    drain(&mut qp, NOW, &mut host);
+    qp.modify(NOW, &to(QpState::Rts), &mut host).unwrap();
+    host.post_send(SEND, vec![0; 8]);
+    let next = qp.poll_transmit(NOW, &mut host).unwrap();
+    assert_eq!(next.packet.bth.psn, FIRST.plus(3));
+}
+
+#[test]
 fn a_lost_source_of_a_read_response_is_refused() {
     let (mut qp, mut host) = in_rts(QpKind::Rc);
     let reth = Reth {

@@ -100,7 +100,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
 
     /// The oldest unfinished packet, or the answer to it, was lost.
     fn take_hint<H: Host>(&mut self, now: Instant, context: &Context, host: &mut H) -> Outcome {
-        if self.hinted || self.is_back() {
+        if self.hinted || self.started == 0 || self.is_back() {
             return Outcome::Continue;
         }
         self.hinted = true;

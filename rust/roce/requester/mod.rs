@@ -71,7 +71,7 @@ struct Reads {
 /// # Invariants
 ///
 /// - The window's first `started` WQEs have PSNs, one after the other without a gap; at most one
-///   more is there, taken to see whether there is one.
+///   more is there, taken to see whether there is one, unless that one has failed.
 /// - The cursor's WQE is at most `started`.
 /// - `una`, `acked`, `sent` come in this order and lie within 2²³ of one another; `una` belongs
 ///   to the oldest WQE, or equals `sent` if nothing is in flight.
@@ -228,11 +228,12 @@ impl<W: Slots<SendWqe>> Requester<W> {
         }
     }
 
-    /// The payload of `slot` could not be read: its WQE fails.
+    /// The payload of the packet `psn` of `slot` could not be read: its WQE fails.
     pub(crate) fn transmit_failed(
         &mut self,
         now: Instant,
         slot: SendSlot,
+        psn: Psn,
         status: WcStatus,
         context: &Context,
     ) {
@@ -243,44 +244,41 @@ impl<W: Slots<SendWqe>> Requester<W> {
         if let Some(offset) = (0..self.started).find(is_it) {
             // The packet that wasn't sent may have been the one to ask for an acknowledgement.
             self.unasked = self.unasked.saturating_add(1);
+            self.withdraw(psn);
             self.stop_at(offset, status, now, context);
         }
     }
 
+    /// The packet `psn` didn't go out after all.
+    fn withdraw(&mut self, psn: Psn) {
+        if self.sent == psn.next() {
+            self.sent = psn;
+        }
+        if self.sent.before(self.asked) {
+            self.asked = self.sent;
+        }
+        if self.una == self.sent {
+            self.retry.stop();
+        }
+    }
+
     /// The WQE at `offset` has failed: nothing of it or after it is sent any more.
+    ///
+    /// What was sent of it keeps its PSNs: its acknowledgement vouches for the WQEs before it, and
+    /// what an unreliable QP sends after SQE must not be taken for its continuation.
     fn stop_at(&mut self, offset: u32, status: WcStatus, now: Instant, context: &Context) {
         self.fault = Some(status);
-        if offset < self.started {
-            self.started = offset;
-            self.disown(offset);
-        }
+        self.started = self.started.min(offset);
         if self.cursor.wqe >= offset {
             self.cursor = Cursor {
                 wqe: offset,
                 packet: 0,
             };
         }
-        self.ask_again(now, context);
-    }
-
-    /// Forgets the PSNs of the WQE at `offset` and of all that follow.
-    fn disown(&mut self, offset: u32) {
-        let Some(wqe) = self.window.get(offset) else {
-            return;
-        };
-        self.next = wqe.first;
-        for psn in [
-            &mut self.sent,
-            &mut self.acked,
-            &mut self.una,
-            &mut self.asked,
-        ] {
-            if wqe.first.before(*psn) {
-                *psn = wqe.first;
-            }
-        }
-        if self.una == self.sent {
+        if self.started == 0 {
             self.retry.stop();
+        } else {
+            self.ask_again(now, context);
         }
     }
 

@@ -253,16 +253,17 @@ impl<W: Slots<SendWqe>> Requester<W> {
         self.unasked = self.unasked.saturating_add(1);
         let asks = self.unasked >= self.retry.ask_every()
             || (step.ends && (step.signaled || again))
-            || !(self.goes_on(draining, context, host) || self.is_at_end(draining));
+            || !(self.goes_on(draining, context, host) || self.may_linger(draining, context));
         if asks {
             self.unasked = 0;
         }
         asks
     }
 
-    /// All that is posted was sent, and more may be taken.
-    fn is_at_end(&self, draining: bool) -> bool {
+    /// All that is posted was sent, and more may be taken; if it isn't, the timer asks.
+    fn may_linger(&self, draining: bool, context: &Context) -> bool {
         !draining
+            && context.settings.timeout != 0
             && self.fault.is_none()
             && self.cursor.wqe >= self.started
             && self.window.len() == self.started

@@ -171,8 +171,9 @@ fn timeout_zero_is_never() {
         timeout: Some(0),
         ..Attrs::default()
     });
-    bench.post(SEND, 0);
-    bench.poll();
+    // There will be no timer to ask later.
+    bench.post_unsignaled(SEND, 0);
+    assert!(bench.poll()[0].packet.bth.ack_req);
     assert_eq!(bench.qp.poll_timeout(), None);
 }
 
@@ -386,12 +387,32 @@ fn a_lost_source_fails_its_request_after_those_before_it() {
     assert_eq!(again.len(), 1);
     assert_eq!(again[0].packet.bth.psn, psn(0));
     assert!(again[0].packet.bth.ack_req);
-    // What went out of the failed request can't be acknowledged any more.
+    // The packet that had no payload never went out.
     bench.nak(1, NakCode::PsnSequence);
     assert_eq!(bench.sent(), []);
     bench.ack(0);
     bench.check_flushed();
     assert_eq!(bench.sent(), [(1, LocProtErr), (2, WrFlushErr)]);
+}
+
+#[test]
+fn what_went_out_of_a_failed_request_vouches_for_those_before_it() {
+    let mut bench = Bench::new();
+    bench.post(SEND, 0);
+    bench.post(SEND, 2000);
+    for _ in 0..2 {
+        bench.qp.poll_transmit(NOW, &mut bench.host).unwrap();
+    }
+    let failed = bench.qp.poll_transmit(NOW, &mut bench.host).unwrap();
+    assert_eq!(failed.packet.bth.psn, psn(2));
+    let fault = TransmitFault::Local(LocProtErr);
+    bench
+        .qp
+        .transmit_failed(NOW, &failed, fault, &mut bench.host);
+    // The responder carried out all that it got: so it answers a duplicate, too.
+    bench.ack(1);
+    bench.check_flushed();
+    assert_eq!(bench.sent(), [(0, Success), (1, LocProtErr)]);
 }
 
 #[test]
