@@ -33,32 +33,34 @@ pub(crate) enum Event {
     Ready(usize, u32),
     /// SQD → RTS, once drained.
     Undrain(usize, u32),
+    /// SQE → RTS.
+    Resume(usize, u32),
     /// The blackhole closes.
     Daylight,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct Entry<E> {
     at: u64,
     serial: u64,
-    event: Event,
+    event: E,
 }
 
-impl PartialEq for Entry {
+impl<E> PartialEq for Entry<E> {
     fn eq(&self, other: &Self) -> bool {
         self.serial == other.serial
     }
 }
 
-impl Eq for Entry {}
+impl<E> Eq for Entry<E> {}
 
-impl PartialOrd for Entry {
+impl<E> PartialOrd for Entry<E> {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Entry {
+impl<E> Ord for Entry<E> {
     /// The earliest is the greatest, for the heap.
     fn cmp(&self, other: &Self) -> Ordering {
         (other.at, other.serial).cmp(&(self.at, self.serial))
@@ -66,17 +68,23 @@ impl Ord for Entry {
 }
 
 /// The events to come.
-#[derive(Debug, Default)]
-pub(crate) struct Agenda {
-    heap: BinaryHeap<Entry>,
+#[derive(Debug)]
+pub(crate) struct Agenda<E> {
+    heap: BinaryHeap<Entry<E>>,
     serial: u64,
-    /// How many datagrams are on their way.
-    pub(crate) flights: usize,
 }
 
-impl Agenda {
-    pub(crate) fn at(&mut self, at: u64, event: Event) {
-        self.flights += usize::from(matches!(event, Event::Arrive(_)));
+impl<E> Default for Agenda<E> {
+    fn default() -> Self {
+        Self {
+            heap: BinaryHeap::new(),
+            serial: 0,
+        }
+    }
+}
+
+impl<E> Agenda<E> {
+    pub(crate) fn at(&mut self, at: u64, event: E) {
         self.serial += 1;
         self.heap.push(Entry {
             at,
@@ -85,9 +93,8 @@ impl Agenda {
         });
     }
 
-    pub(crate) fn next(&mut self) -> Option<(u64, Event)> {
+    pub(crate) fn next(&mut self) -> Option<(u64, E)> {
         let entry = self.heap.pop()?;
-        self.flights -= usize::from(matches!(entry.event, Event::Arrive(_)));
         Some((entry.at, entry.event))
     }
 }

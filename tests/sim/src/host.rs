@@ -266,6 +266,7 @@ pub(crate) fn apply_atomic(bytes: &mut [u8], at: usize, op: AtomicOp) -> u64 {
 
 impl Completions for SimHost<'_> {
     fn complete_send(&mut self, wc: SendWc) {
+        self.side.overflow |= self.side.cq_full;
         if let Err(why) = requester::completion(self.side, &wc) {
             self.side
                 .fail(format!("{why} (at {} ns, {wc:?})", self.now));
@@ -273,6 +274,7 @@ impl Completions for SimHost<'_> {
     }
 
     fn complete_recv(&mut self, wc: RecvWc) {
+        self.side.overflow |= self.side.cq_full;
         self.side.effects.push(Effect::RecvDone(wc));
     }
 

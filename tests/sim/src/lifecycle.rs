@@ -8,6 +8,7 @@ use roce::qp::{Attrs, ModifyError, QpState, RemoteRights};
 
 use crate::agenda::Event;
 use crate::memory::Region;
+use crate::requester;
 use crate::side::{Numbering, Profile};
 use crate::swarm::{Chaos, Swarm};
 use crate::world::{Check, World};
@@ -36,7 +37,7 @@ pub(crate) fn profile(swarm: &Swarm) -> Profile {
     }
 }
 
-fn to(state: QpState) -> Attrs {
+pub(crate) fn to(state: QpState) -> Attrs {
     Attrs {
         state: Some(state),
         ..Attrs::default()
@@ -102,7 +103,7 @@ impl World {
     }
 
     /// A call of `modify_qp` that must succeed.
-    fn modify(&mut self, end: usize, attrs: &Attrs) -> Check {
+    pub(crate) fn modify(&mut self, end: usize, attrs: &Attrs) -> Check {
         self.trace.line(self.now, || {
             format!("end {end}   modify to {:?}", attrs.state)
         });
@@ -185,6 +186,7 @@ impl World {
             return Ok(());
         }
         let end = self.rng.below(self.ends.len() as u64) as usize;
+        self.lossy = true;
         self.trace
             .line(self.now, || format!("end {end} chaos {chaos:?}"));
         let (alive, state) = (self.ends[end].qp.is_some(), self.ends[end].side.state);
@@ -215,6 +217,12 @@ impl World {
                 let until = self.now + self.rng.below(24 * self.swarm.rto());
                 self.stormy_until = self.stormy_until.max(until);
                 self.agenda.at(until, Event::Daylight);
+                Ok(())
+            }
+            Chaos::Overflow => {
+                for end in self.ends.iter_mut().skip(end % 2).step_by(2) {
+                    end.side.cq_full = true;
+                }
                 Ok(())
             }
             _ => Ok(()),
@@ -277,6 +285,25 @@ impl World {
         }
         self.ends[end].side.tx.drain_at = None;
         self.modify(end, &back)?;
+        self.turn(end)
+    }
+
+    /// Back to RTS after a send error: what was taken is flushed by now, what is posted since is
+    /// carried out.
+    pub(crate) fn resume(&mut self, end: usize, epoch: u32) -> Check {
+        let side = &self.ends[end].side;
+        if side.epoch != epoch || side.state != QpState::Sqe {
+            return Ok(());
+        }
+        if side.retired != side.messages.len() {
+            return Err(format!("end {end}: messages are left in SQE"));
+        }
+        for _ in 0..self.rng.below(3) {
+            self.post(end);
+        }
+        self.ends[end].side.resumes = false;
+        requester::renumber(&mut self.ends[end].side);
+        self.modify(end, &to(QpState::Rts))?;
         self.turn(end)
     }
 
@@ -381,7 +408,7 @@ impl World {
             side.tx.numbering.psn(side.tx.assigned),
             side.rx.numbering.psn(side.rx.epsn),
         );
-        if side.state == QpState::Rts && (attrs.sq_psn, attrs.rq_psn) != psns {
+        if side.state == QpState::Rts && side.idle() && (attrs.sq_psn, attrs.rq_psn) != psns {
             return name(format!("query says {attrs:?}, PSNs are {psns:?}"));
         }
         let held = usize::from(side.rx.held.is_some());

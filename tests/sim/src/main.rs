@@ -10,6 +10,7 @@
 
 mod agenda;
 mod answers;
+mod datagram;
 mod host;
 mod lifecycle;
 mod memory;
@@ -41,6 +42,9 @@ const USAGE: &str = "usage: roce-sim [--seeds N] [--start N] | --seed N [--trace
 
 /// Every so many seeds, one runs twice to show that it repeats.
 const REPEAT_EVERY: u64 = 32;
+
+/// One of so many seeds is a world of datagrams; the others are of connections.
+const DATAGRAMS_EVERY: u64 = 10;
 
 /// Failures after which the rest isn't tried.
 const MOST_FAILURES: usize = 5;
@@ -75,12 +79,23 @@ fn options() -> Option<Options> {
 
 /// Runs a seed; the error says what went wrong and when.
 fn run(seed: u64, trace: bool) -> Result<(Stats, u64), String> {
-    let mut world = World::new(seed, trace);
-    match catch_unwind(AssertUnwindSafe(|| world.run())) {
-        Ok(Ok(())) => Ok((world.stats, world.trace.hash())),
-        Ok(Err(why)) => Err(format!("at {} ns: {why}", world.now)),
-        Err(_) => Err(format!("at {} ns: panic", world.now)),
+    if seed % DATAGRAMS_EVERY == 1 {
+        let mut world = datagram::World::new(seed, trace);
+        let ended = catch_unwind(AssertUnwindSafe(|| world.run()));
+        return judge(ended, world.now).map(|()| (world.stats, world.trace.hash()));
     }
+    let mut world = World::new(seed, trace);
+    let ended = catch_unwind(AssertUnwindSafe(|| world.run()));
+    judge(ended, world.now).map(|()| (world.stats, world.trace.hash()))
+}
+
+fn judge(ended: std::thread::Result<Result<(), String>>, now: u64) -> Result<(), String> {
+    let why = match ended {
+        Ok(Ok(())) => return Ok(()),
+        Ok(Err(why)) => why,
+        Err(_) => "panic".into(),
+    };
+    Err(format!("at {now} ns: {why}"))
 }
 
 fn check(seed: u64, trace: bool) -> Result<Stats, String> {

@@ -92,6 +92,16 @@ impl Message {
         matches!(self.wr.op, SendOp::Local(_))
     }
 
+    /// The host finds its memory missing when the packet at `offset` is to be sent: in some messages
+    /// that of the last packet only.
+    pub(crate) fn lacks(&self, offset: u32, mtu: Mtu) -> bool {
+        match self.fault {
+            LocalFault::None => false,
+            LocalFault::Late => offset.saturating_add(mtu.bytes()) >= self.wr.length,
+            _ => true,
+        }
+    }
+
     /// Bytes of the segment with this index.
     pub(crate) fn segment_len(&self, index: u64, mtu: Mtu) -> u32 {
         let offset = index as u32 * mtu.bytes();

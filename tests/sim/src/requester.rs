@@ -74,6 +74,10 @@ pub(crate) fn request(side: &mut Side, now: u64, slack: u64, transmit: &Transmit
         side.tx.tries += 1;
         side.tx.fair_tries += 1;
         side.tx.rnr_until = None;
+        let most = u32::from(side.profile.retry_cnt) + 1;
+        if side.tx.tries > most && !side.tx.muddled {
+            return Err(format!("packet {ext} was sent more than {most} times"));
+        }
     }
     let asks = packet.bth.ack_req || side.messages[index].wants_response();
     side.tx.unasked = if asks { 0 } else { side.tx.unasked + 1 };
@@ -409,8 +413,8 @@ pub(crate) fn completion(side: &mut Side, wc: &SendWc) -> Check {
     }
     match wc.status {
         WcStatus::Success => {
-            if side.state == QpState::Err {
-                return Err(format!("message {index} succeeded in ERR"));
+            if matches!(side.state, QpState::Err | QpState::Sqe) {
+                return Err(format!("message {index} succeeded in {:?}", side.state));
             }
             if !side.finished(index) {
                 return Err(format!("message {index} completed before it was finished"));
@@ -424,7 +428,8 @@ pub(crate) fn completion(side: &mut Side, wc: &SendWc) -> Check {
             let before = |ext| message.end() <= ext;
             let refused = side.tx.refusal.is_some_and(|(_, ext)| before(ext))
                 || side.tx.rnr_until.is_some_and(|(_, ext)| before(ext));
-            if side.state != QpState::Err && !refused {
+            let stopped = matches!(side.state, QpState::Err | QpState::Sqe);
+            if !stopped && !refused {
                 return Err(format!("message {index} flushed in {:?}", side.state));
             }
         }
@@ -433,13 +438,48 @@ pub(crate) fn completion(side: &mut Side, wc: &SendWc) -> Check {
                 return Err(format!("message {index} failed in ERR"));
             }
             justify(side, index, status)?;
-            side.state = QpState::Err;
+            if side.unreliable {
+                side.state = QpState::Sqe;
+                side.failed = Some((index + 1, stop(side, index)));
+            } else {
+                side.state = QpState::Err;
+            }
         }
     }
     let status = wc.status;
     side.messages[index].completed = Some(status);
     side.completed = index + 1;
     Ok(())
+}
+
+/// The number behind the message that failed; none are spent on one that was never begun.
+fn stop(side: &mut Side, index: usize) -> u64 {
+    let message = &mut side.messages[index];
+    if matches!(message.fault, LocalFault::Malformed(_)) {
+        message.packets = 0;
+    }
+    message.end()
+}
+
+/// SQE → RTS: what was flushed has spent no numbers, and what is posted goes on behind the message
+/// that failed.
+pub(crate) fn renumber(side: &mut Side) {
+    let Some((from, mut next)) = side.failed.take() else {
+        return;
+    };
+    let retired = side.retired;
+    for (index, message) in side.messages.iter_mut().enumerate().skip(from) {
+        message.first = next;
+        if index < retired {
+            message.packets = 0;
+        }
+        next = message.end();
+    }
+    let begin = side.messages.get(retired).map_or(next, |first| first.first);
+    let tx = &mut side.tx;
+    (tx.sent, tx.una, tx.cursor) = (begin, begin, begin);
+    tx.assigned = next;
+    tx.sent_at.resize(next as usize, 0);
 }
 
 /// Finds the message that a completion names; those passed over must have succeeded unsignaled.

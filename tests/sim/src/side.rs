@@ -184,6 +184,15 @@ pub(crate) struct Side {
     pub(crate) notify: bool,
     /// The first thing that the host saw going wrong in a call.
     pub(crate) failure: Option<String>,
+    /// LAST_WQE_REACHED events of this life.
+    pub(crate) last_wqe: usize,
+    /// Completions don't fit any more, and one came.
+    pub(crate) cq_full: bool,
+    pub(crate) overflow: bool,
+    /// In SQE: the first message behind the one that failed, and the number that it would have.
+    pub(crate) failed: Option<(usize, u64)>,
+    /// RTS will follow.
+    pub(crate) resumes: bool,
     /// A RESET is under way: slots come back without completions.
     pub(crate) resetting: bool,
 }
@@ -223,7 +232,15 @@ impl Side {
     }
 
     pub(crate) fn receives(&self) -> bool {
-        matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd)
+        matches!(
+            self.state,
+            QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe
+        )
+    }
+
+    /// A completion that didn't fit has just broken the QP, which was in `state`.
+    pub(crate) fn breaks_from(&self, state: QpState) -> bool {
+        self.cq_full && self.state == QpState::Err && state != QpState::Err
     }
 
     /// Everything posted has ended.
@@ -238,6 +255,8 @@ impl Side {
         self.tx = Tx::default();
         self.rx = Rx::default();
         self.effects.clear();
+        (self.last_wqe, self.cq_full, self.overflow) = (0, false, false);
+        (self.failed, self.resumes) = (None, false);
         self.epoch += 1;
         self.state = QpState::Reset;
     }

@@ -53,10 +53,11 @@ pub(crate) enum Kind {
     AtomicWrite,
     Flush,
     Local,
+    Datagram,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 11] = [
+    pub(crate) const ALL: [Self; 12] = [
         Self::Send,
         Self::SendImm,
         Self::SendInv,
@@ -68,7 +69,13 @@ impl Kind {
         Self::AtomicWrite,
         Self::Flush,
         Self::Local,
+        Self::Datagram,
     ];
+
+    /// It is posted to connected QPs.
+    pub(crate) fn is_connected(self) -> bool {
+        self != Self::Datagram
+    }
 }
 
 /// What goes wrong on purpose, in permille of the work requests or packets.
@@ -107,6 +114,8 @@ pub(crate) enum Chaos {
     BadModify,
     /// No packet arrives at one node any more.
     Blackhole,
+    /// The next completions of a node don't fit their queue.
+    Overflow,
 }
 
 /// Everything that a seed decides beforehand.
@@ -170,11 +179,9 @@ impl Swarm {
         };
         let ops = if long { 12 } else { rng.range(40, 160) };
         let unreliable = rng.chance(80);
-        let mut mistakes = mistakes(rng);
+        let mistakes = mistakes(rng);
         let mut kinds = kinds(rng);
         if unreliable {
-            // Send errors lead to a state of their own, which ends no connection.
-            mistakes.bad_local = 0;
             kinds = vec![Kind::Send, Kind::SendImm, Kind::Write, Kind::WriteImm];
         }
         let quick = rng.chance(700);
@@ -189,7 +196,7 @@ impl Swarm {
             unreliable,
             chaos: chaos(rng),
             near_wrap: rng.chance(700),
-            timeout: rng.pick(&[8, 8, 9, 9, 10, 12]),
+            timeout: rng.pick(&[8, 8, 8, 8, 9, 9, 9, 9, 10, 10, 12, 12, 0]),
             retry_cnt: rng.pick(&[7, 7, 7, 7, 7, 6, 3, 1, 0]),
             rnr_retry: rng.pick(&[7, 7, 7, 7, 6, 3, 1, 0]),
             min_rnr_timer: rng.pick(&[1, 2, 5, 8, 10, 12, 14]),
@@ -225,9 +232,12 @@ impl Swarm {
         (self.max_message() as usize).max(1 << 14)
     }
 
-    /// The acknowledgement timeout in nanoseconds.
+    /// The acknowledgement timeout in nanoseconds. Where there is none, things take this time too.
     pub(crate) fn rto(&self) -> u64 {
-        4096 << self.timeout
+        match self.timeout {
+            0 => 4096 << 9,
+            exponent => 4096 << exponent,
+        }
     }
 }
 
@@ -235,7 +245,7 @@ fn kinds(rng: &mut Rng) -> Vec<Kind> {
     let density = rng.pick(&[150, 400, 700, 1000]);
     let mut kinds: Vec<Kind> = Kind::ALL
         .into_iter()
-        .filter(|_| rng.chance(density))
+        .filter(|kind| kind.is_connected() && rng.chance(density))
         .collect();
     if kinds.is_empty() {
         kinds.push(rng.pick(&[Kind::Send, Kind::Write, Kind::Read]));
@@ -243,7 +253,7 @@ fn kinds(rng: &mut Rng) -> Vec<Kind> {
     kinds
 }
 
-fn weather(rng: &mut Rng) -> Weather {
+pub(crate) fn weather(rng: &mut Rng) -> Weather {
     let latency = rng.pick(&[1_000, 5_000, 20_000, 100_000]);
     if rng.chance(100) {
         return Weather::fair(latency);
@@ -294,7 +304,7 @@ fn mistakes(rng: &mut Rng) -> Mistakes {
 }
 
 fn chaos(rng: &mut Rng) -> Vec<Chaos> {
-    const ALL: [Chaos; 8] = [
+    const ALL: [Chaos; 9] = [
         Chaos::Error,
         Chaos::Reset,
         Chaos::Destroy,
@@ -303,6 +313,7 @@ fn chaos(rng: &mut Rng) -> Vec<Chaos> {
         Chaos::Modify,
         Chaos::BadModify,
         Chaos::Blackhole,
+        Chaos::Overflow,
     ];
     if rng.chance(400) {
         return Vec::new();

@@ -10,7 +10,6 @@ use roce::wire::packet::{Body, Packet, Syndrome};
 
 use crate::agenda::{Event, Flight};
 use crate::answers;
-use crate::message::LocalFault;
 use crate::requester;
 use crate::responder::{self, Forecast, Reference};
 use crate::side::{Gap, Refusal};
@@ -29,13 +28,15 @@ impl World {
     pub(crate) fn turn(&mut self, end: usize) -> Check {
         for _ in 0..BURST {
             let side = &self.ends[end].side;
-            let before = side.completed;
+            let (before, state) = (side.completed, side.state);
             let forecast = responder::poll(side, &self.rings[side.ring]);
             let polled = self.call(end, &[], |qp, now, host| qp.poll_transmit(now, host));
             self.settle(end, before, &forecast)?;
             match polled {
                 None => return Ok(()),
                 Some(None) => return self.rest(end),
+                // The same call overflowed the CQ and thereby ended the connection.
+                Some(Some(_)) if self.ends[end].side.breaks_from(state) => {}
                 Some(Some(transmit)) => self.transmit(end, transmit)?,
             }
         }
@@ -69,7 +70,8 @@ impl World {
                 .iter()
                 .any(|message| message.wants_response() && message.first < tx.cursor);
             // At the end of all that is posted nobody waits for an answer to what isn't signaled.
-            let lingers = tx.drain_at.is_none()
+            let lingers = rto != 0
+                && tx.drain_at.is_none()
                 && side.taken == side.messages.len()
                 && side
                     .messages
@@ -204,7 +206,7 @@ impl World {
             Source::Send { slot, offset } => {
                 let message = side.message_in(slot.0).map(|index| &side.messages[index]);
                 match message {
-                    Some(message) if message.fault != LocalFault::None => {
+                    Some(message) if message.lacks(offset, side.profile.mtu) => {
                         return Err(TransmitFault::Local(WcStatus::LocProtErr));
                     }
                     Some(message) => message.local + offset as usize,
@@ -268,6 +270,7 @@ impl World {
             let mut intact = Some(packet);
             if self.rng.chance(self.weather.corrupt) {
                 self.stats.corrupted += 1;
+                self.lossy = true;
                 intact = None;
                 for _ in 0..self.rng.range(1, 4) {
                     let bit = self.rng.below(datagram.len() as u64 * 8) as usize;
@@ -277,6 +280,7 @@ impl World {
             let mut delay = self.weather.latency;
             if self.rng.chance(self.weather.reorder) {
                 self.stats.reordered += 1;
+                self.lossy = true;
                 delay += self.rng.below(self.weather.jitter);
             }
             let flight = Flight {
@@ -285,17 +289,20 @@ impl World {
                 datagram,
                 intact,
             };
+            self.flights += 1;
             self.agenda.at(self.now + delay, Event::Arrive(flight));
         }
     }
 
     fn lost(&mut self, end: usize, why: &str) {
+        self.lossy = true;
         self.trace.mix(end as u64);
         self.trace.line(self.now, || format!("end {end}   {why}"));
     }
 
     /// A datagram reaches its end, or what is there instead.
     pub(crate) fn arrive(&mut self, flight: Flight) -> Check {
+        self.flights -= 1;
         let end = flight.to;
         let opened = wire::open(&flight.datagram);
         let Some((packet, payload)) = opened else {
@@ -334,6 +341,7 @@ impl World {
             let fault =
                 self.rng
                     .pick(&[AccessFault::Failed, AccessFault::Retry, AccessFault::Retry]);
+            self.lossy = true;
             self.nodes[node].inject = Some(fault);
         }
         let forecast = self.forecast(end, packet, payload);
@@ -430,7 +438,10 @@ impl World {
         } = self;
         let this = &mut ends[end];
         let side = &mut this.side;
-        let open = matches!(side.state, QpState::Rts | QpState::Sqd | QpState::Err);
+        let open = matches!(
+            side.state,
+            QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Err
+        );
         let full = side.messages.len() - side.retired >= side.sq as usize;
         if this.to_post == 0 || !open || full || this.qp.is_none() {
             return;

@@ -102,7 +102,7 @@ impl Workload<'_> {
     fn length(&mut self, kind: Kind) -> u32 {
         match kind {
             Kind::CompareSwap | Kind::FetchAdd | Kind::AtomicWrite => return 8,
-            Kind::Local => return 0,
+            Kind::Local | Kind::Datagram => return 0,
             _ => {}
         }
         let mtu = self.swarm.mtu.bytes();
@@ -148,7 +148,7 @@ impl Workload<'_> {
                 };
                 SendOp::Flush(self.address(kind, length), kind_of)
             }
-            Kind::Local => SendOp::Local(match self.rng.below(3) {
+            Kind::Local | Kind::Datagram => SendOp::Local(match self.rng.below(3) {
                 0 => LocalOp::RegMr,
                 1 => LocalOp::BindMw,
                 _ => LocalOp::Invalidate(Lkey(spare(self.rng, self.local))),

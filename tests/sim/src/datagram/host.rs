@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The surroundings of a datagram QP. Whatever datagrams have no business with is a failure.
+
+use roce::host::{
+    AccessFault, Completions, Count, Event, Fetch, LocalAccess, Memory as RemoteMemory, RecvQueue,
+    RemoteAccess, SendQueue,
+};
+use roce::ids::Rkey;
+use roce::responder::GRH_LEN;
+use roce::wc::{RecvWc, SendWc, WcStatus};
+use roce::wr::{AtomicOp, FlushKind, LocalOp, RecvSlot, RecvWr, SendSlot, SendWr};
+
+use super::{oracle, Side};
+use crate::memory::Memory;
+use crate::message::LocalFault;
+use crate::recv::{RecvFault, RecvRing};
+use crate::side::Effect;
+
+/// What stands for the global route header.
+pub(super) const GRH: [u8; GRH_LEN as usize] = [0x60; GRH_LEN as usize];
+
+/// The surroundings of one QP for the length of one call.
+pub(super) struct DatagramHost<'a> {
+    pub(super) side: &'a mut Side,
+    pub(super) ring: &'a mut RecvRing,
+    pub(super) memory: &'a mut Memory,
+    pub(super) payload: &'a [u8],
+}
+
+impl DatagramHost<'_> {
+    fn stray(&mut self, what: &str) {
+        self.side.fail(format!("a datagram QP {what}"));
+    }
+}
+
+impl SendQueue for DatagramHost<'_> {
+    fn take_send(&mut self) -> Fetch<SendWr> {
+        let Some(message) = self.side.messages.get(self.side.taken) else {
+            return Fetch::Empty;
+        };
+        self.side.taken += 1;
+        match message.fault {
+            LocalFault::Malformed(status) => Fetch::Malformed(message.wr, status),
+            _ => Fetch::Wr(message.wr),
+        }
+    }
+
+    fn retire_send(&mut self, slot: SendSlot) {
+        let side = &mut *self.side;
+        let oldest = side.messages.get(side.retired).map(|oldest| oldest.wr.slot);
+        if side.retired >= side.taken || oldest != Some(slot) {
+            return side.fail(format!("retired {slot:?}, the oldest taken is {oldest:?}"));
+        }
+        side.retired += 1;
+    }
+
+    fn check_send(&mut self, _: SendSlot, _: LocalAccess) -> Result<(), WcStatus> {
+        self.stray("checked memory in advance");
+        Ok(())
+    }
+
+    fn scatter_send(&mut self, _: SendSlot, _: u32) -> Result<(), WcStatus> {
+        self.stray("scattered a response");
+        Ok(())
+    }
+
+    fn scatter_atomic(&mut self, _: SendSlot, _: u64) -> Result<(), WcStatus> {
+        self.stray("scattered an atomic");
+        Ok(())
+    }
+
+    fn execute_local(&mut self, _: SendSlot, _: LocalOp) -> Result<(), WcStatus> {
+        self.stray("executed a local operation");
+        Ok(())
+    }
+}
+
+impl RecvQueue for DatagramHost<'_> {
+    fn take_recv(&mut self) -> Fetch<RecvWr> {
+        let Some(receive) = self.ring.posted.pop_front() else {
+            return Fetch::Empty;
+        };
+        let (wr, fault) = (receive.wr(), receive.fault);
+        self.side.effects.push(Effect::TakeRecv(receive.wr_id));
+        self.side.held.push(receive);
+        match fault {
+            RecvFault::Malformed(status) => Fetch::Malformed(wr, status),
+            _ => Fetch::Wr(wr),
+        }
+    }
+
+    fn release_recv(&mut self, slot: RecvSlot) {
+        let held = &mut self.side.held;
+        match held.iter().position(|receive| receive.slot == slot.0) {
+            Some(index) => self.ring.free.push(held.remove(index).slot),
+            None => self
+                .side
+                .fail(format!("released {slot:?}, which isn't taken")),
+        }
+    }
+
+    fn scatter_recv(&mut self, slot: RecvSlot, offset: u32) -> Result<(), WcStatus> {
+        let held = self.side.held.iter().find(|held| held.slot == slot.0);
+        let Some(receive) = held.cloned() else {
+            self.stray("scattered to a receive that isn't taken");
+            return Err(WcStatus::GeneralErr);
+        };
+        let len = self.payload.len();
+        if offset != GRH_LEN || offset as usize + len > receive.length as usize {
+            self.stray("placed its payload elsewhere");
+            return Err(WcStatus::LocLenErr);
+        }
+        if receive.fault == RecvFault::Unreachable {
+            return Err(WcStatus::LocProtErr);
+        }
+        let (at, bytes) = (receive.at, &mut self.memory.bytes);
+        Memory::store(bytes, at, &GRH);
+        Memory::store(bytes, at + GRH.len(), self.payload);
+        let len = GRH.len() + len;
+        self.side.effects.push(Effect::ScatterRecv { at, len });
+        Ok(())
+    }
+}
+
+impl RemoteMemory for DatagramHost<'_> {
+    fn check_remote(
+        &mut self,
+        _: Rkey,
+        _: u64,
+        _: u32,
+        _: RemoteAccess,
+    ) -> Result<(), AccessFault> {
+        self.stray("reached for memory");
+        Ok(())
+    }
+
+    fn write_remote(&mut self, _: Rkey, _: u64) -> Result<(), AccessFault> {
+        self.stray("wrote memory");
+        Ok(())
+    }
+
+    fn atomic_remote(&mut self, _: Rkey, _: u64, _: AtomicOp) -> Result<u64, AccessFault> {
+        self.stray("did an atomic");
+        Ok(0)
+    }
+
+    fn atomic_write_remote(&mut self, _: Rkey, _: u64) -> Result<(), AccessFault> {
+        self.stray("did an atomic write");
+        Ok(())
+    }
+
+    fn flush_remote(&mut self, _: Rkey, _: u64, _: u32, _: FlushKind) -> Result<(), AccessFault> {
+        self.stray("flushed memory");
+        Ok(())
+    }
+
+    fn invalidate_remote(&mut self, _: Rkey) -> Result<(), AccessFault> {
+        self.stray("invalidated a key");
+        Ok(())
+    }
+}
+
+impl Completions for DatagramHost<'_> {
+    fn complete_send(&mut self, wc: SendWc) {
+        if let Err(why) = oracle::completion(self.side, &wc) {
+            self.side.fail(format!("{why} ({wc:?})"));
+        }
+    }
+
+    fn complete_recv(&mut self, wc: RecvWc) {
+        self.side.effects.push(Effect::RecvDone(wc));
+    }
+
+    fn raise(&mut self, event: Event) {
+        self.side.events.push(event);
+    }
+
+    fn count(&mut self, _: Count) {}
+}
