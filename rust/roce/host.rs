@@ -6,7 +6,7 @@
 //! none may call back into the engine. "The payload" is that of the packet being handled: the host
 //! keeps it, the engine only says where it goes.
 
-use crate::ids::Rkey;
+use crate::ids::{Rkey, Srqn};
 use crate::wc::{RecvWc, SendWc, WcStatus};
 use crate::wr::{AtomicOp, FlushKind, LocalOp, RecvSlot, RecvWr, SendSlot, SendWr};
 
@@ -93,10 +93,18 @@ pub trait SendQueue {
     fn execute_local(&mut self, slot: SendSlot, op: LocalOp) -> Result<(), WcStatus>;
 }
 
-/// The receive queue of the QP, or its shared receive queue.
+/// The receive queue of the QP, or its shared receive queue; of an XRC target, all those of its
+/// domain.
 pub trait RecvQueue {
     /// Takes the next receive WQE for good; the host keeps its SGEs until `release_recv`.
     fn take_recv(&mut self) -> Fetch<RecvWr>;
+
+    /// Takes the next receive WQE of the shared queue that an XRC request names; `None` if the QP's
+    /// XRC domain has no such queue. The host keeps the WQE's SGEs, and in mind whose it is: its
+    /// completion goes to that queue's CQ.
+    fn take_xrc_recv(&mut self, _srqn: Srqn) -> Option<Fetch<RecvWr>> {
+        None
+    }
 
     /// The QP no longer needs the SGEs of `slot`.
     fn release_recv(&mut self, slot: RecvSlot);

@@ -23,6 +23,22 @@ impl Qpn {
     }
 }
 
+/// The number of a shared receive queue of an XRC domain: 24 bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Srqn(u32);
+
+impl Srqn {
+    /// Keeps the low 24 bits of `raw`.
+    pub const fn new(raw: u32) -> Self {
+        Self(raw & 0xff_ffff)
+    }
+
+    /// The number, below 2²⁴.
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+}
+
 /// A partition key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pkey(pub u16);

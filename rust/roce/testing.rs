@@ -11,7 +11,7 @@ use crate::host::{
     AccessFault, Completions, Count, Event, Fetch, LocalAccess, Memory, RecvQueue, RemoteAccess,
     SendQueue,
 };
-use crate::ids::{Qpn, Rkey};
+use crate::ids::{Qpn, Rkey, Srqn};
 use crate::mtu::Mtu;
 use crate::psn::Psn;
 use crate::qp::{Attrs, Config, Qp, QpKind, QpState, RemoteRights, Replay, SendWqe};
@@ -22,6 +22,8 @@ use crate::wr::{AtomicOp, FlushKind, LocalOp, RecvSlot, RecvWr, SendOp, SendSlot
 
 /// The key of [`MockHost::memory`].
 pub(crate) const RKEY: Rkey = Rkey(0x1234);
+/// The only shared queue of the XRC domain: its WQEs are [`MockHost::recvs`].
+pub(crate) const SRQN: Srqn = Srqn::new(0x5);
 /// Where [`MockHost::memory`] starts.
 pub(crate) const BASE: u64 = 0x10_0000;
 /// How many bytes it has.
@@ -115,6 +117,7 @@ impl MockHost {
             signaled: true,
             solicited: false,
             fence: false,
+            srqn: SRQN,
         };
         change(&mut wr);
         self.send_buffers.push(payload);
@@ -199,6 +202,10 @@ impl SendQueue for MockHost {
 impl RecvQueue for MockHost {
     fn take_recv(&mut self) -> Fetch<RecvWr> {
         self.recvs.pop_front().unwrap_or(Fetch::Empty)
+    }
+
+    fn take_xrc_recv(&mut self, srqn: Srqn) -> Option<Fetch<RecvWr>> {
+        (srqn == SRQN).then(|| self.take_recv())
     }
 
     fn release_recv(&mut self, slot: RecvSlot) {
@@ -302,9 +309,13 @@ pub(crate) fn qp(kind: QpKind, window: usize) -> TestQp {
     )
 }
 
+fn is_connected(kind: QpKind) -> bool {
+    kind.is_reliable() || kind == QpKind::Uc
+}
+
 /// What brings a QP of `kind` to INIT.
 pub(crate) fn to_init(kind: QpKind) -> Attrs {
-    let connected = matches!(kind, QpKind::Rc | QpKind::Uc);
+    let connected = is_connected(kind);
     Attrs {
         state: Some(QpState::Init),
         pkey_index: Some(0),
@@ -322,16 +333,16 @@ pub(crate) fn to_init(kind: QpKind) -> Attrs {
 
 /// What brings a QP of `kind` from INIT to RTR: path MTU 1,024, 4 remembered requests.
 pub(crate) fn to_rtr(kind: QpKind, rq_psn: Psn) -> Attrs {
-    let connected = matches!(kind, QpKind::Rc | QpKind::Uc);
-    let reliable = kind == QpKind::Rc;
+    let connected = is_connected(kind);
+    let serves = matches!(kind, QpKind::Rc | QpKind::XrcTgt);
     Attrs {
         state: Some(QpState::Rtr),
         av: connected,
         path_mtu: connected.then_some(Mtu::Bytes1024),
         dest_qpn: connected.then_some(Qpn::new(0x22)),
         rq_psn: connected.then_some(rq_psn),
-        max_dest_rd_atomic: reliable.then_some(4),
-        min_rnr_timer: reliable.then_some(12),
+        max_dest_rd_atomic: serves.then_some(4),
+        min_rnr_timer: serves.then_some(12),
         ..Attrs::default()
     }
 }
@@ -339,10 +350,10 @@ pub(crate) fn to_rtr(kind: QpKind, rq_psn: Psn) -> Attrs {
 /// What brings a QP of `kind` from RTR to RTS: timeout 14 (67 ms), 3 retries, 2 RNR retries, 4
 /// READs and atomics.
 pub(crate) fn to_rts(kind: QpKind, sq_psn: Psn) -> Attrs {
-    let reliable = kind == QpKind::Rc;
+    let reliable = matches!(kind, QpKind::Rc | QpKind::XrcIni);
     Attrs {
         state: Some(QpState::Rts),
-        timeout: reliable.then_some(14),
+        timeout: kind.is_reliable().then_some(14),
         retry_cnt: reliable.then_some(3),
         rnr_retry: reliable.then_some(2),
         sq_psn: Some(sq_psn),

@@ -2,7 +2,7 @@
 
 //! Work requests as the engine sees them: already copied out of the ring and validated by the host.
 
-use crate::ids::{Imm, Lkey, Qkey, Qpn, Rkey};
+use crate::ids::{Imm, Lkey, Qkey, Qpn, Rkey, Srqn};
 
 /// The host's name for a send WQE in flight: its place in the send ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,6 +116,8 @@ pub struct SendWr {
     pub solicited: bool,
     /// Waits for all prior READs and atomics.
     pub fence: bool,
+    /// The peer's shared receive queue (XRC only).
+    pub srqn: Srqn,
 }
 
 /// A receive work request held by the QP; its SGEs stay with the host, under the slot.

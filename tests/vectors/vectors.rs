@@ -137,7 +137,7 @@ fn fields(packet: &Packet) -> Fields {
             field("deth.q_key", deth.qkey.0.into());
             field("deth.srcqp", deth.src.get().into());
         }
-        Service::Xrc(Some(srq)) => field("xrceth.xrcsrq", srq.into()),
+        Service::Xrc(Some(srq)) => field("xrceth.xrcsrq", srq.get().into()),
     }
     body_fields(&packet.body, &mut field);
     fields

@@ -17,6 +17,29 @@ pub enum QpKind {
     Ud,
     /// General service interface (QP1).
     Gsi,
+    /// Initiator of an extended reliable connection: sends requests and gets responses (IBTA annex
+    /// A14).
+    XrcIni,
+    /// Its target: carries requests out, with receives from the shared queues that they name.
+    XrcTgt,
+}
+
+impl QpKind {
+    /// Requests are acknowledged, and sent again until they are.
+    pub const fn is_reliable(self) -> bool {
+        matches!(self, Self::Rc | Self::XrcIni | Self::XrcTgt)
+    }
+
+    /// It has a send queue.
+    pub const fn has_requester(self) -> bool {
+        !matches!(self, Self::XrcTgt)
+    }
+
+    /// It has a receive queue, of its own or shared. An XRC target's receives come from wherever a
+    /// request says.
+    pub const fn has_receives(self) -> bool {
+        !matches!(self, Self::XrcIni | Self::XrcTgt)
+    }
 }
 
 /// Fixed at creation.

@@ -243,6 +243,9 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
             QpKind::Rc => matches!(packet.service, Service::Rc),
             QpKind::Uc => matches!(packet.service, Service::Uc),
             QpKind::Ud | QpKind::Gsi => matches!(packet.service, Service::Ud(_)),
+            // Requests name a queue, responses don't.
+            QpKind::XrcIni => matches!(packet.service, Service::Xrc(None)),
+            QpKind::XrcTgt => matches!(packet.service, Service::Xrc(Some(_))),
         };
         let state = match packet.body {
             Body::Ack(_) | Body::AtomicAck(..) | Body::ReadResponse(_) => self.state.sends(),
@@ -268,6 +271,9 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
             }
         }
         self.turn = Side::Responder;
+        if !self.context.config.kind.has_requester() {
+            return self.responder.poll_transmit(&self.context, host);
+        }
         let draining = matches!(self.state, State::Sqd(_));
         match self
             .requester
@@ -290,7 +296,7 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
         if outcome == Outcome::Continue {
             return self.check_drained(host);
         }
-        if side == Side::Requester && self.context.config.kind != QpKind::Rc {
+        if side == Side::Requester && !self.context.config.kind.is_reliable() {
             // A send error of an unreliable QP leaves its receive queue alone (§10.3.1.6).
             self.state = State::Sqe;
             self.requester.fail();
@@ -326,8 +332,9 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
     }
 
     fn flush<H: Host>(&mut self, host: &mut H) {
-        self.backlog = self.requester.flush(host, BATCH);
-        if !self.context.config.has_srq {
+        let Config { kind, has_srq, .. } = self.context.config;
+        self.backlog = kind.has_requester() && self.requester.flush(host, BATCH);
+        if kind.has_receives() && !has_srq {
             self.backlog |= self.responder.flush_recv(&self.context, host, BATCH);
         }
     }

@@ -169,13 +169,17 @@ const fn all(attrs: &[AttrSet]) -> AttrSet {
     }
 }
 
-/// One transition; the rules are those of RC, UC, UD and GSI.
-type Row = (QpState, QpState, [Rule; 4]);
+/// How many kinds of QP there are: RC, UC, UD, GSI, XRC initiator and XRC target, in this order.
+const KINDS: usize = 6;
 
-const PLAIN: [Rule; 4] = [Rule::NONE; 4];
+/// One transition; a rule for each kind.
+type Row = (QpState, QpState, [Rule; KINDS]);
+
+const NOTHING: [AttrSet; KINDS] = [AttrSet::NONE; KINDS];
+const PLAIN: [Rule; KINDS] = [Rule::NONE; KINDS];
 
 /// Optional for RTR → RTS, RTS → RTS and SQD → RTS alike.
-const RTS_OPTIONAL: [AttrSet; 4] = {
+const RTS_OPTIONAL: [AttrSet; KINDS] = {
     use AttrSet as A;
     let connected = all(&[A::CUR_STATE, A::ACCESS, A::ALT_PATH, A::PATH_MIG_STATE]);
     let datagram = all(&[A::CUR_STATE, A::QKEY]);
@@ -184,22 +188,25 @@ const RTS_OPTIONAL: [AttrSet; 4] = {
         connected,
         datagram,
         datagram,
+        connected,
+        connected.and(A::MIN_RNR_TIMER),
     ]
 };
 
-const fn optional(sets: [AttrSet; 4]) -> [Rule; 4] {
-    let [rc, uc, ud, gsi] = sets;
-    with_optional([AttrSet::NONE; 4], [rc, uc, ud, gsi])
+const fn optional(sets: [AttrSet; KINDS]) -> [Rule; KINDS] {
+    with_optional(NOTHING, sets)
 }
 
-const fn with_optional(required: [AttrSet; 4], optional: [AttrSet; 4]) -> [Rule; 4] {
-    let [rc, uc, ud, gsi] = required;
-    let [rc_opt, uc_opt, ud_opt, gsi_opt] = optional;
+const fn with_optional(required: [AttrSet; KINDS], optional: [AttrSet; KINDS]) -> [Rule; KINDS] {
+    let [rc, uc, ud, gsi, ini, tgt] = required;
+    let [rc_opt, uc_opt, ud_opt, gsi_opt, ini_opt, tgt_opt] = optional;
     [
         Rule::new(rc, rc_opt),
         Rule::new(uc, uc_opt),
         Rule::new(ud, ud_opt),
         Rule::new(gsi, gsi_opt),
+        Rule::new(ini, ini_opt),
+        Rule::new(tgt, tgt_opt),
     ]
 }
 
@@ -215,6 +222,8 @@ const TRANSITIONS: [Row; 22] = {
         init_connected,
         init_gsi.and(A::PORT),
         init_gsi,
+        init_connected,
+        init_connected,
     ];
     let rtr_uc = all(&[A::AV, A::PATH_MTU, A::DEST_QPN, A::RQ_PSN]);
     let rtr_rc = all(&[rtr_uc, A::MAX_DEST_RD_ATOMIC, A::MIN_RNR_TIMER]);
@@ -243,16 +252,33 @@ const TRANSITIONS: [Row; 22] = {
         A::MAX_DEST_RD_ATOMIC,
         A::MIN_RNR_TIMER,
     ]);
+    let sqd_ini = all(&[
+        sqd_uc,
+        A::PORT,
+        A::TIMEOUT,
+        A::RETRY_CNT,
+        A::RNR_RETRY,
+        A::MAX_RD_ATOMIC,
+    ]);
+    let sqd_tgt = all(&[
+        sqd_uc,
+        A::PORT,
+        A::TIMEOUT,
+        A::MAX_DEST_RD_ATOMIC,
+        A::MIN_RNR_TIMER,
+    ]);
     let sqe_datagram = all(&[A::CUR_STATE, A::QKEY]);
     let sqe = [
         A::NONE,
         all(&[A::CUR_STATE, A::ACCESS]),
         sqe_datagram,
         sqe_datagram,
+        A::NONE,
+        A::NONE,
     ];
     [
         (Reset, Reset, PLAIN),
-        (Reset, Init, with_optional(init, [A::NONE; 4])),
+        (Reset, Init, with_optional(init, NOTHING)),
         (Init, Reset, PLAIN),
         (Init, Err, PLAIN),
         (Init, Init, optional(init)),
@@ -260,8 +286,15 @@ const TRANSITIONS: [Row; 22] = {
             Init,
             Rtr,
             with_optional(
-                [rtr_rc, rtr_uc, A::NONE, A::NONE],
-                [rtr_connected, rtr_connected, init_gsi, init_gsi],
+                [rtr_rc, rtr_uc, A::NONE, A::NONE, rtr_uc, rtr_rc],
+                [
+                    rtr_connected,
+                    rtr_connected,
+                    init_gsi,
+                    init_gsi,
+                    rtr_connected,
+                    rtr_connected,
+                ],
             ),
         ),
         (Rtr, Reset, PLAIN),
@@ -269,16 +302,30 @@ const TRANSITIONS: [Row; 22] = {
         (
             Rtr,
             Rts,
-            with_optional([rts_rc, A::SQ_PSN, A::SQ_PSN, A::SQ_PSN], RTS_OPTIONAL),
+            with_optional(
+                [
+                    rts_rc,
+                    A::SQ_PSN,
+                    A::SQ_PSN,
+                    A::SQ_PSN,
+                    rts_rc,
+                    A::TIMEOUT.and(A::SQ_PSN),
+                ],
+                RTS_OPTIONAL,
+            ),
         ),
         (Rts, Reset, PLAIN),
         (Rts, Err, PLAIN),
         (Rts, Rts, optional(RTS_OPTIONAL)),
-        (Rts, Sqd, optional([A::SQD_NOTIFY; 4])),
+        (Rts, Sqd, optional([A::SQD_NOTIFY; KINDS])),
         (Sqd, Reset, PLAIN),
         (Sqd, Err, PLAIN),
         (Sqd, Rts, optional(RTS_OPTIONAL)),
-        (Sqd, Sqd, optional([sqd_rc, sqd_uc, init_gsi, init_gsi])),
+        (
+            Sqd,
+            Sqd,
+            optional([sqd_rc, sqd_uc, init_gsi, init_gsi, sqd_ini, sqd_tgt]),
+        ),
         (Sqe, Reset, PLAIN),
         (Sqe, Err, PLAIN),
         (Sqe, Rts, optional(sqe)),
@@ -289,7 +336,7 @@ const TRANSITIONS: [Row; 22] = {
 
 /// The rule of a transition; `None` if there is no such transition.
 pub(super) fn rule(from: QpState, to: QpState, kind: QpKind) -> Option<Rule> {
-    let (_, _, [rc, uc, ud, gsi]) = TRANSITIONS
+    let (_, _, [rc, uc, ud, gsi, ini, tgt]) = TRANSITIONS
         .iter()
         .find(|(row_from, row_to, _)| *row_from == from && *row_to == to)?;
     Some(match kind {
@@ -297,6 +344,8 @@ pub(super) fn rule(from: QpState, to: QpState, kind: QpKind) -> Option<Rule> {
         QpKind::Uc => *uc,
         QpKind::Ud => *ud,
         QpKind::Gsi => *gsi,
+        QpKind::XrcIni => *ini,
+        QpKind::XrcTgt => *tgt,
     })
 }
 
@@ -306,38 +355,45 @@ mod tests {
     use std::fmt::Write;
     use std::string::String;
 
-    /// The required and optional attributes of RC, UC, UD and GSI, in hexadecimal: what
-    /// `ib_modify_qp_is_ok()` of Linux 7.2 lets pass.
+    /// The required and optional attributes of RC, UC, UD, GSI, XRC initiator and XRC target, in
+    /// hexadecimal: what `ib_modify_qp_is_ok()` of Linux 7.2 lets pass.
     const SNAPSHOT: &str = "\
-Reset Reset 0/0 0/0 0/0 0/0
-Reset Init 38/0 38/0 70/0 50/0
-Init Reset 0/0 0/0 0/0 0/0
-Init Init 0/38 0/38 0/70 0/50
-Init Rtr 129180/4018 101180/4018 0/50 0/50
-Init Err 0/0 0/0 0/0 0/0
-Rtr Reset 0/0 0/0 0/0 0/0
-Rtr Rts 12e00/4c00a 10000/4400a 10000/42 10000/42
-Rtr Err 0/0 0/0 0/0 0/0
-Rts Reset 0/0 0/0 0/0 0/0
-Rts Rts 0/4c00a 0/4400a 0/42 0/42
-Rts Sqd 0/4 0/4 0/4 0/4
-Rts Err 0/0 0/0 0/0 0/0
-Sqd Reset 0/0 0/0 0/0 0/0
-Sqd Rts 0/4c00a 0/4400a 0/42 0/42
-Sqd Sqd 0/6eeb8 0/44098 0/50 0/50
-Sqd Err 0/0 0/0 0/0 0/0
-Sqe Reset 0/0 0/0 0/0 0/0
-Sqe Rts 0/0 0/a 0/42 0/42
-Sqe Err 0/0 0/0 0/0 0/0
-Err Reset 0/0 0/0 0/0 0/0
-Err Err 0/0 0/0 0/0 0/0
+Reset Reset 0/0 0/0 0/0 0/0 0/0 0/0
+Reset Init 38/0 38/0 70/0 50/0 38/0 38/0
+Init Reset 0/0 0/0 0/0 0/0 0/0 0/0
+Init Init 0/38 0/38 0/70 0/50 0/38 0/38
+Init Rtr 129180/4018 101180/4018 0/50 0/50 101180/4018 129180/4018
+Init Err 0/0 0/0 0/0 0/0 0/0 0/0
+Rtr Reset 0/0 0/0 0/0 0/0 0/0 0/0
+Rtr Rts 12e00/4c00a 10000/4400a 10000/42 10000/42 12e00/4400a 10200/4c00a
+Rtr Err 0/0 0/0 0/0 0/0 0/0 0/0
+Rts Reset 0/0 0/0 0/0 0/0 0/0 0/0
+Rts Rts 0/4c00a 0/4400a 0/42 0/42 0/4400a 0/4c00a
+Rts Sqd 0/4 0/4 0/4 0/4 0/4 0/4
+Rts Err 0/0 0/0 0/0 0/0 0/0 0/0
+Sqd Reset 0/0 0/0 0/0 0/0 0/0 0/0
+Sqd Rts 0/4c00a 0/4400a 0/42 0/42 0/4400a 0/4c00a
+Sqd Sqd 0/6eeb8 0/44098 0/50 0/50 0/46eb8 0/6c2b8
+Sqd Err 0/0 0/0 0/0 0/0 0/0 0/0
+Sqe Reset 0/0 0/0 0/0 0/0 0/0 0/0
+Sqe Rts 0/0 0/a 0/42 0/42 0/0 0/0
+Sqe Err 0/0 0/0 0/0 0/0 0/0 0/0
+Err Reset 0/0 0/0 0/0 0/0 0/0 0/0
+Err Err 0/0 0/0 0/0 0/0 0/0 0/0
 ";
 
     #[test]
     fn the_whole_table_is_as_the_kernel_has_it() {
         use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
         let states = [Reset, Init, Rtr, Rts, Sqd, Sqe, Err];
-        let kinds = [QpKind::Rc, QpKind::Uc, QpKind::Ud, QpKind::Gsi];
+        let kinds = [
+            QpKind::Rc,
+            QpKind::Uc,
+            QpKind::Ud,
+            QpKind::Gsi,
+            QpKind::XrcIni,
+            QpKind::XrcTgt,
+        ];
         let mut table = String::new();
         for (from, to) in states.into_iter().flat_map(|a| states.map(|b| (a, b))) {
             if rule(from, to, QpKind::Rc).is_none() {

@@ -16,6 +16,8 @@ use crate::wc::WcStatus::{self, LocProtErr, LocQpOpErr, Success, WrFlushErr};
 use crate::wire::packet::{Aeth, Body, Bth, NakCode, Packet, Reth, SendPart, Service, Syndrome};
 use crate::wr::{RemoteAddr, SendOp, SendTail, UdDest};
 
+mod xrc;
+
 const NOW: Instant = Instant(1_000);
 const FIRST: Psn = Psn::new(0xff_fffe);
 

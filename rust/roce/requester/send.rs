@@ -7,7 +7,7 @@ use super::wqe::{admit, SendWqe};
 use super::{segment, Cursor, Progress, Requester};
 use crate::host::{Fetch, Host, LocalAccess};
 use crate::psn::Psn;
-use crate::qp::{Context, QpKind, Slots};
+use crate::qp::{Context, Slots};
 use crate::time::Instant;
 use crate::wc::WcStatus;
 use crate::wr::{LocalOp, SendOp};
@@ -73,7 +73,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
         context: &Context,
         host: &mut H,
     ) -> Option<Progress> {
-        if context.config.kind != QpKind::Rc {
+        if !context.config.kind.is_reliable() {
             self.finish_sent(host);
         }
         if self.cursor.wqe < self.started {
@@ -135,7 +135,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
     /// The request that starts with packet `index` may be sent now: there is a credit for it, and
     /// room among the packets in flight. So these are never more than a few times the limit.
     fn has_room(&self, wqe: &SendWqe, index: u32, context: &Context) -> bool {
-        if context.config.kind != QpKind::Rc || wqe.is_local() {
+        if !context.config.kind.is_reliable() || wqe.is_local() {
             return true;
         }
         let limit = self.retry.limit();
@@ -212,7 +212,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
                 packet: packet.wrapping_add(step.span),
             }
         };
-        let asks = context.config.kind == QpKind::Rc && {
+        let asks = context.config.kind.is_reliable() && {
             self.retry.sent(now, &context.settings);
             let again = self.note_sent(&step);
             let asks = !step.takes_credit && self.asks(&step, again, draining, context, host);
@@ -276,7 +276,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
         let newest = newest.and_then(|at| self.window.get(at));
         // Operations without packets complete in their turn, too.
         let waits = self.window.len() > self.started || newest.is_some_and(SendWqe::is_local);
-        context.config.kind == QpKind::Rc
+        context.config.kind.is_reliable()
             && (draining || waits)
             && self.una != self.sent
             && !self.una.before(self.asked)

@@ -2,6 +2,7 @@
 
 //! A send WQE in flight: what it asks for and how it is answered.
 
+use crate::ids::Srqn;
 use crate::mtu::Mtu;
 use crate::psn::Psn;
 use crate::qp::{Context, QpKind};
@@ -50,6 +51,7 @@ impl Default for SendWqe {
             signaled: false,
             solicited: false,
             fence: false,
+            srqn: Srqn::default(),
         };
         Self {
             wr,
@@ -169,6 +171,12 @@ pub(super) fn admit(wr: &SendWr, context: &Context) -> Result<(), WcStatus> {
     let known = match (context.config.kind, wr.op) {
         (QpKind::Rc, SendOp::Datagram(..)) => false,
         (QpKind::Rc, _) => true,
+        // The extended header has no room beside those of the memory placement operations.
+        (QpKind::XrcIni, SendOp::Datagram(..) | SendOp::Flush(..) | SendOp::AtomicWrite(_)) => {
+            false
+        }
+        (QpKind::XrcIni, _) => true,
+        (QpKind::XrcTgt, _) => false,
         (QpKind::Uc, SendOp::Send(SendTail::Plain | SendTail::Imm(_))) => true,
         (QpKind::Uc, SendOp::Write(..) | SendOp::Local(LocalOp::BindMw)) => true,
         (QpKind::Uc, _) => false,

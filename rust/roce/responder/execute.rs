@@ -7,7 +7,7 @@
 
 use super::check::{self, Message, Segment, ATOMIC_BYTES, SELECT_REGION};
 use super::replay::{Recorded, Replay};
-use super::{Received, Refusal, Responder};
+use super::{named_queue, Received, Refusal, Responder};
 use crate::host::{Host, RemoteAccess};
 use crate::ids::Imm;
 use crate::qp::{Context, Slots};
@@ -51,7 +51,7 @@ impl<R: Slots<Replay>> Responder<R> {
     ) -> Result<u32, Refusal> {
         let mtu = context.settings.path_mtu;
         let segment = self.message.check_send(part, packet.payload_len, mtu)?;
-        let wr = self.hold(host)?;
+        let wr = self.hold(named_queue(packet), host)?;
         fill(&wr, &segment, packet, host)?;
         match segment.end {
             None => {
@@ -100,7 +100,7 @@ impl<R: Slots<Replay>> Responder<R> {
             reach(&reth, RemoteAccess::Write, host)?;
         }
         if let Some(Some(_)) = segment.end {
-            self.hold(host)?;
+            self.hold(named_queue(packet), host)?;
         }
         if packet.payload_len != 0 {
             host.write_remote(reth.rkey, reth.va.wrapping_add(u64::from(segment.offset)))?;

@@ -22,11 +22,11 @@ mod ud;
 mod tests;
 
 use crate::host::{AccessFault, Count, Event, Fetch, Host};
-use crate::ids::Qpn;
+use crate::ids::{Qpn, Srqn};
 use crate::psn::Psn;
 use crate::qp::{Context, Outcome, QpKind, Slots};
 use crate::wc::{RecvExtra, RecvWc, WcOpcode, WcStatus};
-use crate::wire::packet::{Body, NakCode, Packet, SendPart, WritePart};
+use crate::wire::packet::{Body, NakCode, Packet, SendPart, Service, WritePart};
 use crate::wr::RecvWr;
 
 pub use replay::Replay;
@@ -62,6 +62,8 @@ struct Held {
     wr: RecvWr,
     /// The status with which it must end, if it is malformed.
     fault: Option<WcStatus>,
+    /// The shared queue of an XRC domain from which it was taken.
+    srqn: Option<Srqn>,
 }
 
 /// Whether a NAK has asked the peer to go back.
@@ -82,8 +84,8 @@ enum Answer {
     Ack(Psn),
     /// The expected packet is missing.
     Missing,
-    /// The expected packet found no receive WQE.
-    NotReady,
+    /// The expected packet found no receive WQE, in the shared queue that it named.
+    NotReady(Option<Srqn>),
     /// The QP is broken: this PSN could not be carried out.
     Refused(Psn, NakCode),
 }
@@ -97,6 +99,8 @@ enum Refusal {
     NotReady,
     /// It is at fault.
     Request(NakCode),
+    /// It names a shared receive queue that its XRC domain doesn't have.
+    NoSuchQueue,
     /// The receive WQE is at fault, or too short.
     Receive(WcStatus, NakCode),
 }
@@ -157,7 +161,8 @@ impl<R: Slots<Replay>> Responder<R> {
         host: &mut H,
     ) -> Outcome {
         match context.config.kind {
-            QpKind::Rc => self.handle_reliable(packet, context, host),
+            QpKind::Rc | QpKind::XrcTgt => self.handle_reliable(packet, context, host),
+            QpKind::XrcIni => Outcome::Continue,
             QpKind::Uc => self.handle_unreliable(packet, context, host),
             QpKind::Ud | QpKind::Gsi => self.handle_datagram(packet, context, host),
         }
@@ -219,7 +224,7 @@ impl<R: Slots<Replay>> Responder<R> {
                     self.acknowledge(packet, host);
                     Outcome::Continue
                 }
-                Err(refusal) => self.refuse(refusal, context, host),
+                Err(refusal) => self.refuse(refusal, packet, context, host),
             },
             1.. => {
                 self.report_missing(host);
@@ -243,7 +248,7 @@ impl<R: Slots<Replay>> Responder<R> {
                 Answer::Ack(packet.bth.psn)
             }
             // The NAK would have acknowledged what came before it.
-            Answer::NotReady if !answered => Answer::Ack(packet.bth.psn),
+            Answer::NotReady(_) if !answered => Answer::Ack(packet.bth.psn),
             _ if packet.bth.ack_req && !answered => Answer::Ack(packet.bth.psn),
             _ => Answer::Nothing,
         };
@@ -260,17 +265,28 @@ impl<R: Slots<Replay>> Responder<R> {
     }
 
     /// The expected packet of a reliable connection wasn't carried out.
-    fn refuse<H: Host>(&mut self, refusal: Refusal, context: &Context, host: &mut H) -> Outcome {
+    fn refuse<H: Host>(
+        &mut self,
+        refusal: Refusal,
+        packet: &Packet,
+        context: &Context,
+        host: &mut H,
+    ) -> Outcome {
         match refusal {
             Refusal::Lost => Outcome::Continue,
             Refusal::NotReady => {
                 self.order = Order::Awaited;
-                self.answer = Answer::NotReady;
+                self.answer = Answer::NotReady(named_queue(packet));
                 Outcome::Continue
             }
             Refusal::Request(code) => {
                 self.answer = Answer::Refused(self.expected, code);
                 self.report(code, context, host);
+                Outcome::Fatal
+            }
+            Refusal::NoSuchQueue => {
+                self.answer = Answer::Refused(self.expected, NakCode::InvalidRequest);
+                host.raise(Event::QpAccessErr);
                 Outcome::Fatal
             }
             Refusal::Receive(status, code) => {
@@ -326,21 +342,28 @@ impl<R: Slots<Replay>> Responder<R> {
         }
     }
 
-    /// The receive WQE to fill: the held one, or the next.
-    fn hold<H: Host>(&mut self, host: &mut H) -> Result<RecvWr, Refusal> {
+    /// The receive WQE to fill: the held one, or the next; of the queue `srqn` if the request names
+    /// one.
+    fn hold<H: Host>(&mut self, srqn: Option<Srqn>, host: &mut H) -> Result<RecvWr, Refusal> {
         if self.held.is_none() {
-            self.held = match host.take_recv() {
+            let fetched = match srqn {
+                None => host.take_recv(),
+                Some(srqn) => host.take_xrc_recv(srqn).ok_or(Refusal::NoSuchQueue)?,
+            };
+            let held = |wr, fault| Some(Held { wr, fault, srqn });
+            self.held = match fetched {
                 Fetch::Empty => None,
-                Fetch::Wr(wr) => Some(Held { wr, fault: None }),
-                Fetch::Malformed(wr, status) => Some(Held {
-                    wr,
-                    fault: Some(status),
-                }),
+                Fetch::Wr(wr) => held(wr, None),
+                Fetch::Malformed(wr, status) => held(wr, Some(status)),
             };
         }
         match self.held {
             None => Err(Refusal::NotReady),
-            Some(Held { wr, fault: None }) => Ok(wr),
+            // A message can't go on in another queue.
+            Some(held) if held.srqn != srqn => Err(NakCode::InvalidRequest.into()),
+            Some(Held {
+                wr, fault: None, ..
+            }) => Ok(wr),
             Some(Held {
                 fault: Some(status),
                 ..
@@ -418,6 +441,14 @@ fn event(code: NakCode) -> Event {
 /// The answer to this request is kept in the ring, and acknowledges what came before.
 fn is_recorded(body: &Body) -> bool {
     !matches!(body, Body::Send(_) | Body::Write(_))
+}
+
+/// The shared receive queue that a request names, if its service has it name one.
+fn named_queue(packet: &Packet) -> Option<Srqn> {
+    match packet.service {
+        Service::Xrc(srqn) => srqn,
+        Service::Rc | Service::Uc | Service::Ud(_) => None,
+    }
 }
 
 /// The packet is the first of a message.

@@ -5,9 +5,9 @@
 use super::replay::{Pending, Recorded, Sent, Stream};
 use super::{event, nak_code, Answer, Refusal, Replay, Responder};
 use crate::host::{AccessFault, Count, Host};
-use crate::ids::Pkey;
+use crate::ids::{Pkey, Srqn};
 use crate::psn::Psn;
-use crate::qp::{Context, Outcome, Slots};
+use crate::qp::{Context, Outcome, QpKind, Slots};
 use crate::transmit::{Source, Transmit};
 use crate::wire::packet::{Aeth, Body, Bth, NakCode, Packet, ReadPart, Reth, Service, Syndrome};
 
@@ -28,7 +28,7 @@ impl<R: Slots<Replay>> Responder<R> {
             Answer::Nothing => return None,
             Answer::Ack(psn) => (psn, UNLIMITED),
             Answer::Missing => (self.expected, Syndrome::Nak(NakCode::PsnSequence)),
-            Answer::NotReady => (self.expected, self.not_ready(context, host)),
+            Answer::NotReady(srqn) => (self.expected, self.not_ready(srqn, context, host)),
             Answer::Refused(psn, code) => (psn, Syndrome::Nak(code)),
         };
         self.answer = Answer::Nothing;
@@ -68,8 +68,13 @@ impl<R: Slots<Replay>> Responder<R> {
 
     /// Looks once more for a receive WQE: where one was posted meanwhile the peer is asked to go
     /// back at once, instead of after a time.
-    fn not_ready<H: Host>(&mut self, context: &Context, host: &mut H) -> Syndrome {
-        if self.hold(host) != Err(Refusal::NotReady) {
+    fn not_ready<H: Host>(
+        &mut self,
+        srqn: Option<Srqn>,
+        context: &Context,
+        host: &mut H,
+    ) -> Syndrome {
+        if self.hold(srqn, host) != Err(Refusal::NotReady) {
             return Syndrome::Nak(NakCode::PsnSequence);
         }
         host.count(Count::SendRnrErr);
@@ -151,9 +156,13 @@ fn response(psn: Psn, body: Body, context: &Context) -> Transmit {
         fecn: false,
         becn: false,
     };
+    let service = match context.config.kind {
+        QpKind::XrcTgt => Service::Xrc(None),
+        _ => Service::Rc,
+    };
     Transmit {
         packet: Packet {
-            service: Service::Rc,
+            service,
             bth,
             body,
             payload_len: 0,

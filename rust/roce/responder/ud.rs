@@ -52,7 +52,7 @@ impl<R: Slots<Replay>> Responder<R> {
         if deth.qkey != own_qkey(context) {
             return Err(Refusal::Lost);
         }
-        let wr = self.hold(host)?;
+        let wr = self.hold(None, host)?;
         let byte_len = packet.payload_len.saturating_add(GRH_LEN);
         if byte_len > wr.length {
             return Err(Refusal::Lost);

@@ -8,7 +8,7 @@ use super::packet::{
     Aeth, AtomicEth, Body, Bth, Deth, Packet, ReadPart, Reth, SendPart, Service, WritePart,
 };
 use super::{pad, BTH_LEN, ICRC_LEN, MAX_MESSAGE, MAX_PAYLOAD};
-use crate::ids::{Imm, Pkey, Qkey, Qpn, Rkey};
+use crate::ids::{Imm, Pkey, Qkey, Qpn, Rkey, Srqn};
 use crate::psn::Psn;
 use crate::wr::{AtomicOp, FlushKind, SendTail};
 
@@ -168,7 +168,7 @@ fn read_service(
             src: Qpn::new(reader.take_u32()?),
         }),
         opcode::XRC if opcode::is_response(operation) => Service::Xrc(None),
-        opcode::XRC => Service::Xrc(Some(reader.take_u32()? & 0xff_ffff)),
+        opcode::XRC => Service::Xrc(Some(Srqn::new(reader.take_u32()?))),
         _ => Service::Rc,
     })
 }

@@ -118,7 +118,7 @@ fn put_service(header: &mut Header, service: &Service) {
             header.put(src.get().to_be_bytes());
         }
         Service::Xrc(Some(srq)) => {
-            let [_, number @ ..] = srq.to_be_bytes();
+            let [_, number @ ..] = srq.get().to_be_bytes();
             header.put([0]);
             header.put(number);
         }

@@ -2,7 +2,7 @@
 
 //! A packet's headers as types that can't be wrong.
 
-use crate::ids::{Imm, Pkey, Qkey, Qpn, Rkey};
+use crate::ids::{Imm, Pkey, Qkey, Qpn, Rkey, Srqn};
 use crate::psn::Psn;
 use crate::wr::{AtomicOp, FlushKind, SendTail};
 
@@ -174,7 +174,7 @@ pub enum Service {
     Ud(Deth),
     /// Extended reliable connection: the number of the peer's shared receive queue. Responses
     /// carry none.
-    Xrc(Option<u32>),
+    Xrc(Option<Srqn>),
 }
 
 /// A validated packet without its payload, pad and ICRC.

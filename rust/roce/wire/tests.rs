@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::packet::*;
 use super::*;
-use crate::ids::{Imm, Pkey, Qkey, Qpn, Rkey};
+use crate::ids::{Imm, Pkey, Qkey, Qpn, Rkey, Srqn};
 use crate::psn::Psn;
 use crate::wr::{AtomicOp, FlushKind, SendTail};
 
@@ -310,7 +310,7 @@ fn xrc() -> BoxedStrategy<(Service, (Body, u32))> {
                 body.0,
                 Body::ReadResponse(_) | Body::Ack(_) | Body::AtomicAck(..)
             );
-            (Service::Xrc((!answers).then_some(srq)), body)
+            (Service::Xrc((!answers).then_some(Srqn::new(srq))), body)
         })
         .boxed()
 }

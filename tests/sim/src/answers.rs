@@ -2,9 +2,9 @@
 
 //! The oracle of the responder's other half: which ACKs, NAKs and answers it may send.
 
-use roce::qp::QpState;
+use roce::qp::{QpKind, QpState};
 use roce::transmit::{Source, Transmit};
-use roce::wire::packet::{Body, NakCode, ReadPart, Syndrome};
+use roce::wire::packet::{Body, NakCode, ReadPart, Service, Syndrome};
 use roce::wr::SendOp;
 
 use crate::side::{Gap, Side};
@@ -16,6 +16,13 @@ pub(crate) fn response(side: &mut Side, peer: &Side, transmit: &Transmit) -> Che
     let packet = &transmit.packet;
     if side.unreliable {
         return Err("response on an unreliable connection".into());
+    }
+    let service = match side.kind {
+        QpKind::XrcTgt => Service::Xrc(None),
+        _ => Service::Rc,
+    };
+    if packet.service != service {
+        return Err(format!("response of {:?}", packet.service));
     }
     if packet.bth.dest.get() != side.peer_qpn || packet.bth.solicited {
         return Err("response with a wrong BTH".into());

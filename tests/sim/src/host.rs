@@ -6,13 +6,14 @@ use roce::host::{
     AccessFault, Completions, Count, Event, Fetch, LocalAccess, Memory as RemoteMemory, RecvQueue,
     RemoteAccess, SendQueue,
 };
-use roce::ids::Rkey;
+use roce::ids::{Rkey, Srqn};
+use roce::qp::QpKind;
 use roce::wc::{RecvWc, SendWc, WcStatus};
 use roce::wr::{AtomicOp, FlushKind, LocalOp, RecvSlot, RecvWr, SendSlot, SendWr};
 
 use crate::memory::Memory;
 use crate::message::LocalFault;
-use crate::recv::{RecvFault, RecvRing};
+use crate::recv::{self, RecvFault, RecvRing};
 use crate::requester;
 use crate::side::{Effect, Side};
 
@@ -21,7 +22,7 @@ pub(crate) struct SimHost<'a> {
     pub(crate) now: u64,
     pub(crate) side: &'a mut Side,
     pub(crate) memory: &'a mut Memory,
-    pub(crate) ring: &'a mut RecvRing,
+    pub(crate) rings: &'a mut [RecvRing],
     /// The payload of the packet being handled.
     pub(crate) payload: &'a [u8],
 }
@@ -111,6 +112,20 @@ impl SendQueue for SimHost<'_> {
 }
 
 impl SimHost<'_> {
+    fn take_from(&mut self, ring: usize) -> Fetch<RecvWr> {
+        let Some(receive) = self.rings[ring].posted.pop_front() else {
+            return Fetch::Empty;
+        };
+        let wr = receive.wr();
+        self.side.effects.push(Effect::TakeRecv(receive.wr_id));
+        let fault = receive.fault;
+        self.side.held.push(receive);
+        match fault {
+            RecvFault::Malformed(status) => Fetch::Malformed(wr, status),
+            _ => Fetch::Wr(wr),
+        }
+    }
+
     /// Checks a store of response bytes against what the oracle expects of this packet.
     fn expect(&mut self, slot: SendSlot, offset: u32, len: u32) -> Result<usize, WcStatus> {
         let Some(index) = self.side.message_in(slot.0) else {
@@ -136,23 +151,26 @@ impl SimHost<'_> {
 
 impl RecvQueue for SimHost<'_> {
     fn take_recv(&mut self) -> Fetch<RecvWr> {
-        let Some(receive) = self.ring.posted.pop_front() else {
-            return Fetch::Empty;
-        };
-        let wr = receive.wr();
-        self.side.effects.push(Effect::TakeRecv(receive.wr_id));
-        let fault = receive.fault;
-        self.side.held.push(receive);
-        match fault {
-            RecvFault::Malformed(status) => Fetch::Malformed(wr, status),
-            _ => Fetch::Wr(wr),
+        if self.side.is_xrc() {
+            self.side.fail("took a receive of no queue".into());
         }
+        self.take_from(self.side.ring)
+    }
+
+    fn take_xrc_recv(&mut self, srqn: Srqn) -> Option<Fetch<RecvWr>> {
+        if self.side.kind != QpKind::XrcTgt {
+            self.side.fail(format!("took a receive of {srqn:?}"));
+        }
+        recv::named_ring(srqn).map(|ring| self.take_from(ring))
     }
 
     fn release_recv(&mut self, slot: RecvSlot) {
         let held = &mut self.side.held;
         match held.iter().position(|receive| receive.slot == slot.0) {
-            Some(index) => self.ring.free.push(held.remove(index).slot),
+            Some(index) => {
+                let receive = held.remove(index);
+                self.rings[receive.ring].free.push(receive.slot);
+            }
             None => self
                 .side
                 .fail(format!("released {slot:?}, which isn't taken")),

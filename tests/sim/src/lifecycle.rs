@@ -4,7 +4,7 @@
 
 use roce::ids::Qpn;
 use roce::psn::Psn;
-use roce::qp::{Attrs, ModifyError, QpState, RemoteRights};
+use roce::qp::{Attrs, ModifyError, QpKind, QpState, RemoteRights};
 
 use crate::agenda::Event;
 use crate::memory::Region;
@@ -67,8 +67,8 @@ impl World {
             this.side.rx.numbering = Numbering(psns[1 - i]);
             let peer = this.side.peer_qpn;
             self.modify(end, &init(profile))?;
-            let unreliable = self.swarm.unreliable;
-            self.modify(end, &rtr(profile, unreliable, peer, psns[1 - i]))?;
+            let kind = self.ends[end].side.kind;
+            self.modify(end, &rtr(profile, kind, peer, psns[1 - i]))?;
         }
         for end in ends {
             let epoch = self.ends[end].side.epoch;
@@ -98,7 +98,8 @@ impl World {
             return Ok(());
         }
         let (profile, psn) = (side.profile, side.tx.numbering.psn(0));
-        self.modify(end, &rts(profile, self.swarm.unreliable, psn))?;
+        let kind = side.kind;
+        self.modify(end, &rts(profile, kind, psn))?;
         self.turn(end)
     }
 
@@ -233,8 +234,9 @@ impl World {
         self.note_wraps(end);
         let this = &mut self.ends[end];
         this.qp = None;
-        let held = this.side.held.drain(..).map(|receive| receive.slot);
-        self.rings[this.side.ring].free.extend(held);
+        for receive in this.side.held.drain(..) {
+            self.rings[receive.ring].free.push(receive.slot);
+        }
         self.forget(end);
     }
 
@@ -324,7 +326,7 @@ impl World {
     /// Changes what may change in RTS.
     fn change(&mut self, end: usize) -> Check {
         let mut attrs = to(QpState::Rts);
-        if !self.swarm.unreliable {
+        if serves(self.ends[end].side.kind) {
             let timer = self.rng.range(1, 12) as u8;
             attrs.min_rnr_timer = Some(timer);
             self.ends[end].side.profile.min_rnr_timer = timer;
@@ -459,7 +461,12 @@ fn init(profile: Profile) -> Attrs {
     }
 }
 
-fn rtr(profile: Profile, unreliable: bool, peer: u32, psn: Psn) -> Attrs {
+/// It carries out requests and answers them.
+fn serves(kind: QpKind) -> bool {
+    matches!(kind, QpKind::Rc | QpKind::XrcTgt)
+}
+
+fn rtr(profile: Profile, kind: QpKind, peer: u32, psn: Psn) -> Attrs {
     let plain = Attrs {
         av: true,
         path_mtu: Some(profile.mtu),
@@ -467,7 +474,7 @@ fn rtr(profile: Profile, unreliable: bool, peer: u32, psn: Psn) -> Attrs {
         rq_psn: Some(psn),
         ..to(QpState::Rtr)
     };
-    if unreliable {
+    if !serves(kind) {
         return plain;
     }
     Attrs {
@@ -477,16 +484,16 @@ fn rtr(profile: Profile, unreliable: bool, peer: u32, psn: Psn) -> Attrs {
     }
 }
 
-fn rts(profile: Profile, unreliable: bool, psn: Psn) -> Attrs {
+fn rts(profile: Profile, kind: QpKind, psn: Psn) -> Attrs {
     let plain = Attrs {
         sq_psn: Some(psn),
+        timeout: kind.is_reliable().then_some(profile.timeout),
         ..to(QpState::Rts)
     };
-    if unreliable {
+    if !matches!(kind, QpKind::Rc | QpKind::XrcIni) {
         return plain;
     }
     Attrs {
-        timeout: Some(profile.timeout),
         retry_cnt: Some(profile.retry_cnt),
         rnr_retry: Some(profile.rnr_retry),
         max_rd_atomic: Some(profile.max_rd_atomic),

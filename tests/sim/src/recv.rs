@@ -4,6 +4,7 @@
 
 use std::collections::VecDeque;
 
+use roce::ids::Srqn;
 use roce::wc::WcStatus;
 use roce::wr::{RecvSlot, RecvWr};
 
@@ -25,6 +26,8 @@ pub(crate) struct Receive {
     pub(crate) length: u32,
     /// Where its buffer lies.
     pub(crate) at: usize,
+    /// The index of its ring.
+    pub(crate) ring: usize,
     pub(crate) fault: RecvFault,
 }
 
@@ -46,18 +49,36 @@ pub(crate) struct RecvRing {
     pub(crate) capacity: u32,
     area: usize,
     size: u32,
+    index: usize,
     next_id: u64,
 }
 
+/// The rings at the targets' node that XRC requests may name, …
+pub(crate) const XRC_RINGS: [usize; 2] = [1, 3];
+
+/// … and one there of another domain.
+pub(crate) const FOREIGN_RING: usize = 5;
+
+/// The number of the shared queue on a ring.
+pub(crate) fn srqn(ring: usize) -> Srqn {
+    Srqn::new(0xab_cd00 + ring as u32)
+}
+
+/// The ring of the domain's queue with this number.
+pub(crate) fn named_ring(named: Srqn) -> Option<usize> {
+    XRC_RINGS.into_iter().find(|ring| srqn(*ring) == named)
+}
+
 impl RecvRing {
-    pub(crate) fn new(area: usize, size: u32, capacity: u32, name: u64) -> Self {
+    pub(crate) fn new(area: usize, size: u32, capacity: u32, index: usize) -> Self {
         Self {
             posted: VecDeque::new(),
             free: (0..capacity).rev().collect(),
             capacity,
             area,
             size,
-            next_id: name << 32,
+            index,
+            next_id: (index as u64 + 1) << 32,
         }
     }
 
@@ -71,6 +92,7 @@ impl RecvRing {
             slot,
             length: length.min(self.size),
             at: self.area + slot as usize * self.size as usize,
+            ring: self.index,
             fault,
         });
         Some(wr_id)

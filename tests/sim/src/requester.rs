@@ -4,7 +4,7 @@
 //! which completions that allows.
 
 use roce::psn::Psn;
-use roce::qp::QpState;
+use roce::qp::{QpKind, QpState};
 use roce::transmit::{Source, Transmit};
 use roce::wc::{SendWc, WcStatus};
 use roce::wire::packet::{Body, NakCode, Packet, ReadPart, Service, Syndrome};
@@ -108,12 +108,12 @@ fn once(side: &mut Side, packet: &Packet, ext: u64, index: usize) -> Check {
 fn content(side: &Side, transmit: &Transmit, ext: u64, index: usize) -> Check {
     let packet = &transmit.packet;
     let mtu = side.profile.mtu;
-    let service = if side.unreliable {
-        Service::Uc
-    } else {
-        Service::Rc
-    };
     let message = &side.messages[index];
+    let service = match side.kind {
+        QpKind::Uc => Service::Uc,
+        QpKind::XrcIni => Service::Xrc(Some(message.wr.srqn)),
+        _ => Service::Rc,
+    };
     let segment = ext - message.first;
     let (body, len) = message.request(segment, message.answer_end(ext), mtu);
     let carried = if len == 0 {

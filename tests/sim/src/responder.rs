@@ -5,7 +5,7 @@
 
 use roce::host::{AccessFault, RemoteAccess};
 use roce::ids::Qpn;
-use roce::qp::QpState;
+use roce::qp::{QpKind, QpState};
 use roce::wc::{RecvWc, WcOpcode, WcStatus};
 use roce::wire::packet::{Body, NakCode, Packet, Reth};
 use roce::wr::{SendOp, SendTail};
@@ -13,7 +13,7 @@ use roce::wr::{SendOp, SendTail};
 use crate::host::apply_atomic;
 use crate::memory::Memory;
 use crate::message::Message;
-use crate::recv::{Receive, RecvFault, RecvRing};
+use crate::recv::{self, Receive, RecvFault, RecvRing};
 use crate::side::{Effect, Gap, PendingRead, Refusal, Side};
 
 type Check = Result<(), String>;
@@ -26,12 +26,12 @@ pub(crate) struct Forecast {
     pub(crate) may_take: Option<Receive>,
 }
 
-/// Both memories and the ring that a request may touch.
+/// Both memories and the rings that a request may touch.
 pub(crate) struct Reference<'a> {
     pub(crate) side: &'a mut Side,
     pub(crate) peer: &'a mut Side,
     pub(crate) memory: &'a mut Memory,
-    pub(crate) ring: &'a RecvRing,
+    pub(crate) rings: &'a [RecvRing],
 }
 
 impl Reference<'_> {
@@ -165,6 +165,16 @@ impl Reference<'_> {
         self.side.state = QpState::Err;
     }
 
+    /// The ring whose receives a message may take.
+    fn ring_for(&self, message: &Message) -> Result<usize, Vec<NakCode>> {
+        match self.side.kind {
+            QpKind::XrcTgt => {
+                recv::named_ring(message.wr.srqn).ok_or(vec![NakCode::InvalidRequest])
+            }
+            _ => Ok(self.side.ring),
+        }
+    }
+
     pub(crate) fn send(
         &mut self,
         message: &Message,
@@ -173,7 +183,7 @@ impl Reference<'_> {
         bytes: &[u8],
         effects: &mut Vec<Effect>,
     ) -> Result<(), Vec<NakCode>> {
-        if segment == 0 && !self.take(effects, WcOpcode::Recv)? {
+        if segment == 0 && !self.take(message, effects, WcOpcode::Recv)? {
             return Ok(());
         }
         let Some(held) = self.side.rx.held.clone() else {
@@ -212,8 +222,15 @@ impl Reference<'_> {
     }
 
     /// Takes a receive for the message, unless one is held; false if there is none.
-    fn take(&mut self, effects: &mut Vec<Effect>, opcode: WcOpcode) -> Result<bool, Vec<NakCode>> {
-        let receive = match (self.side.rx.held.take(), self.ring.posted.front()) {
+    fn take(
+        &mut self,
+        message: &Message,
+        effects: &mut Vec<Effect>,
+        opcode: WcOpcode,
+    ) -> Result<bool, Vec<NakCode>> {
+        let ring = self.ring_for(message)?;
+        let front = self.rings[ring].posted.front();
+        let receive = match (self.side.rx.held.take(), front) {
             (Some(held), _) => held,
             (None, Some(next)) => {
                 effects.push(Effect::TakeRecv(next.wr_id));
@@ -221,6 +238,7 @@ impl Reference<'_> {
             }
             (None, None) => {
                 self.side.rx.gap = Gap::NotReady;
+                self.side.rx.wanted = ring;
                 return Ok(false);
             }
         };
@@ -279,7 +297,7 @@ impl Reference<'_> {
             self.check(to.rkey.0, to.va, message, RemoteAccess::Write)?;
         }
         let completes = imm.is_some() && segment + 1 == message.packets;
-        if completes && !self.take(effects, WcOpcode::RecvRdmaWithImm)? {
+        if completes && !self.take(message, effects, WcOpcode::RecvRdmaWithImm)? {
             return Ok(());
         }
         if !bytes.is_empty() {
@@ -420,11 +438,15 @@ fn wc(receive: &Receive, status: WcStatus, opcode: WcOpcode, byte_len: u32, from
 }
 
 /// What a poll may do to the receive queue.
-pub(crate) fn poll(side: &Side, ring: &RecvRing) -> Forecast {
+pub(crate) fn poll(side: &Side, rings: &[RecvRing]) -> Forecast {
     let looks = side.receives() && side.rx.gap == Gap::NotReady && side.rx.held.is_none();
     Forecast {
         effects: Vec::new(),
-        may_take: ring.posted.front().filter(|_| looks).cloned(),
+        may_take: rings[side.rx.wanted]
+            .posted
+            .front()
+            .filter(|_| looks)
+            .cloned(),
     }
 }
 

@@ -8,7 +8,7 @@ use roce::host::Event;
 use roce::ids::Rkey;
 use roce::mtu::Mtu;
 use roce::psn::Psn;
-use roce::qp::{QpState, RemoteRights};
+use roce::qp::{QpKind, QpState, RemoteRights};
 use roce::wc::RecvWc;
 use roce::wire::packet::NakCode;
 
@@ -141,6 +141,8 @@ pub(crate) struct Rx {
     /// Bytes of the current message that came.
     pub(crate) offset: u32,
     pub(crate) gap: Gap,
+    /// The ring in which no receive was found.
+    pub(crate) wanted: usize,
     pub(crate) refusal: Option<Refusal>,
     pub(crate) reads: VecDeque<PendingRead>,
     /// READ packets whose memory was gone when they were to be answered.
@@ -152,6 +154,7 @@ pub(crate) struct Rx {
 /// One QP's surroundings.
 #[derive(Debug)]
 pub(crate) struct Side {
+    pub(crate) kind: QpKind,
     pub(crate) qpn: u32,
     pub(crate) peer_qpn: u32,
     pub(crate) node: usize,
@@ -225,6 +228,10 @@ impl Side {
         } else {
             (message.executed || self.unreliable) && message.end() <= self.tx.una
         }
+    }
+
+    pub(crate) fn is_xrc(&self) -> bool {
+        matches!(self.kind, QpKind::XrcIni | QpKind::XrcTgt)
     }
 
     pub(crate) fn sends(&self) -> bool {

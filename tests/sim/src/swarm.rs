@@ -134,6 +134,9 @@ pub(crate) struct Swarm {
     pub(crate) near_wrap: bool,
     /// Unreliable connections instead of reliable ones.
     pub(crate) unreliable: bool,
+    /// Extended reliable connections: one end only sends, the other only receives, from the shared
+    /// queues that the requests name.
+    pub(crate) xrc: bool,
     pub(crate) timeout: u8,
     pub(crate) retry_cnt: u8,
     pub(crate) rnr_retry: u8,
@@ -179,8 +182,13 @@ impl Swarm {
         };
         let ops = if long { 12 } else { rng.range(40, 160) };
         let unreliable = rng.chance(80);
+        let xrc = !unreliable && rng.chance(100);
         let mistakes = mistakes(rng);
         let mut kinds = kinds(rng);
+        if xrc {
+            kinds.retain(|kind| !matches!(kind, Kind::AtomicWrite | Kind::Flush));
+            kinds.push(Kind::Send);
+        }
         if unreliable {
             kinds = vec![Kind::Send, Kind::SendImm, Kind::Write, Kind::WriteImm];
         }
@@ -194,6 +202,7 @@ impl Swarm {
             weather: weather(rng),
             mistakes,
             unreliable,
+            xrc,
             chaos: chaos(rng),
             near_wrap: rng.chance(700),
             timeout: rng.pick(&[8, 8, 8, 8, 9, 9, 9, 9, 10, 10, 12, 12, 0]),

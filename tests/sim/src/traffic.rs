@@ -3,13 +3,14 @@
 //! Packets between the ends, and what the applications post.
 
 use roce::host::AccessFault;
-use roce::qp::{QpState, TransmitFault};
+use roce::qp::{QpKind, QpState, TransmitFault};
 use roce::transmit::{Source, Transmit};
 use roce::wc::WcStatus;
 use roce::wire::packet::{Body, Packet, Syndrome};
 
 use crate::agenda::{Event, Flight};
 use crate::answers;
+use crate::recv::XRC_RINGS;
 use crate::requester;
 use crate::responder::{self, Forecast, Reference};
 use crate::side::{Gap, Refusal};
@@ -29,7 +30,7 @@ impl World {
         for _ in 0..BURST {
             let side = &self.ends[end].side;
             let (before, state) = (side.completed, side.state);
-            let forecast = responder::poll(side, &self.rings[side.ring]);
+            let forecast = responder::poll(side, &self.rings);
             let polled = self.call(end, &[], |qp, now, host| qp.poll_transmit(now, host));
             self.settle(end, before, &forecast)?;
             match polled {
@@ -376,12 +377,11 @@ impl World {
             requester::response(&mut this.side, memory, self.now, packet, payload);
             return Forecast::default();
         }
-        let ring = &self.rings[this.side.ring];
         Reference {
             side: &mut this.side,
             peer: &mut peer.side,
             memory,
-            ring,
+            rings: &self.rings,
         }
         .request(packet)
     }
@@ -413,7 +413,12 @@ impl World {
             return;
         }
         let perfect = self.deadline.is_some();
-        let ring = &mut self.rings[side.ring];
+        let ring = match side.kind {
+            QpKind::XrcIni => return,
+            QpKind::XrcTgt => self.rng.pick(&XRC_RINGS),
+            _ => side.ring,
+        };
+        let ring = &mut self.rings[ring];
         let most = if perfect {
             u64::from(ring.capacity)
         } else {
@@ -443,7 +448,8 @@ impl World {
             QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Err
         );
         let full = side.messages.len() - side.retired >= side.sq as usize;
-        if this.to_post == 0 || !open || full || this.qp.is_none() {
+        let target = side.kind == QpKind::XrcTgt;
+        if this.to_post == 0 || !open || full || target || this.qp.is_none() {
             return;
         }
         let [left, right] = nodes.as_mut_slice() else {

@@ -2,13 +2,13 @@
 
 //! What the applications post.
 
-use roce::ids::{Imm, Lkey, Rkey};
+use roce::ids::{Imm, Lkey, Rkey, Srqn};
 use roce::wc::WcStatus;
 use roce::wr::{AtomicOp, FlushKind, LocalOp, RemoteAddr, SendOp, SendSlot, SendTail, SendWr};
 
 use crate::memory::{Grant, Memory, Region};
 use crate::message::{LocalFault, Message};
-use crate::recv::RecvFault;
+use crate::recv::{self, RecvFault, FOREIGN_RING, XRC_RINGS};
 use crate::rng::Rng;
 use crate::swarm::{Kind, Swarm};
 
@@ -83,6 +83,7 @@ impl Workload<'_> {
                 signaled: !self.rng.chance(self.swarm.unsignaled),
                 solicited: self.rng.chance(300),
                 fence: self.rng.chance(self.swarm.fence),
+                srqn: self.queue(),
             },
             fault,
             payload,
@@ -96,6 +97,17 @@ impl Workload<'_> {
             original: 0,
             completed: None,
         }
+    }
+
+    /// The shared queue that an XRC request names: nearly always one of its domain.
+    fn queue(&mut self) -> Srqn {
+        if !self.swarm.xrc {
+            return Srqn::default();
+        }
+        if self.rng.chance(self.swarm.mistakes.bad_remote) {
+            return recv::srqn(self.rng.pick(&[FOREIGN_RING, 0, 99]));
+        }
+        recv::srqn(self.rng.pick(&XRC_RINGS))
     }
 
     /// Mostly around multiples of the MTU, where off-by-one errors live.

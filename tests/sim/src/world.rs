@@ -12,7 +12,7 @@ use crate::agenda::{Agenda, Event};
 use crate::host::SimHost;
 use crate::lifecycle::to;
 use crate::memory::{Memory, Region};
-use crate::recv::RecvRing;
+use crate::recv::{RecvRing, FOREIGN_RING};
 use crate::requester;
 use crate::responder::{self, Forecast};
 use crate::rng::Rng;
@@ -76,17 +76,18 @@ impl World {
         let mut rng = Rng::new(seed);
         let swarm = Swarm::new(&mut rng);
         let count = swarm.pairs * 2;
+        let rings = count.max(FOREIGN_RING + 1);
         let slot = swarm.max_message().max(8) as usize;
         let recv_area = swarm.source() + TARGETS * swarm.target();
         let recv_size = slot * swarm.rq as usize;
         let result_size = slot * swarm.sq as usize;
-        let result_area = recv_area + swarm.pairs * recv_size;
+        let result_area = recv_area + rings / 2 * recv_size;
         let size = result_area + swarm.pairs * result_size;
         let nodes = (0..2).map(|_| memory(&mut rng, &swarm, size)).collect();
-        let rings = (0..count as u64)
+        let rings = (0..rings)
             .map(|i| {
-                let area = recv_area + (i / 2) as usize * recv_size;
-                RecvRing::new(area, slot as u32, swarm.rq, i + 1)
+                let area = recv_area + i / 2 * recv_size;
+                RecvRing::new(area, slot as u32, swarm.rq, i)
             })
             .collect();
         let ends = (0..count)
@@ -239,12 +240,12 @@ impl World {
         call: impl FnOnce(&mut SimQp, Instant, &mut SimHost<'_>) -> T,
     ) -> Option<T> {
         let End { qp, side, .. } = &mut self.ends[end];
-        let (node, ring) = (side.node, side.ring);
+        let node = side.node;
         let mut host = SimHost {
             now: self.now,
             side,
             memory: &mut self.nodes[node],
-            ring: &mut self.rings[ring],
+            rings: &mut self.rings,
             payload,
         };
         let qp = qp.as_mut()?;
@@ -275,7 +276,7 @@ impl World {
         }
         requester::settled(side).map_err(name)?;
         // Once the QP of a shared receive queue takes no more from it, its owner is told, once.
-        let last_wqe = usize::from(side.shared && state == QpState::Err);
+        let last_wqe = usize::from(side.shared && !side.is_xrc() && state == QpState::Err);
         if side.last_wqe != last_wqe && !side.resetting {
             let got = side.last_wqe;
             return Err(name(format!("{got} LAST_WQE_REACHED events")));
@@ -384,12 +385,19 @@ impl End {
         let qpn = 0x10 + index as u32;
         let node = index % 2;
         let ring = if swarm.srq { node } else { index };
+        let kind = match (swarm.unreliable, swarm.xrc, node) {
+            (true, ..) => QpKind::Uc,
+            (false, false, _) => QpKind::Rc,
+            (false, true, 0) => QpKind::XrcIni,
+            (false, true, _) => QpKind::XrcTgt,
+        };
         let mut side = Side {
+            kind,
             qpn,
             peer_qpn: 0x10 + (index as u32 ^ 1),
             node,
             ring,
-            shared: swarm.srq,
+            shared: swarm.srq || swarm.xrc,
             unreliable: swarm.unreliable,
             state: QpState::Reset,
             profile: crate::lifecycle::profile(swarm),
@@ -419,7 +427,7 @@ impl End {
         Self {
             qp: None,
             side,
-            to_post: swarm.ops,
+            to_post: if kind == QpKind::XrcTgt { 0 } else { swarm.ops },
             next_id: (index as u64) << 32,
             kinds: Vec::new(),
             timer_at: None,
@@ -430,13 +438,9 @@ impl End {
     /// A fresh QP.
     pub(crate) fn create(&mut self, window: usize) {
         let config = Config {
-            kind: if self.side.unreliable {
-                QpKind::Uc
-            } else {
-                QpKind::Rc
-            },
+            kind: self.side.kind,
             qpn: Qpn::new(self.side.qpn),
-            has_srq: self.side.shared,
+            has_srq: self.side.shared && !self.side.is_xrc(),
             port_mtu: self.side.profile.mtu,
         };
         let window = vec![SendWqe::default(); window];

@@ -56,7 +56,7 @@ impl Peer {
     /// Nobody known yet.
     pub(crate) fn new(kind: QpKind) -> Self {
         match kind {
-            QpKind::Rc | QpKind::Uc => Self::Connected(None),
+            QpKind::Rc | QpKind::Uc | QpKind::XrcIni | QpKind::XrcTgt => Self::Connected(None),
             QpKind::Ud | QpKind::Gsi => Self::Anybody(None),
         }
     }

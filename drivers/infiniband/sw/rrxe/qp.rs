@@ -514,8 +514,8 @@ fn new_poster(send: &Ring, recv: &Ring, cap: &QpCap) -> Result<Pin<KBox<Poster>>
 fn new_engine(config: Config, window: u32) -> Result<Engine> {
     let window = KVVec::from_elem(SendWqe::default(), window as usize, GFP_KERNEL_ACCOUNT)?;
     let replays = match config.kind {
-        QpKind::Rc => limits::MAX_RD_ATOMIC as usize,
-        QpKind::Uc | QpKind::Ud | QpKind::Gsi => 0,
+        QpKind::Rc | QpKind::XrcTgt => limits::MAX_RD_ATOMIC as usize,
+        QpKind::Uc | QpKind::Ud | QpKind::Gsi | QpKind::XrcIni => 0,
     };
     let replays = KVVec::from_elem(Replay::default(), replays, GFP_KERNEL_ACCOUNT)?;
     Ok(Engine::new(config, window, replays))

@@ -10,6 +10,7 @@ use kernel::prelude::*;
 use rdma::{fast_mr::Registration, ring::Ring};
 use roce::{
     host::{Fetch, LocalAccess},
+    ids::Srqn,
     qp::QpKind,
     wc::WcStatus,
     wr::{SendOp, SendSlot, SendTail, SendWr},
@@ -84,7 +85,7 @@ impl SendQueue {
         let rows = (window as usize).saturating_mul(max_sge as usize);
         let destinations = match kind {
             QpKind::Ud | QpKind::Gsi => window as usize,
-            QpKind::Rc | QpKind::Uc => 0,
+            QpKind::Rc | QpKind::Uc | QpKind::XrcIni | QpKind::XrcTgt => 0,
         };
         Ok(Self {
             next: 0,
@@ -156,6 +157,7 @@ impl SendQueue {
             signaled: header.signaled || self.signal_all,
             solicited: header.solicited,
             fence: header.fence,
+            srqn: Srqn::default(),
         };
         match header.op.and(length).and(check_length(&wr)) {
             Ok(()) => Fetch::Wr(wr),

@@ -201,7 +201,7 @@ impl World {
         let rings = (0..swarm.qps)
             .map(|ring| {
                 let at = swarm::SOURCE + ring * area;
-                RecvRing::new(at, slot, swarm.rq, ring as u64 + 1)
+                RecvRing::new(at, slot, swarm.rq, ring)
             })
             .collect();
         let ends = (0..swarm.qps)

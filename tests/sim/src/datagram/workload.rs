@@ -49,6 +49,7 @@ pub(super) fn message(
         signaled: !rng.chance(swarm.unsignaled),
         solicited: rng.chance(300),
         fence: rng.chance(300),
+        srqn: Default::default(),
     };
     (wr, fault)
 }

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Extended reliable connections: an initiator that only sends, a target that only receives.
+
+use super::*;
+use crate::ids::Srqn;
+use crate::testing::SRQN;
+use crate::wire::packet::{ReadPart, WritePart};
+
+const OTHER: Srqn = Srqn::new(0x6);
+
+fn request(psn: Psn, srqn: Srqn, body: Body, payload_len: u32) -> Packet {
+    packet(Service::Xrc(Some(srqn)), psn, body, payload_len)
+}
+
+fn send(psn: Psn, srqn: Srqn) -> Packet {
+    request(psn, srqn, Body::Send(SendPart::Only(SendTail::Plain)), 0)
+}
+
+fn syndrome(transmit: &crate::transmit::Transmit) -> Syndrome {
+    assert_eq!(transmit.packet.service, Service::Xrc(None));
+    match transmit.packet.body {
+        Body::Ack(aeth) => aeth.syndrome,
+        body => panic!("{body:?}"),
+    }
+}
+
+#[test]
+fn each_request_names_its_queue() {
+    let (mut qp, mut host) = in_rts(QpKind::XrcIni);
+    host.post_send(SEND, vec![0; 2000]);
+    host.post_send_with(SEND, vec![], |wr| wr.srqn = OTHER);
+    let services: Vec<Service> = drain(&mut qp, NOW, &mut host)
+        .iter()
+        .map(|transmit| transmit.packet.service)
+        .collect();
+    let named = [SRQN, SRQN, OTHER].map(|srqn| Service::Xrc(Some(srqn)));
+    assert_eq!(services, named);
+    let Packet { bth, body, .. } = ack(FIRST.plus(2));
+    let answer = Packet {
+        bth,
+        body,
+        ..packet(Service::Xrc(None), FIRST, body, 0)
+    };
+    qp.handle_packet(NOW, &answer, &mut host);
+    assert_eq!(host.sent(), [(0, Success), (1, Success)]);
+}
+
+#[test]
+fn an_initiator_serves_nobody() {
+    let (mut qp, mut host) = in_rts(QpKind::XrcIni);
+    host.post_recv(8);
+    qp.handle_packet(NOW, &send(FIRST, SRQN), &mut host);
+    qp.handle_packet(NOW, &ack(FIRST), &mut host);
+    assert!(drain(&mut qp, NOW, &mut host).is_empty());
+    qp.modify(NOW, &to(QpState::Err), &mut host).unwrap();
+    drain(&mut qp, NOW, &mut host);
+    assert_eq!((host.recvs.len(), host.recv_wcs.len()), (1, 0));
+}
+
+#[test]
+fn operations_without_room_for_the_queue_fail() {
+    let place = RemoteAddr {
+        va: BASE,
+        rkey: RKEY,
+    };
+    let (mut qp, mut host) = in_rts(QpKind::XrcIni);
+    host.post_send(SendOp::AtomicWrite(place), vec![0; 8]);
+    drain(&mut qp, NOW, &mut host);
+    assert_eq!(host.sent(), [(0, LocQpOpErr)]);
+    assert_eq!(qp.state(), QpState::Err);
+}
+
+#[test]
+fn a_target_receives_from_the_queue_that_is_named() {
+    let (mut qp, mut host) = in_rts(QpKind::XrcTgt);
+    host.post_recv(8);
+    // What a target's send queue would be nobody has.
+    host.post_send(SEND, vec![]);
+    qp.handle_packet(NOW, &send(FIRST, SRQN), &mut host);
+    let sent = drain(&mut qp, NOW, &mut host);
+    assert_eq!(sent.len(), 1);
+    assert_eq!(syndrome(&sent[0]), Syndrome::Ack { credits: 31 });
+    assert_eq!(host.recv_wcs.len(), 1);
+    assert_eq!(host.recv_wcs[0].status, Success);
+    // A connection of another service is none of its own.
+    qp.handle_packet(NOW, &send_only(FIRST.next()), &mut host);
+    assert_eq!(qp.attrs().rq_psn, FIRST.next());
+    // Nor is what others may receive its own to flush.
+    host.post_recv(8);
+    qp.modify(NOW, &to(QpState::Err), &mut host).unwrap();
+    drain(&mut qp, NOW, &mut host);
+    assert_eq!((host.recvs.len(), host.sends.len()), (1, 1));
+    assert!(host.events.is_empty());
+}
+
+#[test]
+fn what_needs_no_receive_needs_no_queue() {
+    let reth = Reth {
+        va: BASE,
+        rkey: RKEY,
+        length: 4,
+    };
+    let (mut qp, mut host) = in_rts(QpKind::XrcTgt);
+    host.payload = vec![7; 4];
+    let write = Body::Write(WritePart::Only(reth, None));
+    qp.handle_packet(NOW, &request(FIRST, OTHER, write, 4), &mut host);
+    let read = request(FIRST.next(), OTHER, Body::ReadRequest(reth), 0);
+    qp.handle_packet(NOW, &read, &mut host);
+    assert_eq!(host.memory[..4], [7; 4]);
+    let sent = drain(&mut qp, NOW, &mut host);
+    let last = sent.last().unwrap().packet;
+    assert_eq!(last.service, Service::Xrc(None));
+    assert!(matches!(last.body, Body::ReadResponse(ReadPart::Only(_))));
+}
+
+#[test]
+fn a_queue_of_no_or_another_domain_is_an_invalid_request() {
+    let (mut qp, mut host) = in_rts(QpKind::XrcTgt);
+    host.post_recv(8);
+    qp.handle_packet(NOW, &send(FIRST, OTHER), &mut host);
+    assert_eq!(qp.state(), QpState::Err);
+    assert_eq!(host.events, [Event::QpAccessErr]);
+    assert_eq!((host.recvs.len(), host.recv_wcs.len()), (1, 0));
+    let sent = drain(&mut qp, NOW, &mut host);
+    assert_eq!(syndrome(&sent[0]), Syndrome::Nak(NakCode::InvalidRequest));
+}
+
+#[test]
+fn a_message_stays_in_its_queue() {
+    let (mut qp, mut host) = in_rts(QpKind::XrcTgt);
+    host.post_recv(3000);
+    host.payload = vec![0; 1024];
+    let first = request(FIRST, SRQN, Body::Send(SendPart::First), 1024);
+    qp.handle_packet(NOW, &first, &mut host);
+    let last = Body::Send(SendPart::Last(SendTail::Plain));
+    qp.handle_packet(NOW, &request(FIRST.next(), OTHER, last, 1024), &mut host);
+    assert_eq!(qp.state(), QpState::Err);
+    assert_eq!(host.recv_wcs[0].status, WcStatus::RemInvReqErr);
+}
+
+#[test]
+fn an_empty_queue_is_looked_at_again() {
+    for posted in [false, true] {
+        let (mut qp, mut host) = in_rts(QpKind::XrcTgt);
+        qp.handle_packet(NOW, &send(FIRST, SRQN), &mut host);
+        if posted {
+            host.post_recv(0);
+        }
+        let sent = drain(&mut qp, NOW, &mut host);
+        let expected = match posted {
+            false => Syndrome::RnrNak { timer: 12 },
+            true => Syndrome::Nak(NakCode::PsnSequence),
+        };
+        assert_eq!(syndrome(&sent[0]), expected);
+    }
+}
