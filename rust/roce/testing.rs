@@ -324,7 +324,8 @@ pub(crate) fn to_init(kind: QpKind) -> Attrs {
             write: true,
             read: true,
             atomic: true,
-            flush: true,
+            flush_global: true,
+            flush_persistent: true,
         }),
         qkey: (!connected).then_some(crate::ids::Qkey(0x1111)),
         ..Attrs::default()

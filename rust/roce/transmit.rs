@@ -37,4 +37,7 @@ pub struct Transmit {
     pub packet: Packet,
     /// The payload.
     pub source: Source,
+    /// It was sent before. A host that lends pages to the network had better copy the payload of
+    /// this one: memory that changes while a packet leaves spoils its ICRC, and would again.
+    pub retransmission: bool,
 }

@@ -78,6 +78,13 @@ pub struct FlushKind {
     pub selectivity: u8,
 }
 
+impl FlushKind {
+    /// Placement: visible to all of the responder's host.
+    pub const GLOBAL: u8 = 1;
+    /// Placement: durable.
+    pub const PERSISTENT: u8 = 2;
+}
+
 /// The operation of a send work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendOp {

@@ -18,8 +18,6 @@ use crate::{
 };
 
 const SUPPORTED: u32 = bindings::ib_qp_attr_mask_IB_QP_ATTR_STANDARD_BITS;
-const FLUSH: u32 = bindings::ib_access_flags_IB_ACCESS_FLUSH_GLOBAL
-    | bindings::ib_access_flags_IB_ACCESS_FLUSH_PERSISTENT;
 
 /// Reads the attributes that `mask` names.
 ///
@@ -97,7 +95,8 @@ fn rights(flags: u32) -> RemoteRights {
         write: flags & bindings::ib_access_flags_IB_ACCESS_REMOTE_WRITE != 0,
         read: flags & bindings::ib_access_flags_IB_ACCESS_REMOTE_READ != 0,
         atomic: flags & bindings::ib_access_flags_IB_ACCESS_REMOTE_ATOMIC != 0,
-        flush: flags & FLUSH != 0,
+        flush_global: flags & bindings::ib_access_flags_IB_ACCESS_FLUSH_GLOBAL != 0,
+        flush_persistent: flags & bindings::ib_access_flags_IB_ACCESS_FLUSH_PERSISTENT != 0,
     }
 }
 
@@ -111,7 +110,14 @@ fn rights_to_raw(rights: RemoteRights) -> u32 {
             rights.atomic,
             bindings::ib_access_flags_IB_ACCESS_REMOTE_ATOMIC,
         )
-        | bit(rights.flush, FLUSH)
+        | bit(
+            rights.flush_global,
+            bindings::ib_access_flags_IB_ACCESS_FLUSH_GLOBAL,
+        )
+        | bit(
+            rights.flush_persistent,
+            bindings::ib_access_flags_IB_ACCESS_FLUSH_PERSISTENT,
+        )
 }
 
 /// Fills `attr` for a query.

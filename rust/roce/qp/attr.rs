@@ -5,6 +5,7 @@
 use crate::ids::{Qkey, Qpn};
 use crate::mtu::Mtu;
 use crate::psn::Psn;
+use crate::wr::FlushKind;
 
 /// The transport of a QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,8 +85,19 @@ pub struct RemoteRights {
     pub read: bool,
     /// Atomics.
     pub atomic: bool,
-    /// FLUSH of both kinds.
-    pub flush: bool,
+    /// FLUSH for global visibility.
+    pub flush_global: bool,
+    /// FLUSH for persistence.
+    pub flush_persistent: bool,
+}
+
+impl RemoteRights {
+    /// Every placement that `kind` asks for is allowed.
+    pub const fn allow_flush(self, kind: FlushKind) -> bool {
+        let global = kind.placement & FlushKind::GLOBAL == 0 || self.flush_global;
+        let persistent = kind.placement & FlushKind::PERSISTENT == 0 || self.flush_persistent;
+        global && persistent
+    }
 }
 
 /// The attributes of one `modify_qp` call: `None` where the mask bit is clear.

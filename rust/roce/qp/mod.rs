@@ -142,12 +142,15 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
 
     /// Takes in a packet whose payload, if any, lies with the host until this returns.
     pub fn handle_packet<H: Host>(&mut self, now: Instant, packet: &Packet, host: &mut H) {
+        // Whoever sends at the pace of the network has no use for notifications of congestion.
+        if packet.body == Body::Cnp {
+            return;
+        }
         if !self.accepts(packet) {
             host.count(Count::Dropped);
             return;
         }
         let (side, outcome) = match packet.body {
-            Body::Cnp => return,
             Body::Ack(_) | Body::AtomicAck(..) | Body::ReadResponse(_) => {
                 let outcome = self
                     .requester

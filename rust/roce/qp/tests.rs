@@ -5,7 +5,7 @@
 use std::vec;
 use std::vec::Vec;
 
-use super::attr::{Attrs, ModifyError, QpKind, QpState};
+use super::attr::{Attrs, ModifyError, QpKind, QpState, RemoteRights};
 use crate::host::{AccessFault, Count, Event, Fetch};
 use crate::ids::{Pkey, Qkey, Qpn};
 use crate::psn::Psn;
@@ -13,8 +13,10 @@ use crate::qp::TransmitFault;
 use crate::testing::{connected, drain, qp, to_init, to_rtr, to_rts, MockHost, TestQp, BASE, RKEY};
 use crate::time::Instant;
 use crate::wc::WcStatus::{self, LocProtErr, LocQpOpErr, Success, WrFlushErr};
-use crate::wire::packet::{Aeth, Body, Bth, NakCode, Packet, Reth, SendPart, Service, Syndrome};
-use crate::wr::{RemoteAddr, SendOp, SendTail, UdDest};
+use crate::wire::packet::{
+    Aeth, AtomicEth, Body, Bth, NakCode, Packet, Reth, SendPart, Service, Syndrome, WritePart,
+};
+use crate::wr::{AtomicOp, FlushKind, RemoteAddr, SendOp, SendTail, UdDest};
 
 mod xrc;
 
@@ -367,6 +369,124 @@ fn send_errors_of_unreliable_qps_lead_to_sqe() {
         host.post_send(op, vec![0; 8]);
         assert_eq!(drain(&mut qp, NOW, &mut host).len(), 1);
         assert_eq!(host.sent().last(), Some(&(3, Success)));
+    }
+}
+
+/// The NAK that `request` is answered with as the first packet of a connection.
+fn nak_for(body: Body, payload_len: u32) -> Option<NakCode> {
+    let (mut qp, mut host) = in_rts(QpKind::Rc);
+    host.post_recv(1 << 12);
+    host.payload = vec![0; payload_len as usize];
+    let request = packet(Service::Rc, FIRST, body, payload_len);
+    qp.handle_packet(NOW, &request, &mut host);
+    let answers = drain(&mut qp, NOW, &mut host);
+    answers
+        .iter()
+        .find_map(|transmit| match transmit.packet.body {
+            Body::Ack(Aeth {
+                syndrome: Syndrome::Nak(code),
+                ..
+            }) => Some(code),
+            _ => None,
+        })
+}
+
+#[test]
+fn lengths_that_no_packet_of_the_kind_has_are_invalid() {
+    let reth = |length| Reth {
+        va: BASE,
+        rkey: RKEY,
+        length,
+    };
+    let eth = AtomicEth {
+        va: BASE,
+        rkey: RKEY,
+        op: AtomicOp::FetchAdd { add: 1 },
+    };
+    let everywhere = FlushKind {
+        placement: FlushKind::GLOBAL,
+        selectivity: 0,
+    };
+    let too_long = crate::wire::MAX_MESSAGE + 1;
+    let invalid = [
+        (Body::Send(SendPart::First), 0),
+        (Body::Send(SendPart::First), 1023),
+        (Body::Send(SendPart::Only(SendTail::Plain)), 1025),
+        (Body::Write(WritePart::First(reth(2048))), 0),
+        (Body::Write(WritePart::First(reth(too_long))), 1024),
+        (Body::Write(WritePart::Only(reth(8), None)), 4),
+        (Body::ReadRequest(reth(too_long)), 0),
+        (Body::ReadRequest(reth(8)), 8),
+        (Body::Atomic(eth), 8),
+        (Body::AtomicWrite(reth(8)), 4),
+        (Body::Flush(everywhere, reth(8)), 8),
+    ];
+    for (body, payload_len) in invalid {
+        let nak = nak_for(body, payload_len);
+        assert_eq!(nak, Some(NakCode::InvalidRequest), "{body:?} {payload_len}");
+    }
+    assert_eq!(nak_for(Body::ReadRequest(reth(8)), 0), None);
+    assert_eq!(nak_for(Body::Flush(everywhere, reth(8)), 0), None);
+}
+
+#[test]
+fn each_placement_has_a_right_of_its_own() {
+    let kind = |placement| FlushKind {
+        placement,
+        selectivity: 0,
+    };
+    for (global, persistent, allowed) in [
+        (true, true, [true, true, true]),
+        (true, false, [true, false, false]),
+        (false, true, [false, true, false]),
+        (false, false, [false, false, false]),
+    ] {
+        let rights = RemoteRights {
+            flush_global: global,
+            flush_persistent: persistent,
+            ..RemoteRights::default()
+        };
+        let both = FlushKind::GLOBAL | FlushKind::PERSISTENT;
+        let kinds = [FlushKind::GLOBAL, FlushKind::PERSISTENT, both].map(kind);
+        assert_eq!(kinds.map(|kind| rights.allow_flush(kind)), allowed);
+    }
+}
+
+#[test]
+fn notifications_of_congestion_change_nothing() {
+    for kind in [QpKind::Rc, QpKind::Uc, QpKind::Ud, QpKind::XrcTgt] {
+        let (mut qp, mut host) = in_rts(kind);
+        let before = qp.attrs();
+        let cnp = packet(Service::Rc, FIRST, Body::Cnp, 0);
+        qp.handle_packet(NOW, &cnp, &mut host);
+        assert!(drain(&mut qp, NOW, &mut host).is_empty());
+        assert!(host.counts.is_empty() && qp.attrs() == before);
+    }
+}
+
+#[test]
+fn what_goes_out_again_says_so() {
+    let (mut qp, mut host) = in_rts(QpKind::Rc);
+    host.post_send(SEND, vec![0; 2000]);
+    assert!(drain(&mut qp, NOW, &mut host)
+        .iter()
+        .all(|transmit| !transmit.retransmission));
+    let due = qp.poll_timeout().unwrap();
+    qp.handle_timeout(due, &mut host);
+    let again = drain(&mut qp, due, &mut host);
+    assert!(again.len() == 2 && again.iter().all(|transmit| transmit.retransmission));
+
+    let reth = Reth {
+        va: BASE,
+        rkey: RKEY,
+        length: 2000,
+    };
+    let read = packet(Service::Rc, FIRST, Body::ReadRequest(reth), 0);
+    for again in [false, true] {
+        qp.handle_packet(NOW, &read, &mut host);
+        let answer = drain(&mut qp, NOW, &mut host);
+        assert_eq!(answer.len(), 2);
+        assert!(answer.iter().all(|part| part.retransmission == again));
     }
 }
 

@@ -13,11 +13,20 @@ use crate::wr::{RemoteAddr, SendOp, SendTail, UdDest};
 /// §10.2.5).
 const OWN_QKEY: u32 = 1 << 31;
 
+/// What a packet says beside its WQE.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Marks {
+    /// An acknowledgement is asked for.
+    pub(super) asks: bool,
+    /// It was sent before.
+    pub(super) again: bool,
+}
+
 /// The request that starts with packet `index` of `wqe`; `None` for what has no packets.
 pub(super) fn build(
     wqe: &SendWqe,
     index: u32,
-    ack_req: bool,
+    marks: Marks,
     context: &Context,
 ) -> Option<Transmit> {
     let last = index.wrapping_add(1) >= wqe.packets;
@@ -46,7 +55,7 @@ pub(super) fn build(
         psn: wqe.first.plus(index),
         pkey: Pkey::DEFAULT,
         solicited: wqe.wr.solicited && solicitable && last,
-        ack_req,
+        ack_req: marks.asks,
         mig_req: true,
         fecn: false,
         becn: false,
@@ -57,7 +66,11 @@ pub(super) fn build(
         body,
         payload_len,
     };
-    Some(Transmit { packet, source })
+    Some(Transmit {
+        packet,
+        source,
+        retransmission: marks.again,
+    })
 }
 
 fn send_part(index: u32, last: bool, tail: SendTail) -> SendPart {

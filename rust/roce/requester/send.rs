@@ -3,8 +3,9 @@
 //! What to send next: takes WQEs, starts them when they may start, and walks their packets.
 
 use super::retry::Due;
+use super::segment::{self, Marks};
 use super::wqe::{admit, SendWqe};
-use super::{segment, Cursor, Progress, Requester};
+use super::{Cursor, Progress, Requester};
 use crate::host::{Fetch, Host, LocalAccess};
 use crate::psn::Psn;
 use crate::qp::{Context, Slots};
@@ -212,17 +213,31 @@ impl<W: Slots<SendWqe>> Requester<W> {
                 packet: packet.wrapping_add(step.span),
             }
         };
-        let asks = context.config.kind.is_reliable() && {
-            self.retry.sent(now, &context.settings);
-            let again = self.note_sent(&step);
-            let asks = !step.takes_credit && self.asks(&step, again, draining, context, host);
-            if asks || step.takes_credit {
-                self.asked = step.psn.plus(step.span);
-            }
-            asks
+        let marks = if context.config.kind.is_reliable() {
+            self.mark(&step, now, draining, context, host)
+        } else {
+            Marks::default()
         };
         let wqe = self.window.get(at)?;
-        Some(Progress::Send(segment::build(wqe, packet, asks, context)?))
+        Some(Progress::Send(segment::build(wqe, packet, marks, context)?))
+    }
+
+    /// Notes that a packet is in flight, and decides whether it asks for an acknowledgement.
+    fn mark<H: Host>(
+        &mut self,
+        step: &Step,
+        now: Instant,
+        draining: bool,
+        context: &Context,
+        host: &mut H,
+    ) -> Marks {
+        self.retry.sent(now, &context.settings);
+        let again = self.note_sent(step);
+        let asks = !step.takes_credit && self.asks(step, again, draining, context, host);
+        if asks || step.takes_credit {
+            self.asked = step.psn.plus(step.span);
+        }
+        Marks { asks, again }
     }
 
     /// Notes what is in flight now; `true` if it was before.

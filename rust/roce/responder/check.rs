@@ -145,13 +145,13 @@ fn checked_total(offset: u32, payload_len: u32, place: Place, mtu: Mtu) -> Resul
         .ok_or(NakCode::InvalidRequest)
 }
 
-/// The longest READ is that of any message.
+/// The longest READ is that of any message, and its request carries no payload.
 ///
 /// # Errors
 ///
 /// `InvalidRequest`.
-pub(super) fn check_read(reth: &Reth) -> Result<(), NakCode> {
-    valid(reth.length <= MAX_MESSAGE)
+pub(super) fn check_read(reth: &Reth, payload_len: u32) -> Result<(), NakCode> {
+    valid(reth.length <= MAX_MESSAGE && payload_len == 0)
 }
 
 /// How many packets, and PSNs, a READ of that many bytes is answered with: at least one.
@@ -162,13 +162,13 @@ pub(super) fn read_psns(length: u32, mtu: Mtu) -> u32 {
     full.saturating_add(u32::from(partial)).max(1)
 }
 
-/// Atomics work on aligned words (§9.4.5).
+/// Atomics work on aligned words (§9.4.5), without payload.
 ///
 /// # Errors
 ///
 /// `InvalidRequest`.
-pub(super) fn check_atomic(eth: &AtomicEth) -> Result<(), NakCode> {
-    valid(is_aligned(eth.va))
+pub(super) fn check_atomic(eth: &AtomicEth, payload_len: u32) -> Result<(), NakCode> {
+    valid(is_aligned(eth.va) && payload_len == 0)
 }
 
 /// ATOMIC WRITE stores one aligned word (annex A19).
@@ -186,16 +186,17 @@ pub(super) fn check_atomic_write(reth: &Reth, payload_len: u32) -> Result<(), Na
 /// # Errors
 ///
 /// `InvalidRequest`.
-pub(super) fn check_flush(kind: FlushKind, reth: &Reth) -> Result<(), NakCode> {
+pub(super) fn check_flush(kind: FlushKind, reth: &Reth, payload_len: u32) -> Result<(), NakCode> {
     let placement = (1..=PLACEMENT_ALL).contains(&kind.placement);
-    valid(placement && kind.selectivity <= SELECT_REGION && reth.length <= MAX_MESSAGE)
+    let lengths = reth.length <= MAX_MESSAGE && payload_len == 0;
+    valid(placement && kind.selectivity <= SELECT_REGION && lengths)
 }
 
 /// Bytes that an atomic works on.
 pub(super) const ATOMIC_BYTES: u32 = 8;
 
 /// FLUSH: global visibility and persistence.
-const PLACEMENT_ALL: u8 = 3;
+const PLACEMENT_ALL: u8 = FlushKind::GLOBAL | FlushKind::PERSISTENT;
 
 /// FLUSH: the whole memory region rather than a range of it.
 pub(super) const SELECT_REGION: u8 = 1;
@@ -364,7 +365,7 @@ mod tests {
                 placement,
                 selectivity,
             };
-            assert_eq!(check_flush(kind, &reth(8)).is_ok(), ok, "{kind:?}");
+            assert_eq!(check_flush(kind, &reth(8), 0).is_ok(), ok, "{kind:?}");
         }
     }
 }

@@ -125,6 +125,7 @@ impl<R: Slots<Replay>> Responder<R> {
                 next,
                 end,
                 begun: false,
+                again: true,
             },
         ))
     }

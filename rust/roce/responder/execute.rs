@@ -151,10 +151,8 @@ impl<R: Slots<Replay>> Responder<R> {
         context: &Context,
         host: &mut H,
     ) -> Result<u32, Refusal> {
-        self.message.check_none()?;
-        check::check_read(&reth)?;
-        permit(context.settings.access.read)?;
-        self.ring.check_room(context.settings.max_dest_rd_atomic)?;
+        check::check_read(&reth, packet.payload_len)?;
+        self.admit(context.settings.access.read, context)?;
         reach(&reth, RemoteAccess::Read, host)?;
         let psns = check::read_psns(reth.length, context.settings.path_mtu);
         self.record(Recorded::Read(reth), psns, packet, context);
@@ -168,10 +166,8 @@ impl<R: Slots<Replay>> Responder<R> {
         context: &Context,
         host: &mut H,
     ) -> Result<u32, Refusal> {
-        self.message.check_none()?;
-        check::check_atomic(&eth)?;
-        permit(context.settings.access.atomic)?;
-        self.ring.check_room(context.settings.max_dest_rd_atomic)?;
+        check::check_atomic(&eth, packet.payload_len)?;
+        self.admit(context.settings.access.atomic, context)?;
         host.check_remote(eth.rkey, eth.va, ATOMIC_BYTES, RemoteAccess::Atomic)?;
         let original = host.atomic_remote(eth.rkey, eth.va, eth.op)?;
         self.record(Recorded::Atomic(eth, original), 1, packet, context);
@@ -185,10 +181,8 @@ impl<R: Slots<Replay>> Responder<R> {
         context: &Context,
         host: &mut H,
     ) -> Result<u32, Refusal> {
-        self.message.check_none()?;
         check::check_atomic_write(&reth, packet.payload_len)?;
-        permit(context.settings.access.write)?;
-        self.ring.check_room(context.settings.max_dest_rd_atomic)?;
+        self.admit(context.settings.access.write, context)?;
         reach(&reth, RemoteAccess::Write, host)?;
         host.atomic_write_remote(reth.rkey, reth.va)?;
         self.record(Recorded::AtomicWrite(reth), 1, packet, context);
@@ -203,16 +197,23 @@ impl<R: Slots<Replay>> Responder<R> {
         context: &Context,
         host: &mut H,
     ) -> Result<u32, Refusal> {
-        self.message.check_none()?;
-        check::check_flush(kind, &reth)?;
-        permit(context.settings.access.flush)?;
-        self.ring.check_room(context.settings.max_dest_rd_atomic)?;
+        check::check_flush(kind, &reth, packet.payload_len)?;
+        self.admit(context.settings.access.allow_flush(kind), context)?;
         reach(&reth, RemoteAccess::Flush(kind), host)?;
         if reth.length != 0 || kind.selectivity == SELECT_REGION {
             host.flush_remote(reth.rkey, reth.va, reth.length, kind)?;
         }
         self.record(Recorded::Flush(kind, reth), 1, packet, context);
         Ok(1)
+    }
+
+    /// A request whose answer must be remembered comes between messages, with the right to it, and
+    /// with room for the answer.
+    fn admit(&self, right: bool, context: &Context) -> Result<(), Refusal> {
+        self.message.check_none()?;
+        permit(right)?;
+        self.ring.check_room(context.settings.max_dest_rd_atomic)?;
+        Ok(())
     }
 
     /// A request was carried out whose answer must be remembered. It counts as completed at once,

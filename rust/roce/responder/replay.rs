@@ -47,6 +47,8 @@ pub(super) struct Stream {
     pub(super) end: u32,
     /// A FIRST packet was sent.
     pub(super) begun: bool,
+    /// The peer asked again.
+    pub(super) again: bool,
 }
 
 /// How often a record's answer went out in full.
@@ -96,6 +98,7 @@ impl Replay {
                 next: 0,
                 end: reth.length,
                 begun: false,
+                again: false,
             }),
             _ => Pending::Whole,
         };

@@ -135,6 +135,7 @@ fn next_read_response(
     let psn = replay.psn.plus(stream.next);
     let mut transmit = response(psn, Body::ReadResponse(part), context);
     transmit.packet.payload_len = left.min(mtu);
+    transmit.retransmission = stream.again;
     if left != 0 {
         transmit.source = Source::Remote {
             rkey: reth.rkey,
@@ -168,5 +169,6 @@ fn response(psn: Psn, body: Body, context: &Context) -> Transmit {
             payload_len: 0,
         },
         source: Source::None,
+        retransmission: false,
     }
 }

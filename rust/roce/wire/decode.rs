@@ -7,7 +7,7 @@ use super::opcode;
 use super::packet::{
     Aeth, AtomicEth, Body, Bth, Deth, Packet, ReadPart, Reth, SendPart, Service, WritePart,
 };
-use super::{pad, BTH_LEN, ICRC_LEN, MAX_MESSAGE, MAX_PAYLOAD};
+use super::{pad, BTH_LEN, ICRC_LEN, MAX_PAYLOAD};
 use crate::ids::{Imm, Pkey, Qkey, Qpn, Rkey, Srqn};
 use crate::psn::Psn;
 use crate::wr::{AtomicOp, FlushKind, SendTail};
@@ -33,7 +33,7 @@ pub enum DropReason {
     UnknownOpcode,
     /// The pad count isn't the one that the length calls for.
     WrongPad,
-    /// The payload is longer or shorter than this opcode's may be, or the message longer than 2³¹.
+    /// The payload is longer than any packet's, or where none may be.
     WrongLength,
     /// The acknowledgement's syndrome is reserved.
     UnknownSyndrome,
@@ -46,9 +46,9 @@ pub enum DropReason {
 /// itself isn't looked at.
 ///
 /// What is checked: version, opcode, that all headers are there, that payload and pad make whole
-/// words and the pad is the smallest such, that FIRST, MIDDLE and LAST packets have a payload,
-/// that ATOMIC WRITE's has 8 bytes and those without payload none, and the lengths' upper bounds.
-/// What needs a queue pair to judge isn't: path MTU, keys, alignment, order.
+/// words and the pad is the smallest such, that the payload isn't longer than any packet's and that
+/// acknowledgements have none. What a responder answers with a NAK is left to it (§9.7.4.1.6):
+/// lengths for the operation and the path MTU, keys, alignment, order.
 ///
 /// # Errors
 ///
@@ -65,7 +65,7 @@ pub fn decode(header: &[u8], length: usize) -> Result<Decoded, DropReason> {
         .checked_sub(payload_offset)
         .ok_or(DropReason::TooShort)?;
     let payload_len = payload_len(words, base.pad)?;
-    if !fits(&body, payload_len) {
+    if payload_len > most_payload(&body) {
         return Err(DropReason::WrongLength);
     }
     Ok(Decoded {
@@ -123,21 +123,18 @@ fn payload_len(words: usize, claimed_pad: u8) -> Result<u32, DropReason> {
     Ok(payload_len)
 }
 
-/// Whether a packet of this kind may have that much payload (§9.7.4.1.6).
-fn fits(body: &Body, payload_len: u32) -> bool {
-    let range = match body {
-        Body::Send(SendPart::Only(_)) | Body::Write(WritePart::Only(..)) => 0..=MAX_PAYLOAD,
-        Body::ReadResponse(ReadPart::Only(_)) => 0..=MAX_PAYLOAD,
-        Body::Send(_) | Body::Write(_) | Body::ReadResponse(_) => 1..=MAX_PAYLOAD,
-        Body::AtomicWrite(_) => 8..=8,
-        Body::ReadRequest(_)
-        | Body::Ack(_)
-        | Body::AtomicAck(..)
+/// How much payload a packet may have. Nobody would be told if an acknowledgement had any.
+fn most_payload(body: &Body) -> u32 {
+    match body {
+        Body::Ack(_) | Body::AtomicAck(..) | Body::Cnp => 0,
+        Body::Send(_)
+        | Body::Write(_)
+        | Body::ReadRequest(_)
+        | Body::ReadResponse(_)
         | Body::Atomic(_)
-        | Body::Flush(..)
-        | Body::Cnp => 0..=0,
-    };
-    range.contains(&payload_len)
+        | Body::AtomicWrite(_)
+        | Body::Flush(..) => MAX_PAYLOAD,
+    }
 }
 
 /// Everything between BTH and payload.
@@ -216,15 +213,11 @@ fn read_invalidate(reader: &mut Reader<'_>) -> Result<SendTail, DropReason> {
 }
 
 fn read_reth(reader: &mut Reader<'_>) -> Result<Reth, DropReason> {
-    let reth = Reth {
+    Ok(Reth {
         va: reader.take_u64()?,
         rkey: Rkey(reader.take_u32()?),
         length: reader.take_u32()?,
-    };
-    if reth.length > MAX_MESSAGE {
-        return Err(DropReason::WrongLength);
-    }
-    Ok(reth)
+    })
 }
 
 fn read_aeth(reader: &mut Reader<'_>) -> Result<Aeth, DropReason> {

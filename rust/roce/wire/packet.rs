@@ -34,7 +34,7 @@ pub struct Reth {
     pub va: u64,
     /// Key.
     pub rkey: Rkey,
-    /// Length of the whole message in bytes, at most 2³¹.
+    /// Length of the whole message in bytes; whoever carries it out checks that it is at most 2³¹.
     pub length: u32,
 }
 
@@ -177,11 +177,7 @@ pub enum Service {
     Xrc(Option<Srqn>),
 }
 
-/// A validated packet without its payload, pad and ICRC.
-///
-/// # Invariants
-///
-/// `payload_len` fits `body`: see [`crate::wire::decode()`].
+/// A packet without its payload, pad and ICRC: one of a known operation with all of its headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet {
     /// The service.

@@ -181,6 +181,10 @@ fn read_response(
             "response packet {segment} of message {index} must have {len} bytes from {source:?}"
         ));
     }
+    let first = side.rx.reads.front().is_some_and(|read| ext >= read.next);
+    if !first && !transmit.retransmission && len > 0 {
+        return Err(format!("READ response {ext} is no retransmission"));
+    }
     progress(side, ext)
 }
 

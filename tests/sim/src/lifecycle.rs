@@ -20,7 +20,8 @@ const ALL_RIGHTS: RemoteRights = RemoteRights {
     write: true,
     read: true,
     atomic: true,
-    flush: true,
+    flush_global: true,
+    flush_persistent: true,
 };
 
 /// The attributes that connections start with.
@@ -336,7 +337,8 @@ impl World {
                 write: self.rng.chance(700),
                 read: self.rng.chance(700),
                 atomic: self.rng.chance(700),
-                flush: self.rng.chance(700),
+                flush_global: self.rng.chance(700),
+                flush_persistent: self.rng.chance(700),
             };
             attrs.access = Some(rights);
             self.ends[end].side.profile.rights = rights;

@@ -131,6 +131,8 @@ fn content(side: &Side, transmit: &Transmit, ext: u64, index: usize) -> Check {
         && packet.service == service
         && packet.bth.dest.get() == side.peer_qpn
         && packet.bth.pkey.0 == 0xffff
+        && packet.bth.mig_req
+        && transmit.retransmission == (ext < side.tx.sent)
         && packet.bth.solicited == (last && message.solicits())
         && carried;
     if !right {

@@ -327,7 +327,10 @@ impl Reference<'_> {
             RemoteAccess::Read => rights.read,
             RemoteAccess::Write => rights.write,
             RemoteAccess::Atomic => rights.atomic,
-            RemoteAccess::Flush(_) => rights.flush,
+            RemoteAccess::Flush(kind) => {
+                (kind.placement & 1 == 0 || rights.flush_global)
+                    && (kind.placement & 2 == 0 || rights.flush_persistent)
+            }
         };
         if !allowed {
             return Err(vec![NakCode::InvalidRequest, NakCode::RemoteAccess]);

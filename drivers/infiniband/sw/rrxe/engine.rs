@@ -202,7 +202,7 @@ impl Core {
             }
             _ => self.peer.connected(),
         };
-        let frame = way.and_then(|(address, route)| Frame::new(address, route, packet));
+        let frame = way.and_then(|(address, route)| Frame::new(address, route, transmit));
         let Some(mut frame) = frame else {
             counters.count(Count::SendErr);
             return Ok(());

@@ -13,16 +13,20 @@ use rdma::{
         skb::{RxSkb, TxSkb, TRAILER_MAX},
     },
 };
-use roce::wire::{
-    self,
-    icrc::{self, IPV4_LEN, IPV6_LEN, UDP_LEN},
-    packet::{Packet, Service},
-    BTH_LEN, ICRC_LEN, UDP_PORT,
+use roce::{
+    transmit::Transmit,
+    wire::{
+        self,
+        icrc::{self, IPV4_LEN, IPV6_LEN, UDP_LEN},
+        packet::Service,
+        BTH_LEN, ICRC_LEN, UDP_PORT,
+    },
 };
 
 use crate::path::Address;
 
-/// Payload up to this many bytes is copied: cheaper than keeping pages.
+/// Payload up to this many bytes is copied: cheaper than keeping pages. So is all that goes out
+/// again: of memory that its owner keeps changing only a copy has a lasting ICRC.
 const COPY_LIMIT: u32 = 512;
 
 /// The IP protocol number of UDP.
@@ -52,7 +56,8 @@ impl<'a> Frame<'a> {
     /// # Context
     ///
     /// Bottom halves disabled.
-    pub(crate) fn new(address: &'a Address, route: &'a Route, packet: &Packet) -> Option<Self> {
+    pub(crate) fn new(address: &'a Address, route: &'a Route, transmit: &Transmit) -> Option<Self> {
+        let packet = &transmit.packet;
         let link = if route.is_local() {
             0
         } else {
@@ -60,7 +65,8 @@ impl<'a> Frame<'a> {
         };
         let header = packet.encode();
         let payload = packet.payload_len;
-        let copied = if payload <= COPY_LIMIT { payload } else { 0 };
+        let copies = payload <= COPY_LIMIT || transmit.retransmission;
+        let copied = if copies { payload } else { 0 };
         let headroom = link.saturating_add(IPV6_LEN).saturating_add(UDP_LEN);
         let linear = header.len().saturating_add(copied as usize);
         let mut skb = TxSkb::new(headroom, linear.saturating_add(TRAILER_MAX))?;
@@ -76,7 +82,7 @@ impl<'a> Frame<'a> {
             route,
             skb,
             bth: *header.first_chunk()?,
-            copies: payload <= COPY_LIMIT,
+            copies,
             missing: payload as usize,
             pad: wire::pad(payload) as usize,
         })
