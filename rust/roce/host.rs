@@ -120,7 +120,9 @@ pub trait RecvQueue {
     fn scatter_recv(&mut self, slot: RecvSlot, offset: u32) -> Result<(), WcStatus>;
 }
 
-/// The memory that peers may reach through this QP's protection domain.
+/// The memory that peers may reach through this QP's protection domain; of an XRC target, through
+/// that of the shared queue which the packet being handled names (IBTA annex A14). One that its
+/// domain doesn't have is [`AccessFault::Invalid`].
 pub trait Memory {
     /// Checks a whole range before its first byte is touched. Not called for zero lengths.
     ///

@@ -2,7 +2,7 @@
 
 //! A packet to send: typed headers, and the name of its payload.
 
-use crate::ids::Rkey;
+use crate::ids::{Rkey, Srqn};
 use crate::wire::packet::Packet;
 use crate::wr::SendSlot;
 
@@ -24,6 +24,8 @@ pub enum Source {
         rkey: Rkey,
         /// Virtual address of the first byte.
         va: u64,
+        /// Of XRC, the shared queue that the request named: its protection domain's memory.
+        srqn: Option<Srqn>,
     },
 }
 

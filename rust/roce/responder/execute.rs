@@ -220,7 +220,10 @@ impl<R: Slots<Replay>> Responder<R> {
     /// a READ too (§9.7.7.1).
     fn record(&mut self, request: Recorded, psns: u32, packet: &Packet, context: &Context) {
         self.end_message();
-        let replay = Replay::new(request, packet.bth.psn, psns, self.msn);
+        let replay = Replay {
+            srqn: named_queue(packet),
+            ..Replay::new(request, packet.bth.psn, psns, self.msn)
+        };
         self.ring.push(replay, context.settings.max_dest_rd_atomic);
     }
 }

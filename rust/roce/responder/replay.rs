@@ -7,6 +7,7 @@
 //! PSNs. A new one takes the place of the oldest, which its peer must have seen answered, or it
 //! would not have asked for more.
 
+use crate::ids::Srqn;
 use crate::psn::Psn;
 use crate::qp::Slots;
 use crate::wire::packet::{AtomicEth, NakCode, Reth};
@@ -71,6 +72,8 @@ pub struct Replay {
     pub(super) msn: u32,
     pub(super) pending: Pending,
     pub(super) sent: Sent,
+    /// The shared queue that the request named.
+    pub(super) srqn: Option<Srqn>,
 }
 
 impl Default for Replay {
@@ -86,6 +89,7 @@ impl Default for Replay {
             msn: 0,
             pending: Pending::Nothing,
             sent: Sent::Never,
+            srqn: None,
         }
     }
 }
@@ -109,6 +113,7 @@ impl Replay {
             msn,
             pending,
             sent: Sent::Never,
+            srqn: None,
         }
     }
 

@@ -140,6 +140,7 @@ fn next_read_response(
         transmit.source = Source::Remote {
             rkey: reth.rkey,
             va: reth.va.wrapping_add(u64::from(offset)),
+            srqn: replay.srqn,
         };
     }
     transmit

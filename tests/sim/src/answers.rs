@@ -167,7 +167,12 @@ fn read_response(
         SendOp::Read(at) => {
             let len = message.segment_len(segment, mtu);
             let va = at.va + u64::from(segment as u32 * mtu.bytes());
-            (len, Source::Remote { rkey: at.rkey, va })
+            let source = Source::Remote {
+                rkey: at.rkey,
+                va,
+                srqn: side.is_xrc().then_some(message.wr.srqn),
+            };
+            (len, source)
         }
         _ => (0, Source::None),
     };

@@ -23,8 +23,10 @@ pub(crate) struct SimHost<'a> {
     pub(crate) side: &'a mut Side,
     pub(crate) memory: &'a mut Memory,
     pub(crate) rings: &'a mut [RecvRing],
-    /// The payload of the packet being handled.
+    /// The payload of the packet being handled, …
     pub(crate) payload: &'a [u8],
+    /// … and the shared queue that it names.
+    pub(crate) srqn: Option<Srqn>,
 }
 
 impl SendQueue for SimHost<'_> {
@@ -112,6 +114,23 @@ impl SendQueue for SimHost<'_> {
 }
 
 impl SimHost<'_> {
+    /// Where a peer may use memory so, through the queue that it names if it has to name one.
+    fn grant(
+        &self,
+        rkey: Rkey,
+        va: u64,
+        len: u32,
+        access: RemoteAccess,
+    ) -> Result<usize, AccessFault> {
+        if self
+            .srqn
+            .is_some_and(|srqn| recv::named_ring(srqn).is_none())
+        {
+            return Err(AccessFault::Invalid);
+        }
+        self.memory.grant(rkey, va, len, access)
+    }
+
     fn take_from(&mut self, ring: usize) -> Fetch<RecvWr> {
         let Some(receive) = self.rings[ring].posted.pop_front() else {
             return Fetch::Empty;
@@ -208,7 +227,7 @@ impl RemoteMemory for SimHost<'_> {
         length: u32,
         access: RemoteAccess,
     ) -> Result<(), AccessFault> {
-        self.memory.grant(rkey, va, length, access).map(|_| ())
+        self.grant(rkey, va, length, access).map(|_| ())
     }
 
     fn write_remote(&mut self, rkey: Rkey, va: u64) -> Result<(), AccessFault> {
@@ -216,9 +235,7 @@ impl RemoteMemory for SimHost<'_> {
         if len == 0 {
             return Ok(());
         }
-        let at = self
-            .memory
-            .grant(rkey, va, len as u32, RemoteAccess::Write)?;
+        let at = self.grant(rkey, va, len as u32, RemoteAccess::Write)?;
         Memory::store(&mut self.memory.bytes, at, self.payload);
         self.side.effects.push(Effect::Write { at, len });
         Ok(())
@@ -228,7 +245,7 @@ impl RemoteMemory for SimHost<'_> {
         if va % 8 != 0 {
             return Err(AccessFault::Invalid);
         }
-        let at = self.memory.grant(rkey, va, 8, RemoteAccess::Atomic)?;
+        let at = self.grant(rkey, va, 8, RemoteAccess::Atomic)?;
         let original = apply_atomic(&mut self.memory.bytes, at, op);
         self.side.effects.push(Effect::Atomic { at, original });
         Ok(original)
@@ -238,7 +255,7 @@ impl RemoteMemory for SimHost<'_> {
         if va % 8 != 0 {
             return Err(AccessFault::Invalid);
         }
-        let at = self.memory.grant(rkey, va, 8, RemoteAccess::Write)?;
+        let at = self.grant(rkey, va, 8, RemoteAccess::Write)?;
         Memory::store(&mut self.memory.bytes, at, self.payload);
         self.side.effects.push(Effect::AtomicWrite { at });
         Ok(())
@@ -251,9 +268,7 @@ impl RemoteMemory for SimHost<'_> {
         len: u32,
         kind: FlushKind,
     ) -> Result<(), AccessFault> {
-        let at = self
-            .memory
-            .grant(rkey, va, len, RemoteAccess::Flush(kind))?;
+        let at = self.grant(rkey, va, len, RemoteAccess::Flush(kind))?;
         self.side.effects.push(Effect::Flush { at, len });
         Ok(())
     }

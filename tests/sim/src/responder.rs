@@ -347,11 +347,13 @@ impl Reference<'_> {
         let mtu = self.side.profile.mtu;
         let (body, _) = message.request(ext - message.first, message.answer_end(ext), mtu);
         match body {
-            Body::ReadRequest(Reth { va, rkey, length }) if length > 0 => self
-                .memory
-                .grant(rkey, va, length, RemoteAccess::Read)
-                .map(|_| ())
-                .map_err(codes),
+            Body::ReadRequest(Reth { va, rkey, length }) if length > 0 => {
+                self.ring_for(message)?;
+                self.memory
+                    .grant(rkey, va, length, RemoteAccess::Read)
+                    .map(|_| ())
+                    .map_err(codes)
+            }
             _ => Ok(()),
         }
     }
@@ -367,6 +369,7 @@ impl Reference<'_> {
         if message.wr.length == 0 {
             return Ok(0);
         }
+        self.ring_for(message)?;
         self.memory
             .grant(roce::ids::Rkey(rkey), va, message.wr.length, access)
             .map_err(codes)

@@ -6,7 +6,7 @@ use roce::host::AccessFault;
 use roce::qp::{QpKind, QpState, TransmitFault};
 use roce::transmit::{Source, Transmit};
 use roce::wc::WcStatus;
-use roce::wire::packet::{Body, Packet, Syndrome};
+use roce::wire::packet::{Body, Packet, Service, Syndrome};
 
 use crate::agenda::{Event, Flight};
 use crate::answers;
@@ -177,7 +177,7 @@ impl World {
             }
             Ok(())
         };
-        if let Source::Remote { rkey, va } = transmit.source {
+        if let Source::Remote { rkey, va, .. } = transmit.source {
             let (node, len) = (this.side.node, packet.payload_len);
             if let Ok(at) = self.readable(node, rkey, va, len) {
                 self.nodes[node].verify(at, len as usize)?;
@@ -201,7 +201,7 @@ impl World {
         let at = match transmit.source {
             _ if len == 0 => return Ok(Vec::new()),
             Source::None => return Ok(vec![0; len as usize]),
-            Source::Remote { rkey, va } => self
+            Source::Remote { rkey, va, .. } => self
                 .readable(side.node, rkey, va, len)
                 .map_err(TransmitFault::Remote)?,
             Source::Send { slot, offset } => {
@@ -349,6 +349,9 @@ impl World {
         let expected = self.ends[end].side.tx.expected.clone();
         let before = self.ends[end].side.completed;
         self.call(end, payload, |qp, now, host| {
+            if let Service::Xrc(srqn) = packet.service {
+                host.srqn = srqn;
+            }
             qp.handle_packet(now, packet, host)
         });
         self.nodes[node].inject = None;

@@ -247,6 +247,7 @@ impl World {
             memory: &mut self.nodes[node],
             rings: &mut self.rings,
             payload,
+            srqn: None,
         };
         let qp = qp.as_mut()?;
         Some(call(qp, Instant(self.now), &mut host))

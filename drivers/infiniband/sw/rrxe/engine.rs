@@ -213,7 +213,7 @@ impl Core {
                 .sq
                 .gather(slot, offset, length, &mut frame, mrs, pd)
                 .map_err(TransmitFault::Local)?,
-            Source::Remote { rkey, va } => mrs
+            Source::Remote { rkey, va, .. } => mrs
                 .with_remote(pd, rkey, va, length, RemoteAccess::Read, |span| {
                     frame.append(&span);
                 })

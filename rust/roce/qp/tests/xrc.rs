@@ -5,6 +5,7 @@
 use super::*;
 use crate::ids::Srqn;
 use crate::testing::SRQN;
+use crate::transmit::Source;
 use crate::wire::packet::{ReadPart, WritePart};
 
 const OTHER: Srqn = Srqn::new(0x6);
@@ -95,7 +96,7 @@ fn a_target_receives_from_the_queue_that_is_named() {
 }
 
 #[test]
-fn what_needs_no_receive_needs_no_queue() {
+fn the_queue_says_whose_memory_it_is() {
     let reth = Reth {
         va: BASE,
         rkey: RKEY,
@@ -104,14 +105,23 @@ fn what_needs_no_receive_needs_no_queue() {
     let (mut qp, mut host) = in_rts(QpKind::XrcTgt);
     host.payload = vec![7; 4];
     let write = Body::Write(WritePart::Only(reth, None));
-    qp.handle_packet(NOW, &request(FIRST, OTHER, write, 4), &mut host);
+    qp.handle_packet(NOW, &request(FIRST, SRQN, write, 4), &mut host);
     let read = request(FIRST.next(), OTHER, Body::ReadRequest(reth), 0);
     qp.handle_packet(NOW, &read, &mut host);
     assert_eq!(host.memory[..4], [7; 4]);
     let sent = drain(&mut qp, NOW, &mut host);
-    let last = sent.last().unwrap().packet;
-    assert_eq!(last.service, Service::Xrc(None));
-    assert!(matches!(last.body, Body::ReadResponse(ReadPart::Only(_))));
+    let last = sent.last().unwrap();
+    assert_eq!(last.packet.service, Service::Xrc(None));
+    assert!(matches!(
+        last.packet.body,
+        Body::ReadResponse(ReadPart::Only(_))
+    ));
+    let source = Source::Remote {
+        rkey: RKEY,
+        va: BASE,
+        srqn: Some(OTHER),
+    };
+    assert_eq!(last.source, source);
 }
 
 #[test]

@@ -223,7 +223,7 @@ fn said(transmit: &Transmit) -> Said {
                 ReadPart::Only(_) => Part::Only,
             };
             let offset = match transmit.source {
-                Source::Remote { rkey, va } => {
+                Source::Remote { rkey, va, .. } => {
                     assert_eq!(rkey, RKEY);
                     va - BASE
                 }
