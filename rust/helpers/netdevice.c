@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 #include <linux/if_vlan.h>
+#include <linux/inetdevice.h>
 #include <linux/netdevice.h>
 #include <net/dst.h>
 #include <net/ip6_fib.h>
@@ -47,6 +48,11 @@ rrxe_helper_netdev_notifier_info_to_dev(const struct netdev_notifier_info *info)
 __rrxe_helper void *rrxe_helper_rcu_dereference_sk_user_data(struct sock *sk)
 {
 	return rcu_dereference_sk_user_data(sk);
+}
+
+__rrxe_helper struct in_device *rrxe_helper___in_dev_get_rtnl(const struct net_device *dev)
+{
+	return __in_dev_get_rtnl(dev);
 }
 
 __rrxe_helper void rrxe_helper_dst_hold(struct dst_entry *dst)

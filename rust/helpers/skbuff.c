@@ -86,7 +86,12 @@ __rrxe_helper void rrxe_helper_skb_dst_set(struct sk_buff *skb, struct dst_entry
 	skb_dst_set(skb, dst);
 }
 
-/* bindgen gives the field, which lies in an unnamed union, no stable name. */
+/* bindgen gives these two fields, which lie in unnamed structures, no stable names. */
+__rrxe_helper int rrxe_helper_skb_ingress_index(const struct sk_buff *skb)
+{
+	return skb->skb_iif;
+}
+
 __rrxe_helper void rrxe_helper_skb_set_destructor(struct sk_buff *skb,
 						  void (*destructor)(struct sk_buff *skb))
 {

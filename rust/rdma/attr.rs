@@ -108,6 +108,10 @@ pub struct DeviceAttributes {
     pub max_res_rd_atom: u32,
     /// READs and atomics in flight from a QP.
     pub max_qp_init_rd_atom: u32,
+    /// Multicast groups.
+    pub max_mcast_groups: u32,
+    /// QPs in a multicast group.
+    pub max_mcast_qps: u32,
     /// Address handles.
     pub max_ah: u32,
     /// Pages of a fast registration.
@@ -130,7 +134,10 @@ impl DeviceAttributes {
         raw.max_qp = clamp(self.max_qp);
         raw.max_qp_wr = clamp(self.max_qp_wr);
         raw.device_cap_flags = self.caps.0;
-        raw.kernel_cap_flags = u64::from(bindings::ib_kernel_cap_flags_IBK_ALLOW_USER_UNREG);
+        raw.kernel_cap_flags = u64::from(
+            bindings::ib_kernel_cap_flags_IBK_ALLOW_USER_UNREG
+                | bindings::ib_kernel_cap_flags_IBK_BLOCK_MULTICAST_LOOPBACK,
+        );
         raw.max_send_sge = clamp(self.max_send_sge);
         raw.max_recv_sge = clamp(self.max_recv_sge);
         raw.max_sge_rd = clamp(self.max_sge_rd);
@@ -145,6 +152,10 @@ impl DeviceAttributes {
         raw.max_res_rd_atom = clamp(self.max_res_rd_atom);
         raw.max_qp_init_rd_atom = clamp(self.max_qp_init_rd_atom);
         raw.atomic_cap = bindings::ib_atomic_cap_IB_ATOMIC_HCA;
+        raw.max_mcast_grp = clamp(self.max_mcast_groups);
+        raw.max_mcast_qp_attach = clamp(self.max_mcast_qps);
+        let attachments = self.max_mcast_groups.saturating_mul(self.max_mcast_qps);
+        raw.max_total_mcast_qp_attach = clamp(attachments);
         raw.max_ah = clamp(self.max_ah);
         raw.max_fast_reg_page_list_len = self.max_fast_reg_pages;
         raw.max_pkeys = self.max_pkeys;

@@ -40,6 +40,14 @@ impl Gid {
         }
     }
 
+    /// Whether it names a group: 224.0.0.0/4 or ff00::/8.
+    pub fn is_multicast(&self) -> bool {
+        match self.ipv4() {
+            Some([first, ..]) => first >> 4 == 0xe,
+            None => matches!(self.0, [0xff, ..]),
+        }
+    }
+
     /// Which network it belongs to.
     pub fn network(&self) -> Network {
         match self.ipv4() {

@@ -27,6 +27,7 @@ use crate::{
     av::Av,
     cq::{CqCreated, CqInit, Cqe, NotifyWhen},
     fast_mr::FastMemory,
+    gid::Gid,
     mr::{Access, MrKeys, UserRegion},
     net::netdev::Netdev,
     post::{RecvList, SendList},
@@ -248,6 +249,20 @@ pub trait Provider: Sized + Send + Sync + 'static {
 
     /// Makes a queue pair inert.
     fn destroy_qp(qp: &Arc<Self::Qp>);
+
+    /// Lets a datagram QP receive what is sent to a multicast group. Once more has no effect.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`, also beyond the device's limits; `ENODEV`.
+    fn attach_mcast(qp: &Arc<Self::Qp>, group: Gid) -> Result;
+
+    /// Undoes [`Self::attach_mcast`].
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if the QP isn't attached to the group.
+    fn detach_mcast(qp: &Arc<Self::Qp>, group: Gid) -> Result;
 
     /// A process has posted sends to its ring. May be called in any state.
     fn doorbell(qp: &Arc<Self::Qp>);

@@ -41,6 +41,8 @@ pub struct QpInit<P: Provider> {
     pub cap: QpCap,
     /// Every send completes visibly.
     pub signal_all: bool,
+    /// What it sends to a multicast group doesn't come back to itself.
+    pub block_loopback: bool,
     /// Where events go.
     pub upcall: QpUpcall,
 }

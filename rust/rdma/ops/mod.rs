@@ -17,6 +17,7 @@ use crate::{
 
 mod ah;
 mod device;
+mod mcast;
 mod pd;
 mod port;
 mod qp;
@@ -87,6 +88,8 @@ fn fill_objects<P: Provider>(table: &mut ib_device_ops) {
     table.query_qp = Some(qp::query::<P>);
     table.destroy_qp = Some(qp::destroy::<P>);
     table.post_send = Some(qp::post_send::<P>);
+    table.attach_mcast = Some(mcast::attach::<P>);
+    table.detach_mcast = Some(mcast::detach::<P>);
     fill_kernel::<P>(table);
 }
 

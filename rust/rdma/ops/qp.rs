@@ -24,6 +24,9 @@ use crate::{
     upcall::{QpUpcall, Upcall},
 };
 
+const BLOCK_LOOPBACK: u32 =
+    bindings::ib_qp_create_flags_IB_QP_CREATE_BLOCK_MULTICAST_LOOPBACK as u32;
+
 type QpObject<P> = Object<Raising<bindings::ib_qp>, <P as Provider>::Qp>;
 
 /// Bytes that ib_core is to allocate for a QP of `P`.
@@ -36,7 +39,7 @@ pub(super) const fn size<P: Provider>() -> usize {
 /// # Safety
 ///
 /// `qp` must be a QP of `P` that exists for ib_core during all of `'a`.
-unsafe fn of<'a, P: Provider>(qp: *mut bindings::ib_qp) -> &'a Arc<P::Qp> {
+pub(super) unsafe fn of<'a, P: Provider>(qp: *mut bindings::ib_qp) -> &'a Arc<P::Qp> {
     // SAFETY: As the caller promises.
     unsafe { QpObject::<P>::get(qp.cast()) }
 }
@@ -112,7 +115,8 @@ unsafe fn convert_init<P: Provider>(
     upcall: QpUpcall,
 ) -> Result<QpInit<P>> {
     let kind = kind(init.qp_type).ok_or_else(unsupported)?;
-    if init.create_flags != 0 {
+    let block_loopback = init.create_flags & BLOCK_LOOPBACK != 0;
+    if init.create_flags & !BLOCK_LOOPBACK != 0 {
         return Err(unsupported());
     }
     // SAFETY: ib_core sets it before it calls.
@@ -132,6 +136,7 @@ unsafe fn convert_init<P: Provider>(
         srq: unsafe { srq::of::<P>(init.srq) }.cloned(),
         cap: qp_attr::read_cap(&init.cap),
         signal_all: init.sq_sig_type == bindings::ib_sig_type_IB_SIGNAL_ALL_WR,
+        block_loopback,
         upcall,
     })
 }

@@ -22,6 +22,7 @@ use crate::{
     ah::Ah,
     limits,
     link::Link,
+    mcast::Attachments,
     mr::MrTable,
     srq::Srq,
     stats::{Counter, Counters},
@@ -50,6 +51,9 @@ pub(crate) struct Device {
     /// Its memory regions.
     #[pin]
     pub(crate) mrs: MrTable,
+    /// The multicast groups that it is in.
+    #[pin]
+    pub(crate) mcast: Attachments,
     /// The address handles that processes name.
     #[pin]
     pub(crate) ahs: Table<Ah>,
@@ -84,6 +88,7 @@ impl Device {
                 queue: link.queue().clone(),
                 link,
                 mrs <- MrTable::new(),
+                mcast <- Attachments::new(),
                 ahs <- Table::new(),
                 srqs <- Table::new(),
                 counters: Counters::new(),
@@ -144,6 +149,8 @@ impl Device {
             max_qp_rd_atom: limits::MAX_RD_ATOMIC,
             max_res_rd_atom: limits::MAX_RES_RD_ATOMIC,
             max_qp_init_rd_atom: limits::MAX_RD_ATOMIC,
+            max_mcast_groups: limits::MAX_MCAST_GROUPS,
+            max_mcast_qps: limits::MAX_MCAST_QP as u32,
             max_ah: limits::MAX_AH,
             max_fast_reg_pages: limits::MAX_FAST_REG_PAGES,
             max_pkeys: MAX_PKEYS,

@@ -16,6 +16,7 @@ mod engine;
 mod engine_host;
 mod limits;
 mod link;
+mod mcast;
 mod mr;
 mod netns;
 mod path;

@@ -38,6 +38,10 @@ pub(crate) const MAX_RD_ATOMIC: u32 = 128;
 pub(crate) const MAX_RES_RD_ATOMIC: u32 = 0x3_f000;
 /// Address handles of a device.
 pub(crate) const MAX_AH: u32 = (1 << 15) - 1;
+/// Multicast groups of a device.
+pub(crate) const MAX_MCAST_GROUPS: u32 = 8192;
+/// QPs in a multicast group.
+pub(crate) const MAX_MCAST_QP: usize = 56;
 /// Entries of the GID table.
 pub(crate) const GID_TABLE_LEN: u16 = 1024;
 /// Entries of the P_Key table: the default partition.

@@ -45,6 +45,7 @@ const OVERHEAD: u32 = 40 + 8 + 12 + 4 + 16 + 4 + 4;
 pub(crate) struct Link {
     #[pin]
     netdev: NetdevSlot,
+    netdev_index: u32,
     context: Arc<NetContext>,
     device: ARef<IbDevice>,
     links: Arc<Links>,
@@ -63,6 +64,11 @@ impl Link {
     /// The network device; `None` once that goes away. Any context.
     pub(crate) fn netdev(&self) -> Option<Netdev> {
         self.netdev.get()
+    }
+
+    /// Its index, which another may have once it is gone.
+    pub(crate) fn netdev_index(&self) -> u32 {
+        self.netdev_index
     }
 
     /// The largest path MTU that the network device's MTU has room for, 256 at least.
@@ -209,6 +215,7 @@ impl Links {
         let mut entered = None;
         let made = Unregistered::<Rrxe>::new(netdev, &Device::describe(netdev), |device| {
             let init = pin_init!(Link {
+                netdev_index: netdev.index(),
                 netdev <- NetdevSlot::new(netdev.clone()),
                 context: context.clone(),
                 device,

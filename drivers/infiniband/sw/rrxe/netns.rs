@@ -23,7 +23,7 @@ use rdma::{
 
 use roce::{ids::Qpn, wire::UDP_PORT};
 
-use crate::{qp::Qp, rx};
+use crate::{mcast::Groups, qp::Qp, rx};
 
 /// A network namespace with at least one device.
 ///
@@ -37,6 +37,9 @@ pub(crate) struct NetContext {
     /// The GSI QPs of the devices, which all have number 1: a packet's address tells which it is for.
     #[pin]
     gsis: Table<Qp>,
+    /// The multicast groups that they are in.
+    #[pin]
+    pub(crate) groups: Groups,
     /// Packets that no QP could be blamed for.
     pub(crate) drops: rx::Drops,
     /// Open while there are devices.
@@ -67,6 +70,7 @@ impl NetContext {
                 net: netdev.net_id(),
                 qps <- Table::new(),
                 gsis <- Table::new(),
+                groups <- Groups::new(),
                 drops: rx::Drops::new(),
                 sockets <- new_mutex!(None, "rrxe_sockets"),
             }),

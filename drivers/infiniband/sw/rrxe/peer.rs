@@ -86,14 +86,15 @@ impl Peer {
     }
 
     /// Whether the QP may take a packet with these addresses: from exactly its peer to exactly its
-    /// own address; a datagram from anybody to any address of the device.
+    /// own address; a datagram from anybody to any address of the device, or to a group.
     pub(crate) fn admits(&mut self, device: &Device, endpoints: &Endpoints) -> bool {
         match self {
             Self::Connected(Some(connection)) => connection.path.allows(endpoints),
             Self::Connected(None) => false,
             Self::Anybody(home) => {
                 let to = endpoints.destination;
-                if *home == Some(to) {
+                // What comes to a group was handed to the QPs attached to it only.
+                if *home == Some(to) || to.is_multicast() {
                     return true;
                 }
                 let own = device.link.has_gid(to);

@@ -8,6 +8,7 @@ use rdma::{
     av::Av,
     cq::{CqCreated, CqInit, Cqe, NotifyWhen},
     fast_mr::FastMemory,
+    gid::Gid,
     mr::{Access, MrKeys, UserRegion},
     net::netdev::Netdev,
     post::{RecvList, SendList},
@@ -22,6 +23,7 @@ use crate::{
     ah::Ah,
     cq::Cq,
     device::{self, Device},
+    mcast,
     mr::Mr,
     pd::Pd,
     qp::Qp,
@@ -190,6 +192,14 @@ impl Provider for Rrxe {
 
     fn destroy_qp(qp: &Arc<Qp>) {
         qp.destroy();
+    }
+
+    fn attach_mcast(qp: &Arc<Qp>, group: Gid) -> Result {
+        mcast::attach(qp, group)
+    }
+
+    fn detach_mcast(qp: &Arc<Qp>, group: Gid) -> Result {
+        mcast::detach(qp, group)
     }
 
     fn doorbell(qp: &Arc<Qp>) {

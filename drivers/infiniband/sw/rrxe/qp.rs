@@ -33,6 +33,7 @@ use roce::{
     qp::{Attrs, Config, QpKind, QpState, SendWqe},
     responder::Replay,
     time::Instant,
+    wire::packet::Service,
 };
 
 use crate::{
@@ -85,6 +86,8 @@ pub(crate) struct Qp {
     queue: Arc<OwnedQueue>,
     cap: QpCap,
     signal_all: bool,
+    /// What it sends to a group doesn't come back to itself.
+    blocks_own: bool,
     epoch: kernel::time::Instant<Monotonic>,
     /// `None` once destroyed.
     #[pin]
@@ -247,6 +250,7 @@ impl Qp {
                 queue: device.queue.clone(),
                 cap,
                 signal_all: init.signal_all,
+                blocks_own: init.block_loopback,
                 epoch: kernel::time::Instant::now(),
                 turn <- Turn::new(Some(core)),
                 timer <- HrTimer::new(),
@@ -388,6 +392,15 @@ impl Qp {
     pub(crate) fn doorbell(this: &Arc<Self>) {
         this.pd.note_send();
         Self::advance(this, &mut None);
+    }
+
+    /// Whether the QP takes a packet of a group that it is attached to: it may block what it sent itself.
+    pub(crate) fn wants(&self, packet: &RxPacket) -> bool {
+        let own = match packet.packet.service {
+            Service::Ud(deth) => deth.src == self.qpn,
+            _ => false,
+        };
+        !(self.blocks_own && own && self.device.link.has_gid(packet.endpoints.source))
     }
 
     /// A packet for this QP came; its ICRC is right. It is taken. Softirq.

@@ -15,6 +15,7 @@ use rdma::{
     net::skb::{Discard, Endpoints, IpHeader, RxSkb},
 };
 use roce::{
+    ids::Qpn,
     responder::GRH_LEN,
     wire::{self, grh, icrc::Icrc, packet::Packet, BTH_LEN, ICRC_LEN, MAX_HEADER},
 };
@@ -50,6 +51,16 @@ impl RxPacket {
             skb,
             packet: decoded.packet,
             payload_offset: decoded.payload_offset,
+        })
+    }
+
+    /// The same packet once more; `None` for want of memory.
+    fn try_clone(&self) -> Option<Self> {
+        Some(Self {
+            skb: self.skb.try_clone()?,
+            packet: self.packet,
+            payload_offset: self.payload_offset,
+            endpoints: self.endpoints,
         })
     }
 
@@ -144,6 +155,9 @@ pub(crate) fn receive(context: &NetContext, skb: RxSkb) {
 
 fn deliver(context: &NetContext, packet: RxPacket) {
     let (qpn, to) = (packet.packet.bth.dest, packet.endpoints.destination);
+    if to.is_multicast() || qpn == Qpn::MULTICAST {
+        return deliver_to_group(context, packet);
+    }
     let mut packet = Some(packet);
     let verdict = context.with_qp(qpn, to, |qp| {
         packet.as_mut().map_or(Ok(()), RxPacket::verify)?;
@@ -156,6 +170,27 @@ fn deliver(context: &NetContext, packet: RxPacket) {
         context
             .drops
             .discard(packet.skb, why.unwrap_or(Discard::NoQueuePair));
+    }
+}
+
+/// Hands a packet to all QPs that are attached to its group.
+fn deliver_to_group(context: &NetContext, mut packet: RxPacket) {
+    let group = packet.endpoints.destination;
+    let members = (packet.packet.bth.dest == Qpn::MULTICAST)
+        .then(|| context.groups.members(packet.skb.ingress_index(), group))
+        .flatten();
+    let Some(members) = members else {
+        return context.drops.discard(packet.skb, Discard::NoQueuePair);
+    };
+    if let Err(why) = packet.verify() {
+        return context.drops.discard(packet.skb, why);
+    }
+    for qp in members {
+        // For want of memory it is lost to this one.
+        let mut copy = packet.try_clone().filter(|copy| qp.wants(copy));
+        if copy.is_some() {
+            Qp::receive(qp.as_arc_borrow(), &mut copy);
+        }
     }
 }
 

@@ -24,7 +24,8 @@ const UDP_LEN: usize = 8;
 ///
 /// # Invariants
 ///
-/// The buffer is valid, owned by `self` alone and has no `frag_list`. `data` is behind a UDP header;
+/// The buffer is valid, owned by `self` alone and has no `frag_list`; its bytes, which others may share,
+/// are only read. `data` is behind a UDP header;
 /// network and transport header are set, linear, and 20 (IPv4) or 40 (IPv6) bytes apart. `cb` holds
 /// a [`Control`].
 pub struct RxSkb(NonNull<bindings::sk_buff>);
@@ -197,6 +198,21 @@ impl RxSkb {
         let transport = unsafe { bindings::skb_transport_header(self.0.as_ptr()) };
         // SAFETY: The header is set and linear by the type invariant.
         unsafe { &*transport.cast() }
+    }
+
+    /// The index of the network device that it came through.
+    pub fn ingress_index(&self) -> u32 {
+        // SAFETY: Valid by the type invariant.
+        unsafe { bindings::skb_ingress_index(self.0.as_ptr()).unsigned_abs() }
+    }
+
+    /// Another buffer with the same packet, whose bytes they share. `None` for want of memory. Any
+    /// context; doesn't sleep.
+    pub fn try_clone(&self) -> Option<Self> {
+        // SAFETY: Valid by the type invariant.
+        let copy = unsafe { bindings::skb_clone(self.0.as_ptr(), bindings::GFP_ATOMIC) };
+        // INVARIANT: The copy is ours alone, and has the headers and the control block of this one.
+        NonNull::new(copy).map(Self)
     }
 
     /// Source and destination address.

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Multicast groups: which QPs get the packets that come to a group's address.
+//!
+//! The first QP of a device that attaches to a group makes the host join it, by IGMP or MLD, on the
+//! device's network device; the last one that detaches makes it leave. What a QP of this host sends
+//! comes back by the IP layer's own loop, as to any program; so its sender gets it, too, if it is
+//! attached and doesn't block that.
+
+use kernel::{
+    new_mutex,
+    prelude::*,
+    rbtree::{RBTree, RBTreeNode},
+    sync::{Arc, Mutex},
+};
+use rdma::{gid::Gid, new_bh_spinlock, sync::BhSpinLock};
+
+use crate::{device::Device, limits, qp::Qp};
+
+/// A group on a network device.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    netdev_index: u32,
+    address: [u8; 16],
+}
+
+/// The QPs of a group, of one device all. At least one, except while it is being entered.
+#[derive(Clone)]
+pub(crate) struct Members([Option<Arc<Qp>>; limits::MAX_MCAST_QP]);
+
+impl Members {
+    fn none() -> Self {
+        Self([const { None }; limits::MAX_MCAST_QP])
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &Arc<Qp>> {
+        self.0.iter().flatten()
+    }
+
+    fn place_of(&mut self, qp: &Arc<Qp>) -> Option<&mut Option<Arc<Qp>>> {
+        let is_it = |member: &Arc<Qp>| Arc::ptr_eq(member, qp);
+        self.0
+            .iter_mut()
+            .find(|place| place.as_ref().is_some_and(is_it))
+    }
+}
+
+impl IntoIterator for Members {
+    type Item = Arc<Qp>;
+    type IntoIter =
+        core::iter::Flatten<core::array::IntoIter<Option<Arc<Qp>>, { limits::MAX_MCAST_QP }>>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter().flatten()
+    }
+}
+
+/// The groups of all devices of a namespace.
+#[pin_data]
+pub(crate) struct Groups {
+    #[pin]
+    tree: BhSpinLock<RBTree<Key, Members>>,
+}
+
+impl Groups {
+    /// None yet.
+    pub(crate) fn new() -> impl PinInit<Self> {
+        pin_init!(Self {
+            tree <- new_bh_spinlock!(RBTree::new(), "rrxe_groups"),
+        })
+    }
+
+    /// The QPs to which a packet goes that came to `group` through a network device. Any context but
+    /// hard interrupts.
+    pub(crate) fn members(&self, netdev_index: u32, group: Gid) -> Option<Members> {
+        let key = Key {
+            netdev_index,
+            address: group.0,
+        };
+        self.tree.lock().get(&key).cloned()
+    }
+
+    /// Enters a QP in a group that is there. `None` if it isn't; otherwise whether the QP wasn't in it.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM` if there are too many, `EBUSY` if they are another device's.
+    fn add(&self, key: &Key, qp: &Arc<Qp>) -> Option<Result<bool>> {
+        let mut tree = self.tree.lock();
+        let members = tree.get_mut(key)?;
+        if members.place_of(qp).is_some() {
+            return Some(Ok(false));
+        }
+        let ours = |member: &Arc<Qp>| Arc::ptr_eq(&member.device, &qp.device);
+        if !members.iter().all(ours) {
+            return Some(Err(EBUSY));
+        }
+        let free = members.0.iter_mut().find(|place| place.is_none());
+        Some(free.ok_or(ENOMEM).map(|place| {
+            *place = Some(qp.clone());
+            true
+        }))
+    }
+
+    /// Strikes a QP off a group; with the last one the group goes, too. `None` if the QP isn't in it,
+    /// otherwise whether it was the last.
+    fn strike(&self, key: &Key, qp: &Arc<Qp>) -> Option<bool> {
+        let mut tree = self.tree.lock();
+        let members = tree.get_mut(key)?;
+        // Not the last count of the QP: the caller has one.
+        *members.place_of(qp)? = None;
+        let last = members.iter().next().is_none();
+        if last {
+            drop(tree.remove_node(key));
+        }
+        Some(last)
+    }
+}
+
+/// How many groups a device is in. Held over changes, and so over joins, which take the RTNL lock.
+#[pin_data]
+pub(crate) struct Attachments {
+    #[pin]
+    groups: Mutex<u32>,
+}
+
+impl Attachments {
+    /// None yet.
+    pub(crate) fn new() -> impl PinInit<Self> {
+        pin_init!(Self {
+            groups <- new_mutex!(0, "rrxe_mcast"),
+        })
+    }
+}
+
+/// Lets `qp` receive what is sent to `group`; once more has no effect. Process context; sleeps.
+///
+/// # Errors
+///
+/// `ENOMEM`, also for more groups, or QPs in one, than the limits; `ENODEV` when the network device is
+/// gone or lacks the group's version of IP; `EBUSY` while another device, whose network device had the
+/// same index and is gone, is still on its way out.
+pub(crate) fn attach(qp: &Arc<Qp>, group: Gid) -> Result {
+    let (device, groups) = (&qp.device, &qp.net.groups);
+    let mut count = device.mcast.groups.lock();
+    let key = key(device, group);
+    if let Some(added) = groups.add(&key, qp) {
+        return added.map(|_| ());
+    }
+    if *count >= limits::MAX_MCAST_GROUPS {
+        return Err(ENOMEM);
+    }
+    let node = RBTreeNode::new(key, Members::none(), GFP_KERNEL_ACCOUNT)?;
+    device.link.netdev().ok_or(ENODEV)?.join(group)?;
+    // The lock keeps others from entering the same group meanwhile.
+    drop(groups.tree.lock().insert(node));
+    let added = groups.add(&key, qp).unwrap_or(Err(EINVAL));
+    *count = count.saturating_add(1);
+    added.map(|_| ())
+}
+
+/// Undoes [`attach`]. Process context; sleeps.
+///
+/// # Errors
+///
+/// `EINVAL` if `qp` isn't attached to `group`.
+pub(crate) fn detach(qp: &Arc<Qp>, group: Gid) -> Result {
+    let device = &qp.device;
+    let mut count = device.mcast.groups.lock();
+    let last = qp
+        .net
+        .groups
+        .strike(&key(device, group), qp)
+        .ok_or(EINVAL)?;
+    if last {
+        *count = count.saturating_sub(1);
+        // A network device that is gone has left all its groups.
+        if let Some(netdev) = device.link.netdev() {
+            netdev.leave(group);
+        }
+    }
+    Ok(())
+}
+
+fn key(device: &Device, group: Gid) -> Key {
+    Key {
+        netdev_index: device.link.netdev_index(),
+        address: group.0,
+    }
+}

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Joining multicast groups: the host asks routers and switches for a group's packets, and its
+//! network device lets them in.
+
+use kernel::{error::to_result, prelude::*};
+
+use super::netdev::Netdev;
+use crate::{bindings, gid::Gid};
+
+/// The lock on the configuration of network devices, held while this lives.
+struct Rtnl;
+
+impl Rtnl {
+    fn lock() -> Self {
+        // SAFETY: No requirements; `drop` unlocks.
+        unsafe { bindings::rtnl_lock() };
+        Self
+    }
+}
+
+impl Drop for Rtnl {
+    fn drop(&mut self) {
+        // SAFETY: Locked by `lock`, in this very thread.
+        unsafe { bindings::rtnl_unlock() };
+    }
+}
+
+impl Netdev {
+    /// Joins `group`, by IGMP or MLD, and lets the device receive the MAC address that belongs to it.
+    /// Joins are counted; [`Self::leave`] undoes one. All are void once the device is unregistered.
+    ///
+    /// # Context
+    ///
+    /// Process, without the RTNL lock; sleeps.
+    ///
+    /// # Errors
+    ///
+    /// `ENODEV` if the device doesn't do this version of IP, `ENOMEM`.
+    pub fn join(&self, group: Gid) -> Result {
+        let _rtnl = Rtnl::lock();
+        match group.ipv4() {
+            Some(address) => {
+                // SAFETY: The device is valid, and RTNL keeps what is found.
+                let inet = unsafe { bindings::__in_dev_get_rtnl(self.as_ptr()) };
+                if inet.is_null() {
+                    return Err(ENODEV);
+                }
+                // SAFETY: As above.
+                unsafe { bindings::ip_mc_inc_group(inet, u32::from_ne_bytes(address)) };
+                Ok(())
+            }
+            None => {
+                let address = address(group);
+                // SAFETY: The device is valid; the address outlives the call.
+                to_result(unsafe { bindings::ipv6_dev_mc_inc(self.as_ptr(), &address) })
+                    .map_err(|error| if error == EINVAL { ENODEV } else { error })
+            }
+        }
+    }
+
+    /// Leaves `group`, which [`Self::join`] joined.
+    ///
+    /// # Context
+    ///
+    /// Process, without the RTNL lock; sleeps.
+    pub fn leave(&self, group: Gid) {
+        let _rtnl = Rtnl::lock();
+        if let Some(address) = group.ipv4() {
+            // SAFETY: The device is valid, and RTNL keeps what is found.
+            let inet = unsafe { bindings::__in_dev_get_rtnl(self.as_ptr()) };
+            if !inet.is_null() {
+                let address = u32::from_ne_bytes(address);
+                // SAFETY: As above; a group that isn't joined (any more) is left alone.
+                unsafe { bindings::__ip_mc_dec_group(inet, address, bindings::GFP_KERNEL) };
+            }
+        } else {
+            let address = address(group);
+            // SAFETY: The device is valid; the address outlives the call. That the group isn't
+            // joined any more is as good.
+            unsafe { bindings::ipv6_dev_mc_dec(self.as_ptr(), &address) };
+        }
+    }
+}
+
+fn address(group: Gid) -> bindings::in6_addr {
+    let mut address = bindings::in6_addr::default();
+    address.in6_u.u6_addr8 = group.0;
+    address
+}
