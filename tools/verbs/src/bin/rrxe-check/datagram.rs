@@ -16,10 +16,11 @@ use crate::{
 };
 
 /// Bytes in front of the payload.
-const GRH: usize = 40;
-const QKEY: u32 = 0x1122_3344;
+pub const GRH: usize = 40;
+/// The queue key of all nodes.
+pub const QKEY: u32 = 0x1122_3344;
 /// Where a receive lies in the region: odd, and across pages.
-const TARGET: usize = 8191;
+pub const TARGET: usize = 8191;
 const IMM: u32 = 0x0bad_cafe;
 /// The work request's way of saying "the QP's own queue key".
 const OWN_QKEY: u32 = 1 << 31;
@@ -49,22 +50,24 @@ pub fn run_errors(tap: &mut Tap, ends: &Ends) {
 }
 
 /// A datagram QP with memory.
-struct Node {
-    qp: Qp,
-    cq: Rc<Cq>,
-    mr: Mr,
-    pd: Rc<Pd>,
+pub struct Node {
+    pub qp: Qp,
+    pub cq: Rc<Cq>,
+    pub mr: Mr,
+    pub pd: Rc<Pd>,
     gid: [u8; 16],
-    gid_index: u8,
+    pub gid_index: u8,
     mtu: usize,
 }
 
-fn text(e: io::Error) -> String {
+/// An error as text.
+pub fn text(e: io::Error) -> String {
     e.to_string()
 }
 
 impl Node {
-    fn new(device: &str, v6: bool) -> Result<Self, String> {
+    /// On a device, with a protection domain of its own.
+    pub fn new(device: &str, v6: bool) -> Result<Self, String> {
         let context = Context::open(device).map_err(text)?;
         let pd = Pd::new(&context).map_err(text)?;
         Self::on(&context, &pd, v6).map_err(|e| format!("set-up: {e}"))
@@ -90,14 +93,16 @@ impl Node {
         Ah::new(&self.pd, self.gid_index, other.gid).map_err(|e| format!("create_ah: {e}"))
     }
 
-    fn recv(&self, id: u64, at: usize, payload: usize) -> Outcome {
+    /// Posts a receive for a payload of so many bytes.
+    pub fn recv(&self, id: u64, at: usize, payload: usize) -> Outcome {
         let mut sges = [self.mr.sge(at, GRH + payload)];
         self.qp
             .post_recv(id, &mut sges)
             .map_err(|e| format!("post_recv: {e}"))
     }
 
-    fn send(&self, datagram: &Datagram) -> Outcome {
+    /// Posts a send.
+    pub fn send(&self, datagram: &Datagram) -> Outcome {
         let mut wr = ibv_send_wr {
             wr_id: datagram.id,
             opcode: datagram.opcode,
@@ -114,7 +119,8 @@ impl Node {
             .map_err(|e| format!("post_send: {e}"))
     }
 
-    fn expect(&self, id: u64, status: ibv_wc_status) -> Result<ibv_wc, String> {
+    /// The next completion must have this cookie and status.
+    pub fn expect(&self, id: u64, status: ibv_wc_status) -> Result<ibv_wc, String> {
         let wc = next_completion(&self.cq)?;
         if wc.wr_id == id && wc.status == status {
             return Ok(wc);
@@ -125,7 +131,8 @@ impl Node {
         ))
     }
 
-    fn grh(&self, at: usize) -> [u8; GRH] {
+    /// The header in front of a payload.
+    pub fn grh(&self, at: usize) -> [u8; GRH] {
         std::array::from_fn(|i| self.mr.buffer.get(at + i))
     }
 
@@ -140,19 +147,19 @@ impl Node {
 
 /// A send work request.
 #[derive(Clone)]
-struct Datagram<'a> {
-    id: u64,
-    opcode: ibv_wr_opcode,
-    flags: u32,
-    ah: &'a Ah,
-    qpn: u32,
-    qkey: u32,
-    sges: Vec<ibv_sge>,
+pub struct Datagram<'a> {
+    pub id: u64,
+    pub opcode: ibv_wr_opcode,
+    pub flags: u32,
+    pub ah: &'a Ah,
+    pub qpn: u32,
+    pub qkey: u32,
+    pub sges: Vec<ibv_sge>,
 }
 
 impl<'a> Datagram<'a> {
     /// The first `size` bytes of `from`'s region to `to`, signaled.
-    fn new(id: u64, from: &Node, ah: &'a Ah, to: &Node, size: usize) -> Self {
+    pub fn new(id: u64, from: &Node, ah: &'a Ah, to: &Node, size: usize) -> Self {
         Self {
             id,
             opcode: IBV_WR_SEND,
@@ -170,7 +177,7 @@ fn nodes(ends: &Ends) -> Result<(Node, Node), String> {
 }
 
 /// Checks a receive of `size` bytes of pattern `seed` at [`TARGET`].
-fn check(wc: &ibv_wc, from: &Node, to: &Node, size: usize, seed: u64) -> Outcome {
+pub fn check(wc: &ibv_wc, from: &Node, to: &Node, size: usize, seed: u64) -> Outcome {
     ensure(wc.byte_len as usize == GRH + size, || {
         format!("byte_len {}", wc.byte_len)
     })?;

@@ -8,6 +8,7 @@
 mod cq;
 mod datagram;
 mod errno;
+mod group;
 mod loss;
 mod pair;
 mod srq;
@@ -25,7 +26,9 @@ fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
     let (Some(a), Some(b)) = (args.next(), args.next()) else {
         eprintln!("usage: rrxe-check DEVICE_A DEVICE_B [v4|v6] [TOPIC ...]");
-        eprintln!("topics: transfer status errno cq srq uc uc-errors ud ud-errors loss");
+        eprintln!("topics: transfer status errno cq srq uc uc-errors ud ud-errors group");
+        eprintln!("        group-sender loss");
+        eprintln!("alone:  hold-group (a QP of DEVICE_B is attached until the input ends)");
         return ExitCode::from(2);
     };
     let words: Vec<String> = args.collect();
@@ -66,6 +69,15 @@ fn main() -> ExitCode {
     }
     if wanted("ud-errors") {
         datagram::run_errors(&mut tap, &ends);
+    }
+    if wanted("group") {
+        group::run(&mut tap, &ends);
+    }
+    if wanted("group-sender") {
+        group::run_sender(&mut tap, &ends);
+    }
+    if topics.contains(&"hold-group") {
+        tap.result("group: attach, wait, detach", group::hold(&ends));
     }
     if wanted("loss") {
         loss::run(&mut tap, &ends);

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Multicast: whom a packet to a group reaches, and what may be attached.
+
+use std::io::{self, Read};
+
+use rrxe_verbs::{
+    object::{Ah, Context, Cq, Depth, Pd, Qp},
+    sys::*,
+};
+
+use crate::{
+    datagram::{check, text, Datagram, Node, QKEY, TARGET},
+    pair::{ensure, expect_silence, Ends, Outcome},
+    tap::Tap,
+};
+
+/// The destination QP of a packet to a group.
+const MULTICAST: u32 = 0xff_ffff;
+const EBUSY: i32 = 16;
+const ENOMEM: i32 = 12;
+const EINVAL: i32 = 22;
+/// QPs in a group.
+const LIMIT: usize = 56;
+
+/// Runs the cases in which A sends and B receives.
+pub fn run(tap: &mut Tap, ends: &Ends) {
+    tap.result("group: every attached QP gets a copy", copies(ends));
+    tap.result("group: a detached QP gets nothing", detached(ends));
+    tap.result("group: another queue key is dropped", wrong_qkey(ends));
+    tap.result("group: a QP number of its own is dropped", wrong_qpn(ends));
+    tap.result("group: an attached QP stays: EBUSY", busy(ends));
+    tap.result("group: too many QPs: ENOMEM", limit(ends));
+    tap.result("group: what can't be attached: EINVAL", refused(ends));
+}
+
+/// Runs the case in which A is attached to the group it sends to.
+pub fn run_sender(tap: &mut Tap, ends: &Ends) {
+    tap.result("group: the sender gets a copy, too", sender(ends));
+}
+
+/// The `n`-th group of a version of IP.
+fn address(v6: bool, n: u8) -> [u8; 16] {
+    let mut group = [0; 16];
+    if v6 {
+        group[..2].copy_from_slice(&[0xff, 0x0e]);
+        group[14..].copy_from_slice(&[0x77, n]);
+    } else {
+        group[10..].copy_from_slice(&[0xff, 0xff, 239, 77, 1, n]);
+    }
+    group
+}
+
+fn attach(qp: &Qp, group: [u8; 16]) -> i32 {
+    // SAFETY: The address outlives the call.
+    unsafe { ibv_attach_mcast(qp.raw, &ibv_gid { raw: group }, 0) }
+}
+
+fn detach(qp: &Qp, group: [u8; 16]) -> i32 {
+    // SAFETY: The address outlives the call.
+    unsafe { ibv_detach_mcast(qp.raw, &ibv_gid { raw: group }, 0) }
+}
+
+fn expect_errno(errno: i32, expected: i32) -> Outcome {
+    ensure(errno == expected, || {
+        format!("errno {errno}, expected {expected}")
+    })
+}
+
+fn ah_to(from: &Node, group: [u8; 16]) -> Result<Ah, String> {
+    Ah::new(&from.pd, from.gid_index, group).map_err(text)
+}
+
+/// A datagram of `size` bytes to a group.
+fn to_group<'a>(id: u64, from: &Node, ah: &'a Ah, size: usize) -> Datagram<'a> {
+    Datagram {
+        qpn: MULTICAST,
+        ..Datagram::new(id, from, ah, from, size)
+    }
+}
+
+/// Waits for a datagram of `size` bytes of pattern `seed` from `from` to `group`.
+fn arrives(from: &Node, to: &Node, group: [u8; 16], size: usize, seed: u64) -> Outcome {
+    let wc = to.expect(seed, IBV_WC_SUCCESS)?;
+    check(&wc, from, to, size, seed)?;
+    let grh = to.grh(TARGET);
+    let right = match group[0] {
+        0xff => grh[24..] == group,
+        _ => grh[36..] == group[12..],
+    };
+    ensure(right, || format!("the header is {grh:02x?}"))
+}
+
+fn copies(ends: &Ends) -> Outcome {
+    let mut a = Node::new(ends.a, ends.v6)?;
+    let group: Result<Vec<Node>, _> = (0..5).map(|_| Node::new(ends.b, ends.v6)).collect();
+    let group = group?;
+    let (attached, others) = group.split_at(3);
+    let (address, other) = (address(ends.v6, 1), address(ends.v6, 2));
+    for node in attached {
+        expect_errno(attach(&node.qp, address), 0)?;
+    }
+    expect_errno(attach(&others[0].qp, other), 0)?;
+    let ah = ah_to(&a, address)?;
+    for (seed, size) in [0, 100, 900].into_iter().enumerate() {
+        let seed = seed as u64 + 30;
+        a.mr.buffer.fill(0, size, seed);
+        for node in &group {
+            node.recv(seed, TARGET, size)?;
+        }
+        a.send(&to_group(1, &a, &ah, size))?;
+        a.expect(1, IBV_WC_SUCCESS)?;
+        for node in attached {
+            arrives(&a, node, address, size, seed)?;
+        }
+    }
+    for node in others {
+        expect_silence(&node.cq)?;
+    }
+    for node in attached {
+        expect_silence(&node.cq)?;
+        expect_errno(detach(&node.qp, address), 0)?;
+    }
+    expect_errno(detach(&others[0].qp, other), 0)
+}
+
+fn sender(ends: &Ends) -> Outcome {
+    let (mut a, b) = (Node::new(ends.a, ends.v6)?, Node::new(ends.b, ends.v6)?);
+    let third = Node::new(ends.a, ends.v6)?;
+    let address = address(ends.v6, 3);
+    for node in [&a, &b, &third] {
+        expect_errno(attach(&node.qp, address), 0)?;
+        node.recv(7, TARGET, 500)?;
+    }
+    let ah = ah_to(&a, address)?;
+    a.mr.buffer.fill(0, 500, 7);
+    a.send(&to_group(7, &a, &ah, 500))?;
+    // Its own two completions come in either order.
+    let mut opcodes = [0; 2];
+    for opcode in &mut opcodes {
+        *opcode = a.expect(7, IBV_WC_SUCCESS)?.opcode;
+    }
+    opcodes.sort_unstable();
+    ensure(opcodes == [IBV_WC_SEND, IBV_WC_RECV], || {
+        format!("opcodes {opcodes:?}")
+    })?;
+    arrives(&a, &b, address, 500, 7)?;
+    arrives(&a, &third, address, 500, 7)?;
+    for node in [&a, &b, &third] {
+        expect_silence(&node.cq)?;
+        expect_errno(detach(&node.qp, address), 0)?;
+    }
+    Ok(())
+}
+
+/// A sends, and B gets nothing.
+fn nothing(
+    ends: &Ends,
+    prepare: fn(&Node, [u8; 16]) -> Outcome,
+    change: fn(&mut Datagram<'_>),
+) -> Outcome {
+    let (a, b) = (Node::new(ends.a, ends.v6)?, Node::new(ends.b, ends.v6)?);
+    let address = address(ends.v6, 4);
+    expect_errno(attach(&b.qp, address), 0)?;
+    prepare(&b, address)?;
+    b.recv(1, TARGET, 100)?;
+    let ah = ah_to(&a, address)?;
+    let mut datagram = to_group(2, &a, &ah, 100);
+    change(&mut datagram);
+    a.send(&datagram)?;
+    a.expect(2, IBV_WC_SUCCESS)?;
+    expect_silence(&b.cq)?;
+    detach(&b.qp, address);
+    Ok(())
+}
+
+fn detached(ends: &Ends) -> Outcome {
+    let leave = |b: &Node, address| expect_errno(detach(&b.qp, address), 0);
+    nothing(ends, leave, |_| ())
+}
+
+fn wrong_qkey(ends: &Ends) -> Outcome {
+    nothing(ends, |_, _| Ok(()), |datagram| datagram.qkey = QKEY ^ 1)
+}
+
+fn wrong_qpn(ends: &Ends) -> Outcome {
+    let (a, b) = (Node::new(ends.a, ends.v6)?, Node::new(ends.b, ends.v6)?);
+    let address = address(ends.v6, 5);
+    expect_errno(attach(&b.qp, address), 0)?;
+    b.recv(1, TARGET, 100)?;
+    let ah = ah_to(&a, address)?;
+    a.send(&Datagram::new(2, &a, &ah, &b, 100))?;
+    a.expect(2, IBV_WC_SUCCESS)?;
+    expect_silence(&b.cq)?;
+    expect_errno(detach(&b.qp, address), 0)
+}
+
+fn busy(ends: &Ends) -> Outcome {
+    let b = Node::new(ends.b, ends.v6)?;
+    let address = address(ends.v6, 6);
+    for _ in 0..2 {
+        expect_errno(attach(&b.qp, address), 0)?;
+    }
+    // SAFETY: If it is destroyed after all, that is reported and nothing goes on.
+    expect_errno(unsafe { ibv_destroy_qp(b.qp.raw) }, EBUSY)?;
+    expect_errno(detach(&b.qp, address), 0)?;
+    expect_errno(detach(&b.qp, address), EINVAL)
+}
+
+fn limit(ends: &Ends) -> Outcome {
+    let context = Context::open(ends.b).map_err(text)?;
+    let pd = Pd::new(&context).map_err(text)?;
+    let cq = Cq::new(&context, 16).map_err(text)?;
+    let depth = Depth {
+        send: 1,
+        recv: 1,
+        ..Depth::default()
+    };
+    let make = |_| Qp::of_type(IBV_QPT_UD, &pd, &cq, depth).map_err(text);
+    let qps: Result<Vec<Qp>, _> = (0..=LIMIT).map(make).collect();
+    let qps = qps?;
+    let address = address(ends.v6, 7);
+    for (index, qp) in qps.iter().enumerate() {
+        let expected = if index < LIMIT { 0 } else { ENOMEM };
+        expect_errno(attach(qp, address), expected)?;
+    }
+    expect_errno(detach(&qps[3], address), 0)?;
+    expect_errno(attach(&qps[LIMIT], address), 0)?;
+    for (index, qp) in qps.iter().enumerate() {
+        expect_errno(detach(qp, address), if index == 3 { EINVAL } else { 0 })?;
+    }
+    Ok(())
+}
+
+fn refused(ends: &Ends) -> Outcome {
+    let b = Node::new(ends.b, ends.v6)?;
+    let connected = Qp::new(&b.pd, &b.cq, Depth::default()).map_err(text)?;
+    expect_errno(attach(&connected, address(ends.v6, 8)), EINVAL)?;
+    let mut single = address(ends.v6, 8);
+    single[if ends.v6 { 0 } else { 12 }] = 0x20;
+    expect_errno(attach(&b.qp, single), EINVAL)
+}
+
+/// Attaches a QP of device B and holds on until its input ends.
+pub fn hold(ends: &Ends) -> Outcome {
+    let b = Node::new(ends.b, ends.v6)?;
+    expect_errno(attach(&b.qp, address(ends.v6, 9)), 0)?;
+    println!("attached");
+    let mut line = Vec::new();
+    io::stdin().read_to_end(&mut line).map_err(text)?;
+    expect_errno(detach(&b.qp, address(ends.v6, 9)), 0)
+}
