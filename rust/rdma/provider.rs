@@ -193,13 +193,31 @@ pub trait Provider: Sized + Send + Sync + 'static {
         call: &UserCall<'_>,
     ) -> Result<SrqCreated<Self::Srq>>;
 
-    /// Changes capacity and limit of a process's shared receive queue: all of it or, on error,
-    /// nothing. What is posted stays. A new ring is announced to `call`.
+    /// Makes a shared receive queue for the kernel.
     ///
     /// # Errors
     ///
-    /// `EINVAL`, `ENOMEM`, `EFAULT`, `EBUSY`.
-    fn modify_srq(srq: &Arc<Self::Srq>, modify: &SrqModify, call: &RingChange<'_>) -> Result;
+    /// As for [`Self::create_user_srq`].
+    fn create_kernel_srq(pd: &Arc<Self::Pd>, init: SrqInit) -> Result<SrqCreated<Self::Srq>>;
+
+    /// Posts receives of the kernel, up to the first that can't be posted. Any context.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::post_recv`].
+    fn post_srq_recv(srq: &Self::Srq, requests: &mut RecvList<'_>) -> Result;
+
+    /// Changes capacity and limit of a shared receive queue: all of it or, on error, nothing. What is
+    /// posted stays. A new ring is announced to the process's `call`.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`, `ENOMEM`, `EFAULT`, `EBUSY`; `EOPNOTSUPP` for what a queue of the kernel can't change.
+    fn modify_srq(
+        srq: &Arc<Self::Srq>,
+        modify: &SrqModify,
+        call: Option<&RingChange<'_>>,
+    ) -> Result;
 
     /// Capacities and limit.
     ///

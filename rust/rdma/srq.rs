@@ -8,6 +8,7 @@ use crate::{
     bindings,
     error::unsupported,
     object::{Object, Raising},
+    post::RecvList,
     provider::Provider,
     qp::RingReply,
     udata::{no_payload, RingChange, UserCall},
@@ -100,7 +101,7 @@ pub(crate) unsafe fn of<'a, P: Provider>(base: *mut bindings::ib_srq) -> Option<
     Some(unsafe { SrqObject::<P>::get(base.cast()) })
 }
 
-/// Implements `create_srq`, for processes.
+/// Implements `create_srq`.
 ///
 /// # Safety
 ///
@@ -112,9 +113,11 @@ pub(crate) unsafe extern "C" fn create<P: Provider>(
 ) -> c_int {
     from_result(|| {
         // SAFETY: ib_core's buffers are null or valid during the call.
-        let call = unsafe { UserCall::from_raw(payload) }.ok_or_else(unsupported)?;
-        call.udata.refuse_request()?;
-        call.udata.require_response(SrqReply::SIZE)?;
+        let call = unsafe { UserCall::from_raw(payload) };
+        if let Some(call) = &call {
+            call.udata.refuse_request()?;
+            call.udata.require_response(SrqReply::SIZE)?;
+        }
         // SAFETY: ib_core passes valid attributes.
         let init = unsafe { &mut *init };
         if init.srq_type != bindings::ib_srq_type_IB_SRQT_BASIC {
@@ -130,9 +133,13 @@ pub(crate) unsafe extern "C" fn create<P: Provider>(
             max_sge: init.attr.max_sge,
             upcall: upcall.clone(),
         };
-        let created = P::create_user_srq(pd, asked, &call)
-            .and_then(|created| respond::<P>(created, &call))
-            .inspect_err(|_| upcall.revoke())?;
+        let created = match &call {
+            None => P::create_kernel_srq(pd, asked),
+            Some(call) => {
+                P::create_user_srq(pd, asked, call).and_then(|created| respond::<P>(created, call))
+            }
+        };
+        let created = created.inspect_err(|_| upcall.revoke())?;
         init.attr.max_wr = created.max_wr;
         init.attr.max_sge = created.max_sge;
         // SAFETY: During creation nobody else accesses the object; ib_core allocated as much as
@@ -156,7 +163,7 @@ fn respond<P: Provider>(
     }
 }
 
-/// Implements `modify_srq`, for processes. The library says in its request
+/// Implements `modify_srq`. A process's library says in its request
 /// (`struct rxe_modify_srq_cmd`) where it wants to be told of a new ring.
 ///
 /// # Safety
@@ -172,8 +179,14 @@ pub(crate) unsafe extern "C" fn modify<P: Provider>(
     const LIMIT: u32 = bindings::ib_srq_attr_mask_IB_SRQ_LIMIT;
     from_result(|| {
         // SAFETY: ib_core's buffers are null or valid during the call.
-        let call = unsafe { UserCall::from_raw(payload) }.ok_or_else(unsupported)?;
-        let address = u64::from_ne_bytes(call.udata.request()?);
+        let call = unsafe { UserCall::from_raw(payload) };
+        let change = match &call {
+            None => None,
+            Some(call) => {
+                let address = u64::from_ne_bytes(call.udata.request()?);
+                Some(RingChange::new(call, Some(address)))
+            }
+        };
         if mask & !(MAX_WR | LIMIT) != 0 {
             return Err(EINVAL);
         }
@@ -185,7 +198,30 @@ pub(crate) unsafe extern "C" fn modify<P: Provider>(
         };
         // SAFETY: The queue is alive while ib_core calls its operations.
         let srq = unsafe { SrqObject::<P>::get(base.cast()) };
-        P::modify_srq(srq, &modify, &RingChange::new(&call, Some(address)))?;
+        P::modify_srq(srq, &modify, change.as_ref())?;
+        Ok(0)
+    })
+}
+
+/// Implements `post_srq_recv`, for the kernel. Any context.
+///
+/// # Safety
+///
+/// To be called by ib_core, on a queue of `P`.
+pub(crate) unsafe extern "C" fn post_recv<P: Provider>(
+    base: *mut bindings::ib_srq,
+    requests: *const bindings::ib_recv_wr,
+    failed: *mut *const bindings::ib_recv_wr,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: The queue is alive while ib_core calls its operations.
+        let srq = unsafe { SrqObject::<P>::get(base.cast()) };
+        // SAFETY: ib_core's list is valid during the call.
+        let mut list = unsafe { RecvList::new(requests) };
+        P::post_srq_recv(srq, &mut list).inspect_err(|_| {
+            // SAFETY: ib_core passes a place to fill along with requests.
+            unsafe { failed.write(list.current()) };
+        })?;
         Ok(0)
     })
 }

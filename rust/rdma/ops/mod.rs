@@ -98,6 +98,7 @@ fn fill_kernel<P: Provider>(table: &mut ib_device_ops) {
     table.create_cq = Some(cq::create_kernel::<P>);
     table.poll_cq = Some(cq::poll::<P>);
     table.post_recv = Some(qp::post_recv::<P>);
+    table.post_srq_recv = Some(srq::post_recv::<P>);
     table.get_dma_mr = Some(mr::get_dma::<P>);
     table.alloc_mr = Some(mr::alloc::<P>);
     table.map_mr_sg = Some(mr::map_sg::<P>);

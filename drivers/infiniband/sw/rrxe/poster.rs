@@ -26,8 +26,52 @@ pub(crate) struct Poster {
     state: Atomic<u32>,
     #[pin]
     send: IrqSpinLock<Producer>,
+    /// None where receives come from a shared receive queue.
+    recv: Option<Pin<KBox<RecvPoster>>>,
+}
+
+/// Posts receives to a ring.
+#[pin_data]
+pub(crate) struct RecvPoster {
     #[pin]
-    recv: IrqSpinLock<Producer>,
+    producer: IrqSpinLock<Producer>,
+}
+
+impl RecvPoster {
+    /// For WQEs of at most `max_sge` SGEs. Process context.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn new(ring: &Ring, max_sge: u32) -> Result<Pin<KBox<Self>>> {
+        let room = WqeRoom {
+            max_sge,
+            max_inline: 0,
+        };
+        let producer = Producer::new(ring, room);
+        KBox::pin_init(
+            pin_init!(Self {
+                producer <- new_irq_spinlock!(producer, "rrxe_post_recv"),
+            }),
+            GFP_KERNEL_ACCOUNT,
+        )
+    }
+
+    /// Posts receives, while `admits` says that they may be. Any context.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if they may not, and for requests that make no sense, `ENOMEM` when the queue is full.
+    pub(crate) fn post(&self, requests: &mut RecvList<'_>, admits: impl Fn() -> bool) -> Result {
+        let mut producer = self.producer.lock();
+        for request in requests {
+            if !admits() {
+                return Err(EINVAL);
+            }
+            producer.push(|ring, slot, room| request.write(ring, slot, room))?;
+        }
+        Ok(())
+    }
 }
 
 /// The producer of one ring.
@@ -61,18 +105,22 @@ impl Producer {
 }
 
 impl Poster {
-    /// The posting side of the two rings. Process context.
+    /// The posting side of a send ring and perhaps of a receive ring. Process context.
     ///
     /// # Errors
     ///
     /// `ENOMEM`.
-    pub(crate) fn new(send: (&Ring, WqeRoom), recv: (&Ring, WqeRoom)) -> Result<Pin<KBox<Self>>> {
-        let (send, recv) = (Producer::new(send.0, send.1), Producer::new(recv.0, recv.1));
+    pub(crate) fn new(
+        send: &Ring,
+        room: WqeRoom,
+        recv: Option<Pin<KBox<RecvPoster>>>,
+    ) -> Result<Pin<KBox<Self>>> {
+        let send = Producer::new(send, room);
         KBox::pin_init(
             pin_init!(Self {
                 state: Atomic::new(QpState::Reset as u32),
                 send <- new_irq_spinlock!(send, "rrxe_post_send"),
-                recv <- new_irq_spinlock!(recv, "rrxe_post_recv"),
+                recv,
             }),
             GFP_KERNEL_ACCOUNT,
         )
@@ -111,17 +159,14 @@ impl Poster {
     ///
     /// # Errors
     ///
-    /// `EINVAL` in RESET (IBTA 1.x §10.8.3.2) and for requests that make no sense, `ENOMEM` when the queue
-    /// is full.
+    /// `EINVAL` in RESET (IBTA 1.x §10.8.3.2) and where receives are shared; those of [`RecvPoster::post`].
     pub(crate) fn post_recv(&self, requests: &mut RecvList<'_>) -> Result {
-        let mut producer = self.recv.lock();
-        for request in requests {
-            if self.is_in(QpState::Reset) {
-                return Err(EINVAL);
-            }
-            producer.push(|ring, slot, room| request.write(ring, slot, room))?;
-        }
-        Ok(())
+        // The request that can't be posted is the first.
+        let Some(recv) = &self.recv else {
+            let _ = requests.next();
+            return Err(EINVAL);
+        };
+        recv.post(requests, || !self.is_in(QpState::Reset))
     }
 
     /// Receives posted now are flushed, not filled.

@@ -155,10 +155,18 @@ impl Provider for Rrxe {
         init: SrqInit,
         call: &UserCall<'_>,
     ) -> Result<SrqCreated<Srq>> {
-        Srq::create(pd, init, call.mappings())
+        Srq::create(pd, init, Some(call.mappings()))
     }
 
-    fn modify_srq(srq: &Arc<Srq>, modify: &SrqModify, call: &RingChange<'_>) -> Result {
+    fn create_kernel_srq(pd: &Arc<Pd>, init: SrqInit) -> Result<SrqCreated<Srq>> {
+        Srq::create(pd, init, None)
+    }
+
+    fn post_srq_recv(srq: &Srq, requests: &mut RecvList<'_>) -> Result {
+        srq.post_recv(requests)
+    }
+
+    fn modify_srq(srq: &Arc<Srq>, modify: &SrqModify, call: Option<&RingChange<'_>>) -> Result {
         srq.modify(modify, call)
     }
 

@@ -45,7 +45,7 @@ use crate::{
     netns::NetContext,
     pd::Pd,
     peer::Peer,
-    poster::Poster,
+    poster::{Poster, RecvPoster},
     provider::Rrxe,
     recv_queue::RecvQueue,
     recv_ring::RecvRing,
@@ -176,13 +176,12 @@ impl Qp {
                 .map_or_else(RingReply::default, Ring::mmap_reply),
             sq: send_ring.mmap_reply(),
         };
-        let (owner, poster) = match (mappings, &recv_ring) {
-            (Some(_), _) => (Owner::User, None),
-            (None, Some(recv_ring)) => {
-                let poster = new_poster(&send_ring, recv_ring, &cap)?;
+        let (owner, poster) = match mappings {
+            Some(_) => (Owner::User, None),
+            None => {
+                let poster = new_poster(&send_ring, recv_ring.as_ref(), &cap)?;
                 (Owner::Kernel, Some(poster))
             }
-            (None, None) => return Err(unsupported()),
         };
         let sq = SendQueue::new(
             init.kind,
@@ -512,16 +511,16 @@ fn new_ring(mappings: Option<&Arc<Mappings>>, size: usize, capacity: u32) -> Res
     }
 }
 
-fn new_poster(send: &Ring, recv: &Ring, cap: &QpCap) -> Result<Pin<KBox<Poster>>> {
-    let send_room = WqeRoom {
+fn new_poster(send: &Ring, recv: Option<&Ring>, cap: &QpCap) -> Result<Pin<KBox<Poster>>> {
+    let room = WqeRoom {
         max_sge: cap.max_send_sge,
         max_inline: cap.max_inline,
     };
-    let recv_room = WqeRoom {
-        max_sge: cap.max_recv_sge,
-        max_inline: 0,
+    let recv = match recv {
+        Some(ring) => Some(RecvPoster::new(ring, cap.max_recv_sge)?),
+        None => None,
     };
-    Poster::new((send, send_room), (recv, recv_room))
+    Poster::new(send, room, recv)
 }
 
 fn new_engine(config: Config, window: u32) -> Result<Engine> {

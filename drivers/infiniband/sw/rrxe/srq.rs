@@ -14,8 +14,10 @@ use kernel::{
     sync::{Arc, Mutex},
 };
 use rdma::{
+    error::unsupported,
     mmap::Mappings,
     new_bh_spinlock,
+    post::RecvList,
     ring::Ring,
     srq::{SrqAttr, SrqCreated, SrqInit, SrqModify, SrqReply},
     sync::BhSpinLock,
@@ -28,6 +30,7 @@ use crate::{
     device::Device,
     limits,
     pd::{Pd, PdId},
+    poster::RecvPoster,
     recv_ring::{Held, RecvRing},
 };
 
@@ -42,6 +45,8 @@ pub(crate) struct Srq {
     device: Arc<Device>,
     pd: Arc<Pd>,
     upcall: SrqUpcall,
+    /// How the kernel posts, if it is the kernel's.
+    poster: Option<Pin<KBox<RecvPoster>>>,
     /// One change at a time.
     #[pin]
     change: Mutex<()>,
@@ -91,7 +96,7 @@ pub(crate) struct Taken {
 }
 
 impl Srq {
-    /// Makes a queue that the process of `mappings` fills. Process context.
+    /// Makes a queue that the process of `mappings`, or the kernel, fills. Process context.
     ///
     /// # Errors
     ///
@@ -99,14 +104,22 @@ impl Srq {
     pub(crate) fn create(
         pd: &Arc<Pd>,
         init: SrqInit,
-        mappings: &Arc<Mappings>,
+        mappings: Option<&Arc<Mappings>>,
     ) -> Result<SrqCreated<Self>> {
         check_capacity(init.max_wr)?;
         if init.max_sge > limits::MAX_SRQ_SGE {
             return Err(EINVAL);
         }
         let max_sge = init.max_sge.max(1);
-        let ring = Ring::new(mappings, RecvRing::element_size(max_sge), init.max_wr)?;
+        let size = RecvRing::element_size(max_sge);
+        let (ring, poster) = match mappings {
+            Some(mappings) => (Ring::new(mappings, size, init.max_wr)?, None),
+            None => {
+                let ring = Ring::unmapped(size, init.max_wr)?;
+                let poster = RecvPoster::new(&ring, max_sge)?;
+                (ring, Some(poster))
+            }
+        };
         let (max_wr, reply) = (ring.capacity(), ring.mmap_reply());
         let device = pd.device().clone();
         let table = device.clone();
@@ -119,6 +132,7 @@ impl Srq {
                 device,
                 pd: pd.clone(),
                 upcall: init.upcall,
+                poster,
                 change <- new_mutex!((), "rrxe_srq_change"),
                 state <- new_bh_spinlock!(State {
                     ring: Some(RecvRing::new(ring)),
@@ -197,14 +211,24 @@ impl Srq {
         }
     }
 
+    /// Posts receives of the kernel. Any context.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if it is a process's; those of [`RecvPoster::post`].
+    pub(crate) fn post_recv(&self, requests: &mut RecvList<'_>) -> Result {
+        let poster = self.poster.as_ref().ok_or(EINVAL)?;
+        poster.post(requests, || true)
+    }
+
     /// Sets capacity and limit: both, or on error neither. Process context.
     ///
     /// # Errors
     ///
     /// `EINVAL` for a capacity of zero, beyond the limits, below what is posted or below the limit
     /// that is set; for a limit beyond the capacity; when the queue is in error. `ENOMEM`, `EFAULT`.
-    /// `EBUSY` when the process goes on posting.
-    pub(crate) fn modify(&self, modify: &SrqModify, call: &RingChange<'_>) -> Result {
+    /// `EBUSY` when the process goes on posting. `EOPNOTSUPP` for the capacity of one of the kernel.
+    pub(crate) fn modify(&self, modify: &SrqModify, call: Option<&RingChange<'_>>) -> Result {
         let _changing = self.change.lock();
         let current = self.query()?;
         let max_wr = modify.max_wr.unwrap_or(current.max_wr);
@@ -213,7 +237,7 @@ impl Srq {
             return Err(EINVAL);
         }
         if modify.max_wr.is_some() {
-            self.resize(max_wr, call)?;
+            self.resize(max_wr, call.ok_or_else(unsupported)?)?;
         }
         if let Some(limit) = modify.limit {
             self.arm(limit)?;
