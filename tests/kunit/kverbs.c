@@ -86,10 +86,10 @@ static struct ib_sge piece(struct stage *stage, u8 *buffer, u32 length)
 	return (struct ib_sge){ .addr = address, .length = length, .lkey = stage->pd->local_dma_lkey };
 }
 
-static struct ib_qp *make_qp(struct kunit *test, struct stage *stage, struct ib_cq *cq)
+static struct ib_qp *make_qp(struct kunit *test, struct stage *stage, struct ib_cq *cq, struct ib_srq *srq)
 {
 	struct ib_qp_init_attr init = {
-		.send_cq = cq, .recv_cq = cq, .qp_type = IB_QPT_RC, .sq_sig_type = IB_SIGNAL_REQ_WR,
+		.send_cq = cq, .recv_cq = cq, .srq = srq, .qp_type = IB_QPT_RC, .sq_sig_type = IB_SIGNAL_REQ_WR,
 		.cap = { .max_send_wr = 8, .max_recv_wr = 8, .max_send_sge = 2, .max_recv_sge = 2,
 			 .max_inline_data = 64 },
 	};
@@ -137,7 +137,7 @@ static void set_up(struct kunit *test, struct stage *stage)
 	for (i = 0; i < 2; i++) {
 		stage->cq[i] = ib_alloc_cq(stage->device, NULL, 32, 0, contexts[i]);
 		KUNIT_ASSERT_FALSE(test, IS_ERR(stage->cq[i]));
-		stage->qp[i] = make_qp(test, stage, stage->cq[i]);
+		stage->qp[i] = make_qp(test, stage, stage->cq[i], NULL);
 	}
 	connect(test, stage->qp[0], stage->qp[1], gid);
 	connect(test, stage->qp[1], stage->qp[0], gid);
@@ -228,7 +228,7 @@ static void sends(struct kunit *test)
 	wr.num_sge = 100;
 	KUNIT_EXPECT_EQ(test, ib_post_send(stage.qp[0], &wr, &bad), -EINVAL);
 	KUNIT_EXPECT_PTR_EQ(test, bad, &wr);
-	fresh = make_qp(test, &stage, stage.cq[0]);
+	fresh = make_qp(test, &stage, stage.cq[0], NULL);
 	KUNIT_EXPECT_EQ(test, ib_post_send(fresh, &early, &bad), -EINVAL);
 	KUNIT_EXPECT_PTR_EQ(test, bad, &early);
 	KUNIT_EXPECT_EQ(test, ib_destroy_qp(fresh), 0);
@@ -417,7 +417,7 @@ static void polls(struct kunit *test)
 	KUNIT_ASSERT_FALSE(test, IS_ERR(cq));
 	gid = rrxe_link_gid(test, stage.device);
 	for (i = 0; i < 2; i++)
-		qp[i] = make_qp(test, &stage, cq);
+		qp[i] = make_qp(test, &stage, cq, NULL);
 	for (i = 0; i < 2; i++) {
 		connect(test, qp[i], qp[!i], gid);
 		wr.wr_id = 70 + i;
@@ -437,12 +437,78 @@ static void polls(struct kunit *test)
 	take_down(test, &stage);
 }
 
+static void note_event(struct ib_event *event, void *noted)
+{
+	if (event->event == IB_EVENT_SRQ_LIMIT_REACHED)
+		complete(noted);
+}
+
+/* Two QPs take what is posted for both, and its consumer is told when little is left. */
+static void shares_receives(struct kunit *test)
+{
+	DECLARE_COMPLETION_ONSTACK(limit);
+	struct ib_srq_init_attr init = { .event_handler = note_event, .srq_context = &limit,
+					 .attr = { .max_wr = 4, .max_sge = 1 } };
+	struct ib_srq_attr attr = { .srq_limit = 2 };
+	const struct ib_recv_wr *bad = NULL;
+	struct ib_send_wr send = { .opcode = IB_WR_SEND, .num_sge = 1 };
+	struct request sent, received[3];
+	const struct ib_gid_attr *gid;
+	struct ib_qp *from[2], *to[2];
+	struct stage stage;
+	struct ib_srq *srq;
+	struct ib_sge sge;
+	int i;
+
+	set_up(test, &stage);
+	gid = rrxe_link_gid(test, stage.device);
+	srq = ib_create_srq(stage.pd, &init);
+	KUNIT_ASSERT_FALSE(test, IS_ERR(srq));
+	for (i = 0; i < 2; i++) {
+		from[i] = make_qp(test, &stage, stage.cq[0], NULL);
+		to[i] = make_qp(test, &stage, stage.cq[1], srq);
+		connect(test, from[i], to[i], gid);
+		connect(test, to[i], from[i], gid);
+	}
+	rdma_put_gid_attr(gid);
+	for (i = 0; i < 3; i++) {
+		struct ib_sge sge = piece(&stage, stage.target, SIZE);
+		struct ib_recv_wr wr = { .wr_cqe = begin(&received[i]), .sg_list = &sge, .num_sge = 1 };
+
+		KUNIT_ASSERT_EQ(test, ib_post_recv(to[0], &wr, &bad), -EINVAL);
+		KUNIT_EXPECT_PTR_EQ(test, bad, &wr);
+		KUNIT_ASSERT_EQ(test, ib_post_srq_recv(srq, &wr, NULL), 0);
+	}
+	KUNIT_ASSERT_EQ(test, ib_modify_srq(srq, &attr, IB_SRQ_LIMIT), 0);
+	for (i = 0; i < 2; i++) {
+		KUNIT_EXPECT_FALSE(test, completion_done(&limit));
+		fill(&stage, 7 + i);
+		sge = piece(&stage, stage.source, LENGTH);
+		send.sg_list = &sge;
+		send.wr_cqe = begin(&sent);
+		send.send_flags = IB_SEND_SIGNALED;
+		KUNIT_ASSERT_EQ(test, ib_post_send(from[i], &send, NULL), 0);
+		expect(test, &received[i], to[i], IB_WC_SUCCESS);
+		expect(test, &sent, from[i], IB_WC_SUCCESS);
+		check_target(test, &stage, LENGTH);
+	}
+	KUNIT_EXPECT_GT(test, wait_for_completion_timeout(&limit, PATIENCE), 0);
+	for (i = 0; i < 2; i++) {
+		ib_drain_qp(to[i]);
+		KUNIT_EXPECT_EQ(test, ib_destroy_qp(to[i]), 0);
+		KUNIT_EXPECT_EQ(test, ib_destroy_qp(from[i]), 0);
+	}
+	ib_destroy_srq(srq);
+	take_down(test, &stage);
+}
+
 static struct kunit_case cases[] = {
 	KUNIT_CASE(sends),
 	KUNIT_CASE(registers_fast),
 	KUNIT_CASE(reads_and_atomics),
 	KUNIT_CASE(drains),
 	KUNIT_CASE(polls),
+	KUNIT_CASE(shares_receives),
 	{}
 };
 

@@ -48,7 +48,7 @@ one_host_down() {
 
 # NVMe: a RAM disk, exported and attached.
 nvme_export() {
-	modprobe brd rd_nr=1 rd_size=$((64 << 10)) && modprobe -a nvmet-rdma nvme-rdma || return
+	modprobe brd rd_nr=1 rd_size=$((64 << 10)) && modprobe nvmet-rdma use_srq=1 && modprobe nvme-rdma || return
 	mountpoint -q /sys/kernel/config || mount -t configfs none /sys/kernel/config || return
 	local subsystem=$NVMET/subsystems/$NQN port=$NVMET/ports/1
 	mkdir -p "$subsystem/namespaces/1" "$port" &&
@@ -91,6 +91,7 @@ nvme_withdraw() {
 try_nvme() {
 	check "NVMe: a disk is exported" nvme_export || return
 	check "NVMe: it is attached" nvme_attach || return
+	check "NVMe: the target's queues share receives" grep -q "${TYPE}2.*lqpn" <(rdma resource show srq)
 	check "NVMe: blocks of 4 KiB" nvme_io 4096 1
 	check "NVMe: blocks of 256 KiB" nvme_io 262144 1
 	check "NVMe: four writers" nvme_io 65536 4
