@@ -283,7 +283,11 @@ pub trait Provider: Sized + Send + Sync + 'static {
     fn detach_mcast(qp: &Arc<Self::Qp>, group: Gid) -> Result;
 
     /// A process has posted sends to its ring. May be called in any state.
-    fn doorbell(qp: &Arc<Self::Qp>);
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` in a state that takes none.
+    fn doorbell(qp: &Arc<Self::Qp>) -> Result;
 
     /// Posts sends of the kernel, up to the first that can't be posted. Any context.
     ///

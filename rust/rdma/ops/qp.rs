@@ -244,7 +244,7 @@ pub(super) unsafe extern "C" fn post_send<P: Provider>(
         // SAFETY: As above.
         let qp = unsafe { of::<P>(qp) };
         if requests.is_null() {
-            P::doorbell(qp);
+            P::doorbell(qp)?;
             return Ok(0);
         }
         let datagrams = matches!(

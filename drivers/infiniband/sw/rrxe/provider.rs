@@ -210,8 +210,8 @@ impl Provider for Rrxe {
         mcast::detach(qp, group)
     }
 
-    fn doorbell(qp: &Arc<Qp>) {
-        Qp::doorbell(qp);
+    fn doorbell(qp: &Arc<Qp>) -> Result {
+        Qp::doorbell(qp)
     }
 
     fn post_send(qp: &Arc<Qp>, requests: &mut SendList<'_, Self>) -> Result {

@@ -5,7 +5,10 @@
 use kernel::{
     impl_has_hr_timer, impl_has_work, new_work,
     prelude::*,
-    sync::{rcu, Arc, ArcBorrow},
+    sync::{
+        atomic::{ordering, Atomic},
+        rcu, Arc, ArcBorrow,
+    },
     time::{
         hrtimer::{
             HrTimer, HrTimerCallback, HrTimerCallbackContext, HrTimerRestart, RelativeSoftMode,
@@ -83,6 +86,8 @@ pub(crate) struct Qp {
     token: QpToken,
     /// How the kernel posts, if it is the kernel's.
     poster: Option<Pin<KBox<Poster>>>,
+    /// Whether a process may post sends: from RTS on.
+    takes_sends: Atomic<bool>,
     queue: Arc<OwnedQueue>,
     cap: QpCap,
     signal_all: bool,
@@ -246,6 +251,7 @@ impl Qp {
                 token: init.upcall.token(),
                 upcall: init.upcall,
                 poster,
+                takes_sends: Atomic::new(false),
                 queue: device.queue.clone(),
                 cap,
                 signal_all: init.signal_all,
@@ -307,7 +313,10 @@ impl Qp {
             engine.modify(now, &change.attrs, host)
         })
         .map_err(|_| EINVAL)?;
-        if core.engine.state() == QpState::Reset {
+        let state = core.engine.state();
+        let early = matches!(state, QpState::Reset | QpState::Init | QpState::Rtr);
+        self.takes_sends.store(!early, ordering::Relaxed);
+        if state == QpState::Reset {
             core.sq.reset();
             core.rq.reset();
             core.peer.forget();
@@ -388,9 +397,17 @@ impl Qp {
     }
 
     /// The process posted send work requests, or wants what is there to be looked at.
-    pub(crate) fn doorbell(this: &Arc<Self>) {
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` before RTS (IBTA 1.x §10.8.3.1).
+    pub(crate) fn doorbell(this: &Arc<Self>) -> Result {
+        if !this.takes_sends.load(ordering::Relaxed) {
+            return Err(EINVAL);
+        }
         this.pd.note_send();
         Self::advance(this, &mut None);
+        Ok(())
     }
 
     /// Whether the QP takes a packet of a group that it is attached to: it may block what it sent itself.
