@@ -26,6 +26,6 @@ help:
 	@tools/rrxe help
 
 # Command-line settings (make vm RUN=… VCPUS=4) reach tools/rrxe through the environment.
-export RUN ONLY TYPE GUEST_PACKAGES VCPUS CPU MEM TIMEOUT ACCEL_ARGS KVER INSTALL_MOD_PATH
+export RUN ONLY TYPE GUEST_PACKAGES GUEST_SUITE VCPUS CPU MEM TIMEOUT ACCEL_ARGS KVER INSTALL_MOD_PATH
 
 .PHONY: all modules install modules_install uninstall demo test check kunit bench vm clean help

@@ -50,28 +50,29 @@ boot_make() {
 	touch "$BOOT/complete"
 }
 
-# Sets GUEST to the root image with the base packages and those of GUEST_PACKAGES.
+# Sets GUEST to the root image of GUEST_SUITE with the base packages and those of GUEST_PACKAGES.
 guest_init() {
-	local packages
+	local packages suite=${GUEST_SUITE:-$SUITE}
 	# shellcheck disable=SC2086 # a list of words
 	packages=$(printf '%s\n' "${GUEST_BASE[@]}" ${GUEST_PACKAGES:-} | LC_ALL=C sort -u | paste -sd,)
 	GUEST=$RRXE_CACHE/guest/$({
-		echo "$RECIPE $SUITE $packages"
+		echo "$RECIPE $suite $packages"
 		cat "$TOP/tools/vm/make-guest"
 	} | key).erofs
-	[[ -e $GUEST ]] || with_lock guest guest_make "$packages"
+	[[ -e $GUEST ]] || with_lock guest guest_make "$suite" "$packages"
 }
 
 guest_make() {
-	local packages=$1 aux
+	local suite=$1 packages=$2 mirror aux
 	[[ ! -e $GUEST ]] || return 0
-	say "making the guest's root image (about 1 minute, once${GUEST_PACKAGES:+ for these GUEST_PACKAGES})"
+	say "making the guest's root image, Debian $suite (about 1 minute, once${GUEST_PACKAGES:+ for these GUEST_PACKAGES})"
 	aux=$(mktemp -d -p "$RRXE_CACHE/tmp")
 	mkdir -p "$RRXE_CACHE/guest"
 	host_apt_options >"$aux/apt.conf"
-	apt_sources "$(debian_mirror)" >"$aux/sources"
+	mirror=$(debian_mirror)
+	if [[ $suite == "$SUITE" ]]; then apt_sources "$mirror"; else echo "deb $mirror $suite main"; fi >"$aux/sources"
 	logged guest retry in_toolbox tools/vm/make-guest "$(inside "$GUEST")" \
-		"$(inside "$aux/apt.conf")" "$(inside "$aux/sources")" "$packages"
+		"$(inside "$aux/apt.conf")" "$(inside "$aux/sources")" "$suite" "$packages"
 	rm -rf "$aux"
 }
 

@@ -1,0 +1,267 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+"""rdma-core's own tests over a device, one result line a test.
+
+    run.py DEVICE GID-INDEX KIND EXPECTED NOT-YET [PATTERN]
+
+The tests are those that Debian's rdma-core package brings along, so they always fit the installed libraries.
+PATTERN selects tests by their names. A test must pass unless a file says otherwise, a line each:
+
+    EXPECTED    both NAME why       it can't run here, over KIND `rxe` or `rrxe`, and must say so
+                rxe NAME why        C rxe need not pass it, rrxe must
+                both * why          the list is of another version: whatever says that it can't run may do so
+    NOT-YET     NAME what it waits for: rrxe need not pass it; when it does, that line is to go
+
+One process runs the tests; when a test takes too long or takes that process down, it has failed, and the rest is
+run by another one.
+"""
+
+import gc
+import gzip
+import importlib
+import os
+import re
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+SOURCE = Path("/usr/share/doc/rdma-core/tests")
+# Tests of other vendors' hardware; one of them even takes the process down without it.
+FOREIGN = re.compile(r"test_(mlx5|efa|cuda|hns|irdma|mana|zxdh)")
+TEST_SECONDS = float(os.environ.get("PYVERBS_TEST_SECONDS", "60"))
+
+
+def unpack(target):
+    """A copy of the tests that Python can import: the package compresses some."""
+    target.mkdir()
+    for path in SOURCE.iterdir():
+        if FOREIGN.match(path.name):
+            continue
+        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        (target / path.name.removesuffix(".gz")).write_bytes(content)
+
+
+def flatten(suite):
+    for entry in suite:
+        if isinstance(entry, unittest.TestSuite):
+            yield from flatten(entry)
+        else:
+            yield entry
+
+
+class Reporter(unittest.TestResult):
+    """Tells the supervisor what begins and what becomes of it."""
+
+    def __init__(self, pipe):
+        super().__init__()
+        self.pipe = pipe
+
+    def tell(self, *words):
+        line = "\t".join(" ".join(str(word).split("\n")) for word in words)
+        os.write(self.pipe, (line + "\n").encode())
+
+    def startTest(self, test):
+        super().startTest(test)
+        self.outcome = ("ok", "")
+        self.tell("begin", test.id())
+
+    def stopTest(self, test):
+        super().stopTest(test)
+        self.tell("end", test.id(), *self.outcome)
+
+    def worse(self, test, error):
+        text = self._exc_info_to_string(error, test)
+        self.outcome = ("fail", text.replace("\n", "\v"))
+
+    def addError(self, test, err):
+        self.worse(test, err)
+
+    def addFailure(self, test, err):
+        self.worse(test, err)
+
+    def addSubTest(self, test, subtest, err):
+        if err:
+            self.worse(test, err)
+
+    def addSkip(self, test, reason):
+        self.outcome = ("skip", reason)
+
+    def addUnexpectedSuccess(self, test):
+        self.outcome = ("fail", "unexpected success")
+
+
+def work(folder, device, gid, pipe):
+    """Run the tests whose names come on standard input, all in this process; or list them all for `list`."""
+    # What a test leaves behind in a cycle, pyverbs frees in any order, and crashes: let it lie.
+    gc.disable()
+    wanted = sys.stdin.read().split()
+    sys.path[0:0] = [str(folder), str(folder.parent)]
+    sys.argv[1:] = ["--dev", device, "--port", "1", "--gid", gid]
+    from args_parser import parser  # the tests' own
+
+    parser.parse_args()
+    importlib.import_module("tests")
+    modules = [importlib.import_module(f"tests.{path.stem}") for path in sorted(folder.glob("test_*.py"))]
+    loader = unittest.TestLoader()
+    # A class that a module imports from another is found in both, under one name.
+    tests = {test.id(): test for module in modules for test in flatten(loader.loadTestsFromModule(module))}
+    reporter = Reporter(pipe)
+    if wanted == ["list"]:
+        for name in tests:
+            reporter.tell("name", name)
+    else:
+        # The suite lets go of each test once it has run; so must this function, or objects outlive their device.
+        suite = unittest.TestSuite([tests[name] for name in wanted])
+        tests.clear()
+        suite.run(reporter)
+    reporter.tell("done")
+    os._exit(0)
+
+
+class Worker:
+    """The process that runs tests, and what it says."""
+
+    def __init__(self, folder, device, gid, names):
+        read, write = os.pipe()
+        self.output = tempfile.TemporaryFile()
+        command = [sys.executable, "-B", __file__, "--work", str(folder), device, gid, str(write)]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=self.output, stderr=subprocess.STDOUT,
+            pass_fds=[write], start_new_session=True,
+        )
+        os.close(write)
+        self.process.stdin.write("\n".join(names).encode())
+        self.process.stdin.close()
+        self.pipe, self.partial, self.lines = read, b"", []
+        self.selector = selectors.DefaultSelector()
+        self.selector.register(read, selectors.EVENT_READ)
+
+    def line(self, deadline):
+        """The words of its next line; None when it is late, [] at its end."""
+        while not self.lines:
+            if not self.selector.select(max(0, deadline - time.monotonic())):
+                return None
+            received = os.read(self.pipe, 65536)
+            if not received:
+                return []
+            *lines, self.partial = (self.partial + received).split(b"\n")
+            self.lines += [line.decode(errors="replace").split("\t") for line in lines]
+        return self.lines.pop(0)
+
+    def stop(self):
+        """End it and all it started; what it printed."""
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self.process.wait()
+        os.close(self.pipe)
+        self.output.seek(0)
+        return self.output.read().decode(errors="replace")
+
+
+def list_tests(folder, device, gid):
+    worker = Worker(folder, device, gid, ["list"])
+    names = []
+    while words := worker.line(time.monotonic() + TEST_SECONDS):
+        if words[0] == "done":
+            worker.stop()
+            return names
+        names.append(words[1])
+    print(worker.stop())
+    sys.exit("the tests can't be loaded")
+
+
+def outcomes(folder, device, gid, names):
+    """Run the named tests; what became of each: (name, outcome, reason, seconds)."""
+    waiting = list(names)
+    while waiting:
+        worker = Worker(folder, device, gid, waiting)
+        current, began = None, time.monotonic()
+        while True:
+            words = worker.line(began + TEST_SECONDS)
+            if words and words[0] == "begin":
+                current, began = words[1], time.monotonic()
+                if current in waiting:
+                    waiting.remove(current)
+            elif words and words[0] == "end":
+                yield current, words[2], words[3], time.monotonic() - began
+                current, began = None, time.monotonic()
+            else:
+                break
+        printed = worker.stop().replace("\n", "\v")
+        if words and words[0] == "done":
+            yield from ((name, "fail", "was not run", 0) for name in waiting)
+            return
+        why = "hangs" if words is None else f"takes the process down (status {worker.process.returncode})"
+        yield current or waiting.pop(0), "fail", f"{why}\v{printed[-2000:]}", time.monotonic() - began
+
+
+def lines(path):
+    """The lines of a file that say something."""
+    return [line for line in Path(path).read_text().splitlines() if line and not line.startswith("#")]
+
+
+def expectations(kind, expected, not_yet):
+    """What may happen instead of a pass: {name: (what, why)}, what being `skip`, `any` or `later`."""
+    found = {}
+    for line in lines(not_yet) if kind == "rrxe" else []:
+        name, why = line.split(maxsplit=1)
+        found[name] = ("later", f"not yet: {why}")
+    for line in lines(expected):
+        kinds, name, why = line.split(maxsplit=2)
+        if kinds == "both":
+            found[name] = ("skip", why)
+        elif kind == "rxe":
+            found[name] = ("any", why)
+    return found
+
+
+def verdict(name, outcome, reason, expected):
+    """The result lines of a test."""
+    what, why = expected.get(name, ("pass", ""))
+    short = name.removeprefix("tests.")
+    if "*" in expected and (outcome, what) == ("skip", "pass"):
+        what, why = expected["*"]
+    if outcome == "ok" and what in ("skip", "later") and "*" not in expected:
+        return [f"not ok - {short} passes: take its line out of the expectations"]
+    if outcome == "ok":
+        return [f"ok - {short}"]
+    if what in ("any", "later") or (outcome, what) == ("skip", "skip"):
+        return [f"ok - {short} # SKIP {why}"]
+    return [f"not ok - {short}", f"#   {outcome}", *(f"#   {line}" for line in reason.rstrip("\v").split("\v"))]
+
+
+def main():
+    device, gid, kind, *files, pattern = [*sys.argv[1:], ""][:6]
+    expected = expectations(kind, *files)
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "tests"
+        unpack(folder)
+        known = list_tests(folder, device, gid)
+        chosen = [name for name in known if re.search(pattern, name)]
+        failed = False
+        for name, outcome, reason, seconds in outcomes(folder, device, gid, chosen):
+            said = verdict(name, outcome, reason, expected)
+            print("\n".join(said), flush=True)
+            if os.environ.get("PYVERBS_TIMES"):
+                print(f"# {seconds:.1f} s {outcome} {name}: {reason.split(chr(11))[0]}", flush=True)
+            failed |= said[0].startswith("not ")
+    # What is not there yet may be another version's.
+    must_exist = [] if "*" in expected else [name for name, (what, _) in expected.items() if what != "later"]
+    for name in sorted(set(must_exist) - set(known)):
+        print(f"not ok - {name} exists: it is in the expectations")
+        failed = True
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--work"]:
+        work(Path(sys.argv[2]), sys.argv[3], sys.argv[4], int(sys.argv[5]))
+    else:
+        sys.exit(main())
