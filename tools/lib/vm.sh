@@ -76,13 +76,16 @@ guest_make() {
 	rm -rf "$aux"
 }
 
-# Fill $1 with this run's own files: the module, the script $2, the tests, RRXE_PAYLOAD, the environment.
+# Fill $1 with this run's own files: the module, the script $2, the tests (the kernel's too), RRXE_PAYLOAD, the environment.
 payload_fill() {
 	local stage=$1 script=$2 path
 	mkdir -p "$stage"/{payload/bin,usr/lib/rrxe}
 	cp "$TOP/tools/vm/guest-init" "$stage/usr/lib/rrxe/"
 	[[ ! -d $TOP/tests ]] || tar -C "$TOP" -c --exclude=target tests | tar -C "$stage/payload" -x
 	find "$PROGRAMS" -maxdepth 1 -name 'rrxe-*' -type f -perm -u+x -exec cp {} "$stage/payload/bin/" \;
+	# The kernel's own tests of RDMA, and what they source.
+	mkdir "$stage/payload/selftests"
+	cp -r "$KERNEL"/source/tools/testing/selftests/{rdma,kselftest} "$stage/payload/selftests/"
 	for path in ${RRXE_PAYLOAD:-}; do cp -a "$path" "$stage/payload/"; done
 	{
 		printf 'export %s\n' "TYPE=${TYPE:-rrxe}"

@@ -1,0 +1,22 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# vm: together timeout=500
+# The kernel's own selftests of rxe, from the source of the kernel that runs, with only the names of link type
+# and module changed. TYPE=rxe runs them as they are.
+source "$(dirname "$0")/lib.sh"
+PROGRAM_SECONDS=200
+
+cp -r /payload/selftests /tmp/
+if [[ $TYPE == rrxe ]]; then
+	sed -i 's/\btype rxe\b/type rrxe/g; s/\brdma_rxe\b/rrxe/g' /tmp/selftests/rdma/*.sh
+fi
+
+shopt -s nullglob
+scripts=(/tmp/selftests/rdma/rxe_*.sh)
+[[ ${#scripts[@]} -ge 5 ]] || fail "the kernel's source has its selftests" "${scripts[*]}"
+for script in "${scripts[@]}"; do
+	name=$(basename "$script")
+	# Two scripts unload what others find by a device node, that udev would have left there.
+	modprobe tun
+	check "$name" bash "$script" && sed -n '/^# Totals/p' <<<"$OUTPUT"
+done
