@@ -1,0 +1,48 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# vm: together timeout=700
+# perftest's range: each program over each transport, polling and with events, inline, with many QPs, in both
+# directions, connected by sockets and by librdmacm, over IPv4 and IPv6, with each MTU. perftest/cases.py chooses
+# a selection in which each two of these meet; PERFTEST=all runs all combinations, which takes hours.
+# perftest does not look at its data: data.sh does. XRC is missing: stock librxe does not have it.
+here=$(dirname "$(readlink -f "$0")")
+source "$here/lib.sh"
+PROGRAM_SECONDS=40
+
+check "two hosts" hosts_up 4200
+check "link on host 1" link_add 1
+check "link on host 2" link_add 2
+declare -A GID=(
+	[1-4]=$(gid_index "$DEV1" $HOST1_V4) [1-6]=$(gid_index "$DEV1" $HOST1_V6)
+	[2-4]=$(gid_index "$DEV2" $HOST2_V4) [2-6]=$(gid_index "$DEV2" $HOST2_V6)
+)
+
+# _pair waits until somebody listens: on a TCP port, or with a communication identifier.
+connect=tcp
+_listening() {
+	if [[ $connect == cm ]]; then
+		in2 rdma resource show cm_id dev "$DEV2" | grep -q LISTEN
+	else
+		[[ -n $(in2 ss -Hltn 'sport = :18515') ]]
+	fi
+}
+
+# run FAMILY CONNECT PROGRAM ARGUMENT...
+run() {
+	local family=$1 program=$3 address=$HOST2_V4 words
+	connect=$2
+	shift 3
+	words=("$program" -F "$@")
+	if [[ $connect == cm ]]; then
+		words+=(-R)
+		[[ $family == 4 ]] || words+=(--ipv6-addr) address=$HOST2_V6
+		_pair "${words[@]}" -d "$DEV2" -- "${words[@]}" -d "$DEV1" "$address"
+	else
+		_pair "${words[@]}" -d "$DEV2" -x "${GID[2-$family]}" -- \
+			"${words[@]}" -d "$DEV1" -x "${GID[1-$family]}" "$address"
+	fi
+}
+
+while read -r -a case; do
+	check "IPv${case[0]} ${case[*]:1}" run "${case[@]}" </dev/null
+done < <(python3 "$here/perftest/cases.py" "${PERFTEST:-pairs}")
