@@ -12,6 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import conformance
 import sources
 
 TOP = Path(__file__).resolve().parents[2]
@@ -177,8 +178,13 @@ def no_panic_symbols(top):
     ]
 
 
+def conforming(top):
+    """each test that the table of conformance names exists"""
+    return conformance.complaints(top)
+
+
 TEXT_GATES = (
-    licences, forbidden_unsafe, justified_unsafe, no_panics, no_leftovers, short_files,
+    licences, forbidden_unsafe, justified_unsafe, no_panics, no_leftovers, short_files, conforming,
 )
 TOOL_GATES = (formatting, lints, documentation, shell, no_panic_symbols)
 

@@ -18,7 +18,10 @@ SPDX = "// SPDX-License-Identifier: GPL-2.0\n\n"
 ROOT = "//! Words.\n#![no_std]\n#![forbid(unsafe_code)]\n"
 MEMBER = '[package]\nname = "roce"\nversion = "0.1.0"\nedition = "2021"\n[lib]\npath = "lib.rs"\n'
 STUB = "extern crate roce;\n\n#[inline(never)]\npub fn handle_packet() {\n    roce::handle_packet()\n}\n"
+TABLE = ".. SPDX-License-Identifier: GPL-2.0\n\n.. list-table::\n\n"
 GOOD = {
+    "Documentation/conformance.rst": TABLE + "   * - a\n     - works\n     - ``30-sim``\n",
+    "tests/suites.d/30-sim": "#!/bin/sh\n# SPDX-License-Identifier: GPL-2.0\necho\n",
     "Cargo.toml": "# SPDX-License-Identifier: GPL-2.0\n[workspace]\nmembers = ['rust/roce']\nresolver = '2'\n",
     "rust/roce/Cargo.toml": "# SPDX-License-Identifier: GPL-2.0\n" + MEMBER,
     "rust/roce/lib.rs": SPDX + ROOT + "\n/// Words.\npub fn handle_packet() {}\n",
@@ -37,6 +40,10 @@ def engine(text):
 
 def rdma(text):
     return {RDMA: SPDX + "//! Words.\n\n" + text}
+
+
+def table(state, tests):
+    return {"Documentation/conformance.rst": TABLE + f"   * - a\n     - {state}\n     - {tests}\n"}
 
 
 INDEX = "\n/// Words.\n#[inline(never)]\npub fn f(bytes: &[u8], at: usize) -> u8 {\n    bytes[at]\n}\n"
@@ -76,6 +83,11 @@ CASES = {
     "a broken link in the documentation": (engine("\n/// See [`nothing`].\npub fn f() {}\n"), ("documentation",)),
     "a careless script": (
         {"tests/run.sh": GOOD["tests/run.sh"] + "cd $1\nunused=1\n"}, ("shell",)),
+    "a table that names a test that isn't there": (table("works", "``gone.sh``"), ("conforming",)),
+    "a table that names the test of an engine that has none": (table("works", "``engine: gone``"), ("conforming",)),
+    "a feature that works without a test": (table("works", "see there"), ("conforming",)),
+    "a feature in a state of its own": (table("nearly", "``30-sim``"), ("conforming",)),
+    "a feature that is missing": (table("missing", "none"), ()),
     "an index that may be out of bounds": (engine(INDEX), ("no_panic_symbols",)),
     "engine code that isn't there": (
         {"tests/gates/engine_object.rs": SPDX + "extern crate roce;\n"}, ("no_panic_symbols",)),

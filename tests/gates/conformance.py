@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Reads Documentation/conformance.rst: does each row have a state, and does each test that it names exist?
+
+A row is an item of a list-table with three cells: a feature, its state, the tests. A test is named in double
+backquotes in one of these ways:
+
+    data.sh                 a guest script, tests/vm/data.sh
+    30-sim                  a suite, tests/suites.d/30-sim
+    engine: a_name          a test function of rust/roce
+    kunit: a_name           a case of tests/kunit
+    rrxe-check: some words  a check of tools/verbs/src/bin/rrxe-check
+    pyverbs: test_name      a test of rdma-core's, or a module; it must not be among those that rrxe lacks
+"""
+
+import re
+from pathlib import Path
+
+DOCUMENT = Path("Documentation/conformance.rst")
+STATES = ("works", "plugin", "untested", "missing")
+ROW = re.compile(r"^   \* - (.*?)\n     - (.*?)\n     - ?(.*?)(?=^   \* - |^\S|\Z)", re.MULTILINE | re.DOTALL)
+
+
+def text_of(top, folder, suffix):
+    """The text of all files below a folder."""
+    return "\n".join(path.read_text() for path in sorted((top / folder).rglob(f"*{suffix}")))
+
+
+class Tests:
+    """The tests that there are."""
+
+    def __init__(self, top):
+        self.top = top
+        self.engine = text_of(top, "rust/roce", ".rs")
+        self.kunit = text_of(top, "tests/kunit", ".c")
+        self.check = " ".join(text_of(top, "tools/verbs/src/bin/rrxe-check", ".rs").split())
+        not_yet = top / "tests/vm/pyverbs/not-yet"
+        self.lacking = not_yet.read_text() if not_yet.exists() else ""
+
+    def exists(self, name):
+        """Whether there is a test of this name."""
+        kind, _, rest = name.partition(": ")
+        if kind == "engine":
+            return re.search(rf"\bfn {re.escape(rest)}\(", self.engine) is not None
+        if kind == "kunit":
+            return f"KUNIT_CASE({rest})" in self.kunit
+        if kind == "rrxe-check":
+            return rest in self.check
+        if kind == "pyverbs":
+            return re.search(rf"\b{re.escape(rest)}\b", self.lacking) is None
+        script, suite = self.top / "tests/vm" / name, self.top / "tests/suites.d" / name
+        if name.endswith(".sh"):
+            return script.exists() and re.search(r"^# vm:", script.read_text(), re.MULTILINE) is not None
+        return suite.is_file()
+
+
+def complaints(top):
+    """What is wrong with the document."""
+    if not (top / DOCUMENT).exists():
+        return [f"{DOCUMENT} is missing"]
+    rows, tests, found = ROW.findall((top / DOCUMENT).read_text()), Tests(top), []
+    if not rows:
+        return [f"{DOCUMENT} has no rows"]
+    for feature, state, evidence in rows:
+        if feature == "feature":
+            continue
+        names = re.findall(r"``([^`]+)``", evidence)
+        if state not in STATES:
+            found.append(f"{DOCUMENT}: {feature}: the state {state!r} is none of {STATES}")
+        if state == "works" and not names:
+            found.append(f"{DOCUMENT}: {feature}: no test shows that it works")
+        found += [
+            f"{DOCUMENT}: {feature}: there is no test {name!r}, or it does not pass yet"
+            for name in names if not tests.exists(name)
+        ]
+    return found
