@@ -30,9 +30,15 @@ const PORT: u8 = 1;
 pub struct Cqe {
     /// What a process sees.
     user: ib_uverbs_wc,
-    /// The QP, for the kernel's consumers only.
+    /// The QP, for the kernel's consumers only; so is what follows.
     qp: QpToken,
+    /// The VLAN of the address that a datagram came to, or [`NO_VLAN`].
+    vlan: u32,
+    reserved: u32,
 }
+
+/// What ib_core takes for no VLAN.
+const NO_VLAN: u16 = 0xffff;
 
 /// How an entry of a CQ lies in its ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,11 +71,21 @@ impl Cqe {
             port_num: PORT,
             ..zeroed()
         };
-        Self { user, qp }
+        Self::of(user, qp, None)
     }
 
-    /// The completion of a receive by QP `qpn`, which the kernel knows as `qp`.
-    pub fn recv(wc: &RecvWc, qpn: u32, qp: QpToken) -> Self {
+    fn of(user: ib_uverbs_wc, qp: QpToken, vlan: Option<u16>) -> Self {
+        Self {
+            user,
+            qp,
+            vlan: vlan.unwrap_or(NO_VLAN).into(),
+            reserved: 0,
+        }
+    }
+
+    /// The completion of a receive by QP `qpn`, which the kernel knows as `qp`. `vlan` is that of the
+    /// address that a datagram came to.
+    pub fn recv(wc: &RecvWc, qpn: u32, qp: QpToken, vlan: Option<u16>) -> Self {
         let mut user = ib_uverbs_wc {
             wr_id: wc.wr_id,
             status: wc.status as u32,
@@ -92,12 +108,12 @@ impl Cqe {
                 user.ex.invalidate_rkey = rkey.0;
             }
         }
-        Self { user, qp }
+        Self::of(user, qp, vlan)
     }
 
     /// The entry as it lies in a ring of this layout.
     pub fn as_bytes(&self, layout: CqeLayout) -> &[u8] {
-        // SAFETY: The structure is 56 bytes of integers without padding, all initialised; the
+        // SAFETY: The structure is 64 bytes of integers without padding, all initialised; the
         // layouts are as long, or end after its first part.
         unsafe { slice::from_raw_parts(ptr::from_ref(self).cast(), layout.size()) }
     }
@@ -139,6 +155,10 @@ impl Cqe {
         wc.wc_flags = flag(WC_GRH, bindings::ib_wc_flags_IB_WC_GRH)
             | flag(WC_WITH_IMM, bindings::ib_wc_flags_IB_WC_WITH_IMM)
             | flag(WC_WITH_INV, bindings::ib_wc_flags_IB_WC_WITH_INVALIDATE);
+        wc.vlan_id = self.vlan as u16;
+        if wc.vlan_id != NO_VLAN {
+            wc.wc_flags |= bindings::ib_wc_flags_IB_WC_WITH_VLAN as i32;
+        }
         // SAFETY: Both members are 32 bits, and the flags say which one it is.
         wc.ex.invalidate_rkey = unsafe { user.ex.invalidate_rkey };
     }
@@ -168,7 +188,7 @@ mod tests {
             solicited: true,
             grh,
         };
-        Cqe::recv(&wc, 0x17, QpToken::NONE)
+        Cqe::recv(&wc, 0x17, QpToken::NONE, None)
     }
 
     #[test]
@@ -229,5 +249,6 @@ mod tests {
             assert_eq!(wc.wc_flags, flags);
             assert!(wc.qp.is_null());
         }
+        assert_eq!(size_of::<Cqe>(), 64);
     }
 }

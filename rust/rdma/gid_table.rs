@@ -10,6 +10,8 @@ use crate::{bindings, device::IbDevice, gid::Gid};
 
 /// The only port of a device.
 const PORT: u32 = 1;
+/// What ib_core says for no VLAN.
+const NO_VLAN: u16 = 0xffff;
 
 /// An entry of the table. It keeps its contents while this lives, even if its address goes away.
 ///
@@ -61,12 +63,28 @@ impl IbDevice {
     /// Whether `gid` is one of the device's RoCEv2 addresses. The device must have been registered.
     /// Any context but hard interrupts.
     pub fn has_gid(&self, gid: Gid) -> bool {
+        self.find_gid(gid).is_some()
+    }
+
+    /// The VLAN that `gid`, one of the device's RoCEv2 addresses, belongs to, if any. The device must
+    /// have been registered. Any context but hard interrupts.
+    pub fn vlan_of(&self, gid: Gid) -> Option<u16> {
+        let entry = self.find_gid(gid)?;
+        let mut vlan = NO_VLAN;
+        // SAFETY: The entry is valid; the address of the hardware isn't asked for.
+        let read = unsafe {
+            bindings::rdma_read_gid_l2_fields(entry.as_raw(), &mut vlan, core::ptr::null_mut())
+        };
+        (read == 0 && vlan != NO_VLAN).then_some(vlan)
+    }
+
+    fn find_gid(&self, gid: Gid) -> Option<GidEntry> {
         let gid_type = bindings::ib_gid_type_IB_GID_TYPE_ROCE_UDP_ENCAP;
         let any = core::ptr::null_mut();
         // SAFETY: As above; the address outlives the call.
         let found = unsafe {
             bindings::rdma_find_gid_by_port(self.as_raw(), &gid.to_raw(), gid_type, PORT, any)
         };
-        GidEntry::claim(found).is_some()
+        GidEntry::claim(found)
     }
 }

@@ -31,6 +31,20 @@ connect() {
 	return $server_rc
 }
 
+# A group, joined through the connection manager, that host 1 sends to.
+multicast() {
+	local log pid rc=0
+	log=$(mktemp)
+	ip netns exec h2 timeout -k 5 "$PROGRAM_SECONDS" stdbuf -oL mckey -b $HOST2_V4 -m 239.1.2.3 -C 10 -S 900 >"$log" 2>&1 &
+	pid=$!
+	wait_for 20 grep -q receiving "$log" &&
+		ip netns exec h1 timeout -k 5 "$PROGRAM_SECONDS" mckey -b $HOST1_V4 -m 239.1.2.3 -s -C 10 -S 900 || rc=1
+	[[ $rc -eq 0 ]] || kill $pid 2>/dev/null
+	wait $pid || rc=1
+	cat "$log"
+	return $rc
+}
+
 # try NAME: all programs over both families.
 try() {
 	local family far near option
@@ -50,9 +64,17 @@ try() {
 		check "$1 IPv$family: ib_send_bw -R" connect ib_send_bw -F -R -n 100 $option -- \
 			ib_send_bw -F -R -n 100 $option "$far"
 	done
+	check "$1: mckey" multicast
+	check "$1 over a VLAN: rping" connect rping -s -C 5 -V -a 10.79.0.2 -- \
+		rping -c -C 5 -V -a 10.79.0.2 -I 10.79.0.1
 }
 
 check "two hosts" hosts_up 4200
+for host in 1 2; do
+	ip -n h$host link add link eth0 name vlan5 type vlan id 5
+	ip -n h$host addr add 10.79.0.$host/24 dev vlan5
+	ip -n h$host link set vlan5 up
+done
 for types in "rrxe rrxe" "rrxe rxe" "rxe rrxe"; do
 	read -r first second <<<"$types"
 	check "$first on host 1" link_add 1 "$first"

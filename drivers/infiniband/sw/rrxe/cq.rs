@@ -281,10 +281,22 @@ impl Cq {
         self.push(&Cqe::send(wc, qpn, qp), urgent)
     }
 
-    /// Appends the completion of a receive by QP `qpn`. Any context.
-    pub(crate) fn push_recv(&self, wc: &RecvWc, qpn: u32, qp: QpToken) -> Pushed {
+    /// The kernel polls it.
+    pub(crate) fn is_kernels(&self) -> bool {
+        self.layout == CqeLayout::Kernel
+    }
+
+    /// Appends the completion of a receive by QP `qpn`. `vlan` is that of the address that a datagram
+    /// came to, for the kernel. Any context.
+    pub(crate) fn push_recv(
+        &self,
+        wc: &RecvWc,
+        qpn: u32,
+        qp: QpToken,
+        vlan: Option<u16>,
+    ) -> Pushed {
         let urgent = wc.solicited || wc.status != WcStatus::Success;
-        self.push(&Cqe::recv(wc, qpn, qp), urgent)
+        self.push(&Cqe::recv(wc, qpn, qp, vlan), urgent)
     }
 
     fn push(&self, cqe: &Cqe, urgent: bool) -> Pushed {
@@ -344,7 +356,7 @@ impl Cq {
     ///
     /// The kernel's consumers pace themselves.
     pub(crate) fn notify_paced(this: &Arc<Self>) {
-        if this.layout == CqeLayout::Kernel {
+        if this.is_kernels() {
             return this.notify();
         }
         let (wait, pacer) = {

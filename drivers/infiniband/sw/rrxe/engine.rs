@@ -73,6 +73,7 @@ impl Core {
             qpn: qp.qpn.get(),
             token: qp.token(),
             counters: &qp.device.counters,
+            link: &qp.device.link,
             packet,
             upshot,
         };

@@ -16,6 +16,7 @@ use roce::{
 
 use crate::{
     cq::{Cq, Pushed},
+    link::Link,
     mr::MrTable,
     pd::PdId,
     qp::Qp,
@@ -101,6 +102,7 @@ pub(crate) struct EngineHost<'a> {
     pub(crate) qpn: u32,
     pub(crate) token: QpToken,
     pub(crate) counters: &'a Counters,
+    pub(crate) link: &'a Link,
     /// The packet being handled.
     pub(crate) packet: Option<&'a RxPacket>,
     pub(crate) upshot: &'a mut Upshot,
@@ -246,7 +248,14 @@ impl Completions for EngineHost<'_> {
     }
 
     fn complete_recv(&mut self, wc: RecvWc) {
-        let pushed = self.recv_cq.push_recv(&wc, self.qpn, self.token);
+        // The kernel answers datagrams by what their completions say.
+        let vlan = match self.packet {
+            Some(packet) if wc.grh && self.recv_cq.is_kernels() => {
+                self.link.vlan_of(packet.skb.endpoints().destination)
+            }
+            _ => None,
+        };
+        let pushed = self.recv_cq.push_recv(&wc, self.qpn, self.token, vlan);
         Self::pushed(pushed, &mut self.upshot.notify_recv, &mut self.upshot.fatal);
     }
 

@@ -82,6 +82,11 @@ impl Link {
         self.device.has_gid(gid)
     }
 
+    /// The VLAN that `gid`, an address of the device, belongs to. Any context but hard interrupts.
+    pub(crate) fn vlan_of(&self, gid: Gid) -> Option<u16> {
+        self.device.vlan_of(gid)
+    }
+
     /// The address vector that a work request carries, with the device's address as its source. Any
     /// context but hard interrupts.
     ///
