@@ -65,7 +65,7 @@ impl<'a> Frame<'a> {
         };
         let header = packet.encode();
         let payload = packet.payload_len;
-        let copies = payload <= COPY_LIMIT || transmit.retransmission;
+        let copies = payload <= COPY_LIMIT;
         let copied = if copies { payload } else { 0 };
         let headroom = link.saturating_add(IPV6_LEN).saturating_add(UDP_LEN);
         let linear = header.len().saturating_add(copied as usize);
@@ -74,7 +74,9 @@ impl<'a> Frame<'a> {
         // Nobody acknowledges these: the request is complete, and its memory the user's again, as soon
         // as they are on their way.
         let unanswered = matches!(packet.service, Service::Uc | Service::Ud(_));
-        if unanswered && copied == 0 && payload > 0 {
+        // What changed between ICRC and arrival must not do so each time. It is copied to a fragment of
+        // its own: the linear part may be no larger than a page.
+        if !copies && (unanswered || transmit.retransmission) {
             skb.spill(payload as usize).ok()?;
         }
         Some(Self {
