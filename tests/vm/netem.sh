@@ -5,7 +5,8 @@
 source "$(dirname "$0")/lib.sh"
 PROGRAM_SECONDS=150
 
-check "two hosts" hosts_up 1500
+# So that a packet has more than a page.
+check "two hosts" hosts_up 4200
 check "link on host 1" link_add 1
 check "link on host 2" link_add 2
 for setting in "loss 1%" "loss 5%" "delay 1ms reorder 95% 50%" "duplicate 5%" "corrupt 1%" \
