@@ -7,12 +7,16 @@ PROGRAM_SECONDS=150
 
 # So that a packet has more than a page.
 check "two hosts" hosts_up 4200
+all_left() { ! grep -v '^0$' /sys/class/infiniband/{"$DEV1","$DEV2"}/ports/1/hw_counters/send_err; }
 check "link on host 1" link_add 1
 check "link on host 2" link_add 2
-for setting in "loss 1%" "loss 5%" "delay 1ms reorder 95% 50%" "duplicate 5%" "corrupt 1%" \
+for setting in "loss 1%" "loss 5%" "duplicate 5%" "corrupt 1%" "delay 1ms reorder 95% 50%" \
 	"delay 200us 100us loss 2% duplicate 2% corrupt 1%"; do
 	check "netem $setting" netem "$setting"
 	check "every operation under $setting" rrxe-check "$DEV1" "$DEV2" v4 transfer
 	check "pingpong under $setting" pingpong -n 100
+	[[ $setting != loss* ]] || check "messages of many packets under $setting" perftest ib_write_bw -s 65536 -n 200
 	netem_off
+	# Delays need queues, which overflow.
+	[[ $setting == *delay* ]] || check "nothing was lost before it left under $setting" all_left
 done
