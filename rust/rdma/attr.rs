@@ -39,6 +39,11 @@ impl DeviceCaps {
     /// Fast registration, local invalidation, SEND with invalidation.
     pub const MEM_MGT_EXTENSIONS: Self =
         Self(bindings::ib_device_cap_flags_IB_DEVICE_MEM_MGT_EXTENSIONS as u64);
+    /// Memory windows of type 1.
+    pub const MEM_WINDOW: Self = Self(bindings::ib_device_cap_flags_IB_DEVICE_MEM_WINDOW as u64);
+    /// Memory windows of type 2B.
+    pub const MEM_WINDOW_2B: Self =
+        Self(bindings::ib_device_cap_flags_IB_DEVICE_MEM_WINDOW_TYPE_2B as u64);
     /// FLUSH makes data visible to all.
     pub const FLUSH_GLOBAL: Self =
         Self(bindings::ib_uverbs_device_cap_flags_IB_UVERBS_DEVICE_FLUSH_GLOBAL as u64);
@@ -100,6 +105,8 @@ pub struct DeviceAttributes {
     pub max_srq_sge: u32,
     /// Regions.
     pub max_mr: u32,
+    /// Windows.
+    pub max_mw: u32,
     /// Protection domains.
     pub max_pd: u32,
     /// READs and atomics in flight towards a QP.
@@ -147,6 +154,7 @@ impl DeviceAttributes {
         raw.max_srq_wr = clamp(self.max_srq_wr);
         raw.max_srq_sge = clamp(self.max_srq_sge);
         raw.max_mr = clamp(self.max_mr);
+        raw.max_mw = clamp(self.max_mw);
         raw.max_pd = clamp(self.max_pd);
         raw.max_qp_rd_atom = clamp(self.max_qp_rd_atom);
         raw.max_res_rd_atom = clamp(self.max_res_rd_atom);

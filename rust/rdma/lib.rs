@@ -28,6 +28,7 @@ pub mod gid;
 pub mod link;
 pub mod mmap;
 pub mod mr;
+pub mod mw;
 pub mod net;
 pub mod post;
 pub mod provider;

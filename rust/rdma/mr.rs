@@ -31,6 +31,7 @@ impl Access {
     const REMOTE_WRITE: u32 = bindings::ib_access_flags_IB_ACCESS_REMOTE_WRITE;
     const REMOTE_READ: u32 = bindings::ib_access_flags_IB_ACCESS_REMOTE_READ;
     const REMOTE_ATOMIC: u32 = bindings::ib_access_flags_IB_ACCESS_REMOTE_ATOMIC;
+    const MW_BIND: u32 = bindings::ib_access_flags_IB_ACCESS_MW_BIND;
     const ZERO_BASED: u32 = bindings::ib_access_flags_IB_ZERO_BASED;
     const FLUSH_GLOBAL: u32 = bindings::ib_access_flags_IB_ACCESS_FLUSH_GLOBAL;
     const FLUSH_PERSISTENT: u32 = bindings::ib_access_flags_IB_ACCESS_FLUSH_PERSISTENT;
@@ -39,7 +40,7 @@ impl Access {
     const PLACE_GLOBAL: u8 = 1 << 0;
     const PLACE_PERSISTENT: u8 = 1 << 1;
 
-    /// The set of `IB_ACCESS_*` that a fast registration asks for.
+    /// The set of `IB_ACCESS_*` that a work request asks for.
     pub const fn from_bits(bits: u32) -> Self {
         Self(bits)
     }
@@ -57,6 +58,24 @@ impl Access {
     /// Addresses count from the region's start instead of from the process's address of it.
     pub const fn is_zero_based(self) -> bool {
         self.0 & Self::ZERO_BASED != 0
+    }
+
+    /// Whether a window may grant the set on a region with the rights `region` (IBTA 1.x §10.6.7.2.3).
+    pub const fn suits_window(self, region: Self) -> bool {
+        let known = Self::LOCAL_WRITE
+            | Self::REMOTE_WRITE
+            | Self::REMOTE_READ
+            | Self::REMOTE_ATOMIC
+            | Self::FLUSH_GLOBAL
+            | Self::FLUSH_PERSISTENT
+            | Self::ZERO_BASED;
+        let flush = Self::FLUSH_GLOBAL | Self::FLUSH_PERSISTENT;
+        let changes = self.0 & (Self::REMOTE_WRITE | Self::REMOTE_ATOMIC) != 0;
+        self.0 & !known == 0
+            && self.0 & flush & !region.0 == 0
+            && region.0 & Self::MW_BIND != 0
+            && !region.is_zero_based()
+            && (!changes || region.0 & Self::LOCAL_WRITE != 0)
     }
 
     /// Whether the set makes sense: peers may change only what the owner may change
@@ -347,6 +366,30 @@ mod tests {
     fn peers_may_not_change_what_the_owner_may_not() {
         assert!(!Access(Access::REMOTE_WRITE).is_consistent());
         assert!(!Access(Access::REMOTE_ATOMIC | Access::REMOTE_READ).is_consistent());
+    }
+
+    #[test]
+    fn windows_grant_what_their_region_admits() {
+        let writable = Access(Access::MW_BIND | Access::LOCAL_WRITE);
+        let readable = Access(Access::MW_BIND);
+        for (asked, on_writable, on_readable) in [
+            (0, true, true),
+            (Access::REMOTE_READ, true, true),
+            (Access::REMOTE_WRITE, true, false),
+            (Access::REMOTE_ATOMIC, true, false),
+            (Access::REMOTE_READ | Access::ZERO_BASED, true, true),
+            (Access::FLUSH_GLOBAL, false, false),
+            (Access::MW_BIND, false, false),
+            (1 << 31, false, false),
+        ] {
+            assert_eq!(Access(asked).suits_window(writable), on_writable);
+            assert_eq!(Access(asked).suits_window(readable), on_readable);
+            assert!(!Access(asked).suits_window(Access(Access::LOCAL_WRITE)));
+            assert!(!Access(asked).suits_window(Access(writable.0 | Access::ZERO_BASED)));
+        }
+        let flushable = Access(writable.0 | Access::FLUSH_GLOBAL);
+        assert!(Access(Access::FLUSH_GLOBAL).suits_window(flushable));
+        assert!(!Access(Access::FLUSH_PERSISTENT).suits_window(flushable));
     }
 
     #[test]

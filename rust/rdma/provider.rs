@@ -22,6 +22,8 @@ use kernel::{
     sync::Arc, //
 };
 
+use roce::ids::Rkey;
+
 use crate::{
     attr::{DeviceAttributes, DeviceChange, PortAttributes},
     av::Av,
@@ -29,6 +31,7 @@ use crate::{
     fast_mr::FastMemory,
     gid::Gid,
     mr::{Access, MrKeys, UserRegion},
+    mw::MwKind,
     net::netdev::Netdev,
     post::{RecvList, SendList},
     qp::{QpCreated, QpInit, QpModify, QpQuery},
@@ -54,6 +57,8 @@ pub trait Provider: Sized + Send + Sync + 'static {
     type Qp: Send + Sync;
     /// A memory region.
     type Mr: Send + Sync;
+    /// A memory window.
+    type Mw: Send + Sync;
 
     /// Version of the driver's firmware as shown to users: the module's own.
     const FIRMWARE: &'static CStr;
@@ -228,6 +233,19 @@ pub trait Provider: Sized + Send + Sync + 'static {
 
     /// Makes a shared receive queue inert. No queue pair uses it.
     fn destroy_srq(srq: &Arc<Self::Srq>);
+
+    /// Makes a memory window, bound to nothing.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    fn alloc_mw(pd: &Arc<Self::Pd>, kind: MwKind) -> Result<Arc<Self::Mw>>;
+
+    /// The present key of a window.
+    fn mw_rkey(mw: &Self::Mw) -> Rkey;
+
+    /// Takes a window away: after the return nobody accesses memory through it.
+    fn dealloc_mw(device: &Arc<Self::Device>, mw: &Arc<Self::Mw>);
 
     /// Makes a queue pair for a process.
     ///

@@ -76,6 +76,18 @@ pub mod send_wqe {
     pub const REG_KEY: usize = offset_of!(rxe_send_wqe, wr.wr.reg.key);
     /// What it allows, `IB_ACCESS_*`.
     pub const REG_ACCESS: usize = offset_of!(rxe_send_wqe, wr.wr.reg.access);
+    /// First byte that a window is bound to, 64 bits.
+    pub const MW_ADDR: usize = offset_of!(rxe_send_wqe, wr.wr.mw.addr);
+    /// Bytes from there on, 64 bits.
+    pub const MW_LENGTH: usize = offset_of!(rxe_send_wqe, wr.wr.mw.length);
+    /// Key of the region.
+    pub const MW_REGION: usize = offset_of!(rxe_send_wqe, wr.wr.mw.mr_lkey);
+    /// Present key of the window.
+    pub const MW_WINDOW: usize = offset_of!(rxe_send_wqe, wr.wr.mw.mw_rkey);
+    /// Its new key.
+    pub const MW_RKEY: usize = offset_of!(rxe_send_wqe, wr.wr.mw.rkey);
+    /// What it grants.
+    pub const MW_ACCESS: usize = offset_of!(rxe_send_wqe, wr.wr.mw.access);
     /// Bytes of the message, as the library counts them.
     pub const LENGTH: usize = DMA + offset_of!(rxe_dma_info, length);
     /// The same; some operations set only this or only the other.
@@ -117,6 +129,7 @@ pub mod opcode {
     pub const COMPARE_SWAP: u32 = ib_uverbs_wr_opcode_IB_UVERBS_WR_ATOMIC_CMP_AND_SWP;
     pub const FETCH_ADD: u32 = ib_uverbs_wr_opcode_IB_UVERBS_WR_ATOMIC_FETCH_AND_ADD;
     pub const LOCAL_INV: u32 = ib_uverbs_wr_opcode_IB_UVERBS_WR_LOCAL_INV;
+    pub const BIND_MW: u32 = ib_uverbs_wr_opcode_IB_UVERBS_WR_BIND_MW;
     pub const SEND_WITH_INV: u32 = ib_uverbs_wr_opcode_IB_UVERBS_WR_SEND_WITH_INV;
     pub const FLUSH: u32 = ib_uverbs_wr_opcode_IB_UVERBS_WR_FLUSH;
     pub const ATOMIC_WRITE: u32 = ib_uverbs_wr_opcode_IB_UVERBS_WR_ATOMIC_WRITE;
@@ -207,6 +220,12 @@ mod tests {
             (av::SGID_INDEX, 28),
             (av::HOP_LIMIT, 29),
             (av::TRAFFIC_CLASS, 30),
+            (send_wqe::MW_ADDR, 24),
+            (send_wqe::MW_LENGTH, 32),
+            (send_wqe::MW_REGION, 40),
+            (send_wqe::MW_WINDOW, 44),
+            (send_wqe::MW_RKEY, 48),
+            (send_wqe::MW_ACCESS, 52),
             (send_wqe::LENGTH, 184),
             (send_wqe::RESIDUE, 188),
             (send_wqe::NUM_SGE, 196),

@@ -9,7 +9,7 @@ use pin_init::Zeroable;
 
 use crate::{
     bindings::{self, ib_device_ops},
-    cq, mmap, mr,
+    cq, mmap, mr, mw,
     object::Object,
     provider::Provider,
     srq, stats, ucontext,
@@ -83,6 +83,8 @@ fn fill_objects<P: Provider>(table: &mut ib_device_ops) {
     table.modify_srq = Some(srq::modify::<P>);
     table.query_srq = Some(srq::query::<P>);
     table.destroy_srq = Some(srq::destroy::<P>);
+    table.alloc_mw = Some(mw::alloc::<P>);
+    table.dealloc_mw = Some(mw::dealloc::<P>);
     table.create_qp = Some(qp::create::<P>);
     table.modify_qp = Some(qp::modify::<P>);
     table.query_qp = Some(qp::query::<P>);
@@ -108,6 +110,7 @@ fn fill_sizes<P: Provider>(table: &mut ib_device_ops) {
     table.size_ib_ucontext = ucontext::SIZE;
     table.size_ib_pd = Object::<bindings::ib_pd, P::Pd>::SIZE;
     table.size_ib_ah = Object::<bindings::ib_ah, P::Ah>::SIZE;
+    table.size_ib_mw = Object::<bindings::ib_mw, P::Mw>::SIZE;
     table.size_ib_cq = cq::size::<P>();
     table.size_ib_srq = srq::size::<P>();
     table.size_ib_qp = qp::size::<P>();

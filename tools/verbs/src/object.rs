@@ -2,7 +2,7 @@
 
 //! The verbs objects.
 
-use std::{ffi::CStr, io, ptr, rc::Rc};
+use std::{ffi::CStr, io, mem::ManuallyDrop, ptr, rc::Rc};
 
 use crate::{buffer::Buffer, srq::Srq, sys::*};
 
@@ -166,6 +166,22 @@ impl Mr {
         })
     }
 
+    /// Deregisters it; on error it stays.
+    pub fn deregister(self) -> Result<Buffer, (Self, io::Error)> {
+        // SAFETY: Registered once; deregistered here or, if that fails, when dropped.
+        match check(unsafe { ibv_dereg_mr(self.raw) }) {
+            Ok(()) => {
+                let region = ManuallyDrop::new(self);
+                // SAFETY: Both fields are taken once, for the region itself is never dropped.
+                unsafe {
+                    drop(ptr::read(&region._pd));
+                    Ok(ptr::read(&region.buffer))
+                }
+            }
+            Err(error) => Err((self, error)),
+        }
+    }
+
     /// The local key.
     pub fn lkey(&self) -> u32 {
         // SAFETY: The region is registered.
@@ -192,6 +208,49 @@ impl Drop for Mr {
     fn drop(&mut self) {
         // SAFETY: Registered once, deregistered once.
         unsafe { ibv_dereg_mr(self.raw) };
+    }
+}
+
+/// A memory window.
+pub struct Mw {
+    pub raw: *mut ibv_mw,
+    pd: Rc<Pd>,
+}
+
+impl Mw {
+    /// Allocates one of type `kind`.
+    pub fn new(pd: &Rc<Pd>, kind: ibv_mw_type) -> io::Result<Self> {
+        // SAFETY: The operation table is that of the open context.
+        let raw = check_ptr(unsafe {
+            let alloc = (*pd.context.0).ops.alloc_mw;
+            alloc.expect("the provider has windows")(pd.raw, kind)
+        })?;
+        Ok(Self {
+            raw,
+            pd: pd.clone(),
+        })
+    }
+
+    /// The key, as the library knows it.
+    pub fn rkey(&self) -> u32 {
+        // SAFETY: The window is alive.
+        unsafe { (*self.raw).rkey }
+    }
+
+    /// Tells the library of the key that a work request has given the window.
+    pub fn set_rkey(&self, rkey: u32) {
+        // SAFETY: As above.
+        unsafe { (*self.raw).rkey = rkey };
+    }
+}
+
+impl Drop for Mw {
+    fn drop(&mut self) {
+        // SAFETY: Allocated once, freed once.
+        unsafe {
+            let dealloc = (*self.pd.context.0).ops.dealloc_mw;
+            dealloc.expect("the provider has windows")(self.raw);
+        }
     }
 }
 

@@ -128,6 +128,8 @@ impl Device {
                 | DeviceCaps::RC_RNR_NAK
                 | DeviceCaps::MEM_MGT_EXTENSIONS
                 | DeviceCaps::SRQ_RESIZE
+                | DeviceCaps::MEM_WINDOW
+                | DeviceCaps::MEM_WINDOW_2B
                 | DeviceCaps::FLUSH_GLOBAL
                 | DeviceCaps::FLUSH_PERSISTENT
                 | DeviceCaps::ATOMIC_WRITE,
@@ -145,6 +147,7 @@ impl Device {
             max_srq_wr: limits::MAX_SRQ_WR,
             max_srq_sge: limits::MAX_SRQ_SGE,
             max_mr: limits::MAX_MR,
+            max_mw: limits::MAX_MW,
             max_pd: limits::MAX_PD,
             max_qp_rd_atom: limits::MAX_RD_ATOMIC,
             max_res_rd_atom: limits::MAX_RES_RD_ATOMIC,

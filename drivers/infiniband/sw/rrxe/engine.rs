@@ -23,6 +23,7 @@ use roce::{
 
 use crate::{
     engine_host::{EngineHost, Upshot},
+    mw::Via,
     pd::Pd,
     peer::Peer,
     qp::{note_peer, Qp},
@@ -214,11 +215,13 @@ impl Core {
                 .sq
                 .gather(slot, offset, length, &mut frame, mrs, pd)
                 .map_err(TransmitFault::Local)?,
-            Source::Remote { rkey, va, .. } => mrs
-                .with_remote(pd, rkey, va, length, RemoteAccess::Read, |span| {
+            Source::Remote { rkey, va, .. } => {
+                let (qpn, access) = (qp.qpn.get(), RemoteAccess::Read);
+                mrs.with_remote(Via { pd, qpn }, rkey, va, length, access, |span| {
                     frame.append(&span);
                 })
-                .map_err(TransmitFault::Remote)?,
+                .map_err(TransmitFault::Remote)?;
+            }
         }
         counters.add(Counter::SentPackets, 1);
         counters.add(Counter::SentBytes, u64::from(length));

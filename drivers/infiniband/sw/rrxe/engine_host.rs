@@ -18,6 +18,7 @@ use crate::{
     cq::{Cq, Pushed},
     link::Link,
     mr::MrTable,
+    mw::{NotBound, Via},
     pd::PdId,
     qp::Qp,
     recv_queue::RecvQueue,
@@ -137,9 +138,13 @@ impl roce::host::SendQueue for EngineHost<'_> {
         match op {
             LocalOp::Invalidate(lkey) => self
                 .mrs
-                .invalidate(self.pd, Rkey(lkey.0))
+                .invalidate(self.via(), Rkey(lkey.0))
                 .map_err(|_| WcStatus::LocProtErr),
-            LocalOp::BindMw => Err(WcStatus::MwBindErr),
+            LocalOp::BindMw => {
+                let bind = self.sq.bind(slot);
+                let bound = self.mrs.windows.bind(self.via(), &bind, self.mrs);
+                bound.map_err(|NotBound| WcStatus::MwBindErr)
+            }
             LocalOp::RegMr => self
                 .mrs
                 .register_fast(self.pd, self.sq.registration(slot))
@@ -174,17 +179,17 @@ impl Memory for EngineHost<'_> {
         access: RemoteAccess,
     ) -> Result<(), AccessFault> {
         if matches!(access, RemoteAccess::Flush(kind) if kind.selectivity == FLUSH_REGION) {
-            return self.mrs.check_region(self.pd, rkey, access);
+            return self.mrs.check_region(self.via(), rkey, access);
         }
         self.mrs
-            .with_remote(self.pd, rkey, va, length, access, |_| ())
+            .with_remote(self.via(), rkey, va, length, access, |_| ())
     }
 
     fn write_remote(&mut self, rkey: Rkey, va: u64) -> Result<(), AccessFault> {
         let packet = self.packet.ok_or(AccessFault::Failed)?;
         let length = packet.packet.payload_len;
         self.mrs
-            .with_remote(self.pd, rkey, va, length, RemoteAccess::Write, |span| {
+            .with_remote(self.via(), rkey, va, length, RemoteAccess::Write, |span| {
                 packet.copy_payload(0, &span)
             })?
             .map_err(|_| AccessFault::Failed)
@@ -192,7 +197,7 @@ impl Memory for EngineHost<'_> {
 
     fn atomic_remote(&mut self, rkey: Rkey, va: u64, op: AtomicOp) -> Result<u64, AccessFault> {
         self.mrs
-            .with_remote(self.pd, rkey, va, 8, RemoteAccess::Atomic, |span| {
+            .with_remote(self.via(), rkey, va, 8, RemoteAccess::Atomic, |span| {
                 span.atomic(op)
             })?
             .map_err(|_| AccessFault::Invalid)
@@ -205,7 +210,7 @@ impl Memory for EngineHost<'_> {
             .read_payload(0, &mut word)
             .map_err(|_| AccessFault::Failed)?;
         self.mrs
-            .with_remote(self.pd, rkey, va, 8, RemoteAccess::Write, |span| {
+            .with_remote(self.via(), rkey, va, 8, RemoteAccess::Write, |span| {
                 span.atomic_store(u64::from_ne_bytes(word))
             })?
             .map_err(|_| AccessFault::Invalid)
@@ -224,11 +229,18 @@ impl Memory for EngineHost<'_> {
     }
 
     fn invalidate_remote(&mut self, rkey: Rkey) -> Result<(), AccessFault> {
-        self.mrs.invalidate(self.pd, rkey)
+        self.mrs.invalidate(self.via(), rkey)
     }
 }
 
 impl EngineHost<'_> {
+    fn via(&self) -> Via {
+        Via {
+            pd: self.pd,
+            qpn: self.qpn,
+        }
+    }
+
     fn pushed(pushed: Pushed, notify: &mut bool, fatal: &mut bool) {
         match pushed {
             Pushed::Quiet => {}

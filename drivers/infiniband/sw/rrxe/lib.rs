@@ -18,6 +18,7 @@ mod limits;
 mod link;
 mod mcast;
 mod mr;
+mod mw;
 mod netns;
 mod path;
 mod pd;

@@ -30,6 +30,8 @@ pub(crate) const MAX_SRQ_SGE: u32 = MAX_SGE;
 pub(crate) const MAX_MR: u32 = (1 << 19) - 1;
 /// Pages of a fast registration.
 pub(crate) const MAX_FAST_REG_PAGES: u32 = 512;
+/// Memory windows of a device.
+pub(crate) const MAX_MW: u32 = 1 << 19;
 /// Protection domains of a device.
 pub(crate) const MAX_PD: u32 = 1 << 20;
 /// READs and atomics in flight in one direction of a QP.

@@ -2,7 +2,7 @@
 
 //! Memory regions: the table of keys, and the check that every access goes through.
 //!
-//! A key is a region's place in the table and eight more bits, all of it random, and it opens only
+//! A key is a region's place in the table and eight more bits, all but the top bit random, and it opens only
 //! what belongs to the protection domain of who uses it. Regions are looked up and used under RCU;
 //! deregistration takes the region out of the table and waits for the users, so that after it
 //! returns nobody touches the memory any more.
@@ -11,7 +11,10 @@ use core::ops::RangeInclusive;
 
 use kernel::{
     prelude::*,
-    sync::{Arc, ArcBorrow},
+    sync::{
+        atomic::{ordering, Atomic},
+        Arc, ArcBorrow,
+    },
 };
 use rdma::{
     fast_mr::{kernel_span, FastMemory, Registration},
@@ -24,10 +27,17 @@ use roce::{
     ids::{Lkey, Rkey},
 };
 
-use crate::{limits, pd::PdId};
+use crate::{
+    limits,
+    mw::{Bind, MwTable, Via},
+    pd::PdId,
+};
 
-/// Places of the table: 24 bits. Zero is left out, so that no key is zero.
-const PLACES: RangeInclusive<u32> = 1..=0xff_ffff;
+/// Places of the table: the lower half of 24 bits, the upper one is windows'. Zero is left out, so that no key is zero.
+const PLACES: RangeInclusive<u32> = 1..=0x7f_ffff;
+
+/// A count of windows: the region is going, no window may be bound to it any more.
+const CLOSED: u32 = u32::MAX;
 
 /// A memory region.
 pub(crate) struct Mr {
@@ -35,6 +45,8 @@ pub(crate) struct Mr {
     /// Local and remote key are the same.
     key: u32,
     memory: Memory,
+    /// Windows bound to it, or [`CLOSED`].
+    windows: Atomic<u32>,
 }
 
 /// What a region is made of.
@@ -58,6 +70,19 @@ impl Mr {
             lkey: Lkey(self.key),
             rkey: Rkey(self.key),
         }
+    }
+
+    /// Counts one more window.
+    fn attach(&self) -> Option<()> {
+        let mut count = self.windows.load(ordering::Relaxed);
+        while count < CLOSED.wrapping_sub(1) {
+            let next = count.wrapping_add(1);
+            match self.windows.cmpxchg(count, next, ordering::Full) {
+                Ok(_) => return Some(()),
+                Err(seen) => count = seen,
+            }
+        }
+        None
     }
 
     /// The memory of a region for fast registration.
@@ -111,6 +136,8 @@ impl Mr {
 pub(crate) struct MrTable {
     #[pin]
     regions: Table<Mr>,
+    #[pin]
+    pub(crate) windows: MwTable,
 }
 
 impl MrTable {
@@ -118,6 +145,7 @@ impl MrTable {
     pub(crate) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
             regions <- Table::new(),
+            windows <- MwTable::new(),
         })
     }
 
@@ -163,6 +191,7 @@ impl MrTable {
                 pd,
                 key: place.id().wrapping_shl(8) | (rdma::random::next_u32() & 0xff),
                 memory,
+                windows: Atomic::new(0),
             },
             GFP_KERNEL_ACCOUNT,
         )?;
@@ -171,8 +200,42 @@ impl MrTable {
     }
 
     /// Takes `mr` away: when this returns, nobody accesses its memory. Process context.
-    pub(crate) fn deregister(&self, mr: &Mr) {
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` while windows are bound to it.
+    pub(crate) fn deregister(&self, mr: &Mr) -> Result {
+        mr.windows
+            .cmpxchg(0, CLOSED, ordering::Full)
+            .map_err(|_| EINVAL)?;
         drop(self.regions.remove(mr.key >> 8));
+        Ok(())
+    }
+
+    /// Checks that a window may be bound so (IBTA 1.x §10.6.7.2.3), and counts it at its region.
+    pub(crate) fn attach(&self, pd: PdId, bind: &Bind) -> Option<()> {
+        self.with(pd, bind.region.0, |mr| {
+            let Memory::User {
+                memory,
+                iova,
+                access,
+            } = &mr.memory
+            else {
+                return None;
+            };
+            let offset = bind.addr.checked_sub(*iova)?;
+            let room = memory.length().checked_sub(offset)?;
+            let suits = bind.access.suits_window(*access) && bind.length <= room;
+            (suits && mr.key == bind.region.0).then(|| mr.attach())?
+        })
+        .ok()
+    }
+
+    /// A window is no longer bound to the region of this key.
+    pub(crate) fn detach(&self, key: u32) {
+        self.regions.with(key >> 8, |mr| {
+            mr.windows.fetch_sub(1, ordering::Full);
+        });
     }
 
     /// Runs `f` on `length` bytes at `addr` of the caller's own memory.
@@ -204,30 +267,54 @@ impl MrTable {
     #[inline]
     pub(crate) fn with_remote<R>(
         &self,
-        pd: PdId,
+        via: Via,
         rkey: Rkey,
         va: u64,
         length: u32,
         access: RemoteAccess,
         f: impl FnOnce(Span<'_>) -> R,
     ) -> Result<R, AccessFault> {
+        if MwTable::is_window(rkey.0) {
+            return self.with_window(via, rkey, va, length, access, f);
+        }
         let allows = |rights: Access| rights.allows_remote(access);
-        self.with(pd, rkey.0, |mr| mr.with(rkey.0, va, length, allows, f))
+        self.with(via.pd, rkey.0, |mr| mr.with(rkey.0, va, length, allows, f))
     }
 
-    /// Checks that a peer may use the region as a whole.
+    #[cold]
+    fn with_window<R>(
+        &self,
+        via: Via,
+        rkey: Rkey,
+        va: u64,
+        length: u32,
+        access: RemoteAccess,
+        f: impl FnOnce(Span<'_>) -> R,
+    ) -> Result<R, AccessFault> {
+        self.windows
+            .with_range(via, rkey, va, length, access, |region, addr| {
+                self.with(via.pd, region, |mr| {
+                    mr.with(region, addr, length, |_| true, f)
+                })
+            })
+    }
+
+    /// Checks that a peer may use the region, or window, as a whole.
     ///
     /// # Errors
     ///
     /// `Denied` for an unknown key, another protection domain or a right that was not granted.
     pub(crate) fn check_region(
         &self,
-        pd: PdId,
+        via: Via,
         rkey: Rkey,
         access: RemoteAccess,
     ) -> Result<(), AccessFault> {
+        if MwTable::is_window(rkey.0) {
+            return self.windows.check(via, rkey, access);
+        }
         let allows = |rights: Access| rights.allows_remote(access);
-        self.with(pd, rkey.0, |mr| mr.grants(rkey.0, allows).then_some(()))
+        self.with(via.pd, rkey.0, |mr| mr.grants(rkey.0, allows).then_some(()))
     }
 
     /// Invalidates a key by a work request or for a peer.
@@ -236,8 +323,11 @@ impl MrTable {
     ///
     /// `Denied`: only windows and fast-registered regions can be invalidated (IBTA 1.x §10.6.5), by the
     /// key under which they are valid.
-    pub(crate) fn invalidate(&self, pd: PdId, key: Rkey) -> Result<(), AccessFault> {
-        self.with(pd, key.0, |mr| {
+    pub(crate) fn invalidate(&self, via: Via, key: Rkey) -> Result<(), AccessFault> {
+        if MwTable::is_window(key.0) {
+            return self.windows.invalidate(via, key.0, self);
+        }
+        self.with(via.pd, key.0, |mr| {
             mr.fast_memory()?.invalidate(key.0).then_some(())
         })
     }

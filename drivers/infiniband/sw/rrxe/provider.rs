@@ -10,6 +10,7 @@ use rdma::{
     fast_mr::FastMemory,
     gid::Gid,
     mr::{Access, MrKeys, UserRegion},
+    mw::MwKind,
     net::netdev::Netdev,
     post::{RecvList, SendList},
     provider::Provider,
@@ -19,12 +20,15 @@ use rdma::{
     udata::{RingChange, UserCall},
 };
 
+use roce::ids::Rkey;
+
 use crate::{
     ah::Ah,
     cq::Cq,
     device::{self, Device},
     mcast,
     mr::Mr,
+    mw::Mw,
     pd::Pd,
     qp::Qp,
     srq::Srq,
@@ -43,6 +47,7 @@ impl Provider for Rrxe {
     type Srq = Srq;
     type Qp = Qp;
     type Mr = Mr;
+    type Mw = Mw;
 
     const FIRMWARE: &'static CStr = device::VERSION_TEXT;
     const COUNTERS: &'static [CounterName] = &stats::NAMES;
@@ -146,8 +151,19 @@ impl Provider for Rrxe {
     }
 
     fn dereg_mr(device: &Arc<Device>, mr: &Arc<Mr>) -> Result {
-        device.mrs.deregister(mr);
-        Ok(())
+        device.mrs.deregister(mr)
+    }
+
+    fn alloc_mw(pd: &Arc<Pd>, kind: MwKind) -> Result<Arc<Mw>> {
+        pd.device().mrs.windows.alloc(pd.id(), kind)
+    }
+
+    fn mw_rkey(mw: &Mw) -> Rkey {
+        mw.rkey()
+    }
+
+    fn dealloc_mw(device: &Arc<Device>, mw: &Arc<Mw>) {
+        device.mrs.windows.dealloc(mw, &device.mrs);
     }
 
     fn create_user_srq(

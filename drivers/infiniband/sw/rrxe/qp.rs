@@ -285,7 +285,12 @@ impl Qp {
     pub(crate) fn modify(this: &Arc<Self>, change: &QpModify) -> Result {
         this.check_limits(&change.attrs)?;
         let mut upshot = Upshot::default();
-        this.modify_engine(change, &mut upshot)?;
+        if this.modify_engine(change, &mut upshot)? {
+            this.device
+                .mrs
+                .windows
+                .unbind_all(this.qpn.get(), &this.device.mrs);
+        }
         this.conclude(&upshot);
         Self::advance(this, &mut None);
         Ok(())
@@ -305,7 +310,8 @@ impl Qp {
         Ok(())
     }
 
-    fn modify_engine(&self, change: &QpModify, upshot: &mut Upshot) -> Result {
+    /// Returns whether windows lose what they were bound to.
+    fn modify_engine(&self, change: &QpModify, upshot: &mut Upshot) -> Result<bool> {
         let mut turn = self.turn.wait();
         let core = Option::as_mut(&mut turn).ok_or(EINVAL)?;
         let now = self.now();
@@ -316,7 +322,9 @@ impl Qp {
         let state = core.engine.state();
         let early = matches!(state, QpState::Reset | QpState::Init | QpState::Rtr);
         self.takes_sends.store(!early, ordering::Relaxed);
+        let mut unbinds = false;
         if state == QpState::Reset {
+            unbinds = core.sq.binds();
             core.sq.reset();
             core.rq.reset();
             core.peer.forget();
@@ -326,7 +334,7 @@ impl Qp {
             let remote = core.engine.attrs().settings.dest_qpn;
             core.peer.connect(&self.device, av, self.qpn, remote);
         }
-        Ok(())
+        Ok(unbinds)
     }
 
     /// State and attributes. Process context.
@@ -349,6 +357,13 @@ impl Qp {
     /// any more and no memory is touched on its behalf. Process context.
     pub(crate) fn destroy(&self) {
         let core = self.turn.wait().take();
+        // Before somebody else can have the number, by which windows know their QP.
+        if core.as_ref().is_some_and(|core| core.sq.binds()) {
+            self.device
+                .mrs
+                .windows
+                .unbind_all(self.qpn.get(), &self.device.mrs);
+        }
         // This also waits for those who still tell of the last turn.
         drop(self.net.qps(self.qpn).remove(self.place));
         // Outside the lock: this waits for the timer and takes the rings away.

@@ -19,14 +19,15 @@ use roce::{
 use crate::{
     limits,
     mr::MrTable,
+    mw::Bind,
     pd::PdId,
     peer::Destination,
     rx::RxPacket,
     sge,
     tx::Frame,
     wqe::{
-        destination as destination_of, flush_length, registration, total_length, Owner, SendHeader,
-        Sge, SEND_HEADER, SGE_SIZE,
+        self, destination as destination_of, flush_length, registration, total_length, Owner,
+        SendHeader, Sge, SEND_HEADER, SGE_SIZE,
     },
 };
 
@@ -55,6 +56,8 @@ pub(crate) struct SendQueue {
     /// `sq_sig_type` was ALL: every request is signaled.
     signal_all: bool,
     owner: Owner,
+    /// A window was bound since the QP was made, or reset.
+    binds: bool,
     particulars: KVVec<Particulars>,
     /// `window` rows of `max_sge` SGEs.
     sges: KVVec<Sge>,
@@ -94,6 +97,7 @@ impl SendQueue {
             max_inline,
             signal_all,
             owner,
+            binds: false,
             particulars: KVVec::from_elem(
                 Particulars::default(),
                 window as usize,
@@ -116,6 +120,7 @@ impl SendQueue {
 
     /// Forgets all that was posted: RESET.
     pub(crate) fn reset(&mut self) {
+        self.binds = false;
         self.next = self.ring.producer();
         self.ring.publish_consumer(self.next);
     }
@@ -217,6 +222,17 @@ impl SendQueue {
     /// What a fast registration asks for. Only the kernel posts those, so the ring still has it.
     pub(crate) fn registration(&self, slot: SendSlot) -> Registration {
         registration(&self.ring.read_array(slot.0))
+    }
+
+    /// What the WQE in `slot` binds. It is read for the first time here, and once.
+    pub(crate) fn bind(&mut self, slot: SendSlot) -> Bind {
+        self.binds = true;
+        wqe::bind(&self.ring.read_array(slot.0))
+    }
+
+    /// Whether the QP may have windows.
+    pub(crate) fn binds(&self) -> bool {
+        self.binds
     }
 
     /// Gives the ring's slot back to the poster.

@@ -20,7 +20,7 @@ use roce::{
     wr::{AtomicOp, FlushKind, LocalOp, RemoteAddr, SendOp, SendTail, UdDest},
 };
 
-use crate::peer::Destination;
+use crate::{mw::Bind, peer::Destination};
 
 /// Bytes of a send WQE before its SGEs: `struct rxe_send_wqe` up to `dma.sge`.
 pub(crate) const SEND_HEADER: usize = send_wqe::PAYLOAD;
@@ -141,6 +141,7 @@ fn send_op(raw: &[u8; SEND_HEADER], owner: Owner) -> Result<SendOp, WcStatus> {
             },
         ),
         opcode::LOCAL_INV => SendOp::Local(LocalOp::Invalidate(Lkey(invalidate))),
+        opcode::BIND_MW => SendOp::Local(LocalOp::BindMw),
         opcode::SEND_WITH_INV => SendOp::Send(SendTail::Invalidate(Rkey(invalidate))),
         opcode::FLUSH => flush_op(raw),
         opcode::ATOMIC_WRITE => SendOp::AtomicWrite(rdma),
@@ -192,6 +193,18 @@ pub(crate) fn registration(raw: &[u8; SEND_HEADER]) -> Registration {
         key: u32_at(raw, send_wqe::REG_KEY),
         iova: u64_at(raw, send_wqe::REG_IOVA),
         access: Access::from_bits(u32_at(raw, send_wqe::REG_ACCESS)),
+    }
+}
+
+/// What a WQE of this opcode binds.
+pub(crate) fn bind(raw: &[u8; SEND_HEADER]) -> Bind {
+    Bind {
+        window: Rkey(u32_at(raw, send_wqe::MW_WINDOW)),
+        rkey: Rkey(u32_at(raw, send_wqe::MW_RKEY)),
+        region: Lkey(u32_at(raw, send_wqe::MW_REGION)),
+        addr: u64_at(raw, send_wqe::MW_ADDR),
+        length: u64_at(raw, send_wqe::MW_LENGTH),
+        access: Access::from_bits(u32_at(raw, send_wqe::MW_ACCESS)),
     }
 }
 

@@ -3,7 +3,7 @@
 //! Checks data, completion statuses and errnos between two devices, and prints TAP.
 //!
 //! `rrxe-check DEVICE_A DEVICE_B [v4|v6] [TOPIC ...]`: both ends are in this process, so it sees both
-//! memories and both completion queues. Without a topic it runs all.
+//! memories and both completion queues. Without a topic it runs all but `windows`.
 
 mod cq;
 mod datagram;
@@ -17,6 +17,7 @@ mod status;
 mod tap;
 mod transfer;
 mod unreliable;
+mod windows;
 
 use std::process::ExitCode;
 
@@ -27,7 +28,7 @@ fn main() -> ExitCode {
     let (Some(a), Some(b)) = (args.next(), args.next()) else {
         eprintln!("usage: rrxe-check DEVICE_A DEVICE_B [v4|v6] [TOPIC ...]");
         eprintln!("topics: transfer status errno cq srq uc uc-errors ud ud-errors group");
-        eprintln!("        group-sender loss");
+        eprintln!("        group-sender loss windows");
         eprintln!("alone:  hold-group (a QP of DEVICE_B is attached until the input ends)");
         return ExitCode::from(2);
     };
@@ -47,6 +48,10 @@ fn main() -> ExitCode {
     }
     if wanted("status") {
         status::run(&mut tap, &ends);
+    }
+    // Not all providers have them.
+    if topics.contains(&"windows") {
+        windows::run(&mut tap, &ends);
     }
     if wanted("errno") {
         errno::run(&mut tap, &ends);

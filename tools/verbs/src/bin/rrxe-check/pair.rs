@@ -77,16 +77,29 @@ impl Pair {
     pub fn new(ends: &Ends, plan: Plan) -> Result<Self, String> {
         let text = |e: io::Error| format!("set-up: {e}");
         let Self { a, b } = Self::unconnected(ends, plan)?;
+        Self::connect(a, b, &plan).map_err(text)
+    }
+
+    /// Another pair, whose B is on this one's protection domain.
+    pub fn beside(&self, ends: &Ends, plan: Plan) -> Result<Self, String> {
+        let text = |e: io::Error| format!("set-up: {e}");
+        let a = End::new(ends.a, ends.v6, &plan).map_err(text)?;
+        let b = End::on(&self.b.qp.pd, ends.v6, &plan).map_err(text)?;
+        Self::connect(a, b, &plan).map_err(text)
+    }
+
+    /// Connects both ends.
+    fn connect(a: End, b: End, plan: &Plan) -> io::Result<Self> {
         for end in [&a, &b] {
-            link::to_init(&end.qp, plan.rights).map_err(text)?;
+            link::to_init(&end.qp, plan.rights)?;
         }
         let mut target = b.endpoint;
         if plan.nobody {
             target.qpn ^= 0x5a5a5a;
         }
         for (end, peer) in [(&a, &target), (&b, &a.endpoint)] {
-            link::to_rtr(&end.qp, &end.endpoint, peer, &plan.timing).map_err(text)?;
-            link::to_rts(&end.qp, &end.endpoint, &plan.timing).map_err(text)?;
+            link::to_rtr(&end.qp, &end.endpoint, peer, &plan.timing)?;
+            link::to_rts(&end.qp, &end.endpoint, &plan.timing)?;
         }
         Ok(Self { a, b })
     }
@@ -102,12 +115,14 @@ impl Pair {
 
 impl End {
     fn new(device: &str, v6: bool, plan: &Plan) -> io::Result<Self> {
-        let context = Context::open(device)?;
-        let (gid_index, gid) = context.gid(v6)?;
-        let pd = Pd::new(&context)?;
-        let cq = Cq::new(&context, 1024)?;
-        let mr = Mr::new(&pd, plan.memory, plan.region)?;
-        let qp = Qp::of_type(plan.kind, &pd, &cq, plan.depth)?;
+        Self::on(&Pd::new(&Context::open(device)?)?, v6, plan)
+    }
+
+    fn on(pd: &Rc<Pd>, v6: bool, plan: &Plan) -> io::Result<Self> {
+        let (gid_index, gid) = pd.context.gid(v6)?;
+        let cq = Cq::new(&pd.context, 1024)?;
+        let mr = Mr::new(pd, plan.memory, plan.region)?;
+        let qp = Qp::of_type(plan.kind, pd, &cq, plan.depth)?;
         let endpoint = Endpoint {
             qpn: qp.number(),
             psn: plan.psn,

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! How windows, regions, QPs and domains end while they have to do with one another.
+
+use rrxe_verbs::{
+    object::{Mr, Mw, Pd},
+    sys::*,
+};
+
+use super::{alloc, bound, granted, plan, refused, request, start, Bind, MEMORY, REMOTE};
+use crate::pair::{ensure, End, Ends, Outcome, Pair, Send};
+
+const EINVAL: i32 = 22;
+const EBUSY: i32 = 16;
+
+pub fn old_key(ends: &Ends, kind: ibv_mw_type) -> Outcome {
+    let (pair, mw) = bound(ends, kind, REMOTE)?;
+    let old = mw.rkey();
+    if kind == IBV_MW_TYPE_2 {
+        invalidate(&pair.b, old, IBV_WC_SUCCESS)?;
+    }
+    Bind::new(&mw, &pair.b.mr, REMOTE).done(&pair.b)?;
+    ensure(mw.rkey() != old, || "the key is the same".into())?;
+    let attempt = |key| request(&pair, IBV_WR_RDMA_READ, start(&pair), 8, key);
+    granted(&pair, attempt(mw.rkey()))?;
+    refused(&pair, attempt(old))
+}
+
+/// Posts LOCAL_INV at `end`.
+fn invalidate(end: &End, key: u32, status: ibv_wc_status) -> Outcome {
+    let mut request = Send::new(6, IBV_WR_LOCAL_INV, vec![]);
+    request.imm = key.to_be();
+    end.send(request)?;
+    end.expect(6, status).map(|_| ())
+}
+
+fn deregister(mr: Mr) -> Outcome {
+    mr.deregister()
+        .map(drop)
+        .map_err(|(_, e)| format!("dereg_mr: {e}"))
+}
+
+/// Deregistration must fail for windows that are bound; gives the region back.
+fn keep(mr: Mr) -> Result<Mr, String> {
+    match mr.deregister() {
+        Ok(_) => Err("the region was deregistered".into()),
+        Err((mr, why)) if why.raw_os_error() == Some(EINVAL) => Ok(mr),
+        Err((_, why)) => Err(format!("dereg_mr: {why}")),
+    }
+}
+
+pub fn region_stays(ends: &Ends, kind: ibv_mw_type) -> Outcome {
+    let (Pair { a, b }, first) = bound(ends, kind, REMOTE)?;
+    let second = alloc(&b.qp.pd, kind)?;
+    Bind::new(&second, &b.mr, REMOTE).done(&b)?;
+    let End {
+        qp,
+        cq,
+        mr,
+        endpoint,
+    } = b;
+    drop(first);
+    let mr = keep(mr)?;
+    // It can still be used.
+    let pair = Pair {
+        a,
+        b: End {
+            qp,
+            cq,
+            mr,
+            endpoint,
+        },
+    };
+    let attempt = request(&pair, IBV_WR_RDMA_READ, start(&pair), 8, second.rkey());
+    granted(&pair, attempt)?;
+    drop(second);
+    let End { mr, .. } = pair.b;
+    deregister(mr)
+}
+
+pub fn dealloc(ends: &Ends, kind: ibv_mw_type) -> Outcome {
+    let (pair, mw) = bound(ends, kind, REMOTE)?;
+    let key = mw.rkey();
+    granted(
+        &pair,
+        request(&pair, IBV_WR_RDMA_READ, start(&pair), 8, key),
+    )?;
+    drop(mw);
+    refused(
+        &pair,
+        request(&pair, IBV_WR_RDMA_READ, start(&pair), 8, key),
+    )
+}
+
+pub fn unbind(ends: &Ends) -> Outcome {
+    let (pair, mw) = bound(ends, IBV_MW_TYPE_1, REMOTE)?;
+    granted(
+        &pair,
+        request(&pair, IBV_WR_RDMA_READ, start(&pair), 8, mw.rkey()),
+    )?;
+    Bind::new(&mw, &pair.b.mr, 0).length(0).done(&pair.b)?;
+    refused(
+        &pair,
+        request(&pair, IBV_WR_RDMA_READ, start(&pair), 8, mw.rkey()),
+    )?;
+    let End { mr, .. } = pair.b;
+    deregister(mr)
+}
+
+pub fn local_inv(ends: &Ends) -> Outcome {
+    let (pair, mw) = bound(ends, IBV_MW_TYPE_2, REMOTE)?;
+    let attempt = |key| request(&pair, IBV_WR_RDMA_READ, start(&pair), 8, key);
+    for _ in 0..300 {
+        granted(&pair, attempt(mw.rkey()))?;
+        invalidate(&pair.b, mw.rkey(), IBV_WC_SUCCESS)?;
+        Bind::new(&mw, &pair.b.mr, REMOTE).done(&pair.b)?;
+    }
+    invalidate(&pair.b, mw.rkey(), IBV_WC_SUCCESS)?;
+    refused(&pair, attempt(mw.rkey()))?;
+    let End { mr, .. } = pair.b;
+    deregister(mr)
+}
+
+pub fn remote_inv(ends: &Ends) -> Outcome {
+    let (mut pair, mw) = bound(ends, IBV_MW_TYPE_2, REMOTE)?;
+    let at = MEMORY - 3000;
+    pair.a.mr.buffer.fill(0, 3000, 5);
+    pair.b.recv(4, at, 3000)?;
+    let mut send = Send::new(3, IBV_WR_SEND_WITH_INV, vec![pair.a.mr.sge(0, 3000)]);
+    send.imm = mw.rkey().to_be();
+    pair.a.send(send)?;
+    pair.a.expect(3, IBV_WC_SUCCESS)?;
+    let wc = pair.b.expect(4, IBV_WC_SUCCESS)?;
+    // SAFETY: Every bit pattern is a key.
+    let key = unsafe { wc.__bindgen_anon_1.invalidated_rkey };
+    ensure(
+        wc.wc_flags & IBV_WC_WITH_INV != 0 && key == mw.rkey(),
+        || format!("flags {:#x}, key {key:#x}", wc.wc_flags),
+    )?;
+    let wrong = pair.b.mr.buffer.mismatch(at, 3000, 5);
+    ensure(wrong.is_none(), || format!("byte {wrong:?} is wrong"))?;
+    pair.a
+        .send(request(&pair, IBV_WR_RDMA_READ, start(&pair), 8, mw.rkey()))?;
+    pair.a.expect(7, IBV_WC_REM_ACCESS_ERR)?;
+    let End { mr, .. } = pair.b;
+    deregister(mr)
+}
+
+pub fn bad_inv(ends: &Ends) -> Outcome {
+    // A region, a window of type 1, one that isn't bound, nothing at all, another QP's.
+    let keys: [(&str, fn(&Pair, &[Mw; 3]) -> u32); 5] = [
+        ("a region", |pair, _| pair.b.mr.rkey()),
+        ("type 1", |_, mws| mws[0].rkey()),
+        ("unbound", |_, mws| mws[1].rkey()),
+        ("nothing", |_, mws| mws[2].rkey() ^ 0x5a5a00),
+        ("another QP's", |_, mws| mws[2].rkey()),
+    ];
+    for (name, key) in keys {
+        for local in [true, false] {
+            let pair = Pair::new(ends, plan())?;
+            let beside = pair.beside(ends, plan())?;
+            let pd = &pair.b.qp.pd;
+            let mws = [
+                alloc(pd, IBV_MW_TYPE_1)?,
+                alloc(pd, IBV_MW_TYPE_2)?,
+                alloc(pd, IBV_MW_TYPE_2)?,
+            ];
+            Bind::new(&mws[0], &pair.b.mr, REMOTE).done(&pair.b)?;
+            Bind::new(&mws[2], &pair.b.mr, REMOTE).done(&beside.b)?;
+            let key = key(&pair, &mws);
+            let outcome = if local {
+                invalidate(&pair.b, key, IBV_WC_LOC_PROT_ERR)
+            } else {
+                pair.b.recv(4, 0, 100)?;
+                let mut send = Send::new(3, IBV_WR_SEND_WITH_INV, vec![pair.a.mr.sge(0, 8)]);
+                send.imm = key.to_be();
+                pair.a.send(send)?;
+                pair.a.expect(3, IBV_WC_REM_ACCESS_ERR).map(|_| ())
+            };
+            outcome.map_err(|why| format!("{name}, local {local}: {why}"))?;
+            // The other QP's window is as it was.
+            let attempt = request(&beside, IBV_WR_RDMA_READ, start(&pair), 8, mws[2].rkey());
+            granted(&beside, attempt)?;
+        }
+    }
+    Ok(())
+}
+
+pub fn reset(ends: &Ends) -> Outcome {
+    let (pair, _mw) = bound(ends, IBV_MW_TYPE_2, REMOTE)?;
+    let attr = ibv_qp_attr {
+        qp_state: IBV_QPS_RESET,
+        ..Default::default()
+    };
+    let modified = pair.b.qp.modify(&attr, IBV_QP_STATE);
+    modified.map_err(|e| format!("to RESET: {e}"))?;
+    let End { mr, .. } = pair.b;
+    deregister(mr)
+}
+
+pub fn destroy(ends: &Ends) -> Outcome {
+    let (pair, mw) = bound(ends, IBV_MW_TYPE_2, REMOTE)?;
+    let End { qp, mr, .. } = pair.b;
+    let mr = keep(mr)?;
+    drop(qp);
+    deregister(mr)?;
+    drop(mw);
+    Ok(())
+}
+
+pub fn domain_stays(ends: &Ends) -> Outcome {
+    let pair = Pair::new(ends, plan())?;
+    let text = |e: std::io::Error| format!("set-up: {e}");
+    let pd = Pd::new(&pair.b.qp.pd.context).map_err(text)?;
+    let mw = alloc(&pd, IBV_MW_TYPE_1)?;
+    // SAFETY: The domain is alive, and stays so unless this succeeds, which ends the test.
+    let errno = unsafe { ibv_dealloc_pd(pd.raw) };
+    if errno != EBUSY {
+        std::mem::forget((pd, mw));
+        return Err(format!("dealloc_pd: errno {errno}"));
+    }
+    Ok(())
+}

@@ -1,0 +1,346 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Memory windows: what they grant, to whom, until when, and what can't be bound.
+//!
+//! B's region grants peers nothing by itself; A reaches it through windows only.
+
+use std::rc::Rc;
+
+mod lifetime;
+mod refusal;
+
+use rrxe_verbs::{
+    object::{Mr, Mw, Pd},
+    sys::*,
+};
+
+use crate::{
+    pair::{ensure, End, Ends, Outcome, Pair, Plan, Send},
+    tap::Tap,
+};
+
+/// Where B's windows lie in its region, and how long they are.
+const START: usize = 4096 + 13;
+const LENGTH: usize = 9000;
+const MEMORY: usize = 32768;
+const KINDS: [ibv_mw_type; 2] = [IBV_MW_TYPE_1, IBV_MW_TYPE_2];
+const REMOTE: u32 = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+
+/// Runs all cases.
+pub fn run(tap: &mut Tap, ends: &Ends) {
+    for kind in KINDS {
+        tap.result(
+            &format!("type {kind}: a window opens its range and nothing around it"),
+            bounds(ends, kind),
+        );
+        tap.result(
+            &format!("type {kind}: a window grants the rights it was given"),
+            rights(ends, kind),
+        );
+        tap.result(
+            &format!("type {kind}: a window opens nothing before it is bound"),
+            unbound(ends, kind),
+        );
+        tap.result(
+            &format!("type {kind}: binding changes the key"),
+            lifetime::old_key(ends, kind),
+        );
+        tap.result(
+            &format!("type {kind}: a region stays while windows are bound to it"),
+            lifetime::region_stays(ends, kind),
+        );
+        tap.result(
+            &format!("type {kind}: a window that is gone opens nothing"),
+            lifetime::dealloc(ends, kind),
+        );
+        tap.result(
+            &format!("type {kind}: what can't be bound: MW_BIND_ERR"),
+            refusal::all(ends, kind),
+        );
+    }
+    tap.result("type 1: binding no bytes unbinds", lifetime::unbind(ends));
+    tap.result("type 1: the verb binds", verb(ends));
+    tap.result("type 1: all QPs of the domain may use it", shared(ends));
+    tap.result(
+        "type 2: only the QP that bound it may use it",
+        foreign(ends),
+    );
+    tap.result("type 2: addresses may count from zero", zero_based(ends));
+    tap.result(
+        "type 2: LOCAL_INV, and bound again",
+        lifetime::local_inv(ends),
+    );
+    tap.result(
+        "type 2: SEND_WITH_INV takes it away",
+        lifetime::remote_inv(ends),
+    );
+    tap.result("keys that can't be invalidated", lifetime::bad_inv(ends));
+    tap.result("type 2: RESET of its QP unbinds", lifetime::reset(ends));
+    tap.result("type 2: the end of its QP unbinds", lifetime::destroy(ends));
+    tap.result(
+        "a domain stays while it has windows",
+        lifetime::domain_stays(ends),
+    );
+    tap.result("a window's key isn't a local key", not_local(ends));
+}
+
+fn plan() -> Plan {
+    Plan {
+        memory: MEMORY,
+        region: IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND,
+        ..Plan::default()
+    }
+}
+
+/// What is to be bound.
+struct Bind<'a> {
+    mw: &'a Mw,
+    rkey: u32,
+    mr: &'a Mr,
+    addr: u64,
+    length: u64,
+    access: u32,
+}
+
+impl<'a> Bind<'a> {
+    fn new(mw: &'a Mw, mr: &'a Mr, access: u32) -> Self {
+        Self {
+            mw,
+            rkey: next_key(mw.rkey()),
+            mr,
+            addr: mr.buffer.addr() + START as u64,
+            length: LENGTH as u64,
+            access,
+        }
+    }
+
+    fn length(self, length: u64) -> Self {
+        Self { length, ..self }
+    }
+
+    fn info(&self) -> ibv_mw_bind_info {
+        ibv_mw_bind_info {
+            mr: self.mr.raw,
+            addr: self.addr,
+            length: self.length,
+            mw_access_flags: self.access,
+        }
+    }
+
+    /// Posts it as a work request, which must end in `status`; the library learns of the new key.
+    fn expect(self, end: &End, status: ibv_wc_status) -> Outcome {
+        let mut wr = ibv_send_wr {
+            wr_id: 5,
+            opcode: IBV_WR_BIND_MW,
+            send_flags: IBV_SEND_SIGNALED,
+            ..Default::default()
+        };
+        wr.__bindgen_anon_2.bind_mw.mw = self.mw.raw;
+        wr.__bindgen_anon_2.bind_mw.rkey = self.rkey;
+        wr.__bindgen_anon_2.bind_mw.bind_info = self.info();
+        let posted = end.qp.post_send(&mut wr, &mut []);
+        posted.map_err(|e| format!("post_send: {e}"))?;
+        let wc = end.expect(5, status)?;
+        if status == IBV_WC_SUCCESS {
+            self.mw.set_rkey(self.rkey);
+            ensure(wc.opcode == IBV_WC_BIND_MW, || {
+                format!("opcode {}", wc.opcode)
+            })?;
+        }
+        Ok(())
+    }
+
+    fn done(self, end: &End) -> Outcome {
+        self.expect(end, IBV_WC_SUCCESS)
+    }
+}
+
+fn next_key(key: u32) -> u32 {
+    key & !0xff | key.wrapping_add(1) & 0xff
+}
+
+fn alloc(pd: &Rc<Pd>, kind: ibv_mw_type) -> Result<Mw, String> {
+    Mw::new(pd, kind).map_err(|e| format!("alloc_mw: {e}"))
+}
+
+/// A pair whose B has a window of this kind, bound with these rights.
+fn bound(ends: &Ends, kind: ibv_mw_type, access: u32) -> Result<(Pair, Mw), String> {
+    let pair = Pair::new(ends, plan())?;
+    let mw = alloc(&pair.b.qp.pd, kind)?;
+    Bind::new(&mw, &pair.b.mr, access).done(&pair.b)?;
+    Ok((pair, mw))
+}
+
+/// A request of A for `length` bytes at `addr`.
+fn request(pair: &Pair, opcode: ibv_wr_opcode, addr: u64, length: usize, rkey: u32) -> Send {
+    let mut request = Send::new(7, opcode, vec![pair.a.mr.sge(0, length)]);
+    request.remote = (addr, rkey);
+    request
+}
+
+fn start(pair: &Pair) -> u64 {
+    pair.b.mr.buffer.addr() + START as u64
+}
+
+fn granted(pair: &Pair, request: Send) -> Outcome {
+    pair.a.send(request)?;
+    pair.a.expect(7, IBV_WC_SUCCESS).map(|_| ())
+}
+
+fn refused(pair: &Pair, request: Send) -> Outcome {
+    pair.a.send(request)?;
+    pair.a.expect(7, IBV_WC_REM_ACCESS_ERR)?;
+    let touched = (0..MEMORY).find(|&at| pair.b.mr.buffer.get(at) != 0);
+    ensure(touched.is_none(), || {
+        format!("byte {touched:?} was written")
+    })
+}
+
+fn bounds(ends: &Ends, kind: ibv_mw_type) -> Outcome {
+    let (mut pair, mw) = bound(ends, kind, REMOTE)?;
+    pair.a.mr.buffer.fill(0, LENGTH, 3);
+    let whole = request(&pair, IBV_WR_RDMA_WRITE, start(&pair), LENGTH, mw.rkey());
+    granted(&pair, whole)?;
+    let wrong = pair.b.mr.buffer.mismatch(START, LENGTH, 3);
+    ensure(wrong.is_none(), || format!("byte {wrong:?} is wrong"))?;
+    let outside = (0..START).chain(START + LENGTH..MEMORY);
+    let touched = { outside }.find(|&at| pair.b.mr.buffer.get(at) != 0);
+    ensure(touched.is_none(), || {
+        format!("byte {touched:?} was written")
+    })?;
+    pair.a.mr.buffer.fill(0, LENGTH, 4);
+    let whole = request(&pair, IBV_WR_RDMA_READ, start(&pair), LENGTH, mw.rkey());
+    granted(&pair, whole)?;
+    let wrong = pair.a.mr.buffer.mismatch(0, LENGTH, 3);
+    ensure(wrong.is_none(), || format!("byte {wrong:?} was read wrong"))?;
+
+    let around: [(i64, usize); 8] = [
+        (-1, 1),
+        (-1, 2),
+        (LENGTH as i64, 1),
+        (LENGTH as i64 - 1, 2),
+        (0, LENGTH + 1),
+        (-1, LENGTH + 2),
+        (-(START as i64), 8),
+        (i64::MIN, 8),
+    ];
+    for opcode in [IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ] {
+        for (distance, length) in around {
+            let (mut pair, mw) = bound(ends, kind, REMOTE)?;
+            pair.a.mr.buffer.fill(0, LENGTH, 3);
+            let addr = start(&pair).wrapping_add(distance as u64);
+            refused(&pair, request(&pair, opcode, addr, length, mw.rkey()))
+                .map_err(|why| format!("{length} bytes at {distance}: {why}"))?;
+        }
+    }
+    Ok(())
+}
+
+fn rights(ends: &Ends, kind: ibv_mw_type) -> Outcome {
+    let needs = [
+        (IBV_WR_RDMA_WRITE, IBV_ACCESS_REMOTE_WRITE),
+        (IBV_WR_RDMA_READ, IBV_ACCESS_REMOTE_READ),
+        (IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_ACCESS_REMOTE_ATOMIC),
+    ];
+    for (opcode, right) in needs {
+        for access in [right, REMOTE & !right] {
+            let (pair, mw) = bound(ends, kind, access)?;
+            // The first aligned word of the window.
+            let addr = start(&pair).next_multiple_of(8);
+            let attempt = request(&pair, opcode, addr, 8, mw.rkey());
+            let outcome = if access == right {
+                granted(&pair, attempt)
+            } else {
+                refused(&pair, attempt)
+            };
+            outcome.map_err(|why| format!("opcode {opcode} with {access:#x}: {why}"))?;
+        }
+    }
+    Ok(())
+}
+
+fn unbound(ends: &Ends, kind: ibv_mw_type) -> Outcome {
+    let pair = Pair::new(ends, plan())?;
+    let mw = alloc(&pair.b.qp.pd, kind)?;
+    let attempt = request(&pair, IBV_WR_RDMA_READ, start(&pair), 8, mw.rkey());
+    refused(&pair, attempt)
+}
+
+fn verb(ends: &Ends) -> Outcome {
+    let pair = Pair::new(ends, plan())?;
+    let mw = alloc(&pair.b.qp.pd, IBV_MW_TYPE_1)?;
+    let old = mw.rkey();
+    let mut bind = ibv_mw_bind {
+        wr_id: 8,
+        send_flags: IBV_SEND_SIGNALED,
+        bind_info: Bind::new(&mw, &pair.b.mr, REMOTE).info(),
+    };
+    // SAFETY: The operation table is that of the open context; the request outlives the call.
+    let errno = unsafe {
+        let verb = (*pair.b.qp.pd.context.0).ops.bind_mw;
+        verb.expect("the provider has windows")(pair.b.qp.raw, mw.raw, &mut bind)
+    };
+    ensure(errno == 0, || format!("bind_mw: errno {errno}"))?;
+    pair.b.expect(8, IBV_WC_SUCCESS)?;
+    ensure(mw.rkey() == next_key(old), || {
+        "the key isn't the next".into()
+    })?;
+    granted(
+        &pair,
+        request(&pair, IBV_WR_RDMA_READ, start(&pair), 8, mw.rkey()),
+    )
+}
+
+fn shared(ends: &Ends) -> Outcome {
+    let (pair, mw) = bound(ends, IBV_MW_TYPE_1, REMOTE)?;
+    let beside = pair.beside(ends, plan())?;
+    granted(
+        &beside,
+        request(&beside, IBV_WR_RDMA_READ, start(&pair), 8, mw.rkey()),
+    )
+}
+
+fn foreign(ends: &Ends) -> Outcome {
+    let (pair, mw) = bound(ends, IBV_MW_TYPE_2, REMOTE)?;
+    let beside = pair.beside(ends, plan())?;
+    granted(
+        &pair,
+        request(&pair, IBV_WR_RDMA_READ, start(&pair), 8, mw.rkey()),
+    )?;
+    refused(
+        &beside,
+        request(&beside, IBV_WR_RDMA_READ, start(&pair), 8, mw.rkey()),
+    )
+}
+
+fn zero_based(ends: &Ends) -> Outcome {
+    let access = REMOTE | IBV_ACCESS_ZERO_BASED;
+    let (mut pair, mw) = bound(ends, IBV_MW_TYPE_2, access)?;
+    pair.a.mr.buffer.fill(0, LENGTH, 9);
+    granted(
+        &pair,
+        request(&pair, IBV_WR_RDMA_WRITE, 0, LENGTH, mw.rkey()),
+    )?;
+    let wrong = pair.b.mr.buffer.mismatch(START, LENGTH, 9);
+    ensure(wrong.is_none(), || format!("byte {wrong:?} is wrong"))?;
+    for (addr, length) in [(LENGTH as u64, 1), (1, LENGTH), (u64::MAX, 1)] {
+        let (pair, mw) = bound(ends, IBV_MW_TYPE_2, access)?;
+        refused(
+            &pair,
+            request(&pair, IBV_WR_RDMA_WRITE, addr, length, mw.rkey()),
+        )?;
+    }
+    let (pair, mw) = bound(ends, IBV_MW_TYPE_2, access)?;
+    refused(
+        &pair,
+        request(&pair, IBV_WR_RDMA_WRITE, start(&pair), 1, mw.rkey()),
+    )
+}
+
+fn not_local(ends: &Ends) -> Outcome {
+    let (pair, mw) = bound(ends, IBV_MW_TYPE_2, REMOTE)?;
+    let mut source = pair.b.mr.sge(START, 8);
+    source.lkey = mw.rkey();
+    pair.b.send(Send::new(7, IBV_WR_SEND, vec![source]))?;
+    pair.b.expect(7, IBV_WC_LOC_PROT_ERR).map(|_| ())
+}
