@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 #include <linux/mm.h>
 #include <linux/scatterlist.h>
+#include <linux/sched.h>
 #include <linux/string.h>
 #include <rdma/ib_umem.h>
 
@@ -40,4 +41,9 @@ __rrxe_helper struct ib_umem *rrxe_helper_ib_umem_get_va(struct ib_device *devic
 							 size_t size, int access)
 {
 	return ib_umem_get_va(device, addr, size, access);
+}
+
+__rrxe_helper bool rrxe_helper_is_current_mm(const struct mm_struct *mm)
+{
+	return current->mm == mm;
 }

@@ -246,7 +246,12 @@ impl FastMemory {
         }
         // The sum is within the pages by the invariant, so it does not wrap.
         let start = active.first.wrapping_add(offset);
-        Some(f(Span::new(&active.list, start, len)))
+        Some(f(Span::new(
+            &active.list,
+            PAGE_SIZE.trailing_zeros(),
+            start,
+            len,
+        )))
     }
 }
 

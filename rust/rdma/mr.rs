@@ -40,7 +40,7 @@ impl Access {
     const PLACE_GLOBAL: u8 = 1 << 0;
     const PLACE_PERSISTENT: u8 = 1 << 1;
 
-    /// The set of `IB_ACCESS_*` that a work request asks for.
+    /// The set of these `IB_ACCESS_*`.
     pub const fn from_bits(bits: u32) -> Self {
         Self(bits)
     }
@@ -82,6 +82,21 @@ impl Access {
     /// (IBTA 1.x §10.6.3.1).
     pub const fn is_consistent(self) -> bool {
         self.0 & (Self::REMOTE_WRITE | Self::REMOTE_ATOMIC) == 0 || self.0 & Self::LOCAL_WRITE != 0
+    }
+
+    /// The set without what only a registration decides, which stays as in `registered`.
+    pub const fn with_base_of(self, registered: Self) -> Self {
+        Self(self.0 & !Self::ZERO_BASED | registered.0 & Self::ZERO_BASED)
+    }
+
+    /// Memory of these rights is written to by somebody.
+    pub const fn writes(self) -> bool {
+        self.0 & (Self::LOCAL_WRITE | Self::REMOTE_WRITE | Self::REMOTE_ATOMIC) != 0
+    }
+
+    /// The set as a number that [`Self::from_bits`] takes.
+    pub const fn bits(self) -> u32 {
+        self.0
     }
 
     /// Whether the owner may use it so. Reading is always allowed.
@@ -126,14 +141,44 @@ pub struct MrKeys {
     pub rkey: Rkey,
 }
 
-/// What a process registers.
-pub struct UserRegion {
-    /// The memory, pinned.
-    pub memory: UserMemory,
-    /// The address by which work requests and peers name its first byte.
-    pub iova: u64,
-    /// What it may be used for; consistent.
-    pub access: Access,
+/// A range of the calling process's memory that is to be registered.
+pub struct UserRange<'a> {
+    device: &'a IbDevice,
+    start: u64,
+    length: u64,
+    /// The address by which work requests and peers are to name its first byte, unless they count
+    /// from zero.
+    iova: u64,
+}
+
+impl UserRange<'_> {
+    /// The address by which the first byte of a region with these rights is named.
+    pub fn iova(&self, access: Access) -> u64 {
+        if access.is_zero_based() {
+            0
+        } else {
+            self.iova
+        }
+    }
+
+    /// Pins it. Process context; sleeps.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`UserMemory::pin`].
+    pub fn pin(&self, access: Access) -> Result<UserMemory> {
+        UserMemory::pin(self.device, self.start, self.length, access)
+    }
+}
+
+/// What `rereg_user_mr` changes of a region.
+pub struct MrChange<'a, Pd> {
+    /// The protection domain.
+    pub pd: Option<&'a Arc<Pd>>,
+    /// The rights; consistent.
+    pub access: Option<Access>,
+    /// The memory.
+    pub range: Option<UserRange<'a>>,
 }
 
 type MrObject<P> = Object<bindings::ib_mr, <P as Provider>::Mr>;
@@ -164,16 +209,17 @@ pub(crate) unsafe extern "C" fn reg_user<P: Provider>(
         }
         // SAFETY: `pd` is valid during the call, and so is its device.
         let device = unsafe { IbDevice::from_raw((*pd).device) };
-        let region = UserRegion {
-            memory: UserMemory::pin(device, start, length, access)?,
-            iova: if access.is_zero_based() { 0 } else { iova },
-            access,
+        let range = UserRange {
+            device,
+            start,
+            length,
+            iova,
         };
         let object = KBox::<MrObject<P>>::new_uninit(GFP_KERNEL_ACCOUNT)?;
         // SAFETY: `pd` is a protection domain of `P`, alive during the call.
         let pd = unsafe { Object::<_, P::Pd>::get(pd) };
-        let mr = P::reg_user_mr(pd, region)?;
-        Ok(expose::<P>(object, mr, iova, length))
+        let mr = P::reg_user_mr(pd, &range, access)?;
+        Ok(expose::<P>(object, mr, range.iova(access), length))
     };
     register().unwrap_or_else(|error: Error| error.to_ptr())
 }
@@ -299,6 +345,53 @@ unsafe fn fast_memory<'a, P: Provider>(base: *mut bindings::ib_mr) -> Result<&'a
     // SAFETY: As the caller promises.
     let mr = unsafe { Object::<_, P::Mr>::get(base) };
     P::fast_memory(mr).ok_or(EINVAL)
+}
+
+/// Implements `rereg_user_mr`. The keys stay, so there is never another `ib_mr` to return.
+///
+/// # Safety
+///
+/// To be called by ib_core, on a region and a protection domain of `P`.
+pub(crate) unsafe extern "C" fn rereg<P: Provider>(
+    base: *mut bindings::ib_mr,
+    flags: c_int,
+    start: u64,
+    length: u64,
+    iova: u64,
+    access: c_int,
+    pd: *mut bindings::ib_pd,
+    payload: *mut bindings::ib_udata,
+) -> *mut bindings::ib_mr {
+    let change = || {
+        // SAFETY: ib_core's buffers are null or valid during the call.
+        unsafe { udata::no_payload(payload) }?;
+        let is_set = |flag| flags as u32 & flag != 0;
+        // SAFETY: The region is valid during the call, and so is its device.
+        let device = unsafe { IbDevice::from_raw((*base).device) };
+        let change = MrChange {
+            pd: is_set(bindings::ib_mr_rereg_flags_IB_MR_REREG_PD)
+                // SAFETY: `pd` is a protection domain of `P`, alive during the call.
+                .then(|| unsafe { Object::<_, P::Pd>::get(pd) }),
+            access: is_set(bindings::ib_mr_rereg_flags_IB_MR_REREG_ACCESS)
+                .then(|| Access::from_raw(access)),
+            range: is_set(bindings::ib_mr_rereg_flags_IB_MR_REREG_TRANS).then_some(UserRange {
+                device,
+                start,
+                length,
+                iova,
+            }),
+        };
+        if change.access.is_some_and(|access| !access.is_consistent()) {
+            return Err(EINVAL);
+        }
+        // SAFETY: `base` is a region of `P`, and ib_core excludes its other operations meanwhile.
+        let mr = unsafe { Object::<_, P::Mr>::get_mut(base) };
+        // SAFETY: The device is alive while it has regions.
+        let device = unsafe { crate::device::of::<P>((*base).device) };
+        *mr = P::rereg_user_mr(device, mr, change)?;
+        Ok(core::ptr::null_mut())
+    };
+    change().unwrap_or_else(|error: Error| error.to_ptr())
 }
 
 /// Implements `dereg_mr`.

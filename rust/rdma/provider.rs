@@ -30,7 +30,7 @@ use crate::{
     cq::{CqCreated, CqInit, Cqe, NotifyWhen},
     fast_mr::FastMemory,
     gid::Gid,
-    mr::{Access, MrKeys, UserRegion},
+    mr::{Access, MrChange, MrKeys, UserRange},
     mw::MwKind,
     net::netdev::Netdev,
     post::{RecvList, SendList},
@@ -153,12 +153,29 @@ pub trait Provider: Sized + Send + Sync + 'static {
     /// that nobody has fetched. Any context.
     fn req_notify_cq(cq: &Arc<Self::Cq>, when: NotifyWhen) -> bool;
 
-    /// Registers memory of a process.
+    /// Registers memory of a process, with consistent rights.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for inconsistent rights, `ENOMEM`.
-    fn reg_user_mr(pd: &Arc<Self::Pd>, region: UserRegion) -> Result<Arc<Self::Mr>>;
+    /// `ENOMEM`, and those of [`UserRange::pin`].
+    fn reg_user_mr(
+        pd: &Arc<Self::Pd>,
+        range: &UserRange<'_>,
+        access: Access,
+    ) -> Result<Arc<Self::Mr>>;
+
+    /// Changes a region and returns what takes its place: a changed one, or the same. The keys stay.
+    /// On error nothing has changed.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` while memory windows are bound to it, `EOPNOTSUPP` for what can't be changed, and
+    /// those of [`UserRange::pin`].
+    fn rereg_user_mr(
+        device: &Arc<Self::Device>,
+        mr: &Arc<Self::Mr>,
+        change: MrChange<'_, Self::Pd>,
+    ) -> Result<Arc<Self::Mr>>;
 
     /// Makes a region of all of the kernel's memory: addresses are the kernel's own.
     ///

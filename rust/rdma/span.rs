@@ -2,8 +2,8 @@
 
 //! Access to the bytes of memory regions.
 //!
-//! A [`Span`] is the only way to the bytes of a region. It is bounded when it is made, works page
-//! by page, and copies by the kernel's `memcpy()`: the process may change the memory meanwhile, so
+//! A [`Span`] is the only way to the bytes of a region. It is bounded when it is made, works block
+//! by block, and copies by the kernel's `memcpy()`: the process may change the memory meanwhile, so
 //! no Rust reference to it ever exists.
 
 use core::{
@@ -29,31 +29,33 @@ pub enum SpanFault {
 ///
 /// # Invariants
 ///
-/// Bytes `start .. start + len`, counted from the first byte of the first of `pages`, are within
-/// the pages, each of which is valid for reads and writes for `'a`.
+/// Each of `blocks` is where 2^`shift` bytes begin, at least a page and aligned to their size. Bytes
+/// `start .. start + len`, counted from the beginning of the first block, are within the blocks, and
+/// valid for reads and writes for `'a`. What else is in the blocks need not be.
 #[derive(Clone, Copy)]
 pub struct Span<'a> {
-    pages: Pages<'a>,
+    blocks: Blocks<'a>,
+    shift: u32,
     start: usize,
     len: usize,
 }
 
-/// Where the pages of a span are.
+/// Where the blocks of a span are.
 #[derive(Clone, Copy)]
-enum Pages<'a> {
+enum Blocks<'a> {
     /// Here and there.
     List(&'a [NonNull<u8>]),
     /// One after the other, from address zero.
     Direct,
 }
 
-impl Pages<'_> {
+impl Blocks<'_> {
     #[inline]
-    fn get(&self, index: usize) -> Option<NonNull<u8>> {
+    fn get(&self, index: usize, shift: u32) -> Option<NonNull<u8>> {
         match self {
-            Self::List(pages) => pages.get(index).copied(),
+            Self::List(blocks) => blocks.get(index).copied(),
             Self::Direct => {
-                let address = index.wrapping_mul(PAGE_SIZE);
+                let address = index.wrapping_shl(shift);
                 NonNull::new(ptr::with_exposed_provenance_mut(address))
             }
         }
@@ -61,11 +63,12 @@ impl Pages<'_> {
 }
 
 impl<'a> Span<'a> {
-    /// The span of `len` bytes at `start` of `pages`; the caller sees to the invariant.
+    /// The span of `len` bytes at `start` of `blocks`; the caller sees to the invariant.
     #[inline]
-    pub(crate) fn new(pages: &'a [NonNull<u8>], start: usize, len: usize) -> Self {
+    pub(crate) fn new(blocks: &'a [NonNull<u8>], shift: u32, start: usize, len: usize) -> Self {
         Self {
-            pages: Pages::List(pages),
+            blocks: Blocks::List(blocks),
+            shift,
             start,
             len,
         }
@@ -80,7 +83,8 @@ impl<'a> Span<'a> {
     pub(crate) unsafe fn direct(start: usize, len: usize) -> Self {
         // INVARIANT: As the caller promises.
         Self {
-            pages: Pages::Direct,
+            blocks: Blocks::Direct,
+            shift: PAGE_SIZE.trailing_zeros(),
             start,
             len,
         }
@@ -110,13 +114,14 @@ impl<'a> Span<'a> {
         }
         // INVARIANT: A part of a valid range, so the sum does not wrap.
         Ok(Self {
-            pages: self.pages,
+            blocks: self.blocks,
+            shift: self.shift,
             start: self.start.wrapping_add(offset),
             len,
         })
     }
 
-    /// Calls `visit` with each piece that lies within one page, in order, until it fails.
+    /// Calls `visit` with each piece that lies within one block, in order, until it fails.
     ///
     /// The pieces are valid for reads and writes of their length during `'a`, and may be changed by
     /// a process at any time.
@@ -125,21 +130,43 @@ impl<'a> Span<'a> {
         &self,
         mut visit: impl FnMut(NonNull<u8>, usize) -> Result<(), E>,
     ) -> Result<(), E> {
-        let mut within = self.start % PAGE_SIZE;
+        let size = 1usize.wrapping_shl(self.shift);
+        let mut within = self.start & size.wrapping_sub(1);
         let mut left = self.len;
-        let mut index = self.start / PAGE_SIZE;
+        let mut index = self.start.wrapping_shr(self.shift);
         while left > 0 {
-            let Some(page) = self.pages.get(index) else {
+            let Some(block) = self.blocks.get(index, self.shift) else {
                 break;
             };
-            let len = left.min(PAGE_SIZE.wrapping_sub(within));
-            // SAFETY: `within` is less than a page, of which the pointer is to the first byte.
-            visit(unsafe { page.add(within) }, len)?;
+            let len = left.min(size.wrapping_sub(within));
+            let piece = block.as_ptr().wrapping_add(within);
+            // SAFETY: By the type invariant this is an address of the span's, so it isn't null.
+            visit(unsafe { NonNull::new_unchecked(piece) }, len)?;
             left = left.wrapping_sub(len);
             within = 0;
             index = index.wrapping_add(1);
         }
         Ok(())
+    }
+
+    /// The same with pieces that lie within one page.
+    #[inline]
+    pub(crate) fn for_each_page<E>(
+        &self,
+        mut visit: impl FnMut(NonNull<u8>, usize) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.for_each_piece(|piece, len| {
+            let (mut at, mut left) = (piece, len);
+            while left != 0 {
+                let in_page = PAGE_SIZE.wrapping_sub(at.as_ptr() as usize % PAGE_SIZE);
+                let len = left.min(in_page);
+                visit(at, len)?;
+                // SAFETY: Within the piece, or right behind it.
+                at = unsafe { at.add(len) };
+                left = left.wrapping_sub(len);
+            }
+            Ok(())
+        })
     }
 
     /// Copies `source` to `offset`.
@@ -224,15 +251,17 @@ impl<'a> Span<'a> {
     }
 
     fn word(&self) -> Result<&'a AtomicU64, SpanFault> {
-        let within = self.start % PAGE_SIZE;
+        let within = self.start & 1usize.wrapping_shl(self.shift).wrapping_sub(1);
         if self.len != 8 || within % 8 != 0 {
             return Err(SpanFault::Alignment);
         }
-        let page = self.pages.get(self.start / PAGE_SIZE);
-        let page = page.ok_or(SpanFault::Range)?.as_ptr();
-        // SAFETY: 8 aligned bytes within the page, valid for `'a`. The process accesses them by
+        let block = self
+            .blocks
+            .get(self.start.wrapping_shr(self.shift), self.shift);
+        let block = block.ok_or(SpanFault::Range)?.as_ptr();
+        // SAFETY: 8 aligned bytes within the block, valid for `'a`. The process accesses them by
         // atomics of the C11 model; if it does otherwise, it only spoils its own value.
-        Ok(unsafe { AtomicU64::from_ptr(page.wrapping_add(within).cast()) })
+        Ok(unsafe { AtomicU64::from_ptr(block.wrapping_add(within).cast()) })
     }
 }
 
@@ -242,6 +271,7 @@ mod tests {
     use crate::mmap::SharedMemory;
 
     const BYTES: usize = 3 * PAGE_SIZE;
+    const PAGE_SHIFT: u32 = PAGE_SIZE.trailing_zeros();
 
     /// Three pages in an order other than that of their addresses.
     fn pages(memory: &SharedMemory) -> Result<[NonNull<u8>; 3]> {
@@ -275,7 +305,7 @@ mod tests {
     fn copies_across_pages() -> Result {
         let memory = SharedMemory::new(BYTES)?;
         let pages = pages(&memory)?;
-        let whole = Span::new(&pages, 0, BYTES);
+        let whole = Span::new(&pages, PAGE_SHIFT, 0, BYTES);
         for (seed, (offset, len)) in RANGES.into_iter().enumerate() {
             let source = pattern(seed)?;
             let source = source.get(..len).ok_or(EINVAL)?;
@@ -293,17 +323,74 @@ mod tests {
     }
 
     #[test]
+    fn works_with_blocks_of_many_pages() -> Result {
+        // Two blocks of four pages each: the span starts in the last page of one and ends in the
+        // first of the other.
+        let shift = PAGE_SHIFT + 2;
+        let size = 1usize << shift;
+        let memory = SharedMemory::new(4 * size)?;
+        let first = memory.start().as_ptr() as usize;
+        let aligned = first.next_multiple_of(size);
+        let block = |index: usize| {
+            let at = aligned - first + index * size;
+            NonNull::new(memory.start().as_ptr().wrapping_add(at)).ok_or(EFAULT)
+        };
+        let blocks = [block(2)?, block(0)?];
+        let span = Span::new(&blocks, shift, size - PAGE_SIZE, 2 * PAGE_SIZE);
+        let source = pattern(5)?;
+        let source = source.get(..2 * PAGE_SIZE - 100).ok_or(EINVAL)?;
+        assert_eq!(span.copy_from_slice(100, source), Ok(()));
+        let mut pieces = 0;
+        let counted: Result<(), ()> = span.for_each_piece(|_, len| {
+            pieces += 1;
+            assert_eq!(len, PAGE_SIZE);
+            Ok(())
+        });
+        assert!(counted.is_ok() && pieces == 2);
+        // The same bytes, by pages.
+        let pages = [
+            block(2)?.as_ptr().wrapping_add(size - PAGE_SIZE),
+            block(0)?.as_ptr(),
+        ];
+        let page = |index: usize| {
+            pages
+                .get(index)
+                .and_then(|page| NonNull::new(*page))
+                .ok_or(EFAULT)
+        };
+        let pages = [page(0)?, page(1)?];
+        let by_page = Span::new(&pages, PAGE_SHIFT, 0, 2 * PAGE_SIZE);
+        let mut target = pattern(0)?;
+        let target = target.get_mut(..2 * PAGE_SIZE - 100).ok_or(EINVAL)?;
+        assert_eq!(by_page.copy_to_slice(100, target), Ok(()));
+        assert!(target == source);
+        let word = span.part(PAGE_SIZE, 8).map_err(|_| EINVAL)?;
+        assert_eq!(word.atomic_store(77), Ok(()));
+        let same = by_page.part(PAGE_SIZE, 8).map_err(|_| EINVAL)?;
+        assert_eq!(same.atomic(AtomicOp::FetchAdd { add: 1 }), Ok(77));
+        let mut pages = 0;
+        let whole = Span::new(&blocks, shift, 10, 2 * size - 20);
+        let counted: Result<(), ()> = whole.for_each_page(|at, len| {
+            pages += 1;
+            assert!(at.as_ptr() as usize % PAGE_SIZE + len <= PAGE_SIZE);
+            Ok(())
+        });
+        assert!(counted.is_ok() && pages == 8);
+        Ok(())
+    }
+
+    #[test]
     fn copies_between_spans_of_other_phase() -> Result {
         let (from, to) = (SharedMemory::new(BYTES)?, SharedMemory::new(BYTES)?);
         let (from, to) = (pages(&from)?, pages(&to)?);
         let bytes = pattern(3)?;
         assert_eq!(
-            Span::new(&from, 0, BYTES).copy_from_slice(0, &bytes),
+            Span::new(&from, PAGE_SHIFT, 0, BYTES).copy_from_slice(0, &bytes),
             Ok(())
         );
         for (start, len) in RANGES {
-            let source = Span::new(&from, start, len);
-            let target = Span::new(&to, 0, BYTES);
+            let source = Span::new(&from, PAGE_SHIFT, start, len);
+            let target = Span::new(&to, PAGE_SHIFT, 0, BYTES);
             let offset = (BYTES - len).min(100);
             assert_eq!(target.copy_from_span(offset, &source), Ok(()));
             let mut copy = pattern(0)?;
@@ -317,7 +404,7 @@ mod tests {
     fn refuses_what_is_beyond_it() -> Result {
         let memory = SharedMemory::new(BYTES)?;
         let pages = pages(&memory)?;
-        let span = Span::new(&pages, 100, 50);
+        let span = Span::new(&pages, PAGE_SHIFT, 100, 50);
         for (offset, len) in [(0, 51), (50, 1), (51, 0), (usize::MAX, 2), (1, usize::MAX)] {
             assert!(span.part(offset, len).is_err());
         }
@@ -332,7 +419,7 @@ mod tests {
     fn atomics_change_eight_aligned_bytes() -> Result {
         let memory = SharedMemory::new(BYTES)?;
         let pages = pages(&memory)?;
-        let word = Span::new(&pages, PAGE_SIZE - 8, 8);
+        let word = Span::new(&pages, PAGE_SHIFT, PAGE_SIZE - 8, 8);
         assert_eq!(word.atomic_store(u64::MAX), Ok(()));
         assert_eq!(word.atomic(AtomicOp::FetchAdd { add: 2 }), Ok(u64::MAX));
         let swap = |compare, swap| word.atomic(AtomicOp::CompareSwap { compare, swap });
@@ -340,9 +427,10 @@ mod tests {
         assert_eq!(swap(1, 0x0102), Ok(1));
         assert_eq!(word.atomic(AtomicOp::FetchAdd { add: 0 }), Ok(0x0102));
         for (start, len) in [(PAGE_SIZE - 4, 8), (1, 8), (0, 4), (0, 16), (0, 0)] {
-            let fault = Span::new(&pages, start, len).atomic(AtomicOp::FetchAdd { add: 1 });
+            let fault =
+                Span::new(&pages, PAGE_SHIFT, start, len).atomic(AtomicOp::FetchAdd { add: 1 });
             assert_eq!(fault, Err(SpanFault::Alignment));
-            let fault = Span::new(&pages, start, len).atomic_store(1);
+            let fault = Span::new(&pages, PAGE_SHIFT, start, len).atomic_store(1);
             assert_eq!(fault, Err(SpanFault::Alignment));
         }
         Ok(())

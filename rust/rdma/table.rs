@@ -157,6 +157,39 @@ impl<T: Send + Sync + 'static> Table<T> {
         Some(unsafe { Arc::<T>::from_foreign(entry) })
     }
 
+    /// Puts `object` in the place of the one of number `id`, and waits until no reader sees that any
+    /// more. Gives `object` back if none is published there.
+    ///
+    /// # Context
+    ///
+    /// Process; sleeps.
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT`.
+    pub fn replace(&self, id: u32, object: Arc<T>) -> Result<Arc<T>> {
+        let xa = self.xa.get();
+        // SAFETY: `xa` is initialised by the type invariant.
+        unsafe { bindings::xa_lock(xa) };
+        // SAFETY: As above, and readers are excluded by nothing but the lock's holders.
+        let published = unsafe { !bindings::xa_load(xa, id as usize).is_null() };
+        let mut old = ptr::null_mut();
+        if published {
+            let entry = object.clone().into_foreign();
+            // SAFETY: As above; the place is there, so that no memory is needed.
+            old = unsafe { bindings::__xa_store(xa, id as usize, entry, 0) };
+        }
+        // SAFETY: The lock was taken above.
+        unsafe { bindings::xa_unlock(xa) };
+        if old.is_null() {
+            return Err(ENOENT);
+        }
+        wait_for_readers();
+        // SAFETY: `old` came from `into_foreign` and has just left the table; a grace period has
+        // passed.
+        Ok(unsafe { Arc::<T>::from_foreign(old) })
+    }
+
     /// Runs `f` on each published object, in the order of numbers. Those that come or go meanwhile
     /// may or may not be seen. `f` runs under RCU: it must not sleep.
     pub fn for_each(&self, mut f: impl FnMut(u32, ArcBorrow<'_, T>)) {
@@ -323,6 +356,26 @@ mod tests {
         assert!(name(&table, id).is_none());
         assert_eq!(house.load(Relaxed), 0);
         assert!(table.remove(id).is_none());
+        Ok(())
+    }
+
+    #[test]
+    fn replaces_an_object() -> Result {
+        let (house, table) = (house()?, table()?);
+        table.reserve_exact(3)?.publish(Guest::new(1, &house)?);
+        let old = table.replace(3, Guest::new(2, &house)?)?;
+        assert_eq!(old.name, 1);
+        assert_eq!(name(&table, 3), Some(2));
+        assert_eq!(house.load(Relaxed), 2);
+        drop(old);
+        assert_eq!(house.load(Relaxed), 1);
+        // Neither an empty place nor one that is only reserved has anything to replace.
+        let _reserved = table.reserve_exact(4)?;
+        for id in [4, 5] {
+            assert!(table.replace(id, Guest::new(9, &house)?).is_err());
+            assert!(name(&table, id).is_none());
+        }
+        assert_eq!(house.load(Relaxed), 1);
         Ok(())
     }
 

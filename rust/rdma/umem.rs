@@ -14,19 +14,22 @@ use crate::{bindings, device::IbDevice, mr::Access, span::Span};
 ///
 /// # Invariants
 ///
-/// `pages` are the addresses of all pages of the range, in order, each valid for reads and writes
-/// of a page while `umem` is not released; the first byte of the range is `first` bytes into the
-/// first page, and the range is `len` bytes, all within these pages. The process may change the
-/// pages at any time. They are writable for the kernel whatever the access granted; a caller writes
-/// only where the access allows.
+/// `blocks` are the addresses of all blocks of the range, in order; a block is 2^`shift` bytes, aligned
+/// to its size. The first byte of the range is `first` bytes into the first block, and the range is
+/// `len` bytes, all within these blocks, and valid for reads and writes while `umem` is not released.
+/// The process may change them at any time. They are writable for the kernel whatever the access
+/// granted; a caller writes only where the access allows.
 pub struct UserMemory {
     umem: NonNull<bindings::ib_umem>,
-    /// `umem` points to it.
-    _device: ARef<IbDevice>,
-    pages: KVVec<NonNull<u8>>,
+    device: ARef<IbDevice>,
+    blocks: KVVec<NonNull<u8>>,
+    shift: u32,
     first: usize,
     len: usize,
 }
+
+/// The largest block, log₂ of bytes: what the direct mapping of the kernel is aligned to.
+const MAX_SHIFT: u32 = 30;
 
 // SAFETY: Pinned pages are reachable from every thread, and may be unpinned by any.
 unsafe impl Send for UserMemory {}
@@ -53,41 +56,104 @@ impl UserMemory {
         // SAFETY: The device is valid; the range is checked by the callee.
         let umem = unsafe { bindings::ib_umem_get_va(device.as_raw(), start, len, access) };
         let umem = NonNull::new(from_err_ptr(umem)?).ok_or(ENOMEM)?;
-        let first = start % PAGE_SIZE;
-        // INVARIANT: Still without pages; `collect_pages` finds them, or the value is dropped.
+        // INVARIANT: Still without blocks; `collect` finds them, or the value is dropped.
         let mut memory = Self {
             umem,
-            _device: device.into(),
-            pages: KVVec::new(),
-            first,
+            device: device.into(),
+            blocks: KVVec::new(),
+            shift: PAGE_SIZE.trailing_zeros(),
+            first: start % PAGE_SIZE,
             len,
         };
-        let count = first.saturating_add(len).div_ceil(PAGE_SIZE);
-        memory.pages = KVVec::with_capacity(count, GFP_KERNEL_ACCOUNT)?;
-        memory.collect_pages(count)?;
+        memory.collect()?;
         Ok(memory)
     }
 
-    /// Notes the addresses of all `count` pages.
-    fn collect_pages(&mut self, count: usize) -> Result {
+    /// Pins the same range of the calling process again, for another access.
+    ///
+    /// # Context
+    ///
+    /// Process; sleeps.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if it is another process's range, and those of [`Self::pin`].
+    pub fn pin_again(&self, access: Access) -> Result<Self> {
+        // SAFETY: `umem` is valid until it is released.
+        let (start, owner) = unsafe {
+            (
+                (*self.umem.as_ptr()).address,
+                (*self.umem.as_ptr()).owning_mm,
+            )
+        };
+        // SAFETY: It is only compared.
+        if !unsafe { bindings::is_current_mm(owner) } {
+            return Err(EINVAL);
+        }
+        Self::pin(&self.device, start as u64, self.len as u64, access)
+    }
+
+    /// Whether it was pinned for being written.
+    pub fn is_writable(&self) -> bool {
+        // SAFETY: `umem` is valid until it is released.
+        unsafe { (*self.umem.as_ptr()).writable() != 0 }
+    }
+
+    /// Notes the addresses of all blocks, the largest that the pages make up.
+    fn collect(&mut self) -> Result {
+        let mut size = 0usize;
+        let mut edges = 0usize;
+        let mut end = None;
+        let mut start = None;
+        self.for_each_extent(|address, bytes| {
+            // All edges but the outermost must be those of blocks.
+            edges |= end.map_or(0, |end| end | address);
+            end = Some(address.wrapping_add(bytes));
+            start = start.or(Some(address));
+            size = size.saturating_add(bytes);
+            Ok(())
+        })?;
+        let start = start.ok_or(EFAULT)?;
+        if size < self.first.saturating_add(self.len) {
+            return Err(EFAULT);
+        }
+        let shift = edges.trailing_zeros().min(MAX_SHIFT);
+        let block = 1usize.wrapping_shl(shift);
+        let before = start & block.wrapping_sub(1);
+        let count = before.saturating_add(size).div_ceil(block);
+        let mut blocks = KVVec::with_capacity(count, GFP_KERNEL_ACCOUNT)?;
+        self.for_each_extent(|address, bytes| {
+            let first = address & !block.wrapping_sub(1);
+            for at in (first..address.saturating_add(bytes)).step_by(block) {
+                blocks.push(
+                    NonNull::new(at as *mut u8).ok_or(EFAULT)?,
+                    GFP_KERNEL_ACCOUNT,
+                )?;
+            }
+            Ok(())
+        })?;
+        // INVARIANT: As was just found out; the edges between extents are those of blocks.
+        self.blocks = blocks;
+        self.shift = shift;
+        self.first = self.first.wrapping_add(before);
+        Ok(())
+    }
+
+    /// Calls `visit` with address and bytes of each stretch of pages that lie one behind the other.
+    fn for_each_extent(&self, mut visit: impl FnMut(usize, usize) -> Result) -> Result {
         // SAFETY: `umem` is valid until it is released.
         let mut entry = unsafe { (*self.umem.as_ptr()).sgt_append.sgt.sgl };
-        while !entry.is_null() && self.pages.len() < count {
+        while !entry.is_null() {
             // SAFETY: `entry` is in the list of `umem`, whose entries have pages.
             let page = unsafe { bindings::sg_page(entry) };
             // SAFETY: `page` is pinned; user memory is in the direct map (64 bit only).
-            let address: *mut u8 = unsafe { bindings::page_address(page) }.cast();
+            let address = unsafe { bindings::page_address(page) } as usize;
             // SAFETY: As above.
-            let bytes = unsafe { (*entry).length } as usize;
-            for offset in (0..bytes).step_by(PAGE_SIZE) {
-                // An entry's pages are physically, hence here also virtually, contiguous.
-                let address = NonNull::new(address.wrapping_add(offset)).ok_or(EFAULT)?;
-                self.pages.push(address, GFP_KERNEL_ACCOUNT)?;
-            }
+            visit(address, unsafe { (*entry).length } as usize)?;
             // SAFETY: `entry` is in a list of entries.
             entry = unsafe { core_bindings::sg_next(entry.cast()) }.cast();
         }
-        (self.pages.len() == count).then_some(()).ok_or(EFAULT)
+        Ok(())
     }
 
     /// Bytes in the range.
@@ -100,8 +166,15 @@ impl UserMemory {
     pub fn span(&self, offset: u64, len: u32) -> Option<Span<'_>> {
         let (offset, len) = (usize::try_from(offset).ok()?, len as usize);
         let within = offset <= self.len && len <= self.len.wrapping_sub(offset);
-        // The sum is within the pages by the invariant, so it does not wrap.
-        within.then(|| Span::new(&self.pages, self.first.wrapping_add(offset), len))
+        // The sum is within the blocks by the invariant, so it does not wrap.
+        within.then(|| {
+            Span::new(
+                &self.blocks,
+                self.shift,
+                self.first.wrapping_add(offset),
+                len,
+            )
+        })
     }
 }
 

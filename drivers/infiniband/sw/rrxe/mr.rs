@@ -18,7 +18,8 @@ use kernel::{
 };
 use rdma::{
     fast_mr::{kernel_span, FastMemory, Registration},
-    mr::{Access, MrKeys, Span, UserRegion},
+    mr::{Access, MrChange, MrKeys, Span, UserRange},
+    sync::wait_for_readers,
     table::Table,
     umem::UserMemory,
 };
@@ -30,7 +31,7 @@ use roce::{
 use crate::{
     limits,
     mw::{Bind, MwTable, Via},
-    pd::PdId,
+    pd::{Pd, PdId},
 };
 
 /// Places of the table: the lower half of 24 bits, the upper one is windows'. Zero is left out, so that no key is zero.
@@ -41,7 +42,8 @@ const CLOSED: u32 = u32::MAX;
 
 /// A memory region.
 pub(crate) struct Mr {
-    pd: PdId,
+    /// Changed by `rereg_user_mr`, as are the rights of a process's memory.
+    pd: Atomic<u64>,
     /// Local and remote key are the same.
     key: u32,
     memory: Memory,
@@ -55,7 +57,7 @@ enum Memory {
     User {
         memory: UserMemory,
         iova: u64,
-        access: Access,
+        access: Atomic<u32>,
     },
     /// All of the kernel's.
     Kernel(Access),
@@ -70,6 +72,48 @@ impl Mr {
             lkey: Lkey(self.key),
             rkey: Rkey(self.key),
         }
+    }
+
+    fn new(pd: PdId, key: u32, memory: Memory) -> Result<Arc<Self>> {
+        let mr = Self {
+            pd: Atomic::new(pd.get()),
+            key,
+            memory,
+            windows: Atomic::new(0),
+        };
+        Ok(Arc::new(mr, GFP_KERNEL_ACCOUNT)?)
+    }
+
+    fn pd(&self) -> PdId {
+        PdId::from_raw(self.pd.load(ordering::Relaxed))
+    }
+
+    /// Changes domain and rights; when this returns, nobody uses it by the old ones. Process context;
+    /// sleeps.
+    fn change(&self, rights: &Atomic<u32>, pd: Option<PdId>, access: Access) {
+        if let Some(pd) = pd {
+            // Nobody may have the old domain and the new rights.
+            rights.store(0, ordering::Relaxed);
+            self.pd.store(pd.get(), ordering::Relaxed);
+            wait_for_readers();
+        }
+        rights.store(access.bits(), ordering::Relaxed);
+        wait_for_readers();
+    }
+
+    /// Excludes windows from now on.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` while there are some.
+    fn close(&self) -> Result {
+        let closed = self.windows.cmpxchg(0, CLOSED, ordering::Full);
+        closed.map(|_| ()).map_err(|_| EINVAL)
+    }
+
+    /// Lets windows be bound again.
+    fn reopen(&self) {
+        self.windows.store(0, ordering::Release);
     }
 
     /// Counts one more window.
@@ -111,7 +155,10 @@ impl Mr {
                 memory,
                 iova,
                 access,
-            } => (*access, memory.span(addr.checked_sub(*iova)?, length)?),
+            } => (
+                rights(access),
+                memory.span(addr.checked_sub(*iova)?, length)?,
+            ),
             Memory::Kernel(access) => (*access, kernel_span(addr, length)?),
         };
         allows(access).then(|| f(span))
@@ -121,11 +168,14 @@ impl Mr {
     fn grants(&self, key: u32, allows: impl FnOnce(Access) -> bool) -> bool {
         match &self.memory {
             Memory::Fast(memory) => memory.grants(key, allows),
-            Memory::User { access, .. } | Memory::Kernel(access) => {
-                key == self.key && allows(*access)
-            }
+            Memory::User { access, .. } => key == self.key && allows(rights(access)),
+            Memory::Kernel(access) => key == self.key && allows(*access),
         }
     }
+}
+
+fn rights(access: &Atomic<u32>) -> Access {
+    Access::from_bits(access.load(ordering::Relaxed))
 }
 
 /// All regions of a device.
@@ -149,18 +199,70 @@ impl MrTable {
         })
     }
 
-    /// Makes `region` accessible in protection domain `pd`. Process context.
+    /// Makes memory of a process accessible in protection domain `pd`. Process context.
     ///
     /// # Errors
     ///
-    /// `ENOMEM`, `EBUSY` when there is no place left.
-    pub(crate) fn register(&self, pd: PdId, region: UserRegion) -> Result<Arc<Mr>> {
+    /// `ENOMEM`, `EBUSY` when there is no place left, and those of [`UserRange::pin`].
+    pub(crate) fn register(
+        &self,
+        pd: PdId,
+        range: &UserRange<'_>,
+        access: Access,
+    ) -> Result<Arc<Mr>> {
         let memory = Memory::User {
-            memory: region.memory,
-            iova: region.iova,
-            access: region.access,
+            memory: range.pin(access)?,
+            iova: range.iova(access),
+            access: Atomic::new(access.bits()),
         };
         self.publish(pd, memory)
+    }
+
+    /// Changes `mr` and returns it, or what takes its place under the same key. On error nothing has
+    /// changed. Process context.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` while windows are bound to it and for what isn't a process's memory, and those of
+    /// [`UserRange::pin`].
+    pub(crate) fn reregister(&self, mr: &Arc<Mr>, change: MrChange<'_, Pd>) -> Result<Arc<Mr>> {
+        mr.close()?;
+        let changed = self.change(mr, change);
+        mr.reopen();
+        changed
+    }
+
+    fn change(&self, mr: &Arc<Mr>, change: MrChange<'_, Pd>) -> Result<Arc<Mr>> {
+        let Memory::User {
+            memory,
+            iova,
+            access: old,
+        } = &mr.memory
+        else {
+            return Err(EINVAL);
+        };
+        let access = match (change.access, &change.range) {
+            (None, _) => rights(old),
+            (Some(access), Some(_)) => access,
+            (Some(access), None) => access.with_base_of(rights(old)),
+        };
+        let pd = change.pd.map(|pd| pd.id());
+        let (iova, memory) = match change.range {
+            Some(range) => (range.iova(access), range.pin(access)?),
+            None if access.writes() && !memory.is_writable() => (*iova, memory.pin_again(access)?),
+            None => {
+                mr.change(old, pd, access);
+                return Ok(mr.clone());
+            }
+        };
+        let memory = Memory::User {
+            memory,
+            iova,
+            access: Atomic::new(access.bits()),
+        };
+        let changed = Mr::new(pd.unwrap_or(mr.pd()), mr.key, memory)?;
+        drop(self.regions.replace(mr.key >> 8, changed.clone())?);
+        Ok(changed)
     }
 
     /// Makes all of the kernel's memory accessible in protection domain `pd`. Process context.
@@ -186,15 +288,8 @@ impl MrTable {
 
     fn publish(&self, pd: PdId, memory: Memory) -> Result<Arc<Mr>> {
         let place = self.regions.reserve_random(PLACES)?;
-        let mr = Arc::new(
-            Mr {
-                pd,
-                key: place.id().wrapping_shl(8) | (rdma::random::next_u32() & 0xff),
-                memory,
-                windows: Atomic::new(0),
-            },
-            GFP_KERNEL_ACCOUNT,
-        )?;
+        let key = place.id().wrapping_shl(8) | (rdma::random::next_u32() & 0xff);
+        let mr = Mr::new(pd, key, memory)?;
         place.publish(mr.clone());
         Ok(mr)
     }
@@ -205,9 +300,7 @@ impl MrTable {
     ///
     /// `EINVAL` while windows are bound to it.
     pub(crate) fn deregister(&self, mr: &Mr) -> Result {
-        mr.windows
-            .cmpxchg(0, CLOSED, ordering::Full)
-            .map_err(|_| EINVAL)?;
+        mr.close()?;
         drop(self.regions.remove(mr.key >> 8));
         Ok(())
     }
@@ -225,7 +318,7 @@ impl MrTable {
             };
             let offset = bind.addr.checked_sub(*iova)?;
             let room = memory.length().checked_sub(offset)?;
-            let suits = bind.access.suits_window(*access) && bind.length <= room;
+            let suits = bind.access.suits_window(rights(access)) && bind.length <= room;
             (suits && mr.key == bind.region.0).then(|| mr.attach())?
         })
         .ok()
@@ -356,7 +449,7 @@ impl MrTable {
         f: impl FnOnce(ArcBorrow<'_, Mr>) -> Option<R>,
     ) -> Result<R, AccessFault> {
         self.regions
-            .with(key >> 8, |mr| if mr.pd == pd { f(mr) } else { None })
+            .with(key >> 8, |mr| if mr.pd() == pd { f(mr) } else { None })
             .flatten()
             .ok_or(AccessFault::Denied)
     }

@@ -16,6 +16,18 @@ use crate::device::Device;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PdId(u64);
 
+impl PdId {
+    /// As a number, for where it may change.
+    pub(crate) const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// The identity of this number.
+    pub(crate) const fn from_raw(raw: u64) -> Self {
+        Self(raw)
+    }
+}
+
 static NEXT: Atomic<u64> = Atomic::new(1);
 
 /// A protection domain.

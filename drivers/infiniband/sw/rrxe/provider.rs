@@ -9,7 +9,7 @@ use rdma::{
     cq::{CqCreated, CqInit, Cqe, NotifyWhen},
     fast_mr::FastMemory,
     gid::Gid,
-    mr::{Access, MrKeys, UserRegion},
+    mr::{Access, MrChange, MrKeys, UserRange},
     mw::MwKind,
     net::netdev::Netdev,
     post::{RecvList, SendList},
@@ -130,8 +130,16 @@ impl Provider for Rrxe {
         cq.req_notify(when)
     }
 
-    fn reg_user_mr(pd: &Arc<Pd>, region: UserRegion) -> Result<Arc<Mr>> {
-        pd.device().mrs.register(pd.id(), region)
+    fn reg_user_mr(pd: &Arc<Pd>, range: &UserRange<'_>, access: Access) -> Result<Arc<Mr>> {
+        pd.device().mrs.register(pd.id(), range, access)
+    }
+
+    fn rereg_user_mr(
+        device: &Arc<Device>,
+        mr: &Arc<Mr>,
+        change: MrChange<'_, Pd>,
+    ) -> Result<Arc<Mr>> {
+        device.mrs.reregister(mr, change)
     }
 
     fn get_dma_mr(pd: &Arc<Pd>, access: Access) -> Result<Arc<Mr>> {

@@ -120,7 +120,7 @@ impl TxSkb {
     /// `ENOMEM`; `ENOSPC` if the span is longer than `rest`.
     pub fn append(&mut self, span: &Span<'_>, rest: usize) -> Result {
         let mut rest = rest;
-        span.for_each_piece(|start, len| {
+        span.for_each_page(|start, len| {
             if !self.can_refer_to(start) {
                 self.spill(rest)?;
             }

@@ -1,0 +1,158 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+# Runs on: guest
+"""For scripts that try cases on two connected QPs of one device: SCRIPT DEVICE GID-INDEX.
+
+Each case makes what it needs anew, since a refused access puts QPs in error. Results are TAP lines.
+"""
+
+import ctypes
+import mmap
+import sys
+import time
+import traceback
+
+from pyverbs.addr import AHAttr, GlobalRoute
+from pyverbs.cq import CompChannel, CQ
+from pyverbs.device import Context
+import pyverbs.enums as e
+from pyverbs.mr import MR
+from pyverbs.pd import PD
+from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
+from pyverbs.wr import SGE, SendWR
+
+DEVICE, GID_INDEX = sys.argv[1], int(sys.argv[2])
+PAGE = mmap.PAGESIZE
+LOCAL_WRITE = e.IBV_ACCESS_LOCAL_WRITE
+REMOTE_WRITE = e.IBV_ACCESS_REMOTE_WRITE
+REMOTE_READ = e.IBV_ACCESS_REMOTE_READ
+ALL = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ | e.IBV_ACCESS_REMOTE_ATOMIC
+
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
+
+cases = []
+
+
+def case(name):
+    """Registers a test case; it fails by an exception."""
+    def register(function):
+        cases.append((name, function))
+        return function
+    return register
+
+
+def equal(seen, wanted, what="value"):
+    if seen != wanted:
+        raise AssertionError(f"{what}: {seen!r}, and expected {wanted!r}")
+
+
+def map_memory(length, fd=-1, offset=0, flags=mmap.MAP_SHARED, at=None):
+    """The address of a new mapping, or the negative errno."""
+    if fd < 0:
+        flags |= mmap.MAP_ANONYMOUS
+    if at is not None:
+        flags |= 0x10  # MAP_FIXED
+    address = libc.mmap(at, length, READ_WRITE, flags, fd, offset)
+    return -ctypes.get_errno() if address == ctypes.c_void_p(-1).value else address
+
+
+class Buffer:
+    """Fresh memory of the process."""
+
+    def __init__(self, length):
+        self.length = length
+        self.address = map_memory(length)
+
+    def fill(self, data, offset=0):
+        ctypes.memmove(self.address + offset, bytes(data), len(data))
+
+    def read(self, length, offset=0):
+        return ctypes.string_at(self.address + offset, length)
+
+
+# It goes on like this.
+PERIOD = bytes((index * 7 + index // 251) & 0xff for index in range(251 * 256))
+
+
+def pattern(length):
+    return (PERIOD * (length // len(PERIOD) + 1))[:length]
+
+
+class Pair:
+    """Two connected QPs, with one CQ each, on one protection domain."""
+
+    def __init__(self, depth=16, cqe=64, peer_cqe=64, listens=False):
+        self.context = Context(name=DEVICE)
+        self.pd = PD(self.context)
+        self.channel = CompChannel(self.context) if listens else None
+        self.cqs = [CQ(self.context, cqe), CQ(self.context, peer_cqe, channel=self.channel)]
+        cap = QPCap(max_send_wr=depth, max_recv_wr=depth, max_send_sge=2, max_recv_sge=2)
+        self.qps = [
+            QP(self.pd, QPInitAttr(qp_type=e.IBV_QPT_RC, scq=cq, rcq=cq, cap=cap, sq_sig_all=1)) for cq in self.cqs
+        ]
+        gid = self.context.query_gid(1, GID_INDEX)
+        for qp, peer in zip(self.qps, reversed(self.qps)):
+            route = GlobalRoute(dgid=gid, sgid_index=GID_INDEX)
+            attr = QPAttr(port_num=1)
+            attr.qp_access_flags = ALL
+            attr.path_mtu = e.IBV_MTU_1024
+            attr.dest_qp_num = peer.qp_num
+            attr.max_rd_atomic = attr.max_dest_rd_atomic = 4
+            attr.min_rnr_timer = 12
+            attr.timeout = 14
+            attr.retry_cnt = attr.rnr_retry = 7
+            attr.ah_attr = AHAttr(port_num=1, is_global=1, gr=route)
+            qp.to_rts(attr)
+
+    def post(self, opcode, local, remote, number=1):
+        """Posts an RDMA operation: local is (address, length, lkey), remote (address, rkey)."""
+        wr = SendWR(wr_id=number, opcode=opcode, num_sge=1, sg=[SGE(*local)])
+        wr.set_wr_rdma(remote[1], remote[0])
+        self.qps[0].post_send(wr)
+
+    def status(self):
+        """The status of the next completion."""
+        end = time.monotonic() + 10
+        while time.monotonic() < end:
+            count, completions = self.cqs[0].poll(1)
+            if count:
+                return completions[0].status
+        raise AssertionError("no completion")
+
+    def transfer(self, opcode, local, remote):
+        self.post(opcode, local, remote)
+        return self.status()
+
+    def write(self, local, remote):
+        return self.transfer(e.IBV_WR_RDMA_WRITE, local, remote)
+
+    def read(self, local, remote):
+        return self.transfer(e.IBV_WR_RDMA_READ, local, remote)
+
+    def state(self, which=0):
+        attr, _ = self.qps[which].query(e.IBV_QP_STATE)
+        return attr.qp_state
+
+
+def register(pd, buffer, access=ALL, offset=0, length=None):
+    return MR(pd, buffer.length - offset if length is None else length, access, address=buffer.address + offset)
+
+
+def main():
+    failed = 0
+    for name, function in cases:
+        try:
+            function()
+        except Exception:  # whatever it is, the other cases go on
+            failed += 1
+            print(f"not ok - {name}")
+            for line in traceback.format_exc().splitlines():
+                print(f"#   {line}")
+        else:
+            print(f"ok - {name}")
+        sys.stdout.flush()
+    return 1 if failed else 0

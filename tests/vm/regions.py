@@ -1,0 +1,337 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+# Runs on: guest
+"""Regions that are unlike others, or change: regions.py DEVICE GID-INDEX."""
+
+import ctypes
+import errno
+import mmap
+import os
+import sys
+
+import pyverbs.enums as e
+from pyverbs.mr import MR, MW, MWBind, MWBindInfo
+from pyverbs.pd import PD
+
+from pairs import (
+    ALL, LOCAL_WRITE, PAGE, REMOTE_READ, REMOTE_WRITE, Buffer, Pair, case, equal, libc, main, map_memory, pattern,
+    register,
+)
+from uverbs import CHANGE_ACCESS, CHANGE_PD, CHANGE_TRANSLATION, errno_of, reg_mr, rereg
+
+HUGE = 2 << 20
+ZERO_BASED = e.IBV_ACCESS_ZERO_BASED
+REFUSED, PROTECTED = e.IBV_WC_REM_ACCESS_ERR, e.IBV_WC_LOC_PROT_ERR
+SUCCESS = e.IBV_WC_SUCCESS
+
+
+def around(length):
+    """What of a region is refused: (offset, length)."""
+    return [(-1, 1), (-1, 2), (length, 1), (length - 1, 2), (0, length + 1)]
+
+
+def expect_bounds(base, length, make):
+    """Nothing next to the `length` bytes that are named from `base` on; `make` gives a pair and a key."""
+    for offset, count in around(length):
+        pair, key = make()
+        scratch = Buffer(length + PAGE)
+        here = register(pair.pd, scratch)
+        local = (scratch.address, count, here.lkey)
+        remote = ((base + offset) & ((1 << 64) - 1), key)
+        equal(pair.read(local, remote), REFUSED, f"{count} bytes at {offset}")
+
+
+@case("addresses of a zero-based region count from its start")
+def zero_based():
+    target = Buffer(3 * PAGE)
+    data = pattern(PAGE + 99)
+
+    def make():
+        pair = Pair()
+        pair.region = register(pair.pd, target, ALL | ZERO_BASED, offset=77, length=len(data))
+        return pair, pair.region.rkey
+
+    pair, key = make()
+    source = Buffer(3 * PAGE)
+    source.fill(data)
+    here = register(pair.pd, source)
+    equal(pair.write((source.address, len(data), here.lkey), (0, key)), SUCCESS, "write")
+    equal(target.read(len(data), 77) == data, True, "data arrived")
+    equal(target.read(77), bytes(77), "memory before")
+    equal(target.read(99, 77 + len(data)), bytes(99), "memory behind")
+    # The owner counts from zero too.
+    source.fill(bytes(len(data)))
+    region = pair.region.lkey
+    equal(pair.write((10, 500, region), (source.address, here.rkey)), SUCCESS, "write from it")
+    equal(source.read(500), data[10:510], "data came back")
+    equal(pair.write((len(data) - 5, 6, region), (source.address, here.rkey)), PROTECTED, "beyond, by the owner")
+    expect_bounds(0, len(data), make)
+    pair, key = make()
+    here = register(pair.pd, source)
+    local = (source.address, 8, here.lkey)
+    equal(pair.read(local, (target.address + 77, key)), REFUSED, "the process's address")
+
+
+class Huge(Buffer):
+    """Memory of huge pages."""
+
+    def __init__(self, pages):
+        self.length = pages * HUGE
+        self.address = map_memory(self.length, flags=mmap.MAP_PRIVATE | 0x40000)  # MAP_HUGETLB
+        equal(self.address > 0, True, f"huge pages ({self.address})")
+
+
+@case("a region of huge pages, with and without the flag")
+def huge_pages():
+    memory = Huge(4)
+    data = pattern(HUGE + 4321)
+    for flag, start in (0, 5), (e.IBV_ACCESS_HUGETLB, HUGE - 7):
+        memory.fill(bytes(memory.length))
+
+        def make():
+            pair = Pair()
+            pair.region = register(pair.pd, memory, ALL | flag, offset=start, length=len(data))
+            return pair, pair.region.rkey
+
+        pair, key = make()
+        source = Buffer(len(data))
+        source.fill(data)
+        here = register(pair.pd, source)
+        local = (source.address, len(data), here.lkey)
+        remote = (memory.address + start, key)
+        equal(pair.write(local, remote), SUCCESS, "write")
+        equal(memory.read(len(data), start) == data, True, "data arrived")
+        equal(memory.read(start) == bytes(start), True, "memory before")
+        equal(memory.read(4096, start + len(data)), bytes(4096), "memory behind")
+        source.fill(bytes(len(data)))
+        equal(pair.read(local, remote), SUCCESS, "read")
+        equal(source.read(len(data)) == data, True, "data came back")
+        expect_bounds(memory.address + start, len(data), make)
+
+
+@case("pages of all kinds in one region")
+def mixed_pages():
+    # Huge pages between small ones: the blocks of the region's table are small.
+    start = map_memory(8 * HUGE)
+    aligned = (start + HUGE - 1) // HUGE * HUGE
+    memory = Buffer.__new__(Buffer)
+    memory.address, memory.length = aligned, 5 * HUGE
+    for index in (1, 2, 4):
+        at = aligned + index * HUGE
+        equal(map_memory(HUGE, flags=mmap.MAP_PRIVATE | 0x40000, at=at), at, "huge page")
+    pair = Pair()
+    data = pattern(4 * HUGE)
+    memory.fill(bytes(memory.length))
+    source = Buffer(len(data))
+    source.fill(data)
+    here = register(pair.pd, source)
+    there = register(pair.pd, memory, offset=3 * PAGE + 1, length=len(data))
+    remote = (memory.address + 3 * PAGE + 1, there.rkey)
+    equal(pair.write((source.address, len(data), here.lkey), remote), SUCCESS, "write")
+    equal(memory.read(len(data), 3 * PAGE + 1) == data, True, "data arrived")
+    libc.munmap(start, 8 * HUGE)
+
+
+@case("a region of 128 GiB of address space")
+def very_large():
+    chunk, count = 128 << 20, 1024
+    fd = os.memfd_create("chunk", 4)  # MFD_HUGETLB
+    os.ftruncate(fd, chunk)
+    room = map_memory(chunk * count + HUGE, flags=mmap.MAP_SHARED | 0x4000)  # MAP_NORESERVE
+    start = (room + HUGE - 1) // HUGE * HUGE
+    for index in range(count):
+        equal(map_memory(chunk, fd, at=start + index * chunk), start + index * chunk, "mapping")
+    pair = Pair()
+    before = memory_used()
+    region = MR(pair.pd, chunk * count, ALL, address=start)
+    equal(memory_used() - before < 64 << 20, True, "memory that the region takes")
+    buffer = Buffer(PAGE)
+    here = register(pair.pd, buffer)
+    for number, at in enumerate([0, (100 << 30) + 12345, chunk * count - 64]):
+        data = bytes([number + 1]) * 64
+        buffer.fill(data)
+        equal(pair.write((buffer.address, 64, here.lkey), (start + at, region.rkey)), SUCCESS, f"write at {at}")
+        equal(ctypes.string_at(start + at, 64), data, f"data at {at}")
+        # The same page of the file, mapped elsewhere.
+        equal(ctypes.string_at(start + at % chunk, 64), data, f"data of {at} in the file")
+    last = start + chunk * count - 64
+    equal(pair.write((buffer.address, 65, here.lkey), (last, region.rkey)), REFUSED, "beyond")
+    region.close()
+    libc.munmap(room, chunk * count + HUGE)
+    os.close(fd)
+
+
+def memory_used():
+    """Bytes that the kernel has given away."""
+    with open("/proc/meminfo") as meminfo:
+        words = {line.split(":")[0]: int(line.split()[1]) for line in meminfo}
+    return (words["MemTotal"] - words["MemFree"] - words["Cached"]) * 1024
+
+
+@case("a region by ioctl knows its address and length")
+def by_ioctl():
+    pair = Pair()
+    buffer = Buffer(3 * PAGE)
+    data = pattern(1000)
+    # Named by an address of the process's choice.
+    iova = 0x1234_5678_0000 + buffer.address % PAGE + 9
+    region = reg_mr(pair.pd, pair.context, buffer.address + 9, 2 * PAGE, iova, ALL)
+    equal(region.query(), (region.lkey, region.rkey, 2 * PAGE, iova), "lkey, rkey, length, iova")
+    source = Buffer(PAGE)
+    source.fill(data)
+    here = register(pair.pd, source)
+    remote = (iova + PAGE, region.rkey)
+    equal(pair.write((source.address, 1000, here.lkey), remote), SUCCESS, "write")
+    equal(buffer.read(1000, 9 + PAGE), data, "data")
+    region.close()
+    zero = reg_mr(pair.pd, pair.context, buffer.address, PAGE, buffer.address, ALL | ZERO_BASED)
+    equal(zero.query()[2:], (PAGE, 0), "length and iova of a zero-based one")
+    zero.close()
+
+
+def changed(access=ALL):
+    """A pair, a buffer, its region, and (address, length, lkey) of something else."""
+    pair = Pair()
+    buffer, other = Buffer(2 * PAGE), Buffer(PAGE)
+    pair.kept = [register(pair.pd, other)]
+    return pair, buffer, register(pair.pd, buffer, access), (other.address, 64, pair.kept[0].lkey)
+
+
+@case("rereg: rights change, the keys stay")
+def rereg_access():
+    for first, then, read, write in [
+        (ALL, LOCAL_WRITE | REMOTE_READ, SUCCESS, REFUSED),
+        (ALL, LOCAL_WRITE | REMOTE_WRITE, REFUSED, SUCCESS),
+        (LOCAL_WRITE, ALL, SUCCESS, SUCCESS),
+        # It was pinned for reading only.
+        (REMOTE_READ, ALL, SUCCESS, SUCCESS),
+        (0, REMOTE_READ, SUCCESS, REFUSED),
+    ]:
+        for operation, wanted in (("read", read), ("write", write)):
+            pair, buffer, region, local = changed(first)
+            keys = rereg(pair.context, region, CHANGE_ACCESS, access=then)
+            equal(keys, (region.lkey, region.rkey), "keys")
+            buffer.fill(b"*" * 64)
+            got = getattr(pair, operation)(local, (buffer.address, region.rkey))
+            equal(got, wanted, f"{operation} after {first} became {then}")
+            if operation == "write" and wanted == SUCCESS:
+                equal(buffer.read(64), bytes(64), "what was written")
+
+
+@case("rereg: memory changes, the keys stay")
+def rereg_translation():
+    pair, buffer, region, local = changed()
+    fresh = Buffer(4 * PAGE)
+    fresh.fill(b"x" * fresh.length)
+    rereg(pair.context, region, CHANGE_TRANSLATION, start=fresh.address + 3, length=3 * PAGE)
+    last = fresh.address + 3 + 3 * PAGE - 64
+    for address in (fresh.address + 3, last):
+        equal(pair.write(local, (address, region.rkey)), SUCCESS, f"write at {address - fresh.address}")
+        equal(fresh.read(64, address - fresh.address), bytes(64), "data")
+    equal(fresh.read(3), b"xxx", "memory before")
+    equal(fresh.read(100, 3 + 3 * PAGE), b"x" * 100, "memory behind")
+    equal(pair.read(local, (last + 1, region.rkey)), REFUSED, "beyond the new memory")
+    pair, buffer, region, local = changed()
+    rereg(pair.context, region, CHANGE_TRANSLATION, start=fresh.address, length=PAGE)
+    equal(pair.read(local, (buffer.address, region.rkey)), REFUSED, "the old memory")
+    # Named by another address; zero-based.
+    pair, buffer, region, local = changed()
+    iova = 0x7654_3210_0000 + fresh.address % PAGE
+    rereg(pair.context, region, CHANGE_TRANSLATION, start=fresh.address, length=PAGE, iova=iova)
+    equal(pair.read(local, (iova, region.rkey)), SUCCESS, "by the new address")
+    flags = CHANGE_TRANSLATION | CHANGE_ACCESS
+    rereg(pair.context, region, flags, start=fresh.address, length=PAGE, access=ALL | ZERO_BASED)
+    equal(pair.read(local, (PAGE - 64, region.rkey)), SUCCESS, "from zero on")
+    equal(pair.read(local, (PAGE - 63, region.rkey)), REFUSED, "beyond, from zero on")
+
+
+@case("rereg: memory is unpinned and pinned")
+def rereg_pins():
+    def locked():
+        with open("/proc/self/status") as status:
+            return next(int(line.split()[1]) for line in status if line.startswith("VmPin"))
+
+    before = locked()
+    pair, _, region, _ = changed()
+    fresh = Buffer(50 * PAGE)
+    with_two = locked()
+    rereg(pair.context, region, CHANGE_TRANSLATION, start=fresh.address, length=fresh.length)
+    equal(locked() - with_two, 48 * PAGE // 1024, "more KiB pinned")
+    region.close()
+    pair.kept[0].close()
+    equal(locked(), before, "pinned in the end")
+
+
+@case("rereg: the protection domain changes")
+def rereg_pd():
+    pair, buffer, region, local = changed()
+    other = PD(pair.context)
+    rereg(pair.context, region, CHANGE_PD, pd=other)
+    equal(pair.read(local, (buffer.address, region.rkey)), REFUSED, "from the old domain")
+    region.close()
+    other.close()
+    # And into the domain of the QPs, together with everything else.
+    pair = Pair()
+    other = PD(pair.context)
+    buffer, fresh, third = Buffer(PAGE), Buffer(PAGE), Buffer(PAGE)
+    region, here = register(other, buffer, LOCAL_WRITE), register(pair.pd, third)
+    rereg(
+        pair.context, region, CHANGE_PD | CHANGE_ACCESS | CHANGE_TRANSLATION, start=fresh.address, length=PAGE,
+        pd=pair.pd, access=LOCAL_WRITE | REMOTE_READ,
+    )
+    fresh.fill(pattern(64))
+    equal(pair.read((third.address, 64, here.lkey), (fresh.address, region.rkey)), SUCCESS, "from the new domain")
+    equal(third.read(64), pattern(64), "data")
+    # The old domain has nothing any more.
+    other.close()
+
+
+@case("rereg: what fails changes nothing")
+def rereg_failures():
+    pair, buffer, region, local = changed()
+    gone = Buffer(2 * PAGE)
+    libc.munmap(gone.address, gone.length)
+    for name, wanted, arguments in [
+        ("memory that isn't there", errno.EFAULT, {"flags": CHANGE_TRANSLATION, "start": gone.address, "length": PAGE}),
+        ("no length", errno.EINVAL, {"flags": CHANGE_TRANSLATION, "start": buffer.address, "length": 0}),
+        ("a length that wraps", errno.EINVAL,
+         {"flags": CHANGE_TRANSLATION, "start": buffer.address, "length": (1 << 64) - 1}),
+        ("another offset in the page", errno.EINVAL,
+         {"flags": CHANGE_TRANSLATION, "start": buffer.address, "length": 8, "iova": buffer.address + 1}),
+        ("write for peers only", errno.EINVAL, {"flags": CHANGE_ACCESS, "access": REMOTE_WRITE}),
+        ("no flag", errno.EINVAL, {"flags": 0}),
+        ("an unknown flag", errno.EOPNOTSUPP, {"flags": 16}),
+        ("all, but memory that isn't there", errno.EFAULT,
+         {"flags": CHANGE_TRANSLATION | CHANGE_ACCESS | CHANGE_PD, "start": gone.address, "length": PAGE,
+          "access": 0, "pd": PD(pair.context)}),
+    ]:
+        equal(errno_of(lambda: rereg(pair.context, region, **arguments)), wanted, name)
+    buffer.fill(b"#" * 64)
+    equal(pair.write(local, (buffer.address + 2 * PAGE - 64, region.rkey)), SUCCESS, "write")
+    equal(pair.read(local, (buffer.address, region.rkey)), SUCCESS, "read")
+    equal(ctypes.string_at(local[0], 64), b"#" * 64, "data")
+
+
+@case("rereg: not while windows are bound")
+def rereg_bound():
+    pair, buffer, region, local = changed(ALL | e.IBV_ACCESS_MW_BIND)
+    window = MW(pair.pd, e.IBV_MW_TYPE_1)
+
+    def bind(length):
+        pair.qps[0].bind_mw(window, MWBind(MWBindInfo(region, buffer.address, length, REMOTE_READ), 0))
+        equal(pair.status(), SUCCESS, "bind")
+
+    bind(64)
+    change = (pair.context, region, CHANGE_ACCESS)
+    equal(errno_of(lambda: rereg(*change, access=LOCAL_WRITE)), errno.EINVAL, "errno")
+    equal(pair.read(local, (buffer.address, window.rkey)), SUCCESS, "read through the window")
+    bind(0)
+    rereg(*change, access=LOCAL_WRITE | e.IBV_ACCESS_MW_BIND)
+    bind(64)
+    equal(pair.read(local, (buffer.address, window.rkey)), SUCCESS, "read through the window, again")
+    window.close()
+    rereg(*change, access=LOCAL_WRITE)
+    equal(pair.read(local, (buffer.address, region.rkey)), REFUSED, "read of the region")
+
+
+sys.exit(main())

@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+# Runs on: guest
+"""Calls of uverbs that stock librxe doesn't make: reregistration, and memory regions by ioctl."""
+
+import ctypes
+import fcntl
+import os
+import struct
+
+CHANGE_TRANSLATION, CHANGE_PD, CHANGE_ACCESS = 1, 2, 4
+
+RDMA_DRIVER_RXE = 14
+RDMA_VERBS_IOCTL = 0xC0181B01
+MANDATORY = 1
+OBJECT_PD, OBJECT_MR = 1, 7
+METHOD_MR_DESTROY, METHOD_ADVISE_MR, METHOD_QUERY_MR, METHOD_REG_DMABUF_MR, METHOD_REG_MR = 1, 2, 3, 4, 5
+
+
+def errno_of(call, *arguments):
+    """0, or the errno with which the call fails."""
+    try:
+        call(*arguments)
+    except OSError as error:
+        return error.errno
+    return 0
+
+
+def rereg(context, mr, flags, start=0, length=0, iova=None, pd=None, access=0):
+    """ibv_rereg_mr; returns the keys."""
+    response = (ctypes.c_uint32 * 2)()
+    handle = pd.handle if pd else 0
+    command = struct.pack(
+        "=IHHQIIQQQII", 11, 14, 2, ctypes.addressof(response), mr.handle, flags, start, length,
+        start if iova is None else iova, handle, access,
+    )
+    os.write(context.cmd_fd, command)
+    return tuple(response)
+
+
+def ioctl(context, object_id, method, *attributes):
+    """Attributes are (id, bytes or int): ints are values and handles, bytes and buffers lie elsewhere."""
+    packed, kept = b"", []
+    for number, value in attributes:
+        length = 0
+        if not isinstance(value, int):
+            length = len(value)
+            if isinstance(value, bytes):
+                value = ctypes.create_string_buffer(value, length)
+            kept.append(value)
+            if length <= 8 and isinstance(value, ctypes.Array) and value._type_ is ctypes.c_char:
+                value = int.from_bytes(bytes(value), "little")
+            else:
+                length = ctypes.sizeof(value)
+                value = ctypes.addressof(value)
+        packed += struct.pack("=HHHHQ", number, length, MANDATORY, 0, value)
+    header = struct.pack(
+        "=HHHHQII", 24 + len(packed), object_id, method, len(attributes), 0, RDMA_DRIVER_RXE, 0,
+    )
+    message = bytearray(header + packed)
+    fcntl.ioctl(context.cmd_fd, RDMA_VERBS_IOCTL, message, True)
+    return message
+
+
+def _handle(message):
+    """What the kernel wrote into the first attribute."""
+    return struct.unpack_from("=I", message, 24 + 8)[0]
+
+
+class IoctlMr:
+    """A region registered by one of the ioctls."""
+
+    def __init__(self, context, method, *attributes):
+        self.context = context
+        self.keys = [(ctypes.c_uint32 * 1)(), (ctypes.c_uint32 * 1)()]
+        # The keys are the last two attributes of either method.
+        last = 9 if method == METHOD_REG_MR else 7
+        out = [(last, self.keys[0]), (last + 1, self.keys[1])]
+        self.handle = _handle(ioctl(context, OBJECT_MR, method, (0, 0), *attributes, *out))
+        self.lkey, self.rkey = self.keys[0][0], self.keys[1][0]
+
+    def query(self):
+        """lkey, rkey, length and iova, as ibv_import_mr learns them."""
+        words = [(ctypes.c_uint32 * 1)(), (ctypes.c_uint32 * 1)(), (ctypes.c_uint64 * 1)(), (ctypes.c_uint64 * 1)()]
+        out = list(enumerate(words, 1))
+        ioctl(self.context, OBJECT_MR, METHOD_QUERY_MR, (0, self.handle), *out)
+        return tuple(word[0] for word in words)
+
+    def close(self):
+        ioctl(self.context, OBJECT_MR, METHOD_MR_DESTROY, (0, self.handle))
+
+
+def quad(value):
+    return struct.pack("=Q", value)
+
+
+def word(value):
+    return struct.pack("=I", value)
+
+
+def reg_mr(pd, context, address, length, iova, access):
+    """UVERBS_METHOD_REG_MR."""
+    return IoctlMr(
+        context, METHOD_REG_MR, (1, pd.handle), (3, quad(iova)), (4, quad(address)), (5, quad(length)),
+        (6, word(access)),
+    )
+
+
+def reg_dmabuf_mr(pd, context, fd, offset, length, iova, access):
+    """UVERBS_METHOD_REG_DMABUF_MR."""
+    return IoctlMr(
+        context, METHOD_REG_DMABUF_MR, (1, pd.handle), (2, quad(offset)), (3, quad(length)), (4, quad(iova)),
+        (5, word(fd)), (6, word(access)),
+    )
+
+
+def advise_mr(pd, context, advice, flags, sges):
+    """ibv_advise_mr; sges are (address, length, lkey)."""
+    packed = b"".join(struct.pack("=QII", *sge) for sge in sges)
+    ioctl(
+        context, OBJECT_MR, METHOD_ADVISE_MR, (0, pd.handle), (1, quad(advice)), (2, word(flags)),
+        (3, packed.ljust(16, b"\0")),
+    )
