@@ -2,6 +2,7 @@
 #include <linux/ipv6.h>
 #include <linux/mm.h>
 #include <linux/net.h>
+#include <linux/netdevice.h>
 #include <linux/skbuff.h>
 #include <net/ip.h>
 
@@ -86,7 +87,32 @@ __rrxe_helper void rrxe_helper_skb_dst_set(struct sk_buff *skb, struct dst_entry
 	skb_dst_set(skb, dst);
 }
 
-/* bindgen gives these two fields, which lie in unnamed structures, no stable names. */
+__rrxe_helper int rrxe_helper_dev_queue_xmit(struct sk_buff *skb)
+{
+	return dev_queue_xmit(skb);
+}
+
+__rrxe_helper void rrxe_helper_skb_reset_mac_header(struct sk_buff *skb)
+{
+	skb_reset_mac_header(skb);
+}
+
+__rrxe_helper void rrxe_helper_skb_set_network_header(struct sk_buff *skb, int offset)
+{
+	skb_set_network_header(skb, offset);
+}
+
+/* bindgen gives these fields, which lie in unnamed structures, no stable names. */
+__rrxe_helper void rrxe_helper_skb_set_dev(struct sk_buff *skb, struct net_device *dev)
+{
+	skb->dev = dev;
+}
+
+__rrxe_helper void rrxe_helper_skb_parse_protocol(struct sk_buff *skb)
+{
+	skb->protocol = dev_parse_header_protocol(skb);
+}
+
 __rrxe_helper int rrxe_helper_skb_ingress_index(const struct sk_buff *skb)
 {
 	return skb->skb_iif;

@@ -318,7 +318,7 @@ pub(crate) fn to_init(kind: QpKind) -> Attrs {
     let connected = is_connected(kind);
     Attrs {
         state: Some(QpState::Init),
-        pkey_index: Some(0),
+        pkey_index: (kind != QpKind::RawPacket).then_some(0),
         port: (kind != QpKind::Gsi).then_some(1),
         access: connected.then_some(RemoteRights {
             write: true,
@@ -327,7 +327,7 @@ pub(crate) fn to_init(kind: QpKind) -> Attrs {
             flush_global: true,
             flush_persistent: true,
         }),
-        qkey: (!connected).then_some(crate::ids::Qkey(0x1111)),
+        qkey: matches!(kind, QpKind::Ud | QpKind::Gsi).then_some(crate::ids::Qkey(0x1111)),
         ..Attrs::default()
     }
 }
@@ -357,7 +357,7 @@ pub(crate) fn to_rts(kind: QpKind, sq_psn: Psn) -> Attrs {
         timeout: kind.is_reliable().then_some(14),
         retry_cnt: reliable.then_some(3),
         rnr_retry: reliable.then_some(2),
-        sq_psn: Some(sq_psn),
+        sq_psn: (kind != QpKind::RawPacket).then_some(sq_psn),
         max_rd_atomic: reliable.then_some(4),
         ..Attrs::default()
     }

@@ -83,6 +83,18 @@ impl Netdev {
         unsafe { addr_of!((*self.as_ptr()).mtu).read_volatile() }
     }
 
+    /// Bytes of its link-layer header.
+    pub fn header_len(&self) -> u32 {
+        // SAFETY: Valid by the type invariant.
+        unsafe { (*self.as_ptr()).hard_header_len.into() }
+    }
+
+    /// Bytes to keep free in front of a frame for what the device puts there.
+    pub fn headroom(&self) -> usize {
+        // SAFETY: Valid by the type invariant.
+        unsafe { bindings::LL_RESERVED_SPACE(self.as_ptr()) as usize }
+    }
+
     /// Its hardware address, if it has six bytes, as all kinds of Ethernet do.
     pub fn ethernet_address(&self) -> Option<[u8; 6]> {
         // SAFETY: Valid by the type invariant.

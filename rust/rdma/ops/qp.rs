@@ -147,6 +147,7 @@ fn kind(raw: bindings::ib_qp_type) -> Option<QpKind> {
         bindings::ib_qp_type_IB_QPT_UC => QpKind::Uc,
         bindings::ib_qp_type_IB_QPT_UD => QpKind::Ud,
         bindings::ib_qp_type_IB_QPT_GSI => QpKind::Gsi,
+        bindings::ib_qp_type_IB_QPT_RAW_PACKET => QpKind::RawPacket,
         _ => return None,
     })
 }

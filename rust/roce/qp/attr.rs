@@ -23,6 +23,9 @@ pub enum QpKind {
     XrcIni,
     /// Its target: carries requests out, with receives from the shared queues that they name.
     XrcTgt,
+    /// Whole frames of the link layer, which the engine only takes from the send queue and completes:
+    /// they are its host's to send. A frame is a datagram to nobody.
+    RawPacket,
 }
 
 impl QpKind {

@@ -249,6 +249,7 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
             // Requests name a queue, responses don't.
             QpKind::XrcIni => matches!(packet.service, Service::Xrc(None)),
             QpKind::XrcTgt => matches!(packet.service, Service::Xrc(Some(_))),
+            QpKind::RawPacket => false,
         };
         let state = match packet.body {
             Body::Ack(_) | Body::AtomicAck(..) | Body::ReadResponse(_) => self.state.sends(),

@@ -169,8 +169,9 @@ const fn all(attrs: &[AttrSet]) -> AttrSet {
     }
 }
 
-/// How many kinds of QP there are: RC, UC, UD, GSI, XRC initiator and XRC target, in this order.
-const KINDS: usize = 6;
+/// How many kinds of QP there are: RC, UC, UD, GSI, XRC initiator, XRC target and raw packet, in this
+/// order.
+const KINDS: usize = 7;
 
 /// One transition; a rule for each kind.
 type Row = (QpState, QpState, [Rule; KINDS]);
@@ -190,6 +191,7 @@ const RTS_OPTIONAL: [AttrSet; KINDS] = {
         datagram,
         connected,
         connected.and(A::MIN_RNR_TIMER),
+        A::NONE,
     ]
 };
 
@@ -198,8 +200,8 @@ const fn optional(sets: [AttrSet; KINDS]) -> [Rule; KINDS] {
 }
 
 const fn with_optional(required: [AttrSet; KINDS], optional: [AttrSet; KINDS]) -> [Rule; KINDS] {
-    let [rc, uc, ud, gsi, ini, tgt] = required;
-    let [rc_opt, uc_opt, ud_opt, gsi_opt, ini_opt, tgt_opt] = optional;
+    let [rc, uc, ud, gsi, ini, tgt, raw] = required;
+    let [rc_opt, uc_opt, ud_opt, gsi_opt, ini_opt, tgt_opt, raw_opt] = optional;
     [
         Rule::new(rc, rc_opt),
         Rule::new(uc, uc_opt),
@@ -207,6 +209,7 @@ const fn with_optional(required: [AttrSet; KINDS], optional: [AttrSet; KINDS]) -
         Rule::new(gsi, gsi_opt),
         Rule::new(ini, ini_opt),
         Rule::new(tgt, tgt_opt),
+        Rule::new(raw, raw_opt),
     ]
 }
 
@@ -224,7 +227,10 @@ const TRANSITIONS: [Row; 22] = {
         init_gsi,
         init_connected,
         init_connected,
+        A::PORT,
     ];
+    let [rc, uc, ud, gsi, ini, tgt, _] = init;
+    let init_again = [rc, uc, ud, gsi, ini, tgt, A::NONE];
     let rtr_uc = all(&[A::AV, A::PATH_MTU, A::DEST_QPN, A::RQ_PSN]);
     let rtr_rc = all(&[rtr_uc, A::MAX_DEST_RD_ATOMIC, A::MIN_RNR_TIMER]);
     let rtr_connected = all(&[A::ALT_PATH, A::ACCESS, A::PKEY_INDEX]);
@@ -268,11 +274,14 @@ const TRANSITIONS: [Row; 22] = {
         A::MIN_RNR_TIMER,
     ]);
     let sqe_datagram = all(&[A::CUR_STATE, A::QKEY]);
+    let notify = A::SQD_NOTIFY;
+    let sqd = [notify, notify, notify, notify, notify, notify, A::NONE];
     let sqe = [
         A::NONE,
         all(&[A::CUR_STATE, A::ACCESS]),
         sqe_datagram,
         sqe_datagram,
+        A::NONE,
         A::NONE,
         A::NONE,
     ];
@@ -281,12 +290,12 @@ const TRANSITIONS: [Row; 22] = {
         (Reset, Init, with_optional(init, NOTHING)),
         (Init, Reset, PLAIN),
         (Init, Err, PLAIN),
-        (Init, Init, optional(init)),
+        (Init, Init, optional(init_again)),
         (
             Init,
             Rtr,
             with_optional(
-                [rtr_rc, rtr_uc, A::NONE, A::NONE, rtr_uc, rtr_rc],
+                [rtr_rc, rtr_uc, A::NONE, A::NONE, rtr_uc, rtr_rc, A::NONE],
                 [
                     rtr_connected,
                     rtr_connected,
@@ -294,6 +303,7 @@ const TRANSITIONS: [Row; 22] = {
                     init_gsi,
                     rtr_connected,
                     rtr_connected,
+                    A::NONE,
                 ],
             ),
         ),
@@ -310,6 +320,7 @@ const TRANSITIONS: [Row; 22] = {
                     A::SQ_PSN,
                     rts_rc,
                     A::TIMEOUT.and(A::SQ_PSN),
+                    A::NONE,
                 ],
                 RTS_OPTIONAL,
             ),
@@ -317,14 +328,22 @@ const TRANSITIONS: [Row; 22] = {
         (Rts, Reset, PLAIN),
         (Rts, Err, PLAIN),
         (Rts, Rts, optional(RTS_OPTIONAL)),
-        (Rts, Sqd, optional([A::SQD_NOTIFY; KINDS])),
+        (Rts, Sqd, optional(sqd)),
         (Sqd, Reset, PLAIN),
         (Sqd, Err, PLAIN),
         (Sqd, Rts, optional(RTS_OPTIONAL)),
         (
             Sqd,
             Sqd,
-            optional([sqd_rc, sqd_uc, init_gsi, init_gsi, sqd_ini, sqd_tgt]),
+            optional([
+                sqd_rc,
+                sqd_uc,
+                init_gsi,
+                init_gsi,
+                sqd_ini,
+                sqd_tgt,
+                A::NONE,
+            ]),
         ),
         (Sqe, Reset, PLAIN),
         (Sqe, Err, PLAIN),
@@ -336,7 +355,7 @@ const TRANSITIONS: [Row; 22] = {
 
 /// The rule of a transition; `None` if there is no such transition.
 pub(super) fn rule(from: QpState, to: QpState, kind: QpKind) -> Option<Rule> {
-    let (_, _, [rc, uc, ud, gsi, ini, tgt]) = TRANSITIONS
+    let (_, _, [rc, uc, ud, gsi, ini, tgt, raw]) = TRANSITIONS
         .iter()
         .find(|(row_from, row_to, _)| *row_from == from && *row_to == to)?;
     Some(match kind {
@@ -346,6 +365,7 @@ pub(super) fn rule(from: QpState, to: QpState, kind: QpKind) -> Option<Rule> {
         QpKind::Gsi => *gsi,
         QpKind::XrcIni => *ini,
         QpKind::XrcTgt => *tgt,
+        QpKind::RawPacket => *raw,
     })
 }
 
@@ -355,31 +375,31 @@ mod tests {
     use std::fmt::Write;
     use std::string::String;
 
-    /// The required and optional attributes of RC, UC, UD, GSI, XRC initiator and XRC target, in
-    /// hexadecimal: what `ib_modify_qp_is_ok()` of Linux 7.2 lets pass.
+    /// The required and optional attributes of RC, UC, UD, GSI, XRC initiator, XRC target and raw packet,
+    /// in hexadecimal: what `ib_modify_qp_is_ok()` of Linux 7.2 lets pass.
     const SNAPSHOT: &str = "\
-Reset Reset 0/0 0/0 0/0 0/0 0/0 0/0
-Reset Init 38/0 38/0 70/0 50/0 38/0 38/0
-Init Reset 0/0 0/0 0/0 0/0 0/0 0/0
-Init Init 0/38 0/38 0/70 0/50 0/38 0/38
-Init Rtr 129180/4018 101180/4018 0/50 0/50 101180/4018 129180/4018
-Init Err 0/0 0/0 0/0 0/0 0/0 0/0
-Rtr Reset 0/0 0/0 0/0 0/0 0/0 0/0
-Rtr Rts 12e00/4c00a 10000/4400a 10000/42 10000/42 12e00/4400a 10200/4c00a
-Rtr Err 0/0 0/0 0/0 0/0 0/0 0/0
-Rts Reset 0/0 0/0 0/0 0/0 0/0 0/0
-Rts Rts 0/4c00a 0/4400a 0/42 0/42 0/4400a 0/4c00a
-Rts Sqd 0/4 0/4 0/4 0/4 0/4 0/4
-Rts Err 0/0 0/0 0/0 0/0 0/0 0/0
-Sqd Reset 0/0 0/0 0/0 0/0 0/0 0/0
-Sqd Rts 0/4c00a 0/4400a 0/42 0/42 0/4400a 0/4c00a
-Sqd Sqd 0/6eeb8 0/44098 0/50 0/50 0/46eb8 0/6c2b8
-Sqd Err 0/0 0/0 0/0 0/0 0/0 0/0
-Sqe Reset 0/0 0/0 0/0 0/0 0/0 0/0
-Sqe Rts 0/0 0/a 0/42 0/42 0/0 0/0
-Sqe Err 0/0 0/0 0/0 0/0 0/0 0/0
-Err Reset 0/0 0/0 0/0 0/0 0/0 0/0
-Err Err 0/0 0/0 0/0 0/0 0/0 0/0
+Reset Reset 0/0 0/0 0/0 0/0 0/0 0/0 0/0
+Reset Init 38/0 38/0 70/0 50/0 38/0 38/0 20/0
+Init Reset 0/0 0/0 0/0 0/0 0/0 0/0 0/0
+Init Init 0/38 0/38 0/70 0/50 0/38 0/38 0/0
+Init Rtr 129180/4018 101180/4018 0/50 0/50 101180/4018 129180/4018 0/0
+Init Err 0/0 0/0 0/0 0/0 0/0 0/0 0/0
+Rtr Reset 0/0 0/0 0/0 0/0 0/0 0/0 0/0
+Rtr Rts 12e00/4c00a 10000/4400a 10000/42 10000/42 12e00/4400a 10200/4c00a 0/0
+Rtr Err 0/0 0/0 0/0 0/0 0/0 0/0 0/0
+Rts Reset 0/0 0/0 0/0 0/0 0/0 0/0 0/0
+Rts Rts 0/4c00a 0/4400a 0/42 0/42 0/4400a 0/4c00a 0/0
+Rts Sqd 0/4 0/4 0/4 0/4 0/4 0/4 0/0
+Rts Err 0/0 0/0 0/0 0/0 0/0 0/0 0/0
+Sqd Reset 0/0 0/0 0/0 0/0 0/0 0/0 0/0
+Sqd Rts 0/4c00a 0/4400a 0/42 0/42 0/4400a 0/4c00a 0/0
+Sqd Sqd 0/6eeb8 0/44098 0/50 0/50 0/46eb8 0/6c2b8 0/0
+Sqd Err 0/0 0/0 0/0 0/0 0/0 0/0 0/0
+Sqe Reset 0/0 0/0 0/0 0/0 0/0 0/0 0/0
+Sqe Rts 0/0 0/a 0/42 0/42 0/0 0/0 0/0
+Sqe Err 0/0 0/0 0/0 0/0 0/0 0/0 0/0
+Err Reset 0/0 0/0 0/0 0/0 0/0 0/0 0/0
+Err Err 0/0 0/0 0/0 0/0 0/0 0/0 0/0
 ";
 
     #[test]
@@ -393,6 +413,7 @@ Err Err 0/0 0/0 0/0 0/0 0/0 0/0
             QpKind::Gsi,
             QpKind::XrcIni,
             QpKind::XrcTgt,
+            QpKind::RawPacket,
         ];
         let mut table = String::new();
         for (from, to) in states.into_iter().flat_map(|a| states.map(|b| (a, b))) {

@@ -142,7 +142,7 @@ fn address(wqe: &SendWqe, context: &Context) -> (Service, Qpn) {
     let service = match context.config.kind {
         QpKind::Uc => Service::Uc,
         QpKind::XrcIni | QpKind::XrcTgt => Service::Xrc(Some(wqe.wr.srqn)),
-        QpKind::Rc | QpKind::Ud | QpKind::Gsi => Service::Rc,
+        QpKind::Rc | QpKind::Ud | QpKind::Gsi | QpKind::RawPacket => Service::Rc,
     };
     (service, context.settings.dest_qpn)
 }

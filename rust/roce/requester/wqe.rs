@@ -146,6 +146,8 @@ pub(super) fn completion(wr: &SendWr, status: WcStatus) -> SendWc {
 fn count_packets(wr: &SendWr, context: &Context) -> u32 {
     match wr.op {
         SendOp::Local(_) => 0,
+        // How long a frame may be is for the network device to say.
+        SendOp::Datagram(..) if context.config.kind == QpKind::RawPacket => 1,
         // A datagram that doesn't fit completes, but nothing is sent.
         SendOp::Datagram(..) => u32::from(wr.length <= context.config.port_mtu.bytes()),
         SendOp::Atomic(..) | SendOp::AtomicWrite(_) | SendOp::Flush(..) => 1,
@@ -180,7 +182,7 @@ pub(super) fn admit(wr: &SendWr, context: &Context) -> Result<(), WcStatus> {
         (QpKind::Uc, SendOp::Send(SendTail::Plain | SendTail::Imm(_))) => true,
         (QpKind::Uc, SendOp::Write(..) | SendOp::Local(LocalOp::BindMw)) => true,
         (QpKind::Uc, _) => false,
-        (QpKind::Ud | QpKind::Gsi, op) => matches!(op, SendOp::Datagram(..)),
+        (QpKind::Ud | QpKind::Gsi | QpKind::RawPacket, op) => matches!(op, SendOp::Datagram(..)),
     };
     // Without a single credit it could never be sent.
     let creditless = context.settings.max_rd_atomic == 0

@@ -162,7 +162,7 @@ impl<R: Slots<Replay>> Responder<R> {
     ) -> Outcome {
         match context.config.kind {
             QpKind::Rc | QpKind::XrcTgt => self.handle_reliable(packet, context, host),
-            QpKind::XrcIni => Outcome::Continue,
+            QpKind::XrcIni | QpKind::RawPacket => Outcome::Continue,
             QpKind::Uc => self.handle_unreliable(packet, context, host),
             QpKind::Ud | QpKind::Gsi => self.handle_datagram(packet, context, host),
         }

@@ -27,11 +27,12 @@ use crate::{
     pd::Pd,
     peer::Peer,
     qp::{note_peer, Qp},
+    raw,
     recv_queue::RecvQueue,
     rx::RxPacket,
     send_queue::SendQueue,
     stats::Counter,
-    tx::Frame,
+    tx::{Frame, Payload},
 };
 
 /// The engine with the storage that this host gives it.
@@ -192,6 +193,9 @@ impl Core {
         transmit: &Transmit,
         upshot: &mut Upshot,
     ) -> Result<(), TransmitFault> {
+        if matches!(self.peer, Peer::Nobody) {
+            return raw::send(self, qp, transmit);
+        }
         let packet = &transmit.packet;
         let counters = &qp.device.counters;
         let (pd, mrs, length) = (self.pd.id(), &qp.device.mrs, packet.payload_len);

@@ -26,6 +26,7 @@ mod peer;
 mod poster;
 mod provider;
 mod qp;
+mod raw;
 mod recv_queue;
 mod recv_ring;
 mod rx;

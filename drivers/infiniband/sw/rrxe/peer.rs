@@ -28,6 +28,8 @@ pub(crate) enum Peer {
     /// Anybody. Of the own addresses, the one to which the last datagram came: it was looked for
     /// in the device's table, and needn't be again. Once the host gives it up none comes there.
     Anybody(Option<Gid>),
+    /// Nobody: whole frames are handed to the network device.
+    Nobody,
 }
 
 /// The address of a connected peer.
@@ -58,6 +60,7 @@ impl Peer {
         match kind {
             QpKind::Rc | QpKind::Uc | QpKind::XrcIni | QpKind::XrcTgt => Self::Connected(None),
             QpKind::Ud | QpKind::Gsi => Self::Anybody(None),
+            QpKind::RawPacket => Self::Nobody,
         }
     }
 
@@ -66,6 +69,7 @@ impl Peer {
         match self {
             Self::Connected(connection) => *connection = None,
             Self::Anybody(home) => *home = None,
+            Self::Nobody => {}
         }
     }
 
@@ -90,7 +94,7 @@ impl Peer {
     pub(crate) fn admits(&mut self, device: &Device, endpoints: &Endpoints) -> bool {
         match self {
             Self::Connected(Some(connection)) => connection.path.allows(endpoints),
-            Self::Connected(None) => false,
+            Self::Connected(None) | Self::Nobody => false,
             Self::Anybody(home) => {
                 let to = endpoints.destination;
                 // What comes to a group was handed to the QPs attached to it only.

@@ -559,7 +559,7 @@ fn new_engine(config: Config, window: u32) -> Result<Engine> {
     let window = KVVec::from_elem(SendWqe::default(), window as usize, GFP_KERNEL_ACCOUNT)?;
     let replays = match config.kind {
         QpKind::Rc | QpKind::XrcTgt => limits::MAX_RD_ATOMIC as usize,
-        QpKind::Uc | QpKind::Ud | QpKind::Gsi | QpKind::XrcIni => 0,
+        QpKind::Uc | QpKind::Ud | QpKind::Gsi | QpKind::XrcIni | QpKind::RawPacket => 0,
     };
     let replays = KVVec::from_elem(Replay::default(), replays, GFP_KERNEL_ACCOUNT)?;
     Ok(Engine::new(config, window, replays))

@@ -24,7 +24,7 @@ use crate::{
     peer::Destination,
     rx::RxPacket,
     sge,
-    tx::Frame,
+    tx::Payload,
     wqe::{
         self, destination as destination_of, flush_length, registration, total_length, Owner,
         SendHeader, Sge, SEND_HEADER, SGE_SIZE,
@@ -87,7 +87,7 @@ impl SendQueue {
         let window = ring.slots().min(limits::SEND_WINDOW);
         let rows = (window as usize).saturating_mul(max_sge as usize);
         let destinations = match kind {
-            QpKind::Ud | QpKind::Gsi => window as usize,
+            QpKind::Ud | QpKind::Gsi | QpKind::RawPacket => window as usize,
             QpKind::Rc | QpKind::Uc | QpKind::XrcIni | QpKind::XrcTgt => 0,
         };
         Ok(Self {
@@ -280,7 +280,7 @@ impl SendQueue {
         slot: SendSlot,
         offset: u32,
         length: u32,
-        frame: &mut Frame<'_>,
+        frame: &mut impl Payload,
         mrs: &MrTable,
         pd: PdId,
     ) -> Result<(), WcStatus> {
@@ -306,7 +306,7 @@ impl SendQueue {
         slot: SendSlot,
         offset: u32,
         length: u32,
-        frame: &mut Frame<'_>,
+        frame: &mut impl Payload,
     ) -> Result<(), WcStatus> {
         let mut bytes = [0u8; limits::MAX_INLINE as usize];
         let bytes = bytes

@@ -35,6 +35,15 @@ const PROTOCOL_UDP: u8 = 17;
 /// The flags word of an IPv4 header: don't fragment.
 const DONT_FRAGMENT: u16 = 0x4000;
 
+/// What payload is appended to, in order.
+pub(crate) trait Payload {
+    /// Appends payload from registered memory, by reference where that pays.
+    fn append(&mut self, span: &Span<'_>);
+
+    /// Appends a copy of `bytes` as payload.
+    fn copy(&mut self, bytes: &[u8]);
+}
+
 /// A packet under construction: headers first, then payload in order, then it goes.
 ///
 /// Whatever it lacks in the end (for want of memory), it is a lost packet, as on any network.
@@ -93,26 +102,6 @@ impl<'a> Frame<'a> {
     /// Whether the destination is on this host: then [`Self::into_local`] is the way.
     pub(crate) fn is_local(&self) -> bool {
         self.route.is_local()
-    }
-
-    /// Appends payload from registered memory, by reference where that pays.
-    pub(crate) fn append(&mut self, span: &Span<'_>) {
-        let appended = if self.copies {
-            self.skb.put_span(span)
-        } else {
-            self.skb.append(span, self.missing)
-        };
-        self.account(appended, span.len());
-    }
-
-    /// Appends a copy of `bytes` as payload.
-    pub(crate) fn copy(&mut self, bytes: &[u8]) {
-        let appended = if self.copies {
-            self.skb.put(bytes)
-        } else {
-            self.skb.append_copy(bytes, self.missing)
-        };
-        self.account(appended, bytes.len());
     }
 
     fn account(&mut self, appended: Result, len: usize) {
@@ -181,6 +170,26 @@ impl<'a> Frame<'a> {
         let mut icrc = icrc::Icrc::resume(register);
         icrc.update(crc32_le, [0; 3].get(..self.pad)?);
         Some(icrc.finish())
+    }
+}
+
+impl Payload for Frame<'_> {
+    fn append(&mut self, span: &Span<'_>) {
+        let appended = if self.copies {
+            self.skb.put_span(span)
+        } else {
+            self.skb.append(span, self.missing)
+        };
+        self.account(appended, span.len());
+    }
+
+    fn copy(&mut self, bytes: &[u8]) {
+        let appended = if self.copies {
+            self.skb.put(bytes)
+        } else {
+            self.skb.append_copy(bytes, self.missing)
+        };
+        self.account(appended, bytes.len());
     }
 }
 

@@ -23,6 +23,7 @@ use crate::{
     mr::Span,
     net::{
         credit::{self, Credit, Wake},
+        netdev::Netdev,
         route::Route,
     },
 };
@@ -300,13 +301,7 @@ impl TxSkb {
     ///
     /// What the IP layer says; the packet is gone all the same.
     pub fn send<W: Wake>(self, route: &Route, credit: &Arc<Credit<W>>) -> Result {
-        let skb = self.into_raw().as_ptr();
-        credit.take();
-        let held = credit.clone().into_foreign();
-        // SAFETY: The buffer is ours until it is sent; the shared info's field is its owner's.
-        unsafe { (*bindings::skb_shinfo(skb)).__bindgen_anon_2.destructor_arg = held };
-        // SAFETY: The buffer is ours. `give_back` takes over what `destructor_arg` holds.
-        unsafe { bindings::skb_set_destructor(skb, Some(credit::give_back::<W>)) };
+        let skb = self.charge(credit);
         // SAFETY: The count that `hold` takes is given to the buffer.
         unsafe { bindings::skb_dst_set(skb, route.hold()) };
         let readers = rcu::read_lock();
@@ -317,11 +312,43 @@ impl TxSkb {
             // SAFETY: Likewise.
             Network::V6 => unsafe { bindings::ip6_local_out(net, core::ptr::null_mut(), skb) },
         };
-        match code {
-            NET_XMIT_DROP => Err(EAGAIN),
-            code if code > 0 => Ok(()),
-            code => to_result(code),
-        }
+        sent(code)
+    }
+
+    /// Sends the buffer as a frame, complete with its link-layer header, by `netdev`; the credit comes
+    /// back when it is out.
+    ///
+    /// # Context
+    ///
+    /// Bottom halves disabled.
+    ///
+    /// # Errors
+    ///
+    /// What the queueing discipline or the device says; the frame is gone all the same.
+    pub fn send_frame<W: Wake>(self, netdev: &Netdev, credit: &Arc<Credit<W>>) -> Result {
+        let skb = self.charge(credit);
+        // SAFETY: The buffer is ours until it is sent; the device is held until after that.
+        unsafe { bindings::skb_set_dev(skb, netdev.as_ptr()) };
+        // SAFETY: The buffer is ours and starts with the link-layer header.
+        unsafe { bindings::skb_reset_mac_header(skb) };
+        // SAFETY: As above; the caller gives no less than a header.
+        unsafe { bindings::skb_set_network_header(skb, netdev.header_len() as c_int) };
+        // SAFETY: As above; device and header are set.
+        unsafe { bindings::skb_parse_protocol(skb) };
+        // SAFETY: The buffer is complete and given up.
+        sent(unsafe { bindings::dev_queue_xmit(skb) })
+    }
+
+    /// Gives the buffer up, to be sent: it holds a credit until it is destroyed.
+    fn charge<W: Wake>(self, credit: &Arc<Credit<W>>) -> *mut bindings::sk_buff {
+        let skb = self.into_raw().as_ptr();
+        credit.take();
+        let held = credit.clone().into_foreign();
+        // SAFETY: The buffer is ours until it is sent; the shared info's field is its owner's.
+        unsafe { (*bindings::skb_shinfo(skb)).__bindgen_anon_2.destructor_arg = held };
+        // SAFETY: The buffer is ours. `give_back` takes over what `destructor_arg` holds.
+        unsafe { bindings::skb_set_destructor(skb, Some(credit::give_back::<W>)) };
+        skb
     }
 
     /// Turns the packet, complete with IP and UDP header, into one that was received on this host.
@@ -394,6 +421,15 @@ impl TxSkb {
 
     fn into_raw(self) -> NonNull<bindings::sk_buff> {
         ManuallyDrop::new(self).skb
+    }
+}
+
+/// What became of a packet, by what the network stack returned.
+fn sent(code: c_int) -> Result {
+    match code {
+        NET_XMIT_DROP => Err(EAGAIN),
+        code if code > 0 => Ok(()),
+        code => to_result(code),
     }
 }
 

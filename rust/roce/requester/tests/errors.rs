@@ -137,6 +137,7 @@ fn operations_that_the_service_lacks_fail_at_once() {
         (QpKind::Uc, &[SEND, WRITE, bind]),
         (QpKind::Ud, &[datagram]),
         (QpKind::Gsi, &[datagram]),
+        (QpKind::RawPacket, &[datagram]),
     ] {
         for op in all {
             let mut bench = Bench::of(kind);

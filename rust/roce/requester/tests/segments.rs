@@ -129,6 +129,20 @@ fn datagrams_name_their_queue_key_or_the_own_one() {
 }
 
 #[test]
+fn frames_are_one_packet_of_any_length() {
+    let nobody = UdDest {
+        qpn: Qpn::new(0),
+        qkey: Qkey(0),
+    };
+    let mut bench = Bench::of(QpKind::RawPacket);
+    bench.post(SendOp::Datagram(nobody, None), 9000);
+    let transmits = bench.poll();
+    assert_eq!(transmits.len(), 1);
+    assert_eq!(transmits[0].packet.payload_len, 9000);
+    assert_eq!(bench.sent(), [(0, Success)]);
+}
+
+#[test]
 fn datagrams_must_fit_one_packet() {
     let dest = UdDest {
         qpn: Qpn::new(0x77),

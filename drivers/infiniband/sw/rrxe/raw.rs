@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Raw packet QPs: whole frames of the link layer, from user space to the network device.
+//!
+//! ib_core lets only those make such QPs who may send raw packets anyway (`CAP_NET_RAW`). Nothing is
+//! received by them: there is no flow steering.
+
+use kernel::{page::PAGE_SIZE, prelude::*};
+use rdma::{
+    mr::Span,
+    net::{netdev::Netdev, skb::TxSkb},
+};
+use roce::{
+    host::Count,
+    qp::TransmitFault,
+    transmit::{Source, Transmit},
+    wc::WcStatus,
+};
+
+use crate::{
+    engine::Core,
+    qp::Qp,
+    stats::{Counter, Counters},
+    tx::Payload,
+};
+
+/// The tag of a VLAN, which isn't part of a network device's MTU.
+const VLAN_TAG: u32 = 4;
+/// Bytes at the start of a frame that are linear, headers as a rule; what follows is copied to a page.
+const HEAD: u32 = 128;
+/// No frame is longer, whatever the network device takes.
+const MAX_FRAME: u32 = HEAD.saturating_add(PAGE_SIZE as u32);
+
+/// A frame under construction.
+struct RawFrame {
+    skb: TxSkb,
+    /// Bytes behind the head that are still to come.
+    rest: usize,
+    /// Something could not be appended.
+    torn: bool,
+}
+
+// Copies in any case: the memory is the user's again as soon as the frame is on its way.
+impl Payload for RawFrame {
+    fn append(&mut self, span: &Span<'_>) {
+        let appended = match self.rest {
+            0 => self.skb.put_span(span),
+            rest => self.skb.append(span, rest),
+        };
+        self.account(appended, span.len());
+    }
+
+    fn copy(&mut self, bytes: &[u8]) {
+        let appended = match self.rest {
+            0 => self.skb.put(bytes),
+            rest => self.skb.append_copy(bytes, rest),
+        };
+        self.account(appended, bytes.len());
+    }
+}
+
+impl RawFrame {
+    fn new(netdev: &Netdev) -> Option<Self> {
+        Some(Self {
+            skb: TxSkb::new(netdev.headroom(), HEAD as usize)?,
+            rest: 0,
+            torn: false,
+        })
+    }
+
+    /// The head is complete, and so many bytes follow.
+    fn begin_rest(&mut self, length: u32) {
+        self.torn |= self.skb.spill(length as usize).is_err();
+        self.rest = length as usize;
+    }
+
+    fn account(&mut self, appended: Result, length: usize) {
+        self.torn |= appended.is_err();
+        self.rest = self.rest.saturating_sub(length);
+    }
+}
+
+/// Whether `netdev` takes frames of so many bytes.
+fn fits(netdev: &Netdev, length: u32) -> bool {
+    let header = netdev.header_len();
+    let longest = netdev.mtu().saturating_add(header).saturating_add(VLAN_TAG);
+    (header.max(1)..=longest.min(MAX_FRAME)).contains(&length)
+}
+
+/// Sends the frame of a work request. Bottom halves disabled.
+///
+/// # Errors
+///
+/// `LocLenErr` if the network device doesn't take frames of that length, and what is wrong with the
+/// work request's memory. That there is no network device or memory is no error: the frame is lost.
+pub(crate) fn send(core: &Core, qp: &Qp, transmit: &Transmit) -> Result<(), TransmitFault> {
+    let Source::Send { slot, .. } = transmit.source else {
+        return Ok(());
+    };
+    let (length, counters) = (transmit.packet.payload_len, &qp.device.counters);
+    let Some(netdev) = qp.device.link.netdev() else {
+        return lost(counters);
+    };
+    if !fits(&netdev, length) {
+        return Err(TransmitFault::Local(WcStatus::LocLenErr));
+    }
+    let Some(mut frame) = RawFrame::new(&netdev) else {
+        return lost(counters);
+    };
+    let (mrs, pd) = (&qp.device.mrs, core.pd.id());
+    let (head, rest) = (length.min(HEAD), length.saturating_sub(HEAD));
+    core.sq
+        .gather(slot, 0, head, &mut frame, mrs, pd)
+        .map_err(TransmitFault::Local)?;
+    if rest > 0 {
+        frame.begin_rest(rest);
+        core.sq
+            .gather(slot, head, rest, &mut frame, mrs, pd)
+            .map_err(TransmitFault::Local)?;
+    }
+    if frame.torn || frame.skb.send_frame(&netdev, &qp.credit).is_err() {
+        return lost(counters);
+    }
+    counters.add(Counter::SentPackets, 1);
+    counters.add(Counter::SentBytes, u64::from(length));
+    Ok(())
+}
+
+fn lost(counters: &Counters) -> Result<(), TransmitFault> {
+    counters.count(Count::SendErr);
+    Ok(())
+}
