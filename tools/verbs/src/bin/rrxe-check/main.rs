@@ -11,6 +11,7 @@ mod errno;
 mod group;
 mod loss;
 mod pair;
+mod raw;
 mod srq;
 mod srq_ring;
 mod status;
@@ -29,7 +30,8 @@ fn main() -> ExitCode {
         eprintln!("usage: rrxe-check DEVICE_A DEVICE_B [v4|v6] [TOPIC ...]");
         eprintln!("topics: transfer status errno cq srq uc uc-errors ud ud-errors group");
         eprintln!("        group-sender loss windows");
-        eprintln!("alone:  hold-group (a QP of DEVICE_B is attached until the input ends)");
+        eprintln!("alone:  raw raw-denied");
+        eprintln!("        hold-group (a QP of DEVICE_B is attached until the input ends)");
         return ExitCode::from(2);
     };
     let words: Vec<String> = args.collect();
@@ -80,6 +82,12 @@ fn main() -> ExitCode {
     }
     if wanted("group-sender") {
         group::run_sender(&mut tap, &ends);
+    }
+    if topics.contains(&"raw") {
+        raw::run(&mut tap, &ends);
+    }
+    if topics.contains(&"raw-denied") {
+        raw::run_denied(&mut tap, &ends);
     }
     if topics.contains(&"hold-group") {
         tap.result("group: attach, wait, detach", group::hold(&ends));
