@@ -404,7 +404,7 @@ impl World {
         };
         let side = &this.side;
         let name = |what: String| Err(format!("end {end}: {what}"));
-        if side.sends() && qp.poll_timeout().is_some() {
+        if side.sends() && side.idle() && qp.poll_timeout().is_some() {
             return name(format!("idle, yet a timer at {:?}", qp.poll_timeout()));
         }
         let attrs = qp.attrs();
