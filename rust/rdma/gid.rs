@@ -33,14 +33,14 @@ impl Gid {
     }
 
     /// The IPv4 address, if it is one (`::ffff:a.b.c.d`, RFC 4291 §2.5.5.2).
+    #[inline]
     pub fn ipv4(&self) -> Option<[u8; 4]> {
-        match self.0 {
-            [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d] => Some([a, b, c, d]),
-            _ => None,
-        }
+        let word = u128::from_be_bytes(self.0);
+        (word >> 32 == 0xffff).then(|| (word as u32).to_be_bytes())
     }
 
     /// Whether it names a group: 224.0.0.0/4 or ff00::/8.
+    #[inline]
     pub fn is_multicast(&self) -> bool {
         match self.ipv4() {
             Some([first, ..]) => first >> 4 == 0xe,

@@ -202,6 +202,16 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
         }
     }
 
+    /// Whether [`Self::poll_transmit`] has nothing to send until something comes in or is posted. It
+    /// may say no when it has not either, and costs less.
+    pub fn rests(&self) -> bool {
+        matches!(self.state, State::Rts)
+            && self.context.config.kind == QpKind::Rc
+            && !self.backlog
+            && self.requester.rests()
+            && self.responder.rests()
+    }
+
     /// The earliest instant at which [`Self::handle_timeout`] and [`Self::poll_transmit`] want to
     /// be called; one in the past when they left work undone for the sake of their bounds.
     pub fn poll_timeout(&self) -> Option<Instant> {

@@ -66,6 +66,16 @@ impl<W: Slots<SendWqe>> Requester<W> {
         Progress::Busy
     }
 
+    /// [`Self::poll_transmit`] has nothing to send unless another request is posted: all there is was
+    /// sent and waits for its answer.
+    pub(crate) fn rests(&self) -> bool {
+        let all_started = self.window.len() == self.started && self.cursor.wqe >= self.started;
+        let newest = self.started.checked_sub(1);
+        let newest = newest.and_then(|at| self.window.get(at));
+        // One without packets may wait for an answer that nobody has asked for yet.
+        all_started && self.fault.is_none() && !newest.is_some_and(SendWqe::is_local)
+    }
+
     /// `None`: made progress, go on.
     fn step<H: Host>(
         &mut self,

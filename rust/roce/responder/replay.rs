@@ -262,6 +262,11 @@ impl<R: Slots<Replay>> Ring<R> {
         })
     }
 
+    /// Nothing is to be sent of any record.
+    pub(super) fn rests(&self) -> bool {
+        self.first_pending().is_none()
+    }
+
     /// Sends nothing of what is pending.
     pub(super) fn cancel(&mut self) {
         while let Some(replay) = self.next_pending() {

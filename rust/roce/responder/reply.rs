@@ -39,6 +39,11 @@ impl<R: Slots<Replay>> Responder<R> {
         Some(response(psn, Body::Ack(aeth), context))
     }
 
+    /// No response is due.
+    pub(crate) fn rests(&self) -> bool {
+        self.answer == Answer::Nothing && self.ring.rests()
+    }
+
     /// The host could not read the memory under a READ response.
     ///
     /// The peer is told; the QP breaks if it was told what it asked for the first time only.

@@ -31,8 +31,17 @@ impl World {
             let side = &self.ends[end].side;
             let (before, state) = (side.completed, side.state);
             let forecast = responder::poll(side, &self.rings);
-            let polled = self.call(end, &[], |qp, now, host| qp.poll_transmit(now, host));
+            let polled = self.call(end, &[], |qp, now, host| {
+                let rests = qp.rests() && host.side.taken == host.side.messages.len();
+                (rests, qp.poll_transmit(now, host))
+            });
             self.settle(end, before, &forecast)?;
+            if let Some((true, Some(_))) = polled {
+                return Err(format!(
+                    "end {end}: sent something while it said that it rests"
+                ));
+            }
+            let polled = polled.map(|(_, transmit)| transmit);
             match polled {
                 None => return Ok(()),
                 Some(None) => return self.rest(end),

@@ -169,7 +169,7 @@ impl Core {
 
     /// Sends what the engine has and the credit allows.
     fn transmit(&mut self, qp: &Qp, now: Instant, budget: &mut u32, upshot: &mut Upshot) {
-        while *budget > 0 && qp.credit.available() {
+        while *budget > 0 && !self.rests() && qp.credit.available() {
             let next = self.with_engine(qp, None, upshot, |engine, host| {
                 engine.poll_transmit(now, host)
             });
@@ -183,6 +183,11 @@ impl Core {
                 });
             }
         }
+    }
+
+    /// There is nothing to send, which is so after most packets.
+    fn rests(&self) -> bool {
+        self.engine.rests() && !self.sq.has_posted()
     }
 
     /// Builds and sends one packet. For want of memory or queue space the packet is lost; only a
