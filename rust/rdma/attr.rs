@@ -33,6 +33,8 @@ impl DeviceCaps {
         Self(bindings::ib_device_cap_flags_IB_DEVICE_SYS_IMAGE_GUID as u64);
     /// `modify_srq` may change the capacity.
     pub const SRQ_RESIZE: Self = Self(bindings::ib_device_cap_flags_IB_DEVICE_SRQ_RESIZE as u64);
+    /// Serves extended reliable connections.
+    pub const XRC: Self = Self(bindings::ib_device_cap_flags_IB_DEVICE_XRC as u64);
     /// Sends RNR NAKs.
     pub const RC_RNR_NAK: Self =
         Self(bindings::ib_device_cap_flags_IB_DEVICE_RC_RNR_NAK_GEN as u64);

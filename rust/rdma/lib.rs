@@ -45,6 +45,7 @@ pub mod udata;
 pub mod umem;
 pub mod upcall;
 pub mod workqueue;
+mod xrcd;
 
 mod cqe;
 mod gid_table;

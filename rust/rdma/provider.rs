@@ -35,7 +35,7 @@ use crate::{
     net::netdev::Netdev,
     post::{RecvList, SendList},
     qp::{QpCreated, QpInit, QpModify, QpQuery},
-    srq::{SrqAttr, SrqCreated, SrqInit, SrqModify},
+    srq::{SrqAttr, SrqCreated, SrqInit, SrqModify, XrcInit},
     stats::CounterName,
     udata::{RingChange, UserCall},
 };
@@ -47,6 +47,8 @@ pub trait Provider: Sized + Send + Sync + 'static {
     type Device: Send + Sync;
     /// A protection domain.
     type Pd: Send + Sync;
+    /// An XRC domain.
+    type Xrcd: Send + Sync;
     /// An address handle.
     type Ah: Send + Sync;
     /// A completion queue.
@@ -93,6 +95,13 @@ pub trait Provider: Sized + Send + Sync + 'static {
     ///
     /// Any.
     fn alloc_pd(device: &Arc<Self::Device>) -> Result<Arc<Self::Pd>>;
+
+    /// Makes an XRC domain.
+    ///
+    /// # Errors
+    ///
+    /// Any.
+    fn alloc_xrcd(device: &Arc<Self::Device>) -> Result<Arc<Self::Xrcd>>;
 
     /// Makes an address handle, for a process if `user` is set.
     ///
@@ -204,7 +213,7 @@ pub trait Provider: Sized + Send + Sync + 'static {
     /// `EINVAL` while memory windows are bound to it.
     fn dereg_mr(device: &Arc<Self::Device>, mr: &Arc<Self::Mr>) -> Result;
 
-    /// Makes a shared receive queue for a process.
+    /// Makes a shared receive queue for a process, of an XRC domain if `xrc` is given.
     ///
     /// # Errors
     ///
@@ -212,6 +221,7 @@ pub trait Provider: Sized + Send + Sync + 'static {
     fn create_user_srq(
         pd: &Arc<Self::Pd>,
         init: SrqInit,
+        xrc: Option<XrcInit<Self>>,
         call: &UserCall<'_>,
     ) -> Result<SrqCreated<Self::Srq>>;
 

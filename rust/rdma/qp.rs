@@ -29,12 +29,14 @@ pub struct QpCap {
 pub struct QpInit<P: Provider> {
     /// The transport.
     pub kind: QpKind,
-    /// Its protection domain.
-    pub pd: Arc<P::Pd>,
-    /// Where completions of sends go.
-    pub send_cq: Arc<P::Cq>,
-    /// Where completions of receives go.
-    pub recv_cq: Arc<P::Cq>,
+    /// Its protection domain; an XRC target has none.
+    pub pd: Option<Arc<P::Pd>>,
+    /// Where completions of sends go, if it sends.
+    pub send_cq: Option<Arc<P::Cq>>,
+    /// Where completions of receives go, if it has a receive queue.
+    pub recv_cq: Option<Arc<P::Cq>>,
+    /// The XRC domain of an XRC target.
+    pub xrcd: Option<Arc<P::Xrcd>>,
     /// Where it takes its receives from, if not from a queue of its own.
     pub srq: Option<Arc<P::Srq>>,
     /// The capacities that are asked for.

@@ -5,7 +5,7 @@
 use kernel::{error::from_result, ffi::c_int, prelude::*, sync::Arc};
 
 use crate::{
-    bindings,
+    bindings, cq,
     error::unsupported,
     object::{Object, Raising},
     post::RecvList,
@@ -13,6 +13,7 @@ use crate::{
     qp::RingReply,
     udata::{no_payload, RingChange, UserCall},
     upcall::{SrqUpcall, Upcall},
+    xrcd,
 };
 
 /// What a shared receive queue is made of.
@@ -23,6 +24,42 @@ pub struct SrqInit {
     pub max_sge: u32,
     /// Where its events go.
     pub upcall: SrqUpcall,
+}
+
+/// What a shared receive queue of an XRC domain is made of besides.
+pub struct XrcInit<P: Provider> {
+    /// The domain.
+    pub xrcd: Arc<P::Xrcd>,
+    /// Where completions of receives go.
+    pub cq: Arc<P::Cq>,
+}
+
+impl<P: Provider> XrcInit<P> {
+    /// What `init` says of the domain; `None` for a queue without.
+    ///
+    /// # Safety
+    ///
+    /// `init` must be ib_core's, of a creation on a device of `P`.
+    unsafe fn read(init: &bindings::ib_srq_init_attr) -> Result<Option<Self>> {
+        match init.srq_type {
+            bindings::ib_srq_type_IB_SRQT_BASIC => return Ok(None),
+            bindings::ib_srq_type_IB_SRQT_XRC => {}
+            _ => return Err(unsupported()),
+        }
+        // SAFETY: The type of the queue says which of the union's fields is set.
+        let xrcd = unsafe { init.ext.__bindgen_anon_1.xrc.xrcd };
+        // SAFETY: Null, or held by ib_core during the call.
+        let xrcd = unsafe { xrcd::of::<P>(xrcd) }.ok_or(EINVAL)?;
+        if init.ext.cq.is_null() {
+            return Err(EINVAL);
+        }
+        // SAFETY: ib_core holds the CQ during the call.
+        let cq = unsafe { cq::of::<P>(init.ext.cq) };
+        Ok(Some(Self {
+            xrcd: xrcd.clone(),
+            cq: cq.clone(),
+        }))
+    }
 }
 
 /// A new shared receive queue.
@@ -120,9 +157,9 @@ pub(crate) unsafe extern "C" fn create<P: Provider>(
         }
         // SAFETY: ib_core passes valid attributes.
         let init = unsafe { &mut *init };
-        if init.srq_type != bindings::ib_srq_type_IB_SRQT_BASIC {
-            return Err(unsupported());
-        }
+        // SAFETY: ib_core's attributes.
+        let xrc = unsafe { XrcInit::<P>::read(init) }?;
+        let is_xrc = xrc.is_some();
         // SAFETY: ib_core sets the domain before it calls, and holds it.
         let pd = unsafe { Object::<_, P::Pd>::get((*base).pd) };
         // SAFETY: `base` is valid until `destroy`, which revokes the upcall, or until this fails,
@@ -133,15 +170,19 @@ pub(crate) unsafe extern "C" fn create<P: Provider>(
             max_sge: init.attr.max_sge,
             upcall: upcall.clone(),
         };
-        let created = match &call {
-            None => P::create_kernel_srq(pd, asked),
-            Some(call) => {
-                P::create_user_srq(pd, asked, call).and_then(|created| respond::<P>(created, call))
-            }
+        let created = match (&call, xrc) {
+            (None, None) => P::create_kernel_srq(pd, asked),
+            (None, Some(_)) => Err(unsupported()),
+            (Some(call), xrc) => P::create_user_srq(pd, asked, xrc, call)
+                .and_then(|created| respond::<P>(created, call)),
         };
         let created = created.inspect_err(|_| upcall.revoke())?;
         init.attr.max_wr = created.max_wr;
         init.attr.max_sge = created.max_sge;
+        if is_xrc {
+            // SAFETY: During creation nobody else accesses the object.
+            unsafe { (*base).ext.__bindgen_anon_1.xrc.srq_num = created.reply.number };
+        }
         // SAFETY: During creation nobody else accesses the object; ib_core allocated as much as
         // `size` says.
         unsafe { SrqObject::<P>::store_raising(base, upcall, created.srq) };

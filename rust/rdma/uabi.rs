@@ -38,6 +38,8 @@ pub mod send_wqe {
     pub const WR_ID: usize = offset_of!(rxe_send_wqe, wr.wr_id);
     /// `enum ib_uverbs_wr_opcode`.
     pub const OPCODE: usize = offset_of!(rxe_send_wqe, wr.opcode);
+    /// The peer's shared receive queue, of an XRC initiator.
+    pub const SRQN: usize = offset_of!(rxe_send_wqe, wr.reserved);
     /// `IB_SEND_*`.
     pub const FLAGS: usize = offset_of!(rxe_send_wqe, wr.send_flags);
     /// Immediate data (big endian) or the key to invalidate.

@@ -12,7 +12,7 @@ use crate::{
     cq, mmap, mr, mw,
     object::Object,
     provider::Provider,
-    srq, stats, ucontext,
+    srq, stats, ucontext, xrcd,
 };
 
 mod ah;
@@ -65,6 +65,8 @@ fn fill_context<P: Provider>(table: &mut ib_device_ops) {
     table.mmap_free = Some(mmap::mmap_free);
     table.alloc_pd = Some(pd::alloc::<P>);
     table.dealloc_pd = Some(pd::dealloc::<P>);
+    table.alloc_xrcd = Some(xrcd::alloc::<P>);
+    table.dealloc_xrcd = Some(xrcd::dealloc::<P>);
     table.create_ah = Some(ah::create::<P>);
     table.create_user_ah = Some(ah::create_user::<P>);
     table.modify_ah = Some(ah::modify::<P>);
@@ -110,6 +112,7 @@ fn fill_kernel<P: Provider>(table: &mut ib_device_ops) {
 fn fill_sizes<P: Provider>(table: &mut ib_device_ops) {
     table.size_ib_ucontext = ucontext::SIZE;
     table.size_ib_pd = Object::<bindings::ib_pd, P::Pd>::SIZE;
+    table.size_ib_xrcd = xrcd::size::<P>();
     table.size_ib_ah = Object::<bindings::ib_ah, P::Ah>::SIZE;
     table.size_ib_mw = Object::<bindings::ib_mw, P::Mw>::SIZE;
     table.size_ib_cq = cq::size::<P>();

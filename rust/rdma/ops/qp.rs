@@ -22,6 +22,7 @@ use crate::{
     srq,
     udata::{no_payload, UserCall},
     upcall::{QpUpcall, Upcall},
+    xrcd,
 };
 
 const BLOCK_LOOPBACK: u32 =
@@ -121,17 +122,29 @@ unsafe fn convert_init<P: Provider>(
     }
     // SAFETY: ib_core sets it before it calls.
     let pd = unsafe { (*qp).pd };
-    if pd.is_null() || init.send_cq.is_null() || init.recv_cq.is_null() {
+    // SAFETY: Null, or held by ib_core during the call.
+    let cq = |cq: *mut bindings::ib_cq| (!cq.is_null()).then(|| unsafe { cq::of::<P>(cq) }.clone());
+    let (send_cq, recv_cq) = (cq(init.send_cq), cq(init.recv_cq));
+    let target = kind == QpKind::XrcTgt;
+    let complete = match target {
+        true => !init.xrcd.is_null(),
+        false => !pd.is_null() && send_cq.is_some() && recv_cq.is_some() == kind.has_receives(),
+    };
+    if !complete {
         return Err(EINVAL);
     }
+    let pd = match target {
+        true => None,
+        // SAFETY: ib_core holds the protection domain during the call.
+        false => Some(unsafe { Object::<_, P::Pd>::get(pd) }.clone()),
+    };
     Ok(QpInit {
         kind,
-        // SAFETY: ib_core holds the protection domain during the call.
-        pd: unsafe { Object::<_, P::Pd>::get(pd) }.clone(),
-        // SAFETY: ib_core holds the CQs during the call.
-        send_cq: unsafe { cq::of::<P>(init.send_cq) }.clone(),
-        // SAFETY: As above.
-        recv_cq: unsafe { cq::of::<P>(init.recv_cq) }.clone(),
+        pd,
+        send_cq,
+        recv_cq,
+        // SAFETY: Null, or held by ib_core during the call.
+        xrcd: unsafe { xrcd::of::<P>(init.xrcd) }.cloned(),
         // SAFETY: Null, or held by ib_core during the call.
         srq: unsafe { srq::of::<P>(init.srq) }.cloned(),
         cap: qp_attr::read_cap(&init.cap),
@@ -148,6 +161,8 @@ fn kind(raw: bindings::ib_qp_type) -> Option<QpKind> {
         bindings::ib_qp_type_IB_QPT_UD => QpKind::Ud,
         bindings::ib_qp_type_IB_QPT_GSI => QpKind::Gsi,
         bindings::ib_qp_type_IB_QPT_RAW_PACKET => QpKind::RawPacket,
+        bindings::ib_qp_type_IB_QPT_XRC_INI => QpKind::XrcIni,
+        bindings::ib_qp_type_IB_QPT_XRC_TGT => QpKind::XrcTgt,
         _ => return None,
     })
 }

@@ -10,3 +10,4 @@ pub mod link;
 pub mod object;
 pub mod srq;
 pub mod sys;
+pub mod xrc;

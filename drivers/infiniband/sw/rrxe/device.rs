@@ -126,6 +126,7 @@ impl Device {
                 | DeviceCaps::PORT_ACTIVE_EVENT
                 | DeviceCaps::SYS_IMAGE_GUID
                 | DeviceCaps::RC_RNR_NAK
+                | DeviceCaps::XRC
                 | DeviceCaps::MEM_MGT_EXTENSIONS
                 | DeviceCaps::SRQ_RESIZE
                 | DeviceCaps::MEM_WINDOW

@@ -68,8 +68,8 @@ impl Core {
         let mut host = EngineHost {
             sq: &mut self.sq,
             rq: &mut self.rq,
-            send_cq: &qp.send_cq,
-            recv_cq: &qp.recv_cq,
+            send_cq: qp.send_cq.as_deref(),
+            recv_cq: qp.recv_cq.as_deref(),
             mrs: &qp.device.mrs,
             pd: self.pd.id(),
             qpn: qp.qpn.get(),
@@ -117,7 +117,7 @@ impl Core {
         }
         self.receive(qp, now, direct, &mut budget, &mut upshot);
         self.transmit(qp, now, &mut budget, &mut upshot);
-        upshot.unfinished = budget == 0;
+        upshot.unfinished = budget == 0 || upshot.named.is_some();
         self.arm(qp, now, &mut upshot);
         upshot
     }
@@ -132,7 +132,8 @@ impl Core {
         upshot: &mut Upshot,
     ) {
         let mut last = false;
-        while *budget > 0 && !last {
+        // Only one queue of an XRC domain is told of at a time.
+        while *budget > 0 && !last && upshot.named.is_none() {
             let inboxed;
             let packet = match qp.inbox.pop() {
                 Some(skb) => {
@@ -224,8 +225,9 @@ impl Core {
                 .sq
                 .gather(slot, offset, length, &mut frame, mrs, pd)
                 .map_err(TransmitFault::Local)?,
-            Source::Remote { rkey, va, .. } => {
+            Source::Remote { rkey, va, srqn } => {
                 let (qpn, access) = (qp.qpn.get(), RemoteAccess::Read);
+                let pd = self.rq.reached(pd, srqn).map_err(TransmitFault::Remote)?;
                 mrs.with_remote(Via { pd, qpn }, rkey, va, length, access, |span| {
                     frame.append(&span);
                 })
@@ -245,7 +247,7 @@ impl Core {
     /// Sees to it that the QP runs when the engine next wants it.
     fn arm(&mut self, qp: &Arc<Qp>, now: Instant, upshot: &mut Upshot) {
         let due = match self.engine.state() {
-            QpState::Err if !self.rq.is_shared() => {
+            QpState::Err if self.rq.is_own() => {
                 Some(self.engine.poll_timeout().unwrap_or(now.after(ERROR_POLL)))
             }
             _ => self.engine.poll_timeout(),

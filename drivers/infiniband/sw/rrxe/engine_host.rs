@@ -9,8 +9,9 @@ use kernel::{prelude::*, sync::Arc};
 use rdma::upcall::QpToken;
 use roce::{
     host::{AccessFault, Completions, Count, Event, Fetch, LocalAccess, Memory, RemoteAccess},
-    ids::Rkey,
+    ids::{Rkey, Srqn},
     wc::{RecvWc, SendWc, WcStatus},
+    wire::packet::Service,
     wr::{AtomicOp, FlushKind, LocalOp, RecvSlot, RecvWr, SendSlot, SendWr},
 };
 
@@ -24,6 +25,7 @@ use crate::{
     recv_queue::RecvQueue,
     rx::RxPacket,
     send_queue::SendQueue,
+    srq::Srq,
     stats::Counters,
 };
 
@@ -39,6 +41,8 @@ pub(crate) struct Upshot {
     pub(crate) notify_recv: bool,
     /// The shared receive queue has events to raise.
     pub(crate) notify_srq: bool,
+    /// A queue of the XRC domain has, or its CQ's consumer wants to be woken.
+    pub(crate) named: Option<Arc<Srq>>,
     /// A completion was refused, or there are no receives to be had any more: the QP must enter the
     /// error state.
     pub(crate) fatal: bool,
@@ -96,8 +100,8 @@ impl Events {
 pub(crate) struct EngineHost<'a> {
     pub(crate) sq: &'a mut SendQueue,
     pub(crate) rq: &'a mut RecvQueue,
-    pub(crate) send_cq: &'a Cq,
-    pub(crate) recv_cq: &'a Cq,
+    pub(crate) send_cq: Option<&'a Cq>,
+    pub(crate) recv_cq: Option<&'a Cq>,
     pub(crate) mrs: &'a MrTable,
     pub(crate) pd: PdId,
     pub(crate) qpn: u32,
@@ -158,6 +162,10 @@ impl roce::host::RecvQueue for EngineHost<'_> {
         self.rq.take(self.upshot)
     }
 
+    fn take_xrc_recv(&mut self, srqn: Srqn) -> Option<Fetch<RecvWr>> {
+        self.rq.take_named(srqn, self.upshot)
+    }
+
     fn release_recv(&mut self, _slot: RecvSlot) {
         self.rq.release();
     }
@@ -179,25 +187,30 @@ impl Memory for EngineHost<'_> {
         access: RemoteAccess,
     ) -> Result<(), AccessFault> {
         if matches!(access, RemoteAccess::Flush(kind) if kind.selectivity == FLUSH_REGION) {
-            return self.mrs.check_region(self.via(), rkey, access);
+            return self.mrs.check_region(self.reached()?, rkey, access);
         }
         self.mrs
-            .with_remote(self.via(), rkey, va, length, access, |_| ())
+            .with_remote(self.reached()?, rkey, va, length, access, |_| ())
     }
 
     fn write_remote(&mut self, rkey: Rkey, va: u64) -> Result<(), AccessFault> {
         let packet = self.packet.ok_or(AccessFault::Failed)?;
         let length = packet.packet.payload_len;
         self.mrs
-            .with_remote(self.via(), rkey, va, length, RemoteAccess::Write, |span| {
-                packet.copy_payload(0, &span)
-            })?
+            .with_remote(
+                self.reached()?,
+                rkey,
+                va,
+                length,
+                RemoteAccess::Write,
+                |span| packet.copy_payload(0, &span),
+            )?
             .map_err(|_| AccessFault::Failed)
     }
 
     fn atomic_remote(&mut self, rkey: Rkey, va: u64, op: AtomicOp) -> Result<u64, AccessFault> {
         self.mrs
-            .with_remote(self.via(), rkey, va, 8, RemoteAccess::Atomic, |span| {
+            .with_remote(self.reached()?, rkey, va, 8, RemoteAccess::Atomic, |span| {
                 span.atomic(op)
             })?
             .map_err(|_| AccessFault::Invalid)
@@ -210,7 +223,7 @@ impl Memory for EngineHost<'_> {
             .read_payload(0, &mut word)
             .map_err(|_| AccessFault::Failed)?;
         self.mrs
-            .with_remote(self.via(), rkey, va, 8, RemoteAccess::Write, |span| {
+            .with_remote(self.reached()?, rkey, va, 8, RemoteAccess::Write, |span| {
                 span.atomic_store(u64::from_ne_bytes(word))
             })?
             .map_err(|_| AccessFault::Invalid)
@@ -229,7 +242,7 @@ impl Memory for EngineHost<'_> {
     }
 
     fn invalidate_remote(&mut self, rkey: Rkey) -> Result<(), AccessFault> {
-        self.mrs.invalidate(self.via(), rkey)
+        self.mrs.invalidate(self.reached()?, rkey)
     }
 }
 
@@ -239,6 +252,19 @@ impl EngineHost<'_> {
             pd: self.pd,
             qpn: self.qpn,
         }
+    }
+
+    /// By which way the packet being handled reaches memory.
+    #[inline]
+    fn reached(&self) -> Result<Via, AccessFault> {
+        let named = match self.packet.map(|packet| packet.packet.service) {
+            Some(Service::Xrc(named)) => named,
+            _ => None,
+        };
+        Ok(Via {
+            pd: self.rq.reached(self.pd, named)?,
+            qpn: self.qpn,
+        })
     }
 
     fn pushed(pushed: Pushed, notify: &mut bool, fatal: &mut bool) {
@@ -255,20 +281,37 @@ impl EngineHost<'_> {
 
 impl Completions for EngineHost<'_> {
     fn complete_send(&mut self, wc: SendWc) {
-        let pushed = self.send_cq.push_send(&wc, self.qpn, self.token);
+        let Some(cq) = self.send_cq else {
+            return;
+        };
+        let pushed = cq.push_send(&wc, self.qpn, self.token);
         Self::pushed(pushed, &mut self.upshot.notify_send, &mut self.upshot.fatal);
     }
 
     fn complete_recv(&mut self, wc: RecvWc) {
-        // The kernel answers datagrams by what their completions say.
-        let vlan = match self.packet {
-            Some(packet) if wc.grh && self.recv_cq.is_kernels() => {
-                self.link.vlan_of(packet.skb.endpoints().destination)
-            }
-            _ => None,
+        if let Some(cq) = self.recv_cq {
+            // The kernel answers datagrams by what their completions say.
+            let vlan = match self.packet {
+                Some(packet) if wc.grh && cq.is_kernels() => {
+                    self.link.vlan_of(packet.skb.endpoints().destination)
+                }
+                _ => None,
+            };
+            let pushed = cq.push_recv(&wc, self.qpn, self.token, vlan);
+            Self::pushed(pushed, &mut self.upshot.notify_recv, &mut self.upshot.fatal);
+            return;
+        }
+        let Some(srq) = self.rq.take_current() else {
+            return;
         };
-        let pushed = self.recv_cq.push_recv(&wc, self.qpn, self.token, vlan);
-        Self::pushed(pushed, &mut self.upshot.notify_recv, &mut self.upshot.fatal);
+        let mut notify = false;
+        if let Some(cq) = srq.cq() {
+            let pushed = cq.push_recv(&wc, self.qpn, self.token, None);
+            Self::pushed(pushed, &mut notify, &mut self.upshot.fatal);
+        }
+        if notify {
+            self.upshot.named = Some(srq);
+        }
     }
 
     fn raise(&mut self, event: Event) {

@@ -37,6 +37,7 @@ mod stats;
 mod turn;
 mod tx;
 mod wqe;
+mod xrcd;
 
 use kernel::{prelude::*, sync::Arc};
 use rdma::workqueue::OwnedQueue;

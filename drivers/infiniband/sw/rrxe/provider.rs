@@ -15,7 +15,7 @@ use rdma::{
     post::{RecvList, SendList},
     provider::Provider,
     qp::{QpCreated, QpInit, QpModify, QpQuery},
-    srq::{SrqAttr, SrqCreated, SrqInit, SrqModify},
+    srq::{SrqAttr, SrqCreated, SrqInit, SrqModify, XrcInit},
     stats::CounterName,
     udata::{RingChange, UserCall},
 };
@@ -33,6 +33,7 @@ use crate::{
     qp::Qp,
     srq::Srq,
     stats,
+    xrcd::Xrcd,
 };
 
 /// The rrxe provider.
@@ -42,6 +43,7 @@ pub(crate) struct Rrxe;
 impl Provider for Rrxe {
     type Device = Device;
     type Pd = Pd;
+    type Xrcd = Xrcd;
     type Ah = Ah;
     type Cq = Cq;
     type Srq = Srq;
@@ -80,6 +82,10 @@ impl Provider for Rrxe {
 
     fn alloc_pd(device: &Arc<Device>) -> Result<Arc<Pd>> {
         Pd::create(device)
+    }
+
+    fn alloc_xrcd(device: &Arc<Device>) -> Result<Arc<Xrcd>> {
+        Xrcd::create(device)
     }
 
     fn create_ah(pd: &Arc<Pd>, av: Av, user: bool) -> Result<Arc<Ah>> {
@@ -177,13 +183,14 @@ impl Provider for Rrxe {
     fn create_user_srq(
         pd: &Arc<Pd>,
         init: SrqInit,
+        xrc: Option<XrcInit<Self>>,
         call: &UserCall<'_>,
     ) -> Result<SrqCreated<Srq>> {
-        Srq::create(pd, init, Some(call.mappings()))
+        Srq::create(pd, init, xrc, Some(call.mappings()))
     }
 
     fn create_kernel_srq(pd: &Arc<Pd>, init: SrqInit) -> Result<SrqCreated<Srq>> {
-        Srq::create(pd, init, None)
+        Srq::create(pd, init, None, None)
     }
 
     fn post_srq_recv(srq: &Srq, requests: &mut RecvList<'_>) -> Result {

@@ -76,8 +76,10 @@ pub(crate) struct Qp {
     pub(crate) device: Arc<Device>,
     pub(crate) net: Arc<NetContext>,
     pd: Arc<Pd>,
-    pub(crate) send_cq: Arc<Cq>,
-    pub(crate) recv_cq: Arc<Cq>,
+    /// `None` of an XRC target.
+    pub(crate) send_cq: Option<Arc<Cq>>,
+    /// `None` of QPs without a receive queue.
+    pub(crate) recv_cq: Option<Arc<Cq>>,
     srq: Option<Arc<Srq>>,
     pub(crate) credit: Arc<Credit<Waker>>,
     #[pin]
@@ -162,12 +164,11 @@ impl Qp {
         let cap = grant(&init.cap)?;
         let send_size = SendQueue::element_size(cap.max_send_sge, cap.max_inline);
         let send_ring = new_ring(mappings, send_size, cap.max_send_wr)?;
-        let recv_ring = match init.srq {
-            Some(_) => None,
-            None => {
-                let size = RecvRing::element_size(cap.max_recv_sge);
-                Some(new_ring(mappings, size, cap.max_recv_wr)?)
-            }
+        let recv_ring = if init.srq.is_none() && init.kind.has_receives() {
+            let size = RecvRing::element_size(cap.max_recv_sge);
+            Some(new_ring(mappings, size, cap.max_recv_wr)?)
+        } else {
+            None
         };
         let cap = QpCap {
             max_send_wr: send_ring.capacity(),
@@ -183,6 +184,8 @@ impl Qp {
         };
         let (owner, poster) = match mappings {
             Some(_) => (Owner::User, None),
+            // Whoever makes a target posts nothing to it.
+            None if init.kind == QpKind::XrcTgt => (Owner::Kernel, None),
             None => {
                 let poster = new_poster(&send_ring, recv_ring.as_ref(), &cap)?;
                 (Owner::Kernel, Some(poster))
@@ -199,6 +202,14 @@ impl Qp {
         let rq = match (recv_ring, &init.srq) {
             (Some(ring), _) => RecvQueue::own(RecvRing::new(ring), cap.max_recv_sge)?,
             (None, Some(srq)) => RecvQueue::shared(srq.clone())?,
+            (None, None) => match &init.xrcd {
+                Some(xrcd) => RecvQueue::of_domain(xrcd.clone())?,
+                None => RecvQueue::nothing()?,
+            },
+        };
+        let pd = match (init.pd, &init.xrcd) {
+            (Some(pd), _) => pd,
+            (None, Some(xrcd)) => xrcd.pd().clone(),
             (None, None) => return Err(EINVAL),
         };
         let net = device.link.context().clone();
@@ -230,7 +241,7 @@ impl Qp {
                 engine: new_engine(config, sq.window())?,
                 sq,
                 rq,
-                pd: init.pd.clone(),
+                pd: pd.clone(),
                 peer: Peer::new(init.kind),
                 timer: None,
             },
@@ -242,7 +253,7 @@ impl Qp {
                 place: number,
                 device: device.clone(),
                 net,
-                pd: init.pd.clone(),
+                pd,
                 send_cq: init.send_cq,
                 recv_cq: init.recv_cq,
                 srq: init.srq,
@@ -369,8 +380,9 @@ impl Qp {
         // Outside the lock: this waits for the timer and takes the rings away.
         drop(core);
         while self.inbox.pop().is_some() {}
-        self.send_cq.forget(self.token);
-        self.recv_cq.forget(self.token);
+        for cq in [&self.send_cq, &self.recv_cq].into_iter().flatten() {
+            cq.forget(self.token);
+        }
     }
 
     /// What the kernel's consumers know it by.
@@ -495,14 +507,20 @@ impl Qp {
     /// could call them again.
     fn conclude(&self, upshot: &Upshot) {
         let _as_interrupt = self.poster.as_ref().map(|_| bottom_halves_off());
-        if upshot.notify_send {
-            self.send_cq.notify();
+        if let Some(cq) = self.send_cq.as_ref().filter(|_| upshot.notify_send) {
+            cq.notify();
         }
         if upshot.notify_recv {
             self.notify_recv();
         }
         if let Some(srq) = self.srq.as_ref().filter(|_| upshot.notify_srq) {
             srq.notify();
+        }
+        if let Some(srq) = &upshot.named {
+            srq.notify();
+            if let Some(cq) = srq.cq() {
+                cq.notify();
+            }
         }
         if !upshot.events.is_empty() {
             for event in upshot.events.iter() {
@@ -513,10 +531,13 @@ impl Qp {
 
     /// Wakes whoever waits for receives: at once if the process answers what it receives.
     fn notify_recv(&self) {
+        let Some(cq) = &self.recv_cq else {
+            return;
+        };
         if self.pd.answers() {
-            self.recv_cq.notify();
+            cq.notify();
         } else {
-            Cq::notify_paced(&self.recv_cq);
+            Cq::notify_paced(cq);
         }
     }
 

@@ -3,16 +3,24 @@
 //! Where a QP takes its receives from: a ring of its own, or a shared receive queue.
 
 use kernel::{prelude::*, sync::Arc};
-use roce::{host::Fetch, wc::WcStatus, wire::packet::Service, wr::RecvWr};
+use roce::{
+    host::{AccessFault, Fetch},
+    ids::Srqn,
+    wc::WcStatus,
+    wire::packet::Service,
+    wr::RecvWr,
+};
 
 use crate::{
     engine_host::Upshot,
+    limits,
     mr::MrTable,
     pd::PdId,
     recv_ring::{Held, RecvRing},
     rx::RxPacket,
     sge,
     srq::Srq,
+    xrcd::Xrcd,
 };
 
 /// The receive queue.
@@ -25,6 +33,14 @@ pub(crate) struct RecvQueue {
 enum Source {
     Own(RecvRing),
     Shared(Arc<Srq>),
+    /// An XRC initiator receives nothing.
+    Nothing,
+    /// An XRC target takes from whichever queue of its domain a request names.
+    Domain {
+        xrcd: Arc<Xrcd>,
+        /// The queue of the WQE that is being filled.
+        current: Option<Arc<Srq>>,
+    },
 }
 
 impl RecvQueue {
@@ -52,16 +68,45 @@ impl RecvQueue {
         })
     }
 
-    /// Whether others take from it too.
-    pub(crate) fn is_shared(&self) -> bool {
-        matches!(self.source, Source::Shared(_))
+    /// No queue at all. Process context.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn nothing() -> Result<Self> {
+        Ok(Self {
+            held: Held::new(1)?,
+            source: Source::Nothing,
+        })
+    }
+
+    /// The queues of an XRC domain. Process context.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn of_domain(xrcd: Arc<Xrcd>) -> Result<Self> {
+        Ok(Self {
+            held: Held::new(limits::MAX_SRQ_SGE)?,
+            source: Source::Domain {
+                xrcd,
+                current: None,
+            },
+        })
+    }
+
+    /// Whether nobody else takes from it.
+    pub(crate) fn is_own(&self) -> bool {
+        matches!(self.source, Source::Own(_))
     }
 
     /// Forgets all that was posted for this QP: RESET.
     pub(crate) fn reset(&mut self) {
         self.held.release();
-        if let Source::Own(ring) = &mut self.source {
-            ring.forget();
+        match &mut self.source {
+            Source::Own(ring) => ring.forget(),
+            Source::Domain { current, .. } => *current = None,
+            Source::Shared(_) | Source::Nothing => {}
         }
     }
 
@@ -75,6 +120,43 @@ impl RecvQueue {
                 upshot.fatal |= taken.broken;
                 taken.wr
             }
+            Source::Nothing | Source::Domain { .. } => Fetch::Empty,
+        }
+    }
+
+    /// Takes the next WQE posted to the queue `srqn` of the XRC domain, if there is such a queue.
+    pub(crate) fn take_named(&mut self, srqn: Srqn, upshot: &mut Upshot) -> Option<Fetch<RecvWr>> {
+        let Source::Domain { xrcd, current } = &mut self.source else {
+            return None;
+        };
+        let srq = xrcd.queue(srqn)?;
+        let taken = srq.take(&mut self.held);
+        if taken.notify {
+            upshot.named = Some(srq.clone());
+        }
+        // Its own error breaks the queue, not the connections of those who share the domain.
+        *current = Some(srq);
+        Some(taken.wr)
+    }
+
+    /// The queue of an XRC domain from which the WQE that ends now was taken.
+    pub(crate) fn take_current(&mut self) -> Option<Arc<Srq>> {
+        match &mut self.source {
+            Source::Domain { current, .. } => current.take(),
+            Source::Own(_) | Source::Shared(_) | Source::Nothing => None,
+        }
+    }
+
+    /// The protection domain whose memory a request reaches, of a QP in `pd`: of an XRC target that of
+    /// the queue which the request names.
+    #[inline]
+    pub(crate) fn reached(&self, pd: PdId, named: Option<Srqn>) -> Result<PdId, AccessFault> {
+        match &self.source {
+            Source::Domain { xrcd, .. } => named
+                .and_then(|srqn| xrcd.queue(srqn))
+                .map(|srq| srq.pd())
+                .ok_or(AccessFault::Invalid),
+            Source::Own(_) | Source::Shared(_) | Source::Nothing => Ok(pd),
         }
     }
 
@@ -94,8 +176,9 @@ impl RecvQueue {
         pd: PdId,
     ) -> Result<(), WcStatus> {
         let pd = match &self.source {
-            Source::Own(_) => pd,
+            Source::Own(_) | Source::Nothing => pd,
             Source::Shared(srq) => srq.pd(),
+            Source::Domain { current, .. } => current.as_ref().map_or(pd, |srq| srq.pd()),
         };
         let sges = self.held.sges();
         if matches!(packet.packet.service, Service::Ud(_)) {

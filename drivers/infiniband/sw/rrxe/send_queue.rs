@@ -10,7 +10,6 @@ use kernel::prelude::*;
 use rdma::{fast_mr::Registration, ring::Ring};
 use roce::{
     host::{Fetch, LocalAccess},
-    ids::Srqn,
     qp::QpKind,
     wc::WcStatus,
     wr::{SendOp, SendSlot, SendTail, SendWr},
@@ -162,7 +161,7 @@ impl SendQueue {
             signaled: header.signaled || self.signal_all,
             solicited: header.solicited,
             fence: header.fence,
-            srqn: Srqn::default(),
+            srqn: header.srqn,
         };
         match header.op.and(length).and(check_length(&wr)) {
             Ok(()) => Fetch::Wr(wr),

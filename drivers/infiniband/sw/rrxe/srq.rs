@@ -19,7 +19,7 @@ use rdma::{
     new_bh_spinlock,
     post::RecvList,
     ring::Ring,
-    srq::{SrqAttr, SrqCreated, SrqInit, SrqModify, SrqReply},
+    srq::{SrqAttr, SrqCreated, SrqInit, SrqModify, SrqReply, XrcInit},
     sync::BhSpinLock,
     udata::RingChange,
     upcall::SrqUpcall,
@@ -27,11 +27,14 @@ use rdma::{
 use roce::{host::Fetch, wr::RecvWr};
 
 use crate::{
+    cq::Cq,
     device::Device,
     limits,
     pd::{Pd, PdId},
     poster::RecvPoster,
+    provider::Rrxe,
     recv_ring::{Held, RecvRing},
+    xrcd::Xrcd,
 };
 
 /// WQEs that may be posted while a queue is resized. A library keeps its posters out meanwhile.
@@ -44,6 +47,8 @@ pub(crate) struct Srq {
     max_sge: u32,
     device: Arc<Device>,
     pd: Arc<Pd>,
+    /// The XRC domain whose targets take from it, and where completions of that go.
+    xrc: Option<XrcInit<Rrxe>>,
     upcall: SrqUpcall,
     /// How the kernel posts, if it is the kernel's.
     poster: Option<Pin<KBox<RecvPoster>>>,
@@ -104,6 +109,7 @@ impl Srq {
     pub(crate) fn create(
         pd: &Arc<Pd>,
         init: SrqInit,
+        xrc: Option<XrcInit<Rrxe>>,
         mappings: Option<&Arc<Mappings>>,
     ) -> Result<SrqCreated<Self>> {
         check_capacity(init.max_wr)?;
@@ -131,6 +137,7 @@ impl Srq {
                 max_sge,
                 device,
                 pd: pd.clone(),
+                xrc,
                 upcall: init.upcall,
                 poster,
                 change <- new_mutex!((), "rrxe_srq_change"),
@@ -159,6 +166,16 @@ impl Srq {
     /// SGEs of a WQE.
     pub(crate) fn max_sge(&self) -> u32 {
         self.max_sge
+    }
+
+    /// The XRC domain to which it belongs.
+    pub(crate) fn xrcd(&self) -> Option<&Xrcd> {
+        self.xrc.as_ref().map(|xrc| &*xrc.xrcd)
+    }
+
+    /// Where completions go if it belongs to an XRC domain.
+    pub(crate) fn cq(&self) -> Option<&Arc<Cq>> {
+        self.xrc.as_ref().map(|xrc| &xrc.cq)
     }
 
     /// The protection domain of what is posted.

@@ -14,7 +14,7 @@ use rdma::{
     uabi::{av, kernel_opcode, opcode, recv_wqe, send_flag, send_wqe, sge},
 };
 use roce::{
-    ids::{Imm, Lkey, Qkey, Qpn, Rkey},
+    ids::{Imm, Lkey, Qkey, Qpn, Rkey, Srqn},
     wc::WcStatus,
     wire::MAX_MESSAGE,
     wr::{AtomicOp, FlushKind, LocalOp, RemoteAddr, SendOp, SendTail, UdDest},
@@ -66,6 +66,8 @@ pub(crate) struct SendHeader {
     /// Bytes of inline payload that follow, or `None` when SGEs follow.
     pub(crate) inline: Option<u32>,
     pub(crate) num_sge: u32,
+    /// The peer's shared receive queue, if the QP is an XRC initiator.
+    pub(crate) srqn: Srqn,
 }
 
 impl SendHeader {
@@ -89,6 +91,7 @@ impl SendHeader {
             solicited: flags & send_flag::SOLICITED != 0,
             inline: (operand || flags & send_flag::INLINE != 0).then_some(inline_len),
             num_sge: u32_at(raw, send_wqe::NUM_SGE),
+            srqn: Srqn::new(u32_at(raw, send_wqe::SRQN)),
         }
     }
 }

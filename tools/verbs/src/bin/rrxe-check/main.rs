@@ -19,6 +19,7 @@ mod tap;
 mod transfer;
 mod unreliable;
 mod windows;
+mod xrc;
 
 use std::process::ExitCode;
 
@@ -28,7 +29,7 @@ fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
     let (Some(a), Some(b)) = (args.next(), args.next()) else {
         eprintln!("usage: rrxe-check DEVICE_A DEVICE_B [v4|v6] [TOPIC ...]");
-        eprintln!("topics: transfer status errno cq srq uc uc-errors ud ud-errors group");
+        eprintln!("topics: transfer status errno cq srq xrc uc uc-errors ud ud-errors group");
         eprintln!("        group-sender loss windows");
         eprintln!("alone:  raw raw-denied");
         eprintln!("        hold-group (a QP of DEVICE_B is attached until the input ends)");
@@ -64,6 +65,9 @@ fn main() -> ExitCode {
     if wanted("srq") {
         srq::run(&mut tap, &ends);
         srq_ring::run(&mut tap, &ends);
+    }
+    if wanted("xrc") {
+        xrc::run(&mut tap, &ends);
     }
     if wanted("uc") {
         transfer::run_uc(&mut tap, &ends);

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! XRC domains: the shared receive queues that an XRC target serves (IBTA annex A14).
+
+use kernel::{prelude::*, sync::Arc};
+use roce::ids::Srqn;
+
+use crate::{
+    device::Device,
+    pd::{Pd, PdId},
+    srq::Srq,
+};
+
+/// An XRC domain.
+pub(crate) struct Xrcd {
+    /// What its targets have in place of a protection domain: nothing is registered in it.
+    pd: Arc<Pd>,
+}
+
+impl Xrcd {
+    /// Makes a domain without queues. Process context.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn create(device: &Arc<Device>) -> Result<Arc<Self>> {
+        let pd = Pd::create(device)?;
+        Ok(Arc::new(Self { pd }, GFP_KERNEL_ACCOUNT)?)
+    }
+
+    /// A protection domain of its own, in which nothing is registered.
+    pub(crate) fn pd(&self) -> &Arc<Pd> {
+        &self.pd
+    }
+
+    fn id(&self) -> PdId {
+        self.pd.id()
+    }
+
+    /// It is the same domain.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        self.id() == other.id()
+    }
+
+    /// Its queue of this number. Any context.
+    pub(crate) fn queue(&self, number: Srqn) -> Option<Arc<Srq>> {
+        let srq = self.pd.device().srqs.get(number.get())?;
+        let own = srq.xrcd().is_some_and(|xrcd| xrcd.is(self));
+        own.then_some(srq)
+    }
+}

@@ -1,0 +1,463 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Extended reliable connections by the kernel's own interface: stock librxe has none, so commands are
+//! written to the device, and WQEs into its rings, as a library would.
+
+use std::{io, mem, ptr, rc::Rc};
+
+use crate::{
+    link::{Endpoint, Timing},
+    object::{Context, Cq, Pd},
+    sys::*,
+};
+
+extern "C" {
+    fn write(fd: i32, bytes: *const u8, count: usize) -> isize;
+    fn mmap(addr: *mut u8, len: usize, prot: i32, flags: i32, fd: i32, offset: i64) -> *mut u8;
+    fn munmap(addr: *mut u8, len: usize) -> i32;
+}
+
+const PROT_READ_WRITE: i32 = 3;
+const MAP_SHARED: i32 = 1;
+
+/// Commands of `ib_user_verbs.h`.
+const CREATE_QP: u32 = 24;
+const DESTROY_QP: u32 = 27;
+const POST_SEND: u32 = 28;
+const DESTROY_SRQ: u32 = 35;
+const OPEN_XRCD: u32 = 37;
+const CLOSE_XRCD: u32 = 38;
+const CREATE_XSRQ: u32 = 39;
+
+const QPT_XRC_INI: u8 = 9;
+const QPT_XRC_TGT: u8 = 10;
+const SRQT_XRC: u32 = 1;
+
+/// Carries out a command whose answer is the place `R`.
+fn command<C, R: Default>(context: &Context, number: u32, body: C) -> io::Result<R> {
+    #[repr(C)]
+    struct Command<C> {
+        number: u32,
+        in_words: u16,
+        out_words: u16,
+        response: *mut u8,
+        body: C,
+    }
+    let mut response = R::default();
+    let words = |bytes: usize| u16::try_from(bytes / 4).expect("commands are short");
+    let command = Command {
+        number,
+        in_words: words(mem::size_of::<Command<C>>()),
+        out_words: words(mem::size_of::<R>()),
+        response: (&raw mut response).cast(),
+        body,
+    };
+    submit(context, &command)?;
+    Ok(response)
+}
+
+/// Writes a command to the device.
+fn submit<C>(context: &Context, command: &C) -> io::Result<()> {
+    let bytes = mem::size_of::<C>();
+    // SAFETY: The command, and where it says that its answer goes, outlive the call.
+    let written = unsafe { write((*context.0).cmd_fd, (&raw const *command).cast(), bytes) };
+    if written < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// `struct mminfo`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Place {
+    offset: u64,
+    size: u32,
+    pad: u32,
+}
+
+/// A mapped ring that this process fills (`rdma_user_rxe.h`).
+struct Ring {
+    start: *mut u8,
+    len: usize,
+}
+
+impl Ring {
+    const PRODUCER: usize = 128;
+    const ELEMENTS: usize = 384;
+
+    fn map(context: &Context, place: Place) -> io::Result<Self> {
+        let len = place.size as usize;
+        // SAFETY: A fresh mapping of what the device has announced.
+        let start = unsafe {
+            let fd = (*context.0).cmd_fd;
+            mmap(
+                ptr::null_mut(),
+                len,
+                PROT_READ_WRITE,
+                MAP_SHARED,
+                fd,
+                place.offset as i64,
+            )
+        };
+        if start as isize == -1 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Self { start, len })
+    }
+
+    fn word(&self, at: usize) -> *mut u32 {
+        assert!(at % 4 == 0 && at + 4 <= self.len);
+        // SAFETY: In bounds of the mapping.
+        unsafe { self.start.add(at).cast() }
+    }
+
+    fn get(&self, at: usize) -> u32 {
+        // SAFETY: `word` has checked.
+        unsafe { self.word(at).read_volatile() }
+    }
+
+    fn set(&self, at: usize, word: u32) {
+        // SAFETY: As above.
+        unsafe { self.word(at).write_volatile(word) };
+    }
+
+    /// Fills the next element with words at their offsets, and publishes it.
+    fn push(&self, words: &[(usize, u32)]) {
+        let slot = self.get(Self::PRODUCER);
+        let element = Self::ELEMENTS + ((slot as usize) << self.get(0));
+        for (at, word) in words {
+            self.set(element + at, *word);
+        }
+        std::sync::atomic::fence(std::sync::atomic::Ordering::Release);
+        self.set(Self::PRODUCER, slot.wrapping_add(1) & self.get(4));
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // SAFETY: Mapped once, unmapped once.
+        unsafe { munmap(self.start, self.len) };
+    }
+}
+
+/// Both halves of a 64-bit field.
+fn long(at: usize, value: u64) -> [(usize, u32); 2] {
+    [(at, value as u32), (at + 4, (value >> 32) as u32)]
+}
+
+/// The words of one SGE.
+fn sge_words(at: usize, sge: &ibv_sge) -> Vec<(usize, u32)> {
+    let mut words = long(at, sge.addr).to_vec();
+    words.extend([(at + 8, sge.length), (at + 12, sge.lkey)]);
+    words
+}
+
+/// An XRC domain.
+pub struct Xrcd {
+    handle: u32,
+    context: Rc<Context>,
+}
+
+impl Xrcd {
+    /// A domain of this process only.
+    pub fn new(context: &Rc<Context>) -> io::Result<Rc<Self>> {
+        // No file names it.
+        let body = [u32::MAX, 0];
+        let [handle]: [u32; 1] = command(context, OPEN_XRCD, body)?;
+        Ok(Rc::new(Self {
+            handle,
+            context: context.clone(),
+        }))
+    }
+
+    /// Closes it.
+    pub fn close(&self) -> io::Result<()> {
+        let words = (mem::size_of::<[u32; 3]>() / 4) as u32;
+        submit(&self.context, &[CLOSE_XRCD, words, self.handle])
+    }
+}
+
+impl Drop for Xrcd {
+    fn drop(&mut self) {
+        // What is left goes with the context.
+        let _ = self.close();
+    }
+}
+
+/// A shared receive queue of an XRC domain.
+pub struct XrcSrq {
+    handle: u32,
+    /// What requests name it by.
+    pub number: u32,
+    ring: Ring,
+    pub pd: Rc<Pd>,
+    pub cq: Rc<Cq>,
+    xrcd: Rc<Xrcd>,
+}
+
+impl XrcSrq {
+    /// A queue of at least `max_wr` WQEs of one SGE.
+    pub fn new(pd: &Rc<Pd>, cq: &Rc<Cq>, xrcd: &Rc<Xrcd>, max_wr: u32) -> io::Result<Self> {
+        #[repr(C)]
+        struct Create {
+            user_handle: u64,
+            rest: [u32; 8],
+        }
+        #[repr(C)]
+        #[derive(Default)]
+        struct Created {
+            handle: u32,
+            max_wr: u32,
+            max_sge: u32,
+            number: u32,
+            ring: Place,
+            driver: [u32; 2],
+        }
+        // SAFETY: Both are alive.
+        let (pd_handle, cq_handle) = unsafe { ((*pd.raw).handle, (*cq.raw).handle) };
+        let body = Create {
+            user_handle: 0,
+            rest: [SRQT_XRC, pd_handle, max_wr, 1, 0, 0, xrcd.handle, cq_handle],
+        };
+        let created: Created = command(&xrcd.context, CREATE_XSRQ, body)?;
+        assert_eq!(created.driver[0], created.number);
+        Ok(Self {
+            handle: created.handle,
+            number: created.number,
+            ring: Ring::map(&xrcd.context, created.ring)?,
+            pd: pd.clone(),
+            cq: cq.clone(),
+            xrcd: xrcd.clone(),
+        })
+    }
+
+    /// Posts a receive.
+    pub fn post_recv(&self, wr_id: u64, sge: &ibv_sge) {
+        let mut words = long(0, wr_id).to_vec();
+        words.extend([(16, sge.length), (20, sge.length), (28, 1)]);
+        words.extend(sge_words(40, sge));
+        self.ring.push(&words);
+    }
+}
+
+impl Drop for XrcSrq {
+    fn drop(&mut self) {
+        let _: io::Result<[u32; 1]> = command(&self.xrcd.context, DESTROY_SRQ, [self.handle, 0]);
+    }
+}
+
+/// A QP that the library knows by its handle only: enough for `ibv_modify_qp` and for events.
+struct Bare {
+    qp: Box<ibv_qp>,
+    context: Rc<Context>,
+}
+
+#[repr(C)]
+struct CreateQp {
+    user_handle: u64,
+    handles: [u32; 4],
+    caps: [u32; 5],
+    kinds: [u8; 4],
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct CreatedQp {
+    handle: u32,
+    number: u32,
+    caps: [u32; 6],
+    rq: Place,
+    sq: Place,
+}
+
+impl Bare {
+    fn new(
+        context: &Rc<Context>,
+        kind: u8,
+        handles: [u32; 4],
+        caps: [u32; 5],
+    ) -> io::Result<(Self, CreatedQp)> {
+        let mut qp = Box::<ibv_qp>::default();
+        let body = CreateQp {
+            user_handle: (&raw mut *qp) as u64,
+            handles,
+            caps,
+            kinds: [0, kind, 0, 0],
+        };
+        let created: CreatedQp = command(context, CREATE_QP, body)?;
+        qp.context = context.0;
+        qp.handle = created.handle;
+        qp.qp_num = created.number;
+        let context = context.clone();
+        Ok((Self { qp, context }, created))
+    }
+
+    fn modify(&mut self, mut attr: ibv_qp_attr, mask: u32) -> io::Result<()> {
+        // SAFETY: Both outlive the call, which looks at the context and the handle.
+        match unsafe { ibv_modify_qp(&mut *self.qp, &mut attr, mask as i32) } {
+            0 => Ok(()),
+            errno => Err(io::Error::from_raw_os_error(errno.abs())),
+        }
+    }
+
+    fn init(&mut self, access: u32) -> io::Result<()> {
+        let attr = ibv_qp_attr {
+            qp_state: IBV_QPS_INIT,
+            port_num: 1,
+            qp_access_flags: access,
+            ..Default::default()
+        };
+        let mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
+        self.modify(attr, mask)
+    }
+
+    fn rtr(
+        &mut self,
+        ours: &Endpoint,
+        peer: &Endpoint,
+        timing: &Timing,
+        more: u32,
+    ) -> io::Result<()> {
+        let mut attr = ibv_qp_attr {
+            qp_state: IBV_QPS_RTR,
+            path_mtu: timing.mtu,
+            dest_qp_num: peer.qpn,
+            rq_psn: peer.psn,
+            max_dest_rd_atomic: timing.rd_atomic,
+            min_rnr_timer: timing.min_rnr_timer,
+            ..Default::default()
+        };
+        attr.ah_attr.is_global = 1;
+        attr.ah_attr.port_num = 1;
+        attr.ah_attr.grh.dgid = ibv_gid { raw: peer.gid };
+        attr.ah_attr.grh.sgid_index = ours.gid_index;
+        attr.ah_attr.grh.hop_limit = 64;
+        let mask = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
+        self.modify(attr, mask | more)
+    }
+
+    fn rts(&mut self, ours: &Endpoint, timing: &Timing, more: u32) -> io::Result<()> {
+        let attr = ibv_qp_attr {
+            qp_state: IBV_QPS_RTS,
+            timeout: timing.timeout,
+            retry_cnt: timing.retry_cnt,
+            rnr_retry: timing.rnr_retry,
+            sq_psn: ours.psn,
+            max_rd_atomic: timing.rd_atomic,
+            ..Default::default()
+        };
+        self.modify(attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_SQ_PSN | more)
+    }
+}
+
+impl Drop for Bare {
+    fn drop(&mut self) {
+        let _: io::Result<[u32; 1]> = command(&self.context, DESTROY_QP, [self.qp.handle, 0]);
+    }
+}
+
+/// The sending end of a connection.
+pub struct Initiator {
+    bare: Bare,
+    ring: Ring,
+    pub cq: Rc<Cq>,
+    pub pd: Rc<Pd>,
+}
+
+/// What an initiator sends.
+#[derive(Clone, Copy)]
+pub struct Request {
+    pub wr_id: u64,
+    pub opcode: ibv_wr_opcode,
+    pub imm: u32,
+    /// The peer's queue.
+    pub srqn: u32,
+    pub remote: u64,
+    pub rkey: u32,
+}
+
+impl Initiator {
+    /// One that completes to `cq`.
+    pub fn new(pd: &Rc<Pd>, cq: &Rc<Cq>) -> io::Result<Self> {
+        // SAFETY: Both are alive.
+        let (pd_handle, cq_handle) = unsafe { ((*pd.raw).handle, (*cq.raw).handle) };
+        let handles = [pd_handle, cq_handle, cq_handle, 0];
+        let (bare, created) = Bare::new(&pd.context, QPT_XRC_INI, handles, [16, 0, 1, 0, 0])?;
+        Ok(Self {
+            ring: Ring::map(&pd.context, created.sq)?,
+            bare,
+            cq: cq.clone(),
+            pd: pd.clone(),
+        })
+    }
+
+    /// Its number.
+    pub fn number(&self) -> u32 {
+        self.bare.qp.qp_num
+    }
+
+    /// RESET → RTS.
+    pub fn connect(&mut self, ours: &Endpoint, peer: &Endpoint, timing: &Timing) -> io::Result<()> {
+        self.bare.init(0)?;
+        self.bare.rtr(ours, peer, timing, 0)?;
+        let more = IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
+        self.bare.rts(ours, timing, more)
+    }
+
+    /// Posts a signaled request, and says so.
+    pub fn post(&self, request: &Request, sge: &ibv_sge) -> io::Result<()> {
+        let mut words = long(0, request.wr_id).to_vec();
+        words.extend([
+            (8, request.srqn),
+            (12, request.opcode),
+            (16, IBV_SEND_SIGNALED),
+            (20, request.imm.to_be()),
+        ]);
+        words.extend(long(24, request.remote));
+        words.extend([(32, request.rkey)]);
+        words.extend([(184, sge.length), (188, sge.length), (196, 1)]);
+        words.extend(sge_words(208, sge));
+        self.ring.push(&words);
+        let body = [self.bare.qp.handle, 0, 0, 128];
+        let _: [u32; 1] = command(&self.bare.context, POST_SEND, body)?;
+        Ok(())
+    }
+}
+
+/// The receiving end of a connection.
+pub struct Target {
+    bare: Bare,
+    _xrcd: Rc<Xrcd>,
+}
+
+impl Target {
+    /// One that serves the queues of `xrcd`.
+    pub fn new(xrcd: &Rc<Xrcd>) -> io::Result<Self> {
+        let handles = [xrcd.handle, 0, 0, 0];
+        let (bare, _) = Bare::new(&xrcd.context, QPT_XRC_TGT, handles, [0; 5])?;
+        Ok(Self {
+            bare,
+            _xrcd: xrcd.clone(),
+        })
+    }
+
+    /// Its number.
+    pub fn number(&self) -> u32 {
+        self.bare.qp.qp_num
+    }
+
+    /// RESET → RTS.
+    pub fn connect(
+        &mut self,
+        access: u32,
+        ours: &Endpoint,
+        peer: &Endpoint,
+        timing: &Timing,
+    ) -> io::Result<()> {
+        self.bare.init(access)?;
+        let more = IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+        self.bare.rtr(ours, peer, timing, more)?;
+        self.bare.rts(ours, timing, 0)
+    }
+}
