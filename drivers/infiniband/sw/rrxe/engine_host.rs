@@ -293,7 +293,7 @@ impl Completions for EngineHost<'_> {
             // The kernel answers datagrams by what their completions say.
             let vlan = match self.packet {
                 Some(packet) if wc.grh && cq.is_kernels() => {
-                    self.link.vlan_of(packet.skb.endpoints().destination)
+                    self.link.vlan_of(packet.endpoints.destination)
                 }
                 _ => None,
             };

@@ -297,10 +297,7 @@ impl Qp {
         this.check_limits(&change.attrs)?;
         let mut upshot = Upshot::default();
         if this.modify_engine(change, &mut upshot)? {
-            this.device
-                .mrs
-                .windows
-                .unbind_all(this.qpn.get(), &this.device.mrs);
+            this.unbind_windows();
         }
         this.conclude(&upshot);
         Self::advance(this, &mut None);
@@ -370,10 +367,7 @@ impl Qp {
         let core = self.turn.wait().take();
         // Before somebody else can have the number, by which windows know their QP.
         if core.as_ref().is_some_and(|core| core.sq.binds()) {
-            self.device
-                .mrs
-                .windows
-                .unbind_all(self.qpn.get(), &self.device.mrs);
+            self.unbind_windows();
         }
         // This also waits for those who still tell of the last turn.
         drop(self.net.qps(self.qpn).remove(self.place));
@@ -383,6 +377,12 @@ impl Qp {
         for cq in [&self.send_cq, &self.recv_cq].into_iter().flatten() {
             cq.forget(self.token);
         }
+    }
+
+    /// Takes the grants of the windows away that this QP bound.
+    fn unbind_windows(&self) {
+        let mrs = &self.device.mrs;
+        mrs.windows.unbind_all(self.qpn.get(), mrs);
     }
 
     /// What the kernel's consumers know it by.
