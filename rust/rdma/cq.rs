@@ -83,29 +83,47 @@ pub(crate) unsafe extern "C" fn create_user<P: Provider>(
         let call = unsafe { UserCall::from_raw(payload) }.ok_or(EINVAL)?;
         call.udata.refuse_request()?;
         call.udata.require_response(RingReply::SIZE)?;
-        // SAFETY: ib_core passes valid attributes.
-        let (flags, capacity) = unsafe { ((*init).flags, (*init).cqe) };
-        if flags != 0 {
-            return Err(unsupported());
-        }
-        // SAFETY: ib_core sets the device before it calls.
-        let device = unsafe { crate::device::of::<P>((*base).device) };
-        // SAFETY: `base` is valid until `destroy`, which revokes the upcall, or until this fails,
-        // before which it is revoked as well.
-        let upcall = unsafe { Upcall::new(base) }?;
-        let init = CqInit {
-            capacity,
-            upcall: upcall.clone(),
-        };
-        let created = P::create_user_cq(device, init, &call)
-            .and_then(|created| respond::<P>(created, &call))
-            .inspect_err(|_| upcall.revoke())?;
-        // SAFETY: During creation nobody else accesses the object.
-        unsafe { (*base).cqe = created.capacity as c_int };
-        // SAFETY: As above; ib_core allocated as much as `size` says.
-        unsafe { CqObject::<P>::store_raising(base, upcall, created.cq) };
+        // SAFETY: ib_core passes its arguments of a creation.
+        unsafe {
+            make::<P>(base, init, |device, init| {
+                let created = P::create_user_cq(device, init, &call)?;
+                respond::<P>(created, &call)
+            })
+        }?;
         Ok(0)
     })
+}
+
+/// Makes the driver's CQ by `create` and puts it in place.
+///
+/// # Safety
+///
+/// The arguments must be ib_core's, of a creation on a device of `P`.
+unsafe fn make<P: Provider>(
+    base: *mut bindings::ib_cq,
+    init: *const bindings::ib_cq_init_attr,
+    create: impl FnOnce(&Arc<P::Device>, CqInit) -> Result<CqCreated<P::Cq>>,
+) -> Result {
+    // SAFETY: ib_core passes valid attributes.
+    let (flags, capacity) = unsafe { ((*init).flags, (*init).cqe) };
+    if flags != 0 {
+        return Err(unsupported());
+    }
+    // SAFETY: ib_core sets the device before it calls.
+    let device = unsafe { crate::device::of::<P>((*base).device) };
+    // SAFETY: `base` is valid until `destroy`, which revokes the upcall, or until this fails,
+    // before which it is revoked as well.
+    let upcall = unsafe { Upcall::new(base) }?;
+    let init = CqInit {
+        capacity,
+        upcall: upcall.clone(),
+    };
+    let created = create(device, init).inspect_err(|_| upcall.revoke())?;
+    // SAFETY: During creation nobody else accesses the object.
+    unsafe { (*base).cqe = created.capacity as c_int };
+    // SAFETY: As above; ib_core allocated as much as `size` says.
+    unsafe { CqObject::<P>::store_raising(base, upcall, created.cq) };
+    Ok(())
 }
 
 /// Implements `create_cq`, for the kernel.
@@ -119,25 +137,8 @@ pub(crate) unsafe extern "C" fn create_kernel<P: Provider>(
     _attrs: *mut bindings::uverbs_attr_bundle,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: ib_core passes valid attributes.
-        let (flags, capacity) = unsafe { ((*init).flags, (*init).cqe) };
-        if flags != 0 {
-            return Err(unsupported());
-        }
-        // SAFETY: ib_core sets the device before it calls.
-        let device = unsafe { crate::device::of::<P>((*base).device) };
-        // SAFETY: `base` is valid until `destroy`, which revokes the upcall, or until this fails,
-        // before which it is revoked as well.
-        let upcall = unsafe { Upcall::new(base) }?;
-        let init = CqInit {
-            capacity,
-            upcall: upcall.clone(),
-        };
-        let created = P::create_kernel_cq(device, init).inspect_err(|_| upcall.revoke())?;
-        // SAFETY: During creation nobody else accesses the object.
-        unsafe { (*base).cqe = created.capacity as c_int };
-        // SAFETY: As above; ib_core allocated as much as `size` says.
-        unsafe { CqObject::<P>::store_raising(base, upcall, created.cq) };
+        // SAFETY: ib_core passes its arguments of a creation.
+        unsafe { make::<P>(base, init, P::create_kernel_cq) }?;
         Ok(0)
     })
 }
