@@ -5,30 +5,16 @@
 # C driver in both roles. What the programs can compare they compare.
 source "$(dirname "$0")/lib.sh"
 
-_listens() { [[ -n $(rdma resource show cm_id | grep -E 'LISTEN') ]]; }
-_quiet() { ! _listens; }
+# What _pair waits for: somebody listens with a communication identifier.
+_listening() { [[ -n $(rdma resource show cm_id | grep -E 'LISTEN') ]]; }
+_quiet() { ! _listening; }
 
 # connect SERVER-ARGS -- CLIENT-ARGS: the server on host 2, the client on host 1 once that listens.
 connect() {
-	local server=() rc=0 server_rc=0 log pid
-	while [[ $1 != -- ]]; do
-		server+=("$1")
-		shift
-	done
-	shift
-	log=$(mktemp)
-	ip netns exec h2 timeout -k 5 "$PROGRAM_SECONDS" "${server[@]}" >"$log" 2>&1 &
-	pid=$!
-	wait_for 20 _listens || rc=1
-	ip netns exec h1 timeout -k 5 "$PROGRAM_SECONDS" "$@" || rc=$?
-	[[ $rc -eq 0 ]] || kill $pid 2>/dev/null
-	wait $pid || server_rc=$?
-	echo "--- server, status $server_rc"
-	cat "$log"
-	rm -f "$log"
+	local rc=0
+	_pair "$@" || rc=$?
 	wait_for 20 _quiet
-	[[ $rc -eq 0 ]] || return $rc
-	return $server_rc
+	return $rc
 }
 
 # A group, joined through the connection manager, that host 1 sends to.
@@ -93,7 +79,7 @@ taken_away() {
 	link_add 1 rrxe && link_add 2 rrxe || return
 	in2 rping -s -P -S 4000 -a $HOST2_V4 >/dev/null 2>&1 &
 	pids+=($!)
-	wait_for 20 _listens || rc=1
+	wait_for 20 _listening || rc=1
 	in1 rping -c -S 4000 -a $HOST2_V4 -I $HOST1_V4 >/dev/null 2>&1 &
 	pids+=($!)
 	wait_for 20 flows || rc=1
