@@ -83,7 +83,6 @@ impl Core {
         if core::mem::take(&mut upshot.fatal) {
             self.fail(qp, upshot);
         }
-        qp.note_state(self.engine.state());
         result
     }
 
@@ -119,6 +118,7 @@ impl Core {
         self.transmit(qp, now, &mut budget, &mut upshot);
         upshot.unfinished = budget == 0 || upshot.named.is_some();
         self.arm(qp, now, &mut upshot);
+        qp.noted.note(self.engine.state());
         upshot
     }
 
@@ -171,19 +171,28 @@ impl Core {
     /// Sends what the engine has and the credit allows.
     fn transmit(&mut self, qp: &Qp, now: Instant, budget: &mut u32, upshot: &mut Upshot) {
         while *budget > 0 && !self.rests() && qp.credit.available() {
-            let next = self.with_engine(qp, None, upshot, |engine, host| {
-                engine.poll_transmit(now, host)
-            });
-            let Some(transmit) = next else {
+            if !self.transmit_next(qp, now, upshot) {
                 break;
-            };
-            *budget = budget.wrapping_sub(1);
-            if let Err(fault) = self.send(qp, &transmit, upshot) {
-                self.with_engine(qp, None, upshot, |engine, host| {
-                    engine.transmit_failed(now, &transmit, fault, host);
-                });
             }
+            *budget = budget.wrapping_sub(1);
         }
+    }
+
+    /// Sends the engine's next packet; `false` if it has none.
+    #[inline(never)]
+    fn transmit_next(&mut self, qp: &Qp, now: Instant, upshot: &mut Upshot) -> bool {
+        let next = self.with_engine(qp, None, upshot, |engine, host| {
+            engine.poll_transmit(now, host)
+        });
+        let Some(transmit) = next else {
+            return false;
+        };
+        if let Err(fault) = self.send(qp, &transmit, upshot) {
+            self.with_engine(qp, None, upshot, |engine, host| {
+                engine.transmit_failed(now, &transmit, fault, host);
+            });
+        }
+        true
     }
 
     /// There is nothing to send, which is so after most packets.

@@ -54,6 +54,14 @@ pub(crate) struct Upshot {
     pub(crate) unfinished: bool,
 }
 
+impl Upshot {
+    /// There is nothing to tell ib_core, as after most turns.
+    pub(crate) fn is_quiet(&self) -> bool {
+        let notify = self.notify_send || self.notify_recv || self.notify_srq;
+        !notify && self.named.is_none() && self.events.is_empty()
+    }
+}
+
 /// A set of asynchronous events; each is raised at most once a turn.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Events(u8);

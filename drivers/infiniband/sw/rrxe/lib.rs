@@ -20,6 +20,7 @@ mod mcast;
 mod mr;
 mod mw;
 mod netns;
+mod noted_state;
 mod path;
 mod pd;
 mod peer;

@@ -5,10 +5,7 @@
 //! Requests are written into the rings where the QP finds them; the two locks exclude posters from one
 //! another, not from the QP.
 
-use kernel::{
-    prelude::*,
-    sync::atomic::{ordering, Atomic},
-};
+use kernel::prelude::*;
 use rdma::{
     new_irq_spinlock,
     post::{RecvList, SendList, WqeRoom},
@@ -17,13 +14,11 @@ use rdma::{
 };
 use roce::qp::QpState;
 
-use crate::provider::Rrxe;
+use crate::{noted_state::NotedState, provider::Rrxe};
 
 /// Rings of the kernel and their producers' places.
 #[pin_data]
 pub(crate) struct Poster {
-    /// The QP's state when it was last looked at, by its discriminant.
-    state: Atomic<u32>,
     #[pin]
     send: IrqSpinLock<Producer>,
     /// None where receives come from a shared receive queue.
@@ -118,21 +113,11 @@ impl Poster {
         let send = Producer::new(send, room);
         KBox::pin_init(
             pin_init!(Self {
-                state: Atomic::new(QpState::Reset as u32),
                 send <- new_irq_spinlock!(send, "rrxe_post_send"),
                 recv,
             }),
             GFP_KERNEL_ACCOUNT,
         )
-    }
-
-    /// Notes the state that the QP is in now.
-    pub(crate) fn note_state(&self, state: QpState) {
-        self.state.store(state as u32, ordering::Relaxed);
-    }
-
-    fn is_in(&self, state: QpState) -> bool {
-        self.state.load(ordering::Relaxed) == state as u32
     }
 
     /// Posts sends. Any context.
@@ -141,10 +126,12 @@ impl Poster {
     ///
     /// `EINVAL` before RTS (IBTA 1.x §10.8.3.1) and for requests that make no sense, `ENOMEM` when the queue
     /// is full.
-    pub(crate) fn post_send(&self, requests: &mut SendList<'_, Rrxe>) -> Result {
-        let early = [QpState::Reset, QpState::Init, QpState::Rtr]
-            .into_iter()
-            .any(|state| self.is_in(state));
+    pub(crate) fn post_send(
+        &self,
+        state: &NotedState,
+        requests: &mut SendList<'_, Rrxe>,
+    ) -> Result {
+        let early = !state.takes_sends();
         let mut producer = self.send.lock();
         for request in requests {
             if early {
@@ -160,17 +147,12 @@ impl Poster {
     /// # Errors
     ///
     /// `EINVAL` in RESET (IBTA 1.x §10.8.3.2) and where receives are shared; those of [`RecvPoster::post`].
-    pub(crate) fn post_recv(&self, requests: &mut RecvList<'_>) -> Result {
+    pub(crate) fn post_recv(&self, state: &NotedState, requests: &mut RecvList<'_>) -> Result {
         // The request that can't be posted is the first.
         let Some(recv) = &self.recv else {
             let _ = requests.next();
             return Err(EINVAL);
         };
-        recv.post(requests, || !self.is_in(QpState::Reset))
-    }
-
-    /// Receives posted now are flushed, not filled.
-    pub(crate) fn flushes(&self) -> bool {
-        self.is_in(QpState::Err)
+        recv.post(requests, || !state.is(QpState::Reset))
     }
 }

@@ -5,10 +5,7 @@
 use kernel::{
     impl_has_hr_timer, impl_has_work, new_work,
     prelude::*,
-    sync::{
-        atomic::{ordering, Atomic},
-        rcu, Arc, ArcBorrow,
-    },
+    sync::{rcu, Arc, ArcBorrow},
     time::{
         hrtimer::{
             HrTimer, HrTimerCallback, HrTimerCallbackContext, HrTimerRestart, RelativeSoftMode,
@@ -46,6 +43,7 @@ use crate::{
     engine_host::Upshot,
     limits,
     netns::NetContext,
+    noted_state::NotedState,
     pd::Pd,
     peer::Peer,
     poster::{Poster, RecvPoster},
@@ -88,8 +86,8 @@ pub(crate) struct Qp {
     token: QpToken,
     /// How the kernel posts, if it is the kernel's.
     poster: Option<Pin<KBox<Poster>>>,
-    /// Whether a process may post sends: from RTS on.
-    takes_sends: Atomic<bool>,
+    /// For those who post.
+    pub(crate) noted: NotedState,
     queue: Arc<OwnedQueue>,
     cap: QpCap,
     signal_all: bool,
@@ -262,7 +260,7 @@ impl Qp {
                 token: init.upcall.token(),
                 upcall: init.upcall,
                 poster,
-                takes_sends: Atomic::new(false),
+                noted: NotedState::new(),
                 queue: device.queue.clone(),
                 cap,
                 signal_all: init.signal_all,
@@ -328,8 +326,7 @@ impl Qp {
         })
         .map_err(|_| EINVAL)?;
         let state = core.engine.state();
-        let early = matches!(state, QpState::Reset | QpState::Init | QpState::Rtr);
-        self.takes_sends.store(!early, ordering::Relaxed);
+        self.noted.note(state);
         let mut unbinds = false;
         if state == QpState::Reset {
             unbinds = core.sq.binds();
@@ -390,13 +387,6 @@ impl Qp {
         self.token
     }
 
-    /// Posters of the kernel need to know the state.
-    pub(crate) fn note_state(&self, state: QpState) {
-        if let Some(poster) = &self.poster {
-            poster.note_state(state);
-        }
-    }
-
     /// Posts sends of the kernel. Any context: the QP runs in softirq, as after an interrupt.
     ///
     /// # Errors
@@ -404,7 +394,7 @@ impl Qp {
     /// `EINVAL` if it is a process's; those of [`Poster::post_send`].
     pub(crate) fn post_send(this: &Arc<Self>, requests: &mut SendList<'_, Rrxe>) -> Result {
         let poster = this.poster.as_ref().ok_or(EINVAL)?;
-        let posted = poster.post_send(requests);
+        let posted = poster.post_send(&this.noted, requests);
         this.queue.enqueue_eagerly(this.clone());
         posted
     }
@@ -416,8 +406,9 @@ impl Qp {
     /// `EINVAL` if it is a process's; those of [`Poster::post_recv`].
     pub(crate) fn post_recv(this: &Arc<Self>, requests: &mut RecvList<'_>) -> Result {
         let poster = this.poster.as_ref().ok_or(EINVAL)?;
-        let posted = poster.post_recv(requests);
-        if poster.flushes() {
+        let posted = poster.post_recv(&this.noted, requests);
+        // They are flushed, not filled.
+        if this.noted.is(QpState::Err) {
             this.queue.enqueue_eagerly(this.clone());
         }
         posted
@@ -429,7 +420,7 @@ impl Qp {
     ///
     /// `EINVAL` before RTS (IBTA 1.x §10.8.3.1).
     pub(crate) fn doorbell(this: &Arc<Self>) -> Result {
-        if !this.takes_sends.load(ordering::Relaxed) {
+        if !this.noted.takes_sends() {
             return Err(EINVAL);
         }
         this.pd.note_send();
@@ -506,6 +497,9 @@ impl Qp {
     /// The kernel's consumers count on being called as by an interrupt, not in process context where one
     /// could call them again.
     fn conclude(&self, upshot: &Upshot) {
+        if upshot.is_quiet() {
+            return;
+        }
         let _as_interrupt = self.poster.as_ref().map(|_| bottom_halves_off());
         if let Some(cq) = self.send_cq.as_ref().filter(|_| upshot.notify_send) {
             cq.notify();
@@ -522,10 +516,8 @@ impl Qp {
                 cq.notify();
             }
         }
-        if !upshot.events.is_empty() {
-            for event in upshot.events.iter() {
-                self.upcall.event(event);
-            }
+        for event in upshot.events.iter() {
+            self.upcall.event(event);
         }
     }
 
