@@ -4,7 +4,7 @@
 
 use kernel::{
     prelude::*,
-    sync::Arc,
+    sync::{Arc, ArcBorrow},
     time::{
         hrtimer::{ArcHrTimerHandle, HrTimerPointer},
         Delta,
@@ -105,17 +105,17 @@ impl Core {
     }
 
     /// One turn. `direct` is a packet that came in just now and follows those of the inbox.
-    pub(crate) fn run(&mut self, qp: &Arc<Qp>, direct: &mut Option<RxPacket>) -> Upshot {
+    pub(crate) fn run(&mut self, qp: ArcBorrow<'_, Qp>, direct: &mut Option<RxPacket>) -> Upshot {
         let now = qp.now();
         let mut upshot = Upshot::default();
         let mut budget = BUDGET;
         if self.engine.poll_timeout().is_some_and(|due| due <= now) {
-            self.with_engine(qp, None, &mut upshot, |engine, host| {
+            self.with_engine(&qp, None, &mut upshot, |engine, host| {
                 engine.handle_timeout(now, host);
             });
         }
-        self.receive(qp, now, direct, &mut budget, &mut upshot);
-        self.transmit(qp, now, &mut budget, &mut upshot);
+        self.receive(&qp, now, direct, &mut budget, &mut upshot);
+        self.transmit(&qp, now, &mut budget, &mut upshot);
         upshot.unfinished = budget == 0 || upshot.named.is_some();
         self.arm(qp, now, &mut upshot);
         qp.noted.note(self.engine.state());
@@ -254,7 +254,7 @@ impl Core {
     }
 
     /// Sees to it that the QP runs when the engine next wants it.
-    fn arm(&mut self, qp: &Arc<Qp>, now: Instant, upshot: &mut Upshot) {
+    fn arm(&mut self, qp: ArcBorrow<'_, Qp>, now: Instant, upshot: &mut Upshot) {
         let due = match self.engine.state() {
             QpState::Err if self.rq.is_own() => {
                 Some(self.engine.poll_timeout().unwrap_or(now.after(ERROR_POLL)))
@@ -274,7 +274,7 @@ impl Core {
         }
         self.timer = None;
         let delay = i64::try_from(due.0.saturating_sub(now.0)).unwrap_or(i64::MAX);
-        let handle = qp.clone().start(Delta::from_nanos(delay));
+        let handle = Arc::from(qp).start(Delta::from_nanos(delay));
         self.timer = Some((due, handle));
     }
 }

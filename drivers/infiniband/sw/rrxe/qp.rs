@@ -115,7 +115,7 @@ impl WorkItem for Qp {
     type Pointer = Arc<Qp>;
 
     fn run(this: Arc<Qp>) {
-        Qp::advance(&this, &mut None);
+        Qp::advance(this.as_arc_borrow(), &mut None);
     }
 }
 
@@ -124,7 +124,7 @@ impl HrTimerCallback for Qp {
 
     fn run(this: ArcBorrow<'_, Qp>, _: HrTimerCallbackContext<'_, Qp>) -> HrTimerRestart {
         // Not here: the holder of the turn cancels the timer, and would wait for this very function.
-        Qp::schedule(&this.into());
+        Qp::schedule(this);
         HrTimerRestart::NoRestart
     }
 }
@@ -138,9 +138,7 @@ pub(crate) struct Waker {
 
 impl Wake for Waker {
     fn wake(&self) {
-        self.net
-            .qps(self.qpn)
-            .with(self.place, |qp| Qp::schedule(&qp.into()));
+        self.net.qps(self.qpn).with(self.place, Qp::schedule);
     }
 }
 
@@ -298,7 +296,7 @@ impl Qp {
             this.unbind_windows();
         }
         this.conclude(&upshot);
-        Self::advance(this, &mut None);
+        Self::advance(this.as_arc_borrow(), &mut None);
         Ok(())
     }
 
@@ -424,7 +422,7 @@ impl Qp {
             return Err(EINVAL);
         }
         this.pd.note_send();
-        Self::advance(this, &mut None);
+        Self::advance(this.as_arc_borrow(), &mut None);
         Ok(())
     }
 
@@ -439,25 +437,25 @@ impl Qp {
 
     /// A packet for this QP came; its ICRC is right. It is taken. Softirq.
     pub(crate) fn receive(this: ArcBorrow<'_, Self>, packet: &mut Option<RxPacket>) {
-        Self::advance(&this.into(), packet);
+        Self::advance(this, packet);
     }
 
     /// Runs the engine, and those of local peers to which it sent packets.
-    fn advance(this: &Arc<Self>, direct: &mut Option<RxPacket>) {
+    fn advance(this: ArcBorrow<'_, Self>, direct: &mut Option<RxPacket>) {
         let mut peer = Self::take_turns(this, direct);
         let mut rounds = MAX_ROUNDS;
         while let Some(qp) = peer {
             if rounds == 0 {
-                return Self::schedule(&qp);
+                return Self::schedule(qp.as_arc_borrow());
             }
             rounds = rounds.wrapping_sub(1);
-            peer = Self::take_turns(&qp, &mut None);
+            peer = Self::take_turns(qp.as_arc_borrow(), &mut None);
         }
     }
 
     /// Runs the engine until it has nothing to do, its budget is spent, or another CPU has it.
     /// Returns a local peer that got packets.
-    fn take_turns(this: &Arc<Self>, direct: &mut Option<RxPacket>) -> Option<Arc<Self>> {
+    fn take_turns(this: ArcBorrow<'_, Self>, direct: &mut Option<RxPacket>) -> Option<Arc<Self>> {
         let mut peer = None;
         let mut rounds = MAX_ROUNDS;
         // Until all is told: destruction waits for it.
@@ -534,9 +532,9 @@ impl Qp {
     }
 
     /// Lets the work queue run the engine. Any context.
-    pub(crate) fn schedule(this: &Arc<Self>) {
+    pub(crate) fn schedule(this: ArcBorrow<'_, Self>) {
         // Already queued is as good: it has not run yet.
-        let _ = this.queue.enqueue(this.clone());
+        let _ = this.queue.enqueue(Arc::from(this));
     }
 }
 
@@ -544,7 +542,7 @@ impl Qp {
 pub(crate) fn note_peer(peer: &mut Option<Arc<Qp>>, other: Arc<Qp>) {
     if let Some(before) = peer.replace(other.clone()) {
         if !Arc::ptr_eq(&before, &other) {
-            Qp::schedule(&before);
+            Qp::schedule(before.as_arc_borrow());
         }
     }
 }
