@@ -66,22 +66,20 @@ impl Default for Timing {
     }
 }
 
-/// RESET → INIT with these remote rights.
-pub fn to_init(qp: &Qp, access: u32) -> io::Result<()> {
+/// The attributes of RESET → INIT with these remote rights, and their mask.
+pub(crate) fn init_attr(access: u32) -> (ibv_qp_attr, u32) {
     let attr = ibv_qp_attr {
         qp_state: IBV_QPS_INIT,
         port_num: 1,
         qp_access_flags: access,
         ..Default::default()
     };
-    qp.modify(
-        &attr,
-        IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS,
-    )
+    let mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
+    (attr, mask)
 }
 
-/// INIT → RTR, towards `peer`.
-pub fn to_rtr(qp: &Qp, ours: &Endpoint, peer: &Endpoint, timing: &Timing) -> io::Result<()> {
+/// Those of INIT → RTR, towards `peer`, and the mask of what all connected QPs need.
+pub(crate) fn rtr_attr(ours: &Endpoint, peer: &Endpoint, timing: &Timing) -> (ibv_qp_attr, u32) {
     let attr = ibv_qp_attr {
         qp_state: IBV_QPS_RTR,
         path_mtu: timing.mtu,
@@ -102,16 +100,12 @@ pub fn to_rtr(qp: &Qp, ours: &Endpoint, peer: &Endpoint, timing: &Timing) -> io:
         },
         ..Default::default()
     };
-    let reliable = match qp.kind() {
-        IBV_QPT_RC => IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER,
-        _ => 0,
-    };
     let mask = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
-    qp.modify(&attr, mask | reliable)
+    (attr, mask)
 }
 
-/// RTR → RTS.
-pub fn to_rts(qp: &Qp, ours: &Endpoint, timing: &Timing) -> io::Result<()> {
+/// Those of RTR → RTS, and the mask of what all QPs need.
+pub(crate) fn rts_attr(ours: &Endpoint, timing: &Timing) -> (ibv_qp_attr, u32) {
     let attr = ibv_qp_attr {
         qp_state: IBV_QPS_RTS,
         sq_psn: ours.psn,
@@ -121,12 +115,34 @@ pub fn to_rts(qp: &Qp, ours: &Endpoint, timing: &Timing) -> io::Result<()> {
         max_rd_atomic: timing.rd_atomic,
         ..Default::default()
     };
+    (attr, IBV_QP_STATE | IBV_QP_SQ_PSN)
+}
+
+/// RESET → INIT with these remote rights.
+pub fn to_init(qp: &Qp, access: u32) -> io::Result<()> {
+    let (attr, mask) = init_attr(access);
+    qp.modify(&attr, mask)
+}
+
+/// INIT → RTR, towards `peer`.
+pub fn to_rtr(qp: &Qp, ours: &Endpoint, peer: &Endpoint, timing: &Timing) -> io::Result<()> {
+    let (attr, mask) = rtr_attr(ours, peer, timing);
+    let reliable = match qp.kind() {
+        IBV_QPT_RC => IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER,
+        _ => 0,
+    };
+    qp.modify(&attr, mask | reliable)
+}
+
+/// RTR → RTS.
+pub fn to_rts(qp: &Qp, ours: &Endpoint, timing: &Timing) -> io::Result<()> {
+    let (attr, mask) = rts_attr(ours, timing);
     let retries = IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY;
     let reliable = match qp.kind() {
         IBV_QPT_RC => retries | IBV_QP_MAX_QP_RD_ATOMIC,
         _ => 0,
     };
-    qp.modify(&attr, IBV_QP_STATE | IBV_QP_SQ_PSN | reliable)
+    qp.modify(&attr, mask | reliable)
 }
 
 /// RESET → INIT → RTR → RTS of a datagram QP.

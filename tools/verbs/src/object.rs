@@ -490,12 +490,7 @@ impl Qp {
 
     /// Posts one receive work request.
     pub fn post_recv(&self, wr_id: u64, sges: &mut [ibv_sge]) -> io::Result<()> {
-        let mut wr = ibv_recv_wr {
-            wr_id,
-            sg_list: sges.as_mut_ptr(),
-            num_sge: sges.len() as i32,
-            ..Default::default()
-        };
+        let mut wr = recv_wr(wr_id, sges);
         let mut bad = ptr::null_mut();
         // SAFETY: As for `post_send`.
         check(unsafe {
@@ -559,5 +554,15 @@ impl Drop for Ah {
     fn drop(&mut self) {
         // SAFETY: Made once, destroyed once.
         unsafe { ibv_destroy_ah(self.raw) };
+    }
+}
+
+/// A receive work request for these SGEs.
+pub(crate) fn recv_wr(wr_id: u64, sges: &mut [ibv_sge]) -> ibv_recv_wr {
+    ibv_recv_wr {
+        wr_id,
+        sg_list: sges.as_mut_ptr(),
+        num_sge: sges.len() as i32,
+        ..Default::default()
     }
 }

@@ -4,7 +4,10 @@
 
 use std::{io, ptr, rc::Rc};
 
-use crate::{object::Pd, sys::*};
+use crate::{
+    object::{recv_wr, Pd},
+    sys::*,
+};
 
 /// A shared receive queue.
 pub struct Srq {
@@ -39,12 +42,7 @@ impl Srq {
 
     /// Posts one receive work request.
     pub fn post_recv(&self, wr_id: u64, sges: &mut [ibv_sge]) -> io::Result<()> {
-        let mut wr = ibv_recv_wr {
-            wr_id,
-            sg_list: sges.as_mut_ptr(),
-            num_sge: sges.len() as i32,
-            ..Default::default()
-        };
+        let mut wr = recv_wr(wr_id, sges);
         let mut bad = ptr::null_mut();
         // SAFETY: The list outlives the call; the table is that of the open context.
         check(unsafe {

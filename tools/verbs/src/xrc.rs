@@ -6,7 +6,7 @@
 use std::{io, mem, ptr, rc::Rc};
 
 use crate::{
-    link::{Endpoint, Timing},
+    link::{init_attr, rtr_attr, rts_attr, Endpoint, Timing},
     object::{Context, Cq, Pd},
     sys::*,
 };
@@ -302,13 +302,7 @@ impl Bare {
     }
 
     fn init(&mut self, access: u32) -> io::Result<()> {
-        let attr = ibv_qp_attr {
-            qp_state: IBV_QPS_INIT,
-            port_num: 1,
-            qp_access_flags: access,
-            ..Default::default()
-        };
-        let mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
+        let (attr, mask) = init_attr(access);
         self.modify(attr, mask)
     }
 
@@ -319,35 +313,13 @@ impl Bare {
         timing: &Timing,
         more: u32,
     ) -> io::Result<()> {
-        let mut attr = ibv_qp_attr {
-            qp_state: IBV_QPS_RTR,
-            path_mtu: timing.mtu,
-            dest_qp_num: peer.qpn,
-            rq_psn: peer.psn,
-            max_dest_rd_atomic: timing.rd_atomic,
-            min_rnr_timer: timing.min_rnr_timer,
-            ..Default::default()
-        };
-        attr.ah_attr.is_global = 1;
-        attr.ah_attr.port_num = 1;
-        attr.ah_attr.grh.dgid = ibv_gid { raw: peer.gid };
-        attr.ah_attr.grh.sgid_index = ours.gid_index;
-        attr.ah_attr.grh.hop_limit = 64;
-        let mask = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
+        let (attr, mask) = rtr_attr(ours, peer, timing);
         self.modify(attr, mask | more)
     }
 
     fn rts(&mut self, ours: &Endpoint, timing: &Timing, more: u32) -> io::Result<()> {
-        let attr = ibv_qp_attr {
-            qp_state: IBV_QPS_RTS,
-            timeout: timing.timeout,
-            retry_cnt: timing.retry_cnt,
-            rnr_retry: timing.rnr_retry,
-            sq_psn: ours.psn,
-            max_rd_atomic: timing.rd_atomic,
-            ..Default::default()
-        };
-        self.modify(attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_SQ_PSN | more)
+        let (attr, mask) = rts_attr(ours, timing);
+        self.modify(attr, mask | IBV_QP_TIMEOUT | more)
     }
 }
 
