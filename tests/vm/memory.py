@@ -12,7 +12,6 @@ import re
 import signal
 import struct
 import sys
-import time
 
 from pyverbs.cq import CQ
 from pyverbs.device import Context
@@ -20,11 +19,12 @@ import pyverbs.enums as e
 from pyverbs.mr import MR
 from pyverbs.pd import PD
 from pyverbs.pyverbs_error import PyverbsRDMAError
+from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.wr import RecvWR, SGE, SendWR
 
 from pairs import (
     ALL, DEVICE, LOCAL_WRITE, PAGE, REMOTE_READ, REMOTE_WRITE, Buffer, Pair, case, equal, libc, main, map_memory,
-    pattern, register,
+    pattern, reaches, register, state,
 )
 
 SEED = int(os.environ.get("SEED", "7"))
@@ -233,10 +233,7 @@ def overflow():
     event = pair.context.get_async_event()
     equal(event.event_type, e.IBV_EVENT_CQ_ERR, "event")
     event.ack()
-    end = time.monotonic() + 5
-    while pair.state() != e.IBV_QPS_ERR and time.monotonic() < end:
-        time.sleep(0.01)
-    equal(pair.state(), e.IBV_QPS_ERR, "state of the QP")
+    reaches(pair.qps[0], e.IBV_QPS_ERR)
     count, completions = pair.cqs[0].poll(16)
     equal(count, 3, "completions that fitted")
     equal([wc.wr_id for wc in completions], [0, 1, 2], "their order")
@@ -266,6 +263,41 @@ def overflow_of_listener():
     signal.alarm(0)
     pair.cqs[1].ack_events(1)
     equal(pair.cqs[1].poll(16)[0], 3, "completions that fitted")
+
+
+def to_init(qp):
+    attr = QPAttr(qp_state=e.IBV_QPS_INIT, port_num=1)
+    qp.modify(attr, e.IBV_QP_STATE | e.IBV_QP_PKEY_INDEX | e.IBV_QP_PORT | e.IBV_QP_ACCESS_FLAGS)
+
+
+@case("a CQ that overflows breaks QPs that rest, and no others")
+def overflow_of_resting():
+    pair = Pair(cqe=3)
+    resting = Pair(beside=pair)
+    buffer = Buffer(PAGE)
+    region = register(pair.pd, buffer)
+    kind = {"qp_type": e.IBV_QPT_RC, "cap": QPCap(max_send_wr=4, max_recv_wr=4)}
+    # One that sends to the CQ, and receives from another.
+    half = QP(pair.pd, QPInitAttr(scq=pair.cqs[0], rcq=pair.cqs[1], **kind))
+    to_init(half)
+    half.post_recv(RecvWR(wr_id=77, num_sge=1, sg=[SGE(buffer.address, 8, region.lkey)]))
+    for number in range(4):
+        pair.post(e.IBV_WR_RDMA_WRITE, (buffer.address, 8, region.lkey), (buffer.address, region.rkey), number)
+    for qp in (pair.qps[0], resting.qps[0], half):
+        reaches(qp, e.IBV_QPS_ERR)
+    count, completions = pair.cqs[1].poll(16)
+    equal([(wc.wr_id, wc.status) for wc in completions[:count]], [(77, e.IBV_WC_WR_FLUSH_ERR)], "what was flushed")
+    equal(resting.state(1), e.IBV_QPS_RTS, "state of one that completes elsewhere")
+    # What comes later has no better lot.
+    late = QP(pair.pd, QPInitAttr(scq=pair.cqs[0], rcq=pair.cqs[0], **kind))
+    equal(state(late), e.IBV_QPS_RESET, "state of a new one")
+    to_init(late)
+    reaches(late, e.IBV_QPS_ERR)
+    events = [pair.context.get_async_event() for _ in range(5)]
+    for event in events:
+        event.ack()
+    kinds = [event.event_type for event in events]
+    equal(kinds, [e.IBV_EVENT_CQ_ERR] + 4 * [e.IBV_EVENT_QP_FATAL], "events")
 
 
 def ring_mappings():

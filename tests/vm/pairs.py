@@ -83,13 +83,16 @@ def pattern(length):
 
 
 class Pair:
-    """Two connected QPs, with one CQ each, on one protection domain."""
+    """Two connected QPs, with one CQ each, on one protection domain; or on those of the pair `beside`."""
 
-    def __init__(self, depth=16, cqe=64, peer_cqe=64, listens=False):
-        self.context = Context(name=DEVICE)
-        self.pd = PD(self.context)
-        self.channel = CompChannel(self.context) if listens else None
-        self.cqs = [CQ(self.context, cqe), CQ(self.context, peer_cqe, channel=self.channel)]
+    def __init__(self, depth=16, cqe=64, peer_cqe=64, listens=False, beside=None):
+        if beside:
+            self.context, self.pd, self.channel, self.cqs = beside.context, beside.pd, beside.channel, beside.cqs
+        else:
+            self.context = Context(name=DEVICE)
+            self.pd = PD(self.context)
+            self.channel = CompChannel(self.context) if listens else None
+            self.cqs = [CQ(self.context, cqe), CQ(self.context, peer_cqe, channel=self.channel)]
         cap = QPCap(max_send_wr=depth, max_recv_wr=depth, max_send_sge=2, max_recv_sge=2)
         self.qps = [
             QP(self.pd, QPInitAttr(qp_type=e.IBV_QPT_RC, scq=cq, rcq=cq, cap=cap, sq_sig_all=1)) for cq in self.cqs
@@ -134,8 +137,20 @@ class Pair:
         return self.transfer(e.IBV_WR_RDMA_READ, local, remote)
 
     def state(self, which=0):
-        attr, _ = self.qps[which].query(e.IBV_QP_STATE)
-        return attr.qp_state
+        return state(self.qps[which])
+
+
+def state(qp):
+    attr, _ = qp.query(e.IBV_QP_STATE)
+    return attr.qp_state
+
+
+def reaches(qp, wanted):
+    """Fails unless the QP gets into that state soon."""
+    end = time.monotonic() + 5
+    while state(qp) != wanted and time.monotonic() < end:
+        time.sleep(0.01)
+    equal(state(qp), wanted, "state of a QP")
 
 
 def register(pd, buffer, access=ALL, offset=0, length=None):

@@ -7,8 +7,8 @@
 //! the notification itself is delivered later, outside all locks, by [`Cq::notify`].
 //!
 //! A completion that finds the ring full is not lost silently: the CQ enters an error state for
-//! good, raises `CQ_ERR` once, and refuses what comes after, so that the QPs can be put in error
-//! (IBTA 1.x §11.6.3.2).
+//! good, raises `CQ_ERR` once, refuses what comes after, and takes all QPs that complete to it along
+//! into error, those that rest too (IBTA 1.x §11.6.3.2).
 
 use core::mem::{swap, take};
 
@@ -35,7 +35,7 @@ use rdma::{
 };
 use roce::wc::{RecvWc, SendWc, WcStatus};
 
-use crate::limits;
+use crate::{device::Device, limits};
 
 /// What became of a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +55,7 @@ const PACE: i64 = 100_000;
 /// A completion queue.
 #[pin_data]
 pub(crate) struct Cq {
+    device: Arc<Device>,
     layout: CqeLayout,
     upcall: CqUpcall,
     #[pin]
@@ -178,11 +179,15 @@ impl Cq {
     /// # Errors
     ///
     /// `EINVAL` for more entries than the limit, `ENOMEM`.
-    pub(crate) fn create(init: CqInit, mappings: &Arc<Mappings>) -> Result<CqCreated<Self>> {
+    pub(crate) fn create(
+        device: &Arc<Device>,
+        init: CqInit,
+        mappings: &Arc<Mappings>,
+    ) -> Result<CqCreated<Self>> {
         check_capacity(init.capacity)?;
         let size = CqeLayout::User.size();
         let ring = Ring::new(mappings, size, init.capacity)?;
-        Self::build(ring, CqeLayout::User, init.upcall, None)
+        Self::build(device, ring, CqeLayout::User, init.upcall, None)
     }
 
     /// Makes a CQ that the kernel polls. Process context.
@@ -190,17 +195,18 @@ impl Cq {
     /// # Errors
     ///
     /// `EINVAL` for more entries than the limit, `ENOMEM`.
-    pub(crate) fn create_kernel(init: CqInit) -> Result<CqCreated<Self>> {
+    pub(crate) fn create_kernel(device: &Arc<Device>, init: CqInit) -> Result<CqCreated<Self>> {
         check_capacity(init.capacity)?;
         let ring = Ring::unmapped(CqeLayout::Kernel.size(), init.capacity)?;
         let poller = Poller {
             ring: ring.share(),
             oldest: 0,
         };
-        Self::build(ring, CqeLayout::Kernel, init.upcall, Some(poller))
+        Self::build(device, ring, CqeLayout::Kernel, init.upcall, Some(poller))
     }
 
     fn build(
+        device: &Arc<Device>,
         ring: Ring,
         layout: CqeLayout,
         upcall: CqUpcall,
@@ -209,6 +215,7 @@ impl Cq {
         let (capacity, reply) = (ring.capacity(), ring.mmap_reply());
         let cq = Arc::pin_init(
             pin_init!(Self {
+                device: device.clone(),
                 layout,
                 upcall,
                 state <- new_irq_spinlock!(State {
@@ -347,7 +354,13 @@ impl Cq {
         }
         if overflow {
             self.upcall.overflowed();
+            self.device.link.context().condemn_users(self);
         }
+    }
+
+    /// A completion was lost: nothing comes of QPs that complete here. Any context.
+    pub(crate) fn is_overflowed(&self) -> bool {
+        self.state.lock().overflowed
     }
 
     /// As [`Self::notify`], for a consumer that only listens: unless the completion is urgent, not

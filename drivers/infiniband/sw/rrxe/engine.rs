@@ -4,7 +4,7 @@
 
 use kernel::{
     prelude::*,
-    sync::{Arc, ArcBorrow},
+    sync::{atomic::ordering, Arc, ArcBorrow},
     time::{
         hrtimer::{ArcHrTimerHandle, HrTimerPointer},
         Delta,
@@ -89,7 +89,8 @@ impl Core {
     /// A CQ that lost a completion is in error, and with it the QPs that use it (IBTA 1.x §11.6.3.2);
     /// so is a shared receive queue whose ring is broken.
     fn fail(&mut self, qp: &Qp, upshot: &mut Upshot) {
-        if self.engine.state() == QpState::Err {
+        // To ERR is allowed from every state but RESET, where nothing completes.
+        if matches!(self.engine.state(), QpState::Err | QpState::Reset) {
             return;
         }
         let error = Attrs {
@@ -98,7 +99,6 @@ impl Core {
         };
         upshot.events.insert(roce::host::Event::QpFatal);
         let now = qp.now();
-        // To ERR is allowed from every state but RESET, where nothing completes.
         let _ = self.with_engine(qp, None, upshot, |engine, host| {
             engine.modify(now, &error, host)
         });
@@ -109,6 +109,9 @@ impl Core {
         let now = qp.now();
         let mut upshot = Upshot::default();
         let mut budget = BUDGET;
+        if qp.condemned.load(ordering::Relaxed) {
+            self.fail(&qp, &mut upshot);
+        }
         if self.engine.poll_timeout().is_some_and(|due| due <= now) {
             self.with_engine(&qp, None, &mut upshot, |engine, host| {
                 engine.handle_timeout(now, host);

@@ -23,7 +23,7 @@ use rdma::{
 
 use roce::{ids::Qpn, wire::UDP_PORT};
 
-use crate::{mcast::Groups, qp::Qp, rx};
+use crate::{cq::Cq, mcast::Groups, qp::Qp, rx};
 
 /// A network namespace with at least one device.
 ///
@@ -121,6 +121,17 @@ impl NetContext {
             }
         });
         result
+    }
+
+    /// Puts the QPs in error that complete to `cq`. Any context, outside all locks.
+    pub(crate) fn condemn_users(&self, cq: &Cq) {
+        for table in [&self.qps, &self.gsis] {
+            table.for_each(|_, qp| {
+                if qp.completes_to(cq) {
+                    Qp::condemn(qp);
+                }
+            });
+        }
     }
 
     /// Which namespace it is.

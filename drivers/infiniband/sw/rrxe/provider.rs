@@ -109,15 +109,15 @@ impl Provider for Rrxe {
     }
 
     fn create_user_cq(
-        _device: &Arc<Device>,
+        device: &Arc<Device>,
         init: CqInit,
         call: &UserCall<'_>,
     ) -> Result<CqCreated<Cq>> {
-        Cq::create(init, call.mappings())
+        Cq::create(device, init, call.mappings())
     }
 
-    fn create_kernel_cq(_device: &Arc<Device>, init: CqInit) -> Result<CqCreated<Cq>> {
-        Cq::create_kernel(init)
+    fn create_kernel_cq(device: &Arc<Device>, init: CqInit) -> Result<CqCreated<Cq>> {
+        Cq::create_kernel(device, init)
     }
 
     fn poll_cq(cq: &Arc<Cq>) -> Option<Cqe> {

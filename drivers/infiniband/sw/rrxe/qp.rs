@@ -5,7 +5,10 @@
 use kernel::{
     impl_has_hr_timer, impl_has_work, new_work,
     prelude::*,
-    sync::{rcu, Arc, ArcBorrow},
+    sync::{
+        atomic::{ordering, Atomic},
+        rcu, Arc, ArcBorrow,
+    },
     time::{
         hrtimer::{
             HrTimer, HrTimerCallback, HrTimerCallbackContext, HrTimerRestart, RelativeSoftMode,
@@ -88,6 +91,8 @@ pub(crate) struct Qp {
     poster: Option<Pin<KBox<Poster>>>,
     /// For those who post.
     pub(crate) noted: NotedState,
+    /// One of its CQs lost a completion: it can't be but in RESET or in error.
+    pub(crate) condemned: Atomic<bool>,
     queue: Arc<OwnedQueue>,
     cap: QpCap,
     signal_all: bool,
@@ -259,6 +264,7 @@ impl Qp {
                 upcall: init.upcall,
                 poster,
                 noted: NotedState::new(),
+                condemned: Atomic::new(false),
                 queue: device.queue.clone(),
                 cap,
                 signal_all: init.signal_all,
@@ -271,6 +277,10 @@ impl Qp {
             GFP_KERNEL_ACCOUNT,
         )?;
         place.publish(qp.clone());
+        // After that, so that either this or the CQ sees to it.
+        if qp.cqs().any(|cq| cq.is_overflowed()) {
+            Self::condemn(qp.as_arc_borrow());
+        }
         Ok(QpCreated {
             qp,
             qpn,
@@ -369,9 +379,24 @@ impl Qp {
         // Outside the lock: this waits for the timer and takes the rings away.
         drop(core);
         while self.inbox.pop().is_some() {}
-        for cq in [&self.send_cq, &self.recv_cq].into_iter().flatten() {
+        for cq in self.cqs() {
             cq.forget(self.token);
         }
+    }
+
+    fn cqs(&self) -> impl Iterator<Item = &Arc<Cq>> {
+        [&self.send_cq, &self.recv_cq].into_iter().flatten()
+    }
+
+    /// Its completions go to `cq`.
+    pub(crate) fn completes_to(&self, cq: &Cq) -> bool {
+        self.cqs().any(|own| core::ptr::eq(&**own, cq))
+    }
+
+    /// Puts the QP in error, now or as soon as it leaves RESET. Any context.
+    pub(crate) fn condemn(this: ArcBorrow<'_, Self>) {
+        this.condemned.store(true, ordering::Relaxed);
+        Self::schedule(this);
     }
 
     /// Takes the grants of the windows away that this QP bound.
