@@ -21,6 +21,15 @@ pub enum Fetch<T> {
     Malformed(T, WcStatus),
 }
 
+/// Why the shared queue that an XRC request names gives no receive WQE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QueueFault {
+    /// The QP's XRC domain has no such queue: NAK invalid request.
+    Unknown,
+    /// It is in error: NAK remote operational error.
+    Broken,
+}
+
 /// Why memory was refused to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccessFault {
@@ -99,11 +108,14 @@ pub trait RecvQueue {
     /// Takes the next receive WQE for good; the host keeps its SGEs until `release_recv`.
     fn take_recv(&mut self) -> Fetch<RecvWr>;
 
-    /// Takes the next receive WQE of the shared queue that an XRC request names; `None` if the QP's
-    /// XRC domain has no such queue. The host keeps the WQE's SGEs, and in mind whose it is: its
-    /// completion goes to that queue's CQ.
-    fn take_xrc_recv(&mut self, _srqn: Srqn) -> Option<Fetch<RecvWr>> {
-        None
+    /// Takes the next receive WQE of the shared queue that an XRC request names. The host keeps the
+    /// WQE's SGEs, and in mind whose it is: its completion goes to that queue's CQ.
+    ///
+    /// # Errors
+    ///
+    /// Any.
+    fn take_xrc_recv(&mut self, _srqn: Srqn) -> Result<Fetch<RecvWr>, QueueFault> {
+        Err(QueueFault::Unknown)
     }
 
     /// The QP no longer needs the SGEs of `slot`.

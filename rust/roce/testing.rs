@@ -8,8 +8,8 @@ use std::vec;
 use std::vec::Vec;
 
 use crate::host::{
-    AccessFault, Completions, Count, Event, Fetch, LocalAccess, Memory, RecvQueue, RemoteAccess,
-    SendQueue,
+    AccessFault, Completions, Count, Event, Fetch, LocalAccess, Memory, QueueFault, RecvQueue,
+    RemoteAccess, SendQueue,
 };
 use crate::ids::{Qpn, Rkey, Srqn};
 use crate::mtu::Mtu;
@@ -22,8 +22,10 @@ use crate::wr::{AtomicOp, FlushKind, LocalOp, RecvSlot, RecvWr, SendOp, SendSlot
 
 /// The key of [`MockHost::memory`].
 pub(crate) const RKEY: Rkey = Rkey(0x1234);
-/// The only shared queue of the XRC domain: its WQEs are [`MockHost::recvs`].
+/// The only shared queue of the XRC domain that works: its WQEs are [`MockHost::recvs`].
 pub(crate) const SRQN: Srqn = Srqn::new(0x5);
+/// One that is in error.
+pub(crate) const BROKEN_SRQN: Srqn = Srqn::new(0xbad);
 /// Where [`MockHost::memory`] starts.
 pub(crate) const BASE: u64 = 0x10_0000;
 /// How many bytes it has.
@@ -204,8 +206,12 @@ impl RecvQueue for MockHost {
         self.recvs.pop_front().unwrap_or(Fetch::Empty)
     }
 
-    fn take_xrc_recv(&mut self, srqn: Srqn) -> Option<Fetch<RecvWr>> {
-        (srqn == SRQN).then(|| self.take_recv())
+    fn take_xrc_recv(&mut self, srqn: Srqn) -> Result<Fetch<RecvWr>, QueueFault> {
+        match srqn {
+            SRQN => Ok(self.take_recv()),
+            BROKEN_SRQN => Err(QueueFault::Broken),
+            _ => Err(QueueFault::Unknown),
+        }
     }
 
     fn release_recv(&mut self, slot: RecvSlot) {

@@ -21,7 +21,7 @@ mod ud;
 #[cfg(test)]
 mod tests;
 
-use crate::host::{AccessFault, Count, Event, Fetch, Host};
+use crate::host::{AccessFault, Count, Event, Fetch, Host, QueueFault};
 use crate::ids::{Qpn, Srqn};
 use crate::psn::Psn;
 use crate::qp::{Context, Outcome, QpKind, Slots};
@@ -108,6 +108,15 @@ enum Refusal {
 impl From<AccessFault> for Refusal {
     fn from(fault: AccessFault) -> Self {
         nak_code(fault).map_or(Self::Lost, Self::Request)
+    }
+}
+
+impl From<QueueFault> for Refusal {
+    fn from(fault: QueueFault) -> Self {
+        match fault {
+            QueueFault::Unknown => Self::NoSuchQueue,
+            QueueFault::Broken => Self::Request(NakCode::RemoteOperational),
+        }
     }
 }
 
@@ -348,7 +357,7 @@ impl<R: Slots<Replay>> Responder<R> {
         if self.held.is_none() {
             let fetched = match srqn {
                 None => host.take_recv(),
-                Some(srqn) => host.take_xrc_recv(srqn).ok_or(Refusal::NoSuchQueue)?,
+                Some(srqn) => host.take_xrc_recv(srqn)?,
             };
             let held = |wr, fault| Some(Held { wr, fault, srqn });
             self.held = match fetched {

@@ -3,8 +3,8 @@
 //! The engine's host: plays the kernel side's part and notes what the engine does with it.
 
 use roce::host::{
-    AccessFault, Completions, Count, Event, Fetch, LocalAccess, Memory as RemoteMemory, RecvQueue,
-    RemoteAccess, SendQueue,
+    AccessFault, Completions, Count, Event, Fetch, LocalAccess, Memory as RemoteMemory, QueueFault,
+    RecvQueue, RemoteAccess, SendQueue,
 };
 use roce::ids::{Rkey, Srqn};
 use roce::qp::QpKind;
@@ -176,11 +176,12 @@ impl RecvQueue for SimHost<'_> {
         self.take_from(self.side.ring)
     }
 
-    fn take_xrc_recv(&mut self, srqn: Srqn) -> Option<Fetch<RecvWr>> {
+    fn take_xrc_recv(&mut self, srqn: Srqn) -> Result<Fetch<RecvWr>, QueueFault> {
         if self.side.kind != QpKind::XrcTgt {
             self.side.fail(format!("took a receive of {srqn:?}"));
         }
-        recv::named_ring(srqn).map(|ring| self.take_from(ring))
+        let ring = recv::named_ring(srqn).ok_or(QueueFault::Unknown)?;
+        Ok(self.take_from(ring))
     }
 
     fn release_recv(&mut self, slot: RecvSlot) {

@@ -194,6 +194,8 @@ pub struct XrcSrq {
     pub pd: Rc<Pd>,
     pub cq: Rc<Cq>,
     xrcd: Rc<Xrcd>,
+    /// What the library counts events on.
+    _srq: Box<ibv_srq>,
 }
 
 impl XrcSrq {
@@ -216,8 +218,10 @@ impl XrcSrq {
         }
         // SAFETY: Both are alive.
         let (pd_handle, cq_handle) = unsafe { ((*pd.raw).handle, (*cq.raw).handle) };
+        let mut srq = Box::<ibv_srq>::default();
+        srq.context = xrcd.context.0;
         let body = Create {
-            user_handle: 0,
+            user_handle: (&raw mut *srq) as u64,
             rest: [SRQT_XRC, pd_handle, max_wr, 1, 0, 0, xrcd.handle, cq_handle],
         };
         let created: Created = command(&xrcd.context, CREATE_XSRQ, body)?;
@@ -229,7 +233,13 @@ impl XrcSrq {
             pd: pd.clone(),
             cq: cq.clone(),
             xrcd: xrcd.clone(),
+            _srq: srq,
         })
+    }
+
+    /// Leaves a producer index in the ring that is none.
+    pub fn damage(&self) {
+        self.ring.set(Ring::PRODUCER, u32::MAX);
     }
 
     /// Posts a receive.

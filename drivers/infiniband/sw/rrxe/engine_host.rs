@@ -8,7 +8,9 @@
 use kernel::{prelude::*, sync::Arc};
 use rdma::upcall::QpToken;
 use roce::{
-    host::{AccessFault, Completions, Count, Event, Fetch, LocalAccess, Memory, RemoteAccess},
+    host::{
+        AccessFault, Completions, Count, Event, Fetch, LocalAccess, Memory, QueueFault, RemoteAccess,
+    },
     ids::{Rkey, Srqn},
     wc::{RecvWc, SendWc, WcStatus},
     wire::packet::Service,
@@ -170,7 +172,7 @@ impl roce::host::RecvQueue for EngineHost<'_> {
         self.rq.take(self.upshot)
     }
 
-    fn take_xrc_recv(&mut self, srqn: Srqn) -> Option<Fetch<RecvWr>> {
+    fn take_xrc_recv(&mut self, srqn: Srqn) -> Result<Fetch<RecvWr>, QueueFault> {
         self.rq.take_named(srqn, self.upshot)
     }
 

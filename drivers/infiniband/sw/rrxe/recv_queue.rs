@@ -4,7 +4,7 @@
 
 use kernel::{prelude::*, sync::Arc};
 use roce::{
-    host::{AccessFault, Fetch},
+    host::{AccessFault, Fetch, QueueFault},
     ids::Srqn,
     wc::WcStatus,
     wire::packet::Service,
@@ -124,19 +124,29 @@ impl RecvQueue {
         }
     }
 
-    /// Takes the next WQE posted to the queue `srqn` of the XRC domain, if there is such a queue.
-    pub(crate) fn take_named(&mut self, srqn: Srqn, upshot: &mut Upshot) -> Option<Fetch<RecvWr>> {
+    /// Takes the next WQE posted to the queue `srqn` of the XRC domain.
+    ///
+    /// # Errors
+    ///
+    /// [`QueueFault`].
+    pub(crate) fn take_named(
+        &mut self,
+        srqn: Srqn,
+        upshot: &mut Upshot,
+    ) -> Result<Fetch<RecvWr>, QueueFault> {
         let Source::Domain { xrcd, current } = &mut self.source else {
-            return None;
+            return Err(QueueFault::Unknown);
         };
-        let srq = xrcd.queue(srqn)?;
+        let srq = xrcd.queue(srqn).ok_or(QueueFault::Unknown)?;
         let taken = srq.take(&mut self.held);
         if taken.notify {
             upshot.named = Some(srq.clone());
         }
-        // Its own error breaks the queue, not the connections of those who share the domain.
+        if taken.broken {
+            return Err(QueueFault::Broken);
+        }
         *current = Some(srq);
-        Some(taken.wr)
+        Ok(taken.wr)
     }
 
     /// The queue of an XRC domain from which the WQE that ends now was taken.

@@ -4,7 +4,7 @@
 
 use super::*;
 use crate::ids::Srqn;
-use crate::testing::SRQN;
+use crate::testing::{BROKEN_SRQN, SRQN};
 use crate::transmit::Source;
 use crate::wire::packet::{ReadPart, WritePart};
 
@@ -134,6 +134,21 @@ fn a_queue_of_no_or_another_domain_is_an_invalid_request() {
     assert_eq!((host.recvs.len(), host.recv_wcs.len()), (1, 0));
     let sent = drain(&mut qp, NOW, &mut host);
     assert_eq!(syndrome(&sent[0]), Syndrome::Nak(NakCode::InvalidRequest));
+}
+
+#[test]
+fn a_broken_queue_is_an_operational_error() {
+    let (mut qp, mut host) = in_rts(QpKind::XrcTgt);
+    host.post_recv(8);
+    qp.handle_packet(NOW, &send(FIRST, BROKEN_SRQN), &mut host);
+    assert_eq!(qp.state(), QpState::Err);
+    assert_eq!(host.events, [Event::QpFatal]);
+    assert_eq!((host.recvs.len(), host.recv_wcs.len()), (1, 0));
+    let sent = drain(&mut qp, NOW, &mut host);
+    assert_eq!(
+        syndrome(&sent[0]),
+        Syndrome::Nak(NakCode::RemoteOperational)
+    );
 }
 
 #[test]

@@ -30,6 +30,7 @@ pub fn run(tap: &mut Tap, ends: &Ends) {
     tap.result("XRC: a SEND waits for its own queue only", waits(ends));
     tap.result("XRC: no such queue", no_queue(ends));
     tap.result("XRC: a queue of another domain", foreign(ends));
+    tap.result("XRC: a queue whose ring is broken", broken(ends));
     tap.result("XRC: a domain in use stays", busy(ends));
 }
 
@@ -57,7 +58,7 @@ struct Bench {
     tgt: Target,
     owners: [Owner; 2],
     context: Rc<Context>,
-    _xrcd: Rc<Xrcd>,
+    xrcd: Rc<Xrcd>,
 }
 
 impl Bench {
@@ -66,13 +67,24 @@ impl Bench {
     }
 
     fn make(ends: &Ends) -> std::io::Result<Self> {
-        let (near, far) = (Context::open(ends.a)?, Context::open(ends.b)?);
+        let far = Context::open(ends.b)?;
+        let xrcd = Xrcd::new(&far)?;
+        let owners = [Owner::new(&far, &xrcd)?, Owner::new(&far, &xrcd)?];
+        Self::connect(ends, far, xrcd, owners)
+    }
+
+    /// A connection to the queues of `xrcd` that there are.
+    fn connect(
+        ends: &Ends,
+        far: Rc<Context>,
+        xrcd: Rc<Xrcd>,
+        owners: [Owner; 2],
+    ) -> std::io::Result<Self> {
+        let near = Context::open(ends.a)?;
         let pd = Pd::new(&near)?;
         let cq = Cq::new(&near, 64)?;
         let mut ini = Initiator::new(&pd, &cq)?;
-        let xrcd = Xrcd::new(&far)?;
         let mut tgt = Target::new(&xrcd)?;
-        let owners = [Owner::new(&far, &xrcd)?, Owner::new(&far, &xrcd)?];
         let place = |context: &Context, qpn, psn| -> std::io::Result<Endpoint> {
             let (gid_index, gid) = context.gid(ends.v6)?;
             Ok(Endpoint {
@@ -94,7 +106,7 @@ impl Bench {
             tgt,
             owners,
             context: far,
-            _xrcd: xrcd,
+            xrcd,
         })
     }
 
@@ -227,6 +239,29 @@ fn foreign(ends: &Ends) -> Outcome {
     };
     bench.post(&request, 0)?;
     bench.expect(IBV_WC_REM_INV_REQ_ERR)
+}
+
+fn broken(ends: &Ends) -> Outcome {
+    let bench = Bench::new(ends)?;
+    let [damaged, sound] = &bench.owners;
+    sound.srq.post_recv(1, &sound.mr.sge(0, LENGTH));
+    damaged.srq.damage();
+    bench.post(&bench.request(0, IBV_WR_SEND), 0)?;
+    bench.expect(IBV_WC_REM_OP_ERR)?;
+    for event in [IBV_EVENT_SRQ_ERR, IBV_EVENT_QP_FATAL] {
+        expect_event(&bench.context, Some(event))?;
+    }
+    // Nobody else's connection is hurt.
+    let Bench {
+        context,
+        xrcd,
+        owners,
+        ..
+    } = bench;
+    let other = Bench::connect(ends, context, xrcd, owners).map_err(|why| why.to_string())?;
+    other.post(&other.request(1, IBV_WR_SEND), 0)?;
+    other.received(1, IBV_WC_RECV)?;
+    other.expect(IBV_WC_SUCCESS)
 }
 
 fn busy(ends: &Ends) -> Outcome {
