@@ -168,6 +168,9 @@ impl DeviceAttributes {
         raw.max_total_mcast_qp_attach = clamp(attachments);
         raw.max_ah = clamp(self.max_ah);
         raw.max_fast_reg_page_list_len = self.max_fast_reg_pages;
+        // All that the fields can say.
+        raw.cq_caps.max_cq_moderation_count = u16::MAX;
+        raw.cq_caps.max_cq_moderation_period = u16::MAX;
         raw.max_pkeys = self.max_pkeys;
         raw.local_ca_ack_delay = self.local_ca_ack_delay;
     }

@@ -26,6 +26,8 @@ use crate::{
 pub struct CqInit {
     /// The entries asked for, at least one.
     pub capacity: u32,
+    /// Completions without room are of no interest.
+    pub ignore_overrun: bool,
     /// Where its notifications and events go.
     pub upcall: CqUpcall,
 }
@@ -40,6 +42,15 @@ pub struct CqCreated<C> {
     pub reply: RingReply,
 }
 
+/// How notifications are to be moderated: whichever comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moderation {
+    /// So many completions are there.
+    pub count: u16,
+    /// So many microseconds have passed since the first of them.
+    pub period: u16,
+}
+
 /// Which completion brings about the next notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NotifyWhen {
@@ -48,6 +59,10 @@ pub enum NotifyWhen {
     /// Any.
     Next,
 }
+
+/// Of completions there are no time stamps.
+const IGNORE_OVERRUN: u32 =
+    bindings::ib_uverbs_ex_create_cq_flags_IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN;
 
 type CqObject<P> = Object<Raising<bindings::ib_cq>, <P as Provider>::Cq>;
 
@@ -106,7 +121,7 @@ unsafe fn make<P: Provider>(
 ) -> Result {
     // SAFETY: ib_core passes valid attributes.
     let (flags, capacity) = unsafe { ((*init).flags, (*init).cqe) };
-    if flags != 0 {
+    if flags & !IGNORE_OVERRUN != 0 {
         return Err(unsupported());
     }
     // SAFETY: ib_core sets the device before it calls.
@@ -116,6 +131,7 @@ unsafe fn make<P: Provider>(
     let upcall = unsafe { Upcall::new(base) }?;
     let init = CqInit {
         capacity,
+        ignore_overrun: flags & IGNORE_OVERRUN != 0,
         upcall: upcall.clone(),
     };
     let created = create(device, init).inspect_err(|_| upcall.revoke())?;
@@ -202,6 +218,21 @@ pub(crate) unsafe extern "C" fn resize_user<P: Provider>(
         entries.store(granted as c_int, Ordering::Relaxed);
         Ok(0)
     })
+}
+
+/// Implements `modify_cq`.
+///
+/// # Safety
+///
+/// To be called by ib_core, on a CQ of `P`.
+pub(crate) unsafe extern "C" fn modify<P: Provider>(
+    base: *mut bindings::ib_cq,
+    count: u16,
+    period: u16,
+) -> c_int {
+    // SAFETY: `base` is a CQ of `P`, alive during the call.
+    P::moderate_cq(unsafe { of::<P>(base) }, Moderation { count, period });
+    0
 }
 
 /// Implements `destroy_cq`.

@@ -27,7 +27,7 @@ use roce::ids::Rkey;
 use crate::{
     attr::{DeviceAttributes, DeviceChange, PortAttributes},
     av::Av,
-    cq::{CqCreated, CqInit, Cqe, NotifyWhen},
+    cq::{CqCreated, CqInit, Cqe, Moderation, NotifyWhen},
     fast_mr::FastMemory,
     gid::Gid,
     mr::{Access, MrChange, MrKeys, UserRange},
@@ -154,6 +154,9 @@ pub trait Provider: Sized + Send + Sync + 'static {
     ///
     /// `EINVAL` for more entries than the device's limit or fewer than are there, `ENOMEM`, `EFAULT`.
     fn resize_cq(cq: &Arc<Self::Cq>, capacity: u32, call: &RingChange<'_>) -> Result<u32>;
+
+    /// Moderates a completion queue's notifications from now on. Process context.
+    fn moderate_cq(cq: &Arc<Self::Cq>, moderation: Moderation);
 
     /// Makes a completion queue inert.
     fn destroy_cq(cq: &Arc<Self::Cq>);

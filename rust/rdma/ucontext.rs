@@ -50,6 +50,19 @@ pub(crate) unsafe extern "C" fn alloc(
     })
 }
 
+/// Implements `query_ucontext`: what a process learns that was given another's context. Of this driver
+/// there is nothing to be told.
+///
+/// # Safety
+///
+/// To be called by ib_core.
+pub(crate) unsafe extern "C" fn query(
+    _context: *mut bindings::ib_ucontext,
+    _attrs: *mut bindings::uverbs_attr_bundle,
+) -> c_int {
+    0
+}
+
 /// Implements `dealloc_ucontext`.
 ///
 /// # Safety

@@ -82,6 +82,21 @@ def pattern(length):
     return (PERIOD * (length // len(PERIOD) + 1))[:length]
 
 
+def connect(context, qp, peer):
+    """Brings a QP to RTS, connected to the one of number `peer` on the same device."""
+    route = GlobalRoute(dgid=context.query_gid(1, GID_INDEX), sgid_index=GID_INDEX)
+    attr = QPAttr(port_num=1)
+    attr.qp_access_flags = ALL
+    attr.path_mtu = e.IBV_MTU_1024
+    attr.dest_qp_num = peer
+    attr.max_rd_atomic = attr.max_dest_rd_atomic = 4
+    attr.min_rnr_timer = 12
+    attr.timeout = 14
+    attr.retry_cnt = attr.rnr_retry = 7
+    attr.ah_attr = AHAttr(port_num=1, is_global=1, gr=route)
+    qp.to_rts(attr)
+
+
 class Pair:
     """Two connected QPs, with one CQ each, on one protection domain; or on those of the pair `beside`."""
 
@@ -97,19 +112,8 @@ class Pair:
         self.qps = [
             QP(self.pd, QPInitAttr(qp_type=e.IBV_QPT_RC, scq=cq, rcq=cq, cap=cap, sq_sig_all=1)) for cq in self.cqs
         ]
-        gid = self.context.query_gid(1, GID_INDEX)
         for qp, peer in zip(self.qps, reversed(self.qps)):
-            route = GlobalRoute(dgid=gid, sgid_index=GID_INDEX)
-            attr = QPAttr(port_num=1)
-            attr.qp_access_flags = ALL
-            attr.path_mtu = e.IBV_MTU_1024
-            attr.dest_qp_num = peer.qp_num
-            attr.max_rd_atomic = attr.max_dest_rd_atomic = 4
-            attr.min_rnr_timer = 12
-            attr.timeout = 14
-            attr.retry_cnt = attr.rnr_retry = 7
-            attr.ah_attr = AHAttr(port_num=1, is_global=1, gr=route)
-            qp.to_rts(attr)
+            connect(self.context, qp, peer.qp_num)
 
     def post(self, opcode, local, remote, number=1):
         """Posts an RDMA operation: local is (address, length, lkey), remote (address, rkey)."""

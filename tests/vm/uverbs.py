@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""Calls of uverbs that stock librxe doesn't make: reregistration, and memory regions by ioctl."""
+"""Calls of uverbs that stock librxe doesn't make: by extended commands, and by ioctl."""
 
 import ctypes
 import fcntl
@@ -13,7 +13,8 @@ CHANGE_TRANSLATION, CHANGE_PD, CHANGE_ACCESS = 1, 2, 4
 RDMA_DRIVER_RXE = 14
 RDMA_VERBS_IOCTL = 0xC0181B01
 MANDATORY = 1
-OBJECT_PD, OBJECT_MR = 1, 7
+OBJECT_DEVICE, OBJECT_PD, OBJECT_MR = 0, 1, 7
+METHOD_QUERY_CONTEXT = 4
 METHOD_MR_DESTROY, METHOD_ADVISE_MR, METHOD_QUERY_MR, METHOD_REG_DMABUF_MR, METHOD_REG_MR = 1, 2, 3, 4, 5
 
 
@@ -36,6 +37,27 @@ def rereg(context, mr, flags, start=0, length=0, iova=None, pd=None, access=0):
     )
     os.write(context.cmd_fd, command)
     return tuple(response)
+
+
+def extended(context, number, body, words=0, provider_words=0):
+    """An extended command, with the bytes of its request; the response is so many times 8 bytes."""
+    body = body.ljust(-len(body) // 8 * -8, b"\0")
+    response = (ctypes.c_uint64 * (words + provider_words))()
+    where = ctypes.addressof(response) if response else 0
+    header = struct.pack("=IHHQHHI", 1 << 31 | number, len(body) // 8, words, where, 0, provider_words, 0)
+    os.write(context.cmd_fd, header + body)
+    return bytes(response)
+
+
+def modify_cq(context, handle, count, period, mask=1):
+    """ibv_modify_cq: `period` is in microseconds."""
+    extended(context, 57, struct.pack("=IIHHI", handle, mask, count, period, 0))
+
+
+def create_cq(context, entries, flags):
+    """ibv_create_cq_ex; returns the handle of a CQ that nobody can use."""
+    request = struct.pack("=QIIiIII", 0, entries, 0, -1, 0, flags, 0)
+    return struct.unpack_from("=I", extended(context, 18, request, 2, 2))[0]
 
 
 def ioctl(context, object_id, method, *attributes):
@@ -67,6 +89,13 @@ def _handle(message):
     return struct.unpack_from("=I", message, 24 + 8)[0]
 
 
+def query_context(context):
+    """What ibv_import_device learns: how many completion vectors there are, and what the kernel supports."""
+    vectors, support = (ctypes.c_uint32 * 1)(), (ctypes.c_uint64 * 1)()
+    ioctl(context, OBJECT_DEVICE, METHOD_QUERY_CONTEXT, (0, vectors), (1, support))
+    return vectors[0], support[0]
+
+
 class IoctlMr:
     """A region registered by one of the ioctls."""
 
@@ -78,6 +107,13 @@ class IoctlMr:
         out = [(last, self.keys[0]), (last + 1, self.keys[1])]
         self.handle = _handle(ioctl(context, OBJECT_MR, method, (0, 0), *attributes, *out))
         self.lkey, self.rkey = self.keys[0][0], self.keys[1][0]
+
+    @classmethod
+    def imported(cls, context, handle):
+        """One that another process registered in the same context."""
+        mr = cls.__new__(cls)
+        mr.context, mr.handle = context, handle
+        return mr
 
     def query(self):
         """lkey, rkey, length and iova, as ibv_import_mr learns them."""

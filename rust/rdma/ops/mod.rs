@@ -60,6 +60,7 @@ fn fill_device<P: Provider>(table: &mut ib_device_ops) {
 fn fill_context<P: Provider>(table: &mut ib_device_ops) {
     table.alloc_ucontext = Some(ucontext::alloc);
     table.dealloc_ucontext = Some(ucontext::dealloc);
+    table.query_ucontext = Some(ucontext::query);
     table.disassociate_ucontext = Some(ucontext::disassociate);
     table.mmap = Some(mmap::mmap);
     table.mmap_free = Some(mmap::mmap_free);
@@ -76,6 +77,7 @@ fn fill_context<P: Provider>(table: &mut ib_device_ops) {
 
 fn fill_objects<P: Provider>(table: &mut ib_device_ops) {
     table.create_user_cq = Some(cq::create_user::<P>);
+    table.modify_cq = Some(cq::modify::<P>);
     table.resize_user_cq = Some(cq::resize_user::<P>);
     table.destroy_cq = Some(cq::destroy::<P>);
     table.req_notify_cq = Some(cq::req_notify::<P>);

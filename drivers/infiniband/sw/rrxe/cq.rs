@@ -25,7 +25,7 @@ use kernel::{
     },
 };
 use rdma::{
-    cq::{CqCreated, CqInit, Cqe, CqeLayout, NotifyWhen},
+    cq::{CqCreated, CqInit, Cqe, CqeLayout, Moderation, NotifyWhen},
     mmap::Mappings,
     new_irq_spinlock,
     ring::Ring,
@@ -77,7 +77,8 @@ impl HrTimerCallback for Cq {
     type Pointer<'a> = Arc<Cq>;
 
     fn run(this: ArcBorrow<'_, Cq>, _: HrTimerCallbackContext<'_, Cq>) -> HrTimerRestart {
-        this.notify();
+        let due = this.state.lock().take_due();
+        this.deliver(due);
         HrTimerRestart::NoRestart
     }
 }
@@ -130,6 +131,8 @@ struct State {
     armed: Option<NotifyWhen>,
     /// A completion did not fit.
     overflowed: bool,
+    /// Such completions are of no interest.
+    ignore_overrun: bool,
     /// To be delivered: a notification, …
     completion_due: bool,
     /// … and the event of the overflow.
@@ -138,18 +141,63 @@ struct State {
     urgent: bool,
     /// When the consumer was last notified.
     notified: Option<Instant<Monotonic>>,
-    /// The timer that delivers what is paced.
+    /// How the consumer wants its notifications moderated, if it does.
+    moderation: Option<Moderation>,
+    /// Completions since the last notification, of a CQ that is moderated …
+    gathered: u16,
+    /// … and when the first of them came.
+    since: Option<Instant<Monotonic>>,
+    /// The timer that delivers what is paced or moderated.
     pacer: Option<ArcHrTimerHandle<Cq>>,
 }
 
+/// What is to be told to the consumer.
+struct Due {
+    completion: bool,
+    overflow: bool,
+}
+
 impl State {
-    /// Nanoseconds until a paced notification may be delivered; `None` for at once.
-    fn time_to_wait(&self) -> Option<i64> {
+    /// Nanoseconds until a notification that is due may be delivered; `None` for at once.
+    fn time_to_wait(&self, paced: bool) -> Option<i64> {
         if self.urgent || self.overflow_due {
             return None;
         }
-        let since = self.notified?.elapsed().as_nanos();
-        PACE.checked_sub(since).filter(|wait| *wait > 0)
+        let (interval, since) = match self.moderation {
+            Some(moderation) => {
+                if self.gathered >= moderation.count {
+                    return None;
+                }
+                let micros = i64::from(moderation.period);
+                (micros.saturating_mul(1000), self.since?)
+            }
+            None if paced => (PACE, self.notified?),
+            None => return None,
+        };
+        let passed = since.elapsed().as_nanos();
+        interval.checked_sub(passed).filter(|wait| *wait > 0)
+    }
+
+    /// Counts a completion of a CQ that is moderated. Returns whether a notification that was held back
+    /// may go now.
+    fn gather(&mut self, moderation: Moderation) -> bool {
+        if self.gathered == 0 {
+            self.since = Some(Instant::now());
+        }
+        self.gathered = self.gathered.saturating_add(1);
+        self.completion_due && self.gathered >= moderation.count
+    }
+
+    /// Takes what is due.
+    fn take_due(&mut self) -> Due {
+        if self.completion_due {
+            self.notified = Some(Instant::now());
+            self.gathered = 0;
+        }
+        Due {
+            completion: take(&mut self.completion_due),
+            overflow: take(&mut self.overflow_due),
+        }
     }
 
     /// Takes `ring` into use, which gets what isn't fetched yet, and leaves the old one in its place.
@@ -187,7 +235,7 @@ impl Cq {
         check_capacity(init.capacity)?;
         let size = CqeLayout::User.size();
         let ring = Ring::new(mappings, size, init.capacity)?;
-        Self::build(device, ring, CqeLayout::User, init.upcall, None)
+        Self::build(device, ring, CqeLayout::User, init, None)
     }
 
     /// Makes a CQ that the kernel polls. Process context.
@@ -202,16 +250,21 @@ impl Cq {
             ring: ring.share(),
             oldest: 0,
         };
-        Self::build(device, ring, CqeLayout::Kernel, init.upcall, Some(poller))
+        Self::build(device, ring, CqeLayout::Kernel, init, Some(poller))
     }
 
     fn build(
         device: &Arc<Device>,
         ring: Ring,
         layout: CqeLayout,
-        upcall: CqUpcall,
+        init: CqInit,
         poller: Option<Poller>,
     ) -> Result<CqCreated<Self>> {
+        let CqInit {
+            upcall,
+            ignore_overrun,
+            ..
+        } = init;
         let (capacity, reply) = (ring.capacity(), ring.mmap_reply());
         let cq = Arc::pin_init(
             pin_init!(Self {
@@ -224,10 +277,14 @@ impl Cq {
                     consumer: 0,
                     armed: None,
                     overflowed: false,
+                    ignore_overrun,
                     completion_due: false,
                     overflow_due: false,
                     urgent: false,
                     notified: None,
+                    moderation: None,
+                    gathered: 0,
+                    since: None,
                     pacer: None,
                 }, "rrxe_cq"),
                 poller <- new_irq_spinlock!(poller, "rrxe_cq_poller"),
@@ -317,6 +374,9 @@ impl Cq {
             state.consumer = ring.consumer();
         }
         if after == state.consumer {
+            if state.ignore_overrun {
+                return Pushed::Quiet;
+            }
             state.overflowed = true;
             state.overflow_due = true;
             // A paced one may still be due.
@@ -326,9 +386,14 @@ impl Cq {
         ring.write(state.next, cqe.as_bytes(self.layout));
         ring.publish_producer(after);
         state.next = after;
+        let full = match state.moderation {
+            Some(moderation) => state.gather(moderation),
+            None => false,
+        };
         match state.armed {
             Some(NotifyWhen::Next) => {}
             Some(NotifyWhen::Solicited) if urgent => {}
+            _ if full => return Pushed::Notify,
             _ => return Pushed::Quiet,
         }
         state.armed = None;
@@ -337,22 +402,57 @@ impl Cq {
         Pushed::Notify
     }
 
-    /// Delivers what pushes made due. Any context, outside all locks.
-    pub(crate) fn notify(&self) {
-        let (completion, overflow) = {
-            let mut state = self.state.lock();
-            if state.completion_due {
-                state.notified = Some(Instant::now());
+    /// Delivers what pushes made due, or lets the timer do so if the consumer wants it moderated. Any
+    /// context, outside all locks.
+    pub(crate) fn notify(this: &Arc<Self>) {
+        Self::notify_in_time(this, false);
+    }
+
+    /// As [`Self::notify`], for a consumer that only listens: unless the completion is urgent, not
+    /// sooner than [`PACE`] after the last time. It takes what came meanwhile along, instead of being
+    /// woken for every message of a stream.
+    ///
+    /// The kernel's consumers pace themselves.
+    pub(crate) fn notify_paced(this: &Arc<Self>) {
+        Self::notify_in_time(this, !this.is_kernels());
+    }
+
+    fn notify_in_time(this: &Arc<Self>, paced: bool) {
+        let (wait, pacer) = {
+            let mut state = this.state.lock();
+            if !(state.completion_due || state.overflow_due) {
+                return;
             }
-            (
-                take(&mut state.completion_due),
-                take(&mut state.overflow_due),
-            )
+            match state.time_to_wait(paced) {
+                Some(wait) => (wait, state.pacer.take()),
+                None => {
+                    let due = state.take_due();
+                    // It would tell too early of what comes next.
+                    let pacer = state.moderation.and_then(|_| state.pacer.take());
+                    drop(state);
+                    drop(pacer);
+                    return this.deliver(due);
+                }
+            }
         };
-        if completion {
+        // Before the timer is started again, for this cancels it.
+        drop(pacer);
+        let pacer = this.clone().start(Delta::from_nanos(wait));
+        let other = this.state.lock().pacer.replace(pacer);
+        if other.is_some() {
+            // Somebody else did the same at the same time, and this cancels the timer of both.
+            drop(other);
+            let due = this.state.lock().take_due();
+            this.deliver(due);
+        }
+    }
+
+    /// Outside all locks.
+    fn deliver(&self, due: Due) {
+        if due.completion {
             self.upcall.complete();
         }
-        if overflow {
+        if due.overflow {
             self.upcall.overflowed();
             self.device.link.context().condemn_users(self);
         }
@@ -363,34 +463,24 @@ impl Cq {
         self.state.lock().overflowed
     }
 
-    /// As [`Self::notify`], for a consumer that only listens: unless the completion is urgent, not
-    /// sooner than [`PACE`] after the last time. It takes what came meanwhile along, instead of being
-    /// woken for every message of a stream.
-    ///
-    /// The kernel's consumers pace themselves.
-    pub(crate) fn notify_paced(this: &Arc<Self>) {
-        if this.is_kernels() {
-            return this.notify();
-        }
-        let (wait, pacer) = {
+    /// Moderates notifications from now on: an error is told of at once, other completions when there are
+    /// `count` or `period` has passed since the first. Neither may be zero: then each is told of at once.
+    /// Process context.
+    pub(crate) fn moderate(this: &Arc<Self>, moderation: Moderation) {
+        let each = moderation.count == 0 || moderation.period == 0;
+        {
             let mut state = this.state.lock();
-            if !(state.completion_due || state.overflow_due) {
-                return;
-            }
-            (state.time_to_wait(), state.pacer.take())
-        };
-        // Before the timer is started again, for this cancels it.
-        drop(pacer);
-        let Some(wait) = wait else {
-            return this.notify();
-        };
-        let pacer = this.clone().start(Delta::from_nanos(wait));
-        let other = this.state.lock().pacer.replace(pacer);
-        if other.is_some() {
-            // Somebody else did the same at the same time, and this cancels the timer of both.
-            drop(other);
-            this.notify();
+            state.moderation = Some(match each {
+                true => Moderation {
+                    count: 0,
+                    period: 0,
+                },
+                false => moderation,
+            });
+            state.gathered = 0;
         }
+        // What was held back by other measure.
+        Self::notify(this);
     }
 
     /// Asks for one notification. Returns whether there are completions that nobody has fetched.

@@ -9,7 +9,8 @@ use kernel::{prelude::*, sync::Arc};
 use rdma::upcall::QpToken;
 use roce::{
     host::{
-        AccessFault, Completions, Count, Event, Fetch, LocalAccess, Memory, QueueFault, RemoteAccess,
+        AccessFault, Completions, Count, Event, Fetch, LocalAccess, Memory, QueueFault,
+        RemoteAccess,
     },
     ids::{Rkey, Srqn},
     wc::{RecvWc, SendWc, WcStatus},

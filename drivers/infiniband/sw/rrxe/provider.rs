@@ -6,7 +6,7 @@ use kernel::{prelude::*, sync::Arc};
 use rdma::{
     attr::{DeviceAttributes, DeviceChange, PortAttributes},
     av::Av,
-    cq::{CqCreated, CqInit, Cqe, NotifyWhen},
+    cq::{CqCreated, CqInit, Cqe, Moderation, NotifyWhen},
     fast_mr::FastMemory,
     gid::Gid,
     mr::{Access, MrChange, MrKeys, UserRange},
@@ -126,6 +126,10 @@ impl Provider for Rrxe {
 
     fn resize_cq(cq: &Arc<Cq>, capacity: u32, call: &RingChange<'_>) -> Result<u32> {
         cq.resize(capacity, call)
+    }
+
+    fn moderate_cq(cq: &Arc<Cq>, moderation: Moderation) {
+        Cq::moderate(cq, moderation);
     }
 
     fn destroy_cq(cq: &Arc<Cq>) {

@@ -525,7 +525,7 @@ impl Qp {
         }
         let _as_interrupt = self.poster.as_ref().map(|_| bottom_halves_off());
         if let Some(cq) = self.send_cq.as_ref().filter(|_| upshot.notify_send) {
-            cq.notify();
+            Cq::notify(cq);
         }
         if upshot.notify_recv {
             self.notify_recv();
@@ -536,7 +536,7 @@ impl Qp {
         if let Some(srq) = &upshot.named {
             srq.notify();
             if let Some(cq) = srq.cq() {
-                cq.notify();
+                Cq::notify(cq);
             }
         }
         for event in upshot.events.iter() {
@@ -550,7 +550,7 @@ impl Qp {
             return;
         };
         if self.pd.answers() {
-            cq.notify();
+            Cq::notify(cq);
         } else {
             Cq::notify_paced(cq);
         }
