@@ -4,9 +4,14 @@
 
   junk.py foreign SOURCE TARGET QPN   nothing of it may be answered, or change the QP
   junk.py sweep SOURCE TARGET QPN     every opcode, pad and many lengths, each with a right ICRC
+  junk.py datagrams SOURCE TARGET QPN GROUP
+                                      for a QP of UD, QP1 and the group that the QP is attached to; all of
+                                      it is dropped, and the output says how many for which reason
+  junk.py mads SOURCE TARGET QPN      management datagrams with anything in them, for QP1
 
 QPN is the number of a live QP of the target. What is sent depends on SEED only.
 """
+import collections
 import os
 import random
 import socket
@@ -15,6 +20,10 @@ import sys
 import zlib
 
 PORT = 4791
+GSI, MULTICAST = 1, 0xFFFFFF
+UD_SEND, UD_SEND_IMM = 0x64, 0x65
+# Those of rrxe-check's QPs and of QP1.
+QKEY, GSI_QKEY = 0x11223344, 0x80010000
 DONT_FRAGMENT, MORE_FRAGMENTS = 0x4000, 0x2000
 
 
@@ -30,8 +39,12 @@ def ipv4(source, target, payload, flags=DONT_FRAGMENT, options=b""):
         socket.inet_aton(source), socket.inet_aton(target)) + options + payload
 
 
-def bth(opcode, pad, qpn, psn, flags=0):
-    return struct.pack(">BBHII", opcode, flags | pad << 4, 0xFFFF, qpn, psn)
+def bth(opcode, pad, qpn, psn, flags=0, pkey=0xFFFF):
+    return struct.pack(">BBHII", opcode, flags | pad << 4, pkey, qpn, psn)
+
+
+def deth(qkey, qpn):
+    return struct.pack(">II", qkey, qpn)
 
 
 def with_icrc(source, target, datagram):
@@ -79,17 +92,76 @@ def sweep(source, target, qpn):
                 yield with_icrc(source, target, bth(opcode, pad, qpn, rng.randrange(1 << 24)) + body)
 
 
+def datagrams(source, target, qpn, group):
+    """Pairs of the reason for which it is dropped and a packet."""
+    rng = random.Random(SEED)
+
+    def made(to, number, key, payload, opcode=UD_SEND, **fields):
+        body = deth(key, rng.randrange(1 << 24)) + payload
+        return with_icrc(source, to, bth(opcode, 0, number, rng.randrange(1 << 24), **fields) + body)
+
+    ends = ((target, qpn, QKEY), (target, GSI, GSI_QKEY), (group, MULTICAST, QKEY))
+    for to, number, key in ends:
+        for _ in range(20):
+            payload = rng.randbytes(4 * rng.randrange(60))
+            for wrong in (key ^ 1 << rng.randrange(32), 0, QKEY ^ GSI_QKEY ^ key):
+                yield "refused", made(to, number, wrong, payload)
+            for pkey in (0, 0x8000, rng.randrange(0x7FFF)):
+                yield "refused", made(to, number, key, payload, pkey=pkey)
+            # More than any receive that is posted.
+            yield "refused", made(to, number, key, rng.randbytes(4096))
+            # Other transports.
+            for opcode, length in ((0x04, 28), (0x0A, 28), (0x0C, 16), (0x11, 4), (0x13, 28), (0x24, 28), (0x2A, 28)):
+                yield "refused", with_icrc(source, to, bth(opcode, 0, number, 0) + bytes(length))
+            yield "icrc", made(to, number, key, payload)[:-4] + rng.randbytes(4)
+        # Too short for its headers, more pad than payload, opcodes that UD doesn't have.
+        for length in range(8):
+            yield "malformed", with_icrc(source, to, bth(UD_SEND, 0, number, 0) + bytes(length))
+        for length in range(4):
+            body = deth(key, 7) + bytes(length)
+            yield "malformed", with_icrc(source, to, bth(UD_SEND_IMM, 0, number, 0) + body)
+        for pad in (1, 2, 3):
+            yield "malformed", with_icrc(source, to, bth(UD_SEND, pad, number, 0) + deth(key, 7))
+        for opcode in (0x60, 0x63, 0x66, 0x6A, 0x72, 0x7F):
+            yield "malformed", made(to, number, key, bytes(64), opcode=opcode)
+    # Groups have a number of their own, and it has no other use.
+    for to, number in ((group, qpn), (group, GSI), (target, MULTICAST), (target, 0)):
+        for _ in range(20):
+            yield "no_qp", made(to, number, QKEY, bytes(64))
+
+
+def mads(source, target, _qpn):
+    """Management datagrams as long as they should be and not, of all classes, from peers that don't exist."""
+    rng = random.Random(SEED)
+    for length in (0, 1, 4, 23, 24, 64, 255, 256, 257, 512, 2048):
+        for mgmt_class in (0x01, 0x03, 0x04, 0x07, 0x08, 0x09, 0x32, 0x81, rng.randrange(256)):
+            for method in (0x01, 0x02, 0x03, 0x12, 0x81, 0x92, rng.randrange(256)):
+                attribute = rng.choice((0x0001, 0x0002, 0x0010, 0x0012, 0x0013, 0x0015, 0x0016, rng.randrange(1 << 16)))
+                head = struct.pack(">BBBBHHQHHI", rng.choice((1, 1, 1, 0x80, 0)), mgmt_class, rng.choice((1, 2)),
+                                   method, 0, 0, rng.randrange(1 << 64), attribute, 0, rng.choice((0, 1 << 31)))
+                mad = (head + rng.randbytes(2048))[:length]
+                pad = -length % 4
+                body = deth(GSI_QKEY, rng.choice((GSI, rng.randrange(1 << 24)))) + mad + bytes(pad)
+                yield with_icrc(source, target, bth(UD_SEND, pad, GSI, rng.randrange(1 << 24)) + body)
+
+
 SEED = int(os.environ.get("SEED", "1"))
 
 
+KINDS = {"foreign": foreign, "sweep": sweep, "datagrams": datagrams, "mads": mads}
+
+
 def main():
-    kind, source, target, qpn = sys.argv[1:]
+    kind, source, target, qpn, *groups = sys.argv[1:]
     raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
-    count = 0
-    for packet in {"foreign": foreign, "sweep": sweep}[kind](source, target, int(qpn, 16)):
-        raw.sendto(packet, (target, 0))
-        count += 1
-    print(f"{count} datagrams sent")
+    raw.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(source))
+    counts = collections.Counter()
+    for packet in KINDS[kind](source, target, int(qpn, 16), *groups):
+        reason, packet = packet if isinstance(packet, tuple) else ("datagrams", packet)
+        raw.sendto(packet, (socket.inet_ntoa(packet[16:20]), 0))
+        counts[reason] += 1
+    for reason, count in sorted(counts.items()):
+        print(reason, count)
 
 
 main()

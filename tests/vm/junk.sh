@@ -74,3 +74,58 @@ kill $TCPDUMP
 check "every opcode, pad and length is sent" in2 python3 "$JUNK" sweep $HOST2_V4 $HOST1_V4 "$QPN"
 stop
 check "a new pingpong runs" pingpong -n 100
+
+counter() { cat "/sys/class/infiniband/$DEV1/ports/1/hw_counters/drop_$1"; }
+
+# drops REASON: those so far. What a QP has no room for while it is busy would have been refused.
+drops() {
+	local total
+	total=$(counter "$1")
+	[[ $1 != refused ]] || total=$((total + $(counter overflow)))
+	echo "$total"
+}
+
+# A datagram QP of host 1 in a group, until release.
+hold() {
+	mkfifo /tmp/hold
+	in1 rrxe-check "$DEV1" "$DEV1" v4 hold-group </tmp/hold >/tmp/held 2>&1 &
+	HOLDER=$!
+	exec 9>/tmp/hold
+	wait_for 10 grep -q attached /tmp/held
+}
+
+release() {
+	exec 9>&-
+	wait $HOLDER || {
+		cat /tmp/held
+		return 1
+	}
+}
+
+# Sends the datagrams that are no good; each is counted for its reason.
+unfit() {
+	local reason count counted rc=0
+	local -A before
+	for reason in refused malformed icrc no_qp; do before[$reason]=$(drops $reason); done
+	in2 python3 "$JUNK" datagrams $STRANGER $HOST1_V4 "$(sed -n 's/^attached //p' /tmp/held)" 239.77.1.9 >/tmp/unfit || return
+	sleep 1
+	while read -r reason count; do
+		counted=$(($(drops "$reason") - before[$reason]))
+		echo "$reason: $count sent, $counted counted"
+		[[ $counted -eq $count ]] || rc=1
+	done </tmp/unfit
+	return $rc
+}
+
+connects() {
+	in1 rping -s -C 3 -a $HOST1_V4 >/tmp/rping 2>&1 &
+	wait_for 20 bash -c "rdma resource show cm_id | grep -q LISTEN" &&
+		in2 timeout 30 rping -c -C 3 -V -a $HOST1_V4 && wait $!
+}
+
+check "a datagram QP is in a group" hold
+check "unfit datagrams for it, for QP1 and for the group are dropped and counted" unfit
+check "nothing of it arrived, and the QP works" release
+check "anything at all is sent to QP1" in2 python3 "$JUNK" mads $HOST2_V4 $HOST1_V4 1
+check "connections are still made" connects
+check "a UD pingpong runs" pingpong -T ud -s 1024 -n 100

@@ -89,7 +89,7 @@ impl Node {
         })
     }
 
-    fn ah_to(&self, other: &Node) -> Result<Ah, String> {
+    pub fn ah_to(&self, other: &Node) -> Result<Ah, String> {
         Ah::new(&self.pd, self.gid_index, other.gid).map_err(|e| format!("create_ah: {e}"))
     }
 

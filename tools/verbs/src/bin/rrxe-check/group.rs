@@ -11,7 +11,7 @@ use rrxe_verbs::{
 
 use crate::{
     datagram::{check, text, Datagram, Node, QKEY, TARGET},
-    pair::{ensure, expect_silence, Ends, Outcome},
+    pair::{ensure, expect_silence, next_completion, Ends, Outcome},
     tap::Tap,
 };
 
@@ -241,12 +241,34 @@ fn refused(ends: &Ends) -> Outcome {
     expect_errno(attach(&b.qp, single), EINVAL)
 }
 
-/// Attaches a QP of device B and holds on until its input ends.
+/// Attaches a QP of device B, with receives posted, and holds on until its input ends. Nobody may have sent
+/// it anything by then; after that it still works.
 pub fn hold(ends: &Ends) -> Outcome {
-    let b = Node::new(ends.b, ends.v6)?;
-    expect_errno(attach(&b.qp, address(ends.v6, 9)), 0)?;
-    println!("attached");
-    let mut line = Vec::new();
-    io::stdin().read_to_end(&mut line).map_err(text)?;
-    expect_errno(detach(&b.qp, address(ends.v6, 9)), 0)
+    let mut b = Node::new(ends.b, ends.v6)?;
+    let address = address(ends.v6, 9);
+    expect_errno(attach(&b.qp, address), 0)?;
+    for id in 0..8 {
+        b.recv(id, TARGET, 1000)?;
+    }
+    println!("attached {:x}", b.qp.number());
+    io::stdin().read_to_end(&mut Vec::new()).map_err(text)?;
+    expect_silence(&b.cq)?;
+    let touched = (0..1 << 16).find(|&at| b.mr.buffer.get(at) != 0);
+    ensure(touched.is_none(), || {
+        format!("byte {touched:?} was written")
+    })?;
+    b.mr.buffer.fill(0, 1000, 9);
+    let ah = b.ah_to(&b)?;
+    b.send(&Datagram::new(9, &b, &ah, &b, 1000))?;
+    // Its two completions come in either order.
+    for _ in 0..2 {
+        let wc = next_completion(&b.cq)?;
+        match wc.opcode {
+            IBV_WC_RECV => check(&wc, &b, &b, 1000, 9)?,
+            _ => ensure(wc.status == IBV_WC_SUCCESS, || {
+                format!("status {}", wc.status)
+            })?,
+        }
+    }
+    expect_errno(detach(&b.qp, address), 0)
 }
