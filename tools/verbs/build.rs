@@ -12,7 +12,10 @@ fn main() {
             "--default-enum-style=consts",
             "--no-prepend-enum-name",
         ])
-        .args(["--allowlist-function=ibv_.*", "--allowlist-type=ibv_.*"])
+        .args([
+            "--allowlist-function=ibv_.*",
+            "--allowlist-type=ibv_.*|verbs_context",
+        ])
         .args([
             "--allowlist-var=IBV_.*",
             "--with-derive-default",

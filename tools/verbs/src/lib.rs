@@ -6,6 +6,7 @@
 //! library: [`std::io::Error`] with the errno.
 
 pub mod buffer;
+pub mod extended;
 pub mod link;
 pub mod object;
 pub mod srq;

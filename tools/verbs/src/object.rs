@@ -379,7 +379,7 @@ pub struct Qp {
     pub raw: *mut ibv_qp,
     pub cq: Rc<Cq>,
     pub pd: Rc<Pd>,
-    _srq: Option<Rc<Srq>>,
+    srq: Option<Rc<Srq>>,
 }
 
 /// What a QP can hold.
@@ -389,6 +389,18 @@ pub struct Depth {
     pub recv: u32,
     pub sge: u32,
     pub inline: u32,
+}
+
+impl Depth {
+    pub(crate) fn cap(self) -> ibv_qp_cap {
+        ibv_qp_cap {
+            max_send_wr: self.send,
+            max_recv_wr: self.recv,
+            max_send_sge: self.sge,
+            max_recv_sge: self.sge,
+            max_inline_data: self.inline,
+        }
+    }
 }
 
 impl Default for Depth {
@@ -435,23 +447,24 @@ impl Qp {
             recv_cq: cq.raw,
             srq: srq.map_or(ptr::null_mut(), |srq| srq.raw),
             qp_type,
-            cap: ibv_qp_cap {
-                max_send_wr: depth.send,
-                max_recv_wr: depth.recv,
-                max_send_sge: depth.sge,
-                max_recv_sge: depth.sge,
-                max_inline_data: depth.inline,
-            },
+            cap: depth.cap(),
             ..Default::default()
         };
         // SAFETY: `init` outlives the call.
         let raw = check_ptr(unsafe { ibv_create_qp(pd.raw, &mut init) })?;
-        Ok(Self {
+        let mut qp = Self::adopt(raw, pd, cq);
+        qp.srq = srq.cloned();
+        Ok(qp)
+    }
+
+    /// One that was made otherwise.
+    pub(crate) fn adopt(raw: *mut ibv_qp, pd: &Rc<Pd>, cq: &Rc<Cq>) -> Self {
+        Self {
             raw,
             cq: cq.clone(),
             pd: pd.clone(),
-            _srq: srq.cloned(),
-        })
+            srq: None,
+        }
     }
 
     /// Its number.

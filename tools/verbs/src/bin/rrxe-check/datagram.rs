@@ -213,7 +213,7 @@ fn transfer(a: &mut Node, b: &mut Node, ah: &Ah, size: usize, seed: u64) -> Outc
     check(&wc, a, b, size, seed)
 }
 
-fn sizes(ends: &Ends) -> Outcome {
+pub fn sizes(ends: &Ends) -> Outcome {
     let (mut a, mut b) = nodes(ends)?;
     let ah = a.ah_to(&b)?;
     for (seed, size) in [0, 1, 3, 4, 64, 255, 513, 1000, a.mtu - 1, a.mtu]
@@ -226,7 +226,7 @@ fn sizes(ends: &Ends) -> Outcome {
     Ok(())
 }
 
-fn immediate(ends: &Ends) -> Outcome {
+pub fn immediate(ends: &Ends) -> Outcome {
     let (mut a, b) = nodes(ends)?;
     let ah = a.ah_to(&b)?;
     for (size, inline) in [

@@ -91,7 +91,7 @@ fn arrives(from: &Node, to: &Node, group: [u8; 16], size: usize, seed: u64) -> O
     ensure(right, || format!("the header is {grh:02x?}"))
 }
 
-fn copies(ends: &Ends) -> Outcome {
+pub fn copies(ends: &Ends) -> Outcome {
     let mut a = Node::new(ends.a, ends.v6)?;
     let group: Result<Vec<Node>, _> = (0..5).map(|_| Node::new(ends.b, ends.v6)).collect();
     let group = group?;

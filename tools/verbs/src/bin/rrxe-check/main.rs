@@ -3,13 +3,15 @@
 //! Checks data, completion statuses and errnos between two devices, and prints TAP.
 //!
 //! `rrxe-check DEVICE_A DEVICE_B [v4|v6] [TOPIC ...]`: both ends are in this process, so it sees both
-//! memories and both completion queues. Without a topic it runs all but `windows`.
+//! memories and both completion queues. Without a topic it runs all but `windows`
+//! and those of their own.
 
 mod cq;
 mod datagram;
 mod errno;
 mod group;
 mod loss;
+mod matrix;
 mod pair;
 mod raw;
 mod srq;
@@ -31,7 +33,7 @@ fn main() -> ExitCode {
         eprintln!("usage: rrxe-check DEVICE_A DEVICE_B [v4|v6] [TOPIC ...]");
         eprintln!("topics: transfer status errno cq srq xrc uc uc-errors ud ud-errors group");
         eprintln!("        group-sender loss windows");
-        eprintln!("alone:  raw raw-denied");
+        eprintln!("alone:  matrix raw raw-denied");
         eprintln!("        hold-group (a QP of DEVICE_B is attached until the input ends)");
         return ExitCode::from(2);
     };
@@ -86,6 +88,9 @@ fn main() -> ExitCode {
     }
     if wanted("group-sender") {
         group::run_sender(&mut tap, &ends);
+    }
+    if topics.contains(&"matrix") {
+        matrix::run(&mut tap, &ends);
     }
     if topics.contains(&"raw") {
         raw::run(&mut tap, &ends);

@@ -80,6 +80,19 @@ impl Pair {
         Self::connect(a, b, &plan).map_err(text)
     }
 
+    /// The same with a QP of `make`'s at A.
+    pub fn with_requester(
+        ends: &Ends,
+        plan: Plan,
+        make: fn(&Rc<Pd>, &Rc<Cq>) -> io::Result<Qp>,
+    ) -> Result<Self, String> {
+        let text = |e: io::Error| format!("set-up: {e}");
+        let Self { mut a, b } = Self::unconnected(ends, plan)?;
+        a.qp = make(&a.qp.pd, &a.cq).map_err(text)?;
+        a.endpoint.qpn = a.qp.number();
+        Self::connect(a, b, &plan).map_err(text)
+    }
+
     /// Another pair, whose B is on this one's protection domain.
     pub fn beside(&self, ends: &Ends, plan: Plan) -> Result<Self, String> {
         let text = |e: io::Error| format!("set-up: {e}");

@@ -251,7 +251,7 @@ fn exchange(
     Ok(())
 }
 
-fn turns(ends: &Ends) -> Outcome {
+pub fn turns(ends: &Ends) -> Outcome {
     let mut fan = Fan::new(ends, 4, 63)?;
     for id in 0..63 {
         fan.post(id)?;

@@ -38,7 +38,8 @@ pub fn run(tap: &mut Tap, ends: &Ends) {
     tap.result("SEND and WRITE over every MTU", mtus(ends));
     tap.result("inline SEND and WRITE", inline(ends));
     tap.result("lists of SGEs", sge_lists(ends));
-    tap.result("atomics", atomics(ends));
+    tap.result("FETCH_ADD", fetch_add(ends));
+    tap.result("CMP_SWP", cmp_swap(ends));
     tap.result("many unsignaled WRITEs, one completion", unsignaled(ends));
     tap.result("mixed operations complete in order", ordered(ends));
     tap.result("completion events, solicited and not", events(ends));
@@ -72,7 +73,7 @@ pub fn run_uc(tap: &mut Tap, ends: &Ends) {
 }
 
 /// Nobody says when a WRITE over an unreliable connection is there: the SEND behind it does.
-fn write_uc(pair: &mut Pair, size: usize, seed: u64) -> Outcome {
+pub fn write_uc(pair: &mut Pair, size: usize, seed: u64) -> Outcome {
     let source = pair.a.mr.sge(SOURCE, size);
     pair.a
         .send(Send::new(seed, IBV_WR_RDMA_WRITE, vec![source]).at(&pair.b, TARGET))?;
@@ -92,8 +93,18 @@ fn sizes_over(
     count: usize,
     transfer: fn(&mut Pair, usize, u64) -> Outcome,
 ) -> Outcome {
+    each_size(ends, plan, &SIZES[..count], transfer)
+}
+
+/// One kind of transfer of each of these sizes.
+pub fn each_size(
+    ends: &Ends,
+    plan: Plan,
+    sizes: &[usize],
+    transfer: fn(&mut Pair, usize, u64) -> Outcome,
+) -> Outcome {
     let mut pair = Pair::new(ends, plan)?;
-    for (round, size) in SIZES.into_iter().take(count).enumerate() {
+    for (round, &size) in sizes.iter().enumerate() {
         let seed = 77 + round as u64;
         pair.a.mr.buffer.fill(SOURCE, size, seed);
         transfer(&mut pair, size, seed).map_err(|e| format!("{size} bytes: {e}"))?;
@@ -118,7 +129,7 @@ fn wipe(pair: &mut Pair, size: usize) {
     }
 }
 
-fn send(pair: &mut Pair, size: usize, seed: u64) -> Outcome {
+pub fn send(pair: &mut Pair, size: usize, seed: u64) -> Outcome {
     pair.b.recv(seed, TARGET, size)?;
     pair.a.send(Send::new(
         seed,
@@ -149,7 +160,7 @@ fn check_imm(wc: &ibv_wc, size: usize, imm: u32, opcode: ibv_wc_opcode) -> Outco
     ensure(wc.opcode == opcode, || format!("opcode {}", wc.opcode))
 }
 
-fn send_imm(pair: &mut Pair, size: usize, seed: u64) -> Outcome {
+pub fn send_imm(pair: &mut Pair, size: usize, seed: u64) -> Outcome {
     pair.b.recv(seed, TARGET, size)?;
     let mut request = Send::new(
         seed,
@@ -166,7 +177,7 @@ fn send_imm(pair: &mut Pair, size: usize, seed: u64) -> Outcome {
     Ok(())
 }
 
-fn write(pair: &mut Pair, size: usize, seed: u64) -> Outcome {
+pub fn write(pair: &mut Pair, size: usize, seed: u64) -> Outcome {
     let source = pair.a.mr.sge(SOURCE, size);
     pair.a
         .send(Send::new(seed, IBV_WR_RDMA_WRITE, vec![source]).at(&pair.b, TARGET))?;
@@ -176,7 +187,7 @@ fn write(pair: &mut Pair, size: usize, seed: u64) -> Outcome {
     Ok(())
 }
 
-fn write_imm(pair: &mut Pair, size: usize, seed: u64) -> Outcome {
+pub fn write_imm(pair: &mut Pair, size: usize, seed: u64) -> Outcome {
     pair.b.recv(seed, 0, 0)?;
     let source = pair.a.mr.sge(SOURCE, size);
     let mut request = Send::new(seed, IBV_WR_RDMA_WRITE_WITH_IMM, vec![source]).at(&pair.b, TARGET);
@@ -191,7 +202,7 @@ fn write_imm(pair: &mut Pair, size: usize, seed: u64) -> Outcome {
 }
 
 /// B reads from A, so that the same ranges are compared.
-fn read(pair: &mut Pair, size: usize, seed: u64) -> Outcome {
+pub fn read(pair: &mut Pair, size: usize, seed: u64) -> Outcome {
     let target = pair.b.mr.sge(TARGET, size);
     pair.b
         .send(Send::new(seed, IBV_WR_RDMA_READ, vec![target]).at(&pair.a, SOURCE))?;
@@ -271,29 +282,39 @@ fn sge_lists(ends: &Ends) -> Outcome {
     check_target(&pair, total, 21)
 }
 
-fn atomics(ends: &Ends) -> Outcome {
+/// An atomic operation of A on the word at 64 bytes into B's region, and what it returned.
+fn atomic(pair: &Pair, opcode: ibv_wr_opcode, operands: (u64, u64)) -> Result<u64, String> {
+    let result = pair.a.mr.sge(0, 8);
+    let mut request = Send::new(1, opcode, vec![result]).at(&pair.b, 64);
+    request.operands = operands;
+    pair.a.send(request)?;
+    pair.a.expect(1, IBV_WC_SUCCESS)?;
+    Ok(pair.a.mr.buffer.word(0))
+}
+
+fn expect_word(what: &str, got: u64, expected: u64) -> Outcome {
+    ensure(got == expected, || {
+        format!("{what} {got}, expected {expected}")
+    })
+}
+
+pub fn fetch_add(ends: &Ends) -> Outcome {
     let mut pair = Pair::new(ends, Plan::default())?;
     pair.b.mr.buffer.set_word(64, 1000);
-    let result = pair.a.mr.sge(0, 8);
-    let mut add = Send::new(1, IBV_WR_ATOMIC_FETCH_AND_ADD, vec![result]).at(&pair.b, 64);
-    add.operands = (234, 0);
-    pair.a.send(add)?;
-    pair.a.expect(1, IBV_WC_SUCCESS)?;
-    ensure(pair.a.mr.buffer.word(0) == 1000, || {
-        "FETCH_ADD returned a wrong value".into()
-    })?;
-    for (compare, found) in [(1, 1234), (1234, 1234)] {
-        let mut swap = Send::new(2, IBV_WR_ATOMIC_CMP_AND_SWP, vec![result]).at(&pair.b, 64);
-        swap.operands = (compare, 99);
-        pair.a.send(swap)?;
-        pair.a.expect(2, IBV_WC_SUCCESS)?;
-        let got = pair.a.mr.buffer.word(0);
-        ensure(got == found, || {
-            format!("CMP_SWP returned {got}, expected {found}")
-        })?;
+    let got = atomic(&pair, IBV_WR_ATOMIC_FETCH_AND_ADD, (234, 0))?;
+    expect_word("FETCH_ADD returned", got, 1000)?;
+    expect_word("memory holds", pair.b.mr.buffer.word(64), 1234)
+}
+
+pub fn cmp_swap(ends: &Ends) -> Outcome {
+    let mut pair = Pair::new(ends, Plan::default())?;
+    pair.b.mr.buffer.set_word(64, 1234);
+    for (compare, left) in [(1, 1234), (1234, 99)] {
+        let got = atomic(&pair, IBV_WR_ATOMIC_CMP_AND_SWP, (compare, 99))?;
+        expect_word("CMP_SWP returned", got, 1234)?;
+        expect_word("memory holds", pair.b.mr.buffer.word(64), left)?;
     }
-    let last = pair.b.mr.buffer.word(64);
-    ensure(last == 99, || format!("memory holds {last}"))
+    Ok(())
 }
 
 fn unsignaled(ends: &Ends) -> Outcome {

@@ -122,6 +122,12 @@ pub fn local_inv(ends: &Ends) -> Outcome {
 }
 
 pub fn remote_inv(ends: &Ends) -> Outcome {
+    let flags = invalidated(ends)?;
+    ensure(flags & IBV_WC_WITH_INV != 0, || format!("flags {flags:#x}"))
+}
+
+/// A's SEND invalidates the key of a window of B. Returns the flags of B's completion.
+pub fn invalidated(ends: &Ends) -> Result<u32, String> {
     let (mut pair, mw) = bound(ends, IBV_MW_TYPE_2, REMOTE)?;
     let at = MEMORY - 3000;
     pair.a.mr.buffer.fill(0, 3000, 5);
@@ -133,17 +139,15 @@ pub fn remote_inv(ends: &Ends) -> Outcome {
     let wc = pair.b.expect(4, IBV_WC_SUCCESS)?;
     // SAFETY: Every bit pattern is a key.
     let key = unsafe { wc.__bindgen_anon_1.invalidated_rkey };
-    ensure(
-        wc.wc_flags & IBV_WC_WITH_INV != 0 && key == mw.rkey(),
-        || format!("flags {:#x}, key {key:#x}", wc.wc_flags),
-    )?;
+    ensure(key == mw.rkey(), || format!("key {key:#x}"))?;
     let wrong = pair.b.mr.buffer.mismatch(at, 3000, 5);
     ensure(wrong.is_none(), || format!("byte {wrong:?} is wrong"))?;
     pair.a
         .send(request(&pair, IBV_WR_RDMA_READ, start(&pair), 8, mw.rkey()))?;
     pair.a.expect(7, IBV_WC_REM_ACCESS_ERR)?;
     let End { mr, .. } = pair.b;
-    deregister(mr)
+    deregister(mr)?;
+    Ok(wc.wc_flags)
 }
 
 pub fn bad_inv(ends: &Ends) -> Outcome {

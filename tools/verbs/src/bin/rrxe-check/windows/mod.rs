@@ -6,7 +6,7 @@
 
 use std::rc::Rc;
 
-mod lifetime;
+pub mod lifetime;
 mod refusal;
 
 use rrxe_verbs::{
@@ -196,7 +196,8 @@ fn refused(pair: &Pair, request: Send) -> Outcome {
     })
 }
 
-fn bounds(ends: &Ends, kind: ibv_mw_type) -> Outcome {
+/// A window's whole range is written and read through it, and nothing else is touched.
+pub fn reached(ends: &Ends, kind: ibv_mw_type) -> Outcome {
     let (mut pair, mw) = bound(ends, kind, REMOTE)?;
     pair.a.mr.buffer.fill(0, LENGTH, 3);
     let whole = request(&pair, IBV_WR_RDMA_WRITE, start(&pair), LENGTH, mw.rkey());
@@ -212,8 +213,11 @@ fn bounds(ends: &Ends, kind: ibv_mw_type) -> Outcome {
     let whole = request(&pair, IBV_WR_RDMA_READ, start(&pair), LENGTH, mw.rkey());
     granted(&pair, whole)?;
     let wrong = pair.a.mr.buffer.mismatch(0, LENGTH, 3);
-    ensure(wrong.is_none(), || format!("byte {wrong:?} was read wrong"))?;
+    ensure(wrong.is_none(), || format!("byte {wrong:?} was read wrong"))
+}
 
+fn bounds(ends: &Ends, kind: ibv_mw_type) -> Outcome {
+    reached(ends, kind)?;
     let around: [(i64, usize); 8] = [
         (-1, 1),
         (-1, 2),
