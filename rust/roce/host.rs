@@ -43,6 +43,21 @@ pub enum AccessFault {
     Retry,
 }
 
+/// Why payload could not be stored to the QP's own memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScatterFault {
+    /// The status with which the work request ends.
+    Failed(WcStatus),
+    /// The memory isn't resident; the host will make it so. The packet counts as lost.
+    Retry,
+}
+
+impl From<WcStatus> for ScatterFault {
+    fn from(status: WcStatus) -> Self {
+        Self::Failed(status)
+    }
+}
+
 /// What a peer wants with memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RemoteAccess {
@@ -84,15 +99,15 @@ pub trait SendQueue {
     ///
     /// # Errors
     ///
-    /// `LocProtErr`, `LocLenErr`.
-    fn scatter_send(&mut self, slot: SendSlot, offset: u32) -> Result<(), WcStatus>;
+    /// [`ScatterFault`]; with `LocProtErr`, `LocLenErr`.
+    fn scatter_send(&mut self, slot: SendSlot, offset: u32) -> Result<(), ScatterFault>;
 
     /// Stores the original value that an atomic returned, in host order, to the slot's SGEs.
     ///
     /// # Errors
     ///
-    /// `LocProtErr`, `LocLenErr`.
-    fn scatter_atomic(&mut self, slot: SendSlot, original: u64) -> Result<(), WcStatus>;
+    /// [`ScatterFault`]; with `LocProtErr`, `LocLenErr`.
+    fn scatter_atomic(&mut self, slot: SendSlot, original: u64) -> Result<(), ScatterFault>;
 
     /// Carries out an operation that needs no peer.
     ///
@@ -128,8 +143,8 @@ pub trait RecvQueue {
     ///
     /// # Errors
     ///
-    /// `LocProtErr`, `LocLenErr`.
-    fn scatter_recv(&mut self, slot: RecvSlot, offset: u32) -> Result<(), WcStatus>;
+    /// [`ScatterFault`]; with `LocProtErr`, `LocLenErr`.
+    fn scatter_recv(&mut self, slot: RecvSlot, offset: u32) -> Result<(), ScatterFault>;
 }
 
 /// The memory that peers may reach through this QP's protection domain; of an XRC target, through

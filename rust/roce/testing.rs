@@ -9,7 +9,7 @@ use std::vec::Vec;
 
 use crate::host::{
     AccessFault, Completions, Count, Event, Fetch, LocalAccess, Memory, QueueFault, RecvQueue,
-    RemoteAccess, SendQueue,
+    RemoteAccess, ScatterFault, SendQueue,
 };
 use crate::ids::{Qpn, Rkey, Srqn};
 use crate::mtu::Mtu;
@@ -51,6 +51,8 @@ pub(crate) struct MockHost {
     pub recv_buffers: Vec<Vec<u8>>,
     /// Fails `scatter_recv`.
     pub recv_fault: Option<WcStatus>,
+    /// Nothing can be scattered for the present.
+    pub absent: bool,
     /// The payload of the packet being handled.
     pub payload: Vec<u8>,
     /// What peers may reach, from [`BASE`] with [`RKEY`].
@@ -85,6 +87,7 @@ impl MockHost {
             released: Vec::new(),
             recv_buffers: Vec::new(),
             recv_fault: None,
+            absent: false,
             payload: Vec::new(),
             memory: vec![0; MEMORY],
             access_fault: None,
@@ -150,6 +153,10 @@ impl MockHost {
         self.counts.iter().filter(|count| **count == what).count()
     }
 
+    fn reside(&self) -> Result<(), ScatterFault> {
+        (!self.absent).then_some(()).ok_or(ScatterFault::Retry)
+    }
+
     fn remote(&mut self, rkey: Rkey, va: u64, length: usize) -> Result<&mut [u8], AccessFault> {
         if let Some(fault) = self.access_fault {
             return Err(fault);
@@ -163,7 +170,7 @@ impl MockHost {
     }
 }
 
-fn scatter(buffer: &mut [u8], offset: usize, payload: &[u8]) -> Result<(), WcStatus> {
+fn scatter(buffer: &mut [u8], offset: usize, payload: &[u8]) -> Result<(), ScatterFault> {
     let range = buffer.get_mut(offset..offset + payload.len());
     range.ok_or(WcStatus::LocLenErr)?.copy_from_slice(payload);
     Ok(())
@@ -182,13 +189,15 @@ impl SendQueue for MockHost {
         self.send_fault.map_or(Ok(()), Err)
     }
 
-    fn scatter_send(&mut self, slot: SendSlot, offset: u32) -> Result<(), WcStatus> {
+    fn scatter_send(&mut self, slot: SendSlot, offset: u32) -> Result<(), ScatterFault> {
+        self.reside()?;
         self.send_fault.map_or(Ok(()), Err)?;
         let buffer = &mut self.send_buffers[slot.0 as usize];
         scatter(buffer, offset as usize, &self.payload)
     }
 
-    fn scatter_atomic(&mut self, slot: SendSlot, original: u64) -> Result<(), WcStatus> {
+    fn scatter_atomic(&mut self, slot: SendSlot, original: u64) -> Result<(), ScatterFault> {
+        self.reside()?;
         self.send_fault.map_or(Ok(()), Err)?;
         let buffer = &mut self.send_buffers[slot.0 as usize];
         scatter(buffer, 0, &original.to_ne_bytes())
@@ -218,7 +227,8 @@ impl RecvQueue for MockHost {
         self.released.push(slot);
     }
 
-    fn scatter_recv(&mut self, slot: RecvSlot, offset: u32) -> Result<(), WcStatus> {
+    fn scatter_recv(&mut self, slot: RecvSlot, offset: u32) -> Result<(), ScatterFault> {
+        self.reside()?;
         self.recv_fault.map_or(Ok(()), Err)?;
         let buffer = &mut self.recv_buffers[slot.0 as usize];
         scatter(buffer, offset as usize, &self.payload)

@@ -10,7 +10,7 @@ extern crate roce;
 use core::hint::black_box;
 use roce::host::{
     AccessFault, Completions, Count, Event, Fetch, LocalAccess, Memory, RecvQueue, RemoteAccess,
-    SendQueue,
+    ScatterFault, SendQueue,
 };
 use roce::ids::Rkey;
 use roce::qp::{Attrs, Config, CurrentAttrs, ModifyError, Qp, Replay, SendWqe, TransmitFault};
@@ -26,6 +26,7 @@ pub struct Opaque {
     send: Fetch<SendWr>,
     recv: Fetch<RecvWr>,
     local: Result<(), WcStatus>,
+    scatter: Result<(), ScatterFault>,
     remote: Result<(), AccessFault>,
     original: Result<u64, AccessFault>,
 }
@@ -44,14 +45,14 @@ impl SendQueue for Opaque {
         black_box(self.local)
     }
 
-    fn scatter_send(&mut self, slot: SendSlot, offset: u32) -> Result<(), WcStatus> {
+    fn scatter_send(&mut self, slot: SendSlot, offset: u32) -> Result<(), ScatterFault> {
         black_box((slot, offset));
-        black_box(self.local)
+        black_box(self.scatter)
     }
 
-    fn scatter_atomic(&mut self, slot: SendSlot, original: u64) -> Result<(), WcStatus> {
+    fn scatter_atomic(&mut self, slot: SendSlot, original: u64) -> Result<(), ScatterFault> {
         black_box((slot, original));
-        black_box(self.local)
+        black_box(self.scatter)
     }
 
     fn execute_local(&mut self, slot: SendSlot, op: LocalOp) -> Result<(), WcStatus> {
@@ -69,9 +70,9 @@ impl RecvQueue for Opaque {
         black_box(slot);
     }
 
-    fn scatter_recv(&mut self, slot: RecvSlot, offset: u32) -> Result<(), WcStatus> {
+    fn scatter_recv(&mut self, slot: RecvSlot, offset: u32) -> Result<(), ScatterFault> {
         black_box((slot, offset));
-        black_box(self.local)
+        black_box(self.scatter)
     }
 }
 

@@ -7,7 +7,7 @@
 
 use super::wqe::{Answer, SendWqe};
 use super::Requester;
-use crate::host::{Count, Host};
+use crate::host::{Count, Host, ScatterFault};
 use crate::psn::Psn;
 use crate::qp::{Context, Outcome, Slots};
 use crate::time::Instant;
@@ -190,7 +190,8 @@ impl<W: Slots<SendWqe>> Requester<W> {
                 self.finish_answered(now, context, host);
                 Outcome::Continue
             }
-            Err(status) => self.fail_oldest(status, host),
+            Err(ScatterFault::Failed(status)) => self.fail_oldest(status, host),
+            Err(ScatterFault::Retry) => Outcome::Continue,
         }
     }
 
@@ -200,7 +201,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
         packet: &Packet,
         context: &Context,
         host: &mut H,
-    ) -> Result<(), WcStatus> {
+    ) -> Result<(), ScatterFault> {
         let oldest = self.window.get(0).ok_or(WcStatus::BadRespErr)?;
         let slot = oldest.wr.slot;
         let index = packet.bth.psn.ahead_of(oldest.first);
@@ -209,7 +210,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
                 let (offset, length) = oldest.piece(index, context.settings.path_mtu);
                 let ends = oldest.request_ends(index);
                 if !fits(part, ends) || packet.payload_len != length {
-                    return Err(WcStatus::BadRespErr);
+                    return Err(WcStatus::BadRespErr.into());
                 }
                 if length > 0 {
                     host.scatter_send(slot, offset)?;
@@ -224,7 +225,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
             (Answer::Atomic, Body::AtomicAck(aeth, original)) if agrees(aeth) => {
                 host.scatter_atomic(slot, original)
             }
-            _ => Err(WcStatus::BadRespErr),
+            _ => Err(WcStatus::BadRespErr.into()),
         }
     }
 

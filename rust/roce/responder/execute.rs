@@ -244,8 +244,8 @@ fn fill<H: Host>(
     if packet.payload_len == 0 {
         return Ok(());
     }
-    host.scatter_recv(wr.slot, segment.offset)
-        .map_err(|status| Refusal::Receive(status, NakCode::RemoteOperational))
+    host.scatter_recv(wr.slot, segment.offset)?;
+    Ok(())
 }
 
 /// An operation that the QP's access flags leave out isn't supported (§9.7.4.1.5).

@@ -21,7 +21,7 @@ mod ud;
 #[cfg(test)]
 mod tests;
 
-use crate::host::{AccessFault, Count, Event, Fetch, Host, QueueFault};
+use crate::host::{AccessFault, Count, Event, Fetch, Host, QueueFault, ScatterFault};
 use crate::ids::{Qpn, Srqn};
 use crate::psn::Psn;
 use crate::qp::{Context, Outcome, QpKind, Slots};
@@ -97,6 +97,8 @@ enum Refusal {
     Lost,
     /// There is no receive WQE.
     NotReady,
+    /// Memory that it needs isn't resident: it may come again, as if it was lost.
+    Absent,
     /// It is at fault.
     Request(NakCode),
     /// It names a shared receive queue that its XRC domain doesn't have.
@@ -107,7 +109,16 @@ enum Refusal {
 
 impl From<AccessFault> for Refusal {
     fn from(fault: AccessFault) -> Self {
-        nak_code(fault).map_or(Self::Lost, Self::Request)
+        nak_code(fault).map_or(Self::Absent, Self::Request)
+    }
+}
+
+impl From<ScatterFault> for Refusal {
+    fn from(fault: ScatterFault) -> Self {
+        match fault {
+            ScatterFault::Failed(status) => Self::Receive(status, NakCode::RemoteOperational),
+            ScatterFault::Retry => Self::Absent,
+        }
     }
 }
 
@@ -282,7 +293,7 @@ impl<R: Slots<Replay>> Responder<R> {
         host: &mut H,
     ) -> Outcome {
         match refusal {
-            Refusal::Lost => Outcome::Continue,
+            Refusal::Lost | Refusal::Absent => Outcome::Continue,
             Refusal::NotReady => {
                 self.order = Order::Awaited;
                 self.answer = Answer::NotReady(named_queue(packet));
@@ -322,13 +333,15 @@ impl<R: Slots<Replay>> Responder<R> {
     }
 
     /// A packet of an unreliable connection: what can't be carried out is dropped, together with
-    /// the rest of its message (§9.8.2).
+    /// the rest of its message (§9.8.2). One whose memory is absent has not come yet: if it isn't the
+    /// next to come again, what follows finds a gap.
     fn handle_unreliable<H: Host>(
         &mut self,
         packet: &Packet,
         context: &Context,
         host: &mut H,
     ) -> Outcome {
+        let (expected, message) = (self.expected, self.message);
         if packet.bth.psn != self.expected {
             host.count(Count::OutOfSeqRequest);
             self.message = Message::None;
@@ -342,6 +355,11 @@ impl<R: Slots<Replay>> Responder<R> {
             Err(Refusal::Receive(status, _)) => {
                 self.abandon_held(status, context, host);
                 Outcome::Fatal
+            }
+            Err(Refusal::Absent) => {
+                self.expected = expected;
+                self.message = message;
+                Outcome::Continue
             }
             Err(_) => {
                 self.message = Message::None;

@@ -12,7 +12,7 @@ use crate::host::{Count, Host};
 use crate::ids::Qkey;
 use crate::qp::{Context, Outcome, QpKind, Slots};
 use crate::wc::{RecvExtra, WcOpcode};
-use crate::wire::packet::{Body, Deth, NakCode, Packet, SendPart, Service};
+use crate::wire::packet::{Body, Deth, Packet, SendPart, Service};
 use crate::wr::SendTail;
 
 /// Bytes at the start of a receive buffer that hold the global route header.
@@ -30,7 +30,7 @@ impl<R: Slots<Replay>> Responder<R> {
         host: &mut H,
     ) -> Outcome {
         match self.receive_datagram(packet, context, host) {
-            Ok(()) => Outcome::Continue,
+            Ok(()) | Err(Refusal::Absent) => Outcome::Continue,
             Err(Refusal::Receive(status, _)) => {
                 self.abandon_held(status, context, host);
                 Outcome::Fatal
@@ -57,8 +57,7 @@ impl<R: Slots<Replay>> Responder<R> {
         if byte_len > wr.length {
             return Err(Refusal::Lost);
         }
-        host.scatter_recv(wr.slot, GRH_LEN)
-            .map_err(|status| Refusal::Receive(status, NakCode::RemoteOperational))?;
+        host.scatter_recv(wr.slot, GRH_LEN)?;
         self.complete_held(
             Received {
                 opcode: WcOpcode::Recv,

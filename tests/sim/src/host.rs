@@ -4,7 +4,7 @@
 
 use roce::host::{
     AccessFault, Completions, Count, Event, Fetch, LocalAccess, Memory as RemoteMemory, QueueFault,
-    RecvQueue, RemoteAccess, SendQueue,
+    RecvQueue, RemoteAccess, ScatterFault, SendQueue,
 };
 use roce::ids::{Rkey, Srqn};
 use roce::qp::QpKind;
@@ -62,7 +62,7 @@ impl SendQueue for SimHost<'_> {
         }
     }
 
-    fn scatter_send(&mut self, slot: SendSlot, offset: u32) -> Result<(), WcStatus> {
+    fn scatter_send(&mut self, slot: SendSlot, offset: u32) -> Result<(), ScatterFault> {
         let len = self.payload.len() as u32;
         if len == 0 {
             return Ok(());
@@ -73,7 +73,7 @@ impl SendQueue for SimHost<'_> {
         Ok(())
     }
 
-    fn scatter_atomic(&mut self, slot: SendSlot, original: u64) -> Result<(), WcStatus> {
+    fn scatter_atomic(&mut self, slot: SendSlot, original: u64) -> Result<(), ScatterFault> {
         let index = self.expect(slot, 0, 8)?;
         let at = self.side.messages[index].local;
         Memory::store(&mut self.memory.bytes, at, &original.to_le_bytes());
@@ -197,21 +197,21 @@ impl RecvQueue for SimHost<'_> {
         }
     }
 
-    fn scatter_recv(&mut self, slot: RecvSlot, offset: u32) -> Result<(), WcStatus> {
+    fn scatter_recv(&mut self, slot: RecvSlot, offset: u32) -> Result<(), ScatterFault> {
         if self.payload.is_empty() {
             return Ok(());
         }
         let Some(receive) = self.side.held.iter().find(|held| held.slot == slot.0) else {
             self.side
                 .fail(format!("scattered to {slot:?}, which isn't taken"));
-            return Err(WcStatus::GeneralErr);
+            return Err(WcStatus::GeneralErr.into());
         };
         let len = self.payload.len();
         if offset as usize + len > receive.length as usize {
-            return Err(WcStatus::LocLenErr);
+            return Err(WcStatus::LocLenErr.into());
         }
         if receive.fault == RecvFault::Unreachable {
-            return Err(WcStatus::LocProtErr);
+            return Err(WcStatus::LocProtErr.into());
         }
         let at = receive.at + offset as usize;
         Memory::store(&mut self.memory.bytes, at, self.payload);

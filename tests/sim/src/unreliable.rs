@@ -24,6 +24,7 @@ impl Reference<'_> {
         let message = self.peer.messages[index].clone();
         let starts = ext == message.first;
         let continues = rx.open && ext == rx.epsn;
+        let before = (rx.epsn, rx.open, rx.offset);
         rx.epsn = ext + 1;
         rx.open = false;
         if starts {
@@ -43,6 +44,9 @@ impl Reference<'_> {
             matches!(effects.last(), Some(Effect::RecvDone(wc)) if wc.status != WcStatus::Success);
         if broken {
             self.side.state = QpState::Err;
+        } else if matches!(&done, Err(codes) if codes.is_empty()) {
+            // Its memory isn't resident: it is as if it had not come yet.
+            (rx.epsn, rx.open, rx.offset) = before;
         } else if done.is_ok() && core::mem::take(&mut rx.gap) != Gap::NotReady {
             rx.offset += bytes.len() as u32;
             rx.open = ext + 1 < message.end();

@@ -10,7 +10,7 @@ use rdma::upcall::QpToken;
 use roce::{
     host::{
         AccessFault, Completions, Count, Event, Fetch, LocalAccess, Memory, QueueFault,
-        RemoteAccess,
+        RemoteAccess, ScatterFault,
     },
     ids::{Rkey, Srqn},
     wc::{RecvWc, SendWc, WcStatus},
@@ -138,15 +138,15 @@ impl roce::host::SendQueue for EngineHost<'_> {
         self.sq.check(slot, access, self.mrs, self.pd)
     }
 
-    fn scatter_send(&mut self, slot: SendSlot, offset: u32) -> Result<(), WcStatus> {
+    fn scatter_send(&mut self, slot: SendSlot, offset: u32) -> Result<(), ScatterFault> {
         match self.packet {
-            Some(packet) => self.sq.scatter(slot, offset, packet, self.mrs, self.pd),
-            None => Err(WcStatus::GeneralErr),
+            Some(packet) => Ok(self.sq.scatter(slot, offset, packet, self.mrs, self.pd)?),
+            None => Err(WcStatus::GeneralErr.into()),
         }
     }
 
-    fn scatter_atomic(&mut self, slot: SendSlot, original: u64) -> Result<(), WcStatus> {
-        self.sq.scatter_word(slot, original, self.mrs, self.pd)
+    fn scatter_atomic(&mut self, slot: SendSlot, original: u64) -> Result<(), ScatterFault> {
+        Ok(self.sq.scatter_word(slot, original, self.mrs, self.pd)?)
     }
 
     fn execute_local(&mut self, slot: SendSlot, op: LocalOp) -> Result<(), WcStatus> {
@@ -181,10 +181,10 @@ impl roce::host::RecvQueue for EngineHost<'_> {
         self.rq.release();
     }
 
-    fn scatter_recv(&mut self, _slot: RecvSlot, offset: u32) -> Result<(), WcStatus> {
+    fn scatter_recv(&mut self, _slot: RecvSlot, offset: u32) -> Result<(), ScatterFault> {
         match self.packet {
-            Some(packet) => self.rq.scatter(offset, packet, self.mrs, self.pd),
-            None => Err(WcStatus::GeneralErr),
+            Some(packet) => Ok(self.rq.scatter(offset, packet, self.mrs, self.pd)?),
+            None => Err(WcStatus::GeneralErr.into()),
         }
     }
 }

@@ -50,6 +50,23 @@ fn responses_are_scattered_and_complete_the_read() {
 }
 
 #[test]
+fn an_answer_whose_place_isnt_resident_may_come_again() {
+    let mut bench = Bench::new();
+    bench.post(READ, 1500);
+    bench.poll();
+    bench.read_response(0, FIRST_PART, MTU);
+    bench.host.absent = true;
+    for _ in 0..2 {
+        bench.read_response(1, LAST, 476);
+        assert_eq!(bench.sent(), []);
+    }
+    bench.host.absent = false;
+    bench.read_response(1, LAST, 476);
+    assert_eq!(bench.sent(), [(0, Success)]);
+    assert_eq!(bench.qp.poll_timeout(), None);
+}
+
+#[test]
 fn a_missing_response_is_asked_for_again_from_there() {
     let mut bench = Bench::new();
     bench.post(READ, 4096);

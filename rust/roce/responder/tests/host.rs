@@ -8,7 +8,7 @@ use std::vec::Vec;
 
 use crate::host::{
     AccessFault, Completions, Count, Event, Fetch, LocalAccess, Memory, RecvQueue, RemoteAccess,
-    SendQueue,
+    ScatterFault, SendQueue,
 };
 use crate::ids::Rkey;
 use crate::wc::{RecvWc, SendWc, WcStatus};
@@ -48,6 +48,8 @@ pub(super) struct TestHost {
     pub(super) fault: Option<AccessFault>,
     /// Every use of a local buffer ends so.
     pub(super) local_fault: Option<WcStatus>,
+    /// Nothing can be scattered for the present.
+    pub(super) absent: bool,
     /// What the engine did, in order.
     pub(super) log: Vec<Act>,
     /// What it counted.
@@ -62,6 +64,7 @@ impl TestHost {
             memory: vec![0; 0x1_0000],
             fault: None,
             local_fault: None,
+            absent: false,
             log: Vec::new(),
             counts: Vec::new(),
         }
@@ -127,11 +130,11 @@ impl SendQueue for TestHost {
         panic!("{slot:?} wasn't taken");
     }
 
-    fn scatter_send(&mut self, slot: SendSlot, _offset: u32) -> Result<(), WcStatus> {
+    fn scatter_send(&mut self, slot: SendSlot, _offset: u32) -> Result<(), ScatterFault> {
         panic!("{slot:?} wasn't taken");
     }
 
-    fn scatter_atomic(&mut self, slot: SendSlot, _original: u64) -> Result<(), WcStatus> {
+    fn scatter_atomic(&mut self, slot: SendSlot, _original: u64) -> Result<(), ScatterFault> {
         panic!("{slot:?} wasn't taken");
     }
 
@@ -149,7 +152,10 @@ impl RecvQueue for TestHost {
         self.log.push(Act::Release(slot));
     }
 
-    fn scatter_recv(&mut self, slot: RecvSlot, offset: u32) -> Result<(), WcStatus> {
+    fn scatter_recv(&mut self, slot: RecvSlot, offset: u32) -> Result<(), ScatterFault> {
+        if self.absent {
+            return Err(ScatterFault::Retry);
+        }
         self.local()?;
         self.log.push(Act::ScatterRecv(slot, offset));
         Ok(())

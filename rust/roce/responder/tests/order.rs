@@ -104,6 +104,27 @@ fn a_lost_packet_changes_nothing() {
 }
 
 #[test]
+fn a_packet_whose_receive_isnt_resident_may_come_again() {
+    for kind in [QpKind::Rc, QpKind::Uc] {
+        let mut bench = Bench::starting(kind, 10);
+        bench.host.post_recv(1, 1032);
+        bench.pass_at(Psn::new(10), SEND_FIRST, 1024);
+        bench.answers();
+        bench.host.absent = true;
+        for _ in 0..2 {
+            bench.pass_at(Psn::new(11), send_last(), 8);
+        }
+        assert_eq!(bench.responder.rq_psn(), Psn::new(11));
+        assert!(bench.recv_wcs().is_empty());
+        assert_eq!(bench.answers(), []);
+        bench.host.absent = false;
+        bench.pass_at(Psn::new(11), send_last(), 8);
+        assert_eq!(bench.recv_wcs(), [recv_wc(1, WcStatus::Success, 1032)]);
+        assert_eq!(bench.host.counted(Count::Dropped), 0);
+    }
+}
+
+#[test]
 fn atomics_are_answered_from_their_record() {
     let mut bench = Bench::new(QpKind::Rc);
     let swap = AtomicOp::CompareSwap {

@@ -49,6 +49,39 @@ fn a_start_ends_the_message_before() {
     assert!(bench.host.take_log().is_empty());
 }
 
+/// What the host does about an absent page, or anybody may to a peer: it has the packet come later.
+#[test]
+fn a_write_whose_memory_isnt_resident_has_not_come_yet() {
+    let mut bench = Bench::new(QpKind::Uc);
+    bench.pass(Body::Write(WritePart::First(reth(0, 2056))), 1024);
+    let second = bench.psn;
+    bench.host.fault = Some(AccessFault::Retry);
+    bench.pass_at(second, Body::Write(WritePart::Middle), 1024);
+    // Out of its turn: it doesn't end the message either.
+    bench.pass_at(Psn::new(1000), write_only(0, 8), 8);
+    assert_eq!(bench.responder.rq_psn(), second);
+    bench.host.fault = None;
+    bench.host.take_log();
+    bench.pass_at(second, Body::Write(WritePart::Middle), 1024);
+    bench.pass_at(second, Body::Write(WritePart::Middle), 1024);
+    assert_eq!(bench.host.take_log().len(), 1);
+    bench.pass_at(second.next(), Body::Write(WritePart::Last(None)), 8);
+    assert!(bench.host.take_log().is_empty());
+}
+
+#[test]
+fn what_follows_a_packet_that_found_no_memory_is_dropped_with_it() {
+    let mut bench = Bench::new(QpKind::Uc);
+    bench.pass(Body::Write(WritePart::First(reth(0, 2056))), 1024);
+    bench.host.fault = Some(AccessFault::Retry);
+    bench.pass(Body::Write(WritePart::Middle), 1024);
+    bench.host.fault = None;
+    bench.host.take_log();
+    bench.pass(Body::Write(WritePart::Last(None)), 8);
+    assert!(bench.host.take_log().is_empty());
+    assert_eq!(bench.host.counted(Count::Dropped), 1);
+}
+
 #[test]
 fn unconnected_faults_only_drop() {
     let mut bench = Bench::new(QpKind::Uc);

@@ -4,7 +4,7 @@
 
 use roce::host::{
     AccessFault, Completions, Count, Event, Fetch, LocalAccess, Memory as RemoteMemory, RecvQueue,
-    RemoteAccess, SendQueue,
+    RemoteAccess, ScatterFault, SendQueue,
 };
 use roce::ids::Rkey;
 use roce::responder::GRH_LEN;
@@ -60,12 +60,12 @@ impl SendQueue for DatagramHost<'_> {
         Ok(())
     }
 
-    fn scatter_send(&mut self, _: SendSlot, _: u32) -> Result<(), WcStatus> {
+    fn scatter_send(&mut self, _: SendSlot, _: u32) -> Result<(), ScatterFault> {
         self.stray("scattered a response");
         Ok(())
     }
 
-    fn scatter_atomic(&mut self, _: SendSlot, _: u64) -> Result<(), WcStatus> {
+    fn scatter_atomic(&mut self, _: SendSlot, _: u64) -> Result<(), ScatterFault> {
         self.stray("scattered an atomic");
         Ok(())
     }
@@ -100,19 +100,19 @@ impl RecvQueue for DatagramHost<'_> {
         }
     }
 
-    fn scatter_recv(&mut self, slot: RecvSlot, offset: u32) -> Result<(), WcStatus> {
+    fn scatter_recv(&mut self, slot: RecvSlot, offset: u32) -> Result<(), ScatterFault> {
         let held = self.side.held.iter().find(|held| held.slot == slot.0);
         let Some(receive) = held.cloned() else {
             self.stray("scattered to a receive that isn't taken");
-            return Err(WcStatus::GeneralErr);
+            return Err(WcStatus::GeneralErr.into());
         };
         let len = self.payload.len();
         if offset != GRH_LEN || offset as usize + len > receive.length as usize {
             self.stray("placed its payload elsewhere");
-            return Err(WcStatus::LocLenErr);
+            return Err(WcStatus::LocLenErr.into());
         }
         if receive.fault == RecvFault::Unreachable {
-            return Err(WcStatus::LocProtErr);
+            return Err(WcStatus::LocProtErr.into());
         }
         let (at, bytes) = (receive.at, &mut self.memory.bytes);
         Memory::store(bytes, at, &GRH);
