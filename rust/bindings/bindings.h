@@ -9,6 +9,9 @@
 #include <linux/if_arp.h>
 #include <linux/igmp.h>
 #include <linux/inetdevice.h>
+#include <linux/hmm.h>
+#include <linux/mm.h>
+#include <linux/mmu_notifier.h>
 #include <linux/netdevice.h>
 #include <linux/random.h>
 #include <linux/rcupdate.h>
@@ -32,6 +35,7 @@
 #include <rdma/ib_addr.h>
 #include <rdma/ib_cache.h>
 #include <rdma/ib_umem.h>
+#include <rdma/ib_umem_odp.h>
 #include <rdma/ib_verbs.h>
 #include <rdma/rdma_netlink.h>
 #include <rdma/restrack.h>

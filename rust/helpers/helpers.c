@@ -11,6 +11,7 @@
 #include "interrupt.c"
 #include "memory.c"
 #include "netdevice.c"
+#include "odp.c"
 #include "skbuff.c"
 #include "spinlock.c"
 #include "verbs.c"

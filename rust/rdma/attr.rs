@@ -145,8 +145,10 @@ impl DeviceAttributes {
         raw.device_cap_flags = self.caps.0;
         raw.kernel_cap_flags = u64::from(
             bindings::ib_kernel_cap_flags_IBK_ALLOW_USER_UNREG
-                | bindings::ib_kernel_cap_flags_IBK_BLOCK_MULTICAST_LOOPBACK,
+                | bindings::ib_kernel_cap_flags_IBK_BLOCK_MULTICAST_LOOPBACK
+                | bindings::ib_kernel_cap_flags_IBK_ON_DEMAND_PAGING,
         );
+        raw.odp_caps = on_demand_paging();
         raw.max_send_sge = clamp(self.max_send_sge);
         raw.max_recv_sge = clamp(self.max_recv_sge);
         raw.max_sge_rd = clamp(self.max_sge_rd);
@@ -177,6 +179,27 @@ impl DeviceAttributes {
 }
 
 /// `value` in the type of ib_core's field: `int` up to Linux 7.2, `u32` since.
+/// What may be done with on-demand regions: all that can be done with others.
+fn on_demand_paging() -> bindings::ib_odp_caps {
+    use bindings::*;
+    let datagrams = ib_odp_transport_cap_bits_IB_ODP_SUPPORT_SEND
+        | ib_odp_transport_cap_bits_IB_ODP_SUPPORT_RECV
+        | ib_odp_transport_cap_bits_IB_ODP_SUPPORT_SRQ_RECV;
+    let writes = datagrams | ib_odp_transport_cap_bits_IB_ODP_SUPPORT_WRITE;
+    let mut caps: ib_odp_caps = pin_init::zeroed();
+    caps.general_caps = u64::from(
+        ib_odp_general_cap_bits_IB_ODP_SUPPORT | ib_odp_general_cap_bits_IB_ODP_SUPPORT_IMPLICIT,
+    );
+    caps.per_transport_caps.ud_odp_caps = datagrams;
+    caps.per_transport_caps.uc_odp_caps = writes;
+    caps.per_transport_caps.rc_odp_caps = writes
+        | ib_odp_transport_cap_bits_IB_ODP_SUPPORT_READ
+        | ib_odp_transport_cap_bits_IB_ODP_SUPPORT_ATOMIC
+        | ib_odp_transport_cap_bits_IB_ODP_SUPPORT_FLUSH
+        | ib_odp_transport_cap_bits_IB_ODP_SUPPORT_ATOMIC_WRITE;
+    caps
+}
+
 fn clamp<T: TryFrom<u32> + Default>(value: u32) -> T {
     // Fits either.
     let value = value.min(i32::MAX as u32);

@@ -18,8 +18,16 @@ use roce::{
 
 pub use crate::span::{Span, SpanFault};
 use crate::{
-    bindings, device::IbDevice, error::unsupported, fast_mr::FastMemory, object::Object,
-    provider::Provider, udata, umem::UserMemory,
+    bindings,
+    device::IbDevice,
+    error::unsupported,
+    fast_mr::FastMemory,
+    memory::ProcessMemory,
+    object::Object,
+    odp::{Fault, OnDemand},
+    provider::Provider,
+    udata,
+    umem::UserMemory,
 };
 
 /// What a region may be used for: a set of `IB_ACCESS_*`.
@@ -32,6 +40,7 @@ impl Access {
     const REMOTE_READ: u32 = bindings::ib_access_flags_IB_ACCESS_REMOTE_READ;
     const REMOTE_ATOMIC: u32 = bindings::ib_access_flags_IB_ACCESS_REMOTE_ATOMIC;
     const MW_BIND: u32 = bindings::ib_access_flags_IB_ACCESS_MW_BIND;
+    const ON_DEMAND: u32 = bindings::ib_access_flags_IB_ACCESS_ON_DEMAND;
     const ZERO_BASED: u32 = bindings::ib_access_flags_IB_ZERO_BASED;
     const FLUSH_GLOBAL: u32 = bindings::ib_access_flags_IB_ACCESS_FLUSH_GLOBAL;
     const FLUSH_PERSISTENT: u32 = bindings::ib_access_flags_IB_ACCESS_FLUSH_PERSISTENT;
@@ -84,8 +93,13 @@ impl Access {
         self.0 & (Self::REMOTE_WRITE | Self::REMOTE_ATOMIC) == 0 || self.0 & Self::LOCAL_WRITE != 0
     }
 
-    /// The set without what only a registration decides, which stays as in `registered`.
-    pub const fn with_base_of(self, registered: Self) -> Self {
+    /// The memory isn't to be pinned.
+    pub const fn is_on_demand(self) -> bool {
+        self.0 & Self::ON_DEMAND != 0
+    }
+
+    /// The set without what belongs to the memory, which stays as in `registered`.
+    pub const fn with_memory_of(self, registered: Self) -> Self {
         Self(self.0 & !Self::ZERO_BASED | registered.0 & Self::ZERO_BASED)
     }
 
@@ -161,14 +175,35 @@ impl UserRange<'_> {
         }
     }
 
-    /// Pins it. Process context; sleeps.
+    /// Pins it, or doesn't, as the rights say. Process context; sleeps.
     ///
     /// # Errors
     ///
-    /// Those of [`UserMemory::pin`].
-    pub fn pin(&self, access: Access) -> Result<UserMemory> {
-        UserMemory::pin(self.device, self.start, self.length, access)
+    /// Those of [`UserMemory::pin`] and [`OnDemand::new`].
+    pub fn take(&self, access: Access) -> Result<ProcessMemory> {
+        let Self {
+            device,
+            start,
+            length,
+            ..
+        } = *self;
+        Ok(if access.is_on_demand() {
+            ProcessMemory::OnDemand(OnDemand::new(device, start, length, access)?)
+        } else {
+            ProcessMemory::Pinned(UserMemory::pin(device, start, length, access)?)
+        })
     }
+}
+
+/// A range of a region that its owner gives advice about.
+#[derive(Clone, Copy, Debug)]
+pub struct Advised {
+    /// The region.
+    pub lkey: Lkey,
+    /// The first byte.
+    pub addr: u64,
+    /// Bytes.
+    pub length: u32,
 }
 
 /// What `rereg_user_mr` changes of a region.
@@ -392,6 +427,49 @@ pub(crate) unsafe extern "C" fn rereg<P: Provider>(
         Ok(core::ptr::null_mut())
     };
     change().unwrap_or_else(|error: Error| error.to_ptr())
+}
+
+/// Implements `advise_mr`: all advice is to have memory of on-demand regions resident.
+///
+/// # Safety
+///
+/// To be called by ib_core, on a protection domain of `P`.
+pub(crate) unsafe extern "C" fn advise<P: Provider>(
+    pd: *mut bindings::ib_pd,
+    advice: bindings::ib_uverbs_advise_mr_advice,
+    flags: u32,
+    list: *mut bindings::ib_sge,
+    count: u32,
+    _attributes: *mut bindings::uverbs_attr_bundle,
+) -> c_int {
+    from_result(|| {
+        let how = match advice {
+            bindings::ib_uverbs_advise_mr_advice_IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH => Fault::Read,
+            bindings::ib_uverbs_advise_mr_advice_IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_WRITE => {
+                Fault::Write
+            }
+            bindings::ib_uverbs_advise_mr_advice_IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT => {
+                Fault::Look
+            }
+            _ => return Err(unsupported()),
+        };
+        let wait = flags & bindings::ib_uverbs_advise_mr_flag_IB_UVERBS_ADVISE_MR_FLAG_FLUSH != 0;
+        let mut ranges = KVVec::with_capacity(count as usize, GFP_KERNEL_ACCOUNT)?;
+        for index in 0..count as usize {
+            // SAFETY: ib_core passes a list of `count` elements.
+            let sge = unsafe { &*list.add(index) };
+            let advised = Advised {
+                lkey: Lkey(sge.lkey),
+                addr: sge.addr,
+                length: sge.length,
+            };
+            ranges.push(advised, GFP_KERNEL_ACCOUNT)?;
+        }
+        // SAFETY: `pd` is a protection domain of `P`, alive during the call.
+        let pd = unsafe { Object::<_, P::Pd>::get(pd) };
+        P::advise_mr(pd, &ranges, how, wait)?;
+        Ok(0)
+    })
 }
 
 /// Implements `dereg_mr`.

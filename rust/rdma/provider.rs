@@ -30,9 +30,10 @@ use crate::{
     cq::{CqCreated, CqInit, Cqe, Moderation, NotifyWhen},
     fast_mr::FastMemory,
     gid::Gid,
-    mr::{Access, MrChange, MrKeys, UserRange},
+    mr::{Access, Advised, MrChange, MrKeys, UserRange},
     mw::MwKind,
     net::netdev::Netdev,
+    odp::Fault,
     post::{RecvList, SendList},
     qp::{QpCreated, QpInit, QpModify, QpQuery},
     srq::{SrqAttr, SrqCreated, SrqInit, SrqModify, XrcInit},
@@ -169,7 +170,7 @@ pub trait Provider: Sized + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// `ENOMEM`, and those of [`UserRange::pin`].
+    /// `ENOMEM`, and those of [`UserRange::take`].
     fn reg_user_mr(
         pd: &Arc<Self::Pd>,
         range: &UserRange<'_>,
@@ -182,7 +183,7 @@ pub trait Provider: Sized + Send + Sync + 'static {
     /// # Errors
     ///
     /// `EINVAL` while memory windows are bound to it, `EOPNOTSUPP` for what can't be changed, and
-    /// those of [`UserRange::pin`].
+    /// those of [`UserRange::take`].
     fn rereg_user_mr(
         device: &Arc<Self::Device>,
         mr: &Arc<Self::Mr>,
@@ -205,6 +206,14 @@ pub trait Provider: Sized + Send + Sync + 'static {
 
     /// The memory of a region that [`Self::alloc_mr`] made; none of others.
     fn fast_memory(mr: &Self::Mr) -> Option<&FastMemory>;
+
+    /// Has memory of on-demand regions resident, for a time; `wait` until it is, or has failed.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for a key that isn't such a region's in the domain, `EPERM` for a right that it hasn't,
+    /// `EFAULT` for a range beyond it and for what isn't there.
+    fn advise_mr(pd: &Arc<Self::Pd>, ranges: &[Advised], how: Fault, wait: bool) -> Result;
 
     /// The keys of a region.
     fn mr_keys(mr: &Self::Mr) -> MrKeys;

@@ -15,7 +15,7 @@ use kernel::{
 
 use crate::{bindings, sync::bottom_halves_off};
 
-/// A work queue that runs its items in softirq (`WQ_BH`), on the CPU that queued them.
+/// A work queue.
 ///
 /// # Invariants
 ///
@@ -28,13 +28,29 @@ unsafe impl Send for OwnedQueue {}
 unsafe impl Sync for OwnedQueue {}
 
 impl OwnedQueue {
-    /// Makes a queue; `name` is for humans. Process context.
+    /// Makes a queue that runs its items in softirq (`WQ_BH`), on the CPU that queued them; `name` is for
+    /// humans. Process context.
     ///
     /// # Errors
     ///
     /// `ENOMEM`.
     pub fn new_bh(name: &'static CStr) -> Result<Self> {
-        let flags = core_bindings::wq_flags_WQ_BH | core_bindings::wq_flags_WQ_PERCPU;
+        Self::new(
+            core_bindings::wq_flags_WQ_BH | core_bindings::wq_flags_WQ_PERCPU,
+            name,
+        )
+    }
+
+    /// Makes a queue that runs its items in process context, where they may sleep. Process context.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub fn new_unbound(name: &'static CStr) -> Result<Self> {
+        Self::new(core_bindings::wq_flags_WQ_UNBOUND, name)
+    }
+
+    fn new(flags: core_bindings::wq_flags, name: &'static CStr) -> Result<Self> {
         // SAFETY: The format takes one string, which is NUL-terminated and lives for ever.
         let raw = unsafe {
             core_bindings::alloc_workqueue_noprof(c"%s".as_char_ptr(), flags, 0, name.as_char_ptr())

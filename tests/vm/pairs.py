@@ -82,7 +82,7 @@ def pattern(length):
     return (PERIOD * (length // len(PERIOD) + 1))[:length]
 
 
-def connect(context, qp, peer):
+def connect(context, qp, peer, timeout=14):
     """Brings a QP to RTS, connected to the one of number `peer` on the same device."""
     route = GlobalRoute(dgid=context.query_gid(1, GID_INDEX), sgid_index=GID_INDEX)
     attr = QPAttr(port_num=1)
@@ -91,7 +91,7 @@ def connect(context, qp, peer):
     attr.dest_qp_num = peer
     attr.max_rd_atomic = attr.max_dest_rd_atomic = 4
     attr.min_rnr_timer = 12
-    attr.timeout = 14
+    attr.timeout = timeout
     attr.retry_cnt = attr.rnr_retry = 7
     attr.ah_attr = AHAttr(port_num=1, is_global=1, gr=route)
     qp.to_rts(attr)
@@ -100,7 +100,7 @@ def connect(context, qp, peer):
 class Pair:
     """Two connected QPs, with one CQ each, on one protection domain; or on those of the pair `beside`."""
 
-    def __init__(self, depth=16, cqe=64, peer_cqe=64, listens=False, beside=None):
+    def __init__(self, depth=16, cqe=64, peer_cqe=64, listens=False, beside=None, timeout=14):
         if beside:
             self.context, self.pd, self.channel, self.cqs = beside.context, beside.pd, beside.channel, beside.cqs
         else:
@@ -113,7 +113,7 @@ class Pair:
             QP(self.pd, QPInitAttr(qp_type=e.IBV_QPT_RC, scq=cq, rcq=cq, cap=cap, sq_sig_all=1)) for cq in self.cqs
         ]
         for qp, peer in zip(self.qps, reversed(self.qps)):
-            connect(self.context, qp, peer.qp_num)
+            connect(self.context, qp, peer.qp_num, timeout)
 
     def post(self, opcode, local, remote, number=1):
         """Posts an RDMA operation: local is (address, length, lkey), remote (address, rkey)."""

@@ -83,6 +83,7 @@ fn fill_objects<P: Provider>(table: &mut ib_device_ops) {
     table.req_notify_cq = Some(cq::req_notify::<P>);
     table.reg_user_mr = Some(mr::reg_user::<P>);
     table.rereg_user_mr = Some(mr::rereg::<P>);
+    table.advise_mr = Some(mr::advise::<P>);
     table.dereg_mr = Some(mr::dereg::<P>);
     table.create_srq = Some(srq::create::<P>);
     table.modify_srq = Some(srq::modify::<P>);

@@ -14,12 +14,12 @@ use rdma::{
     device::Description,
     net::netdev::Netdev,
     table::Table,
-    workqueue::OwnedQueue,
 };
 use roce::{mtu::Mtu, wire::MAX_MESSAGE};
 
 use crate::{
     ah::Ah,
+    fault::Queues,
     limits,
     link::Link,
     mcast::Attachments,
@@ -63,7 +63,7 @@ pub(crate) struct Device {
     /// Its counters.
     pub(crate) counters: Counters,
     /// Where QPs run when nobody else runs them.
-    pub(crate) queue: Arc<OwnedQueue>,
+    pub(crate) queues: Arc<Queues>,
     sys_image_guid: Atomic<u64>,
 }
 
@@ -85,7 +85,7 @@ impl Device {
         let guid = guid(&link.netdev().ok_or(ENODEV)?);
         Arc::pin_init(
             pin_init!(Self {
-                queue: link.queue().clone(),
+                queues: link.queues().clone(),
                 link,
                 mrs <- MrTable::new(),
                 mcast <- Attachments::new(),

@@ -2,9 +2,11 @@
 
 //! What runs when a QP has the turn: packets in, the clock, packets out, within a budget.
 
+use core::sync::atomic::Ordering;
+
 use kernel::{
     prelude::*,
-    sync::{atomic::ordering, Arc, ArcBorrow},
+    sync::{Arc, ArcBorrow},
     time::{
         hrtimer::{ArcHrTimerHandle, HrTimerPointer},
         Delta,
@@ -23,6 +25,7 @@ use roce::{
 
 use crate::{
     engine_host::{EngineHost, Upshot},
+    fault::{ungathered, Absent, Stall},
     mw::Via,
     pd::Pd,
     peer::Peer,
@@ -31,6 +34,7 @@ use crate::{
     recv_queue::RecvQueue,
     rx::RxPacket,
     send_queue::SendQueue,
+    sge::OwnMemory,
     stats::Counter,
     tx::{Frame, Payload},
 };
@@ -54,6 +58,8 @@ pub(crate) struct Core {
     pub(crate) peer: Peer,
     /// The timer, and when it fires.
     pub(crate) timer: Option<(Instant, ArcHrTimerHandle<Qp>)>,
+    /// What waits for memory that isn't resident.
+    pub(crate) stall: Stall,
 }
 
 impl Core {
@@ -76,6 +82,7 @@ impl Core {
             token: qp.token(),
             counters: &qp.device.counters,
             link: &qp.device.link,
+            stall: &mut self.stall,
             packet,
             upshot,
         };
@@ -109,23 +116,34 @@ impl Core {
         let now = qp.now();
         let mut upshot = Upshot::default();
         let mut budget = BUDGET;
-        if qp.condemned.load(ordering::Relaxed) {
+        if qp.condemned.load(Ordering::Relaxed) {
             self.fail(&qp, &mut upshot);
         }
-        if self.engine.poll_timeout().is_some_and(|due| due <= now) {
+        let resumes = self.stall.is_busy();
+        if resumes && self.stall.stands() {
+            return upshot;
+        }
+        // What was put aside may be what the clock says is missing.
+        if !resumes && self.engine.poll_timeout().is_some_and(|due| due <= now) {
             self.with_engine(&qp, None, &mut upshot, |engine, host| {
                 engine.handle_timeout(now, host);
             });
         }
-        self.receive(&qp, now, direct, &mut budget, &mut upshot);
-        self.transmit(&qp, now, &mut budget, &mut upshot);
+        if self.receive(&qp, now, direct, &mut budget, &mut upshot) {
+            self.transmit(&qp, now, resumes, &mut budget, &mut upshot);
+        }
+        qp.noted.note(self.engine.state());
+        if self.stall.is_busy() && !self.stall.settle() {
+            upshot.stalled = true;
+            return upshot;
+        }
         upshot.unfinished = budget == 0 || upshot.named.is_some();
         self.arm(qp, now, &mut upshot);
-        qp.noted.note(self.engine.state());
         upshot
     }
 
-    /// Takes in what lies in the inbox, then `direct`.
+    /// Takes in what lies in the inbox, then `direct`; `false` if the QP must stand still for want of
+    /// memory.
     fn receive(
         &mut self,
         qp: &Qp,
@@ -133,11 +151,11 @@ impl Core {
         direct: &mut Option<RxPacket>,
         budget: &mut u32,
         upshot: &mut Upshot,
-    ) {
+    ) -> bool {
         let mut last = false;
         // Only one queue of an XRC domain is told of at a time.
         while *budget > 0 && !last && upshot.named.is_none() {
-            let inboxed;
+            let mut inboxed = None;
             let packet = match qp.inbox.pop() {
                 Some(skb) => {
                     inboxed = RxPacket::decode(skb).ok();
@@ -149,50 +167,79 @@ impl Core {
                 }
             };
             *budget = budget.wrapping_sub(1);
-            if let Some(packet) = packet {
-                self.take_in(qp, now, packet, upshot);
+            if packet.is_some_and(|packet| !self.take_in(qp, now, packet, upshot)) {
+                let aside = if last { direct.take() } else { inboxed };
+                qp.inbox.put_back(aside.map(RxPacket::into_skb));
+                return false;
             }
         }
         if last {
             *direct = None;
         }
+        true
     }
 
-    fn take_in(&mut self, qp: &Qp, now: Instant, packet: &RxPacket, upshot: &mut Upshot) {
+    /// Takes in a packet; `false` if its memory is absent, so that it must come again.
+    fn take_in(&mut self, qp: &Qp, now: Instant, packet: &RxPacket, upshot: &mut Upshot) -> bool {
         let counters = &qp.device.counters;
         if !self.peer.admits(&qp.device, &packet.endpoints) {
             counters.count(Count::Dropped);
-            return;
+            return true;
         }
-        counters.add(Counter::ReceivedPackets, 1);
-        counters.add(Counter::ReceivedBytes, u64::from(packet.packet.payload_len));
         self.with_engine(qp, Some(packet), upshot, |engine, host| {
             engine.handle_packet(now, &packet.packet, host);
         });
+        if self.stall.is_busy() && self.stall.stands() {
+            return false;
+        }
+        counters.add(Counter::ReceivedPackets, 1);
+        counters.add(Counter::ReceivedBytes, u64::from(packet.packet.payload_len));
+        true
     }
 
-    /// Sends what the engine has and the credit allows.
-    fn transmit(&mut self, qp: &Qp, now: Instant, budget: &mut u32, upshot: &mut Upshot) {
-        while *budget > 0 && !self.rests() && qp.credit.available() {
-            if !self.transmit_next(qp, now, upshot) {
+    /// Sends what the engine has and the credit allows; first what was put aside, if the QP `resumes`.
+    fn transmit(
+        &mut self,
+        qp: &Qp,
+        now: Instant,
+        resumes: bool,
+        budget: &mut u32,
+        upshot: &mut Upshot,
+    ) {
+        while *budget > 0 && (resumes || !self.rests()) && qp.credit.available() {
+            if !self.transmit_next(qp, now, resumes, upshot) {
                 break;
             }
             *budget = budget.wrapping_sub(1);
         }
     }
 
-    /// Sends the engine's next packet; `false` if it has none.
+    /// Sends the engine's next packet; `false` if it has none, or if the packet's memory is absent.
     #[inline(never)]
-    fn transmit_next(&mut self, qp: &Qp, now: Instant, upshot: &mut Upshot) -> bool {
-        let next = self.with_engine(qp, None, upshot, |engine, host| {
-            engine.poll_transmit(now, host)
-        });
+    fn transmit_next(&mut self, qp: &Qp, now: Instant, resumes: bool, upshot: &mut Upshot) -> bool {
+        let mut aside = None;
+        if resumes {
+            aside = self.stall.take_transmit(self.engine.state());
+        }
+        let polled;
+        let next = if aside.is_some() {
+            aside.as_ref()
+        } else {
+            polled = self.with_engine(qp, None, upshot, |engine, host| {
+                engine.poll_transmit(now, host)
+            });
+            polled.as_ref()
+        };
         let Some(transmit) = next else {
             return false;
         };
-        if let Err(fault) = self.send(qp, &transmit, upshot) {
+        if let Err(fault) = self.send(qp, transmit, upshot) {
+            if self.stall.stands() {
+                self.stall.put_transmit_aside(transmit);
+                return false;
+            }
             self.with_engine(qp, None, upshot, |engine, host| {
-                engine.transmit_failed(now, &transmit, fault, host);
+                engine.transmit_failed(now, transmit, fault, host);
             });
         }
         true
@@ -233,17 +280,27 @@ impl Core {
         };
         match transmit.source {
             Source::None => {}
-            Source::Send { slot, offset } => self
-                .sq
-                .gather(slot, offset, length, &mut frame, mrs, pd)
-                .map_err(TransmitFault::Local)?,
+            Source::Send { slot, offset } => {
+                let own = OwnMemory {
+                    mrs,
+                    pd,
+                    stall: &mut self.stall,
+                };
+                self.sq
+                    .gather(slot, offset, length, &mut frame, own)
+                    .map_err(ungathered)?;
+            }
             Source::Remote { rkey, va, srqn } => {
-                let (qpn, access) = (qp.qpn.get(), RemoteAccess::Read);
                 let pd = self.rq.reached(pd, srqn).map_err(TransmitFault::Remote)?;
-                mrs.with_remote(Via { pd, qpn }, rkey, va, length, access, |span| {
+                let (qpn, access) = (qp.qpn.get(), RemoteAccess::Read);
+                let via = Via { pd, qpn };
+                let read = mrs.with_remote(via, rkey, va, length, access, |span| {
                     frame.append(&span);
-                })
-                .map_err(TransmitFault::Remote)?;
+                });
+                let absent = || Absent::remote(via, rkey, va, length, access);
+                self.stall
+                    .remote(read, absent)
+                    .map_err(TransmitFault::Remote)?;
             }
         }
         counters.add(Counter::SentPackets, 1);

@@ -20,6 +20,7 @@ use roce::{
 
 use crate::{
     cq::{Cq, Pushed},
+    fault::{Absent, Stall},
     link::Link,
     mr::MrTable,
     mw::{NotBound, Via},
@@ -28,6 +29,7 @@ use crate::{
     recv_queue::RecvQueue,
     rx::RxPacket,
     send_queue::SendQueue,
+    sge::OwnMemory,
     srq::Srq,
     stats::Counters,
 };
@@ -53,6 +55,8 @@ pub(crate) struct Upshot {
     pub(crate) events: Events,
     /// A QP of this host that got packets.
     pub(crate) peer: Option<Arc<Qp>>,
+    /// The QP stands still until memory is faulted in.
+    pub(crate) stalled: bool,
     /// The engine stopped for its budget.
     pub(crate) unfinished: bool,
 }
@@ -119,6 +123,7 @@ pub(crate) struct EngineHost<'a> {
     pub(crate) token: QpToken,
     pub(crate) counters: &'a Counters,
     pub(crate) link: &'a Link,
+    pub(crate) stall: &'a mut Stall,
     /// The packet being handled.
     pub(crate) packet: Option<&'a RxPacket>,
     pub(crate) upshot: &'a mut Upshot,
@@ -140,13 +145,30 @@ impl roce::host::SendQueue for EngineHost<'_> {
 
     fn scatter_send(&mut self, slot: SendSlot, offset: u32) -> Result<(), ScatterFault> {
         match self.packet {
-            Some(packet) => Ok(self.sq.scatter(slot, offset, packet, self.mrs, self.pd)?),
+            Some(packet) => self.sq.scatter(
+                slot,
+                offset,
+                packet,
+                OwnMemory {
+                    mrs: self.mrs,
+                    pd: self.pd,
+                    stall: self.stall,
+                },
+            ),
             None => Err(WcStatus::GeneralErr.into()),
         }
     }
 
     fn scatter_atomic(&mut self, slot: SendSlot, original: u64) -> Result<(), ScatterFault> {
-        Ok(self.sq.scatter_word(slot, original, self.mrs, self.pd)?)
+        self.sq.scatter_word(
+            slot,
+            original,
+            OwnMemory {
+                mrs: self.mrs,
+                pd: self.pd,
+                stall: self.stall,
+            },
+        )
     }
 
     fn execute_local(&mut self, slot: SendSlot, op: LocalOp) -> Result<(), WcStatus> {
@@ -183,7 +205,15 @@ impl roce::host::RecvQueue for EngineHost<'_> {
 
     fn scatter_recv(&mut self, _slot: RecvSlot, offset: u32) -> Result<(), ScatterFault> {
         match self.packet {
-            Some(packet) => Ok(self.rq.scatter(offset, packet, self.mrs, self.pd)?),
+            Some(packet) => self.rq.scatter(
+                offset,
+                packet,
+                OwnMemory {
+                    mrs: self.mrs,
+                    pd: self.pd,
+                    stall: self.stall,
+                },
+            ),
             None => Err(WcStatus::GeneralErr.into()),
         }
     }
@@ -200,30 +230,31 @@ impl Memory for EngineHost<'_> {
         if matches!(access, RemoteAccess::Flush(kind) if kind.selectivity == FLUSH_REGION) {
             return self.mrs.check_region(self.reached()?, rkey, access);
         }
-        self.mrs
-            .with_remote(self.reached()?, rkey, va, length, access, |_| ())
+        let via = self.reached()?;
+        let checked = self.mrs.check_remote(via, rkey, va, length, access);
+        self.stall
+            .remote(checked, || Absent::remote(via, rkey, va, length, access))
     }
 
     fn write_remote(&mut self, rkey: Rkey, va: u64) -> Result<(), AccessFault> {
         let packet = self.packet.ok_or(AccessFault::Failed)?;
         let length = packet.packet.payload_len;
-        self.mrs
-            .with_remote(
-                self.reached()?,
-                rkey,
-                va,
-                length,
-                RemoteAccess::Write,
-                |span| packet.copy_payload(0, &span),
-            )?
+        let (via, access) = (self.reached()?, RemoteAccess::Write);
+        let written = self.mrs.with_remote(via, rkey, va, length, access, |span| {
+            packet.copy_payload(0, &span)
+        });
+        self.stall
+            .remote(written, || Absent::remote(via, rkey, va, length, access))?
             .map_err(|_| AccessFault::Failed)
     }
 
     fn atomic_remote(&mut self, rkey: Rkey, va: u64, op: AtomicOp) -> Result<u64, AccessFault> {
-        self.mrs
-            .with_remote(self.reached()?, rkey, va, 8, RemoteAccess::Atomic, |span| {
-                span.atomic(op)
-            })?
+        let (via, access) = (self.reached()?, RemoteAccess::Atomic);
+        let changed = self
+            .mrs
+            .with_remote(via, rkey, va, 8, access, |span| span.atomic(op));
+        self.stall
+            .remote(changed, || Absent::remote(via, rkey, va, 8, access))?
             .map_err(|_| AccessFault::Invalid)
     }
 
@@ -233,10 +264,12 @@ impl Memory for EngineHost<'_> {
         packet
             .read_payload(0, &mut word)
             .map_err(|_| AccessFault::Failed)?;
-        self.mrs
-            .with_remote(self.reached()?, rkey, va, 8, RemoteAccess::Write, |span| {
-                span.atomic_store(u64::from_ne_bytes(word))
-            })?
+        let (via, access) = (self.reached()?, RemoteAccess::Write);
+        let written = self.mrs.with_remote(via, rkey, va, 8, access, |span| {
+            span.atomic_store(u64::from_ne_bytes(word))
+        });
+        self.stall
+            .remote(written, || Absent::remote(via, rkey, va, 8, access))?
             .map_err(|_| AccessFault::Invalid)
     }
 

@@ -14,6 +14,7 @@ mod cq;
 mod device;
 mod engine;
 mod engine_host;
+mod fault;
 mod limits;
 mod link;
 mod mcast;
@@ -25,11 +26,13 @@ mod path;
 mod pd;
 mod peer;
 mod poster;
+mod prefetch;
 mod provider;
 mod qp;
 mod raw;
 mod recv_queue;
 mod recv_ring;
+mod right;
 mod rx;
 mod send_queue;
 mod sge;
@@ -43,6 +46,7 @@ mod xrcd;
 use kernel::{prelude::*, sync::Arc};
 use rdma::workqueue::OwnedQueue;
 
+use fault::Queues;
 use link::Service;
 
 module! {
@@ -59,15 +63,19 @@ const LINK_TYPE: &CStr = c"rrxe";
 
 struct Module {
     service: Option<Service>,
-    queue: Arc<OwnedQueue>,
+    queues: Arc<Queues>,
 }
 
 impl kernel::Module for Module {
     fn init(_module: &'static ThisModule) -> Result<Self> {
-        let queue = Arc::new(OwnedQueue::new_bh(c"rrxe")?, GFP_KERNEL)?;
+        let queues = Queues {
+            turns: OwnedQueue::new_bh(c"rrxe")?,
+            faults: OwnedQueue::new_unbound(c"rrxe_faults")?,
+        };
+        let queues = Arc::new(queues, GFP_KERNEL)?;
         Ok(Self {
-            service: Some(Service::start(LINK_TYPE, queue.clone())?),
-            queue,
+            service: Some(Service::start(LINK_TYPE, queues.clone())?),
+            queues,
         })
     }
 }
@@ -76,6 +84,7 @@ impl Drop for Module {
     fn drop(&mut self) {
         self.service = None;
         // Work that holds a destroyed QP may still be queued.
-        self.queue.flush();
+        self.queues.faults.flush();
+        self.queues.turns.flush();
     }
 }

@@ -26,12 +26,12 @@ use rdma::{
         netdev::{self, Kind, Netdev, NetdevSlot, Notifier},
         netns::{self, NetId, PerNet},
     },
-    workqueue::OwnedQueue,
 };
 use roce::mtu::Mtu;
 
 use crate::{
     device::Device,
+    fault::Queues,
     netns::{Contexts, NetContext},
     provider::Rrxe,
 };
@@ -98,8 +98,8 @@ impl Link {
     }
 
     /// Where QPs run when nobody else runs them.
-    pub(crate) fn queue(&self) -> &Arc<OwnedQueue> {
-        &self.links.queue
+    pub(crate) fn queues(&self) -> &Arc<Queues> {
+        &self.links.queues
     }
 
     /// The device is gone, or never came about: lets go of everything. Process context; sleeps.
@@ -134,16 +134,16 @@ pub(crate) struct Links {
     entries: Mutex<KVec<Arc<Link>>>,
     #[pin]
     contexts: Contexts,
-    queue: Arc<OwnedQueue>,
+    queues: Arc<Queues>,
 }
 
 impl Links {
-    fn new(queue: Arc<OwnedQueue>) -> Result<Arc<Self>> {
+    fn new(queues: Arc<Queues>) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
                 entries <- new_mutex!(KVec::new(), "rrxe_links"),
                 contexts <- Contexts::new(),
-                queue,
+                queues,
             }),
             GFP_KERNEL,
         )
@@ -303,13 +303,13 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    /// Lets users make devices, whose QPs run on `queue` when nobody else runs them.
+    /// Lets users make devices, whose QPs run on `queues` when nobody else runs them.
     ///
     /// # Errors
     ///
     /// `ENOMEM`.
-    pub(crate) fn start(link_type: &'static CStr, queue: Arc<OwnedQueue>) -> Result<Self> {
-        let links = Links::new(queue)?;
+    pub(crate) fn start(link_type: &'static CStr, queues: Arc<Queues>) -> Result<Self> {
+        let links = Links::new(queues)?;
         let mut service = Self {
             links: links.clone(),
             namespaces: None,

@@ -2,12 +2,17 @@
 
 //! Memory regions: the table of keys, and the check that every access goes through.
 //!
-//! A key is a region's place in the table and eight more bits, all but the top bit random, and it opens only
-//! what belongs to the protection domain of who uses it. Regions are looked up and used under RCU;
+//! A key is a region's place in the table and eight more bits, all but the top bit random, and it opens
+//! only what belongs to the protection domain of who uses it. Regions are looked up and used under RCU;
 //! deregistration takes the region out of the table and waits for the users, so that after it
 //! returns nobody touches the memory any more.
 
-use core::ops::RangeInclusive;
+mod demand;
+
+use core::{
+    ops::RangeInclusive,
+    sync::atomic::{AtomicU32, AtomicU64, Ordering},
+};
 
 use kernel::{
     prelude::*,
@@ -18,10 +23,11 @@ use kernel::{
 };
 use rdma::{
     fast_mr::{kernel_span, FastMemory, Registration},
+    memory::ProcessMemory,
     mr::{Access, MrChange, MrKeys, Span, UserRange},
+    odp::OnDemand,
     sync::wait_for_readers,
     table::Table,
-    umem::UserMemory,
 };
 use roce::{
     host::{AccessFault, LocalAccess, RemoteAccess},
@@ -32,6 +38,7 @@ use crate::{
     limits,
     mw::{Bind, MwTable, Via},
     pd::{Pd, PdId},
+    right::{demand, fault_of, Granted, Right},
 };
 
 /// Places of the table: the lower half of 24 bits, the upper one is windows'. Zero is left out, so that no key is zero.
@@ -41,9 +48,11 @@ const PLACES: RangeInclusive<u32> = 1..=0x7f_ffff;
 const CLOSED: u32 = u32::MAX;
 
 /// A memory region.
+///
+/// What every access reads is of `core`'s atomics: the kernel's are calls of C.
 pub(crate) struct Mr {
     /// Changed by `rereg_user_mr`, as are the rights of a process's memory.
-    pd: Atomic<u64>,
+    pd: AtomicU64,
     /// Local and remote key are the same.
     key: u32,
     memory: Memory,
@@ -55,9 +64,9 @@ pub(crate) struct Mr {
 enum Memory {
     /// Memory of a process, named from `iova` on.
     User {
-        memory: UserMemory,
+        memory: ProcessMemory,
         iova: u64,
-        access: Atomic<u32>,
+        access: AtomicU32,
     },
     /// All of the kernel's.
     Kernel(Access),
@@ -76,7 +85,7 @@ impl Mr {
 
     fn new(pd: PdId, key: u32, memory: Memory) -> Result<Arc<Self>> {
         let mr = Self {
-            pd: Atomic::new(pd.get()),
+            pd: AtomicU64::new(pd.get()),
             key,
             memory,
             windows: Atomic::new(0),
@@ -85,19 +94,19 @@ impl Mr {
     }
 
     fn pd(&self) -> PdId {
-        PdId::from_raw(self.pd.load(ordering::Relaxed))
+        PdId::from_raw(self.pd.load(Ordering::Relaxed))
     }
 
     /// Changes domain and rights; when this returns, nobody uses it by the old ones. Process context;
     /// sleeps.
-    fn change(&self, rights: &Atomic<u32>, pd: Option<PdId>, access: Access) {
+    fn change(&self, rights: &AtomicU32, pd: Option<PdId>, access: Access) {
         if let Some(pd) = pd {
             // Nobody may have the old domain and the new rights.
-            rights.store(0, ordering::Relaxed);
-            self.pd.store(pd.get(), ordering::Relaxed);
+            rights.store(0, Ordering::Relaxed);
+            self.pd.store(pd.get(), Ordering::Relaxed);
             wait_for_readers();
         }
-        rights.store(access.bits(), ordering::Relaxed);
+        rights.store(access.bits(), Ordering::Relaxed);
         wait_for_readers();
     }
 
@@ -137,31 +146,88 @@ impl Mr {
         }
     }
 
-    /// Runs `f` on `length` bytes at address `addr`, if they are within the region, `key` opens it and
-    /// `allows` says that its rights suffice.
+    /// Where `length` bytes at address `addr` are, if they are within the region, `key` opens it and its
+    /// rights suffice.
+    #[inline(always)]
+    fn find(
+        &self,
+        key: u32,
+        addr: u64,
+        length: u32,
+        right: impl Right,
+    ) -> Result<Found<'_>, AccessFault> {
+        let span = match &self.memory {
+            Memory::Fast(memory) => return Ok(Found::Fast(memory)),
+            _ if key != self.key => None,
+            Memory::User {
+                memory,
+                iova,
+                access,
+            } => {
+                demand(right.is_among(rights(access)))?;
+                let offset = addr.checked_sub(*iova).ok_or(AccessFault::Denied)?;
+                match memory {
+                    ProcessMemory::Pinned(memory) => memory.span(offset, length),
+                    ProcessMemory::OnDemand(memory) => return Ok(Found::OnDemand(memory, offset)),
+                }
+            }
+            Memory::Kernel(access) => {
+                demand(right.is_among(*access))?;
+                kernel_span(addr, length)
+            }
+        };
+        span.map(Found::Here).ok_or(AccessFault::Denied)
+    }
+
+    /// Runs `f` on what [`Self::find`] finds.
     #[inline]
     fn with<R>(
         &self,
         key: u32,
         addr: u64,
         length: u32,
-        allows: impl FnOnce(Access) -> bool,
+        right: impl Right,
         f: impl FnOnce(Span<'_>) -> R,
-    ) -> Option<R> {
-        let (access, span) = match &self.memory {
-            Memory::Fast(memory) => return memory.with(key, addr, length, allows, f),
-            _ if key != self.key => return None,
-            Memory::User {
-                memory,
-                iova,
-                access,
-            } => (
-                rights(access),
-                memory.span(addr.checked_sub(*iova)?, length)?,
-            ),
-            Memory::Kernel(access) => (*access, kernel_span(addr, length)?),
-        };
-        allows(access).then(|| f(span))
+    ) -> Result<R, AccessFault> {
+        match self.find(key, addr, length, right)? {
+            Found::Here(span) => Ok(f(span)),
+            Found::Fast(memory) => memory
+                .with(key, addr, length, |rights| right.is_among(rights), f)
+                .ok_or(AccessFault::Denied),
+            Found::OnDemand(memory, offset) => memory
+                .with_span(offset, length, right.writes(), f)
+                .map_err(fault_of),
+        }
+    }
+
+    /// Checks that [`Self::with`] would succeed; if `ahead` is not set, once the memory is resident.
+    #[inline]
+    fn check(
+        &self,
+        key: u32,
+        addr: u64,
+        length: u32,
+        right: impl Right,
+        ahead: bool,
+    ) -> Result<(), AccessFault> {
+        match self.find(key, addr, length, right)? {
+            Found::Here(_) => Ok(()),
+            Found::Fast(memory) => memory
+                .with(key, addr, length, |rights| right.is_among(rights), |_| ())
+                .ok_or(AccessFault::Denied),
+            Found::OnDemand(memory, offset) if ahead => memory
+                .check_ahead(offset, length, right.writes())
+                .map_err(fault_of),
+            Found::OnDemand(memory, offset) => demand(memory.contains(offset, length.into())),
+        }
+    }
+
+    /// The process's memory of the region, and the place of address `addr` in it.
+    fn locate(&self, addr: u64) -> Option<(&ProcessMemory, u64)> {
+        match &self.memory {
+            Memory::User { memory, iova, .. } => Some((memory, addr.checked_sub(*iova)?)),
+            Memory::Kernel(_) | Memory::Fast(_) => None,
+        }
     }
 
     /// Whether `key` opens the region and `allows` says that its rights suffice.
@@ -174,8 +240,23 @@ impl Mr {
     }
 }
 
-fn rights(access: &Atomic<u32>) -> Access {
-    Access::from_bits(access.load(ordering::Relaxed))
+/// What a region has at a place.
+enum Found<'a> {
+    /// Bytes that are there.
+    Here(Span<'a>),
+    /// They may be there, so many bytes from the beginning.
+    OnDemand(&'a OnDemand, u64),
+    /// The memory finds out for itself.
+    Fast(&'a FastMemory),
+}
+
+fn rights(access: &AtomicU32) -> Access {
+    Access::from_bits(access.load(Ordering::Relaxed))
+}
+
+/// Whether who asks for memory will use it: FLUSH only names it.
+fn looks_ahead(access: RemoteAccess) -> bool {
+    !matches!(access, RemoteAccess::Flush(_))
 }
 
 /// All regions of a device.
@@ -203,7 +284,7 @@ impl MrTable {
     ///
     /// # Errors
     ///
-    /// `ENOMEM`, `EBUSY` when there is no place left, and those of [`UserRange::pin`].
+    /// `ENOMEM`, `EBUSY` when there is no place left, and those of [`UserRange::take`].
     pub(crate) fn register(
         &self,
         pd: PdId,
@@ -211,9 +292,9 @@ impl MrTable {
         access: Access,
     ) -> Result<Arc<Mr>> {
         let memory = Memory::User {
-            memory: range.pin(access)?,
+            memory: range.take(access)?,
             iova: range.iova(access),
-            access: Atomic::new(access.bits()),
+            access: AtomicU32::new(access.bits()),
         };
         self.publish(pd, memory)
     }
@@ -224,7 +305,7 @@ impl MrTable {
     /// # Errors
     ///
     /// `EINVAL` while windows are bound to it and for what isn't a process's memory, and those of
-    /// [`UserRange::pin`].
+    /// [`UserRange::take`].
     pub(crate) fn reregister(&self, mr: &Arc<Mr>, change: MrChange<'_, Pd>) -> Result<Arc<Mr>> {
         mr.close()?;
         let changed = self.change(mr, change);
@@ -244,21 +325,21 @@ impl MrTable {
         let access = match (change.access, &change.range) {
             (None, _) => rights(old),
             (Some(access), Some(_)) => access,
-            (Some(access), None) => access.with_base_of(rights(old)),
+            (Some(access), None) => access.with_memory_of(rights(old)),
         };
         let pd = change.pd.map(|pd| pd.id());
-        let (iova, memory) = match change.range {
-            Some(range) => (range.iova(access), range.pin(access)?),
-            None if access.writes() && !memory.is_writable() => (*iova, memory.pin_again(access)?),
-            None => {
-                mr.change(old, pd, access);
-                return Ok(mr.clone());
-            }
+        let other = match &change.range {
+            Some(range) => Some((range.iova(access), range.take(access)?)),
+            None => memory.again(access)?.map(|memory| (*iova, memory)),
+        };
+        let Some((iova, memory)) = other else {
+            mr.change(old, pd, access);
+            return Ok(mr.clone());
         };
         let memory = Memory::User {
             memory,
             iova,
-            access: Atomic::new(access.bits()),
+            access: AtomicU32::new(access.bits()),
         };
         let changed = Mr::new(pd.unwrap_or(mr.pd()), mr.key, memory)?;
         drop(self.regions.replace(mr.key >> 8, changed.clone())?);
@@ -307,19 +388,17 @@ impl MrTable {
 
     /// Checks that a window may be bound so (IBTA 1.x §10.6.7.2.3), and counts it at its region.
     pub(crate) fn attach(&self, pd: PdId, bind: &Bind) -> Option<()> {
-        self.with(pd, bind.region.0, |mr| {
-            let Memory::User {
-                memory,
-                iova,
-                access,
-            } = &mr.memory
-            else {
+        let attach = |mr: ArcBorrow<'_, Mr>| {
+            let Memory::User { access, .. } = &mr.memory else {
                 return None;
             };
-            let offset = bind.addr.checked_sub(*iova)?;
+            let (memory, offset) = mr.locate(bind.addr)?;
             let room = memory.length().checked_sub(offset)?;
             let suits = bind.access.suits_window(rights(access)) && bind.length <= room;
             (suits && mr.key == bind.region.0).then(|| mr.attach())?
+        };
+        self.with(pd, bind.region.0, |mr| {
+            attach(mr).ok_or(AccessFault::Denied)
         })
         .ok()
     }
@@ -336,7 +415,7 @@ impl MrTable {
     /// # Errors
     ///
     /// `Denied` for an unknown key, another protection domain, a range beyond the region or a right
-    /// that was not given.
+    /// that was not given; `Retry` for memory that isn't resident.
     #[inline]
     pub(crate) fn with_local<R>(
         &self,
@@ -347,8 +426,26 @@ impl MrTable {
         access: LocalAccess,
         f: impl FnOnce(Span<'_>) -> R,
     ) -> Result<R, AccessFault> {
-        let allows = |rights: Access| rights.allows_local(access);
-        self.with(pd, lkey.0, |mr| mr.with(lkey.0, addr, length, allows, f))
+        self.with(pd, lkey.0, |mr| mr.with(lkey.0, addr, length, access, f))
+    }
+
+    /// Checks that the owner may use `length` bytes at `addr`, resident or not.
+    ///
+    /// # Errors
+    ///
+    /// `Denied` as for [`Self::with_local`].
+    #[inline]
+    pub(crate) fn check_local(
+        &self,
+        pd: PdId,
+        lkey: Lkey,
+        addr: u64,
+        length: u32,
+        access: LocalAccess,
+    ) -> Result<(), AccessFault> {
+        self.with(pd, lkey.0, |mr| {
+            mr.check(lkey.0, addr, length, access, false)
+        })
     }
 
     /// Runs `f` on `length` bytes at `va` on behalf of a peer.
@@ -370,8 +467,47 @@ impl MrTable {
         if MwTable::is_window(rkey.0) {
             return self.with_window(via, rkey, va, length, access, f);
         }
-        let allows = |rights: Access| rights.allows_remote(access);
-        self.with(via.pd, rkey.0, |mr| mr.with(rkey.0, va, length, allows, f))
+        self.with(via.pd, rkey.0, |mr| mr.with(rkey.0, va, length, access, f))
+    }
+
+    /// Checks that a peer may use `length` bytes at `va`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::with_remote`]; `Retry` if something at the beginning isn't resident.
+    #[inline]
+    pub(crate) fn check_remote(
+        &self,
+        via: Via,
+        rkey: Rkey,
+        va: u64,
+        length: u32,
+        access: RemoteAccess,
+    ) -> Result<(), AccessFault> {
+        if MwTable::is_window(rkey.0) {
+            return self.check_window(via, rkey, va, length, access);
+        }
+        self.with(via.pd, rkey.0, |mr| {
+            mr.check(rkey.0, va, length, access, looks_ahead(access))
+        })
+    }
+
+    #[cold]
+    fn check_window(
+        &self,
+        via: Via,
+        rkey: Rkey,
+        va: u64,
+        length: u32,
+        access: RemoteAccess,
+    ) -> Result<(), AccessFault> {
+        self.windows
+            .with_range(via, rkey, va, length, access, |region, addr| {
+                let (right, ahead) = (Granted(access), looks_ahead(access));
+                self.with(via.pd, region, |mr| {
+                    mr.check(region, addr, length, right, ahead)
+                })
+            })
     }
 
     #[cold]
@@ -387,7 +523,7 @@ impl MrTable {
         self.windows
             .with_range(via, rkey, va, length, access, |region, addr| {
                 self.with(via.pd, region, |mr| {
-                    mr.with(region, addr, length, |_| true, f)
+                    mr.with(region, addr, length, Granted(access), f)
                 })
             })
     }
@@ -407,7 +543,7 @@ impl MrTable {
             return self.windows.check(via, rkey, access);
         }
         let allows = |rights: Access| rights.allows_remote(access);
-        self.with(via.pd, rkey.0, |mr| mr.grants(rkey.0, allows).then_some(()))
+        self.with(via.pd, rkey.0, |mr| demand(mr.grants(rkey.0, allows)))
     }
 
     /// Invalidates a key by a work request or for a peer.
@@ -421,7 +557,8 @@ impl MrTable {
             return self.windows.invalidate(via, key.0, self);
         }
         self.with(via.pd, key.0, |mr| {
-            mr.fast_memory()?.invalidate(key.0).then_some(())
+            let memory = mr.fast_memory().ok_or(AccessFault::Denied)?;
+            demand(memory.invalidate(key.0))
         })
     }
 
@@ -437,7 +574,10 @@ impl MrTable {
         registration: Registration,
     ) -> Result<(), AccessFault> {
         self.with(pd, registration.key, |mr| {
-            mr.fast_memory()?.register(registration).ok()
+            let memory = mr.fast_memory().ok_or(AccessFault::Denied)?;
+            memory
+                .register(registration)
+                .map_err(|_| AccessFault::Denied)
         })
     }
 
@@ -446,11 +586,13 @@ impl MrTable {
         &self,
         pd: PdId,
         key: u32,
-        f: impl FnOnce(ArcBorrow<'_, Mr>) -> Option<R>,
+        f: impl FnOnce(ArcBorrow<'_, Mr>) -> Result<R, AccessFault>,
     ) -> Result<R, AccessFault> {
         self.regions
-            .with(key >> 8, |mr| if mr.pd() == pd { f(mr) } else { None })
-            .flatten()
-            .ok_or(AccessFault::Denied)
+            .with(key >> 8, |mr| {
+                demand(mr.pd() == pd)?;
+                f(mr)
+            })
+            .ok_or(AccessFault::Denied)?
     }
 }

@@ -9,9 +9,10 @@ use rdma::{
     cq::{CqCreated, CqInit, Cqe, Moderation, NotifyWhen},
     fast_mr::FastMemory,
     gid::Gid,
-    mr::{Access, MrChange, MrKeys, UserRange},
+    mr::{Access, Advised, MrChange, MrKeys, UserRange},
     mw::MwKind,
     net::netdev::Netdev,
+    odp::Fault,
     post::{RecvList, SendList},
     provider::Provider,
     qp::{QpCreated, QpInit, QpModify, QpQuery},
@@ -30,6 +31,7 @@ use crate::{
     mr::Mr,
     mw::Mw,
     pd::Pd,
+    prefetch,
     qp::Qp,
     srq::Srq,
     stats,
@@ -162,6 +164,10 @@ impl Provider for Rrxe {
 
     fn fast_memory(mr: &Mr) -> Option<&FastMemory> {
         mr.fast_memory()
+    }
+
+    fn advise_mr(pd: &Arc<Pd>, ranges: &[Advised], how: Fault, wait: bool) -> Result {
+        prefetch::advise(pd, ranges, how, wait)
     }
 
     fn mr_keys(mr: &Mr) -> MrKeys {

@@ -2,13 +2,14 @@
 
 //! Queue pairs: the verbs' side of them, and what happens after a turn.
 
+mod fault;
+
+use core::sync::atomic::{AtomicBool, Ordering};
+
 use kernel::{
     impl_has_hr_timer, impl_has_work, new_work,
     prelude::*,
-    sync::{
-        atomic::{ordering, Atomic},
-        rcu, Arc, ArcBorrow,
-    },
+    sync::{rcu, Arc, ArcBorrow},
     time::{
         hrtimer::{
             HrTimer, HrTimerCallback, HrTimerCallbackContext, HrTimerRestart, RelativeSoftMode,
@@ -29,7 +30,6 @@ use rdma::{
     ring::Ring,
     sync::bottom_halves_off,
     upcall::{QpToken, QpUpcall},
-    workqueue::OwnedQueue,
 };
 use roce::{
     ids::Qpn,
@@ -44,6 +44,7 @@ use crate::{
     device::Device,
     engine::{Core, Engine},
     engine_host::Upshot,
+    fault::{Queues, Stall},
     limits,
     netns::NetContext,
     noted_state::NotedState,
@@ -92,8 +93,8 @@ pub(crate) struct Qp {
     /// For those who post.
     pub(crate) noted: NotedState,
     /// One of its CQs lost a completion: it can't be but in RESET or in error.
-    pub(crate) condemned: Atomic<bool>,
-    queue: Arc<OwnedQueue>,
+    pub(crate) condemned: AtomicBool,
+    queues: Arc<Queues>,
     cap: QpCap,
     signal_all: bool,
     /// What it sends to a group doesn't come back to itself.
@@ -106,6 +107,9 @@ pub(crate) struct Qp {
     timer: HrTimer<Self>,
     #[pin]
     work: Work<Self>,
+    /// Faults in what the QP waits for.
+    #[pin]
+    fault: Work<Self, 1>,
 }
 
 impl_has_work! { impl HasWork<Self> for Qp { self.work } }
@@ -245,6 +249,7 @@ impl Qp {
                 pd: pd.clone(),
                 peer: Peer::new(init.kind),
                 timer: None,
+                stall: Stall::default(),
             },
             GFP_KERNEL_ACCOUNT,
         )?;
@@ -264,8 +269,8 @@ impl Qp {
                 upcall: init.upcall,
                 poster,
                 noted: NotedState::new(),
-                condemned: Atomic::new(false),
-                queue: device.queue.clone(),
+                condemned: AtomicBool::new(false),
+                queues: device.queues.clone(),
                 cap,
                 signal_all: init.signal_all,
                 blocks_own: init.block_loopback,
@@ -273,6 +278,7 @@ impl Qp {
                 turn <- Turn::new(Some(core)),
                 timer <- HrTimer::new(),
                 work <- new_work!("Qp::work"),
+                fault <- new_work!("Qp::fault"),
             }),
             GFP_KERNEL_ACCOUNT,
         )?;
@@ -341,6 +347,7 @@ impl Qp {
             core.sq.reset();
             core.rq.reset();
             core.peer.forget();
+            core.stall.clear();
             while self.inbox.pop().is_some() {}
         }
         if let Some(av) = change.av {
@@ -395,7 +402,7 @@ impl Qp {
 
     /// Puts the QP in error, now or as soon as it leaves RESET. Any context.
     pub(crate) fn condemn(this: ArcBorrow<'_, Self>) {
-        this.condemned.store(true, ordering::Relaxed);
+        this.condemned.store(true, Ordering::Relaxed);
         Self::schedule(this);
     }
 
@@ -418,7 +425,7 @@ impl Qp {
     pub(crate) fn post_send(this: &Arc<Self>, requests: &mut SendList<'_, Rrxe>) -> Result {
         let poster = this.poster.as_ref().ok_or(EINVAL)?;
         let posted = poster.post_send(&this.noted, requests);
-        this.queue.enqueue_eagerly(this.clone());
+        this.queues.turns.enqueue_eagerly::<_, 0>(this.clone());
         posted
     }
 
@@ -432,7 +439,7 @@ impl Qp {
         let posted = poster.post_recv(&this.noted, requests);
         // They are flushed, not filled.
         if this.noted.is(QpState::Err) {
-            this.queue.enqueue_eagerly(this.clone());
+            this.queues.turns.enqueue_eagerly::<_, 0>(this.clone());
         }
         posted
     }
@@ -497,6 +504,9 @@ impl Qp {
                         note_peer(&mut peer, other);
                     }
                     rounds = rounds.saturating_sub(1);
+                    if upshot.stalled {
+                        Self::request_fault(this);
+                    }
                     if upshot.unfinished || rounds == 0 {
                         Self::schedule(this);
                     }
@@ -559,7 +569,7 @@ impl Qp {
     /// Lets the work queue run the engine. Any context.
     pub(crate) fn schedule(this: ArcBorrow<'_, Self>) {
         // Already queued is as good: it has not run yet.
-        let _ = this.queue.enqueue(Arc::from(this));
+        let _ = this.queues.turns.enqueue::<_, 0>(Arc::from(this));
     }
 }
 

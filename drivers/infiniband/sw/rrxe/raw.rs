@@ -19,7 +19,9 @@ use roce::{
 
 use crate::{
     engine::Core,
+    fault::ungathered,
     qp::Qp,
+    sge::OwnMemory,
     stats::{Counter, Counters},
     tx::Payload,
 };
@@ -93,7 +95,7 @@ fn fits(netdev: &Netdev, length: u32) -> bool {
 ///
 /// `LocLenErr` if the network device doesn't take frames of that length, and what is wrong with the
 /// work request's memory. That there is no network device or memory is no error: the frame is lost.
-pub(crate) fn send(core: &Core, qp: &Qp, transmit: &Transmit) -> Result<(), TransmitFault> {
+pub(crate) fn send(core: &mut Core, qp: &Qp, transmit: &Transmit) -> Result<(), TransmitFault> {
     let Source::Send { slot, .. } = transmit.source else {
         return Ok(());
     };
@@ -109,14 +111,18 @@ pub(crate) fn send(core: &Core, qp: &Qp, transmit: &Transmit) -> Result<(), Tran
     };
     let (mrs, pd) = (&qp.device.mrs, core.pd.id());
     let (head, rest) = (length.min(HEAD), length.saturating_sub(HEAD));
+    let stall = &mut core.stall;
+    let own = OwnMemory { mrs, pd, stall };
     core.sq
-        .gather(slot, 0, head, &mut frame, mrs, pd)
-        .map_err(TransmitFault::Local)?;
+        .gather(slot, 0, head, &mut frame, own)
+        .map_err(ungathered)?;
     if rest > 0 {
         frame.begin_rest(rest);
+        let stall = &mut core.stall;
+        let own = OwnMemory { mrs, pd, stall };
         core.sq
-            .gather(slot, head, rest, &mut frame, mrs, pd)
-            .map_err(TransmitFault::Local)?;
+            .gather(slot, head, rest, &mut frame, own)
+            .map_err(ungathered)?;
     }
     if frame.torn || frame.skb.send_frame(&netdev, &qp.credit).is_err() {
         return lost(counters);

@@ -4,9 +4,8 @@
 
 use kernel::{prelude::*, sync::Arc};
 use roce::{
-    host::{AccessFault, Fetch, QueueFault},
+    host::{AccessFault, Fetch, QueueFault, ScatterFault},
     ids::Srqn,
-    wc::WcStatus,
     wire::packet::Service,
     wr::RecvWr,
 };
@@ -14,11 +13,10 @@ use roce::{
 use crate::{
     engine_host::Upshot,
     limits,
-    mr::MrTable,
     pd::PdId,
     recv_ring::{Held, RecvRing},
     rx::RxPacket,
-    sge,
+    sge::{self, OwnMemory},
     srq::Srq,
     xrcd::Xrcd,
 };
@@ -176,24 +174,24 @@ impl RecvQueue {
     }
 
     /// Copies the payload of `packet` to `offset` bytes into the WQE held, and the global route
-    /// header of a datagram in front of it. `pd` is the QP's: what was posted to a shared queue belongs
+    /// header of a datagram in front of it. `own` is the QP's: what was posted to a shared queue belongs
     /// to the queue's (IBTA 1.x §10.2.9).
     pub(crate) fn scatter(
         &self,
         offset: u32,
         packet: &RxPacket,
-        mrs: &MrTable,
-        pd: PdId,
-    ) -> Result<(), WcStatus> {
+        own: OwnMemory<'_>,
+    ) -> Result<(), ScatterFault> {
         let pd = match &self.source {
-            Source::Own(_) | Source::Nothing => pd,
+            Source::Own(_) | Source::Nothing => own.pd,
             Source::Shared(srq) => srq.pd(),
-            Source::Domain { current, .. } => current.as_ref().map_or(pd, |srq| srq.pd()),
+            Source::Domain { current, .. } => current.as_ref().map_or(own.pd, |srq| srq.pd()),
         };
+        let OwnMemory { mrs, stall, .. } = own;
         let sges = self.held.sges();
         if matches!(packet.packet.service, Service::Ud(_)) {
-            sge::scatter_bytes(sges, &packet.grh(), mrs, pd)?;
+            sge::scatter_bytes(sges, &packet.grh(), OwnMemory { mrs, pd, stall })?;
         }
-        sge::scatter(sges, offset, packet, mrs, pd)
+        sge::scatter(sges, offset, packet, OwnMemory { mrs, pd, stall })
     }
 }

@@ -9,7 +9,7 @@
 use kernel::prelude::*;
 use rdma::{fast_mr::Registration, ring::Ring};
 use roce::{
-    host::{Fetch, LocalAccess},
+    host::{Fetch, LocalAccess, ScatterFault},
     qp::QpKind,
     wc::WcStatus,
     wr::{SendOp, SendSlot, SendTail, SendWr},
@@ -22,7 +22,7 @@ use crate::{
     pd::PdId,
     peer::Destination,
     rx::RxPacket,
-    sge,
+    sge::{self, OwnMemory},
     tx::Payload,
     wqe::{
         self, destination as destination_of, flush_length, registration, total_length, Owner,
@@ -256,10 +256,9 @@ impl SendQueue {
         slot: SendSlot,
         offset: u32,
         packet: &RxPacket,
-        mrs: &MrTable,
-        pd: PdId,
-    ) -> Result<(), WcStatus> {
-        sge::scatter(self.sges(slot), offset, packet, mrs, pd)
+        own: OwnMemory<'_>,
+    ) -> Result<(), ScatterFault> {
+        sge::scatter(self.sges(slot), offset, packet, own)
     }
 
     /// Stores an atomic's original value in host order.
@@ -267,10 +266,9 @@ impl SendQueue {
         &self,
         slot: SendSlot,
         word: u64,
-        mrs: &MrTable,
-        pd: PdId,
-    ) -> Result<(), WcStatus> {
-        sge::scatter_bytes(self.sges(slot), &word.to_ne_bytes(), mrs, pd)
+        own: OwnMemory<'_>,
+    ) -> Result<(), ScatterFault> {
+        sge::scatter_bytes(self.sges(slot), &word.to_ne_bytes(), own)
     }
 
     /// Appends `length` bytes at `offset` of the message to a frame.
@@ -280,19 +278,17 @@ impl SendQueue {
         offset: u32,
         length: u32,
         frame: &mut impl Payload,
-        mrs: &MrTable,
-        pd: PdId,
-    ) -> Result<(), WcStatus> {
+        own: OwnMemory<'_>,
+    ) -> Result<(), ScatterFault> {
         if self.particulars(slot).inline {
-            return self.gather_inline(slot, offset, length, frame);
+            return Ok(self.gather_inline(slot, offset, length, frame)?);
         }
         sge::walk(
             self.sges(slot),
             offset,
             length,
             LocalAccess::Read,
-            mrs,
-            pd,
+            own,
             |span, _| {
                 frame.append(span);
                 Ok(())

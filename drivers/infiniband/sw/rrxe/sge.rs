@@ -5,14 +5,26 @@
 //! Keys are resolved at every use: a region deregistered in the meantime is simply no longer there.
 
 use rdma::mr::Span;
-use roce::{host::LocalAccess, wc::WcStatus};
+use roce::{
+    host::{AccessFault, LocalAccess, ScatterFault},
+    wc::WcStatus,
+};
 
 use crate::{
+    fault::{Absent, Access, Stall},
     mr::MrTable,
     pd::PdId,
     rx::RxPacket,
     wqe::{Sge, SGE_SIZE},
 };
+
+/// The memory of a QP's owner.
+pub(crate) struct OwnMemory<'a> {
+    pub(crate) mrs: &'a MrTable,
+    pub(crate) pd: PdId,
+    /// What to do about absent memory.
+    pub(crate) stall: &'a mut Stall,
+}
 
 /// Bytes of `count` SGEs in a WQE.
 pub(crate) const fn bytes(count: u32) -> usize {
@@ -27,7 +39,7 @@ pub(crate) fn check(
     pd: PdId,
 ) -> Result<(), WcStatus> {
     for sge in sges.iter().filter(|sge| sge.length != 0) {
-        mrs.with_local(pd, sge.lkey, sge.addr, sge.length, access, |_| ())
+        mrs.check_local(pd, sge.lkey, sge.addr, sge.length, access)
             .map_err(|_| WcStatus::LocProtErr)?;
     }
     Ok(())
@@ -38,16 +50,16 @@ pub(crate) fn check(
 /// # Errors
 ///
 /// `LocProtErr` when a key, range or permission is wrong, `LocLenErr` when the list is too short,
-/// and what `visit` returns.
+/// what `visit` returns, and [`ScatterFault::Retry`].
 pub(crate) fn walk(
     sges: &[Sge],
     offset: u32,
     length: u32,
     access: LocalAccess,
-    mrs: &MrTable,
-    pd: PdId,
+    own: OwnMemory<'_>,
     mut visit: impl FnMut(&Span<'_>, u32) -> Result<(), WcStatus>,
-) -> Result<(), WcStatus> {
+) -> Result<(), ScatterFault> {
+    let OwnMemory { mrs, pd, stall } = own;
     let mut skip = offset;
     let mut done = 0u32;
     for sge in sges {
@@ -62,11 +74,22 @@ pub(crate) fn walk(
         let piece = sge.length.wrapping_sub(skip).min(left);
         let addr = sge.addr.wrapping_add(u64::from(skip));
         mrs.with_local(pd, sge.lkey, addr, piece, access, |span| visit(&span, done))
-            .map_err(|_| WcStatus::LocProtErr)??;
+            .map_err(|fault| match fault {
+                AccessFault::Retry => stall.local(&Absent {
+                    key: sge.lkey.0,
+                    addr,
+                    least: piece,
+                    ahead: sge.length.wrapping_sub(skip),
+                    access: Access::Local(access),
+                }),
+                _ => ScatterFault::Failed(WcStatus::LocProtErr),
+            })??;
         skip = 0;
         done = done.wrapping_add(piece);
     }
-    (done == length).then_some(()).ok_or(WcStatus::LocLenErr)
+    (done == length)
+        .then_some(())
+        .ok_or(ScatterFault::Failed(WcStatus::LocLenErr))
 }
 
 /// Copies the payload of `packet` to `offset` bytes into the list.
@@ -74,17 +97,15 @@ pub(crate) fn scatter(
     sges: &[Sge],
     offset: u32,
     packet: &RxPacket,
-    mrs: &MrTable,
-    pd: PdId,
-) -> Result<(), WcStatus> {
+    own: OwnMemory<'_>,
+) -> Result<(), ScatterFault> {
     let length = packet.packet.payload_len;
     walk(
         sges,
         offset,
         length,
         LocalAccess::Write,
-        mrs,
-        pd,
+        own,
         |span, done| {
             packet
                 .copy_payload(done, span)
@@ -97,24 +118,15 @@ pub(crate) fn scatter(
 pub(crate) fn scatter_bytes(
     sges: &[Sge],
     bytes: &[u8],
-    mrs: &MrTable,
-    pd: PdId,
-) -> Result<(), WcStatus> {
+    own: OwnMemory<'_>,
+) -> Result<(), ScatterFault> {
     let length = u32::try_from(bytes.len()).map_err(|_| WcStatus::LocLenErr)?;
-    walk(
-        sges,
-        0,
-        length,
-        LocalAccess::Write,
-        mrs,
-        pd,
-        |span, done| {
-            let from = done as usize;
-            let piece = bytes
-                .get(from..from.saturating_add(span.len()))
-                .ok_or(WcStatus::LocLenErr)?;
-            span.copy_from_slice(0, piece)
-                .map_err(|_| WcStatus::LocProtErr)
-        },
-    )
+    walk(sges, 0, length, LocalAccess::Write, own, |span, done| {
+        let from = done as usize;
+        let piece = bytes
+            .get(from..from.saturating_add(span.len()))
+            .ok_or(WcStatus::LocLenErr)?;
+        span.copy_from_slice(0, piece)
+            .map_err(|_| WcStatus::LocProtErr)
+    })
 }

@@ -54,6 +54,14 @@ impl SkbQueue {
         Ok(())
     }
 
+    /// Puts a packet that was popped back, if there is one: it is the next again.
+    pub fn put_back(&self, skb: Option<RxSkb>) {
+        if let Some(skb) = skb {
+            // SAFETY: The list is initialised by the type invariant; the buffer was given up.
+            unsafe { bindings::skb_queue_head(self.list.get(), skb.into_raw().as_ptr()) };
+        }
+    }
+
     /// Takes the oldest packet.
     pub fn pop(&self) -> Option<RxSkb> {
         if self.is_empty() {

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Advice to have memory of on-demand regions resident before it is used.
+
+use kernel::{
+    impl_has_work, new_work,
+    prelude::*,
+    sync::Arc,
+    workqueue::{Work, WorkItem},
+};
+use rdma::{mr::Advised, odp::Fault};
+
+use crate::{mr::Mr, pd::Pd};
+
+/// Carries out advice: at once, or later.
+///
+/// # Errors
+///
+/// `EINVAL` for a key that isn't an on-demand region's of this domain, `EPERM` for a right that it hasn't,
+/// `EFAULT` for a range beyond it; and if it is carried out at once, for what isn't there.
+pub(crate) fn advise(pd: &Pd, ranges: &[Advised], how: Fault, wait: bool) -> Result {
+    let device = pd.device();
+    let mut regions = KVVec::with_capacity(ranges.len(), GFP_KERNEL_ACCOUNT)?;
+    for advised in ranges {
+        let mr = device.mrs.advised(pd.id(), advised, how)?;
+        regions.push((mr, *advised), GFP_KERNEL_ACCOUNT)?;
+    }
+    if wait {
+        return regions
+            .iter()
+            .try_for_each(|(mr, advised)| mr.prefetch(advised, how));
+    }
+    let prefetch = Arc::pin_init(
+        pin_init!(Prefetch {
+            regions,
+            how,
+            work <- new_work!("Prefetch::work"),
+        }),
+        GFP_KERNEL_ACCOUNT,
+    )?;
+    // It was just made, so it isn't queued.
+    let _ = device.queues.faults.enqueue(prefetch);
+    Ok(())
+}
+
+/// Advice that is carried out later.
+#[pin_data]
+struct Prefetch {
+    regions: KVVec<(Arc<Mr>, Advised)>,
+    how: Fault,
+    #[pin]
+    work: Work<Self>,
+}
+
+impl_has_work! { impl HasWork<Self> for Prefetch { self.work } }
+
+impl WorkItem for Prefetch {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        for (mr, advised) in this.regions.iter() {
+            // Best effort: who uses the memory finds out.
+            let _ = mr.prefetch(advised, this.how);
+        }
+    }
+}

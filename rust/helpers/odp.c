@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: GPL-2.0
+#include <linux/hmm.h>
+#include <linux/mmu_notifier.h>
+#include <linux/sched/mm.h>
+#include <rdma/ib_umem_odp.h>
+
+__rrxe_helper void rrxe_helper_odp_lock(struct ib_umem_odp *umem)
+{
+	mutex_lock(&umem->umem_mutex);
+}
+
+__rrxe_helper void rrxe_helper_odp_unlock(struct ib_umem_odp *umem)
+{
+	mutex_unlock(&umem->umem_mutex);
+}
+
+__rrxe_helper unsigned long rrxe_helper_ib_umem_start(struct ib_umem_odp *umem)
+{
+	return ib_umem_start(umem);
+}
+
+__rrxe_helper unsigned long rrxe_helper_ib_umem_end(struct ib_umem_odp *umem)
+{
+	return ib_umem_end(umem);
+}
+
+__rrxe_helper bool
+rrxe_helper_mmu_notifier_range_blockable(const struct mmu_notifier_range *range)
+{
+	return mmu_notifier_range_blockable(range);
+}
+
+__rrxe_helper void
+rrxe_helper_mmu_interval_set_seq(struct mmu_interval_notifier *notifier,
+				 unsigned long seq)
+{
+	mmu_interval_set_seq(notifier, seq);
+}
+
+__rrxe_helper void *rrxe_helper_hmm_pfn_address(unsigned long pfn)
+{
+	return page_address(hmm_pfn_to_page(pfn));
+}
+
+__rrxe_helper struct mm_struct *rrxe_helper_grab_current_mm(void)
+{
+	mmgrab(current->mm);
+	return current->mm;
+}
+
+__rrxe_helper void rrxe_helper_mmdrop(struct mm_struct *mm)
+{
+	mmdrop(mm);
+}

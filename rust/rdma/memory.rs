@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Memory of a process as regions have it: pinned, or on demand.
+
+use kernel::prelude::*;
+
+use crate::{
+    mr::Access,
+    odp::{Fault, OnDemand, AHEAD},
+    umem::UserMemory,
+};
+
+/// Memory of a process.
+pub enum ProcessMemory {
+    /// It is always there.
+    Pinned(UserMemory),
+    /// It comes when it is used.
+    OnDemand(OnDemand),
+}
+
+impl ProcessMemory {
+    /// Bytes in the range.
+    pub fn length(&self) -> u64 {
+        match self {
+            Self::Pinned(memory) => memory.length(),
+            Self::OnDemand(memory) => memory.length(),
+        }
+    }
+
+    /// Whether it may be written at all.
+    pub fn is_writable(&self) -> bool {
+        match self {
+            Self::Pinned(memory) => memory.is_writable(),
+            Self::OnDemand(memory) => memory.is_writable(),
+        }
+    }
+
+    /// Whether `len` bytes at `offset` are within the range.
+    pub fn contains(&self, offset: u64, len: u64) -> bool {
+        let room = self.length().checked_sub(offset);
+        room.is_some_and(|room| len <= room)
+    }
+
+    /// Makes what [`OnDemand::check_ahead`] found absent resident; it may be gone again when this returns. Process
+    /// context; sleeps.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`OnDemand::fault_in`].
+    pub fn fault_in(&self, offset: u64, len: u32, write: bool) -> Result {
+        match self {
+            Self::Pinned(_) => Ok(()),
+            Self::OnDemand(memory) => {
+                let how = if write { Fault::Write } else { Fault::Read };
+                memory.fault_in(offset, len.min(AHEAD).into(), how)
+            }
+        }
+    }
+
+    /// Makes `len` bytes at `offset` resident because somebody advises it. Process context; sleeps.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`OnDemand::fault_in`]; `EINVAL` if it is pinned.
+    pub fn prefetch(&self, offset: u64, len: u64, how: Fault) -> Result {
+        match self {
+            Self::Pinned(_) => Err(EINVAL),
+            Self::OnDemand(memory) => memory.fault_in(offset, len, how),
+        }
+    }
+
+    /// The same range for another access, if that takes other memory. Process context; sleeps.
+    ///
+    /// # Errors
+    ///
+    /// `EOPNOTSUPP` if it isn't pinned or shall not be, and those of [`UserMemory::pin_again`].
+    pub fn again(&self, access: Access) -> Result<Option<Self>> {
+        let enough = self.is_writable() || !access.writes();
+        match self {
+            Self::Pinned(_) if access.is_on_demand() => Err(crate::error::unsupported()),
+            Self::Pinned(_) | Self::OnDemand(_) if enough => Ok(None),
+            Self::Pinned(memory) => Ok(Some(Self::Pinned(memory.pin_again(access)?))),
+            Self::OnDemand(_) => Err(crate::error::unsupported()),
+        }
+    }
+}

@@ -1,0 +1,593 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Memory of a process that isn't pinned: on-demand paging.
+//!
+//! A [`Chunk`] knows the pages of a range that are present. Users of the data path find them under
+//! RCU; what is absent they have faulted in by process context ([`OnDemand::fault_in`]) and try
+//! again. Before the process loses a page, or the right to write it, the MMU notifier takes it out of
+//! the chunk and waits for a grace period: so no user holds a page that the process has not.
+//!
+//! The process's whole address space may be registered at once; then chunks come into being where it
+//! is used.
+
+use core::{
+    mem::offset_of,
+    ptr::NonNull,
+    sync::atomic::{AtomicUsize, Ordering},
+};
+
+use kernel::{
+    error::from_err_ptr,
+    ffi::c_ulong,
+    new_mutex,
+    page::PAGE_SIZE,
+    prelude::*,
+    sync::{aref::ARef, rcu, Arc, Mutex},
+};
+
+use crate::{
+    bindings, device::IbDevice, mr::Access, span::Span, sync::wait_for_readers, table::Table,
+};
+
+const PAGE_SHIFT: u32 = PAGE_SIZE.trailing_zeros();
+const PAGE_MASK: usize = !(PAGE_SIZE - 1);
+
+/// Bytes of a chunk of an address space, log₂: what one page of a page table maps.
+const CHUNK_SHIFT: u32 = 21;
+const CHUNK: usize = 1 << CHUNK_SHIFT;
+
+/// Pages of the longest span: that of the largest payload of a packet, which starts anywhere.
+const SPAN_PAGES: usize = 4096 / PAGE_SIZE + 2;
+
+/// How much of a range is looked at, and faulted in, at a time.
+pub(crate) const AHEAD: u32 = 1 << 20;
+
+/// An entry of a chunk is the address of a page, or zero, and these.
+const PRESENT: usize = 1 << 0;
+const WRITABLE: usize = 1 << 1;
+
+/// Why memory can't be used at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Absence {
+    /// The range isn't within the region.
+    OutOfRange,
+    /// It must be faulted in.
+    NotResident,
+}
+
+/// How pages are to be made present.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// For reading.
+    Read,
+    /// For writing.
+    Write,
+    /// Only those that the process has already.
+    Look,
+}
+
+/// The pages of a range that are present.
+///
+/// # Invariants
+///
+/// An entry with [`PRESENT`] is the address of a page of the process, valid for reads, and with
+/// [`WRITABLE`] for writes, until a grace period has passed after the flag was cleared. Entries are
+/// written under the lock of the `ib_umem_odp`.
+struct Pages {
+    /// The process's address of the first.
+    start: usize,
+    entries: KVVec<AtomicUsize>,
+}
+
+impl Pages {
+    /// The page at `va`, if it may be used so. Under RCU.
+    fn find(&self, va: usize, write: bool) -> Option<NonNull<u8>> {
+        let entry = self.entry(va)?.load(Ordering::Acquire);
+        let needed = if write { PRESENT | WRITABLE } else { PRESENT };
+        (entry & needed == needed)
+            .then(|| NonNull::new((entry & PAGE_MASK) as *mut u8))
+            .flatten()
+    }
+
+    fn entry(&self, va: usize) -> Option<&AtomicUsize> {
+        self.entries.get(va.checked_sub(self.start)? >> PAGE_SHIFT)
+    }
+
+    /// No page is present.
+    fn is_empty(&self) -> bool {
+        let absent = |entry: &AtomicUsize| entry.load(Ordering::Relaxed) & PRESENT == 0;
+        self.entries.iter().all(absent)
+    }
+
+    /// Forgets those of the pages that touch `first .. end` whose entry `which` picks, and waits for
+    /// their users. Under the lock.
+    fn forget(&self, first: usize, end: usize, which: impl Fn(usize) -> bool) {
+        let index = |va: usize| va.saturating_sub(self.start) >> PAGE_SHIFT;
+        let end = index(end.saturating_add(PAGE_SIZE - 1)).min(self.entries.len());
+        let range = self.entries.get(index(first)..end).unwrap_or_default();
+        let mut used = false;
+        for entry in range {
+            let old = entry.load(Ordering::Relaxed);
+            if old & PRESENT != 0 && which(old) {
+                used = true;
+                entry.store(old & !PRESENT, Ordering::Relaxed);
+            }
+        }
+        if !used {
+            return;
+        }
+        wait_for_readers();
+        for entry in range {
+            let old = entry.load(Ordering::Relaxed);
+            if old & PRESENT != 0 {
+                continue;
+            }
+            if old & WRITABLE != 0 {
+                let address = (old & PAGE_MASK) as *const u8;
+                // SAFETY: The page is the process's still: it goes after the notifier returns.
+                let page = unsafe { bindings::virt_to_page(address.cast()) };
+                // SAFETY: As above. Users may have written it without the process's page table.
+                unsafe { bindings::set_page_dirty(page) };
+            }
+            entry.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A range of a process's memory, in whole pages, that isn't pinned.
+///
+/// # Invariants
+///
+/// `umem` is valid until it is released, and its `private` is null or points to `pages`.
+struct Chunk {
+    umem: NonNull<bindings::ib_umem_odp>,
+    pages: KBox<Pages>,
+}
+
+// SAFETY: The functions of `ib_umem_odp` lock; the pages are atomics.
+unsafe impl Send for Chunk {}
+// SAFETY: As above.
+unsafe impl Sync for Chunk {}
+
+static NOTIFIER: bindings::mmu_interval_notifier_ops = bindings::mmu_interval_notifier_ops {
+    invalidate: Some(invalidate),
+    invalidate_start: None,
+    invalidate_finish: None,
+};
+
+/// The process is about to lose pages, or rights to them.
+///
+/// # Safety
+///
+/// To be called by the MMU notifier of a [`Chunk`].
+unsafe extern "C" fn invalidate(
+    notifier: *mut bindings::mmu_interval_notifier,
+    range: *const bindings::mmu_notifier_range,
+    seq: c_ulong,
+) -> bool {
+    // SAFETY: The range is valid during the call.
+    if !unsafe { bindings::mmu_notifier_range_blockable(range) } {
+        return false;
+    }
+    // SAFETY: The notifier is part of an `ib_umem_odp`, valid while it is registered.
+    let umem: *mut bindings::ib_umem_odp = unsafe {
+        notifier
+            .byte_sub(offset_of!(bindings::ib_umem_odp, notifier))
+            .cast()
+    };
+    // SAFETY: As above.
+    unsafe { bindings::odp_lock(umem) };
+    // SAFETY: As above, and locked.
+    unsafe { bindings::mmu_interval_set_seq(notifier, seq) };
+    // SAFETY: As above; by the invariant of `Chunk`.
+    if let Some(pages) = unsafe { (*umem).private.cast::<Pages>().as_ref() } {
+        // SAFETY: The range is valid during the call.
+        let (start, end) = unsafe { ((*range).start, (*range).end) };
+        pages.forget(start, end, |_| true);
+    }
+    // SAFETY: It was locked above.
+    unsafe { bindings::odp_unlock(umem) };
+    true
+}
+
+impl Chunk {
+    /// Takes over what `ib_umem_odp_*` made.
+    ///
+    /// # Errors
+    ///
+    /// That of the creation, `ENOMEM`.
+    fn new(umem: *mut bindings::ib_umem_odp) -> Result<Self> {
+        let umem = NonNull::new(from_err_ptr(umem)?).ok_or(ENOMEM)?;
+        // INVARIANT: Nothing is present yet, and `private` is null.
+        let mut chunk = Self {
+            umem,
+            pages: KBox::new(
+                Pages {
+                    start: 0,
+                    entries: KVVec::new(),
+                },
+                GFP_KERNEL_ACCOUNT,
+            )
+            .inspect_err(|_| {
+                // SAFETY: Nobody else has it.
+                unsafe { bindings::ib_umem_odp_release(umem.as_ptr()) }
+            })?,
+        };
+        // SAFETY: `umem` is valid.
+        let start = unsafe { bindings::ib_umem_start(umem.as_ptr()) } as usize;
+        // SAFETY: As above.
+        let end = unsafe { bindings::ib_umem_end(umem.as_ptr()) } as usize;
+        let count = end.saturating_sub(start) >> PAGE_SHIFT;
+        chunk.pages.start = start;
+        chunk.pages.entries.reserve(count, GFP_KERNEL_ACCOUNT)?;
+        for _ in 0..count {
+            let entry = AtomicUsize::new(0);
+            chunk.pages.entries.push(entry, GFP_KERNEL_ACCOUNT)?;
+        }
+        let pages = core::ptr::from_ref(&*chunk.pages).cast_mut();
+        // SAFETY: `umem` is valid.
+        unsafe { bindings::odp_lock(umem.as_ptr()) };
+        // SAFETY: As above; the notifier reads it under the lock.
+        unsafe { (*umem.as_ptr()).private = pages.cast() };
+        // SAFETY: It was locked above.
+        unsafe { bindings::odp_unlock(umem.as_ptr()) };
+        Ok(chunk)
+    }
+
+    /// Makes `len` bytes at `va`, which are within the chunk, present. Process context; sleeps.
+    ///
+    /// # Errors
+    ///
+    /// `EFAULT` for what the process has not, or not so; `EINVAL` when it is gone; `EBUSY`, `ENOMEM`.
+    fn fault_in(&self, va: usize, len: usize, how: Fault) -> Result {
+        let access = match how {
+            Fault::Write => bindings::hmm_pfn_flags_HMM_PFN_WRITE,
+            Fault::Read | Fault::Look => 0,
+        };
+        let umem = self.umem.as_ptr();
+        if how == Fault::Write {
+            self.forget_read_only(va, len);
+        }
+        // SAFETY: `umem` is valid; the callee checks the range.
+        let mapped = unsafe {
+            bindings::ib_umem_odp_map_dma_and_lock(
+                umem,
+                va as u64,
+                len as u64,
+                access as u64,
+                how != Fault::Look,
+            )
+        };
+        kernel::error::to_result(mapped)?;
+        let mut at = va & PAGE_MASK;
+        while at < va.saturating_add(len) {
+            self.note(at);
+            at = at.saturating_add(PAGE_SIZE);
+        }
+        // SAFETY: The callee has locked it.
+        unsafe { bindings::odp_unlock(umem) };
+        Ok(())
+    }
+
+    /// Pages that can't be written yet will be replaced: better all with one grace period than each
+    /// with its own.
+    fn forget_read_only(&self, va: usize, len: usize) {
+        let umem = self.umem.as_ptr();
+        // SAFETY: `umem` is valid.
+        unsafe { bindings::odp_lock(umem) };
+        let end = va.saturating_add(len);
+        self.pages.forget(va, end, |entry| entry & WRITABLE == 0);
+        // SAFETY: It was locked above.
+        unsafe { bindings::odp_unlock(umem) };
+    }
+
+    /// Notes what the notifier's list says of the page at `va`. Under the lock.
+    fn note(&self, va: usize) {
+        let Some(entry) = self.pages.entry(va) else {
+            return;
+        };
+        let index = va.wrapping_sub(self.pages.start) >> PAGE_SHIFT;
+        // SAFETY: The list is as long as the entries, and locked.
+        let pfn = unsafe { *(*self.umem.as_ptr()).map.pfn_list.add(index) };
+        if pfn & bindings::hmm_pfn_flags_HMM_PFN_VALID == 0 {
+            return;
+        }
+        // SAFETY: A valid entry names a page.
+        let address = unsafe { bindings::hmm_pfn_address(pfn) } as usize;
+        if address == 0 {
+            return;
+        }
+        let writable = pfn & bindings::hmm_pfn_flags_HMM_PFN_WRITE != 0;
+        let flags = if writable {
+            PRESENT | WRITABLE
+        } else {
+            PRESENT
+        };
+        // INVARIANT: The page is the process's, or the callee above would have tried again.
+        entry.store(address | flags, Ordering::Release);
+    }
+}
+
+impl Drop for Chunk {
+    fn drop(&mut self) {
+        let umem = self.umem.as_ptr();
+        // SAFETY: `umem` is valid.
+        unsafe { bindings::odp_lock(umem) };
+        self.pages.forget(0, usize::MAX, |_| true);
+        // SAFETY: It was locked above.
+        unsafe { bindings::odp_unlock(umem) };
+        // SAFETY: It is released once, here; the notifier doesn't run any more when this returns.
+        unsafe { bindings::ib_umem_odp_release(umem) };
+    }
+}
+
+/// The anchor of a whole address space: an implicit `ib_umem_odp`, and what keeps its `mm_struct`.
+struct Root {
+    umem: NonNull<bindings::ib_umem_odp>,
+    mm: *mut bindings::mm_struct,
+}
+
+// SAFETY: Only `ib_umem_odp_*` use it, from any thread.
+unsafe impl Send for Root {}
+// SAFETY: As above.
+unsafe impl Sync for Root {}
+
+impl Drop for Root {
+    fn drop(&mut self) {
+        // SAFETY: It is released once, here, and no chunk of it is left.
+        unsafe { bindings::ib_umem_odp_release(self.umem.as_ptr()) };
+        // SAFETY: It was grabbed when this was made.
+        unsafe { bindings::mmdrop(self.mm) };
+    }
+}
+
+/// A whole address space.
+#[pin_data]
+struct AddressSpace {
+    /// By address.
+    #[pin]
+    chunks: Table<Chunk>,
+    /// Held to add one.
+    #[pin]
+    adding: Mutex<()>,
+    /// Dropped after the chunks.
+    root: Root,
+}
+
+impl AddressSpace {
+    /// The chunk at `va`, made if it isn't there.
+    fn chunk(&self, va: usize) -> Result<Arc<Chunk>> {
+        let number = number_of(va).ok_or(EFAULT)?;
+        let _adding = self.adding.lock();
+        if let Some(chunk) = self.chunks.get(number) {
+            return Ok(chunk);
+        }
+        let place = self.chunks.reserve_exact(number)?;
+        // SAFETY: The root is alive, and keeps its address space.
+        let umem = unsafe {
+            bindings::ib_umem_odp_alloc_child(
+                self.root.umem.as_ptr(),
+                (va & !(CHUNK - 1)) as c_ulong,
+                CHUNK,
+                &NOTIFIER,
+            )
+        };
+        let chunk = Arc::new(Chunk::new(umem)?, GFP_KERNEL_ACCOUNT)?;
+        place.publish(chunk.clone());
+        Ok(chunk)
+    }
+
+    /// Takes the chunk at `va` away again: there was nothing to be had.
+    fn discard(&self, va: usize) {
+        let _adding = self.adding.lock();
+        if let Some(number) = number_of(va) {
+            drop(self.chunks.remove(number));
+        }
+    }
+}
+
+fn number_of(va: usize) -> Option<u32> {
+    u32::try_from(va >> CHUNK_SHIFT).ok()
+}
+
+enum Range {
+    Explicit(Chunk),
+    Implicit(Arc<AddressSpace>),
+}
+
+/// Memory of a process, registered without being pinned.
+pub struct OnDemand {
+    range: Range,
+    /// The process's address of its first byte.
+    start: usize,
+    len: usize,
+    writable: bool,
+    _device: ARef<IbDevice>,
+}
+
+impl OnDemand {
+    /// Registers `len` bytes at `start` of the calling process; all of its address space for zero and
+    /// `u64::MAX`.
+    ///
+    /// # Context
+    ///
+    /// Process; sleeps.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for an empty range, `EOVERFLOW` for one that wraps, `ENOMEM`.
+    pub fn new(device: &IbDevice, start: u64, len: u64, access: Access) -> Result<Self> {
+        let (first, bytes) = (usize::try_from(start)?, usize::try_from(len)?);
+        let range = if (start, len) == (0, u64::MAX) {
+            Range::Implicit(Self::address_space(device, access)?)
+        } else if len == 0 {
+            return Err(EINVAL);
+        } else {
+            // SAFETY: The device is valid; the callee checks the range.
+            Range::Explicit(Chunk::new(unsafe {
+                bindings::ib_umem_odp_get(
+                    device.as_raw(),
+                    first as c_ulong,
+                    bytes,
+                    access.as_raw(),
+                    &NOTIFIER,
+                )
+            })?)
+        };
+        Ok(Self {
+            range,
+            start: first,
+            len: bytes,
+            writable: access.writes(),
+            _device: device.into(),
+        })
+    }
+
+    fn address_space(device: &IbDevice, access: Access) -> Result<Arc<AddressSpace>> {
+        // SAFETY: The device is valid.
+        let umem =
+            unsafe { bindings::ib_umem_odp_alloc_implicit(device.as_raw(), access.as_raw()) };
+        let root = Root {
+            umem: NonNull::new(from_err_ptr(umem)?).ok_or(ENOMEM)?,
+            // SAFETY: The caller is a process.
+            mm: unsafe { bindings::grab_current_mm() },
+        };
+        Arc::pin_init(
+            pin_init!(AddressSpace {
+                chunks <- Table::new(),
+                adding <- new_mutex!((), "rrxe_odp"),
+                root,
+            }),
+            GFP_KERNEL_ACCOUNT,
+        )
+    }
+
+    /// Bytes in the range.
+    pub fn length(&self) -> u64 {
+        self.len as u64
+    }
+
+    /// Whether it may be written.
+    pub fn is_writable(&self) -> bool {
+        self.writable
+    }
+
+    /// Where `len` bytes at `offset` begin in the process, if they are within the range.
+    fn locate(&self, offset: u64, len: u64) -> Option<usize> {
+        let (offset, len) = (usize::try_from(offset).ok()?, usize::try_from(len).ok()?);
+        let within = offset <= self.len && len <= self.len.wrapping_sub(offset);
+        within.then(|| self.start.wrapping_add(offset))
+    }
+
+    /// Whether `len` bytes at `offset` are within the range.
+    pub fn contains(&self, offset: u64, len: u64) -> bool {
+        self.locate(offset, len).is_some()
+    }
+
+    /// Runs `f` on `len` bytes at `offset`: at most the largest payload of a packet. Any context; `f`
+    /// must not sleep.
+    ///
+    /// # Errors
+    ///
+    /// [`Absence`].
+    #[inline]
+    pub fn with_span<R>(
+        &self,
+        offset: u64,
+        len: u32,
+        write: bool,
+        f: impl FnOnce(Span<'_>) -> R,
+    ) -> Result<R, Absence> {
+        let (mut f, mut used) = (Some(f), None);
+        self.find_span(offset, len, write, &mut |span| {
+            used = f.take().map(|f| f(span));
+        })?;
+        used.ok_or(Absence::OutOfRange)
+    }
+
+    /// Calls `f` once, if all is present. Apart, for the sake of those who never come here.
+    #[cold]
+    fn find_span(
+        &self,
+        offset: u64,
+        len: u32,
+        write: bool,
+        f: &mut dyn FnMut(Span<'_>),
+    ) -> Result<(), Absence> {
+        let va = self.locate(offset, len.into()).ok_or(Absence::OutOfRange)?;
+        let within = va & !PAGE_MASK;
+        let count = within.wrapping_add(len as usize).div_ceil(PAGE_SIZE);
+        let mut pages = [NonNull::<u8>::dangling(); SPAN_PAGES];
+        let pages = pages.get_mut(..count).ok_or(Absence::OutOfRange)?;
+        // The pages are used only as long as this is held.
+        let _readers = rcu::read_lock();
+        let mut at = va & PAGE_MASK;
+        for page in pages.iter_mut() {
+            *page = self.find(at, write).ok_or(Absence::NotResident)?;
+            at = at.wrapping_add(PAGE_SIZE);
+        }
+        // INVARIANT: `len` bytes at `within` are within the pages, which were just found, and stay
+        // valid until the readers' section ends.
+        f(Span::new(pages, PAGE_SHIFT, within, len as usize));
+        Ok(())
+    }
+
+    /// Checks that `len` bytes at `offset` may be used soon. Any context.
+    ///
+    /// # Errors
+    ///
+    /// [`Absence`]; `NotResident` if something at the beginning is absent, however long the range.
+    #[cold]
+    pub fn check_ahead(&self, offset: u64, len: u32, write: bool) -> Result<(), Absence> {
+        let va = self.locate(offset, len.into()).ok_or(Absence::OutOfRange)?;
+        let end = va.saturating_add(len.min(AHEAD) as usize);
+        let _readers = rcu::read_lock();
+        let present = (va & PAGE_MASK..end)
+            .step_by(PAGE_SIZE)
+            .all(|at| self.find(at, write).is_some());
+        present.then_some(()).ok_or(Absence::NotResident)
+    }
+
+    /// The page at `va`, if it may be used so. Under RCU.
+    fn find(&self, va: usize, write: bool) -> Option<NonNull<u8>> {
+        match &self.range {
+            Range::Explicit(chunk) => chunk.pages.find(va, write),
+            Range::Implicit(space) => space
+                .chunks
+                .with(number_of(va)?, |chunk| chunk.pages.find(va, write))
+                .flatten(),
+        }
+    }
+
+    /// Makes `len` bytes at `offset` present; they may be gone again when this returns.
+    ///
+    /// # Context
+    ///
+    /// Process; sleeps.
+    ///
+    /// # Errors
+    ///
+    /// `EFAULT` for a range beyond the region's, and for what the process has not, or not so; `EINVAL`
+    /// when it is gone; `EBUSY`, `ENOMEM`.
+    pub fn fault_in(&self, offset: u64, len: u64, how: Fault) -> Result {
+        let mut va = self.locate(offset, len).ok_or(EFAULT)?;
+        let mut left = usize::try_from(len)?;
+        let space = match &self.range {
+            Range::Explicit(chunk) => return chunk.fault_in(va, left, how),
+            Range::Implicit(space) => space,
+        };
+        while left != 0 {
+            let piece = left.min(CHUNK.wrapping_sub(va & (CHUNK - 1)));
+            let chunk = space.chunk(va)?;
+            if let Err(error) = chunk.fault_in(va, piece, how) {
+                if chunk.pages.is_empty() {
+                    space.discard(va);
+                }
+                return Err(error);
+            }
+            va = va.saturating_add(piece);
+            left = left.saturating_sub(piece);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,446 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+# Runs on: guest
+"""Regions on demand: what is absent comes, what the process loses is lost. odp.py DEVICE GID-INDEX."""
+
+import ctypes
+import errno
+import functools
+import mmap
+import os
+import sys
+import threading
+import time
+
+import pyverbs.enums as e
+from pyverbs.mr import MR
+from pyverbs.pd import PD
+from pyverbs.wr import SGE, RecvWR, SendWR
+
+import pairs
+from pairs import (
+    ALL, LOCAL_WRITE, PAGE, REMOTE_READ, Buffer, case, equal, libc, main, map_memory, pattern, register,
+)
+from uverbs import advise_mr, errno_of, reg_mr
+
+ON_DEMAND = e.IBV_ACCESS_ON_DEMAND
+DEMAND = ALL | ON_DEMAND
+SUCCESS, REFUSED, PROTECTED = e.IBV_WC_SUCCESS, e.IBV_WC_REM_ACCESS_ERR, e.IBV_WC_LOC_PROT_ERR
+READ, WRITE, NO_FAULT = 0, 1, 2
+FLUSH = 1
+CHUNK = 2 << 20
+DONTNEED, HUGETLB = 4, 0x40000
+
+# Machines that are emulated on busy hosts take milliseconds to take a page away.
+Pair = functools.partial(pairs.Pair, timeout=19)
+
+libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
+
+
+class Private(Buffer):
+    """Fresh private memory."""
+
+    def __init__(self, length, flags=mmap.MAP_PRIVATE):
+        self.length = length
+        self.address = map_memory(length, flags=flags)
+
+    def present(self):
+        """How many pages the process has."""
+        with open("/proc/self/pagemap", "rb") as pagemap:
+            pagemap.seek(self.address // PAGE * 8)
+            entries = pagemap.read(self.length // PAGE * 8)
+        return sum(entries[at + 7] >> 7 for at in range(0, len(entries), 8))
+
+    def forget(self):
+        libc.madvise(self.address, self.length, DONTNEED)
+
+
+def known(pair, length, fill=True):
+    """A pinned buffer with its region, and (address, length, lkey)."""
+    buffer = Buffer(length)
+    if fill:
+        buffer.fill(pattern(length))
+    region = register(pair.pd, buffer)
+    pair.kept = getattr(pair, "kept", []) + [region]
+    return buffer, (buffer.address, length, region.lkey)
+
+
+@case("absent memory comes when a peer uses it")
+def remote():
+    length = 3 * (1 << 20) + 12345
+    pair = Pair()
+    target = Private(length + 2 * PAGE)
+    region = register(pair.pd, target, DEMAND, offset=77, length=length)
+    equal(target.present(), 0, "pages after the registration")
+    source, local = known(pair, length)
+    at = (target.address + 77, region.rkey)
+    equal(pair.write(local, at), SUCCESS, "write")
+    equal(target.read(length, 77) == source.read(length), True, "data arrived")
+    equal(target.read(77) + target.read(PAGE, 77 + length), bytes(77 + PAGE), "memory around")
+    source.fill(bytes(length))
+    equal(pair.read(local, at), SUCCESS, "read")
+    equal(source.read(length) == pattern(length), True, "data came back")
+    fresh = Private(length)
+    region = register(pair.pd, fresh, DEMAND)
+    equal(pair.read(local, (fresh.address, region.rkey)), SUCCESS, "read of absent memory")
+    equal(source.read(length) == bytes(length), True, "zeros")
+
+
+@case("absent memory comes when its owner uses it")
+def local():
+    length = 1 << 20
+    pair = Pair()
+    other, (address, _, lkey) = known(pair, length)
+    there = pair.kept[0].rkey
+    for start in (0, 33):
+        memory = Private(length + PAGE)
+        region = register(pair.pd, memory, DEMAND)
+        mine = (memory.address + start, length, region.lkey)
+        equal(pair.read(mine, (address, there)), SUCCESS, "read into it")
+        equal(memory.read(length, start) == pattern(length), True, "data arrived")
+        memory = Private(length + PAGE)
+        region = register(pair.pd, memory, DEMAND)
+        # Gathered from absent memory: zeros.
+        equal(pair.write((memory.address + start, length, region.lkey), (address, there)), SUCCESS, "write")
+        equal(other.read(length) == bytes(length), True, "zeros")
+        other.fill(pattern(length))
+
+
+@case("messages into and out of absent memory")
+def messages():
+    length = 300000
+    pair = Pair()
+    first, second = Private(length + PAGE), Private(length + 3 * PAGE)
+    source, target = register(pair.pd, first, DEMAND), register(pair.pd, second, DEMAND)
+    sges = [SGE(second.address + 5, 1000, target.lkey), SGE(second.address + 2 * PAGE, length - 1000, target.lkey)]
+    pair.qps[1].post_recv(RecvWR(wr_id=9, num_sge=2, sg=sges))
+    first.fill(pattern(PAGE))
+    wr = SendWR(wr_id=1, opcode=e.IBV_WR_SEND, num_sge=1, sg=[SGE(first.address, length, source.lkey)])
+    pair.qps[0].post_send(wr)
+    equal(pair.status(), SUCCESS, "send")
+    count, completions = pair.cqs[1].poll(1)
+    equal((count, completions[0].status, completions[0].byte_len), (1, SUCCESS, length), "receive")
+    wanted = pattern(PAGE) + bytes(length - PAGE)
+    equal(second.read(1000, 5) + second.read(length - 1000, 2 * PAGE) == wanted, True, "data")
+
+
+@case("atomics on absent memory")
+def atomics():
+    pair = Pair()
+    memory = Private(4 * PAGE)
+    region = register(pair.pd, memory, DEMAND)
+    buffer, (address, _, lkey) = known(pair, PAGE)
+    for turn in range(3):
+        wr = SendWR(opcode=e.IBV_WR_ATOMIC_FETCH_AND_ADD, num_sge=1, sg=[SGE(address, 8, lkey)])
+        wr.set_wr_atomic(region.rkey, memory.address + PAGE + 8, 5)
+        pair.qps[0].post_send(wr)
+        equal(pair.status(), SUCCESS, "status")
+        equal(int.from_bytes(buffer.read(8), "little"), 5 * turn, "original")
+    equal(int.from_bytes(memory.read(8, PAGE + 8), "little"), 15, "result")
+    # The original value goes to absent memory, too.
+    home = Private(PAGE)
+    mine = register(pair.pd, home, DEMAND)
+    wr = SendWR(opcode=e.IBV_WR_ATOMIC_CMP_AND_SWP, num_sge=1, sg=[SGE(home.address, 8, mine.lkey)])
+    wr.set_wr_atomic(region.rkey, memory.address + PAGE + 8, 15, 99)
+    pair.qps[0].post_send(wr)
+    equal(pair.status(), SUCCESS, "status")
+    equal(int.from_bytes(home.read(8), "little"), 15, "original")
+    equal(int.from_bytes(memory.read(8, PAGE + 8), "little"), 99, "result")
+
+
+@case("what the process drops is gone for peers")
+def dropped():
+    pair = Pair()
+    memory = Private(16 * PAGE)
+    region = register(pair.pd, memory, DEMAND)
+    buffer, local = known(pair, memory.length)
+    at = (memory.address, region.rkey)
+    for _ in range(3):
+        buffer.fill(pattern(memory.length))
+        equal(pair.write(local, at), SUCCESS, "write")
+        equal(memory.read(memory.length) == pattern(memory.length), True, "data")
+        memory.forget()
+        equal(pair.read(local, at), SUCCESS, "read")
+        equal(buffer.read(memory.length) == bytes(memory.length), True, "zeros, not the old pages")
+
+
+@case("a fork shares no page that a peer writes")
+def forked():
+    pair = Pair()
+    memory = Private(8 * PAGE)
+    region = register(pair.pd, memory, DEMAND)
+    buffer, local = known(pair, memory.length)
+    at = (memory.address, region.rkey)
+    equal(pair.write(local, at), SUCCESS, "write")
+    ready, go = os.pipe(), os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(ready[1], b"x")
+        os.read(go[0], 1)
+        os._exit(0 if memory.read(memory.length) == pattern(memory.length) else 1)
+    os.read(ready[0], 1)
+    # By the peer, and by the process itself.
+    buffer.fill(b"p" * memory.length)
+    equal(pair.write((local[0], 4 * PAGE, local[2]), at), SUCCESS, "write after the fork")
+    memory.fill(b"q" * 4 * PAGE, 4 * PAGE)
+    equal(memory.read(memory.length) == b"p" * 4 * PAGE + b"q" * 4 * PAGE, True, "the parent's memory")
+    equal(pair.read(local, at), SUCCESS, "read after the fork")
+    equal(buffer.read(memory.length) == b"p" * 4 * PAGE + b"q" * 4 * PAGE, True, "what the peer reads")
+    os.write(go[1], b"x")
+    equal(os.waitpid(child, 0)[1], 0, "the child's memory is as it was")
+
+
+@case("memory that isn't there, or not so, is refused")
+def refused():
+    memory = Private(8 * PAGE)
+    hole = memory.address + 4 * PAGE
+    libc.mprotect(hole, PAGE, 0)
+    libc.mprotect(memory.address + 6 * PAGE, PAGE, mmap.PROT_READ)
+    cases = [
+        ("write", hole, 8, REFUSED), ("read", hole, 8, REFUSED), ("write", hole - 4, 8, REFUSED),
+        ("read", hole - PAGE, 3 * PAGE, REFUSED), ("write", hole - 8, 8, SUCCESS),
+        ("write", memory.address + 6 * PAGE, 8, REFUSED), ("read", memory.address + 6 * PAGE, 8, SUCCESS),
+        ("write", memory.address + 8 * PAGE - 8, 9, REFUSED), ("read", memory.address - 1, 1, REFUSED),
+    ]
+    for operation, address, length, wanted in cases:
+        pair = Pair()
+        region = register(pair.pd, memory, DEMAND)
+        _, (mine, _, lkey) = known(pair, 4 * PAGE)
+        got = getattr(pair, operation)((mine, length, lkey), (address, region.rkey))
+        equal(got, wanted, f"{operation} of {length} at page {(address - memory.address) / PAGE}")
+    # The owner, too.
+    for operation, address, wanted in [
+        ("write", hole, PROTECTED), ("read", hole, PROTECTED), ("read", memory.address + 6 * PAGE, PROTECTED),
+        ("write", memory.address + 6 * PAGE, SUCCESS),
+    ]:
+        pair = Pair()
+        region = register(pair.pd, memory, DEMAND)
+        _, (other, _, _) = known(pair, PAGE)
+        got = getattr(pair, operation)((address, 8, region.lkey), (other, pair.kept[0].rkey))
+        equal(got, wanted, f"{operation} by the owner")
+    # A receive.
+    pair = Pair()
+    region = register(pair.pd, memory, DEMAND)
+    _, (mine, _, lkey) = known(pair, PAGE)
+    pair.qps[1].post_recv(RecvWR(num_sge=1, sg=[SGE(hole, 8, region.lkey)]))
+    pair.qps[0].post_send(SendWR(num_sge=1, sg=[SGE(mine, 8, lkey)]))
+    equal(pair.status(), e.IBV_WC_REM_OP_ERR, "send")
+    equal(pair.cqs[1].poll(1)[1][0].status, PROTECTED, "receive")
+    # And it is there again.
+    map_memory(PAGE, flags=mmap.MAP_PRIVATE, at=hole)
+    pair = Pair()
+    region = register(pair.pd, memory, DEMAND)
+    _, (mine, _, lkey) = known(pair, PAGE)
+    equal(pair.write((mine, 8, lkey), (hole, region.rkey)), SUCCESS, "mapped again")
+
+
+@case("rights and keys hold as for pinned memory")
+def rights():
+    for access, operation, wanted in [
+        (LOCAL_WRITE, "read", REFUSED), (LOCAL_WRITE | REMOTE_READ, "write", REFUSED),
+        (LOCAL_WRITE | REMOTE_READ, "read", SUCCESS), (REMOTE_READ, "read", SUCCESS),
+    ]:
+        pair = Pair()
+        memory = Private(PAGE)
+        region = register(pair.pd, memory, access | ON_DEMAND)
+        _, (mine, _, lkey) = known(pair, PAGE)
+        got = getattr(pair, operation)((mine, 8, lkey), (memory.address, region.rkey))
+        equal(got, wanted, f"{operation} with {access}")
+    pair = Pair()
+    memory = Private(PAGE)
+    region = register(PD(pair.context), memory, DEMAND)
+    _, (mine, _, lkey) = known(pair, PAGE)
+    equal(pair.read((mine, 8, lkey), (memory.address, region.rkey)), REFUSED, "another domain's")
+    pair = Pair()
+    region = register(pair.pd, memory, DEMAND)
+    key = region.rkey
+    _, (mine, _, lkey) = known(pair, PAGE)
+    equal(pair.write((mine, 8, lkey), (memory.address, key)), SUCCESS, "before deregistration")
+    region.close()
+    equal(pair.write((mine, 8, lkey), (memory.address, key)), REFUSED, "after deregistration")
+
+
+@case("a file's pages are written through to the file")
+def file():
+    fd = os.memfd_create("file")
+    os.ftruncate(fd, 16 * PAGE)
+    memory = Private.__new__(Private)
+    memory.length, memory.address = 16 * PAGE, map_memory(16 * PAGE, fd)
+    pair = Pair()
+    region = register(pair.pd, memory, DEMAND)
+    buffer, local = known(pair, memory.length)
+    # Read first: the pages are mapped clean.
+    equal(pair.read(local, (memory.address, region.rkey)), SUCCESS, "read")
+    buffer.fill(pattern(memory.length))
+    equal(pair.write(local, (memory.address, region.rkey)), SUCCESS, "write")
+    memory.forget()
+    equal(os.pread(fd, memory.length, 0) == pattern(memory.length), True, "the file")
+    equal(memory.read(memory.length) == pattern(memory.length), True, "the mapping")
+    os.close(fd)
+
+
+@case("huge pages on demand")
+def huge():
+    memory = Private(2 * CHUNK, mmap.MAP_PRIVATE | HUGETLB)
+    pair = Pair()
+    region = register(pair.pd, memory, DEMAND | e.IBV_ACCESS_HUGETLB)
+    length = CHUNK + 3 * PAGE
+    source, local = known(pair, length)
+    at = (memory.address + CHUNK // 2 + 1, region.rkey)
+    equal(pair.write(local, at), SUCCESS, "write")
+    equal(memory.read(length, CHUNK // 2 + 1) == pattern(length), True, "data")
+    libc.munmap(memory.address, memory.length)
+    # The flag is a promise.
+    small = Private(2 * CHUNK)
+    region = register(pair.pd, small, DEMAND | e.IBV_ACCESS_HUGETLB)
+    libc.madvise(small.address, small.length, 15)  # MADV_NOHUGEPAGE
+    equal(pair.write((local[0], 8, local[2]), (small.address, region.rkey)), REFUSED, "small pages")
+
+
+@case("addresses of one's own, and from zero")
+def named():
+    pair = Pair()
+    memory = Private(4 * PAGE)
+    iova = 0x4321_0000_0000
+    region = reg_mr(pair.pd, pair.context, memory.address, memory.length, iova, DEMAND)
+    source, local = known(pair, PAGE)
+    equal(pair.write(local, (iova + PAGE + 5, region.rkey)), SUCCESS, "write")
+    equal(memory.read(PAGE, PAGE + 5), pattern(PAGE), "data")
+    region.close()
+    zero = register(pair.pd, memory, DEMAND | e.IBV_ACCESS_ZERO_BASED)
+    equal(pair.write(local, (2 * PAGE, zero.rkey)), SUCCESS, "write from zero")
+    equal(memory.read(PAGE, 2 * PAGE), pattern(PAGE), "data")
+    equal(pair.read(local, (memory.address, zero.rkey)), REFUSED, "by the process's address")
+
+
+@case("the whole address space")
+def implicit():
+    pair = Pair()
+    before = Private(PAGE)
+    space = MR(pair.pd, 0, DEMAND, implicit=True)
+    after = Private(3 * CHUNK)
+    edge = (after.address // CHUNK + 1) * CHUNK - after.address
+    source, local = known(pair, CHUNK + 1000)
+    equal(pair.write((local[0], PAGE, local[2]), (before.address, space.rkey)), SUCCESS, "what was mapped before")
+    equal(before.read(PAGE), pattern(PAGE), "data")
+    # Over the edge of a chunk, within one packet and in many.
+    for length in (8, 1000, CHUNK + 1000):
+        at = edge - 5
+        equal(pair.write((local[0], length, local[2]), (after.address + at, space.rkey)), SUCCESS, f"write {length}")
+        equal(after.read(length, at) == pattern(length), True, f"data of {length}")
+        fresh = Private(3 * CHUNK)
+        at = (fresh.address // CHUNK + 1) * CHUNK - 3
+        mine = (at, length, space.lkey)
+        equal(pair.read(mine, (after.address + edge - 5, space.rkey)), SUCCESS, f"read {length}")
+        equal(ctypes.string_at(at, length) == pattern(length), True, f"data of {length}, by the owner")
+        libc.munmap(fresh.address, fresh.length)
+    after.forget()
+    equal(pair.read((local[0], 1000, local[2]), (after.address + edge - 5, space.rkey)), SUCCESS, "dropped")
+    equal(source.read(1000), bytes(1000), "zeros")
+    libc.mprotect(after.address, after.length, 0)
+    equal(pair.read((local[0], 8, local[2]), (after.address, space.rkey)), REFUSED, "not to be read")
+    for address in (0, 8, 1 << 46, (1 << 64) - 8, 0xffff_8880_0000_1000):
+        pair = Pair()
+        space = MR(pair.pd, 0, DEMAND, implicit=True)
+        _, (mine, _, lkey) = known(pair, PAGE)
+        equal(pair.read((mine, 8, lkey), (address, space.rkey)), REFUSED, f"{address:#x}")
+
+
+@case("advice is followed, at once or later")
+def advice():
+    pair = Pair()
+    for how, flags, present in [(READ, FLUSH, 8), (WRITE, FLUSH, 8), (READ, 0, 8), (WRITE, 0, 8), (NO_FAULT, FLUSH, 0)]:
+        memory = Private(16 * PAGE)
+        region = register(pair.pd, memory, DEMAND)
+        sge = (memory.address + 4 * PAGE + 7, 7 * PAGE, region.lkey)
+        advise_mr(pair.pd, pair.context, how, flags, [sge])
+        end = time.monotonic() + 10
+        while memory.present() != present and time.monotonic() < end:
+            time.sleep(0.01)
+        equal(memory.present(), present, f"pages after advice {how}, flags {flags}")
+    space = MR(pair.pd, 0, DEMAND, implicit=True)
+    memory = Private(4 * PAGE)
+    advise_mr(pair.pd, pair.context, WRITE, FLUSH, [(memory.address, 4 * PAGE, space.lkey)])
+    equal(memory.present(), 4, "pages of the address space")
+
+
+@case("advice that can't be followed")
+def bad_advice():
+    pair = Pair()
+    memory = Private(4 * PAGE)
+    demand, pinned = register(pair.pd, memory, DEMAND), register(pair.pd, memory)
+    read_only = register(pair.pd, memory, REMOTE_READ | ON_DEMAND)
+    other = PD(pair.context)
+    foreign = register(other, memory, DEMAND)
+    gone = Private(PAGE)
+    empty = register(pair.pd, gone, DEMAND)
+    libc.munmap(gone.address, PAGE)
+    at = memory.address
+    for name, how, flags, sge, wanted in [
+        ("a pinned region", READ, FLUSH, (at, PAGE, pinned.lkey), errno.EINVAL),
+        ("a pinned region, later", READ, 0, (at, PAGE, pinned.lkey), errno.EINVAL),
+        ("no region", READ, FLUSH, (at, PAGE, demand.lkey ^ 1), errno.EINVAL),
+        ("another domain's region", READ, FLUSH, (at, PAGE, foreign.lkey), errno.EINVAL),
+        ("writing what is read only", WRITE, FLUSH, (at, PAGE, read_only.lkey), errno.EPERM),
+        ("beyond the region", READ, FLUSH, (at + PAGE, 4 * PAGE, demand.lkey), errno.EFAULT),
+        ("before the region", READ, FLUSH, (at - 1, PAGE, demand.lkey), errno.EFAULT),
+        ("what isn't mapped", READ, FLUSH, (gone.address, PAGE, empty.lkey), errno.EFAULT),
+        ("what isn't mapped, later", READ, 0, (gone.address, PAGE, empty.lkey), 0),
+        ("unknown advice", 3, FLUSH, (at, PAGE, demand.lkey), errno.EOPNOTSUPP),
+        ("unknown flags", READ, 2, (at, PAGE, demand.lkey), errno.EINVAL),
+    ]:
+        equal(errno_of(advise_mr, pair.pd, pair.context, how, flags, [sge]), wanted, name)
+
+
+@case("pages come and go under traffic")
+def churn():
+    fd = os.memfd_create("churn")
+    length = 256 * PAGE
+    os.ftruncate(fd, length)
+    memory = Private.__new__(Private)
+    memory.length, memory.address = length, map_memory(length, fd)
+    pair = Pair()
+    region = register(pair.pd, memory, DEMAND)
+    buffer, local = known(pair, length)
+    running = True
+
+    def evict():
+        while running:
+            memory.forget()
+
+    thread = threading.Thread(target=evict)
+    thread.start()
+    try:
+        for turn in range(10):
+            data = pattern(length + turn)[turn:]
+            buffer.fill(data)
+            equal(pair.write(local, (memory.address, region.rkey)), SUCCESS, "write")
+            equal(os.pread(fd, length, 0) == data, True, "the file")
+            buffer.fill(bytes(length))
+            equal(pair.read(local, (memory.address, region.rkey)), SUCCESS, "read")
+            equal(buffer.read(length) == data, True, "what was read")
+    finally:
+        running = False
+        thread.join()
+    os.close(fd)
+
+
+@case("a process may end whatever its regions do")
+def ends():
+    for kind in range(3):
+        child = os.fork()
+        if child == 0:
+            pair = Pair()
+            memory = Private(64 * PAGE)
+            region = MR(pair.pd, 0, DEMAND, implicit=True) if kind == 1 else register(pair.pd, memory, DEMAND)
+            _, local = known(pair, 64 * PAGE)
+            pair.post(e.IBV_WR_RDMA_WRITE, local, (memory.address, region.rkey))
+            if kind == 2:
+                libc.munmap(memory.address, memory.length)
+            os._exit(0)
+        equal(os.waitpid(child, 0)[1], 0, "the child's end")
+
+
+sys.exit(main())
