@@ -3,8 +3,9 @@
 # vm: together timeout=700
 # perftest's range: each program over each transport, polling and with events, inline, with many QPs, in both
 # directions, connected by sockets and by librdmacm, over IPv4 and IPv6, with each MTU. perftest/cases.py chooses
-# a selection in which each two of these meet; PERFTEST=all runs all combinations, which takes hours.
-# perftest does not look at its data: data.sh does. XRC is missing: stock librxe does not have it.
+# a selection in which each two of these meet; PERFTEST=all runs all combinations, which takes hours, and
+# PERFTEST=300 so many of them at random (SEED=1: others). XRC is missing: stock librxe does not have it.
+# perftest does not look at its data: rrxe-check does, beside it.
 here=$(dirname "$(readlink -f "$0")")
 source "$here/lib.sh"
 PROGRAM_SECONDS=40
@@ -43,6 +44,22 @@ run() {
 	fi
 }
 
+busy() { [[ $(<"/sys/class/infiniband/$DEV1/ports/1/hw_counters/sent_pkts") -gt $((sent + 1000)) ]]; }
+
 while read -r -a case; do
 	check "IPv${case[0]} ${case[*]:1}" run "${case[@]}" </dev/null
-done < <(python3 "$here/perftest/cases.py" "${PERFTEST:-pairs}")
+done < <(python3 "$here/perftest/cases.py" "${PERFTEST:-pairs}" "${SEED:-0}")
+
+# All transfers of reliable connections are compared while perftest loads the same devices.
+sent=$(<"/sys/class/infiniband/$DEV1/ports/1/hw_counters/sent_pkts")
+run 4 tcp ib_write_bw -b -q 4 -D 15 >/tmp/beside 2>&1 &
+LOAD=$!
+ended() {
+	wait $LOAD || {
+		cat /tmp/beside
+		return 1
+	}
+}
+wait_for 20 busy || fail "perftest runs"
+rrxe-check "$DEV1" "$DEV2" v4 transfer || fail "rrxe-check ends well" "status $?"
+check "perftest ran beside it" ended

@@ -4,6 +4,7 @@
 
     cases.py pairs      a selection in which each two settings of two dimensions meet, wherever they may
     cases.py all        each combination there is
+    cases.py 300 SEED   so many of them at random
 """
 
 import itertools
@@ -85,8 +86,19 @@ def arguments(case):
     return words
 
 
+def sample(count, seed):
+    cases = list(every_case())
+    return random.Random(seed).sample(cases, min(count, len(cases)))
+
+
+def chosen(which, seed="0"):
+    if which.isdecimal():
+        return sample(int(which), int(seed))
+    return {"pairs": selection, "all": every_case}[which]()
+
+
 def main():
-    for case in {"pairs": selection, "all": every_case}[sys.argv[1]]():
+    for case in chosen(*sys.argv[1:]):
         program = f"ib_{case['verb']}_{case['measure']}"
         print(case["family"], case["connect"], program, *arguments(case))
 
