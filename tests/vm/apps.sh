@@ -1,0 +1,62 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# vm: packages=ucx-utils,libfabric-bin,openmpi-bin,python3-mpi4py timeout=400
+# Programs that others wrote over verbs, as Debian ships them: UCX and libfabric, which measure themselves, and
+# an MPI program of two hosts, which compares all that it receives. All that they send goes through the devices.
+here=$(dirname "$(readlink -f "$0")")
+source "$here/lib.sh"
+PROGRAM_SECONDS=90
+
+# Without UCX's file system, which wants directories that are not there. UCX before 1.19 tells the version of IP of
+# a datagram by a field that only Mellanox's adapters fill in, and drops what it takes for another's.
+export UCX_VFS_ENABLE=n UCX_UD_VERBS_ETH_DGID_CHECK=n
+# libfabric asks for CQs of 256 peers unless told, which are larger than the device has, and the C driver.
+export FI_UNIVERSE_SIZE=4
+
+packets() { cat "/sys/class/infiniband/$1/ports/1/hw_counters/sent_pkts"; }
+
+# moves NAME COMMAND...: the command succeeds, and both devices send packets.
+moves() {
+	local name=$1 before1 before2
+	shift
+	before1=$(packets "$DEV1") before2=$(packets "$DEV2")
+	check "$name" "$@" && check "$name: the devices carry it" test \
+		"$(packets "$DEV1")" -gt $((before1 + 20)) -a "$(packets "$DEV2")" -gt $((before2 + 20))
+}
+
+listen=13337
+_listening() { [[ -n $(in2 ss -Hltn "sport = :$listen") ]]; }
+
+# ucx TRANSPORTS TEST [ARGUMENT...]. Without a terminal Debian's ucx_perftest takes itself for a part of an MPI job.
+ucx() {
+	local setting="env UCX_WARN_UNUSED_ENV_VARS=n UCX_TLS=$1"
+	shift
+	_pair script -qec "$setting UCX_NET_DEVICES=$DEV2:1 ucx_perftest" /dev/null -- \
+		script -qec "$setting UCX_NET_DEVICES=$DEV1:1 ucx_perftest $HOST2_V4 -t $*" /dev/null
+}
+
+# libfabric's pingpong compares its data with -c.
+fabric() { _pair fi_pingpong -c -d "$DEV2" "$@" -- fi_pingpong -c -d "$DEV1" "$@" $HOST2_V4; }
+
+# An MPI program, one process on each host, over TRANSPORTS of UCX.
+mpi() {
+	bash "$here/apps/remote.sh" $HOST1_V4 timeout -k 5 "$PROGRAM_SECONDS" mpirun --allow-run-as-root --oversubscribe -n 2 \
+		--prtemca plm_ssh_agent "$here/apps/remote.sh" --host $HOST1_V4,$HOST2_V4 --map-by node \
+		--mca pml ucx --mca osc ucx --mca btl self -x UCX_TLS="$1" -x UCX_UD_VERBS_ETH_DGID_CHECK \
+		python3 "$here/apps/messages.py" 2>&1 | tr -d '\0'
+	return "${PIPESTATUS[0]}"
+}
+
+check "two hosts" hosts_up 4200
+check "link on host 1" link_add 1
+check "link on host 2" link_add 2
+# It polls. With -E sleep it hangs at times, over C rxe as well: it seems to count on CQs that, when armed, tell of
+# what is in them already, as Mellanox's do.
+moves "UCX: tagged messages over UD" ucx ud_v tag_lat -n 50 -w 5 -s 3000
+moves "UCX: tagged messages of 1 MiB over RC" ucx rc_v tag_bw -n 10 -w 2 -s 1048576
+moves "UCX: reading over RC" ucx rc_v ucp_get -n 50 -w 5 -s 3000
+moves "UCX: compare-and-swap over RC" ucx rc_v ucp_cswap -n 50 -w 5 -s 8
+listen=47592
+moves "libfabric: reliable messages, compared" fabric -p verbs -e msg -I 20 -S 65536
+moves "libfabric: reliable datagrams, compared" fabric -p "verbs;ofi_rxm" -e rdm -I 20 -S 3000
+moves "MPI over UCX over RC, all compared" mpi rc_v,self
