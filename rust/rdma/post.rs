@@ -76,7 +76,8 @@ impl<'a, P: Provider> Iterator for SendList<'a, P> {
 ///
 /// # Invariants
 ///
-/// `wr` is the first part of the structure that its opcode asks for, or that of datagrams, all of it valid.
+/// `wr` is the first part of the structure that its opcode asks for, for a SEND of a datagram that of datagrams,
+/// all of it valid.
 pub struct SendRequest<'a, P> {
     wr: &'a ib_send_wr,
     datagram: bool,
@@ -97,10 +98,11 @@ impl<P: Provider> SendRequest<'_, P> {
         // SAFETY: Both members are 32 bits; the opcode says which one it is.
         let extra = unsafe { self.wr.ex.invalidate_rkey };
         put_u32(&mut raw, send_wqe::EX, extra);
-        if self.datagram {
-            self.put_destination(&mut raw);
-        } else {
-            self.put_operation(&mut raw)?;
+        match (self.datagram, self.wr.opcode) {
+            (false, _) => self.put_operation(&mut raw)?,
+            (true, opcode::SEND | opcode::SEND_WITH_IMM) => self.put_destination(&mut raw),
+            // It has no destination, and fails in its turn; or is flushed, as what `ib_drain_qp` posts.
+            (true, _) => {}
         }
         let flags = self.wr.send_flags as u32;
         // The operand of an ATOMIC WRITE always lies in the WQE.
