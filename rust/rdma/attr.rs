@@ -146,7 +146,9 @@ impl DeviceAttributes {
         raw.kernel_cap_flags = u64::from(
             bindings::ib_kernel_cap_flags_IBK_ALLOW_USER_UNREG
                 | bindings::ib_kernel_cap_flags_IBK_BLOCK_MULTICAST_LOOPBACK
-                | bindings::ib_kernel_cap_flags_IBK_ON_DEMAND_PAGING,
+                | bindings::ib_kernel_cap_flags_IBK_ON_DEMAND_PAGING
+                | bindings::ib_kernel_cap_flags_IBK_SG_GAPS_REG
+                | bindings::ib_kernel_cap_flags_IBK_LOCAL_DMA_LKEY,
         );
         raw.odp_caps = on_demand_paging();
         raw.max_send_sge = clamp(self.max_send_sge);

@@ -182,7 +182,7 @@ impl<P: Provider> Unregistered<P> {
             }
         }
         // SAFETY: Just made; nobody else knows of it.
-        describe(unsafe { &mut *raw.as_ptr() }, description);
+        describe::<P>(unsafe { &mut *raw.as_ptr() }, description);
         // SAFETY: The table is copied.
         unsafe { bindings::ib_set_device_ops(raw.as_ptr(), &ops::table::<P>()) };
         // INVARIANT: It is set up now.
@@ -226,9 +226,10 @@ impl<P: Provider> Drop for Unregistered<P> {
 }
 
 /// Fills in what isn't an operation.
-fn describe(device: &mut bindings::ib_device, description: &Description) {
+fn describe<P: Provider>(device: &mut bindings::ib_device, description: &Description) {
     device.node_type = bindings::RDMA_NODE_IB_CA as u8;
     device.phys_port_cnt = 1;
+    device.local_dma_lkey = P::LOCAL_DMA_LKEY.0;
     // SAFETY: No requirements.
     device.num_comp_vectors = unsafe { bindings::num_possible_cpus() } as i32;
     device.node_guid = description.node_guid.to_be();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Memory of the kernel's consumers: all of it, and lists of pages that work requests register.
+//! Memory of the kernel's consumers: all of it, and lists of pages or pieces that work requests register.
 //!
 //! Devices of this provider have no DMA device, so that an address for the device is the address of the
 //! kernel's own mapping. What isn't memory there is refused; that the rest is meant is the word of the
@@ -14,6 +14,7 @@ use crate::{
     bindings,
     mr::{Access, Span},
     new_irq_spinlock,
+    span::Piece,
     sync::IrqSpinLock,
 };
 
@@ -67,78 +68,171 @@ pub struct Registration {
 
 /// The memory of a region for fast registration: free, or valid under a key.
 ///
-/// `map_mr_sg` lists pages for the next registration; a REG_MR makes them valid, and a LOCAL_INV or a
+/// `map_mr_sg` lists pages or pieces for the next registration; a REG_MR makes them valid, and a LOCAL_INV or a
 /// peer's SEND WITH INVALIDATE frees the region again.
 ///
 /// All methods may be called in any context.
 #[pin_data]
 pub struct FastMemory {
+    kind: FastKind,
     #[pin]
     state: IrqSpinLock<State>,
 }
 
+/// What a region for fast registration may be made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FastKind {
+    /// Pages, of which only the first and the last may be used in part.
+    Pages,
+    /// Pieces anywhere (`IB_MR_TYPE_SG_GAPS`).
+    Gaps,
+}
+
 /// # Invariants
 ///
-/// The pages of both lists were valid for reads and writes when they were listed; the consumer keeps them
-/// so while the region is valid. Their capacities are never exceeded, and equal.
+/// What both lists name was valid for reads and writes when it was listed; the consumer keeps it so while the
+/// region is valid. Their capacities are never exceeded, and equal; so is their kind.
 struct State {
-    listed: Pages,
-    active: Pages,
+    listed: Listed,
+    active: Listed,
     /// Set while the region is valid.
     registration: Option<Registration>,
 }
 
 /// # Invariants
 ///
-/// The range is within the pages if `len` isn't zero.
-struct Pages {
-    list: KVVec<NonNull<u8>>,
-    /// Where in the first page the range begins.
-    first: usize,
-    len: usize,
+/// The range of pages is within them if `len` isn't zero; pieces are in order, without gaps between what
+/// they stand for.
+enum Listed {
+    Pages {
+        list: KVVec<NonNull<u8>>,
+        /// Where in the first page the range begins.
+        first: usize,
+        len: usize,
+    },
+    Pieces(KVVec<Piece>),
 }
 
-// SAFETY: Pages are reachable from every thread; they are accessed by raw copies only.
-unsafe impl Send for Pages {}
+// SAFETY: Memory of the kernel is reachable from every thread; it is accessed by raw copies only.
+unsafe impl Send for Listed {}
 
-impl Pages {
-    fn new(capacity: usize) -> Result<Self> {
-        Ok(Self {
-            list: KVVec::with_capacity(capacity, GFP_KERNEL_ACCOUNT)?,
-            first: 0,
-            len: 0,
+impl Listed {
+    fn new(kind: FastKind, capacity: usize) -> Result<Self> {
+        Ok(match kind {
+            FastKind::Pages => Self::Pages {
+                list: KVVec::with_capacity(capacity, GFP_KERNEL_ACCOUNT)?,
+                first: 0,
+                len: 0,
+            },
+            FastKind::Gaps => Self::Pieces(KVVec::with_capacity(capacity, GFP_KERNEL_ACCOUNT)?),
         })
     }
 
     fn clear(&mut self) {
-        self.list.clear();
-        self.first = 0;
-        self.len = 0;
+        match self {
+            Self::Pages { list, first, len } => {
+                list.clear();
+                (*first, *len) = (0, 0);
+            }
+            Self::Pieces(list) => list.clear(),
+        }
+    }
+
+    /// Adds memory of the direct mapping.
+    fn add(&mut self, start: NonNull<u8>, len: usize) -> Result {
+        let before = self.len();
+        // INVARIANT: Behind what is there. The capacity is kept.
+        match self {
+            Self::Pages { list, .. } => list.push_within_capacity(start).map_err(|_| ENOMEM),
+            Self::Pieces(list) => {
+                let piece = Piece { start, before, len };
+                before.checked_add(len).ok_or(EINVAL)?;
+                list.push_within_capacity(piece).map_err(|_| ENOMEM)
+            }
+        }
+    }
+
+    /// Becomes the same as `other`, of the same kind.
+    fn copy(&mut self, other: &Self) {
+        self.clear();
+        // INVARIANT: As the list that is copied; both have the same capacity.
+        match (self, other) {
+            (
+                Self::Pages { list, first, len },
+                Self::Pages {
+                    list: from,
+                    first: f,
+                    len: l,
+                },
+            ) => {
+                for page in from.iter() {
+                    let _ = list.push_within_capacity(*page);
+                }
+                (*first, *len) = (*f, *l);
+            }
+            (Self::Pieces(list), Self::Pieces(from)) => {
+                for piece in from.iter() {
+                    let _ = list.push_within_capacity(*piece);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Its bytes.
+    fn len(&self) -> usize {
+        match self {
+            Self::Pages { len, .. } => *len,
+            // The sum does not wrap, as was checked when it was listed.
+            Self::Pieces(list) => list
+                .last()
+                .map_or(0, |piece| piece.before.wrapping_add(piece.len)),
+        }
+    }
+
+    /// `len` bytes at `offset`, which are there.
+    fn span(&self, offset: usize, len: usize) -> Span<'_> {
+        match self {
+            // The sum is within the pages by the invariant, so it does not wrap.
+            Self::Pages { list, first, .. } => Span::new(
+                list,
+                PAGE_SIZE.trailing_zeros(),
+                first.wrapping_add(offset),
+                len,
+            ),
+            Self::Pieces(list) => Span::gathered(list, offset, len),
+        }
     }
 }
 
 impl FastMemory {
-    /// A free region of at most `max_pages` pages. Process context.
+    /// A free region of at most `max` pages or pieces. Process context.
     ///
     /// # Errors
     ///
     /// `ENOMEM`.
-    pub fn new(max_pages: u32) -> Result<Pin<KBox<Self>>> {
-        let capacity = max_pages as usize;
+    pub fn new(kind: FastKind, max: u32) -> Result<Pin<KBox<Self>>> {
+        let capacity = max as usize;
         let state = State {
-            listed: Pages::new(capacity)?,
-            active: Pages::new(capacity)?,
+            listed: Listed::new(kind, capacity)?,
+            active: Listed::new(kind, capacity)?,
             registration: None,
         };
         KBox::pin_init(
             pin_init!(Self {
+                kind,
                 state <- new_irq_spinlock!(state, "rrxe_fast_mr"),
             }),
             GFP_KERNEL_ACCOUNT,
         )
     }
 
-    /// Begins a new list of pages.
+    /// What it is made of.
+    pub(crate) fn kind(&self) -> FastKind {
+        self.kind
+    }
+
+    /// Begins a new list.
     pub(crate) fn begin(&self) {
         self.state.lock().listed.clear();
     }
@@ -155,13 +249,19 @@ impl FastMemory {
             return Err(EFAULT);
         }
         let start = NonNull::new(start).ok_or(EFAULT)?;
-        // INVARIANT: It is a page of the direct mapping. The capacity is kept.
-        let mut state = self.state.lock();
-        state
-            .listed
-            .list
-            .push_within_capacity(start)
-            .map_err(|_| ENOMEM)
+        self.state.lock().listed.add(start, PAGE_SIZE)
+    }
+
+    /// Adds `len` bytes at `addr` to the list, of a region with gaps.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM` if the list is full, `EFAULT` if there is no memory, `EINVAL` if it is too much.
+    pub(crate) fn list_piece(&self, addr: u64, len: u32) -> Result {
+        kernel_span(addr, len).ok_or(EFAULT)?;
+        let start = ptr::with_exposed_provenance_mut(usize::try_from(addr)?);
+        let start = NonNull::new(start).ok_or(EFAULT)?;
+        self.state.lock().listed.add(start, len as usize)
     }
 
     /// Ends the list: the range is `len` bytes from `iova` on, which says where in the first page.
@@ -169,21 +269,24 @@ impl FastMemory {
     /// # Errors
     ///
     /// `EINVAL` if it isn't within the pages.
-    pub(crate) fn end(&self, iova: u64, len: u64) -> Result {
+    pub(crate) fn end(&self, iova: u64, length: u64) -> Result {
         let mut state = self.state.lock();
-        let first = iova as usize % PAGE_SIZE;
-        let room = state.listed.list.len().saturating_mul(PAGE_SIZE);
-        let len = usize::try_from(len)?;
-        if first.checked_add(len).is_none_or(|end| end > room) {
-            state.listed.clear();
+        let Listed::Pages { list, first, len } = &mut state.listed else {
+            return Err(EINVAL);
+        };
+        let start = iova as usize % PAGE_SIZE;
+        let room = list.len().saturating_mul(PAGE_SIZE);
+        let length = usize::try_from(length)?;
+        if start.checked_add(length).is_none_or(|end| end > room) {
+            list.clear();
             return Err(EINVAL);
         }
         // INVARIANT: Just checked.
-        (state.listed.first, state.listed.len) = (first, len);
+        (*first, *len) = (start, length);
         Ok(())
     }
 
-    /// Makes the listed pages valid.
+    /// Makes what is listed valid.
     ///
     /// # Errors
     ///
@@ -197,13 +300,7 @@ impl FastMemory {
         if state.registration.is_some() {
             return Err(RegisterError::Valid);
         }
-        state.active.clear();
-        for page in state.listed.list.iter() {
-            // Both lists have the same capacity.
-            let _ = state.active.list.push_within_capacity(*page);
-        }
-        // INVARIANT: As the list that was copied.
-        (state.active.first, state.active.len) = (state.listed.first, state.listed.len);
+        state.active.copy(&state.listed);
         state.registration = Some(registration);
         Ok(())
     }
@@ -241,17 +338,10 @@ impl FastMemory {
             .filter(|found| found.key == key && allows(found.access))?;
         let offset = usize::try_from(addr.checked_sub(registration.iova)?).ok()?;
         let (active, len) = (&state.active, len as usize);
-        if offset > active.len || len > active.len.wrapping_sub(offset) {
+        if offset > active.len() || len > active.len().wrapping_sub(offset) {
             return None;
         }
-        // The sum is within the pages by the invariant, so it does not wrap.
-        let start = active.first.wrapping_add(offset);
-        Some(f(Span::new(
-            &active.list,
-            PAGE_SIZE.trailing_zeros(),
-            start,
-            len,
-        )))
+        Some(f(active.span(offset, len)))
     }
 }
 
@@ -281,7 +371,7 @@ mod tests {
             .as_ptr()
             .expose_provenance()
             .next_multiple_of(PAGE_SIZE) as u64;
-        let memory = FastMemory::new(2)?;
+        let memory = FastMemory::new(FastKind::Pages, 2)?;
         memory.begin();
         memory.list(start + PAGE_SIZE as u64)?;
         memory.list(start)?;
@@ -326,6 +416,59 @@ mod tests {
     }
 
     #[test]
+    fn gathers_pieces_of_any_size() -> Result {
+        const PIECES: [(usize, u32); 4] = [(100, 3), (7, 0), (64, 13), (0, 5)];
+        let memory = FastMemory::new(FastKind::Gaps, 4)?;
+        let mut bytes = KBox::new([0u8; 128], GFP_KERNEL)?;
+        for (index, byte) in bytes.iter_mut().enumerate() {
+            *byte = index as u8;
+        }
+        let start = bytes.as_ptr().expose_provenance() as u64;
+        memory.begin();
+        for (offset, len) in PIECES {
+            memory.list_piece(start + offset as u64, len)?;
+        }
+        assert_eq!(memory.list_piece(start, 1), Err(ENOMEM));
+        assert_eq!(memory.list_piece(0, 1), Err(EFAULT));
+        assert_eq!(memory.register(registration(1)), Ok(()));
+        assert_eq!(length_at(&memory, 1, IOVA, 21), Some(21));
+        assert_eq!(length_at(&memory, 1, IOVA, 22), None);
+        let order = PIECES.map(|(offset, len)| offset..offset + len as usize);
+        for from in 0..=21usize {
+            for len in 0..=21 - from {
+                let mut seen = [0u8; 21];
+                let seen = seen.get_mut(..len).ok_or(EINVAL)?;
+                let addr = IOVA + from as u64;
+                memory.with(
+                    1,
+                    addr,
+                    len as u32,
+                    |_| true,
+                    |span| span.copy_to_slice(0, seen),
+                );
+                let expected = order
+                    .iter()
+                    .cloned()
+                    .flatten()
+                    .skip(from)
+                    .map(|at| at as u8);
+                assert!(seen.iter().copied().eq(expected.take(len)));
+            }
+        }
+        let atomic = |at: u64| {
+            let op = roce::wr::AtomicOp::FetchAdd { add: 0 };
+            memory.with(1, IOVA + at, 8, |_| true, |span| span.atomic(op).is_ok())
+        };
+        // The third piece is of 13 bytes and begins with the fourth; the box is aligned so far.
+        assert_eq!(
+            [atomic(0), atomic(3), atomic(4)],
+            [Some(false), Some(start % 8 == 0), Some(false)]
+        );
+        assert_eq!(atomic(13), Some(false));
+        Ok(())
+    }
+
+    #[test]
     fn refuses_what_is_no_memory() -> Result {
         let outside = SharedMemory::new(PAGE_SIZE)?;
         let vmalloc = outside.start().as_ptr().expose_provenance() as u64;
@@ -336,7 +479,7 @@ mod tests {
             assert!(kernel_span(addr, 1).is_none());
         }
         assert!(kernel_span(u64::MAX - 1, 2).is_none());
-        let memory = FastMemory::new(1)?;
+        let memory = FastMemory::new(FastKind::Pages, 1)?;
         for addr in [0, vmalloc, direct | 1] {
             assert_eq!(memory.list(addr), Err(EFAULT));
         }

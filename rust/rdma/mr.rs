@@ -5,6 +5,7 @@
 use core::mem::MaybeUninit;
 
 use kernel::{
+    bindings as core_bindings,
     error::{from_result, Error},
     ffi::{c_int, c_uint},
     page::PAGE_SIZE,
@@ -21,7 +22,7 @@ use crate::{
     bindings,
     device::IbDevice,
     error::unsupported,
-    fast_mr::FastMemory,
+    fast_mr::{FastKind, FastMemory},
     memory::ProcessMemory,
     object::Object,
     odp::{Fault, OnDemand},
@@ -315,19 +316,21 @@ pub(crate) unsafe extern "C" fn alloc<P: Provider>(
     max_pages: u32,
 ) -> *mut bindings::ib_mr {
     let make = || {
-        if kind != bindings::ib_mr_type_IB_MR_TYPE_MEM_REG {
-            return Err(unsupported());
-        }
+        let kind = match kind {
+            bindings::ib_mr_type_IB_MR_TYPE_MEM_REG => FastKind::Pages,
+            bindings::ib_mr_type_IB_MR_TYPE_SG_GAPS => FastKind::Gaps,
+            _ => return Err(unsupported()),
+        };
         let object = KBox::<MrObject<P>>::new_uninit(GFP_KERNEL_ACCOUNT)?;
         // SAFETY: `pd` is a protection domain of `P`, alive during the call.
         let pd = unsafe { Object::<_, P::Pd>::get(pd) };
-        let mr = P::alloc_mr(pd, max_pages)?;
+        let mr = P::alloc_mr(pd, kind, max_pages)?;
         Ok(expose::<P>(object, mr, 0, 0))
     };
     make().unwrap_or_else(|error: Error| error.to_ptr())
 }
 
-/// Implements `map_mr_sg`: lists the pages for the next registration. Any context.
+/// Implements `map_mr_sg`: lists the pages or pieces for the next registration. Any context.
 ///
 /// # Safety
 ///
@@ -341,6 +344,10 @@ pub(crate) unsafe extern "C" fn map_sg<P: Provider>(
     from_result(|| {
         // SAFETY: `base` is a region of `P`, alive during the call.
         let memory = unsafe { fast_memory::<P>(base) }?;
+        if memory.kind() == FastKind::Gaps {
+            // SAFETY: ib_core's arguments.
+            return unsafe { list_pieces(memory, base, list, entries, offset) };
+        }
         // SAFETY: As above; ib_core sets the page size before it calls.
         if unsafe { (*base).page_size } as usize != PAGE_SIZE {
             return Err(EINVAL);
@@ -356,6 +363,46 @@ pub(crate) unsafe extern "C" fn map_sg<P: Provider>(
         }
         Ok(mapped)
     })
+}
+
+/// Lists as much of a scatterlist as there is room for. Returns how many entries that is.
+///
+/// # Safety
+///
+/// `list` must be a list of as many entries, `base` the region of `memory`, `offset` null or valid.
+unsafe fn list_pieces(
+    memory: &FastMemory,
+    base: *mut bindings::ib_mr,
+    list: *mut bindings::scatterlist,
+    entries: c_int,
+    offset: *mut c_uint,
+) -> Result<c_int> {
+    let mut entry: *mut core_bindings::scatterlist = list.cast();
+    let (mut mapped, mut iova, mut length) = (0, None, 0u64);
+    // SAFETY: Null or valid, as the caller promises.
+    let mut skip = unsafe { offset.as_mut() }.map_or(0, core::mem::take);
+    memory.begin();
+    while mapped < entries && !entry.is_null() {
+        // SAFETY: An entry of the list.
+        let addr = unsafe { core_bindings::sg_dma_address(entry) };
+        // SAFETY: As above.
+        let len = unsafe { core_bindings::sg_dma_len(entry) };
+        let addr = addr.checked_add(u64::from(skip)).ok_or(EINVAL)?;
+        let len = len.checked_sub(skip).ok_or(EINVAL)?;
+        match memory.list_piece(addr, len) {
+            Err(error) if error == ENOMEM => break,
+            listed => listed?,
+        }
+        iova = iova.or(Some(addr));
+        length = length.saturating_add(len.into());
+        mapped = mapped.saturating_add(1);
+        skip = 0;
+        // SAFETY: As above.
+        entry = unsafe { core_bindings::sg_next(entry) };
+    }
+    // SAFETY: As the caller promises; nobody else looks at them meanwhile.
+    unsafe { ((*base).iova, (*base).length) = (iova.unwrap_or(0), length) };
+    Ok(mapped)
 }
 
 /// Adds a page to the list.

@@ -22,13 +22,13 @@ use kernel::{
     sync::Arc, //
 };
 
-use roce::ids::Rkey;
+use roce::ids::{Lkey, Rkey};
 
 use crate::{
     attr::{DeviceAttributes, DeviceChange, PortAttributes},
     av::Av,
     cq::{CqCreated, CqInit, Cqe, Moderation, NotifyWhen},
-    fast_mr::FastMemory,
+    fast_mr::{FastKind, FastMemory},
     gid::Gid,
     mr::{Access, Advised, MrChange, MrKeys, UserRange},
     mw::MwKind,
@@ -65,6 +65,8 @@ pub trait Provider: Sized + Send + Sync + 'static {
 
     /// Version of the driver's firmware as shown to users: the module's own.
     const FIRMWARE: &'static CStr;
+    /// The key of all memory, for the kernel's own requests.
+    const LOCAL_DMA_LKEY: Lkey;
     /// The names of a port's counters, in the order of [`Self::counter`].
     const COUNTERS: &'static [CounterName];
 
@@ -90,12 +92,12 @@ pub trait Provider: Sized + Send + Sync + 'static {
     /// The device is unregistered: no operation is called any more.
     fn disable(device: &Arc<Self::Device>);
 
-    /// Makes a protection domain.
+    /// Makes a protection domain, for a process if `user` is set.
     ///
     /// # Errors
     ///
     /// Any.
-    fn alloc_pd(device: &Arc<Self::Device>) -> Result<Arc<Self::Pd>>;
+    fn alloc_pd(device: &Arc<Self::Device>, user: bool) -> Result<Arc<Self::Pd>>;
 
     /// Makes an XRC domain.
     ///
@@ -197,12 +199,12 @@ pub trait Provider: Sized + Send + Sync + 'static {
     /// `EINVAL` for inconsistent rights, `ENOMEM`.
     fn get_dma_mr(pd: &Arc<Self::Pd>, access: Access) -> Result<Arc<Self::Mr>>;
 
-    /// Makes a region that work requests register and invalidate.
+    /// Makes a region that work requests register and invalidate, of at most `max` pages or pieces.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for more pages than the device's limit, `ENOMEM`.
-    fn alloc_mr(pd: &Arc<Self::Pd>, max_pages: u32) -> Result<Arc<Self::Mr>>;
+    /// `EINVAL` for more than the device's limit, `ENOMEM`.
+    fn alloc_mr(pd: &Arc<Self::Pd>, kind: FastKind, max: u32) -> Result<Arc<Self::Mr>>;
 
     /// The memory of a region that [`Self::alloc_mr`] made; none of others.
     fn fast_memory(mr: &Self::Mr) -> Option<&FastMemory>;
@@ -256,7 +258,7 @@ pub trait Provider: Sized + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// `EINVAL`, `ENOMEM`, `EFAULT`, `EBUSY`; `EOPNOTSUPP` for what a queue of the kernel can't change.
+    /// `EINVAL`, `ENOMEM`, `EFAULT`, `EBUSY`.
     fn modify_srq(
         srq: &Arc<Self::Srq>,
         modify: &SrqModify,

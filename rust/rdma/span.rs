@@ -29,9 +29,9 @@ pub enum SpanFault {
 ///
 /// # Invariants
 ///
-/// Each of `blocks` is where 2^`shift` bytes begin, at least a page and aligned to their size. Bytes
-/// `start .. start + len`, counted from the beginning of the first block, are within the blocks, and
-/// valid for reads and writes for `'a`. What else is in the blocks need not be.
+/// Each of `blocks` is where 2^`shift` bytes begin, at least a page and aligned to their size; or they are
+/// pieces of any size. Bytes `start .. start + len`, counted from the beginning of the first, are within
+/// them, and valid for reads and writes for `'a`. What else is in the blocks need not be.
 #[derive(Clone, Copy)]
 pub struct Span<'a> {
     blocks: Blocks<'a>,
@@ -47,6 +47,19 @@ enum Blocks<'a> {
     List(&'a [NonNull<u8>]),
     /// One after the other, from address zero.
     Direct,
+    /// Of any size, here and there.
+    Pieces(&'a [Piece]),
+}
+
+/// A piece of a region that isn't made of pages.
+#[derive(Clone, Copy)]
+pub(crate) struct Piece {
+    /// Its first byte.
+    pub(crate) start: NonNull<u8>,
+    /// How many bytes of the region are before its own.
+    pub(crate) before: usize,
+    /// Its length.
+    pub(crate) len: usize,
 }
 
 impl Blocks<'_> {
@@ -58,6 +71,7 @@ impl Blocks<'_> {
                 let address = index.wrapping_shl(shift);
                 NonNull::new(ptr::with_exposed_provenance_mut(address))
             }
+            Self::Pieces(_) => None,
         }
     }
 }
@@ -85,6 +99,16 @@ impl<'a> Span<'a> {
         Self {
             blocks: Blocks::Direct,
             shift: PAGE_SIZE.trailing_zeros(),
+            start,
+            len,
+        }
+    }
+
+    /// The span of `len` bytes at `start` of `pieces`, which are in order; the caller sees to the invariant.
+    pub(crate) fn gathered(pieces: &'a [Piece], start: usize, len: usize) -> Self {
+        Self {
+            blocks: Blocks::Pieces(pieces),
+            shift: 0,
             start,
             len,
         }
@@ -130,6 +154,9 @@ impl<'a> Span<'a> {
         &self,
         mut visit: impl FnMut(NonNull<u8>, usize) -> Result<(), E>,
     ) -> Result<(), E> {
+        if let Blocks::Pieces(pieces) = self.blocks {
+            return self.for_each_gathered(pieces, visit);
+        }
         let size = 1usize.wrapping_shl(self.shift);
         let mut within = self.start & size.wrapping_sub(1);
         let mut left = self.len;
@@ -145,6 +172,31 @@ impl<'a> Span<'a> {
             left = left.wrapping_sub(len);
             within = 0;
             index = index.wrapping_add(1);
+        }
+        Ok(())
+    }
+
+    fn for_each_gathered<E>(
+        &self,
+        pieces: &[Piece],
+        mut visit: impl FnMut(NonNull<u8>, usize) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let first = pieces.partition_point(|piece| piece.before <= self.start);
+        let pieces = pieces.get(first.saturating_sub(1)..).unwrap_or_default();
+        let (mut start, mut left) = (self.start, self.len);
+        for piece in pieces {
+            let within = start.wrapping_sub(piece.before);
+            let len = left.min(piece.len.saturating_sub(within));
+            if len != 0 {
+                let at = piece.start.as_ptr().wrapping_add(within);
+                // SAFETY: By the type invariant this is an address of the span's, so it isn't null.
+                visit(unsafe { NonNull::new_unchecked(at) }, len)?;
+            }
+            start = start.wrapping_add(len);
+            left = left.wrapping_sub(len);
+            if left == 0 {
+                break;
+            }
         }
         Ok(())
     }
@@ -251,17 +303,21 @@ impl<'a> Span<'a> {
     }
 
     fn word(&self) -> Result<&'a AtomicU64, SpanFault> {
-        let within = self.start & 1usize.wrapping_shl(self.shift).wrapping_sub(1);
-        if self.len != 8 || within % 8 != 0 {
+        if self.len != 8 {
             return Err(SpanFault::Alignment);
         }
-        let block = self
-            .blocks
-            .get(self.start.wrapping_shr(self.shift), self.shift);
-        let block = block.ok_or(SpanFault::Range)?.as_ptr();
-        // SAFETY: 8 aligned bytes within the block, valid for `'a`. The process accesses them by
+        let mut whole = None;
+        self.for_each_piece(|piece, len| {
+            whole = (len == 8).then_some(piece);
+            Ok::<(), SpanFault>(())
+        })?;
+        let word: *mut u64 = whole.ok_or(SpanFault::Alignment)?.as_ptr().cast();
+        if !word.is_aligned() {
+            return Err(SpanFault::Alignment);
+        }
+        // SAFETY: 8 aligned bytes in one piece, valid for `'a`. The process accesses them by
         // atomics of the C11 model; if it does otherwise, it only spoils its own value.
-        Ok(unsafe { AtomicU64::from_ptr(block.wrapping_add(within).cast()) })
+        Ok(unsafe { AtomicU64::from_ptr(word) })
     }
 }
 

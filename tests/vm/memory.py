@@ -152,6 +152,35 @@ def other_domain():
         equal(pair.write((buffer.address, 8, lkey), (buffer.address, rkey)), wanted, "status")
 
 
+def kernel_memory():
+    """An address in the kernel's direct mapping."""
+    with open("/proc/kcore", "rb") as core:
+        header = core.read(64)
+        start, count = struct.unpack_from("=Q", header, 32)[0], struct.unpack_from("=H", header, 56)[0]
+        core.seek(start)
+        segments = [struct.unpack("=IIQQQQQQ", core.read(56)) for _ in range(count)]
+    # Type, flags, offset, virtual and physical address, sizes, alignment: memory is where it has a physical one.
+    ram = [segment for segment in segments if segment[0] == 1 and segment[4] < 1 << 46]
+    largest = max(ram, key=lambda segment: segment[6])
+    return largest[3] + 4 * PAGE
+
+
+@case("the kernel's key of all memory is worth nothing to a process")
+def kernel_key():
+    secret = kernel_memory()
+    for local in (True, False):
+        pair = Pair()
+        buffer = Buffer(PAGE)
+        own = register(pair.pd, buffer)
+        if local:
+            got = pair.write((secret, 8, 1), (buffer.address, own.rkey))
+            equal(got, e.IBV_WC_LOC_PROT_ERR, "status of a write")
+        else:
+            got = pair.read((buffer.address, 8, own.lkey), (secret, 1))
+            equal(got, e.IBV_WC_REM_ACCESS_ERR, "status of a read")
+        equal(buffer.read(PAGE), bytes(PAGE), "memory")
+
+
 @case("keys can't be guessed from one another")
 def unpredictable():
     pair = Pair()

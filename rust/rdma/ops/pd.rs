@@ -20,7 +20,7 @@ pub(super) unsafe extern "C" fn alloc<P: Provider>(
         unsafe { no_payload(payload) }?;
         // SAFETY: ib_core sets the device before it calls.
         let device = unsafe { of::<P>((*pd).device) };
-        let inner = P::alloc_pd(device)?;
+        let inner = P::alloc_pd(device, !payload.is_null())?;
         // SAFETY: This is the creation, of the size that the operations table says.
         unsafe { Object::store(pd, inner) };
         Ok(0)

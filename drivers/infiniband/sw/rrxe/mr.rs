@@ -22,7 +22,7 @@ use kernel::{
     },
 };
 use rdma::{
-    fast_mr::{kernel_span, FastMemory, Registration},
+    fast_mr::{kernel_span, FastKind, FastMemory, Registration},
     memory::ProcessMemory,
     mr::{Access, MrChange, MrKeys, Span, UserRange},
     odp::OnDemand,
@@ -40,6 +40,15 @@ use crate::{
     pd::{Pd, PdId},
     right::{demand, fault_of, Granted, Right},
 };
+
+/// The local key of all memory in the kernel's protection domains. No region has it, and no peer.
+pub(crate) const LOCAL_DMA_LKEY: Lkey = Lkey(1);
+
+/// Whether `lkey` opens all memory to who is in `pd`.
+#[inline]
+fn is_all_memory(pd: PdId, lkey: Lkey) -> bool {
+    lkey == LOCAL_DMA_LKEY && pd.is_kernels()
+}
 
 /// Places of the table: the lower half of 24 bits, the upper one is windows'. Zero is left out, so that no key is zero.
 const PLACES: RangeInclusive<u32> = 1..=0x7f_ffff;
@@ -355,16 +364,16 @@ impl MrTable {
         self.publish(pd, Memory::Kernel(access))
     }
 
-    /// Makes a region for fast registration of at most `max_pages` pages. Process context.
+    /// Makes a region for fast registration of at most `max` pages or pieces. Process context.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for more pages than the limit; as for [`Self::register`].
-    pub(crate) fn alloc_fast(&self, pd: PdId, max_pages: u32) -> Result<Arc<Mr>> {
-        if max_pages == 0 || max_pages > limits::MAX_FAST_REG_PAGES {
+    /// `EINVAL` for more than the limit; as for [`Self::register`].
+    pub(crate) fn alloc_fast(&self, pd: PdId, kind: FastKind, max: u32) -> Result<Arc<Mr>> {
+        if max == 0 || max > limits::MAX_FAST_REG_PAGES {
             return Err(EINVAL);
         }
-        self.publish(pd, Memory::Fast(FastMemory::new(max_pages)?))
+        self.publish(pd, Memory::Fast(FastMemory::new(kind, max)?))
     }
 
     fn publish(&self, pd: PdId, memory: Memory) -> Result<Arc<Mr>> {
@@ -426,6 +435,9 @@ impl MrTable {
         access: LocalAccess,
         f: impl FnOnce(Span<'_>) -> R,
     ) -> Result<R, AccessFault> {
+        if is_all_memory(pd, lkey) {
+            return kernel_span(addr, length).map(f).ok_or(AccessFault::Denied);
+        }
         self.with(pd, lkey.0, |mr| mr.with(lkey.0, addr, length, access, f))
     }
 
@@ -443,6 +455,10 @@ impl MrTable {
         length: u32,
         access: LocalAccess,
     ) -> Result<(), AccessFault> {
+        if is_all_memory(pd, lkey) {
+            let span = kernel_span(addr, length);
+            return span.map(|_| ()).ok_or(AccessFault::Denied);
+        }
         self.with(pd, lkey.0, |mr| {
             mr.check(lkey.0, addr, length, access, false)
         })

@@ -12,7 +12,7 @@ use kernel::{
 
 use crate::device::Device;
 
-/// The identity of a protection domain; never used twice.
+/// The identity of a protection domain; never used twice. The top bit is set of those of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PdId(u64);
 
@@ -21,6 +21,13 @@ impl PdId {
     pub(crate) const fn get(self) -> u64 {
         self.0
     }
+
+    /// It is the kernel's.
+    pub(crate) const fn is_kernels(self) -> bool {
+        self.0 & Self::KERNELS != 0
+    }
+
+    const KERNELS: u64 = 1 << 63;
 
     /// The identity of this number.
     pub(crate) const fn from_raw(raw: u64) -> Self {
@@ -39,13 +46,14 @@ pub(crate) struct Pd {
 }
 
 impl Pd {
-    /// Makes a protection domain. Process context.
+    /// Makes a protection domain, for a process if `user` is set. Process context.
     ///
     /// # Errors
     ///
     /// `ENOMEM`.
-    pub(crate) fn create(device: &Arc<Device>) -> Result<Arc<Self>> {
-        let id = PdId(NEXT.fetch_add(1, ordering::Relaxed));
+    pub(crate) fn create(device: &Arc<Device>, user: bool) -> Result<Arc<Self>> {
+        let number = NEXT.fetch_add(1, ordering::Relaxed);
+        let id = PdId(if user { number } else { number | PdId::KERNELS });
         let pd = Self {
             id,
             device: device.clone(),

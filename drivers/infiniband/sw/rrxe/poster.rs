@@ -52,6 +52,20 @@ impl RecvPoster {
         )
     }
 
+    /// Goes on with `ring`, which `prepare` fills with what is posted; nobody posts meanwhile. Any context.
+    ///
+    /// # Errors
+    ///
+    /// Those of `prepare`; then nothing has changed.
+    pub(crate) fn move_to(&self, ring: Ring, prepare: impl FnOnce() -> Result) -> Result {
+        let mut producer = self.producer.lock();
+        prepare()?;
+        producer.next = ring.producer();
+        // Not the last that holds the old one.
+        producer.ring = ring;
+        Ok(())
+    }
+
     /// Posts receives, while `admits` says that they may be. Any context.
     ///
     /// # Errors

@@ -7,7 +7,7 @@ use rdma::{
     attr::{DeviceAttributes, DeviceChange, PortAttributes},
     av::Av,
     cq::{CqCreated, CqInit, Cqe, Moderation, NotifyWhen},
-    fast_mr::FastMemory,
+    fast_mr::{FastKind, FastMemory},
     gid::Gid,
     mr::{Access, Advised, MrChange, MrKeys, UserRange},
     mw::MwKind,
@@ -21,14 +21,14 @@ use rdma::{
     udata::{RingChange, UserCall},
 };
 
-use roce::ids::Rkey;
+use roce::ids::{Lkey, Rkey};
 
 use crate::{
     ah::Ah,
     cq::Cq,
     device::{self, Device},
     mcast,
-    mr::Mr,
+    mr::{self, Mr},
     mw::Mw,
     pd::Pd,
     prefetch,
@@ -54,6 +54,7 @@ impl Provider for Rrxe {
     type Mw = Mw;
 
     const FIRMWARE: &'static CStr = device::VERSION_TEXT;
+    const LOCAL_DMA_LKEY: Lkey = mr::LOCAL_DMA_LKEY;
     const COUNTERS: &'static [CounterName] = &stats::NAMES;
 
     fn query_device(device: &Arc<Device>) -> DeviceAttributes {
@@ -82,8 +83,8 @@ impl Provider for Rrxe {
         device.link.close();
     }
 
-    fn alloc_pd(device: &Arc<Device>) -> Result<Arc<Pd>> {
-        Pd::create(device)
+    fn alloc_pd(device: &Arc<Device>, user: bool) -> Result<Arc<Pd>> {
+        Pd::create(device, user)
     }
 
     fn alloc_xrcd(device: &Arc<Device>) -> Result<Arc<Xrcd>> {
@@ -158,8 +159,8 @@ impl Provider for Rrxe {
         pd.device().mrs.register_kernel(pd.id(), access)
     }
 
-    fn alloc_mr(pd: &Arc<Pd>, max_pages: u32) -> Result<Arc<Mr>> {
-        pd.device().mrs.alloc_fast(pd.id(), max_pages)
+    fn alloc_mr(pd: &Arc<Pd>, kind: FastKind, max: u32) -> Result<Arc<Mr>> {
+        pd.device().mrs.alloc_fast(pd.id(), kind, max)
     }
 
     fn fast_memory(mr: &Mr) -> Option<&FastMemory> {

@@ -244,7 +244,7 @@ impl Srq {
     ///
     /// `EINVAL` for a capacity of zero, beyond the limits, below what is posted or below the limit
     /// that is set; for a limit beyond the capacity; when the queue is in error. `ENOMEM`, `EFAULT`.
-    /// `EBUSY` when the process goes on posting. `EOPNOTSUPP` for the capacity of one of the kernel.
+    /// `EBUSY` when its owner goes on posting.
     pub(crate) fn modify(&self, modify: &SrqModify, call: Option<&RingChange<'_>>) -> Result {
         let _changing = self.change.lock();
         let current = self.query()?;
@@ -254,7 +254,7 @@ impl Srq {
             return Err(EINVAL);
         }
         if modify.max_wr.is_some() {
-            self.resize(max_wr, call.ok_or_else(unsupported)?)?;
+            self.resize(max_wr, call)?;
         }
         if let Some(limit) = modify.limit {
             self.arm(limit)?;
@@ -281,10 +281,9 @@ impl Srq {
     /// Moves what is posted to a ring of another size, under [`Self::change`].
     ///
     /// Most of it is copied without the lock, while QPs go on taking.
-    fn resize(&self, max_wr: u32, call: &RingChange<'_>) -> Result {
-        let size = RecvRing::element_size(self.max_sge);
-        let ring = Ring::new(call.mappings(), size, max_wr)?;
-        call.announce(ring.mmap_reply())?;
+    fn resize(&self, max_wr: u32, call: Option<&RingChange<'_>>) -> Result {
+        let ring = self.new_ring(max_wr, call)?;
+        let shared = ring.share();
         let posted = match &self.state.lock().ring {
             Some(ring) => ring.snapshot(),
             None => return Err(EINVAL),
@@ -293,12 +292,30 @@ impl Srq {
         let old = {
             let mut state = self.state.lock();
             let old = state.ring.as_ref().ok_or(EINVAL)?;
-            next.succeed(old, &posted, LATE_POSTS)?;
+            let mut succeed = || next.succeed(old, &posted, LATE_POSTS);
+            match &self.poster {
+                Some(poster) => poster.move_to(shared, succeed)?,
+                None => succeed()?,
+            }
             state.ring.replace(next)
         };
         // Outside the lock: this withdraws its mapping.
         drop(old);
         Ok(())
+    }
+
+    /// A ring for as many WQEs: one that the process of `call` is told of, or the kernel's.
+    fn new_ring(&self, max_wr: u32, call: Option<&RingChange<'_>>) -> Result<Ring> {
+        let size = RecvRing::element_size(self.max_sge);
+        match (call, &self.poster) {
+            (Some(call), None) => {
+                let ring = Ring::new(call.mappings(), size, max_wr)?;
+                call.announce(ring.mmap_reply())?;
+                Ok(ring)
+            }
+            (None, Some(_)) => Ring::unmapped(size, max_wr),
+            _ => Err(unsupported()),
+        }
     }
 
     /// Capacities and the limit. Process context.

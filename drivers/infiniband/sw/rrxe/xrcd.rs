@@ -24,7 +24,7 @@ impl Xrcd {
     ///
     /// `ENOMEM`.
     pub(crate) fn create(device: &Arc<Device>) -> Result<Arc<Self>> {
-        let pd = Pd::create(device)?;
+        let pd = Pd::create(device, true)?;
         Ok(Arc::new(Self { pd }, GFP_KERNEL_ACCOUNT)?)
     }
 
