@@ -7,6 +7,7 @@
   junk.py datagrams SOURCE TARGET QPN GROUP
                                       for a QP of UD, QP1 and the group that the QP is attached to; all of
                                       it is dropped, and the output says how many for which reason
+                                      (all addresses of IPv4, or all of IPv6)
   junk.py mads SOURCE TARGET QPN      management datagrams with anything in them, for QP1
 
 QPN is the number of a live QP of the target. What is sent depends on SEED only.
@@ -47,8 +48,23 @@ def deth(qkey, qpn):
     return struct.pack(">II", qkey, qpn)
 
 
+def ipv6(source, target, payload):
+    head = struct.pack(">IHBB", 6 << 28, len(payload), 17, 64)
+    return head + socket.inet_pton(socket.AF_INET6, source) + socket.inet_pton(socket.AF_INET6, target) + payload
+
+
+def with_icrc6(source, target, datagram):
+    packet = bytearray(ipv6(source, target, udp(datagram + bytes(4))))
+    packet[0:4] = b"\x6f\xff\xff\xff"
+    packet[7] = packet[46] = packet[47] = packet[52] = 0xFF
+    crc = zlib.crc32(b"\xff" * 8 + bytes(packet[:-4]))
+    return ipv6(source, target, udp(datagram + struct.pack("<I", crc)))
+
+
 def with_icrc(source, target, datagram):
     """The packet with the ICRC that its headers call for."""
+    if ":" in target:
+        return with_icrc6(source, target, datagram)
     packet = bytearray(ipv4(source, target, udp(datagram + bytes(4))))
     packet[1] = packet[8] = packet[10] = packet[11] = 0xFF
     packet[26] = packet[27] = 0xFF
@@ -151,14 +167,24 @@ SEED = int(os.environ.get("SEED", "1"))
 KINDS = {"foreign": foreign, "sweep": sweep, "datagrams": datagrams, "mads": mads}
 
 
+def sender(source):
+    """What sends packets with headers of their own from the host of the address."""
+    if ":" not in source:
+        raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
+        raw.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(source))
+        return lambda packet: raw.sendto(packet, (socket.inet_ntoa(packet[16:20]), 0))
+    raw = socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_RAW)
+    raw.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, socket.if_nametoindex("eth0"))
+    return lambda packet: raw.sendto(packet, (socket.inet_ntop(socket.AF_INET6, packet[24:40]), 0))
+
+
 def main():
     kind, source, target, qpn, *groups = sys.argv[1:]
-    raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
-    raw.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(source))
+    send = sender(source)
     counts = collections.Counter()
     for packet in KINDS[kind](source, target, int(qpn, 16), *groups):
         reason, packet = packet if isinstance(packet, tuple) else ("datagrams", packet)
-        raw.sendto(packet, (socket.inet_ntoa(packet[16:20]), 0))
+        send(packet)
         counts[reason] += 1
     for reason, count in sorted(counts.items()):
         print(reason, count)

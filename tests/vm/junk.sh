@@ -85,10 +85,10 @@ drops() {
 	echo "$total"
 }
 
-# A datagram QP of host 1 in a group, until release.
+# A datagram QP of host 1 in a group, until release: hold FAMILY.
 hold() {
 	mkfifo /tmp/hold
-	in1 rrxe-check "$DEV1" "$DEV1" v4 hold-group </tmp/hold >/tmp/held 2>&1 &
+	in1 rrxe-check "$DEV1" "$DEV1" "$1" hold-group </tmp/hold >/tmp/held 2>&1 &
 	HOLDER=$!
 	exec 9>/tmp/hold
 	wait_for 10 grep -q attached /tmp/held
@@ -96,18 +96,19 @@ hold() {
 
 release() {
 	exec 9>&-
+	rm /tmp/hold
 	wait $HOLDER || {
 		cat /tmp/held
 		return 1
 	}
 }
 
-# Sends the datagrams that are no good; each is counted for its reason.
+# Sends the datagrams that are no good; each is counted for its reason: unfit SOURCE TARGET GROUP.
 unfit() {
 	local reason count counted rc=0
 	local -A before
 	for reason in refused malformed icrc no_qp; do before[$reason]=$(drops $reason); done
-	in2 python3 "$JUNK" datagrams $STRANGER $HOST1_V4 "$(sed -n 's/^attached //p' /tmp/held)" 239.77.1.9 >/tmp/unfit || return
+	in2 python3 "$JUNK" datagrams "$1" "$2" "$(sed -n 's/^attached //p' /tmp/held)" "$3" >/tmp/unfit || return
 	sleep 1
 	while read -r reason count; do
 		counted=$(($(drops "$reason") - before[$reason]))
@@ -123,9 +124,13 @@ connects() {
 		in2 timeout 30 rping -c -C 3 -V -a $HOST1_V4 && wait $!
 }
 
-check "a datagram QP is in a group" hold
-check "unfit datagrams for it, for QP1 and for the group are dropped and counted" unfit
-check "nothing of it arrived, and the QP works" release
+for words in "v4 $STRANGER $HOST1_V4 239.77.1.9" "v6 $HOST2_V6 $HOST1_V6 ff0e::7709"; do
+	read -r family source target group <<<"$words"
+	check "IP$family: a datagram QP is in a group" hold "$family"
+	check "IP$family: unfit datagrams for it, for QP1 and for the group are dropped and counted" \
+		unfit "$source" "$target" "$group"
+	check "IP$family: nothing of it arrived, and the QP works" release
+done
 check "anything at all is sent to QP1" in2 python3 "$JUNK" mads $HOST2_V4 $HOST1_V4 1
 check "connections are still made" connects
 check "a UD pingpong runs" pingpong -T ud -s 1024 -n 100
