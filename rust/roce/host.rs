@@ -251,8 +251,32 @@ pub enum Count {
     RdmaSends,
     /// A message was received.
     RdmaRecvs,
-    /// A packet was dropped: wrong state, QP type, or key.
-    Dropped,
+    /// A packet was dropped, for this reason.
+    Dropped(QpDropReason),
+}
+
+/// Why a queue pair drops a packet that reached it. What a NAK or an RNR NAK tells the peer of, and
+/// requests ahead of their turn or behind it, are counted under names of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QpDropReason {
+    /// It is of another transport service (IBTA 1.x §9.6.1.4).
+    Service,
+    /// The QP's state takes none such (§10.3.1).
+    State,
+    /// Its partition isn't the QP's (§9.6.1.1.3).
+    Pkey,
+    /// Its Q_Key isn't the QP's (§9.6.1.1.4).
+    Qkey,
+    /// A message that nobody acknowledges found no receive WQE.
+    NoReceive,
+    /// A datagram doesn't fit the receive WQE.
+    TooLong,
+    /// It is out of place, or of a wrong length or operation, and can't be told so.
+    Invalid,
+    /// It names memory that it may not access, and can't be told so.
+    Access,
+    /// It answers nothing that is in flight.
+    Unasked,
 }
 
 /// Where completions, events and counts go.

@@ -16,7 +16,7 @@ mod tests;
 
 use core::ops::DerefMut;
 
-use crate::host::{AccessFault, Count, Event, Host};
+use crate::host::{AccessFault, Count, Event, Host, QpDropReason};
 use crate::ids::Pkey;
 use crate::requester::{Progress, Requester};
 use crate::responder::Responder;
@@ -146,8 +146,8 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
         if packet.body == Body::Cnp {
             return;
         }
-        if !self.accepts(packet) {
-            host.count(Count::Dropped);
+        if let Err(reason) = self.check(packet) {
+            host.count(Count::Dropped(reason));
             return;
         }
         let (side, outcome) = match packet.body {
@@ -251,7 +251,7 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
     }
 
     /// Whether the state and the kind of the QP admit `packet` (IBTA 1.x §9.6.1).
-    fn accepts(&self, packet: &Packet) -> bool {
+    fn check(&self, packet: &Packet) -> Result<(), QpDropReason> {
         let service = match self.context.config.kind {
             QpKind::Rc => matches!(packet.service, Service::Rc),
             QpKind::Uc => matches!(packet.service, Service::Uc),
@@ -265,7 +265,12 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
             Body::Ack(_) | Body::AtomicAck(..) | Body::ReadResponse(_) => self.state.sends(),
             _ => self.state.receives(),
         };
-        service && state && packet.bth.pkey.matches(Pkey::DEFAULT)
+        match (service, state, packet.bth.pkey.matches(Pkey::DEFAULT)) {
+            (true, true, true) => Ok(()),
+            (false, ..) => Err(QpDropReason::Service),
+            (true, false, _) => Err(QpDropReason::State),
+            (true, true, false) => Err(QpDropReason::Pkey),
+        }
     }
 
     /// The first request in RTR establishes the connection.

@@ -6,7 +6,7 @@ use std::vec;
 use std::vec::Vec;
 
 use super::attr::{Attrs, ModifyError, QpKind, QpState, RemoteRights};
-use crate::host::{AccessFault, Count, Event, Fetch};
+use crate::host::{AccessFault, Count, Event, Fetch, QpDropReason};
 use crate::ids::{Pkey, Qkey, Qpn};
 use crate::psn::Psn;
 use crate::qp::TransmitFault;
@@ -268,7 +268,7 @@ fn packets_for_another_state_or_service_are_dropped() {
     let mut early = qp(QpKind::Rc, 4);
     early.modify(NOW, &to_init(QpKind::Rc), &mut host).unwrap();
     early.handle_packet(NOW, &send_only(FIRST), &mut host);
-    assert_eq!(host.counts, [Count::Dropped]);
+    assert_eq!(host.counts, [Count::Dropped(QpDropReason::State)]);
 
     let (mut qp, mut host) = in_rts(QpKind::Rc);
     let mut foreign = send_only(FIRST);
@@ -277,7 +277,10 @@ fn packets_for_another_state_or_service_are_dropped() {
     let mut partition = send_only(FIRST);
     partition.bth.pkey = Pkey(0x8001);
     qp.handle_packet(NOW, &partition, &mut host);
-    assert_eq!(host.counts, [Count::Dropped; 2]);
+    assert_eq!(
+        host.counts,
+        [QpDropReason::Service, QpDropReason::Pkey].map(Count::Dropped)
+    );
     assert_eq!(qp.attrs().rq_psn, FIRST);
 }
 

@@ -7,7 +7,7 @@
 
 use super::wqe::{Answer, SendWqe};
 use super::Requester;
-use crate::host::{Count, Host, ScatterFault};
+use crate::host::{Count, Host, QpDropReason, ScatterFault};
 use crate::psn::Psn;
 use crate::qp::{Context, Outcome, Slots};
 use crate::time::Instant;
@@ -25,6 +25,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
     ) -> Outcome {
         let psn = packet.bth.psn;
         if psn.ahead_of(self.una) >= self.sent.ahead_of(self.una) {
+            host.count(Count::Dropped(QpDropReason::Unasked));
             return Outcome::Continue;
         }
         match packet.body {

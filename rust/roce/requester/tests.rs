@@ -5,7 +5,7 @@
 use std::vec;
 use std::vec::Vec;
 
-use crate::host::{Count, Fetch};
+use crate::host::{Count, Fetch, QpDropReason};
 use crate::ids::{Imm, Lkey, Pkey, Qkey, Qpn, Rkey};
 use crate::psn::Psn;
 use crate::qp::{Attrs, QpKind, QpState, TransmitFault};

@@ -21,7 +21,7 @@ mod ud;
 #[cfg(test)]
 mod tests;
 
-use crate::host::{AccessFault, Count, Event, Fetch, Host, QueueFault, ScatterFault};
+use crate::host::{AccessFault, Count, Event, Fetch, Host, QpDropReason, QueueFault, ScatterFault};
 use crate::ids::{Qpn, Srqn};
 use crate::psn::Psn;
 use crate::qp::{Context, Outcome, QpKind, Slots};
@@ -94,7 +94,7 @@ enum Answer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Refusal {
     /// It counts as lost.
-    Lost,
+    Lost(QpDropReason),
     /// There is no receive WQE.
     NotReady,
     /// Memory that it needs isn't resident: it may come again, as if it was lost.
@@ -118,6 +118,20 @@ impl From<ScatterFault> for Refusal {
         match fault {
             ScatterFault::Failed(status) => Self::Receive(status, NakCode::RemoteOperational),
             ScatterFault::Retry => Self::Absent,
+        }
+    }
+}
+
+impl Refusal {
+    /// Why the packet is dropped where nobody can be told; `None` of one that may come again.
+    fn reason(self) -> Option<QpDropReason> {
+        match self {
+            Self::Lost(reason) => Some(reason),
+            Self::NotReady | Self::NoSuchQueue => Some(QpDropReason::NoReceive),
+            Self::Absent => None,
+            Self::Request(NakCode::RemoteAccess) => Some(QpDropReason::Access),
+            Self::Request(_) => Some(QpDropReason::Invalid),
+            Self::Receive(..) => Some(QpDropReason::TooLong),
         }
     }
 }
@@ -293,7 +307,11 @@ impl<R: Slots<Replay>> Responder<R> {
         host: &mut H,
     ) -> Outcome {
         match refusal {
-            Refusal::Lost | Refusal::Absent => Outcome::Continue,
+            Refusal::Absent => Outcome::Continue,
+            Refusal::Lost(reason) => {
+                host.count(Count::Dropped(reason));
+                Outcome::Continue
+            }
             Refusal::NotReady => {
                 self.order = Order::Awaited;
                 self.answer = Answer::NotReady(named_queue(packet));
@@ -361,9 +379,11 @@ impl<R: Slots<Replay>> Responder<R> {
                 self.message = message;
                 Outcome::Continue
             }
-            Err(_) => {
+            Err(refusal) => {
                 self.message = Message::None;
-                host.count(Count::Dropped);
+                if let Some(reason) = refusal.reason() {
+                    host.count(Count::Dropped(reason));
+                }
                 Outcome::Continue
             }
         }

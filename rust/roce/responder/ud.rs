@@ -8,7 +8,7 @@
 //! it must not be able to break the QP.
 
 use super::{Received, Refusal, Replay, Responder};
-use crate::host::{Count, Host};
+use crate::host::{Count, Host, QpDropReason};
 use crate::ids::Qkey;
 use crate::qp::{Context, Outcome, QpKind, Slots};
 use crate::wc::{RecvExtra, WcOpcode};
@@ -35,8 +35,10 @@ impl<R: Slots<Replay>> Responder<R> {
                 self.abandon_held(status, context, host);
                 Outcome::Fatal
             }
-            Err(_) => {
-                host.count(Count::Dropped);
+            Err(refusal) => {
+                if let Some(reason) = refusal.reason() {
+                    host.count(Count::Dropped(reason));
+                }
                 Outcome::Continue
             }
         }
@@ -48,14 +50,14 @@ impl<R: Slots<Replay>> Responder<R> {
         context: &Context,
         host: &mut H,
     ) -> Result<(), Refusal> {
-        let (deth, extra) = datagram(packet).ok_or(Refusal::Lost)?;
+        let (deth, extra) = datagram(packet).ok_or(Refusal::Lost(QpDropReason::Invalid))?;
         if deth.qkey != own_qkey(context) {
-            return Err(Refusal::Lost);
+            return Err(Refusal::Lost(QpDropReason::Qkey));
         }
         let wr = self.hold(None, host)?;
         let byte_len = packet.payload_len.saturating_add(GRH_LEN);
         if byte_len > wr.length {
-            return Err(Refusal::Lost);
+            return Err(Refusal::Lost(QpDropReason::TooLong));
         }
         host.scatter_recv(wr.slot, GRH_LEN)?;
         self.complete_held(

@@ -39,6 +39,18 @@ pub enum DropReason {
     UnknownSyndrome,
 }
 
+impl DropReason {
+    /// All there are, in the order of their discriminants.
+    pub const ALL: [Self; 6] = [
+        Self::TooShort,
+        Self::UnknownVersion,
+        Self::UnknownOpcode,
+        Self::WrongPad,
+        Self::WrongLength,
+        Self::UnknownSyndrome,
+    ];
+}
+
 /// Decodes the headers of a datagram.
 ///
 /// `header` holds its first bytes from the BTH on, at least [`super::MAX_HEADER`] of them or all

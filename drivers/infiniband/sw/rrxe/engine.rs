@@ -183,7 +183,7 @@ impl Core {
     fn take_in(&mut self, qp: &Qp, now: Instant, packet: &RxPacket, upshot: &mut Upshot) -> bool {
         let counters = &qp.device.counters;
         if !self.peer.admits(&qp.device, &packet.endpoints) {
-            counters.count(Count::Dropped);
+            counters.add(Counter::DropPeer, 1);
             return true;
         }
         self.with_engine(qp, Some(packet), upshot, |engine, host| {
@@ -342,7 +342,7 @@ impl Core {
 /// Hands a frame to a QP of this host, without a network between.
 fn deliver_local(qp: &Qp, frame: Frame<'_>, dest: Qpn, upshot: &mut Upshot) {
     let Some(skb) = frame.into_local() else {
-        return;
+        return qp.device.counters.count(Count::SendErr);
     };
     let to = skb.endpoints().destination;
     let peer: Option<Arc<Qp>> = qp.net.with_qp(dest, to, |peer| peer.into());

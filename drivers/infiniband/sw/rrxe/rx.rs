@@ -17,7 +17,9 @@ use rdma::{
 use roce::{
     ids::Qpn,
     responder::GRH_LEN,
-    wire::{self, grh, icrc::Icrc, packet::Packet, BTH_LEN, ICRC_LEN, MAX_HEADER},
+    wire::{
+        self, grh, icrc::Icrc, packet::Packet, DropReason, BTH_LEN, ICRC_LEN, MAX_HEADER,
+    },
 };
 
 use crate::{netns::NetContext, qp::Qp};
@@ -35,23 +37,26 @@ impl RxPacket {
     ///
     /// # Errors
     ///
-    /// [`Discard::Malformed`].
+    /// [`Discard::Malformed`], with the reason.
     pub(crate) fn decode(mut skb: RxSkb) -> Result<Self, Discard> {
         let length = skb.len();
         let decoded = match skb.header(MAX_HEADER) {
-            Some(header) => wire::decode(header, length).ok(),
-            None => None,
+            Some(header) => wire::decode(header, length),
+            None => Err(DropReason::TooShort),
         };
-        let Some(decoded) = decoded else {
-            skb.discard(Discard::Malformed);
-            return Err(Discard::Malformed);
-        };
-        Ok(Self {
-            endpoints: skb.endpoints(),
-            skb,
-            packet: decoded.packet,
-            payload_offset: decoded.payload_offset,
-        })
+        match decoded {
+            Ok(decoded) => Ok(Self {
+                endpoints: skb.endpoints(),
+                skb,
+                packet: decoded.packet,
+                payload_offset: decoded.payload_offset,
+            }),
+            Err(reason) => {
+                let why = Discard::Malformed(reason);
+                skb.discard(why);
+                Err(why)
+            }
+        }
     }
 
     /// The same packet once more; `None` for want of memory.
@@ -203,7 +208,7 @@ impl Drops {
         Self([const { Atomic::new(0) }; Discard::COUNT])
     }
 
-    /// The count of the reason with this discriminant.
+    /// The count of the reason with this [`Discard::index`].
     pub(crate) fn value(&self, index: usize) -> u64 {
         self.0
             .get(index)
@@ -218,7 +223,7 @@ impl Drops {
 
     /// Counts one. Any context.
     pub(crate) fn count(&self, why: Discard) {
-        if let Some(counter) = self.0.get(why as usize) {
+        if let Some(counter) = self.0.get(why.index()) {
             counter.fetch_add(1, ordering::Relaxed);
         }
     }

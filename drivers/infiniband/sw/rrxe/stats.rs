@@ -4,7 +4,7 @@
 
 use kernel::sync::atomic::{ordering, Atomic};
 use rdma::{net::skb::Discard, stats::CounterName};
-use roce::host::Count;
+use roce::host::{Count, QpDropReason};
 
 use crate::rx::Drops;
 
@@ -29,15 +29,25 @@ pub(crate) enum Counter {
     RdmaReceives,
     SentBytes,
     ReceivedBytes,
-    /// Packets for a QP that doesn't take them: wrong peer, state, type or key.
-    Refused,
+    /// Packets for a QP that come from, or go to, an address that isn't its path's.
+    DropPeer,
+    /// Packets that an engine dropped; the others are for its other reasons.
+    DropService,
+    DropState,
+    DropPkey,
+    DropQkey,
+    DropNoReceive,
+    DropTooLong,
+    DropInvalid,
+    DropAccess,
+    DropUnasked,
 }
 
 /// How many there are.
-const LEN: usize = Counter::Refused as usize + 1;
+const LEN: usize = Counter::DropUnasked as usize + 1;
 
 /// Their names, in the order of [`Counter`]; then those of the drops that no device can be blamed
-/// for, in the order of [`Discard`].
+/// for, in the order of [`Discard::index`].
 pub(crate) static NAMES: [CounterName; LEN + Discard::COUNT] = [
     CounterName::new(c"sent_pkts"),
     CounterName::new(c"rcvd_pkts"),
@@ -56,12 +66,26 @@ pub(crate) static NAMES: [CounterName; LEN + Discard::COUNT] = [
     CounterName::new(c"rdma_recvs"),
     CounterName::new(c"sent_bytes"),
     CounterName::new(c"rcvd_bytes"),
-    CounterName::new(c"drop_refused"),
+    CounterName::new(c"drop_peer"),
+    CounterName::new(c"drop_service"),
+    CounterName::new(c"drop_state"),
+    CounterName::new(c"drop_pkey"),
+    CounterName::new(c"drop_qkey"),
+    CounterName::new(c"drop_no_receive"),
+    CounterName::new(c"drop_too_long"),
+    CounterName::new(c"drop_invalid"),
+    CounterName::new(c"drop_access"),
+    CounterName::new(c"drop_unasked"),
     CounterName::new(c"drop_ip_header"),
-    CounterName::new(c"drop_malformed"),
     CounterName::new(c"drop_icrc"),
     CounterName::new(c"drop_no_qp"),
     CounterName::new(c"drop_overflow"),
+    CounterName::new(c"drop_short"),
+    CounterName::new(c"drop_version"),
+    CounterName::new(c"drop_opcode"),
+    CounterName::new(c"drop_pad"),
+    CounterName::new(c"drop_length"),
+    CounterName::new(c"drop_syndrome"),
 ];
 
 /// The counters of one device. Any context.
@@ -96,7 +120,7 @@ impl Counters {
             Count::SendErr => Counter::SendError,
             Count::RdmaSends => Counter::RdmaSends,
             Count::RdmaRecvs => Counter::RdmaReceives,
-            Count::Dropped => Counter::Refused,
+            Count::Dropped(reason) => drop_counter(reason),
         };
         self.add(counter, 1);
     }
@@ -115,5 +139,19 @@ impl Counters {
             Some(value) => value.load(ordering::Relaxed),
             None => drops.value(index.wrapping_sub(LEN)),
         }
+    }
+}
+
+fn drop_counter(reason: QpDropReason) -> Counter {
+    match reason {
+        QpDropReason::Service => Counter::DropService,
+        QpDropReason::State => Counter::DropState,
+        QpDropReason::Pkey => Counter::DropPkey,
+        QpDropReason::Qkey => Counter::DropQkey,
+        QpDropReason::NoReceive => Counter::DropNoReceive,
+        QpDropReason::TooLong => Counter::DropTooLong,
+        QpDropReason::Invalid => Counter::DropInvalid,
+        QpDropReason::Access => Counter::DropAccess,
+        QpDropReason::Unasked => Counter::DropUnasked,
     }
 }

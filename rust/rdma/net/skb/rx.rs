@@ -6,6 +6,8 @@ use core::{mem::ManuallyDrop, ptr::NonNull, slice};
 
 use kernel::prelude::*;
 
+use roce::wire::DropReason;
+
 use super::{crc32, linear};
 use crate::{
     bindings,
@@ -61,8 +63,8 @@ pub enum IpHeader<'a> {
 pub enum Discard {
     /// IP options, extension headers, fragments, or bytes behind the datagram.
     IpHeader,
-    /// It is no RoCE packet.
-    Malformed,
+    /// It is no RoCE packet, for this reason.
+    Malformed(DropReason),
     /// The ICRC is wrong.
     Checksum,
     /// There is no such QP, or it talks to somebody else.
@@ -73,12 +75,23 @@ pub enum Discard {
 
 impl Discard {
     /// How many there are.
-    pub const COUNT: usize = 5;
+    pub const COUNT: usize = 4 + DropReason::ALL.len();
+
+    /// Its number among them.
+    pub const fn index(self) -> usize {
+        match self {
+            Self::IpHeader => 0,
+            Self::Checksum => 1,
+            Self::NoQueuePair => 2,
+            Self::Overflow => 3,
+            Self::Malformed(reason) => 4 + reason as usize,
+        }
+    }
 
     fn reason(self) -> bindings::skb_drop_reason {
         match self {
             Self::IpHeader => bindings::skb_drop_reason_SKB_DROP_REASON_IP_INHDR,
-            Self::Malformed => bindings::skb_drop_reason_SKB_DROP_REASON_PKT_TOO_SMALL,
+            Self::Malformed(_) => bindings::skb_drop_reason_SKB_DROP_REASON_PKT_TOO_SMALL,
             Self::Checksum => bindings::skb_drop_reason_SKB_DROP_REASON_UDP_CSUM,
             Self::NoQueuePair => bindings::skb_drop_reason_SKB_DROP_REASON_NO_SOCKET,
             Self::Overflow => bindings::skb_drop_reason_SKB_DROP_REASON_SOCKET_RCVBUFF,

@@ -215,5 +215,6 @@ fn responses_after_the_end_are_dropped() {
     bench.ack(0);
     bench.check_flushed();
     assert_eq!(bench.sent(), [(0, RemAccessErr)]);
-    assert_eq!(bench.host.count_of(Count::Dropped), 1);
+    let reason = Count::Dropped(QpDropReason::State);
+    assert_eq!(bench.host.count_of(reason), 1);
 }

@@ -41,6 +41,10 @@ fn acknowledgements_out_of_flight_are_ignored() {
         bench.rnr(stray, 1);
         bench.read_response(stray, ReadPart::Only(DONE), 0);
         assert_eq!((bench.sent(), bench.state()), (vec![], QpState::Rts));
+        assert_eq!(
+            bench.host.counts,
+            [Count::Dropped(QpDropReason::Unasked); 4]
+        );
         bench.ack(1);
         assert_eq!(bench.sent(), [(0, Success)]);
     }

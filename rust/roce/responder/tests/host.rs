@@ -7,8 +7,8 @@ use std::vec;
 use std::vec::Vec;
 
 use crate::host::{
-    AccessFault, Completions, Count, Event, Fetch, LocalAccess, Memory, RecvQueue, RemoteAccess,
-    ScatterFault, SendQueue,
+    AccessFault, Completions, Count, Event, Fetch, LocalAccess, Memory, QpDropReason, RecvQueue,
+    RemoteAccess, ScatterFault, SendQueue,
 };
 use crate::ids::Rkey;
 use crate::wc::{RecvWc, SendWc, WcStatus};
@@ -83,6 +83,15 @@ impl TestHost {
     /// How often `what` was counted.
     pub(super) fn counted(&self, what: Count) -> usize {
         self.counts.iter().filter(|count| **count == what).count()
+    }
+
+    /// Why packets were dropped, in order.
+    pub(super) fn dropped(&self) -> Vec<QpDropReason> {
+        let dropped = self.counts.iter().filter_map(|count| match count {
+            Count::Dropped(reason) => Some(*reason),
+            _ => None,
+        });
+        dropped.collect()
     }
 
     fn range(

@@ -3,7 +3,7 @@
 //! Unreliable connections and datagrams.
 
 use super::*;
-use crate::host::{AccessFault, Count};
+use crate::host::{AccessFault, Count, QpDropReason};
 use crate::ids::{Imm, Qkey};
 use crate::wire::packet::Deth;
 
@@ -17,7 +17,7 @@ fn a_loss_drops_the_rest_of_the_message() {
         bench.pass(body, len);
     }
     assert!(bench.recv_wcs().is_empty());
-    assert_eq!(bench.host.counted(Count::Dropped), 2);
+    assert_eq!(bench.host.dropped(), [QpDropReason::Invalid; 2]);
     // The next message fills the same receive from its start.
     bench.pass(SEND_FIRST, 1024);
     bench.pass(send_last(), 8);
@@ -79,7 +79,7 @@ fn what_follows_a_packet_that_found_no_memory_is_dropped_with_it() {
     bench.host.take_log();
     bench.pass(Body::Write(WritePart::Last(None)), 8);
     assert!(bench.host.take_log().is_empty());
-    assert_eq!(bench.host.counted(Count::Dropped), 1);
+    assert_eq!(bench.host.dropped().len(), 1);
 }
 
 #[test]
@@ -93,7 +93,16 @@ fn unconnected_faults_only_drop() {
     bench.host.fault = None;
     bench.context.settings.access.write = false;
     bench.pass(write_only(0, 8), 8);
-    assert_eq!(bench.host.counted(Count::Dropped), 5);
+    assert_eq!(
+        bench.host.dropped(),
+        [
+            QpDropReason::NoReceive,
+            QpDropReason::Invalid,
+            QpDropReason::Invalid,
+            QpDropReason::Access,
+            QpDropReason::Invalid,
+        ]
+    );
     assert!(bench.host.take_log().is_empty());
 }
 
@@ -178,7 +187,16 @@ fn datagrams_that_can_not_be_received_are_dropped() {
     datagram(&mut bench, QKEY, SendTail::Invalidate(RKEY), 0);
     let connected = bench.packet(send_only(), 0);
     assert_eq!(bench.hand_in(&connected), Outcome::Continue);
-    assert_eq!(bench.host.counted(Count::Dropped), 5);
+    assert_eq!(
+        bench.host.dropped(),
+        [
+            QpDropReason::NoReceive,
+            QpDropReason::Qkey,
+            QpDropReason::TooLong,
+            QpDropReason::Invalid,
+            QpDropReason::Invalid,
+        ]
+    );
     assert!(bench.host.take_log().is_empty());
     datagram(&mut bench, QKEY, SendTail::Plain, 20);
     assert_eq!(bench.recv_wcs().len(), 1);
