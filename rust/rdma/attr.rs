@@ -239,6 +239,10 @@ pub struct PortAttributes {
     pub pkey_table_len: u16,
     /// Bytes of the largest message.
     pub max_message: u32,
+    /// Packets of another partition (IBTA 1.x §14.2.5.6: it stays at the largest value).
+    pub pkey_violations: u16,
+    /// Packets with a wrong Q_Key, since the count was last reset.
+    pub qkey_violations: u16,
 }
 
 impl PortAttributes {
@@ -265,5 +269,7 @@ impl PortAttributes {
         raw.max_msg_sz = self.max_message;
         raw.pkey_tbl_len = self.pkey_table_len;
         raw.max_vl_num = 1;
+        raw.bad_pkey_cntr = self.pkey_violations.into();
+        raw.qkey_viol_cntr = self.qkey_violations.into();
     }
 }

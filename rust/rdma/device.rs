@@ -71,6 +71,12 @@ impl IbDevice {
         self.0.get()
     }
 
+    /// Its name, as C has it; it may change while it is looked at.
+    pub(crate) fn name_ptr(&self) -> *const kernel::ffi::c_char {
+        // SAFETY: In bounds of a valid `ib_device`; the last byte is never anything but zero.
+        unsafe { (&raw const (*self.as_raw()).name).cast() }
+    }
+
     /// The `struct device` inside.
     fn embedded(&self) -> *mut bindings::device {
         // SAFETY: In bounds of a valid `ib_device`.
@@ -116,6 +122,16 @@ impl Registered<'_> {
         // SAFETY: The count keeps the device registered until after this call, and the operations
         // have `dealloc_driver`.
         unsafe { bindings::ib_unregister_device_queued(self.0.as_raw()) };
+    }
+
+    /// Tells users that the port's speed changed. Process context, under any lock.
+    pub fn speed_changed(&self) {
+        let mut event: bindings::ib_event = pin_init::zeroed();
+        event.device = self.0.as_raw();
+        event.element.port_num = 1;
+        event.event = bindings::ib_event_type_IB_EVENT_DEVICE_SPEED_CHANGE;
+        // SAFETY: The device is registered by the type invariant; the event is copied.
+        unsafe { bindings::ib_dispatch_event(&event) };
     }
 
     /// Tells users if the state of the port on `netdev` is another than when this was last called.

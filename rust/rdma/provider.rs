@@ -30,12 +30,14 @@ use crate::{
     cq::{CqCreated, CqInit, Cqe, Moderation, NotifyWhen},
     fast_mr::{FastKind, FastMemory},
     gid::Gid,
+    mad::PortCounters,
     mr::{Access, Advised, MrChange, MrKeys, UserRange},
     mw::MwKind,
     net::netdev::Netdev,
     odp::Fault,
     post::{RecvList, SendList},
     qp::{QpCreated, QpInit, QpModify, QpQuery},
+    restrack::Details,
     srq::{SrqAttr, SrqCreated, SrqInit, SrqModify, XrcInit},
     stats::CounterName,
     udata::{RingChange, UserCall},
@@ -62,6 +64,8 @@ pub trait Provider: Sized + Send + Sync + 'static {
     type Mr: Send + Sync;
     /// A memory window.
     type Mw: Send + Sync;
+    /// Counters that QPs are bound to.
+    type CounterSet: Send + Sync;
 
     /// Version of the driver's firmware as shown to users: the module's own.
     const FIRMWARE: &'static CStr;
@@ -76,6 +80,12 @@ pub trait Provider: Sized + Send + Sync + 'static {
     /// Changes what a subnet manager may change.
     fn modify_device(device: &Arc<Self::Device>, change: DeviceChange);
 
+    /// The port's counters of performance management.
+    fn port_counters(device: &Arc<Self::Device>) -> PortCounters;
+
+    /// Counts the port's Q_Key violations from zero.
+    fn reset_qkey_violations(device: &Arc<Self::Device>);
+
     /// The state of the port.
     ///
     /// # Errors
@@ -88,6 +98,50 @@ pub trait Provider: Sized + Send + Sync + 'static {
 
     /// The value of counter `index` of [`Self::COUNTERS`].
     fn counter(device: &Arc<Self::Device>, index: usize) -> u64;
+
+    /// Makes a counter set, all zero, and its number: unique on the device, not zero.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    fn alloc_counter_set(device: &Arc<Self::Device>) -> Result<(u32, Arc<Self::CounterSet>)>;
+
+    /// Gives back the number of a counter set that no QP is bound to any more.
+    fn dealloc_counter_set(device: &Arc<Self::Device>, id: u32);
+
+    /// From now on the queue pair counts into this set; `None` stands for its port's counters.
+    fn count_into(qp: &Arc<Self::Qp>, set: Option<Arc<Self::CounterSet>>);
+
+    /// The value of counter `index` of [`Self::COUNTERS`] in a set.
+    fn set_counter(set: &Self::CounterSet, index: usize) -> u64;
+
+    /// What administrators want to know of a queue pair.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Details`]; `EINVAL` once destroyed.
+    fn qp_details(qp: &Arc<Self::Qp>, details: &mut Details<'_>) -> Result;
+
+    /// What administrators want to know of a completion queue.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Details`].
+    fn cq_details(cq: &Arc<Self::Cq>, details: &mut Details<'_>) -> Result;
+
+    /// What administrators want to know of a shared receive queue.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Details`]; `EINVAL` once destroyed.
+    fn srq_details(srq: &Arc<Self::Srq>, details: &mut Details<'_>) -> Result;
+
+    /// What administrators want to know of a memory region.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Details`].
+    fn mr_details(mr: &Arc<Self::Mr>, details: &mut Details<'_>) -> Result;
 
     /// The device is unregistered: no operation is called any more.
     fn disable(device: &Arc<Self::Device>);

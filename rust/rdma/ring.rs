@@ -144,6 +144,11 @@ impl Ring {
         }
     }
 
+    /// How many elements the indices claim are there: hearsay where the process has an index.
+    pub fn claimed(&self) -> u32 {
+        self.producer().wrapping_sub(self.consumer()) & self.mask
+    }
+
     /// The slot after `slot`.
     #[inline]
     pub fn next(&self, slot: u32) -> u32 {

@@ -14,6 +14,12 @@ pub struct CounterName(bindings::rdma_stat_desc);
 unsafe impl Sync for CounterName {}
 
 impl CounterName {
+    /// The name.
+    pub fn text(&self) -> &'static CStr {
+        // SAFETY: `new` took it from such a string.
+        unsafe { CStr::from_char_ptr(self.0.name.cast()) }
+    }
+
     /// A counter called `name`.
     pub const fn new(name: &'static CStr) -> Self {
         Self(bindings::rdma_stat_desc {
@@ -36,6 +42,11 @@ pub(crate) unsafe extern "C" fn alloc<P: Provider>(
     _device: *mut bindings::ib_device,
     _port: u32,
 ) -> *mut bindings::rdma_hw_stats {
+    alloc_for::<P>()
+}
+
+/// Room for the values of [`Provider::COUNTERS`]; null if there is no memory.
+pub(crate) fn alloc_for<P: Provider>() -> *mut bindings::rdma_hw_stats {
     let names = P::COUNTERS;
     // SAFETY: The type is transparent, so these are that many descriptions; they live for ever.
     unsafe {
@@ -64,12 +75,25 @@ pub(crate) unsafe extern "C" fn get<P: Provider>(
         }
         // SAFETY: The device is alive while ib_core calls its operations.
         let device = unsafe { device::of::<P>(device) };
-        // SAFETY: `stats` is valid; the values lie behind the structure.
-        let values = unsafe { (&raw mut (*stats).value).cast::<u64>() };
-        for index in 0..P::COUNTERS.len() {
-            // SAFETY: `alloc` asked for as many values as there are names.
-            unsafe { values.add(index).write(P::counter(device, index)) };
-        }
+        // SAFETY: `stats` is what `alloc` made.
+        unsafe { fill::<P>(stats, |index| P::counter(device, index)) };
         Ok(P::COUNTERS.len() as c_int)
     })
+}
+
+/// Writes the values of all counters.
+///
+/// # Safety
+///
+/// `stats` must be what [`alloc_for`] made, and not null.
+pub(crate) unsafe fn fill<P: Provider>(
+    stats: *mut bindings::rdma_hw_stats,
+    value: impl Fn(usize) -> u64,
+) {
+    // SAFETY: `stats` is valid; the values lie behind the structure.
+    let values = unsafe { (&raw mut (*stats).value).cast::<u64>() };
+    for index in 0..P::COUNTERS.len() {
+        // SAFETY: `alloc_for` asked for as many values as there are names.
+        unsafe { values.add(index).write(value(index)) };
+    }
 }

@@ -217,6 +217,27 @@ impl<T: Send + Sync + 'static> Table<T> {
         unsafe { bindings::xa_load(xa, id as usize) }
     }
 
+    /// A count of the first published object with a number of at least `start` that is `wanted`.
+    /// `wanted` runs under RCU: it must not sleep.
+    pub fn find_from(
+        &self,
+        start: u32,
+        wanted: impl Fn(ArcBorrow<'_, T>) -> bool,
+    ) -> Option<Arc<T>> {
+        let _readers = rcu::read_lock();
+        let mut index = start as usize;
+        let mut entry = self.find(&mut index, false);
+        while !entry.is_null() {
+            // SAFETY: As in `with`.
+            let object = unsafe { Arc::<T>::borrow(entry) };
+            if wanted(object) {
+                return Some(object.into());
+            }
+            entry = self.find(&mut index, true);
+        }
+        None
+    }
+
     fn erase(&self, id: u32) -> *mut c_void {
         // SAFETY: `xa` is initialised by the type invariant.
         unsafe { bindings::xa_erase(self.xa.get(), id as usize) }

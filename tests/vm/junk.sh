@@ -78,11 +78,18 @@ check "a new pingpong runs" pingpong -n 100
 
 counter() { cat "/sys/class/infiniband/$DEV1/ports/1/hw_counters/drop_$1"; }
 
-# drops REASON: those so far. What a QP has no room for while it is busy would have been refused.
+# What is no packet, and what a QP doesn't take; some of the latter it has no room for while it is busy.
+readonly MALFORMED="short version opcode pad length syndrome"
+readonly REFUSED="peer service state pkey qkey no_receive too_long invalid access unasked overflow"
+
+# drops REASON: those so far.
 drops() {
-	local total
-	total=$(counter "$1")
-	[[ $1 != refused ]] || total=$((total + $(counter overflow)))
+	local name total=0 names=$1
+	case $1 in
+	malformed) names=$MALFORMED ;;
+	refused) names=$REFUSED ;;
+	esac
+	for name in $names; do total=$((total + $(counter "$name"))); done
 	echo "$total"
 }
 

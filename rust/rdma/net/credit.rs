@@ -72,6 +72,11 @@ impl<W: Wake> Credit<W> {
         self.in_flight.load(ordering::Relaxed) < self.limit
     }
 
+    /// Packets in flight. Any context.
+    pub fn in_flight(&self) -> u32 {
+        self.in_flight.load(ordering::Relaxed)
+    }
+
     /// Counts a packet as sent.
     pub(super) fn take(&self) {
         self.in_flight.fetch_add(1, ordering::Relaxed);

@@ -44,6 +44,16 @@ impl Netdev {
         Self(netdev)
     }
 
+    /// Takes over a count from C.
+    ///
+    /// # Safety
+    ///
+    /// It must be valid, and the caller give up a count of it.
+    pub(crate) unsafe fn from_raw(netdev: NonNull<bindings::net_device>) -> Self {
+        // INVARIANT: As the caller promises.
+        Self(netdev)
+    }
+
     /// Gives the count to C.
     pub(crate) fn into_raw(self) -> *mut bindings::net_device {
         ManuallyDrop::new(self).as_ptr()
@@ -118,6 +128,25 @@ impl Netdev {
     pub fn has_carrier(&self) -> bool {
         // SAFETY: Valid by the type invariant.
         unsafe { bindings::netif_carrier_ok(self.as_ptr()) }
+    }
+
+    /// Megabits a second, if it knows. Process context under RTNL, which a link's event is.
+    pub fn speed_locked(&self) -> Option<u32> {
+        const UNKNOWN: u32 = bindings::SPEED_UNKNOWN as u32;
+        let mut settings = bindings::ethtool_link_ksettings::default();
+        // SAFETY: Valid by the type invariant; RTNL is held, as the documentation asks.
+        let code = unsafe { bindings::__ethtool_get_link_ksettings(self.as_ptr(), &mut settings) };
+        (code == 0 && settings.base.speed != UNKNOWN).then_some(settings.base.speed)
+    }
+
+    /// Megabits a second, if it knows. Process context, not under RTNL; sleeps.
+    pub fn speed(&self) -> Option<u32> {
+        // SAFETY: No requirements but those of the documentation.
+        unsafe { bindings::rtnl_lock() };
+        let speed = self.is_registered().then(|| self.speed_locked()).flatten();
+        // SAFETY: Locked above.
+        unsafe { bindings::rtnl_unlock() };
+        speed
     }
 
     /// Whether it is registered, and not on its way out.

@@ -9,19 +9,22 @@ use pin_init::Zeroable;
 
 use crate::{
     bindings::{self, ib_device_ops},
-    cq, mmap, mr, mw,
+    cq, mad, mmap, mr, mw,
     object::Object,
     provider::Provider,
-    srq, stats, ucontext, xrcd,
+    restrack, srq, stats, ucontext, xrcd,
 };
 
 mod ah;
+mod counter;
 mod device;
 mod mcast;
 mod pd;
 mod port;
 mod qp;
 mod qp_attr;
+
+pub(crate) use qp::of as qp_of;
 
 /// Version of the contract with user space libraries, `rdma_user_rxe.h`.
 const ABI_VERSION: u32 = 2;
@@ -37,6 +40,7 @@ pub(crate) fn table<P: Provider>() -> ib_device_ops {
     fill_device::<P>(&mut table);
     fill_context::<P>(&mut table);
     fill_objects::<P>(&mut table);
+    fill_management::<P>(&mut table);
     fill_sizes::<P>(&mut table);
     table
 }
@@ -48,7 +52,7 @@ fn fill_device<P: Provider>(table: &mut ib_device_ops) {
     table.enable_driver = Some(device::enable::<P>);
     table.dealloc_driver = Some(device::dealloc::<P>);
     table.query_port = Some(port::query::<P>);
-    table.modify_port = Some(port::modify);
+    table.modify_port = Some(port::modify::<P>);
     table.get_port_immutable = Some(port::immutable::<P>);
     table.get_link_layer = Some(port::link_layer);
     table.get_netdev = Some(port::netdev::<P>);
@@ -112,6 +116,23 @@ fn fill_kernel<P: Provider>(table: &mut ib_device_ops) {
     table.map_mr_sg = Some(mr::map_sg::<P>);
 }
 
+fn fill_management<P: Provider>(table: &mut ib_device_ops) {
+    // SAFETY: No requirements.
+    table.device_group = unsafe { bindings::device_group() };
+    table.process_mad = Some(mad::process::<P>);
+    table.query_port_speed = Some(port::speed::<P>);
+    table.fill_res_qp_entry = Some(restrack::qp::<P>);
+    table.fill_res_cq_entry = Some(restrack::cq::<P>);
+    table.fill_res_srq_entry = Some(restrack::srq::<P>);
+    table.fill_res_mr_entry = Some(restrack::mr::<P>);
+    table.counter_init = Some(counter::init::<P>);
+    table.counter_alloc_stats = Some(counter::alloc_stats::<P>);
+    table.counter_bind_qp = Some(counter::bind_qp::<P>);
+    table.counter_unbind_qp = Some(counter::unbind_qp::<P>);
+    table.counter_dealloc = Some(counter::dealloc::<P>);
+    table.counter_update_stats = Some(counter::update_stats::<P>);
+}
+
 fn fill_sizes<P: Provider>(table: &mut ib_device_ops) {
     table.size_ib_ucontext = ucontext::SIZE;
     table.size_ib_pd = Object::<bindings::ib_pd, P::Pd>::SIZE;
@@ -121,4 +142,5 @@ fn fill_sizes<P: Provider>(table: &mut ib_device_ops) {
     table.size_ib_cq = cq::size::<P>();
     table.size_ib_srq = srq::size::<P>();
     table.size_ib_qp = qp::size::<P>();
+    table.size_rdma_counter = counter::size::<P>();
 }

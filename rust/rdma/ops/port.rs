@@ -43,14 +43,41 @@ pub(super) unsafe extern "C" fn query<P: Provider>(
     })
 }
 
-/// Implements `modify_port`. Resetting the count of Q_Key violations changes nothing: without
-/// datagram QPs there are none.
+/// Megabits a second of a network device that doesn't say; ib_core assumes the same.
+const DEFAULT_SPEED: u32 = 1000;
+
+/// Implements `query_port_speed`: the network device's, in units of 100 Mb/s, zero while the port is
+/// down.
 ///
 /// # Safety
 ///
-/// To be called by ib_core.
-pub(super) unsafe extern "C" fn modify(
-    _device: *mut bindings::ib_device,
+/// To be called by ib_core, on a device of `P`.
+pub(super) unsafe extern "C" fn speed<P: Provider>(
+    device: *mut bindings::ib_device,
+    port: u32,
+    speed: *mut u64,
+) -> c_int {
+    from_result(|| {
+        check_port(port)?;
+        // SAFETY: The device is alive while ib_core calls its operations.
+        let netdev = P::netdev(unsafe { of::<P>(device) }).ok_or(ENODEV)?;
+        let megabits = match netdev.is_active() {
+            true => netdev.speed().unwrap_or(DEFAULT_SPEED),
+            false => 0,
+        };
+        // SAFETY: ib_core passes a place to fill.
+        unsafe { speed.write(u64::from(megabits / 100)) };
+        Ok(0)
+    })
+}
+
+/// Implements `modify_port`: the count of Q_Key violations can be reset.
+///
+/// # Safety
+///
+/// To be called by ib_core, on a device of `P`.
+pub(super) unsafe extern "C" fn modify<P: Provider>(
+    device: *mut bindings::ib_device,
     port: u32,
     mask: c_int,
     _change: *mut bindings::ib_port_modify,
@@ -61,6 +88,10 @@ pub(super) unsafe extern "C" fn modify(
         let mask = mask as u32;
         if mask & !RESET != 0 {
             return Err(unsupported());
+        }
+        if mask & RESET != 0 {
+            // SAFETY: The device is alive while ib_core calls its operations.
+            P::reset_qkey_violations(unsafe { of::<P>(device) });
         }
         Ok(0)
     })

@@ -40,7 +40,7 @@ pub(super) const fn size<P: Provider>() -> usize {
 /// # Safety
 ///
 /// `qp` must be a QP of `P` that exists for ib_core during all of `'a`.
-pub(super) unsafe fn of<'a, P: Provider>(qp: *mut bindings::ib_qp) -> &'a Arc<P::Qp> {
+pub(crate) unsafe fn of<'a, P: Provider>(qp: *mut bindings::ib_qp) -> &'a Arc<P::Qp> {
     // SAFETY: As the caller promises.
     unsafe { QpObject::<P>::get(qp.cast()) }
 }

@@ -37,7 +37,9 @@ impl Packet {
         pad(self.payload_len)
     }
 
-    fn opcode(&self) -> u8 {
+    /// The opcode byte.
+    #[inline(always)]
+    pub fn opcode(&self) -> u8 {
         if self.body == Body::Cnp {
             return opcode::CNP;
         }
@@ -65,6 +67,7 @@ fn congestion(bth: &Bth) -> u8 {
     bit(bth.fecn, 7) | bit(bth.becn, 6)
 }
 
+#[inline(always)]
 fn operation(body: &Body) -> u8 {
     match body {
         Body::Send(part) => send_operation(part),

@@ -48,6 +48,16 @@ pub(crate) enum Pushed {
     Overflow,
 }
 
+/// What lies in a CQ, for administrators.
+pub(crate) struct CqLoad {
+    /// Completions that nobody has fetched.
+    pub(crate) unread: u32,
+    /// What its consumer waits for.
+    pub(crate) armed: &'static CStr,
+    /// It lost a completion.
+    pub(crate) overflowed: bool,
+}
+
 /// How far apart consumers that only listen are woken, in nanoseconds: as network cards pace their
 /// interrupts.
 const PACE: i64 = 100_000;
@@ -481,6 +491,20 @@ impl Cq {
         }
         // What was held back by other measure.
         Self::notify(this);
+    }
+
+    /// What lies in it. Process context.
+    pub(crate) fn load(&self) -> CqLoad {
+        let state = self.state.lock();
+        CqLoad {
+            unread: state.ring.as_ref().map_or(0, Ring::claimed),
+            armed: match state.armed {
+                None => c"no",
+                Some(NotifyWhen::Solicited) => c"solicited",
+                Some(NotifyWhen::Next) => c"next",
+            },
+            overflowed: state.overflowed,
+        }
     }
 
     /// Asks for one notification. Returns whether there are completions that nobody has fetched.

@@ -12,6 +12,7 @@ use kernel::{
 use rdma::{
     attr::{DeviceAttributes, DeviceCaps, PortAttributes, PortState},
     device::Description,
+    mad::PortCounters,
     net::netdev::Netdev,
     table::Table,
 };
@@ -60,18 +61,25 @@ pub(crate) struct Device {
     /// Its shared receive queues.
     #[pin]
     pub(crate) srqs: Table<Srq>,
-    /// Its counters.
-    pub(crate) counters: Counters,
+    /// Its port's counters.
+    pub(crate) counters: Arc<Counters>,
+    /// Other sets of counters, which QPs are bound to, …
+    #[pin]
+    counter_sets: Table<Counters>,
+    /// … and the sum of those that are gone.
+    retired: Counters,
     /// Where QPs run when nobody else runs them.
     pub(crate) queues: Arc<Queues>,
     sys_image_guid: Atomic<u64>,
+    /// Q_Key violations that the port no longer shows.
+    forgiven: Atomic<u64>,
 }
 
 impl Device {
-    /// What identifies a device on `netdev`.
-    pub(crate) fn describe(netdev: &Netdev) -> Description {
+    /// What identifies a device with this GUID.
+    pub(crate) fn describe(guid: u64) -> Description {
         Description {
-            node_guid: guid(netdev),
+            node_guid: guid,
             node_description: c"rrxe",
         }
     }
@@ -80,19 +88,21 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// `ENOMEM`, `ENODEV` when the network device is gone.
-    pub(crate) fn new(link: Arc<Link>) -> Result<Arc<Self>> {
-        let guid = guid(&link.netdev().ok_or(ENODEV)?);
+    /// `ENOMEM`.
+    pub(crate) fn new(link: Arc<Link>, guid: u64) -> Result<Arc<Self>> {
         Arc::pin_init(
-            pin_init!(Self {
+            try_pin_init!(Self {
                 queues: link.queues().clone(),
                 link,
                 mrs <- MrTable::new(),
                 mcast <- Attachments::new(),
                 ahs <- Table::new(),
                 srqs <- Table::new(),
-                counters: Counters::new(),
+                counters: Arc::new(Counters::new(), GFP_KERNEL)?,
+                counter_sets <- Table::new(),
+                retired: Counters::new(),
                 sys_image_guid: Atomic::new(guid),
+                forgiven: Atomic::new(0),
             }),
             GFP_KERNEL,
         )
@@ -112,6 +122,51 @@ impl Device {
     pub(crate) fn counter(&self, index: usize) -> u64 {
         self.counters.set(Counter::LinkDowned, self.link.downs());
         self.counters.value(index, &self.link.context().drops)
+    }
+
+    /// Makes a set of counters, all zero, and its number. Process context.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`, `EBUSY` when there are too many.
+    pub(crate) fn alloc_counter_set(&self) -> Result<(u32, Arc<Counters>)> {
+        let place = self.counter_sets.reserve(limits::COUNTER_SETS)?;
+        let set = Arc::new(Counters::new(), GFP_KERNEL)?;
+        let id = place.id();
+        place.publish(set.clone());
+        Ok((id, set))
+    }
+
+    /// Frees the number of a set. Process context; sleeps.
+    pub(crate) fn dealloc_counter_set(&self, id: u32) {
+        if let Some(set) = self.counter_sets.remove(id) {
+            self.retired.absorb(&set);
+        }
+    }
+
+    /// The value of a counter with those of all sets. Process context.
+    fn total(&self, counter: Counter) -> u64 {
+        let mut sum = self
+            .counters
+            .get(counter)
+            .wrapping_add(self.retired.get(counter));
+        self.counter_sets
+            .for_each(|_, set| sum = sum.wrapping_add(set.get(counter)));
+        sum
+    }
+
+    /// What performance management counts: as packets in error what isn't a packet, and all payload,
+    /// but not headers, as data. Process context.
+    pub(crate) fn port_counters(&self) -> PortCounters {
+        PortCounters {
+            link_downed: self.link.downs(),
+            received_errors: self.link.context().drops.errors(),
+            sent_discards: self.total(Counter::SendError),
+            sent_bytes: self.total(Counter::SentBytes),
+            received_bytes: self.total(Counter::ReceivedBytes),
+            sent_packets: self.total(Counter::SentPackets),
+            received_packets: self.total(Counter::ReceivedPackets),
+        }
     }
 
     /// What it can do.
@@ -162,6 +217,17 @@ impl Device {
         }
     }
 
+    /// Counts Q_Key violations of the port from zero.
+    pub(crate) fn reset_qkey_violations(&self) {
+        let all = self.total(Counter::DropQkey);
+        self.forgiven.store(all, ordering::Relaxed);
+    }
+
+    fn qkey_violations(&self) -> u64 {
+        let all = self.total(Counter::DropQkey);
+        all.saturating_sub(self.forgiven.load(ordering::Relaxed))
+    }
+
     /// The state of its port.
     ///
     /// # Errors
@@ -175,8 +241,14 @@ impl Device {
             gid_table_len: limits::GID_TABLE_LEN,
             pkey_table_len: limits::PKEY_TABLE_LEN,
             max_message: MAX_MESSAGE,
+            pkey_violations: saturate(self.total(Counter::DropPkey)),
+            qkey_violations: saturate(self.qkey_violations()),
         })
     }
+}
+
+fn saturate(count: u64) -> u16 {
+    u16::try_from(count).unwrap_or(u16::MAX)
 }
 
 fn state_of(netdev: &Netdev) -> PortState {
@@ -189,7 +261,7 @@ fn state_of(netdev: &Netdev) -> PortState {
 
 /// The modified EUI-64 of the network device's address (RFC 4291, appendix A); of a random one where
 /// it has none.
-fn guid(netdev: &Netdev) -> u64 {
+pub(crate) fn guid(netdev: &Netdev) -> u64 {
     let [a, b, c, d, e, f] = netdev.ethernet_address().unwrap_or_else(random_address);
     u64::from_be_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f])
 }

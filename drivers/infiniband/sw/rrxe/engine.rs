@@ -12,14 +12,15 @@ use kernel::{
         Delta,
     },
 };
-use rdma::net::skb::Discard;
+use rdma::{net::skb::Discard, trace};
 use roce::{
-    host::{Count, RemoteAccess},
+    host::{AccessFault, Count, RemoteAccess},
     ids::Qpn,
     qp::{Attrs, QpState, TransmitFault},
     responder::Replay,
     time::{Duration, Instant},
     transmit::{Source, Transmit},
+    wc::WcStatus,
     wire::packet::Service,
 };
 
@@ -35,7 +36,7 @@ use crate::{
     rx::RxPacket,
     send_queue::SendQueue,
     sge::OwnMemory,
-    stats::Counter,
+    stats::{Counter, Counters},
     tx::{Frame, Payload},
 };
 
@@ -60,6 +61,8 @@ pub(crate) struct Core {
     pub(crate) timer: Option<(Instant, ArcHrTimerHandle<Qp>)>,
     /// What waits for memory that isn't resident.
     pub(crate) stall: Stall,
+    /// Where it counts: its port's counters, or the set that it is bound to.
+    pub(crate) counters: Arc<Counters>,
 }
 
 impl Core {
@@ -78,9 +81,9 @@ impl Core {
             recv_cq: qp.recv_cq.as_deref(),
             mrs: &qp.device.mrs,
             pd: self.pd.id(),
-            qpn: qp.qpn.get(),
+            qp,
             token: qp.token(),
-            counters: &qp.device.counters,
+            counters: &self.counters,
             link: &qp.device.link,
             stall: &mut self.stall,
             packet,
@@ -132,7 +135,7 @@ impl Core {
         if self.receive(&qp, now, direct, &mut budget, &mut upshot) {
             self.transmit(&qp, now, resumes, &mut budget, &mut upshot);
         }
-        qp.noted.note(self.engine.state());
+        qp.note_state(self.engine.state());
         if self.stall.is_busy() && !self.stall.settle() {
             upshot.stalled = true;
             return upshot;
@@ -181,9 +184,9 @@ impl Core {
 
     /// Takes in a packet; `false` if its memory is absent, so that it must come again.
     fn take_in(&mut self, qp: &Qp, now: Instant, packet: &RxPacket, upshot: &mut Upshot) -> bool {
-        let counters = &qp.device.counters;
         if !self.peer.admits(&qp.device, &packet.endpoints) {
-            counters.add(Counter::DropPeer, 1);
+            self.counters.add(Counter::DropPeer, 1);
+            qp.trace_drop(packet.packet.bth.psn, Counter::DropPeer);
             return true;
         }
         self.with_engine(qp, Some(packet), upshot, |engine, host| {
@@ -192,8 +195,10 @@ impl Core {
         if self.stall.is_busy() && self.stall.stands() {
             return false;
         }
-        counters.add(Counter::ReceivedPackets, 1);
-        counters.add(Counter::ReceivedBytes, u64::from(packet.packet.payload_len));
+        trace::packet_in(qp.device.link.device(), qp.qpn.get(), &packet.packet);
+        self.counters.add(Counter::ReceivedPackets, 1);
+        self.counters
+            .add(Counter::ReceivedBytes, u64::from(packet.packet.payload_len));
         true
     }
 
@@ -262,7 +267,7 @@ impl Core {
             return raw::send(self, qp, transmit);
         }
         let packet = &transmit.packet;
-        let counters = &qp.device.counters;
+        let counters = &self.counters;
         let (pd, mrs, length) = (self.pd.id(), &qp.device.mrs, packet.payload_len);
         let found;
         let way = match (packet.service, transmit.source) {
@@ -303,12 +308,16 @@ impl Core {
                     .map_err(TransmitFault::Remote)?;
             }
         }
+        trace::packet_out(qp.device.link.device(), qp.qpn.get(), transmit);
         counters.add(Counter::SentPackets, 1);
         counters.add(Counter::SentBytes, u64::from(length));
         if frame.is_local() {
-            deliver_local(qp, frame, packet.bth.dest, upshot);
-        } else if frame.send(&qp.credit).is_err() {
+            deliver_local(qp, counters, frame, packet.bth.dest, upshot);
+        } else if let Err(error) = frame.send(&qp.credit) {
             counters.count(Count::SendErr);
+            if error == EMSGSIZE {
+                return oversize(transmit);
+            }
         }
         Ok(())
     }
@@ -339,10 +348,24 @@ impl Core {
     }
 }
 
+/// What becomes of a packet that is larger than the network device's MTU: that shrank below the path
+/// MTU, which can't be changed in flight (IBTA 1.x §9.6.2.2). It may not be fragmented (annex A17), so
+/// it would be lost whenever it is sent again; its WQE fails now, not after all retries. A datagram is
+/// just lost.
+fn oversize(transmit: &Transmit) -> Result<(), TransmitFault> {
+    match transmit.source {
+        _ if matches!(transmit.packet.service, Service::Ud(_)) => Ok(()),
+        Source::None => Ok(()),
+        Source::Send { .. } => Err(TransmitFault::Local(WcStatus::LocLenErr)),
+        Source::Remote { .. } => Err(TransmitFault::Remote(AccessFault::Failed)),
+    }
+}
+
 /// Hands a frame to a QP of this host, without a network between.
-fn deliver_local(qp: &Qp, frame: Frame<'_>, dest: Qpn, upshot: &mut Upshot) {
+fn deliver_local(qp: &Qp, counters: &Counters, frame: Frame<'_>, dest: Qpn, upshot: &mut Upshot) {
     let Some(skb) = frame.into_local() else {
-        return qp.device.counters.count(Count::SendErr);
+        counters.count(Count::SendErr);
+        return;
     };
     let to = skb.endpoints().destination;
     let peer: Option<Arc<Qp>> = qp.net.with_qp(dest, to, |peer| peer.into());

@@ -119,7 +119,7 @@ pub(crate) struct EngineHost<'a> {
     pub(crate) recv_cq: Option<&'a Cq>,
     pub(crate) mrs: &'a MrTable,
     pub(crate) pd: PdId,
-    pub(crate) qpn: u32,
+    pub(crate) qp: &'a Qp,
     pub(crate) token: QpToken,
     pub(crate) counters: &'a Counters,
     pub(crate) link: &'a Link,
@@ -294,7 +294,7 @@ impl EngineHost<'_> {
     fn via(&self) -> Via {
         Via {
             pd: self.pd,
-            qpn: self.qpn,
+            qpn: self.qp.qpn.get(),
         }
     }
 
@@ -307,7 +307,7 @@ impl EngineHost<'_> {
         };
         Ok(Via {
             pd: self.rq.reached(self.pd, named)?,
-            qpn: self.qpn,
+            qpn: self.qp.qpn.get(),
         })
     }
 
@@ -328,7 +328,7 @@ impl Completions for EngineHost<'_> {
         let Some(cq) = self.send_cq else {
             return;
         };
-        let pushed = cq.push_send(&wc, self.qpn, self.token);
+        let pushed = cq.push_send(&wc, self.qp.qpn.get(), self.token);
         Self::pushed(pushed, &mut self.upshot.notify_send, &mut self.upshot.fatal);
     }
 
@@ -341,7 +341,7 @@ impl Completions for EngineHost<'_> {
                 }
                 _ => None,
             };
-            let pushed = cq.push_recv(&wc, self.qpn, self.token, vlan);
+            let pushed = cq.push_recv(&wc, self.qp.qpn.get(), self.token, vlan);
             Self::pushed(pushed, &mut self.upshot.notify_recv, &mut self.upshot.fatal);
             return;
         }
@@ -350,7 +350,7 @@ impl Completions for EngineHost<'_> {
         };
         let mut notify = false;
         if let Some(cq) = srq.cq() {
-            let pushed = cq.push_recv(&wc, self.qpn, self.token, None);
+            let pushed = cq.push_recv(&wc, self.qp.qpn.get(), self.token, None);
             Self::pushed(pushed, &mut notify, &mut self.upshot.fatal);
         }
         if notify {
@@ -363,6 +363,9 @@ impl Completions for EngineHost<'_> {
     }
 
     fn count(&mut self, what: Count) {
-        self.counters.count(what);
+        let counter = self.counters.count(what);
+        if let (Count::Dropped(_), Some(packet)) = (what, self.packet) {
+            self.qp.trace_drop(packet.packet.bth.psn, counter);
+        }
     }
 }

@@ -11,6 +11,7 @@
 
 mod ah;
 mod cq;
+mod details;
 mod device;
 mod engine;
 mod engine_host;
@@ -40,6 +41,7 @@ mod srq;
 mod stats;
 mod turn;
 mod tx;
+mod unplug;
 mod wqe;
 mod xrcd;
 

@@ -55,3 +55,5 @@ pub(crate) const SEND_WINDOW: u32 = 128;
 pub(crate) const PACKETS_IN_FLIGHT: u32 = 64;
 /// Packets that wait for a QP which another CPU is running.
 pub(crate) const INBOX: u32 = 1024;
+/// The numbers of counter sets that QPs are bound to.
+pub(crate) const COUNTER_SETS: RangeInclusive<u32> = 1..=0xffff;

@@ -18,6 +18,7 @@ use kernel::{
 };
 use rdma::{
     av::{Av, PostedAv},
+    client::ClientRegistration,
     device::{IbDevice, Unregistered},
     gid::Gid,
     link::{LinkHandler, LinkRegistration},
@@ -30,7 +31,7 @@ use rdma::{
 use roce::mtu::Mtu;
 
 use crate::{
-    device::Device,
+    device::{self, Device},
     fault::Queues,
     netns::{Contexts, NetContext},
     provider::Rrxe,
@@ -53,6 +54,8 @@ pub(crate) struct Link {
     open: Atomic<bool>,
     active: Atomic<bool>,
     downs: Atomic<u64>,
+    /// Megabits a second when last looked at; zero if the network device doesn't say.
+    speed: Atomic<u32>,
 }
 
 impl Link {
@@ -69,6 +72,11 @@ impl Link {
     /// Its index, which another may have once it is gone.
     pub(crate) fn netdev_index(&self) -> u32 {
         self.netdev_index
+    }
+
+    /// The device as ib_core sees it.
+    pub(crate) fn device(&self) -> &IbDevice {
+        &self.device
     }
 
     /// The largest path MTU that the network device's MTU has room for, 256 at least.
@@ -117,9 +125,22 @@ impl Link {
         }
     }
 
+    /// Notes the speed, and returns whether it is another. What isn't known is no other.
+    fn note_speed(&self, speed: Option<u32>) -> bool {
+        match speed {
+            Some(speed) => self.speed.xchg(speed, ordering::Relaxed) != speed,
+            None => false,
+        }
+    }
+
     /// How often the port ceased to be active.
     pub(crate) fn downs(&self) -> u64 {
         self.downs.load(ordering::Relaxed)
+    }
+
+    /// Whether `device` is what this ties.
+    pub(crate) fn is_of(&self, device: &IbDevice) -> bool {
+        core::ptr::eq(&*self.device, device)
     }
 
     fn is_on(&self, netdev: &Netdev) -> bool {
@@ -149,7 +170,8 @@ impl Links {
         )
     }
 
-    fn find(&self, wanted: impl Fn(&Link) -> bool) -> Option<Arc<Link>> {
+    /// The first link that is `wanted`.
+    pub(crate) fn find(&self, wanted: impl Fn(&Link) -> bool) -> Option<Arc<Link>> {
         let entries = self.entries.lock();
         entries.iter().find(|link| wanted(link)).cloned()
     }
@@ -217,8 +239,10 @@ impl Links {
         context: &Arc<NetContext>,
     ) -> Result<Arc<Link>> {
         let active = netdev.is_active();
+        let speed = netdev.speed().unwrap_or(0);
         let mut entered = None;
-        let made = Unregistered::<Rrxe>::new(netdev, &Device::describe(netdev), |device| {
+        let guid = device::guid(netdev);
+        let made = Unregistered::<Rrxe>::new(netdev, &Device::describe(guid), |device| {
             let init = pin_init!(Link {
                 netdev_index: netdev.index(),
                 netdev <- NetdevSlot::new(netdev.clone()),
@@ -228,11 +252,12 @@ impl Links {
                 open: Atomic::new(true),
                 active: Atomic::new(active),
                 downs: Atomic::new(0),
+                speed: Atomic::new(speed),
             });
             let link = Arc::pin_init(init, GFP_KERNEL)?;
             self.enter(&link, netdev)?;
             entered = Some(link.clone());
-            Device::new(link)
+            Device::new(link, guid)
         });
         let registered = made.and_then(|device| device.register(name));
         match (registered, entered) {
@@ -275,13 +300,22 @@ impl netdev::Observer for Links {
         let Some(link) = self.find(|link| link.is_on(netdev)) else {
             return;
         };
+        let mut faster_or_slower = false;
         match event {
-            netdev::Event::State => link.note_state(netdev.is_active()),
+            netdev::Event::State => {
+                link.note_state(netdev.is_active());
+                faster_or_slower = link.note_speed(netdev.speed_locked());
+            }
             netdev::Event::Unregister => link.netdev.clear(),
         }
         if let Some(device) = link.device.try_get() {
             match event {
-                netdev::Event::State => device.port_state(netdev),
+                netdev::Event::State => {
+                    device.port_state(netdev);
+                    if faster_or_slower {
+                        device.speed_changed();
+                    }
+                }
                 netdev::Event::Unregister => device.unregister_later(),
             }
         };
@@ -299,6 +333,7 @@ pub(crate) struct Service {
     links: Arc<Links>,
     namespaces: Option<PerNet<Links>>,
     notifier: Option<Notifier<Links>>,
+    client: Option<ClientRegistration<Links>>,
     link_type: Option<LinkRegistration<LinkType>>,
 }
 
@@ -314,10 +349,12 @@ impl Service {
             links: links.clone(),
             namespaces: None,
             notifier: None,
+            client: None,
             link_type: None,
         };
         service.namespaces = Some(PerNet::new(links.clone())?);
         service.notifier = Some(Notifier::new(links.clone())?);
+        service.client = Some(ClientRegistration::new(link_type, links.clone())?);
         let handler = Arc::new(LinkType(links), GFP_KERNEL)?;
         service.link_type = Some(LinkRegistration::new(link_type, handler)?);
         Ok(service)
@@ -330,6 +367,7 @@ impl Drop for Service {
         self.link_type = None;
         self.notifier = None;
         self.links.unregister(|_| true);
+        self.client = None;
         self.namespaces = None;
         credit::drain();
     }

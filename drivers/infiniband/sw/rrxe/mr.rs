@@ -155,6 +155,15 @@ impl Mr {
         }
     }
 
+    /// What it is: the address of its first byte and its rights, unless they change with every use.
+    pub(crate) fn extent(&self) -> Option<(u64, Access)> {
+        match &self.memory {
+            Memory::User { iova, access, .. } => Some((*iova, rights(access))),
+            Memory::Kernel(access) => Some((0, *access)),
+            Memory::Fast(_) => None,
+        }
+    }
+
     /// Where `length` bytes at address `addr` are, if they are within the region, `key` opens it and its
     /// rights suffice.
     #[inline(always)]

@@ -22,6 +22,11 @@ impl NotedState {
         self.0.store(state as u32, Ordering::Relaxed);
     }
 
+    /// The state, as in `enum ib_qp_state`.
+    pub(crate) fn number(&self) -> u32 {
+        self.0.load(Ordering::Relaxed)
+    }
+
     /// Whether it is this one.
     pub(crate) fn is(&self, state: QpState) -> bool {
         self.0.load(Ordering::Relaxed) == state as u32

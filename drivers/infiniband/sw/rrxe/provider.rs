@@ -9,6 +9,7 @@ use rdma::{
     cq::{CqCreated, CqInit, Cqe, Moderation, NotifyWhen},
     fast_mr::{FastKind, FastMemory},
     gid::Gid,
+    mad::PortCounters,
     mr::{Access, Advised, MrChange, MrKeys, UserRange},
     mw::MwKind,
     net::netdev::Netdev,
@@ -16,6 +17,7 @@ use rdma::{
     post::{RecvList, SendList},
     provider::Provider,
     qp::{QpCreated, QpInit, QpModify, QpQuery},
+    restrack::Details,
     srq::{SrqAttr, SrqCreated, SrqInit, SrqModify, XrcInit},
     stats::CounterName,
     udata::{RingChange, UserCall},
@@ -26,6 +28,7 @@ use roce::ids::{Lkey, Rkey};
 use crate::{
     ah::Ah,
     cq::Cq,
+    details,
     device::{self, Device},
     mcast,
     mr::{self, Mr},
@@ -34,7 +37,7 @@ use crate::{
     prefetch,
     qp::Qp,
     srq::Srq,
-    stats,
+    stats::{self, Counters},
     xrcd::Xrcd,
 };
 
@@ -52,6 +55,7 @@ impl Provider for Rrxe {
     type Qp = Qp;
     type Mr = Mr;
     type Mw = Mw;
+    type CounterSet = Counters;
 
     const FIRMWARE: &'static CStr = device::VERSION_TEXT;
     const LOCAL_DMA_LKEY: Lkey = mr::LOCAL_DMA_LKEY;
@@ -67,6 +71,14 @@ impl Provider for Rrxe {
         }
     }
 
+    fn port_counters(device: &Arc<Device>) -> PortCounters {
+        device.port_counters()
+    }
+
+    fn reset_qkey_violations(device: &Arc<Device>) {
+        device.reset_qkey_violations();
+    }
+
     fn query_port(device: &Arc<Device>) -> Result<PortAttributes> {
         device.port()
     }
@@ -77,6 +89,38 @@ impl Provider for Rrxe {
 
     fn counter(device: &Arc<Device>, index: usize) -> u64 {
         device.counter(index)
+    }
+
+    fn alloc_counter_set(device: &Arc<Device>) -> Result<(u32, Arc<Counters>)> {
+        device.alloc_counter_set()
+    }
+
+    fn dealloc_counter_set(device: &Arc<Device>, id: u32) {
+        device.dealloc_counter_set(id);
+    }
+
+    fn count_into(qp: &Arc<Qp>, set: Option<Arc<Counters>>) {
+        qp.count_into(set);
+    }
+
+    fn set_counter(set: &Counters, index: usize) -> u64 {
+        set.own_value(index)
+    }
+
+    fn qp_details(qp: &Arc<Qp>, details: &mut Details<'_>) -> Result {
+        details::qp(qp, details)
+    }
+
+    fn cq_details(cq: &Arc<Cq>, details: &mut Details<'_>) -> Result {
+        details::cq(cq, details)
+    }
+
+    fn srq_details(srq: &Arc<Srq>, details: &mut Details<'_>) -> Result {
+        details::srq(srq, details)
+    }
+
+    fn mr_details(mr: &Arc<Mr>, details: &mut Details<'_>) -> Result {
+        details::mr(mr, details)
     }
 
     fn disable(device: &Arc<Device>) {

@@ -3,6 +3,7 @@
 //! Queue pairs: the verbs' side of them, and what happens after a turn.
 
 mod fault;
+mod manage;
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -250,6 +251,7 @@ impl Qp {
                 peer: Peer::new(init.kind),
                 timer: None,
                 stall: Stall::default(),
+                counters: device.counters.clone(),
             },
             GFP_KERNEL_ACCOUNT,
         )?;
@@ -340,7 +342,7 @@ impl Qp {
         })
         .map_err(|_| EINVAL)?;
         let state = core.engine.state();
-        self.noted.note(state);
+        self.note_state(state);
         let mut unbinds = false;
         if state == QpState::Reset {
             unbinds = core.sq.binds();

@@ -99,7 +99,7 @@ pub(crate) fn send(core: &mut Core, qp: &Qp, transmit: &Transmit) -> Result<(), 
     let Source::Send { slot, .. } = transmit.source else {
         return Ok(());
     };
-    let (length, counters) = (transmit.packet.payload_len, &qp.device.counters);
+    let (length, counters) = (transmit.packet.payload_len, &core.counters);
     let Some(netdev) = qp.device.link.netdev() else {
         return lost(counters);
     };

@@ -108,6 +108,14 @@ impl RecvQueue {
         }
     }
 
+    /// WQEs posted for this QP and not yet taken.
+    pub(crate) fn posted(&self) -> u32 {
+        match &self.source {
+            Source::Own(ring) => ring.posted().unwrap_or(0),
+            Source::Nothing | Source::Shared(_) | Source::Domain { .. } => 0,
+        }
+    }
+
     /// Takes the next posted WQE.
     pub(crate) fn take(&mut self, upshot: &mut Upshot) -> Fetch<RecvWr> {
         match &mut self.source {

@@ -13,16 +13,15 @@ use rdma::{
     crc32::crc32_le,
     mr::{Span, SpanFault},
     net::skb::{Discard, Endpoints, IpHeader, RxSkb},
+    trace,
 };
 use roce::{
     ids::Qpn,
     responder::GRH_LEN,
-    wire::{
-        self, grh, icrc::Icrc, packet::Packet, DropReason, BTH_LEN, ICRC_LEN, MAX_HEADER,
-    },
+    wire::{self, grh, icrc::Icrc, packet::Packet, DropReason, BTH_LEN, ICRC_LEN, MAX_HEADER},
 };
 
-use crate::{netns::NetContext, qp::Qp};
+use crate::{netns::NetContext, qp::Qp, stats};
 
 /// A packet with its headers decoded and its ICRC checked.
 pub(crate) struct RxPacket {
@@ -215,6 +214,16 @@ impl Drops {
             .map_or(0, |counter| counter.load(ordering::Relaxed))
     }
 
+    /// How many were packets in error: with headers that can't be, or a wrong ICRC.
+    pub(crate) fn errors(&self) -> u64 {
+        let count = |why: Discard| self.value(why.index());
+        DropReason::ALL
+            .iter()
+            .map(|reason| count(Discard::Malformed(*reason)))
+            .fold(count(Discard::IpHeader), u64::wrapping_add)
+            .wrapping_add(count(Discard::Checksum))
+    }
+
     /// Throws away a packet, and counts it. Any context.
     pub(crate) fn discard(&self, skb: RxSkb, why: Discard) {
         self.count(why);
@@ -223,6 +232,7 @@ impl Drops {
 
     /// Counts one. Any context.
     pub(crate) fn count(&self, why: Discard) {
+        trace::drop_without_qp(stats::discard_name(why));
         if let Some(counter) = self.0.get(why.index()) {
             counter.fetch_add(1, ordering::Relaxed);
         }

@@ -129,6 +129,11 @@ impl SendQueue {
         self.ring.producer() != self.next
     }
 
+    /// WQEs posted and not yet retired, as far as the process is to be believed.
+    pub(crate) fn posted(&self) -> u32 {
+        self.ring.claimed()
+    }
+
     /// Takes the next posted WQE.
     #[inline]
     pub(crate) fn take(&mut self) -> Fetch<SendWr> {

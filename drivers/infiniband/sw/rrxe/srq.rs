@@ -318,6 +318,12 @@ impl Srq {
         }
     }
 
+    /// WQEs posted and not yet taken. Process context.
+    pub(crate) fn posted(&self) -> u32 {
+        let state = self.state.lock();
+        state.ring.as_ref().and_then(RecvRing::posted).unwrap_or(0)
+    }
+
     /// Capacities and the limit. Process context.
     ///
     /// # Errors

@@ -2,7 +2,10 @@
 
 //! Counters of a device: those of rdma_rxe, under the same names, and what became of other packets.
 
-use kernel::sync::atomic::{ordering, Atomic};
+use kernel::{
+    prelude::*,
+    sync::atomic::{ordering, Atomic},
+};
 use rdma::{net::skb::Discard, stats::CounterName};
 use roce::host::{Count, QpDropReason};
 
@@ -105,8 +108,8 @@ impl Counters {
         }
     }
 
-    /// Counts what an engine counts.
-    pub(crate) fn count(&self, what: Count) {
+    /// Counts what an engine counts, and says where.
+    pub(crate) fn count(&self, what: Count) -> Counter {
         let counter = match what {
             Count::DuplicateRequest => Counter::DuplicateRequest,
             Count::OutOfSeqRequest => Counter::OutOfSeqRequest,
@@ -123,6 +126,19 @@ impl Counters {
             Count::Dropped(reason) => drop_counter(reason),
         };
         self.add(counter, 1);
+        counter
+    }
+
+    /// The value of a counter.
+    pub(crate) fn get(&self, counter: Counter) -> u64 {
+        self.own_value(counter as usize)
+    }
+
+    /// Adds what `other` counted.
+    pub(crate) fn absorb(&self, other: &Self) {
+        for (sum, value) in self.0.iter().zip(&other.0) {
+            sum.add(value.load(ordering::Relaxed), ordering::Relaxed);
+        }
     }
 
     /// Sets the value of a counter that is kept elsewhere.
@@ -132,14 +148,32 @@ impl Counters {
         }
     }
 
+    /// The value of a counter that is kept here; zero for those of the namespace.
+    pub(crate) fn own_value(&self, index: usize) -> u64 {
+        self.0
+            .get(index)
+            .map_or(0, |value| value.load(ordering::Relaxed))
+    }
+
     /// The value of the counter with the name [`NAMES`]`[index]`, given the drops of the device's
     /// namespace.
     pub(crate) fn value(&self, index: usize, drops: &Drops) -> u64 {
-        match self.0.get(index) {
-            Some(value) => value.load(ordering::Relaxed),
-            None => drops.value(index.wrapping_sub(LEN)),
+        match index.checked_sub(LEN) {
+            None => self.own_value(index),
+            Some(reason) => drops.value(reason),
         }
     }
+}
+
+/// The name of a counter.
+pub(crate) fn name(counter: Counter) -> &'static CStr {
+    NAMES.get(counter as usize).map_or(c"", CounterName::text)
+}
+
+/// The name of the counter of drops of this kind.
+pub(crate) fn discard_name(why: Discard) -> &'static CStr {
+    let index = LEN.saturating_add(why.index());
+    NAMES.get(index).map_or(c"", CounterName::text)
 }
 
 fn drop_counter(reason: QpDropReason) -> Counter {

@@ -78,7 +78,8 @@ impl SkbQueue {
         self.len() == 0
     }
 
-    fn len(&self) -> u32 {
+    /// How many there are. Any context.
+    pub fn len(&self) -> u32 {
         // SAFETY: The list is initialised by the type invariant.
         unsafe { bindings::skb_queue_len_lockless(self.list.get()) }
     }

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What administrators want of a QP: what lies in it, where it counts, what it reports, and its end.
+
+use kernel::{prelude::*, sync::Arc};
+use rdma::{qp::QpModify, trace};
+use roce::{
+    psn::Psn,
+    qp::{Attrs, QpState},
+};
+
+use super::Qp;
+use crate::stats::{self, Counter, Counters};
+
+/// What lies in a QP's queues, for administrators.
+pub(crate) struct QpLoad {
+    /// Send WQEs posted and not yet retired.
+    pub(crate) sends: u32,
+    /// Receive WQEs posted and not yet taken.
+    pub(crate) receives: u32,
+    /// Packets that wait for the turn.
+    pub(crate) inbox: u32,
+    /// Packets sent that have not left the host.
+    pub(crate) in_flight: u32,
+}
+
+impl Qp {
+    /// Whether a process posts to it, by its rings.
+    pub(crate) fn is_of_process(&self) -> bool {
+        self.poster.is_none()
+    }
+
+    /// Puts the QP in error, unless it is in RESET, and flushes what is posted. Process context.
+    pub(crate) fn fail_and_flush(this: &Arc<Self>) {
+        let error = QpModify {
+            attrs: Attrs {
+                state: Some(QpState::Err),
+                ..Attrs::default()
+            },
+            ..QpModify::default()
+        };
+        // In RESET nothing completes.
+        if Self::modify(this, &error).is_err() {
+            return;
+        }
+        // Each round flushes something of what was there; what is posted meanwhile may have to wait.
+        let most = this.cap.max_send_wr.saturating_add(this.cap.max_recv_wr);
+        for _ in 0..most {
+            if !this.is_flushing() {
+                return;
+            }
+            Self::advance(this.as_arc_borrow(), &mut None);
+        }
+    }
+
+    /// There is more to flush at once.
+    fn is_flushing(&self) -> bool {
+        let turn = self.turn.wait();
+        let due = turn.as_ref().and_then(|core| core.engine.poll_timeout());
+        due.is_some_and(|due| due <= self.now())
+    }
+
+    /// What lies in its queues. Process context.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` once destroyed.
+    pub(crate) fn load(&self) -> Result<QpLoad> {
+        let turn = self.turn.wait();
+        let core = turn.as_ref().ok_or(EINVAL)?;
+        Ok(QpLoad {
+            sends: core.sq.posted(),
+            receives: core.rq.posted(),
+            inbox: self.inbox.len(),
+            in_flight: self.credit.in_flight(),
+        })
+    }
+
+    /// From now on the QP counts into `set`, or else into its port's counters. Process context.
+    pub(crate) fn count_into(&self, set: Option<Arc<Counters>>) {
+        let mut turn = self.turn.wait();
+        if let Some(core) = Option::as_mut(&mut turn) {
+            core.counters = set.unwrap_or_else(|| self.device.counters.clone());
+        }
+    }
+
+    /// Reports that a packet was dropped, and counted so.
+    #[cold]
+    pub(crate) fn trace_drop(&self, psn: Psn, counter: Counter) {
+        let device = self.device.link.device();
+        trace::drop_for_qp(device, self.qpn.get(), psn.get(), stats::name(counter));
+    }
+
+    /// Notes the state that a turn left, and reports a change.
+    #[inline(always)]
+    pub(crate) fn note_state(&self, state: QpState) {
+        if trace::qp_state_enabled() {
+            self.trace_state(state);
+        }
+        self.noted.note(state);
+    }
+
+    #[cold]
+    fn trace_state(&self, state: QpState) {
+        let (from, to) = (self.noted.number(), state as u32);
+        if from != to {
+            trace::qp_state(self.device.link.device(), self.qpn.get(), from, to);
+        }
+    }
+}

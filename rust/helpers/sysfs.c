@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: GPL-2.0
+#include <linux/device.h>
+#include <linux/sysfs.h>
+#include <rdma/ib_verbs.h>
+
+/* In rust/rdma/sysfs.rs. */
+ssize_t rrxe_parent_show(struct device *dev, struct device_attribute *attr, char *buf);
+
+/* What these structures look like differs between kernels. */
+static DEVICE_ATTR(parent, 0444, rrxe_parent_show, NULL);
+static struct attribute *rrxe_device_attrs[] = { &dev_attr_parent.attr, NULL };
+static const struct attribute_group rrxe_device_group = { .attrs = rrxe_device_attrs };
+
+__rrxe_helper const struct attribute_group *rrxe_helper_device_group(void)
+{
+	return &rrxe_device_group;
+}
+
+__rrxe_helper struct ib_device *rrxe_helper_rdma_device_to_ibdev(struct device *device)
+{
+	return rdma_device_to_ibdev(device);
+}

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A client of ib_core, which hears that a device is about to be taken away from its users.
+//!
+//! Whoever unregisters a device, or moves it to another namespace, ib_core first tells its clients,
+//! the latest registered first. So one that was registered after uverbs still finds the objects of
+//! all processes.
+
+use core::{
+    marker::PhantomData,
+    pin::Pin,
+    ptr,
+    sync::atomic::{AtomicPtr, Ordering},
+};
+
+use kernel::{
+    error::to_result,
+    ffi::c_void,
+    prelude::*,
+    sync::Arc,
+    types::{ForeignOwnable, Opaque},
+};
+
+use crate::{bindings, device::IbDevice};
+
+/// Who wants to know.
+pub trait Observer: Send + Sync + 'static {
+    /// `device`, of whatever driver, is about to be taken away.
+    ///
+    /// # Context
+    ///
+    /// Process; may sleep. No lock is held.
+    fn leaving(&self, device: &IbDevice);
+}
+
+/// The observer of the registration that exists: the callback has no place for it. Changed only
+/// while the callback can't run.
+static OBSERVER: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+
+/// A registered observer; dropping it ends the calls.
+///
+/// # Invariants
+///
+/// The client is in ib_core's list, and [`OBSERVER`] is an `Arc<T>` that this owns.
+pub struct ClientRegistration<T: Observer> {
+    client: Pin<KBox<Opaque<bindings::ib_client>>>,
+    _observer: PhantomData<Arc<T>>,
+}
+
+// SAFETY: ib_core locks its list; the observer may be shared and sent.
+unsafe impl<T: Observer> Send for ClientRegistration<T> {}
+// SAFETY: There is nothing to do with a shared reference.
+unsafe impl<T: Observer> Sync for ClientRegistration<T> {}
+
+impl<T: Observer> ClientRegistration<T> {
+    /// Calls `observer` from now on. There can be one registration at a time.
+    ///
+    /// # Context
+    ///
+    /// Process; sleeps.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` if there is a registration, `ENOMEM`.
+    pub fn new(name: &'static CStr, observer: Arc<T>) -> Result<Self> {
+        let mut raw = bindings::ib_client {
+            name: name.as_ptr().cast(),
+            remove: Some(remove::<T>),
+            ..pin_init::zeroed()
+        };
+        raw.set_no_kverbs_req(1);
+        let client = KBox::pin(Opaque::new(raw), GFP_KERNEL)?;
+        let owned = observer.into_foreign();
+        let claimed =
+            OBSERVER.compare_exchange(ptr::null_mut(), owned, Ordering::AcqRel, Ordering::Relaxed);
+        if claimed.is_err() {
+            // SAFETY: From `into_foreign` above and given to nobody.
+            drop(unsafe { Arc::<T>::from_foreign(owned) });
+            return Err(EBUSY);
+        }
+        // SAFETY: Pinned by the box until `drop` has unregistered it.
+        let code = unsafe { bindings::ib_register_client(client.get()) };
+        if let Err(error) = to_result(code) {
+            release::<T>();
+            return Err(error);
+        }
+        // INVARIANT: Both were just done.
+        Ok(Self {
+            client,
+            _observer: PhantomData,
+        })
+    }
+}
+
+impl<T: Observer> Drop for ClientRegistration<T> {
+    fn drop(&mut self) {
+        // SAFETY: Registered by the type invariant. It waits for callbacks that are running.
+        unsafe { bindings::ib_unregister_client(self.client.get()) };
+        release::<T>();
+    }
+}
+
+/// Lets go of the observer, which must be an `Arc<T>`, when no callback can run.
+fn release<T: Observer>() {
+    let owned = OBSERVER.swap(ptr::null_mut(), Ordering::AcqRel);
+    if !owned.is_null() {
+        // SAFETY: From `into_foreign` in `new`; no callback uses it any more.
+        drop(unsafe { Arc::<T>::from_foreign(owned) });
+    }
+}
+
+/// Implements `remove`.
+///
+/// # Safety
+///
+/// To be called by ib_core while a [`ClientRegistration`] of `T` exists.
+unsafe extern "C" fn remove<T: Observer>(device: *mut bindings::ib_device, _context: *mut c_void) {
+    // SAFETY: An `Arc<T>` that lives until no callback can run.
+    let observer = unsafe { Arc::<T>::borrow(OBSERVER.load(Ordering::Acquire)) };
+    // SAFETY: ib_core keeps the device during the call.
+    observer.leaving(unsafe { IbDevice::from_raw(device) });
+}

@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Performance management: what a port answers to `perfquery`, and to sysfs, which asks the same way
+//! (IBTA 1.x §16.1).
+
+use kernel::{ffi::c_int, prelude::*};
+
+use crate::{bindings, device::of, provider::Provider};
+
+/// Bytes of a MAD.
+const LEN: usize = 256;
+/// Where a performance management MAD's attribute begins.
+const ATTRIBUTE: usize = 64;
+
+const CLASS_PERFORMANCE: u8 = 0x04;
+const METHOD_GET: u8 = 0x01;
+const METHOD_SET: u8 = 0x02;
+const METHOD_GET_RESPONSE: u8 = 0x81;
+const VERSION: u8 = 1;
+
+const CLASS_PORT_INFO: u16 = 0x0001;
+const PORT_COUNTERS: u16 = 0x0012;
+const PORT_COUNTERS_EXTENDED: u16 = 0x001d;
+
+/// The status of a class or version, of an attribute, or of a field that isn't supported (§13.4.7).
+const STATUS_VERSION: u16 = 1 << 2;
+const STATUS_ATTRIBUTE: u16 = 3 << 2;
+const STATUS_FIELD: u16 = 7 << 2;
+
+/// `IsExtendedWidthSupportedNoIETF`: 64 bits, without counts of unicast and multicast.
+const CAPABILITIES: u16 = 0x0400;
+/// Answers within 4.096 µs · 2¹⁸, a second.
+const RESPONSE_TIME: u32 = 18;
+const PORT: u8 = 1;
+const ALL_PORTS: u8 = 0xff;
+
+/// What a port counts, since its device was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortCounters {
+    /// Times that the port went down.
+    pub link_downed: u64,
+    /// Packets received that are in error.
+    pub received_errors: u64,
+    /// Packets not sent.
+    pub sent_discards: u64,
+    /// Bytes of payload sent.
+    pub sent_bytes: u64,
+    /// Bytes of payload received.
+    pub received_bytes: u64,
+    /// Packets sent.
+    pub sent_packets: u64,
+    /// Packets received.
+    pub received_packets: u64,
+}
+
+/// A MAD.
+struct Mad([u8; LEN]);
+
+impl Mad {
+    fn byte(&self, offset: usize) -> u8 {
+        self.0.get(offset).copied().unwrap_or(0)
+    }
+
+    fn attribute_id(&self) -> u16 {
+        u16::from_be_bytes([self.byte(16), self.byte(17)])
+    }
+
+    /// Writes big-endian bytes at `offset`.
+    fn put(&mut self, offset: usize, bytes: &[u8]) {
+        let field = self.0.iter_mut().skip(offset);
+        for (place, byte) in field.zip(bytes) {
+            *place = *byte;
+        }
+    }
+
+    fn put_attribute(&mut self, offset: usize, bytes: &[u8]) {
+        self.put(offset.saturating_add(ATTRIBUTE), bytes);
+    }
+
+    /// The answer, if it is for the port to give; all else is for other agents. What it can't do
+    /// it says in the status.
+    fn answer(&self, counters: impl FnOnce() -> PortCounters) -> Option<Self> {
+        let method = self.byte(3);
+        if self.byte(1) != CLASS_PERFORMANCE || !matches!(method, METHOD_GET | METHOD_SET) {
+            return None;
+        }
+        let mut answer = Self(self.0);
+        answer.put(3, &[METHOD_GET_RESPONSE]);
+        let status = match self.fault() {
+            Some(status) => status,
+            None => {
+                answer.put_attribute(0, &[0; LEN - ATTRIBUTE]);
+                match self.attribute_id() {
+                    PORT_COUNTERS => answer.put_counters(&counters()),
+                    PORT_COUNTERS_EXTENDED => answer.put_extended(&counters()),
+                    _ => answer.put_class_port_info(),
+                }
+                0
+            }
+        };
+        answer.put(4, &status.to_be_bytes());
+        Some(answer)
+    }
+
+    /// What of the request isn't supported.
+    fn fault(&self) -> Option<u16> {
+        if self.byte(0) != VERSION || self.byte(2) != VERSION {
+            return Some(STATUS_VERSION);
+        }
+        if self.byte(3) != METHOD_GET {
+            return Some(STATUS_ATTRIBUTE);
+        }
+        let port = self.byte(ATTRIBUTE.saturating_add(1));
+        match self.attribute_id() {
+            CLASS_PORT_INFO => None,
+            PORT_COUNTERS | PORT_COUNTERS_EXTENDED if matches!(port, PORT | ALL_PORTS) => None,
+            PORT_COUNTERS | PORT_COUNTERS_EXTENDED => Some(STATUS_FIELD),
+            _ => Some(STATUS_ATTRIBUTE),
+        }
+    }
+
+    fn put_class_port_info(&mut self) {
+        self.put_attribute(0, &[VERSION, VERSION]);
+        self.put_attribute(2, &CAPABILITIES.to_be_bytes());
+        self.put_attribute(4, &RESPONSE_TIME.to_be_bytes());
+    }
+
+    /// `PortCounters`: they stay at their largest value (§16.1.3.5).
+    fn put_counters(&mut self, counters: &PortCounters) {
+        self.put_attribute(1, &[PORT]);
+        self.put_attribute(7, &[u8::try_from(counters.link_downed).unwrap_or(u8::MAX)]);
+        self.put_attribute(8, &narrow(counters.received_errors));
+        self.put_attribute(14, &narrow(counters.sent_discards));
+        let wide = [
+            counters.sent_bytes / 4,
+            counters.received_bytes / 4,
+            counters.sent_packets,
+            counters.received_packets,
+        ];
+        for (place, value) in (24..).step_by(4).zip(wide) {
+            let value = u32::try_from(value).unwrap_or(u32::MAX);
+            self.put_attribute(place, &value.to_be_bytes());
+        }
+    }
+
+    /// `PortCountersExtended`.
+    fn put_extended(&mut self, counters: &PortCounters) {
+        self.put_attribute(1, &[PORT]);
+        let values = [
+            counters.sent_bytes / 4,
+            counters.received_bytes / 4,
+            counters.sent_packets,
+            counters.received_packets,
+        ];
+        for (place, value) in (8..).step_by(8).zip(values) {
+            self.put_attribute(place, &value.to_be_bytes());
+        }
+    }
+}
+
+fn narrow(value: u64) -> [u8; 2] {
+    u16::try_from(value).unwrap_or(u16::MAX).to_be_bytes()
+}
+
+/// Implements `process_mad`.
+///
+/// # Safety
+///
+/// To be called by ib_core, on a device of `P`, with MADs of InfiniBand's size.
+#[allow(clippy::too_many_arguments)]
+pub(crate) unsafe extern "C" fn process<P: Provider>(
+    device: *mut bindings::ib_device,
+    _flags: c_int,
+    port: u32,
+    _completion: *const bindings::ib_wc,
+    _header: *const bindings::ib_grh,
+    request: *const bindings::ib_mad,
+    response: *mut bindings::ib_mad,
+    _response_size: *mut usize,
+    _pkey_index: *mut u16,
+) -> c_int {
+    const SUCCESS: c_int = bindings::ib_mad_result_IB_MAD_RESULT_SUCCESS as c_int;
+    const REPLY: c_int = bindings::ib_mad_result_IB_MAD_RESULT_REPLY as c_int;
+    const FAILURE: c_int = bindings::ib_mad_result_IB_MAD_RESULT_FAILURE as c_int;
+    const { assert!(core::mem::size_of::<bindings::ib_mad>() == LEN) };
+    if port != u32::from(PORT) {
+        return FAILURE;
+    }
+    // SAFETY: ib_core passes a MAD, which is plain bytes.
+    let request = Mad(unsafe { request.cast::<[u8; LEN]>().read_unaligned() });
+    // SAFETY: The device is alive while ib_core calls its operations.
+    let device = unsafe { of::<P>(device) };
+    match request.answer(|| P::port_counters(device)) {
+        None => SUCCESS,
+        Some(answer) => {
+            // SAFETY: ib_core passes room for an answer.
+            unsafe { response.cast::<[u8; LEN]>().write_unaligned(answer.0) };
+            SUCCESS | REPLY
+        }
+    }
+}
+
+#[kunit_tests(rrxe_mad)]
+mod tests {
+    use super::*;
+
+    const COUNTERS: PortCounters = PortCounters {
+        link_downed: 3,
+        received_errors: 70_000,
+        sent_discards: 5,
+        sent_bytes: 4_000_000_000_000,
+        received_bytes: 4 * 77,
+        sent_packets: 1 << 40,
+        received_packets: 9,
+    };
+
+    fn request(method: u8, attribute: u16, port: u8) -> Mad {
+        let mut mad = Mad([0; LEN]);
+        mad.put(0, &[VERSION, CLASS_PERFORMANCE, VERSION, method]);
+        mad.put(8, &0x1122_3344_5566_7788_u64.to_be_bytes());
+        mad.put(16, &attribute.to_be_bytes());
+        mad.put_attribute(1, &[port]);
+        mad
+    }
+
+    fn answer(request: &Mad) -> (u16, Mad) {
+        let answer = request.answer(|| COUNTERS).unwrap_or(Mad([0xee; LEN]));
+        let status = u16::from_be_bytes([answer.byte(4), answer.byte(5)]);
+        (status, answer)
+    }
+
+    fn field(mad: &Mad, offset: usize, len: usize) -> u64 {
+        let bytes = mad.0.iter().skip(ATTRIBUTE + offset).take(len);
+        bytes.fold(0, |value, byte| value << 8 | u64::from(*byte))
+    }
+
+    /// What is answered, and its header.
+    #[test]
+    fn answers_are_for_requests() {
+        let (status, info) = answer(&request(METHOD_GET, CLASS_PORT_INFO, 0));
+        assert_eq!((status, info.byte(3)), (0, METHOD_GET_RESPONSE));
+        assert_eq!(field(&info, 2, 2), u64::from(CAPABILITIES));
+        assert_eq!((info.byte(8), info.byte(15)), (0x11, 0x88));
+        // An answer to somebody on this host, and another class.
+        assert!(request(METHOD_GET_RESPONSE, PORT_COUNTERS, 1)
+            .answer(|| COUNTERS)
+            .is_none());
+        let mut other = request(METHOD_GET, PORT_COUNTERS, 1);
+        other.put(1, &[7]);
+        assert!(other.answer(|| COUNTERS).is_none());
+    }
+
+    /// What can't be answered says so.
+    #[test]
+    fn faults_are_told() {
+        for (method, attribute, port, status) in [
+            (METHOD_SET, PORT_COUNTERS, 1, STATUS_ATTRIBUTE),
+            (METHOD_GET, 0x0010, 1, STATUS_ATTRIBUTE),
+            (METHOD_GET, PORT_COUNTERS, 2, STATUS_FIELD),
+            (METHOD_GET, PORT_COUNTERS_EXTENDED, 0, STATUS_FIELD),
+        ] {
+            assert_eq!(answer(&request(method, attribute, port)).0, status);
+        }
+        let mut old = request(METHOD_GET, PORT_COUNTERS, 1);
+        old.put(2, &[9]);
+        assert_eq!(answer(&old).0, STATUS_VERSION);
+    }
+
+    /// Values, which stay at the largest that fits.
+    #[test]
+    fn counters_are_at_their_places() {
+        let (_, narrow) = answer(&request(METHOD_GET, PORT_COUNTERS, 1));
+        for (offset, len, value) in [
+            (1, 1, 1),
+            (7, 1, 3),
+            (8, 2, 0xffff),
+            (14, 2, 5),
+            (24, 4, 1_000_000_000_000),
+            (28, 4, 77),
+            (32, 4, 1 << 40),
+            (36, 4, 9),
+        ] {
+            let most = (1 << (8 * len)) - 1;
+            assert_eq!(field(&narrow, offset, len), most.min(value));
+        }
+        let (_, wide) = answer(&request(METHOD_GET, PORT_COUNTERS_EXTENDED, 1));
+        for (offset, value) in [(8, 1_000_000_000_000), (16, 77), (24, 1 << 40), (32, 9)] {
+            assert_eq!(field(&wide, offset, 8), value);
+        }
+    }
+}

@@ -1,0 +1,161 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# vm: together timeout=300
+# What administrators see: devices and ports, objects, counters of ports and of QPs. Each figure is held
+# against what was sent.
+source "$(dirname "$0")/lib.sh"
+
+readonly MESSAGES=40 SIZE=3000
+readonly RXE_NAMES=(sent_pkts rcvd_pkts duplicate_request out_of_seq_request rcvd_rnr_err send_rnr_err
+	rcvd_seq_err ack_deferred retry_exceeded_err retry_rnr_exceeded_err completer_retry_err send_err
+	link_downed rdma_sends rdma_recvs sent_bytes rcvd_bytes)
+
+sysfs() { cat "/sys/class/infiniband/$1/$2"; }
+counter() { sysfs "$1" "ports/1/hw_counters/$2"; }
+is() { [[ $1 == "$2" ]] || { echo "is \"$1\", not \"$2\""; return 1; }; }
+# look NAME COMMAND...: as check; what the command says is for has and lacks, in one line.
+look() {
+	check "$@"
+	SEEN=$(tr -s ' \n\t' ' ' <<<"$OUTPUT")
+}
+has() { grep -Eq -- "$1" <<<"$SEEN" || { echo "no \"$1\" in: $SEEN"; return 1; }; }
+lacks() { ! grep -E -- "$1" <<<"$SEEN"; }
+
+# remember DEVICE: its counters, for `grew`.
+declare -A BEFORE
+remember() {
+	local file
+	for file in /sys/class/infiniband/"$1"/ports/1/hw_counters/*; do BEFORE[$1/${file##*/}]=$(<"$file"); done
+}
+grew() { is $(($(counter "$1" "$2") - BEFORE[$1/$2])) "$3"; }
+sends_exceed() { [[ $(counter "$DEV1" rdma_sends) -gt $1 ]]; }
+# Milliseconds for which ib_core shows a value again.
+settle() { sleep 0.1; }
+
+# A pingpong that goes on until stop, so that its objects can be looked at.
+start() {
+	ip netns exec h2 ibv_rc_pingpong -d "$DEV2" -g "$(gid_index "$DEV2" $HOST2_V4)" -s $SIZE -n 100000000 >/tmp/server 2>&1 &
+	SERVER=$!
+	wait_for 20 in2 sh -c 'ss -Hltn | grep -q ":18515 "' || return
+	ip netns exec h1 ibv_rc_pingpong -d "$DEV1" -g "$(gid_index "$DEV1" $HOST1_V4)" -s $SIZE -n 100000000 $HOST2_V4 >/tmp/client 2>&1 &
+	CLIENT=$!
+	wait_for 20 sh -c "rdma resource show qp link $DEV1/1 | grep -q 'state RTS'"
+}
+stop() {
+	kill "$CLIENT" "$SERVER"
+	wait "$CLIENT" "$SERVER"
+	true
+}
+
+check "two hosts" hosts_up 4200
+check "link on host 1" link_add 1
+check "link on host 2" link_add 2
+
+# The device and its port.
+look "rdma dev" rdma dev show "$DEV1"
+check "its firmware is the module's" has "fw 0\.1\.0 "
+mac=$(in1 cat /sys/class/net/eth0/address)
+IFS=: read -r a b c d e f <<<"$mac"
+guid=$(printf '%02x%s:%sff:fe%s:%s%s' $((0x$a ^ 2)) "$b" "$c" "$d" "$e" "$f")
+check "its GUID is made of the network device's address" has "node_guid $guid "
+check "so is its system image's" has "sys_image_guid $guid"
+look "rdma link" in1 rdma link show "$DEV1/1"
+check "the port is up, on eth0" has "state ACTIVE physical_state LINK_UP netdev eth0"
+check "parent" is "$(sysfs "$DEV1" parent)" eth0
+in1 ip link set eth0 down
+in1 ip link set eth0 name port7
+check "parent follows a new name" is "$(sysfs "$DEV1" parent)" port7
+in1 ip link set port7 name eth0
+in1 ip link set eth0 up
+wait_for 10 grep -q ACTIVE "/sys/class/infiniband/$DEV1/ports/1/state"
+wait_for 10 in1 ping -q -c 1 -W 1 $HOST2_V4
+rate=$(sysfs "$DEV1" ports/1/rate)
+check "a veth's 10 Gb/s" is "${rate% (*}" "10 Gb/sec"
+echo "rrxe of test" >"/sys/class/infiniband/$DEV1/node_desc"
+check "the node's description can be set" is "$(sysfs "$DEV1" node_desc)" "rrxe of test"
+check "and is told" rdma dev show "$DEV1"
+
+# Counters of the port.
+for name in "${RXE_NAMES[@]}"; do
+	[[ -r /sys/class/infiniband/$DEV1/ports/1/hw_counters/$name ]] || missing+=" $name"
+done
+check "the counters of rdma_rxe have their names" is "${missing:-}" ""
+settle
+remember "$DEV1"
+remember "$DEV2"
+check "a pingpong" pingpong -n $MESSAGES -s $SIZE
+settle
+for device in "$DEV1" "$DEV2"; do
+	check "$device: $MESSAGES sends" grew "$device" rdma_sends $MESSAGES
+	check "$device: $MESSAGES receives" grew "$device" rdma_recvs $MESSAGES
+	check "$device: their bytes, sent" grew "$device" sent_bytes $((MESSAGES * SIZE))
+	check "$device: their bytes, received" grew "$device" rcvd_bytes $((MESSAGES * SIZE))
+done
+sent=$(($(counter "$DEV1" sent_pkts) - BEFORE[$DEV1/sent_pkts]))
+check "what one sent the other received, $sent packets" grew "$DEV2" rcvd_pkts $sent
+look "rdma statistic" rdma statistic show link "$DEV1/1"
+check "shows the same" has "rdma_sends $(counter "$DEV1" rdma_sends) .*sent_bytes $(counter "$DEV1" sent_bytes) "
+dropped=0
+for file in /sys/class/infiniband/rrxe?/ports/1/hw_counters/drop_*; do dropped=$((dropped + $(<"$file"))); done
+check "no drops" is $dropped 0
+
+# The same as performance management has it: data in units of four bytes.
+pma() { sysfs "$1" "ports/1/counters/$2"; }
+check "port_xmit_data" is "$(pma "$DEV1" port_xmit_data)" $(($(counter "$DEV1" sent_bytes) / 4))
+check "port_rcv_data" is "$(pma "$DEV1" port_rcv_data)" $(($(counter "$DEV1" rcvd_bytes) / 4))
+check "port_xmit_packets" is "$(pma "$DEV1" port_xmit_packets)" "$(counter "$DEV1" sent_pkts)"
+check "port_rcv_packets" is "$(pma "$DEV1" port_rcv_packets)" "$(counter "$DEV1" rcvd_pkts)"
+check "link_downed, once above" is "$(pma "$DEV1" link_downed)" 1
+in2 bash -c "printf junk >/dev/udp/$HOST1_V4/4791"
+settle
+check "a packet that is none" is "$(counter "$DEV1" drop_short)" 1
+check "port_rcv_errors" is "$(pma "$DEV1" port_rcv_errors)" 1
+
+# Objects.
+check "a pingpong runs" start
+look "rdma resource, in sum" rdma resource show "$DEV1"
+check "counts them, and those of the general services" has "pd 2 cq 2 qp 2 .*mr 1 ctx 1"
+look "QPs" rdma -dd resource show qp link "$DEV1/1" type RC
+check "type, state and owner" has "type RC state RTS .*pid $CLIENT comm ibv_rc_pingpong"
+check "queue sizes" has "drv_sq_size [1-9][0-9]* drv_sq_posted [0-9]+ drv_rq_size [1-9][0-9]{2,} drv_rq_posted [0-9]+"
+check "path MTU and retries" has "drv_path_mtu 1024 drv_timeout 14 drv_retry_cnt 7 drv_rnr_retry 7"
+QPN=$(sed -n 's/.* lqpn \([0-9]*\) .*/\1/p' <<<"$SEEN")
+look "CQs" rdma -dd resource show cq dev "$DEV1"
+check "entries, unread and armed" has "cqe [1-9][0-9]* .*pid $CLIENT .*drv_unread [0-9]+ drv_armed (no|next) drv_overflowed 0"
+look "MRs" rdma -dd resource show mr dev "$DEV1"
+check "length, address and rights" has "mrlen $SIZE .*pid $CLIENT .*drv_iova 0x[0-9a-f]+ drv_access 0x1"
+for object in pd ctx; do
+	look "${object}s" rdma -dd resource show $object dev "$DEV1"
+	check "and their owner" has "pid $CLIENT comm ibv_rc_pingpong"
+done
+
+# Counters of one QP.
+check "bind the QP to a counter" rdma statistic qp bind link "$DEV1/1" lqpn "$QPN"
+sleep 0.5
+look "its counters" rdma statistic qp show link "$DEV1/1"
+check "are those of this QP, and grow" has "cntn [1-9].*rdma_sends [1-9].*LQPN: <$QPN>"
+settle
+remember "$DEV1"
+sleep 0.5
+moved=$(($(counter "$DEV1" rdma_sends) - BEFORE[$DEV1/rdma_sends]))
+check "the port counts the QP, too ($moved more)" test $moved -gt 0
+cntn=$(sed -n 's/.* cntn \([0-9]*\) .*/\1/p' <<<"$(rdma statistic qp show link "$DEV1/1")")
+refuse "the QP is bound already" "Invalid argument|Cannot allocate memory" \
+	rdma statistic qp bind link "$DEV1/1" lqpn "$QPN"
+check "unbind it" rdma statistic qp unbind link "$DEV1/1" cntn "$cntn" lqpn "$QPN"
+look "none is bound" rdma statistic qp show link "$DEV1/1"
+check "none is shown" lacks cntn
+sends=$(counter "$DEV1" rdma_sends)
+check "nothing is lost of the port's counters" test "$sends" -ge "${BEFORE[$DEV1/rdma_sends]}"
+check "nor do they stop" wait_for 5 sends_exceed "$sends"
+check "automatic counters, by type" rdma statistic qp set link "$DEV1/1" auto type on
+stop
+settle
+remember "$DEV1"
+check "a pingpong with a counter that comes and goes with it" pingpong -n $MESSAGES -s $SIZE
+settle
+check "the port keeps its sends" grew "$DEV1" rdma_sends $MESSAGES
+check "and its bytes" grew "$DEV1" sent_bytes $((MESSAGES * SIZE))
+look "no counter stays" rdma statistic qp show link "$DEV1/1"
+check "none is shown" lacks cntn
+check "automatic counters off" rdma statistic qp set link "$DEV1/1" auto off

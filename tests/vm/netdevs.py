@@ -1,0 +1,154 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+# Runs on: guest
+"""What network devices do to QPs on them.
+
+  netdevs.py unplug DEVICE GID-INDEX COMMAND...  posts, takes the device away by COMMAND, and polls
+  netdevs.py shrink A GID-INDEX B GID-INDEX      an MTU that shrinks below the path MTU of A's and B's QPs
+  netdevs.py wire NAMESPACE... -- TUN            carries packets between the TUN devices of two namespaces
+"""
+
+import fcntl
+import os
+import select
+import struct
+import subprocess
+import sys
+import time
+
+from pyverbs.addr import AHAttr, GlobalRoute
+from pyverbs.cq import CQ
+from pyverbs.device import Context
+import pyverbs.enums as e
+from pyverbs.mr import MR
+from pyverbs.pd import PD
+from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
+from pyverbs.wr import SGE, RecvWR, SendWR
+
+ALL = e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_READ
+SIZE = 4000
+
+
+class Side:
+    """A QP with its own context."""
+
+    def __init__(self, device, index):
+        self.context = Context(name=device)
+        self.pd = PD(self.context)
+        self.cq = CQ(self.context, 64)
+        cap = QPCap(max_send_wr=16, max_recv_wr=16, max_send_sge=1, max_recv_sge=1)
+        init = QPInitAttr(qp_type=e.IBV_QPT_RC, scq=self.cq, rcq=self.cq, cap=cap, sq_sig_all=1)
+        self.qp = QP(self.pd, init)
+        self.mr = MR(self.pd, 2 * SIZE, ALL)
+        self.index = int(index)
+        self.gid = self.context.query_gid(1, self.index)
+
+    def connect(self, gid, qpn, timeout=14, mtu=e.IBV_MTU_4096):
+        attr = QPAttr(port_num=1)
+        attr.qp_access_flags = ALL
+        attr.path_mtu = mtu
+        attr.dest_qp_num = qpn
+        attr.max_rd_atomic = attr.max_dest_rd_atomic = 4
+        attr.min_rnr_timer = 12
+        attr.timeout = timeout
+        attr.retry_cnt = attr.rnr_retry = 7
+        attr.ah_attr = AHAttr(port_num=1, is_global=1, gr=GlobalRoute(dgid=gid, sgid_index=self.index))
+        self.qp.to_rts(attr)
+
+    def sge(self, length):
+        return [SGE(self.mr.buf, length, self.mr.lkey)]
+
+    def post_recv(self, number):
+        self.qp.post_recv(RecvWR(wr_id=number, num_sge=1, sg=self.sge(SIZE)))
+
+    def post_send(self, number, length, opcode=e.IBV_WR_SEND, peer=None):
+        wr = SendWR(wr_id=number, opcode=opcode, num_sge=1, sg=self.sge(length))
+        if peer:
+            wr.set_wr_rdma(peer.mr.rkey, peer.mr.buf)
+        self.qp.post_send(wr)
+
+    def completions(self, count, seconds=5):
+        """The next completions as (number, status), and how long they took."""
+        found, begin = [], time.monotonic()
+        while len(found) < count:
+            if time.monotonic() > begin + seconds:
+                raise SystemExit(f"after {seconds} s only {found}")
+            got, entries = self.cq.poll(1)
+            found += [(entry.wr_id, entry.status) for entry in entries] if got else []
+        return found, time.monotonic() - begin
+
+
+def equal(seen, wanted, what):
+    if seen != wanted:
+        raise SystemExit(f"{what}: {seen}, and expected {wanted}")
+
+
+def unplug(device, index, *command):
+    side = Side(device, index)
+    # A peer that isn't there: sends wait for ever for their acknowledgement.
+    side.connect(side.gid, 0xABCDEF, timeout=0, mtu=e.IBV_MTU_1024)
+    for number in range(5):
+        side.post_recv(number)
+    for number in range(100, 103):
+        side.post_send(number, 100)
+    equal(side.cq.poll(1)[0], 0, "completions before")
+    subprocess.run(command, check=True)
+    # Nothing is asked of the kernel from here on.
+    found, _ = side.completions(8)
+    for first, count in (0, 5), (100, 3):
+        ours = [entry for entry in found if first <= entry[0] < first + count]
+        flushed = [(first + number, e.IBV_WC_WR_FLUSH_ERR) for number in range(count)]
+        equal(ours, flushed, "completions in order")
+    print("8 flushed in order")
+    # The destructors have no device any more.
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def shrink(one, index, other, other_index):
+    pairs = [(Side(one, index), Side(other, other_index)) for _ in range(3)]
+    for a, b in pairs:
+        a.connect(b.gid, b.qp.qp_num)
+        b.connect(a.gid, a.qp.qp_num)
+        b.post_recv(0)
+        a.post_send(1, SIZE)
+        equal(a.completions(1)[0], [(1, e.IBV_WC_SUCCESS)], "a send before")
+        equal(b.completions(1)[0], [(0, e.IBV_WC_SUCCESS)], "its receive")
+        b.post_recv(2)
+    for host in "h1", "h2":
+        subprocess.run(["ip", "-n", host, "link", "set", "eth0", "mtu", "1500"], check=True)
+    (a, b), (reader, server), (small, peer) = pairs
+    a.post_send(3, SIZE)
+    found, seconds = a.completions(1)
+    equal(found, [(3, e.IBV_WC_LOC_LEN_ERR)], "a send that is too large")
+    if seconds > 1:
+        raise SystemExit(f"it failed after {seconds:.1f} s only")
+    reader.post_send(4, SIZE, e.IBV_WR_RDMA_READ, server)
+    found, seconds = reader.completions(1)
+    equal(found, [(4, e.IBV_WC_REM_OP_ERR)], "a READ of too much")
+    if seconds > 1:
+        raise SystemExit(f"it failed after {seconds:.1f} s only")
+    small.post_send(5, 1000)
+    equal(small.completions(1)[0], [(5, e.IBV_WC_SUCCESS)], "a small send")
+    equal(peer.completions(1)[0], [(2, e.IBV_WC_SUCCESS)], "its receive")
+    equal(small.context.query_port(1).active_mtu, e.IBV_MTU_1024, "the active MTU")
+
+
+def open_tun(namespace, name):
+    with open(f"/run/netns/{namespace}", "rb") as file:
+        os.setns(file.fileno(), os.CLONE_NEWNET)
+    tun = os.open("/dev/net/tun", os.O_RDWR)
+    fcntl.ioctl(tun, 0x400454CA, struct.pack("16sH22x", name.encode(), 0x1001))
+    return tun
+
+
+def wire(*arguments):
+    name = arguments[-1]
+    ends = [open_tun(namespace, name) for namespace in arguments[:2]]
+    print("ready", flush=True)
+    while True:
+        for end in select.select(ends, [], [])[0]:
+            os.write(ends[1 - ends.index(end)], os.read(end, 65536))
+
+
+{"unplug": unplug, "shrink": shrink, "wire": wire}[sys.argv[1]](*sys.argv[2:])
