@@ -100,7 +100,7 @@ impl Provider for Rrxe {
     }
 
     fn count_into(qp: &Arc<Qp>, set: Option<Arc<Counters>>) {
-        qp.count_into(set);
+        Qp::count_into(qp, set);
     }
 
     fn set_counter(set: &Counters, index: usize) -> u64 {
@@ -281,7 +281,7 @@ impl Provider for Rrxe {
     }
 
     fn query_qp(qp: &Arc<Qp>) -> Result<QpQuery> {
-        qp.query()
+        Qp::query(qp)
     }
 
     fn destroy_qp(qp: &Arc<Qp>) {

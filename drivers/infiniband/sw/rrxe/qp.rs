@@ -2,6 +2,7 @@
 
 //! Queue pairs: the verbs' side of them, and what happens after a turn.
 
+mod attributes;
 mod fault;
 mod manage;
 
@@ -27,14 +28,14 @@ use rdma::{
         skb::{Discard, SkbQueue},
     },
     post::{RecvList, SendList, WqeRoom},
-    qp::{QpCap, QpCreated, QpInit, QpModify, QpQuery, QpReply, RingReply},
+    qp::{QpCap, QpCreated, QpInit, QpReply, RingReply},
     ring::Ring,
     sync::bottom_halves_off,
     upcall::{QpToken, QpUpcall},
 };
 use roce::{
     ids::Qpn,
-    qp::{Attrs, Config, QpKind, QpState, SendWqe},
+    qp::{Config, QpKind, QpState, SendWqe},
     responder::Replay,
     time::Instant,
     wire::packet::Service,
@@ -300,79 +301,6 @@ impl Qp {
     /// The engine's clock: nanoseconds since the QP was made.
     pub(crate) fn now(&self) -> Instant {
         Instant(u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(0))
-    }
-
-    /// Carries out `modify_qp`: all or nothing. Process context.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL` for what the state table or the limits forbid.
-    pub(crate) fn modify(this: &Arc<Self>, change: &QpModify) -> Result {
-        this.check_limits(&change.attrs)?;
-        let mut upshot = Upshot::default();
-        if this.modify_engine(change, &mut upshot)? {
-            this.unbind_windows();
-        }
-        this.conclude(&upshot);
-        Self::advance(this.as_arc_borrow(), &mut None);
-        Ok(())
-    }
-
-    fn check_limits(&self, attrs: &Attrs) -> Result {
-        let too_wide = attrs
-            .path_mtu
-            .is_some_and(|mtu| mtu > self.device.active_mtu());
-        let reads = attrs
-            .max_rd_atomic
-            .max(attrs.max_dest_rd_atomic)
-            .unwrap_or(0);
-        if too_wide || u32::from(reads) > limits::MAX_RD_ATOMIC {
-            return Err(EINVAL);
-        }
-        Ok(())
-    }
-
-    /// Returns whether windows lose what they were bound to.
-    fn modify_engine(&self, change: &QpModify, upshot: &mut Upshot) -> Result<bool> {
-        let mut turn = self.turn.wait();
-        let core = Option::as_mut(&mut turn).ok_or(EINVAL)?;
-        let now = self.now();
-        core.with_engine(self, None, upshot, |engine, host| {
-            engine.modify(now, &change.attrs, host)
-        })
-        .map_err(|_| EINVAL)?;
-        let state = core.engine.state();
-        self.note_state(state);
-        let mut unbinds = false;
-        if state == QpState::Reset {
-            unbinds = core.sq.binds();
-            core.sq.reset();
-            core.rq.reset();
-            core.peer.forget();
-            core.stall.clear();
-            while self.inbox.pop().is_some() {}
-        }
-        if let Some(av) = change.av {
-            let remote = core.engine.attrs().settings.dest_qpn;
-            core.peer.connect(&self.device, av, self.qpn, remote);
-        }
-        Ok(unbinds)
-    }
-
-    /// State and attributes. Process context.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL` once destroyed.
-    pub(crate) fn query(&self) -> Result<QpQuery> {
-        let turn = self.turn.wait();
-        let core = turn.as_ref().ok_or(EINVAL)?;
-        Ok(QpQuery {
-            attrs: core.engine.attrs(),
-            av: core.peer.av(),
-            cap: self.cap,
-            signal_all: self.signal_all,
-        })
     }
 
     /// Takes the QP out of service for good. When this returns no packet, timer or process finds it

@@ -40,9 +40,18 @@ impl<T: Unpin> Turn<T> {
 
     /// Waits for the turn. Process context only: what must not be refused, as `modify_qp`.
     ///
-    /// Wishes of others stay: call [`Self::advance`] after the guard is dropped.
+    /// Wishes of others stay: call [`Self::advance`] after the guard is dropped, or if
+    /// [`Self::is_wanted`] says so.
     pub(crate) fn wait(&self) -> BhSpinLockGuard<'_, T> {
         self.engine.lock()
+    }
+
+    /// Whether somebody wished for a turn, perhaps in vain while another held it; to be asked by one
+    /// who did, after the guard is dropped.
+    pub(crate) fn is_wanted(&self) -> bool {
+        // After the unlock: as in `advance`.
+        smp_mb();
+        self.wanted.load(ordering::Relaxed)
     }
 
     /// Runs `body` with the turn until no wish is left, and `after` with its result each time,
@@ -69,8 +78,7 @@ impl<T: Unpin> Turn<T> {
             if !after(result) {
                 return;
             }
-            smp_mb();
-            if !self.wanted.load(ordering::Relaxed) {
+            if !self.is_wanted() {
                 return;
             }
         }

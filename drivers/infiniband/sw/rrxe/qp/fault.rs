@@ -34,7 +34,8 @@ impl Qp {
             turn.as_ref().and_then(|core| core.stall.wanted())
         };
         let Some(absent) = wanted else {
-            return;
+            // What others wanted meanwhile.
+            return Self::advance(this, &mut None);
         };
         let served = this.device.mrs.fault_in(&absent).is_ok();
         if let Some(core) = Option::as_mut(&mut this.turn.wait()) {

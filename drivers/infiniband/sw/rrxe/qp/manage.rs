@@ -46,18 +46,12 @@ impl Qp {
         // Each round flushes something of what was there; what is posted meanwhile may have to wait.
         let most = this.cap.max_send_wr.saturating_add(this.cap.max_recv_wr);
         for _ in 0..most {
-            if !this.is_flushing() {
+            let due = Self::in_turn(this, |core| core.engine.poll_timeout());
+            if !due.is_ok_and(|due| due.is_some_and(|due| due <= this.now())) {
                 return;
             }
             Self::advance(this.as_arc_borrow(), &mut None);
         }
-    }
-
-    /// There is more to flush at once.
-    fn is_flushing(&self) -> bool {
-        let turn = self.turn.wait();
-        let due = turn.as_ref().and_then(|core| core.engine.poll_timeout());
-        due.is_some_and(|due| due <= self.now())
     }
 
     /// What lies in its queues. Process context.
@@ -65,23 +59,20 @@ impl Qp {
     /// # Errors
     ///
     /// `EINVAL` once destroyed.
-    pub(crate) fn load(&self) -> Result<QpLoad> {
-        let turn = self.turn.wait();
-        let core = turn.as_ref().ok_or(EINVAL)?;
-        Ok(QpLoad {
+    pub(crate) fn load(this: &Arc<Self>) -> Result<QpLoad> {
+        Self::in_turn(this, |core| QpLoad {
             sends: core.sq.posted(),
             receives: core.rq.posted(),
-            inbox: self.inbox.len(),
-            in_flight: self.credit.in_flight(),
+            inbox: this.inbox.len(),
+            in_flight: this.credit.in_flight(),
         })
     }
 
     /// From now on the QP counts into `set`, or else into its port's counters. Process context.
-    pub(crate) fn count_into(&self, set: Option<Arc<Counters>>) {
-        let mut turn = self.turn.wait();
-        if let Some(core) = Option::as_mut(&mut turn) {
-            core.counters = set.unwrap_or_else(|| self.device.counters.clone());
-        }
+    pub(crate) fn count_into(this: &Arc<Self>, set: Option<Arc<Counters>>) {
+        let set = set.unwrap_or_else(|| this.device.counters.clone());
+        // One that is destroyed counts no more.
+        let _ = Self::in_turn(this, |core| core.counters = set);
     }
 
     /// Reports that a packet was dropped, and counted so.

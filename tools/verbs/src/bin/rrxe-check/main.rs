@@ -13,6 +13,7 @@ mod group;
 mod loss;
 mod matrix;
 mod pair;
+mod query;
 mod raw;
 mod srq;
 mod srq_ring;
@@ -31,7 +32,7 @@ fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
     let (Some(a), Some(b)) = (args.next(), args.next()) else {
         eprintln!("usage: rrxe-check DEVICE_A DEVICE_B [v4|v6] [TOPIC ...]");
-        eprintln!("topics: transfer status errno cq srq xrc uc uc-errors ud ud-errors group");
+        eprintln!("topics: transfer status errno cq query srq xrc uc uc-errors ud ud-errors group");
         eprintln!("        group-sender loss windows");
         eprintln!("alone:  matrix raw raw-denied");
         eprintln!("        hold-group (a QP of DEVICE_B is attached until the input ends)");
@@ -63,6 +64,9 @@ fn main() -> ExitCode {
     }
     if wanted("cq") {
         cq::run(&mut tap, &ends);
+    }
+    if wanted("query") {
+        query::run(&mut tap, &ends);
     }
     if wanted("srq") {
         srq::run(&mut tap, &ends);

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! `modify_qp` and `query_qp`, which wait for the turn.
+
+use kernel::{prelude::*, sync::Arc};
+use rdma::qp::{QpModify, QpQuery};
+use roce::qp::{Attrs, QpState};
+
+use super::Qp;
+use crate::{engine::Core, engine_host::Upshot, limits};
+
+impl Qp {
+    /// Carries out `modify_qp`: all or nothing. Process context.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for what the state table or the limits forbid.
+    pub(crate) fn modify(this: &Arc<Self>, change: &QpModify) -> Result {
+        this.check_limits(&change.attrs)?;
+        let mut upshot = Upshot::default();
+        let modified = this.modify_engine(change, &mut upshot);
+        if modified == Ok(true) {
+            this.unbind_windows();
+        }
+        this.conclude(&upshot);
+        Self::advance(this.as_arc_borrow(), &mut None);
+        modified.map(|_| ())
+    }
+
+    /// Runs `body` with what the holder of the turn has. Process context.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` once destroyed.
+    pub(super) fn in_turn<R>(this: &Arc<Self>, body: impl FnOnce(&mut Core) -> R) -> Result<R> {
+        let result = {
+            let mut turn = this.turn.wait();
+            Option::as_mut(&mut turn).map(|core| body(core))
+        };
+        // They left it to us.
+        if this.turn.is_wanted() {
+            Self::schedule(this.as_arc_borrow());
+        }
+        result.ok_or(EINVAL)
+    }
+
+    fn check_limits(&self, attrs: &Attrs) -> Result {
+        let too_wide = attrs
+            .path_mtu
+            .is_some_and(|mtu| mtu > self.device.active_mtu());
+        let reads = attrs
+            .max_rd_atomic
+            .max(attrs.max_dest_rd_atomic)
+            .unwrap_or(0);
+        if too_wide || u32::from(reads) > limits::MAX_RD_ATOMIC {
+            return Err(EINVAL);
+        }
+        Ok(())
+    }
+
+    /// Returns whether windows lose what they were bound to.
+    fn modify_engine(&self, change: &QpModify, upshot: &mut Upshot) -> Result<bool> {
+        let mut turn = self.turn.wait();
+        let core = Option::as_mut(&mut turn).ok_or(EINVAL)?;
+        let now = self.now();
+        core.with_engine(self, None, upshot, |engine, host| {
+            engine.modify(now, &change.attrs, host)
+        })
+        .map_err(|_| EINVAL)?;
+        let state = core.engine.state();
+        self.note_state(state);
+        let mut unbinds = false;
+        if state == QpState::Reset {
+            unbinds = core.sq.binds();
+            core.sq.reset();
+            core.rq.reset();
+            core.peer.forget();
+            core.stall.clear();
+            while self.inbox.pop().is_some() {}
+        }
+        if let Some(av) = change.av {
+            let remote = core.engine.attrs().settings.dest_qpn;
+            core.peer.connect(&self.device, av, self.qpn, remote);
+        }
+        Ok(unbinds)
+    }
+
+    /// State and attributes. Process context.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` once destroyed.
+    pub(crate) fn query(this: &Arc<Self>) -> Result<QpQuery> {
+        Self::in_turn(this, |core| QpQuery {
+            attrs: core.engine.attrs(),
+            av: core.peer.av(),
+            cap: this.cap,
+            signal_all: this.signal_all,
+        })
+    }
+}

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! QPs that are looked at while they run.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rrxe_verbs::sys::*;
+
+use crate::{
+    pair::{ensure, Ends, Outcome, Pair, Plan, Send},
+    tap::Tap,
+};
+
+/// Runs all cases.
+pub fn run(tap: &mut Tap, ends: &Ends) {
+    tap.result("QPs that are queried all the time go on", query_busy(ends));
+}
+
+/// One WRITE after another: if a query swallowed a doorbell, nothing would follow that makes up for it.
+fn query_busy(ends: &Ends) -> Outcome {
+    const WRITES: u64 = 2000;
+    let pair = Pair::new(ends, Plan::default())?;
+    let (a, b) = (pair.a.qp.raw as usize, pair.b.qp.raw as usize);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let looker = scope.spawn(|| {
+            let mut count = 0;
+            while !stop.load(Ordering::Relaxed) {
+                for qp in [a, b] {
+                    let (mut attr, mut init) =
+                        (ibv_qp_attr::default(), ibv_qp_init_attr::default());
+                    // SAFETY: The QPs outlive the scope, and the structures the call.
+                    let errno = unsafe {
+                        ibv_query_qp(qp as *mut ibv_qp, &mut attr, IBV_QP_STATE as i32, &mut init)
+                    };
+                    ensure((errno, attr.qp_state) == (0, IBV_QPS_RTS), || {
+                        format!("errno {errno}, state {}", attr.qp_state)
+                    })?;
+                }
+                count += 1;
+            }
+            ensure(count > 100, || format!("queried {count} times"))
+        });
+        let written = (0..WRITES).try_for_each(|id| {
+            let write = Send::new(id, IBV_WR_RDMA_WRITE, vec![pair.a.mr.sge(0, 64)]);
+            pair.a.send(write.at(&pair.b, 0))?;
+            pair.a.expect(id, IBV_WC_SUCCESS).map(|_| ())
+        });
+        stop.store(true, Ordering::Relaxed);
+        let looked = looker.join().map_err(|_| "the looker panicked")?;
+        written.and(looked)
+    })
+}
