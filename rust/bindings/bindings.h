@@ -4,6 +4,8 @@
  * RRXE_CONST_x and are called x in Rust.
  */
 #include <linux/crc32.h>
+#include <linux/dma-buf.h>
+#include <linux/dma-direction.h>
 #include <linux/etherdevice.h>
 #include <linux/ethtool.h>
 #include <linux/gfp.h>
@@ -11,6 +13,7 @@
 #include <linux/igmp.h>
 #include <linux/inetdevice.h>
 #include <linux/hmm.h>
+#include <linux/iosys-map.h>
 #include <linux/mm.h>
 #include <linux/mmu_notifier.h>
 #include <linux/netdevice.h>

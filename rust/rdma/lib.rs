@@ -23,6 +23,7 @@ mod copy;
 pub mod cq;
 pub mod crc32;
 pub mod device;
+mod dma_buf;
 pub mod error;
 pub mod fast_mr;
 pub mod gid;

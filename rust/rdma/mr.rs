@@ -156,9 +156,13 @@ pub struct MrKeys {
     pub rkey: Rkey,
 }
 
-/// A range of the calling process's memory that is to be registered.
+/// A range that is to be registered: of the calling process's memory, or of a buffer that a driver
+/// exports and the process has as a file.
 pub struct UserRange<'a> {
     device: &'a IbDevice,
+    /// The buffer's file.
+    fd: Option<c_int>,
+    /// An address; of a buffer, bytes from its beginning.
     start: u64,
     length: u64,
     /// The address by which work requests and peers are to name its first byte, unless they count
@@ -180,7 +184,7 @@ impl UserRange<'_> {
     ///
     /// # Errors
     ///
-    /// Those of [`UserMemory::pin`] and [`OnDemand::new`].
+    /// Those of [`UserMemory::pin`], [`UserMemory::export`] and [`OnDemand::new`].
     pub fn take(&self, access: Access) -> Result<ProcessMemory> {
         let Self {
             device,
@@ -188,11 +192,15 @@ impl UserRange<'_> {
             length,
             ..
         } = *self;
-        Ok(if access.is_on_demand() {
-            ProcessMemory::OnDemand(OnDemand::new(device, start, length, access)?)
-        } else {
-            ProcessMemory::Pinned(UserMemory::pin(device, start, length, access)?)
-        })
+        let pinned = match self.fd {
+            Some(fd) => UserMemory::export(device, fd, start, length, access)?,
+            None if access.is_on_demand() => {
+                let memory = OnDemand::new(device, start, length, access)?;
+                return Ok(ProcessMemory::OnDemand(memory));
+            }
+            None => UserMemory::pin(device, start, length, access)?,
+        };
+        Ok(ProcessMemory::Pinned(pinned))
     }
 }
 
@@ -234,30 +242,75 @@ pub(crate) unsafe extern "C" fn reg_user<P: Provider>(
     payload: *mut bindings::ib_udata,
 ) -> *mut bindings::ib_mr {
     let register = || {
-        if !hints.is_null() {
-            return Err(unsupported());
-        }
         // SAFETY: ib_core's buffers are null or valid during the call.
         unsafe { udata::no_payload(payload) }?;
-        let access = Access::from_raw(access);
-        if !access.is_consistent() {
-            return Err(EINVAL);
-        }
         // SAFETY: `pd` is valid during the call, and so is its device.
         let device = unsafe { IbDevice::from_raw((*pd).device) };
         let range = UserRange {
             device,
+            fd: None,
             start,
             length,
             iova,
         };
-        let object = KBox::<MrObject<P>>::new_uninit(GFP_KERNEL_ACCOUNT)?;
-        // SAFETY: `pd` is a protection domain of `P`, alive during the call.
-        let pd = unsafe { Object::<_, P::Pd>::get(pd) };
-        let mr = P::reg_user_mr(pd, &range, access)?;
-        Ok(expose::<P>(object, mr, range.iova(access), length))
+        // SAFETY: As the caller promises.
+        unsafe { register::<P>(pd, &range, access, hints) }
     };
     register().unwrap_or_else(|error: Error| error.to_ptr())
+}
+
+/// Implements `reg_user_mr_dmabuf`.
+///
+/// # Safety
+///
+/// To be called by ib_core, on a protection domain of `P`.
+pub(crate) unsafe extern "C" fn reg_dma_buf<P: Provider>(
+    pd: *mut bindings::ib_pd,
+    offset: u64,
+    length: u64,
+    iova: u64,
+    fd: c_int,
+    access: c_int,
+    hints: *mut bindings::ib_dmah,
+    _attributes: *mut bindings::uverbs_attr_bundle,
+) -> *mut bindings::ib_mr {
+    // SAFETY: `pd` is valid during the call, and so is its device.
+    let device = unsafe { IbDevice::from_raw((*pd).device) };
+    let range = UserRange {
+        device,
+        fd: Some(fd),
+        start: offset,
+        length,
+        iova,
+    };
+    // SAFETY: As the caller promises.
+    unsafe { register::<P>(pd, &range, access, hints) }
+        .unwrap_or_else(|error: Error| error.to_ptr())
+}
+
+/// Registers `range`; there are no hints that could be followed.
+///
+/// # Safety
+///
+/// `pd` must be a protection domain of `P` that exists for ib_core during the call.
+unsafe fn register<P: Provider>(
+    pd: *mut bindings::ib_pd,
+    range: &UserRange<'_>,
+    access: c_int,
+    hints: *mut bindings::ib_dmah,
+) -> Result<*mut bindings::ib_mr> {
+    if !hints.is_null() {
+        return Err(unsupported());
+    }
+    let access = Access::from_raw(access);
+    if !access.is_consistent() {
+        return Err(EINVAL);
+    }
+    let object = KBox::<MrObject<P>>::new_uninit(GFP_KERNEL_ACCOUNT)?;
+    // SAFETY: As the caller promises.
+    let pd = unsafe { Object::<_, P::Pd>::get(pd) };
+    let mr = P::reg_user_mr(pd, range, access)?;
+    Ok(expose::<P>(object, mr, range.iova(access), range.length))
 }
 
 /// Makes the `ib_mr` in front of `mr`; ib_core fills in the rest of it.
@@ -458,6 +511,7 @@ pub(crate) unsafe extern "C" fn rereg<P: Provider>(
                 .then(|| Access::from_raw(access)),
             range: is_set(bindings::ib_mr_rereg_flags_IB_MR_REREG_TRANS).then_some(UserRange {
                 device,
+                fd: None,
                 start,
                 length,
                 iova,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Memory of a process, pinned for as long as peers may reach it.
+//! Memory of a process, or that it has from a driver, pinned for as long as peers may reach it.
 
 use core::ptr::NonNull;
 
@@ -8,24 +8,46 @@ use kernel::{
     bindings as core_bindings, error::from_err_ptr, page::PAGE_SIZE, prelude::*, sync::aref::ARef,
 };
 
-use crate::{bindings, device::IbDevice, mr::Access, span::Span};
+use crate::{
+    bindings, device::IbDevice, dma_buf::DmaBuf, error::unsupported, mr::Access, span::Span,
+};
 
-/// A pinned range of a process's memory.
+/// A pinned range of a process's memory, or of a buffer that a driver exports.
 ///
 /// # Invariants
 ///
 /// `blocks` are the addresses of all blocks of the range, in order; a block is 2^`shift` bytes, aligned
 /// to its size. The first byte of the range is `first` bytes into the first block, and the range is
-/// `len` bytes, all within these blocks, and valid for reads and writes while `umem` is not released.
+/// `len` bytes, all within these blocks, and valid for reads and writes while `source` exists.
 /// The process may change them at any time. They are writable for the kernel whatever the access
 /// granted; a caller writes only where the access allows.
 pub struct UserMemory {
-    umem: NonNull<bindings::ib_umem>,
+    source: Source,
     device: ARef<IbDevice>,
     blocks: KVVec<NonNull<u8>>,
     shift: u32,
     first: usize,
     len: usize,
+}
+
+/// What keeps the pages in their place.
+enum Source {
+    Process(Umem),
+    Exported(DmaBuf),
+}
+
+/// Pinned pages.
+///
+/// # Invariants
+///
+/// It is valid, and released once: when this is dropped.
+struct Umem(NonNull<bindings::ib_umem>);
+
+impl Drop for Umem {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant; the pages are not accessed any more.
+        unsafe { bindings::ib_umem_release(self.0.as_ptr()) };
+    }
 }
 
 /// The largest block, log₂ of bytes: what the direct mapping of the kernel is aligned to.
@@ -55,10 +77,38 @@ impl UserMemory {
         let access = access.as_raw();
         // SAFETY: The device is valid; the range is checked by the callee.
         let umem = unsafe { bindings::ib_umem_get_va(device.as_raw(), start, len, access) };
-        let umem = NonNull::new(from_err_ptr(umem)?).ok_or(ENOMEM)?;
+        // INVARIANT: It was just made.
+        let umem = Umem(NonNull::new(from_err_ptr(umem)?).ok_or(ENOMEM)?);
+        Self::new(device, Source::Process(umem), start, len)
+    }
+
+    /// Takes `len` bytes at `start` of the buffer that the calling process has as file `fd`.
+    ///
+    /// # Context
+    ///
+    /// Process; sleeps.
+    ///
+    /// # Errors
+    ///
+    /// `EBADF` if there is no such file, `EINVAL` if it isn't a buffer or the range is empty or beyond it,
+    /// `EACCES` for a right to write to what may only be read, `EOPNOTSUPP` if it isn't made of pages,
+    /// `ENOMEM`, and what the buffer's exporter returns.
+    pub fn export(
+        device: &IbDevice,
+        fd: i32,
+        start: u64,
+        len: u64,
+        access: Access,
+    ) -> Result<Self> {
+        let buffer = DmaBuf::new(fd, start, len, access.writes())?;
+        let (start, len) = (usize::try_from(start)?, usize::try_from(len)?);
+        Self::new(device, Source::Exported(buffer), start, len)
+    }
+
+    fn new(device: &IbDevice, source: Source, start: usize, len: usize) -> Result<Self> {
         // INVARIANT: Still without blocks; `collect` finds them, or the value is dropped.
         let mut memory = Self {
-            umem,
+            source,
             device: device.into(),
             blocks: KVVec::new(),
             shift: PAGE_SIZE.trailing_zeros(),
@@ -77,15 +127,13 @@ impl UserMemory {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if it is another process's range, and those of [`Self::pin`].
+    /// `EINVAL` if it is another process's range, `EOPNOTSUPP` if it is none, and those of [`Self::pin`].
     pub fn pin_again(&self, access: Access) -> Result<Self> {
-        // SAFETY: `umem` is valid until it is released.
-        let (start, owner) = unsafe {
-            (
-                (*self.umem.as_ptr()).address,
-                (*self.umem.as_ptr()).owning_mm,
-            )
+        let Source::Process(Umem(umem)) = &self.source else {
+            return Err(unsupported());
         };
+        // SAFETY: `umem` is valid until it is released.
+        let (start, owner) = unsafe { ((*umem.as_ptr()).address, (*umem.as_ptr()).owning_mm) };
         // SAFETY: It is only compared.
         if !unsafe { bindings::is_current_mm(owner) } {
             return Err(EINVAL);
@@ -95,8 +143,11 @@ impl UserMemory {
 
     /// Whether it was pinned for being written.
     pub fn is_writable(&self) -> bool {
-        // SAFETY: `umem` is valid until it is released.
-        unsafe { (*self.umem.as_ptr()).writable() != 0 }
+        match &self.source {
+            // SAFETY: `umem` is valid until it is released.
+            Source::Process(Umem(umem)) => unsafe { (*umem.as_ptr()).writable() != 0 },
+            Source::Exported(buffer) => buffer.is_writable(),
+        }
     }
 
     /// Notes the addresses of all blocks, the largest that the pages make up.
@@ -123,12 +174,13 @@ impl UserMemory {
         let count = before.saturating_add(size).div_ceil(block);
         let mut blocks = KVVec::with_capacity(count, GFP_KERNEL_ACCOUNT)?;
         self.for_each_extent(|address, bytes| {
-            let first = address & !block.wrapping_sub(1);
-            for at in (first..address.saturating_add(bytes)).step_by(block) {
+            let mut at = address & !block.wrapping_sub(1);
+            while at < address.saturating_add(bytes) {
                 blocks.push(
                     NonNull::new(at as *mut u8).ok_or(EFAULT)?,
                     GFP_KERNEL_ACCOUNT,
                 )?;
+                at = at.saturating_add(block);
             }
             Ok(())
         })?;
@@ -141,8 +193,12 @@ impl UserMemory {
 
     /// Calls `visit` with address and bytes of each stretch of pages that lie one behind the other.
     fn for_each_extent(&self, mut visit: impl FnMut(usize, usize) -> Result) -> Result {
+        let umem = match &self.source {
+            Source::Process(Umem(umem)) => umem,
+            Source::Exported(buffer) => return buffer.for_each_extent(visit),
+        };
         // SAFETY: `umem` is valid until it is released.
-        let mut entry = unsafe { (*self.umem.as_ptr()).sgt_append.sgt.sgl };
+        let mut entry = unsafe { (*umem.as_ptr()).sgt_append.sgt.sgl };
         while !entry.is_null() {
             // SAFETY: `entry` is in the list of `umem`, whose entries have pages.
             let page = unsafe { bindings::sg_page(entry) };
@@ -175,12 +231,5 @@ impl UserMemory {
                 len,
             )
         })
-    }
-}
-
-impl Drop for UserMemory {
-    fn drop(&mut self) {
-        // SAFETY: `umem` is released once, here; the pages are not accessed any more.
-        unsafe { bindings::ib_umem_release(self.umem.as_ptr()) };
     }
 }

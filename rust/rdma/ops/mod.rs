@@ -86,6 +86,7 @@ fn fill_objects<P: Provider>(table: &mut ib_device_ops) {
     table.destroy_cq = Some(cq::destroy::<P>);
     table.req_notify_cq = Some(cq::req_notify::<P>);
     table.reg_user_mr = Some(mr::reg_user::<P>);
+    table.reg_user_mr_dmabuf = Some(mr::reg_dma_buf::<P>);
     table.rereg_user_mr = Some(mr::rereg::<P>);
     table.advise_mr = Some(mr::advise::<P>);
     table.dereg_mr = Some(mr::dereg::<P>);

@@ -58,6 +58,7 @@ module! {
     description: "Software RoCEv2 provider",
     license: "GPL",
     alias: ["rdma-link-rrxe"],
+    imports_ns: ["DMA_BUF"],
 }
 
 /// What `rdma link add … type` calls our devices.

@@ -1,0 +1,278 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+# Runs on: guest
+"""Regions of buffers that drivers export: dmabuf.py DEVICE GID-INDEX.
+
+Stock librxe has no call for them, so they are registered by ioctl. There are two exporters: udmabuf, whose
+buffers are pages of a memfd, and the system heap.
+"""
+
+import errno
+import fcntl
+import mmap
+import os
+import struct
+import sys
+import threading
+import time
+
+import pyverbs.enums as e
+from pyverbs.wr import SGE, SendWR
+
+from pairs import (
+    ALL, LOCAL_WRITE, PAGE, REMOTE_READ, Buffer, Pair, case, equal, libc, main, map_memory, pattern, register,
+)
+from uverbs import CHANGE_ACCESS, errno_of, reg_dmabuf_mr, rereg
+
+UDMABUF_CREATE, HEAP_ALLOC, BUFFER_SYNC = 0x40187542, 0xC0184800, 0x40086200
+SYNC_READ_WRITE, SYNC_END = 3, 4
+ALLOW_SEALING, HUGE_PAGES, ADD_SEALS, SEAL_SHRINK = 2, 4, 1033, 2
+SUCCESS, REFUSED, PROTECTED = e.IBV_WC_SUCCESS, e.IBV_WC_REM_ACCESS_ERR, e.IBV_WC_LOC_PROT_ERR
+# Where work requests find a buffer has nothing to do with where it is.
+IOVA = 0x7_1234_5678_0000
+
+
+class Udmabuf(Buffer):
+    """Pages of a memfd, exported, and mapped as pages of the memfd."""
+
+    def __init__(self, length, flags=0):
+        self.length = length
+        memory = os.memfd_create("exported", ALLOW_SEALING | flags)
+        os.ftruncate(memory, length)
+        fcntl.fcntl(memory, ADD_SEALS, SEAL_SHRINK)
+        with open("/dev/udmabuf", "r+b", buffering=0) as device:
+            self.fd = fcntl.ioctl(device, UDMABUF_CREATE, bytearray(struct.pack("=IIQQ", memory, 1, 0, length)))
+        self.address = map_memory(length, fd=memory)
+        os.close(memory)
+
+    def close(self):
+        os.close(self.fd)
+        libc.munmap(self.address, self.length)
+
+
+def allocate(length, flags):
+    """A buffer of the system heap: its file."""
+    with open("/dev/dma_heap/system", "rb", buffering=0) as device:
+        asked = bytearray(struct.pack("=QIIQ", length, 0, flags | os.O_CLOEXEC, 0))
+        fcntl.ioctl(device, HEAP_ALLOC, asked)
+    return struct.unpack_from("=I", asked, 8)[0]
+
+
+class Heap(Buffer):
+    """Memory of the system heap, mapped as the heap lets it be."""
+
+    def __init__(self, length):
+        self.length = length
+        self.fd = allocate(length, os.O_RDWR)
+        self.address = map_memory(length, fd=self.fd)
+
+    def sync(self, flags):
+        fcntl.ioctl(self.fd, BUFFER_SYNC, struct.pack("=Q", flags))
+
+    def fill(self, data, offset=0):
+        self.sync(SYNC_READ_WRITE)
+        super().fill(data, offset)
+        self.sync(SYNC_READ_WRITE | SYNC_END)
+
+
+def export(pair, buffer, access=ALL, offset=0, length=None):
+    """A region of it, named from IOVA on, and what it is named by."""
+    length = buffer.length - offset if length is None else length
+    iova = IOVA + offset % PAGE
+    region = reg_dmabuf_mr(pair.pd, pair.context, buffer.fd, offset, length, iova, access)
+    return region, iova
+
+
+def known(pair, length, fill=True):
+    """A buffer of the process and its (address, length, lkey)."""
+    buffer = Buffer(length)
+    if fill:
+        buffer.fill(pattern(length))
+    pair.kept = getattr(pair, "kept", []) + [register(pair.pd, buffer)]
+    return buffer, (buffer.address, length, pair.kept[-1].lkey)
+
+
+def exchange(buffer, offset, length):
+    """Peers write and read it, and so does its owner; nothing around it changes."""
+    pair = Pair()
+    region, iova = export(pair, buffer, offset=offset, length=length)
+    equal(region.query()[2:], (length, iova), "length and address of the region")
+    source, local = known(pair, length)
+    data = source.read(length)
+    equal(pair.write(local, (iova, region.rkey)), SUCCESS, "write")
+    equal(buffer.read(length, offset) == data, True, "what was written")
+    equal(buffer.read(offset) == bytes(offset), True, "memory before")
+    behind = buffer.length - offset - length
+    equal(buffer.read(behind, offset + length) == bytes(behind), True, "memory behind")
+    buffer.fill(data[::-1], offset)
+    equal(pair.read(local, (iova, region.rkey)), SUCCESS, "read")
+    equal(source.read(length) == data[::-1], True, "what was read")
+    source.fill(bytes(length))
+    equal(pair.write((iova, length, region.lkey), (local[0], pair.kept[0].rkey)), SUCCESS, "write from it")
+    equal(source.read(length) == data[::-1], True, "what was written from it")
+    source.fill(data)
+    equal(pair.read((iova, length, region.lkey), (local[0], pair.kept[0].rkey)), SUCCESS, "read into it")
+    equal(buffer.read(length, offset) == data, True, "what was read into it")
+    region.close()
+    buffer.fill(bytes(length), offset)
+
+
+@case("peers and the owner use an exported buffer")
+def whole():
+    buffer = Udmabuf(2 * (1 << 20) + 3 * PAGE)
+    exchange(buffer, 0, buffer.length)
+    exchange(buffer, 3 * PAGE + 77, (1 << 20) + 5)
+    exchange(buffer, buffer.length - 9, 9)
+    buffer.close()
+
+
+@case("another exporter, whose buffer the process maps")
+def heap():
+    buffer = Heap(1 << 20)
+    exchange(buffer, 0, buffer.length)
+    exchange(buffer, 5 * PAGE + 1, 300_000)
+
+
+@case("a buffer of huge pages")
+def huge():
+    buffer = Udmabuf(4 << 20, HUGE_PAGES)
+    exchange(buffer, 12345, 3 << 20)
+    buffer.close()
+
+
+@case("an atomic on an exported buffer")
+def atomic():
+    pair, buffer = Pair(), Udmabuf(PAGE)
+    region, iova = export(pair, buffer)
+    old, local = known(pair, 8, fill=False)
+    buffer.fill(struct.pack("=Q", 40), 8)
+    wr = SendWR(opcode=e.IBV_WR_ATOMIC_FETCH_AND_ADD, num_sge=1, sg=[SGE(*local)])
+    wr.set_wr_atomic(region.rkey, iova + 8, 2, 0)
+    pair.qps[0].post_send(wr)
+    equal(pair.status(), SUCCESS, "fetch and add")
+    equal(struct.unpack("=QQ", old.read(8) + buffer.read(8, 8)), (40, 42), "old and new")
+    region.close()
+
+
+@case("nothing beside the range, and no right that was not given")
+def refused():
+    buffer, length = Udmabuf(4 * PAGE), PAGE + 50
+    for access, opcode, offset, count, wanted in [
+        (ALL, "write", -1, 1, REFUSED), (ALL, "write", length, 1, REFUSED), (ALL, "read", length - 1, 2, REFUSED),
+        (ALL, "read", 0, length + 1, REFUSED), (REMOTE_READ, "write", 0, 1, REFUSED),
+        (REMOTE_READ, "read", 0, length, SUCCESS), (LOCAL_WRITE, "read", 0, 1, REFUSED),
+    ]:
+        pair = Pair()
+        region, iova = export(pair, buffer, access, offset=PAGE + 7, length=length)
+        _, (at, _, key) = known(pair, length + PAGE)
+        seen = getattr(pair, opcode)((at, count, key), (iova + offset, region.rkey))
+        equal(seen, wanted, f"{opcode} {count} bytes at {offset} with rights {access:#x}")
+        region.close()
+    equal(buffer.read(buffer.length), bytes(buffer.length), "the buffer")
+    # Its owner may not write to it either.
+    pair = Pair()
+    region, iova = export(pair, buffer, REMOTE_READ)
+    source, _ = known(pair, 8)
+    status = pair.read((iova, 8, region.lkey), (source.address, pair.kept[0].rkey))
+    equal(status, PROTECTED, "read into what may only be read")
+    region.close()
+
+
+@case("what can't be registered is refused")
+def invalid():
+    pair, buffer = Pair(), Udmabuf(4 * PAGE)
+    memory = os.memfd_create("not exported")
+    for name, fd, offset, length, iova, access, wanted in [
+        ("no file", -1, 0, PAGE, 0, ALL, errno.EBADF),
+        ("a closed file", 1000, 0, PAGE, 0, ALL, errno.EBADF),
+        ("another file", memory, 0, PAGE, 0, ALL, errno.EINVAL),
+        ("nothing", buffer.fd, 0, 0, 0, ALL, errno.EINVAL),
+        ("one byte too many", buffer.fd, PAGE, 3 * PAGE + 1, 0, ALL, errno.EINVAL),
+        ("what is behind", buffer.fd, 4 * PAGE, 1, 0, ALL, errno.EINVAL),
+        ("what wraps", buffer.fd, PAGE, (1 << 64) - PAGE, 0, ALL, errno.EINVAL),
+        ("another offset in the page", buffer.fd, 1, PAGE, 2, ALL, errno.EINVAL),
+        ("remote without local write", buffer.fd, 0, PAGE, 0, e.IBV_ACCESS_REMOTE_WRITE, errno.EINVAL),
+        ("on demand", buffer.fd, 0, PAGE, 0, ALL | e.IBV_ACCESS_ON_DEMAND, errno.EINVAL),
+    ]:
+        given = (pair.pd, pair.context, fd & 0xFFFF_FFFF, offset, length, iova, access)
+        equal(errno_of(reg_dmabuf_mr, *given), wanted, name)
+
+
+@case("a buffer that the process may only read")
+def read_only():
+    pair = Pair()
+    fd = allocate(4 * PAGE, os.O_RDONLY)
+    given = (pair.pd, pair.context, fd, 0, PAGE, IOVA)
+    equal(errno_of(reg_dmabuf_mr, *given, ALL), errno.EACCES, "rights to write")
+    region = reg_dmabuf_mr(*given, REMOTE_READ)
+    target, local = known(pair, PAGE)
+    equal(pair.read(local, (IOVA, region.rkey)), SUCCESS, "read")
+    equal(target.read(PAGE), bytes(PAGE), "fresh memory of the heap")
+    equal(errno_of(rereg, pair.context, region, CHANGE_ACCESS, 0, 0, 0, None, ALL), errno.EOPNOTSUPP, "more rights")
+    region.close()
+
+
+@case("a region outlives the files of its buffer, and ends at once")
+def lifetime():
+    pair, buffer = Pair(), Udmabuf(64 * PAGE)
+    region, iova = export(pair, buffer)
+    os.close(buffer.fd)
+    source, local = known(pair, buffer.length)
+    equal(pair.write(local, (iova, region.rkey)), SUCCESS, "write")
+    equal(buffer.read(buffer.length) == source.read(buffer.length), True, "what was written")
+    region.close()
+    equal(pair.write(local, (iova, region.rkey)), REFUSED, "write to a region that was there")
+
+
+@case("a region ends while a peer writes to it")
+def ends_in_use():
+    buffer, length = Udmabuf(1 << 20), 1 << 20
+    for _ in range(8):
+        pair = Pair(depth=16)
+        region, iova = export(pair, buffer)
+        _, local = known(pair, length)
+        for number in range(8):
+            pair.post(e.IBV_WR_RDMA_WRITE, local, (iova, region.rkey), number)
+        ending = threading.Thread(target=region.close)
+        ending.start()
+        ending.join()
+        buffer.fill(bytes(length))
+        seen = [pair.status() for _ in range(8)]
+        equal(set(seen) <= {SUCCESS, REFUSED, e.IBV_WC_WR_FLUSH_ERR}, True, f"completions {seen}")
+        equal(buffer.read(length) == bytes(length), True, "the buffer after the region's end")
+
+
+def shared_memory():
+    """Bytes of shared memory in the system."""
+    with open("/proc/meminfo", encoding="ascii") as meminfo:
+        return next(int(line.split()[1]) << 10 for line in meminfo if line.startswith("Shmem:"))
+
+
+@case("a process dies with its buffers in use, and they are freed")
+def dies():
+    length, before = 32 << 20, shared_memory()
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            pair, buffer = Pair(), Udmabuf(length)
+            region, iova = export(pair, buffer)
+            _, (at, _, key) = known(pair, 1 << 20)
+            os.write(writer, b"x")
+            while pair.write((at, 1 << 20, key), (iova, region.rkey)) == SUCCESS:
+                pass
+        finally:
+            os._exit(1)
+    os.close(writer)
+    equal(os.read(reader, 1), b"x", "what the child says")
+    time.sleep(0.3)
+    equal(shared_memory() - before >= length, True, "the buffer exists")
+    os.kill(child, 9)
+    os.waitpid(child, 0)
+    end = time.monotonic() + 10
+    while shared_memory() - before >= length and time.monotonic() < end:
+        time.sleep(0.05)
+    equal(shared_memory() - before < length, True, "the buffer is gone")
+
+
+sys.exit(main())
