@@ -33,7 +33,7 @@ pub use attr::{Attrs, Config, CurrentAttrs, ModifyError, QpKind, QpState, Remote
 
 /// Storage of fixed size that the host hands to a QP: a vector, in practice.
 ///
-/// Its length never changes while the QP lives.
+/// Its length never changes while the QP has it.
 pub trait Slots<T>: DerefMut<Target = [T]> {}
 
 impl<T, S: DerefMut<Target = [T]>> Slots<T> for S {}
@@ -90,7 +90,7 @@ enum Side {
 
 impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
     /// A QP in RESET. `window` bounds how many send WQEs are taken at a time and must not be
-    /// empty; `replays` bounds `max_dest_rd_atomic`.
+    /// empty; `replays` bounds `max_dest_rd_atomic` and may be empty until that is set.
     pub fn new(config: Config, window: W, replays: R) -> Self {
         Self {
             context: Context {
@@ -103,6 +103,13 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
             turn: Side::Responder,
             backlog: false,
         }
+    }
+
+    /// Makes room for more of the answers that peers may ask for again, in any state: `replays` is
+    /// taken into use if it has more places, and what isn't used any more is returned. Call this
+    /// before a [`Self::modify`] that raises `max_dest_rd_atomic`.
+    pub fn enlarge_replays(&mut self, replays: R) -> R {
+        self.responder.enlarge(replays)
     }
 
     /// The current state.

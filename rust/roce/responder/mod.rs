@@ -174,6 +174,11 @@ impl<R: Slots<Replay>> Responder<R> {
         self.ring.capacity()
     }
 
+    /// Remembers more answers, in `replays`, and returns the storage that isn't used any more.
+    pub(crate) fn enlarge(&mut self, replays: R) -> R {
+        self.ring.enlarge(replays)
+    }
+
     /// INIT to RTR: the first packet shall carry `rq_psn`.
     pub(crate) fn start(&mut self, rq_psn: Psn) {
         self.expected = rq_psn;

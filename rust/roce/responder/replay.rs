@@ -173,6 +173,22 @@ impl<R: Slots<Replay>> Ring<R> {
         self.places.len()
     }
 
+    /// Moves to `places` if they are more, and returns what isn't used any more. All records stay.
+    pub(super) fn enlarge(&mut self, mut places: R) -> R {
+        if places.len() <= self.capacity() {
+            return places;
+        }
+        for number in self.oldest..self.next {
+            let place = number
+                .checked_rem(places.len() as u64)
+                .and_then(|place| places.get_mut(place as usize));
+            if let (Some(place), Some(replay)) = (place, self.get(Number(number))) {
+                *place = *replay;
+            }
+        }
+        core::mem::replace(&mut self.places, places)
+    }
+
     /// Forgets all records.
     pub(super) fn clear(&mut self) {
         self.oldest = self.next;
@@ -370,6 +386,31 @@ mod tests {
         ring.demand(number, Pending::Whole);
         ring.push(read(1, 1), 1);
         assert_eq!(send_all(&mut ring), [1]);
+    }
+
+    #[test]
+    fn more_places_keep_all_records() {
+        let mut ring = ring(3);
+        for psn in 0..5 {
+            ring.push(read(psn, 1), 3);
+            if psn < 4 {
+                send_all(&mut ring);
+            }
+        }
+        assert_eq!(ring.enlarge(vec![Replay::default(); 2]).len(), 2);
+        assert_eq!(ring.enlarge(vec![Replay::default(); 7]).len(), 3);
+        assert_eq!(ring.capacity(), 7);
+        assert_eq!(ring.find(Psn::new(1)), None);
+        for psn in 2..5 {
+            let number = ring.find(Psn::new(psn)).unwrap();
+            assert_eq!(ring.get(number).unwrap().psn, Psn::new(psn));
+        }
+        assert_eq!(send_all(&mut ring), [4]);
+        for psn in 5..20 {
+            ring.push(read(psn, 1), 7);
+        }
+        assert_eq!(ring.find(Psn::new(12)), None);
+        assert!(ring.find(Psn::new(13)).is_some());
     }
 
     #[test]
