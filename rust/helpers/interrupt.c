@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 #include <linux/bottom_half.h>
 #include <linux/irqflags.h>
+#include <linux/preempt.h>
 
 __rrxe_helper bool rrxe_helper_irqs_disabled(void)
 {
@@ -15,4 +16,9 @@ __rrxe_helper void rrxe_helper_local_bh_disable(void)
 __rrxe_helper void rrxe_helper_local_bh_enable(void)
 {
 	local_bh_enable();
+}
+
+__rrxe_helper bool rrxe_helper_softirqs_excluded(void)
+{
+	return softirq_count() || irqs_disabled();
 }

@@ -9,7 +9,7 @@
 //! revocable [`upcall::Upcall`].
 //!
 //! For its data path the driver finds here: [`ring`]s shared with a process and their [`mmap`], pinned
-//! memory ([`umem`], [`mr`]), RCU [`table`]s, locks for softirq context ([`sync`]), and the network
+//! memory ([`umem`], [`mr`]), [`table`]s read without locks, locks for softirq context ([`sync`]), and the network
 //! ([`net`]).
 
 #![deny(missing_docs)]
@@ -41,6 +41,7 @@ pub mod qp;
 pub mod random;
 pub mod restrack;
 pub mod ring;
+pub mod section;
 pub mod srq;
 pub mod stats;
 pub mod sync;

@@ -26,7 +26,8 @@ use kernel::{
 };
 
 use crate::{
-    bindings, device::IbDevice, mr::Access, span::Span, sync::wait_for_readers, table::Table,
+    bindings, device::IbDevice, mr::Access, section::Sections, span::Span, sync::wait_for_readers,
+    table::Table,
 };
 
 const PAGE_SHIFT: u32 = PAGE_SIZE.trailing_zeros();
@@ -452,9 +453,10 @@ impl OnDemand {
             // SAFETY: The caller is a process.
             mm: unsafe { bindings::grab_current_mm() },
         };
+        let readers = Arc::new(Sections::new()?, GFP_KERNEL_ACCOUNT)?;
         Arc::pin_init(
             pin_init!(AddressSpace {
-                chunks <- Table::new(),
+                chunks <- Table::new(u32::MAX, &readers),
                 adding <- new_mutex!((), "rrxe_odp"),
                 root,
             }),

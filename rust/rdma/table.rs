@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A table of counted objects by number, read under RCU.
+//! A table of counted objects by number, read without locks.
 //!
 //! Objects are published last and unpublished first: a number is [reserved](Table::reserve), the
 //! object built with it, then [published](Reservation::publish); [`Table::remove`] returns only
 //! when no reader can still be looking at the object through the table.
 //!
-//! Readers may be in any context; they take no lock and no reference. Writers are in process
-//! context.
+//! Readers may be in any context but hard interrupts; they take no lock and no reference. Writers are in
+//! process context.
 
 use core::{marker::PhantomData, ops::RangeInclusive, pin::Pin, ptr};
 
@@ -16,54 +16,62 @@ use kernel::{
     error::to_result,
     ffi::c_void,
     prelude::*,
-    sync::{rcu, Arc, ArcBorrow},
+    sync::{
+        atomic::{ordering::Relaxed, Atomic},
+        rcu, Arc, ArcBorrow,
+    },
     types::{ForeignOwnable, Opaque},
 };
 
-use crate::{random::next_u32, sync::wait_for_readers};
+use crate::{random::next_u32, section::Sections};
 
 /// Set in what the xarray keeps for itself, clear in every aligned pointer.
 const INTERNAL: usize = 0b11;
 
-/// A sparse array of `Arc<T>` with RCU readers.
+/// A sparse array of `Arc<T>` with readers that don't lock.
 ///
 /// # Invariants
 ///
 /// `xa` is an initialised xarray; each entry is reserved (reads as null) or came from
-/// `Arc::<T>::into_foreign`, whose count the table owns. An entry's count is given up only after a
-/// grace period has passed since it was erased.
+/// `Arc::<T>::into_foreign`, whose count the table owns. Entries are looked at within `readers` only, and
+/// an erased one's count is given up only when those that were there have left.
 #[pin_data(PinnedDrop)]
 pub struct Table<T: Send + Sync + 'static> {
     #[pin]
     xa: Opaque<bindings::xarray>,
+    /// How many more numbers may be taken.
+    left: Atomic<u32>,
+    readers: Arc<Sections>,
     _entries: PhantomData<Arc<T>>,
 }
 
-// SAFETY: The xarray synchronises its writers by its lock and its readers by RCU; the entries are
+// SAFETY: The xarray synchronises its writers by its lock and its readers, by RCU as to its own nodes; the entries are
 // `Arc`s of a `Send + Sync` type.
 unsafe impl<T: Send + Sync + 'static> Send for Table<T> {}
 // SAFETY: As above.
 unsafe impl<T: Send + Sync + 'static> Sync for Table<T> {}
 
 impl<T: Send + Sync + 'static> Table<T> {
-    /// Initialises an empty table.
-    pub fn new() -> impl PinInit<Self> {
+    /// Initialises an empty table of at most `limit` objects, which may share its `readers` with others.
+    pub fn new(limit: u32, readers: &Arc<Sections>) -> impl PinInit<Self> + '_ {
         pin_init!(Self {
             // SAFETY: `xa` is valid for writes while the closure runs.
             // INVARIANT: It is initialised and empty.
             xa <- Opaque::ffi_init(|xa| unsafe {
                 bindings::xa_init_flags(xa, bindings::XA_FLAGS_ALLOC)
             }),
+            left: Atomic::new(limit),
+            readers: readers.clone(),
             _entries: PhantomData,
         })
     }
 
     /// Runs `f` on the object of number `id`, or returns `None` if none is published there.
     ///
-    /// `f` runs under RCU: it must not sleep.
+    /// `f` must not sleep: [`Table::remove`] waits for it.
     #[inline]
     pub fn with<R>(&self, id: u32, f: impl FnOnce(ArcBorrow<'_, T>) -> R) -> Option<R> {
-        let _readers = rcu::read_lock();
+        let _reader = self.readers.enter();
         let entry = self.load(id);
         if entry.is_null() {
             return None;
@@ -86,8 +94,15 @@ impl<T: Send + Sync + 'static> Table<T> {
     ///
     /// # Errors
     ///
-    /// `EBUSY` if all are taken, `ENOMEM`.
+    /// `ENOMEM`, also if all are taken or the table is full.
     pub fn reserve(&self, range: RangeInclusive<u32>) -> Result<Reservation<'_, T>> {
+        self.allocate(range)
+            .map_err(|error| if error == EBUSY { ENOMEM } else { error })
+    }
+
+    /// As [`Table::reserve`], but `EBUSY` if all are taken.
+    fn allocate(&self, range: RangeInclusive<u32>) -> Result<Reservation<'_, T>> {
+        self.count()?;
         let limit = bindings::xa_limit {
             max: *range.end(),
             min: *range.start(),
@@ -100,8 +115,25 @@ impl<T: Send + Sync + 'static> Table<T> {
         let code = unsafe { bindings::__xa_alloc(xa, &mut id, ptr::null_mut(), limit, flags) };
         // SAFETY: The lock was taken above (`__xa_alloc` may let go of it, but takes it again).
         unsafe { bindings::xa_unlock(xa) };
-        to_result(code)?;
+        to_result(code).inspect_err(|_| self.discount())?;
         Ok(Reservation { table: self, id })
+    }
+
+    /// Counts a number that is to be taken.
+    fn count(&self) -> Result {
+        let mut left = self.left.load(Relaxed);
+        loop {
+            let less = left.checked_sub(1).ok_or(ENOMEM)?;
+            match self.left.cmpxchg(left, less, Relaxed) {
+                Ok(_) => return Ok(()),
+                Err(now) => left = now,
+            }
+        }
+    }
+
+    /// A number is free again.
+    fn discount(&self) {
+        self.left.fetch_add(1, Relaxed);
     }
 
     /// Reserves a number of `range` that nobody can foretell: the first free one after a random
@@ -113,14 +145,14 @@ impl<T: Send + Sync + 'static> Table<T> {
     ///
     /// # Errors
     ///
-    /// `EBUSY` if all are taken, `ENOMEM`, `EINVAL` if the range is empty.
+    /// `ENOMEM`, also if all are taken or the table is full; `EINVAL` if the range is empty.
     pub fn reserve_random(&self, range: RangeInclusive<u32>) -> Result<Reservation<'_, T>> {
         let (first, last) = (*range.start(), *range.end());
         let span = last.checked_sub(first).ok_or(EINVAL)?;
         let random = next_u32();
         let offset = span.checked_add(1).map_or(random, |count| random % count);
         let start = first.saturating_add(offset);
-        match self.reserve(start..=last) {
+        match self.allocate(start..=last) {
             Err(error) if error == EBUSY && start > first => {
                 self.reserve(first..=start.saturating_sub(1))
             }
@@ -138,7 +170,7 @@ impl<T: Send + Sync + 'static> Table<T> {
     ///
     /// `EBUSY` if it is taken, `ENOMEM`.
     pub fn reserve_exact(&self, id: u32) -> Result<Reservation<'_, T>> {
-        self.reserve(id..=id)
+        self.allocate(id..=id)
     }
 
     /// Unpublishes the object of number `id` and waits until no reader sees it any more.
@@ -151,9 +183,10 @@ impl<T: Send + Sync + 'static> Table<T> {
         if entry.is_null() {
             return None;
         }
-        wait_for_readers();
+        self.discount();
+        self.readers.wait();
         // SAFETY: `entry` came from `into_foreign` and has just left the table, so this count is
-        // claimed once; a grace period has passed.
+        // claimed once; no reader is left that could see it.
         Some(unsafe { Arc::<T>::from_foreign(entry) })
     }
 
@@ -184,16 +217,16 @@ impl<T: Send + Sync + 'static> Table<T> {
         if old.is_null() {
             return Err(ENOENT);
         }
-        wait_for_readers();
-        // SAFETY: `old` came from `into_foreign` and has just left the table; a grace period has
-        // passed.
+        self.readers.wait();
+        // SAFETY: `old` came from `into_foreign` and has just left the table; no reader is left that
+        // could see it.
         Ok(unsafe { Arc::<T>::from_foreign(old) })
     }
 
     /// Runs `f` on each published object, in the order of numbers. Those that come or go meanwhile
-    /// may or may not be seen. `f` runs under RCU: it must not sleep.
+    /// may or may not be seen. `f` must not sleep.
     pub fn for_each(&self, mut f: impl FnMut(u32, ArcBorrow<'_, T>)) {
-        let _readers = rcu::read_lock();
+        let _reader = self.readers.enter();
         let mut index = 0;
         let mut entry = self.find(&mut index, false);
         while !entry.is_null() {
@@ -203,9 +236,12 @@ impl<T: Send + Sync + 'static> Table<T> {
         }
     }
 
-    /// The entry of number `id`; null if none is published there. Under RCU.
+    /// The entry of number `id`; null if none is published there. Within a section: there softirqs are
+    /// excluded, which makes the caller a reader of RCU as well.
     #[inline]
     fn load(&self, id: u32) -> *mut c_void {
+        // Lockdep wants to be told.
+        let _rcu = cfg!(CONFIG_PROVE_RCU).then(rcu::read_lock);
         let xa = self.xa.get();
         // SAFETY: `xa` is initialised by the type invariant, and the caller is a reader.
         let entry = unsafe { crate::bindings::xa_load_locked(xa.cast(), id as usize) };
@@ -316,13 +352,13 @@ impl<T: Send + Sync + 'static> Reservation<'_, T> {
 impl<T: Send + Sync + 'static> Drop for Reservation<'_, T> {
     fn drop(&mut self) {
         self.table.erase(self.id);
+        self.table.discount();
     }
 }
 
 #[kunit_tests(rrxe_table)]
 mod tests {
     use super::*;
-    use kernel::sync::atomic::{ordering::Relaxed, Atomic};
 
     /// Counts itself while it lives.
     struct Guest {
@@ -353,8 +389,12 @@ mod tests {
         Ok(Arc::new(Atomic::new(0), GFP_KERNEL)?)
     }
 
+    fn readers() -> Result<Arc<Sections>> {
+        Ok(Arc::new(Sections::new()?, GFP_KERNEL)?)
+    }
+
     fn table() -> Result<Pin<KBox<Table<Guest>>>> {
-        KBox::pin_init(Table::new(), GFP_KERNEL)
+        KBox::pin_init(Table::new(100, &readers()?), GFP_KERNEL)
     }
 
     fn name(table: &Table<Guest>, id: u32) -> Option<u32> {
@@ -437,7 +477,27 @@ mod tests {
         assert_eq!(seen, (1 << 20) - 1);
         assert!(table
             .reserve_random(40..=59)
-            .is_err_and(|error| error == EBUSY));
+            .is_err_and(|error| error == ENOMEM));
+        Ok(())
+    }
+
+    #[test]
+    fn is_full_at_its_limit() -> Result {
+        let house = house()?;
+        let table = KBox::pin_init(Table::<Guest>::new(2, &readers()?), GFP_KERNEL)?;
+        let full = |table: &Table<Guest>| table.reserve(0..=9).is_err_and(|e| e == ENOMEM);
+        table.reserve(0..=9)?.publish(Guest::new(1, &house)?);
+        let place = table.reserve(0..=9)?;
+        assert!(full(&table));
+        drop(place);
+        assert!(table.reserve_exact(0).is_err_and(|error| error == EBUSY));
+        table.reserve(0..=9)?.publish(Guest::new(2, &house)?);
+        assert!(full(&table));
+        drop(table.remove(0));
+        assert!(table.remove(0).is_none());
+        let place = table.reserve(0..=9)?;
+        assert!(full(&table));
+        drop(place);
         Ok(())
     }
 

@@ -13,26 +13,38 @@ use core::{
 
 use kernel::{
     prelude::*,
-    sync::{rcu, Arc},
+    sync::{
+        atomic::{
+            ordering::{Acquire, Full, Release},
+            Atomic,
+        },
+        Arc,
+    },
+    time::{delay::fsleep, Delta},
 };
 
-use crate::{bindings, sync::wait_for_readers};
+use crate::{bindings, sync::smp_mb};
+
+/// How long to sleep before looking again whether a call has returned.
+const NAP: Delta = Delta::from_micros(50);
 
 /// A revocable way to the verbs object `C` in front of an object of the driver.
 ///
 /// # Invariants
 ///
-/// The pointer is null, or to an object that is not freed before it was set to null and a grace
-/// period has passed.
-pub struct Upcall<C> {
-    target: Arc<AtomicPtr<C>>,
+/// The pointer is null, or to an object that is not freed before it was set to null and nobody is
+/// between raising and lowering `running` any more.
+pub struct Upcall<C>(Arc<Target<C>>);
+
+struct Target<C> {
+    object: AtomicPtr<C>,
+    /// Calls that are running.
+    running: Atomic<u32>,
 }
 
 impl<C> Clone for Upcall<C> {
     fn clone(&self) -> Self {
-        Self {
-            target: self.target.clone(),
-        }
+        Self(self.0.clone())
     }
 }
 
@@ -48,9 +60,11 @@ impl<C> Upcall<C> {
     /// `ENOMEM`.
     pub(crate) unsafe fn new(target: *mut C) -> Result<Self> {
         // INVARIANT: The caller's promise.
-        Ok(Self {
-            target: Arc::new(AtomicPtr::new(target), GFP_KERNEL)?,
-        })
+        let target = Target {
+            object: AtomicPtr::new(target),
+            running: Atomic::new(0),
+        };
+        Ok(Self(Arc::new(target, GFP_KERNEL)?))
     }
 
     /// Makes all calls void, and waits for those that are running.
@@ -59,17 +73,23 @@ impl<C> Upcall<C> {
     ///
     /// Process; sleeps.
     pub(crate) fn revoke(&self) {
-        self.target.store(ptr::null_mut(), Ordering::Release);
-        wait_for_readers();
+        self.0.object.store(ptr::null_mut(), Ordering::Relaxed);
+        // A call that isn't counted below sees the null pointer.
+        smp_mb();
+        while self.0.running.load(Acquire) != 0 {
+            fsleep(NAP);
+        }
     }
 
     /// Runs `call` on the object if it is still there.
     fn with(&self, call: impl FnOnce(*mut C)) {
-        let _readers = rcu::read_lock();
-        let target = self.target.load(Ordering::Acquire);
-        if !target.is_null() {
-            call(target);
+        // Fully ordered, before the pointer is read: `revoke` sees either this, or leaves null here.
+        self.0.running.fetch_add(1, Full);
+        let object = self.0.object.load(Ordering::Acquire);
+        if !object.is_null() {
+            call(object);
         }
+        self.0.running.fetch_sub(1, Release);
     }
 }
 
@@ -80,7 +100,7 @@ impl CqUpcall {
     /// Calls the completion handler. Any context, outside all locks.
     pub fn complete(&self) {
         self.with(|cq| {
-            // SAFETY: By the type invariant the object is valid while this reader runs.
+            // SAFETY: By the type invariant the object is valid while this call runs.
             let (handler, context) = unsafe { ((*cq).comp_handler, (*cq).cq_context) };
             if let Some(handler) = handler {
                 // SAFETY: The handler takes its own CQ and context.
@@ -92,7 +112,7 @@ impl CqUpcall {
     /// Reports `IB_EVENT_CQ_ERR`. Any context, outside all locks.
     pub fn overflowed(&self) {
         self.with(|cq| {
-            // SAFETY: By the type invariant the object is valid while this reader runs.
+            // SAFETY: By the type invariant the object is valid while this call runs.
             let (handler, context) = unsafe { ((*cq).event_handler, (*cq).cq_context) };
             let Some(handler) = handler else { return };
             let mut event: bindings::ib_event = pin_init::zeroed();
@@ -127,7 +147,7 @@ impl QpToken {
 impl QpUpcall {
     /// What completions of the QP carry for the kernel's consumers. Any context.
     pub fn token(&self) -> QpToken {
-        QpToken(self.target.load(Ordering::Relaxed).expose_provenance())
+        QpToken(self.0.object.load(Ordering::Relaxed).expose_provenance())
     }
 
     /// Reports an asynchronous event. Any context, outside all locks.
@@ -142,7 +162,7 @@ impl QpUpcall {
             Event::LastWqeReached => bindings::ib_event_type_IB_EVENT_QP_LAST_WQE_REACHED,
         };
         self.with(|qp| {
-            // SAFETY: By the type invariant the object is valid while this reader runs.
+            // SAFETY: By the type invariant the object is valid while this call runs.
             let (handler, context) = unsafe { ((*qp).event_handler, (*qp).qp_context) };
             let Some(handler) = handler else { return };
             let mut event: bindings::ib_event = pin_init::zeroed();
@@ -172,7 +192,7 @@ impl SrqUpcall {
 
     fn raise(&self, kind: bindings::ib_event_type) {
         self.with(|srq| {
-            // SAFETY: By the type invariant the object is valid while this reader runs.
+            // SAFETY: By the type invariant the object is valid while this call runs.
             let (handler, context) = unsafe { ((*srq).event_handler, (*srq).srq_context) };
             let Some(handler) = handler else { return };
             let mut event: bindings::ib_event = pin_init::zeroed();

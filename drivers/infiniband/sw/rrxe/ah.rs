@@ -43,7 +43,7 @@ impl Ah {
     ///
     /// # Errors
     ///
-    /// `ENOMEM`, `EBUSY` when a device has too many.
+    /// `ENOMEM`, also when a device has too many.
     pub(crate) fn create(pd: &Pd, av: Av, user: bool) -> Result<Arc<Self>> {
         if !user {
             return Self::build(pd, 0, av, GFP_ATOMIC);

@@ -35,7 +35,7 @@ use rdma::{
 };
 use roce::wc::{RecvWc, SendWc, WcStatus};
 
-use crate::{device::Device, limits};
+use crate::{device::Device, limits, quota::Claim};
 
 /// What became of a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +66,7 @@ const PACE: i64 = 100_000;
 #[pin_data]
 pub(crate) struct Cq {
     device: Arc<Device>,
+    _claim: Claim,
     layout: CqeLayout,
     upcall: CqUpcall,
     #[pin]
@@ -275,9 +276,11 @@ impl Cq {
             ignore_overrun,
             ..
         } = init;
+        let claim = device.cqs.claim()?;
         let (capacity, reply) = (ring.capacity(), ring.mmap_reply());
         let cq = Arc::pin_init(
             pin_init!(Self {
+                _claim: claim,
                 device: device.clone(),
                 layout,
                 upcall,

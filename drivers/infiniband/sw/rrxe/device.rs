@@ -25,6 +25,7 @@ use crate::{
     link::Link,
     mcast::Attachments,
     mr::MrTable,
+    quota::Quota,
     srq::Srq,
     stats::{Counter, Counters},
 };
@@ -61,6 +62,12 @@ pub(crate) struct Device {
     /// Its shared receive queues.
     #[pin]
     pub(crate) srqs: Table<Srq>,
+    /// How many more protection domains,
+    pub(crate) pds: Arc<Quota>,
+    /// CQs
+    pub(crate) cqs: Arc<Quota>,
+    /// and QPs it may have.
+    pub(crate) qps: Arc<Quota>,
     /// Its port's counters.
     pub(crate) counters: Arc<Counters>,
     /// Other sets of counters, which QPs are bound to, …
@@ -90,16 +97,20 @@ impl Device {
     ///
     /// `ENOMEM`.
     pub(crate) fn new(link: Arc<Link>, guid: u64) -> Result<Arc<Self>> {
+        let readers = link.context().readers.clone();
         Arc::pin_init(
             try_pin_init!(Self {
                 queues: link.queues().clone(),
                 link,
-                mrs <- MrTable::new(),
+                mrs <- MrTable::new(&readers),
                 mcast <- Attachments::new(),
-                ahs <- Table::new(),
-                srqs <- Table::new(),
+                ahs <- Table::new(limits::MAX_AH, &readers),
+                srqs <- Table::new(limits::MAX_SRQ, &readers),
+                pds: Quota::new(limits::MAX_PD)?,
+                cqs: Quota::new(limits::MAX_CQ)?,
+                qps: Quota::new(limits::MAX_QP)?,
                 counters: Arc::new(Counters::new(), GFP_KERNEL)?,
-                counter_sets <- Table::new(),
+                counter_sets <- Table::new(limits::MAX_QP, &readers),
                 retired: Counters::new(),
                 sys_image_guid: Atomic::new(guid),
                 forgiven: Atomic::new(0),

@@ -2,8 +2,8 @@
 
 //! Memory regions: the table of keys, and the check that every access goes through.
 //!
-//! A key is a region's place in the table and eight more bits, all but the top bit random, and it opens
-//! only what belongs to the protection domain of who uses it. Regions are looked up and used under RCU;
+//! A key is a region's place in the table and eight more bits, all but the top bit random, and it opens only
+//! what belongs to the protection domain of who uses it. Regions are looked up and used within [`Table::with`];
 //! deregistration takes the region out of the table and waits for the users, so that after it
 //! returns nobody touches the memory any more.
 
@@ -26,6 +26,7 @@ use rdma::{
     memory::ProcessMemory,
     mr::{Access, MrChange, MrKeys, Span, UserRange},
     odp::OnDemand,
+    section::Sections,
     sync::wait_for_readers,
     table::Table,
 };
@@ -279,7 +280,7 @@ fn looks_ahead(access: RemoteAccess) -> bool {
 
 /// All regions of a device.
 ///
-/// The accessors run in any context that the data path runs in, and their closures under RCU: those
+/// The accessors run in any context that the data path runs in, and their closures keep deregistration waiting: those
 /// must not sleep.
 #[pin_data]
 pub(crate) struct MrTable {
@@ -291,10 +292,10 @@ pub(crate) struct MrTable {
 
 impl MrTable {
     /// Initialises an empty table.
-    pub(crate) fn new() -> impl PinInit<Self> {
+    pub(crate) fn new(readers: &Arc<Sections>) -> impl PinInit<Self> + '_ {
         pin_init!(Self {
-            regions <- Table::new(),
-            windows <- MwTable::new(),
+            regions <- Table::new(limits::MAX_MR, readers),
+            windows <- MwTable::new(readers),
         })
     }
 
@@ -302,7 +303,7 @@ impl MrTable {
     ///
     /// # Errors
     ///
-    /// `ENOMEM`, `EBUSY` when there is no place left, and those of [`UserRange::take`].
+    /// `ENOMEM`, and those of [`UserRange::take`].
     pub(crate) fn register(
         &self,
         pd: PdId,

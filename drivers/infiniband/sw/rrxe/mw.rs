@@ -20,6 +20,7 @@ use rdma::{
     mr::Access,
     mw::MwKind,
     new_bh_spinlock,
+    section::Sections,
     sync::{BhSpinLock, BhSpinLockGuard},
     table::Table,
 };
@@ -28,7 +29,7 @@ use roce::{
     ids::{Lkey, Rkey},
 };
 
-use crate::{mr::MrTable, pd::PdId};
+use crate::{limits, mr::MrTable, pd::PdId};
 
 /// Places of the table: the upper half of 24 bits. The lower half are regions'.
 const PLACES: RangeInclusive<u32> = 0x80_0000..=0xff_ffff;
@@ -141,9 +142,9 @@ pub(crate) struct MwTable {
 
 impl MwTable {
     /// Initialises an empty table.
-    pub(crate) fn new() -> impl PinInit<Self> {
+    pub(crate) fn new(readers: &Arc<Sections>) -> impl PinInit<Self> + '_ {
         pin_init!(Self {
-            windows <- Table::new(),
+            windows <- Table::new(limits::MAX_MW, readers),
         })
     }
 
@@ -157,7 +158,7 @@ impl MwTable {
     ///
     /// # Errors
     ///
-    /// `ENOMEM`, `EBUSY` when there is no place left.
+    /// `ENOMEM`.
     pub(crate) fn alloc(&self, pd: PdId, kind: MwKind) -> Result<Arc<Mw>> {
         let place = self.windows.reserve_random(PLACES)?;
         let number = place.id();

@@ -18,6 +18,7 @@ use rdma::{
         skb::{Discard, RxSkb},
         udp::{OpenError, Receiver, UdpSocket},
     },
+    section::Sections,
     table::Table,
 };
 
@@ -40,6 +41,8 @@ pub(crate) struct NetContext {
     /// The multicast groups that they are in.
     #[pin]
     pub(crate) groups: Groups,
+    /// Who looks at these tables, and at those of the devices.
+    pub(crate) readers: Arc<Sections>,
     /// Packets that no QP could be blamed for.
     pub(crate) drops: rx::Drops,
     /// Open while there are devices.
@@ -65,12 +68,14 @@ impl Receiver for NetContext {
 impl NetContext {
     /// Opens the UDP port in the namespace of `netdev`.
     fn open(netdev: &Netdev) -> Result<Arc<Self>> {
+        let readers = Arc::new(Sections::new()?, GFP_KERNEL)?;
         let context = Arc::pin_init(
             pin_init!(Self {
                 net: netdev.net_id(),
-                qps <- Table::new(),
-                gsis <- Table::new(),
+                qps <- Table::new(u32::MAX, &readers),
+                gsis <- Table::new(u32::MAX, &readers),
                 groups <- Groups::new(),
+                readers,
                 drops: rx::Drops::new(),
                 sockets <- new_mutex!(None, "rrxe_sockets"),
             }),
@@ -103,8 +108,7 @@ impl NetContext {
         }
     }
 
-    /// Runs `f` on the QP that a packet to number `qpn` at address `to` is for. `f` runs under RCU: it must
-    /// not sleep. Any context but hard interrupts.
+    /// Runs `f` on the QP that a packet to number `qpn` at address `to` is for. `f` must not sleep. Any context but hard interrupts.
     pub(crate) fn with_qp<R>(
         &self,
         qpn: Qpn,

@@ -10,7 +10,7 @@ use kernel::{
     },
 };
 
-use crate::device::Device;
+use crate::{device::Device, quota::Claim};
 
 /// The identity of a protection domain; never used twice. The top bit is set of those of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +41,7 @@ static NEXT: Atomic<u64> = Atomic::new(1);
 pub(crate) struct Pd {
     id: PdId,
     device: Arc<Device>,
+    _claim: Claim,
     /// Its process posted sends since it was last told of a receive.
     sends: Atomic<bool>,
 }
@@ -57,6 +58,7 @@ impl Pd {
         let pd = Self {
             id,
             device: device.clone(),
+            _claim: device.pds.claim()?,
             sends: Atomic::new(false),
         };
         Ok(Arc::new(pd, GFP_KERNEL_ACCOUNT)?)

@@ -30,7 +30,7 @@ use rdma::{
     post::{RecvList, SendList, WqeRoom},
     qp::{QpCap, QpCreated, QpInit, QpReply, RingReply},
     ring::Ring,
-    sync::bottom_halves_off,
+    sync::{bottom_halves_off, wait_for_readers},
     upcall::{QpToken, QpUpcall},
 };
 use roce::{
@@ -54,6 +54,7 @@ use crate::{
     peer::Peer,
     poster::{Poster, RecvPoster},
     provider::Rrxe,
+    quota::Claim,
     recv_queue::RecvQueue,
     recv_ring::RecvRing,
     rx::RxPacket,
@@ -78,6 +79,7 @@ pub(crate) struct Qp {
     /// Its place among the QPs of the namespace.
     place: u32,
     pub(crate) device: Arc<Device>,
+    _claim: Claim,
     pub(crate) net: Arc<NetContext>,
     pd: Arc<Pd>,
     /// `None` of an XRC target.
@@ -169,6 +171,7 @@ impl Qp {
             return Err(unsupported());
         }
         let cap = grant(&init.cap)?;
+        let claim = device.qps.claim()?;
         let send_size = SendQueue::element_size(cap.max_send_sge, cap.max_inline);
         let send_ring = new_ring(mappings, send_size, cap.max_send_wr)?;
         let recv_ring = if init.srq.is_none() && init.kind.has_receives() {
@@ -261,6 +264,7 @@ impl Qp {
                 qpn,
                 place: number,
                 device: device.clone(),
+                _claim: claim,
                 net,
                 pd,
                 send_cq: init.send_cq,
@@ -311,8 +315,11 @@ impl Qp {
         if core.as_ref().is_some_and(|core| core.sq.binds()) {
             self.unbind_windows();
         }
-        // This also waits for those who still tell of the last turn.
         drop(self.net.qps(self.qpn).remove(self.place));
+        if self.poster.is_some() {
+            // For those who still tell of the last turn; a process may be told later.
+            wait_for_readers();
+        }
         // Outside the lock: this waits for the timer and takes the rings away.
         drop(core);
         while self.inbox.pop().is_some() {}
@@ -424,9 +431,13 @@ impl Qp {
         let _readers = rcu::read_lock();
         let mut run = |direct: &mut Option<RxPacket>| {
             this.turn.advance(
-                |core| match core {
-                    Some(core) => core.run(this, direct),
-                    None => Upshot::default(),
+                |core| {
+                    // Whatever is looked up meanwhile is so within this, and costs less.
+                    let _reader = this.net.readers.enter();
+                    match core {
+                        Some(core) => core.run(this, direct),
+                        None => Upshot::default(),
+                    }
                 },
                 |upshot| {
                     this.conclude(&upshot);
@@ -533,12 +544,16 @@ fn new_poster(send: &Ring, recv: Option<&Ring>, cap: &QpCap) -> Result<Pin<KBox<
 
 fn new_engine(config: Config, window: u32) -> Result<Engine> {
     let window = KVVec::from_elem(SendWqe::default(), window as usize, GFP_KERNEL_ACCOUNT)?;
-    let replays = match config.kind {
-        QpKind::Rc | QpKind::XrcTgt => limits::MAX_RD_ATOMIC as usize,
-        QpKind::Uc | QpKind::Ud | QpKind::Gsi | QpKind::XrcIni | QpKind::RawPacket => 0,
-    };
-    let replays = KVVec::from_elem(Replay::default(), replays, GFP_KERNEL_ACCOUNT)?;
-    Ok(Engine::new(config, window, replays))
+    Ok(Engine::new(config, window, new_replays(0)?))
+}
+
+/// Room for as many answers as a QP is to remember; most ask for few.
+fn new_replays(count: u8) -> Result<KVVec<Replay>> {
+    Ok(KVVec::from_elem(
+        Replay::default(),
+        count.into(),
+        GFP_KERNEL_ACCOUNT,
+    )?)
 }
 
 /// What is granted of the capacities asked for: rounded up to what the WQEs hold anyway.

@@ -6,7 +6,7 @@ use kernel::{prelude::*, sync::Arc};
 use rdma::qp::{QpModify, QpQuery};
 use roce::qp::{Attrs, QpState};
 
-use super::Qp;
+use super::{new_replays, Qp};
 use crate::{engine::Core, engine_host::Upshot, limits};
 
 impl Qp {
@@ -60,8 +60,12 @@ impl Qp {
 
     /// Returns whether windows lose what they were bound to.
     fn modify_engine(&self, change: &QpModify, upshot: &mut Upshot) -> Result<bool> {
+        // Made and freed without the turn.
+        let replays = new_replays(change.attrs.max_dest_rd_atomic.unwrap_or(0))?;
+        let unused;
         let mut turn = self.turn.wait();
         let core = Option::as_mut(&mut turn).ok_or(EINVAL)?;
+        unused = core.engine.enlarge_replays(replays);
         let now = self.now();
         core.with_engine(self, None, upshot, |engine, host| {
             engine.modify(now, &change.attrs, host)
@@ -82,6 +86,8 @@ impl Qp {
             let remote = core.engine.attrs().settings.dest_qpn;
             core.peer.connect(&self.device, av, self.qpn, remote);
         }
+        drop(turn);
+        drop(unused);
         Ok(unbinds)
     }
 

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Short sections of reading code whose end a writer can wait for at once.
+//!
+//! An RCU grace period takes milliseconds or, expedited, an interrupt on every CPU: too much for each
+//! of the ten thousand objects that a process leaves behind. Here each CPU notes in a cache line of its
+//! own whether it is in a section, and who waits looks at those.
+//!
+//! A section costs its CPU an exchange on a line that nobody else writes.
+
+use kernel::{
+    cpu::{nr_cpu_ids, CpuId},
+    prelude::*,
+    sync::atomic::{
+        ordering::{Acquire, Full, Relaxed, Release},
+        Atomic,
+    },
+    time::{delay::fsleep, Delta},
+    types::NotThreadSafe,
+};
+
+use crate::{bindings, sync::smp_mb};
+
+/// How many sections a CPU is in, one within the other.
+const DEPTH: u32 = 0xff;
+/// Added with each outermost section: tells one from the next.
+const SERIAL: u32 = DEPTH + 1;
+
+/// How often to look again before sleeping, and how long to sleep then.
+const SPINS: u32 = 1000;
+const NAP: Delta = Delta::from_micros(50);
+
+/// What a CPU does; its own cache line.
+#[repr(align(64))]
+struct Line(Atomic<u32>);
+
+/// One kind of section; they may lie one within the other, and the inner ones cost next to nothing.
+///
+/// # Invariants
+///
+/// `lines` has an element for each CPU number that there may be. Only code on that CPU writes to it, with
+/// softirqs excluded, and restores the depth that it found.
+pub struct Sections {
+    lines: KVVec<Line>,
+}
+
+impl Sections {
+    /// No CPU is in a section. Process context.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub fn new() -> Result<Self> {
+        let count = nr_cpu_ids() as usize;
+        let mut lines = KVVec::with_capacity(count, GFP_KERNEL)?;
+        for _ in 0..count {
+            lines.push(Line(Atomic::new(0)), GFP_KERNEL)?;
+        }
+        // INVARIANT: That many CPUs there may be.
+        Ok(Self { lines })
+    }
+
+    /// Enters a section, which ends when the result is dropped: on this CPU, for softirqs are excluded
+    /// meanwhile. Any context but hard interrupts. It must not sleep.
+    #[inline]
+    pub fn enter(&self) -> Section<'_> {
+        // SAFETY: No requirements.
+        let excluded = unsafe { bindings::softirqs_excluded() };
+        if !excluded {
+            // SAFETY: Enabled again when the section ends.
+            unsafe { bindings::local_bh_disable() };
+        }
+        let cpu = CpuId::current().as_u32() as usize;
+        // SAFETY: By the type invariant, there is a line for each CPU.
+        let line = unsafe { self.lines.get_unchecked(cpu) };
+        let outside = line.0.load(Relaxed);
+        let inside = outside.wrapping_add(1);
+        if outside & DEPTH == 0 {
+            // Fully ordered: visible before this section reads anything. Pairs with the barrier in
+            // `wait`.
+            line.0.xchg(inside.wrapping_add(SERIAL), Full);
+        } else {
+            line.0.store(inside, Relaxed);
+        }
+        Section {
+            line,
+            excluded,
+            _cpu: NotThreadSafe,
+        }
+    }
+
+    /// Waits until no CPU is in a section that began before this call. What was unpublished before the
+    /// call is not seen by later ones.
+    ///
+    /// # Context
+    ///
+    /// Process, outside of such a section; may sleep.
+    pub(crate) fn wait(&self) {
+        // What was unpublished is so for whoever isn't seen in a section below.
+        smp_mb();
+        for line in &self.lines {
+            let seen = line.0.load(Acquire);
+            let mut looks: u32 = 0;
+            while seen & DEPTH != 0 && line.is_still_in(seen) {
+                looks = looks.wrapping_add(1);
+                if looks % SPINS == 0 {
+                    fsleep(NAP);
+                } else {
+                    core::hint::spin_loop();
+                }
+            }
+        }
+    }
+}
+
+impl Line {
+    /// The CPU is in the outermost section in which it was when `seen` was read.
+    fn is_still_in(&self, seen: u32) -> bool {
+        let now = self.0.load(Acquire);
+        now & DEPTH != 0 && now & !DEPTH == seen & !DEPTH
+    }
+}
+
+/// A section. It ends on the CPU on which it began.
+#[must_use = "the section ends at once"]
+pub struct Section<'a> {
+    line: &'a Line,
+    /// Softirqs were excluded before.
+    excluded: bool,
+    _cpu: NotThreadSafe,
+}
+
+impl Drop for Section<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        let inside = self.line.0.load(Relaxed);
+        // What the section read, it read before this.
+        self.line.0.store(inside.wrapping_sub(1), Release);
+        if !self.excluded {
+            // SAFETY: Pairs with `enter`.
+            unsafe { bindings::local_bh_enable() };
+        }
+    }
+}
+
+#[kunit_tests(rrxe_section)]
+mod tests {
+    use super::*;
+
+    fn depths(sections: &Sections) -> u32 {
+        let depths = sections
+            .lines
+            .iter()
+            .map(|line| line.0.load(Relaxed) & DEPTH);
+        depths.sum()
+    }
+
+    #[test]
+    fn counts_sections_within_sections() -> Result {
+        let sections = Sections::new()?;
+        {
+            let _outer = sections.enter();
+            assert_eq!(depths(&sections), 1);
+            drop(sections.enter());
+            let _inner = sections.enter();
+            assert_eq!(depths(&sections), 2);
+        }
+        assert_eq!(depths(&sections), 0);
+        sections.wait();
+        Ok(())
+    }
+
+    #[test]
+    fn tells_one_section_from_the_next() -> Result {
+        let line = Line(Atomic::new(0));
+        let seen = SERIAL + 1;
+        for (now, same) in [
+            (seen, true),
+            (seen + 1, true),
+            (seen - 1, false),
+            (seen + SERIAL, false),
+            (seen.wrapping_sub(SERIAL), false),
+        ] {
+            line.0.store(now, Relaxed);
+            assert_eq!(line.is_still_in(seen), same);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Many objects at a time, and many one after another.
+//!
+//! `rrxe-scale objects DEVICE COUNT [leave]` makes so many memory regions, CQs and QPs in this one
+//! process, connects the QPs in pairs, sends a message over each pair, and takes all away again, or
+//! leaves that to the end of the process. `rrxe-scale connections DEVICE_A DEVICE_B COUNT` sets up,
+//! uses and tears down so many connections, one after another. `rrxe-scale handles DEVICE` makes as many
+//! address handles as the device allows. What each step took is printed.
+
+use std::{
+    io,
+    process::ExitCode,
+    rc::Rc,
+    time::{Duration, Instant},
+};
+
+use rrxe_verbs::{
+    link::{self, Endpoint, Timing},
+    object::{Context, Cq, Depth, Mr, Pd, Qp, ALL_ACCESS},
+    sys::*,
+};
+
+const DEPTH: Depth = Depth {
+    send: 15,
+    recv: 15,
+    sge: 1,
+    inline: 0,
+};
+/// Bytes of a message.
+const LENGTH: usize = 100;
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = args.iter().map(String::as_str).collect();
+    let outcome = match words[..] {
+        ["objects", device, count] => objects(device, count, false),
+        ["objects", device, count, "leave"] => objects(device, count, true),
+        ["connections", a, b, count] => connections(a, b, count),
+        ["handles", device] => handles(device),
+        _ => Err("usage: rrxe-scale objects DEVICE COUNT [leave] | connections A B COUNT | handles DEVICE".into()),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("{why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+type Outcome = Result<(), String>;
+
+fn number(text: &str) -> Result<usize, String> {
+    text.parse().map_err(|_| format!("no number: {text}"))
+}
+
+/// Runs a step, and prints what it took and how much memory is left.
+fn timed<T>(name: &str, step: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    let start = Instant::now();
+    let result = step().map_err(|why| format!("{name}: {why}"))?;
+    let (ms, left) = (start.elapsed().as_millis(), available()? >> 10);
+    println!("# {name}: {ms} ms, {left} MiB available");
+    Ok(result)
+}
+
+fn available() -> Result<u64, String> {
+    let info = std::fs::read_to_string("/proc/meminfo").map_err(|why| why.to_string())?;
+    info.lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))
+        .and_then(|rest| rest.split_whitespace().next()?.parse().ok())
+        .ok_or_else(|| "no MemAvailable".into())
+}
+
+/// `count` of what `make` makes.
+fn many<T>(count: usize, make: impl Fn(usize) -> io::Result<T>) -> Result<Vec<T>, String> {
+    (0..count)
+        .map(|index| make(index).map_err(|why| format!("number {index}: {why}")))
+        .collect()
+}
+
+fn objects(device: &str, count: &str, leave: bool) -> Outcome {
+    let count = number(count)?;
+    let text = |why: io::Error| why.to_string();
+    let context = Context::open(device).map_err(text)?;
+    let pd = Pd::new(&context).map_err(text)?;
+    let mrs = timed("reg_mr", || many(count, |_| Mr::new(&pd, 4096, ALL_ACCESS)))?;
+    let cqs = timed("create_cq", || many(count, |_| Cq::silent(&context, 15)))?;
+    let qps = timed("create_qp", || {
+        many(count, |i| Qp::new(&pd, &cqs[i], DEPTH))
+    })?;
+    timed("modify_qp", || connect_pairs(&context, &qps).map_err(text))?;
+    let mut mrs = mrs;
+    timed("messages", || send_pairs(&qps, &cqs, &mut mrs))?;
+    if leave {
+        std::process::exit(0);
+    }
+    // The QPs hold the CQs.
+    timed("destroy_qp", || {
+        drop(qps);
+        Ok(())
+    })?;
+    timed("destroy_cq", || {
+        drop(cqs);
+        Ok(())
+    })?;
+    timed("dereg_mr", || {
+        drop(mrs);
+        Ok(())
+    })
+}
+
+fn endpoint(qp: &Qp, context: &Context) -> io::Result<Endpoint> {
+    let (gid_index, gid) = context.gid(false)?;
+    Ok(Endpoint {
+        qpn: qp.number(),
+        gid,
+        gid_index,
+        ..Default::default()
+    })
+}
+
+fn connect(qp: &Qp, ours: &Endpoint, peer: &Endpoint) -> io::Result<()> {
+    let timing = Timing::default();
+    link::to_init(qp, ALL_ACCESS)?;
+    link::to_rtr(qp, ours, peer, &timing)?;
+    link::to_rts(qp, ours, &timing)
+}
+
+fn connect_pairs(context: &Context, qps: &[Qp]) -> io::Result<()> {
+    let (gid_index, gid) = context.gid(false)?;
+    let end = |qp: &Qp| Endpoint {
+        qpn: qp.number(),
+        gid,
+        gid_index,
+        ..Default::default()
+    };
+    for pair in qps.chunks_exact(2) {
+        connect(&pair[0], &end(&pair[0]), &end(&pair[1]))?;
+        connect(&pair[1], &end(&pair[1]), &end(&pair[0]))?;
+    }
+    Ok(())
+}
+
+/// A message over each pair, from the first one's region to the second one's.
+fn send_pairs(qps: &[Qp], cqs: &[Rc<Cq>], mrs: &mut [Mr]) -> Outcome {
+    for (index, pair) in qps.chunks_exact(2).enumerate() {
+        let [from, to] = &mut mrs[2 * index..2 * index + 2] else {
+            continue;
+        };
+        let seed = index as u64 + 1;
+        message(&pair[0], &pair[1], from, to, seed)
+            .and_then(|()| success(&cqs[2 * index]).and_then(|()| success(&cqs[2 * index + 1])))
+            .and_then(|()| arrived(to, seed))
+            .map_err(|why| format!("pair {index}: {why}"))?;
+    }
+    Ok(())
+}
+
+fn message(a: &Qp, b: &Qp, from: &mut Mr, to: &Mr, seed: u64) -> Outcome {
+    from.buffer.fill(0, LENGTH, seed);
+    let mut wr = ibv_send_wr {
+        opcode: IBV_WR_SEND,
+        send_flags: IBV_SEND_SIGNALED,
+        ..Default::default()
+    };
+    b.post_recv(0, &mut [to.sge(0, LENGTH)])
+        .and_then(|()| a.post_send(&mut wr, &mut [from.sge(0, LENGTH)]))
+        .map_err(|why| why.to_string())
+}
+
+fn arrived(to: &Mr, seed: u64) -> Outcome {
+    match to.buffer.mismatch(0, LENGTH, seed) {
+        Some(at) => Err(format!("byte {at} is wrong")),
+        None => Ok(()),
+    }
+}
+
+fn success(cq: &Cq) -> Outcome {
+    let mut wc = [ibv_wc::default()];
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(20) {
+        if cq.poll(&mut wc) == 1 {
+            return match wc[0].status {
+                IBV_WC_SUCCESS => Ok(()),
+                status => Err(format!("status {status}")),
+            };
+        }
+        std::thread::yield_now();
+    }
+    Err("no completion came".into())
+}
+
+fn connections(a: &str, b: &str, count: &str) -> Outcome {
+    let count = number(count)?;
+    let text = |why: io::Error| why.to_string();
+    let a = Context::open(a).map_err(text)?;
+    let b = Context::open(b).map_err(text)?;
+    timed("connections", || {
+        for index in 0..count {
+            connection(&a, &b, index as u64).map_err(|why| format!("number {index}: {why}"))?;
+        }
+        Ok(())
+    })
+}
+
+fn connection(a: &Rc<Context>, b: &Rc<Context>, seed: u64) -> Outcome {
+    let make = |context: &Rc<Context>| -> io::Result<(Rc<Cq>, Mr, Qp, Endpoint)> {
+        let pd = Pd::new(context)?;
+        let cq = Cq::new(context, 15)?;
+        let mr = Mr::new(&pd, 4096, ALL_ACCESS)?;
+        let qp = Qp::new(&pd, &cq, DEPTH)?;
+        let end = endpoint(&qp, context)?;
+        Ok((cq, mr, qp, end))
+    };
+    let text = |why: io::Error| why.to_string();
+    let (cq_a, mut mr_a, qp_a, end_a) = make(a).map_err(text)?;
+    let (cq_b, mr_b, qp_b, end_b) = make(b).map_err(text)?;
+    connect(&qp_a, &end_a, &end_b).map_err(text)?;
+    connect(&qp_b, &end_b, &end_a).map_err(text)?;
+    message(&qp_a, &qp_b, &mut mr_a, &mr_b, seed)?;
+    success(&cq_a)?;
+    success(&cq_b)?;
+    arrived(&mr_b, seed)
+}
+
+/// Makes address handles until the device refuses, which it does at its limit and no sooner, with
+/// `ENOMEM`; and one more when one is gone.
+fn handles(device: &str) -> Outcome {
+    const ENOMEM: i32 = 12;
+    let text = |why: io::Error| why.to_string();
+    let context = Context::open(device).map_err(text)?;
+    let pd = Pd::new(&context).map_err(text)?;
+    let (gid_index, gid) = context.gid(false).map_err(text)?;
+    let mut attr = ibv_device_attr::default();
+    // SAFETY: `attr` outlives the call.
+    let errno = unsafe { ibv_query_device(context.0, &mut attr) };
+    if errno != 0 {
+        return Err(format!("query_device: errno {errno}"));
+    }
+    let make = || {
+        let mut attr = ibv_ah_attr {
+            is_global: 1,
+            port_num: 1,
+            grh: ibv_global_route {
+                dgid: ibv_gid { raw: gid },
+                sgid_index: gid_index,
+                ..Default::default()
+            },
+            ..Default::default()
+        };
+        // SAFETY: The domain is alive, and `attr` outlives the call.
+        let ah = unsafe { ibv_create_ah(pd.raw, &mut attr) };
+        (!ah.is_null())
+            .then_some(ah)
+            .ok_or_else(io::Error::last_os_error)
+    };
+    // SAFETY: Made once and destroyed once.
+    let destroy = |ah| unsafe { ibv_destroy_ah(ah) };
+    let mut ahs = timed("create_ah", || many(attr.max_ah as usize, |_| make()))?;
+    let outcome = match make() {
+        Ok(_) => Err("one more than the limit".into()),
+        Err(why) if why.raw_os_error() != Some(ENOMEM) => Err(format!("one more: {why}")),
+        Err(_) => Ok(()),
+    };
+    if let Some(ah) = ahs.pop() {
+        destroy(ah);
+    }
+    ahs.push(make().map_err(|why| format!("after one is gone: {why}"))?);
+    timed("destroy_ah", || {
+        ahs.into_iter().for_each(|ah| {
+            destroy(ah);
+        });
+        Ok(())
+    })?;
+    outcome
+}
