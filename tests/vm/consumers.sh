@@ -124,7 +124,7 @@ nfs_withdraw() { echo 0 >"$WORK/nfsd/threads" && umount "$WORK/nfsd" && umount "
 nfs_mount() {
 	modprobe nfsv4 && mkdir -p "$WORK/mount" &&
 		net1 mount -i -t nfs4 $HOST2_V4:/ "$WORK/mount" \
-			-o "vers=4.2,proto=rdma,port=20049,addr=$HOST2_V4,clientaddr=$HOST1_V4,soft,timeo=100,sec=sys" &&
+			-o "vers=4.2,proto=rdma,port=20049,addr=$HOST2_V4,clientaddr=$HOST1_V4,soft,timeo=600,sec=sys" &&
 		[[ $(findmnt -no OPTIONS "$WORK/mount") == *proto=rdma* ]]
 }
 
