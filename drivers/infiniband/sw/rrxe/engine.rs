@@ -16,7 +16,7 @@ use rdma::{net::skb::Discard, trace};
 use roce::{
     host::{AccessFault, Count, RemoteAccess},
     ids::Qpn,
-    qp::{Attrs, QpState, TransmitFault},
+    qp::{Attrs, Config, QpState, SendWqe, TransmitFault},
     responder::Replay,
     time::{Duration, Instant},
     transmit::{Source, Transmit},
@@ -359,6 +359,29 @@ fn oversize(transmit: &Transmit) -> Result<(), TransmitFault> {
         Source::Send { .. } => Err(TransmitFault::Local(WcStatus::LocLenErr)),
         Source::Remote { .. } => Err(TransmitFault::Remote(AccessFault::Failed)),
     }
+}
+
+/// An engine in RESET that takes `window` send WQEs at a time. Process context.
+///
+/// # Errors
+///
+/// `ENOMEM`.
+pub(crate) fn new_engine(config: Config, window: u32) -> Result<Engine> {
+    let window = KVVec::from_elem(SendWqe::default(), window as usize, GFP_KERNEL_ACCOUNT)?;
+    Ok(Engine::new(config, window, new_replays(0)?))
+}
+
+/// Room for as many answers as a QP is to remember; most ask for few. Process context.
+///
+/// # Errors
+///
+/// `ENOMEM`.
+pub(crate) fn new_replays(count: u8) -> Result<KVVec<Replay>> {
+    Ok(KVVec::from_elem(
+        Replay::default(),
+        count.into(),
+        GFP_KERNEL_ACCOUNT,
+    )?)
 }
 
 /// Hands a frame to a QP of this host, without a network between.

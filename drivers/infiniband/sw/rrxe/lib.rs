@@ -30,6 +30,7 @@ mod poster;
 mod prefetch;
 mod provider;
 mod qp;
+mod qp_cap;
 mod quota;
 mod raw;
 mod recv_queue;

@@ -27,7 +27,7 @@ use rdma::{
         credit::{Credit, Wake},
         skb::{Discard, SkbQueue},
     },
-    post::{RecvList, SendList, WqeRoom},
+    post::{RecvList, SendList},
     qp::{QpCap, QpCreated, QpInit, QpReply, RingReply},
     ring::Ring,
     sync::{bottom_halves_off, wait_for_readers},
@@ -35,8 +35,7 @@ use rdma::{
 };
 use roce::{
     ids::Qpn,
-    qp::{Config, QpKind, QpState, SendWqe},
-    responder::Replay,
+    qp::{Config, QpKind, QpState},
     time::Instant,
     wire::packet::Service,
 };
@@ -44,7 +43,7 @@ use roce::{
 use crate::{
     cq::Cq,
     device::Device,
-    engine::{Core, Engine},
+    engine::{new_engine, Core},
     engine_host::Upshot,
     fault::{Queues, Stall},
     limits,
@@ -52,17 +51,17 @@ use crate::{
     noted_state::NotedState,
     pd::Pd,
     peer::Peer,
-    poster::{Poster, RecvPoster},
+    poster::Poster,
     provider::Rrxe,
+    qp_cap::{grant, new_poster, new_ring},
     quota::Claim,
     recv_queue::RecvQueue,
     recv_ring::RecvRing,
     rx::RxPacket,
     send_queue::SendQueue,
-    sge,
     srq::Srq,
     turn::Turn,
-    wqe::{Owner, SGE_SIZE},
+    wqe::Owner,
 };
 
 /// Turns that one caller takes in a row, its own and those of local peers, before it leaves the rest
@@ -521,58 +520,4 @@ pub(crate) fn note_peer(peer: &mut Option<Arc<Qp>>, other: Arc<Qp>) {
             Qp::schedule(before.as_arc_borrow());
         }
     }
-}
-
-fn new_ring(mappings: Option<&Arc<Mappings>>, size: usize, capacity: u32) -> Result<Ring> {
-    match mappings {
-        Some(mappings) => Ring::new(mappings, size, capacity.max(1)),
-        None => Ring::unmapped(size, capacity.max(1)),
-    }
-}
-
-fn new_poster(send: &Ring, recv: Option<&Ring>, cap: &QpCap) -> Result<Pin<KBox<Poster>>> {
-    let room = WqeRoom {
-        max_sge: cap.max_send_sge,
-        max_inline: cap.max_inline,
-    };
-    let recv = match recv {
-        Some(ring) => Some(RecvPoster::new(ring, cap.max_recv_sge)?),
-        None => None,
-    };
-    Poster::new(send, room, recv)
-}
-
-fn new_engine(config: Config, window: u32) -> Result<Engine> {
-    let window = KVVec::from_elem(SendWqe::default(), window as usize, GFP_KERNEL_ACCOUNT)?;
-    Ok(Engine::new(config, window, new_replays(0)?))
-}
-
-/// Room for as many answers as a QP is to remember; most ask for few.
-fn new_replays(count: u8) -> Result<KVVec<Replay>> {
-    Ok(KVVec::from_elem(
-        Replay::default(),
-        count.into(),
-        GFP_KERNEL_ACCOUNT,
-    )?)
-}
-
-/// What is granted of the capacities asked for: rounded up to what the WQEs hold anyway.
-fn grant(asked: &QpCap) -> Result<QpCap> {
-    if asked.max_send_wr > limits::MAX_QP_WR
-        || asked.max_recv_wr > limits::MAX_QP_WR
-        || asked.max_send_sge > limits::MAX_SGE
-        || asked.max_recv_sge > limits::MAX_SGE
-        || asked.max_inline > limits::MAX_INLINE
-    {
-        return Err(EINVAL);
-    }
-    let payload = sge::bytes(asked.max_send_sge).max(asked.max_inline as usize);
-    let sges = u32::try_from(payload / SGE_SIZE).unwrap_or(0);
-    Ok(QpCap {
-        max_send_sge: sges.clamp(asked.max_send_sge, limits::MAX_SGE),
-        max_inline: u32::try_from(payload)
-            .unwrap_or(limits::MAX_INLINE)
-            .min(limits::MAX_INLINE),
-        ..*asked
-    })
 }

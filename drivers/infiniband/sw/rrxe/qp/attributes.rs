@@ -6,8 +6,12 @@ use kernel::{prelude::*, sync::Arc};
 use rdma::qp::{QpModify, QpQuery};
 use roce::qp::{Attrs, QpState};
 
-use super::{new_replays, Qp};
-use crate::{engine::Core, engine_host::Upshot, limits};
+use super::Qp;
+use crate::{
+    engine::{new_replays, Core},
+    engine_host::Upshot,
+    limits,
+};
 
 impl Qp {
     /// Carries out `modify_qp`: all or nothing. Process context.
