@@ -104,9 +104,12 @@ impl SendQueue for SimHost<'_> {
             return Err(status);
         }
         message.executed = true;
-        if let LocalOp::Invalidate(lkey) = op {
-            for region in &mut self.memory.regions {
-                region.live &= region.key != lkey.0;
+        for region in &mut self.memory.regions {
+            match op {
+                LocalOp::Invalidate(lkey) => region.live &= region.key != lkey.0,
+                LocalOp::RegMr | LocalOp::BindMw => {
+                    region.live |= message.opens == Some(region.key)
+                }
             }
         }
         Ok(())

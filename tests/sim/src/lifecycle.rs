@@ -4,14 +4,15 @@
 
 use roce::ids::Qpn;
 use roce::psn::Psn;
-use roce::qp::{Attrs, ModifyError, QpKind, QpState, RemoteRights};
+use roce::qp::{Attrs, ModifyError, QpKind, QpState, RemoteRights, Replay};
 
 use crate::agenda::Event;
 use crate::memory::Region;
 use crate::requester;
 use crate::side::{Numbering, Profile};
 use crate::swarm::{Chaos, Swarm};
-use crate::world::{Check, World};
+use crate::workload::GRANTS;
+use crate::world::{Check, World, REPLAYS};
 
 /// The revocable one of a node's regions.
 const REVOCABLE: usize = 3;
@@ -113,7 +114,12 @@ impl World {
             self.ends[end].side.state = state;
         }
         let before = self.ends[end].side.completed;
-        match self.call(end, &[], |qp, now, host| qp.modify(now, attrs, host)) {
+        let room = attrs.max_dest_rd_atomic.map(usize::from);
+        let modified = self.call(end, &[], |qp, now, host| {
+            qp.enlarge_replays(vec![Replay::default(); room.unwrap_or(0)]);
+            qp.modify(now, attrs, host)
+        });
+        match modified {
             Some(Err(why)) => Err(format!("end {end}: modify refused: {why:?}")),
             _ => self.settle_quietly(end, before),
         }
@@ -212,6 +218,10 @@ impl World {
                 self.revoke(end % 2);
                 Ok(())
             }
+            Chaos::Reregister => {
+                self.reregister(end % 2);
+                Ok(())
+            }
             Chaos::Modify if alive && state == QpState::Rts => self.change(end),
             Chaos::BadModify if alive => self.bad_modify(end),
             Chaos::Blackhole => {
@@ -286,6 +296,7 @@ impl World {
         if side.sq_drained != usize::from(side.notify) {
             return Err(format!("end {end}: {} SQ_DRAINED events", side.sq_drained));
         }
+        self.tune(end)?;
         self.ends[end].side.tx.drain_at = None;
         self.modify(end, &back)?;
         self.turn(end)
@@ -322,6 +333,40 @@ impl World {
         };
         old.live = false;
         memory.regions[REVOCABLE] = new;
+    }
+
+    /// Gives the revocable region other rights and other memory: its own, or that of the first one.
+    fn reregister(&mut self, node: usize) {
+        let home = self.rng.pick(&[0, REVOCABLE]);
+        let at = self.nodes[node].regions[home].start;
+        let grant = self.rng.pick(&GRANTS);
+        let region = &mut self.nodes[node].regions[REVOCABLE];
+        (region.at, region.grant) = (at, grant);
+    }
+
+    /// Changes what may change in SQD: more answers to remember, and any number of READs at a time that
+    /// the peer serves.
+    fn tune(&mut self, end: usize) -> Check {
+        let served = self.ends[end ^ 1].side.profile.max_dest_rd_atomic;
+        let side = &mut self.ends[end].side;
+        if side.kind != QpKind::Rc || served == 0 || self.rng.chance(200) {
+            return Ok(());
+        }
+        let mut attrs = to(QpState::Sqd);
+        let reads = self.rng.range(1, served.into()) as u8;
+        attrs.max_rd_atomic = Some(reads);
+        side.profile.max_rd_atomic = reads;
+        let before = side.profile.max_dest_rd_atomic;
+        if side.rx.raised.is_none() {
+            let more = self.rng.range(before.into(), REPLAYS) as u8;
+            attrs.max_dest_rd_atomic = Some(more);
+            side.rx.raised = Some((side.rx.epsn, before));
+            side.profile.max_dest_rd_atomic = more;
+        }
+        let retries = self.rng.range(1, 7) as u8;
+        attrs.retry_cnt = Some(retries);
+        side.profile.retry_cnt = retries;
+        self.modify(end, &attrs)
     }
 
     /// Changes what may change in RTS.

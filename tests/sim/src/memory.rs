@@ -19,7 +19,10 @@ pub(crate) struct Grant {
 #[derive(Clone, Debug)]
 pub(crate) struct Region {
     pub(crate) key: u32,
+    /// Where it begins for peers, …
     pub(crate) start: usize,
+    /// … and where its bytes lie.
+    pub(crate) at: usize,
     pub(crate) len: usize,
     pub(crate) grant: Grant,
     pub(crate) live: bool,
@@ -68,7 +71,7 @@ impl Memory {
         if !granted || !fits {
             return Err(AccessFault::Denied);
         }
-        Ok(region.start + offset as usize)
+        Ok(region.at + offset as usize)
     }
 
     pub(crate) fn word(bytes: &[u8], at: usize) -> u64 {

@@ -29,6 +29,8 @@ pub(crate) enum LocalFault {
 pub(crate) struct Message {
     pub(crate) wr: SendWr,
     pub(crate) fault: LocalFault,
+    /// The key of its own memory that it makes valid.
+    pub(crate) opens: Option<u32>,
     /// The bytes that a SEND, WRITE or ATOMIC WRITE moves.
     pub(crate) payload: Rc<[u8]>,
     /// Where they lie, or where those of a READ or atomic go.

@@ -90,7 +90,11 @@ impl Reference<'_> {
                 cuts.count() + usize::from(later.contains(&message.end()))
             })
             .sum();
-        let remembered = later < usize::from(self.side.profile.max_dest_rd_atomic);
+        let limit = match self.side.rx.raised {
+            Some((since, before)) if message.answer_end(ext) <= since => before,
+            _ => self.side.profile.max_dest_rd_atomic,
+        };
+        let remembered = later < usize::from(limit);
         if message.wants_response() && remembered && self.memory.inject.is_none() {
             self.side.rx.owes = Some(self.side.rx.owes.unwrap_or(0).max(ext));
         }

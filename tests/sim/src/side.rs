@@ -143,6 +143,9 @@ pub(crate) struct Rx {
     pub(crate) gap: Gap,
     /// The ring in which no receive was found.
     pub(crate) wanted: usize,
+    /// When more answers than at first were to be remembered: the next number then, and how many until
+    /// then.
+    pub(crate) raised: Option<(u64, u8)>,
     pub(crate) refusal: Option<Refusal>,
     pub(crate) reads: VecDeque<PendingRead>,
     /// READ packets whose memory was gone when they were to be answered.

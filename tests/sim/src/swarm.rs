@@ -108,6 +108,8 @@ pub(crate) enum Chaos {
     Drain,
     /// A region is deregistered while peers use it, and another comes in its place.
     Revoke,
+    /// A region's translation and rights change under its key.
+    Reregister,
     /// Attributes change in RTS.
     Modify,
     /// Calls that `modify_qp` must refuse.
@@ -313,12 +315,13 @@ fn mistakes(rng: &mut Rng) -> Mistakes {
 }
 
 fn chaos(rng: &mut Rng) -> Vec<Chaos> {
-    const ALL: [Chaos; 9] = [
+    const ALL: [Chaos; 10] = [
         Chaos::Error,
         Chaos::Reset,
         Chaos::Destroy,
         Chaos::Drain,
         Chaos::Revoke,
+        Chaos::Reregister,
         Chaos::Modify,
         Chaos::BadModify,
         Chaos::Blackhole,

@@ -16,7 +16,7 @@ use crate::swarm::{Kind, Swarm};
 /// soon revoked.
 pub(crate) const TARGETS: usize = 4;
 
-const NOTHING: Grant = Grant {
+pub(crate) const NOTHING: Grant = Grant {
     read: false,
     write: false,
     atomic: false,
@@ -59,6 +59,10 @@ impl Workload<'_> {
         let length = self.length(kind);
         let op = self.operation(kind, length);
         let fault = self.fault(kind, length);
+        let opens = match op {
+            SendOp::Local(LocalOp::RegMr | LocalOp::BindMw) => Some(self.window()),
+            _ => None,
+        };
         let gathers = matches!(
             op,
             SendOp::Send(_) | SendOp::Write(..) | SendOp::AtomicWrite(_)
@@ -86,6 +90,7 @@ impl Workload<'_> {
                 srqn: self.queue(),
             },
             fault,
+            opens,
             payload,
             local,
             first: 0,
@@ -163,7 +168,7 @@ impl Workload<'_> {
             Kind::Local | Kind::Datagram => SendOp::Local(match self.rng.below(3) {
                 0 => LocalOp::RegMr,
                 1 => LocalOp::BindMw,
-                _ => LocalOp::Invalidate(Lkey(spare(self.rng, self.local))),
+                _ => LocalOp::Invalidate(Lkey(self.key_to_close(false))),
             }),
         }
     }
@@ -174,7 +179,59 @@ impl Workload<'_> {
         if bad {
             return Rkey(self.rng.next() as u32 | 1 << 31);
         }
-        Rkey(spare(self.rng, self.remote))
+        Rkey(self.key_to_close(true))
+    }
+
+    /// A part of memory that peers may use once a work request has made its key valid, as a window or a
+    /// registration; returns the key.
+    fn window(&mut self) -> u32 {
+        let key = self.rng.next() as u32 & !(1 << 31);
+        let skipped = 8 * self.rng.below(self.swarm.target() as u64 / 16) as usize;
+        let len = self.rng.range(8, (self.swarm.target() - skipped) as u64) as usize;
+        let start = self.swarm.source() + skipped;
+        let grant = self.rng.pick(&GRANTS);
+        self.local.regions.push(Region {
+            key,
+            start,
+            at: start,
+            len,
+            grant,
+            live: false,
+        });
+        key
+    }
+
+    /// A window of the peer's that serves such an operation; only now and then.
+    fn open_window(&mut self, kind: Kind, length: u32) -> Option<usize> {
+        if !self.rng.chance(300) {
+            return None;
+        }
+        let serves = |region: &Region| {
+            let grants = match kind {
+                Kind::Read => region.grant.read,
+                Kind::Write | Kind::WriteImm | Kind::AtomicWrite => region.grant.write,
+                _ => region.grant.atomic,
+            };
+            region.live && grants && region.len >= length.max(8) as usize
+        };
+        let mut windows = self.remote.regions.iter().skip(TARGETS);
+        let newest = windows.rposition(serves)?;
+        Some(TARGETS + newest)
+    }
+
+    /// The key that is to be invalidated, here or at the peer: seldom one in use, which breaks QPs.
+    fn key_to_close(&mut self, remote: bool) -> u32 {
+        let spoils = self.rng.chance(2 * self.swarm.mistakes.bad_remote);
+        let memory = if remote {
+            &mut *self.remote
+        } else {
+            &mut *self.local
+        };
+        let used = |region: &&Region| region.live && region.len > SPARE;
+        match memory.regions.iter().skip(TARGETS).find(used) {
+            Some(window) if spoils => window.key,
+            _ => spare(self.rng, memory),
+        }
     }
 
     /// A range at the peer, with the rights that the operation needs, unless a mistake is due.
@@ -187,9 +244,13 @@ impl Workload<'_> {
             Kind::Write | Kind::WriteImm | Kind::AtomicWrite => self.rng.pick(&[0, 0, 2, 3]),
             _ => self.rng.pick(&[0, 0, 3]),
         };
+        let region = match self.open_window(kind, length) {
+            Some(window) if !wrong => window,
+            _ => region,
+        };
         let region = &self.remote.regions[region];
         let mut rkey = Rkey(region.key);
-        let room = self.swarm.target() as u64 - u64::from(length);
+        let room = region.len as u64 - u64::from(length);
         // A few addresses shared by all make the operations meet.
         let mut offset = match self.rng.below(3) {
             0 => 0,
@@ -230,13 +291,17 @@ impl Workload<'_> {
     }
 }
 
+/// Bytes of a region that nobody uses.
+const SPARE: usize = 7;
+
 /// Makes a region whose only use is that its key can be invalidated.
 fn spare(rng: &mut Rng, memory: &mut Memory) -> u32 {
     let key = rng.next() as u32 & !(1 << 31);
     memory.regions.push(Region {
         key,
         start: 0,
-        len: 8,
+        at: 0,
+        len: SPARE,
         grant: NOTHING,
         live: true,
     });

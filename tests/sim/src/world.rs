@@ -27,8 +27,8 @@ pub(crate) type Check = Result<(), String>;
 /// Events after which a seed counts as a livelock.
 const MOST_EVENTS: u32 = 1_000_000;
 
-/// READs and atomics that a QP has room to remember.
-pub(crate) const REPLAYS: usize = 16;
+/// Most READs and atomics that a QP remembers.
+pub(crate) const REPLAYS: u64 = 16;
 
 pub(crate) type SimQp = Qp<Vec<SendWqe>, Vec<Replay>>;
 
@@ -450,7 +450,7 @@ impl End {
             port_mtu: self.side.profile.mtu,
         };
         let window = vec![SendWqe::default(); window];
-        self.qp = Some(Qp::new(config, window, vec![Replay::default(); REPLAYS]));
+        self.qp = Some(Qp::new(config, window, Vec::new()));
     }
 
     /// Nothing will happen here unless something comes.
@@ -471,6 +471,7 @@ fn memory(rng: &mut Rng, swarm: &Swarm, size: usize) -> Memory {
         .map(|index| Region {
             key: rng.next() as u32 & !(1 << 31),
             start: swarm.source() + index * swarm.target(),
+            at: swarm.source() + index * swarm.target(),
             len: swarm.target(),
             grant: GRANTS[index],
             live: true,
