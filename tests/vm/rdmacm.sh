@@ -5,9 +5,11 @@
 # C driver in both roles. What the programs can compare they compare.
 source "$(dirname "$0")/lib.sh"
 
-# What _pair waits for: somebody listens with a communication identifier.
-_listening() { [[ -n $(rdma resource show cm_id | grep -E 'LISTEN') ]]; }
-_quiet() { ! _listening; }
+_listens() { [[ -n $(rdma resource show cm_id | grep -E 'LISTEN') ]]; }
+_quiet() { ! _listens; }
+# What _pair waits for: somebody listens with a communication identifier. It is said to listen a moment before
+# connections are taken, which others refuse with error 8 (no such service).
+_listening() { _listens && sleep 0.3; }
 
 # connect SERVER-ARGS -- CLIENT-ARGS: the server on host 2, the client on host 1 once that listens.
 connect() {
