@@ -36,8 +36,8 @@ pub(crate) const MAX_MW: u32 = 1 << 19;
 pub(crate) const MAX_PD: u32 = 1 << 20;
 /// READs and atomics in flight in one direction of a QP.
 pub(crate) const MAX_RD_ATOMIC: u32 = 128;
-/// READs and atomics that all QPs of a device may serve.
-pub(crate) const MAX_RES_RD_ATOMIC: u32 = 0x3_f000;
+/// READs and atomics that all QPs of a device may serve: as many as they can ask for.
+pub(crate) const MAX_RES_RD_ATOMIC: u32 = MAX_QP * MAX_RD_ATOMIC;
 /// Address handles of a device.
 pub(crate) const MAX_AH: u32 = (1 << 15) - 1;
 /// Multicast groups of a device.
