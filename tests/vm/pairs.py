@@ -82,14 +82,14 @@ def pattern(length):
     return (PERIOD * (length // len(PERIOD) + 1))[:length]
 
 
-def connect(context, qp, peer, timeout=14):
-    """Brings a QP to RTS, connected to the one of number `peer` on the same device."""
+def connect(context, qp, peer, timeout=14, served=4, asked=4):
+    """Brings a QP to RTS, connected to the one of number `peer` on the same device; so many READs at a time."""
     route = GlobalRoute(dgid=context.query_gid(1, GID_INDEX), sgid_index=GID_INDEX)
     attr = QPAttr(port_num=1)
     attr.qp_access_flags = ALL
     attr.path_mtu = e.IBV_MTU_1024
     attr.dest_qp_num = peer
-    attr.max_rd_atomic = attr.max_dest_rd_atomic = 4
+    attr.max_dest_rd_atomic, attr.max_rd_atomic = served, asked
     attr.min_rnr_timer = 12
     attr.timeout = timeout
     attr.retry_cnt = attr.rnr_retry = 7

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# vm: together timeout=420
+# vm: together timeout=480
 # Ten thousand memory regions, CQs and QPs in one process, and connections that come and go by the
 # thousand: what they cost in memory and time, and that nothing of it stays.
 source "$(dirname "$0")/lib.sh"
@@ -28,6 +28,23 @@ stays() {
 	if [[ $(($4 - $3)) -lt $2 ]]; then pass "$1"; else fail "$1" "$(($4 - $3)) KiB more"; fi
 }
 
+# What the devices have, as `rdma resource` counts it.
+resources() { rdma resource show | grep -E "$DEV1:|$DEV2:"; }
+same_resources() { [[ $(resources) == "$1" ]]; }
+
+# What _pair waits for: somebody listens with a communication identifier, said so a moment before it does.
+_listening() { [[ -n $(rdma resource show cm_id | grep -E 'LISTEN') ]] && sleep 0.3; }
+
+# librdmacm's own program: so many connections at a time, set up and torn down.
+by_manager() {
+	_pair cmtime -b $HOST2_V4 -c "$1" -- cmtime -s $HOST2_V4 -b $HOST1_V4 -c "$1"
+}
+
+in_a_minute() {
+	local start=$SECONDS
+	"$@" && [[ $((SECONDS - start)) -le 60 ]]
+}
+
 # within NAME SECONDS COMMAND...
 within() {
 	local name=$1 limit=$2 start=$SECONDS
@@ -52,4 +69,16 @@ stays "nothing of them stays" 1024 "$before" "$(kernel_memory)"
 before=$(kernel_memory)
 within "$CONNECTIONS connections" 60 rrxe-scale connections "$DEV1" "$DEV2" "$CONNECTIONS"
 stays "nothing of the connections stays" 512 "$before" "$(kernel_memory)"
+# As with the objects: the second time counts.
+check "connections by the connection manager" by_manager "$CONNECTIONS"
+before=$(kernel_memory) had=$(resources)
+start=$SECONDS
+check "$CONNECTIONS connections by the connection manager within a minute" in_a_minute by_manager "$CONNECTIONS"
+note "$((CONNECTIONS * 60 / (SECONDS - start + 1))) a minute"
+check "none of their objects stays" wait_for 20 same_resources "$had"
+stays "nothing of the managed ones stays" 1024 "$before" "$(kernel_memory)"
 check "as many address handles as there may be" rrxe-scale handles "$DEV1"
+link_del 2
+check "the C driver on host 2" link_add 2 rxe
+python3 "$(dirname "$0")/limits.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" "$DEV2" ||
+	fail "limits.py ends well" "status $?"

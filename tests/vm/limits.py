@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+# Runs on: guest
+"""What a device can hold: limits.py DEVICE GID-INDEX OTHER.
+
+No limit is lower than the other device's, and what is beyond one is refused; rrxe-check and rrxe-scale
+try those that are not tried here.
+"""
+
+import errno
+import sys
+
+from pyverbs.cq import CQ
+from pyverbs.device import Context
+import pyverbs.enums as e
+from pyverbs.pd import PD
+from pyverbs.pyverbs_error import PyverbsRDMAError
+from pyverbs.qp import QP, QPCap, QPInitAttr
+from pyverbs.srq import SRQ, SrqInitAttr, SrqAttr
+
+from pairs import DEVICE, case, connect, equal, main
+
+OTHER = sys.argv[3]
+# C rxe says 64 and has one.
+OVERSTATED = {"max_pkeys"}
+# C rxe says that it can do it and can't.
+NOT_ITS = 1 << 4  # IBV_DEVICE_AUTO_PATH_MIG
+
+
+def code_of(call, *arguments, **keywords):
+    """0, or the errno with which the call fails."""
+    try:
+        call(*arguments, **keywords)
+    except PyverbsRDMAError as error:
+        return error.error_code
+    return 0
+
+
+def limits(attr):
+    names = [name for name in dir(attr) if name.startswith("max_") and name not in OVERSTATED]
+    return {name: getattr(attr, name) for name in names}
+
+
+@case("no limit is lower than the other device's")
+def not_lower():
+    ours, theirs = (Context(name=name).query_device() for name in (DEVICE, OTHER))
+    known = limits(theirs)
+    equal(len(known) > 20, True, f"limits are known, {len(known)}")
+    lower = {name: (limits(ours)[name], other) for name, other in known.items() if limits(ours)[name] < other}
+    equal(lower, {}, "limits that are lower")
+    missing = theirs.device_cap_flags & ~ours.device_cap_flags & ~NOT_ITS
+    equal(hex(missing), "0x0", "capabilities that are missing")
+
+
+@case("shared receive queues end at their limits")
+def shared_queues():
+    context = Context(name=DEVICE)
+    attr, pd = context.query_device(), PD(context)
+    for requests, sges, wanted in [
+        (attr.max_srq_wr, 1, 0),
+        (attr.max_srq_wr + 1, 1, errno.EINVAL),
+        (0, 1, errno.EINVAL),
+        (8, attr.max_srq_sge, 0),
+        (8, attr.max_srq_sge + 1, errno.EINVAL),
+    ]:
+        init = SrqInitAttr(SrqAttr(max_wr=requests, max_sge=sges))
+        equal(code_of(lambda: SRQ(pd, init).close()), wanted, f"{requests} requests, {sges} SGEs")
+
+
+@case("queue pairs end at their limits")
+def queue_pairs():
+    context = Context(name=DEVICE)
+    attr, pd = context.query_device(), PD(context)
+    cq = CQ(context, 4)
+    for name, limit in [("max_send_sge", attr.max_sge), ("max_recv_sge", attr.max_sge),
+                        ("max_inline_data", 512), ("max_send_wr", attr.max_qp_wr), ("max_recv_wr", attr.max_qp_wr)]:
+        for value, wanted in [(limit, 0), (limit + 1, errno.EINVAL)]:
+            if limit == attr.max_qp_wr and wanted == 0:
+                continue  # memory of many MiB
+            cap = QPCap(**({"max_send_wr": 1, "max_recv_wr": 1} | {name: value}))
+            init = QPInitAttr(qp_type=e.IBV_QPT_RC, scq=cq, rcq=cq, cap=cap)
+            equal(code_of(lambda: QP(pd, init).close()), wanted, f"{name} {value}")
+
+
+@case("READs at a time end at their limits")
+def reads():
+    context = Context(name=DEVICE)
+    limit, pd, cq = context.query_device().max_qp_rd_atom, PD(context), CQ(context, 4)
+    for served, asked, wanted in [(limit, limit, 0), (limit + 1, 1, errno.EINVAL), (1, limit + 1, errno.EINVAL)]:
+        init = QPInitAttr(qp_type=e.IBV_QPT_RC, scq=cq, rcq=cq, cap=QPCap(max_send_wr=1, max_recv_wr=1))
+        qp = QP(pd, init)
+        equal(code_of(connect, context, qp, qp.qp_num, 14, served, asked), wanted, f"{served} served, {asked} asked")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
