@@ -18,7 +18,8 @@ __rrxe_helper void rrxe_helper_local_bh_enable(void)
 	local_bh_enable();
 }
 
-__rrxe_helper bool rrxe_helper_softirqs_excluded(void)
+/* -1 where softirqs may come, and the CPU may change. */
+__rrxe_helper int rrxe_helper_cpu_without_softirqs(void)
 {
-	return softirq_count() || irqs_disabled();
+	return softirq_count() || irqs_disabled() ? raw_smp_processor_id() : -1;
 }

@@ -8,18 +8,22 @@
 //!
 //! A section costs its CPU an exchange on a line that nobody else writes.
 
+use core::sync::atomic::{
+    AtomicU32,
+    Ordering::{Acquire, Relaxed, Release}, //
+};
+
 use kernel::{
     cpu::{nr_cpu_ids, CpuId},
     prelude::*,
-    sync::atomic::{
-        ordering::{Acquire, Full, Relaxed, Release},
-        Atomic,
-    },
     time::{delay::fsleep, Delta},
     types::NotThreadSafe,
 };
 
-use crate::{bindings, sync::smp_mb};
+use crate::{
+    bindings,
+    sync::{smp_mb, swap_fully_ordered},
+};
 
 /// How many sections a CPU is in, one within the other.
 const DEPTH: u32 = 0xff;
@@ -30,9 +34,9 @@ const SERIAL: u32 = DEPTH + 1;
 const SPINS: u32 = 1000;
 const NAP: Delta = Delta::from_micros(50);
 
-/// What a CPU does; its own cache line.
+/// What a CPU does; its own cache line. The atomics of the compiler, for the kernel's are calls.
 #[repr(align(64))]
-struct Line(Atomic<u32>);
+struct Line(AtomicU32);
 
 /// One kind of section; they may lie one within the other, and the inner ones cost next to nothing.
 ///
@@ -54,7 +58,7 @@ impl Sections {
         let count = nr_cpu_ids() as usize;
         let mut lines = KVVec::with_capacity(count, GFP_KERNEL)?;
         for _ in 0..count {
-            lines.push(Line(Atomic::new(0)), GFP_KERNEL)?;
+            lines.push(Line(AtomicU32::new(0)), GFP_KERNEL)?;
         }
         // INVARIANT: That many CPUs there may be.
         Ok(Self { lines })
@@ -65,12 +69,16 @@ impl Sections {
     #[inline]
     pub fn enter(&self) -> Section<'_> {
         // SAFETY: No requirements.
-        let excluded = unsafe { bindings::softirqs_excluded() };
-        if !excluded {
-            // SAFETY: Enabled again when the section ends.
-            unsafe { bindings::local_bh_disable() };
-        }
-        let cpu = CpuId::current().as_u32() as usize;
+        let cpu = unsafe { bindings::cpu_without_softirqs() };
+        let excluded = cpu >= 0;
+        let cpu = match excluded {
+            true => cpu as usize,
+            false => {
+                // SAFETY: Enabled again when the section ends.
+                unsafe { bindings::local_bh_disable() };
+                CpuId::current().as_u32() as usize
+            }
+        };
         // SAFETY: By the type invariant, there is a line for each CPU.
         let line = unsafe { self.lines.get_unchecked(cpu) };
         let outside = line.0.load(Relaxed);
@@ -78,7 +86,7 @@ impl Sections {
         if outside & DEPTH == 0 {
             // Fully ordered: visible before this section reads anything. Pairs with the barrier in
             // `wait`.
-            line.0.xchg(inside.wrapping_add(SERIAL), Full);
+            swap_fully_ordered(&line.0, inside.wrapping_add(SERIAL));
         } else {
             line.0.store(inside, Relaxed);
         }
@@ -172,7 +180,7 @@ mod tests {
 
     #[test]
     fn tells_one_section_from_the_next() -> Result {
-        let line = Line(Atomic::new(0));
+        let line = Line(AtomicU32::new(0));
         let seen = SERIAL + 1;
         for (now, same) in [
             (seen, true),

@@ -6,6 +6,10 @@ use core::ops::RangeInclusive;
 
 /// The numbers of QPs: 24 bits without the special ones and the multicast QPN.
 pub(crate) const QPN_RANGE: RangeInclusive<u32> = 16..=0xff_fffe;
+/// How far the numbers of QPs and SRQs are scattered, so that one that is gone isn't soon another's.
+pub(crate) const QPN_SCATTER: u32 = 1 << 12;
+/// How far keys are scattered, so that peers can't guess them; 8 bits more are a key's variant.
+pub(crate) const KEY_SCATTER: u32 = 1 << 18;
 /// QPs of a device.
 pub(crate) const MAX_QP: u32 = (1 << 20) - 16;
 /// WQEs of one queue.

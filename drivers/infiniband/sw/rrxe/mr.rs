@@ -387,7 +387,7 @@ impl MrTable {
     }
 
     fn publish(&self, pd: PdId, memory: Memory) -> Result<Arc<Mr>> {
-        let place = self.regions.reserve_random(PLACES)?;
+        let place = self.regions.reserve_random(PLACES, limits::KEY_SCATTER)?;
         let key = place.id().wrapping_shl(8) | (rdma::random::next_u32() & 0xff);
         let mr = Mr::new(pd, key, memory)?;
         place.publish(mr.clone());

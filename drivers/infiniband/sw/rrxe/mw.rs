@@ -160,7 +160,7 @@ impl MwTable {
     ///
     /// `ENOMEM`.
     pub(crate) fn alloc(&self, pd: PdId, kind: MwKind) -> Result<Arc<Mw>> {
-        let place = self.windows.reserve_random(PLACES)?;
+        let place = self.windows.reserve_random(PLACES, limits::KEY_SCATTER)?;
         let number = place.id();
         let state = State {
             key: number.wrapping_shl(8) | (rdma::random::next_u32() & 0xff),

@@ -227,7 +227,7 @@ impl Qp {
             QpKind::Gsi => table.qps(Qpn::GSI).reserve(0..=limits::MAX_QP)?,
             _ => table
                 .qps(Qpn::default())
-                .reserve_random(limits::QPN_RANGE)?,
+                .reserve_random(limits::QPN_RANGE, limits::QPN_SCATTER)?,
         };
         let qpn = match init.kind {
             QpKind::Gsi => Qpn::GSI,

@@ -129,7 +129,9 @@ impl Srq {
         let (max_wr, reply) = (ring.capacity(), ring.mmap_reply());
         let device = pd.device().clone();
         let table = device.clone();
-        let place = table.srqs.reserve_random(limits::SRQN_RANGE)?;
+        let place = table
+            .srqs
+            .reserve_random(limits::SRQN_RANGE, limits::QPN_SCATTER)?;
         let number = place.id();
         let srq = Arc::pin_init(
             pin_init!(Self {

@@ -11,20 +11,19 @@
 //!
 //! Any context up to softirq. The body runs with bottom halves disabled and must not sleep.
 
-use kernel::{
-    prelude::*,
-    sync::atomic::{ordering, Atomic},
-};
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use kernel::prelude::*;
 use rdma::{
     new_bh_spinlock,
-    sync::{smp_mb, BhSpinLock, BhSpinLockGuard},
+    sync::{smp_mb, swap_fully_ordered, BhSpinLock, BhSpinLockGuard},
 };
 
 /// An engine and the right to run it.
 #[pin_data]
 pub(crate) struct Turn<T> {
-    /// Something was left to do since the holder last looked.
-    wanted: Atomic<bool>,
+    /// Not zero: something was left to do since the holder last looked.
+    wanted: AtomicU32,
     #[pin]
     engine: BhSpinLock<T>,
 }
@@ -33,7 +32,7 @@ impl<T: Unpin> Turn<T> {
     /// A turn that nobody has.
     pub(crate) fn new(engine: T) -> impl PinInit<Self> {
         pin_init!(Self {
-            wanted: Atomic::new(false),
+            wanted: AtomicU32::new(0),
             engine <- new_bh_spinlock!(engine, "rrxe_qp_engine"),
         })
     }
@@ -51,7 +50,7 @@ impl<T: Unpin> Turn<T> {
     pub(crate) fn is_wanted(&self) -> bool {
         // After the unlock: as in `advance`.
         smp_mb();
-        self.wanted.load(ordering::Relaxed)
+        self.wanted.load(Ordering::Relaxed) != 0
     }
 
     /// Runs `body` with the turn until no wish is left, and `after` with its result each time,
@@ -66,13 +65,13 @@ impl<T: Unpin> Turn<T> {
         // Full ordering: what was left to do is visible before the wish, and the wish before the
         // attempt at the lock below. With the barrier after the unlock, either the attempt succeeds
         // or the holder sees the wish.
-        self.wanted.xchg(true, ordering::Full);
+        swap_fully_ordered(&self.wanted, 1);
         loop {
             let Some(mut engine) = self.engine.try_lock() else {
                 return;
             };
             // Fully ordered before the body looks for work: a wish made later is seen below.
-            self.wanted.xchg(false, ordering::Full);
+            swap_fully_ordered(&self.wanted, 0);
             let result = body(&mut engine);
             drop(engine);
             if !after(result) {
