@@ -140,7 +140,7 @@ MUTANTS = [
      "packet.payload_len.max(GRH_LEN)"),
     ("a datagram that does not fit breaks the QP", "responder/ud.rs",
      "            return Err(Refusal::Lost(QpDropReason::TooLong));\n        }\n        host",
-     "            return Err(Refusal::Receive(crate::wc::WcStatus::LocLenErr, NakCode::InvalidRequest));\n        }\n        host"),
+     "            return Err(Refusal::Receive(crate::wc::WcStatus::LocLenErr, crate::wire::packet::NakCode::InvalidRequest));\n        }\n        host"),
     ("a SEND's key stays valid", "responder/execute.rs",
      "                        host.invalidate_remote(rkey)?;\n",
      ""),
