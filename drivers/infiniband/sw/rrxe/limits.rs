@@ -8,7 +8,8 @@ use core::ops::RangeInclusive;
 pub(crate) const QPN_RANGE: RangeInclusive<u32> = 16..=0xff_fffe;
 /// How far the numbers of QPs and SRQs are scattered, so that one that is gone isn't soon another's.
 pub(crate) const QPN_SCATTER: u32 = 1 << 12;
-/// How far keys are scattered, so that peers can't guess them; 8 bits more are a key's variant.
+/// How far keys are scattered; with the 8 random bits of its variant a peer has 26 to guess, and breaks its
+/// connection each time that it fails.
 pub(crate) const KEY_SCATTER: u32 = 1 << 18;
 /// QPs of a device.
 pub(crate) const MAX_QP: u32 = (1 << 20) - 16;
