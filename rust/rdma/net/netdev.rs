@@ -130,8 +130,9 @@ impl Netdev {
         unsafe { bindings::netif_carrier_ok(self.as_ptr()) }
     }
 
-    /// Megabits a second, if it knows. Process context under RTNL, which a link's event is.
-    pub fn speed_locked(&self) -> Option<u32> {
+    /// Megabits a second, if it knows. Process context under RTNL, but not in a notifier, where the
+    /// device's own lock may be held, which this takes.
+    fn speed_locked(&self) -> Option<u32> {
         const UNKNOWN: u32 = bindings::SPEED_UNKNOWN as u32;
         let mut settings = bindings::ethtool_link_ksettings::default();
         // SAFETY: Valid by the type invariant; RTNL is held, as the documentation asks.

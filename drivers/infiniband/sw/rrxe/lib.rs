@@ -39,6 +39,7 @@ mod right;
 mod rx;
 mod send_queue;
 mod sge;
+mod speed;
 mod srq;
 mod stats;
 mod turn;

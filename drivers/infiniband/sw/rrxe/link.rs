@@ -35,6 +35,7 @@ use crate::{
     fault::Queues,
     netns::{Contexts, NetContext},
     provider::Rrxe,
+    speed,
 };
 
 /// Bytes around the payload of the longest packet that has one: IPv6, UDP, BTH, XRCETH, RETH,
@@ -126,7 +127,7 @@ impl Link {
     }
 
     /// Notes the speed, and returns whether it is another. What isn't known is no other.
-    fn note_speed(&self, speed: Option<u32>) -> bool {
+    pub(crate) fn note_speed(&self, speed: Option<u32>) -> bool {
         match speed {
             Some(speed) => self.speed.xchg(speed, ordering::Relaxed) != speed,
             None => false,
@@ -300,22 +301,16 @@ impl netdev::Observer for Links {
         let Some(link) = self.find(|link| link.is_on(netdev)) else {
             return;
         };
-        let mut faster_or_slower = false;
         match event {
             netdev::Event::State => {
                 link.note_state(netdev.is_active());
-                faster_or_slower = link.note_speed(netdev.speed_locked());
+                speed::look_later(&link);
             }
             netdev::Event::Unregister => link.netdev.clear(),
         }
         if let Some(device) = link.device.try_get() {
             match event {
-                netdev::Event::State => {
-                    device.port_state(netdev);
-                    if faster_or_slower {
-                        device.speed_changed();
-                    }
-                }
+                netdev::Event::State => device.port_state(netdev),
                 netdev::Event::Unregister => device.unregister_later(),
             }
         };
