@@ -6,22 +6,15 @@
 //! the latest registered first. So one that was registered after uverbs still finds the objects of
 //! all processes.
 
-use core::{
-    marker::PhantomData,
-    pin::Pin,
-    ptr,
-    sync::atomic::{AtomicPtr, Ordering},
-};
+use core::pin::Pin;
 
-use kernel::{
-    error::to_result,
-    ffi::c_void,
-    prelude::*,
-    sync::Arc,
-    types::{ForeignOwnable, Opaque},
-};
+use kernel::{error::to_result, ffi::c_void, prelude::*, sync::Arc, types::Opaque};
 
-use crate::{bindings, device::IbDevice};
+use crate::{
+    bindings,
+    claim::{Claim, Place},
+    device::IbDevice,
+};
 
 /// Who wants to know.
 pub trait Observer: Send + Sync + 'static {
@@ -33,18 +26,18 @@ pub trait Observer: Send + Sync + 'static {
     fn leaving(&self, device: &IbDevice);
 }
 
-/// The observer of the registration that exists: the callback has no place for it. Changed only
-/// while the callback can't run.
-static OBSERVER: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+/// The observer of the registration that exists.
+static OBSERVER: Place = Place::empty();
 
 /// A registered observer; dropping it ends the calls.
 ///
 /// # Invariants
 ///
-/// The client is in ib_core's list, and [`OBSERVER`] is an `Arc<T>` that this owns.
+/// The client is in ib_core's list.
 pub struct ClientRegistration<T: Observer> {
     client: Pin<KBox<Opaque<bindings::ib_client>>>,
-    _observer: PhantomData<Arc<T>>,
+    /// Let go when the client has left the list.
+    _observer: Claim<T>,
 }
 
 // SAFETY: ib_core locks its list; the observer may be shared and sent.
@@ -70,24 +63,13 @@ impl<T: Observer> ClientRegistration<T> {
         };
         raw.set_no_kverbs_req(1);
         let client = KBox::pin(Opaque::new(raw), GFP_KERNEL)?;
-        let owned = observer.into_foreign();
-        let claimed =
-            OBSERVER.compare_exchange(ptr::null_mut(), owned, Ordering::AcqRel, Ordering::Relaxed);
-        if claimed.is_err() {
-            // SAFETY: From `into_foreign` above and given to nobody.
-            drop(unsafe { Arc::<T>::from_foreign(owned) });
-            return Err(EBUSY);
-        }
+        let observer = OBSERVER.claim(observer)?;
         // SAFETY: Pinned by the box until `drop` has unregistered it.
-        let code = unsafe { bindings::ib_register_client(client.get()) };
-        if let Err(error) = to_result(code) {
-            release::<T>();
-            return Err(error);
-        }
-        // INVARIANT: Both were just done.
+        to_result(unsafe { bindings::ib_register_client(client.get()) })?;
+        // INVARIANT: It has just entered the list.
         Ok(Self {
             client,
-            _observer: PhantomData,
+            _observer: observer,
         })
     }
 }
@@ -96,16 +78,6 @@ impl<T: Observer> Drop for ClientRegistration<T> {
     fn drop(&mut self) {
         // SAFETY: Registered by the type invariant. It waits for callbacks that are running.
         unsafe { bindings::ib_unregister_client(self.client.get()) };
-        release::<T>();
-    }
-}
-
-/// Lets go of the observer, which must be an `Arc<T>`, when no callback can run.
-fn release<T: Observer>() {
-    let owned = OBSERVER.swap(ptr::null_mut(), Ordering::AcqRel);
-    if !owned.is_null() {
-        // SAFETY: From `into_foreign` in `new`; no callback uses it any more.
-        drop(unsafe { Arc::<T>::from_foreign(owned) });
     }
 }
 
@@ -115,8 +87,8 @@ fn release<T: Observer>() {
 ///
 /// To be called by ib_core while a [`ClientRegistration`] of `T` exists.
 unsafe extern "C" fn remove<T: Observer>(device: *mut bindings::ib_device, _context: *mut c_void) {
-    // SAFETY: An `Arc<T>` that lives until no callback can run.
-    let observer = unsafe { Arc::<T>::borrow(OBSERVER.load(Ordering::Acquire)) };
+    // SAFETY: The registration has claimed it, until no callback can run.
+    let observer = unsafe { OBSERVER.get::<T>() };
     // SAFETY: ib_core keeps the device during the call.
     observer.leaving(unsafe { IbDevice::from_raw(device) });
 }

@@ -2,20 +2,20 @@
 
 //! `rdma link add NAME type TYPE netdev NETDEV`.
 
-use core::{
-    pin::Pin,
-    ptr::{self, NonNull},
-    sync::atomic::{AtomicPtr, Ordering},
-};
+use core::{pin::Pin, ptr::NonNull};
 use kernel::{
     error::from_result,
-    ffi::{c_char, c_int, c_void},
+    ffi::{c_char, c_int},
     prelude::*,
     sync::Arc,
-    types::{ForeignOwnable, Opaque},
+    types::Opaque,
 };
 
-use crate::{bindings, net::netdev::Netdev};
+use crate::{
+    bindings,
+    claim::{Claim, Place},
+    net::netdev::Netdev,
+};
 
 /// Makes devices on a user's behest.
 pub trait LinkHandler: Send + Sync + 'static {
@@ -31,18 +31,18 @@ pub trait LinkHandler: Send + Sync + 'static {
     fn new_link(&self, name: &CStr, netdev: Netdev) -> Result;
 }
 
-/// The handler of the registration that exists: ib_core's callback has no place for it. Changed
-/// only while the callback can't run.
-static HANDLER: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+/// The handler of the registration that exists.
+static HANDLER: Place = Place::empty();
 
 /// A registered type of links; dropping it unregisters it.
 ///
 /// # Invariants
 ///
-/// The operations are in ib_core's list, and [`HANDLER`] is an `Arc<T>` that this owns.
+/// The operations are in ib_core's list.
 pub struct LinkRegistration<T: LinkHandler> {
     operations: Pin<KBox<Opaque<bindings::rdma_link_ops>>>,
-    _handler: core::marker::PhantomData<Arc<T>>,
+    /// Let go when the operations have left the list.
+    _handler: Claim<T>,
 }
 
 // SAFETY: ib_core locks its list; the handler may be shared and sent.
@@ -67,21 +67,13 @@ impl<T: LinkHandler> LinkRegistration<T> {
             ..Default::default()
         };
         let operations = KBox::pin(Opaque::new(raw), GFP_KERNEL)?;
-        let owned = handler.into_foreign();
-        if HANDLER
-            .compare_exchange(ptr::null_mut(), owned, Ordering::AcqRel, Ordering::Relaxed)
-            .is_err()
-        {
-            // SAFETY: From `into_foreign` above and given to nobody.
-            drop(unsafe { Arc::<T>::from_foreign(owned) });
-            return Err(EBUSY);
-        }
+        let handler = HANDLER.claim(handler)?;
         // SAFETY: Pinned by the box until `drop` has unregistered it.
         unsafe { bindings::rdma_link_register(operations.get()) };
-        // INVARIANT: Both were just done.
+        // INVARIANT: They have just entered the list.
         Ok(Self {
             operations,
-            _handler: core::marker::PhantomData,
+            _handler: handler,
         })
     }
 }
@@ -90,9 +82,6 @@ impl<T: LinkHandler> Drop for LinkRegistration<T> {
     fn drop(&mut self) {
         // SAFETY: Registered by the type invariant. Waits for callbacks that are running.
         unsafe { bindings::rdma_link_unregister(self.operations.get()) };
-        let owned = HANDLER.swap(ptr::null_mut(), Ordering::AcqRel);
-        // SAFETY: An `Arc<T>` by the type invariant; no callback uses it any more.
-        drop(unsafe { Arc::<T>::from_foreign(owned) });
     }
 }
 
@@ -114,8 +103,8 @@ unsafe extern "C" fn new_link<T: LinkHandler>(
         let netdev = NonNull::new(netdev).ok_or(ENODEV)?;
         // SAFETY: ib_core holds a count of the device during the call.
         let netdev = unsafe { Netdev::hold(netdev) };
-        // SAFETY: An `Arc<T>` that lives at least until ib_core no longer calls.
-        let handler = unsafe { Arc::<T>::borrow(HANDLER.load(Ordering::Acquire)) };
+        // SAFETY: The registration has claimed it, until ib_core no longer calls.
+        let handler = unsafe { HANDLER.get::<T>() };
         handler.new_link(name, netdev)?;
         Ok(0)
     })

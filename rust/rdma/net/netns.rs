@@ -2,22 +2,14 @@
 
 //! Network namespaces and their end.
 
-use core::{
-    marker::PhantomData,
-    pin::Pin,
-    ptr,
-    sync::atomic::{AtomicPtr, Ordering},
-};
+use core::pin::Pin;
 
-use kernel::{
-    error::to_result,
-    ffi::c_void,
-    prelude::*,
-    sync::Arc,
-    types::{ForeignOwnable, Opaque},
-};
+use kernel::{error::to_result, prelude::*, sync::Arc, types::Opaque};
 
-use crate::bindings;
+use crate::{
+    bindings,
+    claim::{Claim, Place},
+};
 
 /// Which namespace something belongs to. Two are the same only while neither ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,19 +32,18 @@ pub trait Observer: Send + Sync + 'static {
     fn net_exit(&self, net: NetId);
 }
 
-/// The observer of the registration that exists: the callback has no place for it. Changed only
-/// while the callback can't run.
-static OBSERVER: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+/// The observer of the registration that exists.
+static OBSERVER: Place = Place::empty();
 
 /// A registered observer; dropping it ends the calls.
 ///
 /// # Invariants
 ///
-/// The operations are in the list of namespaces' callbacks, and [`OBSERVER`] is an `Arc<T>` that
-/// this owns.
+/// The operations are in the list of namespaces' callbacks.
 pub struct PerNet<T: Observer> {
     operations: Pin<KBox<Opaque<bindings::pernet_operations>>>,
-    _observer: PhantomData<Arc<T>>,
+    /// Let go when the operations have left the list.
+    _observer: Claim<T>,
 }
 
 // SAFETY: The list is locked by its owner; the observer may be shared and sent.
@@ -72,25 +63,14 @@ impl<T: Observer> PerNet<T> {
             ..Default::default()
         };
         let operations = KBox::pin(Opaque::new(raw), GFP_KERNEL)?;
-        let owned = observer.into_foreign();
-        let claimed =
-            OBSERVER.compare_exchange(ptr::null_mut(), owned, Ordering::AcqRel, Ordering::Relaxed);
-        if claimed.is_err() {
-            // SAFETY: From `into_foreign` above and given to nobody.
-            drop(unsafe { Arc::<T>::from_foreign(owned) });
-            return Err(EBUSY);
-        }
-        // INVARIANT: Both are so when the call below has succeeded; otherwise `release` undoes it.
+        let observer = OBSERVER.claim(observer)?;
         // As a subsystem, so that it comes after the network devices when a namespace ends.
         // SAFETY: Pinned by the box until `drop` has unregistered it.
-        let code = unsafe { bindings::register_pernet_subsys(operations.get()) };
-        if let Err(error) = to_result(code) {
-            release::<T>();
-            return Err(error);
-        }
+        to_result(unsafe { bindings::register_pernet_subsys(operations.get()) })?;
+        // INVARIANT: They have just entered the list.
         Ok(Self {
             operations,
-            _observer: PhantomData,
+            _observer: observer,
         })
     }
 }
@@ -99,16 +79,6 @@ impl<T: Observer> Drop for PerNet<T> {
     fn drop(&mut self) {
         // SAFETY: Registered by the type invariant. It waits for callbacks that are running.
         unsafe { bindings::unregister_pernet_subsys(self.operations.get()) };
-        release::<T>();
-    }
-}
-
-/// Lets go of the observer, which must be an `Arc<T>`, when no callback can run.
-fn release<T: Observer>() {
-    let owned = OBSERVER.swap(ptr::null_mut(), Ordering::AcqRel);
-    if !owned.is_null() {
-        // SAFETY: From `into_foreign` in `new`; no callback uses it any more.
-        drop(unsafe { Arc::<T>::from_foreign(owned) });
     }
 }
 
@@ -118,7 +88,7 @@ fn release<T: Observer>() {
 ///
 /// To be called for a namespace while a [`PerNet`] of `T` exists.
 unsafe extern "C" fn exit<T: Observer>(net: *mut bindings::net) {
-    // SAFETY: An `Arc<T>` that lives until no callback can run.
-    let observer = unsafe { Arc::<T>::borrow(OBSERVER.load(Ordering::Acquire)) };
+    // SAFETY: The registration has claimed it, until no callback can run.
+    let observer = unsafe { OBSERVER.get::<T>() };
     observer.net_exit(NetId::of(net));
 }
