@@ -79,13 +79,15 @@ impl Core {
             rq: &mut self.rq,
             send_cq: qp.send_cq.as_deref(),
             recv_cq: qp.recv_cq.as_deref(),
-            mrs: &qp.device.mrs,
-            pd: self.pd.id(),
+            own: OwnMemory {
+                mrs: &qp.device.mrs,
+                pd: self.pd.id(),
+                stall: &mut self.stall,
+            },
             qp,
             token: qp.token(),
             counters: &self.counters,
             link: &qp.device.link,
-            stall: &mut self.stall,
             packet,
             upshot,
         };

@@ -20,11 +20,9 @@ use roce::{
 
 use crate::{
     cq::{Cq, Pushed},
-    fault::{Absent, Stall},
+    fault::Absent,
     link::Link,
-    mr::MrTable,
     mw::{NotBound, Via},
-    pd::PdId,
     qp::Qp,
     recv_queue::RecvQueue,
     rx::RxPacket,
@@ -117,13 +115,11 @@ pub(crate) struct EngineHost<'a> {
     pub(crate) rq: &'a mut RecvQueue,
     pub(crate) send_cq: Option<&'a Cq>,
     pub(crate) recv_cq: Option<&'a Cq>,
-    pub(crate) mrs: &'a MrTable,
-    pub(crate) pd: PdId,
+    pub(crate) own: OwnMemory<'a>,
     pub(crate) qp: &'a Qp,
     pub(crate) token: QpToken,
     pub(crate) counters: &'a Counters,
     pub(crate) link: &'a Link,
-    pub(crate) stall: &'a mut Stall,
     /// The packet being handled.
     pub(crate) packet: Option<&'a RxPacket>,
     pub(crate) upshot: &'a mut Upshot,
@@ -140,51 +136,36 @@ impl roce::host::SendQueue for EngineHost<'_> {
     }
 
     fn check_send(&mut self, slot: SendSlot, access: LocalAccess) -> Result<(), WcStatus> {
-        self.sq.check(slot, access, self.mrs, self.pd)
+        self.sq.check(slot, access, self.own.mrs, self.own.pd)
     }
 
     fn scatter_send(&mut self, slot: SendSlot, offset: u32) -> Result<(), ScatterFault> {
         match self.packet {
-            Some(packet) => self.sq.scatter(
-                slot,
-                offset,
-                packet,
-                OwnMemory {
-                    mrs: self.mrs,
-                    pd: self.pd,
-                    stall: self.stall,
-                },
-            ),
+            Some(packet) => self.sq.scatter(slot, offset, packet, self.own.reborrow()),
             None => Err(WcStatus::GeneralErr.into()),
         }
     }
 
     fn scatter_atomic(&mut self, slot: SendSlot, original: u64) -> Result<(), ScatterFault> {
-        self.sq.scatter_word(
-            slot,
-            original,
-            OwnMemory {
-                mrs: self.mrs,
-                pd: self.pd,
-                stall: self.stall,
-            },
-        )
+        self.sq.scatter_word(slot, original, self.own.reborrow())
     }
 
     fn execute_local(&mut self, slot: SendSlot, op: LocalOp) -> Result<(), WcStatus> {
         match op {
             LocalOp::Invalidate(lkey) => self
+                .own
                 .mrs
                 .invalidate(self.via(), Rkey(lkey.0))
                 .map_err(|_| WcStatus::LocProtErr),
             LocalOp::BindMw => {
                 let bind = self.sq.bind(slot);
-                let bound = self.mrs.windows.bind(self.via(), &bind, self.mrs);
+                let bound = self.own.mrs.windows.bind(self.via(), &bind, self.own.mrs);
                 bound.map_err(|NotBound| WcStatus::MwBindErr)
             }
             LocalOp::RegMr => self
+                .own
                 .mrs
-                .register_fast(self.pd, self.sq.registration(slot))
+                .register_fast(self.own.pd, self.sq.registration(slot))
                 .map_err(|_| WcStatus::LocQpOpErr),
         }
     }
@@ -205,15 +186,7 @@ impl roce::host::RecvQueue for EngineHost<'_> {
 
     fn scatter_recv(&mut self, _slot: RecvSlot, offset: u32) -> Result<(), ScatterFault> {
         match self.packet {
-            Some(packet) => self.rq.scatter(
-                offset,
-                packet,
-                OwnMemory {
-                    mrs: self.mrs,
-                    pd: self.pd,
-                    stall: self.stall,
-                },
-            ),
+            Some(packet) => self.rq.scatter(offset, packet, self.own.reborrow()),
             None => Err(WcStatus::GeneralErr.into()),
         }
     }
@@ -228,11 +201,12 @@ impl Memory for EngineHost<'_> {
         access: RemoteAccess,
     ) -> Result<(), AccessFault> {
         if matches!(access, RemoteAccess::Flush(kind) if kind.selectivity == FLUSH_REGION) {
-            return self.mrs.check_region(self.reached()?, rkey, access);
+            return self.own.mrs.check_region(self.reached()?, rkey, access);
         }
         let via = self.reached()?;
-        let checked = self.mrs.check_remote(via, rkey, va, length, access);
-        self.stall
+        let checked = self.own.mrs.check_remote(via, rkey, va, length, access);
+        self.own
+            .stall
             .remote(checked, || Absent::remote(via, rkey, va, length, access))
     }
 
@@ -240,10 +214,14 @@ impl Memory for EngineHost<'_> {
         let packet = self.packet.ok_or(AccessFault::Failed)?;
         let length = packet.packet.payload_len;
         let (via, access) = (self.reached()?, RemoteAccess::Write);
-        let written = self.mrs.with_remote(via, rkey, va, length, access, |span| {
-            packet.copy_payload(0, &span)
-        });
-        self.stall
+        let written = self
+            .own
+            .mrs
+            .with_remote(via, rkey, va, length, access, |span| {
+                packet.copy_payload(0, &span)
+            });
+        self.own
+            .stall
             .remote(written, || Absent::remote(via, rkey, va, length, access))?
             .map_err(|_| AccessFault::Failed)
     }
@@ -251,9 +229,11 @@ impl Memory for EngineHost<'_> {
     fn atomic_remote(&mut self, rkey: Rkey, va: u64, op: AtomicOp) -> Result<u64, AccessFault> {
         let (via, access) = (self.reached()?, RemoteAccess::Atomic);
         let changed = self
+            .own
             .mrs
             .with_remote(via, rkey, va, 8, access, |span| span.atomic(op));
-        self.stall
+        self.own
+            .stall
             .remote(changed, || Absent::remote(via, rkey, va, 8, access))?
             .map_err(|_| AccessFault::Invalid)
     }
@@ -265,10 +245,11 @@ impl Memory for EngineHost<'_> {
             .read_payload(0, &mut word)
             .map_err(|_| AccessFault::Failed)?;
         let (via, access) = (self.reached()?, RemoteAccess::Write);
-        let written = self.mrs.with_remote(via, rkey, va, 8, access, |span| {
+        let written = self.own.mrs.with_remote(via, rkey, va, 8, access, |span| {
             span.atomic_store(u64::from_ne_bytes(word))
         });
-        self.stall
+        self.own
+            .stall
             .remote(written, || Absent::remote(via, rkey, va, 8, access))?
             .map_err(|_| AccessFault::Invalid)
     }
@@ -286,14 +267,14 @@ impl Memory for EngineHost<'_> {
     }
 
     fn invalidate_remote(&mut self, rkey: Rkey) -> Result<(), AccessFault> {
-        self.mrs.invalidate(self.reached()?, rkey)
+        self.own.mrs.invalidate(self.reached()?, rkey)
     }
 }
 
 impl EngineHost<'_> {
     fn via(&self) -> Via {
         Via {
-            pd: self.pd,
+            pd: self.own.pd,
             qpn: self.qp.qpn.get(),
         }
     }
@@ -306,7 +287,7 @@ impl EngineHost<'_> {
             _ => None,
         };
         Ok(Via {
-            pd: self.rq.reached(self.pd, named)?,
+            pd: self.rq.reached(self.own.pd, named)?,
             qpn: self.qp.qpn.get(),
         })
     }

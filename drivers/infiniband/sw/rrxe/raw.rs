@@ -112,14 +112,12 @@ pub(crate) fn send(core: &mut Core, qp: &Qp, transmit: &Transmit) -> Result<(), 
     let (mrs, pd) = (&qp.device.mrs, core.pd.id());
     let (head, rest) = (length.min(HEAD), length.saturating_sub(HEAD));
     let stall = &mut core.stall;
-    let own = OwnMemory { mrs, pd, stall };
+    let mut own = OwnMemory { mrs, pd, stall };
     core.sq
-        .gather(slot, 0, head, &mut frame, own)
+        .gather(slot, 0, head, &mut frame, own.reborrow())
         .map_err(ungathered)?;
     if rest > 0 {
         frame.begin_rest(rest);
-        let stall = &mut core.stall;
-        let own = OwnMemory { mrs, pd, stall };
         core.sq
             .gather(slot, head, rest, &mut frame, own)
             .map_err(ungathered)?;

@@ -26,6 +26,18 @@ pub(crate) struct OwnMemory<'a> {
     pub(crate) stall: &'a mut Stall,
 }
 
+impl OwnMemory<'_> {
+    /// The same for a shorter time.
+    #[inline]
+    pub(crate) fn reborrow(&mut self) -> OwnMemory<'_> {
+        OwnMemory {
+            mrs: self.mrs,
+            pd: self.pd,
+            stall: self.stall,
+        }
+    }
+}
+
 /// Bytes of `count` SGEs in a WQE.
 pub(crate) const fn bytes(count: u32) -> usize {
     SGE_SIZE.saturating_mul(count as usize)
