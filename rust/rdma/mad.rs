@@ -131,13 +131,7 @@ impl Mad {
         self.put_attribute(7, &[u8::try_from(counters.link_downed).unwrap_or(u8::MAX)]);
         self.put_attribute(8, &narrow(counters.received_errors));
         self.put_attribute(14, &narrow(counters.sent_discards));
-        let wide = [
-            counters.sent_bytes / 4,
-            counters.received_bytes / 4,
-            counters.sent_packets,
-            counters.received_packets,
-        ];
-        for (place, value) in (24..).step_by(4).zip(wide) {
+        for (place, value) in (24..).step_by(4).zip(traffic(counters)) {
             let value = u32::try_from(value).unwrap_or(u32::MAX);
             self.put_attribute(place, &value.to_be_bytes());
         }
@@ -146,16 +140,20 @@ impl Mad {
     /// `PortCountersExtended`.
     fn put_extended(&mut self, counters: &PortCounters) {
         self.put_attribute(1, &[PORT]);
-        let values = [
-            counters.sent_bytes / 4,
-            counters.received_bytes / 4,
-            counters.sent_packets,
-            counters.received_packets,
-        ];
-        for (place, value) in (8..).step_by(8).zip(values) {
+        for (place, value) in (8..).step_by(8).zip(traffic(counters)) {
             self.put_attribute(place, &value.to_be_bytes());
         }
     }
+}
+
+/// What both attributes tell, in the same order; bytes in units of four.
+fn traffic(counters: &PortCounters) -> [u64; 4] {
+    [
+        counters.sent_bytes / 4,
+        counters.received_bytes / 4,
+        counters.sent_packets,
+        counters.received_packets,
+    ]
 }
 
 fn narrow(value: u64) -> [u8; 2] {

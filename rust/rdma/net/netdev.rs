@@ -130,24 +130,20 @@ impl Netdev {
         unsafe { bindings::netif_carrier_ok(self.as_ptr()) }
     }
 
-    /// Megabits a second, if it knows. Process context under RTNL, but not in a notifier, where the
-    /// device's own lock may be held, which this takes.
-    fn speed_locked(&self) -> Option<u32> {
+    /// Megabits a second, if it knows. Process context, not under RTNL; sleeps. Not in a notifier, where
+    /// the device's own lock may be held as well, which this takes.
+    pub fn speed(&self) -> Option<u32> {
         const UNKNOWN: u32 = bindings::SPEED_UNKNOWN as u32;
         let mut settings = bindings::ethtool_link_ksettings::default();
-        // SAFETY: Valid by the type invariant; RTNL is held, as the documentation asks.
-        let code = unsafe { bindings::__ethtool_get_link_ksettings(self.as_ptr(), &mut settings) };
-        (code == 0 && settings.base.speed != UNKNOWN).then_some(settings.base.speed)
-    }
-
-    /// Megabits a second, if it knows. Process context, not under RTNL; sleeps.
-    pub fn speed(&self) -> Option<u32> {
         // SAFETY: No requirements but those of the documentation.
         unsafe { bindings::rtnl_lock() };
-        let speed = self.is_registered().then(|| self.speed_locked()).flatten();
+        let known = self.is_registered() && {
+            // SAFETY: Valid by the type invariant; RTNL is held.
+            unsafe { bindings::__ethtool_get_link_ksettings(self.as_ptr(), &mut settings) == 0 }
+        };
         // SAFETY: Locked above.
         unsafe { bindings::rtnl_unlock() };
-        speed
+        (known && settings.base.speed != UNKNOWN).then_some(settings.base.speed)
     }
 
     /// Whether it is registered, and not on its way out.
