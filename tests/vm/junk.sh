@@ -93,23 +93,8 @@ drops() {
 	echo "$total"
 }
 
-# A datagram QP of host 1 in a group, until release: hold FAMILY.
-hold() {
-	mkfifo /tmp/hold
-	in1 rrxe-check "$DEV1" "$DEV1" "$1" hold-group </tmp/hold >/tmp/held 2>&1 &
-	HOLDER=$!
-	exec 9>/tmp/hold
-	wait_for 10 grep -q attached /tmp/held
-}
-
-release() {
-	exec 9>&-
-	rm /tmp/hold
-	wait $HOLDER || {
-		cat /tmp/held
-		return 1
-	}
-}
+# A datagram QP of host 1 in a group, until release: in_group FAMILY.
+in_group() { hold in1 rrxe-check "$DEV1" "$DEV1" "$1" hold-group; }
 
 # Sends the datagrams that are no good; each is counted for its reason: unfit SOURCE TARGET GROUP.
 unfit() {
@@ -134,7 +119,7 @@ connects() {
 
 for words in "v4 $STRANGER $HOST1_V4 239.77.1.9" "v6 $HOST2_V6 $HOST1_V6 ff0e::7709"; do
 	read -r family source target group <<<"$words"
-	check "IP$family: a datagram QP is in a group" hold "$family"
+	check "IP$family: a datagram QP is in a group" in_group "$family"
 	check "IP$family: unfit datagrams for it, for QP1 and for the group are dropped and counted" \
 		unfit "$source" "$target" "$group"
 	check "IP$family: nothing of it arrived, and the QP works" release

@@ -81,6 +81,25 @@ wait_for() {
 in1() { ip netns exec h1 "$@"; }
 in2() { ip netns exec h2 "$@"; }
 
+# hold COMMAND...: a program, such as rrxe-check's hold-group, that says "attached" and stays until release.
+hold() {
+	mkfifo /tmp/hold
+	"$@" </tmp/hold >/tmp/held 2>&1 &
+	HOLDER=$!
+	exec 9>/tmp/hold
+	wait_for 10 grep -q attached /tmp/held
+}
+
+# It ends well, or its output is shown.
+release() {
+	exec 9>&-
+	rm /tmp/hold
+	wait $HOLDER || {
+		note "$(</tmp/held)"
+		return 1
+	}
+}
+
 # hosts_up [MTU]: namespaces h1 and h2 with eth0 each, connected by a veth pair.
 hosts_up() {
 	local mtu=${1:-1500} host

@@ -8,20 +8,8 @@ readonly GROUP_V4=239.77.1.9 MAC_V4=01:00:5e:4d:01:09 GROUP_V6=ff0e::7709 MAC_V6
 
 compare() { rrxe-check "$@" || fail "rrxe-check ends well" "status $?"; }
 
-# A QP of host 2 in a group, until release: hold FAMILY.
-hold() {
-	mkfifo /tmp/hold
-	rrxe-check "$DEV1" "$DEV2" "$1" hold-group </tmp/hold >/tmp/held 2>&1 &
-	HOLDER=$!
-	exec 9>/tmp/hold
-	wait_for 10 grep -q attached /tmp/held
-}
-
-release() {
-	exec 9>&-
-	rm /tmp/hold
-	wait $HOLDER
-}
+# A QP of host 2 in a group, until release: in_group FAMILY.
+in_group() { hold rrxe-check "$DEV1" "$DEV2" "$1" hold-group; }
 
 joined() { ip -n h2 maddr show dev eth0 | grep -q "$1\$"; }
 left() { ! joined "$1"; }
@@ -33,13 +21,13 @@ for family in v4 v6; do
 	group=GROUP_${family^^} mac=MAC_${family^^}
 	compare "$DEV1" "$DEV2" $family group group-sender
 	compare "$DEV1" "$DEV1" $family group group-sender
-	check "a QP is attached over IP$family" hold $family
+	check "a QP is attached over IP$family" in_group $family
 	check "the host is in the group" joined "${!group}"
 	check "the network device takes its address" joined "${!mac}"
 	check "it is detached" release
 	check "the host left the group" left "${!group}"
 	check "the network device has let go of its address" left "${!mac}"
-	hold $family
+	in_group $family
 	kill -9 $HOLDER
 	release 2>/dev/null
 	check "the host leaves the group of a dead process" wait_for 10 left "${!group}"
@@ -50,7 +38,7 @@ check "C driver on host 1" link_add 1 rxe
 compare "$DEV1" "$DEV2" v4 group
 compare "$DEV1" "$DEV2" v6 group
 
-check "a QP is attached" hold v4
+check "a QP is attached" in_group v4
 check "its network device goes, with the other end" timeout 20 ip -n h2 link del eth0
 DEV1='' DEV2=''
 check "the devices go, too" wait_for 20 bash -c '! rdma link show | grep -q rxe'
