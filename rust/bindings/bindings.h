@@ -48,6 +48,8 @@
 #include <rdma/uverbs_ioctl.h>
 #include <uapi/rdma/rdma_user_rxe.h>
 
+#include "../../include/uapi/rdma/rrxe-abi.h"
+
 const gfp_t RRXE_CONST_GFP_KERNEL = GFP_KERNEL;
 const gfp_t RRXE_CONST_GFP_KERNEL_ACCOUNT = GFP_KERNEL_ACCOUNT;
 const gfp_t RRXE_CONST_GFP_ATOMIC = GFP_ATOMIC;

@@ -15,6 +15,7 @@
 #include "netdevice.c"
 #include "netlink.c"
 #include "odp.c"
+#include "sched.c"
 #include "skbuff.c"
 #include "spinlock.c"
 #include "sysfs.c"

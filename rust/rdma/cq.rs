@@ -95,7 +95,7 @@ pub(crate) unsafe extern "C" fn create_user<P: Provider>(
         // SAFETY: ib_core's bundle is valid during the call.
         let payload = unsafe { &raw mut (*attrs).__bindgen_anon_1.__bindgen_anon_1.driver_udata };
         // SAFETY: This is a process's call.
-        let call = unsafe { UserCall::from_raw(payload) }.ok_or(EINVAL)?;
+        let call = unsafe { UserCall::<P>::from_raw(payload) }.ok_or(EINVAL)?;
         call.udata.refuse_request()?;
         call.udata.require_response(RingReply::SIZE)?;
         // SAFETY: ib_core passes its arguments of a creation.
@@ -184,7 +184,7 @@ pub(crate) unsafe extern "C" fn poll<P: Provider>(
 /// Tells the process's library where the ring is; a CQ of which it can't be told is undone.
 fn respond<P: Provider>(
     created: CqCreated<P::Cq>,
-    call: &UserCall<'_>,
+    call: &UserCall<'_, P>,
 ) -> Result<CqCreated<P::Cq>> {
     match call.udata.respond(&created.reply.to_bytes()) {
         Ok(()) => Ok(created),
@@ -207,7 +207,7 @@ pub(crate) unsafe extern "C" fn resize_user<P: Provider>(
 ) -> c_int {
     from_result(|| {
         // SAFETY: This is a process's call.
-        let call = unsafe { UserCall::from_raw(payload) }.ok_or(EINVAL)?;
+        let call = unsafe { UserCall::<P>::from_raw(payload) }.ok_or(EINVAL)?;
         call.udata.refuse_request()?;
         call.udata.require_response(RingReply::SIZE)?;
         // SAFETY: `base` is a CQ of `P`, alive during the call.

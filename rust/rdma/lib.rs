@@ -25,6 +25,7 @@ pub mod cq;
 pub mod crc32;
 pub mod device;
 mod dma_buf;
+pub mod doorbell;
 pub mod error;
 pub mod fast_mr;
 pub mod gid;

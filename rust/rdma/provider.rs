@@ -40,6 +40,7 @@ use crate::{
     restrack::Details,
     srq::{SrqAttr, SrqCreated, SrqInit, SrqModify, XrcInit},
     stats::CounterName,
+    ucontext::{ContextCreated, ContextInit},
     udata::{RingChange, UserCall},
 };
 
@@ -48,6 +49,8 @@ use crate::{
 pub trait Provider: Sized + Send + Sync + 'static {
     /// A device.
     type Device: Send + Sync;
+    /// What a process has of a device that it opened.
+    type Context: Send + Sync;
     /// A protection domain.
     type Pd: Send + Sync;
     /// An XRC domain.
@@ -146,6 +149,19 @@ pub trait Provider: Sized + Send + Sync + 'static {
     /// The device is unregistered: no operation is called any more.
     fn disable(device: &Arc<Self::Device>);
 
+    /// Makes a process's context.
+    ///
+    /// # Errors
+    ///
+    /// Any.
+    fn alloc_context(
+        device: &Arc<Self::Device>,
+        init: ContextInit<'_>,
+    ) -> Result<ContextCreated<Self::Context>>;
+
+    /// Makes a process's context inert. Its objects are gone.
+    fn close_context(context: &Arc<Self::Context>);
+
     /// Makes a protection domain, for a process if `user` is set.
     ///
     /// # Errors
@@ -191,7 +207,7 @@ pub trait Provider: Sized + Send + Sync + 'static {
     fn create_user_cq(
         device: &Arc<Self::Device>,
         init: CqInit,
-        call: &UserCall<'_>,
+        call: &UserCall<'_, Self>,
     ) -> Result<CqCreated<Self::Cq>>;
 
     /// Makes a completion queue for the kernel.
@@ -210,7 +226,7 @@ pub trait Provider: Sized + Send + Sync + 'static {
     /// # Errors
     ///
     /// `EINVAL` for more entries than the device's limit or fewer than are there, `ENOMEM`, `EFAULT`.
-    fn resize_cq(cq: &Arc<Self::Cq>, capacity: u32, call: &RingChange<'_>) -> Result<u32>;
+    fn resize_cq(cq: &Arc<Self::Cq>, capacity: u32, call: &RingChange<'_, Self>) -> Result<u32>;
 
     /// Moderates a completion queue's notifications from now on. Process context.
     fn moderate_cq(cq: &Arc<Self::Cq>, moderation: Moderation);
@@ -290,7 +306,7 @@ pub trait Provider: Sized + Send + Sync + 'static {
         pd: &Arc<Self::Pd>,
         init: SrqInit,
         xrc: Option<XrcInit<Self>>,
-        call: &UserCall<'_>,
+        call: &UserCall<'_, Self>,
     ) -> Result<SrqCreated<Self::Srq>>;
 
     /// Makes a shared receive queue for the kernel.
@@ -316,7 +332,7 @@ pub trait Provider: Sized + Send + Sync + 'static {
     fn modify_srq(
         srq: &Arc<Self::Srq>,
         modify: &SrqModify,
-        call: Option<&RingChange<'_>>,
+        call: Option<&RingChange<'_, Self>>,
     ) -> Result;
 
     /// Capacities and limit.
@@ -351,7 +367,7 @@ pub trait Provider: Sized + Send + Sync + 'static {
     fn create_user_qp(
         device: &Arc<Self::Device>,
         init: QpInit<Self>,
-        call: &UserCall<'_>,
+        call: &UserCall<'_, Self>,
     ) -> Result<QpCreated<Self::Qp>>;
 
     /// Makes a queue pair for the kernel.

@@ -8,7 +8,7 @@ use roce::{
     qp::attr::{Attrs, CurrentAttrs, QpKind},
 };
 
-use crate::{av::Av, provider::Provider, upcall::QpUpcall};
+use crate::{av::Av, bindings, provider::Provider, upcall::QpUpcall};
 
 /// Capacities of a QP: asked for at creation, and returned as granted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -68,12 +68,20 @@ pub struct QpReply {
     pub rq: RingReply,
     /// The send queue.
     pub sq: RingReply,
+    /// The slot of its doorbell, if it has one.
+    pub slot: Option<u32>,
 }
 
 impl QpReply {
-    /// `struct rxe_create_qp_resp` of `rdma_user_rxe.h`.
-    pub(crate) fn to_bytes(self) -> [[u8; RingReply::SIZE]; 2] {
-        [self.rq.to_bytes(), self.sq.to_bytes()]
+    /// `struct rxe_create_qp_resp` of `rdma_user_rxe.h`, and behind it `struct rrxe_create_qp_resp`,
+    /// for which stock librxe has no room.
+    pub(crate) fn to_bytes(self) -> [[u8; RingReply::SIZE]; 3] {
+        let mut doorbell = [0; RingReply::SIZE];
+        let slot = self.slot.unwrap_or(bindings::RRXE_NO_SLOT);
+        for (place, byte) in doorbell.iter_mut().zip(slot.to_ne_bytes()) {
+            *place = byte;
+        }
+        [self.rq.to_bytes(), self.sq.to_bytes(), doorbell]
     }
 }
 

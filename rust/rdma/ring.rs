@@ -20,9 +20,14 @@ use kernel::{prelude::*, sync::Arc};
 
 use crate::{
     bindings,
+    cq::NotifyWhen,
     mmap::{Mapping, Mappings, SharedMemory},
     qp::RingReply,
-    uabi::ring::{CONSUMER, ELEMENTS, INDEX_MASK, LOG2_ELEMENT_SIZE, PRODUCER},
+    sync::smp_mb,
+    uabi::{
+        cq_arm,
+        ring::{CONSUMER, ELEMENTS, INDEX_MASK, LOG2_ELEMENT_SIZE, PRODUCER},
+    },
 };
 
 /// Smallest element: a cache line, so that no two elements share one.
@@ -193,6 +198,34 @@ impl Ring {
     pub fn publish_consumer(&self, slot: u32) {
         self.word(CONSUMER)
             .store(slot & self.mask, Ordering::Release);
+    }
+
+    /// How the process has armed the CQ whose ring this is. Behind a full barrier: what was published
+    /// before is seen by whoever is found not to have armed it yet.
+    #[inline]
+    pub fn arm_behind_push(&self) -> Option<NotifyWhen> {
+        smp_mb();
+        self.arm()
+    }
+
+    /// How the process has armed the CQ whose ring this is.
+    #[inline]
+    pub fn arm(&self) -> Option<NotifyWhen> {
+        match self.word(cq_arm::OFFSET).load(Ordering::Relaxed) {
+            cq_arm::NONE => None,
+            cq_arm::SOLICITED => Some(NotifyWhen::Solicited),
+            _ => Some(NotifyWhen::Next),
+        }
+    }
+
+    /// Arms the CQ whose ring this is, or not.
+    pub fn set_arm(&self, when: Option<NotifyWhen>) {
+        let arm = match when {
+            None => cq_arm::NONE,
+            Some(NotifyWhen::Solicited) => cq_arm::SOLICITED,
+            Some(NotifyWhen::Next) => cq_arm::NEXT,
+        };
+        self.word(cq_arm::OFFSET).store(arm, Ordering::Relaxed);
     }
 
     /// Copies bytes of an element out, each once. What lies beyond the element reads as zero.

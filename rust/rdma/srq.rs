@@ -150,7 +150,7 @@ pub(crate) unsafe extern "C" fn create<P: Provider>(
 ) -> c_int {
     from_result(|| {
         // SAFETY: ib_core's buffers are null or valid during the call.
-        let call = unsafe { UserCall::from_raw(payload) };
+        let call = unsafe { UserCall::<P>::from_raw(payload) };
         if let Some(call) = &call {
             call.udata.refuse_request()?;
             call.udata.require_response(SrqReply::SIZE)?;
@@ -193,7 +193,7 @@ pub(crate) unsafe extern "C" fn create<P: Provider>(
 /// Tells the process's library where the ring is; a queue of which it can't be told is undone.
 fn respond<P: Provider>(
     created: SrqCreated<P::Srq>,
-    call: &UserCall<'_>,
+    call: &UserCall<'_, P>,
 ) -> Result<SrqCreated<P::Srq>> {
     match call.udata.respond(&created.reply.to_bytes()) {
         Ok(()) => Ok(created),
@@ -220,7 +220,7 @@ pub(crate) unsafe extern "C" fn modify<P: Provider>(
     const LIMIT: u32 = bindings::ib_srq_attr_mask_IB_SRQ_LIMIT;
     from_result(|| {
         // SAFETY: ib_core's buffers are null or valid during the call.
-        let call = unsafe { UserCall::from_raw(payload) };
+        let call = unsafe { UserCall::<P>::from_raw(payload) };
         let change = match &call {
             None => None,
             Some(call) => {

@@ -201,6 +201,12 @@ impl Drop for BottomHalvesOff {
     }
 }
 
+/// Lets another task run if one should. Process context; may sleep.
+pub fn cond_resched() {
+    // SAFETY: No requirements but process context; a caller elsewhere gets a warning.
+    unsafe { bindings::cond_resched() };
+}
+
 /// Waits until every RCU reader that is running now has left its read-side section.
 ///
 /// # Context

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The layout of what stock librxe and the driver share, taken from the header that both compile:
-//! `include/uapi/rdma/rdma_user_rxe.h`. Offsets and sizes are in bytes.
+//! The layout of what provider libraries and the driver share, taken from the headers that both
+//! compile: `rdma_user_rxe.h` and, for our own library, `include/uapi/rdma/rrxe-abi.h`. Offsets and
+//! sizes are in bytes.
 
 use core::mem::{offset_of, size_of};
 
@@ -185,6 +186,41 @@ pub mod sge {
     pub const SIZE: usize = size_of::<rxe_sge>();
 }
 
+/// A page of doorbells: `struct rrxe_doorbell`.
+pub mod doorbell {
+    use super::{
+        bindings::{rrxe_doorbell, RRXE_DOORBELL_SLOTS, RRXE_DOORBELL_SUMMARY},
+        offset_of, size_of,
+    };
+
+    /// Whether the process has to call, `enum rrxe_poller_state`; written by the kernel.
+    pub const STATE: usize = offset_of!(rrxe_doorbell, state);
+    /// A bit for each word of `DIRTY`, 64-bit words.
+    pub const SUMMARY: usize = offset_of!(rrxe_doorbell, summary);
+    /// How many words those are.
+    pub const SUMMARY_WORDS: usize = RRXE_DOORBELL_SUMMARY as usize;
+    /// A bit for each slot, 64-bit words.
+    pub const DIRTY: usize = offset_of!(rrxe_doorbell, dirty);
+    /// How many slots there are.
+    pub const SLOTS: u32 = RRXE_DOORBELL_SLOTS;
+    /// All of it.
+    pub const SIZE: usize = size_of::<rrxe_doorbell>();
+}
+
+/// The word that arms a CQ without a call, in its ring: `RRXE_CQ_ARM`.
+pub mod cq_arm {
+    use crate::bindings::*;
+
+    /// Where it is: behind the indices, in a cache line of its own.
+    pub const OFFSET: usize = RRXE_CQ_ARM as usize;
+    /// Not armed.
+    pub const NONE: u32 = rrxe_cq_arm_RRXE_CQ_ARM_NONE;
+    /// A solicited completion or one in error notifies.
+    pub const SOLICITED: u32 = rrxe_cq_arm_RRXE_CQ_ARM_SOLICITED;
+    /// Any completion does.
+    pub const NEXT: u32 = rrxe_cq_arm_RRXE_CQ_ARM_NEXT;
+}
+
 #[kunit_tests(rrxe_uabi)]
 mod tests {
     use super::*;
@@ -248,6 +284,14 @@ mod tests {
             (size_of::<bindings::rxe_modify_srq_cmd>(), 8),
             (size_of::<bindings::rxe_resize_cq_resp>(), 16),
             (size_of::<bindings::ib_uverbs_wc>(), 48),
+            (size_of::<bindings::rrxe_alloc_ucontext_req>(), 8),
+            (size_of::<bindings::rrxe_alloc_ucontext_resp>(), 24),
+            (size_of::<bindings::rrxe_create_qp_resp>(), 8),
+            (doorbell::STATE, 0),
+            (doorbell::SUMMARY, 64),
+            (doorbell::DIRTY, 4096),
+            (doorbell::SIZE, 8192),
+            (cq_arm::OFFSET, 320),
         ] {
             assert_eq!(ours, released);
         }

@@ -2,52 +2,171 @@
 
 //! User contexts: one for each time that a process opens a device.
 //!
-//! A context holds what the process may map: [`Mappings`].
+//! A context holds what the process may map, [`Mappings`], and the driver's own context. What our
+//! own provider library asks for beyond the stock ABI is negotiated when a context is made
+//! (`include/uapi/rdma/rrxe-abi.h`); stock librxe asks for nothing.
 
 use core::ptr::NonNull;
 use kernel::{error::from_result, ffi::c_int, prelude::*, sync::Arc};
 
 use crate::{
-    bindings,
-    mmap::Mappings,
-    object::Object,
-    udata, //
+    bindings, device::of as device_of, doorbell::PageReply, mmap::Mappings, object::Object,
+    provider::Provider, udata::Udata,
 };
 
-type UserContext = Object<bindings::ib_ucontext, Mappings>;
+const DOORBELL: u32 = bindings::rrxe_feature_RRXE_FEATURE_DOORBELL;
+const CQ_ARM: u32 = bindings::rrxe_feature_RRXE_FEATURE_CQ_ARM;
+
+/// What a process's library wants beyond the stock ABI.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// A page of doorbells.
+    pub doorbells: bool,
+    /// To arm CQs without a call.
+    pub arms: bool,
+}
+
+/// What a context is made of.
+pub struct ContextInit<'a> {
+    /// What the process may map.
+    pub mappings: &'a Arc<Mappings>,
+    /// What its library wants.
+    pub wanted: Wanted,
+}
+
+/// A new context.
+pub struct ContextCreated<C> {
+    /// The driver's context.
+    pub context: Arc<C>,
+    /// Where the process finds its page of doorbells, if it gets one.
+    pub doorbells: Option<PageReply>,
+    /// It may arm CQs without a call.
+    pub arms: bool,
+}
+
+/// What lies behind ib_core's context.
+pub(crate) struct UserContext<C> {
+    pub(crate) mappings: Arc<Mappings>,
+    pub(crate) driver: Arc<C>,
+}
+
+type ContextObject<P> = Object<bindings::ib_ucontext, UserContext<<P as Provider>::Context>>;
 
 /// What to ask ib_core to allocate.
-pub(crate) const SIZE: usize = UserContext::SIZE;
+pub(crate) const fn size<P: Provider>() -> usize {
+    ContextObject::<P>::SIZE
+}
 
-/// The mappings of a process's context.
+/// A process's context.
 ///
 /// # Safety
 ///
-/// `context` must be a context that exists for ib_core during all of `'a`.
-pub(crate) unsafe fn mappings<'a>(context: *mut bindings::ib_ucontext) -> &'a Arc<Mappings> {
+/// `context` must be a context of `P` that exists for ib_core during all of `'a`.
+pub(crate) unsafe fn of<'a, P: Provider>(
+    context: *mut bindings::ib_ucontext,
+) -> &'a UserContext<P::Context> {
     // SAFETY: As the caller promises.
-    unsafe { UserContext::get(context) }
+    unsafe { ContextObject::<P>::get(context) }
 }
 
 /// Implements `alloc_ucontext`.
 ///
 /// # Safety
 ///
-/// To be called by ib_core.
-pub(crate) unsafe extern "C" fn alloc(
+/// To be called by ib_core, on a device of `P`.
+pub(crate) unsafe extern "C" fn alloc<P: Provider>(
     context: *mut bindings::ib_ucontext,
     payload: *mut bindings::ib_udata,
 ) -> c_int {
     from_result(|| {
         // SAFETY: ib_core's buffers are valid during the call.
-        unsafe { udata::no_payload(payload) }?;
+        let udata = unsafe { Udata::from_raw(payload) }.ok_or(EINVAL)?;
+        let wanted = wanted(&udata)?;
         let valid = NonNull::new(context).ok_or(EINVAL)?;
-        // SAFETY: `dealloc` closes the mappings before the context is freed.
+        // SAFETY: `dealloc` closes the mappings before the context is freed, and so does a failure.
         let mappings = unsafe { Mappings::new(valid) }?;
+        let init = ContextInit {
+            mappings: &mappings,
+            wanted: wanted.unwrap_or_default(),
+        };
+        // SAFETY: ib_core sets the device before it calls.
+        let device = unsafe { device_of::<P>((*context).device) };
+        let driver =
+            make::<P>(device, init, wanted.is_some(), &udata).inspect_err(|_| mappings.close())?;
+        let made = Arc::new(
+            UserContext {
+                mappings: mappings.clone(),
+                driver,
+            },
+            GFP_KERNEL_ACCOUNT,
+        )
+        .inspect_err(|_| mappings.close())?;
         // SAFETY: This is the creation, of the size that the operations table says.
-        unsafe { UserContext::store(context, mappings) };
+        unsafe { ContextObject::<P>::store(context, made) };
         Ok(0)
     })
+}
+
+/// Makes the driver's context and tells a library that negotiates.
+fn make<P: Provider>(
+    device: &Arc<P::Device>,
+    init: ContextInit<'_>,
+    negotiates: bool,
+    udata: &Udata<'_>,
+) -> Result<Arc<P::Context>> {
+    let created = P::alloc_context(device, init)?;
+    let told = match negotiates {
+        true => udata.respond(&reply(&created)),
+        false => udata.respond(&[]),
+    };
+    if let Err(error) = told {
+        P::close_context(&created.context);
+        return Err(error);
+    }
+    Ok(created.context)
+}
+
+/// What the library wants; `None` of one that doesn't negotiate.
+///
+/// # Errors
+///
+/// `EINVAL` for a request that is too short or of no version, `EOPNOTSUPP` for one with more than is
+/// known, `EFAULT`.
+fn wanted(udata: &Udata<'_>) -> Result<Option<Wanted>> {
+    if udata.request_len() == 0 {
+        return Ok(None);
+    }
+    let request: [u8; size_of::<bindings::rrxe_alloc_ucontext_req>()] = udata.request()?;
+    let [a, b, c, d, rest @ ..] = request;
+    if u32::from_ne_bytes([a, b, c, d]) == 0 {
+        return Err(EINVAL);
+    }
+    let features = u32::from_ne_bytes(rest);
+    Ok(Some(Wanted {
+        doorbells: features & DOORBELL != 0,
+        arms: features & CQ_ARM != 0,
+    }))
+}
+
+/// Bytes of the response.
+const REPLY: usize = size_of::<bindings::rrxe_alloc_ucontext_resp>();
+
+/// `struct rrxe_alloc_ucontext_resp`.
+fn reply<C>(created: &ContextCreated<C>) -> [u8; REPLY] {
+    let page = created.doorbells.unwrap_or_default();
+    let doorbells = created.doorbells.map_or(0, |_| DOORBELL);
+    let arms = if created.arms { CQ_ARM } else { 0 };
+    let mut bytes = [0; REPLY];
+    let fields = [
+        &bindings::RRXE_ABI_VERSION.to_ne_bytes()[..],
+        &(doorbells | arms).to_ne_bytes(),
+        &page.offset.to_ne_bytes(),
+        &page.size.to_ne_bytes(),
+    ];
+    for (place, byte) in bytes.iter_mut().zip(fields.into_iter().flatten()) {
+        *place = *byte;
+    }
+    bytes
 }
 
 /// Implements `query_ucontext`: what a process learns that was given another's context. Of this driver
@@ -67,10 +186,12 @@ pub(crate) unsafe extern "C" fn query(
 ///
 /// # Safety
 ///
-/// To be called by ib_core.
-pub(crate) unsafe extern "C" fn dealloc(context: *mut bindings::ib_ucontext) {
+/// To be called by ib_core, on a device of `P`.
+pub(crate) unsafe extern "C" fn dealloc<P: Provider>(context: *mut bindings::ib_ucontext) {
     // SAFETY: This is the destruction, which can't fail.
-    unsafe { UserContext::take(context) }.close();
+    let context = unsafe { ContextObject::<P>::take(context) };
+    P::close_context(&context.driver);
+    context.mappings.close();
 }
 
 /// Implements `disassociate_ucontext`: that it exists lets ib_core take a device away from running

@@ -10,7 +10,13 @@ use kernel::{
     uaccess::{UserPtr, UserSlice},
 };
 
-use crate::{bindings, mmap::Mappings, qp::RingReply, ucontext};
+use crate::{
+    bindings,
+    mmap::Mappings,
+    provider::Provider,
+    qp::RingReply,
+    ucontext::{self, UserContext},
+};
 
 /// The driver's part of the request and of the response of one verbs call.
 ///
@@ -34,6 +40,12 @@ impl Udata<'_> {
             raw,
             call: PhantomData,
         })
+    }
+
+    /// How many bytes the library's request has.
+    pub fn request_len(&self) -> usize {
+        // SAFETY: By the type invariant.
+        unsafe { (*self.raw.as_ptr()).inlen }
     }
 
     /// How many bytes of response the library has room for.
@@ -111,52 +123,62 @@ pub(crate) unsafe fn no_payload(raw: *mut bindings::ib_udata) -> Result {
 }
 
 /// A verbs call by a process, as opposed to the kernel.
-pub struct UserCall<'a> {
-    mappings: &'a Arc<Mappings>,
+pub struct UserCall<'a, P: Provider> {
+    context: &'a UserContext<P::Context>,
     /// Request and response.
     pub udata: Udata<'a>,
 }
 
-impl UserCall<'_> {
+impl<P: Provider> UserCall<'_, P> {
     /// What the process may map.
     pub fn mappings(&self) -> &Arc<Mappings> {
-        self.mappings
+        &self.context.mappings
+    }
+
+    /// The driver's context of the process.
+    pub fn context(&self) -> &Arc<P::Context> {
+        &self.context.driver
     }
 
     /// The call that `raw` belongs to; none if the kernel itself calls.
     ///
     /// # Safety
     ///
-    /// `raw` must be null or ib_core's `driver_udata` of a running call of a process's context, which
-    /// lasts for the lifetime of the result.
+    /// `raw` must be null or ib_core's `driver_udata` of a running call of a process's context of `P`,
+    /// which lasts for the lifetime of the result.
     pub(crate) unsafe fn from_raw(raw: *mut bindings::ib_udata) -> Option<Self> {
         // SAFETY: As the caller promises.
         let udata = unsafe { Udata::from_raw(raw) }?;
         // SAFETY: As the caller promises, `raw` lies in an attribute bundle.
         let context = unsafe { bindings::rdma_udata_to_ucontext(raw) };
         // SAFETY: ib_core keeps the context alive during its calls.
-        let mappings = unsafe { ucontext::mappings(context) };
-        Some(Self { mappings, udata })
+        let context = unsafe { ucontext::of::<P>(context) };
+        Some(Self { context, udata })
     }
 }
 
 /// A call of a process that gives one of its rings another size.
-pub struct RingChange<'a> {
-    call: &'a UserCall<'a>,
+pub struct RingChange<'a, P: Provider> {
+    call: &'a UserCall<'a, P>,
     /// Where the process wants to be told, if not in the response.
     address: Option<u64>,
 }
 
-impl<'a> RingChange<'a> {
+impl<'a, P: Provider> RingChange<'a, P> {
     /// The change that `call` asks for, and where the process wants to be told of its outcome: at
     /// `address`, or in the response.
-    pub(crate) fn new(call: &'a UserCall<'a>, address: Option<u64>) -> Self {
+    pub(crate) fn new(call: &'a UserCall<'a, P>, address: Option<u64>) -> Self {
         Self { call, address }
     }
 
     /// What the process may map.
     pub fn mappings(&self) -> &Arc<Mappings> {
         self.call.mappings()
+    }
+
+    /// The driver's context of the process.
+    pub fn context(&self) -> &Arc<P::Context> {
+        self.call.context()
     }
 
     /// Tells the process where its new ring will be. It takes that for true only if the whole call

@@ -8,6 +8,7 @@
 use core::{ops::Deref, ptr::NonNull};
 use kernel::{
     bindings as core_bindings,
+    ffi::c_int,
     prelude::*,
     str::CStr,
     workqueue::{Queue, RawWorkItem},
@@ -35,25 +36,32 @@ impl OwnedQueue {
     ///
     /// `ENOMEM`.
     pub fn new_bh(name: &'static CStr) -> Result<Self> {
-        Self::new(
-            core_bindings::wq_flags_WQ_BH | core_bindings::wq_flags_WQ_PERCPU,
-            name,
-        )
+        let flags = core_bindings::wq_flags_WQ_BH | core_bindings::wq_flags_WQ_PERCPU;
+        Self::new(name, flags, 0)
     }
 
-    /// Makes a queue that runs its items in process context, where they may sleep. Process context.
+    /// Makes a queue that runs its items in threads, `max_active` at a time, on any CPU near the one that
+    /// queued them. The administrator may change that, in `/sys/devices/virtual/workqueue`. Process
+    /// context.
     ///
     /// # Errors
     ///
     /// `ENOMEM`.
-    pub fn new_unbound(name: &'static CStr) -> Result<Self> {
-        Self::new(core_bindings::wq_flags_WQ_UNBOUND, name)
+    pub fn new_unbound(name: &'static CStr, max_active: u32) -> Result<Self> {
+        let flags = core_bindings::wq_flags_WQ_UNBOUND | core_bindings::wq_flags_WQ_SYSFS;
+        let max_active = max_active.min(core_bindings::wq_consts_WQ_MAX_ACTIVE);
+        Self::new(name, flags, max_active)
     }
 
-    fn new(flags: core_bindings::wq_flags, name: &'static CStr) -> Result<Self> {
+    fn new(name: &'static CStr, flags: u32, max_active: u32) -> Result<Self> {
         // SAFETY: The format takes one string, which is NUL-terminated and lives for ever.
         let raw = unsafe {
-            core_bindings::alloc_workqueue_noprof(c"%s".as_char_ptr(), flags, 0, name.as_char_ptr())
+            core_bindings::alloc_workqueue_noprof(
+                c"%s".as_char_ptr(),
+                flags,
+                max_active as c_int,
+                name.as_char_ptr(),
+            )
         };
         // INVARIANT: The queue was just made and nobody else has the pointer.
         NonNull::new(raw).map(Self).ok_or(ENOMEM)

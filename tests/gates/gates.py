@@ -67,7 +67,7 @@ def licences(top):
     """every source file names its licence"""
     return [
         str(path) for path in sources.files(top)
-        if "SPDX-License-Identifier: GPL-2.0" not in "".join((top / path).read_text().splitlines()[:3])
+        if not re.search(r"SPDX-License-Identifier: \(*GPL-2\.0", "".join((top / path).read_text().splitlines()[:3]))
     ]
 
 

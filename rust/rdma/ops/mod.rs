@@ -62,8 +62,8 @@ fn fill_device<P: Provider>(table: &mut ib_device_ops) {
 }
 
 fn fill_context<P: Provider>(table: &mut ib_device_ops) {
-    table.alloc_ucontext = Some(ucontext::alloc);
-    table.dealloc_ucontext = Some(ucontext::dealloc);
+    table.alloc_ucontext = Some(ucontext::alloc::<P>);
+    table.dealloc_ucontext = Some(ucontext::dealloc::<P>);
     table.query_ucontext = Some(ucontext::query);
     table.disassociate_ucontext = Some(ucontext::disassociate);
     table.mmap = Some(mmap::mmap);
@@ -135,7 +135,7 @@ fn fill_management<P: Provider>(table: &mut ib_device_ops) {
 }
 
 fn fill_sizes<P: Provider>(table: &mut ib_device_ops) {
-    table.size_ib_ucontext = ucontext::SIZE;
+    table.size_ib_ucontext = ucontext::size::<P>();
     table.size_ib_pd = Object::<bindings::ib_pd, P::Pd>::SIZE;
     table.size_ib_xrcd = xrcd::size::<P>();
     table.size_ib_ah = Object::<bindings::ib_ah, P::Ah>::SIZE;

@@ -57,7 +57,7 @@ pub(super) unsafe extern "C" fn create<P: Provider>(
 ) -> c_int {
     from_result(|| {
         // SAFETY: ib_core's buffers are null or valid during the call.
-        let call = unsafe { UserCall::from_raw(payload) };
+        let call = unsafe { UserCall::<P>::from_raw(payload) };
         if let Some(call) = &call {
             call.udata.refuse_request()?;
             call.udata.require_response(2 * RingReply::SIZE)?;
@@ -87,7 +87,7 @@ pub(super) unsafe extern "C" fn create<P: Provider>(
 unsafe fn make<P: Provider>(
     qp: *mut bindings::ib_qp,
     init: &bindings::ib_qp_init_attr,
-    call: Option<&UserCall<'_>>,
+    call: Option<&UserCall<'_, P>>,
     upcall: QpUpcall,
 ) -> Result<QpCreated<P::Qp>> {
     // SAFETY: As the caller promises.

@@ -26,7 +26,6 @@ use kernel::{
 };
 use rdma::{
     cq::{CqCreated, CqInit, Cqe, CqeLayout, Moderation, NotifyWhen},
-    mmap::Mappings,
     new_irq_spinlock,
     ring::Ring,
     sync::IrqSpinLock,
@@ -35,7 +34,7 @@ use rdma::{
 };
 use roce::wc::{RecvWc, SendWc, WcStatus};
 
-use crate::{device::Device, limits, quota::Claim};
+use crate::{context::Context, device::Device, limits, provider::Rrxe, quota::Claim};
 
 /// What became of a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,6 +137,8 @@ struct State {
     next: u32,
     /// The consumer's index when last looked at: at least the slots up to it are free.
     consumer: u32,
+    /// The process arms it by the word in its ring as well.
+    has_arm: bool,
     /// What brings about the next notification.
     armed: Option<NotifyWhen>,
     /// A completion did not fit.
@@ -211,6 +212,21 @@ impl State {
         }
     }
 
+    /// What brings about the next notification. Behind the completion that was pushed, if the process
+    /// arms the ring itself: it arms, then looks for completions.
+    fn armed(&self) -> Option<NotifyWhen> {
+        let ring = self.ring.as_ref().filter(|_| self.has_arm);
+        self.armed.max(ring.and_then(Ring::arm_behind_push))
+    }
+
+    /// A notification is due: the next one has to be asked for.
+    fn disarm(&mut self) {
+        self.armed = None;
+        if let Some(ring) = self.ring.as_ref().filter(|_| self.has_arm) {
+            ring.set_arm(None);
+        }
+    }
+
     /// Takes `ring` into use, which gets what isn't fetched yet, and leaves the old one in its place.
     ///
     /// # Errors
@@ -225,6 +241,9 @@ impl State {
         }
         ring.copy_elements(current, first, 0, count);
         ring.publish_producer(count);
+        if self.has_arm {
+            ring.set_arm(current.arm());
+        }
         swap(current, ring);
         self.next = count;
         self.consumer = 0;
@@ -233,7 +252,7 @@ impl State {
 }
 
 impl Cq {
-    /// Makes a CQ that the process of `mappings` polls. Process context.
+    /// Makes a CQ that the process of `context` polls. Process context.
     ///
     /// # Errors
     ///
@@ -241,12 +260,12 @@ impl Cq {
     pub(crate) fn create(
         device: &Arc<Device>,
         init: CqInit,
-        mappings: &Arc<Mappings>,
+        context: &Arc<Context>,
     ) -> Result<CqCreated<Self>> {
         check_capacity(init.capacity)?;
         let size = CqeLayout::User.size();
-        let ring = Ring::new(mappings, size, init.capacity)?;
-        Self::build(device, ring, CqeLayout::User, init, None)
+        let ring = Ring::new(context.mappings(), size, init.capacity)?;
+        Self::build(device, ring, CqeLayout::User, init, None, context.arms())
     }
 
     /// Makes a CQ that the kernel polls. Process context.
@@ -261,7 +280,7 @@ impl Cq {
             ring: ring.share(),
             oldest: 0,
         };
-        Self::build(device, ring, CqeLayout::Kernel, init, Some(poller))
+        Self::build(device, ring, CqeLayout::Kernel, init, Some(poller), false)
     }
 
     fn build(
@@ -270,6 +289,7 @@ impl Cq {
         layout: CqeLayout,
         init: CqInit,
         poller: Option<Poller>,
+        has_arm: bool,
     ) -> Result<CqCreated<Self>> {
         let CqInit {
             upcall,
@@ -286,6 +306,7 @@ impl Cq {
                 upcall,
                 state <- new_irq_spinlock!(State {
                     ring: Some(ring),
+                    has_arm,
                     next: 0,
                     consumer: 0,
                     armed: None,
@@ -328,8 +349,10 @@ impl Cq {
     /// # Errors
     ///
     /// `EINVAL` for no entries, more than the limit, or fewer than are there; `ENOMEM`, `EFAULT`.
-    pub(crate) fn resize(&self, capacity: u32, call: &RingChange<'_>) -> Result<u32> {
+    pub(crate) fn resize(&self, capacity: u32, call: &RingChange<'_, Rrxe>) -> Result<u32> {
         check_capacity(capacity)?;
+        // What it posted may complete to this queue.
+        call.context().settle();
         let mut ring = Ring::new(call.mappings(), self.layout.size(), capacity)?;
         let granted = ring.capacity();
         call.announce(ring.mmap_reply())?;
@@ -393,7 +416,8 @@ impl Cq {
             state.overflowed = true;
             state.overflow_due = true;
             // A paced one may still be due.
-            state.completion_due |= state.armed.take().is_some();
+            state.completion_due |= state.armed().is_some();
+            state.disarm();
             return Pushed::Overflow;
         }
         ring.write(state.next, cqe.as_bytes(self.layout));
@@ -403,13 +427,13 @@ impl Cq {
             Some(moderation) => state.gather(moderation),
             None => false,
         };
-        match state.armed {
+        match state.armed() {
             Some(NotifyWhen::Next) => {}
             Some(NotifyWhen::Solicited) if urgent => {}
             _ if full => return Pushed::Notify,
             _ => return Pushed::Quiet,
         }
-        state.armed = None;
+        state.disarm();
         state.completion_due = true;
         state.urgent = urgent;
         Pushed::Notify

@@ -20,7 +20,6 @@ use roce::{mtu::Mtu, wire::MAX_MESSAGE};
 
 use crate::{
     ah::Ah,
-    fault::Queues,
     limits,
     link::Link,
     mcast::Attachments,
@@ -28,6 +27,7 @@ use crate::{
     quota::Quota,
     srq::Srq,
     stats::{Counter, Counters},
+    workers::Workers,
 };
 
 /// The module's version.
@@ -76,7 +76,7 @@ pub(crate) struct Device {
     /// … and the sum of those that are gone.
     retired: Counters,
     /// Where QPs run when nobody else runs them.
-    pub(crate) queues: Arc<Queues>,
+    pub(crate) workers: Arc<Workers>,
     sys_image_guid: Atomic<u64>,
     /// Q_Key violations that the port no longer shows.
     forgiven: Atomic<u64>,
@@ -100,7 +100,7 @@ impl Device {
         let readers = link.context().readers.clone();
         Arc::pin_init(
             try_pin_init!(Self {
-                queues: link.queues().clone(),
+                workers: link.workers().clone(),
                 link,
                 mrs <- MrTable::new(&readers),
                 mcast <- Attachments::new(),

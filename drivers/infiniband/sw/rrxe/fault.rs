@@ -6,7 +6,6 @@
 //! QP stops, and an item of a work queue that may sleep has the memory faulted in. Then the QP goes on
 //! with what was put aside. If the fault can't be served, the same access fails for good.
 
-use rdma::workqueue::OwnedQueue;
 use roce::{
     host::{AccessFault, LocalAccess, RemoteAccess, ScatterFault},
     ids::Rkey,
@@ -19,14 +18,6 @@ use crate::mw::Via;
 
 /// Peers go on where they are: so many bytes, as other kinds of read-ahead take.
 const NEXT: u32 = 1 << 16;
-
-/// Where QPs run when nobody else runs them.
-pub(crate) struct Queues {
-    /// Turns: in softirq.
-    pub(crate) turns: OwnedQueue,
-    /// Faults: in process context.
-    pub(crate) faults: OwnedQueue,
-}
 
 /// An access to memory that isn't resident.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

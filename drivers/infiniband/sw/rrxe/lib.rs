@@ -10,12 +10,15 @@
 #![deny(missing_docs)]
 
 mod ah;
+mod context;
 mod cq;
 mod details;
 mod device;
+mod doorbells;
 mod engine;
 mod engine_host;
 mod fault;
+mod interest;
 mod limits;
 mod link;
 mod mcast;
@@ -45,14 +48,16 @@ mod stats;
 mod turn;
 mod tx;
 mod unplug;
+mod workers;
 mod wqe;
 mod xrcd;
 
-use kernel::{prelude::*, sync::Arc};
-use rdma::workqueue::OwnedQueue;
+use core::borrow::Borrow;
 
-use fault::Queues;
+use kernel::{cpu::nr_cpu_ids, prelude::*, sync::Arc};
+
 use link::Service;
+use workers::Workers;
 
 module! {
     type: Module,
@@ -62,26 +67,42 @@ module! {
     license: "GPL",
     alias: ["rdma-link-rrxe"],
     imports_ns: ["DMA_BUF"],
+    params: {
+        pollers: u32 {
+            default: 0,
+            description: "Pages of doorbells watched at a time; 0: half as many as CPUs, none with one",
+        },
+        poll_idle_us: u32 {
+            default: 50,
+            description: "Microseconds that a page is watched in vain; 0: never watch any",
+        },
+    },
 }
 
 /// What `rdma link add … type` calls our devices.
 const LINK_TYPE: &CStr = c"rrxe";
 
+/// The value of a parameter: before Linux 7.3 one got a reference.
+fn parameter(value: impl Borrow<u32>) -> u32 {
+    *value.borrow()
+}
+
 struct Module {
     service: Option<Service>,
-    queues: Arc<Queues>,
+    workers: Arc<Workers>,
 }
 
 impl kernel::Module for Module {
     fn init(_module: &'static ThisModule) -> Result<Self> {
-        let queues = Queues {
-            turns: OwnedQueue::new_bh(c"rrxe")?,
-            faults: OwnedQueue::new_unbound(c"rrxe_faults")?,
+        let pollers = match parameter(module_parameters::pollers.value()) {
+            0 => nr_cpu_ids() / 2,
+            pollers => pollers,
         };
-        let queues = Arc::new(queues, GFP_KERNEL)?;
+        let patience = parameter(module_parameters::poll_idle_us.value());
+        let workers = Workers::new(pollers, patience)?;
         Ok(Self {
-            service: Some(Service::start(LINK_TYPE, queues.clone())?),
-            queues,
+            service: Some(Service::start(LINK_TYPE, workers.clone())?),
+            workers,
         })
     }
 }
@@ -90,7 +111,6 @@ impl Drop for Module {
     fn drop(&mut self) {
         self.service = None;
         // Work that holds a destroyed QP may still be queued.
-        self.queues.faults.flush();
-        self.queues.turns.flush();
+        self.workers.flush();
     }
 }

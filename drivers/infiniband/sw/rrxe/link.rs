@@ -32,10 +32,10 @@ use roce::mtu::Mtu;
 
 use crate::{
     device::{self, Device},
-    fault::Queues,
     netns::{Contexts, NetContext},
     provider::Rrxe,
     speed,
+    workers::Workers,
 };
 
 /// Bytes around the payload of the longest packet that has one: IPv6, UDP, BTH, XRCETH, RETH,
@@ -107,8 +107,8 @@ impl Link {
     }
 
     /// Where QPs run when nobody else runs them.
-    pub(crate) fn queues(&self) -> &Arc<Queues> {
-        &self.links.queues
+    pub(crate) fn workers(&self) -> &Arc<Workers> {
+        &self.links.workers
     }
 
     /// The device is gone, or never came about: lets go of everything. Process context; sleeps.
@@ -156,16 +156,16 @@ pub(crate) struct Links {
     entries: Mutex<KVec<Arc<Link>>>,
     #[pin]
     contexts: Contexts,
-    queues: Arc<Queues>,
+    workers: Arc<Workers>,
 }
 
 impl Links {
-    fn new(queues: Arc<Queues>) -> Result<Arc<Self>> {
+    fn new(workers: Arc<Workers>) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
                 entries <- new_mutex!(KVec::new(), "rrxe_links"),
                 contexts <- Contexts::new(),
-                queues,
+                workers,
             }),
             GFP_KERNEL,
         )
@@ -333,13 +333,13 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    /// Lets users make devices, whose QPs run on `queues` when nobody else runs them.
+    /// Lets users make devices, whose QPs `workers` run when nobody else does.
     ///
     /// # Errors
     ///
     /// `ENOMEM`.
-    pub(crate) fn start(link_type: &'static CStr, queues: Arc<Queues>) -> Result<Self> {
-        let links = Links::new(queues)?;
+    pub(crate) fn start(link_type: &'static CStr, workers: Arc<Workers>) -> Result<Self> {
+        let links = Links::new(workers)?;
         let mut service = Self {
             links: links.clone(),
             namespaces: None,

@@ -39,7 +39,7 @@ pub(crate) fn advise(pd: &Pd, ranges: &[Advised], how: Fault, wait: bool) -> Res
         GFP_KERNEL_ACCOUNT,
     )?;
     // It was just made, so it isn't queued.
-    let _ = device.queues.faults.enqueue(prefetch);
+    let _ = device.workers.faults.enqueue(prefetch);
     Ok(())
 }
 

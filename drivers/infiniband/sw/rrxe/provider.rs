@@ -20,6 +20,7 @@ use rdma::{
     restrack::Details,
     srq::{SrqAttr, SrqCreated, SrqInit, SrqModify, XrcInit},
     stats::CounterName,
+    ucontext::{ContextCreated, ContextInit},
     udata::{RingChange, UserCall},
 };
 
@@ -27,6 +28,7 @@ use roce::ids::{Lkey, Rkey};
 
 use crate::{
     ah::Ah,
+    context::Context,
     cq::Cq,
     details,
     device::{self, Device},
@@ -47,6 +49,7 @@ pub(crate) struct Rrxe;
 #[vtable]
 impl Provider for Rrxe {
     type Device = Device;
+    type Context = Context;
     type Pd = Pd;
     type Xrcd = Xrcd;
     type Ah = Ah;
@@ -127,6 +130,17 @@ impl Provider for Rrxe {
         device.link.close();
     }
 
+    fn alloc_context(
+        device: &Arc<Device>,
+        init: ContextInit<'_>,
+    ) -> Result<ContextCreated<Context>> {
+        Context::create(device, init)
+    }
+
+    fn close_context(context: &Arc<Context>) {
+        context.close();
+    }
+
     fn alloc_pd(device: &Arc<Device>, user: bool) -> Result<Arc<Pd>> {
         Pd::create(device, user)
     }
@@ -158,9 +172,9 @@ impl Provider for Rrxe {
     fn create_user_cq(
         device: &Arc<Device>,
         init: CqInit,
-        call: &UserCall<'_>,
+        call: &UserCall<'_, Self>,
     ) -> Result<CqCreated<Cq>> {
-        Cq::create(device, init, call.mappings())
+        Cq::create(device, init, call.context())
     }
 
     fn create_kernel_cq(device: &Arc<Device>, init: CqInit) -> Result<CqCreated<Cq>> {
@@ -171,7 +185,7 @@ impl Provider for Rrxe {
         cq.poll()
     }
 
-    fn resize_cq(cq: &Arc<Cq>, capacity: u32, call: &RingChange<'_>) -> Result<u32> {
+    fn resize_cq(cq: &Arc<Cq>, capacity: u32, call: &RingChange<'_, Self>) -> Result<u32> {
         cq.resize(capacity, call)
     }
 
@@ -239,7 +253,7 @@ impl Provider for Rrxe {
         pd: &Arc<Pd>,
         init: SrqInit,
         xrc: Option<XrcInit<Self>>,
-        call: &UserCall<'_>,
+        call: &UserCall<'_, Self>,
     ) -> Result<SrqCreated<Srq>> {
         Srq::create(pd, init, xrc, Some(call.mappings()))
     }
@@ -252,7 +266,11 @@ impl Provider for Rrxe {
         srq.post_recv(requests)
     }
 
-    fn modify_srq(srq: &Arc<Srq>, modify: &SrqModify, call: Option<&RingChange<'_>>) -> Result {
+    fn modify_srq(
+        srq: &Arc<Srq>,
+        modify: &SrqModify,
+        call: Option<&RingChange<'_, Self>>,
+    ) -> Result {
         srq.modify(modify, call)
     }
 
@@ -267,9 +285,9 @@ impl Provider for Rrxe {
     fn create_user_qp(
         device: &Arc<Device>,
         init: QpInit<Self>,
-        call: &UserCall<'_>,
+        call: &UserCall<'_, Self>,
     ) -> Result<QpCreated<Qp>> {
-        Qp::create(device, init, Some(call.mappings()))
+        Qp::create(device, init, Some(call.context()))
     }
 
     fn create_kernel_qp(device: &Arc<Device>, init: QpInit<Self>) -> Result<QpCreated<Qp>> {

@@ -22,7 +22,6 @@ use kernel::{
 };
 use rdma::{
     error::unsupported,
-    mmap::Mappings,
     net::{
         credit::{Credit, Wake},
         skb::{Discard, SkbQueue},
@@ -41,11 +40,13 @@ use roce::{
 };
 
 use crate::{
+    context::Context,
     cq::Cq,
     device::Device,
+    doorbells::Doorbells,
     engine::{new_engine, Core},
     engine_host::Upshot,
-    fault::{Queues, Stall},
+    fault::Stall,
     limits,
     netns::NetContext,
     noted_state::NotedState,
@@ -61,6 +62,7 @@ use crate::{
     send_queue::SendQueue,
     srq::Srq,
     turn::Turn,
+    workers::Workers,
     wqe::Owner,
 };
 
@@ -97,7 +99,9 @@ pub(crate) struct Qp {
     pub(crate) noted: NotedState,
     /// One of its CQs lost a completion: it can't be but in RESET or in error.
     pub(crate) condemned: AtomicBool,
-    queues: Arc<Queues>,
+    workers: Arc<Workers>,
+    /// Where its process rings for its sends, if it does not call.
+    doorbell: Option<Doorbell>,
     cap: QpCap,
     signal_all: bool,
     /// What it sends to a group doesn't come back to itself.
@@ -141,6 +145,12 @@ impl HrTimerCallback for Qp {
     }
 }
 
+/// Where a process rings for a QP.
+struct Doorbell {
+    doorbells: Arc<Doorbells>,
+    slot: u32,
+}
+
 /// Wakes a QP that waited for its packets to leave. It names the QP only, for packets may outlive it.
 pub(crate) struct Waker {
     net: Arc<NetContext>,
@@ -155,7 +165,7 @@ impl Wake for Waker {
 }
 
 impl Qp {
-    /// Makes a QP in RESET, for the process of `mappings` or for the kernel, and lets packets find it.
+    /// Makes a QP in RESET, for the process of `context` or for the kernel, and lets packets find it.
     /// Process context.
     ///
     /// # Errors
@@ -164,8 +174,9 @@ impl Qp {
     pub(crate) fn create(
         device: &Arc<Device>,
         init: QpInit<Rrxe>,
-        mappings: Option<&Arc<Mappings>>,
+        context: Option<&Arc<Context>>,
     ) -> Result<QpCreated<Self>> {
+        let mappings = context.map(|context| context.mappings());
         if init.kind == QpKind::Gsi && mappings.is_some() {
             return Err(unsupported());
         }
@@ -185,7 +196,10 @@ impl Qp {
             max_recv_sge: recv_ring.as_ref().map_or(0, |_| cap.max_recv_sge),
             ..cap
         };
+        let doorbells = context.and_then(|context| context.doorbells());
+        let slot = doorbells.and_then(|doorbells| doorbells.reserve());
         let reply = QpReply {
+            slot: slot.as_ref().map(|slot| slot.id()),
             rq: recv_ring
                 .as_ref()
                 .map_or_else(RingReply::default, Ring::mmap_reply),
@@ -258,6 +272,12 @@ impl Qp {
             },
             GFP_KERNEL_ACCOUNT,
         )?;
+        let doorbell = doorbells
+            .zip(slot.as_ref())
+            .map(|(doorbells, slot)| Doorbell {
+                doorbells: doorbells.clone(),
+                slot: slot.id(),
+            });
         let qp = Arc::pin_init(
             try_pin_init!(Self {
                 qpn,
@@ -276,7 +296,8 @@ impl Qp {
                 poster,
                 noted: NotedState::new(),
                 condemned: AtomicBool::new(false),
-                queues: device.queues.clone(),
+                workers: device.workers.clone(),
+                doorbell,
                 cap,
                 signal_all: init.signal_all,
                 blocks_own: init.block_loopback,
@@ -289,6 +310,9 @@ impl Qp {
             GFP_KERNEL_ACCOUNT,
         )?;
         place.publish(qp.clone());
+        if let Some(slot) = slot {
+            slot.publish(qp.clone());
+        }
         // After that, so that either this or the CQ sees to it.
         if qp.cqs().any(|cq| cq.is_overflowed()) {
             Self::condemn(qp.as_arc_borrow());
@@ -313,6 +337,9 @@ impl Qp {
         // Before somebody else can have the number, by which windows know their QP.
         if core.as_ref().is_some_and(|core| core.sq.binds()) {
             self.unbind_windows();
+        }
+        if let Some(doorbell) = &self.doorbell {
+            doorbell.doorbells.release(doorbell.slot);
         }
         drop(self.net.qps(self.qpn).remove(self.place));
         if self.poster.is_some() {
@@ -361,7 +388,7 @@ impl Qp {
     pub(crate) fn post_send(this: &Arc<Self>, requests: &mut SendList<'_, Rrxe>) -> Result {
         let poster = this.poster.as_ref().ok_or(EINVAL)?;
         let posted = poster.post_send(&this.noted, requests);
-        this.queues.turns.enqueue_eagerly::<_, 0>(this.clone());
+        this.workers.turns.enqueue_eagerly::<_, 0>(this.clone());
         posted
     }
 
@@ -375,7 +402,7 @@ impl Qp {
         let posted = poster.post_recv(&this.noted, requests);
         // They are flushed, not filled.
         if this.noted.is(QpState::Err) {
-            this.queues.turns.enqueue_eagerly::<_, 0>(this.clone());
+            this.workers.turns.enqueue_eagerly::<_, 0>(this.clone());
         }
         posted
     }
@@ -389,9 +416,19 @@ impl Qp {
         if !this.noted.takes_sends() {
             return Err(EINVAL);
         }
-        this.pd.note_send();
-        Self::advance(this.as_arc_borrow(), &mut None);
+        Self::look_at_sends(this.as_arc_borrow());
+        if let Some(doorbell) = &this.doorbell {
+            Doorbells::called(&doorbell.doorbells);
+        }
         Ok(())
+    }
+
+    /// As [`Self::doorbell`], for one that was rung without a call. Any context up to softirq.
+    pub(crate) fn look_at_sends(this: ArcBorrow<'_, Self>) {
+        if this.noted.takes_sends() {
+            this.pd.note_send();
+            Self::advance(this, &mut None);
+        }
     }
 
     /// Whether the QP takes a packet of a group that it is attached to: it may block what it sent itself.
@@ -509,7 +546,7 @@ impl Qp {
     /// Lets the work queue run the engine. Any context.
     pub(crate) fn schedule(this: ArcBorrow<'_, Self>) {
         // Already queued is as good: it has not run yet.
-        let _ = this.queues.turns.enqueue::<_, 0>(Arc::from(this));
+        let _ = this.workers.turns.enqueue::<_, 0>(Arc::from(this));
     }
 }
 

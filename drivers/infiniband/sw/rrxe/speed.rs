@@ -22,7 +22,7 @@ pub(crate) fn look_later(link: &Arc<Link>) {
     });
     if let Ok(look) = Arc::pin_init(look, GFP_KERNEL) {
         // It was just made, so it isn't queued.
-        let _ = link.queues().faults.enqueue(look);
+        let _ = link.workers().faults.enqueue(look);
     }
 }
 

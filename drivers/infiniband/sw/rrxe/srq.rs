@@ -247,7 +247,7 @@ impl Srq {
     /// `EINVAL` for a capacity of zero, beyond the limits, below what is posted or below the limit
     /// that is set; for a limit beyond the capacity; when the queue is in error. `ENOMEM`, `EFAULT`.
     /// `EBUSY` when its owner goes on posting.
-    pub(crate) fn modify(&self, modify: &SrqModify, call: Option<&RingChange<'_>>) -> Result {
+    pub(crate) fn modify(&self, modify: &SrqModify, call: Option<&RingChange<'_, Rrxe>>) -> Result {
         let _changing = self.change.lock();
         let current = self.query()?;
         let max_wr = modify.max_wr.unwrap_or(current.max_wr);
@@ -283,7 +283,7 @@ impl Srq {
     /// Moves what is posted to a ring of another size, under [`Self::change`].
     ///
     /// Most of it is copied without the lock, while QPs go on taking.
-    fn resize(&self, max_wr: u32, call: Option<&RingChange<'_>>) -> Result {
+    fn resize(&self, max_wr: u32, call: Option<&RingChange<'_, Rrxe>>) -> Result {
         let ring = self.new_ring(max_wr, call)?;
         let shared = ring.share();
         let posted = match &self.state.lock().ring {
@@ -307,7 +307,7 @@ impl Srq {
     }
 
     /// A ring for as many WQEs: one that the process of `call` is told of, or the kernel's.
-    fn new_ring(&self, max_wr: u32, call: Option<&RingChange<'_>>) -> Result<Ring> {
+    fn new_ring(&self, max_wr: u32, call: Option<&RingChange<'_, Rrxe>>) -> Result<Ring> {
         let size = RecvRing::element_size(self.max_sge);
         match (call, &self.poster) {
             (Some(call), None) => {

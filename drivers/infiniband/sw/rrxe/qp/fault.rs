@@ -24,7 +24,7 @@ impl Qp {
     /// Has it faulted in, of a QP whose turn ended so. Any context.
     pub(super) fn request_fault(this: ArcBorrow<'_, Self>) {
         // It isn't queued: the QP stands still until it has run.
-        let _ = this.queues.faults.enqueue::<_, 1>(Arc::from(this));
+        let _ = this.workers.faults.enqueue::<_, 1>(Arc::from(this));
     }
 
     /// Has the memory faulted in that the QP waits for, and lets it go on. Process context; sleeps.

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Contexts of processes: what a process has of a device that it opened.
+
+use kernel::{prelude::*, sync::Arc};
+use rdma::{
+    mmap::Mappings,
+    ucontext::{ContextCreated, ContextInit},
+};
+
+use crate::{device::Device, doorbells::Doorbells};
+
+/// A process's context.
+pub(crate) struct Context {
+    mappings: Arc<Mappings>,
+    doorbells: Option<Arc<Doorbells>>,
+    arms: bool,
+}
+
+impl Context {
+    /// Makes a context, with what the process's library wants. Process context.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`, `EIO` if the device is going away.
+    pub(crate) fn create(
+        device: &Arc<Device>,
+        init: ContextInit<'_>,
+    ) -> Result<ContextCreated<Self>> {
+        let doorbells = match init.wanted.doorbells {
+            true => Some(Doorbells::new(device, init.mappings)?),
+            false => None,
+        };
+        let reply = doorbells.as_ref().map(|doorbells| doorbells.mmap_reply());
+        let context = Self {
+            mappings: init.mappings.clone(),
+            doorbells,
+            arms: init.wanted.arms,
+        };
+        Ok(ContextCreated {
+            arms: context.arms,
+            context: Arc::new(context, GFP_KERNEL_ACCOUNT)?,
+            doorbells: reply,
+        })
+    }
+
+    /// The process is through with it; its objects are gone. Process context.
+    pub(crate) fn close(&self) {
+        if let Some(doorbells) = &self.doorbells {
+            doorbells.close();
+        }
+    }
+
+    /// What the process may map.
+    pub(crate) fn mappings(&self) -> &Arc<Mappings> {
+        &self.mappings
+    }
+
+    /// Its doorbells, if it has them.
+    pub(crate) fn doorbells(&self) -> Option<&Arc<Doorbells>> {
+        self.doorbells.as_ref()
+    }
+
+    /// Its library arms CQs by a word in their rings.
+    pub(crate) fn arms(&self) -> bool {
+        self.arms
+    }
+
+    /// Looks at all that the process posted so far. Process context; sleeps.
+    pub(crate) fn settle(&self) {
+        if let Some(doorbells) = &self.doorbells {
+            doorbells.settle();
+        }
+    }
+}

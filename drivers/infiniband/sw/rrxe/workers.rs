@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The module's work queues.
+
+use kernel::{prelude::*, sync::Arc};
+use rdma::workqueue::OwnedQueue;
+
+/// Who does what no system call or packet does.
+pub(crate) struct Workers {
+    /// Runs QPs that nobody else runs, in softirq.
+    pub(crate) turns: OwnedQueue,
+    /// Has absent memory faulted in, where it may sleep.
+    pub(crate) faults: OwnedQueue,
+    /// Watches pages of doorbells. An administrator sets CPUs, priority and NUMA affinity by
+    /// `/sys/devices/virtual/workqueue/rrxe_poll`.
+    pub(crate) polls: OwnedQueue,
+    /// Nanoseconds that a page is watched in vain; zero for never watching any.
+    pub(crate) patience: i64,
+}
+
+impl Workers {
+    /// At most `pollers` pages are watched at a time, each for `patience_us` microseconds in vain; none if
+    /// either is zero. Process context.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn new(pollers: u32, patience_us: u32) -> Result<Arc<Self>> {
+        let patience_us = match pollers {
+            0 => 0,
+            _ => patience_us,
+        };
+        let workers = Self {
+            turns: OwnedQueue::new_bh(c"rrxe")?,
+            faults: OwnedQueue::new_unbound(c"rrxe_faults", 0)?,
+            polls: OwnedQueue::new_unbound(c"rrxe_poll", pollers.max(1))?,
+            patience: i64::from(patience_us).saturating_mul(1_000),
+        };
+        Ok(Arc::new(workers, GFP_KERNEL)?)
+    }
+
+    /// Waits for all that is queued. Process context.
+    pub(crate) fn flush(&self) {
+        // Pollers and faults queue turns.
+        self.polls.flush();
+        self.faults.flush();
+        self.turns.flush();
+    }
+}

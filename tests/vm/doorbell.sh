@@ -1,0 +1,11 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# vm: together
+# Doorbells without calls and armed CQs, by the ABI of rrxe-abi.h alone.
+source "$(dirname "$0")/lib.sh"
+
+check "two hosts" hosts_up 4200
+check "link on host 1" link_add 1
+python3 "$(dirname "$0")/doorbell.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" ||
+	fail "doorbell.py ends well" "status $?"
+check "the watchers' CPUs can be set" test -w /sys/devices/virtual/workqueue/rrxe_poll/cpumask

@@ -1,0 +1,178 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+# Runs on: guest
+"""A verbs context that speaks the extension of rrxe-abi.h, by the commands of uverbs alone: no library."""
+
+import ctypes
+import mmap
+import os
+import socket
+import struct
+
+GET_CONTEXT, ALLOC_PD, REG_MR, CREATE_COMP_CHANNEL, CREATE_CQ = 0, 3, 9, 17, 18
+CREATE_QP, MODIFY_QP, DESTROY_QP, POST_SEND = 24, 26, 27, 28
+
+DOORBELL, CQ_ARM = 1, 2
+NEED_WAKEUP = 1
+NO_SLOT = 0xffffffff
+SUMMARY, DIRTY = 64, 4096
+SLOTS = 32768
+
+PRODUCER, CONSUMER, ARM, ELEMENTS = 128, 256, 320, 384
+ARM_NONE, ARM_SOLICITED, ARM_NEXT = 0, 1, 2
+
+WRITE, SEND = 0, 2
+SIGNALED, SOLICITED = 2, 4
+
+
+class Mapped:
+    """Shared memory of the kernel, word by word."""
+
+    def __init__(self, fd, offset, size):
+        self.memory = mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE, offset=offset)
+        self.size = size
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
+
+    def u32(self, offset):
+        return ctypes.c_uint32.from_address(self.address + offset)
+
+    def u64(self, offset):
+        return ctypes.c_uint64.from_address(self.address + offset)
+
+
+class Context:
+    """An open device; `request` is the driver's part of the command that makes the context."""
+
+    def __init__(self, node, request=struct.pack("=II", 1, DOORBELL | CQ_ARM), room=24):
+        self.fd = os.open(f"/dev/infiniband/{node}", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            answer = self.call(GET_CONTEXT, request, 8 + room)
+        except OSError:
+            os.close(self.fd)
+            raise
+        self.async_fd, _ = struct.unpack_from("=II", answer)
+        self.version = self.features = self.size = 0
+        self.page = None
+        if room == 24:
+            self.version, self.features, offset, self.size, _ = struct.unpack_from("=IIQII", answer, 8)
+            if self.size:
+                self.page = Mapped(self.fd, offset, self.size)
+        if request or room:
+            self.pd, = struct.unpack("=I", self.call(ALLOC_PD, b"", 4))
+
+    def call(self, command, request, room):
+        """Writes a command whose first field is the address of its response, of `room` bytes."""
+        response = ctypes.create_string_buffer(max(room, 8))
+        body = struct.pack("=Q", ctypes.addressof(response)) + request
+        os.write(self.fd, struct.pack("=IHH", command, (8 + len(body)) // 4, room // 4) + body)
+        return response.raw[:room]
+
+    def reg(self, buffer, access=0xf):
+        """lkey and rkey of a region."""
+        request = struct.pack("=QQQII", buffer.address, buffer.length, buffer.address, self.pd, access)
+        return struct.unpack("=III", self.call(REG_MR, request, 12))[1:]
+
+    def needs_call(self):
+        return self.page.u32(0).value & NEED_WAKEUP != 0
+
+    def close(self):
+        os.close(self.async_fd)
+        os.close(self.fd)
+
+
+class Cq:
+    """A completion queue with a channel."""
+
+    def __init__(self, context, entries=64):
+        self.context = context
+        self.channel, = struct.unpack("=I", context.call(CREATE_COMP_CHANNEL, b"", 4))
+        os.set_blocking(self.channel, False)
+        request = struct.pack("=QIIiI", 0, entries, 0, self.channel, 0)
+        self.handle, _, offset, size, _ = struct.unpack("=IIQII", context.call(CREATE_CQ, request, 24))
+        self.ring = Mapped(context.fd, offset, size)
+        self.mask = self.ring.u32(4).value
+
+    def poll(self):
+        """(wr_id, status) of the oldest completion, or None."""
+        head = self.ring.u32(CONSUMER).value
+        if head == self.ring.u32(PRODUCER).value:
+            return None
+        entry = ELEMENTS + head * 64
+        self.ring.u32(CONSUMER).value = (head + 1) & self.mask
+        return self.ring.u64(entry).value, self.ring.u32(entry + 8).value
+
+    def arm(self, when):
+        self.ring.u32(ARM).value = when
+
+    def events(self):
+        """Takes the notifications of the channel; how many."""
+        count = 0
+        while True:
+            try:
+                count += len(os.read(self.channel, 8)) // 8
+            except BlockingIOError:
+                return count
+
+
+class Qp:
+    """A reliable connection to itself."""
+
+    def __init__(self, context, cq, gid_index, gid, depth=64, connect=True):
+        self.context, self.cq = context, cq
+        request = struct.pack(
+            "=QIIIIIIIIIBBBB", 0, context.pd, cq.handle, cq.handle, 0, depth, depth, 1, 1, 0, 0, 2, 0, 0)
+        answer = context.call(CREATE_QP, request, 32 + 40)
+        self.handle, self.number = struct.unpack_from("=II", answer)
+        _, _, _, offset, size, _, self.slot, _ = struct.unpack_from("=QIIQIIII", answer, 32)
+        self.ring = Mapped(context.fd, offset, size)
+        self.mask = self.ring.u32(4).value
+        self.element = 1 << self.ring.u32(0).value
+        if connect:
+            self.connect(gid_index, gid)
+
+    def modify(self, mask, state, gid=bytes(16), gid_index=0):
+        path = struct.pack("=16sIHHBBBBBBBB", gid, 0, 0, 0, gid_index, 64, 0, 0, 0, 0, 1, 1)
+        rest = struct.pack(
+            "=IIIIIIIHH", self.handle, mask, 0, 0, 0, self.number, 0xf, 0, 0)
+        rest += struct.pack("=BBBBBBBBBBBBBBBB", state, 0, 3, 0, 0, 1, 1, 12, 1, 14, 7, 7, 0, 0, 0, 0)
+        body = path + bytes(32) + rest
+        os.write(self.context.fd, struct.pack("=IHH", MODIFY_QP, (8 + len(body)) // 4, 0) + body)
+
+    def connect(self, gid_index, gid):
+        state, access, pkey, port, av, mtu = 1, 1 << 3, 1 << 4, 1 << 5, 1 << 7, 1 << 8
+        timeout, retry, rnr, rq_psn, reads, rnr_timer, sq_psn, dest_reads, dest = (
+            1 << 9, 1 << 10, 1 << 11, 1 << 12, 1 << 13, 1 << 15, 1 << 16, 1 << 17, 1 << 20)
+        self.modify(state | access | pkey | port, 1)
+        self.modify(state | av | mtu | dest | rq_psn | dest_reads | rnr_timer, 2, gid, gid_index)
+        self.modify(state | timeout | retry | rnr | sq_psn | reads, 3)
+
+    def write(self, wr_id, source, lkey, target, rkey, length, flags=SIGNALED):
+        """Puts an RDMA WRITE into the send queue."""
+        tail = self.ring.u32(PRODUCER).value
+        wqe = bytearray(224)
+        struct.pack_into("=QIII", wqe, 0, wr_id, 1, WRITE, flags)
+        struct.pack_into("=QI", wqe, 24, target, rkey)
+        struct.pack_into("=III", wqe, 184, length, length, 0)
+        struct.pack_into("=I", wqe, 196, 1)
+        struct.pack_into("=QII", wqe, 208, source, length, lkey)
+        ctypes.memmove(self.ring.address + ELEMENTS + tail * self.element, bytes(wqe), len(wqe))
+        self.ring.u32(PRODUCER).value = (tail + 1) & self.mask
+
+    def ring_bell(self):
+        """Rings without a call. The kernel only clears bits, and nobody else sets any."""
+        page, leaf = self.context.page, self.slot // 64
+        page.u64(DIRTY + 8 * leaf).value |= 1 << (self.slot % 64)
+        page.u64(SUMMARY + 8 * (leaf // 64)).value |= 1 << (leaf % 64)
+
+    def call(self):
+        """The doorbell call of stock librxe."""
+        self.context.call(POST_SEND, struct.pack("=IIII", self.handle, 0, 0, 128), 4)
+
+    def destroy(self):
+        self.context.call(DESTROY_QP, struct.pack("=II", self.handle, 0), 4)
+
+
+def gid_of(device, index):
+    """The bytes of a GID."""
+    with open(f"/sys/class/infiniband/{device}/ports/1/gids/{index}") as gid:
+        return socket.inet_pton(socket.AF_INET6, gid.read().strip())
