@@ -33,7 +33,7 @@ use crate::{
 /// The module's version.
 pub(crate) const VERSION: [u16; 3] = [0, 1, 0];
 /// The same for humans.
-pub(crate) const VERSION_TEXT: &CStr = c"0.1.0";
+pub(crate) const VERSION_TEXT: &CStr = c"rrxe 0.1.0";
 /// The vendor of software devices.
 const VENDOR: u32 = 0xff_ffff;
 /// Every page size from 4 KiB up.
