@@ -79,9 +79,11 @@ guest_make() {
 # Fill $1 with this run's own files: the module, the script $2, the tests (the kernel's too), RRXE_PAYLOAD, the environment.
 payload_fill() {
 	local stage=$1 script=$2 path
-	mkdir -p "$stage"/{payload/bin,usr/lib/rrxe}
+	mkdir -p "$stage"/{payload/bin,usr/lib/rrxe,"$PROVIDERS"}
 	cp "$TOP/tools/vm/guest-init" "$stage/usr/lib/rrxe/"
 	[[ ! -d $TOP/tests ]] || tar -C "$TOP" -c --exclude=target tests | tar -C "$stage/payload" -x
+	# Beside the stock provider. Who wants it asks for it: RDMAV_DRIVERS=rrxe.
+	cp "$PROVIDER" "$stage/$PROVIDERS/"
 	find "$PROGRAMS" -maxdepth 1 -name 'rrxe-*' -type f -perm -u+x -exec cp {} "$stage/payload/bin/" \;
 	# The kernel's own tests of RDMA, and what they source.
 	mkdir "$stage/payload/selftests"
@@ -110,6 +112,7 @@ vm_run() {
 	guest_init
 	accel_init
 	programs_build
+	provider_build "${GUEST_SUITE:-$SUITE}"
 	[[ ${RRXE_MODULE:-} == none || ! -e $TOP/Kbuild ]] || module_build
 
 	stage=$(mktemp -d -p "$RRXE_CACHE/tmp" "vm-$(basename "$script" .sh)-XXXXXX")

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Makes Rust declarations of libibverbs' interface to its providers with the toolbox's bindgen, and links
+//! against its private symbols. `RRXE_RDMA_CORE` names what tools/lib/rdma-core-make left.
+
+use std::{env, fs, path::Path, process::Command};
+
+fn main() {
+    let out = env::var("OUT_DIR").expect("cargo sets OUT_DIR");
+    let core = env::var("RRXE_RDMA_CORE").expect("tools/rrxe build-provider sets RRXE_RDMA_CORE");
+    let include = Path::new(&core).join("include");
+    let manifest = env::var("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR");
+    let uapi = Path::new(&manifest).join("../../../include/uapi");
+    let status = Command::new("bindgen")
+        .args(["provider.h", "--default-enum-style=consts"])
+        .args(["--no-prepend-enum-name", "--with-derive-default"])
+        .args(["--no-layout-tests", "--use-core", "--no-doc-comments"])
+        .args(["--allowlist-function=ibv_cmd_.*|verbs_.*|_verbs_.*"])
+        .args([
+            "--allowlist-type=ibv_.*|verbs_.*|ib_uverbs_.*|rxe_.*|mminfo|rrxe_.*|rdma_driver_id",
+        ])
+        .args(["--allowlist-var=IBV_.*|VERBS_.*|RRXE_.*|RDMA_DRIVER_.*|IB_USER_VERBS_.*"])
+        .arg("-o")
+        .arg(Path::new(&out).join("verbs.rs"))
+        .arg("--")
+        .arg(format!("-I{}", include.display()))
+        .arg(format!("-I{}", uapi.display()))
+        .status()
+        .expect("the toolbox has bindgen");
+    assert!(status.success(), "bindgen failed");
+
+    let pabi = fs::read_to_string(Path::new(&core).join("pabi")).expect("the version is there");
+    let pabi: u32 = pabi.trim().parse().expect("the version is a number");
+    // Its name tells the version: a library for another one doesn't even load.
+    let register = format!("pub(crate) use verbs_register_driver_{pabi} as register_driver;\n");
+    fs::write(Path::new(&out).join("register.rs"), register)
+        .expect("cargo's directory is writable");
+    // What changed between the versions of the interface.
+    let driver =
+        fs::read_to_string(include.join("infiniband/driver.h")).expect("driver.h is there");
+    for (flag, text) in [
+        ("context_takes_fds", "struct ibv_fd_arr *fd_arr"),
+        (
+            "cq_takes_buffer",
+            "struct verbs_create_cq_prov_attr *prov_attr",
+        ),
+        ("qp_takes_attributes", "ib_uverbs_ex_create_qp_resp *resp,\n\t\t\t  size_t resp_size,\n\t\t\t  struct ibv_command_buffer *driver"),
+        ("has_reg_mr_ex", "(*reg_mr_ex)"),
+        ("has_port_speed", "(*query_port_speed)"),
+    ] {
+        println!("cargo:rustc-check-cfg=cfg({flag})");
+        if driver.contains(text) {
+            println!("cargo:rustc-cfg={flag}");
+        }
+    }
+    println!("cargo:rerun-if-changed=provider.h");
+    println!(
+        "cargo:rerun-if-changed={}",
+        uapi.join("rdma/rrxe-abi.h").display()
+    );
+    println!("cargo:rerun-if-env-changed=RRXE_RDMA_CORE");
+    println!("cargo:rustc-link-search=native={core}/lib");
+    println!("cargo:rustc-link-lib=dylib=ibverbs");
+}

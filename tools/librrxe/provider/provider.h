@@ -1,0 +1,4 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+#include <infiniband/driver.h>
+#include <rdma/rdma_user_rxe.h>
+#include <rdma/rrxe-abi.h>

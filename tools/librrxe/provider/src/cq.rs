@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Completion queues.
+
+use core::{ffi::c_int, mem::transmute, ptr::addr_of_mut};
+
+use rrxe_rings::completion::CompletionQueue;
+
+use crate::{
+    bindings::*,
+    context::Context,
+    cq_ex,
+    guarded::{Guarded, Threads},
+    memory::Mapping,
+    object::{give, take, Extended, Zeroed},
+    pd::Pd,
+    system::{code, failed, EINVAL, EOPNOTSUPP},
+};
+
+/// A completion queue.
+#[repr(C)]
+pub(crate) struct Cq {
+    pub(crate) verbs: verbs_cq,
+    /// Its ring; none only while it is made: events name it by its address, so that comes first.
+    pub(crate) queue: Option<Guarded<CompletionQueue<Mapping>>>,
+    /// It is armed in its ring.
+    armed_in_ring: bool,
+}
+
+impl Cq {
+    /// The queue that programs know by this pointer.
+    ///
+    /// # Safety
+    ///
+    /// *verbs*
+    unsafe fn from_raw<'a>(cq: *mut ibv_cq) -> &'a Self {
+        &*cq.cast::<Self>()
+    }
+}
+
+/// Takes the completions of a QP that was reset or is gone out of its queues: who uses its number again is not to
+/// find them.
+///
+/// # Safety
+///
+/// *verbs*; the queues may be null.
+pub(crate) unsafe fn forget(queues: [*mut ibv_cq; 2], qp_num: u32) {
+    for cq in queues {
+        let cq = cq.cast::<Cq>().as_ref();
+        if let Some(queue) = cq.and_then(|cq| cq.queue.as_ref()) {
+            queue.with(|queue| queue.forget(qp_num));
+        }
+    }
+}
+
+/// Implements `create_cq`.
+///
+/// # Safety
+///
+/// *verbs*
+pub(crate) unsafe extern "C" fn create(
+    context: *mut ibv_context,
+    entries: c_int,
+    channel: *mut ibv_comp_channel,
+    vector: c_int,
+) -> *mut ibv_cq {
+    let Ok(cqe) = u32::try_from(entries) else {
+        return failed(EINVAL);
+    };
+    let attr = ibv_cq_init_attr_ex {
+        cqe,
+        channel,
+        comp_vector: vector as u32,
+        ..Default::default()
+    };
+    make(context, &attr, Threads::Many).cast()
+}
+
+/// Implements `create_cq_ex`.
+///
+/// # Safety
+///
+/// *verbs*
+pub(crate) unsafe extern "C" fn create_ex(
+    context: *mut ibv_context,
+    attr: *mut ibv_cq_init_attr_ex,
+) -> *mut ibv_cq_ex {
+    const KNOWN_FLAGS: u32 = IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN;
+    const KNOWN_FIELDS: u32 = IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD;
+    let attr = &*attr;
+    let has = |field| attr.comp_mask & field != 0;
+    let flags = if has(IBV_CQ_INIT_ATTR_MASK_FLAGS) {
+        attr.flags
+    } else {
+        0
+    };
+    let unknown = attr.comp_mask & !KNOWN_FIELDS | flags & !KNOWN_FLAGS;
+    if unknown != 0 || attr.wc_flags & !cq_ex::FIELDS != 0 {
+        return failed(EOPNOTSUPP);
+    }
+    let mut threads = Threads::Many;
+    if has(IBV_CQ_INIT_ATTR_MASK_PD) {
+        if attr.parent_domain.is_null() {
+            return failed(EINVAL);
+        }
+        threads = Pd::threads(attr.parent_domain);
+    }
+    if flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0 {
+        threads = Threads::One;
+    }
+    let cq = make(context, attr, threads);
+    if let Some(cq) = cq.as_mut() {
+        cq_ex::set_functions(&mut cq.verbs.__bindgen_anon_1.cq_ex, attr.wc_flags);
+    }
+    cq.cast()
+}
+
+/// Makes a queue; null with errno set.
+///
+/// # Safety
+///
+/// *verbs*
+unsafe fn make(context: *mut ibv_context, attr: &ibv_cq_init_attr_ex, threads: Threads) -> *mut Cq {
+    let cq = give(Cq {
+        verbs: verbs_cq::zeroed(),
+        queue: None,
+        armed_in_ring: Context::granted(context).arms_cqs,
+    });
+    let mut reply = Extended::<ib_uverbs_ex_create_cq_resp, rxe_create_cq_resp>::new();
+    let code = code(command(context, attr, cq, &mut reply));
+    if code != 0 {
+        drop(take(cq));
+        return failed(code);
+    }
+    match Mapping::ring((*context).cmd_fd, &reply.driver.mi) {
+        Ok(ring) => {
+            let queue = Guarded::new(threads, CompletionQueue::new(ring));
+            (*cq).queue = Some(queue);
+            cq
+        }
+        Err(code) => {
+            ibv_cmd_destroy_cq(cq.cast());
+            drop(take(cq));
+            failed(code)
+        }
+    }
+}
+
+/// The command that makes a queue.
+///
+/// # Safety
+///
+/// *verbs*; `cq` must be valid.
+unsafe fn command(
+    context: *mut ibv_context,
+    attr: &ibv_cq_init_attr_ex,
+    cq: *mut Cq,
+    reply: &mut Extended<ib_uverbs_ex_create_cq_resp, rxe_create_cq_resp>,
+) -> c_int {
+    type Reply = Extended<ib_uverbs_ex_create_cq_resp, rxe_create_cq_resp>;
+    let mut request = ibv_create_cq_ex::zeroed();
+    let (asked, request) = (size_of_val(&request), &mut request);
+    let (answered, reply) = (Reply::SIZE, reply.core());
+    let cq = addr_of_mut!((*cq).verbs);
+    #[cfg(cq_takes_buffer)]
+    let result = {
+        let buffer = core::ptr::null_mut();
+        ibv_cmd_create_cq_ex(
+            context, attr, buffer, cq, request, asked, reply, answered, 0,
+        )
+    };
+    #[cfg(not(cq_takes_buffer))]
+    let result = ibv_cmd_create_cq_ex(context, attr, cq, request, asked, reply, answered, 0);
+    result
+}
+
+/// Implements `modify_cq`.
+///
+/// # Safety
+///
+/// *verbs*
+pub(crate) unsafe extern "C" fn modify(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
+    let mut request = ibv_modify_cq::zeroed();
+    ibv_cmd_modify_cq(cq, attr, &mut request, size_of_val(&request))
+}
+
+/// Implements `resize_cq`: the kernel makes another ring and moves to it what is unread.
+///
+/// # Safety
+///
+/// *verbs*
+pub(crate) unsafe extern "C" fn resize(cq: *mut ibv_cq, entries: c_int) -> c_int {
+    type Reply = Extended<ib_uverbs_resize_cq_resp, rxe_resize_cq_resp>;
+    let Some(queue) = &Cq::from_raw(cq).queue else {
+        return EINVAL;
+    };
+    queue.with(|queue| {
+        let mut request = ibv_resize_cq::zeroed();
+        let mut reply = Reply::new();
+        let code = code({
+            let (asked, request) = (size_of_val(&request), &mut request);
+            ibv_cmd_resize_cq(cq, entries, request, asked, reply.core(), Reply::SIZE)
+        });
+        if code != 0 {
+            return code;
+        }
+        match Mapping::ring((*(*cq).context).cmd_fd, &reply.driver.mi) {
+            Ok(ring) => {
+                *queue = CompletionQueue::new(ring);
+                0
+            }
+            Err(code) => code,
+        }
+    })
+}
+
+/// Implements `destroy_cq`.
+///
+/// # Safety
+///
+/// *verbs*
+pub(crate) unsafe extern "C" fn destroy(cq: *mut ibv_cq) -> c_int {
+    let code = ibv_cmd_destroy_cq(cq);
+    if code == 0 {
+        drop(take(cq.cast::<Cq>()));
+    }
+    code
+}
+
+/// Implements `poll_cq`.
+///
+/// # Safety
+///
+/// *verbs*
+pub(crate) unsafe extern "C" fn poll(cq: *mut ibv_cq, room: c_int, wc: *mut ibv_wc) -> c_int {
+    let Some(queue) = &Cq::from_raw(cq).queue else {
+        return -EINVAL;
+    };
+    let room = usize::try_from(room).unwrap_or(0);
+    let count = queue.with(|queue| {
+        queue.poll(room, |at, completion| {
+            // SAFETY: The program has room for so many; the layouts are the same, as `bindings` checks, and
+            // all of a completion's fields are integers.
+            unsafe {
+                wc.add(at)
+                    .write(transmute::<[u64; 6], ibv_wc>(completion.0))
+            };
+        })
+    });
+    count as c_int
+}
+
+/// Implements `req_notify_cq`.
+///
+/// # Safety
+///
+/// *verbs*
+pub(crate) unsafe extern "C" fn req_notify(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
+    let this = Cq::from_raw(cq);
+    match &this.queue {
+        Some(queue) if this.armed_in_ring => {
+            // The lock keeps the ring from being exchanged meanwhile.
+            queue.with(|queue| queue.arm(solicited_only != 0));
+            0
+        }
+        _ => ibv_cmd_req_notify_cq(cq, solicited_only),
+    }
+}

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Polling a completion queue entry by entry: the functions of `struct ibv_cq_ex`.
+//!
+//! From `start_poll` to `end_poll` the thread holds the queue's lock.
+
+use core::ffi::c_int;
+
+use rrxe_rings::completion::{Completion, CompletionQueue};
+
+use crate::{
+    bindings::*,
+    cq::Cq,
+    guarded::Guarded,
+    memory::Mapping,
+    system::{set_errno, EINVAL, ENOENT},
+};
+
+/// What can be read of a completion: `IBV_WC_EX_WITH_*`.
+pub(crate) const FIELDS: u64 = (IBV_WC_EX_WITH_BYTE_LEN
+    | IBV_WC_EX_WITH_IMM
+    | IBV_WC_EX_WITH_QP_NUM
+    | IBV_WC_EX_WITH_SRC_QP
+    | IBV_WC_EX_WITH_SLID
+    | IBV_WC_EX_WITH_SL
+    | IBV_WC_EX_WITH_DLID_PATH_BITS) as u64;
+
+/// Fills in the functions of a queue whose completions are read for `fields`.
+pub(crate) fn set_functions(cq: &mut ibv_cq_ex, fields: u64) {
+    let wanted = |field: ibv_create_cq_wc_flags| fields & u64::from(field) != 0;
+    cq.start_poll = Some(start_poll);
+    cq.next_poll = Some(next_poll);
+    cq.end_poll = Some(end_poll);
+    cq.read_opcode = Some(read_opcode);
+    cq.read_vendor_err = Some(read_vendor_err);
+    cq.read_wc_flags = Some(read_wc_flags);
+    if wanted(IBV_WC_EX_WITH_BYTE_LEN) {
+        cq.read_byte_len = Some(read_byte_len);
+    }
+    if wanted(IBV_WC_EX_WITH_IMM) {
+        cq.read_imm_data = Some(read_imm_data);
+    }
+    if wanted(IBV_WC_EX_WITH_QP_NUM) {
+        cq.read_qp_num = Some(read_qp_num);
+    }
+    if wanted(IBV_WC_EX_WITH_SRC_QP) {
+        cq.read_src_qp = Some(read_src_qp);
+    }
+    if wanted(IBV_WC_EX_WITH_SLID) {
+        cq.read_slid = Some(read_slid);
+    }
+    if wanted(IBV_WC_EX_WITH_SL) {
+        cq.read_sl = Some(read_sl);
+    }
+    if wanted(IBV_WC_EX_WITH_DLID_PATH_BITS) {
+        cq.read_dlid_path_bits = Some(read_dlid_path_bits);
+    }
+}
+
+type Queue = Guarded<CompletionQueue<Mapping>>;
+
+/// The ring of a queue.
+///
+/// # Safety
+///
+/// *verbs*
+unsafe fn queue<'a>(cq: *mut ibv_cq_ex) -> Option<&'a Queue> {
+    (*cq.cast::<Cq>()).queue.as_ref()
+}
+
+/// The current completion.
+///
+/// # Safety
+///
+/// *verbs*: polling was started and not ended.
+unsafe fn current(cq: *mut ibv_cq_ex) -> Completion {
+    // SAFETY: Polling holds the lock, and no reference outlives a call.
+    unsafe { queue(cq).map_or_else(Completion::default, |queue| *queue.held().current()) }
+}
+
+/// Shows the current completion's status and cookie, which programs read from the queue itself.
+///
+/// # Safety
+///
+/// *verbs*: polling was started and not ended.
+unsafe fn show(cq: *mut ibv_cq_ex) {
+    let completion = current(cq);
+    (*cq).status = completion.status();
+    (*cq).wr_id = completion.wr_id();
+}
+
+/// Implements `start_poll`.
+///
+/// # Safety
+///
+/// *verbs*
+unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
+    let Some(queue) = queue(cq) else {
+        return set_errno(EINVAL);
+    };
+    if (*attr).comp_mask != 0 {
+        return set_errno(EINVAL);
+    }
+    queue.hold();
+    // SAFETY: The lock is held.
+    if !unsafe { queue.held() }.start() {
+        queue.release();
+        return set_errno(ENOENT);
+    }
+    show(cq);
+    0
+}
+
+/// Implements `next_poll`.
+///
+/// # Safety
+///
+/// *verbs*: polling was started and not ended.
+unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
+    // SAFETY: Polling holds the lock.
+    let more = unsafe { queue(cq).is_some_and(|queue| queue.held().advance()) };
+    if !more {
+        return set_errno(ENOENT);
+    }
+    show(cq);
+    0
+}
+
+/// Implements `end_poll`.
+///
+/// # Safety
+///
+/// *verbs*: polling was started and not ended.
+unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
+    if let Some(queue) = queue(cq) {
+        // SAFETY: Polling holds the lock.
+        unsafe { queue.held() }.end();
+        queue.release();
+    }
+}
+
+macro_rules! readers {
+    ($($name:ident: $field:ident as $kind:ty),* $(,)?) => {
+        $(
+            /// Reads a field of the current completion.
+            ///
+            /// # Safety
+            ///
+            /// *verbs*: polling was started and not ended.
+            unsafe extern "C" fn $name(cq: *mut ibv_cq_ex) -> $kind {
+                current(cq).$field().into()
+            }
+        )*
+    };
+}
+
+readers! {
+    read_opcode: opcode as ibv_wc_opcode,
+    read_vendor_err: vendor_err as u32,
+    read_wc_flags: flags as u32,
+    read_byte_len: byte_len as u32,
+    read_imm_data: ex as u32,
+    read_qp_num: qp_num as u32,
+    read_src_qp: src_qp as u32,
+    read_slid: slid as u32,
+    read_sl: sl as u8,
+    read_dlid_path_bits: dlid_path_bits as u8,
+}

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Telling the kernel of what was posted: by the doorbell page, or by a call.
+
+use core::ffi::c_int;
+
+use rrxe_rings::doorbell::{Rung, Slot};
+
+use crate::{bindings::*, context::Context, system};
+
+/// The call that posts: `write()` of this. It has the kernel look at the send queue.
+#[repr(C)]
+struct PostSend {
+    header: ib_uverbs_cmd_hdr,
+    core: Core,
+}
+
+/// `struct ib_uverbs_post_send`, up to its requests.
+#[repr(C)]
+struct Core {
+    response: u64,
+    qp_handle: u32,
+    wr_count: u32,
+    sge_count: u32,
+    wqe_size: u32,
+}
+
+/// Tells the kernel that requests were published in a QP's send queue.
+///
+/// # Errors
+///
+/// errno of the call.
+///
+/// # Safety
+///
+/// *verbs*
+pub(crate) unsafe fn ring(qp: *mut ibv_qp, slot: Option<Slot>) -> Result<(), c_int> {
+    let context = (*qp).context;
+    let page = Context::granted(context).doorbells.as_ref();
+    match page.zip(slot).map(|(page, slot)| page.ring(slot)) {
+        Some(Rung::Seen) => Ok(()),
+        Some(Rung::Asleep) | None => call((*context).cmd_fd, (*qp).handle),
+    }
+}
+
+/// The doorbell call: it posts no requests itself.
+///
+/// # Errors
+///
+/// errno.
+fn call(fd: c_int, handle: u32) -> Result<(), c_int> {
+    let mut response = ib_uverbs_post_send_resp::default();
+    let request = PostSend {
+        header: ib_uverbs_cmd_hdr {
+            command: IB_USER_VERBS_CMD_POST_SEND,
+            in_words: (size_of::<PostSend>() / 4) as u16,
+            out_words: (size_of_val(&response) / 4) as u16,
+        },
+        core: Core {
+            response: (&raw mut response) as u64,
+            qp_handle: handle,
+            wr_count: 0,
+            sge_count: 0,
+            wqe_size: size_of::<ib_uverbs_send_wr>() as u32,
+        },
+    };
+    // SAFETY: It points to the response alone, which outlives the call.
+    unsafe { system::command(fd, &request) }
+}

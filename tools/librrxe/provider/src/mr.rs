@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Memory regions.
+
+use core::{
+    ffi::{c_int, c_void},
+    ptr::null_mut,
+};
+
+use crate::{
+    bindings::*,
+    object::{give, take, Zeroed},
+    system::{code, failed},
+};
+
+/// A region that `register` makes; libibverbs fills in the rest.
+///
+/// # Safety
+///
+/// `register` must make the region it is given, or return an errno.
+pub(crate) unsafe fn make(register: impl FnOnce(*mut verbs_mr) -> c_int) -> *mut ibv_mr {
+    let mr = give(verbs_mr::zeroed());
+    let code = code(register(mr));
+    if code != 0 {
+        drop(take(mr));
+        return failed(code);
+    }
+    mr.cast()
+}
+
+/// Implements `reg_mr`.
+///
+/// # Safety
+///
+/// *verbs*
+pub(crate) unsafe extern "C" fn reg(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: c_int,
+) -> *mut ibv_mr {
+    let mut request = ibv_reg_mr::zeroed();
+    let mut reply = ib_uverbs_reg_mr_resp::zeroed();
+    let (asked, answered) = (size_of_val(&request), size_of_val(&reply));
+    make(|mr| {
+        let request = &mut request;
+        let reply = &mut reply;
+        ibv_cmd_reg_mr(
+            pd, addr, length, iova, access, mr, request, asked, reply, answered,
+        )
+    })
+}
+
+/// Implements `reg_mr_ex`.
+///
+/// # Safety
+///
+/// *verbs*
+#[cfg(has_reg_mr_ex)]
+pub(crate) unsafe extern "C" fn reg_ex(
+    pd: *mut ibv_pd,
+    attr: *mut ibv_mr_init_attr,
+) -> *mut ibv_mr {
+    make(|mr| ibv_cmd_reg_mr_ex(pd, mr, attr))
+}
+
+/// Implements `reg_dmabuf_mr`.
+///
+/// # Safety
+///
+/// *verbs*
+pub(crate) unsafe extern "C" fn reg_dmabuf(
+    pd: *mut ibv_pd,
+    offset: u64,
+    length: usize,
+    iova: u64,
+    fd: c_int,
+    access: c_int,
+) -> *mut ibv_mr {
+    make(|mr| ibv_cmd_reg_dmabuf_mr(pd, offset, length, iova, fd, access, mr, null_mut()))
+}
+
+/// Implements `rereg_mr`.
+///
+/// # Safety
+///
+/// *verbs*
+pub(crate) unsafe extern "C" fn rereg(
+    mr: *mut verbs_mr,
+    flags: c_int,
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> c_int {
+    let mut request = ibv_rereg_mr::zeroed();
+    let mut reply = ib_uverbs_rereg_mr_resp::zeroed();
+    let (asked, answered) = (size_of_val(&request), size_of_val(&reply));
+    let (flags, iova) = (flags as u32, addr as u64);
+    let (request, reply) = (&mut request, &mut reply);
+    ibv_cmd_rereg_mr(
+        mr, flags, addr, length, iova, access, pd, request, asked, reply, answered,
+    )
+}
+
+/// Implements `dereg_mr`.
+///
+/// # Safety
+///
+/// *verbs*
+pub(crate) unsafe extern "C" fn dereg(mr: *mut verbs_mr) -> c_int {
+    let code = ibv_cmd_dereg_mr(mr);
+    if code == 0 {
+        drop(take(mr));
+    }
+    code
+}
+
+/// Implements `advise_mr`.
+///
+/// # Safety
+///
+/// *verbs*
+pub(crate) unsafe extern "C" fn advise(
+    pd: *mut ibv_pd,
+    advice: ib_uverbs_advise_mr_advice,
+    flags: u32,
+    sges: *mut ibv_sge,
+    count: u32,
+) -> c_int {
+    ibv_cmd_advise_mr(pd, advice, flags, sges, count)
+}
+
+/// Implements `import_mr`: a region of the process that the domain is of.
+///
+/// # Safety
+///
+/// *verbs*
+pub(crate) unsafe extern "C" fn import(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr {
+    make(|mr| ibv_cmd_query_mr(pd, mr, handle))
+}
+
+/// Implements `unimport_mr`.
+///
+/// # Safety
+///
+/// *verbs*
+pub(crate) unsafe extern "C" fn unimport(mr: *mut ibv_mr) {
+    drop(take(mr.cast::<verbs_mr>()));
+}

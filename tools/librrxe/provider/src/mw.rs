@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Memory windows.
+
+use core::ffi::c_int;
+
+use rrxe_rings::operation::{Bind, Operation};
+
+use crate::{
+    bindings::*,
+    object::{give, take, Zeroed},
+    post_send,
+    system::{code, failed, set_errno, EINVAL},
+};
+
+/// Implements `alloc_mw`.
+///
+/// # Safety
+///
+/// *verbs*
+pub(crate) unsafe extern "C" fn alloc(pd: *mut ibv_pd, kind: ibv_mw_type) -> *mut ibv_mw {
+    let mut request = ibv_alloc_mw::zeroed();
+    let mut reply = ib_uverbs_alloc_mw_resp::zeroed();
+    let (asked, answered) = (size_of_val(&request), size_of_val(&reply));
+    let mut mw = ibv_mw::zeroed();
+    let code = code({
+        let (request, reply) = (&mut request, &mut reply);
+        ibv_cmd_alloc_mw(pd, kind, &mut mw, request, asked, reply, answered)
+    });
+    if code != 0 {
+        return failed(code);
+    }
+    give(mw)
+}
+
+/// Implements `dealloc_mw`.
+///
+/// # Safety
+///
+/// *verbs*
+pub(crate) unsafe extern "C" fn dealloc(mw: *mut ibv_mw) -> c_int {
+    let code = ibv_cmd_dealloc_mw(mw);
+    if code == 0 {
+        drop(take(mw));
+    }
+    code
+}
+
+/// A request to bind `mw` under the key `rkey`.
+///
+/// # Safety
+///
+/// *verbs*
+pub(crate) unsafe fn binding(mw: *mut ibv_mw, rkey: u32, bound: &ibv_mw_bind_info) -> Operation {
+    Operation::BindWindow(Bind {
+        addr: bound.addr,
+        length: bound.length,
+        // Without a region the window is unbound.
+        region: bound.mr.as_ref().map_or(0, |mr| mr.lkey),
+        window: (*mw).rkey,
+        rkey,
+        access: bound.mw_access_flags,
+    })
+}
+
+/// Implements `bind_mw`: of windows of type 1, whose keys change with each bind.
+///
+/// # Safety
+///
+/// *verbs*
+pub(crate) unsafe extern "C" fn bind(
+    qp: *mut ibv_qp,
+    mw: *mut ibv_mw,
+    wanted: *mut ibv_mw_bind,
+) -> c_int {
+    let wanted = &*wanted;
+    if wanted.bind_info.mw_access_flags & IBV_ACCESS_ZERO_BASED != 0 {
+        return set_errno(EINVAL);
+    }
+    let old = (*mw).rkey;
+    // The key's low byte is the owner's.
+    let rkey = old & !0xff | old.wrapping_add(1) & 0xff;
+    let operation = binding(mw, rkey, &wanted.bind_info);
+    match post_send::post_local(qp, wanted.wr_id, wanted.send_flags, &operation) {
+        Ok(()) => {
+            (*mw).rkey = rkey;
+            0
+        }
+        Err(code) => set_errno(code),
+    }
+}

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Protection domains, thread domains, and parent domains, which join them.
+//!
+//! What is made in a parent domain with a thread domain is used by one thread at a time, as its maker
+//! promises, and does without locks.
+
+use core::{
+    ffi::c_int,
+    ptr::null_mut,
+    sync::atomic::{AtomicUsize, Ordering},
+};
+
+use crate::{
+    bindings::*,
+    guarded::Threads,
+    object::{give, take, Zeroed},
+    system::{code, failed, EBUSY, EINVAL, EOPNOTSUPP},
+};
+
+/// A protection domain, or a parent domain, which is one for libibverbs.
+#[repr(C)]
+pub(crate) struct Pd {
+    verbs: ibv_pd,
+    /// Parent domains of it.
+    parents: AtomicUsize,
+    /// What a parent domain joins.
+    joins: Option<Joined>,
+}
+
+/// What a parent domain joins.
+struct Joined {
+    pd: *mut Pd,
+    td: *mut Td,
+}
+
+/// A thread domain.
+#[repr(C)]
+pub(crate) struct Td {
+    verbs: ibv_td,
+    /// Parent domains of it.
+    parents: AtomicUsize,
+}
+
+impl Pd {
+    fn new(verbs: ibv_pd, joins: Option<Joined>) -> Self {
+        Self {
+            verbs,
+            parents: AtomicUsize::new(0),
+            joins,
+        }
+    }
+
+    /// Who uses what is made in a domain.
+    ///
+    /// # Safety
+    ///
+    /// *verbs*; it may be null.
+    pub(crate) unsafe fn threads(pd: *mut ibv_pd) -> Threads {
+        let pd = pd.cast::<Self>().as_ref();
+        match pd.and_then(|pd| pd.joins.as_ref()) {
+            Some(joined) if !joined.td.is_null() => Threads::One,
+            _ => Threads::Many,
+        }
+    }
+}
+
+/// Implements `alloc_pd`.
+///
+/// # Safety
+///
+/// *verbs*
+pub(crate) unsafe extern "C" fn alloc(context: *mut ibv_context) -> *mut ibv_pd {
+    let mut request = ibv_alloc_pd::zeroed();
+    let mut reply = ib_uverbs_alloc_pd_resp::zeroed();
+    let mut pd = ibv_pd::zeroed();
+    let code = code({
+        let (asked, answered) = (size_of_val(&request), size_of_val(&reply));
+        ibv_cmd_alloc_pd(context, &mut pd, &mut request, asked, &mut reply, answered)
+    });
+    if code != 0 {
+        return failed(code);
+    }
+    give(Pd::new(pd, None)).cast()
+}
+
+/// Implements `dealloc_pd`, of parent domains too.
+///
+/// # Safety
+///
+/// *verbs*
+pub(crate) unsafe extern "C" fn dealloc(pd: *mut ibv_pd) -> c_int {
+    let raw = pd.cast::<Pd>();
+    let domain = &*raw;
+    if domain.parents.load(Ordering::Acquire) != 0 {
+        return EBUSY;
+    }
+    match &domain.joins {
+        Some(joined) => {
+            (*joined.pd).parents.fetch_sub(1, Ordering::Release);
+            if let Some(td) = joined.td.as_ref() {
+                td.parents.fetch_sub(1, Ordering::Release);
+            }
+        }
+        None => {
+            let code = ibv_cmd_dealloc_pd(pd);
+            if code != 0 {
+                return code;
+            }
+        }
+    }
+    drop(take(raw));
+    0
+}
+
+/// Implements `alloc_parent_domain`. Its allocators aren't asked: all memory that is shared with the kernel is the
+/// kernel's.
+///
+/// # Safety
+///
+/// *verbs*
+pub(crate) unsafe extern "C" fn alloc_parent(
+    context: *mut ibv_context,
+    attr: *mut ibv_parent_domain_init_attr,
+) -> *mut ibv_pd {
+    const KNOWN: u32 =
+        IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
+    let attr = &*attr;
+    let Some(inner) = attr.pd.cast::<Pd>().as_ref() else {
+        return failed(EINVAL);
+    };
+    if attr.comp_mask & !KNOWN != 0 {
+        return failed(EOPNOTSUPP);
+    }
+    let allocators = attr.comp_mask & IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS != 0;
+    if inner.joins.is_some() || allocators && (attr.alloc.is_none() || attr.free.is_none()) {
+        return failed(EINVAL);
+    }
+    let td = attr.td.cast::<Td>();
+    inner.parents.fetch_add(1, Ordering::Relaxed);
+    if let Some(td) = td.as_ref() {
+        td.parents.fetch_add(1, Ordering::Relaxed);
+    }
+    let verbs = ibv_pd {
+        context,
+        handle: inner.verbs.handle,
+    };
+    let joined = Joined {
+        pd: attr.pd.cast(),
+        td,
+    };
+    give(Pd::new(verbs, Some(joined))).cast()
+}
+
+/// Implements `alloc_td`.
+///
+/// # Safety
+///
+/// *verbs*
+pub(crate) unsafe extern "C" fn alloc_td(
+    context: *mut ibv_context,
+    attr: *mut ibv_td_init_attr,
+) -> *mut ibv_td {
+    if (*attr).comp_mask != 0 {
+        return failed(EINVAL);
+    }
+    give(Td {
+        verbs: ibv_td { context },
+        parents: AtomicUsize::new(0),
+    })
+    .cast()
+}
+
+/// Implements `dealloc_td`.
+///
+/// # Safety
+///
+/// *verbs*
+pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
+    let raw = td.cast::<Td>();
+    if (*raw).parents.load(Ordering::Acquire) != 0 {
+        return EBUSY;
+    }
+    drop(take(raw));
+    0
+}
+
+/// Implements `import_pd`: a domain of the process that the context is of.
+///
+/// # Safety
+///
+/// *verbs*
+pub(crate) unsafe extern "C" fn import(context: *mut ibv_context, handle: u32) -> *mut ibv_pd {
+    if context.is_null() {
+        return null_mut();
+    }
+    give(Pd::new(ibv_pd { context, handle }, None)).cast()
+}
+
+/// Implements `unimport_pd`.
+///
+/// # Safety
+///
+/// *verbs*
+pub(crate) unsafe extern "C" fn unimport(pd: *mut ibv_pd) {
+    drop(take(pd.cast::<Pd>()));
+}

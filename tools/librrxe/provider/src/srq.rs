@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Shared receive queues, basic ones and those of XRC.
+
+use core::{ffi::c_int, ptr::addr_of_mut};
+
+use rrxe_rings::receive::ReceiveQueue;
+
+use crate::{
+    bindings::*,
+    guarded::{Guarded, Threads},
+    memory::Mapping,
+    object::{give, take, Extended, Zeroed},
+    pd::Pd,
+    system::{code, failed, EINVAL, EOPNOTSUPP},
+};
+
+/// A shared receive queue.
+#[repr(C)]
+pub(crate) struct Srq {
+    verbs: verbs_srq,
+    /// Its ring; none only while it is made.
+    pub(crate) queue: Option<Guarded<ReceiveQueue<Mapping>>>,
+    /// SGEs of a request.
+    max_sge: u32,
+}
+
+impl Srq {
+    /// The queue that programs know by this pointer.
+    ///
+    /// # Safety
+    ///
+    /// *verbs*
+    pub(crate) unsafe fn from_raw<'a>(srq: *mut ibv_srq) -> &'a Self {
+        &*srq.cast::<Self>()
+    }
+
+    /// A queue without its ring.
+    fn unfinished() -> *mut Self {
+        give(Self {
+            verbs: verbs_srq::zeroed(),
+            queue: None,
+            max_sge: 0,
+        })
+    }
+
+    /// Maps the ring of a queue that the kernel made, or destroys the queue.
+    ///
+    /// # Safety
+    ///
+    /// `srq` must come from [`unfinished`](Self::unfinished) and a command that ended with `code`.
+    unsafe fn finish(
+        srq: *mut Self,
+        code: c_int,
+        ring: &mminfo,
+        max_sge: u32,
+        threads: Threads,
+    ) -> *mut ibv_srq {
+        if code != 0 {
+            drop(take(srq));
+            return failed(code);
+        }
+        let context = (*srq).verbs.srq.context;
+        match Mapping::ring((*context).cmd_fd, ring) {
+            Ok(ring) => {
+                let queue = Guarded::new(threads, ReceiveQueue::new(ring, max_sge));
+                (*srq).queue = Some(queue);
+                (*srq).max_sge = max_sge;
+                srq.cast()
+            }
+            Err(code) => {
+                ibv_cmd_destroy_srq(srq.cast());
+                drop(take(srq));
+                failed(code)
+            }
+        }
+    }
+}
+
+type Reply = Extended<ib_uverbs_create_srq_resp, rxe_create_srq_resp>;
+
+/// Implements `create_srq`.
+///
+/// # Safety
+///
+/// *verbs*
+pub(crate) unsafe extern "C" fn create(
+    pd: *mut ibv_pd,
+    attr: *mut ibv_srq_init_attr,
+) -> *mut ibv_srq {
+    let srq = Srq::unfinished();
+    let mut request = ibv_create_srq::zeroed();
+    let mut reply = Reply::new();
+    let code = code({
+        let (asked, request) = (size_of_val(&request), &mut request);
+        let verbs = addr_of_mut!((*srq).verbs.srq);
+        ibv_cmd_create_srq(pd, verbs, attr, request, asked, reply.core(), Reply::SIZE)
+    });
+    let max_sge = (*attr).attr.max_sge;
+    Srq::finish(srq, code, &reply.driver.mi, max_sge, Pd::threads(pd))
+}
+
+/// Implements `create_srq_ex`.
+///
+/// # Safety
+///
+/// *verbs*
+pub(crate) unsafe extern "C" fn create_ex(
+    context: *mut ibv_context,
+    attr: *mut ibv_srq_init_attr_ex,
+) -> *mut ibv_srq {
+    const KNOWN: u32 = IBV_SRQ_INIT_ATTR_TYPE
+        | IBV_SRQ_INIT_ATTR_PD
+        | IBV_SRQ_INIT_ATTR_XRCD
+        | IBV_SRQ_INIT_ATTR_CQ;
+    let (mask, kind, pd) = ((*attr).comp_mask, (*attr).srq_type, (*attr).pd);
+    let typed = mask & IBV_SRQ_INIT_ATTR_TYPE != 0;
+    let known = !typed || kind == IBV_SRQT_BASIC || kind == IBV_SRQT_XRC;
+    if mask & !KNOWN != 0 || !known {
+        return failed(EOPNOTSUPP);
+    }
+    if mask & IBV_SRQ_INIT_ATTR_PD == 0 {
+        return failed(EINVAL);
+    }
+    let srq = Srq::unfinished();
+    let mut request = ibv_create_xsrq::zeroed();
+    let mut reply = Reply::new();
+    let code = code({
+        let (asked, request) = (size_of_val(&request), &mut request);
+        let verbs = addr_of_mut!((*srq).verbs);
+        let answer = reply.core();
+        ibv_cmd_create_srq_ex(context, verbs, attr, request, asked, answer, Reply::SIZE)
+    });
+    let max_sge = (*attr).attr.max_sge;
+    Srq::finish(srq, code, &reply.driver.mi, max_sge, Pd::threads(pd))
+}
+
+/// Implements `modify_srq`: when it changes the size, the kernel makes another ring and moves the requests there.
+///
+/// # Safety
+///
+/// *verbs*
+pub(crate) unsafe extern "C" fn modify(
+    srq: *mut ibv_srq,
+    attr: *mut ibv_srq_attr,
+    mask: c_int,
+) -> c_int {
+    let this = Srq::from_raw(srq);
+    let Some(queue) = &this.queue else {
+        return EINVAL;
+    };
+    if mask & IBV_SRQ_MAX_WR as c_int == 0 {
+        return command(srq, attr, mask).map_or_else(|code| code, |_| 0);
+    }
+    let fd = (*(*srq).context).cmd_fd;
+    queue.with(|queue| {
+        let moved = command(srq, attr, mask).and_then(|place| Mapping::ring(fd, &place));
+        match moved {
+            Ok(ring) => {
+                *queue = ReceiveQueue::new(ring, this.max_sge);
+                0
+            }
+            Err(code) => code,
+        }
+    })
+}
+
+/// The command that changes a queue; where its new ring is, if it has one.
+///
+/// # Safety
+///
+/// *verbs*
+unsafe fn command(
+    srq: *mut ibv_srq,
+    attr: *mut ibv_srq_attr,
+    mask: c_int,
+) -> Result<mminfo, c_int> {
+    type Request = Extended<ibv_modify_srq, rxe_modify_srq_cmd>;
+    let mut place = mminfo::zeroed();
+    let mut request = Request::new();
+    request.driver.mmap_info_addr = (&raw mut place) as u64;
+    match code(ibv_cmd_modify_srq(
+        srq,
+        attr,
+        mask,
+        request.core(),
+        Request::SIZE,
+    )) {
+        0 => Ok(place),
+        code => Err(code),
+    }
+}
+
+/// Implements `query_srq`.
+///
+/// # Safety
+///
+/// *verbs*
+pub(crate) unsafe extern "C" fn query(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
+    let mut request = ibv_query_srq::zeroed();
+    ibv_cmd_query_srq(srq, attr, &mut request, size_of_val(&request))
+}
+
+/// Implements `get_srq_num`: XRC initiators name a queue by it.
+///
+/// # Safety
+///
+/// *verbs*
+pub(crate) unsafe extern "C" fn number(srq: *mut ibv_srq, number: *mut u32) -> c_int {
+    let verbs = &Srq::from_raw(srq).verbs;
+    if verbs.srq_type != IBV_SRQT_XRC {
+        return EOPNOTSUPP;
+    }
+    (*number = verbs.srq_num);
+    0
+}
+
+/// Implements `destroy_srq`.
+///
+/// # Safety
+///
+/// *verbs*
+pub(crate) unsafe extern "C" fn destroy(srq: *mut ibv_srq) -> c_int {
+    let code = ibv_cmd_destroy_srq(srq);
+    if code == 0 {
+        drop(take(srq.cast::<Srq>()));
+    }
+    code
+}

@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Posting send requests piece by piece: the functions of `struct ibv_qp_ex`.
+//!
+//! From `ibv_wr_start()` to `ibv_wr_complete()` or `ibv_wr_abort()` the thread holds the send queue's lock.
+
+use core::{
+    ffi::{c_int, c_void},
+    slice,
+};
+
+use rrxe_rings::{
+    operation::{Operation, Remote, Transport},
+    send::{Destination, SendQueue},
+    PostError, Sge,
+};
+
+use crate::{
+    ah::Ah,
+    bindings::*,
+    doorbell,
+    guarded::Guarded,
+    memory::Mapping,
+    mw,
+    post_recv::{errno_of, sge},
+    post_send::takes_requests,
+    qp::Qp,
+    system::EINVAL,
+};
+
+const REMOTE: Remote = Remote { addr: 0, rkey: 0 };
+
+/// The operations that can be built, an example of each with its flag.
+fn operations() -> [(ibv_qp_create_send_ops_flags, Operation); 12] {
+    let bind = rrxe_rings::operation::Bind {
+        addr: 0,
+        length: 0,
+        region: 0,
+        window: 0,
+        rkey: 0,
+        access: 0,
+    };
+    let swap = Operation::CompareSwap {
+        remote: REMOTE,
+        compare: 0,
+        swap: 0,
+    };
+    let add = Operation::FetchAdd {
+        remote: REMOTE,
+        add: 0,
+    };
+    let flush = Operation::Flush {
+        remote: REMOTE,
+        length: 0,
+        placement: 0,
+        selectivity: 0,
+    };
+    [
+        (IBV_QP_EX_WITH_RDMA_WRITE, Operation::Write(REMOTE)),
+        (
+            IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM,
+            Operation::WriteImm(REMOTE, 0),
+        ),
+        (IBV_QP_EX_WITH_SEND, Operation::Send),
+        (IBV_QP_EX_WITH_SEND_WITH_IMM, Operation::SendImm(0)),
+        (IBV_QP_EX_WITH_SEND_WITH_INV, Operation::SendInvalidate(0)),
+        (IBV_QP_EX_WITH_RDMA_READ, Operation::Read(REMOTE)),
+        (IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, swap),
+        (IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD, add),
+        (IBV_QP_EX_WITH_ATOMIC_WRITE, Operation::AtomicWrite(REMOTE)),
+        (IBV_QP_EX_WITH_LOCAL_INV, Operation::LocalInvalidate(0)),
+        (IBV_QP_EX_WITH_BIND_MW, Operation::BindWindow(bind)),
+        (IBV_QP_EX_WITH_FLUSH, flush),
+    ]
+}
+
+/// What a QP of this kind can build: `IBV_QP_EX_WITH_*`.
+pub(crate) fn offered(transport: Transport) -> u64 {
+    let fitting = operations()
+        .into_iter()
+        .filter(|(_, operation)| operation.fits(transport));
+    fitting.fold(0, |flags, (flag, _)| flags | u64::from(flag))
+}
+
+/// Fills in the functions of a QP that builds `operations`.
+pub(crate) fn set_functions(qp: &mut ibv_qp_ex, operations: u64) {
+    macro_rules! offer {
+        ($($flag:ident: $field:ident),* $(,)?) => {
+            $(if operations & u64::from($flag) != 0 {
+                qp.$field = Some($field);
+            })*
+        };
+    }
+    offer! {
+        IBV_QP_EX_WITH_RDMA_WRITE: wr_rdma_write,
+        IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM: wr_rdma_write_imm,
+        IBV_QP_EX_WITH_SEND: wr_send,
+        IBV_QP_EX_WITH_SEND_WITH_IMM: wr_send_imm,
+        IBV_QP_EX_WITH_SEND_WITH_INV: wr_send_inv,
+        IBV_QP_EX_WITH_RDMA_READ: wr_rdma_read,
+        IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP: wr_atomic_cmp_swp,
+        IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD: wr_atomic_fetch_add,
+        IBV_QP_EX_WITH_ATOMIC_WRITE: wr_atomic_write,
+        IBV_QP_EX_WITH_LOCAL_INV: wr_local_inv,
+        IBV_QP_EX_WITH_BIND_MW: wr_bind_mw,
+        IBV_QP_EX_WITH_FLUSH: wr_flush,
+    }
+    qp.wr_set_ud_addr = Some(wr_set_ud_addr);
+    qp.wr_set_xrc_srqn = Some(wr_set_xrc_srqn);
+    qp.wr_set_inline_data = Some(wr_set_inline_data);
+    qp.wr_set_inline_data_list = Some(wr_set_inline_data_list);
+    qp.wr_set_sge = Some(wr_set_sge);
+    qp.wr_set_sge_list = Some(wr_set_sge_list);
+    qp.wr_start = Some(wr_start);
+    qp.wr_complete = Some(wr_complete);
+    qp.wr_abort = Some(wr_abort);
+}
+
+/// The send queue of a QP that builds.
+///
+/// # Safety
+///
+/// *verbs*
+unsafe fn queue<'a>(qp: *mut ibv_qp_ex) -> Option<&'a Guarded<SendQueue<Mapping>>> {
+    (*qp.cast::<Qp>()).send.as_ref()
+}
+
+/// Calls `body` with the queue of a batch that was started.
+///
+/// # Safety
+///
+/// *verbs*: between `ibv_wr_start()` and its end.
+unsafe fn with(qp: *mut ibv_qp_ex, body: impl FnOnce(&mut SendQueue<Mapping>)) {
+    if let Some(queue) = queue(qp) {
+        // SAFETY: The batch holds the lock, and no reference outlives a call.
+        body(unsafe { queue.held() });
+    }
+}
+
+/// Adds a request to the batch.
+///
+/// # Safety
+///
+/// *verbs*: between `ibv_wr_start()` and its end.
+unsafe fn open(qp: *mut ibv_qp_ex, operation: &Operation) {
+    let (wr_id, flags) = ((*qp).wr_id, (*qp).wr_flags);
+    with(qp, |queue| queue.open(wr_id, flags, operation));
+}
+
+/// Implements `ibv_wr_start()`.
+///
+/// # Safety
+///
+/// *verbs*
+unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
+    let Some(queue) = queue(qp) else {
+        return;
+    };
+    queue.hold();
+    // SAFETY: The lock is held.
+    let batch = unsafe { queue.held() };
+    batch.start();
+    if !takes_requests(Qp::from_raw(qp.cast()).state()) {
+        batch.fail(PostError::Invalid);
+    }
+}
+
+/// Implements `ibv_wr_complete()`.
+///
+/// # Safety
+///
+/// *verbs*
+unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
+    let Some(queue) = queue(qp) else {
+        return EINVAL;
+    };
+    // SAFETY: The batch holds the lock.
+    let result = unsafe { queue.held() }.complete();
+    queue.release();
+    match result {
+        Ok(false) => 0,
+        Ok(true) => {
+            let slot = Qp::from_raw(qp.cast()).slot;
+            doorbell::ring(qp.cast(), slot).map_or_else(|code| code, |()| 0)
+        }
+        Err(why) => errno_of(why),
+    }
+}
+
+/// Implements `ibv_wr_abort()`.
+///
+/// # Safety
+///
+/// *verbs*
+unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
+    if let Some(queue) = queue(qp) {
+        // SAFETY: The batch holds the lock.
+        unsafe { queue.held() }.abandon();
+        queue.release();
+    }
+}
+
+macro_rules! builders {
+    ($($name:ident($($argument:ident: $kind:ty),*) $operation:expr;)*) => {
+        $(
+            /// Adds a request to the batch.
+            ///
+            /// # Safety
+            ///
+            /// *verbs*: between `ibv_wr_start()` and its end.
+            unsafe extern "C" fn $name(qp: *mut ibv_qp_ex, $($argument: $kind),*) {
+                open(qp, &$operation);
+            }
+        )*
+    };
+}
+
+builders! {
+    wr_rdma_write(rkey: u32, addr: u64) Operation::Write(Remote { addr, rkey });
+    wr_rdma_write_imm(rkey: u32, addr: u64, imm: __be32) Operation::WriteImm(Remote { addr, rkey }, imm);
+    wr_send() Operation::Send;
+    wr_send_imm(imm: __be32) Operation::SendImm(imm);
+    wr_send_inv(key: u32) Operation::SendInvalidate(key);
+    wr_rdma_read(rkey: u32, addr: u64) Operation::Read(Remote { addr, rkey });
+    wr_atomic_cmp_swp(rkey: u32, addr: u64, compare: u64, swap: u64) Operation::CompareSwap {
+        remote: Remote { addr, rkey },
+        compare,
+        swap,
+    };
+    wr_atomic_fetch_add(rkey: u32, addr: u64, add: u64) Operation::FetchAdd {
+        remote: Remote { addr, rkey },
+        add,
+    };
+    wr_local_inv(key: u32) Operation::LocalInvalidate(key);
+    wr_bind_mw(mw: *mut ibv_mw, rkey: u32, bound: *const ibv_mw_bind_info) mw::binding(mw, rkey, &*bound);
+}
+
+/// Adds an atomic write to the batch.
+///
+/// # Safety
+///
+/// *verbs*: between `ibv_wr_start()` and its end.
+unsafe extern "C" fn wr_atomic_write(
+    qp: *mut ibv_qp_ex,
+    rkey: u32,
+    addr: u64,
+    operand: *const c_void,
+) {
+    open(qp, &Operation::AtomicWrite(Remote { addr, rkey }));
+    let operand = operand.cast::<[u8; 8]>().read_unaligned();
+    with(qp, |queue| queue.set_operand(&operand));
+}
+
+/// Adds a FLUSH to the batch.
+///
+/// # Safety
+///
+/// *verbs*: between `ibv_wr_start()` and its end.
+unsafe extern "C" fn wr_flush(
+    qp: *mut ibv_qp_ex,
+    rkey: u32,
+    addr: u64,
+    length: usize,
+    placement: u8,
+    selectivity: u8,
+) {
+    let Ok(length) = u32::try_from(length) else {
+        with(qp, |queue| queue.fail(PostError::Invalid));
+        return;
+    };
+    let operation = Operation::Flush {
+        remote: Remote { addr, rkey },
+        length,
+        placement,
+        selectivity,
+    };
+    open(qp, &operation);
+}
+
+/// Names the destination of a datagram.
+///
+/// # Safety
+///
+/// *verbs*: between `ibv_wr_start()` and its end.
+unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, qkey: u32) {
+    let ah = Ah::number(ah);
+    let destination = Destination::Datagram { qpn, qkey, ah };
+    with(qp, |queue| queue.set_destination(destination));
+}
+
+/// Names the peer's shared receive queue.
+///
+/// # Safety
+///
+/// *verbs*: between `ibv_wr_start()` and its end.
+unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, srqn: u32) {
+    with(qp, |queue| {
+        queue.set_destination(Destination::SharedQueue(srqn))
+    });
+}
+
+/// Copies the payload.
+///
+/// # Safety
+///
+/// *verbs*: between `ibv_wr_start()` and its end.
+unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
+    let buffer = ibv_data_buf { addr, length };
+    wr_set_inline_data_list(qp, 1, &buffer);
+}
+
+/// Copies the payload, piece behind piece.
+///
+/// # Safety
+///
+/// *verbs*: between `ibv_wr_start()` and its end.
+unsafe extern "C" fn wr_set_inline_data_list(
+    qp: *mut ibv_qp_ex,
+    count: usize,
+    list: *const ibv_data_buf,
+) {
+    // SAFETY: The program says that there are so many buffers of these lengths.
+    let buffers = match count {
+        0 => &[],
+        count => slice::from_raw_parts(list, count),
+    };
+    let pieces = buffers.iter().filter(|buffer| buffer.length != 0);
+    // SAFETY: As above.
+    let pieces =
+        pieces.map(|piece| unsafe { slice::from_raw_parts(piece.addr.cast(), piece.length) });
+    with(qp, |queue| queue.set_inline(pieces));
+}
+
+/// Names the payload.
+///
+/// # Safety
+///
+/// *verbs*: between `ibv_wr_start()` and its end.
+unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
+    let sge = Sge { addr, length, lkey };
+    with(qp, |queue| queue.set_sges([sge].into_iter()));
+}
+
+/// Names the payload, piece behind piece.
+///
+/// # Safety
+///
+/// *verbs*: between `ibv_wr_start()` and its end.
+unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_sge) {
+    // SAFETY: The program says that there are so many.
+    let sges = match count {
+        0 => &[],
+        count => slice::from_raw_parts(list, count),
+    };
+    with(qp, |queue| queue.set_sges(sges.iter().map(sge)));
+}
