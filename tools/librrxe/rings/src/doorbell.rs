@@ -47,15 +47,15 @@ impl<M: Memory> Doorbells<M> {
         let (Some(dirty), Some(summary)) = (dirty, summary) else {
             return Rung::Asleep;
         };
-        // Release: who clears the bit sees the producer's index, too.
+        // Release: who clears the bit sees the producer's index, too. Acquire: if it was cleared just before this,
+        // the bit of the summary is seen cleared, too, and is set again.
         dirty.fetch_or(1 << bit, Ordering::AcqRel);
-        fence(Ordering::SeqCst);
-        // Found set, it is cleared after this, and the bit above looked for after that.
         let bit = 1 << (at % 64);
         if summary.load(Ordering::Relaxed) & bit == 0 {
             summary.fetch_or(bit, Ordering::AcqRel);
-            fence(Ordering::SeqCst);
         }
+        // Found set, too: it may be so by one who had to call for a queue of its own, while the poller slept.
+        fence(Ordering::SeqCst);
         // Who goes to sleep says so first and looks at the summary then.
         let state = self.memory.word(STATE);
         match state.map_or(NEED_WAKEUP, |state| state.load(Ordering::Relaxed)) & NEED_WAKEUP {

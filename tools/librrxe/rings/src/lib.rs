@@ -13,6 +13,8 @@ pub mod completion;
 pub mod doorbell;
 pub mod layout;
 pub mod memory;
+#[cfg(all(test, loom))]
+mod model;
 pub mod operation;
 pub mod receive;
 pub mod ring;

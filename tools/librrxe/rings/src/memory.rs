@@ -15,6 +15,16 @@ pub trait Memory {
     fn longs(&self, offset: usize) -> &[AtomicU64];
 }
 
+impl<M: Memory> Memory for std::sync::Arc<M> {
+    fn word(&self, offset: usize) -> Option<&AtomicU32> {
+        (**self).word(offset)
+    }
+
+    fn longs(&self, offset: usize) -> &[AtomicU64] {
+        (**self).longs(offset)
+    }
+}
+
 /// Two 32-bit fields as the 64-bit word that they lie in.
 pub(crate) fn pair(first: u32, second: u32) -> u64 {
     let [a, b, c, d] = first.to_ne_bytes();
@@ -31,7 +41,7 @@ pub(crate) fn split(long: u64) -> (u32, u32) {
     )
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 pub(crate) mod testing {
     //! Memory of the heap, for tests.
 
@@ -60,16 +70,6 @@ pub(crate) mod testing {
 
         fn longs(&self, offset: usize) -> &[AtomicU64] {
             self.longs.get(offset / 8..).unwrap_or_default()
-        }
-    }
-
-    impl<M: Memory> Memory for std::sync::Arc<M> {
-        fn word(&self, offset: usize) -> Option<&AtomicU32> {
-            (**self).word(offset)
-        }
-
-        fn longs(&self, offset: usize) -> &[AtomicU64] {
-            (**self).longs(offset)
         }
     }
 }

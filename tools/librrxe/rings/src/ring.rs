@@ -109,7 +109,7 @@ fn load(word: Option<&AtomicU32>) -> Option<u32> {
     word.map(|word| word.load(Ordering::Relaxed))
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 pub(crate) mod testing {
     //! Rings on the heap, as the kernel would lay them out.
 

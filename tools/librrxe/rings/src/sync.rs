@@ -2,7 +2,7 @@
 
 //! Atomic operations: the compiler's, or those of the model checker.
 
-#[cfg(loom)]
+#[cfg(all(test, loom))]
 pub(crate) use loom::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering};
-#[cfg(not(loom))]
+#[cfg(not(all(test, loom)))]
 pub(crate) use std::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering};

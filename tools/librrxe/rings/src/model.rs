@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Models of both sides, for loom: whatever the order in which memory is seen, nothing is lost.
+//!
+//!     RUSTFLAGS="--cfg loom" cargo test --release -p rrxe-rings --lib model
+
+use loom::{model::Builder, thread};
+use std::sync::Arc;
+
+use crate::{
+    completion::CompletionQueue,
+    doorbell::{Doorbells, Rung, Slot},
+    layout::{arm, doorbell, ring},
+    memory::Memory,
+    ring::Ring,
+    sync::{fence, AtomicU32, AtomicU64, Ordering},
+};
+
+/// The words that a model uses, and no others: loom follows each of them.
+struct Words {
+    words: Vec<(usize, AtomicU32)>,
+    longs: Vec<(usize, Vec<AtomicU64>)>,
+}
+
+impl Words {
+    fn new(words: &[(usize, u32)], longs: &[(usize, usize)]) -> Arc<Self> {
+        let word = |&(offset, value): &(usize, u32)| (offset, AtomicU32::new(value));
+        let long = |&(offset, count): &(usize, usize)| {
+            let zeros = (0..count).map(|_| AtomicU64::new(0)).collect();
+            (offset, zeros)
+        };
+        Arc::new(Self {
+            words: words.iter().map(word).collect(),
+            longs: longs.iter().map(long).collect(),
+        })
+    }
+}
+
+impl Memory for Words {
+    fn word(&self, offset: usize) -> Option<&AtomicU32> {
+        let found = self.words.iter().find(|(at, _)| *at == offset);
+        found.map(|(_, word)| word)
+    }
+
+    fn longs(&self, offset: usize) -> &[AtomicU64] {
+        let found = self.longs.iter().find(|(at, _)| *at == offset);
+        found.map_or(&[], |(_, longs)| longs)
+    }
+}
+
+fn check(model: impl Fn() + Send + Sync + 'static) {
+    let mut builder = Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(model);
+}
+
+/// The kernel's poller, and the send queues that it looks at.
+struct Poller {
+    page: Arc<Words>,
+    /// The producer's index of each send queue.
+    producers: Vec<AtomicU32>,
+    /// What the kernel has seen of each.
+    seen: Vec<AtomicU32>,
+}
+
+impl Poller {
+    fn new(queues: usize) -> Arc<Self> {
+        let words = || (0..queues).map(|_| AtomicU32::new(0)).collect();
+        Arc::new(Self {
+            page: Words::new(
+                &[(doorbell::STATE, 0)],
+                &[(doorbell::SUMMARY, 1), (doorbell::DIRTY, 1)],
+            ),
+            producers: words(),
+            seen: words(),
+        })
+    }
+
+    fn look(&self, queue: usize) {
+        let producer = self.producers[queue].load(Ordering::Acquire);
+        self.seen[queue].fetch_max(producer, Ordering::Relaxed);
+    }
+
+    /// From the summary to the dirty bits to the queues.
+    fn pass(&self) {
+        if self.page.longs(doorbell::SUMMARY)[0].swap(0, Ordering::AcqRel) == 0 {
+            return;
+        }
+        fence(Ordering::SeqCst);
+        let dirty = self.page.longs(doorbell::DIRTY)[0].swap(0, Ordering::AcqRel);
+        fence(Ordering::SeqCst);
+        for queue in 0..self.producers.len() {
+            if dirty >> queue & 1 == 1 {
+                self.look(queue);
+            }
+        }
+    }
+
+    /// Watches until nothing comes, then sleeps.
+    fn watch(&self) {
+        let state = self.page.word(doorbell::STATE).expect("it is there");
+        loop {
+            self.pass();
+            state.store(doorbell::NEED_WAKEUP, Ordering::Relaxed);
+            fence(Ordering::SeqCst);
+            if self.page.longs(doorbell::SUMMARY)[0].load(Ordering::Relaxed) == 0 {
+                return;
+            }
+            state.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// A process posts once to a queue, and makes the call if it has to.
+    fn post(&self, queue: usize) {
+        self.producers[queue].store(1, Ordering::Release);
+        let slot = Slot::new(queue as u32).expect("it is in range");
+        if Doorbells::new(self.page.clone()).ring(slot) == Rung::Asleep {
+            self.look(queue);
+        }
+    }
+}
+
+fn posts(queues: usize) {
+    let poller = Poller::new(queues);
+    let mut threads = vec![thread::spawn({
+        let poller = poller.clone();
+        move || poller.watch()
+    })];
+    for queue in 1..queues {
+        let poller = poller.clone();
+        threads.push(thread::spawn(move || poller.post(queue)));
+    }
+    poller.post(0);
+    for thread in threads {
+        thread.join().expect("it ends well");
+    }
+    for seen in &poller.seen {
+        assert_eq!(seen.load(Ordering::Relaxed), 1, "a request is left lying");
+    }
+}
+
+#[test]
+fn model_doorbell_against_sleep() {
+    check(|| posts(1));
+}
+
+#[test]
+fn model_two_doorbells_in_one_word() {
+    check(|| posts(2));
+}
+
+/// As the kernel adds a completion that isn't solicited; whether it notifies.
+fn complete(ring: &Ring<Arc<Words>>) -> bool {
+    let index = ring.producer();
+    ring.element(index)[0].store(7, Ordering::Relaxed);
+    ring.publish_producer(ring.after(index));
+    fence(Ordering::SeqCst);
+    let word = ring.word(ring::ARM).expect("it is there");
+    word.load(Ordering::Relaxed) == arm::NEXT && word.swap(0, Ordering::AcqRel) == arm::NEXT
+}
+
+fn memory(armed: u32) -> Arc<Words> {
+    let head = [
+        (ring::LOG2_ELEMENT_SIZE, 6),
+        (ring::INDEX_MASK, 3),
+        (ring::PRODUCER, 0),
+        (ring::CONSUMER, 0),
+        (ring::ARM, armed),
+    ];
+    Words::new(&head, &[(ring::ELEMENTS, 32)])
+}
+
+#[test]
+fn model_arm_against_completion() {
+    check(|| {
+        let memory = memory(0);
+        let kernel = Ring::new(memory.clone()).expect("it is a ring");
+        let thread = thread::spawn(move || complete(&kernel));
+        let mut queue = CompletionQueue::new(Ring::new(memory).expect("it is a ring"));
+        queue.arm(false);
+        let mut wr_id = 0;
+        let polled = queue.poll(1, |_, completion| wr_id = completion.wr_id());
+        let notified = thread.join().expect("it ends well");
+        assert!(polled == 1 || notified, "a completion is missed");
+        assert_eq!(wr_id, 7 * polled as u64);
+    });
+}
+
+#[test]
+fn model_arming_again_against_completion() {
+    // Armed for any completion, then for solicited ones: no arming is taken back.
+    check(|| {
+        let memory = memory(arm::NEXT);
+        let kernel = Ring::new(memory.clone()).expect("it is a ring");
+        let thread = thread::spawn(move || complete(&kernel));
+        let queue = CompletionQueue::new(Ring::new(memory).expect("it is a ring"));
+        queue.arm(true);
+        assert!(thread.join().expect("it ends well"), "an event is missed");
+    });
+}
