@@ -8,6 +8,10 @@ install modules_install:
 	@tools/rrxe host-install
 uninstall:
 	@tools/rrxe host-uninstall
+install-provider:
+	@tools/rrxe install-provider
+uninstall-provider:
+	@tools/rrxe uninstall-provider
 
 demo:
 	@tools/rrxe demo
@@ -26,6 +30,6 @@ help:
 	@tools/rrxe help
 
 # Command-line settings (make vm RUN=… VCPUS=4) reach tools/rrxe through the environment.
-export RUN ONLY TYPE GUEST_PACKAGES GUEST_SUITE VCPUS CPU MEM TIMEOUT ACCEL_ARGS KVER INSTALL_MOD_PATH
+export RUN ONLY TYPE GUEST_PACKAGES GUEST_SUITE VCPUS CPU MEM TIMEOUT ACCEL_ARGS KVER INSTALL_MOD_PATH DESTDIR
 
-.PHONY: all modules install modules_install uninstall demo test check kunit bench vm clean help
+.PHONY: all modules install modules_install uninstall install-provider uninstall-provider demo test check kunit bench vm clean help

@@ -57,3 +57,31 @@ provider_build() {
 	PROVIDER=$target/librrxe-rdmav$(<"$RDMA_CORE/pabi").so
 	ln -f "$target/release/librrxe.so" "$PROVIDER"
 }
+
+# The suite whose rdma-core has the interface that a system's libibverbs wants.
+provider_suite() {
+	local root=$1 version
+	version=$(compgen -G "$root/usr/lib*/libibverbs/librxe-rdmav*.so" || compgen -G "$root/usr/lib/*/libibverbs/librxe-rdmav*.so") ||
+		die "there are no providers of libibverbs in ${root:-this system}: install them (Debian's package ibverbs-providers)"
+	version=${version##*rdmav}
+	case ${version%.so} in
+	34) echo trixie ;;
+	65) echo testing ;;
+	*) die "librrxe can't be built for this libibverbs: its interface to providers has version ${version%.so}," \
+		"and only 34 (rdma-core 44 to 56) and 65 are known" ;;
+	esac
+}
+
+provider_install() {
+	local root=${DESTDIR:-} suite
+	suite=$(provider_suite "$root") || exit
+	toolbox_init
+	provider_build "$suite"
+	"$TOP/tools/lib/provider-install" install "$PROVIDER" "$root" || exit
+	say "installed librrxe; make uninstall-provider takes it away"
+}
+
+provider_uninstall() {
+	"$TOP/tools/lib/provider-install" uninstall "${DESTDIR:-}" || exit
+	say "took librrxe away"
+}

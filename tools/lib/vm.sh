@@ -84,6 +84,7 @@ payload_fill() {
 	[[ ! -d $TOP/tests ]] || tar -C "$TOP" -c --exclude=target tests | tar -C "$stage/payload" -x
 	# Beside the stock provider. Who wants it asks for it: RDMAV_DRIVERS=rrxe.
 	cp "$PROVIDER" "$stage/$PROVIDERS/"
+	cp "$TOP/tools/lib/provider-install" "$stage/payload/bin/"
 	find "$PROGRAMS" -maxdepth 1 -name 'rrxe-*' -type f -perm -u+x -exec cp {} "$stage/payload/bin/" \;
 	# The kernel's own tests of RDMA, and what they source.
 	mkdir "$stage/payload/selftests"

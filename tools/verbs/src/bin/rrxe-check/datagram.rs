@@ -2,7 +2,7 @@
 
 //! Datagrams: data, the header in front of them, whom they reach and whom not.
 
-use std::{io, rc::Rc};
+use std::{env, io, rc::Rc};
 
 use rrxe_verbs::{
     link,
@@ -44,8 +44,19 @@ pub fn run_errors(tap: &mut Tap, ends: &Ends) {
     tap.result("UD: wrong lkey: LOC_PROT_ERR, SQE and back", sqe(ends));
     tap.result("UD: RDMA WRITE: LOC_QP_OP_ERR", refused(ends));
     tap.result("UD: another PD's handle: LOC_QP_OP_ERR", foreign(ends));
-    tap.result("UD: an address in the work request", in_request(ends));
-    tap.result("UD: an address that isn't ours: LOC_QP_OP_ERR", lies(ends));
+    let cases: [(&str, fn(&Ends) -> Outcome); 2] = [
+        ("UD: an address in the work request", in_request),
+        ("UD: an address that isn't ours: LOC_QP_OP_ERR", lies),
+    ];
+    // The provider is told by who installed it; it doesn't show.
+    let stock = env::var("RRXE_PROVIDER").is_err();
+    for (name, case) in cases {
+        if stock {
+            tap.result(name, case(ends));
+        } else {
+            tap.skip(name, "librrxe knows handles by their numbers only");
+        }
+    }
     tap.result("UD: ERR flushes both queues", flush(ends));
 }
 

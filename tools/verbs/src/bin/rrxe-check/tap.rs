@@ -35,6 +35,11 @@ impl Tap {
         }
     }
 
+    /// Prints that a test can't run here.
+    pub fn skip(&self, name: &str, why: &str) {
+        println!("ok - {}: {name} # SKIP {why}", self.prefix);
+    }
+
     /// Success if something passed and nothing failed.
     pub fn verdict(&self) -> ExitCode {
         if self.failed == 0 && self.passed > 0 {
