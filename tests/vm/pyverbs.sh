@@ -21,6 +21,6 @@ check "two hosts" hosts_up 4200
 check "link on host 1" link_add 1
 echo 32 >/proc/sys/vm/nr_hugepages
 # It says itself what failed, and then exits with 1.
-in1 python3 "$here/pyverbs/run.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" "$TYPE" "$expected" \
+in1 python3 "$here/pyverbs/run.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" "${PYVERBS_KIND:-$TYPE}" "$expected" \
 	"$here/pyverbs/not-yet" ${PYVERBS:+"$PYVERBS"} || [[ $? -eq 1 ]] || fail "rdma-core's tests end well"
 echo 0 >/proc/sys/vm/nr_hugepages
