@@ -8,7 +8,7 @@
 //!
 //! A watcher is a work item, so that pages take turns: after a [`SLICE`] it queues behind the others.
 //! If it gets no CPU while doorbells ring, because the process itself spins on the only one, the
-//! guard, a timer, sees that within [`GUARD`], serves what was rung, and lets the process call.
+//! guard, a timer, sees that within twice [`Workers::guard`], serves what was rung, and lets the process call.
 //!
 //! # The sleep of a watcher
 //!
@@ -31,7 +31,7 @@ use kernel::{
             ArcHrTimerHandle, HrTimer, HrTimerCallback, HrTimerCallbackContext, HrTimerPointer,
             HrTimerRestart, RelativeSoftMode,
         },
-        Delta, Instant, Monotonic,
+        Instant, Monotonic,
     },
     workqueue::{Work, WorkItem},
 };
@@ -49,8 +49,6 @@ use crate::{device::Device, interest::Interest, qp::Qp, workers::Workers};
 const PASS: u32 = 256;
 /// How long a page is watched before other pages get their turn, in nanoseconds.
 const SLICE: i64 = 1_000_000;
-/// How often the guard looks whether the watcher runs.
-const GUARD: Delta = Delta::from_micros(200);
 
 /// Who takes the doorbells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,10 +122,11 @@ impl HrTimerCallback for Doorbells {
         this: ArcBorrow<'_, Doorbells>,
         mut timer: HrTimerCallbackContext<'_, Doorbells>,
     ) -> HrTimerRestart {
+        let guard = this.workers.guard;
         if !Arc::from(this).guard() {
             return HrTimerRestart::NoRestart;
         }
-        timer.forward_now(GUARD);
+        timer.forward_now(guard);
         HrTimerRestart::Restart
     }
 }
@@ -195,7 +194,7 @@ impl Doorbells {
         };
         // Outside the lock: this waits for the guard.
         drop(before);
-        let guard = this.clone().start(GUARD);
+        let guard = this.clone().start(this.workers.guard);
         let mut watch = this.watch.lock();
         if watch.phase != Phase::Starting {
             // Closed meanwhile.

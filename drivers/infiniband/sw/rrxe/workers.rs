@@ -2,7 +2,7 @@
 
 //! The module's work queues.
 
-use kernel::{prelude::*, sync::Arc};
+use kernel::{prelude::*, sync::Arc, time::Delta};
 use rdma::workqueue::OwnedQueue;
 
 /// Who does what no system call or packet does.
@@ -16,7 +16,14 @@ pub(crate) struct Workers {
     pub(crate) polls: OwnedQueue,
     /// Nanoseconds that a page is watched in vain; zero for never watching any.
     pub(crate) patience: i64,
+    /// How often it is looked whether a page's watcher runs.
+    pub(crate) guard: Delta,
 }
+
+/// Watchers are given this long to run, in microseconds, …
+const MIN_GUARD: u32 = 200;
+/// … at most this long.
+const MAX_GUARD: u32 = 100_000;
 
 impl Workers {
     /// At most `pollers` pages are watched at a time, each for `patience_us` microseconds in vain; none if
@@ -35,6 +42,7 @@ impl Workers {
             faults: OwnedQueue::new_unbound(c"rrxe_faults", 0)?,
             polls: OwnedQueue::new_unbound(c"rrxe_poll", pollers.max(1))?,
             patience: i64::from(patience_us).saturating_mul(1_000),
+            guard: Delta::from_micros(i64::from(patience_us.clamp(MIN_GUARD, MAX_GUARD))),
         };
         Ok(Arc::new(workers, GFP_KERNEL)?)
     }
