@@ -35,6 +35,7 @@ pub mod psn;
 pub mod qp;
 pub mod requester;
 pub mod responder;
+pub mod steering;
 #[cfg(test)]
 mod testing;
 pub mod time;

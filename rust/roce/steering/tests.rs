@@ -1,0 +1,600 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Frames that are built from what they are to say, and rules that are looked at one by one.
+
+use std::vec;
+use std::vec::Vec;
+
+use proptest::collection::vec as some;
+use proptest::option::weighted;
+use proptest::prelude::*;
+use proptest::sample::select;
+
+use super::*;
+
+/// A frame, as whoever builds it sees it.
+#[derive(Clone, Debug)]
+struct Built {
+    dst: [u8; 6],
+    src: [u8; 6],
+    /// Type and content of each tag.
+    tags: Vec<(u16, u16)>,
+    network: Net,
+    protocol: u8,
+    ports: (u16, u16),
+    payload: usize,
+}
+
+#[derive(Clone, Debug)]
+enum Net {
+    V4 {
+        addresses: [u32; 2],
+        tos: u8,
+        ttl: u8,
+        /// DF and MF.
+        flags: (bool, bool),
+        offset: u16,
+        option_words: u8,
+    },
+    V6 {
+        addresses: [u128; 2],
+        class: u8,
+        label: u32,
+        hop_limit: u8,
+        /// Kind, and length in units of 8 bytes beyond the first.
+        extensions: Vec<(u8, u8)>,
+        /// Of a fragment, if it is one.
+        offset: Option<u16>,
+    },
+    Other(u16),
+}
+
+impl Built {
+    fn ether_type(&self) -> u16 {
+        match self.network {
+            Net::V4 { .. } => 0x800,
+            Net::V6 { .. } => 0x86dd,
+            Net::Other(ether_type) => ether_type,
+        }
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let mut bytes = [self.dst, self.src].concat();
+        for (kind, tag) in &self.tags {
+            bytes.extend(kind.to_be_bytes());
+            bytes.extend(tag.to_be_bytes());
+        }
+        bytes.extend(self.ether_type().to_be_bytes());
+        match &self.network {
+            Net::V4 {
+                addresses,
+                tos,
+                ttl,
+                flags,
+                offset,
+                option_words,
+            } => {
+                let fragment = u16::from(flags.0) << 14 | u16::from(flags.1) << 13 | offset;
+                bytes.extend([0x45 + option_words, *tos, 0, 99, 1, 2]);
+                bytes.extend(fragment.to_be_bytes());
+                bytes.extend([*ttl, self.protocol, 3, 4]);
+                addresses.iter().for_each(|a| bytes.extend(a.to_be_bytes()));
+                bytes.extend(vec![0x5a; usize::from(*option_words) * 4]);
+            }
+            Net::V6 {
+                addresses,
+                class,
+                label,
+                hop_limit,
+                extensions,
+                offset,
+            } => {
+                let word = 6 << 28 | u32::from(*class) << 20 | label;
+                bytes.extend(word.to_be_bytes());
+                let mut kinds: Vec<u8> = extensions.iter().map(|(kind, _)| *kind).collect();
+                kinds.extend(offset.map(|_| 44));
+                kinds.push(self.protocol);
+                bytes.extend([0, 99, kinds[0], *hop_limit]);
+                addresses.iter().for_each(|a| bytes.extend(a.to_be_bytes()));
+                for (index, (_, extra)) in extensions.iter().enumerate() {
+                    bytes.extend([kinds[index + 1], *extra]);
+                    bytes.extend(vec![0xa5; 6 + 8 * usize::from(*extra)]);
+                }
+                if let Some(offset) = offset {
+                    bytes.extend([self.protocol, 0]);
+                    bytes.extend((offset << 3 | 1).to_be_bytes());
+                    bytes.extend([7; 4]);
+                }
+            }
+            Net::Other(_) => {}
+        }
+        bytes.extend(self.ports.0.to_be_bytes());
+        bytes.extend(self.ports.1.to_be_bytes());
+        bytes.extend(vec![0xee; self.payload]);
+        bytes
+    }
+
+    /// Its transport header is there.
+    fn has_ports(&self) -> bool {
+        match self.network {
+            Net::V4 { offset, .. } => offset == 0,
+            Net::V6 { offset, .. } => offset.is_none_or(|offset| offset == 0),
+            Net::Other(_) => false,
+        }
+    }
+
+    fn next_header(&self, extensions: &[(u8, u8)], offset: Option<u16>) -> u8 {
+        let first = extensions.first().map(|(kind, _)| *kind);
+        first.or(offset.map(|_| 44)).unwrap_or(self.protocol)
+    }
+}
+
+/// Some fields with a mask each.
+type Field = (u128, u128);
+
+/// What a rule says, field by field; `None` of what it doesn't mention.
+#[derive(Clone, Debug, PartialEq)]
+struct Said {
+    /// Destination, source, type, tag.
+    ethernet: Option<[Field; 4]>,
+    /// Source, destination, protocol, TOS, TTL, flags.
+    ipv4: Option<[Field; 6]>,
+    /// Source, destination, label, next header, class, hop limit.
+    ipv6: Option<[Field; 6]>,
+    /// Whether TCP, destination and source port.
+    ports: Option<(bool, [Field; 2])>,
+}
+
+fn same(field: &Field, actual: impl Into<u128>) -> bool {
+    field.0 & field.1 == actual.into() & field.1
+}
+
+fn mac(bytes: [u8; 6]) -> u64 {
+    bytes.iter().fold(0, |sum, b| sum << 8 | u64::from(*b))
+}
+
+/// Whether all of it is so.
+fn is_so(said: &Said, frame: &Built) -> bool {
+    let ethernet = said.ethernet.iter().all(|[dst, src, kind, tag]| {
+        let tagged = match frame.tags.first() {
+            Some((_, content)) => same(tag, *content),
+            None => tag.1 == 0,
+        };
+        same(dst, mac(frame.dst))
+            && same(src, mac(frame.src))
+            && same(kind, frame.ether_type())
+            && tagged
+    });
+    let ipv4 = said.ipv4.iter().all(|fields| match &frame.network {
+        Net::V4 {
+            addresses,
+            tos,
+            ttl,
+            flags,
+            ..
+        } => {
+            let [src, dst, protocol, want_tos, want_ttl, want_flags] = fields;
+            let bits = if flags.0 { 2 } else { 0 } + if flags.1 { 4u8 } else { 0 };
+            same(src, addresses[0])
+                && same(dst, addresses[1])
+                && same(protocol, frame.protocol)
+                && same(want_tos, *tos)
+                && same(want_ttl, *ttl)
+                && same(want_flags, bits)
+        }
+        _ => false,
+    });
+    let ipv6 = said.ipv6.iter().all(|fields| match &frame.network {
+        Net::V6 {
+            addresses,
+            class,
+            label,
+            hop_limit,
+            extensions,
+            offset,
+        } => {
+            let [src, dst, want_label, next, want_class, want_limit] = fields;
+            same(src, addresses[0])
+                && same(dst, addresses[1])
+                && same(want_label, *label)
+                && same(next, frame.next_header(extensions, *offset))
+                && same(want_class, *class)
+                && same(want_limit, *hop_limit)
+        }
+        _ => false,
+    });
+    let ports = said.ports.iter().all(|(tcp, [dst, src])| {
+        frame.has_ports()
+            && frame.protocol == if *tcp { 6 } else { 17 }
+            && same(src, frame.ports.0)
+            && same(dst, frame.ports.1)
+    });
+    ethernet && ipv4 && ipv6 && ports
+}
+
+/// The same without the values of bits that don't matter.
+fn meaning(said: &Said) -> Said {
+    fn bare<const N: usize>(fields: [Field; N]) -> [Field; N] {
+        fields.map(|(value, mask)| (value & mask, mask))
+    }
+    Said {
+        ethernet: said.ethernet.map(bare),
+        ipv4: said.ipv4.map(bare),
+        ipv6: said.ipv6.map(bare),
+        ports: said.ports.map(|(tcp, fields)| (tcp, bare(fields))),
+    }
+}
+
+/// The bytes of fields with so many bytes each: values and masks.
+fn pack<const LEN: usize>(fields: &[Field], sizes: &[usize]) -> Match<LEN> {
+    let join = |part: fn(&Field) -> u128| {
+        let pieces = fields
+            .iter()
+            .zip(sizes)
+            .flat_map(|(field, size)| part(field).to_be_bytes()[16 - size..].to_vec());
+        pieces.collect::<Vec<u8>>().try_into().unwrap()
+    };
+    Match::new(join(|field| field.0), join(|field| field.1))
+}
+
+fn pattern(said: &Said) -> Pattern {
+    let mut pattern = Pattern::default();
+    let mut add = |spec| pattern.add(spec).unwrap();
+    // In an order of no kind: it must not matter.
+    if let Some((tcp, fields)) = &said.ports {
+        let ports = pack(fields, &[2, 2]);
+        add(if *tcp {
+            Spec::Tcp(ports)
+        } else {
+            Spec::Udp(ports)
+        });
+    }
+    if let Some(fields) = &said.ethernet {
+        add(Spec::Ethernet(pack(fields, &[6, 6, 2, 2])));
+    }
+    if let Some(fields) = &said.ipv4 {
+        add(Spec::Ipv4(pack(fields, &[4, 4, 1, 1, 1, 1])));
+    }
+    if let Some(fields) = &said.ipv6 {
+        add(Spec::Ipv6(pack(fields, &[16, 16, 4, 1, 1, 1])));
+    }
+    pattern
+}
+
+fn macs() -> impl Strategy<Value = [u8; 6]> {
+    select(vec![
+        [2, 0, 0, 0, 0, 1],
+        [2, 0, 0, 0, 0, 3],
+        [0xff; 6],
+        [1, 0, 0x5e, 0, 0, 1],
+    ])
+}
+
+fn small<T: Copy + core::fmt::Debug + 'static>(values: &'static [T]) -> impl Strategy<Value = T> {
+    select(values)
+}
+
+const V4: [u32; 3] = [0x0a4d_0001, 0x0a4d_0002, 0xe000_0001];
+const V6: [u128; 3] = [0xfd77 << 112 | 1, 0xfd77 << 112 | 2, 0xff02 << 112 | 1];
+const PORTS: [u16; 4] = [53, 4791, 1024, 0x8000];
+
+fn networks() -> impl Strategy<Value = Net> {
+    let v4 = (
+        [small(&V4), small(&V4)],
+        small(&[0, 0x10]),
+        small(&[1, 64]),
+        any::<(bool, bool)>(),
+        small(&[0, 0, 0, 1, 185]),
+        0..=10u8,
+    )
+        .prop_map(|(addresses, tos, ttl, flags, offset, option_words)| {
+            let [a, b] = addresses;
+            Net::V4 {
+                addresses: [a, b],
+                tos,
+                ttl,
+                flags,
+                offset,
+                option_words,
+            }
+        });
+    let v6 = (
+        [small(&V6), small(&V6)],
+        small(&[0, 0x2c]),
+        small(&[0, 0xabcde, 0xfffff]),
+        small(&[1, 64]),
+        some((small(&[0, 43, 60]), 0..2u8), 0..3),
+        weighted(0.3, small(&[0, 0, 5])),
+    )
+        .prop_map(|(addresses, class, label, hop_limit, extensions, offset)| {
+            let [a, b] = addresses;
+            Net::V6 {
+                addresses: [a, b],
+                class,
+                label,
+                hop_limit,
+                extensions,
+                offset,
+            }
+        });
+    prop_oneof![3 => v4, 3 => v6, 1 => small(&[0x806, 0x88b5]).prop_map(Net::Other)]
+}
+
+fn frames() -> impl Strategy<Value = Built> {
+    (
+        macs(),
+        macs(),
+        some(
+            (small(&[0x8100, 0x88a8]), small(&[7, 0x2007, 0xffff])),
+            0..3,
+        ),
+        networks(),
+        small(&[6, 17, 1]),
+        (small(&PORTS), small(&PORTS)),
+        0..40usize,
+    )
+        .prop_map(
+            |(dst, src, tags, network, protocol, ports, payload)| Built {
+                dst,
+                src,
+                tags,
+                network,
+                protocol,
+                ports,
+                payload,
+            },
+        )
+}
+
+/// A field that mostly isn't said anything of, else it has one of a few values.
+fn field(values: impl Strategy<Value = u128> + 'static, bits: u32) -> impl Strategy<Value = Field> {
+    let full = u128::MAX >> (128 - bits);
+    let masks =
+        prop_oneof![5 => Just(0), 4 => Just(full), 1 => any::<u128>().prop_map(move |m| m & full)];
+    (values, masks)
+}
+
+fn of<T: Copy + Into<u128> + core::fmt::Debug + 'static>(
+    values: &'static [T],
+    bits: u32,
+) -> impl Strategy<Value = Field> {
+    field(select(values).prop_map(Into::into), bits)
+}
+
+fn sayings() -> impl Strategy<Value = Said> {
+    let mac_field = || field(macs().prop_map(|bytes| mac(bytes).into()), 48);
+    let ethernet = (
+        mac_field(),
+        mac_field(),
+        of(&[0x800u16, 0x86dd, 0x806, 0x8100], 16),
+        of(&[7u16, 0x2007], 16),
+    )
+        .prop_map(|(a, b, c, d)| [a, b, c, d]);
+    let ipv4 = (
+        of(&V4, 32),
+        of(&V4, 32),
+        of(&[6u8, 17], 8),
+        of(&[0u8, 0x10], 8),
+        of(&[64u8], 8),
+        of(&[0u8, 2, 4, 6], 8).prop_map(|(value, mask)| (value, mask & 6)),
+    )
+        .prop_map(|(a, b, c, d, e, f)| [a, b, c, d, e, f]);
+    let ipv6 = (
+        of(&V6, 128),
+        of(&V6, 128),
+        of(&[0u32, 0xabcde], 20),
+        of(&[6u8, 17, 0, 44], 8),
+        of(&[0u8, 0x2c], 8),
+        of(&[64u8], 8),
+    )
+        .prop_map(|(a, b, c, d, e, f)| [a, b, c, d, e, f]);
+    let ports = (any::<bool>(), of(&PORTS, 16), of(&PORTS, 16)).prop_map(|(t, d, s)| (t, [d, s]));
+    (
+        weighted(0.5, ethernet),
+        prop_oneof![
+            Just((None, None)),
+            ipv4.prop_map(|said| (Some(said), None)),
+            ipv6.prop_map(|said| (None, Some(said))),
+        ],
+        weighted(0.4, ports),
+    )
+        .prop_map(|(ethernet, (ipv4, ipv6), ports)| Said {
+            ethernet,
+            ipv4,
+            ipv6,
+            ports,
+        })
+}
+
+/// A rule, whose it is, and what it is made of.
+#[derive(Clone, Debug)]
+struct Wish {
+    what: What,
+    priority: u16,
+    dont_trap: bool,
+    own: bool,
+    is_own: bool,
+}
+
+#[derive(Clone, Debug)]
+enum What {
+    Sniffer,
+    Multicast,
+    All,
+    /// The number of a saying; equal ones are likely.
+    Normal(usize),
+}
+
+fn wishes() -> impl Strategy<Value = Wish> {
+    let what = prop_oneof![
+        1 => Just(What::Sniffer),
+        1 => Just(What::Multicast),
+        1 => Just(What::All),
+        6 => (0..6usize).prop_map(What::Normal),
+    ];
+    (what, 0..3u16, any::<bool>(), any::<bool>(), any::<bool>()).prop_map(
+        |(what, priority, dont_trap, own, is_own)| Wish {
+            dont_trap: dont_trap && matches!(what, What::Normal(_)),
+            what,
+            priority,
+            own,
+            is_own,
+        },
+    )
+}
+
+/// Who should get the frame: each rule is held against all others.
+fn expected(wishes: &[Wish], sayings: &[Said], frame: &Built, way: Way) -> Vec<usize> {
+    let may = |wish: &Wish| way != Way::Sent && (!wish.is_own || wish.own);
+    let fits = |wish: &Wish| match wish.what {
+        What::Normal(number) => may(wish) && is_so(&sayings[number], frame),
+        _ => false,
+    };
+    let traps = |wish: &&Wish| fits(wish) && !wish.dont_trap;
+    let best = wishes.iter().filter(traps).map(|wish| wish.priority).min();
+    let winner = wishes
+        .iter()
+        .filter(traps)
+        .find(|wish| Some(wish.priority) == best);
+    let gets = |wish: &Wish| match (&wish.what, winner) {
+        (What::Sniffer, _) => way != Way::Looped,
+        (What::Normal(_), None) => fits(wish),
+        (What::Normal(_), Some(winner)) if wish.dont_trap => {
+            fits(wish) && wish.priority <= winner.priority
+        }
+        (What::Normal(number), Some(winner)) => match winner.what {
+            What::Normal(first) => {
+                fits(wish)
+                    && wish.priority == winner.priority
+                    && meaning(&sayings[*number]) == meaning(&sayings[first])
+            }
+            _ => false,
+        },
+        (What::Multicast, None) => may(wish) && frame.dst[0] % 2 == 1,
+        (What::All, None) => may(wish),
+        (What::Multicast | What::All, Some(_)) => false,
+    };
+    (0..wishes.len()).filter(|&i| gets(&wishes[i])).collect()
+}
+
+/// Who gets it.
+fn steered(wishes: &[Wish], sayings: &[Said], frame: &Frame, way: Way) -> Vec<usize> {
+    let mut places: Vec<(u32, usize, Rule)> = Vec::new();
+    for (index, wish) in wishes.iter().enumerate() {
+        let kind = match wish.what {
+            What::Sniffer => Kind::Sniffer,
+            What::Multicast => Kind::MulticastDefault,
+            What::All => Kind::AllDefault,
+            What::Normal(number) => Kind::Normal(pattern(&sayings[number])),
+        };
+        let rule = Rule::new(kind, wish.priority, wish.dont_trap, wish.own).unwrap();
+        let taken = |place: &u32| places.iter().any(|(other, ..)| other == place);
+        let place = rule.places().find(|place| !taken(place)).unwrap();
+        places.push((place, index, rule));
+    }
+    places.sort_by_key(|(place, ..)| *place);
+    let mut walk = Walk::new(frame, way);
+    let mut getters = Vec::new();
+    for (_, index, rule) in &places {
+        match walk.visit(rule, wishes[*index].is_own) {
+            Verdict::Take => getters.push(*index),
+            Verdict::Pass => {}
+            Verdict::End => break,
+        }
+    }
+    getters.sort_unstable();
+    getters
+}
+
+/// As a network device that takes out the first tag shows it.
+fn untagged(bytes: &[u8]) -> (Vec<u8>, Option<u16>) {
+    match &bytes[12..] {
+        [0x81, 0x00, a, b, ..] => {
+            let rest = [&bytes[..12], &bytes[16..]].concat();
+            (rest, Some(u16::from_be_bytes([*a, *b])))
+        }
+        _ => (bytes.to_vec(), None),
+    }
+}
+
+fn first(bytes: &[u8]) -> &[u8] {
+    &bytes[..bytes.len().min(HEADERS_MAX)]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(3000))]
+
+    #[test]
+    fn a_pattern_admits_what_is_as_it_says(frame in frames(), said in sayings()) {
+        let parsed = Frame::parse(first(&frame.bytes()), None).unwrap();
+        prop_assert_eq!(pattern(&said).admits(&parsed), is_so(&said, &frame));
+    }
+
+    #[test]
+    fn it_does_not_matter_who_takes_out_the_tag(frame in frames()) {
+        let bytes = frame.bytes();
+        let (rest, tag) = untagged(&bytes);
+        prop_assert_eq!(Frame::parse(&rest, tag), Frame::parse(&bytes, None));
+    }
+
+    #[test]
+    fn a_torn_frame_says_less_but_nothing_else(frame in frames(), length in 0..130usize) {
+        let bytes = frame.bytes();
+        let whole = Frame::parse(&bytes, None).unwrap();
+        let Some(torn) = Frame::parse(&bytes[..length.min(bytes.len())], None) else {
+            prop_assert!(length < 14 + 4 * frame.tags.len());
+            return Ok(());
+        };
+        prop_assert_eq!(torn.ethernet, whole.ethernet);
+        prop_assert!(torn.network == whole.network || torn.network == frame::Network::Other);
+        prop_assert!(torn.transport == whole.transport || torn.transport == frame::Transport::Other);
+    }
+
+    #[test]
+    fn any_bytes_are_borne(bytes in some(any::<u8>(), 0..200), tag: Option<u16>) {
+        Frame::parse(&bytes, tag);
+    }
+
+    #[test]
+    fn frames_go_to_the_rules_that_want_them(
+        frame in frames(),
+        sayings in some(sayings(), 6),
+        wishes in some(wishes(), 0..12),
+        way in select(vec![Way::Received, Way::Sent, Way::Looped]),
+    ) {
+        let parsed = Frame::parse(first(&frame.bytes()), None).unwrap();
+        prop_assert_eq!(
+            steered(&wishes, &sayings, &parsed, way),
+            expected(&wishes, &sayings, &frame, way)
+        );
+    }
+}
+
+#[test]
+fn a_layer_is_spoken_of_once() {
+    let ports = Match::new([0, 1, 0, 2], [0xff; PORTS_LEN]);
+    let mut pattern = Pattern::default();
+    pattern.add(Spec::Tcp(ports)).unwrap();
+    assert_eq!(pattern.add(Spec::Udp(ports)), Err(RuleFault::Invalid));
+    pattern
+        .add(Spec::Ipv6(Match::new([0; IPV6_LEN], [0; IPV6_LEN])))
+        .unwrap();
+    let flags = |bits: u8| {
+        let mut mask = [0; IPV4_LEN];
+        mask[11] = bits;
+        Spec::Ipv4(Match::new([0; IPV4_LEN], mask))
+    };
+    assert_eq!(pattern.add(flags(6)), Err(RuleFault::Invalid));
+    assert_eq!(
+        Pattern::default().add(flags(1)),
+        Err(RuleFault::Unsupported)
+    );
+}
+
+#[test]
+fn only_normal_rules_let_others_have_what_they_get() {
+    for kind in [Kind::Sniffer, Kind::MulticastDefault, Kind::AllDefault] {
+        assert_eq!(Rule::new(kind, 0, true, false), Err(RuleFault::Invalid));
+    }
+    assert!(Rule::new(Kind::Normal(Pattern::default()), 0, true, false).is_ok());
+}
