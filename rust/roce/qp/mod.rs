@@ -16,7 +16,7 @@ mod tests;
 
 use core::ops::DerefMut;
 
-use crate::host::{AccessFault, Count, Event, Host, QpDropReason};
+use crate::host::{AccessFault, Count, Event, Host, QpDropReason, ScatterFault};
 use crate::ids::Pkey;
 use crate::requester::{Progress, Requester};
 use crate::responder::Responder;
@@ -171,6 +171,26 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
             }
         };
         self.conclude(side, outcome, host);
+    }
+
+    /// Takes in a frame of `length` bytes that came to a raw packet QP. `scatter` copies it to the receive
+    /// WQE that the host holds; with [`ScatterFault::Retry`] the frame counts as lost.
+    pub fn handle_frame<H: Host>(
+        &mut self,
+        length: u32,
+        host: &mut H,
+        scatter: impl FnOnce(&mut H) -> Result<(), ScatterFault>,
+    ) {
+        if self.context.config.kind != QpKind::RawPacket {
+            return host.count(Count::Dropped(QpDropReason::Service));
+        }
+        if !self.state.receives() {
+            return host.count(Count::Dropped(QpDropReason::State));
+        }
+        let outcome = self
+            .responder
+            .handle_frame(length, &self.context, host, scatter);
+        self.conclude(Side::Responder, outcome, host);
     }
 
     /// Does what is due at `now`; harmless when called early.

@@ -18,6 +18,7 @@ use crate::wire::packet::{
 };
 use crate::wr::{AtomicOp, FlushKind, RemoteAddr, SendOp, SendTail, UdDest};
 
+mod raw;
 mod xrc;
 
 const NOW: Instant = Instant(1_000);

@@ -6,7 +6,7 @@
 //! queue) and leaves an answer behind, which [`reply`] turns into packets when it is asked to. The
 //! answers to READs, atomics, ATOMIC WRITEs and FLUSHes are kept in [`replay`], since a peer that
 //! misses one asks again; [`duplicate`] serves those. [`ud`] is the whole responder of UD
-//! and GSI.
+//! and GSI, [`raw`] that of raw packet QPs.
 //!
 //! Answers leave in the order of their PSNs: first what [`replay`] holds pending, then the one
 //! acknowledgement or NAK. Payload is never kept: a READ response names the memory it comes from.
@@ -14,6 +14,7 @@
 mod check;
 mod duplicate;
 mod execute;
+mod raw;
 mod replay;
 mod reply;
 mod ud;
