@@ -10,6 +10,7 @@
 #include <linux/ethtool.h>
 #include <linux/gfp.h>
 #include <linux/if_arp.h>
+#include <linux/if_packet.h>
 #include <linux/igmp.h>
 #include <linux/inetdevice.h>
 #include <linux/hmm.h>
@@ -28,6 +29,7 @@
 #include <linux/workqueue.h>
 #include <linux/xarray.h>
 #include <net/addrconf.h>
+#include <net/gso.h>
 #include <net/ip.h>
 #include <net/ip6_route.h>
 #include <net/ipv6.h>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
+#include <linux/if_vlan.h>
 #include <linux/ipv6.h>
 #include <linux/mm.h>
 #include <linux/net.h>
@@ -167,4 +168,53 @@ __rrxe_helper struct page *rrxe_helper_virt_to_head_page(const void *addr)
 __rrxe_helper void rrxe_helper_consume_skb(struct sk_buff *skb)
 {
 	consume_skb(skb);
+}
+
+__rrxe_helper struct sk_buff *rrxe_helper___vlan_hwaccel_push_inside(struct sk_buff *skb)
+{
+	return __vlan_hwaccel_push_inside(skb);
+}
+
+__rrxe_helper bool rrxe_helper_skb_vlan_tag_present(const struct sk_buff *skb)
+{
+	return skb_vlan_tag_present(skb);
+}
+
+__rrxe_helper __u16 rrxe_helper_skb_vlan_tag_get(const struct sk_buff *skb)
+{
+	return skb_vlan_tag_get(skb);
+}
+
+__rrxe_helper bool rrxe_helper_skb_is_gso(const struct sk_buff *skb)
+{
+	return skb_is_gso(skb);
+}
+
+__rrxe_helper bool rrxe_helper_skb_mac_header_was_set(const struct sk_buff *skb)
+{
+	return skb_mac_header_was_set(skb);
+}
+
+__rrxe_helper unsigned char *rrxe_helper_skb_mac_header(const struct sk_buff *skb)
+{
+	return skb_mac_header(skb);
+}
+
+/* Fields in unnamed structures and unions again. */
+__rrxe_helper __u8 rrxe_helper_skb_pkt_type(const struct sk_buff *skb)
+{
+	return skb->pkt_type;
+}
+
+__rrxe_helper bool rrxe_helper_skb_lacks_checksum(const struct sk_buff *skb)
+{
+	return skb->ip_summed == CHECKSUM_PARTIAL;
+}
+
+__rrxe_helper struct sk_buff *rrxe_helper_skb_take_next(struct sk_buff *skb)
+{
+	struct sk_buff *next = skb->next;
+
+	skb_mark_not_on_list(skb);
+	return next;
 }

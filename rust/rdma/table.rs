@@ -230,12 +230,22 @@ impl<T: Send + Sync + 'static> Table<T> {
     /// Runs `f` on each published object, in the order of numbers. Those that come or go meanwhile
     /// may or may not be seen. `f` must not sleep.
     pub fn for_each(&self, mut f: impl FnMut(u32, ArcBorrow<'_, T>)) {
+        self.for_each_while(|id, object| {
+            f(id, object);
+            true
+        });
+    }
+
+    /// As [`Table::for_each`], until `f` says `false`.
+    pub fn for_each_while(&self, mut f: impl FnMut(u32, ArcBorrow<'_, T>) -> bool) {
         let _reader = self.readers.enter();
         let mut index = 0;
         let mut entry = self.find(&mut index, false);
         while !entry.is_null() {
             // SAFETY: As in `with`.
-            f(index as u32, unsafe { Arc::<T>::borrow(entry) });
+            if !f(index as u32, unsafe { Arc::<T>::borrow(entry) }) {
+                return;
+            }
             entry = self.find(&mut index, true);
         }
     }

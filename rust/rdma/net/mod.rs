@@ -3,7 +3,7 @@
 //! The network side of a soft-RoCE provider: UDP sockets in, IP packets out.
 //!
 //! Packets come in through [`udp::UdpSocket`] as [`skb::RxSkb`]s, are built as [`skb::TxSkb`]s and
-//! leave along a [`route::Route`]. [`netdev`] and [`netns`] tell what becomes of the network devices
+//! leave along a [`route::Route`]. A [`tap::Tap`] shows the frames that pass a network device. [`netdev`] and [`netns`] tell what becomes of the network devices
 //! and namespaces meanwhile.
 //!
 //! Addresses are GIDs throughout, those of IPv4 mapped into IPv6.
@@ -14,4 +14,5 @@ pub mod netdev;
 pub mod netns;
 pub mod route;
 pub mod skb;
+pub mod tap;
 pub mod udp;

@@ -4,6 +4,7 @@
 //!
 //! Each type owns its `struct sk_buff` alone; dropping it frees the buffer.
 
+mod frame;
 mod queue;
 mod rx;
 mod tx;
@@ -16,7 +17,8 @@ use core::{
 use crate::{bindings, crc32::crc32_le_raw};
 
 pub use self::{
-    queue::SkbQueue,
+    frame::{RxFrame, TappedFrame},
+    queue::{FrameQueue, SkbQueue},
     rx::{Discard, Endpoints, IpHeader, RxSkb},
     tx::{TxSkb, TRAILER_MAX},
 };

@@ -1,42 +1,108 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A bounded queue of received packets.
+//! Bounded queues of what was received.
 
 use core::{pin::Pin, ptr::NonNull};
 
 use kernel::{prelude::*, types::Opaque};
 
-use super::RxSkb;
+use super::{RxFrame, RxSkb};
 use crate::bindings;
 
-/// Received packets, first in, first out, at most about a limit of them.
+/// Buffers, first in, first out, at most about a limit of them.
 ///
 /// Any context; it has an irq-safe lock of its own.
 ///
 /// # Invariants
 ///
-/// `list` is an initialised `struct sk_buff_head`; what it holds came from [`RxSkb::into_raw`].
+/// `list` is an initialised `struct sk_buff_head`; it owns what it holds.
 #[pin_data(PinnedDrop)]
-pub struct SkbQueue {
+struct List {
     #[pin]
     list: Opaque<bindings::sk_buff_head>,
     limit: u32,
 }
 
-// SAFETY: The list is guarded by its own lock; its elements are `Send`.
-unsafe impl Send for SkbQueue {}
+// SAFETY: The list is guarded by its own lock; socket buffers belong to no thread.
+unsafe impl Send for List {}
 // SAFETY: As above.
-unsafe impl Sync for SkbQueue {}
+unsafe impl Sync for List {}
+
+impl List {
+    fn new(limit: u32) -> impl PinInit<Self> {
+        pin_init!(Self {
+            // SAFETY: `list` is valid for writes while the closure runs.
+            // INVARIANT: It is initialised and empty.
+            list <- Opaque::ffi_init(|list| unsafe { bindings::skb_queue_head_init(list) }),
+            limit,
+        })
+    }
+
+    #[inline]
+    fn is_full(&self) -> bool {
+        self.len() >= self.limit
+    }
+
+    /// # Safety
+    ///
+    /// The buffer must be valid, and given up by the caller.
+    #[inline]
+    unsafe fn push(&self, skb: NonNull<bindings::sk_buff>) {
+        // SAFETY: The list is initialised by the type invariant; the buffer was given up.
+        unsafe { bindings::skb_queue_tail(self.list.get(), skb.as_ptr()) };
+    }
+
+    /// # Safety
+    ///
+    /// As for [`Self::push`].
+    #[inline]
+    unsafe fn put_back(&self, skb: NonNull<bindings::sk_buff>) {
+        // SAFETY: The list is initialised by the type invariant; the buffer was given up.
+        unsafe { bindings::skb_queue_head(self.list.get(), skb.as_ptr()) };
+    }
+
+    /// The oldest buffer, which is the caller's now.
+    #[inline]
+    fn pop(&self) -> Option<NonNull<bindings::sk_buff>> {
+        if self.len() == 0 {
+            return None;
+        }
+        // SAFETY: The list is initialised by the type invariant.
+        NonNull::new(unsafe { bindings::skb_dequeue(self.list.get()) })
+    }
+
+    #[inline]
+    fn len(&self) -> u32 {
+        // SAFETY: The list is initialised by the type invariant.
+        unsafe { bindings::skb_queue_len_lockless(self.list.get()) }
+    }
+}
+
+#[pinned_drop]
+impl PinnedDrop for List {
+    fn drop(self: Pin<&mut Self>) {
+        // SAFETY: The list is initialised by the type invariant and owns its elements.
+        unsafe { bindings::skb_queue_purge(self.list.get()) };
+    }
+}
+
+/// Received packets, first in, first out, at most about a limit of them. Any context.
+///
+/// # Invariants
+///
+/// What `list` holds came from [`RxSkb::into_raw`].
+#[pin_data]
+pub struct SkbQueue {
+    #[pin]
+    list: List,
+}
 
 impl SkbQueue {
     /// An empty queue for `limit` packets. Pushes that meet on several CPUs may overrun the limit
     /// by as many.
     pub fn new(limit: u32) -> impl PinInit<Self> {
         pin_init!(Self {
-            // SAFETY: `list` is valid for writes while the closure runs.
-            // INVARIANT: It is initialised and empty.
-            list <- Opaque::ffi_init(|list| unsafe { bindings::skb_queue_head_init(list) }),
-            limit,
+            list <- List::new(limit),
         })
     }
 
@@ -46,31 +112,26 @@ impl SkbQueue {
     ///
     /// The packet, when the queue is full.
     pub fn push(&self, skb: RxSkb) -> Result<(), RxSkb> {
-        if self.len() >= self.limit {
+        if self.list.is_full() {
             return Err(skb);
         }
-        // SAFETY: The list is initialised by the type invariant; the buffer was given up.
-        unsafe { bindings::skb_queue_tail(self.list.get(), skb.into_raw().as_ptr()) };
+        // SAFETY: `into_raw` gives up a valid buffer.
+        unsafe { self.list.push(skb.into_raw()) };
         Ok(())
     }
 
     /// Puts a packet that was popped back, if there is one: it is the next again.
     pub fn put_back(&self, skb: Option<RxSkb>) {
         if let Some(skb) = skb {
-            // SAFETY: The list is initialised by the type invariant; the buffer was given up.
-            unsafe { bindings::skb_queue_head(self.list.get(), skb.into_raw().as_ptr()) };
+            // SAFETY: `into_raw` gives up a valid buffer.
+            unsafe { self.list.put_back(skb.into_raw()) };
         }
     }
 
     /// Takes the oldest packet.
     pub fn pop(&self) -> Option<RxSkb> {
-        if self.is_empty() {
-            return None;
-        }
-        // SAFETY: The list is initialised by the type invariant.
-        let skb = NonNull::new(unsafe { bindings::skb_dequeue(self.list.get()) })?;
         // SAFETY: By the type invariant it came from `into_raw`, and it left the list.
-        Some(unsafe { RxSkb::from_raw(skb) })
+        self.list.pop().map(|skb| unsafe { RxSkb::from_raw(skb) })
     }
 
     /// Whether nothing waits.
@@ -80,15 +141,58 @@ impl SkbQueue {
 
     /// How many there are. Any context.
     pub fn len(&self) -> u32 {
-        // SAFETY: The list is initialised by the type invariant.
-        unsafe { bindings::skb_queue_len_lockless(self.list.get()) }
+        self.list.len()
     }
 }
 
-#[pinned_drop]
-impl PinnedDrop for SkbQueue {
-    fn drop(self: Pin<&mut Self>) {
-        // SAFETY: The list is initialised by the type invariant and owns its elements.
-        unsafe { bindings::skb_queue_purge(self.list.get()) };
+/// Received frames, first in, first out, at most about a limit of them. Any context.
+///
+/// # Invariants
+///
+/// What `list` holds came from [`RxFrame::into_raw`].
+#[pin_data]
+pub struct FrameQueue {
+    #[pin]
+    list: List,
+}
+
+impl FrameQueue {
+    /// An empty queue for `limit` frames; as [`SkbQueue::new`].
+    pub fn new(limit: u32) -> impl PinInit<Self> {
+        pin_init!(Self {
+            list <- List::new(limit),
+        })
+    }
+
+    /// Appends a frame.
+    ///
+    /// # Errors
+    ///
+    /// The frame, when the queue is full.
+    pub fn push(&self, frame: RxFrame) -> Result<(), RxFrame> {
+        if self.list.is_full() {
+            return Err(frame);
+        }
+        // SAFETY: `into_raw` gives up a valid buffer.
+        unsafe { self.list.push(frame.into_raw()) };
+        Ok(())
+    }
+
+    /// Puts a frame that was popped back: it is the next again.
+    pub fn put_back(&self, frame: RxFrame) {
+        // SAFETY: `into_raw` gives up a valid buffer.
+        unsafe { self.list.put_back(frame.into_raw()) };
+    }
+
+    /// Takes the oldest frame.
+    pub fn pop(&self) -> Option<RxFrame> {
+        // SAFETY: By the type invariant it came from `into_raw`, and it left the list.
+        self.list.pop().map(|skb| unsafe { RxFrame::from_raw(skb) })
+    }
+
+    /// How many there are. Any context.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> u32 {
+        self.list.len()
     }
 }

@@ -419,6 +419,11 @@ impl TxSkb {
         *true_size = true_size.wrapping_add(len as u32);
     }
 
+    /// The buffer for C.
+    pub(super) fn as_ptr(&self) -> *mut bindings::sk_buff {
+        self.skb.as_ptr()
+    }
+
     fn into_raw(self) -> NonNull<bindings::sk_buff> {
         ManuallyDrop::new(self).skb
     }
