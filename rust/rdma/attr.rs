@@ -52,6 +52,9 @@ impl DeviceCaps {
     /// FLUSH makes data durable.
     pub const FLUSH_PERSISTENT: Self =
         Self(bindings::ib_uverbs_device_cap_flags_IB_UVERBS_DEVICE_FLUSH_PERSISTENT as u64);
+    /// Raw packet QPs receive by rules.
+    pub const MANAGED_FLOW_STEERING: Self =
+        Self(bindings::ib_device_cap_flags_IB_DEVICE_MANAGED_FLOW_STEERING as u64);
     /// ATOMIC WRITE.
     pub const ATOMIC_WRITE: Self =
         Self(bindings::ib_uverbs_device_cap_flags_IB_UVERBS_DEVICE_ATOMIC_WRITE as u64);

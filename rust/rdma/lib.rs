@@ -28,6 +28,7 @@ mod dma_buf;
 pub mod doorbell;
 pub mod error;
 pub mod fast_mr;
+mod flow;
 pub mod gid;
 pub mod link;
 pub mod mad;

@@ -22,7 +22,10 @@ use kernel::{
     sync::Arc, //
 };
 
-use roce::ids::{Lkey, Rkey};
+use roce::{
+    ids::{Lkey, Rkey},
+    steering::Rule,
+};
 
 use crate::{
     attr::{DeviceAttributes, DeviceChange, PortAttributes},
@@ -67,6 +70,8 @@ pub trait Provider: Sized + Send + Sync + 'static {
     type Mr: Send + Sync;
     /// A memory window.
     type Mw: Send + Sync;
+    /// A rule by which a QP gets frames.
+    type Flow: Send + Sync;
     /// Counters that QPs are bound to.
     type CounterSet: Send + Sync;
 
@@ -410,6 +415,17 @@ pub trait Provider: Sized + Send + Sync + 'static {
     ///
     /// `EINVAL` if the QP isn't attached to the group.
     fn detach_mcast(qp: &Arc<Self::Qp>, group: Gid) -> Result;
+
+    /// Lets a raw packet QP receive the frames that a rule is about.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for QPs of other types, `ENOMEM`, also beyond the device's limit; `ENODEV`;
+    /// `EOPNOTSUPP` if the network device has no such frames.
+    fn create_flow(qp: &Arc<Self::Qp>, rule: Rule) -> Result<Arc<Self::Flow>>;
+
+    /// Undoes [`Self::create_flow`]: after the return the QP gets no more frames by this rule.
+    fn destroy_flow(flow: &Arc<Self::Flow>);
 
     /// A process has posted sends to its ring. May be called in any state.
     ///

@@ -18,6 +18,7 @@ use crate::{
 mod ah;
 mod counter;
 mod device;
+mod flow;
 mod mcast;
 mod pd;
 mod port;
@@ -103,6 +104,8 @@ fn fill_objects<P: Provider>(table: &mut ib_device_ops) {
     table.post_send = Some(qp::post_send::<P>);
     table.attach_mcast = Some(mcast::attach::<P>);
     table.detach_mcast = Some(mcast::detach::<P>);
+    table.create_flow = Some(flow::create::<P>);
+    table.destroy_flow = Some(flow::destroy::<P>);
     fill_kernel::<P>(table);
 }
 

@@ -194,6 +194,7 @@ impl Device {
                 | DeviceCaps::RC_RNR_NAK
                 | DeviceCaps::XRC
                 | DeviceCaps::MEM_MGT_EXTENSIONS
+                | DeviceCaps::MANAGED_FLOW_STEERING
                 | DeviceCaps::SRQ_RESIZE
                 | DeviceCaps::MEM_WINDOW
                 | DeviceCaps::MEM_WINDOW_2B

@@ -2,8 +2,6 @@
 
 //! What runs when a QP has the turn: packets in, the clock, packets out, within a budget.
 
-use core::sync::atomic::Ordering;
-
 use kernel::{
     prelude::*,
     sync::{Arc, ArcBorrow},
@@ -121,8 +119,8 @@ impl Core {
         let now = qp.now();
         let mut upshot = Upshot::default();
         let mut budget = BUDGET;
-        if qp.condemned.load(Ordering::Relaxed) {
-            self.fail(&qp, &mut upshot);
+        if qp.concerns.any() {
+            self.attend(&qp, &mut budget, &mut upshot);
         }
         let resumes = self.stall.is_busy();
         if resumes && self.stall.stands() {
@@ -145,6 +143,17 @@ impl Core {
         upshot.unfinished = budget == 0 || upshot.named.is_some();
         self.arm(qp, now, &mut upshot);
         upshot
+    }
+
+    /// Sees to what few QPs have to be looked at for.
+    #[cold]
+    fn attend(&mut self, qp: &Qp, budget: &mut u32, upshot: &mut Upshot) {
+        if qp.concerns.is_condemned() {
+            self.fail(qp, upshot);
+        }
+        if let Some(frames) = qp.frames() {
+            raw::receive(self, qp, frames, budget, upshot);
+        }
     }
 
     /// Takes in what lies in the inbox, then `direct`; `false` if the QP must stand still for want of

@@ -10,6 +10,7 @@
 #![deny(missing_docs)]
 
 mod ah;
+mod concerns;
 mod context;
 mod cq;
 mod details;
@@ -18,6 +19,7 @@ mod doorbells;
 mod engine;
 mod engine_host;
 mod fault;
+mod flow;
 mod interest;
 mod limits;
 mod link;

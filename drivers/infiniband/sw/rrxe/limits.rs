@@ -4,6 +4,8 @@
 
 use core::ops::RangeInclusive;
 
+use roce::steering::MAX_RULES;
+
 /// The numbers of QPs: 24 bits without the special ones and the multicast QPN.
 pub(crate) const QPN_RANGE: RangeInclusive<u32> = 16..=0xff_fffe;
 /// How far the numbers of QPs and SRQs are scattered, so that one that is gone isn't soon another's.
@@ -49,6 +51,8 @@ pub(crate) const MAX_AH: u32 = (1 << 15) - 1;
 pub(crate) const MAX_MCAST_GROUPS: u32 = 8192;
 /// QPs in a multicast group.
 pub(crate) const MAX_MCAST_QP: usize = 56;
+/// Rules of flow steering of a device. Each frame may meet all of them.
+pub(crate) const MAX_FLOWS: u32 = MAX_RULES;
 /// Entries of the GID table.
 pub(crate) const GID_TABLE_LEN: u16 = 1024;
 /// Entries of the P_Key table: the default partition.
@@ -60,5 +64,7 @@ pub(crate) const SEND_WINDOW: u32 = 128;
 pub(crate) const PACKETS_IN_FLIGHT: u32 = 64;
 /// Packets that wait for a QP which another CPU is running.
 pub(crate) const INBOX: u32 = 1024;
+/// Frames that wait for a raw packet QP.
+pub(crate) const FRAMES: u32 = 1024;
 /// The numbers of counter sets that QPs are bound to.
 pub(crate) const COUNTER_SETS: RangeInclusive<u32> = 1..=0xffff;

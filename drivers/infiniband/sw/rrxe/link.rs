@@ -32,6 +32,7 @@ use roce::mtu::Mtu;
 
 use crate::{
     device::{self, Device},
+    flow::Flows,
     netns::{Contexts, NetContext},
     provider::Rrxe,
     speed,
@@ -48,6 +49,8 @@ pub(crate) struct Link {
     #[pin]
     netdev: NetdevSlot,
     netdev_index: u32,
+    /// By what rules frames of the network device go to QPs.
+    pub(crate) flows: Arc<Flows>,
     context: Arc<NetContext>,
     device: ARef<IbDevice>,
     links: Arc<Links>,
@@ -244,7 +247,9 @@ impl Links {
         let mut entered = None;
         let guid = device::guid(netdev);
         let made = Unregistered::<Rrxe>::new(netdev, &Device::describe(guid), |device| {
+            let flows = Flows::new(&context.readers)?;
             let init = pin_init!(Link {
+                flows,
                 netdev_index: netdev.index(),
                 netdev <- NetdevSlot::new(netdev.clone()),
                 context: context.clone(),
@@ -306,7 +311,10 @@ impl netdev::Observer for Links {
                 link.note_state(netdev.is_active());
                 speed::look_later(&link);
             }
-            netdev::Event::Unregister => link.netdev.clear(),
+            netdev::Event::Unregister => {
+                link.netdev.clear();
+                link.flows.close();
+            }
         }
         if let Some(device) = link.device.try_get() {
             match event {

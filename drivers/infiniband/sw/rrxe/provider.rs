@@ -24,7 +24,10 @@ use rdma::{
     udata::{RingChange, UserCall},
 };
 
-use roce::ids::{Lkey, Rkey};
+use roce::{
+    ids::{Lkey, Rkey},
+    steering::Rule,
+};
 
 use crate::{
     ah::Ah,
@@ -32,6 +35,7 @@ use crate::{
     cq::Cq,
     details,
     device::{self, Device},
+    flow::{self, Flow},
     mcast,
     mr::{self, Mr},
     mw::Mw,
@@ -58,6 +62,7 @@ impl Provider for Rrxe {
     type Qp = Qp;
     type Mr = Mr;
     type Mw = Mw;
+    type Flow = Flow;
     type CounterSet = Counters;
 
     const FIRMWARE: &'static CStr = device::VERSION_TEXT;
@@ -312,6 +317,14 @@ impl Provider for Rrxe {
 
     fn detach_mcast(qp: &Arc<Qp>, group: Gid) -> Result {
         mcast::detach(qp, group)
+    }
+
+    fn create_flow(qp: &Arc<Qp>, rule: Rule) -> Result<Arc<Flow>> {
+        flow::create(qp, rule)
+    }
+
+    fn destroy_flow(flow: &Arc<Flow>) {
+        flow::destroy(flow);
     }
 
     fn doorbell(qp: &Arc<Qp>) -> Result {

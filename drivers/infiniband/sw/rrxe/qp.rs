@@ -6,8 +6,6 @@ mod attributes;
 mod fault;
 mod manage;
 
-use core::sync::atomic::{AtomicBool, Ordering};
-
 use kernel::{
     impl_has_hr_timer, impl_has_work, new_work,
     prelude::*,
@@ -24,7 +22,7 @@ use rdma::{
     error::unsupported,
     net::{
         credit::{Credit, Wake},
-        skb::{Discard, SkbQueue},
+        skb::{Discard, FrameQueue, RxFrame, SkbQueue},
     },
     post::{RecvList, SendList},
     qp::{QpCap, QpCreated, QpInit, QpReply, RingReply},
@@ -40,6 +38,7 @@ use roce::{
 };
 
 use crate::{
+    concerns::Concerns,
     context::Context,
     cq::Cq,
     device::Device,
@@ -91,14 +90,15 @@ pub(crate) struct Qp {
     pub(crate) credit: Arc<Credit<Waker>>,
     #[pin]
     pub(crate) inbox: SkbQueue,
+    /// Frames that wait for it, if it is a raw packet QP.
+    frames: Option<Pin<KBox<FrameQueue>>>,
     upcall: QpUpcall,
     token: QpToken,
     /// How the kernel posts, if it is the kernel's.
     poster: Option<Pin<KBox<Poster>>>,
     /// For those who post.
     pub(crate) noted: NotedState,
-    /// One of its CQs lost a completion: it can't be but in RESET or in error.
-    pub(crate) condemned: AtomicBool,
+    pub(crate) concerns: Concerns,
     workers: Arc<Workers>,
     /// Where its process rings for its sends, if it does not call.
     doorbell: Option<Doorbell>,
@@ -235,6 +235,13 @@ impl Qp {
             (None, Some(xrcd)) => xrcd.pd().clone(),
             (None, None) => return Err(EINVAL),
         };
+        let frames = match init.kind {
+            QpKind::RawPacket => {
+                let queue = FrameQueue::new(limits::FRAMES);
+                Some(KBox::pin_init(queue, GFP_KERNEL_ACCOUNT)?)
+            }
+            _ => None,
+        };
         let net = device.link.context().clone();
         let table = net.clone();
         let place = match init.kind {
@@ -295,7 +302,8 @@ impl Qp {
                 upcall: init.upcall,
                 poster,
                 noted: NotedState::new(),
-                condemned: AtomicBool::new(false),
+                concerns: Concerns::new(frames.is_some()),
+                frames,
                 workers: device.workers.clone(),
                 doorbell,
                 cap,
@@ -349,6 +357,9 @@ impl Qp {
         // Outside the lock: this waits for the timer and takes the rings away.
         drop(core);
         while self.inbox.pop().is_some() {}
+        if let Some(frames) = &self.frames {
+            while frames.pop().is_some() {}
+        }
         for cq in self.cqs() {
             cq.forget(self.token);
         }
@@ -365,7 +376,7 @@ impl Qp {
 
     /// Puts the QP in error, now or as soon as it leaves RESET. Any context.
     pub(crate) fn condemn(this: ArcBorrow<'_, Self>) {
-        this.condemned.store(true, Ordering::Relaxed);
+        this.concerns.condemn();
         Self::schedule(this);
     }
 
@@ -443,6 +454,24 @@ impl Qp {
     /// A packet for this QP came; its ICRC is right. It is taken. Softirq.
     pub(crate) fn receive(this: ArcBorrow<'_, Self>, packet: &mut Option<RxPacket>) {
         Self::advance(this, packet);
+    }
+
+    /// Whether it is of the kind that receives whole frames.
+    pub(crate) fn receives_frames(&self) -> bool {
+        self.frames.is_some()
+    }
+
+    /// The frames that wait for it, if it is of that kind.
+    pub(crate) fn frames(&self) -> Option<&FrameQueue> {
+        self.frames.as_deref()
+    }
+
+    /// A frame for this QP came. It is taken in later: this may be under another QP's turn. Any context.
+    pub(crate) fn receive_frame(this: ArcBorrow<'_, Self>, frame: RxFrame) {
+        match this.frames().map(|frames| frames.push(frame)) {
+            Some(Ok(())) => Self::schedule(this),
+            _ => this.net.drops.count(Discard::Overflow),
+        }
     }
 
     /// Runs the engine, and those of local peers to which it sent packets.

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Raw packet QPs: whole frames of the link layer, from user space to the network device.
+//! Raw packet QPs: whole frames of the link layer, from user space to the network device and back.
 //!
-//! ib_core lets only those make such QPs who may send raw packets anyway (`CAP_NET_RAW`). Nothing is
-//! received by them: there is no flow steering.
+//! ib_core lets only those make such QPs who may send raw packets anyway (`CAP_NET_RAW`). What they
+//! receive rules say ([`crate::flow`]).
 
 use kernel::{page::PAGE_SIZE, prelude::*};
 use rdma::{
     mr::Span,
-    net::{netdev::Netdev, skb::TxSkb},
+    net::{
+        netdev::{Kind, Netdev},
+        skb::{FrameQueue, TxSkb},
+    },
 };
 use roce::{
     host::Count,
@@ -19,6 +22,7 @@ use roce::{
 
 use crate::{
     engine::Core,
+    engine_host::Upshot,
     fault::ungathered,
     qp::Qp,
     sge::OwnMemory,
@@ -122,7 +126,15 @@ pub(crate) fn send(core: &mut Core, qp: &Qp, transmit: &Transmit) -> Result<(), 
             .gather(slot, head, rest, &mut frame, own)
             .map_err(ungathered)?;
     }
-    if frame.torn || frame.skb.send_frame(&netdev, &qp.credit).is_err() {
+    if frame.torn {
+        return lost(counters);
+    }
+    let flows = &qp.device.link.flows;
+    // The loopback device itself brings back what is sent.
+    if !flows.is_empty() && netdev.kind() != Kind::Loopback {
+        flows.loop_back(qp, &frame.skb);
+    }
+    if frame.skb.send_frame(&netdev, &qp.credit).is_err() {
         return lost(counters);
     }
     counters.add(Counter::SentPackets, 1);
@@ -133,4 +145,34 @@ pub(crate) fn send(core: &mut Core, qp: &Qp, transmit: &Transmit) -> Result<(), 
 fn lost(counters: &Counters) -> Result<(), TransmitFault> {
     counters.count(Count::SendErr);
     Ok(())
+}
+
+/// Takes in frames that wait for `qp`, until one finds its memory absent: then the QP stands still, and
+/// that frame is the next again. Bottom halves disabled.
+pub(crate) fn receive(
+    core: &mut Core,
+    qp: &Qp,
+    frames: &FrameQueue,
+    budget: &mut u32,
+    upshot: &mut Upshot,
+) {
+    while *budget > 0 && !core.stall.stands() {
+        let Some(frame) = frames.pop() else {
+            return;
+        };
+        *budget = budget.wrapping_sub(1);
+        let length = frame.len();
+        core.with_engine(qp, None, upshot, |engine, host| {
+            engine.handle_frame(length, host, |host| {
+                host.rq.scatter_frame(&frame, host.own.reborrow())
+            });
+        });
+        if core.stall.stands() {
+            frames.put_back(frame);
+            upshot.stalled = true;
+            return;
+        }
+        core.counters.add(Counter::ReceivedPackets, 1);
+        core.counters.add(Counter::ReceivedBytes, u64::from(length));
+    }
 }

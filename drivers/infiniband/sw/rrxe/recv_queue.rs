@@ -3,9 +3,11 @@
 //! Where a QP takes its receives from: a ring of its own, or a shared receive queue.
 
 use kernel::{prelude::*, sync::Arc};
+use rdma::net::skb::RxFrame;
 use roce::{
-    host::{AccessFault, Fetch, QueueFault, ScatterFault},
+    host::{AccessFault, Fetch, LocalAccess, QueueFault, ScatterFault},
     ids::Srqn,
+    wc::WcStatus,
     wire::packet::Service,
     wr::RecvWr,
 };
@@ -181,6 +183,31 @@ impl RecvQueue {
         self.held.release();
     }
 
+    /// The protection domain of the WQE held, of a QP in `own`.
+    #[inline]
+    fn pd(&self, own: PdId) -> PdId {
+        match &self.source {
+            Source::Own(_) | Source::Nothing => own,
+            Source::Shared(srq) => srq.pd(),
+            Source::Domain { current, .. } => current.as_ref().map_or(own, |srq| srq.pd()),
+        }
+    }
+
+    /// Copies a whole frame to the WQE held. `own` as for [`Self::scatter`].
+    pub(crate) fn scatter_frame(
+        &self,
+        frame: &RxFrame,
+        own: OwnMemory<'_>,
+    ) -> Result<(), ScatterFault> {
+        let pd = self.pd(own.pd);
+        let own = OwnMemory { pd, ..own };
+        let access = LocalAccess::Write;
+        sge::walk(self.held.sges(), 0, frame.len(), access, own, |span, at| {
+            let copied = frame.copy_to_span(at as usize, span);
+            copied.map_err(|_| WcStatus::LocProtErr)
+        })
+    }
+
     /// Copies the payload of `packet` to `offset` bytes into the WQE held, and the global route
     /// header of a datagram in front of it. `own` is the QP's: what was posted to a shared queue belongs
     /// to the queue's (IBTA 1.x §10.2.9).
@@ -190,11 +217,7 @@ impl RecvQueue {
         packet: &RxPacket,
         own: OwnMemory<'_>,
     ) -> Result<(), ScatterFault> {
-        let pd = match &self.source {
-            Source::Own(_) | Source::Nothing => own.pd,
-            Source::Shared(srq) => srq.pd(),
-            Source::Domain { current, .. } => current.as_ref().map_or(own.pd, |srq| srq.pd()),
-        };
+        let pd = self.pd(own.pd);
         let OwnMemory { mrs, stall, .. } = own;
         let sges = self.held.sges();
         if matches!(packet.packet.service, Service::Ud(_)) {

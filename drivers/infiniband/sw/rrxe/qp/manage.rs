@@ -63,7 +63,10 @@ impl Qp {
         Self::in_turn(this, |core| QpLoad {
             sends: core.sq.posted(),
             receives: core.rq.posted(),
-            inbox: this.inbox.len(),
+            inbox: match this.frames() {
+                Some(frames) => frames.len(),
+                None => this.inbox.len(),
+            },
             in_flight: this.credit.in_flight(),
         })
     }
