@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: together
-# Raw packet QPs: the frames that arrive are those that were sent.
+# Raw packet QPs: the frames that arrive are those that were sent, and rules say which are received.
 source "$(dirname "$0")/lib.sh"
 
 # receive COUNT: prints so many frames of the type for experiments, as rrxe-check prints them.
@@ -32,3 +32,38 @@ check "all frames arrive" arrived
 check "they are what was sent" same
 setpriv --bounding-set -net_raw rrxe-check "$DEV1" "$DEV1" v4 raw-denied ||
 	fail "rrxe-check ends well" "status $?"
+
+# Receiving by flow steering.
+PY=$(dirname "$0")/flow.py
+tapped() { in1 grep -q rrxe /proc/net/ptype || in2 grep -q rrxe /proc/net/ptype; }
+untapped() { ! tapped; }
+hosts_anew() { hosts_down && hosts_up 1500; }
+check "nothing looks at frames without rules" untapped
+python3 "$PY" "$DEV1" 0 || fail "flow.py ends well" "status $?"
+check "nothing looks at frames any more" untapped
+
+# What goes away under rules that get frames.
+check "rules are held" hold python3 "$PY" "$DEV1" 0 hold
+check "a packet handler looks at frames" tapped
+kill -KILL $HOLDER
+check "none once the process was killed" wait_for 10 untapped
+exec 9>&-
+rm /tmp/hold
+for way in "ip -n h1 link set eth0 netns h2 name eth9" "ip -n h1 link del eth0" "rdma link del $DEV1" "rmmod rrxe"; do
+	check "rules are held" hold python3 "$PY" "$DEV1" 0 hold
+	ip netns exec h2 ping -f -w 60 $HOST1_V4 >/dev/null 2>&1 9>&- &
+	PING=$!
+	case $way in
+	rdma*) check "$way" in1 $way ;;
+	*) check "$way" $way ;;
+	esac
+	check "the device goes" wait_for 10 test ! -e "/sys/class/infiniband/$DEV1"
+	check "and its packet handler" untapped
+	check "the process ends well" release
+	kill $PING 2>/dev/null
+	wait $PING
+	case $way in
+	ip*) check "two hosts again" hosts_anew ;;
+	esac
+	check "a link again" link_add 1
+done

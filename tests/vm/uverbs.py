@@ -60,6 +60,26 @@ def create_cq(context, entries, flags):
     return struct.unpack_from("=I", extended(context, 18, request, 2, 2))[0]
 
 
+NORMAL, ALL_DEFAULT, MC_DEFAULT, SNIFFER = range(4)
+ALLOW_LOOPBACK, DONT_TRAP, EGRESS = 1, 2, 4
+
+
+def flow_spec(kind, value, mask):
+    """struct ibv_flow_spec_*, of a value and which bits of it matter."""
+    return struct.pack("=IHH", kind, 8 + len(value) + len(mask), 0) + value + mask
+
+
+def create_flow(context, qp, kind, priority, flags, specs):
+    """ibv_create_flow for the QP of that handle; returns the flow's."""
+    body = b"".join(specs)
+    attr = struct.pack("=IHHBHBI", kind, len(body), priority, len(specs), 0, 1, flags)
+    return struct.unpack_from("=I", extended(context, 50, struct.pack("=II", 0, qp) + attr + body, 1), 4)[0]
+
+
+def destroy_flow(context, flow):
+    extended(context, 51, struct.pack("=II", 0, flow))
+
+
 def ioctl(context, object_id, method, *attributes):
     """Attributes are (id, bytes or int): ints are values and handles, bytes and buffers lie elsewhere."""
     packed, kept = b"", []
