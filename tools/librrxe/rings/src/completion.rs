@@ -137,11 +137,10 @@ impl<M: Memory> CompletionQueue<M> {
     }
 
     fn read(&self, index: u32) -> Completion {
-        let mut longs = [0; wc::LONGS];
-        for (to, from) in longs.iter_mut().zip(self.ring.element(index)) {
-            *to = from.load(Ordering::Relaxed);
-        }
-        Completion(longs)
+        let entry = self.ring.element(index).first_chunk::<{ wc::LONGS }>();
+        entry.map_or_else(Completion::default, |entry| {
+            Completion(entry.each_ref().map(|long| long.load(Ordering::Relaxed)))
+        })
     }
 
     /// Makes the oldest completion the current one: `ibv_start_poll()`. Whether there is one.

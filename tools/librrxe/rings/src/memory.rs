@@ -27,18 +27,23 @@ impl<M: Memory> Memory for std::sync::Arc<M> {
 
 /// Two 32-bit fields as the 64-bit word that they lie in.
 pub(crate) fn pair(first: u32, second: u32) -> u64 {
-    let [a, b, c, d] = first.to_ne_bytes();
-    let [e, f, g, h] = second.to_ne_bytes();
-    u64::from_ne_bytes([a, b, c, d, e, f, g, h])
+    let (low, high) = if cfg!(target_endian = "little") {
+        (first, second)
+    } else {
+        (second, first)
+    };
+    u64::from(high) << 32 | u64::from(low)
 }
 
 /// The two 32-bit fields of a 64-bit word.
 pub(crate) fn split(long: u64) -> (u32, u32) {
-    let [a, b, c, d, e, f, g, h] = long.to_ne_bytes();
-    (
-        u32::from_ne_bytes([a, b, c, d]),
-        u32::from_ne_bytes([e, f, g, h]),
-    )
+    // Truncation is meant.
+    let (low, high) = (long as u32, (long >> 32) as u32);
+    if cfg!(target_endian = "little") {
+        (low, high)
+    } else {
+        (high, low)
+    }
 }
 
 #[cfg(all(test, not(loom)))]

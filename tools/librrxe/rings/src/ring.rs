@@ -64,8 +64,9 @@ impl<M: Memory> Ring<M> {
     /// The words of the element at `index`.
     pub fn element(&self, index: u32) -> &[AtomicU64] {
         let all = self.memory.longs(ring::ELEMENTS);
-        let at = (index & self.mask) as usize;
-        all.chunks_exact(self.longs).nth(at).unwrap_or_default()
+        let at = (index & self.mask) as usize * self.longs;
+        let tail = all.get(at..).and_then(|tail| tail.get(..self.longs));
+        tail.unwrap_or_default()
     }
 
     /// The index of who fills the ring; what it stands behind can be read after this.
