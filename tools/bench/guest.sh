@@ -1,8 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # The benchmark's cases, in the guest: rrxe, the C driver and TCP in the same boot. A line of JSON each.
+# librrxe is rrxe used through our own library. PART is what to measure: instructions, or latency.
 source /payload/tests/vm/lib.sh
-: "${SCALE:=1}"
+: "${SCALE:=1}" "${PART:=instructions}"
 
 # OP PATTERN SIZE COUNT DEPTH EVERY
 cases() {
@@ -38,6 +39,48 @@ verbs_cases() {
 	done
 }
 
+# calls DRIVER: what the calls of verbs take in the program that makes them.
+calls() {
+	rrxe-bench calls "$DEV1" | while read -r line; do run "$1" device echo "$line"; done
+}
+
+# spin DRIVER: from a post to its completion, in a program that polls.
+spin() {
+	local op
+	for op in send write read; do
+		run "$1" veth rrxe-bench verbs "$DEV1" "$DEV2" $op spin 8 $((4000 * SCALE)) 1 1
+		run "$1" device rrxe-bench verbs "$DEV1" "$DEV1" $op spin 8 $((4000 * SCALE)) 1 1
+	done
+}
+
+# beside_ringer DRIVER: the same beside a process that rings all its doorbells all the time.
+beside_ringer() {
+	local line ringer
+	[[ $1 == librrxe ]] || return 0
+	coproc RINGER { exec python3 /payload/tests/vm/ringer.py "$DEV1"; }
+	ringer=$RINGER_PID
+	read -r line <&"${RINGER[0]}"
+	sleep 1
+	line=$(rrxe-bench verbs "$DEV1" "$DEV1" write spin 8 $((4000 * SCALE)) 1 1)
+	run "$1" device echo "${line/spin/spin, hostile neighbour}"
+	kill "$ringer"
+	wait "$ringer" 2>/dev/null
+}
+
+# each MEASURE...: these functions for each driver, with links of it.
+each() {
+	local driver measure
+	for driver in ${DRIVERS:-rxe rrxe librrxe}; do
+		unset RDMAV_DRIVERS
+		[[ $driver != librrxe ]] || export RDMAV_DRIVERS=rrxe
+		link_add 1 "${driver#lib}" && link_add 2 "${driver#lib}" || exit 1
+		for measure in "$@"; do $measure "$driver"; done
+		link_del 1
+		link_del 2
+	done
+	unset RDMAV_DRIVERS
+}
+
 tcp_cases() {
 	local case
 	for case in "stream 64 8192" "stream 4096 4096" "stream 65536 512" "stream 1048576 64" \
@@ -48,10 +91,14 @@ tcp_cases() {
 }
 
 hosts_up 4200 || exit 1
-for driver in ${DRIVERS:-rxe rrxe}; do
-	link_add 1 $driver && link_add 2 $driver || exit 1
-	verbs_cases $driver
-	link_del 1
-	link_del 2
-done
-tcp_cases
+case $PART in
+instructions)
+	# By default nobody watches doorbells where there is one CPU.
+	modprobe rrxe pollers=1 poll_idle_us=1000000
+	each calls
+	rmmod rrxe
+	each verbs_cases
+	tcp_cases
+	;;
+latency) each spin beside_ringer ;;
+esac

@@ -6,7 +6,7 @@ use std::{
     fs,
     io::{self, Read, Write},
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use crate::Fallible;
@@ -18,6 +18,8 @@ pub enum Pattern {
     Stream,
     /// Each waits for the one before to be answered.
     Roundtrip,
+    /// Each waits, awake, for the one before to complete.
+    Spin,
 }
 
 impl Pattern {
@@ -26,14 +28,17 @@ impl Pattern {
         match word {
             "stream" => Ok(Self::Stream),
             "roundtrip" => Ok(Self::Roundtrip),
+            "spin" => Ok(Self::Spin),
             _ => Err(format!("no such pattern: {word}").into()),
         }
     }
 
-    fn name(self) -> &'static str {
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
         match self {
             Self::Stream => "stream",
             Self::Roundtrip => "roundtrip",
+            Self::Spin => "spin",
         }
     }
 }
@@ -137,6 +142,19 @@ impl Watch {
         );
         Ok(())
     }
+}
+
+/// Prints a case, or a call of verbs, whose times were taken one by one, with the median, as a line of JSON.
+pub fn report_median(op: &str, pattern: &str, size: usize, times: &mut [Duration]) {
+    times.sort_unstable();
+    let median = times
+        .get(times.len() / 2)
+        .map_or(0.0, |time| time.as_nanos() as f64);
+    println!(
+        "{{\"op\": \"{op}\", \"pattern\": \"{pattern}\", \"size\": {size}, \"count\": {}, \
+         \"ns_per_message\": {median:.1}}}",
+        times.len(),
+    );
 }
 
 /// How long the CPUs have been idle since boot.

@@ -3,14 +3,17 @@
 //! The load of `make bench`: one case a call, both ends, one line of JSON.
 //!
 //! ```text
-//! rrxe-bench verbs CLIENT_DEVICE SERVER_DEVICE send|write|read stream|roundtrip SIZE COUNT DEPTH EVERY
+//! rrxe-bench verbs CLIENT_DEVICE SERVER_DEVICE send|write|read stream|roundtrip|spin SIZE COUNT DEPTH EVERY
+//! rrxe-bench calls DEVICE
 //! rrxe-bench tcp SERVER_ADDRESS stream|roundtrip SIZE COUNT SERVER_COMMAND...
 //! ```
 //!
-//! The client runs here, the server in a child process; both sleep on events, as programs do. Of DEPTH
-//! messages in flight one in EVERY is signaled. The clock is the guest's; under QEMU's `-icount shift=0`
-//! its nanoseconds are instructions. A quarter of COUNT warms up.
+//! The client runs here, the server in a child process; both sleep on events, as programs do, but for the
+//! client of `spin`, which polls; `calls` takes the time of the calls of verbs themselves. Of DEPTH messages
+//! in flight one in EVERY is signaled. The clock is the guest's; under QEMU's `-icount shift=0` its
+//! nanoseconds are instructions. A quarter of COUNT warms up.
 
+mod calls;
 mod load;
 mod tcp;
 mod verbs;
@@ -26,6 +29,7 @@ fn main() -> ExitCode {
     let result = match words.as_slice() {
         ["verbs", client, server, case @ ..] => verbs::client(client, server, case),
         ["verbs-server", device, case @ ..] => verbs::server(device, case),
+        ["calls", device] => calls::measure(device),
         ["tcp", address, pattern, size, count, server @ ..] => {
             tcp::client(address, pattern, size, count, server)
         }

@@ -3,10 +3,11 @@
 //! SEND, WRITE and READ over a reliable connection.
 
 use std::{
-    env,
+    env, hint,
     io::{self, Read, Write},
     process::Command,
     rc::Rc,
+    time::{Duration, Instant},
 };
 
 use rrxe_verbs::{
@@ -16,7 +17,7 @@ use rrxe_verbs::{
 };
 
 use crate::{
-    load::{Control, Pattern, Server, Watch},
+    load::{report_median, Control, Pattern, Server, Watch},
     Fallible,
 };
 
@@ -158,6 +159,23 @@ impl End {
         }
         Ok(())
     }
+
+    /// Posts one after another, and polls until it has completed; how long each took.
+    fn spin(&self, case: &Case, count: u64) -> Fallible<Vec<Duration>> {
+        let mut wcs = [ibv_wc::default()];
+        let lap = |_| {
+            let start = Instant::now();
+            self.post(case, true)?;
+            while self.cq.poll(&mut wcs) == 0 {
+                hint::spin_loop();
+            }
+            match wcs[0].status {
+                IBV_WC_SUCCESS => Ok(start.elapsed()),
+                status => Err(format!("a completion has status {status}").into()),
+            }
+        };
+        (0..count).map(lap).collect()
+    }
 }
 
 /// Runs the client, with the server in a child process.
@@ -174,13 +192,19 @@ pub fn client(device: &str, server: &str, words: &[&str]) -> Fallible<()> {
         control.tell(count)?;
         control.hear()?;
         let watch = Watch::start()?;
+        let mut laps = Vec::new();
         match case.pattern {
             Pattern::Stream => end.stream(&case, count)?,
             Pattern::Roundtrip => (0..count).try_for_each(|_| end.ping(&case))?,
+            Pattern::Spin => laps = end.spin(&case, count)?,
         }
         control.hear()?;
-        if count == case.count {
-            watch.report(&case.name, case.pattern, case.size, count)?;
+        if count != case.count {
+            continue;
+        }
+        match case.pattern {
+            Pattern::Spin => report_median(&case.name, case.pattern.name(), case.size, &mut laps),
+            pattern => watch.report(&case.name, pattern, case.size, count)?,
         }
     }
     server.finish()
@@ -200,7 +224,7 @@ pub fn server(device: &str, words: &[&str]) -> Fallible<()> {
         control.tell(0)?;
         match case.pattern {
             _ if !receives => {}
-            Pattern::Stream => consume(&end, &case, count)?,
+            Pattern::Stream | Pattern::Spin => consume(&end, &case, count)?,
             Pattern::Roundtrip => answer(&end, &case, count)?,
         }
         control.tell(0)?;
