@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # In the guest: two hosts (network namespaces over a veth pair), an RDMA link on each, and stock
-# programs moving data between them. TYPE=rxe shows the same over the C driver.
+# programs moving data between them, by the stock library and by librrxe. TYPE=rxe shows the same over the
+# C driver.
 PROGRAM_SECONDS=120
 # shellcheck source=../tests/vm/lib.sh
 source /payload/tests/vm/lib.sh
@@ -18,11 +19,11 @@ must() {
 	fi
 }
 
-# What perftest measured: the last row of figures, in the units of its kind.
+# What perftest measured: bytes, times, and the figure of its kind, in the last row.
 figures() {
 	case $1 in
-	*_bw) awk '/^ *[0-9]+ +[0-9]+ +[0-9.]+ +[0-9.]+/ { row = sprintf("%8d %8d %12.2f MiB/s", $1, $2, $4) } END { print row }' ;;
-	*_lat) awk '/^ *[0-9]+ +[0-9]+ +[0-9.]+ +[0-9.]+/ { row = sprintf("%8d %8d %12.2f us", $1, $2, $5) } END { print row }' ;;
+	*_bw) awk '/^ *[0-9]+ +[0-9]+ +[0-9.]+ +[0-9.]+/ { row = $1 " " $2 " " $4 " MiB/s" } END { print row }' ;;
+	*_lat) awk '/^ *[0-9]+ +[0-9]+ +[0-9.]+ +[0-9.]+/ { row = $1 " " $2 " " $5 " us" } END { print row }' ;;
 	esac <<<"$OUTPUT"
 }
 
@@ -50,17 +51,24 @@ step "ibv_rc_pingpong -c: 200 messages there and back, each byte checked"
 must "ibv_rc_pingpong between $DEV1 and $DEV2" pingpong -n 200
 grep -E 'bytes in|iters in' <<<"${OUTPUT%%--- server*}"
 
+libraries=(librxe)
+[[ $TYPE != rrxe ]] || libraries+=(librrxe)
 table=()
 for program in ib_send_bw ib_write_bw ib_read_bw ib_send_lat ib_write_lat ib_read_lat; do
-	step "$program: 50 iterations"
-	must "$program between $DEV1 and $DEV2" perftest $program -n 50
-	row=$(figures $program)
-	if [[ -z $row ]]; then
-		printf '%s\n\nThe demo failed: %s printed no figures.\n' "$OUTPUT" "$program"
-		exit 1
-	fi
-	echo "$row"
-	table+=("$(printf '%-14s %s' $program "$row")")
+	row=''
+	for library in "${libraries[@]}"; do
+		step "$program, $library: 50 iterations"
+		# libibverbs takes the stock library unless it is told which one.
+		RDMAV_DRIVERS=${library#lib} must "$program between $DEV1 and $DEV2" perftest $program -n 50
+		read -r bytes times figure < <(figures $program)
+		if [[ -z $figure ]]; then
+			printf '%s\n\nThe demo failed: %s printed no figures.\n' "$OUTPUT" "$program"
+			exit 1
+		fi
+		echo "$bytes bytes, $times times: $figure"
+		row+=$(printf ' %16s' "$figure")
+	done
+	table+=("$(printf '%-14s %8d %8d%s' $program "$bytes" "$times" "$row")")
 done
 
 step "everything down: rdma link del, ip netns del, rmmod $module"
@@ -68,5 +76,7 @@ for host in 1 2; do must "rdma link del on h$host" link_del $host; done
 hosts_down
 must "rmmod $module" rmmod "$module"
 
-printf '\n%-14s %8s %8s %12s\n' "$TYPE" bytes times result
+printf '\n%-14s %8s %8s' "$TYPE" bytes times
+printf ' %16s' "${libraries[@]}"
+echo
 printf '%s\n' "${table[@]}"
