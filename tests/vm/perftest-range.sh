@@ -3,12 +3,14 @@
 # vm: together timeout=700
 # perftest's range: each program over each transport, polling and with events, inline, with many QPs, in both
 # directions, connected by sockets and by librdmacm, over IPv4 and IPv6, with each MTU. perftest/cases.py chooses
-# a selection in which each two of these meet; PERFTEST=all runs all combinations, which takes hours, and
-# PERFTEST=300 so many of them at random (SEED=1: others). XRC is missing: stock librxe does not have it.
+# a selection in which each two of these meet; PERFTEST=all runs all combinations, which takes an hour, and
+# PERFTEST=300 so many of them at random (SEED=1: others). Some run at a time (PERFTEST_JOBS), for programs that start
+# and wait for one another leave CPUs idle. XRC takes librrxe, for stock librxe does not have it.
 # perftest does not look at its data: rrxe-check does, beside it.
 here=$(dirname "$(readlink -f "$0")")
 source "$here/lib.sh"
-PROGRAM_SECONDS=40
+PROGRAM_SECONDS=60
+JOBS=${PERFTEST_JOBS:-4}
 
 check "two hosts" hosts_up 4200
 check "link on host 1" link_add 1
@@ -19,12 +21,12 @@ declare -A GID=(
 )
 
 # _pair waits until somebody listens: on a TCP port, or with a communication identifier.
-connect=tcp
+connect=tcp port=18515
 _listening() {
 	if [[ $connect == cm ]]; then
-		in2 rdma resource show cm_id dev "$DEV2" | grep -q LISTEN
+		in2 rdma resource show cm_id dev "$DEV2" | grep LISTEN | grep -q ":$port "
 	else
-		[[ -n $(in2 ss -Hltn 'sport = :18515') ]]
+		[[ -n $(in2 ss -Hltn "sport = :$port") ]]
 	fi
 }
 
@@ -33,7 +35,8 @@ run() {
 	local family=$1 program=$3 address=$HOST2_V4 words
 	connect=$2
 	shift 3
-	words=("$program" -F "$@")
+	words=("$program" -F -p "$port" "$@")
+	[[ $* != *XRC* ]] || local -x RDMAV_DRIVERS=rrxe
 	if [[ $connect == cm ]]; then
 		words+=(-R)
 		[[ $family == 4 ]] || words+=(--ipv6-addr) address=$HOST2_V6
@@ -46,9 +49,24 @@ run() {
 
 busy() { [[ $(<"/sys/class/infiniband/$DEV1/ports/1/hw_counters/sent_pkts") -gt $((sent + 1000)) ]]; }
 
-while read -r -a case; do
-	check "IPv${case[0]} ${case[*]:1}" run "${case[@]}" </dev/null
-done < <(python3 "$here/perftest/cases.py" "${PERFTEST:-pairs}" "${SEED:-0}")
+# worker NUMBER: one case in JOBS, on a port of its own.
+worker() {
+	local case
+	port=$((18515 + $1))
+	while read -r -a case; do
+		check "IPv${case[0]} ${case[*]:1}" run "${case[@]}" </dev/null
+	done < <(awk "NR % $JOBS == $1" /tmp/cases)
+	return $((_failed > 0))
+}
+
+python3 "$here/perftest/cases.py" "${PERFTEST:-pairs}" "${SEED:-0}" >/tmp/cases
+workers=()
+for ((number = 0; number < JOBS; number++)); do
+	worker $number &
+	workers+=($!)
+done
+for pid in "${workers[@]}"; do wait "$pid" || _failed=$((_failed + 1)); done
+port=18515
 
 # All transfers of reliable connections are compared while perftest loads the same devices.
 sent=$(<"/sys/class/infiniband/$DEV1/ports/1/hw_counters/sent_pkts")

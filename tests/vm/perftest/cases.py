@@ -14,7 +14,7 @@ import sys
 DIMENSIONS = {
     "verb": ("send", "write", "read", "atomic"),
     "measure": ("bw", "lat"),
-    "transport": ("RC", "UC", "UD"),
+    "transport": ("RC", "UC", "UD", "XRC"),
     "mtu": (256, 512, 1024, 2048, 4096),
     "family": (4, 6),
     "wait": ("poll", "events"),
@@ -23,7 +23,9 @@ DIMENSIONS = {
     "qps": (1, 16),
     "both_ways": (False, True),
 }
-TRANSPORTS = {"send": ("RC", "UC", "UD"), "write": ("RC", "UC"), "read": ("RC",), "atomic": ("RC",)}
+TRANSPORTS = {
+    "send": ("RC", "UC", "UD", "XRC"), "write": ("RC", "UC", "XRC"), "read": ("RC", "XRC"), "atomic": ("RC", "XRC"),
+}
 INLINE_BYTES = 64
 
 
@@ -39,8 +41,8 @@ def possible(case):
     # Its programs for WRITE have no events.
     if verb == "write" and case["wait"] == "events":
         return False
-    # librdmacm has port spaces for RC and UD.
-    return (transport, case["connect"]) != ("UC", "cm")
+    # librdmacm has port spaces for RC and UD, and perftest connects no XRC by it.
+    return case["connect"] == "tcp" or transport in ("RC", "UD")
 
 
 def pairs_of(case):
