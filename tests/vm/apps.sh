@@ -42,7 +42,7 @@ fabric() { _pair fi_pingpong -c -d "$DEV2" "$@" -- fi_pingpong -c -d "$DEV1" "$@
 mpi() {
 	bash "$here/apps/remote.sh" $HOST1_V4 timeout -k 5 "$PROGRAM_SECONDS" mpirun --allow-run-as-root --oversubscribe -n 2 \
 		--prtemca plm_ssh_agent "$here/apps/remote.sh" --host $HOST1_V4,$HOST2_V4 --map-by node \
-		--mca pml ucx --mca osc ucx --mca btl self -x UCX_TLS="$1" -x UCX_UD_VERBS_ETH_DGID_CHECK \
+		--mca pml ucx --mca osc ucx --mca btl self -x UCX_TLS="$1" -x UCX_UD_VERBS_ETH_DGID_CHECK ${RDMAV_DRIVERS:+-x RDMAV_DRIVERS} \
 		python3 "$here/apps/messages.py" 2>&1 | tr -d '\0'
 	return "${PIPESTATUS[0]}"
 }
@@ -56,7 +56,10 @@ moves "UCX: tagged messages over UD" ucx ud_v tag_lat -n 50 -w 5 -s 3000
 moves "UCX: tagged messages of 1 MiB over RC" ucx rc_v tag_bw -n 10 -w 2 -s 1048576
 moves "UCX: reading over RC" ucx rc_v ucp_get -n 50 -w 5 -s 3000
 moves "UCX: compare-and-swap over RC" ucx rc_v ucp_cswap -n 50 -w 5 -s 8
+RDMAV_DRIVERS=rrxe moves "UCX through librrxe: tagged messages over RC" ucx rc_v tag_lat -n 50 -w 5 -s 3000
+RDMAV_DRIVERS=rrxe moves "UCX through librrxe: reading over RC" ucx rc_v ucp_get -n 50 -w 5 -s 3000
 listen=47592
 moves "libfabric: reliable messages, compared" fabric -p verbs -e msg -I 20 -S 65536
 moves "libfabric: reliable datagrams, compared" fabric -p "verbs;ofi_rxm" -e rdm -I 20 -S 3000
 moves "MPI over UCX over RC, all compared" mpi rc_v,self
+RDMAV_DRIVERS=rrxe moves "MPI over UCX through librrxe, all compared" mpi rc_v,self
