@@ -5,11 +5,11 @@
 //! There is no DMA device here that an exporter could map a buffer for, so it is mapped into the kernel.
 //! The exporter keeps a buffer in its place as long as it is mapped so; nothing is ever revoked.
 
-use core::{ffi::c_void, ptr::NonNull};
+use core::ptr::NonNull;
 
-use kernel::{error::from_err_ptr, error::to_result, page::PAGE_SIZE, prelude::*};
+use kernel::{error::from_err_ptr, error::to_result, prelude::*};
 
-use crate::{bindings, error::unsupported};
+use crate::{bindings, error::unsupported, extent::for_each_extent};
 
 /// A buffer.
 ///
@@ -141,21 +141,9 @@ impl DmaBuf {
     /// # Errors
     ///
     /// `EOPNOTSUPP` for what isn't made of pages; what `visit` returns.
-    pub(crate) fn for_each_extent(&self, mut visit: impl FnMut(usize, usize) -> Result) -> Result {
+    pub(crate) fn for_each_extent(&self, visit: impl FnMut(usize, usize) -> Result) -> Result {
         let base = self.mapping.address()?;
-        let first = base.wrapping_add(self.start) & !(PAGE_SIZE - 1);
-        let end = base.wrapping_add(self.start).wrapping_add(self.len);
-        let mut extent = (page_at(first)?, PAGE_SIZE);
-        for at in (first..end).step_by(PAGE_SIZE).skip(1) {
-            let page = page_at(at)?;
-            if page == extent.0.wrapping_add(extent.1) {
-                extent.1 = extent.1.saturating_add(PAGE_SIZE);
-            } else {
-                visit(extent.0, extent.1)?;
-                extent = (page, PAGE_SIZE);
-            }
-        }
-        visit(extent.0, extent.1)
+        for_each_extent(base.wrapping_add(self.start), self.len, visit)
     }
 }
 
@@ -166,31 +154,4 @@ impl Drop for DmaBuf {
         // error.
         let _ = unsafe { bindings::dma_buf_end_cpu_access(buffer, self.direction) };
     }
-}
-
-/// Where the page that is mapped at `at` is in the direct mapping.
-fn page_at(at: usize) -> Result<usize> {
-    let at = at as *const c_void;
-    // SAFETY: The callee looks at the address only.
-    let page = if unsafe { bindings::is_vmalloc_addr(at) } {
-        // SAFETY: It is an address of that kind.
-        unsafe { bindings::vmalloc_to_page(at) }
-    // SAFETY: The callee looks at the address only.
-    } else if unsafe { bindings::virt_addr_valid(at) } {
-        // SAFETY: It is in the direct mapping.
-        unsafe { bindings::virt_to_page(at) }
-    } else {
-        return Err(unsupported());
-    };
-    if page.is_null() {
-        return Err(unsupported());
-    }
-    // SAFETY: No more than the address is computed (64 bit only).
-    let address = unsafe { bindings::page_address(page) };
-    // What was mapped by frame numbers need not be memory.
-    // SAFETY: The callee looks at the address only.
-    if !unsafe { bindings::virt_addr_valid(address) } {
-        return Err(unsupported());
-    }
-    Ok(address as usize)
 }

@@ -27,6 +27,7 @@ pub mod device;
 mod dma_buf;
 pub mod doorbell;
 pub mod error;
+mod extent;
 pub mod fast_mr;
 mod flow;
 pub mod gid;

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The pages behind what is mapped into the kernel.
+
+use core::ffi::c_void;
+
+use kernel::{page::PAGE_SIZE, prelude::*};
+
+use crate::{bindings, error::unsupported};
+
+/// Calls `visit` with address, in the kernel's direct mapping, and bytes of each stretch of pages, one behind the
+/// other, that hold the `len` bytes at the kernel's address `start`. These must be mapped meanwhile, and not be none.
+///
+/// # Errors
+///
+/// `EOPNOTSUPP` for what isn't made of pages; what `visit` returns.
+pub(crate) fn for_each_extent(
+    start: usize,
+    len: usize,
+    mut visit: impl FnMut(usize, usize) -> Result,
+) -> Result {
+    let first = start & !(PAGE_SIZE - 1);
+    let end = start.wrapping_add(len);
+    let mut extent = (page_at(first)?, PAGE_SIZE);
+    for at in (first..end).step_by(PAGE_SIZE).skip(1) {
+        let page = page_at(at)?;
+        if page == extent.0.wrapping_add(extent.1) {
+            extent.1 = extent.1.saturating_add(PAGE_SIZE);
+        } else {
+            visit(extent.0, extent.1)?;
+            extent = (page, PAGE_SIZE);
+        }
+    }
+    visit(extent.0, extent.1)
+}
+
+/// Where the page that is mapped at `at` is in the direct mapping.
+fn page_at(at: usize) -> Result<usize> {
+    let at = at as *const c_void;
+    // SAFETY: The callee looks at the address only.
+    let page = if unsafe { bindings::is_vmalloc_addr(at) } {
+        // SAFETY: It is an address of that kind.
+        unsafe { bindings::vmalloc_to_page(at) }
+    // SAFETY: The callee looks at the address only.
+    } else if unsafe { bindings::virt_addr_valid(at) } {
+        // SAFETY: It is in the direct mapping.
+        unsafe { bindings::virt_to_page(at) }
+    } else {
+        return Err(unsupported());
+    };
+    if page.is_null() {
+        return Err(unsupported());
+    }
+    // SAFETY: No more than the address is computed (64 bit only).
+    let address = unsafe { bindings::page_address(page) };
+    // What was mapped by frame numbers need not be memory.
+    // SAFETY: The callee looks at the address only.
+    if !unsafe { bindings::virt_addr_valid(address) } {
+        return Err(unsupported());
+    }
+    Ok(address as usize)
+}
