@@ -19,9 +19,17 @@ __rrxe_helper void rrxe_helper_ib_mark_name_assigned_by_user(struct ib_device *d
 	ib_mark_name_assigned_by_user(dev);
 }
 
+/* Commands that name no object don't set the bundle's context. */
 __rrxe_helper struct ib_ucontext *rrxe_helper_rdma_udata_to_ucontext(struct ib_udata *udata)
 {
-	return rdma_udata_to_uverbs_attr_bundle(udata)->context;
+	struct uverbs_attr_bundle *attrs = rdma_udata_to_uverbs_attr_bundle(udata);
+
+	return attrs->context ?: ib_uverbs_get_ucontext(attrs);
+}
+
+__rrxe_helper u32 rrxe_helper_uverbs_attr_handle(struct uverbs_attr_bundle *attrs, u16 id)
+{
+	return uverbs_attr_get_uobject(attrs, id)->id;
 }
 
 __rrxe_helper unsigned int rrxe_helper_num_possible_cpus(void)

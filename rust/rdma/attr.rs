@@ -6,7 +6,7 @@ use core::ops::BitOr;
 
 use roce::mtu::Mtu;
 
-use crate::bindings;
+use crate::{bindings, dm::DeviceMemory};
 
 /// A set of device capabilities.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -135,8 +135,8 @@ pub struct DeviceAttributes {
 }
 
 impl DeviceAttributes {
-    /// Fills `raw`, which is zeroed.
-    pub(crate) fn write(&self, raw: &mut bindings::ib_device_attr) {
+    /// Fills `raw`, which is zeroed; with device memory for who can use it.
+    pub(crate) fn write(&self, raw: &mut bindings::ib_device_attr, shows_memory: bool) {
         let [major, minor, patch] = self.firmware.map(u64::from);
         raw.fw_ver = major << 32 | minor << 16 | patch;
         raw.sys_image_guid = self.sys_image_guid.to_be();
@@ -178,6 +178,9 @@ impl DeviceAttributes {
         // All that the fields can say.
         raw.cq_caps.max_cq_moderation_count = u16::MAX;
         raw.cq_caps.max_cq_moderation_period = u16::MAX;
+        if shows_memory {
+            raw.max_dm_size = DeviceMemory::MAX;
+        }
         raw.max_pkeys = self.max_pkeys;
         raw.local_ca_ack_delay = self.local_ca_ack_delay;
     }

@@ -24,6 +24,7 @@ mod copy;
 pub mod cq;
 pub mod crc32;
 pub mod device;
+pub mod dm;
 mod dma_buf;
 pub mod doorbell;
 pub mod error;

@@ -11,7 +11,7 @@
 //! them), so each context has a [`Mappings`] that knows all its entries and withdraws what is left
 //! when the context goes; a [`Mapping`] withdrawn later than that does nothing.
 
-use core::ptr::NonNull;
+use core::{ops::RangeInclusive, ptr::NonNull};
 
 use kernel::{
     bindings as core_bindings,
@@ -182,8 +182,12 @@ impl Mappings {
         }
     }
 
-    /// Gives `memory` an offset.
-    fn insert(self: &Arc<Self>, memory: Arc<SharedMemory>) -> Result<Mapping> {
+    /// Gives `memory` an offset that begins with one of `pages`.
+    fn insert(
+        self: &Arc<Self>,
+        memory: Arc<SharedMemory>,
+        pages: RangeInclusive<u32>,
+    ) -> Result<Mapping> {
         let len = memory.len;
         let entry = KBox::new(
             Entry {
@@ -203,8 +207,11 @@ impl Mappings {
         let base = entry.as_ptr().cast();
         // SAFETY: The context is valid since the table is not closed; `entry` is zeroed, pinned by
         // its box and starts with the core's part.
-        let code =
-            unsafe { bindings::rdma_user_mmap_entry_insert(self.ucontext.as_ptr(), base, len) };
+        let code = unsafe {
+            let (first, last) = pages.into_inner();
+            let context = self.ucontext.as_ptr();
+            bindings::rdma_user_mmap_entry_insert_range(context, base, len, first, last)
+        };
         if let Err(error) = kernel::error::to_result(code) {
             // SAFETY: The pointer came from the box above, and the core did not take it.
             drop(unsafe { KBox::from_raw(entry.as_ptr()) });
@@ -221,6 +228,11 @@ impl Mappings {
             offset: (page_offset as u64).wrapping_mul(PAGE_SIZE as u64),
         })
     }
+}
+
+/// The page that begins at `offset`.
+fn page(offset: u64) -> Result<u32> {
+    u32::try_from(offset / PAGE_SIZE as u64).map_err(|_| ENOMEM)
 }
 
 /// Withdraws `entry` from the core's table. It is freed by [`mmap_free`] once no mmap call uses it.
@@ -254,7 +266,25 @@ impl Mapping {
     ///
     /// `ENOMEM`; `EIO` if the context is going away.
     pub(crate) fn new(owner: &Arc<Mappings>, memory: Arc<SharedMemory>) -> Result<Self> {
-        owner.insert(memory)
+        owner.insert(memory, 0..=page(bindings::RRXE_DM_OFFSET - 1)?)
+    }
+
+    /// Lets the process of `owner` map `memory` at `offset`, in bytes, which only one caller may use at a time.
+    ///
+    /// # Context
+    ///
+    /// Process; may sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`, also for an offset beyond what the core's table can hold; `EIO` if the context is going away.
+    pub(crate) fn at(
+        owner: &Arc<Mappings>,
+        memory: Arc<SharedMemory>,
+        offset: u64,
+    ) -> Result<Self> {
+        let page = page(offset)?;
+        owner.insert(memory, page..=page)
     }
 
     /// The file offset to give to mmap, in bytes.

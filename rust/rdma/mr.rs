@@ -3,8 +3,7 @@
 //! Memory regions: what their verbs take and return, and the operations on `ib_mr`.
 
 mod advice;
-
-use core::mem::MaybeUninit;
+pub(crate) mod register;
 
 use kernel::{
     bindings as core_bindings,
@@ -21,19 +20,16 @@ use roce::{
 
 pub(crate) use advice::advise;
 pub use advice::Advised;
+pub use register::UserRange;
 
 pub use crate::span::{Span, SpanFault};
 use crate::{
     bindings,
-    device::IbDevice,
     error::unsupported,
     fast_mr::{FastKind, FastMemory},
-    memory::ProcessMemory,
-    object::Object,
-    odp::OnDemand,
+    object::{Object, Room},
     provider::Provider,
     udata,
-    umem::UserMemory,
 };
 
 /// What a region may be used for: a set of `IB_ACCESS_*`.
@@ -161,54 +157,6 @@ pub struct MrKeys {
     pub rkey: Rkey,
 }
 
-/// A range that is to be registered: of the calling process's memory, or of a buffer that a driver
-/// exports and the process has as a file.
-pub struct UserRange<'a> {
-    device: &'a IbDevice,
-    /// The buffer's file.
-    fd: Option<c_int>,
-    /// An address; of a buffer, bytes from its beginning.
-    start: u64,
-    length: u64,
-    /// The address by which work requests and peers are to name its first byte, unless they count
-    /// from zero.
-    iova: u64,
-}
-
-impl UserRange<'_> {
-    /// The address by which the first byte of a region with these rights is named.
-    pub fn iova(&self, access: Access) -> u64 {
-        if access.is_zero_based() {
-            0
-        } else {
-            self.iova
-        }
-    }
-
-    /// Pins it, or doesn't, as the rights say. Process context; sleeps.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`UserMemory::pin`], [`UserMemory::export`] and [`OnDemand::new`].
-    pub fn take(&self, access: Access) -> Result<ProcessMemory> {
-        let Self {
-            device,
-            start,
-            length,
-            ..
-        } = *self;
-        let pinned = match self.fd {
-            Some(fd) => UserMemory::export(device, fd, start, length, access)?,
-            None if access.is_on_demand() => {
-                let memory = OnDemand::new(device, start, length, access)?;
-                return Ok(ProcessMemory::OnDemand(memory));
-            }
-            None => UserMemory::pin(device, start, length, access)?,
-        };
-        Ok(ProcessMemory::Pinned(pinned))
-    }
-}
-
 /// What `rereg_user_mr` changes of a region.
 pub struct MrChange<'a, Pd> {
     /// The protection domain.
@@ -221,106 +169,16 @@ pub struct MrChange<'a, Pd> {
 
 type MrObject<P> = Object<bindings::ib_mr, <P as Provider>::Mr>;
 
-/// Implements `reg_user_mr`.
-///
-/// # Safety
-///
-/// To be called by ib_core, on a protection domain of `P`.
-pub(crate) unsafe extern "C" fn reg_user<P: Provider>(
-    pd: *mut bindings::ib_pd,
-    start: u64,
-    length: u64,
-    iova: u64,
-    access: c_int,
-    hints: *mut bindings::ib_dmah,
-    payload: *mut bindings::ib_udata,
-) -> *mut bindings::ib_mr {
-    let register = || {
-        // SAFETY: ib_core's buffers are null or valid during the call.
-        unsafe { udata::no_payload(payload) }?;
-        // SAFETY: `pd` is valid during the call, and so is its device.
-        let device = unsafe { IbDevice::from_raw((*pd).device) };
-        let range = UserRange {
-            device,
-            fd: None,
-            start,
-            length,
-            iova,
-        };
-        // SAFETY: As the caller promises.
-        unsafe { register::<P>(pd, &range, access, hints) }
-    };
-    register().unwrap_or_else(|error: Error| error.to_ptr())
-}
-
-/// Implements `reg_user_mr_dmabuf`.
-///
-/// # Safety
-///
-/// To be called by ib_core, on a protection domain of `P`.
-pub(crate) unsafe extern "C" fn reg_dma_buf<P: Provider>(
-    pd: *mut bindings::ib_pd,
-    offset: u64,
-    length: u64,
-    iova: u64,
-    fd: c_int,
-    access: c_int,
-    hints: *mut bindings::ib_dmah,
-    _attributes: *mut bindings::uverbs_attr_bundle,
-) -> *mut bindings::ib_mr {
-    // SAFETY: `pd` is valid during the call, and so is its device.
-    let device = unsafe { IbDevice::from_raw((*pd).device) };
-    let range = UserRange {
-        device,
-        fd: Some(fd),
-        start: offset,
-        length,
-        iova,
-    };
-    // SAFETY: As the caller promises.
-    unsafe { register::<P>(pd, &range, access, hints) }
-        .unwrap_or_else(|error: Error| error.to_ptr())
-}
-
-/// Registers `range`; there are no hints that could be followed.
-///
-/// # Safety
-///
-/// `pd` must be a protection domain of `P` that exists for ib_core during the call.
-unsafe fn register<P: Provider>(
-    pd: *mut bindings::ib_pd,
-    range: &UserRange<'_>,
-    access: c_int,
-    hints: *mut bindings::ib_dmah,
-) -> Result<*mut bindings::ib_mr> {
-    if !hints.is_null() {
-        return Err(unsupported());
-    }
-    let access = Access::from_raw(access);
-    if !access.is_consistent() {
-        return Err(EINVAL);
-    }
-    let object = KBox::<MrObject<P>>::new_uninit(GFP_KERNEL_ACCOUNT)?;
-    // SAFETY: As the caller promises.
-    let pd = unsafe { Object::<_, P::Pd>::get(pd) };
-    let mr = P::reg_user_mr(pd, range, access)?;
-    Ok(expose::<P>(object, mr, range.iova(access), range.length))
-}
-
 /// Makes the `ib_mr` in front of `mr`; ib_core fills in the rest of it.
 fn expose<P: Provider>(
-    object: KBox<MaybeUninit<MrObject<P>>>,
+    object: Room<MrObject<P>>,
     mr: Arc<P::Mr>,
     iova: u64,
     length: u64,
 ) -> *mut bindings::ib_mr {
     let keys = P::mr_keys(&mr);
-    let base: *mut bindings::ib_mr = KBox::into_raw(object).cast();
-    // SAFETY: `base` is the beginning of memory for an `MrObject`, which nobody else knows.
-    unsafe { base.write(pin_init::zeroed()) };
-    // SAFETY: As above; this is the creation.
-    unsafe { Object::store(base, mr) };
-    // SAFETY: As above, initialised by now.
+    let base = MrObject::<P>::make(object, mr);
+    // SAFETY: It was just made, and nobody else knows it.
     let c_part = unsafe { &mut *base };
     c_part.lkey = keys.lkey.0;
     c_part.rkey = keys.rkey.0;
@@ -343,7 +201,7 @@ pub(crate) unsafe extern "C" fn get_dma<P: Provider>(
         if !access.is_consistent() {
             return Err(EINVAL);
         }
-        let object = KBox::<MrObject<P>>::new_uninit(GFP_KERNEL_ACCOUNT)?;
+        let object = MrObject::<P>::room()?;
         // SAFETY: `pd` is a protection domain of `P`, alive during the call.
         let pd = unsafe { Object::<_, P::Pd>::get(pd) };
         let mr = P::get_dma_mr(pd, access)?;
@@ -368,7 +226,7 @@ pub(crate) unsafe extern "C" fn alloc<P: Provider>(
             bindings::ib_mr_type_IB_MR_TYPE_SG_GAPS => FastKind::Gaps,
             _ => return Err(unsupported()),
         };
-        let object = KBox::<MrObject<P>>::new_uninit(GFP_KERNEL_ACCOUNT)?;
+        let object = MrObject::<P>::room()?;
         // SAFETY: `pd` is a protection domain of `P`, alive during the call.
         let pd = unsafe { Object::<_, P::Pd>::get(pd) };
         let mr = P::alloc_mr(pd, kind, max_pages)?;
@@ -495,21 +353,15 @@ pub(crate) unsafe extern "C" fn rereg<P: Provider>(
         // SAFETY: ib_core's buffers are null or valid during the call.
         unsafe { udata::no_payload(payload) }?;
         let is_set = |flag| flags as u32 & flag != 0;
-        // SAFETY: The region is valid during the call, and so is its device.
-        let device = unsafe { IbDevice::from_raw((*base).device) };
         let change = MrChange {
             pd: is_set(bindings::ib_mr_rereg_flags_IB_MR_REREG_PD)
                 // SAFETY: `pd` is a protection domain of `P`, alive during the call.
                 .then(|| unsafe { Object::<_, P::Pd>::get(pd) }),
             access: is_set(bindings::ib_mr_rereg_flags_IB_MR_REREG_ACCESS)
                 .then(|| Access::from_raw(access)),
-            range: is_set(bindings::ib_mr_rereg_flags_IB_MR_REREG_TRANS).then_some(UserRange {
-                device,
-                fd: None,
-                start,
-                length,
-                iova,
-            }),
+            range: is_set(bindings::ib_mr_rereg_flags_IB_MR_REREG_TRANS)
+                // SAFETY: The region is valid during the call, and so is its device.
+                .then(|| unsafe { UserRange::of_process((*base).device, start, length, iova) }),
         };
         if change.access.is_some_and(|access| !access.is_consistent()) {
             return Err(EINVAL);
@@ -541,9 +393,7 @@ pub(crate) unsafe extern "C" fn dereg<P: Provider>(
         // SAFETY: The device is alive while it has regions.
         P::dereg_mr(unsafe { crate::device::of::<P>((*base).device) }, mr)?;
         // SAFETY: This is the destruction, past the point where it can fail.
-        drop(unsafe { Object::<_, P::Mr>::take(base) });
-        // SAFETY: The object came from such a box, and its reference was taken out above.
-        drop(unsafe { KBox::<MaybeUninit<MrObject<P>>>::from_raw(base.cast()) });
+        drop(unsafe { MrObject::<P>::unmake(base) });
         Ok(0)
     })
 }

@@ -7,9 +7,13 @@
 //! [`crate::upcall::Upcall`], so it may outlive the C object.
 
 use core::mem::MaybeUninit;
-use kernel::sync::Arc;
+use kernel::{prelude::*, sync::Arc};
+use pin_init::Zeroable;
 
 use crate::upcall::Upcall;
+
+/// Memory for an object.
+pub(crate) type Room<O> = KBox<MaybeUninit<O>>;
 
 /// A C object with a reference to the driver's object behind it.
 ///
@@ -76,6 +80,41 @@ impl<B, T> Object<B, T> {
         let inner = unsafe { &raw const (*base.cast::<Self>()).inner };
         // SAFETY: Initialized by the type invariant, and never read again.
         unsafe { inner.read().assume_init() }
+    }
+}
+
+/// Of kinds that ib_core leaves to the driver to allocate.
+impl<B: Zeroable, T> Object<B, T> {
+    /// Memory for an object, to be had before anything is made that would have to be unmade.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn room() -> Result<Room<Self>> {
+        Ok(KBox::new_uninit(GFP_KERNEL_ACCOUNT)?)
+    }
+
+    /// An object whose C part is zeros. It lasts until [`Self::unmake`].
+    pub(crate) fn make(room: Room<Self>, inner: Arc<T>) -> *mut B {
+        let base: *mut B = KBox::into_raw(room).cast();
+        // SAFETY: `base` is the beginning of memory for an object, which nobody else knows.
+        unsafe { base.write(pin_init::zeroed()) };
+        // SAFETY: As above; this is the creation.
+        unsafe { Self::store(base, inner) };
+        base
+    }
+
+    /// Frees an object and returns the driver's.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::take`], and `base` must come from [`Self::make`].
+    pub(crate) unsafe fn unmake(base: *mut B) -> Arc<T> {
+        // SAFETY: As the caller promises.
+        let inner = unsafe { Self::take(base) };
+        // SAFETY: It was made in such memory, and its reference was taken out above.
+        drop(unsafe { Room::<Self>::from_raw(base.cast()) });
+        inner
     }
 }
 

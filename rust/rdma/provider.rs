@@ -31,6 +31,7 @@ use crate::{
     attr::{DeviceAttributes, DeviceChange, PortAttributes},
     av::Av,
     cq::{CqCreated, CqInit, Cqe, Moderation, NotifyWhen},
+    dm::{DeviceMemory, DmInit},
     fast_mr::{FastKind, FastMemory},
     gid::Gid,
     mad::PortCounters,
@@ -68,6 +69,8 @@ pub trait Provider: Sized + Send + Sync + 'static {
     type Qp: Send + Sync;
     /// A memory region.
     type Mr: Send + Sync;
+    /// Device memory.
+    type Dm: Send + Sync;
     /// A memory window.
     type Mw: Send + Sync;
     /// A rule by which a QP gets frames.
@@ -243,7 +246,17 @@ pub trait Provider: Sized + Send + Sync + 'static {
     /// that nobody has fetched. Any context.
     fn req_notify_cq(cq: &Arc<Self::Cq>, when: NotifyWhen) -> bool;
 
-    /// Registers memory of a process, with consistent rights.
+    /// Allocates device memory for a process.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`, also beyond the device's limit, and those of [`DeviceMemory::new`].
+    fn alloc_dm(device: &Arc<Self::Device>, init: &DmInit<'_>) -> Result<Arc<Self::Dm>>;
+
+    /// The memory itself.
+    fn dm_memory(dm: &Self::Dm) -> &DeviceMemory;
+
+    /// Registers memory of a process, or what it has of a driver's or the device's, with consistent rights.
     ///
     /// # Errors
     ///

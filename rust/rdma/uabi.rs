@@ -292,6 +292,8 @@ mod tests {
             (doorbell::DIRTY, 4096),
             (doorbell::SIZE, 8192),
             (cq_arm::OFFSET, 320),
+            (bindings::RRXE_DM_OFFSET as usize, 1 << 43),
+            (bindings::RRXE_DM_STRIDE as usize, 1 << 18),
         ] {
             assert_eq!(ours, released);
         }

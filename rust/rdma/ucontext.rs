@@ -16,6 +16,7 @@ use crate::{
 
 const DOORBELL: u32 = bindings::rrxe_feature_RRXE_FEATURE_DOORBELL;
 const CQ_ARM: u32 = bindings::rrxe_feature_RRXE_FEATURE_CQ_ARM;
+const DM: u32 = bindings::rrxe_feature_RRXE_FEATURE_DM;
 
 /// What a process's library wants beyond the stock ABI.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,6 +25,8 @@ pub struct Wanted {
     pub doorbells: bool,
     /// To arm CQs without a call.
     pub arms: bool,
+    /// Device memory, which every device has.
+    device_memory: bool,
 }
 
 /// What a context is made of.
@@ -48,6 +51,8 @@ pub struct ContextCreated<C> {
 pub(crate) struct UserContext<C> {
     pub(crate) mappings: Arc<Mappings>,
     pub(crate) driver: Arc<C>,
+    /// The process's library knows how to map device memory.
+    pub(crate) device_memory: bool,
 }
 
 type ContextObject<P> = Object<bindings::ib_ucontext, UserContext<<P as Provider>::Context>>;
@@ -85,6 +90,7 @@ pub(crate) unsafe extern "C" fn alloc<P: Provider>(
         let valid = NonNull::new(context).ok_or(EINVAL)?;
         // SAFETY: `dealloc` closes the mappings before the context is freed, and so does a failure.
         let mappings = unsafe { Mappings::new(valid) }?;
+        let device_memory = wanted.is_some_and(|wanted| wanted.device_memory);
         let init = ContextInit {
             mappings: &mappings,
             wanted: wanted.unwrap_or_default(),
@@ -92,11 +98,12 @@ pub(crate) unsafe extern "C" fn alloc<P: Provider>(
         // SAFETY: ib_core sets the device before it calls.
         let device = unsafe { device_of::<P>((*context).device) };
         let driver =
-            make::<P>(device, init, wanted.is_some(), &udata).inspect_err(|_| mappings.close())?;
+            make::<P>(device, init, wanted.as_ref(), &udata).inspect_err(|_| mappings.close())?;
         let made = Arc::new(
             UserContext {
                 mappings: mappings.clone(),
                 driver,
+                device_memory,
             },
             GFP_KERNEL_ACCOUNT,
         )
@@ -111,13 +118,13 @@ pub(crate) unsafe extern "C" fn alloc<P: Provider>(
 fn make<P: Provider>(
     device: &Arc<P::Device>,
     init: ContextInit<'_>,
-    negotiates: bool,
+    wanted: Option<&Wanted>,
     udata: &Udata<'_>,
 ) -> Result<Arc<P::Context>> {
     let created = P::alloc_context(device, init)?;
-    let told = match negotiates {
-        true => udata.respond(&reply(&created)),
-        false => udata.respond(&[]),
+    let told = match wanted {
+        Some(wanted) => udata.respond(&reply(&created, wanted)),
+        None => udata.respond(&[]),
     };
     if let Err(error) = told {
         P::close_context(&created.context);
@@ -145,6 +152,7 @@ fn wanted(udata: &Udata<'_>) -> Result<Option<Wanted>> {
     Ok(Some(Wanted {
         doorbells: features & DOORBELL != 0,
         arms: features & CQ_ARM != 0,
+        device_memory: features & DM != 0,
     }))
 }
 
@@ -152,14 +160,15 @@ fn wanted(udata: &Udata<'_>) -> Result<Option<Wanted>> {
 const REPLY: usize = size_of::<bindings::rrxe_alloc_ucontext_resp>();
 
 /// `struct rrxe_alloc_ucontext_resp`.
-fn reply<C>(created: &ContextCreated<C>) -> [u8; REPLY] {
+fn reply<C>(created: &ContextCreated<C>, wanted: &Wanted) -> [u8; REPLY] {
     let page = created.doorbells.unwrap_or_default();
     let doorbells = created.doorbells.map_or(0, |_| DOORBELL);
     let arms = if created.arms { CQ_ARM } else { 0 };
+    let memory = if wanted.device_memory { DM } else { 0 };
     let mut bytes = [0; REPLY];
     let fields = [
         &bindings::RRXE_ABI_VERSION.to_ne_bytes()[..],
-        &(doorbells | arms).to_ne_bytes(),
+        &(doorbells | arms | memory).to_ne_bytes(),
         &page.offset.to_ne_bytes(),
         &page.size.to_ne_bytes(),
     ];

@@ -4,7 +4,7 @@
 
 use core::{marker::PhantomData, ptr::NonNull};
 use kernel::{
-    error::to_result,
+    error::{from_err_ptr, to_result},
     prelude::*,
     sync::Arc,
     uaccess::{UserPtr, UserSlice},
@@ -140,7 +140,12 @@ impl<P: Provider> UserCall<'_, P> {
         &self.context.driver
     }
 
-    /// The call that `raw` belongs to; none if the kernel itself calls.
+    /// The process's library knows how to map device memory.
+    pub(crate) fn has_device_memory(&self) -> bool {
+        self.context.device_memory
+    }
+
+    /// The call that `raw` belongs to; none if the kernel itself calls, or the context goes away.
     ///
     /// # Safety
     ///
@@ -150,7 +155,7 @@ impl<P: Provider> UserCall<'_, P> {
         // SAFETY: As the caller promises.
         let udata = unsafe { Udata::from_raw(raw) }?;
         // SAFETY: As the caller promises, `raw` lies in an attribute bundle.
-        let context = unsafe { bindings::rdma_udata_to_ucontext(raw) };
+        let context = from_err_ptr(unsafe { bindings::rdma_udata_to_ucontext(raw) }).ok()?;
         // SAFETY: ib_core keeps the context alive during its calls.
         let context = unsafe { ucontext::of::<P>(context) };
         Some(Self { context, udata })

@@ -1,18 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Memory of a process, or that it has from a driver, pinned for as long as peers may reach it.
+//! Memory of a process, or that it has from a driver or the device, in its place for as long as peers may reach it.
 
 use core::ptr::NonNull;
 
 use kernel::{
-    bindings as core_bindings, error::from_err_ptr, page::PAGE_SIZE, prelude::*, sync::aref::ARef,
+    bindings as core_bindings,
+    error::from_err_ptr,
+    page::PAGE_SIZE,
+    prelude::*,
+    sync::{aref::ARef, Arc},
 };
 
 use crate::{
-    bindings, device::IbDevice, dma_buf::DmaBuf, error::unsupported, mr::Access, span::Span,
+    bindings, device::IbDevice, dm::DeviceMemory, dma_buf::DmaBuf, error::unsupported,
+    extent::for_each_extent, mmap::SharedMemory, mr::Access, span::Span,
 };
 
-/// A pinned range of a process's memory, or of a buffer that a driver exports.
+/// A pinned range of a process's memory, of a buffer that a driver exports, or of device memory.
 ///
 /// # Invariants
 ///
@@ -34,6 +39,11 @@ pub struct UserMemory {
 enum Source {
     Process(Umem),
     Exported(DmaBuf),
+    /// A range of it, that many bytes from its beginning.
+    Device {
+        memory: Arc<SharedMemory>,
+        start: usize,
+    },
 }
 
 /// Pinned pages.
@@ -105,8 +115,32 @@ impl UserMemory {
         Self::new(device, Source::Exported(buffer), start, len)
     }
 
+    /// Takes `len` bytes at `start` of device memory, which stays until this is dropped.
+    ///
+    /// # Context
+    ///
+    /// Process; sleeps.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for a range beyond the memory, `ENOMEM`.
+    pub fn of_device(
+        device: &IbDevice,
+        memory: &DeviceMemory,
+        start: u64,
+        len: u64,
+    ) -> Result<Self> {
+        if !memory.contains(start, len) {
+            return Err(EINVAL);
+        }
+        let (start, len) = (usize::try_from(start)?, usize::try_from(len)?);
+        let memory = memory.shared().clone();
+        Self::new(device, Source::Device { memory, start }, start, len)
+    }
+
     fn new(device: &IbDevice, source: Source, start: usize, len: usize) -> Result<Self> {
-        // INVARIANT: Still without blocks; `collect` finds them, or the value is dropped.
+        // INVARIANT: Still without blocks, of which an empty range has none; else `collect` finds them, or the value
+        // is dropped.
         let mut memory = Self {
             source,
             device: device.into(),
@@ -115,7 +149,9 @@ impl UserMemory {
             first: start % PAGE_SIZE,
             len,
         };
-        memory.collect()?;
+        if len != 0 {
+            memory.collect()?;
+        }
         Ok(memory)
     }
 
@@ -147,6 +183,7 @@ impl UserMemory {
             // SAFETY: `umem` is valid until it is released.
             Source::Process(Umem(umem)) => unsafe { (*umem.as_ptr()).writable() != 0 },
             Source::Exported(buffer) => buffer.is_writable(),
+            Source::Device { .. } => true,
         }
     }
 
@@ -196,6 +233,10 @@ impl UserMemory {
         let umem = match &self.source {
             Source::Process(Umem(umem)) => umem,
             Source::Exported(buffer) => return buffer.for_each_extent(visit),
+            Source::Device { memory, start } => {
+                let first = memory.start().as_ptr() as usize;
+                return for_each_extent(first.wrapping_add(*start), self.len, visit);
+            }
         };
         // SAFETY: `umem` is valid until it is released.
         let mut entry = unsafe { (*umem.as_ptr()).sgt_append.sgt.sgl };

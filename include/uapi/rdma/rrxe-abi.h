@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: ((GPL-2.0 WITH Linux-syscall-note) OR Linux-OpenIB) */
 /*
  * What rrxe and its own provider library share beyond rdma_user_rxe.h: a page of
- * doorbells a context, and a word in the ring of a CQ that arms it. Neither takes a
- * system call. Documentation/uabi.rst tells how they are used.
+ * doorbells a context, a word in the ring of a CQ that arms it, and device memory. Neither
+ * of these takes a system call to use. Documentation/uabi.rst tells how they are used.
  *
  * Everything is in the byte order of the machine, and laid out alike for 32 and 64 bits.
  */
@@ -20,6 +20,8 @@ enum rrxe_feature {
 	RRXE_FEATURE_DOORBELL	= 1 << 0,
 	/* RRXE_CQ_ARM */
 	RRXE_FEATURE_CQ_ARM	= 1 << 1,
+	/* RRXE_DM_OFFSET; without it a context has no device memory */
+	RRXE_FEATURE_DM		= 1 << 2,
 };
 
 /* alloc_ucontext: stock librxe sends nothing, and nothing is granted to it. */
@@ -96,5 +98,13 @@ enum rrxe_cq_arm {
 	/* any completion does */
 	RRXE_CQ_ARM_NEXT	= 2,
 };
+
+/*
+ * The process may map device memory, shared and as a whole, rounded up to pages. That of
+ * handle h is at RRXE_DM_OFFSET + h * RRXE_DM_STRIDE, also for a process that imports it.
+ * None is longer than RRXE_DM_STRIDE.
+ */
+#define RRXE_DM_OFFSET		0x80000000000ULL
+#define RRXE_DM_STRIDE		0x40000U
 
 #endif /* RRXE_ABI_H */

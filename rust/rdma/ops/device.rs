@@ -13,7 +13,7 @@ use crate::{
     device::{of, DeviceObject},
     error::unsupported,
     provider::Provider,
-    udata::no_payload,
+    udata::{no_payload, UserCall},
 };
 
 /// `IB_FW_VERSION_NAME_MAX`.
@@ -34,8 +34,11 @@ pub(super) unsafe extern "C" fn query<P: Provider>(
         unsafe { no_payload(payload) }?;
         // SAFETY: The device is alive while ib_core calls its operations.
         let attributes = P::query_device(unsafe { of::<P>(device) });
+        // SAFETY: As above; a payload lies in the attributes of a call of a process's context.
+        let call = unsafe { UserCall::<P>::from_raw(payload) };
+        let shows_memory = call.is_some_and(|call| call.has_device_memory());
         // SAFETY: ib_core passes attributes to fill, zeroed.
-        attributes.write(unsafe { &mut *attr });
+        attributes.write(unsafe { &mut *attr }, shows_memory);
         Ok(0)
     })
 }

@@ -9,7 +9,7 @@ use pin_init::Zeroable;
 
 use crate::{
     bindings::{self, ib_device_ops},
-    cq, mad, mmap, mr, mw,
+    cq, dm, mad, mmap, mr, mw,
     object::Object,
     provider::Provider,
     restrack, srq, stats, ucontext, xrcd,
@@ -86,8 +86,11 @@ fn fill_objects<P: Provider>(table: &mut ib_device_ops) {
     table.resize_user_cq = Some(cq::resize_user::<P>);
     table.destroy_cq = Some(cq::destroy::<P>);
     table.req_notify_cq = Some(cq::req_notify::<P>);
-    table.reg_user_mr = Some(mr::reg_user::<P>);
-    table.reg_user_mr_dmabuf = Some(mr::reg_dma_buf::<P>);
+    table.reg_user_mr = Some(mr::register::user::<P>);
+    table.reg_user_mr_dmabuf = Some(mr::register::exported::<P>);
+    table.alloc_dm = Some(dm::alloc::<P>);
+    table.dealloc_dm = Some(dm::dealloc::<P>);
+    table.reg_dm_mr = Some(mr::register::device::<P>);
     table.rereg_user_mr = Some(mr::rereg::<P>);
     table.advise_mr = Some(mr::advise::<P>);
     table.dereg_mr = Some(mr::dereg::<P>);

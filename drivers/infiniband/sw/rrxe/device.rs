@@ -66,8 +66,10 @@ pub(crate) struct Device {
     pub(crate) pds: Arc<Quota>,
     /// CQs
     pub(crate) cqs: Arc<Quota>,
-    /// and QPs it may have.
+    /// QPs
     pub(crate) qps: Arc<Quota>,
+    /// and bytes of device memory it may have.
+    pub(crate) dm: Arc<Quota>,
     /// Its port's counters.
     pub(crate) counters: Arc<Counters>,
     /// Other sets of counters, which QPs are bound to, …
@@ -109,6 +111,7 @@ impl Device {
                 pds: Quota::new(limits::MAX_PD)?,
                 cqs: Quota::new(limits::MAX_CQ)?,
                 qps: Quota::new(limits::MAX_QP)?,
+                dm: Quota::new(limits::DEVICE_MEMORY)?,
                 counters: Arc::new(Counters::new(), GFP_KERNEL)?,
                 counter_sets <- Table::new(limits::MAX_QP, &readers),
                 retired: Counters::new(),

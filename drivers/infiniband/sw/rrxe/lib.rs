@@ -15,6 +15,7 @@ mod context;
 mod cq;
 mod details;
 mod device;
+mod dm;
 mod doorbells;
 mod engine;
 mod engine_host;

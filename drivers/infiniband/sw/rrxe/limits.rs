@@ -37,6 +37,8 @@ pub(crate) const MAX_SRQ_SGE: u32 = MAX_SGE;
 pub(crate) const MAX_MR: u32 = (1 << 19) - 1;
 /// Pages of a fast registration.
 pub(crate) const MAX_FAST_REG_PAGES: u32 = 512;
+/// Bytes of device memory, in pieces that each process knows the limit of.
+pub(crate) const DEVICE_MEMORY: u32 = 16 << 20;
 /// Memory windows of a device.
 pub(crate) const MAX_MW: u32 = 1 << 19;
 /// Protection domains of a device.

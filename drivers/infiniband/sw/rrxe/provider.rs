@@ -7,6 +7,7 @@ use rdma::{
     attr::{DeviceAttributes, DeviceChange, PortAttributes},
     av::Av,
     cq::{CqCreated, CqInit, Cqe, Moderation, NotifyWhen},
+    dm::{DeviceMemory, DmInit},
     fast_mr::{FastKind, FastMemory},
     gid::Gid,
     mad::PortCounters,
@@ -35,6 +36,7 @@ use crate::{
     cq::Cq,
     details,
     device::{self, Device},
+    dm::Dm,
     flow::{self, Flow},
     mcast,
     mr::{self, Mr},
@@ -61,6 +63,7 @@ impl Provider for Rrxe {
     type Srq = Srq;
     type Qp = Qp;
     type Mr = Mr;
+    type Dm = Dm;
     type Mw = Mw;
     type Flow = Flow;
     type CounterSet = Counters;
@@ -204,6 +207,14 @@ impl Provider for Rrxe {
 
     fn req_notify_cq(cq: &Arc<Cq>, when: NotifyWhen) -> bool {
         cq.req_notify(when)
+    }
+
+    fn alloc_dm(device: &Arc<Device>, init: &DmInit<'_>) -> Result<Arc<Dm>> {
+        Dm::alloc(device, init)
+    }
+
+    fn dm_memory(dm: &Dm) -> &DeviceMemory {
+        dm.memory()
     }
 
     fn reg_user_mr(pd: &Arc<Pd>, range: &UserRange<'_>, access: Access) -> Result<Arc<Mr>> {

@@ -30,22 +30,37 @@ impl Quota {
     ///
     /// `ENOMEM` if there is none left.
     pub(crate) fn claim(self: &Arc<Self>) -> Result<Claim> {
+        self.claim_many(1)
+    }
+
+    /// Takes so many of it.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM` if there are fewer left.
+    pub(crate) fn claim_many(self: &Arc<Self>, count: u32) -> Result<Claim> {
         let mut left = self.0.load(ordering::Relaxed);
         loop {
-            let less = left.checked_sub(1).ok_or(ENOMEM)?;
+            let less = left.checked_sub(count).ok_or(ENOMEM)?;
             match self.0.cmpxchg(left, less, ordering::Relaxed) {
-                Ok(_) => return Ok(Claim(self.clone())),
+                Ok(_) => {
+                    let quota = self.clone();
+                    return Ok(Claim { quota, count });
+                }
                 Err(now) => left = now,
             }
         }
     }
 }
 
-/// One of a quota, given back when it is dropped.
-pub(crate) struct Claim(Arc<Quota>);
+/// A part of a quota, given back when it is dropped.
+pub(crate) struct Claim {
+    quota: Arc<Quota>,
+    count: u32,
+}
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        self.0 .0.fetch_add(1, ordering::Relaxed);
+        self.quota.0.fetch_add(self.count, ordering::Relaxed);
     }
 }
