@@ -13,7 +13,7 @@ use rrxe_rings::doorbell::Doorbells;
 use crate::{
     ah,
     bindings::*,
-    cq, flow,
+    cq, dm, flow,
     memory::Mapping,
     mr, mw,
     object::{Extended, Zeroed},
@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// What this library asks of the kernel.
-const FEATURES: u32 = RRXE_FEATURE_DOORBELL | RRXE_FEATURE_CQ_ARM;
+const FEATURES: u32 = RRXE_FEATURE_DOORBELL | RRXE_FEATURE_CQ_ARM | RRXE_FEATURE_DM;
 
 /// A context. libibverbs allocates it, of zeros, which is a value of all its fields.
 #[repr(C)]
@@ -63,6 +63,11 @@ const OPS: verbs_context_ops = verbs_context_ops {
     advise_mr: Some(mr::advise),
     import_mr: Some(mr::import),
     unimport_mr: Some(mr::unimport),
+    alloc_dm: Some(dm::alloc),
+    free_dm: Some(dm::free),
+    reg_dm_mr: Some(dm::reg),
+    import_dm: Some(dm::import),
+    unimport_dm: Some(dm::unimport),
     alloc_mw: Some(mw::alloc),
     dealloc_mw: Some(mw::dealloc),
     bind_mw: Some(mw::bind),

@@ -21,6 +21,7 @@ mod context;
 mod cq;
 mod cq_ex;
 mod device;
+mod dm;
 mod doorbell;
 mod flow;
 mod guarded;

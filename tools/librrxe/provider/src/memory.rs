@@ -54,6 +54,11 @@ impl Mapping {
         let mapping = Self::new(fd, place.offset, place.size as usize)?;
         Ring::new(mapping).ok_or(EINVAL)
     }
+
+    /// The first byte.
+    pub(crate) fn start(&self) -> *mut u8 {
+        self.place.as_ptr().cast()
+    }
 }
 
 impl Memory for Mapping {

@@ -37,6 +37,7 @@ zeroed!(
     ibv_qp_init_attr_ex,
     verbs_cq,
     verbs_device,
+    verbs_dm,
     verbs_mr,
     verbs_qp,
     verbs_srq,

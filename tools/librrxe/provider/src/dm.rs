@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Device memory: the kernel's, mapped at a place that follows from its handle.
+
+use core::{
+    ffi::{c_int, c_void},
+    ptr::{addr_of_mut, null_mut},
+};
+
+use crate::{
+    bindings::*,
+    memory::Mapping,
+    mr,
+    object::{give, take, Zeroed},
+    system::{code, failed, set_errno, EINVAL},
+};
+
+/// What memory is copied in units of.
+const WORD: usize = 4;
+/// The least that there can be mapped.
+const PAGE: usize = 4096;
+
+/// Device memory.
+#[repr(C)]
+struct Dm {
+    verbs: verbs_dm,
+    mapping: Mapping,
+    /// Bytes that were asked for; of imported memory all that is mapped.
+    length: usize,
+}
+
+impl Dm {
+    /// Maps what the kernel has under `verbs.handle`.
+    ///
+    /// # Errors
+    ///
+    /// errno.
+    ///
+    /// # Safety
+    ///
+    /// The context must be a valid one.
+    unsafe fn map(mut verbs: verbs_dm, length: usize) -> Result<Self, c_int> {
+        let place = RRXE_DM_OFFSET + u64::from(verbs.handle) * u64::from(RRXE_DM_STRIDE);
+        let mapping = Mapping::new((*verbs.dm.context).cmd_fd, place, length)?;
+        verbs.dm.memcpy_to_dm = Some(copy_to);
+        verbs.dm.memcpy_from_dm = Some(copy_from);
+        Ok(Self {
+            verbs,
+            mapping,
+            length,
+        })
+    }
+
+    /// Where `length` bytes from `offset` on lie; `None` if they don't, or aren't words.
+    fn range(&self, offset: u64, length: usize) -> Option<*mut u8> {
+        let start = usize::try_from(offset).ok()?;
+        let end = start.checked_add(length)?;
+        let words = start % WORD == 0 && length % WORD == 0;
+        (words && end <= self.length).then(|| self.mapping.start().wrapping_add(start))
+    }
+}
+
+/// Implements `alloc_dm`.
+///
+/// # Safety
+///
+/// *verbs*
+pub(crate) unsafe extern "C" fn alloc(
+    context: *mut ibv_context,
+    attr: *mut ibv_alloc_dm_attr,
+) -> *mut ibv_dm {
+    if (*attr).comp_mask != 0 {
+        return failed(EINVAL);
+    }
+    let mut verbs = verbs_dm::zeroed();
+    let code = code(ibv_cmd_alloc_dm(context, attr, &mut verbs, null_mut()));
+    if code != 0 {
+        return failed(code);
+    }
+    match Dm::map(verbs, (*attr).length) {
+        Ok(dm) => give(dm).cast(),
+        Err(code) => {
+            ibv_cmd_free_dm(&mut verbs);
+            failed(code)
+        }
+    }
+}
+
+/// Implements `free_dm`.
+///
+/// # Safety
+///
+/// *verbs*
+pub(crate) unsafe extern "C" fn free(dm: *mut ibv_dm) -> c_int {
+    let raw = dm.cast::<Dm>();
+    let code = ibv_cmd_free_dm(addr_of_mut!((*raw).verbs));
+    if code == 0 {
+        drop(take(raw));
+    }
+    code
+}
+
+/// Implements `reg_dm_mr`.
+///
+/// # Safety
+///
+/// *verbs*
+pub(crate) unsafe extern "C" fn reg(
+    pd: *mut ibv_pd,
+    dm: *mut ibv_dm,
+    offset: u64,
+    length: usize,
+    access: u32,
+) -> *mut ibv_mr {
+    mr::make(|mr| ibv_cmd_reg_dm_mr(pd, dm.cast(), offset, length, access, mr, null_mut()))
+}
+
+/// Implements `import_dm`: memory of the process that the context is of.
+///
+/// # Safety
+///
+/// *verbs*
+pub(crate) unsafe extern "C" fn import(context: *mut ibv_context, handle: u32) -> *mut ibv_dm {
+    let mut verbs = verbs_dm::zeroed();
+    verbs.handle = handle;
+    verbs.dm.handle = handle;
+    verbs.dm.comp_mask = IBV_DM_MASK_HANDLE;
+    verbs.dm.context = context;
+    // Nothing but mapping tells how long it is: only all of it can be mapped.
+    let sizes = (PAGE..=RRXE_DM_STRIDE as usize).step_by(PAGE);
+    for size in sizes {
+        if let Ok(dm) = Dm::map(verbs, size) {
+            return give(dm).cast();
+        }
+    }
+    failed(EINVAL)
+}
+
+/// Implements `unimport_dm`.
+///
+/// # Safety
+///
+/// *verbs*
+pub(crate) unsafe extern "C" fn unimport(dm: *mut ibv_dm) {
+    drop(take(dm.cast::<Dm>()));
+}
+
+/// Implements `memcpy_to_dm`.
+///
+/// # Safety
+///
+/// *verbs*
+unsafe extern "C" fn copy_to(
+    dm: *mut ibv_dm,
+    offset: u64,
+    from: *const c_void,
+    length: usize,
+) -> c_int {
+    match (*dm.cast::<Dm>()).range(offset, length) {
+        Some(to) => {
+            to.copy_from(from.cast(), length);
+            0
+        }
+        None => set_errno(EINVAL),
+    }
+}
+
+/// Implements `memcpy_from_dm`.
+///
+/// # Safety
+///
+/// *verbs*
+unsafe extern "C" fn copy_from(
+    to: *mut c_void,
+    dm: *mut ibv_dm,
+    offset: u64,
+    length: usize,
+) -> c_int {
+    match (*dm.cast::<Dm>()).range(offset, length) {
+        Some(from) => {
+            to.cast::<u8>().copy_from(from, length);
+            0
+        }
+        None => set_errno(EINVAL),
+    }
+}
