@@ -15,24 +15,14 @@ import time
 from pairs import DEVICE, GID_INDEX, PAGE, Buffer, case, equal, main, pattern
 from extension import (
     ARM_NEXT, ARM_NONE, ARM_SOLICITED, CQ_ARM, DIRTY, DOORBELL, SLOTS, SOLICITED, SIGNALED, SUMMARY, Context, Cq, Qp,
-    gid_of,
+    gid_of, node_of,
 )
 
 SEED = int(os.environ.get("SEED", "7"))
 GID = gid_of(DEVICE, GID_INDEX)
 
 
-def find_node():
-    """The device file of DEVICE."""
-    for name in os.listdir("/sys/class/infiniband_verbs"):
-        if name.startswith("uverbs"):
-            with open(f"/sys/class/infiniband_verbs/{name}/ibdev") as ibdev:
-                if ibdev.read().strip() == DEVICE:
-                    return name
-    raise AssertionError(f"no device file for {DEVICE}")
-
-
-NODE = find_node()
+NODE = node_of(DEVICE)
 
 
 class Writer:

@@ -176,3 +176,13 @@ def gid_of(device, index):
     """The bytes of a GID."""
     with open(f"/sys/class/infiniband/{device}/ports/1/gids/{index}") as gid:
         return socket.inet_pton(socket.AF_INET6, gid.read().strip())
+
+
+def node_of(device):
+    """The name of a device's file."""
+    for name in os.listdir("/sys/class/infiniband_verbs"):
+        if name.startswith("uverbs"):
+            with open(f"/sys/class/infiniband_verbs/{name}/ibdev") as ibdev:
+                if ibdev.read().strip() == device:
+                    return name
+    raise AssertionError(f"no device file for {device}")

@@ -82,9 +82,10 @@ def pattern(length):
     return (PERIOD * (length // len(PERIOD) + 1))[:length]
 
 
-def connect(context, qp, peer, timeout=14, served=4, asked=4):
-    """Brings a QP to RTS, connected to the one of number `peer` on the same device; so many READs at a time."""
-    route = GlobalRoute(dgid=context.query_gid(1, GID_INDEX), sgid_index=GID_INDEX)
+def connect(context, qp, peer, timeout=14, served=4, asked=4, gid_index=GID_INDEX, dgid=None):
+    """Brings a QP to RTS, connected to the one of number `peer` on the device of address `dgid`, the same if not
+    given; so many READs at a time."""
+    route = GlobalRoute(dgid=dgid or context.query_gid(1, gid_index), sgid_index=gid_index)
     attr = QPAttr(port_num=1)
     attr.qp_access_flags = ALL
     attr.path_mtu = e.IBV_MTU_1024

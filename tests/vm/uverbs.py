@@ -13,8 +13,9 @@ CHANGE_TRANSLATION, CHANGE_PD, CHANGE_ACCESS = 1, 2, 4
 RDMA_DRIVER_RXE = 14
 RDMA_VERBS_IOCTL = 0xC0181B01
 MANDATORY = 1
-OBJECT_DEVICE, OBJECT_PD, OBJECT_MR = 0, 1, 7
+OBJECT_DEVICE, OBJECT_PD, OBJECT_MR, OBJECT_DM = 0, 1, 7, 14
 METHOD_QUERY_CONTEXT = 4
+METHOD_DM_ALLOC, METHOD_DM_FREE = 0, 1
 METHOD_MR_DESTROY, METHOD_ADVISE_MR, METHOD_QUERY_MR, METHOD_REG_DMABUF_MR, METHOD_REG_MR = 1, 2, 3, 4, 5
 
 
@@ -152,6 +153,18 @@ def quad(value):
 
 def word(value):
     return struct.pack("=I", value)
+
+
+def alloc_dm(context, length, log_alignment=0):
+    """ibv_alloc_dm; returns the handle."""
+    return _handle(ioctl(
+        context, OBJECT_DM, METHOD_DM_ALLOC, (0, 0), (1, quad(length)), (2, word(log_alignment)),
+    ))
+
+
+def free_dm(context, handle):
+    """ibv_free_dm."""
+    ioctl(context, OBJECT_DM, METHOD_DM_FREE, (0, handle))
 
 
 def reg_mr(pd, context, address, length, iova, access):
