@@ -200,11 +200,13 @@ fn on_demand_paging() -> bindings::ib_odp_caps {
     );
     caps.per_transport_caps.ud_odp_caps = datagrams;
     caps.per_transport_caps.uc_odp_caps = writes;
-    caps.per_transport_caps.rc_odp_caps = writes
+    let reliable = writes
         | ib_odp_transport_cap_bits_IB_ODP_SUPPORT_READ
         | ib_odp_transport_cap_bits_IB_ODP_SUPPORT_ATOMIC
         | ib_odp_transport_cap_bits_IB_ODP_SUPPORT_FLUSH
         | ib_odp_transport_cap_bits_IB_ODP_SUPPORT_ATOMIC_WRITE;
+    caps.per_transport_caps.rc_odp_caps = reliable;
+    caps.per_transport_caps.xrc_odp_caps = reliable;
     caps
 }
 
