@@ -32,9 +32,9 @@ use crate::{
 
 /// Smallest element: a cache line, so that no two elements share one.
 const MIN_ELEMENT: usize = 64;
-/// Largest element and most slots; far beyond any queue, they keep every product within 32 bits.
+/// Largest element and most slots: no queue has more. Memory of more than 32 bits is refused, whatever they are.
 const MAX_ELEMENT: usize = 1 << 12;
-const MAX_SLOTS: u32 = 1 << 21;
+const MAX_SLOTS: u32 = 1 << 22;
 
 /// A ring shared with a process.
 ///

@@ -12,6 +12,7 @@ import re
 import signal
 import struct
 import sys
+import time
 
 from pyverbs.cq import CQ
 from pyverbs.device import Context
@@ -239,17 +240,62 @@ def pinned():
 @case("a CQ is as large as asked for, rounded up")
 def capacities():
     context = Context(name=DEVICE)
-    for asked, granted in [(1, 1), (2, 3), (3, 3), (4, 7), (1000, 1023), (32767, 32767)]:
+    largest = context.query_device().max_cqe
+    equal(largest, (1 << 22) - 1, "the limit")
+    for asked, granted in [(1, 1), (2, 3), (3, 3), (4, 7), (1000, 1023), (32768, 65535), (largest, largest)]:
         cq = CQ(context, asked)
         equal(cq.cqe, granted, f"entries for {asked}")
         cq.close()
-    for asked in (0, 32768, 1 << 20, (1 << 31) - 1):
+    for asked in (0, largest + 1, (1 << 31) - 1):
         try:
             CQ(context, asked)
         except PyverbsRDMAError as error:
             equal(error.error_code, errno.EINVAL, f"errno for {asked}")
         else:
             raise AssertionError(f"a CQ of {asked} entries was made")
+
+
+@case("a CQ with thousands of completions changes its size, and keeps them in order")
+def resized():
+    pair = Pair(depth=1024, cqe=4095)
+    buffer = Buffer(PAGE)
+    region = register(pair.pd, buffer)
+    posted, polled = 0, 0
+
+    def post(count):
+        nonlocal posted
+        end, last = time.monotonic() + 20, posted + count
+        while posted < last:
+            try:
+                pair.post(e.IBV_WR_RDMA_WRITE, (buffer.address, 8, region.lkey), (buffer.address, region.rkey), posted)
+                posted += 1
+            except PyverbsRDMAError:  # until what was posted is done
+                equal(time.monotonic() < end, True, "room in the send queue")
+
+    def poll(count):
+        nonlocal polled
+        end = time.monotonic() + 20
+        while count:
+            found, completions = pair.cqs[0].poll(min(count, 64))
+            equal([wc.wr_id for wc in completions], list(range(polled, polled + found)), "completions in order")
+            polled, count = polled + found, count - found
+            equal(time.monotonic() < end, True, "in time")
+
+    for size in 60000, 5000, 4095, 32768:
+        post(1000)
+        poll(700)
+        post(3700 - (posted - polled))
+        # Those that were posted last complete meanwhile.
+        pair.cqs[0].resize(size)
+        equal(pair.cqs[0].cqe >= size, True, "its size")
+        poll(1234)
+    try:
+        pair.cqs[0].resize(posted - polled - 1024)
+        raise AssertionError("completions were lost")
+    except PyverbsRDMAError as error:
+        equal(error.error_code, errno.EINVAL, "too small")
+    poll(posted - polled)
+    equal(pair.cqs[0].poll(1)[0], 0, "completions behind them")
 
 
 @case("a CQ that overflows says so and breaks its QPs")

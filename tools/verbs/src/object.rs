@@ -58,6 +58,14 @@ impl Context {
         }
     }
 
+    /// The most entries that a CQ may have.
+    pub fn max_cqe(&self) -> io::Result<i32> {
+        let mut attr = ibv_device_attr::default();
+        // SAFETY: The context is open, and `attr` outlives the call.
+        check(unsafe { ibv_query_device(self.0, &mut attr) })?;
+        Ok(attr.max_cqe)
+    }
+
     /// The first RoCE v2 GID of the wanted family, and its index.
     pub fn gid(&self, v6: bool) -> io::Result<(u8, [u8; 16])> {
         for index in 0..64 {

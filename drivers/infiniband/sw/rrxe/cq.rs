@@ -10,7 +10,9 @@
 //! good, raises `CQ_ERR` once, refuses what comes after, and takes all QPs that complete to it along
 //! into error, those that rest too (IBTA 1.x §11.6.3.2).
 
-use core::mem::{swap, take};
+mod resize;
+
+use core::mem::take;
 
 use kernel::{
     impl_has_hr_timer,
@@ -29,12 +31,11 @@ use rdma::{
     new_irq_spinlock,
     ring::Ring,
     sync::IrqSpinLock,
-    udata::RingChange,
     upcall::{CqUpcall, QpToken},
 };
 use roce::wc::{RecvWc, SendWc, WcStatus};
 
-use crate::{context::Context, device::Device, limits, provider::Rrxe, quota::Claim};
+use crate::{context::Context, device::Device, limits, quota::Claim};
 
 /// What became of a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,8 +134,8 @@ impl Poller {
 struct State {
     /// `None` once destroyed.
     ring: Option<Ring>,
-    /// The slot for the next completion.
-    next: u32,
+    /// Completions since the beginning: masked, the slot for the next one.
+    pushed: u64,
     /// The consumer's index when last looked at: at least the slots up to it are free.
     consumer: u32,
     /// The process arms it by the word in its ring as well.
@@ -226,29 +227,6 @@ impl State {
             ring.set_arm(None);
         }
     }
-
-    /// Takes `ring` into use, which gets what isn't fetched yet, and leaves the old one in its place.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL` if there is more than `capacity`; `ring` is the new one still.
-    fn exchange(&mut self, ring: &mut Ring, capacity: u32) -> Result {
-        let current = self.ring.as_mut().ok_or(EINVAL)?;
-        let first = current.consumer();
-        let count = current.distance(first, self.next);
-        if count > capacity {
-            return Err(EINVAL);
-        }
-        ring.copy_elements(current, first, 0, count);
-        ring.publish_producer(count);
-        if self.has_arm {
-            ring.set_arm(current.arm());
-        }
-        swap(current, ring);
-        self.next = count;
-        self.consumer = 0;
-        Ok(())
-    }
 }
 
 impl Cq {
@@ -307,7 +285,7 @@ impl Cq {
                 state <- new_irq_spinlock!(State {
                     ring: Some(ring),
                     has_arm,
-                    next: 0,
+                    pushed: 0,
                     consumer: 0,
                     armed: None,
                     overflowed: false,
@@ -341,25 +319,6 @@ impl Cq {
         };
         // Outside the lock: this withdraws the ring's mapping and waits for the timer.
         drop((ring, pacer));
-    }
-
-    /// Gives the CQ another capacity, of `capacity` entries at least, and returns it. What is in the
-    /// queue and not yet fetched stays there, in order. Process context.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL` for no entries, more than the limit, or fewer than are there; `ENOMEM`, `EFAULT`.
-    pub(crate) fn resize(&self, capacity: u32, call: &RingChange<'_, Rrxe>) -> Result<u32> {
-        check_capacity(capacity)?;
-        // What it posted may complete to this queue.
-        call.context().settle();
-        let mut ring = Ring::new(call.mappings(), self.layout.size(), capacity)?;
-        let granted = ring.capacity();
-        call.announce(ring.mmap_reply())?;
-        let moved = self.state.lock().exchange(&mut ring, capacity);
-        // Outside the lock: this withdraws the mapping of the ring that isn't used.
-        drop(ring);
-        moved.map(|()| granted)
     }
 
     /// Takes the oldest completion out, of a CQ that the kernel polls. Any context.
@@ -405,7 +364,8 @@ impl Cq {
         let Some(ring) = state.ring.as_ref().filter(|_| !state.overflowed) else {
             return Pushed::Overflow;
         };
-        let after = ring.next(state.next);
+        let slot = state.pushed as u32;
+        let after = ring.next(slot);
         if after == state.consumer {
             state.consumer = ring.consumer();
         }
@@ -420,9 +380,9 @@ impl Cq {
             state.disarm();
             return Pushed::Overflow;
         }
-        ring.write(state.next, cqe.as_bytes(self.layout));
+        ring.write(slot, cqe.as_bytes(self.layout));
         ring.publish_producer(after);
-        state.next = after;
+        state.pushed = state.pushed.wrapping_add(1);
         let full = match state.moderation {
             Some(moderation) => state.gather(moderation),
             None => false,
@@ -543,7 +503,7 @@ impl Cq {
         let mut state = self.state.lock();
         state.armed = state.armed.max(Some(when));
         let ring = state.ring.as_ref();
-        ring.is_some_and(|ring| ring.consumer() != state.next)
+        ring.is_some_and(|ring| ring.distance(ring.consumer(), state.pushed as u32) != 0)
     }
 }
 

@@ -21,8 +21,8 @@ pub(crate) const MAX_QP_WR: u32 = 1 << 20;
 pub(crate) const MAX_SGE: u32 = 32;
 /// Bytes of inline payload: the room that [`MAX_SGE`] SGEs take.
 pub(crate) const MAX_INLINE: u32 = 512;
-/// Entries of a CQ.
-pub(crate) const MAX_CQE: u32 = (1 << 15) - 1;
+/// Entries of a CQ; its ring is its owner's memory.
+pub(crate) const MAX_CQE: u32 = (1 << 22) - 1;
 /// CQs of a device.
 pub(crate) const MAX_CQ: u32 = 1 << 20;
 /// Shared receive queues of a device.

@@ -51,10 +51,14 @@ fn succeeds<T>(result: io::Result<T>) -> Outcome {
 }
 
 fn completion_queues(tap: &mut Tap, context: &Rc<Context>) {
+    let limit = match context.max_cqe() {
+        Ok(limit) => limit,
+        Err(why) => return tap.result("query_device", Err(why.to_string())),
+    };
     for (entries, ok) in [
         (1, true),
-        (32_767, true),
-        (32_768, false),
+        (limit, true),
+        (limit + 1, false),
         (0, false),
         (-1, false),
     ] {
