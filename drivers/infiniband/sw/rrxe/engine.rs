@@ -24,12 +24,13 @@ use roce::{
 
 use crate::{
     engine_host::{EngineHost, Upshot},
-    fault::{ungathered, Absent, Stall},
+    fault::{ungathered, Stall},
     mw::Via,
     pd::Pd,
     peer::Peer,
     qp::{note_peer, Qp},
     raw,
+    reach::Reach,
     recv_queue::RecvQueue,
     rx::RxPacket,
     send_queue::SendQueue,
@@ -308,14 +309,17 @@ impl Core {
             }
             Source::Remote { rkey, va, srqn } => {
                 let pd = self.rq.reached(pd, srqn).map_err(TransmitFault::Remote)?;
-                let (qpn, access) = (qp.qpn.get(), RemoteAccess::Read);
-                let via = Via { pd, qpn };
-                let read = mrs.with_remote(via, rkey, va, length, access, |span| {
-                    frame.append(&span);
-                });
-                let absent = || Absent::remote(via, rkey, va, length, access);
+                let qpn = qp.qpn.get();
+                let reach = Reach {
+                    via: Via { pd, qpn },
+                    rkey,
+                    va,
+                    length,
+                    access: RemoteAccess::Read,
+                };
+                let read = mrs.with_remote(&reach, |span| frame.append(&span));
                 self.stall
-                    .remote(read, absent)
+                    .remote(read, &reach)
                     .map_err(TransmitFault::Remote)?;
             }
         }

@@ -6,7 +6,7 @@
 //! events) is noted in [`Upshot`] and done by the caller after the turn.
 
 use kernel::{prelude::*, sync::Arc};
-use rdma::upcall::QpToken;
+use rdma::{mr::Span, upcall::QpToken};
 use roce::{
     host::{
         AccessFault, Completions, Count, Event, Fetch, LocalAccess, Memory, QueueFault,
@@ -20,10 +20,10 @@ use roce::{
 
 use crate::{
     cq::{Cq, Pushed},
-    fault::Absent,
     link::Link,
     mw::{NotBound, Via},
     qp::Qp,
+    reach::Reach,
     recv_queue::RecvQueue,
     rx::RxPacket,
     send_queue::SendQueue,
@@ -203,38 +203,22 @@ impl Memory for EngineHost<'_> {
         if matches!(access, RemoteAccess::Flush(kind) if kind.selectivity == FLUSH_REGION) {
             return self.own.mrs.check_region(self.reached()?, rkey, access);
         }
-        let via = self.reached()?;
-        let checked = self.own.mrs.check_remote(via, rkey, va, length, access);
-        self.own
-            .stall
-            .remote(checked, || Absent::remote(via, rkey, va, length, access))
+        let reach = self.reach(rkey, va, length, access)?;
+        let checked = self.own.mrs.check_remote(&reach);
+        self.own.stall.remote(checked, &reach)
     }
 
     fn write_remote(&mut self, rkey: Rkey, va: u64) -> Result<(), AccessFault> {
         let packet = self.packet.ok_or(AccessFault::Failed)?;
-        let length = packet.packet.payload_len;
-        let (via, access) = (self.reached()?, RemoteAccess::Write);
-        let written = self
-            .own
-            .mrs
-            .with_remote(via, rkey, va, length, access, |span| {
-                packet.copy_payload(0, &span)
-            });
-        self.own
-            .stall
-            .remote(written, || Absent::remote(via, rkey, va, length, access))?
+        let reach = self.reach(rkey, va, packet.packet.payload_len, RemoteAccess::Write)?;
+        let copy = |span: Span<'_>| packet.copy_payload(0, &span);
+        self.with_remote(&reach, copy)?
             .map_err(|_| AccessFault::Failed)
     }
 
     fn atomic_remote(&mut self, rkey: Rkey, va: u64, op: AtomicOp) -> Result<u64, AccessFault> {
-        let (via, access) = (self.reached()?, RemoteAccess::Atomic);
-        let changed = self
-            .own
-            .mrs
-            .with_remote(via, rkey, va, 8, access, |span| span.atomic(op));
-        self.own
-            .stall
-            .remote(changed, || Absent::remote(via, rkey, va, 8, access))?
+        let reach = self.reach(rkey, va, 8, RemoteAccess::Atomic)?;
+        self.with_remote(&reach, |span| span.atomic(op))?
             .map_err(|_| AccessFault::Invalid)
     }
 
@@ -244,13 +228,9 @@ impl Memory for EngineHost<'_> {
         packet
             .read_payload(0, &mut word)
             .map_err(|_| AccessFault::Failed)?;
-        let (via, access) = (self.reached()?, RemoteAccess::Write);
-        let written = self.own.mrs.with_remote(via, rkey, va, 8, access, |span| {
-            span.atomic_store(u64::from_ne_bytes(word))
-        });
-        self.own
-            .stall
-            .remote(written, || Absent::remote(via, rkey, va, 8, access))?
+        let reach = self.reach(rkey, va, 8, RemoteAccess::Write)?;
+        let value = u64::from_ne_bytes(word);
+        self.with_remote(&reach, |span| span.atomic_store(value))?
             .map_err(|_| AccessFault::Invalid)
     }
 
@@ -272,6 +252,33 @@ impl Memory for EngineHost<'_> {
 }
 
 impl EngineHost<'_> {
+    /// What the peer comes to.
+    fn reach(
+        &self,
+        rkey: Rkey,
+        va: u64,
+        length: u32,
+        access: RemoteAccess,
+    ) -> Result<Reach, AccessFault> {
+        Ok(Reach {
+            via: self.reached()?,
+            rkey,
+            va,
+            length,
+            access,
+        })
+    }
+
+    /// Runs `f` on what the peer comes to; the QP stands still until that is resident.
+    fn with_remote<R>(
+        &mut self,
+        reach: &Reach,
+        f: impl FnOnce(Span<'_>) -> R,
+    ) -> Result<R, AccessFault> {
+        let done = self.own.mrs.with_remote(reach, f);
+        self.own.stall.remote(done, reach)
+    }
+
     fn via(&self) -> Via {
         Via {
             pd: self.own.pd,

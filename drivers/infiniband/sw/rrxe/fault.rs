@@ -8,13 +8,12 @@
 
 use roce::{
     host::{AccessFault, LocalAccess, RemoteAccess, ScatterFault},
-    ids::Rkey,
     qp::{QpState, TransmitFault},
     transmit::Transmit,
     wc::WcStatus,
 };
 
-use crate::mw::Via;
+use crate::{mw::Via, reach::Reach};
 
 /// Peers go on where they are: so many bytes, as other kinds of read-ahead take.
 const NEXT: u32 = 1 << 16;
@@ -42,15 +41,14 @@ pub(crate) enum Access {
 }
 
 impl Absent {
-    /// A peer's access to `length` bytes.
-    #[inline]
-    pub(crate) fn remote(via: Via, rkey: Rkey, va: u64, length: u32, access: RemoteAccess) -> Self {
+    /// A peer's access.
+    fn remote(reach: &Reach) -> Self {
         Self {
-            key: rkey.0,
-            addr: va,
-            least: length,
-            ahead: length.max(NEXT),
-            access: Access::Remote(via, access),
+            key: reach.rkey.0,
+            addr: reach.va,
+            least: reach.length,
+            ahead: reach.length.max(NEXT),
+            access: Access::Remote(reach.via, reach.access),
         }
     }
 
@@ -146,10 +144,12 @@ impl Stall {
     pub(crate) fn remote<R>(
         &mut self,
         result: Result<R, AccessFault>,
-        absent: impl FnOnce() -> Absent,
+        reach: &Reach,
     ) -> Result<R, AccessFault> {
         match result {
-            Err(AccessFault::Retry) if !self.waits_for(&absent()) => Err(AccessFault::Denied),
+            Err(AccessFault::Retry) if !self.waits_for(&Absent::remote(reach)) => {
+                Err(AccessFault::Denied)
+            }
             result => result,
         }
     }

@@ -39,6 +39,7 @@ mod qp;
 mod qp_cap;
 mod quota;
 mod raw;
+mod reach;
 mod recv_queue;
 mod recv_ring;
 mod right;

@@ -39,6 +39,7 @@ use crate::{
     limits,
     mw::{Bind, MwTable, Via},
     pd::{Pd, PdId},
+    reach::Reach,
     right::{demand, fault_of, Granted, Right},
 };
 
@@ -474,7 +475,7 @@ impl MrTable {
         })
     }
 
-    /// Runs `f` on `length` bytes at `va` on behalf of a peer.
+    /// Runs `f` on what a peer comes to.
     ///
     /// # Errors
     ///
@@ -483,75 +484,55 @@ impl MrTable {
     #[inline]
     pub(crate) fn with_remote<R>(
         &self,
-        via: Via,
-        rkey: Rkey,
-        va: u64,
-        length: u32,
-        access: RemoteAccess,
+        reach: &Reach,
         f: impl FnOnce(Span<'_>) -> R,
     ) -> Result<R, AccessFault> {
-        if MwTable::is_window(rkey.0) {
-            return self.with_window(via, rkey, va, length, access, f);
+        let key = reach.rkey.0;
+        if MwTable::is_window(key) {
+            return self.with_window(reach, f);
         }
-        self.with(via.pd, rkey.0, |mr| mr.with(rkey.0, va, length, access, f))
+        self.with(reach.via.pd, key, |mr| {
+            mr.with(key, reach.va, reach.length, reach.access, f)
+        })
     }
 
-    /// Checks that a peer may use `length` bytes at `va`.
+    /// Checks that a peer may use what it comes to.
     ///
     /// # Errors
     ///
     /// As for [`Self::with_remote`]; `Retry` if something at the beginning isn't resident.
     #[inline]
-    pub(crate) fn check_remote(
-        &self,
-        via: Via,
-        rkey: Rkey,
-        va: u64,
-        length: u32,
-        access: RemoteAccess,
-    ) -> Result<(), AccessFault> {
-        if MwTable::is_window(rkey.0) {
-            return self.check_window(via, rkey, va, length, access);
+    pub(crate) fn check_remote(&self, reach: &Reach) -> Result<(), AccessFault> {
+        let (key, access) = (reach.rkey.0, reach.access);
+        if MwTable::is_window(key) {
+            return self.check_window(reach);
         }
-        self.with(via.pd, rkey.0, |mr| {
-            mr.check(rkey.0, va, length, access, looks_ahead(access))
+        self.with(reach.via.pd, key, |mr| {
+            mr.check(key, reach.va, reach.length, access, looks_ahead(access))
         })
     }
 
     #[cold]
-    fn check_window(
-        &self,
-        via: Via,
-        rkey: Rkey,
-        va: u64,
-        length: u32,
-        access: RemoteAccess,
-    ) -> Result<(), AccessFault> {
-        self.windows
-            .with_range(via, rkey, va, length, access, |region, addr| {
-                let (right, ahead) = (Granted(access), looks_ahead(access));
-                self.with(via.pd, region, |mr| {
-                    mr.check(region, addr, length, right, ahead)
-                })
+    fn check_window(&self, reach: &Reach) -> Result<(), AccessFault> {
+        self.windows.with_range(reach, |region, addr| {
+            let (right, ahead) = (Granted(reach.access), looks_ahead(reach.access));
+            self.with(reach.via.pd, region, |mr| {
+                mr.check(region, addr, reach.length, right, ahead)
             })
+        })
     }
 
     #[cold]
     fn with_window<R>(
         &self,
-        via: Via,
-        rkey: Rkey,
-        va: u64,
-        length: u32,
-        access: RemoteAccess,
+        reach: &Reach,
         f: impl FnOnce(Span<'_>) -> R,
     ) -> Result<R, AccessFault> {
-        self.windows
-            .with_range(via, rkey, va, length, access, |region, addr| {
-                self.with(via.pd, region, |mr| {
-                    mr.with(region, addr, length, Granted(access), f)
-                })
+        self.windows.with_range(reach, |region, addr| {
+            self.with(reach.via.pd, region, |mr| {
+                mr.with(region, addr, reach.length, Granted(reach.access), f)
             })
+        })
     }
 
     /// Checks that a peer may use the region, or window, as a whole.

@@ -29,7 +29,7 @@ use roce::{
     ids::{Lkey, Rkey},
 };
 
-use crate::{limits, mr::MrTable, pd::PdId};
+use crate::{limits, mr::MrTable, pd::PdId, reach::Reach};
 
 /// Places of the table: the upper half of 24 bits. The lower half are regions'.
 const PLACES: RangeInclusive<u32> = 0x80_0000..=0xff_ffff;
@@ -76,11 +76,13 @@ struct Binding {
 }
 
 impl Binding {
-    /// Where `length` bytes at `va` lie in the region, if the window grants them.
-    fn grants(&self, via: Via, va: u64, length: u32, access: RemoteAccess) -> Option<u64> {
-        let offset = va.checked_sub(self.base)?;
-        let within = offset <= self.length && u64::from(length) <= self.length.wrapping_sub(offset);
-        let granted = within && self.serves(via) && self.access.allows_remote(access);
+    /// Where in the region a peer comes to, if the window lets it.
+    fn grants(&self, reach: &Reach) -> Option<u64> {
+        let offset = reach.va.checked_sub(self.base)?;
+        let room = self.length.checked_sub(offset)?;
+        let granted = u64::from(reach.length) <= room
+            && self.serves(reach.via)
+            && self.access.allows_remote(reach.access);
         // Within the region, which was checked when the window was bound: it doesn't wrap.
         granted.then(|| self.start.wrapping_add(offset))
     }
@@ -237,21 +239,17 @@ impl MwTable {
         });
     }
 
-    /// Runs `f` with the region's key and address of the `length` bytes at `va`, if a window grants
-    /// them, under the window's lock.
+    /// Runs `f` with the region's key and address of what a peer comes to, if a window lets it, under
+    /// the window's lock.
     pub(crate) fn with_range<R>(
         &self,
-        via: Via,
-        rkey: Rkey,
-        va: u64,
-        length: u32,
-        access: RemoteAccess,
+        reach: &Reach,
         f: impl FnOnce(u32, u64) -> Result<R, AccessFault>,
     ) -> Result<R, AccessFault> {
-        self.with(rkey.0, |mw| {
-            let state = mw.open(via.pd, rkey.0)?;
+        self.with(reach.rkey.0, |mw| {
+            let state = mw.open(reach.via.pd, reach.rkey.0)?;
             let binding = state.binding.as_ref()?;
-            let addr = binding.grants(via, va, length, access)?;
+            let addr = binding.grants(reach)?;
             Some(f(binding.region, addr))
         })
         .ok_or(AccessFault::Denied)?

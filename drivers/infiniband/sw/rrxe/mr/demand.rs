@@ -11,6 +11,7 @@ use crate::{
     fault::{Absent, Access},
     mw::MwTable,
     pd::PdId,
+    reach::Reach,
 };
 
 impl Mr {
@@ -53,10 +54,15 @@ impl MrTable {
     fn region_of(&self, absent: &Absent) -> Option<(u32, u64)> {
         match absent.access {
             Access::Remote(via, access) if MwTable::is_window(absent.key) => {
-                let (rkey, place) = (Rkey(absent.key), |key, addr| Ok((key, addr)));
-                let windows = &self.windows;
-                let found = windows.with_range(via, rkey, absent.addr, absent.least, access, place);
-                found.ok()
+                let reach = Reach {
+                    via,
+                    rkey: Rkey(absent.key),
+                    va: absent.addr,
+                    length: absent.least,
+                    access,
+                };
+                let place = |key, addr| Ok((key, addr));
+                self.windows.with_range(&reach, place).ok()
             }
             _ => Some((absent.key, absent.addr)),
         }
