@@ -25,7 +25,7 @@ from pyverbs.srq import SRQ, SrqAttr, SrqInitAttr
 from pyverbs.wr import SGE, RecvWR, SendWR
 
 import pairs
-from pairs import DEVICE, LOCAL_WRITE, Buffer, equal, main, reaches
+from pairs import DEVICE, LOCAL_WRITE, Buffer, equal, libc, main, reaches
 from uverbs import (
     ALL_DEFAULT, ALLOW_LOOPBACK, DONT_TRAP, EGRESS, MC_DEFAULT, NORMAL, SNIFFER, create_flow, destroy_flow,
     errno_of, flow_spec,
@@ -155,13 +155,13 @@ ports_of_case = []
 class Port:
     """A raw packet QP with receives posted, and its rules."""
 
-    def __init__(self, receives=64, room=ROOM, beside=None, shared=False, kind=e.IBV_QPT_RAW_PACKET):
+    def __init__(self, receives=64, room=ROOM, beside=None, shared=False, kind=e.IBV_QPT_RAW_PACKET, access=0):
         self.context = beside.context if beside else Context(name=DEVICE)
         self.pd = PD(self.context)
         self.cq = CQ(self.context, 512)
         self.room, self.slots, self.flows = room, max(receives, 1), []
         self.buffer = Buffer(self.slots * room)
-        self.mr = MR(self.pd, self.buffer.length, LOCAL_WRITE, address=self.buffer.address)
+        self.mr = MR(self.pd, self.buffer.length, LOCAL_WRITE | access, address=self.buffer.address)
         cap = QPCap(max_send_wr=32, max_recv_wr=512, max_send_sge=2, max_recv_sge=2)
         self.srq = SRQ(self.pd, SrqInitAttr(SrqAttr(max_wr=512, max_sge=2))) if shared else None
         # Handles are the lowest numbers that are free: the QP gets that of the domain that goes.
@@ -468,6 +468,22 @@ def _():
     for frame in frames:
         WIRE.send(frame)
         port.gets(frame)
+
+
+@case("flow: receives in memory that isn't there yet, and in such as never will be")
+def _():
+    port = Port(access=e.IBV_ACCESS_ON_DEMAND)
+    port.rule(eth_spec(ether_type=0x88B5))
+    frames = [padded(ethernet()) for _ in range(20)]
+    for frame in frames:
+        WIRE.send(frame)
+    port.gets(*frames)
+    libc.munmap(port.buffer.address, port.buffer.length)
+    for frame in frames[:3]:
+        WIRE.send(frame)
+    equal(port.completion().status, e.IBV_WC_LOC_PROT_ERR, "status of a frame for memory that is gone")
+    equal(port.completion().status, e.IBV_WC_WR_FLUSH_ERR, "status of the next receive")
+    reaches(port.qp, e.IBV_QPS_ERR)
 
 
 def junk(rng):
