@@ -233,9 +233,8 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
     /// may say no when it has not either, and costs less.
     pub fn rests(&self) -> bool {
         matches!(self.state, State::Rts)
-            && self.context.config.kind == QpKind::Rc
             && !self.backlog
-            && self.requester.rests()
+            && self.requester.rests(&self.context)
             && self.responder.rests()
     }
 
