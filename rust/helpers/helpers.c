@@ -8,6 +8,7 @@
 #define __rrxe_helper
 
 #include "barrier.c"
+#include "cpu.c"
 #include "dma_buf.c"
 #include "interrupt.c"
 #include "memory.c"

@@ -21,6 +21,7 @@ pub mod av;
 mod claim;
 pub mod client;
 mod copy;
+mod cpu;
 pub mod cq;
 pub mod crc32;
 pub mod device;

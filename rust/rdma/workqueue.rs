@@ -8,13 +8,14 @@
 use core::{ops::Deref, ptr::NonNull};
 use kernel::{
     bindings as core_bindings,
+    cpu::CpuId,
     ffi::c_int,
     prelude::*,
     str::CStr,
     workqueue::{Queue, RawWorkItem},
 };
 
-use crate::{bindings, sync::bottom_halves_off};
+use crate::{bindings, cpu::is_online, sync::bottom_halves_off};
 
 /// A work queue.
 ///
@@ -84,6 +85,23 @@ impl OwnedQueue {
         // They run when this ends.
         let _off = bottom_halves_off();
         let _ = self.enqueue(item);
+    }
+
+    /// Queues `item` to run on `cpu`, or on this one should that be offline. Returns what `Queue::enqueue` does. Any
+    /// context with interrupts enabled.
+    pub fn enqueue_on<W, const ID: u64>(&self, cpu: CpuId, item: W) -> W::EnqueueOutput
+    where
+        W: RawWorkItem<ID> + Send + 'static,
+    {
+        // No CPU goes offline meanwhile.
+        let _off = bottom_halves_off();
+        if !is_online(cpu) {
+            return self.enqueue(item);
+        }
+        let (queue, cpu) = (self.0.as_ptr(), cpu.as_u32() as c_int);
+        // SAFETY: `false` is returned only if the item is in a queue already. The queue is alive by the type
+        // invariant, and `__enqueue` promises that the item is until it has run; `cpu` is online.
+        unsafe { item.__enqueue(move |work| core_bindings::queue_work_on(cpu, queue, work)) }
     }
 
     /// Waits until all items queued so far have run. Process context; not from an item.

@@ -3,6 +3,7 @@
 //! What runs when a QP has the turn: packets in, the clock, packets out, within a budget.
 
 use kernel::{
+    cpu::CpuId,
     prelude::*,
     sync::{Arc, ArcBorrow},
     time::{
@@ -10,7 +11,10 @@ use kernel::{
         Delta,
     },
 };
-use rdma::{net::skb::Discard, trace};
+use rdma::{
+    net::{lane::Lane, skb::Discard},
+    trace,
+};
 use roce::{
     host::{AccessFault, Count, RemoteAccess},
     ids::Qpn,
@@ -56,6 +60,8 @@ pub(crate) struct Core {
     pub(crate) pd: Arc<Pd>,
     /// Whom it talks to.
     pub(crate) peer: Peer,
+    /// Keeps its packets in order.
+    pub(crate) lane: Lane,
     /// The timer, and when it fires.
     pub(crate) timer: Option<(Instant, ArcHrTimerHandle<Qp>)>,
     /// What waits for memory that isn't resident.
@@ -115,8 +121,14 @@ impl Core {
         });
     }
 
-    /// One turn. `direct` is a packet that came in just now and follows those of the inbox.
-    pub(crate) fn run(&mut self, qp: ArcBorrow<'_, Qp>, direct: &mut Option<RxPacket>) -> Upshot {
+    /// One turn on this CPU, which is `here`. `direct` is a packet that came in just now and follows those of the
+    /// inbox.
+    pub(crate) fn run(
+        &mut self,
+        qp: ArcBorrow<'_, Qp>,
+        here: CpuId,
+        direct: &mut Option<RxPacket>,
+    ) -> Upshot {
         let now = qp.now();
         let mut upshot = Upshot::default();
         let mut budget = BUDGET;
@@ -134,7 +146,7 @@ impl Core {
             });
         }
         if self.receive(&qp, now, direct, &mut budget, &mut upshot) {
-            self.transmit(&qp, now, resumes, &mut budget, &mut upshot);
+            self.transmit(&qp, now, here, resumes, &mut budget, &mut upshot);
         }
         qp.note_state(self.engine.state());
         if self.stall.is_busy() && !self.stall.settle() {
@@ -214,16 +226,22 @@ impl Core {
         true
     }
 
-    /// Sends what the engine has and the credit allows; first what was put aside, if the QP `resumes`.
+    /// Sends what the engine has and the credit allows, unless it must leave from another CPU; first what was put
+    /// aside, if the QP `resumes`.
     fn transmit(
         &mut self,
         qp: &Qp,
         now: Instant,
+        here: CpuId,
         resumes: bool,
         budget: &mut u32,
         upshot: &mut Upshot,
     ) {
         while *budget > 0 && (resumes || !self.rests()) && qp.credit.available() {
+            if !self.lane.admits(here, || qp.credit.in_flight()) {
+                upshot.elsewhere = Some(self.lane.cpu());
+                break;
+            }
             if !self.transmit_next(qp, now, resumes, upshot) {
                 break;
             }

@@ -5,7 +5,7 @@
 //! Nothing here calls back into ib_core: what is to be told to it (completion events, asynchronous
 //! events) is noted in [`Upshot`] and done by the caller after the turn.
 
-use kernel::{prelude::*, sync::Arc};
+use kernel::{cpu::CpuId, prelude::*, sync::Arc};
 use rdma::{mr::Span, upcall::QpToken};
 use roce::{
     host::{
@@ -57,6 +57,8 @@ pub(crate) struct Upshot {
     pub(crate) stalled: bool,
     /// The engine stopped for its budget.
     pub(crate) unfinished: bool,
+    /// The CPU that must go on, for what is to be sent would overtake what it has sent.
+    pub(crate) elsewhere: Option<CpuId>,
 }
 
 impl Upshot {

@@ -7,6 +7,7 @@ mod fault;
 mod manage;
 
 use kernel::{
+    cpu::CpuId,
     impl_has_hr_timer, impl_has_work, new_work,
     prelude::*,
     sync::{rcu, Arc, ArcBorrow},
@@ -22,6 +23,7 @@ use rdma::{
     error::unsupported,
     net::{
         credit::{Credit, Wake},
+        lane::Lane,
         skb::{Discard, FrameQueue, RxFrame, SkbQueue},
     },
     post::{RecvList, SendList},
@@ -275,6 +277,7 @@ impl Qp {
                 peer: Peer::new(init.kind),
                 timer: None,
                 stall: Stall::default(),
+                lane: Lane::new(),
                 counters: device.counters.clone(),
             },
             GFP_KERNEL_ACCOUNT,
@@ -498,9 +501,9 @@ impl Qp {
             this.turn.advance(
                 |core| {
                     // Whatever is looked up meanwhile is so within this, and costs less.
-                    let _reader = this.net.readers.enter();
+                    let reader = this.net.readers.enter();
                     match core {
-                        Some(core) => core.run(this, direct),
+                        Some(core) => core.run(this, reader.cpu(), direct),
                         None => Upshot::default(),
                     }
                 },
@@ -513,10 +516,13 @@ impl Qp {
                     if upshot.stalled {
                         Self::request_fault(this);
                     }
-                    if upshot.unfinished || rounds == 0 {
+                    let ends = upshot.unfinished || rounds == 0;
+                    if let Some(cpu) = upshot.elsewhere {
+                        Self::schedule_on(this, cpu);
+                    } else if ends {
                         Self::schedule(this);
                     }
-                    !(upshot.unfinished || rounds == 0)
+                    !ends
                 },
             );
         };
@@ -576,6 +582,12 @@ impl Qp {
     pub(crate) fn schedule(this: ArcBorrow<'_, Self>) {
         // Already queued is as good: it has not run yet.
         let _ = this.workers.turns.enqueue::<_, 0>(Arc::from(this));
+    }
+
+    /// Lets the work queue run the engine on `cpu`. Any context with interrupts enabled.
+    fn schedule_on(this: ArcBorrow<'_, Self>, cpu: CpuId) {
+        // Queued elsewhere it will come here again, or needn't.
+        let _ = this.workers.turns.enqueue_on::<_, 0>(cpu, Arc::from(this));
     }
 }
 

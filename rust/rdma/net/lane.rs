@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! From which CPU a sender's packets leave.
+//!
+//! Packets wait in queues of the CPU that sent them: its backlog, the transmit queue that a network device has for
+//! it. Those that one CPU sent stay in order; those of two may overtake one another. So a sender goes to another
+//! CPU only while none of its packets is on the way, as TCP does with transmit queues (`ooo_okay`;
+//! Documentation/networking/scaling.rst).
+
+use kernel::{cpu::CpuId, prelude::*};
+
+use crate::cpu::is_online;
+
+/// The CPU from which a sender's packets leave.
+pub struct Lane {
+    cpu: CpuId,
+}
+
+impl Lane {
+    /// Of a sender without packets on the way. Any context.
+    pub fn new() -> Self {
+        Self {
+            cpu: CpuId::current(),
+        }
+    }
+
+    /// The CPU from which the last packets left.
+    pub fn cpu(&self) -> CpuId {
+        self.cpu
+    }
+
+    /// Whether a packet that is sent now, on this CPU, which is `here`, stays behind those before it; then the next
+    /// leave from here, too. If not, it is to be sent from [`Self::cpu`], which is online, or later. `in_flight` tells
+    /// how many are still on the way through this host.
+    ///
+    /// # Context
+    ///
+    /// Bottom halves off, until the packet is sent.
+    #[inline]
+    pub fn admits(&mut self, here: CpuId, in_flight: impl FnOnce() -> u32) -> bool {
+        self.cpu == here || self.moves(here, in_flight())
+    }
+
+    #[cold]
+    fn moves(&mut self, here: CpuId, in_flight: u32) -> bool {
+        // The queues of a CPU that went offline were given to others, in whatever order.
+        let free = in_flight == 0 || !is_online(self.cpu);
+        if free {
+            self.cpu = here;
+        }
+        free
+    }
+}
+
+impl Default for Lane {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[kunit_tests(rrxe_lane)]
+mod tests {
+    use super::*;
+    use crate::sync::bottom_halves_off;
+
+    #[test]
+    fn keeps_to_its_cpu_while_packets_are_in_flight() -> Result {
+        let _off = bottom_halves_off();
+        let first = CpuId::current();
+        // Any other number will do; with one CPU there is none.
+        let Some(other) = CpuId::from_u32(u32::from(first.as_u32() == 0)) else {
+            return Ok(());
+        };
+        let mut lane = Lane::new();
+        assert!(lane.admits(first, || 7));
+        assert!(!lane.admits(other, || 1));
+        assert_eq!(lane.cpu(), first);
+        assert!(lane.admits(other, || 0));
+        assert_eq!(lane.cpu(), other);
+        assert!(lane.admits(other, || 1));
+        assert!(!lane.admits(first, || 1));
+        Ok(())
+    }
+}
