@@ -100,11 +100,12 @@ release() {
 	}
 }
 
-# hosts_up [MTU]: namespaces h1 and h2 with eth0 each, connected by a veth pair.
+# hosts_up [MTU [QUEUES]]: namespaces h1 and h2 with eth0 each, connected by a veth pair with so many queues.
 hosts_up() {
-	local mtu=${1:-1500} host
+	local mtu=${1:-1500} queues=${2:-1} host
 	ip netns add h1 && ip netns add h2 &&
-		ip link add eth0 netns h1 mtu "$mtu" type veth peer name eth0 netns h2 mtu "$mtu" || return
+		ip link add eth0 netns h1 mtu "$mtu" numtxqueues "$queues" numrxqueues "$queues" type veth \
+			peer name eth0 netns h2 mtu "$mtu" numtxqueues "$queues" numrxqueues "$queues" || return
 	for host in 1 2; do
 		ip -n h$host link set lo up
 		ip -n h$host addr add "10.77.0.$host/24" dev eth0

@@ -1,0 +1,176 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+# Runs on: guest
+"""Messages of one QP that is posted to from several CPUs: order.py DEVICE GID-INDEX PEER-DEVICE PEER-GID-INDEX.
+
+DEVICE's network device, eth0 of h1, has a transmit queue for each of two CPUs; that of CPU 1 is slow.
+"""
+
+import contextlib
+import json
+import os
+import struct
+import subprocess
+import sys
+import time
+
+from pyverbs.addr import AHAttr, GlobalRoute
+from pyverbs.cq import CQ
+from pyverbs.device import Context
+import pyverbs.enums as e
+from pyverbs.pd import PD
+from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
+from pyverbs.wr import RecvWR, SGE, SendWR
+
+from pairs import ALL, PAGE, Buffer, case, equal, main, register
+
+FAST, SLOW = 0, 1
+# More than the path MTU, so that a message has several packets.
+LENGTH = 3000
+DEPTH = 16
+
+
+class End:
+    """A QP and its surroundings."""
+
+    def __init__(self, device, gid_index, kind):
+        self.device, self.gid_index = device, int(gid_index)
+        self.context = Context(name=device)
+        self.pd = PD(self.context)
+        self.cq = CQ(self.context, 2 * DEPTH)
+        cap = QPCap(max_send_wr=DEPTH, max_recv_wr=DEPTH, max_send_sge=1, max_recv_sge=1)
+        self.qp = QP(self.pd, QPInitAttr(qp_type=kind, scq=self.cq, rcq=self.cq, cap=cap, sq_sig_all=1))
+        self.buffer = Buffer(DEPTH * PAGE)
+        self.region = register(self.pd, self.buffer)
+
+    def connect(self, peer):
+        gid = peer.context.query_gid(1, peer.gid_index)
+        attr = QPAttr(port_num=1)
+        attr.qp_access_flags = ALL
+        attr.path_mtu = e.IBV_MTU_1024
+        attr.dest_qp_num = peer.qp.qp_num
+        attr.max_dest_rd_atomic = attr.max_rd_atomic = 4
+        attr.min_rnr_timer = 12
+        # Four seconds: nothing is sent again that only takes its time.
+        attr.timeout, attr.retry_cnt, attr.rnr_retry = 20, 7, 7
+        attr.ah_attr = AHAttr(port_num=1, is_global=1, gr=GlobalRoute(dgid=gid, sgid_index=self.gid_index))
+        self.qp.to_rts(attr)
+
+    def element(self, slot, length):
+        return SGE(self.buffer.address + slot * PAGE, length, self.region.lkey)
+
+    def receive(self, slot):
+        self.qp.post_recv(RecvWR(wr_id=slot, num_sge=1, sg=[self.element(slot, PAGE)]))
+
+    def send(self, slot):
+        self.buffer.fill(struct.pack("I", slot) * (LENGTH // 4), slot * PAGE)
+        wr = SendWR(wr_id=slot, opcode=e.IBV_WR_SEND, num_sge=1, sg=[self.element(slot, LENGTH)])
+        self.qp.post_send(wr)
+
+    def complete(self, count):
+        """The numbers of so many work requests, as they end."""
+        ended, end = [], time.monotonic() + 20
+        while len(ended) < count and time.monotonic() < end:
+            for completion in self.cq.poll(count - len(ended))[1]:
+                equal(completion.status, e.IBV_WC_SUCCESS, "status")
+                ended.append(completion.wr_id)
+        equal(len(ended), count, "completions")
+        return ended
+
+    def out_of_sequence(self):
+        with open(f"/sys/class/infiniband/{self.device}/ports/1/hw_counters/out_of_seq_request") as counter:
+            return int(counter.read())
+
+
+@contextlib.contextmanager
+def on(cpu):
+    """Runs there."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {cpu})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def ends(kind):
+    sender, receiver = End(*sys.argv[1:3], kind), End(*sys.argv[3:5], kind)
+    sender.connect(receiver)
+    receiver.connect(sender)
+    for slot in range(DEPTH):
+        receiver.receive(slot)
+    return sender, receiver
+
+
+def send_from(kind, cpus):
+    """Sends a message from each CPU, one right after the other; they must arrive in order, in one attempt."""
+    sender, receiver = ends(kind)
+    before = receiver.out_of_sequence()
+    for slot, cpu in enumerate(cpus):
+        with on(cpu):
+            sender.send(slot)
+    equal(receiver.complete(len(cpus)), list(range(len(cpus))), "receives")
+    for slot in range(len(cpus)):
+        equal(receiver.buffer.read(LENGTH, slot * PAGE), struct.pack("I", slot) * (LENGTH // 4), "payload")
+    equal(sender.complete(len(cpus)), list(range(len(cpus))), "sends")
+    equal(receiver.out_of_sequence() - before, 0, "packets out of sequence")
+
+
+@case("UC: what another CPU sends stays behind")
+def _():
+    send_from(e.IBV_QPT_UC, [SLOW, FAST])
+
+
+@case("UC: the CPU changes again and again")
+def _():
+    send_from(e.IBV_QPT_UC, [FAST, SLOW, FAST, SLOW, SLOW, FAST, FAST, SLOW])
+
+
+@case("RC: what another CPU sends stays behind")
+def _():
+    send_from(e.IBV_QPT_RC, [SLOW, FAST])
+
+
+@case("RC: the CPU changes again and again")
+def _():
+    send_from(e.IBV_QPT_RC, [FAST, SLOW, FAST, SLOW, SLOW, FAST, FAST, SLOW])
+
+
+def sent_by(cpu):
+    """Packets that its transmit queue has sent."""
+    command = "ip netns exec h1 tc -s -j qdisc show dev eth0".split()
+    queues = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+    return sum(queue["packets"] for queue in queues if queue.get("parent") == f"1:{cpu + 1}")
+
+
+@case("a QP at rest moves to the CPU that posts")
+def _():
+    sender, receiver = ends(e.IBV_QPT_UC)
+    for slot, cpu in enumerate([SLOW, FAST, SLOW]):
+        before = sent_by(cpu)
+        with on(cpu):
+            sender.send(slot)
+        receiver.complete(1)
+        if sent_by(cpu) - before < LENGTH // 1024:
+            raise AssertionError(f"message {slot} did not leave from CPU {cpu}")
+
+
+@case("the CPU that sent goes offline")
+def _():
+    sender, receiver = ends(e.IBV_QPT_RC)
+    online = f"/sys/devices/system/cpu/cpu{SLOW}/online"
+    with on(SLOW):
+        for slot in range(4):
+            sender.send(slot)
+    subprocess.run(["sh", "-c", f"echo 0 >{online}"], check=True)
+    try:
+        for slot in range(4, 8):
+            sender.send(slot)
+        equal(receiver.complete(8), list(range(8)), "receives")
+        equal(sender.complete(8), list(range(8)), "sends")
+    finally:
+        subprocess.run(["sh", "-c", f"echo 1 >{online}"], check=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
