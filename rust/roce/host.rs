@@ -21,12 +21,12 @@ pub enum Fetch<T> {
     Malformed(T, WcStatus),
 }
 
-/// Why the shared queue that an XRC request names gives no receive WQE.
+/// Why a shared queue gives no receive WQE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueFault {
-    /// The QP's XRC domain has no such queue: NAK invalid request.
+    /// An XRC request names it, and the QP's XRC domain has no such queue: NAK invalid request.
     Unknown,
-    /// It is in error: NAK remote operational error.
+    /// It is in error, and so is who needs it: NAK remote operational error.
     Broken,
 }
 
@@ -121,7 +121,11 @@ pub trait SendQueue {
 /// domain.
 pub trait RecvQueue {
     /// Takes the next receive WQE for good; the host keeps its SGEs until `release_recv`.
-    fn take_recv(&mut self) -> Fetch<RecvWr>;
+    ///
+    /// # Errors
+    ///
+    /// [`QueueFault::Broken`] of a shared queue.
+    fn take_recv(&mut self) -> Result<Fetch<RecvWr>, QueueFault>;
 
     /// Takes the next receive WQE of the shared queue that an XRC request names. The host keeps the
     /// WQE's SGEs, and in mind whose it is: its completion goes to that queue's CQ.

@@ -45,6 +45,8 @@ pub(crate) struct MockHost {
     pub executed: Vec<LocalOp>,
     /// What `take_recv` hands out.
     pub recvs: VecDeque<Fetch<RecvWr>>,
+    /// Fails `take_recv`: the shared queue is in error.
+    pub srq_broken: bool,
     /// The receive slots released, in order.
     pub released: Vec<RecvSlot>,
     /// The buffer of each receive slot.
@@ -84,6 +86,7 @@ impl MockHost {
             send_fault: None,
             executed: Vec::new(),
             recvs: VecDeque::new(),
+            srq_broken: false,
             released: Vec::new(),
             recv_buffers: Vec::new(),
             recv_fault: None,
@@ -211,13 +214,16 @@ impl SendQueue for MockHost {
 }
 
 impl RecvQueue for MockHost {
-    fn take_recv(&mut self) -> Fetch<RecvWr> {
-        self.recvs.pop_front().unwrap_or(Fetch::Empty)
+    fn take_recv(&mut self) -> Result<Fetch<RecvWr>, QueueFault> {
+        match self.srq_broken {
+            true => Err(QueueFault::Broken),
+            false => Ok(self.recvs.pop_front().unwrap_or(Fetch::Empty)),
+        }
     }
 
     fn take_xrc_recv(&mut self, srqn: Srqn) -> Result<Fetch<RecvWr>, QueueFault> {
         match srqn {
-            SRQN => Ok(self.take_recv()),
+            SRQN => self.take_recv(),
             BROKEN_SRQN => Err(QueueFault::Broken),
             _ => Err(QueueFault::Unknown),
         }

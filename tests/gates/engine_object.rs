@@ -9,8 +9,8 @@ extern crate roce;
 
 use core::hint::black_box;
 use roce::host::{
-    AccessFault, Completions, Count, Event, Fetch, LocalAccess, Memory, RecvQueue, RemoteAccess,
-    ScatterFault, SendQueue,
+    AccessFault, Completions, Count, Event, Fetch, LocalAccess, Memory, QueueFault, RecvQueue,
+    RemoteAccess, ScatterFault, SendQueue,
 };
 use roce::ids::Rkey;
 use roce::qp::{Attrs, Config, CurrentAttrs, ModifyError, Qp, Replay, SendWqe, TransmitFault};
@@ -62,8 +62,8 @@ impl SendQueue for Opaque {
 }
 
 impl RecvQueue for Opaque {
-    fn take_recv(&mut self) -> Fetch<RecvWr> {
-        black_box(self.recv)
+    fn take_recv(&mut self) -> Result<Fetch<RecvWr>, QueueFault> {
+        Ok(black_box(self.recv))
     }
 
     fn release_recv(&mut self, slot: RecvSlot) {

@@ -19,6 +19,7 @@ use crate::wire::packet::{
 use crate::wr::{AtomicOp, FlushKind, RemoteAddr, SendOp, SendTail, UdDest};
 
 mod raw;
+mod shared;
 mod xrc;
 
 const NOW: Instant = Instant(1_000);

@@ -104,6 +104,8 @@ enum Refusal {
     Request(NakCode),
     /// It names a shared receive queue that its XRC domain doesn't have.
     NoSuchQueue,
+    /// The shared receive queue is in error.
+    BrokenQueue,
     /// The receive WQE is at fault, or too short.
     Receive(WcStatus, NakCode),
 }
@@ -128,7 +130,7 @@ impl Refusal {
     fn reason(self) -> Option<QpDropReason> {
         match self {
             Self::Lost(reason) => Some(reason),
-            Self::NotReady | Self::NoSuchQueue => Some(QpDropReason::NoReceive),
+            Self::NotReady | Self::NoSuchQueue | Self::BrokenQueue => Some(QpDropReason::NoReceive),
             Self::Absent => None,
             Self::Request(NakCode::RemoteAccess) => Some(QpDropReason::Access),
             Self::Request(_) => Some(QpDropReason::Invalid),
@@ -141,7 +143,7 @@ impl From<QueueFault> for Refusal {
     fn from(fault: QueueFault) -> Self {
         match fault {
             QueueFault::Unknown => Self::NoSuchQueue,
-            QueueFault::Broken => Self::Request(NakCode::RemoteOperational),
+            QueueFault::Broken => Self::BrokenQueue,
         }
     }
 }
@@ -229,7 +231,7 @@ impl<R: Slots<Replay>> Responder<R> {
         budget: u32,
     ) -> bool {
         for _ in 0..budget {
-            let (Fetch::Wr(wr) | Fetch::Malformed(wr, _)) = host.take_recv() else {
+            let Ok(Fetch::Wr(wr) | Fetch::Malformed(wr, _)) = host.take_recv() else {
                 return false;
             };
             abandon(wr, WcStatus::WrFlushErr, context, host);
@@ -328,6 +330,11 @@ impl<R: Slots<Replay>> Responder<R> {
                 self.report(code, context, host);
                 Outcome::Fatal
             }
+            Refusal::BrokenQueue => {
+                self.answer = Answer::Refused(self.expected, NakCode::RemoteOperational);
+                host.raise(Event::QpFatal);
+                Outcome::Fatal
+            }
             Refusal::NoSuchQueue => {
                 self.answer = Answer::Refused(self.expected, NakCode::InvalidRequest);
                 host.raise(Event::QpAccessErr);
@@ -380,6 +387,10 @@ impl<R: Slots<Replay>> Responder<R> {
                 self.abandon_held(status, context, host);
                 Outcome::Fatal
             }
+            Err(Refusal::BrokenQueue) => {
+                host.raise(Event::QpFatal);
+                Outcome::Fatal
+            }
             Err(Refusal::Absent) => {
                 self.expected = expected;
                 self.message = message;
@@ -400,7 +411,7 @@ impl<R: Slots<Replay>> Responder<R> {
     fn hold<H: Host>(&mut self, srqn: Option<Srqn>, host: &mut H) -> Result<RecvWr, Refusal> {
         if self.held.is_none() {
             let fetched = match srqn {
-                None => host.take_recv(),
+                None => host.take_recv()?,
                 Some(srqn) => host.take_xrc_recv(srqn)?,
             };
             let held = |wr, fault| Some(Held { wr, fault, srqn });

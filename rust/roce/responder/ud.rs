@@ -8,7 +8,7 @@
 //! it must not be able to break the QP.
 
 use super::{Received, Refusal, Replay, Responder};
-use crate::host::{Count, Host, QpDropReason};
+use crate::host::{Count, Event, Host, QpDropReason};
 use crate::ids::Qkey;
 use crate::qp::{Context, Outcome, QpKind, Slots};
 use crate::wc::{RecvExtra, WcOpcode};
@@ -33,6 +33,10 @@ impl<R: Slots<Replay>> Responder<R> {
             Ok(()) | Err(Refusal::Absent) => Outcome::Continue,
             Err(Refusal::Receive(status, _)) => {
                 self.abandon_held(status, context, host);
+                Outcome::Fatal
+            }
+            Err(Refusal::BrokenQueue) => {
+                host.raise(Event::QpFatal);
                 Outcome::Fatal
             }
             Err(refusal) => {

@@ -172,11 +172,11 @@ impl SimHost<'_> {
 }
 
 impl RecvQueue for SimHost<'_> {
-    fn take_recv(&mut self) -> Fetch<RecvWr> {
+    fn take_recv(&mut self) -> Result<Fetch<RecvWr>, QueueFault> {
         if self.side.is_xrc() {
             self.side.fail("took a receive of no queue".into());
         }
-        self.take_from(self.side.ring)
+        Ok(self.take_from(self.side.ring))
     }
 
     fn take_xrc_recv(&mut self, srqn: Srqn) -> Result<Fetch<RecvWr>, QueueFault> {

@@ -103,8 +103,7 @@ impl Core {
         result
     }
 
-    /// A CQ that lost a completion is in error, and with it the QPs that use it (IBTA 1.x §11.6.3.2);
-    /// so is a shared receive queue whose ring is broken.
+    /// A CQ that lost a completion is in error, and with it the QPs that use it (IBTA 1.x §11.6.3.2).
     fn fail(&mut self, qp: &Qp, upshot: &mut Upshot) {
         // To ERR is allowed from every state but RESET, where nothing completes.
         if matches!(self.engine.state(), QpState::Err | QpState::Reset) {

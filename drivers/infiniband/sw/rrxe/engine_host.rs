@@ -46,8 +46,7 @@ pub(crate) struct Upshot {
     pub(crate) notify_srq: bool,
     /// A queue of the XRC domain has, or its CQ's consumer wants to be woken.
     pub(crate) named: Option<Arc<Srq>>,
-    /// A completion was refused, or there are no receives to be had any more: the QP must enter the
-    /// error state.
+    /// A completion was refused: the QP must enter the error state.
     pub(crate) fatal: bool,
     /// Asynchronous events, one bit for each [`Event`].
     pub(crate) events: Events,
@@ -174,7 +173,7 @@ impl roce::host::SendQueue for EngineHost<'_> {
 }
 
 impl roce::host::RecvQueue for EngineHost<'_> {
-    fn take_recv(&mut self) -> Fetch<RecvWr> {
+    fn take_recv(&mut self) -> Result<Fetch<RecvWr>, QueueFault> {
         self.rq.take(self.upshot)
     }
 

@@ -119,16 +119,22 @@ impl RecvQueue {
     }
 
     /// Takes the next posted WQE.
-    pub(crate) fn take(&mut self, upshot: &mut Upshot) -> Fetch<RecvWr> {
+    ///
+    /// # Errors
+    ///
+    /// [`QueueFault::Broken`].
+    pub(crate) fn take(&mut self, upshot: &mut Upshot) -> Result<Fetch<RecvWr>, QueueFault> {
         match &mut self.source {
-            Source::Own(ring) => ring.take(&mut self.held),
+            Source::Own(ring) => Ok(ring.take(&mut self.held)),
             Source::Shared(srq) => {
                 let taken = srq.take(&mut self.held);
                 upshot.notify_srq |= taken.notify;
-                upshot.fatal |= taken.broken;
-                taken.wr
+                match taken.broken {
+                    true => Err(QueueFault::Broken),
+                    false => Ok(taken.wr),
+                }
             }
-            Source::Nothing | Source::Domain { .. } => Fetch::Empty,
+            Source::Nothing | Source::Domain { .. } => Ok(Fetch::Empty),
         }
     }
 

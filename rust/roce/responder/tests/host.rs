@@ -7,8 +7,8 @@ use std::vec;
 use std::vec::Vec;
 
 use crate::host::{
-    AccessFault, Completions, Count, Event, Fetch, LocalAccess, Memory, QpDropReason, RecvQueue,
-    RemoteAccess, ScatterFault, SendQueue,
+    AccessFault, Completions, Count, Event, Fetch, LocalAccess, Memory, QpDropReason, QueueFault,
+    RecvQueue, RemoteAccess, ScatterFault, SendQueue,
 };
 use crate::ids::Rkey;
 use crate::wc::{RecvWc, SendWc, WcStatus};
@@ -153,8 +153,8 @@ impl SendQueue for TestHost {
 }
 
 impl RecvQueue for TestHost {
-    fn take_recv(&mut self) -> Fetch<RecvWr> {
-        self.recvs.pop_front().unwrap_or(Fetch::Empty)
+    fn take_recv(&mut self) -> Result<Fetch<RecvWr>, QueueFault> {
+        Ok(self.recvs.pop_front().unwrap_or(Fetch::Empty))
     }
 
     fn release_recv(&mut self, slot: RecvSlot) {

@@ -3,8 +3,8 @@
 //! The surroundings of a datagram QP. Whatever datagrams have no business with is a failure.
 
 use roce::host::{
-    AccessFault, Completions, Count, Event, Fetch, LocalAccess, Memory as RemoteMemory, RecvQueue,
-    RemoteAccess, ScatterFault, SendQueue,
+    AccessFault, Completions, Count, Event, Fetch, LocalAccess, Memory as RemoteMemory, QueueFault,
+    RecvQueue, RemoteAccess, ScatterFault, SendQueue,
 };
 use roce::ids::Rkey;
 use roce::responder::GRH_LEN;
@@ -77,17 +77,17 @@ impl SendQueue for DatagramHost<'_> {
 }
 
 impl RecvQueue for DatagramHost<'_> {
-    fn take_recv(&mut self) -> Fetch<RecvWr> {
+    fn take_recv(&mut self) -> Result<Fetch<RecvWr>, QueueFault> {
         let Some(receive) = self.ring.posted.pop_front() else {
-            return Fetch::Empty;
+            return Ok(Fetch::Empty);
         };
         let (wr, fault) = (receive.wr(), receive.fault);
         self.side.effects.push(Effect::TakeRecv(receive.wr_id));
         self.side.held.push(receive);
-        match fault {
+        Ok(match fault {
             RecvFault::Malformed(status) => Fetch::Malformed(wr, status),
             _ => Fetch::Wr(wr),
-        }
+        })
     }
 
     fn release_recv(&mut self, slot: RecvSlot) {

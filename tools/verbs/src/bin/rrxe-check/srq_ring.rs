@@ -94,6 +94,14 @@ fn element(ring: &Ring, slot: usize) -> usize {
     ELEMENTS + (slot << ring.get(0))
 }
 
+/// The sender is told that the receiver is in error.
+fn operational(fan: &Fan) -> Outcome {
+    let status = fan.sent_with()?;
+    ensure(status == IBV_WC_REM_OP_ERR, || {
+        format!("the sender's status is {status}")
+    })
+}
+
 fn malformed(ends: &Ends) -> Outcome {
     let (mut fan, ring) = fan(ends)?;
     fan.post(0)?;
@@ -105,10 +113,7 @@ fn malformed(ends: &Ends) -> Outcome {
         (wc.status, wc.wr_id, wc.qp_num) == (IBV_WC_LOC_QP_OP_ERR, 0, fan.b[0].number()),
         || format!("status {} of WR {}", wc.status, wc.wr_id),
     )?;
-    let status = fan.sent_with()?;
-    ensure(status == IBV_WC_REM_OP_ERR, || {
-        format!("the sender's status is {status}")
-    })?;
+    operational(&fan)?;
     expect_event(&fan.b[0].pd.context, Some(IBV_EVENT_QP_LAST_WQE_REACHED))?;
     fan.send(1, 0)?;
     let wc = fan.received()?;
@@ -140,6 +145,7 @@ fn broken(ends: &Ends) -> Outcome {
     fan.post(0)?;
     ring.set(PRODUCER, 0x8000_0001);
     fan.send(0, 0)?;
+    operational(&fan)?;
     let context = fan.b[0].pd.context.clone();
     for event in [
         IBV_EVENT_SRQ_ERR,
@@ -157,6 +163,7 @@ fn broken(ends: &Ends) -> Outcome {
     // It stays so, and the other QP learns it when it needs a receive.
     ring.set(PRODUCER, 1);
     fan.send(1, 0)?;
+    operational(&fan)?;
     expect_event(&context, Some(IBV_EVENT_QP_FATAL))
 }
 
