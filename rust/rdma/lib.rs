@@ -44,6 +44,7 @@ pub mod odp;
 pub mod post;
 pub mod provider;
 pub mod qp;
+pub mod quota;
 pub mod random;
 pub mod restrack;
 pub mod ring;

@@ -16,14 +16,11 @@ use kernel::{
     error::to_result,
     ffi::c_void,
     prelude::*,
-    sync::{
-        atomic::{ordering::Relaxed, Atomic},
-        rcu, Arc, ArcBorrow,
-    },
+    sync::{rcu, Arc, ArcBorrow},
     types::{ForeignOwnable, Opaque},
 };
 
-use crate::{random::next_u32, section::Sections};
+use crate::{quota::Left, random::next_u32, section::Sections};
 
 /// Set in what the xarray keeps for itself, clear in every aligned pointer.
 const INTERNAL: usize = 0b11;
@@ -40,7 +37,7 @@ pub struct Table<T: Send + Sync + 'static> {
     #[pin]
     xa: Opaque<bindings::xarray>,
     /// How many more numbers may be taken.
-    left: Atomic<u32>,
+    left: Left,
     readers: Arc<Sections>,
     _entries: PhantomData<Arc<T>>,
 }
@@ -60,7 +57,7 @@ impl<T: Send + Sync + 'static> Table<T> {
             xa <- Opaque::ffi_init(|xa| unsafe {
                 bindings::xa_init_flags(xa, bindings::XA_FLAGS_ALLOC)
             }),
-            left: Atomic::new(limit),
+            left: Left::new(limit),
             readers: readers.clone(),
             _entries: PhantomData,
         })
@@ -102,7 +99,7 @@ impl<T: Send + Sync + 'static> Table<T> {
 
     /// As [`Table::reserve`], but `EBUSY` if all are taken.
     fn allocate(&self, range: RangeInclusive<u32>) -> Result<Reservation<'_, T>> {
-        self.count()?;
+        self.left.take(1)?;
         let limit = bindings::xa_limit {
             max: *range.end(),
             min: *range.start(),
@@ -115,25 +112,8 @@ impl<T: Send + Sync + 'static> Table<T> {
         let code = unsafe { bindings::__xa_alloc(xa, &mut id, ptr::null_mut(), limit, flags) };
         // SAFETY: The lock was taken above (`__xa_alloc` may let go of it, but takes it again).
         unsafe { bindings::xa_unlock(xa) };
-        to_result(code).inspect_err(|_| self.discount())?;
+        to_result(code).inspect_err(|_| self.left.give_back(1))?;
         Ok(Reservation { table: self, id })
-    }
-
-    /// Counts a number that is to be taken.
-    fn count(&self) -> Result {
-        let mut left = self.left.load(Relaxed);
-        loop {
-            let less = left.checked_sub(1).ok_or(ENOMEM)?;
-            match self.left.cmpxchg(left, less, Relaxed) {
-                Ok(_) => return Ok(()),
-                Err(now) => left = now,
-            }
-        }
-    }
-
-    /// A number is free again.
-    fn discount(&self) {
-        self.left.fetch_add(1, Relaxed);
     }
 
     /// Reserves a number of `range` that nobody can foretell: the first free one after a random place
@@ -188,7 +168,7 @@ impl<T: Send + Sync + 'static> Table<T> {
         if entry.is_null() {
             return None;
         }
-        self.discount();
+        self.left.give_back(1);
         self.readers.wait();
         // SAFETY: `entry` came from `into_foreign` and has just left the table, so this count is
         // claimed once; no reader is left that could see it.
@@ -367,13 +347,14 @@ impl<T: Send + Sync + 'static> Reservation<'_, T> {
 impl<T: Send + Sync + 'static> Drop for Reservation<'_, T> {
     fn drop(&mut self) {
         self.table.erase(self.id);
-        self.table.discount();
+        self.table.left.give_back(1);
     }
 }
 
 #[kunit_tests(rrxe_table)]
 mod tests {
     use super::*;
+    use kernel::sync::atomic::{ordering::Relaxed, Atomic};
 
     /// Counts itself while it lives.
     struct Guest {

@@ -29,13 +29,14 @@ use kernel::{
 use rdma::{
     cq::{CqCreated, CqInit, Cqe, CqeLayout, Moderation, NotifyWhen},
     new_irq_spinlock,
+    quota::Claim,
     ring::Ring,
     sync::IrqSpinLock,
     upcall::{CqUpcall, QpToken},
 };
 use roce::wc::{RecvWc, SendWc, WcStatus};
 
-use crate::{context::Context, device::Device, limits, quota::Claim};
+use crate::{context::Context, device::Device, limits};
 
 /// What became of a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,6 +14,7 @@ use rdma::{
     device::Description,
     mad::PortCounters,
     net::netdev::Netdev,
+    quota::Quota,
     table::Table,
 };
 use roce::{mtu::Mtu, wire::MAX_MESSAGE};
@@ -24,7 +25,6 @@ use crate::{
     link::Link,
     mcast::Attachments,
     mr::MrTable,
-    quota::Quota,
     srq::Srq,
     stats::{Counter, Counters},
     workers::Workers,

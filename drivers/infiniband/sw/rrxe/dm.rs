@@ -3,9 +3,12 @@
 //! Device memory, within the quota of its device.
 
 use kernel::{prelude::*, sync::Arc};
-use rdma::dm::{DeviceMemory, DmInit};
+use rdma::{
+    dm::{DeviceMemory, DmInit},
+    quota::Claim,
+};
 
-use crate::{device::Device, quota::Claim};
+use crate::device::Device;
 
 /// Device memory.
 pub(crate) struct Dm {

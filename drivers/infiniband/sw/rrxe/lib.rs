@@ -37,7 +37,6 @@ mod prefetch;
 mod provider;
 mod qp;
 mod qp_cap;
-mod quota;
 mod raw;
 mod reach;
 mod recv_queue;

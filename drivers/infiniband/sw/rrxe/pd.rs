@@ -10,7 +10,9 @@ use kernel::{
     },
 };
 
-use crate::{device::Device, quota::Claim};
+use rdma::quota::Claim;
+
+use crate::device::Device;
 
 /// The identity of a protection domain; never used twice. The top bit is set of those of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
