@@ -166,6 +166,88 @@ impl Drop for Section<'_> {
 #[kunit_tests(rrxe_section)]
 mod tests {
     use super::*;
+    use crate::table::Table;
+    use kernel::{
+        sync::{atomic::Atomic, Arc},
+        workqueue,
+    };
+
+    /// Two CPUs, the second of which is in a section.
+    fn busy() -> Result<Arc<Sections>> {
+        let mut lines = KVVec::with_capacity(2, GFP_KERNEL)?;
+        for state in [0, SERIAL + 1] {
+            lines.push(Line(AtomicU32::new(state)), GFP_KERNEL)?;
+        }
+        Ok(Arc::new(Sections { lines }, GFP_KERNEL)?)
+    }
+
+    /// Has the second CPU do something else.
+    fn turn(sections: &Sections, state: u32) {
+        if let Some(line) = sections.lines.last() {
+            line.0.store(state, Release);
+        }
+    }
+
+    /// Whether `step`, which begins when the second CPU is in a section, ends when that CPU turns to `state`, and
+    /// not before.
+    fn waits_for(
+        sections: &Arc<Sections>,
+        state: u32,
+        step: impl FnOnce() + Send + 'static,
+    ) -> Result<bool> {
+        let ended = Arc::new(Atomic::new(false), GFP_KERNEL)?;
+        let end = ended.clone();
+        workqueue::system().try_spawn(GFP_KERNEL, move || {
+            step();
+            end.store(true, kernel::sync::atomic::Release);
+        })?;
+        fsleep(Delta::from_millis(50));
+        let early = ended.load(kernel::sync::atomic::Acquire);
+        turn(sections, state);
+        for _ in 0..500 {
+            if ended.load(kernel::sync::atomic::Acquire) {
+                return Ok(!early);
+            }
+            fsleep(Delta::from_millis(10));
+        }
+        // It would use `sections` later.
+        turn(sections, 0);
+        Ok(false)
+    }
+
+    #[test]
+    fn waits_for_the_section_of_another_cpu() -> Result {
+        // It leaves the section, or is in the next one already.
+        for state in [SERIAL, 2 * SERIAL + 1] {
+            let sections = busy()?;
+            let waiting = sections.clone();
+            assert!(waits_for(&sections, state, move || waiting.wait())?);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn tables_wait_before_they_give_up_an_object() -> Result {
+        let sections = busy()?;
+        let numbers = || Arc::pin_init(Table::<u32>::new(9, &sections), GFP_KERNEL);
+        let table = numbers()?;
+        table.reserve_exact(3)?.publish(Arc::new(7, GFP_KERNEL)?);
+        let shared = table.clone();
+        assert!(waits_for(&sections, SERIAL, move || drop(
+            shared.remove(3)
+        ))?);
+        assert!(table.get(3).is_none());
+
+        turn(&sections, SERIAL + 1);
+        let table = numbers()?;
+        table.reserve_exact(3)?.publish(Arc::new(7, GFP_KERNEL)?);
+        let (shared, other) = (table.clone(), Arc::new(8, GFP_KERNEL)?);
+        assert!(waits_for(&sections, SERIAL, move || drop(
+            shared.replace(3, other)
+        ))?);
+        assert_eq!(table.get(3).map(|number| *number), Some(8));
+        Ok(())
+    }
 
     fn depths(sections: &Sections) -> u32 {
         let depths = sections
