@@ -186,7 +186,6 @@ impl DeviceAttributes {
     }
 }
 
-/// `value` in the type of ib_core's field: `int` up to Linux 7.2, `u32` since.
 /// What may be done with on-demand regions: all that can be done with others.
 fn on_demand_paging() -> bindings::ib_odp_caps {
     use bindings::*;
@@ -210,6 +209,7 @@ fn on_demand_paging() -> bindings::ib_odp_caps {
     caps
 }
 
+/// `value` in the type of ib_core's field: `int` up to Linux 7.2, `u32` since.
 fn clamp<T: TryFrom<u32> + Default>(value: u32) -> T {
     // Fits either.
     let value = value.min(i32::MAX as u32);
@@ -221,6 +221,17 @@ fn clamp<T: TryFrom<u32> + Default>(value: u32) -> T {
 pub struct DeviceChange {
     /// GUID of the system image, in host order.
     pub sys_image_guid: Option<u64>,
+}
+
+/// What managers change about a port.
+#[derive(Clone, Copy, Debug)]
+pub struct PortChange {
+    /// Capabilities that it has from now on (`enum ib_port_capability_mask_bits`), …
+    pub set_capabilities: u32,
+    /// … and those that it has no longer, even if they are in both.
+    pub clear_capabilities: u32,
+    /// Q_Key violations are counted from zero.
+    pub reset_qkey_violations: bool,
 }
 
 /// The state of a port and of its link.
@@ -247,6 +258,8 @@ pub struct PortAttributes {
     pub pkey_table_len: u16,
     /// Bytes of the largest message.
     pub max_message: u32,
+    /// What users of the kernel have declared that they do there (`PortInfo:CapabilityMask`).
+    pub capabilities: u32,
     /// Packets of another partition (IBTA 1.x §14.2.5.6: it stays at the largest value).
     pub pkey_violations: u16,
     /// Packets with a wrong Q_Key, since the count was last reset.
@@ -274,6 +287,7 @@ impl PortAttributes {
         raw.active_mtu = self.active_mtu as bindings::ib_mtu;
         raw.gid_tbl_len = self.gid_table_len.into();
         raw.set_ip_gids(1);
+        raw.port_cap_flags = self.capabilities;
         raw.max_msg_sz = self.max_message;
         raw.pkey_tbl_len = self.pkey_table_len;
         raw.max_vl_num = 1;

@@ -28,7 +28,7 @@ use roce::{
 };
 
 use crate::{
-    attr::{DeviceAttributes, DeviceChange, PortAttributes},
+    attr::{DeviceAttributes, DeviceChange, PortAttributes, PortChange},
     av::Av,
     cq::{CqCreated, CqInit, Cqe, Moderation, NotifyWhen},
     dm::{DeviceMemory, DmInit},
@@ -94,8 +94,8 @@ pub trait Provider: Sized + Send + Sync + 'static {
     /// The port's counters of performance management.
     fn port_counters(device: &Arc<Self::Device>) -> PortCounters;
 
-    /// Counts the port's Q_Key violations from zero.
-    fn reset_qkey_violations(device: &Arc<Self::Device>);
+    /// Changes what managers may change about the port.
+    fn modify_port(device: &Arc<Self::Device>, change: PortChange);
 
     /// The state of the port.
     ///

@@ -7,7 +7,6 @@
 /* In microseconds. */
 #define PERIOD 60000
 #define COUNT 4
-#define QKEY 0x12345
 
 /* Microseconds until the last of `count` empty WRITEs has completed. */
 static s64 time_writes(struct kunit *test, struct stage *stage, int count)
@@ -197,39 +196,6 @@ static void resizes_shared_receives(struct kunit *test)
 	take_down(test, &stage);
 }
 
-static struct ib_qp *make_datagram_qp(struct kunit *test, struct stage *stage, u32 flags)
-{
-	struct ib_qp_init_attr init = {
-		.send_cq = stage->cq[0], .recv_cq = stage->cq[0], .qp_type = IB_QPT_UD, .create_flags = flags,
-		.cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 },
-	};
-	struct ib_qp_attr attr = { .qp_state = IB_QPS_INIT, .port_num = 1, .qkey = QKEY };
-	struct ib_qp *qp = ib_create_qp(stage->pd, &init);
-
-	KUNIT_ASSERT_FALSE(test, IS_ERR(qp));
-	KUNIT_ASSERT_EQ(test, ib_modify_qp(qp, &attr, IB_QP_STATE | IB_QP_PKEY_INDEX | IB_QP_PORT | IB_QP_QKEY), 0);
-	attr.qp_state = IB_QPS_RTR;
-	KUNIT_ASSERT_EQ(test, ib_modify_qp(qp, &attr, IB_QP_STATE), 0);
-	attr.qp_state = IB_QPS_RTS;
-	KUNIT_ASSERT_EQ(test, ib_modify_qp(qp, &attr, IB_QP_STATE | IB_QP_SQ_PSN), 0);
-	return qp;
-}
-
-static struct ib_ah *make_group_ah(struct kunit *test, struct stage *stage, const union ib_gid *group)
-{
-	const struct ib_gid_attr *gid = rrxe_link_gid(test, stage->device);
-	struct rdma_ah_attr attr = { .type = RDMA_AH_ATTR_TYPE_ROCE };
-	struct ib_ah *ah;
-
-	rdma_ah_set_grh(&attr, NULL, 0, gid->index, 64, 0);
-	rdma_ah_set_dgid_raw(&attr, (void *)group->raw);
-	rdma_ah_set_port_num(&attr, 1);
-	ah = rdma_create_ah(stage->pd, &attr, RDMA_CREATE_AH_SLEEPABLE);
-	rdma_put_gid_attr(gid);
-	KUNIT_ASSERT_FALSE(test, IS_ERR(ah));
-	return ah;
-}
-
 /* What a QP sends to its own group comes back to it, unless it doesn't want that; others get it. */
 static void blocks_own_multicast(struct kunit *test)
 {
@@ -244,7 +210,7 @@ static void blocks_own_multicast(struct kunit *test)
 
 	set_up(test, &stage);
 	KUNIT_EXPECT_TRUE(test, stage.device->attrs.kernel_cap_flags & IBK_BLOCK_MULTICAST_LOOPBACK);
-	ah = make_group_ah(test, &stage, &group);
+	ah = make_ah(test, &stage, &group);
 	for (blocks = 0; blocks < 2; blocks++) {
 		struct ib_ud_wr send = {
 			.wr = { .wr_cqe = begin(&sent), .sg_list = &sge, .num_sge = 1, .opcode = IB_WR_SEND,

@@ -17,6 +17,7 @@
 #define ORDER 2
 #define SIZE (PAGE_SIZE << ORDER)
 #define SEED 3
+#define QKEY 0x12345
 #define PATIENCE (5 * HZ)
 #define RIGHTS (IB_ACCESS_LOCAL_WRITE | IB_ACCESS_REMOTE_WRITE | IB_ACCESS_REMOTE_READ | IB_ACCESS_REMOTE_ATOMIC)
 
@@ -125,6 +126,40 @@ static inline void connect(struct kunit *test, struct ib_qp *qp, struct ib_qp *p
 	attr.qp_state = IB_QPS_RTS;
 	KUNIT_ASSERT_EQ(test, ib_modify_qp(qp, &attr, IB_QP_STATE | IB_QP_TIMEOUT | IB_QP_RETRY_CNT |
 					   IB_QP_RNR_RETRY | IB_QP_SQ_PSN | IB_QP_MAX_QP_RD_ATOMIC), 0);
+}
+
+static inline struct ib_qp *make_datagram_qp(struct kunit *test, struct stage *stage, u32 flags)
+{
+	struct ib_qp_init_attr init = {
+		.send_cq = stage->cq[0], .recv_cq = stage->cq[0], .qp_type = IB_QPT_UD, .create_flags = flags,
+		.cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 },
+	};
+	struct ib_qp_attr attr = { .qp_state = IB_QPS_INIT, .port_num = 1, .qkey = QKEY };
+	struct ib_qp *qp = ib_create_qp(stage->pd, &init);
+
+	KUNIT_ASSERT_FALSE(test, IS_ERR(qp));
+	KUNIT_ASSERT_EQ(test, ib_modify_qp(qp, &attr, IB_QP_STATE | IB_QP_PKEY_INDEX | IB_QP_PORT | IB_QP_QKEY), 0);
+	attr.qp_state = IB_QPS_RTR;
+	KUNIT_ASSERT_EQ(test, ib_modify_qp(qp, &attr, IB_QP_STATE), 0);
+	attr.qp_state = IB_QPS_RTS;
+	KUNIT_ASSERT_EQ(test, ib_modify_qp(qp, &attr, IB_QP_STATE | IB_QP_SQ_PSN), 0);
+	return qp;
+}
+
+/* From the address of the link to a group or, without one, to itself. */
+static inline struct ib_ah *make_ah(struct kunit *test, struct stage *stage, const union ib_gid *group)
+{
+	const struct ib_gid_attr *gid = rrxe_link_gid(test, stage->device);
+	struct rdma_ah_attr attr = { .type = RDMA_AH_ATTR_TYPE_ROCE };
+	struct ib_ah *ah;
+
+	rdma_ah_set_grh(&attr, NULL, 0, gid->index, 64, 0);
+	rdma_ah_set_dgid_raw(&attr, (void *)(group ?: &gid->gid)->raw);
+	rdma_ah_set_port_num(&attr, 1);
+	ah = rdma_create_ah(stage->pd, &attr, RDMA_CREATE_AH_SLEEPABLE);
+	rdma_put_gid_attr(gid);
+	KUNIT_ASSERT_FALSE(test, IS_ERR(ah));
+	return ah;
 }
 
 static inline void set_up(struct kunit *test, struct stage *stage)

@@ -4,7 +4,10 @@
 
 use kernel::{error::from_result, ffi::c_int, prelude::*};
 
-use crate::{bindings, device::of, error::unsupported, net::netdev::Netdev, provider::Provider};
+use crate::{
+    attr::PortChange, bindings, device::of, error::unsupported, net::netdev::Netdev,
+    provider::Provider,
+};
 
 const PORT: u32 = 1;
 /// Bytes of a MAD (IBTA 1.x §13.4.3).
@@ -71,7 +74,8 @@ pub(super) unsafe extern "C" fn speed<P: Provider>(
     })
 }
 
-/// Implements `modify_port`: the count of Q_Key violations can be reset.
+/// Implements `modify_port`: capabilities that users in the kernel declare, such as connection management,
+/// and the count of Q_Key violations, which can be reset.
 ///
 /// # Safety
 ///
@@ -80,7 +84,7 @@ pub(super) unsafe extern "C" fn modify<P: Provider>(
     device: *mut bindings::ib_device,
     port: u32,
     mask: c_int,
-    _change: *mut bindings::ib_port_modify,
+    change: *mut bindings::ib_port_modify,
 ) -> c_int {
     const RESET: u32 = bindings::ib_port_modify_flags_IB_PORT_RESET_QKEY_CNTR;
     from_result(|| {
@@ -89,10 +93,18 @@ pub(super) unsafe extern "C" fn modify<P: Provider>(
         if mask & !RESET != 0 {
             return Err(unsupported());
         }
-        if mask & RESET != 0 {
-            // SAFETY: The device is alive while ib_core calls its operations.
-            P::reset_qkey_violations(unsafe { of::<P>(device) });
-        }
+        // SAFETY: ib_core passes a valid change.
+        let change = unsafe { &*change };
+        // SAFETY: The device is alive while ib_core calls its operations.
+        let device = unsafe { of::<P>(device) };
+        P::modify_port(
+            device,
+            PortChange {
+                set_capabilities: change.set_port_cap_mask,
+                clear_capabilities: change.clr_port_cap_mask,
+                reset_qkey_violations: mask & RESET != 0,
+            },
+        );
         Ok(0)
     })
 }

@@ -10,7 +10,7 @@ use kernel::{
     },
 };
 use rdma::{
-    attr::{DeviceAttributes, DeviceCaps, PortAttributes, PortState},
+    attr::{DeviceAttributes, DeviceCaps, PortAttributes, PortChange, PortState},
     device::Description,
     mad::PortCounters,
     net::netdev::Netdev,
@@ -80,6 +80,8 @@ pub(crate) struct Device {
     /// Where QPs run when nobody else runs them.
     pub(crate) workers: Arc<Workers>,
     sys_image_guid: Atomic<u64>,
+    /// Capabilities that its port's users have declared.
+    capabilities: Atomic<u32>,
     /// Q_Key violations that the port no longer shows.
     forgiven: Atomic<u64>,
 }
@@ -116,6 +118,7 @@ impl Device {
                 counter_sets <- Table::new(limits::MAX_QP, &readers),
                 retired: Counters::new(),
                 sys_image_guid: Atomic::new(guid),
+                capabilities: Atomic::new(0),
                 forgiven: Atomic::new(0),
             }),
             GFP_KERNEL,
@@ -232,10 +235,20 @@ impl Device {
         }
     }
 
-    /// Counts Q_Key violations of the port from zero.
-    pub(crate) fn reset_qkey_violations(&self) {
-        let all = self.total(Counter::DropQkey);
-        self.forgiven.store(all, ordering::Relaxed);
+    /// Changes the port. Process context.
+    pub(crate) fn modify_port(&self, change: PortChange) {
+        let mut old = self.capabilities.load(ordering::Relaxed);
+        loop {
+            let new = (old | change.set_capabilities) & !change.clear_capabilities;
+            match self.capabilities.cmpxchg(old, new, ordering::Relaxed) {
+                Ok(_) => break,
+                Err(now) => old = now,
+            }
+        }
+        if change.reset_qkey_violations {
+            let all = self.total(Counter::DropQkey);
+            self.forgiven.store(all, ordering::Relaxed);
+        }
     }
 
     fn qkey_violations(&self) -> u64 {
@@ -256,6 +269,7 @@ impl Device {
             gid_table_len: limits::GID_TABLE_LEN,
             pkey_table_len: limits::PKEY_TABLE_LEN,
             max_message: MAX_MESSAGE,
+            capabilities: self.capabilities.load(ordering::Relaxed),
             pkey_violations: saturate(self.total(Counter::DropPkey)),
             qkey_violations: saturate(self.qkey_violations()),
         })

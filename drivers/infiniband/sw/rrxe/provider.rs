@@ -4,7 +4,7 @@
 
 use kernel::{prelude::*, sync::Arc};
 use rdma::{
-    attr::{DeviceAttributes, DeviceChange, PortAttributes},
+    attr::{DeviceAttributes, DeviceChange, PortAttributes, PortChange},
     av::Av,
     cq::{CqCreated, CqInit, Cqe, Moderation, NotifyWhen},
     dm::{DeviceMemory, DmInit},
@@ -86,8 +86,8 @@ impl Provider for Rrxe {
         device.port_counters()
     }
 
-    fn reset_qkey_violations(device: &Arc<Device>) {
-        device.reset_qkey_violations();
+    fn modify_port(device: &Arc<Device>, change: PortChange) {
+        device.modify_port(change);
     }
 
     fn query_port(device: &Arc<Device>) -> Result<PortAttributes> {
