@@ -5,7 +5,8 @@
 
   netdevs.py unplug DEVICE GID-INDEX COMMAND...  posts, takes the device away by COMMAND, and polls
   netdevs.py shrink A GID-INDEX B GID-INDEX      an MTU that shrinks below the path MTU of A's and B's QPs
-  netdevs.py wire NAMESPACE... -- TUN            carries packets between the TUN devices of two namespaces
+  netdevs.py wire NAMESPACE NAMESPACE NAME       carries packets between the TUN or TAP devices (tun…, tap…)
+                                                 of two namespaces
 """
 
 import fcntl
@@ -27,6 +28,7 @@ from pyverbs.wr import SGE, RecvWR, SendWR
 
 ALL = e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_READ
 SIZE = 4000
+TUNSETIFF, IFF_TUN, IFF_TAP, IFF_NO_PI = 0x400454CA, 1, 2, 0x1000
 
 
 class Side:
@@ -138,13 +140,14 @@ def open_tun(namespace, name):
     with open(f"/run/netns/{namespace}", "rb") as file:
         os.setns(file.fileno(), os.CLONE_NEWNET)
     tun = os.open("/dev/net/tun", os.O_RDWR)
-    fcntl.ioctl(tun, 0x400454CA, struct.pack("16sH22x", name.encode(), 0x1001))
+    kind = IFF_TAP if name.startswith("tap") else IFF_TUN
+    fcntl.ioctl(tun, TUNSETIFF, struct.pack("16sH22x", name.encode(), kind | IFF_NO_PI))
     return tun
 
 
 def wire(*arguments):
-    name = arguments[-1]
-    ends = [open_tun(namespace, name) for namespace in arguments[:2]]
+    *namespaces, name = arguments
+    ends = [open_tun(namespace, name) for namespace in namespaces]
     print("ready", flush=True)
     while True:
         for end in select.select(ends, [], [])[0]:

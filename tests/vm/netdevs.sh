@@ -12,6 +12,7 @@ watch() {
 	wait_for 10 grep -q "$1" /tmp/events
 }
 heard() { wait_for 5 grep -Eq "$1" /tmp/events || { cat /tmp/events; return 1; }; }
+lacks_port_events() { ! grep PORT /tmp/events; }
 unwatch() {
 	kill $WATCH
 	wait $WATCH
@@ -87,17 +88,33 @@ check "pingpong over the bond" pingpong_over bond1 10.81.0.1 bond2 10.81.0.2 -n 
 for host in 1 2; do ip -n h$host link set slave1 down; done
 check "one wire is enough" pingpong_over bond1 10.81.0.1 bond2 10.81.0.2 -n 50 -s 10000 -m 4096
 check "the port stays active" state bond1 ACTIVE
+# A third one is faster.
+modprobe tun
+[[ -e /dev/net/tun ]] || { mkdir -p /dev/net && mknod /dev/net/tun c 10 200; }
+for host in 1 2; do ip netns exec h$host ip tuntap add mode tap name tap0; done
+python3 "$PY" wire h1 h2 tap0 >/tmp/wire 2>&1 &
+WIRE=$!
+check "a wire between TAP devices" wait_for 10 grep -q ready /tmp/wire
+for host in 1 2; do
+	in$host ethtool -s tap0 speed 25000 duplex full
+	ip -n h$host link set tap0 master bond0
+done
 check "watch" watch bond1
-ip -n h1 link set slave2 down
+for host in 1 2; do ip -n h$host link set slave2 down; done
+check "another wire in use, another speed: users hear of it" heard "unexpected \(20\)|SPEED"
+check "and see it" wait_for 5 rate_is bond1 25
+check "pingpong over this wire" pingpong_over bond1 10.81.0.1 bond2 10.81.0.2 -n 50 -m 1024
+check "the port was active all the time" lacks_port_events
+ip -n h1 link set tap0 down
 check "without a wire the port is down" wait_for 5 state bond1 DOWN
 check "and users hear of it" heard "IBV_EVENT_PORT_ERR"
 unwatch
+kill $WIRE
+wait $WIRE
 in1 rdma link del bond1
 in2 rdma link del bond2
 
 # Packets without Ethernet.
-modprobe tun
-[[ -e /dev/net/tun ]] || { mkdir -p /dev/net && mknod /dev/net/tun c 10 200; }
 for host in 1 2; do
 	ip netns exec h$host ip tuntap add mode tun name tun0
 	ip -n h$host addr add 10.82.0.$host/24 dev tun0

@@ -234,7 +234,7 @@ impl NetdevSlot {
 /// What happened to a device (`NETDEV_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// It went up or down, or its carrier came or went.
+    /// It went up or down, its carrier came or went, or it is a bond which uses another device now.
     State,
     /// It goes away, or leaves its namespace.
     Unregister,
@@ -314,7 +314,8 @@ unsafe extern "C" fn notify<T: Observer>(
     let event = match event as bindings::netdev_cmd {
         bindings::netdev_cmd_NETDEV_UP
         | bindings::netdev_cmd_NETDEV_DOWN
-        | bindings::netdev_cmd_NETDEV_CHANGE => Event::State,
+        | bindings::netdev_cmd_NETDEV_CHANGE
+        | bindings::netdev_cmd_NETDEV_BONDING_FAILOVER => Event::State,
         bindings::netdev_cmd_NETDEV_UNREGISTER => Event::Unregister,
         _ => return bindings::NOTIFY_DONE as c_int,
     };
