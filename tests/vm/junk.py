@@ -8,6 +8,7 @@
                                       for a QP of UD, QP1 and the group that the QP is attached to; all of
                                       it is dropped, and the output says how many for which reason
                                       (all addresses of IPv4, or all of IPv6)
+  junk.py keys SOURCE TARGET QPN      datagrams with wrong keys; the output says how many with which
   junk.py mads SOURCE TARGET QPN      management datagrams with anything in them, for QP1
 
 QPN is the number of a live QP of the target. What is sent depends on SEED only.
@@ -146,6 +147,15 @@ def datagrams(source, target, qpn, group):
             yield "no_qp", made(to, number, QKEY, bytes(64))
 
 
+def keys(source, target, qpn):
+    """Pairs of the kind of key that is wrong and a packet; the Q_Key doesn't matter where the P_Key is wrong."""
+    for count in range(7):
+        body = deth(QKEY ^ 1 << count, 7) + bytes(64)
+        yield "qkey", with_icrc(source, target, bth(UD_SEND, 0, qpn, count) + body)
+    for pkey, key in ((0, QKEY), (0x8000, QKEY), (0x1234, QKEY), (0xFFFE, QKEY ^ 1), (0x7FFE, QKEY ^ 1)):
+        yield "pkey", with_icrc(source, target, bth(UD_SEND, 0, qpn, 0, pkey=pkey) + deth(key, 7) + bytes(64))
+
+
 def mads(source, target, _qpn):
     """Management datagrams as long as they should be and not, of all classes, from peers that don't exist."""
     rng = random.Random(SEED)
@@ -164,7 +174,7 @@ def mads(source, target, _qpn):
 SEED = int(os.environ.get("SEED", "1"))
 
 
-KINDS = {"foreign": foreign, "sweep": sweep, "datagrams": datagrams, "mads": mads}
+KINDS = {"foreign": foreign, "sweep": sweep, "datagrams": datagrams, "keys": keys, "mads": mads}
 
 
 def sender(source):

@@ -111,6 +111,28 @@ unfit() {
 	return $rc
 }
 
+# What ibv_query_port says: port NAME.
+port() { in1 ibv_devinfo -v -d "$DEV1" | sed -n "s/.*$1:[[:space:]]*//p"; }
+
+# Sends datagrams with wrong keys, each of which is counted as what it is: wrong_keys SOURCE TARGET.
+wrong_keys() {
+	local reason count rc=0
+	local -A before
+	for reason in qkey pkey; do before[$reason]=$(counter $reason); done
+	before[qkey_viol_cntr]=$(port qkey_viol_cntr) before[bad_pkey_cntr]=$(port bad_pkey_cntr)
+	in2 python3 "$JUNK" keys "$1" "$2" "$(sed -n 's/^attached //p' /tmp/held)" >/tmp/keys || return
+	sleep 1
+	while read -r reason count; do
+		case $reason in
+		qkey) told=qkey_viol_cntr ;;
+		pkey) told=bad_pkey_cntr ;;
+		esac
+		echo "$reason: $count sent, $(($(counter "$reason") - before[$reason])) counted, port: $(port $told)"
+		[[ $(($(counter "$reason") - before[$reason])) -eq $count && $(($(port $told) - before[$told])) -eq $count ]] || rc=1
+	done </tmp/keys
+	[[ $(wc -l </tmp/keys) -eq 2 ]] && return $rc
+}
+
 connects() {
 	in1 rping -s -C 3 -a $HOST1_V4 >/tmp/rping 2>&1 &
 	wait_for 20 bash -c "rdma resource show cm_id | grep -q LISTEN" &&
@@ -122,6 +144,7 @@ for words in "v4 $STRANGER $HOST1_V4 239.77.1.9" "v6 $HOST2_V6 $HOST1_V6 ff0e::7
 	check "IP$family: a datagram QP is in a group" in_group "$family"
 	check "IP$family: unfit datagrams for it, for QP1 and for the group are dropped and counted" \
 		unfit "$source" "$target" "$group"
+	check "IP$family: wrong keys are counted, and told of the port" wrong_keys "$source" "$target"
 	check "IP$family: nothing of it arrived, and the QP works" release
 done
 check "anything at all is sent to QP1" in2 python3 "$JUNK" mads $HOST2_V4 $HOST1_V4 1

@@ -4,7 +4,7 @@
 # Ten thousand memory regions, CQs and QPs in one process, and connections that come and go by the
 # thousand: what they cost in memory and time, and that nothing of it stays.
 source "$(dirname "$0")/lib.sh"
-: "${OBJECTS:=10000}" "${CONNECTIONS:=1000}"
+: "${OBJECTS:=10000}" "${CONNECTIONS:=1000}" "${LIMITS:=ah}"
 PROGRAM_SECONDS=200
 
 # KiB of memory that the kernel uses for itself, once it has given back what it can.
@@ -94,7 +94,8 @@ returns_all "nothing of the connections stays" 512 unmanaged
 check "connections by the connection manager" by_manager "$CONNECTIONS"
 had=$(resources)
 returns_all "nothing of the managed ones stays" 512 managed
-check "as many address handles as there may be" rrxe-scale handles "$DEV1"
+# RRXE_ENV=LIMITS=ah,mw,pd tries all limits that memory leaves room for, in some minutes.
+for kind in ${LIMITS//,/ }; do check "no more $kind than there may be" rrxe-scale limit "$DEV1" "$kind"; done
 link_del 2
 check "the C driver on host 2" link_add 2 rxe
 python3 "$(dirname "$0")/limits.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" "$DEV2" ||

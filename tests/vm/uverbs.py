@@ -14,7 +14,7 @@ RDMA_DRIVER_RXE = 14
 RDMA_VERBS_IOCTL = 0xC0181B01
 MANDATORY = 1
 OBJECT_DEVICE, OBJECT_PD, OBJECT_MR, OBJECT_DM = 0, 1, 7, 14
-METHOD_QUERY_CONTEXT = 4
+METHOD_QUERY_CONTEXT, METHOD_QUERY_PORT_SPEED = 4, 7
 METHOD_DM_ALLOC, METHOD_DM_FREE = 0, 1
 METHOD_MR_DESTROY, METHOD_ADVISE_MR, METHOD_QUERY_MR, METHOD_REG_DMABUF_MR, METHOD_REG_MR = 1, 2, 3, 4, 5
 
@@ -115,6 +115,13 @@ def query_context(context):
     vectors, support = (ctypes.c_uint32 * 1)(), (ctypes.c_uint64 * 1)()
     ioctl(context, OBJECT_DEVICE, METHOD_QUERY_CONTEXT, (0, vectors), (1, support))
     return vectors[0], support[0]
+
+
+def query_port_speed(context, port=1):
+    """ibv_query_port_speed: in units of 100 Mb/s."""
+    speed = (ctypes.c_uint64 * 1)()
+    ioctl(context, OBJECT_DEVICE, METHOD_QUERY_PORT_SPEED, (0, quad(port)), (1, speed))
+    return speed[0]
 
 
 class IoctlMr:

@@ -5,8 +5,9 @@
 //! `rrxe-scale objects DEVICE COUNT [leave]` makes so many memory regions, CQs and QPs in this one
 //! process, connects the QPs in pairs, sends a message over each pair, and takes all away again, or
 //! leaves that to the end of the process. `rrxe-scale connections DEVICE_A DEVICE_B COUNT` sets up,
-//! uses and tears down so many connections, one after another. `rrxe-scale handles DEVICE` makes as many
-//! address handles as the device allows. What each step took is printed.
+//! uses and tears down so many connections, one after another. `rrxe-scale limit DEVICE KIND` makes as many
+//! address handles (`ah`), windows (`mw`) or domains (`pd`) as the device allows. What each step took is
+//! printed.
 
 use std::{
     io,
@@ -17,7 +18,7 @@ use std::{
 
 use rrxe_verbs::{
     link::{self, Endpoint, Timing},
-    object::{Context, Cq, Depth, Mr, Pd, Qp, ALL_ACCESS},
+    object::{Ah, Context, Cq, Depth, Mr, Mw, Pd, Qp, ALL_ACCESS},
     sys::*,
 };
 
@@ -37,8 +38,8 @@ fn main() -> ExitCode {
         ["objects", device, count] => objects(device, count, false),
         ["objects", device, count, "leave"] => objects(device, count, true),
         ["connections", a, b, count] => connections(a, b, count),
-        ["handles", device] => handles(device),
-        _ => Err("usage: rrxe-scale objects DEVICE COUNT [leave] | connections A B COUNT | handles DEVICE".into()),
+        ["limit", device, kind] => limit(device, kind),
+        _ => Err("usage: rrxe-scale objects DEVICE COUNT [leave] | connections A B COUNT | limit DEVICE ah|mw|pd".into()),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -224,10 +225,9 @@ fn connection(a: &Rc<Context>, b: &Rc<Context>, seed: u64) -> Outcome {
     arrived(&mr_b, seed)
 }
 
-/// Makes address handles until the device refuses, which it does at its limit and no sooner, with
+/// Makes objects of a kind until the device refuses, which it does at its limit and not much sooner, with
 /// `ENOMEM`; and one more when one is gone.
-fn handles(device: &str) -> Outcome {
-    const ENOMEM: i32 = 12;
+fn limit(device: &str, kind: &str) -> Outcome {
     let text = |why: io::Error| why.to_string();
     let context = Context::open(device).map_err(text)?;
     let pd = Pd::new(&context).map_err(text)?;
@@ -238,40 +238,35 @@ fn handles(device: &str) -> Outcome {
     if errno != 0 {
         return Err(format!("query_device: errno {errno}"));
     }
-    let make = || {
-        let mut attr = ibv_ah_attr {
-            is_global: 1,
-            port_num: 1,
-            grh: ibv_global_route {
-                dgid: ibv_gid { raw: gid },
-                sgid_index: gid_index,
-                ..Default::default()
-            },
-            ..Default::default()
-        };
-        // SAFETY: The domain is alive, and `attr` outlives the call.
-        let ah = unsafe { ibv_create_ah(pd.raw, &mut attr) };
-        (!ah.is_null())
-            .then_some(ah)
-            .ok_or_else(io::Error::last_os_error)
-    };
-    // SAFETY: Made once and destroyed once.
-    let destroy = |ah| unsafe { ibv_destroy_ah(ah) };
-    let mut ahs = timed("create_ah", || many(attr.max_ah as usize, |_| make()))?;
-    let outcome = match make() {
-        Ok(_) => Err("one more than the limit".into()),
-        Err(why) if why.raw_os_error() != Some(ENOMEM) => Err(format!("one more: {why}")),
-        Err(_) => Ok(()),
-    };
-    if let Some(ah) = ahs.pop() {
-        destroy(ah);
+    match kind {
+        "ah" => fill(attr.max_ah, || Ah::new(&pd, gid_index, gid)),
+        "mw" => fill(attr.max_mw, || Mw::new(&pd, IBV_MW_TYPE_1)),
+        "pd" => fill(attr.max_pd, || Pd::new(&context)),
+        _ => Err(format!("no kind: {kind}")),
     }
-    ahs.push(make().map_err(|why| format!("after one is gone: {why}"))?);
-    timed("destroy_ah", || {
-        ahs.into_iter().for_each(|ah| {
-            destroy(ah);
-        });
+}
+
+fn fill<T>(limit: i32, make: impl Fn() -> io::Result<T>) -> Outcome {
+    const ENOMEM: i32 = 12;
+    /// Objects of a kind that others have on the device.
+    const OTHERS: usize = 4;
+    let limit = limit as usize;
+    let mut made = timed("made", || many(limit - OTHERS, |_| make()))?;
+    let refused = loop {
+        match make() {
+            Ok(_) if made.len() >= limit => return Err("one more than the limit".into()),
+            Ok(object) => made.push(object),
+            Err(why) => break why,
+        }
+    };
+    if refused.raw_os_error() != Some(ENOMEM) {
+        return Err(format!("one more: {refused}"));
+    }
+    drop(made.pop());
+    made.push(make().map_err(|why| format!("after one is gone: {why}"))?);
+    println!("# {} of {limit}", made.len());
+    timed("destroyed", || {
+        drop(made);
         Ok(())
-    })?;
-    outcome
+    })
 }

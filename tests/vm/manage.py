@@ -1,0 +1,116 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+# Runs on: guest
+"""What managers ask of ports.
+
+  manage.py speed DEVICE                     ibv_query_port_speed, in units of 100 Mb/s
+  manage.py counters DEVICE GID-INDEX GID    the traffic of the port that has the GID, as performance management
+                                             tells it over the network: from here to QP1 there and back
+  manage.py refused DEVICE GID-INDEX GID     what that port can't tell
+"""
+
+import errno
+import fcntl
+import os
+import socket
+import struct
+import sys
+from pathlib import Path
+
+from pyverbs.device import Context
+
+import uverbs
+from uverbs import errno_of
+
+ENABLE_PKEY, REGISTER_AGENT2 = 0x1B03, 0xC0281B04
+TIMEOUT_MS = 2000
+GSI, WELL_KNOWN_QKEY = 1, 0x80010000
+PERFORMANCE, VENDOR = 0x04, 0x09
+GET, SET, GET_RESPONSE = 0x01, 0x02, 0x81
+CLASS_PORT_INFO, PORT_SAMPLES, PORT_COUNTERS, PORT_COUNTERS_EXTENDED = 0x0001, 0x0010, 0x0012, 0x001D
+TID = 0x11223344
+
+
+class Umad:
+    """/dev/infiniband/umadN of a device, for requests of one class."""
+
+    def __init__(self, device, qpn, mgmt_class):
+        ports = Path("/sys/class/infiniband_mad").glob("umad*/ibdev")
+        (name,) = [port.parent.name for port in ports if port.read_text().strip() == device]
+        self.file = os.open(f"/dev/infiniband/{name}", os.O_RDWR)
+        fcntl.ioctl(self.file, ENABLE_PKEY)
+        request = bytearray(struct.pack("=IIBBHIQQIB3x", 0, qpn, mgmt_class, 1, 0, 0, 0, 0, 0, 0))
+        fcntl.ioctl(self.file, REGISTER_AGENT2, request, True)
+        (self.agent,) = struct.unpack_from("=I", request)
+
+    def ask(self, index, gid, mad):
+        """The status of the exchange, and the answer."""
+        header = struct.pack("=IIIII", self.agent, 0, TIMEOUT_MS, 0, len(mad))
+        header += struct.pack(">IIHBBBBBB16sI", GSI, WELL_KNOWN_QKEY, 0, 0, 0, 1, index, 64, 0, gid, 0)
+        header += struct.pack("=H6x", 0)
+        os.write(self.file, header + mad)
+        reply = os.read(self.file, 4096)
+        return struct.unpack_from("=4xI", reply)[0], reply[len(header):]
+
+
+def request(attribute, port=1, mgmt_class=PERFORMANCE, method=GET, version=1):
+    head = struct.pack(">BBBBHHQHHI", 1, mgmt_class, version, method, 0, 0, TID, attribute, 0, 0)
+    return (head.ljust(64, b"\0") + bytes([0, port])).ljust(256, b"\0")
+
+
+def equal(seen, wanted, what):
+    if seen != wanted:
+        raise SystemExit(f"{what}: {seen}, and expected {wanted}")
+
+
+def answered(status, answer, mgmt_class=PERFORMANCE):
+    """The status that the answer to a request tells, and its attribute."""
+    equal(status, 0, "the exchange's status")
+    _, found, _, method, told, tid = struct.unpack_from(">BBBBH2xQ", answer)
+    equal((found, method, tid & 0xFFFFFFFF), (mgmt_class, GET_RESPONSE, TID), "class, method and transaction")
+    return told, answer[64:]
+
+
+def speed(device):
+    context = Context(name=device)
+    print(uverbs.query_port_speed(context))
+    equal(errno_of(uverbs.query_port_speed, context, 2), errno.EINVAL, "port 2")
+
+
+def counters(device, index, gid):
+    umad = Umad(device, GSI, PERFORMANCE)
+    for attribute in PORT_COUNTERS, PORT_COUNTERS_EXTENDED:
+        status, told = answered(*umad.ask(index, gid, request(attribute)))
+        equal(status, 0, "its status")
+        fields = struct.unpack_from(">24x4I" if attribute == PORT_COUNTERS else ">8x4Q", told)
+        names = "xmit_data", "rcv_data", "xmit_packets", "rcv_packets"
+        print(*(f"{name} {value}" for name, value in zip(names, fields)))
+
+
+def refused(device, index, gid):
+    umad = Umad(device, GSI, PERFORMANCE)
+    for what, mad, wanted in [
+        ("the class", request(CLASS_PORT_INFO), 0),
+        ("samples", request(PORT_SAMPLES), 3 << 2),
+        ("clearing", request(PORT_COUNTERS, method=SET), 3 << 2),
+        ("port 2", request(PORT_COUNTERS, port=2), 7 << 2),
+        ("class version 2", request(PORT_COUNTERS, version=2), 1 << 2),
+    ]:
+        equal(answered(*umad.ask(index, gid, mad))[0], wanted, what)
+    # Other classes are left to their agents, of which there is none.
+    vendor = Umad(device, GSI, VENDOR)
+    told = answered(*vendor.ask(index, gid, request(1, mgmt_class=VENDOR)), VENDOR)[0]
+    equal(told, 3 << 2, "a class without an agent")
+    # There is no subnet management on Ethernet: perfquery and its kin, which register for that first, give up here.
+    equal(errno_of(Umad, device, 0, 0x81), errno.EPROTONOSUPPORT, "an agent on QP0")
+
+
+def main():
+    what, device, *words = sys.argv[1:]
+    if words:
+        words = [int(words[0]), socket.inet_pton(socket.AF_INET6, words[1])]
+    {"speed": speed, "counters": counters, "refused": refused}[what](device, *words)
+
+
+if __name__ == "__main__":
+    main()
