@@ -7,7 +7,7 @@ backquotes in one of these ways:
     data.sh                 a guest script, tests/vm/data.sh
     30-sim                  a suite, tests/suites.d/30-sim
     engine: a_name          a test function of rust/roce
-    kunit: a_name           a case of tests/kunit
+    kunit: a_name           a case of tests/kunit or of rust/rdma
     rrxe-check: some words  a check of tools/verbs/src/bin/rrxe-check
     pyverbs: test_name      a test of rdma-core's, or a module; it must not be among those that rrxe lacks
 """
@@ -32,6 +32,7 @@ class Tests:
         self.top = top
         self.engine = text_of(top, "rust/roce", ".rs")
         self.kunit = text_of(top, "tests/kunit", ".c")
+        self.rdma = text_of(top, "rust/rdma", ".rs")
         self.check = " ".join(text_of(top, "tools/verbs/src/bin/rrxe-check", ".rs").split())
         not_yet = top / "tests/vm/pyverbs/not-yet"
         self.lacking = not_yet.read_text() if not_yet.exists() else ""
@@ -42,7 +43,7 @@ class Tests:
         if kind == "engine":
             return re.search(rf"\bfn {re.escape(rest)}\(", self.engine) is not None
         if kind == "kunit":
-            return f"KUNIT_CASE({rest})" in self.kunit
+            return f"KUNIT_CASE({rest})" in self.kunit or f"    #[test]\n    fn {rest}()" in self.rdma
         if kind == "rrxe-check":
             return rest in self.check
         if kind == "pyverbs":
