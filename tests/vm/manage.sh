@@ -60,7 +60,7 @@ check "link on host 2" link_add 2
 
 # The device and its port.
 look "rdma dev" rdma dev show "$DEV1"
-check "its firmware is the module's" has "fw 0\.1\.0 "
+check "its firmware is the module's" has "fw rrxe 0\.1\.0 "
 mac=$(in1 cat /sys/class/net/eth0/address)
 IFS=: read -r a b c d e f <<<"$mac"
 guid=$(printf '%02x%s:%sff:fe%s:%s%s' $((0x$a ^ 2)) "$b" "$c" "$d" "$e" "$f")
