@@ -20,6 +20,7 @@ run by another one.
 import gc
 import gzip
 import importlib
+import multiprocessing
 import os
 import re
 import selectors
@@ -100,6 +101,8 @@ def work(folder, device, gid, pipe):
     """Run the tests whose names come on standard input, all in this process; or list them all for `list`."""
     # What a test leaves behind in a cycle, pyverbs frees in any order, and crashes: let it lie.
     gc.disable()
+    # Some tests run parts of themselves in other processes, and count on these having all of their objects.
+    multiprocessing.set_start_method("fork")
     wanted = sys.stdin.read().split()
     sys.path[0:0] = [str(folder), str(folder.parent)]
     sys.argv[1:] = ["--dev", device, "--port", "1", "--gid", gid]
