@@ -27,7 +27,7 @@ use roce::{
 };
 
 use crate::{
-    engine_host::{EngineHost, Upshot},
+    engine_host::{EngineHost, Rest, Upshot},
     fault::{ungathered, Stall},
     mw::Via,
     pd::Pd,
@@ -122,12 +122,7 @@ impl Core {
 
     /// One turn on this CPU, which is `here`. `direct` is a packet that came in just now and follows those of the
     /// inbox.
-    pub(crate) fn run(
-        &mut self,
-        qp: ArcBorrow<'_, Qp>,
-        here: CpuId,
-        direct: &mut Option<RxPacket>,
-    ) -> Upshot {
+    pub(crate) fn run(&mut self, qp: ArcBorrow<'_, Qp>, direct: &mut Option<RxPacket>) -> Upshot {
         let now = qp.now();
         let mut upshot = Upshot::default();
         let mut budget = BUDGET;
@@ -145,14 +140,17 @@ impl Core {
             });
         }
         if self.receive(&qp, now, direct, &mut budget, &mut upshot) {
-            self.transmit(&qp, now, here, resumes, &mut budget, &mut upshot);
+            self.transmit(&qp, now, resumes, &mut budget, &mut upshot);
         }
         qp.note_state(self.engine.state());
         if self.stall.is_busy() && !self.stall.settle() {
             upshot.stalled = true;
             return upshot;
         }
-        upshot.unfinished = budget == 0 || upshot.named.is_some();
+        let ended_early = budget == 0 || upshot.named.is_some();
+        if ended_early && matches!(upshot.rest, Rest::None) {
+            upshot.rest = Rest::Anywhere;
+        }
         self.arm(qp, now, &mut upshot);
         upshot
     }
@@ -231,14 +229,13 @@ impl Core {
         &mut self,
         qp: &Qp,
         now: Instant,
-        here: CpuId,
         resumes: bool,
         budget: &mut u32,
         upshot: &mut Upshot,
     ) {
         while *budget > 0 && (resumes || !self.rests()) && qp.credit.available() {
-            if !self.lane.admits(here, || qp.credit.in_flight()) {
-                upshot.elsewhere = Some(self.lane.cpu());
+            if !self.lane.admits(CpuId::current(), || qp.credit.in_flight()) {
+                upshot.rest = Rest::On(self.lane.cpu());
                 break;
             }
             if !self.transmit_next(qp, now, resumes, upshot) {
@@ -366,7 +363,7 @@ impl Core {
             return;
         };
         if due <= now {
-            upshot.unfinished = true;
+            upshot.rest = Rest::Anywhere;
             return;
         }
         // A timer that fires too early does no harm, and deadlines mostly move away.

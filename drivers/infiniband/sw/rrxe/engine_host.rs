@@ -54,10 +54,20 @@ pub(crate) struct Upshot {
     pub(crate) peer: Option<Arc<Qp>>,
     /// The QP stands still until memory is faulted in.
     pub(crate) stalled: bool,
+    /// What is left to do, and where.
+    pub(crate) rest: Rest,
+}
+
+/// What a turn left over.
+#[derive(Default)]
+pub(crate) enum Rest {
+    /// Nothing.
+    #[default]
+    None,
     /// The engine stopped for its budget.
-    pub(crate) unfinished: bool,
-    /// The CPU that must go on, for what is to be sent would overtake what it has sent.
-    pub(crate) elsewhere: Option<CpuId>,
+    Anywhere,
+    /// This CPU must go on, for what is to be sent would overtake what it has sent.
+    On(CpuId),
 }
 
 impl Upshot {

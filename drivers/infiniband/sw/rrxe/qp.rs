@@ -47,7 +47,7 @@ use crate::{
     device::Device,
     doorbells::Doorbells,
     engine::{new_engine, Core},
-    engine_host::Upshot,
+    engine_host::{Rest, Upshot},
     fault::Stall,
     limits,
     netns::NetContext,
@@ -501,9 +501,9 @@ impl Qp {
             this.turn.advance(
                 |core| {
                     // Whatever is looked up meanwhile is so within this, and costs less.
-                    let reader = this.net.readers.enter();
+                    let _reader = this.net.readers.enter();
                     match core {
-                        Some(core) => core.run(this, reader.cpu(), direct),
+                        Some(core) => core.run(this, direct),
                         None => Upshot::default(),
                     }
                 },
@@ -516,13 +516,12 @@ impl Qp {
                     if upshot.stalled {
                         Self::request_fault(this);
                     }
-                    let ends = upshot.unfinished || rounds == 0;
-                    if let Some(cpu) = upshot.elsewhere {
-                        Self::schedule_on(this, cpu);
-                    } else if ends {
-                        Self::schedule(this);
+                    match upshot.rest {
+                        Rest::None if rounds > 0 => return true,
+                        Rest::None | Rest::Anywhere => Self::schedule(this),
+                        Rest::On(cpu) => Self::schedule_on(this, cpu),
                     }
-                    !ends
+                    false
                 },
             );
         };
