@@ -68,16 +68,22 @@ impl<W: Slots<SendWqe>> Requester<W> {
 
     /// [`Self::poll_transmit`] has nothing to send unless another request is posted: all there is was
     /// sent and waits for its answer.
+    #[inline]
     pub(crate) fn rests(&self, context: &Context) -> bool {
         if !context.config.kind.is_reliable() {
             // What was sent completes with the next poll.
             return self.window.len() == 0 && self.fault.is_none();
         }
-        let all_started = self.window.len() == self.started && self.cursor.wqe >= self.started;
+        if self.window.len() != self.started
+            || self.cursor.wqe < self.started
+            || self.fault.is_some()
+        {
+            return false;
+        }
         let newest = self.started.checked_sub(1);
         let newest = newest.and_then(|at| self.window.get(at));
         // One without packets may wait for an answer that nobody has asked for yet.
-        all_started && self.fault.is_none() && !newest.is_some_and(SendWqe::is_local)
+        !newest.is_some_and(SendWqe::is_local)
     }
 
     /// `None`: made progress, go on.

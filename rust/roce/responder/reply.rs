@@ -40,6 +40,7 @@ impl<R: Slots<Replay>> Responder<R> {
     }
 
     /// No response is due.
+    #[inline]
     pub(crate) fn rests(&self) -> bool {
         self.answer == Answer::Nothing && self.ring.rests()
     }

@@ -495,8 +495,8 @@ impl Qp {
     fn take_turns(this: ArcBorrow<'_, Self>, direct: &mut Option<RxPacket>) -> Option<Arc<Self>> {
         let mut peer = None;
         let mut rounds = MAX_ROUNDS;
-        // Until all is told: destruction waits for it.
-        let _readers = rcu::read_lock();
+        // Until all is told: destruction waits for it, of QPs that the kernel uses.
+        let _readers = this.poster.as_ref().map(|_| rcu::read_lock());
         let mut run = |direct: &mut Option<RxPacket>| {
             this.turn.advance(
                 |core| {

@@ -129,6 +129,7 @@ impl SkbQueue {
     }
 
     /// Takes the oldest packet.
+    #[inline]
     pub fn pop(&self) -> Option<RxSkb> {
         // SAFETY: By the type invariant it came from `into_raw`, and it left the list.
         self.list.pop().map(|skb| unsafe { RxSkb::from_raw(skb) })
