@@ -155,7 +155,7 @@ MUTANTS = [
      "Service::Xrc(Some(Default::default()))"),
     ("an XRC target has a queue of its own", "responder/mod.rs",
      "host.take_xrc_recv(srqn)?",
-     "host.take_recv()"),
+     "host.take_recv()?"),
     ("an XRC target answers as RC does", "responder/reply.rs",
      "QpKind::XrcTgt => Service::Xrc(None),",
      "QpKind::XrcTgt => Service::Rc,"),

@@ -41,6 +41,9 @@ def possible(case):
     # Its programs for WRITE have no events.
     if verb == "write" and case["wait"] == "events":
         return False
+    # These hang, and it isn't known yet whether by rrxe or by perftest (conformance.rst, XRC).
+    if transport == "XRC" and verb == "send" and case["qps"] > 1 and case["both_ways"]:
+        return False
     # librdmacm has port spaces for RC and UD, and perftest connects no XRC by it.
     return case["connect"] == "tcp" or transport in ("RC", "UD")
 
