@@ -90,11 +90,8 @@ impl Sections {
         } else {
             line.0.store(inside, Relaxed);
         }
-        // SAFETY: That is the number of this CPU.
-        let cpu = unsafe { CpuId::from_u32_unchecked(cpu as u32) };
         Section {
             line,
-            cpu,
             excluded,
             _cpu: NotThreadSafe,
         }
@@ -136,18 +133,9 @@ impl Line {
 #[must_use = "the section ends at once"]
 pub struct Section<'a> {
     line: &'a Line,
-    cpu: CpuId,
     /// Softirqs were excluded before.
     excluded: bool,
     _cpu: NotThreadSafe,
-}
-
-impl Section<'_> {
-    /// The CPU that it is on.
-    #[inline]
-    pub fn cpu(&self) -> CpuId {
-        self.cpu
-    }
 }
 
 impl Drop for Section<'_> {

@@ -120,8 +120,7 @@ impl Core {
         });
     }
 
-    /// One turn on this CPU, which is `here`. `direct` is a packet that came in just now and follows those of the
-    /// inbox.
+    /// One turn. `direct` is a packet that came in just now and follows those of the inbox.
     pub(crate) fn run(&mut self, qp: ArcBorrow<'_, Qp>, direct: &mut Option<RxPacket>) -> Upshot {
         let now = qp.now();
         let mut upshot = Upshot::default();
