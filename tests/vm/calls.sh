@@ -24,7 +24,7 @@ packets() { echo "$(<"/sys/class/infiniband/$DEV1/ports/1/hw_counters/sent_pkts"
 count() {
 	local program=$1 pids before pair
 	shift
-	PROGRAM_SECONDS=60 perftest "$program" -D 8 "$@" >/tmp/output 2>&1 &
+	perftest "$program" -D 8 "$@" >/tmp/output 2>&1 &
 	pair=$!
 	wait_for 20 busy || return
 	mapfile -t pids < <(pgrep -x "$program")

@@ -4,20 +4,15 @@
 """A hostile neighbour: rings all doorbells of 1,000 queues without news, and of all that don't exist, until it is
 killed. ringer.py DEVICE. Says "ringing" once it does."""
 
-import os
 import sys
 
-from extension import DIRTY, SUMMARY, Context, Cq, Qp
+from extension import DIRTY, SUMMARY, Context, Cq, Qp, node_of
 
 QUEUES = 1000
 
 
 def main():
-    for name in os.listdir("/sys/class/infiniband_verbs"):
-        path = f"/sys/class/infiniband_verbs/{name}/ibdev"
-        if os.path.exists(path) and open(path).read().strip() == sys.argv[1]:
-            node = name
-    context = Context(node)
+    context = Context(node_of(sys.argv[1]))
     cq = Cq(context)
     queues = [Qp(context, cq, 0, bytes(16), 1, False) for _ in range(QUEUES)]
     print("ringing", flush=True)

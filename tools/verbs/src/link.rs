@@ -4,7 +4,10 @@
 
 use std::io::{self, Read, Write};
 
-use crate::{object::Qp, sys::*};
+use crate::{
+    object::{Context, Mr, Qp},
+    sys::*,
+};
 
 /// What a QP's peer must know.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -18,6 +21,19 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
+    /// The end of `qp` by IPv4 or IPv6, which offers the memory of `mr`, and sends from PSN 0 on.
+    pub fn offering(context: &Context, qp: &Qp, mr: &Mr, v6: bool) -> io::Result<Self> {
+        let (gid_index, gid) = context.gid(v6)?;
+        Ok(Self {
+            qpn: qp.number(),
+            psn: 0,
+            rkey: mr.rkey(),
+            addr: mr.buffer.addr(),
+            gid,
+            gid_index,
+        })
+    }
+
     /// Sends ours, receives theirs.
     pub fn exchange(&self, stream: &mut (impl Read + Write)) -> io::Result<Self> {
         let mut raw = [0u8; 37];

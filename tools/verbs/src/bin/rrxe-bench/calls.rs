@@ -3,7 +3,9 @@
 //! What the calls of a running program take, each by itself: a connection of a QP to itself writes to its own memory.
 
 use std::{
-    io, thread,
+    io,
+    rc::Rc,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -32,7 +34,7 @@ fn time(mut call: impl FnMut() -> io::Result<()>) -> io::Result<Duration> {
 /// A connection of a QP to itself.
 struct Own {
     qp: Qp,
-    cq: std::rc::Rc<Cq>,
+    cq: Rc<Cq>,
     mr: Mr,
     end: Endpoint,
 }
@@ -40,7 +42,6 @@ struct Own {
 impl Own {
     fn connect(device: &str) -> Fallible<Self> {
         let context = Context::open(device)?;
-        let (gid_index, gid) = context.gid(false)?;
         let pd = Pd::new(&context)?;
         let cq = Cq::new(&context, 1024)?;
         let mr = Mr::new(&pd, 2 * SIZE, ALL_ACCESS)?;
@@ -52,14 +53,7 @@ impl Own {
         };
         let qp = Qp::new(&pd, &cq, depth)?;
         link::to_init(&qp, ALL_ACCESS)?;
-        let end = Endpoint {
-            qpn: qp.number(),
-            psn: 0,
-            rkey: mr.rkey(),
-            addr: mr.buffer.addr(),
-            gid,
-            gid_index,
-        };
+        let end = Endpoint::offering(&context, &qp, &mr, false)?;
         let timing = Timing {
             mtu: context.active_mtu()?,
             ..Timing::default()

@@ -73,7 +73,6 @@ struct End {
 impl End {
     fn connect(device: &str, size: usize, control: &mut (impl Read + Write)) -> Fallible<Self> {
         let context = Context::open(device)?;
-        let (gid_index, gid) = context.gid(false)?;
         let pd = Pd::new(&context)?;
         let cq = Cq::new(&context, 4096)?;
         let mut mr = Mr::new(&pd, size.max(64), ALL_ACCESS)?;
@@ -86,14 +85,7 @@ impl End {
         };
         let qp = Qp::new(&pd, &cq, depth)?;
         link::to_init(&qp, ALL_ACCESS)?;
-        let ours = Endpoint {
-            qpn: qp.number(),
-            psn: 0,
-            rkey: mr.rkey(),
-            addr: mr.buffer.addr(),
-            gid,
-            gid_index,
-        };
+        let ours = Endpoint::offering(&context, &qp, &mr, false)?;
         let peer = ours.exchange(control)?;
         let timing = Timing {
             mtu: context.active_mtu()?,

@@ -132,17 +132,12 @@ impl End {
     }
 
     fn on(pd: &Rc<Pd>, v6: bool, plan: &Plan) -> io::Result<Self> {
-        let (gid_index, gid) = pd.context.gid(v6)?;
         let cq = Cq::new(&pd.context, 1024)?;
         let mr = Mr::new(pd, plan.memory, plan.region)?;
         let qp = Qp::of_type(plan.kind, pd, &cq, plan.depth)?;
         let endpoint = Endpoint {
-            qpn: qp.number(),
             psn: plan.psn,
-            rkey: mr.rkey(),
-            addr: mr.buffer.addr(),
-            gid,
-            gid_index,
+            ..Endpoint::offering(&pd.context, &qp, &mr, v6)?
         };
         Ok(Self {
             qp,
