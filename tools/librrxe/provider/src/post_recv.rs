@@ -69,7 +69,7 @@ pub(crate) unsafe extern "C" fn post(
             queue.with(|queue| post_all(queue, wr, bad_wr))
         }
         _ => {
-            (*bad_wr = wr);
+            *bad_wr = wr;
             EINVAL
         }
     }
@@ -87,7 +87,10 @@ pub(crate) unsafe extern "C" fn post_shared(
 ) -> c_int {
     match &Srq::from_raw(srq).queue {
         Some(queue) => queue.with(|queue| post_all(queue, wr, bad_wr)),
-        None => EINVAL,
+        None => {
+            *bad_wr = wr;
+            EINVAL
+        }
     }
 }
 
@@ -106,7 +109,7 @@ unsafe fn post_all(
         let sges = sges(request.sg_list, request.num_sge, queue.max_sge());
         let staged = sges.and_then(|sges| queue.stage(request.wr_id, sges.iter().map(sge)));
         if let Err(why) = staged {
-            (*bad_wr = wr);
+            *bad_wr = wr;
             code = errno_of(why);
             break;
         }

@@ -38,7 +38,7 @@ pub(crate) unsafe extern "C" fn post(
 ) -> c_int {
     let this = Qp::from_raw(qp);
     let Some(send) = this.send.as_ref().filter(|_| takes_requests(this.state())) else {
-        (*bad_wr = wr);
+        *bad_wr = wr;
         return EINVAL;
     };
     let (published, code) = send.with(|queue| post_all(queue, wr, bad_wr));
@@ -48,7 +48,7 @@ pub(crate) unsafe extern "C" fn post(
     match doorbell::ring(qp, this.slot) {
         Ok(()) => code,
         Err(gone) => {
-            (*bad_wr = wr);
+            *bad_wr = wr;
             gone
         }
     }
@@ -67,7 +67,7 @@ unsafe fn post_all(
     let mut code = 0;
     while let Some(request) = wr.as_ref() {
         if let Err(why) = stage(queue, request) {
-            (*bad_wr = wr);
+            *bad_wr = wr;
             code = errno_of(why);
             break;
         }
