@@ -126,6 +126,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
             host.count(Count::RnrRetryExceeded);
             return self.fail_at(psn, WcStatus::RnrRetryExcErr, host);
         }
+        self.hinted = false;
         self.rewind();
         Outcome::Continue
     }

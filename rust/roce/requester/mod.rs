@@ -94,7 +94,7 @@ pub struct Requester<W> {
     /// One past the newest packet whose sender waits for an answer.
     asked: Psn,
     /// The responder let it be known that the packet `una`, or the answer to it, was lost, and it
-    /// was sent again. Further hints may be echoes: from here on the timer decides.
+    /// was sent again. Further hints may be echoes: from here on the timer decides, until the peer asks to wait.
     hinted: bool,
     /// The WQE that follows the started ones has failed: it ends the queue once it is the oldest.
     fault: Option<WcStatus>,

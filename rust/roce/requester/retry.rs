@@ -31,11 +31,11 @@ enum Timer {
 #[derive(Debug)]
 pub(super) struct Retry {
     timer: Timer,
-    /// Transport retries since the last progress.
+    /// Transport retries since the last progress, or since the peer last asked to wait.
     spent: u8,
     /// RNR retries since the last progress.
     rnr_spent: u8,
-    /// How many packets may be in flight: halved by each loss, grown by progress.
+    /// How many packets may be in flight: halved by each loss and each wait, grown by progress.
     limit: u32,
     /// Packets that arrived since the limit last grew, below [`GROWTH`].
     arrived: u32,
@@ -141,11 +141,18 @@ impl Retry {
             return false;
         }
         self.spent = self.spent.saturating_add(1);
-        self.limit = (self.limit >> 1).max(LEAST_IN_FLIGHT);
+        self.narrow();
         true
     }
 
+    fn narrow(&mut self) {
+        self.limit = (self.limit >> 1).max(LEAST_IN_FLIGHT);
+    }
+
     /// The peer has no buffer for `psn`: takes an RNR retry and waits as it asked; `false` if there is none left.
+    ///
+    /// This is an answer, so that transport retries are allowed again: `ibv_modify_qp(3)` counts those for a peer
+    /// that doesn't. And the peer drops whatever follows `psn`: the less of it the better.
     pub(super) fn wait(
         &mut self,
         psn: Psn,
@@ -159,6 +166,8 @@ impl Retry {
             }
             self.rnr_spent = self.rnr_spent.saturating_add(1);
         }
+        self.spent = 0;
+        self.narrow();
         self.timer = Timer::Rnr(now.after(rnr_delay(encoded)), psn);
         true
     }

@@ -291,6 +291,54 @@ fn seven_rnr_retries_are_for_ever() {
 }
 
 #[test]
+fn a_peer_that_asks_to_wait_does_answer() {
+    let mut bench = Bench::new();
+    bench.change(Attrs {
+        rnr_retry: Some(7),
+        ..Attrs::default()
+    });
+    bench.post(SEND, 0);
+    bench.poll();
+    for _ in 0..10 {
+        for _ in 0..3 {
+            bench.time_out();
+            assert_eq!(bench.psns(), [0]);
+        }
+        bench.rnr(0, 1);
+        bench.time_out();
+        assert_eq!(bench.psns(), [0]);
+        // The peer found a buffer just then, and asks for the packet at once.
+        bench.nak(0, NakCode::PsnSequence);
+        assert_eq!(bench.psns(), [0]);
+        bench.rnr(0, 1);
+        bench.time_out();
+        assert_eq!(bench.psns(), [0]);
+    }
+    for _ in 0..4 {
+        bench.time_out();
+        bench.poll();
+    }
+    assert_eq!(bench.sent(), [(0, RetryExcErr)]);
+}
+
+#[test]
+fn what_a_peer_without_buffers_would_drop_is_not_sent() {
+    let mut bench = Bench::new();
+    bench.change(Attrs {
+        rnr_retry: Some(7),
+        ..Attrs::default()
+    });
+    bench.post(SEND, 1000 * MTU as usize);
+    let mut sent = vec![bench.poll().len()];
+    for _ in 0..8 {
+        bench.rnr(0, 1);
+        bench.time_out();
+        sent.push(bench.poll().len());
+    }
+    assert_eq!(sent, [512, 256, 128, 64, 32, 16, 8, 4, 4]);
+}
+
+#[test]
 fn local_invalidation_waits_for_all_before_it() {
     let mut bench = Bench::new();
     bench.post(SEND, 0);
