@@ -248,14 +248,14 @@ impl<T: Send + Sync + 'static> Table<T> {
         unsafe { bindings::xa_load(xa, id as usize) }
     }
 
-    /// A count of the first published object with a number of at least `start` that is `wanted`.
-    /// `wanted` runs under RCU: it must not sleep.
+    /// A count of the first published object with a number of at least `start` that is `wanted`, which
+    /// must not sleep.
     pub fn find_from(
         &self,
         start: u32,
         wanted: impl Fn(ArcBorrow<'_, T>) -> bool,
     ) -> Option<Arc<T>> {
-        let _readers = rcu::read_lock();
+        let _reader = self.readers.enter();
         let mut index = start as usize;
         let mut entry = self.find(&mut index, false);
         while !entry.is_null() {
