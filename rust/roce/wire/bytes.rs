@@ -28,7 +28,21 @@ impl<const N: usize> Bytes<N> {
         let room = self.bytes.get_mut(self.len..);
         if let Some(chunk) = room.and_then(|room| room.first_chunk_mut::<L>()) {
             *chunk = piece;
-            self.len = self.len.saturating_add(L);
+            self.len = self.len.wrapping_add(L);
+        }
+    }
+
+    /// As [`Self::put`], with the bits of each mask set in the byte at its place.
+    pub(super) fn put_masked<const L: usize>(&mut self, piece: &[u8; L], masks: &[(usize, u8)]) {
+        let room = self.bytes.get_mut(self.len..);
+        if let Some(chunk) = room.and_then(|room| room.first_chunk_mut::<L>()) {
+            *chunk = *piece;
+            for (place, mask) in masks {
+                if let Some(byte) = chunk.get_mut(*place) {
+                    *byte |= mask;
+                }
+            }
+            self.len = self.len.wrapping_add(L);
         }
     }
 
@@ -39,7 +53,7 @@ impl<const N: usize> Bytes<N> {
             return false;
         };
         room.copy_from_slice(piece);
-        self.len = self.len.saturating_add(piece.len());
+        self.len = self.len.wrapping_add(piece.len());
         true
     }
 }

@@ -7,7 +7,7 @@ use super::opcode;
 use super::packet::{
     Aeth, AtomicEth, Body, Bth, Deth, Packet, ReadPart, Reth, SendPart, Service, WritePart,
 };
-use super::{pad, BTH_LEN, ICRC_LEN, MAX_PAYLOAD};
+use super::{pad, ICRC_LEN, MAX_PAYLOAD};
 use crate::ids::{Imm, Pkey, Qkey, Qpn, Rkey, Srqn};
 use crate::psn::Psn;
 use crate::wr::{AtomicOp, FlushKind, SendTail};
@@ -71,19 +71,19 @@ pub fn decode(header: &[u8], length: usize) -> Result<Decoded, DropReason> {
     let mut reader = Reader(header);
 
     let base = BaseHeader::read(&mut reader)?;
-    let (service, body) = read_extensions(base.opcode, &mut reader)?;
+    let (service, body) = read_extensions(base.opcode(), &mut reader)?;
     let payload_offset = header.len().saturating_sub(reader.0.len());
     let words = without_icrc
         .checked_sub(payload_offset)
         .ok_or(DropReason::TooShort)?;
-    let payload_len = payload_len(words, base.pad)?;
+    let payload_len = payload_len(words, base.pad())?;
     if payload_len > most_payload(&body) {
         return Err(DropReason::WrongLength);
     }
     Ok(Decoded {
         packet: Packet {
             service,
-            bth: base.bth,
+            bth: base.bth(),
             body,
             payload_len,
         },
@@ -91,45 +91,56 @@ pub fn decode(header: &[u8], length: usize) -> Result<Decoded, DropReason> {
     })
 }
 
-/// The BTH as it is on the wire.
+/// The BTH as it is on the wire: three words (IBTA 1.x §9.2).
 struct BaseHeader {
-    opcode: u8,
-    pad: u8,
-    bth: Bth,
+    /// Opcode, solicited event, migration state, pad count, version, partition key.
+    operation: u32,
+    /// Congestion marks, destination.
+    destination: u32,
+    /// Request for an acknowledgement, PSN.
+    sequence: u32,
 }
 
 impl BaseHeader {
     fn read(reader: &mut Reader<'_>) -> Result<Self, DropReason> {
-        let bytes: [u8; BTH_LEN] = reader.take()?;
-        let [opcode, flags, pkey0, pkey1, congestion, dest0, dest1, dest2, ack, psn0, psn1, psn2] =
-            bytes;
-        if flags & 0x0f != 0 {
+        let header = Self {
+            operation: reader.take_u32()?,
+            destination: reader.take_u32()?,
+            sequence: reader.take_u32()?,
+        };
+        if header.operation & 0x000f_0000 != 0 {
             return Err(DropReason::UnknownVersion);
         }
-        Ok(Self {
-            opcode,
-            pad: (flags >> 4) & 3,
-            bth: Bth {
-                dest: Qpn::new(u32::from_be_bytes([0, dest0, dest1, dest2])),
-                psn: Psn::new(u32::from_be_bytes([0, psn0, psn1, psn2])),
-                pkey: Pkey(u16::from_be_bytes([pkey0, pkey1])),
-                solicited: flags & 0x80 != 0,
-                ack_req: ack & 0x80 != 0,
-                mig_req: flags & 0x40 != 0,
-                fecn: congestion & 0x80 != 0,
-                becn: congestion & 0x40 != 0,
-            },
-        })
+        Ok(header)
+    }
+
+    fn opcode(&self) -> u8 {
+        (self.operation >> 24) as u8
+    }
+
+    fn pad(&self) -> u32 {
+        self.operation >> 20 & 3
+    }
+
+    fn bth(&self) -> Bth {
+        Bth {
+            dest: Qpn::new(self.destination),
+            psn: Psn::new(self.sequence),
+            pkey: Pkey(self.operation as u16),
+            solicited: self.operation & 1 << 23 != 0,
+            ack_req: self.sequence & 1 << 31 != 0,
+            mig_req: self.operation & 1 << 22 != 0,
+            fecn: self.destination & 1 << 31 != 0,
+            becn: self.destination & 1 << 30 != 0,
+        }
     }
 }
 
 /// The payload's length, given the bytes between headers and ICRC.
-fn payload_len(words: usize, claimed_pad: u8) -> Result<u32, DropReason> {
+fn payload_len(words: usize, claimed_pad: u32) -> Result<u32, DropReason> {
     let words = u32::try_from(words).map_err(|_| DropReason::WrongLength)?;
-    let payload_len = words
-        .checked_sub(u32::from(claimed_pad))
-        .ok_or(DropReason::TooShort)?;
-    if pad(payload_len) != u32::from(claimed_pad) {
+    let payload_len = words.checked_sub(claimed_pad).ok_or(DropReason::TooShort)?;
+    if pad(payload_len) != claimed_pad {
         return Err(DropReason::WrongPad);
     }
     Ok(payload_len)

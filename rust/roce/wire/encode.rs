@@ -4,9 +4,7 @@
 
 use super::bytes::Bytes;
 use super::opcode;
-use super::packet::{
-    AtomicEth, Body, Bth, Deth, Packet, ReadPart, Reth, SendPart, Service, WritePart,
-};
+use super::packet::{AtomicEth, Body, Deth, Packet, ReadPart, Reth, SendPart, Service, WritePart};
 use super::{pad, Header};
 use crate::ids::{Imm, Rkey};
 use crate::wr::{AtomicOp, FlushKind, SendTail};
@@ -19,14 +17,12 @@ impl Packet {
     pub fn encode(&self) -> Header {
         let mut header = Bytes::new();
         let bth = &self.bth;
-        let [_, dest @ ..] = bth.dest.get().to_be_bytes();
-        let [_, psn @ ..] = bth.psn.get().to_be_bytes();
-        let [pkey_high, pkey_low] = bth.pkey.0.to_be_bytes();
-        header.put([self.opcode(), self.bth_flags(), pkey_high, pkey_low]);
-        header.put([congestion(bth)]);
-        header.put(dest);
-        header.put([bit(bth.ack_req, 7)]);
-        header.put(psn);
+        let operation = u32::from(self.opcode()) << 24 | self.flags() | u32::from(bth.pkey.0);
+        header.put(operation.to_be_bytes());
+        let destination = bit(bth.fecn, 31) | bit(bth.becn, 30) | bth.dest.get();
+        header.put(destination.to_be_bytes());
+        let sequence = bit(bth.ack_req, 31) | bth.psn.get();
+        header.put(sequence.to_be_bytes());
         put_service(&mut header, &self.service);
         put_body(&mut header, &self.body);
         header
@@ -52,19 +48,15 @@ impl Packet {
         transport | operation(&self.body)
     }
 
-    /// Solicited event, migration state, pad count; the transport version is 0.
-    fn bth_flags(&self) -> u8 {
-        let pad = (self.pad() as u8) << 4;
-        bit(self.bth.solicited, 7) | bit(self.bth.mig_req, 6) | pad
+    /// Solicited event, migration state and pad count, where they are in the BTH's first word; the
+    /// transport version is 0.
+    fn flags(&self) -> u32 {
+        bit(self.bth.solicited, 23) | bit(self.bth.mig_req, 22) | self.pad() << 20
     }
 }
 
-fn bit(set: bool, position: u8) -> u8 {
-    u8::from(set).wrapping_shl(u32::from(position))
-}
-
-fn congestion(bth: &Bth) -> u8 {
-    bit(bth.fecn, 7) | bit(bth.becn, 6)
+fn bit(set: bool, position: u32) -> u32 {
+    u32::from(set).wrapping_shl(position)
 }
 
 #[inline(always)]

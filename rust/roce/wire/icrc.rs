@@ -24,6 +24,18 @@ const SEED: u32 = 0xdebb_20e3;
 /// bytes of payload.
 const NEAR: usize = 80;
 
+/// Which bits of which bytes are taken as ones. Of IPv4: type of service, time to live, checksum.
+const IPV4_MASKS: [(usize, u8); 4] = [(1, 0xff), (8, 0xff), (10, 0xff), (11, 0xff)];
+
+/// Of IPv6: traffic class and flow label, which fill all of the first word but the version; hop limit.
+const IPV6_MASKS: [(usize, u8); 5] = [(0, 0x0f), (1, 0xff), (2, 0xff), (3, 0xff), (7, 0xff)];
+
+/// Of UDP: the checksum.
+const UDP_MASKS: [(usize, u8); 2] = [(6, 0xff), (7, 0xff)];
+
+/// Of the BTH: the fifth byte, which carries congestion marks.
+const BTH_MASKS: [(usize, u8); 1] = [(4, 0xff)];
+
 /// A CRC under way: feed it everything between BTH and ICRC in order, in pieces of any size.
 ///
 /// The CRC function is the host's. It takes the register and more bytes and returns the register,
@@ -42,14 +54,11 @@ impl Icrc {
         bth: &[u8; BTH_LEN],
         next: &[u8],
     ) -> Self {
-        let [version, _tos, l0, l1, id0, id1, f0, f1, _ttl, protocol, _sum0, _sum1, rest @ ..] =
-            *ip;
         let mut masked: Bytes<{ IPV4_LEN + UDP_LEN + BTH_LEN + NEAR }> = Bytes::new();
-        masked.put([version, 0xff, l0, l1, id0, id1, f0, f1]);
-        masked.put([0xff, protocol, 0xff, 0xff]);
-        masked.put::<8>(rest);
-        put_udp_bth(&mut masked, udp, bth);
-        Self::start(crc32, masked, next)
+        masked.put_masked(ip, &IPV4_MASKS);
+        masked.put_masked(udp, &UDP_MASKS);
+        masked.put_masked(bth, &BTH_MASKS);
+        Self::start(crc32, &mut masked, next)
     }
 
     /// As [`Self::start_v4`] with the headers of an IPv6 datagram.
@@ -60,24 +69,21 @@ impl Icrc {
         bth: &[u8; BTH_LEN],
         next: &[u8],
     ) -> Self {
-        let [version, _, _, _, l0, l1, protocol, _hop_limit, addresses @ ..] = *ip;
         let mut masked: Bytes<{ IPV6_LEN + UDP_LEN + BTH_LEN + NEAR }> = Bytes::new();
-        // Traffic class and flow label fill all of the first word but the version.
-        masked.put([version | 0x0f, 0xff, 0xff, 0xff]);
-        masked.put([l0, l1, protocol, 0xff]);
-        masked.put::<32>(addresses);
-        put_udp_bth(&mut masked, udp, bth);
-        Self::start(crc32, masked, next)
+        masked.put_masked(ip, &IPV6_MASKS);
+        masked.put_masked(udp, &UDP_MASKS);
+        masked.put_masked(bth, &BTH_MASKS);
+        Self::start(crc32, &mut masked, next)
     }
 
     /// Starting a CRC costs the host more than going on does: a short piece is joined to the headers.
     fn start<const N: usize>(
         crc32: impl Fn(u32, &[u8]) -> u32,
-        mut masked: Bytes<N>,
+        masked: &mut Bytes<N>,
         next: &[u8],
     ) -> Self {
         let joined = masked.join(next);
-        let register = crc32(SEED, &masked);
+        let register = crc32(SEED, masked);
         Self {
             register: if joined {
                 register
@@ -108,13 +114,4 @@ impl Icrc {
     pub const fn finish(self) -> [u8; ICRC_LEN] {
         (!self.register).to_le_bytes()
     }
-}
-
-/// The UDP checksum and the BTH's fifth byte, which carries congestion marks, are taken as ones.
-fn put_udp_bth<const N: usize>(masked: &mut Bytes<N>, udp: &[u8; UDP_LEN], bth: &[u8; BTH_LEN]) {
-    let [s0, s1, d0, d1, l0, l1, _sum0, _sum1] = *udp;
-    masked.put([s0, s1, d0, d1, l0, l1, 0xff, 0xff]);
-    let [opcode, flags, pkey0, pkey1, _congestion, rest @ ..] = *bth;
-    masked.put([opcode, flags, pkey0, pkey1, 0xff]);
-    masked.put::<7>(rest);
 }
