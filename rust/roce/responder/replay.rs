@@ -263,11 +263,16 @@ impl<R: Slots<Replay>> Ring<R> {
         }
     }
 
-    /// The oldest record of which something is to be sent.
-    pub(super) fn next_pending(&mut self) -> Option<&mut Replay> {
+    /// Has `send` take what is next to be sent from the oldest record that has something.
+    pub(super) fn send_next<T>(&mut self, send: impl FnOnce(&mut Replay) -> T) -> Option<T> {
         let found = self.first_pending();
         self.cursor = found.map_or(self.next, |number| number.0);
-        self.get_mut(found?)
+        let replay = self.get_mut(found?)?;
+        let sent = send(replay);
+        if replay.pending == Pending::Nothing {
+            self.cursor = self.cursor.wrapping_add(1);
+        }
+        Some(sent)
     }
 
     /// The number of the oldest record of which something is to be sent.
@@ -285,9 +290,8 @@ impl<R: Slots<Replay>> Ring<R> {
 
     /// Sends nothing of what is pending.
     pub(super) fn cancel(&mut self) {
-        while let Some(replay) = self.next_pending() {
-            replay.pending = Pending::Nothing;
-        }
+        let cancel = |replay: &mut Replay| replay.pending = Pending::Nothing;
+        while self.send_next(cancel).is_some() {}
     }
 
     fn bound(&self, limit: u8) -> u64 {
@@ -321,10 +325,11 @@ mod tests {
 
     fn send_all(ring: &mut Ring<Vec<Replay>>) -> Vec<u32> {
         let mut sent = Vec::new();
-        while let Some(replay) = ring.next_pending() {
+        let mut send = |replay: &mut Replay| {
             sent.push(replay.psn.get());
             replay.finish();
-        }
+        };
+        while ring.send_next(&mut send).is_some() {}
         sent
     }
 
@@ -341,7 +346,7 @@ mod tests {
         ring.push(read(10, 1), 2);
         ring.push(read(11, 1), 2);
         assert!(ring.check_room(2).is_err());
-        ring.next_pending().unwrap().finish();
+        ring.send_next(Replay::finish).unwrap();
         assert!(ring.check_room(2).is_ok());
         ring.push(read(12, 1), 2);
         assert_eq!(ring.find(Psn::new(10)), None);

@@ -21,8 +21,9 @@ impl<R: Slots<Replay>> Responder<R> {
         context: &Context,
         host: &mut H,
     ) -> Option<Transmit> {
-        if let Some(replay) = self.ring.next_pending() {
-            return next_packet(replay, context);
+        let answer = self.ring.send_next(|replay| next_packet(replay, context));
+        if let Some(answer) = answer {
+            return answer;
         }
         let (psn, syndrome) = match self.answer {
             Answer::Nothing => return None,

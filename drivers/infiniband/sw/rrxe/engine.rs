@@ -277,7 +277,7 @@ impl Core {
 
     /// There is nothing to send, which is so after most packets.
     fn rests(&self) -> bool {
-        self.engine.rests() && !self.sq.has_posted()
+        !self.sq.has_posted() && self.engine.rests()
     }
 
     /// Builds and sends one packet. For want of memory or queue space the packet is lost; only a
