@@ -22,24 +22,9 @@ __rrxe_helper void rrxe_helper_skb_reserve(struct sk_buff *skb, int len)
 	skb_reserve(skb, len);
 }
 
-__rrxe_helper unsigned int rrxe_helper_skb_headroom(const struct sk_buff *skb)
-{
-	return skb_headroom(skb);
-}
-
-__rrxe_helper int rrxe_helper_skb_tailroom(const struct sk_buff *skb)
-{
-	return skb_tailroom(skb);
-}
-
 __rrxe_helper unsigned char *rrxe_helper_skb_network_header(const struct sk_buff *skb)
 {
 	return skb_network_header(skb);
-}
-
-__rrxe_helper unsigned char *rrxe_helper_skb_transport_header(const struct sk_buff *skb)
-{
-	return skb_transport_header(skb);
 }
 
 __rrxe_helper void rrxe_helper_skb_reset_network_header(struct sk_buff *skb)

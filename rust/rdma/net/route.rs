@@ -44,6 +44,8 @@ pub struct Route {
     cookie: u32,
     network: Network,
     local: bool,
+    /// Bytes to keep free in front of the IP header; whoever needs more then makes room.
+    link_headroom: usize,
 }
 
 // SAFETY: A `dst_entry` is shared by all CPUs.
@@ -76,6 +78,36 @@ impl Route {
         find(netdev, flow, flow.netdev_index)
     }
 
+    /// A decision.
+    ///
+    /// # Safety
+    ///
+    /// `dst` must be as in the type's invariants; the caller gives up a count of it.
+    unsafe fn new(
+        dst: NonNull<bindings::dst_entry>,
+        cookie: u32,
+        network: Network,
+        local: bool,
+    ) -> Self {
+        let link_headroom = if local {
+            0
+        } else {
+            let _readers = rcu::read_lock();
+            // SAFETY: `dst` is valid, and RCU keeps the device.
+            let netdev = unsafe { bindings::dst_dev_rcu(dst.as_ptr()) };
+            // SAFETY: As above.
+            unsafe { bindings::LL_RESERVED_SPACE(netdev) as usize }
+        };
+        // INVARIANT: As the caller promises.
+        Self {
+            dst,
+            cookie,
+            network,
+            local,
+            link_headroom,
+        }
+    }
+
     /// Whether the decision still stands.
     pub fn is_valid(&self) -> bool {
         // SAFETY: Valid by the type invariant.
@@ -92,13 +124,9 @@ impl Route {
         self.network
     }
 
-    /// Bytes to keep free in front of the IP header.
+    /// Bytes to keep free in front of the IP header: none for what stays on this host.
     pub fn link_headroom(&self) -> usize {
-        let _readers = rcu::read_lock();
-        // SAFETY: Valid by the type invariant, and RCU keeps the device.
-        let netdev = unsafe { bindings::dst_dev_rcu(self.dst.as_ptr()) };
-        // SAFETY: As above.
-        unsafe { bindings::LL_RESERVED_SPACE(netdev) as usize }
+        self.link_headroom
     }
 
     /// The entry with a count for the caller.
@@ -126,6 +154,7 @@ impl Clone for Route {
             cookie: self.cookie,
             network: self.network,
             local: self.local,
+            link_headroom: self.link_headroom,
         }
     }
 }
@@ -172,13 +201,8 @@ fn find_v4(
     let found = NonNull::new(from_err_ptr(found)?).ok_or(EINVAL)?;
     // SAFETY: A valid entry was returned, with a count for us.
     let kind = u32::from(unsafe { (*found.as_ptr()).rt_type });
-    // INVARIANT: It is the first member of a `struct rtable`.
-    Ok(Route {
-        dst: found.cast(),
-        cookie: 0,
-        network: Network::V4,
-        local: kind == bindings::RTN_LOCAL,
-    })
+    // SAFETY: It is the first member of a `struct rtable`, and the count goes to the route.
+    Ok(unsafe { Route::new(found.cast(), 0, Network::V4, kind == bindings::RTN_LOCAL) })
 }
 
 fn find_v6(netdev: &Netdev, flow: &Flow, index: u32) -> Result<Route> {
@@ -206,13 +230,8 @@ fn find_v6(netdev: &Netdev, flow: &Flow, index: u32) -> Result<Route> {
     let cookie = unsafe { bindings::rt6_get_cookie(entry) };
     // SAFETY: Likewise.
     let flags = unsafe { (*entry).rt6i_flags };
-    // INVARIANT: A valid entry was returned, with a count for us.
-    Ok(Route {
-        dst,
-        cookie,
-        network: Network::V6,
-        local: flags & bindings::RTF_LOCAL != 0,
-    })
+    // SAFETY: A valid entry was returned, with a count for us, which goes to the route.
+    Ok(unsafe { Route::new(dst, cookie, Network::V6, flags & bindings::RTF_LOCAL != 0) })
 }
 
 fn in6_addr(gid: Gid) -> bindings::in6_addr {

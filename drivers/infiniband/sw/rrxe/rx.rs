@@ -119,7 +119,7 @@ impl RxPacket {
     /// [`Discard::Checksum`].
     fn verify(&mut self) -> Result<(), Discard> {
         if !self.skb.is_trusted() {
-            icrc_is_right(&mut self.skb).ok_or(Discard::Checksum)?;
+            icrc_is_right(&self.skb).ok_or(Discard::Checksum)?;
             self.skb.trust();
         }
         Ok(())
@@ -127,14 +127,14 @@ impl RxPacket {
 }
 
 /// `None` unless the last four bytes are the ICRC of all before them and of the headers.
-fn icrc_is_right(skb: &mut RxSkb) -> Option<()> {
+fn icrc_is_right(skb: &RxSkb) -> Option<()> {
     let covered = skb.len().checked_sub(ICRC_LEN)?;
-    let bth: [u8; BTH_LEN] = *skb.header(BTH_LEN)?.first_chunk()?;
     let linear = skb.linear();
+    let bth: &[u8; BTH_LEN] = linear.first_chunk()?;
     let next = linear.get(BTH_LEN..covered.min(linear.len()))?;
     let start = match skb.ip_header() {
-        IpHeader::V4(ip) => Icrc::start_v4(crc32_le, ip, skb.udp_header(), &bth, next),
-        IpHeader::V6(ip) => Icrc::start_v6(crc32_le, ip, skb.udp_header(), &bth, next),
+        IpHeader::V4(ip) => Icrc::start_v4(crc32_le, ip, skb.udp_header(), bth, next),
+        IpHeader::V6(ip) => Icrc::start_v6(crc32_le, ip, skb.udp_header(), bth, next),
     };
     let done = BTH_LEN.saturating_add(next.len());
     let register = skb.crc32(start.register(), done, covered.checked_sub(done)?)?;

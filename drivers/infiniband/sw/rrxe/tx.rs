@@ -67,16 +67,14 @@ impl<'a> Frame<'a> {
     /// Bottom halves disabled.
     pub(crate) fn new(address: &'a Address, route: &'a Route, transmit: &Transmit) -> Option<Self> {
         let packet = &transmit.packet;
-        let link = if route.is_local() {
-            0
-        } else {
-            route.link_headroom()
-        };
         let header = packet.encode();
         let payload = packet.payload_len;
         let copies = payload <= COPY_LIMIT;
         let copied = if copies { payload } else { 0 };
-        let headroom = link.saturating_add(IPV6_LEN).saturating_add(UDP_LEN);
+        let headroom = route
+            .link_headroom()
+            .saturating_add(IPV6_LEN)
+            .saturating_add(UDP_LEN);
         let linear = header.len().saturating_add(copied as usize);
         let mut skb = TxSkb::new(headroom, linear.saturating_add(TRAILER_MAX))?;
         skb.put(&header).ok()?;

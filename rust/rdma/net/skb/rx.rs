@@ -27,9 +27,8 @@ const UDP_LEN: usize = 8;
 /// # Invariants
 ///
 /// The buffer is valid, owned by `self` alone and has no `frag_list`; its bytes, which others may share,
-/// are only read. `data` is behind a UDP header;
-/// network and transport header are set, linear, and 20 (IPv4) or 40 (IPv6) bytes apart. `cb` holds
-/// a [`Control`].
+/// are only read. `data` is right behind a UDP header, which is linear, and so is the network header, which is set
+/// and lies 20 (IPv4) or 40 (IPv6) bytes in front of that. `cb` holds a [`Control`].
 pub struct RxSkb(NonNull<bindings::sk_buff>);
 
 // SAFETY: A socket buffer belongs to its owner, not to a thread.
@@ -176,7 +175,7 @@ impl RxSkb {
         let count = count.min(self.len());
         let skb = self.0.as_ptr();
         // SAFETY: Valid and ours by the type invariant.
-        if !unsafe { bindings::pskb_may_pull(skb, count as u32) } {
+        if count > self.linear().len() && !unsafe { bindings::pskb_may_pull(skb, count as u32) } {
             return None;
         }
         // SAFETY: `pskb_may_pull` made `count` bytes linear; nobody writes linear data while we
@@ -194,8 +193,7 @@ impl RxSkb {
     pub fn ip_header(&self) -> IpHeader<'_> {
         // SAFETY: Valid by the type invariant.
         let network = unsafe { bindings::skb_network_header(self.0.as_ptr()) };
-        // SAFETY: Likewise.
-        let transport = unsafe { bindings::skb_transport_header(self.0.as_ptr()) };
+        let transport = self.udp_header().as_ptr();
         if (transport as usize).wrapping_sub(network as usize) == IPV6_LEN {
             // SAFETY: The header is linear and of this length by the type invariant.
             IpHeader::V6(unsafe { &*network.cast() })
@@ -208,9 +206,9 @@ impl RxSkb {
     /// The UDP header.
     pub fn udp_header(&self) -> &[u8; UDP_LEN] {
         // SAFETY: Valid by the type invariant.
-        let transport = unsafe { bindings::skb_transport_header(self.0.as_ptr()) };
-        // SAFETY: The header is set and linear by the type invariant.
-        unsafe { &*transport.cast() }
+        let data = unsafe { (*self.0.as_ptr()).data };
+        // SAFETY: `data` is behind the header by the type invariant, which is linear.
+        unsafe { &*data.sub(UDP_LEN).cast() }
     }
 
     /// The index of the network device that it came through.
@@ -335,8 +333,8 @@ impl Drop for RxSkb {
 unsafe fn strip(skb: *mut bindings::sk_buff) -> Option<()> {
     // SAFETY: `skb` is valid, and the IP and UDP layers have set and pulled both headers.
     let network = unsafe { bindings::skb_network_header(skb) };
-    // SAFETY: Likewise.
-    let transport = unsafe { bindings::skb_transport_header(skb) };
+    // SAFETY: Likewise; `data` is at the UDP header.
+    let transport = unsafe { (*skb).data };
     // SAFETY: Likewise.
     let version = unsafe { *network } >> 4;
     let (expected, fragmented) = if version == 6 {
@@ -363,8 +361,9 @@ unsafe fn strip(skb: *mut bindings::sk_buff) -> Option<()> {
     if unsafe { bindings::skb_pull(skb, UDP_LEN as u32) }.is_null() {
         return None;
     }
-    // SAFETY: `skb` is valid, so it has a shared info.
-    let chained = unsafe { !(*bindings::skb_shinfo(skb)).frag_list.is_null() };
+    // SAFETY: `skb` is valid, so it has a shared info; without bytes beyond the linear ones there is no list.
+    let chained =
+        unsafe { (*skb).data_len != 0 && !(*bindings::skb_shinfo(skb)).frag_list.is_null() };
     // SAFETY: `skb` is valid and ours.
     if chained && unsafe { bindings::skb_linearize(skb) } != 0 {
         return None;

@@ -49,10 +49,12 @@ const ALIGN: usize = bindings::SMP_CACHE_BYTES as usize;
 /// # Invariants
 ///
 /// The buffer is valid and owned by `self` alone; `trailer` points to `ALIGN` bytes right in front
-/// of its head, in the same page fragment. `spill` is the unwritten rest of the last fragment.
+/// of its head, in the same page fragment. At least `room` bytes are free behind the linear part.
+/// `spill` is the unwritten rest of the last fragment.
 pub struct TxSkb {
     skb: NonNull<bindings::sk_buff>,
     trailer: NonNull<u8>,
+    room: usize,
     spill: Option<Spill>,
 }
 
@@ -87,10 +89,11 @@ impl TxSkb {
         };
         // SAFETY: The buffer is empty, and `headroom` bytes fit.
         unsafe { bindings::skb_reserve(skb.as_ptr(), headroom as i32) };
-        // INVARIANT: Both as said above.
+        // INVARIANT: As said above; `linear` bytes are left.
         Some(Self {
             skb,
             trailer,
+            room: linear,
             spill: None,
         })
     }
@@ -229,7 +232,7 @@ impl TxSkb {
     ///
     /// `ENOSPC` if they are more than [`TRAILER_MAX`], or there is no room.
     pub fn put_trailer(&mut self, bytes: &[u8]) -> Result {
-        if self.fragments() == 0 {
+        if self.is_linear() {
             return self.put(bytes);
         }
         if bytes.len() > TRAILER_MAX {
@@ -369,23 +372,29 @@ impl TxSkb {
         Ok(unsafe { RxSkb::new(self.into_raw(), true) })
     }
 
+    /// All bytes so far are in the linear part.
+    fn is_linear(&self) -> bool {
+        // SAFETY: Valid by the type invariant.
+        unsafe { (*self.skb.as_ptr()).data_len == 0 }
+    }
+
     /// Makes room for `len` more linear bytes.
     fn extend(&mut self, len: usize) -> Result<NonNull<u8>> {
         let skb = self.skb.as_ptr();
-        let len = u32::try_from(len).map_err(|_| ENOSPC)?;
-        // SAFETY: Valid by the type invariant. There is no tail room behind a page fragment.
-        let room = u32::try_from(unsafe { bindings::skb_tailroom(skb) }).unwrap_or(0);
-        if len > room {
+        // There is no tail room behind a page fragment.
+        if len > self.room || !self.is_linear() {
             return Err(ENOSPC);
         }
-        // SAFETY: The room is there.
-        NonNull::new(unsafe { bindings::skb_put(skb, len) }.cast()).ok_or(ENOSPC)
+        self.room = self.room.wrapping_sub(len);
+        // SAFETY: The room is there by the type invariant.
+        NonNull::new(unsafe { bindings::skb_put(skb, len as u32) }.cast()).ok_or(ENOSPC)
     }
 
     fn push(&mut self, bytes: &[u8]) -> Result {
         let skb = self.skb.as_ptr();
         // SAFETY: Valid by the type invariant.
-        if bytes.len() > unsafe { bindings::skb_headroom(skb) } as usize {
+        let (head, data) = unsafe { ((*skb).head, (*skb).data) };
+        if bytes.len() > (data as usize).wrapping_sub(head as usize) {
             return Err(ENOSPC);
         }
         // SAFETY: The room is there.
