@@ -181,7 +181,7 @@ impl Core {
             let mut inboxed = None;
             let packet = match qp.inbox.pop() {
                 Some(skb) => {
-                    inboxed = RxPacket::decode(skb).ok();
+                    inboxed = RxPacket::decode(skb, &qp.net.drops);
                     inboxed.as_ref()
                 }
                 None => {

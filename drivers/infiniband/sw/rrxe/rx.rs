@@ -32,28 +32,24 @@ pub(crate) struct RxPacket {
 }
 
 impl RxPacket {
-    /// Decodes the headers; the ICRC is the caller's business. What is no packet is freed.
-    ///
-    /// # Errors
-    ///
-    /// [`Discard::Malformed`], with the reason.
-    pub(crate) fn decode(mut skb: RxSkb) -> Result<Self, Discard> {
+    /// Decodes the headers; the ICRC is the caller's business. What is no packet is freed and counted
+    /// in `drops`.
+    pub(crate) fn decode(mut skb: RxSkb, drops: &Drops) -> Option<Self> {
         let length = skb.len();
         let decoded = match skb.header(MAX_HEADER) {
             Some(header) => wire::decode(header, length),
             None => Err(DropReason::TooShort),
         };
         match decoded {
-            Ok(decoded) => Ok(Self {
+            Ok(decoded) => Some(Self {
                 endpoints: skb.endpoints(),
                 skb,
                 packet: decoded.packet,
                 payload_offset: decoded.payload_offset,
             }),
             Err(reason) => {
-                let why = Discard::Malformed(reason);
-                skb.discard(why);
-                Err(why)
+                drops.discard(skb, Discard::Malformed(reason));
+                None
             }
         }
     }
@@ -151,18 +147,14 @@ fn icrc_is_right(skb: &RxSkb) -> Option<()> {
 
 /// Takes in a packet from the wire. Softirq, under RCU.
 pub(crate) fn receive(context: &NetContext, skb: RxSkb) {
-    match RxPacket::decode(skb) {
-        Ok(packet) => deliver(context, packet),
-        Err(why) => context.drops.count(why),
-    }
-}
-
-fn deliver(context: &NetContext, packet: RxPacket) {
-    let (qpn, to) = (packet.packet.bth.dest, packet.endpoints.destination);
+    let mut packet = RxPacket::decode(skb, &context.drops);
+    let Some(decoded) = &packet else {
+        return;
+    };
+    let (qpn, to) = (decoded.packet.bth.dest, decoded.endpoints.destination);
     if to.is_multicast() || qpn == Qpn::MULTICAST {
-        return deliver_to_group(context, packet);
+        return packet.map_or((), |packet| deliver_to_group(context, packet));
     }
-    let mut packet = Some(packet);
     let verdict = context.with_qp(qpn, to, |qp| {
         packet.as_mut().map_or(Ok(()), RxPacket::verify)?;
         Qp::receive(qp, &mut packet);
