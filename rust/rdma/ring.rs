@@ -259,6 +259,25 @@ impl Ring {
         unsafe { bytes.assume_init() }
     }
 
+    /// Copies `N` bytes from `offset` of an element on, each aligned double word once: for a few of them quicker than
+    /// [`Ring::read_bytes`]. Zeros if they aren't double words of the element.
+    #[inline]
+    pub fn read_words<const N: usize>(&self, slot: u32, offset: usize) -> [u8; N] {
+        let mut bytes = [0; N];
+        let end = offset.saturating_add(N);
+        if offset & 7 != 0 || end > self.element_size() {
+            return bytes;
+        }
+        let mut source: *const u64 = self.element(slot, offset).cast();
+        for word in bytes.chunks_exact_mut(8) {
+            // SAFETY: The element is valid for reads, and so far the word is within it; it is aligned, as elements are.
+            // A volatile read takes the value once whatever the process does.
+            word.copy_from_slice(&unsafe { source.read_volatile() }.to_ne_bytes());
+            source = source.wrapping_add(1);
+        }
+        bytes
+    }
+
     /// Reads the aligned word at `offset` of an element once; zero beyond the element.
     #[inline]
     pub fn read_u32(&self, slot: u32, offset: usize) -> u32 {
@@ -457,6 +476,14 @@ mod tests {
         ring.read_bytes(1, usize::MAX, &mut bytes);
         assert_eq!(ring.read_array(0), [1; 64]);
         assert_eq!(ring.read_array(1), [0; 65]);
+        ring.write_at(0, 56, &[3; 8]);
+        let mut both = [1; 16];
+        both[8..].fill(3);
+        assert_eq!(ring.read_words(0, 48), both);
+        assert_eq!(ring.read_words::<64>(1, 0), [2; 64]);
+        for offset in [4, 56, 64, usize::MAX & !7] {
+            assert_eq!(ring.read_words::<16>(1, offset), [0; 16]);
+        }
         assert_eq!(ring.read_u32(1, 60), 0x0202_0202);
         assert_eq!(ring.read_u32(1, 61), 0);
         assert_eq!(ring.read_u32(1, 64), 0);

@@ -204,10 +204,7 @@ impl SendQueue {
             return Err(WcStatus::LocQpOpErr);
         }
         kept.num_sge = header.num_sge;
-        let row = self
-            .sges
-            .chunks_exact_mut(max_sge.max(1) as usize)
-            .nth(index);
+        let row = self.sges.get_mut(index.saturating_mul(max_sge as usize)..);
         let sges = row
             .and_then(|row| row.get_mut(..header.num_sge as usize))
             .unwrap_or_default();
@@ -331,9 +328,9 @@ impl SendQueue {
 
     fn sges(&self, slot: SendSlot) -> &[Sge] {
         let used = self.particulars(slot).num_sge as usize;
+        let first = self.row(slot.0).saturating_mul(self.max_sge as usize);
         self.sges
-            .chunks_exact(self.max_sge.max(1) as usize)
-            .nth(self.row(slot.0))
+            .get(first..)
             .and_then(|row| row.get(..used))
             .unwrap_or_default()
     }
@@ -350,9 +347,7 @@ fn check_length(wr: &SendWr) -> Result<(), WcStatus> {
 /// Copies SGEs out of a WQE, each word once.
 pub(crate) fn read_sges(ring: &Ring, slot: u32, at: usize, sges: &mut [Sge]) {
     for (index, sge) in sges.iter_mut().enumerate() {
-        let mut raw = [0u8; SGE_SIZE];
         let offset = index.saturating_mul(SGE_SIZE).saturating_add(at);
-        ring.read_bytes(slot, offset, &mut raw);
-        *sge = Sge::parse(&raw);
+        *sge = Sge::parse(&ring.read_words(slot, offset));
     }
 }
