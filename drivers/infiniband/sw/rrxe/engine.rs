@@ -82,17 +82,13 @@ impl Core {
         let mut host = EngineHost {
             sq: &mut self.sq,
             rq: &mut self.rq,
-            send_cq: qp.send_cq.as_deref(),
-            recv_cq: qp.recv_cq.as_deref(),
             own: OwnMemory {
                 mrs: &qp.device.mrs,
                 pd: self.pd.id(),
                 stall: &mut self.stall,
             },
             qp,
-            token: qp.token(),
             counters: &self.counters,
-            link: &qp.device.link,
             packet,
             upshot,
         };

@@ -6,7 +6,7 @@
 //! events) is noted in [`Upshot`] and done by the caller after the turn.
 
 use kernel::{cpu::CpuId, prelude::*, sync::Arc};
-use rdma::{mr::Span, upcall::QpToken};
+use rdma::mr::Span;
 use roce::{
     host::{
         AccessFault, Completions, Count, Event, Fetch, LocalAccess, Memory, QueueFault,
@@ -19,8 +19,7 @@ use roce::{
 };
 
 use crate::{
-    cq::{Cq, Pushed},
-    link::Link,
+    cq::Pushed,
     mw::{NotBound, Via},
     qp::Qp,
     reach::Reach,
@@ -124,13 +123,9 @@ impl Events {
 pub(crate) struct EngineHost<'a> {
     pub(crate) sq: &'a mut SendQueue,
     pub(crate) rq: &'a mut RecvQueue,
-    pub(crate) send_cq: Option<&'a Cq>,
-    pub(crate) recv_cq: Option<&'a Cq>,
     pub(crate) own: OwnMemory<'a>,
     pub(crate) qp: &'a Qp,
-    pub(crate) token: QpToken,
     pub(crate) counters: &'a Counters,
-    pub(crate) link: &'a Link,
     /// The packet being handled.
     pub(crate) packet: Option<&'a RxPacket>,
     pub(crate) upshot: &'a mut Upshot,
@@ -324,23 +319,23 @@ impl EngineHost<'_> {
 
 impl Completions for EngineHost<'_> {
     fn complete_send(&mut self, wc: SendWc) {
-        let Some(cq) = self.send_cq else {
+        let Some(cq) = &self.qp.send_cq else {
             return;
         };
-        let pushed = cq.push_send(&wc, self.qp.qpn.get(), self.token);
+        let pushed = cq.push_send(&wc, self.qp.qpn.get(), self.qp.token());
         Self::pushed(pushed, &mut self.upshot.notify_send, &mut self.upshot.fatal);
     }
 
     fn complete_recv(&mut self, wc: RecvWc) {
-        if let Some(cq) = self.recv_cq {
+        if let Some(cq) = &self.qp.recv_cq {
             // The kernel answers datagrams by what their completions say.
             let vlan = match self.packet {
                 Some(packet) if wc.grh && cq.is_kernels() => {
-                    self.link.vlan_of(packet.endpoints.destination)
+                    self.qp.device.link.vlan_of(packet.endpoints.destination)
                 }
                 _ => None,
             };
-            let pushed = cq.push_recv(&wc, self.qp.qpn.get(), self.token, vlan);
+            let pushed = cq.push_recv(&wc, self.qp.qpn.get(), self.qp.token(), vlan);
             Self::pushed(pushed, &mut self.upshot.notify_recv, &mut self.upshot.fatal);
             return;
         }
@@ -349,7 +344,7 @@ impl Completions for EngineHost<'_> {
         };
         let mut notify = false;
         if let Some(cq) = srq.cq() {
-            let pushed = cq.push_recv(&wc, self.qp.qpn.get(), self.token, None);
+            let pushed = cq.push_recv(&wc, self.qp.qpn.get(), self.qp.token(), None);
             Self::pushed(pushed, &mut notify, &mut self.upshot.fatal);
         }
         if notify {
