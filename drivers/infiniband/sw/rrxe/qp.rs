@@ -508,7 +508,9 @@ impl Qp {
                     }
                 },
                 |upshot| {
-                    this.conclude(&upshot);
+                    if !upshot.is_quiet() {
+                        this.conclude(&upshot);
+                    }
                     if let Some(other) = upshot.peer {
                         note_peer(&mut peer, other);
                     }
@@ -540,10 +542,8 @@ impl Qp {
     ///
     /// The kernel's consumers count on being called as by an interrupt, not in process context where one
     /// could call them again.
+    #[inline(never)]
     fn conclude(&self, upshot: &Upshot) {
-        if upshot.is_quiet() {
-            return;
-        }
         let _as_interrupt = self.poster.as_ref().map(|_| bottom_halves_off());
         if let Some(cq) = self.send_cq.as_ref().filter(|_| upshot.notify_send) {
             Cq::notify(cq);
