@@ -410,11 +410,11 @@ pub(crate) fn new_replays(count: u8) -> Result<KVVec<Replay>> {
 
 /// Hands a frame to a QP of this host, without a network between.
 fn deliver_local(qp: &Qp, counters: &Counters, frame: Frame<'_>, dest: Qpn, upshot: &mut Upshot) {
+    let to = frame.destination();
     let Some(skb) = frame.into_local() else {
         counters.count(Count::SendErr);
         return;
     };
-    let to = skb.endpoints().destination;
     let peer: Option<Arc<Qp>> = qp.net.with_qp(dest, to, |peer| peer.into());
     let Some(peer) = peer else {
         return qp.net.drops.discard(skb, Discard::NoQueuePair);

@@ -592,9 +592,10 @@ impl Qp {
 
 /// Remembers `other` as the peer to run; one that was remembered before runs as a work item.
 pub(crate) fn note_peer(peer: &mut Option<Arc<Qp>>, other: Arc<Qp>) {
-    if let Some(before) = peer.replace(other.clone()) {
-        if !Arc::ptr_eq(&before, &other) {
-            Qp::schedule(before.as_arc_borrow());
-        }
+    if matches!(peer, Some(before) if Arc::ptr_eq(before, &other)) {
+        return;
+    }
+    if let Some(before) = peer.replace(other) {
+        Qp::schedule(before.as_arc_borrow());
     }
 }

@@ -6,6 +6,7 @@ use kernel::{prelude::*, sync::Arc};
 use rdma::{
     av::Av,
     crc32::crc32_le,
+    gid::Gid,
     mr::Span,
     net::{
         credit::{Credit, Wake},
@@ -95,6 +96,11 @@ impl<'a> Frame<'a> {
             missing: payload as usize,
             pad: wire::pad(payload) as usize,
         })
+    }
+
+    /// The address that it goes to.
+    pub(crate) fn destination(&self) -> Gid {
+        self.address.destination
     }
 
     /// Whether the destination is on this host: then [`Self::into_local`] is the way.
