@@ -9,6 +9,8 @@
 //! Readers may be in any context but hard interrupts; they take no lock and no reference. Writers are in
 //! process context.
 
+mod recent;
+
 use core::{marker::PhantomData, ops::RangeInclusive, pin::Pin, ptr};
 
 use kernel::{
@@ -22,6 +24,9 @@ use kernel::{
 
 use crate::{quota::Left, random::next_u32, section::Sections};
 
+use recent::Generation;
+pub use recent::Recent;
+
 /// Set in what the xarray keeps for itself, clear in every aligned pointer.
 const INTERNAL: usize = 0b11;
 
@@ -30,8 +35,8 @@ const INTERNAL: usize = 0b11;
 /// # Invariants
 ///
 /// `xa` is an initialised xarray; each entry is reserved (reads as null) or came from
-/// `Arc::<T>::into_foreign`, whose count the table owns. Entries are looked at within `readers` only, and
-/// an erased one's count is given up only when those that were there have left.
+/// `Arc::<T>::into_foreign`, whose count the table owns. Entries are looked at within `readers` only. An
+/// erased one's count is given up only when `generation` was ended and those that were there have left.
 #[pin_data(PinnedDrop)]
 pub struct Table<T: Send + Sync + 'static> {
     #[pin]
@@ -39,6 +44,7 @@ pub struct Table<T: Send + Sync + 'static> {
     /// How many more numbers may be taken.
     left: Left,
     readers: Arc<Sections>,
+    generation: Generation,
     _entries: PhantomData<Arc<T>>,
 }
 
@@ -59,6 +65,7 @@ impl<T: Send + Sync + 'static> Table<T> {
             }),
             left: Left::new(limit),
             readers: readers.clone(),
+            generation: Generation::new(),
             _entries: PhantomData,
         })
     }
@@ -169,6 +176,7 @@ impl<T: Send + Sync + 'static> Table<T> {
             return None;
         }
         self.left.give_back(1);
+        self.generation.end();
         self.readers.wait();
         // SAFETY: `entry` came from `into_foreign` and has just left the table, so this count is
         // claimed once; no reader is left that could see it.
@@ -202,6 +210,7 @@ impl<T: Send + Sync + 'static> Table<T> {
         if old.is_null() {
             return Err(ENOENT);
         }
+        self.generation.end();
         self.readers.wait();
         // SAFETY: `old` came from `into_foreign` and has just left the table; no reader is left that
         // could see it.

@@ -13,6 +13,7 @@ use kernel::{
 };
 use rdma::{
     net::{lane::Lane, skb::Discard},
+    table::Recent,
     trace,
 };
 use roce::{
@@ -29,6 +30,7 @@ use roce::{
 use crate::{
     engine_host::{EngineHost, Rest, Upshot},
     fault::{ungathered, Stall},
+    mr::Mr,
     mw::Via,
     pd::Pd,
     peer::Peer,
@@ -64,6 +66,12 @@ pub(crate) struct Core {
     pub(crate) lane: Lane,
     /// The timer, and when it fires.
     pub(crate) timer: Option<(Instant, ArcHrTimerHandle<Qp>)>,
+    /// The region of its owner that it used last.
+    pub(crate) own_region: Recent<Mr>,
+    /// The region that its peer came to last.
+    pub(crate) peer_region: Recent<Mr>,
+    /// The QP of this host to which it sent last.
+    pub(crate) neighbour: Recent<Qp>,
     /// What waits for memory that isn't resident.
     pub(crate) stall: Stall,
     /// Where it counts: its port's counters, or the set that it is bound to.
@@ -85,8 +93,10 @@ impl Core {
             own: OwnMemory {
                 mrs: &qp.device.mrs,
                 pd: self.pd.id(),
+                recent: &mut self.own_region,
                 stall: &mut self.stall,
             },
+            peer_region: &mut self.peer_region,
             qp,
             counters: &self.counters,
             packet,
@@ -310,6 +320,7 @@ impl Core {
                 let own = OwnMemory {
                     mrs,
                     pd,
+                    recent: &mut self.own_region,
                     stall: &mut self.stall,
                 };
                 self.sq
@@ -326,7 +337,8 @@ impl Core {
                     length,
                     access: RemoteAccess::Read,
                 };
-                let read = mrs.with_remote(&reach, |span| frame.append(&span));
+                let recent = &mut self.peer_region;
+                let read = mrs.with_remote(recent, &reach, |span| frame.append(&span));
                 self.stall
                     .remote(read, &reach)
                     .map_err(TransmitFault::Remote)?;
@@ -336,7 +348,8 @@ impl Core {
         counters.add(Counter::SentPackets, 1);
         counters.add(Counter::SentBytes, u64::from(length));
         if frame.is_local() {
-            deliver_local(qp, counters, frame, packet.bth.dest, upshot);
+            let dest = packet.bth.dest;
+            deliver_local(qp, counters, frame, dest, &mut self.neighbour, upshot);
         } else if let Err(error) = frame.send(&qp.credit) {
             counters.count(Count::SendErr);
             if error == EMSGSIZE {
@@ -409,13 +422,20 @@ pub(crate) fn new_replays(count: u8) -> Result<KVVec<Replay>> {
 }
 
 /// Hands a frame to a QP of this host, without a network between.
-fn deliver_local(qp: &Qp, counters: &Counters, frame: Frame<'_>, dest: Qpn, upshot: &mut Upshot) {
+fn deliver_local(
+    qp: &Qp,
+    counters: &Counters,
+    frame: Frame<'_>,
+    dest: Qpn,
+    recent: &mut Recent<Qp>,
+    upshot: &mut Upshot,
+) {
     let to = frame.destination();
     let Some(skb) = frame.into_local() else {
         counters.count(Count::SendErr);
         return;
     };
-    let peer: Option<Arc<Qp>> = qp.net.with_qp(dest, to, |peer| peer.into());
+    let peer: Option<Arc<Qp>> = qp.net.with_recent_qp(recent, dest, to, |peer| peer.into());
     let Some(peer) = peer else {
         return qp.net.drops.discard(skb, Discard::NoQueuePair);
     };

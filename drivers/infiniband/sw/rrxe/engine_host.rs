@@ -6,7 +6,7 @@
 //! events) is noted in [`Upshot`] and done by the caller after the turn.
 
 use kernel::{cpu::CpuId, prelude::*, sync::Arc};
-use rdma::mr::Span;
+use rdma::{mr::Span, table::Recent};
 use roce::{
     host::{
         AccessFault, Completions, Count, Event, Fetch, LocalAccess, Memory, QueueFault,
@@ -20,6 +20,7 @@ use roce::{
 
 use crate::{
     cq::Pushed,
+    mr::Mr,
     mw::{NotBound, Via},
     qp::Qp,
     reach::Reach,
@@ -124,6 +125,8 @@ pub(crate) struct EngineHost<'a> {
     pub(crate) sq: &'a mut SendQueue,
     pub(crate) rq: &'a mut RecvQueue,
     pub(crate) own: OwnMemory<'a>,
+    /// The region that the peer came to last.
+    pub(crate) peer_region: &'a mut Recent<Mr>,
     pub(crate) qp: &'a Qp,
     pub(crate) counters: &'a Counters,
     /// The packet being handled.
@@ -210,7 +213,7 @@ impl Memory for EngineHost<'_> {
             return self.own.mrs.check_region(self.reached()?, rkey, access);
         }
         let reach = self.reach(rkey, va, length, access)?;
-        let checked = self.own.mrs.check_remote(&reach);
+        let checked = self.own.mrs.check_remote(self.peer_region, &reach);
         self.own.stall.remote(checked, &reach)
     }
 
@@ -281,7 +284,7 @@ impl EngineHost<'_> {
         reach: &Reach,
         f: impl FnOnce(Span<'_>) -> R,
     ) -> Result<R, AccessFault> {
-        let done = self.own.mrs.with_remote(reach, f);
+        let done = self.own.mrs.with_remote(self.peer_region, reach, f);
         self.own.stall.remote(done, reach)
     }
 

@@ -28,7 +28,7 @@ use rdma::{
     odp::OnDemand,
     section::Sections,
     sync::wait_for_readers,
-    table::Table,
+    table::{Recent, Table},
 };
 use roce::{
     host::{AccessFault, LocalAccess, RemoteAccess},
@@ -41,6 +41,7 @@ use crate::{
     pd::{Pd, PdId},
     reach::Reach,
     right::{demand, fault_of, Granted, Right},
+    wqe::Sge,
 };
 
 /// The local key of all memory in the kernel's protection domains. No region has it, and no peer.
@@ -430,7 +431,7 @@ impl MrTable {
         });
     }
 
-    /// Runs `f` on `length` bytes at `addr` of the caller's own memory.
+    /// Runs `f` on what `sge` names of the caller's own memory. `recent` is the region that the caller used last.
     ///
     /// # Errors
     ///
@@ -439,20 +440,22 @@ impl MrTable {
     #[inline]
     pub(crate) fn with_local<R>(
         &self,
+        recent: &mut Recent<Mr>,
         pd: PdId,
-        lkey: Lkey,
-        addr: u64,
-        length: u32,
+        sge: &Sge,
         access: LocalAccess,
         f: impl FnOnce(Span<'_>) -> R,
     ) -> Result<R, AccessFault> {
+        let Sge { addr, length, lkey } = *sge;
         if is_all_memory(pd, lkey) {
             return kernel_span(addr, length).map(f).ok_or(AccessFault::Denied);
         }
-        self.with(pd, lkey.0, |mr| mr.with(lkey.0, addr, length, access, f))
+        self.with_recent(recent, pd, lkey.0, |mr| {
+            mr.with(lkey.0, addr, length, access, f)
+        })
     }
 
-    /// Checks that the owner may use `length` bytes at `addr`, resident or not.
+    /// Checks that the owner may use what `sge` names, resident or not.
     ///
     /// # Errors
     ///
@@ -461,11 +464,10 @@ impl MrTable {
     pub(crate) fn check_local(
         &self,
         pd: PdId,
-        lkey: Lkey,
-        addr: u64,
-        length: u32,
+        sge: &Sge,
         access: LocalAccess,
     ) -> Result<(), AccessFault> {
+        let Sge { addr, length, lkey } = *sge;
         if is_all_memory(pd, lkey) {
             let span = kernel_span(addr, length);
             return span.map(|_| ()).ok_or(AccessFault::Denied);
@@ -475,7 +477,7 @@ impl MrTable {
         })
     }
 
-    /// Runs `f` on what a peer comes to.
+    /// Runs `f` on what a peer comes to. `recent` is the region that it came to last.
     ///
     /// # Errors
     ///
@@ -484,6 +486,7 @@ impl MrTable {
     #[inline]
     pub(crate) fn with_remote<R>(
         &self,
+        recent: &mut Recent<Mr>,
         reach: &Reach,
         f: impl FnOnce(Span<'_>) -> R,
     ) -> Result<R, AccessFault> {
@@ -491,23 +494,27 @@ impl MrTable {
         if MwTable::is_window(key) {
             return self.with_window(reach, f);
         }
-        self.with(reach.via.pd, key, |mr| {
+        self.with_recent(recent, reach.via.pd, key, |mr| {
             mr.with(key, reach.va, reach.length, reach.access, f)
         })
     }
 
-    /// Checks that a peer may use what it comes to.
+    /// Checks that a peer may use what it comes to. `recent` as for [`Self::with_remote`].
     ///
     /// # Errors
     ///
     /// As for [`Self::with_remote`]; `Retry` if something at the beginning isn't resident.
     #[inline]
-    pub(crate) fn check_remote(&self, reach: &Reach) -> Result<(), AccessFault> {
+    pub(crate) fn check_remote(
+        &self,
+        recent: &mut Recent<Mr>,
+        reach: &Reach,
+    ) -> Result<(), AccessFault> {
         let (key, access) = (reach.rkey.0, reach.access);
         if MwTable::is_window(key) {
             return self.check_window(reach);
         }
-        self.with(reach.via.pd, key, |mr| {
+        self.with_recent(recent, reach.via.pd, key, |mr| {
             mr.check(key, reach.va, reach.length, access, looks_ahead(access))
         })
     }
@@ -597,6 +604,23 @@ impl MrTable {
     ) -> Result<R, AccessFault> {
         self.regions
             .with(key >> 8, |mr| {
+                demand(mr.pd() == pd)?;
+                f(mr)
+            })
+            .ok_or(AccessFault::Denied)?
+    }
+
+    /// As [`Self::with`], for one who comes to the same region again and again.
+    #[inline]
+    fn with_recent<R>(
+        &self,
+        recent: &mut Recent<Mr>,
+        pd: PdId,
+        key: u32,
+        f: impl FnOnce(ArcBorrow<'_, Mr>) -> Result<R, AccessFault>,
+    ) -> Result<R, AccessFault> {
+        self.regions
+            .with_recent(recent, key >> 8, |mr| {
                 demand(mr.pd() == pd)?;
                 f(mr)
             })

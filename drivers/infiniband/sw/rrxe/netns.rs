@@ -19,7 +19,7 @@ use rdma::{
         udp::{OpenError, Receiver, UdpSocket},
     },
     section::Sections,
-    table::Table,
+    table::{Recent, Table},
 };
 
 use roce::{ids::Qpn, wire::UDP_PORT};
@@ -125,6 +125,20 @@ impl NetContext {
             }
         });
         result
+    }
+
+    /// As [`Self::with_qp`], for one whose packets all go to the same QP.
+    pub(crate) fn with_recent_qp<R>(
+        &self,
+        recent: &mut Recent<Qp>,
+        qpn: Qpn,
+        to: Gid,
+        f: impl FnOnce(ArcBorrow<'_, Qp>) -> R,
+    ) -> Option<R> {
+        if qpn == Qpn::GSI {
+            return self.with_qp(qpn, to, f);
+        }
+        self.qps.with_recent(recent, qpn.get(), f)
     }
 
     /// Puts the QPs in error that complete to `cq`. Any context, outside all locks.

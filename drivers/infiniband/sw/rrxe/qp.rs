@@ -31,6 +31,7 @@ use rdma::{
     quota::Claim,
     ring::Ring,
     sync::{bottom_halves_off, wait_for_readers},
+    table::Recent,
     upcall::{QpToken, QpUpcall},
 };
 use roce::{
@@ -276,6 +277,9 @@ impl Qp {
                 pd: pd.clone(),
                 peer: Peer::new(init.kind),
                 timer: None,
+                own_region: Recent::new(),
+                peer_region: Recent::new(),
+                neighbour: Recent::new(),
                 stall: Stall::default(),
                 lane: Lane::new(),
                 counters: device.counters.clone(),

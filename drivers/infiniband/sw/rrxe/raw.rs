@@ -113,10 +113,13 @@ pub(crate) fn send(core: &mut Core, qp: &Qp, transmit: &Transmit) -> Result<(), 
     let Some(mut frame) = RawFrame::new(&netdev) else {
         return lost(counters);
     };
-    let (mrs, pd) = (&qp.device.mrs, core.pd.id());
     let (head, rest) = (length.min(HEAD), length.saturating_sub(HEAD));
-    let stall = &mut core.stall;
-    let mut own = OwnMemory { mrs, pd, stall };
+    let mut own = OwnMemory {
+        mrs: &qp.device.mrs,
+        pd: core.pd.id(),
+        recent: &mut core.own_region,
+        stall: &mut core.stall,
+    };
     core.sq
         .gather(slot, 0, head, &mut frame, own.reborrow())
         .map_err(ungathered)?;

@@ -224,11 +224,11 @@ impl RecvQueue {
         own: OwnMemory<'_>,
     ) -> Result<(), ScatterFault> {
         let pd = self.pd(own.pd);
-        let OwnMemory { mrs, stall, .. } = own;
+        let mut own = OwnMemory { pd, ..own };
         let sges = self.held.sges();
         if matches!(packet.packet.service, Service::Ud(_)) {
-            sge::scatter_bytes(sges, &packet.grh(), OwnMemory { mrs, pd, stall })?;
+            sge::scatter_bytes(sges, &packet.grh(), own.reborrow())?;
         }
-        sge::scatter(sges, offset, packet, OwnMemory { mrs, pd, stall })
+        sge::scatter(sges, offset, packet, own)
     }
 }

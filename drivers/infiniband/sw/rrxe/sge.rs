@@ -4,7 +4,7 @@
 //!
 //! Keys are resolved at every use: a region deregistered in the meantime is simply no longer there.
 
-use rdma::mr::Span;
+use rdma::{mr::Span, table::Recent};
 use roce::{
     host::{AccessFault, LocalAccess, ScatterFault},
     wc::WcStatus,
@@ -12,7 +12,7 @@ use roce::{
 
 use crate::{
     fault::{Absent, Access, Stall},
-    mr::MrTable,
+    mr::{Mr, MrTable},
     pd::PdId,
     rx::RxPacket,
     wqe::{Sge, SGE_SIZE},
@@ -22,6 +22,8 @@ use crate::{
 pub(crate) struct OwnMemory<'a> {
     pub(crate) mrs: &'a MrTable,
     pub(crate) pd: PdId,
+    /// The region that was used last.
+    pub(crate) recent: &'a mut Recent<Mr>,
     /// What to do about absent memory.
     pub(crate) stall: &'a mut Stall,
 }
@@ -33,6 +35,7 @@ impl OwnMemory<'_> {
         OwnMemory {
             mrs: self.mrs,
             pd: self.pd,
+            recent: self.recent,
             stall: self.stall,
         }
     }
@@ -51,7 +54,7 @@ pub(crate) fn check(
     pd: PdId,
 ) -> Result<(), WcStatus> {
     for sge in sges.iter().filter(|sge| sge.length != 0) {
-        mrs.check_local(pd, sge.lkey, sge.addr, sge.length, access)
+        mrs.check_local(pd, sge, access)
             .map_err(|_| WcStatus::LocProtErr)?;
     }
     Ok(())
@@ -71,7 +74,12 @@ pub(crate) fn walk(
     own: OwnMemory<'_>,
     mut visit: impl FnMut(&Span<'_>, u32) -> Result<(), WcStatus>,
 ) -> Result<(), ScatterFault> {
-    let OwnMemory { mrs, pd, stall } = own;
+    let OwnMemory {
+        mrs,
+        pd,
+        recent,
+        stall,
+    } = own;
     let mut skip = offset;
     let mut done = 0u32;
     for sge in sges {
@@ -83,21 +91,25 @@ pub(crate) fn walk(
             skip = skip.wrapping_sub(sge.length);
             continue;
         }
-        let piece = sge.length.wrapping_sub(skip).min(left);
-        let addr = sge.addr.wrapping_add(u64::from(skip));
-        mrs.with_local(pd, sge.lkey, addr, piece, access, |span| visit(&span, done))
+        let rest = sge.length.wrapping_sub(skip);
+        let piece = Sge {
+            addr: sge.addr.wrapping_add(u64::from(skip)),
+            length: rest.min(left),
+            lkey: sge.lkey,
+        };
+        mrs.with_local(recent, pd, &piece, access, |span| visit(&span, done))
             .map_err(|fault| match fault {
                 AccessFault::Retry => stall.local(&Absent {
-                    key: sge.lkey.0,
-                    addr,
-                    least: piece,
-                    ahead: sge.length.wrapping_sub(skip),
+                    key: piece.lkey.0,
+                    addr: piece.addr,
+                    least: piece.length,
+                    ahead: rest,
                     access: Access::Local(access),
                 }),
                 _ => ScatterFault::Failed(WcStatus::LocProtErr),
             })??;
         skip = 0;
-        done = done.wrapping_add(piece);
+        done = done.wrapping_add(piece.length);
     }
     (done == length)
         .then_some(())
