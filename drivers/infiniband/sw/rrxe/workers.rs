@@ -23,7 +23,7 @@ pub(crate) struct Workers {
 /// Watchers are given this long to run, in microseconds, …
 const MIN_GUARD: u32 = 200;
 /// … at most this long.
-const MAX_GUARD: u32 = 100_000;
+const MAX_GUARD: u32 = 1_000_000;
 
 impl Workers {
     /// At most `pollers` pages are watched at a time, each for `patience_us` microseconds in vain; none if
