@@ -36,6 +36,17 @@ extern "C" {
     fn poll(fds: *mut PollFd, count: u64, milliseconds: i32) -> i32;
 }
 
+/// Whether something can be read from the descriptor within so many milliseconds.
+fn readable_within(fd: i32, milliseconds: i32) -> bool {
+    let mut wait = PollFd {
+        fd,
+        events: 1,
+        revents: 0,
+    };
+    // SAFETY: One element, which outlives the call.
+    unsafe { poll(&mut wait, 1, milliseconds) == 1 }
+}
+
 /// An open device.
 pub struct Context(pub *mut ibv_context);
 
@@ -95,17 +106,11 @@ impl Context {
 
     /// The next asynchronous event's type, if one comes in time.
     pub fn async_event_within(&self, milliseconds: i32) -> io::Result<Option<ibv_event_type>> {
-        let mut wait = PollFd {
-            // SAFETY: The context is open.
-            fd: unsafe { (*self.0).async_fd },
-            events: 1,
-            revents: 0,
-        };
-        // SAFETY: One element, which outlives the call.
-        if unsafe { poll(&mut wait, 1, milliseconds) } != 1 {
-            return Ok(None);
+        // SAFETY: The context is open.
+        match readable_within(unsafe { (*self.0).async_fd }, milliseconds) {
+            true => self.async_event().map(Some),
+            false => Ok(None),
         }
-        self.async_event().map(Some)
     }
 
     /// The next asynchronous event's type. Blocks.
@@ -347,10 +352,10 @@ impl Cq {
         Ok(())
     }
 
-    /// The descriptor that becomes readable with an event.
-    pub fn event_fd(&self) -> i32 {
+    /// Whether there is an event, or comes one within so many milliseconds. It stays for [`Self::wait`].
+    pub fn event_within(&self, milliseconds: i32) -> bool {
         // SAFETY: The channel is alive.
-        unsafe { (*self.channel).fd }
+        readable_within(unsafe { (*self.channel).fd }, milliseconds)
     }
 
     /// Takes at least one completion, sleeping on events.

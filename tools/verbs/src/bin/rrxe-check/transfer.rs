@@ -356,28 +356,6 @@ fn ordered(ends: &Ends) -> Outcome {
     Ok(())
 }
 
-extern "C" {
-    fn poll(fds: *mut PollFd, count: u64, timeout_ms: i32) -> i32;
-}
-
-#[repr(C)]
-struct PollFd {
-    fd: i32,
-    events: i16,
-    revents: i16,
-}
-
-/// Whether an event is there within `ms`.
-fn has_event(pair: &Pair, ms: i32) -> bool {
-    let mut fd = PollFd {
-        fd: pair.b.cq.event_fd(),
-        events: 1,
-        revents: 0,
-    };
-    // SAFETY: One descriptor, which outlives the call.
-    unsafe { poll(&mut fd, 1, ms) == 1 }
-}
-
 fn events(ends: &Ends) -> Outcome {
     let pair = Pair::new(ends, Plan::default())?;
     let text = |e: std::io::Error| e.to_string();
@@ -390,22 +368,26 @@ fn events(ends: &Ends) -> Outcome {
         pair.b.expect(1, IBV_WC_SUCCESS).map(|_| ())
     };
     once(0)?;
-    ensure(!has_event(&pair, 50), || {
+    ensure(!pair.b.cq.event_within(50), || {
         "an event without being armed".into()
     })?;
     pair.b.cq.arm(false).map_err(text)?;
     once(0)?;
-    ensure(has_event(&pair, 2000), || "no event although armed".into())?;
+    ensure(pair.b.cq.event_within(2000), || {
+        "no event although armed".into()
+    })?;
     pair.b.cq.wait().map_err(text)?;
     once(0)?;
-    ensure(!has_event(&pair, 50), || {
+    ensure(!pair.b.cq.event_within(50), || {
         "a second event for one arm".into()
     })?;
     pair.b.cq.arm(true).map_err(text)?;
     once(0)?;
-    ensure(!has_event(&pair, 50), || "an unsolicited event".into())?;
+    ensure(!pair.b.cq.event_within(50), || {
+        "an unsolicited event".into()
+    })?;
     once(IBV_SEND_SOLICITED)?;
-    ensure(has_event(&pair, 2000), || "no solicited event".into())?;
+    ensure(pair.b.cq.event_within(2000), || "no solicited event".into())?;
     pair.b.cq.wait().map_err(text)
 }
 
