@@ -5,11 +5,9 @@
 # an MPI program of two hosts, which compares all that it receives. All that they send goes through the devices.
 here=$(dirname "$(readlink -f "$0")")
 source "$here/lib.sh"
+source "$here/apps/ucx.sh"
 PROGRAM_SECONDS=90
 
-# Without UCX's file system, which wants directories that are not there. UCX before 1.19 tells the version of IP of
-# a datagram by a field that only Mellanox's adapters fill in, and drops what it takes for another's.
-export UCX_VFS_ENABLE=n UCX_UD_VERBS_ETH_DGID_CHECK=n
 # libfabric's CQs for 256 peers, unless told otherwise, are larger than the C driver has.
 [[ $TYPE != rxe ]] || export FI_UNIVERSE_SIZE=4
 
@@ -24,19 +22,8 @@ moves() {
 		"$(packets "$DEV1")" -gt $((before1 + 20)) -a "$(packets "$DEV2")" -gt $((before2 + 20))
 }
 
-listen=13337
-_listening() { [[ -n $(in2 ss -Hltn "sport = :$listen") ]]; }
-
-# ucx TRANSPORTS TEST [ARGUMENT...]. Without a terminal Debian's ucx_perftest takes itself for a part of an MPI job.
-ucx() {
-	local setting="env UCX_WARN_UNUSED_ENV_VARS=n UCX_TLS=$1"
-	shift
-	_pair script -qec "$setting UCX_NET_DEVICES=$DEV2:1 ucx_perftest" /dev/null -- \
-		script -qec "$setting UCX_NET_DEVICES=$DEV1:1 ucx_perftest $HOST2_V4 -t $*" /dev/null
-}
-
 # libfabric's pingpong compares its data with -c.
-fabric() { _pair fi_pingpong -c -d "$DEV2" "$@" -- fi_pingpong -c -d "$DEV1" "$@" $HOST2_V4; }
+fabric() { listen=47592 _pair fi_pingpong -c -d "$DEV2" "$@" -- fi_pingpong -c -d "$DEV1" "$@" $HOST2_V4; }
 
 # An MPI program, one process on each host, over TRANSPORTS of UCX.
 mpi() {
@@ -58,7 +45,6 @@ moves "UCX: reading over RC" ucx rc_v ucp_get -n 50 -w 5 -s 3000
 moves "UCX: compare-and-swap over RC" ucx rc_v ucp_cswap -n 50 -w 5 -s 8
 RDMAV_DRIVERS=rrxe moves "UCX through librrxe: tagged messages over RC" ucx rc_v tag_lat -n 50 -w 5 -s 3000
 RDMAV_DRIVERS=rrxe moves "UCX through librrxe: reading over RC" ucx rc_v ucp_get -n 50 -w 5 -s 3000
-listen=47592
 moves "libfabric: reliable messages, compared" fabric -p verbs -e msg -I 20 -S 65536
 moves "libfabric: reliable datagrams, compared" fabric -p "verbs;ofi_rxm" -e rdm -I 20 -S 3000
 moves "MPI over UCX over RC, all compared" mpi rc_v,self

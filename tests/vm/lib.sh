@@ -172,7 +172,8 @@ gid_index() {
 	return 1
 }
 
-_listening() { [[ -n $(in2 ss -Hltn 'sport = :18515') ]]; }
+# Whether there is a server: on perftest's port, unless another is said.
+_listening() { [[ -n $(in2 ss -Hltn "sport = :${listen:-18515}") ]]; }
 
 # Run PROGRAM as a server on host 2, then as a client on host 1: both must succeed in time.
 # _pair SERVER-ARGS -- CLIENT-ARGS, the program in front of each; output of both in OUTPUT.
