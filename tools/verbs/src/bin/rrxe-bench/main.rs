@@ -5,6 +5,7 @@
 //! ```text
 //! rrxe-bench verbs CLIENT_DEVICE SERVER_DEVICE send|write|read stream|roundtrip|spin SIZE COUNT DEPTH EVERY
 //! rrxe-bench calls DEVICE
+//! rrxe-bench busy DEVICE
 //! rrxe-bench tcp SERVER_ADDRESS stream|roundtrip SIZE COUNT SERVER_COMMAND...
 //! ```
 //!
@@ -12,9 +13,13 @@
 //! client of `spin`, which polls; `calls` takes the time of the calls of verbs themselves. Of DEPTH messages
 //! in flight one in EVERY is signaled. The clock is the guest's; under QEMU's `-icount shift=0` its
 //! nanoseconds are instructions. A quarter of COUNT warms up.
+//!
+//! `busy` measures nothing: it makes these calls until its input ends, for others to watch.
 
+mod busy;
 mod calls;
 mod load;
+mod own;
 mod tcp;
 mod verbs;
 
@@ -30,6 +35,7 @@ fn main() -> ExitCode {
         ["verbs", client, server, case @ ..] => verbs::client(client, server, case),
         ["verbs-server", device, case @ ..] => verbs::server(device, case),
         ["calls", device] => calls::measure(device),
+        ["busy", device] => busy::run(device),
         ["tcp", address, pattern, size, count, server @ ..] => {
             tcp::client(address, pattern, size, count, server)
         }

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A connection of a QP to itself: one process does all, and what it sends comes to its own memory.
+
+use std::{io, rc::Rc};
+
+use rrxe_verbs::{
+    link::{self, Endpoint, Timing},
+    object::{Context, Cq, Depth, Mr, Pd, Qp, ALL_ACCESS},
+    sys::*,
+};
+
+use crate::Fallible;
+
+/// Bytes of a message. The first half of the memory is sent, the second half is where it goes.
+pub const SIZE: usize = 64;
+
+/// The connection.
+pub struct Own {
+    pub qp: Qp,
+    pub cq: Rc<Cq>,
+    pub mr: Mr,
+    end: Endpoint,
+}
+
+impl Own {
+    /// Connects a QP on `device`, with room for so many requests.
+    pub fn connect(device: &str, send: u32, recv: u32) -> Fallible<Self> {
+        let context = Context::open(device)?;
+        let pd = Pd::new(&context)?;
+        let cq = Cq::new(&context, 1024)?;
+        let mr = Mr::new(&pd, 2 * SIZE, ALL_ACCESS)?;
+        let depth = Depth {
+            send,
+            recv,
+            sge: 1,
+            inline: 0,
+        };
+        let qp = Qp::new(&pd, &cq, depth)?;
+        link::to_init(&qp, ALL_ACCESS)?;
+        let end = Endpoint::offering(&context, &qp, &mr, false)?;
+        let timing = Timing {
+            mtu: context.active_mtu()?,
+            ..Timing::default()
+        };
+        link::to_rtr(&qp, &end, &end, &timing)?;
+        link::to_rts(&qp, &end, &timing)?;
+        Ok(Self { qp, cq, mr, end })
+    }
+
+    /// Posts a signaled SEND or WRITE.
+    pub fn send(&self, opcode: ibv_wr_opcode, flags: u32) -> io::Result<()> {
+        let mut wr = ibv_send_wr {
+            opcode,
+            send_flags: IBV_SEND_SIGNALED | flags,
+            ..Default::default()
+        };
+        wr.wr.rdma.remote_addr = self.end.addr + SIZE as u64;
+        wr.wr.rdma.rkey = self.end.rkey;
+        self.qp.post_send(&mut wr, &mut [self.mr.sge(0, SIZE)])
+    }
+
+    /// Posts a receive.
+    pub fn receive(&self) -> io::Result<()> {
+        self.qp.post_recv(0, &mut [self.mr.sge(SIZE, SIZE)])
+    }
+
+    /// Takes a completion; `WouldBlock` if there is none.
+    pub fn take(&self) -> io::Result<()> {
+        let mut wc = [ibv_wc::default()];
+        match (self.cq.poll(&mut wc), wc[0].status) {
+            (1, IBV_WC_SUCCESS) => Ok(()),
+            (0, _) => Err(io::ErrorKind::WouldBlock.into()),
+            (_, status) => Err(io::Error::other(format!(
+                "a completion has status {status}"
+            ))),
+        }
+    }
+
+    /// Polls until there is a completion.
+    pub fn await_one(&self, meanwhile: fn()) -> io::Result<()> {
+        loop {
+            match self.take() {
+                Err(empty) if empty.kind() == io::ErrorKind::WouldBlock => meanwhile(),
+                taken => return taken,
+            }
+        }
+    }
+}
