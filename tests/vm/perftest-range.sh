@@ -20,11 +20,14 @@ declare -A GID=(
 	[2-4]=$(gid_index "$DEV2" $HOST2_V4) [2-6]=$(gid_index "$DEV2" $HOST2_V6)
 )
 
-# _pair waits until somebody listens: on a TCP port, or with a communication identifier.
+# _pair waits until somebody listens: on a TCP port, or with a communication identifier. That is in the state LISTEN
+# before anybody can find it, so who has it must have come back from rdma_listen() and wait for an event.
 connect=tcp port=18515
 _listening() {
 	if [[ $connect == cm ]]; then
-		in2 rdma resource show cm_id dev "$DEV2" | grep LISTEN | grep -q ":$port "
+		local pid
+		pid=$(in2 rdma resource show cm_id dev "$DEV2" | sed -nE "s/.* LISTEN .* pid ([0-9]+) .*:$port .*/\1/p")
+		[[ -n $pid && $(<"/proc/$pid/wchan") == ucma_get_event ]]
 	else
 		[[ -n $(in2 ss -Hltn "sport = :$port") ]]
 	fi
