@@ -261,6 +261,19 @@ mod tests {
     }
 
     #[test]
+    fn objects_are_looked_at_in_sections() -> Result {
+        let sections = Arc::new(Sections::new()?, GFP_KERNEL)?;
+        let table = Arc::pin_init(Table::<u32>::new(9, &sections), GFP_KERNEL)?;
+        table.reserve_exact(3)?.publish(Arc::new(7, GFP_KERNEL)?);
+        assert_eq!(table.with(3, |_| depths(&sections)), Some(1));
+        table.for_each(|_, _| assert_eq!(depths(&sections), 1));
+        let found = table.find_from(0, |_| depths(&sections) == 1);
+        assert!(found.is_some());
+        assert_eq!(depths(&sections), 0);
+        Ok(())
+    }
+
+    #[test]
     fn tells_one_section_from_the_next() -> Result {
         let line = Line(AtomicU32::new(0));
         let seen = SERIAL + 1;

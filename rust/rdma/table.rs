@@ -197,12 +197,12 @@ impl<T: Send + Sync + 'static> Table<T> {
         let xa = self.xa.get();
         // SAFETY: `xa` is initialised by the type invariant.
         unsafe { bindings::xa_lock(xa) };
-        // SAFETY: As above, and readers are excluded by nothing but the lock's holders.
+        // SAFETY: As above, and its lock is held.
         let published = unsafe { !bindings::xa_load(xa, id as usize).is_null() };
         let mut old = ptr::null_mut();
         if published {
             let entry = object.clone().into_foreign();
-            // SAFETY: As above; the place is there, so that no memory is needed.
+            // SAFETY: As above. The place is there, so that no memory is needed.
             old = unsafe { bindings::__xa_store(xa, id as usize, entry, 0) };
         }
         // SAFETY: The lock was taken above.
