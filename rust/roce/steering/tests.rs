@@ -12,122 +12,9 @@ use proptest::sample::select;
 
 use super::*;
 
-/// A frame, as whoever builds it sees it.
-#[derive(Clone, Debug)]
-struct Built {
-    dst: [u8; 6],
-    src: [u8; 6],
-    /// Type and content of each tag.
-    tags: Vec<(u16, u16)>,
-    network: Net,
-    protocol: u8,
-    ports: (u16, u16),
-    payload: usize,
-}
+use built::{frames, macs, Built, Net, PORTS, V4_ADDRESSES, V6_ADDRESSES};
 
-#[derive(Clone, Debug)]
-enum Net {
-    V4 {
-        addresses: [u32; 2],
-        tos: u8,
-        ttl: u8,
-        /// DF and MF.
-        flags: (bool, bool),
-        offset: u16,
-        option_words: u8,
-    },
-    V6 {
-        addresses: [u128; 2],
-        class: u8,
-        label: u32,
-        hop_limit: u8,
-        /// Kind, and length in units of 8 bytes beyond the first.
-        extensions: Vec<(u8, u8)>,
-        /// Of a fragment, if it is one.
-        offset: Option<u16>,
-    },
-    Other(u16),
-}
-
-impl Built {
-    fn ether_type(&self) -> u16 {
-        match self.network {
-            Net::V4 { .. } => 0x800,
-            Net::V6 { .. } => 0x86dd,
-            Net::Other(ether_type) => ether_type,
-        }
-    }
-
-    fn bytes(&self) -> Vec<u8> {
-        let mut bytes = [self.dst, self.src].concat();
-        for (kind, tag) in &self.tags {
-            bytes.extend(kind.to_be_bytes());
-            bytes.extend(tag.to_be_bytes());
-        }
-        bytes.extend(self.ether_type().to_be_bytes());
-        match &self.network {
-            Net::V4 {
-                addresses,
-                tos,
-                ttl,
-                flags,
-                offset,
-                option_words,
-            } => {
-                let fragment = u16::from(flags.0) << 14 | u16::from(flags.1) << 13 | offset;
-                bytes.extend([0x45 + option_words, *tos, 0, 99, 1, 2]);
-                bytes.extend(fragment.to_be_bytes());
-                bytes.extend([*ttl, self.protocol, 3, 4]);
-                addresses.iter().for_each(|a| bytes.extend(a.to_be_bytes()));
-                bytes.extend(vec![0x5a; usize::from(*option_words) * 4]);
-            }
-            Net::V6 {
-                addresses,
-                class,
-                label,
-                hop_limit,
-                extensions,
-                offset,
-            } => {
-                let word = 6 << 28 | u32::from(*class) << 20 | label;
-                bytes.extend(word.to_be_bytes());
-                let mut kinds: Vec<u8> = extensions.iter().map(|(kind, _)| *kind).collect();
-                kinds.extend(offset.map(|_| 44));
-                kinds.push(self.protocol);
-                bytes.extend([0, 99, kinds[0], *hop_limit]);
-                addresses.iter().for_each(|a| bytes.extend(a.to_be_bytes()));
-                for (index, (_, extra)) in extensions.iter().enumerate() {
-                    bytes.extend([kinds[index + 1], *extra]);
-                    bytes.extend(vec![0xa5; 6 + 8 * usize::from(*extra)]);
-                }
-                if let Some(offset) = offset {
-                    bytes.extend([self.protocol, 0]);
-                    bytes.extend((offset << 3 | 1).to_be_bytes());
-                    bytes.extend([7; 4]);
-                }
-            }
-            Net::Other(_) => {}
-        }
-        bytes.extend(self.ports.0.to_be_bytes());
-        bytes.extend(self.ports.1.to_be_bytes());
-        bytes.extend(vec![0xee; self.payload]);
-        bytes
-    }
-
-    /// Its transport header is there.
-    fn has_ports(&self) -> bool {
-        match self.network {
-            Net::V4 { offset, .. } => offset == 0,
-            Net::V6 { offset, .. } => offset.is_none_or(|offset| offset == 0),
-            Net::Other(_) => false,
-        }
-    }
-
-    fn next_header(&self, extensions: &[(u8, u8)], offset: Option<u16>) -> u8 {
-        let first = extensions.first().map(|(kind, _)| *kind);
-        first.or(offset.map(|_| 44)).unwrap_or(self.protocol)
-    }
-}
+mod built;
 
 /// Some fields with a mask each.
 type Field = (u128, u128);
@@ -153,6 +40,11 @@ fn mac(bytes: [u8; 6]) -> u64 {
     bytes.iter().fold(0, |sum, b| sum << 8 | u64::from(*b))
 }
 
+fn all_same(fields: &[Field], actual: &[u128]) -> bool {
+    let mut pairs = fields.iter().zip(actual);
+    pairs.all(|(field, actual)| same(field, *actual))
+}
+
 /// Whether all of it is so.
 fn is_so(said: &Said, frame: &Built) -> bool {
     let ethernet = said.ethernet.iter().all(|[dst, src, kind, tag]| {
@@ -166,41 +58,11 @@ fn is_so(said: &Said, frame: &Built) -> bool {
             && tagged
     });
     let ipv4 = said.ipv4.iter().all(|fields| match &frame.network {
-        Net::V4 {
-            addresses,
-            tos,
-            ttl,
-            flags,
-            ..
-        } => {
-            let [src, dst, protocol, want_tos, want_ttl, want_flags] = fields;
-            let bits = if flags.0 { 2 } else { 0 } + if flags.1 { 4u8 } else { 0 };
-            same(src, addresses[0])
-                && same(dst, addresses[1])
-                && same(protocol, frame.protocol)
-                && same(want_tos, *tos)
-                && same(want_ttl, *ttl)
-                && same(want_flags, bits)
-        }
+        Net::V4(header) => all_same(fields, &header.fields(frame.protocol)),
         _ => false,
     });
     let ipv6 = said.ipv6.iter().all(|fields| match &frame.network {
-        Net::V6 {
-            addresses,
-            class,
-            label,
-            hop_limit,
-            extensions,
-            offset,
-        } => {
-            let [src, dst, want_label, next, want_class, want_limit] = fields;
-            same(src, addresses[0])
-                && same(dst, addresses[1])
-                && same(want_label, *label)
-                && same(next, frame.next_header(extensions, *offset))
-                && same(want_class, *class)
-                && same(want_limit, *hop_limit)
-        }
+        Net::V6(header) => all_same(fields, &header.fields(frame.protocol)),
         _ => false,
     });
     let ports = said.ports.iter().all(|(tcp, [dst, src])| {
@@ -261,91 +123,6 @@ fn pattern(said: &Said) -> Pattern {
     pattern
 }
 
-fn macs() -> impl Strategy<Value = [u8; 6]> {
-    select(vec![
-        [2, 0, 0, 0, 0, 1],
-        [2, 0, 0, 0, 0, 3],
-        [0xff; 6],
-        [1, 0, 0x5e, 0, 0, 1],
-    ])
-}
-
-fn small<T: Copy + core::fmt::Debug + 'static>(values: &'static [T]) -> impl Strategy<Value = T> {
-    select(values)
-}
-
-const V4: [u32; 3] = [0x0a4d_0001, 0x0a4d_0002, 0xe000_0001];
-const V6: [u128; 3] = [0xfd77 << 112 | 1, 0xfd77 << 112 | 2, 0xff02 << 112 | 1];
-const PORTS: [u16; 4] = [53, 4791, 1024, 0x8000];
-
-fn networks() -> impl Strategy<Value = Net> {
-    let v4 = (
-        [small(&V4), small(&V4)],
-        small(&[0, 0x10]),
-        small(&[1, 64]),
-        any::<(bool, bool)>(),
-        small(&[0, 0, 0, 1, 185]),
-        0..=10u8,
-    )
-        .prop_map(|(addresses, tos, ttl, flags, offset, option_words)| {
-            let [a, b] = addresses;
-            Net::V4 {
-                addresses: [a, b],
-                tos,
-                ttl,
-                flags,
-                offset,
-                option_words,
-            }
-        });
-    let v6 = (
-        [small(&V6), small(&V6)],
-        small(&[0, 0x2c]),
-        small(&[0, 0xabcde, 0xfffff]),
-        small(&[1, 64]),
-        some((small(&[0, 43, 60]), 0..2u8), 0..3),
-        weighted(0.3, small(&[0, 0, 5])),
-    )
-        .prop_map(|(addresses, class, label, hop_limit, extensions, offset)| {
-            let [a, b] = addresses;
-            Net::V6 {
-                addresses: [a, b],
-                class,
-                label,
-                hop_limit,
-                extensions,
-                offset,
-            }
-        });
-    prop_oneof![3 => v4, 3 => v6, 1 => small(&[0x806, 0x88b5]).prop_map(Net::Other)]
-}
-
-fn frames() -> impl Strategy<Value = Built> {
-    (
-        macs(),
-        macs(),
-        some(
-            (small(&[0x8100, 0x88a8]), small(&[7, 0x2007, 0xffff])),
-            0..3,
-        ),
-        networks(),
-        small(&[6, 17, 1]),
-        (small(&PORTS), small(&PORTS)),
-        0..40usize,
-    )
-        .prop_map(
-            |(dst, src, tags, network, protocol, ports, payload)| Built {
-                dst,
-                src,
-                tags,
-                network,
-                protocol,
-                ports,
-                payload,
-            },
-        )
-}
-
 /// A field that mostly isn't said anything of, else it has one of a few values.
 fn field(values: impl Strategy<Value = u128> + 'static, bits: u32) -> impl Strategy<Value = Field> {
     let full = u128::MAX >> (128 - bits);
@@ -371,8 +148,8 @@ fn sayings() -> impl Strategy<Value = Said> {
     )
         .prop_map(|(a, b, c, d)| [a, b, c, d]);
     let ipv4 = (
-        of(&V4, 32),
-        of(&V4, 32),
+        of(&V4_ADDRESSES, 32),
+        of(&V4_ADDRESSES, 32),
         of(&[6u8, 17], 8),
         of(&[0u8, 0x10], 8),
         of(&[64u8], 8),
@@ -380,8 +157,8 @@ fn sayings() -> impl Strategy<Value = Said> {
     )
         .prop_map(|(a, b, c, d, e, f)| [a, b, c, d, e, f]);
     let ipv6 = (
-        of(&V6, 128),
-        of(&V6, 128),
+        of(&V6_ADDRESSES, 128),
+        of(&V6_ADDRESSES, 128),
         of(&[0u32, 0xabcde], 20),
         of(&[6u8, 17, 0, 44], 8),
         of(&[0u8, 0x2c], 8),
