@@ -12,7 +12,6 @@
 
 use core::{
     mem::MaybeUninit,
-    ptr,
     sync::atomic::{AtomicU32, Ordering},
 };
 
@@ -278,17 +277,6 @@ impl Ring {
         bytes
     }
 
-    /// Reads the aligned word at `offset` of an element once; zero beyond the element.
-    #[inline]
-    pub fn read_u32(&self, slot: u32, offset: usize) -> u32 {
-        if offset & 3 != 0 || offset >= self.element_size() {
-            return 0;
-        }
-        // SAFETY: The element is valid for reads, `offset` is aligned and within it; a volatile
-        // read takes the value once whatever the process does.
-        unsafe { ptr::read_volatile(self.element(slot, offset).cast()) }
-    }
-
     /// Writes the first bytes of an element, as far as they fit in it.
     #[inline]
     pub fn write(&self, slot: u32, bytes: &[u8]) {
@@ -415,7 +403,7 @@ mod tests {
             assert_eq!(ring.next(tail), ring.consumer());
             for value in 0..3 {
                 assert!(head != ring.producer());
-                assert_eq!(ring.read_u32(head, 0), round * 3 + value);
+                assert_eq!(u32::from_ne_bytes(ring.read_array(head)), round * 3 + value);
                 head = ring.next(head);
                 ring.publish_consumer(head);
             }
@@ -435,7 +423,7 @@ mod tests {
         assert_eq!(ring.consumer(), 1);
         assert_eq!(ring.slots(), 4);
         ring.write(u32::MAX, &[7; 64]);
-        assert_eq!(ring.read_u32(3, 60), 0x0707_0707);
+        assert_eq!(ring.read_array(3), [7; 64]);
         Ok(())
     }
 
@@ -457,7 +445,7 @@ mod tests {
         }
         new.copy_elements(&old, 3, 6, 3);
         for (slot, byte) in [(6, 4), (7, 1), (0, 2), (1, 0), (5, 0)] {
-            assert_eq!(new.read_u32(slot, 60), u32::from_ne_bytes([byte; 4]));
+            assert_eq!(new.read_array(slot), [byte; 64]);
         }
         Ok(())
     }
@@ -484,10 +472,6 @@ mod tests {
         for offset in [4, 56, 64, usize::MAX & !7] {
             assert_eq!(ring.read_words::<16>(1, offset), [0; 16]);
         }
-        assert_eq!(ring.read_u32(1, 60), 0x0202_0202);
-        assert_eq!(ring.read_u32(1, 61), 0);
-        assert_eq!(ring.read_u32(1, 64), 0);
-        assert_eq!(ring.read_u32(0, 0), 0x0101_0101);
         Ok(())
     }
 }

@@ -254,27 +254,6 @@ impl<'a> Span<'a> {
         })
     }
 
-    /// Copies all of `source` to `offset`. The two may overlap; what then arrives is undefined, as
-    /// with two regions of a process over the same memory.
-    ///
-    /// # Errors
-    ///
-    /// [`SpanFault::Range`].
-    pub fn copy_from_span(&self, offset: usize, source: &Span<'_>) -> Result<(), SpanFault> {
-        let mut rest = self.part(offset, source.len)?;
-        source.for_each_piece(|from, len| {
-            let target = rest.part(0, len)?;
-            rest = rest.part(len, rest.len.wrapping_sub(len))?;
-            let mut from = from.as_ptr();
-            target.for_each_piece(|to, len| {
-                // SAFETY: Both pieces are valid for `len` bytes; `memmove()` copes with overlap.
-                unsafe { bindings::memmove(to.as_ptr().cast(), from.cast(), len) };
-                from = from.wrapping_add(len);
-                Ok(())
-            })
-        })
-    }
-
     /// Carries out an atomic on the span and returns the original value, both in host order.
     ///
     /// # Errors
@@ -436,27 +415,6 @@ mod tests {
     }
 
     #[test]
-    fn copies_between_spans_of_other_phase() -> Result {
-        let (from, to) = (SharedMemory::new(BYTES)?, SharedMemory::new(BYTES)?);
-        let (from, to) = (pages(&from)?, pages(&to)?);
-        let bytes = pattern(3)?;
-        assert_eq!(
-            Span::new(&from, PAGE_SHIFT, 0, BYTES).copy_from_slice(0, &bytes),
-            Ok(())
-        );
-        for (start, len) in RANGES {
-            let source = Span::new(&from, PAGE_SHIFT, start, len);
-            let target = Span::new(&to, PAGE_SHIFT, 0, BYTES);
-            let offset = (BYTES - len).min(100);
-            assert_eq!(target.copy_from_span(offset, &source), Ok(()));
-            let mut copy = pattern(0)?;
-            assert_eq!(target.copy_to_slice(0, &mut copy), Ok(()));
-            assert!(copy.get(offset..offset + len) == bytes.get(start..start + len));
-        }
-        Ok(())
-    }
-
-    #[test]
     fn refuses_what_is_beyond_it() -> Result {
         let memory = SharedMemory::new(BYTES)?;
         let pages = pages(&memory)?;
@@ -467,7 +425,6 @@ mod tests {
         assert!(span.part(50, 0).is_ok());
         assert_eq!(span.copy_from_slice(1, &[0; 50]), Err(SpanFault::Range));
         assert_eq!(span.copy_to_slice(1, &mut [0; 50]), Err(SpanFault::Range));
-        assert_eq!(span.copy_from_span(1, &span), Err(SpanFault::Range));
         Ok(())
     }
 
