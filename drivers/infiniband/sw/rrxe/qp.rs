@@ -3,12 +3,13 @@
 //! Queue pairs: the verbs' side of them, and what happens after a turn.
 
 mod attributes;
+mod create;
 mod fault;
 mod manage;
 
 use kernel::{
     cpu::CpuId,
-    impl_has_hr_timer, impl_has_work, new_work,
+    impl_has_hr_timer, impl_has_work,
     prelude::*,
     sync::{rcu, Arc, ArcBorrow},
     time::{
@@ -20,52 +21,34 @@ use kernel::{
     workqueue::{Work, WorkItem},
 };
 use rdma::{
-    error::unsupported,
     net::{
         credit::{Credit, Wake},
-        lane::Lane,
         skb::{Discard, FrameQueue, RxFrame, SkbQueue},
     },
     post::{RecvList, SendList},
-    qp::{QpCap, QpCreated, QpInit, QpReply, RingReply},
+    qp::QpCap,
     quota::Claim,
-    ring::Ring,
     sync::{bottom_halves_off, wait_for_readers},
-    table::Recent,
     upcall::{QpToken, QpUpcall},
 };
-use roce::{
-    ids::Qpn,
-    qp::{Config, QpKind, QpState},
-    time::Instant,
-    wire::packet::Service,
-};
+use roce::{ids::Qpn, qp::QpState, time::Instant, wire::packet::Service};
 
 use crate::{
     concerns::Concerns,
-    context::Context,
     cq::Cq,
     device::Device,
     doorbells::Doorbells,
-    engine::{new_engine, Core},
+    engine::Core,
     engine_host::{Rest, Upshot},
-    fault::Stall,
-    limits,
     netns::NetContext,
     noted_state::NotedState,
     pd::Pd,
-    peer::Peer,
     poster::Poster,
     provider::Rrxe,
-    qp_cap::{grant, new_poster, new_ring},
-    recv_queue::RecvQueue,
-    recv_ring::RecvRing,
     rx::RxPacket,
-    send_queue::SendQueue,
     srq::Srq,
     turn::Turn,
     workers::Workers,
-    wqe::Owner,
 };
 
 /// Turns that one caller takes in a row, its own and those of local peers, before it leaves the rest
@@ -168,178 +151,6 @@ impl Wake for Waker {
 }
 
 impl Qp {
-    /// Makes a QP in RESET, for the process of `context` or for the kernel, and lets packets find it.
-    /// Process context.
-    ///
-    /// # Errors
-    ///
-    /// `EOPNOTSUPP` for a GSI QP of a process, `EINVAL` for capacities beyond the limits, `ENOMEM`.
-    pub(crate) fn create(
-        device: &Arc<Device>,
-        init: QpInit<Rrxe>,
-        context: Option<&Arc<Context>>,
-    ) -> Result<QpCreated<Self>> {
-        let mappings = context.map(|context| context.mappings());
-        if init.kind == QpKind::Gsi && mappings.is_some() {
-            return Err(unsupported());
-        }
-        let cap = grant(&init.cap)?;
-        let claim = device.qps.claim()?;
-        let send_size = SendQueue::element_size(cap.max_send_sge, cap.max_inline);
-        let send_ring = new_ring(mappings, send_size, cap.max_send_wr)?;
-        let recv_ring = if init.srq.is_none() && init.kind.has_receives() {
-            let size = RecvRing::element_size(cap.max_recv_sge);
-            Some(new_ring(mappings, size, cap.max_recv_wr)?)
-        } else {
-            None
-        };
-        let cap = QpCap {
-            max_send_wr: send_ring.capacity(),
-            max_recv_wr: recv_ring.as_ref().map_or(0, Ring::capacity),
-            max_recv_sge: recv_ring.as_ref().map_or(0, |_| cap.max_recv_sge),
-            ..cap
-        };
-        let doorbells = context.and_then(|context| context.doorbells());
-        let slot = doorbells.and_then(|doorbells| doorbells.reserve());
-        let reply = QpReply {
-            slot: slot.as_ref().map(|slot| slot.id()),
-            rq: recv_ring
-                .as_ref()
-                .map_or_else(RingReply::default, Ring::mmap_reply),
-            sq: send_ring.mmap_reply(),
-        };
-        let (owner, poster) = match mappings {
-            Some(_) => (Owner::User, None),
-            // Whoever makes a target posts nothing to it.
-            None if init.kind == QpKind::XrcTgt => (Owner::Kernel, None),
-            None => {
-                let poster = new_poster(&send_ring, recv_ring.as_ref(), &cap)?;
-                (Owner::Kernel, Some(poster))
-            }
-        };
-        let sq = SendQueue::new(
-            init.kind,
-            send_ring,
-            cap.max_send_sge,
-            cap.max_inline,
-            init.signal_all,
-            owner,
-        )?;
-        let rq = match (recv_ring, &init.srq) {
-            (Some(ring), _) => RecvQueue::own(RecvRing::new(ring), cap.max_recv_sge)?,
-            (None, Some(srq)) => RecvQueue::shared(srq.clone())?,
-            (None, None) => match &init.xrcd {
-                Some(xrcd) => RecvQueue::of_domain(xrcd.clone())?,
-                None => RecvQueue::nothing()?,
-            },
-        };
-        let pd = match (init.pd, &init.xrcd) {
-            (Some(pd), _) => pd,
-            (None, Some(xrcd)) => xrcd.pd().clone(),
-            (None, None) => return Err(EINVAL),
-        };
-        let frames = match init.kind {
-            QpKind::RawPacket => {
-                let queue = FrameQueue::new(limits::FRAMES);
-                Some(KBox::pin_init(queue, GFP_KERNEL_ACCOUNT)?)
-            }
-            _ => None,
-        };
-        let net = device.link.context().clone();
-        let table = net.clone();
-        let place = match init.kind {
-            QpKind::Gsi => table.qps(Qpn::GSI).reserve(0..=limits::MAX_QP)?,
-            _ => table
-                .qps(Qpn::default())
-                .reserve_random(limits::QPN_RANGE, limits::QPN_SCATTER)?,
-        };
-        let qpn = match init.kind {
-            QpKind::Gsi => Qpn::GSI,
-            _ => Qpn::new(place.id()),
-        };
-        let waker = Waker {
-            net: net.clone(),
-            qpn,
-            place: place.id(),
-        };
-        let number = place.id();
-        let config = Config {
-            kind: init.kind,
-            qpn,
-            has_srq: init.srq.is_some(),
-            port_mtu: device.active_mtu(),
-        };
-        let core = KBox::new(
-            Core {
-                engine: new_engine(config, sq.window())?,
-                sq,
-                rq,
-                pd: pd.clone(),
-                peer: Peer::new(init.kind),
-                timer: None,
-                own_region: Recent::new(),
-                peer_region: Recent::new(),
-                neighbour: Recent::new(),
-                stall: Stall::default(),
-                lane: Lane::new(),
-                counters: device.counters.clone(),
-            },
-            GFP_KERNEL_ACCOUNT,
-        )?;
-        let doorbell = doorbells
-            .zip(slot.as_ref())
-            .map(|(doorbells, slot)| Doorbell {
-                doorbells: doorbells.clone(),
-                slot: slot.id(),
-            });
-        let qp = Arc::pin_init(
-            try_pin_init!(Self {
-                qpn,
-                place: number,
-                device: device.clone(),
-                _claim: claim,
-                net,
-                pd,
-                send_cq: init.send_cq,
-                recv_cq: init.recv_cq,
-                srq: init.srq,
-                credit: Credit::new(limits::PACKETS_IN_FLIGHT, waker)?,
-                inbox <- SkbQueue::new(limits::INBOX),
-                token: init.upcall.token(),
-                upcall: init.upcall,
-                poster,
-                noted: NotedState::new(),
-                concerns: Concerns::new(frames.is_some()),
-                frames,
-                workers: device.workers.clone(),
-                doorbell,
-                cap,
-                signal_all: init.signal_all,
-                blocks_own: init.block_loopback,
-                epoch: kernel::time::Instant::now(),
-                turn <- Turn::new(Some(core)),
-                timer <- HrTimer::new(),
-                work <- new_work!("Qp::work"),
-                fault <- new_work!("Qp::fault"),
-            }),
-            GFP_KERNEL_ACCOUNT,
-        )?;
-        place.publish(qp.clone());
-        if let Some(slot) = slot {
-            slot.publish(qp.clone());
-        }
-        // After that, so that either this or the CQ sees to it.
-        if qp.cqs().any(|cq| cq.is_overflowed()) {
-            Self::condemn(qp.as_arc_borrow());
-        }
-        Ok(QpCreated {
-            qp,
-            qpn,
-            cap,
-            reply,
-        })
-    }
-
     /// The engine's clock: nanoseconds since the QP was made.
     pub(crate) fn now(&self) -> Instant {
         Instant(u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(0))

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! How a QP is made: its parts one by one, and at last it is published.
+
+use kernel::{
+    new_work,
+    prelude::*,
+    sync::Arc,
+    time::{hrtimer::HrTimer, Instant},
+};
+use rdma::{
+    error::unsupported,
+    mmap::Mappings,
+    net::{
+        credit::Credit,
+        lane::Lane,
+        skb::{FrameQueue, SkbQueue},
+    },
+    qp::{QpCap, QpCreated, QpInit, QpReply, RingReply},
+    ring::Ring,
+    table::{Recent, Reservation},
+};
+use roce::{
+    ids::Qpn,
+    qp::{Config, QpKind},
+};
+
+use super::{Doorbell, Qp, Waker};
+use crate::{
+    concerns::Concerns,
+    context::Context,
+    device::Device,
+    engine::{new_engine, Core},
+    fault::Stall,
+    limits,
+    netns::NetContext,
+    noted_state::NotedState,
+    pd::Pd,
+    peer::Peer,
+    poster::Poster,
+    provider::Rrxe,
+    qp_cap::{grant, new_poster, new_ring},
+    recv_queue::RecvQueue,
+    recv_ring::RecvRing,
+    send_queue::SendQueue,
+    turn::Turn,
+    wqe::Owner,
+};
+
+impl Qp {
+    /// Makes a QP in RESET, for the process of `context` or for the kernel, and lets packets find it.
+    /// Process context.
+    ///
+    /// # Errors
+    ///
+    /// `EOPNOTSUPP` for a GSI QP of a process, `EINVAL` for capacities beyond the limits, `ENOMEM`.
+    pub(crate) fn create(
+        device: &Arc<Device>,
+        init: QpInit<Rrxe>,
+        context: Option<&Arc<Context>>,
+    ) -> Result<QpCreated<Self>> {
+        let mappings = context.map(|context| context.mappings());
+        if init.kind == QpKind::Gsi && mappings.is_some() {
+            return Err(unsupported());
+        }
+        let cap = grant(&init.cap)?;
+        let claim = device.qps.claim()?;
+        let rings = Rings::new(&init, &cap, mappings)?;
+        let doorbells = context.and_then(|context| context.doorbells());
+        let slot = doorbells.and_then(|doorbells| doorbells.reserve());
+        let reply = rings.reply(slot.as_ref().map(|slot| slot.id()));
+        let poster = match mappings {
+            None => rings.poster(init.kind)?,
+            Some(_) => None,
+        };
+        let owner = match mappings {
+            None => Owner::Kernel,
+            Some(_) => Owner::User,
+        };
+        let pd = domain(&init)?;
+        let frames = frames(init.kind)?;
+        let net = device.link.context().clone();
+        let table = net.clone();
+        let (qpn, place) = reserve(&table, init.kind)?;
+        let waker = Waker {
+            net: net.clone(),
+            qpn,
+            place: place.id(),
+        };
+        let number = place.id();
+        let cap = rings.cap;
+        let core = new_core(device, &init, qpn, rings, owner, pd.clone())?;
+        let doorbell = doorbells
+            .zip(slot.as_ref())
+            .map(|(doorbells, slot)| Doorbell {
+                doorbells: doorbells.clone(),
+                slot: slot.id(),
+            });
+        let qp = Arc::pin_init(
+            try_pin_init!(Self {
+                qpn,
+                place: number,
+                device: device.clone(),
+                _claim: claim,
+                net,
+                pd,
+                send_cq: init.send_cq,
+                recv_cq: init.recv_cq,
+                srq: init.srq,
+                credit: Credit::new(limits::PACKETS_IN_FLIGHT, waker)?,
+                inbox <- SkbQueue::new(limits::INBOX),
+                token: init.upcall.token(),
+                upcall: init.upcall,
+                poster,
+                noted: NotedState::new(),
+                concerns: Concerns::new(frames.is_some()),
+                frames,
+                workers: device.workers.clone(),
+                doorbell,
+                cap,
+                signal_all: init.signal_all,
+                blocks_own: init.block_loopback,
+                epoch: Instant::now(),
+                turn <- Turn::new(Some(core)),
+                timer <- HrTimer::new(),
+                work <- new_work!("Qp::work"),
+                fault <- new_work!("Qp::fault"),
+            }),
+            GFP_KERNEL_ACCOUNT,
+        )?;
+        place.publish(qp.clone());
+        if let Some(slot) = slot {
+            slot.publish(qp.clone());
+        }
+        // After that, so that either this or the CQ sees to it.
+        if qp.cqs().any(|cq| cq.is_overflowed()) {
+            Self::condemn(qp.as_arc_borrow());
+        }
+        Ok(QpCreated {
+            qp,
+            qpn,
+            cap,
+            reply,
+        })
+    }
+}
+
+/// The rings of a QP.
+struct Rings {
+    send: Ring,
+    /// `None` of QPs without a receive queue of their own.
+    recv: Option<Ring>,
+    /// What they hold.
+    cap: QpCap,
+}
+
+impl Rings {
+    /// For at least what `cap` says, of a process or of the kernel.
+    fn new(init: &QpInit<Rrxe>, cap: &QpCap, mappings: Option<&Arc<Mappings>>) -> Result<Self> {
+        let size = SendQueue::element_size(cap.max_send_sge, cap.max_inline);
+        let send = new_ring(mappings, size, cap.max_send_wr)?;
+        let recv = if init.srq.is_none() && init.kind.has_receives() {
+            let size = RecvRing::element_size(cap.max_recv_sge);
+            Some(new_ring(mappings, size, cap.max_recv_wr)?)
+        } else {
+            None
+        };
+        let cap = QpCap {
+            max_send_wr: send.capacity(),
+            max_recv_wr: recv.as_ref().map_or(0, Ring::capacity),
+            max_recv_sge: recv.as_ref().map_or(0, |_| cap.max_recv_sge),
+            ..*cap
+        };
+        Ok(Self { send, recv, cap })
+    }
+
+    /// What a process is told of them.
+    fn reply(&self, slot: Option<u32>) -> QpReply {
+        QpReply {
+            slot,
+            rq: self
+                .recv
+                .as_ref()
+                .map_or_else(RingReply::default, Ring::mmap_reply),
+            sq: self.send.mmap_reply(),
+        }
+    }
+
+    /// The kernel's way to post to them; whoever makes an XRC target posts nothing to it.
+    fn poster(&self, kind: QpKind) -> Result<Option<Pin<KBox<Poster>>>> {
+        match kind {
+            QpKind::XrcTgt => Ok(None),
+            _ => new_poster(&self.send, self.recv.as_ref(), &self.cap).map(Some),
+        }
+    }
+}
+
+/// The QP's protection domain; of an XRC target that of its XRC domain.
+fn domain(init: &QpInit<Rrxe>) -> Result<Arc<Pd>> {
+    match (&init.pd, &init.xrcd) {
+        (Some(pd), _) => Ok(pd.clone()),
+        (None, Some(xrcd)) => Ok(xrcd.pd().clone()),
+        (None, None) => Err(EINVAL),
+    }
+}
+
+/// Where frames wait for a raw packet QP.
+fn frames(kind: QpKind) -> Result<Option<Pin<KBox<FrameQueue>>>> {
+    if kind != QpKind::RawPacket {
+        return Ok(None);
+    }
+    let queue = FrameQueue::new(limits::FRAMES);
+    Ok(Some(KBox::pin_init(queue, GFP_KERNEL_ACCOUNT)?))
+}
+
+/// A number, and a place among the QPs of the namespace, which is the number but of GSI QPs.
+fn reserve(net: &NetContext, kind: QpKind) -> Result<(Qpn, Reservation<'_, Qp>)> {
+    if kind == QpKind::Gsi {
+        let place = net.qps(Qpn::GSI).reserve(0..=limits::MAX_QP)?;
+        return Ok((Qpn::GSI, place));
+    }
+    let place = net
+        .qps(Qpn::default())
+        .reserve_random(limits::QPN_RANGE, limits::QPN_SCATTER)?;
+    Ok((Qpn::new(place.id()), place))
+}
+
+/// What the holder of the turn has.
+fn new_core(
+    device: &Device,
+    init: &QpInit<Rrxe>,
+    qpn: Qpn,
+    rings: Rings,
+    owner: Owner,
+    pd: Arc<Pd>,
+) -> Result<KBox<Core>> {
+    let Rings { send, recv, cap } = rings;
+    let config = Config {
+        kind: init.kind,
+        qpn,
+        has_srq: init.srq.is_some(),
+        port_mtu: device.active_mtu(),
+    };
+    let sq = SendQueue::new(
+        init.kind,
+        send,
+        cap.max_send_sge,
+        cap.max_inline,
+        init.signal_all,
+        owner,
+    )?;
+    let rq = match (recv, &init.srq, &init.xrcd) {
+        (Some(ring), ..) => RecvQueue::own(RecvRing::new(ring), cap.max_recv_sge)?,
+        (None, Some(srq), _) => RecvQueue::shared(srq.clone())?,
+        (None, None, Some(xrcd)) => RecvQueue::of_domain(xrcd.clone())?,
+        (None, None, None) => RecvQueue::nothing()?,
+    };
+    let core = Core {
+        engine: new_engine(config, sq.window())?,
+        sq,
+        rq,
+        pd,
+        peer: Peer::new(init.kind),
+        timer: None,
+        own_region: Recent::new(),
+        peer_region: Recent::new(),
+        neighbour: Recent::new(),
+        stall: Stall::default(),
+        lane: Lane::new(),
+        counters: device.counters.clone(),
+    };
+    Ok(KBox::new(core, GFP_KERNEL_ACCOUNT)?)
+}
