@@ -381,23 +381,36 @@ impl<R: Slots<Replay>> Responder<R> {
             self.message = Message::None;
         }
         self.expected = packet.bth.psn.next();
-        match self.execute(packet, context, host) {
-            Ok(_) => Outcome::Continue,
-            Err(Refusal::Receive(status, _)) => {
+        let Err(refusal) = self.execute(packet, context, host) else {
+            return Outcome::Continue;
+        };
+        if refusal == Refusal::Absent {
+            self.expected = expected;
+            self.message = message;
+        } else {
+            self.message = Message::None;
+        }
+        self.abandon_packet(refusal, context, host)
+    }
+
+    /// A packet whose sender isn't told wasn't carried out: it is dropped, unless the fault is on this
+    /// side, which breaks the QP.
+    fn abandon_packet<H: Host>(
+        &mut self,
+        refusal: Refusal,
+        context: &Context,
+        host: &mut H,
+    ) -> Outcome {
+        match refusal {
+            Refusal::Receive(status, _) => {
                 self.abandon_held(status, context, host);
                 Outcome::Fatal
             }
-            Err(Refusal::BrokenQueue) => {
+            Refusal::BrokenQueue => {
                 host.raise(Event::QpFatal);
                 Outcome::Fatal
             }
-            Err(Refusal::Absent) => {
-                self.expected = expected;
-                self.message = message;
-                Outcome::Continue
-            }
-            Err(refusal) => {
-                self.message = Message::None;
+            _ => {
                 if let Some(reason) = refusal.reason() {
                     host.count(Count::Dropped(reason));
                 }

@@ -8,7 +8,7 @@
 //! it must not be able to break the QP.
 
 use super::{Received, Refusal, Replay, Responder};
-use crate::host::{Count, Event, Host, QpDropReason};
+use crate::host::{Host, QpDropReason};
 use crate::ids::Qkey;
 use crate::qp::{Context, Outcome, QpKind, Slots};
 use crate::wc::{RecvExtra, WcOpcode};
@@ -30,21 +30,8 @@ impl<R: Slots<Replay>> Responder<R> {
         host: &mut H,
     ) -> Outcome {
         match self.receive_datagram(packet, context, host) {
-            Ok(()) | Err(Refusal::Absent) => Outcome::Continue,
-            Err(Refusal::Receive(status, _)) => {
-                self.abandon_held(status, context, host);
-                Outcome::Fatal
-            }
-            Err(Refusal::BrokenQueue) => {
-                host.raise(Event::QpFatal);
-                Outcome::Fatal
-            }
-            Err(refusal) => {
-                if let Some(reason) = refusal.reason() {
-                    host.count(Count::Dropped(reason));
-                }
-                Outcome::Continue
-            }
+            Ok(()) => Outcome::Continue,
+            Err(refusal) => self.abandon_packet(refusal, context, host),
         }
     }
 
