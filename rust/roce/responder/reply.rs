@@ -9,10 +9,12 @@ use crate::ids::{Pkey, Srqn};
 use crate::psn::Psn;
 use crate::qp::{Context, Outcome, QpKind, Slots};
 use crate::transmit::{Source, Transmit};
+use crate::wire::aeth::UNLIMITED_CREDITS;
 use crate::wire::packet::{Aeth, Body, Bth, NakCode, Packet, ReadPart, Reth, Service, Syndrome};
 
-/// The credit count that stands for "no end-to-end flow control" (IBTA 1.x §9.7.7.2).
-const UNLIMITED: Syndrome = Syndrome::Ack { credits: 31 };
+const UNLIMITED: Syndrome = Syndrome::Ack {
+    credits: UNLIMITED_CREDITS,
+};
 
 impl<R: Slots<Replay>> Responder<R> {
     /// The next response, if one is due.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The acknowledgement header's syndrome byte, and the two scales encoded in it.
+//! The acknowledgement header's syndrome byte, and the scale of its RNR timers.
 
 use super::packet::{Aeth, NakCode, Syndrome};
 use crate::time::Duration;
@@ -82,7 +82,7 @@ impl Aeth {
     }
 }
 
-/// The scale that both credits and RNR timers count on: 1, then doubling every second step.
+/// The scale that RNR timers count on: 1, then doubling every second step.
 const SCALE: [u16; 32] = [
     0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
     2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
@@ -100,24 +100,6 @@ pub fn rnr_delay(timer: u8) -> Duration {
         Some(&steps) => u64::from(steps),
     };
     Duration(steps.saturating_mul(STEP))
-}
-
-/// The code for a count of posted receives: the largest one that promises no more than there are.
-pub fn encode_credits(receives: u32) -> u8 {
-    (0..UNLIMITED_CREDITS)
-        .zip(SCALE)
-        .take_while(|(_, count)| u32::from(*count) <= receives)
-        .last()
-        .map_or(0, |(code, _)| code)
-}
-
-/// How many messages a credit code allows; `None` means any number. Bits beyond the fifth are
-/// ignored.
-pub fn decode_credits(code: u8) -> Option<u32> {
-    match code & VALUE {
-        UNLIMITED_CREDITS => None,
-        code => SCALE.get(usize::from(code)).map(|count| u32::from(*count)),
-    }
 }
 
 #[cfg(test)]
@@ -173,34 +155,6 @@ mod tests {
         for (timer, milliseconds) in cases {
             let nanoseconds = (milliseconds * 1e6_f64).round() as u64;
             assert_eq!(rnr_delay(timer), Duration(nanoseconds), "code {timer}");
-        }
-    }
-
-    #[test]
-    fn credits_never_promise_too_much() {
-        let cases = [
-            (0, 0),
-            (1, 1),
-            (4, 4),
-            (5, 4),
-            (6, 5),
-            (7, 5),
-            (8, 6),
-            (256, 16),
-            (32767, 29),
-        ];
-        for (receives, code) in cases {
-            assert_eq!(encode_credits(receives), code, "{receives} receives");
-        }
-        assert_eq!(encode_credits(u32::MAX), 30);
-        assert_eq!(decode_credits(30), Some(32768));
-        assert_eq!(decode_credits(UNLIMITED_CREDITS), None);
-        for receives in 0..70_000 {
-            let promised = decode_credits(encode_credits(receives));
-            assert!(
-                promised.is_some_and(|promised| promised <= receives),
-                "{receives}"
-            );
         }
     }
 }
