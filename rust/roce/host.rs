@@ -37,6 +37,8 @@ pub enum AccessFault {
     Denied,
     /// Misaligned or otherwise malformed: NAK invalid request.
     Invalid,
+    /// An XRC request names a shared queue that the QP's XRC domain doesn't have: NAK invalid request.
+    NoQueue,
     /// The memory could not be reached although it was granted: NAK remote operational error.
     Failed,
     /// The memory isn't resident; the host will make it so. The packet counts as lost.
@@ -153,7 +155,7 @@ pub trait RecvQueue {
 
 /// The memory that peers may reach through this QP's protection domain; of an XRC target, through
 /// that of the shared queue which the packet being handled names (IBTA annex A14). One that its
-/// domain doesn't have is [`AccessFault::Invalid`].
+/// domain doesn't have is [`AccessFault::NoQueue`].
 pub trait Memory {
     /// Checks a whole range before its first byte is touched. Not called for zero lengths.
     ///

@@ -34,8 +34,8 @@ pub enum WcStatus {
     RetryExcErr = 12,
     /// The RNR retry count was exceeded.
     RnrRetryExcErr = 13,
-    /// The peer aborted the operation.
-    RemAbortErr = 16,
+    /// The responder found the request in violation of XRC.
+    RemInvRdReqErr = 15,
     /// An internal error of the provider.
     GeneralErr = 21,
 }

@@ -9,7 +9,7 @@ use super::wqe::{Answer, SendWqe};
 use super::Requester;
 use crate::host::{Count, Host, QpDropReason, ScatterFault};
 use crate::psn::Psn;
-use crate::qp::{Context, Outcome, Slots};
+use crate::qp::{Context, Outcome, QpKind, Slots};
 use crate::time::Instant;
 use crate::wc::WcStatus;
 use crate::wire::packet::{Aeth, Body, NakCode, Packet, ReadPart, Syndrome};
@@ -149,7 +149,10 @@ impl<W: Slots<SendWqe>> Requester<W> {
             NakCode::InvalidRequest => WcStatus::RemInvReqErr,
             NakCode::RemoteAccess => WcStatus::RemAccessErr,
             NakCode::RemoteOperational => WcStatus::RemOpErr,
-            // Reserved for another service.
+            // Some adapters have a status for violations of XRC: this code's.
+            NakCode::InvalidRdRequest if context.config.kind == QpKind::XrcIni => {
+                WcStatus::RemInvRdReqErr
+            }
             NakCode::InvalidRdRequest => WcStatus::BadRespErr,
         };
         self.fail_at(psn, status, host)

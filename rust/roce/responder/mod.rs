@@ -112,7 +112,10 @@ enum Refusal {
 
 impl From<AccessFault> for Refusal {
     fn from(fault: AccessFault) -> Self {
-        nak_code(fault).map_or(Self::Absent, Self::Request)
+        match fault {
+            AccessFault::NoQueue => Self::NoSuchQueue,
+            _ => nak_code(fault).map_or(Self::Absent, Self::Request),
+        }
     }
 }
 
@@ -152,7 +155,7 @@ impl From<QueueFault> for Refusal {
 fn nak_code(fault: AccessFault) -> Option<NakCode> {
     match fault {
         AccessFault::Denied => Some(NakCode::RemoteAccess),
-        AccessFault::Invalid => Some(NakCode::InvalidRequest),
+        AccessFault::Invalid | AccessFault::NoQueue => Some(NakCode::InvalidRequest),
         AccessFault::Failed => Some(NakCode::RemoteOperational),
         AccessFault::Retry => None,
     }

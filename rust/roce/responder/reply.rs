@@ -4,7 +4,7 @@
 
 use super::replay::{Pending, Recorded, Sent, Stream};
 use super::{event, nak_code, Answer, Refusal, Replay, Responder};
-use crate::host::{AccessFault, Count, Host};
+use crate::host::{AccessFault, Count, Event, Host};
 use crate::ids::{Pkey, Srqn};
 use crate::psn::Psn;
 use crate::qp::{Context, Outcome, QpKind, Slots};
@@ -71,7 +71,10 @@ impl<R: Slots<Replay>> Responder<R> {
         }
         self.ring.cancel();
         self.answer = Answer::Refused(psn, code);
-        host.raise(event(code));
+        host.raise(match fault {
+            AccessFault::NoQueue => Event::QpAccessErr,
+            _ => event(code),
+        });
         Outcome::Fatal
     }
 

@@ -58,7 +58,7 @@ pub enum NakCode {
     RemoteAccess,
     /// 3: the request could not be carried out.
     RemoteOperational,
-    /// 4: a reliable-datagram request is invalid.
+    /// 4: a request of reliable datagrams, which nobody has, or of XRC is invalid.
     InvalidRdRequest,
 }
 

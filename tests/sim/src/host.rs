@@ -129,7 +129,7 @@ impl SimHost<'_> {
             .srqn
             .is_some_and(|srqn| recv::named_ring(srqn).is_none())
         {
-            return Err(AccessFault::Invalid);
+            return Err(AccessFault::NoQueue);
         }
         self.memory.grant(rkey, va, len, access)
     }

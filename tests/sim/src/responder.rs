@@ -428,7 +428,7 @@ impl Reference<'_> {
 pub(crate) fn codes(fault: AccessFault) -> Vec<NakCode> {
     match fault {
         AccessFault::Denied => vec![NakCode::RemoteAccess],
-        AccessFault::Invalid => vec![NakCode::InvalidRequest],
+        AccessFault::Invalid | AccessFault::NoQueue => vec![NakCode::InvalidRequest],
         AccessFault::Failed => vec![NakCode::RemoteOperational],
         AccessFault::Retry => Vec::new(),
     }

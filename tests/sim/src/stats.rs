@@ -58,7 +58,7 @@ impl Stats {
     }
 }
 
-const STATUSES: [WcStatus; 14] = [
+const STATUSES: [WcStatus; 15] = [
     WcStatus::Success,
     WcStatus::LocLenErr,
     WcStatus::LocQpOpErr,
@@ -72,6 +72,7 @@ const STATUSES: [WcStatus; 14] = [
     WcStatus::RemOpErr,
     WcStatus::RetryExcErr,
     WcStatus::RnrRetryExcErr,
+    WcStatus::RemInvRdReqErr,
     WcStatus::GeneralErr,
 ];
 

@@ -179,7 +179,7 @@ impl RecvQueue {
             Source::Domain { xrcd, .. } => named
                 .and_then(|srqn| xrcd.queue(srqn))
                 .map(|srq| srq.pd())
-                .ok_or(AccessFault::Invalid),
+                .ok_or(AccessFault::NoQueue),
             Source::Own(_) | Source::Shared(_) | Source::Nothing => Ok(pd),
         }
     }

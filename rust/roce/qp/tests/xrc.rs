@@ -47,6 +47,34 @@ fn each_request_names_its_queue() {
     assert_eq!(host.sent(), [(0, Success), (1, Success)]);
 }
 
+/// What a target says of a request to an initiator that has made one.
+fn told(code: NakCode) -> (QpState, Vec<(u64, WcStatus)>) {
+    let (mut qp, mut host) = in_rts(QpKind::XrcIni);
+    host.post_send(SEND, vec![]);
+    drain(&mut qp, NOW, &mut host);
+    let syndrome = Syndrome::Nak(code);
+    let nak = packet(
+        Service::Xrc(None),
+        FIRST,
+        Body::Ack(Aeth { syndrome, msn: 0 }),
+        0,
+    );
+    qp.handle_packet(NOW, &nak, &mut host);
+    (qp.state(), host.sent())
+}
+
+#[test]
+fn an_initiator_understands_what_targets_say() {
+    for (code, status) in [
+        (NakCode::InvalidRequest, WcStatus::RemInvReqErr),
+        (NakCode::RemoteAccess, WcStatus::RemAccessErr),
+        (NakCode::RemoteOperational, WcStatus::RemOpErr),
+        (NakCode::InvalidRdRequest, WcStatus::RemInvRdReqErr),
+    ] {
+        assert_eq!(told(code), (QpState::Err, vec![(0, status)]), "{code:?}");
+    }
+}
+
 #[test]
 fn an_initiator_serves_nobody() {
     let (mut qp, mut host) = in_rts(QpKind::XrcIni);
@@ -84,9 +112,6 @@ fn a_target_receives_from_the_queue_that_is_named() {
     assert_eq!(syndrome(&sent[0]), Syndrome::Ack { credits: 31 });
     assert_eq!(host.recv_wcs.len(), 1);
     assert_eq!(host.recv_wcs[0].status, Success);
-    // A connection of another service is none of its own.
-    qp.handle_packet(NOW, &send_only(FIRST.next()), &mut host);
-    assert_eq!(qp.attrs().rq_psn, FIRST.next());
     // Nor is what others may receive its own to flush.
     host.post_recv(8);
     qp.modify(NOW, &to(QpState::Err), &mut host).unwrap();
@@ -149,6 +174,68 @@ fn a_broken_queue_is_an_operational_error() {
         syndrome(&sent[0]),
         Syndrome::Nak(NakCode::RemoteOperational)
     );
+}
+
+#[test]
+fn a_message_longer_than_its_receive_is_an_invalid_request() {
+    let (mut qp, mut host) = in_rts(QpKind::XrcTgt);
+    host.post_recv(8);
+    host.payload = vec![0; 16];
+    let body = Body::Send(SendPart::Only(SendTail::Plain));
+    qp.handle_packet(NOW, &request(FIRST, SRQN, body, 16), &mut host);
+    assert_eq!(qp.state(), QpState::Err);
+    assert_eq!(host.recv_wcs[0].status, WcStatus::LocLenErr);
+    assert!(host.events.is_empty());
+    let sent = drain(&mut qp, NOW, &mut host);
+    assert_eq!(syndrome(&sent[0]), Syndrome::Nak(NakCode::InvalidRequest));
+}
+
+#[test]
+fn memory_is_not_reached_through_no_queue() {
+    let reth = Reth {
+        va: BASE,
+        rkey: RKEY,
+        length: 4,
+    };
+    for (body, len) in [
+        (Body::Write(WritePart::Only(reth, None)), 4),
+        (Body::ReadRequest(reth), 0),
+    ] {
+        let (mut qp, mut host) = in_rts(QpKind::XrcTgt);
+        host.access_fault = Some(AccessFault::NoQueue);
+        qp.handle_packet(NOW, &request(FIRST, OTHER, body, len), &mut host);
+        assert_eq!(qp.state(), QpState::Err, "{body:?}");
+        assert_eq!(host.events, [Event::QpAccessErr], "{body:?}");
+        let sent = drain(&mut qp, NOW, &mut host);
+        let refused = Syndrome::Nak(NakCode::InvalidRequest);
+        assert_eq!(syndrome(&sent[0]), refused, "{body:?}");
+    }
+}
+
+#[test]
+fn packets_of_another_service_are_dropped() {
+    let named = Service::Xrc(Some(SRQN));
+    let (request, answer) = (send_only(FIRST), ack(FIRST));
+    for (kind, service, like) in [
+        (QpKind::Rc, named, &request),
+        (QpKind::Rc, Service::Xrc(None), &answer),
+        (QpKind::XrcTgt, Service::Rc, &request),
+        (QpKind::XrcTgt, Service::Rc, &answer),
+        (QpKind::XrcTgt, Service::Xrc(None), &answer),
+        (QpKind::XrcIni, Service::Rc, &answer),
+        (QpKind::XrcIni, named, &request),
+    ] {
+        let (mut qp, mut host) = in_rts(kind);
+        host.post_recv(8);
+        let stray = Packet { service, ..*like };
+        qp.handle_packet(NOW, &stray, &mut host);
+        let dropped = Count::Dropped(QpDropReason::Service);
+        assert_eq!(host.counts, [dropped], "{kind:?} {service:?}");
+        assert_eq!(qp.state(), QpState::Rts);
+        assert_eq!(qp.attrs().rq_psn, FIRST);
+        assert!(drain(&mut qp, NOW, &mut host).is_empty());
+        assert!(host.recv_wcs.is_empty() && host.events.is_empty());
+    }
 }
 
 #[test]

@@ -216,6 +216,11 @@ fn memory_revoked_within_a_write() {
             NakCode::InvalidRequest,
             Event::QpReqErr,
         ),
+        (
+            AccessFault::NoQueue,
+            NakCode::InvalidRequest,
+            Event::QpAccessErr,
+        ),
     ] {
         let mut bench = Bench::new(QpKind::Rc);
         let first = Body::Write(WritePart::First(reth(0, 2000)));

@@ -218,14 +218,17 @@ fn waits(ends: &Ends) -> Outcome {
 }
 
 fn no_queue(ends: &Ends) -> Outcome {
-    let bench = Bench::new(ends)?;
-    let nobody = Request {
-        srqn: bench.owners[0].srq.number ^ bench.owners[1].srq.number ^ 1,
-        ..bench.request(0, IBV_WR_SEND)
-    };
-    bench.post(&nobody, 0)?;
-    bench.expect(IBV_WC_REM_INV_REQ_ERR)?;
-    expect_event(&bench.context, Some(IBV_EVENT_QP_ACCESS_ERR))
+    for opcode in [IBV_WR_SEND, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ] {
+        let bench = Bench::new(ends)?;
+        let nobody = Request {
+            srqn: bench.owners[0].srq.number ^ bench.owners[1].srq.number ^ 1,
+            ..bench.request(0, opcode)
+        };
+        bench.post(&nobody, 0)?;
+        bench.expect(IBV_WC_REM_INV_REQ_ERR)?;
+        expect_event(&bench.context, Some(IBV_EVENT_QP_ACCESS_ERR))?;
+    }
+    Ok(())
 }
 
 fn foreign(ends: &Ends) -> Outcome {
