@@ -3,8 +3,9 @@
 # Runs on: guest
 """Regions of buffers that drivers export: dmabuf.py DEVICE GID-INDEX.
 
-Stock librxe has no call for them, so they are registered by ioctl. There are two exporters: udmabuf, whose
-buffers are pages of a memfd, and the system heap.
+Stock librxe has no call for them, so they are registered by ioctl; librrxe's is tried, too. There are two exporters: udmabuf, whose
+buffers are pages of a memfd, and the system heap. debugfs tells who refers to a buffer: a region does so once, and
+nobody does when it is gone.
 """
 
 import errno
@@ -17,6 +18,8 @@ import threading
 import time
 
 import pyverbs.enums as e
+from pyverbs.mr import DmaBufMR
+from pyverbs.pyverbs_error import PyverbsRDMAError
 from pyverbs.wr import SGE, SendWR
 
 from pairs import (
@@ -28,11 +31,21 @@ UDMABUF_CREATE, HEAP_ALLOC, BUFFER_SYNC = 0x40187542, 0xC0184800, 0x40086200
 SYNC_READ_WRITE, SYNC_END = 3, 4
 ALLOW_SEALING, HUGE_PAGES, ADD_SEALS, SEAL_SHRINK = 2, 4, 1033, 2
 SUCCESS, REFUSED, PROTECTED = e.IBV_WC_SUCCESS, e.IBV_WC_REM_ACCESS_ERR, e.IBV_WC_LOC_PROT_ERR
+LIBRARY = os.environ.get("RDMAV_DRIVERS") or "rxe"
+BUFFERS = "/sys/kernel/debug/dma_buf/bufinfo"
 # Where work requests find a buffer has nothing to do with where it is.
 IOVA = 0x7_1234_5678_0000
 
 
-class Udmabuf(Buffer):
+class Exported(Buffer):
+    """A buffer with a file, `fd`."""
+
+    def close(self):
+        os.close(self.fd)
+        libc.munmap(self.address, self.length)
+
+
+class Udmabuf(Exported):
     """Pages of a memfd, exported, and mapped as pages of the memfd."""
 
     def __init__(self, length, flags=0):
@@ -45,9 +58,26 @@ class Udmabuf(Buffer):
         self.address = map_memory(length, fd=memory)
         os.close(memory)
 
-    def close(self):
-        os.close(self.fd)
-        libc.munmap(self.address, self.length)
+
+def buffers():
+    """All buffers of the system: how many references each has, by its inode; and how many devices are attached."""
+    with open(BUFFERS, encoding="ascii") as table:
+        lines = table.read().splitlines()
+    # Size, flags, mode, references, exporter, inode, name.
+    rows = [line.split("\t") for line in lines if line.count("\t") == 6 and line[0].isdigit()]
+    totals = [line.split() for line in lines if line.startswith("Total ")]
+    references = {int(row[5]): int(row[3]) for row in rows}
+    equal([int(words[1]) for words in totals if words[2] == "objects,"], [len(references)], "buffers that are listed")
+    return references, sum(int(words[1]) for words in totals if words[2:] == ["devices", "attached"])
+
+
+def inode(fd):
+    return os.fstat(fd).st_ino
+
+
+def references(number):
+    """How many references the buffer of that inode has."""
+    return buffers()[0].get(number, 0)
 
 
 def allocate(length, flags):
@@ -58,7 +88,7 @@ def allocate(length, flags):
     return struct.unpack_from("=I", asked, 8)[0]
 
 
-class Heap(Buffer):
+class Heap(Exported):
     """Memory of the system heap, mapped as the heap lets it be."""
 
     def __init__(self, length):
@@ -94,8 +124,10 @@ def known(pair, length, fill=True):
 
 def exchange(buffer, offset, length):
     """Peers write and read it, and so does its owner; nothing around it changes."""
-    pair = Pair()
+    pair, number = Pair(), inode(buffer.fd)
+    others = references(number)
     region, iova = export(pair, buffer, offset=offset, length=length)
+    equal(references(number), others + 1, "references with the region")
     equal(region.query()[2:], (length, iova), "length and address of the region")
     source, local = known(pair, length)
     data = source.read(length)
@@ -114,6 +146,7 @@ def exchange(buffer, offset, length):
     equal(pair.read((iova, length, region.lkey), (local[0], pair.kept[0].rkey)), SUCCESS, "read into it")
     equal(buffer.read(length, offset) == data, True, "what was read into it")
     region.close()
+    equal(references(number), others, "references without the region")
     buffer.fill(bytes(length), offset)
 
 
@@ -131,12 +164,35 @@ def heap():
     buffer = Heap(1 << 20)
     exchange(buffer, 0, buffer.length)
     exchange(buffer, 5 * PAGE + 1, 300_000)
+    buffer.close()
 
 
 @case("a buffer of huge pages")
 def huge():
     buffer = Udmabuf(4 << 20, HUGE_PAGES)
     exchange(buffer, 12345, 3 << 20)
+    buffer.close()
+
+
+@case("the library's own call, which librxe lacks")
+def by_library():
+    pair, buffer = Pair(), Udmabuf(3 * PAGE)
+    number, offset, length = inode(buffer.fd), PAGE + 8, PAGE
+    # This call names a region by its offset.
+    given = (pair.pd, length, ALL, buffer.fd, offset)
+    try:
+        region = DmaBufMR(*given)
+    except PyverbsRDMAError as refused:
+        equal((LIBRARY, refused.error_code), ("rxe", errno.EOPNOTSUPP), "which library refuses it, and how")
+        buffer.close()
+        return
+    equal(LIBRARY, "rrxe", "which library has it")
+    equal(references(number), 2, "references with the region")
+    source, local = known(pair, length)
+    equal(pair.write(local, (offset, region.rkey)), SUCCESS, "write")
+    equal(buffer.read(length, offset) == source.read(length), True, "what was written")
+    region.close()
+    equal(references(number), 1, "references without the region")
     buffer.close()
 
 
@@ -152,6 +208,7 @@ def atomic():
     equal(pair.status(), SUCCESS, "fetch and add")
     equal(struct.unpack("=QQ", old.read(8) + buffer.read(8, 8)), (40, 42), "old and new")
     region.close()
+    buffer.close()
 
 
 @case("nothing beside the range, and no right that was not given")
@@ -176,12 +233,13 @@ def refused():
     status = pair.read((iova, 8, region.lkey), (source.address, pair.kept[0].rkey))
     equal(status, PROTECTED, "read into what may only be read")
     region.close()
+    buffer.close()
 
 
 @case("what can't be registered is refused")
 def invalid():
     pair, buffer = Pair(), Udmabuf(4 * PAGE)
-    memory = os.memfd_create("not exported")
+    number, memory = inode(buffer.fd), os.memfd_create("not exported")
     for name, fd, offset, length, iova, access, wanted in [
         ("no file", -1, 0, PAGE, 0, ALL, errno.EBADF),
         ("a closed file", 1000, 0, PAGE, 0, ALL, errno.EBADF),
@@ -196,32 +254,43 @@ def invalid():
     ]:
         given = (pair.pd, pair.context, fd & 0xFFFF_FFFF, offset, length, iova, access)
         equal(errno_of(reg_dmabuf_mr, *given), wanted, name)
+        equal(references(number), 1, f"references after {name}")
+    buffer.close()
+    os.close(memory)
 
 
 @case("a buffer that the process may only read")
 def read_only():
     pair = Pair()
     fd = allocate(4 * PAGE, os.O_RDONLY)
-    given = (pair.pd, pair.context, fd, 0, PAGE, IOVA)
+    given, number = (pair.pd, pair.context, fd, 0, PAGE, IOVA), inode(fd)
     equal(errno_of(reg_dmabuf_mr, *given, ALL), errno.EACCES, "rights to write")
+    equal(references(number), 1, "references after the refusal")
     region = reg_dmabuf_mr(*given, REMOTE_READ)
     target, local = known(pair, PAGE)
     equal(pair.read(local, (IOVA, region.rkey)), SUCCESS, "read")
     equal(target.read(PAGE), bytes(PAGE), "fresh memory of the heap")
     equal(errno_of(rereg, pair.context, region, CHANGE_ACCESS, 0, 0, 0, None, ALL), errno.EOPNOTSUPP, "more rights")
+    equal(references(number), 2, "references with the region")
     region.close()
+    equal(references(number), 1, "references without the region")
+    os.close(fd)
 
 
 @case("a region outlives the files of its buffer, and ends at once")
 def lifetime():
     pair, buffer = Pair(), Udmabuf(64 * PAGE)
     region, iova = export(pair, buffer)
+    number = inode(buffer.fd)
     os.close(buffer.fd)
+    equal(references(number), 1, "references without a file")
     source, local = known(pair, buffer.length)
     equal(pair.write(local, (iova, region.rkey)), SUCCESS, "write")
     equal(buffer.read(buffer.length) == source.read(buffer.length), True, "what was written")
     region.close()
+    equal(references(number), 0, "references without the region")
     equal(pair.write(local, (iova, region.rkey)), REFUSED, "write to a region that was there")
+    libc.munmap(buffer.address, buffer.length)
 
 
 @case("a region ends while a peer writes to it")
@@ -240,17 +309,13 @@ def ends_in_use():
         seen = [pair.status() for _ in range(8)]
         equal(set(seen) <= {SUCCESS, REFUSED, e.IBV_WC_WR_FLUSH_ERR}, True, f"completions {seen}")
         equal(buffer.read(length) == bytes(length), True, "the buffer after the region's end")
+        equal(references(inode(buffer.fd)), 1, "references without the region")
+    buffer.close()
 
 
-def shared_memory():
-    """Bytes of shared memory in the system."""
-    with open("/proc/meminfo", encoding="ascii") as meminfo:
-        return next(int(line.split()[1]) << 10 for line in meminfo if line.startswith("Shmem:"))
-
-
-@case("a process dies with its buffers in use, and they are freed")
+@case("a process dies with its buffer in use, and the buffer is freed")
 def dies():
-    length, before = 32 << 20, shared_memory()
+    length = 32 << 20
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -258,21 +323,26 @@ def dies():
             pair, buffer = Pair(), Udmabuf(length)
             region, iova = export(pair, buffer)
             _, (at, _, key) = known(pair, 1 << 20)
-            os.write(writer, b"x")
+            os.write(writer, struct.pack("=Q", inode(buffer.fd)))
             while pair.write((at, 1 << 20, key), (iova, region.rkey)) == SUCCESS:
                 pass
         finally:
             os._exit(1)
     os.close(writer)
-    equal(os.read(reader, 1), b"x", "what the child says")
+    number = struct.unpack("=Q", os.read(reader, 8))[0]
     time.sleep(0.3)
-    equal(shared_memory() - before >= length, True, "the buffer exists")
+    equal(references(number), 2, "references of the file and of the region")
     os.kill(child, 9)
     os.waitpid(child, 0)
     end = time.monotonic() + 10
-    while shared_memory() - before >= length and time.monotonic() < end:
+    while references(number) and time.monotonic() < end:
         time.sleep(0.05)
-    equal(shared_memory() - before < length, True, "the buffer is gone")
+    equal(references(number), 0, "references when the process is gone")
+
+
+@case("no buffer is left, and no attachment")
+def nothing_left():
+    equal(buffers(), ({}, 0), "buffers by their references, and devices attached")
 
 
 sys.exit(main())

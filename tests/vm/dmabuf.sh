@@ -7,5 +7,10 @@ source "$(dirname "$0")/lib.sh"
 check "two hosts" hosts_up 4200
 check "link on host 1" link_add 1
 check "huge pages" sh -c 'echo 8 >/proc/sys/vm/nr_hugepages && test "$(cat /proc/sys/vm/nr_hugepages)" = 8'
-python3 "$(dirname "$0")/dmabuf.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" || fail "dmabuf.py ends well" "status $?"
+for driver in "" rrxe; do
+	echo "# through lib${driver:-rxe}"
+	env ${driver:+"RDMAV_DRIVERS=$driver"} \
+		python3 "$(dirname "$0")/dmabuf.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" ||
+		fail "dmabuf.py through lib${driver:-rxe} ends well" "status $?"
+done
 echo 0 >/proc/sys/vm/nr_hugepages
