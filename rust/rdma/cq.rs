@@ -94,7 +94,7 @@ pub(crate) unsafe extern "C" fn create_user<P: Provider>(
     from_result(|| {
         // SAFETY: ib_core's bundle is valid during the call.
         let payload = unsafe { &raw mut (*attrs).__bindgen_anon_1.__bindgen_anon_1.driver_udata };
-        // SAFETY: This is a process's call.
+        // SAFETY: ib_core calls this for a process only, with its `driver_udata`.
         let call = unsafe { UserCall::<P>::from_raw(payload) }.ok_or(EINVAL)?;
         call.udata.refuse_request()?;
         call.udata.require_response(RingReply::SIZE)?;
@@ -206,7 +206,7 @@ pub(crate) unsafe extern "C" fn resize_user<P: Provider>(
     payload: *mut bindings::ib_udata,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: This is a process's call.
+        // SAFETY: ib_core calls this for a process only, with its `driver_udata`.
         let call = unsafe { UserCall::<P>::from_raw(payload) }.ok_or(EINVAL)?;
         call.udata.refuse_request()?;
         call.udata.require_response(RingReply::SIZE)?;

@@ -184,7 +184,7 @@ impl<P: Provider> Unregistered<P> {
         // namespace lives as long as the network device is held.
         let raw = unsafe { bindings::_ib_alloc_device(DeviceObject::<P>::SIZE, netdev.net()) };
         let raw = NonNull::new(raw).ok_or(ENOMEM)?;
-        // SAFETY: Just made.
+        // SAFETY: It was just made, so it is valid, and nobody else has it.
         let device = unsafe { IbDevice::from_raw(raw.as_ptr()) };
         match build(device.into()) {
             Ok(inner) => {

@@ -64,10 +64,10 @@ unsafe fn read_pattern(attr: *const ib_flow_attr) -> Result<Pattern> {
     let mut next: *const u8 = unsafe { attr.add(1) }.cast();
     let mut pattern = Pattern::default();
     for _ in 0..count {
-        // SAFETY: There is one more.
+        // SAFETY: ib_core lists as many as it says, one behind the other, and this is not the last.
         let (spec, size) = unsafe { read_spec(next) }?;
         pattern.add(spec).map_err(refusal)?;
-        // SAFETY: It has as many bytes, and is in the same allocation.
+        // SAFETY: It has as many bytes, and the allocation goes on or ends behind them.
         next = unsafe { next.add(size) };
     }
     Ok(pattern)
@@ -84,26 +84,26 @@ unsafe fn read_spec(at: *const u8) -> Result<(Spec, usize)> {
     let head = unsafe { head.read_unaligned() };
     let spec = match head.type_ {
         bindings::ib_flow_spec_type_IB_FLOW_SPEC_ETH => {
-            // SAFETY: It is of this kind.
+            // SAFETY: ib_core gives each the size of the kind that its type says.
             let spec = unsafe { at.cast::<bindings::ib_flow_spec_eth>().read_unaligned() };
             // SAFETY: The filters consist of bytes.
             Spec::Ethernet(unsafe { fields(&spec.val, &spec.mask) })
         }
         bindings::ib_flow_spec_type_IB_FLOW_SPEC_IPV4 => {
-            // SAFETY: It is of this kind.
+            // SAFETY: ib_core gives each the size of the kind that its type says.
             let spec = unsafe { at.cast::<bindings::ib_flow_spec_ipv4>().read_unaligned() };
             // SAFETY: The filters consist of bytes.
             Spec::Ipv4(unsafe { fields(&spec.val, &spec.mask) })
         }
         bindings::ib_flow_spec_type_IB_FLOW_SPEC_IPV6 => {
-            // SAFETY: It is of this kind.
+            // SAFETY: ib_core gives each the size of the kind that its type says.
             let spec = unsafe { at.cast::<bindings::ib_flow_spec_ipv6>().read_unaligned() };
             // SAFETY: The filters consist of bytes.
             Spec::Ipv6(unsafe { fields(&spec.val, &spec.mask) })
         }
         kind @ (bindings::ib_flow_spec_type_IB_FLOW_SPEC_TCP
         | bindings::ib_flow_spec_type_IB_FLOW_SPEC_UDP) => {
-            // SAFETY: It is of this kind.
+            // SAFETY: ib_core gives each the size of the kind that its type says.
             let spec = unsafe { at.cast::<bindings::ib_flow_spec_tcp_udp>().read_unaligned() };
             // SAFETY: The filters consist of bytes.
             let ports = unsafe { fields(&spec.val, &spec.mask) };

@@ -250,7 +250,7 @@ pub(crate) unsafe extern "C" fn map_sg<P: Provider>(
         // SAFETY: `base` is a region of `P`, alive during the call.
         let memory = unsafe { fast_memory::<P>(base) }?;
         if memory.kind() == FastKind::Gaps {
-            // SAFETY: ib_core's arguments.
+            // SAFETY: ib_core passes a list of as many entries, and an offset that is null or valid.
             return unsafe { list_pieces(memory, base, list, entries, offset) };
         }
         // SAFETY: As above; ib_core sets the page size before it calls.
@@ -288,7 +288,7 @@ unsafe fn list_pieces(
     let mut skip = unsafe { offset.as_mut() }.map_or(0, core::mem::take);
     memory.begin();
     while mapped < entries && !entry.is_null() {
-        // SAFETY: An entry of the list.
+        // SAFETY: It is an entry of the list, which is valid as the caller promises.
         let addr = unsafe { core_bindings::sg_dma_address(entry) };
         // SAFETY: As above.
         let len = unsafe { core_bindings::sg_dma_len(entry) };

@@ -166,7 +166,7 @@ unsafe extern "C" fn invalidate(
     range: *const bindings::mmu_notifier_range,
     seq: c_ulong,
 ) -> bool {
-    // SAFETY: The range is valid during the call.
+    // SAFETY: The notifier passes a range that is valid during the call.
     if !unsafe { bindings::mmu_notifier_range_blockable(range) } {
         return false;
     }
@@ -182,7 +182,7 @@ unsafe extern "C" fn invalidate(
     unsafe { bindings::mmu_interval_set_seq(notifier, seq) };
     // SAFETY: As above; by the invariant of `Chunk`.
     if let Some(pages) = unsafe { (*umem).private.cast::<Pages>().as_ref() } {
-        // SAFETY: The range is valid during the call.
+        // SAFETY: The notifier passes a range that is valid during the call.
         let (start, end) = unsafe { ((*range).start, (*range).end) };
         pages.forget(start, end, |_| true);
     }
@@ -210,11 +210,11 @@ impl Chunk {
                 GFP_KERNEL_ACCOUNT,
             )
             .inspect_err(|_| {
-                // SAFETY: Nobody else has it.
+                // SAFETY: It was just made, nobody else has it, and it is not used again.
                 unsafe { bindings::ib_umem_odp_release(umem.as_ptr()) }
             })?,
         };
-        // SAFETY: `umem` is valid.
+        // SAFETY: `umem` is valid by the type invariant.
         let start = unsafe { bindings::ib_umem_start(umem.as_ptr()) } as usize;
         // SAFETY: As above.
         let end = unsafe { bindings::ib_umem_end(umem.as_ptr()) } as usize;
@@ -226,7 +226,7 @@ impl Chunk {
             chunk.pages.entries.push(entry, GFP_KERNEL_ACCOUNT)?;
         }
         let pages = core::ptr::from_ref(&*chunk.pages).cast_mut();
-        // SAFETY: `umem` is valid.
+        // SAFETY: `umem` is valid by the type invariant.
         unsafe { bindings::odp_lock(umem.as_ptr()) };
         // SAFETY: As above; the notifier reads it under the lock.
         unsafe { (*umem.as_ptr()).private = pages.cast() };
@@ -249,7 +249,7 @@ impl Chunk {
         if how == Fault::Write {
             self.forget_read_only(va, len);
         }
-        // SAFETY: `umem` is valid; the callee checks the range.
+        // SAFETY: `umem` is valid by the type invariant; the callee checks the range.
         let mapped = unsafe {
             bindings::ib_umem_odp_map_dma_and_lock(
                 umem,
@@ -274,7 +274,7 @@ impl Chunk {
     /// with its own.
     fn forget_read_only(&self, va: usize, len: usize) {
         let umem = self.umem.as_ptr();
-        // SAFETY: `umem` is valid.
+        // SAFETY: `umem` is valid by the type invariant.
         unsafe { bindings::odp_lock(umem) };
         let end = va.saturating_add(len);
         self.pages.forget(va, end, |entry| entry & WRITABLE == 0);
@@ -293,7 +293,7 @@ impl Chunk {
         if pfn & bindings::hmm_pfn_flags_HMM_PFN_VALID == 0 {
             return;
         }
-        // SAFETY: A valid entry names a page.
+        // SAFETY: HMM sets the flag along with the number of a page.
         let address = unsafe { bindings::hmm_pfn_address(pfn) } as usize;
         if address == 0 {
             return;
@@ -312,7 +312,7 @@ impl Chunk {
 impl Drop for Chunk {
     fn drop(&mut self) {
         let umem = self.umem.as_ptr();
-        // SAFETY: `umem` is valid.
+        // SAFETY: `umem` is valid by the type invariant.
         unsafe { bindings::odp_lock(umem) };
         self.pages.forget(0, usize::MAX, |_| true);
         // SAFETY: It was locked above.
@@ -445,12 +445,12 @@ impl OnDemand {
     }
 
     fn address_space(device: &IbDevice, access: Access) -> Result<Arc<AddressSpace>> {
-        // SAFETY: The device is valid.
+        // SAFETY: The device is valid while it is borrowed.
         let umem =
             unsafe { bindings::ib_umem_odp_alloc_implicit(device.as_raw(), access.as_raw()) };
         let root = Root {
             umem: NonNull::new(from_err_ptr(umem)?).ok_or(ENOMEM)?,
-            // SAFETY: The caller is a process.
+            // SAFETY: On-demand regions are registered by processes, so there is an `mm_struct`.
             mm: unsafe { bindings::grab_current_mm() },
         };
         let readers = Arc::new(Sections::new()?, GFP_KERNEL_ACCOUNT)?;

@@ -273,7 +273,7 @@ impl RecvRequest<'_> {
     ///
     /// `EINVAL` for more SGEs than there is room for.
     pub fn write(&self, ring: &Ring, slot: u32, room: &WqeRoom) -> Result {
-        // SAFETY: ib_core's request is valid.
+        // SAFETY: The request is of a list that is valid during the call, and so are as many SGEs as it says.
         let sges = unsafe { sges(self.0.sg_list, self.0.num_sge, room.max_sge) }?;
         let mut raw = [0u8; recv_wqe::PAYLOAD];
         // SAFETY: The other member is a pointer, of as many bits.

@@ -157,7 +157,7 @@ pub(crate) unsafe extern "C" fn create<P: Provider>(
         }
         // SAFETY: ib_core passes valid attributes.
         let init = unsafe { &mut *init };
-        // SAFETY: ib_core's attributes.
+        // SAFETY: ib_core passes valid attributes, whose objects it holds.
         let xrc = unsafe { XrcInit::<P>::read(init) }?;
         let is_xrc = xrc.is_some();
         // SAFETY: ib_core sets the domain before it calls, and holds it.

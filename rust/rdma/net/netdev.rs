@@ -109,7 +109,7 @@ impl Netdev {
     pub fn ethernet_address(&self) -> Option<[u8; 6]> {
         // SAFETY: Valid by the type invariant.
         let (len, address) = unsafe { ((*self.as_ptr()).addr_len, (*self.as_ptr()).dev_addr) };
-        // SAFETY: As many bytes are there.
+        // SAFETY: `dev_addr` points to `addr_len` bytes while the device is there.
         (len == 6).then(|| unsafe { address.cast::<[u8; 6]>().read() })
     }
 

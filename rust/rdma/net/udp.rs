@@ -170,7 +170,7 @@ unsafe extern "C" fn encap_rcv<T: Receiver>(
     let Some(skb) = NonNull::new(skb) else {
         return 0;
     };
-    // SAFETY: UDP gives the packet up.
+    // SAFETY: The packet is valid, and the caller gives it up.
     let received = unsafe { RxSkb::from_encap(skb) };
     if receiver.is_null() {
         return 0;

@@ -43,18 +43,18 @@ impl RxFrame {
         // INVARIANT: It is the caller's no more, and scrubbed; the rest follows.
         let frame = Self(skb);
         let raw = skb.as_ptr();
-        // SAFETY: Valid and ours.
+        // SAFETY: Valid, as the caller promises, and held by `frame`.
         if unsafe { bindings::skb_lacks_checksum(raw) } {
-            // SAFETY: Valid and ours; it copies what others share before it writes.
+            // SAFETY: As above; it copies what others share before it writes.
             to_result(unsafe { bindings::skb_checksum_help(raw) }).ok()?;
         }
-        // SAFETY: Valid, so it has a shared info.
+        // SAFETY: As above, so it has a shared info.
         let chained = unsafe { !(*bindings::skb_shinfo(raw)).frag_list.is_null() };
-        // SAFETY: Valid and ours; it copies what others share.
+        // SAFETY: As above; it copies what others share.
         if chained && unsafe { bindings::skb_linearize(raw) } != 0 {
             return None;
         }
-        // SAFETY: Valid.
+        // SAFETY: As above.
         if !unsafe { bindings::skb_vlan_tag_present(raw) } {
             return Some(frame);
         }
@@ -227,7 +227,7 @@ impl TappedFrame<'_> {
         };
         // SAFETY: The copy is ours; that many bytes are in front of its `data` by the type invariant.
         unsafe { bindings::skb_push(copy.as_ptr(), self.header as u32) };
-        // SAFETY: Valid and ours.
+        // SAFETY: The copy is valid, and nobody else has it.
         if !unsafe { bindings::skb_is_gso(copy.as_ptr()) } {
             // SAFETY: It is given up, with `data` at its start.
             return unsafe { RxFrame::finish(copy) }.into_iter().for_each(visit);

@@ -352,7 +352,7 @@ unsafe fn strip(skb: *mut bindings::sk_buff) -> Option<()> {
     }
     // SAFETY: The IP header is linear and has `ip_len` bytes.
     let ip_claims = unsafe { claimed_payload(network, version) };
-    // SAFETY: The UDP header is linear.
+    // SAFETY: The UDP header is linear, for the UDP layer has pulled it.
     let udp_claims = unsafe { be16(transport.add(4)) };
     if ip_claims != Some(udp_claims) {
         return None;

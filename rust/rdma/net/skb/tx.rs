@@ -154,7 +154,7 @@ impl TxSkb {
         // SAFETY: The pieces of spans lie in the direct mapping.
         let page = unsafe { bindings::virt_to_page(start.as_ptr().cast()) };
         // One fragment is kept for what must be copied, and one for the trailer.
-        // SAFETY: The page is valid.
+        // SAFETY: A page of the direct mapping has a valid `struct page`.
         self.fragments() < MAX_PAGES && unsafe { bindings::sendpage_ok(page) }
     }
 
@@ -170,7 +170,7 @@ impl TxSkb {
         }
         // SAFETY: In the direct mapping, as the caller promises.
         let page = unsafe { bindings::virt_to_page(start.as_ptr().cast()) };
-        // SAFETY: The page is valid.
+        // SAFETY: A page of the direct mapping has a valid `struct page`.
         unsafe { bindings::get_page(page) };
         // SAFETY: The count just taken is given to the fragment; `can_refer_to` saw room for it.
         unsafe { self.push_fragment(page, start.as_ptr() as usize % PAGE_SIZE, len) };
@@ -397,7 +397,7 @@ impl TxSkb {
         if bytes.len() > (data as usize).wrapping_sub(head as usize) {
             return Err(ENOSPC);
         }
-        // SAFETY: The room is there.
+        // SAFETY: Valid by the type invariant, with room for the bytes, as was just checked.
         let to = unsafe { bindings::skb_push(skb, bytes.len() as u32) }.cast::<u8>();
         // SAFETY: `skb_push` returns as many bytes to write.
         unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
