@@ -21,16 +21,25 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// The end of `qp` by IPv4 or IPv6, which offers the memory of `mr`, and sends from PSN 0 on.
-    pub fn offering(context: &Context, qp: &Qp, mr: &Mr, v6: bool) -> io::Result<Self> {
+    /// The end of QP `qpn` by IPv4 or IPv6, which sends from `psn` on and offers no memory.
+    pub fn new(context: &Context, qpn: u32, psn: u32, v6: bool) -> io::Result<Self> {
         let (gid_index, gid) = context.gid(v6)?;
         Ok(Self {
-            qpn: qp.number(),
-            psn: 0,
-            rkey: mr.rkey(),
-            addr: mr.buffer.addr(),
+            qpn,
+            psn,
+            rkey: 0,
+            addr: 0,
             gid,
             gid_index,
+        })
+    }
+
+    /// The end of `qp`, which sends from PSN 0 on and offers the memory of `mr`.
+    pub fn offering(context: &Context, qp: &Qp, mr: &Mr, v6: bool) -> io::Result<Self> {
+        Ok(Self {
+            rkey: mr.rkey(),
+            addr: mr.buffer.addr(),
+            ..Self::new(context, qp.number(), 0, v6)?
         })
     }
 

@@ -9,14 +9,16 @@ use crate::{buffer::Buffer, srq::Srq, sys::*};
 /// Local write, remote write, remote read and remote atomic access.
 pub const ALL_ACCESS: u32 = 1 | 2 | 4 | 8;
 
-fn check_ptr<T>(raw: *mut T) -> io::Result<*mut T> {
+/// What a call has made, or why it has made nothing.
+pub(crate) fn check_ptr<T>(raw: *mut T) -> io::Result<*mut T> {
     if raw.is_null() {
         return Err(io::Error::last_os_error());
     }
     Ok(raw)
 }
 
-fn check(errno: i32) -> io::Result<()> {
+/// The result of a call that returns an errno, or -1 and sets it.
+pub(crate) fn check(errno: i32) -> io::Result<()> {
     match errno {
         0 => Ok(()),
         -1 => Err(io::Error::last_os_error()),

@@ -5,7 +5,7 @@
 use std::{io, ptr, rc::Rc};
 
 use crate::{
-    object::{recv_wr, Pd},
+    object::{check, check_ptr, recv_wr, Pd},
     sys::*,
 };
 
@@ -29,10 +29,7 @@ impl Srq {
             ..Default::default()
         };
         // SAFETY: `init` outlives the call.
-        let raw = unsafe { ibv_create_srq(pd.raw, &mut init) };
-        if raw.is_null() {
-            return Err(io::Error::last_os_error());
-        }
+        let raw = check_ptr(unsafe { ibv_create_srq(pd.raw, &mut init) })?;
         Ok(Rc::new(Self {
             raw,
             attr: init.attr,
@@ -94,13 +91,5 @@ impl Drop for Srq {
     fn drop(&mut self) {
         // SAFETY: Made once, destroyed once, after the QPs that use it.
         unsafe { ibv_destroy_srq(self.raw) };
-    }
-}
-
-fn check(errno: i32) -> io::Result<()> {
-    match errno {
-        0 => Ok(()),
-        -1 => Err(io::Error::last_os_error()),
-        _ => Err(io::Error::from_raw_os_error(errno.abs())),
     }
 }

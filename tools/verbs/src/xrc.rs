@@ -7,7 +7,7 @@ use std::{io, mem, ptr, rc::Rc};
 
 use crate::{
     link::{init_attr, rtr_attr, rts_attr, Endpoint, Timing},
-    object::{Context, Cq, Pd},
+    object::{check, Context, Cq, Pd},
     sys::*,
 };
 
@@ -305,10 +305,7 @@ impl Bare {
 
     fn modify(&mut self, mut attr: ibv_qp_attr, mask: u32) -> io::Result<()> {
         // SAFETY: Both outlive the call, which looks at the context and the handle.
-        match unsafe { ibv_modify_qp(&mut *self.qp, &mut attr, mask as i32) } {
-            0 => Ok(()),
-            errno => Err(io::Error::from_raw_os_error(errno.abs())),
-        }
+        check(unsafe { ibv_modify_qp(&mut *self.qp, &mut attr, mask as i32) })
     }
 
     fn init(&mut self, access: u32) -> io::Result<()> {

@@ -27,6 +27,8 @@ const ENOMEM: i32 = 12;
 
 /// Bytes of one receive buffer: more than one packet of each MTU.
 const ROOM: usize = 5000;
+/// So that PSNs wrap.
+const FIRST_PSN: u32 = 0xff_fffa;
 /// Messages that may be on their way from one QP.
 const WINDOW: usize = 16;
 /// Longest wait for a completion.
@@ -98,8 +100,8 @@ impl Fan {
             let b = Qp::sharing(&pd_qp, &cq_b, &fan.srq, Depth::default())?;
             link::to_init(&a, ALL_ACCESS)?;
             link::to_init(&b, ALL_ACCESS)?;
-            let end_a = endpoint(&a, &context_a, ends.v6)?;
-            let end_b = endpoint(&b, &context_b, ends.v6)?;
+            let end_a = Endpoint::new(&context_a, a.number(), FIRST_PSN, ends.v6)?;
+            let end_b = Endpoint::new(&context_b, b.number(), FIRST_PSN, ends.v6)?;
             for (qp, ours, peer) in [(&a, &end_a, &end_b), (&b, &end_b, &end_a)] {
                 link::to_rtr(qp, ours, peer, &Timing::default())?;
                 link::to_rts(qp, ours, &Timing::default())?;
@@ -179,17 +181,6 @@ impl Fan {
             None => Ok((qp, number, id)),
         }
     }
-}
-
-fn endpoint(qp: &Qp, context: &Context, v6: bool) -> io::Result<Endpoint> {
-    let (gid_index, gid) = context.gid(v6)?;
-    Ok(Endpoint {
-        qpn: qp.number(),
-        psn: 0xff_fffa,
-        gid,
-        gid_index,
-        ..Default::default()
-    })
 }
 
 /// Lengths from none to several packets.

@@ -85,18 +85,8 @@ impl Bench {
         let cq = Cq::new(&near, 64)?;
         let mut ini = Initiator::new(&pd, &cq)?;
         let mut tgt = Target::new(&xrcd)?;
-        let place = |context: &Context, qpn, psn| -> std::io::Result<Endpoint> {
-            let (gid_index, gid) = context.gid(ends.v6)?;
-            Ok(Endpoint {
-                qpn,
-                psn,
-                gid,
-                gid_index,
-                ..Endpoint::default()
-            })
-        };
-        let ours = place(&near, ini.number(), 0xff_fffd)?;
-        let theirs = place(&far, tgt.number(), 7)?;
+        let ours = Endpoint::new(&near, ini.number(), 0xff_fffd, ends.v6)?;
+        let theirs = Endpoint::new(&far, tgt.number(), 7, ends.v6)?;
         let timing = Timing::default();
         tgt.connect(ALL_ACCESS, &theirs, &ours, &timing)?;
         ini.connect(&ours, &theirs, &timing)?;

@@ -111,16 +111,6 @@ fn objects(device: &str, count: &str, leave: bool) -> Outcome {
     })
 }
 
-fn endpoint(qp: &Qp, context: &Context) -> io::Result<Endpoint> {
-    let (gid_index, gid) = context.gid(false)?;
-    Ok(Endpoint {
-        qpn: qp.number(),
-        gid,
-        gid_index,
-        ..Default::default()
-    })
-}
-
 fn connect(qp: &Qp, ours: &Endpoint, peer: &Endpoint) -> io::Result<()> {
     let timing = Timing::default();
     link::to_init(qp, ALL_ACCESS)?;
@@ -129,12 +119,10 @@ fn connect(qp: &Qp, ours: &Endpoint, peer: &Endpoint) -> io::Result<()> {
 }
 
 fn connect_pairs(context: &Context, qps: &[Qp]) -> io::Result<()> {
-    let (gid_index, gid) = context.gid(false)?;
+    let any = Endpoint::new(context, 0, 0, false)?;
     let end = |qp: &Qp| Endpoint {
         qpn: qp.number(),
-        gid,
-        gid_index,
-        ..Default::default()
+        ..any
     };
     for pair in qps.chunks_exact(2) {
         connect(&pair[0], &end(&pair[0]), &end(&pair[1]))?;
@@ -211,7 +199,7 @@ fn connection(a: &Rc<Context>, b: &Rc<Context>, seed: u64) -> Outcome {
         let cq = Cq::new(context, 15)?;
         let mr = Mr::new(&pd, 4096, ALL_ACCESS)?;
         let qp = Qp::new(&pd, &cq, DEPTH)?;
-        let end = endpoint(&qp, context)?;
+        let end = Endpoint::new(context, qp.number(), 0, false)?;
         Ok((cq, mr, qp, end))
     };
     let text = |why: io::Error| why.to_string();
