@@ -16,7 +16,7 @@ import re
 from pathlib import Path
 
 DOCUMENT = Path("Documentation/conformance.rst")
-STATES = ("works", "plugin", "untested", "missing")
+STATES = ("works", "untested", "missing")
 ROW = re.compile(r"^   \* - (.*?)\n     - (.*?)\n     - ?(.*?)(?=^   \* - |^\S|\Z)", re.MULTILINE | re.DOTALL)
 
 

@@ -1,13 +1,46 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! QPs whose work requests are built by calls (`ibv_qp_ex`): stock librxe has ATOMIC_WRITE there only.
+//! What providers have in libibverbs' second table: QPs whose work requests are built by calls (`ibv_qp_ex`),
+//! for stock librxe has ATOMIC_WRITE there only; the moderation of CQs, which it lacks.
 
 use std::{io, mem::offset_of, rc::Rc};
 
 use crate::{
-    object::{Cq, Depth, Pd, Qp},
+    object::{check, check_ptr, Context, Cq, Depth, Pd, Qp},
     sys::*,
 };
+
+impl Context {
+    /// The second table.
+    fn table(&self) -> io::Result<&verbs_context> {
+        let context = self.0;
+        // SAFETY: The context is open; libibverbs marks those that lie in a `verbs_context` in this way, which
+        // lives as long.
+        unsafe {
+            if (*context).abi_compat as usize != usize::MAX {
+                return Err(io::ErrorKind::Unsupported.into());
+            }
+            Ok(&*context.byte_sub(offset_of!(verbs_context, context)).cast())
+        }
+    }
+}
+
+impl Cq {
+    /// `ibv_modify_cq`: at most `count` completions are held back, for at most `period` microseconds.
+    pub fn moderate(&self, count: u16, period: u16, mask: u32) -> io::Result<()> {
+        let modify = self.context.table()?.modify_cq;
+        let modify = modify.ok_or(io::ErrorKind::Unsupported)?;
+        let mut attr = ibv_modify_cq_attr {
+            attr_mask: mask,
+            moderate: ibv_moderate_cq {
+                cq_count: count,
+                cq_period: period,
+            },
+        };
+        // SAFETY: The queue is alive, and `attr` outlives the call.
+        check(unsafe { modify(self.raw, &mut attr) })
+    }
+}
 
 impl Qp {
     /// A reliably connected QP that takes `operations` (`IBV_QP_EX_WITH_…`) by calls.
@@ -22,21 +55,10 @@ impl Qp {
             send_ops_flags: operations.into(),
             ..Default::default()
         };
-        let context = pd.context.0;
-        // SAFETY: The context is open; libibverbs marks those that lie in a `verbs_context` in this way.
-        let create = unsafe {
-            if (*context).abi_compat as usize != usize::MAX {
-                return Err(io::ErrorKind::Unsupported.into());
-            }
-            let around = context.byte_sub(offset_of!(verbs_context, context));
-            (*around.cast::<verbs_context>()).create_qp_ex
-        };
+        let create = pd.context.table()?.create_qp_ex;
         let create = create.ok_or(io::ErrorKind::Unsupported)?;
         // SAFETY: `init` outlives the call.
-        let raw = unsafe { create(context, &mut init) };
-        if raw.is_null() {
-            return Err(io::Error::last_os_error());
-        }
+        let raw = check_ptr(unsafe { create(pd.context.0, &mut init) })?;
         Ok(Self::adopt(raw, pd, cq))
     }
 
@@ -57,9 +79,6 @@ impl Qp {
             write(qp, remote.1, remote.0, bytes.as_ptr().cast());
             complete(qp)
         };
-        match errno {
-            0 => Ok(()),
-            _ => Err(io::Error::from_raw_os_error(errno)),
-        }
+        check(errno)
     }
 }

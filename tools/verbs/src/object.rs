@@ -273,7 +273,7 @@ impl Drop for Mw {
 pub struct Cq {
     pub raw: *mut ibv_cq,
     channel: *mut ibv_comp_channel,
-    context: Rc<Context>,
+    pub(crate) context: Rc<Context>,
 }
 
 impl Cq {

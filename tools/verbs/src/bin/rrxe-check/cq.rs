@@ -8,10 +8,14 @@ use std::{
     time::Duration,
 };
 
-use rrxe_verbs::{object::Context, sys::*};
+use rrxe_verbs::{
+    object::{Context, Cq},
+    sys::*,
+};
 
 use crate::{
-    pair::{ensure, Ends, Outcome, Pair, Plan, Send},
+    errno::EOPNOTSUPP,
+    pair::{ensure, is_stock, Ends, Outcome, Pair, Plan, Send},
     srq::{errno_of, EINVAL},
     tap::Tap,
 };
@@ -20,6 +24,24 @@ use crate::{
 pub fn run(tap: &mut Tap, ends: &Ends) {
     tap.result("a resized CQ keeps its entries in order", resize(ends));
     tap.result("a CQ is resized under traffic", resize_busy(ends));
+    tap.result("the library moderates CQs, or says no", moderate(ends));
+}
+
+/// Count, period and mask, of which the library refuses the latter two.
+const MODERATIONS: [(u16, u16, u32); 4] = [(4, 100, 1), (0, 0, 1), (1, 1, 0), (1, 1, 2)];
+
+fn moderate(ends: &Ends) -> Outcome {
+    let context = Context::open(ends.a).map_err(|e| e.to_string())?;
+    let cq = Cq::new(&context, 16).map_err(|e| e.to_string())?;
+    let errnos =
+        MODERATIONS.map(|(count, period, mask)| errno_of(&cq.moderate(count, period, mask)));
+    let expected = match is_stock() {
+        true => [EOPNOTSUPP; 4],
+        false => [0, 0, EINVAL, EINVAL],
+    };
+    ensure(errnos == expected, || {
+        format!("{errnos:?} for {MODERATIONS:?}")
+    })
 }
 
 fn write(pair: &Pair, id: u64) -> Outcome {

@@ -2,7 +2,7 @@
 
 //! Datagrams: data, the header in front of them, whom they reach and whom not.
 
-use std::{env, io, rc::Rc};
+use std::{io, rc::Rc};
 
 use rrxe_verbs::{
     link,
@@ -11,7 +11,7 @@ use rrxe_verbs::{
 };
 
 use crate::{
-    pair::{ensure, expect_silence, next_completion, Ends, Outcome},
+    pair::{ensure, expect_silence, is_stock, next_completion, Ends, Outcome},
     tap::Tap,
 };
 
@@ -48,10 +48,8 @@ pub fn run_errors(tap: &mut Tap, ends: &Ends) {
         ("UD: an address in the work request", in_request),
         ("UD: an address that isn't ours: LOC_QP_OP_ERR", lies),
     ];
-    // The provider is told by who installed it; it doesn't show.
-    let stock = env::var("RRXE_PROVIDER").is_err();
     for (name, case) in cases {
-        if stock {
+        if is_stock() {
             tap.result(name, case(ends));
         } else {
             tap.skip(name, "librrxe knows handles by their numbers only");

@@ -18,7 +18,7 @@ use crate::{
 const EFAULT: i32 = 14;
 const EINVAL: i32 = 22;
 const ENOMEM: i32 = 12;
-const EOPNOTSUPP: i32 = 95;
+pub const EOPNOTSUPP: i32 = 95;
 
 /// Runs all cases.
 pub fn run(tap: &mut Tap, ends: &Ends) {

@@ -3,7 +3,7 @@
 //! Two connected QPs with memory at both ends.
 
 use std::{
-    io, mem,
+    env, io, mem,
     rc::Rc,
     time::{Duration, Instant},
 };
@@ -22,6 +22,11 @@ pub struct Ends<'a> {
     pub a: &'a str,
     pub b: &'a str,
     pub v6: bool,
+}
+
+/// Whether the provider is the stock one: who installed another says so, for it doesn't show.
+pub fn is_stock() -> bool {
+    env::var_os("RRXE_PROVIDER").is_none()
 }
 
 /// Longest wait for a completion.
