@@ -34,6 +34,8 @@ const BITS: u32 = u64::BITS;
 pub struct DoorbellPage {
     memory: Arc<SharedMemory>,
     mapping: Option<Mapping>,
+    /// Leaves from this on have no slot that was ever used.
+    leaves: AtomicU32,
 }
 
 /// What tells a process's library where its page is.
@@ -67,6 +69,7 @@ impl DoorbellPage {
         let page = Self {
             memory,
             mapping: None,
+            leaves: AtomicU32::new(0),
         };
         page.ask_for_calls(true);
         Ok(page)
@@ -78,6 +81,12 @@ impl DoorbellPage {
             offset: self.mapping.as_ref().map_or(0, Mapping::offset),
             size: SIZE as u32,
         }
+    }
+
+    /// Looks at the doorbell of `slot` from now on; to be called before the process knows the slot.
+    pub fn use_slot(&self, slot: u32) {
+        let leaves = (slot / BITS).saturating_add(1);
+        self.leaves.fetch_max(leaves, Ordering::Relaxed);
     }
 
     /// Tells the process whether it has to call after it rang. What is rung before it knows is to be
@@ -96,8 +105,9 @@ impl DoorbellPage {
         (0..SUMMARY_WORDS).any(|word| self.summary(word).load(Ordering::Relaxed) != 0)
     }
 
-    /// Takes doorbells and serves the slot of each, those from `first` on before the others, until
+    /// Takes doorbells and serves the slot of each, in order from `first` on and around, until
     /// `serve` breaks off; what is left stays rung then, and the slot to go on with is returned.
+    /// Who goes on there comes to each slot that is rung, however often those before it ring again.
     ///
     /// A slot is served after its doorbell is taken, with a full barrier between: what is posted
     /// later rings again.
@@ -106,51 +116,66 @@ impl DoorbellPage {
         first: u32,
         mut serve: impl FnMut(u32) -> ControlFlow<()>,
     ) -> ControlFlow<u32> {
-        let leaf = first / BITS;
-        let (word, bit) = ((leaf / BITS) as usize, leaf % BITS);
-        for step in 0..SUMMARY_WORDS {
-            let word = word.wrapping_add(step) % SUMMARY_WORDS;
-            let start = if step == 0 { bit } else { 0 };
-            self.sweep_word(word, start, &mut serve)?;
+        let first = first % SLOTS;
+        let start = (first / BITS / BITS) as usize;
+        self.sweep_word(start, first, &mut serve)?;
+        for step in 1..SUMMARY_WORDS {
+            self.sweep_word(start.wrapping_add(step) % SUMMARY_WORDS, 0, &mut serve)?;
         }
-        ControlFlow::Continue(())
+        // What lies before `first` in its own word.
+        self.sweep_word(start, 0, &mut serve)
     }
 
-    /// Sweeps the leaves of one word of the summary, from that of bit `start` on and around.
+    /// Sweeps the leaves of one word of the summary: slots from `first` on, if that is in one of them.
     fn sweep_word(
         &self,
         word: usize,
-        start: u32,
+        first: u32,
         serve: &mut impl FnMut(u32) -> ControlFlow<()>,
     ) -> ControlFlow<u32> {
-        if self.summary(word).load(Ordering::Relaxed) == 0 {
+        let summary = self.summary(word);
+        if summary.load(Ordering::Relaxed) == 0 {
             return ControlFlow::Continue(());
         }
-        let mut leaves = self
-            .summary(word)
-            .swap(0, Ordering::SeqCst)
-            .rotate_right(start);
+        let (first_leaf, first_bit) = (first / BITS, first % BITS);
+        let before = ones_below(first_leaf % BITS);
+        // Not `fetch_and`, whose loop a process could keep from ending.
+        let rung = summary.swap(0, Ordering::SeqCst);
+        if rung & before != 0 {
+            summary.fetch_or(rung & before, Ordering::SeqCst);
+        }
+        let mut leaves = rung & !before;
+        // After the exchange: a process rings for a slot after it got it.
+        let end = self.leaves.load(Ordering::Relaxed);
         while leaves != 0 {
-            let bit = leaves.trailing_zeros();
-            leaves &= leaves.wrapping_sub(1);
             let leaf = (word as u32)
                 .wrapping_mul(BITS)
-                .wrapping_add(bit.wrapping_add(start) % BITS);
-            if let ControlFlow::Break(slot) = self.sweep_leaf(leaf, serve) {
-                self.summary(word)
-                    .fetch_or(leaves.rotate_left(start), Ordering::SeqCst);
+                .wrapping_add(leaves.trailing_zeros());
+            leaves &= leaves.wrapping_sub(1);
+            if leaf >= end {
+                // Nor has any of those behind a slot in use.
+                break;
+            }
+            let from = if leaf == first_leaf { first_bit } else { 0 };
+            if let ControlFlow::Break(slot) = self.sweep_leaf(leaf, from, serve) {
+                summary.fetch_or(leaves, Ordering::SeqCst);
                 return ControlFlow::Break(slot);
             }
         }
         ControlFlow::Continue(())
     }
 
+    /// Sweeps one leaf, from the slot of bit `from` on; those before stay rung.
     fn sweep_leaf(
         &self,
         leaf: u32,
+        from: u32,
         serve: &mut impl FnMut(u32) -> ControlFlow<()>,
     ) -> ControlFlow<u32> {
-        let mut bits = self.dirty(leaf).swap(0, Ordering::SeqCst);
+        let before = ones_below(from);
+        let rung = self.dirty(leaf).swap(0, Ordering::SeqCst);
+        self.ring(leaf, rung & before);
+        let mut bits = rung & !before;
         while bits != 0 {
             let slot = leaf.wrapping_mul(BITS).wrapping_add(bits.trailing_zeros());
             bits &= bits.wrapping_sub(1);
@@ -197,9 +222,21 @@ impl DoorbellPage {
     }
 }
 
+/// A word whose lowest `count` bits are set, fewer than all.
+fn ones_below(count: u32) -> u64 {
+    1_u64.wrapping_shl(count).wrapping_sub(1)
+}
+
 #[kunit_tests(rrxe_doorbell)]
 mod tests {
     use super::*;
+
+    /// A page whose slots are all in use.
+    fn used() -> Result<DoorbellPage> {
+        let page = DoorbellPage::unmapped()?;
+        page.use_slot(SLOTS - 1);
+        Ok(page)
+    }
 
     fn rung(
         page: &DoorbellPage,
@@ -228,7 +265,7 @@ mod tests {
 
     #[test]
     fn serves_each_doorbell_once() -> Result {
-        let page = DoorbellPage::unmapped()?;
+        let page = used()?;
         for slot in [0, 63, 64, 4095, 4096, SLOTS - 1] {
             page.ring(slot / 64, 1 << (slot % 64));
         }
@@ -243,25 +280,67 @@ mod tests {
 
     #[test]
     fn goes_on_where_it_broke_off() -> Result {
-        let page = DoorbellPage::unmapped()?;
+        let page = used()?;
         for slot in [1, 2, 3, 70, 200, 5000] {
             page.ring(slot / 64, 1 << (slot % 64));
         }
         let (slots, end) = rung(&page, 0, 2)?;
         assert_eq!(&slots[..], &[1, 2]);
         assert_eq!(end, ControlFlow::Break(3));
-        let (slots, end) = rung(&page, 128, 2)?;
-        assert_eq!(&slots[..], &[200, 3]);
-        assert_eq!(end, ControlFlow::Break(4));
-        let (slots, _) = rung(&page, 0, 100)?;
-        assert_eq!(&slots[..], &[70, 5000]);
+        let (slots, end) = rung(&page, 199, 2)?;
+        assert_eq!(&slots[..], &[200, 5000]);
+        assert_eq!(end, ControlFlow::Break(5001));
+        let (slots, end) = rung(&page, 71, 100)?;
+        assert_eq!(&slots[..], &[3, 70]);
+        assert_eq!(end, ControlFlow::Continue(()));
+        assert!(!page.is_rung());
+        Ok(())
+    }
+
+    /// Doorbells of slots that nobody has cost nothing, but for those next to one in use.
+    #[test]
+    fn looks_at_leaves_in_use_only() -> Result {
+        let page = DoorbellPage::unmapped()?;
+        page.use_slot(70);
+        page.use_slot(3);
+        for leaf in [0, 1, 2, 64] {
+            page.ring(leaf, 1 << 63);
+        }
+        let (slots, end) = rung(&page, 0, 100)?;
+        assert_eq!(&slots[..], &[63, 127]);
+        assert_eq!(end, ControlFlow::Continue(()));
+        assert!(!page.is_rung());
+        Ok(())
+    }
+
+    /// Slots that ring again at once, in the same leaf, word and page, don't keep another from its turn.
+    #[test]
+    fn comes_to_each_slot() -> Result {
+        let page = used()?;
+        let others = [0, 1, 63, 64, 65, 4095, SLOTS - 1];
+        for late in [2, 62, 66, 130, 4000, 4096, 20_000] {
+            page.ring(late / 64, 1 << (late % 64));
+            let (mut next, mut passes) = (0, 0);
+            loop {
+                for slot in others {
+                    page.ring(slot / 64, 1 << (slot % 64));
+                }
+                let (slots, end) = rung(&page, next, 2)?;
+                passes += 1;
+                if slots.contains(&late) {
+                    break;
+                }
+                assert!(passes <= others.len());
+                next = end.break_value().unwrap_or(0);
+            }
+        }
         Ok(())
     }
 
     /// A summary that lies only costs a look; slots that no summary tells of are not found.
     #[test]
     fn bears_any_bits() -> Result {
-        let page = DoorbellPage::unmapped()?;
+        let page = used()?;
         for word in 0..SUMMARY_WORDS {
             page.summary(word).store(u64::MAX, Ordering::Relaxed);
         }

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What a page of doorbells has of a poller, while other pages wait for it: as much as each of them.
+//!
+//! Times are nanoseconds since any one moment.
+
+use kernel::{
+    prelude::*,
+    sync::atomic::{ordering::Relaxed, Atomic},
+};
+
+/// How long a page is watched while others wait.
+const TURN: i64 = 50_000;
+/// How long one is watched while none does, before the work queue is asked again.
+const SLICE: i64 = 1_000_000;
+/// What was too long by more than this isn't paid.
+const MAX_DEBT: i64 = 100_000_000;
+
+/// When to begin with no more, for one that begins at `now` and keeps others waiting.
+pub(crate) fn end_of_turn(now: i64) -> i64 {
+    now.saturating_add(TURN)
+}
+
+/// What a page had of pollers: for its watcher, of which there is one at a time.
+pub(crate) struct Share {
+    /// By how much its last turn was too long.
+    debt: Atomic<i64>,
+}
+
+impl Share {
+    /// That of a page that had nothing yet.
+    pub(crate) fn new() -> Self {
+        Self {
+            debt: Atomic::new(0),
+        }
+    }
+
+    /// Whether the page does without a turn, which it pays by that, because it had too much and others wait.
+    pub(crate) fn owes_a_turn(&self, others_wait: bool) -> bool {
+        let debt = self.debt.load(Relaxed);
+        let owes = debt > 0 && others_wait;
+        let rest = if owes { debt.saturating_sub(TURN) } else { 0 };
+        self.debt.store(rest, Relaxed);
+        owes
+    }
+
+    /// The page's watcher runs from `now` on.
+    pub(crate) fn begin(&self, now: i64) -> Stint<'_> {
+        Stint {
+            share: self,
+            began: now,
+            since: now,
+        }
+    }
+}
+
+/// A stretch of time that a watcher has.
+pub(crate) struct Stint<'a> {
+    share: &'a Share,
+    began: i64,
+    /// Others have waited since, if they do.
+    since: i64,
+}
+
+impl Stint<'_> {
+    /// When to begin with no more, should others wait.
+    pub(crate) fn until(&self) -> i64 {
+        end_of_turn(self.since)
+    }
+
+    /// Whether it is over at `now`.
+    pub(crate) fn is_over(&mut self, now: i64, others_wait: bool) -> bool {
+        if !others_wait {
+            self.since = now;
+        }
+        let too_long = now.saturating_sub(self.until());
+        let over = too_long >= 0 || now.saturating_sub(self.began) >= SLICE;
+        if over {
+            self.share.debt.store(too_long.clamp(0, MAX_DEBT), Relaxed);
+        }
+        over
+    }
+}
+
+#[kunit_tests(rrxe_share)]
+mod tests {
+    use super::*;
+
+    /// What each of pages has in a second, whose passes take so long.
+    fn shares<const N: usize>(passes: [i64; N]) -> [i64; N] {
+        let pages = [const { Share::new() }; N];
+        let (mut now, mut had) = (0, [0; N]);
+        while now < 1_000_000_000 {
+            for ((page, pass), had) in pages.iter().zip(passes).zip(&mut had) {
+                if page.owes_a_turn(true) {
+                    continue;
+                }
+                let before = now;
+                let mut stint = page.begin(now);
+                loop {
+                    now += pass;
+                    if stint.is_over(now, true) {
+                        break;
+                    }
+                }
+                *had += now - before;
+            }
+        }
+        had
+    }
+
+    #[test]
+    fn are_even_whatever_passes_take() {
+        for passes in [
+            [1_000, 1_000, 1_000, 1_000],
+            [1_000, 49_000, 51_000, 99_000],
+            [2_000, 900_000, 900_000, 900_000],
+            [2_000, 2_000, 2_000, 900_000],
+            [2_000, 2_000, 2_000, 9_000_000],
+        ] {
+            for had in shares(passes) {
+                assert!((240_000_000..=260_000_000).contains(&had));
+            }
+        }
+    }
+
+    #[test]
+    fn of_one_alone_are_all() {
+        let share = Share::new();
+        let mut stint = share.begin(0);
+        assert!(!stint.is_over(TURN, false));
+        assert!(!stint.is_over(SLICE - 1, false));
+        assert!(stint.is_over(SLICE, false));
+        assert!(!share.owes_a_turn(true));
+    }
+
+    #[test]
+    fn of_those_that_wait_come_soon() {
+        let share = Share::new();
+        let mut stint = share.begin(0);
+        assert!(!stint.is_over(3 * TURN, false));
+        assert!(!stint.is_over(4 * TURN - 1, true));
+        assert!(stint.is_over(5 * TURN, true));
+        assert!(share.owes_a_turn(true));
+        assert!(!share.owes_a_turn(true));
+    }
+
+    #[test]
+    fn are_forgiven_when_nobody_waits() {
+        let share = Share::new();
+        assert!(share.begin(0).is_over(9 * TURN, true));
+        assert!(share.owes_a_turn(true));
+        assert!(!share.owes_a_turn(false));
+        assert!(!share.owes_a_turn(true));
+    }
+}
