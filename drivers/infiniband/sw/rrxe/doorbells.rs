@@ -6,9 +6,16 @@
 //! page, and the process makes no call; when nothing has come for a while the worker goes, and the
 //! process is told to call again. Pages that nobody watches cost nothing.
 //!
-//! A watcher is a work item, so that pages take turns: after a [`SLICE`] it queues behind the others.
-//! If it gets no CPU while doorbells ring, because the process itself spins on the only one, the
-//! guard, a timer, sees that within twice [`Workers::guard`], serves what was rung, and lets the process call.
+//! A watcher is a work item, so that pages take turns: while others wait it soon queues behind them. A send
+//! queue's turn may take longer; by how much is a debt, which the page pays in turns that it does without.
+//! So pages get the same [`Share`] of a poller whatever they ring for.
+//!
+//! If it gets no CPU while doorbells ring, because the process itself spins on the only one, or others take
+//! too long, the guard, a timer, sees that within twice [`Workers::guard`], serves some of what was rung,
+//! and lets the process call. Then what it posts is served in its own time.
+//!
+//! Pages that ring although nothing was posted aren't watched for long, or soon again: to ring costs a
+//! process next to nothing.
 //!
 //! # The sleep of a watcher
 //!
@@ -16,7 +23,10 @@
 //! tells the process to call, then looks for doorbells, with a full barrier between. So either the
 //! watcher sees the doorbell or the process sees that it has to call.
 
-use core::ops::ControlFlow;
+use core::{
+    ops::ControlFlow,
+    sync::atomic::{AtomicU32, Ordering},
+};
 
 use kernel::{
     impl_has_hr_timer, impl_has_work, new_work,
@@ -39,16 +49,25 @@ use rdma::{
     doorbell::{DoorbellPage, PageReply, SLOTS},
     mmap::Mappings,
     new_bh_spinlock,
+    ring::Ring,
     sync::{cond_resched, wait_for_readers, BhSpinLock},
     table::{Reservation, Table},
 };
 
-use crate::{device::Device, interest::Interest, qp::Qp, workers::Workers};
+use crate::{
+    device::Device,
+    interest::Interest,
+    qp::Qp,
+    share::{end_of_turn, Share},
+    workers::Workers,
+};
 
 /// Send queues served in a pass, before others get the CPU.
 const PASS: u32 = 256;
-/// How long a page is watched before other pages get their turn, in nanoseconds.
-const SLICE: i64 = 1_000_000;
+/// Doorbells served of a page that is watched no more: each slot, and what a pass that was under way serves.
+const LAST: u32 = 2 * SLOTS;
+/// Doorbells that may ring for nothing before a page is held to do no more than that.
+const IN_VAIN: u32 = 16;
 
 /// Who takes the doorbells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +91,17 @@ struct Watch {
     guard: Option<ArcHrTimerHandle<Doorbells>>,
 }
 
+/// What a pass found.
+#[derive(Clone, Copy, Default)]
+struct Found {
+    /// So many doorbells.
+    rung: u32,
+    /// Something was posted where one of them had rung.
+    news: bool,
+    /// It broke off.
+    more: bool,
+}
+
 /// The doorbells of a context.
 #[pin_data]
 pub(crate) struct Doorbells {
@@ -86,8 +116,13 @@ pub(crate) struct Doorbells {
     passes: Atomic<u32>,
     /// The slot where the next pass begins.
     next: Atomic<u32>,
-    /// When a pass last found something, in nanoseconds since `epoch`.
+    /// When a pass last found something posted, in nanoseconds since `epoch`.
     active: Atomic<i64>,
+    /// Doorbells that rang for nothing since.
+    vain: Atomic<u32>,
+    share: Share,
+    /// Of those rung when it was last watched, at most so many aren't served yet.
+    left: Atomic<u32>,
     epoch: Instant<Monotonic>,
     #[pin]
     watch: BhSpinLock<Watch>,
@@ -109,7 +144,9 @@ impl WorkItem for Doorbells {
     type Pointer = Arc<Doorbells>;
 
     fn run(this: Arc<Doorbells>) {
-        if this.keep_watching() {
+        this.workers.polled();
+        let others_wait = this.workers.has_waiting();
+        if this.share.owes_a_turn(others_wait) || this.keep_watching() {
             this.queue();
         }
     }
@@ -149,6 +186,9 @@ impl Doorbells {
                 passes: Atomic::new(0),
                 next: Atomic::new(0),
                 active: Atomic::new(0),
+                vain: Atomic::new(0),
+                share: Share::new(),
+                left: Atomic::new(0),
                 epoch: Instant::now(),
                 watch <- new_bh_spinlock!(Watch {
                     phase: Phase::Unwatched,
@@ -170,16 +210,13 @@ impl Doorbells {
 
     /// A slot for a QP that is being made, if one can be had. Process context.
     pub(crate) fn reserve(&self) -> Option<Reservation<'_, Qp>> {
-        self.qps.reserve(0..=SLOTS.wrapping_sub(1)).ok()
-    }
-
-    /// Takes the QP of a slot out. Process context; sleeps.
-    pub(crate) fn release(&self, slot: u32) {
-        drop(self.qps.remove(slot));
+        let slot = self.qps.reserve(0..=SLOTS.wrapping_sub(1)).ok()?;
+        self.page.use_slot(slot.id());
+        Some(slot)
     }
 
     /// The process called, for one of its send queues that was served since. Process context.
-    pub(crate) fn called(this: &Arc<Self>) {
+    fn called(this: &Arc<Self>) {
         if this.watched.load(Relaxed) || this.workers.patience == 0 {
             return;
         }
@@ -205,6 +242,7 @@ impl Doorbells {
         watch.phase = Phase::Watched;
         this.watched.store(true, Relaxed);
         this.active.store(this.now(), Relaxed);
+        this.vain.store(0, Relaxed);
         this.page.ask_for_calls(false);
         this.queue();
     }
@@ -214,6 +252,7 @@ impl Doorbells {
         let guard = {
             let mut watch = self.watch.lock();
             watch.phase = Phase::Closed;
+            self.left.store(0, Relaxed);
             watch.guard.take()
         };
         self.watched.store(false, Relaxed);
@@ -224,7 +263,7 @@ impl Doorbells {
     /// Serves what was rung so far, and waits for the watcher to have served what it took. Process
     /// context; sleeps.
     pub(crate) fn settle(&self) {
-        self.sweep(SLOTS);
+        self.sweep(SLOTS, i64::MAX);
         wait_for_readers();
     }
 
@@ -233,49 +272,66 @@ impl Doorbells {
     }
 
     fn queue(self: &Arc<Self>) {
-        // Already queued is as good: it has not run yet.
-        let _ = self.workers.polls.enqueue(self.clone());
+        self.workers.poll(self.clone());
     }
 
-    /// Serves at most `limit` slots that were rung; how many it served.
-    fn sweep(&self, limit: u32) -> u32 {
-        let mut served: u32 = 0;
+    /// Serves at most `limit` slots that were rung, and begins with no more after `until`, but for the
+    /// first two.
+    fn sweep(&self, limit: u32, until: i64) -> Found {
+        let mut found = Found::default();
         let end = self.page.sweep(self.next.load(Relaxed), |slot| {
-            self.qps.with(slot, Qp::look_at_sends);
-            served = served.wrapping_add(1);
-            match served < limit {
-                true => ControlFlow::Continue(()),
-                false => ControlFlow::Break(()),
+            found.news |= self.qps.with(slot, Qp::look_at_doorbell) == Some(true);
+            found.rung = found.rung.saturating_add(1);
+            // One alone isn't worth a look at the clock.
+            match found.rung >= limit || (found.rung > 1 && self.now() >= until) {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
             }
         });
-        if let ControlFlow::Break(slot) = end {
-            self.next.store(slot, Relaxed);
-        }
-        served
+        let next = end.break_value();
+        self.next.store(next.unwrap_or(0), Relaxed);
+        found.more = next.is_some();
+        found
     }
 
-    /// Watches the page for a slice. Returns whether to be queued again. Process context.
+    /// Watches the page until others have waited for a turn. Returns whether to be queued again. Process context.
     fn keep_watching(self: &Arc<Self>) -> bool {
-        let started = self.now();
+        let mut stint = self.share.begin(self.now());
         loop {
             self.passes.fetch_add(1, Relaxed);
-            let served = self.sweep(PASS);
-            let now = self.now();
+            let found = self.sweep(PASS, stint.until());
             if !self.watched.load(Relaxed) {
-                // What the guard left.
-                return served == PASS;
+                return self.is_left(found);
             }
-            if served > 0 {
+            let now = self.now();
+            if found.news {
                 self.active.store(now, Relaxed);
-            } else if now.saturating_sub(self.active.load(Relaxed)) >= self.workers.patience {
-                return self.stop(Interest::satisfied);
+                self.vain.store(0, Relaxed);
+            } else {
+                let vain = self.vain.load(Relaxed).saturating_add(found.rung);
+                self.vain.store(vain, Relaxed);
+                let idle = now.saturating_sub(self.active.load(Relaxed));
+                // A process may ring once more for what was found already.
+                let quiet = found.rung == 0 || vain > IN_VAIN;
+                if quiet && idle >= self.workers.patience {
+                    return self.give_up(now);
+                }
             }
-            if now.saturating_sub(started) >= SLICE {
+            if stint.is_over(now, self.workers.has_waiting()) {
                 return true;
             }
             cpu_relax();
             cond_resched();
         }
+    }
+
+    /// Stops watching at `now`, when nothing was posted for long. Returns as [`Self::stop`].
+    fn give_up(&self, now: i64) -> bool {
+        let in_vain = self.vain.load(Relaxed) > IN_VAIN;
+        self.stop(|interest| match in_vain {
+            true => interest.disappointed(now),
+            false => interest.satisfied(),
+        })
     }
 
     /// Stops watching, and notes by `outcome` why. Returns whether the work item is wanted to serve the
@@ -289,9 +345,18 @@ impl Doorbells {
             watch.phase = Phase::Unwatched;
             outcome(&mut watch.interest);
             self.watched.store(false, Relaxed);
+            self.left.store(LAST, Relaxed);
             self.page.ask_for_calls(true);
         }
-        self.sweep(PASS) == PASS
+        self.is_left(self.sweep(PASS, end_of_turn(self.now())))
+    }
+
+    /// Whether doorbells are left that were rung while the page was watched, after a pass that `found` some.
+    /// Passes come to all slots in their order: those that ring now don't keep the work item for ever.
+    fn is_left(&self, found: Found) -> bool {
+        let left = self.left.load(Relaxed).saturating_sub(found.rung);
+        self.left.store(left, Relaxed);
+        found.more && left > 0
     }
 
     /// Looks whether the watcher runs. Returns whether to look again. Softirq.
@@ -313,9 +378,51 @@ impl Doorbells {
             return true;
         }
         let now = self.now();
-        if self.stop(|interest| interest.starved(now)) {
+        if self.stop(|interest| interest.disappointed(now)) {
             self.queue();
         }
         false
+    }
+}
+
+/// Where a process rings for a QP.
+pub(crate) struct Doorbell {
+    doorbells: Arc<Doorbells>,
+    slot: u32,
+    sends: Ring,
+    /// The producer's index of `sends` when it was last looked at. One of `core`'s atomics: the kernel's are
+    /// calls of C.
+    seen: AtomicU32,
+}
+
+impl Doorbell {
+    /// That of the QP in `slot` with the ring `sends`.
+    pub(crate) fn new(doorbells: &Arc<Doorbells>, slot: u32, sends: &Ring) -> Self {
+        Self {
+            doorbells: doorbells.clone(),
+            slot,
+            seen: AtomicU32::new(sends.producer()),
+            sends: sends.share(),
+        }
+    }
+
+    /// Whether something was posted since this was last asked. Any context.
+    pub(crate) fn has_news(&self) -> bool {
+        let producer = self.sends.producer();
+        let news = self.seen.load(Ordering::Relaxed) != producer;
+        if news {
+            self.seen.store(producer, Ordering::Relaxed);
+        }
+        news
+    }
+
+    /// The process called instead, and its QP was served since. Process context.
+    pub(crate) fn called(&self) {
+        Doorbells::called(&self.doorbells);
+    }
+
+    /// Takes the QP out of its slot. Process context; sleeps.
+    pub(crate) fn release(&self) {
+        drop(self.doorbells.qps.remove(self.slot));
     }
 }

@@ -11,7 +11,7 @@ use kernel::prelude::*;
 const NEAR: i64 = 1_000_000;
 /// So many of them make a busy process.
 const BUSY: u32 = 16;
-/// How long a page isn't watched whose watcher got no CPU; it doubles each time, …
+/// How long a page isn't watched whose watcher got no CPU, or which rang in vain; it doubles each time, …
 const PENALTY: i64 = 10_000_000;
 /// … up to this.
 const MAX_PENALTY: i64 = 1_000_000_000;
@@ -44,8 +44,9 @@ impl Interest {
         self.penalty = 0;
     }
 
-    /// At `now` its doorbells had rung for long, and the watcher had got no CPU.
-    pub(crate) fn starved(&mut self, now: i64) {
+    /// At `now` it was no use watching: its doorbells had rung for long and the watcher had got no CPU, or
+    /// they rang for nothing.
+    pub(crate) fn disappointed(&mut self, now: i64) {
         self.near = 0;
         self.penalty = self.penalty.saturating_mul(2).clamp(PENALTY, MAX_PENALTY);
         self.not_before = now.saturating_add(self.penalty);
@@ -82,10 +83,10 @@ mod tests {
     }
 
     #[test]
-    fn waits_longer_and_longer_without_a_cpu() {
+    fn waits_longer_and_longer_when_it_is_no_use() {
         let (mut interest, mut now) = (Interest::default(), 1 << 40);
         for penalty in [1, 2, 4, 8, 16, 32, 64, 100, 100] {
-            interest.starved(now);
+            interest.disappointed(now);
             assert_eq!(interest.not_before - now, penalty * PENALTY);
             assert_eq!(calls(&mut interest, &mut now, 1), 100);
             now = interest.not_before;
@@ -93,7 +94,7 @@ mod tests {
             assert_eq!(calls(&mut interest, &mut now, 1), BUSY - 1);
         }
         interest.satisfied();
-        interest.starved(now);
+        interest.disappointed(now);
         assert_eq!(interest.not_before - now, PENALTY);
     }
 }

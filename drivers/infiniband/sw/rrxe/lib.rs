@@ -45,6 +45,7 @@ mod right;
 mod rx;
 mod send_queue;
 mod sge;
+mod share;
 mod speed;
 mod srq;
 mod stats;

@@ -37,7 +37,7 @@ use crate::{
     concerns::Concerns,
     cq::Cq,
     device::Device,
-    doorbells::Doorbells,
+    doorbells::Doorbell,
     engine::Core,
     engine_host::{Rest, Upshot},
     netns::NetContext,
@@ -131,12 +131,6 @@ impl HrTimerCallback for Qp {
     }
 }
 
-/// Where a process rings for a QP.
-struct Doorbell {
-    doorbells: Arc<Doorbells>,
-    slot: u32,
-}
-
 /// Wakes a QP that waited for its packets to leave. It names the QP only, for packets may outlive it.
 pub(crate) struct Waker {
     net: Arc<NetContext>,
@@ -165,7 +159,7 @@ impl Qp {
             self.unbind_windows();
         }
         if let Some(doorbell) = &self.doorbell {
-            doorbell.doorbells.release(doorbell.slot);
+            doorbell.release();
         }
         drop(self.net.qps(self.qpn).remove(self.place));
         if self.poster.is_some() {
@@ -247,13 +241,21 @@ impl Qp {
         }
         Self::look_at_sends(this.as_arc_borrow());
         if let Some(doorbell) = &this.doorbell {
-            Doorbells::called(&doorbell.doorbells);
+            doorbell.called();
         }
         Ok(())
     }
 
-    /// As [`Self::doorbell`], for one that was rung without a call. Any context up to softirq.
-    pub(crate) fn look_at_sends(this: ArcBorrow<'_, Self>) {
+    /// As [`Self::doorbell`], for one that was rung without a call. Returns whether anything was posted since the
+    /// last time. Any context up to softirq.
+    pub(crate) fn look_at_doorbell(this: ArcBorrow<'_, Self>) -> bool {
+        let doorbell = this.doorbell.as_ref().filter(|_| this.noted.takes_sends());
+        let news = doorbell.is_some_and(Doorbell::has_news);
+        Self::look_at_sends(this);
+        news
+    }
+
+    fn look_at_sends(this: ArcBorrow<'_, Self>) {
         if this.noted.takes_sends() {
             this.pd.note_send();
             Self::advance(this, &mut None);

@@ -35,12 +35,15 @@ impl Share {
         }
     }
 
-    /// Whether the page does without a turn, which it pays by that, because it had too much and others wait.
+    /// Whether the page does without a turn, and so pays for one, because it had too much and others wait.
     pub(crate) fn owes_a_turn(&self, others_wait: bool) -> bool {
         let debt = self.debt.load(Relaxed);
-        let owes = debt > 0 && others_wait;
-        let rest = if owes { debt.saturating_sub(TURN) } else { 0 };
-        self.debt.store(rest, Relaxed);
+        let owes = debt >= TURN && others_wait;
+        if owes {
+            self.debt.store(debt.saturating_sub(TURN), Relaxed);
+        } else if !others_wait {
+            self.debt.store(0, Relaxed);
+        }
         owes
     }
 
@@ -49,7 +52,7 @@ impl Share {
         Stint {
             share: self,
             began: now,
-            since: now,
+            until: end_of_turn(now).saturating_sub(self.debt.load(Relaxed)),
         }
     }
 }
@@ -58,22 +61,21 @@ impl Share {
 pub(crate) struct Stint<'a> {
     share: &'a Share,
     began: i64,
-    /// Others have waited since, if they do.
-    since: i64,
+    until: i64,
 }
 
 impl Stint<'_> {
     /// When to begin with no more, should others wait.
     pub(crate) fn until(&self) -> i64 {
-        end_of_turn(self.since)
+        self.until
     }
 
     /// Whether it is over at `now`.
     pub(crate) fn is_over(&mut self, now: i64, others_wait: bool) -> bool {
         if !others_wait {
-            self.since = now;
+            self.until = end_of_turn(now);
         }
-        let too_long = now.saturating_sub(self.until());
+        let too_long = now.saturating_sub(self.until);
         let over = too_long >= 0 || now.saturating_sub(self.began) >= SLICE;
         if over {
             self.share.debt.store(too_long.clamp(0, MAX_DEBT), Relaxed);
@@ -88,7 +90,7 @@ mod tests {
 
     /// What each of pages has in a second, whose passes take so long.
     fn shares<const N: usize>(passes: [i64; N]) -> [i64; N] {
-        let pages = [const { Share::new() }; N];
+        let pages: [Share; N] = core::array::from_fn(|_| Share::new());
         let (mut now, mut had) = (0, [0; N]);
         while now < 1_000_000_000 {
             for ((page, pass), had) in pages.iter().zip(passes).zip(&mut had) {

@@ -2,8 +2,17 @@
 
 //! The module's work queues.
 
-use kernel::{prelude::*, sync::Arc, time::Delta};
+use kernel::{
+    prelude::*,
+    sync::{
+        atomic::{ordering::Relaxed, Atomic},
+        Arc,
+    },
+    time::Delta,
+};
 use rdma::workqueue::OwnedQueue;
+
+use crate::doorbells::Doorbells;
 
 /// Who does what no system call or packet does.
 pub(crate) struct Workers {
@@ -13,7 +22,9 @@ pub(crate) struct Workers {
     pub(crate) faults: OwnedQueue,
     /// Watches pages of doorbells. An administrator sets CPUs, priority and NUMA affinity by
     /// `/sys/devices/virtual/workqueue/rrxe_poll`.
-    pub(crate) polls: OwnedQueue,
+    polls: OwnedQueue,
+    /// Pages that wait for one of those.
+    waiting: Atomic<i32>,
     /// Nanoseconds that a page is watched in vain; zero for never watching any.
     pub(crate) patience: i64,
     /// How often it is looked whether a page's watcher runs.
@@ -41,10 +52,30 @@ impl Workers {
             turns: OwnedQueue::new_bh(c"rrxe")?,
             faults: OwnedQueue::new_unbound(c"rrxe_faults", 0)?,
             polls: OwnedQueue::new_unbound(c"rrxe_poll", pollers.max(1))?,
+            waiting: Atomic::new(0),
             patience: i64::from(patience_us).saturating_mul(1_000),
             guard: Delta::from_micros(i64::from(patience_us.clamp(MIN_GUARD, MAX_GUARD))),
         };
         Ok(Arc::new(workers, GFP_KERNEL)?)
+    }
+
+    /// Lets a poller serve a page, after those that wait already. Any context.
+    pub(crate) fn poll(&self, doorbells: Arc<Doorbells>) {
+        self.waiting.fetch_add(1, Relaxed);
+        // Already queued is as good: it has not run yet.
+        if self.polls.enqueue(doorbells).is_err() {
+            self.waiting.fetch_sub(1, Relaxed);
+        }
+    }
+
+    /// A page waits no longer.
+    pub(crate) fn polled(&self) {
+        self.waiting.fetch_sub(1, Relaxed);
+    }
+
+    /// Whether pages wait for a poller: a hint, for this changes at any time.
+    pub(crate) fn has_waiting(&self) -> bool {
+        self.waiting.load(Relaxed) > 0
     }
 
     /// Waits for all that is queued. Process context.

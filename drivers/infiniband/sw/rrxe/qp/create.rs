@@ -25,11 +25,12 @@ use roce::{
     qp::{Config, QpKind},
 };
 
-use super::{Doorbell, Qp, Waker};
+use super::{Qp, Waker};
 use crate::{
     concerns::Concerns,
     context::Context,
     device::Device,
+    doorbells::Doorbell,
     engine::{new_engine, Core},
     fault::Stall,
     limits,
@@ -69,6 +70,9 @@ impl Qp {
         let doorbells = context.and_then(|context| context.doorbells());
         let slot = doorbells.and_then(|doorbells| doorbells.reserve());
         let reply = rings.reply(slot.as_ref().map(|slot| slot.id()));
+        let doorbell = doorbells
+            .zip(slot.as_ref())
+            .map(|(doorbells, slot)| Doorbell::new(doorbells, slot.id(), &rings.send));
         let poster = match mappings {
             None => rings.poster(init.kind)?,
             Some(_) => None,
@@ -90,12 +94,6 @@ impl Qp {
         let number = place.id();
         let cap = rings.cap;
         let core = new_core(device, &init, qpn, rings, owner, pd.clone())?;
-        let doorbell = doorbells
-            .zip(slot.as_ref())
-            .map(|(doorbells, slot)| Doorbell {
-                doorbells: doorbells.clone(),
-                slot: slot.id(),
-            });
         let qp = Arc::pin_init(
             try_pin_init!(Self {
                 qpn,
