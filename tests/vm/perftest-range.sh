@@ -20,21 +20,33 @@ declare -A GID=(
 	[2-4]=$(gid_index "$DEV2" $HOST2_V4) [2-6]=$(gid_index "$DEV2" $HOST2_V6)
 )
 
-# _pair waits until somebody listens: on a TCP port, or with a communication identifier. That is in the state LISTEN
-# before anybody can find it, so who has it must have come back from rdma_listen() and wait for an event.
+# _pair waits until somebody listens: on a TCP port, or with a communication identifier.
 connect=tcp port=18515
 _listening() {
 	if [[ $connect == cm ]]; then
-		local pid
-		pid=$(in2 rdma resource show cm_id dev "$DEV2" | sed -nE "s/.* LISTEN .* pid ([0-9]+) .*:$port .*/\1/p")
-		[[ -n $pid && $(<"/proc/$pid/wchan") == ucma_get_event ]]
+		in2 rdma resource show cm_id dev "$DEV2" | grep LISTEN | grep -q ":$port "
 	else
 		[[ -n $(in2 ss -Hltn "sport = :$port") ]]
 	fi
 }
 
+# With librdmacm, perftest connects a second time, for its messages, and its client doesn't wait until the server listens
+# again (create_rdma_cm_connection()). Rejected, it would try once more, but Debian 13's has SIGSEGV on the way there.
+readonly TRIES=5 CRASHED=139
+rejected() { [[ $connect == cm && $1 -eq $CRASHED && $OUTPUT == *"Failed to connect RDMA CM events"* ]]; }
+
 # run FAMILY CONNECT PROGRAM ARGUMENT...
 run() {
+	local try status=0
+	for ((try = 0; try < TRIES; try++)); do
+		status=0
+		run_once "$@" || status=$?
+		rejected $status || break
+	done
+	return $status
+}
+
+run_once() {
 	local family=$1 program=$3 address=$HOST2_V4 words
 	connect=$2
 	shift 3
