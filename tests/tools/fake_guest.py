@@ -14,6 +14,8 @@ SCENARIOS = {
     "panic": [("output", b"before\n"), ("console", b"[    2.0] Kernel panic - not syncing: gone")],
     "warning": [("console", b"[    2.0] WARNING: net/core/dev.c:1 at f\r\n"), ("status", b"exit 0 taint 0\n")],
     "torn": [("console", b"[    2.0] BU"), ("console", b"G: bad page\n"), ("status", b"exit 0 taint 0\n")],
+    "fault": [("console", b"[    2.0] Oops: general protection fault, 0000 [#1]\n"), ("status", b"exit 0 taint 0\n")],
+    "crash": [("console", b"[    2.0] traps: a[7] general protection fault ip:7f sp:7f\n"), ("status", b"exit 0 taint 0\n")],
     "tainted": [("status", b"exit 0 taint 512\n")],
     "gone": [("output", b"half\n")],
     "hang": [("output", b"waiting\n"), 60],

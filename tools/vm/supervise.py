@@ -24,9 +24,9 @@ BROKEN = 125
 POWER_OFF_SECONDS = 30
 TAIL_LINES = 40
 
-# What a kernel prints when something is wrong with it.
+# What a kernel prints when something is wrong with it; of a program's faults it tells where that was (ip).
 SPLAT = re.compile(
-    rb"Kernel panic|BUG: |WARNING: |Oops: |general protection fault|Unable to handle|stack segment fault|"
+    rb"Kernel panic|BUG: |WARNING: |Oops: |general protection fault(?! ip:)|Unable to handle|stack segment fault(?! ip:)|"
     rb"KASAN: |UBSAN: |KCSAN: |KFENCE: |rcu: INFO: .* detected|rcu:.*stall|INFO: task .* blocked for more than|"
     rb"INFO: possible|INFO: trying to register non-static|suspicious RCU usage|soft lockup|hard LOCKUP|"
     rb"refcount_t: |unreferenced object|rust_kernel: panicked|unregister_netdevice: waiting for|"
