@@ -272,13 +272,19 @@ fn later_packets_do_not_postpone_the_timer() {
     assert_eq!(bench.qp.poll_timeout(), Some(bench.now.after(TIMEOUT)));
 }
 
-#[test]
-fn seven_rnr_retries_are_for_ever() {
+/// Whose RNR retries never end.
+fn patient() -> Bench {
     let mut bench = Bench::new();
     bench.change(Attrs {
         rnr_retry: Some(7),
         ..Attrs::default()
     });
+    bench
+}
+
+#[test]
+fn seven_rnr_retries_are_for_ever() {
+    let mut bench = patient();
     bench.post(SEND, 0);
     bench.poll();
     for _ in 0..1000 {
@@ -292,11 +298,7 @@ fn seven_rnr_retries_are_for_ever() {
 
 #[test]
 fn a_peer_that_asks_to_wait_does_answer() {
-    let mut bench = Bench::new();
-    bench.change(Attrs {
-        rnr_retry: Some(7),
-        ..Attrs::default()
-    });
+    let mut bench = patient();
     bench.post(SEND, 0);
     bench.poll();
     for _ in 0..10 {
@@ -323,11 +325,7 @@ fn a_peer_that_asks_to_wait_does_answer() {
 
 #[test]
 fn what_a_peer_without_buffers_would_drop_is_not_sent() {
-    let mut bench = Bench::new();
-    bench.change(Attrs {
-        rnr_retry: Some(7),
-        ..Attrs::default()
-    });
+    let mut bench = patient();
     bench.post(SEND, 1000 * MTU as usize);
     let mut sent = vec![bench.poll().len()];
     for _ in 0..8 {
