@@ -174,21 +174,28 @@ impl DoorbellPage {
     ) -> ControlFlow<u32> {
         let before = ones_below(from);
         let rung = self.dirty(leaf).swap(0, Ordering::SeqCst);
-        self.ring(leaf, rung & before);
+        self.ring_leaf(leaf, rung & before);
         let mut bits = rung & !before;
         while bits != 0 {
             let slot = leaf.wrapping_mul(BITS).wrapping_add(bits.trailing_zeros());
             bits &= bits.wrapping_sub(1);
             if serve(slot).is_break() {
-                self.ring(leaf, bits);
+                self.ring_leaf(leaf, bits);
                 return ControlFlow::Break(slot.wrapping_add(1) % SLOTS);
             }
         }
         ControlFlow::Continue(())
     }
 
-    /// Rings the doorbells `bits` of a leaf, as a process does.
-    fn ring(&self, leaf: u32, bits: u64) {
+    /// Rings the doorbell of `slot` as a process does: with a full barrier behind.
+    pub fn ring(&self, slot: u32) {
+        let slot = slot % SLOTS;
+        self.ring_leaf(slot / BITS, 1_u64.wrapping_shl(slot % BITS));
+        smp_mb();
+    }
+
+    /// Rings the doorbells `bits` of a leaf.
+    fn ring_leaf(&self, leaf: u32, bits: u64) {
         if bits == 0 {
             return;
         }
@@ -267,7 +274,7 @@ mod tests {
     fn serves_each_doorbell_once() -> Result {
         let page = used()?;
         for slot in [0, 63, 64, 4095, 4096, SLOTS - 1] {
-            page.ring(slot / 64, 1 << (slot % 64));
+            page.ring(slot);
         }
         assert!(page.is_rung());
         let (slots, end) = rung(&page, 0, 100)?;
@@ -282,7 +289,7 @@ mod tests {
     fn goes_on_where_it_broke_off() -> Result {
         let page = used()?;
         for slot in [1, 2, 3, 70, 200, 5000] {
-            page.ring(slot / 64, 1 << (slot % 64));
+            page.ring(slot);
         }
         let (slots, end) = rung(&page, 0, 2)?;
         assert_eq!(&slots[..], &[1, 2]);
@@ -304,7 +311,7 @@ mod tests {
         page.use_slot(70);
         page.use_slot(3);
         for leaf in [0, 1, 2, 64] {
-            page.ring(leaf, 1 << 63);
+            page.ring(leaf * 64 + 63);
         }
         let (slots, end) = rung(&page, 0, 100)?;
         assert_eq!(&slots[..], &[63, 127]);
@@ -319,11 +326,11 @@ mod tests {
         let page = used()?;
         let others = [0, 1, 63, 64, 65, 4095, SLOTS - 1];
         for late in [2, 62, 66, 130, 4000, 4096, 20_000] {
-            page.ring(late / 64, 1 << (late % 64));
+            page.ring(late);
             let (mut next, mut passes) = (0, 0);
             loop {
                 for slot in others {
-                    page.ring(slot / 64, 1 << (slot % 64));
+                    page.ring(slot);
                 }
                 let (slots, end) = rung(&page, next, 2)?;
                 passes += 1;

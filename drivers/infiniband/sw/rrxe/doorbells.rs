@@ -393,6 +393,8 @@ pub(crate) struct Doorbell {
     /// The producer's index of `sends` when it was last looked at. One of `core`'s atomics: the kernel's are
     /// calls of C.
     seen: AtomicU32,
+    /// Not zero: the QP has something left to do, for which the kernel rang.
+    left: AtomicU32,
 }
 
 impl Doorbell {
@@ -402,8 +404,27 @@ impl Doorbell {
             doorbells: doorbells.clone(),
             slot,
             seen: AtomicU32::new(sends.producer()),
+            left: AtomicU32::new(0),
             sends: sends.share(),
         }
+    }
+
+    /// Rings for what is left to do, if somebody watches; returns whether they do. Any context.
+    ///
+    /// Should the process take its doorbell back, that waits until the QP runs for another reason.
+    pub(crate) fn leave(&self) -> bool {
+        if !self.doorbells.watched.load(Relaxed) {
+            return false;
+        }
+        self.left.store(1, Ordering::Relaxed);
+        self.doorbells.page.ring(self.slot);
+        // With the barrier in it: as for a process that rings.
+        self.doorbells.watched.load(Relaxed)
+    }
+
+    /// Whether something was left to do, of which the caller takes care now. Any context.
+    pub(crate) fn take_left(&self) -> bool {
+        self.left.load(Ordering::Relaxed) != 0 && self.left.swap(0, Ordering::Relaxed) != 0
     }
 
     /// Whether something was posted since this was last asked. Any context.

@@ -48,8 +48,8 @@ use crate::{
 /// The engine with the storage that this host gives it.
 pub(crate) type Engine = roce::qp::Qp<KVVec<roce::qp::SendWqe>, KVVec<Replay>>;
 
-/// Packets taken in or sent in one turn; a QP with more to do runs again as a work item.
-const BUDGET: u32 = 128;
+/// Packets taken in or sent in one turn; a QP with more to do runs again later.
+const BUDGET: u32 = 32;
 
 /// How often a QP in the error state looks for receives posted since: stock librxe rings no bell.
 const ERROR_POLL: Duration = Duration(50_000_000);

@@ -52,7 +52,7 @@ use crate::{
 };
 
 /// Turns that one caller takes in a row, its own and those of local peers, before it leaves the rest
-/// to the work queue.
+/// ([`Qp::leave`]).
 const MAX_ROUNDS: u32 = 8;
 
 /// A queue pair.
@@ -126,7 +126,9 @@ impl HrTimerCallback for Qp {
 
     fn run(this: ArcBorrow<'_, Qp>, _: HrTimerCallbackContext<'_, Qp>) -> HrTimerRestart {
         // Not here: the holder of the turn cancels the timer, and would wait for this very function.
-        Qp::schedule(this);
+        if !this.is_left_to_watcher() {
+            Qp::schedule(this);
+        }
         HrTimerRestart::NoRestart
     }
 }
@@ -247,10 +249,16 @@ impl Qp {
     }
 
     /// As [`Self::doorbell`], for one that was rung without a call. Returns whether anything was posted since the
-    /// last time. Any context up to softirq.
+    /// last time, or left to do then. Any context up to softirq.
     pub(crate) fn look_at_doorbell(this: ArcBorrow<'_, Self>) -> bool {
-        let doorbell = this.doorbell.as_ref().filter(|_| this.noted.takes_sends());
-        let news = doorbell.is_some_and(Doorbell::has_news);
+        let Some(doorbell) = &this.doorbell else {
+            return false;
+        };
+        if doorbell.take_left() {
+            Self::advance(this, &mut None);
+            return true;
+        }
+        let news = this.noted.takes_sends() && doorbell.has_news();
         Self::look_at_sends(this);
         news
     }
@@ -300,7 +308,7 @@ impl Qp {
         let mut rounds = MAX_ROUNDS;
         while let Some(qp) = peer {
             if rounds == 0 {
-                return Self::schedule(qp.as_arc_borrow());
+                return Self::leave(qp.as_arc_borrow());
             }
             rounds = rounds.wrapping_sub(1);
             peer = Self::take_turns(qp.as_arc_borrow(), &mut None);
@@ -337,7 +345,7 @@ impl Qp {
                     }
                     match upshot.rest {
                         Rest::None if rounds > 0 => return true,
-                        Rest::None | Rest::Anywhere => Self::schedule(this),
+                        Rest::None | Rest::Anywhere => Self::leave(this),
                         Rest::On(cpu) => Self::schedule_on(this, cpu),
                     }
                     false
@@ -394,6 +402,23 @@ impl Qp {
         }
     }
 
+    /// Leaves what is left to do of a process's to who watches its doorbells, so that it counts for that process, or to
+    /// a thread, so that others have their share of the CPU. Any context.
+    fn leave(this: ArcBorrow<'_, Self>) {
+        if this.poster.is_some() {
+            return Self::schedule(this);
+        }
+        if !this.is_left_to_watcher() {
+            // Already queued is as good: it has not run yet.
+            let _ = this.workers.rests.enqueue::<_, 0>(Arc::from(this));
+        }
+    }
+
+    /// Leaves what is left to do to who watches the process's doorbells, if anybody does. Any context.
+    fn is_left_to_watcher(&self) -> bool {
+        self.doorbell.as_ref().is_some_and(Doorbell::leave)
+    }
+
     /// Lets the work queue run the engine. Any context.
     pub(crate) fn schedule(this: ArcBorrow<'_, Self>) {
         // Already queued is as good: it has not run yet.
@@ -407,12 +432,12 @@ impl Qp {
     }
 }
 
-/// Remembers `other` as the peer to run; one that was remembered before runs as a work item.
+/// Remembers `other` as the peer to run; one that was remembered before runs later.
 pub(crate) fn note_peer(peer: &mut Option<Arc<Qp>>, other: Arc<Qp>) {
     if matches!(peer, Some(before) if Arc::ptr_eq(before, &other)) {
         return;
     }
     if let Some(before) = peer.replace(other) {
-        Qp::schedule(before.as_arc_borrow());
+        Qp::leave(before.as_arc_borrow());
     }
 }

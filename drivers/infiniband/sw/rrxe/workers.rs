@@ -18,6 +18,9 @@ use crate::doorbells::Doorbells;
 pub(crate) struct Workers {
     /// Runs QPs that nobody else runs, in softirq.
     pub(crate) turns: OwnedQueue,
+    /// Runs QPs of processes that are not through with what they were given, in threads; how many and where, an
+    /// administrator sets by `/sys/devices/virtual/workqueue/rrxe_rest`.
+    pub(crate) rests: OwnedQueue,
     /// Has absent memory faulted in, where it may sleep.
     pub(crate) faults: OwnedQueue,
     /// Watches pages of doorbells. An administrator sets CPUs, priority and NUMA affinity by
@@ -50,6 +53,7 @@ impl Workers {
         };
         let workers = Self {
             turns: OwnedQueue::new_bh(c"rrxe")?,
+            rests: OwnedQueue::new_unbound(c"rrxe_rest", pollers.max(1))?,
             faults: OwnedQueue::new_unbound(c"rrxe_faults", 0)?,
             polls: OwnedQueue::new_unbound(c"rrxe_poll", pollers.max(1))?,
             waiting: Atomic::new(0),
@@ -80,9 +84,10 @@ impl Workers {
 
     /// Waits for all that is queued. Process context.
     pub(crate) fn flush(&self) {
-        // Pollers and faults queue turns.
+        // Pollers and faults queue the others.
         self.polls.flush();
         self.faults.flush();
         self.turns.flush();
+        self.rests.flush();
     }
 }
