@@ -57,7 +57,7 @@ spin() {
 beside_ringer() {
 	local line ringer
 	[[ $1 == librrxe ]] || return 0
-	coproc RINGER { exec python3 /payload/tests/vm/ringer.py "$DEV1"; }
+	coproc RINGER { exec python3 /payload/tests/vm/ringer.py "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" 1 bells; }
 	ringer=$RINGER_PID
 	read -r line <&"${RINGER[0]}"
 	sleep 1

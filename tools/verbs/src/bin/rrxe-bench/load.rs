@@ -144,15 +144,16 @@ impl Watch {
     }
 }
 
-/// Prints a case, or a call of verbs, whose times were taken one by one, with the median, as a line of JSON.
+/// Prints a case, or a call of verbs, whose times were taken one by one, with the median and the mean, as a line of JSON.
 pub fn report_median(op: &str, pattern: &str, size: usize, times: &mut [Duration]) {
     times.sort_unstable();
     let median = times
         .get(times.len() / 2)
         .map_or(0.0, |time| time.as_nanos() as f64);
+    let mean = times.iter().sum::<Duration>().as_nanos() as f64 / times.len().max(1) as f64;
     println!(
         "{{\"op\": \"{op}\", \"pattern\": \"{pattern}\", \"size\": {size}, \"count\": {}, \
-         \"ns_per_message\": {median:.1}}}",
+         \"ns_per_message\": {median:.1}, \"ns_mean\": {mean:.1}}}",
         times.len(),
     );
 }

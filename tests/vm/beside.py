@@ -1,0 +1,50 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+# Runs on: guest
+"""Hostile contexts, and programs that send as much as they can, in the background."""
+
+import contextlib
+import os
+import subprocess
+import time
+from pathlib import Path
+
+from pairs import DEVICE, GID_INDEX, equal
+
+# So many.
+COUNTS = (1, 3, 8)
+RINGER = str(Path(__file__).with_name("ringer.py"))
+ENVIRONMENT = os.environ | {"RDMAV_DRIVERS": "rrxe"}
+LOAD = ["rrxe-bench", "verbs", DEVICE, DEVICE, "write"]
+FOREVER = "1000000000"
+
+
+@contextlib.contextmanager
+def running(*commands):
+    """Programs in the background."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    programs = [subprocess.Popen(command, env=ENVIRONMENT, **pipes) for command in commands]
+    try:
+        yield programs
+    finally:
+        for program in programs:
+            program.kill()
+            program.wait()
+            program.stdout.close()
+
+
+@contextlib.contextmanager
+def ringing(count, what):
+    """Beside a process with so many contexts whose doorbells all ring."""
+    with running(["python3", RINGER, DEVICE, str(GID_INDEX), str(count), what]) as (ringer,):
+        equal(ringer.stdout.readline(), b"ringing\n", "the ringer")
+        time.sleep(0.5)
+        yield
+
+
+@contextlib.contextmanager
+def sending(count):
+    """Beside so many processes that send as much as they can through librrxe."""
+    with running(*[[*LOAD, "stream", "65536", FOREVER, "32", "8"]] * count):
+        time.sleep(1)
+        yield

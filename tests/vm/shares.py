@@ -1,0 +1,120 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+# Runs on: guest
+"""What a program that polls has of a poller that others want, too: shares.py DEVICE GID-INDEX.
+
+Of one poller for N contexts and one more, each has 1/(N + 1) of the time, unless it doesn't want as much. The kernel
+tells when it begins with a page and when it ends (the events of work queues), so time is the poller's, whatever else
+the machine does.
+"""
+
+import contextlib
+import functools
+import re
+import sys
+import time
+from pathlib import Path
+
+from beside import COUNTS, FOREVER, LOAD, ringing, running, sending
+from cpu_time import softirq_count
+from pairs import case, equal, main
+
+SECONDS = 1
+# Of its share, at least this much, in one of so many tries: where the host of an emulated machine is busy, the
+# program's CPU stands still, too.
+TOLERANCE = 0.5
+TRIES = 3
+# What the rest of the kernel has of them in that time, and timers of QPs.
+MAX_SOFTIRQS = 100
+TRACING = Path("/sys/kernel/tracing")
+EVENTS = TRACING / "events/workqueue"
+TURNS = TRACING / "events/synthetic/poller_turn"
+
+
+@functools.cache
+def watchers():
+    """The condition that a work item watches a page, which some do now."""
+    queued = EVENTS / "workqueue_queue_work"
+    (queued / "filter").write_text('workqueue == "rrxe_poll"')
+    (queued / "enable").write_text("1")
+    with open(TRACING / "trace_pipe") as pipe:
+        symbol = next(filter(None, (re.search(r"function=(\S+)", line) for line in pipe)))[1]
+    (queued / "enable").write_text("0")
+    with open("/proc/kallsyms") as symbols:
+        address = next(line.split()[0] for line in symbols if line.split()[2] == symbol)
+    return f"if function == 0x{address}"
+
+
+@contextlib.contextmanager
+def triggered(event, trigger):
+    """The event does that meanwhile."""
+    with open(event / "trigger", "a") as triggers:
+        triggers.write(trigger)
+    try:
+        yield
+    finally:
+        with open(event / "trigger", "a") as triggers:
+            triggers.write("!" + trigger)
+
+
+def poller_time():
+    """How many nanoseconds the poller was with each page within some seconds, which the kernel adds up."""
+    condition = watchers()
+    began = f"hist:keys=work:began=common_timestamp {condition}"
+    took = "took=common_timestamp-$began:onmatch(workqueue.workqueue_execute_start).poller_turn(work,$took)"
+    with triggered(EVENTS / "workqueue_execute_start", began), \
+            triggered(EVENTS / "workqueue_execute_end", f"hist:keys=work:{took} {condition}"), \
+            triggered(TURNS, "hist:keys=work:vals=took"):
+        time.sleep(SECONDS)
+        table = (TURNS / "hist").read_text()
+    return {page: int(spent) for page, spent in re.findall(r"work: +(\d+) .* took: +(\d+)", table)}
+
+
+def share():
+    """Which part of the poller's time a program has that polls, and how many pages have some."""
+    before = poller_time()
+    with running([*LOAD, "spin", "8", FOREVER, "1", "1"]):
+        time.sleep(1)
+        took = poller_time()
+    own = sum(spent for page, spent in took.items() if page not in before)
+    return own / sum(took.values()), len(took)
+
+
+def beside_each(neighbours, name):
+    for count in COUNTS:
+        with neighbours(count):
+            even_share(count, name)
+
+
+def even_share(count, name):
+    """It is one of `count` + 1, or more where others don't want theirs."""
+    for _ in range(TRIES):
+        part, pages = share()
+        print(f"# beside {count} {name}: {part:.3f} of the poller's time, of {pages} pages", flush=True)
+        if part >= TOLERANCE / (count + 1):
+            return
+    raise AssertionError(f"no share of the poller beside {count}")
+
+
+@case("shares: processes that send through librrxe")
+def senders():
+    beside_each(sending, "that send")
+
+
+@case("shares: contexts whose send queues are always full")
+def full_queues():
+    beside_each(functools.partial(ringing, what="posts"), "with full queues")
+
+
+@case("shares: what full send queues leave over is not work of softirqs")
+def softirqs():
+    with ringing(3, "posts"):
+        before = softirq_count("TASKLET")
+        time.sleep(SECONDS)
+        count = softirq_count("TASKLET") - before
+    print(f"# {count} softirqs of work items in a second")
+    equal(count <= MAX_SOFTIRQS, True, "hardly any")
+
+
+(TRACING / "synthetic_events").write_text("poller_turn u64 work; u64 took\n")
+sys.exit(main())
