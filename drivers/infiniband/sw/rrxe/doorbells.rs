@@ -8,7 +8,8 @@
 //!
 //! A watcher is a work item, so that pages take turns: while others wait it soon queues behind them. A send
 //! queue's turn may take longer; by how much is a debt, which the page pays in turns that it does without.
-//! So pages get the same [`Share`] of a poller whatever they ring for.
+//! So pages get the same [`Share`] of a poller whatever they ring for. What is left to do after a turn, the kernel
+//! itself rings for ([`Doorbell::leave`]).
 //!
 //! If it gets no CPU while doorbells ring, because the process itself spins on the only one, or others take
 //! too long, the guard, a timer, sees that within twice [`Workers::guard`], serves some of what was rung,
