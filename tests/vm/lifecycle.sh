@@ -111,10 +111,19 @@ ended() {
 	for group in "${GROUPS_RUNNING[@]}"; do ! kill -0 -- "-$group" 2>/dev/null || return 1; done
 }
 
+# Where in the kernel the applications are.
+whereabouts() {
+	local task
+	# Not by their command lines, which end before they do.
+	for task in $(pgrep -g "$(IFS=, && echo "${GROUPS_RUNNING[*]}")"); do
+		grep -hE '^(Name|State):' "/proc/$task/status"
+		cat "/proc/$task/task/"*/stack
+	done 2>/dev/null
+}
+
 bury() {
 	signal KILL
-	until_within "$WORST_MS" ended ||
-		wrong "killed applications stay: $(pgrep -lf 'pingpong|rrxe-bench')"
+	until_within "$WORST_MS" ended || wrong "killed applications stay: $(whereabouts)"
 	GROUPS_RUNNING=()
 }
 
@@ -152,7 +161,7 @@ links_deleted_module_removed() {
 killed() {
 	local left
 	signal KILL
-	until_within "$WORST_MS" ended || wrong "killed applications stay"
+	until_within "$WORST_MS" ended || wrong "killed applications stay: $(whereabouts)"
 	left=$(rdma resource show | grep -E 'rrxe.* (mr|ctx) [1-9]') && wrong "objects of killed processes: $left"
 	delete_links
 }
