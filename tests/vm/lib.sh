@@ -173,7 +173,22 @@ gid_index() {
 }
 
 # Whether there is a server: on perftest's port, unless another is said.
-_listening() { [[ -n $(in2 ss -Hltn "sport = :${listen:-18515}") ]]; }
+_listening() { _listening_on "${listen:-18515}"; }
+_listening_on() { [[ -n $(in2 ss -Hltn "sport = :$1") ]]; }
+
+# again CONDITION COMMAND...: the command, five times at most while CONDITION STATUS says, of how it failed and of its
+# OUTPUT, that this is a race of the program's own.
+again() {
+	local condition=$1 try status
+	shift
+	for try in {1..5}; do
+		status=0
+		"$@" || status=$?
+		[[ $status -ne 0 ]] && "$condition" $status || break
+		note "try $try lost a race of the program's own"
+	done
+	return $status
+}
 
 # Run PROGRAM as a server on host 2, then as a client on host 1: both must succeed in time.
 # _pair SERVER-ARGS -- CLIENT-ARGS, the program in front of each; output of both in OUTPUT.

@@ -26,25 +26,17 @@ _listening() {
 	if [[ $connect == cm ]]; then
 		in2 rdma resource show cm_id dev "$DEV2" | grep LISTEN | grep -q ":$port "
 	else
-		[[ -n $(in2 ss -Hltn "sport = :$port") ]]
+		_listening_on "$port"
 	fi
 }
 
 # With librdmacm, perftest connects a second time, for its messages, and its client doesn't wait until the server listens
 # again (create_rdma_cm_connection()). Rejected, it would try once more, but Debian 13's has SIGSEGV on the way there.
-readonly TRIES=5 CRASHED=139
+readonly CRASHED=139
 rejected() { [[ $connect == cm && $1 -eq $CRASHED && $OUTPUT == *"Failed to connect RDMA CM events"* ]]; }
 
 # run FAMILY CONNECT PROGRAM ARGUMENT...
-run() {
-	local try status=0
-	for ((try = 0; try < TRIES; try++)); do
-		status=0
-		run_once "$@" || status=$?
-		rejected $status || break
-	done
-	return $status
-}
+run() { again rejected run_once "$@"; }
 
 run_once() {
 	local family=$1 program=$3 address=$HOST2_V4 words
