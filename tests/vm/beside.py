@@ -11,7 +11,6 @@ from pathlib import Path
 
 from pairs import DEVICE, GID_INDEX, equal
 
-# So many.
 COUNTS = (1, 3, 8)
 RINGER = str(Path(__file__).with_name("ringer.py"))
 ENVIRONMENT = os.environ | {"RDMAV_DRIVERS": "rrxe"}
@@ -48,3 +47,10 @@ def sending(count):
     with running(*[[*LOAD, "stream", "65536", FOREVER, "32", "8"]] * count):
         time.sleep(1)
         yield
+
+
+def beside_each(neighbours, measure, name):
+    """Measures beside neighbours(count), of that name, of each count."""
+    for count in COUNTS:
+        with neighbours(count):
+            measure(count, name)

@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-from beside import COUNTS, FOREVER, LOAD, ringing, running, sending
+from beside import FOREVER, LOAD, beside_each, ringing, running, sending
 from cpu_time import softirq_count
 from pairs import case, equal, main
 
@@ -24,7 +24,7 @@ SECONDS = 1
 # program's CPU stands still, too.
 TOLERANCE = 0.5
 TRIES = 3
-# What the rest of the kernel has of them in that time, and timers of QPs.
+# What the rest of the kernel may have of them in that time.
 MAX_SOFTIRQS = 100
 TRACING = Path("/sys/kernel/tracing")
 EVENTS = TRACING / "events/workqueue"
@@ -80,12 +80,6 @@ def share():
     return own / sum(took.values()), len(took)
 
 
-def beside_each(neighbours, name):
-    for count in COUNTS:
-        with neighbours(count):
-            even_share(count, name)
-
-
 def even_share(count, name):
     """It is one of `count` + 1, or more where others don't want theirs."""
     for _ in range(TRIES):
@@ -98,12 +92,12 @@ def even_share(count, name):
 
 @case("shares: processes that send through librrxe")
 def senders():
-    beside_each(sending, "that send")
+    beside_each(sending, even_share, "that send")
 
 
 @case("shares: contexts whose send queues are always full")
 def full_queues():
-    beside_each(functools.partial(ringing, what="posts"), "with full queues")
+    beside_each(functools.partial(ringing, what="posts"), even_share, "with full queues")
 
 
 @case("shares: what full send queues leave over is not work of softirqs")
