@@ -124,7 +124,7 @@ class Pair:
 
     def status(self):
         """The status of the next completion."""
-        end = time.monotonic() + 10
+        end = time.monotonic() + 30
         while time.monotonic() < end:
             count, completions = self.cqs[0].poll(1)
             if count:
@@ -152,7 +152,7 @@ def state(qp):
 
 def reaches(qp, wanted):
     """Fails unless the QP gets into that state soon."""
-    end = time.monotonic() + 5
+    end = time.monotonic() + 30
     while state(qp) != wanted and time.monotonic() < end:
         time.sleep(0.01)
     equal(state(qp), wanted, "state of a QP")
