@@ -15,8 +15,10 @@ uninstall-provider:
 
 demo:
 	@tools/rrxe demo
-test check:
+test:
 	@tools/rrxe test
+check:
+	@tools/rrxe check
 kunit:
 	@tools/rrxe kunit
 bench:

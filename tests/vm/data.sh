@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# vm: together timeout=400
+# vm: together quick timeout=400
 # Every byte, every completion status and every errno, rrxe to rrxe; and over one device, where both
 # ends are QPs of the same link.
 source "$(dirname "$0")/lib.sh"

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# vm: together
+# vm: together quick
 # Doorbells without calls and armed CQs, by the ABI of rrxe-abi.h alone.
 source "$(dirname "$0")/lib.sh"
 

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# vm: together timeout=300
+# vm: together quick timeout=300
 # Links that can't be, with the error and the kernel's log line; ports that follow their network devices;
 # rrxe and the C driver loaded and unloaded in every order.
 source "$(dirname "$0")/lib.sh"

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# vm: together timeout=400
+# vm: together quick timeout=400
 # Connection management: librdmacm's programs over IPv4 and IPv6, between rrxe and rrxe and between rrxe and the
 # C driver in both roles. What the programs can compare they compare.
 source "$(dirname "$0")/lib.sh"

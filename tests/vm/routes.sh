@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# vm: together timeout=300
+# vm: together quick timeout=300
 # Where packets go: VLANs, local destinations, routes that change, queues that hold them back.
 source "$(dirname "$0")/lib.sh"
 
