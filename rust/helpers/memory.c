@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
+#include <linux/memremap.h>
 #include <linux/mm.h>
 #include <linux/scatterlist.h>
 #include <linux/sched.h>
@@ -29,6 +30,26 @@ __rrxe_helper struct page *rrxe_helper_virt_to_page(const void *addr)
 __rrxe_helper void *rrxe_helper_page_address(struct page *page)
 {
 	return page_address(page);
+}
+
+__rrxe_helper unsigned long rrxe_helper_page_to_pfn(const struct page *page)
+{
+	return page_to_pfn(page);
+}
+
+__rrxe_helper bool rrxe_helper_pfn_valid(unsigned long pfn)
+{
+	return pfn_valid(pfn);
+}
+
+__rrxe_helper bool rrxe_helper_is_pci_p2pdma_page(const struct page *page)
+{
+	return is_pci_p2pdma_page(page);
+}
+
+__rrxe_helper bool rrxe_helper_is_device_private_page(const struct page *page)
+{
+	return is_device_private_page(page);
 }
 
 __rrxe_helper struct page *rrxe_helper_sg_page(struct scatterlist *sg)

@@ -37,9 +37,9 @@ rrxe_helper_mmu_interval_set_seq(struct mmu_interval_notifier *notifier,
 	mmu_interval_set_seq(notifier, seq);
 }
 
-__rrxe_helper void *rrxe_helper_hmm_pfn_address(unsigned long pfn)
+__rrxe_helper struct page *rrxe_helper_hmm_pfn_to_page(unsigned long pfn)
 {
-	return page_address(hmm_pfn_to_page(pfn));
+	return hmm_pfn_to_page(pfn);
 }
 
 __rrxe_helper struct mm_struct *rrxe_helper_grab_current_mm(void)

@@ -6,7 +6,7 @@ use core::ffi::c_void;
 
 use kernel::{page::PAGE_SIZE, prelude::*};
 
-use crate::{bindings, error::unsupported};
+use crate::{bindings, direct_map, error::unsupported};
 
 /// Calls `visit` with address, in the kernel's direct mapping, and bytes of each stretch of pages, one behind the
 /// other, that hold the `len` bytes at the kernel's address `start`. These must be mapped meanwhile, and not be none.
@@ -51,12 +51,8 @@ fn page_at(at: usize) -> Result<usize> {
     if page.is_null() {
         return Err(unsupported());
     }
-    // SAFETY: No more than the address is computed (64 bit only).
-    let address = unsafe { bindings::page_address(page) };
     // What was mapped by frame numbers need not be memory.
-    // SAFETY: The callee looks at the address only.
-    if !unsafe { bindings::virt_addr_valid(address) } {
-        return Err(unsupported());
-    }
-    Ok(address as usize)
+    // SAFETY: It is the page of an address that is mapped.
+    let address = unsafe { direct_map::address_of(page) }.ok_or_else(unsupported)?;
+    Ok(address.as_ptr() as usize)
 }

@@ -25,6 +25,7 @@ mod cpu;
 pub mod cq;
 pub mod crc32;
 pub mod device;
+mod direct_map;
 pub mod dm;
 mod dma_buf;
 pub mod doorbell;

@@ -26,8 +26,8 @@ use kernel::{
 };
 
 use crate::{
-    bindings, device::IbDevice, mr::Access, section::Sections, span::Span, sync::wait_for_readers,
-    table::Table,
+    bindings, device::IbDevice, direct_map, mr::Access, section::Sections, span::Span,
+    sync::wait_for_readers, table::Table,
 };
 
 const PAGE_SHIFT: u32 = PAGE_SIZE.trailing_zeros();
@@ -260,14 +260,15 @@ impl Chunk {
             )
         };
         kernel::error::to_result(mapped)?;
+        let mut noted = Ok(());
         let mut at = va & PAGE_MASK;
         while at < va.saturating_add(len) {
-            self.note(at);
+            noted = self.note(at, how).and(noted);
             at = at.saturating_add(PAGE_SIZE);
         }
         // SAFETY: The callee has locked it.
         unsafe { bindings::odp_unlock(umem) };
-        Ok(())
+        noted
     }
 
     /// Pages that can't be written yet will be replaced: better all with one grace period than each
@@ -282,22 +283,27 @@ impl Chunk {
         unsafe { bindings::odp_unlock(umem) };
     }
 
-    /// Notes what the notifier's list says of the page at `va`. Under the lock.
-    fn note(&self, va: usize) {
-        let Some(entry) = self.pages.entry(va) else {
-            return;
-        };
+    /// Notes the page at `va` from the list that HMM has filled. Under the lock.
+    ///
+    /// # Errors
+    ///
+    /// `EFAULT` for a page that the kernel can't reach, and for one that is still absent after a fault: the access
+    /// that needs it would otherwise be tried again for ever.
+    fn note(&self, va: usize, how: Fault) -> Result {
+        let entry = self.pages.entry(va).ok_or(EFAULT)?;
         let index = va.wrapping_sub(self.pages.start) >> PAGE_SHIFT;
         // SAFETY: The list is as long as the entries, and locked.
         let pfn = unsafe { *(*self.umem.as_ptr()).map.pfn_list.add(index) };
         if pfn & bindings::hmm_pfn_flags_HMM_PFN_VALID == 0 {
-            return;
+            return match how {
+                Fault::Look => Ok(()),
+                Fault::Read | Fault::Write => Err(EFAULT),
+            };
         }
-        // SAFETY: HMM sets the flag along with the number of a page.
-        let address = unsafe { bindings::hmm_pfn_address(pfn) } as usize;
-        if address == 0 {
-            return;
-        }
+        // SAFETY: HMM sets the flag along with the number of a frame.
+        let page = unsafe { bindings::hmm_pfn_to_page(pfn) };
+        // SAFETY: It came from HMM.
+        let address = unsafe { direct_map::address_of(page) }.ok_or(EFAULT)?;
         let writable = pfn & bindings::hmm_pfn_flags_HMM_PFN_WRITE != 0;
         let flags = if writable {
             PRESENT | WRITABLE
@@ -305,7 +311,8 @@ impl Chunk {
             PRESENT
         };
         // INVARIANT: The page is the process's, or the callee above would have tried again.
-        entry.store(address | flags, Ordering::Release);
+        entry.store(address.as_ptr() as usize | flags, Ordering::Release);
+        Ok(())
     }
 }
 
