@@ -3,8 +3,9 @@
 # Runs on: guest
 """Round trips of a program that polls, beside hostile contexts: neighbours.py DEVICE GID-INDEX.
 
-Of N + 1 that share a machine evenly, each takes N + 1 times as long as one alone, at most. Who has no more of a poller
-than that calls, so round trips hardly take longer.
+All round trips end within a limit that only starvation exceeds: it is a hundred times and more what they take. How
+long they take, alone and beside the others, is printed. shares.py checks by events of the kernel how the poller
+divides its time.
 """
 
 import functools
@@ -19,44 +20,41 @@ from cpu_time import worker_ticks
 from pairs import case, equal, main
 
 
+TRIPS = 3000
+LIMIT_SECONDS = 100
+
+
 def round_trip(where):
-    """The median in microseconds; shows the average, too, which tells more of what else the host did."""
-    command = [*LOAD, "spin", "8", "3000", "1", "1"]
-    line = subprocess.run(command, env=ENVIRONMENT, check=True, timeout=100, stdout=subprocess.PIPE).stdout
+    """Fails where a program's round trips take longer than the limit; shows their median and average."""
+    command = [*LOAD, "spin", "8", str(TRIPS), "1", "1"]
+    line = subprocess.run(command, env=ENVIRONMENT, check=True, timeout=LIMIT_SECONDS, stdout=subprocess.PIPE).stdout
     times = json.loads(line)
-    median = times["ns_per_message"] / 1000
-    print(f"# {where}: {median:.1f} us, on average {times['ns_mean'] / 1000:.1f}", flush=True)
-    return median
+    median, average = times["ns_per_message"] / 1000, times["ns_mean"] / 1000
+    print(f"# {where}: {median:.1f} us, on average {average:.1f}", flush=True)
 
 
-@functools.cache
+def measure(count, name):
+    round_trip(f"beside {count} {name}")
+
+
+@case("neighbours: a program alone")
 def alone():
-    return round_trip("alone")
-
-
-def round_trips_beside(neighbours, name):
-    # Before there are any.
-    least = alone()
-
-    def measure(count, name):
-        equal(round_trip(f"beside {count} {name}") <= least * (count + 1), True, f"fair beside {count}")
-
-    beside_each(neighbours, measure, name)
+    round_trip("alone")
 
 
 @case("neighbours: processes that send through librrxe")
 def senders():
-    round_trips_beside(sending, "that send")
+    beside_each(sending, measure, "that send")
 
 
 @case("neighbours: contexts that ring for nothing")
 def bells():
-    round_trips_beside(functools.partial(ringing, what="bells"), "that ring for nothing")
+    beside_each(functools.partial(ringing, what="bells"), measure, "that ring for nothing")
 
 
 @case("neighbours: contexts whose send queues are always full")
 def full_queues():
-    round_trips_beside(functools.partial(ringing, what="posts"), "with full queues")
+    beside_each(functools.partial(ringing, what="posts"), measure, "with full queues")
 
 
 @case("neighbours: contexts that ring for nothing are hardly watched")
