@@ -23,6 +23,8 @@ kunit:
 	@tools/rrxe kunit
 bench:
 	@tools/rrxe bench
+fuzz:
+	@tools/rrxe fuzz
 vm:
 	@tools/rrxe vm $(if $(RUN),$(RUN),$(error usage: make vm RUN=script.sh))
 clean:
@@ -32,6 +34,6 @@ help:
 	@tools/rrxe help
 
 # Command-line settings (make vm RUN=… VCPUS=4) reach tools/rrxe through the environment.
-export RUN ONLY TYPE GUEST_PACKAGES GUEST_SUITE VCPUS CPU MEM TIMEOUT ACCEL_ARGS KVER INSTALL_MOD_PATH DESTDIR
+export RUN ONLY TYPE GUEST_PACKAGES GUEST_SUITE VCPUS CPU MEM TIMEOUT ACCEL_ARGS KVER MINUTES SEED INSTALL_MOD_PATH DESTDIR
 
-.PHONY: all modules install modules_install uninstall install-provider uninstall-provider demo test check kunit bench vm clean help
+.PHONY: all modules install modules_install uninstall install-provider uninstall-provider demo test check kunit bench fuzz vm clean help

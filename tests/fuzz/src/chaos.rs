@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! An administrator without patience: links, network devices, namespaces and the module come and go while
+//! attackers use them.
+
+use std::{
+    process::{Child, Command, Stdio},
+    sync::atomic::Ordering::Relaxed,
+};
+
+use crate::{
+    ops::noise,
+    profile::Profile,
+    rng::Rng,
+    stats::{self, Stats},
+    watch,
+};
+
+/// What is done, by name in the report.
+pub const ACTIONS: [&str; 7] = [
+    "admin add",
+    "admin link del",
+    "admin netdev",
+    "admin netns del",
+    "admin settings",
+    "admin rmmod",
+    "admin modprobe",
+];
+
+/// Namespaces that come and go.
+const PLACES: u64 = 3;
+
+/// Acts for the time of the run. Kinds of operations from `first` on are the actions.
+pub fn act(profile: &Profile, stats: &'static Stats, first: usize) -> i32 {
+    let mut rng = Rng::new(profile.seed, &[u64::MAX - 1]);
+    let until = stats::now() + profile.seconds * 1000;
+    let admin = Admin {
+        profile,
+        stats,
+        first,
+    };
+    while stats::now() < until {
+        let place = rng.below(PLACES);
+        if profile.unload && rng.one_in(4) {
+            admin.reload();
+            continue;
+        }
+        match rng.below(16) {
+            0..=6 => admin.add(place),
+            7..=8 => admin.run(1, &format!("rdma link del rrxec{place}")),
+            9 => admin.run(2, &format!("ip -n fz{place} link del d0")),
+            10..=11 => admin.run(3, &format!("ip netns del fz{place}")),
+            12..=14 => admin.set(place, &mut rng),
+            _ => admin.add(place),
+        }
+        noise::pause(rng.below(400_000));
+    }
+    0
+}
+
+struct Admin<'a> {
+    profile: &'a Profile,
+    stats: &'static Stats,
+    first: usize,
+}
+
+impl Admin<'_> {
+    /// A namespace with a network device and a link; what there is of it already stays.
+    fn add(&self, place: u64) {
+        for command in [
+            format!("ip netns add fz{place}"),
+            format!("ip -n fz{place} link add d0 type dummy"),
+            format!("ip -n fz{place} addr add 10.88.{place}.1/24 dev d0"),
+            format!("ip -n fz{place} link set d0 up"),
+            format!("ip netns exec fz{place} rdma link add rrxec{place} type rrxe netdev d0"),
+        ] {
+            self.run(0, &command);
+        }
+    }
+
+    fn set(&self, place: u64, rng: &mut Rng) {
+        let setting = match rng.below(5) {
+            0 => format!("ip -n fz{place} link set d0 down"),
+            1 => format!("ip -n fz{place} link set d0 up"),
+            2 => format!("ip -n fz{place} link set d0 mtu {}", 300 + rng.below(9000)),
+            3 => format!("ip -n fz{place} addr del 10.88.{place}.1/24 dev d0"),
+            _ => format!("ip -n fz{place} addr add fd88:{place}::1/64 dev d0 nodad"),
+        };
+        self.run(4, &setting);
+    }
+
+    /// Removes the module while it is used, and makes the links of the run again.
+    fn reload(&self) {
+        self.run(5, "rmmod rrxe");
+        self.run(6, "modprobe rrxe");
+        for host in 1..=2 {
+            self.run(
+                6,
+                &format!("ip netns exec h{host} rdma link add rrxe{host} type rrxe netdev eth0"),
+            );
+        }
+    }
+
+    fn run(&self, action: usize, command: &str) {
+        let mut words = command.split(' ');
+        let program = words.next().unwrap_or_default();
+        let child = Command::new(program)
+            .args(words)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        let errno = match child {
+            Ok(child) => self.finish(child, command),
+            Err(error) => error.raw_os_error().unwrap_or(5),
+        };
+        self.stats.count(self.first + action, errno);
+    }
+
+    /// Waits for a command. Returns its status, as it were an errno.
+    fn finish(&self, mut child: Child, command: &str) -> i32 {
+        let until = stats::now() + self.profile.patience;
+        loop {
+            if let Ok(Some(status)) = child.try_wait() {
+                return status.code().unwrap_or(4);
+            }
+            if stats::now() > until {
+                break;
+            }
+            noise::pause(5000);
+        }
+        self.stats.failures.fetch_add(1, Relaxed);
+        watch::show(
+            child.id() as i32,
+            &format!("`{command}` takes longer than {} ms", self.profile.patience),
+        );
+        let _ = child.kill();
+        110
+    }
+}

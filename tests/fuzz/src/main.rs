@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Hostile users of the driver: `rrxe-fuzz [--seed N] [--seconds N] …`, as root, in the virtual machine.
+//!
+//! The program starts attackers, one after another and some at a time: unprivileged processes that make calls of
+//! uverbs in any order, write to the rings and pages that they share with the kernel, and take away the memory that
+//! it uses. They end at any moment, most of them by SIGKILL. Beside them a pair of honest QPs transfers data.
+//!
+//! A run fails when the honest data is wrong or stands still, when a call or the end of a process hangs, when
+//! netlink shows freed memory, or when a CPU serves nobody for too long. The kernel's own complaints are for the
+//! script that starts the program. The choices of each thread follow from the seed; how threads meet does not.
+
+mod attacker;
+mod chaos;
+mod ops;
+mod profile;
+mod rng;
+mod stats;
+mod sys;
+mod thread;
+mod uverbs;
+mod victim;
+mod watch;
+mod world;
+
+use std::{env, fs, process::ExitCode, sync::atomic::Ordering::Relaxed};
+
+use ops::{noise, OPERATIONS};
+use profile::Profile;
+use rng::Rng;
+use stats::{now, Stats};
+
+/// A running attacker.
+struct Attacker {
+    pid: i32,
+    number: u64,
+    first: usize,
+    /// When it is killed.
+    end: u64,
+    /// Whether it has been.
+    killed: bool,
+}
+
+/// The supervisor of a run.
+struct Run {
+    profile: Profile,
+    stats: &'static Stats,
+    attackers: Vec<Attacker>,
+    started: u64,
+    /// How attackers ended: by themselves, by the supervisor's SIGKILL, by another signal.
+    ends: [u64; 3],
+    failures: Vec<String>,
+    victim: Option<i32>,
+    /// Processes that end by themselves with the run.
+    helpers: Vec<i32>,
+    /// The victim's transfers when they last changed, and when that was.
+    progress: (u64, u64),
+}
+
+impl Run {
+    fn fail(&mut self, why: String) {
+        println!("# failure: {why}");
+        let _ = fs::write("/dev/kmsg", format!("rrxe-fuzz: failure: {why}\n"));
+        self.failures.push(why);
+    }
+
+    /// Starts attackers until there are as many as there should be.
+    fn start(&mut self) {
+        while self.attackers.len() < self.profile.attackers as usize {
+            let threads = self.profile.threads as usize;
+            let used: Vec<usize> = self
+                .attackers
+                .iter()
+                .map(|attacker| attacker.first)
+                .collect();
+            let first = (0..)
+                .map(|index| index * threads)
+                .find(|first| !used.contains(first))
+                .unwrap_or(0);
+            let number = self.started;
+            self.started += 1;
+            for beat in &self.stats.beats[first..first + threads] {
+                beat.tid.store(0, Relaxed);
+                beat.since.store(0, Relaxed);
+            }
+            let mut rng = Rng::new(self.profile.seed, &[number, u64::MAX]);
+            // Some end by themselves before they are killed.
+            let life = 2000 + rng.below(20_000);
+            let end = now() + life + if rng.one_in(4) { 10_000 } else { 0 };
+            let (profile, stats) = (&self.profile, self.stats);
+            match sys::child(|| attacker::attack(profile, stats, number, first, life)) {
+                Ok(pid) => self.attackers.push(Attacker {
+                    pid,
+                    number,
+                    first,
+                    end,
+                    killed: false,
+                }),
+                Err(errno) => {
+                    return self.fail(format!("no attacker can be started: errno {errno}"))
+                }
+            }
+        }
+    }
+
+    /// Notices who has ended.
+    fn reap(&mut self) {
+        while let Some((pid, status)) = sys::reap(-1) {
+            if let Some(at) = self
+                .attackers
+                .iter()
+                .position(|attacker| attacker.pid == pid)
+            {
+                let attacker = self.attackers.swap_remove(at);
+                let how = match status & 0x7f {
+                    0 => 0,
+                    9 => 1,
+                    _ => 2,
+                };
+                self.ends[how] += 1;
+                if status >> 8 & 0xff == 2 && how == 0 {
+                    self.fail(format!("attacker {} could not begin", attacker.number));
+                }
+            } else if let Some(at) = self.helpers.iter().position(|helper| *helper == pid) {
+                self.helpers.swap_remove(at);
+            } else if self.victim == Some(pid) {
+                self.victim = None;
+                match (status & 0x7f, status >> 8 & 0xff) {
+                    (0, 0) => {}
+                    (0, victim::CORRUPT) => self.fail("the victim's data is wrong".into()),
+                    (0, victim::UNABLE) => self.fail("the victim cannot connect".into()),
+                    _ => self.fail(format!("the victim ended with status {status:#x}")),
+                }
+            }
+        }
+    }
+
+    /// Kills whose time has come, and looks who hangs.
+    fn watch(&mut self) {
+        let mut failures = Vec::new();
+        for attacker in &mut self.attackers {
+            if !attacker.killed && now() >= attacker.end {
+                let _ = sys::call(sys::nr::KILL, &[attacker.pid.into(), 9]);
+                attacker.killed = true;
+            }
+            if attacker.killed && now() > attacker.end + self.profile.patience {
+                watch::show(attacker.pid, "killed, and still there");
+                failures.push(format!("attacker {} does not die", attacker.number));
+            } else if !attacker.killed
+                && watch::hung(&self.profile, self.stats, attacker.pid, attacker.first)
+            {
+                failures.push(format!("attacker {} hangs", attacker.number));
+            }
+        }
+        let transfers = self.stats.transfers.load(Relaxed);
+        if transfers != self.progress.0 {
+            self.progress = (transfers, now());
+        } else if let Some(pid) = self
+            .victim
+            .filter(|_| now() > self.progress.1 + self.profile.patience)
+        {
+            watch::show(pid, "the victim stands still");
+            failures.push("the victim makes no progress".into());
+        }
+        failures.into_iter().for_each(|why| self.fail(why));
+    }
+
+    /// Ends the run: attackers die now, the others end what they are at. None of it must take long.
+    fn finish(&mut self) {
+        for attacker in &mut self.attackers {
+            attacker.end = attacker.end.min(now());
+        }
+        let until = now() + self.profile.patience;
+        let busy = |run: &Self| {
+            !run.attackers.is_empty() || !run.helpers.is_empty() || run.victim.is_some()
+        };
+        while busy(self) && self.failures.is_empty() {
+            self.watch();
+            self.reap();
+            noise::pause(20_000);
+            if now() > until {
+                self.fail("not everything ends with the run".into());
+            }
+        }
+        for pid in self.helpers.iter().chain(&self.victim) {
+            let _ = sys::call(sys::nr::KILL, &[i64::from(*pid), 9]);
+        }
+    }
+
+    fn report(&mut self) {
+        let mut names = ops::names();
+        names.extend(chaos::ACTIONS);
+        println!("{}", self.stats.report(&names).trim_end());
+        let Run {
+            profile,
+            stats,
+            ends,
+            started,
+            ..
+        } = self;
+        println!(
+            "seed {}: {} operations by {started} attackers in {} s; {} ended, {} killed, {} by other signals; \
+             {} transfers, {} reconnects; longest stall {} ms",
+            profile.seed,
+            stats.total(),
+            profile.seconds,
+            ends[0],
+            ends[1],
+            ends[2],
+            stats.transfers.load(Relaxed),
+            stats.reconnects.load(Relaxed),
+            stats.stall.load(Relaxed),
+        );
+    }
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let profile = match Profile::parse(&arguments) {
+        Ok(profile) => profile,
+        Err(error) => {
+            eprintln!("rrxe-fuzz: {error}");
+            return ExitCode::from(2);
+        }
+    };
+    let begin = format!("rrxe-fuzz: {} (seed {})", arguments.join(" "), profile.seed);
+    println!("# {begin}");
+    let _ = fs::write("/dev/kmsg", format!("{begin}\n"));
+    let stats = Stats::new();
+    let until = now() + profile.seconds * 1000;
+    let mut helpers: Vec<i32> = sys::child(|| watch::stalls(&profile, stats))
+        .into_iter()
+        .collect();
+    if profile.chaos {
+        helpers.extend(sys::child(|| chaos::act(&profile, stats, OPERATIONS.len())));
+    }
+    let victim = (profile.victims.len() == 2)
+        .then(|| sys::child(|| victim::suffer(&profile, stats)).ok())
+        .flatten();
+    let progress = (0, now());
+    let mut run = Run {
+        profile,
+        stats,
+        attackers: Vec::new(),
+        started: 0,
+        ends: [0; 3],
+        failures: Vec::new(),
+        victim,
+        helpers,
+        progress,
+    };
+    while now() < until && run.failures.is_empty() {
+        run.start();
+        noise::pause(50_000);
+        run.watch();
+        run.reap();
+    }
+    run.finish();
+    run.report();
+    if stats.poison.load(Relaxed) > 0 {
+        run.fail(format!(
+            "{} netlink dumps held freed memory",
+            stats.poison.load(Relaxed)
+        ));
+    }
+    if stats.stall.load(Relaxed) > run.profile.stall {
+        run.fail(format!(
+            "a CPU served nobody for {} ms",
+            stats.stall.load(Relaxed)
+        ));
+    }
+    if stats.failures.load(Relaxed) > 0 {
+        run.fail("an administrator's command hangs".into());
+    }
+    ExitCode::from(u8::from(!run.failures.is_empty()))
+}

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What netlink shows of the devices to everybody, asked for while it changes.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::Done;
+use crate::{
+    sys::{self, nr},
+    thread::Thread,
+    uverbs::Bytes,
+    world::Kind,
+};
+
+/// RDMA_NLDEV_CMD_*_GET that can be dumped.
+const DUMPS: [u16; 12] = [1, 5, 9, 10, 11, 12, 13, 14, 17, 22, 23, 29];
+/// The other commands, but for DELLINK: links are the administrator's, and the honest pair needs its own.
+const OTHERS: [u16; 18] = [
+    0, 2, 3, 6, 7, 15, 16, 18, 19, 20, 21, 24, 25, 26, 27, 28, 30, 31,
+];
+const RES_MR_GET: u16 = 13;
+/// What a slab allocator with poisoning leaves in freed memory.
+const POISON: [u8; 8] = [0x6b; 8];
+
+/// A dump of any kind.
+pub fn dump(thread: &mut Thread<'_>) -> Done {
+    let kind = thread.rng.pick(&DUMPS);
+    ask(thread, kind, 0x301, Bytes::new())
+}
+
+/// A dump of regions.
+pub fn dump_mr(thread: &mut Thread<'_>) -> Done {
+    ask(thread, RES_MR_GET, 0x301, Bytes::new())
+}
+
+/// Asks for one object, or for anything.
+pub fn get(thread: &mut Thread<'_>) -> Done {
+    let kind = if thread.rng.one_in(4) {
+        thread.rng.pick(&OTHERS)
+    } else {
+        thread.rng.pick(&DUMPS)
+    };
+    // RDMA_NLDEV_ATTR_RES_LQPN, RES_PDN, RES_CQN, RES_MRN, RES_CTXN, RES_SRQN and the summary of statistics.
+    let attribute = thread.rng.pick(&[21u16, 60, 61, 62, 64, 88, 77]);
+    let number = if thread.rng.one_in(2) {
+        thread.any(Kind::Qp).number
+    } else {
+        thread.rng.below(128) as u32
+    };
+    let port = Bytes::new()
+        .half(&[8, 3])
+        .word(&[1])
+        .half(&[8, attribute])
+        .word(&[number]);
+    ask(thread, kind, 1, port)
+}
+
+fn ask(thread: &mut Thread<'_>, kind: u16, flags: u16, attributes: Bytes) -> Done {
+    let device = thread.rng.below(6) as u32;
+    let length = 24 + attributes.0.len() as u32;
+    let message = Bytes::new()
+        .word(&[length])
+        .half(&[5 << 10 | kind, flags])
+        .word(&[1, 0])
+        .half(&[8, 1])
+        .word(&[device])
+        .bytes(&attributes.0);
+    // AF_NETLINK, SOCK_RAW, NETLINK_RDMA
+    let socket = sys::call(nr::SOCKET, &[16, 3, 20])?;
+    let done = exchange(thread, socket, &message.0);
+    let _ = sys::close(socket as i32);
+    done
+}
+
+/// Sends the request and takes what is answered at once: nothing of it may be freed memory.
+fn exchange(thread: &mut Thread<'_>, socket: i64, message: &[u8]) -> Done {
+    sys::poke(thread.scratch, message);
+    sys::call(
+        nr::SENDTO,
+        &[socket, thread.scratch as i64, message.len() as i64, 0, 0, 0],
+    )?;
+    for _ in 0..64 {
+        // MSG_DONTWAIT
+        let received = sys::call(
+            nr::RECVFROM,
+            &[socket, thread.scratch as i64, 0x8000, 0x40, 0, 0],
+        );
+        let Ok(length) = received else {
+            break;
+        };
+        let answer = sys::peek(thread.scratch, length as usize);
+        if answer.windows(8).any(|window| window == POISON) {
+            thread.stats.poison.fetch_add(1, Relaxed);
+        }
+    }
+    Ok(())
+}

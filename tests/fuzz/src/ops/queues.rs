@@ -1,0 +1,511 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Queue pairs and shared receive queues.
+
+use super::{
+    completions::{create_channel, entries, make_cq},
+    device, regions, Done,
+};
+use crate::{
+    sys,
+    thread::Thread,
+    uverbs::{cmd, quad_at, word_at, Bytes, Value},
+    world::{Kind, Object},
+};
+
+/// The type of reliable connections.
+pub const RC: u8 = 2;
+const UC: u8 = 3;
+const UD: u8 = 4;
+const RAW: u8 = 8;
+const XRC_INI: u8 = 9;
+const XRC_TGT: u8 = 10;
+
+/// All that messages take, in the context that is chosen: a domain, regions of each kind, queues, and a QP that is
+/// connected.
+pub fn setup(thread: &mut Thread<'_>) -> Done {
+    let context = thread.context();
+    if thread.world.fd(context) < 0 {
+        device::open(thread)?;
+    }
+    device::alloc_pd(thread)?;
+    for access in [0x1f, 0x5f, 1] {
+        let memory = thread.world.memory(thread.rng.next());
+        regions::reg_at(thread, context, memory, 1 << 16, access)?;
+    }
+    regions::reg_implicit(thread, context)?;
+    let _ = regions::alloc_mw(thread);
+    let _ = device::create_ah(thread);
+    let _ = device::open_xrcd(thread);
+    create_channel(thread)?;
+    let cq = make_cq(thread, context, 60)?;
+    let _ = create_srq(thread);
+    for sort in [RC, RC, UD] {
+        let qp = make_qp(thread, context, sort, cq, cq, None)?;
+        connect_to(thread, qp, qp)?;
+    }
+    create_qp(thread)
+}
+
+/// A shared receive queue, ordinary or of an XRC domain.
+pub fn create_srq(thread: &mut Thread<'_>) -> Done {
+    let context = thread.context();
+    let pd = thread.any_of(Kind::Pd, context);
+    let (count, limit) = (entries(thread), thread.rng.below(8) as u32);
+    let sges = 1 + thread.rng.below(4) as u32;
+    let sort = thread.rng.below(2) as u8;
+    let answer = if sort == 0 {
+        let body = Bytes::new()
+            .quad(&[0])
+            .word(&[pd.handle, count, sges, limit]);
+        thread.command(context, cmd::CREATE_SRQ, body, 40)?
+    } else {
+        let xrcd = thread.any_of(Kind::Xrcd, context);
+        let cq = thread.any_of(Kind::Cq, context);
+        let body = Bytes::new().quad(&[0]).word(&[
+            1,
+            pd.handle,
+            count,
+            sges,
+            limit,
+            0,
+            xrcd.handle,
+            cq.handle,
+        ]);
+        thread.command(context, cmd::CREATE_XSRQ, body, 40)?
+    };
+    let ring = thread
+        .world
+        .map_ring(context, quad_at(&answer, 16), word_at(&answer, 24));
+    let srq = Object {
+        context,
+        handle: word_at(&answer, 0),
+        number: word_at(&answer, 12),
+        ring,
+        sort,
+        ..Object::default()
+    };
+    if let Some(old) = thread.world.add(Kind::Srq, srq, &mut thread.rng) {
+        let _ = thread.destroy_reporting(cmd::DESTROY_SRQ, old);
+    }
+    Ok(())
+}
+
+/// Another size or limit.
+pub fn modify_srq(thread: &mut Thread<'_>) -> Done {
+    let mut srq = thread.any(Kind::Srq);
+    let (count, limit) = (entries(thread), thread.rng.below(16) as u32);
+    let mask = 1 + thread.rng.below(3) as u32;
+    let place = thread.scratch + 0x2000;
+    let body = Bytes::new()
+        .word(&[srq.handle, mask, count, limit])
+        .quad(&[place]);
+    thread.order(srq.context, cmd::MODIFY_SRQ, body)?;
+    if mask & 1 != 0 {
+        let info = sys::peek(place, 16);
+        srq.ring = thread
+            .world
+            .map_ring(srq.context, quad_at(&info, 0), word_at(&info, 8));
+        thread.world.update(Kind::Srq, srq);
+    }
+    Ok(())
+}
+
+/// Its attributes.
+pub fn query_srq(thread: &mut Thread<'_>) -> Done {
+    let srq = thread.any(Kind::Srq);
+    thread
+        .command(
+            srq.context,
+            cmd::QUERY_SRQ,
+            Bytes::new().word(&[srq.handle, 0]),
+            16,
+        )
+        .map(|_| ())
+}
+
+/// Its end; refused while QPs use it.
+pub fn destroy_srq(thread: &mut Thread<'_>) -> Done {
+    let srq = thread.doomed(Kind::Srq);
+    thread.destroy_reporting(cmd::DESTROY_SRQ, srq).map(|_| ())
+}
+
+/// A QP of any type.
+pub fn create_qp(thread: &mut Thread<'_>) -> Done {
+    let context = thread.context();
+    let sort = match thread.rng.below(24) {
+        0..=12 => RC,
+        13..=14 => UC,
+        15..=17 => UD,
+        18 => RAW,
+        19..=20 => XRC_INI,
+        21..=22 => XRC_TGT,
+        _ => thread.rng.word() as u8,
+    };
+    let (send, recv) = (
+        thread.any_of(Kind::Cq, context),
+        thread.any_of(Kind::Cq, context),
+    );
+    let srq = thread
+        .rng
+        .one_in(4)
+        .then(|| thread.any_of(Kind::Srq, context));
+    make_qp(thread, context, sort, send, recv, srq).map(|_| ())
+}
+
+/// A QP of this type and context.
+pub fn make_qp(
+    thread: &mut Thread<'_>,
+    context: usize,
+    sort: u8,
+    send: Object,
+    recv: Object,
+    srq: Option<Object>,
+) -> Result<Object, i32> {
+    let kind = if sort == XRC_TGT {
+        Kind::Xrcd
+    } else {
+        Kind::Pd
+    };
+    let owner = thread.any_of(kind, context);
+    let wide = thread.rng.one_in(16);
+    let mut depth = || {
+        if wide {
+            thread.rng.odd() as u32
+        } else {
+            1 + thread.rng.below(120) as u32
+        }
+    };
+    let (sends, recvs) = (depth(), depth());
+    let sges = 1 + thread.rng.below(4) as u32;
+    let inline = thread.rng.pick(&[0, 0, 16, 64, 512]);
+    let all = u8::from(thread.rng.one_in(4));
+    let shared = srq.unwrap_or_default().handle;
+    let body = Bytes::new()
+        .quad(&[0])
+        .word(&[
+            owner.handle,
+            send.handle,
+            recv.handle,
+            shared,
+            sends,
+            recvs,
+            sges,
+            sges,
+            inline,
+        ])
+        .bytes(&[all, sort, u8::from(srq.is_some()), 0]);
+    let answer = thread.command(context, cmd::CREATE_QP, body, 72)?;
+    let map = |at: usize| match word_at(&answer, at + 8) {
+        0 => 0,
+        length => thread.world.map_ring(context, quad_at(&answer, at), length),
+    };
+    let (ring, send) = (map(32), map(48));
+    let (handle, number, slot) = (
+        word_at(&answer, 0),
+        word_at(&answer, 4),
+        word_at(&answer, 64),
+    );
+    let qp = Object {
+        context,
+        handle,
+        number,
+        ring,
+        send,
+        sort,
+        slot,
+        ..Object::default()
+    };
+    if let Some(old) = thread.world.add(Kind::Qp, qp, &mut thread.rng) {
+        let _ = thread.destroy_reporting(cmd::DESTROY_QP, old);
+    }
+    Ok(qp)
+}
+
+/// A reliable QP with so many receives.
+pub fn make_deep_qp(
+    thread: &mut Thread<'_>,
+    pd: Object,
+    cq: Object,
+    receives: u32,
+) -> Result<Object, i32> {
+    let body = Bytes::new()
+        .quad(&[0])
+        .word(&[pd.handle, cq.handle, cq.handle, 0, 1, receives, 1, 1, 0])
+        .bytes(&[0, RC, 0, 0]);
+    let answer = thread.command(cq.context, cmd::CREATE_QP, body, 72)?;
+    let ring = thread
+        .world
+        .map_ring(cq.context, quad_at(&answer, 32), word_at(&answer, 40));
+    let (handle, number) = (word_at(&answer, 0), word_at(&answer, 4));
+    let qp = Object {
+        context: cq.context,
+        handle,
+        number,
+        ring,
+        sort: RC,
+        ..Object::default()
+    };
+    thread.world.add(Kind::Qp, qp, &mut thread.rng);
+    Ok(qp)
+}
+
+/// A handle for an XRC QP that another made.
+pub fn open_qp(thread: &mut Thread<'_>) -> Done {
+    let other = thread.any(Kind::Qp);
+    let xrcd = thread.any_of(Kind::Xrcd, other.context);
+    let body = Bytes::new()
+        .quad(&[0])
+        .word(&[xrcd.handle, other.number])
+        .bytes(&[XRC_TGT, 0, 0, 0, 0, 0, 0, 0]);
+    let answer = thread.command(other.context, cmd::OPEN_QP, body, 32)?;
+    let qp = Object {
+        handle: word_at(&answer, 0),
+        number: word_at(&answer, 4),
+        ..other
+    };
+    thread.world.add(Kind::Qp, qp, &mut thread.rng);
+    Ok(())
+}
+
+/// What a step of a QP's states sets.
+struct Change {
+    mask: u32,
+    state: u8,
+    gid: [u8; 16],
+    index: u8,
+    peer: u32,
+    timer: u8,
+    retries: u8,
+}
+
+fn change(thread: &mut Thread<'_>, qp: Object, change: &Change) -> Done {
+    let body = Bytes::new()
+        .bytes(&change.gid)
+        .word(&[0])
+        .half(&[0, 0])
+        .bytes(&[change.index, 64, 0, 0, 0, 0, 1, 1])
+        .bytes(&[0; 32])
+        .word(&[qp.handle, change.mask, 0x11, 0, 0, change.peer, 0x30f])
+        .half(&[0, 0])
+        .bytes(&[
+            change.state,
+            0,
+            3,
+            0,
+            0,
+            4,
+            4,
+            1,
+            1,
+            change.timer,
+            change.retries,
+            change.retries,
+            0,
+            0,
+            0,
+            0,
+        ]);
+    thread.order(qp.context, cmd::MODIFY_QP, body).map(|_| ())
+}
+
+/// Takes a reliable QP to a state that needs no path.
+pub fn set_state(thread: &mut Thread<'_>, qp: Object, state: u8) -> Done {
+    let mask = if state == 1 { masks(RC)[0] } else { 1 };
+    let (gid, index) = ([0; 16], 0);
+    let step = Change {
+        mask,
+        state,
+        gid,
+        index,
+        peer: 0,
+        timer: 0,
+        retries: 0,
+    };
+    change(thread, qp, &step)
+}
+
+/// The attributes that types of QPs need on their way to INIT, RTR and RTS.
+fn masks(sort: u8) -> [u32; 3] {
+    const STATE: u32 = 1;
+    const PKEY_PORT: u32 = 1 << 4 | 1 << 5;
+    const PATH: u32 = 1 << 7 | 1 << 8 | 1 << 12 | 1 << 20;
+    const SERVES: u32 = 1 << 15 | 1 << 17;
+    const RETRIES: u32 = 1 << 9 | 1 << 10 | 1 << 11 | 1 << 13 | 1 << 16;
+    match sort {
+        UC => [STATE | PKEY_PORT | 1 << 3, STATE | PATH, STATE | 1 << 16],
+        UD | 1 => [STATE | PKEY_PORT | 1 << 6, STATE, STATE | 1 << 16],
+        RAW => [STATE | 1 << 5, STATE, STATE],
+        XRC_INI => [STATE | PKEY_PORT | 1 << 3, STATE | PATH, STATE | RETRIES],
+        XRC_TGT => [
+            STATE | PKEY_PORT | 1 << 3,
+            STATE | PATH | SERVES,
+            STATE | 1 << 9 | 1 << 16,
+        ],
+        _ => [
+            STATE | PKEY_PORT | 1 << 3,
+            STATE | PATH | SERVES,
+            STATE | RETRIES,
+        ],
+    }
+}
+
+/// Connects a QP to another of its kind, and this one back; or to itself.
+pub fn connect_qp(thread: &mut Thread<'_>) -> Done {
+    let one = thread.any(Kind::Qp);
+    let mut other = thread.any(Kind::Qp);
+    if thread.rng.one_in(2) || other.sort != one.sort {
+        other = one;
+    }
+    if one.sort == XRC_INI {
+        other = (0..6)
+            .map(|_| thread.any(Kind::Qp))
+            .find(|qp| qp.sort == XRC_TGT)
+            .unwrap_or(one);
+    }
+    connect_to(thread, one, other)?;
+    if other.handle != one.handle {
+        connect_to(thread, other, one)?;
+    }
+    Ok(())
+}
+
+/// Connects a QP to a peer.
+pub fn connect_to(thread: &mut Thread<'_>, qp: Object, peer: Object) -> Done {
+    let own = thread.world.device(qp.context).ok_or(19)?.gids;
+    let theirs = thread.world.device(peer.context).ok_or(19)?.gids;
+    if own.is_empty() || theirs.is_empty() {
+        return Err(19);
+    }
+    let place = thread.rng.index(own.len());
+    let path = (own[place].0, theirs[place % theirs.len()].1);
+    let patience = thread
+        .rng
+        .pick(&[(8, 1), (8, 1), (10, 7), (14, 7), (0, 7), (6, 0)]);
+    let reset = thread.rng.one_in(2);
+    connect_by(thread, qp, peer, path, patience, reset)
+}
+
+/// Connects a QP from any state, over IPv4, with timers that bear with busy CPUs.
+pub fn connect_patiently(thread: &mut Thread<'_>, qp: Object, peer: Object) -> Done {
+    let own = thread.world.device(qp.context).ok_or(19)?.gids;
+    let theirs = thread.world.device(peer.context).ok_or(19)?.gids;
+    let mapped = |gid: &&(u8, [u8; 16])| gid.1[10..12] == [0xff, 0xff];
+    let (from, to) = (
+        own.iter().find(mapped).ok_or(19)?,
+        theirs.iter().find(mapped).ok_or(19)?,
+    );
+    connect_by(thread, qp, peer, (from.0, to.1), (17, 7), true)
+}
+
+fn connect_by(
+    thread: &mut Thread<'_>,
+    qp: Object,
+    peer: Object,
+    (index, gid): (u8, [u8; 16]),
+    (timer, retries): (u8, u8),
+    reset: bool,
+) -> Done {
+    let mut step = Change {
+        mask: 1,
+        state: 0,
+        gid,
+        index,
+        peer: peer.number,
+        timer,
+        retries,
+    };
+    if reset {
+        change(thread, qp, &step)?;
+    }
+    for (state, mask) in (1..).zip(masks(qp.sort)) {
+        (step.state, step.mask) = (state, mask);
+        change(thread, qp, &step)?;
+    }
+    Ok(())
+}
+
+/// Changes a QP's attributes or state: mostly one that its state allows, to any state.
+pub fn modify_qp(thread: &mut Thread<'_>) -> Done {
+    let qp = thread.any(Kind::Qp);
+    let (gid, index) = device::path(thread, qp.context);
+    let state = thread.rng.below(7) as u8;
+    let mask = match thread.rng.below(4) {
+        0 => thread.rng.odd() as u32,
+        1 => 1 | 1 << thread.rng.below(26),
+        2 => masks(qp.sort)[thread.rng.index(3)],
+        _ => 1,
+    };
+    let peer = thread.any(Kind::Qp).number;
+    let (timer, retries) = (thread.rng.below(16) as u8, thread.rng.below(8) as u8);
+    change(
+        thread,
+        qp,
+        &Change {
+            mask,
+            state,
+            gid,
+            index,
+            peer,
+            timer,
+            retries,
+        },
+    )
+}
+
+/// Its attributes.
+pub fn query_qp(thread: &mut Thread<'_>) -> Done {
+    let qp = thread.any(Kind::Qp);
+    thread
+        .command(
+            qp.context,
+            cmd::QUERY_QP,
+            Bytes::new().word(&[qp.handle, 0x1f_ffff]),
+            128,
+        )
+        .map(|_| ())
+}
+
+/// Its end, while others use it.
+pub fn destroy_qp(thread: &mut Thread<'_>) -> Done {
+    let qp = thread.doomed(Kind::Qp);
+    if thread.rng.one_in(4) {
+        let attributes = [(0, Value::Inline(qp.handle.into(), 0)), (1, Value::Out(4))];
+        return thread.ioctl(qp.context, 4, 1, &attributes).map(|_| ());
+    }
+    thread.destroy_reporting(cmd::DESTROY_QP, qp).map(|_| ())
+}
+
+/// Joins or leaves a multicast group.
+pub fn mcast(thread: &mut Thread<'_>) -> Done {
+    let qp = thread.any(Kind::Qp);
+    let mut gid = [0; 16];
+    gid[10..].copy_from_slice(&[0xff, 0xff, 239, 77, 1, thread.rng.below(6) as u8]);
+    if thread.rng.one_in(4) {
+        gid = [
+            0xff,
+            0x0e,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0x77,
+            thread.rng.below(6) as u8,
+        ];
+    }
+    let body = Bytes::new().bytes(&gid).word(&[qp.handle]).half(&[0, 0]);
+    let number = if thread.rng.one_in(2) {
+        cmd::DETACH_MCAST
+    } else {
+        cmd::ATTACH_MCAST
+    };
+    thread.order(qp.context, number, body).map(|_| ())
+}

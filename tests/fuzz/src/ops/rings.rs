@@ -1,0 +1,433 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Rings and doorbell pages: WQEs, indices, arm words and bits, written as a library does and otherwise.
+
+use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
+
+use super::{regions, Done};
+use crate::{
+    sys,
+    thread::Thread,
+    uverbs::{cmd, Bytes},
+    world::{Kind, Object},
+};
+
+const MASK: u64 = 4;
+const PRODUCER: u64 = 128;
+const CONSUMER: u64 = 256;
+const ARM: u64 = 320;
+const ELEMENTS: u64 = 384;
+/// What ring memory the program writes to, whatever a ring's header says.
+const REACH: u64 = (1 << 20) - 4096;
+
+const WRITE: u32 = 0;
+const WRITE_IMM: u32 = 1;
+const SEND: u32 = 2;
+const SEND_IMM: u32 = 3;
+const READ: u32 = 4;
+const SWAP: u32 = 5;
+const ADD: u32 = 6;
+const LOCAL_INV: u32 = 7;
+const BIND: u32 = 8;
+const SEND_INV: u32 = 9;
+const FLUSH: u32 = 14;
+const ATOMIC_WRITE: u32 = 15;
+
+/// The geometry of a ring by its header: element size and mask.
+fn geometry(ring: u64) -> (u64, u32) {
+    let log2 = sys::word(ring).load(Relaxed).min(12);
+    (1 << log2, sys::word(ring + MASK).load(Relaxed))
+}
+
+/// Writes an element at the producer's index, and moves the index.
+pub fn push(ring: u64, element: &[u8]) {
+    if ring == 0 {
+        return;
+    }
+    let (size, mask) = geometry(ring);
+    let tail = sys::word(ring + PRODUCER).load(Relaxed);
+    let at = (ELEMENTS + u64::from(tail & mask) * size) % REACH;
+    sys::poke(ring + (at & !7), element);
+    sys::word(ring + PRODUCER).store(tail.wrapping_add(1) & mask, Release);
+}
+
+/// SGEs of regions that the context has: their list and length.
+fn sges(thread: &mut Thread<'_>, context: usize) -> (Bytes, u32, u32) {
+    let mut list = Bytes::new();
+    let (mut total, mut count) = (0u32, 0);
+    for _ in 0..thread.rng.below(4) {
+        let region = thread.any_of(Kind::Mr, context);
+        let most = if thread.rng.one_in(8) { 200_000 } else { 6000 };
+        let length = thread.rng.below(region.length.clamp(1, most)) as u32;
+        let offset = thread.rng.below(
+            region
+                .length
+                .clamp(1, 1 << 22)
+                .saturating_sub(length.into())
+                .max(1),
+        );
+        list = list
+            .quad(&[region.address.wrapping_add(offset)])
+            .word(&[length, region.number]);
+        total = total.wrapping_add(length);
+        count += 1;
+    }
+    (list, count, total)
+}
+
+/// A send WQE of 208 bytes and what follows.
+fn send_wqe(thread: &mut Thread<'_>, qp: Object) -> Vec<u8> {
+    let usual = [
+        WRITE,
+        WRITE,
+        SEND,
+        SEND,
+        WRITE_IMM,
+        SEND_IMM,
+        READ,
+        READ,
+        SWAP,
+        ADD,
+        LOCAL_INV,
+        BIND,
+        SEND_INV,
+        FLUSH,
+        ATOMIC_WRITE,
+    ];
+    let opcode = if thread.rng.one_in(32) {
+        thread.rng.odd() as u32
+    } else {
+        thread.rng.pick(&usual)
+    };
+    let peer = thread.any(Kind::Mr);
+    let window = thread.any(Kind::Mw);
+    let key = if thread.rng.one_in(8) {
+        window.rkey
+    } else {
+        peer.rkey
+    };
+    let target = peer
+        .address
+        .wrapping_add(thread.rng.below(peer.length.clamp(1, 1 << 22)));
+    let (list, count, total) = sges(thread, qp.context);
+    let mut flags = thread.rng.below(8) as u32;
+    let inline = thread.rng.one_in(8);
+    if inline {
+        flags |= 8;
+    }
+    let extra = if matches!(opcode, LOCAL_INV | SEND_INV) {
+        key
+    } else {
+        7
+    };
+    let srqn = thread.any(Kind::Srq).number;
+    let mut wqe = Bytes::new()
+        .quad(&[thread.rng.next()])
+        .word(&[srqn, opcode, flags, extra]);
+    wqe = match opcode {
+        SWAP | ADD => wqe.quad(&[target & !7, 1, 2]).word(&[key, 0]),
+        FLUSH => wqe
+            .quad(&[target])
+            .word(&[4096, key])
+            .bytes(&[thread.rng.below(4) as u8, thread.rng.below(3) as u8]),
+        BIND => {
+            let region = thread.any_of(Kind::Mr, qp.context);
+            let new = window.rkey.wrapping_add(thread.rng.below(3) as u32);
+            wqe.quad(&[region.address, region.length])
+                .word(&[region.number, window.rkey, new, 0xf])
+        }
+        _ if qp.sort == 4 => {
+            let ah = thread.any_of(Kind::Ah, qp.context);
+            let number = thread.any(Kind::Qp).number;
+            wqe.word(&[number, 0x11, 0, ah.number])
+        }
+        _ => wqe.quad(&[target]).word(&[key, 0]),
+    };
+    let mut wqe = wqe.0;
+    if qp.sort == 4 && thread.rng.one_in(4) {
+        // The address in the WQE itself: struct rxe_av.
+        let (gid, index) = super::device::path(thread, qp.context);
+        wqe.resize(56, 0);
+        wqe[36..40].fill(0);
+        wqe.extend([1, 1, 0, 0, 0, 0, 0, 0]);
+        wqe.extend(gid);
+        wqe.extend([0, 0, 0, 0, index, 64, 0, 0]);
+    }
+    wqe.resize(184, 0);
+    let length = if inline {
+        thread.rng.below(80) as u32
+    } else {
+        total
+    };
+    let fixed = match opcode {
+        SWAP | ADD | ATOMIC_WRITE => 8,
+        _ => length,
+    };
+    let wqe = Bytes(wqe).word(&[fixed, fixed, 0, count, 0, 0]);
+    let payload = if inline {
+        thread.noise(length as usize)
+    } else {
+        list.0
+    };
+    wqe.bytes(&payload).0
+}
+
+/// Changes some of a WQE, one in some.
+fn spoil(thread: &mut Thread<'_>, element: &mut [u8]) {
+    if thread.rng.one_in(thread.wild) {
+        let at = thread.rng.index(element.len().saturating_sub(4)) & !3;
+        let value = thread.rng.odd() as u32;
+        element[at..at + 4].copy_from_slice(&value.to_ne_bytes());
+    }
+}
+
+/// Posts a send to this QP without telling the kernel.
+pub fn post_to(thread: &mut Thread<'_>, qp: Object) {
+    let mut element = send_wqe(thread, qp);
+    spoil(thread, &mut element);
+    push(qp.send, &element);
+}
+
+/// Posts sends; the kernel is told of some of them.
+pub fn post_send(thread: &mut Thread<'_>) -> Done {
+    let qp = thread.any(Kind::Qp);
+    for _ in 0..=thread.rng.below(3) {
+        post_to(thread, qp);
+    }
+    match thread.rng.below(4) {
+        0 => Ok(()),
+        1 => {
+            bell(thread, qp);
+            Ok(())
+        }
+        _ => call(thread, qp),
+    }
+}
+
+/// The call that tells the kernel to look at a send queue.
+pub fn call(thread: &mut Thread<'_>, qp: Object) -> Done {
+    thread
+        .command(
+            qp.context,
+            cmd::POST_SEND,
+            Bytes::new().word(&[qp.handle, 0, 0, 128]),
+            4,
+        )
+        .map(|_| ())
+}
+
+fn recv_wqe(thread: &mut Thread<'_>, context: usize) -> Vec<u8> {
+    let (list, count, total) = sges(thread, context);
+    let mut element = Bytes::new()
+        .quad(&[thread.rng.next()])
+        .word(&[0, 0, total, total, 0, count, 0, 0])
+        .bytes(&list.0)
+        .0;
+    spoil(thread, &mut element);
+    element
+}
+
+/// Posts receives.
+pub fn post_recv(thread: &mut Thread<'_>) -> Done {
+    let qp = thread.any(Kind::Qp);
+    for _ in 0..=thread.rng.below(4) {
+        let element = recv_wqe(thread, qp.context);
+        push(qp.ring, &element);
+    }
+    if thread.rng.one_in(2) {
+        return Ok(());
+    }
+    thread
+        .command(
+            qp.context,
+            cmd::POST_RECV,
+            Bytes::new().word(&[qp.handle, 0, 0, 32]),
+            4,
+        )
+        .map(|_| ())
+}
+
+/// Posts receives to a shared queue.
+pub fn post_srq(thread: &mut Thread<'_>) -> Done {
+    let srq = thread.any(Kind::Srq);
+    for _ in 0..=thread.rng.below(4) {
+        let element = recv_wqe(thread, srq.context);
+        push(srq.ring, &element);
+    }
+    if thread.rng.one_in(2) {
+        return Ok(());
+    }
+    thread
+        .command(
+            srq.context,
+            cmd::POST_SRQ_RECV,
+            Bytes::new().word(&[srq.handle, 0, 0, 32]),
+            4,
+        )
+        .map(|_| ())
+}
+
+/// Tells the kernel of any send queue, and with requests in the call that stock libraries leave empty.
+pub fn ring_call(thread: &mut Thread<'_>) -> Done {
+    let qp = thread.any(Kind::Qp);
+    if !thread.rng.one_in(8) {
+        return call(thread, qp);
+    }
+    let region = thread.any_of(Kind::Mr, qp.context);
+    let ah = thread.any_of(Kind::Ah, qp.context);
+    let body = Bytes::new()
+        .word(&[qp.handle, 1, 1, 56])
+        .quad(&[1])
+        .word(&[1, SEND, 2, 0, ah.handle, 16, 0x11, 0])
+        .quad(&[0, 0])
+        .quad(&[region.address])
+        .word(&[64, region.number]);
+    thread
+        .command(qp.context, cmd::POST_SEND, body, 4)
+        .map(|_| ())
+}
+
+fn bell(thread: &mut Thread<'_>, qp: Object) {
+    let page = thread.world.page(qp.context);
+    if page == 0 {
+        return;
+    }
+    let slot = u64::from(qp.slot) % 32768;
+    sys::quad(page + 4096 + slot / 64 * 8).fetch_or(1 << (slot % 64), SeqCst);
+    sys::quad(page + 64 + slot / 4096 * 8).fetch_or(1 << (slot / 64 % 64), SeqCst);
+}
+
+/// Rings without a call.
+pub fn ring_bell(thread: &mut Thread<'_>) -> Done {
+    let qp = thread.any(Kind::Qp);
+    bell(thread, qp);
+    Ok(())
+}
+
+/// Takes completions, and arms some CQs by the word.
+pub fn consume(thread: &mut Thread<'_>) -> Done {
+    let cq = thread.any(Kind::Cq);
+    if cq.ring == 0 {
+        return Ok(());
+    }
+    let producer = sys::word(cq.ring + PRODUCER).load(SeqCst);
+    sys::word(cq.ring + CONSUMER).store(producer, SeqCst);
+    if thread.rng.one_in(2) {
+        sys::word(cq.ring + ARM).store(thread.rng.below(3) as u32, SeqCst);
+    }
+    Ok(())
+}
+
+/// Writes anything to any ring: header, indices, arm word, elements.
+pub fn scribble(thread: &mut Thread<'_>) -> Done {
+    let ring = thread.world.some_ring(&mut thread.rng);
+    for _ in 0..=thread.rng.below(4) {
+        let offset = match thread.rng.below(6) {
+            0 => thread.rng.below(ELEMENTS / 4) * 4,
+            1 => PRODUCER,
+            2 => CONSUMER,
+            3 => ARM,
+            _ => ELEMENTS + thread.rng.below(4096) * 4,
+        };
+        let value = if thread.rng.one_in(2) {
+            thread.rng.below(64)
+        } else {
+            thread.rng.odd()
+        };
+        sys::word(ring + offset).store(value as u32, Relaxed);
+    }
+    Ok(())
+}
+
+/// Writes anything to a doorbell page.
+pub fn scribble_page(thread: &mut Thread<'_>) -> Done {
+    let context = thread.context();
+    let page = thread.world.page(context);
+    if page == 0 {
+        return Ok(());
+    }
+    for _ in 0..=thread.rng.below(32) {
+        let offset = thread.rng.below(1024) * 8;
+        sys::quad(page + offset).store(thread.rng.odd(), Relaxed);
+    }
+    sys::quad(page + 64).store(u64::MAX, Relaxed);
+    Ok(())
+}
+
+/// Moves indices and arm words to and fro while the kernel reads them.
+pub fn flip(thread: &mut Thread<'_>) -> Done {
+    let qp = thread.any(Kind::Qp);
+    let cq = thread.any(Kind::Cq);
+    let words = [
+        (qp.send, PRODUCER),
+        (qp.ring, PRODUCER),
+        (cq.ring, CONSUMER),
+        (cq.ring, ARM),
+        (qp.send, ELEMENTS + 12),
+        (qp.send, ELEMENTS + 196),
+        (qp.send, ELEMENTS + 216),
+        (qp.ring, ELEMENTS + 28),
+    ];
+    for _ in 0..500 {
+        let (ring, offset) = thread.rng.pick(&words);
+        if ring == 0 {
+            continue;
+        }
+        let word = sys::word(ring + offset);
+        let value = match thread.rng.below(4) {
+            0 => thread.rng.odd() as u32,
+            1 => word.load(Relaxed).wrapping_sub(1),
+            _ => word.load(Relaxed).wrapping_add(1),
+        };
+        word.store(value, Relaxed);
+    }
+    Ok(())
+}
+
+/// Moves the consumer's index of long CQs from one end to the other.
+pub fn flip_long(thread: &mut Thread<'_>) -> Done {
+    let Some(ring) = thread.world.some_long_ring(&mut thread.rng) else {
+        return Ok(());
+    };
+    for _ in 0..thread.rng.below(20_000) {
+        let producer = sys::word(ring + PRODUCER).load(Relaxed);
+        sys::word(ring + CONSUMER).store(producer.wrapping_add(1), SeqCst);
+        for _ in 0..thread.rng.below(64) {
+            std::hint::spin_loop();
+        }
+        sys::word(ring + CONSUMER).store(producer, SeqCst);
+        for _ in 0..thread.rng.below(64) {
+            std::hint::spin_loop();
+        }
+    }
+    Ok(())
+}
+
+/// Unmaps a ring that is used.
+pub fn unmap_ring(thread: &mut Thread<'_>) -> Done {
+    let ring = thread.world.some_ring(&mut thread.rng);
+    thread.world.unmap_ring(ring);
+    Ok(())
+}
+
+/// Maps any offset of the device's file.
+pub fn map_anything(thread: &mut Thread<'_>) -> Done {
+    let context = thread.context();
+    let (_, length) = regions::extent(thread);
+    let offset = match thread.rng.below(3) {
+        0 => thread.rng.odd() & !4095,
+        1 => (1 << 43) + thread.rng.below(32) * 0x40000,
+        _ => thread.rng.below(256) * 4096,
+    };
+    let length = length.clamp(1, 1 << 20);
+    let address = thread.world.memory(thread.rng.next());
+    sys::map(
+        address,
+        length,
+        sys::READ_WRITE,
+        sys::SHARED_FIXED,
+        thread.world.fd(context),
+        offset,
+    )
+    .map(|_| ())
+}

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! System calls, and memory that other threads, processes and the kernel change at the same time.
+//!
+//! All of the program's `unsafe` is here. Addresses are plain numbers: the memory that they name lies in fixed
+//! areas of the process outside of what Rust allocates, or it is the kernel's business to refuse them.
+
+use std::{
+    ffi::{c_char, c_int, c_long, c_void, CString},
+    ptr,
+    sync::atomic::{AtomicU32, AtomicU64},
+};
+
+extern "C" {
+    fn syscall(number: c_long, ...) -> c_long;
+    fn __errno_location() -> *mut c_int;
+    fn fork() -> c_int;
+    fn _exit(status: c_int) -> !;
+    fn waitpid(pid: c_int, status: *mut c_int, options: c_int) -> c_int;
+    fn setgroups(count: usize, list: *const u32) -> c_int;
+    fn setresuid(real: u32, effective: u32, saved: u32) -> c_int;
+    fn setresgid(real: u32, effective: u32, saved: u32) -> c_int;
+}
+
+/// Numbers of system calls on x86-64.
+pub mod nr {
+    #![allow(missing_docs)]
+    pub const READ: i64 = 0;
+    pub const WRITE: i64 = 1;
+    pub const CLOSE: i64 = 3;
+    pub const MMAP: i64 = 9;
+    pub const MPROTECT: i64 = 10;
+    pub const MUNMAP: i64 = 11;
+    pub const IOCTL: i64 = 16;
+    pub const PREAD64: i64 = 17;
+    pub const MREMAP: i64 = 25;
+    pub const MADVISE: i64 = 28;
+    pub const DUP: i64 = 32;
+    pub const NANOSLEEP: i64 = 35;
+    pub const SOCKET: i64 = 41;
+    pub const SENDTO: i64 = 44;
+    pub const RECVFROM: i64 = 45;
+    pub const FCNTL: i64 = 72;
+    pub const FTRUNCATE: i64 = 77;
+    pub const FALLOCATE: i64 = 285;
+    pub const PRLIMIT64: i64 = 302;
+    pub const GETTID: i64 = 186;
+    pub const KILL: i64 = 62;
+    pub const PRCTL: i64 = 157;
+    pub const SCHED_SETAFFINITY: i64 = 203;
+    pub const SCHED_SETSCHEDULER: i64 = 144;
+    pub const SETPGID: i64 = 109;
+    pub const GETRANDOM: i64 = 318;
+    pub const MEMFD_CREATE: i64 = 319;
+    pub const MEMFD_SECRET: i64 = 447;
+}
+
+/// The result of a system call: what it returned, or its errno.
+pub type Outcome = Result<i64, i32>;
+
+/// Any system call. What is passed must not let the kernel write to memory that Rust owns, except where the
+/// caller lends it.
+pub fn call(number: i64, arguments: &[i64]) -> Outcome {
+    let at = |index: usize| arguments.get(index).copied().unwrap_or(0);
+    // SAFETY: The call has at most six arguments. The callers of this program pass addresses of the fixed
+    // areas, of buffers that they own, or such that the kernel refuses.
+    let result = unsafe { syscall(number, at(0), at(1), at(2), at(3), at(4), at(5)) };
+    if result == -1 {
+        // SAFETY: The pointer is this thread's errno.
+        return Err(unsafe { *__errno_location() });
+    }
+    Ok(result)
+}
+
+/// `mmap`.
+pub fn map(
+    address: u64,
+    length: u64,
+    protection: i64,
+    flags: i64,
+    fd: i32,
+    offset: u64,
+) -> Outcome {
+    let fd = i64::from(fd);
+    call(
+        nr::MMAP,
+        &[
+            address as i64,
+            length as i64,
+            protection,
+            flags,
+            fd,
+            offset as i64,
+        ],
+    )
+}
+
+/// Reading and writing, for mmap and mprotect.
+pub const READ_WRITE: i64 = 3;
+/// MAP_SHARED and MAP_FIXED.
+pub const SHARED_FIXED: i64 = 0x11;
+/// MAP_PRIVATE, MAP_FIXED, MAP_ANONYMOUS and MAP_NORESERVE.
+pub const PRIVATE_FIXED: i64 = 0x4032;
+/// MAP_SHARED and MAP_ANONYMOUS.
+const SHARED_ANONYMOUS: i64 = 0x21;
+
+/// Closes a file.
+pub fn close(fd: i32) -> Outcome {
+    call(nr::CLOSE, &[fd.into()])
+}
+
+/// Writes these bytes.
+pub fn write(fd: i32, bytes: &[u8]) -> Outcome {
+    call(
+        nr::WRITE,
+        &[fd.into(), bytes.as_ptr() as i64, bytes.len() as i64],
+    )
+}
+
+/// Does not block from now on.
+pub fn nonblocking(fd: i32) {
+    let _ = call(nr::FCNTL, &[fd.into(), 4, 0o4000]);
+}
+
+/// Opens a file for reading and writing, closed on exec.
+pub fn open(path: &str) -> Result<i32, i32> {
+    extern "C" {
+        fn open(path: *const c_char, flags: c_int, ...) -> c_int;
+    }
+    let path = CString::new(path).map_err(|_| 22)?;
+    // SAFETY: The path is a string that ends with zero.
+    let fd = unsafe { open(path.as_ptr(), 0o2_000_002) };
+    if fd < 0 {
+        // SAFETY: The pointer is this thread's errno.
+        return Err(unsafe { *__errno_location() });
+    }
+    Ok(fd)
+}
+
+/// A 32-bit word of a fixed area, which others change.
+pub fn word(address: u64) -> &'static AtomicU32 {
+    // SAFETY: The fixed areas stay mapped for reading and writing while the process lives.
+    unsafe { AtomicU32::from_ptr(address as *mut u32) }
+}
+
+/// A 64-bit word of a fixed area, which others change.
+pub fn quad(address: u64) -> &'static AtomicU64 {
+    // SAFETY: The fixed areas stay mapped for reading and writing while the process lives.
+    unsafe { AtomicU64::from_ptr(address as *mut u64) }
+}
+
+/// Copies bytes to a fixed area.
+pub fn poke(address: u64, bytes: &[u8]) {
+    for (offset, byte) in (0u64..).zip(bytes) {
+        // SAFETY: The fixed areas stay mapped for reading and writing while the process lives.
+        unsafe { ptr::write_volatile((address + offset) as *mut u8, *byte) };
+    }
+}
+
+/// Copies bytes from a fixed area.
+pub fn peek(address: u64, length: usize) -> Vec<u8> {
+    // SAFETY: The fixed areas stay mapped for reading and writing while the process lives.
+    let byte = |offset| unsafe { ptr::read_volatile((address + offset) as *const u8) };
+    (0..length as u64).map(byte).collect()
+}
+
+/// Zeroed memory that children share, as a value of a type that consists of atomics.
+///
+/// # Safety
+///
+/// All bytes of `T` zero is a value of it.
+pub unsafe fn shared<T: Sync>() -> Result<&'static T, i32> {
+    let address = map(
+        0,
+        size_of::<T>() as u64,
+        READ_WRITE,
+        SHARED_ANONYMOUS,
+        -1,
+        0,
+    )?;
+    // SAFETY: The mapping is that long, aligned to pages, and never unmapped.
+    Ok(unsafe { &*(address as *const T) })
+}
+
+/// A child that runs `body` and ends. To be called while the process has one thread.
+pub fn child(body: impl FnOnce() -> i32) -> Result<i32, i32> {
+    // SAFETY: The process has one thread, so that the child may do anything.
+    match unsafe { fork() } {
+        // SAFETY: It ends the process at once.
+        0 => unsafe { _exit(body()) },
+        // SAFETY: The pointer is this thread's errno.
+        -1 => Err(unsafe { *__errno_location() }),
+        pid => Ok(pid),
+    }
+}
+
+/// A child of a process with several threads: it makes the system calls of `body` and ends.
+///
+/// `body` must not allocate and must take no lock.
+pub fn brief_child(body: impl FnOnce()) -> Outcome {
+    // SAFETY: The child makes system calls only.
+    match unsafe { fork() } {
+        0 => {
+            body();
+            // SAFETY: It ends the process at once.
+            unsafe { _exit(0) }
+        }
+        // SAFETY: The pointer is this thread's errno.
+        -1 => Err(unsafe { *__errno_location() }),
+        pid => Ok(pid.into()),
+    }
+}
+
+/// The status of child `pid` if it has ended; of any child for -1.
+pub fn reap(pid: i32) -> Option<(i32, i32)> {
+    let mut status = 0;
+    // SAFETY: The status is this frame's. 1 is WNOHANG.
+    let pid = unsafe { waitpid(pid, &mut status, 1) };
+    (pid > 0).then_some((pid, status))
+}
+
+/// Becomes user and group `id`, with no groups besides.
+pub fn become_user(id: u32) -> bool {
+    // SAFETY: There are no groups to read.
+    let groups = unsafe { setgroups(0, ptr::null()) };
+    // SAFETY: The call takes numbers.
+    let group = unsafe { setresgid(id, id, id) };
+    // SAFETY: The call takes numbers.
+    let user = unsafe { setresuid(id, id, id) };
+    // PR_SET_DUMPABLE: the process owns its files in /proc, fail-nth among them.
+    let dumpable = call(nr::PRCTL, &[4, 1]);
+    (groups, group, user, dumpable) == (0, 0, 0, Ok(0))
+}
+
+/// Sets both limits of a resource.
+pub fn limit(resource: i64, value: u64) {
+    let limits = [value, value];
+    let _ = call(nr::PRLIMIT64, &[0, resource, limits.as_ptr() as i64, 0]);
+}
+
+/// Binds this thread to a CPU, and makes it go before all that are not real-time.
+pub fn watch_from(cpu: u64) {
+    let mask = [1u64 << cpu];
+    let _ = call(nr::SCHED_SETAFFINITY, &[0, 8, mask.as_ptr() as i64]);
+    let priority = [50i32];
+    let _ = call(nr::SCHED_SETSCHEDULER, &[0, 1, priority.as_ptr() as i64]);
+}
+
+/// The address of memory that a caller lends to a call.
+pub fn address<T>(memory: &T) -> i64 {
+    ptr::from_ref(memory).cast::<c_void>() as i64
+}

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Watches: threads that hang, processes that don't die, CPUs that serve nobody.
+
+use std::{fs, sync::atomic::Ordering::Relaxed, thread::scope};
+
+use crate::{
+    ops::{noise, OPERATIONS},
+    profile::Profile,
+    stats::{self, Stats},
+    sys,
+};
+
+/// Says why, and where in the kernel each thread of a process is.
+pub fn show(pid: i32, why: &str) {
+    println!("# process {pid}: {why}");
+    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else {
+        return;
+    };
+    for task in tasks.flatten() {
+        let read = |name: &str| fs::read_to_string(task.path().join(name)).unwrap_or_default();
+        println!(
+            "# thread {:?} state {}",
+            task.file_name(),
+            state(&read("stat"))
+        );
+        for line in read("stack").lines() {
+            println!("#   {line}");
+        }
+    }
+}
+
+fn state(stat: &str) -> char {
+    let after = stat.rsplit(')').next().unwrap_or_default();
+    after.trim_start().chars().next().unwrap_or('?')
+}
+
+/// Threads of attackers that sleep uninterruptibly in one operation for too long.
+pub fn hung(profile: &Profile, stats: &Stats, pid: i32, first: usize) -> bool {
+    for beat in &stats.beats[first..first + profile.threads as usize] {
+        let (tid, since) = (beat.tid.load(Relaxed), beat.since.load(Relaxed));
+        if tid == 0 || since == 0 || stats::now() < since.saturating_add(profile.patience) {
+            continue;
+        }
+        let stat = fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).unwrap_or_default();
+        if state(&stat) == 'D' {
+            let name = OPERATIONS
+                .get(beat.kind.load(Relaxed) as usize)
+                .map_or("?", |operation| operation.name);
+            show(pid, &format!("thread {tid} hangs in {name}"));
+            return true;
+        }
+    }
+    false
+}
+
+/// Measures on each CPU how late a real-time thread wakes up.
+pub fn stalls(profile: &Profile, stats: &'static Stats) -> i32 {
+    let cpus = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
+    let until = stats::now() + profile.seconds * 1000;
+    scope(|scope| {
+        for cpu in 0..cpus {
+            scope.spawn(move || {
+                sys::watch_from(cpu);
+                let mut last = stats::now();
+                while last < until {
+                    noise::pause(5000);
+                    let now = stats::now();
+                    stats
+                        .stall
+                        .fetch_max(now.saturating_sub(last).saturating_sub(5), Relaxed);
+                    last = now;
+                }
+            });
+        }
+    });
+    0
+}

@@ -1,0 +1,84 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# vm: timeout=600 append=slub_debug=FZP,kmalloc-*
+# Hostile users: the fuzzer (tests/fuzz), beside a pair of honest QPs.
+#
+#   FUZZ_SECONDS    how long each run takes (30)
+#   FUZZ_SEEDS      the seeds of the runs with the honest pair, separated by commas (1,2)
+#   FUZZ_UNLOAD     seeds of runs in which the module is removed, too, and there is no honest pair (3)
+#   FUZZ_ARGUMENTS  more arguments for rrxe-fuzz, separated by commas
+#   FUZZ_COVERAGE   set to count which functions of the driver are entered
+source "$(dirname "$0")/lib.sh"
+: "${FUZZ_SECONDS:=30}" "${FUZZ_SEEDS=1,2}" "${FUZZ_UNLOAD=3}" "${FUZZ_ARGUMENTS=}" "${FUZZ_COVERAGE=}"
+readonly CGROUP=/sys/fs/cgroup/fuzz FAULTS=/sys/kernel/debug
+IFS=, read -ra ARGUMENTS <<<"$FUZZ_ARGUMENTS"
+
+# Attackers have as much memory and as many processes as a user's session has.
+limits() {
+	echo "+memory +pids" >/sys/fs/cgroup/cgroup.subtree_control
+	mkdir -p $CGROUP && echo 700M >$CGROUP/memory.max && echo 800 >$CGROUP/pids.max
+	echo 40 >/proc/sys/vm/nr_hugepages
+	chmod 666 /dev/udmabuf 2>/dev/null || modprobe udmabuf 2>/dev/null && chmod 666 /dev/udmabuf 2>/dev/null
+	return 0
+}
+
+# Where the kernel can make allocations and copies fail, it does so for attackers, and says nothing of it.
+faults() {
+	local kind
+	[[ -e $FAULTS/failslab ]] || return
+	for kind in failslab fail_page_alloc fail_usercopy; do
+		[[ ! -e $FAULTS/$kind ]] || echo 0 >$FAULTS/$kind/verbose
+		[[ ! -e $FAULTS/$kind/ignore-gfp-wait ]] || echo N >$FAULTS/$kind/ignore-gfp-wait
+	done
+}
+
+# fuzz SEED ARGUMENT...: one run, whose report is shown.
+fuzz() {
+	local seed=$1 log=/tmp/fuzz.log rc=0
+	shift
+	rrxe-fuzz --seed "$seed" --seconds "$FUZZ_SECONDS" --cgroup $CGROUP "$@" "${FAULTY[@]}" "${ARGUMENTS[@]}" >$log 2>&1 || rc=$?
+	note "$(<$log)"
+	return $rc
+}
+
+# run NAME COMMAND...: as check, with all output shown, for a report.
+run() {
+	local name=$1 rc=0
+	shift
+	"$@" || rc=$?
+	if [[ $rc -eq 0 ]]; then pass "$name"; else fail "$name" "status $rc: $*"; fi
+}
+
+links_up() {
+	wait_for 10 modprobe rrxe || return
+	[[ -z $FUZZ_COVERAGE || -e /tmp/coverage.names ]] || python3 "$(dirname "$0")/coverage.py" begin
+	link_add 1 && link_add 2
+}
+
+# Everything goes, and nothing is left of it: each is the end of something that attackers had.
+all_goes() {
+	local place
+	link_del 1
+	link_del 2
+	for place in 0 1 2; do ip netns del fz$place 2>/dev/null; done
+	[[ ! -e /sys/module/rrxe ]] || wait_for 60 rmmod rrxe || return
+	! ls -d /sys/devices/virtual/workqueue/rrxe* 2>/dev/null && ! ls -d /sys/class/infiniband/rrxe* 2>/dev/null
+}
+
+check "two hosts" hosts_up 4200
+check "attackers have limits" limits
+FAULTY=()
+if faults; then FAULTY=(--faults); fi
+note "fault injection: ${FAULTY[*]:-this kernel has none}"
+
+for seed in ${FUZZ_SEEDS//,/ }; do
+	check "seed $seed: links" links_up
+	run "seed $seed: honest data is right and goes on" fuzz "$seed" --victims "$DEV1,$DEV2" --chaos
+	check "seed $seed: nothing is left" all_goes
+done
+for seed in ${FUZZ_UNLOAD//,/ }; do
+	check "seed $seed: links" links_up
+	run "seed $seed: the module can be removed at any time" fuzz "$seed" --chaos --unload
+	check "seed $seed: nothing is left" all_goes
+done
+[[ -z $FUZZ_COVERAGE ]] || python3 "$(dirname "$0")/coverage.py" end
