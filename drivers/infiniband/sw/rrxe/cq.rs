@@ -31,7 +31,7 @@ use rdma::{
 };
 use roce::wc::{RecvWc, SendWc, WcStatus};
 
-use crate::{context::Context, device::Device, limits};
+use crate::{context::Context, device::Device, limits, timer_slot::TimerSlot};
 
 /// What became of a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,7 +137,30 @@ struct State {
     /// … and when the first of them came.
     since: Option<Instant<Monotonic>>,
     /// The timer that delivers what is paced or moderated.
-    pacer: Option<ArcHrTimerHandle<Cq>>,
+    pacer: TimerSlot<ArcHrTimerHandle<Cq>>,
+}
+
+impl State {
+    /// That of an empty queue.
+    fn new(ring: Ring, has_arm: bool, ignore_overrun: bool) -> Self {
+        Self {
+            ring: Some(ring),
+            has_arm,
+            pushed: 0,
+            consumer: 0,
+            armed: None,
+            overflowed: false,
+            ignore_overrun,
+            completion_due: false,
+            overflow_due: false,
+            urgent: false,
+            notified: None,
+            moderation: None,
+            gathered: 0,
+            since: None,
+            pacer: TimerSlot::new(),
+        }
+    }
 }
 
 impl Cq {
@@ -193,23 +216,7 @@ impl Cq {
                 device: device.clone(),
                 layout,
                 upcall,
-                state <- new_irq_spinlock!(State {
-                    ring: Some(ring),
-                    has_arm,
-                    pushed: 0,
-                    consumer: 0,
-                    armed: None,
-                    overflowed: false,
-                    ignore_overrun,
-                    completion_due: false,
-                    overflow_due: false,
-                    urgent: false,
-                    notified: None,
-                    moderation: None,
-                    gathered: 0,
-                    since: None,
-                    pacer: None,
-                }, "rrxe_cq"),
+                state <- new_irq_spinlock!(State::new(ring, has_arm, ignore_overrun), "rrxe_cq"),
                 poller <- new_irq_spinlock!(poller, "rrxe_cq_poller"),
                 timer <- HrTimer::new(),
             }),
@@ -223,10 +230,14 @@ impl Cq {
     }
 
     /// Takes the CQ out of service; QPs no longer use it. Process context.
+    ///
+    /// A turn that pushed a completion may deliver the notification later than this, because the
+    /// destruction of a process's QP waits for the end of the turn only. [`Cq::notify`] does nothing then.
     pub(crate) fn destroy(&self) {
         let (ring, pacer) = {
             let mut state = self.state.lock();
-            (state.ring.take(), state.pacer.take())
+            (state.completion_due, state.overflow_due) = (false, false);
+            (state.ring.take(), state.pacer.close())
         };
         // Outside the lock: this withdraws the ring's mapping and waits for the timer.
         drop((ring, pacer));

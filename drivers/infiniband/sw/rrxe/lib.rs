@@ -49,6 +49,7 @@ mod share;
 mod speed;
 mod srq;
 mod stats;
+mod timer_slot;
 mod turn;
 mod tx;
 mod unplug;

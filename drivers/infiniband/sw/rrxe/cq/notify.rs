@@ -144,12 +144,17 @@ impl Cq {
         // Before the timer is started again, for this cancels it.
         drop(pacer);
         let pacer = this.clone().start(Delta::from_nanos(wait));
-        let other = this.state.lock().pacer.replace(pacer);
-        if other.is_some() {
-            // Somebody else did the same at the same time, and this cancels the timer of both.
-            drop(other);
-            let due = this.state.lock().take_due();
-            this.deliver(due);
+        let kept = this.state.lock().pacer.put(pacer);
+        match kept {
+            Ok(None) => {}
+            Ok(other) => {
+                // Another CPU started the timer at the same time. This cancels the timer of both.
+                drop(other);
+                let due = this.state.lock().take_due();
+                this.deliver(due);
+            }
+            // The CQ was destroyed meanwhile.
+            Err(late) => drop(late),
         }
     }
 
