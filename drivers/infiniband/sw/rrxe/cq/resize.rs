@@ -4,6 +4,9 @@
 //!
 //! What is unread moves to a new ring. Completion number n, counted from the CQ's beginning, lies in slot n of any
 //! ring, masked; so most of them are copied while others are pushed and fetched, and the CQ's lock is held for a few only.
+//!
+//! The process may change the consumer's index at any time, and so what counts as unread. The rings are therefore exchanged
+//! only if at most [`AT_ONCE`] completions are missing by the index that is read under the lock.
 
 use core::{mem::swap, ops::Range};
 
@@ -13,9 +16,9 @@ use rdma::{ring::Ring, udata::RingChange};
 use super::{check_capacity, Cq, State};
 use crate::provider::Rrxe;
 
-/// Completions that are copied under the lock without further ado.
+/// Completions that are copied under the lock at most.
 const AT_ONCE: u64 = 1 << 10;
-/// Who pushes faster than this can copy so many times in a row is made to wait.
+/// How often completions are copied ahead. Each time only those remain that were pushed during the last copy.
 const ATTEMPTS: u32 = 8;
 
 impl Cq {
@@ -25,7 +28,8 @@ impl Cq {
     ///
     /// # Errors
     ///
-    /// `EINVAL` for no entries, more than the limit, or fewer than are there; `ENOMEM`, `EFAULT`.
+    /// `EINVAL` for no entries, more than the limit, or fewer than are there; `ENOMEM`, `EFAULT`; `EBUSY` if the
+    /// process changes what is unread, or pushes faster than this copies.
     pub(crate) fn resize(&self, capacity: u32, call: &RingChange<'_, Rrxe>) -> Result<u32> {
         check_capacity(capacity)?;
         // What it posted may complete to this queue.
@@ -33,33 +37,39 @@ impl Cq {
         let mut ring = Ring::new(call.mappings(), self.layout.size(), capacity)?;
         let granted = ring.capacity();
         call.announce(ring.mmap_reply())?;
-        let copied = self.copy_ahead(&ring)?;
-        let moved = self.state.lock().exchange(&mut ring, capacity, copied);
+        let moved = self.move_to(&mut ring, capacity);
         // Outside the lock: this withdraws the mapping of the ring that isn't used.
         drop(ring);
         moved.map(|()| granted)
     }
 
-    /// Copies what is unread to `ring`, but for a few completions. Returns the number of the first of these.
+    /// Copies what is unread to `ring` until few completions are missing, then exchanges the rings.
     ///
     /// What is fetched and overwritten meanwhile is copied in vain.
     ///
     /// # Errors
     ///
-    /// `EINVAL` once destroyed.
-    fn copy_ahead(&self, ring: &Ring) -> Result<u64> {
+    /// As [`State::exchange`]; `EBUSY` if that never succeeds.
+    fn move_to(&self, ring: &mut Ring, capacity: u32) -> Result {
         let mut copied = 0;
-        for _ in 0..ATTEMPTS {
-            let (current, unread) = self.state.lock().unread()?;
-            let missing = copied.max(unread.start)..unread.end;
-            if missing.end.saturating_sub(missing.start) <= AT_ONCE {
-                break;
-            }
+        for _ in 0..=ATTEMPTS {
+            let step = self.state.lock().exchange(ring, capacity, copied)?;
+            let Step::CopyAhead(current, missing) = step else {
+                return Ok(());
+            };
             copied = missing.end;
             copy(ring, &current, missing);
         }
-        Ok(copied)
+        Err(EBUSY)
     }
+}
+
+/// What became of an attempt to exchange the rings.
+enum Step {
+    /// They are exchanged.
+    Exchanged,
+    /// Too many completions are missing: these are to be copied from this ring first, without the lock.
+    CopyAhead(Ring, Range<u64>),
 }
 
 impl State {
@@ -76,17 +86,21 @@ impl State {
     }
 
     /// Takes `ring` into use, which gets what is unread and not copied yet, from number `copied` on, and
-    /// leaves the old one in its place.
+    /// leaves the old one in its place. Does nothing if more than [`AT_ONCE`] are not copied yet.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if there is more than `capacity`; `ring` is the new one still.
-    fn exchange(&mut self, ring: &mut Ring, capacity: u32, copied: u64) -> Result {
+    /// `EINVAL` once destroyed, or if there is more than `capacity`; `ring` is the new one still.
+    fn exchange(&mut self, ring: &mut Ring, capacity: u32, copied: u64) -> Result<Step> {
         let (current, unread) = self.unread()?;
         if unread.end.saturating_sub(unread.start) > capacity.into() {
             return Err(EINVAL);
         }
-        copy(ring, &current, copied.max(unread.start)..unread.end);
+        let missing = copied.max(unread.start)..unread.end;
+        if missing.end.saturating_sub(missing.start) > AT_ONCE {
+            return Ok(Step::CopyAhead(current, missing));
+        }
+        copy(ring, &current, missing);
         ring.publish_consumer(unread.start as u32);
         ring.publish_producer(unread.end as u32);
         if self.has_arm {
@@ -96,7 +110,7 @@ impl State {
         if let Some(old) = &mut self.ring {
             swap(old, ring);
         }
-        Ok(())
+        Ok(Step::Exchanged)
     }
 }
 
@@ -105,4 +119,48 @@ fn copy(to: &Ring, from: &Ring, numbers: Range<u64>) {
     let count = numbers.end.saturating_sub(numbers.start) as u32;
     let first = numbers.start as u32;
     to.copy_elements(from, first, first, count);
+}
+
+#[kunit_tests(rrxe_cq_resize)]
+mod tests {
+    use super::*;
+
+    const SLOTS: u32 = 8192;
+
+    /// A process whose index claims at first that it has read everything, and then nothing: what becomes unread is
+    /// not copied under the lock.
+    #[test]
+    fn copies_few_under_the_lock_whatever_the_process_claims() -> Result {
+        let ring = Ring::unmapped(64, SLOTS - 1)?;
+        let process = ring.share();
+        let mut state = State::new(ring, false, false);
+        state.pushed = 8000;
+        for claimed in [8000, 8000 - AT_ONCE as u32, 8000 - AT_ONCE as u32 - 1, 0] {
+            process.publish_consumer(claimed);
+            let mut next = Ring::unmapped(64, SLOTS - 1)?;
+            let before = state.ring.as_ref().map(Ring::share);
+            let step = state.exchange(&mut next, SLOTS, 0)?;
+            match step {
+                Step::Exchanged => assert!(8000 - claimed <= AT_ONCE as u32),
+                Step::CopyAhead(_, missing) => {
+                    assert!(8000 - claimed > AT_ONCE as u32);
+                    assert_eq!(missing, u64::from(claimed)..8000);
+                }
+            }
+            // The test goes on with the ring that the process knows.
+            state.ring = before;
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn refuses_a_ring_that_is_too_small() -> Result {
+        let mut state = State::new(Ring::unmapped(64, 15)?, false, false);
+        state.pushed = 9;
+        let mut next = Ring::unmapped(64, 7)?;
+        assert!(state.exchange(&mut next, 7, 0).is_err());
+        let step = state.exchange(&mut next, 9, 0)?;
+        assert!(matches!(step, Step::Exchanged));
+        Ok(())
+    }
 }
