@@ -9,7 +9,8 @@
 //! An offset is entered in the core's `rdma_user_mmap_entry` table of the context, and must have
 //! left it before the context is freed. Objects may live longer than that (a late packet holds
 //! them), so each context has a [`Mappings`] that knows all its entries and withdraws what is left
-//! when the context goes; a [`Mapping`] withdrawn later than that does nothing.
+//! when the context goes; a [`Mapping`] withdrawn or dropped later than that does nothing, and may be
+//! so in softirq, where the last reference to a QP may be dropped.
 
 use core::{ops::RangeInclusive, ptr::NonNull};
 
@@ -121,7 +122,6 @@ struct Entry {
 struct Entries {
     live: RBTree<u64, NonNull<Entry>>,
     next: u64,
-    closed: bool,
 }
 
 // SAFETY: The pointers are to entries in the core's table, which any thread may withdraw.
@@ -136,6 +136,8 @@ unsafe impl Send for Entries {}
 #[pin_data]
 pub struct Mappings {
     ucontext: NonNull<bindings::ib_ucontext>,
+    /// Nothing is listed any more. Set under the lock of `entries`.
+    closed: Atomic<bool>,
     #[pin]
     entries: Mutex<Entries>,
 }
@@ -160,10 +162,10 @@ impl Mappings {
         Arc::pin_init(
             pin_init!(Self {
                 ucontext,
+                closed: Atomic::new(false),
                 entries <- new_mutex!(Entries {
                     live: RBTree::new(),
                     next: 0,
-                    closed: false,
                 }, "rrxe_mappings"),
             }),
             GFP_KERNEL,
@@ -173,7 +175,7 @@ impl Mappings {
     /// Withdraws all that is left; afterwards the context may be freed. Process context.
     pub(crate) fn close(&self) {
         let mut entries = self.entries.lock();
-        entries.closed = true;
+        self.closed.store(true, Relaxed);
         while let Some(cursor) = entries.live.cursor_front_mut() {
             let (_, node) = cursor.remove_current();
             let (_, entry) = node.to_key_value();
@@ -197,7 +199,7 @@ impl Mappings {
             GFP_KERNEL_ACCOUNT,
         )?;
         let mut entries = self.entries.lock();
-        if entries.closed {
+        if self.closed.load(Relaxed) {
             return Err(EIO);
         }
         let node = RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?;
@@ -247,7 +249,7 @@ unsafe fn withdraw(entry: NonNull<Entry>) {
 
 /// An offset under which a process may map some memory, until it is withdrawn or dropped.
 ///
-/// Dropping it sleeps, unless it was withdrawn before.
+/// Dropping it sleeps, unless it was withdrawn before or its context is closed.
 pub(crate) struct Mapping {
     owner: Arc<Mappings>,
     serial: u64,
@@ -292,9 +294,15 @@ impl Mapping {
         self.offset
     }
 
-    /// Withdraws the offset; existing mappings stay. May be called again. Process context.
+    /// The offset may still be in the core's table. Once this is false it stays so.
+    fn is_listed(&self) -> bool {
+        !self.withdrawn.load(Relaxed) && !self.owner.closed.load(Relaxed)
+    }
+
+    /// Withdraws the offset; existing mappings stay. May be called again. Process context, or any once the
+    /// context is closed.
     pub(crate) fn withdraw(&self) {
-        if self.withdrawn.load(Relaxed) {
+        if !self.is_listed() {
             return;
         }
         self.withdrawn.store(true, Relaxed);
@@ -344,4 +352,26 @@ pub(crate) unsafe extern "C" fn mmap(
 pub(crate) unsafe extern "C" fn mmap_free(base: *mut bindings::rdma_user_mmap_entry) {
     // SAFETY: All entries of this provider's contexts came from a box of this type.
     drop(unsafe { KBox::<Entry>::from_raw(base.cast()) });
+}
+
+#[kunit_tests(rrxe_mmap)]
+mod tests {
+    use super::*;
+
+    /// A page of doorbells lives as long as the last QP, whose last reference a softirq may drop.
+    #[test]
+    fn a_mapping_of_a_closed_context_takes_no_lock() -> Result {
+        // SAFETY: Nothing is entered, so the pointer is never used.
+        let mappings = unsafe { Mappings::new(NonNull::dangling()) }?;
+        let mapping = Mapping {
+            owner: mappings.clone(),
+            serial: 0,
+            offset: 0,
+            withdrawn: Atomic::new(false),
+        };
+        assert!(mapping.is_listed());
+        mappings.close();
+        assert!(!mapping.is_listed());
+        Ok(())
+    }
 }
