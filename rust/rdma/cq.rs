@@ -11,7 +11,6 @@ use kernel::{
     sync::Arc,
 };
 
-pub use crate::cqe::{Cqe, CqeLayout};
 use crate::{
     bindings,
     error::unsupported,
@@ -21,6 +20,7 @@ use crate::{
     udata::{self, RingChange, UserCall},
     upcall::{CqUpcall, Upcall},
 };
+pub use crate::cqe::{Cqe, CqeLayout};
 
 /// What a CQ is made of.
 pub struct CqInit {
@@ -58,6 +58,18 @@ pub enum NotifyWhen {
     Solicited,
     /// Any.
     Next,
+}
+
+/// The completions that no notification has told of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum News {
+    /// There are none.
+    #[default]
+    None,
+    /// There are some, none of which is solicited or in error.
+    Any,
+    /// There are some, one of which is solicited or in error.
+    Solicited,
 }
 
 /// Of completions there are no time stamps.
@@ -270,8 +282,8 @@ pub(crate) unsafe extern "C" fn req_notify<P: Provider>(
     } else {
         NotifyWhen::Next
     };
+    let asks = flags & bindings::ib_cq_notify_flags_IB_CQ_REPORT_MISSED_EVENTS != 0;
     // SAFETY: `base` is a CQ of `P`, alive during the call.
-    let unfetched = P::req_notify_cq(unsafe { of::<P>(base) }, when);
-    let asked = flags & bindings::ib_cq_notify_flags_IB_CQ_REPORT_MISSED_EVENTS != 0;
-    c_int::from(unfetched && asked)
+    let unfetched = P::req_notify_cq(unsafe { of::<P>(base) }, when, asks);
+    c_int::from(unfetched && asks)
 }

@@ -242,9 +242,10 @@ pub trait Provider: Sized + Send + Sync + 'static {
     /// Makes a completion queue inert.
     fn destroy_cq(cq: &Arc<Self::Cq>);
 
-    /// Asks for an upcall when the next completion comes. Returns whether there are completions
-    /// that nobody has fetched. Any context.
-    fn req_notify_cq(cq: &Arc<Self::Cq>, when: NotifyWhen) -> bool;
+    /// Asks for an upcall when the next completion comes, or soon if there are completions that no upcall has
+    /// told of. Returns whether there are completions that nobody has fetched; a caller that `asks` for this
+    /// polls them, so that they bring about no upcall. Any context.
+    fn req_notify_cq(cq: &Arc<Self::Cq>, when: NotifyWhen, asks: bool) -> bool;
 
     /// Allocates device memory for a process.
     ///

@@ -19,12 +19,12 @@ use kernel::{prelude::*, sync::Arc};
 
 use crate::{
     bindings,
-    cq::NotifyWhen,
+    cq::{News, NotifyWhen},
     mmap::{Mapping, Mappings, SharedMemory},
     qp::RingReply,
     sync::smp_mb,
     uabi::{
-        cq_arm,
+        cq_arm, cq_news,
         ring::{CONSUMER, ELEMENTS, INDEX_MASK, LOG2_ELEMENT_SIZE, PRODUCER},
     },
 };
@@ -225,6 +225,18 @@ impl Ring {
             Some(NotifyWhen::Next) => cq_arm::NEXT,
         };
         self.word(cq_arm::OFFSET).store(arm, Ordering::Relaxed);
+    }
+
+    /// Tells the process which completions no notification has told of, of the CQ whose ring this is. To be called
+    /// before the producer's index is published.
+    #[inline]
+    pub fn set_news(&self, news: News) {
+        let news = match news {
+            News::None => cq_news::NONE,
+            News::Any => cq_news::ANY,
+            News::Solicited => cq_news::SOLICITED,
+        };
+        self.word(cq_news::OFFSET).store(news, Ordering::Relaxed);
     }
 
     /// Copies bytes of an element out, each once. What lies beyond the element reads as zero.

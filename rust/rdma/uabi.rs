@@ -221,6 +221,20 @@ pub mod cq_arm {
     pub const NEXT: u32 = rrxe_cq_arm_RRXE_CQ_ARM_NEXT;
 }
 
+/// The word that tells which completions no notification has told of, in the ring of their CQ: `RRXE_CQ_NEWS`.
+pub mod cq_news {
+    use crate::bindings::*;
+
+    /// Where it is: in the cache line of the producer's index.
+    pub const OFFSET: usize = RRXE_CQ_NEWS as usize;
+    /// None.
+    pub const NONE: u32 = rrxe_cq_news_RRXE_CQ_NEWS_NONE;
+    /// Some, none of which is solicited or in error.
+    pub const ANY: u32 = rrxe_cq_news_RRXE_CQ_NEWS_ANY;
+    /// Some, one of which is solicited or in error.
+    pub const SOLICITED: u32 = rrxe_cq_news_RRXE_CQ_NEWS_SOLICITED;
+}
+
 #[kunit_tests(rrxe_uabi)]
 mod tests {
     use super::*;
@@ -292,6 +306,7 @@ mod tests {
             (doorbell::DIRTY, 4096),
             (doorbell::SIZE, 8192),
             (cq_arm::OFFSET, 320),
+            (cq_news::OFFSET, 132),
             (bindings::RRXE_DM_OFFSET as usize, 1 << 43),
             (bindings::RRXE_DM_STRIDE as usize, 1 << 18),
         ] {

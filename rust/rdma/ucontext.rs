@@ -16,15 +16,25 @@ use crate::{
 
 const DOORBELL: u32 = bindings::rrxe_feature_RRXE_FEATURE_DOORBELL;
 const CQ_ARM: u32 = bindings::rrxe_feature_RRXE_FEATURE_CQ_ARM;
+const CQ_NEWS: u32 = bindings::rrxe_feature_RRXE_FEATURE_CQ_NEWS;
 const DM: u32 = bindings::rrxe_feature_RRXE_FEATURE_DM;
+
+/// How a process's library arms CQs beyond the stock ABI.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Arming {
+    /// By a word in the CQ's ring.
+    pub by_word: bool,
+    /// It looks at another word whether completions are there that no notification has told of.
+    pub sees_news: bool,
+}
 
 /// What a process's library wants beyond the stock ABI.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
     /// A page of doorbells.
     pub doorbells: bool,
-    /// To arm CQs without a call.
-    pub arms: bool,
+    /// How it arms CQs without a call.
+    pub arming: Arming,
     /// Device memory, which every device has.
     device_memory: bool,
 }
@@ -43,8 +53,8 @@ pub struct ContextCreated<C> {
     pub context: Arc<C>,
     /// Where the process finds its page of doorbells, if it gets one.
     pub doorbells: Option<PageReply>,
-    /// It may arm CQs without a call.
-    pub arms: bool,
+    /// How it may arm CQs without a call.
+    pub arming: Arming,
 }
 
 /// What lies behind ib_core's context.
@@ -151,7 +161,10 @@ fn wanted(udata: &Udata<'_>) -> Result<Option<Wanted>> {
     let features = u32::from_ne_bytes(rest);
     Ok(Some(Wanted {
         doorbells: features & DOORBELL != 0,
-        arms: features & CQ_ARM != 0,
+        arming: Arming {
+            by_word: features & CQ_ARM != 0,
+            sees_news: features & CQ_NEWS != 0,
+        },
         device_memory: features & DM != 0,
     }))
 }
@@ -163,12 +176,13 @@ const REPLY: usize = size_of::<bindings::rrxe_alloc_ucontext_resp>();
 fn reply<C>(created: &ContextCreated<C>, wanted: &Wanted) -> [u8; REPLY] {
     let page = created.doorbells.unwrap_or_default();
     let doorbells = created.doorbells.map_or(0, |_| DOORBELL);
-    let arms = if created.arms { CQ_ARM } else { 0 };
+    let arms = if created.arming.by_word { CQ_ARM } else { 0 };
+    let news = if created.arming.sees_news { CQ_NEWS } else { 0 };
     let memory = if wanted.device_memory { DM } else { 0 };
     let mut bytes = [0; REPLY];
     let fields = [
         &bindings::RRXE_ABI_VERSION.to_ne_bytes()[..],
-        &(doorbells | arms | memory).to_ne_bytes(),
+        &(doorbells | arms | news | memory).to_ne_bytes(),
         &page.offset.to_ne_bytes(),
         &page.size.to_ne_bytes(),
     ];

@@ -9,17 +9,18 @@ import os
 import socket
 import struct
 
-GET_CONTEXT, ALLOC_PD, REG_MR, CREATE_COMP_CHANNEL, CREATE_CQ = 0, 3, 9, 17, 18
+GET_CONTEXT, ALLOC_PD, REG_MR, CREATE_COMP_CHANNEL, CREATE_CQ, REQ_NOTIFY_CQ = 0, 3, 9, 17, 18, 23
 CREATE_QP, MODIFY_QP, DESTROY_QP, POST_SEND = 24, 26, 27, 28
 
-DOORBELL, CQ_ARM = 1, 2
+DOORBELL, CQ_ARM, CQ_NEWS = 1, 2, 8
 NEED_WAKEUP = 1
 NO_SLOT = 0xffffffff
 SUMMARY, DIRTY = 64, 4096
 SLOTS = 32768
 
-PRODUCER, CONSUMER, ARM, ELEMENTS = 128, 256, 320, 384
+PRODUCER, NEWS, CONSUMER, ARM, ELEMENTS = 128, 132, 256, 320, 384
 ARM_NONE, ARM_SOLICITED, ARM_NEXT = 0, 1, 2
+NEWS_NONE, NEWS_ANY, NEWS_SOLICITED = 0, 1, 2
 
 WRITE, SEND = 0, 2
 SIGNALED, SOLICITED = 2, 4
@@ -103,6 +104,17 @@ class Cq:
 
     def arm(self, when):
         self.ring.u32(ARM).value = when
+
+    def request(self, solicited=False):
+        """Arms it by the call of stock librxe."""
+        os.write(self.context.fd, struct.pack("=IHHII", REQ_NOTIFY_CQ, 4, 0, self.handle, solicited))
+
+    def has_unread(self):
+        return self.ring.u32(CONSUMER).value != self.ring.u32(PRODUCER).value
+
+    def news(self):
+        """Which completions the kernel added since those that it told of."""
+        return self.ring.u32(NEWS).value
 
     def events(self):
         """Takes the notifications of the channel; how many."""

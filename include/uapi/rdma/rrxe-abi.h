@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: ((GPL-2.0 WITH Linux-syscall-note) OR Linux-OpenIB) */
 /*
  * What rrxe and its own provider library share beyond rdma_user_rxe.h: a page of
- * doorbells a context, a word in the ring of a CQ that arms it, and device memory. Neither
+ * doorbells a context, words in the ring of a CQ that arm it, and device memory. Neither
  * of these takes a system call to use. Documentation/uabi.rst tells how they are used.
  *
  * Everything is in the byte order of the machine, and laid out alike for 32 and 64 bits.
@@ -22,6 +22,8 @@ enum rrxe_feature {
 	RRXE_FEATURE_CQ_ARM	= 1 << 1,
 	/* RRXE_DM_OFFSET; without it a context has no device memory */
 	RRXE_FEATURE_DM		= 1 << 2,
+	/* RRXE_CQ_NEWS */
+	RRXE_FEATURE_CQ_NEWS	= 1 << 3,
 };
 
 /* alloc_ucontext: stock librxe sends nothing, and nothing is granted to it. */
@@ -97,6 +99,23 @@ enum rrxe_cq_arm {
 	RRXE_CQ_ARM_SOLICITED	= 1,
 	/* any completion does */
 	RRXE_CQ_ARM_NEXT	= 2,
+};
+
+/*
+ * In a CQ's ring, bytes from its beginning: a __u32, enum rrxe_cq_news. The kernel writes it
+ * before the producer index: which completions it added since those that the last
+ * notification told of. A process that has armed the CQ by RRXE_CQ_ARM, and finds behind the
+ * barrier completions that it has not polled, and here the kind that it armed for, arms the
+ * CQ by a call of req_notify_cq as well: the kernel then notifies of what is there.
+ */
+#define RRXE_CQ_NEWS		132
+
+enum rrxe_cq_news {
+	RRXE_CQ_NEWS_NONE	= 0,
+	/* completions, none of which is solicited or in error */
+	RRXE_CQ_NEWS_ANY	= 1,
+	/* completions, one of which is solicited or in error */
+	RRXE_CQ_NEWS_SOLICITED	= 2,
 };
 
 /*

@@ -5,7 +5,7 @@
 use kernel::{prelude::*, sync::Arc};
 use rdma::{
     mmap::Mappings,
-    ucontext::{ContextCreated, ContextInit},
+    ucontext::{Arming, ContextCreated, ContextInit},
 };
 
 use crate::{device::Device, doorbells::Doorbells};
@@ -14,7 +14,7 @@ use crate::{device::Device, doorbells::Doorbells};
 pub(crate) struct Context {
     mappings: Arc<Mappings>,
     doorbells: Option<Arc<Doorbells>>,
-    arms: bool,
+    arming: Arming,
 }
 
 impl Context {
@@ -35,10 +35,10 @@ impl Context {
         let context = Self {
             mappings: init.mappings.clone(),
             doorbells,
-            arms: init.wanted.arms,
+            arming: init.wanted.arming,
         };
         Ok(ContextCreated {
-            arms: context.arms,
+            arming: context.arming,
             context: Arc::new(context, GFP_KERNEL_ACCOUNT)?,
             doorbells: reply,
         })
@@ -61,9 +61,9 @@ impl Context {
         self.doorbells.as_ref()
     }
 
-    /// Its library arms CQs by a word in their rings.
-    pub(crate) fn arms(&self) -> bool {
-        self.arms
+    /// How its library arms CQs.
+    pub(crate) fn arming(&self) -> Arming {
+        self.arming
     }
 
     /// Looks at all that the process posted so far. Process context; sleeps.

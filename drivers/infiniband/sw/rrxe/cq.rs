@@ -14,19 +14,22 @@ mod notify;
 mod resize;
 
 use kernel::{
+    new_work,
     prelude::*,
     sync::Arc,
     time::{
         hrtimer::{ArcHrTimerHandle, HrTimer},
         Instant, Monotonic,
     },
+    workqueue::Work,
 };
 use rdma::{
-    cq::{CqCreated, CqInit, Cqe, CqeLayout, Moderation, NotifyWhen},
+    cq::{CqCreated, CqInit, Cqe, CqeLayout, Moderation, News, NotifyWhen},
     new_irq_spinlock,
     quota::Claim,
     ring::Ring,
     sync::IrqSpinLock,
+    ucontext::Arming,
     upcall::{CqUpcall, QpToken},
 };
 use roce::wc::{RecvWc, SendWc, WcStatus};
@@ -68,6 +71,9 @@ pub(crate) struct Cq {
     poller: IrqSpinLock<Option<Poller>>,
     #[pin]
     timer: HrTimer<Self>,
+    /// Looks at a CQ of the kernel that was armed.
+    #[pin]
+    work: Work<Self>,
 }
 
 /// The kernel's polling side of a queue.
@@ -112,12 +118,20 @@ struct State {
     ring: Option<Ring>,
     /// Completions since the beginning: masked, the slot for the next one.
     pushed: u64,
+    /// Of these, those that the last notification told of.
+    told: u64,
+    /// Of these, those up to the last one that is solicited or in error.
+    urgent_end: u64,
+    /// What the process knows of those behind `told`.
+    news: News,
     /// The consumer's index when last looked at: at least the slots up to it are free.
     consumer: u32,
-    /// The process arms it by the word in its ring as well.
-    has_arm: bool,
+    /// How the process arms it, besides the call.
+    arming: Arming,
     /// What brings about the next notification.
     armed: Option<NotifyWhen>,
+    /// [`Cq::look`] is about to run.
+    looks: bool,
     /// A completion did not fit.
     overflowed: bool,
     /// Such completions are of no interest.
@@ -142,13 +156,17 @@ struct State {
 
 impl State {
     /// That of an empty queue.
-    fn new(ring: Ring, has_arm: bool, ignore_overrun: bool) -> Self {
+    fn new(ring: Ring, arming: Arming, ignore_overrun: bool) -> Self {
         Self {
             ring: Some(ring),
-            has_arm,
+            arming,
             pushed: 0,
+            told: 0,
+            urgent_end: 0,
+            news: News::None,
             consumer: 0,
             armed: None,
+            looks: false,
             overflowed: false,
             ignore_overrun,
             completion_due: false,
@@ -177,7 +195,7 @@ impl Cq {
         check_capacity(init.capacity)?;
         let size = CqeLayout::User.size();
         let ring = Ring::new(context.mappings(), size, init.capacity)?;
-        Self::build(device, ring, CqeLayout::User, init, None, context.arms())
+        Self::build(device, ring, CqeLayout::User, init, None, context.arming())
     }
 
     /// Makes a CQ that the kernel polls. Process context.
@@ -192,7 +210,14 @@ impl Cq {
             ring: ring.share(),
             oldest: 0,
         };
-        Self::build(device, ring, CqeLayout::Kernel, init, Some(poller), false)
+        Self::build(
+            device,
+            ring,
+            CqeLayout::Kernel,
+            init,
+            Some(poller),
+            Arming::default(),
+        )
     }
 
     fn build(
@@ -201,7 +226,7 @@ impl Cq {
         layout: CqeLayout,
         init: CqInit,
         poller: Option<Poller>,
-        has_arm: bool,
+        arming: Arming,
     ) -> Result<CqCreated<Self>> {
         let CqInit {
             upcall,
@@ -216,9 +241,10 @@ impl Cq {
                 device: device.clone(),
                 layout,
                 upcall,
-                state <- new_irq_spinlock!(State::new(ring, has_arm, ignore_overrun), "rrxe_cq"),
+                state <- new_irq_spinlock!(State::new(ring, arming, ignore_overrun), "rrxe_cq"),
                 poller <- new_irq_spinlock!(poller, "rrxe_cq_poller"),
                 timer <- HrTimer::new(),
+                work <- new_work!("Cq::work"),
             }),
             GFP_KERNEL_ACCOUNT,
         )?;
@@ -303,8 +329,16 @@ impl Cq {
             return Pushed::Overflow;
         }
         ring.write(slot, cqe.as_bytes(self.layout));
+        let news = if urgent { News::Solicited } else { News::Any };
+        if state.arming.sees_news && state.news < news {
+            state.news = news;
+            ring.set_news(news);
+        }
         ring.publish_producer(after);
         state.pushed = state.pushed.wrapping_add(1);
+        if urgent {
+            state.urgent_end = state.pushed;
+        }
         let full = match state.moderation {
             Some(moderation) => state.gather(moderation),
             None => false,

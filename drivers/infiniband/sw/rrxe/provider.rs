@@ -205,8 +205,8 @@ impl Provider for Rrxe {
         cq.destroy();
     }
 
-    fn req_notify_cq(cq: &Arc<Cq>, when: NotifyWhen) -> bool {
-        cq.req_notify(when)
+    fn req_notify_cq(cq: &Arc<Cq>, when: NotifyWhen, asks: bool) -> bool {
+        Cq::req_notify(cq, when, asks)
     }
 
     fn alloc_dm(device: &Arc<Device>, init: &DmInit<'_>) -> Result<Arc<Dm>> {

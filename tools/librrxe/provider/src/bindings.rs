@@ -36,6 +36,10 @@ mod layouts {
         layout::ring::CONSUMER => offset_of!(rxe_queue_buf, consumer_index),
         layout::ring::ELEMENTS => offset_of!(rxe_queue_buf, data),
         layout::ring::ARM => RRXE_CQ_ARM,
+        layout::ring::NEWS => RRXE_CQ_NEWS,
+        layout::news::NONE => RRXE_CQ_NEWS_NONE,
+        layout::news::ANY => RRXE_CQ_NEWS_ANY,
+        layout::news::SOLICITED => RRXE_CQ_NEWS_SOLICITED,
         layout::arm::SOLICITED => RRXE_CQ_ARM_SOLICITED,
         layout::arm::NEXT => RRXE_CQ_ARM_NEXT,
     }

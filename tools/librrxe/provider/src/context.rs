@@ -23,7 +23,8 @@ use crate::{
 };
 
 /// What this library asks of the kernel.
-const FEATURES: u32 = RRXE_FEATURE_DOORBELL | RRXE_FEATURE_CQ_ARM | RRXE_FEATURE_DM;
+const FEATURES: u32 =
+    RRXE_FEATURE_DOORBELL | RRXE_FEATURE_CQ_ARM | RRXE_FEATURE_CQ_NEWS | RRXE_FEATURE_DM;
 
 /// A context. libibverbs allocates it, of zeros, which is a value of all its fields.
 #[repr(C)]

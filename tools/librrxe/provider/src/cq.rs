@@ -4,7 +4,7 @@
 
 use core::{ffi::c_int, mem::transmute, ptr::addr_of_mut};
 
-use rrxe_rings::completion::CompletionQueue;
+use rrxe_rings::completion::{Armed, CompletionQueue};
 
 use crate::{
     bindings::*,
@@ -260,8 +260,10 @@ pub(crate) unsafe extern "C" fn req_notify(cq: *mut ibv_cq, solicited_only: c_in
     match &this.queue {
         Some(queue) if this.armed_in_ring => {
             // The lock keeps the ring from being exchanged meanwhile.
-            queue.with(|queue| queue.arm(solicited_only != 0));
-            0
+            match queue.with(|queue| queue.arm(solicited_only != 0)) {
+                Armed::Done => 0,
+                Armed::OwesCall => ibv_cmd_req_notify_cq(cq, solicited_only),
+            }
         }
         _ => ibv_cmd_req_notify_cq(cq, solicited_only),
     }

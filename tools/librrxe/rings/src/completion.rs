@@ -3,7 +3,7 @@
 //! Polling and arming a completion queue.
 
 use crate::{
-    layout::{arm, ring as layout, wc},
+    layout::{arm, news, ring as layout, wc},
     memory::{split, Memory},
     ring::Ring,
     sync::{fence, Ordering},
@@ -210,11 +210,13 @@ impl<M: Memory> CompletionQueue<M> {
 
     /// Asks for an event at the next completion, or the next solicited one. Who polls after this and
     /// finds nothing gets the event of whatever comes then.
-    pub fn arm(&self, solicited_only: bool) {
-        let value = if solicited_only {
-            arm::SOLICITED
-        } else {
-            arm::NEXT
+    ///
+    /// With [`Armed::OwesCall`] the kernel may not have told of completions that are in the queue: it does so
+    /// only if it is asked by a call.
+    pub fn arm(&self, solicited_only: bool) -> Armed {
+        let (value, kind) = match solicited_only {
+            true => (arm::SOLICITED, news::SOLICITED),
+            false => (arm::NEXT, news::ANY),
         };
         if let Some(word) = self.ring.word(layout::ARM) {
             // Who asked for any completion is not to miss one because another asks for less.
@@ -222,7 +224,24 @@ impl<M: Memory> CompletionQueue<M> {
             // The poll that follows looks at the ring; the kernel fills it, then looks at the word.
             fence(Ordering::SeqCst);
         }
+        // The kernel writes the word before it hands a completion over.
+        let unpolled = self.ring.producer() != self.consumer;
+        let news = self.ring.word(layout::NEWS);
+        match news.map_or(news::NONE, |word| word.load(Ordering::Relaxed)) {
+            found if unpolled && found >= kind => Armed::OwesCall,
+            _ => Armed::Done,
+        }
     }
+}
+
+/// Whether a completion queue is armed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Armed {
+    /// It is.
+    Done,
+    /// It is for completions to come. For those that are there a call is needed.
+    OwesCall,
 }
 
 #[cfg(all(test, not(loom)))]

@@ -12,6 +12,8 @@ pub mod ring {
     pub const INDEX_MASK: usize = 4;
     /// The producer's index.
     pub const PRODUCER: usize = 128;
+    /// In a completion queue: which completions no notification told of, `enum rrxe_cq_news`.
+    pub const NEWS: usize = 132;
     /// The consumer's index.
     pub const CONSUMER: usize = 256;
     /// In a completion queue: what arms it, `enum rrxe_cq_arm`.
@@ -90,4 +92,14 @@ pub mod arm {
     pub const SOLICITED: u32 = 1;
     /// Any completion does.
     pub const NEXT: u32 = 2;
+}
+
+/// Which completions no notification told of: `enum rrxe_cq_news`.
+pub mod news {
+    /// None.
+    pub const NONE: u32 = 0;
+    /// Some, none of which is solicited or in error.
+    pub const ANY: u32 = 1;
+    /// Some, one of which is solicited or in error.
+    pub const SOLICITED: u32 = 2;
 }

@@ -8,9 +8,9 @@ use loom::{model::Builder, thread};
 use std::sync::Arc;
 
 use crate::{
-    completion::CompletionQueue,
+    completion::{Armed, CompletionQueue},
     doorbell::{Doorbells, Rung, Slot},
-    layout::{arm, doorbell, ring},
+    layout::{arm, doorbell, news, ring},
     memory::Memory,
     ring::Ring,
     sync::{fence, AtomicU32, AtomicU64, Ordering},
@@ -153,10 +153,17 @@ fn model_two_doorbells_in_one_word() {
 fn complete(ring: &Ring<Arc<Words>>) -> bool {
     let index = ring.producer();
     ring.element(index)[0].store(7, Ordering::Relaxed);
+    let news = ring.word(ring::NEWS).expect("it is there");
+    news.store(news::ANY, Ordering::Relaxed);
     ring.publish_producer(ring.after(index));
     fence(Ordering::SeqCst);
     let word = ring.word(ring::ARM).expect("it is there");
-    word.load(Ordering::Relaxed) == arm::NEXT && word.swap(0, Ordering::AcqRel) == arm::NEXT
+    let notifies =
+        word.load(Ordering::Relaxed) == arm::NEXT && word.swap(0, Ordering::AcqRel) == arm::NEXT;
+    if notifies {
+        news.store(news::NONE, Ordering::Relaxed);
+    }
+    notifies
 }
 
 fn memory(armed: u32) -> Arc<Words> {
@@ -164,6 +171,7 @@ fn memory(armed: u32) -> Arc<Words> {
         (ring::LOG2_ELEMENT_SIZE, 6),
         (ring::INDEX_MASK, 3),
         (ring::PRODUCER, 0),
+        (ring::NEWS, news::NONE),
         (ring::CONSUMER, 0),
         (ring::ARM, armed),
     ];
@@ -177,7 +185,7 @@ fn model_arm_against_completion() {
         let kernel = Ring::new(memory.clone()).expect("it is a ring");
         let thread = thread::spawn(move || complete(&kernel));
         let mut queue = CompletionQueue::new(Ring::new(memory).expect("it is a ring"));
-        queue.arm(false);
+        let _ = queue.arm(false);
         let mut wr_id = 0;
         let polled = queue.poll(1, |_, completion| wr_id = completion.wr_id());
         let notified = thread.join().expect("it ends well");
@@ -194,7 +202,21 @@ fn model_arming_again_against_completion() {
         let kernel = Ring::new(memory.clone()).expect("it is a ring");
         let thread = thread::spawn(move || complete(&kernel));
         let queue = CompletionQueue::new(Ring::new(memory).expect("it is a ring"));
-        queue.arm(true);
+        let _ = queue.arm(true);
         assert!(thread.join().expect("it ends well"), "an event is missed");
+    });
+}
+
+#[test]
+fn model_arming_without_polling_against_completion() {
+    // A program that sleeps once the queue is armed: either the kernel notifies, or the library makes a call.
+    check(|| {
+        let memory = memory(0);
+        let kernel = Ring::new(memory.clone()).expect("it is a ring");
+        let thread = thread::spawn(move || complete(&kernel));
+        let queue = CompletionQueue::new(Ring::new(memory).expect("it is a ring"));
+        let armed = queue.arm(false);
+        let notified = thread.join().expect("it ends well");
+        assert!(notified || armed == Armed::OwesCall, "a completion is missed");
     });
 }

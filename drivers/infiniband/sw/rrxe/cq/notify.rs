@@ -1,22 +1,29 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! When the consumer of a CQ is notified.
+//!
+//! A completion that finds the CQ armed notifies. So does arming, soon, of a CQ with completions that the
+//! consumer has not polled and that the last notification did not tell of: programs count on it that sleep once
+//! the CQ is armed. A program that arms and then polls has polled them by the time that [`Cq::look`] runs, and is
+//! not woken for them. `Documentation/uabi.rst` has the argument why none is missed.
 
 use core::mem::take;
 
 use kernel::{
-    impl_has_hr_timer,
+    impl_has_hr_timer, impl_has_work,
+    prelude::*,
     sync::{Arc, ArcBorrow},
     time::{
         hrtimer::{
-            HrTimerCallback, HrTimerCallbackContext, HrTimerPointer, HrTimerRestart,
-            RelativeSoftMode,
+            ArcHrTimerHandle, HrTimerCallback, HrTimerCallbackContext, HrTimerPointer,
+            HrTimerRestart, RelativeSoftMode,
         },
         Delta, Instant, Monotonic,
     },
+    workqueue::WorkItem,
 };
 use rdma::{
-    cq::{Moderation, NotifyWhen},
+    cq::{Moderation, News, NotifyWhen},
     ring::Ring,
 };
 
@@ -25,6 +32,9 @@ use super::{Cq, State};
 /// How far apart consumers that only listen are woken, in nanoseconds: as network cards pace their
 /// interrupts.
 const PACE: i64 = 100_000;
+
+/// How long a process that has armed a CQ may take to poll it, in nanoseconds, before it is notified of what is there.
+const GRACE: i64 = 20_000;
 
 impl_has_hr_timer! {
     impl HasHrTimer<Self> for Cq {
@@ -36,9 +46,18 @@ impl HrTimerCallback for Cq {
     type Pointer<'a> = Arc<Cq>;
 
     fn run(this: ArcBorrow<'_, Cq>, _: HrTimerCallbackContext<'_, Cq>) -> HrTimerRestart {
-        let due = this.state.lock().take_due();
-        this.deliver(due);
+        this.look();
         HrTimerRestart::NoRestart
+    }
+}
+
+impl_has_work! { impl HasWork<Self> for Cq { self.work } }
+
+impl WorkItem for Cq {
+    type Pointer = Arc<Cq>;
+
+    fn run(this: Arc<Cq>) {
+        this.look();
     }
 }
 
@@ -81,27 +100,67 @@ impl State {
 
     /// Takes what is due.
     fn take_due(&mut self) -> Due {
-        if self.completion_due {
+        let completion = take(&mut self.completion_due);
+        if completion {
             self.notified = Some(Instant::now());
             self.gathered = 0;
+            self.told = self.pushed;
+            self.clear_news();
         }
         Due {
-            completion: take(&mut self.completion_due),
+            completion,
             overflow: take(&mut self.overflow_due),
         }
+    }
+
+    fn clear_news(&mut self) {
+        if self.news == News::None {
+            return;
+        }
+        self.news = News::None;
+        if let Some(ring) = &self.ring {
+            ring.set_news(News::None);
+        }
+    }
+
+    /// How many completions the consumer has not polled, as it claims.
+    fn unpolled(&self) -> u32 {
+        let distance = |ring: &Ring| ring.distance(ring.consumer(), self.pushed as u32);
+        self.ring.as_ref().map_or(0, distance)
+    }
+
+    /// There are completions of this kind that the consumer has not polled and no notification has told of.
+    fn has_untold(&self, kind: NotifyWhen) -> bool {
+        let polled = self.pushed.saturating_sub(self.unpolled().into());
+        let known = self.told.max(polled);
+        match kind {
+            NotifyWhen::Next => self.pushed > known,
+            NotifyWhen::Solicited => self.urgent_end > known,
+        }
+    }
+
+    /// A consumer that is armed is to be notified of completions that are there already.
+    fn owes_notification(&self) -> bool {
+        self.armed().is_some_and(|kind| self.has_untold(kind))
+    }
+
+    /// Takes the handle of the timer, which the caller drops outside the lock.
+    fn take_pacer(&mut self) -> Option<ArcHrTimerHandle<Cq>> {
+        self.looks = false;
+        self.pacer.take()
     }
 
     /// What brings about the next notification. Behind the completion that was pushed, if the process
     /// arms the ring itself: it arms, then looks for completions.
     pub(super) fn armed(&self) -> Option<NotifyWhen> {
-        let ring = self.ring.as_ref().filter(|_| self.has_arm);
+        let ring = self.ring.as_ref().filter(|_| self.arming.by_word);
         self.armed.max(ring.and_then(Ring::arm_behind_push))
     }
 
     /// A notification is due: the next one has to be asked for.
     pub(super) fn disarm(&mut self) {
         self.armed = None;
-        if let Some(ring) = self.ring.as_ref().filter(|_| self.has_arm) {
+        if let Some(ring) = self.ring.as_ref().filter(|_| self.arming.by_word) {
             ring.set_arm(None);
         }
     }
@@ -130,19 +189,24 @@ impl Cq {
                 return;
             }
             match state.time_to_wait(paced) {
-                Some(wait) => (wait, state.pacer.take()),
+                Some(wait) => (wait, state.take_pacer()),
                 None => {
                     let due = state.take_due();
                     // It would tell too early of what comes next.
-                    let pacer = state.moderation.and_then(|_| state.pacer.take());
+                    let pacer = state.moderation.and_then(|_| state.take_pacer());
                     drop(state);
                     drop(pacer);
                     return this.deliver(due);
                 }
             }
         };
+        Self::start_timer(this, wait, pacer);
+    }
+
+    /// Starts the timer, to run in `wait` nanoseconds, in place of that of `before`. Any context, outside all locks.
+    fn start_timer(this: &Arc<Self>, wait: i64, before: Option<ArcHrTimerHandle<Cq>>) {
         // Before the timer is started again, for this cancels it.
-        drop(pacer);
+        drop(before);
         let pacer = this.clone().start(Delta::from_nanos(wait));
         let kept = this.state.lock().pacer.put(pacer);
         match kept {
@@ -150,12 +214,26 @@ impl Cq {
             Ok(other) => {
                 // Another CPU started the timer at the same time. This cancels the timer of both.
                 drop(other);
-                let due = this.state.lock().take_due();
-                this.deliver(due);
+                this.look();
             }
             // The CQ was destroyed meanwhile.
             Err(late) => drop(late),
         }
+    }
+
+    /// Delivers what is due, and notifies a consumer that was armed of what it has not polled since. Any context,
+    /// outside all locks.
+    fn look(&self) {
+        let due = {
+            let mut state = self.state.lock();
+            state.looks = false;
+            if state.owes_notification() {
+                state.disarm();
+                state.completion_due = true;
+            }
+            state.take_due()
+        };
+        self.deliver(due);
     }
 
     /// Outside all locks.
@@ -189,15 +267,95 @@ impl Cq {
         Self::notify(this);
     }
 
-    /// Asks for one notification. Returns whether there are completions that nobody has fetched.
+    /// Asks for one notification. Returns whether there are completions that nobody has fetched; a caller that
+    /// `asks` for this polls them. For others this notifies soon of those that no notification has told of.
     /// Any context.
     ///
     /// Asking for any completion overrides having asked for solicited ones only, not the other way
     /// round.
-    pub(crate) fn req_notify(&self, when: NotifyWhen) -> bool {
-        let mut state = self.state.lock();
-        state.armed = state.armed.max(Some(when));
-        let ring = state.ring.as_ref();
-        ring.is_some_and(|ring| ring.distance(ring.consumer(), state.pushed as u32) != 0)
+    pub(crate) fn req_notify(this: &Arc<Self>, when: NotifyWhen, asks: bool) -> bool {
+        let (unpolled, wait, pacer) = {
+            let mut state = this.state.lock();
+            state.armed = state.armed.max(Some(when));
+            let unpolled = state.unpolled() != 0;
+            // A notification that is due tells of all that is there.
+            if asks || state.completion_due || state.looks || !state.owes_notification() {
+                return unpolled;
+            }
+            state.urgent = state.has_untold(NotifyWhen::Solicited);
+            let wait = state.time_to_wait(false).unwrap_or(0).max(GRACE);
+            let pacer = match this.is_kernels() {
+                true => None,
+                false => state.take_pacer(),
+            };
+            state.looks = true;
+            (unpolled, wait, pacer)
+        };
+        if this.is_kernels() {
+            // Not by the timer: its handle must not be dropped here, for a consumer may ask in its handler, which the
+            // timer may have called.
+            let _ = this.device.workers.turns.enqueue::<_, 0>(this.clone());
+        } else {
+            Self::start_timer(this, wait, pacer);
+        }
+        unpolled
+    }
+}
+
+#[kunit_tests(rrxe_cq_notify)]
+mod tests {
+    use super::*;
+    use rdma::ucontext::Arming;
+
+    /// A queue with so many completions, of which the process has polled some.
+    fn state(pushed: u64, polled: u32) -> Result<State> {
+        let ring = Ring::unmapped(64, 7)?;
+        ring.publish_consumer(polled);
+        let mut state = State::new(ring, Arming::default(), false);
+        state.pushed = pushed;
+        Ok(state)
+    }
+
+    fn notify(state: &mut State) -> bool {
+        state.completion_due = true;
+        state.take_due().completion
+    }
+
+    /// Pushed, polled, told and the end of the urgent ones, and whether any or solicited ones are untold.
+    #[test]
+    fn tells_what_no_notification_told_of() -> Result {
+        for (pushed, polled, told, urgent, any, solicited) in [
+            (0, 0, 0, 0, false, false),
+            (3, 3, 0, 3, false, false),
+            (3, 2, 0, 2, true, false),
+            (3, 2, 0, 3, true, true),
+            (3, 0, 3, 3, false, false),
+            (3, 0, 2, 2, true, false),
+            (3, 0, 1, 2, true, true),
+            // Told of long ago, and indices that have wrapped.
+            (20, 2, 1, 19, true, true),
+            (20, 2, 19, 19, true, false),
+            (20, 4, 0, 20, false, false),
+        ] {
+            let mut state = state(pushed, polled)?;
+            (state.told, state.urgent_end) = (told, urgent);
+            assert_eq!(state.has_untold(NotifyWhen::Next), any);
+            assert_eq!(state.has_untold(NotifyWhen::Solicited), solicited);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn owes_nothing_to_who_did_not_ask() -> Result {
+        let mut state = state(3, 0)?;
+        assert!(!state.owes_notification());
+        state.armed = Some(NotifyWhen::Solicited);
+        assert!(!state.owes_notification());
+        state.armed = Some(NotifyWhen::Next);
+        assert!(state.owes_notification());
+        assert!(notify(&mut state));
+        assert_eq!(state.told, 3);
+        assert!(!state.owes_notification());
+        Ok(())
     }
 }

@@ -103,9 +103,10 @@ impl State {
         copy(ring, &current, missing);
         ring.publish_consumer(unread.start as u32);
         ring.publish_producer(unread.end as u32);
-        if self.has_arm {
+        if self.arming.by_word {
             ring.set_arm(current.arm());
         }
+        ring.set_news(self.news);
         self.consumer = ring.consumer();
         if let Some(old) = &mut self.ring {
             swap(old, ring);
@@ -124,6 +125,7 @@ fn copy(to: &Ring, from: &Ring, numbers: Range<u64>) {
 #[kunit_tests(rrxe_cq_resize)]
 mod tests {
     use super::*;
+    use rdma::ucontext::Arming;
 
     const SLOTS: u32 = 8192;
 
@@ -133,7 +135,7 @@ mod tests {
     fn copies_few_under_the_lock_whatever_the_process_claims() -> Result {
         let ring = Ring::unmapped(64, SLOTS - 1)?;
         let process = ring.share();
-        let mut state = State::new(ring, false, false);
+        let mut state = State::new(ring, Arming::default(), false);
         state.pushed = 8000;
         for claimed in [8000, 8000 - AT_ONCE as u32, 8000 - AT_ONCE as u32 - 1, 0] {
             process.publish_consumer(claimed);
@@ -155,7 +157,7 @@ mod tests {
 
     #[test]
     fn refuses_a_ring_that_is_too_small() -> Result {
-        let mut state = State::new(Ring::unmapped(64, 15)?, false, false);
+        let mut state = State::new(Ring::unmapped(64, 15)?, Arming::default(), false);
         state.pushed = 9;
         let mut next = Ring::unmapped(64, 7)?;
         assert!(state.exchange(&mut next, 7, 0).is_err());

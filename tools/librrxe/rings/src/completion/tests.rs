@@ -99,14 +99,35 @@ fn decodes_the_layout_of_the_abi() {
 fn any_completion_is_asked_for_until_it_came() {
     let (queue, kernel) = queue();
     let word = kernel.word(layout::ARM).expect("it is in the head");
-    queue.arm(true);
-    assert_eq!(word.load(Ordering::Relaxed), arm::SOLICITED);
-    queue.arm(false);
-    queue.arm(true);
-    assert_eq!(word.load(Ordering::Relaxed), arm::NEXT);
+    let arm = |solicited_only| {
+        assert_eq!(queue.arm(solicited_only), Armed::Done);
+        word.load(Ordering::Relaxed)
+    };
+    assert_eq!(arm(true), arm::SOLICITED);
+    arm(false);
+    assert_eq!(arm(true), arm::NEXT);
     word.store(0, Ordering::Relaxed);
-    queue.arm(true);
-    assert_eq!(word.load(Ordering::Relaxed), arm::SOLICITED);
+    assert_eq!(arm(true), arm::SOLICITED);
+}
+
+#[test]
+fn a_call_is_owed_for_what_no_notification_told_of() {
+    let (mut queue, kernel) = queue();
+    let word = kernel.word(layout::NEWS).expect("it is in the head");
+    let table = [
+        (news::NONE, Armed::Done, Armed::Done),
+        (news::ANY, Armed::OwesCall, Armed::Done),
+        (news::SOLICITED, Armed::OwesCall, Armed::OwesCall),
+    ];
+    for (value, any, solicited) in table {
+        word.store(value, Ordering::Relaxed);
+        assert_eq!(queue.arm(false), Armed::Done, "of an empty queue");
+        push(&kernel, 7);
+        assert_eq!(queue.arm(false), any);
+        assert_eq!(queue.arm(true), solicited);
+        assert_eq!(poll(&mut queue, 1), [7]);
+        assert_eq!(queue.arm(false), Armed::Done, "of what is polled");
+    }
 }
 
 #[test]

@@ -1,0 +1,154 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+# Runs on: guest
+"""When an armed CQ notifies, by the call and by the word in its ring: arming.py DEVICE GID-INDEX."""
+
+import select
+import struct
+import sys
+import time
+
+from pairs import DEVICE, GID_INDEX, PAGE, Buffer, case, equal, main
+from extension import (
+    ARM_NEXT, ARM_SOLICITED, CQ_ARM, CQ_NEWS, DOORBELL, NEWS_ANY, NEWS_SOLICITED, PRODUCER, SIGNALED, Context, Cq, Qp,
+    gid_of, node_of,
+)
+
+GID, NODE = gid_of(DEVICE, GID_INDEX), node_of(DEVICE)
+# Longer than a notification may take, and than the kernel waits for a process that polls after it has armed.
+SOON = 0.3
+
+
+class Consumer:
+    """A QP connected to itself, whose completions are taken one by one."""
+
+    def __init__(self, features):
+        self.context = Context(NODE, struct.pack("=II", 1, features))
+        equal(self.context.features, features, "features granted")
+        self.by_word = bool(features & CQ_ARM)
+        self.cq = Cq(self.context)
+        self.qp = Qp(self.context, self.cq, GID_INDEX, GID)
+        self.buffer = Buffer(PAGE)
+        self.lkey, self.rkey = self.context.reg(self.buffer)
+        self.count = 0
+
+    def complete(self, wrong=0):
+        """Brings about one more completion, in error if the key is `wrong`, and leaves it in the queue."""
+        before = self.cq.ring.u32(PRODUCER).value
+        self.count += 1
+        where = self.buffer.address
+        self.qp.write(self.count, where, self.lkey, where + 64, self.rkey ^ wrong, 8, SIGNALED)
+        self.qp.call()
+        end = time.monotonic() + 10
+        while self.cq.ring.u32(PRODUCER).value == before:
+            equal(time.monotonic() < end, True, "a completion in time")
+
+    def arm(self, when=ARM_NEXT):
+        """As librrxe does: by the word, and by the call as well if the kernel may have to notify of what is there."""
+        solicited = when == ARM_SOLICITED
+        if not self.by_word:
+            return self.cq.request(solicited)
+        self.cq.arm(when)
+        if self.cq.has_unread() and self.cq.news() >= (NEWS_SOLICITED if solicited else NEWS_ANY):
+            self.cq.request(solicited)
+
+    def is_told(self, seconds=10):
+        """Whether an event comes in time; takes all that are there."""
+        select.select([self.cq.channel], [], [], seconds)
+        return self.cq.events()
+
+    def take(self):
+        equal(self.cq.poll() is not None, True, "a completion")
+
+
+def both(function):
+    """Runs the case for the call and for the word."""
+    def run():
+        for features in DOORBELL, DOORBELL | CQ_ARM | CQ_NEWS:
+            consumer = Consumer(features)
+            function(consumer)
+            consumer.context.close()
+    return run
+
+
+@case("arming: a completion that nobody was told of notifies at once")
+@both
+def untold(consumer):
+    for _ in range(20):
+        consumer.complete()
+        equal(consumer.cq.events(), 0, "events of a CQ that is not armed")
+        consumer.arm()
+        equal(consumer.is_told(), 1, "events once it is armed")
+        consumer.take()
+        equal(consumer.is_told(0), 0, "events after that")
+
+
+@case("arming: what a notification told of does not notify again")
+@both
+def told(consumer):
+    consumer.arm()
+    consumer.complete()
+    equal(consumer.is_told(), 1, "events of the first")
+    consumer.arm()
+    equal(consumer.is_told(SOON), 0, "events of what was told")
+    consumer.complete()
+    equal(consumer.is_told(), 1, "events of the second")
+    consumer.complete()
+    consumer.take()
+    consumer.take()
+    consumer.arm()
+    equal(consumer.is_told(), 1, "events of the third, which is there still")
+
+
+@case("arming: what was polled does not notify")
+@both
+def polled(consumer):
+    for _ in range(70):
+        consumer.complete()
+        consumer.take()
+    consumer.arm()
+    equal(consumer.is_told(SOON), 0, "events of an empty queue")
+    consumer.complete()
+    equal(consumer.is_told(), 1, "events of the next completion")
+
+
+@case("arming: a program that arms and polls gets one event a completion")
+@both
+def one_each(consumer):
+    events = 0
+    consumer.arm()
+    for _ in range(200):
+        consumer.complete()
+        events += consumer.is_told()
+        consumer.arm()
+        consumer.take()
+    equal(events + consumer.is_told(SOON), 200, "events")
+
+
+@case("arming: for solicited completions, others in the queue do not notify")
+@both
+def solicited(consumer):
+    consumer.complete()
+    consumer.arm(ARM_SOLICITED)
+    equal(consumer.is_told(SOON), 0, "events of a write")
+    consumer.take()
+    consumer.complete(wrong=1)
+    equal(consumer.is_told(), 1, "events of an error")
+    consumer.arm(ARM_SOLICITED)
+    equal(consumer.is_told(SOON), 0, "events of the error again")
+
+
+@case("arming: for solicited completions, one in the queue notifies at once")
+@both
+def solicited_untold(consumer):
+    consumer.complete()
+    consumer.complete(wrong=1)
+    equal(consumer.cq.events(), 0, "events of a CQ that is not armed")
+    consumer.arm(ARM_SOLICITED)
+    equal(consumer.is_told(), 1, "events once it is armed")
+    consumer.take()
+    consumer.arm(ARM_SOLICITED)
+    equal(consumer.is_told(SOON), 0, "events of the error again")
+
+
+sys.exit(main())
