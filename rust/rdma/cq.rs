@@ -20,7 +20,10 @@ use crate::{
     udata::{self, RingChange, UserCall},
     upcall::{CqUpcall, Upcall},
 };
-pub use crate::cqe::{Cqe, CqeLayout};
+pub use crate::{
+    cq_events::CqEvents,
+    cqe::{Cqe, CqeLayout},
+};
 
 /// What a CQ is made of.
 pub struct CqInit {
@@ -30,6 +33,8 @@ pub struct CqInit {
     pub ignore_overrun: bool,
     /// Where its notifications and events go.
     pub upcall: CqUpcall,
+    /// Which of its notifications its process has not read, if that can be seen.
+    pub events: Option<CqEvents>,
 }
 
 /// A new CQ.
@@ -145,6 +150,8 @@ unsafe fn make<P: Provider>(
         capacity,
         ignore_overrun: flags & IGNORE_OVERRUN != 0,
         upcall: upcall.clone(),
+        // SAFETY: ib_core makes the CQ, to which the upcall leads.
+        events: unsafe { CqEvents::of(base, &upcall) },
     };
     let created = create(device, init).inspect_err(|_| upcall.revoke())?;
     // SAFETY: During creation nobody else accesses the object.

@@ -23,6 +23,7 @@ pub mod client;
 mod copy;
 mod cpu;
 pub mod cq;
+pub mod cq_events;
 pub mod crc32;
 pub mod device;
 mod direct_map;

@@ -81,8 +81,8 @@ impl<C> Upcall<C> {
         }
     }
 
-    /// Runs `call` on the object if it is still there.
-    fn with(&self, call: impl FnOnce(*mut C)) {
+    /// Runs `call` on the object if it is still there. There is a full barrier before.
+    pub(crate) fn with(&self, call: impl FnOnce(*mut C)) {
         // Fully ordered, before the pointer is read: `revoke` sees either this, or leaves null here.
         self.0.running.fetch_add(1, Full);
         let object = self.0.object.load(Ordering::Acquire);

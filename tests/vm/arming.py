@@ -15,6 +15,8 @@ from extension import (
 )
 
 GID, NODE = gid_of(DEVICE, GID_INDEX), node_of(DEVICE)
+# Events of a CQ that uverbs keeps for a process that reads none of them.
+MOST_EVENTS = 64
 # Longer than a notification may take, and than the kernel waits for a process that polls after it has armed.
 SOON = 0.3
 
@@ -149,6 +151,23 @@ def solicited_untold(consumer):
     consumer.take()
     consumer.arm(ARM_SOLICITED)
     equal(consumer.is_told(SOON), 0, "events of the error again")
+
+
+@case("arming: events that nobody reads are few, and none is lost that matters")
+@both
+def unread(consumer):
+    for _ in range(4 * MOST_EVENTS):
+        consumer.arm()
+        consumer.complete()
+        consumer.take()
+    time.sleep(SOON)
+    count = consumer.cq.events()
+    equal(1 <= count <= MOST_EVENTS, True, f"at most {MOST_EVENTS} events, and there are {count}")
+    for _ in range(2 * MOST_EVENTS):
+        consumer.arm()
+        consumer.complete()
+        equal(consumer.is_told(), 1, "events of a process that reads them")
+        consumer.take()
 
 
 sys.exit(main())

@@ -24,7 +24,7 @@ use kernel::{
     workqueue::Work,
 };
 use rdma::{
-    cq::{CqCreated, CqInit, Cqe, CqeLayout, Moderation, News, NotifyWhen},
+    cq::{CqCreated, CqEvents, CqInit, Cqe, CqeLayout, Moderation, News, NotifyWhen},
     new_irq_spinlock,
     quota::Claim,
     ring::Ring,
@@ -64,6 +64,7 @@ pub(crate) struct Cq {
     _claim: Claim,
     layout: CqeLayout,
     upcall: CqUpcall,
+    events: Option<CqEvents>,
     #[pin]
     state: IrqSpinLock<State>,
     /// The kernel's polling side; none where a process polls.
@@ -146,6 +147,8 @@ struct State {
     notified: Option<Instant<Monotonic>>,
     /// How the consumer wants its notifications moderated, if it does.
     moderation: Option<Moderation>,
+    /// Notifications since the process had read all of them.
+    events: u32,
     /// Completions since the last notification, of a CQ that is moderated …
     gathered: u16,
     /// … and when the first of them came.
@@ -173,6 +176,7 @@ impl State {
             overflow_due: false,
             urgent: false,
             notified: None,
+            events: 0,
             moderation: None,
             gathered: 0,
             since: None,
@@ -230,6 +234,7 @@ impl Cq {
     ) -> Result<CqCreated<Self>> {
         let CqInit {
             upcall,
+            events,
             ignore_overrun,
             ..
         } = init;
@@ -241,6 +246,7 @@ impl Cq {
                 device: device.clone(),
                 layout,
                 upcall,
+                events,
                 state <- new_irq_spinlock!(State::new(ring, arming, ignore_overrun), "rrxe_cq"),
                 poller <- new_irq_spinlock!(poller, "rrxe_cq_poller"),
                 timer <- HrTimer::new(),

@@ -23,7 +23,7 @@ use kernel::{
     workqueue::WorkItem,
 };
 use rdma::{
-    cq::{Moderation, News, NotifyWhen},
+    cq::{CqEvents, Moderation, News, NotifyWhen},
     ring::Ring,
 };
 
@@ -35,6 +35,10 @@ const PACE: i64 = 100_000;
 
 /// How long a process that has armed a CQ may take to poll it, in nanoseconds, before it is notified of what is there.
 const GRACE: i64 = 20_000;
+
+/// Notifications that a process may leave unread: it is told no more until it has read one, which
+/// tells it of all completions so far.
+const MAX_EVENTS: u32 = 64;
 
 impl_has_hr_timer! {
     impl HasHrTimer<Self> for Cq {
@@ -98,19 +102,33 @@ impl State {
         self.completion_due && self.gathered >= moderation.count
     }
 
-    /// Takes what is due.
-    fn take_due(&mut self) -> Due {
-        let completion = take(&mut self.completion_due);
+    /// Takes what is due. `has_unread` tells whether the process has a notification to read still.
+    fn take_due(&mut self, has_unread: impl FnOnce() -> bool) -> Due {
+        let mut completion = take(&mut self.completion_due);
         if completion {
             self.notified = Some(Instant::now());
             self.gathered = 0;
             self.told = self.pushed;
             self.clear_news();
+            completion = self.adds_event(has_unread());
         }
         Due {
             completion,
             overflow: take(&mut self.overflow_due),
         }
+    }
+
+    /// Counts one more notification. Returns whether the process is told: one that has not read many
+    /// finds the completions when it reads the next of those.
+    fn adds_event(&mut self, has_unread: bool) -> bool {
+        if !has_unread {
+            self.events = 0;
+        }
+        let adds = self.events < MAX_EVENTS;
+        if adds {
+            self.events = self.events.saturating_add(1);
+        }
+        adds
     }
 
     fn clear_news(&mut self) {
@@ -191,7 +209,7 @@ impl Cq {
             match state.time_to_wait(paced) {
                 Some(wait) => (wait, state.take_pacer()),
                 None => {
-                    let due = state.take_due();
+                    let due = state.take_due(|| this.has_unread_event());
                     // It would tell too early of what comes next.
                     let pacer = state.moderation.and_then(|_| state.take_pacer());
                     drop(state);
@@ -231,9 +249,14 @@ impl Cq {
                 state.disarm();
                 state.completion_due = true;
             }
-            state.take_due()
+            state.take_due(|| self.has_unread_event())
         };
         self.deliver(due);
+    }
+
+    /// The process has not read all notifications.
+    fn has_unread_event(&self) -> bool {
+        self.events.as_ref().is_some_and(CqEvents::is_unread)
     }
 
     /// Outside all locks.
@@ -318,7 +341,7 @@ mod tests {
 
     fn notify(state: &mut State) -> bool {
         state.completion_due = true;
-        state.take_due().completion
+        state.take_due(|| false).completion
     }
 
     /// Pushed, polled, told and the end of the urgent ones, and whether any or solicited ones are untold.
@@ -356,6 +379,21 @@ mod tests {
         assert!(notify(&mut state));
         assert_eq!(state.told, 3);
         assert!(!state.owes_notification());
+        Ok(())
+    }
+
+    #[test]
+    fn adds_no_event_to_many_that_are_unread() -> Result {
+        let mut state = state(0, 0)?;
+        for _ in 0..2 {
+            assert!(state.adds_event(false));
+            for _ in 1..MAX_EVENTS {
+                assert!(state.adds_event(true));
+            }
+            for _ in 0..1000 {
+                assert!(!state.adds_event(true));
+            }
+        }
         Ok(())
     }
 }
