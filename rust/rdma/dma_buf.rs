@@ -7,7 +7,7 @@
 
 use core::ptr::NonNull;
 
-use kernel::{error::from_err_ptr, error::to_result, prelude::*};
+use kernel::{error::from_err_ptr, error::to_result, page::PAGE_SIZE, prelude::*};
 
 use crate::{bindings, error::unsupported, extent::for_each_extent};
 
@@ -62,12 +62,21 @@ impl Mapping {
     }
 
     /// Where it begins, if it is ordinary memory.
+    ///
+    /// # Errors
+    ///
+    /// `EOPNOTSUPP` for I/O memory, and for memory that doesn't begin with a page: regions are cut at the edges of
+    /// pages.
     fn address(&self) -> Result<usize> {
         if self.map.is_iomem {
             return Err(unsupported());
         }
         // SAFETY: It is no I/O memory, so this is the member that is set.
-        Ok(unsafe { self.map.__bindgen_anon_1.vaddr } as usize)
+        let address = unsafe { self.map.__bindgen_anon_1.vaddr } as usize;
+        match address % PAGE_SIZE {
+            0 => Ok(address),
+            _ => Err(unsupported()),
+        }
     }
 }
 
