@@ -15,6 +15,7 @@
 #include <linux/inetdevice.h>
 #include <linux/hmm.h>
 #include <linux/iosys-map.h>
+#include <linux/memcontrol.h>
 #include <linux/mm.h>
 #include <linux/mmu_notifier.h>
 #include <linux/netdevice.h>

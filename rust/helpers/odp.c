@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 #include <linux/hmm.h>
+#include <linux/memcontrol.h>
 #include <linux/mmu_notifier.h>
 #include <linux/sched/mm.h>
 #include <rdma/ib_umem_odp.h>
@@ -7,6 +8,11 @@
 __rrxe_helper void rrxe_helper_odp_lock(struct ib_umem_odp *umem)
 {
 	mutex_lock(&umem->umem_mutex);
+}
+
+__rrxe_helper bool rrxe_helper_odp_trylock(struct ib_umem_odp *umem)
+{
+	return mutex_trylock(&umem->umem_mutex);
 }
 
 __rrxe_helper void rrxe_helper_odp_unlock(struct ib_umem_odp *umem)
@@ -51,4 +57,20 @@ __rrxe_helper struct mm_struct *rrxe_helper_grab_current_mm(void)
 __rrxe_helper void rrxe_helper_mmdrop(struct mm_struct *mm)
 {
 	mmdrop(mm);
+}
+
+__rrxe_helper struct mem_cgroup *rrxe_helper_mm_memcg(struct mm_struct *mm)
+{
+	return get_mem_cgroup_from_mm(mm);
+}
+
+__rrxe_helper struct mem_cgroup *
+rrxe_helper_set_active_memcg(struct mem_cgroup *memcg)
+{
+	return set_active_memcg(memcg);
+}
+
+__rrxe_helper void rrxe_helper_mem_cgroup_put(struct mem_cgroup *memcg)
+{
+	mem_cgroup_put(memcg);
 }

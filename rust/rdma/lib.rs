@@ -18,6 +18,7 @@ pub(crate) use rdma_bindings as bindings;
 
 pub mod attr;
 pub mod av;
+mod charge;
 mod claim;
 pub mod client;
 mod copy;

@@ -2,13 +2,17 @@
 
 //! Memory of a process that isn't pinned: on-demand paging.
 //!
-//! A [`Chunk`] knows the pages of a range that are present. Users of the data path find them under
-//! RCU; what is absent they have faulted in by process context ([`OnDemand::fault_in`]) and try
+//! A [`Chunk`] knows the pages of a range that are present. Users of the data path find and use them within
+//! [`Sections`]; what is absent they have faulted in by process context ([`OnDemand::fault_in`]) and try
 //! again. Before the process loses a page, or the right to write it, the MMU notifier takes it out of
-//! the chunk and waits for a grace period: so no user holds a page that the process has not.
+//! the chunk and waits for the sections that may have found it: so no user holds a page that the process has not.
+//! A section lasts as long as the copy of one packet, and the wait costs no other CPU anything: a process may have
+//! tens of thousands of chunks, and reclaim may come for each of them.
 //!
-//! The process's whole address space may be registered at once; then chunks come into being where it
-//! is used.
+//! The process's whole address space may be registered at once; then chunks are made where it
+//! is used. Those that have no page any more are freed when as many others have been made.
+
+mod address_space;
 
 use core::{
     mem::offset_of,
@@ -19,23 +23,20 @@ use core::{
 use kernel::{
     error::from_err_ptr,
     ffi::c_ulong,
-    new_mutex,
     page::PAGE_SIZE,
     prelude::*,
-    sync::{aref::ARef, rcu, Arc, Mutex},
+    sync::{aref::ARef, Arc},
 };
 
 use crate::{
-    bindings, device::IbDevice, direct_map, mr::Access, section::Sections, span::Span,
-    sync::wait_for_readers, table::Table,
+    bindings, charge::Charge, device::IbDevice, direct_map, mr::Access, section::Sections,
+    span::Span,
 };
+
+use address_space::{AddressSpace, CHUNK};
 
 const PAGE_SHIFT: u32 = PAGE_SIZE.trailing_zeros();
 const PAGE_MASK: usize = !(PAGE_SIZE - 1);
-
-/// Bytes of a chunk of an address space, log₂: what one page of a page table maps.
-const CHUNK_SHIFT: u32 = 21;
-const CHUNK: usize = 1 << CHUNK_SHIFT;
 
 /// Pages of the longest span: that of the largest payload of a packet, which starts anywhere.
 const SPAN_PAGES: usize = 4096 / PAGE_SIZE + 2;
@@ -72,16 +73,17 @@ pub enum Fault {
 /// # Invariants
 ///
 /// An entry with [`PRESENT`] is the address of a page of the process, valid for reads, and with
-/// [`WRITABLE`] for writes, until a grace period has passed after the flag was cleared. Entries are
-/// written under the lock of the `ib_umem_odp`.
+/// [`WRITABLE`] for writes, until the sections of `readers` have ended that began before the flag was cleared. Entries
+/// are written under the lock of the `ib_umem_odp`; without [`PRESENT`] they are zero when it is not held.
 struct Pages {
     /// The process's address of the first.
     start: usize,
     entries: KVVec<AtomicUsize>,
+    readers: Arc<Sections>,
 }
 
 impl Pages {
-    /// The page at `va`, if it may be used so. Under RCU.
+    /// The page at `va`, if it may be used so. Within a section.
     fn find(&self, va: usize, write: bool) -> Option<NonNull<u8>> {
         let entry = self.entry(va)?.load(Ordering::Acquire);
         let needed = if write { PRESENT | WRITABLE } else { PRESENT };
@@ -101,8 +103,9 @@ impl Pages {
     }
 
     /// Forgets those of the pages that touch `first .. end` whose entry `which` picks, and waits for
-    /// their users. Under the lock.
-    fn forget(&self, first: usize, end: usize, which: impl Fn(usize) -> bool) {
+    /// their users. Under the lock. Unless it may `sleep`, it waits only briefly; it returns `false`, and has forgotten
+    /// none, if a user is still there.
+    fn forget(&self, first: usize, end: usize, sleep: bool, which: impl Fn(usize) -> bool) -> bool {
         let index = |va: usize| va.saturating_sub(self.start) >> PAGE_SHIFT;
         let end = index(end.saturating_add(PAGE_SIZE - 1)).min(self.entries.len());
         let range = self.entries.get(index(first)..end).unwrap_or_default();
@@ -115,14 +118,22 @@ impl Pages {
             }
         }
         if !used {
-            return;
+            return true;
         }
-        wait_for_readers();
-        for entry in range {
+        let forgotten = range.iter().filter_map(|entry| {
             let old = entry.load(Ordering::Relaxed);
-            if old & PRESENT != 0 {
-                continue;
+            (old != 0 && old & PRESENT == 0).then_some((entry, old))
+        });
+        if sleep {
+            self.readers.wait();
+        } else if !self.readers.wait_briefly() {
+            for (entry, old) in forgotten {
+                // INVARIANT: The process has the page still: the notifier says that it may not take it.
+                entry.store(old | PRESENT, Ordering::Release);
             }
+            return false;
+        }
+        for (entry, old) in forgotten {
             if old & WRITABLE != 0 {
                 let address = (old & PAGE_MASK) as *const u8;
                 // SAFETY: The page is the process's still: it goes after the notifier returns.
@@ -132,6 +143,7 @@ impl Pages {
             }
             entry.store(0, Ordering::Relaxed);
         }
+        true
     }
 }
 
@@ -167,37 +179,45 @@ unsafe extern "C" fn invalidate(
     seq: c_ulong,
 ) -> bool {
     // SAFETY: The notifier passes a range that is valid during the call.
-    if !unsafe { bindings::mmu_notifier_range_blockable(range) } {
-        return false;
-    }
+    let blockable = unsafe { bindings::mmu_notifier_range_blockable(range) };
     // SAFETY: The notifier is part of an `ib_umem_odp`, valid while it is registered.
     let umem: *mut bindings::ib_umem_odp = unsafe {
         notifier
             .byte_sub(offset_of!(bindings::ib_umem_odp, notifier))
             .cast()
     };
-    // SAFETY: As above.
-    unsafe { bindings::odp_lock(umem) };
+    // The OOM reaper may not sleep, and tries again if it is refused (`oom_reap_task()`, mm/oom_kill.c).
+    let locked = match blockable {
+        true => {
+            // SAFETY: As above.
+            unsafe { bindings::odp_lock(umem) };
+            true
+        }
+        // SAFETY: As above.
+        false => unsafe { bindings::odp_trylock(umem) },
+    };
+    if !locked {
+        return false;
+    }
     // SAFETY: As above, and locked.
     unsafe { bindings::mmu_interval_set_seq(notifier, seq) };
     // SAFETY: As above; by the invariant of `Chunk`.
-    if let Some(pages) = unsafe { (*umem).private.cast::<Pages>().as_ref() } {
-        // SAFETY: The notifier passes a range that is valid during the call.
-        let (start, end) = unsafe { ((*range).start, (*range).end) };
-        pages.forget(start, end, |_| true);
-    }
+    let pages = unsafe { (*umem).private.cast::<Pages>().as_ref() };
+    // SAFETY: The notifier passes a range that is valid during the call.
+    let (start, end) = unsafe { ((*range).start, (*range).end) };
+    let gone = pages.is_none_or(|pages| pages.forget(start, end, blockable, |_| true));
     // SAFETY: It was locked above.
     unsafe { bindings::odp_unlock(umem) };
-    true
+    gone
 }
 
 impl Chunk {
-    /// Takes over what `ib_umem_odp_*` made.
+    /// Takes over what `ib_umem_odp_*` made; its pages are used within sections of `readers`.
     ///
     /// # Errors
     ///
     /// That of the creation, `ENOMEM`.
-    fn new(umem: *mut bindings::ib_umem_odp) -> Result<Self> {
+    fn new(umem: *mut bindings::ib_umem_odp, readers: Arc<Sections>) -> Result<Self> {
         let umem = NonNull::new(from_err_ptr(umem)?).ok_or(ENOMEM)?;
         // INVARIANT: Nothing is present yet, and `private` is null.
         let mut chunk = Self {
@@ -206,6 +226,7 @@ impl Chunk {
                 Pages {
                     start: 0,
                     entries: KVVec::new(),
+                    readers,
                 },
                 GFP_KERNEL_ACCOUNT,
             )
@@ -271,14 +292,14 @@ impl Chunk {
         noted
     }
 
-    /// Pages that can't be written yet will be replaced: better all with one grace period than each
-    /// with its own.
+    /// Pages that can't be written yet will be replaced: better all with one wait than each with its own.
     fn forget_read_only(&self, va: usize, len: usize) {
         let umem = self.umem.as_ptr();
         // SAFETY: `umem` is valid by the type invariant.
         unsafe { bindings::odp_lock(umem) };
         let end = va.saturating_add(len);
-        self.pages.forget(va, end, |entry| entry & WRITABLE == 0);
+        self.pages
+            .forget(va, end, true, |entry| entry & WRITABLE == 0);
         // SAFETY: It was locked above.
         unsafe { bindings::odp_unlock(umem) };
     }
@@ -321,81 +342,12 @@ impl Drop for Chunk {
         let umem = self.umem.as_ptr();
         // SAFETY: `umem` is valid by the type invariant.
         unsafe { bindings::odp_lock(umem) };
-        self.pages.forget(0, usize::MAX, |_| true);
+        self.pages.forget(0, usize::MAX, true, |_| true);
         // SAFETY: It was locked above.
         unsafe { bindings::odp_unlock(umem) };
         // SAFETY: It is released once, here; the notifier doesn't run any more when this returns.
         unsafe { bindings::ib_umem_odp_release(umem) };
     }
-}
-
-/// The anchor of a whole address space: an implicit `ib_umem_odp`, and what keeps its `mm_struct`.
-struct Root {
-    umem: NonNull<bindings::ib_umem_odp>,
-    mm: *mut bindings::mm_struct,
-}
-
-// SAFETY: Only `ib_umem_odp_*` use it, from any thread.
-unsafe impl Send for Root {}
-// SAFETY: As above.
-unsafe impl Sync for Root {}
-
-impl Drop for Root {
-    fn drop(&mut self) {
-        // SAFETY: It is released once, here, and no chunk of it is left.
-        unsafe { bindings::ib_umem_odp_release(self.umem.as_ptr()) };
-        // SAFETY: It was grabbed when this was made.
-        unsafe { bindings::mmdrop(self.mm) };
-    }
-}
-
-/// A whole address space.
-#[pin_data]
-struct AddressSpace {
-    /// By address.
-    #[pin]
-    chunks: Table<Chunk>,
-    /// Held to add one.
-    #[pin]
-    adding: Mutex<()>,
-    /// Dropped after the chunks.
-    root: Root,
-}
-
-impl AddressSpace {
-    /// The chunk at `va`, made if it isn't there.
-    fn chunk(&self, va: usize) -> Result<Arc<Chunk>> {
-        let number = number_of(va).ok_or(EFAULT)?;
-        let _adding = self.adding.lock();
-        if let Some(chunk) = self.chunks.get(number) {
-            return Ok(chunk);
-        }
-        let place = self.chunks.reserve_exact(number)?;
-        // SAFETY: The root is alive, and keeps its address space.
-        let umem = unsafe {
-            bindings::ib_umem_odp_alloc_child(
-                self.root.umem.as_ptr(),
-                (va & !(CHUNK - 1)) as c_ulong,
-                CHUNK,
-                &NOTIFIER,
-            )
-        };
-        let chunk = Arc::new(Chunk::new(umem)?, GFP_KERNEL_ACCOUNT)?;
-        place.publish(chunk.clone());
-        Ok(chunk)
-    }
-
-    /// Takes the chunk at `va` away again: there was nothing to be had.
-    fn discard(&self, va: usize) {
-        let _adding = self.adding.lock();
-        if let Some(number) = number_of(va) {
-            drop(self.chunks.remove(number));
-        }
-    }
-}
-
-fn number_of(va: usize) -> Option<u32> {
-    u32::try_from(va >> CHUNK_SHIFT).ok()
 }
 
 enum Range {
@@ -426,13 +378,14 @@ impl OnDemand {
     /// `EINVAL` for an empty range, `EOVERFLOW` for one that wraps, `ENOMEM`.
     pub fn new(device: &IbDevice, start: u64, len: u64, access: Access) -> Result<Self> {
         let (first, bytes) = (usize::try_from(start)?, usize::try_from(len)?);
+        let readers = Arc::new(Sections::new()?, GFP_KERNEL_ACCOUNT)?;
         let range = if (start, len) == (0, u64::MAX) {
-            Range::Implicit(Self::address_space(device, access)?)
+            Range::Implicit(AddressSpace::new(device, access, readers)?)
         } else if len == 0 {
             return Err(EINVAL);
         } else {
             // SAFETY: The device is valid; the callee checks the range.
-            Range::Explicit(Chunk::new(unsafe {
+            let umem = unsafe {
                 bindings::ib_umem_odp_get(
                     device.as_raw(),
                     first as c_ulong,
@@ -440,7 +393,8 @@ impl OnDemand {
                     access.as_raw(),
                     &NOTIFIER,
                 )
-            })?)
+            };
+            Range::Explicit(Chunk::new(umem, readers)?)
         };
         Ok(Self {
             range,
@@ -449,26 +403,6 @@ impl OnDemand {
             writable: access.writes(),
             _device: device.into(),
         })
-    }
-
-    fn address_space(device: &IbDevice, access: Access) -> Result<Arc<AddressSpace>> {
-        // SAFETY: The device is valid while it is borrowed.
-        let umem =
-            unsafe { bindings::ib_umem_odp_alloc_implicit(device.as_raw(), access.as_raw()) };
-        let root = Root {
-            umem: NonNull::new(from_err_ptr(umem)?).ok_or(ENOMEM)?,
-            // SAFETY: On-demand regions are registered by processes, so there is an `mm_struct`.
-            mm: unsafe { bindings::grab_current_mm() },
-        };
-        let readers = Arc::new(Sections::new()?, GFP_KERNEL_ACCOUNT)?;
-        Arc::pin_init(
-            pin_init!(AddressSpace {
-                chunks <- Table::new(u32::MAX, &readers),
-                adding <- new_mutex!((), "rrxe_odp"),
-                root,
-            }),
-            GFP_KERNEL_ACCOUNT,
-        )
     }
 
     /// Bytes in the range.
@@ -529,14 +463,14 @@ impl OnDemand {
         let mut pages = [NonNull::<u8>::dangling(); SPAN_PAGES];
         let pages = pages.get_mut(..count).ok_or(Absence::OutOfRange)?;
         // The pages are used only as long as this is held.
-        let _readers = rcu::read_lock();
+        let _reader = self.readers().enter();
         let mut at = va & PAGE_MASK;
         for page in pages.iter_mut() {
             *page = self.find(at, write).ok_or(Absence::NotResident)?;
             at = at.wrapping_add(PAGE_SIZE);
         }
         // INVARIANT: `len` bytes at `within` are within the pages, which were just found, and stay
-        // valid until the readers' section ends.
+        // valid until the section ends.
         f(Span::new(pages, PAGE_SHIFT, within, len as usize));
         Ok(())
     }
@@ -550,21 +484,35 @@ impl OnDemand {
     pub fn check_ahead(&self, offset: u64, len: u32, write: bool) -> Result<(), Absence> {
         let va = self.locate(offset, len.into()).ok_or(Absence::OutOfRange)?;
         let end = va.saturating_add(len.min(AHEAD) as usize);
-        let _readers = rcu::read_lock();
+        let _reader = self.readers().enter();
         let present = (va & PAGE_MASK..end)
             .step_by(PAGE_SIZE)
             .all(|at| self.find(at, write).is_some());
         present.then_some(()).ok_or(Absence::NotResident)
     }
 
-    /// The page at `va`, if it may be used so. Under RCU.
+    /// The address space that it is of.
+    fn owner(&self) -> *mut bindings::mm_struct {
+        match &self.range {
+            // SAFETY: By the invariant of `Chunk`.
+            Range::Explicit(chunk) => unsafe { (*chunk.umem.as_ptr()).umem.owning_mm },
+            Range::Implicit(space) => space.owner(),
+        }
+    }
+
+    /// Within their sections the pages are used.
+    fn readers(&self) -> &Sections {
+        match &self.range {
+            Range::Explicit(chunk) => &chunk.pages.readers,
+            Range::Implicit(space) => space.readers(),
+        }
+    }
+
+    /// The page at `va`, if it may be used so. Within a section.
     fn find(&self, va: usize, write: bool) -> Option<NonNull<u8>> {
         match &self.range {
             Range::Explicit(chunk) => chunk.pages.find(va, write),
-            Range::Implicit(space) => space
-                .chunks
-                .with(number_of(va)?, |chunk| chunk.pages.find(va, write))
-                .flatten(),
+            Range::Implicit(space) => space.find(va, write),
         }
     }
 
@@ -581,6 +529,8 @@ impl OnDemand {
     pub fn fault_in(&self, offset: u64, len: u64, how: Fault) -> Result {
         let mut va = self.locate(offset, len).ok_or(EFAULT)?;
         let mut left = usize::try_from(len)?;
+        // SAFETY: It is kept by the notifier of the chunk, or by the root.
+        let _charge = unsafe { Charge::to(self.owner()) };
         let space = match &self.range {
             Range::Explicit(chunk) => return chunk.fault_in(va, left, how),
             Range::Implicit(space) => space,

@@ -56,9 +56,9 @@ impl Sections {
     /// `ENOMEM`.
     pub fn new() -> Result<Self> {
         let count = nr_cpu_ids() as usize;
-        let mut lines = KVVec::with_capacity(count, GFP_KERNEL)?;
+        let mut lines = KVVec::with_capacity(count, GFP_KERNEL_ACCOUNT)?;
         for _ in 0..count {
-            lines.push(Line(AtomicU32::new(0)), GFP_KERNEL)?;
+            lines.push(Line(AtomicU32::new(0)), GFP_KERNEL_ACCOUNT)?;
         }
         // INVARIANT: That many CPUs there may be.
         Ok(Self { lines })
@@ -104,6 +104,24 @@ impl Sections {
     ///
     /// Process, outside of such a section; may sleep.
     pub(crate) fn wait(&self) {
+        self.wait_while(|| {
+            fsleep(NAP);
+            true
+        });
+    }
+
+    /// As [`Self::wait`], but looks only a thousand times at a CPU that is in such a section, and does not sleep.
+    /// Returns whether all have left theirs.
+    ///
+    /// # Context
+    ///
+    /// Process, outside of such a section.
+    pub(crate) fn wait_briefly(&self) -> bool {
+        self.wait_while(|| false)
+    }
+
+    /// Waits, and asks `goes_on` each time a CPU was looked at often enough. Returns whether all have left theirs.
+    fn wait_while(&self, mut goes_on: impl FnMut() -> bool) -> bool {
         // What was unpublished is so for whoever isn't seen in a section below.
         smp_mb();
         for line in &self.lines {
@@ -111,13 +129,14 @@ impl Sections {
             let mut looks: u32 = 0;
             while seen & DEPTH != 0 && line.is_still_in(seen) {
                 looks = looks.wrapping_add(1);
-                if looks % SPINS == 0 {
-                    fsleep(NAP);
-                } else {
+                if looks % SPINS != 0 {
                     core::hint::spin_loop();
+                } else if !goes_on() {
+                    return false;
                 }
             }
         }
+        true
     }
 }
 
@@ -211,6 +230,15 @@ mod tests {
             let waiting = sections.clone();
             assert!(waits_for(&sections, state, move || waiting.wait())?);
         }
+        Ok(())
+    }
+
+    #[test]
+    fn waits_briefly_for_the_section_of_another_cpu() -> Result {
+        let sections = busy()?;
+        assert!(!sections.wait_briefly());
+        turn(&sections, SERIAL);
+        assert!(sections.wait_briefly());
         Ok(())
     }
 

@@ -1,0 +1,9 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# vm: together timeout=300
+# What on-demand regions may cost others, over one device.
+source "$(dirname "$0")/lib.sh"
+
+check "two hosts" hosts_up 4200
+check "link on host 1" link_add 1
+python3 "$(dirname "$0")/bounds.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" || fail "bounds.py ends well" "status $?"
