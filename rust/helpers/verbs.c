@@ -42,3 +42,13 @@ __rrxe_helper struct module *rrxe_helper_this_module(void)
 {
 	return THIS_MODULE;
 }
+
+__rrxe_helper bool rrxe_helper_try_this_module_get(void)
+{
+	return try_module_get(THIS_MODULE);
+}
+
+__rrxe_helper void rrxe_helper_this_module_put(void)
+{
+	module_put(THIS_MODULE);
+}

@@ -40,6 +40,7 @@ pub mod link;
 pub mod mad;
 pub mod memory;
 pub mod mmap;
+pub mod module;
 pub mod mr;
 pub mod mw;
 pub mod net;

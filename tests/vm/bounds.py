@@ -4,9 +4,12 @@
 """What on-demand regions may cost others, and the end of their process: bounds.py DEVICE GID-INDEX."""
 
 import ctypes
+import fcntl
 import functools
 import mmap
 import os
+import socket
+import struct
 import subprocess
 import sys
 import time
@@ -22,6 +25,7 @@ DEMAND, SUCCESS = ALL | e.IBV_ACCESS_ON_DEMAND, e.IBV_WC_SUCCESS
 WRITE, FLUSH = 1, 1
 CHUNK = 2 << 20
 NOHUGEPAGE, NORESERVE = 15, 0x4000
+USERFAULTFD = 323
 TRACING = "/sys/kernel/tracing"
 
 # Machines that are emulated on busy hosts take milliseconds to take a page away.
@@ -184,6 +188,50 @@ def charged_chunks():
             break
         except OSError:
             time.sleep(0.1)
+
+
+def unanswered(length):
+    """Memory whose faults are never answered while the file that is returned with it is open."""
+    fd = libc.syscall(USERFAULTFD, os.O_CLOEXEC)
+    fcntl.ioctl(fd, 0xC018AA3F, struct.pack("=QQQ", 0xAA, 0, 0))
+    memory = Private(length)
+    fcntl.ioctl(fd, 0xC020AA00, bytearray(struct.pack("=QQQQ", memory.address, length, 1, 0)))
+    return memory, fd
+
+
+@case("faults that are never answered hold up nobody else, and no removal")
+def stuck():
+    # The file goes to this process by a socket, so that it outlives the other.
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    child = os.fork()
+    if child == 0:
+        try:
+            pair = Pair()
+            memory, fd = unanswered(64 * PAGE)
+            region = register(pair.pd, memory, DEMAND)
+            sge = (memory.address, 8, region.lkey)
+            # More than there are threads of a work queue, and a QP.
+            for _ in range(1100):
+                advise_mr(pair.pd, pair.context, WRITE, 0, [sge])
+            _own, local = known(pair, PAGE)
+            pair.post(e.IBV_WR_RDMA_WRITE, local, (memory.address, region.rkey))
+            socket.send_fds(theirs, [b"x"], [fd])
+            time.sleep(600)
+        finally:
+            os._exit(1)
+    theirs.close()
+    fd = socket.recv_fds(ours, 1, 1)[1][0]
+    try:
+        pair, memory = Pair(), Private(4 * PAGE)
+        region = register(pair.pd, memory, DEMAND)
+        _own, local = known(pair, PAGE)
+        equal(pair.write(local, (memory.address, region.rkey)), SUCCESS, "another process's write")
+        os.kill(child, 9)
+        equal(os.waitpid(child, 0)[1], 9, "the child's end")
+        removal = subprocess.run(["timeout", "-s", "KILL", "60", "rmmod", "rrxe"], stderr=subprocess.PIPE, check=False)
+        equal((removal.returncode, b"in use" in removal.stderr), (1, True), f"removal ({removal.stderr})")
+    finally:
+        os.close(fd)
 
 
 sys.exit(main())

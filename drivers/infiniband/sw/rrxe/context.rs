@@ -8,13 +8,14 @@ use rdma::{
     ucontext::{Arming, ContextCreated, ContextInit},
 };
 
-use crate::{device::Device, doorbells::Doorbells};
+use crate::{device::Device, doorbells::Doorbells, fault_share::Faults};
 
 /// A process's context.
 pub(crate) struct Context {
     mappings: Arc<Mappings>,
     doorbells: Option<Arc<Doorbells>>,
     arming: Arming,
+    faults: Arc<Faults>,
 }
 
 impl Context {
@@ -36,6 +37,7 @@ impl Context {
             mappings: init.mappings.clone(),
             doorbells,
             arming: init.wanted.arming,
+            faults: Faults::new()?,
         };
         Ok(ContextCreated {
             arming: context.arming,
@@ -59,6 +61,11 @@ impl Context {
     /// Its doorbells, if it has them.
     pub(crate) fn doorbells(&self) -> Option<&Arc<Doorbells>> {
         self.doorbells.as_ref()
+    }
+
+    /// The faults of its QPs.
+    pub(crate) fn faults(&self) -> &Arc<Faults> {
+        &self.faults
     }
 
     /// How its library arms CQs.

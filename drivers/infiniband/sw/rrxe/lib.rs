@@ -20,6 +20,7 @@ mod doorbells;
 mod engine;
 mod engine_host;
 mod fault;
+mod fault_share;
 mod flow;
 mod interest;
 mod limits;

@@ -64,6 +64,8 @@ pub(crate) const PKEY_TABLE_LEN: u16 = 1;
 pub(crate) const SEND_WINDOW: u32 = 128;
 /// Packets of a QP that may be on their way through this host.
 pub(crate) const PACKETS_IN_FLIGHT: u32 = 64;
+/// Faults of a context's QPs that all contexts' threads serve at a time.
+pub(crate) const FAULTS: u32 = 16;
 /// Packets that wait for a QP which another CPU is running.
 pub(crate) const INBOX: u32 = 1024;
 /// Frames that wait for a raw packet QP.

@@ -8,7 +8,7 @@ use kernel::{
     sync::Arc,
     workqueue::{Work, WorkItem},
 };
-use rdma::{mr::Advised, odp::Fault};
+use rdma::{module::InUse, mr::Advised, odp::Fault};
 
 use crate::{mr::Mr, pd::Pd};
 
@@ -17,7 +17,8 @@ use crate::{mr::Mr, pd::Pd};
 /// # Errors
 ///
 /// `EINVAL` for a key that isn't an on-demand region's of this domain, `EPERM` for a right that it hasn't,
-/// `EFAULT` for a range beyond it; and if it is carried out at once, for what isn't there.
+/// `EFAULT` for a range beyond it; and if it is carried out at once, for what isn't there, and `ENODEV` when the module
+/// is being removed.
 pub(crate) fn advise(pd: &Pd, ranges: &[Advised], how: Fault, wait: bool) -> Result {
     let device = pd.device();
     let mut regions = KVVec::with_capacity(ranges.len(), GFP_KERNEL_ACCOUNT)?;
@@ -26,6 +27,7 @@ pub(crate) fn advise(pd: &Pd, ranges: &[Advised], how: Fault, wait: bool) -> Res
         regions.push((mr, *advised), GFP_KERNEL_ACCOUNT)?;
     }
     if wait {
+        let _in_use = InUse::begin()?;
         return regions
             .iter()
             .try_for_each(|(mr, advised)| mr.prefetch(advised, how));
@@ -39,7 +41,7 @@ pub(crate) fn advise(pd: &Pd, ranges: &[Advised], how: Fault, wait: bool) -> Res
         GFP_KERNEL_ACCOUNT,
     )?;
     // It was just made, so it isn't queued.
-    let _ = device.workers.faults.enqueue(prefetch);
+    let _ = device.workers.more_faults.enqueue(prefetch);
     Ok(())
 }
 
@@ -58,6 +60,9 @@ impl WorkItem for Prefetch {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
+        let Ok(_in_use) = InUse::begin() else {
+            return;
+        };
         for (mr, advised) in this.regions.iter() {
             // Best effort: who uses the memory finds out.
             let _ = mr.prefetch(advised, this.how);

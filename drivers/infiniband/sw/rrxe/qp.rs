@@ -40,6 +40,7 @@ use crate::{
     doorbells::Doorbell,
     engine::Core,
     engine_host::{Rest, Upshot},
+    fault_share::FaultShare,
     netns::NetContext,
     noted_state::NotedState,
     pd::Pd,
@@ -103,6 +104,7 @@ pub(crate) struct Qp {
     /// Faults in what the QP waits for.
     #[pin]
     fault: Work<Self, 1>,
+    fault_share: FaultShare,
 }
 
 impl_has_work! { impl HasWork<Self> for Qp { self.work } }

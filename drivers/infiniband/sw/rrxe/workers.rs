@@ -23,6 +23,8 @@ pub(crate) struct Workers {
     pub(crate) rests: OwnedQueue,
     /// Has absent memory faulted in, where it may sleep.
     pub(crate) faults: OwnedQueue,
+    /// The same for those who can wait: advice, and contexts whose QPs want more at a time than [`crate::limits::FAULTS`].
+    pub(crate) more_faults: OwnedQueue,
     /// Watches pages of doorbells. An administrator sets CPUs, priority and NUMA affinity by
     /// `/sys/devices/virtual/workqueue/rrxe_poll`.
     polls: OwnedQueue,
@@ -54,7 +56,8 @@ impl Workers {
         let workers = Self {
             turns: OwnedQueue::new_bh(c"rrxe")?,
             rests: OwnedQueue::new_unbound(c"rrxe_rest", pollers.max(1))?,
-            faults: OwnedQueue::new_unbound(c"rrxe_faults", 0)?,
+            faults: OwnedQueue::new_unbound(c"rrxe_faults", u32::MAX)?,
+            more_faults: OwnedQueue::new_unbound(c"rrxe_more_faults", 0)?,
             polls: OwnedQueue::new_unbound(c"rrxe_poll", pollers.max(1))?,
             waiting: Atomic::new(0),
             patience: i64::from(patience_us).saturating_mul(1_000),
@@ -87,6 +90,7 @@ impl Workers {
         // Pollers and faults queue the others.
         self.polls.flush();
         self.faults.flush();
+        self.more_faults.flush();
         self.turns.flush();
         self.rests.flush();
     }

@@ -33,6 +33,7 @@ use crate::{
     doorbells::Doorbell,
     engine::{new_engine, Core},
     fault::Stall,
+    fault_share::FaultShare,
     limits,
     netns::NetContext,
     noted_state::NotedState,
@@ -123,6 +124,7 @@ impl Qp {
                 timer <- HrTimer::new(),
                 work <- new_work!("Qp::work"),
                 fault <- new_work!("Qp::fault"),
+                fault_share: FaultShare::new(context.map(|context| context.faults().clone())),
             }),
             GFP_KERNEL_ACCOUNT,
         )?;

@@ -7,6 +7,7 @@ use kernel::{
     sync::{Arc, ArcBorrow},
     workqueue::WorkItem,
 };
+use rdma::module::InUse;
 
 use super::Qp;
 
@@ -23,8 +24,13 @@ impl WorkItem<1> for Qp {
 impl Qp {
     /// Has it faulted in, of a QP whose turn ended so. Any context.
     pub(super) fn request_fault(this: ArcBorrow<'_, Self>) {
+        let workers = &this.workers;
+        let queue = match this.fault_share.begin() {
+            true => &workers.faults,
+            false => &workers.more_faults,
+        };
         // It isn't queued: the QP stands still until it has run.
-        let _ = this.workers.faults.enqueue::<_, 1>(Arc::from(this));
+        let _ = queue.enqueue::<_, 1>(Arc::from(this));
     }
 
     /// Has the memory faulted in that the QP waits for, and lets it go on. Process context; sleeps.
@@ -34,10 +40,15 @@ impl Qp {
             turn.as_ref().and_then(|core| core.stall.wanted())
         };
         let Some(absent) = wanted else {
+            this.fault_share.end();
             // What others wanted meanwhile.
             return Self::advance(this, &mut None);
         };
-        let served = this.device.mrs.fault_in(&absent).is_ok();
+        let served = InUse::begin()
+            .and_then(|_in_use| this.device.mrs.fault_in(&absent))
+            .is_ok();
+        // Before the QP goes on, which may come to absent memory again.
+        this.fault_share.end();
         if let Some(core) = Option::as_mut(&mut this.turn.wait()) {
             core.stall.end(served);
         }
