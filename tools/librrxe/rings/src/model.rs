@@ -217,6 +217,9 @@ fn model_arming_without_polling_against_completion() {
         let queue = CompletionQueue::new(Ring::new(memory).expect("it is a ring"));
         let armed = queue.arm(false);
         let notified = thread.join().expect("it ends well");
-        assert!(notified || armed == Armed::OwesCall, "a completion is missed");
+        assert!(
+            notified || armed == Armed::OwesCall,
+            "a completion is missed"
+        );
     });
 }
