@@ -99,6 +99,21 @@ __rrxe_helper void rrxe_helper_skb_parse_protocol(struct sk_buff *skb)
 	skb->protocol = dev_parse_header_protocol(skb);
 }
 
+__rrxe_helper struct net_device *rrxe_helper_skb_dev(const struct sk_buff *skb)
+{
+	return skb->dev;
+}
+
+__rrxe_helper int rrxe_helper_inet_sdif(const struct sk_buff *skb)
+{
+	return inet_sdif(skb);
+}
+
+__rrxe_helper int rrxe_helper_inet6_sdif(const struct sk_buff *skb)
+{
+	return inet6_sdif(skb);
+}
+
 __rrxe_helper int rrxe_helper_skb_ingress_index(const struct sk_buff *skb)
 {
 	return skb->skb_iif;

@@ -17,6 +17,15 @@ pub enum Network {
     V6,
 }
 
+/// Where a port has an address.
+#[derive(Clone, Copy, Debug)]
+pub struct GidPlace {
+    /// Index of the network device that has the address.
+    pub netdev_index: u32,
+    /// The VLAN that this belongs to, if any.
+    pub vlan: Option<u16>,
+}
+
 impl Gid {
     pub(crate) fn from_raw(raw: &bindings::ib_gid) -> Self {
         // SAFETY: All variants of the union are 16 plain bytes.

@@ -51,6 +51,19 @@ impl Drop for GidEntry {
     }
 }
 
+/// The VLAN that an entry belongs to, if any.
+///
+/// # Safety
+///
+/// The entry must be valid.
+pub(crate) unsafe fn vlan_of(entry: &bindings::ib_gid_attr) -> Option<u16> {
+    let mut vlan = NO_VLAN;
+    // SAFETY: The caller's promise; the address of the hardware isn't asked for.
+    let read =
+        unsafe { bindings::rdma_read_gid_l2_fields(entry, &mut vlan, core::ptr::null_mut()) };
+    (read == 0 && vlan != NO_VLAN).then_some(vlan)
+}
+
 impl IbDevice {
     /// The RoCEv2 address at `index` of the table, if there is one. The device must have been
     /// registered. Any context but hard interrupts.
@@ -60,22 +73,12 @@ impl IbDevice {
         GidEntry::claim(found).filter(GidEntry::is_routable)
     }
 
-    /// Whether `gid` is one of the device's RoCEv2 addresses. The device must have been registered.
-    /// Any context but hard interrupts.
-    pub fn has_gid(&self, gid: Gid) -> bool {
-        self.find_gid(gid).is_some()
-    }
-
     /// The VLAN that `gid`, one of the device's RoCEv2 addresses, belongs to, if any. The device must
     /// have been registered. Any context but hard interrupts.
     pub fn vlan_of(&self, gid: Gid) -> Option<u16> {
         let entry = self.find_gid(gid)?;
-        let mut vlan = NO_VLAN;
-        // SAFETY: The entry is valid; the address of the hardware isn't asked for.
-        let read = unsafe {
-            bindings::rdma_read_gid_l2_fields(entry.as_raw(), &mut vlan, core::ptr::null_mut())
-        };
-        (read == 0 && vlan != NO_VLAN).then_some(vlan)
+        // SAFETY: The entry is valid.
+        unsafe { vlan_of(entry.as_raw()) }
     }
 
     fn find_gid(&self, gid: Gid) -> Option<GidEntry> {

@@ -33,7 +33,7 @@ use crate::{
     cq::{CqCreated, CqInit, Cqe, Moderation, NotifyWhen},
     dm::{DeviceMemory, DmInit},
     fast_mr::{FastKind, FastMemory},
-    gid::Gid,
+    gid::{Gid, GidPlace},
     mad::PortCounters,
     mr::{Access, Advised, MrChange, MrKeys, UserRange},
     mw::MwKind,
@@ -106,6 +106,16 @@ pub trait Provider: Sized + Send + Sync + 'static {
 
     /// The network device under the port; none once it unregisters. Any context.
     fn netdev(device: &Arc<Self::Device>) -> Option<Netdev>;
+
+    /// The port has this RoCEv2 address from now on. Process context.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`: then it hasn't.
+    fn add_gid(device: &Arc<Self::Device>, gid: Gid, place: GidPlace) -> Result;
+
+    /// Undoes [`Self::add_gid`] with that network device. Process context.
+    fn del_gid(device: &Arc<Self::Device>, gid: Gid, netdev_index: u32);
 
     /// The value of counter `index` of [`Self::COUNTERS`].
     fn counter(device: &Arc<Self::Device>, index: usize) -> u64;

@@ -81,6 +81,13 @@ def destroy_flow(context, flow):
     extended(context, 51, struct.pack("=II", 0, flow))
 
 
+def attach_mcast(context, qp, gid):
+    """ibv_attach_mcast for the QP of that handle and a group's GID; the QP's end detaches it."""
+    body = gid + struct.pack("=IHH", qp, 0, 0)
+    command = struct.pack("=IHH", 30, (8 + len(body)) // 4, 0) + body
+    os.write(context.cmd_fd, command)
+
+
 def ioctl(context, object_id, method, *attributes):
     """Attributes are (id, bytes or int): ints are values and handles, bytes and buffers lie elsewhere."""
     packed, kept = b"", []

@@ -9,6 +9,7 @@
 use core::ptr::NonNull;
 
 use kernel::{
+    ffi::c_void,
     prelude::*,
     sync::{
         atomic::{ordering, Atomic},
@@ -75,6 +76,14 @@ impl<W: Wake> Credit<W> {
     /// Packets in flight. Any context.
     pub fn in_flight(&self) -> u32 {
         self.in_flight.load(ordering::Relaxed)
+    }
+
+    /// Whether `held`, the owner's field of a buffer, stands for this credit. It is not followed.
+    pub(super) fn is(self: &Arc<Self>, held: *mut c_void) -> bool {
+        let own = self.clone().into_foreign();
+        // SAFETY: From `into_foreign` just now, once.
+        drop(unsafe { Arc::<Self>::from_foreign(own) });
+        own == held
     }
 
     /// Counts a packet as sent.

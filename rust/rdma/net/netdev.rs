@@ -171,6 +171,16 @@ impl Netdev {
     }
 }
 
+/// The flags of a device (`IFF_*`).
+///
+/// # Safety
+///
+/// It must be valid.
+pub(super) unsafe fn flags(netdev: *mut bindings::net_device) -> bindings::net_device_flags {
+    // SAFETY: The caller promises that it is valid; a racing change shows either value.
+    unsafe { addr_of!((*netdev).flags).read_volatile() }
+}
+
 /// The kinds of network devices that matter here (`ARPHRD_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {

@@ -19,6 +19,7 @@ mod ah;
 mod counter;
 mod device;
 mod flow;
+mod gid;
 mod mcast;
 mod pd;
 mod port;
@@ -58,6 +59,8 @@ fn fill_device<P: Provider>(table: &mut ib_device_ops) {
     table.get_link_layer = Some(port::link_layer);
     table.get_netdev = Some(port::netdev::<P>);
     table.query_pkey = Some(port::pkey);
+    table.add_gid = Some(gid::add::<P>);
+    table.del_gid = Some(gid::del::<P>);
     table.alloc_hw_port_stats = Some(stats::alloc::<P>);
     table.get_hw_stats = Some(stats::get::<P>);
 }

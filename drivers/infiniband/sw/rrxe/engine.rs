@@ -210,9 +210,10 @@ impl Core {
 
     /// Takes in a packet; `false` if its memory is absent, so that it must come again.
     fn take_in(&mut self, qp: &Qp, now: Instant, packet: &RxPacket, upshot: &mut Upshot) -> bool {
-        if !self.peer.admits(&qp.device, &packet.endpoints) {
-            self.counters.add(Counter::DropPeer, 1);
-            qp.trace_drop(packet.packet.bth.psn, Counter::DropPeer);
+        let ingress = packet.skb.ingress();
+        if let Err(why) = self.peer.check(&qp.device, &packet.endpoints, ingress) {
+            self.counters.add(why, 1);
+            qp.trace_drop(packet.packet.bth.psn, why);
             return true;
         }
         self.with_engine(qp, Some(packet), upshot, |engine, host| {

@@ -26,6 +26,7 @@ use rdma::{
         credit,
         netdev::{self, Kind, Netdev, NetdevSlot, Notifier},
         netns::{self, NetId, PerNet},
+        skb::Ingress,
     },
 };
 use roce::mtu::Mtu;
@@ -33,9 +34,11 @@ use roce::mtu::Mtu;
 use crate::{
     device::{self, Device},
     flow::Flows,
+    homes::LinkId,
     netns::{Contexts, NetContext},
     provider::Rrxe,
     speed,
+    stats::Counter,
     workers::Workers,
 };
 
@@ -49,6 +52,8 @@ pub(crate) struct Link {
     #[pin]
     netdev: NetdevSlot,
     netdev_index: u32,
+    /// By what its addresses are known in the namespace.
+    id: LinkId,
     /// By what rules frames of the network device go to QPs.
     pub(crate) flows: Arc<Flows>,
     context: Arc<NetContext>,
@@ -89,9 +94,42 @@ impl Link {
         Mtu::fitting(bytes.saturating_sub(OVERHEAD)).unwrap_or(Mtu::Bytes256)
     }
 
+    /// By what its addresses are known in the namespace.
+    pub(crate) fn id(&self) -> LinkId {
+        self.id
+    }
+
     /// Whether `gid` is an address of the device. Any context but hard interrupts.
     pub(crate) fn has_gid(&self, gid: Gid) -> bool {
-        self.device.has_gid(gid)
+        self.context.homes.has(gid, self.id)
+    }
+
+    /// Refuses a packet to an address of the device, on the network device of index `home`, that came by one that doesn't
+    /// lead there. Any context but hard interrupts.
+    ///
+    /// # Errors
+    ///
+    /// What to count.
+    #[cold]
+    pub(crate) fn check_ingress(&self, ingress: Ingress, home: u32) -> Result<(), Counter> {
+        match self.context.homes.leads(ingress, home, self.id) {
+            true => Ok(()),
+            false => Err(Counter::DropInterface),
+        }
+    }
+
+    /// Refuses packets to addresses that aren't the device's, or are and came by a network device that doesn't lead
+    /// there. Any context but hard interrupts.
+    ///
+    /// # Errors
+    ///
+    /// What to count.
+    pub(crate) fn check_home(&self, to: Gid, ingress: Ingress) -> Result<(), Counter> {
+        match self.context.homes.is_at(to, ingress, self.id) {
+            true => Ok(()),
+            false if self.has_gid(to) => Err(Counter::DropInterface),
+            false => Err(Counter::DropPeer),
+        }
     }
 
     /// The VLAN that `gid`, an address of the device, belongs to. Any context but hard interrupts.
@@ -251,6 +289,7 @@ impl Links {
             let init = pin_init!(Link {
                 flows,
                 netdev_index: netdev.index(),
+                id: context.homes.new_link(),
                 netdev <- NetdevSlot::new(netdev.clone()),
                 context: context.clone(),
                 device,

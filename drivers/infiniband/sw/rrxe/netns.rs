@@ -15,7 +15,7 @@ use rdma::{
     net::{
         netdev::Netdev,
         netns::NetId,
-        skb::{Discard, RxSkb},
+        skb::{Discard, Ingress, RxSkb},
         udp::{OpenError, Receiver, UdpSocket},
     },
     section::Sections,
@@ -24,7 +24,7 @@ use rdma::{
 
 use roce::{ids::Qpn, wire::UDP_PORT};
 
-use crate::{cq::Cq, mcast::Groups, qp::Qp, rx};
+use crate::{cq::Cq, homes::Homes, mcast::Groups, qp::Qp, rx};
 
 /// A network namespace with at least one device.
 ///
@@ -41,6 +41,9 @@ pub(crate) struct NetContext {
     /// The multicast groups that they are in.
     #[pin]
     pub(crate) groups: Groups,
+    /// Their addresses.
+    #[pin]
+    pub(crate) homes: Homes,
     /// Who looks at these tables, and at those of the devices.
     pub(crate) readers: Arc<Sections>,
     /// Packets that no QP could be blamed for.
@@ -75,6 +78,7 @@ impl NetContext {
                 qps <- Table::new(u32::MAX, &readers),
                 gsis <- Table::new(u32::MAX, &readers),
                 groups <- Groups::new(),
+                homes <- Homes::new(),
                 readers,
                 drops: rx::Drops::new(),
                 sockets <- new_mutex!(None, "rrxe_sockets"),
@@ -108,26 +112,29 @@ impl NetContext {
         }
     }
 
-    /// Runs `f` on the QP that a packet to number `qpn` at address `to` is for. `f` must not sleep. Any context but hard interrupts.
+    /// Runs `f` on the QP that a packet to number `qpn` at address `to` is for, given by which network device it came.
+    /// `f` must not sleep. Any context but hard interrupts.
     pub(crate) fn with_qp<R>(
         &self,
         qpn: Qpn,
         to: Gid,
+        ingress: Ingress,
         f: impl FnOnce(ArcBorrow<'_, Qp>) -> R,
     ) -> Option<R> {
         if qpn != Qpn::GSI {
             return self.qps.with(qpn.get(), f);
         }
+        let link = self.homes.link_at(to, ingress)?;
         let (mut f, mut result) = (Some(f), None);
         self.gsis.for_each(|_, qp| {
-            if f.is_some() && qp.device.link.has_gid(to) {
+            if qp.device.link.id() == link {
                 result = f.take().map(|f| f(qp));
             }
         });
         result
     }
 
-    /// As [`Self::with_qp`], for one whose packets all go to the same QP.
+    /// As [`Self::with_qp`], for a QP of this host whose packets all go to the same QP.
     pub(crate) fn with_recent_qp<R>(
         &self,
         recent: &mut Recent<Qp>,
@@ -136,7 +143,7 @@ impl NetContext {
         f: impl FnOnce(ArcBorrow<'_, Qp>) -> R,
     ) -> Option<R> {
         if qpn == Qpn::GSI {
-            return self.with_qp(qpn, to, f);
+            return self.with_qp(qpn, to, Ingress::default(), f);
         }
         self.qps.with_recent(recent, qpn.get(), f)
     }

@@ -13,7 +13,7 @@ use rdma::{
 };
 use roce::{ids::Qpn, wire::UDP_PORT};
 
-use crate::{link::Link, tx::IpHeader};
+use crate::{filter::Admission, link::Link, tx::IpHeader};
 
 /// What the headers of all packets of a path have in common.
 #[derive(Clone, Copy)]
@@ -41,7 +41,7 @@ impl Address {
 /// A way to a peer.
 pub(crate) struct Path {
     link: Arc<Link>,
-    /// The network device that has the source address; zero stands for the link's.
+    /// The network device that has the source address.
     netdev_index: u32,
     address: Address,
     route: Option<Route>,
@@ -54,8 +54,11 @@ impl Path {
     /// flow label, or else the pair, tells which (`rdma_get_udp_sport()`).
     pub(crate) fn new(link: Arc<Link>, av: &Av, local: Qpn, remote: Qpn) -> Self {
         Self {
+            netdev_index: match av.netdev_index {
+                0 => link.netdev_index(),
+                index => index,
+            },
             link,
-            netdev_index: av.netdev_index,
             address: Address {
                 source: av.sgid,
                 destination: av.dgid,
@@ -68,9 +71,15 @@ impl Path {
         }
     }
 
-    /// Whether a packet may have come this way: from exactly this peer to exactly this address.
-    pub(crate) fn allows(&self, endpoints: &Endpoints) -> bool {
-        endpoints.source == self.address.destination && endpoints.destination == self.address.source
+    /// The packets that come this way: from exactly this peer to exactly this address.
+    pub(crate) fn admission(&self) -> Admission {
+        Admission {
+            endpoints: Endpoints {
+                source: self.address.destination,
+                destination: self.address.source,
+            },
+            netdev_index: self.netdev_index,
+        }
     }
 
     /// Address and route; the latter is looked up anew when it is no longer valid. Any context;
@@ -94,10 +103,7 @@ impl Path {
         let flow = Flow {
             source: self.address.source,
             destination: self.address.destination,
-            netdev_index: match self.netdev_index {
-                0 => netdev.index(),
-                index => index,
-            },
+            netdev_index: self.netdev_index,
             traffic_class: self.address.traffic_class,
             flow_label: self.address.flow_label,
             source_port: self.address.source_port,

@@ -6,7 +6,10 @@ use kernel::prelude::*;
 use rdma::{
     av::{Av, PostedAv},
     gid::Gid,
-    net::{route::Route, skb::Endpoints},
+    net::{
+        route::Route,
+        skb::{Endpoints, Ingress},
+    },
 };
 use roce::{
     ids::Qpn,
@@ -17,17 +20,19 @@ use roce::{
 use crate::{
     ah::Ah,
     device::Device,
+    filter::Admission,
     path::{Address, Path},
     pd::PdId,
+    stats::Counter,
 };
 
 /// Owned by a QP, under its turn.
 pub(crate) enum Peer {
     /// One peer; known from RTR on.
     Connected(Option<Connection>),
-    /// Anybody. Of the own addresses, the one to which the last datagram came: it was looked for
-    /// in the device's table, and needn't be again. Once the host gives it up none comes there.
-    Anybody(Option<Gid>),
+    /// Anybody. Of the own addresses, the one to which the last datagram came, and how: it was looked for
+    /// among the device's addresses, and needn't be again. Once the host gives it up none comes there.
+    Anybody(Option<(Gid, Ingress)>),
     /// Nobody: whole frames are handed to the network device.
     Nobody,
 }
@@ -89,24 +94,44 @@ impl Peer {
         }
     }
 
-    /// Whether the QP may take a packet with these addresses: from exactly its peer to exactly its
-    /// own address; a datagram from anybody to any address of the device, or to a group.
-    pub(crate) fn admits(&mut self, device: &Device, endpoints: &Endpoints) -> bool {
+    /// Refuses packets that the QP must not take. It takes those from exactly its peer to exactly its own address, and a
+    /// datagram from anybody to any address of the device, each by a network device that leads there; and datagrams to
+    /// a group.
+    ///
+    /// # Errors
+    ///
+    /// What to count.
+    pub(crate) fn check(
+        &mut self,
+        device: &Device,
+        endpoints: &Endpoints,
+        ingress: Ingress,
+    ) -> Result<(), Counter> {
         match self {
-            Self::Connected(Some(connection)) => connection.path.allows(endpoints),
-            Self::Connected(None) | Self::Nobody => false,
+            Self::Connected(Some(connection)) => {
+                let admission = connection.path.admission();
+                admission.check(&device.link, endpoints, ingress)
+            }
+            Self::Connected(None) | Self::Nobody => Err(Counter::DropPeer),
             Self::Anybody(home) => {
                 let to = endpoints.destination;
+                let arrival = Some((to, ingress));
                 // What comes to a group was handed to the QPs attached to it only.
-                if *home == Some(to) || to.is_multicast() {
-                    return true;
+                if *home == arrival || to.is_multicast() {
+                    return Ok(());
                 }
-                let own = device.link.has_gid(to);
-                if own {
-                    *home = Some(to);
-                }
-                own
+                device.link.check_home(to, ingress)?;
+                *home = arrival;
+                Ok(())
             }
+        }
+    }
+
+    /// The packets that the QP takes, if it is connected.
+    pub(crate) fn admission(&self) -> Option<Admission> {
+        match self {
+            Self::Connected(Some(connection)) => Some(connection.path.admission()),
+            _ => None,
         }
     }
 

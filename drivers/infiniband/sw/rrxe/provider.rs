@@ -9,7 +9,7 @@ use rdma::{
     cq::{CqCreated, CqInit, Cqe, Moderation, NotifyWhen},
     dm::{DeviceMemory, DmInit},
     fast_mr::{FastKind, FastMemory},
-    gid::Gid,
+    gid::{Gid, GidPlace},
     mad::PortCounters,
     mr::{Access, Advised, MrChange, MrKeys, UserRange},
     mw::MwKind,
@@ -96,6 +96,16 @@ impl Provider for Rrxe {
 
     fn netdev(device: &Arc<Device>) -> Option<Netdev> {
         device.link.netdev()
+    }
+
+    fn add_gid(device: &Arc<Device>, gid: Gid, place: GidPlace) -> Result {
+        let link = &device.link;
+        link.context().homes.add(gid, place, link.id())
+    }
+
+    fn del_gid(device: &Arc<Device>, gid: Gid, netdev_index: u32) {
+        let link = &device.link;
+        link.context().homes.remove(gid, netdev_index, link.id());
     }
 
     fn counter(device: &Arc<Device>, index: usize) -> u64 {

@@ -41,6 +41,7 @@ use crate::{
     engine::Core,
     engine_host::{Rest, Upshot},
     fault_share::FaultShare,
+    filter::Filter,
     netns::NetContext,
     noted_state::NotedState,
     pd::Pd,
@@ -77,6 +78,8 @@ pub(crate) struct Qp {
     pub(crate) credit: Arc<Credit<Waker>>,
     #[pin]
     pub(crate) inbox: SkbQueue,
+    /// Whose packets it takes.
+    pub(crate) filter: Filter,
     /// Frames that wait for it, if it is a raw packet QP.
     frames: Option<Pin<KBox<FrameQueue>>>,
     upcall: QpUpcall,

@@ -7,18 +7,26 @@
 
 use kernel::{
     prelude::*,
-    sync::atomic::{ordering, Atomic},
+    sync::{
+        atomic::{ordering, Atomic},
+        ArcBorrow,
+    },
 };
 use rdma::{
     crc32::crc32_le,
     mr::{Span, SpanFault},
-    net::skb::{Discard, Endpoints, IpHeader, RxSkb},
+    net::skb::{Discard, Endpoints, Ingress, IpHeader, RxSkb},
     trace,
 };
 use roce::{
     ids::Qpn,
     responder::GRH_LEN,
-    wire::{self, grh, icrc::Icrc, packet::Packet, DropReason, BTH_LEN, ICRC_LEN, MAX_HEADER},
+    wire::{
+        self, grh,
+        icrc::Icrc,
+        packet::{Packet, Service},
+        DropReason, BTH_LEN, ICRC_LEN, MAX_HEADER,
+    },
 };
 
 use crate::{netns::NetContext, qp::Qp, stats};
@@ -155,25 +163,57 @@ pub(crate) fn receive(context: &NetContext, skb: RxSkb) {
     if to.is_multicast() || qpn == Qpn::MULTICAST {
         return packet.map_or((), |packet| deliver_to_group(context, packet));
     }
-    let verdict = context.with_qp(qpn, to, |qp| {
-        packet.as_mut().map_or(Ok(()), RxPacket::verify)?;
-        Qp::receive(qp, &mut packet);
-        Ok(())
-    });
+    let (ingress, looped) = (decoded.skb.ingress(), decoded.skb.is_looped());
+    let verdict = match looped {
+        // QPs of one host need no IP layer between them.
+        true => Some(Err(Refusal::Discard(Discard::Looped))),
+        false => context.with_qp(qpn, to, ingress, |qp| offer(qp, ingress, &mut packet)),
+    };
     // Who takes a packet leaves nothing behind.
-    if let Some(packet) = packet {
-        let why = verdict.and_then(Result::err);
-        context
-            .drops
-            .discard(packet.skb, why.unwrap_or(Discard::NoQueuePair));
+    let Some(packet) = packet else {
+        return;
+    };
+    match verdict {
+        Some(Err(Refusal::Counted)) => packet.skb.discard(Discard::NoQueuePair),
+        Some(Err(Refusal::Discard(why))) => context.drops.discard(packet.skb, why),
+        _ => context.drops.discard(packet.skb, Discard::NoQueuePair),
     }
+}
+
+/// Why a QP doesn't take a packet.
+enum Refusal {
+    /// For a reason of its own, which is counted.
+    Counted,
+    /// For one that is still to be counted.
+    Discard(Discard),
+}
+
+/// Gives a packet to a QP: a stranger's is refused before anything else is done for it.
+fn offer(
+    qp: ArcBorrow<'_, Qp>,
+    ingress: Ingress,
+    packet: &mut Option<RxPacket>,
+) -> Result<(), Refusal> {
+    if let Some(packet) = packet {
+        if let Err(why) = qp.filter.check(&qp.device.link, &packet.endpoints, ingress) {
+            qp.device.counters.add(why, 1);
+            qp.trace_drop(packet.packet.bth.psn, why);
+            return Err(Refusal::Counted);
+        }
+        packet.verify().map_err(Refusal::Discard)?;
+    }
+    Qp::receive(qp, packet);
+    Ok(())
 }
 
 /// Hands a packet to all QPs that are attached to its group.
 fn deliver_to_group(context: &NetContext, mut packet: RxPacket) {
     let group = packet.endpoints.destination;
+    if packet.skb.is_looped() && !is_own(context, &packet) {
+        return context.drops.discard(packet.skb, Discard::Looped);
+    }
     let members = (packet.packet.bth.dest == Qpn::MULTICAST)
-        .then(|| context.groups.members(packet.skb.ingress_index(), group))
+        .then(|| context.groups.members(packet.skb.ingress().port(), group))
         .flatten();
     let Some(members) = members else {
         return context.drops.discard(packet.skb, Discard::NoQueuePair);
@@ -188,6 +228,16 @@ fn deliver_to_group(context: &NetContext, mut packet: RxPacket) {
             Qp::receive(qp.as_arc_borrow(), &mut copy);
         }
     }
+}
+
+/// Whether a datagram that this host sent is of the QP that it says: it was sent with this QP's credit, which no
+/// socket has.
+fn is_own(context: &NetContext, packet: &RxPacket) -> bool {
+    let Service::Ud(deth) = packet.packet.service else {
+        return false;
+    };
+    let sent_by = |qp: ArcBorrow<'_, Qp>| packet.skb.was_sent_with(&qp.credit);
+    context.qps(deth.src).with(deth.src.get(), sent_by) == Some(true)
 }
 
 /// Counts of dropped packets by reason.

@@ -34,6 +34,8 @@ pub(crate) enum Counter {
     ReceivedBytes,
     /// Packets for a QP that come from, or go to, an address that isn't its path's.
     DropPeer,
+    /// Packets for a QP by a network device that doesn't lead to their address.
+    DropInterface,
     /// Packets that an engine dropped; the others are for its other reasons.
     DropService,
     DropState,
@@ -70,6 +72,7 @@ pub(crate) static NAMES: [CounterName; LEN + Discard::COUNT] = [
     CounterName::new(c"sent_bytes"),
     CounterName::new(c"rcvd_bytes"),
     CounterName::new(c"drop_peer"),
+    CounterName::new(c"drop_interface"),
     CounterName::new(c"drop_service"),
     CounterName::new(c"drop_state"),
     CounterName::new(c"drop_pkey"),
@@ -83,6 +86,7 @@ pub(crate) static NAMES: [CounterName; LEN + Discard::COUNT] = [
     CounterName::new(c"drop_icrc"),
     CounterName::new(c"drop_no_qp"),
     CounterName::new(c"drop_overflow"),
+    CounterName::new(c"drop_local"),
     CounterName::new(c"drop_short"),
     CounterName::new(c"drop_version"),
     CounterName::new(c"drop_opcode"),

@@ -5,6 +5,7 @@
 //! Each type owns its `struct sk_buff` alone; dropping it frees the buffer.
 
 mod frame;
+mod ingress;
 mod queue;
 mod rx;
 mod tx;
@@ -18,6 +19,7 @@ use crate::{bindings, crc32::crc32_le_raw};
 
 pub use self::{
     frame::{RxFrame, TappedFrame},
+    ingress::Ingress,
     queue::{FrameQueue, SkbQueue},
     rx::{Discard, Endpoints, IpHeader, RxSkb},
     tx::{TxSkb, TRAILER_MAX},

@@ -4,19 +4,24 @@
 
 use core::{mem::ManuallyDrop, ptr::NonNull, slice};
 
-use kernel::prelude::*;
+use kernel::{prelude::*, sync::Arc};
 
 use roce::wire::DropReason;
 
-use super::{crc32, linear};
+use super::{
+    crc32,
+    ingress::{Arrival, Ingress},
+    linear,
+};
 use crate::{
     bindings,
     copy::copy_bytes,
     gid::Gid,
     mr::{Span, SpanFault},
+    net::credit::{Credit, Wake},
 };
 
-const IPV4_LEN: usize = 20;
+pub(super) const IPV4_LEN: usize = 20;
 const IPV6_LEN: usize = 40;
 const UDP_LEN: usize = 8;
 
@@ -38,6 +43,7 @@ unsafe impl Send for RxSkb {}
 #[repr(C)]
 struct Control {
     trusted: bool,
+    arrival: Arrival,
 }
 
 /// Where a packet says it comes from and goes to.
@@ -68,13 +74,15 @@ pub enum Discard {
     Checksum,
     /// There is no such QP, or it talks to somebody else.
     NoQueuePair,
+    /// This host sent it, but not one of its QPs.
+    Looped,
     /// The QP has too many packets waiting.
     Overflow,
 }
 
 impl Discard {
     /// How many there are.
-    pub const COUNT: usize = 4 + DropReason::ALL.len();
+    pub const COUNT: usize = 5 + DropReason::ALL.len();
 
     /// Its number among them.
     pub const fn index(self) -> usize {
@@ -83,7 +91,8 @@ impl Discard {
             Self::Checksum => 1,
             Self::NoQueuePair => 2,
             Self::Overflow => 3,
-            Self::Malformed(reason) => 4 + reason as usize,
+            Self::Looped => 4,
+            Self::Malformed(reason) => 5 + reason as usize,
         }
     }
 
@@ -93,6 +102,7 @@ impl Discard {
             Self::Malformed(_) => bindings::skb_drop_reason_SKB_DROP_REASON_PKT_TOO_SMALL,
             Self::Checksum => bindings::skb_drop_reason_SKB_DROP_REASON_UDP_CSUM,
             Self::NoQueuePair => bindings::skb_drop_reason_SKB_DROP_REASON_NO_SOCKET,
+            Self::Looped => bindings::skb_drop_reason_SKB_DROP_REASON_IP_LOCAL_SOURCE,
             Self::Overflow => bindings::skb_drop_reason_SKB_DROP_REASON_SOCKET_RCVBUFF,
         }
     }
@@ -120,13 +130,23 @@ impl RxSkb {
     /// `skb` must come from an `encap_rcv` callback, which gives it up.
     pub(crate) unsafe fn from_encap(skb: NonNull<bindings::sk_buff>) -> Result<Self, Discard> {
         // SAFETY: The caller gives up `skb`, which is valid.
-        if unsafe { strip(skb.as_ptr()) }.is_none() {
+        let Some(arrival) = (unsafe { strip(skb) }) else {
             // SAFETY: As above.
             unsafe { discard(skb, Discard::IpHeader) };
             return Err(Discard::IpHeader);
-        }
+        };
         // SAFETY: As above, and the headers are stripped.
-        Ok(unsafe { Self::new(skb, false) })
+        Ok(unsafe { Self::new(skb, false, arrival) })
+    }
+
+    /// Takes over a buffer from a QP of this host that fulfils the invariants but for its control block.
+    ///
+    /// # Safety
+    ///
+    /// It must do so, and be given up by the caller.
+    pub(super) unsafe fn from_local(skb: NonNull<bindings::sk_buff>) -> Self {
+        // SAFETY: The caller's promise.
+        unsafe { Self::new(skb, true, Arrival::default()) }
     }
 
     /// Takes over a buffer that fulfils the invariants but for its control block.
@@ -134,17 +154,17 @@ impl RxSkb {
     /// # Safety
     ///
     /// It must do so, and be given up by the caller.
-    pub(super) unsafe fn new(skb: NonNull<bindings::sk_buff>, trusted: bool) -> Self {
+    unsafe fn new(skb: NonNull<bindings::sk_buff>, trusted: bool, arrival: Arrival) -> Self {
         // INVARIANT: By the safety requirements; the control block follows.
         let mut skb = Self(skb);
-        skb.control().trusted = trusted;
+        *skb.control() = Control { trusted, arrival };
         skb
     }
 
     fn control(&mut self) -> &mut Control {
         // SAFETY: The control block is for the buffer's owner to use, is large and aligned enough,
-        // and any byte pattern that `new` left is a `Control`; before that, only plain stores of
-        // its fields happen.
+        // and any byte pattern that `new` left is a `Control`; before that, only a plain store of
+        // a whole one happens, which drops nothing.
         unsafe { &mut *core::ptr::addr_of_mut!((*self.0.as_ptr()).cb).cast::<Control>() }
     }
 
@@ -211,10 +231,31 @@ impl RxSkb {
         unsafe { &*data.sub(UDP_LEN).cast() }
     }
 
-    /// The index of the network device that it came through.
-    pub fn ingress_index(&self) -> u32 {
-        // SAFETY: Valid by the type invariant.
-        unsafe { bindings::skb_ingress_index(self.0.as_ptr()).unsigned_abs() }
+    /// By which network devices it came in.
+    pub fn ingress(&self) -> Ingress {
+        self.arrival().ingress
+    }
+
+    /// Whether this host sent it, through its IP layer.
+    pub fn is_looped(&self) -> bool {
+        self.arrival().looped
+    }
+
+    fn arrival(&self) -> Arrival {
+        // SAFETY: The control block holds a `Control` by the type invariant.
+        unsafe { (*core::ptr::addr_of!((*self.0.as_ptr()).cb).cast::<Control>()).arrival }
+    }
+
+    /// Whether it was sent with `credit`: it shares its bytes with a packet that holds this credit or held it.
+    pub fn was_sent_with<W: Wake>(&self, credit: &Arc<Credit<W>>) -> bool {
+        // SAFETY: Valid by the type invariant, so it has a shared info.
+        let held = unsafe {
+            (*bindings::skb_shinfo(self.0.as_ptr()))
+                .__bindgen_anon_2
+                .destructor_arg
+        };
+        // Compared, and not followed: a process's packet has anything here.
+        credit.is(held)
     }
 
     /// Another buffer with the same packet, whose bytes they share. `None` for want of memory. Any
@@ -325,12 +366,13 @@ impl Drop for RxSkb {
     }
 }
 
-/// Checks the IP header and takes the UDP header off; `None` if the packet is unfit.
+/// Checks the IP header and takes the UDP header off; `None` if the packet is unfit, otherwise how it arrived.
 ///
 /// # Safety
 ///
 /// `skb` must come from an `encap_rcv` callback and be owned by the caller.
-unsafe fn strip(skb: *mut bindings::sk_buff) -> Option<()> {
+unsafe fn strip(buffer: NonNull<bindings::sk_buff>) -> Option<Arrival> {
+    let skb = buffer.as_ptr();
     // SAFETY: `skb` is valid, and the IP and UDP layers have set and pulled both headers.
     let network = unsafe { bindings::skb_network_header(skb) };
     // SAFETY: Likewise; `data` is at the UDP header.
@@ -357,6 +399,8 @@ unsafe fn strip(skb: *mut bindings::sk_buff) -> Option<()> {
     if ip_claims != Some(udp_claims) {
         return None;
     }
+    // SAFETY: `skb` comes from such a callback; the IP header is linear and has `ip_len` bytes.
+    let arrival = unsafe { Arrival::of(buffer, network, ip_len) };
     // SAFETY: `skb` is valid and ours; `data` is at the UDP header.
     if unsafe { bindings::skb_pull(skb, UDP_LEN as u32) }.is_null() {
         return None;
@@ -368,7 +412,7 @@ unsafe fn strip(skb: *mut bindings::sk_buff) -> Option<()> {
     if chained && unsafe { bindings::skb_linearize(skb) } != 0 {
         return None;
     }
-    Some(())
+    Some(arrival)
 }
 
 /// Bytes behind the IP header according to it.

@@ -369,7 +369,7 @@ impl TxSkb {
             return Err(EINVAL);
         }
         // SAFETY: `push_udp` and `push_ip` set the headers, which are pulled now.
-        Ok(unsafe { RxSkb::new(self.into_raw(), true) })
+        Ok(unsafe { RxSkb::from_local(self.into_raw()) })
     }
 
     /// All bytes so far are in the linear part.

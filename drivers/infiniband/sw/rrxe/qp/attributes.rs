@@ -83,12 +83,14 @@ impl Qp {
             core.sq.reset();
             core.rq.reset();
             core.peer.forget();
+            self.filter.set(None);
             core.stall.clear();
             while self.inbox.pop().is_some() {}
         }
         if let Some(av) = change.av {
             let remote = core.engine.attrs().settings.dest_qpn;
             core.peer.connect(&self.device, av, self.qpn, remote);
+            self.filter.set(core.peer.admission());
         }
         drop(turn);
         drop(unused);

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The addresses of a namespace's devices, and the network devices that have them.
+//!
+//! ib_core keeps a port's GIDs in an array of 1,024 entries, of which a search looks at each. This is the same in
+//! order, so that a packet finds its device in few steps, whatever address it has. ib_core keeps it up to date
+//! (`add_gid` and `del_gid`).
+
+use kernel::{
+    prelude::*,
+    rbtree::{RBTree, RBTreeNode},
+    sync::atomic::{ordering::Relaxed, Atomic},
+};
+use rdma::{
+    gid::{Gid, GidPlace},
+    net::skb::Ingress,
+    new_bh_spinlock,
+    sync::BhSpinLock,
+};
+
+/// Which link an address belongs to. No two links of a namespace have the same, not even one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct LinkId(u64);
+
+/// An address of a device, on a network device.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Home {
+    address: [u8; 16],
+    netdev_index: u32,
+    link: LinkId,
+}
+
+impl Home {
+    /// The least of all with this address on this network device.
+    fn first(gid: Gid, netdev_index: u32) -> Self {
+        Self {
+            address: gid.0,
+            netdev_index,
+            link: LinkId(0),
+        }
+    }
+}
+
+/// A network device with addresses of a link.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Port {
+    netdev_index: u32,
+    link: LinkId,
+}
+
+/// What is known of one.
+struct Segment {
+    /// Its VLAN.
+    vlan: Option<u16>,
+    /// Entries of ib_core's table with it.
+    entries: u32,
+}
+
+struct Trees {
+    /// How many entries of ib_core's table each stands for.
+    homes: RBTree<Home, u32>,
+    ports: RBTree<Port, Segment>,
+}
+
+impl Trees {
+    /// Whether a packet by `ingress` may be for an address of `link` on the network device of index `home`: by that
+    /// very one, or by another one with addresses of the link in the same VLAN. Linux answers ARP requests for an
+    /// address on all network devices (`arp_ignore`), so that a macvlan and the network device under it get each
+    /// other's packets.
+    fn leads(&self, ingress: Ingress, home: u32, link: LinkId) -> bool {
+        let vlan = |netdev_index| {
+            let port = Port { netdev_index, link };
+            self.ports.get(&port).map(|segment| segment.vlan)
+        };
+        let by = ingress.port();
+        ingress.is_by(home) || vlan(by).is_some_and(|vlan_in| vlan(home) == Some(vlan_in))
+    }
+
+    /// The first home with this address that is `wanted`. Takes a step for each network device with that address.
+    fn find(&self, gid: Gid, wanted: impl Fn(&Home) -> bool) -> Option<Home> {
+        let mut least = Home::first(gid, 0);
+        while let Some(cursor) = self.homes.cursor_lower_bound(&least) {
+            let (home, _) = cursor.current();
+            if home.address != gid.0 {
+                return None;
+            }
+            if wanted(home) {
+                return Some(*home);
+            }
+            let LinkId(passed) = home.link;
+            least = Home {
+                link: LinkId(passed.wrapping_add(1)),
+                ..*home
+            };
+        }
+        None
+    }
+}
+
+/// All addresses of the devices of a namespace. Its lock is a leaf.
+#[pin_data]
+pub(crate) struct Homes {
+    #[pin]
+    trees: BhSpinLock<Trees>,
+    links: Atomic<u64>,
+}
+
+impl Homes {
+    /// None yet.
+    pub(crate) fn new() -> impl PinInit<Self> {
+        let trees = Trees {
+            homes: RBTree::new(),
+            ports: RBTree::new(),
+        };
+        pin_init!(Self {
+            trees <- new_bh_spinlock!(trees, "rrxe_homes"),
+            links: Atomic::new(0),
+        })
+    }
+
+    /// What a new link's addresses are known by. Any context.
+    pub(crate) fn new_link(&self) -> LinkId {
+        LinkId(self.links.fetch_add(1, Relaxed))
+    }
+
+    /// `gid` is an address of `link` from now on. Process context; sleeps.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn add(&self, gid: Gid, place: GidPlace, link: LinkId) -> Result {
+        let netdev_index = place.netdev_index;
+        let home = Home {
+            link,
+            ..Home::first(gid, netdev_index)
+        };
+        let port = Port { netdev_index, link };
+        let segment = Segment {
+            vlan: place.vlan,
+            entries: 1,
+        };
+        let new_home = RBTreeNode::new(home, 1, GFP_KERNEL)?;
+        let new_port = RBTreeNode::new(port, segment, GFP_KERNEL)?;
+        let mut trees = self.trees.lock();
+        match trees.homes.get_mut(&home) {
+            Some(entries) => *entries = entries.saturating_add(1),
+            None => drop(trees.homes.insert(new_home)),
+        }
+        match trees.ports.get_mut(&port) {
+            Some(segment) => segment.entries = segment.entries.saturating_add(1),
+            None => drop(trees.ports.insert(new_port)),
+        }
+        Ok(())
+    }
+
+    /// Undoes one [`Self::add`]. Any context but hard interrupts.
+    pub(crate) fn remove(&self, gid: Gid, netdev_index: u32, link: LinkId) {
+        let home = Home {
+            link,
+            ..Home::first(gid, netdev_index)
+        };
+        let port = Port { netdev_index, link };
+        let mut trees = self.trees.lock();
+        if let Some(entries) = trees.homes.get_mut(&home) {
+            *entries = entries.saturating_sub(1);
+            if *entries == 0 {
+                drop(trees.homes.remove_node(&home));
+            }
+        }
+        if let Some(segment) = trees.ports.get_mut(&port) {
+            segment.entries = segment.entries.saturating_sub(1);
+            if segment.entries == 0 {
+                drop(trees.ports.remove_node(&port));
+            }
+        }
+    }
+
+    /// The link that a packet to `gid` is for. From outside it must have come by a network device that leads there;
+    /// one that has the address comes first. Any context but hard interrupts.
+    pub(crate) fn link_at(&self, gid: Gid, ingress: Ingress) -> Option<LinkId> {
+        let trees = self.trees.lock();
+        let found = match ingress.is_none() {
+            true => trees.find(gid, |_| true),
+            false => trees
+                .find(gid, |home| ingress.is_by(home.netdev_index))
+                .or_else(|| {
+                    trees.find(gid, |home| {
+                        trees.leads(ingress, home.netdev_index, home.link)
+                    })
+                }),
+        };
+        found.map(|home| home.link)
+    }
+
+    /// Whether a packet to `gid` may be for `link`: as for [`Self::link_at`]. Any context but hard interrupts.
+    pub(crate) fn is_at(&self, gid: Gid, ingress: Ingress, link: LinkId) -> bool {
+        let trees = self.trees.lock();
+        let leads = |home: &Home| {
+            let reached = ingress.is_none() || trees.leads(ingress, home.netdev_index, link);
+            home.link == link && reached
+        };
+        trees.find(gid, leads).is_some()
+    }
+
+    /// Whether `gid` is an address of `link`. Any context but hard interrupts.
+    pub(crate) fn has(&self, gid: Gid, link: LinkId) -> bool {
+        self.is_at(gid, Ingress::default(), link)
+    }
+
+    /// Whether a packet by `ingress` may be for an address of `link` on the network device of index `home`. Any context
+    /// but hard interrupts.
+    pub(crate) fn leads(&self, ingress: Ingress, home: u32, link: LinkId) -> bool {
+        self.trees.lock().leads(ingress, home, link)
+    }
+}

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! By which network device a packet came in.
+
+use core::ptr::NonNull;
+
+use super::rx::IPV4_LEN;
+use crate::{bindings, net::netdev};
+
+/// The network devices by which a packet came in. A packet between QPs of one host has none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ingress {
+    /// Index of the device whose addresses the IP layer looked at: a VLAN, a bond, a bridge, a macvlan, a VRF, or the
+    /// port itself. Zero stands for none.
+    device: u32,
+    /// Index of the port of a VRF that the packet came by; zero if `device` isn't a VRF.
+    slave: u32,
+}
+
+impl Ingress {
+    /// The index of the network device that a packet came by: in a VRF that of the VRF's port.
+    pub fn port(&self) -> u32 {
+        match self.slave {
+            0 => self.device,
+            slave => slave,
+        }
+    }
+
+    /// Whether the packet came by the network device of this index, or through the VRF of this index.
+    #[inline]
+    pub fn is_by(&self, index: u32) -> bool {
+        index == self.device || index == self.slave
+    }
+
+    /// Whether the packet came from a QP of this host without any network device.
+    #[inline]
+    pub fn is_none(&self) -> bool {
+        self.device == 0
+    }
+}
+
+/// How a packet reached the socket.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Arrival {
+    pub(super) ingress: Ingress,
+    /// It was sent by this host: it came by the loopback device, by the IP layer's own loop of multicast
+    /// packets, or with a source address of this host.
+    pub(super) looped: bool,
+}
+
+impl Arrival {
+    /// How `skb` arrived.
+    ///
+    /// IPv4 refuses packets from outside with a source address of this host (`fib_validate_source()` in
+    /// net/ipv4/fib_frontend.c, unless `accept_local` is set); IPv6 has no such check.
+    ///
+    /// # Safety
+    ///
+    /// `skb` must come from an `encap_rcv` callback that has not returned, and `network` be its IP header, of which
+    /// `header_len` bytes are linear.
+    pub(super) unsafe fn of(
+        skb: NonNull<bindings::sk_buff>,
+        network: *const u8,
+        header_len: usize,
+    ) -> Self {
+        let skb = skb.as_ptr();
+        // SAFETY: The caller's promise: a received packet has a device, which RCU keeps during the callback.
+        let dev = unsafe { bindings::skb_dev(skb) };
+        // SAFETY: As above.
+        let flags = unsafe { netdev::flags(dev) };
+        // SAFETY: The buffer is valid.
+        let device = unsafe { bindings::skb_ingress_index(skb) };
+        let is_v4 = header_len == IPV4_LEN;
+        let slave = if is_v4 {
+            // SAFETY: The control block still holds what the IPv4 layer wrote.
+            unsafe { bindings::inet_sdif(skb) }
+        } else {
+            // SAFETY: The control block still holds what the IPv6 layer wrote.
+            unsafe { bindings::inet6_sdif(skb) }
+        };
+        // SAFETY: The buffer is valid.
+        let kind = u32::from(unsafe { bindings::skb_pkt_type(skb) });
+        let looped = flags & bindings::net_device_flags_IFF_LOOPBACK != 0
+            || kind == bindings::PACKET_LOOPBACK
+            // A VRF receives by its ports; by itself, what this host sent.
+            || slave != 0 && slave == device
+            // SAFETY: The caller's promise: a whole IPv6 header.
+            || !is_v4 && unsafe { is_own_ipv6(dev, network) };
+        Self {
+            ingress: Ingress {
+                device: device.unsigned_abs(),
+                slave: slave.unsigned_abs(),
+            },
+            looped,
+        }
+    }
+}
+
+/// Whether the source address of an IPv6 packet is one of this host's, in the VRF of `dev`; a link-local one counts if
+/// it is of `dev` itself.
+///
+/// # Safety
+///
+/// `dev` must be valid under RCU, and `network` point to an IPv6 header.
+unsafe fn is_own_ipv6(dev: *mut bindings::net_device, network: *const u8) -> bool {
+    const SOURCE: usize = 8;
+    // SAFETY: The source address is at 8.
+    let source = unsafe { network.add(SOURCE) };
+    // SAFETY: The device is valid.
+    let net = unsafe { bindings::dev_net(dev) };
+    // SAFETY: All are valid; an address is read as bytes.
+    unsafe { bindings::ipv6_chk_addr(net, source.cast(), dev, 0) != 0 }
+}

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: GPL-2.0
+# Runs on: guest
+"""RoCEv2 packets made by hand, each with the ICRC that its headers call for, and ways to send them."""
+
+import contextlib
+import json
+import os
+import socket
+import struct
+import subprocess
+import zlib
+
+PORT = 4791
+GSI, MULTICAST = 1, 0xFFFFFF
+GSI_QKEY = 0x80010000
+NOBODY = 65534
+DONT_FRAGMENT = 0x4000
+IP_MTU_DISCOVER, IP_PMTUDISC_DO = 10, 2
+UDP_LEN, ICRC_LEN = 8, 4
+
+# Opcodes (IBTA 1.x table 38): transports in the upper three bits, operations in the others.
+RC, UC, UD, CNP, XRC = 0x00, 0x20, 0x60, 0x80, 0xA0
+SEND_FIRST, SEND_MIDDLE, SEND_LAST, SEND_ONLY, SEND_ONLY_IMM = 0x00, 0x01, 0x02, 0x04, 0x05
+WRITE_FIRST, WRITE_MIDDLE, WRITE_LAST, WRITE_ONLY, WRITE_ONLY_IMM = 0x06, 0x07, 0x08, 0x0A, 0x0B
+READ_REQUEST, READ_RESPONSE_ONLY, ACKNOWLEDGE, ATOMIC_ACKNOWLEDGE = 0x0C, 0x10, 0x11, 0x12
+COMPARE_SWAP, FETCH_ADD = 0x13, 0x14
+
+
+def bth(opcode, qpn, psn, pad=0, pkey=0xFFFF, ackreq=False, solicited=False):
+    flags = (0x80 if solicited else 0) | 0x40 | pad << 4
+    return struct.pack(">BBHII", opcode, flags, pkey, qpn, psn & 0xFFFFFF | (1 << 31 if ackreq else 0))
+
+
+def deth(qkey, qpn):
+    return struct.pack(">II", qkey, qpn)
+
+
+def reth(va, rkey, length):
+    return struct.pack(">QII", va, rkey, length)
+
+
+def aeth(syndrome, msn):
+    return struct.pack(">BBH", syndrome, msn >> 16 & 0xFF, msn & 0xFFFF)
+
+
+def atomic_eth(va, rkey, swap_or_add, compare=0):
+    return struct.pack(">QIQQ", va, rkey, swap_or_add, compare)
+
+
+def is_v6(address):
+    return ":" in address
+
+
+def raw_address(address):
+    return socket.inet_pton(socket.AF_INET6 if is_v6(address) else socket.AF_INET, address)
+
+
+def ip_header(source, target, length, identification=0, hop_limit=64, traffic_class=0):
+    """For so many bytes of UDP, without the checksum."""
+    if is_v6(source):
+        head = struct.pack(">IHBB", 6 << 28 | traffic_class << 20, length, socket.IPPROTO_UDP, hop_limit)
+    else:
+        head = struct.pack(">BBHHHBBH", 0x45, traffic_class, 20 + length, identification, DONT_FRAGMENT, hop_limit,
+                           socket.IPPROTO_UDP, 0)
+    return head + raw_address(source) + raw_address(target)
+
+
+def udp_header(sport, length):
+    return struct.pack(">HHHH", sport, PORT, length, 0)
+
+
+def sealed(source, target, body, sport=0xC123, identification=0):
+    """The payload of the UDP datagram: body and ICRC (IBTA annex A17.3.3). What changes on the way counts as ones."""
+    length = UDP_LEN + len(body) + ICRC_LEN
+    packet = bytearray(ip_header(source, target, length, identification) + udp_header(sport, length) + body)
+    if is_v6(source):
+        start, variant = 40, (0, 1, 2, 3, 7)
+        packet[0] |= 0x0F
+    else:
+        start, variant = 20, (1, 8, 10, 11)
+    for index in (*variant, start + 6, start + 7, start + 12):
+        packet[index] = packet[index] | 0x0F if index == 0 else 0xFF
+    return body + struct.pack("<I", zlib.crc32(b"\xff" * 8 + bytes(packet)))
+
+
+def checksum(header):
+    total = sum(struct.unpack(f">{len(header) // 2}H", header))
+    total = (total & 0xFFFF) + (total >> 16)
+    return 0xFFFF - ((total & 0xFFFF) + (total >> 16))
+
+
+def packet(source, target, body, sport=0xC123, identification=7, icrc=True, hop_limit=64):
+    """The IP packet, with its headers' checksum."""
+    payload = sealed(source, target, body, sport, identification) if icrc else body
+    length = UDP_LEN + len(payload)
+    head = bytearray(ip_header(source, target, length, identification, hop_limit))
+    if not is_v6(source):
+        head[10:12] = struct.pack(">H", checksum(bytes(head)))
+    return bytes(head) + udp_header(sport, length) + payload
+
+
+@contextlib.contextmanager
+def namespace(name):
+    """Within the network namespace of that name; None for the present one."""
+    home = os.open("/proc/self/ns/net", os.O_RDONLY)
+    try:
+        if name:
+            with open(f"/run/netns/{name}", "rb") as there:
+                os.setns(there.fileno(), os.CLONE_NEWNET)
+        yield
+    finally:
+        os.setns(home, os.CLONE_NEWNET)
+        os.close(home)
+
+
+def as_nobody(make):
+    """The socket that `make` makes in a process without privileges."""
+    ours, theirs = socket.socketpair()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setresuid(NOBODY, NOBODY, NOBODY)
+            socket.send_fds(theirs, [b"made"], [make().fileno()])
+        finally:
+            os._exit(0)
+    theirs.close()
+    _, fds, _, _ = socket.recv_fds(ours, 4, 1)
+    ours.close()
+    os.waitpid(child, 0)
+    if not fds:
+        raise OSError("a process without privileges can't make this socket")
+    return socket.socket(fileno=fds[0])
+
+
+class Socket:
+    """An ordinary UDP socket of a user without privileges, bound to an address of its namespace."""
+
+    def __init__(self, source, sport=0xC123, where=None, device=None):
+        def make():
+            made = socket.socket(socket.AF_INET6 if is_v6(source) else socket.AF_INET, socket.SOCK_DGRAM)
+            if not is_v6(source):
+                # Without that an unconnected socket's packets have an identification that can't be foretold
+                # (__ip_make_skb() in net/ipv4/ip_output.c); it is in the ICRC.
+                made.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO)
+            made.bind((source, sport))
+            if device:
+                made.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, device.encode())
+            return made
+
+        self.source, self.sport = source, sport
+        with namespace(where):
+            self.socket = as_nobody(make)
+
+    def groups_by(self, device, where=None):
+        """Sends to groups by this network device."""
+        with namespace(where):
+            number = socket.if_nametoindex(device)
+        if is_v6(self.source):
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, number)
+        else:
+            self.socket.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(self.source))
+
+    def send(self, target, body):
+        self.socket.sendto(sealed(self.source, target, body, self.sport), (target, PORT))
+
+    def close(self):
+        self.socket.close()
+
+
+def hardware_address(where, device):
+    """The MAC address of a network device of a namespace."""
+    shown = subprocess.run(["ip", "-n", where, "-j", "link", "show", "dev", device], check=True, capture_output=True)
+    return bytes.fromhex(json.loads(shown.stdout)[0]["address"].replace(":", ""))
+
+
+class Wire:
+    """Puts packets on the wire of a network device, for the host with that hardware address, whatever their headers
+    say."""
+
+    def __init__(self, where, device, to):
+        with namespace(where):
+            self.socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+            self.socket.bind((device, 0))
+        self.head = to + hardware_address(where, device)
+
+    def send(self, ip_packet):
+        kind = b"\x86\xdd" if ip_packet[0] >> 4 == 6 else b"\x08\x00"
+        self.socket.send(self.head + kind + ip_packet)
+
+    def close(self):
+        self.socket.close()

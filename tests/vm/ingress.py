@@ -1,0 +1,236 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+# Runs on: guest
+"""Packets that this host's own sockets forge, or that come by another network device: ingress.py DEVICE GID-INDEX
+GID-INDEX6 PEER-DEVICE PEER-GID-INDEX.
+
+DEVICE is on eth0 of h1, PEER-DEVICE on eth0 of h2. Both hosts have another wire, eth1. Each case
+sends right packets the wrong way, then an honest one, which must be the first to arrive.
+"""
+
+import ipaddress
+import sys
+import time
+
+from pyverbs.addr import AH, AHAttr, GID, GlobalRoute
+from pyverbs.cq import CQ
+from pyverbs.device import Context
+import pyverbs.enums as e
+from pyverbs.pd import PD
+from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
+from pyverbs.wr import SGE, RecvWR, SendWR
+
+import forge
+from forge import RC, SEND_ONLY, UD, Socket, Wire
+from pairs import DEVICE, GID_INDEX, PAGE, Buffer, case, connect, equal, main, register
+from uverbs import attach_mcast
+
+GID_INDEX6, PEER_DEVICE, PEER_GID_INDEX = int(sys.argv[3]), sys.argv[4], int(sys.argv[5])
+HOST1, HOST2, HOST1_V6, HOST2_V6 = "10.77.0.1", "10.77.0.2", "fd77::1", "fd77::2"
+STRANGER = "10.77.0.9"
+GROUP, GROUP_V6 = "239.77.1.10", "ff0e::770a"
+QKEY, DEPTH, FORGED, GRH = 0x11223344, 32, 8, 40
+HONEST, EVIL = b"honest message, ", b"forged message, "
+
+
+class Queue:
+    """A QP with receives posted."""
+
+    def __init__(self, device, kind):
+        self.context = Context(name=device)
+        self.pd = PD(self.context)
+        self.cq = CQ(self.context, 4 * DEPTH)
+        cap = QPCap(max_send_wr=DEPTH, max_recv_wr=DEPTH, max_send_sge=1, max_recv_sge=1)
+        self.qp = QP(self.pd, QPInitAttr(qp_type=kind, scq=self.cq, rcq=self.cq, cap=cap, sq_sig_all=0))
+        self.buffer = Buffer(DEPTH * PAGE)
+        self.region = register(self.pd, self.buffer)
+        self.handle = None
+        if kind == e.IBV_QPT_UD:
+            attr = QPAttr(port_num=1)
+            attr.qkey = QKEY
+            self.qp.to_rts(attr)
+            self.receive()
+
+    def receive(self):
+        for slot in range(1, DEPTH):
+            sge = SGE(self.buffer.address + slot * PAGE, PAGE, self.region.lkey)
+            self.qp.post_recv(RecvWR(wr_id=slot, num_sge=1, sg=[sge]))
+
+    def send(self, data, gid=None, gid_index=GID_INDEX, remote=None):
+        """A message; a datagram to that address and number."""
+        self.buffer.fill(data)
+        sge = SGE(self.buffer.address, len(data), self.region.lkey)
+        wr = SendWR(wr_id=0, opcode=e.IBV_WR_SEND, num_sge=1, sg=[sge])
+        if gid:
+            route = GlobalRoute(dgid=gid, sgid_index=gid_index)
+            # Kept until it arrived.
+            self.handle = AH(self.pd, attr=AHAttr(gr=route, is_global=1, port_num=1))
+            wr.set_wr_ud(self.handle, remote or self.qp.qp_num, QKEY)
+        self.qp.post_send(wr)
+
+    def received(self, skip=0):
+        """What the next message is."""
+        end = time.monotonic() + 20
+        while time.monotonic() < end:
+            count, completions = self.cq.poll(1)
+            if count and completions[0].opcode & e.IBV_WC_RECV:
+                equal(completions[0].status, e.IBV_WC_SUCCESS, "status")
+                return self.buffer.read(completions[0].byte_len - skip, completions[0].wr_id * PAGE + skip)
+        raise AssertionError("nothing arrives")
+
+    def nothing_forged(self):
+        """No byte of it is in the memory."""
+        assert EVIL not in self.buffer.read(DEPTH * PAGE), "forged bytes are in memory"
+
+
+def dropped(reason):
+    with open(f"/sys/class/infiniband/{DEVICE}/ports/1/hw_counters/drop_{reason}") as counter:
+        return int(counter.read())
+
+
+def counted(reason, before, count):
+    """So many more are counted, soon."""
+    end = time.monotonic() + 20
+    while dropped(reason) < before + count and time.monotonic() < end:
+        time.sleep(0.05)
+    equal(dropped(reason) - before, count, f"dropped for {reason}")
+
+
+def gid_of(address):
+    """In the form that pyverbs wants: eight groups of four digits."""
+    number = int(ipaddress.ip_address(address))
+    digits = f"{number if forge.is_v6(address) else 0xFFFF << 32 | number:032x}"
+    return GID(":".join(digits[start:start + 4] for start in range(0, 32, 4)))
+
+
+def datagram(qpn, psn):
+    return forge.bth(UD | SEND_ONLY, qpn, psn) + forge.deth(QKEY, 7) + EVIL
+
+
+def refuse(queue, send, reason, skip, honest):
+    """Forged packets, then an honest message."""
+    before = dropped(reason)
+    for psn in range(FORGED):
+        send(psn)
+    # They are counted before the honest one is sent, or else it is the first that arrives.
+    end = time.monotonic() + 5
+    while dropped(reason) < before + FORGED and time.monotonic() < end:
+        time.sleep(0.05)
+    honest()
+    equal(queue.received(skip), HONEST, "the first message")
+    queue.nothing_forged()
+    counted(reason, before, FORGED)
+
+
+@case("datagrams of an ordinary socket of this host")
+def _():
+    for address, index in ((HOST1, GID_INDEX), (HOST1_V6, GID_INDEX6)):
+        queue, mine = Queue(DEVICE, e.IBV_QPT_UD), Socket(address, where="h1")
+        refuse(queue, lambda psn: mine.send(address, datagram(queue.qp.qp_num, psn)), "local", GRH,
+               lambda: queue.send(HONEST, gid_of(address), index))
+        mine.close()
+
+
+@case("datagrams of a socket that is bound to another network device of this host")
+def _():
+    queue, mine = Queue(DEVICE, e.IBV_QPT_UD), Socket(HOST1_V6, where="h1", device="eth1")
+    before = dropped("local") + dropped("interface") + dropped("peer")
+    try:
+        for psn in range(FORGED):
+            mine.send(HOST1_V6, datagram(queue.qp.qp_num, psn))
+    except OSError:
+        pass  # there is no such way
+    queue.send(HONEST, gid_of(HOST1_V6), GID_INDEX6)
+    equal(queue.received(GRH), HONEST, "the first message")
+    queue.nothing_forged()
+    assert dropped("local") + dropped("interface") + dropped("peer") <= before + FORGED
+
+
+@case("management datagrams of an ordinary socket of this host")
+def _():
+    mine, before = Socket(HOST1, where="h1"), dropped("local")
+    body = forge.bth(UD | SEND_ONLY, forge.GSI, 1) + forge.deth(forge.GSI_QKEY, forge.GSI) + bytes(256)
+    received = read_counter("rcvd_pkts")
+    for _ in range(FORGED):
+        mine.send(HOST1, body)
+    counted("local", before, FORGED)
+    equal(read_counter("rcvd_pkts"), received, "packets received")
+
+
+def read_counter(name):
+    with open(f"/sys/class/infiniband/{DEVICE}/ports/1/hw_counters/{name}") as counter:
+        return int(counter.read())
+
+
+@case("requests of an ordinary socket for a QP whose peer is on this host")
+def _():
+    for kind, transport in ((e.IBV_QPT_RC, RC), (e.IBV_QPT_UC, forge.UC)):
+        ends = [Queue(DEVICE, kind), Queue(DEVICE, kind)]
+        for end, peer in zip(ends, reversed(ends)):
+            connect(end.context, end.qp, peer.qp.qp_num)
+        ends[0].receive()
+        mine, qpn = Socket(HOST1, where="h1"), ends[0].qp.qp_num
+        # All of them are in sequence, if the first is taken.
+        refuse(ends[0], lambda psn: mine.send(HOST1, forge.bth(transport | SEND_ONLY, qpn, psn) + EVIL), "local", 0,
+               lambda: ends[1].send(HONEST))
+        mine.close()
+
+
+@case("datagrams of an ordinary socket for a group")
+def _():
+    for address, group, index in ((HOST1, GROUP, GID_INDEX), (HOST1_V6, GROUP_V6, GID_INDEX6)):
+        queue, mine = Queue(DEVICE, e.IBV_QPT_UD), Socket(address, where="h1")
+        gid = gid_of(group)
+        attach_mcast(queue.context, queue.qp.handle, ipaddress.IPv6Address(gid.gid).packed)
+        mine.groups_by("eth0", "h1")
+        qpn = queue.qp.qp_num
+        body = forge.bth(UD | SEND_ONLY, forge.MULTICAST, 0) + forge.deth(QKEY, qpn) + EVIL
+        refuse(queue, lambda _: mine.send(group, body), "local", GRH,
+               lambda: queue.send(HONEST, gid, index, forge.MULTICAST))
+        mine.close()
+
+
+@case("datagrams of the other host by another network device")
+def _():
+    queue = Queue(DEVICE, e.IBV_QPT_UD)
+    for source, target, index in ((HOST2, HOST1, GID_INDEX), (HOST2_V6, HOST1_V6, GID_INDEX6)):
+        wire = Wire("h2", "eth1", forge.hardware_address("h1", "eth1"))
+        refuse(queue, lambda psn: wire.send(forge.packet(source, target, datagram(queue.qp.qp_num, psn))), "interface",
+               GRH, lambda: queue.send(HONEST, gid_of(target), index))
+        wire.close()
+
+
+@case("the peer's packets by another network device")
+def _():
+    here, there = Queue(DEVICE, e.IBV_QPT_RC), Queue(PEER_DEVICE, e.IBV_QPT_RC)
+    connect(here.context, here.qp, there.qp.qp_num, dgid=there.context.query_gid(1, PEER_GID_INDEX))
+    connect(there.context, there.qp, here.qp.qp_num, gid_index=PEER_GID_INDEX,
+            dgid=here.context.query_gid(1, GID_INDEX))
+    here.receive()
+    wire, qpn = Wire("h2", "eth1", forge.hardware_address("h1", "eth1")), here.qp.qp_num
+    refuse(here, lambda psn: wire.send(forge.packet(HOST2, HOST1, forge.bth(RC | SEND_ONLY, qpn, psn) + EVIL)),
+           "interface", 0, lambda: there.send(HONEST))
+
+
+@case("a stranger's packets are refused before their ICRC is computed")
+def _():
+    here, there = Queue(DEVICE, e.IBV_QPT_RC), Queue(PEER_DEVICE, e.IBV_QPT_RC)
+    connect(here.context, here.qp, there.qp.qp_num, dgid=there.context.query_gid(1, PEER_GID_INDEX))
+    connect(there.context, there.qp, here.qp.qp_num, gid_index=PEER_GID_INDEX,
+            dgid=here.context.query_gid(1, GID_INDEX))
+    here.receive()
+    wire, qpn = Wire("h2", "eth0", forge.hardware_address("h1", "eth0")), here.qp.qp_num
+    wrong, before = bytes(forge.ICRC_LEN), dropped("icrc")
+    refuse(here, lambda psn: wire.send(forge.packet(STRANGER, HOST1, forge.bth(RC | SEND_ONLY, qpn, psn) + EVIL + wrong,
+                                                    icrc=False)), "peer", 0, lambda: there.send(HONEST))
+    equal(dropped("icrc"), before, "dropped for icrc")
+
+
+@case("packets from outside with a source address of this host")
+def _():
+    queue, wire = Queue(DEVICE, e.IBV_QPT_UD), Wire("h2", "eth0", forge.hardware_address("h1", "eth0"))
+    refuse(queue, lambda psn: wire.send(forge.packet(HOST1_V6, HOST1_V6, datagram(queue.qp.qp_num, psn))), "local", GRH,
+           lambda: queue.send(HONEST, gid_of(HOST1_V6), GID_INDEX6))
+
+
+sys.exit(main())

@@ -1,0 +1,74 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# vm: together timeout=500
+# By which network device packets come: forged ones by another than that of the address, or from this host's own
+# sockets, are dropped; those of honest QPs arrive over every kind of network device.
+source "$(dirname "$0")/lib.sh"
+
+# pingpong_over DEVICE1 ADDRESS1 DEVICE2 ADDRESS2 [-T TRANSPORT], host 1 to host 2; they meet at MEET.
+pingpong_over() {
+	local device1=$1 address1=$2 device2=$3 address2=$4 program=ibv_${5:-rc}_pingpong
+	wait_for 10 gid_index "$device1" "$address1" && wait_for 10 gid_index "$device2" "$address2" || return
+	_pair "$program" -c -n 30 -s 1000 -d "$device2" -g "$(gid_index "$device2" "$address2")" -- \
+		"$program" -c -n 30 -s 1000 -d "$device1" -g "$(gid_index "$device1" "$address1")" "$MEET"
+}
+MEET=$HOST2_V4
+
+# over NAME NUMBER NETDEV [4]: RC and UD over the addresses of that network device, of both versions of IP or of one.
+over() {
+	local name=$1 number=$2 netdev=$3 only=${4:-} host transport
+	for host in 1 2; do
+		ip -n h$host addr add "10.9$number.0.$host/24" dev "$netdev"
+		ip -n h$host addr add "fd9$number::$host/64" dev "$netdev" nodad
+		ip -n h$host link set "$netdev" up
+	done
+	for transport in rc ud; do
+		check "$transport over $name, IPv4" pingpong_over "$DEV1" "10.9$number.0.1" "$DEV2" "10.9$number.0.2" $transport
+		[[ $only == 4 ]] || check "$transport over $name, IPv6" pingpong_over "$DEV1" "fd9$number::1" "$DEV2" "fd9$number::2" $transport
+	done
+}
+
+drops() { cat "/sys/class/infiniband/$1/ports/1/hw_counters/drop_"{local,interface} | paste -sd' '; }
+dropped_nothing() { [[ $(drops "$DEV1") == "0 0" && $(drops "$DEV2") == "0 0" ]] || { drops "$DEV1"; drops "$DEV2"; return 1; }; }
+
+check "two hosts" hosts_up 4200
+check "link on host 1" link_add 1
+check "link on host 2" link_add 2
+for host in 1 2; do
+	ip -n h$host link add link eth0 name vlan5 type vlan id 5
+	ip -n h$host link add link eth0 name macvlan0 type macvlan mode bridge
+done
+over "a VLAN" 1 vlan5
+over "a macvlan" 2 macvlan0
+check "nothing of it was dropped for how it came" dropped_nothing
+
+ip link add eth1 netns h1 type veth peer name eth1 netns h2
+for host in 1 2; do
+	ip -n h$host addr add 10.78.0.$host/24 dev eth1
+	ip -n h$host addr add fd78::$host/64 dev eth1 nodad
+	ip -n h$host link set eth1 up
+done
+python3 "$(dirname "$0")/ingress.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" "$(gid_index "$DEV1" $HOST1_V6)" \
+	"$DEV2" "$(gid_index "$DEV2" $HOST2_V4)" || fail "ingress.py ends well" "status $?"
+
+# The wire becomes a port of a bridge; the bridge's addresses are the device's, too.
+for host in 1 2; do
+	ip -n h$host link del macvlan0
+	ip -n h$host link add br0 type bridge
+	ip -n h$host link set eth0 master br0
+	in$host sysctl -qw net.ipv4.udp_l3mdev_accept=1
+done
+before=$(drops "$DEV1")
+MEET=10.93.0.2
+over "a bridge" 3 br0
+MEET=$HOST2_V4
+for host in 1 2; do
+	ip -n h$host link set eth0 nomaster
+	ip -n h$host link del br0
+	ip -n h$host link add vrf0 type vrf table 100
+	ip -n h$host link set vrf0 up
+	ip -n h$host link add link eth0 name vlan6 type vlan id 6
+	ip -n h$host link set vlan6 master vrf0
+done
+over "a VLAN in a VRF" 4 vlan6 4
+check "nothing of it was dropped for how it came" test "$(drops "$DEV1")" == "$before"
