@@ -33,7 +33,7 @@ pub struct Av {
     pub flow_label: u32,
     /// The next hop's MAC address as ib_core resolved it.
     pub dmac: [u8; 6],
-    /// Service level, 0–7.
+    /// Service level.
     pub sl: u8,
     /// Static rate (`enum ib_rate`), without effect.
     pub static_rate: u8,
@@ -85,6 +85,14 @@ impl Av {
             static_rate: attr.static_rate,
             port: PORT,
         })
+    }
+
+    /// The priority of its packets in this host: the service level, which queueing disciplines and the
+    /// `egress-qos-map` of a VLAN go by. No more than a socket may choose without privileges (`SO_PRIORITY`): 7 is for
+    /// what controls the network.
+    pub fn priority(&self) -> u32 {
+        const HIGHEST: u8 = 6;
+        self.sl.min(HIGHEST).into()
     }
 
     /// Converts back, for queries. The source is given by its index only.

@@ -1,13 +1,14 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# vm: together quick timeout=300
+# vm: together quick timeout=400
 # Where packets go: VLANs, local destinations, routes that change, queues that hold them back.
 source "$(dirname "$0")/lib.sh"
 
-# pingpong_between SERVER-HOST DEVICE ADDRESS CLIENT-HOST DEVICE ADDRESS
+# pingpong_between SERVER-HOST DEVICE ADDRESS CLIENT-HOST DEVICE ADDRESS [ARGUMENT...]
 pingpong_between() {
-	local server=(ip netns exec "h$1" timeout 60 ibv_rc_pingpong -c -n 50 -d "$2")
-	local client=(ip netns exec "h$4" timeout 60 ibv_rc_pingpong -c -n 50 -d "$5") meet=10.77.0.$1
+	local options=("${@:7}")
+	local server=(ip netns exec "h$1" timeout 60 ibv_rc_pingpong -c -n 50 -d "$2" "${options[@]}")
+	local client=(ip netns exec "h$4" timeout 60 ibv_rc_pingpong -c -n 50 -d "$5" "${options[@]}") meet=10.77.0.$1
 	wait_for 10 gid_index "$2" "$3" && wait_for 10 gid_index "$5" "$6" || return
 	"${server[@]}" -g "$(gid_index "$2" "$3")" 2>&1 &
 	wait_for 20 ip netns exec "h$1" sh -c 'ss -Hltn | grep -q ":18515 "'
@@ -24,6 +25,30 @@ for host in 1 2; do
 	ip -n h$host link set vlan5 up
 done
 check "pingpong over a VLAN's addresses" pingpong_between 2 "$DEV2" 10.79.0.2 1 "$DEV1" 10.79.0.1
+
+# The service level is a packet's priority, which the VLAN turns into the tag's.
+in1 ip link set vlan5 type vlan egress-qos-map 3:5 6:1
+# tagged PRIORITY COMMAND...: the command's RoCE packets from host 1 have that priority in their tags.
+tagged() {
+	local priority=$1 dump
+	shift
+	in2 tcpdump -lnnei eth0 -c 20 "vlan 5 and src host 10.79.0.1 and udp port 4791" >/tmp/tags 2>/tmp/tcpdump &
+	dump=$!
+	wait_for 20 grep -q listening /tmp/tcpdump
+	"$@" || return
+	wait_for 20 bash -c '[[ $(wc -l </tmp/tags) -ge 20 ]]'
+	kill $dump 2>/dev/null
+	wait $dump
+	[[ $(grep -c "vlan 5, p $priority, ethertype IPv4" /tmp/tags) -ge 20 ]] || {
+		cat /tmp/tags /tmp/tcpdump
+		return 1
+	}
+}
+for words in "0 0" "3 5" "7 1"; do
+	read -r level priority <<<"$words"
+	check "service level $level is priority $priority in the VLAN" tagged "$priority" \
+		pingpong_between 2 "$DEV2" 10.79.0.2 1 "$DEV1" 10.79.0.1 -l "$level"
+done
 
 # Addresses come and go under a QP; the route is looked up anew.
 ip -n h1 addr add 10.78.0.1/24 dev eth0

@@ -24,6 +24,8 @@ pub(crate) struct Address {
     /// 20 bits.
     pub(crate) flow_label: u32,
     pub(crate) source_port: u16,
+    /// In this host: [`Av::priority`].
+    pub(crate) priority: u32,
     /// Without the length.
     pub(crate) header: IpHeader,
 }
@@ -65,6 +67,7 @@ impl Path {
                 traffic_class: av.traffic_class,
                 flow_label: av.flow_label,
                 source_port: source_port(av.flow_label, local, remote),
+                priority: av.priority(),
                 header: IpHeader::new(av),
             },
             route: None,

@@ -127,6 +127,7 @@ impl<'a> Frame<'a> {
     /// Any; the packet is lost.
     pub(crate) fn send<W: Wake>(mut self, credit: &Arc<Credit<W>>) -> Result {
         self.finish(Self::icrc)?;
+        self.skb.set_priority(self.address.priority);
         self.skb.send(self.route, credit)
     }
 

@@ -273,6 +273,12 @@ impl TxSkb {
         Ok(())
     }
 
+    /// Sets the priority by which queueing disciplines and VLANs go; zero unless this is called.
+    pub fn set_priority(&mut self, priority: u32) {
+        // SAFETY: Valid and ours by the type invariant.
+        unsafe { bindings::skb_set_priority(self.skb.as_ptr(), priority) };
+    }
+
     /// Bytes so far.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
