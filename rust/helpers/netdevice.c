@@ -70,11 +70,6 @@ __rrxe_helper struct net_device *rrxe_helper_dst_dev_rcu(const struct dst_entry 
 	return dst_dev_rcu(dst);
 }
 
-__rrxe_helper struct rtable *rrxe_helper_ip_route_output_key(struct net *net, struct flowi4 *flow)
-{
-	return ip_route_output_key(net, flow);
-}
-
 __rrxe_helper u32 rrxe_helper_rt6_get_cookie(const struct rt6_info *rt)
 {
 	return rt6_get_cookie(rt);

@@ -195,9 +195,10 @@ fn find_v4(
     };
     key.__fl_common = common(flow, index);
     key.uli = ports(flow);
-    // The tables refuse sources that aren't this host's.
+    // The tables refuse sources that aren't this host's; the policies of IPsec apply, as with `ip6_dst_lookup_flow`.
     // SAFETY: The namespace lives while one of its devices is held.
-    let found = unsafe { bindings::ip_route_output_key(netdev.net(), &mut key) };
+    let found =
+        unsafe { bindings::ip_route_output_flow(netdev.net(), &mut key, core::ptr::null()) };
     let found = NonNull::new(from_err_ptr(found)?).ok_or(EINVAL)?;
     // SAFETY: A valid entry was returned, with a count for us.
     let kind = u32::from(unsafe { (*found.as_ptr()).rt_type });
