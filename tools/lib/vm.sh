@@ -85,6 +85,7 @@ payload_fill() {
 	# Beside the stock provider. Who wants it asks for it: RDMAV_DRIVERS=rrxe.
 	cp "$PROVIDER" "$stage/$PROVIDERS/"
 	cp "$TOP/tools/lib/provider-install" "$stage/payload/bin/"
+	[[ ! -e $TOP/tools/rrxe-guard.nft ]] || cp "$TOP/tools/rrxe-guard.nft" "$stage/payload/"
 	find "$PROGRAMS" -maxdepth 1 -name 'rrxe-*' -type f -perm -u+x -exec cp {} "$stage/payload/bin/" \;
 	# The kernel's own tests of RDMA, and what they source.
 	mkdir "$stage/payload/selftests"

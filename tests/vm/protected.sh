@@ -1,0 +1,94 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# vm: together timeout=400
+# What Documentation/security.rst offers against forgeries: the guard on hosts with users, WireGuard, IPsec.
+source "$(dirname "$0")/lib.sh"
+HERE=$(dirname "$0")
+readonly TUNNEL_PORT=51820
+
+# pingpong_over DEVICE1 ADDRESS1 DEVICE2 ADDRESS2 [TRANSPORT], host 1 to host 2; they meet over eth0.
+pingpong_over() {
+	local device1=$1 address1=$2 device2=$3 address2=$4 program=ibv_${5:-rc}_pingpong
+	wait_for 10 gid_index "$device1" "$address1" && wait_for 10 gid_index "$device2" "$address2" || return
+	_pair "$program" -c -n 30 -s 1000 -d "$device2" -g "$(gid_index "$device2" "$address2")" -- \
+		"$program" -c -n 30 -s 1000 -d "$device1" -g "$(gid_index "$device1" "$address1")" $HOST2_V4
+}
+
+# What passes eth0 meanwhile: open packets to the RoCE port, and packets that FILTER describes.
+watch_wire() {
+	in2 tcpdump -lnni eth0 "udp port 4791" >/tmp/open 2>/tmp/tcpdump1 &
+	WATCHERS=($!)
+	in2 tcpdump -lnni eth0 "$1" >/tmp/sealed 2>/tmp/tcpdump2 &
+	WATCHERS+=($!)
+	wait_for 20 grep -q listening /tmp/tcpdump1 && wait_for 20 grep -q listening /tmp/tcpdump2
+}
+only_sealed() {
+	local counts
+	wait_for 20 bash -c '[[ $(wc -l </tmp/sealed) -ge 60 ]]'
+	kill "${WATCHERS[@]}"
+	wait "${WATCHERS[@]}"
+	counts="$(wc -l </tmp/open) open, $(wc -l </tmp/sealed) sealed"
+	echo "$counts"
+	[[ $(wc -l </tmp/open) -eq 0 && $(wc -l </tmp/sealed) -ge 60 ]]
+}
+
+check "two hosts" hosts_up 1500
+check "link on host 1" link_add 1
+check "link on host 2" link_add 2
+
+# The guard.
+forge() { python3 "$HERE/guarded.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" "$1"; }
+dropped_by_guard() { in2 nft list table inet rrxe_guard | grep -q "counter packets $1 "; }
+check "without a guard a user of the peer's host forges datagrams" forge lands
+check "a guard" in2 nft -f /payload/rrxe-guard.nft
+check "with it, nothing that sockets send leaves the host" forge refused
+check "it counts them" dropped_by_guard 16
+check "honest QPs work" pingpong -n 50
+check "those of datagrams, too" pingpong6 -T ud -s 1000 -n 50
+check "it is loaded again" in2 nft -f /payload/rrxe-guard.nft
+check "and goes" in2 nft delete table inet rrxe_guard
+
+# WireGuard: the link is on the tunnel's network device.
+modprobe wireguard
+for host in 1 2; do
+	ip -n h$host link add wg0 type wireguard
+	ip netns exec h$host python3 "$HERE/wireguard.py" wg0 $host 10.77.0.$((3 - host)) $TUNNEL_PORT ||
+		fail "WireGuard on host $host"
+	ip -n h$host addr add 10.83.0.$host/24 dev wg0
+	ip -n h$host addr add fd83::$host/64 dev wg0
+	ip -n h$host link set wg0 up
+	check "a link on WireGuard of host $host" ip netns exec h$host rdma link add wg$host type rrxe netdev wg0
+done
+check "eyes on the wire" watch_wire "udp port $TUNNEL_PORT"
+for transport in rc uc ud; do
+	check "$transport over WireGuard" pingpong_over wg1 10.83.0.1 wg2 10.83.0.2 $transport
+done
+check "IPv6 over WireGuard" pingpong_over wg1 fd83::1 wg2 fd83::2
+check "nothing of it is open" only_sealed
+for host in 1 2; do ip netns exec h$host rdma link del wg$host; done
+
+# IPsec in transport mode: policies for the RoCE port.
+readonly ALGORITHM=("rfc4106(gcm(aes))" 0x00112233445566778899aabbccddeeff00112233 128)
+ipsec() {
+	local host peer from to
+	for host in 1 2; do
+		for peer in "1 2" "2 1"; do
+			read -r from to <<<"$peer"
+			ip -n h$host xfrm state add src "$3$from" dst "$3$to" proto esp spi "0x$1$from" mode transport \
+				aead "${ALGORITHM[@]}" || return
+			ip -n h$host xfrm policy add src "$3$from/$2" dst "$3$to/$2" proto udp dport 4791 \
+				dir "$([[ $from == "$host" ]] && echo out || echo in)" \
+				tmpl src "$3$from" dst "$3$to" proto esp mode transport || return
+		done
+	done
+}
+check "IPsec, IPv4" ipsec 1 32 10.77.0.
+check "IPsec, IPv6" ipsec 2 128 fd77::
+for family in v4 v6; do
+	first=HOST1_${family^^} second=HOST2_${family^^}
+	check "eyes on the wire" watch_wire "esp or ip6 proto 50"
+	for transport in rc ud; do
+		check "$transport over IPsec, IP$family" pingpong_over "$DEV1" "${!first}" "$DEV2" "${!second}" $transport
+	done
+	check "nothing of it is open, IP$family" only_sealed
+done
