@@ -1,0 +1,418 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+# Runs on: guest
+"""Hostile peers beside honest QPs: hostile.py DEVICE GID-INDEX PEER-DEVICE PEER-GID-INDEX.
+
+DEVICE is on eth0 of h1, PEER-DEVICE on eth0 of h2; both hosts have eth1, and vlan5 on eth0. The attacker knows the
+numbers and keys of all QPs and addresses of both hosts, but not the PSNs: it has those that are far from the live ones.
+All it sends depends on SEED only, but for what it replays.
+
+RoCE can't stop one who sends with a peer's addresses: a datagram with the right Q_Key or an UC packet lands, and an RC
+packet with a PSN in the window counts. Such packets are not sent here.
+"""
+
+import contextlib
+import mmap
+import os
+import random
+import socket
+import struct
+import subprocess
+import sys
+import time
+
+from pyverbs.addr import AH, AHAttr, GlobalRoute
+from pyverbs.cq import CQ
+from pyverbs.device import Context
+import pyverbs.enums as e
+from pyverbs.pd import PD
+from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
+from pyverbs.wr import SGE, RecvWR, SendWR
+
+import forge
+from forge import RC, UC, UD, XRC, Socket, Wire
+from pairs import ALL, PAGE, Buffer, case, equal, main, pattern, register, state
+
+GID_INDEX, PEER_DEVICE, PEER_GID_INDEX = int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
+DEVICE = sys.argv[1]
+HOST1, HOST2, STRANGER, OTHER_WIRE, VLAN = "10.77.0.1", "10.77.0.2", "10.77.0.9", "10.78.0.1", "10.79.0.1"
+SEED = int(os.environ.get("SEED") or random.randrange(1 << 32))
+SECONDS = float(os.environ.get("SECONDS_EACH", "4"))
+QKEY, DEPTH, KINDS, GRH = 0x11223344, 16, 3000, 40
+# Honest PSNs begin here and don't get far; the attacker's are elsewhere.
+FIRST_PSN, SAFE_PSNS = 0x100000, range(0x400000, 0xF00000)
+CLOSED_PORT, ETH_P_ALL, REPLAYED = 4790, 3, 300
+# Bytes of a BTH up to those that the ICRC masks.
+LEAST_ICRC = 5
+# The least part of their speed that honest QPs keep, measured beside the same packets to a closed port. They should keep
+# half; a busy host makes either measurement wrong by a multiple.
+LEAST = 0.05
+
+
+class Queue:
+    """A QP with memory: the honest part, which its peer uses, and the guarded part, which nobody does."""
+
+    GUARDED = DEPTH * PAGE
+
+    def __init__(self, device, gid_index, kind):
+        self.context, self.gid_index, self.kind = Context(name=device), gid_index, kind
+        self.pd = PD(self.context)
+        self.cq = CQ(self.context, 4 * DEPTH)
+        cap = QPCap(max_send_wr=DEPTH, max_recv_wr=DEPTH, max_send_sge=1, max_recv_sge=1)
+        self.qp = QP(self.pd, QPInitAttr(qp_type=kind, scq=self.cq, rcq=self.cq, cap=cap, sq_sig_all=1))
+        self.buffer = Buffer(2 * DEPTH * PAGE)
+        self.region = register(self.pd, self.buffer)
+        self.buffer.fill(pattern(self.GUARDED), self.GUARDED)
+        self.handle = None
+
+    def connect(self, peer):
+        attr = QPAttr(port_num=1)
+        route = GlobalRoute(dgid=peer.context.query_gid(1, peer.gid_index), sgid_index=self.gid_index)
+        if self.kind == e.IBV_QPT_UD:
+            attr.qkey = QKEY
+            self.qp.to_rts(attr)
+            self.handle = AH(self.pd, attr=AHAttr(gr=route, is_global=1, port_num=1))
+            return
+        attr.qp_access_flags = ALL
+        attr.path_mtu = e.IBV_MTU_1024
+        attr.dest_qp_num = peer.qp.qp_num
+        attr.rq_psn = attr.sq_psn = FIRST_PSN
+        attr.max_dest_rd_atomic = attr.max_rd_atomic = 4
+        attr.min_rnr_timer, attr.timeout, attr.retry_cnt, attr.rnr_retry = 12, 14, 7, 7
+        attr.ah_attr = AHAttr(port_num=1, is_global=1, gr=route)
+        self.qp.to_rts(attr)
+
+    def receive(self, slot):
+        sge = SGE(self.buffer.address + slot * PAGE, PAGE, self.region.lkey)
+        self.qp.post_recv(RecvWR(wr_id=slot, num_sge=1, sg=[sge]))
+
+    def post(self, opcode, length, peer=None, to=None):
+        wr = SendWR(wr_id=0, opcode=opcode, num_sge=1, sg=[SGE(self.buffer.address, length, self.region.lkey)])
+        if peer:
+            wr.set_wr_rdma(peer.region.rkey, peer.buffer.address)
+        if self.handle:
+            wr.set_wr_ud(self.handle, to.qp.qp_num, QKEY)
+        self.qp.post_send(wr)
+
+    def completion(self):
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            count, completions = self.cq.poll(1)
+            if count:
+                equal(completions[0].status, e.IBV_WC_SUCCESS, "status")
+                return completions[0]
+        raise AssertionError("no completion")
+
+    def is_untouched(self):
+        guarded = self.buffer.read(self.GUARDED, self.GUARDED)
+        assert guarded == pattern(self.GUARDED), "the guarded part of the memory was written"
+
+
+def pair(kind):
+    ends = Queue(DEVICE, GID_INDEX, kind), Queue(PEER_DEVICE, PEER_GID_INDEX, kind)
+    ends[0].connect(ends[1])
+    ends[1].connect(ends[0])
+    return ends
+
+
+def reliable_round(source, target, data):
+    """WRITE, READ and SEND, each compared."""
+    source.buffer.fill(data)
+    source.post(e.IBV_WR_RDMA_WRITE, len(data), target)
+    source.completion()
+    equal(target.buffer.read(len(data)), data, "what a WRITE wrote")
+    source.buffer.fill(bytes(len(data)))
+    source.post(e.IBV_WR_RDMA_READ, len(data), target)
+    source.completion()
+    equal(source.buffer.read(len(data)), data, "what a READ read")
+    target.receive(1)
+    source.post(e.IBV_WR_SEND, len(data))
+    source.completion()
+    equal(target.completion().wr_id, 1, "the receive")
+    equal(target.buffer.read(len(data), PAGE), data, "what a SEND sent")
+
+
+def unreliable_round(source, target, data, before):
+    """A SEND, again after a second if it got lost. What arrives is this one, or the one before that was sent again."""
+    skip = GRH if source.kind == e.IBV_QPT_UD else 0
+    source.buffer.fill(data)
+    for _ in range(20):
+        source.post(e.IBV_WR_SEND, len(data), to=target)
+        source.completion()
+        end = time.monotonic() + 1
+        while time.monotonic() < end:
+            count, completions = target.cq.poll(1)
+            if not count:
+                continue
+            equal(completions[0].status, e.IBV_WC_SUCCESS, "status of a receive")
+            slot = completions[0].wr_id
+            got = target.buffer.read(completions[0].byte_len - skip, slot * PAGE + skip)
+            target.receive(slot)
+            assert got in (data, before), f"not what was sent: {got[:40]!r}"
+            if got == data:
+                return
+    raise AssertionError("nothing arrives of what is sent twenty times")
+
+
+def work():
+    """The honest process: it compares what it transfers between the devices, counts that, and never ends."""
+    with open(os.environ["PROGRESS"], "r+b") as file:
+        shared = mmap.mmap(file.fileno(), PAGE)
+    rc, uc, ud = pair(e.IBV_QPT_RC), pair(e.IBV_QPT_UC), pair(e.IBV_QPT_UD)
+    for ends in (uc, ud):
+        for slot in range(1, DEPTH):
+            ends[0].receive(slot)
+    for victim in (rc[0], uc[0], ud[0]):
+        print(victim.qp.qp_num, victim.region.rkey, victim.buffer.address + Queue.GUARDED, end=" ")
+    print(flush=True)
+    before = b""
+    for count in range(1, 1 << 40):
+        data = struct.pack("<Q", count * 0x9E3779B97F4A7C15 & (1 << 64) - 1) * 300
+        for ends in (rc, rc[::-1]):
+            reliable_round(*ends, data)
+        for ends in (uc, ud):
+            unreliable_round(ends[1], ends[0], data[:1000], before)
+        before = data[:1000]
+        for victim in (*rc, *uc, *ud):
+            victim.is_untouched()
+            equal(state(victim.qp), e.IBV_QPS_RTS, "state")
+        shared[:8] = struct.pack("<Q", count)
+
+
+class Honest:
+    """That process, seen from here."""
+
+    def __init__(self):
+        path = "/dev/shm/honest"
+        with open(path, "wb") as file:
+            file.truncate(PAGE)
+        with open(path, "r+b") as file:
+            self.shared = mmap.mmap(file.fileno(), PAGE)
+        command = [sys.executable, __file__, *sys.argv[1:5], "work"]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                        env=os.environ | {"PROGRESS": path})
+        line = self.process.stdout.readline()
+        if len(line.split()) != 9:
+            raise AssertionError("the honest process doesn't begin: " + line + self.process.stdout.read())
+        words = [int(word) for word in line.split()]
+        self.rc, self.uc, self.ud = words[0:3], words[3:6], words[6:9]
+
+    def rounds(self):
+        if self.process.poll() is not None:
+            raise AssertionError("the honest process ended: " + self.process.stdout.read())
+        return struct.unpack("<Q", self.shared[:8])[0]
+
+    def goes_on(self, rounds=3):
+        wanted, end = self.rounds() + rounds, time.monotonic() + 60
+        while self.rounds() < wanted:
+            if time.monotonic() > end:
+                raise AssertionError(f"only {self.rounds() - wanted + rounds} rounds in a minute")
+            time.sleep(0.01)
+
+
+class Sniffer:
+    """What the other host sends to this one, as it passes its network device: IP packets."""
+
+    def __init__(self):
+        with forge.namespace("h2"):
+            self.socket = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(ETH_P_ALL))
+            self.socket.bind(("eth0", ETH_P_ALL))
+            self.socket.settimeout(5)
+
+    def take(self, count):
+        packets, end = [], time.monotonic() + 20
+        while len(packets) < count and time.monotonic() < end:
+            found = self.socket.recv(65536)
+            if found[12:20] == socket.inet_aton(HOST2) + socket.inet_aton(HOST1) and found[9] == 17:
+                packets.append(found)
+        return packets
+
+
+def psn(rng):
+    return rng.choice(SAFE_PSNS)
+
+
+def request(rng, transport, qpn, rkey, address):
+    """Any packet of that transport, with the keys that are right."""
+    payload = rng.randbytes(rng.choice((0, 1, 4, 64, 256, 1024)))
+    operation = rng.randrange(0x18)
+    head = b""
+    if operation in (forge.WRITE_FIRST, forge.WRITE_ONLY, forge.WRITE_ONLY_IMM, forge.READ_REQUEST):
+        length = rng.choice((len(payload), 0, 1 << 12, 1 << 31, 0xFFFFFFFF))
+        head = forge.reth(address + rng.randrange(PAGE), rkey, length)
+    elif operation in (forge.COMPARE_SWAP, forge.FETCH_ADD):
+        head = forge.atomic_eth(address, rkey, rng.getrandbits(64), rng.getrandbits(64))
+    elif 0x0D <= operation <= 0x12:
+        syndrome = rng.choice((0, 31, 32, 0x60, 0x61, 0x62, 0x63, 0x64, rng.randrange(256)))
+        head = forge.aeth(syndrome, rng.randrange(1 << 24))
+    if operation == forge.READ_REQUEST or operation == forge.ACKNOWLEDGE:
+        payload = b""
+    pad = -len(payload) % 4
+    flags = {"ackreq": rng.random() < 0.5, "solicited": rng.random() < 0.5}
+    return forge.bth(transport | operation, qpn, psn(rng), pad, **flags) + head + payload + bytes(pad)
+
+
+def wrong_datagram(rng, qpn):
+    """For the UD QPs and QP1, with a wrong Q_Key; or a MAD of any kind."""
+    to = rng.choice((qpn, forge.GSI, forge.MULTICAST))
+    key = rng.choice((0, QKEY ^ 1 << rng.randrange(32), rng.getrandbits(31)))
+    if to == forge.GSI and rng.random() < 0.5:
+        attribute = rng.choice((1, 2, 16, 18, rng.randrange(1 << 16)))
+        mad = struct.pack(">BBBBHHQHHI", 1, rng.choice((1, 3, 4, 7, 8, 32)), rng.choice((1, 2)),
+                          rng.choice((1, 2, 3, 0x81)), 0, 0, rng.getrandbits(64), attribute, 0, 0)
+        head = forge.bth(UD | 4, to, psn(rng)) + forge.deth(forge.GSI_QKEY, rng.randrange(1 << 24))
+        return head + (mad + rng.randbytes(256))[:256]
+    payload = rng.randbytes(4 * rng.randrange(64))
+    return forge.bth(UD | 4, to, psn(rng)) + forge.deth(key, rng.randrange(1 << 24)) + payload
+
+
+def spoofed(rng, honest):
+    """With the honest peer's address, from the other host."""
+    if rng.random() < 0.2:
+        body = wrong_datagram(rng, honest.ud[0])
+    else:
+        body = request(rng, rng.choice((RC, RC, RC, XRC)), *honest.rc)
+    return forge.packet(HOST2, HOST1, body)
+
+
+def strange(rng, honest):
+    """With another address, or another destination: any packet for any QP."""
+    victim = rng.choice((honest.rc, honest.uc, honest.ud))
+    source, target = rng.choice(((STRANGER, HOST1), (STRANGER, OTHER_WIRE), (HOST2, OTHER_WIRE), (HOST2, VLAN)))
+    return forge.packet(source, target, request(rng, rng.choice((RC, UC, UD, XRC)), *victim))
+
+
+def mutated(rng, honest):
+    """A packet of some kind with some bits turned over, and most often the ICRC that this calls for."""
+    body = bytearray(request(rng, rng.choice((XRC, RC)), *honest.rc))
+    for _ in range(rng.randrange(1, 6)):
+        # Not in the number of the QP and the PSN, nor in the transport: they would make another packet of it.
+        place = rng.choice((1, 2, 3, *range(12, len(body)))) if len(body) > 12 else rng.randrange(1, 4)
+        body[place] ^= 1 << rng.randrange(8)
+    cut = len(body) if rng.random() < 0.7 else rng.randrange(LEAST_ICRC, len(body))
+    return forge.packet(HOST2, HOST1, bytes(body[:cut]), icrc=rng.random() < 0.8)
+
+
+def to_closed_port(ip_packet):
+    return ip_packet[:22] + struct.pack(">H", CLOSED_PORT) + ip_packet[24:]
+
+
+def flood(send, packets, honest, seconds):
+    """Sends for so long; rounds a second of the honest process, packets a second."""
+    start, before, sent = time.monotonic(), honest.rounds(), 0
+    while time.monotonic() - start < seconds:
+        for packet in packets[sent % len(packets):][:100]:
+            send(packet)
+            sent += 1
+    span = time.monotonic() - start
+    return (honest.rounds() - before) / span, sent / span
+
+
+def attack(name, make, wire, honest):
+    """Floods, in turn, the RoCE port and a closed one."""
+    rng = random.Random(f"{SEED} {name}")
+    packets = [make(rng, honest) for _ in range(KINDS)]
+    kept = {True: 0.0, False: 0.0}
+    rate = 0.0
+    for _ in range(2):
+        for right in (False, True):
+            chosen = packets if right else [to_closed_port(packet) for packet in packets]
+            rounds, rate = flood(wire.send, chosen, honest, SECONDS / 2)
+            kept[right] += rounds / 2
+    honest.goes_on()
+    ratio = kept[True] / kept[False] if kept[False] else 1.0
+    print(f"# {name}: {rate:.0f} packets a second; honest rounds a second: {kept[True]:.1f}, beside as many packets to "
+          f"a closed port {kept[False]:.1f}: {ratio:.2f}")
+    assert ratio >= LEAST, f"honest QPs keep {ratio:.2f} of their speed"
+
+
+def memory():
+    with open("/proc/meminfo") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("Slab:"))
+
+
+def wire_to(device):
+    return Wire("h2", device, forge.hardware_address("h1", device))
+
+
+HONEST = contextlib.ExitStack()
+
+
+def honest_process():
+    if not hasattr(HONEST, "honest"):
+        HONEST.honest = Honest()
+        HONEST.callback(HONEST.honest.process.wait)
+        HONEST.callback(HONEST.honest.process.kill)
+        HONEST.honest.goes_on()
+        HONEST.slab = memory()
+    return HONEST.honest
+
+
+@case("the peer's addresses, keys and QPNs, PSNs out of the window")
+def _():
+    attack("spoofed", spoofed, wire_to("eth0"), honest_process())
+
+
+@case("strangers, and addresses of other network devices")
+def _():
+    attack("strange", strange, wire_to("eth0"), honest_process())
+
+
+@case("mutated packets")
+def _():
+    attack("mutated", mutated, wire_to("eth0"), honest_process())
+
+
+@case("by the other wire")
+def _():
+    attack("other wire", spoofed, wire_to("eth1"), honest_process())
+
+
+@case("by a VLAN")
+def _():
+    attack("VLAN", spoofed, wire_to("vlan5"), honest_process())
+
+
+@case("replayed packets")
+def _():
+    honest, sniffer = honest_process(), Sniffer()
+    packets = sniffer.take(REPLAYED)
+    sniffer.socket.close()
+    equal(len(packets), REPLAYED, "packets")
+    # An UC packet or a datagram that is sent again is as good as new: RoCE can't tell.
+    packets = [packet for packet in packets if packet[28] & 0xE0 == RC]
+    # All of the windows have passed by then.
+    honest.goes_on(20)
+    wire = wire_to("eth0")
+    rounds, rate = flood(wire.send, packets, honest, SECONDS)
+    honest.goes_on()
+    print(f"# replayed: {rate:.0f} packets a second; honest rounds a second: {rounds:.1f}")
+
+
+@case("ordinary sockets of this host")
+def _():
+    honest, rng = honest_process(), random.Random(f"{SEED} sockets")
+    for source in (HOST1, OTHER_WIRE, VLAN, "127.0.0.1"):
+        mine = Socket(source, where="h1")
+        for _ in range(1000):
+            body = request(rng, rng.choice((RC, UC, XRC)), *rng.choice((honest.rc, honest.uc)))
+            mine.send(rng.choice((HOST1, OTHER_WIRE, VLAN)), body)
+            mine.send(HOST1, wrong_datagram(rng, honest.ud[0]))
+        mine.close()
+    honest.goes_on()
+
+
+@case("memory stays bounded")
+def _():
+    honest_process().goes_on()
+    grown = memory() - HONEST.slab
+    print(f"# the kernel's slabs have grown by {grown} KiB")
+    assert grown < 64 << 10, f"the kernel's slabs have grown by {grown} KiB"
+
+
+if sys.argv[5:] == ["work"]:
+    work()
+print(f"# SEED={SEED}")
+STATUS = main()
+HONEST.close()
+sys.exit(STATUS)
