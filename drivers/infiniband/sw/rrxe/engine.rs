@@ -74,6 +74,8 @@ pub(crate) struct Core {
     pub(crate) neighbour: Recent<Qp>,
     /// What waits for memory that isn't resident.
     pub(crate) stall: Stall,
+    /// The queues take nothing that is posted later: the device goes away.
+    pub(crate) closed: bool,
     /// Where it counts: its port's counters, or the set that it is bound to.
     pub(crate) counters: Arc<Counters>,
 }
@@ -109,6 +111,27 @@ impl Core {
         result
     }
 
+    /// Closes the queues: WQEs posted from now on are not taken. Returns whether the queues were open.
+    pub(crate) fn close(&mut self) -> bool {
+        if self.closed {
+            return false;
+        }
+        self.closed = true;
+        self.sq.close();
+        self.rq.close();
+        true
+    }
+
+    /// Whether the engine has work that is due at `now`.
+    fn is_due(&self, now: Instant) -> bool {
+        self.engine.poll_timeout().is_some_and(|due| due <= now)
+    }
+
+    /// Whether the engine has work that is due at `now`, or waits for memory that isn't resident.
+    pub(crate) fn has_rest(&self, now: Instant) -> bool {
+        self.stall.stands() || self.is_due(now)
+    }
+
     /// A CQ that lost a completion is in error, and with it the QPs that use it (IBTA 1.x §11.6.3.2).
     fn fail(&mut self, qp: &Qp, upshot: &mut Upshot) {
         // To ERR is allowed from every state but RESET, where nothing completes.
@@ -139,7 +162,7 @@ impl Core {
             return upshot;
         }
         // What was put aside may be what the clock says is missing.
-        if !resumes && self.engine.poll_timeout().is_some_and(|due| due <= now) {
+        if !resumes && self.is_due(now) {
             self.with_engine(&qp, None, &mut upshot, |engine, host| {
                 engine.handle_timeout(now, host);
             });

@@ -39,6 +39,7 @@ use crate::{
     provider::Rrxe,
     speed,
     stats::Counter,
+    unplug::Deadline,
     workers::Workers,
 };
 
@@ -59,6 +60,9 @@ pub(crate) struct Link {
     context: Arc<NetContext>,
     device: ARef<IbDevice>,
     links: Arc<Links>,
+    /// Until when its QPs may flush, if it goes away together with other devices.
+    #[pin]
+    deadline: Mutex<Option<Deadline>>,
     /// Counts as a user of `context`.
     open: Atomic<bool>,
     active: Atomic<bool>,
@@ -180,6 +184,11 @@ impl Link {
         self.downs.load(ordering::Relaxed)
     }
 
+    /// Until when its QPs may flush, if it goes away together with other devices. Process context.
+    pub(crate) fn deadline(&self) -> Option<Deadline> {
+        *self.deadline.lock()
+    }
+
     /// Whether `device` is what this ties.
     pub(crate) fn is_of(&self, device: &IbDevice) -> bool {
         core::ptr::eq(&*self.device, device)
@@ -238,11 +247,16 @@ impl Links {
         entries.retain(|other| !core::ptr::eq(&**other, link));
     }
 
-    /// Unregisters all devices whose link is `wanted`, and waits for it.
+    /// Unregisters all devices whose link is `wanted`, and waits for it. Their QPs flush until one
+    /// deadline.
     ///
     /// A link stays in the list until somebody has waited so, even if its device is gone: whoever
     /// unregistered that may still be on the way out of this module's code.
     fn unregister(&self, wanted: impl Fn(&Link) -> bool) {
+        let deadline = Deadline::new();
+        for link in self.entries.lock().iter().filter(|link| wanted(link)) {
+            *link.deadline.lock() = Some(deadline);
+        }
         while let Some(link) = self.find(&wanted) {
             link.device.unregister();
             // The last operation on the device has done so.
@@ -294,6 +308,7 @@ impl Links {
                 context: context.clone(),
                 device,
                 links: self.clone(),
+                deadline <- new_mutex!(None, "rrxe_deadline"),
                 open: Atomic::new(true),
                 active: Atomic::new(active),
                 downs: Atomic::new(0),

@@ -100,6 +100,13 @@ impl RecvQueue {
         matches!(self.source, Source::Own(_))
     }
 
+    /// From now on takes no more than the WQEs posted for this QP before this call.
+    pub(crate) fn close(&mut self) {
+        if let Source::Own(ring) = &mut self.source {
+            ring.close();
+        }
+    }
+
     /// Forgets all that was posted for this QP: RESET.
     pub(crate) fn reset(&mut self) {
         self.held.release();

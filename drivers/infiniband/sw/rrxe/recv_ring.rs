@@ -72,6 +72,8 @@ pub(crate) struct RecvRing {
     ring: Ring,
     /// The next slot to take.
     next: u32,
+    /// Once closed: the slot behind the last one that is taken.
+    end: Option<u32>,
 }
 
 impl RecvRing {
@@ -82,7 +84,11 @@ impl RecvRing {
 
     /// Nothing is taken of `ring` yet.
     pub(crate) fn new(ring: Ring) -> Self {
-        Self { ring, next: 0 }
+        Self {
+            ring,
+            next: 0,
+            end: None,
+        }
     }
 
     /// How many WQEs fit.
@@ -92,7 +98,18 @@ impl RecvRing {
 
     /// Something is posted and not yet taken.
     pub(crate) fn has_posted(&self) -> bool {
-        self.ring.producer() != self.next
+        self.producer() != self.next
+    }
+
+    /// From now on takes no more than the WQEs posted before this call.
+    pub(crate) fn close(&mut self) {
+        self.end = Some(self.producer());
+    }
+
+    /// The slot behind the last one to take.
+    #[inline]
+    fn producer(&self) -> u32 {
+        self.end.unwrap_or_else(|| self.ring.producer())
     }
 
     /// How many WQEs are posted and not yet taken; `None` if the process left an index that is none.
@@ -103,7 +120,7 @@ impl RecvRing {
 
     /// Forgets all that was posted: RESET.
     pub(crate) fn forget(&mut self) {
-        self.next = self.ring.producer();
+        self.next = self.producer();
         self.ring.publish_consumer(self.next);
     }
 

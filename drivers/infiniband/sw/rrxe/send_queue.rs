@@ -49,6 +49,8 @@ pub(crate) struct SendQueue {
     ring: Ring,
     /// The next slot to take.
     next: u32,
+    /// Once closed: the slot behind the last one that is taken.
+    end: Option<u32>,
     window: u32,
     max_sge: u32,
     max_inline: u32,
@@ -91,6 +93,7 @@ impl SendQueue {
         };
         Ok(Self {
             next: 0,
+            end: None,
             window,
             max_sge,
             max_inline,
@@ -120,13 +123,24 @@ impl SendQueue {
     /// Forgets all that was posted: RESET.
     pub(crate) fn reset(&mut self) {
         self.binds = false;
-        self.next = self.ring.producer();
+        self.next = self.producer();
         self.ring.publish_consumer(self.next);
     }
 
     /// Something is posted and not yet taken.
     pub(crate) fn has_posted(&self) -> bool {
-        self.ring.producer() != self.next
+        self.producer() != self.next
+    }
+
+    /// From now on takes no more than the WQEs posted before this call.
+    pub(crate) fn close(&mut self) {
+        self.end = Some(self.producer());
+    }
+
+    /// The slot behind the last one to take.
+    #[inline]
+    fn producer(&self) -> u32 {
+        self.end.unwrap_or_else(|| self.ring.producer())
     }
 
     /// WQEs posted and not yet retired, as far as the process is to be believed.

@@ -4,10 +4,17 @@
 //!
 //! ib_core destroys the objects of processes when a device goes away, and tells them so by an event
 //! that a process must ask for. One that polls would wait for ever. Its rings stay mapped; so before
-//! ib_core comes, all that is posted is flushed into them.
+//! ib_core destroys the objects, the posted WQEs are flushed into the CQs.
+//!
+//! Processes must not hold the device up. Each QP flushes the WQEs that were posted when its turn came
+//! first, and no later ones. The QPs take turns, so that those with few WQEs are done soon. After
+//! [`FLUSH`] the rest is not flushed.
 
-use kernel::sync::Arc;
-use rdma::{client, device::IbDevice};
+use kernel::{
+    sync::Arc,
+    time::{delay::fsleep, Delta, Instant, Monotonic},
+};
+use rdma::{client, device::IbDevice, sync::cond_resched};
 
 use roce::ids::Qpn;
 
@@ -17,22 +24,75 @@ use crate::{
     qp::Qp,
 };
 
+/// How long the QPs of devices that go away together may take to flush.
+const FLUSH: Delta = Delta::from_millis(250);
+/// How long those of each of the devices may take at least.
+const FLUSH_EACH: Delta = Delta::from_millis(5);
+/// Between two rounds.
+const NAP: Delta = Delta::from_micros(100);
+
+/// When to end a flush.
+#[derive(Clone, Copy)]
+pub(crate) struct Deadline {
+    begun: Instant<Monotonic>,
+    limit: Delta,
+}
+
+impl Deadline {
+    /// For devices that begin to go away now.
+    pub(crate) fn new() -> Self {
+        Self {
+            begun: Instant::now(),
+            limit: FLUSH,
+        }
+    }
+
+    /// For the next of the devices, which begins now.
+    fn of_next(self) -> Self {
+        if self.left() >= FLUSH_EACH {
+            return self;
+        }
+        Self {
+            begun: Instant::now(),
+            limit: FLUSH_EACH,
+        }
+    }
+
+    fn left(&self) -> Delta {
+        self.limit - self.begun.elapsed()
+    }
+
+    fn is_over(&self) -> bool {
+        self.left() <= Delta::ZERO
+    }
+}
+
 impl client::Observer for Links {
     fn leaving(&self, device: &IbDevice) {
         if let Some(link) = self.find(|link| link.is_of(device)) {
-            flush_all(&link);
+            let deadline = link.deadline().unwrap_or_else(Deadline::new).of_next();
+            while flush_round(&link, &deadline) {
+                // A QP may wait for memory that is being faulted in.
+                fsleep(NAP);
+            }
         }
     }
 }
 
-/// Puts all QPs of processes on `link` in error, and flushes their queues. The kernel's users hear of
-/// the end themselves. Process context.
-fn flush_all(link: &Arc<Link>) {
+/// Puts the QPs of processes on `link` in error and flushes some of each. Returns whether another round
+/// is to follow. The kernel's users hear of the end themselves. Process context.
+fn flush_round(link: &Arc<Link>, deadline: &Deadline) -> bool {
     let mut next = Qpn::new(*limits::QPN_RANGE.start());
+    let mut more = false;
     while let Some(qp) = qp_from(link, next) {
-        Qp::fail_and_flush(&qp);
+        if deadline.is_over() {
+            return false;
+        }
+        more |= Qp::fail_and_flush(&qp);
         next = Qpn::new(qp.qpn.get().saturating_add(1));
+        cond_resched();
     }
+    more
 }
 
 /// The first QP of a process on `link` with a number of at least `number`.

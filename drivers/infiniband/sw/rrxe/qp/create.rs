@@ -268,6 +268,7 @@ fn new_core(
         peer_region: Recent::new(),
         neighbour: Recent::new(),
         stall: Stall::default(),
+        closed: false,
         lane: Lane::new(),
         counters: device.counters.clone(),
     };

@@ -10,7 +10,10 @@ use roce::{
 };
 
 use super::Qp;
-use crate::stats::{self, Counter, Counters};
+use crate::{
+    engine::Core,
+    stats::{self, Counter, Counters},
+};
 
 /// What lies in a QP's queues, for administrators.
 pub(crate) struct QpLoad {
@@ -30,28 +33,28 @@ impl Qp {
         self.poster.is_none()
     }
 
-    /// Puts the QP in error, unless it is in RESET, and flushes what is posted. Process context.
-    pub(crate) fn fail_and_flush(this: &Arc<Self>) {
-        let error = QpModify {
-            attrs: Attrs {
-                state: Some(QpState::Err),
-                ..Attrs::default()
-            },
-            ..QpModify::default()
-        };
-        // In RESET nothing completes.
-        if Self::modify(this, &error).is_err() {
-            return;
-        }
-        // Each round flushes something of what was there; what is posted meanwhile may have to wait.
-        let most = this.cap.max_send_wr.saturating_add(this.cap.max_recv_wr);
-        for _ in 0..most {
-            let due = Self::in_turn(this, |core| core.engine.poll_timeout());
-            if !due.is_ok_and(|due| due.is_some_and(|due| due <= this.now())) {
-                return;
+    /// Puts the QP in error, unless it is in RESET, and flushes some of the WQEs posted before the
+    /// first of these calls. Returns whether such WQEs are left. Process context.
+    ///
+    /// WQEs posted later are not taken: a process that keeps posting does not lengthen the flush.
+    /// A call takes the time of a few turns.
+    pub(crate) fn fail_and_flush(this: &Arc<Self>) -> bool {
+        match Self::in_turn(this, Core::close) {
+            Ok(true) => {
+                let error = QpModify {
+                    attrs: Attrs {
+                        state: Some(QpState::Err),
+                        ..Attrs::default()
+                    },
+                    ..QpModify::default()
+                };
+                // In RESET nothing completes.
+                let _ = Self::modify(this, &error);
             }
-            Self::advance(this.as_arc_borrow(), &mut None);
+            Ok(false) => Self::advance(this.as_arc_borrow(), &mut None),
+            Err(_) => return false,
         }
+        Self::in_turn(this, |core| core.has_rest(this.now())).unwrap_or(false)
     }
 
     /// What lies in its queues. Process context.
