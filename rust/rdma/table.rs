@@ -11,7 +11,12 @@
 
 mod recent;
 
-use core::{marker::PhantomData, ops::RangeInclusive, pin::Pin, ptr};
+use core::{
+    marker::PhantomData,
+    ops::{ControlFlow, RangeInclusive},
+    pin::Pin,
+    ptr,
+};
 
 use kernel::{
     bindings,
@@ -22,10 +27,13 @@ use kernel::{
     types::{ForeignOwnable, Opaque},
 };
 
-use crate::{quota::Left, random::next_u32, section::Sections};
+use crate::{quota::Left, random::next_u32, section::Sections, sync::cond_resched};
 
 use recent::Generation;
 pub use recent::Recent;
+
+/// How many objects are looked at in a section when many are.
+const AT_ONCE: usize = 64;
 
 /// Set in what the xarray keeps for itself, clear in every aligned pointer.
 const INTERNAL: usize = 0b11;
@@ -218,15 +226,20 @@ impl<T: Send + Sync + 'static> Table<T> {
     }
 
     /// Runs `f` on each published object, in the order of numbers. Those that come or go meanwhile
-    /// may or may not be seen. `f` must not sleep.
+    /// may or may not be seen. `f` must not sleep. A section spans [`AT_ONCE`] objects at most.
+    ///
+    /// # Context
+    ///
+    /// Process.
     pub fn for_each(&self, mut f: impl FnMut(u32, ArcBorrow<'_, T>)) {
-        self.for_each_while(|id, object| {
+        self.find_numbered(0, |id, object| {
             f(id, object);
-            true
+            false
         });
     }
 
-    /// As [`Table::for_each`], until `f` says `false`.
+    /// As [`Table::for_each`], until `f` says `false`. Any context but hard interrupts. One section spans all objects:
+    /// for tables that are short whoever uses them.
     pub fn for_each_while(&self, mut f: impl FnMut(u32, ArcBorrow<'_, T>) -> bool) {
         let _reader = self.readers.enter();
         let mut index = 0;
@@ -258,24 +271,55 @@ impl<T: Send + Sync + 'static> Table<T> {
     }
 
     /// A count of the first published object with a number of at least `start` that is `wanted`, which
-    /// must not sleep.
+    /// must not sleep. A section spans [`AT_ONCE`] objects at most.
+    ///
+    /// # Context
+    ///
+    /// Process.
     pub fn find_from(
         &self,
         start: u32,
         wanted: impl Fn(ArcBorrow<'_, T>) -> bool,
     ) -> Option<Arc<T>> {
-        let _reader = self.readers.enter();
+        self.find_numbered(start, |_, object| wanted(object))
+    }
+
+    /// As [`Table::find_from`], by numbers as well.
+    fn find_numbered(
+        &self,
+        start: u32,
+        mut wanted: impl FnMut(u32, ArcBorrow<'_, T>) -> bool,
+    ) -> Option<Arc<T>> {
         let mut index = start as usize;
-        let mut entry = self.find(&mut index, false);
-        while !entry.is_null() {
+        loop {
+            if let ControlFlow::Break(found) = self.find_at_once(&mut index, &mut wanted) {
+                return found;
+            }
+            cond_resched();
+        }
+    }
+
+    /// Looks at [`AT_ONCE`] objects from `index` on, which is moved behind them; breaks with the one
+    /// that is `wanted`, or with `None` if there are no more objects.
+    fn find_at_once(
+        &self,
+        index: &mut usize,
+        wanted: &mut impl FnMut(u32, ArcBorrow<'_, T>) -> bool,
+    ) -> ControlFlow<Option<Arc<T>>> {
+        let _reader = self.readers.enter();
+        for _ in 0..AT_ONCE {
+            let entry = self.find(index, false);
+            if entry.is_null() {
+                return ControlFlow::Break(None);
+            }
             // SAFETY: As in `with`.
             let object = unsafe { Arc::<T>::borrow(entry) };
-            if wanted(object) {
-                return Some(object.into());
+            if wanted(*index as u32, object) {
+                return ControlFlow::Break(Some(object.into()));
             }
-            entry = self.find(&mut index, true);
+            *index = index.wrapping_add(1);
         }
-        None
+        ControlFlow::Continue(())
     }
 
     fn erase(&self, id: u32) -> *mut c_void {

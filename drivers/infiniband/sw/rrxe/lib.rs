@@ -28,6 +28,7 @@ mod interest;
 mod limits;
 mod link;
 mod mcast;
+mod members;
 mod mr;
 mod mw;
 mod netns;

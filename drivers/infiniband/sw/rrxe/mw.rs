@@ -21,7 +21,7 @@ use rdma::{
     mw::MwKind,
     new_bh_spinlock,
     section::Sections,
-    sync::{BhSpinLock, BhSpinLockGuard},
+    sync::{cond_resched, BhSpinLock, BhSpinLockGuard},
     table::Table,
 };
 use roce::{
@@ -29,7 +29,13 @@ use roce::{
     ids::{Lkey, Rkey},
 };
 
-use crate::{limits, mr::MrTable, pd::PdId, reach::Reach};
+use crate::{
+    limits,
+    members::{Members, Seat},
+    mr::MrTable,
+    pd::PdId,
+    reach::Reach,
+};
 
 /// Places of the table: the upper half of 24 bits. The lower half are regions'.
 const PLACES: RangeInclusive<u32> = 0x80_0000..=0xff_ffff;
@@ -97,6 +103,15 @@ struct State {
     /// The key; its upper 24 bits are the window's place in the table.
     key: u32,
     binding: Option<Binding>,
+    /// Room among the windows of a QP, of a window of type 2B that is not bound.
+    seat: Option<Seat>,
+}
+
+impl State {
+    /// The QP to which alone the window grants anything.
+    fn bound_by(&self) -> Option<u32> {
+        self.binding.as_ref().and_then(|binding| binding.qpn)
+    }
 }
 
 /// A memory window.
@@ -140,6 +155,9 @@ impl Mw {
 pub(crate) struct MwTable {
     #[pin]
     windows: Table<Mw>,
+    /// The windows of type 2B that are bound, by the QPs that bound them.
+    #[pin]
+    bound: Members,
 }
 
 impl MwTable {
@@ -147,6 +165,7 @@ impl MwTable {
     pub(crate) fn new(readers: &Arc<Sections>) -> impl PinInit<Self> + '_ {
         pin_init!(Self {
             windows <- Table::new(limits::MAX_MW, readers),
+            bound <- Members::new(),
         })
     }
 
@@ -167,6 +186,10 @@ impl MwTable {
         let state = State {
             key: number.wrapping_shl(8) | (rdma::random::next_u32() & 0xff),
             binding: None,
+            seat: match kind {
+                MwKind::Type1 => None,
+                MwKind::Type2B => Some(Seat::new()?),
+            },
         };
         let mw = Arc::pin_init(
             pin_init!(Mw {
@@ -184,7 +207,7 @@ impl MwTable {
     /// Takes `mw` away: when this returns, nobody accesses memory through it. Process context.
     pub(crate) fn dealloc(&self, mw: &Mw, mrs: &MrTable) {
         drop(self.windows.remove(mw.place));
-        unbind(&mut mw.state.lock(), mrs);
+        self.unbind(mw, &mut mw.state.lock(), mrs);
     }
 
     /// Carries out a work request that binds.
@@ -202,9 +225,10 @@ impl MwTable {
                 0 => None,
                 _ => Some(make_binding(via, bind, mw.kind, mrs)?),
             };
-            unbind(&mut state, mrs);
+            self.unbind(&mw, &mut state, mrs);
             state.key = bind.rkey.0;
             state.binding = binding;
+            self.enter(&mw, &mut state);
             Some(())
         })
         .ok_or(NotBound)
@@ -222,21 +246,42 @@ impl MwTable {
             if mw.kind != MwKind::Type2B || !binding.serves(via) {
                 return None;
             }
-            unbind(&mut state, mrs);
+            self.unbind(&mw, &mut state, mrs);
             Some(())
         })
         .ok_or(AccessFault::Denied)
     }
 
-    /// Takes the grants of all windows away that QP `qpn` bound. Process context.
+    /// Takes the grants of all windows away that QP `qpn` bound, one by one. Process context.
     pub(crate) fn unbind_all(&self, qpn: u32, mrs: &MrTable) {
-        self.windows.for_each(|_, mw| {
-            let mut state = mw.state.lock();
-            let bound = state.binding.as_ref().and_then(|binding| binding.qpn);
-            if bound == Some(qpn) {
-                unbind(&mut state, mrs);
-            }
-        });
+        let mut next = 0;
+        while let Some(place) = self.bound.next(qpn, next) {
+            self.windows.with(place, |mw| {
+                let mut state = mw.state.lock();
+                if state.bound_by() == Some(qpn) {
+                    self.unbind(&mw, &mut state, mrs);
+                }
+            });
+            next = place.saturating_add(1);
+            cond_resched();
+        }
+    }
+
+    /// Counts a window that was just bound among those of its QP.
+    fn enter(&self, mw: &Mw, state: &mut State) {
+        if let Some((qpn, seat)) = state.bound_by().zip(state.seat.take()) {
+            drop(self.bound.enter(seat, qpn, mw.place));
+        }
+    }
+
+    /// Takes the window's grants away.
+    fn unbind(&self, mw: &Mw, state: &mut State, mrs: &MrTable) {
+        if let Some(qpn) = state.bound_by() {
+            state.seat = self.bound.leave(qpn, mw.place);
+        }
+        if let Some(binding) = state.binding.take() {
+            mrs.detach(binding.region);
+        }
     }
 
     /// Runs `f` with the region's key and address of what a peer comes to, if a window lets it, under
@@ -294,10 +339,4 @@ fn make_binding(via: Via, bind: &Bind, kind: MwKind, mrs: &MrTable) -> Option<Bi
         access: bind.access,
         qpn: (kind == MwKind::Type2B).then_some(via.qpn),
     })
-}
-
-fn unbind(state: &mut State, mrs: &MrTable) {
-    if let Some(binding) = state.binding.take() {
-        mrs.detach(binding.region);
-    }
 }

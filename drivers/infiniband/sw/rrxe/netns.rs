@@ -126,10 +126,12 @@ impl NetContext {
         }
         let link = self.homes.link_at(to, ingress)?;
         let (mut f, mut result) = (Some(f), None);
-        self.gsis.for_each(|_, qp| {
+        // As many as there are devices.
+        self.gsis.for_each_while(|_, qp| {
             if qp.device.link.id() == link {
                 result = f.take().map(|f| f(qp));
             }
+            f.is_some()
         });
         result
     }
@@ -151,10 +153,11 @@ impl NetContext {
     /// Puts the QPs in error that complete to `cq`. Any context, outside all locks.
     pub(crate) fn condemn_users(&self, cq: &Cq) {
         for table in [&self.qps, &self.gsis] {
-            table.for_each(|_, qp| {
+            table.for_each_while(|_, qp| {
                 if qp.completes_to(cq) {
                     Qp::condemn(qp);
                 }
+                true
             });
         }
     }
