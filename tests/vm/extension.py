@@ -135,8 +135,9 @@ class Qp:
             "=QIIIIIIIIIBBBB", 0, context.pd, cq.handle, cq.handle, 0, depth, depth, 1, 1, 0, 0, 2, 0, 0)
         answer = context.call(CREATE_QP, request, 32 + 40)
         self.handle, self.number = struct.unpack_from("=II", answer)
-        _, _, _, offset, size, _, self.slot, _ = struct.unpack_from("=QIIQIIII", answer, 32)
+        receives, room, _, offset, size, _, self.slot, _ = struct.unpack_from("=QIIQIIII", answer, 32)
         self.ring = Mapped(context.fd, offset, size)
+        self.receives = Mapped(context.fd, receives, room)
         self.mask = self.ring.u32(4).value
         self.element = 1 << self.ring.u32(0).value
         if connect:

@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+# Runs on: guest
+"""Processes that make the end of a device long: teardown.py HOW DEVICE GID-INDEX [NUMBER [DEPTH]].
+
+Each but "bound" says "ready" when it has what it needs, and stays until its standard input ends. HOW:
+  spin     NUMBER QPs of DEPTH WQEs whose producers' indices change all the time; prints in the end how many
+           completions it got
+  windows  NUMBER memory windows
+  bound    prints the shortest of some times to destroy a QP that bound a window, in microseconds
+"""
+
+import ctypes
+import mmap
+import struct
+import sys
+import threading
+import time
+
+import extension
+from extension import CONSUMER, ELEMENTS, PRODUCER, Context, Cq, Qp, gid_of, node_of
+
+ALLOC_MW, TYPE_2 = 14, 2
+MW_BIND = 1 << 4
+BIND_MW = 8
+
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+
+
+class Memory:
+    """Fresh private memory."""
+
+    def __init__(self, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000):  # MAP_NORESERVE
+        self.length = length
+        self.address = libc.mmap(None, length, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0)
+
+
+def stay():
+    print("ready", flush=True)
+    sys.stdin.read()
+
+
+def spin(context, device, gid_index, number, depth):
+    cq = Cq(context, 1 << 20)
+    gid = gid_of(device, gid_index)
+    qps = [Qp(context, cq, gid_index, gid, depth) for _ in range(number)]
+    ended = threading.Event()
+
+    def change():
+        rings = [ring for qp in qps for ring in (qp.ring, qp.receives)]
+        words = [(ring.u32(PRODUCER), ring.u32(CONSUMER), ring.u32(4).value) for ring in rings]
+        while not ended.is_set():
+            for producer, consumer, mask in words:
+                # As many WQEs as fit.
+                producer.value = (consumer.value - 1) & mask
+            # Others have to get ready beside it.
+            time.sleep(0.001)
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    stay()
+    ended.set()
+    thread.join()
+    print(cq.ring.u32(PRODUCER).value)
+
+
+def windows(context, _device, _gid_index, number, _depth):
+    request = struct.pack("=IBBBB", context.pd, TYPE_2, 0, 0, 0)
+    for _ in range(number):
+        context.call(ALLOC_MW, request, 8)
+    stay()
+
+
+def bind(context, qp, cq, memory, lkey):
+    """Allocates a window, and has the QP bind it to the region."""
+    _, rkey = struct.unpack("=II", context.call(ALLOC_MW, struct.pack("=IBBBB", context.pd, TYPE_2, 0, 0, 0), 8))
+    tail = qp.ring.u32(PRODUCER).value
+    wqe = bytearray(224)
+    struct.pack_into("=QIII", wqe, 0, 1, 0, BIND_MW, extension.SIGNALED)
+    key = rkey & ~0xff | (rkey + 1) & 0xff
+    struct.pack_into("=QQIIII", wqe, 24, memory.address, memory.length, lkey, rkey, key, 1 << 1)
+    ctypes.memmove(qp.ring.address + ELEMENTS + tail * qp.element, bytes(wqe), len(wqe))
+    qp.ring.u32(PRODUCER).value = (tail + 1) & qp.mask
+    qp.call()
+    while (done := cq.poll()) is None:
+        pass
+    assert done == (1, 0), done
+
+
+def bound(context, device, gid_index, _number, _depth):
+    memory, cq, times = Memory(mmap.PAGESIZE), Cq(context), []
+    lkey, _ = context.reg(memory, 0xf | MW_BIND)
+    for _ in range(10):
+        qp = Qp(context, cq, gid_index, gid_of(device, gid_index))
+        bind(context, qp, cq, memory, lkey)
+        begin = time.monotonic_ns()
+        qp.destroy()
+        times.append((time.monotonic_ns() - begin) // 1000)
+    print(min(times))
+
+
+def main():
+    how, device, gid_index, *numbers = sys.argv[1:]
+    number, depth, *_ = [int(word) for word in numbers if word.isdigit()] + [0, 0]
+    context = Context(node_of(device))
+    hows = {function.__name__: function for function in (spin, windows, bound)}
+    hows[how](context, device, int(gid_index), number, depth)
+
+
+if __name__ == "__main__":
+    main()
