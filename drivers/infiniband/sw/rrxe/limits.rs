@@ -10,9 +10,10 @@ use roce::steering::MAX_RULES;
 pub(crate) const QPN_RANGE: RangeInclusive<u32> = 16..=0xff_fffe;
 /// How far the numbers of QPs and SRQs are scattered, so that one that is gone isn't soon another's.
 pub(crate) const QPN_SCATTER: u32 = 1 << 12;
-/// How far keys are scattered; with the 8 random bits of its variant a peer has 26 to guess, and breaks its
-/// connection each time that it fails.
-pub(crate) const KEY_SCATTER: u32 = 1 << 18;
+/// How far keys are scattered: over all places that regions or windows have. With the 8 random bits of its
+/// variant a peer has 31 to guess. A failed guess breaks an RC connection, but no UC connection: there a
+/// peer that sends a million packets a second finds one key of 26 bits in a minute, of 31 in 36 minutes.
+pub(crate) const KEY_SCATTER: u32 = 1 << 23;
 /// QPs of a device.
 pub(crate) const MAX_QP: u32 = (1 << 20) - 16;
 /// WQEs of one queue.
