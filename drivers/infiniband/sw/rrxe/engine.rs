@@ -30,6 +30,7 @@ use roce::{
 use crate::{
     engine_host::{EngineHost, Rest, Upshot},
     fault::{ungathered, Stall},
+    limits::INBOX,
     mr::Mr,
     mw::Via,
     pd::Pd,
@@ -50,6 +51,9 @@ pub(crate) type Engine = roce::qp::Qp<KVVec<roce::qp::SendWqe>, KVVec<Replay>>;
 
 /// Packets taken in or sent in one turn; a QP with more to do runs again later.
 const BUDGET: u32 = 32;
+
+/// So many turns empty a full inbox.
+const INBOX_TURNS: u32 = INBOX.div_ceil(BUDGET);
 
 /// How often a QP in the error state looks for receives posted since: stock librxe rings no bell.
 const ERROR_POLL: Duration = Duration(50_000_000);
@@ -76,6 +80,8 @@ pub(crate) struct Core {
     pub(crate) stall: Stall,
     /// The queues take nothing that is posted later: the device goes away.
     pub(crate) closed: bool,
+    /// Turns for which what is due has waited for packets to be taken in.
+    pub(crate) put_off: u32,
     /// Where it counts: its port's counters, or the set that it is bound to.
     pub(crate) counters: Arc<Counters>,
 }
@@ -161,13 +167,12 @@ impl Core {
         if resumes && self.stall.stands() {
             return upshot;
         }
-        // What was put aside may be what the clock says is missing.
-        if !resumes && self.is_due(now) {
-            self.with_engine(&qp, None, &mut upshot, |engine, host| {
-                engine.handle_timeout(now, host);
-            });
-        }
         if self.receive(&qp, now, direct, &mut budget, &mut upshot) {
+            // What was put aside may be what the clock says is missing.
+            if !resumes {
+                let waiting = direct.is_some() || !qp.inbox.is_empty();
+                self.keep_time(&qp, now, waiting, &mut upshot);
+            }
             self.transmit(&qp, now, resumes, &mut budget, &mut upshot);
         }
         qp.note_state(self.engine.state());
@@ -229,6 +234,23 @@ impl Core {
             *direct = None;
         }
         true
+    }
+
+    /// Has the engine do what is due at `now`, unless packets are still `waiting` to be taken in: they may
+    /// be the answers that it takes for lost. Those that came before it was due have been taken in
+    /// after [`INBOX_TURNS`] turns; it does not wait for others.
+    fn keep_time(&mut self, qp: &Qp, now: Instant, waiting: bool, upshot: &mut Upshot) {
+        let due = self.engine.poll_timeout().is_some_and(|due| due <= now);
+        if due && waiting && self.put_off < INBOX_TURNS {
+            self.put_off = self.put_off.wrapping_add(1);
+            return;
+        }
+        self.put_off = 0;
+        if due {
+            self.with_engine(qp, None, upshot, |engine, host| {
+                engine.handle_timeout(now, host);
+            });
+        }
     }
 
     /// Takes in a packet; `false` if its memory is absent, so that it must come again.

@@ -269,6 +269,7 @@ fn new_core(
         neighbour: Recent::new(),
         stall: Stall::default(),
         closed: false,
+        put_off: 0,
         lane: Lane::new(),
         counters: device.counters.clone(),
     };
