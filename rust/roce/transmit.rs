@@ -31,8 +31,8 @@ pub enum Source {
 
 /// A packet to send. The host resolves `source`, appends pad and ICRC and sends it. If it can't
 /// resolve the source it calls [`crate::qp::Qp::transmit_failed`], before it polls for the next
-/// packet: UC and datagram WQEs complete in that poll. If it can't send for want of memory or queue
-/// space it does nothing: the packet is lost, as on any network.
+/// packet: UC and datagram WQEs complete in that poll. If the packet didn't leave for want of memory or queue
+/// space it calls [`crate::qp::Qp::transmit_dropped`] then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transmit {
     /// The headers.

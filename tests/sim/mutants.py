@@ -22,7 +22,8 @@ TOP = Path(__file__).resolve().parents[2]
 SEEDS = 3000
 RUN_SECONDS = 240
 
-# Name, file below rust/roce, text, replacement.
+# Name, file below rust/roce, text, replacement; and the unit test of the engine that notices what no
+# seed can: what needs more PSNs than a seed has, or a number that nobody honest sends.
 MUTANTS = [
     ("PSN order takes equality for precedence", "psn.rs",
      "self.since(other) < 0",
@@ -53,8 +54,8 @@ MUTANTS = [
      "if acked < oldest.packets {",
      "if acked.wrapping_add(1) < oldest.packets {"),
     ("a NAK covers its own packet", "requester/ack.rs",
-     "        self.vouch(psn, now, context, host);\n        let status = match code",
-     "        self.vouch(psn.next(), now, context, host);\n        let status = match code"),
+     "                    self.vouch(psn, now, context, host);\n                    self.fail_at(",
+     "                    self.vouch(psn.next(), now, context, host);\n                    self.fail_at("),
     ("a READ response out of order is stored", "requester/ack.rs",
      "        if psn != self.una {",
      "        if psn.before(self.una) {"),
@@ -74,8 +75,8 @@ MUTANTS = [
      "Timer::Rnr(_, psn) if !psn.before(una)",
      "Timer::Rnr(_, psn) if psn.before(una)"),
     ("the timer runs out early", "requester/retry.rs",
-     "Duration(4_096u64",
-     "Duration(2_048u64"),
+     "4_096u64.wrapping_shl",
+     "2_048u64.wrapping_shl"),
     ("a fence lets one READ pass", "requester/send.rs",
      "self.reads.requests > 0",
      "self.reads.requests > 1"),
@@ -115,8 +116,8 @@ MUTANTS = [
      "if side == Side::Requester && !self.context.config.kind.is_reliable() {",
      "if false {"),
     ("SQE does not flush", "qp/mod.rs",
-     "                self.backlog = self.requester.flush(host, BATCH);\n                self.responder",
-     "                self.responder"),
+     "State::Sqe => self.backlog = self.requester.flush(host, BATCH),",
+     "State::Sqe => {}"),
     ("SQ_DRAINED without being asked", "qp/mod.rs",
      "                if notify {",
      "                if notify || true {"),
@@ -222,8 +223,101 @@ MUTANTS = [
      "        self.abandon_held(WcStatus::WrFlushErr, context, host);\n    }\n\n    /// In ERR",
      "    }\n\n    /// In ERR"),
     ("RESET keeps the expected order", "responder/mod.rs",
-     "        self.order = Order::Kept;\n        self.answer = Answer::Nothing;\n    }",
-     "        self.answer = Answer::Nothing;\n    }"),
+     "        self.order = Order::Kept;\n        self.answer = Answer::Nothing;\n        self.undo",
+     "        self.answer = Answer::Nothing;\n        self.undo"),
+    ("a READ's answer carries no MSN", "responder/reply.rs",
+     "        msn: replay.msn,",
+     "        msn: 0,"),
+    ("a NAK carries no MSN", "responder/reply.rs",
+     "            syndrome,\n            msn: self.msn,",
+     "            syndrome,\n            msn: if matches!(syndrome, Syndrome::Nak(_)) { 0 } else { self.msn },"),
+    ("a refused replay carries its request's MSN", "responder/reply.rs",
+     "Body::Ack(Aeth { syndrome, msn }), context",
+     "Body::Ack(Aeth { syndrome, ..aeth }), context"),
+    ("acknowledgements give no credit", "responder/reply.rs",
+     "    credits: UNLIMITED_CREDITS,",
+     "    credits: 0 * UNLIMITED_CREDITS,"),
+    ("a response beyond what is in flight is accepted", "requester/ack.rs",
+     ">= self.sent.ahead_of(self.una) {",
+     ">= self.sent.ahead_of(self.una).saturating_add(3) {"),
+    ("a READ response of a wrong length is accepted", "requester/ack.rs",
+     "if !fits(part, ends) || packet.payload_len != length {",
+     "if !fits(part, ends) {"),
+    ("the partition is ignored", "qp/mod.rs",
+     "packet.bth.pkey.matches(Pkey::DEFAULT)",
+     "packet.bth.pkey.matches(Pkey::DEFAULT) || true"),
+    ("the service is ignored", "qp/mod.rs",
+     "QpKind::Rc => matches!(packet.service, Service::Rc),",
+     "QpKind::Rc => true,"),
+    ("a repeated READ may have another key", "responder/duplicate.rs",
+     "reth.rkey != original.rkey || !same_place",
+     "!same_place"),
+    ("a repeated READ may be longer", "responder/duplicate.rs",
+     " || end > original.length {",
+     " {"),
+    ("a repeated READ's memory is not checked", "responder/duplicate.rs",
+     "            0 => Ok(()),\n            length => host",
+     "            0.. if psn == psn => Ok(()),\n            length => host",
+     "memory_that_went_away_refuses_a_replay_only"),
+    ("what is acknowledged goes out again", "requester/send.rs",
+     "self.cursor.packet = self.cursor.packet.max(acked);",
+     "self.cursor.packet = self.cursor.packet.max(acked.min(0));"),
+    ("a duplicate is acknowledged with all there is", "responder/duplicate.rs",
+     "let psn = if skips { psn } else { latest };",
+     "let psn = if skips && false { psn } else { latest };"),
+    ("a duplicate is acknowledged alone", "responder/duplicate.rs",
+     "let psn = if skips { psn } else { latest };",
+     "let psn = if skips || true { psn } else { latest };"),
+    ("to ask is to send everything again", "requester/mod.rs",
+     "        self.cursor = newest;\n        self.probes = true;\n        self.retry",
+     "        let _ = newest;\n        self.rewind();\n        self.retry"),
+    ("a question asks nothing", "requester/send.rs",
+     "            self.unasked = ASK_EVERY;",
+     "            self.unasked = 0;",
+     "what_the_host_drops_goes_out_again_without_a_retry"),
+    ("a packet that the host dropped is taken for lost", "requester/mod.rs",
+     "        self.cursor = Cursor { wqe: at, packet };\n        self.probes = true;",
+     "        self.probes = true;"),
+    ("a READ that the host dropped keeps its credit", "requester/mod.rs",
+     "        if wqe.takes_credit() {\n            self.reads.requests = self.reads.requests.saturating_sub(1);",
+     "        if wqe.takes_credit() && wqe.packets == 0 {\n            self.reads.requests = self.reads.requests.saturating_sub(1);",
+     "a_dropped_read_gives_its_credit_back"),
+    ("a response that the host dropped is taken for sent", "responder/reply.rs",
+     "            Undo::Answer(answer) => self.answer = answer,",
+     "            Undo::Answer(_) => {}"),
+    ("a READ response that the host dropped is taken for sent", "responder/reply.rs",
+     "                self.ring.demand(number, pending);",
+     "                let _ = pending;"),
+    ("a drop has no pause", "qp/mod.rs",
+     "        self.pause.begin(now);",
+     "",
+     "what_the_host_drops_goes_out_again_without_a_retry"),
+    ("a record's age is compared by PSNs", "responder/duplicate.rs",
+     "is_some_and(|replay| past < replay.end());",
+     "is_some_and(|replay| past > 0 && psn.before(replay.last_psn()));",
+     "old_records_say_nothing_of_new_packets"),
+    ("a receive posted meanwhile spends a transport retry", "responder/reply.rs",
+     "            _ => SHORTEST_RNR_TIMER,",
+     "            _ => return Syndrome::Nak(NakCode::PsnSequence),"),
+    ("a peer that is gone gets all that it asked for", "responder/reply.rs",
+     "        if self.unheard >= MOST_UNHEARD && ",
+     "        if self.unheard > MOST_UNHEARD && ",
+     "a_peer_that_is_not_heard_of_gets_no_more"),
+    ("a short timeout is all that a peer's host has", "requester/retry.rs",
+     "    Duration(least.max(most.min(LEAST_TIMEOUT)))",
+     "    Duration(least.max(most.min(0)))"),
+    ("any fatal NAK is believed", "requester/ack.rs",
+     "if !self.is_plausible(aeth.msn) {",
+     "if !self.is_plausible(aeth.msn) && false {",
+     "a_forged_nak_is_challenged_and_refuted"),
+    ("a challenge is never settled", "requester/challenge.rs",
+     "!challenge.psn.before(acked)",
+     "challenge.psn.before(acked) || true",
+     "a_forged_nak_is_challenged_and_refuted"),
+    ("a challenge has no end", "requester/mod.rs",
+     "filter(|challenge| challenge.until <= now)",
+     "filter(|challenge| challenge.until > now)",
+     "a_nak_that_nobody_refutes_is_believed_after_a_timeout"),
 ]
 
 
@@ -258,9 +352,22 @@ def simulate(at):
     return re.search(r"^not ok - simulator: seed (\d+)\n# (.*)$", ran.stdout, re.MULTILINE)
 
 
+def test(at, name):
+    """Run a unit test of the engine: whether it builds, and whether it fails."""
+    environment = os.environ | {
+        "CARGO_TARGET_DIR": str(at / "target"), "CARGO_PROFILE_DEV_DEBUG": "false", "RUSTFLAGS": "--cap-lints warn",
+    }
+    command = ["cargo", "test", "--quiet", "--package", "roce", "--lib"]
+    built = subprocess.run([*command, "--no-run"], cwd=at, env=environment, stdout=subprocess.DEVNULL,
+                           stderr=subprocess.DEVNULL, check=False)
+    ran = subprocess.run([*command, "--", name], cwd=at, env=environment, stdout=subprocess.DEVNULL,
+                         stderr=subprocess.DEVNULL, timeout=RUN_SECONDS, check=False)
+    return built.returncode == 0, ran.returncode != 0
+
+
 def judge(at, mutant):
     """Try one mutant; a pair of whether it was caught and a remark."""
-    _, name, old, new = mutant
+    _, name, old, new, *tests = mutant
     path = at / "rust/roce" / name
     source = path.read_text()
     found = source.count(old)
@@ -268,6 +375,9 @@ def judge(at, mutant):
         return False, f"the text to change occurs {found} times in {name}: {old!r}"
     path.write_text(source.replace(old, new))
     try:
+        for unit in tests:
+            builds, fails = test(at, unit)
+            return builds and fails, f"unit test {unit}" if builds else "does not build"
         if errors := build(at):
             return False, "does not build: " + " ".join(errors.split())[:300]
         caught = simulate(at)

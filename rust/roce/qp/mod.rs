@@ -10,6 +10,7 @@
 
 pub mod attr;
 mod modify;
+mod pause;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -27,6 +28,7 @@ use crate::wire::packet::{Body, Packet, Service};
 
 pub use crate::requester::SendWqe;
 pub use crate::responder::Replay;
+use pause::Pause;
 use state::{Drain, State};
 
 pub use attr::{Attrs, Config, CurrentAttrs, ModifyError, QpKind, QpState, RemoteRights, Settings};
@@ -80,6 +82,8 @@ pub struct Qp<W: Slots<SendWqe>, R: Slots<Replay>> {
     turn: Side,
     /// The last poll stopped at its budget.
     backlog: bool,
+    /// The host dropped a packet.
+    pause: Pause,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,6 +106,7 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
             responder: Responder::new(replays),
             turn: Side::Responder,
             backlog: false,
+            pause: Pause::default(),
         }
     }
 
@@ -157,6 +162,7 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
             host.count(Count::Dropped(reason));
             return;
         }
+        self.responder.hear();
         let (side, outcome) = match packet.body {
             Body::Ack(_) | Body::AtomicAck(..) | Body::ReadResponse(_) => {
                 let outcome = self
@@ -208,25 +214,24 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
     /// [`Self::poll_timeout`] is due at once.
     pub fn poll_transmit<H: Host>(&mut self, now: Instant, host: &mut H) -> Option<Transmit> {
         self.backlog = false;
-        if self.state.sends() {
+        let may_send = self.pause.is_over(now);
+        if self.state.sends() && may_send {
             let transmit = self.poll_sides(now, host);
             if transmit.is_some() {
                 return transmit;
             }
         }
         match self.state {
-            State::Reset | State::Init | State::Rts | State::Sqd(_) => None,
-            State::Rtr { .. } => self.responder.poll_transmit(&self.context, host),
-            State::Sqe => {
-                self.backlog = self.requester.flush(host, BATCH);
-                self.responder.poll_transmit(&self.context, host)
-            }
-            State::Err => {
-                self.flush(host);
-                // Answers that were due before the NAK that broke the QP, and that NAK.
-                self.responder.poll_transmit(&self.context, host)
-            }
+            State::Reset | State::Init | State::Rts | State::Sqd(_) => return None,
+            State::Rtr { .. } => {}
+            State::Sqe => self.backlog = self.requester.flush(host, BATCH),
+            State::Err => self.flush(host),
         }
+        if !may_send {
+            return None;
+        }
+        // In ERR: answers that were due before the NAK that broke the QP, and that NAK.
+        self.responder.poll_transmit(&self.context, host)
     }
 
     /// Whether [`Self::poll_transmit`] has nothing to send until something comes in or is posted. It
@@ -241,11 +246,12 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
     /// The earliest instant at which [`Self::handle_timeout`] and [`Self::poll_transmit`] want to
     /// be called; one in the past when they left work undone for the sake of their bounds.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        match self.state {
-            _ if self.backlog => Some(Instant(0)),
+        let due = match self.state {
+            _ if self.backlog => return Some(Instant(0)),
             State::Rts | State::Sqd(_) => self.requester.poll_timeout(),
             _ => None,
-        }
+        };
+        [due, self.pause.end()].into_iter().flatten().min()
     }
 
     /// The host could not resolve the source of `transmit`, the last packet that
@@ -274,6 +280,27 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
             _ => return,
         };
         self.conclude(side, outcome, host);
+    }
+
+    /// The host knows that `transmit`, the last packet that [`Self::poll_transmit`] returned, did not leave
+    /// it: for want of memory, of room in a queue, or of a route.
+    ///
+    /// A reliable QP sends it again after a pause, which costs no retry and doubles with each drop in a
+    /// row. The acknowledgement timer runs meanwhile, so that a host that drops everything ends in
+    /// `RetryExcErr`. Of other QPs the packet is lost.
+    pub fn transmit_dropped(&mut self, now: Instant, transmit: &Transmit) {
+        if !self.context.config.kind.is_reliable() {
+            return;
+        }
+        match transmit.packet.body {
+            Body::Ack(_) | Body::AtomicAck(..) | Body::ReadResponse(_) => {
+                self.responder.take_back();
+            }
+            // The poll may have broken the QP, which forgot its requests.
+            _ if self.state.sends() => self.requester.take_back(transmit.packet.bth.psn),
+            _ => return,
+        }
+        self.pause.begin(now);
     }
 
     /// Whether the state and the kind of the QP admit `packet` (IBTA 1.x §9.6.1).
@@ -356,6 +383,7 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
             return;
         }
         self.state = State::Err;
+        self.pause = Pause::default();
         self.requester.fail();
         self.responder.fail(&self.context, host);
         self.backlog = true;

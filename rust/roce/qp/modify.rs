@@ -120,5 +120,6 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
         self.context.settings = super::Settings::default();
         self.state = State::Reset;
         self.backlog = false;
+        self.pause = super::Pause::default();
     }
 }

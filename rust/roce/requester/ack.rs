@@ -31,11 +31,29 @@ impl<W: Slots<SendWqe>> Requester<W> {
         match packet.body {
             Body::Ack(aeth) => match aeth.syndrome {
                 Syndrome::Ack { .. } => {
+                    self.hear(aeth.msn);
                     self.vouch(psn.next(), now, context, host);
                     self.check_gap(now, context, host)
                 }
-                Syndrome::RnrNak { timer } => self.wait(psn, timer, now, context, host),
-                Syndrome::Nak(code) => self.refused(psn, code, now, context, host),
+                Syndrome::RnrNak { timer } => {
+                    self.hear(aeth.msn);
+                    self.wait(psn, timer, now, context, host)
+                }
+                Syndrome::Nak(NakCode::PsnSequence) => {
+                    self.hear(aeth.msn);
+                    self.vouch(psn, now, context, host);
+                    host.count(Count::RcvdSeqErr);
+                    self.take_hint(now, context, host)
+                }
+                Syndrome::Nak(code) => {
+                    let status = refusal(code, context);
+                    if !self.is_plausible(aeth.msn) {
+                        self.challenge(psn, status, now, context);
+                        return Outcome::Continue;
+                    }
+                    self.vouch(psn, now, context, host);
+                    self.fail_at(psn, status, host)
+                }
             },
             Body::ReadResponse(_) | Body::AtomicAck(..) => {
                 self.answered(packet, now, context, host)
@@ -78,6 +96,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
 
     /// Grants all retries anew if the oldest unfinished PSN is no longer `una`.
     fn progress_since(&mut self, una: Psn, now: Instant, context: &Context) {
+        self.settle_challenge();
         let packets = self.una.ahead_of(una);
         if packets == 0 {
             return;
@@ -131,33 +150,6 @@ impl<W: Slots<SendWqe>> Requester<W> {
         Outcome::Continue
     }
 
-    /// A NAK for the packet `psn`.
-    fn refused<H: Host>(
-        &mut self,
-        psn: Psn,
-        code: NakCode,
-        now: Instant,
-        context: &Context,
-        host: &mut H,
-    ) -> Outcome {
-        self.vouch(psn, now, context, host);
-        let status = match code {
-            NakCode::PsnSequence => {
-                host.count(Count::RcvdSeqErr);
-                return self.take_hint(now, context, host);
-            }
-            NakCode::InvalidRequest => WcStatus::RemInvReqErr,
-            NakCode::RemoteAccess => WcStatus::RemAccessErr,
-            NakCode::RemoteOperational => WcStatus::RemOpErr,
-            // Some adapters have a status for violations of XRC: this code's.
-            NakCode::InvalidRdRequest if context.config.kind == QpKind::XrcIni => {
-                WcStatus::RemInvRdReqErr
-            }
-            NakCode::InvalidRdRequest => WcStatus::BadRespErr,
-        };
-        self.fail_at(psn, status, host)
-    }
-
     /// The cursor is at the oldest unfinished packet already.
     fn is_back(&self) -> bool {
         let oldest = self.window.get(0);
@@ -167,7 +159,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
 
     /// Ends the WQE of the packet `psn` in error. Those before it, whose answers were lost and
     /// won't come any more, are flushed.
-    fn fail_at<H: Host>(&mut self, psn: Psn, status: WcStatus, host: &mut H) -> Outcome {
+    pub(super) fn fail_at<H: Host>(&mut self, psn: Psn, status: WcStatus, host: &mut H) -> Outcome {
         while let Some(oldest) = self.window.get(0) {
             if psn.ahead_of(oldest.first) < oldest.packets {
                 break;
@@ -186,6 +178,9 @@ impl<W: Slots<SendWqe>> Requester<W> {
         host: &mut H,
     ) -> Outcome {
         let psn = packet.bth.psn;
+        if let Some(aeth) = aeth(&packet.body) {
+            self.hear(aeth.msn);
+        }
         self.vouch(psn, now, context, host);
         if psn != self.una {
             return self.check_gap(now, context, host);
@@ -262,6 +257,31 @@ impl<W: Slots<SendWqe>> Requester<W> {
             self.finish_acked(host);
         }
         self.progress_since(una, now, context);
+    }
+}
+
+/// How a request ends that a responder refused with `code` (IBTA 1.x §10.10.3, §11.6.2).
+fn refusal(code: NakCode, context: &Context) -> WcStatus {
+    match code {
+        NakCode::InvalidRequest => WcStatus::RemInvReqErr,
+        NakCode::RemoteAccess => WcStatus::RemAccessErr,
+        NakCode::RemoteOperational => WcStatus::RemOpErr,
+        // Some adapters have a status for violations of XRC: this code's.
+        NakCode::InvalidRdRequest if context.config.kind == QpKind::XrcIni => {
+            WcStatus::RemInvRdReqErr
+        }
+        NakCode::InvalidRdRequest | NakCode::PsnSequence => WcStatus::BadRespErr,
+    }
+}
+
+/// The header with the message sequence number, which the middle of a READ's answer lacks.
+fn aeth(body: &Body) -> Option<Aeth> {
+    match *body {
+        Body::Ack(aeth) | Body::AtomicAck(aeth, _) => Some(aeth),
+        Body::ReadResponse(ReadPart::First(aeth) | ReadPart::Last(aeth) | ReadPart::Only(aeth)) => {
+            Some(aeth)
+        }
+        _ => None,
     }
 }
 

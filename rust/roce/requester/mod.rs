@@ -12,6 +12,7 @@
 //! finished once sent.
 
 mod ack;
+mod challenge;
 mod retry;
 mod segment;
 mod send;
@@ -29,6 +30,7 @@ use crate::transmit::Transmit;
 use crate::wc::WcStatus;
 use crate::wr::SendSlot;
 
+use challenge::Challenge;
 use retry::{Due, Retry};
 use window::Window;
 use wqe::{admit, completion};
@@ -93,6 +95,14 @@ pub struct Requester<W> {
     unasked: u32,
     /// One past the newest packet whose sender waits for an answer.
     asked: Psn,
+    /// What `asked` and `unasked` were before the last packet.
+    asked_before: (Psn, u32),
+    /// The cursor's packet goes out even if there is no room for it, and asks for an acknowledgement.
+    probes: bool,
+    /// The message sequence number that the responder told last.
+    msn: u32,
+    /// A NAK that may be forged.
+    challenge: Option<Challenge>,
     /// The responder let it be known that the packet `una`, or the answer to it, was lost, and it
     /// was sent again. Further hints may be echoes: from here on the timer decides, until the peer asks to wait.
     hinted: bool,
@@ -114,6 +124,10 @@ impl<W: Slots<SendWqe>> Requester<W> {
             reads: Reads::default(),
             unasked: 0,
             asked: Psn::new(0),
+            asked_before: (Psn::new(0), 0),
+            probes: false,
+            msn: 0,
+            challenge: None,
             hinted: false,
             fault: None,
             retry: Retry::new(),
@@ -132,6 +146,8 @@ impl<W: Slots<SendWqe>> Requester<W> {
         self.acked = sq_psn;
         self.sent = sq_psn;
         self.asked = sq_psn;
+        self.asked_before = (sq_psn, 0);
+        self.msn = 0;
     }
 
     /// → RESET: gives every taken slot back and forgets everything.
@@ -160,6 +176,8 @@ impl<W: Slots<SendWqe>> Requester<W> {
         self.cursor = START;
         self.reads = Reads::default();
         self.unasked = 0;
+        self.probes = false;
+        self.challenge = None;
         self.hinted = false;
         self.fault = None;
         self.retry = Retry::new();
@@ -167,7 +185,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
 
     /// RTS → SQD: nothing new starts, so that the last packet sent must ask for its answer.
     pub(crate) fn drain(&mut self, now: Instant, context: &Context) {
-        self.ask_again(now, context);
+        let _ = self.ask_again(now, context);
     }
 
     /// SQD → RTS: the WQE that was taken before must suit the settings that changed meanwhile.
@@ -201,7 +219,11 @@ impl<W: Slots<SendWqe>> Requester<W> {
     }
 
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        self.retry.deadline()
+        let challenge = self.challenge.map(|challenge| challenge.until);
+        [self.retry.deadline(), challenge]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     pub(crate) fn handle_timeout<H: Host>(
@@ -210,6 +232,9 @@ impl<W: Slots<SendWqe>> Requester<W> {
         context: &Context,
         host: &mut H,
     ) -> Outcome {
+        if let Some(challenge) = self.challenge.filter(|challenge| challenge.until <= now) {
+            return self.fail_at(challenge.psn, challenge.status, host);
+        }
         match self.retry.due(now) {
             Due::Nothing => Outcome::Continue,
             Due::Resume => {
@@ -217,8 +242,8 @@ impl<W: Slots<SendWqe>> Requester<W> {
                 Outcome::Continue
             }
             // Nobody was asked, so nobody failed to answer.
-            Due::Lost if !self.una.before(self.asked) => {
-                self.ask_again(now, context);
+            Due::Lost if !self.una.before(self.asked) && self.asks_first(now, context) => {
+                self.retry.restart(now, &context.settings);
                 Outcome::Continue
             }
             Due::Lost => {
@@ -242,8 +267,6 @@ impl<W: Slots<SendWqe>> Requester<W> {
             wqe.is_some_and(|wqe| wqe.wr.slot == slot)
         };
         if let Some(offset) = (0..self.started).find(is_it) {
-            // The packet that wasn't sent may have been the one to ask for an acknowledgement.
-            self.unasked = self.unasked.saturating_add(1);
             self.withdraw(psn);
             self.stop_at(offset, status, now, context);
         }
@@ -254,11 +277,40 @@ impl<W: Slots<SendWqe>> Requester<W> {
         if self.sent == psn.next() {
             self.sent = psn;
         }
-        if self.sent.before(self.asked) {
-            self.asked = self.sent;
+        if self.asked == psn.next() {
+            (self.asked, self.unasked) = self.asked_before;
         }
         if self.una == self.sent {
             self.retry.stop();
+        }
+    }
+
+    /// The host dropped the packet `psn`, the last one that was polled: it goes out again, and asks
+    /// for an acknowledgement.
+    ///
+    /// It counts as in flight meanwhile: the timer runs, and spends its retries if no packet leaves.
+    pub(crate) fn take_back(&mut self, psn: Psn) {
+        let at = match self.cursor.packet {
+            0 => self.cursor.wqe.checked_sub(1),
+            _ => Some(self.cursor.wqe),
+        };
+        let Some((at, wqe)) = at.and_then(|at| Some((at, self.window.get(at)?))) else {
+            return;
+        };
+        let packet = psn.ahead_of(wqe.first);
+        if packet >= wqe.packets {
+            return;
+        }
+        let span = wqe.span(packet);
+        if wqe.takes_credit() {
+            self.reads.requests = self.reads.requests.saturating_sub(1);
+            self.reads.packets = self.reads.packets.saturating_sub(span);
+        }
+        self.cursor = Cursor { wqe: at, packet };
+        self.probes = true;
+        let past = psn.plus(span);
+        if self.asked.before(past) {
+            self.asked = past;
         }
     }
 
@@ -278,17 +330,48 @@ impl<W: Slots<SendWqe>> Requester<W> {
         if self.started == 0 {
             self.retry.stop();
         } else {
-            self.ask_again(now, context);
+            let _ = self.ask_again(now, context);
         }
     }
 
-    /// The newest packets in flight asked for no acknowledgement; now one is wanted: sends them again,
-    /// with the question. This isn't a retry.
-    fn ask_again(&mut self, now: Instant, context: &Context) {
-        if self.unasked > 0 && self.una != self.sent && !self.retry.waits() {
-            self.rewind();
-            self.retry.restart(now, &context.settings);
+    /// The newest packet in flight asked for no acknowledgement; now one is wanted: sends it again, with
+    /// the question. This isn't a retry. `false` if it asked, or if packets follow, which will ask.
+    fn ask_again(&mut self, now: Instant, context: &Context) -> bool {
+        if self.retry.waits() || self.una == self.sent {
+            return false;
         }
+        let Some((newest, psn)) = self.newest() else {
+            return false;
+        };
+        if !self.asked.before(psn.next()) {
+            return false;
+        }
+        self.cursor = newest;
+        self.probes = true;
+        self.retry.restart(now, &context.settings);
+        true
+    }
+
+    /// The newest packet goes out again with a question, or packets follow that will ask.
+    fn asks_first(&mut self, now: Instant, context: &Context) -> bool {
+        self.ask_again(now, context) || self.cursor.wqe < self.started
+    }
+
+    /// The newest packet in flight of the started WQEs. `None` if the cursor hasn't passed it, if it was
+    /// acknowledged, or if it is answered by more than an acknowledgement.
+    fn newest(&self) -> Option<(Cursor, Psn)> {
+        if self.cursor.wqe < self.started {
+            return None;
+        }
+        let has_packets = |at: &u32| self.window.get(*at).is_some_and(|wqe| wqe.packets > 0);
+        let at = (0..self.started).rev().find(has_packets)?;
+        let wqe = self.window.get(at)?;
+        let packet = wqe.packets.checked_sub(1)?;
+        let psn = wqe.first.plus(packet);
+        if wqe.takes_credit() || psn.before(self.acked) {
+            return None;
+        }
+        Some((Cursor { wqe: at, packet }, psn))
     }
 
     /// Puts the cursor back to the oldest packet that isn't finished.
@@ -308,6 +391,9 @@ impl<W: Slots<SendWqe>> Requester<W> {
     /// there is a retry left (IBTA 1.x §9.7.6.1).
     fn go_back<H: Host>(&mut self, now: Instant, context: &Context, host: &mut H) -> Outcome {
         if !self.retry.spend(&context.settings) {
+            if let Some(challenge) = self.challenge {
+                return self.fail_at(challenge.psn, challenge.status, host);
+            }
             host.count(Count::RetryExceeded);
             return self.fail_oldest(WcStatus::RetryExcErr, host);
         }
@@ -339,7 +425,10 @@ impl<W: Slots<SendWqe>> Requester<W> {
         self.started = self.started.saturating_sub(1);
         match self.cursor.wqe.checked_sub(1) {
             Some(wqe) => self.cursor.wqe = wqe,
-            None => self.cursor.packet = 0,
+            None => {
+                self.cursor.packet = 0;
+                self.probes = false;
+            }
         }
         true
     }

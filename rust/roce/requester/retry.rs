@@ -14,7 +14,9 @@ const LEAST_IN_FLIGHT: u32 = 4;
 /// After a loss, one more packet may be in flight for each so many that arrive.
 const GROWTH: u32 = 16;
 /// After how many packets an acknowledgement is asked for at the latest.
-const ASK_EVERY: u32 = 32;
+pub(super) const ASK_EVERY: u32 = 32;
+/// Nanoseconds that a timer runs at least, if its timeout allows it: exponent 10.
+const LEAST_TIMEOUT: u64 = 4_096 << 10;
 /// This count of RNR retries stands for "for ever" (IBTA 1.x §9.7.5.2.8).
 const RNR_FOREVER: u8 = 7;
 
@@ -173,7 +175,13 @@ impl Retry {
     }
 }
 
-/// The Local ACK Timeout: 4.096 µs · 2ᵗ (IBTA 1.x §9.7.6.1.3).
-fn ack_timeout(exponent: u8) -> Duration {
-    Duration(4_096u64.wrapping_shl(u32::from(exponent & 31)))
+/// The time after which an acknowledgement counts as lost. The Local ACK Timeout is T = 4.096 µs · 2ᵗ;
+/// the requester detects the loss after no less than T and no more than 4 T (IBTA 1.x §9.7.6.1.3).
+///
+/// Short timeouts use that latitude up to [`LEAST_TIMEOUT`]: the host of a peer may not run it for
+/// some milliseconds, and all retries of a shorter one would be spent meanwhile.
+pub(super) fn ack_timeout(exponent: u8) -> Duration {
+    let least = 4_096u64.wrapping_shl(u32::from(exponent & 31));
+    let most = least.saturating_mul(4);
+    Duration(least.max(most.min(LEAST_TIMEOUT)))
 }

@@ -2,7 +2,7 @@
 
 //! What to send next: takes WQEs, starts them when they may start, and walks their packets.
 
-use super::retry::Due;
+use super::retry::{Due, ASK_EVERY};
 use super::segment::{self, Marks};
 use super::wqe::{admit, SendWqe};
 use super::{Cursor, Progress, Requester};
@@ -108,10 +108,9 @@ impl<W: Slots<SendWqe>> Requester<W> {
             return Some(Progress::Fatal);
         }
         if draining || !self.look_ahead(context, host) || !self.may_start(context) {
-            if !self.must_ask(draining, context) {
+            if !self.must_ask(draining, context) || !self.ask_again(now, context) {
                 return Some(Progress::Idle);
             }
-            self.ask_again(now, context);
             return None;
         }
         self.start_next(now, context, host);
@@ -218,7 +217,8 @@ impl<W: Slots<SendWqe>> Requester<W> {
         }
         let Cursor { wqe: at, packet } = self.cursor;
         let wqe = self.window.get(at)?;
-        if !self.has_room(wqe, packet, context) {
+        let probes = core::mem::take(&mut self.probes);
+        if !probes && !self.has_room(wqe, packet, context) {
             return Some(Progress::Idle);
         }
         let step = Step::of(wqe, packet);
@@ -234,7 +234,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
             }
         };
         let marks = if context.config.kind.is_reliable() {
-            self.mark(&step, now, draining, context, host)
+            self.mark(&step, probes, now, draining, context, host)
         } else {
             Marks::default()
         };
@@ -242,10 +242,12 @@ impl<W: Slots<SendWqe>> Requester<W> {
         Some(Progress::Send(segment::build(wqe, packet, marks, context)?))
     }
 
-    /// Notes that a packet is in flight, and decides whether it asks for an acknowledgement.
+    /// Notes that a packet is in flight, and decides whether it asks for an acknowledgement; one that
+    /// `probes` does.
     fn mark<H: Host>(
         &mut self,
         step: &Step,
+        probes: bool,
         now: Instant,
         draining: bool,
         context: &Context,
@@ -253,6 +255,10 @@ impl<W: Slots<SendWqe>> Requester<W> {
     ) -> Marks {
         self.retry.sent(now, &context.settings);
         let again = self.note_sent(step);
+        self.asked_before = (self.asked, self.unasked);
+        if probes {
+            self.unasked = ASK_EVERY;
+        }
         let asks = !step.takes_credit && self.asks(step, again, draining, context, host);
         if asks || step.takes_credit {
             self.asked = step.psn.plus(step.span);
@@ -346,6 +352,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
         if done {
             self.cursor.wqe = self.cursor.wqe.saturating_add(1);
             self.cursor.packet = 0;
+            self.probes = false;
         }
         done
     }

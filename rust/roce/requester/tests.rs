@@ -124,8 +124,20 @@ impl Bench {
     }
 
     fn nak(&mut self, n: u32, code: NakCode) {
+        self.nak_with(n, code, DONE.msn);
+    }
+
+    /// A NAK with this message sequence number.
+    fn nak_with(&mut self, n: u32, code: NakCode, msn: u32) {
         let syndrome = Syndrome::Nak(code);
-        self.respond(n, Body::Ack(Aeth { syndrome, msn: 0 }), 0);
+        self.respond(n, Body::Ack(Aeth { syndrome, msn }), 0);
+    }
+
+    /// The next packet, which the host drops.
+    fn drop_next(&mut self) -> u32 {
+        let dropped = self.qp.poll_transmit(self.now, &mut self.host).unwrap();
+        self.qp.transmit_dropped(self.now, &dropped);
+        dropped.packet.bth.psn.ahead_of(FIRST)
     }
 
     fn rnr(&mut self, n: u32, timer: u8) {

@@ -46,10 +46,10 @@ impl<R: Slots<Replay>> Responder<R> {
     /// then only the duplicate.
     fn acknowledge_again(&mut self, psn: Psn) {
         let latest = self.expected.minus(1);
-        let skips = self
-            .ring
-            .newest()
-            .is_some_and(|replay| psn.before(replay.last_psn()));
+        let past = self
+            .position_of(psn)
+            .map_or(0, |position| position.saturating_add(1));
+        let skips = self.ring.newest().is_some_and(|replay| past < replay.end());
         let psn = if skips { psn } else { latest };
         match self.answer {
             Answer::Nothing => self.answer = Answer::Ack(psn),
@@ -61,7 +61,8 @@ impl<R: Slots<Replay>> Responder<R> {
 
     /// Answers a request of one packet, if its record is still there.
     fn answer_again(&mut self, psn: Psn, same: impl Fn(Recorded) -> bool) {
-        let Some(number) = self.ring.find(psn) else {
+        let position = self.position_of(psn);
+        let Some(number) = position.and_then(|position| self.ring.find(position)) else {
             return;
         };
         let found = self
@@ -102,12 +103,13 @@ impl<R: Slots<Replay>> Responder<R> {
 
     /// The record of the READ that this one repeats in whole or in part, and what to send of it.
     fn find_read(&self, psn: Psn, reth: &Reth, mtu: u32) -> Option<(Number, Stream)> {
-        let number = self.ring.find(psn)?;
+        let position = self.position_of(psn)?;
+        let number = self.ring.find(position)?;
         let replay = self.ring.get(number)?;
         let Recorded::Read(original) = replay.request else {
             return None;
         };
-        let next = replay.packet_at(psn)?;
+        let next = replay.packet_at(position)?;
         let offset = next.checked_mul(mtu)?;
         let end = offset.checked_add(reth.length)?;
         let same_place = reth.va == original.va.wrapping_add(u64::from(offset));

@@ -222,7 +222,7 @@ impl<R: Slots<Replay>> Responder<R> {
         self.end_message();
         let replay = Replay {
             srqn: named_queue(packet),
-            ..Replay::new(request, packet.bth.psn, psns, self.msn)
+            ..Replay::new(request, packet.bth.psn, self.position, psns, self.msn)
         };
         self.ring.push(replay, context.settings.max_dest_rd_atomic);
     }

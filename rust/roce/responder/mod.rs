@@ -34,7 +34,7 @@ pub use replay::Replay;
 pub use ud::GRH_LEN;
 
 use check::Message;
-use replay::Ring;
+use replay::{Number, Pending, Ring, Sent};
 
 /// The responder of one QP.
 ///
@@ -46,6 +46,8 @@ use replay::Ring;
 pub struct Responder<R: Slots<Replay>> {
     /// The PSN of the next request packet.
     expected: Psn,
+    /// Its position: how many PSNs requests have taken up.
+    position: u64,
     /// Completed messages, modulo 2²⁴ (IBTA 1.x §9.7.7).
     msn: u32,
     /// The message of which more packets must come.
@@ -55,6 +57,10 @@ pub struct Responder<R: Slots<Replay>> {
     order: Order,
     answer: Answer,
     ring: Ring<R>,
+    /// What takes the last response back.
+    undo: Undo,
+    /// READ responses since a packet of the peer came last.
+    unheard: u32,
 }
 
 /// A receive WQE taken from its queue.
@@ -89,6 +95,17 @@ enum Answer {
     NotReady(Option<Srqn>),
     /// The QP is broken: this PSN could not be carried out.
     Refused(Psn, NakCode),
+}
+
+/// What was due before the last response was polled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Undo {
+    /// Unknown.
+    Nothing,
+    /// This acknowledgement.
+    Answer(Answer),
+    /// This of a remembered answer.
+    Replay(Number, Pending, Sent),
 }
 
 /// Why a request packet wasn't carried out.
@@ -172,6 +189,9 @@ impl<R: Slots<Replay>> Responder<R> {
             order: Order::Kept,
             answer: Answer::Nothing,
             ring: Ring::new(replays),
+            position: 0,
+            undo: Undo::Nothing,
+            unheard: 0,
         }
     }
 
@@ -222,6 +242,7 @@ impl<R: Slots<Replay>> Responder<R> {
             self.answer = Answer::Nothing;
             self.ring.clear();
         }
+        self.undo = Undo::Nothing;
         self.message = Message::None;
         self.abandon_held(WcStatus::WrFlushErr, context, host);
     }
@@ -253,6 +274,20 @@ impl<R: Slots<Replay>> Responder<R> {
         self.message = Message::None;
         self.order = Order::Kept;
         self.answer = Answer::Nothing;
+        self.undo = Undo::Nothing;
+        self.unheard = 0;
+    }
+
+    /// A packet of the peer came: it lives.
+    #[inline]
+    pub(crate) fn hear(&mut self) {
+        self.unheard = 0;
+    }
+
+    /// The position of a PSN behind the expected one.
+    fn position_of(&self, psn: Psn) -> Option<u64> {
+        self.position
+            .checked_sub(u64::from(self.expected.ahead_of(psn)))
     }
 
     /// A packet of a reliable connection (§9.7.4).
@@ -266,6 +301,7 @@ impl<R: Slots<Replay>> Responder<R> {
             0 => match self.execute(packet, context, host) {
                 Ok(psns) => {
                     self.expected = self.expected.plus(psns);
+                    self.position = self.position.wrapping_add(u64::from(psns));
                     self.acknowledge(packet, host);
                     Outcome::Continue
                 }

@@ -6,6 +6,9 @@
 //! The records form a ring of `max_dest_rd_atomic` places, oldest first and in the order of their
 //! PSNs. A new one takes the place of the oldest, which its peer must have seen answered, or it
 //! would not have asked for more.
+//!
+//! A record may be older than half of all PSNs, where comparing PSNs says nothing. So a record has a
+//! position as well, which doesn't wrap.
 
 use crate::ids::Srqn;
 use crate::psn::Psn;
@@ -66,6 +69,8 @@ pub struct Replay {
     pub(super) request: Recorded,
     /// PSN of the request, and of the answer's first packet.
     pub(super) psn: Psn,
+    /// The position of that PSN: how many PSNs requests had taken up before.
+    pub(super) position: u64,
     /// How many PSNs the answer takes up.
     pub(super) psns: u32,
     /// The message sequence number that the answer carries.
@@ -85,6 +90,7 @@ impl Default for Replay {
                 length: 0,
             }),
             psn: Psn::default(),
+            position: 0,
             psns: 0,
             msn: 0,
             pending: Pending::Nothing,
@@ -96,7 +102,7 @@ impl Default for Replay {
 
 impl Replay {
     /// A request that was just carried out; its answer is due.
-    pub(super) fn new(request: Recorded, psn: Psn, psns: u32, msn: u32) -> Self {
+    pub(super) fn new(request: Recorded, psn: Psn, position: u64, psns: u32, msn: u32) -> Self {
         let pending = match request {
             Recorded::Read(reth) => Pending::Stream(Stream {
                 next: 0,
@@ -109,6 +115,7 @@ impl Replay {
         Self {
             request,
             psn,
+            position,
             psns,
             msn,
             pending,
@@ -122,9 +129,15 @@ impl Replay {
         self.psn.plus(self.psns).minus(1)
     }
 
-    /// The packet of the answer that has this PSN.
-    pub(super) fn packet_at(&self, psn: Psn) -> Option<u32> {
-        u32::try_from(psn.since(self.psn))
+    /// The position behind the answer's last packet.
+    pub(super) fn end(&self) -> u64 {
+        self.position.saturating_add(u64::from(self.psns))
+    }
+
+    /// The packet of the answer at this position.
+    pub(super) fn packet_at(&self, position: u64) -> Option<u32> {
+        let packet = position.checked_sub(self.position)?;
+        u32::try_from(packet)
             .ok()
             .filter(|packet| *packet < self.psns)
     }
@@ -230,11 +243,11 @@ impl<R: Slots<Replay>> Ring<R> {
         self.cursor = self.cursor.max(self.oldest);
     }
 
-    /// The record whose answer has a packet with this PSN.
-    pub(super) fn find(&self, psn: Psn) -> Option<Number> {
+    /// The record whose answer has a packet at this position.
+    pub(super) fn find(&self, position: u64) -> Option<Number> {
         (self.oldest..self.next).rev().map(Number).find(|number| {
             self.get(*number)
-                .is_some_and(|replay| replay.packet_at(psn).is_some())
+                .is_some_and(|replay| replay.packet_at(position).is_some())
         })
     }
 
@@ -263,16 +276,21 @@ impl<R: Slots<Replay>> Ring<R> {
         }
     }
 
-    /// Has `send` take what is next to be sent from the oldest record that has something.
-    pub(super) fn send_next<T>(&mut self, send: impl FnOnce(&mut Replay) -> T) -> Option<T> {
+    /// Has `send` take what is next to be sent from the oldest record that has something; returns its
+    /// number, too.
+    pub(super) fn send_next<T>(
+        &mut self,
+        send: impl FnOnce(&mut Replay) -> T,
+    ) -> Option<(Number, T)> {
         let found = self.first_pending();
         self.cursor = found.map_or(self.next, |number| number.0);
-        let replay = self.get_mut(found?)?;
+        let number = found?;
+        let replay = self.get_mut(number)?;
         let sent = send(replay);
         if replay.pending == Pending::Nothing {
             self.cursor = self.cursor.wrapping_add(1);
         }
-        Some(sent)
+        Some((number, sent))
     }
 
     /// The number of the oldest record of which something is to be sent.
@@ -310,6 +328,13 @@ mod tests {
     use std::vec;
     use std::vec::Vec;
 
+    /// The PSN at position 0.
+    const START: Psn = Psn::new(0xff_fff0);
+
+    fn find(ring: &Ring<Vec<Replay>>, psn: u32) -> Option<Number> {
+        ring.find(u64::from(Psn::new(psn).ahead_of(START)))
+    }
+
     fn ring(capacity: usize) -> Ring<Vec<Replay>> {
         Ring::new(vec![Replay::default(); capacity])
     }
@@ -320,7 +345,8 @@ mod tests {
             rkey: crate::ids::Rkey(1),
             length: psns * 256,
         };
-        Replay::new(Recorded::Read(reth), Psn::new(psn), psns, 0)
+        let position = u64::from(Psn::new(psn).ahead_of(START));
+        Replay::new(Recorded::Read(reth), Psn::new(psn), position, psns, 0)
     }
 
     fn send_all(ring: &mut Ring<Vec<Replay>>) -> Vec<u32> {
@@ -349,7 +375,7 @@ mod tests {
         ring.send_next(Replay::finish).unwrap();
         assert!(ring.check_room(2).is_ok());
         ring.push(read(12, 1), 2);
-        assert_eq!(ring.find(Psn::new(10)), None);
+        assert_eq!(find(&ring, 10), None);
         assert_eq!(send_all(&mut ring), [11, 12]);
     }
 
@@ -362,9 +388,9 @@ mod tests {
         assert!(ring.check_room(2).is_err());
         assert_eq!(send_all(&mut ring), [0, 1, 2, 3, 4, 5]);
         ring.push(read(6, 1), 2);
-        assert_eq!(ring.find(Psn::new(4)), None);
-        assert!(ring.find(Psn::new(5)).is_some());
-        assert!(ring.find(Psn::new(6)).is_some());
+        assert_eq!(find(&ring, 4), None);
+        assert!(find(&ring, 5).is_some());
+        assert!(find(&ring, 6).is_some());
     }
 
     #[test]
@@ -374,8 +400,8 @@ mod tests {
             ring.push(read(psn, psns), 4);
         }
         assert_eq!(send_all(&mut ring), [0xff_fffe, 2, 3]);
-        let last = ring.find(Psn::new(4)).unwrap();
-        let first = ring.find(Psn::new(1)).unwrap();
+        let last = find(&ring, 4).unwrap();
+        let first = find(&ring, 1).unwrap();
         ring.demand(last, Pending::Whole);
         ring.demand(first, Pending::Whole);
         assert_eq!(send_all(&mut ring), [0xff_fffe, 3]);
@@ -387,7 +413,7 @@ mod tests {
         let mut ring = ring(1);
         ring.push(read(0, 1), 1);
         assert_eq!(send_all(&mut ring), [0]);
-        let number = ring.find(Psn::new(0)).unwrap();
+        let number = find(&ring, 0).unwrap();
         ring.demand(number, Pending::Whole);
         ring.push(read(1, 1), 1);
         assert_eq!(send_all(&mut ring), [1]);
@@ -405,23 +431,24 @@ mod tests {
         assert_eq!(ring.enlarge(vec![Replay::default(); 2]).len(), 2);
         assert_eq!(ring.enlarge(vec![Replay::default(); 7]).len(), 3);
         assert_eq!(ring.capacity(), 7);
-        assert_eq!(ring.find(Psn::new(1)), None);
+        assert_eq!(find(&ring, 1), None);
         for psn in 2..5 {
-            let number = ring.find(Psn::new(psn)).unwrap();
+            let number = find(&ring, psn).unwrap();
             assert_eq!(ring.get(number).unwrap().psn, Psn::new(psn));
         }
         assert_eq!(send_all(&mut ring), [4]);
         for psn in 5..20 {
             ring.push(read(psn, 1), 7);
         }
-        assert_eq!(ring.find(Psn::new(12)), None);
-        assert!(ring.find(Psn::new(13)).is_some());
+        assert_eq!(find(&ring, 12), None);
+        assert!(find(&ring, 13).is_some());
     }
 
     #[test]
     fn packets_are_found_across_the_wrap() {
         let replay = read(0xff_ffff, 3);
-        let packets = [0xff_fffe, 0xff_ffff, 0, 1, 2].map(|psn| replay.packet_at(Psn::new(psn)));
+        let at = |psn| u64::from(Psn::new(psn).ahead_of(START));
+        let packets = [0xff_fffe, 0xff_ffff, 0, 1, 2].map(|psn| replay.packet_at(at(psn)));
         assert_eq!(packets, [None, Some(0), Some(1), Some(2), None]);
         assert_eq!(replay.last_psn().get(), 1);
     }

@@ -3,7 +3,7 @@
 //! Turning what is due into packets, one at a time.
 
 use super::replay::{Pending, Recorded, Sent, Stream};
-use super::{event, nak_code, Answer, Refusal, Replay, Responder};
+use super::{event, nak_code, Answer, Refusal, Replay, Responder, Undo};
 use crate::host::{AccessFault, Count, Event, Host};
 use crate::ids::{Pkey, Srqn};
 use crate::psn::Psn;
@@ -11,6 +11,17 @@ use crate::qp::{Context, Outcome, QpKind, Slots};
 use crate::transmit::{Source, Transmit};
 use crate::wire::aeth::UNLIMITED_CREDITS;
 use crate::wire::packet::{Aeth, Body, Bth, NakCode, Packet, ReadPart, Reth, Service, Syndrome};
+
+/// The timer of an RNR NAK that asks to wait 10 µs (IBTA 1.x table 45).
+const SHORTEST_RNR_TIMER: u8 = 1;
+
+/// READ responses that are sent without a packet from the peer meanwhile: as many as the longest
+/// message has at the largest MTU.
+///
+/// Nobody acknowledges READ responses (IBTA 1.x §9.7.5.1.4), so that a peer that is gone would get
+/// 2 GiB for each request that it left. One that lives and is left without a response asks again for the rest
+/// when its timer runs out (§9.7.6.1), which is no more than one timeout for each so many packets.
+pub(super) const MOST_UNHEARD: u32 = 1 << 19;
 
 const UNLIMITED: Syndrome = Syndrome::Ack {
     credits: UNLIMITED_CREDITS,
@@ -23,10 +34,23 @@ impl<R: Slots<Replay>> Responder<R> {
         context: &Context,
         host: &mut H,
     ) -> Option<Transmit> {
-        let answer = self.ring.send_next(|replay| next_packet(replay, context));
-        if let Some(answer) = answer {
-            return answer;
+        self.undo = Undo::Nothing;
+        if self.unheard >= MOST_UNHEARD && !self.ring.rests() {
+            return None;
         }
+        let msn = self.msn;
+        let answer = self.ring.send_next(|replay| {
+            let (pending, sent) = (replay.pending, replay.sent);
+            (pending, sent, next_packet(replay, msn, context))
+        });
+        if let Some((number, (pending, sent, transmit))) = answer {
+            self.undo = Undo::Replay(number, pending, sent);
+            if matches!(pending, Pending::Stream(_)) {
+                self.unheard = self.unheard.saturating_add(1);
+            }
+            return transmit;
+        }
+        self.undo = Undo::Answer(self.answer);
         let (psn, syndrome) = match self.answer {
             Answer::Nothing => return None,
             Answer::Ack(psn) => (psn, UNLIMITED),
@@ -40,6 +64,20 @@ impl<R: Slots<Replay>> Responder<R> {
             msn: self.msn,
         };
         Some(response(psn, Body::Ack(aeth), context))
+    }
+
+    /// The host dropped the last response that was polled: it is due again.
+    pub(crate) fn take_back(&mut self) {
+        match core::mem::replace(&mut self.undo, Undo::Nothing) {
+            Undo::Nothing => {}
+            Undo::Answer(answer) => self.answer = answer,
+            Undo::Replay(number, pending, sent) => {
+                self.ring.demand(number, pending);
+                if let Some(replay) = self.ring.get_mut(number) {
+                    replay.sent = sent;
+                }
+            }
+        }
     }
 
     /// No response is due.
@@ -58,7 +96,9 @@ impl<R: Slots<Replay>> Responder<R> {
         host: &mut H,
     ) -> Outcome {
         let psn = transmit.packet.bth.psn;
-        let (Some(number), Some(code)) = (self.ring.find(psn), nak_code(fault)) else {
+        let position = self.position_of(psn);
+        let number = position.and_then(|position| self.ring.find(position));
+        let (Some(number), Some(code)) = (number, nak_code(fault)) else {
             return Outcome::Continue;
         };
         let repeated = self.ring.get(number).is_some_and(|replay| {
@@ -78,26 +118,25 @@ impl<R: Slots<Replay>> Responder<R> {
         Outcome::Fatal
     }
 
-    /// Looks once more for a receive WQE: where one was posted meanwhile the peer is asked to go
-    /// back at once, instead of after a time.
+    /// Looks once more for a receive WQE: where one was posted meanwhile the peer is asked to wait the
+    /// shortest time. That is an RNR NAK all the same, so that it spends no transport retry.
     fn not_ready<H: Host>(
         &mut self,
         srqn: Option<Srqn>,
         context: &Context,
         host: &mut H,
     ) -> Syndrome {
-        if self.hold(srqn, host) != Err(Refusal::NotReady) {
-            return Syndrome::Nak(NakCode::PsnSequence);
-        }
         host.count(Count::SendRnrErr);
-        Syndrome::RnrNak {
-            timer: context.settings.min_rnr_timer,
-        }
+        let timer = match self.hold(srqn, host) {
+            Err(Refusal::NotReady) => context.settings.min_rnr_timer,
+            _ => SHORTEST_RNR_TIMER,
+        };
+        Syndrome::RnrNak { timer }
     }
 }
 
-/// The next packet of a remembered answer.
-fn next_packet(replay: &mut Replay, context: &Context) -> Option<Transmit> {
+/// The next packet of a remembered answer. `msn` is the current one, which a NAK carries.
+fn next_packet(replay: &mut Replay, msn: u32, context: &Context) -> Option<Transmit> {
     let aeth = Aeth {
         syndrome: UNLIMITED,
         msn: replay.msn,
@@ -107,7 +146,7 @@ fn next_packet(replay: &mut Replay, context: &Context) -> Option<Transmit> {
         (Pending::Refused(psn, code), _) => {
             replay.pending = Pending::Nothing;
             let syndrome = Syndrome::Nak(code);
-            return Some(response(psn, Body::Ack(Aeth { syndrome, ..aeth }), context));
+            return Some(response(psn, Body::Ack(Aeth { syndrome, msn }), context));
         }
         (Pending::Stream(stream), Recorded::Read(reth)) => {
             return Some(next_read_response(replay, stream, &reth, aeth, context));

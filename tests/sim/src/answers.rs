@@ -4,9 +4,11 @@
 
 use roce::qp::{QpKind, QpState};
 use roce::transmit::{Source, Transmit};
-use roce::wire::packet::{Body, NakCode, ReadPart, Service, Syndrome};
+use roce::wire::aeth::UNLIMITED_CREDITS;
+use roce::wire::packet::{Aeth, Body, NakCode, ReadPart, Service, Syndrome};
 use roce::wr::SendOp;
 
+use crate::message::Message;
 use crate::side::{Gap, Side};
 
 type Check = Result<(), String>;
@@ -39,16 +41,22 @@ pub(crate) fn response(side: &mut Side, peer: &Side, transmit: &Transmit) -> Che
         ));
     };
     match packet.body {
-        Body::Ack(aeth) => match aeth.syndrome {
-            Syndrome::Ack { .. } => positive(side, ext, aeth.msn),
-            Syndrome::RnrNak { timer } => rnr(side, ext, timer),
-            Syndrome::Nak(NakCode::PsnSequence) => sequence(side, ext),
-            Syndrome::Nak(code) => refusal(side, ext, code),
-        },
+        Body::Ack(aeth) => {
+            if aeth.msn != rx.msn {
+                return Err(format!("MSN {}, should be {}", aeth.msn, rx.msn));
+            }
+            match aeth.syndrome {
+                Syndrome::Ack { credits } => positive(side, ext, credits),
+                Syndrome::RnrNak { timer } => rnr(side, ext, timer),
+                Syndrome::Nak(NakCode::PsnSequence) => sequence(side, ext),
+                Syndrome::Nak(code) => refusal(side, ext, code),
+            }
+        }
         Body::ReadResponse(part) => read_response(side, peer, transmit, ext, part),
-        Body::AtomicAck(_, original) => {
+        Body::AtomicAck(aeth, original) => {
             let index = executed(peer, ext, rx.epsn)?;
             let message = &peer.messages[index];
+            done(message, ext, aeth)?;
             if !matches!(message.wr.op, SendOp::Atomic(..)) || message.original != original {
                 return Err(format!(
                     "atomic answered {original:#x}, not {:#x}",
@@ -75,7 +83,20 @@ fn alive(side: &Side) -> Check {
     Err(format!("response in {:?}", side.state))
 }
 
-fn positive(side: &mut Side, ext: u64, msn: u32) -> Check {
+/// The header of a remembered answer: no flow control, and the MSN of its request.
+fn done(message: &Message, ext: u64, aeth: Aeth) -> Check {
+    let end = message.answer_end(ext);
+    let told = message.msns.iter().find(|(known, _)| *known == end);
+    let syndrome = Syndrome::Ack {
+        credits: UNLIMITED_CREDITS,
+    };
+    match told {
+        Some(&(_, msn)) if aeth == (Aeth { syndrome, msn }) => Ok(()),
+        _ => Err(format!("answer with {aeth:?}, its request had {told:?}")),
+    }
+}
+
+fn positive(side: &mut Side, ext: u64, credits: u8) -> Check {
     alive(side)?;
     let rx = &mut side.rx;
     if ext >= rx.epsn {
@@ -87,9 +108,16 @@ fn positive(side: &mut Side, ext: u64, msn: u32) -> Check {
     if rx.reads.front().is_some_and(|read| ext >= read.next) {
         return Err("an acknowledgement overtook a response".into());
     }
-    if ext + 1 == rx.epsn && msn != rx.msn {
-        return Err(format!("MSN {msn}, should be {}", rx.msn));
+    if credits != UNLIMITED_CREDITS {
+        return Err(format!("{credits} credits"));
     }
+    if !rx.may_ack.contains(&ext) {
+        return Err(format!(
+            "acknowledged {ext}, due is one of {:?}",
+            rx.may_ack
+        ));
+    }
+    rx.may_ack.clear();
     if rx.owes.is_some_and(|owed| owed <= ext) {
         rx.owes = None;
     }
@@ -99,7 +127,12 @@ fn positive(side: &mut Side, ext: u64, msn: u32) -> Check {
 fn rnr(side: &mut Side, ext: u64, timer: u8) -> Check {
     alive(side)?;
     let rx = &mut side.rx;
-    if ext != rx.epsn || rx.gap != Gap::NotReady || timer != side.profile.min_rnr_timer {
+    // With a receive posted meanwhile, the shortest time.
+    let expected = match rx.held {
+        Some(_) => 1,
+        None => side.profile.min_rnr_timer,
+    };
+    if ext != rx.epsn || rx.gap != Gap::NotReady || timer != expected {
         return Err(format!(
             "RNR NAK for {ext} with {:?}, expecting {}",
             rx.gap, rx.epsn
@@ -113,9 +146,7 @@ fn rnr(side: &mut Side, ext: u64, timer: u8) -> Check {
 fn sequence(side: &mut Side, ext: u64) -> Check {
     alive(side)?;
     let rx = &mut side.rx;
-    // With a receive posted meanwhile, one that wasn't ready asks to go back at once.
-    let ready = rx.gap == Gap::NotReady && rx.held.is_some();
-    if ext != rx.epsn || !(rx.gap == Gap::Seen || ready) {
+    if ext != rx.epsn || rx.gap != Gap::Seen {
         return Err(format!(
             "sequence NAK for {ext} with {:?}, expecting {}",
             rx.gap, rx.epsn
@@ -157,6 +188,9 @@ fn read_response(
             "READ response for message {index}, {:?}",
             message.wr.op
         ));
+    }
+    if let ReadPart::First(aeth) | ReadPart::Last(aeth) | ReadPart::Only(aeth) = part {
+        done(message, ext, aeth)?;
     }
     let segment = ext - message.first;
     let mtu = side.profile.mtu;

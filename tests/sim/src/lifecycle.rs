@@ -5,6 +5,7 @@
 use roce::ids::Qpn;
 use roce::psn::Psn;
 use roce::qp::{Attrs, ModifyError, QpKind, QpState, RemoteRights, Replay};
+use roce::time::Instant;
 
 use crate::agenda::Event;
 use crate::memory::Region;
@@ -449,7 +450,8 @@ impl World {
         };
         let side = &this.side;
         let name = |what: String| Err(format!("end {end}: {what}"));
-        if side.sends() && side.idle() && qp.poll_timeout().is_some() {
+        let paused = |due: Instant| due.0 <= side.paused.0;
+        if side.sends() && side.idle() && !qp.poll_timeout().is_none_or(paused) {
             return name(format!("idle, yet a timer at {:?}", qp.poll_timeout()));
         }
         let attrs = qp.attrs();

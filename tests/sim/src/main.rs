@@ -21,6 +21,7 @@ mod responder;
 mod rng;
 mod side;
 mod stats;
+mod strangers;
 mod swarm;
 mod trace;
 mod traffic;

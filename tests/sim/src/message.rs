@@ -47,6 +47,8 @@ pub(crate) struct Message {
     pub(crate) answered: bool,
     /// The responder carried it out.
     pub(crate) executed: bool,
+    /// Of each request that was carried out: one past its last number, and the MSN then.
+    pub(crate) msns: Vec<(u64, u32)>,
     /// The original value that an atomic found.
     pub(crate) original: u64,
     pub(crate) completed: Option<WcStatus>,

@@ -30,6 +30,13 @@ pub(crate) fn rnr_delay(code: u8) -> u64 {
     RNR_TENS_OF_US[usize::from(code & 31)] * 10_000
 }
 
+/// Nanoseconds after which a packet without an answer counts as lost: the timeout, or if that is short
+/// as much as IBTA 1.x §9.7.6.1.3 allows, up to 4 ms.
+pub(crate) fn ack_timeout(exponent: u8) -> u64 {
+    let least = 4096u64 << exponent;
+    least.max((4 * least).min(4096 << 10))
+}
+
 /// Puts a message behind those that were posted.
 pub(crate) fn post(side: &mut Side, mut message: Message) {
     message.first = side.tx.assigned;
@@ -61,7 +68,11 @@ pub(crate) fn request(side: &mut Side, now: u64, slack: u64, transmit: &Transmit
     } else {
         ext + 1
     };
-    check_order(side, now, slack, ext, index)?;
+    let again = ext < side.tx.vouched && !message.wants_response();
+    if again {
+        return Err(format!("packet {ext} was sent again, and was acknowledged"));
+    }
+    check_order(side, now, slack, ext, index, packet.bth.ack_req)?;
     if next > side.tx.sent {
         check_first(side, ext, index)?;
         side.tx.sent = next;
@@ -88,6 +99,22 @@ pub(crate) fn request(side: &mut Side, now: u64, slack: u64, transmit: &Transmit
         return Err("more than half of all PSNs in flight".into());
     }
     Ok(())
+}
+
+/// The host dropped the packet that was just checked: it is the next again.
+pub(crate) fn dropped(side: &mut Side, psn: Psn) {
+    let tx = &mut side.tx;
+    let Some(ext) = tx.numbering.ext(psn, tx.una) else {
+        return;
+    };
+    if ext <= tx.una && tx.una < tx.cursor {
+        tx.tries -= 1;
+        tx.fair_tries -= 1;
+    }
+    tx.cursor = ext;
+    tx.unasked = 0;
+    tx.muddled = true;
+    tx.starved = true;
 }
 
 /// A packet of an unreliable connection goes out once, and that's it.
@@ -178,7 +205,7 @@ fn locate(side: &Side, psn: Psn) -> Result<(u64, usize), String> {
 }
 
 /// Packets go out in order, or start again from the oldest that isn't acknowledged, for a reason.
-fn check_order(side: &mut Side, now: u64, slack: u64, ext: u64, index: usize) -> Check {
+fn check_order(side: &mut Side, now: u64, slack: u64, ext: u64, index: usize, asks: bool) -> Check {
     let profile = side.profile;
     let tx = &mut side.tx;
     let message = &side.messages[index];
@@ -206,24 +233,38 @@ fn check_order(side: &mut Side, now: u64, slack: u64, ext: u64, index: usize) ->
     if ext == next || skipped {
         return Ok(());
     }
-    if !restarts {
+    // The newest that isn't answered by more than an acknowledgement goes out again with a question.
+    let behind = side.messages[side.completed..side.taken].iter();
+    let newest = behind
+        .filter(|message| message.packets > 0 && message.first < tx.cursor)
+        .filter(|message| message.fault == LocalFault::None)
+        .last()
+        .map(|message| message.end().min(tx.cursor) - 1);
+    let probes = asks && !message.wants_response() && newest == Some(ext);
+    if !restarts && !probes {
         return Err(format!(
             "sent packet {ext} after {}, while {} is the oldest unacknowledged",
             tx.cursor, tx.una
         ));
     }
     // The engine may have wished to send it that much earlier.
-    let due = (tx.sent_at[tx.una as usize] + (4096u64 << profile.timeout)).saturating_sub(slack);
+    let due = (tx.sent_at[tx.una as usize] + ack_timeout(profile.timeout)).saturating_sub(slack);
     // Packets that asked for no answer go out again when one is wanted.
     let ended = tx.drain_at.is_some()
         || side.messages[side.completed..side.taken]
             .iter()
             .any(|message| message.fault != LocalFault::None || message.is_local());
-    if !tx.nudged && (profile.timeout == 0 || now < due) && !ended {
-        return Err(format!("went back {} ns before the timeout", due - now));
+    let early = (profile.timeout == 0 || now < due) && !tx.starved;
+    if !tx.nudged && early && !ended {
+        return Err(format!("went back at {now} ns, the timeout is at {due}"));
     }
     // Going back to ask is not a retry.
     let nobody_asked = tx.una + u64::from(tx.unasked) >= tx.cursor;
+    if nobody_asked && !probes && !tx.nudged && !tx.starved && !ended {
+        return Err(format!(
+            "went back to {ext} to ask, while {newest:?} is the newest"
+        ));
+    }
     tx.muddled |= ended || nobody_asked;
     tx.unasked = 0;
     tx.nudged = false;
@@ -285,6 +326,7 @@ pub(crate) fn response(
     payload: &[u8],
 ) {
     side.tx.refusal = None;
+    side.tx.malformed = None;
     side.tx.expected = None;
     if !side.sends() {
         return;
@@ -350,6 +392,8 @@ fn advance(side: &mut Side, una: u64) {
         tx.tries = u32::from(una < tx.cursor);
         tx.fair_tries = 0;
         tx.rnr_naks = 0;
+        tx.rnr_echoes = 0;
+        tx.starved = false;
         tx.rnr_until = tx.rnr_until.filter(|(_, ext)| *ext >= una);
         tx.muddled = tx.rnr_until.is_some() || tx.nudged;
         if tx.cursor < una {
@@ -360,7 +404,8 @@ fn advance(side: &mut Side, una: u64) {
 
 fn not_ready(side: &mut Side, now: u64, ext: u64, timer: u8) {
     let tx = &mut side.tx;
-    if tx.rnr_until.is_some() {
+    if let Some((until, _)) = tx.rnr_until {
+        tx.rnr_echoes += u32::from(now >= until);
         return;
     }
     tx.rnr_naks += 1;
@@ -378,6 +423,11 @@ fn answer(side: &mut Side, memory: &mut Memory, ext: u64, bytes: &[u8], last: bo
     let message = &side.messages[index];
     if side.tx.una != ext || !message.wants_response() {
         side.tx.nudged = true;
+        return;
+    }
+    let segment = ext - message.first;
+    if message.is_read() && bytes.len() as u32 != message.segment_len(segment, side.profile.mtu) {
+        side.tx.malformed = Some(ext);
         return;
     }
     let stores = matches!(message.wr.op, SendOp::Read(_) | SendOp::Atomic(..));
@@ -516,17 +566,18 @@ fn justify(side: &Side, index: usize, status: WcStatus) -> Check {
     };
     let oldest = span.contains(&tx.una);
     let right = match status {
+        WcStatus::BadRespErr => tx.malformed.is_some_and(|ext| span.contains(&ext)),
         WcStatus::RemInvReqErr => refused(NakCode::InvalidRequest),
         WcStatus::RemAccessErr => refused(NakCode::RemoteAccess),
         WcStatus::RemOpErr => refused(NakCode::RemoteOperational),
         WcStatus::RetryExcErr => {
             let limit = u32::from(side.profile.retry_cnt) + 1;
-            oldest && (tx.tries == limit || (tx.muddled && tx.tries > limit))
+            oldest && (tx.tries == limit || (tx.muddled && tx.tries > limit) || tx.starved)
         }
         WcStatus::RnrRetryExcErr => {
             let limit = u32::from(side.profile.rnr_retry) + 1;
             limit < 8
-                && tx.rnr_naks == limit
+                && (tx.rnr_naks..=tx.rnr_naks + tx.rnr_echoes).contains(&limit)
                 && tx.rnr_until.is_some_and(|(_, ext)| span.contains(&ext))
         }
         _ => false,
@@ -566,6 +617,11 @@ pub(crate) fn settled(side: &Side) -> Check {
     if side.sends() && side.profile.rnr_retry < 7 && tx.rnr_naks > u32::from(side.profile.rnr_retry)
     {
         return Err(format!("{} RNR NAKs and no RNR_RETRY_EXC", tx.rnr_naks));
+    }
+    if let (true, Some(ext)) = (side.sends(), tx.malformed) {
+        return Err(format!(
+            "the answer to {ext} has a wrong length and was taken"
+        ));
     }
     if let (true, Some((code, ext))) = (side.sends(), tx.refusal) {
         if ext == tx.una {

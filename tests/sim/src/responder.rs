@@ -71,6 +71,11 @@ impl Reference<'_> {
             self.side.rx.gap = gap;
             self.side.rx.owes = owed;
         }
+        let rx = &mut self.side.rx;
+        let due = packet.bth.ack_req || gap == Gap::NotReady || !rx.may_ack.is_empty();
+        if rx.epsn > ext && due && !self.peer.messages[index].wants_response() {
+            rx.may_ack.push(ext);
+        }
         forecast
     }
 
@@ -97,6 +102,12 @@ impl Reference<'_> {
         let remembered = later < usize::from(limit);
         if message.wants_response() && remembered && self.memory.inject.is_none() {
             self.side.rx.owes = Some(self.side.rx.owes.unwrap_or(0).max(ext));
+        }
+        if !message.wants_response() {
+            // All there is, unless that would skip an answer.
+            let rx = &mut self.side.rx;
+            let skips = ext + 1 < rx.recorded;
+            rx.may_ack.push(if skips { ext } else { rx.epsn - 1 });
         }
         let SendOp::Read(at) = message.wr.op else {
             return;
@@ -155,7 +166,12 @@ impl Reference<'_> {
         if last || message.is_read() {
             rx.msn = (rx.msn + 1) & 0xff_ffff;
             rx.offset = 0;
-            self.peer.messages[index].executed = rx.epsn == message.end();
+            let posted = &mut self.peer.messages[index];
+            posted.executed = rx.epsn == message.end();
+            if message.wants_response() {
+                rx.recorded = rx.epsn;
+                posted.msns.push((rx.epsn, rx.msn));
+            }
         }
         true
     }

@@ -90,12 +90,19 @@ pub(crate) struct Tx {
     pub(crate) nudged: bool,
     /// RNR NAKs for `una`, one for each time it was sent.
     pub(crate) rnr_naks: u32,
+    /// RNR NAKs that came between the end of a wait and the next packet, which a pause put off.
+    pub(crate) rnr_echoes: u32,
     /// Until when sending must wait for a receiver, and which packet wasn't received.
     pub(crate) rnr_until: Option<(u64, u64)>,
     /// `una` was also sent for other reasons than a transport retry.
     pub(crate) muddled: bool,
+    /// The host dropped packets since `una` became the oldest: the timer may have run out for want of
+    /// packets that left.
+    pub(crate) starved: bool,
     /// The refusal in the packet being handled.
     pub(crate) refusal: Option<(NakCode, u64)>,
+    /// The packet being handled is an answer of a wrong length, to this number.
+    pub(crate) malformed: Option<u64>,
     pub(crate) expected: Option<Expected>,
     /// In SQD: the number at which sending must stop.
     pub(crate) drain_at: Option<u64>,
@@ -152,6 +159,10 @@ pub(crate) struct Rx {
     pub(crate) unreadable: Vec<u64>,
     /// A request came that asked for an acknowledgement; none that covers it was sent.
     pub(crate) owes: Option<u64>,
+    /// The numbers that an acknowledgement may carry.
+    pub(crate) may_ack: Vec<u64>,
+    /// One past the last number of the newest request whose answer is remembered.
+    pub(crate) recorded: u64,
 }
 
 /// One QP's surroundings.
@@ -199,6 +210,10 @@ pub(crate) struct Side {
     pub(crate) failed: Option<(usize, u64)>,
     /// RTS will follow.
     pub(crate) resumes: bool,
+    /// Nothing is sent until then, after so many drops by the host in a row.
+    pub(crate) paused: (u64, u32),
+    /// How long pauses that followed one another were at most.
+    pub(crate) pause: u64,
     /// A RESET is under way: slots come back without completions.
     pub(crate) resetting: bool,
 }
@@ -267,6 +282,7 @@ impl Side {
         self.effects.clear();
         (self.last_wqe, self.cq_full, self.overflow) = (0, false, false);
         (self.failed, self.resumes) = (None, false);
+        (self.paused, self.pause) = ((0, 0), 0);
         self.epoch += 1;
         self.state = QpState::Reset;
     }

@@ -91,6 +91,8 @@ pub(crate) struct Mistakes {
     pub(crate) bad_recv: u32,
     /// Receives that are too short.
     pub(crate) short_recv: u32,
+    /// READ responses that the peer cuts short.
+    pub(crate) short_answer: u32,
     /// Packets during which the responder's memory fails or isn't resident.
     pub(crate) memory_fault: u32,
 }
@@ -151,6 +153,8 @@ pub(crate) struct Swarm {
     pub(crate) srq: bool,
     pub(crate) unsignaled: u32,
     pub(crate) fence: u32,
+    /// Permille of the packets after which a forged one comes.
+    pub(crate) strangers: u32,
     /// Permille of the occasions on which receives are replenished.
     pub(crate) recv_eagerness: u32,
     /// Most nanoseconds between a stimulus and the turn that follows it.
@@ -222,6 +226,7 @@ impl Swarm {
             srq: rng.chance(250),
             unsignaled: rng.pick(&[0, 0, 200, 500, 1000]),
             fence: rng.pick(&[0, 0, 200, 600]),
+            strangers: rng.pick(&[0, 0, 20, 200]),
             recv_eagerness: rng.pick(&[1000, 1000, 900, 500, 150]),
             laziness: rng.pick(&[0, 0, 1_000, 20_000, 200_000]),
             pace: if quick { 20_000 } else { 400_000 },
@@ -247,7 +252,7 @@ impl Swarm {
     pub(crate) fn rto(&self) -> u64 {
         match self.timeout {
             0 => 4096 << 9,
-            exponent => 4096 << exponent,
+            exponent => crate::requester::ack_timeout(exponent),
         }
     }
 }
@@ -310,6 +315,7 @@ fn mistakes(rng: &mut Rng) -> Mistakes {
         bad_local: level(&[5, 20, 60]),
         bad_recv: level(&[5, 30]),
         short_recv: level(&[5, 30]),
+        short_answer: level(&[2, 10]),
         memory_fault: level(&[2, 20]),
     }
 }

@@ -13,10 +13,10 @@ use crate::answers;
 use crate::recv::XRC_RINGS;
 use crate::requester;
 use crate::responder::{self, Forecast, Reference};
-use crate::side::{Gap, Refusal};
+use crate::side::{Gap, Refusal, Rx};
 use crate::wire;
 use crate::workload::{self, Workload};
-use crate::world::{Check, World};
+use crate::world::{Check, World, LONGEST_PAUSE};
 
 /// Packets that one turn may send before others have theirs.
 const BURST: u32 = 48;
@@ -59,9 +59,10 @@ impl World {
         let now = self.now;
         let due = self.ends[end].qp.as_ref().and_then(|qp| qp.poll_timeout());
         let idle = due.is_none_or(|due| due.0 > now);
+        let paused = self.ends[end].side.paused.0 > now;
         let rto = self.ends[end].side.profile.timeout;
         let side = &self.ends[end].side;
-        if idle {
+        if idle && !paused {
             if let Some(refusal) = side.rx.refusal.as_ref().filter(|refusal| !refusal.sent) {
                 return Err(format!("end {end}: no NAK for {refusal:?}"));
             }
@@ -165,7 +166,10 @@ impl World {
         } else {
             (right, left)
         };
-        let slack = self.swarm.laziness + 2 * BREATH;
+        // A pause delays what a timer decided.
+        let slack = self.swarm.laziness + 2 * BREATH + this.side.pause;
+        let dropped = !this.side.unreliable && self.rng.chance(self.weather.no_memory);
+        let undo = dropped.then(|| this.side.rx.clone());
         let connected = this.side.epoch == peer.side.epoch;
         let checked = if !is_response(&packet.body) {
             let sent = this.side.tx.sent;
@@ -198,8 +202,30 @@ impl World {
                 transmit.source
             )
         })?;
+        if let Some(undo) = undo {
+            self.drop_at_home(end, &transmit, undo);
+            return Ok(());
+        }
+        self.ends[end].side.paused.1 = 0;
         self.send(end, packet, &payload);
         Ok(())
+    }
+
+    /// The host drops a packet, and tells. `undo` is what the oracle knew before it saw the packet.
+    fn drop_at_home(&mut self, end: usize, transmit: &Transmit, undo: Rx) {
+        self.stats.no_memory += 1;
+        self.lost(end, "no memory");
+        self.call(end, &[], |qp, now, _| qp.transmit_dropped(now, transmit));
+        let side = &mut self.ends[end].side;
+        if is_response(&transmit.packet.body) {
+            side.rx = undo;
+        } else {
+            requester::dropped(side, transmit.packet.bth.psn);
+        }
+        let (_, drops) = side.paused;
+        let pause = (100_000 << drops.min(10)).min(LONGEST_PAUSE);
+        side.paused = (self.now + pause, drops + 1);
+        side.pause = side.pause.max(2 * pause);
     }
 
     /// The payload of a packet, as the host finds it.
@@ -263,7 +289,7 @@ impl World {
         if let Body::Ack(aeth) = packet.body {
             self.stats.rnr += u64::from(matches!(aeth.syndrome, Syndrome::RnrNak { .. }));
         }
-        if self.rng.chance(self.weather.no_memory) {
+        if self.ends[end].side.unreliable && self.rng.chance(self.weather.no_memory) {
             self.stats.no_memory += 1;
             return self.lost(end, "no memory");
         }
@@ -339,7 +365,19 @@ impl World {
                 packet.bth.psn, packet.body, packet.payload_len
             )
         });
+        let (mut packet, mut payload) = (packet, payload);
+        let answer = matches!(packet.body, Body::ReadResponse(_)) && self.deadline.is_none();
+        if answer && self.rng.chance(self.swarm.mistakes.short_answer) {
+            if let Some((_, cut)) = payload.split_last() {
+                packet.payload_len -= 1;
+                payload = cut;
+                self.lossy = true;
+            }
+        }
         self.receive(end, &packet, payload)?;
+        if current && self.rng.chance(self.swarm.strangers) {
+            self.intrude(end, &packet, payload)?;
+        }
         self.soon(end)
     }
 

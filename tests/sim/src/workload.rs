@@ -99,6 +99,7 @@ impl Workload<'_> {
             filled: 0,
             answered: false,
             executed: false,
+            msns: Vec::new(),
             original: 0,
             completed: None,
         }

@@ -27,6 +27,9 @@ pub(crate) type Check = Result<(), String>;
 /// Events after which a seed counts as a livelock.
 const MOST_EVENTS: u32 = 1_000_000;
 
+/// Nanoseconds that a QP sends nothing at most after its host dropped a packet.
+pub(crate) const LONGEST_PAUSE: u64 = 100_000 << 10;
+
 /// Most READs and atomics that a QP remembers.
 pub(crate) const REPLAYS: u64 = 16;
 
@@ -211,7 +214,12 @@ impl World {
             .sum();
         let round = 2 * (self.weather.latency + self.swarm.laziness) + 10_000;
         let waits = 2 * requester::rnr_delay(self.swarm.min_rnr_timer);
-        let spare = self.swarm.weather.jitter + waits + outstanding * round;
+        let pause = if self.swarm.weather.no_memory == 0 {
+            0
+        } else {
+            LONGEST_PAUSE
+        };
+        let spare = self.swarm.weather.jitter + waits + pause + outstanding * round;
         self.deadline = Some(self.now + 20 * self.swarm.rto() + spare);
         self.trace.line(self.now, || "--- calm".into());
     }
@@ -427,6 +435,8 @@ impl End {
             resumes: false,
             notify: false,
             failure: None,
+            paused: (0, 0),
+            pause: 0,
             resetting: false,
         };
         side.clear();

@@ -315,14 +315,16 @@ impl Core {
         let Some(transmit) = next else {
             return false;
         };
-        if let Err(fault) = self.send(qp, transmit, upshot) {
-            if self.stall.stands() {
+        match self.send(qp, transmit, upshot) {
+            Ok(Fate::Left) => {}
+            Ok(Fate::Dropped) => self.engine.transmit_dropped(now, transmit),
+            Err(_) if self.stall.stands() => {
                 self.stall.put_transmit_aside(transmit);
                 return false;
             }
-            self.with_engine(qp, None, upshot, |engine, host| {
+            Err(fault) => self.with_engine(qp, None, upshot, |engine, host| {
                 engine.transmit_failed(now, transmit, fault, host);
-            });
+            }),
         }
         true
     }
@@ -332,16 +334,15 @@ impl Core {
         !self.sq.has_posted() && self.engine.rests()
     }
 
-    /// Builds and sends one packet. For want of memory or queue space the packet is lost; only a
-    /// source that can't be resolved is an error.
+    /// Builds and sends one packet. Only a source that can't be resolved is an error.
     fn send(
         &mut self,
         qp: &Qp,
         transmit: &Transmit,
         upshot: &mut Upshot,
-    ) -> Result<(), TransmitFault> {
+    ) -> Result<Fate, TransmitFault> {
         if matches!(self.peer, Peer::Nobody) {
-            return raw::send(self, qp, transmit);
+            return raw::send(self, qp, transmit).map(|()| Fate::Left);
         }
         let packet = &transmit.packet;
         let counters = &self.counters;
@@ -358,7 +359,7 @@ impl Core {
         let frame = way.and_then(|(address, route)| Frame::new(address, route, transmit));
         let Some(mut frame) = frame else {
             counters.count(Count::SendErr);
-            return Ok(());
+            return Ok(Fate::Dropped);
         };
         match transmit.source {
             Source::None => {}
@@ -395,14 +396,17 @@ impl Core {
         counters.add(Counter::SentBytes, u64::from(length));
         if frame.is_local() {
             let dest = packet.bth.dest;
-            deliver_local(qp, counters, frame, dest, &mut self.neighbour, upshot);
-        } else if let Err(error) = frame.send(&qp.credit) {
+            let recent = &mut self.neighbour;
+            return Ok(deliver_local(qp, counters, frame, dest, recent, upshot));
+        }
+        if let Err(error) = frame.send(&qp.credit) {
             counters.count(Count::SendErr);
             if error == EMSGSIZE {
-                return oversize(transmit);
+                return oversize(transmit).map(|()| Fate::Left);
             }
+            return Ok(Fate::Dropped);
         }
-        Ok(())
+        Ok(Fate::Left)
     }
 
     /// Sees to it that the QP runs when the engine next wants it.
@@ -429,6 +433,15 @@ impl Core {
         let handle = Arc::from(qp).start(Delta::from_nanos(delay));
         self.timer = Some((due, handle));
     }
+}
+
+/// What became of a packet that could be built, or for which memory was missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    /// It left the host, or lies in one of its queues.
+    Left,
+    /// The host dropped it: for want of memory, of a route or of room in a queue.
+    Dropped,
 }
 
 /// What becomes of a packet that is larger than the network device's MTU: that shrank below the path
@@ -475,18 +488,21 @@ fn deliver_local(
     dest: Qpn,
     recent: &mut Recent<Qp>,
     upshot: &mut Upshot,
-) {
+) -> Fate {
     let to = frame.destination();
     let Some(skb) = frame.into_local() else {
         counters.count(Count::SendErr);
-        return;
+        return Fate::Dropped;
     };
     let peer: Option<Arc<Qp>> = qp.net.with_recent_qp(recent, dest, to, |peer| peer.into());
     let Some(peer) = peer else {
-        return qp.net.drops.discard(skb, Discard::NoQueuePair);
+        qp.net.drops.discard(skb, Discard::NoQueuePair);
+        return Fate::Left;
     };
-    match peer.inbox.push(skb) {
-        Ok(()) => note_peer(&mut upshot.peer, peer),
-        Err(skb) => qp.net.drops.discard(skb, Discard::Overflow),
+    if let Err(skb) = peer.inbox.push(skb) {
+        qp.net.drops.discard(skb, Discard::Overflow);
+        return Fate::Dropped;
     }
+    note_peer(&mut upshot.peer, peer);
+    Fate::Left
 }

@@ -218,3 +218,141 @@ fn responses_after_the_end_are_dropped() {
     let reason = Count::Dropped(QpDropReason::State);
     assert_eq!(bench.host.count_of(reason), 1);
 }
+
+/// A number that the peer can't have reached.
+const FORGED: u32 = 0x55_5555;
+
+#[test]
+fn a_forged_nak_is_challenged_and_refuted() {
+    let mut bench = Bench::new();
+    for _ in 0..3 {
+        bench.post_unsignaled(SEND, 0);
+    }
+    bench.poll();
+    for _ in 0..5 {
+        bench.nak_with(1, NakCode::RemoteAccess, FORGED);
+    }
+    assert_eq!((bench.sent(), bench.state()), (vec![], QpState::Rts));
+    assert!(bench.host.retired.is_empty(), "it vouches for nothing");
+    // The question, once.
+    let question = bench.poll();
+    assert_eq!(question.len(), 1);
+    assert_eq!(question[0].packet.bth.psn, psn(2));
+    assert!(question[0].packet.bth.ack_req);
+    bench.ack(2);
+    assert_eq!(bench.host.retired.len(), 3);
+    assert_eq!(bench.qp.poll_timeout(), None);
+    assert_eq!(bench.host.count_of(Count::CompleterRetry), 0);
+}
+
+#[test]
+fn a_nak_that_nobody_refutes_is_believed_after_a_timeout() {
+    // A timer; all retries spent before; none, and a bound all the same; a long one, too.
+    for (timeout, retries, wait) in [(14, 7, 14), (14, 0, 14), (0, 7, 17), (31, 7, 17)] {
+        let mut bench = Bench::new();
+        bench.change(Attrs {
+            timeout: Some(timeout),
+            retry_cnt: Some(retries),
+            ..Attrs::default()
+        });
+        bench.post(SEND, 0);
+        bench.post(SEND, 0);
+        bench.post(SEND, 0);
+        bench.poll();
+        bench.nak_with(1, NakCode::RemoteOperational, FORGED);
+        assert_eq!(bench.psns(), [2], "the question");
+        // An answer to what is before it refutes nothing.
+        bench.ack(0);
+        let due = bench.now.after(Duration(4_096 << wait));
+        assert_eq!(bench.qp.poll_timeout(), Some(due));
+        bench.time_out();
+        bench.check_flushed();
+        let expected = [(0, Success), (1, RemOpErr), (2, WrFlushErr)];
+        assert_eq!(bench.sent(), expected);
+    }
+}
+
+#[test]
+fn a_nak_with_a_number_that_the_peer_can_have_reached_is_believed_at_once() {
+    for (msn, believed) in [(1, true), (3, true), (4, true), (5, false), (0, false)] {
+        let mut bench = Bench::new();
+        for _ in 0..4 {
+            bench.post(SEND, 0);
+        }
+        bench.poll();
+        bench.ack(0);
+        bench.nak_with(2, NakCode::InvalidRequest, msn);
+        let fails = bench.sent().contains(&(2, RemInvReqErr));
+        assert_eq!(fails, believed, "{msn}");
+    }
+}
+
+#[test]
+fn message_numbers_wrap() {
+    let mut bench = Bench::new();
+    let ack = |msn| Body::Ack(Aeth { msn, ..DONE });
+    for (n, msn) in [0x7f_ffff, 0xff_fffe, 0xff_ffff].into_iter().enumerate() {
+        bench.post(SEND, 0);
+        bench.poll();
+        bench.respond(n as u32, ack(msn), 0);
+    }
+    bench.post(SEND, 0);
+    bench.post(SEND, 0);
+    bench.poll();
+    bench.nak_with(4, NakCode::RemoteAccess, 0);
+    assert_eq!(bench.sent().last(), Some(&(4, RemAccessErr)));
+}
+
+#[test]
+fn a_receive_posted_meanwhile_costs_no_transport_retry() {
+    let mut bench = Bench::new();
+    bench.change(Attrs {
+        retry_cnt: Some(0),
+        ..Attrs::default()
+    });
+    let mut host = MockHost::new();
+    let mut peer = connected(QpKind::Rc, FIRST, FIRST, &mut host);
+    bench.post(SEND, 0);
+    for attempt in [false, true] {
+        for request in bench.poll() {
+            peer.handle_packet(bench.now, &request.packet, &mut host);
+        }
+        // Between the packet and its answer.
+        if !attempt {
+            host.post_recv(8);
+        }
+        for answer in drain(&mut peer, bench.now, &mut host) {
+            bench
+                .qp
+                .handle_packet(bench.now, &answer.packet, &mut bench.host);
+        }
+        if !attempt {
+            assert_eq!(
+                bench.qp.poll_timeout(),
+                Some(bench.now.after(Duration(10_000)))
+            );
+            bench.time_out();
+        }
+    }
+    assert_eq!(bench.sent(), [(0, Success)]);
+}
+
+#[test]
+fn a_read_before_a_packet_without_payload_is_still_waited_for() {
+    let mut bench = Bench::new();
+    bench.post(READ, 8);
+    bench.post(SEND, 8);
+    bench.qp.poll_transmit(NOW, &mut bench.host).unwrap();
+    let failed = bench.qp.poll_transmit(NOW, &mut bench.host).unwrap();
+    let fault = TransmitFault::Local(LocProtErr);
+    bench
+        .qp
+        .transmit_failed(NOW, &failed, fault, &mut bench.host);
+    for _ in 0..3 {
+        bench.time_out();
+        assert_eq!(bench.psns(), [0]);
+    }
+    bench.time_out();
+    bench.check_flushed();
+    assert_eq!(bench.sent(), [(0, RetryExcErr), (1, WrFlushErr)]);
+}

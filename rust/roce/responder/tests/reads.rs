@@ -4,6 +4,9 @@
 
 use super::*;
 use crate::host::AccessFault;
+use crate::responder::reply::MOST_UNHEARD;
+use crate::wire::packet::AtomicEth;
+use crate::wr::AtomicOp;
 
 #[test]
 fn responses_are_cut_to_the_mtu() {
@@ -215,4 +218,106 @@ fn an_echo_does_not_spoil_the_first_answer() {
     bench.host.fault = Some(AccessFault::Failed);
     bench.pass_at(Psn::new(10), read(0, 2 * MTU), 0);
     assert_eq!(bench.answers(), [Said::Read(11, Part::Last, 1024, MTU)]);
+}
+
+#[test]
+fn a_response_that_the_host_dropped_is_due_again() {
+    let mut bench = Bench::starting(QpKind::Rc, 10);
+    bench.pass_read(0, 2 * MTU + 1);
+    bench.pass(write_only(0, 8), 8);
+    let mut said = Vec::new();
+    while let Some(dropped) = bench.poll_said() {
+        bench.responder.take_back();
+        assert_eq!(bench.poll_said(), Some(dropped));
+        said.push(dropped);
+    }
+    assert_eq!(
+        said,
+        [
+            Said::Read(10, Part::First, 0, MTU),
+            Said::Read(11, Part::Middle, 1024, MTU),
+            Said::Read(12, Part::Last, 2048, 1),
+            Said::Ack(13),
+        ]
+    );
+    // Nothing is due, and nothing comes back.
+    bench.responder.take_back();
+    assert_eq!(bench.poll_said(), None);
+}
+
+#[test]
+fn a_read_whose_response_was_dropped_counts_as_unanswered() {
+    for (dropped, outcome) in [(true, Outcome::Fatal), (false, Outcome::Continue)] {
+        let mut bench = Bench::starting(QpKind::Rc, 10);
+        bench.context.settings.max_dest_rd_atomic = 1;
+        bench.pass_read(0, 8);
+        bench.poll();
+        if dropped {
+            bench.responder.take_back();
+        }
+        assert_eq!(bench.read(0, 8), outcome);
+    }
+}
+
+#[test]
+fn old_records_say_nothing_of_new_packets() {
+    // The records of a READ and an atomic, then half of all PSNs and some more, then all of them.
+    for taken in [(1 << 23) + 10, (1 << 24) - 501, (1 << 24) + 3] {
+        let mut bench = Bench::starting(QpKind::Rc, 10);
+        bench.pass_read(0, 2 * MTU);
+        bench.answers();
+        let mut left: u32 = taken;
+        bench.pass(Body::Atomic(word()), 0);
+        bench.answers();
+        // Skips the packets between: only their number matters.
+        bench.responder.expected = bench.responder.expected.plus(left);
+        bench.responder.position += u64::from(left);
+        left = 500;
+        let latest = bench.responder.rq_psn().minus(1);
+        let behind = latest.minus(left);
+        bench.pass_at(behind, write_only(0, 8), 8);
+        assert_eq!(
+            bench.answers(),
+            [Said::Ack(latest.get())],
+            "{taken} PSNs later"
+        );
+        if taken < 1 << 24 {
+            continue;
+        }
+        // Nor are they answered for another's PSN.
+        bench.pass_at(Psn::new(10), read(0, 2 * MTU), 0);
+        bench.pass_at(Psn::new(12), Body::Atomic(word()), 0);
+        assert_eq!(bench.answers(), [], "{taken} PSNs later");
+    }
+}
+
+fn word() -> AtomicEth {
+    AtomicEth {
+        va: BASE,
+        rkey: RKEY,
+        op: AtomicOp::FetchAdd { add: 1 },
+    }
+}
+
+#[test]
+fn a_peer_that_is_not_heard_of_gets_no_more() {
+    const LONG: u32 = 1 << 31;
+    let mut bench = Bench::starting(QpKind::Rc, 10);
+    // Never touched.
+    bench.host.memory = vec![0; LONG as usize];
+    bench.pass_read(0, LONG);
+    bench.pass_read(0, LONG);
+    let most = MOST_UNHEARD as usize;
+    assert_eq!(bench.answers().len(), most);
+    assert_eq!(bench.poll_said(), None);
+    // Its timer has run out: it asks for the rest.
+    let rest = Psn::new(10).plus(MOST_UNHEARD);
+    let offset = u64::from(MOST_UNHEARD) * u64::from(MTU);
+    bench.responder.hear();
+    bench.pass_at(rest, read(offset, LONG - offset as u32), 0);
+    assert_eq!(
+        bench.poll_said(),
+        Some(Said::Read(rest.get(), Part::First, offset, MTU))
+    );
+    assert_eq!(bench.answers().len(), most - 1);
 }

@@ -1,0 +1,147 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+# Runs on: guest
+"""What spends retries, and what doesn't: retries.py DEVICE GID-INDEX PEER-DEVICE PEER-GID-INDEX.
+
+DEVICE's network device is eth0 of h1. The kernel runs softirqs in threads (threadirqs), and what eth0 of h1 receives
+it handles on CPU 1, what the peer's receives on CPU 0.
+"""
+
+import os
+import subprocess
+import sys
+import time
+
+from pyverbs.addr import AHAttr, GlobalRoute
+import pyverbs.enums as e
+from pyverbs.qp import QPAttr
+from pyverbs.wr import SendWR
+
+from order import End, on
+from pairs import ALL, PAGE, case, cases, equal, main
+
+# Those that came with order.py.
+cases.clear()
+
+LOCAL, REMOTE = 0, 1
+# Longer than all that the queue of a device and the socket's credit hold.
+LONG = 15 * PAGE
+
+
+def qdisc(*arguments):
+    subprocess.run(["ip", "netns", "exec", "h1", "tc", "qdisc", *arguments], check=True)
+
+
+class Impatient(End):
+    """One that gives up after so many timeouts of 4.096 µs · 2ᵗ."""
+
+    def __init__(self, device, gid_index, timeout, retries):
+        super().__init__(device, gid_index, e.IBV_QPT_RC)
+        self.timeout, self.retries = timeout, retries
+
+    def connect(self, peer):
+        attr = QPAttr(port_num=1)
+        attr.qp_access_flags = ALL
+        attr.path_mtu = e.IBV_MTU_1024
+        attr.dest_qp_num = peer.qp.qp_num
+        attr.max_dest_rd_atomic = attr.max_rd_atomic = 4
+        attr.timeout, attr.retry_cnt, attr.rnr_retry = self.timeout, self.retries, 7
+        gid = peer.context.query_gid(1, peer.gid_index)
+        attr.ah_attr = AHAttr(port_num=1, is_global=1, gr=GlobalRoute(dgid=gid, sgid_index=self.gid_index))
+        self.qp.to_rts(attr)
+
+    def transfer(self, opcode, peer, length):
+        wr = SendWR(wr_id=1, opcode=opcode, num_sge=1, sg=[self.element(0, length)])
+        wr.set_wr_rdma(peer.region.rkey, peer.buffer.address)
+        self.qp.post_send(wr)
+
+    def status(self, seconds=60):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            count, completions = self.cq.poll(1)
+            if count:
+                return completions[0].status
+        raise AssertionError("no completion")
+
+    def counter(self, name):
+        with open(f"/sys/class/infiniband/{self.device}/ports/1/hw_counters/{name}") as counter:
+            return int(counter.read())
+
+
+def pair(timeout, retries):
+    requester = Impatient(*sys.argv[1:3], timeout, retries)
+    responder = Impatient(*sys.argv[3:5], timeout, retries)
+    requester.connect(responder)
+    responder.connect(requester)
+    return requester, responder
+
+
+@case("an acknowledgement that came before the timer ran costs no retry")
+def _():
+    for attempt in range(5):
+        requester, responder = pair(timeout=8, retries=0)
+        mark = bytes([attempt + 1]) * 8
+        requester.buffer.fill(mark)
+        with on(1):
+            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(50))
+            try:
+                # Softirqs of this CPU wait: packets are queued, and the timer runs out.
+                requester.transfer(e.IBV_WR_RDMA_WRITE, responder, len(mark))
+                limit = time.monotonic() + 0.5
+                while responder.buffer.read(len(mark)) != mark and time.monotonic() < limit:
+                    pass
+                limit = time.monotonic() + 0.2
+                while time.monotonic() < limit:
+                    pass
+            finally:
+                os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+        equal(responder.buffer.read(len(mark)), mark, "what was written meanwhile")
+        equal(requester.status(), e.IBV_WC_SUCCESS, "status")
+
+
+def through_a_small_queue(opcode, sender):
+    """Transfers more than the queue of eth0 of h1 holds; `sender` says by which end its packets leave."""
+    ends = pair(timeout=20, retries=0)
+    before = [(end.counter("send_err"), end.counter("completer_retry_err")) for end in ends]
+    qdisc("add", "dev", "eth0", "root", "tbf", "rate", "4mbit", "burst", "3000", "limit", "6000")
+    try:
+        initiator, target = ends if sender == LOCAL else reversed(ends)
+        for _ in range(4):
+            initiator.transfer(opcode, target, LONG)
+            equal(initiator.status(), e.IBV_WC_SUCCESS, "status")
+    finally:
+        qdisc("del", "dev", "eth0", "root")
+    after = [(end.counter("send_err"), end.counter("completer_retry_err")) for end in ends]
+    if after[0][0] == before[0][0]:
+        raise AssertionError("nothing was dropped")
+    equal([pair[1] for pair in after], [pair[1] for pair in before], "retries")
+
+
+@case("requests that the own queue drops cost no retry")
+def _():
+    through_a_small_queue(e.IBV_WR_RDMA_WRITE, LOCAL)
+
+
+@case("responses that the own queue drops cost no retry")
+def _():
+    through_a_small_queue(e.IBV_WR_RDMA_READ, REMOTE)
+
+
+@case("a queue that drops everything is asked seldom, and ends in RETRY_EXC_ERR")
+def _():
+    requester, responder = pair(timeout=14, retries=7)
+    before = requester.counter("send_err")
+    qdisc("add", "dev", "eth0", "root", "pfifo", "limit", "0")
+    try:
+        requester.transfer(e.IBV_WR_RDMA_WRITE, responder, LONG)
+        equal(requester.status(), e.IBV_WC_RETRY_EXC_ERR, "status")
+    finally:
+        qdisc("del", "dev", "eth0", "root")
+    drops = requester.counter("send_err") - before
+    # Half a second: ten doublings of 100 µs, and then ten a second.
+    if not 8 <= drops <= 100:
+        raise AssertionError(f"{drops} packets were dropped")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
