@@ -240,7 +240,7 @@ impl Core {
     /// be the answers that it takes for lost. Those that came before it was due have been taken in
     /// after [`INBOX_TURNS`] turns; it does not wait for others.
     fn keep_time(&mut self, qp: &Qp, now: Instant, waiting: bool, upshot: &mut Upshot) {
-        let due = self.engine.poll_timeout().is_some_and(|due| due <= now);
+        let due = self.is_due(now);
         if due && waiting && self.put_off < INBOX_TURNS {
             self.put_off = self.put_off.wrapping_add(1);
             return;
