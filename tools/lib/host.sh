@@ -22,6 +22,8 @@ host_missing() {
 		grep -qE "^CONFIG_$option=[ym]" "$config" ||
 			MISSING+=("Kernel $release was built without CONFIG_$option.")
 	done
+	! grep -q '^CONFIG_PREEMPT_RT=y' "$config" ||
+		MISSING+=("Kernel $release was built with CONFIG_PREEMPT_RT, on which rrxe is not safe.")
 	grep -q '^CONFIG_RUST=y' "$config" || return 0
 	[[ -e $tree/rust/libkernel.rmeta ]] ||
 		MISSING+=("The build tree $tree lacks the kernel's Rust metadata (rust/libkernel.rmeta).")
