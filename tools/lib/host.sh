@@ -24,6 +24,9 @@ host_missing() {
 	done
 	! grep -q '^CONFIG_PREEMPT_RT=y' "$config" ||
 		MISSING+=("Kernel $release was built with CONFIG_PREEMPT_RT, on which rrxe is not safe.")
+	# Without it, netlink dumps look at QPs, CQs and SRQs while the driver destroys them.
+	[[ ! -e $tree/Module.symvers ]] || grep -qw rdma_restrack_begin_del "$tree/Module.symvers" ||
+		MISSING+=("Kernel $release has an older ib_core, without rdma_restrack_begin_del(): rrxe needs Linux 7.3, or a 7.2 that has it.")
 	grep -q '^CONFIG_RUST=y' "$config" || return 0
 	[[ -e $tree/rust/libkernel.rmeta ]] ||
 		MISSING+=("The build tree $tree lacks the kernel's Rust metadata (rust/libkernel.rmeta).")
