@@ -279,11 +279,13 @@ pub(crate) unsafe extern "C" fn query<P: Provider>(
     from_result(|| {
         // SAFETY: The queue is alive while ib_core calls its operations.
         let found = P::query_srq(unsafe { SrqObject::<P>::get(base.cast()) })?;
+        let found = bindings::ib_srq_attr {
+            max_wr: found.max_wr,
+            max_sge: found.max_sge,
+            srq_limit: found.limit,
+        };
         // SAFETY: ib_core passes attributes to fill.
-        let attr = unsafe { &mut *attr };
-        attr.max_wr = found.max_wr;
-        attr.max_sge = found.max_sge;
-        attr.srq_limit = found.limit;
+        unsafe { attr.write(found) };
         Ok(0)
     })
 }

@@ -8,6 +8,7 @@ use kernel::{
     prelude::*,
     sync::Arc, //
 };
+use pin_init::Zeroable;
 use roce::qp::attr::QpKind;
 
 use super::qp_attr;
@@ -18,7 +19,7 @@ use crate::{
     object::{Object, Raising},
     post::{RecvList, SendList},
     provider::Provider,
-    qp::{QpCreated, QpInit, RingReply},
+    qp::{QpCreated, QpInit, QpQuery, RingReply},
     srq,
     udata::{no_payload, UserCall},
     upcall::{QpUpcall, Upcall},
@@ -191,6 +192,9 @@ pub(super) unsafe extern "C" fn modify<P: Provider>(
 
 /// Implements `query_qp`. All attributes are reported, whatever the mask asks for.
 ///
+/// ib_uverbs_query_qp() copies attributes to the process out of memory that it doesn't initialise,
+/// and fill_res_qp_entry_query() out of its stack: both structures are written as a whole.
+///
 /// # Safety
 ///
 /// To be called by ib_core, on a QP of `P`.
@@ -204,23 +208,37 @@ pub(super) unsafe extern "C" fn query<P: Provider>(
         // SAFETY: The QP is alive while ib_core calls its operations.
         let found = P::query_qp(unsafe { of::<P>(qp) })?;
         // SAFETY: ib_core passes attributes to fill.
-        qp_attr::write(&found, unsafe { &mut *attr });
-        // SAFETY: As above.
-        let (init, qp) = unsafe { (&mut *init, &*qp) };
-        init.event_handler = qp.event_handler;
-        init.qp_context = qp.qp_context;
-        init.send_cq = qp.send_cq;
-        init.recv_cq = qp.recv_cq;
-        init.srq = qp.srq;
-        init.qp_type = qp.qp_type;
-        qp_attr::write_cap(&found.cap, &mut init.cap);
-        init.sq_sig_type = if found.signal_all {
-            bindings::ib_sig_type_IB_SIGNAL_ALL_WR
-        } else {
-            bindings::ib_sig_type_IB_SIGNAL_REQ_WR
-        };
+        unsafe { attr.write(qp_attr::report(&found)) };
+        // SAFETY: The QP is alive while ib_core calls its operations.
+        let reported = unsafe { report_init(qp, &found) };
+        // SAFETY: ib_core passes attributes to fill.
+        unsafe { init.write(reported) };
         Ok(0)
     })
+}
+
+/// The attributes of the QP's creation.
+///
+/// # Safety
+///
+/// `qp` must be valid.
+unsafe fn report_init(qp: *const bindings::ib_qp, found: &QpQuery) -> bindings::ib_qp_init_attr {
+    // SAFETY: As the caller promises.
+    let qp = unsafe { &*qp };
+    let mut init = bindings::ib_qp_init_attr::zeroed();
+    init.event_handler = qp.event_handler;
+    init.qp_context = qp.qp_context;
+    init.send_cq = qp.send_cq;
+    init.recv_cq = qp.recv_cq;
+    init.srq = qp.srq;
+    init.qp_type = qp.qp_type;
+    qp_attr::write_cap(&found.cap, &mut init.cap);
+    init.sq_sig_type = if found.signal_all {
+        bindings::ib_sig_type_IB_SIGNAL_ALL_WR
+    } else {
+        bindings::ib_sig_type_IB_SIGNAL_REQ_WR
+    };
+    init
 }
 
 /// Implements `destroy_qp`.

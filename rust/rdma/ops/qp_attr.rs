@@ -3,6 +3,7 @@
 //! The attributes of queue pairs: `struct ib_qp_attr` on one side, the engine's on the other.
 
 use kernel::prelude::*;
+use pin_init::Zeroable;
 use roce::{
     ids::{Qkey, Qpn},
     mtu::Mtu,
@@ -120,9 +121,10 @@ fn rights_to_raw(rights: RemoteRights) -> u32 {
         )
 }
 
-/// Fills `attr` for a query.
-pub(super) fn write(found: &QpQuery, attr: &mut ib_qp_attr) {
+/// The attributes that a query reports. Those that RoCE lacks, such as an alternate path, are zeros.
+pub(super) fn report(found: &QpQuery) -> ib_qp_attr {
     let (current, settings) = (&found.attrs, &found.attrs.settings);
+    let mut attr = ib_qp_attr::zeroed();
     attr.qp_state = current.state as bindings::ib_qp_state;
     attr.cur_qp_state = attr.qp_state;
     attr.sq_draining = current.sq_draining.into();
@@ -145,6 +147,7 @@ pub(super) fn write(found: &QpQuery, attr: &mut ib_qp_attr) {
         attr.ah_attr = av.to_attr();
     }
     write_cap(&found.cap, &mut attr.cap);
+    attr
 }
 
 /// Reads capacities.

@@ -1,0 +1,62 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+# Runs on: guest
+"""Netlink dumps of RDMA objects, as `rdma resource show` asks for them; any user may."""
+
+import socket
+import struct
+
+NETLINK_RDMA, CLIENT = 20, 5
+GET, RES_QP, RES_CM_ID, RES_CQ, RES_MR, RES_PD, STAT, RES_CTX, RES_SRQ = 1, 10, 11, 12, 13, 14, 17, 22, 23
+OBJECTS = {"qp": RES_QP, "cm_id": RES_CM_ID, "cq": RES_CQ, "mr": RES_MR, "pd": RES_PD, "ctx": RES_CTX, "srq": RES_SRQ}
+REQUEST_DUMP = 0x301
+ERROR, DONE = 2, 3
+NESTED = 0x8000
+# Tables and their entries, which nldev doesn't mark as nested.
+TABLES = {19, 20, 30, 31, 35, 36, 40, 41, 46, 47, 86, 87, 88, 89}
+DEV_INDEX, DEV_NAME = 1, 2
+DRIVER_STRING, DRIVER_U64 = 54, 59
+
+
+class Socket:
+    """An open netlink socket of RDMA."""
+
+    def __init__(self):
+        self.socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_RDMA)
+
+    def dump(self, command, device=None):
+        """The bodies of all messages that answer."""
+        body = struct.pack("=HHI", 8, DEV_INDEX, device) if device is not None else b""
+        header = struct.pack("=IHHII", 16 + len(body), CLIENT << 10 | command, REQUEST_DUMP, 0, 0)
+        self.socket.send(header + body)
+        bodies = []
+        while True:
+            received = self.socket.recv(1 << 16)
+            while received:
+                length, kind = struct.unpack_from("=IH", received)
+                if kind == DONE:
+                    return bodies
+                if kind == ERROR:
+                    code, = struct.unpack_from("=i", received, 16)
+                    raise OSError(-code, "netlink")
+                bodies.append(received[16:length])
+                received = received[(length + 3) & ~3:]
+
+    def index(self, name):
+        """The index of the device of that name."""
+        for body in self.dump(GET):
+            found = dict(flat(body))
+            if found[DEV_NAME].rstrip(b"\0").decode() == name:
+                return struct.unpack("=I", found[DEV_INDEX])[0]
+        raise AssertionError(f"no device {name}")
+
+
+def flat(body):
+    """(type, bytes) of all attributes that hold no attributes of their own, in order."""
+    found = []
+    while len(body) >= 4:
+        length, kind = struct.unpack_from("=HH", body)
+        value = body[4:length]
+        found += flat(value) if kind & NESTED or kind in TABLES else [(kind, value)]
+        body = body[(length + 3) & ~3:]
+    return found

@@ -1,0 +1,223 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+# Runs on: guest
+"""Structures that go to processes and to netlink: objects.py DEVICE GID-INDEX.
+
+Uninitialised and freed memory shows by a pattern if the kernel was booted with slub_debug and init_on_alloc=0.
+"""
+
+import ast
+import ctypes
+import os
+import struct
+import sys
+import time
+from pathlib import Path
+
+import pyverbs.enums as e
+from pyverbs.mr import MR
+from pyverbs.pd import PD
+from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
+from pyverbs.srq import SRQ, SrqAttr, SrqInitAttr
+
+import nldev
+from pairs import ALL, DEVICE, LOCAL_WRITE, PAGE, Buffer, Pair, case, connect, equal, main, register
+from uverbs import CHANGE_ACCESS, CHANGE_TRANSLATION, rereg
+
+QUERY_QP = 25
+NOBODY = 65534
+SECONDS = 20
+
+
+def write_command(context, number, request, room):
+    """A command of uverbs; returns its response of `room` bytes."""
+    response = ctypes.create_string_buffer(b"\xee" * room, room)
+    body = struct.pack("=Q", ctypes.addressof(response)) + request
+    os.write(context.cmd_fd, struct.pack("=IHH", number, (8 + len(body)) // 4, room // 4) + body)
+    return response.raw
+
+
+def query_qp(context, handle):
+    """struct ib_uverbs_query_qp_resp: path, alternate path, the rest by name, and what is reserved."""
+    raw = write_command(context, QUERY_QP, struct.pack("=II", handle, 0), 128)
+    names = (
+        "max_send_wr max_recv_wr max_send_sge max_recv_sge max_inline_data qkey rq_psn sq_psn dest_qp_num "
+        "qp_access_flags pkey_index alt_pkey_index qp_state cur_qp_state path_mtu path_mig_state sq_draining "
+        "max_rd_atomic max_dest_rd_atomic min_rnr_timer port_num timeout retry_cnt rnr_retry alt_port_num "
+        "alt_timeout sq_sig_all"
+    ).split()
+    rest = struct.unpack_from("=10I2H15B", raw, 64)
+    return raw[:32], raw[32:64], dict(zip(names, rest)), raw[64 + 59:]
+
+
+def new_qp(pair):
+    """A QP in RESET, and its handle: the lowest that is free, as that of the domain before it."""
+    probe = PD(pair.context)
+    handle = probe.handle
+    probe.close()
+    cap = QPCap(max_send_wr=4, max_recv_wr=4, max_send_sge=1, max_recv_sge=1)
+    return QP(pair.pd, QPInitAttr(qp_type=e.IBV_QPT_RC, scq=pair.cqs[0], rcq=pair.cqs[0], cap=cap)), handle
+
+
+def expect_no_path(pair, handle, state):
+    # Each query has fresh memory of the kernel.
+    for _ in range(20):
+        path, alternate, fields, reserved = query_qp(pair.context, handle)
+        equal(fields["qp_state"], state, "state")
+        equal((path, alternate), (bytes(32), bytes(32)), f"paths in state {state}")
+        unset = (
+            "alt_pkey_index alt_port_num alt_timeout qkey rq_psn sq_psn dest_qp_num sq_draining retry_cnt timeout"
+        ).split()
+        equal({name: fields[name] for name in unset}, dict.fromkeys(unset, 0), f"attributes in state {state}")
+        equal(reserved, bytes(len(reserved)), "reserved bytes")
+
+
+@case("a QP without a path reports zeros for it, and for all that RoCE lacks")
+def qp_without_path():
+    pair = Pair()
+    qp, handle = new_qp(pair)
+    expect_no_path(pair, handle, e.IBV_QPS_RESET)
+    qp.to_init(QPAttr(port_num=1))
+    expect_no_path(pair, handle, e.IBV_QPS_INIT)
+
+
+@case("a connected QP reports its path, and no alternate one")
+def qp_with_path():
+    pair = Pair()
+    qp, handle = new_qp(pair)
+    connect(pair.context, qp, pair.qps[0].qp_num)
+    for _ in range(20):
+        path, alternate, fields, _ = query_qp(pair.context, handle)
+        equal((path[:16] != bytes(16), path[30]), (True, 1), "a global path")
+        equal(alternate, bytes(32), "alternate path")
+        equal(fields["dest_qp_num"], pair.qps[0].qp_num, "peer")
+
+
+def everything(netlink, device):
+    """All attributes of all objects, by kind of object."""
+    return {name: [a for body in netlink.dump(command, device) for a in nldev.flat(body)]
+            for name, command in nldev.OBJECTS.items()}
+
+
+def as_nobody(function):
+    """What the function returns to the user nobody, as text."""
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            os.setgroups([])
+            os.setresgid(NOBODY, NOBODY, NOBODY)
+            os.setresuid(NOBODY, NOBODY, NOBODY)
+            text = repr(function())
+        except Exception as error:  # shown by the parent
+            text = repr(error)
+        os.write(write, text.encode())
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        text = pipe.read()
+    os.waitpid(child, 0)
+    return text
+
+
+def secrets_in(attributes, ranges, keys):
+    """Addresses of these ranges or of the kernel, and these keys, that some attribute is."""
+    found = []
+    for kind, value in attributes:
+        if len(value) == 8:
+            number, = struct.unpack("=Q", value)
+            kernels = number >> 47 == (1 << 17) - 1 and number != (1 << 64) - 1
+            if kernels or any(start <= number < end for start, end in ranges):
+                found.append((kind, hex(number)))
+        if len(value) == 4 and struct.unpack("=I", value)[0] in keys:
+            found.append((kind, "key"))
+    return found
+
+
+@case("the user nobody sees all objects, but no address and no key")
+def unprivileged():
+    pair = Pair()
+    buffer = Buffer(4 * PAGE)
+    demand = e.IBV_ACCESS_ON_DEMAND
+    kept = [register(pair.pd, buffer, access) for access in (0, LOCAL_WRITE, ALL, ALL | demand)]
+    kept += [MR(pair.pd, 0, LOCAL_WRITE | demand, address=0, implicit=True)]
+    kept += [SRQ(pair.pd, SrqInitAttr(SrqAttr(max_wr=8))), new_qp(pair)[0]]
+    ranges = [(buffer.address, buffer.address + buffer.length)]
+    keys = {key for mr in kept[:5] for key in (mr.lkey, mr.rkey)} - {0}
+    device = nldev.Socket().index(DEVICE)
+
+    def look():
+        seen = everything(nldev.Socket(), device)
+        told = {name: secrets_in(attributes, ranges, keys) for name, attributes in seen.items()}
+        return [len(seen["mr"]) > 0, len(seen["qp"]) > 0, {name: what for name, what in told.items() if what}]
+
+    equal(as_nobody(look), repr([True, True, {}]), "objects are seen, and secrets")
+    # An administrator sees the keys, which shows that they would be found.
+    equal(len(secrets_in(everything(nldev.Socket(), device)["mr"], ranges, keys)) >= 8, True, "keys are found")
+
+
+class SlowFree:
+    """Where the kernel has such probes, freeing memory of Rust code takes long to return: the stack is taken."""
+
+    TRACING = Path("/sys/kernel/tracing")
+
+    def set(self, settings):
+        if (self.TRACING / "kprobe_events").exists():
+            for name, value in settings:
+                (self.TRACING / name).write_text(value)
+
+    def __enter__(self):
+        self.set([("kprobe_events", "r:kprobes/freed krealloc_node_align_noprof\n"), ("options/stacktrace", "1"),
+                  ("events/kprobes/freed/enable", "1")])
+
+    def __exit__(self, *_):
+        self.set([("events/kprobes/freed/enable", "0"), ("options/stacktrace", "0"), ("kprobe_events", "")])
+
+
+def watch_rights(device, end, pipe):
+    """Dumps regions until `end`; tells how often, and which rights were seen, and ends the process."""
+    netlink, seen, dumps = nldev.Socket(), set(), 0
+    while time.monotonic() < end:
+        for body in netlink.dump(nldev.RES_MR, device):
+            seen.update(rights_in(nldev.flat(body)))
+        dumps += 1
+    os.write(pipe, repr((dumps, sorted(seen))).encode())
+    os._exit(0)
+
+
+@case("dumps see a region's rights as they were or are, while it is registered anew")
+def reregistered():
+    pair = Pair()
+    buffer = Buffer(PAGE)
+    region = register(pair.pd, buffer, LOCAL_WRITE)
+    device = nldev.Socket().index(DEVICE)
+    end, rounds = time.monotonic() + SECONDS, 0
+    read, write = os.pipe()
+    watcher = os.fork()
+    if not watcher:
+        watch_rights(device, end, write)
+    with SlowFree():
+        while time.monotonic() < end:
+            for access in (ALL, LOCAL_WRITE):
+                rereg(pair.context, region, CHANGE_TRANSLATION | CHANGE_ACCESS, buffer.address, buffer.length,
+                      access=access)
+            rounds += 1
+    os.waitpid(watcher, 0)
+    dumps, seen = ast.literal_eval(os.read(read, 1 << 16).decode())
+    print(f"# {dumps} dumps while it was registered {2 * rounds} times")
+    equal(rounds > 10 and dumps > 10, True, "both went on")
+    equal(seen, [int(LOCAL_WRITE), int(ALL)], "rights")
+
+
+def rights_in(attributes):
+    """The values of the driver's attribute `access`."""
+    name = None
+    for kind, value in attributes:
+        if kind == nldev.DRIVER_STRING:
+            name = value.rstrip(b"\0")
+        elif kind == nldev.DRIVER_U64 and name == b"access":
+            yield struct.unpack("=Q", value)[0]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
