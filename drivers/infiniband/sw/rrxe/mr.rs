@@ -158,11 +158,11 @@ impl Mr {
         }
     }
 
-    /// What it is: the address of its first byte and its rights, unless they change with every use.
-    pub(crate) fn extent(&self) -> Option<(u64, Access)> {
+    /// Its rights, unless they change with every use.
+    pub(crate) fn rights(&self) -> Option<Access> {
         match &self.memory {
-            Memory::User { iova, access, .. } => Some((*iova, rights(access))),
-            Memory::Kernel(access) => Some((0, *access)),
+            Memory::User { access, .. } => Some(rights(access)),
+            Memory::Kernel(access) => Some(*access),
             Memory::Fast(_) => None,
         }
     }
