@@ -3,6 +3,7 @@
 //! Memory regions: what their verbs take and return, and the operations on `ib_mr`.
 
 mod advice;
+mod current;
 pub(crate) mod register;
 
 use kernel::{
@@ -20,6 +21,8 @@ use roce::{
 
 pub(crate) use advice::advise;
 pub use advice::Advised;
+pub(crate) use current::Current;
+use current::MrRoom;
 pub use register::UserRange;
 
 pub use crate::span::{Span, SpanFault};
@@ -27,7 +30,7 @@ use crate::{
     bindings,
     error::unsupported,
     fast_mr::{FastKind, FastMemory},
-    object::{Object, Room},
+    object::Object,
     provider::Provider,
     udata,
 };
@@ -167,25 +170,7 @@ pub struct MrChange<'a, Pd> {
     pub range: Option<UserRange<'a>>,
 }
 
-type MrObject<P> = Object<bindings::ib_mr, <P as Provider>::Mr>;
-
-/// Makes the `ib_mr` in front of `mr`; ib_core fills in the rest of it.
-fn expose<P: Provider>(
-    object: Room<MrObject<P>>,
-    mr: Arc<P::Mr>,
-    iova: u64,
-    length: u64,
-) -> *mut bindings::ib_mr {
-    let keys = P::mr_keys(&mr);
-    let base = MrObject::<P>::make(object, mr);
-    // SAFETY: It was just made, and nobody else knows it.
-    let c_part = unsafe { &mut *base };
-    c_part.lkey = keys.lkey.0;
-    c_part.rkey = keys.rkey.0;
-    c_part.iova = iova;
-    c_part.length = length;
-    base
-}
+type MrObject<P> = Object<bindings::ib_mr, Current<<P as Provider>::Mr>>;
 
 /// Implements `get_dma_mr`.
 ///
@@ -201,11 +186,11 @@ pub(crate) unsafe extern "C" fn get_dma<P: Provider>(
         if !access.is_consistent() {
             return Err(EINVAL);
         }
-        let object = MrObject::<P>::room()?;
+        let room = MrRoom::<P>::new()?;
         // SAFETY: `pd` is a protection domain of `P`, alive during the call.
         let pd = unsafe { Object::<_, P::Pd>::get(pd) };
         let mr = P::get_dma_mr(pd, access)?;
-        Ok(expose::<P>(object, mr, 0, 0))
+        room.expose(mr, 0, 0)
     };
     make().unwrap_or_else(|error: Error| error.to_ptr())
 }
@@ -226,11 +211,11 @@ pub(crate) unsafe extern "C" fn alloc<P: Provider>(
             bindings::ib_mr_type_IB_MR_TYPE_SG_GAPS => FastKind::Gaps,
             _ => return Err(unsupported()),
         };
-        let object = MrObject::<P>::room()?;
+        let room = MrRoom::<P>::new()?;
         // SAFETY: `pd` is a protection domain of `P`, alive during the call.
         let pd = unsafe { Object::<_, P::Pd>::get(pd) };
         let mr = P::alloc_mr(pd, kind, max_pages)?;
-        Ok(expose::<P>(object, mr, 0, 0))
+        room.expose(mr, 0, 0)
     };
     make().unwrap_or_else(|error: Error| error.to_ptr())
 }
@@ -330,8 +315,11 @@ unsafe extern "C" fn set_page<P: Provider>(base: *mut bindings::ib_mr, addr: u64
 /// `base` must be a region of `P` that exists for ib_core during `'a`.
 unsafe fn fast_memory<'a, P: Provider>(base: *mut bindings::ib_mr) -> Result<&'a FastMemory> {
     // SAFETY: As the caller promises.
-    let mr = unsafe { Object::<_, P::Mr>::get(base) };
-    P::fast_memory(mr).ok_or(EINVAL)
+    let current = unsafe { MrObject::<P>::get(base) };
+    current
+        .fast()
+        .and_then(|mr| P::fast_memory(mr))
+        .ok_or(EINVAL)
 }
 
 /// Implements `rereg_user_mr`. The keys stay, so there is never another `ib_mr` to return.
@@ -366,11 +354,12 @@ pub(crate) unsafe extern "C" fn rereg<P: Provider>(
         if change.access.is_some_and(|access| !access.is_consistent()) {
             return Err(EINVAL);
         }
-        // SAFETY: `base` is a region of `P`, and ib_core excludes its other operations meanwhile.
-        let mr = unsafe { Object::<_, P::Mr>::get_mut(base) };
+        // SAFETY: `base` is a region of `P`, alive during the call.
+        let current = unsafe { MrObject::<P>::get(base) };
         // SAFETY: The device is alive while it has regions.
         let device = unsafe { crate::device::of::<P>((*base).device) };
-        *mr = P::rereg_user_mr(device, mr, change)?;
+        let changed = P::rereg_user_mr(device, &current.get(), change)?;
+        drop(current.replace(changed));
         Ok(core::ptr::null_mut())
     };
     change().unwrap_or_else(|error: Error| error.to_ptr())
@@ -389,9 +378,9 @@ pub(crate) unsafe extern "C" fn dereg<P: Provider>(
         // SAFETY: ib_core's buffers are null or valid during the call.
         unsafe { udata::no_payload(payload) }?;
         // SAFETY: `base` is a region of `P`, alive until this succeeds.
-        let mr = unsafe { Object::<_, P::Mr>::get(base) };
+        let mr = unsafe { MrObject::<P>::get(base) }.get();
         // SAFETY: The device is alive while it has regions.
-        P::dereg_mr(unsafe { crate::device::of::<P>((*base).device) }, mr)?;
+        P::dereg_mr(unsafe { crate::device::of::<P>((*base).device) }, &mr)?;
         // SAFETY: This is the destruction, past the point where it can fail.
         drop(unsafe { MrObject::<P>::unmake(base) });
         Ok(0)

@@ -57,18 +57,6 @@ impl<B, T> Object<B, T> {
         unsafe { inner.assume_init_ref() }
     }
 
-    /// The driver's object, to be replaced.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Self::get`], and nobody else may have the object during `'a`.
-    pub(crate) unsafe fn get_mut<'a>(base: *mut B) -> &'a mut Arc<T> {
-        // SAFETY: In bounds, and not shared, as the caller promises.
-        let inner = unsafe { &mut (*base.cast::<Self>()).inner };
-        // SAFETY: By the type invariant.
-        unsafe { inner.assume_init_mut() }
-    }
-
     /// Takes the driver's object out.
     ///
     /// # Safety

@@ -11,6 +11,7 @@ use kernel::{prelude::*, sync::Arc};
 
 use crate::{
     bindings::{self, ib_recv_wr, ib_send_wr, ib_sge},
+    mr::Current,
     object::Object,
     provider::Provider,
     ring::Ring,
@@ -184,7 +185,8 @@ impl<P: Provider> SendRequest<'_, P> {
         register: &bindings::ib_reg_wr,
     ) -> Result {
         // SAFETY: The consumer names a region of the QP's device, which is alive.
-        let mr: &Arc<P::Mr> = unsafe { Object::get(register.mr.cast_const()) };
+        let current: &Arc<Current<P::Mr>> = unsafe { Object::get(register.mr.cast_const()) };
+        let mr = current.fast().ok_or(EINVAL)?;
         // SAFETY: As above; the consumer may have moved the address after it mapped the pages.
         let iova = unsafe { (*register.mr).iova };
         if (P::mr_keys(mr).rkey.0 ^ register.key) >> 8 != 0 {

@@ -8,8 +8,9 @@
 //!
 //! # Context
 //!
-//! Unless a method says otherwise it runs in process context, may sleep, and ib_core doesn't call
-//! two methods on one object that exclude each other (such as use and destruction) at a time.
+//! Unless a method says otherwise it runs in process context and may sleep. ib_core may call several
+//! operations on one object at a time, such as `modify_*` twice, or `rereg_user_mr` and `mr_details`; the
+//! creation and the destruction of an object run alone.
 //!
 //! # Objects
 //!
@@ -136,28 +137,28 @@ pub trait Provider: Sized + Send + Sync + 'static {
     /// The value of counter `index` of [`Self::COUNTERS`] in a set.
     fn set_counter(set: &Self::CounterSet, index: usize) -> u64;
 
-    /// What administrators want to know of a queue pair.
+    /// What users may know of a queue pair.
     ///
     /// # Errors
     ///
     /// Those of [`Details`]; `EINVAL` once destroyed.
     fn qp_details(qp: &Arc<Self::Qp>, details: &mut Details<'_>) -> Result;
 
-    /// What administrators want to know of a completion queue.
+    /// What users may know of a completion queue.
     ///
     /// # Errors
     ///
     /// Those of [`Details`].
     fn cq_details(cq: &Arc<Self::Cq>, details: &mut Details<'_>) -> Result;
 
-    /// What administrators want to know of a shared receive queue.
+    /// What users may know of a shared receive queue.
     ///
     /// # Errors
     ///
     /// Those of [`Details`]; `EINVAL` once destroyed.
     fn srq_details(srq: &Arc<Self::Srq>, details: &mut Details<'_>) -> Result;
 
-    /// What administrators want to know of a memory region.
+    /// What users may know of a memory region. Must not sleep.
     ///
     /// # Errors
     ///

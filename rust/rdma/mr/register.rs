@@ -6,7 +6,7 @@ use core::ptr::null_mut;
 
 use kernel::{error::Error, ffi::c_int, prelude::*};
 
-use super::{expose, Access, MrObject};
+use super::{Access, MrRoom};
 use crate::{
     bindings,
     device::IbDevice,
@@ -203,11 +203,11 @@ unsafe fn register<P: Provider>(
         if !access.is_consistent() {
             return Err(EINVAL);
         }
-        let object = MrObject::<P>::room()?;
+        let room = MrRoom::<P>::new()?;
         // SAFETY: As the caller promises.
         let pd = unsafe { Object::<_, P::Pd>::get(pd) };
         let mr = P::reg_user_mr(pd, range, access)?;
-        Ok(expose::<P>(object, mr, range.iova(access), range.length))
+        room.expose(mr, range.iova(access), range.length)
     };
     register().unwrap_or_else(|error: Error| error.to_ptr())
 }
