@@ -168,7 +168,7 @@ impl Mappings {
                     next: 0,
                 }, "rrxe_mappings"),
             }),
-            GFP_KERNEL,
+            GFP_KERNEL_ACCOUNT,
         )
     }
 

@@ -64,12 +64,13 @@ unsafe impl<T: Send + Sync + 'static> Sync for Table<T> {}
 
 impl<T: Send + Sync + 'static> Table<T> {
     /// Initialises an empty table of at most `limit` objects, which may share its `readers` with others.
+    /// Its nodes count for the memory cgroup of the process that adds an object.
     pub fn new(limit: u32, readers: &Arc<Sections>) -> impl PinInit<Self> + '_ {
         pin_init!(Self {
             // SAFETY: `xa` is valid for writes while the closure runs.
             // INVARIANT: It is initialised and empty.
             xa <- Opaque::ffi_init(|xa| unsafe {
-                bindings::xa_init_flags(xa, bindings::XA_FLAGS_ALLOC)
+                bindings::xa_init_flags(xa, bindings::XA_FLAGS_ALLOC | crate::bindings::XA_FLAGS_ACCOUNT)
             }),
             left: Left::new(limit),
             readers: readers.clone(),

@@ -64,7 +64,7 @@ impl<C> Upcall<C> {
             object: AtomicPtr::new(target),
             running: Atomic::new(0),
         };
-        Ok(Self(Arc::new(target, GFP_KERNEL)?))
+        Ok(Self(Arc::new(target, GFP_KERNEL_ACCOUNT)?))
     }
 
     /// Makes all calls void, and waits for those that are running.

@@ -59,7 +59,7 @@ impl<W: Wake> Credit<W> {
             waiting: Atomic::new(false),
             waker,
         };
-        Ok(Arc::new(credit, GFP_KERNEL)?)
+        Ok(Arc::new(credit, GFP_KERNEL_ACCOUNT)?)
     }
 
     /// Whether another packet may be sent. If not, the waker will be called.

@@ -148,7 +148,7 @@ impl Device {
     /// `ENOMEM`, `EBUSY` when there are too many.
     pub(crate) fn alloc_counter_set(&self) -> Result<(u32, Arc<Counters>)> {
         let place = self.counter_sets.reserve(limits::COUNTER_SETS)?;
-        let set = Arc::new(Counters::new(), GFP_KERNEL)?;
+        let set = Arc::new(Counters::new(), GFP_KERNEL_ACCOUNT)?;
         let id = place.id();
         place.publish(set.clone());
         Ok((id, set))
