@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 
 import conformance
+import guarantees
 import sources
 
 TOP = Path(__file__).resolve().parents[2]
@@ -183,8 +184,13 @@ def conforming(top):
     return conformance.complaints(top)
 
 
+def upheld(top):
+    """each guarantee of others that comments rely on is in the table of safety.rst"""
+    return guarantees.complaints(top)
+
+
 TEXT_GATES = (
-    licences, forbidden_unsafe, justified_unsafe, no_panics, no_leftovers, short_files, conforming,
+    licences, forbidden_unsafe, justified_unsafe, no_panics, no_leftovers, short_files, conforming, upheld,
 )
 TOOL_GATES = (formatting, lints, documentation, shell, no_panic_symbols)
 

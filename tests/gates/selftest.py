@@ -46,12 +46,32 @@ def table(state, tests):
     return {"Documentation/conformance.rst": TABLE + f"   * - a\n     - {state}\n     - {tests}\n"}
 
 
+SAFETY = (
+    ".. SPDX-License-Identifier: GPL-2.0\n\nGuarantees of others\n====================\n\n.. list-table::\n\n"
+    '   * - "{}"\n     - ``f()``\n\nMore\n====\n'
+)
+
+
+def relies(comment, claim=None):
+    """A block that is sound by this comment, and a table of that claim."""
+    text = rdma(f"fn f() {{\n    // {comment}\n    unsafe {{ g() }}\n}}\n")
+    return text | ({"Documentation/safety.rst": SAFETY.format(claim)} if claim else {})
+
+
 INDEX = "\n/// Words.\n#[inline(never)]\npub fn f(bytes: &[u8], at: usize) -> u8 {\n    bytes[at]\n}\n"
 BLOCK = "fn f() {\n    unsafe { g() }\n}\n"
 TESTS = "\n#[cfg(test)]\nmod tests {\n    #[test]\n    fn t() {\n        assert!(true);\n        None::<u8>.unwrap();\n    }\n}\n"
 
 CASES = {
     "a blameless tree": ({}, ()),
+    "a guarantee of ib_core's that is in no table": (relies("SAFETY: ib_core holds the QP."), ("upheld",)),
+    "one that is in the table": (relies("SAFETY: Valid, for ib_core holds the QP.", "ib_core holds the *"), ()),
+    "one of which the table says something else": (
+        relies("SAFETY: ib_core holds the QP.", "ib_core locks the *"), ("upheld",)),
+    "a row that nobody relies on": (relies("SAFETY: Words.", "ib_core holds the *"), ("upheld",)),
+    "a rule of locking that is in no table": (
+        rdma("/// Words. Meanwhile ib_core holds the QP.\nfn f() {}\n"), ("upheld",)),
+    "a sentence about ib_core that promises nothing": (rdma("/// What ib_core passes.\nfn f() {}\n"), ()),
     "a file without a licence": ({"rust/rdma/a.rs": "//! Words.\n"}, ("licences",)),
     "a script without a licence": ({"tools/script": "#!/bin/sh\necho\n"}, ("licences",)),
     "a driver that doesn't forbid unsafe code": (

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The table of other code's guarantees in Documentation/safety.rst, against the comments that rely on them.
+
+A row's first cell holds claims in double quotes, worded as in the comments; `*` stands for any words. Each
+sentence of a comment that relies on the kernel must hold a claim of the table, and each claim must occur.
+"""
+import re
+from pathlib import Path
+
+import sources
+
+TABLE = Path("Documentation/safety.rst")
+HEADING = "Guarantees of others"
+RST = (Path("Documentation/locking.rst"),)
+# Others that a SAFETY or INVARIANT comment may rely on.
+OTHERS = re.compile(
+    r"\b(?:ib_core|[Tt]he core|uverbs|HMM|[Nn]otifier|[Nn]etwork stack|[Tt]he stack|UDP (?:calls|layer)|IP and UDP layers"
+    r"|netlink|nldev|RTNL|RCU keeps|vfree|[Nn]amespace lives|[Cc]onsumer|sysfs)\b"
+)
+# Any other comment relies on them when it says that they do something that locks or lifetimes depend on.
+PROMISES = re.compile(
+    r"\b(?:ib_core|uverbs|[Tt]he core|HMM|nldev|[Nn]etlink(?: dump)?|[Nn]etwork stack)(?: \w+)?"
+    r" (?:excludes?|holds?|keeps?|waits?|locks?|destroys|stops|counts|frees|tells|lets|asks|calls (?:no|all)"
+    r"|may call|doesn't (?:call|allocate|initialise))\b"
+)
+
+
+def claims(top):
+    """The claims of the table, with the lines that they are on."""
+    if not (top / TABLE).is_file():
+        return []
+    text = (top / TABLE).read_text()
+    section = text.split(HEADING, 1)[-1]
+    section = re.split(r"\n[^\n]+\n==+\n", section)[0]
+    cells = re.findall(r"^   \* - (.*?)(?=^     - )", section, re.M | re.S)
+    return [" ".join(claim.split()) for cell in cells for claim in re.findall(r'"([^"]+)"', cell)]
+
+
+def pattern(claim):
+    """What a claim matches: its words, with any words for each `*`."""
+    words = [r".+?" if word == "*" else re.escape(word) for word in re.split(r"(\*)", claim)]
+    return re.compile("".join(words))
+
+
+def comments(text):
+    """(line, text) of each block of comment lines."""
+    lines, start, block = text.splitlines(), 0, []
+    for number, line in enumerate([*lines, ""], 1):
+        if match := re.match(r"\s*//[/!]?\s?(.*)", line):
+            start = start if block else number
+            block.append(match[1])
+        elif block:
+            yield start, "\n".join(block)
+            block = []
+
+
+def sentences(text):
+    """The parts of a text between full stops, colons, semicolons and empty lines."""
+    for paragraph in re.split(r"\n\s*\n", text):
+        for sentence in re.split(r"(?<=[.;:])\s", " ".join(paragraph.split())):
+            yield sentence.strip()
+
+
+def relying(top):
+    """(place, sentence) of all that rely on others."""
+    for path in sources.kernel_rust(top):
+        if not str(path).startswith(("rust/rdma", "drivers")):
+            continue
+        for line, block in comments((top / path).read_text()):
+            needle = OTHERS if re.search(r"\b(?:SAFETY|INVARIANT):", block) else PROMISES
+            for sentence in sentences(block):
+                if needle.search(sentence):
+                    yield f"{path}:{line}", re.sub(r"^(?:SAFETY|INVARIANT):\s*", "", sentence)
+    for path in RST:
+        if (top / path).is_file():
+            for sentence in sentences((top / path).read_text()):
+                if PROMISES.search(sentence):
+                    yield str(path), sentence
+
+
+def complaints(top):
+    """What is missing in the table, and what of it nobody relies on."""
+    known = {claim: pattern(claim) for claim in claims(top)}
+    used, found = set(), []
+    for place, sentence in relying(top):
+        matching = [claim for claim, matches in known.items() if matches.search(sentence)]
+        used.update(matching)
+        if not matching:
+            found.append(f"{place}: {TABLE} says nobody who upholds this: {sentence}")
+    return found + [f"{TABLE}: no comment relies on this: {claim}" for claim in known if claim not in used]
