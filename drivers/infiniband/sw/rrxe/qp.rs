@@ -102,15 +102,23 @@ pub(crate) struct Qp {
     turn: Turn<Option<KBox<Core>>>,
     #[pin]
     timer: HrTimer<Self>,
+    /// Runs the engine in softirq.
     #[pin]
     work: Work<Self>,
+    /// Runs the engine in a thread. Not `work`: an item that runs in both contexts has no consistent place in a lock
+    /// order, and waits in one queue while the other one's context is wanted.
+    #[pin]
+    rest: Work<Self, 2>,
     /// Faults in what the QP waits for.
     #[pin]
     fault: Work<Self, 1>,
     fault_share: FaultShare,
 }
 
-impl_has_work! { impl HasWork<Self> for Qp { self.work } }
+impl_has_work! {
+    impl HasWork<Self> for Qp { self.work }
+    impl HasWork<Self, 2> for Qp { self.rest }
+}
 
 impl_has_hr_timer! {
     impl HasHrTimer<Self> for Qp {
@@ -119,6 +127,14 @@ impl_has_hr_timer! {
 }
 
 impl WorkItem for Qp {
+    type Pointer = Arc<Qp>;
+
+    fn run(this: Arc<Qp>) {
+        Qp::advance(this.as_arc_borrow(), &mut None);
+    }
+}
+
+impl WorkItem<2> for Qp {
     type Pointer = Arc<Qp>;
 
     fn run(this: Arc<Qp>) {
@@ -415,7 +431,7 @@ impl Qp {
         }
         if !this.is_left_to_watcher() {
             // Already queued is as good: it has not run yet.
-            let _ = this.workers.rests.enqueue::<_, 0>(Arc::from(this));
+            let _ = this.workers.rests.enqueue::<_, 2>(Arc::from(this));
         }
     }
 

@@ -125,6 +125,7 @@ impl Qp {
                 turn <- Turn::new(Some(core)),
                 timer <- HrTimer::new(),
                 work <- new_work!("Qp::work"),
+                rest <- new_work!("Qp::rest"),
                 fault <- new_work!("Qp::fault"),
                 fault_share: FaultShare::new(context.map(|context| context.faults().clone())),
             }),
