@@ -27,6 +27,8 @@ fuzz:
 	@tools/rrxe fuzz
 vm:
 	@tools/rrxe vm $(if $(RUN),$(RUN),$(error usage: make vm RUN=script.sh))
+debug-vm:
+	@RRXE_KERNEL_KIND=debug tools/rrxe vm $(if $(RUN),$(RUN),$(error usage: make debug-vm RUN=script.sh))
 clean:
 	@tools/rrxe clean
 
@@ -36,4 +38,4 @@ help:
 # Command-line settings (make vm RUN=… VCPUS=4) reach tools/rrxe through the environment.
 export RUN ONLY TYPE GUEST_PACKAGES GUEST_SUITE VCPUS CPU MEM TIMEOUT ACCEL_ARGS KVER MINUTES SEED INSTALL_MOD_PATH DESTDIR
 
-.PHONY: all modules install modules_install uninstall install-provider uninstall-provider demo test check kunit bench fuzz vm clean help
+.PHONY: all modules install modules_install uninstall install-provider uninstall-provider demo test check kunit bench fuzz vm debug-vm clean help

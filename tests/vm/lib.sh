@@ -11,7 +11,11 @@
 # complained meanwhile, and with status 1 when any result failed.
 
 readonly HOST1_V4=10.77.0.1 HOST2_V4=10.77.0.2 HOST1_V6=fd77::1 HOST2_V6=fd77::2
-# How long any one program may take.
+# How much longer things take here: a kernel with checks is slow.
+SLOWNESS=1
+[[ ! -e /sys/kernel/debug/kmemleak ]] || SLOWNESS=4
+readonly SLOWNESS
+# How long any one program may take; SLOWNESS times that.
 : "${PROGRAM_SECONDS:=60}"
 # The link type of scripts that don't care; make vm TYPE=rxe runs them over the C driver.
 : "${TYPE:=rrxe}"
@@ -61,16 +65,16 @@ _capture() {
 	if [[ $(type -t "$1") == function ]]; then
 		"$@" >"$file" 2>&1 || rc=$?
 	else
-		timeout -k 5 "$PROGRAM_SECONDS" "$@" >"$file" 2>&1 || rc=$?
+		timeout -k 5 $((PROGRAM_SECONDS * SLOWNESS)) "$@" >"$file" 2>&1 || rc=$?
 	fi
 	OUTPUT=$(<"$file")
 	rm -f "$file"
 	return $rc
 }
 
-# wait_for SECONDS COMMAND...: until the command succeeds.
+# wait_for SECONDS COMMAND...: until the command succeeds; SLOWNESS times the seconds.
 wait_for() {
-	local end=$((SECONDS + $1))
+	local end=$((SECONDS + $1 * SLOWNESS))
 	shift
 	until "$@" >/dev/null 2>&1; do
 		[[ $SECONDS -lt $end ]] || return 1
@@ -200,10 +204,10 @@ _pair() {
 	done
 	shift
 	log=$(mktemp)
-	ip netns exec h2 timeout -k 5 "$PROGRAM_SECONDS" "${server[@]}" >"$log" 2>&1 &
+	ip netns exec h2 timeout -k 5 $((PROGRAM_SECONDS * SLOWNESS)) "${server[@]}" >"$log" 2>&1 &
 	pid=$!
 	wait_for 20 _listening || rc=1
-	OUTPUT=$(ip netns exec h1 timeout -k 5 "$PROGRAM_SECONDS" "$@" 2>&1) || rc=$?
+	OUTPUT=$(ip netns exec h1 timeout -k 5 $((PROGRAM_SECONDS * SLOWNESS)) "$@" 2>&1) || rc=$?
 	[[ $rc -eq 0 ]] || kill $pid 2>/dev/null
 	wait $pid || server_rc=$?
 	OUTPUT+=$'\n'"--- server, status $server_rc"$'\n'$(<"$log")
@@ -260,11 +264,11 @@ netem_off() {
 
 # What the kernel says when it is not well, since this script began.
 _kernel_complaints() {
-	dmesg | sed -n "\|$_mark|,\$p" | grep -E 'Kernel panic|BUG: |WARNING: |Oops|KASAN|UBSAN|INFO: task|INFO: possible|soft lockup|rcu: INFO|refcount_t|rust_kernel: panicked|unregister_netdevice: waiting'
+	dmesg | sed -n "\|$_mark|,\$p" | grep -Ef /usr/lib/rrxe/splats
 }
 
 _leave() {
-	local rc=$? complaints
+	local rc=$? complaints leaks
 	trap - EXIT
 	link_del 1
 	link_del 2
@@ -272,6 +276,7 @@ _leave() {
 	for module in rrxe rdma_rxe; do
 		[[ ! -e /sys/module/$module ]] || wait_for 10 rmmod $module || fail "$module unloads"
 	done
+	leaks=$(/usr/lib/rrxe/kernel-leaks) || fail "the kernel loses no memory" "$leaks"
 	complaints=$(_kernel_complaints) && fail "the kernel is well" "$complaints"
 	[[ $rc -eq 0 || $_failed -gt 0 ]] || fail "the script ends well" "status $rc"
 	[[ $_failed -eq 0 ]] || rc=1

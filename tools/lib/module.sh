@@ -17,5 +17,5 @@ module_make() {
 	tree=$(inside "$KERNEL/kbuild")
 	output=$(inside "$BUILD")
 	in_toolbox make --no-print-directory -C "$tree" --jobserver-style=pipe -j"$(nproc)" KBUILD_OUTPUT="$tree" \
-		KBUILD_EXTMOD_OUTPUT="$output" M=/rrxe modules >&2 || die "the module did not build"
+		KBUILD_EXTMOD_OUTPUT="$output" M=/rrxe "${KERNEL_MAKE[@]}" modules >&2 || die "the module did not build"
 }

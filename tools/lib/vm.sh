@@ -80,7 +80,8 @@ guest_make() {
 payload_fill() {
 	local stage=$1 script=$2 path
 	mkdir -p "$stage"/{payload/bin,usr/lib/rrxe,"$PROVIDERS"}
-	cp "$TOP/tools/vm/guest-init" "$stage/usr/lib/rrxe/"
+	cp "$TOP"/tools/vm/{guest-init,kernel-leaks} "$stage/usr/lib/rrxe/"
+	grep -v '^#' "$TOP/tools/vm/splats" >"$stage/usr/lib/rrxe/splats"
 	[[ ! -d $TOP/tests ]] || tar -C "$TOP" -c --exclude=target tests | tar -C "$stage/payload" -x
 	# Beside the stock provider. Who wants it asks for it: RDMAV_DRIVERS=rrxe.
 	cp "$PROVIDER" "$stage/$PROVIDERS/"
@@ -106,10 +107,12 @@ payload_fill() {
 
 # vm_run SCRIPT: boot, run, return the script's status.
 vm_run() {
-	local script stage console rc=0
+	local script stage console rc=0 mem=3G timeout=300
 	script=$(readlink -f "$1") || die "no such script: $1"
 	[[ -f $script ]] || die "no such script: $1"
 	kernel_init
+	# KASAN's shadow takes an eighth of the memory, and every access of the kernel some instructions more.
+	[[ ${RRXE_KERNEL_KIND:-stock} == stock ]] || { mem=4G timeout=1200; }
 	boot_init
 	guest_init
 	accel_init
@@ -123,7 +126,7 @@ vm_run() {
 	# One machine at a time, or one for each RRXE_SLOT: under emulation more starve each other of CPUs, and timers expire.
 	with_lock "machine${RRXE_SLOT:+-$RRXE_SLOT}" in_toolbox env "RRXE_QEMU_EXTRA=${RRXE_QEMU_EXTRA:-}" tools/vm/launch "$(inside "$stage")" "$(inside "$BOOT")" \
 		"$(inside "$GUEST")" "$RELEASE" "${MODULE:+$(inside "$MODULE")}" "$(inside "$console")" "$console" \
-		"${VCPUS:-2}" "${MEM:-3G}" "${TIMEOUT:-300}" "${ACCEL[@]}" || rc=$?
+		"${VCPUS:-2}" "${MEM:-$mem}" "${TIMEOUT:-$timeout}" "${ACCEL[@]}" || rc=$?
 	rm -rf "$stage"
 	# What is left of old and interrupted runs.
 	find "$RRXE_CACHE/logs" -name 'vm-*' -mtime +3 -delete

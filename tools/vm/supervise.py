@@ -18,20 +18,16 @@ import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 
 TIMED_OUT = 124
 BROKEN = 125
 POWER_OFF_SECONDS = 30
 TAIL_LINES = 40
 
-# What a kernel prints when something is wrong with it; of a program's faults it tells where that was (ip).
-SPLAT = re.compile(
-    rb"Kernel panic|BUG: |WARNING: |Oops: |general protection fault(?! ip:)|Unable to handle|stack segment fault(?! ip:)|"
-    rb"KASAN: |UBSAN: |KCSAN: |KFENCE: |rcu: INFO: .* detected|rcu:.*stall|INFO: task .* blocked for more than|"
-    rb"INFO: possible|INFO: trying to register non-static|suspicious RCU usage|soft lockup|hard LOCKUP|"
-    rb"refcount_t: |unreferenced object|rust_kernel: panicked|unregister_netdevice: waiting for|"
-    rb"list_(add|del) corruption|DEBUG_LOCKS_WARN_ON|sleeping function called|scheduling while atomic"
-)
+# What a kernel prints when something is wrong with it.
+SPLATS = (Path(__file__).parent / "splats").read_bytes().splitlines()
+SPLAT = re.compile(b"|".join(line for line in SPLATS if not line.startswith(b"#")))
 # WARNING, oops (died), lockup: the taint bits that are never set by loading a module of ours.
 TAINT_DIED, TAINT_WARNED, TAINT_LOCKUP = 1 << 7, 1 << 9, 1 << 14
 
