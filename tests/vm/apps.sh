@@ -27,7 +27,7 @@ fabric() { listen=47592 _pair fi_pingpong -c -d "$DEV2" "$@" -- fi_pingpong -c -
 
 # An MPI program, one process on each host, over TRANSPORTS of UCX.
 mpi() {
-	bash "$here/apps/remote.sh" $HOST1_V4 timeout -k 5 "$PROGRAM_SECONDS" mpirun --allow-run-as-root --oversubscribe -n 2 \
+	bash "$here/apps/remote.sh" $HOST1_V4 timeout -k 5 "$((PROGRAM_SECONDS * PATIENCE))" mpirun --allow-run-as-root --oversubscribe -n 2 \
 		--prtemca plm_ssh_agent "$here/apps/remote.sh" --host $HOST1_V4,$HOST2_V4 --map-by node \
 		--mca pml ucx --mca osc ucx --mca btl self -x UCX_TLS="$1" -x UCX_UD_VERBS_ETH_DGID_CHECK ${RDMAV_DRIVERS:+-x RDMAV_DRIVERS} \
 		python3 "$here/apps/messages.py" 2>&1 | tr -d '\0'

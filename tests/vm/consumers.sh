@@ -173,7 +173,7 @@ taken_away() {
 	[[ -z ${2:-} ]] || { nvme_attach && nvme_io 65536 1; } || return
 	python3 "$(dirname "$0")/rds.py" $NEAR $FAR "$WORK/ready" &
 	wait_for 30 test -e "$WORK/ready" || return
-	timeout 60 bash -c "$1" && wait_for 30 _gone || return
+	patiently 60 bash -c "$1" && wait_for 30 _gone || return
 	kill %% && wait %%
 	[[ ! -e /sys/class/nvme/nvme0 ]] || nvme_detach
 	nvme_withdraw && one_host_down

@@ -98,15 +98,22 @@ in_group() { hold in1 rrxe-check "$DEV1" "$DEV1" "$1" hold-group; }
 
 # Sends the datagrams that are no good; each is counted for its reason: unfit SOURCE TARGET GROUP.
 unfit() {
-	local reason count counted rc=0
+	local reason rc=0
 	local -A before
 	for reason in refused malformed icrc no_qp; do before[$reason]=$(drops $reason); done
 	in2 python3 "$JUNK" datagrams "$1" "$2" "$(sed -n 's/^attached //p' /tmp/held)" "$3" >/tmp/unfit || return
-	sleep 1
+	wait_for 5 counted || rc=1
+	counted
+	return $rc
+}
+
+# Each line of /tmp/unfit names a reason and how many were sent; the counters have grown by that since `before`.
+counted() {
+	local reason count grown rc=0
 	while read -r reason count; do
-		counted=$(($(drops "$reason") - before[$reason]))
-		echo "$reason: $count sent, $counted counted"
-		[[ $counted -eq $count ]] || rc=1
+		grown=$(($(drops "$reason") - before[$reason]))
+		echo "$reason: $count sent, $grown counted"
+		[[ $grown -eq $count ]] || rc=1
 	done </tmp/unfit
 	return $rc
 }
@@ -116,12 +123,19 @@ port() { in1 ibv_devinfo -v -d "$DEV1" | sed -n "s/.*$1:[[:space:]]*//p"; }
 
 # Sends datagrams with wrong keys, each of which is counted as what it is: wrong_keys SOURCE TARGET.
 wrong_keys() {
-	local reason count rc=0
+	local reason rc=0
 	local -A before
 	for reason in qkey pkey; do before[$reason]=$(counter $reason); done
 	before[qkey_viol_cntr]=$(port qkey_viol_cntr) before[bad_pkey_cntr]=$(port bad_pkey_cntr)
 	in2 python3 "$JUNK" keys "$1" "$2" "$(sed -n 's/^attached //p' /tmp/held)" >/tmp/keys || return
-	sleep 1
+	wait_for 5 keys_counted || rc=1
+	keys_counted
+	[[ $(wc -l </tmp/keys) -eq 2 ]] && return $rc
+}
+
+# As counted, of /tmp/keys and of what the port tells.
+keys_counted() {
+	local reason count told rc=0
 	while read -r reason count; do
 		case $reason in
 		qkey) told=qkey_viol_cntr ;;
@@ -130,13 +144,13 @@ wrong_keys() {
 		echo "$reason: $count sent, $(($(counter "$reason") - before[$reason])) counted, port: $(port $told)"
 		[[ $(($(counter "$reason") - before[$reason])) -eq $count && $(($(port $told) - before[$told])) -eq $count ]] || rc=1
 	done </tmp/keys
-	[[ $(wc -l </tmp/keys) -eq 2 ]] && return $rc
+	return $rc
 }
 
 connects() {
 	in1 rping -s -C 3 -a $HOST1_V4 >/tmp/rping 2>&1 &
 	wait_for 20 bash -c "rdma resource show cm_id | grep -q LISTEN" &&
-		in2 timeout 30 rping -c -C 3 -V -a $HOST1_V4 && wait $!
+		patiently 30 ip netns exec h2 rping -c -C 3 -V -a $HOST1_V4 && wait $!
 }
 
 for words in "v4 $STRANGER $HOST1_V4 239.77.1.9" "v6 $HOST2_V6 $HOST1_V6 ff0e::7709"; do

@@ -11,12 +11,13 @@
 # complained meanwhile, and with status 1 when any result failed.
 
 readonly HOST1_V4=10.77.0.1 HOST2_V4=10.77.0.2 HOST1_V6=fd77::1 HOST2_V6=fd77::2
-# How much longer things take here: a kernel with checks is slow.
-SLOWNESS=1
-[[ ! -e /sys/kernel/debug/kmemleak ]] || SLOWNESS=4
-readonly SLOWNESS
-# How long any one program may take; SLOWNESS times that.
+# How long any one program may take on a quiet machine, with a kernel that checks nothing.
 : "${PROGRAM_SECONDS:=60}"
+# A limit in seconds finds a hang, and no more. An emulated machine on a busy host is several times slower, and a kernel
+# with checks again; so each limit is multiplied by this.
+PATIENCE=4
+[[ ! -e /sys/kernel/debug/kmemleak ]] || PATIENCE=12
+readonly PATIENCE
 # The link type of scripts that don't care; make vm TYPE=rxe runs them over the C driver.
 : "${TYPE:=rrxe}"
 DEV1='' DEV2=''
@@ -65,16 +66,24 @@ _capture() {
 	if [[ $(type -t "$1") == function ]]; then
 		"$@" >"$file" 2>&1 || rc=$?
 	else
-		timeout -k 5 $((PROGRAM_SECONDS * SLOWNESS)) "$@" >"$file" 2>&1 || rc=$?
+		patiently "$PROGRAM_SECONDS" "$@" >"$file" 2>&1 || rc=$?
 	fi
 	OUTPUT=$(<"$file")
 	rm -f "$file"
 	return $rc
 }
 
-# wait_for SECONDS COMMAND...: until the command succeeds; SLOWNESS times the seconds.
+# patiently SECONDS COMMAND...: the command, ended after so many seconds times PATIENCE. In the background it would be the
+# child of a shell; so a command whose process is to be killed is started by `timeout` itself.
+patiently() {
+	local seconds=$1
+	shift
+	timeout -k 5 "$((seconds * PATIENCE))" "$@"
+}
+
+# wait_for SECONDS COMMAND...: until the command succeeds, for so many seconds times PATIENCE at most.
 wait_for() {
-	local end=$((SECONDS + $1 * SLOWNESS))
+	local end=$((SECONDS + $1 * PATIENCE))
 	shift
 	until "$@" >/dev/null 2>&1; do
 		[[ $SECONDS -lt $end ]] || return 1
@@ -204,10 +213,10 @@ _pair() {
 	done
 	shift
 	log=$(mktemp)
-	ip netns exec h2 timeout -k 5 $((PROGRAM_SECONDS * SLOWNESS)) "${server[@]}" >"$log" 2>&1 &
+	ip netns exec h2 timeout -k 5 $((PROGRAM_SECONDS * PATIENCE)) "${server[@]}" >"$log" 2>&1 &
 	pid=$!
 	wait_for 20 _listening || rc=1
-	OUTPUT=$(ip netns exec h1 timeout -k 5 $((PROGRAM_SECONDS * SLOWNESS)) "$@" 2>&1) || rc=$?
+	OUTPUT=$(patiently "$PROGRAM_SECONDS" ip netns exec h1 "$@" 2>&1) || rc=$?
 	[[ $rc -eq 0 ]] || kill $pid 2>/dev/null
 	wait $pid || server_rc=$?
 	OUTPUT+=$'\n'"--- server, status $server_rc"$'\n'$(<"$log")

@@ -10,9 +10,10 @@ readonly WAYS=(links_deleted netdev_deleted namespace_deleted module_removed lin
 readonly LOADS=(send write read pingpong)
 # Cycles that fill the kernel's caches before anything is compared.
 readonly WARM_CYCLES=14 HALF=$(((CYCLES - 14) / 2))
-# How long a way may take as a rule, and at worst, on an emulated machine that others slow down; in ms.
-: "${USUAL_MS:=2000}"
-readonly WORST_MS=30000
+# How long a way may take as a rule, and at worst, on an emulated machine that others slow down; in ms. A wait that
+# lasts until a peer's or a process's timeout lasts longer.
+: "${USUAL_MS:=$((2000 * PATIENCE))}"
+readonly WORST_MS=$((20000 * PATIENCE))
 # Which of the applications' processes lead process groups.
 GROUPS_RUNNING=()
 # What went wrong in the present cycle.

@@ -158,14 +158,13 @@ done
 
 # Counters of one QP.
 check "bind the QP to a counter" rdma statistic qp bind link "$DEV1/1" lqpn "$QPN"
-sleep 0.5
+counts() { rdma statistic qp show link "$DEV1/1" | tr '\n' ' ' | grep -q 'rdma_sends [1-9]'; }
+check "it counts" wait_for 10 counts
 look "its counters" rdma statistic qp show link "$DEV1/1"
 check "are those of this QP, and grow" has "cntn [1-9].*rdma_sends [1-9].*LQPN: <$QPN>"
 settle
 remember "$DEV1"
-sleep 0.5
-moved=$(($(counter "$DEV1" rdma_sends) - BEFORE[$DEV1/rdma_sends]))
-check "the port counts the QP, too ($moved more)" test $moved -gt 0
+check "the port counts the QP, too" wait_for 10 sends_exceed "${BEFORE[$DEV1/rdma_sends]}"
 cntn=$(sed -n 's/.* cntn \([0-9]*\) .*/\1/p' <<<"$(rdma statistic qp show link "$DEV1/1")")
 refuse "the QP is bound already" "Invalid argument|Cannot allocate memory" \
 	rdma statistic qp bind link "$DEV1/1" lqpn "$QPN"

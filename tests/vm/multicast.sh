@@ -39,7 +39,7 @@ compare "$DEV1" "$DEV2" v4 group
 compare "$DEV1" "$DEV2" v6 group
 
 check "a QP is attached" in_group v4
-check "its network device goes, with the other end" timeout 20 ip -n h2 link del eth0
+check "its network device goes, with the other end" patiently 20 ip -n h2 link del eth0
 DEV1='' DEV2=''
 check "the devices go, too" wait_for 20 bash -c '! rdma link show | grep -q rxe'
 # Whatever it hears when it detaches.

@@ -23,10 +23,10 @@ connect() {
 multicast() {
 	local log pid rc=0
 	log=$(mktemp)
-	ip netns exec h2 timeout -k 5 "$PROGRAM_SECONDS" stdbuf -oL mckey -b $HOST2_V4 -m 239.1.2.3 -C 10 -S 900 >"$log" 2>&1 &
+	ip netns exec h2 timeout -k 5 "$((PROGRAM_SECONDS * PATIENCE))" stdbuf -oL mckey -b $HOST2_V4 -m 239.1.2.3 -C 10 -S 900 >"$log" 2>&1 &
 	pid=$!
 	wait_for 20 grep -q receiving "$log" &&
-		ip netns exec h1 timeout -k 5 "$PROGRAM_SECONDS" mckey -b $HOST1_V4 -m 239.1.2.3 -s -C 10 -S 900 || rc=1
+		patiently "$PROGRAM_SECONDS" ip netns exec h1 mckey -b $HOST1_V4 -m 239.1.2.3 -s -C 10 -S 900 || rc=1
 	[[ $rc -eq 0 ]] || kill $pid 2>/dev/null
 	wait $pid || rc=1
 	cat "$log"
@@ -87,7 +87,7 @@ taken_away() {
 	in1 rping -c -S 4000 -a $HOST2_V4 -I $HOST1_V4 >/dev/null 2>&1 &
 	pids+=($!)
 	wait_for 20 flows || rc=1
-	timeout 30 bash -c "$1" || rc=$?
+	patiently 30 bash -c "$1" || rc=$?
 	kill -9 "${pids[@]}" 2>/dev/null
 	wait "${pids[@]}" 2>/dev/null
 	pkill -9 -x rping

@@ -7,8 +7,8 @@ source "$(dirname "$0")/lib.sh"
 # pingpong_between SERVER-HOST DEVICE ADDRESS CLIENT-HOST DEVICE ADDRESS [ARGUMENT...]
 pingpong_between() {
 	local options=("${@:7}")
-	local server=(ip netns exec "h$1" timeout 60 ibv_rc_pingpong -c -n 50 -d "$2" "${options[@]}")
-	local client=(ip netns exec "h$4" timeout 60 ibv_rc_pingpong -c -n 50 -d "$5" "${options[@]}") meet=10.77.0.$1
+	local server=(timeout -k 5 "$((60 * PATIENCE))" ip netns exec "h$1" ibv_rc_pingpong -c -n 50 -d "$2" "${options[@]}")
+	local client=(patiently 60 ip netns exec "h$4" ibv_rc_pingpong -c -n 50 -d "$5" "${options[@]}") meet=10.77.0.$1
 	wait_for 10 gid_index "$2" "$3" && wait_for 10 gid_index "$5" "$6" || return
 	"${server[@]}" -g "$(gid_index "$2" "$3")" 2>&1 &
 	wait_for 20 ip netns exec "h$1" sh -c 'ss -Hltn | grep -q ":18515 "'
@@ -82,7 +82,7 @@ wait_for 20 bash -c "[[ \$(cat /sys/class/infiniband/$DEV1/ports/1/hw_counters/r
 check "packets wait in a queue" netem "delay 3s"
 queued() { { in1 tc -s qdisc show dev eth0 && in2 tc -s qdisc show dev eth0; } | grep -q 'backlog [1-9]'; }
 check "and they do" wait_for 5 queued
-check "the module goes when they are out" timeout 10 rmmod rrxe
+check "the module goes when they are out" patiently 10 rmmod rrxe
 DEV1='' DEV2=''
 pkill -9 -x ibv_rc_pingpong
 wait

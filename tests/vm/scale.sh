@@ -54,12 +54,12 @@ by_manager() {
 
 in_a_minute() {
 	local start=$SECONDS
-	"$@" && [[ $((SECONDS - start)) -le 60 ]]
+	"$@" && [[ $((SECONDS - start)) -le $((60 * PATIENCE)) ]]
 }
 
-# within NAME SECONDS COMMAND...
+# within NAME SECONDS COMMAND...: as long as that on a quiet machine.
 within() {
-	local name=$1 limit=$2 start=$SECONDS
+	local name=$1 limit=$(($2 * PATIENCE)) start=$SECONDS
 	shift 2
 	check "$name" "$@"
 	note "$OUTPUT"

@@ -64,7 +64,10 @@ netem_off
 
 # Drops, with the names of their counters.
 dropped=$(counter "$DEV1" drop_short)
-junk() { in2 bash -c "for i in 1 2 3; do printf junk >/dev/udp/$HOST1_V4/4791; done"; sleep 0.2; }
+junk() {
+	in2 bash -c "for i in 1 2 3; do printf junk >/dev/udp/$HOST1_V4/4791; done" && wait_for 5 dropped_more 3
+}
+dropped_more() { [[ $(counter "$DEV1" drop_short) -ge $((dropped + $1)) ]]; }
 check "what is no packet" record junk
 check "is dropped for the reason that is counted" is "$(lines 'rrxe_drop: - qpn=0 psn=0 drop_short')" 3
 check "so is the counter" is "$(counter "$DEV1" drop_short)" $((dropped + 3))
