@@ -239,26 +239,28 @@ fn moderate(thread: &mut Thread<'_>, cq: Object, count: u16, period: u16) -> Don
         .map(|_| ())
 }
 
-/// A moderated CQ with a QP to itself, destroyed while its messages complete.
+/// A CQ, moderated or not, with a QP to itself, which are destroyed while messages complete and are told of.
 pub fn brief_cq(thread: &mut Thread<'_>) -> Done {
     let context = thread.context();
-    let cq = make_cq(thread, context, 60)?;
-    let period = 1 + thread.rng.below(3000) as u16;
-    let count = 1 + thread.rng.below(64) as u16;
-    moderate(thread, cq, count, period)?;
+    let cq = make_cq(thread, context, 250)?;
+    if thread.rng.one_in(2) {
+        let period = 1 + thread.rng.below(3000) as u16;
+        let count = 1 + thread.rng.below(64) as u16;
+        moderate(thread, cq, count, period)?;
+    }
     let qp = make_qp(thread, context, RC, cq, cq, None)?;
     connect_to(thread, qp, qp)?;
-    thread.order(
-        context,
-        cmd::REQ_NOTIFY_CQ,
-        Bytes::new().word(&[cq.handle, 0]),
-    )?;
-    for _ in 0..=thread.rng.below(8) {
-        super::rings::post_to(thread, qp);
+    let region = thread.any_of(Kind::Mr, context);
+    let length = thread.rng.pick(&[0, 0, 1000, 30_000]);
+    for _ in 0..1 + thread.rng.below(40) {
+        super::rings::post_message(qp, region, length);
     }
     super::rings::call(thread, qp)?;
-    let pause = thread.rng.below(300);
-    super::noise::pause(pause);
+    for _ in 0..thread.rng.below(40) {
+        // Armed again and again, so that one notification follows upon the other.
+        sys::word(cq.ring + 320).store(2, SeqCst);
+        super::noise::pause(20);
+    }
     thread.destroy_reporting(cmd::DESTROY_QP, qp)?;
     thread.destroy_reporting(cmd::DESTROY_CQ, cq).map(|_| ())
 }

@@ -56,7 +56,9 @@ pub fn get(thread: &mut Thread<'_>) -> Done {
 }
 
 fn ask(thread: &mut Thread<'_>, kind: u16, flags: u16, attributes: Bytes) -> Done {
-    let device = thread.rng.below(6) as u32;
+    // The lowest free number is a new device's.
+    let most = if thread.rng.one_in(8) { 8 } else { 3 };
+    let device = thread.rng.below(most) as u32;
     let length = 24 + attributes.0.len() as u32;
     let message = Bytes::new()
         .word(&[length])

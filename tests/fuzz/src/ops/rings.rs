@@ -188,6 +188,22 @@ pub fn post_to(thread: &mut Thread<'_>, qp: Object) {
     push(qp.send, &element);
 }
 
+/// Posts a receive and a SEND of so many bytes to it, without telling the kernel.
+pub fn post_message(qp: Object, region: Object, length: u32) {
+    let count = u32::from(length > 0);
+    let list = Bytes::new()
+        .quad(&[region.address])
+        .word(&[length, region.number]);
+    let receive = Bytes::new()
+        .quad(&[0])
+        .word(&[0, 0, length, length, 0, count, 0, 0]);
+    push(qp.ring, &receive.bytes(&list.0).0);
+    let mut send = Bytes::new().quad(&[0]).word(&[0, SEND, 2, 0]).0;
+    send.resize(184, 0);
+    let send = Bytes(send).word(&[length, length, 0, count, 0, 0]);
+    push(qp.send, &send.bytes(&list.0).0);
+}
+
 /// Posts sends; the kernel is told of some of them.
 pub fn post_send(thread: &mut Thread<'_>) -> Done {
     let qp = thread.any(Kind::Qp);
