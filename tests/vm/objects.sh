@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# vm: timeout=240 append=init_on_alloc=0,slub_debug=FZP
+# vm: timeout=240 append=init_on_alloc=0+slub_debug=FZP
 # Structures that go to processes and to netlink, on a kernel that fills fresh and freed memory with a pattern.
 source "$(dirname "$0")/lib.sh"
 
