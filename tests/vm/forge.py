@@ -8,6 +8,7 @@ import os
 import socket
 import struct
 import subprocess
+import sys
 import zlib
 
 PORT = 4791
@@ -120,7 +121,10 @@ def as_nobody(make):
     if child == 0:
         try:
             os.setresuid(NOBODY, NOBODY, NOBODY)
-            socket.send_fds(theirs, [b"made"], [make().fileno()])
+            made = make()
+            socket.send_fds(theirs, [b"made"], [made.fileno()])
+        except OSError as error:
+            print(f"# as nobody: {error}", file=sys.stderr, flush=True)
         finally:
             os._exit(0)
     theirs.close()
