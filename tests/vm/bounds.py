@@ -59,10 +59,16 @@ class Calls:
         if not os.path.exists(f"{TRACING}/kprobe_events"):
             subprocess.run(["mount", "-t", "tracefs", "tracefs", TRACING], check=True)
         for name in self.functions:
-            with open(f"{TRACING}/kprobe_events", "a", encoding="ascii") as events:
-                events.write(f"p:odp_{name} {name}\n")
+            self._append(f"p:odp_{name} {name}\n")
             self._enable(name, "1")
         return self
+
+    @staticmethod
+    def _append(line):
+        # Python's own mode for appending seeks to the end, which the file refuses.
+        events = os.open(f"{TRACING}/kprobe_events", os.O_WRONLY | os.O_APPEND)
+        os.write(events, line.encode())
+        os.close(events)
 
     def _enable(self, name, value):
         with open(f"{TRACING}/events/kprobes/odp_{name}/enable", "w", encoding="ascii") as enable:
@@ -76,8 +82,7 @@ class Calls:
     def __exit__(self, *_):
         for name in self.functions:
             self._enable(name, "0")
-            with open(f"{TRACING}/kprobe_events", "a", encoding="ascii") as events:
-                events.write(f"-:odp_{name}\n")
+            self._append(f"-:odp_{name}\n")
 
 
 def sparse(count):
