@@ -19,6 +19,8 @@ test:
 	@tools/rrxe test
 check:
 	@tools/rrxe check
+test-debug:
+	@tools/rrxe test-debug
 kunit:
 	@tools/rrxe kunit
 bench:
@@ -38,4 +40,4 @@ help:
 # Command-line settings (make vm RUN=… VCPUS=4) reach tools/rrxe through the environment.
 export RUN ONLY TYPE GUEST_PACKAGES GUEST_SUITE VCPUS CPU MEM TIMEOUT ACCEL_ARGS KVER MINUTES SEED INSTALL_MOD_PATH DESTDIR
 
-.PHONY: all modules install modules_install uninstall install-provider uninstall-provider demo test check kunit bench fuzz vm debug-vm clean help
+.PHONY: all modules install modules_install uninstall install-provider uninstall-provider demo test check test-debug kunit bench fuzz vm debug-vm clean help

@@ -15,9 +15,9 @@ readonly HOST1_V4=10.77.0.1 HOST2_V4=10.77.0.2 HOST1_V6=fd77::1 HOST2_V6=fd77::2
 : "${PROGRAM_SECONDS:=60}"
 # A limit in seconds finds a hang, and no more. An emulated machine on a busy host is several times slower, and a kernel
 # with checks again; so each limit is multiplied by this.
-PATIENCE=4
-[[ ! -e /sys/kernel/debug/kmemleak ]] || PATIENCE=12
-readonly PATIENCE
+PATIENCE=4 DEBUG_KERNEL=
+[[ ! -e /sys/kernel/debug/kmemleak ]] || PATIENCE=12 DEBUG_KERNEL=yes
+readonly PATIENCE DEBUG_KERNEL
 # The link type of scripts that don't care; make vm TYPE=rxe runs them over the C driver.
 : "${TYPE:=rrxe}"
 DEV1='' DEV2=''

@@ -75,7 +75,8 @@ none() { [[ -z $(rdma dev show) && -z $(in2 rdma dev show) ]]; }
 check "both are gone, and the other's, whose veth was its peer" wait_for 10 none
 DEV1='' DEV2=''
 hosts_down
-check "shared again" rdma system set netns shared
+# Namespaces end after `ip netns del` has returned (cleanup_net), and ib_core refuses while there is one.
+check "shared again" wait_for 30 rdma system set netns shared
 
 check "namespaces share devices" mode_is shared
 check "two hosts" hosts_up 1500
