@@ -139,7 +139,7 @@ def old_chunks():
             use_sparse(pair, space, memory)
             libc.munmap(memory.address, memory.length)
             # The next one lies elsewhere.
-            Private(CHUNK, mmap.MAP_PRIVATE | NORESERVE)
+            Private(memory.length, mmap.MAP_PRIVATE | NORESERVE)
         made, freed = calls.count("mmu_interval_notifier_insert"), calls.count("mmu_interval_notifier_remove")
     print(f"# {made} chunks made, {freed} freed")
     equal(made >= 200, True, f"chunks made ({made})")

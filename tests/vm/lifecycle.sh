@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: together timeout=600
-# A hundred times (each way twice on the debug kernel, where kmemleak looks for what is left): links, traffic, and everything taken away under it, each time in another way. Nothing
-# may hang, and nothing may be left behind.
+# A hundred times: links, traffic, and everything taken away under it, each time in another way. Nothing may hang, and
+# nothing may be left behind. On the debug kernel, where kmemleak looks for what is left, each way comes twice.
 source "$(dirname "$0")/lib.sh"
 
 : "${CYCLES:=${DEBUG_KERNEL:+14}}" "${CYCLES:=100}" # even
