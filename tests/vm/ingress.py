@@ -41,6 +41,10 @@ class Queue:
         self.pd = PD(self.context)
         self.cq = CQ(self.context, 4 * DEPTH)
         cap = QPCap(max_send_wr=DEPTH, max_recv_wr=DEPTH, max_send_sge=1, max_recv_sge=1)
+        # Handles are the lowest numbers that are free: the QP gets that of the domain that goes.
+        probe = PD(self.context)
+        self.qp_handle = probe.handle
+        probe.close()
         self.qp = QP(self.pd, QPInitAttr(qp_type=kind, scq=self.cq, rcq=self.cq, cap=cap, sq_sig_all=0))
         self.buffer = Buffer(DEPTH * PAGE)
         self.region = register(self.pd, self.buffer)
@@ -181,7 +185,7 @@ def _():
     for address, group, index in ((HOST1, GROUP, GID_INDEX), (HOST1_V6, GROUP_V6, GID_INDEX6)):
         queue, mine = Queue(DEVICE, e.IBV_QPT_UD), Socket(address, where="h1")
         gid = gid_of(group)
-        attach_mcast(queue.context, queue.qp.handle, ipaddress.IPv6Address(gid.gid).packed)
+        attach_mcast(queue.context, queue.qp_handle, ipaddress.IPv6Address(gid.gid).packed)
         mine.groups_by("eth0", "h1")
         qpn = queue.qp.qp_num
         body = forge.bth(UD | SEND_ONLY, forge.MULTICAST, 0) + forge.deth(QKEY, qpn) + EVIL

@@ -13,6 +13,8 @@ pingpong_over() {
 		"$program" -c -n 30 -s 1000 -d "$device1" -g "$(gid_index "$device1" "$address1")" "$MEET"
 }
 MEET=$HOST2_V4
+# reach NETDEV ADDRESS: host 2 answers.
+reach() { in1 ping -q -c 1 -W 2 -I "$1" "$2"; }
 
 # over NAME NUMBER NETDEV [4]: RC and UD over the addresses of that network device, of both versions of IP or of one.
 over() {
@@ -22,6 +24,9 @@ over() {
 		ip -n h$host addr add "fd9$number::$host/64" dev "$netdev" nodad
 		ip -n h$host link set "$netdev" up
 	done
+	# A network device that has just come up forwards nothing for a while, and a QP gives up when no neighbour answers.
+	check "$name connects the hosts" wait_for 20 reach "$netdev" "10.9$number.0.2"
+	[[ $only == 4 ]] || check "$name connects them over IPv6" wait_for 20 reach "$netdev" "fd9$number::2"
 	for transport in rc ud; do
 		check "$transport over $name, IPv4" pingpong_over "$DEV1" "10.9$number.0.1" "$DEV2" "10.9$number.0.2" $transport
 		[[ $only == 4 ]] || check "$transport over $name, IPv6" pingpong_over "$DEV1" "fd9$number::1" "$DEV2" "fd9$number::2" $transport
