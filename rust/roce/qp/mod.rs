@@ -239,6 +239,7 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
     pub fn rests(&self) -> bool {
         matches!(self.state, State::Rts)
             && !self.backlog
+            && self.pause.end().is_none()
             && self.requester.rests(&self.context)
             && self.responder.rests()
     }

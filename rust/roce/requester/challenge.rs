@@ -12,8 +12,9 @@
 
 use super::retry::ack_timeout;
 use super::{Requester, SendWqe};
+use crate::host::Host;
 use crate::psn::Psn;
-use crate::qp::{Context, Slots};
+use crate::qp::{Context, Outcome, Slots};
 use crate::time::Instant;
 use crate::wc::WcStatus;
 
@@ -85,5 +86,18 @@ impl<W: Slots<SendWqe>> Requester<W> {
         self.challenge = self
             .challenge
             .filter(|challenge| !challenge.psn.before(acked));
+    }
+
+    /// Fails the request that the challenged NAK refused. The peer has carried out the requests before it.
+    pub(super) fn believe<H: Host>(
+        &mut self,
+        challenge: Challenge,
+        now: Instant,
+        context: &Context,
+        host: &mut H,
+    ) -> Outcome {
+        self.challenge = None;
+        self.vouch(challenge.psn, now, context, host);
+        self.fail_at(challenge.psn, challenge.status, host)
     }
 }

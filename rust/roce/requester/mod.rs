@@ -233,7 +233,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
         host: &mut H,
     ) -> Outcome {
         if let Some(challenge) = self.challenge.filter(|challenge| challenge.until <= now) {
-            return self.fail_at(challenge.psn, challenge.status, host);
+            return self.believe(challenge, now, context, host);
         }
         match self.retry.due(now) {
             Due::Nothing => Outcome::Continue,
@@ -392,7 +392,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
     fn go_back<H: Host>(&mut self, now: Instant, context: &Context, host: &mut H) -> Outcome {
         if !self.retry.spend(&context.settings) {
             if let Some(challenge) = self.challenge {
-                return self.fail_at(challenge.psn, challenge.status, host);
+                return self.believe(challenge, now, context, host);
             }
             host.count(Count::RetryExceeded);
             return self.fail_oldest(WcStatus::RetryExcErr, host);

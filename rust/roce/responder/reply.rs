@@ -15,13 +15,13 @@ use crate::wire::packet::{Aeth, Body, Bth, NakCode, Packet, ReadPart, Reth, Serv
 /// The timer of an RNR NAK that asks to wait 10 µs (IBTA 1.x table 45).
 const SHORTEST_RNR_TIMER: u8 = 1;
 
-/// READ responses that are sent without a packet from the peer meanwhile: as many as the longest
-/// message has at the largest MTU.
+/// READ responses that are sent without a packet from the peer meanwhile: as many as a requester may
+/// have outstanding, half of all PSNs (IBTA 1.x §9.7.4.1).
 ///
-/// Nobody acknowledges READ responses (IBTA 1.x §9.7.5.1.4), so that a peer that is gone would get
-/// 2 GiB for each request that it left. One that lives and is left without a response asks again for the rest
-/// when its timer runs out (§9.7.6.1), which is no more than one timeout for each so many packets.
-pub(super) const MOST_UNHEARD: u32 = 1 << 19;
+/// Nobody acknowledges READ responses (§9.7.5.1.4). A requester sends one request for a whole READ, and
+/// C rxe sends nothing until it has all responses; a smaller bound would leave it to its timer. Beyond this
+/// one a peer that is gone gets no more.
+pub(super) const MOST_UNHEARD: u32 = 1 << 23;
 
 const UNLIMITED: Syndrome = Syndrome::Ack {
     credits: UNLIMITED_CREDITS,

@@ -421,7 +421,10 @@ impl Core {
             return;
         };
         if due <= now {
-            upshot.rest = Rest::Anywhere;
+            // If the turn ended because another CPU sends, the work stays with that CPU.
+            if matches!(upshot.rest, Rest::None) {
+                upshot.rest = Rest::Anywhere;
+            }
             return;
         }
         // A timer that fires too early does no harm, and deadlines mostly move away.

@@ -212,9 +212,15 @@ impl Cq {
                     let due = state.take_due(|| this.has_unread_event());
                     // It would tell too early of what comes next.
                     let pacer = state.moderation.and_then(|_| state.take_pacer());
+                    let held = pacer.is_some();
                     drop(state);
                     drop(pacer);
-                    return this.deliver(due);
+                    this.deliver(due);
+                    if held {
+                        // All handles are of one timer: if another CPU has started it since, it was cancelled.
+                        this.look();
+                    }
+                    return;
                 }
             }
         };
