@@ -3,7 +3,7 @@
 """The guest scripts, tests/vm/*.sh, and their machines.
 
 guests.py                      runs them on the stock kernel
-guests.py --debug part|all     runs those for `make test`, or all, on the debug kernel
+guests.py --debug part|all     runs those with `vm-debug: part`, or all, on the debug kernel
 
 A script says how it wants to be run in comment lines:
 
@@ -13,7 +13,7 @@ A script says how it wants to be run in comment lines:
     # vm: env=TYPE=rxe        a setting in its environment
     # vm: suite=testing       another Debian in the guest
     # vm: vcpus=4  append=a+b  packages=a,b  for a boot of its own: CPUs, words of the kernel's command line, packages
-    # vm-debug: test          `make test` runs it on the debug kernel too
+    # vm-debug: part          it is one of those that cost little and see much
     # vm-debug: timeout=900   seconds there (SLOWNESS times those of `# vm:` unless told)
     # vm-debug: skip why      it is not run there
 
@@ -123,7 +123,7 @@ def chosen(debug):
     if os.environ.get("RRXE_QUICK"):
         scripts = [script for script in scripts if "quick" in script.words]
     if debug == "part":
-        scripts = [script for script in scripts if "test" in script.debug_words]
+        scripts = [script for script in scripts if "part" in script.debug_words]
     return scripts
 
 

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: together quick timeout=120
-# vm-debug: test
+# vm-debug: part
 # On-demand paging, explicit and implicit, over one device.
 source "$(dirname "$0")/lib.sh"
 
