@@ -81,7 +81,7 @@ pub enum News {
 const IGNORE_OVERRUN: u32 =
     bindings::ib_uverbs_ex_create_cq_flags_IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN;
 
-type CqObject<P> = Object<Raising<bindings::ib_cq>, <P as Provider>::Cq>;
+type CqObject<P> = Object<P, Raising<bindings::ib_cq>>;
 
 /// Bytes that ib_core is to allocate for a CQ of `P`.
 pub(crate) const fn size<P: Provider>() -> usize {

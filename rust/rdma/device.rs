@@ -20,7 +20,7 @@ use kernel::{
 
 use crate::{bindings, net::netdev::Netdev, object::Object, ops, provider::Provider};
 
-pub(crate) type DeviceObject<P> = Object<bindings::ib_device, <P as Provider>::Device>;
+pub(crate) type DeviceObject<P> = Object<P, bindings::ib_device>;
 
 /// The driver's device.
 ///

@@ -88,7 +88,7 @@ impl DeviceMemory {
     }
 }
 
-type DmObject<P> = Object<bindings::ib_dm, <P as Provider>::Dm>;
+type DmObject<P> = Object<P, bindings::ib_dm>;
 
 /// The device memory behind ib_core's.
 ///

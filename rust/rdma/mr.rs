@@ -170,7 +170,7 @@ pub struct MrChange<'a, Pd> {
     pub range: Option<UserRange<'a>>,
 }
 
-type MrObject<P> = Object<bindings::ib_mr, Current<<P as Provider>::Mr>>;
+type MrObject<P> = Object<P, bindings::ib_mr>;
 
 /// Implements `get_dma_mr`.
 ///
@@ -188,7 +188,7 @@ pub(crate) unsafe extern "C" fn get_dma<P: Provider>(
         }
         let room = MrRoom::<P>::new()?;
         // SAFETY: `pd` is a protection domain of `P`, alive during the call.
-        let pd = unsafe { Object::<_, P::Pd>::get(pd) };
+        let pd = unsafe { Object::<P, _>::get(pd) };
         let mr = P::get_dma_mr(pd, access)?;
         room.expose(mr, 0, 0)
     };
@@ -213,7 +213,7 @@ pub(crate) unsafe extern "C" fn alloc<P: Provider>(
         };
         let room = MrRoom::<P>::new()?;
         // SAFETY: `pd` is a protection domain of `P`, alive during the call.
-        let pd = unsafe { Object::<_, P::Pd>::get(pd) };
+        let pd = unsafe { Object::<P, _>::get(pd) };
         let mr = P::alloc_mr(pd, kind, max_pages)?;
         room.expose(mr, 0, 0)
     };
@@ -344,7 +344,7 @@ pub(crate) unsafe extern "C" fn rereg<P: Provider>(
         let change = MrChange {
             pd: is_set(bindings::ib_mr_rereg_flags_IB_MR_REREG_PD)
                 // SAFETY: `pd` is a protection domain of `P`, alive during the call.
-                .then(|| unsafe { Object::<_, P::Pd>::get(pd) }),
+                .then(|| unsafe { Object::<P, _>::get(pd) }),
             access: is_set(bindings::ib_mr_rereg_flags_IB_MR_REREG_ACCESS)
                 .then(|| Access::from_raw(access)),
             range: is_set(bindings::ib_mr_rereg_flags_IB_MR_REREG_TRANS)

@@ -35,11 +35,11 @@ pub(crate) unsafe extern "C" fn alloc<P: Provider>(
             _ => return Err(EINVAL),
         };
         // SAFETY: ib_core sets the protection domain before it calls, and holds it.
-        let pd = unsafe { Object::<_, P::Pd>::get(c_part.pd) };
+        let pd = unsafe { Object::<P, _>::get(c_part.pd) };
         let inner = P::alloc_mw(pd, kind)?;
         c_part.rkey = P::mw_rkey(&inner).0;
         // SAFETY: This is the creation, of the size that the operations table says.
-        unsafe { Object::store(mw, inner) };
+        unsafe { Object::<P, _>::store(mw, inner) };
         Ok(0)
     })
 }
@@ -51,7 +51,7 @@ pub(crate) unsafe extern "C" fn alloc<P: Provider>(
 /// To be called by ib_core, on a window of `P`.
 pub(crate) unsafe extern "C" fn dealloc<P: Provider>(mw: *mut bindings::ib_mw) -> c_int {
     // SAFETY: This is the destruction, which can't fail.
-    let inner = unsafe { Object::<_, P::Mw>::take(mw) };
+    let inner = unsafe { Object::<P, _>::take(mw) };
     // SAFETY: The device is alive while it has windows.
     P::dealloc_mw(unsafe { device::of::<P>((*mw).device) }, &inner);
     0

@@ -10,10 +10,39 @@ use core::mem::MaybeUninit;
 use kernel::{prelude::*, sync::Arc};
 use pin_init::Zeroable;
 
-use crate::upcall::Upcall;
+use crate::{bindings, mr::Current, provider::Provider, ucontext::UserContext, upcall::Upcall};
 
 /// Memory for an object.
 pub(crate) type Room<O> = KBox<MaybeUninit<O>>;
+
+/// A C object of verbs. This alone says of which type the driver's object behind it is, so that no operation can take it
+/// for another type.
+pub(crate) trait Verb<P: Provider> {
+    /// The driver's object.
+    type Inner;
+}
+
+macro_rules! verbs {
+    ($($c_part:ident: $inner:ty,)*) => {
+        $(impl<P: Provider> Verb<P> for bindings::$c_part {
+            type Inner = $inner;
+        })*
+    };
+}
+
+verbs! {
+    ib_ah: P::Ah,
+    ib_cq: P::Cq,
+    ib_device: P::Device,
+    ib_dm: P::Dm,
+    ib_mr: Current<P::Mr>,
+    ib_mw: P::Mw,
+    ib_pd: P::Pd,
+    ib_qp: P::Qp,
+    ib_srq: P::Srq,
+    ib_ucontext: UserContext<P::Context>,
+    ib_xrcd: P::Xrcd,
+}
 
 /// A C object with a reference to the driver's object behind it.
 ///
@@ -22,12 +51,12 @@ pub(crate) type Room<O> = KBox<MaybeUninit<O>>;
 /// Between the creation operation's success and the destruction operation's, `inner` is
 /// initialized. ib_core calls no other operation on the object outside of that time.
 #[repr(C)]
-pub(crate) struct Object<B, T> {
+pub(crate) struct Object<P: Provider, B: Verb<P>> {
     base: B,
-    inner: MaybeUninit<Arc<T>>,
+    inner: MaybeUninit<Arc<B::Inner>>,
 }
 
-impl<B, T> Object<B, T> {
+impl<P: Provider, B: Verb<P>> Object<P, B> {
     /// What to ask ib_core to allocate.
     pub(crate) const SIZE: usize = core::mem::size_of::<Self>();
 
@@ -37,7 +66,7 @@ impl<B, T> Object<B, T> {
     ///
     /// `base` must point to the beginning of [`Self::SIZE`] bytes of memory of this type, and the
     /// caller must be its creation operation.
-    pub(crate) unsafe fn store(base: *mut B, inner: Arc<T>) {
+    pub(crate) unsafe fn store(base: *mut B, inner: Arc<B::Inner>) {
         // SAFETY: In bounds, as the caller promises.
         let place = unsafe { &raw mut (*base.cast::<Self>()).inner };
         // SAFETY: During creation nobody else accesses the object, as the caller promises.
@@ -48,9 +77,9 @@ impl<B, T> Object<B, T> {
     ///
     /// # Safety
     ///
-    /// `base` must be the C part of an `Object` of this type whose creation has succeeded and whose
+    /// `base` must be the C part of an object of a device of `P`, whose creation has succeeded and whose
     /// destruction has not, for all of `'a`.
-    pub(crate) unsafe fn get<'a>(base: *const B) -> &'a Arc<T> {
+    pub(crate) unsafe fn get<'a>(base: *const B) -> &'a Arc<B::Inner> {
         // SAFETY: In bounds, as the caller promises.
         let inner = unsafe { &(*base.cast::<Self>()).inner };
         // SAFETY: By the type invariant.
@@ -63,7 +92,7 @@ impl<B, T> Object<B, T> {
     ///
     /// As for [`Self::get`], and the caller must be the destruction operation, past the point where
     /// it can fail.
-    pub(crate) unsafe fn take(base: *mut B) -> Arc<T> {
+    pub(crate) unsafe fn take(base: *mut B) -> Arc<B::Inner> {
         // SAFETY: In bounds, as the caller promises.
         let inner = unsafe { &raw const (*base.cast::<Self>()).inner };
         // SAFETY: Initialized by the type invariant, and never read again.
@@ -72,7 +101,7 @@ impl<B, T> Object<B, T> {
 }
 
 /// Of kinds that ib_core leaves to the driver to allocate.
-impl<B: Zeroable, T> Object<B, T> {
+impl<P: Provider, B: Verb<P> + Zeroable> Object<P, B> {
     /// Memory for an object, to be had before anything is made that would have to be unmade.
     ///
     /// # Errors
@@ -83,7 +112,7 @@ impl<B: Zeroable, T> Object<B, T> {
     }
 
     /// An object whose C part is zeros. It lasts until [`Self::unmake`].
-    pub(crate) fn make(room: Room<Self>, inner: Arc<T>) -> *mut B {
+    pub(crate) fn make(room: Room<Self>, inner: Arc<B::Inner>) -> *mut B {
         let base: *mut B = KBox::into_raw(room).cast();
         // SAFETY: `base` is the beginning of memory for an object, which nobody else knows.
         unsafe { base.write(pin_init::zeroed()) };
@@ -97,7 +126,7 @@ impl<B: Zeroable, T> Object<B, T> {
     /// # Safety
     ///
     /// As for [`Self::take`], and `base` must come from [`Self::make`].
-    pub(crate) unsafe fn unmake(base: *mut B) -> Arc<T> {
+    pub(crate) unsafe fn unmake(base: *mut B) -> Arc<B::Inner> {
         // SAFETY: As the caller promises.
         let inner = unsafe { Self::take(base) };
         // SAFETY: It was made in such memory, and its reference was taken out above.
@@ -117,13 +146,17 @@ pub(crate) struct Raising<B> {
     upcall: MaybeUninit<Upcall<B>>,
 }
 
-impl<B, T> Object<Raising<B>, T> {
+impl<P: Provider, B: Verb<P>> Verb<P> for Raising<B> {
+    type Inner = B::Inner;
+}
+
+impl<P: Provider, B: Verb<P>> Object<P, Raising<B>> {
     /// Puts the driver's object and its way back in place.
     ///
     /// # Safety
     ///
     /// As for [`Self::store`].
-    pub(crate) unsafe fn store_raising(base: *mut B, upcall: Upcall<B>, inner: Arc<T>) {
+    pub(crate) unsafe fn store_raising(base: *mut B, upcall: Upcall<B>, inner: Arc<B::Inner>) {
         let head: *mut Raising<B> = base.cast();
         // SAFETY: In bounds, and during creation nobody else accesses the object, as the caller
         // promises.
@@ -137,7 +170,7 @@ impl<B, T> Object<Raising<B>, T> {
     /// # Safety
     ///
     /// As for [`Self::take`].
-    pub(crate) unsafe fn take_raising(base: *mut B) -> (Arc<T>, Upcall<B>) {
+    pub(crate) unsafe fn take_raising(base: *mut B) -> (Arc<B::Inner>, Upcall<B>) {
         let head: *mut Raising<B> = base.cast();
         // SAFETY: Initialized by the type invariant, and never read again.
         let upcall = unsafe { (*head).upcall.assume_init_read() };

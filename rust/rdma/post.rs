@@ -7,11 +7,10 @@
 
 use core::{marker::PhantomData, ptr, slice};
 
-use kernel::{prelude::*, sync::Arc};
+use kernel::prelude::*;
 
 use crate::{
     bindings::{self, ib_recv_wr, ib_send_wr, ib_sge},
-    mr::Current,
     object::Object,
     provider::Provider,
     ring::Ring,
@@ -132,7 +131,7 @@ impl<P: Provider> SendRequest<'_, P> {
         // SAFETY: By the type invariant.
         let datagram = unsafe { &*wr.cast::<bindings::ib_ud_wr>() };
         // SAFETY: The consumer names an address handle of the QP's device, which is alive.
-        let ah: &Arc<P::Ah> = unsafe { Object::get(datagram.ah.cast_const()) };
+        let ah = unsafe { Object::<P, _>::get(datagram.ah.cast_const()) };
         let address = P::query_ah(ah);
         put_u32(raw, send_wqe::UD_QPN, datagram.remote_qpn);
         put_u32(raw, send_wqe::UD_QKEY, datagram.remote_qkey);
@@ -185,7 +184,7 @@ impl<P: Provider> SendRequest<'_, P> {
         register: &bindings::ib_reg_wr,
     ) -> Result {
         // SAFETY: The consumer names a region of the QP's device, which is alive.
-        let current: &Arc<Current<P::Mr>> = unsafe { Object::get(register.mr.cast_const()) };
+        let current = unsafe { Object::<P, _>::get(register.mr.cast_const()) };
         let mr = current.fast().ok_or(EINVAL)?;
         // SAFETY: As above; the consumer may have moved the address after it mapped the pages.
         let iova = unsafe { (*register.mr).iova };

@@ -8,7 +8,7 @@ use core::marker::PhantomData;
 
 use kernel::{error::to_result, ffi::c_int, prelude::*};
 
-use crate::{bindings, cq, mr::Current, object::Object, ops::qp_of, provider::Provider, srq};
+use crate::{bindings, cq, object::Object, ops::qp_of, provider::Provider, srq};
 
 /// A list of named values that is being sent to the user; he reads each name with `drv_` before it.
 ///
@@ -146,7 +146,7 @@ pub(crate) unsafe extern "C" fn mr<P: Provider>(
     mr: *mut bindings::ib_mr,
 ) -> c_int {
     // SAFETY: The region is alive while ib_core calls its operations.
-    let current = unsafe { Object::<_, Current<P::Mr>>::get(mr) };
+    let current = unsafe { Object::<P, _>::get(mr) };
     // SAFETY: ib_core passes its message.
     unsafe {
         tell(message, |details| {

@@ -118,7 +118,7 @@ pub struct SrqAttr {
     pub limit: u32,
 }
 
-type SrqObject<P> = Object<Raising<bindings::ib_srq>, <P as Provider>::Srq>;
+type SrqObject<P> = Object<P, Raising<bindings::ib_srq>>;
 
 /// Bytes that ib_core is to allocate for a shared receive queue of `P`.
 pub(crate) const fn size<P: Provider>() -> usize {
@@ -161,7 +161,7 @@ pub(crate) unsafe extern "C" fn create<P: Provider>(
         let xrc = unsafe { XrcInit::<P>::read(init) }?;
         let is_xrc = xrc.is_some();
         // SAFETY: ib_core sets the domain before it calls, and holds it.
-        let pd = unsafe { Object::<_, P::Pd>::get((*base).pd) };
+        let pd = unsafe { Object::<P, _>::get((*base).pd) };
         // SAFETY: `base` is valid until `destroy`, which revokes the upcall, or until this fails,
         // before which it is revoked as well.
         let upcall = unsafe { Upcall::new(base) }?;

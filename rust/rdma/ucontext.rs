@@ -65,7 +65,7 @@ pub(crate) struct UserContext<C> {
     pub(crate) device_memory: bool,
 }
 
-type ContextObject<P> = Object<bindings::ib_ucontext, UserContext<<P as Provider>::Context>>;
+type ContextObject<P> = Object<P, bindings::ib_ucontext>;
 
 /// What to ask ib_core to allocate.
 pub(crate) const fn size<P: Provider>() -> usize {

@@ -8,7 +8,7 @@ use crate::{
     bindings, device::of as device_of, object::Object, provider::Provider, udata::no_payload,
 };
 
-type XrcdObject<P> = Object<bindings::ib_xrcd, <P as Provider>::Xrcd>;
+type XrcdObject<P> = Object<P, bindings::ib_xrcd>;
 
 /// Bytes that ib_core is to allocate for an XRC domain of `P`.
 pub(crate) const fn size<P: Provider>() -> usize {

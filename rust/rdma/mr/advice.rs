@@ -55,7 +55,7 @@ pub(crate) unsafe extern "C" fn advise<P: Provider>(
             ranges.push(advised, GFP_KERNEL_ACCOUNT)?;
         }
         // SAFETY: `pd` is a protection domain of `P`, alive during the call.
-        let pd = unsafe { Object::<_, P::Pd>::get(pd) };
+        let pd = unsafe { Object::<P, _>::get(pd) };
         P::advise_mr(pd, &ranges, how, wait)?;
         Ok(0)
     })

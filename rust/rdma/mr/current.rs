@@ -39,7 +39,7 @@ impl<T> Current<T> {
     }
 
     /// The region if work requests register it. Any context.
-    pub(super) fn fast(&self) -> Option<&Arc<T>> {
+    pub(crate) fn fast(&self) -> Option<&Arc<T>> {
         self.fast.as_ref()
     }
 
@@ -90,7 +90,7 @@ impl<P: Provider> MrRoom<P> {
         let keys = P::mr_keys(&mr);
         let is_fast = P::fast_memory(&mr).is_some();
         let current = self.current.write_pin_init(Current::new(mr, is_fast))?;
-        let base = Object::make(self.object, current.into());
+        let base = Object::<P, _>::make(self.object, current.into());
         // SAFETY: It was just made, and nobody else knows it.
         let c_part = unsafe { &mut *base };
         c_part.lkey = keys.lkey.0;

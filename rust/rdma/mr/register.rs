@@ -205,7 +205,7 @@ unsafe fn register<P: Provider>(
         }
         let room = MrRoom::<P>::new()?;
         // SAFETY: As the caller promises.
-        let pd = unsafe { Object::<_, P::Pd>::get(pd) };
+        let pd = unsafe { Object::<P, _>::get(pd) };
         let mr = P::reg_user_mr(pd, range, access)?;
         room.expose(mr, range.iova(access), range.length)
     };

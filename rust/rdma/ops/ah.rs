@@ -28,7 +28,7 @@ unsafe fn make<P: Provider>(
     // SAFETY: ib_core passes valid attributes.
     let av = Av::from_attr(unsafe { &*(*init).ah_attr })?;
     // SAFETY: ib_core sets the protection domain before it calls.
-    let pd = unsafe { Object::<_, P::Pd>::get((*ah).pd) };
+    let pd = unsafe { Object::<P, _>::get((*ah).pd) };
     P::create_ah(pd, av, user)
 }
 
@@ -46,7 +46,7 @@ pub(super) unsafe extern "C" fn create<P: Provider>(
         // SAFETY: As the caller promises.
         let inner = unsafe { make::<P>(ah, init, false) }?;
         // SAFETY: This is the creation, of the size that the operations table says.
-        unsafe { Object::store(ah, inner) };
+        unsafe { Object::<P, _>::store(ah, inner) };
         Ok(0)
     })
 }
@@ -77,7 +77,7 @@ pub(super) unsafe extern "C" fn create_user<P: Provider>(
             return Err(error);
         }
         // SAFETY: This is the creation, of the size that the operations table says.
-        unsafe { Object::store(ah, inner) };
+        unsafe { Object::<P, _>::store(ah, inner) };
         Ok(0)
     })
 }
@@ -95,7 +95,7 @@ pub(super) unsafe extern "C" fn modify<P: Provider>(
         // SAFETY: ib_core passes valid attributes.
         let av = Av::from_attr(unsafe { &*attr })?;
         // SAFETY: The address handle is alive while ib_core calls its operations.
-        P::modify_ah(unsafe { Object::<_, P::Ah>::get(ah) }, av);
+        P::modify_ah(unsafe { Object::<P, _>::get(ah) }, av);
         Ok(0)
     })
 }
@@ -110,7 +110,7 @@ pub(super) unsafe extern "C" fn query<P: Provider>(
     attr: *mut bindings::rdma_ah_attr,
 ) -> c_int {
     // SAFETY: The address handle is alive while ib_core calls its operations.
-    let av = P::query_ah(unsafe { Object::<_, P::Ah>::get(ah) });
+    let av = P::query_ah(unsafe { Object::<P, _>::get(ah) });
     // SAFETY: ib_core passes attributes to fill.
     unsafe { attr.write(av.to_attr()) };
     0
@@ -126,7 +126,7 @@ pub(super) unsafe extern "C" fn destroy<P: Provider>(
     _flags: u32,
 ) -> c_int {
     // SAFETY: This is the destruction, which can't fail.
-    let inner = unsafe { Object::<_, P::Ah>::take(ah) };
+    let inner = unsafe { Object::<P, _>::take(ah) };
     P::destroy_ah(&inner);
     0
 }

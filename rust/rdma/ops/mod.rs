@@ -145,10 +145,10 @@ fn fill_management<P: Provider>(table: &mut ib_device_ops) {
 
 fn fill_sizes<P: Provider>(table: &mut ib_device_ops) {
     table.size_ib_ucontext = ucontext::size::<P>();
-    table.size_ib_pd = Object::<bindings::ib_pd, P::Pd>::SIZE;
+    table.size_ib_pd = Object::<P, bindings::ib_pd>::SIZE;
     table.size_ib_xrcd = xrcd::size::<P>();
-    table.size_ib_ah = Object::<bindings::ib_ah, P::Ah>::SIZE;
-    table.size_ib_mw = Object::<bindings::ib_mw, P::Mw>::SIZE;
+    table.size_ib_ah = Object::<P, bindings::ib_ah>::SIZE;
+    table.size_ib_mw = Object::<P, bindings::ib_mw>::SIZE;
     table.size_ib_cq = cq::size::<P>();
     table.size_ib_srq = srq::size::<P>();
     table.size_ib_qp = qp::size::<P>();

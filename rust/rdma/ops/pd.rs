@@ -22,7 +22,7 @@ pub(super) unsafe extern "C" fn alloc<P: Provider>(
         let device = unsafe { of::<P>((*pd).device) };
         let inner = P::alloc_pd(device, !payload.is_null())?;
         // SAFETY: This is the creation, of the size that the operations table says.
-        unsafe { Object::store(pd, inner) };
+        unsafe { Object::<P, _>::store(pd, inner) };
         Ok(0)
     })
 }
@@ -40,7 +40,7 @@ pub(super) unsafe extern "C" fn dealloc<P: Provider>(
         // SAFETY: ib_core's buffers are null or valid during the call.
         unsafe { no_payload(payload) }?;
         // SAFETY: This is the destruction, past the point where it can fail.
-        drop(unsafe { Object::<_, P::Pd>::take(pd) });
+        drop(unsafe { Object::<P, _>::take(pd) });
         Ok(0)
     })
 }

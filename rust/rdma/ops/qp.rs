@@ -29,7 +29,7 @@ use crate::{
 const BLOCK_LOOPBACK: u32 =
     bindings::ib_qp_create_flags_IB_QP_CREATE_BLOCK_MULTICAST_LOOPBACK as u32;
 
-type QpObject<P> = Object<Raising<bindings::ib_qp>, <P as Provider>::Qp>;
+type QpObject<P> = Object<P, Raising<bindings::ib_qp>>;
 
 /// Bytes that ib_core is to allocate for a QP of `P`.
 pub(super) const fn size<P: Provider>() -> usize {
@@ -137,7 +137,7 @@ unsafe fn convert_init<P: Provider>(
     let pd = match target {
         true => None,
         // SAFETY: ib_core holds the protection domain during the call.
-        false => Some(unsafe { Object::<_, P::Pd>::get(pd) }.clone()),
+        false => Some(unsafe { Object::<P, _>::get(pd) }.clone()),
     };
     Ok(QpInit {
         kind,
