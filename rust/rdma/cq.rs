@@ -21,7 +21,7 @@ use crate::{
     upcall::{CqUpcall, Upcall},
 };
 pub use crate::{
-    cq_events::CqEvents,
+    unread::CqEvents,
     cqe::{Cqe, CqeLayout},
 };
 

@@ -23,7 +23,11 @@ use kernel::{
     time::{delay::fsleep, Delta},
 };
 
-use crate::{bindings, sync::smp_mb};
+use crate::{
+    bindings,
+    sync::smp_mb,
+    unread::{AsyncEvents, Raises},
+};
 
 /// How long to sleep before looking again whether a call has returned.
 const NAP: Delta = Delta::from_micros(50);
@@ -40,6 +44,7 @@ struct Target<C> {
     object: AtomicPtr<C>,
     /// Calls that are running.
     running: Atomic<u32>,
+    events: AsyncEvents,
 }
 
 impl<C> Clone for Upcall<C> {
@@ -53,16 +58,21 @@ impl<C> Upcall<C> {
     ///
     /// # Safety
     ///
-    /// `target` stays valid until [`Upcall::revoke`] has returned.
+    /// `target` stays valid until [`Upcall::revoke`] has returned. ib_core is making it.
     ///
     /// # Errors
     ///
     /// `ENOMEM`.
-    pub(crate) unsafe fn new(target: *mut C) -> Result<Self> {
+    pub(crate) unsafe fn new(target: *mut C) -> Result<Self>
+    where
+        C: Raises,
+    {
         // INVARIANT: The caller's promise.
         let target = Target {
             object: AtomicPtr::new(target),
             running: Atomic::new(0),
+            // SAFETY: The caller's promise.
+            events: unsafe { AsyncEvents::of(target) },
         };
         Ok(Self(Arc::new(target, GFP_KERNEL_ACCOUNT)?))
     }
@@ -91,6 +101,20 @@ impl<C> Upcall<C> {
         }
         self.0.running.fetch_sub(1, Release);
     }
+
+    /// Runs `call`, which raises an asynchronous event, on the object if it is still there and its process has not left
+    /// too many unread.
+    fn raise(&self, call: impl FnOnce(*mut C))
+    where
+        C: Raises,
+    {
+        self.with(|object| {
+            // SAFETY: By the type invariant the object is valid while this call runs.
+            if unsafe { self.0.events.admits(object) } {
+                call(object);
+            }
+        });
+    }
 }
 
 /// The way to an `ib_cq`.
@@ -111,7 +135,7 @@ impl CqUpcall {
 
     /// Reports `IB_EVENT_CQ_ERR`. Any context, outside all locks.
     pub fn overflowed(&self) {
-        self.with(|cq| {
+        self.raise(|cq| {
             // SAFETY: By the type invariant the object is valid while this call runs.
             let (handler, context) = unsafe { ((*cq).event_handler, (*cq).cq_context) };
             let Some(handler) = handler else { return };
@@ -161,7 +185,7 @@ impl QpUpcall {
             Event::QpAccessErr => bindings::ib_event_type_IB_EVENT_QP_ACCESS_ERR,
             Event::LastWqeReached => bindings::ib_event_type_IB_EVENT_QP_LAST_WQE_REACHED,
         };
-        self.with(|qp| {
+        self.raise(|qp| {
             // SAFETY: By the type invariant the object is valid while this call runs.
             let (handler, context) = unsafe { ((*qp).event_handler, (*qp).qp_context) };
             let Some(handler) = handler else { return };
@@ -182,16 +206,16 @@ pub type SrqUpcall = Upcall<bindings::ib_srq>;
 impl SrqUpcall {
     /// Reports `IB_EVENT_SRQ_LIMIT_REACHED`. Any context, outside all locks.
     pub fn limit_reached(&self) {
-        self.raise(bindings::ib_event_type_IB_EVENT_SRQ_LIMIT_REACHED);
+        self.report(bindings::ib_event_type_IB_EVENT_SRQ_LIMIT_REACHED);
     }
 
     /// Reports `IB_EVENT_SRQ_ERR`. Any context, outside all locks.
     pub fn failed(&self) {
-        self.raise(bindings::ib_event_type_IB_EVENT_SRQ_ERR);
+        self.report(bindings::ib_event_type_IB_EVENT_SRQ_ERR);
     }
 
-    fn raise(&self, kind: bindings::ib_event_type) {
-        self.with(|srq| {
+    fn report(&self, kind: bindings::ib_event_type) {
+        self.raise(|srq| {
             // SAFETY: By the type invariant the object is valid while this call runs.
             let (handler, context) = unsafe { ((*srq).event_handler, (*srq).srq_context) };
             let Some(handler) = handler else { return };

@@ -11,12 +11,15 @@ import time
 from pairs import DEVICE, GID_INDEX, PAGE, Buffer, case, equal, main
 from extension import (
     ARM_NEXT, ARM_SOLICITED, CQ_ARM, CQ_NEWS, DOORBELL, NEWS_ANY, NEWS_SOLICITED, PRODUCER, SIGNALED, Context, Cq, Qp,
-    gid_of, node_of,
+    Srq, gid_of, node_of,
 )
 
 GID, NODE = gid_of(DEVICE, GID_INDEX), node_of(DEVICE)
 # Events of a CQ that uverbs keeps for a process that reads none of them.
 MOST_EVENTS = 64
+# Asynchronous events of a QP or an SRQ that uverbs keeps.
+MOST_ASYNC = 16
+EVENT_ACCESS_ERROR, EVENT_SRQ_LIMIT = 3, 15
 # Longer than a notification may take, and than the kernel waits for a process that polls after it has armed.
 SOON = 0.3
 
@@ -168,6 +171,39 @@ def unread(consumer):
         consumer.complete()
         equal(consumer.is_told(), 1, "events of a process that reads them")
         consumer.take()
+
+
+def few_async(context, cause, kind):
+    """Causes events of the kind: first with nobody who reads them, then one by one."""
+    for _ in range(4 * MOST_ASYNC):
+        cause()
+    kept = [event for _, event in context.events()]
+    equal(kept, [kind] * MOST_ASYNC, "unread events")
+    for _ in range(2 * MOST_ASYNC):
+        cause()
+        equal([event for _, event in context.events()], [kind], "the event of a process that reads it")
+
+
+@case("events: those of an SRQ that nobody reads are few")
+def unread_limits():
+    context = Context(NODE)
+    srq = Srq(context)
+    few_async(context, lambda: srq.limit(1), EVENT_SRQ_LIMIT)
+    context.close()
+
+
+@case("events: those of a QP that nobody reads are few")
+def unread_errors():
+    consumer = Consumer(DOORBELL)
+
+    def fail():
+        consumer.complete(wrong=1)
+        consumer.take()
+        consumer.qp.modify(1, 0)
+        consumer.qp.connect(GID_INDEX, GID)
+
+    few_async(consumer.context, fail, EVENT_ACCESS_ERROR)
+    consumer.context.close()
 
 
 sys.exit(main())

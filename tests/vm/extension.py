@@ -10,7 +10,7 @@ import socket
 import struct
 
 GET_CONTEXT, ALLOC_PD, REG_MR, CREATE_COMP_CHANNEL, CREATE_CQ, REQ_NOTIFY_CQ = 0, 3, 9, 17, 18, 23
-CREATE_QP, MODIFY_QP, DESTROY_QP, POST_SEND = 24, 26, 27, 28
+CREATE_QP, MODIFY_QP, DESTROY_QP, POST_SEND, CREATE_SRQ, MODIFY_SRQ = 24, 26, 27, 28, 32, 33
 
 DOORBELL, CQ_ARM, CQ_NEWS = 1, 2, 8
 NEED_WAKEUP = 1
@@ -76,6 +76,16 @@ class Context:
     def needs_call(self):
         return self.page.u32(0).value & NEED_WAKEUP != 0
 
+    def events(self):
+        """Takes the asynchronous events of all objects; (user handle, type) of each."""
+        os.set_blocking(self.async_fd, False)
+        taken = []
+        while True:
+            try:
+                taken.append(struct.unpack("=QII", os.read(self.async_fd, 16))[:2])
+            except BlockingIOError:
+                return taken
+
     def close(self):
         os.close(self.async_fd)
         os.close(self.fd)
@@ -124,6 +134,20 @@ class Cq:
                 count += len(os.read(self.channel, 8)) // 8
             except BlockingIOError:
                 return count
+
+
+class Srq:
+    """A shared receive queue without receives."""
+
+    def __init__(self, context):
+        self.context = context
+        request = struct.pack("=QIIII", 0, context.pd, 8, 1, 0)
+        self.handle, = struct.unpack_from("=I", context.call(CREATE_SRQ, request, 16 + 24))
+
+    def limit(self, limit):
+        """Asks for an event once there are fewer receives."""
+        body = struct.pack("=IIIIQ", self.handle, 2, 0, limit, 0)
+        os.write(self.context.fd, struct.pack("=IHH", MODIFY_SRQ, (8 + len(body)) // 4, 0) + body)
 
 
 class Qp:

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The events that uverbs keeps for a process.
+//!
+//! `ib_uverbs_comp_handler()` and `ib_uverbs_async_handler()` (drivers/infiniband/core/uverbs_main.c) allocate
+//! an event for each notification, charged to nobody, and keep it until the process reads it. A process
+//! that reads none would make the kernel keep events without limit. So a driver looks whether events of an object
+//! are unread, and does not add to many of them. The lists of these are in structures that only uverbs knows.
+//! They are recognised when the object is made: uverbs initialises the lists before it calls the driver
+//! (`create_cq()`, `create_qp()` and `__uverbs_create_xsrq()` of uverbs_cmd.c, and uverbs_std_types_{cq,qp,srq}.c),
+//! so they point to themselves. A place that does not point to itself is something else.
+
+use core::ffi::c_void;
+
+use kernel::{
+    bindings::list_head,
+    sync::atomic::{ordering::Relaxed, Atomic},
+};
+
+use crate::{bindings, upcall::CqUpcall};
+
+/// Asynchronous events of an object that may be unread.
+const MAX_UNREAD: u32 = 16;
+
+/// Asynchronous events of an object whose unread ones are not known, in its life.
+const MAX_RAISED: u32 = 1024;
+
+/// `struct ib_uevent_object` of drivers/infiniband/core/uverbs.h, up to the list of asynchronous events.
+#[repr(C)]
+pub(crate) struct UserObject {
+    uobject: bindings::ib_uobject,
+    event_file: *mut c_void,
+    event_list: list_head,
+    events_reported: u32,
+}
+
+/// `struct ib_ucq_object` of drivers/infiniband/core/uverbs.h, up to the list of completion events.
+#[repr(C)]
+struct UserCq {
+    object: UserObject,
+    comp_list: list_head,
+}
+
+/// A C object that raises asynchronous events.
+pub(crate) trait Raises {
+    /// The structure of uverbs in front of it. Null for an object of the kernel.
+    fn user_object(&self) -> *mut UserObject;
+
+    /// The structure lasts as long as the object.
+    fn keeps_user_object(&self) -> bool {
+        true
+    }
+}
+
+impl Raises for bindings::ib_cq {
+    fn user_object(&self) -> *mut UserObject {
+        self.uobject.cast()
+    }
+}
+
+impl Raises for bindings::ib_srq {
+    fn user_object(&self) -> *mut UserObject {
+        self.uobject.cast()
+    }
+}
+
+impl Raises for bindings::ib_qp {
+    fn user_object(&self) -> *mut UserObject {
+        self.uobject.cast()
+    }
+
+    /// An XRC target QP outlives the handle that it was made with (`__ib_destroy_shared_qp()` of verbs.c).
+    fn keeps_user_object(&self) -> bool {
+        self.qp_type != bindings::ib_qp_type_IB_QPT_XRC_TGT
+    }
+}
+
+/// The keeper of the events of an object until they are read.
+enum Keeper {
+    /// None: a consumer in the kernel is called.
+    None,
+    /// uverbs, in the list that is known here.
+    List,
+    /// uverbs, elsewhere.
+    Other,
+}
+
+/// Bounds the asynchronous events of an object that its process has not read.
+pub(crate) struct AsyncEvents {
+    keeper: Keeper,
+    /// Those raised since the list was empty, or since the object was made.
+    raised: Atomic<u32>,
+}
+
+impl AsyncEvents {
+    /// Those of an object.
+    ///
+    /// # Safety
+    ///
+    /// `object` is being made by ib_core, which has set its uobject.
+    pub(crate) unsafe fn of<C: Raises>(object: *const C) -> Self {
+        // SAFETY: The caller's promise.
+        let object = unsafe { &*object };
+        let user = object.user_object();
+        let keeper = if user.is_null() {
+            Keeper::None
+        } else if object.keeps_user_object()
+            // SAFETY: uverbs allocated it, at least as large as `UserObject`, before the driver was called.
+            && unsafe { is_empty(&raw mut (*user).event_list) }
+        {
+            Keeper::List
+        } else {
+            Keeper::Other
+        };
+        Self {
+            keeper,
+            raised: Atomic::new(0),
+        }
+    }
+
+    /// Counts an event. Returns whether it may be raised. Any context.
+    ///
+    /// # Safety
+    ///
+    /// `object` is the one that this was made for, and is alive.
+    pub(crate) unsafe fn admits<C: Raises>(&self, object: *const C) -> bool {
+        let most = match self.keeper {
+            Keeper::None => return true,
+            Keeper::List => {
+                // SAFETY: The caller's promise.
+                let user = unsafe { (*object).user_object() };
+                // SAFETY: The structure was recognised, and lasts as long as the object.
+                if unsafe { is_empty(&raw mut (*user).event_list) } {
+                    self.raised.store(0, Relaxed);
+                }
+                MAX_UNREAD
+            }
+            Keeper::Other => MAX_RAISED,
+        };
+        // Events that other CPUs raise meanwhile may exceed the limit by their number.
+        let admits = self.raised.load(Relaxed) < most;
+        if admits {
+            self.raised.fetch_add(1, Relaxed);
+        }
+        admits
+    }
+}
+
+/// The events of a process's CQ.
+///
+/// # Invariants
+///
+/// While the upcall is not revoked, `uobject` of its CQ points to an object that begins like [`UserCq`].
+pub struct CqEvents(CqUpcall);
+
+impl CqEvents {
+    /// Those of `cq`, if uverbs keeps them in the list that is known here. `None` for a CQ of the kernel.
+    ///
+    /// # Safety
+    ///
+    /// `cq` is being made by ib_core, and `upcall` leads to it.
+    pub(crate) unsafe fn of(cq: *mut bindings::ib_cq, upcall: &CqUpcall) -> Option<Self> {
+        // SAFETY: The caller's promise.
+        let object: *mut UserCq = unsafe { (*cq).uobject }.cast();
+        if object.is_null() {
+            return None;
+        }
+        // SAFETY: uverbs allocated the object, at least as large as `UserCq` (`uverbs_std_types_cq.c`).
+        let lists = unsafe {
+            [
+                &raw mut (*object).object.event_list,
+                &raw mut (*object).comp_list,
+            ]
+        };
+        // SAFETY: They are within the object.
+        let known = lists.into_iter().all(|list| unsafe { is_empty(list) });
+        // INVARIANT: Lists that point to themselves are at the places of `UserCq`, and uverbs frees the
+        // object after the driver's CQ, whose destruction revokes the upcall.
+        known.then(|| Self(upcall.clone()))
+    }
+
+    /// An event of the CQ waits for its process. Any context; there is a full barrier before it looks, so an
+    /// event that is found unread is read after all that was written before this.
+    pub fn is_unread(&self) -> bool {
+        let mut unread = false;
+        self.0.with(|cq| {
+            // SAFETY: The CQ is valid while this call runs.
+            let object: *mut UserCq = unsafe { (*cq).uobject }.cast();
+            // SAFETY: By the type invariant the object has a list there.
+            let list = unsafe { &raw mut (*object).comp_list };
+            // SAFETY: The list is valid as is the object.
+            unread = unsafe { !is_empty(list) };
+        });
+        unread
+    }
+}
+
+/// Whether a list points to itself. uverbs may change it meanwhile.
+///
+/// # Safety
+///
+/// `list` is valid for reads.
+unsafe fn is_empty(list: *mut list_head) -> bool {
+    // SAFETY: The caller's promise.
+    let next = unsafe { (&raw const (*list).next).read_volatile() };
+    core::ptr::eq(next, list)
+}
