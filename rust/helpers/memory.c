@@ -68,3 +68,8 @@ __rrxe_helper bool rrxe_helper_is_current_mm(const struct mm_struct *mm)
 {
 	return current->mm == mm;
 }
+
+__rrxe_helper size_t rrxe_helper_total_memory(void)
+{
+	return totalram_pages() << PAGE_SHIFT;
+}

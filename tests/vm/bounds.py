@@ -4,12 +4,10 @@
 """What on-demand regions may cost others, and the end of their process: bounds.py DEVICE GID-INDEX."""
 
 import ctypes
-import fcntl
 import functools
 import mmap
 import os
 import socket
-import struct
 import subprocess
 import sys
 import time
@@ -18,28 +16,20 @@ import pyverbs.enums as e
 from pyverbs.mr import MR
 
 import pairs
-from pairs import ALL, PAGE, Buffer, case, equal, libc, main, map_memory, register
+from pairs import ALL, PAGE, Buffer, case, equal, libc, main, register
+from userfault import Private, unanswered
 from uverbs import advise_mr
 
 DEMAND, SUCCESS = ALL | e.IBV_ACCESS_ON_DEMAND, e.IBV_WC_SUCCESS
 WRITE, FLUSH = 1, 1
 CHUNK = 2 << 20
 NOHUGEPAGE, NORESERVE = 15, 0x4000
-USERFAULTFD = 323
 TRACING = "/sys/kernel/tracing"
 
 # Machines that are emulated on busy hosts take milliseconds to take a page away.
 Pair = functools.partial(pairs.Pair, timeout=19)
 
 libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-
-
-class Private(Buffer):
-    """Fresh private memory."""
-
-    def __init__(self, length, flags=mmap.MAP_PRIVATE):
-        self.length = length
-        self.address = map_memory(length, flags=flags)
 
 
 def known(pair, length):
@@ -193,15 +183,6 @@ def charged_chunks():
             break
         except OSError:
             time.sleep(0.1)
-
-
-def unanswered(length):
-    """Memory whose faults are never answered while the file that is returned with it is open."""
-    fd = libc.syscall(USERFAULTFD, os.O_CLOEXEC)
-    fcntl.ioctl(fd, 0xC018AA3F, struct.pack("=QQQ", 0xAA, 0, 0))
-    memory = Private(length)
-    fcntl.ioctl(fd, 0xC020AA00, bytearray(struct.pack("=QQQQ", memory.address, length, 1, 0)))
-    return memory, fd
 
 
 @case("faults that are never answered hold up nobody else, and no removal")

@@ -15,7 +15,7 @@ use rdma::{
     net::{
         netdev::Netdev,
         netns::NetId,
-        skb::{Discard, Ingress, RxSkb},
+        skb::{Backlog, Discard, Ingress, RxSkb},
         udp::{OpenError, Receiver, UdpSocket},
     },
     section::Sections,
@@ -46,6 +46,8 @@ pub(crate) struct NetContext {
     pub(crate) homes: Homes,
     /// Who looks at these tables, and at those of the devices.
     pub(crate) readers: Arc<Sections>,
+    /// Packets and frames that wait for its QPs.
+    pub(crate) backlog: Arc<Backlog>,
     /// Packets that no QP could be blamed for.
     pub(crate) drops: rx::Drops,
     /// Open while there are devices.
@@ -73,13 +75,14 @@ impl NetContext {
     fn open(netdev: &Netdev) -> Result<Arc<Self>> {
         let readers = Arc::new(Sections::new()?, GFP_KERNEL)?;
         let context = Arc::pin_init(
-            pin_init!(Self {
+            try_pin_init!(Self {
                 net: netdev.net_id(),
                 qps <- Table::new(u32::MAX, &readers),
                 gsis <- Table::new(u32::MAX, &readers),
                 groups <- Groups::new(),
                 homes <- Homes::new(),
                 readers,
+                backlog: Backlog::new()?,
                 drops: rx::Drops::new(),
                 sockets <- new_mutex!(None, "rrxe_sockets"),
             }),

@@ -4,6 +4,7 @@
 //!
 //! Each type owns its `struct sk_buff` alone; dropping it frees the buffer.
 
+mod backlog;
 mod frame;
 mod ingress;
 mod queue;
@@ -18,6 +19,7 @@ use core::{
 use crate::{bindings, crc32::crc32_le_raw};
 
 pub use self::{
+    backlog::Backlog,
     frame::{RxFrame, TappedFrame},
     ingress::Ingress,
     queue::{FrameQueue, SkbQueue},

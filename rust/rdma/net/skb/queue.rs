@@ -4,23 +4,27 @@
 
 use core::{pin::Pin, ptr::NonNull};
 
-use kernel::{prelude::*, types::Opaque};
+use kernel::{prelude::*, sync::Arc, types::Opaque};
 
-use super::{RxFrame, RxSkb};
+use super::{
+    backlog::{Backlog, Part},
+    RxFrame, RxSkb,
+};
 use crate::bindings;
 
-/// Buffers, first in, first out, at most about a limit of them.
+/// Buffers, first in, first out, at most about a limit of them, and as many as the [`Backlog`] allows.
 ///
 /// Any context; it has an irq-safe lock of its own.
 ///
 /// # Invariants
 ///
-/// `list` is an initialised `struct sk_buff_head`; it owns what it holds.
+/// `list` is an initialised `struct sk_buff_head`; it owns what it holds. `part` counts the `truesize` of each buffer in it.
 #[pin_data(PinnedDrop)]
 struct List {
     #[pin]
     list: Opaque<bindings::sk_buff_head>,
     limit: u32,
+    part: Part,
 }
 
 // SAFETY: The list is guarded by its own lock; socket buffers belong to no thread.
@@ -29,27 +33,39 @@ unsafe impl Send for List {}
 unsafe impl Sync for List {}
 
 impl List {
-    fn new(limit: u32) -> impl PinInit<Self> {
+    fn new(limit: u32, backlog: Arc<Backlog>) -> impl PinInit<Self> {
         pin_init!(Self {
             // SAFETY: `list` is valid for writes while the closure runs.
             // INVARIANT: It is initialised and empty.
             list <- Opaque::ffi_init(|list| unsafe { bindings::skb_queue_head_init(list) }),
             limit,
+            part: Part::new(backlog),
         })
     }
 
-    #[inline]
-    fn is_full(&self) -> bool {
-        self.len() >= self.limit
-    }
-
+    /// Appends a buffer.
+    ///
+    /// # Errors
+    ///
+    /// The buffer, which is the caller's again, when there is no room.
+    ///
     /// # Safety
     ///
     /// The buffer must be valid, and given up by the caller.
     #[inline]
-    unsafe fn push(&self, skb: NonNull<bindings::sk_buff>) {
+    unsafe fn push(
+        &self,
+        skb: NonNull<bindings::sk_buff>,
+    ) -> Result<(), NonNull<bindings::sk_buff>> {
+        // SAFETY: The buffer is valid.
+        let size = unsafe { size_of(skb) };
+        if self.len() >= self.limit || !self.part.has_room(size) {
+            return Err(skb);
+        }
+        self.part.add(size);
         // SAFETY: The list is initialised by the type invariant; the buffer was given up.
         unsafe { bindings::skb_queue_tail(self.list.get(), skb.as_ptr()) };
+        Ok(())
     }
 
     /// # Safety
@@ -57,6 +73,8 @@ impl List {
     /// As for [`Self::push`].
     #[inline]
     unsafe fn put_back(&self, skb: NonNull<bindings::sk_buff>) {
+        // SAFETY: The buffer is valid.
+        self.part.add(unsafe { size_of(skb) });
         // SAFETY: The list is initialised by the type invariant; the buffer was given up.
         unsafe { bindings::skb_queue_head(self.list.get(), skb.as_ptr()) };
     }
@@ -68,7 +86,10 @@ impl List {
             return None;
         }
         // SAFETY: The list is initialised by the type invariant.
-        NonNull::new(unsafe { bindings::skb_dequeue(self.list.get()) })
+        let skb = NonNull::new(unsafe { bindings::skb_dequeue(self.list.get()) })?;
+        // SAFETY: The buffer is valid; its size has not changed in the list, where nobody else has it.
+        self.part.subtract(unsafe { size_of(skb) });
+        Some(skb)
     }
 
     #[inline]
@@ -86,6 +107,17 @@ impl PinnedDrop for List {
     }
 }
 
+/// The bytes of memory that a buffer takes.
+///
+/// # Safety
+///
+/// The buffer must be valid, and the caller's.
+#[inline]
+unsafe fn size_of(skb: NonNull<bindings::sk_buff>) -> usize {
+    // SAFETY: The caller's promise.
+    unsafe { (*skb.as_ptr()).truesize as usize }
+}
+
 /// Received packets, first in, first out, at most about a limit of them. Any context.
 ///
 /// # Invariants
@@ -98,11 +130,11 @@ pub struct SkbQueue {
 }
 
 impl SkbQueue {
-    /// An empty queue for `limit` packets. Pushes that meet on several CPUs may overrun the limit
+    /// An empty queue for `limit` packets, whose memory counts for the backlog. Pushes that meet on several CPUs may overrun the limit
     /// by as many.
-    pub fn new(limit: u32) -> impl PinInit<Self> {
+    pub fn new(limit: u32, backlog: Arc<Backlog>) -> impl PinInit<Self> {
         pin_init!(Self {
-            list <- List::new(limit),
+            list <- List::new(limit, backlog),
         })
     }
 
@@ -112,12 +144,10 @@ impl SkbQueue {
     ///
     /// The packet, when the queue is full.
     pub fn push(&self, skb: RxSkb) -> Result<(), RxSkb> {
-        if self.list.is_full() {
-            return Err(skb);
-        }
         // SAFETY: `into_raw` gives up a valid buffer.
-        unsafe { self.list.push(skb.into_raw()) };
-        Ok(())
+        let pushed = unsafe { self.list.push(skb.into_raw()) };
+        // SAFETY: It came from `into_raw`, and is not in the list.
+        pushed.map_err(|skb| unsafe { RxSkb::from_raw(skb) })
     }
 
     /// Puts a packet that was popped back, if there is one: it is the next again.
@@ -159,9 +189,9 @@ pub struct FrameQueue {
 
 impl FrameQueue {
     /// An empty queue for `limit` frames; as [`SkbQueue::new`].
-    pub fn new(limit: u32) -> impl PinInit<Self> {
+    pub fn new(limit: u32, backlog: Arc<Backlog>) -> impl PinInit<Self> {
         pin_init!(Self {
-            list <- List::new(limit),
+            list <- List::new(limit, backlog),
         })
     }
 
@@ -171,12 +201,10 @@ impl FrameQueue {
     ///
     /// The frame, when the queue is full.
     pub fn push(&self, frame: RxFrame) -> Result<(), RxFrame> {
-        if self.list.is_full() {
-            return Err(frame);
-        }
         // SAFETY: `into_raw` gives up a valid buffer.
-        unsafe { self.list.push(frame.into_raw()) };
-        Ok(())
+        let pushed = unsafe { self.list.push(frame.into_raw()) };
+        // SAFETY: It came from `into_raw`, and is not in the list.
+        pushed.map_err(|skb| unsafe { RxFrame::from_raw(skb) })
     }
 
     /// Puts a frame that was popped back: it is the next again.

@@ -14,7 +14,7 @@ use rdma::{
     net::{
         credit::Credit,
         lane::Lane,
-        skb::{FrameQueue, SkbQueue},
+        skb::{Backlog, FrameQueue, SkbQueue},
     },
     qp::{QpCap, QpCreated, QpInit, QpReply, RingReply},
     ring::Ring,
@@ -84,8 +84,9 @@ impl Qp {
             Some(_) => Owner::User,
         };
         let pd = domain(&init)?;
-        let frames = frames(init.kind)?;
         let net = device.link.context().clone();
+        let backlog = net.backlog.clone();
+        let frames = frames(init.kind, &backlog)?;
         let table = net.clone();
         let (qpn, place) = reserve(&table, init.kind)?;
         let waker = Waker {
@@ -108,7 +109,7 @@ impl Qp {
                 recv_cq: init.recv_cq,
                 srq: init.srq,
                 credit: Credit::new(limits::PACKETS_IN_FLIGHT, waker)?,
-                inbox <- SkbQueue::new(limits::INBOX),
+                inbox <- SkbQueue::new(limits::INBOX, backlog),
                 filter: Filter::new(init.kind),
                 token: init.upcall.token(),
                 upcall: init.upcall,
@@ -208,11 +209,11 @@ fn domain(init: &QpInit<Rrxe>) -> Result<Arc<Pd>> {
 }
 
 /// Where frames wait for a raw packet QP.
-fn frames(kind: QpKind) -> Result<Option<Pin<KBox<FrameQueue>>>> {
+fn frames(kind: QpKind, backlog: &Arc<Backlog>) -> Result<Option<Pin<KBox<FrameQueue>>>> {
     if kind != QpKind::RawPacket {
         return Ok(None);
     }
-    let queue = FrameQueue::new(limits::FRAMES);
+    let queue = FrameQueue::new(limits::FRAMES, backlog.clone());
     Ok(Some(KBox::pin_init(queue, GFP_KERNEL_ACCOUNT)?))
 }
 
