@@ -12,6 +12,7 @@
 
 mod notify;
 mod resize;
+mod users;
 
 use kernel::{
     new_work,
@@ -34,7 +35,7 @@ use rdma::{
 };
 use roce::wc::{RecvWc, SendWc, WcStatus};
 
-use crate::{context::Context, device::Device, limits, timer_slot::TimerSlot};
+use crate::{context::Context, device::Device, limits, members::Members, timer_slot::TimerSlot};
 
 /// What became of a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +76,12 @@ pub(crate) struct Cq {
     /// Looks at a CQ of the kernel that was armed.
     #[pin]
     work: Work<Self>,
+    /// The QPs that complete here, by their places.
+    #[pin]
+    users: Members,
+    /// Puts these QPs in error.
+    #[pin]
+    end: Work<Self, 1>,
 }
 
 /// The kernel's polling side of a queue.
@@ -251,6 +258,8 @@ impl Cq {
                 poller <- new_irq_spinlock!(poller, "rrxe_cq_poller"),
                 timer <- HrTimer::new(),
                 work <- new_work!("Cq::work"),
+                users <- Members::new(),
+                end <- new_work!("Cq::end"),
             }),
             GFP_KERNEL_ACCOUNT,
         )?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Which objects belong to which: the windows of each QP.
+//! Which objects belong to which: the windows of each QP, the QPs of a CQ.
 //!
 //! The end of an owner looks at its own members, and not at all objects of the device. Members are kept by number: they
 //! are not kept alive.

@@ -24,7 +24,7 @@ use rdma::{
 
 use roce::{ids::Qpn, wire::UDP_PORT};
 
-use crate::{cq::Cq, homes::Homes, mcast::Groups, qp::Qp, rx};
+use crate::{homes::Homes, mcast::Groups, qp::Qp, rx};
 
 /// A network namespace with at least one device.
 ///
@@ -151,18 +151,6 @@ impl NetContext {
             return self.with_qp(qpn, to, Ingress::default(), f);
         }
         self.qps.with_recent(recent, qpn.get(), f)
-    }
-
-    /// Puts the QPs in error that complete to `cq`. Any context, outside all locks.
-    pub(crate) fn condemn_users(&self, cq: &Cq) {
-        for table in [&self.qps, &self.gsis] {
-            table.for_each_while(|_, qp| {
-                if qp.completes_to(cq) {
-                    Qp::condemn(qp);
-                }
-                true
-            });
-        }
     }
 
     /// Which namespace it is.

@@ -181,6 +181,7 @@ impl Qp {
         if core.as_ref().is_some_and(|core| core.sq.binds()) {
             self.unbind_windows();
         }
+        self.leave_cqs();
         if let Some(doorbell) = &self.doorbell {
             doorbell.release();
         }
@@ -197,6 +198,13 @@ impl Qp {
         }
         for cq in self.cqs() {
             cq.forget(self.token);
+        }
+    }
+
+    /// Strikes the QP from its CQs. Process context.
+    fn leave_cqs(&self) {
+        for cq in self.cqs() {
+            cq.strike_user(self.qpn, self.place);
         }
     }
 

@@ -93,5 +93,7 @@ impl Workers {
         self.more_faults.flush();
         self.turns.flush();
         self.rests.flush();
+        // Those may have queued one of these again.
+        self.turns.flush();
     }
 }

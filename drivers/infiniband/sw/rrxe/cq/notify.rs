@@ -50,7 +50,7 @@ impl HrTimerCallback for Cq {
     type Pointer<'a> = Arc<Cq>;
 
     fn run(this: ArcBorrow<'_, Cq>, _: HrTimerCallbackContext<'_, Cq>) -> HrTimerRestart {
-        this.look();
+        Self::look(this);
         HrTimerRestart::NoRestart
     }
 }
@@ -61,7 +61,7 @@ impl WorkItem for Cq {
     type Pointer = Arc<Cq>;
 
     fn run(this: Arc<Cq>) {
-        this.look();
+        Self::look(this.as_arc_borrow());
     }
 }
 
@@ -215,10 +215,10 @@ impl Cq {
                     let held = pacer.is_some();
                     drop(state);
                     drop(pacer);
-                    this.deliver(due);
+                    Self::deliver(this.as_arc_borrow(), due);
                     if held {
                         // All handles are of one timer: if another CPU has started it since, it was cancelled.
-                        this.look();
+                        Self::look(this.as_arc_borrow());
                     }
                     return;
                 }
@@ -238,7 +238,7 @@ impl Cq {
             Ok(other) => {
                 // Another CPU started the timer at the same time. This cancels the timer of both.
                 drop(other);
-                this.look();
+                Self::look(this.as_arc_borrow());
             }
             // The CQ was destroyed meanwhile.
             Err(late) => drop(late),
@@ -247,17 +247,17 @@ impl Cq {
 
     /// Delivers what is due, and notifies a consumer that was armed of what it has not polled since. Any context,
     /// outside all locks.
-    fn look(&self) {
+    fn look(this: ArcBorrow<'_, Self>) {
         let due = {
-            let mut state = self.state.lock();
+            let mut state = this.state.lock();
             state.looks = false;
             if state.owes_notification() {
                 state.disarm();
                 state.completion_due = true;
             }
-            state.take_due(|| self.has_unread_event())
+            state.take_due(|| this.has_unread_event())
         };
-        self.deliver(due);
+        Self::deliver(this, due);
     }
 
     /// The process has not read all notifications.
@@ -266,13 +266,13 @@ impl Cq {
     }
 
     /// Outside all locks.
-    fn deliver(&self, due: Due) {
+    fn deliver(this: ArcBorrow<'_, Self>, due: Due) {
         if due.completion {
-            self.upcall.complete();
+            this.upcall.complete();
         }
         if due.overflow {
-            self.upcall.overflowed();
-            self.device.link.context().condemn_users(self);
+            this.upcall.overflowed();
+            Self::request_end_of_users(this);
         }
     }
 

@@ -132,6 +132,7 @@ impl Qp {
             }),
             GFP_KERNEL_ACCOUNT,
         )?;
+        qp.enter_cqs()?;
         place.publish(qp.clone());
         if let Some(slot) = slot {
             slot.publish(qp.clone());
@@ -146,6 +147,23 @@ impl Qp {
             cap,
             reply,
         })
+    }
+}
+
+impl Qp {
+    /// Enters the QP in its CQs, before packets find it. Process context.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    fn enter_cqs(&self) -> Result {
+        for cq in self.cqs() {
+            if let Err(error) = cq.enter_user(self.qpn, self.place) {
+                self.leave_cqs();
+                return Err(error);
+            }
+        }
+        Ok(())
     }
 }
 
