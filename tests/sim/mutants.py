@@ -314,10 +314,14 @@ MUTANTS = [
      "!challenge.psn.before(acked)",
      "challenge.psn.before(acked) || true",
      "a_forged_nak_is_challenged_and_refuted"),
-    ("a challenge has no end", "requester/mod.rs",
-     "filter(|challenge| challenge.until <= now)",
-     "filter(|challenge| challenge.until > now)",
-     "a_nak_that_nobody_refutes_is_believed_after_a_timeout"),
+    ("a challenged NAK has no status", "requester/mod.rs",
+     "if let Some(challenge) = self.challenge {",
+     "if let Some(challenge) = self.challenge.filter(|_| false) {",
+     "a_nak_that_nobody_refutes_is_believed_with_the_last_retry"),
+    ("a challenge asks nothing", "requester/challenge.rs",
+     "        let _ = self.ask_again(now, context);\n",
+     "        let _ = (now, context);\n",
+     "a_lost_question_is_asked_again"),
 ]
 
 

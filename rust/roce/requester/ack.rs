@@ -63,13 +63,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
     }
 
     /// The responder has carried out everything before `psn`.
-    pub(super) fn vouch<H: Host>(
-        &mut self,
-        psn: Psn,
-        now: Instant,
-        context: &Context,
-        host: &mut H,
-    ) {
+    fn vouch<H: Host>(&mut self, psn: Psn, now: Instant, context: &Context, host: &mut H) {
         if self.acked.before(psn) {
             self.acked = psn;
         }

@@ -6,11 +6,14 @@
 //! and any PSN in flight fits it. But the peer's message sequence number (MSN) is unknown to a sender
 //! that does not see the packets. So a fatal NAK is believed at once if its MSN is one that the peer
 //! can have reached, and challenged if not, as RFC 5961 §3.2 challenges a TCP reset whose number is not
-//! exact: the newest packet in flight is sent again and asks for an acknowledgement. A peer that
-//! acknowledges the PSN has not refused it. A peer that refused it is in the error state and stays
-//! silent; then the request fails with the status of the NAK after one acknowledgement timeout.
+//! exact: if no packet in flight asks for an acknowledgement, the newest is sent again and asks.
+//! Everything else goes on as if the NAK had not come. A lost question is repeated when the
+//! acknowledgement timer runs out, and a wait for a receive takes its time.
+//!
+//! A peer that acknowledges the PSN has not refused it. A peer that refused it is in the error state and
+//! stays silent; then the request fails with the status of the NAK when all retries are spent, which
+//! would have ended it anyway.
 
-use super::retry::ack_timeout;
 use super::{Requester, SendWqe};
 use crate::host::Host;
 use crate::psn::Psn;
@@ -18,8 +21,6 @@ use crate::qp::{Context, Outcome, Slots};
 use crate::time::Instant;
 use crate::wc::WcStatus;
 
-/// The exponent of the longest time that a challenge waits, and of that where no timeout is set: 537 ms.
-const LONGEST_WAIT: u8 = 17;
 /// MSNs have 24 bits.
 const MSN_MASK: u32 = 0xff_ffff;
 
@@ -30,8 +31,6 @@ pub(super) struct Challenge {
     pub(super) psn: Psn,
     /// How the request of that PSN ends.
     pub(super) status: WcStatus,
-    /// When it is believed if the peer has not acknowledged the PSN.
-    pub(super) until: Instant,
 }
 
 impl<W: Slots<SendWqe>> Requester<W> {
@@ -63,21 +62,8 @@ impl<W: Slots<SendWqe>> Requester<W> {
         if self.challenge.is_some() {
             return;
         }
-        let exponent = match context.settings.timeout {
-            0 => LONGEST_WAIT,
-            exponent => exponent.min(LONGEST_WAIT),
-        };
-        self.challenge = Some(Challenge {
-            psn,
-            status,
-            until: now.after(ack_timeout(exponent)),
-        });
-        // Where the cursor is elsewhere, or the newest packet wants an answer of its own, answers
-        // come without a question.
-        if let Some((newest, _)) = self.newest().filter(|_| !self.retry.waits()) {
-            self.cursor = newest;
-            self.probes = true;
-        }
+        self.challenge = Some(Challenge { psn, status });
+        let _ = self.ask_again(now, context);
     }
 
     /// Forgets the challenge if the peer has acknowledged its PSN.
@@ -88,16 +74,10 @@ impl<W: Slots<SendWqe>> Requester<W> {
             .filter(|challenge| !challenge.psn.before(acked));
     }
 
-    /// Fails the request that the challenged NAK refused. The peer has carried out the requests before it.
-    pub(super) fn believe<H: Host>(
-        &mut self,
-        challenge: Challenge,
-        now: Instant,
-        context: &Context,
-        host: &mut H,
-    ) -> Outcome {
+    /// All retries are spent: fails the request that the challenged NAK refused. The NAK may be forged
+    /// still, so it acknowledges nothing.
+    pub(super) fn believe<H: Host>(&mut self, challenge: Challenge, host: &mut H) -> Outcome {
         self.challenge = None;
-        self.vouch(challenge.psn, now, context, host);
         self.fail_at(challenge.psn, challenge.status, host)
     }
 }

@@ -219,11 +219,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
     }
 
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        let challenge = self.challenge.map(|challenge| challenge.until);
-        [self.retry.deadline(), challenge]
-            .into_iter()
-            .flatten()
-            .min()
+        self.retry.deadline()
     }
 
     pub(crate) fn handle_timeout<H: Host>(
@@ -232,9 +228,6 @@ impl<W: Slots<SendWqe>> Requester<W> {
         context: &Context,
         host: &mut H,
     ) -> Outcome {
-        if let Some(challenge) = self.challenge.filter(|challenge| challenge.until <= now) {
-            return self.believe(challenge, now, context, host);
-        }
         match self.retry.due(now) {
             Due::Nothing => Outcome::Continue,
             Due::Resume => {
@@ -392,7 +385,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
     fn go_back<H: Host>(&mut self, now: Instant, context: &Context, host: &mut H) -> Outcome {
         if !self.retry.spend(&context.settings) {
             if let Some(challenge) = self.challenge {
-                return self.believe(challenge, now, context, host);
+                return self.believe(challenge, host);
             }
             host.count(Count::RetryExceeded);
             return self.fail_oldest(WcStatus::RetryExcErr, host);

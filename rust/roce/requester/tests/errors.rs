@@ -246,30 +246,99 @@ fn a_forged_nak_is_challenged_and_refuted() {
 }
 
 #[test]
-fn a_nak_that_nobody_refutes_is_believed_after_a_timeout() {
-    // A timer; all retries spent before; none, and a bound all the same; a long one, too.
-    for (timeout, retries, wait) in [(14, 7, 14), (14, 0, 14), (0, 7, 17), (31, 7, 17)] {
+fn a_nak_that_nobody_refutes_is_believed_with_the_last_retry() {
+    for retries in [0, 3, 7] {
         let mut bench = Bench::new();
         bench.change(Attrs {
-            timeout: Some(timeout),
             retry_cnt: Some(retries),
             ..Attrs::default()
         });
-        bench.post(SEND, 0);
-        bench.post(SEND, 0);
-        bench.post(SEND, 0);
+        for _ in 0..4 {
+            bench.post_unsignaled(SEND, 0);
+        }
         bench.poll();
-        bench.nak_with(1, NakCode::RemoteOperational, FORGED);
-        assert_eq!(bench.psns(), [2], "the question");
+        bench.nak_with(2, NakCode::RemoteOperational, FORGED);
+        assert_eq!(bench.psns(), [3], "the question");
         // An answer to what is before it refutes nothing.
         bench.ack(0);
-        let due = bench.now.after(Duration(4_096 << wait));
-        assert_eq!(bench.qp.poll_timeout(), Some(due));
+        for _ in 0..retries {
+            bench.time_out();
+            assert_eq!(bench.psns(), [1, 2, 3]);
+        }
         bench.time_out();
         bench.check_flushed();
-        let expected = [(0, Success), (1, RemOpErr), (2, WrFlushErr)];
+        // The NAK acknowledges nothing: the request before it may have been lost.
+        let expected = [(1, WrFlushErr), (2, RemOpErr), (3, WrFlushErr)];
         assert_eq!(bench.sent(), expected);
     }
+}
+
+#[test]
+fn a_lost_question_is_asked_again() {
+    let mut bench = Bench::new();
+    for _ in 0..3 {
+        bench.post_unsignaled(SEND, 0);
+    }
+    bench.poll();
+    bench.now = bench.now.after(Duration(TIMEOUT.0 - 1));
+    bench.nak_with(1, NakCode::RemoteAccess, FORGED);
+    assert_eq!(bench.psns(), [2], "the question");
+    // It has its time, however late it was asked.
+    assert_eq!(bench.qp.poll_timeout(), Some(bench.now.after(TIMEOUT)));
+    for _ in 0..3 {
+        bench.time_out();
+        let again = bench.poll();
+        assert_eq!(again.len(), 3);
+        assert!(again[2].packet.bth.ack_req);
+        bench.nak_with(1, NakCode::RemoteAccess, FORGED);
+        assert_eq!(bench.psns(), [], "one question at a time");
+    }
+    bench.ack(2);
+    assert_eq!((bench.sent(), bench.state()), (vec![], QpState::Rts));
+    assert_eq!(bench.host.retired.len(), 3);
+}
+
+#[test]
+fn a_challenge_outlasts_a_wait_for_a_receive() {
+    // Before the wait and in it. The longest wait, 655 ms, is ten timeouts.
+    for waits_before in [false, true] {
+        let mut bench = Bench::new();
+        for _ in 0..3 {
+            bench.post(SEND, 0);
+        }
+        bench.poll();
+        if waits_before {
+            bench.rnr(0, 0);
+        }
+        bench.nak_with(1, NakCode::InvalidRequest, FORGED);
+        if !waits_before {
+            bench.rnr(0, 0);
+        }
+        assert_eq!(bench.psns(), []);
+        let resumes = bench.now.after(Duration(655_360_000));
+        assert_eq!(bench.qp.poll_timeout(), Some(resumes));
+        bench.time_out();
+        assert_eq!(bench.psns(), [0, 1, 2]);
+        bench.ack(2);
+        assert_eq!(bench.sent(), [(0, Success), (1, Success), (2, Success)]);
+        assert_eq!(bench.state(), QpState::Rts);
+    }
+}
+
+#[test]
+fn a_challenge_sets_no_timer_where_there_is_none() {
+    let mut bench = Bench::new();
+    bench.change(Attrs {
+        timeout: Some(0),
+        ..Attrs::default()
+    });
+    bench.post(SEND, 0);
+    bench.poll();
+    bench.nak_with(0, NakCode::InvalidRequest, FORGED);
+    assert_eq!(bench.psns(), [], "it has asked");
+    assert_eq!(bench.qp.poll_timeout(), None);
+    bench.ack(0);
+    assert_eq!(bench.sent(), [(0, Success)]);
 }
 
 #[test]
