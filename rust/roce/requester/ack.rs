@@ -31,16 +31,16 @@ impl<W: Slots<SendWqe>> Requester<W> {
         match packet.body {
             Body::Ack(aeth) => match aeth.syndrome {
                 Syndrome::Ack { .. } => {
-                    self.hear(aeth.msn);
+                    self.hear(psn.next(), aeth.msn);
                     self.vouch(psn.next(), now, context, host);
                     self.check_gap(now, context, host)
                 }
                 Syndrome::RnrNak { timer } => {
-                    self.hear(aeth.msn);
+                    self.hear(psn, aeth.msn);
                     self.wait(psn, timer, now, context, host)
                 }
                 Syndrome::Nak(NakCode::PsnSequence) => {
-                    self.hear(aeth.msn);
+                    self.hear(psn, aeth.msn);
                     self.vouch(psn, now, context, host);
                     host.count(Count::RcvdSeqErr);
                     self.take_hint(now, context, host)
@@ -179,7 +179,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
     ) -> Outcome {
         let psn = packet.bth.psn;
         if let Some(aeth) = aeth(&packet.body) {
-            self.hear(aeth.msn);
+            self.hear(psn, aeth.msn);
         }
         self.vouch(psn, now, context, host);
         if psn != self.una {

@@ -34,17 +34,21 @@ pub(super) struct Challenge {
 }
 
 impl<W: Slots<SendWqe>> Requester<W> {
-    /// The responder told its MSN. An older one is that of an earlier packet, or of a repeated answer.
-    pub(super) fn hear(&mut self, msn: u32) {
-        if self.advance(msn) <= MSN_MASK >> 1 {
+    /// The responder told its MSN, which counts all messages before `psn`.
+    ///
+    /// One that it can't have reached is forged: whoever had it accepted would know the next one. An older
+    /// one is that of an earlier packet, or of a repeated answer.
+    pub(super) fn hear(&mut self, psn: Psn, msn: u32) {
+        if self.is_plausible(msn) {
             self.msn = msn & MSN_MASK;
+            self.counted = psn;
         }
     }
 
     /// The responder can have reached `msn`: since it told the last one it has completed no more
-    /// messages than there are packets in flight.
+    /// messages than packets were sent behind those that it counted.
     pub(super) fn is_plausible(&self, msn: u32) -> bool {
-        self.advance(msn) <= self.sent.ahead_of(self.una)
+        self.advance(msn) <= self.sent.ahead_of(self.counted)
     }
 
     fn advance(&self, msn: u32) -> u32 {

@@ -101,6 +101,8 @@ pub struct Requester<W> {
     probes: bool,
     /// The message sequence number that the responder told last.
     msn: u32,
+    /// It counts all messages before this PSN.
+    counted: Psn,
     /// A NAK that may be forged.
     challenge: Option<Challenge>,
     /// The responder let it be known that the packet `una`, or the answer to it, was lost, and it
@@ -127,6 +129,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
             asked_before: (Psn::new(0), 0),
             probes: false,
             msn: 0,
+            counted: Psn::new(0),
             challenge: None,
             hinted: false,
             fault: None,
@@ -148,6 +151,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
         self.asked = sq_psn;
         self.asked_before = (sq_psn, 0);
         self.msn = 0;
+        self.counted = sq_psn;
     }
 
     /// → RESET: gives every taken slot back and forgets everything.

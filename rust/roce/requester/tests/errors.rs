@@ -3,6 +3,7 @@
 //! Errors: which request fails how, and what becomes of the others.
 
 use super::*;
+use crate::requester::{Requester, SendWqe};
 
 #[test]
 fn fatal_naks_fail_their_request_and_flush_the_rest() {
@@ -243,6 +244,14 @@ fn a_forged_nak_is_challenged_and_refuted() {
     assert_eq!(bench.host.retired.len(), 3);
     assert_eq!(bench.qp.poll_timeout(), None);
     assert_eq!(bench.host.count_of(Count::CompleterRetry), 0);
+    // It says nothing of what comes later.
+    bench.post(SEND, 0);
+    bench.poll();
+    for _ in 0..4 {
+        bench.time_out();
+        bench.poll();
+    }
+    assert_eq!(bench.sent(), [(3, RetryExcErr)]);
 }
 
 #[test]
@@ -357,19 +366,89 @@ fn a_nak_with_a_number_that_the_peer_can_have_reached_is_believed_at_once() {
 }
 
 #[test]
-fn message_numbers_wrap() {
-    let mut bench = Bench::new();
-    let ack = |msn| Body::Ack(Aeth { msn, ..DONE });
-    for (n, msn) in [0x7f_ffff, 0xff_fffe, 0xff_ffff].into_iter().enumerate() {
-        bench.post(SEND, 0);
+fn a_forged_number_is_not_learnt() {
+    let forged = Aeth {
+        msn: FORGED,
+        ..DONE
+    };
+    let answers = [
+        Body::Ack(forged),
+        Body::Ack(Aeth {
+            syndrome: Syndrome::Nak(NakCode::PsnSequence),
+            ..forged
+        }),
+        Body::Ack(Aeth {
+            syndrome: Syndrome::RnrNak { timer: 1 },
+            ..forged
+        }),
+        Body::ReadResponse(ReadPart::Only(forged)),
+        Body::AtomicAck(forged, 0),
+    ];
+    for answer in answers {
+        let mut bench = Bench::new();
+        bench.post_unsignaled(SEND, 0);
+        bench.post_unsignaled(READ, 8);
+        bench.post_unsignaled(ADD, 8);
+        bench.post_unsignaled(SEND, 0);
         bench.poll();
-        bench.respond(n as u32, ack(msn), 0);
+        let (n, length) = match answer {
+            Body::ReadResponse(_) => (1, 8),
+            Body::AtomicAck(..) => (2, 0),
+            _ => (0, 0),
+        };
+        bench.respond(n, answer, length);
+        bench.nak_with(3, NakCode::RemoteAccess, FORGED);
+        bench.nak_with(3, NakCode::RemoteAccess, FORGED + 1);
+        assert_eq!((bench.sent(), bench.state()), (vec![], QpState::Rts));
+        // The peer's own number is as good as before.
+        bench.nak_with(3, NakCode::RemoteAccess, 3);
+        assert_eq!(bench.sent().last(), Some(&(3, RemAccessErr)));
     }
-    bench.post(SEND, 0);
+}
+
+#[test]
+fn numbers_are_heard_behind_packets_that_carry_none() {
+    let mut bench = Bench::new();
+    for _ in 0..6 {
+        bench.post_unsignaled(SEND, 0);
+    }
+    bench.post_unsignaled(READ, 3 * MTU as usize);
+    bench.poll();
+    // It acknowledges the SENDs, and tells no number.
+    bench.read_response(7, ReadPart::Middle, MTU);
+    assert_eq!(bench.host.retired.len(), 6);
+    assert_eq!(bench.psns(), [6], "the READ again");
+    let seven = Aeth { msn: 7, ..DONE };
+    bench.read_response(6, ReadPart::First(seven), MTU);
+    bench.read_response(7, ReadPart::Middle, MTU);
+    bench.read_response(8, ReadPart::Last(seven), MTU);
+    assert_eq!(bench.host.retired.len(), 7);
     bench.post(SEND, 0);
     bench.poll();
-    bench.nak_with(4, NakCode::RemoteAccess, 0);
-    assert_eq!(bench.sent().last(), Some(&(4, RemAccessErr)));
+    bench.nak_with(9, NakCode::RemoteAccess, 7);
+    assert_eq!(bench.sent(), [(7, RemAccessErr)]);
+}
+
+#[test]
+fn message_numbers_wrap() {
+    let mut requester = Requester::new(vec![SendWqe::default(); 8]);
+    requester.start(FIRST);
+    requester.msn = 0xff_fffe;
+    requester.sent = psn(4);
+    for (msn, heard) in [
+        (3, false),
+        (2, true),
+        (0xff_ffff, false),
+        (1, false),
+        (4, true),
+        (5, false),
+    ] {
+        assert_eq!(requester.is_plausible(msn), heard, "{msn}");
+        let counted = requester.counted.plus(2);
+        requester.hear(counted, msn);
+        assert_eq!(requester.msn == msn, heard, "{msn}");
+        assert_eq!(requester.counted == counted, heard, "{msn}");
+    }
 }
 
 #[test]
