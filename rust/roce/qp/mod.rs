@@ -284,7 +284,7 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
     }
 
     /// The host knows that `transmit`, the last packet that [`Self::poll_transmit`] returned, did not leave
-    /// it: for want of memory, of room in a queue, or of a route.
+    /// it: for want of memory, of room in a queue, or of a route. Packets may have been taken in since.
     ///
     /// A reliable QP sends it again after a pause, which costs no retry and doubles with each drop in a
     /// row. The acknowledgement timer runs meanwhile, so that a host that drops everything ends in

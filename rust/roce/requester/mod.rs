@@ -68,6 +68,14 @@ struct Reads {
     packets: u32,
 }
 
+/// Fields of [`Requester`] as they were before the last packet was polled.
+#[derive(Clone, Copy, Debug, Default)]
+struct Before {
+    sent: Psn,
+    asked: Psn,
+    unasked: u32,
+}
+
 /// The send side of a QP.
 ///
 /// # Invariants
@@ -95,8 +103,8 @@ pub struct Requester<W> {
     unasked: u32,
     /// One past the newest packet whose sender waits for an answer.
     asked: Psn,
-    /// What `asked` and `unasked` were before the last packet.
-    asked_before: (Psn, u32),
+    /// What the last packet changed.
+    before: Before,
     /// The cursor's packet goes out even if there is no room for it, and asks for an acknowledgement.
     probes: bool,
     /// The message sequence number that the responder told last.
@@ -126,7 +134,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
             reads: Reads::default(),
             unasked: 0,
             asked: Psn::new(0),
-            asked_before: (Psn::new(0), 0),
+            before: Before::default(),
             probes: false,
             msn: 0,
             counted: Psn::new(0),
@@ -149,7 +157,11 @@ impl<W: Slots<SendWqe>> Requester<W> {
         self.acked = sq_psn;
         self.sent = sq_psn;
         self.asked = sq_psn;
-        self.asked_before = (sq_psn, 0);
+        self.before = Before {
+            sent: sq_psn,
+            asked: sq_psn,
+            unasked: 0,
+        };
         self.msn = 0;
         self.counted = sq_psn;
     }
@@ -269,13 +281,13 @@ impl<W: Slots<SendWqe>> Requester<W> {
         }
     }
 
-    /// The packet `psn` didn't go out after all.
+    /// The packet `psn` didn't go out after all. If it had gone out before, it is in flight.
     fn withdraw(&mut self, psn: Psn) {
         if self.sent == psn.next() {
-            self.sent = psn;
+            self.sent = self.before.sent;
         }
         if self.asked == psn.next() {
-            (self.asked, self.unasked) = self.asked_before;
+            (self.asked, self.unasked) = (self.before.asked, self.before.unasked);
         }
         if self.una == self.sent {
             self.retry.stop();
@@ -286,6 +298,9 @@ impl<W: Slots<SendWqe>> Requester<W> {
     /// for an acknowledgement.
     ///
     /// It counts as in flight meanwhile: the timer runs, and spends its retries if no packet leaves.
+    ///
+    /// Responses may have come since it was polled. If one put the cursor back, the packet goes out in its
+    /// turn; if one acknowledged it, an earlier copy has arrived.
     pub(crate) fn take_back(&mut self, psn: Psn) {
         let at = match self.cursor.packet {
             0 => self.cursor.wqe.checked_sub(1),
@@ -294,11 +309,16 @@ impl<W: Slots<SendWqe>> Requester<W> {
         let Some((at, wqe)) = at.and_then(|at| Some((at, self.window.get(at)?))) else {
             return;
         };
+        let end = match self.cursor.packet {
+            0 => wqe.packets,
+            packet => packet,
+        };
         let packet = psn.ahead_of(wqe.first);
-        if packet >= wqe.packets {
+        let span = wqe.span(packet);
+        let is_last = packet < end && packet.saturating_add(span) == end;
+        if !is_last || psn.before(self.una) {
             return;
         }
-        let span = wqe.span(packet);
         if wqe.takes_credit() {
             self.reads.requests = self.reads.requests.saturating_sub(1);
             self.reads.packets = self.reads.packets.saturating_sub(span);

@@ -5,7 +5,7 @@
 use super::retry::{Due, ASK_EVERY};
 use super::segment::{self, Marks};
 use super::wqe::{admit, SendWqe};
-use super::{Cursor, Progress, Requester};
+use super::{Before, Cursor, Progress, Requester};
 use crate::host::{Fetch, Host, LocalAccess};
 use crate::psn::Psn;
 use crate::qp::{Context, Slots};
@@ -254,8 +254,12 @@ impl<W: Slots<SendWqe>> Requester<W> {
         host: &mut H,
     ) -> Marks {
         self.retry.sent(now, &context.settings);
+        self.before = Before {
+            sent: self.sent,
+            asked: self.asked,
+            unasked: self.unasked,
+        };
         let again = self.note_sent(step);
-        self.asked_before = (self.asked, self.unasked);
         if probes {
             self.unasked = ASK_EVERY;
         }

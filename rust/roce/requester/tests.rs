@@ -18,6 +18,7 @@ use crate::wire::packet::{
 };
 use crate::wr::{AtomicOp, FlushKind, LocalOp, RemoteAddr, SendOp, SendTail, UdDest};
 
+mod drops;
 mod errors;
 mod order;
 mod reads;

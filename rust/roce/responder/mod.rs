@@ -104,8 +104,12 @@ enum Undo {
     Nothing,
     /// This acknowledgement.
     Answer(Answer),
-    /// This of a remembered answer.
-    Replay(Number, Pending, Sent),
+    /// This of a remembered answer, unless it is no longer as the poll left it.
+    Replay {
+        number: Number,
+        before: (Pending, Sent),
+        after: (Pending, Sent),
+    },
 }
 
 /// Why a request packet wasn't carried out.

@@ -259,13 +259,20 @@ impl<R: Slots<Replay>> Ring<R> {
             .and_then(|number| self.get(Number(number)))
     }
 
+    /// The record with this number; `None` if it was forgotten.
     pub(super) fn get(&self, number: Number) -> Option<&Replay> {
-        self.places.get(self.place(number.0)?)
+        self.places.get(self.find_place(number)?)
     }
 
+    /// As [`Self::get`].
     pub(super) fn get_mut(&mut self, number: Number) -> Option<&mut Replay> {
-        let place = self.place(number.0)?;
+        let place = self.find_place(number)?;
         self.places.get_mut(place)
+    }
+
+    fn find_place(&self, number: Number) -> Option<usize> {
+        let is_known = (self.oldest..self.next).contains(&number.0);
+        is_known.then(|| self.place(number.0))?
     }
 
     /// Sets what is to be sent of a record.

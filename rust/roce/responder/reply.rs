@@ -40,12 +40,17 @@ impl<R: Slots<Replay>> Responder<R> {
         }
         let msn = self.msn;
         let answer = self.ring.send_next(|replay| {
-            let (pending, sent) = (replay.pending, replay.sent);
-            (pending, sent, next_packet(replay, msn, context))
+            let before = (replay.pending, replay.sent);
+            let transmit = next_packet(replay, msn, context);
+            (before, (replay.pending, replay.sent), transmit)
         });
-        if let Some((number, (pending, sent, transmit))) = answer {
-            self.undo = Undo::Replay(number, pending, sent);
-            if matches!(pending, Pending::Stream(_)) {
+        if let Some((number, (before, after, transmit))) = answer {
+            self.undo = Undo::Replay {
+                number,
+                before,
+                after,
+            };
+            if matches!(before.0, Pending::Stream(_)) {
                 self.unheard = self.unheard.saturating_add(1);
             }
             return transmit;
@@ -67,14 +72,23 @@ impl<R: Slots<Replay>> Responder<R> {
     }
 
     /// The host dropped the last response that was polled: it is due again.
+    ///
+    /// Requests may have come since. If one led to a newer acknowledgement, or asked for the answer again,
+    /// this covers what was dropped.
     pub(crate) fn take_back(&mut self) {
         match core::mem::replace(&mut self.undo, Undo::Nothing) {
-            Undo::Nothing => {}
-            Undo::Answer(answer) => self.answer = answer,
-            Undo::Replay(number, pending, sent) => {
-                self.ring.demand(number, pending);
-                if let Some(replay) = self.ring.get_mut(number) {
+            Undo::Answer(answer) if self.answer == Answer::Nothing => self.answer = answer,
+            Undo::Nothing | Undo::Answer(_) => {}
+            Undo::Replay {
+                number,
+                before: (pending, sent),
+                after,
+            } => {
+                let replay = self.ring.get_mut(number);
+                let left = replay.filter(|replay| (replay.pending, replay.sent) == after);
+                if let Some(replay) = left {
                     replay.sent = sent;
+                    self.ring.demand(number, pending);
                 }
             }
         }

@@ -246,6 +246,51 @@ fn a_response_that_the_host_dropped_is_due_again() {
 }
 
 #[test]
+fn a_dropped_response_does_not_undo_a_new_request() {
+    let mut bench = Bench::starting(QpKind::Rc, 10);
+    bench.pass_read(0, 3 * MTU);
+    bench.poll();
+    assert_eq!(
+        bench.poll_said(),
+        Some(Said::Read(11, Part::Middle, 1024, MTU))
+    );
+    // The host keeps the response for a while; the peer misses the one before, and asks again.
+    bench.pass_at(Psn::new(10), read(0, 3 * MTU), 0);
+    bench.responder.take_back();
+    assert_eq!(
+        bench.answers(),
+        [
+            Said::Read(10, Part::First, 0, MTU),
+            Said::Read(11, Part::Middle, 1024, MTU),
+            Said::Read(12, Part::Last, 2048, MTU),
+        ]
+    );
+    // Nor does an acknowledgement replace a newer one.
+    for psn in [13, 14] {
+        bench.pass_at(Psn::new(psn), write_only(0, 8), 8);
+        if psn == 13 {
+            assert_eq!(bench.poll_said(), Some(Said::Ack(13)));
+        }
+    }
+    bench.responder.take_back();
+    assert_eq!(bench.answers(), [Said::Ack(14)]);
+}
+
+#[test]
+fn a_dropped_response_of_a_forgotten_request_stays_dropped() {
+    let mut bench = Bench::starting(QpKind::Rc, 10);
+    bench.context.settings.max_dest_rd_atomic = 1;
+    bench.pass_read(0, 2 * MTU);
+    bench.answers();
+    bench.pass_at(Psn::new(10), read(0, 2 * MTU), 0);
+    assert_eq!(bench.poll_said(), Some(Said::Read(10, Part::First, 0, MTU)));
+    // The peer has all it wanted: an echo asked. Its next READ takes the record's place.
+    bench.pass_read(4096, 8);
+    bench.responder.take_back();
+    assert_eq!(bench.answers(), [Said::Read(12, Part::Only, 4096, 8)]);
+}
+
+#[test]
 fn a_read_whose_response_was_dropped_counts_as_unanswered() {
     for (dropped, outcome) in [(true, Outcome::Fatal), (false, Outcome::Continue)] {
         let mut bench = Bench::starting(QpKind::Rc, 10);
