@@ -42,8 +42,14 @@ MUTANTS = [
     ("a sequence NAK is repeated", "responder/mod.rs",
      ("        if self.order == Order::Kept {\n"
          "            self.order = Order::Awaited;\n            self.answer"),
-     ("        if self.answer != Answer::Missing {\n"
+     ("        if !matches!(self.answer, Answer::Missing(_)) {\n"
          "            self.order = Order::Awaited;\n            self.answer")),
+    ("a sequence NAK outlives its loss", "responder/mod.rs",
+     "Answer::Missing(newest) if !newest.before(self.expected) => return",
+     "Answer::Missing(newest) if newest == newest => return"),
+    ("a sequence NAK is forgotten too early", "responder/mod.rs",
+     "Answer::Missing(newest) if newest.before(psn)",
+     "Answer::Missing(newest) if psn.before(newest)"),
     ("an ACK covers one packet too many", "requester/ack.rs",
      "self.vouch(psn.next(), now",
      "self.vouch(psn.plus(2), now"),
@@ -208,7 +214,7 @@ MUTANTS = [
          "            if segment.offset == 0 {\n                written?;\n            }")),
     ("no receive and no RNR NAK", "responder/mod.rs",
      "                self.answer = Answer::NotReady(named_queue(packet));",
-     "                self.answer = Answer::Missing;"),
+     "                self.answer = Answer::Missing(self.expected);"),
     ("an unreliable message goes on after a loss", "responder/mod.rs",
      "        if packet.bth.psn != self.expected {",
      "        if packet.bth.psn.before(self.expected) {"),

@@ -89,8 +89,8 @@ enum Answer {
     Nothing,
     /// Acknowledges everything up to this PSN.
     Ack(Psn),
-    /// The expected packet is missing.
-    Missing,
+    /// The expected packet is missing. The newest packet that was dropped for that has this PSN.
+    Missing(Psn),
     /// The expected packet found no receive WQE, in the shared queue that it named.
     NotReady(Option<Srqn>),
     /// The QP is broken: this PSN could not be carried out.
@@ -312,7 +312,7 @@ impl<R: Slots<Replay>> Responder<R> {
                 Err(refusal) => self.refuse(refusal, packet, context, host),
             },
             1.. => {
-                self.report_missing(host);
+                self.report_missing(packet.bth.psn, host);
                 Outcome::Continue
             }
             _ => {
@@ -326,26 +326,29 @@ impl<R: Slots<Replay>> Responder<R> {
     fn acknowledge<H: Host>(&mut self, packet: &Packet, host: &mut H) {
         let answered = is_recorded(&packet.body);
         self.answer = match self.answer {
-            // The packet that was dropped is still missing, behind this one.
-            Answer::Missing => return,
+            // Of the packets that were dropped, some are missing behind this one.
+            Answer::Missing(newest) if !newest.before(self.expected) => return,
             Answer::Ack(_) if !answered => {
                 host.count(Count::AckDeferred);
                 Answer::Ack(packet.bth.psn)
             }
             // The NAK would have acknowledged what came before it.
-            Answer::NotReady(_) if !answered => Answer::Ack(packet.bth.psn),
+            Answer::NotReady(_) | Answer::Missing(_) if !answered => Answer::Ack(packet.bth.psn),
             _ if packet.bth.ack_req && !answered => Answer::Ack(packet.bth.psn),
             _ => Answer::Nothing,
         };
         self.order = Order::Kept;
     }
 
-    /// A packet came ahead of its turn: one NAK asks the peer to go back (§9.7.5.2.8).
-    fn report_missing<H: Host>(&mut self, host: &mut H) {
+    /// The packet `psn` came ahead of its turn and is dropped: one NAK asks the peer to go back
+    /// (§9.7.5.2.8). It is not sent if all that was dropped comes again before.
+    fn report_missing<H: Host>(&mut self, psn: Psn, host: &mut H) {
         host.count(Count::OutOfSeqRequest);
         if self.order == Order::Kept {
             self.order = Order::Awaited;
-            self.answer = Answer::Missing;
+            self.answer = Answer::Missing(psn);
+        } else if matches!(self.answer, Answer::Missing(newest) if newest.before(psn)) {
+            self.answer = Answer::Missing(psn);
         }
     }
 

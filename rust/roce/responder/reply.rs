@@ -59,7 +59,7 @@ impl<R: Slots<Replay>> Responder<R> {
         let (psn, syndrome) = match self.answer {
             Answer::Nothing => return None,
             Answer::Ack(psn) => (psn, UNLIMITED),
-            Answer::Missing => (self.expected, Syndrome::Nak(NakCode::PsnSequence)),
+            Answer::Missing(_) => (self.expected, Syndrome::Nak(NakCode::PsnSequence)),
             Answer::NotReady(srqn) => (self.expected, self.not_ready(srqn, context, host)),
             Answer::Refused(psn, code) => (psn, Syndrome::Nak(code)),
         };

@@ -54,9 +54,11 @@ impl Reference<'_> {
             rx.owes = Some(rx.owes.unwrap_or(0).max(ext));
         }
         if ext > rx.epsn {
-            if rx.gap == Gap::None {
-                rx.gap = Gap::Seen;
-            }
+            rx.gap = match rx.gap {
+                Gap::None => Gap::Seen(ext),
+                Gap::Seen(newest) => Gap::Seen(newest.max(ext)),
+                gap => gap,
+            };
             return forecast;
         }
         if ext < rx.epsn {
@@ -72,7 +74,9 @@ impl Reference<'_> {
             self.side.rx.owes = owed;
         }
         let rx = &mut self.side.rx;
-        let due = packet.bth.ack_req || gap == Gap::NotReady || !rx.may_ack.is_empty();
+        // A NAK that is needless now would have acknowledged it, too.
+        let spared = rx.gap == Gap::None && matches!(gap, Gap::Seen(_) | Gap::NotReady);
+        let due = packet.bth.ack_req || spared || !rx.may_ack.is_empty();
         if rx.epsn > ext && due && !self.peer.messages[index].wants_response() {
             rx.may_ack.push(ext);
         }
@@ -159,8 +163,8 @@ impl Reference<'_> {
                 end: ext + took,
             });
         }
-        if gap == Gap::Seen {
-            // What came ahead was dropped and is still missing.
+        if matches!(gap, Gap::Seen(newest) if newest >= rx.epsn) {
+            // Of what came ahead and was dropped, some is still missing.
             rx.gap = gap;
         }
         if last || message.is_read() {

@@ -128,8 +128,8 @@ pub(crate) struct Refusal {
 pub(crate) enum Gap {
     #[default]
     None,
-    /// A packet is missing: one sequence NAK may be sent.
-    Seen,
+    /// A packet is missing, and later ones up to this were dropped: one sequence NAK may be sent.
+    Seen(u64),
     /// There was no receive: one RNR NAK may be sent.
     NotReady,
     /// It was said; nothing more until the expected packet comes.

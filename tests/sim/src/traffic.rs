@@ -71,7 +71,7 @@ impl World {
                     "end {end}: packet {owed} asked for an answer and got none"
                 ));
             }
-            if let (true, Gap::Seen | Gap::NotReady) = (side.receives(), side.rx.gap) {
+            if let (true, Gap::Seen(_) | Gap::NotReady) = (side.receives(), side.rx.gap) {
                 return Err(format!("end {end}: no NAK for {:?}", side.rx.gap));
             }
             let tx = &side.tx;

@@ -39,6 +39,41 @@ fn a_nak_not_yet_sent_names_what_is_missing_then() {
 }
 
 #[test]
+fn a_nak_not_yet_sent_is_needless_once_nothing_is_missing() {
+    for start in [10, 0xff_fffd] {
+        let at = |n| Psn::new(start).plus(n);
+        let mut bench = Bench::starting(QpKind::Rc, start);
+        for ahead in [1, 3, 2] {
+            bench.pass_at(at(ahead), write_only(0, 8), 8);
+        }
+        // All of it comes again before the NAK is sent, and asks for nothing.
+        for n in 0..4 {
+            let mut packet = bench.packet(write_only(0, 8), 8);
+            packet.bth.psn = at(n);
+            packet.bth.ack_req = false;
+            assert_eq!(bench.hand_in(&packet), Outcome::Continue);
+        }
+        // The NAK would have acknowledged it.
+        assert_eq!(bench.answers(), [Said::Ack(at(3).get())]);
+        // The next loss is another.
+        bench.pass_at(at(5), write_only(0, 8), 8);
+        let missing = Said::Nak(at(4).get(), NakCode::PsnSequence);
+        assert_eq!(bench.answers(), [missing]);
+    }
+}
+
+#[test]
+fn an_answer_spares_a_needless_nak() {
+    let mut bench = Bench::starting(QpKind::Rc, 10);
+    bench.pass_at(Psn::new(11), read(0, 8), 0);
+    bench.pass_at(Psn::new(10), write_only(0, 8), 8);
+    bench.pass_at(Psn::new(11), read(0, 8), 0);
+    assert_eq!(bench.answers(), [Said::Read(11, Part::Only, 0, 8)]);
+    bench.pass_at(Psn::new(13), write_only(0, 8), 8);
+    assert_eq!(bench.answers(), [Said::Nak(12, NakCode::PsnSequence)]);
+}
+
+#[test]
 fn half_of_the_psns_are_ahead_and_half_behind() {
     let mut bench = Bench::starting(QpKind::Rc, 0);
     bench.pass_at(Psn::new(0x7f_ffff), write_only(0, 8), 8);
