@@ -148,7 +148,7 @@ struct State {
     completion_due: bool,
     /// … and the event of the overflow.
     overflow_due: bool,
-    /// The completion behind the notification was solicited, or in error.
+    /// A completion that the notification tells of was solicited, or in error.
     urgent: bool,
     /// When the consumer was last notified.
     notified: Option<Instant<Monotonic>>,
@@ -354,20 +354,10 @@ impl Cq {
         if urgent {
             state.urgent_end = state.pushed;
         }
-        let full = match state.moderation {
-            Some(moderation) => state.gather(moderation),
-            None => false,
-        };
-        match state.armed() {
-            Some(NotifyWhen::Next) => {}
-            Some(NotifyWhen::Solicited) if urgent => {}
-            _ if full => return Pushed::Notify,
-            _ => return Pushed::Quiet,
+        match state.announce(urgent) {
+            true => Pushed::Notify,
+            false => Pushed::Quiet,
         }
-        state.disarm();
-        state.completion_due = true;
-        state.urgent = urgent;
-        Pushed::Notify
     }
 
     /// A completion was lost: nothing comes of QPs that complete here. Any context.

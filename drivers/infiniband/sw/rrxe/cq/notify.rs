@@ -92,9 +92,31 @@ impl State {
         interval.checked_sub(passed).filter(|wait| *wait > 0)
     }
 
+    /// A completion was pushed. Returns whether [`Cq::notify`] is to be called.
+    ///
+    /// A notification that is due tells of it, too, and at once if one of its completions is urgent.
+    pub(super) fn announce(&mut self, urgent: bool) -> bool {
+        let full = match self.moderation {
+            Some(moderation) => self.gather(moderation),
+            None => false,
+        };
+        let wanted = match self.armed() {
+            Some(NotifyWhen::Next) => true,
+            Some(NotifyWhen::Solicited) => urgent,
+            None => false,
+        };
+        if wanted {
+            self.disarm();
+            self.completion_due = true;
+        }
+        let hastens = urgent && self.completion_due;
+        self.urgent |= hastens;
+        wanted || hastens || full
+    }
+
     /// Counts a completion of a CQ that is moderated. Returns whether a notification that was held back
     /// may go now.
-    pub(super) fn gather(&mut self, moderation: Moderation) -> bool {
+    fn gather(&mut self, moderation: Moderation) -> bool {
         if self.gathered == 0 {
             self.since = Some(Instant::now());
         }
@@ -104,6 +126,7 @@ impl State {
 
     /// Takes what is due. `has_unread` tells whether the process has a notification to read still.
     fn take_due(&mut self, has_unread: impl FnOnce() -> bool) -> Due {
+        self.urgent = false;
         let mut completion = take(&mut self.completion_due);
         if completion {
             self.notified = Some(Instant::now());
@@ -311,7 +334,7 @@ impl Cq {
             if asks || state.completion_due || state.looks || !state.owes_notification() {
                 return unpolled;
             }
-            state.urgent = state.has_untold(NotifyWhen::Solicited);
+            state.urgent |= state.has_untold(NotifyWhen::Solicited);
             let wait = state.time_to_wait(false).unwrap_or(0).max(GRACE);
             let pacer = match this.is_kernels() {
                 true => None,
@@ -385,6 +408,33 @@ mod tests {
         assert!(notify(&mut state));
         assert_eq!(state.told, 3);
         assert!(!state.owes_notification());
+        Ok(())
+    }
+
+    #[test]
+    fn stays_urgent_until_it_is_told() -> Result {
+        // A solicited completion, then others while the consumer arms again.
+        let mut state = state(0, 0)?;
+        state.armed = Some(NotifyWhen::Solicited);
+        assert!(!state.announce(false));
+        assert!(state.announce(true));
+        state.armed = Some(NotifyWhen::Next);
+        assert!(state.announce(false));
+        assert!(state.urgent);
+        assert!(state.time_to_wait(true).is_none());
+        assert!(state.take_due(|| false).completion);
+        assert!(!state.urgent);
+        // The other way round: one that is due already becomes urgent.
+        state.armed = Some(NotifyWhen::Next);
+        assert!(state.announce(false));
+        assert!(!state.urgent);
+        assert!(!state.announce(false));
+        assert!(state.announce(true));
+        assert!(state.urgent);
+        assert!(state.take_due(|| false).completion);
+        // Nobody asked.
+        assert!(!state.announce(true));
+        assert!(!state.urgent);
         Ok(())
     }
 
