@@ -36,8 +36,9 @@ impl<W: Slots<SendWqe>> Requester<W> {
                     self.check_gap(now, context, host)
                 }
                 Syndrome::RnrNak { timer } => {
+                    let proven = self.is_plausible(aeth.msn);
                     self.hear(psn, aeth.msn);
-                    self.wait(psn, timer, now, context, host)
+                    self.wait(psn, timer, proven, now, context, host)
                 }
                 Syndrome::Nak(NakCode::PsnSequence) => {
                     self.hear(psn, aeth.msn);
@@ -127,11 +128,13 @@ impl<W: Slots<SendWqe>> Requester<W> {
         self.go_back(now, context, host)
     }
 
-    /// An RNR NAK: everything from `psn` on waits as long as the peer asked.
+    /// An RNR NAK: everything from `psn` on waits as long as the peer asked. If it isn't `proven` by its
+    /// MSN it may be forged, and costs time only.
     fn wait<H: Host>(
         &mut self,
         psn: Psn,
         timer: u8,
+        proven: bool,
         now: Instant,
         context: &Context,
         host: &mut H,
@@ -141,10 +144,11 @@ impl<W: Slots<SendWqe>> Requester<W> {
             return Outcome::Continue;
         }
         host.count(Count::RcvdRnrErr);
-        if !self.retry.wait(psn, timer, now, &context.settings) {
+        if proven && !self.retry.spend_rnr(&context.settings) {
             host.count(Count::RnrRetryExceeded);
             return self.fail_at(psn, WcStatus::RnrRetryExcErr, host);
         }
+        self.retry.wait(psn, timer, now);
         self.hinted = false;
         self.rewind();
         Outcome::Continue

@@ -151,27 +151,25 @@ impl Retry {
         self.limit = (self.limit >> 1).max(LEAST_IN_FLIGHT);
     }
 
-    /// The peer has no buffer for `psn`: takes an RNR retry and waits as it asked; `false` if there is none left.
-    ///
-    /// This is an answer, so that transport retries are allowed again: `ibv_modify_qp(3)` counts those for a peer
-    /// that doesn't. And the peer drops whatever follows `psn`: the less of it the better.
-    pub(super) fn wait(
-        &mut self,
-        psn: Psn,
-        encoded: u8,
-        now: Instant,
-        settings: &Settings,
-    ) -> bool {
+    /// Takes an RNR retry; `false` if there is none left.
+    pub(super) fn spend_rnr(&mut self, settings: &Settings) -> bool {
         if settings.rnr_retry != RNR_FOREVER {
             if self.rnr_spent >= settings.rnr_retry {
                 return false;
             }
             self.rnr_spent = self.rnr_spent.saturating_add(1);
         }
+        true
+    }
+
+    /// The peer has no buffer for `psn`: waits as it asked.
+    ///
+    /// This is an answer, so that transport retries are allowed again: `ibv_modify_qp(3)` counts those for a peer
+    /// that doesn't. And the peer drops whatever follows `psn`: the less of it the better.
+    pub(super) fn wait(&mut self, psn: Psn, encoded: u8, now: Instant) {
         self.spent = 0;
         self.narrow();
         self.timer = Timer::Rnr(now.after(rnr_delay(encoded)), psn);
-        true
     }
 }
 

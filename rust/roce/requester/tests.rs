@@ -142,8 +142,13 @@ impl Bench {
     }
 
     fn rnr(&mut self, n: u32, timer: u8) {
+        self.rnr_with(n, timer, DONE.msn);
+    }
+
+    /// An RNR NAK with this message sequence number.
+    fn rnr_with(&mut self, n: u32, timer: u8, msn: u32) {
         let syndrome = Syndrome::RnrNak { timer };
-        self.respond(n, Body::Ack(Aeth { syndrome, msn: 0 }), 0);
+        self.respond(n, Body::Ack(Aeth { syndrome, msn }), 0);
     }
 
     fn read_response(&mut self, n: u32, part: ReadPart, length: u32) {

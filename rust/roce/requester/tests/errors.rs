@@ -335,6 +335,28 @@ fn a_challenge_outlasts_a_wait_for_a_receive() {
 }
 
 #[test]
+fn forged_waits_spend_no_rnr_retry() {
+    let mut bench = Bench::new();
+    bench.post(SEND, 0);
+    bench.poll();
+    for _ in 0..10 {
+        bench.rnr_with(0, 1, FORGED);
+        assert_eq!(bench.psns(), []);
+        bench.time_out();
+        assert_eq!(bench.psns(), [0]);
+    }
+    assert_eq!(bench.host.count_of(Count::RnrRetryExceeded), 0);
+    // The peer's own still count: two retries are two.
+    for _ in 0..2 {
+        bench.rnr(0, 1);
+        bench.time_out();
+        bench.poll();
+    }
+    bench.rnr(0, 1);
+    assert_eq!(bench.sent(), [(0, RnrRetryExcErr)]);
+}
+
+#[test]
 fn a_challenge_sets_no_timer_where_there_is_none() {
     let mut bench = Bench::new();
     bench.change(Attrs {
