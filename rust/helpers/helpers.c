@@ -16,6 +16,7 @@
 #include "netdevice.c"
 #include "netlink.c"
 #include "odp.c"
+#include "principal.c"
 #include "sched.c"
 #include "skbuff.c"
 #include "spinlock.c"

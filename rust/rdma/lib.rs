@@ -45,6 +45,7 @@ pub mod mw;
 pub mod net;
 pub mod odp;
 pub mod post;
+pub mod principal;
 pub mod provider;
 pub mod qp;
 pub mod quota;

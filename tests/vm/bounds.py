@@ -3,6 +3,7 @@
 # Runs on: guest
 """What on-demand regions may cost others, and the end of their process: bounds.py DEVICE GID-INDEX."""
 
+import contextlib
 import ctypes
 import functools
 import mmap
@@ -11,6 +12,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pyverbs.enums as e
 from pyverbs.mr import MR
@@ -23,13 +25,28 @@ from uverbs import advise_mr
 DEMAND, SUCCESS = ALL | e.IBV_ACCESS_ON_DEMAND, e.IBV_WC_SUCCESS
 WRITE, FLUSH = 1, 1
 CHUNK = 2 << 20
-NOHUGEPAGE, NORESERVE = 15, 0x4000
+DONTNEED, NOHUGEPAGE, NORESERVE = 4, 15, 0x4000
 TRACING = "/sys/kernel/tracing"
 
 # Machines that are emulated on busy hosts take milliseconds to take a page away.
 Pair = functools.partial(pairs.Pair, timeout=19)
 
 libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+
+
+class Place(Buffer):
+    """A page that is there already."""
+
+    def __init__(self, address):
+        self.length, self.address = PAGE, address
+
+
+def present(memory):
+    """Whether the process has all of its pages."""
+    with open("/proc/self/pagemap", "rb") as pagemap:
+        pagemap.seek(memory.address // PAGE * 8)
+        entries = pagemap.read(memory.length // PAGE * 8)
+    return all(entries[at + 7] >> 7 for at in range(0, len(entries), 8))
 
 
 def known(pair, length):
@@ -136,14 +153,36 @@ def old_chunks():
     equal(made - freed <= 250, True, f"chunks kept ({made - freed})")
 
 
-@case("chunks are charged to the process that they are for")
-def charged_chunks():
-    count, group = 200, "/sys/fs/cgroup/odp"
+def memory_group(name):
+    """Makes a memory cgroup, and returns its directory."""
+    group = f"/sys/fs/cgroup/{name}"
     if not os.path.exists("/sys/fs/cgroup/cgroup.controllers"):
         subprocess.run(["mount", "-t", "cgroup2", "cgroup2", "/sys/fs/cgroup"], check=True)
     with open("/sys/fs/cgroup/cgroup.subtree_control", "w", encoding="ascii") as control:
         control.write("+memory")
     os.mkdir(group)
+    return group
+
+
+def join(group):
+    with open(f"{group}/cgroup.procs", "w", encoding="ascii") as processes:
+        processes.write("0")
+
+
+def remove_group(group):
+    """Removes a memory cgroup as soon as its processes have ended."""
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        try:
+            os.rmdir(group)
+            return
+        except OSError:
+            time.sleep(0.1)
+
+
+@case("chunks are charged to the process that they are for")
+def charged_chunks():
+    count, group = 200, memory_group("odp")
 
     def charged():
         # The counters are brought together every two seconds.
@@ -156,8 +195,7 @@ def charged_chunks():
     if child == 0:
         status = 1
         try:
-            with open(f"{group}/cgroup.procs", "w", encoding="ascii") as processes:
-                processes.write("0")
+            join(group)
             pair = Pair()
             space, memory = MR(pair.pd, 0, DEMAND, implicit=True), sparse(count)
             _own, (mine, _, lkey) = known(pair, PAGE)
@@ -176,48 +214,167 @@ def charged_chunks():
             sys.stdout.flush()
             os._exit(status)
     equal(os.waitpid(child, 0)[1], 0, "the child's status")
-    end = time.monotonic() + 20
-    while time.monotonic() < end:
-        try:
-            os.rmdir(group)
-            break
-        except OSError:
-            time.sleep(0.1)
+    remove_group(group)
 
 
-@case("faults that are never answered hold up nobody else, and no removal")
-def stuck():
+@contextlib.contextmanager
+def stuck(groups, uid, work):
+    """A process of user `uid` in memory cgroups of its own. It calls `work` with (address, lkey or rkey, pair) of
+    memory whose faults are never answered, once in each cgroup, each time with a new context."""
     # The file goes to this process by a socket, so that it outlives the other.
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    names = [memory_group(f"stuck{number}") for number in range(groups)]
     child = os.fork()
     if child == 0:
         try:
-            pair = Pair()
             memory, fd = unanswered(64 * PAGE)
-            region = register(pair.pd, memory, DEMAND)
-            sge = (memory.address, 8, region.lkey)
-            # More than there are threads of a work queue, and a QP.
-            for _ in range(1100):
-                advise_mr(pair.pd, pair.context, WRITE, 0, [sge])
-            _own, local = known(pair, PAGE)
-            pair.post(e.IBV_WR_RDMA_WRITE, local, (memory.address, region.rkey))
+            kept = []
+            for name in names:
+                join(name)
+                # The user who opens a context counts.
+                os.setresuid(uid, uid, 0)
+                pair = Pair()
+                kept.append((pair, register(pair.pd, memory, DEMAND)))
+                kept.append(work(memory.address, kept[-1][1], pair))
+                os.setresuid(0, 0, 0)
             socket.send_fds(theirs, [b"x"], [fd])
             time.sleep(600)
+        except Exception as error:
+            print(f"#   {error!r}", flush=True)
         finally:
             os._exit(1)
     theirs.close()
-    fd = socket.recv_fds(ours, 1, 1)[1][0]
+    fds = socket.recv_fds(ours, 1, 1)[1]
     try:
-        pair, memory = Pair(), Private(4 * PAGE)
-        region = register(pair.pd, memory, DEMAND)
-        _own, local = known(pair, PAGE)
-        equal(pair.write(local, (memory.address, region.rkey)), SUCCESS, "another process's write")
+        equal(len(fds), 1, "the child's word")
+        yield child
+    finally:
+        for fd in fds:
+            os.close(fd)
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(child, 9)
+            os.waitpid(child, 0)
+        for name in names:
+            remove_group(name)
+
+
+def advise_stuck(address, region, pair):
+    # More than there are threads of a work queue.
+    for _ in range(1100):
+        advise_mr(pair.pd, pair.context, WRITE, 0, [(address, 8, region.lkey)])
+
+
+def write_stuck(count):
+    """Has so many QPs of a context come to the memory."""
+    def work(address, region, pair):
+        pairs_ = [pair] + [Pair(beside=pair) for _ in range(count - 1)]
+        own, local = known(pair, PAGE)
+        for one in pairs_:
+            one.post(e.IBV_WR_RDMA_WRITE, local, (address, region.rkey))
+        return pairs_, own
+    return work
+
+
+def goes_on():
+    """Memory of another process comes when a peer writes to it."""
+    pair, memory = Pair(), Private(4 * PAGE)
+    region = register(pair.pd, memory, DEMAND)
+    _own, local = known(pair, PAGE)
+    equal(pair.write(local, (memory.address, region.rkey)), SUCCESS, "another process's write")
+
+
+@case("faults that are never answered hold up no removal")
+def removal():
+    with stuck(1, 0, write_stuck(1)) as child:
+        goes_on()
         os.kill(child, 9)
         equal(os.waitpid(child, 0)[1], 9, "the child's end")
-        removal = subprocess.run(["timeout", "-s", "KILL", "60", "rmmod", "rrxe"], stderr=subprocess.PIPE, check=False)
-        equal((removal.returncode, b"in use" in removal.stderr), (1, True), f"removal ({removal.stderr})")
+        ended = subprocess.run(["timeout", "-s", "KILL", "60", "rmmod", "rrxe"], stderr=subprocess.PIPE, check=False)
+        equal((ended.returncode, b"in use" in ended.stderr), (1, True), f"removal ({ended.stderr})")
+
+
+@case("advice on memory that never comes holds up nobody else")
+def stuck_advice():
+    with Calls("ib_umem_odp_map_dma_and_lock") as calls, stuck(1, 0, advise_stuck):
+        pair, memory = Pair(), Private(4 * PAGE)
+        region = register(pair.pd, memory, DEMAND)
+        memory.fill(b"x")
+        libc.madvise(memory.address, memory.length, DONTNEED)
+        advise_mr(pair.pd, pair.context, WRITE, 0, [(memory.address, memory.length, region.lkey)])
+        end = time.monotonic() + 30
+        while not present(memory) and time.monotonic() < end:
+            time.sleep(0.05)
+        equal(present(memory), True, "another process's advice is followed")
+        count = calls.count("ib_umem_odp_map_dma_and_lock")
+        # 16 of those that are stuck, and the one that was followed, which may be tried again.
+        equal(count <= 100, True, f"pieces of advice that were begun ({count})")
+        goes_on()
+
+
+@contextlib.contextmanager
+def threads(count):
+    """The work queue for faults has so many threads meanwhile."""
+    path = Path("/sys/devices/virtual/workqueue/rrxe_faults/max_active")
+    before = path.read_text(encoding="ascii")
+    path.write_text(str(count), encoding="ascii")
+    try:
+        yield
     finally:
-        os.close(fd)
+        path.write_text(before, encoding="ascii")
+
+
+@case("faults of one memory cgroup leave threads to others")
+def faults_of_a_group():
+    def work(address, *_):
+        kept = []
+        for _ in range(3):
+            pair = Pair()
+            kept.append(write_stuck(16)(address, register(pair.pd, Place(address), DEMAND), pair))
+        return kept
+
+    with threads(32), stuck(1, 0, work):
+        goes_on()
+
+
+@case("faults of one user leave threads to others, whatever memory cgroups they have")
+def faults_of_a_user():
+    with threads(144), stuck(10, 65534, write_stuck(16)):
+        goes_on()
+
+
+@case("faults that wait for others of their user go on after them")
+def waiting_faults():
+    group = memory_group("waiting")
+    join(group)
+    try:
+        wait_for_threads()
+    finally:
+        join("/sys/fs/cgroup")
+        remove_group(group)
+
+
+def wait_for_threads():
+    """40 QPs of one memory cgroup, which has 16 threads, come to one page."""
+    memory, fd = unanswered(PAGE)
+    first = Pair()
+    region = register(first.pd, memory, DEMAND)
+    _own, local = known(first, PAGE)
+    every = [first] + [Pair(beside=first) for _ in range(39)]
+    for number, pair in enumerate(every):
+        pair.post(e.IBV_WR_RDMA_WRITE, local, (memory.address, region.rkey), number)
+    # One whose fault has begun, and two that wait.
+    ended = (0, 20, 39)
+    for number in ended:
+        every[number].qps[1].close()
+    os.close(fd)
+    left = {number for number in range(len(every)) if number not in ended}
+    end = time.monotonic() + 60
+    while left and time.monotonic() < end:
+        for completion in first.cqs[0].poll(1)[1]:
+            if completion.wr_id not in ended:
+                equal(completion.status, SUCCESS, f"write {completion.wr_id}")
+                left.remove(completion.wr_id)
+    equal(left, set(), "writes that did not end")
 
 
 sys.exit(main())

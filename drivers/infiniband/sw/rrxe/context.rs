@@ -8,14 +8,14 @@ use rdma::{
     ucontext::{Arming, ContextCreated, ContextInit},
 };
 
-use crate::{device::Device, doorbells::Doorbells, fault_share::Faults};
+use crate::{accounts::Payer, device::Device, doorbells::Doorbells};
 
 /// A process's context.
 pub(crate) struct Context {
     mappings: Arc<Mappings>,
     doorbells: Option<Arc<Doorbells>>,
     arming: Arming,
-    faults: Arc<Faults>,
+    payer: Arc<Payer>,
 }
 
 impl Context {
@@ -37,7 +37,10 @@ impl Context {
             mappings: init.mappings.clone(),
             doorbells,
             arming: init.wanted.arming,
-            faults: Faults::new()?,
+            payer: Arc::new(
+                Payer::current(&device.workers.accounts)?,
+                GFP_KERNEL_ACCOUNT,
+            )?,
         };
         Ok(ContextCreated {
             arming: context.arming,
@@ -63,9 +66,9 @@ impl Context {
         self.doorbells.as_ref()
     }
 
-    /// The faults of its QPs.
-    pub(crate) fn faults(&self) -> &Arc<Faults> {
-        &self.faults
+    /// Whom the faults of its QPs count for.
+    pub(crate) fn payer(&self) -> &Arc<Payer> {
+        &self.payer
     }
 
     /// How its library arms CQs.

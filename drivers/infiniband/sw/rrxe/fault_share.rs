@@ -1,110 +1,178 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How many threads the faults of one context may hold up.
+//! What a QP has of the threads for faults: one while its fault is served, if its payer has one left.
 //!
-//! A fault lasts as long as it takes: a file system in user space, or a program that serves its memory by userfaultfd,
-//! may never answer. All contexts share the threads of a work queue, so each may have only some of them. What it
-//! wants beyond is left to another queue, where it competes with those alone that want too much, too.
+//! A QP whose payer has none left waits in the list of the account that is exhausted ([`crate::semaphore`]). It goes
+//! through the accounts in one order and keeps what it has of the first while it waits for the second.
 
-use kernel::{
-    prelude::*,
-    sync::{
-        atomic::{ordering::Relaxed, Atomic},
-        Arc,
-    },
+use kernel::{prelude::*, sync::Arc};
+use rdma::{new_bh_spinlock, sync::BhSpinLock};
+
+use crate::{
+    accounts::Payer,
+    qp::Qp,
+    semaphore::Seat, //
 };
 
-use crate::limits;
+/// A QP's, which has one fault at a time.
+#[pin_data]
+pub(crate) struct FaultShare {
+    /// `None` of the kernel's.
+    payer: Option<Arc<Payer>>,
+    /// Held over the locks of the accounts' semaphores.
+    #[pin]
+    state: BhSpinLock<State>,
+}
 
-/// The faults of a context's QPs that are in the queue of all contexts.
-pub(crate) struct Faults(Atomic<u32>);
+struct State {
+    /// `None` while the QP is in a list.
+    seat: Option<Seat<Arc<Qp>>>,
+    phase: Phase,
+    /// The QP is destroyed.
+    closed: bool,
+}
 
-impl Faults {
-    /// Those of a context that has none yet. Process context.
+#[derive(Clone, Copy)]
+enum Phase {
+    /// No fault.
+    Idle,
+    /// In the list of an account, by its index, under a number.
+    Waiting(usize, u64),
+    /// It has a thread.
+    Running,
+}
+
+impl FaultShare {
+    /// That of a QP that has no fault. Process context.
     ///
     /// # Errors
     ///
     /// `ENOMEM`.
-    pub(crate) fn new() -> Result<Arc<Self>> {
-        Ok(Arc::new(Self(Atomic::new(0)), GFP_KERNEL_ACCOUNT)?)
+    pub(crate) fn new(payer: Option<Arc<Payer>>) -> Result<impl PinInit<Self>> {
+        let seat = match &payer {
+            Some(_) => Some(Seat::new()?),
+            None => None,
+        };
+        let state = State {
+            seat,
+            phase: Phase::Idle,
+            closed: false,
+        };
+        Ok(pin_init!(Self {
+            payer,
+            state <- new_bh_spinlock!(state, "rrxe_fault_share"),
+        }))
     }
 
-    fn take(&self) -> bool {
-        let within = self.0.fetch_add(1, Relaxed) < limits::FAULTS;
-        if !within {
-            self.give_back();
-        }
-        within
-    }
-
-    fn give_back(&self) {
-        self.0.fetch_sub(1, Relaxed);
-    }
-}
-
-/// What one QP, which has one fault at a time, has of the faults of its context.
-pub(crate) struct FaultShare {
-    /// `None` of the kernel's.
-    of: Option<Arc<Faults>>,
-    taken: Atomic<bool>,
-}
-
-impl FaultShare {
-    /// That of a QP that has no fault.
-    pub(crate) fn new(of: Option<Arc<Faults>>) -> Self {
-        Self {
-            of,
-            taken: Atomic::new(false),
-        }
-    }
-
-    /// A fault begins. Whether it may use the queue of all contexts. Any context.
-    pub(crate) fn begin(&self) -> bool {
-        let Some(faults) = &self.of else {
+    /// A fault of `qp`, whose share it is, begins. Returns whether it has a thread; if not, [`Self::end`] of another
+    /// gives it one. Any context up to softirq.
+    pub(crate) fn begin(&self, qp: &Arc<Qp>) -> bool {
+        let Some(payer) = &self.payer else {
             return true;
         };
-        let taken = faults.take();
-        // The one before may still be going on, if the QP was reset meanwhile.
-        if self.taken.xchg(taken, Relaxed) {
-            faults.give_back();
+        let mut state = self.state.lock();
+        match state.phase {
+            Phase::Idle if !state.closed => state.climb(payer, 0, qp),
+            _ => false,
         }
-        taken
     }
 
-    /// It has ended. Any context.
-    pub(crate) fn end(&self) {
-        if self.taken.xchg(false, Relaxed) {
-            if let Some(faults) = &self.of {
-                faults.give_back();
-            }
+    /// The fault has ended. Calls `run` for each QP that has a thread in its place: two at most. Any context up to
+    /// softirq.
+    pub(crate) fn end(&self, mut run: impl FnMut(Arc<Qp>)) {
+        let Some(payer) = &self.payer else {
+            return;
+        };
+        self.state.lock().phase = Phase::Idle;
+        give_back(payer, usize::MAX, &mut run);
+    }
+
+    /// The QP is destroyed: it waits no longer. Calls `run` as [`Self::end`]. Any context up to softirq.
+    pub(crate) fn close(&self, mut run: impl FnMut(Arc<Qp>)) {
+        let Some(payer) = &self.payer else {
+            return;
+        };
+        let mut state = self.state.lock();
+        state.closed = true;
+        let Phase::Waiting(index, number) = state.phase else {
+            return;
+        };
+        let account = payer.accounts().nth(index);
+        let Some(seat) = account.and_then(|account| account.faults.cancel(number)) else {
+            // It was just given what it waited for: that one gives it back.
+            return;
+        };
+        state.seat = Some(seat);
+        state.phase = Phase::Idle;
+        drop(state);
+        give_back(payer, index, &mut run);
+    }
+
+    /// `qp`, whose share it is, was given what it waited for. Returns whether it has a thread.
+    fn resume(&self, seat: Seat<Arc<Qp>>, qp: &Arc<Qp>) -> Resumed {
+        let mut state = self.state.lock();
+        state.seat = Some(seat);
+        let (Some(payer), Phase::Waiting(index, _)) = (&self.payer, state.phase) else {
+            return Resumed::Waits;
+        };
+        state.phase = Phase::Idle;
+        if state.closed {
+            return Resumed::Closed;
+        }
+        match state.climb(payer, index.saturating_add(1), qp) {
+            true => Resumed::Runs,
+            false => Resumed::Waits,
         }
     }
 }
 
-#[kunit_tests(rrxe_fault_share)]
-mod tests {
-    use super::*;
+/// What became of a QP that was given what it waited for.
+enum Resumed {
+    Runs,
+    /// For another account.
+    Waits,
+    /// It is destroyed, and keeps what it has.
+    Closed,
+}
 
-    #[test]
-    fn a_context_has_so_many_faults_and_no_more() -> Result {
-        let faults = Faults::new()?;
-        let mut shares = KVVec::new();
-        for _ in 0..limits::FAULTS {
-            shares.push(FaultShare::new(Some(faults.clone())), GFP_KERNEL)?;
+impl State {
+    /// Takes a thread from the accounts of `payer`, the first `from` of which it has already, or waits for one.
+    fn climb(&mut self, payer: &Payer, from: usize, qp: &Arc<Qp>) -> bool {
+        for (index, account) in payer.accounts().enumerate().skip(from) {
+            // It is in no list.
+            let Some(seat) = self.seat.take() else {
+                return false;
+            };
+            match account.faults.down(seat, qp) {
+                Ok(seat) => self.seat = Some(seat),
+                Err(number) => {
+                    self.phase = Phase::Waiting(index, number);
+                    return false;
+                }
+            }
         }
-        let more = FaultShare::new(Some(faults.clone()));
-        assert!(shares.iter().all(FaultShare::begin));
-        assert!(!more.begin());
-        more.end();
-        assert!(!more.begin());
-        if let Some(share) = shares.first() {
-            share.end();
-            share.end();
+        self.phase = Phase::Running;
+        true
+    }
+}
+
+/// Gives back what a QP has of the first `count` accounts of `payer`: to the first QP that waits for it, unless that is
+/// just destroyed, then to the next one. Such a QP has accounts before that one, too: fewer each time.
+fn give_back(payer: &Payer, count: usize, run: &mut dyn FnMut(Arc<Qp>)) {
+    for (index, account) in payer.accounts().enumerate().take(count) {
+        while let Some((seat, qp)) = account.faults.up() {
+            match qp.fault_share.resume(seat, &qp) {
+                Resumed::Waits => break,
+                Resumed::Runs => {
+                    run(qp);
+                    break;
+                }
+                Resumed::Closed => {
+                    if let Some(payer) = &qp.fault_share.payer {
+                        give_back(payer, index, run);
+                    }
+                }
+            }
         }
-        assert!(more.begin() && !more.begin() && more.begin());
-        more.end();
-        assert!(FaultShare::new(Some(Faults::new()?)).begin());
-        assert!(FaultShare::new(None).begin());
-        Ok(())
     }
 }

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+mod accounts;
 mod ah;
 mod concerns;
 mod context;
@@ -47,6 +48,7 @@ mod recv_queue;
 mod recv_ring;
 mod right;
 mod rx;
+mod semaphore;
 mod send_queue;
 mod sge;
 mod share;

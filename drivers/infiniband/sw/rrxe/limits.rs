@@ -65,8 +65,12 @@ pub(crate) const PKEY_TABLE_LEN: u16 = 1;
 pub(crate) const SEND_WINDOW: u32 = 128;
 /// Packets of a QP that may be on their way through this host.
 pub(crate) const PACKETS_IN_FLIGHT: u32 = 64;
-/// Faults of a context's QPs that all contexts' threads serve at a time.
-pub(crate) const FAULTS: u32 = 16;
+/// Threads that serve faults at a time, and as many that follow advice: as many as a work queue may have.
+pub(crate) const SLEEPERS: u32 = 2048;
+/// Those of each that work for one user at a time.
+pub(crate) const THREADS_OF_USER: u32 = SLEEPERS / 16;
+/// Those of each that work for one memory cgroup at a time.
+pub(crate) const THREADS_OF_CGROUP: u32 = SLEEPERS / 128;
 /// Packets that wait for a QP which another CPU is running.
 pub(crate) const INBOX: u32 = 1024;
 /// Frames that wait for a raw packet QP.

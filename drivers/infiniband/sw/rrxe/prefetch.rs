@@ -10,9 +10,16 @@ use kernel::{
 };
 use rdma::{module::InUse, mr::Advised, odp::Fault};
 
-use crate::{mr::Mr, pd::Pd};
+use crate::{
+    accounts::{AdviceClaim, Payer},
+    mr::Mr,
+    pd::Pd,
+};
 
-/// Carries out advice: at once, or later.
+/// Follows advice: at once, or later. The latter is dropped if its process's memory cgroup or user has as many threads
+/// that follow advice as are allowed: it would wait for them in the kernel's memory, and memory that isn't resident
+/// comes when it is used. It isn't refused, for what becomes of it isn't told anyway, and a program that gives much
+/// advice at a time does nothing wrong.
 ///
 /// # Errors
 ///
@@ -32,8 +39,14 @@ pub(crate) fn advise(pd: &Pd, ranges: &[Advised], how: Fault, wait: bool) -> Res
             .iter()
             .try_for_each(|(mr, advised)| mr.prefetch(advised, how));
     }
+    let payer = Payer::current(&device.workers.accounts)?;
+    let Ok(claim) = payer.claim_advice() else {
+        return Ok(());
+    };
     let prefetch = Arc::pin_init(
         pin_init!(Prefetch {
+            _claim: claim,
+            _payer: payer,
             regions,
             how,
             work <- new_work!("Prefetch::work"),
@@ -41,13 +54,15 @@ pub(crate) fn advise(pd: &Pd, ranges: &[Advised], how: Fault, wait: bool) -> Res
         GFP_KERNEL_ACCOUNT,
     )?;
     // It was just made, so it isn't queued.
-    let _ = device.workers.more_faults.enqueue(prefetch);
+    let _ = device.workers.advice.enqueue(prefetch);
     Ok(())
 }
 
-/// Advice that is carried out later.
+/// Advice that is followed later.
 #[pin_data]
 struct Prefetch {
+    _claim: AdviceClaim,
+    _payer: Payer,
     regions: KVVec<(Arc<Mr>, Advised)>,
     how: Fault,
     #[pin]

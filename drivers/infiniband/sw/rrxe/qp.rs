@@ -112,7 +112,9 @@ pub(crate) struct Qp {
     /// Faults in what the QP waits for.
     #[pin]
     fault: Work<Self, 1>,
-    fault_share: FaultShare,
+    /// What it has of the threads for that.
+    #[pin]
+    pub(crate) fault_share: FaultShare,
 }
 
 impl_has_work! {
@@ -182,6 +184,7 @@ impl Qp {
             self.unbind_windows();
         }
         self.leave_cqs();
+        self.fault_share.close(Self::enqueue_fault);
         if let Some(doorbell) = &self.doorbell {
             doorbell.release();
         }

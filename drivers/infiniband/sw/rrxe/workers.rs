@@ -12,7 +12,7 @@ use kernel::{
 };
 use rdma::workqueue::OwnedQueue;
 
-use crate::doorbells::Doorbells;
+use crate::{accounts::Accounts, doorbells::Doorbells, limits};
 
 /// Who does what no system call or packet does.
 pub(crate) struct Workers {
@@ -23,8 +23,10 @@ pub(crate) struct Workers {
     pub(crate) rests: OwnedQueue,
     /// Has absent memory faulted in, where it may sleep.
     pub(crate) faults: OwnedQueue,
-    /// The same for those who can wait: advice, and contexts whose QPs want more at a time than [`crate::limits::FAULTS`].
-    pub(crate) more_faults: OwnedQueue,
+    /// Follows advice, where it may sleep.
+    pub(crate) advice: OwnedQueue,
+    /// Who has how many threads of these two.
+    pub(crate) accounts: Arc<Accounts>,
     /// Watches pages of doorbells. An administrator sets CPUs, priority and NUMA affinity by
     /// `/sys/devices/virtual/workqueue/rrxe_poll`.
     polls: OwnedQueue,
@@ -56,8 +58,9 @@ impl Workers {
         let workers = Self {
             turns: OwnedQueue::new_bh(c"rrxe")?,
             rests: OwnedQueue::new_unbound(c"rrxe_rest", pollers.max(1))?,
-            faults: OwnedQueue::new_unbound(c"rrxe_faults", u32::MAX)?,
-            more_faults: OwnedQueue::new_unbound(c"rrxe_more_faults", 0)?,
+            faults: OwnedQueue::new_unbound(c"rrxe_faults", limits::SLEEPERS)?,
+            advice: OwnedQueue::new_unbound(c"rrxe_advice", limits::SLEEPERS)?,
+            accounts: Accounts::new()?,
             polls: OwnedQueue::new_unbound(c"rrxe_poll", pollers.max(1))?,
             waiting: Atomic::new(0),
             patience: i64::from(patience_us).saturating_mul(1_000),
@@ -90,7 +93,7 @@ impl Workers {
         // Pollers and faults queue the others.
         self.polls.flush();
         self.faults.flush();
-        self.more_faults.flush();
+        self.advice.flush();
         self.turns.flush();
         self.rests.flush();
         // Those may have queued one of these again.

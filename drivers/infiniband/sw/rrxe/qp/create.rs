@@ -96,6 +96,7 @@ impl Qp {
         };
         let number = place.id();
         let cap = rings.cap;
+        let fault_share = FaultShare::new(context.map(|context| context.payer().clone()))?;
         let core = new_core(device, &init, qpn, rings, owner, pd.clone())?;
         let qp = Arc::pin_init(
             try_pin_init!(Self {
@@ -128,7 +129,7 @@ impl Qp {
                 work <- new_work!("Qp::work"),
                 rest <- new_work!("Qp::rest"),
                 fault <- new_work!("Qp::fault"),
-                fault_share: FaultShare::new(context.map(|context| context.faults().clone())),
+                fault_share <- fault_share,
             }),
             GFP_KERNEL_ACCOUNT,
         )?;

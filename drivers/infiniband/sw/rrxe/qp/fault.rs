@@ -24,13 +24,17 @@ impl WorkItem<1> for Qp {
 impl Qp {
     /// Has it faulted in, of a QP whose turn ended so. Any context.
     pub(super) fn request_fault(this: ArcBorrow<'_, Self>) {
-        let workers = &this.workers;
-        let queue = match this.fault_share.begin() {
-            true => &workers.faults,
-            false => &workers.more_faults,
-        };
+        let qp = Arc::from(this);
+        if qp.fault_share.begin(&qp) {
+            Self::enqueue_fault(qp);
+        }
+    }
+
+    /// Has a thread serve the fault of a QP that was given one. Any context.
+    pub(super) fn enqueue_fault(qp: Arc<Self>) {
+        let workers = qp.workers.clone();
         // It isn't queued: the QP stands still until it has run.
-        let _ = queue.enqueue::<_, 1>(Arc::from(this));
+        let _ = workers.faults.enqueue::<_, 1>(qp);
     }
 
     /// Has the memory faulted in that the QP waits for, and lets it go on. Process context; sleeps.
@@ -40,7 +44,7 @@ impl Qp {
             turn.as_ref().and_then(|core| core.stall.wanted())
         };
         let Some(absent) = wanted else {
-            this.fault_share.end();
+            this.fault_share.end(Self::enqueue_fault);
             // What others wanted meanwhile.
             return Self::advance(this, &mut None);
         };
@@ -48,7 +52,7 @@ impl Qp {
             .and_then(|_in_use| this.device.mrs.fault_in(&absent))
             .is_ok();
         // Before the QP goes on, which may come to absent memory again.
-        this.fault_share.end();
+        this.fault_share.end(Self::enqueue_fault);
         if let Some(core) = Option::as_mut(&mut this.turn.wait()) {
             core.stall.end(served);
         }

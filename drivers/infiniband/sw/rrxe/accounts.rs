@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! How many threads that may sleep work for one user, and for one memory cgroup.
+//!
+//! A fault lasts as long as it takes: a file system in user space, or a program that serves its memory by userfaultfd,
+//! may never answer. All users share the threads of two work queues, `rrxe_faults` and `rrxe_advice`, so each has a
+//! part of them only. Two limits hold at once. That of memory cgroups is the lower one: a container can't leave its
+//! own, but its root may be any user. That of users bounds those to whom a part of the tree of cgroups was delegated,
+//! where they make as many as they like, and those in the root's cgroup, which has no limit.
+
+use kernel::{
+    prelude::*,
+    rbtree::{RBTree, RBTreeNode},
+    sync::Arc,
+};
+use rdma::{
+    new_bh_spinlock,
+    principal::Principal,
+    quota::{Claim, Quota},
+    sync::BhSpinLock,
+};
+
+use crate::{limits, qp::Qp, semaphore::Semaphore};
+
+/// What a user or memory cgroup has of the threads.
+#[pin_data]
+pub(crate) struct Account {
+    /// Threads for faults of QPs.
+    #[pin]
+    pub(crate) faults: Semaphore<Arc<Qp>>,
+    /// Threads for advice.
+    advice: Arc<Quota>,
+}
+
+impl Account {
+    fn new(limit: u32) -> Result<Arc<Self>> {
+        let advice = Quota::new(limit)?;
+        let account = pin_init!(Self {
+            faults <- Semaphore::new(limit),
+            advice,
+        });
+        Arc::pin_init(account, GFP_KERNEL_ACCOUNT)
+    }
+}
+
+struct Entry {
+    account: Arc<Account>,
+    /// Payers that have it.
+    uses: u32,
+}
+
+/// The accounts that somebody uses.
+#[pin_data]
+pub(crate) struct Accounts {
+    #[pin]
+    entries: BhSpinLock<RBTree<Principal, Entry>>,
+}
+
+impl Accounts {
+    /// None yet. Process context.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn new() -> Result<Arc<Self>> {
+        let accounts = pin_init!(Self {
+            entries <- new_bh_spinlock!(RBTree::new(), "rrxe_accounts"),
+        });
+        Arc::pin_init(accounts, GFP_KERNEL)
+    }
+
+    /// Finds the account of `of`, or makes it, with `limit` threads of each queue.
+    fn open(self: &Arc<Self>, of: Principal, limit: u32) -> Result<Open> {
+        let account = Account::new(limit)?;
+        let entry = Entry {
+            account: account.clone(),
+            uses: 1,
+        };
+        let node = RBTreeNode::new(of, entry, GFP_KERNEL_ACCOUNT)?;
+        let mut entries = self.entries.lock();
+        let account = match entries.get_mut(&of) {
+            Some(entry) => {
+                entry.uses = entry.uses.saturating_add(1);
+                entry.account.clone()
+            }
+            None => {
+                let _ = entries.insert(node);
+                account
+            }
+        };
+        drop(entries);
+        Ok(Open {
+            accounts: self.clone(),
+            of,
+            account,
+        })
+    }
+}
+
+/// An account in use: it is kept, so that whoever comes later has the same.
+struct Open {
+    accounts: Arc<Accounts>,
+    of: Principal,
+    account: Arc<Account>,
+}
+
+impl Drop for Open {
+    /// Any context up to softirq.
+    fn drop(&mut self) {
+        let mut entries = self.accounts.entries.lock();
+        let Some(entry) = entries.get_mut(&self.of) else {
+            return;
+        };
+        entry.uses = entry.uses.saturating_sub(1);
+        let unused = match entry.uses {
+            0 => entries.remove_node(&self.of),
+            _ => None,
+        };
+        drop(entries);
+        drop(unused);
+    }
+}
+
+/// For whom threads work: a process's memory cgroup, unless that is the root's, and user at the time when this was made.
+pub(crate) struct Payer {
+    cgroup: Option<Open>,
+    user: Open,
+}
+
+impl Payer {
+    /// The current process. Process context.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn current(accounts: &Arc<Accounts>) -> Result<Self> {
+        let cgroup = match Principal::current_memory_cgroup() {
+            Some(cgroup) => Some(accounts.open(cgroup, limits::THREADS_OF_CGROUP)?),
+            None => None,
+        };
+        let user = accounts.open(Principal::current_user(), limits::THREADS_OF_USER)?;
+        Ok(Self { cgroup, user })
+    }
+
+    /// Its accounts. A thread that works for it counts in each, and takes them in this order.
+    pub(crate) fn accounts(&self) -> impl Iterator<Item = &Account> {
+        let every = [self.cgroup.as_ref(), Some(&self.user)];
+        every.into_iter().flatten().map(|open| &*open.account)
+    }
+
+    /// Takes a thread for advice, if the limits allow one more. Any context.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM` if they don't.
+    pub(crate) fn claim_advice(&self) -> Result<AdviceClaim> {
+        let claim = |open: &Open| open.account.advice.claim();
+        Ok(AdviceClaim {
+            _cgroup: self.cgroup.as_ref().map(claim).transpose()?,
+            _user: claim(&self.user)?,
+        })
+    }
+}
+
+/// A thread for advice, given back when this is dropped.
+pub(crate) struct AdviceClaim {
+    _cgroup: Option<Claim>,
+    _user: Claim,
+}

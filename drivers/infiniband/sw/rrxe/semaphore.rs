@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A counting semaphore whose waiters are in a list and occupy no thread.
+
+use kernel::{
+    prelude::*,
+    rbtree::{RBTree, RBTreeNodeReservation},
+};
+use rdma::{new_bh_spinlock, sync::BhSpinLock};
+
+/// Room in the list for one waiter, made where memory may be waited for.
+pub(crate) struct Seat<T>(RBTreeNodeReservation<u64, T>);
+
+impl<T> Seat<T> {
+    /// Process context.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn new() -> Result<Self> {
+        Ok(Self(RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?))
+    }
+}
+
+/// A counting semaphore. Any context up to softirq; its lock is a leaf, held for the time of a look-up in a tree.
+#[pin_data]
+pub(crate) struct Semaphore<T> {
+    #[pin]
+    state: BhSpinLock<State<T>>,
+}
+
+struct State<T> {
+    /// How often it can be had. Zero while there are waiters.
+    free: u32,
+    /// The number of the next waiter.
+    next: u64,
+    /// In the order of their coming.
+    waiters: RBTree<u64, T>,
+}
+
+impl<T: Clone + Unpin> Semaphore<T> {
+    /// One that can be had `count` times at once.
+    pub(crate) fn new(count: u32) -> impl PinInit<Self> {
+        let state = State {
+            free: count,
+            next: 0,
+            waiters: RBTree::new(),
+        };
+        pin_init!(Self { state <- new_bh_spinlock!(state, "rrxe_semaphore") })
+    }
+
+    /// Takes it for `waiter` and returns the seat; or else lets it wait, and returns its number.
+    pub(crate) fn down(&self, seat: Seat<T>, waiter: &T) -> Result<Seat<T>, u64> {
+        let mut state = self.state.lock();
+        if let Some(free) = state.free.checked_sub(1) {
+            state.free = free;
+            return Ok(seat);
+        }
+        let number = state.next;
+        state.next = number.wrapping_add(1);
+        // No other has the number.
+        let _ = state
+            .waiters
+            .insert(seat.0.into_node(number, waiter.clone()));
+        Err(number)
+    }
+
+    /// Gives it back, or to the first waiter, which is returned with its seat.
+    pub(crate) fn up(&self) -> Option<(Seat<T>, T)> {
+        let mut state = self.state.lock();
+        let Some(cursor) = state.waiters.cursor_front_mut() else {
+            state.free = state.free.saturating_add(1);
+            return None;
+        };
+        let waiter = cursor.current().1.clone();
+        let (_, node) = cursor.remove_current();
+        Some((Seat(node.into_reservation()), waiter))
+    }
+
+    /// Lets a waiter wait no longer. Returns its seat, unless it was given the semaphore meanwhile.
+    pub(crate) fn cancel(&self, number: u64) -> Option<Seat<T>> {
+        let node = self.state.lock().waiters.remove_node(&number)?;
+        // The lock is dropped before the waiter is.
+        Some(Seat(node.into_reservation()))
+    }
+}
+
+#[kunit_tests(rrxe_semaphore)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn serves_waiters_in_order() -> Result {
+        let semaphore = KBox::pin_init(Semaphore::new(2), GFP_KERNEL)?;
+        assert!(semaphore.down(Seat::new()?, &1).is_ok());
+        assert!(semaphore.down(Seat::new()?, &2).is_ok());
+        let mut numbers = [0; 3];
+        for (number, waiter) in numbers.iter_mut().zip([3, 4, 5]) {
+            *number = semaphore.down(Seat::new()?, &waiter).err().ok_or(EINVAL)?;
+        }
+        let [third, fourth, _] = numbers;
+        assert!(semaphore.cancel(fourth).is_some());
+        assert!(semaphore.cancel(fourth).is_none());
+        assert!(semaphore.up().is_some_and(|(_, waiter)| waiter == 3));
+        assert!(semaphore.cancel(third).is_none());
+        assert!(semaphore.up().is_some_and(|(_, waiter)| waiter == 5));
+        assert!(semaphore.up().is_none());
+        assert!(semaphore.down(Seat::new()?, &6).is_ok());
+        assert!(semaphore.down(Seat::new()?, &7).is_err());
+        Ok(())
+    }
+}
