@@ -29,8 +29,14 @@ use kernel::{
 };
 
 use crate::{
-    bindings, charge::Charge, device::IbDevice, direct_map, mr::Access, section::Sections,
+    bindings,
+    charge::Charge,
+    device::IbDevice,
+    direct_map,
+    mr::Access,
+    section::Sections,
     span::Span,
+    sync::{cond_resched, fatal_signal_pending},
 };
 
 use address_space::{AddressSpace, CHUNK};
@@ -43,6 +49,9 @@ const SPAN_PAGES: usize = 4096 / PAGE_SIZE + 2;
 
 /// How much of a range is looked at, and faulted in, at a time.
 pub(crate) const AHEAD: u32 = 1 << 20;
+/// The same as a size. Chunks are whole pieces.
+const PIECE: usize = AHEAD as usize;
+const _: () = assert!(CHUNK % PIECE == 0);
 
 /// An entry of a chunk is the address of a page, or zero, and these.
 const PRESENT: usize = 1 << 0;
@@ -516,7 +525,8 @@ impl OnDemand {
         }
     }
 
-    /// Makes `len` bytes at `offset` present; they may be gone again when this returns.
+    /// Makes `len` bytes at `offset` present; they may be gone again when this returns. Goes by pieces of 1 MiB,
+    /// so that the MMU notifier, and with it a change of the address space, waits for one piece only.
     ///
     /// # Context
     ///
@@ -525,28 +535,37 @@ impl OnDemand {
     /// # Errors
     ///
     /// `EFAULT` for a range beyond the region's, and for what the process has not, or not so; `EINVAL`
-    /// when it is gone; `EBUSY`, `ENOMEM`.
+    /// when it is gone; `EINTR` if the calling task was killed; `EBUSY`, `ENOMEM`.
     pub fn fault_in(&self, offset: u64, len: u64, how: Fault) -> Result {
         let mut va = self.locate(offset, len).ok_or(EFAULT)?;
         let mut left = usize::try_from(len)?;
         // SAFETY: It is kept by the notifier of the chunk, or by the root.
         let _charge = unsafe { Charge::to(self.owner()) };
-        let space = match &self.range {
-            Range::Explicit(chunk) => return chunk.fault_in(va, left, how),
-            Range::Implicit(space) => space,
-        };
         while left != 0 {
-            let piece = left.min(CHUNK.wrapping_sub(va & (CHUNK - 1)));
-            let chunk = space.chunk(va)?;
-            if let Err(error) = chunk.fault_in(va, piece, how) {
-                if chunk.pages.is_empty() {
-                    space.discard(va);
-                }
-                return Err(error);
+            if fatal_signal_pending() {
+                return Err(EINTR);
             }
+            // A piece ends at a multiple of its size, so it is within a chunk.
+            let piece = left.min(PIECE.wrapping_sub(va & (PIECE - 1)));
+            self.fault_in_piece(va, piece, how)?;
             va = va.saturating_add(piece);
             left = left.saturating_sub(piece);
+            cond_resched();
         }
         Ok(())
+    }
+
+    /// Makes `len` bytes at `va`, which are within a chunk, present.
+    fn fault_in_piece(&self, va: usize, len: usize, how: Fault) -> Result {
+        let space = match &self.range {
+            Range::Explicit(chunk) => return chunk.fault_in(va, len, how),
+            Range::Implicit(space) => space,
+        };
+        let chunk = space.chunk(va)?;
+        chunk.fault_in(va, len, how).inspect_err(|_| {
+            if chunk.pages.is_empty() {
+                space.discard(va);
+            }
+        })
     }
 }

@@ -207,6 +207,12 @@ pub fn cond_resched() {
     unsafe { bindings::cond_resched() };
 }
 
+/// Whether the calling task was killed: it shall end its system call soon. Never so of a work item. Process context.
+pub fn fatal_signal_pending() -> bool {
+    // SAFETY: No requirements.
+    unsafe { bindings::current_fatal_signal_pending() }
+}
+
 /// Waits until every RCU reader that is running now has left its read-side section.
 ///
 /// # Context

@@ -377,4 +377,43 @@ def wait_for_threads():
     equal(left, set(), "writes that did not end")
 
 
+@case("memory is faulted in by pieces")
+def pieces():
+    pair, count = Pair(), 32
+    memory = Private(count << 20)
+    regions = [register(pair.pd, memory, DEMAND), MR(pair.pd, 0, DEMAND, implicit=True)]
+    for region in regions:
+        with Calls("ib_umem_odp_map_dma_and_lock") as calls:
+            advise_mr(pair.pd, pair.context, WRITE, FLUSH, [(memory.address, memory.length, region.lkey)])
+            made = calls.count("ib_umem_odp_map_dma_and_lock")
+        equal(made >= count, True, f"pieces of {count} MiB ({made})")
+
+
+@case("a process that is killed gives up its advice")
+def killed_advice():
+    ours, theirs = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            pair, memory = Pair(), Private(256 << 20)
+            region = register(pair.pd, memory, DEMAND)
+            sge = (memory.address, memory.length, region.lkey)
+            # Nearly 1 TiB to look at, for minutes.
+            os.write(theirs, b"x")
+            advise_mr(pair.pd, pair.context, 0, FLUSH, [sge] * 4000)
+        finally:
+            os._exit(1)
+    os.close(theirs)
+    equal(os.read(ours, 1), b"x", "the child's word")
+    # It is within the call.
+    time.sleep(5)
+    begin = time.monotonic()
+    os.kill(child, 9)
+    while os.waitpid(child, os.WNOHANG)[0] == 0 and time.monotonic() < begin + 30:
+        time.sleep(0.05)
+    took = time.monotonic() - begin
+    print(f"# the end took {took:.3f} s")
+    equal(took < 30, True, f"the end within 30 s ({took:.3f})")
+
+
 sys.exit(main())

@@ -24,8 +24,8 @@ use crate::{
 /// # Errors
 ///
 /// `EINVAL` for a key that isn't an on-demand region's of this domain, `EPERM` for a right that it hasn't,
-/// `EFAULT` for a range beyond it; and if it is carried out at once, for what isn't there, and `ENODEV` when the module
-/// is being removed.
+/// `EFAULT` for a range beyond it; and if it is carried out at once, for what isn't there, `EINTR` if the process was
+/// killed, and `ENODEV` when the module is being removed.
 pub(crate) fn advise(pd: &Pd, ranges: &[Advised], how: Fault, wait: bool) -> Result {
     let device = pd.device();
     let mut regions = KVVec::with_capacity(ranges.len(), GFP_KERNEL_ACCOUNT)?;
