@@ -21,8 +21,8 @@ use crate::{
     upcall::{CqUpcall, Upcall},
 };
 pub use crate::{
-    unread::CqEvents,
     cqe::{Cqe, CqeLayout},
+    unread::CqEvents,
 };
 
 /// What a CQ is made of.

@@ -6,9 +6,8 @@
 //! an event for each notification, charged to nobody, and keep it until the process reads it. A process
 //! that reads none would make the kernel keep events without limit. So a driver looks whether events of an object
 //! are unread, and does not add to many of them. The lists of these are in structures that only uverbs knows.
-//! They are recognised when the object is made: uverbs initialises the lists before it calls the driver
-//! (`create_cq()`, `create_qp()` and `__uverbs_create_xsrq()` of uverbs_cmd.c, and uverbs_std_types_{cq,qp,srq}.c),
-//! so they point to themselves. A place that does not point to itself is something else.
+//! They are recognised when the object is made. uverbs initialises the lists before it calls the driver, so they point
+//! to themselves. A place that does not point to itself is something else.
 
 use core::ffi::c_void;
 

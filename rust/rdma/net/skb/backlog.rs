@@ -178,7 +178,10 @@ mod tests {
 
     #[test]
     fn namespaces_share_a_limit() -> Result {
-        let (first, second) = (Backlog::of(1 << 20, 1 << 20)?, Backlog::of(1 << 20, 1 << 20)?);
+        let (first, second) = (
+            Backlog::of(1 << 20, 1 << 20)?,
+            Backlog::of(1 << 20, 1 << 20)?,
+        );
         let queues = parts(&[&first, &second])?;
         let (one, two) = (fill(&queues[0]), fill(&queues[1]));
         assert!(one > 512 && two < one && two > 256);
