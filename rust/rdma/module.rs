@@ -2,10 +2,7 @@
 
 //! The use of this module's code by work that may never end.
 
-use kernel::{
-    prelude::*,
-    types::NotThreadSafe, //
-};
+use kernel::prelude::*;
 
 use crate::bindings;
 
@@ -15,7 +12,7 @@ use crate::bindings;
 /// # Invariants
 ///
 /// Owns a reference to this module.
-pub struct InUse(NotThreadSafe);
+pub struct InUse(());
 
 impl InUse {
     /// Any context; the caller is waited for by the module's end, as work of its queues is.
@@ -27,7 +24,7 @@ impl InUse {
         // SAFETY: This code is part of the module, which is there as long as it runs.
         match unsafe { bindings::try_this_module_get() } {
             // INVARIANT: The reference was just taken.
-            true => Ok(Self(NotThreadSafe)),
+            true => Ok(Self(())),
             false => Err(ENODEV),
         }
     }

@@ -13,7 +13,7 @@ use kernel::{
     prelude::*,
     sync::{
         atomic::{ordering, Atomic},
-        Arc,
+        Arc, SetOnce,
     },
     time::{delay::fsleep, Delta},
     types::ForeignOwnable,
@@ -21,6 +21,7 @@ use kernel::{
 
 use crate::{
     bindings,
+    module::InUse,
     sync::{smp_mb, wait_for_readers},
 };
 
@@ -43,6 +44,8 @@ pub struct Credit<W: Wake> {
     limit: u32,
     waiting: Atomic<bool>,
     waker: W,
+    /// Keeps the module while packets outlive their sender.
+    in_use: SetOnce<InUse>,
 }
 
 impl<W: Wake> Credit<W> {
@@ -58,6 +61,7 @@ impl<W: Wake> Credit<W> {
             limit,
             waiting: Atomic::new(false),
             waker,
+            in_use: SetOnce::new(),
         };
         Ok(Arc::new(credit, GFP_KERNEL_ACCOUNT)?)
     }
@@ -76,6 +80,18 @@ impl<W: Wake> Credit<W> {
     /// Packets in flight. Any context.
     pub fn in_flight(&self) -> u32 {
         self.in_flight.load(ordering::Relaxed)
+    }
+
+    /// The sender ends. Packets in flight keep the module from being removed from now on: an administrator of a network
+    /// namespace can make them wait as long as it lives. Until now the sender's owner kept the module. Any context.
+    pub fn sender_ends(&self) {
+        if self.in_flight() == 0 {
+            return;
+        }
+        // A module that is being removed waits in `drain`.
+        if let Ok(in_use) = InUse::begin() {
+            self.in_use.populate(in_use);
+        }
     }
 
     /// Whether `held`, the owner's field of a buffer, stands for this credit. It is not followed.
@@ -131,7 +147,8 @@ pub(super) unsafe extern "C" fn give_back<W: Wake>(skb: *mut bindings::sk_buff) 
 ///
 /// # Context
 ///
-/// Process; sleeps for as long as packets wait in queues of other devices.
+/// Process; sleeps for as long as packets of kernel consumers wait in queues of other devices. Those of processes keep the
+/// module ([`Credit::sender_ends`]).
 pub fn drain() {
     while LIVE.load(ordering::Acquire) != 0 {
         fsleep(Delta::from_millis(1));

@@ -202,6 +202,7 @@ impl Qp {
         for cq in self.cqs() {
             cq.forget(self.token);
         }
+        self.credit.sender_ends();
     }
 
     /// Strikes the QP from its CQs. Process context.

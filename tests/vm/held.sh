@@ -1,0 +1,25 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# vm: together timeout=200
+# A queueing discipline that holds packets for ever holds up neither a QP's flush nor the module's removal.
+source "$(dirname "$0")/lib.sh"
+
+refused() {
+	local text
+	text=$(timeout -s KILL 60 rmmod rrxe 2>&1) && return 1
+	[[ $text == *"in use"* ]] || { echo "$text"; return 1; }
+}
+
+check "two hosts" hosts_up 4200
+device=$(in1 ip -o link show up | sed -n 's/^[0-9]*: \([^:@]*\)[:@].*/\1/p' | grep -vx lo | head -1)
+check "link on host 1" link_add 1
+check "link on host 2" link_add 2
+# A packet of 4 KiB takes most of an hour.
+check "a queue that hardly sends" in1 tc qdisc add dev "$device" root tbf rate 8bit burst 5000 limit 10000000
+python3 "$(dirname "$0")/held.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" "$DEV2" "$(gid_index "$DEV2" $HOST2_V4)" ||
+	fail "held.py ends well" "status $?"
+check "link on host 1 goes" link_del 1
+check "link on host 2 goes" link_del 2
+check "the module stays while packets wait" refused
+check "the queue goes" in1 tc qdisc del dev "$device" root
+check "then the module goes" wait_for 20 rmmod rrxe
