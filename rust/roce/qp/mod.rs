@@ -221,17 +221,33 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
                 return transmit;
             }
         }
-        match self.state {
-            State::Reset | State::Init | State::Rts | State::Sqd(_) => return None,
-            State::Rtr { .. } => {}
-            State::Sqe => self.backlog = self.requester.flush(host, BATCH),
-            State::Err => self.flush(host),
+        self.flush_posted(host);
+        if matches!(
+            self.state,
+            State::Reset | State::Init | State::Rts | State::Sqd(_)
+        ) {
+            return None;
         }
         if !may_send {
             return None;
         }
         // In ERR: answers that were due before the NAK that broke the QP, and that NAK.
         self.responder.poll_transmit(&self.context, host)
+    }
+
+    /// The state completes posted work requests in error.
+    pub fn flushes(&self) -> bool {
+        matches!(self.state, State::Sqe | State::Err)
+    }
+
+    /// Completes some of the work requests that a state of error flushes, as [`Self::poll_transmit`] does, but sends
+    /// nothing: for hosts whose packets can't leave. [`Self::poll_timeout`] tells whether there are more.
+    pub fn flush_posted<H: Host>(&mut self, host: &mut H) {
+        match self.state {
+            State::Sqe => self.backlog = self.requester.flush(host, BATCH),
+            State::Err => self.flush(host),
+            State::Reset | State::Init | State::Rtr { .. } | State::Rts | State::Sqd(_) => {}
+        }
     }
 
     /// Whether [`Self::poll_transmit`] has nothing to send until something comes in or is posted. It

@@ -203,6 +203,23 @@ fn reset_leaves_nothing() {
 }
 
 #[test]
+fn err_flushes_where_nothing_can_be_sent() {
+    let (mut qp, mut host) = in_rts(QpKind::Rc);
+    for _ in 0..100 {
+        host.post_send(SEND, vec![]);
+        host.post_recv(1);
+    }
+    qp.modify(NOW, &to(QpState::Err), &mut host).unwrap();
+    assert!(qp.flushes());
+    for _ in 0..2 {
+        assert_eq!(qp.poll_timeout(), Some(Instant(0)));
+        qp.flush_posted(&mut host);
+    }
+    assert_eq!(qp.poll_timeout(), None);
+    assert_eq!((host.sent().len(), host.recv_wcs.len()), (100, 100));
+}
+
+#[test]
 fn err_flushes_both_queues_in_order_and_what_is_posted_later() {
     let (mut qp, mut host) = in_rts(QpKind::Rc);
     for number in 0..70 {

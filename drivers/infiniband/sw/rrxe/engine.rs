@@ -51,6 +51,8 @@ pub(crate) type Engine = roce::qp::Qp<KVVec<roce::qp::SendWqe>, KVVec<Replay>>;
 
 /// Packets taken in or sent in one turn; a QP with more to do runs again later.
 const BUDGET: u32 = 32;
+/// Packets that a turn may send, however many it has taken in. Otherwise a peer that never pauses would silence the QP.
+const LEAST_SENDS: u32 = 4;
 
 /// So many turns empty a full inbox.
 const INBOX_TURNS: u32 = INBOX.div_ceil(BUDGET);
@@ -173,7 +175,9 @@ impl Core {
                 let waiting = direct.is_some() || !qp.inbox.is_empty();
                 self.keep_time(&qp, now, waiting, &mut upshot);
             }
-            self.transmit(&qp, now, resumes, &mut budget, &mut upshot);
+            let mut sends = budget.max(LEAST_SENDS);
+            self.transmit(&qp, now, resumes, &mut sends, &mut upshot);
+            budget = budget.min(sends);
         }
         qp.note_state(self.engine.state());
         if self.stall.is_busy() && !self.stall.settle() {
@@ -274,8 +278,8 @@ impl Core {
         true
     }
 
-    /// Sends what the engine has and the credit allows, unless it must leave from another CPU; first what was put
-    /// aside, if the QP `resumes`.
+    /// Flushes, which needs no credit. Then sends what the engine has and the credit allows, unless it must leave from
+    /// another CPU; first what was put aside, if the QP `resumes`.
     fn transmit(
         &mut self,
         qp: &Qp,
@@ -284,6 +288,9 @@ impl Core {
         budget: &mut u32,
         upshot: &mut Upshot,
     ) {
+        if self.engine.flushes() {
+            self.with_engine(qp, None, upshot, |engine, host| engine.flush_posted(host));
+        }
         while *budget > 0 && (resumes || !self.rests()) && qp.credit.available() {
             if !self.lane.admits(CpuId::current(), || qp.credit.in_flight()) {
                 upshot.rest = Rest::On(self.lane.cpu());
