@@ -3,6 +3,7 @@
 //! A QP that stands still until memory is there.
 
 use kernel::{
+    error::code::EBUSY,
     impl_has_work,
     sync::{Arc, ArcBorrow},
     workqueue::WorkItem,
@@ -48,9 +49,10 @@ impl Qp {
             // What others wanted meanwhile.
             return Self::advance(this, &mut None);
         };
-        let served = InUse::begin()
-            .and_then(|_in_use| this.device.mrs.fault_in(&absent))
-            .is_ok();
+        let result = InUse::begin().and_then(|_in_use| this.device.mrs.fault_in(&absent));
+        // EBUSY: the process's mappings changed for a second, as often as HMM looked at them
+        // (`hmm_range_fault_unlocked_timeout()` of mm/hmm.c). The access finds the memory absent again, and waits again.
+        let served = result.is_ok() || result == Err(EBUSY);
         // Before the QP goes on, which may come to absent memory again.
         this.fault_share.end(Self::enqueue_fault);
         if let Some(core) = Option::as_mut(&mut this.turn.wait()) {
