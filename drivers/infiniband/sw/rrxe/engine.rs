@@ -288,7 +288,8 @@ impl Core {
         budget: &mut u32,
         upshot: &mut Upshot,
     ) {
-        if self.engine.flushes() {
+        // With credit `poll_transmit` flushes.
+        if self.engine.flushes() && !qp.credit.available() {
             self.with_engine(qp, None, upshot, |engine, host| engine.flush_posted(host));
         }
         while *budget > 0 && (resumes || !self.rests()) && qp.credit.available() {
