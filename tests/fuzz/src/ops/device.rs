@@ -79,6 +79,18 @@ pub fn close(thread: &mut Thread<'_>) -> Done {
     done
 }
 
+/// Keeps a file among others of its kind, and closes the one whose place it takes.
+pub fn keep_file(thread: &mut Thread<'_>, context: usize, fd: i64) {
+    let file = Object {
+        context,
+        handle: fd as u32,
+        ..Object::default()
+    };
+    if let Some(old) = thread.world.add(Kind::File, file, &mut thread.rng) {
+        let _ = sys::close(old.handle as i32);
+    }
+}
+
 /// Opens the file of a context a second time and closes it at another time.
 pub fn dup(thread: &mut Thread<'_>) -> Done {
     let context = thread.context();
@@ -88,14 +100,7 @@ pub fn dup(thread: &mut Thread<'_>) -> Done {
         }
     }
     let fd = sys::call(nr::DUP, &[thread.world.fd(context).into()])?;
-    let file = Object {
-        context,
-        handle: fd as u32,
-        ..Object::default()
-    };
-    if let Some(old) = thread.world.add(Kind::File, file, &mut thread.rng) {
-        let _ = sys::close(old.handle as i32);
-    }
+    keep_file(thread, context, fd);
     Ok(())
 }
 

@@ -2,11 +2,11 @@
 
 //! The process's memory, while regions of it are used: of each kind, and taken away in each way.
 
-use super::Done;
+use super::{device::keep_file, Done};
 use crate::{
     sys::{self, nr, PRIVATE_FIXED, READ_WRITE, SHARED_FIXED},
     thread::Thread,
-    world::{Kind, Object, AREA},
+    world::{Kind, AREA},
 };
 
 fn area(thread: &mut Thread<'_>) -> u64 {
@@ -63,14 +63,7 @@ fn map_shared(thread: &mut Thread<'_>, fd: i64) -> Done {
     if thread.rng.one_in(2) && done.is_ok() {
         let _ = super::regions::reg_at(thread, context, at, length, 0xf | 1 << 6);
     }
-    let file = Object {
-        context,
-        handle: fd as u32,
-        ..Object::default()
-    };
-    if let Some(old) = thread.world.add(Kind::File, file, &mut thread.rng) {
-        let _ = sys::close(old.handle as i32);
-    }
+    keep_file(thread, context, fd);
     done
 }
 

@@ -38,6 +38,19 @@ pub fn extent(thread: &mut Thread<'_>) -> (u64, u64) {
     (area + offset, length)
 }
 
+/// The region of an answer to REG_MR.
+fn region(context: usize, answer: &[u8], address: u64, length: u64) -> Object {
+    Object {
+        context,
+        handle: word_at(answer, 0),
+        number: word_at(answer, 4),
+        rkey: word_at(answer, 8),
+        address,
+        length,
+        ..Object::default()
+    }
+}
+
 fn remember(thread: &mut Thread<'_>, region: Object) {
     if let Some(old) = thread.world.add(Kind::Mr, region, &mut thread.rng) {
         let _ = thread.order_handle(cmd::DEREG_MR, old);
@@ -72,16 +85,7 @@ pub fn reg(thread: &mut Thread<'_>, context: usize, access: u32) -> Done {
     } else {
         address = iova;
     }
-    let region = Object {
-        context,
-        handle: word_at(&answer, 0),
-        number: word_at(&answer, 4),
-        rkey: word_at(&answer, 8),
-        address,
-        length,
-        ..Object::default()
-    };
-    remember(thread, region);
+    remember(thread, region(context, &answer, address, length));
     Ok(())
 }
 
@@ -98,23 +102,7 @@ pub fn reg_at(
         .quad(&[address, length, address])
         .word(&[pd.handle, access]);
     let answer = thread.command(context, cmd::REG_MR, body, 12)?;
-    let (handle, number, rkey) = (
-        word_at(&answer, 0),
-        word_at(&answer, 4),
-        word_at(&answer, 8),
-    );
-    remember(
-        thread,
-        Object {
-            context,
-            handle,
-            number,
-            rkey,
-            address,
-            length,
-            ..Object::default()
-        },
-    );
+    remember(thread, region(context, &answer, address, length));
     Ok(())
 }
 
@@ -125,24 +113,8 @@ pub fn reg_implicit(thread: &mut Thread<'_>, context: usize) -> Done {
         .quad(&[0, u64::MAX, 0])
         .word(&[pd.handle, 0x1f | ON_DEMAND]);
     let answer = thread.command(context, cmd::REG_MR, body, 12)?;
-    let (handle, number, rkey) = (
-        word_at(&answer, 0),
-        word_at(&answer, 4),
-        word_at(&answer, 8),
-    );
     let address = thread.world.memory(thread.rng.next());
-    remember(
-        thread,
-        Object {
-            context,
-            handle,
-            number,
-            rkey,
-            address,
-            length: AREA,
-            ..Object::default()
-        },
-    );
+    remember(thread, region(context, &answer, address, AREA));
     Ok(())
 }
 
