@@ -18,7 +18,7 @@ import pyverbs.enums as e
 from pyverbs.mr import MR
 
 import pairs
-from pairs import ALL, PAGE, Buffer, case, equal, libc, main, register
+from pairs import ALL, PAGE, Buffer, case, equal, in_child, libc, main, register
 from userfault import Private, unanswered
 from uverbs import advise_mr
 
@@ -191,29 +191,21 @@ def charged_chunks():
             words = dict(line.split() for line in file_)
         return int(words["slab"]) + int(words["pagetables"])
 
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            join(group)
-            pair = Pair()
-            space, memory = MR(pair.pd, 0, DEMAND, implicit=True), sparse(count)
-            _own, (mine, _, lkey) = known(pair, PAGE)
-            before = charged()
-            # By a peer: the memory is faulted in by a thread of the kernel.
-            for at in range(memory.address, memory.address + memory.length, CHUNK):
-                equal(pair.write((mine, 8, lkey), (at, space.rkey)), SUCCESS, "write")
-            grown = charged() - before
-            print(f"# {count} chunks and page tables: {grown} bytes")
-            # A page of entries and a page of a page table for each.
-            equal(grown > count * PAGE * 3 // 2, True, f"bytes charged ({grown})")
-            status = 0
-        except Exception as error:
-            print(f"#   {error!r}")
-        finally:
-            sys.stdout.flush()
-            os._exit(status)
-    equal(os.waitpid(child, 0)[1], 0, "the child's status")
+    def work():
+        join(group)
+        pair = Pair()
+        space, memory = MR(pair.pd, 0, DEMAND, implicit=True), sparse(count)
+        _own, (mine, _, lkey) = known(pair, PAGE)
+        before = charged()
+        # By a peer: the memory is faulted in by a thread of the kernel.
+        for at in range(memory.address, memory.address + memory.length, CHUNK):
+            equal(pair.write((mine, 8, lkey), (at, space.rkey)), SUCCESS, "write")
+        grown = charged() - before
+        print(f"# {count} chunks and page tables: {grown} bytes")
+        # A page of entries and a page of a page table for each.
+        equal(grown > count * PAGE * 3 // 2, True, f"bytes charged ({grown})")
+
+    in_child(work)
     remove_group(group)
 
 

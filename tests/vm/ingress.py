@@ -126,6 +126,16 @@ def refuse(queue, send, reason, skip, honest):
     counted(reason, before, FORGED)
 
 
+def connected():
+    """Two RC QPs that are connected over the wire; the first has a receive."""
+    here, there = Queue(DEVICE, e.IBV_QPT_RC), Queue(PEER_DEVICE, e.IBV_QPT_RC)
+    connect(here.context, here.qp, there.qp.qp_num, dgid=there.context.query_gid(1, PEER_GID_INDEX))
+    connect(there.context, there.qp, here.qp.qp_num, gid_index=PEER_GID_INDEX,
+            dgid=here.context.query_gid(1, GID_INDEX))
+    here.receive()
+    return here, there
+
+
 @case("datagrams of an ordinary socket of this host")
 def _():
     for address, index in ((HOST1, GID_INDEX), (HOST1_V6, GID_INDEX6)):
@@ -206,11 +216,7 @@ def _():
 
 @case("the peer's packets by another network device")
 def _():
-    here, there = Queue(DEVICE, e.IBV_QPT_RC), Queue(PEER_DEVICE, e.IBV_QPT_RC)
-    connect(here.context, here.qp, there.qp.qp_num, dgid=there.context.query_gid(1, PEER_GID_INDEX))
-    connect(there.context, there.qp, here.qp.qp_num, gid_index=PEER_GID_INDEX,
-            dgid=here.context.query_gid(1, GID_INDEX))
-    here.receive()
+    here, there = connected()
     wire, qpn = Wire("h2", "eth1", forge.hardware_address("h1", "eth1")), here.qp.qp_num
     refuse(here, lambda psn: wire.send(forge.packet(HOST2, HOST1, forge.bth(RC | SEND_ONLY, qpn, psn) + EVIL)),
            "interface", 0, lambda: there.send(HONEST))
@@ -218,11 +224,7 @@ def _():
 
 @case("a stranger's packets are refused before their ICRC is computed")
 def _():
-    here, there = Queue(DEVICE, e.IBV_QPT_RC), Queue(PEER_DEVICE, e.IBV_QPT_RC)
-    connect(here.context, here.qp, there.qp.qp_num, dgid=there.context.query_gid(1, PEER_GID_INDEX))
-    connect(there.context, there.qp, here.qp.qp_num, gid_index=PEER_GID_INDEX,
-            dgid=here.context.query_gid(1, GID_INDEX))
-    here.receive()
+    here, there = connected()
     wire, qpn = Wire("h2", "eth0", forge.hardware_address("h1", "eth0")), here.qp.qp_num
     wrong, before = bytes(forge.ICRC_LEN), dropped("icrc")
     refuse(here, lambda psn: wire.send(forge.packet(STRANGER, HOST1, forge.bth(RC | SEND_ONLY, qpn, psn) + EVIL + wrong,

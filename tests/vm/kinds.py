@@ -21,7 +21,7 @@ import time
 import pyverbs.enums as e
 
 import pairs
-from pairs import ALL, PAGE, REMOTE_READ, Buffer, case, equal, libc, main, map_memory, pattern, register
+from pairs import ALL, PAGE, REMOTE_READ, Buffer, case, equal, in_child, libc, main, map_memory, pattern, register
 from uverbs import advise_mr, errno_of, reg_mr
 
 ON_DEMAND = e.IBV_ACCESS_ON_DEMAND
@@ -187,23 +187,15 @@ def secret_beside():
 
 @case("a user without rights gets no secret memory either, and nothing breaks")
 def unprivileged():
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            resource.setrlimit(resource.RLIMIT_MEMLOCK, (DEFAULT_MEMLOCK, DEFAULT_MEMLOCK))
-            os.setgroups([])
-            os.setgid(NOBODY)
-            os.setuid(NOBODY)
-            refuses_secret()
-            serves_both_ways(private())
-            status = 0
-        except Exception as error:
-            print(f"#   {error!r}")
-        finally:
-            sys.stdout.flush()
-            os._exit(status)
-    equal(os.waitpid(child, 0)[1], 0, "the child's status")
+    def work():
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (DEFAULT_MEMLOCK, DEFAULT_MEMLOCK))
+        os.setgroups([])
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+        refuses_secret()
+        serves_both_ways(private())
+
+    in_child(work)
 
 
 @case("shared and private anonymous memory")

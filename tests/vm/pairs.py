@@ -8,6 +8,7 @@ Each case makes what it needs anew, since a refused access puts QPs in error. Re
 
 import ctypes
 import mmap
+import os
 import sys
 import time
 import traceback
@@ -48,6 +49,22 @@ def case(name):
 def equal(seen, wanted, what="value"):
     if seen != wanted:
         raise AssertionError(f"{what}: {seen!r}, and expected {wanted!r}")
+
+
+def in_child(work):
+    """Runs `work` in a process of its own; fails if it does."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            work()
+            status = 0
+        except Exception as error:
+            print(f"#   {error!r}")
+        finally:
+            sys.stdout.flush()
+            os._exit(status)
+    equal(os.waitpid(child, 0)[1], 0, "the child's status")
 
 
 def map_memory(length, fd=-1, offset=0, flags=mmap.MAP_SHARED, at=None):
