@@ -2,8 +2,10 @@
 # SPDX-License-Identifier: GPL-2.0
 """The guest scripts, tests/vm/*.sh, and their machines.
 
-guests.py                      runs them on the stock kernel
-guests.py --debug part|all     runs those with `vm-debug: part`, or all, on the debug kernel
+guests.py            runs them on the stock kernel, and those with `vm-debug: part` on the debug kernel, too
+guests.py --debug    runs them all on the debug kernel
+
+RRXE_ONLY, a regular expression of names, selects some; without --debug they run on the stock kernel only.
 
 A script says how it wants to be run in comment lines:
 
@@ -21,10 +23,13 @@ Files without a `# vm:` line are not scripts to run (libraries, helpers).
 """
 
 import argparse
+import concurrent.futures
 import os
+import queue
 import re
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -35,14 +40,19 @@ BOOT_SECONDS = 90
 PATIENCE = 4
 # How much longer a script takes on the debug kernel.
 SLOWNESS = 5
+# How many guests run side by side. A guest keeps one to two CPUs of the host busy, and one while its programs sleep.
+GUESTS = int(os.environ.get("RRXE_GUESTS") or min(2, os.cpu_count() or 1))
+# The most scripts of one boot: few enough that guests end at about the same time.
+SHARED = 10
 
 
 class Script:
-    """A guest script and how it wants to be run."""
+    """A guest script, how it wants to be run, and whether that is on the debug kernel."""
 
     def __init__(self, path, debug):
         text = path.read_text()
         self.name = path.name
+        self.debug = debug
         self.words = words(text, "vm")
         self.debug_words = words(text, "vm-debug")
         skip = re.search(r"^# vm-debug: *skip (.*)$", text, re.MULTILINE)
@@ -80,75 +90,122 @@ def settings(line):
     return dict(word.split("=", 1) for word in line if "=" in word)
 
 
-def boot(scripts, debug):
+class Output:
+    """Lines of guests that run side by side. A script's lines are written together, when it has ended."""
+
+    lock = threading.Lock()
+
+    def __init__(self):
+        self.lines = []
+
+    def add(self, line):
+        self.lines.append(line)
+
+    def write(self):
+        with self.lock:
+            sys.stdout.writelines(self.lines)
+            sys.stdout.flush()
+        self.lines.clear()
+
+
+def boot(scripts, slot):
     """Run scripts in one boot; report the one that the guest did not live to finish.
 
     Returns whether all went well, and those scripts that were not begun.
     """
+    debug = scripts[0].debug
     environment = os.environ | scripts[0].environment() | {
         "TIMEOUT": str(PATIENCE * BOOT_SECONDS * (SLOWNESS if debug else 1) + sum(script.timeout for script in scripts)),
-        "RRXE_ENV": f"VM_JOBS={','.join(script.job() for script in scripts)}",
+        "RRXE_ENV": f"VM_JOBS={','.join(script.job() for script in scripts)} VM_LABEL={'debug-' if debug else ''}",
         "RRXE_KERNEL_KIND": "debug" if debug else "stock",
+        "RRXE_SLOT": slot,
     }
     machine = subprocess.Popen(
         [str(TOP / "tools/rrxe"), "vm", str(SCRIPTS / "run-all")], env=environment,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
     )
-    began, ended = {}, set()
+    began, ended, output = {}, set(), Output()
     for line in machine.stdout:
-        print(line, end="", flush=True)
-        if match := re.match(r"# (begin|end) of (\S+)", line):
-            if match[1] == "begin":
-                began[match[2]] = time.monotonic()
-            else:
-                ended.add(match[2])
-                print(f"# {match[2]} took {time.monotonic() - began[match[2]]:.0f} s", flush=True)
+        match = re.match(r"# (begin|end) of (\S+)", line)
+        if match and match[1] == "begin" or not began:
+            output.write()
+        output.add(line)
+        if match and match[1] == "begin":
+            began[match[2]] = time.monotonic()
+        elif match:
+            ended.add(match[2])
+            output.add(f"# {match[2]} took {time.monotonic() - began[match[2]]:.0f} s\n")
     status = machine.wait()
     unfinished = began.keys() - ended
     left = [script for script in scripts if script.name not in began]
     if not began:
         unfinished, left = [script.name for script in scripts], []
     for name in unfinished:
-        print(f"not ok - {name}: ends before the guest does", flush=True)
+        output.add(f"not ok - {name}: ends before the guest does\n")
     if status and not unfinished:
-        print(f"not ok - guest of {', '.join(sorted(ended))} stays well (status {status})", flush=True)
+        output.add(f"not ok - guest of {', '.join(sorted(ended))} stays well (status {status})\n")
+    output.write()
     return status == 0, left
 
 
+def scripts_of(debug, only=""):
+    """The scripts whose names match, for one of the kernels."""
+    scripts = [Script(path, debug) for path in sorted(SCRIPTS.glob("*.sh"))]
+    return [script for script in scripts if script.words and re.search(only, script.name)]
+
+
 def chosen(debug):
-    """The scripts that are wanted, of those that RRXE_ONLY matches."""
+    """The scripts that are wanted."""
     only = os.environ.get("RRXE_ONLY", "")
-    scripts = [Script(path, bool(debug)) for path in sorted(SCRIPTS.glob("*.sh"))]
-    scripts = [script for script in scripts if script.words and re.search(only, script.name)]
+    scripts = scripts_of(debug, only)
     if os.environ.get("RRXE_QUICK"):
-        scripts = [script for script in scripts if "quick" in script.words]
-    if debug == "part":
-        scripts = [script for script in scripts if "part" in script.debug_words]
+        return [script for script in scripts if "quick" in script.words]
+    if not debug and not only:
+        scripts += [script for script in scripts_of(True) if "part" in script.debug_words]
     return scripts
 
 
-def run(scripts, debug):
-    """Run scripts in as few boots as they allow; the status to exit with."""
-    shared, boots, good = {}, [], True
+def groups(scripts):
+    """The scripts of each boot. Those that may share one share it with at most SHARED of their kernel and suite."""
+    shared, boots = {}, []
+    for script in scripts:
+        if "together" in script.words:
+            shared.setdefault((script.debug, script.settings.get("suite")), []).append(script)
+        else:
+            boots.append([script])
+    for members in shared.values():
+        count = -(-len(members) // SHARED)
+        boots += [members[first::count] for first in range(count)]
+    # The long ones first, so that no guest runs alone for long at the end.
+    return sorted(boots, key=lambda members: -sum(script.timeout for script in members))
+
+
+def run(scripts):
+    """Run scripts in several guests side by side; the status to exit with."""
     for script in scripts:
         if script.skip:
             print(f"ok - {script.name.removesuffix('.sh')} # SKIP {script.skip}", flush=True)
-        elif "together" in script.words:
-            shared.setdefault(script.settings.get("suite"), []).append(script)
-        else:
-            boots.append([script])
-    for group in [*shared.values(), *boots]:
+    slots = queue.SimpleQueue()
+    for number in range(GUESTS):
+        slots.put(f"{os.environ.get('RRXE_SLOT', '')}{number or ''}")
+
+    def boots(group):
+        slot, good = slots.get(), True
         while group:
-            well, group = boot(group, debug)
+            well, group = boot(group, slot)
             good = good and well
-    return 0 if good else 1
+        slots.put(slot)
+        return good
+
+    with concurrent.futures.ThreadPoolExecutor(GUESTS) as pool:
+        results = list(pool.map(boots, groups([script for script in scripts if not script.skip])))
+    return 0 if all(results) else 1
 
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--debug", choices=("part", "all"))
-    debug = parser.parse_args().debug
-    return run(chosen(debug), bool(debug))
+    parser.add_argument("--debug", action="store_true")
+    return run(chosen(parser.parse_args().debug))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: together quick
-# vm-debug: part
 # Doorbells without calls and armed CQs, by the ABI of rrxe-abi.h alone; when an armed CQ notifies.
 source "$(dirname "$0")/lib.sh"
 
