@@ -155,11 +155,6 @@ __rrxe_helper void rrxe_helper_skb_queue_purge(struct sk_buff_head *list)
 	skb_queue_purge(list);
 }
 
-__rrxe_helper bool rrxe_helper_sendpage_ok(struct page *page)
-{
-	return sendpage_ok(page);
-}
-
 __rrxe_helper void rrxe_helper_get_page(struct page *page)
 {
 	get_page(page);

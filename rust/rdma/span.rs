@@ -201,26 +201,6 @@ impl<'a> Span<'a> {
         Ok(())
     }
 
-    /// The same with pieces that lie within one page.
-    #[inline]
-    pub(crate) fn for_each_page<E>(
-        &self,
-        mut visit: impl FnMut(NonNull<u8>, usize) -> Result<(), E>,
-    ) -> Result<(), E> {
-        self.for_each_piece(|piece, len| {
-            let (mut at, mut left) = (piece, len);
-            while left != 0 {
-                let in_page = PAGE_SIZE.wrapping_sub(at.as_ptr() as usize % PAGE_SIZE);
-                let len = left.min(in_page);
-                visit(at, len)?;
-                // SAFETY: Within the piece, or right behind it.
-                at = unsafe { at.add(len) };
-                left = left.wrapping_sub(len);
-            }
-            Ok(())
-        })
-    }
-
     /// Copies `source` to `offset`.
     ///
     /// # Errors
@@ -403,14 +383,6 @@ mod tests {
         assert_eq!(word.atomic_store(77), Ok(()));
         let same = by_page.part(PAGE_SIZE, 8).map_err(|_| EINVAL)?;
         assert_eq!(same.atomic(AtomicOp::FetchAdd { add: 1 }), Ok(77));
-        let mut pages = 0;
-        let whole = Span::new(&blocks, shift, 10, 2 * size - 20);
-        let counted: Result<(), ()> = whole.for_each_page(|at, len| {
-            pages += 1;
-            assert!(at.as_ptr() as usize % PAGE_SIZE + len <= PAGE_SIZE);
-            Ok(())
-        });
-        assert!(counted.is_ok() && pages == 8);
         Ok(())
     }
 

@@ -46,12 +46,11 @@ struct RawFrame {
     torn: bool,
 }
 
-// Copies in any case: the memory is the user's again as soon as the frame is on its way.
 impl Payload for RawFrame {
     fn append(&mut self, span: &Span<'_>) {
         let appended = match self.rest {
             0 => self.skb.put_span(span),
-            rest => self.skb.append(span, rest),
+            _ => self.skb.spill_span(span),
         };
         self.account(appended, span.len());
     }
@@ -59,7 +58,7 @@ impl Payload for RawFrame {
     fn copy(&mut self, bytes: &[u8]) {
         let appended = match self.rest {
             0 => self.skb.put(bytes),
-            rest => self.skb.append_copy(bytes, rest),
+            _ => self.skb.spill_bytes(bytes),
         };
         self.account(appended, bytes.len());
     }

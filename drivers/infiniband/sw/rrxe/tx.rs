@@ -19,16 +19,15 @@ use roce::{
     wire::{
         self,
         icrc::{self, IPV4_LEN, IPV6_LEN, UDP_LEN},
-        packet::Service,
         BTH_LEN, ICRC_LEN, UDP_PORT,
     },
 };
 
 use crate::path::Address;
 
-/// Payload up to this many bytes is copied: cheaper than keeping pages. So is all that goes out
-/// again: of memory that its owner keeps changing only a copy has a lasting ICRC.
-const COPY_LIMIT: u32 = 512;
+/// Payload up to this many bytes lies behind the headers, longer payload in a fragment of its own: the linear part may
+/// be no larger than a page.
+const LINEAR_LIMIT: u32 = 512;
 
 /// The IP protocol number of UDP.
 const PROTOCOL_UDP: u8 = 17;
@@ -38,7 +37,7 @@ const DONT_FRAGMENT: u16 = 0x4000;
 
 /// What payload is appended to, in order.
 pub(crate) trait Payload {
-    /// Appends payload from registered memory, by reference where that pays.
+    /// Appends a copy of payload from registered memory.
     fn append(&mut self, span: &Span<'_>);
 
     /// Appends a copy of `bytes` as payload.
@@ -54,7 +53,7 @@ pub(crate) struct Frame<'a> {
     skb: TxSkb,
     bth: [u8; BTH_LEN],
     /// All payload lies in the linear part.
-    copies: bool,
+    linear: bool,
     /// Payload bytes still to come.
     missing: usize,
     pad: usize,
@@ -70,21 +69,16 @@ impl<'a> Frame<'a> {
         let packet = &transmit.packet;
         let header = packet.encode();
         let payload = packet.payload_len;
-        let copies = payload <= COPY_LIMIT;
-        let copied = if copies { payload } else { 0 };
+        let linear = payload <= LINEAR_LIMIT;
+        let behind = if linear { payload } else { 0 };
         let headroom = route
             .link_headroom()
             .saturating_add(IPV6_LEN)
             .saturating_add(UDP_LEN);
-        let linear = header.len().saturating_add(copied as usize);
-        let mut skb = TxSkb::new(headroom, linear.saturating_add(TRAILER_MAX))?;
+        let room = header.len().saturating_add(behind as usize);
+        let mut skb = TxSkb::new(headroom, room.saturating_add(TRAILER_MAX))?;
         skb.put(&header).ok()?;
-        // Nobody acknowledges these: the request is complete, and its memory the user's again, as soon
-        // as they are on their way.
-        let unanswered = matches!(packet.service, Service::Uc | Service::Ud(_));
-        // What changed between ICRC and arrival must not do so each time. It is copied to a fragment of
-        // its own: the linear part may be no larger than a page.
-        if !copies && (unanswered || transmit.retransmission) {
+        if !linear {
             skb.spill(payload as usize).ok()?;
         }
         Some(Self {
@@ -92,7 +86,7 @@ impl<'a> Frame<'a> {
             route,
             skb,
             bth: *header.first_chunk()?,
-            copies,
+            linear,
             missing: payload as usize,
             pad: wire::pad(payload) as usize,
         })
@@ -180,19 +174,19 @@ impl<'a> Frame<'a> {
 
 impl Payload for Frame<'_> {
     fn append(&mut self, span: &Span<'_>) {
-        let appended = if self.copies {
+        let appended = if self.linear {
             self.skb.put_span(span)
         } else {
-            self.skb.append(span, self.missing)
+            self.skb.spill_span(span)
         };
         self.account(appended, span.len());
     }
 
     fn copy(&mut self, bytes: &[u8]) {
-        let appended = if self.copies {
+        let appended = if self.linear {
             self.skb.put(bytes)
         } else {
-            self.skb.append_copy(bytes, self.missing)
+            self.skb.spill_bytes(bytes)
         };
         self.account(appended, bytes.len());
     }

@@ -3,6 +3,7 @@
 //! A packet under construction.
 
 use core::{
+    convert::Infallible,
     mem::{size_of, ManuallyDrop},
     ptr::NonNull,
 };
@@ -10,7 +11,6 @@ use core::{
 use kernel::{
     error::to_result,
     ffi::c_int,
-    page::PAGE_SIZE,
     prelude::*,
     sync::{rcu, Arc},
     types::ForeignOwnable,
@@ -28,14 +28,9 @@ use crate::{
     },
 };
 
-/// Page fragments by reference that a packet may have: one more is kept for what must be copied, and
-/// one for the trailer.
-const MAX_PAGES: usize = bindings::MAX_SKB_FRAGS as usize - 2;
-
 /// Most bytes of a trailer: pad and ICRC.
 pub const TRAILER_MAX: usize = 8;
 
-const SHARED_FRAG: u8 = bindings::SKBFL_SHARED_FRAG as u8;
 const NET_XMIT_DROP: c_int = bindings::NET_XMIT_DROP as c_int;
 
 /// What buffers and their parts are aligned to.
@@ -58,7 +53,7 @@ pub struct TxSkb {
     spill: Option<Spill>,
 }
 
-/// Where payload is copied that can't be referred to.
+/// Where payload is copied that isn't linear.
 struct Spill {
     next: NonNull<u8>,
     left: usize,
@@ -113,25 +108,19 @@ impl TxSkb {
         Ok(())
     }
 
-    /// Appends a span of a memory region: what is sent is what it holds then. Its pages are kept by
-    /// counts of their own, even past the region's deregistration.
+    /// Appends a copy of a span to the fragment that [`Self::spill`] began.
     ///
-    /// Where the pages don't allow that, or are too many, the bytes are copied. `rest` is how many
-    /// are still to come, with these.
+    /// The copy is what keeps a region's revocation synchronous: a packet to a QP of this host, or of a container, may
+    /// wait there for as long as that QP's owner likes.
     ///
     /// # Errors
     ///
-    /// `ENOMEM`; `ENOSPC` if the span is longer than `rest`.
-    pub fn append(&mut self, span: &Span<'_>, rest: usize) -> Result {
-        let mut rest = rest;
-        span.for_each_page(|start, len| {
-            if !self.can_refer_to(start) {
-                self.spill(rest)?;
-            }
-            rest = rest.checked_sub(len).ok_or(ENOSPC)?;
-            // SAFETY: The piece is valid for `len` bytes while the span is borrowed.
-            unsafe { self.append_piece(start, len) }
-        })
+    /// `ENOSPC` if the span is longer than what is left of the fragment.
+    pub fn spill_span(&mut self, span: &Span<'_>) -> Result {
+        let to = self.take_spill(span.len())?;
+        // SAFETY: `take_spill` made room for as many bytes.
+        unsafe { copy_span(to, span) };
+        Ok(())
     }
 
     /// Appends a copy of a span. Only before the first page and the trailer.
@@ -140,52 +129,18 @@ impl TxSkb {
     ///
     /// `ENOSPC` if there is no room.
     pub fn put_span(&mut self, span: &Span<'_>) -> Result {
-        let mut to = self.extend(span.len())?.as_ptr();
-        span.for_each_piece(|from, len| {
-            // SAFETY: `extend` made room for all pieces; they are valid for reads.
-            unsafe { bindings::memcpy(to.cast(), from.as_ptr().cast(), len) };
-            to = to.wrapping_add(len);
-            Ok(())
-        })
-    }
-
-    /// Whether a piece can become a fragment by reference.
-    fn can_refer_to(&self, start: NonNull<u8>) -> bool {
-        // SAFETY: The pieces of spans lie in the direct mapping.
-        let page = unsafe { bindings::virt_to_page(start.as_ptr().cast()) };
-        // One fragment is kept for what must be copied, and one for the trailer.
-        // SAFETY: A page of the direct mapping has a valid `struct page`.
-        self.fragments() < MAX_PAGES && unsafe { bindings::sendpage_ok(page) }
-    }
-
-    /// # Safety
-    ///
-    /// `len` bytes within a page of the direct mapping must be valid for reads at `start`.
-    unsafe fn append_piece(&mut self, start: NonNull<u8>, len: usize) -> Result {
-        if self.spill.is_some() {
-            let to = self.take_spill(len)?;
-            // SAFETY: Both are valid for `len` bytes.
-            unsafe { bindings::memcpy(to.as_ptr().cast(), start.as_ptr().cast(), len) };
-            return Ok(());
-        }
-        // SAFETY: In the direct mapping, as the caller promises.
-        let page = unsafe { bindings::virt_to_page(start.as_ptr().cast()) };
-        // SAFETY: A page of the direct mapping has a valid `struct page`.
-        unsafe { bindings::get_page(page) };
-        // SAFETY: The count just taken is given to the fragment; `can_refer_to` saw room for it.
-        unsafe { self.push_fragment(page, start.as_ptr() as usize % PAGE_SIZE, len) };
-        // SAFETY: The buffer is valid, so it has a shared info. Somebody else may write the page.
-        unsafe { (*bindings::skb_shinfo(self.skb.as_ptr())).flags |= SHARED_FRAG };
+        let to = self.extend(span.len())?;
+        // SAFETY: `extend` made room for as many bytes.
+        unsafe { copy_span(to, span) };
         Ok(())
     }
 
-    /// Appends a copy of some bytes behind pages. `rest` as in [`Self::append`].
+    /// Appends a copy of some bytes to the fragment that [`Self::spill`] began.
     ///
     /// # Errors
     ///
-    /// `ENOMEM`; `ENOSPC` if they are more than `rest`.
-    pub fn append_copy(&mut self, bytes: &[u8], rest: usize) -> Result {
-        self.spill(rest)?;
+    /// `ENOSPC` if they are more than what is left of the fragment.
+    pub fn spill_bytes(&mut self, bytes: &[u8]) -> Result {
         let to = self.take_spill(bytes.len())?;
         // SAFETY: Both are valid for as many bytes.
         unsafe {
@@ -195,21 +150,21 @@ impl TxSkb {
         Ok(())
     }
 
-    /// From now on payload is copied, to a fragment of `len` bytes.
+    /// Begins a fragment of `len` bytes behind the linear part, once for a packet.
     ///
     /// # Errors
     ///
-    /// `ENOMEM`.
+    /// `ENOMEM`; `ENOSPC` for none, or if there is one.
     pub fn spill(&mut self, len: usize) -> Result {
-        if self.spill.is_some() {
-            return Ok(());
+        if len == 0 || !self.is_linear() {
+            return Err(ENOSPC);
         }
         let size = u32::try_from(len).map_err(|_| ENOSPC)?;
         // SAFETY: No requirements.
         let memory = unsafe { bindings::netdev_alloc_frag_align(size, ALIGN as u32) };
         let next = NonNull::new(memory.cast::<u8>()).ok_or(ENOMEM)?;
         let (page, offset) = page_of(next);
-        // SAFETY: The allocation's count is given to the fragment; there are at most `MAX_PAGES`.
+        // SAFETY: The allocation's count is given to the fragment, which is the first.
         unsafe { self.push_fragment(page, offset, len) };
         // INVARIANT: The fragment keeps the memory.
         self.spill = Some(Spill { next, left: len });
@@ -230,12 +185,12 @@ impl TxSkb {
     ///
     /// # Errors
     ///
-    /// `ENOSPC` if they are more than [`TRAILER_MAX`], or there is no room.
+    /// `ENOSPC` if they are more than [`TRAILER_MAX`], were appended before, or there is no room.
     pub fn put_trailer(&mut self, bytes: &[u8]) -> Result {
         if self.is_linear() {
             return self.put(bytes);
         }
-        if bytes.len() > TRAILER_MAX {
+        if bytes.len() > TRAILER_MAX || self.fragments() != 1 {
             return Err(ENOSPC);
         }
         let trailer = self.trailer.as_ptr();
@@ -244,7 +199,7 @@ impl TxSkb {
         let (page, offset) = page_of(self.trailer);
         // SAFETY: The buffer's head keeps the page alive.
         unsafe { bindings::get_page(page) };
-        // SAFETY: The count just taken is given to the fragment.
+        // SAFETY: The count just taken is given to the fragment, which is the second.
         unsafe { self.push_fragment(page, offset, bytes.len()) };
         Ok(())
     }
@@ -442,6 +397,21 @@ impl TxSkb {
     fn into_raw(self) -> NonNull<bindings::sk_buff> {
         ManuallyDrop::new(self).skb
     }
+}
+
+/// Copies a span to `to`.
+///
+/// # Safety
+///
+/// As many bytes must be valid for writes there, and nobody else may use them.
+unsafe fn copy_span(to: NonNull<u8>, span: &Span<'_>) {
+    let mut to = to.as_ptr();
+    let _: Result<(), Infallible> = span.for_each_piece(|from, len| {
+        // SAFETY: The pieces add up to the span's length; they are valid for reads.
+        unsafe { bindings::memcpy(to.cast(), from.as_ptr().cast(), len) };
+        to = to.wrapping_add(len);
+        Ok(())
+    });
 }
 
 /// What became of a packet, by what the network stack returned.
