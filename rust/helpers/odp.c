@@ -43,6 +43,18 @@ rrxe_helper_mmu_interval_set_seq(struct mmu_interval_notifier *notifier,
 	mmu_interval_set_seq(notifier, seq);
 }
 
+__rrxe_helper bool
+rrxe_helper_mmu_interval_read_retry(struct mmu_interval_notifier *notifier,
+				    unsigned long seq)
+{
+	return mmu_interval_read_retry(notifier, seq);
+}
+
+__rrxe_helper bool rrxe_helper_mmget_not_zero(struct mm_struct *mm)
+{
+	return mmget_not_zero(mm);
+}
+
 __rrxe_helper struct page *rrxe_helper_hmm_pfn_to_page(unsigned long pfn)
 {
 	return hmm_pfn_to_page(pfn);

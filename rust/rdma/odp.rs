@@ -13,6 +13,7 @@
 //! is used. Those that have no page any more are freed when as many others have been made.
 
 mod address_space;
+mod walk;
 
 use core::{
     mem::offset_of,
@@ -40,6 +41,7 @@ use crate::{
 };
 
 use address_space::{AddressSpace, CHUNK};
+use walk::{walk, Found};
 
 const PAGE_SHIFT: u32 = PAGE_SIZE.trailing_zeros();
 const PAGE_MASK: usize = !(PAGE_SIZE - 1);
@@ -221,37 +223,35 @@ unsafe extern "C" fn invalidate(
 }
 
 impl Chunk {
-    /// Takes over what `ib_umem_odp_*` made; its pages are used within sections of `readers`.
+    /// A chunk of what `make` makes, an `ib_umem_odp` of about `bytes` bytes; its pages are used within sections of
+    /// `readers`. Process context.
+    ///
+    /// ib_core's list of the pages (`ib_init_umem_odp()`, drivers/infiniband/core/umem_odp.c) counts for nobody. Ours,
+    /// as long, is allocated before: so no process has more of ib_core's than it can pay for.
     ///
     /// # Errors
     ///
-    /// That of the creation, `ENOMEM`.
-    fn new(umem: *mut bindings::ib_umem_odp, readers: Arc<Sections>) -> Result<Self> {
-        let umem = NonNull::new(from_err_ptr(umem)?).ok_or(ENOMEM)?;
-        // INVARIANT: Nothing is present yet, and `private` is null.
-        let mut chunk = Self {
-            umem,
-            pages: KBox::new(
-                Pages {
-                    start: 0,
-                    entries: KVVec::new(),
-                    readers,
-                },
-                GFP_KERNEL_ACCOUNT,
-            )
-            .inspect_err(|_| {
-                // SAFETY: It was just made, nobody else has it, and it is not used again.
-                unsafe { bindings::ib_umem_odp_release(umem.as_ptr()) }
-            })?,
+    /// Those of `make`, `ENOMEM`.
+    fn new(
+        readers: Arc<Sections>,
+        bytes: usize,
+        make: impl FnOnce() -> *mut bindings::ib_umem_odp,
+    ) -> Result<Self> {
+        let pages = Pages {
+            start: 0,
+            entries: KVVec::with_capacity(bytes.div_ceil(PAGE_SIZE), GFP_KERNEL_ACCOUNT)?,
+            readers,
         };
+        let pages = KBox::new(pages, GFP_KERNEL_ACCOUNT)?;
+        let umem = NonNull::new(from_err_ptr(make())?).ok_or(ENOMEM)?;
+        // INVARIANT: Nothing is present yet, and `private` is null.
+        let mut chunk = Self { umem, pages };
         // SAFETY: `umem` is valid by the type invariant.
         let start = unsafe { bindings::ib_umem_start(umem.as_ptr()) } as usize;
         // SAFETY: As above.
         let end = unsafe { bindings::ib_umem_end(umem.as_ptr()) } as usize;
-        let count = end.saturating_sub(start) >> PAGE_SHIFT;
         chunk.pages.start = start;
-        chunk.pages.entries.reserve(count, GFP_KERNEL_ACCOUNT)?;
-        for _ in 0..count {
+        for _ in 0..end.saturating_sub(start) >> PAGE_SHIFT {
             let entry = AtomicUsize::new(0);
             chunk.pages.entries.push(entry, GFP_KERNEL_ACCOUNT)?;
         }
@@ -269,78 +269,65 @@ impl Chunk {
     ///
     /// # Errors
     ///
-    /// `EFAULT` for what the process has not, or not so; `EINVAL` when it is gone; `EBUSY`, `ENOMEM`.
+    /// `EFAULT` for what the process has not, or not so; `EINVAL` when it is gone; `EINTR` if the calling task was
+    /// killed; `EBUSY`, `ENOMEM`.
     fn fault_in(&self, va: usize, len: usize, how: Fault) -> Result {
-        let access = match how {
-            Fault::Write => bindings::hmm_pfn_flags_HMM_PFN_WRITE,
-            Fault::Read | Fault::Look => 0,
-        };
-        let umem = self.umem.as_ptr();
+        let start = va & PAGE_MASK;
+        let last = va.checked_add(len.saturating_sub(1)).ok_or(EFAULT)?;
+        self.pages.entry(start).ok_or(EFAULT)?;
+        self.pages.entry(last).ok_or(EFAULT)?;
+        let end = (last & PAGE_MASK).checked_add(PAGE_SIZE).ok_or(EFAULT)?;
         if how == Fault::Write {
-            self.forget_read_only(va, len);
+            self.forget_read_only(start, end);
         }
-        // SAFETY: `umem` is valid by the type invariant; the callee checks the range.
-        let mapped = unsafe {
-            bindings::ib_umem_odp_map_dma_and_lock(
-                umem,
-                va as u64,
-                len as u64,
-                access as u64,
-                how != Fault::Look,
-            )
+        let note = |found: Found<'_>| {
+            let entries = (start..end).step_by(PAGE_SIZE).enumerate();
+            entries.fold(Ok(()), |noted, (index, at)| {
+                self.note(at, found.page(index), how).and(noted)
+            })
         };
-        kernel::error::to_result(mapped)?;
-        let mut noted = Ok(());
-        let mut at = va & PAGE_MASK;
-        while at < va.saturating_add(len) {
-            noted = self.note(at, how).and(noted);
-            at = at.saturating_add(PAGE_SIZE);
-        }
-        // SAFETY: The callee has locked it.
-        unsafe { bindings::odp_unlock(umem) };
-        noted
+        // SAFETY: `umem` is valid by the type invariant. The range is within it: it has entries.
+        unsafe { walk(self.umem, &(start..end), how, note) }
     }
 
     /// Pages that can't be written yet will be replaced: better all with one wait than each with its own.
-    fn forget_read_only(&self, va: usize, len: usize) {
+    fn forget_read_only(&self, start: usize, end: usize) {
         let umem = self.umem.as_ptr();
         // SAFETY: `umem` is valid by the type invariant.
         unsafe { bindings::odp_lock(umem) };
-        let end = va.saturating_add(len);
         self.pages
-            .forget(va, end, true, |entry| entry & WRITABLE == 0);
+            .forget(start, end, true, |entry| entry & WRITABLE == 0);
         // SAFETY: It was locked above.
         unsafe { bindings::odp_unlock(umem) };
     }
 
-    /// Notes the page at `va` from the list that HMM has filled. Under the lock.
+    /// Notes what a walk found at `va`: a page, and whether it may be written. Under the lock.
     ///
     /// # Errors
     ///
     /// `EFAULT` for a page that the kernel can't reach, and for one that is still absent after a fault: the access
     /// that needs it would otherwise be tried again for ever.
-    fn note(&self, va: usize, how: Fault) -> Result {
+    fn note(
+        &self,
+        va: usize,
+        found: Option<(NonNull<bindings::page>, bool)>,
+        how: Fault,
+    ) -> Result {
         let entry = self.pages.entry(va).ok_or(EFAULT)?;
-        let index = va.wrapping_sub(self.pages.start) >> PAGE_SHIFT;
-        // SAFETY: The list is as long as the entries, and locked.
-        let pfn = unsafe { *(*self.umem.as_ptr()).map.pfn_list.add(index) };
-        if pfn & bindings::hmm_pfn_flags_HMM_PFN_VALID == 0 {
+        let Some((page, writable)) = found else {
             return match how {
                 Fault::Look => Ok(()),
                 Fault::Read | Fault::Write => Err(EFAULT),
             };
-        }
-        // SAFETY: HMM sets the flag along with the number of a frame.
-        let page = unsafe { bindings::hmm_pfn_to_page(pfn) };
+        };
         // SAFETY: It came from HMM.
-        let address = unsafe { direct_map::address_of(page) }.ok_or(EFAULT)?;
-        let writable = pfn & bindings::hmm_pfn_flags_HMM_PFN_WRITE != 0;
+        let address = unsafe { direct_map::address_of(page.as_ptr()) }.ok_or(EFAULT)?;
         let flags = if writable {
             PRESENT | WRITABLE
         } else {
             PRESENT
         };
-        // INVARIANT: The page is the process's, or the callee above would have tried again.
+        // INVARIANT: The page is the process's: `walk` has seen under the lock that no notifier ran since it found it.
         entry.store(address.as_ptr() as usize | flags, Ordering::Release);
         Ok(())
     }
@@ -394,7 +381,7 @@ impl OnDemand {
             return Err(EINVAL);
         } else {
             // SAFETY: The device is valid; the callee checks the range.
-            let umem = unsafe {
+            let make = || unsafe {
                 bindings::ib_umem_odp_get(
                     device.as_raw(),
                     first as c_ulong,
@@ -403,7 +390,7 @@ impl OnDemand {
                     &NOTIFIER,
                 )
             };
-            Range::Explicit(Chunk::new(umem, readers)?)
+            Range::Explicit(Chunk::new(readers, bytes, make)?)
         };
         Ok(Self {
             range,

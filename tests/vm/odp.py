@@ -21,6 +21,7 @@ import pairs
 from pairs import (
     ALL, LOCAL_WRITE, PAGE, REMOTE_READ, Buffer, case, equal, libc, main, map_memory, pattern, register,
 )
+from userfault import unanswered
 from uverbs import advise_mr, errno_of, reg_mr
 
 ON_DEMAND = e.IBV_ACCESS_ON_DEMAND
@@ -441,6 +442,50 @@ def ends():
                 libc.munmap(memory.address, memory.length)
             os._exit(0)
         equal(os.waitpid(child, 0)[1], 0, "the child's end")
+
+
+@case("a peer gets nothing of a region that is gone, however late it takes the packets")
+def late_packets():
+    length, old, new = 1 << 16, b"\x11", b"\xee"
+    pair = Pair()
+    source = Private(length)
+    source.fill(old * length)
+    region = register(pair.pd, source)
+    target, userfault = unanswered(length)
+    remote = register(pair.pd, target, DEMAND)
+    pair.post(e.IBV_WR_RDMA_WRITE, (source.address, length, region.lkey), (target.address, remote.rkey))
+    os.read(userfault, 32)  # the first packet has come, and its fault has begun
+    region.close()
+    source.fill(new * length)
+    os.close(userfault)
+    # It ends well if all packets had left.
+    equal(pair.status() in (SUCCESS, PROTECTED), True, "a request whose region goes")
+    data = target.read(length)
+    equal(data.count(new), 0, "bytes written after the region was gone")
+    equal(data.count(old) >= 1024, True, f"packets waited ({data.count(old)} bytes)")
+
+
+@case("faults of one region don't disturb each other")
+def faults_side_by_side():
+    pair, memory = Pair(), Private(255 * PAGE)
+    region = register(pair.pd, memory, DEMAND)
+    whole = [(memory.address, memory.length, region.lkey)]
+    ended, statuses = threading.Event(), set()
+
+    def look():
+        while not ended.is_set():
+            errno_of(advise_mr, pair.pd, pair.context, NO_FAULT, FLUSH, whole)
+
+    threads = [threading.Thread(target=look) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for _ in range(300):
+        memory.forget()
+        statuses.add(errno_of(advise_mr, pair.pd, pair.context, WRITE, FLUSH, whole))
+    ended.set()
+    for thread in threads:
+        thread.join()
+    equal(statuses, {0}, "errors of advice on memory that the process has")
 
 
 sys.exit(main())

@@ -126,7 +126,7 @@ impl AddressSpace {
         }
         let place = self.chunks.reserve_exact(number)?;
         // SAFETY: The root is alive, and keeps its address space.
-        let umem = unsafe {
+        let make = || unsafe {
             bindings::ib_umem_odp_alloc_child(
                 self.root.umem.as_ptr(),
                 (va & !(CHUNK - 1)) as c_ulong,
@@ -134,7 +134,7 @@ impl AddressSpace {
                 &NOTIFIER,
             )
         };
-        let chunk = Chunk::new(umem, self.readers.clone())?;
+        let chunk = Chunk::new(self.readers.clone(), CHUNK, make)?;
         let chunk = Arc::new(chunk, GFP_KERNEL_ACCOUNT)?;
         place.publish(chunk.clone());
         count.chunks = count.chunks.saturating_add(1);

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A walk through the page tables of a process: which pages it has, by HMM.
+//!
+//! HMM writes its results without a lock, and tells by `mmu_interval_read_retry()` whether what one walk found still
+//! holds. So each walk has a list of its own. `ib_umem_odp_map_dma_and_lock()` (drivers/infiniband/core/umem_odp.c)
+//! has all walks write to the list of the `ib_umem_odp`, where a walk whose pages are gone overwrites those of a later
+//! one.
+
+use core::{ops::Range, ptr::NonNull};
+
+use kernel::{
+    ffi::c_ulong,
+    page::PAGE_SIZE,
+    prelude::*,
+    time::msecs_to_jiffies, //
+};
+
+use super::Fault;
+use crate::{bindings, sync::fatal_signal_pending};
+
+/// Walks before a caller is told that the process keeps changing its mappings.
+const MOST_WALKS: u32 = 64;
+
+/// The address space of a process, which it keeps as long as this is held.
+///
+/// # Invariants
+///
+/// `mm_users` of the address space has a count of this one's.
+struct Users(NonNull<bindings::mm_struct>);
+
+impl Users {
+    /// That of which `umem` is a part.
+    ///
+    /// # Safety
+    ///
+    /// `umem` must be valid.
+    unsafe fn of(umem: NonNull<bindings::ib_umem_odp>) -> Option<Self> {
+        // SAFETY: Valid as the caller promises. Its notifier keeps the structure of the address space.
+        let mm = NonNull::new(unsafe { (*umem.as_ptr()).umem.owning_mm })?;
+        // SAFETY: As above.
+        let counted = unsafe { bindings::mmget_not_zero(mm.as_ptr()) };
+        // INVARIANT: The count was just taken. Without one there is nothing to drop.
+        counted.then(|| Self(mm))
+    }
+}
+
+impl Drop for Users {
+    /// Any context.
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant.
+        unsafe { bindings::mmput_async(self.0.as_ptr()) };
+    }
+}
+
+/// What a walk has found, page by page: HMM's flags and frame numbers. They hold until the lock of the `ib_umem_odp` is
+/// released.
+pub(super) struct Found<'a>(&'a [c_ulong]);
+
+impl<'a> Found<'a> {
+    /// # Errors
+    ///
+    /// `EINVAL` if a page is smaller than `1 << least` bytes.
+    fn new(frames: &'a [c_ulong], least: u32) -> Result<Self> {
+        let least = least.saturating_sub(PAGE_SIZE.trailing_zeros()) as c_ulong;
+        // As `hmm_pfn_to_map_order()` of include/linux/hmm.h.
+        let order = |pfn: c_ulong| pfn >> bindings::hmm_pfn_flags_HMM_PFN_ORDER_SHIFT & 0x1f;
+        let valid = |pfn: c_ulong| pfn & bindings::hmm_pfn_flags_HMM_PFN_VALID != 0;
+        let small = frames.iter().any(|pfn| valid(*pfn) && order(*pfn) < least);
+        (!small).then_some(Self(frames)).ok_or(EINVAL)
+    }
+
+    /// The page of a place, and whether the process may write it; `None` if it has none.
+    pub(super) fn page(&self, index: usize) -> Option<(NonNull<bindings::page>, bool)> {
+        let pfn = *self.0.get(index)?;
+        if pfn & bindings::hmm_pfn_flags_HMM_PFN_VALID == 0 {
+            return None;
+        }
+        // SAFETY: HMM sets the flag along with the number of a frame, and nobody else has the list.
+        let page = NonNull::new(unsafe { bindings::hmm_pfn_to_page(pfn) })?;
+        Some((page, pfn & bindings::hmm_pfn_flags_HMM_PFN_WRITE != 0))
+    }
+}
+
+/// Finds the pages of `range`, whole pages of the process's addresses, and has those faulted in that are absent, unless
+/// `how` says otherwise. Calls `note` under the lock of `umem`. Process context; sleeps.
+///
+/// # Errors
+///
+/// `EFAULT` for what the process has not, or not so; `EINVAL` when it is gone, and for pages smaller than those of `umem`;
+/// `EBUSY` if it keeps changing its mappings; `EINTR` if the calling task was killed; `ENOMEM`; those of `note`.
+///
+/// # Safety
+///
+/// `umem` must be valid, and `range` within it.
+pub(super) unsafe fn walk(
+    umem: NonNull<bindings::ib_umem_odp>,
+    range: &Range<usize>,
+    how: Fault,
+    note: impl Fn(Found<'_>) -> Result,
+) -> Result {
+    // SAFETY: The caller promises it.
+    let _users = unsafe { Users::of(umem) }.ok_or(EINVAL)?;
+    let umem = umem.as_ptr();
+    let mut frames: KVec<c_ulong> = KVec::from_elem(0, range.len() / PAGE_SIZE, GFP_KERNEL)?;
+    let mut walked = bindings::hmm_range {
+        // SAFETY: A part of what is valid as the caller promises.
+        notifier: unsafe { &raw mut (*umem).notifier },
+        start: range.start as c_ulong,
+        end: range.end as c_ulong,
+        hmm_pfns: frames.as_mut_ptr(),
+        default_flags: match how {
+            Fault::Look => 0,
+            Fault::Read => bindings::hmm_pfn_flags_HMM_PFN_REQ_FAULT,
+            Fault::Write => {
+                bindings::hmm_pfn_flags_HMM_PFN_REQ_FAULT
+                    | bindings::hmm_pfn_flags_HMM_PFN_REQ_WRITE
+            }
+        },
+        ..Default::default()
+    };
+    // SAFETY: Valid as the caller promises.
+    let least = unsafe { (*umem).page_shift };
+    let timeout = msecs_to_jiffies(bindings::HMM_RANGE_DEFAULT_TIMEOUT);
+    for _ in 0..MOST_WALKS {
+        // SAFETY: The list is as long as the range has pages; the address space has users, and the notifier is
+        // registered as long as `umem` is valid.
+        let done = unsafe { bindings::hmm_range_fault_unlocked_timeout(&mut walked, timeout) };
+        kernel::error::to_result(done)?;
+        // SAFETY: Valid as the caller promises.
+        unsafe { bindings::odp_lock(umem) };
+        // SAFETY: As above. The notifier changes the number under this lock.
+        let stale =
+            unsafe { bindings::mmu_interval_read_retry(walked.notifier, walked.notifier_seq) };
+        let noted = (!stale).then(|| Found::new(&frames, least).and_then(&note));
+        // SAFETY: It was locked above.
+        unsafe { bindings::odp_unlock(umem) };
+        if let Some(noted) = noted {
+            return noted;
+        }
+        if fatal_signal_pending() {
+            return Err(EINTR);
+        }
+    }
+    Err(kernel::error::code::EBUSY)
+}
