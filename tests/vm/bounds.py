@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""What on-demand regions may cost others, and the end of their process: bounds.py DEVICE GID-INDEX."""
+"""What on-demand regions and timers may cost others, and the end of their process: bounds.py DEVICE GID-INDEX."""
 
 import contextlib
 import ctypes
@@ -16,8 +16,11 @@ from pathlib import Path
 
 import pyverbs.enums as e
 from pyverbs.mr import MR
+from pyverbs.qp import QPAttr
+from pyverbs.wr import SGE, SendWR
 
 import pairs
+from cpu_time import softirq_count
 from pairs import ALL, PAGE, Buffer, case, equal, in_child, libc, main, register
 from userfault import Private, unanswered
 from uverbs import advise_mr
@@ -287,7 +290,7 @@ def removal():
 
 @case("advice on memory that never comes holds up nobody else")
 def stuck_advice():
-    with Calls("ib_umem_odp_map_dma_and_lock") as calls, stuck(1, 0, advise_stuck):
+    with Calls("hmm_range_fault_unlocked_timeout") as calls, stuck(1, 0, advise_stuck):
         pair, memory = Pair(), Private(4 * PAGE)
         region = register(pair.pd, memory, DEMAND)
         memory.fill(b"x")
@@ -297,7 +300,7 @@ def stuck_advice():
         while not present(memory) and time.monotonic() < end:
             time.sleep(0.05)
         equal(present(memory), True, "another process's advice is followed")
-        count = calls.count("ib_umem_odp_map_dma_and_lock")
+        count = calls.count("hmm_range_fault_unlocked_timeout")
         # 16 of those that are stuck, and the one that was followed, which may be tried again.
         equal(count <= 100, True, f"pieces of advice that were begun ({count})")
         goes_on()
@@ -375,9 +378,9 @@ def pieces():
     memory = Private(count << 20)
     regions = [register(pair.pd, memory, DEMAND), MR(pair.pd, 0, DEMAND, implicit=True)]
     for region in regions:
-        with Calls("ib_umem_odp_map_dma_and_lock") as calls:
+        with Calls("hmm_range_fault_unlocked_timeout") as calls:
             advise_mr(pair.pd, pair.context, WRITE, FLUSH, [(memory.address, memory.length, region.lkey)])
-            made = calls.count("ib_umem_odp_map_dma_and_lock")
+            made = calls.count("hmm_range_fault_unlocked_timeout")
         equal(made >= count, True, f"pieces of {count} MiB ({made})")
 
 
@@ -406,6 +409,37 @@ def killed_advice():
     took = time.monotonic() - begin
     print(f"# the end took {took:.3f} s")
     equal(took < 30, True, f"the end within 30 s ({took:.3f})")
+
+
+def softirqs_of(seconds=2):
+    """How often softirqs ran work items and timers meanwhile: those of the whole machine."""
+    before = softirq_count("TASKLET")
+    time.sleep(seconds)
+    return softirq_count("TASKLET") - before
+
+
+@case("timers of processes' QPs cost the kernel no softirqs: a receiver that is never ready")
+def rnr_timers():
+    pair = Pair(connected=False)
+    for qp, peer in zip(pair.qps, reversed(pair.qps)):
+        pairs.connect(pair.context, qp, peer.qp_num, rnr_timer=1)
+    _, local = known(pair, 8)
+    wr = SendWR(wr_id=1, opcode=e.IBV_WR_SEND, num_sge=1, sg=[SGE(*local)])
+    pair.qps[0].post_send(wr)
+    count = softirqs_of()
+    print(f"# {count} softirqs in two seconds")
+    equal(count < 400, True, f"softirqs ({count})")
+
+
+@case("timers of processes' QPs cost the kernel no softirqs: QPs in error")
+def error_timers():
+    pair_list = [Pair() for _ in range(50)]
+    for pair in pair_list:
+        for qp in pair.qps:
+            qp.modify(QPAttr(qp_state=e.IBV_QPS_ERR), e.IBV_QP_STATE)
+    count = softirqs_of()
+    print(f"# {count} softirqs in two seconds")
+    equal(count < 400, True, f"softirqs ({count})")
 
 
 sys.exit(main())

@@ -99,7 +99,7 @@ def pattern(length):
     return (PERIOD * (length // len(PERIOD) + 1))[:length]
 
 
-def connect(context, qp, peer, timeout=14, served=4, asked=4, gid_index=GID_INDEX, dgid=None):
+def connect(context, qp, peer, timeout=14, served=4, asked=4, gid_index=GID_INDEX, dgid=None, rnr_timer=12):
     """Brings a QP to RTS, connected to the one of number `peer` on the device of address `dgid`, the same if not
     given; so many READs at a time."""
     route = GlobalRoute(dgid=dgid or context.query_gid(1, gid_index), sgid_index=gid_index)
@@ -108,7 +108,7 @@ def connect(context, qp, peer, timeout=14, served=4, asked=4, gid_index=GID_INDE
     attr.path_mtu = e.IBV_MTU_1024
     attr.dest_qp_num = peer
     attr.max_dest_rd_atomic, attr.max_rd_atomic = served, asked
-    attr.min_rnr_timer = 12
+    attr.min_rnr_timer = rnr_timer
     attr.timeout = timeout
     attr.retry_cnt = attr.rnr_retry = 7
     attr.ah_attr = AHAttr(port_num=1, is_global=1, gr=route)
@@ -118,7 +118,7 @@ def connect(context, qp, peer, timeout=14, served=4, asked=4, gid_index=GID_INDE
 class Pair:
     """Two connected QPs, with one CQ each, on one protection domain; or on those of the pair `beside`."""
 
-    def __init__(self, depth=16, cqe=64, peer_cqe=64, listens=False, beside=None, timeout=14):
+    def __init__(self, depth=16, cqe=64, peer_cqe=64, listens=False, beside=None, timeout=14, connected=True):
         if beside:
             self.context, self.pd, self.channel, self.cqs = beside.context, beside.pd, beside.channel, beside.cqs
         else:
@@ -130,7 +130,7 @@ class Pair:
         self.qps = [
             QP(self.pd, QPInitAttr(qp_type=e.IBV_QPT_RC, scq=cq, rcq=cq, cap=cap, sq_sig_all=1)) for cq in self.cqs
         ]
-        for qp, peer in zip(self.qps, reversed(self.qps)):
+        for qp, peer in zip(self.qps, reversed(self.qps)) if connected else ():
             connect(self.context, qp, peer.qp_num, timeout)
 
     def post(self, opcode, local, remote, number=1):

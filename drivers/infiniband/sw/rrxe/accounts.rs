@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How many threads that may sleep work for one user, and for one memory cgroup.
+//! How many threads work for one user, and for one memory cgroup.
 //!
-//! A fault lasts as long as it takes: a file system in user space, or a program that serves its memory by userfaultfd,
-//! may never answer. All users share the threads of two work queues, `rrxe_faults` and `rrxe_advice`, so each has a
-//! part of them only. Two limits hold at once. That of memory cgroups is the lower one: a container can't leave its
-//! own, but its root may be any user. That of users bounds those to whom a part of the tree of cgroups was delegated,
-//! where they make as many as they like, and those in the root's cgroup, which has no limit.
+//! All users share the threads of three work queues, so each has a part of them only. `rrxe_faults` and `rrxe_advice`
+//! sleep: a fault lasts as long as it takes, and a file system in user space, or a program that serves its memory by
+//! userfaultfd, may never answer. `rrxe_rest` runs QPs: a work queue begins its items in the order of their coming, so
+//! whoever has many QPs would have as much of its time. The QPs of a user that have no thread wait for one in a list
+//! of that user's, not in the work queue.
+//!
+//! Two limits hold at once. That of memory cgroups is no higher: a container can't leave its own, but its root may be
+//! any user. That of users bounds those to whom a part of the tree of cgroups was delegated, where they make as many as
+//! they like, and those in the root's cgroup, which has no limit.
 
 use kernel::{
     prelude::*,
@@ -22,24 +26,46 @@ use rdma::{
 
 use crate::{limits, qp::Qp, semaphore::Semaphore};
 
+/// Threads that a QP needs at times.
+#[derive(Clone, Copy)]
+pub(crate) enum Threads {
+    /// Those of `rrxe_faults`.
+    Faults,
+    /// Those of `rrxe_rest`.
+    Rests,
+}
+
 /// What a user or memory cgroup has of the threads.
 #[pin_data]
 pub(crate) struct Account {
     /// Threads for faults of QPs.
     #[pin]
-    pub(crate) faults: Semaphore<Arc<Qp>>,
+    faults: Semaphore<Arc<Qp>>,
+    /// Threads that run QPs.
+    #[pin]
+    rests: Semaphore<Arc<Qp>>,
     /// Threads for advice.
     advice: Arc<Quota>,
 }
 
 impl Account {
-    fn new(limit: u32) -> Result<Arc<Self>> {
-        let advice = Quota::new(limit)?;
+    /// With `sleepers` threads each for faults and for advice, and `runners` that run QPs.
+    fn new(sleepers: u32, runners: u32) -> Result<Arc<Self>> {
+        let advice = Quota::new(sleepers)?;
         let account = pin_init!(Self {
-            faults <- Semaphore::new(limit),
+            faults <- Semaphore::new(sleepers),
+            rests <- Semaphore::new(runners),
             advice,
         });
         Arc::pin_init(account, GFP_KERNEL_ACCOUNT)
+    }
+
+    /// Those of one kind.
+    pub(crate) fn threads(&self, of: Threads) -> &Semaphore<Arc<Qp>> {
+        match of {
+            Threads::Faults => &self.faults,
+            Threads::Rests => &self.rests,
+        }
     }
 }
 
@@ -52,26 +78,29 @@ struct Entry {
 /// The accounts that somebody uses.
 #[pin_data]
 pub(crate) struct Accounts {
+    /// Threads of `rrxe_rest` that each has.
+    runners: u32,
     #[pin]
     entries: BhSpinLock<RBTree<Principal, Entry>>,
 }
 
 impl Accounts {
-    /// None yet. Process context.
+    /// None yet. Each will have `runners` threads of `rrxe_rest`. Process context.
     ///
     /// # Errors
     ///
     /// `ENOMEM`.
-    pub(crate) fn new() -> Result<Arc<Self>> {
+    pub(crate) fn new(runners: u32) -> Result<Arc<Self>> {
         let accounts = pin_init!(Self {
+            runners,
             entries <- new_bh_spinlock!(RBTree::new(), "rrxe_accounts"),
         });
         Arc::pin_init(accounts, GFP_KERNEL)
     }
 
-    /// Finds the account of `of`, or makes it, with `limit` threads of each queue.
-    fn open(self: &Arc<Self>, of: Principal, limit: u32) -> Result<Open> {
-        let account = Account::new(limit)?;
+    /// Finds the account of `of`, or makes it, with `sleepers` threads of each queue whose threads sleep.
+    fn open(self: &Arc<Self>, of: Principal, sleepers: u32) -> Result<Open> {
+        let account = Account::new(sleepers, self.runners)?;
         let entry = Entry {
             account: account.clone(),
             uses: 1,

@@ -34,13 +34,13 @@ use rdma::{
 use roce::{ids::Qpn, qp::QpState, time::Instant, wire::packet::Service};
 
 use crate::{
+    accounts::Threads,
     concerns::Concerns,
     cq::Cq,
     device::Device,
     doorbells::Doorbell,
     engine::Core,
     engine_host::{Rest, Upshot},
-    fault_share::FaultShare,
     filter::Filter,
     netns::NetContext,
     noted_state::NotedState,
@@ -49,6 +49,7 @@ use crate::{
     provider::Rrxe,
     rx::RxPacket,
     srq::Srq,
+    thread_share::ThreadShare,
     turn::Turn,
     workers::Workers,
 };
@@ -114,7 +115,10 @@ pub(crate) struct Qp {
     fault: Work<Self, 1>,
     /// What it has of the threads for that.
     #[pin]
-    pub(crate) fault_share: FaultShare,
+    fault_share: ThreadShare,
+    /// What it has of the threads that run `rest`.
+    #[pin]
+    rest_share: ThreadShare,
 }
 
 impl_has_work! {
@@ -140,7 +144,12 @@ impl WorkItem<2> for Qp {
     type Pointer = Arc<Qp>;
 
     fn run(this: Arc<Qp>) {
+        this.rest_share.run();
         Qp::advance(this.as_arc_borrow(), &mut None);
+        this.rest_share.end(Qp::enqueue_rest);
+        if this.rest_share.is_needed_again() {
+            Qp::leave_to_thread(this);
+        }
     }
 }
 
@@ -149,9 +158,7 @@ impl HrTimerCallback for Qp {
 
     fn run(this: ArcBorrow<'_, Qp>, _: HrTimerCallbackContext<'_, Qp>) -> HrTimerRestart {
         // Not here: the holder of the turn cancels the timer, and would wait for this very function.
-        if !this.is_left_to_watcher() {
-            Qp::schedule(this);
-        }
+        Qp::leave(this);
         HrTimerRestart::NoRestart
     }
 }
@@ -185,6 +192,7 @@ impl Qp {
         }
         self.leave_cqs();
         self.fault_share.close(Self::enqueue_fault);
+        self.rest_share.close(Self::enqueue_rest);
         if let Some(doorbell) = &self.doorbell {
             doorbell.release();
         }
@@ -435,15 +443,35 @@ impl Qp {
         }
     }
 
-    /// Leaves what is left to do of a process's to who watches its doorbells, so that it counts for that process, or to
-    /// a thread, so that others have their share of the CPU. Any context.
+    /// Leaves the work of a process's QP to the watcher of its doorbells, so that it counts for that process, or to a
+    /// thread, so that others have their share of the CPU. Any context.
     fn leave(this: ArcBorrow<'_, Self>) {
         if this.poster.is_some() {
-            return Self::schedule(this);
+            Self::schedule(this);
+        } else if !this.is_left_to_watcher() {
+            Self::leave_to_thread(Arc::from(this));
         }
-        if !this.is_left_to_watcher() {
-            // Already queued is as good: it has not run yet.
-            let _ = this.workers.rests.enqueue::<_, 2>(Arc::from(this));
+    }
+
+    /// Has a thread run the engine, once the QP's payer has one for it. Any context.
+    fn leave_to_thread(this: Arc<Self>) {
+        if this.rest_share.begin(&this) {
+            Self::enqueue_rest(this);
+        }
+    }
+
+    /// Has a thread run the engine of a QP that was given one. Any context.
+    fn enqueue_rest(this: Arc<Self>) {
+        let workers = this.workers.clone();
+        // It isn't queued: the QP has its thread until the item has run.
+        let _ = workers.rests.enqueue::<_, 2>(this);
+    }
+
+    /// What it has of the threads of a work queue.
+    pub(crate) fn share(&self, of: Threads) -> &ThreadShare {
+        match of {
+            Threads::Faults => &self.fault_share,
+            Threads::Rests => &self.rest_share,
         }
     }
 

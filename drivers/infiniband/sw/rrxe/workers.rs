@@ -25,7 +25,7 @@ pub(crate) struct Workers {
     pub(crate) faults: OwnedQueue,
     /// Follows advice, where it may sleep.
     pub(crate) advice: OwnedQueue,
-    /// Who has how many threads of these two.
+    /// Who has how many threads of these three.
     pub(crate) accounts: Arc<Accounts>,
     /// Watches pages of doorbells. An administrator sets CPUs, priority and NUMA affinity by
     /// `/sys/devices/virtual/workqueue/rrxe_poll`.
@@ -60,7 +60,7 @@ impl Workers {
             rests: OwnedQueue::new_unbound(c"rrxe_rest", pollers.max(1))?,
             faults: OwnedQueue::new_unbound(c"rrxe_faults", limits::SLEEPERS)?,
             advice: OwnedQueue::new_unbound(c"rrxe_advice", limits::SLEEPERS)?,
-            accounts: Accounts::new()?,
+            accounts: Accounts::new(pollers.max(1))?,
             polls: OwnedQueue::new_unbound(c"rrxe_poll", pollers.max(1))?,
             waiting: Atomic::new(0),
             patience: i64::from(patience_us).saturating_mul(1_000),

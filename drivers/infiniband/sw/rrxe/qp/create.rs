@@ -27,13 +27,13 @@ use roce::{
 
 use super::{Qp, Waker};
 use crate::{
+    accounts::Threads,
     concerns::Concerns,
     context::Context,
     device::Device,
     doorbells::Doorbell,
     engine::{new_engine, Core},
     fault::Stall,
-    fault_share::FaultShare,
     filter::Filter,
     limits,
     netns::NetContext,
@@ -46,6 +46,7 @@ use crate::{
     recv_queue::RecvQueue,
     recv_ring::RecvRing,
     send_queue::SendQueue,
+    thread_share::ThreadShare,
     turn::Turn,
     wqe::Owner,
 };
@@ -96,7 +97,9 @@ impl Qp {
         };
         let number = place.id();
         let cap = rings.cap;
-        let fault_share = FaultShare::new(context.map(|context| context.payer().clone()))?;
+        let payer = || context.map(|context| context.payer().clone());
+        let fault_share = ThreadShare::new(Threads::Faults, payer())?;
+        let rest_share = ThreadShare::new(Threads::Rests, payer())?;
         let core = new_core(device, &init, qpn, rings, owner, pd.clone())?;
         let qp = Arc::pin_init(
             try_pin_init!(Self {
@@ -130,6 +133,7 @@ impl Qp {
                 rest <- new_work!("Qp::rest"),
                 fault <- new_work!("Qp::fault"),
                 fault_share <- fault_share,
+                rest_share <- rest_share,
             }),
             GFP_KERNEL_ACCOUNT,
         )?;
