@@ -6,10 +6,11 @@
 #   FUZZ_SECONDS    how long each run takes (30)
 #   FUZZ_SEEDS      the seeds of the runs with the honest pair, separated by commas (1,2)
 #   FUZZ_UNLOAD     seeds of runs in which the module is removed, too, and there is no honest pair (3)
+#   FUZZ_FOCI       runs of attackers that have only this focus, and nobody beside them ()
 #   FUZZ_ARGUMENTS  more arguments for rrxe-fuzz, separated by commas
 #   FUZZ_COVERAGE   set to count which functions of the driver are entered
 source "$(dirname "$0")/lib.sh"
-: "${FUZZ_SECONDS:=30}" "${FUZZ_SEEDS=1,2}" "${FUZZ_UNLOAD=3}" "${FUZZ_ARGUMENTS=}" "${FUZZ_COVERAGE=}"
+: "${FUZZ_SECONDS:=30}" "${FUZZ_SEEDS=1,2}" "${FUZZ_UNLOAD=3}" "${FUZZ_FOCI=}" "${FUZZ_ARGUMENTS=}" "${FUZZ_COVERAGE=}"
 readonly CGROUP=/sys/fs/cgroup/fuzz FAULTS=/sys/kernel/debug
 IFS=, read -ra ARGUMENTS <<<"$FUZZ_ARGUMENTS"
 
@@ -29,6 +30,9 @@ faults() {
 	for kind in failslab fail_page_alloc fail_usercopy; do
 		[[ ! -e $FAULTS/$kind ]] || echo 0 >$FAULTS/$kind/verbose
 		[[ ! -e $FAULTS/$kind/ignore-gfp-wait ]] || echo N >$FAULTS/$kind/ignore-gfp-wait
+		[[ ! -e $FAULTS/$kind/min-order ]] || echo 0 >$FAULTS/$kind/min-order
+		# Without a filter there is no need to unwind the stack at each allocation.
+		[[ ! -e $FAULTS/$kind/stacktrace-depth ]] || echo 0 >$FAULTS/$kind/stacktrace-depth
 	done
 }
 
@@ -69,6 +73,8 @@ check "two hosts" hosts_up 4200
 check "attackers have limits" limits
 FAULTY=()
 if faults; then FAULTY=(--faults); fi
+# KASAN, lockdep and kmemleak check each access, lock and allocation.
+[[ ! -e $FAULTS/kmemleak ]] || FAULTY+=(--slow 5)
 note "fault injection: ${FAULTY[*]:-this kernel has none}"
 
 for seed in ${FUZZ_SEEDS//,/ }; do
@@ -80,5 +86,10 @@ for seed in ${FUZZ_UNLOAD//,/ }; do
 	check "seed $seed: links" links_up
 	run "seed $seed: the module can be removed at any time" fuzz "$seed" --chaos --unload
 	check "seed $seed: nothing is left" all_goes
+done
+for focus in ${FUZZ_FOCI//,/ }; do
+	check "focus $focus: links" links_up
+	run "focus $focus: attackers find nothing" fuzz 1 --focus "$focus"
+	check "focus $focus: nothing is left" all_goes
 done
 [[ -z $FUZZ_COVERAGE ]] || python3 "$(dirname "$0")/coverage.py" end

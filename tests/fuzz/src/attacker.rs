@@ -42,7 +42,8 @@ pub fn attack(
         return 2;
     };
     let until = stats::now() + life;
-    let mut begin = Thread::new(&world, stats, profile, rng, first, 0);
+    let focus = profile.focus_of(number);
+    let mut begin = Thread::new(&world, stats, profile, focus, rng, first, 0);
     for context in 0..CONTEXTS {
         begin.only = Some(context);
         begin.make(SETUP);
@@ -53,7 +54,7 @@ pub fn attack(
             let world = &world;
             scope.spawn(move || {
                 let rng = Rng::new(profile.seed, &[number, index + 1]);
-                Thread::new(world, stats, profile, rng, first, index).run(until);
+                Thread::new(world, stats, profile, focus, rng, first, index).run(until);
             });
         }
     });

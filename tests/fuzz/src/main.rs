@@ -85,7 +85,7 @@ impl Run {
             }
             let mut rng = Rng::new(self.profile.seed, &[number, u64::MAX]);
             // Some end by themselves before they are killed.
-            let life = 2000 + rng.below(20_000);
+            let life = self.profile.slow * (2000 + rng.below(20_000));
             let end = now() + life + if rng.one_in(4) { 10_000 } else { 0 };
             let (profile, stats) = (&self.profile, self.stats);
             match sys::child(|| attacker::attack(profile, stats, number, first, life)) {

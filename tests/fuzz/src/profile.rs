@@ -28,16 +28,21 @@ pub struct Profile {
     pub victims: Vec<String>,
     /// A cgroup that attackers join.
     pub cgroup: String,
+    /// How many times slower this kernel is than others: attackers live that much longer, and patience lasts.
+    pub slow: u64,
     /// Milliseconds that an operation, or the end of a process, may take.
     pub patience: u64,
     /// Milliseconds for which a CPU may serve no real-time thread.
     pub stall: u64,
-    /// Which operations are chosen.
-    pub focus: &'static [(&'static str, u64)],
+    /// Which operations are chosen by all attackers; without it every other attacker has a focus of its own.
+    pub focus: Option<Focus>,
 }
 
+/// The operations that are chosen, each with its weight; all of them if there are none.
+pub type Focus = &'static [(&'static str, u64)];
+
 /// What some findings take, and nothing else: (operation, weight).
-const FOCI: &[(&str, &[(&str, u64)])] = &[
+const FOCI: &[(&str, Focus)] = &[
     ("all", &[]),
     (
         "secret",
@@ -46,6 +51,7 @@ const FOCI: &[(&str, &[(&str, u64)])] = &[
             ("create_qp", 4),
             ("connect_qp", 8),
             ("map_secret", 4),
+            ("brief_mr", 20),
             ("reg_mr", 8),
             ("post_send", 40),
             ("post_recv", 20),
@@ -53,7 +59,10 @@ const FOCI: &[(&str, &[(&str, u64)])] = &[
             ("dereg_mr", 2),
         ],
     ),
-    ("rereg", &[("rereg_mr", 60), ("dump_mr", 60)]),
+    (
+        "rereg",
+        &[("rereg_often", 1), ("rereg_mr", 20), ("dump_mr", 80)],
+    ),
     (
         "notify",
         &[("setup", 1), ("reg_mr", 1), ("brief_cq", 60), ("flip", 1)],
@@ -79,9 +88,10 @@ impl Profile {
             unload: false,
             victims: Vec::new(),
             cgroup: String::new(),
+            slow: 1,
             patience: 120_000,
             stall: 20_000,
-            focus: &[],
+            focus: None,
         };
         let mut rest = arguments.iter();
         while let Some(name) = rest.next() {
@@ -98,6 +108,7 @@ impl Profile {
                 "--threads" => profile.threads = number()?.clamp(1, 8),
                 "--user" => profile.user = number()? as u32,
                 "--wild" => profile.wild = number()?.max(1),
+                "--slow" => profile.slow = number()?.clamp(1, 100),
                 "--patience" => profile.patience = number()?,
                 "--stall" => profile.stall = number()?,
                 "--faults" => profile.faults = true,
@@ -111,22 +122,36 @@ impl Profile {
                 "--focus" => {
                     let wanted = rest.next().map(String::as_str).unwrap_or_default();
                     let focus = FOCI.iter().find(|(name, _)| *name == wanted);
-                    profile.focus = focus.ok_or(format!("no focus {wanted}"))?.1;
+                    profile.focus = Some(focus.ok_or(format!("no focus {wanted}"))?.1);
                 }
                 _ => return Err(format!("no option {name}")),
             }
         }
+        profile.patience *= profile.slow;
+        profile.stall *= profile.slow;
         Ok(profile)
     }
 
-    /// How often an operation is chosen.
-    pub fn weight(&self, operation: &Operation) -> u64 {
-        if self.focus.is_empty() {
-            return operation.weight;
+    /// The focus of attacker `number`: every other one has none, the others take turns.
+    pub fn focus_of(&self, number: u64) -> Focus {
+        if let Some(focus) = self.focus {
+            return focus;
         }
-        self.focus
-            .iter()
-            .find(|(name, _)| *name == operation.name)
-            .map_or(0, |(_, weight)| *weight)
+        let turn = (self.seed.wrapping_add(number) / 2) as usize % (FOCI.len() - 1);
+        match number % 2 {
+            0 => &[],
+            _ => FOCI[1 + turn].1,
+        }
     }
+}
+
+/// How often an operation is chosen.
+pub fn weight(focus: Focus, operation: &Operation) -> u64 {
+    if focus.is_empty() {
+        return operation.weight;
+    }
+    focus
+        .iter()
+        .find(|(name, _)| *name == operation.name)
+        .map_or(0, |(_, weight)| *weight)
 }

@@ -2,11 +2,11 @@
 
 //! A thread of an attacker: it makes one operation after another, which its seed and weights choose.
 
-use std::sync::atomic::Ordering::Relaxed;
+use std::{mem::replace, sync::atomic::Ordering::Relaxed};
 
 use crate::{
-    ops::{Operation, OPERATIONS},
-    profile::Profile,
+    ops::{Operation, OPERATIONS, SETUP},
+    profile::{weight, Focus, Profile},
     rng::Rng,
     stats::{self, Beat, Stats},
     sys::{self, nr},
@@ -40,6 +40,7 @@ impl<'a> Thread<'a> {
         world: &'a World,
         stats: &'static Stats,
         profile: &Profile,
+        focus: Focus,
         rng: Rng,
         first: usize,
         index: u64,
@@ -62,7 +63,7 @@ impl<'a> Thread<'a> {
                 .flatten(),
             weights: OPERATIONS
                 .iter()
-                .map(|operation| profile.weight(operation))
+                .map(|operation| weight(focus, operation))
                 .collect(),
         }
     }
@@ -92,7 +93,8 @@ impl<'a> Thread<'a> {
         let operation: &Operation = &OPERATIONS[kind];
         self.beat.kind.store(kind as u32, Relaxed);
         self.beat.since.store(stats::now(), Relaxed);
-        let faulty = self.fail.filter(|_| self.rng.one_in(4));
+        // All others need what the first operation makes.
+        let faulty = self.fail.filter(|_| kind != SETUP && self.rng.one_in(4));
         if let Some(fd) = faulty {
             // The allocation or copy of this number in the next system calls fails.
             let nth = 1 + self.rng.below(24);
@@ -104,6 +106,14 @@ impl<'a> Thread<'a> {
         }
         self.stats.count(kind, errno);
         self.beat.since.store(0, Relaxed);
+    }
+
+    /// Runs `body` with messages that are not changed: so many in a row would seldom all be.
+    pub fn unchanged<T>(&mut self, body: impl FnOnce(&mut Self) -> T) -> T {
+        let wild = replace(&mut self.wild, u64::MAX >> 8);
+        let result = body(self);
+        self.wild = wild;
+        result
     }
 
     /// Some context.

@@ -41,7 +41,7 @@ pub fn suffer(profile: &Profile, stats: &'static Stats) -> i32 {
         ..Profile::parse(&[]).unwrap_or_else(|_| unreachable!())
     };
     let rng = Rng::new(profile.seed, &[u64::MAX]);
-    let mut thread = Thread::new(&world, stats, &quiet, rng, stats::THREADS - 1, 0);
+    let mut thread = Thread::new(&world, stats, &quiet, &[], rng, stats::THREADS - 1, 0);
     match transfer(&mut thread, profile) {
         Ok(status) => status,
         Err(errno) => {

@@ -246,12 +246,12 @@ impl World {
         (!pool.is_empty()).then(|| pool[rng.index(pool.len())])
     }
 
-    /// One of a kind in this context, if a few tries find one.
+    /// One of a kind in this context.
     pub fn any_of(&self, kind: Kind, context: usize, rng: &mut Rng) -> Option<Object> {
-        (0..6).find_map(|_| {
-            self.any(kind, rng)
-                .filter(|object| object.context == context)
-        })
+        let pool = self.pools[kind as usize].lock().ok()?;
+        let own = pool.iter().filter(|object| object.context == context);
+        let which = rng.index(own.clone().count());
+        own.skip(which).copied().next()
     }
 
     /// One of a kind, which is remembered no longer.

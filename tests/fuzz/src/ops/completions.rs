@@ -130,13 +130,14 @@ fn resize(thread: &mut Thread<'_>, mut cq: Object, count: u32) -> Done {
 }
 
 /// Entries of long CQs, and of the receive queues whose flushed requests fill them.
-const LONG: u32 = (1 << 20) - 2;
+const LONG: u32 = (1 << 14) - 2;
 
 /// Makes a long CQ, fills it with flushed receives, or resizes it while it is full.
 pub fn resize_long_cq(thread: &mut Thread<'_>) -> Done {
     let context = thread.context();
-    let found = thread.world.any_of(Kind::Cq, context, &mut thread.rng);
-    let Some(cq) = found.filter(|cq| cq.length == u64::from(LONG)) else {
+    let mut any = || thread.world.any_of(Kind::Cq, context, &mut thread.rng);
+    let found = (0..40).find_map(|_| any().filter(|cq| cq.length == u64::from(LONG)));
+    let Some(cq) = found else {
         let cq = make_cq(thread, context, LONG)?;
         let pd = thread.any_of(Kind::Pd, context);
         let qp = make_deep_qp(thread, pd, cq, LONG)?;
@@ -252,11 +253,12 @@ pub fn brief_cq(thread: &mut Thread<'_>) -> Done {
     connect_to(thread, qp, qp)?;
     let region = thread.any_of(Kind::Mr, context);
     let length = thread.rng.pick(&[0, 0, 1000, 30_000]);
-    for _ in 0..1 + thread.rng.below(40) {
-        super::rings::post_message(qp, region, length);
+    // Long queues are worked off by a thread, which interrupts delay between a completion and its notification.
+    for _ in 0..1 + thread.rng.below(120) {
+        super::rings::post_message(qp, region, length, super::rings::SEND);
     }
     super::rings::call(thread, qp)?;
-    for _ in 0..thread.rng.below(40) {
+    for _ in 0..thread.rng.below(100) {
         // Armed again and again, so that one notification follows upon the other.
         sys::word(cq.ring + 320).store(2, SeqCst);
         super::noise::pause(20);

@@ -24,6 +24,10 @@ const XRC_TGT: u8 = 10;
 /// All that messages take, in the context that is chosen: a domain, regions of each kind, queues, and a QP that is
 /// connected.
 pub fn setup(thread: &mut Thread<'_>) -> Done {
+    thread.unchanged(set_up)
+}
+
+fn set_up(thread: &mut Thread<'_>) -> Done {
     let context = thread.context();
     if thread.world.fd(context) < 0 {
         device::open(thread)?;
@@ -382,7 +386,7 @@ pub fn connect_to(thread: &mut Thread<'_>, qp: Object, peer: Object) -> Done {
     let patience = thread
         .rng
         .pick(&[(8, 1), (8, 1), (10, 7), (14, 7), (0, 7), (6, 0)]);
-    let reset = thread.rng.one_in(2);
+    let reset = !thread.rng.one_in(8);
     connect_by(thread, qp, peer, path, patience, reset)
 }
 

@@ -89,21 +89,22 @@ pub fn reg(thread: &mut Thread<'_>, context: usize, access: u32) -> Done {
     Ok(())
 }
 
-/// One that on-demand memory of this address is registered as, for both sides.
+/// A region of the memory at this address, by which it is known to both sides.
 pub fn reg_at(
     thread: &mut Thread<'_>,
     context: usize,
     address: u64,
     length: u64,
     access: u32,
-) -> Done {
+) -> Result<Object, i32> {
     let pd = thread.any_of(Kind::Pd, context);
     let body = Bytes::new()
         .quad(&[address, length, address])
         .word(&[pd.handle, access]);
     let answer = thread.command(context, cmd::REG_MR, body, 12)?;
-    remember(thread, region(context, &answer, address, length));
-    Ok(())
+    let region = region(context, &answer, address, length);
+    remember(thread, region);
+    Ok(region)
 }
 
 /// The whole address space as an on-demand region; what is remembered of it is one area.
@@ -255,6 +256,23 @@ pub fn rereg_mr(thread: &mut Thread<'_>) -> Done {
     }
     thread.world.update(Kind::Mr, region);
     Ok(())
+}
+
+/// A region of one page, and other pages in its place again and again.
+pub fn rereg_often(thread: &mut Thread<'_>) -> Done {
+    let context = thread.context();
+    let memory = thread.world.memory(thread.rng.next());
+    let region = reg_at(thread, context, memory, 4096, 0x1f)?;
+    let place = |thread: &mut Thread<'_>| {
+        let address = memory + thread.rng.below(16) * 4096;
+        let body = Bytes::new()
+            .word(&[region.handle, 1])
+            .quad(&[address, 4096, address])
+            .word(&[0, 0]);
+        thread.command(context, cmd::REREG_MR, body, 8).map(|_| ())
+    };
+    thread.unchanged(|thread| (0..200).try_for_each(|_| place(thread)))?;
+    thread.order_handle(cmd::DEREG_MR, region).map(|_| ())
 }
 
 /// The end of a region.

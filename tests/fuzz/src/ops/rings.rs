@@ -22,7 +22,8 @@ const REACH: u64 = (1 << 20) - 4096;
 
 const WRITE: u32 = 0;
 const WRITE_IMM: u32 = 1;
-const SEND: u32 = 2;
+/// SEND.
+pub const SEND: u32 = 2;
 const SEND_IMM: u32 = 3;
 const READ: u32 = 4;
 const SWAP: u32 = 5;
@@ -188,8 +189,11 @@ pub fn post_to(thread: &mut Thread<'_>, qp: Object) {
     push(qp.send, &element);
 }
 
-/// Posts a receive and a SEND of so many bytes to it, without telling the kernel.
-pub fn post_message(qp: Object, region: Object, length: u32) {
+/// Operations that reliable QPs have on memory of both sides.
+pub const TRANSFERS: [u32; 4] = [SEND, WRITE, READ, WRITE_IMM];
+
+/// Posts a receive and an operation of so many bytes, without telling the kernel. One region is memory of both sides.
+pub fn post_message(qp: Object, region: Object, length: u32, opcode: u32) {
     let count = u32::from(length > 0);
     let list = Bytes::new()
         .quad(&[region.address])
@@ -198,7 +202,8 @@ pub fn post_message(qp: Object, region: Object, length: u32) {
         .quad(&[0])
         .word(&[0, 0, length, length, 0, count, 0, 0]);
     push(qp.ring, &receive.bytes(&list.0).0);
-    let mut send = Bytes::new().quad(&[0]).word(&[0, SEND, 2, 0]).0;
+    let send = Bytes::new().quad(&[0]).word(&[0, opcode, 2, 0]);
+    let mut send = send.quad(&[region.address]).word(&[region.rkey]).0;
     send.resize(184, 0);
     let send = Bytes(send).word(&[length, length, 0, count, 0, 0]);
     push(qp.send, &send.bytes(&list.0).0);
