@@ -8,7 +8,7 @@
 #   FUZZ_UNLOAD     seeds of runs in which the module is removed, too, and there is no honest pair (3)
 #   FUZZ_FOCI       runs of attackers that have only this focus, and nobody beside them ()
 #   FUZZ_ARGUMENTS  more arguments for rrxe-fuzz, separated by commas
-#   FUZZ_COVERAGE   set to count which functions of the driver are entered
+#   FUZZ_COVERAGE   set to print the module's symbols, for coverage.py
 #
 # A busy host makes any duration useless as a limit on the time with interrupts disabled. So the completions that
 # resizing a CQ copies then are counted (drivers/infiniband/sw/rrxe/cq/resize.rs: AT_ONCE), on the debug kernel: stock
@@ -83,7 +83,6 @@ run() {
 
 links_up() {
 	wait_for 10 modprobe rrxe || return
-	[[ -z $FUZZ_COVERAGE || -e /tmp/coverage.names ]] || python3 "$(dirname "$0")/coverage.py" begin
 	[[ -e $COPIES ]] || watch_copies || return
 	link_add 1 && link_add 2
 }
@@ -108,6 +107,7 @@ note "fault injection: ${FAULTY[*]:-this kernel has none}"
 
 for seed in ${FUZZ_SEEDS//,/ }; do
 	check "seed $seed: links" links_up
+	[[ -z $FUZZ_COVERAGE ]] || sed -n '/\[rrxe\]/s/^/symbol: /p' /proc/kallsyms
 	run "seed $seed: honest data is right and goes on" fuzz "$seed" --victims "$DEV1,$DEV2" --chaos
 	check "seed $seed: resizing a CQ copies few completions with interrupts disabled" copies_are_short
 	check "seed $seed: nothing is left" all_goes
@@ -124,4 +124,3 @@ for focus in ${FUZZ_FOCI//,/ }; do
 	check "focus $focus: resizing a CQ copies few completions with interrupts disabled" copies_are_short
 	check "focus $focus: nothing is left" all_goes
 done
-[[ -z $FUZZ_COVERAGE ]] || python3 "$(dirname "$0")/coverage.py" end

@@ -116,7 +116,7 @@ pub fn brief_mr(thread: &mut Thread<'_>) -> Done {
         5..=6 => secret_at(thread, at),
         _ => ring_copy_at(thread, at),
     }?;
-    let access = thread.rng.pick(&[0x1f, 0x5f, 0x5f]);
+    let access = thread.rng.pick(&[0x1f, 0x31f, 0x5f, 0x5f]);
     let length = thread.rng.pick(&[4096, 1 << 15, 1 << 16]);
     let region = regions::reg_at(thread, context, at, length, access)?;
     let cq = make_cq(thread, context, 250)?;

@@ -95,6 +95,7 @@ pub const OPERATIONS: &[Operation] = &[
     operation("post_srq", 20, rings::post_srq),
     operation("ring_call", 30, rings::ring_call),
     operation("ring_bell", 20, rings::ring_bell),
+    operation("ring_often", 6, rings::ring_often),
     operation("consume", 40, rings::consume),
     operation("scribble", 20, rings::scribble),
     operation("scribble_page", 8, rings::scribble_page),

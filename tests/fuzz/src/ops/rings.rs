@@ -190,7 +190,17 @@ pub fn post_to(thread: &mut Thread<'_>, qp: Object) {
 }
 
 /// Operations that reliable QPs have on memory of both sides.
-pub const TRANSFERS: [u32; 4] = [SEND, WRITE, READ, WRITE_IMM];
+pub const TRANSFERS: [u32; 9] = [
+    SEND,
+    SEND,
+    WRITE,
+    WRITE_IMM,
+    READ,
+    SWAP,
+    ADD,
+    FLUSH,
+    ATOMIC_WRITE,
+];
 
 /// Posts a receive and an operation of so many bytes, without telling the kernel. One region is memory of both sides.
 pub fn post_message(qp: Object, region: Object, length: u32, opcode: u32) {
@@ -202,10 +212,26 @@ pub fn post_message(qp: Object, region: Object, length: u32, opcode: u32) {
         .quad(&[0])
         .word(&[0, 0, length, length, 0, count, 0, 0]);
     push(qp.ring, &receive.bytes(&list.0).0);
-    let send = Bytes::new().quad(&[0]).word(&[0, opcode, 2, 0]);
-    let mut send = send.quad(&[region.address]).word(&[region.rkey]).0;
+    let (sent, sges) = match opcode {
+        SWAP | ADD | ATOMIC_WRITE => (8, count),
+        FLUSH => (0, 0),
+        _ => (length, count),
+    };
+    let send = Bytes::new()
+        .quad(&[0])
+        .word(&[0, opcode, 2, 0])
+        .quad(&[region.address]);
+    let mut send = match opcode {
+        SWAP | ADD => send.quad(&[1, 2]).word(&[region.rkey]),
+        FLUSH => send.word(&[length, region.rkey]).bytes(&[1, 0]),
+        _ => send.word(&[region.rkey]),
+    }
+    .0;
     send.resize(184, 0);
-    let send = Bytes(send).word(&[length, length, 0, count, 0, 0]);
+    let list = Bytes::new()
+        .quad(&[region.address])
+        .word(&[sent, region.number]);
+    let send = Bytes(send).word(&[sent, sent, 0, sges, 0, 0]);
     push(qp.send, &send.bytes(&list.0).0);
 }
 
@@ -322,6 +348,17 @@ fn bell(thread: &mut Thread<'_>, qp: Object) {
 pub fn ring_bell(thread: &mut Thread<'_>) -> Done {
     let qp = thread.any(Kind::Qp);
     bell(thread, qp);
+    Ok(())
+}
+
+/// Calls in a row, upon which the kernel watches the doorbells, then rings without a call.
+pub fn ring_often(thread: &mut Thread<'_>) -> Done {
+    let qp = thread.any(Kind::Qp);
+    thread.unchanged(|thread| (0..64).try_for_each(|_| call(thread, qp)))?;
+    for _ in 0..thread.rng.below(50) {
+        post_to(thread, qp);
+        bell(thread, qp);
+    }
     Ok(())
 }
 
