@@ -3,7 +3,7 @@
 # vm: timeout=600 append=slub_debug=FZP,kmalloc-*
 # Hostile users: the fuzzer (tests/fuzz), beside a pair of honest QPs.
 #
-#   FUZZ_SECONDS    how long each run takes (30)
+#   FUZZ_SECONDS    how long each run takes (20)
 #   FUZZ_SEEDS      the seeds of the runs with the honest pair, separated by commas (1,2)
 #   FUZZ_UNLOAD     seeds of runs in which the module is removed, too, and there is no honest pair (3)
 #   FUZZ_FOCI       runs of attackers that have only this focus, and nobody beside them ()
@@ -14,7 +14,7 @@
 # resizing a CQ copies then are counted (drivers/infiniband/sw/rrxe/cq/resize.rs: AT_ONCE), on the debug kernel: stock
 # kernels have no probes on Rust's functions, because these have no entry for ftrace.
 source "$(dirname "$0")/lib.sh"
-: "${FUZZ_SECONDS:=30}" "${FUZZ_SEEDS=1,2}" "${FUZZ_UNLOAD=3}" "${FUZZ_FOCI=}" "${FUZZ_ARGUMENTS=}" "${FUZZ_COVERAGE=}"
+: "${FUZZ_SECONDS:=20}" "${FUZZ_SEEDS=1,2}" "${FUZZ_UNLOAD=3}" "${FUZZ_FOCI=}" "${FUZZ_ARGUMENTS=}" "${FUZZ_COVERAGE=}"
 readonly CGROUP=/sys/fs/cgroup/fuzz FAULTS=/sys/kernel/debug TRACING=/sys/kernel/tracing
 readonly COPIES=$TRACING/instances/fuzz AT_ONCE=1024
 IFS=, read -ra ARGUMENTS <<<"$FUZZ_ARGUMENTS"

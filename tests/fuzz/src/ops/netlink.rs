@@ -19,8 +19,8 @@ const OTHERS: [u16; 18] = [
     0, 2, 3, 6, 7, 15, 16, 18, 19, 20, 21, 24, 25, 26, 27, 28, 30, 31,
 ];
 const RES_MR_GET: u16 = 13;
-/// What a slab allocator with poisoning leaves in freed memory.
-const POISON: [u8; 8] = [0x6b; 8];
+/// What a slab allocator with poisoning leaves in freed memory: a region's rights are four bytes.
+const POISON: [u8; 4] = [0x6b; 4];
 
 /// A dump of any kind.
 pub fn dump(thread: &mut Thread<'_>) -> Done {
@@ -91,7 +91,7 @@ fn exchange(thread: &mut Thread<'_>, socket: i64, message: &[u8]) -> Done {
             break;
         };
         let answer = sys::peek(thread.scratch, length as usize);
-        if answer.windows(8).any(|window| window == POISON) {
+        if answer.windows(POISON.len()).any(|window| window == POISON) {
             thread.stats.poison.fetch_add(1, Relaxed);
         }
     }
