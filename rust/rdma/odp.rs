@@ -281,10 +281,11 @@ impl Chunk {
             self.forget_read_only(start, end);
         }
         let note = |found: Found<'_>| {
-            let entries = (start..end).step_by(PAGE_SIZE).enumerate();
-            entries.fold(Ok(()), |noted, (index, at)| {
-                self.note(at, found.page(index), how).and(noted)
-            })
+            let mut noted = Ok(());
+            for (index, at) in (start..end).step_by(PAGE_SIZE).enumerate() {
+                noted = self.note(at, found.page(index), how).and(noted);
+            }
+            noted
         };
         // SAFETY: `umem` is valid by the type invariant. The range is within it: it has entries.
         unsafe { walk(self.umem, &(start..end), how, note) }
