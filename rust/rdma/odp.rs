@@ -239,7 +239,11 @@ impl Chunk {
     ) -> Result<Self> {
         let pages = Pages {
             start: 0,
-            entries: KVVec::with_capacity(bytes.div_ceil(PAGE_SIZE), GFP_KERNEL_ACCOUNT)?,
+            // A process chooses the size: one that is too large is no reason for a warning.
+            entries: KVVec::with_capacity(
+                bytes.div_ceil(PAGE_SIZE),
+                GFP_KERNEL_ACCOUNT | __GFP_NOWARN,
+            )?,
             readers,
         };
         let pages = KBox::new(pages, GFP_KERNEL_ACCOUNT)?;
