@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# vm: together timeout=240
+# vm: alone timeout=240
 # Packets of a QP stay in order, whichever CPUs post, receive and answer. First with transmit queues of which one is
 # slow, so that what leaves by the other would overtake; then programs over a plain veth, which has a queue for each
 # CPU that sends.
@@ -28,7 +28,10 @@ in_order() {
 	shift
 	before=$(out_of_sequence)
 	for ((time = 0; time < times; time++)); do
-		perftest "$@" || return
+		perftest "$@" || {
+			grep -rHv '^0$' /sys/class/infiniband/{"$DEV1","$DEV2"}/ports/1/hw_counters
+			return 1
+		}
 	done
 	after=$(out_of_sequence)
 	[[ $after == "$before" ]] || {
