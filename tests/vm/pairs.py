@@ -167,12 +167,17 @@ def state(qp):
     return attr.qp_state
 
 
+def becomes(value, wanted, what):
+    """Fails unless `value()` equals `wanted` within 30 seconds."""
+    end = time.monotonic() + 30
+    while value() != wanted and time.monotonic() < end:
+        time.sleep(0.01)
+    equal(value(), wanted, what)
+
+
 def reaches(qp, wanted):
     """Fails unless the QP gets into that state soon."""
-    end = time.monotonic() + 30
-    while state(qp) != wanted and time.monotonic() < end:
-        time.sleep(0.01)
-    equal(state(qp), wanted, "state of a QP")
+    becomes(lambda: state(qp), wanted, "state of a QP")
 
 
 def register(pd, buffer, access=ALL, offset=0, length=None):
