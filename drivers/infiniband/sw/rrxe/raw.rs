@@ -40,27 +40,17 @@ const MAX_FRAME: u32 = HEAD.saturating_add(PAGE_SIZE as u32);
 /// A frame under construction.
 struct RawFrame {
     skb: TxSkb,
-    /// Bytes behind the head that are still to come.
-    rest: usize,
     /// Something could not be appended.
     torn: bool,
 }
 
 impl Payload for RawFrame {
     fn append(&mut self, span: &Span<'_>) {
-        let appended = match self.rest {
-            0 => self.skb.put_span(span),
-            _ => self.skb.spill_span(span),
-        };
-        self.account(appended, span.len());
+        self.torn |= self.skb.put_span(span).is_err();
     }
 
     fn copy(&mut self, bytes: &[u8]) {
-        let appended = match self.rest {
-            0 => self.skb.put(bytes),
-            _ => self.skb.spill_bytes(bytes),
-        };
-        self.account(appended, bytes.len());
+        self.torn |= self.skb.put(bytes).is_err();
     }
 }
 
@@ -68,7 +58,6 @@ impl RawFrame {
     fn new(netdev: &Netdev) -> Option<Self> {
         Some(Self {
             skb: TxSkb::new(netdev.headroom(), HEAD as usize)?,
-            rest: 0,
             torn: false,
         })
     }
@@ -76,12 +65,6 @@ impl RawFrame {
     /// The head is complete, and so many bytes follow.
     fn begin_rest(&mut self, length: u32) {
         self.torn |= self.skb.spill(length as usize).is_err();
-        self.rest = length as usize;
-    }
-
-    fn account(&mut self, appended: Result, length: usize) {
-        self.torn |= appended.is_err();
-        self.rest = self.rest.saturating_sub(length);
     }
 }
 

@@ -52,8 +52,6 @@ pub(crate) struct Frame<'a> {
     route: &'a Route,
     skb: TxSkb,
     bth: [u8; BTH_LEN],
-    /// All payload lies in the linear part.
-    linear: bool,
     /// Payload bytes still to come.
     missing: usize,
     pad: usize,
@@ -86,7 +84,6 @@ impl<'a> Frame<'a> {
             route,
             skb,
             bth: *header.first_chunk()?,
-            linear,
             missing: payload as usize,
             pad: wire::pad(payload) as usize,
         })
@@ -174,20 +171,12 @@ impl<'a> Frame<'a> {
 
 impl Payload for Frame<'_> {
     fn append(&mut self, span: &Span<'_>) {
-        let appended = if self.linear {
-            self.skb.put_span(span)
-        } else {
-            self.skb.spill_span(span)
-        };
+        let appended = self.skb.put_span(span);
         self.account(appended, span.len());
     }
 
     fn copy(&mut self, bytes: &[u8]) {
-        let appended = if self.linear {
-            self.skb.put(bytes)
-        } else {
-            self.skb.spill_bytes(bytes)
-        };
+        let appended = self.skb.put(bytes);
         self.account(appended, bytes.len());
     }
 }

@@ -45,7 +45,7 @@ const ALIGN: usize = bindings::SMP_CACHE_BYTES as usize;
 ///
 /// The buffer is valid and owned by `self` alone; `trailer` points to `ALIGN` bytes right in front
 /// of its head, in the same page fragment. At least `room` bytes are free behind the linear part.
-/// `spill` is the unwritten rest of the last fragment.
+/// `spill` is the unwritten rest of the first fragment.
 pub struct TxSkb {
     skb: NonNull<bindings::sk_buff>,
     trailer: NonNull<u8>,
@@ -93,14 +93,15 @@ impl TxSkb {
         })
     }
 
-    /// Appends linear data. Only before the first page and the trailer.
+    /// Appends a copy of some bytes, to the fragment if [`Self::spill`] began one, else to the linear
+    /// part. Only before the trailer.
     ///
     /// # Errors
     ///
     /// `ENOSPC` if there is no room.
     pub fn put(&mut self, bytes: &[u8]) -> Result {
-        let to = self.extend(bytes.len())?;
-        // SAFETY: `extend` made room for as many bytes at `to`.
+        let to = self.take(bytes.len())?;
+        // SAFETY: `take` made room for as many bytes at `to`.
         unsafe {
             to.as_ptr()
                 .copy_from_nonoverlapping(bytes.as_ptr(), bytes.len())
@@ -108,45 +109,18 @@ impl TxSkb {
         Ok(())
     }
 
-    /// Appends a copy of a span to the fragment that [`Self::spill`] began.
+    /// Appends a copy of a span, as [`Self::put`] does.
     ///
-    /// The copy is what keeps a region's revocation synchronous: a packet to a QP of this host, or of a container, may
-    /// wait there for as long as that QP's owner likes.
-    ///
-    /// # Errors
-    ///
-    /// `ENOSPC` if the span is longer than what is left of the fragment.
-    pub fn spill_span(&mut self, span: &Span<'_>) -> Result {
-        let to = self.take_spill(span.len())?;
-        // SAFETY: `take_spill` made room for as many bytes.
-        unsafe { copy_span(to, span) };
-        Ok(())
-    }
-
-    /// Appends a copy of a span. Only before the first page and the trailer.
+    /// The copy is what keeps a region's revocation synchronous: a packet to a QP of this host, or of a
+    /// container, may wait there for as long as that QP's owner likes.
     ///
     /// # Errors
     ///
     /// `ENOSPC` if there is no room.
     pub fn put_span(&mut self, span: &Span<'_>) -> Result {
-        let to = self.extend(span.len())?;
-        // SAFETY: `extend` made room for as many bytes.
+        let to = self.take(span.len())?;
+        // SAFETY: `take` made room for as many bytes.
         unsafe { copy_span(to, span) };
-        Ok(())
-    }
-
-    /// Appends a copy of some bytes to the fragment that [`Self::spill`] began.
-    ///
-    /// # Errors
-    ///
-    /// `ENOSPC` if they are more than what is left of the fragment.
-    pub fn spill_bytes(&mut self, bytes: &[u8]) -> Result {
-        let to = self.take_spill(bytes.len())?;
-        // SAFETY: Both are valid for as many bytes.
-        unsafe {
-            to.as_ptr()
-                .copy_from_nonoverlapping(bytes.as_ptr(), bytes.len())
-        };
         Ok(())
     }
 
@@ -171,9 +145,11 @@ impl TxSkb {
         Ok(())
     }
 
-    /// The next `len` bytes to copy to.
-    fn take_spill(&mut self, len: usize) -> Result<NonNull<u8>> {
-        let spill = self.spill.as_mut().ok_or(ENOSPC)?;
+    /// The next `len` bytes to copy to: of the fragment if there is one, else of the linear part.
+    fn take(&mut self, len: usize) -> Result<NonNull<u8>> {
+        let Some(spill) = self.spill.as_mut() else {
+            return self.extend(len);
+        };
         spill.left = spill.left.checked_sub(len).ok_or(ENOSPC)?;
         let taken = spill.next;
         // SAFETY: `len` bytes were left.
