@@ -287,7 +287,8 @@ impl Chunk {
         let note = |found: Found<'_>| {
             let mut noted = Ok(());
             for (index, at) in (start..end).step_by(PAGE_SIZE).enumerate() {
-                noted = self.note(at, found.page(index), how).and(noted);
+                let page = found.page(index);
+                noted = page.and_then(|page| self.note(at, page, how)).and(noted);
             }
             noted
         };

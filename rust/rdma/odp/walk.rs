@@ -53,32 +53,32 @@ impl Drop for Users {
     }
 }
 
-/// What a walk has found, page by page: HMM's flags and frame numbers. They hold until the lock of the `ib_umem_odp` is
-/// released.
-pub(super) struct Found<'a>(&'a [c_ulong]);
+/// The pages that a walk found: HMM's flags and frame number of each. They hold until the lock of the
+/// `ib_umem_odp` is released.
+pub(super) struct Found<'a> {
+    frames: &'a [c_ulong],
+    /// The least order that a page may have.
+    order: c_ulong,
+}
 
-impl<'a> Found<'a> {
+impl Found<'_> {
+    /// The page of a place, and whether the process may write it; `None` if it has none.
+    ///
     /// # Errors
     ///
-    /// `EINVAL` if a page is smaller than `1 << least` bytes.
-    fn new(frames: &'a [c_ulong], least: u32) -> Result<Self> {
-        let least = least.saturating_sub(PAGE_SIZE.trailing_zeros()) as c_ulong;
-        // As `hmm_pfn_to_map_order()` of include/linux/hmm.h.
-        let order = |pfn: c_ulong| pfn >> bindings::hmm_pfn_flags_HMM_PFN_ORDER_SHIFT & 0x1f;
-        let valid = |pfn: c_ulong| pfn & bindings::hmm_pfn_flags_HMM_PFN_VALID != 0;
-        let small = frames.iter().any(|pfn| valid(*pfn) && order(*pfn) < least);
-        (!small).then_some(Self(frames)).ok_or(EINVAL)
-    }
-
-    /// The page of a place, and whether the process may write it; `None` if it has none.
-    pub(super) fn page(&self, index: usize) -> Option<(NonNull<bindings::page>, bool)> {
-        let pfn = *self.0.get(index)?;
+    /// `EINVAL` if the page is smaller than those of the `ib_umem_odp`.
+    pub(super) fn page(&self, index: usize) -> Result<Option<(NonNull<bindings::page>, bool)>> {
+        let pfn = self.frames.get(index).copied().unwrap_or_default();
         if pfn & bindings::hmm_pfn_flags_HMM_PFN_VALID == 0 {
-            return None;
+            return Ok(None);
+        }
+        // As `hmm_pfn_to_map_order()` of include/linux/hmm.h.
+        if pfn >> bindings::hmm_pfn_flags_HMM_PFN_ORDER_SHIFT & 0x1f < self.order {
+            return Err(EINVAL);
         }
         // SAFETY: HMM sets the flag along with the number of a frame, and nobody else has the list.
-        let page = NonNull::new(unsafe { bindings::hmm_pfn_to_page(pfn) })?;
-        Some((page, pfn & bindings::hmm_pfn_flags_HMM_PFN_WRITE != 0))
+        let page = NonNull::new(unsafe { bindings::hmm_pfn_to_page(pfn) });
+        Ok(page.map(|page| (page, pfn & bindings::hmm_pfn_flags_HMM_PFN_WRITE != 0)))
     }
 }
 
@@ -120,7 +120,8 @@ pub(super) unsafe fn walk(
         ..Default::default()
     };
     // SAFETY: Valid as the caller promises.
-    let least = unsafe { (*umem).page_shift };
+    let shift = unsafe { (*umem).page_shift };
+    let order = shift.saturating_sub(PAGE_SIZE.trailing_zeros()) as c_ulong;
     let timeout = msecs_to_jiffies(bindings::HMM_RANGE_DEFAULT_TIMEOUT);
     for _ in 0..MOST_WALKS {
         // SAFETY: The list is as long as the range has pages; the address space has users, and the notifier is
@@ -132,7 +133,12 @@ pub(super) unsafe fn walk(
         // SAFETY: As above. The notifier changes the number under this lock.
         let stale =
             unsafe { bindings::mmu_interval_read_retry(walked.notifier, walked.notifier_seq) };
-        let noted = (!stale).then(|| Found::new(&frames, least).and_then(&note));
+        let noted = (!stale).then(|| {
+            note(Found {
+                frames: &frames,
+                order,
+            })
+        });
         // SAFETY: It was locked above.
         unsafe { bindings::odp_unlock(umem) };
         if let Some(noted) = noted {
