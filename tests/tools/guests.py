@@ -14,7 +14,7 @@ A script says how it wants to be run in comment lines:
     # vm: timeout=600         seconds for this script on a quiet machine (120 unless told)
     # vm: env=TYPE=rxe        a setting in its environment
     # vm: suite=testing       another Debian in the guest
-    # vm: alone               no other guest runs beside it
+    # vm: alone               it has a boot of its own, beside which no other guest runs
     # vm: vcpus=4  append=a+b  packages=a,b  for a boot of its own: CPUs, words of the kernel's command line, packages
     # vm-debug: part          it is one of those that cost little and see much
     # vm-debug: timeout=900   seconds there (SLOWNESS times those of `# vm:` unless told)
@@ -170,7 +170,7 @@ def groups(scripts):
     """The scripts of each boot. Those that may share one share it with at most SHARED of their kernel and suite."""
     shared, boots = {}, []
     for script in scripts:
-        if "together" in script.words and "alone" not in script.words:
+        if "together" in script.words:
             shared.setdefault((script.debug, script.settings.get("suite")), []).append(script)
         else:
             boots.append([script])
