@@ -97,6 +97,20 @@ all_goes() {
 	! ls -d /sys/devices/virtual/workqueue/rrxe* 2>/dev/null && ! ls -d /sys/class/infiniband/rrxe* 2>/dev/null
 }
 
+# fuzz_beside_pair SEED ARGUMENT...: one run, with the pair of honest QPs.
+fuzz_beside_pair() { fuzz "$@" --victims "$DEV1,$DEV2"; }
+
+# attack NAME CLAIM COMMAND...: the command of a run, between new links and their end.
+attack() {
+	local name=$1 claim=$2
+	shift 2
+	check "$name: links" links_up
+	[[ -z $FUZZ_COVERAGE ]] || sed -n '/\[rrxe\]/s/^/symbol: /p' /proc/kallsyms
+	run "$name: $claim" "$@"
+	check "$name: resizing a CQ copies few completions with interrupts disabled" copies_are_short
+	check "$name: nothing is left" all_goes
+}
+
 check "two hosts" hosts_up 4200
 check "attackers have limits" limits
 FAULTY=()
@@ -106,21 +120,11 @@ if faults; then FAULTY=(--faults); fi
 note "fault injection: ${FAULTY[*]:-this kernel has none}"
 
 for seed in ${FUZZ_SEEDS//,/ }; do
-	check "seed $seed: links" links_up
-	[[ -z $FUZZ_COVERAGE ]] || sed -n '/\[rrxe\]/s/^/symbol: /p' /proc/kallsyms
-	run "seed $seed: honest data is right and goes on" fuzz "$seed" --victims "$DEV1,$DEV2" --chaos
-	check "seed $seed: resizing a CQ copies few completions with interrupts disabled" copies_are_short
-	check "seed $seed: nothing is left" all_goes
+	attack "seed $seed" "honest data is right and goes on" fuzz_beside_pair "$seed" --chaos
 done
 for seed in ${FUZZ_UNLOAD//,/ }; do
-	check "seed $seed: links" links_up
-	run "seed $seed: the module can be removed at any time" fuzz "$seed" --chaos --unload
-	check "seed $seed: resizing a CQ copies few completions with interrupts disabled" copies_are_short
-	check "seed $seed: nothing is left" all_goes
+	attack "seed $seed" "the module can be removed at any time" fuzz "$seed" --chaos --unload
 done
 for focus in ${FUZZ_FOCI//,/ }; do
-	check "focus $focus: links" links_up
-	run "focus $focus: attackers find nothing" fuzz 1 --focus "$focus"
-	check "focus $focus: resizing a CQ copies few completions with interrupts disabled" copies_are_short
-	check "focus $focus: nothing is left" all_goes
+	attack "focus $focus" "attackers find nothing" fuzz 1 --focus "$focus"
 done
