@@ -20,7 +20,7 @@ from pyverbs.qp import QPAttr
 from pyverbs.wr import SGE, SendWR
 
 import pairs
-from cpu_time import softirq_count
+from cpu_time import softirqs_during
 from pairs import ALL, PAGE, Buffer, case, equal, in_child, libc, main, register
 from userfault import Private, unanswered
 from uverbs import advise_mr
@@ -411,13 +411,6 @@ def killed_advice():
     equal(took < 30, True, f"the end within 30 s ({took:.3f})")
 
 
-def softirqs_of(seconds=2):
-    """How often softirqs ran work items and timers meanwhile: those of the whole machine."""
-    before = softirq_count("TASKLET")
-    time.sleep(seconds)
-    return softirq_count("TASKLET") - before
-
-
 @case("timers of processes' QPs cost the kernel no softirqs: a receiver that is never ready")
 def rnr_timers():
     pair = Pair(connected=False)
@@ -426,18 +419,18 @@ def rnr_timers():
     _, local = known(pair, 8)
     wr = SendWR(wr_id=1, opcode=e.IBV_WR_SEND, num_sge=1, sg=[SGE(*local)])
     pair.qps[0].post_send(wr)
-    count = softirqs_of()
+    count = softirqs_during(2)
     print(f"# {count} softirqs in two seconds")
     equal(count < 400, True, f"softirqs ({count})")
 
 
 @case("timers of processes' QPs cost the kernel no softirqs: QPs in error")
 def error_timers():
-    pair_list = [Pair() for _ in range(50)]
-    for pair in pair_list:
+    every = [Pair() for _ in range(50)]
+    for pair in every:
         for qp in pair.qps:
             qp.modify(QPAttr(qp_state=e.IBV_QPS_ERR), e.IBV_QP_STATE)
-    count = softirqs_of()
+    count = softirqs_during(2)
     print(f"# {count} softirqs in two seconds")
     equal(count < 400, True, f"softirqs ({count})")
 

@@ -4,6 +4,7 @@
 """What the kernel's threads cost."""
 
 import os
+import time
 
 
 def worker_ticks():
@@ -28,3 +29,10 @@ def softirq_count(*names):
     with open("/proc/softirqs") as softirqs:
         rows = [line.split() for line in softirqs]
     return sum(int(count) for row in rows if row[0].rstrip(":") in names for count in row[1:])
+
+
+def softirqs_during(seconds):
+    """How often all CPUs together run softirqs of work items and timers in that time. Sleeps for as long."""
+    before = softirq_count("TASKLET")
+    time.sleep(seconds)
+    return softirq_count("TASKLET") - before

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from beside import FOREVER, LOAD, beside_each, ringing, running, sending
-from cpu_time import softirq_count
+from cpu_time import softirqs_during
 from pairs import case, equal, main
 
 SECONDS = 1
@@ -103,9 +103,7 @@ def full_queues():
 @case("shares: what full send queues leave over is not work of softirqs")
 def softirqs():
     with ringing(3, "posts"):
-        before = softirq_count("TASKLET")
-        time.sleep(SECONDS)
-        count = softirq_count("TASKLET") - before
+        count = softirqs_during(SECONDS)
     print(f"# {count} softirqs of work items in a second")
     equal(count <= MAX_SOFTIRQS, True, "hardly any")
 
