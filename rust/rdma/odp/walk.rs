@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A walk through the page tables of a process: which pages it has, by HMM.
+//! A walk through the page tables of a process: it finds the process's pages, by HMM.
 //!
-//! HMM writes its results without a lock, and tells by `mmu_interval_read_retry()` whether what one walk found still
-//! holds. So each walk has a list of its own. `ib_umem_odp_map_dma_and_lock()` (drivers/infiniband/core/umem_odp.c)
-//! has all walks write to the list of the `ib_umem_odp`, where a walk whose pages are gone overwrites those of a later
-//! one.
+//! HMM writes its results without a lock, and `mmu_interval_read_retry()` tells whether they still
+//! hold. So each walk has a list of its own. In `ib_umem_odp_map_dma_and_lock()`
+//! (drivers/infiniband/core/umem_odp.c) all walks write to the list of the `ib_umem_odp`, where a
+//! walk whose pages are gone overwrites those of a later one.
 
 use core::{ops::Range, ptr::NonNull};
 
@@ -30,13 +30,14 @@ const MOST_WALKS: u32 = 64;
 struct Users(NonNull<bindings::mm_struct>);
 
 impl Users {
-    /// That of which `umem` is a part.
+    /// The address space of `umem`'s process.
     ///
     /// # Safety
     ///
     /// `umem` must be valid.
     unsafe fn of(umem: NonNull<bindings::ib_umem_odp>) -> Option<Self> {
-        // SAFETY: Valid as the caller promises. Its notifier keeps the structure of the address space.
+        // SAFETY: Valid as the caller promises. Its notifier keeps the structure of the address
+        // space.
         let mm = NonNull::new(unsafe { (*umem.as_ptr()).umem.owning_mm })?;
         // SAFETY: As above.
         let counted = unsafe { bindings::mmget_not_zero(mm.as_ptr()) };
@@ -53,8 +54,8 @@ impl Drop for Users {
     }
 }
 
-/// The pages that a walk found: HMM's flags and frame number of each. They hold until the lock of the
-/// `ib_umem_odp` is released.
+/// The pages that a walk found: HMM's flags and frame number of each. They hold until the lock of
+/// the `ib_umem_odp` is released.
 pub(super) struct Found<'a> {
     frames: &'a [c_ulong],
     /// The least order that a page may have.
@@ -82,13 +83,15 @@ impl Found<'_> {
     }
 }
 
-/// Finds the pages of `range`, whole pages of the process's addresses, and has those faulted in that are absent, unless
-/// `how` says otherwise. Calls `note` under the lock of `umem`. Process context; sleeps.
+/// Finds the pages of `range`, which are whole pages of the process's addresses. Absent ones are
+/// faulted in, unless `how` is [`Fault::Look`]. Calls `note` under the lock of `umem`. Process
+/// context; sleeps.
 ///
 /// # Errors
 ///
-/// `EFAULT` for what the process has not, or not so; `EINVAL` when it is gone, and for pages smaller than those of `umem`;
-/// `EBUSY` if it keeps changing its mappings; `EINTR` if the calling task was killed; `ENOMEM`; those of `note`.
+/// `EFAULT` for an address that the process may not use so; `EINVAL` when the process is gone;
+/// `EBUSY` if it keeps changing its mappings; `EINTR` if the calling task was killed; `ENOMEM`;
+/// those of `note`.
 ///
 /// # Safety
 ///
@@ -124,8 +127,8 @@ pub(super) unsafe fn walk(
     let order = shift.saturating_sub(PAGE_SIZE.trailing_zeros()) as c_ulong;
     let timeout = msecs_to_jiffies(bindings::HMM_RANGE_DEFAULT_TIMEOUT);
     for _ in 0..MOST_WALKS {
-        // SAFETY: The list is as long as the range has pages; the address space has users, and the notifier is
-        // registered as long as `umem` is valid.
+        // SAFETY: The list is as long as the range has pages; the address space has users, and the
+        // notifier is registered as long as `umem` is valid.
         let done = unsafe { bindings::hmm_range_fault_unlocked_timeout(&mut walked, timeout) };
         kernel::error::to_result(done)?;
         // SAFETY: Valid as the caller promises.

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How many threads work for one user, and for one memory cgroup.
+//! The limits on threads of work queues, for each user and for each memory cgroup.
 //!
-//! All users share the threads of three work queues, so each has a part of them only. `rrxe_faults` and `rrxe_advice`
-//! sleep: a fault lasts as long as it takes, and a file system in user space, or a program that serves its memory by
-//! userfaultfd, may never answer. `rrxe_rest` runs QPs: a work queue begins its items in the order of their coming, so
-//! whoever has many QPs would have as much of its time. The QPs of a user that have no thread wait for one in a list
-//! of that user's, not in the work queue.
+//! All users share the threads of three work queues, and accounts limit each user's part.
+//! `rrxe_faults` and `rrxe_advice` sleep: a file system in user space, or a program that serves its
+//! memory by userfaultfd, may never answer a fault. `rrxe_rest` runs QPs: a work queue begins its
+//! items in the order of their arrival, so a user's time would grow with the number of its QPs. A
+//! QP whose account has no thread left waits in a list of the account, not in the work queue.
 //!
-//! Two limits hold at once. That of memory cgroups is no higher: a container can't leave its own, but its root may be
-//! any user. That of users bounds those to whom a part of the tree of cgroups was delegated, where they make as many as
-//! they like, and those in the root's cgroup, which has no limit.
+//! Two limits hold at once. The limit of a memory cgroup is no higher than that of a user. It
+//! bounds a container, which can't leave its cgroup, but whose root may become any user. The limit
+//! of a user bounds users to whom a part of the tree of cgroups was delegated, for they make as
+//! many cgroups there as they like. It also bounds users in the root's cgroup, which has no limit.
 
 use kernel::{
     prelude::*,
@@ -35,7 +36,7 @@ pub(crate) enum Threads {
     Rests,
 }
 
-/// What a user or memory cgroup has of the threads.
+/// The threads that work for one user or one memory cgroup.
 #[pin_data]
 pub(crate) struct Account {
     /// Threads for faults of QPs.
@@ -98,7 +99,8 @@ impl Accounts {
         Arc::pin_init(accounts, GFP_KERNEL)
     }
 
-    /// Finds the account of `of`, or makes it, with `sleepers` threads of each queue whose threads sleep.
+    /// Finds the account of `of`, or makes it, with `sleepers` threads of each queue whose threads
+    /// sleep.
     fn open(self: &Arc<Self>, of: Principal, sleepers: u32) -> Result<Open> {
         let account = Account::new(sleepers, self.runners)?;
         let entry = Entry {
@@ -150,7 +152,8 @@ impl Drop for Open {
     }
 }
 
-/// For whom threads work: a process's memory cgroup, unless that is the root's, and user at the time when this was made.
+/// The accounts of a process: that of its memory cgroup, unless this is the root's, and that of its
+/// user, both as they were when this was made.
 pub(crate) struct Payer {
     cgroup: Option<Open>,
     user: Open,

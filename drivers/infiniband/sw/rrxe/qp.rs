@@ -54,8 +54,8 @@ use crate::{
     workers::Workers,
 };
 
-/// Turns that one caller takes in a row, its own and those of local peers, before it leaves the rest
-/// ([`Qp::leave`]).
+/// Turns that one caller takes in a row, its own and those of local peers, before it leaves the
+/// rest ([`Qp::leave`]).
 const MAX_ROUNDS: u32 = 8;
 
 /// A queue pair.
@@ -95,7 +95,7 @@ pub(crate) struct Qp {
     doorbell: Option<Doorbell>,
     cap: QpCap,
     signal_all: bool,
-    /// What it sends to a group doesn't come back to itself.
+    /// Its packets to a group don't come back to itself.
     blocks_own: bool,
     epoch: kernel::time::Instant<Monotonic>,
     /// `None` once destroyed.
@@ -106,17 +106,18 @@ pub(crate) struct Qp {
     /// Runs the engine in softirq.
     #[pin]
     work: Work<Self>,
-    /// Runs the engine in a thread. Not `work`: an item that runs in both contexts has no consistent place in a lock
-    /// order, and waits in one queue while the other one's context is wanted.
+    /// Runs the engine in a thread. Not `work`: an item that runs in both contexts has no
+    /// consistent place in a lock order, and waits in one queue while the other one's context is
+    /// wanted.
     #[pin]
     rest: Work<Self, 2>,
     /// Faults in what the QP waits for.
     #[pin]
     fault: Work<Self, 1>,
-    /// What it has of the threads for that.
+    /// Its share in the threads of `rrxe_faults`, which run `fault`.
     #[pin]
     fault_share: ThreadShare,
-    /// What it has of the threads that run `rest`.
+    /// Its share in the threads of `rrxe_rest`, which run `rest`.
     #[pin]
     rest_share: ThreadShare,
 }
@@ -157,13 +158,15 @@ impl HrTimerCallback for Qp {
     type Pointer<'a> = Arc<Qp>;
 
     fn run(this: ArcBorrow<'_, Qp>, _: HrTimerCallbackContext<'_, Qp>) -> HrTimerRestart {
-        // Not here: the holder of the turn cancels the timer, and would wait for this very function.
+        // Not here: the holder of the turn cancels the timer, and would wait for this very
+        // function.
         Qp::leave(this);
         HrTimerRestart::NoRestart
     }
 }
 
-/// Wakes a QP that waited for its packets to leave. It names the QP only, for packets may outlive it.
+/// Wakes a QP that waited for its packets to leave. It names the QP only, for packets may outlive
+/// it.
 pub(crate) struct Waker {
     net: Arc<NetContext>,
     qpn: Qpn,
@@ -241,7 +244,7 @@ impl Qp {
         mrs.windows.unbind_all(self.qpn.get(), mrs);
     }
 
-    /// What the kernel's consumers know it by.
+    /// Its name for the kernel's consumers.
     pub(crate) fn token(&self) -> QpToken {
         self.token
     }
@@ -289,8 +292,8 @@ impl Qp {
         Ok(())
     }
 
-    /// As [`Self::doorbell`], for one that was rung without a call. Returns whether anything was posted since the
-    /// last time, or left to do then. Any context up to softirq.
+    /// As [`Self::doorbell`], for one that was rung without a call. Returns whether anything was
+    /// posted since the last time, or left to do then. Any context up to softirq.
     pub(crate) fn look_at_doorbell(this: ArcBorrow<'_, Self>) -> bool {
         let Some(doorbell) = &this.doorbell else {
             return false;
@@ -311,7 +314,8 @@ impl Qp {
         }
     }
 
-    /// Whether the QP takes a packet of a group that it is attached to: it may block what it sent itself.
+    /// Whether the QP takes a packet of a group that it is attached to: it may block what it sent
+    /// itself.
     pub(crate) fn wants(&self, packet: &RxPacket) -> bool {
         let own = match packet.packet.service {
             Service::Ud(deth) => deth.src == self.qpn,
@@ -335,7 +339,8 @@ impl Qp {
         self.frames.as_deref()
     }
 
-    /// A frame for this QP came. It is taken in later: this may be under another QP's turn. Any context.
+    /// A frame for this QP came. It is taken in later: this may be under another QP's turn. Any
+    /// context.
     pub(crate) fn receive_frame(this: ArcBorrow<'_, Self>, frame: RxFrame) {
         match this.frames().map(|frames| frames.push(frame)) {
             Some(Ok(())) => Self::schedule(this),
@@ -406,8 +411,8 @@ impl Qp {
 
     /// Tells ib_core what a turn brought about. No lock is held.
     ///
-    /// The kernel's consumers count on being called as by an interrupt, not in process context where one
-    /// could call them again.
+    /// The kernel's consumers count on being called as by an interrupt, not in process context
+    /// where one could call them again.
     #[inline(never)]
     fn conclude(&self, upshot: &Upshot) {
         let _as_interrupt = self.poster.as_ref().map(|_| bottom_halves_off());
@@ -443,8 +448,8 @@ impl Qp {
         }
     }
 
-    /// Leaves the work of a process's QP to the watcher of its doorbells, so that it counts for that process, or to a
-    /// thread, so that others have their share of the CPU. Any context.
+    /// Leaves the work of a process's QP to the watcher of its doorbells, so that it counts for
+    /// that process, or to a thread, so that others have their share of the CPU. Any context.
     fn leave(this: ArcBorrow<'_, Self>) {
         if this.poster.is_some() {
             Self::schedule(this);
@@ -467,7 +472,7 @@ impl Qp {
         let _ = workers.rests.enqueue::<_, 2>(this);
     }
 
-    /// What it has of the threads of a work queue.
+    /// Its share in the threads of a work queue.
     pub(crate) fn share(&self, of: Threads) -> &ThreadShare {
         match of {
             Threads::Faults => &self.fault_share,
@@ -475,7 +480,8 @@ impl Qp {
         }
     }
 
-    /// Leaves what is left to do to who watches the process's doorbells, if anybody does. Any context.
+    /// Leaves the rest of the work to the watcher of the process's doorbells, if there is one. Any
+    /// context.
     fn is_left_to_watcher(&self) -> bool {
         self.doorbell.as_ref().is_some_and(Doorbell::leave)
     }

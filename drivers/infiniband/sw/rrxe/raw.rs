@@ -32,7 +32,7 @@ use crate::{
 
 /// The tag of a VLAN, which isn't part of a network device's MTU.
 const VLAN_TAG: u32 = 4;
-/// Bytes at the start of a frame that are linear, headers as a rule; what follows is copied to a page.
+/// Bytes at the start of a frame that are linear, headers as a rule; the rest is copied to a page.
 const HEAD: u32 = 128;
 /// No frame is longer, whatever the network device takes.
 const MAX_FRAME: u32 = HEAD.saturating_add(PAGE_SIZE as u32);
@@ -132,8 +132,8 @@ fn lost(counters: &Counters) -> Result<(), TransmitFault> {
     Ok(())
 }
 
-/// Takes in frames that wait for `qp`, until one finds its memory absent: then the QP stands still, and
-/// that frame is the next again. Bottom halves disabled.
+/// Takes in frames that wait for `qp`, until one finds its memory absent: then the QP stands still,
+/// and that frame is the next again. Bottom halves disabled.
 pub(crate) fn receive(
     core: &mut Core,
     qp: &Qp,

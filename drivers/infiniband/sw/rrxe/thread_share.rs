@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a QP has of the threads of a work queue: one at a time, if its payer has one left.
+//! The right of a QP to a thread of a work queue: one at a time, if the accounts of its process
+//! have one left.
 //!
-//! A QP whose payer has none left waits in the list of the account that is exhausted ([`crate::semaphore`]). It goes
-//! through the accounts in one order and keeps what it has of the first while it waits for the second.
+//! A QP whose process has none left waits in the list of the exhausted account
+//! ([`crate::semaphore`]). It takes from the accounts in one order, and keeps its part of the first
+//! while it waits for the second.
 
 use kernel::{prelude::*, sync::Arc};
 use rdma::{new_bh_spinlock, sync::BhSpinLock};
@@ -14,12 +16,12 @@ use crate::{
     semaphore::Seat, //
 };
 
-/// A QP's, for one of the work queues.
+/// The share of one QP in the threads of one work queue.
 #[pin_data]
 pub(crate) struct ThreadShare {
-    /// Those of which it is a share.
+    /// The threads in which it is a share.
     of: Threads,
-    /// `None` of the kernel's, for which there is no limit.
+    /// `None` for QPs of the kernel: they have no limit.
     payer: Option<Arc<Payer>>,
     /// Held over the locks of the accounts' semaphores.
     #[pin]
@@ -47,7 +49,7 @@ enum Phase {
 }
 
 impl ThreadShare {
-    /// That of a QP that needs no thread yet. Process context.
+    /// The share of a QP that needs no thread yet. Process context.
     ///
     /// # Errors
     ///
@@ -70,8 +72,9 @@ impl ThreadShare {
         }))
     }
 
-    /// Work of `qp`, whose share it is, begins. Returns whether its work item is to be queued; if not, it is queued, or
-    /// [`Self::end`] of another gives it a thread. Any context up to softirq.
+    /// Begins work of `qp`, whose share it is. Returns whether the caller must queue the work item
+    /// of `qp`. If not, the item is queued already, or [`Self::end`] of another QP gives it a
+    /// thread. Any context up to softirq.
     pub(crate) fn begin(&self, qp: &Arc<Qp>) -> bool {
         let Some(payer) = &self.payer else {
             return true;
@@ -96,8 +99,8 @@ impl ThreadShare {
         self.state.lock().again
     }
 
-    /// The work item has ended. Calls `run` for each QP that has a thread in its place: two at most. Any context up to
-    /// softirq.
+    /// The work item has ended. Calls `run` for each QP that has a thread in its place: two at
+    /// most. Any context up to softirq.
     pub(crate) fn end(&self, mut run: impl FnMut(Arc<Qp>)) {
         let Some(payer) = &self.payer else {
             return;
@@ -106,7 +109,8 @@ impl ThreadShare {
         give_back(self.of, payer, usize::MAX, &mut run);
     }
 
-    /// The QP is destroyed: it waits no longer. Calls `run` as [`Self::end`]. Any context up to softirq.
+    /// The QP is destroyed: it waits no longer. Calls `run` as [`Self::end`]. Any context up to
+    /// softirq.
     pub(crate) fn close(&self, mut run: impl FnMut(Arc<Qp>)) {
         let Some(payer) = &self.payer else {
             return;
@@ -118,7 +122,7 @@ impl ThreadShare {
         };
         let account = payer.accounts().nth(index);
         let Some(seat) = account.and_then(|account| account.threads(self.of).cancel(number)) else {
-            // It was just given what it waited for: that one gives it back.
+            // The account gave it a thread just now: the giver takes that back (`Resumed::Closed`).
             return;
         };
         state.seat = Some(seat);
@@ -127,7 +131,7 @@ impl ThreadShare {
         give_back(self.of, payer, index, &mut run);
     }
 
-    /// `qp`, whose share it is, was given what it waited for. Returns whether it has a thread.
+    /// Resumes `qp`, whose share it is, after an account gave it a thread. Says whether it runs.
     fn resume(&self, seat: Seat<Arc<Qp>>, qp: &Arc<Qp>) -> Resumed {
         let mut state = self.state.lock();
         state.seat = Some(seat);
@@ -145,17 +149,18 @@ impl ThreadShare {
     }
 }
 
-/// What became of a QP that was given what it waited for.
+/// The state of a QP after an account gave it a thread.
 enum Resumed {
     Runs,
     /// For another account.
     Waits,
-    /// It is destroyed, and keeps what it has.
+    /// It is destroyed: the caller gives its threads back.
     Closed,
 }
 
 impl State {
-    /// Takes a thread from the accounts of `payer`, the first `from` of which it has already, or waits for one.
+    /// Takes a thread from the accounts of `payer`, or waits for one. It has those of the first
+    /// `from` accounts already.
     fn climb(&mut self, of: Threads, payer: &Payer, from: usize, qp: &Arc<Qp>) -> bool {
         for (index, account) in payer.accounts().enumerate().skip(from) {
             // It is in no list.
@@ -175,8 +180,10 @@ impl State {
     }
 }
 
-/// Gives back what a QP has of the first `count` accounts of `payer`: to the first QP that waits for it, unless that is
-/// just destroyed, then to the next one. Such a QP has accounts before that one, too: fewer each time.
+/// Gives back a QP's threads of the first `count` accounts of `payer`: each to the first QP that
+/// waits for it, or to the next one if the first is being destroyed. A QP that is being destroyed
+/// has threads of the accounts before that one, which are given back, too: they are fewer each
+/// time, so the recursion ends.
 fn give_back(of: Threads, payer: &Payer, count: usize, run: &mut dyn FnMut(Arc<Qp>)) {
     for (index, account) in payer.accounts().enumerate().take(count) {
         while let Some((seat, qp)) = account.threads(of).up() {

@@ -25,8 +25,8 @@ use roce::{
 
 use crate::path::Address;
 
-/// Payload up to this many bytes lies behind the headers, longer payload in a fragment of its own: the linear part may
-/// be no larger than a page.
+/// Payload up to this many bytes lies behind the headers, longer payload in a fragment of its own:
+/// the linear part may be no larger than a page.
 const LINEAR_LIMIT: u32 = 512;
 
 /// The IP protocol number of UDP.
@@ -35,7 +35,7 @@ const PROTOCOL_UDP: u8 = 17;
 /// The flags word of an IPv4 header: don't fragment.
 const DONT_FRAGMENT: u16 = 0x4000;
 
-/// What payload is appended to, in order.
+/// A packet to which payload is appended, in order.
 pub(crate) trait Payload {
     /// Appends a copy of payload from registered memory.
     fn append(&mut self, span: &Span<'_>);

@@ -14,18 +14,18 @@ use rdma::workqueue::OwnedQueue;
 
 use crate::{accounts::Accounts, doorbells::Doorbells, limits};
 
-/// Who does what no system call or packet does.
+/// The work queues, for work that no system call and no packet does.
 pub(crate) struct Workers {
     /// Runs QPs that nobody else runs, in softirq.
     pub(crate) turns: OwnedQueue,
-    /// Runs QPs of processes that are not through with what they were given, in threads; how many and where, an
-    /// administrator sets by `/sys/devices/virtual/workqueue/rrxe_rest`.
+    /// Runs QPs of processes in threads, when a turn left work over. An administrator sets number
+    /// and CPUs of the threads by `/sys/devices/virtual/workqueue/rrxe_rest`.
     pub(crate) rests: OwnedQueue,
     /// Has absent memory faulted in, where it may sleep.
     pub(crate) faults: OwnedQueue,
     /// Follows advice, where it may sleep.
     pub(crate) advice: OwnedQueue,
-    /// Who has how many threads of these three.
+    /// The threads of these three that each user and memory cgroup uses.
     pub(crate) accounts: Arc<Accounts>,
     /// Watches pages of doorbells. An administrator sets CPUs, priority and NUMA affinity by
     /// `/sys/devices/virtual/workqueue/rrxe_poll`.
@@ -44,8 +44,8 @@ const MIN_GUARD: u32 = 200;
 const MAX_GUARD: u32 = 1_000_000;
 
 impl Workers {
-    /// At most `pollers` pages are watched at a time, each for `patience_us` microseconds in vain; none if
-    /// either is zero. Process context.
+    /// At most `pollers` pages are watched at a time, each for `patience_us` microseconds in vain;
+    /// none if either is zero. Process context.
     ///
     /// # Errors
     ///

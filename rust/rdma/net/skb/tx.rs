@@ -33,7 +33,7 @@ pub const TRAILER_MAX: usize = 8;
 
 const NET_XMIT_DROP: c_int = bindings::NET_XMIT_DROP as c_int;
 
-/// What buffers and their parts are aligned to.
+/// The alignment of buffers and their parts, in bytes.
 const ALIGN: usize = bindings::SMP_CACHE_BYTES as usize;
 
 /// A packet being built: `headroom | linear data | page fragments | trailer`.
@@ -53,7 +53,7 @@ pub struct TxSkb {
     spill: Option<Spill>,
 }
 
-/// Where payload is copied that isn't linear.
+/// The fragment for payload that isn't linear.
 struct Spill {
     next: NonNull<u8>,
     left: usize,
@@ -93,8 +93,8 @@ impl TxSkb {
         })
     }
 
-    /// Appends a copy of some bytes, to the fragment if [`Self::spill`] began one, else to the linear
-    /// part. Only before the trailer.
+    /// Appends a copy of some bytes, to the fragment if [`Self::spill`] began one, else to the
+    /// linear part. Only before the trailer.
     ///
     /// # Errors
     ///
@@ -111,7 +111,7 @@ impl TxSkb {
 
     /// Appends a copy of a span, as [`Self::put`] does.
     ///
-    /// The copy is what keeps a region's revocation synchronous: a packet to a QP of this host, or of a
+    /// The copy keeps a region's revocation synchronous: a packet to a QP of this host, or of a
     /// container, may wait there for as long as that QP's owner likes.
     ///
     /// # Errors
@@ -239,7 +239,7 @@ impl TxSkb {
     ///
     /// # Errors
     ///
-    /// What the IP layer says; the packet is gone all the same.
+    /// Those of the IP layer. The packet is gone all the same.
     pub fn send<W: Wake>(self, route: &Route, credit: &Arc<Credit<W>>) -> Result {
         let skb = self.charge(credit);
         // SAFETY: The count that `hold` takes is given to the buffer.
@@ -255,8 +255,8 @@ impl TxSkb {
         sent(code)
     }
 
-    /// Sends the buffer as a frame, complete with its link-layer header, by `netdev`; the credit comes
-    /// back when it is out.
+    /// Sends the buffer as a frame, complete with its link-layer header, by `netdev`; the credit
+    /// comes back when it is out.
     ///
     /// # Context
     ///
@@ -264,7 +264,7 @@ impl TxSkb {
     ///
     /// # Errors
     ///
-    /// What the queueing discipline or the device says; the frame is gone all the same.
+    /// Those of the queueing discipline or the device. The frame is gone all the same.
     pub fn send_frame<W: Wake>(self, netdev: &Netdev, credit: &Arc<Credit<W>>) -> Result {
         let skb = self.charge(credit);
         // SAFETY: The buffer is ours until it is sent; the device is held until after that.
@@ -390,7 +390,7 @@ unsafe fn copy_span(to: NonNull<u8>, span: &Span<'_>) {
     });
 }
 
-/// What became of a packet, by what the network stack returned.
+/// The result of a transmission, by the network stack's return value.
 fn sent(code: c_int) -> Result {
     match code {
         NET_XMIT_DROP => Err(EAGAIN),

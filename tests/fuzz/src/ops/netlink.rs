@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What netlink shows of the devices to everybody, asked for while it changes.
+//! The state of devices that netlink shows to everybody, asked for while it changes.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -19,7 +19,8 @@ const OTHERS: [u16; 18] = [
     0, 2, 3, 6, 7, 15, 16, 18, 19, 20, 21, 24, 25, 26, 27, 28, 30, 31,
 ];
 const RES_MR_GET: u16 = 13;
-/// What a slab allocator with poisoning leaves in freed memory: a region's rights are four bytes.
+/// Freed memory under slab poisoning (`slub_debug=P`): four bytes of it, the size of a region's
+/// rights in a dump.
 const POISON: [u8; 4] = [0x6b; 4];
 
 /// A dump of any kind.
