@@ -2,31 +2,48 @@
 # shellcheck shell=bash
 # Building and installing for a kernel of this machine: the running one, or the one KVER names.
 
-readonly OLDEST_KERNEL=7.2
-# What the driver calls, by configuration option.
-readonly NEEDED_OPTIONS=(RUST MODULES INFINIBAND INFINIBAND_USER_ACCESS INFINIBAND_USER_MEM INET IPV6 NET_UDP_TUNNEL)
+readonly OLDEST_KERNEL=7.3
+# The configuration options of the interfaces that the driver calls.
+readonly NEEDED_OPTIONS=(RUST MODULES INFINIBAND INFINIBAND_USER_ACCESS INFINIBAND_USER_MEM INFINIBAND_ADDR_TRANS
+	INFINIBAND_ON_DEMAND_PAGING INET IPV6 NET_UDP_TUNNEL)
+# Functions that older kernels lack. Without the first, netlink dumps look at QPs, CQs and SRQs while the driver
+# destroys them.
+readonly NEEDED_SYMBOLS=(rdma_restrack_begin_del hmm_range_fault_unlocked_timeout)
 
-# Sets MISSING to what stands in the way of building for $1 from its own build tree $2, a sentence each.
-host_missing() {
-	local release=$1 tree=$2 config=$2/.config option wanted have
-	MISSING=()
+# host_unfit RELEASE TREE: adds to MISSING a sentence for each reason why rrxe can't run on this kernel, as far as its
+# build tree is there to show it.
+host_unfit() {
+	local release=$1 tree=$2 config=$2/.config name
 	if [[ $(printf '%s\n' "$OLDEST_KERNEL" "$release" | sort -V | head -n 1) != "$OLDEST_KERNEL" ]]; then
 		MISSING+=("Kernel $release is too old: rrxe needs Linux $OLDEST_KERNEL or newer.")
 	fi
+	[[ -e $tree/Makefile ]] || return 0
+	[[ -e $config ]] || config=$tree/include/config/auto.conf
+	for name in "${NEEDED_OPTIONS[@]}"; do
+		grep -qE "^CONFIG_$name=[ym]" "$config" ||
+			MISSING+=("Kernel $release was built without CONFIG_$name.")
+	done
+	! grep -q '^CONFIG_PREEMPT_RT=y' "$config" ||
+		MISSING+=("Kernel $release was built with CONFIG_PREEMPT_RT, on which rrxe is not safe.")
+	[[ -e $tree/Module.symvers ]] || return 0
+	for name in "${NEEDED_SYMBOLS[@]}"; do
+		grep -qw "$name" "$tree/Module.symvers" ||
+			MISSING+=("Kernel $release has no function $name(), which rrxe calls.")
+	done
+}
+
+# host_missing RELEASE TREE: sets MISSING to a sentence for each obstacle to a build for this kernel from its own build
+# tree, and UNFIT to the number of those, at the beginning, that no other way of building removes.
+host_missing() {
+	local release=$1 tree=$2 config=$2/.config wanted have
+	MISSING=()
+	host_unfit "$release" "$tree"
+	UNFIT=${#MISSING[@]}
 	if [[ ! -e $tree/Makefile ]]; then
 		MISSING+=("The build tree of kernel $release is not installed ($tree); on Debian and Ubuntu it is the package linux-headers-$release, on Fedora kernel-devel.")
 		return
 	fi
 	[[ -e $config ]] || config=$tree/include/config/auto.conf
-	for option in "${NEEDED_OPTIONS[@]}"; do
-		grep -qE "^CONFIG_$option=[ym]" "$config" ||
-			MISSING+=("Kernel $release was built without CONFIG_$option.")
-	done
-	! grep -q '^CONFIG_PREEMPT_RT=y' "$config" ||
-		MISSING+=("Kernel $release was built with CONFIG_PREEMPT_RT, on which rrxe is not safe.")
-	# Without it, netlink dumps look at QPs, CQs and SRQs while the driver destroys them.
-	[[ ! -e $tree/Module.symvers ]] || grep -qw rdma_restrack_begin_del "$tree/Module.symvers" ||
-		MISSING+=("Kernel $release has an older ib_core, without rdma_restrack_begin_del(): rrxe needs Linux 7.3, or a 7.2 that has it.")
 	grep -q '^CONFIG_RUST=y' "$config" || return 0
 	[[ -e $tree/rust/libkernel.rmeta ]] ||
 		MISSING+=("The build tree $tree lacks the kernel's Rust metadata (rust/libkernel.rmeta).")
@@ -48,7 +65,7 @@ host_build() {
 		make --no-print-directory -C "$tree" -j"$(nproc)" KBUILD_EXTMOD_OUTPUT="$(dirname "$MODULE")" M="$TOP" modules >&2 ||
 			die "the module did not build"
 		say "built $MODULE"
-	elif [[ $release =~ \+deb[0-9]+-$ARCH$ ]]; then
+	elif [[ $UNFIT -eq 0 && $release =~ \+deb[0-9]+-$ARCH$ ]]; then
 		# A stock Debian kernel: the toolbox has its compiler and makes the metadata from its source.
 		need_root "${ARGUMENTS[@]}"
 		# shellcheck disable=SC2034 # kernel_init reads it
