@@ -38,6 +38,6 @@ help:
 	@tools/rrxe help
 
 # Command-line settings (make vm RUN=… VCPUS=4) reach tools/rrxe through the environment.
-export RUN ONLY TYPE GUEST_PACKAGES GUEST_SUITE VCPUS CPU MEM TIMEOUT ACCEL_ARGS KVER MINUTES SEED INSTALL_MOD_PATH DESTDIR
+export RUN ONLY TYPE GUEST_PACKAGES GUEST_SUITE VCPUS CPU MEM TIMEOUT ACCEL_ARGS KVER MINUTES SEED COVERAGE INSTALL_MOD_PATH DESTDIR
 
 .PHONY: all modules install modules_install uninstall install-provider uninstall-provider demo test check test-debug kunit bench fuzz vm debug-vm clean help
