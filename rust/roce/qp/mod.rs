@@ -294,6 +294,10 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
                 let outcome = self.responder.transmit_failed(transmit, fault, host);
                 (Side::Responder, outcome)
             }
+            // In ERR the NAK of the request that broke the QP is due already.
+            (Source::Remote { .. }, TransmitFault::Remote(_)) => {
+                return self.responder.cancel_responses();
+            }
             _ => return,
         };
         self.conclude(side, outcome, host);

@@ -89,6 +89,8 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
             }
             // Only a send error leads to SQE; the table has no transition to it.
             QpState::Sqe => {}
+            // The owner's word is the end of the peer's access.
+            QpState::Err if self.state.name() == QpState::Err => self.responder.silence(),
             QpState::Err => self.enter_err(host),
         }
     }

@@ -18,6 +18,7 @@ use crate::wire::packet::{
 };
 use crate::wr::{AtomicOp, FlushKind, RemoteAddr, SendOp, SendTail, UdDest};
 
+mod broken;
 mod raw;
 mod shared;
 mod xrc;

@@ -239,16 +239,31 @@ impl<R: Slots<Replay>> Responder<R> {
 
     /// The QP enters ERR: a held receive completes as flushed.
     ///
-    /// If the responder itself broke, its NAK and the answers due before it are still sent;
-    /// otherwise nothing is.
+    /// If the responder itself broke, its NAK is still sent, after [`reply::MOST_AFTER_ERROR`] at most of the READ responses
+    /// that are due before it; otherwise nothing is.
     pub(crate) fn fail<H: Host>(&mut self, context: &Context, host: &mut H) {
-        if !matches!(self.answer, Answer::Refused(..)) {
-            self.answer = Answer::Nothing;
-            self.ring.clear();
+        if matches!(self.answer, Answer::Refused(..)) {
+            let limit = reply::MOST_UNHEARD.saturating_sub(reply::MOST_AFTER_ERROR);
+            self.unheard = self.unheard.max(limit);
+            self.undo = Undo::Nothing;
+        } else {
+            self.silence();
         }
-        self.undo = Undo::Nothing;
         self.message = Message::None;
         self.abandon_held(WcStatus::WrFlushErr, context, host);
+    }
+
+    /// Sends none of what is due.
+    pub(crate) fn silence(&mut self) {
+        self.answer = Answer::Nothing;
+        self.ring.clear();
+        self.undo = Undo::Nothing;
+    }
+
+    /// Sends none of the READ responses that are due.
+    pub(crate) fn cancel_responses(&mut self) {
+        self.ring.cancel();
+        self.undo = Undo::Nothing;
     }
 
     /// In ERR: flushes at most `budget` posted receives; true if more may be there.

@@ -23,6 +23,10 @@ const SHORTEST_RNR_TIMER: u8 = 1;
 /// one a peer that is gone gets no more.
 pub(super) const MOST_UNHEARD: u32 = 1 << 23;
 
+/// READ responses that are sent before the NAK of the request that broke the QP. The owner takes ERR for the end of the
+/// peer's access soon, so this is far less than a READ may have.
+pub(super) const MOST_AFTER_ERROR: u32 = 1024;
+
 const UNLIMITED: Syndrome = Syndrome::Ack {
     credits: UNLIMITED_CREDITS,
 };
@@ -36,7 +40,10 @@ impl<R: Slots<Replay>> Responder<R> {
     ) -> Option<Transmit> {
         self.undo = Undo::Nothing;
         if self.unheard >= MOST_UNHEARD && !self.ring.rests() {
-            return None;
+            if !matches!(self.answer, Answer::Refused(..)) {
+                return None;
+            }
+            self.cancel_responses();
         }
         let msn = self.msn;
         let answer = self.ring.send_next(|replay| {

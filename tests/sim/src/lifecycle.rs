@@ -112,7 +112,13 @@ impl World {
             format!("end {end}   modify to {:?}", attrs.state)
         });
         if let Some(state) = attrs.state {
-            self.ends[end].side.state = state;
+            let side = &mut self.ends[end].side;
+            if side.state == QpState::Err && state == QpState::Err {
+                // The owner's word ends what a peer's request left to send.
+                side.rx.refusal = None;
+                side.rx.reads.clear();
+            }
+            side.state = state;
         }
         let before = self.ends[end].side.completed;
         let room = attrs.max_dest_rd_atomic.map(usize::from);

@@ -2,6 +2,7 @@
 
 //! Requests that break a reliable connection.
 
+use super::super::reply::{MOST_AFTER_ERROR, MOST_UNHEARD};
 use super::host::recv_wr;
 use super::*;
 use crate::host::{AccessFault, Fetch};
@@ -231,6 +232,21 @@ fn memory_revoked_within_a_write() {
         assert_eq!(bench.events(), [event]);
         assert_eq!(bench.answers(), [Said::Nak(0xff_ffff, code)]);
     }
+}
+
+#[test]
+fn few_responses_come_before_the_nak_that_ends_the_qp() {
+    let mut bench = Bench::new(QpKind::Rc);
+    bench.pass_read(0, 8 * MTU);
+    broken_by(&mut bench, &[(Body::Send(SendPart::Middle), MTU)]);
+    bench.responder.fail(&bench.context, &mut bench.host);
+    assert_eq!(bench.responder.unheard, MOST_UNHEARD - MOST_AFTER_ERROR);
+    // All but three have gone.
+    bench.responder.unheard = MOST_UNHEARD - 3;
+    let answers = bench.answers();
+    let (nak, responses) = answers.split_last().unwrap();
+    assert_eq!(responses.len(), 3);
+    assert!(matches!(nak, Said::Nak(_, NakCode::InvalidRequest)));
 }
 
 #[test]

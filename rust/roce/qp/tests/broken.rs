@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A QP that a peer's request broke while READ responses were due.
+
+use super::*;
+
+/// A QP in ERR: the responses of a READ of 64 packets are due, and the NAK of the request after it.
+fn broken() -> (TestQp, MockHost) {
+    let (mut qp, mut host) = in_rts(QpKind::Rc);
+    let reth = Reth {
+        va: BASE,
+        rkey: RKEY,
+        length: 64 * 1024,
+    };
+    let read = packet(Service::Rc, FIRST, Body::ReadRequest(reth), 0);
+    qp.handle_packet(NOW, &read, &mut host);
+    let middle = Body::Send(SendPart::Middle);
+    let wrong = packet(Service::Rc, FIRST.plus(64), middle, 1024);
+    qp.handle_packet(NOW, &wrong, &mut host);
+    assert_eq!(qp.state(), QpState::Err);
+    (qp, host)
+}
+
+fn is_nak(packet: &Packet) -> bool {
+    matches!(packet.body, Body::Ack(aeth) if aeth.syndrome == Syndrome::Nak(NakCode::InvalidRequest))
+}
+
+#[test]
+fn sends_what_was_due_before_its_nak() {
+    let (mut qp, mut host) = broken();
+    let sent = drain(&mut qp, NOW, &mut host);
+    assert_eq!(sent.len(), 65);
+    assert!(is_nak(&sent[64].packet));
+}
+
+#[test]
+fn sends_nothing_once_its_owner_says_that_it_is_in_error() {
+    let (mut qp, mut host) = broken();
+    assert!(qp.poll_transmit(NOW, &mut host).is_some());
+    assert!(qp.modify(NOW, &to(QpState::Err), &mut host).is_ok());
+    assert!(drain(&mut qp, NOW, &mut host).is_empty());
+}
+
+#[test]
+fn sends_only_its_nak_once_the_memory_is_gone() {
+    let (mut qp, mut host) = broken();
+    let response = qp.poll_transmit(NOW, &mut host).unwrap();
+    let fault = TransmitFault::Remote(AccessFault::Denied);
+    qp.transmit_failed(NOW, &response, fault, &mut host);
+    let sent = drain(&mut qp, NOW, &mut host);
+    assert_eq!(sent.len(), 1);
+    assert!(is_nak(&sent[0].packet));
+}
