@@ -182,7 +182,14 @@ impl<W: Slots<SendWqe>> Requester<W> {
         host: &mut H,
     ) -> Outcome {
         let psn = packet.bth.psn;
-        if let Some(aeth) = aeth(&packet.body) {
+        let aeth = aeth(&packet.body);
+        let proven = aeth.is_some_and(|aeth| self.is_plausible(aeth.msn));
+        let awaited = self.wqe_of(psn);
+        if !proven && !awaited.is_some_and(|wqe| awaits(wqe, packet, context)) {
+            self.challenge(psn, WcStatus::BadRespErr, now, context);
+            return Outcome::Continue;
+        }
+        if let Some(aeth) = aeth {
             self.hear(psn, aeth.msn);
         }
         self.vouch(psn, now, context, host);
@@ -199,6 +206,13 @@ impl<W: Slots<SendWqe>> Requester<W> {
         }
     }
 
+    /// The WQE in flight of which `psn` is a packet.
+    fn wqe_of(&self, psn: Psn) -> Option<&SendWqe> {
+        let started = (0..self.started).map_while(|index| self.window.get(index));
+        let mut packets = started.skip_while(|wqe| psn.ahead_of(wqe.first) >= wqe.packets);
+        packets.next()
+    }
+
     /// Checks an answer for the oldest unfinished PSN against its request, and stores its payload.
     fn accept<H: Host>(
         &self,
@@ -207,29 +221,18 @@ impl<W: Slots<SendWqe>> Requester<W> {
         host: &mut H,
     ) -> Result<(), ScatterFault> {
         let oldest = self.window.get(0).ok_or(WcStatus::BadRespErr)?;
+        if !awaits(oldest, packet, context) {
+            return Err(WcStatus::BadRespErr.into());
+        }
         let slot = oldest.wr.slot;
-        let index = packet.bth.psn.ahead_of(oldest.first);
-        match (oldest.answer(), packet.body) {
-            (Answer::Read, Body::ReadResponse(part)) => {
-                let (offset, length) = oldest.piece(index, context.settings.path_mtu);
-                let ends = oldest.request_ends(index);
-                if !fits(part, ends) || packet.payload_len != length {
-                    return Err(WcStatus::BadRespErr.into());
-                }
-                if length > 0 {
-                    host.scatter_send(slot, offset)?;
-                }
-                Ok(())
+        match packet.body {
+            Body::AtomicAck(_, original) => host.scatter_atomic(slot, original),
+            _ if packet.payload_len == 0 => Ok(()),
+            _ => {
+                let index = packet.bth.psn.ahead_of(oldest.first);
+                let (offset, _) = oldest.piece(index, context.settings.path_mtu);
+                host.scatter_send(slot, offset)
             }
-            (Answer::Empty, Body::ReadResponse(part @ ReadPart::Only(_)))
-                if fits(part, true) && packet.payload_len == 0 =>
-            {
-                Ok(())
-            }
-            (Answer::Atomic, Body::AtomicAck(aeth, original)) if agrees(aeth) => {
-                host.scatter_atomic(slot, original)
-            }
-            _ => Err(WcStatus::BadRespErr.into()),
         }
     }
 
@@ -286,6 +289,22 @@ fn aeth(body: &Body) -> Option<Aeth> {
             Some(aeth)
         }
         _ => None,
+    }
+}
+
+/// Whether `packet` is the answer that `wqe`, of which its PSN is, waits for.
+fn awaits(wqe: &SendWqe, packet: &Packet, context: &Context) -> bool {
+    let index = packet.bth.psn.ahead_of(wqe.first);
+    match (wqe.answer(), packet.body) {
+        (Answer::Read, Body::ReadResponse(part)) => {
+            let (_, length) = wqe.piece(index, context.settings.path_mtu);
+            fits(part, wqe.request_ends(index)) && packet.payload_len == length
+        }
+        (Answer::Empty, Body::ReadResponse(part @ ReadPart::Only(_))) => {
+            fits(part, true) && packet.payload_len == 0
+        }
+        (Answer::Atomic, Body::AtomicAck(aeth, _)) => agrees(aeth),
+        _ => false,
     }
 }
 

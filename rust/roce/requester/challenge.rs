@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Fatal NAKs that may be forged.
+//! Fatal NAKs that may be forged, and answers that no request waits for.
 //!
 //! RoCEv2 authenticates nothing: whoever can send a datagram from the peer's address can send a NAK,
 //! and any PSN in flight fits it. But the peer's message sequence number (MSN) is unknown to a sender
@@ -9,6 +9,9 @@
 //! exact: if no packet in flight asks for an acknowledgement, the newest is sent again and asks.
 //! Everything else goes on as if the NAK had not come. A lost question is repeated when the
 //! acknowledgement timer runs out, and a wait for a receive takes its time.
+//!
+//! An answer that does not fit its request would end it as a NAK would, and vouch for what is before it. It is treated
+//! alike; a middle READ response carries no MSN, so it is always challenged.
 //!
 //! A peer that acknowledges the PSN has not refused it. A peer that refused it is in the error state and
 //! stays silent; then the request fails with the status of the NAK when all retries are spent, which
@@ -24,7 +27,7 @@ use crate::wc::WcStatus;
 /// MSNs have 24 bits.
 const MSN_MASK: u32 = 0xff_ffff;
 
-/// A fatal NAK that was not believed at once.
+/// A fatal NAK, or an answer that does not fit its request, that was not believed at once.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Challenge {
     /// The PSN that it refuses.

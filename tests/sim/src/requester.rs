@@ -358,16 +358,43 @@ pub(crate) fn response(
             let whole = side
                 .message_at(ext)
                 .is_none_or(|index| side.messages[index].end() == ext + 1);
+            let proven = msn(packet).is_some_and(|msn| msn >= side.tx.heard);
+            if !proven && !side.has_length(ext, payload) {
+                doubt(side, ext);
+                return;
+            }
             answer(side, memory, ext, payload, last && whole);
         }
         Body::AtomicAck(_, original) => answer(side, memory, ext, &original.to_le_bytes(), true),
         _ => {}
     }
+    side.tx.heard = side.tx.heard.max(msn(packet).unwrap_or(0));
+}
+
+/// How many messages the responder says that it has completed.
+fn msn(packet: &Packet) -> Option<u32> {
+    match packet.body {
+        Body::Ack(aeth) | Body::AtomicAck(aeth, _) => Some(aeth.msn),
+        Body::ReadResponse(ReadPart::Middle) => None,
+        Body::ReadResponse(ReadPart::First(aeth) | ReadPart::Last(aeth) | ReadPart::Only(aeth)) => {
+            Some(aeth.msn)
+        }
+        _ => None,
+    }
+}
+
+/// An answer that can't be right, and may be forged: the request goes on, and ends with the last retry.
+fn doubt(side: &mut Side, ext: u64) {
+    let tx = &mut side.tx;
+    tx.doubted = tx.doubted.or(Some(ext));
+    tx.muddled = true;
+    tx.nudged = true;
 }
 
 /// All before `ext` has arrived; but a READ or atomic needs its response.
 fn acknowledge(side: &mut Side, ext: u64) {
     side.tx.vouched = side.tx.vouched.max(ext);
+    side.tx.doubted = side.tx.doubted.filter(|doubted| *doubted >= ext);
     let limit = limit(side);
     side.tx.nudged |= ext > limit;
     advance(side, ext.min(limit));
@@ -425,8 +452,7 @@ fn answer(side: &mut Side, memory: &mut Memory, ext: u64, bytes: &[u8], last: bo
         side.tx.nudged = true;
         return;
     }
-    let segment = ext - message.first;
-    if message.is_read() && bytes.len() as u32 != message.segment_len(segment, side.profile.mtu) {
+    if !side.has_length(ext, bytes) {
         side.tx.malformed = Some(ext);
         return;
     }
@@ -564,16 +590,21 @@ fn justify(side: &Side, index: usize, status: WcStatus) -> Check {
         tx.refusal
             .is_some_and(|(got, ext)| got == code && span.contains(&ext))
     };
+    let spent = |retries| {
+        let limit = u32::from(retries) + 1;
+        tx.tries == limit || (tx.muddled && tx.tries > limit) || tx.starved
+    };
     let oldest = span.contains(&tx.una);
     let right = match status {
-        WcStatus::BadRespErr => tx.malformed.is_some_and(|ext| span.contains(&ext)),
+        WcStatus::BadRespErr => {
+            let doubted = tx.doubted.is_some_and(|ext| span.contains(&ext));
+            tx.malformed.is_some_and(|ext| span.contains(&ext))
+                || (doubted && spent(side.profile.retry_cnt))
+        }
         WcStatus::RemInvReqErr => refused(NakCode::InvalidRequest),
         WcStatus::RemAccessErr => refused(NakCode::RemoteAccess),
         WcStatus::RemOpErr => refused(NakCode::RemoteOperational),
-        WcStatus::RetryExcErr => {
-            let limit = u32::from(side.profile.retry_cnt) + 1;
-            oldest && (tx.tries == limit || (tx.muddled && tx.tries > limit) || tx.starved)
-        }
+        WcStatus::RetryExcErr => oldest && spent(side.profile.retry_cnt),
         WcStatus::RnrRetryExcErr => {
             let limit = u32::from(side.profile.rnr_retry) + 1;
             limit < 8

@@ -103,6 +103,11 @@ pub(crate) struct Tx {
     pub(crate) refusal: Option<(NakCode, u64)>,
     /// The packet being handled is an answer of a wrong length, to this number.
     pub(crate) malformed: Option<u64>,
+    /// An answer of a wrong length came for this number without an MSN to prove it, and the number was not
+    /// acknowledged since.
+    pub(crate) doubted: Option<u64>,
+    /// The highest MSN that came with an answer.
+    pub(crate) heard: u32,
     pub(crate) expected: Option<Expected>,
     /// In SQD: the number at which sending must stop.
     pub(crate) drain_at: Option<u64>,
@@ -234,6 +239,16 @@ impl Side {
             .messages
             .partition_point(|message| message.end() <= ext);
         (index < self.messages.len()).then_some(index)
+    }
+
+    /// Payload of an answer to packet `ext` has the length that the request asked for.
+    pub(crate) fn has_length(&self, ext: u64, payload: &[u8]) -> bool {
+        let asked = self.message_at(ext).map(|index| &self.messages[index]);
+        asked.is_none_or(|message| {
+            let segment = ext - message.first;
+            !message.is_read()
+                || payload.len() as u32 == message.segment_len(segment, self.profile.mtu)
+        })
     }
 
     /// The responder and the network have told all that a success needs.

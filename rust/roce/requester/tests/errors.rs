@@ -255,6 +255,31 @@ fn a_forged_nak_is_challenged_and_refuted() {
 }
 
 #[test]
+fn a_forged_answer_that_nobody_waits_for_is_challenged_and_refuted() {
+    let forged = Aeth {
+        msn: FORGED,
+        ..DONE
+    };
+    for answer in [
+        Body::ReadResponse(ReadPart::Only(forged)),
+        Body::ReadResponse(ReadPart::Middle),
+        Body::AtomicAck(forged, 0),
+    ] {
+        let mut bench = Bench::new();
+        for _ in 0..3 {
+            bench.post(SEND, 0);
+        }
+        bench.poll();
+        bench.respond(1, answer, 0);
+        assert_eq!((bench.sent(), bench.state()), (vec![], QpState::Rts));
+        bench.poll();
+        bench.ack(2);
+        assert_eq!(bench.sent(), [(0, Success), (1, Success), (2, Success)]);
+        assert_eq!(bench.qp.poll_timeout(), None);
+    }
+}
+
+#[test]
 fn a_nak_that_nobody_refutes_is_believed_with_the_last_retry() {
     for retries in [0, 3, 7] {
         let mut bench = Bench::new();

@@ -304,7 +304,6 @@ fn answers_must_fit_their_request() {
         (READ, 2000, read(ONLY), 1024),
         (READ, 2000, read(LAST), 1024),
         (READ, 8, read(FIRST_PART), 8),
-        (READ, 8, read(MIDDLE), 8),
         (READ, 8, read(ONLY), 9),
         (READ, 8, read(ONLY), 0),
         (READ, 0, read(ONLY), 1),
@@ -327,6 +326,20 @@ fn answers_must_fit_their_request() {
         let expected = [(0, BadRespErr), (1, WrFlushErr)];
         assert_eq!(bench.sent(), expected, "{op:?} {answer:?}");
     }
+}
+
+#[test]
+fn an_answer_without_a_number_that_does_not_fit_ends_its_request_with_the_last_retry() {
+    let mut bench = Bench::new();
+    bench.post(READ, 8);
+    bench.poll();
+    bench.respond(0, Body::ReadResponse(MIDDLE), 8);
+    assert_eq!((bench.sent(), bench.state()), (vec![], QpState::Rts));
+    while bench.state() == QpState::Rts {
+        bench.poll();
+        bench.time_out();
+    }
+    assert_eq!(bench.sent(), [(0, BadRespErr)]);
 }
 
 #[test]
