@@ -265,6 +265,22 @@ mod tests {
         Ok(())
     }
 
+    #[test]
+    fn tables_wait_once_for_many_that_retire() -> Result {
+        let sections = busy()?;
+        let table = Arc::pin_init(Table::<u32>::new(99, &sections), GFP_KERNEL)?;
+        for id in 0..64 {
+            table.reserve_exact(id)?.publish(Arc::new(id, GFP_KERNEL)?);
+        }
+        // These don't wait, or would never return.
+        for id in 0..63 {
+            table.retire(id);
+        }
+        let shared = table.clone();
+        assert!(waits_for(&sections, SERIAL, move || shared.retire(63))?);
+        Ok(())
+    }
+
     fn depths(sections: &Sections) -> u32 {
         let depths = sections
             .lines

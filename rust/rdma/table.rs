@@ -10,6 +10,7 @@
 //! process context.
 
 mod recent;
+mod retired;
 
 use core::{
     marker::PhantomData,
@@ -23,7 +24,7 @@ use kernel::{
     error::to_result,
     ffi::c_void,
     prelude::*,
-    sync::{rcu, Arc, ArcBorrow},
+    sync::{rcu, Arc, ArcBorrow, SpinLock},
     types::{ForeignOwnable, Opaque},
 };
 
@@ -31,6 +32,7 @@ use crate::{quota::Left, random::next_u32, section::Sections, sync::cond_resched
 
 use recent::Generation;
 pub use recent::Recent;
+use retired::Batch;
 
 /// How many objects are looked at in a section when many are.
 const AT_ONCE: usize = 64;
@@ -53,6 +55,8 @@ pub struct Table<T: Send + Sync + 'static> {
     left: Left,
     readers: Arc<Sections>,
     generation: Generation,
+    #[pin]
+    retired: SpinLock<Batch<T>>,
     _entries: PhantomData<Arc<T>>,
 }
 
@@ -75,6 +79,7 @@ impl<T: Send + Sync + 'static> Table<T> {
             left: Left::new(limit),
             readers: readers.clone(),
             generation: Generation::new(),
+            retired <- Batch::locked(),
             _entries: PhantomData,
         })
     }
@@ -352,6 +357,9 @@ impl<T: Send + Sync + 'static> PinnedDrop for Table<T> {
             drop(unsafe { Arc::<T>::from_foreign(entry) });
             entry = self.find(&mut index, true);
         }
+        let retired = self.retired.lock().take();
+        // SAFETY: As above, there are no readers.
+        unsafe { retired.free() };
         // SAFETY: `xa` is initialised, and is not used again.
         unsafe { bindings::xa_destroy(self.xa.get()) };
     }

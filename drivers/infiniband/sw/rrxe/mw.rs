@@ -40,6 +40,9 @@ use crate::{
 /// Places of the table: the upper half of 24 bits. The lower half are regions'.
 const PLACES: RangeInclusive<u32> = 0x80_0000..=0xff_ffff;
 
+/// The key of a window that nobody can name any more: there is no place zero.
+const NO_KEY: u32 = 0;
+
 /// The QP through which a peer comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Via {
@@ -205,9 +208,19 @@ impl MwTable {
     }
 
     /// Takes `mw` away: when this returns, nobody accesses memory through it. Process context.
+    ///
+    /// An access through it holds its lock, so readers need not be waited for before it returns. A reader that has found the
+    /// window and not locked it yet finds that its key is another.
     pub(crate) fn dealloc(&self, mw: &Mw, mrs: &MrTable) {
-        drop(self.windows.remove(mw.place));
-        self.unbind(mw, &mut mw.state.lock(), mrs);
+        let seat = {
+            let mut state = mw.state.lock();
+            self.unbind(mw, &mut state, mrs);
+            state.key = NO_KEY;
+            state.seat.take()
+        };
+        drop(seat);
+        // Last: `bound` knows the window by its place, which another window may have from now on.
+        self.windows.retire(mw.place);
     }
 
     /// Carries out a work request that binds.
