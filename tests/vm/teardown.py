@@ -7,25 +7,38 @@ Each but "bound" says "ready" when it has what it needs, and stays until its sta
   spin     NUMBER QPs of DEPTH WQEs whose producers' indices change all the time; prints in the end how many
            completions it got
   windows  NUMBER memory windows
+  chunks   NUMBER chunks of an on-demand region of all memory, with a page each
+  dereg    registers and deregisters a page once it has read a line; prints in the end median and maximum of the times of
+           deregistration in microseconds
   bound    prints the shortest of some times to destroy a QP that bound a window, in microseconds
 """
 
 import ctypes
 import mmap
+import os
+import select
+import statistics
 import struct
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import extension
+import uverbs
 from extension import CONSUMER, ELEMENTS, PRODUCER, Context, Cq, Qp, gid_of, node_of
 
 ALLOC_MW, TYPE_2 = 14, 2
-MW_BIND = 1 << 4
+MW_BIND, ON_DEMAND = 1 << 4, 1 << 6
+DEREG_MR, REG_MR = 13, 9
+WRITE_ADVICE, FLUSH = 1, 1
+CHUNK = 2 << 20
+NOHUGEPAGE = 15
 BIND_MW = 8
 
 libc = ctypes.CDLL(None, use_errno=True)
 libc.mmap.restype = ctypes.c_void_p
+libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
 
 
@@ -73,6 +86,37 @@ def windows(context, _device, _gid_index, number, _depth):
     stay()
 
 
+def advise(context, lkey, advice, places):
+    """Advice about (address, length), to be followed before the call returns."""
+    uverbs.advise_mr(
+        SimpleNamespace(handle=context.pd), SimpleNamespace(cmd_fd=context.fd), advice, FLUSH,
+        [(address, length, lkey) for address, length in places],
+    )
+
+
+def chunks(context, _device, _gid_index, number, _depth):
+    memory = Memory(number * CHUNK)
+    libc.madvise(memory.address, memory.length, NOHUGEPAGE)
+    lkey, _ = context.reg(SimpleNamespace(address=0, length=(1 << 64) - 1), 0xf | ON_DEMAND)
+    places = [(address, 8) for address in range(memory.address, memory.address + memory.length, CHUNK)]
+    for first in range(0, number, 100):
+        advise(context, lkey, WRITE_ADVICE, places[first:first + 100])
+    stay()
+
+
+def dereg(context, _device, _gid_index, _number, _depth):
+    memory, times = Memory(mmap.PAGESIZE), []
+    request = struct.pack("=QQQII", memory.address, memory.length, memory.address, context.pd, 0xf)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    while not times or not select.select([sys.stdin], [], [], 0.001)[0]:
+        handle, = struct.unpack_from("=I", context.call(REG_MR, request, 12))
+        begin = time.monotonic_ns()
+        os.write(context.fd, struct.pack("=IHHI", DEREG_MR, 3, 0, handle))
+        times.append((time.monotonic_ns() - begin) // 1000)
+    print(int(statistics.median(times)), max(times), len(times))
+
+
 def bind(context, qp, cq, memory, lkey):
     """Allocates a window, and has the QP bind it to the region."""
     _, rkey = struct.unpack("=II", context.call(ALLOC_MW, struct.pack("=IBBBB", context.pd, TYPE_2, 0, 0, 0), 8))
@@ -105,7 +149,7 @@ def main():
     how, device, gid_index, *numbers = sys.argv[1:]
     number, depth, *_ = [int(word) for word in numbers if word.isdigit()] + [0, 0]
     context = Context(node_of(device))
-    hows = {function.__name__: function for function in (spin, windows, bound)}
+    hows = {function.__name__: function for function in (spin, windows, chunks, dereg, bound)}
     hows[how](context, device, int(gid_index), number, depth)
 
 

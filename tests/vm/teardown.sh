@@ -4,35 +4,62 @@
 # Devices and QPs end soon, whatever hostile processes do meanwhile.
 source "$(dirname "$0")/lib.sh"
 
-# RRXE_ENV="QPS=64 DEPTH=65535 WINDOWS=500000" gives the figures of a release.
-: "${QPS:=16}" "${DEPTH:=16383}" "${WINDOWS:=40000}"
+# RRXE_ENV="QPS=64 DEPTH=65535 WINDOWS=500000 CHUNKS=20000" gives the figures of a release.
+: "${QPS:=16}" "${DEPTH:=16383}" "${WINDOWS:=10000}" "${CHUNKS:=400}"
 # Of an emulated machine that others slow down: twenty times as much as a quiet one takes.
-: "${WORST_MS:=20000}"
+: "${WORST_MS:=20000}" "${MEDIAN_US:=200000}"
 OPPONENTS=$(dirname "$0")/teardown.py
 
 now() { echo $((${EPOCHREALTIME/[.,]/} / 1000)); }
 
-# begin DEVICE HOW [ARGUMENT...]: starts an opponent on a device of host 1, and waits until it is ready.
+# begin DEVICE HOW [ARGUMENT...]: starts an opponent on a device. It is not in the device's namespace, which may end.
 declare -A PROCESSES INPUTS
 begin() {
 	local device=$1 how=$2 index input
 	shift 2
-	index=$(gid_index "$DEV1" $HOST1_V4)
+	index=$(gid_index "$device" "${ADDRESS:-$HOST1_V4}")
 	mkfifo "/tmp/in-$how"
-	in1 python3 "$OPPONENTS" "$how" "$device" "$index" "$@" <"/tmp/in-$how" >"/tmp/out-$how" 2>&1 &
+	(
+		# Or the others' inputs would not end before this process.
+		for input in "${INPUTS[@]}"; do exec {input}>&-; done
+		exec python3 "$OPPONENTS" "$how" "$device" "$index" "$@" <"/tmp/in-$how" >"/tmp/out-$how" 2>&1
+	) &
 	PROCESSES[$how]=$!
 	exec {input}>"/tmp/in-$how"
 	INPUTS[$how]=$input
 	rm "/tmp/in-$how"
-	check "a process: $how $*" wait_for 300 grep -q ready "/tmp/out-$how" || note "$(<"/tmp/out-$how")"
+}
+
+# ready HOW: waits until the opponent has what it needs.
+ready() {
+	check "a process: $1" wait_for 300 grep -q ready "/tmp/out-$1" || note "$(<"/tmp/out-$1")"
 }
 
 # finish HOW: the process ends by itself; its last words are LAST.
 finish() {
 	local input=${INPUTS[$1]}
 	exec {input}>&-
+	unset "INPUTS[$1]"
 	wait "${PROCESSES[$1]}"
 	LAST=$(tail -n 1 "/tmp/out-$1")
+}
+
+# load HOW...: opponents on the device of host 1, each with what a release is tried with.
+load() {
+	local how
+	for how; do
+		case $how in
+		spin) begin "$DEV1" spin "$QPS" "$DEPTH" ;;
+		windows) begin "$DEV1" windows "$WINDOWS" ;;
+		chunks) begin "$DEV1" chunks "$CHUNKS" ;;
+		esac
+	done
+	for how; do ready "$how"; done
+}
+
+unload() {
+	local how
+	for how; do finish "$how"; done
 }
 
 # timed NAME COMMAND...: takes no longer than it may.
@@ -46,9 +73,32 @@ timed() {
 	check "$name ends soon" test "$took" -le "$WORST_MS"
 }
 
+# beside DEVICE NAME COMMAND...: as timed, while another process deregisters regions of DEVICE.
+beside() {
+	local device=$1 median worst count
+	shift
+	begin "$device" dereg
+	ready dereg
+	echo go >&"${INPUTS[dereg]}"
+	timed "$@"
+	finish dereg
+	read -r median worst count <<<"$LAST"
+	note "dereg_mr of another process meanwhile: median $median us, worst $worst us, of $count"
+	check "dereg_mr of another process meanwhile" test "$median" -le "$MEDIAN_US"
+}
+
 up() {
 	check "two hosts" hosts_up 4200
 	check "link on host 1" link_add 1
+}
+
+# another HOST: a link that has nothing to do with the wire; OTHER is its name.
+another() {
+	OTHER=${TYPE}1$1
+	ip -n "h$1" link add eth1 type dummy
+	ip -n "h$1" addr add "10.78.0.$1/24" dev eth1
+	ip -n "h$1" link set eth1 up
+	check "another link on host $1" ip netns exec "h$1" rdma link add "$OTHER" type "$TYPE" netdev eth1
 }
 
 few_flushes() {
@@ -59,22 +109,65 @@ few_flushes() {
 
 # A QP that bound a window is destroyed; its time must not depend on how many windows others have.
 destroyed_in() {
-	in1 python3 "$OPPONENTS" bound "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" >/tmp/out-bound && LAST=$(</tmp/out-bound)
+	python3 "$OPPONENTS" bound "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" >/tmp/out-bound && LAST=$(</tmp/out-bound)
+}
+
+end_all() {
+	local how
+	for how in spin windows chunks; do kill -KILL "${PROCESSES[$how]}"; done
+	for how in spin windows chunks; do wait "${PROCESSES[$how]}"; done 2>/dev/null
+	true
+}
+
+namespace_ends() {
+	ip netns del h1
+	while [[ -e /sys/class/infiniband/$DEV1 ]]; do sleep 0.01; done
 }
 
 up
 begin "$DEV1" spin 1 1023
+ready spin
 check "the device goes" link_del 1
 check "a spinning producer's WQEs are flushed once" few_flushes
 
 check "link on host 1" link_add 1
 check "a QP with a window" destroyed_in
 alone=$LAST
-begin "$DEV1" windows "$WINDOWS"
+load windows
 check "a QP with a window beside $WINDOWS" destroyed_in
 note "destroy_qp with a window bound: $alone us; beside $WINDOWS windows: $LAST us"
 check "others' windows don't matter" test "$LAST" -le $((20 * alone))
-begin "$DEV1" spin "$QPS" "$DEPTH"
-timed "link del" link_del 1
-finish spin
-finish windows
+timed "link del with $WINDOWS windows" link_del 1
+unload windows
+
+check "link on host 1" link_add 1
+load chunks
+timed "link del with $CHUNKS chunks" link_del 1
+unload chunks
+
+check "link on host 1" link_add 1
+load spin
+timed "link del with $QPS QPs of $DEPTH WQEs" link_del 1
+unload spin
+
+check "link on host 1" link_add 1
+another 1
+load spin windows chunks
+beside "$DEV1" "kill -9 with all of it" end_all
+load spin windows chunks
+ADDRESS=10.78.0.1 beside "$OTHER" "link del with all of it" link_del 1
+unload spin windows chunks
+
+check "link on host 1" link_add 1
+load spin windows chunks
+timed "rmmod with all of it" rmmod "$TYPE"
+unload spin windows chunks
+DEV1=''
+
+check "the module" modprobe "$TYPE"
+check "link on host 1" link_add 1
+another 2
+load spin windows chunks
+ADDRESS=10.78.0.2 beside "$OTHER" "namespace exit with all of it" namespace_ends
+unload spin windows chunks
+DEV1=''
