@@ -52,20 +52,27 @@ impl ProcessMemory {
             Self::Pinned(_) => Ok(()),
             Self::OnDemand(memory) => {
                 let how = if write { Fault::Write } else { Fault::Read };
-                memory.fault_in(offset, len.min(AHEAD).into(), how)
+                memory.fault_in(offset, len.min(AHEAD).into(), how, || Ok(()))
             }
         }
     }
 
-    /// Makes `len` bytes at `offset` resident because somebody advises it. Process context; sleeps.
+    /// Makes `len` bytes at `offset` resident because somebody advises it, and asks `goes_on` before each piece. Process
+    /// context; sleeps.
     ///
     /// # Errors
     ///
     /// Those of [`OnDemand::fault_in`]; `EINVAL` if it is pinned.
-    pub fn prefetch(&self, offset: u64, len: u64, how: Fault) -> Result {
+    pub fn prefetch(
+        &self,
+        offset: u64,
+        len: u64,
+        how: Fault,
+        goes_on: impl Fn() -> Result,
+    ) -> Result {
         match self {
             Self::Pinned(_) => Err(EINVAL),
-            Self::OnDemand(memory) => memory.fault_in(offset, len, how),
+            Self::OnDemand(memory) => memory.fault_in(offset, len, how, goes_on),
         }
     }
 

@@ -528,8 +528,15 @@ impl OnDemand {
     /// # Errors
     ///
     /// `EFAULT` for a range beyond the region's, and for what the process has not, or not so; `EINVAL`
-    /// when it is gone; `EINTR` if the calling task was killed; `EBUSY`, `ENOMEM`.
-    pub fn fault_in(&self, offset: u64, len: u64, how: Fault) -> Result {
+    /// when it is gone; `EINTR` if the calling task was killed; what `goes_on`, which is asked before each piece,
+    /// returns; `EBUSY`, `ENOMEM`.
+    pub fn fault_in(
+        &self,
+        offset: u64,
+        len: u64,
+        how: Fault,
+        goes_on: impl Fn() -> Result,
+    ) -> Result {
         let mut va = self.locate(offset, len).ok_or(EFAULT)?;
         let mut left = usize::try_from(len)?;
         // SAFETY: It is kept by the notifier of the chunk, or by the root.
@@ -538,6 +545,7 @@ impl OnDemand {
             if fatal_signal_pending() {
                 return Err(EINTR);
             }
+            goes_on()?;
             // A piece ends at a multiple of its size, so it is within a chunk.
             let piece = left.min(PIECE.wrapping_sub(va & (PIECE - 1)));
             self.fault_in_piece(va, piece, how)?;

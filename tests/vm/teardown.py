@@ -10,10 +10,13 @@ Each but "bound" says "ready" when it has what it needs, and stays until its sta
   chunks   NUMBER chunks of an on-demand region of all memory, with a page each
   dereg    registers and deregisters a page once it has read a line; prints in the end median and maximum of the times of
            deregistration in microseconds
+  advice   advice to make two pieces of memory resident at once, while the process doesn't answer faults of the first one.
+           When it has read a line it answers all; prints the errno of the advice and how many pieces were asked for
   bound    prints the shortest of some times to destroy a QP that bound a window, in microseconds
 """
 
 import ctypes
+import fcntl
 import mmap
 import os
 import select
@@ -31,9 +34,10 @@ from extension import CONSUMER, ELEMENTS, PRODUCER, Context, Cq, Qp, gid_of, nod
 ALLOC_MW, TYPE_2 = 14, 2
 MW_BIND, ON_DEMAND = 1 << 4, 1 << 6
 DEREG_MR, REG_MR = 13, 9
-WRITE_ADVICE, FLUSH = 1, 1
-CHUNK = 2 << 20
+READ_ADVICE, WRITE_ADVICE, FLUSH = 0, 1, 1
+CHUNK, PIECE = 2 << 20, 1 << 20
 NOHUGEPAGE = 15
+USERFAULTFD = 323
 BIND_MW = 8
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -117,6 +121,43 @@ def dereg(context, _device, _gid_index, _number, _depth):
     print(int(statistics.median(times)), max(times), len(times))
 
 
+def faults_of(memory):
+    """A userfaultfd of the memory."""
+    fd = libc.syscall(USERFAULTFD, os.O_CLOEXEC | os.O_NONBLOCK)
+    fcntl.ioctl(fd, 0xC018AA3F, struct.pack("=QQQ", 0xAA, 0, 0))
+    fcntl.ioctl(fd, 0xC020AA00, bytearray(struct.pack("=QQQQ", memory.address, memory.length, 1, 0)))
+    return fd
+
+
+def answer(fd, memory):
+    """Makes the piece present whose fault the process is told of; its number."""
+    address, = struct.unpack_from("=Q", os.read(fd, 32), 16)
+    piece = (address - memory.address) // PIECE
+    fcntl.ioctl(fd, 0xC020AA04, bytearray(struct.pack("=QQQq", memory.address + piece * PIECE, PIECE, 0, 0)))
+    return piece
+
+
+def advice(context, _device, _gid_index, _number, _depth):
+    memory = Memory(4 * PIECE)
+    # A piece begins at a multiple of its size.
+    memory.address, memory.length = -memory.address // PIECE * -PIECE, 2 * PIECE
+    libc.madvise(memory.address, memory.length, NOHUGEPAGE)
+    lkey, _ = context.reg(memory, 0xf | ON_DEMAND)
+    fd, codes = faults_of(memory), []
+    place = [(memory.address, memory.length)]
+    thread = threading.Thread(
+        target=lambda: codes.append(uverbs.errno_of(advise, context, lkey, READ_ADVICE, place)))
+    thread.start()
+    select.select([fd], [], [])
+    print("ready", flush=True)
+    sys.stdin.readline()
+    pieces = set()
+    while thread.is_alive():
+        if select.select([fd], [], [], 0.05)[0]:
+            pieces.add(answer(fd, memory))
+    print(codes[0], len(pieces))
+
+
 def bind(context, qp, cq, memory, lkey):
     """Allocates a window, and has the QP bind it to the region."""
     _, rkey = struct.unpack("=II", context.call(ALLOC_MW, struct.pack("=IBBBB", context.pd, TYPE_2, 0, 0, 0), 8))
@@ -149,7 +190,7 @@ def main():
     how, device, gid_index, *numbers = sys.argv[1:]
     number, depth, *_ = [int(word) for word in numbers if word.isdigit()] + [0, 0]
     context = Context(node_of(device))
-    hows = {function.__name__: function for function in (spin, windows, chunks, dereg, bound)}
+    hows = {function.__name__: function for function in (spin, windows, chunks, dereg, advice, bound)}
     hows[how](context, device, int(gid_index), number, depth)
 
 

@@ -112,6 +112,25 @@ destroyed_in() {
 	python3 "$OPPONENTS" bound "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" >/tmp/out-bound && LAST=$(</tmp/out-bound)
 }
 
+is_leaving() { ! grep -qsx "$1" /sys/class/infiniband_verbs/uverbs*/ibdev; }
+
+# Advice that waits for the memory ends with the piece in hand when the device goes.
+advice_ends() {
+	local device=$DEV1 deletion
+	begin "$DEV1" advice
+	ready advice
+	in1 rdma link del "$device" &
+	deletion=$!
+	DEV1=''
+	wait_for 30 is_leaving "$device" || return
+	# The deletion has the input as well, so that it would not end.
+	echo go >&"${INPUTS[advice]}"
+	finish advice
+	wait $deletion || return
+	note "advice: errno and pieces: $LAST"
+	[[ $LAST == "5 1" ]]
+}
+
 end_all() {
 	local how
 	for how in spin windows chunks; do kill -KILL "${PROCESSES[$how]}"; done
@@ -129,6 +148,9 @@ begin "$DEV1" spin 1 1023
 ready spin
 check "the device goes" link_del 1
 check "a spinning producer's WQEs are flushed once" few_flushes
+
+check "link on host 1" link_add 1
+check "advice that waits doesn't hold the device up" advice_ends
 
 check "link on host 1" link_add 1
 check "a QP with a window" destroyed_in

@@ -65,6 +65,8 @@ pub(crate) struct Link {
     deadline: Mutex<Option<Deadline>>,
     /// Counts as a user of `context`.
     open: Atomic<bool>,
+    /// ib_core is taking the device away from its users.
+    leaving: Atomic<bool>,
     active: Atomic<bool>,
     downs: Atomic<u64>,
     /// Megabits a second when last looked at; zero if the network device doesn't say.
@@ -161,6 +163,23 @@ impl Link {
         self.netdev.clear();
         if self.open.xchg(false, ordering::Relaxed) {
             self.links.contexts.release(&self.context);
+        }
+    }
+
+    /// Notes whether ib_core is taking the device away from its users.
+    pub(crate) fn note_leaving(&self, leaving: bool) {
+        self.leaving.store(leaving, ordering::Relaxed);
+    }
+
+    /// Says whether a process's call may go on: unregistration waits for it. Any context.
+    ///
+    /// # Errors
+    ///
+    /// `EIO`, as of later calls, when the device is being taken away.
+    pub(crate) fn check_stays(&self) -> Result {
+        match self.leaving.load(ordering::Relaxed) {
+            true => Err(EIO),
+            false => Ok(()),
         }
     }
 
@@ -310,6 +329,7 @@ impl Links {
                 links: self.clone(),
                 deadline <- new_mutex!(None, "rrxe_deadline"),
                 open: Atomic::new(true),
+                leaving: Atomic::new(false),
                 active: Atomic::new(active),
                 downs: Atomic::new(0),
                 speed: Atomic::new(speed),

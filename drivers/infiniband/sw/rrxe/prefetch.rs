@@ -12,6 +12,7 @@ use rdma::{module::InUse, mr::Advised, odp::Fault};
 
 use crate::{
     accounts::{AdviceClaim, Payer},
+    link::Link,
     mr::Mr,
     pd::Pd,
 };
@@ -25,7 +26,7 @@ use crate::{
 ///
 /// `EINVAL` for a key that isn't an on-demand region's of this domain, `EPERM` for a right that it hasn't,
 /// `EFAULT` for a range beyond it; and if it is carried out at once, for what isn't there, `EINTR` if the process was
-/// killed, and `ENODEV` when the module is being removed.
+/// killed, `EIO` when the device is going away, and `ENODEV` when the module is being removed.
 pub(crate) fn advise(pd: &Pd, ranges: &[Advised], how: Fault, wait: bool) -> Result {
     let device = pd.device();
     let mut regions = KVVec::with_capacity(ranges.len(), GFP_KERNEL_ACCOUNT)?;
@@ -37,7 +38,7 @@ pub(crate) fn advise(pd: &Pd, ranges: &[Advised], how: Fault, wait: bool) -> Res
         let _in_use = InUse::begin()?;
         return regions
             .iter()
-            .try_for_each(|(mr, advised)| mr.prefetch(advised, how));
+            .try_for_each(|(mr, advised)| mr.prefetch(advised, how, || device.link.check_stays()));
     }
     let payer = Payer::current(&device.workers.accounts)?;
     let Ok(claim) = payer.claim_advice() else {
@@ -49,6 +50,7 @@ pub(crate) fn advise(pd: &Pd, ranges: &[Advised], how: Fault, wait: bool) -> Res
             _payer: payer,
             regions,
             how,
+            link: device.link.clone(),
             work <- new_work!("Prefetch::work"),
         }),
         GFP_KERNEL_ACCOUNT,
@@ -65,6 +67,7 @@ struct Prefetch {
     _payer: Payer,
     regions: KVVec<(Arc<Mr>, Advised)>,
     how: Fault,
+    link: Arc<Link>,
     #[pin]
     work: Work<Self>,
 }
@@ -80,7 +83,7 @@ impl WorkItem for Prefetch {
         };
         for (mr, advised) in this.regions.iter() {
             // Best effort: who uses the memory finds out.
-            let _ = mr.prefetch(advised, this.how);
+            let _ = mr.prefetch(advised, this.how, || this.link.check_stays());
         }
     }
 }

@@ -68,8 +68,15 @@ impl Deadline {
 }
 
 impl client::Observer for Links {
+    fn arrived(&self, device: &IbDevice) {
+        if let Some(link) = self.find(|link| link.is_of(device)) {
+            link.note_leaving(false);
+        }
+    }
+
     fn leaving(&self, device: &IbDevice) {
         if let Some(link) = self.find(|link| link.is_of(device)) {
+            link.note_leaving(true);
             let deadline = link.deadline().unwrap_or_else(Deadline::new).of_next();
             while flush_round(&link, &deadline) {
                 // A QP may wait for memory that is being faulted in.

@@ -15,14 +15,19 @@ use crate::{
 };
 
 impl Mr {
-    /// Makes memory resident because its owner advises it. Process context; sleeps.
+    /// Makes memory resident because its owner advises it, and asks `goes_on` before each piece. Process context; sleeps.
     ///
     /// # Errors
     ///
     /// `EFAULT` for what isn't there, or not so, and those of [`ProcessMemory::prefetch`].
-    pub(crate) fn prefetch(&self, advised: &Advised, how: Fault) -> Result {
+    pub(crate) fn prefetch(
+        &self,
+        advised: &Advised,
+        how: Fault,
+        goes_on: impl Fn() -> Result,
+    ) -> Result {
         let (memory, offset) = self.locate(advised.addr).ok_or(EFAULT)?;
-        memory.prefetch(offset, advised.length.into(), how)
+        memory.prefetch(offset, advised.length.into(), how, goes_on)
     }
 }
 
