@@ -18,6 +18,7 @@ mod message;
 mod recv;
 mod requester;
 mod responder;
+mod responses;
 mod rng;
 mod side;
 mod stats;

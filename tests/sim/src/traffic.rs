@@ -13,6 +13,7 @@ use crate::answers;
 use crate::recv::XRC_RINGS;
 use crate::requester;
 use crate::responder::{self, Forecast, Reference};
+use crate::responses;
 use crate::side::{Gap, Refusal, Rx};
 use crate::wire;
 use crate::workload::{self, Workload};
@@ -424,7 +425,7 @@ impl World {
         };
         let memory = &mut self.nodes[this.side.node];
         if is_response(&packet.body) {
-            requester::response(&mut this.side, memory, self.now, packet, payload);
+            responses::response(&mut this.side, memory, self.now, packet, payload);
             return Forecast::default();
         }
         Reference {

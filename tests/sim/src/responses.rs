@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The oracle of the requester: what each response means to it.
+
+use roce::wire::packet::{Body, NakCode, Packet, ReadPart, Syndrome};
+use roce::wr::SendOp;
+
+use crate::memory::Memory;
+use crate::message::LocalFault;
+use crate::requester::rnr_delay;
+use crate::side::{Expected, Side};
+
+/// Works out what a response packet tells the requester, before the engine sees it.
+pub(crate) fn response(
+    side: &mut Side,
+    memory: &mut Memory,
+    now: u64,
+    packet: &Packet,
+    payload: &[u8],
+) {
+    side.tx.refusal = None;
+    side.tx.malformed = None;
+    side.tx.expected = None;
+    if !side.sends() {
+        return;
+    }
+    let tx = &side.tx;
+    let ext = tx.numbering.ext(packet.bth.psn, tx.una);
+    let Some(ext) = ext.filter(|ext| (tx.una..tx.sent).contains(ext)) else {
+        return;
+    };
+    match packet.body {
+        Body::Ack(aeth) => match aeth.syndrome {
+            Syndrome::Ack { .. } => acknowledge(side, ext + 1),
+            Syndrome::RnrNak { timer } => {
+                acknowledge(side, ext);
+                not_ready(side, now, ext, timer);
+            }
+            Syndrome::Nak(NakCode::PsnSequence) => {
+                acknowledge(side, ext);
+                side.tx.nudged = true;
+            }
+            Syndrome::Nak(code) => {
+                acknowledge(side, ext);
+                side.tx.refusal = Some((code, ext));
+            }
+        },
+        Body::ReadResponse(part) => {
+            let last = matches!(part, ReadPart::Last(_) | ReadPart::Only(_));
+            // The end of a part isn't the end of the READ.
+            let whole = side
+                .message_at(ext)
+                .is_none_or(|index| side.messages[index].end() == ext + 1);
+            let proven = msn(packet).is_some_and(|msn| msn >= side.tx.heard);
+            if !proven && !side.has_length(ext, payload) {
+                doubt(side, ext);
+                return;
+            }
+            answer(side, memory, ext, payload, last && whole);
+        }
+        Body::AtomicAck(_, original) => answer(side, memory, ext, &original.to_le_bytes(), true),
+        _ => {}
+    }
+    side.tx.heard = side.tx.heard.max(msn(packet).unwrap_or(0));
+}
+
+/// How many messages the responder says that it has completed.
+fn msn(packet: &Packet) -> Option<u32> {
+    match packet.body {
+        Body::Ack(aeth) | Body::AtomicAck(aeth, _) => Some(aeth.msn),
+        Body::ReadResponse(ReadPart::Middle) => None,
+        Body::ReadResponse(ReadPart::First(aeth) | ReadPart::Last(aeth) | ReadPart::Only(aeth)) => {
+            Some(aeth.msn)
+        }
+        _ => None,
+    }
+}
+
+/// An answer that can't be right, and may be forged: the request goes on, and ends with the last retry.
+fn doubt(side: &mut Side, ext: u64) {
+    let tx = &mut side.tx;
+    tx.doubted = tx.doubted.or(Some(ext));
+    tx.muddled = true;
+    tx.nudged = true;
+}
+
+/// All before `ext` has arrived; but a READ or atomic needs its response.
+fn acknowledge(side: &mut Side, ext: u64) {
+    side.tx.vouched = side.tx.vouched.max(ext);
+    side.tx.doubted = side.tx.doubted.filter(|doubted| *doubted >= ext);
+    let limit = limit(side);
+    side.tx.nudged |= ext > limit;
+    advance(side, ext.min(limit));
+}
+
+/// The first packet whose response must come itself.
+fn limit(side: &Side) -> u64 {
+    let waiting = side.messages[side.completed..]
+        .iter()
+        .find(|message| message.wants_response() && !message.answered);
+    let mtu = u64::from(side.profile.mtu.bytes());
+    waiting.map_or(u64::MAX, |message| {
+        message.first + u64::from(message.filled) / mtu
+    })
+}
+
+fn advance(side: &mut Side, una: u64) {
+    let tx = &mut side.tx;
+    if una > tx.una {
+        tx.una = una;
+        // If it is still to be sent in the current round, that doesn't count as a retry.
+        tx.tries = u32::from(una < tx.cursor);
+        tx.fair_tries = 0;
+        tx.rnr_naks = 0;
+        tx.rnr_echoes = 0;
+        tx.starved = false;
+        tx.rnr_until = tx.rnr_until.filter(|(_, ext)| *ext >= una);
+        tx.muddled = tx.rnr_until.is_some() || tx.nudged;
+        if tx.cursor < una {
+            tx.cursor = una;
+        }
+    }
+}
+
+fn not_ready(side: &mut Side, now: u64, ext: u64, timer: u8) {
+    let tx = &mut side.tx;
+    if let Some((until, _)) = tx.rnr_until {
+        tx.rnr_echoes += u32::from(now >= until);
+        return;
+    }
+    tx.rnr_naks += 1;
+    tx.muddled = true;
+    tx.nudged = true;
+    tx.rnr_until = Some((now + rnr_delay(timer), ext));
+}
+
+/// A READ response packet or an atomic's answer: taken only if it is the next one.
+fn answer(side: &mut Side, memory: &mut Memory, ext: u64, bytes: &[u8], last: bool) {
+    acknowledge(side, ext);
+    let Some(index) = side.message_at(ext) else {
+        return;
+    };
+    let message = &side.messages[index];
+    if side.tx.una != ext || !message.wants_response() {
+        side.tx.nudged = true;
+        return;
+    }
+    if !side.has_length(ext, bytes) {
+        side.tx.malformed = Some(ext);
+        return;
+    }
+    let stores = matches!(message.wr.op, SendOp::Read(_) | SendOp::Atomic(..));
+    let offset = if message.is_read() { message.filled } else { 0 };
+    if stores && !bytes.is_empty() {
+        side.tx.expected = Some(Expected {
+            message: index,
+            offset,
+            len: bytes.len() as u32,
+        });
+        if message.fault == LocalFault::None {
+            Memory::store(&mut memory.shadow, message.local + offset as usize, bytes);
+        }
+    }
+    let message = &mut side.messages[index];
+    message.filled += bytes.len() as u32;
+    message.answered |= last;
+    // With this answer, more of what was acknowledged before may be finished.
+    let next = side.tx.vouched.min(limit(side)).max(ext + 1);
+    advance(side, next);
+}
