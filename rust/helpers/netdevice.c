@@ -65,6 +65,16 @@ __rrxe_helper struct dst_entry *rrxe_helper_dst_check(struct dst_entry *dst, u32
 	return dst_check(dst, cookie);
 }
 
+__rrxe_helper u32 rrxe_helper_dst_mtu(const struct dst_entry *dst)
+{
+	return dst_mtu(dst);
+}
+
+__rrxe_helper void rrxe_helper_inet6_set_mtu_discover(struct sock *sk, u8 how)
+{
+	WRITE_ONCE(inet6_sk(sk)->pmtudisc, how);
+}
+
 __rrxe_helper struct net_device *rrxe_helper_dst_dev_rcu(const struct dst_entry *dst)
 {
 	return dst_dev_rcu(dst);

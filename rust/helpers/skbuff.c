@@ -99,6 +99,11 @@ __rrxe_helper void rrxe_helper_skb_parse_protocol(struct sk_buff *skb)
 	skb->protocol = dev_parse_header_protocol(skb);
 }
 
+__rrxe_helper void rrxe_helper_skb_set_sk(struct sk_buff *skb, struct sock *sk)
+{
+	skb->sk = sk;
+}
+
 __rrxe_helper void rrxe_helper_skb_set_priority(struct sk_buff *skb, __u32 priority)
 {
 	skb->priority = priority;

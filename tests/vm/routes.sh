@@ -55,6 +55,17 @@ ip -n h1 addr add 10.78.0.1/24 dev eth0
 ip -n h2 addr add 10.78.0.2/24 dev eth0
 check "pingpong over a second address" pingpong_between 2 "$DEV2" 10.78.0.2 1 "$DEV1" 10.78.0.1
 
+# A stranger says by ICMP that the path is narrow. Only the network device's MTU counts (IPv6: fragments leave).
+narrow() { in1 ip route get "$1" | grep -q "mtu $2"; }
+hardware=$(in1 cat /sys/class/net/eth0/address)
+for words in "10.77.0.99 $HOST1_V4 $HOST2_V4 576" "${HOST1_V6%:*}:99 $HOST1_V6 $HOST2_V6 1280"; do
+	read -r stranger victim peer mtu <<<"$words"
+	check "a stranger narrows the path to $peer" \
+		python3 "$(dirname "$0")/path_mtu.py" h2 eth0 "$hardware" "$stranger" "$victim" "$peer" "$mtu"
+	check "the IP layer believes it" wait_for 10 narrow "$peer" "$mtu"
+	check "long packets pass all the same" _pingpong "$victim" "$peer" -n 50 -s 65536 -m 4096
+done
+
 # No wire between QPs of one host. Dummies, for ib_core asks nobody else for their hardware address.
 for end in 0 1; do
 	ip -n h1 link add dummy$end type dummy

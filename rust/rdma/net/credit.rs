@@ -22,6 +22,7 @@ use kernel::{
 use crate::{
     bindings,
     module::InUse,
+    net::path_mtu::ProbeSockets,
     sync::{smp_mb, wait_for_readers},
 };
 
@@ -44,23 +45,26 @@ pub struct Credit<W: Wake> {
     limit: u32,
     waiting: Atomic<bool>,
     waker: W,
+    probe: Arc<ProbeSockets>,
     /// Keeps the module while packets outlive their sender.
     in_use: SetOnce<InUse>,
 }
 
 impl<W: Wake> Credit<W> {
-    /// Credit for `limit` packets; `waker` is told when it was used up and comes back.
+    /// Credit for `limit` packets, which are sent on behalf of `probe`; `waker` is told when it was used up and comes
+    /// back. Another owner of `probe` must drop it last, after [`drain`].
     ///
     /// # Errors
     ///
     /// `ENOMEM`.
-    pub fn new(limit: u32, waker: W) -> Result<Arc<Self>> {
+    pub fn new(limit: u32, waker: W, probe: Arc<ProbeSockets>) -> Result<Arc<Self>> {
         LIVE.fetch_add(1, ordering::Relaxed);
         let credit = Self {
             in_flight: Atomic::new(0),
             limit,
             waiting: Atomic::new(false),
             waker,
+            probe,
             in_use: SetOnce::new(),
         };
         Ok(Arc::new(credit, GFP_KERNEL_ACCOUNT)?)
@@ -75,6 +79,11 @@ impl<W: Wake> Credit<W> {
         // Pairs with the one in `put`: either that sees the wish, or we see what came back.
         smp_mb();
         self.in_flight.load(ordering::Relaxed) < self.limit
+    }
+
+    /// The sockets on whose behalf packets are sent; they outlive those packets.
+    pub(super) fn probe(&self) -> &ProbeSockets {
+        &self.probe
     }
 
     /// Packets in flight. Any context.

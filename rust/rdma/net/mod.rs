@@ -13,6 +13,7 @@ pub mod lane;
 mod multicast;
 pub mod netdev;
 pub mod netns;
+pub mod path_mtu;
 pub mod route;
 pub mod skb;
 pub mod tap;

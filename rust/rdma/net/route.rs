@@ -136,6 +136,13 @@ impl Route {
         self.dst.as_ptr()
     }
 
+    /// Most bytes of a packet, its IP header included: the MTU of the network device, or of the path if ICMP messages
+    /// told of a smaller one.
+    pub(super) fn mtu(&self) -> usize {
+        // SAFETY: Valid by the type invariant.
+        unsafe { bindings::dst_mtu(self.dst.as_ptr()) as usize }
+    }
+
     /// The namespace. Valid as long as `_readers` lives.
     pub(super) fn net(&self, _readers: &rcu::Guard) -> *mut bindings::net {
         // SAFETY: Valid by the type invariant, and RCU keeps the device.

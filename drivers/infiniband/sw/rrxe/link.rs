@@ -231,7 +231,7 @@ pub(crate) struct Links {
 impl Links {
     fn new(workers: Arc<Workers>) -> Result<Arc<Self>> {
         Arc::pin_init(
-            pin_init!(Self {
+            try_pin_init!(Self {
                 entries <- new_mutex!(KVec::new(), "rrxe_links"),
                 contexts <- Contexts::new(),
                 workers,

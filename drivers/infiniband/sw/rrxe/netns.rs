@@ -15,6 +15,7 @@ use rdma::{
     net::{
         netdev::Netdev,
         netns::NetId,
+        path_mtu::ProbeSockets,
         skb::{Backlog, Discard, Ingress, RxSkb},
         udp::{OpenError, Receiver, UdpSocket},
     },
@@ -50,6 +51,8 @@ pub(crate) struct NetContext {
     pub(crate) backlog: Arc<Backlog>,
     /// Packets that no QP could be blamed for.
     pub(crate) drops: rx::Drops,
+    /// On whose behalf its QPs send.
+    pub(crate) probe: Arc<ProbeSockets>,
     /// Open while there are devices.
     #[pin]
     sockets: Mutex<Option<Sockets>>,
@@ -72,7 +75,7 @@ impl Receiver for NetContext {
 
 impl NetContext {
     /// Opens the UDP port in the namespace of `netdev`.
-    fn open(netdev: &Netdev) -> Result<Arc<Self>> {
+    fn open(netdev: &Netdev, probe: Arc<ProbeSockets>) -> Result<Arc<Self>> {
         let readers = Arc::new(Sections::new()?, GFP_KERNEL)?;
         let context = Arc::pin_init(
             try_pin_init!(Self {
@@ -84,6 +87,7 @@ impl NetContext {
                 readers,
                 backlog: Backlog::new()?,
                 drops: rx::Drops::new(),
+                probe,
                 sockets <- new_mutex!(None, "rrxe_sockets"),
             }),
             GFP_KERNEL,
@@ -180,6 +184,8 @@ fn refusal(error: OpenError) -> Error {
 pub(crate) struct Contexts {
     #[pin]
     users: Mutex<KVec<User>>,
+    /// Lives until the module has no credit left.
+    probe: Arc<ProbeSockets>,
 }
 
 struct User {
@@ -190,9 +196,14 @@ struct User {
 
 impl Contexts {
     /// None yet.
-    pub(crate) fn new() -> impl PinInit<Self> {
-        pin_init!(Self {
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn new() -> impl PinInit<Self, Error> {
+        try_pin_init!(Self {
             users <- new_mutex!(KVec::new(), "rrxe_contexts"),
+            probe: Arc::new(ProbeSockets::new()?, GFP_KERNEL)?,
         })
     }
 
@@ -209,7 +220,7 @@ impl Contexts {
             return Ok(user.context.clone());
         }
         users.reserve(1, GFP_KERNEL)?;
-        let context = NetContext::open(netdev)?;
+        let context = NetContext::open(netdev, self.probe.clone())?;
         let user = User {
             context: context.clone(),
             devices: 1,

@@ -231,7 +231,8 @@ impl TxSkb {
     }
 
     /// Sends the packet, complete with IP and UDP header, along `route`; the credit comes back when
-    /// it is out.
+    /// it is out. It may be as long as the network device's MTU, whatever ICMP messages say of the
+    /// path.
     ///
     /// # Context
     ///
@@ -239,18 +240,29 @@ impl TxSkb {
     ///
     /// # Errors
     ///
-    /// Those of the IP layer. The packet is gone all the same.
+    /// `EMSGSIZE` if the packet is longer than the MTU of the network device, otherwise the IP
+    /// layer's. The packet is gone all the same.
     pub fn send<W: Wake>(self, route: &Route, credit: &Arc<Credit<W>>) -> Result {
+        let narrow = self.len() > route.mtu();
         let skb = self.charge(credit);
         // SAFETY: The count that `hold` takes is given to the buffer.
         unsafe { bindings::skb_dst_set(skb, route.hold()) };
         let readers = rcu::read_lock();
         let net = route.net(&readers);
         let code = match route.network() {
-            // SAFETY: The buffer is complete, ours, and has a route; `net` is that route's.
-            Network::V4 => unsafe { bindings::ip_local_out(net, core::ptr::null_mut(), skb) },
-            // SAFETY: Likewise.
-            Network::V6 => unsafe { bindings::ip6_local_out(net, core::ptr::null_mut(), skb) },
+            // SAFETY: The buffer is complete, ours, and has a route; `net` is that route's. The
+            // credit keeps the socket.
+            Network::V4 => unsafe { bindings::ip_local_out(net, credit.probe().v4(), skb) },
+            Network::V6 => {
+                if narrow {
+                    // The IPv6 layer asks the buffer for the socket, not its caller.
+                    // SAFETY: The buffer is ours. It holds the credit, which keeps the socket, until
+                    // the network stack makes it forget the socket (`skb_orphan()`).
+                    unsafe { bindings::skb_set_sk(skb, credit.probe().v6()) };
+                }
+                // SAFETY: As for IPv4.
+                unsafe { bindings::ip6_local_out(net, core::ptr::null_mut(), skb) }
+            }
         };
         sent(code)
     }

@@ -87,6 +87,7 @@ impl Qp {
         let pd = domain(&init)?;
         let net = device.link.context().clone();
         let backlog = net.backlog.clone();
+        let probe = net.probe.clone();
         let frames = frames(init.kind, &backlog)?;
         let table = net.clone();
         let (qpn, place) = reserve(&table, init.kind)?;
@@ -112,7 +113,7 @@ impl Qp {
                 send_cq: init.send_cq,
                 recv_cq: init.recv_cq,
                 srq: init.srq,
-                credit: Credit::new(limits::PACKETS_IN_FLIGHT, waker)?,
+                credit: Credit::new(limits::PACKETS_IN_FLIGHT, waker, probe)?,
                 inbox <- SkbQueue::new(limits::INBOX, backlog),
                 filter: Filter::new(init.kind),
                 token: init.upcall.token(),
