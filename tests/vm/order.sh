@@ -1,12 +1,13 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# vm: alone timeout=240
+# vm: vcpus=3 timeout=240
 # Packets of a QP stay in order, whichever CPUs post, receive and answer. First with transmit queues of which one is
-# slow, so that what leaves by the other would overtake; then programs over a plain veth, which has a queue for each
-# CPU that sends.
+# slow, so that what leaves by the other would overtake; with a CPU that is slow to receive; then programs over a plain
+# veth, which has a queue for each CPU that sends.
 source "$(dirname "$0")/lib.sh"
 
-# in1 slow_queue: eth0 has one transmit queue for each of two CPUs; that of the second lets 25 KB pass in a second.
+# in1 slow_queue: eth0 has one transmit queue for each of two CPUs; that of the second lets 25 KB pass in a second. The
+# third queue is as it was.
 slow_queue() {
 	local cpu
 	for cpu in 0 1; do
@@ -40,7 +41,7 @@ in_order() {
 	}
 }
 
-check "two hosts" hosts_up 4200 2
+check "two hosts" hosts_up 4200 3
 check "link on host 1" link_add 1
 check "link on host 2" link_add 2
 check "a slow queue" in1 bash -c slow_queue

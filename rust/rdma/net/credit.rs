@@ -19,6 +19,7 @@ use kernel::{
     types::ForeignOwnable,
 };
 
+use super::reception::Reception;
 use crate::{
     bindings,
     module::InUse,
@@ -44,6 +45,7 @@ pub struct Credit<W: Wake> {
     in_flight: Atomic<u32>,
     limit: u32,
     waiting: Atomic<bool>,
+    reception: Reception,
     waker: W,
     probe: Arc<ProbeSockets>,
     /// Keeps the module while packets outlive their sender.
@@ -63,6 +65,7 @@ impl<W: Wake> Credit<W> {
             in_flight: Atomic::new(0),
             limit,
             waiting: Atomic::new(false),
+            reception: Reception::new(),
             waker,
             probe,
             in_use: SetOnce::new(),
@@ -91,6 +94,18 @@ impl<W: Wake> Credit<W> {
         self.in_flight.load(ordering::Relaxed)
     }
 
+    /// Whether no packet is in flight. This host may still be handling some that it sent to itself. Any context.
+    pub fn is_whole(&self) -> bool {
+        // Pairs with the one in `put`: what `Reception` notes before is seen.
+        self.in_flight.load(ordering::Acquire) == 0
+    }
+
+    /// Whether this host has handled all packets that it sent to itself. It may say no when it has, but not for ever.
+    /// Any context; the sender asks when [`Self::is_whole`], and sends nothing meanwhile.
+    pub fn reception_is_over(&self) -> bool {
+        self.reception.is_over()
+    }
+
     /// The sender ends. Packets in flight keep the module from being removed from now on: an administrator of a network
     /// namespace can make them wait as long as it lives. Until now the sender's owner kept the module. Any context.
     pub fn sender_ends(&self) {
@@ -116,8 +131,12 @@ impl<W: Wake> Credit<W> {
         self.in_flight.fetch_add(1, ordering::Relaxed);
     }
 
-    /// Counts a packet as gone.
-    fn put(&self) {
+    /// Counts a packet as gone; `received` if a softirq of this host is about to handle it.
+    fn put(&self, received: bool) {
+        if received {
+            let is_last = self.in_flight.load(ordering::Relaxed) <= 1;
+            self.reception.begins(is_last);
+        }
         let before = self.in_flight.fetch_sub(1, ordering::Full);
         smp_mb();
         if before.saturating_sub(1) > self.limit / 2 || !self.waiting.load(ordering::Relaxed) {
@@ -143,11 +162,13 @@ impl<W: Wake> Drop for Credit<W> {
 pub(super) unsafe extern "C" fn give_back<W: Wake>(skb: *mut bindings::sk_buff) {
     // SAFETY: The network stack destroys valid buffers.
     let shared = unsafe { bindings::skb_shinfo(skb) };
+    // SAFETY: As above. A softirq that receives a packet sets this; it is zero in one that is only sent.
+    let received = unsafe { bindings::skb_ingress_index(skb) } != 0;
     // SAFETY: The shared info lives as long as its buffer.
     let held = unsafe { (*shared).__bindgen_anon_2.destructor_arg };
     if let Some(held) = NonNull::new(held) {
         // SAFETY: The caller promises that it is an `Arc<Credit<W>>`, and gives it up.
-        unsafe { Arc::<Credit<W>>::from_foreign(held.as_ptr()) }.put();
+        unsafe { Arc::<Credit<W>>::from_foreign(held.as_ptr()) }.put(received);
     }
 }
 

@@ -5,7 +5,8 @@
 //! Packets wait in queues of the CPU that sent them: its backlog, the transmit queue that a network device has for
 //! it. Those that one CPU sent stay in order; those of two may overtake one another. So a sender goes to another
 //! CPU only while none of its packets is on the way, as TCP does with transmit queues (`ooo_okay`;
-//! Documentation/networking/scaling.rst).
+//! Documentation/networking/scaling.rst). A packet from this host to this host is on the way until its receiver has it
+//! ([`super::credit::Credit::reception_is_over`]).
 
 use kernel::{cpu::CpuId, prelude::*};
 
@@ -30,21 +31,21 @@ impl Lane {
     }
 
     /// Whether a packet that is sent now, on this CPU, which is `here`, stays behind those before it; then the next
-    /// leave from here, too. If not, it is to be sent from [`Self::cpu`], which is online, or later. `in_flight` tells
-    /// how many are still on the way through this host.
+    /// leave from here, too. If not, it is to be sent from [`Self::cpu`], which is online, or later. `arrived` tells
+    /// whether none is on the way through this host.
     ///
     /// # Context
     ///
     /// Bottom halves off, until the packet is sent.
     #[inline]
-    pub fn admits(&mut self, here: CpuId, in_flight: impl FnOnce() -> u32) -> bool {
-        self.cpu == here || self.moves(here, in_flight())
+    pub fn admits(&mut self, here: CpuId, arrived: impl FnOnce() -> bool) -> bool {
+        self.cpu == here || self.moves(here, arrived)
     }
 
     #[cold]
-    fn moves(&mut self, here: CpuId, in_flight: u32) -> bool {
+    fn moves(&mut self, here: CpuId, arrived: impl FnOnce() -> bool) -> bool {
         // The queues of a CPU that went offline were given to others, in whatever order.
-        let free = in_flight == 0 || !is_online(self.cpu);
+        let free = !is_online(self.cpu) || arrived();
         if free {
             self.cpu = here;
         }
@@ -72,13 +73,13 @@ mod tests {
             return Ok(());
         };
         let mut lane = Lane::new();
-        assert!(lane.admits(first, || 7));
-        assert!(!lane.admits(other, || 1));
+        assert!(lane.admits(first, || false));
+        assert!(!lane.admits(other, || false));
         assert_eq!(lane.cpu(), first);
-        assert!(lane.admits(other, || 0));
+        assert!(lane.admits(other, || true));
         assert_eq!(lane.cpu(), other);
-        assert!(lane.admits(other, || 1));
-        assert!(!lane.admits(first, || 1));
+        assert!(lane.admits(other, || false));
+        assert!(!lane.admits(first, || false));
         Ok(())
     }
 }

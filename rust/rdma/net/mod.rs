@@ -14,6 +14,7 @@ mod multicast;
 pub mod netdev;
 pub mod netns;
 pub mod path_mtu;
+mod reception;
 pub mod route;
 pub mod skb;
 pub mod tap;

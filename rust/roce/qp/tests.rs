@@ -19,6 +19,7 @@ use crate::wire::packet::{
 use crate::wr::{AtomicOp, FlushKind, RemoteAddr, SendOp, SendTail, UdDest};
 
 mod broken;
+mod order;
 mod raw;
 mod shared;
 mod xrc;

@@ -107,6 +107,11 @@ impl<R: Slots<Replay>> Responder<R> {
         self.answer == Answer::Nothing && self.ring.rests()
     }
 
+    /// It has answered a READ or an atomic.
+    pub(crate) fn remembers_answers(&self) -> bool {
+        self.ring.newest().is_some()
+    }
+
     /// The host could not read the memory under a READ response.
     ///
     /// The peer is told; the QP breaks if it was told what it asked for the first time only.

@@ -293,7 +293,8 @@ impl Core {
             self.with_engine(qp, None, upshot, |engine, host| engine.flush_posted(host));
         }
         while *budget > 0 && (resumes || !self.rests()) && qp.credit.available() {
-            if !self.lane.admits(CpuId::current(), || qp.credit.in_flight()) {
+            let arrived = || has_arrived(&self.engine, qp);
+            if !self.lane.admits(CpuId::current(), arrived) {
                 upshot.rest = Rest::On(self.lane.cpu());
                 break;
             }
@@ -489,6 +490,12 @@ pub(crate) fn new_replays(count: u8) -> Result<KVVec<Replay>> {
         count.into(),
         GFP_KERNEL_ACCOUNT,
     )?)
+}
+
+/// Whether a packet that is sent now, on whichever CPU, overtakes none that minds: the QP's packets have left this host,
+/// or reached their QPs on this host.
+fn has_arrived(engine: &Engine, qp: &Qp) -> bool {
+    qp.credit.is_whole() && (!engine.minds_order() || qp.credit.reception_is_over())
 }
 
 /// Hands a frame to a QP of this host, without a network between.

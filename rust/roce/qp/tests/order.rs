@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Whether packets may overtake one another.
+
+use super::*;
+
+#[test]
+fn a_reliable_qp_minds_order_until_its_requests_are_acknowledged() {
+    let (mut qp, mut host) = in_rts(QpKind::Rc);
+    assert!(!qp.minds_order());
+    host.post_send(SEND, vec![0; 8]);
+    assert_eq!(drain(&mut qp, NOW, &mut host).len(), 1);
+    assert!(qp.minds_order());
+    qp.handle_packet(NOW, &ack(FIRST), &mut host);
+    assert!(!qp.minds_order());
+}
+
+#[test]
+fn an_acknowledgement_may_be_overtaken() {
+    let (mut qp, mut host) = in_rts(QpKind::Rc);
+    host.post_recv(8);
+    qp.handle_packet(NOW, &send_only(FIRST), &mut host);
+    assert_eq!(drain(&mut qp, NOW, &mut host).len(), 1);
+    assert!(!qp.minds_order());
+}
+
+#[test]
+fn the_answer_to_a_read_may_not() {
+    let (mut qp, mut host) = in_rts(QpKind::Rc);
+    let reth = Reth {
+        va: BASE,
+        rkey: RKEY,
+        length: 16,
+    };
+    let request = packet(Service::Rc, FIRST, Body::ReadRequest(reth), 0);
+    qp.handle_packet(NOW, &request, &mut host);
+    assert_eq!(drain(&mut qp, NOW, &mut host).len(), 1);
+    assert!(qp.minds_order());
+}
+
+#[test]
+fn an_unreliable_qp_always_minds_order() {
+    for kind in [QpKind::Uc, QpKind::Ud, QpKind::Gsi] {
+        let (qp, _) = in_rts(kind);
+        assert!(qp.minds_order(), "{kind:?}");
+    }
+}
