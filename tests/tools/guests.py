@@ -14,7 +14,6 @@ A script says how it wants to be run in comment lines:
     # vm: timeout=600         seconds for this script on a quiet machine (120 unless told)
     # vm: env=TYPE=rxe        a setting in its environment
     # vm: suite=testing       another Debian in the guest
-    # vm: alone               it has a boot of its own, beside which no other guest runs
     # vm: vcpus=4  append=a+b  packages=a,b  for a boot of its own: CPUs, words of the kernel's command line, packages
     # vm-debug: part          it is one of those that cost little and see much
     # vm-debug: timeout=900   seconds there (SLOWNESS times those of `# vm:` unless told)
@@ -198,11 +197,8 @@ def run(scripts):
         slots.put(slot)
         return good
 
-    every = groups([script for script in scripts if not script.skip])
-    alone = [group for group in every if "alone" in group[0].words]
     with concurrent.futures.ThreadPoolExecutor(GUESTS) as pool:
-        results = list(pool.map(boots, [group for group in every if group not in alone]))
-    results += map(boots, alone)
+        results = list(pool.map(boots, groups([script for script in scripts if not script.skip])))
     return 0 if all(results) else 1
 
 
