@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# vm: vcpus=3 timeout=240
+# vm: vcpus=3 timeout=400
 # Packets of a QP stay in order, whichever CPUs post, receive and answer. First with transmit queues of which one is
 # slow, so that what leaves by the other would overtake; with a CPU that is slow to receive; then programs over a plain
 # veth, which has a queue for each CPU that sends.
