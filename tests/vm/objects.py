@@ -26,6 +26,7 @@ from uverbs import CHANGE_ACCESS, CHANGE_TRANSLATION, rereg
 
 QUERY_QP = 25
 NOBODY = 65534
+PSN = 0x5A17EC
 SECONDS = 20
 
 
@@ -134,16 +135,20 @@ def secrets_in(attributes, ranges, keys):
     return found
 
 
-@case("the user nobody sees all objects, but no address and no key")
+@case("the user nobody sees all objects, but no address, no key and no PSN")
 def unprivileged():
-    pair = Pair()
+    pair = Pair(connected=False)
+    for qp, peer in zip(pair.qps, reversed(pair.qps)):
+        connect(pair.context, qp, peer.qp_num, psn=PSN)
+        found, _ = qp.query(e.IBV_QP_SQ_PSN | e.IBV_QP_RQ_PSN)
+        equal((found.sq_psn, found.rq_psn), (PSN, PSN), "PSNs for their owner")
     buffer = Buffer(4 * PAGE)
     demand = e.IBV_ACCESS_ON_DEMAND
     kept = [register(pair.pd, buffer, access) for access in (0, LOCAL_WRITE, ALL, ALL | demand)]
     kept += [MR(pair.pd, 0, LOCAL_WRITE | demand, address=0, implicit=True)]
     kept += [SRQ(pair.pd, SrqInitAttr(SrqAttr(max_wr=8))), new_qp(pair)[0]]
     ranges = [(buffer.address, buffer.address + buffer.length)]
-    keys = {key for mr in kept[:5] for key in (mr.lkey, mr.rkey)} - {0}
+    keys = {PSN} | {key for mr in kept[:5] for key in (mr.lkey, mr.rkey)} - {0}
     device = nldev.Socket().index(DEVICE)
 
     def look():

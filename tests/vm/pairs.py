@@ -99,7 +99,8 @@ def pattern(length):
     return (PERIOD * (length // len(PERIOD) + 1))[:length]
 
 
-def connect(context, qp, peer, timeout=14, served=4, asked=4, gid_index=GID_INDEX, dgid=None, rnr_timer=12):
+def connect(context, qp, peer, timeout=14, served=4, asked=4, gid_index=GID_INDEX, dgid=None, rnr_timer=12,
+            psn=0):
     """Brings a QP to RTS, connected to the one of number `peer` on the device of address `dgid`, the same if not
     given; so many READs at a time."""
     route = GlobalRoute(dgid=dgid or context.query_gid(1, gid_index), sgid_index=gid_index)
@@ -107,6 +108,7 @@ def connect(context, qp, peer, timeout=14, served=4, asked=4, gid_index=GID_INDE
     attr.qp_access_flags = ALL
     attr.path_mtu = e.IBV_MTU_1024
     attr.dest_qp_num = peer
+    attr.rq_psn = attr.sq_psn = psn
     attr.max_dest_rd_atomic, attr.max_rd_atomic = served, asked
     attr.min_rnr_timer = rnr_timer
     attr.timeout = timeout

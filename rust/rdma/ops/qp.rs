@@ -190,7 +190,10 @@ pub(super) unsafe extern "C" fn modify<P: Provider>(
     })
 }
 
-/// Implements `query_qp`. All attributes are reported, whatever the mask asks for.
+/// Implements `query_qp`. All attributes but the PSNs are reported, whatever the mask asks for.
+///
+/// Any user can dump the attributes of all QPs by netlink (`fill_res_qp_entry_query()`, nldev.c), and the PSNs of a
+/// connected QP are all that a forger lacks. That dump asks for nothing; users who own a QP ask.
 ///
 /// ib_uverbs_query_qp() copies attributes to the process out of memory that it doesn't initialise,
 /// and fill_res_qp_entry_query() out of its stack: both structures are written as a whole.
@@ -201,14 +204,14 @@ pub(super) unsafe extern "C" fn modify<P: Provider>(
 pub(super) unsafe extern "C" fn query<P: Provider>(
     qp: *mut bindings::ib_qp,
     attr: *mut bindings::ib_qp_attr,
-    _mask: c_int,
+    mask: c_int,
     init: *mut bindings::ib_qp_init_attr,
 ) -> c_int {
     from_result(|| {
         // SAFETY: The QP is alive while ib_core calls its operations.
         let found = P::query_qp(unsafe { of::<P>(qp) })?;
         // SAFETY: ib_core passes attributes to fill.
-        unsafe { attr.write(qp_attr::report(&found)) };
+        unsafe { attr.write(qp_attr::report(&found, mask as u32)) };
         // SAFETY: The QP is alive while ib_core calls its operations.
         let reported = unsafe { report_init(qp, &found) };
         // SAFETY: ib_core passes attributes to fill.

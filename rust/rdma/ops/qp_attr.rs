@@ -121,15 +121,20 @@ fn rights_to_raw(rights: RemoteRights) -> u32 {
         )
 }
 
-/// The attributes that a query reports. Those that RoCE lacks, such as an alternate path, are zeros.
-pub(super) fn report(found: &QpQuery) -> ib_qp_attr {
+/// The attributes that a query reports. Those that RoCE lacks, such as an alternate path, are zeros, and so are PSNs that
+/// `mask`, of `enum ib_qp_attr_mask`, doesn't ask for.
+pub(super) fn report(found: &QpQuery, mask: u32) -> ib_qp_attr {
     let (current, settings) = (&found.attrs, &found.attrs.settings);
     let mut attr = ib_qp_attr::zeroed();
     attr.qp_state = current.state as bindings::ib_qp_state;
     attr.cur_qp_state = attr.qp_state;
     attr.sq_draining = current.sq_draining.into();
-    attr.rq_psn = current.rq_psn.get();
-    attr.sq_psn = current.sq_psn.get();
+    if mask & bindings::ib_qp_attr_mask_IB_QP_RQ_PSN != 0 {
+        attr.rq_psn = current.rq_psn.get();
+    }
+    if mask & bindings::ib_qp_attr_mask_IB_QP_SQ_PSN != 0 {
+        attr.sq_psn = current.sq_psn.get();
+    }
     attr.path_mtu = settings.path_mtu as bindings::ib_mtu;
     attr.path_mig_state = bindings::ib_mig_state_IB_MIG_MIGRATED;
     attr.qkey = settings.qkey.0;
