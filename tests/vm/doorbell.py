@@ -13,7 +13,7 @@ import threading
 import time
 
 from cpu_time import softirq_count, worker_ticks
-from pairs import DEVICE, GID_INDEX, PAGE, Buffer, case, equal, main, pattern
+from pairs import DEVICE, GID_INDEX, PAGE, Buffer, becomes, case, equal, main, pattern
 from extension import (
     ARM_NEXT, ARM_NONE, ARM_SOLICITED, CQ_ARM, DIRTY, DOORBELL, SLOTS, SOLICITED, SIGNALED, SUMMARY, Context, Cq, Qp,
     gid_of, node_of,
@@ -117,8 +117,9 @@ def busy_and_idle():
         if without_call == 50:
             break
     equal(without_call, 50, "writes without a call")
-    time.sleep(0.2)
-    equal(writer.context.needs_call(), True, "an idle page needs calls")
+    becomes(writer.context.needs_call, True, "an idle page needs calls")
+    # The watcher looks once more when it has said so.
+    time.sleep(0.5)
     writer.post()
     writer.qp.ring_bell()
     time.sleep(0.1)
@@ -205,6 +206,13 @@ def slots():
     context.close()
 
 
+def heard(cq):
+    """How many events came, once any did."""
+    counts = []
+    becomes(lambda: counts.append(cq.events()) or counts[-1] > 0, True, "an event")
+    return counts[-1]
+
+
 @case("arm word: one notification for each time, solicited or any")
 def arming():
     writer = Writer()
@@ -212,8 +220,7 @@ def arming():
     equal(writer.cq.events(), 0, "events of a CQ that was not armed")
     writer.cq.arm(ARM_NEXT)
     writer.by_call()
-    time.sleep(0.01)
-    equal(writer.cq.events(), 1, "events once armed")
+    equal(heard(writer.cq), 1, "events once armed")
     equal(writer.cq.ring.u32(320).value, ARM_NONE, "the word after that")
     writer.by_call()
     equal(writer.cq.events(), 0, "events after that")
@@ -225,8 +232,7 @@ def arming():
     # An error is. It puts the other end in error, which is the same QP, so that the write is flushed.
     writer.qp.write(99, writer.source.address, writer.lkey, writer.target.address, writer.rkey ^ 1, 8)
     writer.qp.call()
-    time.sleep(0.1)
-    equal((writer.cq.events(), writer.cq.poll()), (1, (99, 5)), "an error")
+    equal((heard(writer.cq), writer.cq.poll()), (1, (99, 5)), "an error")
     writer.context.close()
 
 
@@ -252,7 +258,7 @@ def idle_cost():
     time.sleep(2)
     ticks, softirqs = worker_ticks() - ticks, softirq_count("HRTIMER", "TASKLET") - softirqs
     print(f"# in two seconds {ticks} ticks of workers, {softirqs} softirqs of timers and work items")
-    equal(ticks <= 1, True, "ticks of the kernel's workers in two seconds")
+    equal(ticks <= 20, True, "ticks of the kernel's workers in two seconds, of which one that watches takes hundreds")
     equal(softirqs <= 100, True, "softirqs in two seconds, where each watched page would have thousands")
     for writer in writers:
         equal(writer.context.needs_call(), True, "an idle page needs calls")

@@ -13,7 +13,7 @@ start() {
 	wait_for 20 in2 sh -c 'ss -Hltn | grep -q ":18515 "' || return
 	in1 ibv_rc_pingpong -c -d "$DEV1" -g "$(gid_index "$DEV1" $HOST1_V4)" -n 100000000 $HOST2_V4 >/tmp/client 2>&1 &
 	CLIENT=$!
-	wait_for 20 grep -q remote /tmp/client || wait_for 20 moves
+	wait_for 20 grep -q remote /tmp/client || moves
 }
 
 stop() {
@@ -24,12 +24,8 @@ stop() {
 packets() { cat "/sys/class/infiniband/$DEV1/ports/1/hw_counters/rcvd_pkts"; }
 
 # Packets still go to and fro.
-moves() {
-	local before
-	before=$(packets)
-	sleep 1
-	[[ $(packets) -gt $before ]]
-}
+moves() { wait_for 10 more_than "$(packets)"; }
+more_than() { [[ $(packets) -gt $1 ]]; }
 
 # dropped REASON [COUNT|COUNT+]: so many (or more) packets were dropped for this reason; any without a COUNT.
 dropped() {
@@ -57,12 +53,14 @@ check "a pingpong runs" start
 QPN=$(printf '%x' "$(live_qpn)")
 note "live QP 0x$QPN"
 
-in2 tcpdump -lnni eth0 "dst host $STRANGER and not arp" >/tmp/dump 2>/dev/null &
+in2 tcpdump -lnni eth0 "dst host $STRANGER and not arp" >/tmp/dump 2>/tmp/tcpdump &
 TCPDUMP=$!
-sleep 2
+wait_for 20 grep -q listening /tmp/tcpdump
 check "foreign junk is sent" in2 python3 "$JUNK" foreign $STRANGER $HOST1_V4 "$QPN"
 sleep 1
 check "nothing of it is answered" silence
+in1 ping -c 1 $STRANGER >/dev/null
+check "an answer would have been seen" wait_for 20 grep -q "$HOST1_V4 > $STRANGER: ICMP" /tmp/dump
 # 20 packets each with IP options, bytes behind the datagram (two ways), and in fragments (junk.py).
 check "all unfit IP headers are counted" dropped ip_header 80
 # A stranger's ICRC is not looked at: its address is compared first.

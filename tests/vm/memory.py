@@ -333,7 +333,7 @@ def overflow_of_listener():
     event = pair.context.get_async_event()
     equal(event.event_type, e.IBV_EVENT_CQ_ERR, "event")
     event.ack()
-    signal.alarm(10)
+    signal.alarm(60)
     pair.channel.get_cq_event(pair.cqs[1])
     signal.alarm(0)
     pair.cqs[1].ack_events(1)

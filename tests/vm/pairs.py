@@ -172,9 +172,9 @@ def state(qp):
 def becomes(value, wanted, what):
     """Fails unless `value()` equals `wanted` within 30 seconds."""
     end = time.monotonic() + 30
-    while value() != wanted and time.monotonic() < end:
+    while (seen := value()) != wanted and time.monotonic() < end:
         time.sleep(0.01)
-    equal(value(), wanted, what)
+    equal(seen, wanted, what)
 
 
 def reaches(qp, wanted):

@@ -87,7 +87,7 @@ def _():
             try:
                 # Softirqs of this CPU wait: packets are queued, and the timer runs out.
                 requester.transfer(e.IBV_WR_RDMA_WRITE, responder, len(mark))
-                limit = time.monotonic() + 0.5
+                limit = time.monotonic() + 20
                 while responder.buffer.read(len(mark)) != mark and time.monotonic() < limit:
                     pass
                 limit = time.monotonic() + 0.2
