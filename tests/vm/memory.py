@@ -17,7 +17,7 @@ import time
 from pyverbs.cq import CQ
 from pyverbs.device import Context
 import pyverbs.enums as e
-from pyverbs.mr import MR
+from pyverbs.mr import MR, MW
 from pyverbs.pd import PD
 from pyverbs.pyverbs_error import PyverbsRDMAError
 from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
@@ -186,12 +186,17 @@ def kernel_key():
 def unpredictable():
     pair = Pair()
     buffer = Buffer(PAGE)
-    regions = [register(pair.pd, buffer) for _ in range(64)]
-    keys = sorted(region.rkey for region in regions)
-    equal(len(set(keys)), 64, "keys")
-    gaps = {second - first for first, second in zip(keys, keys[1:])}
-    equal(len(gaps) > 60, True, f"gaps are irregular ({len(gaps)})")
-    equal(keys[-1] - keys[0] > 1 << 30, True, "keys are spread, over 31 bits")
+    for what, make in (
+        ("regions", lambda: register(pair.pd, buffer)),
+        ("windows of type 1", lambda: MW(pair.pd, e.IBV_MW_TYPE_1)),
+        ("windows of type 2", lambda: MW(pair.pd, e.IBV_MW_TYPE_2)),
+    ):
+        kept = [make() for _ in range(64)]
+        keys = sorted(one.rkey for one in kept)
+        equal(len(set(keys)), 64, f"keys of {what}")
+        gaps = {second - first for first, second in zip(keys, keys[1:])}
+        equal(len(gaps) > 60, True, f"gaps are irregular ({len(gaps)}, {what})")
+        equal(keys[-1] - keys[0] > 1 << 30, True, f"keys of {what} are spread, over 31 bits")
 
 
 @case("a zero-length WRITE looks at no key")
