@@ -5,7 +5,6 @@
 
 import contextlib
 import ctypes
-import functools
 import mmap
 import os
 import socket
@@ -21,7 +20,7 @@ from pyverbs.wr import SGE, SendWR
 
 import pairs
 from cpu_time import softirqs_during
-from pairs import ALL, PAGE, Buffer, case, equal, in_child, libc, main, register
+from pairs import ALL, PAGE, Buffer, Pair, case, equal, in_child, libc, main, register
 from userfault import Private, unanswered
 from uverbs import advise_mr
 
@@ -30,9 +29,6 @@ WRITE, FLUSH = 1, 1
 CHUNK = 2 << 20
 DONTNEED, NOHUGEPAGE, NORESERVE = 4, 15, 0x4000
 TRACING = "/sys/kernel/tracing"
-
-# Machines that are emulated on busy hosts take milliseconds to take a page away.
-Pair = functools.partial(pairs.Pair, timeout=19)
 
 libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 

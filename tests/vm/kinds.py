@@ -9,7 +9,6 @@ Documentation/safety.rst, "Memory that a region may lie over", says why each is 
 import ctypes
 import errno
 import fcntl
-import functools
 import mmap
 import os
 import resource
@@ -21,7 +20,9 @@ import time
 import pyverbs.enums as e
 
 import pairs
-from pairs import ALL, PAGE, REMOTE_READ, Buffer, case, equal, in_child, libc, main, map_memory, pattern, register
+from pairs import (
+    ALL, PAGE, REMOTE_READ, Buffer, Pair, case, equal, in_child, libc, main, map_memory, pattern, register,
+)
 from uverbs import advise_mr, errno_of, reg_mr
 
 ON_DEMAND = e.IBV_ACCESS_ON_DEMAND
@@ -35,9 +36,6 @@ MERGEABLE, HUGEPAGE = 12, 14
 HUGETLB = 0x40000
 PUNCH_HOLE = 3
 MEMFD_SECRET, USERFAULTFD, IO_URING_SETUP = 447, 323, 425
-
-# Machines that are emulated on busy hosts take milliseconds to take a page away.
-Pair = functools.partial(pairs.Pair, timeout=19)
 
 libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]

@@ -5,7 +5,6 @@
 
 import ctypes
 import errno
-import functools
 import mmap
 import os
 import random
@@ -18,10 +17,10 @@ from pyverbs.mr import MR
 from pyverbs.pd import PD
 from pyverbs.wr import SGE, RecvWR, SendWR
 
-import pairs
 import userfault
 from pairs import (
-    ALL, LOCAL_WRITE, PAGE, REMOTE_READ, Buffer, becomes, case, equal, libc, main, map_memory, pattern, register,
+    ALL, LOCAL_WRITE, PAGE, REMOTE_READ, Buffer, Pair, becomes, case, equal, libc, main, map_memory, pattern,
+    register,
 )
 from uverbs import advise_mr, errno_of, reg_mr
 
@@ -32,9 +31,6 @@ READ, WRITE, NO_FAULT = 0, 1, 2
 FLUSH = 1
 CHUNK = 2 << 20
 DONTNEED, HUGETLB = 4, 0x40000
-
-# Machines that are emulated on busy hosts take milliseconds to take a page away.
-Pair = functools.partial(pairs.Pair, timeout=19)
 
 libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
