@@ -107,16 +107,23 @@ signal() {
 	for group in "${GROUPS_RUNNING[@]}"; do kill "-$1" -- "-$group" 2>/dev/null; done
 }
 
+# The processes of the applications. Not by their command lines, which end before they do.
+processes() { pgrep -g "$(IFS=, && echo "${GROUPS_RUNNING[*]}")"; }
+
+# Zombies have ended, unless they have threads: on a busy host this shell may reap them late.
 ended() {
-	local group
-	for group in "${GROUPS_RUNNING[@]}"; do ! kill -0 -- "-$group" 2>/dev/null || return 1; done
+	local process threads
+	for process in $(processes); do
+		threads=("/proc/$process/task/"*)
+		grep -qs '^State:[[:space:]]*Z' "/proc/$process/status" && [[ ${#threads[@]} -eq 1 ]] ||
+			[[ ! -e /proc/$process ]] || return 1
+	done
 }
 
 # Where in the kernel the applications are.
 whereabouts() {
 	local task
-	# Not by their command lines, which end before they do.
-	for task in $(pgrep -g "$(IFS=, && echo "${GROUPS_RUNNING[*]}")"); do
+	for task in $(processes); do
 		grep -hE '^(Name|State):' "/proc/$task/status"
 		cat "/proc/$task/task/"*/stack
 	done 2>/dev/null
