@@ -39,14 +39,16 @@ sends_exceed() { [[ $(counter "$DEV1" rdma_sends) -gt $1 ]]; }
 # Milliseconds for which ib_core shows a value again.
 settle() { sleep 0.1; }
 
-# A pingpong (rc, srq) that goes on until stop, so that its objects can be looked at.
+# connected COUNT: so many RC QPs of host 1 are in RTS. The QP of the general services is another in RTS.
+connected() { is "$(rdma resource show qp link "$DEV1/1" | grep -c 'type RC state RTS')" "$1"; }
+# start KIND COUNT: a pingpong (rc, srq) of so many QPs that goes on until stop, so that its objects can be looked at.
 start() {
 	ip netns exec h2 "ibv_$1_pingpong" -d "$DEV2" -g "$(gid_index "$DEV2" $HOST2_V4)" -s $SIZE -n 100000000 >/tmp/server 2>&1 &
 	SERVER=$!
 	wait_for 20 in2 sh -c 'ss -Hltn | grep -q ":18515 "' || return
 	ip netns exec h1 "ibv_$1_pingpong" -d "$DEV1" -g "$(gid_index "$DEV1" $HOST1_V4)" -s $SIZE -n 100000000 $HOST2_V4 >/tmp/client 2>&1 &
 	CLIENT=$!
-	wait_for 20 sh -c "rdma resource show qp link $DEV1/1 | grep -q 'state RTS'"
+	wait_for 20 connected "$2"
 }
 stop() {
 	kill "$CLIENT" "$SERVER"
@@ -122,8 +124,8 @@ check "port_xmit_packets" is "$(pma "$DEV1" port_xmit_packets)" "$(counter "$DEV
 check "port_rcv_packets" is "$(pma "$DEV1" port_rcv_packets)" "$(counter "$DEV1" rcvd_pkts)"
 check "link_downed, once above" is "$(pma "$DEV1" link_downed)" 1
 in2 bash -c "printf junk >/dev/udp/$HOST1_V4/4791"
-settle
-check "a packet that is none" is "$(counter "$DEV1" drop_short)" 1
+short() { is "$(counter "$DEV1" drop_short)" 1; }
+check "a packet that is none" wait_for 5 short
 check "port_rcv_errors" is "$(pma "$DEV1" port_rcv_errors)" 1
 
 # Which the other host asks for over the network; its request is counted before the answer is made. Over IPv6:
@@ -138,7 +140,7 @@ check "what can't be told is refused as it should be" \
 	in1 python3 "$PY" refused "$DEV1" "$(gid_index "$DEV1" $HOST1_V6)" $HOST2_V6
 
 # Objects.
-check "a pingpong runs" start rc
+check "a pingpong runs" start rc 1
 look "rdma resource, in sum" rdma resource show "$DEV1"
 check "counts them, and those of the general services" has "pd 2 cq 2 qp 2 .*mr 1 ctx 1"
 look "QPs" rdma -dd resource show qp link "$DEV1/1" type RC
@@ -187,7 +189,7 @@ check "none is shown" lacks cntn
 check "automatic counters off" rdma statistic qp set link "$DEV1/1" auto off
 
 # Shared receive queues.
-check "a pingpong over a shared receive queue runs" start srq
+check "a pingpong over a shared receive queue runs" start srq 16
 look "rdma resource, in sum" rdma resource show "$DEV1"
 check "counts it with its QPs, and those of the general services" has "pd 2 cq 2 qp 17 .*mr 1 ctx 1 srq 1"
 look "SRQs" rdma -dd resource show srq dev "$DEV1"
