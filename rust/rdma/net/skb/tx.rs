@@ -243,7 +243,7 @@ impl TxSkb {
     /// `EMSGSIZE` if the packet is longer than the MTU of the network device, otherwise the IP
     /// layer's. The packet is gone all the same.
     pub fn send<W: Wake>(self, route: &Route, credit: &Arc<Credit<W>>) -> Result {
-        let narrow = self.len() > route.mtu();
+        let len = self.len();
         let skb = self.charge(credit);
         // SAFETY: The count that `hold` takes is given to the buffer.
         unsafe { bindings::skb_dst_set(skb, route.hold()) };
@@ -254,7 +254,7 @@ impl TxSkb {
             // credit keeps the socket.
             Network::V4 => unsafe { bindings::ip_local_out(net, credit.probe().v4(), skb) },
             Network::V6 => {
-                if narrow {
+                if len > route.mtu() {
                     // The IPv6 layer asks the buffer for the socket, not its caller.
                     // SAFETY: The buffer is ours. It holds the credit, which keeps the socket, until
                     // the network stack makes it forget the socket (`skb_orphan()`).
