@@ -16,7 +16,7 @@ use core::{
     marker::PhantomData,
     ops::{ControlFlow, RangeInclusive},
     pin::Pin,
-    ptr,
+    ptr::{self, NonNull},
 };
 
 use kernel::{
@@ -185,16 +185,11 @@ impl<T: Send + Sync + 'static> Table<T> {
     ///
     /// Process; sleeps.
     pub fn remove(&self, id: u32) -> Option<Arc<T>> {
-        let entry = self.erase(id);
-        if entry.is_null() {
-            return None;
-        }
-        self.left.give_back(1);
-        self.generation.end();
+        let entry = self.unpublish(id)?;
         self.readers.wait();
         // SAFETY: `entry` came from `into_foreign` and has just left the table, so this count is
         // claimed once; no reader is left that could see it.
-        Some(unsafe { Arc::<T>::from_foreign(entry) })
+        Some(unsafe { Arc::<T>::from_foreign(entry.as_ptr()) })
     }
 
     /// Puts `object` in the place of the one of number `id`, and waits until no reader sees that any
@@ -331,6 +326,15 @@ impl<T: Send + Sync + 'static> Table<T> {
     fn erase(&self, id: u32) -> *mut c_void {
         // SAFETY: `xa` is initialised by the type invariant.
         unsafe { bindings::xa_erase(self.xa.get(), id as usize) }
+    }
+
+    /// Takes the object of number `id` out of the table, with the table's count of it. Readers may
+    /// still see it. `None` if there is none.
+    fn unpublish(&self, id: u32) -> Option<NonNull<c_void>> {
+        let entry = NonNull::new(self.erase(id))?;
+        self.left.give_back(1);
+        self.generation.end();
+        Some(entry)
     }
 
     /// The entry at or after (`beyond`: after) `index`, which is moved to it.

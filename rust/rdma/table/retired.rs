@@ -99,14 +99,11 @@ impl<T: Send + Sync + 'static> Table<T> {
     ///
     /// Process; one call of [`BATCH`] sleeps.
     pub fn retire(&self, id: u32) {
-        let entry = self.erase(id);
-        if entry.is_null() {
+        let Some(entry) = self.unpublish(id) else {
             return;
-        }
-        self.left.give_back(1);
-        self.generation.end();
+        };
         // SAFETY: `entry` came from `into_foreign` and has just left the table, which gives its count away here.
-        let full = unsafe { self.retired.lock().add(entry) };
+        let full = unsafe { self.retired.lock().add(entry.as_ptr()) };
         if let Some(batch) = full {
             self.readers.wait();
             // SAFETY: All of them left the table before the wait.
