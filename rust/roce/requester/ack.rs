@@ -184,8 +184,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
         let psn = packet.bth.psn;
         let aeth = aeth(&packet.body);
         let proven = aeth.is_some_and(|aeth| self.is_plausible(aeth.msn));
-        let awaited = self.wqe_of(psn);
-        if !proven && !awaited.is_some_and(|wqe| awaits(wqe, packet, context)) {
+        if !proven && !self.is_awaited(packet, context) {
             self.challenge(psn, WcStatus::BadRespErr, now, context);
             return Outcome::Continue;
         }
@@ -206,11 +205,12 @@ impl<W: Slots<SendWqe>> Requester<W> {
         }
     }
 
-    /// The WQE in flight of which `psn` is a packet.
-    fn wqe_of(&self, psn: Psn) -> Option<&SendWqe> {
-        let started = (0..self.started).map_while(|index| self.window.get(index));
-        let mut packets = started.skip_while(|wqe| psn.ahead_of(wqe.first) >= wqe.packets);
-        packets.next()
+    /// Whether the request in flight of which the PSN of `packet` is waits for this answer.
+    fn is_awaited(&self, packet: &Packet, context: &Context) -> bool {
+        let psn = packet.bth.psn;
+        let mut started = (0..self.started).map_while(|index| self.window.get(index));
+        let asked = started.find(|wqe| psn.ahead_of(wqe.first) < wqe.packets);
+        asked.is_some_and(|wqe| awaits(wqe, packet, context))
     }
 
     /// Checks an answer for the oldest unfinished PSN against its request, and stores its payload.
