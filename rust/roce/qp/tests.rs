@@ -72,6 +72,19 @@ fn send_only(psn: Psn) -> Packet {
     packet(Service::Rc, psn, body, 0)
 }
 
+/// The start of memory that a peer may reach.
+fn reth(length: u32) -> Reth {
+    Reth {
+        va: BASE,
+        rkey: RKEY,
+        length,
+    }
+}
+
+fn read_request(length: u32) -> Packet {
+    packet(Service::Rc, FIRST, Body::ReadRequest(reth(length)), 0)
+}
+
 /// A QP of `kind` in RTS with its host.
 fn in_rts(kind: QpKind) -> (TestQp, MockHost) {
     let mut host = MockHost::new();
@@ -417,11 +430,6 @@ fn nak_for(body: Body, payload_len: u32) -> Option<NakCode> {
 
 #[test]
 fn lengths_that_no_packet_of_the_kind_has_are_invalid() {
-    let reth = |length| Reth {
-        va: BASE,
-        rkey: RKEY,
-        length,
-    };
     let eth = AtomicEth {
         va: BASE,
         rkey: RKEY,
@@ -500,12 +508,7 @@ fn what_goes_out_again_says_so() {
     let again = drain(&mut qp, due, &mut host);
     assert!(again.len() == 2 && again.iter().all(|transmit| transmit.retransmission));
 
-    let reth = Reth {
-        va: BASE,
-        rkey: RKEY,
-        length: 2000,
-    };
-    let read = packet(Service::Rc, FIRST, Body::ReadRequest(reth), 0);
+    let read = read_request(2000);
     for again in [false, true] {
         qp.handle_packet(NOW, &read, &mut host);
         let answer = drain(&mut qp, NOW, &mut host);
@@ -532,12 +535,7 @@ fn what_follows_a_send_error_is_no_continuation_of_what_failed() {
 #[test]
 fn a_lost_source_of_a_read_response_is_refused() {
     let (mut qp, mut host) = in_rts(QpKind::Rc);
-    let reth = Reth {
-        va: BASE,
-        rkey: RKEY,
-        length: 16,
-    };
-    let request = packet(Service::Rc, FIRST, Body::ReadRequest(reth), 0);
+    let request = read_request(16);
     qp.handle_packet(NOW, &request, &mut host);
     let response = qp.poll_transmit(NOW, &mut host).unwrap();
     let fault = TransmitFault::Remote(AccessFault::Denied);
@@ -553,12 +551,7 @@ fn a_lost_source_of_a_read_response_is_refused() {
 #[test]
 fn responses_and_requests_take_turns() {
     let (mut qp, mut host) = in_rts(QpKind::Rc);
-    let reth = Reth {
-        va: BASE,
-        rkey: RKEY,
-        length: 4096,
-    };
-    let request = packet(Service::Rc, FIRST, Body::ReadRequest(reth), 0);
+    let request = read_request(4096);
     qp.handle_packet(NOW, &request, &mut host);
     let write = SendOp::Write(
         RemoteAddr {

@@ -7,12 +7,7 @@ use super::*;
 /// A QP in ERR: the responses of a READ of 64 packets are due, and the NAK of the request after it.
 fn broken() -> (TestQp, MockHost) {
     let (mut qp, mut host) = in_rts(QpKind::Rc);
-    let reth = Reth {
-        va: BASE,
-        rkey: RKEY,
-        length: 64 * 1024,
-    };
-    let read = packet(Service::Rc, FIRST, Body::ReadRequest(reth), 0);
+    let read = read_request(64 * 1024);
     qp.handle_packet(NOW, &read, &mut host);
     let middle = Body::Send(SendPart::Middle);
     let wrong = packet(Service::Rc, FIRST.plus(64), middle, 1024);

@@ -27,12 +27,7 @@ fn an_acknowledgement_may_be_overtaken() {
 #[test]
 fn the_answer_to_a_read_may_not() {
     let (mut qp, mut host) = in_rts(QpKind::Rc);
-    let reth = Reth {
-        va: BASE,
-        rkey: RKEY,
-        length: 16,
-    };
-    let request = packet(Service::Rc, FIRST, Body::ReadRequest(reth), 0);
+    let request = read_request(16);
     qp.handle_packet(NOW, &request, &mut host);
     assert_eq!(drain(&mut qp, NOW, &mut host).len(), 1);
     assert!(qp.minds_order());

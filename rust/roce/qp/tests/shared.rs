@@ -37,11 +37,7 @@ fn a_broken_shared_queue_is_told_to_the_peer() {
 #[test]
 fn what_needs_no_receive_needs_no_shared_queue() {
     let (mut qp, mut host) = with_broken_queue(QpKind::Rc);
-    let reth = Reth {
-        va: BASE,
-        rkey: RKEY,
-        length: 0,
-    };
+    let reth = reth(0);
     let body = Body::Write(WritePart::Only(reth, None));
     qp.handle_packet(NOW, &packet(Service::Rc, FIRST, body, 0), &mut host);
     assert_eq!(qp.state(), QpState::Rts);

@@ -122,11 +122,7 @@ fn a_target_receives_from_the_queue_that_is_named() {
 
 #[test]
 fn the_queue_says_whose_memory_it_is() {
-    let reth = Reth {
-        va: BASE,
-        rkey: RKEY,
-        length: 4,
-    };
+    let reth = reth(4);
     let (mut qp, mut host) = in_rts(QpKind::XrcTgt);
     host.payload = vec![7; 4];
     let write = Body::Write(WritePart::Only(reth, None));
@@ -192,11 +188,7 @@ fn a_message_longer_than_its_receive_is_an_invalid_request() {
 
 #[test]
 fn memory_is_not_reached_through_no_queue() {
-    let reth = Reth {
-        va: BASE,
-        rkey: RKEY,
-        length: 4,
-    };
+    let reth = reth(4);
     for (body, len) in [
         (Body::Write(WritePart::Only(reth, None)), 4),
         (Body::ReadRequest(reth), 0),
