@@ -56,13 +56,13 @@ def raw_address(address):
     return socket.inet_pton(socket.AF_INET6 if is_v6(address) else socket.AF_INET, address)
 
 
-def ip_header(source, target, length, identification=0, hop_limit=64, traffic_class=0):
-    """For so many bytes of UDP, without the checksum."""
+def ip_header(source, target, length, identification=0, hop_limit=64, traffic_class=0, protocol=socket.IPPROTO_UDP):
+    """For so many bytes behind it, without the checksum."""
     if is_v6(source):
-        head = struct.pack(">IHBB", 6 << 28 | traffic_class << 20, length, socket.IPPROTO_UDP, hop_limit)
+        head = struct.pack(">IHBB", 6 << 28 | traffic_class << 20, length, protocol, hop_limit)
     else:
         head = struct.pack(">BBHHHBBH", 0x45, traffic_class, 20 + length, identification, DONT_FRAGMENT, hop_limit,
-                           socket.IPPROTO_UDP, 0)
+                           protocol, 0)
     return head + raw_address(source) + raw_address(target)
 
 
@@ -90,14 +90,19 @@ def checksum(header):
     return 0xFFFF - ((total & 0xFFFF) + (total >> 16))
 
 
-def packet(source, target, body, sport=0xC123, identification=7, icrc=True, hop_limit=64):
-    """The IP packet, with its headers' checksum."""
-    payload = sealed(source, target, body, sport, identification) if icrc else body
-    length = UDP_LEN + len(payload)
-    head = bytearray(ip_header(source, target, length, identification, hop_limit))
+def ip_packet(source, target, body, **fields):
+    """An IP packet, with its header's checksum."""
+    head = bytearray(ip_header(source, target, len(body), **fields))
     if not is_v6(source):
         head[10:12] = struct.pack(">H", checksum(bytes(head)))
-    return bytes(head) + udp_header(sport, length) + payload
+    return bytes(head) + body
+
+
+def packet(source, target, body, sport=0xC123, identification=7, icrc=True, hop_limit=64):
+    """The IP packet of RoCE."""
+    payload = sealed(source, target, body, sport, identification) if icrc else body
+    datagram = udp_header(sport, UDP_LEN + len(payload)) + payload
+    return ip_packet(source, target, datagram, identification=identification, hop_limit=hop_limit)
 
 
 @contextlib.contextmanager
