@@ -18,10 +18,10 @@ from pyverbs.mr import MR
 from pyverbs.qp import QPAttr
 from pyverbs.wr import SGE, SendWR
 
-import pairs
 from cpu_time import softirqs_during
-from pairs import ALL, PAGE, Buffer, Pair, case, equal, in_child, libc, main, register
-from userfault import Private, unanswered
+from pairs import (
+    ALL, PAGE, Buffer, Pair, Private, becomes, case, equal, in_child, libc, main, register, unanswered,
+)
 from uverbs import advise_mr
 
 DEMAND, SUCCESS = ALL | e.IBV_ACCESS_ON_DEMAND, e.IBV_WC_SUCCESS
@@ -126,10 +126,7 @@ def many_chunks():
         os.kill(child, 9)
         os.waitpid(child, 0)
         took = time.monotonic() - begin
-        end = time.monotonic() + 60
-        while calls.count("mmu_interval_notifier_remove") < count and time.monotonic() < end:
-            time.sleep(0.05)
-        equal(calls.count("mmu_interval_notifier_remove") >= count, True, "all chunks are freed")
+        becomes(lambda: calls.count("mmu_interval_notifier_remove") >= count, True, "all chunks are freed")
         waits = calls.count("synchronize_rcu_expedited")
     print(f"# {waits} expedited grace periods, {took:.3f} s")
     equal(waits < count // 10, True, f"few grace periods ({waits})")
@@ -292,10 +289,7 @@ def stuck_advice():
         memory.fill(b"x")
         libc.madvise(memory.address, memory.length, DONTNEED)
         advise_mr(pair.pd, pair.context, WRITE, 0, [(memory.address, memory.length, region.lkey)])
-        end = time.monotonic() + 30
-        while not present(memory) and time.monotonic() < end:
-            time.sleep(0.05)
-        equal(present(memory), True, "another process's advice is followed")
+        becomes(lambda: present(memory), True, "another process's advice is followed")
         count = calls.count("hmm_range_fault_unlocked_timeout")
         # 16 of those that are stuck, and the one that was followed, which may be tried again.
         equal(count <= 100, True, f"pieces of advice that were begun ({count})")
@@ -409,9 +403,7 @@ def killed_advice():
 
 @case("timers of processes' QPs cost the kernel no softirqs: a receiver that is never ready")
 def rnr_timers():
-    pair = Pair(connected=False)
-    for qp, peer in zip(pair.qps, reversed(pair.qps)):
-        pairs.connect(pair.context, qp, peer.qp_num, rnr_timer=1)
+    pair = Pair(rnr_timer=1)
     _, local = known(pair, 8)
     wr = SendWR(wr_id=1, opcode=e.IBV_WR_SEND, num_sge=1, sg=[SGE(*local)])
     pair.qps[0].post_send(wr)

@@ -10,7 +10,6 @@ nobody does when it is gone.
 
 import errno
 import fcntl
-import mmap
 import os
 import struct
 import sys
@@ -23,7 +22,7 @@ from pyverbs.pyverbs_error import PyverbsRDMAError
 from pyverbs.wr import SGE, SendWR
 
 from pairs import (
-    ALL, LOCAL_WRITE, PAGE, REMOTE_READ, Buffer, Pair, case, equal, libc, main, map_memory, pattern, register,
+    ALL, LOCAL_WRITE, PAGE, REMOTE_READ, Buffer, Pair, becomes, case, equal, libc, main, map_memory, pattern, register,
 )
 from uverbs import CHANGE_ACCESS, errno_of, reg_dmabuf_mr, rereg
 
@@ -334,10 +333,7 @@ def dies():
     equal(references(number), 2, "references of the file and of the region")
     os.kill(child, 9)
     os.waitpid(child, 0)
-    end = time.monotonic() + 10
-    while references(number) and time.monotonic() < end:
-        time.sleep(0.05)
-    equal(references(number), 0, "references when the process is gone")
+    becomes(lambda: references(number), 0, "references when the process is gone")
 
 
 @case("no buffer is left, and no attachment")

@@ -15,8 +15,7 @@ from pyverbs.pd import PD
 from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.wr import SGE, RecvWR, SendWR
 
-from pairs import ALL, DEVICE, GID_INDEX, PAGE, Buffer, case, equal, main, register
-from userfault import unanswered
+from pairs import ALL, DEVICE, GID_INDEX, PAGE, Buffer, case, equal, main, register, unanswered
 
 DEMAND = ALL | e.IBV_ACCESS_ON_DEMAND
 QKEY = 0x1234

@@ -8,21 +8,20 @@ Documentation/safety.rst, "Memory that a region may lie over", says why each is 
 
 import ctypes
 import errno
-import fcntl
 import mmap
 import os
 import resource
 import socket
 import struct
 import sys
-import time
 
 import pyverbs.enums as e
 
 import pairs
 from pairs import (
-    ALL, PAGE, REMOTE_READ, Buffer, Pair, case, equal, in_child, libc, main, map_memory, pattern, register,
+    ALL, PAGE, REMOTE_READ, Buffer, Pair, becomes, case, equal, in_child, libc, main, map_memory, pattern, register,
 )
+import userfault
 from uverbs import advise_mr, errno_of, reg_mr
 
 ON_DEMAND = e.IBV_ACCESS_ON_DEMAND
@@ -35,7 +34,7 @@ HUGE = 2 << 20
 MERGEABLE, HUGEPAGE = 12, 14
 HUGETLB = 0x40000
 PUNCH_HOLE = 3
-MEMFD_SECRET, USERFAULTFD, IO_URING_SETUP = 447, 323, 425
+MEMFD_SECRET, IO_URING_SETUP = 447, 425
 
 libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
@@ -257,10 +256,7 @@ def merged():
 
     setting("pages_to_scan", 1000)
     setting("run", 1)
-    end = time.monotonic() + 60
-    while merged_pages() < 32 and time.monotonic() < end:
-        time.sleep(0.05)
-    equal(merged_pages(), 32, "merged pages")
+    becomes(merged_pages, 32, "merged pages")
     setting("run", 0)
     use.own.fill(pattern(64))
     equal(use.peer("write"), SUCCESS, "write")
@@ -335,21 +331,16 @@ def protected():
 
 
 @case("memory that a program serves by userfaultfd, for user mode only")
-def userfault():
-    user_mode_only, missing, write_protect = 1, 1, 2
-    fd = syscall(USERFAULTFD, os.O_CLOEXEC | user_mode_only)
-    fcntl.ioctl(fd, 0xC018AA3F, struct.pack("=QQQ", 0xAA, 0, 0))
+def served_by_userfaultfd():
+    fd = userfault.open_faults(userfault.USER_MODE_ONLY)
     # Whoever comes to the first page has those behind it faulted in, too.
     memory, absent = private(64 * PAGE), 60 * PAGE
     there = serves(memory)
 
-    def watch(mode):
-        fcntl.ioctl(fd, 0xC020AA00, bytearray(struct.pack("=QQQQ", memory.address, memory.length, mode, 0)))
-
-    watch(missing | write_protect)
+    userfault.watch(fd, memory, userfault.MISSING | userfault.WRITE_PROTECT)
     refuses(memory, at=absent)
     equal(there.peer("write"), SUCCESS, "a write to what is there")
-    fcntl.ioctl(fd, 0xC018AA06, bytearray(struct.pack("=QQQ", memory.address, PAGE, 1)))
+    userfault.protect(fd, memory.address, PAGE)
     equal(there.peer("read"), SUCCESS, "a read of what is protected")
     equal(there.peer("write"), REFUSED, "a write to what is protected")
     os.close(fd)

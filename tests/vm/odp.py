@@ -17,7 +17,7 @@ from pyverbs.mr import MR
 from pyverbs.pd import PD
 from pyverbs.wr import SGE, RecvWR, SendWR
 
-import userfault
+import pairs
 from pairs import (
     ALL, LOCAL_WRITE, PAGE, REMOTE_READ, Buffer, Pair, becomes, case, equal, libc, main, map_memory, pattern,
     register,
@@ -37,7 +37,7 @@ libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
 
 
-class Private(userfault.Private):
+class Private(pairs.Private):
     """Fresh private memory whose pages can be counted and taken away."""
 
     def present(self):
@@ -350,10 +350,7 @@ def advice():
         region = register(pair.pd, memory, DEMAND)
         sge = (memory.address + 4 * PAGE + 7, 7 * PAGE, region.lkey)
         advise_mr(pair.pd, pair.context, how, flags, [sge])
-        end = time.monotonic() + 10
-        while memory.present() != present and time.monotonic() < end:
-            time.sleep(0.01)
-        equal(memory.present(), present, f"pages after advice {how}, flags {flags}")
+        becomes(memory.present, present, f"pages after advice {how}, flags {flags}")
     space = MR(pair.pd, 0, DEMAND, implicit=True)
     memory = Private(4 * PAGE)
     advise_mr(pair.pd, pair.context, WRITE, FLUSH, [(memory.address, 4 * PAGE, space.lkey)])
@@ -450,7 +447,7 @@ def late_packets():
     source = Private(length)
     source.fill(old * length)
     region = register(pair.pd, source)
-    target, faults = userfault.unanswered(length)
+    target, faults = pairs.unanswered(length)
     remote = register(pair.pd, target, DEMAND)
     pair.post(e.IBV_WR_RDMA_WRITE, (source.address, length, region.lkey), (target.address, remote.rkey))
     os.read(faults, 32)  # the first packet has come, and its fault has begun

@@ -22,6 +22,8 @@ from pyverbs.pd import PD
 from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.wr import SGE, SendWR
 
+import userfault
+
 DEVICE, GID_INDEX = sys.argv[1], int(sys.argv[2])
 PAGE = mmap.PAGESIZE
 LOCAL_WRITE = e.IBV_ACCESS_LOCAL_WRITE
@@ -96,6 +98,20 @@ class Buffer:
         return ctypes.string_at(self.address + offset, length)
 
 
+class Private(Buffer):
+    """Fresh private memory."""
+
+    def __init__(self, length, flags=mmap.MAP_PRIVATE):
+        self.length = length
+        self.address = map_memory(length, flags=flags)
+
+
+def unanswered(length):
+    """Memory whose faults are never answered while the file that is returned with it is open."""
+    memory = Private(length)
+    return memory, userfault.faults_of(memory)
+
+
 # It goes on like this.
 PERIOD = bytes((index * 7 + index // 251) & 0xff for index in range(251 * 256))
 
@@ -123,9 +139,10 @@ def connect(context, qp, peer, timeout=TIMEOUT, served=4, asked=4, gid_index=GID
 
 
 class Pair:
-    """Two connected QPs, with one CQ each, on one protection domain; or on those of the pair `beside`."""
+    """Two connected QPs, with one CQ each, on one protection domain; or on those of the pair `beside`. Further arguments
+    are for `connect`."""
 
-    def __init__(self, depth=16, cqe=64, peer_cqe=64, listens=False, beside=None, timeout=TIMEOUT, connected=True):
+    def __init__(self, depth=16, cqe=64, peer_cqe=64, listens=False, beside=None, **connection):
         if beside:
             self.context, self.pd, self.channel, self.cqs = beside.context, beside.pd, beside.channel, beside.cqs
         else:
@@ -137,8 +154,8 @@ class Pair:
         self.qps = [
             QP(self.pd, QPInitAttr(qp_type=e.IBV_QPT_RC, scq=cq, rcq=cq, cap=cap, sq_sig_all=1)) for cq in self.cqs
         ]
-        for qp, peer in zip(self.qps, reversed(self.qps)) if connected else ():
-            connect(self.context, qp, peer.qp_num, timeout)
+        for qp, peer in zip(self.qps, reversed(self.qps)):
+            connect(self.context, qp, peer.qp_num, **connection)
 
     def post(self, opcode, local, remote, number=1):
         """Posts an RDMA operation: local is (address, length, lkey), remote (address, rkey)."""

@@ -16,7 +16,6 @@ Each but "bound" says "ready" when it has what it needs, and stays until its sta
 """
 
 import ctypes
-import fcntl
 import mmap
 import os
 import select
@@ -28,6 +27,7 @@ import time
 from types import SimpleNamespace
 
 import extension
+import userfault
 import uverbs
 from extension import CONSUMER, ELEMENTS, PRODUCER, Context, Cq, Qp, gid_of, node_of
 
@@ -37,7 +37,6 @@ DEREG_MR, REG_MR = 13, 9
 READ_ADVICE, WRITE_ADVICE, FLUSH = 0, 1, 1
 CHUNK, PIECE = 2 << 20, 1 << 20
 NOHUGEPAGE = 15
-USERFAULTFD = 323
 BIND_MW = 8
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -121,19 +120,11 @@ def dereg(context, _device, _gid_index, _number, _depth):
     print(int(statistics.median(times)), max(times), len(times))
 
 
-def faults_of(memory):
-    """A userfaultfd of the memory."""
-    fd = libc.syscall(USERFAULTFD, os.O_CLOEXEC | os.O_NONBLOCK)
-    fcntl.ioctl(fd, 0xC018AA3F, struct.pack("=QQQ", 0xAA, 0, 0))
-    fcntl.ioctl(fd, 0xC020AA00, bytearray(struct.pack("=QQQQ", memory.address, memory.length, 1, 0)))
-    return fd
-
-
 def answer(fd, memory):
     """Makes the piece present whose fault the process is told of; its number."""
     address, = struct.unpack_from("=Q", os.read(fd, 32), 16)
     piece = (address - memory.address) // PIECE
-    fcntl.ioctl(fd, 0xC020AA04, bytearray(struct.pack("=QQQq", memory.address + piece * PIECE, PIECE, 0, 0)))
+    userfault.give_zeros(fd, memory.address + piece * PIECE, PIECE)
     return piece
 
 
@@ -143,7 +134,7 @@ def advice(context, _device, _gid_index, _number, _depth):
     memory.address, memory.length = -memory.address // PIECE * -PIECE, 2 * PIECE
     libc.madvise(memory.address, memory.length, NOHUGEPAGE)
     lkey, _ = context.reg(memory, 0xf | ON_DEMAND)
-    fd, codes = faults_of(memory), []
+    fd, codes = userfault.faults_of(memory, os.O_NONBLOCK), []
     place = [(memory.address, memory.length)]
     thread = threading.Thread(
         target=lambda: codes.append(uverbs.errno_of(advise, context, lkey, READ_ADVICE, place)))

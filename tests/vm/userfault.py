@@ -1,29 +1,45 @@
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""Memory whose faults a process answers, or doesn't."""
+"""Memory whose faults the process answers itself (userfaultfd(2))."""
 
+import ctypes
 import fcntl
-import mmap
 import os
 import struct
 
-from pairs import Buffer, libc, map_memory
+USERFAULTFD, USER_MODE_ONLY = 323, 1
+API, REGISTER, ZEROPAGE, WRITEPROTECT = 0xC018AA3F, 0xC020AA00, 0xC020AA04, 0xC018AA06
+MISSING, WRITE_PROTECT = 1, 2
 
-USERFAULTFD = 323
-
-
-class Private(Buffer):
-    """Fresh private memory."""
-
-    def __init__(self, length, flags=mmap.MAP_PRIVATE):
-        self.length = length
-        self.address = map_memory(length, flags=flags)
+libc = ctypes.CDLL(None, use_errno=True)
 
 
-def unanswered(length):
-    """Memory whose faults are never answered while the file that is returned with it is open."""
-    fd = libc.syscall(USERFAULTFD, os.O_CLOEXEC)
-    fcntl.ioctl(fd, 0xC018AA3F, struct.pack("=QQQ", 0xAA, 0, 0))
-    memory = Private(length)
-    fcntl.ioctl(fd, 0xC020AA00, bytearray(struct.pack("=QQQQ", memory.address, length, 1, 0)))
-    return memory, fd
+def open_faults(flags=0):
+    """A file of faults, of no memory yet."""
+    fd = libc.syscall(USERFAULTFD, os.O_CLOEXEC | flags)
+    if fd < 0:
+        raise OSError(ctypes.get_errno(), "userfaultfd")
+    fcntl.ioctl(fd, API, struct.pack("=QQQ", 0xAA, 0, 0))
+    return fd
+
+
+def watch(fd, memory, mode=MISSING):
+    """Has the file tell of the memory's faults."""
+    fcntl.ioctl(fd, REGISTER, bytearray(struct.pack("=QQQQ", memory.address, memory.length, mode, 0)))
+
+
+def faults_of(memory, flags=0):
+    """A file of the memory's faults."""
+    fd = open_faults(flags)
+    watch(fd, memory)
+    return fd
+
+
+def give_zeros(fd, address, length):
+    """Makes pages of zeros present."""
+    fcntl.ioctl(fd, ZEROPAGE, bytearray(struct.pack("=QQQq", address, length, 0, 0)))
+
+
+def protect(fd, address, length):
+    """Protects what is present against writes."""
+    fcntl.ioctl(fd, WRITEPROTECT, bytearray(struct.pack("=QQQ", address, length, 1)))
