@@ -101,7 +101,7 @@ impl<W: Wake> Credit<W> {
     }
 
     /// Whether this host has handled all packets that it sent to itself. It may say no when it has, but not for ever.
-    /// Any context; the sender asks when [`Self::is_whole`], and sends nothing meanwhile.
+    /// Bottom halves off; the sender asks when [`Self::is_whole`], and sends nothing meanwhile.
     pub fn reception_is_over(&self) -> bool {
         self.reception.is_over()
     }

@@ -12,42 +12,67 @@ use kernel::{cpu::CpuId, prelude::*};
 
 use crate::cpu::is_online;
 
+/// So many times in a row a CPU asks in vain before the sender is passed on to it. A sender that two CPUs post to in turn
+/// stays where it is: each passing costs one more work item.
+const ASKS: u8 = 4;
+
 /// The CPU from which a sender's packets leave.
 pub struct Lane {
     cpu: CpuId,
+    /// The CPU that asked last, in vain.
+    asker: CpuId,
+    /// How often it did in a row.
+    asks: u8,
 }
 
 impl Lane {
     /// Of a sender without packets on the way. Any context.
     pub fn new() -> Self {
+        let here = CpuId::current();
         Self {
-            cpu: CpuId::current(),
+            cpu: here,
+            asker: here,
+            asks: 0,
         }
     }
 
-    /// The CPU from which the last packets left.
+    /// The CPU from which the next packets are to leave.
     pub fn cpu(&self) -> CpuId {
         self.cpu
     }
 
     /// Whether a packet that is sent now, on this CPU, which is `here`, stays behind those before it; then the next
     /// leave from here, too. If not, it is to be sent from [`Self::cpu`], which is online, or later. `arrived` tells
-    /// whether none is on the way through this host.
+    /// whether none is on the way through this host; this CPU may know when others don't, so a sender is also passed on
+    /// from here to a CPU that has asked [`ASKS`] times.
     ///
     /// # Context
     ///
     /// Bottom halves off, until the packet is sent.
     #[inline]
     pub fn admits(&mut self, here: CpuId, arrived: impl FnOnce() -> bool) -> bool {
-        self.cpu == here || self.moves(here, arrived)
+        (self.cpu == here && self.asks < ASKS) || self.moves(here, arrived)
     }
 
     #[cold]
     fn moves(&mut self, here: CpuId, arrived: impl FnOnce() -> bool) -> bool {
+        if self.cpu == here {
+            self.asks = 0;
+            let passes = is_online(self.asker) && arrived();
+            if passes {
+                self.cpu = self.asker;
+            }
+            return !passes;
+        }
         // The queues of a CPU that went offline were given to others, in whatever order.
         let free = !is_online(self.cpu) || arrived();
         if free {
             self.cpu = here;
+            self.asks = 0;
+        } else if self.asker == here {
+            self.asks = self.asks.saturating_add(1);
+        } else {
+            (self.asker, self.asks) = (here, 1);
         }
         free
     }
@@ -80,6 +105,30 @@ mod tests {
         assert_eq!(lane.cpu(), other);
         assert!(lane.admits(other, || false));
         assert!(!lane.admits(first, || false));
+        Ok(())
+    }
+
+    #[test]
+    fn is_passed_on_to_who_asks_often() -> Result {
+        let first = CpuId::current();
+        let Some(other) = CpuId::from_u32(u32::from(first.as_u32() == 0)) else {
+            return Ok(());
+        };
+        let mut lane = Lane::new();
+        for _ in 1..ASKS {
+            assert!(!lane.admits(other, || false));
+            assert!(lane.admits(first, || true));
+        }
+        assert!(!lane.admits(other, || false));
+        // Something is on the way: the count begins anew.
+        assert!(lane.admits(first, || false));
+        for _ in 0..ASKS {
+            assert!(lane.admits(first, || true));
+            assert!(!lane.admits(other, || false));
+        }
+        assert!(!lane.admits(first, || true));
+        assert_eq!(lane.cpu(), other);
+        assert!(lane.admits(other, || false));
         Ok(())
     }
 }

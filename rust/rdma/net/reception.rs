@@ -10,10 +10,14 @@
 //! (`process_backlog()`, `netif_receive_skb_internal()` and `netif_receive_skb_list_internal()`, net/core/dev.c). So a
 //! grace period that begins after the destructor ends after `encap_rcv`.
 //!
+//! A softirq that runs on the CPU that received the packets has another proof: it does not interrupt their handler, so they
+//! have been handled.
+//!
 //! A packet that waits in one more queue after its destructor is not covered: behind a tunnel, on a bridge with
 //! `bridge-nf-call-iptables`, and on a host that forwards it.
 
 use kernel::{
+    cpu::CpuId,
     ffi::c_ulong,
     sync::atomic::{ordering, Atomic},
 };
@@ -24,21 +28,26 @@ use crate::bindings;
 pub(super) struct Reception {
     /// When this grace period has ended, all have been handled: a cookie of RCU, or [`UNKNOWN`].
     period: Atomic<c_ulong>,
+    /// The CPU that has received packets since all were known to be handled, [`NONE`] or [`SEVERAL`].
+    cpu: Atomic<u32>,
     /// The sender has asked in vain.
     awaited: Atomic<bool>,
 }
 
-/// No cookie: the two lowest bits of those of grace periods are clear (`rcu_seq_snap()`, kernel/rcu/rcu.h), and
-/// that of `get_completed_synchronize_rcu()` is 1.
+/// No cookie: the two lowest bits of one are clear (`rcu_seq_snap()`, kernel/rcu/rcu.h).
 const UNKNOWN: c_ulong = 3;
+
+/// No CPU.
+const NONE: u32 = u32::MAX;
+/// More than one CPU.
+const SEVERAL: u32 = u32::MAX - 1;
 
 impl Reception {
     /// Of a sender none of whose packets was received yet. Any context.
     pub(super) fn new() -> Self {
-        // SAFETY: No requirements.
-        let past = unsafe { bindings::get_completed_synchronize_rcu() };
         Self {
-            period: Atomic::new(past),
+            period: Atomic::new(UNKNOWN),
+            cpu: Atomic::new(NONE),
             awaited: Atomic::new(false),
         }
     }
@@ -50,6 +59,11 @@ impl Reception {
     /// The RCU read-side section in which the packet is handled. The packet still counts as one in flight.
     #[inline]
     pub(super) fn begins(&self, is_last: bool) {
+        let here = CpuId::current().as_u32();
+        let before = self.cpu.load(ordering::Relaxed);
+        if before != here && self.cpu.cmpxchg(NONE, here, ordering::Relaxed).is_err() {
+            self.cpu.store(SEVERAL, ordering::Relaxed);
+        }
         let period = if is_last { self.next() } else { UNKNOWN };
         self.period.store(period, ordering::Relaxed);
     }
@@ -70,11 +84,13 @@ impl Reception {
     ///
     /// # Context
     ///
-    /// Any. No packet is in flight, and none is sent during the call.
+    /// Bottom halves off, and not in the handler of one of the packets. No packet is in flight, and none is sent during
+    /// the call.
     pub(super) fn is_over(&self) -> bool {
+        let by = self.cpu.load(ordering::Relaxed);
         let period = self.period.load(ordering::Relaxed);
-        // SAFETY: The argument is a cookie of RCU.
-        if period != UNKNOWN && unsafe { bindings::poll_state_synchronize_rcu(period) } {
+        if by == NONE || by == CpuId::current().as_u32() || has_ended(period) {
+            self.cpu.store(NONE, ordering::Relaxed);
             return true;
         }
         let begun = begin();
@@ -85,6 +101,12 @@ impl Reception {
         self.awaited.store(true, ordering::Relaxed);
         false
     }
+}
+
+/// Whether a grace period is known and has ended. Any context.
+fn has_ended(period: c_ulong) -> bool {
+    // SAFETY: The argument is a cookie of RCU.
+    period != UNKNOWN && unsafe { bindings::poll_state_synchronize_rcu(period) }
 }
 
 /// Makes the next grace period begin. Any context but NMIs.
