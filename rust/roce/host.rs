@@ -275,7 +275,7 @@ pub enum QpDropReason {
     Qkey,
     /// A message that nobody acknowledges found no receive WQE.
     NoReceive,
-    /// A datagram doesn't fit the receive WQE.
+    /// A message that nobody acknowledges doesn't fit the receive WQE.
     TooLong,
     /// It is out of place, or of a wrong length or operation, and can't be told so.
     Invalid,

@@ -11,7 +11,7 @@ use super::{named_queue, Received, Refusal, Responder};
 use crate::host::{Host, RemoteAccess};
 use crate::ids::Imm;
 use crate::qp::{Context, Slots};
-use crate::wc::{RecvExtra, WcOpcode, WcStatus};
+use crate::wc::{RecvExtra, WcOpcode};
 use crate::wire::packet::{AtomicEth, Body, NakCode, Packet, Reth, SendPart, WritePart};
 use crate::wr::{FlushKind, RecvWr, SendTail};
 
@@ -236,10 +236,7 @@ fn fill<H: Host>(
     host: &mut H,
 ) -> Result<(), Refusal> {
     if segment.received > wr.length {
-        return Err(Refusal::Receive(
-            WcStatus::LocLenErr,
-            NakCode::InvalidRequest,
-        ));
+        return Err(Refusal::TooLong);
     }
     if packet.payload_len == 0 {
         return Ok(());

@@ -127,7 +127,9 @@ enum Refusal {
     NoSuchQueue,
     /// The shared receive queue is in error.
     BrokenQueue,
-    /// The receive WQE is at fault, or too short.
+    /// The message is longer than the receive WQE.
+    TooLong,
+    /// The receive WQE is at fault.
     Receive(WcStatus, NakCode),
 }
 
@@ -150,15 +152,16 @@ impl From<ScatterFault> for Refusal {
 }
 
 impl Refusal {
-    /// Why the packet is dropped where nobody can be told; `None` of one that may come again.
+    /// Why the packet is dropped where nobody can be told; `None` of one that may come again, and of
+    /// one that found a receive WQE at fault.
     fn reason(self) -> Option<QpDropReason> {
         match self {
             Self::Lost(reason) => Some(reason),
             Self::NotReady | Self::NoSuchQueue | Self::BrokenQueue => Some(QpDropReason::NoReceive),
-            Self::Absent => None,
+            Self::Absent | Self::Receive(..) => None,
             Self::Request(NakCode::RemoteAccess) => Some(QpDropReason::Access),
             Self::Request(_) => Some(QpDropReason::Invalid),
-            Self::Receive(..) => Some(QpDropReason::TooLong),
+            Self::TooLong => Some(QpDropReason::TooLong),
         }
     }
 }
@@ -401,6 +404,11 @@ impl<R: Slots<Replay>> Responder<R> {
                 host.raise(Event::QpAccessErr);
                 Outcome::Fatal
             }
+            Refusal::TooLong => {
+                self.answer = Answer::Refused(self.expected, NakCode::InvalidRequest);
+                self.abandon_held(WcStatus::LocLenErr, context, host);
+                Outcome::Fatal
+            }
             Refusal::Receive(status, code) => {
                 self.answer = Answer::Refused(self.expected, code);
                 self.abandon_held(status, context, host);
@@ -425,7 +433,8 @@ impl<R: Slots<Replay>> Responder<R> {
     }
 
     /// A packet of an unreliable connection: what can't be carried out is dropped, together with
-    /// the rest of its message (§9.8.2). One whose memory is absent has not come yet: if it isn't the
+    /// the rest of its message (§9.8.2). A message that is too long leaves its receive WQE to the next
+    /// message (§9.9.3, class D). A packet whose memory is absent has not come yet: if it isn't the
     /// next to come again, what follows finds a gap.
     fn handle_unreliable<H: Host>(
         &mut self,
@@ -455,7 +464,8 @@ impl<R: Slots<Replay>> Responder<R> {
     }
 
     /// A packet whose sender isn't told wasn't carried out: it is dropped, unless the fault is on this
-    /// side, which breaks the QP.
+    /// side, which breaks the QP. No packet of the network may do that: its sender may be a forger, who
+    /// needs no PSN.
     fn abandon_packet<H: Host>(
         &mut self,
         refusal: Refusal,

@@ -48,7 +48,7 @@ impl<R: Slots<Replay>> Responder<R> {
         let wr = self.hold(None, host)?;
         let byte_len = packet.payload_len.saturating_add(GRH_LEN);
         if byte_len > wr.length {
-            return Err(Refusal::Lost(QpDropReason::TooLong));
+            return Err(Refusal::TooLong);
         }
         host.scatter_recv(wr.slot, GRH_LEN)?;
         self.complete_held(

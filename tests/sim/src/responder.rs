@@ -215,7 +215,10 @@ impl Reference<'_> {
         };
         let offset = self.side.rx.offset;
         if offset as usize + bytes.len() > held.length as usize {
-            self.done(&held, WcStatus::LocLenErr, message, effects);
+            // Of an unreliable connection, the receive waits for the next message.
+            if !self.side.unreliable {
+                self.done(&held, WcStatus::LocLenErr, message, effects);
+            }
             return Err(vec![NakCode::InvalidRequest]);
         }
         if !bytes.is_empty() {

@@ -107,11 +107,39 @@ fn unconnected_faults_only_drop() {
 }
 
 #[test]
-fn a_receive_too_short_for_a_connected_peer_breaks_the_qp() {
+fn a_message_of_uc_too_long_for_its_receive_is_dropped() {
     let mut bench = Bench::new(QpKind::Uc);
-    bench.host.post_recv(1, 7);
+    bench.host.post_recv(1, 1030);
+    bench.pass(SEND_FIRST, 1024);
+    bench.pass(send_last(), 7);
+    bench.pass(SEND_FIRST, 1024);
+    bench.pass(SEND_MIDDLE, 1024);
+    // The rest of a message that was dropped.
+    bench.pass(send_last(), 7);
+    assert_eq!(
+        bench.host.dropped(),
+        [
+            QpDropReason::TooLong,
+            QpDropReason::TooLong,
+            QpDropReason::Invalid,
+        ]
+    );
+    assert!(bench.recv_wcs().is_empty());
+    // The receive waits for a message that fits.
+    bench.pass(SEND_FIRST, 1024);
+    bench.pass(send_last(), 6);
+    assert_eq!(bench.recv_wcs(), [recv_wc(1, WcStatus::Success, 1030)]);
+    assert_eq!(bench.answers(), []);
+}
+
+/// The own side is at fault, which no packet causes.
+#[test]
+fn a_bad_local_key_breaks_an_unreliable_connection() {
+    let mut bench = Bench::new(QpKind::Uc);
+    bench.host.post_recv(1, 8);
+    bench.host.local_fault = Some(WcStatus::LocProtErr);
     assert_eq!(bench.request(send_only(), 8), Outcome::Fatal);
-    assert_eq!(bench.recv_wcs(), [recv_wc(1, WcStatus::LocLenErr, 0)]);
+    assert_eq!(bench.recv_wcs(), [recv_wc(1, WcStatus::LocProtErr, 0)]);
     assert_eq!(bench.answers(), []);
 }
 

@@ -16,6 +16,7 @@ pub fn run(tap: &mut Tap, ends: &Ends) {
     tap.result("UC: READ: LOC_QP_OP_ERR", refused(ends));
     tap.result("UC: a WRITE without access leaves no byte", denied(ends));
     tap.result("UC: without a receive a SEND is lost", no_receive(ends));
+    tap.result("UC: a SEND longer than its receive is lost", too_long(ends));
 }
 
 fn pair(ends: &Ends) -> Result<Pair, String> {
@@ -104,4 +105,19 @@ fn no_receive(ends: &Ends) -> Outcome {
     pair.a.expect(7, IBV_WC_SUCCESS)?;
     pair.b.expect_silence()?;
     works(&pair, 5000)
+}
+
+/// The receive stays, for a SEND that fits.
+fn too_long(ends: &Ends) -> Outcome {
+    let pair = pair(ends)?;
+    pair.b.recv(9, 0, 99)?;
+    pair.a
+        .send(Send::new(7, IBV_WR_SEND, vec![pair.a.mr.sge(0, 100)]))?;
+    pair.a.expect(7, IBV_WC_SUCCESS)?;
+    pair.b.expect_silence()?;
+    pair.a
+        .send(Send::new(8, IBV_WR_SEND, vec![pair.a.mr.sge(0, 99)]))?;
+    pair.a.expect(8, IBV_WC_SUCCESS)?;
+    let wc = pair.b.expect(9, IBV_WC_SUCCESS)?;
+    ensure(wc.byte_len == 99, || format!("byte_len {}", wc.byte_len))
 }
