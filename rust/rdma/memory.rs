@@ -6,7 +6,7 @@ use kernel::prelude::*;
 
 use crate::{
     mr::Access,
-    odp::{Fault, OnDemand, AHEAD},
+    odp::{Fault, OnDemand},
     umem::UserMemory,
 };
 
@@ -39,22 +39,6 @@ impl ProcessMemory {
     pub fn contains(&self, offset: u64, len: u64) -> bool {
         let room = self.length().checked_sub(offset);
         room.is_some_and(|room| len <= room)
-    }
-
-    /// Makes what [`OnDemand::check_ahead`] found absent resident; it may be gone again when this returns. Process
-    /// context; sleeps.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`OnDemand::fault_in`].
-    pub fn fault_in(&self, offset: u64, len: u32, write: bool) -> Result {
-        match self {
-            Self::Pinned(_) => Ok(()),
-            Self::OnDemand(memory) => {
-                let how = if write { Fault::Write } else { Fault::Read };
-                memory.fault_in(offset, len.min(AHEAD).into(), how, || Ok(()))
-            }
-        }
     }
 
     /// Makes `len` bytes at `offset` resident because somebody advises it, and asks `goes_on` before each piece. Process

@@ -50,7 +50,7 @@ const PAGE_MASK: usize = !(PAGE_SIZE - 1);
 const SPAN_PAGES: usize = 4096 / PAGE_SIZE + 2;
 
 /// How much of a range is looked at, and faulted in, at a time.
-pub(crate) const AHEAD: u32 = 1 << 20;
+const AHEAD: u32 = 1 << 20;
 /// The same as a size. Chunks are whole pieces.
 const PIECE: usize = AHEAD as usize;
 const _: () = assert!(CHUNK % PIECE == 0);
@@ -516,6 +516,17 @@ impl OnDemand {
             Range::Explicit(chunk) => chunk.pages.find(va, write),
             Range::Implicit(space) => space.find(va, write),
         }
+    }
+
+    /// Makes what [`Self::check_ahead`] found absent present; it may be gone again when this returns. Process
+    /// context; sleeps.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::fault_in`].
+    pub fn serve(&self, offset: u64, len: u32, write: bool) -> Result {
+        let how = if write { Fault::Write } else { Fault::Read };
+        self.fault_in(offset, len.min(AHEAD).into(), how, || Ok(()))
     }
 
     /// Makes `len` bytes at `offset` present; they may be gone again when this returns. Goes by pieces of 1 MiB,

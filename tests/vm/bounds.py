@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pyverbs.enums as e
 from pyverbs.mr import MR
+from pyverbs.pd import PD
 from pyverbs.qp import QPAttr
 from pyverbs.wr import SGE, SendWR
 
@@ -22,7 +23,7 @@ from cpu_time import softirqs_during
 from pairs import (
     ALL, PAGE, Buffer, Pair, Private, becomes, case, equal, in_child, libc, main, register, unanswered,
 )
-from uverbs import advise_mr
+from uverbs import CHANGE_PD, advise_mr, rereg
 
 DEMAND, SUCCESS = ALL | e.IBV_ACCESS_ON_DEMAND, e.IBV_WC_SUCCESS
 WRITE, FLUSH = 1, 1
@@ -360,6 +361,28 @@ def wait_for_threads():
                 equal(completion.status, SUCCESS, f"write {completion.wr_id}")
                 left.remove(completion.wr_id)
     equal(left, set(), "writes that did not end")
+
+
+@case("a fault is not served once its access is not allowed any more")
+def forbidden_fault():
+    first, (blocker, fd) = Pair(), unanswered(PAGE)
+    blocked = register(first.pd, blocker, DEMAND)
+    _own, local = known(first, PAGE)
+    second, memory = Pair(), Private(4 * PAGE)
+    region, other = register(second.pd, memory, DEMAND), PD(second.context)
+    _other, mine = known(second, PAGE)
+    with threads(1):
+        first.post(e.IBV_WR_RDMA_WRITE, local, (blocker.address, blocked.rkey))
+        os.read(fd, 32)  # its fault has the only thread
+        second.post(e.IBV_WR_RDMA_WRITE, mine, (memory.address, region.rkey))
+        time.sleep(1)  # its packet finds the memory absent, and its fault waits
+        rereg(second.context, region, CHANGE_PD, pd=other)
+        os.close(fd)
+        equal(second.status(), e.IBV_WC_REM_ACCESS_ERR, "a write to a region of another domain")
+    equal(first.status(), SUCCESS, "the write that was waited for")
+    equal(present(memory), False, "pages of the region")
+    region.close()
+    other.close()
 
 
 @case("memory is faulted in by pieces")

@@ -13,7 +13,7 @@ use roce::{
     wc::WcStatus,
 };
 
-use crate::{mw::Via, reach::Reach};
+use crate::{mw::Via, pd::PdId, reach::Reach};
 
 /// Peers go on where they are: so many bytes, as other kinds of read-ahead take.
 const NEXT: u32 = 1 << 16;
@@ -34,8 +34,8 @@ pub(crate) struct Absent {
 /// Who came to absent memory, and for what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// The QP, to its own.
-    Local(LocalAccess),
+    /// The QP, to its own memory of a protection domain.
+    Local(PdId, LocalAccess),
     /// Its peer.
     Remote(Via, RemoteAccess),
 }
@@ -50,15 +50,6 @@ impl Absent {
             ahead: reach.length.max(NEXT),
             access: Access::Remote(reach.via, reach.access),
         }
-    }
-
-    /// The memory is to be written.
-    pub(crate) fn writes(&self) -> bool {
-        matches!(
-            self.access,
-            Access::Local(LocalAccess::Write)
-                | Access::Remote(_, RemoteAccess::Write | RemoteAccess::Atomic)
-        )
     }
 }
 

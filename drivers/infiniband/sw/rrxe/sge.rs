@@ -104,7 +104,7 @@ pub(crate) fn walk(
                     addr: piece.addr,
                     least: piece.length,
                     ahead: rest,
-                    access: Access::Local(access),
+                    access: Access::Local(pd, access),
                 }),
                 _ => ScatterFault::Failed(WcStatus::LocProtErr),
             })??;

@@ -6,12 +6,13 @@ use kernel::{prelude::*, sync::Arc};
 use rdma::{mr::Advised, odp::Fault};
 use roce::ids::Rkey;
 
-use super::{rights, Memory, Mr, MrTable};
+use super::{rights, Found, Memory, Mr, MrTable};
 use crate::{
     fault::{Absent, Access},
     mw::MwTable,
     pd::PdId,
     reach::Reach,
+    right::{Granted, Right},
 };
 
 impl Mr {
@@ -32,45 +33,58 @@ impl Mr {
 }
 
 impl MrTable {
-    /// Makes memory resident that an access found absent; the access is to be tried again, and finds
-    /// out for itself what is wrong with the key. Process context; sleeps.
+    /// Makes memory resident that an access found absent, if the access would still be allowed: keys, protection
+    /// domains and rights may have changed since. The access is to be tried again in any case, and finds out for
+    /// itself what is wrong. Process context; sleeps.
     ///
     /// # Errors
     ///
-    /// Those of [`ProcessMemory::fault_in`].
+    /// Those of [`OnDemand::fault_in`].
     pub(crate) fn fault_in(&self, absent: &Absent) -> Result {
-        let Some((key, addr)) = self.region_of(absent) else {
-            return Ok(());
-        };
-        let Some(mr) = self.regions.get(key >> 8) else {
-            return Ok(());
-        };
-        let Some((memory, offset)) = mr.locate(addr) else {
-            return Ok(());
-        };
-        let room = memory.length().saturating_sub(offset);
-        let ahead = u32::try_from(room).unwrap_or(u32::MAX).min(absent.ahead);
-        memory
-            .fault_in(offset, ahead, absent.writes())
-            .or_else(|_| memory.fault_in(offset, absent.least, absent.writes()))
-    }
-
-    /// Key and address of the region that an access comes to.
-    fn region_of(&self, absent: &Absent) -> Option<(u32, u64)> {
+        let Absent { key, addr, .. } = *absent;
         match absent.access {
-            Access::Remote(via, access) if MwTable::is_window(absent.key) => {
+            Access::Local(pd, access) => self.fault_in_region(pd, key, addr, absent, access),
+            Access::Remote(via, access) if MwTable::is_window(key) => {
                 let reach = Reach {
                     via,
-                    rkey: Rkey(absent.key),
-                    va: absent.addr,
+                    rkey: Rkey(key),
+                    va: addr,
                     length: absent.least,
                     access,
                 };
-                let place = |key, addr| Ok((key, addr));
-                self.windows.with_range(&reach, place).ok()
+                let place = |region, addr| Ok((region, addr));
+                let Ok((region, addr)) = self.windows.with_range(&reach, place) else {
+                    return Ok(());
+                };
+                self.fault_in_region(via.pd, region, addr, absent, Granted(access))
             }
-            _ => Some((absent.key, absent.addr)),
+            Access::Remote(via, access) => self.fault_in_region(via.pd, key, addr, absent, access),
         }
+    }
+
+    /// Makes memory of the region that `key` opens in domain `pd` resident, from `addr` on.
+    fn fault_in_region(
+        &self,
+        pd: PdId,
+        key: u32,
+        addr: u64,
+        absent: &Absent,
+        right: impl Right,
+    ) -> Result {
+        let Some(mr) = self.regions.get(key >> 8).filter(|mr| mr.pd() == pd) else {
+            return Ok(());
+        };
+        let Ok(Found::OnDemand(memory, offset)) = mr.find(key, addr, absent.least, right) else {
+            return Ok(());
+        };
+        if !memory.contains(offset, absent.least.into()) {
+            return Ok(());
+        }
+        let room = memory.length().saturating_sub(offset);
+        let ahead = u32::try_from(room).unwrap_or(u32::MAX).min(absent.ahead);
+        memory
+            .serve(offset, ahead, right.writes())
+            .or_else(|_| memory.serve(offset, absent.least, right.writes()))
     }
 
     /// The region whose memory its owner wants to be made resident. Process context.
