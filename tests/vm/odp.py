@@ -22,7 +22,7 @@ from pairs import (
     ALL, LOCAL_WRITE, PAGE, REMOTE_READ, Buffer, Pair, becomes, case, equal, libc, main, map_memory, pattern,
     register,
 )
-from uverbs import advise_mr, errno_of, reg_mr
+from uverbs import CHANGE_TRANSLATION, advise_mr, errno_of, reg_mr, rereg
 
 ON_DEMAND = e.IBV_ACCESS_ON_DEMAND
 DEMAND = ALL | ON_DEMAND
@@ -460,6 +460,21 @@ def late_packets():
     for qp in pair.qps:
         qp.close()
     equal(target.read(length).count(new), 0, "bytes written after the region was gone")
+
+
+@case("a fault that fails on the old memory of a region says nothing of its new memory")
+def registered_again():
+    pair, new = Pair(), Private(PAGE)
+    old, faults = pairs.unanswered(PAGE)
+    region = register(pair.pd, old, DEMAND)
+    source, local = known(pair, PAGE)
+    pair.post(e.IBV_WR_RDMA_WRITE, local, (old.address, region.rkey))
+    os.read(faults, 32)  # its fault has begun
+    rereg(pair.context, region, CHANGE_TRANSLATION, start=new.address, length=PAGE, iova=old.address)
+    libc.munmap(old.address, PAGE)
+    os.close(faults)  # its fault fails
+    equal(pair.status(), SUCCESS, "write")
+    equal(new.read(PAGE) == source.read(PAGE), True, "data in the new memory")
 
 
 @case("faults of one region don't disturb each other")

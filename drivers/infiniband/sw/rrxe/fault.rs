@@ -6,6 +6,7 @@
 //! QP stops, and an item of a work queue that may sleep has the memory faulted in. Then the QP goes on
 //! with what was put aside. If the fault can't be served, the same access fails for good.
 
+use kernel::prelude::*;
 use roce::{
     host::{AccessFault, LocalAccess, RemoteAccess, ScatterFault},
     qp::{QpState, TransmitFault},
@@ -60,6 +61,8 @@ pub(crate) struct Stall {
     wanted: Option<Absent>,
     /// What could not be faulted in: the access that comes to it fails.
     failed: Option<Absent>,
+    /// The QP was reset while `wanted` is faulted in: accesses from then on have faults of their own.
+    abandoned: bool,
     /// It stands still, or hasn't gone on since.
     busy: bool,
     /// The packet to send that found it absent. One that came in waits in the inbox.
@@ -97,7 +100,8 @@ impl Stall {
 
     /// The fault was served, or can't be.
     pub(crate) fn end(&mut self, served: bool) {
-        self.failed = self.wanted.take().filter(|_| !served);
+        let matters = !core::mem::take(&mut self.abandoned);
+        self.failed = self.wanted.take().filter(|_| !served && matters);
     }
 
     /// At the end of a turn: `false` if the QP must stand still. If all that was put aside was tried
@@ -124,8 +128,10 @@ impl Stall {
         self.transmit.take().filter(|_| sends)
     }
 
-    /// Nothing that was put aside matters any more.
+    /// The QP was reset: nothing that was put aside matters any more, nor how the fault ends that is being
+    /// served.
     pub(crate) fn clear(&mut self) {
+        self.abandoned = self.wanted.is_some();
         self.failed = None;
         self.transmit = None;
     }
@@ -161,5 +167,43 @@ pub(crate) fn ungathered(fault: ScatterFault) -> TransmitFault {
     match fault {
         ScatterFault::Failed(status) => TransmitFault::Local(status),
         ScatterFault::Retry => TransmitFault::Remote(AccessFault::Retry),
+    }
+}
+
+#[kunit_tests(rrxe_fault)]
+mod tests {
+    use super::*;
+
+    fn absent() -> Absent {
+        Absent {
+            key: 0x1234_5678,
+            addr: 0x7000,
+            least: 8,
+            ahead: 8,
+            access: Access::Local(PdId::from_raw(1), LocalAccess::Write),
+        }
+    }
+
+    #[test]
+    fn an_access_whose_fault_failed_fails() {
+        let mut stall = Stall::default();
+        assert!(stall.waits_for(&absent()));
+        stall.end(false);
+        assert!(!stall.waits_for(&absent()));
+        assert!(stall.settle());
+        assert!(stall.waits_for(&absent()));
+        stall.end(true);
+        assert!(stall.waits_for(&absent()));
+    }
+
+    #[test]
+    fn a_fault_from_before_reset_fails_no_access_after_it() {
+        let mut stall = Stall::default();
+        assert!(stall.waits_for(&absent()));
+        stall.clear();
+        stall.end(false);
+        assert!(stall.waits_for(&absent()));
+        stall.end(false);
+        assert!(!stall.waits_for(&absent()));
     }
 }

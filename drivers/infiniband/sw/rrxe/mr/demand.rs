@@ -85,6 +85,11 @@ impl MrTable {
         memory
             .serve(offset, ahead, right.writes())
             .or_else(|_| memory.serve(offset, absent.least, right.writes()))
+            .or_else(|error| match self.regions.get(key >> 8) {
+                // It was registered again meanwhile: the access has not come to that memory yet.
+                Some(now) if !Arc::ptr_eq(&now, &mr) => Ok(()),
+                _ => Err(error),
+            })
     }
 
     /// The region whose memory its owner wants to be made resident. Process context.
