@@ -9,7 +9,6 @@
 use core::ptr::NonNull;
 
 use kernel::{
-    ffi::c_void,
     prelude::*,
     sync::{
         atomic::{ordering, Atomic},
@@ -24,6 +23,7 @@ use crate::{
     bindings,
     module::InUse,
     net::path_mtu::ProbeSockets,
+    random,
     sync::{smp_mb, wait_for_readers},
 };
 
@@ -42,6 +42,8 @@ static LIVE: Atomic<usize> = Atomic::new(0);
 
 /// A sender's bound on packets in flight.
 pub struct Credit<W: Wake> {
+    /// A random number, not zero, that its packets carry.
+    mark: u32,
     in_flight: Atomic<u32>,
     limit: u32,
     waiting: Atomic<bool>,
@@ -62,6 +64,7 @@ impl<W: Wake> Credit<W> {
     pub fn new(limit: u32, waker: W, probe: Arc<ProbeSockets>) -> Result<Arc<Self>> {
         LIVE.fetch_add(1, ordering::Relaxed);
         let credit = Self {
+            mark: random::next_u32().max(1),
             in_flight: Atomic::new(0),
             limit,
             waiting: Atomic::new(false),
@@ -118,17 +121,45 @@ impl<W: Wake> Credit<W> {
         }
     }
 
-    /// Whether `held`, the owner's field of a buffer, stands for this credit. It is not followed.
-    pub(super) fn is(self: &Arc<Self>, held: *mut c_void) -> bool {
+    /// Has `skb` hold the credit until it is destroyed, and counts it as sent.
+    ///
+    /// # Safety
+    ///
+    /// The caller owns `skb`, and has set no destructor.
+    pub(super) unsafe fn charge(self: &Arc<Self>, skb: *mut bindings::sk_buff) {
+        self.in_flight.fetch_add(1, ordering::Relaxed);
+        let held = self.clone().into_foreign();
+        // SAFETY: The caller owns the buffer.
+        let shared = unsafe { bindings::skb_shinfo(skb) };
+        // SAFETY: The shared info lives as long as its buffer; this field is its owner's.
+        unsafe { (*shared).__bindgen_anon_2.destructor_arg = held };
+        // Otherwise the field is the number of a time stamp that `tx_flags` asks for (`__skb_tstamp_tx()`,
+        // net/core/skbuff.c), and these are zero.
+        // SAFETY: As above.
+        unsafe { (*shared).tskey = self.mark };
+        // SAFETY: The caller owns the buffer. `give_back` takes over what `destructor_arg` holds.
+        unsafe { bindings::skb_set_destructor(skb, Some(give_back::<W>)) };
+    }
+
+    /// Whether `skb` shares its bytes with a packet that holds this credit or held it.
+    ///
+    /// An allocation leaves `destructor_arg` as it was (`__finalize_skb_around()`, net/core/skbuff.c), so a packet of
+    /// somebody else may name this credit. But it clears `tskey`, which processes set to a number of
+    /// their choice (`SCM_TS_OPT_ID`), and do not know here.
+    ///
+    /// # Safety
+    ///
+    /// `skb` must be valid.
+    pub(super) unsafe fn is_of(self: &Arc<Self>, skb: *mut bindings::sk_buff) -> bool {
+        // SAFETY: The caller's promise.
+        let shared = unsafe { bindings::skb_shinfo(skb) };
+        // SAFETY: The shared info lives as long as its buffer.
+        let (held, mark) = unsafe { ((*shared).__bindgen_anon_2.destructor_arg, (*shared).tskey) };
         let own = self.clone().into_foreign();
         // SAFETY: From `into_foreign` just now, once.
         drop(unsafe { Arc::<Self>::from_foreign(own) });
-        own == held
-    }
-
-    /// Counts a packet as sent.
-    pub(super) fn take(&self) {
-        self.in_flight.fetch_add(1, ordering::Relaxed);
+        // Compared, and not followed.
+        own == held && mark == self.mark
     }
 
     /// Counts a packet as gone; `received` if a softirq of this host is about to handle it.
@@ -159,7 +190,7 @@ impl<W: Wake> Drop for Credit<W> {
 /// # Safety
 ///
 /// `destructor_arg` of `skb` must hold an `Arc<Credit<W>>`, which is given up.
-pub(super) unsafe extern "C" fn give_back<W: Wake>(skb: *mut bindings::sk_buff) {
+unsafe extern "C" fn give_back<W: Wake>(skb: *mut bindings::sk_buff) {
     // SAFETY: The network stack destroys valid buffers.
     let shared = unsafe { bindings::skb_shinfo(skb) };
     // SAFETY: As above. A softirq that receives a packet sets this; it is zero in one that is only sent.

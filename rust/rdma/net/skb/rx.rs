@@ -248,14 +248,8 @@ impl RxSkb {
 
     /// Whether it was sent with `credit`: it shares its bytes with a packet that holds this credit or held it.
     pub fn was_sent_with<W: Wake>(&self, credit: &Arc<Credit<W>>) -> bool {
-        // SAFETY: Valid by the type invariant, so it has a shared info.
-        let held = unsafe {
-            (*bindings::skb_shinfo(self.0.as_ptr()))
-                .__bindgen_anon_2
-                .destructor_arg
-        };
-        // Compared, and not followed: a process's packet has anything here.
-        credit.is(held)
+        // SAFETY: Valid by the type invariant.
+        unsafe { credit.is_of(self.0.as_ptr()) }
     }
 
     /// Another buffer with the same packet, whose bytes they share. `None` for want of memory. Any

@@ -13,7 +13,6 @@ use kernel::{
     ffi::c_int,
     prelude::*,
     sync::{rcu, Arc},
-    types::ForeignOwnable,
 };
 
 use super::{crc32, linear, RxSkb};
@@ -22,7 +21,7 @@ use crate::{
     gid::Network,
     mr::Span,
     net::{
-        credit::{self, Credit, Wake},
+        credit::{Credit, Wake},
         netdev::Netdev,
         route::Route,
     },
@@ -294,12 +293,8 @@ impl TxSkb {
     /// Gives the buffer up, to be sent: it holds a credit until it is destroyed.
     fn charge<W: Wake>(self, credit: &Arc<Credit<W>>) -> *mut bindings::sk_buff {
         let skb = self.into_raw().as_ptr();
-        credit.take();
-        let held = credit.clone().into_foreign();
-        // SAFETY: The buffer is ours until it is sent; the shared info's field is its owner's.
-        unsafe { (*bindings::skb_shinfo(skb)).__bindgen_anon_2.destructor_arg = held };
-        // SAFETY: The buffer is ours. `give_back` takes over what `destructor_arg` holds.
-        unsafe { bindings::skb_set_destructor(skb, Some(credit::give_back::<W>)) };
+        // SAFETY: The buffer is ours until it is sent, and was built without a destructor.
+        unsafe { credit.charge(skb) };
         skb
     }
 
