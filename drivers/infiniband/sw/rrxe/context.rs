@@ -76,10 +76,15 @@ impl Context {
         self.arming
     }
 
-    /// Looks at all that the process posted so far. Process context; sleeps.
-    pub(crate) fn settle(&self) {
-        if let Some(doorbells) = &self.doorbells {
-            doorbells.settle();
+    /// Looks at what the process posted so far, as [`Doorbells::settle`] does. Process context; sleeps.
+    ///
+    /// # Errors
+    ///
+    /// Those of `goes_on`.
+    pub(crate) fn settle(&self, goes_on: impl Fn() -> Result) -> Result {
+        match &self.doorbells {
+            Some(doorbells) => doorbells.settle(goes_on),
+            None => Ok(()),
         }
     }
 }

@@ -67,6 +67,9 @@ use crate::{
 const PASS: u32 = 256;
 /// Doorbells served of a page that is watched no more: each slot, and what a pass that was under way serves.
 const LAST: u32 = 2 * SLOTS;
+/// How long [`Doorbells::settle`] serves doorbells, in nanoseconds. A process that posted to each of its
+/// send queues needs less, unless its turns are long.
+const SETTLE: i64 = 100_000_000;
 /// Doorbells that may ring for nothing before a page is held to do no more than that.
 const IN_VAIN: u32 = 16;
 
@@ -122,7 +125,8 @@ pub(crate) struct Doorbells {
     /// Doorbells that rang for nothing since.
     vain: Atomic<u32>,
     share: Share,
-    /// Of those rung when it was last watched, at most so many aren't served yet.
+    /// Of those rung when it was last watched, or left over by [`Self::settle`], at most so many aren't
+    /// served yet.
     left: Atomic<u32>,
     epoch: Instant<Monotonic>,
     #[pin]
@@ -261,11 +265,34 @@ impl Doorbells {
         drop(guard);
     }
 
-    /// Serves what was rung so far, and waits for the watcher to have served what it took. Process
-    /// context; sleeps.
-    pub(crate) fn settle(&self) {
-        self.sweep(SLOTS, i64::MAX);
+    /// Serves what was rung so far, for [`SETTLE`] at most, and waits for the watcher to have served
+    /// what it took. A poller serves the rest. Asks `goes_on` before each pass. Process context; sleeps.
+    ///
+    /// # Errors
+    ///
+    /// Those of `goes_on`.
+    pub(crate) fn settle(self: &Arc<Self>, goes_on: impl Fn() -> Result) -> Result {
+        let sweep = |limit, until| self.sweep(limit, until);
+        let settled = serve_rung(sweep, || self.now(), goes_on);
+        if settled != Ok(true) {
+            self.leave_rest();
+        }
+        settled?;
         wait_for_readers();
+        Ok(())
+    }
+
+    /// Leaves doorbells that [`Self::settle`] took and rang again to a poller. If the page ceased to be
+    /// watched meanwhile, the watcher may have missed them, and the process does not call for them.
+    fn leave_rest(self: &Arc<Self>) {
+        {
+            let watch = self.watch.lock();
+            if watch.phase == Phase::Closed {
+                return;
+            }
+            self.left.store(LAST, Relaxed);
+        }
+        self.queue();
     }
 
     fn now(&self) -> i64 {
@@ -355,9 +382,14 @@ impl Doorbells {
     /// Whether doorbells are left that were rung while the page was watched, after a pass that `found` some.
     /// Passes come to all slots in their order: those that ring now don't keep the work item for ever.
     fn is_left(&self, found: Found) -> bool {
-        let left = self.left.load(Relaxed).saturating_sub(found.rung);
-        self.left.store(left, Relaxed);
-        found.more && left > 0
+        let mut left = self.left.load(Relaxed);
+        loop {
+            let less = left.saturating_sub(found.rung);
+            match self.left.cmpxchg(left, less, Relaxed) {
+                Ok(_) => return found.more && less > 0,
+                Err(now) => left = now,
+            }
+        }
     }
 
     /// Looks whether the watcher runs. Returns whether to look again. Softirq.
@@ -383,6 +415,34 @@ impl Doorbells {
             self.queue();
         }
         false
+    }
+}
+
+/// Serves doorbells by `sweep`, which gets the number of doorbells and the time for a pass, until none is
+/// left, or each slot was served, or [`SETTLE`] has passed on the clock `now`. Asks `goes_on` before each
+/// pass. Returns whether none is left.
+///
+/// # Errors
+///
+/// Those of `goes_on`.
+fn serve_rung(
+    mut sweep: impl FnMut(u32, i64) -> Found,
+    now: impl Fn() -> i64,
+    goes_on: impl Fn() -> Result,
+) -> Result<bool> {
+    let end = now().saturating_add(SETTLE);
+    let mut left = SLOTS;
+    loop {
+        goes_on()?;
+        let found = sweep(left.min(PASS), end_of_turn(now()));
+        left = left.saturating_sub(found.rung);
+        if !found.more {
+            return Ok(true);
+        }
+        if left == 0 || now() >= end {
+            return Ok(false);
+        }
+        cond_resched();
     }
 }
 
@@ -446,5 +506,62 @@ impl Doorbell {
     /// Takes the QP out of its slot. Process context; sleeps.
     pub(crate) fn release(&self) {
         drop(self.doorbells.qps.remove(self.slot));
+    }
+}
+
+#[kunit_tests(rrxe_doorbells)]
+mod tests {
+    use core::cell::Cell;
+
+    use super::*;
+
+    /// Passes of [`serve_rung`] over `rung` slots that each take so long, up to the time of a pass. Returns
+    /// how many slots were served, how long that took, and the result.
+    fn serve(rung: u32, each: i64, goes_on: impl Fn(i64) -> Result) -> (u32, i64, Result<bool>) {
+        let (clock, mut left) = (Cell::new(0), rung);
+        let sweep = |limit: u32, until: i64| {
+            let mut found = Found::default();
+            while left > 0 && found.rung < limit && (found.rung < 2 || clock.get() < until) {
+                (found.rung, left) = (found.rung + 1, left - 1);
+                clock.set(clock.get() + each);
+            }
+            found.more = left > 0;
+            found
+        };
+        let result = serve_rung(sweep, || clock.get(), || goes_on(clock.get()));
+        (rung - left, clock.get(), result)
+    }
+
+    #[test]
+    fn settle_when_all_are_served() {
+        let stays = |_| Ok(());
+        assert_eq!(serve(0, 1, stays), (0, 0, Ok(true)));
+        assert_eq!(serve(1000, 3_000, stays), (1000, 3_000_000, Ok(true)));
+        assert_eq!(
+            serve(SLOTS, 3_000, stays),
+            (SLOTS, i64::from(SLOTS) * 3_000, Ok(true))
+        );
+    }
+
+    #[test]
+    fn settle_in_time_whatever_turns_take() {
+        let each = 3_000_000;
+        let (served, took, result) = serve(SLOTS, each, |_| Ok(()));
+        assert_eq!(result, Ok(false));
+        assert!(served >= 2 && took <= SETTLE + 2 * each);
+    }
+
+    #[test]
+    fn settle_though_slots_ring_again() {
+        let (served, _, result) = serve(u32::MAX, 1, |_| Ok(()));
+        assert_eq!((served, result), (SLOTS, Ok(false)));
+    }
+
+    #[test]
+    fn settle_no_more_when_the_device_goes() {
+        let gone = |now| if now >= 1_000_000 { Err(EIO) } else { Ok(()) };
+        let (served, _, result) = serve(SLOTS, 10_000, gone);
+        assert_eq!(result, Err(EIO));
+        assert!(served < 200);
     }
 }

@@ -29,11 +29,11 @@ impl Cq {
     /// # Errors
     ///
     /// `EINVAL` for no entries, more than the limit, or fewer than are there; `ENOMEM`, `EFAULT`; `EBUSY` if the
-    /// process changes what is unread, or pushes faster than this copies.
+    /// process changes what is unread, or pushes faster than this copies; `EIO` when the device is going away.
     pub(crate) fn resize(&self, capacity: u32, call: &RingChange<'_, Rrxe>) -> Result<u32> {
         check_capacity(capacity)?;
         // What it posted may complete to this queue.
-        call.context().settle();
+        call.context().settle(|| self.device.link.check_stays())?;
         let mut ring = Ring::new(call.mappings(), self.layout.size(), capacity)?;
         let granted = ring.capacity();
         call.announce(ring.mmap_reply())?;
