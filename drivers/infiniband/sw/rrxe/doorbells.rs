@@ -59,7 +59,7 @@ use crate::{
     device::Device,
     interest::Interest,
     qp::Qp,
-    share::{end_of_turn, Share},
+    share::{end_of_turn, Share, Stint},
     workers::Workers,
 };
 
@@ -328,10 +328,11 @@ impl Doorbells {
         loop {
             self.passes.fetch_add(1, Relaxed);
             let found = self.sweep(PASS, stint.until());
+            let now = self.now();
             if !self.watched.load(Relaxed) {
+                stint.end(now, self.workers.has_waiting());
                 return self.is_left(found);
             }
-            let now = self.now();
             if found.news {
                 self.active.store(now, Relaxed);
                 self.vain.store(0, Relaxed);
@@ -342,7 +343,7 @@ impl Doorbells {
                 // A process may ring once more for what was found already.
                 let quiet = found.rung == 0 || vain > IN_VAIN;
                 if quiet && idle >= self.workers.patience {
-                    return self.give_up(now);
+                    return self.give_up(now, &mut stint);
                 }
             }
             if stint.is_over(now, self.workers.has_waiting()) {
@@ -354,17 +355,19 @@ impl Doorbells {
     }
 
     /// Stops watching at `now`, when nothing was posted for long. Returns as [`Self::stop`].
-    fn give_up(&self, now: i64) -> bool {
+    fn give_up(&self, now: i64, stint: &mut Stint<'_>) -> bool {
+        // Also if the guard has stopped it just now.
+        stint.end(now, self.workers.has_waiting());
         let in_vain = self.vain.load(Relaxed) > IN_VAIN;
-        self.stop(|interest| match in_vain {
+        self.stop(stint, |interest| match in_vain {
             true => interest.disappointed(now),
             false => interest.satisfied(),
         })
     }
 
-    /// Stops watching, and notes by `outcome` why. Returns whether the work item is wanted to serve the
-    /// last doorbells. Any context up to softirq.
-    fn stop(&self, outcome: impl FnOnce(&mut Interest)) -> bool {
+    /// Stops watching, and notes by `outcome` why. Serves doorbells for the rest of `stint`, and ends it.
+    /// Returns whether the work item is wanted to serve the last ones. Any context up to softirq.
+    fn stop(&self, stint: &mut Stint<'_>, outcome: impl FnOnce(&mut Interest)) -> bool {
         {
             let mut watch = self.watch.lock();
             if watch.phase != Phase::Watched {
@@ -376,7 +379,9 @@ impl Doorbells {
             self.left.store(LAST, Relaxed);
             self.page.ask_for_calls(true);
         }
-        self.is_left(self.sweep(PASS, end_of_turn(self.now())))
+        let found = self.sweep(PASS, stint.until());
+        stint.end(self.now(), self.workers.has_waiting());
+        self.is_left(found)
     }
 
     /// Whether doorbells are left that were rung while the page was watched, after a pass that `found` some.
@@ -411,7 +416,8 @@ impl Doorbells {
             return true;
         }
         let now = self.now();
-        if self.stop(|interest| interest.disappointed(now)) {
+        let mut stint = self.share.begin(now);
+        if self.stop(&mut stint, |interest| interest.disappointed(now)) {
             self.queue();
         }
         false

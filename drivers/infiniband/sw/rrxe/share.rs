@@ -16,12 +16,13 @@ const SLICE: i64 = 1_000_000;
 /// What was too long by more than this isn't paid.
 const MAX_DEBT: i64 = 100_000_000;
 
-/// When to begin with no more, for one that begins at `now` and keeps others waiting.
+/// When to begin with no more, for one that begins at `now`, keeps others waiting and owes nothing.
 pub(crate) fn end_of_turn(now: i64) -> i64 {
     now.saturating_add(TURN)
 }
 
-/// What a page had of pollers: for its watcher, of which there is one at a time.
+/// What a page had of pollers. Its watcher, of which there is one at a time, and its guard count here; if both
+/// do at once, the debt is that of the later.
 pub(crate) struct Share {
     /// By how much its last turn was too long.
     debt: Atomic<i64>,
@@ -47,7 +48,7 @@ impl Share {
         owes
     }
 
-    /// The page's watcher runs from `now` on.
+    /// The page is served from `now` on.
     pub(crate) fn begin(&self, now: i64) -> Stint<'_> {
         Stint {
             share: self,
@@ -57,7 +58,7 @@ impl Share {
     }
 }
 
-/// A stretch of time that a watcher has.
+/// A stretch of time in which a page is served.
 pub(crate) struct Stint<'a> {
     share: &'a Share,
     began: i64,
@@ -78,9 +79,18 @@ impl Stint<'_> {
         let too_long = now.saturating_sub(self.until);
         let over = too_long >= 0 || now.saturating_sub(self.began) >= SLICE;
         if over {
-            self.share.debt.store(too_long.clamp(0, MAX_DEBT), Relaxed);
+            self.end(now, others_wait);
         }
         over
+    }
+
+    /// Ends it at `now`: what was too long is owed if others wait.
+    pub(crate) fn end(&mut self, now: i64, others_wait: bool) {
+        if !others_wait {
+            self.until = end_of_turn(now);
+        }
+        let too_long = now.saturating_sub(self.until);
+        self.share.debt.store(too_long.clamp(0, MAX_DEBT), Relaxed);
     }
 }
 
@@ -145,6 +155,24 @@ mod tests {
         assert!(stint.is_over(5 * TURN, true));
         assert!(share.owes_a_turn(true));
         assert!(!share.owes_a_turn(true));
+    }
+
+    /// A stretch that ends before its time, as that of a page which is watched no more.
+    #[test]
+    fn owe_what_was_too_long_whoever_ends_them() {
+        let share = Share::new();
+        share.begin(0).end(3 * TURN, true);
+        assert!(share.owes_a_turn(true));
+        assert!(share.owes_a_turn(true));
+        assert!(!share.owes_a_turn(true));
+        // The next one is shorter by what is owed still.
+        share.begin(0).end(TURN + TURN / 2, true);
+        assert_eq!(share.begin(0).until(), TURN / 2);
+        share.begin(0).end(1, true);
+        assert_eq!(share.begin(0).until(), TURN);
+        // It kept nobody waiting.
+        share.begin(0).end(9 * TURN, false);
+        assert_eq!(share.begin(0).until(), TURN);
     }
 
     #[test]
