@@ -7,6 +7,8 @@
 //! The list of links is looked at under RTNL (by the notifier), so nothing that takes RTNL may be
 //! called with it held; registering and unregistering devices does.
 
+use core::sync::atomic::{AtomicBool, Ordering};
+
 use kernel::{
     new_mutex,
     prelude::*,
@@ -67,6 +69,9 @@ pub(crate) struct Link {
     open: Atomic<bool>,
     /// ib_core is taking the device away from its users.
     leaving: Atomic<bool>,
+    /// The QPs of processes have flushed, or had their time for it. One of `core`'s atomics: it is read
+    /// every turn, and the kernel's are calls of C.
+    flushed: AtomicBool,
     active: Atomic<bool>,
     downs: Atomic<u64>,
     /// Megabits a second when last looked at; zero if the network device doesn't say.
@@ -166,9 +171,27 @@ impl Link {
         }
     }
 
-    /// Notes whether ib_core is taking the device away from its users.
-    pub(crate) fn note_leaving(&self, leaving: bool) {
-        self.leaving.store(leaving, ordering::Relaxed);
+    /// Notes that ib_core gives the device to users.
+    pub(crate) fn note_arrived(&self) {
+        self.leaving.store(false, ordering::Relaxed);
+        self.flushed.store(false, Ordering::Relaxed);
+    }
+
+    /// Notes that ib_core is taking the device away from its users.
+    pub(crate) fn note_leaving(&self) {
+        self.leaving.store(true, ordering::Relaxed);
+    }
+
+    /// Notes that the QPs of processes have flushed, or had their time for it: they take no more turns.
+    pub(crate) fn note_flushed(&self) {
+        self.flushed.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the QPs of processes take no more turns, because ib_core is about to destroy them. Any
+    /// context.
+    #[inline]
+    pub(crate) fn has_flushed(&self) -> bool {
+        self.flushed.load(Ordering::Relaxed)
     }
 
     /// Says whether a process's call may go on: unregistration waits for it. Any context.
@@ -330,6 +353,7 @@ impl Links {
                 deadline <- new_mutex!(None, "rrxe_deadline"),
                 open: Atomic::new(true),
                 leaving: Atomic::new(false),
+                flushed: AtomicBool::new(false),
                 active: Atomic::new(active),
                 downs: Atomic::new(0),
                 speed: Atomic::new(speed),

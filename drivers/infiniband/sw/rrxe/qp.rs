@@ -280,8 +280,11 @@ impl Qp {
     ///
     /// # Errors
     ///
-    /// `EINVAL` before RTS (IBTA 1.x §10.8.3.1).
+    /// `EINVAL` before RTS (IBTA 1.x §10.8.3.1); `EIO` when the device goes away.
     pub(crate) fn doorbell(this: &Arc<Self>) -> Result {
+        if this.is_at_end() {
+            return Err(EIO);
+        }
         if !this.noted.takes_sends() {
             return Err(EINVAL);
         }
@@ -295,7 +298,7 @@ impl Qp {
     /// As [`Self::doorbell`], for one that was rung without a call. Returns whether anything was
     /// posted since the last time, or left to do then. Any context up to softirq.
     pub(crate) fn look_at_doorbell(this: ArcBorrow<'_, Self>) -> bool {
-        let Some(doorbell) = &this.doorbell else {
+        let Some(doorbell) = this.doorbell.as_ref().filter(|_| !this.is_at_end()) else {
             return false;
         };
         if doorbell.take_left() {
@@ -348,6 +351,13 @@ impl Qp {
         }
     }
 
+    /// Takes no more turns: it is a process's, and its device goes away. Those of the kernel's users go on
+    /// until these have destroyed them.
+    #[inline]
+    fn is_at_end(&self) -> bool {
+        self.device.link.has_flushed() && self.is_of_process()
+    }
+
     /// Runs the engine, and those of local peers to which it sent packets.
     fn advance(this: ArcBorrow<'_, Self>, direct: &mut Option<RxPacket>) {
         let mut peer = Self::take_turns(this, direct);
@@ -364,6 +374,10 @@ impl Qp {
     /// Runs the engine until it has nothing to do, its budget is spent, or another CPU has it.
     /// Returns a local peer that got packets.
     fn take_turns(this: ArcBorrow<'_, Self>, direct: &mut Option<RxPacket>) -> Option<Arc<Self>> {
+        if this.is_at_end() {
+            *direct = None;
+            return None;
+        }
         let mut peer = None;
         let mut rounds = MAX_ROUNDS;
         // Until all is told: destruction waits for it, of QPs that the kernel uses.

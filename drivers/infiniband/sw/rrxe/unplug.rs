@@ -8,7 +8,8 @@
 //!
 //! Processes must not hold the device up. Each QP flushes the WQEs that were posted when its turn came
 //! first, and no later ones. The QPs take turns, so that those with few WQEs are done soon. After
-//! [`FLUSH`] the rest is not flushed.
+//! [`FLUSH`] the rest is not flushed: no turn of a process's QP begins any more, whatever its process
+//! posts and its peers send.
 
 use kernel::{
     sync::Arc,
@@ -70,18 +71,19 @@ impl Deadline {
 impl client::Observer for Links {
     fn arrived(&self, device: &IbDevice) {
         if let Some(link) = self.find(|link| link.is_of(device)) {
-            link.note_leaving(false);
+            link.note_arrived();
         }
     }
 
     fn leaving(&self, device: &IbDevice) {
         if let Some(link) = self.find(|link| link.is_of(device)) {
-            link.note_leaving(true);
+            link.note_leaving();
             let deadline = link.deadline().unwrap_or_else(Deadline::new).of_next();
             while flush_round(&link, &deadline) {
                 // A QP may wait for memory that is being faulted in.
                 fsleep(NAP);
             }
+            link.note_flushed();
         }
     }
 }
