@@ -8,6 +8,8 @@ try those that are not tried here.
 """
 
 import errno
+import os
+import struct
 import sys
 
 from pyverbs.cq import CQ
@@ -15,16 +17,20 @@ from pyverbs.device import Context
 import pyverbs.enums as e
 from pyverbs.pd import PD
 from pyverbs.pyverbs_error import PyverbsRDMAError
-from pyverbs.qp import QP, QPCap, QPInitAttr
+from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.srq import SRQ, SrqInitAttr, SrqAttr
 
-from pairs import DEVICE, case, connect, equal, main
+from pairs import DEVICE, case, connect, equal, in_child, main
+from uverbs import attach_mcast, errno_of
 
 OTHER = sys.argv[3]
 # C rxe says 64 and has one.
 OVERSTATED = {"max_pkeys"}
 # C rxe says that it can do it and can't.
 NOT_ITS = 1 << 4  # IBV_DEVICE_AUTO_PATH_MIG
+# Attachments to multicast groups that a user has at most.
+ATTACHMENTS = 1024
+NOBODY, QKEY = 65534, 0x11223344
 
 
 def code_of(call, *arguments, **keywords):
@@ -90,6 +96,44 @@ def reads():
         init = QPInitAttr(qp_type=e.IBV_QPT_RC, scq=cq, rcq=cq, cap=QPCap(max_send_wr=1, max_recv_wr=1))
         qp = QP(pd, init)
         equal(code_of(connect, context, qp, qp.qp_num, 14, served, asked), wanted, f"{served} served, {asked} asked")
+
+
+def attachable(count):
+    """How many groups a new QP can be attached to, of so many; and with what errno that ends."""
+    context = Context(name=DEVICE)
+    pd, cq = PD(context), CQ(context, 4)
+    # Handles are the lowest numbers that are free: the QP gets that of the domain that goes.
+    probe = PD(context)
+    handle = probe.handle
+    probe.close()
+    qp = QP(pd, QPInitAttr(qp_type=e.IBV_QPT_UD, scq=cq, rcq=cq, cap=QPCap(max_send_wr=1, max_recv_wr=1)))
+    attr = QPAttr(port_num=1)
+    attr.qkey = QKEY
+    qp.to_rts(attr)
+    for number in range(count):
+        gid = bytes(10) + b"\xff\xff" + struct.pack(">I", 239 << 24 | 7 << 16 | number)
+        code = errno_of(attach_mcast, context, handle, gid)
+        if code:
+            return number, code, qp
+    return count, 0, qp
+
+
+@case("a user has a share of the multicast groups, and others find room")
+def attachments():
+    def of_another_user():
+        os.setgroups([])
+        os.setresgid(NOBODY, NOBODY, NOBODY)
+        os.setresuid(NOBODY, NOBODY, NOBODY)
+        equal(attachable(1)[:2], (1, 0), "groups of another user")
+
+    def all_of_root():
+        number, code, _qp = attachable(ATTACHMENTS + 1)
+        equal((number, code), (ATTACHMENTS, errno.ENOMEM), "groups of root, and what ends them")
+        equal(attachable(1)[:2], (0, errno.ENOMEM), "groups of another context of root")
+        in_child(of_another_user)
+
+    in_child(all_of_root)
+    in_child(lambda: equal(attachable(1)[:2], (1, 0), "groups of root when those are left"))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The limits on threads of work queues, for each user and for each memory cgroup.
+//! The limits on threads of work queues and on multicast attachments, for each user and for each memory cgroup.
 //!
 //! All users share the threads of three work queues, and accounts limit each user's part.
 //! `rrxe_faults` and `rrxe_advice` sleep: a file system in user space, or a program that serves its
 //! memory by userfaultfd, may never answer a fault. `rrxe_rest` runs QPs: a work queue begins its
 //! items in the order of their arrival, so a user's time would grow with the number of its QPs. A
 //! QP whose account has no thread left waits in a list of the account, not in the work queue.
+//!
+//! All users share the multicast groups of a device, which no other limit divides: attachments are no objects of uverbs,
+//! so the `rdma` cgroup does not count them.
 //!
 //! Two limits hold at once. The limit of a memory cgroup is no higher than that of a user. It
 //! bounds a container, which can't leave its cgroup, but whose root may become any user. The limit
@@ -36,7 +39,7 @@ pub(crate) enum Threads {
     Rests,
 }
 
-/// The threads that work for one user or one memory cgroup.
+/// The threads that work for one user or one memory cgroup, and its attachments to multicast groups.
 #[pin_data]
 pub(crate) struct Account {
     /// Threads for faults of QPs.
@@ -47,16 +50,20 @@ pub(crate) struct Account {
     rests: Semaphore<Arc<Qp>>,
     /// Threads for advice.
     advice: Arc<Quota>,
+    /// Attachments to multicast groups.
+    attachments: Arc<Quota>,
 }
 
 impl Account {
     /// With `sleepers` threads each for faults and for advice, and `runners` that run QPs.
     fn new(sleepers: u32, runners: u32) -> Result<Arc<Self>> {
         let advice = Quota::new(sleepers)?;
+        let attachments = Quota::new(limits::ATTACHMENTS)?;
         let account = pin_init!(Self {
             faults <- Semaphore::new(sleepers),
             rests <- Semaphore::new(runners),
             advice,
+            attachments,
         });
         Arc::pin_init(account, GFP_KERNEL_ACCOUNT)
     }
@@ -185,17 +192,84 @@ impl Payer {
     /// # Errors
     ///
     /// `ENOMEM` if they don't.
-    pub(crate) fn claim_advice(&self) -> Result<AdviceClaim> {
-        let claim = |open: &Open| open.account.advice.claim();
-        Ok(AdviceClaim {
+    pub(crate) fn claim_advice(&self) -> Result<PayerClaim> {
+        self.claim(|account| &account.advice)
+    }
+
+    /// Takes an attachment to a multicast group, if the limits allow one more. Any context.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM` if they don't.
+    pub(crate) fn claim_attachment(&self) -> Result<PayerClaim> {
+        self.claim(|account| &account.attachments)
+    }
+
+    fn claim(&self, quota: impl Fn(&Account) -> &Arc<Quota>) -> Result<PayerClaim> {
+        let claim = |open: &Open| quota(&open.account).claim();
+        Ok(PayerClaim {
             _cgroup: self.cgroup.as_ref().map(claim).transpose()?,
             _user: claim(&self.user)?,
         })
     }
 }
 
-/// A thread for advice, given back when this is dropped.
-pub(crate) struct AdviceClaim {
+/// A part of what the accounts of a process limit, given back when this is dropped.
+pub(crate) struct PayerClaim {
     _cgroup: Option<Claim>,
     _user: Claim,
+}
+
+#[kunit_tests(rrxe_accounts)]
+mod tests {
+    use super::*;
+
+    /// One in the memory cgroup of number `cgroup`, if any.
+    fn payer(accounts: &Arc<Accounts>, cgroup: Option<u64>, user: u32) -> Result<Payer> {
+        let cgroup = match cgroup {
+            Some(number) => Some(accounts.open(Principal::MemoryCgroup(number), 1)?),
+            None => None,
+        };
+        let user = accounts.open(Principal::User(user), 1)?;
+        Ok(Payer { cgroup, user })
+    }
+
+    fn is_spent(payer: &Payer) -> bool {
+        payer.claim_attachment().is_err_and(|error| error == ENOMEM)
+    }
+
+    #[test]
+    fn limit_the_attachments_of_a_user() -> Result {
+        let accounts = Accounts::new(1)?;
+        let first = payer(&accounts, None, 1)?;
+        let second = payer(&accounts, Some(7), 1)?;
+        let other = payer(&accounts, Some(7), 2)?;
+        let mut claims = KVVec::new();
+        for _ in 0..limits::ATTACHMENTS {
+            claims.push(first.claim_attachment()?, GFP_KERNEL)?;
+        }
+        assert!(is_spent(&first));
+        assert!(is_spent(&second));
+        assert!(!is_spent(&other));
+        drop(claims.pop());
+        assert!(!is_spent(&second));
+        Ok(())
+    }
+
+    #[test]
+    fn limit_the_attachments_of_a_cgroup() -> Result {
+        let accounts = Accounts::new(1)?;
+        let first = payer(&accounts, Some(7), 1)?;
+        let second = payer(&accounts, Some(7), 2)?;
+        let other = payer(&accounts, Some(8), 2)?;
+        let mut claims = KVVec::new();
+        for _ in 0..limits::ATTACHMENTS {
+            claims.push(first.claim_attachment()?, GFP_KERNEL)?;
+        }
+        assert!(is_spent(&second));
+        assert!(!is_spent(&other));
+        drop(claims);
+        assert!(!is_spent(&second));
+        Ok(())
+    }
 }

@@ -52,6 +52,9 @@ pub(crate) const MAX_RES_RD_ATOMIC: u32 = MAX_QP * MAX_RD_ATOMIC;
 pub(crate) const MAX_AH: u32 = (1 << 15) - 1;
 /// Multicast groups of a device.
 pub(crate) const MAX_MCAST_GROUPS: u32 = 8192;
+/// Attachments of QPs to multicast groups, on all devices, that one user has, and one memory cgroup. So a user can't
+/// take all groups of a device.
+pub(crate) const ATTACHMENTS: u32 = MAX_MCAST_GROUPS / 8;
 /// QPs in a multicast group.
 pub(crate) const MAX_MCAST_QP: usize = 56;
 /// Rules of flow steering of a device. Each frame may meet all of them.

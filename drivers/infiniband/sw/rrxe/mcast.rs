@@ -6,6 +6,8 @@
 //! device's network device; the last one that detaches makes it leave. What a QP of this host sends
 //! comes back by the IP layer's own loop, as to any program; so its sender gets it, too, if it is
 //! attached and doesn't block that.
+//!
+//! Each attachment counts for the user and the memory cgroup of the process that opened the QP's context.
 
 use kernel::{
     new_mutex,
@@ -15,7 +17,7 @@ use kernel::{
 };
 use rdma::{gid::Gid, new_bh_spinlock, sync::BhSpinLock};
 
-use crate::{device::Device, limits, qp::Qp};
+use crate::{accounts::PayerClaim, device::Device, limits, qp::Qp};
 
 /// A group on a network device.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -117,19 +119,51 @@ impl Groups {
     }
 }
 
-/// How many groups a device is in. Held over changes, and so over joins, which take the RTNL lock.
+/// What a device is attached to. Held over changes, and so over joins, which take the RTNL lock.
 #[pin_data]
 pub(crate) struct Attachments {
     #[pin]
-    groups: Mutex<u32>,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// How many groups the device is in.
+    groups: u32,
+    /// What the attachments of processes count for, by QP number and group.
+    claims: RBTree<(u32, [u8; 16]), PayerClaim>,
 }
 
 impl Attachments {
     /// None yet.
     pub(crate) fn new() -> impl PinInit<Self> {
+        let state = State {
+            groups: 0,
+            claims: RBTree::new(),
+        };
         pin_init!(Self {
-            groups <- new_mutex!(0, "rrxe_mcast"),
+            state <- new_mutex!(state, "rrxe_mcast"),
         })
+    }
+}
+
+impl State {
+    /// Has the device join a group for `qp`, its first member.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`, `ENODEV`.
+    fn join(&mut self, qp: &Arc<Qp>, key: Key, group: Gid) -> Result {
+        if self.groups >= limits::MAX_MCAST_GROUPS {
+            return Err(ENOMEM);
+        }
+        let groups = &qp.net.groups;
+        let node = RBTreeNode::new(key, Members::none(), GFP_KERNEL_ACCOUNT)?;
+        qp.device.link.netdev().ok_or(ENODEV)?.join(group)?;
+        // The lock keeps others from entering the same group meanwhile.
+        drop(groups.tree.lock().insert(node));
+        let added = groups.add(&key, qp).unwrap_or(Err(EINVAL));
+        self.groups = self.groups.saturating_add(1);
+        added.map(|_| ())
     }
 }
 
@@ -137,26 +171,28 @@ impl Attachments {
 ///
 /// # Errors
 ///
-/// `ENOMEM`, also for more groups, or QPs in one, than the limits; `ENODEV` when the network device is
-/// gone or lacks the group's version of IP; `EBUSY` while another device, whose network device had the
-/// same index and is gone, is still on its way out.
+/// `ENOMEM`, also for more groups, QPs in one, or attachments of a user or a memory cgroup, than the limits; `ENODEV`
+/// when the network device is gone or lacks the group's version of IP; `EBUSY` while another device, whose network
+/// device had the same index and is gone, is still on its way out.
 pub(crate) fn attach(qp: &Arc<Qp>, group: Gid) -> Result {
-    let (device, groups) = (&qp.device, &qp.net.groups);
-    let mut count = device.mcast.groups.lock();
-    let key = key(device, group);
-    if let Some(added) = groups.add(&key, qp) {
-        return added.map(|_| ());
+    let mut state = qp.device.mcast.state.lock();
+    let attachment = attachment(qp, group);
+    let claim = match qp.payer() {
+        Some(payer) if state.claims.get(&attachment).is_none() => {
+            let claim = payer.claim_attachment()?;
+            Some(RBTreeNode::new(attachment, claim, GFP_KERNEL_ACCOUNT)?)
+        }
+        _ => None,
+    };
+    let key = key(&qp.device, group);
+    match qp.net.groups.add(&key, qp) {
+        Some(added) => added.map(|_| ())?,
+        None => state.join(qp, key, group)?,
     }
-    if *count >= limits::MAX_MCAST_GROUPS {
-        return Err(ENOMEM);
+    if let Some(claim) = claim {
+        drop(state.claims.insert(claim));
     }
-    let node = RBTreeNode::new(key, Members::none(), GFP_KERNEL_ACCOUNT)?;
-    device.link.netdev().ok_or(ENODEV)?.join(group)?;
-    // The lock keeps others from entering the same group meanwhile.
-    drop(groups.tree.lock().insert(node));
-    let added = groups.add(&key, qp).unwrap_or(Err(EINVAL));
-    *count = count.saturating_add(1);
-    added.map(|_| ())
+    Ok(())
 }
 
 /// Undoes [`attach`]. Process context; sleeps.
@@ -166,20 +202,26 @@ pub(crate) fn attach(qp: &Arc<Qp>, group: Gid) -> Result {
 /// `EINVAL` if `qp` isn't attached to `group`.
 pub(crate) fn detach(qp: &Arc<Qp>, group: Gid) -> Result {
     let device = &qp.device;
-    let mut count = device.mcast.groups.lock();
+    let mut state = device.mcast.state.lock();
     let last = qp
         .net
         .groups
         .strike(&key(device, group), qp)
         .ok_or(EINVAL)?;
+    drop(state.claims.remove(&attachment(qp, group)));
     if last {
-        *count = count.saturating_sub(1);
+        state.groups = state.groups.saturating_sub(1);
         // A network device that is gone has left all its groups.
         if let Some(netdev) = device.link.netdev() {
             netdev.leave(group);
         }
     }
     Ok(())
+}
+
+/// By what an attachment is known on its device.
+fn attachment(qp: &Qp, group: Gid) -> (u32, [u8; 16]) {
+    (qp.qpn.get(), group.0)
 }
 
 fn key(device: &Device, group: Gid) -> Key {

@@ -11,7 +11,7 @@ use kernel::{
 use rdma::{module::InUse, mr::Advised, odp::Fault};
 
 use crate::{
-    accounts::{AdviceClaim, Payer},
+    accounts::{Payer, PayerClaim},
     link::Link,
     mr::Mr,
     pd::Pd,
@@ -63,7 +63,7 @@ pub(crate) fn advise(pd: &Pd, ranges: &[Advised], how: Fault, wait: bool) -> Res
 /// Advice that is followed later.
 #[pin_data]
 struct Prefetch {
-    _claim: AdviceClaim,
+    _claim: PayerClaim,
     _payer: Payer,
     regions: KVVec<(Arc<Mr>, Advised)>,
     how: Fault,

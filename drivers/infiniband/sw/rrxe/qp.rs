@@ -34,7 +34,7 @@ use rdma::{
 use roce::{ids::Qpn, qp::QpState, time::Instant, wire::packet::Service};
 
 use crate::{
-    accounts::Threads,
+    accounts::{Payer, Threads},
     concerns::Concerns,
     cq::Cq,
     device::Device,
@@ -484,6 +484,11 @@ impl Qp {
         let workers = this.workers.clone();
         // It isn't queued: the QP has its thread until the item has run.
         let _ = workers.rests.enqueue::<_, 2>(this);
+    }
+
+    /// Whom it counts for. `None` for QPs of the kernel.
+    pub(crate) fn payer(&self) -> Option<&Payer> {
+        self.rest_share.payer()
     }
 
     /// Its share in the threads of a work queue.

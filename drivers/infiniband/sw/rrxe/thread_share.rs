@@ -72,6 +72,11 @@ impl ThreadShare {
         }))
     }
 
+    /// Whom it counts for. `None` for QPs of the kernel.
+    pub(crate) fn payer(&self) -> Option<&Payer> {
+        self.payer.as_deref()
+    }
+
     /// Begins work of `qp`, whose share it is. Returns whether the caller must queue the work item
     /// of `qp`. If not, the item is queued already, or [`Self::end`] of another QP gives it a
     /// thread. Any context up to softirq.
