@@ -4,9 +4,10 @@
 //!
 //! All users share the threads of three work queues, and accounts limit each user's part.
 //! `rrxe_faults` and `rrxe_advice` sleep: a file system in user space, or a program that serves its
-//! memory by userfaultfd, may never answer a fault. `rrxe_rest` runs QPs: a work queue begins its
-//! items in the order of their arrival, so a user's time would grow with the number of its QPs. A
-//! QP whose account has no thread left waits in a list of the account, not in the work queue.
+//! memory by userfaultfd, may never answer a fault. `rrxe_rest` runs QPs, and ends those of CQs that
+//! overflowed: a work queue begins its items in the order of their arrival, so a user's time would
+//! grow with the number of its QPs and CQs. One whose account has no thread left waits in a list of
+//! the account, not in the work queue.
 //!
 //! All users share the multicast groups of a device, which no other limit divides: attachments are no objects of uverbs,
 //! so the `rdma` cgroup does not count them.
@@ -28,9 +29,9 @@ use rdma::{
     sync::BhSpinLock,
 };
 
-use crate::{limits, qp::Qp, semaphore::Semaphore};
+use crate::{limits, semaphore::Semaphore, thread_share::Waiter};
 
-/// Threads that a QP needs at times.
+/// Threads that a QP or a CQ needs at times.
 #[derive(Clone, Copy)]
 pub(crate) enum Threads {
     /// Those of `rrxe_faults`.
@@ -44,10 +45,10 @@ pub(crate) enum Threads {
 pub(crate) struct Account {
     /// Threads for faults of QPs.
     #[pin]
-    faults: Semaphore<Arc<Qp>>,
-    /// Threads that run QPs.
+    faults: Semaphore<Waiter>,
+    /// Threads that run QPs, and end those of CQs.
     #[pin]
-    rests: Semaphore<Arc<Qp>>,
+    rests: Semaphore<Waiter>,
     /// Threads for advice.
     advice: Arc<Quota>,
     /// Attachments to multicast groups.
@@ -69,7 +70,7 @@ impl Account {
     }
 
     /// Those of one kind.
-    pub(crate) fn threads(&self, of: Threads) -> &Semaphore<Arc<Qp>> {
+    pub(crate) fn threads(&self, of: Threads) -> &Semaphore<Waiter> {
         match of {
             Threads::Faults => &self.faults,
             Threads::Rests => &self.rests,

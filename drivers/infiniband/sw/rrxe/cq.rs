@@ -17,7 +17,7 @@ mod users;
 use kernel::{
     new_work,
     prelude::*,
-    sync::Arc,
+    sync::{atomic::Atomic, Arc},
     time::{
         hrtimer::{ArcHrTimerHandle, HrTimer},
         Instant, Monotonic,
@@ -35,7 +35,15 @@ use rdma::{
 };
 use roce::wc::{RecvWc, SendWc, WcStatus};
 
-use crate::{context::Context, device::Device, limits, members::Members, timer_slot::TimerSlot};
+use crate::{
+    accounts::Threads,
+    context::Context,
+    device::Device,
+    limits,
+    members::Members,
+    thread_share::ThreadShare,
+    timer_slot::TimerSlot, //
+};
 
 /// What became of a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,6 +90,11 @@ pub(crate) struct Cq {
     /// Puts these QPs in error.
     #[pin]
     end: Work<Self, 1>,
+    /// Its share in the threads of `rrxe_rest`, which run `end`.
+    #[pin]
+    end_share: ThreadShare,
+    /// Where `end` goes on: an index of the tables of QPs, and below 32 bits a place.
+    condemned: Atomic<u64>,
 }
 
 /// The kernel's polling side of a queue.
@@ -206,7 +219,7 @@ impl Cq {
         check_capacity(init.capacity)?;
         let size = CqeLayout::User.size();
         let ring = Ring::new(context.mappings(), size, init.capacity)?;
-        Self::build(device, ring, CqeLayout::User, init, None, context.arming())
+        Self::build(device, ring, CqeLayout::User, init, None, Some(context))
     }
 
     /// Makes a CQ that the kernel polls. Process context.
@@ -221,14 +234,7 @@ impl Cq {
             ring: ring.share(),
             oldest: 0,
         };
-        Self::build(
-            device,
-            ring,
-            CqeLayout::Kernel,
-            init,
-            Some(poller),
-            Arming::default(),
-        )
+        Self::build(device, ring, CqeLayout::Kernel, init, Some(poller), None)
     }
 
     fn build(
@@ -237,8 +243,11 @@ impl Cq {
         layout: CqeLayout,
         init: CqInit,
         poller: Option<Poller>,
-        arming: Arming,
+        context: Option<&Arc<Context>>,
     ) -> Result<CqCreated<Self>> {
+        let arming = context.map_or_else(Arming::default, |context| context.arming());
+        let payer = context.map(|context| context.payer().clone());
+        let end_share = ThreadShare::new(Threads::Rests, payer)?;
         let CqInit {
             upcall,
             events,
@@ -260,6 +269,8 @@ impl Cq {
                 work <- new_work!("Cq::work"),
                 users <- Members::new(),
                 end <- new_work!("Cq::end"),
+                end_share <- end_share,
+                condemned: Atomic::new(0),
             }),
             GFP_KERNEL_ACCOUNT,
         )?;
@@ -275,6 +286,7 @@ impl Cq {
     /// A turn that pushed a completion may deliver the notification later than this, because the
     /// destruction of a process's QP waits for the end of the turn only. [`Cq::notify`] does nothing then.
     pub(crate) fn destroy(&self) {
+        self.end_share.close();
         let (ring, pacer) = {
             let mut state = self.state.lock();
             (state.completion_due, state.overflow_due) = (false, false);

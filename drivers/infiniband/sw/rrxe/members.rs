@@ -60,6 +60,24 @@ impl Members {
         let found = *tree.cursor_lower_bound(&key(owner, number))?.current().0;
         ((found >> 32) as u32 == owner).then_some(found as u32)
     }
+
+    /// Calls `visit` for at most `limit` members of `owner`, in their order, from number `number` on. Returns the number
+    /// to go on with, if there were so many.
+    pub(crate) fn visit(
+        &self,
+        owner: u32,
+        number: u32,
+        limit: u32,
+        mut visit: impl FnMut(u32),
+    ) -> Option<u32> {
+        let mut number = number;
+        for _ in 0..limit {
+            let member = self.next(owner, number)?;
+            visit(member);
+            number = member.checked_add(1)?;
+        }
+        Some(number)
+    }
 }
 
 /// Members of one owner follow one another.
@@ -92,6 +110,30 @@ mod tests {
         assert!(members.leave(2, 6).is_none());
         assert_eq!(all(&members, 2), (2, 905));
         assert_eq!(all(&members, 3), (1, 0));
+        Ok(())
+    }
+
+    #[test]
+    fn visits_each_member_once_in_pieces() -> Result {
+        let members = KBox::pin_init(Members::new(), GFP_KERNEL)?;
+        for member in [0, 1, 5, 900, u32::MAX] {
+            assert!(members.enter(Seat::new()?, 2, member).is_none());
+        }
+        assert!(members.enter(Seat::new()?, 3, 6).is_none());
+        for (limit, pieces) in [(1, 5), (2, 3), (3, 2), (5, 1), (6, 1)] {
+            let (mut seen, mut count, mut next) = (KVec::new(), 0, Some(0));
+            while let Some(number) = next {
+                count += 1;
+                let before = seen.len();
+                next = members.visit(2, number, limit, |member| {
+                    let _ = seen.push(member, GFP_KERNEL);
+                });
+                assert!(seen.len() - before <= limit as usize);
+            }
+            assert_eq!(&seen[..], &[0, 1, 5, 900, u32::MAX]);
+            assert_eq!(count, pieces);
+        }
+        assert_eq!(members.visit(4, 0, 9, |_| {}), None);
         Ok(())
     }
 }

@@ -49,7 +49,7 @@ use crate::{
     provider::Rrxe,
     rx::RxPacket,
     srq::Srq,
-    thread_share::ThreadShare,
+    thread_share::{ThreadShare, Waiter},
     turn::Turn,
     workers::Workers,
 };
@@ -147,7 +147,7 @@ impl WorkItem<2> for Qp {
     fn run(this: Arc<Qp>) {
         this.rest_share.run();
         Qp::advance(this.as_arc_borrow(), &mut None);
-        this.rest_share.end(Qp::enqueue_rest);
+        this.rest_share.end();
         if this.rest_share.is_needed_again() {
             Qp::leave_to_thread(this);
         }
@@ -194,8 +194,8 @@ impl Qp {
             self.unbind_windows();
         }
         self.leave_cqs();
-        self.fault_share.close(Self::enqueue_fault);
-        self.rest_share.close(Self::enqueue_rest);
+        self.fault_share.close();
+        self.rest_share.close();
         if let Some(doorbell) = &self.doorbell {
             doorbell.release();
         }
@@ -232,10 +232,10 @@ impl Qp {
         self.cqs().any(|own| core::ptr::eq(&**own, cq))
     }
 
-    /// Puts the QP in error, now or as soon as it leaves RESET. Any context.
+    /// Puts the QP in error, soon or as soon as it leaves RESET. Any context.
     pub(crate) fn condemn(this: ArcBorrow<'_, Self>) {
         this.concerns.condemn();
-        Self::schedule(this);
+        Self::leave(this);
     }
 
     /// Takes the grants of the windows away that this QP bound.
@@ -474,13 +474,11 @@ impl Qp {
 
     /// Has a thread run the engine, once the QP's payer has one for it. Any context.
     fn leave_to_thread(this: Arc<Self>) {
-        if this.rest_share.begin(&this) {
-            Self::enqueue_rest(this);
-        }
+        Waiter::Qp(this).begin(Threads::Rests);
     }
 
     /// Has a thread run the engine of a QP that was given one. Any context.
-    fn enqueue_rest(this: Arc<Self>) {
+    pub(crate) fn enqueue_rest(this: Arc<Self>) {
         let workers = this.workers.clone();
         // It isn't queued: the QP has its thread until the item has run.
         let _ = workers.rests.enqueue::<_, 2>(this);

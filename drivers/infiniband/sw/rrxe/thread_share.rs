@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The right of a QP to a thread of a work queue: one at a time, if the accounts of its process
-//! have one left.
+//! The right of a QP or a CQ to a thread of a work queue: one at a time, if the accounts of its
+//! process have one left.
 //!
-//! A QP whose process has none left waits in the list of the exhausted account
+//! One whose process has none left waits in the list of the exhausted account
 //! ([`crate::semaphore`]). It takes from the accounts in one order, and keeps its part of the first
 //! while it waits for the second.
 
@@ -12,16 +12,53 @@ use rdma::{new_bh_spinlock, sync::BhSpinLock};
 
 use crate::{
     accounts::{Payer, Threads},
+    cq::Cq,
     qp::Qp,
     semaphore::Seat, //
 };
 
-/// The share of one QP in the threads of one work queue.
+/// An object that needs threads of a work queue.
+#[derive(Clone)]
+pub(crate) enum Waiter {
+    /// Its turns and its faults.
+    Qp(Arc<Qp>),
+    /// The end of its QPs, in `rrxe_rest`.
+    Cq(Arc<Cq>),
+}
+
+impl Waiter {
+    /// Begins work of the object: queues its work item, now or once its payer has a thread for it.
+    /// Any context up to softirq.
+    pub(crate) fn begin(self, of: Threads) {
+        if self.share(of).begin(&self) {
+            self.enqueue(of);
+        }
+    }
+
+    /// Its share in the threads of a work queue.
+    fn share(&self, of: Threads) -> &ThreadShare {
+        match self {
+            Self::Qp(qp) => qp.share(of),
+            Self::Cq(cq) => cq.share(),
+        }
+    }
+
+    /// Queues the work item of an object that was given a thread. Any context.
+    fn enqueue(self, of: Threads) {
+        match (self, of) {
+            (Self::Qp(qp), Threads::Faults) => Qp::enqueue_fault(qp),
+            (Self::Qp(qp), Threads::Rests) => Qp::enqueue_rest(qp),
+            (Self::Cq(cq), _) => Cq::enqueue_end(cq),
+        }
+    }
+}
+
+/// The share of one QP, or one CQ, in the threads of one work queue.
 #[pin_data]
 pub(crate) struct ThreadShare {
     /// The threads in which it is a share.
     of: Threads,
-    /// `None` for QPs of the kernel: they have no limit.
+    /// `None` for those of the kernel: they have no limit.
     payer: Option<Arc<Payer>>,
     /// Held over the locks of the accounts' semaphores.
     #[pin]
@@ -29,12 +66,12 @@ pub(crate) struct ThreadShare {
 }
 
 struct State {
-    /// `None` while the QP is in a list.
-    seat: Option<Seat<Arc<Qp>>>,
+    /// `None` while the object is in a list.
+    seat: Option<Seat<Waiter>>,
     phase: Phase,
-    /// Work began while the QP had a thread, or waited for one.
+    /// Work began while the object had a thread, or waited for one.
     again: bool,
-    /// The QP is destroyed.
+    /// The object is destroyed.
     closed: bool,
 }
 
@@ -49,7 +86,7 @@ enum Phase {
 }
 
 impl ThreadShare {
-    /// The share of a QP that needs no thread yet. Process context.
+    /// The share of an object that needs no thread yet. Process context.
     ///
     /// # Errors
     ///
@@ -72,21 +109,21 @@ impl ThreadShare {
         }))
     }
 
-    /// Whom it counts for. `None` for QPs of the kernel.
+    /// Whom it counts for. `None` for an object of the kernel.
     pub(crate) fn payer(&self) -> Option<&Payer> {
         self.payer.as_deref()
     }
 
-    /// Begins work of `qp`, whose share it is. Returns whether the caller must queue the work item
-    /// of `qp`. If not, the item is queued already, or [`Self::end`] of another QP gives it a
+    /// Begins work of `waiter`, whose share it is. Returns whether the caller must queue its work
+    /// item. If not, the item is queued already, or [`Self::end`] of another share gives it a
     /// thread. Any context up to softirq.
-    pub(crate) fn begin(&self, qp: &Arc<Qp>) -> bool {
+    fn begin(&self, waiter: &Waiter) -> bool {
         let Some(payer) = &self.payer else {
             return true;
         };
         let mut state = self.state.lock();
         match state.phase {
-            Phase::Idle if !state.closed => state.climb(self.of, payer, 0, qp),
+            Phase::Idle if !state.closed => state.climb(self.of, payer, 0, waiter),
             _ => {
                 state.again = true;
                 false
@@ -104,19 +141,19 @@ impl ThreadShare {
         self.state.lock().again
     }
 
-    /// The work item has ended. Calls `run` for each QP that has a thread in its place: two at
+    /// The work item has ended. Queues the items of those that have a thread in its place: two at
     /// most. Any context up to softirq.
-    pub(crate) fn end(&self, mut run: impl FnMut(Arc<Qp>)) {
+    pub(crate) fn end(&self) {
         let Some(payer) = &self.payer else {
             return;
         };
         self.state.lock().phase = Phase::Idle;
-        give_back(self.of, payer, usize::MAX, &mut run);
+        give_back(self.of, payer, usize::MAX);
     }
 
-    /// The QP is destroyed: it waits no longer. Calls `run` as [`Self::end`]. Any context up to
+    /// The object is destroyed: it waits no longer. Queues items as [`Self::end`]. Any context up to
     /// softirq.
-    pub(crate) fn close(&self, mut run: impl FnMut(Arc<Qp>)) {
+    pub(crate) fn close(&self) {
         let Some(payer) = &self.payer else {
             return;
         };
@@ -133,11 +170,11 @@ impl ThreadShare {
         state.seat = Some(seat);
         state.phase = Phase::Idle;
         drop(state);
-        give_back(self.of, payer, index, &mut run);
+        give_back(self.of, payer, index);
     }
 
-    /// Resumes `qp`, whose share it is, after an account gave it a thread. Says whether it runs.
-    fn resume(&self, seat: Seat<Arc<Qp>>, qp: &Arc<Qp>) -> Resumed {
+    /// Resumes `waiter`, whose share it is, after an account gave it a thread. Says whether it runs.
+    fn resume(&self, seat: Seat<Waiter>, waiter: &Waiter) -> Resumed {
         let mut state = self.state.lock();
         state.seat = Some(seat);
         let (Some(payer), Phase::Waiting(index, _)) = (&self.payer, state.phase) else {
@@ -147,14 +184,14 @@ impl ThreadShare {
         if state.closed {
             return Resumed::Closed;
         }
-        match state.climb(self.of, payer, index.saturating_add(1), qp) {
+        match state.climb(self.of, payer, index.saturating_add(1), waiter) {
             true => Resumed::Runs,
             false => Resumed::Waits,
         }
     }
 }
 
-/// The state of a QP after an account gave it a thread.
+/// The state of an object after an account gave it a thread.
 enum Resumed {
     Runs,
     /// For another account.
@@ -166,13 +203,13 @@ enum Resumed {
 impl State {
     /// Takes a thread from the accounts of `payer`, or waits for one. It has those of the first
     /// `from` accounts already.
-    fn climb(&mut self, of: Threads, payer: &Payer, from: usize, qp: &Arc<Qp>) -> bool {
+    fn climb(&mut self, of: Threads, payer: &Payer, from: usize, waiter: &Waiter) -> bool {
         for (index, account) in payer.accounts().enumerate().skip(from) {
             // It is in no list.
             let Some(seat) = self.seat.take() else {
                 return false;
             };
-            match account.threads(of).down(seat, qp) {
+            match account.threads(of).down(seat, waiter) {
                 Ok(seat) => self.seat = Some(seat),
                 Err(number) => {
                     self.phase = Phase::Waiting(index, number);
@@ -185,22 +222,22 @@ impl State {
     }
 }
 
-/// Gives back a QP's threads of the first `count` accounts of `payer`: each to the first QP that
-/// waits for it, or to the next one if the first is being destroyed. A QP that is being destroyed
-/// has threads of the accounts before that one, which are given back, too: they are fewer each
-/// time, so the recursion ends.
-fn give_back(of: Threads, payer: &Payer, count: usize, run: &mut dyn FnMut(Arc<Qp>)) {
+/// Gives back an object's threads of the first `count` accounts of `payer`: each to the first one that
+/// waits for it, or to the next one if the first is being destroyed. One that is being destroyed has
+/// threads of the accounts before that one, which are given back, too: they are fewer each time, so
+/// the recursion ends.
+fn give_back(of: Threads, payer: &Payer, count: usize) {
     for (index, account) in payer.accounts().enumerate().take(count) {
-        while let Some((seat, qp)) = account.threads(of).up() {
-            match qp.share(of).resume(seat, &qp) {
+        while let Some((seat, waiter)) = account.threads(of).up() {
+            match waiter.share(of).resume(seat, &waiter) {
                 Resumed::Waits => break,
                 Resumed::Runs => {
-                    run(qp);
+                    waiter.enqueue(of);
                     break;
                 }
                 Resumed::Closed => {
-                    if let Some(payer) = &qp.share(of).payer {
-                        give_back(of, payer, index, run);
+                    if let Some(payer) = &waiter.share(of).payer {
+                        give_back(of, payer, index);
                     }
                 }
             }

@@ -3,19 +3,28 @@
 //! The QPs that complete to a CQ, which puts them in error when it loses a completion.
 //!
 //! A process may have as many as QPs are allowed, so a work item visits them one by one in a thread. The context that
-//! delivers the event may be softirq.
+//! delivers the event may be softirq. The threads are those of `rrxe_rest`, which all users share: the item visits few
+//! QPs at a time, and has one of the threads that its process's accounts have there ([`crate::thread_share`]).
 
 use kernel::{
     impl_has_work,
     prelude::*,
-    sync::{Arc, ArcBorrow},
+    sync::{atomic::ordering::Relaxed, Arc, ArcBorrow},
     workqueue::WorkItem,
 };
 use rdma::sync::cond_resched;
 use roce::ids::Qpn;
 
 use super::Cq;
-use crate::{members::Seat, qp::Qp};
+use crate::{
+    accounts::Threads,
+    members::Seat,
+    qp::Qp,
+    thread_share::{ThreadShare, Waiter}, //
+};
+
+/// QPs that the work item visits before others have the thread.
+const AT_ONCE: u32 = 256;
 
 /// The owners in [`Cq::users`], and a QP number of each: GSI QPs have a table of their own.
 const TABLES: [(u32, Qpn); 2] = [(0, Qpn::new(0)), (1, Qpn::GSI)];
@@ -31,7 +40,16 @@ impl WorkItem<1> for Cq {
     type Pointer = Arc<Cq>;
 
     fn run(this: Arc<Cq>) {
-        this.condemn_users();
+        this.end_share.run();
+        let mut more = this.condemn_some();
+        while more && this.is_kernels() {
+            // It counts for nobody, and its share refuses no run after its destruction.
+            more = this.condemn_some();
+        }
+        this.end_share.end();
+        if more {
+            Waiter::Cq(this).begin(Threads::Rests);
+        }
     }
 }
 
@@ -52,27 +70,48 @@ impl Cq {
         drop(self.users.leave(owner(qpn), place));
     }
 
-    /// Has the QPs that complete here put in error, in a thread. Any context.
+    /// Has the QPs that complete here put in error, in a thread. Any context up to softirq; a CQ overflows once.
     pub(super) fn request_end_of_users(this: ArcBorrow<'_, Self>) {
-        // A CQ overflows once, so the item is not in the queue yet.
-        let _ = this.device.workers.rests.enqueue::<_, 1>(Arc::from(this));
+        Waiter::Cq(Arc::from(this)).begin(Threads::Rests);
     }
 
-    /// Puts them in error. A QP that is made meanwhile looks itself whether the CQ has overflowed.
-    fn condemn_users(&self) {
-        for (owner, table) in TABLES {
-            let qps = self.device.link.context().qps(table);
-            let mut next = 0;
-            while let Some(place) = self.users.next(owner, next) {
-                qps.with(place, |qp| {
-                    // Another may have the number since.
-                    if qp.completes_to(self) {
-                        Qp::condemn(qp);
-                    }
-                });
-                next = place.saturating_add(1);
-                cond_resched();
-            }
-        }
+    /// Has a thread put them in error, for a CQ that was given one. Any context.
+    pub(crate) fn enqueue_end(this: Arc<Self>) {
+        let device = this.device.clone();
+        // It isn't queued: the CQ has its thread until the item has run.
+        let _ = device.workers.rests.enqueue::<_, 1>(this);
+    }
+
+    /// Its share in the threads of `rrxe_rest`.
+    pub(crate) fn share(&self) -> &ThreadShare {
+        &self.end_share
+    }
+
+    /// Puts some of them in error. Returns whether to go on. A QP that is made meanwhile looks itself whether the CQ has
+    /// overflowed.
+    fn condemn_some(&self) -> bool {
+        // Written by the work item alone, which runs on one CPU at a time.
+        let from = self.condemned.load(Relaxed);
+        let table = (from >> 32) as usize;
+        let Some((owner, number)) = TABLES.get(table) else {
+            return false;
+        };
+        let qps = self.device.link.context().qps(*number);
+        let next = self.users.visit(*owner, from as u32, AT_ONCE, |place| {
+            qps.with(place, |qp| {
+                // Another may have the number since.
+                if qp.completes_to(self) {
+                    Qp::condemn(qp);
+                }
+            });
+            cond_resched();
+        });
+        let (table, next) = match next {
+            Some(next) => (table, next),
+            None => (table.wrapping_add(1), 0),
+        };
+        let position = (table as u64) << 32 | u64::from(next);
+        self.condemned.store(position, Relaxed);
+        table < TABLES.len()
     }
 }

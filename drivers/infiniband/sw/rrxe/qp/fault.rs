@@ -11,6 +11,7 @@ use kernel::{
 use rdma::module::InUse;
 
 use super::Qp;
+use crate::{accounts::Threads, thread_share::Waiter};
 
 impl_has_work! { impl HasWork<Self, 1> for Qp { self.fault } }
 
@@ -25,14 +26,11 @@ impl WorkItem<1> for Qp {
 impl Qp {
     /// Has it faulted in, of a QP whose turn ended so. Any context.
     pub(super) fn request_fault(this: ArcBorrow<'_, Self>) {
-        let qp = Arc::from(this);
-        if qp.fault_share.begin(&qp) {
-            Self::enqueue_fault(qp);
-        }
+        Waiter::Qp(Arc::from(this)).begin(Threads::Faults);
     }
 
     /// Has a thread serve the fault of a QP that was given one. Any context.
-    pub(super) fn enqueue_fault(qp: Arc<Self>) {
+    pub(crate) fn enqueue_fault(qp: Arc<Self>) {
         let workers = qp.workers.clone();
         // It isn't queued: the QP stands still until it has run.
         let _ = workers.faults.enqueue::<_, 1>(qp);
@@ -45,7 +43,7 @@ impl Qp {
             turn.as_ref().and_then(|core| core.stall.wanted())
         };
         let Some(absent) = wanted else {
-            this.fault_share.end(Self::enqueue_fault);
+            this.fault_share.end();
             // What others wanted meanwhile.
             return Self::advance(this, &mut None);
         };
@@ -54,7 +52,7 @@ impl Qp {
         // (`hmm_range_fault_unlocked_timeout()` of mm/hmm.c). The access finds the memory absent again, and waits again.
         let served = result.is_ok() || result == Err(EBUSY);
         // Before the QP goes on, which may come to absent memory again.
-        this.fault_share.end(Self::enqueue_fault);
+        this.fault_share.end();
         if let Some(core) = Option::as_mut(&mut this.turn.wait()) {
             core.stall.end(served);
         }
