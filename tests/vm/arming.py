@@ -16,7 +16,7 @@ from extension import (
 
 GID, NODE = gid_of(DEVICE, GID_INDEX), node_of(DEVICE)
 # Events of a CQ that uverbs keeps for a process that reads none of them.
-MOST_EVENTS = 64
+MOST_EVENTS = 16
 # Asynchronous events of a QP or an SRQ that uverbs keeps.
 MOST_ASYNC = 16
 EVENT_ACCESS_ERROR, EVENT_SRQ_LIMIT = 3, 15

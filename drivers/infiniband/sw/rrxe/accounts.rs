@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The limits on threads of work queues and on multicast attachments, for each user and for each memory cgroup.
+//! The limits on threads of work queues, multicast attachments and unread events, for each user and for each memory
+//! cgroup.
 //!
 //! All users share the threads of three work queues, and accounts limit each user's part.
 //! `rrxe_faults` and `rrxe_advice` sleep: a file system in user space, or a program that serves its
@@ -40,7 +41,8 @@ pub(crate) enum Threads {
     Rests,
 }
 
-/// The threads that work for one user or one memory cgroup, and its attachments to multicast groups.
+/// The threads that work for one user or one memory cgroup, its attachments to multicast groups, and its CQs with unread
+/// events.
 #[pin_data]
 pub(crate) struct Account {
     /// Threads for faults of QPs.
@@ -53,6 +55,8 @@ pub(crate) struct Account {
     advice: Arc<Quota>,
     /// Attachments to multicast groups.
     attachments: Arc<Quota>,
+    /// CQs with more than one unread completion event.
+    events: Arc<Quota>,
 }
 
 impl Account {
@@ -60,11 +64,13 @@ impl Account {
     fn new(sleepers: u32, runners: u32) -> Result<Arc<Self>> {
         let advice = Quota::new(sleepers)?;
         let attachments = Quota::new(limits::ATTACHMENTS)?;
+        let events = Quota::new(limits::CQS_WITH_EVENTS)?;
         let account = pin_init!(Self {
             faults <- Semaphore::new(sleepers),
             rests <- Semaphore::new(runners),
             advice,
             attachments,
+            events,
         });
         Arc::pin_init(account, GFP_KERNEL_ACCOUNT)
     }
@@ -204,6 +210,15 @@ impl Payer {
     /// `ENOMEM` if they don't.
     pub(crate) fn claim_attachment(&self) -> Result<PayerClaim> {
         self.claim(|account| &account.attachments)
+    }
+
+    /// Takes the room for more than one unread event of a CQ, if the limits allow one more such CQ. Any context.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM` if they don't.
+    pub(crate) fn claim_events(&self) -> Result<PayerClaim> {
+        self.claim(|account| &account.events)
     }
 
     fn claim(&self, quota: impl Fn(&Account) -> &Arc<Quota>) -> Result<PayerClaim> {

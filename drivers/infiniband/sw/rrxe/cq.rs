@@ -36,7 +36,7 @@ use rdma::{
 use roce::wc::{RecvWc, SendWc, WcStatus};
 
 use crate::{
-    accounts::Threads,
+    accounts::{PayerClaim, Threads},
     context::Context,
     device::Device,
     limits,
@@ -167,8 +167,10 @@ struct State {
     notified: Option<Instant<Monotonic>>,
     /// How the consumer wants its notifications moderated, if it does.
     moderation: Option<Moderation>,
-    /// Notifications since the process had read all of them.
+    /// Notifications since the process had read all of them …
     events: u32,
+    /// … and the right to more than one.
+    many_events: Option<PayerClaim>,
     /// Completions since the last notification, of a CQ that is moderated …
     gathered: u16,
     /// … and when the first of them came.
@@ -197,6 +199,7 @@ impl State {
             urgent: false,
             notified: None,
             events: 0,
+            many_events: None,
             moderation: None,
             gathered: 0,
             since: None,

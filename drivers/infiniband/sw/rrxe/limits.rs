@@ -55,6 +55,8 @@ pub(crate) const MAX_MCAST_GROUPS: u32 = 8192;
 /// Attachments of QPs to multicast groups, on all devices, that one user has, and one memory cgroup. So a user can't
 /// take all groups of a device.
 pub(crate) const ATTACHMENTS: u32 = MAX_MCAST_GROUPS / 8;
+/// CQs of one user, and of one memory cgroup, with more than one unread completion event. Events are charged to nobody.
+pub(crate) const CQS_WITH_EVENTS: u32 = 4096;
 /// QPs in a multicast group.
 pub(crate) const MAX_MCAST_QP: usize = 56;
 /// Rules of flow steering of a device. Each frame may meet all of them.

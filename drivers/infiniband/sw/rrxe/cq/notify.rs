@@ -28,6 +28,7 @@ use rdma::{
 };
 
 use super::{Cq, State};
+use crate::accounts::PayerClaim;
 
 /// How far apart consumers that only listen are woken, in nanoseconds: as network cards pace their
 /// interrupts.
@@ -36,9 +37,9 @@ const PACE: i64 = 100_000;
 /// How long a process that has armed a CQ may take to poll it, in nanoseconds, before it is notified of what is there.
 const GRACE: i64 = 20_000;
 
-/// Notifications that a process may leave unread: it is told no more until it has read one, which
-/// tells it of all completions so far.
-const MAX_EVENTS: u32 = 64;
+/// Notifications of a CQ that a process may leave unread, if its accounts have room; else one. It is told no more until
+/// it has read all of them: each tells it of all completions so far.
+const MAX_EVENTS: u32 = 16;
 
 impl_has_hr_timer! {
     impl HasHrTimer<Self> for Cq {
@@ -124,8 +125,13 @@ impl State {
         self.completion_due && self.gathered >= moderation.count
     }
 
-    /// Takes what is due. `has_unread` tells whether the process has a notification to read still.
-    fn take_due(&mut self, has_unread: impl FnOnce() -> bool) -> Due {
+    /// Takes what is due. `has_unread` tells whether the process has a notification to read still; `claim` takes the
+    /// right to more than one such notification.
+    fn take_due(
+        &mut self,
+        has_unread: impl FnOnce() -> bool,
+        claim: impl FnOnce() -> Option<PayerClaim>,
+    ) -> Due {
         self.urgent = false;
         let mut completion = take(&mut self.completion_due);
         if completion {
@@ -133,7 +139,7 @@ impl State {
             self.gathered = 0;
             self.told = self.pushed;
             self.clear_news();
-            completion = self.adds_event(has_unread());
+            completion = self.adds_event(has_unread(), claim);
         }
         Due {
             completion,
@@ -143,11 +149,18 @@ impl State {
 
     /// Counts one more notification. Returns whether the process is told: one that has not read many
     /// finds the completions when it reads the next of those.
-    fn adds_event(&mut self, has_unread: bool) -> bool {
+    fn adds_event(&mut self, has_unread: bool, claim: impl FnOnce() -> Option<PayerClaim>) -> bool {
         if !has_unread {
             self.events = 0;
+            self.many_events = None;
+        } else if self.many_events.is_none() {
+            self.many_events = claim();
         }
-        let adds = self.events < MAX_EVENTS;
+        let most = match self.many_events {
+            Some(_) => MAX_EVENTS,
+            None => 1,
+        };
+        let adds = self.events < most;
         if adds {
             self.events = self.events.saturating_add(1);
         }
@@ -232,7 +245,7 @@ impl Cq {
             match state.time_to_wait(paced) {
                 Some(wait) => (wait, state.take_pacer()),
                 None => {
-                    let due = state.take_due(|| this.has_unread_event());
+                    let due = state.take_due(|| this.has_unread_event(), || this.claim_events());
                     // It would tell too early of what comes next.
                     let pacer = state.moderation.and_then(|_| state.take_pacer());
                     let held = pacer.is_some();
@@ -278,7 +291,7 @@ impl Cq {
                 state.disarm();
                 state.completion_due = true;
             }
-            state.take_due(|| this.has_unread_event())
+            state.take_due(|| this.has_unread_event(), || this.claim_events())
         };
         Self::deliver(this, due);
     }
@@ -286,6 +299,11 @@ impl Cq {
     /// The process has not read all notifications.
     fn has_unread_event(&self) -> bool {
         self.events.as_ref().is_some_and(CqEvents::is_unread)
+    }
+
+    /// The right to more than one unread notification, if the accounts of the CQ's process have it left. Any context.
+    fn claim_events(&self) -> Option<PayerClaim> {
+        self.share().payer()?.claim_events().ok()
     }
 
     /// Outside all locks.
@@ -357,6 +375,10 @@ impl Cq {
 #[kunit_tests(rrxe_cq_notify)]
 mod tests {
     use super::*;
+    use crate::{
+        accounts::{Accounts, Payer},
+        limits, //
+    };
     use rdma::ucontext::Arming;
 
     /// A queue with so many completions, of which the process has polled some.
@@ -370,7 +392,7 @@ mod tests {
 
     fn notify(state: &mut State) -> bool {
         state.completion_due = true;
-        state.take_due(|| false).completion
+        state.take_due(|| false, || None).completion
     }
 
     /// Pushed, polled, told and the end of the urgent ones, and whether any or solicited ones are untold.
@@ -422,7 +444,7 @@ mod tests {
         assert!(state.announce(false));
         assert!(state.urgent);
         assert!(state.time_to_wait(true).is_none());
-        assert!(state.take_due(|| false).completion);
+        assert!(state.take_due(|| false, || None).completion);
         assert!(!state.urgent);
         // The other way round: one that is due already becomes urgent.
         state.armed = Some(NotifyWhen::Next);
@@ -431,7 +453,7 @@ mod tests {
         assert!(!state.announce(false));
         assert!(state.announce(true));
         assert!(state.urgent);
-        assert!(state.take_due(|| false).completion);
+        assert!(state.take_due(|| false, || None).completion);
         // Nobody asked.
         assert!(!state.announce(true));
         assert!(!state.urgent);
@@ -440,16 +462,39 @@ mod tests {
 
     #[test]
     fn adds_no_event_to_many_that_are_unread() -> Result {
+        let payer = Payer::current(&Accounts::new(1)?)?;
         let mut state = state(0, 0)?;
         for _ in 0..2 {
-            assert!(state.adds_event(false));
+            assert!(state.adds_event(false, || None));
             for _ in 1..MAX_EVENTS {
-                assert!(state.adds_event(true));
+                assert!(state.adds_event(true, || payer.claim_events().ok()));
             }
             for _ in 0..1000 {
-                assert!(!state.adds_event(true));
+                assert!(!state.adds_event(true, || None));
             }
         }
+        Ok(())
+    }
+
+    /// Of CQs beyond the limit of a user each has one unread event, until another CQ's are read.
+    #[test]
+    fn adds_one_event_when_the_payer_has_no_room() -> Result {
+        let payer = Payer::current(&Accounts::new(1)?)?;
+        let claim = || payer.claim_events().ok();
+        let mut claims = KVVec::new();
+        for _ in 1..limits::CQS_WITH_EVENTS {
+            claims.push(payer.claim_events()?, GFP_KERNEL)?;
+        }
+        let (mut first, mut second) = (state(0, 0)?, state(0, 0)?);
+        assert!(first.adds_event(false, claim));
+        assert!(second.adds_event(false, claim));
+        assert!(first.adds_event(true, claim));
+        assert!(!second.adds_event(true, claim));
+        assert!(first.adds_event(true, claim));
+        // The process has read those of the first.
+        assert!(first.adds_event(false, claim));
+        assert!(second.adds_event(true, claim));
+        assert!(!first.adds_event(true, claim));
         Ok(())
     }
 }
