@@ -46,6 +46,9 @@ struct Control {
     arrival: Arrival,
 }
 
+/// The control block of a buffer: 48 bytes, aligned as a double word (`struct sk_buff`, linux/skbuff.h).
+const _: () = assert!(size_of::<Control>() <= 48 && align_of::<Control>() <= 8);
+
 /// Where a packet says it comes from and goes to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Endpoints {
@@ -156,16 +159,16 @@ impl RxSkb {
     /// It must do so, and be given up by the caller.
     unsafe fn new(skb: NonNull<bindings::sk_buff>, trusted: bool, arrival: Arrival) -> Self {
         // INVARIANT: By the safety requirements; the control block follows.
-        let mut skb = Self(skb);
-        *skb.control() = Control { trusted, arrival };
+        let skb = Self(skb);
+        // SAFETY: The control block is the buffer owner's to use, and has the size and alignment of a `Control`.
+        unsafe { skb.control().write(Control { trusted, arrival }) };
         skb
     }
 
-    fn control(&mut self) -> &mut Control {
-        // SAFETY: The control block is for the buffer's owner to use, is large and aligned enough,
-        // and any byte pattern that `new` left is a `Control`; before that, only a plain store of
-        // a whole one happens, which drops nothing.
-        unsafe { &mut *core::ptr::addr_of_mut!((*self.0.as_ptr()).cb).cast::<Control>() }
+    /// The place of the [`Control`]. A reference to it may exist only after [`Self::new`] has written it.
+    fn control(&self) -> *mut Control {
+        // SAFETY: The buffer is valid by the type invariant.
+        unsafe { (&raw mut (*self.0.as_ptr()).cb).cast() }
     }
 
     /// Gives up ownership.
@@ -243,7 +246,7 @@ impl RxSkb {
 
     fn arrival(&self) -> Arrival {
         // SAFETY: The control block holds a `Control` by the type invariant.
-        unsafe { (*core::ptr::addr_of!((*self.0.as_ptr()).cb).cast::<Control>()).arrival }
+        unsafe { (*self.control()).arrival }
     }
 
     /// Whether it was sent with `credit`: it shares its bytes with a packet that holds this credit or held it.
@@ -338,12 +341,13 @@ impl RxSkb {
     /// Whether the ICRC needs no (further) check.
     pub fn is_trusted(&self) -> bool {
         // SAFETY: The control block holds a `Control` by the type invariant.
-        unsafe { (*core::ptr::addr_of!((*self.0.as_ptr()).cb).cast::<Control>()).trusted }
+        unsafe { (*self.control()).trusted }
     }
 
     /// Notes that the ICRC was checked and is right.
     pub fn trust(&mut self) {
-        self.control().trusted = true;
+        // SAFETY: The control block holds a `Control` by the type invariant; `&mut self` excludes other users.
+        unsafe { (*self.control()).trusted = true };
     }
 
     /// Frees the packet because it can't be used.
