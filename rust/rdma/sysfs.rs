@@ -6,7 +6,10 @@ use core::ptr::NonNull;
 
 use kernel::ffi::c_char;
 
-use crate::{bindings, net::netdev::Netdev};
+use crate::{
+    bindings,
+    net::netdev::{Name, Netdev},
+};
 
 /// Shows the attribute: the name of the network device under port 1, an empty line once that is
 /// gone.
@@ -26,8 +29,8 @@ unsafe extern "C" fn rrxe_parent_show(
     let netdev = NonNull::new(unsafe { bindings::ib_device_get_netdev(device, 1) });
     // SAFETY: A count came with it.
     let netdev = netdev.map(|netdev| unsafe { Netdev::from_raw(netdev) });
-    let name = netdev.as_ref().map_or(c"", |netdev| netdev.name());
-    let line = name.to_bytes();
+    let name = netdev.map(|netdev| netdev.name());
+    let line = name.as_ref().map_or(c"", Name::as_c_str).to_bytes();
     // SAFETY: A name is far shorter than a page.
     unsafe { core::ptr::copy_nonoverlapping(line.as_ptr(), page.cast(), line.len()) };
     // SAFETY: As above.

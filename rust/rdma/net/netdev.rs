@@ -10,7 +10,7 @@ use core::{
 
 use kernel::{
     error::to_result,
-    ffi::{c_int, c_ulong, c_void},
+    ffi::{c_char, c_int, c_ulong, c_void},
     prelude::*,
     sync::Arc,
     types::Opaque,
@@ -81,10 +81,10 @@ impl Netdev {
         (unsafe { (*self.as_ptr()).ifindex }) as u32
     }
 
-    /// Its name; it may change while it is looked at.
-    pub fn name(&self) -> &CStr {
-        // SAFETY: Valid by the type invariant; the last byte of a name is never anything but zero.
-        unsafe { CStr::from_char_ptr((*self.as_ptr()).name.as_ptr().cast()) }
+    /// A copy of its name, which may change at any time. A copy made during a change may have bytes of both names.
+    pub fn name(&self) -> Name {
+        // SAFETY: Valid by the type invariant; a byte of a racing change shows either value.
+        Name(unsafe { addr_of!((*self.as_ptr()).name).read_volatile() })
     }
 
     /// Most bytes of an IP packet.
@@ -168,6 +168,16 @@ impl Netdev {
             bindings::ARPHRD_NONE => Kind::Tun,
             _ => Kind::Other,
         }
+    }
+}
+
+/// The name of a network device, as it was at one time.
+pub struct Name([c_char; bindings::IFNAMSIZ as usize]);
+
+impl Name {
+    /// The name, without the zeros behind it.
+    pub fn as_c_str(&self) -> &CStr {
+        CStr::from_bytes_until_nul(&self.0).unwrap_or(c"")
     }
 }
 

@@ -314,6 +314,7 @@ impl Links {
     /// `EPERM` if it is a VLAN, `EINVAL` if it is of a wrong kind, `EEXIST` if it has a device.
     fn check(&self, netdev: &Netdev) -> Result {
         let name = netdev.name();
+        let name = name.as_c_str();
         if netdev.is_vlan() {
             pr_err!("{name}: is a VLAN; add a link to the device under it\n");
             return Err(EPERM);
@@ -367,7 +368,8 @@ impl Links {
         match (registered, entered) {
             (Ok(()), Some(link)) => Ok(link),
             (Err(error), Some(link)) => {
-                pr_err!("{}: no device {name}: {error:?}\n", netdev.name());
+                let netdev = netdev.name();
+                pr_err!("{}: no device {name}: {error:?}\n", netdev.as_c_str());
                 link.close();
                 self.forget(&link);
                 Err(error)
