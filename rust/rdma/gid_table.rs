@@ -65,16 +65,32 @@ pub(crate) unsafe fn vlan_of(entry: &bindings::ib_gid_attr) -> Option<u16> {
 }
 
 impl IbDevice {
-    /// The RoCEv2 address at `index` of the table, if there is one. The device must have been
-    /// registered. Any context but hard interrupts.
+    /// Whether the port has its table. ib_core makes it during the registration; it lasts as long as the device's memory.
+    fn has_gid_table(&self) -> bool {
+        // SAFETY: The memory of the device is valid.
+        let ports = unsafe { (&raw const (*self.as_raw()).port_data).read_volatile() };
+        if ports.is_null() {
+            return false;
+        }
+        // SAFETY: ib_core indexes its array of ports by the port's number, and frees it with the device.
+        let port = unsafe { &raw const (*ports.add(PORT as usize)).cache };
+        // SAFETY: As above.
+        !unsafe { (&raw const (*port).gid).read_volatile() }.is_null()
+    }
+
+    /// The RoCEv2 address at `index` of the table, if there is one: none before the registration. Any context but hard
+    /// interrupts.
     pub(crate) fn gid_at(&self, index: u8) -> Option<GidEntry> {
-        // SAFETY: The memory is valid and so is the table, from registration on.
+        if !self.has_gid_table() {
+            return None;
+        }
+        // SAFETY: The memory is valid, and so is the table, as was just checked.
         let found = unsafe { bindings::rdma_get_gid_attr(self.as_raw(), PORT, index.into()) };
         GidEntry::claim(found).filter(GidEntry::is_routable)
     }
 
-    /// The VLAN that `gid`, one of the device's RoCEv2 addresses, belongs to, if any. The device must
-    /// have been registered. Any context but hard interrupts.
+    /// The VLAN that `gid`, one of the device's RoCEv2 addresses, belongs to, if any: none before the registration. Any
+    /// context but hard interrupts.
     pub fn vlan_of(&self, gid: Gid) -> Option<u16> {
         let entry = self.find_gid(gid)?;
         // SAFETY: The entry is valid.
@@ -82,9 +98,12 @@ impl IbDevice {
     }
 
     fn find_gid(&self, gid: Gid) -> Option<GidEntry> {
+        if !self.has_gid_table() {
+            return None;
+        }
         let gid_type = bindings::ib_gid_type_IB_GID_TYPE_ROCE_UDP_ENCAP;
         let any = core::ptr::null_mut();
-        // SAFETY: As above; the address outlives the call.
+        // SAFETY: As in `gid_at`; the address outlives the call.
         let found = unsafe {
             bindings::rdma_find_gid_by_port(self.as_raw(), &gid.to_raw(), gid_type, PORT, any)
         };
