@@ -22,21 +22,31 @@ use crate::{
     device::IbDevice,
 };
 
+/// A device of whatever driver. Nothing can be done to it: an operation of [`IbDevice`] may not suit another driver's.
+pub struct AnyDevice(*const bindings::ib_device);
+
+impl AnyDevice {
+    /// Whether it is `device`.
+    pub fn is(&self, device: &IbDevice) -> bool {
+        self.0 == device.as_raw()
+    }
+}
+
 /// Who wants to know.
 pub trait Observer: Send + Sync + 'static {
-    /// `device`, of whatever driver, is there, perhaps again: in another namespace.
+    /// `device` is there, perhaps again: in another namespace.
     ///
     /// # Context
     ///
     /// Process; may sleep. ib_core's locks of devices and clients are held.
-    fn arrived(&self, device: &IbDevice);
+    fn arrived(&self, device: &AnyDevice);
 
-    /// `device`, of whatever driver, is about to be taken away.
+    /// `device` is about to be taken away.
     ///
     /// # Context
     ///
     /// Process; may sleep. No lock is held.
-    fn leaving(&self, device: &IbDevice);
+    fn leaving(&self, device: &AnyDevice);
 }
 
 /// The observer of the registration that exists.
@@ -103,8 +113,7 @@ impl<T: Observer> Drop for ClientRegistration<T> {
 unsafe extern "C" fn add<T: Observer>(device: *mut bindings::ib_device) -> c_int {
     // SAFETY: The registration has claimed it, until no callback can run.
     let observer = unsafe { OBSERVER.get::<T>() };
-    // SAFETY: ib_core keeps the device during the call.
-    observer.arrived(unsafe { IbDevice::from_raw(device) });
+    observer.arrived(&AnyDevice(device));
     0
 }
 
@@ -116,6 +125,5 @@ unsafe extern "C" fn add<T: Observer>(device: *mut bindings::ib_device) -> c_int
 unsafe extern "C" fn remove<T: Observer>(device: *mut bindings::ib_device, _context: *mut c_void) {
     // SAFETY: The registration has claimed it, until no callback can run.
     let observer = unsafe { OBSERVER.get::<T>() };
-    // SAFETY: ib_core keeps the device during the call.
-    observer.leaving(unsafe { IbDevice::from_raw(device) });
+    observer.leaving(&AnyDevice(device));
 }

@@ -34,6 +34,10 @@ pub(crate) unsafe fn of<'a, P: Provider>(device: *const bindings::ib_device) -> 
 }
 
 /// A device as ib_core sees it. A count of it keeps the memory, not the registration.
+///
+/// # Invariants
+///
+/// [`Unregistered::new`] made it, so it has one port, and `dealloc_driver` when it is registered.
 #[repr(transparent)]
 pub struct IbDevice(Opaque<bindings::ib_device>);
 
@@ -60,8 +64,9 @@ unsafe impl AlwaysRefCounted for IbDevice {
 impl IbDevice {
     /// # Safety
     ///
-    /// `raw` must be valid for `'a`.
+    /// `raw` must be valid for `'a`, and made by [`Unregistered::new`].
     pub(crate) unsafe fn from_raw<'a>(raw: *mut bindings::ib_device) -> &'a Self {
+        // INVARIANT: As the caller promises.
         // SAFETY: Valid as the caller promises; the type is transparent.
         unsafe { &*raw.cast::<Self>() }
     }
@@ -119,8 +124,8 @@ impl Registered<'_> {
     /// Has the device unregistered by ib_core's own work queue. Use [`IbDevice::unregister`] to wait
     /// for it. Process context, under any lock.
     pub fn unregister_later(&self) {
-        // SAFETY: The count keeps the device registered until after this call, and the operations
-        // have `dealloc_driver`.
+        // SAFETY: The count keeps the device registered until after this call, and by the invariant of `IbDevice` the
+        // operations have `dealloc_driver`.
         unsafe { bindings::ib_unregister_device_queued(self.0.as_raw()) };
     }
 

@@ -20,7 +20,7 @@ use kernel::{
 };
 use rdma::{
     av::{Av, PostedAv},
-    client::ClientRegistration,
+    client::{AnyDevice, ClientRegistration},
     device::{IbDevice, Unregistered},
     gid::Gid,
     link::{LinkHandler, LinkRegistration},
@@ -232,8 +232,8 @@ impl Link {
     }
 
     /// Whether `device` is what this ties.
-    pub(crate) fn is_of(&self, device: &IbDevice) -> bool {
-        core::ptr::eq(&*self.device, device)
+    pub(crate) fn is_of(&self, device: &AnyDevice) -> bool {
+        device.is(&self.device)
     }
 
     fn is_on(&self, netdev: &Netdev) -> bool {

@@ -15,7 +15,10 @@ use kernel::{
     sync::Arc,
     time::{delay::fsleep, Delta, Instant, Monotonic},
 };
-use rdma::{client, device::IbDevice, sync::cond_resched};
+use rdma::{
+    client::{self, AnyDevice},
+    sync::cond_resched,
+};
 
 use roce::ids::Qpn;
 
@@ -69,13 +72,13 @@ impl Deadline {
 }
 
 impl client::Observer for Links {
-    fn arrived(&self, device: &IbDevice) {
+    fn arrived(&self, device: &AnyDevice) {
         if let Some(link) = self.find(|link| link.is_of(device)) {
             link.note_arrived();
         }
     }
 
-    fn leaving(&self, device: &IbDevice) {
+    fn leaving(&self, device: &AnyDevice) {
         if let Some(link) = self.find(|link| link.is_of(device)) {
             link.note_leaving();
             let deadline = link.deadline().unwrap_or_else(Deadline::new).of_next();
