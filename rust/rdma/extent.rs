@@ -9,21 +9,27 @@ use kernel::{page::PAGE_SIZE, prelude::*};
 use crate::{bindings, direct_map, error::unsupported};
 
 /// Calls `visit` with address, in the kernel's direct mapping, and bytes of each stretch of pages, one behind the
-/// other, that hold the `len` bytes at the kernel's address `start`. These must be mapped meanwhile, and not be none.
+/// other, that hold the `len` bytes at the kernel's address `start`.
 ///
 /// # Errors
 ///
 /// `EOPNOTSUPP` for what isn't made of pages; what `visit` returns.
-pub(crate) fn for_each_extent(
+///
+/// # Safety
+///
+/// The bytes must be mapped during the call, and be at least one.
+pub(crate) unsafe fn for_each_extent(
     start: usize,
     len: usize,
     mut visit: impl FnMut(usize, usize) -> Result,
 ) -> Result {
     let first = start & !(PAGE_SIZE - 1);
     let end = start.wrapping_add(len);
-    let mut extent = (page_at(first)?, PAGE_SIZE);
+    // SAFETY: The caller promises that the address is mapped.
+    let mut extent = (unsafe { page_at(first) }?, PAGE_SIZE);
     for at in (first..end).step_by(PAGE_SIZE).skip(1) {
-        let page = page_at(at)?;
+        // SAFETY: As above.
+        let page = unsafe { page_at(at) }?;
         if page == extent.0.wrapping_add(extent.1) {
             extent.1 = extent.1.saturating_add(PAGE_SIZE);
         } else {
@@ -35,7 +41,11 @@ pub(crate) fn for_each_extent(
 }
 
 /// Where the page that is mapped at `at` is in the direct mapping.
-fn page_at(at: usize) -> Result<usize> {
+///
+/// # Safety
+///
+/// A page must be mapped at `at`.
+unsafe fn page_at(at: usize) -> Result<usize> {
     let at = at as *const c_void;
     // SAFETY: The callee looks at the address only.
     let page = if unsafe { bindings::is_vmalloc_addr(at) } {
@@ -52,7 +62,7 @@ fn page_at(at: usize) -> Result<usize> {
         return Err(unsupported());
     }
     // What was mapped by frame numbers need not be memory.
-    // SAFETY: It is the page of an address that is mapped.
+    // SAFETY: It is the page of an address that is mapped, as the caller promises.
     let address = unsafe { direct_map::address_of(page) }.ok_or_else(unsupported)?;
     Ok(address.as_ptr() as usize)
 }

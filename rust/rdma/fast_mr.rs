@@ -190,18 +190,26 @@ impl Listed {
         }
     }
 
-    /// `len` bytes at `offset`, which are there.
-    fn span(&self, offset: usize, len: usize) -> Span<'_> {
-        match self {
-            // The sum is within the pages by the invariant, so it does not wrap.
-            Self::Pages { list, first, .. } => Span::new(
-                list,
-                PAGE_SIZE.trailing_zeros(),
-                first.wrapping_add(offset),
-                len,
-            ),
-            Self::Pieces(list) => Span::gathered(list, offset, len),
+    /// `len` bytes at `offset`, if they are there.
+    ///
+    /// # Safety
+    ///
+    /// The memory that the list names must be valid for reads and writes as long as the result is used.
+    unsafe fn span(&self, offset: usize, len: usize) -> Option<Span<'_>> {
+        if offset > self.len() || len > self.len().wrapping_sub(offset) {
+            return None;
         }
+        Some(match self {
+            Self::Pages { list, first, .. } => {
+                let start = first.wrapping_add(offset);
+                // SAFETY: The range was just checked, and is within the pages by the type invariant, so the sum does not
+                // wrap; the caller promises the rest.
+                unsafe { Span::new(list, PAGE_SIZE.trailing_zeros(), start, len) }
+            }
+            // SAFETY: The range was just checked; the pieces are in order by the type invariant; the caller promises the
+            // rest.
+            Self::Pieces(list) => unsafe { Span::gathered(list, offset, len) },
+        })
     }
 }
 
@@ -337,11 +345,8 @@ impl FastMemory {
             .registration
             .filter(|found| found.key == key && allows(found.access))?;
         let offset = usize::try_from(addr.checked_sub(registration.iova)?).ok()?;
-        let (active, len) = (&state.active, len as usize);
-        if offset > active.len() || len > active.len().wrapping_sub(offset) {
-            return None;
-        }
-        Some(f(active.span(offset, len)))
+        // SAFETY: The region is valid, so the consumer keeps its memory, as the invariant of `State` says.
+        unsafe { state.active.span(offset, len as usize) }.map(f)
     }
 }
 

@@ -77,9 +77,20 @@ impl Blocks<'_> {
 }
 
 impl<'a> Span<'a> {
-    /// The span of `len` bytes at `start` of `blocks`; the caller sees to the invariant.
+    /// The span of `len` bytes at `start` of `blocks`.
+    ///
+    /// # Safety
+    ///
+    /// `blocks` must begin blocks of 2^`shift` bytes as the type's invariants say, and the `len` bytes be in them, and valid
+    /// for reads and writes for `'a`.
     #[inline]
-    pub(crate) fn new(blocks: &'a [NonNull<u8>], shift: u32, start: usize, len: usize) -> Self {
+    pub(crate) unsafe fn new(
+        blocks: &'a [NonNull<u8>],
+        shift: u32,
+        start: usize,
+        len: usize,
+    ) -> Self {
+        // INVARIANT: As the caller promises.
         Self {
             blocks: Blocks::List(blocks),
             shift,
@@ -104,8 +115,14 @@ impl<'a> Span<'a> {
         }
     }
 
-    /// The span of `len` bytes at `start` of `pieces`, which are in order; the caller sees to the invariant.
-    pub(crate) fn gathered(pieces: &'a [Piece], start: usize, len: usize) -> Self {
+    /// The span of `len` bytes at `start` of `pieces`.
+    ///
+    /// # Safety
+    ///
+    /// `pieces` must be in order, without gaps between the bytes of the region that they hold. The `len` bytes must be in
+    /// them, and valid for reads and writes for `'a`.
+    pub(crate) unsafe fn gathered(pieces: &'a [Piece], start: usize, len: usize) -> Self {
+        // INVARIANT: As the caller promises.
         Self {
             blocks: Blocks::Pieces(pieces),
             shift: 0,
@@ -296,6 +313,13 @@ mod tests {
         Ok([page(2)?, page(0)?, page(1)?])
     }
 
+    /// `len` bytes at `start` of pages that [`pages`] returned, or of as many others of the memory.
+    fn span_of(pages: &[NonNull<u8>], start: usize, len: usize) -> Span<'_> {
+        assert!(start + len <= pages.len() * PAGE_SIZE);
+        // SAFETY: The tests pass whole pages of memory that outlives their spans; the range was just checked.
+        unsafe { Span::new(pages, PAGE_SHIFT, start, len) }
+    }
+
     fn pattern(seed: usize) -> Result<KVVec<u8>> {
         let mut bytes = KVVec::with_capacity(BYTES, GFP_KERNEL)?;
         for index in 0..BYTES {
@@ -320,7 +344,7 @@ mod tests {
     fn copies_across_pages() -> Result {
         let memory = SharedMemory::new(BYTES)?;
         let pages = pages(&memory)?;
-        let whole = Span::new(&pages, PAGE_SHIFT, 0, BYTES);
+        let whole = span_of(&pages, 0, BYTES);
         for (seed, (offset, len)) in RANGES.into_iter().enumerate() {
             let source = pattern(seed)?;
             let source = source.get(..len).ok_or(EINVAL)?;
@@ -351,7 +375,8 @@ mod tests {
             NonNull::new(memory.start().as_ptr().wrapping_add(at)).ok_or(EFAULT)
         };
         let blocks = [block(2)?, block(0)?];
-        let span = Span::new(&blocks, shift, size - PAGE_SIZE, 2 * PAGE_SIZE);
+        // SAFETY: Both blocks are of `memory`, which outlives the span, aligned to their size.
+        let span = unsafe { Span::new(&blocks, shift, size - PAGE_SIZE, 2 * PAGE_SIZE) };
         let source = pattern(5)?;
         let source = source.get(..2 * PAGE_SIZE - 100).ok_or(EINVAL)?;
         assert_eq!(span.copy_from_slice(100, source), Ok(()));
@@ -374,7 +399,7 @@ mod tests {
                 .ok_or(EFAULT)
         };
         let pages = [page(0)?, page(1)?];
-        let by_page = Span::new(&pages, PAGE_SHIFT, 0, 2 * PAGE_SIZE);
+        let by_page = span_of(&pages, 0, 2 * PAGE_SIZE);
         let mut target = pattern(0)?;
         let target = target.get_mut(..2 * PAGE_SIZE - 100).ok_or(EINVAL)?;
         assert_eq!(by_page.copy_to_slice(100, target), Ok(()));
@@ -390,7 +415,7 @@ mod tests {
     fn refuses_what_is_beyond_it() -> Result {
         let memory = SharedMemory::new(BYTES)?;
         let pages = pages(&memory)?;
-        let span = Span::new(&pages, PAGE_SHIFT, 100, 50);
+        let span = span_of(&pages, 100, 50);
         for (offset, len) in [(0, 51), (50, 1), (51, 0), (usize::MAX, 2), (1, usize::MAX)] {
             assert!(span.part(offset, len).is_err());
         }
@@ -404,7 +429,7 @@ mod tests {
     fn atomics_change_eight_aligned_bytes() -> Result {
         let memory = SharedMemory::new(BYTES)?;
         let pages = pages(&memory)?;
-        let word = Span::new(&pages, PAGE_SHIFT, PAGE_SIZE - 8, 8);
+        let word = span_of(&pages, PAGE_SIZE - 8, 8);
         assert_eq!(word.atomic_store(u64::MAX), Ok(()));
         assert_eq!(word.atomic(AtomicOp::FetchAdd { add: 2 }), Ok(u64::MAX));
         let swap = |compare, swap| word.atomic(AtomicOp::CompareSwap { compare, swap });
@@ -412,10 +437,9 @@ mod tests {
         assert_eq!(swap(1, 0x0102), Ok(1));
         assert_eq!(word.atomic(AtomicOp::FetchAdd { add: 0 }), Ok(0x0102));
         for (start, len) in [(PAGE_SIZE - 4, 8), (1, 8), (0, 4), (0, 16), (0, 0)] {
-            let fault =
-                Span::new(&pages, PAGE_SHIFT, start, len).atomic(AtomicOp::FetchAdd { add: 1 });
+            let fault = span_of(&pages, start, len).atomic(AtomicOp::FetchAdd { add: 1 });
             assert_eq!(fault, Err(SpanFault::Alignment));
-            let fault = Span::new(&pages, PAGE_SHIFT, start, len).atomic_store(1);
+            let fault = span_of(&pages, start, len).atomic_store(1);
             assert_eq!(fault, Err(SpanFault::Alignment));
         }
         Ok(())

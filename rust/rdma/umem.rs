@@ -235,7 +235,8 @@ impl UserMemory {
             Source::Exported(buffer) => return buffer.for_each_extent(visit),
             Source::Device { memory, start } => {
                 let first = memory.start().as_ptr() as usize;
-                return for_each_extent(first.wrapping_add(*start), self.len, visit);
+                // SAFETY: The range is within `memory`, as `of_device` checked; `new` asks for no empty one.
+                return unsafe { for_each_extent(first.wrapping_add(*start), self.len, visit) };
             }
         };
         // SAFETY: `umem` is valid until it is released.
@@ -265,12 +266,9 @@ impl UserMemory {
         let within = offset <= self.len && len <= self.len.wrapping_sub(offset);
         // The sum is within the blocks by the invariant, so it does not wrap.
         within.then(|| {
-            Span::new(
-                &self.blocks,
-                self.shift,
-                self.first.wrapping_add(offset),
-                len,
-            )
+            let start = self.first.wrapping_add(offset);
+            // SAFETY: By the type invariant; the bytes are valid as long as `self.source` exists.
+            unsafe { Span::new(&self.blocks, self.shift, start, len) }
         })
     }
 }

@@ -47,7 +47,7 @@ impl<'a> UserRange<'a> {
     ///
     /// # Safety
     ///
-    /// `device` must be valid during `'a`.
+    /// `device` must be valid during `'a`, and made by [`crate::device::Unregistered::new`].
     unsafe fn new(
         device: *mut bindings::ib_device,
         origin: Origin<'a>,
@@ -69,7 +69,7 @@ impl<'a> UserRange<'a> {
     ///
     /// # Safety
     ///
-    /// `device` must be valid during `'a`.
+    /// `device` must be valid during `'a`, and made by [`crate::device::Unregistered::new`].
     pub(super) unsafe fn of_process(
         device: *mut bindings::ib_device,
         start: u64,
