@@ -26,8 +26,23 @@ __rrxe_helper void rrxe_helper_local_bh_enable(void)
 	local_bh_enable();
 }
 
-/* -1 where softirqs may come, and the CPU may change. */
+__rrxe_helper void rrxe_helper_preempt_disable(void)
+{
+	preempt_disable();
+}
+
+__rrxe_helper void rrxe_helper_preempt_enable(void)
+{
+	preempt_enable();
+}
+
+/*
+ * -1 where softirqs may come, and the CPU may change. Otherwise twice the number of the CPU, and 1 more in an
+ * interrupt or a softirq: the caller cannot leave these itself, while it can enable softirqs and interrupts.
+ */
 __rrxe_helper int rrxe_helper_cpu_without_softirqs(void)
 {
-	return softirq_count() || irqs_disabled() ? raw_smp_processor_id() : -1;
+	if (in_serving_softirq() || in_hardirq())
+		return raw_smp_processor_id() << 1 | 1;
+	return softirq_count() || irqs_disabled() ? raw_smp_processor_id() << 1 : -1;
 }

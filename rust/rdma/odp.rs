@@ -464,17 +464,18 @@ impl OnDemand {
         let count = within.wrapping_add(len as usize).div_ceil(PAGE_SIZE);
         let mut pages = [NonNull::<u8>::dangling(); SPAN_PAGES];
         let pages = pages.get_mut(..count).ok_or(Absence::OutOfRange)?;
-        // The pages are used only as long as this is held.
-        let _reader = self.readers().enter();
-        let mut at = va & PAGE_MASK;
-        for page in pages.iter_mut() {
-            *page = self.find(at, write).ok_or(Absence::NotResident)?;
-            at = at.wrapping_add(PAGE_SIZE);
-        }
-        // SAFETY: `len` bytes at `within` are within the pages, which were just found, and stay
-        // valid until the section ends.
-        f(unsafe { Span::new(pages, PAGE_SHIFT, within, len as usize) });
-        Ok(())
+        // The pages are used only within this section.
+        self.readers().within(|| {
+            let mut at = va & PAGE_MASK;
+            for page in pages.iter_mut() {
+                *page = self.find(at, write).ok_or(Absence::NotResident)?;
+                at = at.wrapping_add(PAGE_SIZE);
+            }
+            // SAFETY: `len` bytes at `within` are within the pages, which were just found, and stay
+            // valid until the section ends.
+            f(unsafe { Span::new(pages, PAGE_SHIFT, within, len as usize) });
+            Ok(())
+        })
     }
 
     /// Checks that `len` bytes at `offset` may be used soon. Any context.
@@ -486,10 +487,9 @@ impl OnDemand {
     pub fn check_ahead(&self, offset: u64, len: u32, write: bool) -> Result<(), Absence> {
         let va = self.locate(offset, len.into()).ok_or(Absence::OutOfRange)?;
         let end = va.saturating_add(len.min(AHEAD) as usize);
-        let _reader = self.readers().enter();
-        let present = (va & PAGE_MASK..end)
-            .step_by(PAGE_SIZE)
-            .all(|at| self.find(at, write).is_some());
+        let mut pages = (va & PAGE_MASK..end).step_by(PAGE_SIZE);
+        let readers = self.readers();
+        let present = readers.within(|| pages.all(|at| self.find(at, write).is_some()));
         present.then_some(()).ok_or(Absence::NotResident)
     }
 

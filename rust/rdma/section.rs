@@ -25,8 +25,8 @@ use crate::{
     sync::{smp_mb, swap_fully_ordered},
 };
 
-/// How many sections a CPU is in, one within the other.
-const DEPTH: u32 = 0xff;
+/// How many sections a CPU is in, one within the other: more than a stack has room for.
+const DEPTH: u32 = 0xffff;
 /// Added with each outermost section: tells one from the next.
 const SERIAL: u32 = DEPTH + 1;
 
@@ -42,8 +42,8 @@ struct Line(AtomicU32);
 ///
 /// # Invariants
 ///
-/// `lines` has an element for each CPU number that there may be. Only code on that CPU writes to it, with
-/// softirqs excluded, and restores the depth that it found.
+/// `lines` has an element for each CPU number that there may be. Only code on that CPU writes to it. Sections on a CPU end
+/// in the reverse order of their beginnings, so code that interrupts other code leaves the depth as it was.
 pub struct Sections {
     lines: KVVec<Line>,
 }
@@ -64,35 +64,51 @@ impl Sections {
         Ok(Self { lines })
     }
 
-    /// Enters a section, which ends when the result is dropped: on this CPU, for softirqs are excluded
-    /// meanwhile. Any context but hard interrupts. It must not sleep.
+    /// Runs `f` in a section: on one CPU, and with softirqs excluded unless `f` itself ends an exclusion of its caller's.
+    /// `f` must not sleep. Any context but hard interrupts.
     #[inline]
-    pub fn enter(&self) -> Section<'_> {
+    pub fn within<R>(&self, f: impl FnOnce() -> R) -> R {
+        let _section = self.enter();
+        f()
+    }
+
+    /// Enters a section, which ends when the result is dropped. To be dropped before all that the caller had before.
+    #[inline]
+    fn enter(&self) -> Section<'_> {
         // SAFETY: No requirements.
-        let cpu = unsafe { bindings::cpu_without_softirqs() };
-        let excluded = cpu >= 0;
-        let cpu = match excluded {
-            true => cpu as usize,
-            false => {
+        let place = unsafe { bindings::cpu_without_softirqs() };
+        let (cpu, mut hold) = match u32::try_from(place) {
+            Ok(place) if place & 1 != 0 => (place >> 1, Hold::Nothing),
+            Ok(place) => (place >> 1, Hold::Cpu),
+            Err(_) => {
                 // SAFETY: Enabled again when the section ends.
                 unsafe { bindings::local_bh_disable() };
-                CpuId::current().as_u32() as usize
+                (CpuId::current().as_u32(), Hold::Softirqs)
             }
         };
         // SAFETY: By the type invariant, there is a line for each CPU.
-        let line = unsafe { self.lines.get_unchecked(cpu) };
+        let line = unsafe { self.lines.get_unchecked(cpu as usize) };
         let outside = line.0.load(Relaxed);
         let inside = outside.wrapping_add(1);
         if outside & DEPTH == 0 {
+            if hold == Hold::Cpu {
+                // The section may outlive the guard by which its caller excludes softirqs or interrupts.
+                // SAFETY: Enabled again when the section ends.
+                unsafe { bindings::preempt_disable() };
+            }
             // Fully ordered: visible before this section reads anything. Pairs with the barrier in
             // `wait`.
             swap_fully_ordered(&line.0, inside.wrapping_add(SERIAL));
         } else {
+            if hold == Hold::Cpu {
+                // The outermost section, which ends later, keeps the CPU.
+                hold = Hold::Nothing;
+            }
             line.0.store(inside, Relaxed);
         }
         Section {
             line,
-            excluded,
+            hold,
             _cpu: NotThreadSafe,
         }
     }
@@ -148,12 +164,26 @@ impl Line {
     }
 }
 
+/// What keeps a section on its CPU, and is given up with it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Hold {
+    /// Nothing of the section's own: an interrupt, a softirq or the outermost section, which end later.
+    Nothing,
+    /// A count of `preempt_disable()`.
+    Cpu,
+    /// A count of `local_bh_disable()`.
+    Softirqs,
+}
+
 /// A section. It ends on the CPU on which it began.
+///
+/// # Invariants
+///
+/// The code does not leave the CPU of `line` until this is dropped. It owns what `hold` says.
 #[must_use = "the section ends at once"]
-pub struct Section<'a> {
+struct Section<'a> {
     line: &'a Line,
-    /// Softirqs were excluded before.
-    excluded: bool,
+    hold: Hold,
     _cpu: NotThreadSafe,
 }
 
@@ -163,9 +193,12 @@ impl Drop for Section<'_> {
         let inside = self.line.0.load(Relaxed);
         // What the section read, it read before this.
         self.line.0.store(inside.wrapping_sub(1), Release);
-        if !self.excluded {
+        match self.hold {
+            Hold::Nothing => {}
             // SAFETY: Pairs with `enter`.
-            unsafe { bindings::local_bh_enable() };
+            Hold::Cpu => unsafe { bindings::preempt_enable() },
+            // SAFETY: Pairs with `enter`.
+            Hold::Softirqs => unsafe { bindings::local_bh_enable() },
         }
     }
 }
@@ -173,7 +206,7 @@ impl Drop for Section<'_> {
 #[kunit_tests(rrxe_section)]
 mod tests {
     use super::*;
-    use crate::table::Table;
+    use crate::{sync::bottom_halves_off, table::Table};
     use kernel::{
         sync::{atomic::Atomic, Arc},
         workqueue,
@@ -292,15 +325,30 @@ mod tests {
     #[test]
     fn counts_sections_within_sections() -> Result {
         let sections = Sections::new()?;
-        {
-            let _outer = sections.enter();
+        sections.within(|| {
             assert_eq!(depths(&sections), 1);
-            drop(sections.enter());
-            let _inner = sections.enter();
-            assert_eq!(depths(&sections), 2);
-        }
+            sections.within(|| ());
+            sections.within(|| assert_eq!(depths(&sections), 2));
+            assert_eq!(depths(&sections), 1);
+        });
         assert_eq!(depths(&sections), 0);
         sections.wait();
+        Ok(())
+    }
+
+    #[test]
+    fn keeps_its_cpu_when_the_guard_of_its_caller_is_gone() -> Result {
+        let sections = Sections::new()?;
+        assert!(sections.enter().hold == Hold::Softirqs);
+        let off = bottom_halves_off();
+        let outer = sections.enter();
+        assert!(outer.hold == Hold::Cpu);
+        assert!(sections.enter().hold == Hold::Nothing);
+        drop(off);
+        assert!(sections.enter().hold == Hold::Softirqs);
+        assert_eq!(depths(&sections), 1);
+        drop(outer);
+        assert_eq!(depths(&sections), 0);
         Ok(())
     }
 

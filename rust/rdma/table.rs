@@ -89,14 +89,15 @@ impl<T: Send + Sync + 'static> Table<T> {
     /// `f` must not sleep: [`Table::remove`] waits for it.
     #[inline]
     pub fn with<R>(&self, id: u32, f: impl FnOnce(ArcBorrow<'_, T>) -> R) -> Option<R> {
-        let _reader = self.readers.enter();
-        let entry = self.load(id);
-        if entry.is_null() {
-            return None;
-        }
-        // SAFETY: By the type invariant `entry` came from `into_foreign`, and its count is not
-        // given up while this reader runs.
-        Some(f(unsafe { Arc::<T>::borrow(entry) }))
+        self.readers.within(|| {
+            let entry = self.load(id);
+            if entry.is_null() {
+                return None;
+            }
+            // SAFETY: By the type invariant `entry` came from `into_foreign`, and its count is not
+            // given up while this reader runs.
+            Some(f(unsafe { Arc::<T>::borrow(entry) }))
+        })
     }
 
     /// Returns a count of the object of number `id`.
@@ -242,20 +243,21 @@ impl<T: Send + Sync + 'static> Table<T> {
     /// As [`Table::for_each`], until `f` says `false`. Any context but hard interrupts. One section spans all objects:
     /// for tables that are short whoever uses them.
     pub fn for_each_while(&self, mut f: impl FnMut(u32, ArcBorrow<'_, T>) -> bool) {
-        let _reader = self.readers.enter();
-        let mut index = 0;
-        let mut entry = self.find(&mut index, false);
-        while !entry.is_null() {
-            // SAFETY: As in `with`.
-            if !f(index as u32, unsafe { Arc::<T>::borrow(entry) }) {
-                return;
+        self.readers.within(|| {
+            let mut index = 0;
+            let mut entry = self.find(&mut index, false);
+            while !entry.is_null() {
+                // SAFETY: As in `with`.
+                if !f(index as u32, unsafe { Arc::<T>::borrow(entry) }) {
+                    return;
+                }
+                entry = self.find(&mut index, true);
             }
-            entry = self.find(&mut index, true);
-        }
+        });
     }
 
-    /// The entry of number `id`; null if none is published there. Within a section: there softirqs are
-    /// excluded, which makes the caller a reader of RCU as well.
+    /// The entry of number `id`; null if none is published there. Within a section: there nothing preempts the
+    /// caller, which makes it a reader of RCU as well.
     #[inline]
     fn load(&self, id: u32) -> *mut c_void {
         // Lockdep wants to be told.
@@ -307,20 +309,21 @@ impl<T: Send + Sync + 'static> Table<T> {
         index: &mut usize,
         wanted: &mut impl FnMut(u32, ArcBorrow<'_, T>) -> bool,
     ) -> ControlFlow<Option<Arc<T>>> {
-        let _reader = self.readers.enter();
-        for _ in 0..AT_ONCE {
-            let entry = self.find(index, false);
-            if entry.is_null() {
-                return ControlFlow::Break(None);
+        self.readers.within(|| {
+            for _ in 0..AT_ONCE {
+                let entry = self.find(index, false);
+                if entry.is_null() {
+                    return ControlFlow::Break(None);
+                }
+                // SAFETY: As in `with`.
+                let object = unsafe { Arc::<T>::borrow(entry) };
+                if wanted(*index as u32, object) {
+                    return ControlFlow::Break(Some(object.into()));
+                }
+                *index = index.wrapping_add(1);
             }
-            // SAFETY: As in `with`.
-            let object = unsafe { Arc::<T>::borrow(entry) };
-            if wanted(*index as u32, object) {
-                return ControlFlow::Break(Some(object.into()));
-            }
-            *index = index.wrapping_add(1);
-        }
-        ControlFlow::Continue(())
+            ControlFlow::Continue(())
+        })
     }
 
     fn erase(&self, id: u32) -> *mut c_void {

@@ -94,27 +94,28 @@ impl<T: Send + Sync + 'static> Table<T> {
         id: u32,
         f: impl FnOnce(ArcBorrow<'_, T>) -> R,
     ) -> Option<R> {
-        let _reader = self.readers.enter();
-        // Read before the search: what leaves the table later belongs to another generation.
-        let generation = self.generation.0.load(Ordering::Acquire);
-        if recent.generation != generation || recent.id != id {
-            let entry = self.load(id);
-            if entry.is_null() {
-                return None;
+        self.readers.within(|| {
+            // Read before the search: what leaves the table later belongs to another generation.
+            let generation = self.generation.0.load(Ordering::Acquire);
+            if recent.generation != generation || recent.id != id {
+                let entry = self.load(id);
+                if entry.is_null() {
+                    return None;
+                }
+                // INVARIANT: Just found.
+                *recent = Recent {
+                    generation,
+                    id,
+                    entry,
+                    _object: PhantomData,
+                };
             }
-            // INVARIANT: Just found.
-            *recent = Recent {
-                generation,
-                id,
-                entry,
-                _object: PhantomData,
-            };
-        }
-        // SAFETY: By the invariants `entry` came from `into_foreign`, and was in this table during this generation.
-        // Whoever takes it out ends that, and then waits for readers. If that wait was over before this section began,
-        // the section would have seen the new generation (`Sections::enter` is a full barrier, and so is the
-        // beginning of the wait); so its count is not given up while this section lasts.
-        Some(f(unsafe { Arc::<T>::borrow(recent.entry) }))
+            // SAFETY: By the invariants `entry` came from `into_foreign`, and was in this table during this generation.
+            // Whoever takes it out ends that, and then waits for readers. If that wait was over before this section began,
+            // the section would have seen the new generation (`Sections::within` is a full barrier, and so is the
+            // beginning of the wait); so its count is not given up while this section lasts.
+            Some(f(unsafe { Arc::<T>::borrow(recent.entry) }))
+        })
     }
 }
 

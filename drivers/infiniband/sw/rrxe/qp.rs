@@ -386,11 +386,10 @@ impl Qp {
             this.turn.advance(
                 |core| {
                     // Whatever is looked up meanwhile is so within this, and costs less.
-                    let _reader = this.net.readers.enter();
-                    match core {
+                    this.net.readers.within(|| match core {
                         Some(core) => core.run(this, direct),
                         None => Upshot::default(),
-                    }
+                    })
                 },
                 |upshot| {
                     if !upshot.is_quiet() {
