@@ -2,7 +2,7 @@
 
 //! The network side of a soft-RoCE provider: UDP sockets in, IP packets out.
 //!
-//! Packets come in through [`udp::UdpSocket`] as [`skb::RxSkb`]s, are built as [`skb::TxSkb`]s and
+//! Packets come in through [`udp::UdpSocket`] as [`skb::RxSkb`]s, are built as [`skb::TxSkb`]s, become [`skb::TxPacket`]s and
 //! leave along a [`route::Route`]. A [`tap::Tap`] shows the frames that pass a network device. [`netdev`] and [`netns`] tell what becomes of the network devices
 //! and namespaces meanwhile.
 //!

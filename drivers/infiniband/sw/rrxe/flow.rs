@@ -24,7 +24,7 @@ use rdma::{
     error::unsupported,
     net::{
         netdev::{Kind, Netdev},
-        skb::{RxFrame, TappedFrame, TxSkb},
+        skb::{RxFrame, TappedFrame, TxFrame},
         tap::{Onlooker, Tap},
     },
     section::Sections,
@@ -157,9 +157,9 @@ impl Flows {
         });
     }
 
-    /// `sender` sends a frame, which is complete: the other QPs of the device may get it. Bottom halves
+    /// `sender` sends a frame: the other QPs of the device may get it. Bottom halves
     /// disabled.
-    pub(crate) fn loop_back(&self, sender: &Qp, sent: &TxSkb) {
+    pub(crate) fn loop_back(&self, sender: &Qp, sent: &TxFrame) {
         let headers = sent.linear();
         let headers = headers.get(..HEADERS_MAX).unwrap_or(headers);
         let Some(frame) = Frame::parse(headers, None) else {

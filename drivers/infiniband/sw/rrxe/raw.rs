@@ -10,7 +10,7 @@ use rdma::{
     mr::Span,
     net::{
         netdev::{Kind, Netdev},
-        skb::{FrameQueue, TxSkb},
+        skb::{FrameQueue, TxFrame, TxSkb},
     },
 };
 use roce::{
@@ -66,6 +66,14 @@ impl RawFrame {
     fn begin_rest(&mut self, length: u32) {
         self.torn |= self.skb.spill(length as usize).is_err();
     }
+
+    /// The frame, if nothing of it is missing.
+    fn finish(self) -> Option<TxFrame> {
+        match self.torn {
+            true => None,
+            false => self.skb.into_frame().ok(),
+        }
+    }
 }
 
 /// Whether `netdev` takes frames of so many bytes.
@@ -111,15 +119,15 @@ pub(crate) fn send(core: &mut Core, qp: &Qp, transmit: &Transmit) -> Result<(), 
             .gather(slot, head, rest, &mut frame, own)
             .map_err(ungathered)?;
     }
-    if frame.torn {
+    let Some(frame) = frame.finish() else {
         return lost(counters);
-    }
+    };
     let flows = &qp.device.link.flows;
     // The loopback device itself brings back what is sent.
     if !flows.is_empty() && netdev.kind() != Kind::Loopback {
-        flows.loop_back(qp, &frame.skb);
+        flows.loop_back(qp, &frame);
     }
-    if frame.skb.send_frame(&netdev, &qp.credit).is_err() {
+    if frame.send(&netdev, &qp.credit).is_err() {
         return lost(counters);
     }
     counters.add(Counter::SentPackets, 1);

@@ -11,7 +11,7 @@ use rdma::{
     net::{
         credit::{Credit, Wake},
         route::Route,
-        skb::{RxSkb, TxSkb, TRAILER_MAX},
+        skb::{self, RxSkb, TxPacket, TxSkb, TRAILER_MAX},
     },
 };
 use roce::{
@@ -117,22 +117,22 @@ impl<'a> Frame<'a> {
     ///
     /// Any; the packet is lost.
     pub(crate) fn send<W: Wake>(mut self, credit: &Arc<Credit<W>>) -> Result {
-        self.finish(Self::icrc)?;
         self.skb.set_priority(self.address.priority);
-        self.skb.send(self.route, credit)
+        let route = self.route;
+        self.finish(Self::icrc)?.send(route, credit)
     }
 
     /// Turns the packet into one received from itself. It carries no ICRC. `None` if it is lost.
-    pub(crate) fn into_local(mut self) -> Option<RxSkb> {
-        self.finish(|_, _, _| Some([0; ICRC_LEN])).ok()?;
-        self.skb.into_rx(self.route.network()).ok()
+    pub(crate) fn into_local(self) -> Option<RxSkb> {
+        let packet = self.finish(|_, _, _| Some([0; ICRC_LEN])).ok()?;
+        packet.into_rx().ok()
     }
 
     /// Adds all that is still missing around headers and payload.
     fn finish(
-        &mut self,
+        mut self,
         icrc: impl FnOnce(&Self, &IpHeader, &[u8; UDP_LEN]) -> Option<Icrc>,
-    ) -> Result {
+    ) -> Result<TxPacket> {
         if self.missing != 0 {
             return Err(ENOMEM);
         }
@@ -143,15 +143,15 @@ impl<'a> Frame<'a> {
         let ip = self.address.header.with_length(length);
 
         let mut trailer = [0; TRAILER_MAX];
-        let icrc = icrc(self, &ip, &udp).ok_or(EFAULT)?;
+        let icrc = icrc(&self, &ip, &udp).ok_or(EFAULT)?;
         let place = trailer.get_mut(self.pad..).ok_or(EINVAL)?;
         *place.first_chunk_mut().ok_or(EINVAL)? = icrc;
         self.skb.put_trailer(trailer.get(..tail).ok_or(EINVAL)?)?;
-        self.skb.push_udp(&udp)?;
-        match ip {
-            IpHeader::V4(ip) => self.skb.push_ip(&ip),
-            IpHeader::V6(ip) => self.skb.push_ip(&ip),
-        }
+        let ip = match &ip {
+            IpHeader::V4(ip) => skb::IpHeader::V4(ip),
+            IpHeader::V6(ip) => skb::IpHeader::V6(ip),
+        };
+        self.skb.into_packet(ip, &udp)
     }
 
     /// The ICRC of the packet without its trailer.

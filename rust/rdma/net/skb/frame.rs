@@ -10,7 +10,7 @@ use kernel::{
     prelude::*,
 };
 
-use super::{for_each_run, TxSkb};
+use super::{for_each_run, TxFrame};
 use crate::{
     bindings,
     copy::copy_bytes,
@@ -65,10 +65,10 @@ impl RxFrame {
 
     /// What a frame that is to be sent would be on the receiver's side. `None` for want of memory. Any
     /// context; doesn't sleep.
-    pub fn copy_of(frame: &TxSkb) -> Option<Self> {
-        // SAFETY: A `TxSkb` owns a valid buffer; the copy shares its bytes, which nobody writes any more.
+    pub fn copy_of(frame: &TxFrame) -> Option<Self> {
+        // SAFETY: A `TxFrame` owns a valid buffer; the copy shares its bytes, which nobody writes any more.
         let copy = unsafe { bindings::skb_clone(frame.as_ptr(), bindings::GFP_ATOMIC) };
-        // SAFETY: The copy is ours; `data` is at the start of what was put, which is a whole frame.
+        // SAFETY: The copy is ours; `data` is at the start of the frame.
         unsafe { Self::finish(NonNull::new(copy)?) }
     }
 

@@ -10,6 +10,7 @@ mod ingress;
 mod queue;
 mod rx;
 mod tx;
+mod whole;
 
 use core::{
     ptr::{self, NonNull},
@@ -25,6 +26,7 @@ pub use self::{
     queue::{FrameQueue, SkbQueue},
     rx::{Discard, Endpoints, IpHeader, RxSkb},
     tx::{TxSkb, TRAILER_MAX},
+    whole::{TxFrame, TxPacket},
 };
 
 /// A range of bytes that is looked for in consecutive pieces.

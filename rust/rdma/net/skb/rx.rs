@@ -22,8 +22,8 @@ use crate::{
 };
 
 pub(super) const IPV4_LEN: usize = 20;
-const IPV6_LEN: usize = 40;
-const UDP_LEN: usize = 8;
+pub(super) const IPV6_LEN: usize = 40;
+pub(super) const UDP_LEN: usize = 8;
 
 /// A received packet, from its BTH to its ICRC.
 ///

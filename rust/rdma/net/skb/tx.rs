@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A packet under construction.
+//! A packet under construction, which [`super::whole`] sends.
 
 use core::{
     convert::Infallible,
@@ -8,29 +8,17 @@ use core::{
     ptr::NonNull,
 };
 
-use kernel::{
-    error::to_result,
-    ffi::c_int,
-    prelude::*,
-    sync::{rcu, Arc},
-};
+use kernel::prelude::*;
 
-use super::{crc32, linear, RxSkb};
-use crate::{
-    bindings,
-    gid::Network,
-    mr::Span,
-    net::{
-        credit::{Credit, Wake},
-        netdev::Netdev,
-        route::Route,
-    },
+use super::{
+    crc32, linear,
+    rx::{IpHeader, UDP_LEN},
+    whole::{TxFrame, TxPacket, Written},
 };
+use crate::{bindings, gid::Network, mr::Span};
 
 /// Most bytes of a trailer: pad and ICRC.
 pub const TRAILER_MAX: usize = 8;
-
-const NET_XMIT_DROP: c_int = bindings::NET_XMIT_DROP as c_int;
 
 /// The alignment of buffers and their parts, in bytes.
 const ALIGN: usize = bindings::SMP_CACHE_BYTES as usize;
@@ -179,28 +167,41 @@ impl TxSkb {
         Ok(())
     }
 
-    /// Puts the UDP header in front.
+    /// Puts the headers in front of a datagram.
     ///
     /// # Errors
     ///
-    /// `ENOSPC` if there is no headroom.
-    pub fn push_udp(&mut self, header: &[u8; 8]) -> Result {
-        self.push(header)?;
+    /// `ENOSPC` if there is no headroom; `EINVAL` if the fragment is not full, or if the IP header has options or another
+    /// version than its type.
+    pub fn into_packet(mut self, ip: IpHeader<'_>, udp: &[u8; UDP_LEN]) -> Result<TxPacket> {
+        self.push(udp)?;
         // SAFETY: Valid by the type invariant.
         unsafe { bindings::skb_reset_transport_header(self.skb.as_ptr()) };
-        Ok(())
+        let network = match ip {
+            IpHeader::V4(header @ [0x45, ..]) => {
+                self.push(header)?;
+                Network::V4
+            }
+            IpHeader::V6(header @ [0x60..=0x6f, ..]) => {
+                self.push(header)?;
+                Network::V6
+            }
+            _ => return Err(EINVAL),
+        };
+        // SAFETY: Valid by the type invariant.
+        unsafe { bindings::skb_reset_network_header(self.skb.as_ptr()) };
+        let skb = self.fill()?;
+        // SAFETY: Both headers were pushed, which makes them linear, and the IP header was just looked at.
+        Ok(unsafe { TxPacket::new(skb, network) })
     }
 
-    /// Puts the IP header in front.
+    /// Takes what was put as a whole frame of the link layer.
     ///
     /// # Errors
     ///
-    /// `ENOSPC` if there is no headroom.
-    pub fn push_ip(&mut self, header: &[u8]) -> Result {
-        self.push(header)?;
-        // SAFETY: Valid by the type invariant.
-        unsafe { bindings::skb_reset_network_header(self.skb.as_ptr()) };
-        Ok(())
+    /// `EINVAL` if the fragment is not full.
+    pub fn into_frame(self) -> Result<TxFrame> {
+        Ok(TxFrame::new(self.fill()?))
     }
 
     /// Sets the priority by which queueing disciplines and VLANs go; zero unless this is called.
@@ -222,98 +223,33 @@ impl TxSkb {
         unsafe { linear(self.skb) }
     }
 
-    /// Goes on with a CRC-32 over everything from `offset` on, without inverting anything.
+    /// Goes on with a CRC-32 over everything from `offset` on, without inverting anything. `None` if `offset` is too large,
+    /// or the fragment is not full.
     pub fn crc32(&self, register: u32, offset: usize) -> Option<u32> {
+        if !self.is_written() {
+            return None;
+        }
         let len = self.len().checked_sub(offset)?;
         // SAFETY: Valid and ours by the type invariant; nothing made a `frag_list`.
         unsafe { crc32(self.skb, register, offset, len) }
     }
 
-    /// Sends the packet, complete with IP and UDP header, along `route`; the credit comes back when
-    /// it is out. It may be as long as the network device's MTU, whatever ICMP messages say of the
-    /// path.
-    ///
-    /// # Context
-    ///
-    /// Bottom halves disabled.
+    /// The buffer, without a `TxSkb`'s further use, if all its bytes were written.
     ///
     /// # Errors
     ///
-    /// `EMSGSIZE` if the packet is longer than the MTU of the network device, otherwise the IP
-    /// layer's. The packet is gone all the same.
-    pub fn send<W: Wake>(self, route: &Route, credit: &Arc<Credit<W>>) -> Result {
-        let len = self.len();
-        let skb = self.charge(credit);
-        // SAFETY: The count that `hold` takes is given to the buffer.
-        unsafe { bindings::skb_dst_set(skb, route.hold()) };
-        let readers = rcu::read_lock();
-        let net = route.net(&readers);
-        let code = match route.network() {
-            // SAFETY: The buffer is complete, ours, and has a route; `net` is that route's. The
-            // credit keeps the socket.
-            Network::V4 => unsafe { bindings::ip_local_out(net, credit.probe().v4(), skb) },
-            Network::V6 => {
-                if len > route.mtu() {
-                    // The IPv6 layer asks the buffer for the socket, not its caller.
-                    // SAFETY: The buffer is ours. It holds the credit, which keeps the socket, until
-                    // the network stack makes it forget the socket (`skb_orphan()`).
-                    unsafe { bindings::skb_set_sk(skb, credit.probe().v6()) };
-                }
-                // SAFETY: As for IPv4.
-                unsafe { bindings::ip6_local_out(net, core::ptr::null_mut(), skb) }
-            }
-        };
-        sent(code)
-    }
-
-    /// Sends the buffer as a frame, complete with its link-layer header, by `netdev`; the credit
-    /// comes back when it is out.
-    ///
-    /// # Context
-    ///
-    /// Bottom halves disabled.
-    ///
-    /// # Errors
-    ///
-    /// Those of the queueing discipline or the device. The frame is gone all the same.
-    pub fn send_frame<W: Wake>(self, netdev: &Netdev, credit: &Arc<Credit<W>>) -> Result {
-        let skb = self.charge(credit);
-        // SAFETY: The buffer is ours until it is sent; the device is held until after that.
-        unsafe { bindings::skb_set_dev(skb, netdev.as_ptr()) };
-        // SAFETY: The buffer is ours and starts with the link-layer header.
-        unsafe { bindings::skb_reset_mac_header(skb) };
-        // SAFETY: As above; the caller gives no less than a header.
-        unsafe { bindings::skb_set_network_header(skb, netdev.header_len() as c_int) };
-        // SAFETY: As above; device and header are set.
-        unsafe { bindings::skb_parse_protocol(skb) };
-        // SAFETY: The buffer is complete and given up.
-        sent(unsafe { bindings::dev_queue_xmit(skb) })
-    }
-
-    /// Gives the buffer up, to be sent: it holds a credit until it is destroyed.
-    fn charge<W: Wake>(self, credit: &Arc<Credit<W>>) -> *mut bindings::sk_buff {
-        let skb = self.into_raw().as_ptr();
-        // SAFETY: The buffer is ours until it is sent, and was built without a destructor.
-        unsafe { credit.charge(skb) };
-        skb
-    }
-
-    /// Turns the packet, complete with IP and UDP header, into one that was received on this host.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL` if the headers aren't there.
-    pub fn into_rx(self, network: Network) -> Result<RxSkb> {
-        let headers = match network {
-            Network::V4 => 20 + 8,
-            Network::V6 => 40 + 8,
-        };
-        // SAFETY: Valid and ours by the type invariant.
-        if unsafe { bindings::skb_pull(self.skb.as_ptr(), headers) }.is_null() {
+    /// `EINVAL` if the fragment is not full.
+    fn fill(self) -> Result<Written> {
+        if !self.is_written() {
             return Err(EINVAL);
         }
-        // SAFETY: `push_udp` and `push_ip` set the headers, which are pulled now.
-        Ok(unsafe { RxSkb::from_local(self.into_raw()) })
+        // SAFETY: Just checked; by the type invariant the buffer is valid, and nothing made a `frag_list`.
+        Ok(unsafe { Written::new(self.into_raw()) })
+    }
+
+    /// The fragment has no bytes that nobody wrote.
+    fn is_written(&self) -> bool {
+        self.spill.as_ref().is_none_or(|spill| spill.left == 0)
     }
 
     /// All bytes so far are in the linear part.
@@ -372,11 +308,6 @@ impl TxSkb {
         *true_size = true_size.wrapping_add(len as u32);
     }
 
-    /// The buffer for C.
-    pub(super) fn as_ptr(&self) -> *mut bindings::sk_buff {
-        self.skb.as_ptr()
-    }
-
     fn into_raw(self) -> NonNull<bindings::sk_buff> {
         ManuallyDrop::new(self).skb
     }
@@ -395,15 +326,6 @@ unsafe fn copy_span(to: NonNull<u8>, span: &Span<'_>) {
         to = to.wrapping_add(len);
         Ok(())
     });
-}
-
-/// The result of a transmission, by the network stack's return value.
-fn sent(code: c_int) -> Result {
-    match code {
-        NET_XMIT_DROP => Err(EAGAIN),
-        code if code > 0 => Ok(()),
-        code => to_result(code),
-    }
 }
 
 /// The page that an allocation of page fragments lies in, and where.
