@@ -5,7 +5,7 @@
 //! The kernel crate offers the shared queues only. Their items can't be waited for as a whole, and
 //! a module must wait for its own before its code goes away.
 
-use core::{ops::Deref, ptr::NonNull};
+use core::ptr::NonNull;
 use kernel::{
     bindings as core_bindings,
     cpu::CpuId,
@@ -68,6 +68,17 @@ impl OwnedQueue {
         NonNull::new(raw).map(Self).ok_or(ENOMEM)
     }
 
+    /// Queues `item`, as `Queue::enqueue` of the kernel crate does. Any context.
+    ///
+    /// There is no way to [`Queue`] itself: `destroy_workqueue()` does not wait for the timers of its `enqueue_delayed()`.
+    pub fn enqueue<W, const ID: u64>(&self, item: W) -> W::EnqueueOutput
+    where
+        W: RawWorkItem<ID> + Send + 'static,
+    {
+        // SAFETY: The queue is alive by the type invariant, and the reference does not leave this function.
+        unsafe { Queue::from_raw(self.0.as_ptr()) }.enqueue(item)
+    }
+
     /// Queues `item`. It runs before this returns where softirq may run: in process context with
     /// neither interrupts nor bottom halves disabled. Any context.
     ///
@@ -87,7 +98,7 @@ impl OwnedQueue {
         let _ = self.enqueue(item);
     }
 
-    /// Queues `item` to run on `cpu`, or on this one should that be offline. Returns what `Queue::enqueue` does. Any
+    /// Queues `item` to run on `cpu`, or on this one should that be offline. Returns what [`Self::enqueue`] does. Any
     /// context with interrupts enabled.
     pub fn enqueue_on<W, const ID: u64>(&self, cpu: CpuId, item: W) -> W::EnqueueOutput
     where
@@ -108,15 +119,6 @@ impl OwnedQueue {
     pub fn flush(&self) {
         // SAFETY: The queue is alive by the type invariant.
         unsafe { core_bindings::__flush_workqueue(self.0.as_ptr()) }
-    }
-}
-
-impl Deref for OwnedQueue {
-    type Target = Queue;
-
-    fn deref(&self) -> &Queue {
-        // SAFETY: The queue is alive as long as `self` by the type invariant.
-        unsafe { Queue::from_raw(self.0.as_ptr()) }
     }
 }
 
