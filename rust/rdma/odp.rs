@@ -378,7 +378,7 @@ impl OnDemand {
     /// # Errors
     ///
     /// `EINVAL` for an empty range, `EOVERFLOW` for one that wraps, `ENOMEM`.
-    pub fn new(device: &IbDevice, start: u64, len: u64, access: Access) -> Result<Self> {
+    pub(crate) fn new(device: &IbDevice, start: u64, len: u64, access: Access) -> Result<Self> {
         let (first, bytes) = (usize::try_from(start)?, usize::try_from(len)?);
         let readers = Arc::new(Sections::new()?, GFP_KERNEL_ACCOUNT)?;
         let range = if (start, len) == (0, u64::MAX) {

@@ -79,7 +79,7 @@ impl UserMemory {
     ///
     /// `EINVAL` for an empty or wrapping range, `EFAULT` for one that isn't mapped so, `EPERM` and
     /// `ENOMEM` for the limits of locked memory, `ENOMEM`.
-    pub fn pin(device: &IbDevice, start: u64, len: u64, access: Access) -> Result<Self> {
+    pub(crate) fn pin(device: &IbDevice, start: u64, len: u64, access: Access) -> Result<Self> {
         let (start, len) = (usize::try_from(start)?, usize::try_from(len)?);
         if len == 0 || start.checked_add(len).is_none() {
             return Err(EINVAL);
@@ -103,7 +103,7 @@ impl UserMemory {
     /// `EBADF` if there is no such file, `EINVAL` if it isn't a buffer or the range is empty or beyond it,
     /// `EACCES` for a right to write to what may only be read, `EOPNOTSUPP` if it isn't made of pages,
     /// `ENOMEM`, and what the buffer's exporter returns.
-    pub fn export(
+    pub(crate) fn export(
         device: &IbDevice,
         fd: i32,
         start: u64,
@@ -124,7 +124,7 @@ impl UserMemory {
     /// # Errors
     ///
     /// `EINVAL` for a range beyond the memory, `ENOMEM`.
-    pub fn of_device(
+    pub(crate) fn of_device(
         device: &IbDevice,
         memory: &DeviceMemory,
         start: u64,
@@ -164,7 +164,7 @@ impl UserMemory {
     /// # Errors
     ///
     /// `EINVAL` if it is another process's range, `EOPNOTSUPP` if it is none, and those of [`Self::pin`].
-    pub fn pin_again(&self, access: Access) -> Result<Self> {
+    pub(crate) fn pin_again(&self, access: Access) -> Result<Self> {
         let Source::Process(Umem(umem)) = &self.source else {
             return Err(unsupported());
         };
