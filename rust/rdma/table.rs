@@ -193,8 +193,7 @@ impl<T: Send + Sync + 'static> Table<T> {
         Some(unsafe { Arc::<T>::from_foreign(entry.as_ptr()) })
     }
 
-    /// Puts `object` in the place of the one of number `id`, and waits until no reader sees that any
-    /// more. Gives `object` back if none is published there.
+    /// Puts `object` in the place of the one of number `id`, waits until no reader sees that any more, and returns it.
     ///
     /// # Context
     ///
@@ -202,7 +201,7 @@ impl<T: Send + Sync + 'static> Table<T> {
     ///
     /// # Errors
     ///
-    /// `ENOENT`.
+    /// `ENOENT` if none is published there; then `object` is dropped.
     pub fn replace(&self, id: u32, object: Arc<T>) -> Result<Arc<T>> {
         let xa = self.xa.get();
         // SAFETY: `xa` is initialised by the type invariant.
