@@ -5,6 +5,7 @@
 #include <net/dst.h>
 #include <net/ip6_fib.h>
 #include <net/ip6_route.h>
+#include <net/net_namespace.h>
 #include <net/route.h>
 #include <net/sock.h>
 #include <rdma/ib_verbs.h>
@@ -22,6 +23,16 @@ __rrxe_helper void rrxe_helper_dev_put(struct net_device *dev)
 __rrxe_helper struct net *rrxe_helper_dev_net(const struct net_device *dev)
 {
 	return dev_net(dev);
+}
+
+__rrxe_helper struct net *rrxe_helper_maybe_get_net(struct net *net)
+{
+	return maybe_get_net(net);
+}
+
+__rrxe_helper void rrxe_helper_put_net(struct net *net)
+{
+	put_net(net);
 }
 
 __rrxe_helper bool rrxe_helper_netif_running(const struct net_device *dev)

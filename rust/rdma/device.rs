@@ -7,7 +7,7 @@
 //! driver's own device is held by the `ib_device` until then, and holds a count ([`ARef`]) of the
 //! `ib_device`'s memory; that ends the cycle as soon as the device is unregistered.
 
-use core::ptr::NonNull;
+use core::{marker::PhantomData, ptr::NonNull};
 use kernel::{
     error::to_result,
     prelude::*,
@@ -18,7 +18,13 @@ use kernel::{
     types::Opaque,
 };
 
-use crate::{bindings, net::netdev::Netdev, object::Object, ops, provider::Provider};
+use crate::{
+    bindings,
+    net::{netdev::Netdev, netns::Net},
+    object::Object,
+    ops,
+    provider::Provider,
+};
 
 pub(crate) type DeviceObject<P> = Object<P, bindings::ib_device>;
 
@@ -166,8 +172,13 @@ pub struct Description {
 ///
 /// # Invariants
 ///
-/// Points to a [`DeviceObject`] of `P` that is set up and not registered, and owns it.
-pub struct Unregistered<P: Provider>(NonNull<bindings::ib_device>, core::marker::PhantomData<P>);
+/// `device` is a [`DeviceObject`] of `P` that is set up and not registered, and `self` owns it.
+pub struct Unregistered<P: Provider> {
+    device: NonNull<bindings::ib_device>,
+    /// The device names its namespace without a count, and ib_core learns of the namespace's end from the registration on.
+    net: Option<Net>,
+    _provider: PhantomData<P>,
+}
 
 impl<P: Provider> Unregistered<P> {
     /// A device in the namespace of `netdev`; `build` makes the driver's part, which may keep a count of the
@@ -179,15 +190,16 @@ impl<P: Provider> Unregistered<P> {
     ///
     /// # Errors
     ///
-    /// `ENOMEM`; those of `build`.
+    /// `ENODEV` if the namespace is ending; `ENOMEM`; those of `build`.
     pub fn new(
         netdev: &Netdev,
         description: &Description,
         build: impl FnOnce(ARef<IbDevice>) -> Result<Arc<P::Device>>,
     ) -> Result<Self> {
+        let net = netdev.hold_net().ok_or(ENODEV)?;
         // SAFETY: The size is that of an object that starts with an `ib_device`; the
-        // namespace lives as long as the network device is held.
-        let raw = unsafe { bindings::_ib_alloc_device(DeviceObject::<P>::SIZE, netdev.net()) };
+        // namespace is held until the device is registered.
+        let raw = unsafe { bindings::_ib_alloc_device(DeviceObject::<P>::SIZE, net.as_ptr()) };
         let raw = NonNull::new(raw).ok_or(ENOMEM)?;
         // SAFETY: It was just made, so it is valid, and nobody else has it.
         let device = unsafe { IbDevice::from_raw(raw.as_ptr()) };
@@ -207,7 +219,11 @@ impl<P: Provider> Unregistered<P> {
         // SAFETY: The table is copied.
         unsafe { bindings::ib_set_device_ops(raw.as_ptr(), &ops::table::<P>()) };
         // INVARIANT: It is set up now.
-        Ok(Self(raw, core::marker::PhantomData))
+        Ok(Self {
+            device: raw,
+            net: Some(net),
+            _provider: PhantomData,
+        })
     }
 
     /// Registers the device under `name`. From then on it belongs to ib_core.
@@ -219,20 +235,21 @@ impl<P: Provider> Unregistered<P> {
     /// # Errors
     ///
     /// `EINVAL` for a name that is a pattern, `ENFILE` if it is taken, `ENOMEM` and others of ib_core.
-    pub fn register(self, name: &CStr) -> Result {
+    pub fn register(mut self, name: &CStr) -> Result {
         if name.to_bytes().contains(&b'%') {
             return Err(EINVAL);
         }
         // SAFETY: By the type invariant.
-        unsafe { bindings::ib_mark_name_assigned_by_user(self.0.as_ptr()) };
+        unsafe { bindings::ib_mark_name_assigned_by_user(self.device.as_ptr()) };
         // SAFETY: By the type invariant. Without a DMA device addresses are virtual ones.
         to_result(unsafe {
             bindings::ib_register_device(
-                self.0.as_ptr(),
+                self.device.as_ptr(),
                 name.as_ptr().cast(),
                 core::ptr::null_mut(),
             )
         })?;
+        drop(self.net.take());
         // Unregistration deallocates it.
         core::mem::forget(self);
         Ok(())
@@ -242,7 +259,7 @@ impl<P: Provider> Unregistered<P> {
 impl<P: Provider> Drop for Unregistered<P> {
     fn drop(&mut self) {
         // SAFETY: Not registered by the type invariant; this calls `dealloc_driver`.
-        unsafe { bindings::ib_dealloc_device(self.0.as_ptr()) };
+        unsafe { bindings::ib_dealloc_device(self.device.as_ptr()) };
     }
 }
 

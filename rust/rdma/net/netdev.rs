@@ -12,14 +12,14 @@ use kernel::{
     error::to_result,
     ffi::{c_char, c_int, c_ulong, c_void},
     prelude::*,
-    sync::Arc,
+    sync::{rcu, Arc},
     types::Opaque,
 };
 
-use super::netns::NetId;
+use super::netns::{Net, NetId};
 use crate::{bindings, new_bh_spinlock, sync::BhSpinLock};
 
-/// A counted network device. While it is held, its namespace lives.
+/// A counted network device. It may move to another namespace meanwhile.
 ///
 /// # Invariants
 ///
@@ -64,15 +64,22 @@ impl Netdev {
         self.0.as_ptr()
     }
 
-    /// Its namespace.
-    pub(crate) fn net(&self) -> *mut bindings::net {
+    /// Its namespace. Valid as long as `_readers` lives.
+    pub(super) fn net(&self, _readers: &rcu::Guard) -> *mut bindings::net {
         // SAFETY: Valid by the type invariant.
         unsafe { bindings::dev_net(self.as_ptr()) }
     }
 
+    /// A count of its namespace; `None` if that is ending. Any context.
+    pub(crate) fn hold_net(&self) -> Option<Net> {
+        let readers = rcu::read_lock();
+        // SAFETY: The namespace lives as long as `readers`.
+        unsafe { Net::hold(self.net(&readers)) }
+    }
+
     /// Its namespace's identity.
     pub fn net_id(&self) -> NetId {
-        NetId::of(self.net())
+        NetId::of(self.net(&rcu::read_lock()))
     }
 
     /// Its index in its namespace.

@@ -2,7 +2,7 @@
 
 //! Network namespaces and their end.
 
-use core::pin::Pin;
+use core::{pin::Pin, ptr::NonNull};
 
 use kernel::{error::to_result, prelude::*, sync::Arc, types::Opaque};
 
@@ -18,6 +18,39 @@ pub struct NetId(usize);
 impl NetId {
     pub(crate) fn of(net: *const bindings::net) -> Self {
         Self(net as usize)
+    }
+}
+
+/// A counted namespace: it does not end while this lives.
+///
+/// # Invariants
+///
+/// Owns a count of a valid namespace.
+pub(crate) struct Net(NonNull<bindings::net>);
+
+impl Net {
+    /// A count of `net`; `None` if that is ending.
+    ///
+    /// # Safety
+    ///
+    /// `net` must be valid during the call.
+    pub(super) unsafe fn hold(net: *mut bindings::net) -> Option<Self> {
+        // SAFETY: As the caller promises.
+        let net = unsafe { bindings::maybe_get_net(net) };
+        // INVARIANT: The count was just taken.
+        NonNull::new(net).map(Self)
+    }
+
+    /// The namespace for C.
+    pub(crate) fn as_ptr(&self) -> *mut bindings::net {
+        self.0.as_ptr()
+    }
+}
+
+impl Drop for Net {
+    fn drop(&mut self) {
+        // SAFETY: The count is owned by the type invariant, and given up once, here.
+        unsafe { bindings::put_net(self.as_ptr()) };
     }
 }
 

@@ -69,13 +69,17 @@ impl Route {
         if flow.source.network() != flow.destination.network() {
             return Err(EINVAL);
         }
+        let readers = rcu::read_lock();
+        let net = netdev.net(&readers);
         if !is_link_local(&flow.destination) {
-            match find(netdev, flow, 0) {
+            // SAFETY: The namespace lives as long as `readers`.
+            match unsafe { find(net, flow, 0) } {
                 Ok(route) if route.local => return Ok(route),
                 _ => (),
             }
         }
-        find(netdev, flow, flow.netdev_index)
+        // SAFETY: As above.
+        unsafe { find(net, flow, flow.netdev_index) }
     }
 
     /// A decision.
@@ -181,15 +185,26 @@ pub fn source_port(flow_label: u32, local: Qpn, remote: Qpn) -> u16 {
 }
 
 /// Asks for a route that leaves by device `index`, or by any if that is zero.
-fn find(netdev: &Netdev, flow: &Flow, index: u32) -> Result<Route> {
+///
+/// # Safety
+///
+/// `net` must be valid during the call.
+unsafe fn find(net: *mut bindings::net, flow: &Flow, index: u32) -> Result<Route> {
     match (flow.source.ipv4(), flow.destination.ipv4()) {
-        (Some(source), Some(destination)) => find_v4(netdev, flow, index, source, destination),
-        _ => find_v6(netdev, flow, index),
+        // SAFETY: As the caller promises.
+        (Some(source), Some(destination)) => unsafe {
+            find_v4(net, flow, index, source, destination)
+        },
+        // SAFETY: As the caller promises.
+        _ => unsafe { find_v6(net, flow, index) },
     }
 }
 
-fn find_v4(
-    netdev: &Netdev,
+/// # Safety
+///
+/// As for [`find`].
+unsafe fn find_v4(
+    net: *mut bindings::net,
     flow: &Flow,
     index: u32,
     source: [u8; 4],
@@ -203,9 +218,8 @@ fn find_v4(
     key.__fl_common = common(flow, index);
     key.uli = ports(flow);
     // The tables refuse sources that aren't this host's; the policies of IPsec apply, as with `ip6_dst_lookup_flow`.
-    // SAFETY: The namespace lives while one of its devices is held.
-    let found =
-        unsafe { bindings::ip_route_output_flow(netdev.net(), &mut key, core::ptr::null()) };
+    // SAFETY: As the caller promises.
+    let found = unsafe { bindings::ip_route_output_flow(net, &mut key, core::ptr::null()) };
     let found = NonNull::new(from_err_ptr(found)?).ok_or(EINVAL)?;
     // SAFETY: A valid entry was returned, with a count for us.
     let kind = u32::from(unsafe { (*found.as_ptr()).rt_type });
@@ -213,10 +227,13 @@ fn find_v4(
     Ok(unsafe { Route::new(found.cast(), 0, Network::V4, kind == bindings::RTN_LOCAL) })
 }
 
-fn find_v6(netdev: &Netdev, flow: &Flow, index: u32) -> Result<Route> {
+/// # Safety
+///
+/// As for [`find`].
+unsafe fn find_v6(net: *mut bindings::net, flow: &Flow, index: u32) -> Result<Route> {
     let source = in6_addr(flow.source);
-    // SAFETY: The namespace lives while one of its devices is held.
-    let own = unsafe { bindings::ipv6_chk_addr(netdev.net(), &source, core::ptr::null(), 0) };
+    // SAFETY: As the caller promises.
+    let own = unsafe { bindings::ipv6_chk_addr(net, &source, core::ptr::null(), 0) };
     if own == 0 {
         return Err(EINVAL);
     }
@@ -231,7 +248,7 @@ fn find_v6(netdev: &Netdev, flow: &Flow, index: u32) -> Result<Route> {
     key.uli = ports(flow);
     let none = core::ptr::null();
     // SAFETY: As above.
-    let found = unsafe { bindings::ip6_dst_lookup_flow(netdev.net(), none, &mut key, none.cast()) };
+    let found = unsafe { bindings::ip6_dst_lookup_flow(net, none, &mut key, none.cast()) };
     let dst = NonNull::new(from_err_ptr(found)?).ok_or(EINVAL)?;
     let entry = dst.as_ptr().cast::<bindings::rt6_info>();
     // SAFETY: What the IPv6 tables return is the first member of a `struct rt6_info`.

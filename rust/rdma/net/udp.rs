@@ -15,6 +15,7 @@ use kernel::{
 
 use super::{
     netdev::Netdev,
+    netns::Net,
     skb::{Discard, RxSkb},
 };
 use crate::{bindings, gid::Network, sync::wait_for_readers};
@@ -92,15 +93,15 @@ impl<T: Receiver> UdpSocket<T> {
     ///
     /// # Errors
     ///
-    /// [`OpenError`].
+    /// [`OpenError`]; `ENODEV` if the namespace is ending.
     pub fn open(
         netdev: &Netdev,
         network: Network,
         port: u16,
         receiver: Arc<T>,
     ) -> Result<Self, OpenError> {
-        let net = netdev.net();
-        let socket = bind(net, network, port)?;
+        let net = netdev.hold_net().ok_or(ENODEV)?;
+        let socket = bind(&net, network, port)?;
         // SAFETY: `bind` returned a valid socket, which has a `struct sock`.
         let sock = NonNull::new(unsafe { (*socket).sk }).ok_or(EINVAL)?;
         let receiver = receiver.into_foreign();
@@ -110,9 +111,8 @@ impl<T: Receiver> UdpSocket<T> {
             encap_rcv: Some(encap_rcv::<T>),
             ..Default::default()
         };
-        // SAFETY: The namespace lives while one of its devices is held; the socket is ours. The
-        // user pointer stays valid until `drop`.
-        unsafe { bindings::setup_udp_tunnel_sock(net, sock.as_ptr(), &mut config) };
+        // SAFETY: The namespace is held; the socket is ours. The user pointer stays valid until `drop`.
+        unsafe { bindings::setup_udp_tunnel_sock(net.as_ptr(), sock.as_ptr(), &mut config) };
         // INVARIANT: As set up.
         Ok(Self {
             sock,
@@ -133,7 +133,8 @@ impl<T: Receiver> Drop for UdpSocket<T> {
     }
 }
 
-fn bind(net: *mut bindings::net, network: Network, port: u16) -> Result<*mut bindings::socket> {
+fn bind(net: &Net, network: Network, port: u16) -> Result<*mut bindings::socket> {
+    let net = net.as_ptr();
     let mut config = bindings::udp_port_cfg {
         local_udp_port: port.to_be(),
         ..Default::default()
