@@ -51,7 +51,11 @@ impl Av {
     /// # Errors
     ///
     /// `EINVAL`: not RoCE, no global route, no such port, no such source address, another network than the source's.
-    pub(crate) fn from_attr(attr: &bindings::rdma_ah_attr) -> Result<Self> {
+    ///
+    /// # Safety
+    ///
+    /// `attr` must be what ib_core passes to an operation, during its call.
+    pub(crate) unsafe fn from_attr(attr: &bindings::rdma_ah_attr) -> Result<Self> {
         if attr.type_ != bindings::rdma_ah_attr_type_RDMA_AH_ATTR_TYPE_ROCE
             || u32::from(attr.ah_flags) & bindings::ib_ah_flags_IB_AH_GRH == 0
         {

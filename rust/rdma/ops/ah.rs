@@ -26,7 +26,9 @@ unsafe fn make<P: Provider>(
     user: bool,
 ) -> Result<Arc<P::Ah>> {
     // SAFETY: ib_core passes valid attributes.
-    let av = Av::from_attr(unsafe { &*(*init).ah_attr })?;
+    let attr = unsafe { &*(*init).ah_attr };
+    // SAFETY: They are those of this operation.
+    let av = unsafe { Av::from_attr(attr) }?;
     // SAFETY: ib_core sets the protection domain before it calls.
     let pd = unsafe { Object::<P, _>::get((*ah).pd) };
     P::create_ah(pd, av, user)
@@ -93,7 +95,9 @@ pub(super) unsafe extern "C" fn modify<P: Provider>(
 ) -> c_int {
     from_result(|| {
         // SAFETY: ib_core passes valid attributes.
-        let av = Av::from_attr(unsafe { &*attr })?;
+        let attr = unsafe { &*attr };
+        // SAFETY: They are those of this operation.
+        let av = unsafe { Av::from_attr(attr) }?;
         // SAFETY: The address handle is alive while ib_core calls its operations.
         P::modify_ah(unsafe { Object::<P, _>::get(ah) }, av);
         Ok(0)

@@ -183,7 +183,9 @@ pub(super) unsafe extern "C" fn modify<P: Provider>(
         // SAFETY: ib_core's buffers are null or valid during the call.
         unsafe { no_payload(payload) }?;
         // SAFETY: ib_core passes valid attributes.
-        let change = qp_attr::read(unsafe { &*attr }, mask as u32)?;
+        let attr = unsafe { &*attr };
+        // SAFETY: They are those of this operation.
+        let change = unsafe { qp_attr::read(attr, mask as u32) }?;
         // SAFETY: The QP is alive while ib_core calls its operations.
         P::modify_qp(unsafe { of::<P>(qp) }, &change)?;
         Ok(0)

@@ -26,13 +26,18 @@ const SUPPORTED: u32 = bindings::ib_qp_attr_mask_IB_QP_ATTR_STANDARD_BITS;
 ///
 /// `EOPNOTSUPP` for attributes beyond the standard ones; `EINVAL` for values that don't exist, and
 /// for those of [`Av::from_attr`].
-pub(super) fn read(attr: &ib_qp_attr, mask: u32) -> Result<QpModify> {
+///
+/// # Safety
+///
+/// `attr` must be what ib_core passes to an operation, during its call.
+pub(super) unsafe fn read(attr: &ib_qp_attr, mask: u32) -> Result<QpModify> {
     if mask & !SUPPORTED != 0 {
         return Err(unsupported());
     }
     let has = |bit: u32| mask & bit != 0;
     let av = has(bindings::ib_qp_attr_mask_IB_QP_AV)
-        .then(|| Av::from_attr(&attr.ah_attr))
+        // SAFETY: As the caller promises.
+        .then(|| unsafe { Av::from_attr(&attr.ah_attr) })
         .transpose()?;
     let mut attrs = read_plain(attr, has);
     if has(bindings::ib_qp_attr_mask_IB_QP_STATE) {
