@@ -206,6 +206,13 @@ impl State {
             pacer: TimerSlot::new(),
         }
     }
+
+    /// Nothing is due from now on, nothing can be pushed, and no timer is kept. The caller drops the ring and the timer
+    /// outside the lock.
+    fn close(&mut self) -> (Option<Ring>, Option<ArcHrTimerHandle<Cq>>) {
+        (self.completion_due, self.overflow_due) = (false, false);
+        (self.ring.take(), self.pacer.close())
+    }
 }
 
 impl Cq {
@@ -290,13 +297,9 @@ impl Cq {
     /// destruction of a process's QP waits for the end of the turn only. [`Cq::notify`] does nothing then.
     pub(crate) fn destroy(&self) {
         self.end_share.close();
-        let (ring, pacer) = {
-            let mut state = self.state.lock();
-            (state.completion_due, state.overflow_due) = (false, false);
-            (state.ring.take(), state.pacer.close())
-        };
+        let held = self.state.lock().close();
         // Outside the lock: this withdraws the ring's mapping and waits for the timer.
-        drop((ring, pacer));
+        drop(held);
     }
 
     /// Takes the oldest completion out, of a CQ that the kernel polls. Any context.

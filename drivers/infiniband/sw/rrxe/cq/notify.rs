@@ -377,7 +377,8 @@ mod tests {
     use super::*;
     use crate::{
         accounts::{Accounts, Payer},
-        limits, //
+        limits,
+        timer_slot::TimerSlot, //
     };
     use rdma::ucontext::Arming;
 
@@ -457,6 +458,20 @@ mod tests {
         // Nobody asked.
         assert!(!state.announce(true));
         assert!(!state.urgent);
+        Ok(())
+    }
+
+    /// A turn pushes a completion, the CQ is destroyed, and the turn delivers the notification: `Cq::notify` finds
+    /// nothing due, and a timer that it had started before is not kept.
+    #[test]
+    fn nothing_is_due_once_it_is_destroyed() -> Result {
+        let mut state = state(3, 0)?;
+        (state.completion_due, state.overflow_due) = (true, true);
+        let (ring, pacer) = state.close();
+        assert!(ring.is_some() && pacer.is_none());
+        assert!(!state.completion_due && !state.overflow_due);
+        assert!(!state.announce(true));
+        assert!(matches!(state.pacer, TimerSlot::Closed));
         Ok(())
     }
 
