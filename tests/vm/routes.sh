@@ -15,7 +15,7 @@ pingpong_between() {
 	"${client[@]}" -g "$(gid_index "$5" "$6")" "$meet" && wait $!
 }
 
-check "two hosts" hosts_up 4200
+check "two hosts" hosts_up 4200 2
 check "link on host 1" link_add 1
 check "link on host 2" link_add 2
 
@@ -49,6 +49,22 @@ for words in "0 0" "3 5" "7 1"; do
 	check "service level $level is priority $priority in the VLAN" tagged "$priority" \
 		pingpong_between 2 "$DEV2" 10.79.0.2 1 "$DEV1" 10.79.0.1 -l "$level"
 done
+
+# The same priority chooses a traffic class of mqprio, which has a queue of its own.
+check "mqprio" in1 tc qdisc add dev eth0 root handle 8: mqprio num_tc 2 map 0 0 0 0 0 0 1 0 0 0 0 0 0 0 0 0 \
+	queues 1@0 1@1 hw 0
+# queued QUEUE: the packets that left by a queue.
+queued() { in1 tc -s class show dev eth0 | sed -n "/class mqprio 8:$1 /,/Sent/s/.* bytes \\([0-9]*\\) pkt.*/\\1/p"; }
+for words in "0 1 2" "7 2 1"; do
+	read -r level by other <<<"$words"
+	before=("$(queued "$by")" "$(queued "$other")")
+	check "a pingpong of service level $level" pingpong_between 2 "$DEV2" $HOST2_V4 1 "$DEV1" $HOST1_V4 -l "$level"
+	sent=$(($(queued "$by") - before[0])) others=$(($(queued "$other") - before[1]))
+	note "queue $by sent $sent packets, queue $other $others"
+	# The address resolution and the connection of the pingpong itself have priority 0.
+	check "leaves by queue $by" test "$sent" -ge 50 -a "$others" -lt 50
+done
+in1 tc qdisc del dev eth0 root
 
 # Addresses come and go under a QP; the route is looked up anew.
 ip -n h1 addr add 10.78.0.1/24 dev eth0
