@@ -4,8 +4,8 @@
 """Processes that make the end of a device long: teardown.py HOW DEVICE GID-INDEX [NUMBER [DEPTH]].
 
 Each but "bound" says "ready" when it has what it needs, and stays until its standard input ends. HOW:
-  spin     NUMBER QPs of DEPTH WQEs whose producers' indices change all the time; prints in the end how many
-           completions it got
+  spin     NUMBER QPs of DEPTH WQEs whose producers' indices change: a thousand times a second at most, and without a
+           pause once it has read a line. It prints in the end how many completions it got
   windows  NUMBER memory windows
   chunks   NUMBER chunks of an on-demand region of all memory, with a page each
   dereg    registers and deregisters a page once it has read a line; prints in the end median and maximum of the times of
@@ -53,16 +53,18 @@ class Memory:
         self.address = libc.mmap(None, length, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0)
 
 
-def stay():
+def stay(told=lambda: None):
+    """Until the standard input ends; `told` is called for each of its lines."""
     print("ready", flush=True)
-    sys.stdin.read()
+    for _line in sys.stdin:
+        told()
 
 
 def spin(context, device, gid_index, number, depth):
     cq = Cq(context, 1 << 20)
     gid = gid_of(device, gid_index)
     qps = [Qp(context, cq, gid_index, gid, depth) for _ in range(number)]
-    ended = threading.Event()
+    ended, hurried = threading.Event(), threading.Event()
 
     def change():
         rings = [ring for qp in qps for ring in (qp.ring, qp.receives)]
@@ -71,12 +73,13 @@ def spin(context, device, gid_index, number, depth):
             for producer, consumer, mask in words:
                 # As many WQEs as fit.
                 producer.value = (consumer.value - 1) & mask
-            # Others have to get ready beside it.
-            time.sleep(0.001)
+            if not hurried.is_set():
+                # Others have to get ready beside it.
+                time.sleep(0.001)
 
     thread = threading.Thread(target=change)
     thread.start()
-    stay()
+    stay(hurried.set)
     ended.set()
     thread.join()
     print(cq.ring.u32(PRODUCER).value)
