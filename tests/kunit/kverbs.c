@@ -235,6 +235,52 @@ static void polls(struct kunit *test)
 	take_down(test, &stage);
 }
 
+static void note_completion(struct ib_cq *cq, void *noted)
+{
+	complete(noted);
+}
+
+/*
+ * A consumer that arms a CQ without IB_CQ_REPORT_MISSED_EVENTS and then sleeps is notified of the completions that are
+ * there, once.
+ */
+static void notifies_of_missed(struct kunit *test)
+{
+	DECLARE_COMPLETION_ONSTACK(notified);
+	struct ib_cq_init_attr attr = { .cqe = 8 };
+	struct ib_qp_attr error = { .qp_state = IB_QPS_ERR };
+	const struct ib_gid_attr *gid;
+	struct ib_recv_wr wr = {};
+	struct stage stage;
+	struct ib_wc wc[4];
+	struct ib_qp *qp;
+	struct ib_cq *cq;
+
+	set_up(test, &stage);
+	cq = ib_create_cq(stage.device, note_completion, NULL, &notified, &attr);
+	KUNIT_ASSERT_FALSE(test, IS_ERR(cq));
+	qp = make_qp(test, &stage, cq, NULL);
+	gid = rrxe_link_gid(test, stage.device);
+	connect(test, qp, stage.qp[0], gid);
+	rdma_put_gid_attr(gid);
+	KUNIT_ASSERT_EQ(test, ib_post_recv(qp, &wr, NULL), 0);
+	KUNIT_ASSERT_EQ(test, ib_modify_qp(qp, &error, IB_QP_STATE), 0);
+	KUNIT_EXPECT_FALSE(test, completion_done(&notified));
+	KUNIT_ASSERT_GE(test, ib_req_notify_cq(cq, IB_CQ_NEXT_COMP), 0);
+	KUNIT_EXPECT_GT(test, wait_for_completion_timeout(&notified, PATIENCE), 0);
+	KUNIT_ASSERT_GE(test, ib_req_notify_cq(cq, IB_CQ_NEXT_COMP), 0);
+	msleep(20);
+	KUNIT_EXPECT_FALSE(test, completion_done(&notified));
+	KUNIT_EXPECT_EQ(test, ib_poll_cq(cq, 4, wc), 1);
+	/* The next completion finds the CQ armed. */
+	KUNIT_ASSERT_EQ(test, ib_post_recv(qp, &wr, NULL), 0);
+	KUNIT_EXPECT_GT(test, wait_for_completion_timeout(&notified, PATIENCE), 0);
+	KUNIT_EXPECT_EQ(test, ib_poll_cq(cq, 4, wc), 1);
+	KUNIT_EXPECT_EQ(test, ib_destroy_qp(qp), 0);
+	ib_destroy_cq(cq);
+	take_down(test, &stage);
+}
+
 static void note_event(struct ib_event *event, void *noted)
 {
 	if (event->event == IB_EVENT_SRQ_LIMIT_REACHED)
@@ -306,6 +352,7 @@ static struct kunit_case cases[] = {
 	KUNIT_CASE(reads_and_atomics),
 	KUNIT_CASE(drains),
 	KUNIT_CASE(polls),
+	KUNIT_CASE(notifies_of_missed),
 	KUNIT_CASE(shares_receives),
 	{}
 };

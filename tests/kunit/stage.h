@@ -5,6 +5,7 @@
 
 #include <kunit/test.h>
 #include <linux/completion.h>
+#include <linux/delay.h>
 #include <linux/gfp.h>
 #include <linux/irqflags.h>
 #include <linux/scatterlist.h>
