@@ -204,7 +204,7 @@ impl Listed {
                 let start = first.wrapping_add(offset);
                 // SAFETY: The range was just checked, and is within the pages by the type invariant, so the sum does not
                 // wrap; the caller promises the rest.
-                unsafe { Span::new(list, PAGE_SIZE.trailing_zeros(), start, len) }
+                unsafe { Span::new(list, PAGE_SIZE.trailing_zeros(), start, len, true) }
             }
             // SAFETY: The range was just checked; the pieces are in order by the type invariant; the caller promises the
             // rest.

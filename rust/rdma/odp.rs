@@ -471,9 +471,9 @@ impl OnDemand {
                 *page = self.find(at, write).ok_or(Absence::NotResident)?;
                 at = at.wrapping_add(PAGE_SIZE);
             }
-            // SAFETY: `len` bytes at `within` are within the pages, which were just found, and stay
-            // valid until the section ends.
-            f(unsafe { Span::new(pages, PAGE_SHIFT, within, len as usize) });
+            // SAFETY: `len` bytes at `within` are within the pages, which were just found, to be written if
+            // `write`, and stay valid until the section ends.
+            f(unsafe { Span::new(pages, PAGE_SHIFT, within, len as usize, write) });
             Ok(())
         })
     }

@@ -21,6 +21,8 @@ use crate::bindings;
 pub enum SpanFault {
     /// The range isn't within the span.
     Range,
+    /// The bytes may only be read.
+    ReadOnly,
     /// An atomic's operand isn't 8 aligned bytes.
     Alignment,
 }
@@ -31,13 +33,14 @@ pub enum SpanFault {
 ///
 /// Each of `blocks` is where 2^`shift` bytes begin, at least a page and aligned to their size; or they are
 /// pieces of any size. Bytes `start .. start + len`, counted from the beginning of the first, are within
-/// them, and valid for reads and writes for `'a`. What else is in the blocks need not be.
+/// them, and valid for reads, and for writes if `writable`, for `'a`. The other bytes of the blocks need not be.
 #[derive(Clone, Copy)]
 pub struct Span<'a> {
     blocks: Blocks<'a>,
     shift: u32,
     start: usize,
     len: usize,
+    writable: bool,
 }
 
 /// Where the blocks of a span are.
@@ -82,13 +85,14 @@ impl<'a> Span<'a> {
     /// # Safety
     ///
     /// `blocks` must begin blocks of 2^`shift` bytes as the type's invariants say, and the `len` bytes be in them, and valid
-    /// for reads and writes for `'a`.
+    /// for reads, and for writes if `writable`, for `'a`.
     #[inline]
     pub(crate) unsafe fn new(
         blocks: &'a [NonNull<u8>],
         shift: u32,
         start: usize,
         len: usize,
+        writable: bool,
     ) -> Self {
         // INVARIANT: As the caller promises.
         Self {
@@ -96,6 +100,7 @@ impl<'a> Span<'a> {
             shift,
             start,
             len,
+            writable,
         }
     }
 
@@ -112,6 +117,7 @@ impl<'a> Span<'a> {
             shift: PAGE_SIZE.trailing_zeros(),
             start,
             len,
+            writable: true,
         }
     }
 
@@ -128,6 +134,7 @@ impl<'a> Span<'a> {
             shift: 0,
             start,
             len,
+            writable: true,
         }
     }
 
@@ -155,17 +162,15 @@ impl<'a> Span<'a> {
         }
         // INVARIANT: A part of a valid range, so the sum does not wrap.
         Ok(Self {
-            blocks: self.blocks,
-            shift: self.shift,
             start: self.start.wrapping_add(offset),
             len,
+            ..*self
         })
     }
 
     /// Calls `visit` with each piece that lies within one block, in order, until it fails.
     ///
-    /// The pieces are valid for reads and writes of their length during `'a`, and may be changed by
-    /// a process at any time.
+    /// The pieces are valid for reads of their length during `'a`, and may be changed by a process at any time.
     #[inline]
     pub(crate) fn for_each_piece<E>(
         &self,
@@ -191,6 +196,22 @@ impl<'a> Span<'a> {
             index = index.wrapping_add(1);
         }
         Ok(())
+    }
+
+    /// As [`Self::for_each_piece`], of bytes that may be written: the pieces are valid for writes, too.
+    ///
+    /// # Errors
+    ///
+    /// [`SpanFault::ReadOnly`], and those of `visit`.
+    #[inline]
+    pub(crate) fn for_each_writable_piece(
+        &self,
+        visit: impl FnMut(NonNull<u8>, usize) -> Result<(), SpanFault>,
+    ) -> Result<(), SpanFault> {
+        if !self.writable {
+            return Err(SpanFault::ReadOnly);
+        }
+        self.for_each_piece(visit)
     }
 
     fn for_each_gathered<E>(
@@ -222,11 +243,12 @@ impl<'a> Span<'a> {
     ///
     /// # Errors
     ///
-    /// [`SpanFault::Range`].
+    /// [`SpanFault::Range`], [`SpanFault::ReadOnly`].
     #[inline]
     pub fn copy_from_slice(&self, offset: usize, source: &[u8]) -> Result<(), SpanFault> {
         let mut from = source.as_ptr();
-        self.part(offset, source.len())?.for_each_piece(|to, len| {
+        let part = self.part(offset, source.len())?;
+        part.for_each_writable_piece(|to, len| {
             // SAFETY: The pieces add up to the length of `source`, and are valid for writes.
             unsafe { bindings::memcpy(to.as_ptr().cast(), from.cast(), len) };
             from = from.wrapping_add(len);
@@ -255,7 +277,7 @@ impl<'a> Span<'a> {
     ///
     /// # Errors
     ///
-    /// [`SpanFault::Alignment`] unless it is 8 aligned bytes.
+    /// [`SpanFault::Alignment`] unless it is 8 aligned bytes, [`SpanFault::ReadOnly`].
     pub fn atomic(&self, op: AtomicOp) -> Result<u64, SpanFault> {
         let word = self.word()?;
         Ok(match op {
@@ -272,7 +294,7 @@ impl<'a> Span<'a> {
     ///
     /// # Errors
     ///
-    /// [`SpanFault::Alignment`] unless it is 8 aligned bytes.
+    /// [`SpanFault::Alignment`] unless it is 8 aligned bytes, [`SpanFault::ReadOnly`].
     pub fn atomic_store(&self, value: u64) -> Result<(), SpanFault> {
         self.word()?.store(value, Ordering::SeqCst);
         Ok(())
@@ -283,15 +305,15 @@ impl<'a> Span<'a> {
             return Err(SpanFault::Alignment);
         }
         let mut whole = None;
-        self.for_each_piece(|piece, len| {
+        self.for_each_writable_piece(|piece, len| {
             whole = (len == 8).then_some(piece);
-            Ok::<(), SpanFault>(())
+            Ok(())
         })?;
         let word: *mut u64 = whole.ok_or(SpanFault::Alignment)?.as_ptr().cast();
         if !word.is_aligned() {
             return Err(SpanFault::Alignment);
         }
-        // SAFETY: 8 aligned bytes in one piece, valid for `'a`. The process accesses them by
+        // SAFETY: 8 aligned bytes in one piece, valid for reads and writes for `'a`. The process accesses them by
         // atomics of the C11 model; if it does otherwise, it only spoils its own value.
         Ok(unsafe { AtomicU64::from_ptr(word) })
     }
@@ -317,7 +339,7 @@ mod tests {
     fn span_of(pages: &[NonNull<u8>], start: usize, len: usize) -> Span<'_> {
         assert!(start + len <= pages.len() * PAGE_SIZE);
         // SAFETY: The tests pass whole pages of memory that outlives their spans; the range was just checked.
-        unsafe { Span::new(pages, PAGE_SHIFT, start, len) }
+        unsafe { Span::new(pages, PAGE_SHIFT, start, len, true) }
     }
 
     fn pattern(seed: usize) -> Result<KVVec<u8>> {
@@ -376,7 +398,7 @@ mod tests {
         };
         let blocks = [block(2)?, block(0)?];
         // SAFETY: Both blocks are of `memory`, which outlives the span, aligned to their size.
-        let span = unsafe { Span::new(&blocks, shift, size - PAGE_SIZE, 2 * PAGE_SIZE) };
+        let span = unsafe { Span::new(&blocks, shift, size - PAGE_SIZE, 2 * PAGE_SIZE, true) };
         let source = pattern(5)?;
         let source = source.get(..2 * PAGE_SIZE - 100).ok_or(EINVAL)?;
         assert_eq!(span.copy_from_slice(100, source), Ok(()));
@@ -422,6 +444,23 @@ mod tests {
         assert!(span.part(50, 0).is_ok());
         assert_eq!(span.copy_from_slice(1, &[0; 50]), Err(SpanFault::Range));
         assert_eq!(span.copy_to_slice(1, &mut [0; 50]), Err(SpanFault::Range));
+        Ok(())
+    }
+
+    #[test]
+    fn writes_nothing_that_may_only_be_read() -> Result {
+        let memory = SharedMemory::new(BYTES)?;
+        let pages = pages(&memory)?;
+        // SAFETY: Whole pages of memory that outlives the span.
+        let span = unsafe { Span::new(&pages, PAGE_SHIFT, 0, 8, false) };
+        assert_eq!(span.copy_from_slice(0, &[1]), Err(SpanFault::ReadOnly));
+        let part = span.part(0, 8).map_err(|_| EINVAL)?;
+        assert_eq!(part.atomic_store(1), Err(SpanFault::ReadOnly));
+        let fault = part.atomic(AtomicOp::FetchAdd { add: 1 });
+        assert_eq!(fault, Err(SpanFault::ReadOnly));
+        let mut bytes = [9; 8];
+        assert_eq!(span.copy_to_slice(0, &mut bytes), Ok(()));
+        assert_eq!(bytes, [0; 8]);
         Ok(())
     }
 

@@ -23,9 +23,8 @@ use crate::{
 ///
 /// `blocks` are the addresses of all blocks of the range, in order; a block is 2^`shift` bytes, aligned
 /// to its size. The first byte of the range is `first` bytes into the first block, and the range is
-/// `len` bytes, all within these blocks, and valid for reads and writes while `source` exists.
-/// The process may change them at any time. They are writable for the kernel whatever the access
-/// granted; a caller writes only where the access allows.
+/// `len` bytes, all within these blocks, and valid for reads, and for writes if `writable`, while `source`
+/// exists. The process may change them at any time.
 pub struct UserMemory {
     source: Source,
     device: ARef<IbDevice>,
@@ -33,6 +32,7 @@ pub struct UserMemory {
     shift: u32,
     first: usize,
     len: usize,
+    writable: bool,
 }
 
 /// What keeps the pages in their place.
@@ -139,10 +139,17 @@ impl UserMemory {
     }
 
     fn new(device: &IbDevice, source: Source, start: usize, len: usize) -> Result<Self> {
+        let writable = match &source {
+            // SAFETY: `umem` is valid until it is released.
+            Source::Process(Umem(umem)) => unsafe { (*umem.as_ptr()).writable() != 0 },
+            Source::Exported(buffer) => buffer.is_writable(),
+            Source::Device { .. } => true,
+        };
         // INVARIANT: Still without blocks, of which an empty range has none; else `collect` finds them, or the value
         // is dropped.
         let mut memory = Self {
             source,
+            writable,
             device: device.into(),
             blocks: KVVec::new(),
             shift: PAGE_SIZE.trailing_zeros(),
@@ -179,12 +186,7 @@ impl UserMemory {
 
     /// Whether it was pinned for being written.
     pub fn is_writable(&self) -> bool {
-        match &self.source {
-            // SAFETY: `umem` is valid until it is released.
-            Source::Process(Umem(umem)) => unsafe { (*umem.as_ptr()).writable() != 0 },
-            Source::Exported(buffer) => buffer.is_writable(),
-            Source::Device { .. } => true,
-        }
+        self.writable
     }
 
     /// Notes the addresses of all blocks, the largest that the pages make up.
@@ -268,7 +270,7 @@ impl UserMemory {
         within.then(|| {
             let start = self.first.wrapping_add(offset);
             // SAFETY: By the type invariant; the bytes are valid as long as `self.source` exists.
-            unsafe { Span::new(&self.blocks, self.shift, start, len) }
+            unsafe { Span::new(&self.blocks, self.shift, start, len, self.writable) }
         })
     }
 }

@@ -91,6 +91,10 @@ tcp_cases() {
 }
 
 hosts_up 4200 || exit 1
+# With the guard of Documentation/security.rst on both hosts.
+if [[ -n ${GUARD:-} ]]; then
+	for host in 1 2; do ip netns exec h$host nft -f /payload/rrxe-guard.nft || exit 1; done
+fi
 case $PART in
 instructions)
 	# By default nobody watches doorbells where there is one CPU.

@@ -81,7 +81,7 @@ impl RxPacket {
     ///
     /// # Errors
     ///
-    /// [`SpanFault::Range`] if there is less payload.
+    /// [`SpanFault::Range`] if there is less payload, [`SpanFault::ReadOnly`].
     pub(crate) fn copy_payload(&self, offset: u32, span: &Span<'_>) -> Result<(), SpanFault> {
         let start = self.locate(offset, span.len())?;
         self.skb.copy_to_span(start, span)

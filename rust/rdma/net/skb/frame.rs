@@ -92,10 +92,10 @@ impl RxFrame {
     ///
     /// # Errors
     ///
-    /// [`SpanFault::Range`] if there aren't as many bytes.
+    /// [`SpanFault::Range`] if there aren't as many bytes, [`SpanFault::ReadOnly`].
     pub fn copy_to_span(&self, offset: usize, span: &Span<'_>) -> Result<(), SpanFault> {
         let mut from = offset;
-        span.for_each_piece(|to, len| {
+        span.for_each_writable_piece(|to, len| {
             let mut to = to.as_ptr();
             let copy = |run: *const u8, count: usize| {
                 // SAFETY: The run is valid for reads; the runs add up to `len`, and the piece is valid

@@ -306,10 +306,10 @@ impl RxSkb {
     ///
     /// # Errors
     ///
-    /// [`SpanFault::Range`] if there aren't as many bytes.
+    /// [`SpanFault::Range`] if there aren't as many bytes, [`SpanFault::ReadOnly`].
     pub fn copy_to_span(&self, offset: usize, span: &Span<'_>) -> Result<(), SpanFault> {
         let mut from = offset;
-        span.for_each_piece(|to, len| {
+        span.for_each_writable_piece(|to, len| {
             // SAFETY: The piece is valid for writes of its length, and never referred to.
             unsafe { self.copy_to_raw(from, to.as_ptr(), len) }.map_err(|_| SpanFault::Range)?;
             from = from.saturating_add(len);
