@@ -173,16 +173,15 @@ pub struct Description {
 /// # Invariants
 ///
 /// `device` is a [`DeviceObject`] of `P` that is set up and not registered, and `self` owns it.
-pub struct Unregistered<P: Provider> {
+pub struct Unregistered<'net, P: Provider> {
     device: NonNull<bindings::ib_device>,
     /// The device names its namespace without a count, and ib_core learns of the namespace's end from the registration on.
-    net: Option<Net>,
+    _net: PhantomData<&'net Net>,
     _provider: PhantomData<P>,
 }
 
-impl<P: Provider> Unregistered<P> {
-    /// A device in the namespace of `netdev`; `build` makes the driver's part, which may keep a count of the
-    /// `ib_device`.
+impl<'net, P: Provider> Unregistered<'net, P> {
+    /// A device in namespace `net`; `build` makes the driver's part, which may keep a count of the `ib_device`.
     ///
     /// # Context
     ///
@@ -190,13 +189,12 @@ impl<P: Provider> Unregistered<P> {
     ///
     /// # Errors
     ///
-    /// `ENODEV` if the namespace is ending; `ENOMEM`; those of `build`.
+    /// `ENOMEM`; those of `build`.
     pub fn new(
-        netdev: &Netdev,
+        net: &'net Net,
         description: &Description,
         build: impl FnOnce(ARef<IbDevice>) -> Result<Arc<P::Device>>,
     ) -> Result<Self> {
-        let net = netdev.hold_net().ok_or(ENODEV)?;
         // SAFETY: The size is that of an object that starts with an `ib_device`; the
         // namespace is held until the device is registered.
         let raw = unsafe { bindings::_ib_alloc_device(DeviceObject::<P>::SIZE, net.as_ptr()) };
@@ -221,7 +219,7 @@ impl<P: Provider> Unregistered<P> {
         // INVARIANT: It is set up now.
         Ok(Self {
             device: raw,
-            net: Some(net),
+            _net: PhantomData,
             _provider: PhantomData,
         })
     }
@@ -235,7 +233,7 @@ impl<P: Provider> Unregistered<P> {
     /// # Errors
     ///
     /// `EINVAL` for a name that is a pattern, `ENFILE` if it is taken, `ENOMEM` and others of ib_core.
-    pub fn register(mut self, name: &CStr) -> Result {
+    pub fn register(self, name: &CStr) -> Result {
         if name.to_bytes().contains(&b'%') {
             return Err(EINVAL);
         }
@@ -249,14 +247,13 @@ impl<P: Provider> Unregistered<P> {
                 core::ptr::null_mut(),
             )
         })?;
-        drop(self.net.take());
         // Unregistration deallocates it.
         core::mem::forget(self);
         Ok(())
     }
 }
 
-impl<P: Provider> Drop for Unregistered<P> {
+impl<P: Provider> Drop for Unregistered<'_, P> {
     fn drop(&mut self) {
         // SAFETY: Not registered by the type invariant; this calls `dealloc_driver`.
         unsafe { bindings::ib_dealloc_device(self.device.as_ptr()) };

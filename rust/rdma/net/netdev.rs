@@ -71,7 +71,7 @@ impl Netdev {
     }
 
     /// A count of its namespace; `None` if that is ending. Any context.
-    pub(crate) fn hold_net(&self) -> Option<Net> {
+    pub fn hold_net(&self) -> Option<Net> {
         let readers = rcu::read_lock();
         // SAFETY: The namespace lives as long as `readers`.
         unsafe { Net::hold(self.net(&readers)) }

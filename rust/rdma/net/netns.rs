@@ -26,7 +26,7 @@ impl NetId {
 /// # Invariants
 ///
 /// Owns a count of a valid namespace.
-pub(crate) struct Net(NonNull<bindings::net>);
+pub struct Net(NonNull<bindings::net>);
 
 impl Net {
     /// A count of `net`; `None` if that is ending.
@@ -39,6 +39,11 @@ impl Net {
         let net = unsafe { bindings::maybe_get_net(net) };
         // INVARIANT: The count was just taken.
         NonNull::new(net).map(Self)
+    }
+
+    /// Its identity.
+    pub fn id(&self) -> NetId {
+        NetId::of(self.as_ptr())
     }
 
     /// The namespace for C.

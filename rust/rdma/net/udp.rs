@@ -14,7 +14,6 @@ use kernel::{
 };
 
 use super::{
-    netdev::Netdev,
     netns::Net,
     skb::{Discard, RxSkb},
 };
@@ -85,7 +84,7 @@ unsafe impl<T: Receiver> Send for UdpSocket<T> {}
 unsafe impl<T: Receiver> Sync for UdpSocket<T> {}
 
 impl<T: Receiver> UdpSocket<T> {
-    /// Opens a socket in the namespace of `netdev`; packets to `port` go to `receiver` from now on.
+    /// Opens a socket in namespace `net`; packets to `port` go to `receiver` from now on.
     ///
     /// # Context
     ///
@@ -93,15 +92,14 @@ impl<T: Receiver> UdpSocket<T> {
     ///
     /// # Errors
     ///
-    /// [`OpenError`]; `ENODEV` if the namespace is ending.
+    /// [`OpenError`].
     pub fn open(
-        netdev: &Netdev,
+        net: &Net,
         network: Network,
         port: u16,
         receiver: Arc<T>,
     ) -> Result<Self, OpenError> {
-        let net = netdev.hold_net().ok_or(ENODEV)?;
-        let socket = bind(&net, network, port)?;
+        let socket = bind(net, network, port)?;
         // SAFETY: `bind` returned a valid socket, which has a `struct sock`.
         let sock = NonNull::new(unsafe { (*socket).sk }).ok_or(EINVAL)?;
         let receiver = receiver.into_foreign();

@@ -27,7 +27,7 @@ use rdma::{
     net::{
         credit,
         netdev::{self, Kind, Netdev, NetdevSlot, Notifier},
-        netns::{self, NetId, PerNet},
+        netns::{self, Net, NetId, PerNet},
         skb::Ingress,
     },
 };
@@ -330,18 +330,19 @@ impl Links {
         Ok(())
     }
 
-    /// Makes a device on `netdev`, whose namespace's context has been acquired for it.
+    /// Makes a device on `netdev` in namespace `net`, whose context has been acquired for it.
     fn add(
         self: &Arc<Self>,
         name: &CStr,
         netdev: &Netdev,
+        net: &Net,
         context: &Arc<NetContext>,
     ) -> Result<Arc<Link>> {
         let active = netdev.is_active();
         let speed = netdev.speed().unwrap_or(0);
         let mut entered = None;
         let guid = device::guid(netdev);
-        let made = Unregistered::<Rrxe>::new(netdev, &Device::describe(guid), |device| {
+        let made = Unregistered::<Rrxe>::new(net, &Device::describe(guid), |device| {
             let flows = Flows::new(&context.readers)?;
             let init = pin_init!(Link {
                 flows,
@@ -368,8 +369,8 @@ impl Links {
         match (registered, entered) {
             (Ok(()), Some(link)) => Ok(link),
             (Err(error), Some(link)) => {
-                let netdev = netdev.name();
-                pr_err!("{}: no device {name}: {error:?}\n", netdev.as_c_str());
+                let parent = netdev.name();
+                pr_err!("{}: no device {name}: {error:?}\n", parent.as_c_str());
                 link.close();
                 self.forget(&link);
                 Err(error)
@@ -390,10 +391,12 @@ impl LinkHandler for LinkType {
         let links = &self.0;
         links.unregister(|link| !link.open.load(ordering::Relaxed));
         links.check(&netdev)?;
-        let context = links.contexts.acquire(&netdev)?;
-        let link = links.add(name, &netdev, &context)?;
-        // It may have gone before the notifier could find the link.
-        if !netdev.is_registered() || netdev.net_id() != context.net() {
+        // The namespace ends only after this, so `net_exit` finds the link.
+        let net = netdev.hold_net().ok_or(ENODEV)?;
+        let context = links.contexts.acquire(&net)?;
+        let link = links.add(name, &netdev, &net, &context)?;
+        // It may have gone, or to another namespace, before the notifier could find the link.
+        if !netdev.is_registered() || netdev.net_id() != net.id() {
             link.device.unregister();
             return Err(ENODEV);
         }

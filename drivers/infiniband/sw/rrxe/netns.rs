@@ -13,8 +13,7 @@ use kernel::{
 use rdma::{
     gid::{Gid, Network},
     net::{
-        netdev::Netdev,
-        netns::NetId,
+        netns::{Net, NetId},
         path_mtu::ProbeSockets,
         skb::{Backlog, Discard, Ingress, RxSkb},
         udp::{OpenError, Receiver, UdpSocket},
@@ -74,12 +73,12 @@ impl Receiver for NetContext {
 }
 
 impl NetContext {
-    /// Opens the UDP port in the namespace of `netdev`.
-    fn open(netdev: &Netdev, probe: Arc<ProbeSockets>) -> Result<Arc<Self>> {
+    /// Opens the UDP port in namespace `net`.
+    fn open(net: &Net, probe: Arc<ProbeSockets>) -> Result<Arc<Self>> {
         let readers = Arc::new(Sections::new()?, GFP_KERNEL)?;
         let context = Arc::pin_init(
             try_pin_init!(Self {
-                net: netdev.net_id(),
+                net: net.id(),
                 qps <- Table::new(u32::MAX, &readers),
                 gsis <- Table::new(u32::MAX, &readers),
                 groups <- Groups::new(),
@@ -93,8 +92,8 @@ impl NetContext {
             GFP_KERNEL,
         )?;
         let sockets = Sockets {
-            _v4: open_socket(netdev, Network::V4, &context).map_err(refusal)?,
-            _v6: match open_socket(netdev, Network::V6, &context) {
+            _v4: open_socket(net, Network::V4, &context).map_err(refusal)?,
+            _v6: match open_socket(net, Network::V6, &context) {
                 Err(OpenError::NoNetwork) => None,
                 socket => Some(socket.map_err(refusal)?),
             },
@@ -164,11 +163,11 @@ impl NetContext {
 }
 
 fn open_socket(
-    netdev: &Netdev,
+    net: &Net,
     network: Network,
     context: &Arc<NetContext>,
 ) -> Result<UdpSocket<NetContext>, OpenError> {
-    UdpSocket::open(netdev, network, UDP_PORT, context.clone())
+    UdpSocket::open(net, network, UDP_PORT, context.clone())
 }
 
 /// Tells the administrator what users can't see from the error.
@@ -207,20 +206,19 @@ impl Contexts {
         })
     }
 
-    /// The context of the namespace of `netdev`, for one more device. Process context; sleeps.
+    /// The context of namespace `net`, for one more device. Process context; sleeps.
     ///
     /// # Errors
     ///
     /// `EADDRINUSE` when somebody has the UDP port, `ENOMEM`.
-    pub(crate) fn acquire(&self, netdev: &Netdev) -> Result<Arc<NetContext>> {
+    pub(crate) fn acquire(&self, net: &Net) -> Result<Arc<NetContext>> {
         let mut users = self.users.lock();
-        let net = netdev.net_id();
-        if let Some(user) = users.iter_mut().find(|user| user.context.net == net) {
+        if let Some(user) = users.iter_mut().find(|user| user.context.net == net.id()) {
             user.devices = user.devices.saturating_add(1);
             return Ok(user.context.clone());
         }
         users.reserve(1, GFP_KERNEL)?;
-        let context = NetContext::open(netdev, self.probe.clone())?;
+        let context = NetContext::open(net, self.probe.clone())?;
         let user = User {
             context: context.clone(),
             devices: 1,
