@@ -21,8 +21,7 @@ pub(crate) fn end_of_turn(now: i64) -> i64 {
     now.saturating_add(TURN)
 }
 
-/// What a page had of pollers. Its watcher, of which there is one at a time, and its guard count here; if both
-/// do at once, the debt is that of the later.
+/// The debt of a page to pollers. Its watcher, of which there is one at a time, and its guard change it, at once at times.
 pub(crate) struct Share {
     /// By how much its last turn was too long.
     debt: Atomic<i64>,
@@ -50,10 +49,12 @@ impl Share {
 
     /// The page is served from `now` on.
     pub(crate) fn begin(&self, now: i64) -> Stint<'_> {
+        let owed = self.debt.load(Relaxed);
         Stint {
             share: self,
             began: now,
-            until: end_of_turn(now).saturating_sub(self.debt.load(Relaxed)),
+            owed,
+            until: end_of_turn(now).saturating_sub(owed),
         }
     }
 }
@@ -62,6 +63,8 @@ impl Share {
 pub(crate) struct Stint<'a> {
     share: &'a Share,
     began: i64,
+    /// The debt of the page then, which `until` allows for.
+    owed: i64,
     until: i64,
 }
 
@@ -73,24 +76,28 @@ impl Stint<'_> {
 
     /// Whether it is over at `now`.
     pub(crate) fn is_over(&mut self, now: i64, others_wait: bool) -> bool {
-        if !others_wait {
-            self.until = end_of_turn(now);
-        }
-        let too_long = now.saturating_sub(self.until);
-        let over = too_long >= 0 || now.saturating_sub(self.began) >= SLICE;
+        let over = self.too_long(now, others_wait) >= 0 || now.saturating_sub(self.began) >= SLICE;
         if over {
             self.end(now, others_wait);
         }
         over
     }
 
-    /// Ends it at `now`: what was too long is owed if others wait.
+    /// Ends it at `now`. If others wait, the page owes the time after `until`.
     pub(crate) fn end(&mut self, now: i64, others_wait: bool) {
+        let too_long = self.too_long(now, others_wait).max(0);
+        // Another stretch may have ended meanwhile, or the page have paid.
+        let change = self.share.debt.load(Relaxed).saturating_sub(self.owed);
+        let debt = too_long.saturating_add(change).clamp(0, MAX_DEBT);
+        self.share.debt.store(debt, Relaxed);
+    }
+
+    /// By how much it is too long at `now`.
+    fn too_long(&mut self, now: i64, others_wait: bool) -> i64 {
         if !others_wait {
             self.until = end_of_turn(now);
         }
-        let too_long = now.saturating_sub(self.until);
-        self.share.debt.store(too_long.clamp(0, MAX_DEBT), Relaxed);
+        now.saturating_sub(self.until)
     }
 }
 
@@ -173,6 +180,19 @@ mod tests {
         // It kept nobody waiting.
         share.begin(0).end(9 * TURN, false);
         assert_eq!(share.begin(0).until(), TURN);
+    }
+
+    /// The watcher is in a long pass while the guard serves, too.
+    #[test]
+    fn owe_what_two_at_once_had() {
+        let share = Share::new();
+        let (mut watcher, mut guard) = (share.begin(0), share.begin(0));
+        guard.end(3 * TURN, true);
+        watcher.end(3 * TURN, true);
+        for _ in 0..4 {
+            assert!(share.owes_a_turn(true));
+        }
+        assert!(!share.owes_a_turn(true));
     }
 
     #[test]
