@@ -427,10 +427,12 @@ pub trait Provider: Sized + Send + Sync + 'static {
     /// Makes a queue pair inert.
     fn destroy_qp(qp: &Arc<Self::Qp>);
 
-    /// Lets a datagram QP receive what is sent to a multicast group. Once more has no effect.
+    /// Lets a datagram QP receive what is sent to a multicast group.
     ///
     /// # Errors
     ///
+    /// `EINVAL` if it is attached to the group already. ib_core counts the calls that succeed, and destroys the QP only
+    /// when [`Self::detach_mcast`] has succeeded as often; uverbs tells attachments apart by a LID, too.
     /// `ENOMEM`, also beyond the device's limits; `ENODEV`.
     fn attach_mcast(qp: &Arc<Self::Qp>, group: Gid) -> Result;
 

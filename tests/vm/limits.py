@@ -10,6 +10,7 @@ try those that are not tried here.
 import errno
 import os
 import struct
+import subprocess
 import sys
 
 from pyverbs.cq import CQ
@@ -20,7 +21,7 @@ from pyverbs.pyverbs_error import PyverbsRDMAError
 from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.srq import SRQ, SrqInitAttr, SrqAttr
 
-from pairs import DEVICE, case, connect, equal, in_child, main
+from pairs import DEVICE, becomes, case, connect, equal, in_child, main
 from uverbs import attach_mcast, errno_of
 
 OTHER = sys.argv[3]
@@ -98,8 +99,8 @@ def reads():
         equal(code_of(connect, context, qp, qp.qp_num, 14, served, asked), wanted, f"{served} served, {asked} asked")
 
 
-def attachable(count):
-    """How many groups a new QP can be attached to, of so many; and with what errno that ends."""
+def datagram_qp():
+    """A context, a new QP of it, and the handle of the QP."""
     context = Context(name=DEVICE)
     pd, cq = PD(context), CQ(context, 4)
     # Handles are the lowest numbers that are free: the QP gets that of the domain that goes.
@@ -110,12 +111,35 @@ def attachable(count):
     attr = QPAttr(port_num=1)
     attr.qkey = QKEY
     qp.to_rts(attr)
+    return context, qp, handle
+
+
+def group(number):
+    return bytes(10) + b"\xff\xff" + struct.pack(">I", 239 << 24 | 7 << 16 | number)
+
+
+def attachable(count):
+    """Attaches a new QP to `count` groups. Returns the number attached, the errno of the first failure or 0, and the
+    QP."""
+    context, qp, handle = datagram_qp()
     for number in range(count):
-        gid = bytes(10) + b"\xff\xff" + struct.pack(">I", 239 << 24 | 7 << 16 | number)
-        code = errno_of(attach_mcast, context, handle, gid)
+        code = errno_of(attach_mcast, context, handle, group(number))
         if code:
             return number, code, qp
     return count, 0, qp
+
+
+@case("a QP is attached to a group once, whatever LID the attachment names, and can be destroyed")
+def attached_once():
+    def attach():
+        context, _qp, handle = datagram_qp()
+        codes = [errno_of(attach_mcast, context, handle, group(1), lid) for lid in (0, 0, 1, 0xc000)]
+        # uverbs itself answers what it knows already.
+        equal(codes, [0, 0, errno.EINVAL, errno.EINVAL], "errnos of attachments")
+
+    in_child(attach)
+    becomes(lambda: subprocess.run(["rdma", "resource", "show", "qp", "dev", DEVICE], check=True, text=True,
+                                   stdout=subprocess.PIPE).stdout.count("type UD"), 0, "QPs of the process that ended")
 
 
 @case("a user has a share of the multicast groups, and others find room")

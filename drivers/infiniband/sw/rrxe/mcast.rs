@@ -82,26 +82,23 @@ impl Groups {
         self.tree.lock().get(&key).cloned()
     }
 
-    /// Enters a QP in a group that is there. `None` if it isn't; otherwise whether the QP wasn't in it.
+    /// Enters a QP in a group that is there. `None` if it isn't.
     ///
     /// # Errors
     ///
-    /// `ENOMEM` if there are too many, `EBUSY` if they are another device's.
-    fn add(&self, key: &Key, qp: &Arc<Qp>) -> Option<Result<bool>> {
+    /// `EINVAL` if the QP is in it, `ENOMEM` if there are too many, `EBUSY` if they are another device's.
+    fn add(&self, key: &Key, qp: &Arc<Qp>) -> Option<Result> {
         let mut tree = self.tree.lock();
         let members = tree.get_mut(key)?;
         if members.place_of(qp).is_some() {
-            return Some(Ok(false));
+            return Some(Err(EINVAL));
         }
         let ours = |member: &Arc<Qp>| Arc::ptr_eq(&member.device, &qp.device);
         if !members.iter().all(ours) {
             return Some(Err(EBUSY));
         }
         let free = members.0.iter_mut().find(|place| place.is_none());
-        Some(free.ok_or(ENOMEM).map(|place| {
-            *place = Some(qp.clone());
-            true
-        }))
+        Some(free.ok_or(ENOMEM).map(|place| *place = Some(qp.clone())))
     }
 
     /// Strikes a QP off a group; with the last one the group goes, too. `None` if the QP isn't in it,
@@ -163,30 +160,30 @@ impl State {
         drop(groups.tree.lock().insert(node));
         let added = groups.add(&key, qp).unwrap_or(Err(EINVAL));
         self.groups = self.groups.saturating_add(1);
-        added.map(|_| ())
+        added
     }
 }
 
-/// Lets `qp` receive what is sent to `group`; once more has no effect. Process context; sleeps.
+/// Lets `qp` receive what is sent to `group`. Process context; sleeps.
 ///
 /// # Errors
 ///
-/// `ENOMEM`, also for more groups, QPs in one, or attachments of a user or a memory cgroup, than the limits; `ENODEV`
+/// `EINVAL` if it is attached to `group` already, `ENOMEM`, also for more groups, QPs in one, or attachments of a user or a memory cgroup, than the limits; `ENODEV`
 /// when the network device is gone or lacks the group's version of IP; `EBUSY` while another device, whose network
 /// device had the same index and is gone, is still on its way out.
 pub(crate) fn attach(qp: &Arc<Qp>, group: Gid) -> Result {
     let mut state = qp.device.mcast.state.lock();
     let attachment = attachment(qp, group);
     let claim = match qp.payer() {
-        Some(payer) if state.claims.get(&attachment).is_none() => {
+        Some(payer) => {
             let claim = payer.claim_attachment()?;
             Some(RBTreeNode::new(attachment, claim, GFP_KERNEL_ACCOUNT)?)
         }
-        _ => None,
+        None => None,
     };
     let key = key(&qp.device, group);
     match qp.net.groups.add(&key, qp) {
-        Some(added) => added.map(|_| ())?,
+        Some(added) => added?,
         None => state.join(qp, key, group)?,
     }
     if let Some(claim) = claim {
