@@ -68,7 +68,8 @@ impl Raises for bindings::ib_qp {
         self.uobject.cast()
     }
 
-    /// An XRC target QP outlives the handle that it was made with (`__ib_destroy_shared_qp()` of verbs.c).
+    /// An XRC target QP has none (`create_xrc_qp_user()` of verbs.c), and outlives the handle that it was made with
+    /// (`__ib_destroy_shared_qp()`).
     fn keeps_user_object(&self) -> bool {
         self.qp_type != bindings::ib_qp_type_IB_QPT_XRC_TGT
     }
@@ -80,7 +81,7 @@ enum Keeper {
     None,
     /// uverbs, in the list that is known here.
     List,
-    /// uverbs, elsewhere.
+    /// uverbs, in a list that is not known here.
     Other,
 }
 
@@ -101,12 +102,12 @@ impl AsyncEvents {
         // SAFETY: The caller's promise.
         let object = unsafe { &*object };
         let user = object.user_object();
-        let keeper = if user.is_null() {
+        let keeper = if !object.keeps_user_object() {
+            Keeper::Other
+        } else if user.is_null() {
             Keeper::None
-        } else if object.keeps_user_object()
-            // SAFETY: uverbs allocated it, at least as large as `UserObject`, before the driver was called.
-            && unsafe { is_empty(&raw mut (*user).event_list) }
-        {
+        // SAFETY: uverbs allocated it, at least as large as `UserObject`, before the driver was called.
+        } else if unsafe { is_empty(&raw mut (*user).event_list) } {
             Keeper::List
         } else {
             Keeper::Other
