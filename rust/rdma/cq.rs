@@ -17,7 +17,7 @@ use crate::{
     object::{Object, Raising},
     provider::Provider,
     qp::RingReply,
-    udata::{self, RingChange, UserCall},
+    udata::{RingChange, UserCall},
     upcall::{CqUpcall, Upcall},
 };
 pub use crate::{
@@ -261,11 +261,9 @@ pub(crate) unsafe extern "C" fn modify<P: Provider>(
 /// To be called by ib_core, on a CQ of `P`.
 pub(crate) unsafe extern "C" fn destroy<P: Provider>(
     base: *mut bindings::ib_cq,
-    payload: *mut bindings::ib_udata,
+    _payload: *mut bindings::ib_udata,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: ib_core's buffers are null or valid during the call.
-        unsafe { udata::no_payload(payload) }?;
         // SAFETY: This is the destruction, past the point where it can fail.
         let (cq, upcall) = unsafe { CqObject::<P>::take_raising(base) };
         P::destroy_cq(&cq);

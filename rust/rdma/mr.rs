@@ -372,11 +372,9 @@ pub(crate) unsafe extern "C" fn rereg<P: Provider>(
 /// To be called by ib_core, on a region of `P`.
 pub(crate) unsafe extern "C" fn dereg<P: Provider>(
     base: *mut bindings::ib_mr,
-    payload: *mut bindings::ib_udata,
+    _payload: *mut bindings::ib_udata,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: ib_core's buffers are null or valid during the call.
-        unsafe { udata::no_payload(payload) }?;
         // SAFETY: `base` is a region of `P`, alive until this succeeds.
         let mr = unsafe { MrObject::<P>::get(base) }.get();
         // SAFETY: The device is alive while it has regions.

@@ -11,7 +11,7 @@ use crate::{
     post::RecvList,
     provider::Provider,
     qp::RingReply,
-    udata::{no_payload, RingChange, UserCall},
+    udata::{RingChange, UserCall},
     upcall::{SrqUpcall, Upcall},
     xrcd,
 };
@@ -297,11 +297,9 @@ pub(crate) unsafe extern "C" fn query<P: Provider>(
 /// To be called by ib_core, on a queue of `P`.
 pub(crate) unsafe extern "C" fn destroy<P: Provider>(
     base: *mut bindings::ib_srq,
-    payload: *mut bindings::ib_udata,
+    _payload: *mut bindings::ib_udata,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: ib_core's buffers are null or valid during the call.
-        unsafe { no_payload(payload) }?;
         // SAFETY: This is the destruction, past the point where it can fail.
         let (srq, upcall) = unsafe { SrqObject::<P>::take_raising(base) };
         P::destroy_srq(&srq);

@@ -106,6 +106,9 @@ impl Udata<'_> {
 
 /// [`Udata::refuse_request`] and an empty response, for calls without a payload of the driver's.
 ///
+/// Not for destructions. uverbs undoes a creation by a destruction with the creation's payload
+/// (`rdma_alloc_abort_uobject()`, rdma_core.c), which the process may have changed since, and warns if that fails.
+///
 /// # Errors
 ///
 /// `EOPNOTSUPP`, `EFAULT`.

@@ -56,11 +56,9 @@ pub(crate) unsafe extern "C" fn alloc<P: Provider>(
 /// To be called by ib_core, on an XRC domain of `P`.
 pub(crate) unsafe extern "C" fn dealloc<P: Provider>(
     base: *mut bindings::ib_xrcd,
-    payload: *mut bindings::ib_udata,
+    _payload: *mut bindings::ib_udata,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: ib_core's buffers are null or valid during the call.
-        unsafe { no_payload(payload) }?;
         // SAFETY: This is the destruction, past the point where it can fail.
         drop(unsafe { XrcdObject::<P>::take(base) });
         Ok(0)

@@ -34,11 +34,9 @@ pub(super) unsafe extern "C" fn alloc<P: Provider>(
 /// To be called by ib_core, on a protection domain of `P`.
 pub(super) unsafe extern "C" fn dealloc<P: Provider>(
     pd: *mut bindings::ib_pd,
-    payload: *mut bindings::ib_udata,
+    _payload: *mut bindings::ib_udata,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: ib_core's buffers are null or valid during the call.
-        unsafe { no_payload(payload) }?;
         // SAFETY: This is the destruction, past the point where it can fail.
         drop(unsafe { Object::<P, _>::take(pd) });
         Ok(0)

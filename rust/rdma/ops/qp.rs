@@ -253,11 +253,9 @@ unsafe fn report_init(qp: *const bindings::ib_qp, found: &QpQuery) -> bindings::
 /// To be called by ib_core, on a QP of `P`.
 pub(super) unsafe extern "C" fn destroy<P: Provider>(
     qp: *mut bindings::ib_qp,
-    payload: *mut bindings::ib_udata,
+    _payload: *mut bindings::ib_udata,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: ib_core's buffers are null or valid during the call.
-        unsafe { no_payload(payload) }?;
         // SAFETY: This is the destruction, past the point where it can fail.
         let (inner, upcall) = unsafe { QpObject::<P>::take_raising(qp) };
         P::destroy_qp(&inner);
