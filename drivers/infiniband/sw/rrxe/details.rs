@@ -43,13 +43,16 @@ pub(crate) fn cq(cq: &Cq, details: &mut Details<'_>) -> Result {
     details.number(c"overflowed", load.overflowed.into())
 }
 
-/// Tells of a shared receive queue: its capacity, what lies in it, and the limit that is armed.
+/// Tells of a shared receive queue: its capacity, what lies in it, and the limit that is armed; or that its process
+/// has broken its ring. An error but `EMSGSIZE` would end the dump of all queues (`res_get_common_dumpit()`, nldev.c).
 ///
 /// # Errors
 ///
-/// `EINVAL` once destroyed, `EMSGSIZE`.
+/// `EMSGSIZE`.
 pub(crate) fn srq(srq: &Srq, details: &mut Details<'_>) -> Result {
-    let found = srq.query()?;
+    let Ok(found) = srq.query() else {
+        return details.word(c"ring", c"broken");
+    };
     details.number(c"size", found.max_wr)?;
     details.number(c"posted", srq.posted())?;
     details.number(c"limit", found.limit)
