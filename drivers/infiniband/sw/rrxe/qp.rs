@@ -11,7 +11,10 @@ use kernel::{
     cpu::CpuId,
     impl_has_hr_timer, impl_has_work,
     prelude::*,
-    sync::{rcu, Arc, ArcBorrow},
+    sync::{
+        atomic::{ordering, Atomic},
+        rcu, Arc, ArcBorrow,
+    },
     time::{
         hrtimer::{
             HrTimer, HrTimerCallback, HrTimerCallbackContext, HrTimerRestart, RelativeSoftMode,
@@ -106,6 +109,11 @@ pub(crate) struct Qp {
     /// Runs the engine in softirq.
     #[pin]
     work: Work<Self>,
+    /// Runs the engine in softirq, too, on another CPU than `work`.
+    #[pin]
+    hop: Work<Self, 3>,
+    /// The next request for a certain CPU takes `hop`, and the one after it `work`.
+    hops: Atomic<u32>,
     /// Runs the engine in a thread. Not `work`: an item that runs in both contexts has no
     /// consistent place in a lock order, and waits in one queue while the other one's context is
     /// wanted.
@@ -125,6 +133,7 @@ pub(crate) struct Qp {
 impl_has_work! {
     impl HasWork<Self> for Qp { self.work }
     impl HasWork<Self, 2> for Qp { self.rest }
+    impl HasWork<Self, 3> for Qp { self.hop }
 }
 
 impl_has_hr_timer! {
@@ -134,6 +143,14 @@ impl_has_hr_timer! {
 }
 
 impl WorkItem for Qp {
+    type Pointer = Arc<Qp>;
+
+    fn run(this: Arc<Qp>) {
+        Qp::advance(this.as_arc_borrow(), &mut None);
+    }
+}
+
+impl WorkItem<3> for Qp {
     type Pointer = Arc<Qp>;
 
     fn run(this: Arc<Qp>) {
@@ -509,9 +526,18 @@ impl Qp {
     }
 
     /// Lets the work queue run the engine on `cpu`. Any context with interrupts enabled.
+    ///
+    /// An item that is queued while it runs runs again on the CPU that it runs on (`__queue_work()`,
+    /// kernel/workqueue.c), and would ask for `cpu` again, for as long as packets of the QP are in flight. So two items
+    /// take turns: at most one of them is the item that runs.
     fn schedule_on(this: ArcBorrow<'_, Self>, cpu: CpuId) {
+        let turns = &this.workers.turns;
         // Queued elsewhere it will come here again, or needn't.
-        let _ = this.workers.turns.enqueue_on::<_, 0>(cpu, Arc::from(this));
+        if this.hops.fetch_add(1, ordering::Relaxed) % 2 == 0 {
+            let _ = turns.enqueue_on::<_, 3>(cpu, Arc::from(this));
+        } else {
+            let _ = turns.enqueue_on::<_, 0>(cpu, Arc::from(this));
+        }
     }
 }
 

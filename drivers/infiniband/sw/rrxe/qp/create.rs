@@ -5,7 +5,7 @@
 use kernel::{
     new_work,
     prelude::*,
-    sync::Arc,
+    sync::{atomic::Atomic, Arc},
     time::{hrtimer::HrTimer, Instant},
 };
 use rdma::{
@@ -131,6 +131,8 @@ impl Qp {
                 turn <- Turn::new(Some(core)),
                 timer <- HrTimer::new(),
                 work <- new_work!("Qp::work"),
+                hop <- new_work!("Qp::hop"),
+                hops: Atomic::new(0),
                 rest <- new_work!("Qp::rest"),
                 fault <- new_work!("Qp::fault"),
                 fault_share <- fault_share,
