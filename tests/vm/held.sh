@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# vm: together timeout=200
+# vm: together timeout=400
 # A queueing discipline that holds packets for ever holds up neither a QP's flush nor the module's removal.
 source "$(dirname "$0")/lib.sh"
 
@@ -18,6 +18,17 @@ check "link on host 2" link_add 2
 check "a queue that hardly sends" in1 tc qdisc add dev "$device" root tbf rate 8bit burst 5000 limit 10000000
 python3 "$(dirname "$0")/held.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" "$DEV2" "$(gid_index "$DEV2" $HOST2_V4)" ||
 	fail "held.py ends well" "status $?"
+# Nor the answers of QP 1, which all users of the device depend on. The address resolution's packets would wait as well.
+# Threads of both CPUs answer, so the answers are handed from CPU to CPU; the first ones are on their way for ever.
+hardware=$(in2 cat /sys/class/net/eth0/address)
+in1 ip neigh replace $HOST2_V4 dev "$device" lladdr "$hardware" nud permanent
+sent() { cat "/sys/class/infiniband/$DEV1/ports/1/hw_counters/sent_pkts"; }
+answers() { [[ $(sent) -ge $((before + 300)) ]]; }
+for round in {1..8}; do
+	before=$(sent)
+	check "host 2 asks QP 1" python3 "$(dirname "$0")/asks.py" h2 $HOST2_V4 $HOST1_V4 300
+	check "QP 1 answers, though no answer leaves, round $round" wait_for 10 answers || note "$(($(sent) - before)) answers"
+done
 check "link on host 1 goes" link_del 1
 check "link on host 2 goes" link_del 2
 check "the module stays while packets wait" refused

@@ -289,10 +289,10 @@ impl Core {
         upshot: &mut Upshot,
     ) {
         // With credit `poll_transmit` flushes.
-        if self.engine.flushes() && !qp.credit.available() {
+        if self.engine.flushes() && !has_credit(qp) {
             self.with_engine(qp, None, upshot, |engine, host| engine.flush_posted(host));
         }
-        while *budget > 0 && (resumes || !self.rests()) && qp.credit.available() {
+        while *budget > 0 && (resumes || !self.rests()) && has_credit(qp) {
             let arrived = || has_arrived(&self.engine, qp);
             if !self.lane.admits(CpuId::current(), arrived) {
                 upshot.rest = Rest::On(self.lane.cpu());
@@ -408,6 +408,11 @@ impl Core {
             let recent = &mut self.neighbour;
             return Ok(deliver_local(qp, counters, frame, dest, recent, upshot));
         }
+        // Only a GSI QP comes here without credit.
+        if !qp.credit.available() {
+            counters.count(Count::SendErr);
+            return Ok(Fate::Left);
+        }
         if let Err(error) = frame.send(&qp.credit) {
             counters.count(Count::SendErr);
             if error == EMSGSIZE {
@@ -490,6 +495,13 @@ pub(crate) fn new_replays(count: u8) -> Result<KVVec<Replay>> {
         count.into(),
         GFP_KERNEL_ACCOUNT,
     )?)
+}
+
+/// Whether the QP may send. A GSI QP does not wait for credit: a host that never takes the answers to its requests from a
+/// queue would stop all connection management of the device, and its removal, which waits for each send of `ib_mad` to
+/// complete (`ib_unregister_mad_agent()`, mad.c).
+fn has_credit(qp: &Qp) -> bool {
+    qp.qpn == Qpn::GSI || qp.credit.available()
 }
 
 /// Whether a packet that is sent now, on whichever CPU, overtakes none that minds: the QP's packets have left this host,

@@ -70,6 +70,8 @@ pub(crate) const PKEY_TABLE_LEN: u16 = 1;
 pub(crate) const SEND_WINDOW: u32 = 128;
 /// Packets of a QP that may be on their way through this host.
 pub(crate) const PACKETS_IN_FLIGHT: u32 = 64;
+/// Packets of a GSI QP that may be. It drops further ones instead of waiting.
+pub(crate) const GSI_PACKETS_IN_FLIGHT: u32 = 16384;
 /// Threads that serve faults at a time, and as many that follow advice: as many as a work queue may have.
 pub(crate) const SLEEPERS: u32 = 2048;
 /// Those of each that work for one user at a time.

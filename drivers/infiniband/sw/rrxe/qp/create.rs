@@ -113,7 +113,7 @@ impl Qp {
                 send_cq: init.send_cq,
                 recv_cq: init.recv_cq,
                 srq: init.srq,
-                credit: Credit::new(limits::PACKETS_IN_FLIGHT, waker, probe)?,
+                credit: Credit::new(packets_in_flight(init.kind), waker, probe)?,
                 inbox <- SkbQueue::new(limits::INBOX, backlog),
                 filter: Filter::new(init.kind),
                 token: init.upcall.token(),
@@ -222,6 +222,13 @@ impl Rings {
             QpKind::XrcTgt => Ok(None),
             _ => new_poster(&self.send, self.recv.as_ref(), &self.cap).map(Some),
         }
+    }
+}
+
+fn packets_in_flight(kind: QpKind) -> u32 {
+    match kind {
+        QpKind::Gsi => limits::GSI_PACKETS_IN_FLIGHT,
+        _ => limits::PACKETS_IN_FLIGHT,
     }
 }
 
