@@ -27,7 +27,7 @@ use roce::{
 
 use super::{Qp, Waker};
 use crate::{
-    accounts::Threads,
+    accounts::{Payer, Threads},
     concerns::Concerns,
     context::Context,
     device::Device,
@@ -98,9 +98,9 @@ impl Qp {
         };
         let number = place.id();
         let cap = rings.cap;
-        let payer = || context.map(|context| context.payer().clone());
-        let fault_share = ThreadShare::new(Threads::Faults, payer())?;
-        let rest_share = ThreadShare::new(Threads::Rests, payer())?;
+        let payer = payer(device, init.kind, context)?;
+        let fault_share = ThreadShare::new(Threads::Faults, payer.clone())?;
+        let rest_share = ThreadShare::new(Threads::Rests, payer)?;
         let core = new_core(device, &init, qpn, rings, owner, pd.clone())?;
         let qp = Arc::pin_init(
             try_pin_init!(Self {
@@ -223,6 +223,27 @@ impl Rings {
             _ => new_poster(&self.send, self.recv.as_ref(), &self.cap).map(Some),
         }
     }
+}
+
+/// The process that the threads of the QP count for. `None` for the kernel. The calling process makes XRC targets,
+/// though ib_core creates them without its call (`ib_create_qp_user()`, verbs.c): no consumer in the kernel makes one.
+///
+/// # Errors
+///
+/// `ENOMEM`.
+fn payer(
+    device: &Device,
+    kind: QpKind,
+    context: Option<&Arc<Context>>,
+) -> Result<Option<Arc<Payer>>> {
+    Ok(match (context, kind) {
+        (Some(context), _) => Some(context.payer().clone()),
+        (None, QpKind::XrcTgt) => {
+            let payer = Payer::current(&device.workers.accounts)?;
+            Some(Arc::new(payer, GFP_KERNEL_ACCOUNT)?)
+        }
+        (None, _) => None,
+    })
 }
 
 fn packets_in_flight(kind: QpKind) -> u32 {
