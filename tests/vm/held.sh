@@ -18,10 +18,11 @@ check "link on host 2" link_add 2
 check "a queue that hardly sends" in1 tc qdisc add dev "$device" root tbf rate 8bit burst 5000 limit 10000000
 python3 "$(dirname "$0")/held.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" "$DEV2" "$(gid_index "$DEV2" $HOST2_V4)" ||
 	fail "held.py ends well" "status $?"
-# Nor the answers of QP 1, which all users of the device depend on. The address resolution's packets would wait as well.
-# Threads of both CPUs answer, so the answers are handed from CPU to CPU; the first ones are on their way for ever.
-hardware=$(in2 cat /sys/class/net/eth0/address)
-in1 ip neigh replace $HOST2_V4 dev "$device" lladdr "$hardware" nud permanent
+# Nor the answers of QP 1, which all users of the device depend on. Threads of both CPUs answer, so the answers are handed
+# from CPU to CPU; the first ones are on their way for ever. So would the packets of the address resolution be.
+knows() { ip -n "h$1" neigh replace "$2" dev "$device" lladdr "$(ip netns exec "h$3" cat "/sys/class/net/$device/address")" nud permanent; }
+check "host 1 knows host 2" knows 1 $HOST2_V4 2
+check "host 2 knows host 1" knows 2 $HOST1_V4 1
 sent() { cat "/sys/class/infiniband/$DEV1/ports/1/hw_counters/sent_pkts"; }
 answers() { [[ $(sent) -ge $((before + 300)) ]]; }
 for round in {1..8}; do
