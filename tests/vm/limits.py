@@ -137,9 +137,12 @@ def attached_once():
         # uverbs itself answers what it knows already.
         equal(codes, [0, 0, errno.EINVAL, errno.EINVAL], "errnos of attachments")
 
+    def left():
+        command = ["rdma", "resource", "show", "qp", "link", f"{DEVICE}/1"]
+        return subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE).stdout.count("type UD")
+
     in_child(attach)
-    becomes(lambda: subprocess.run(["rdma", "resource", "show", "qp", "dev", DEVICE], check=True, text=True,
-                                   stdout=subprocess.PIPE).stdout.count("type UD"), 0, "QPs of the process that ended")
+    becomes(left, 0, "QPs of the process that ended")
 
 
 @case("a user has a share of the multicast groups, and others find room")
