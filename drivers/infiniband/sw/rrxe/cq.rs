@@ -179,6 +179,13 @@ struct State {
     pacer: TimerSlot<ArcHrTimerHandle<Cq>>,
 }
 
+/// The ring, the timer and the claim of a CQ that is destroyed.
+type Held = (
+    Option<Ring>,
+    Option<ArcHrTimerHandle<Cq>>,
+    Option<PayerClaim>,
+);
+
 impl State {
     /// That of an empty queue.
     fn new(ring: Ring, arming: Arming, ignore_overrun: bool) -> Self {
@@ -207,11 +214,15 @@ impl State {
         }
     }
 
-    /// Nothing is due from now on, nothing can be pushed, and no timer is kept. The caller drops the ring and the timer
-    /// outside the lock.
-    fn close(&mut self) -> (Option<Ring>, Option<ArcHrTimerHandle<Cq>>) {
+    /// Nothing is due from now on, nothing can be pushed, and no timer is kept. The caller drops the result outside the
+    /// lock.
+    fn close(&mut self) -> Held {
         (self.completion_due, self.overflow_due) = (false, false);
-        (self.ring.take(), self.pacer.close())
+        (
+            self.ring.take(),
+            self.pacer.close(),
+            self.many_events.take(),
+        )
     }
 }
 

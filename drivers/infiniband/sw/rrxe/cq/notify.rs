@@ -467,7 +467,7 @@ mod tests {
     fn nothing_is_due_once_it_is_destroyed() -> Result {
         let mut state = state(3, 0)?;
         (state.completion_due, state.overflow_due) = (true, true);
-        let (ring, pacer) = state.close();
+        let (ring, pacer, _) = state.close();
         assert!(ring.is_some() && pacer.is_none());
         assert!(!state.completion_due && !state.overflow_due);
         assert!(!state.announce(true));
