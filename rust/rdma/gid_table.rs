@@ -72,7 +72,8 @@ impl IbDevice {
         if ports.is_null() {
             return false;
         }
-        // SAFETY: ib_core indexes its array of ports by the port's number, and frees it with the device.
+        // SAFETY: The device has port 1 by the invariant of `IbDevice`. ib_core indexes its array of ports by the port's
+        // number, and frees it with the device.
         let port = unsafe { &raw const (*ports.add(PORT as usize)).cache };
         // SAFETY: As above.
         !unsafe { (&raw const (*port).gid).read_volatile() }.is_null()

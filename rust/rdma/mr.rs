@@ -348,7 +348,8 @@ pub(crate) unsafe extern "C" fn rereg<P: Provider>(
             access: is_set(bindings::ib_mr_rereg_flags_IB_MR_REREG_ACCESS)
                 .then(|| Access::from_raw(access)),
             range: is_set(bindings::ib_mr_rereg_flags_IB_MR_REREG_TRANS)
-                // SAFETY: The region is valid during the call, and so is its device.
+                // SAFETY: The region is valid during the call, and so is its device, which `Unregistered::new` made: this
+                // is an operation of this driver.
                 .then(|| unsafe { UserRange::of_process((*base).device, start, length, iova) }),
         };
         if change.access.is_some_and(|access| !access.is_consistent()) {

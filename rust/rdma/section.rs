@@ -72,7 +72,8 @@ impl Sections {
         f()
     }
 
-    /// Enters a section, which ends when the result is dropped. To be dropped before all that the caller had before.
+    /// Enters a section, which ends when the result is dropped. The caller drops it before any guard or section that it
+    /// had before the call.
     #[inline]
     fn enter(&self) -> Section<'_> {
         // SAFETY: No requirements.

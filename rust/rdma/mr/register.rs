@@ -134,7 +134,8 @@ pub(crate) unsafe extern "C" fn user<P: Provider>(
     if let Err(error) = unsafe { udata::no_payload(payload) } {
         return error.to_ptr();
     }
-    // SAFETY: `pd` is valid during the call, and so is its device.
+    // SAFETY: `pd` is valid during the call, and so is its device, which `Unregistered::new` made: this is an operation
+    // of this driver.
     let range = unsafe { UserRange::of_process((*pd).device, start, length, iova) };
     // SAFETY: As the caller promises.
     unsafe { register::<P>(pd, &range, access, hints) }
@@ -156,7 +157,8 @@ pub(crate) unsafe extern "C" fn exported<P: Provider>(
     _attributes: *mut bindings::uverbs_attr_bundle,
 ) -> *mut bindings::ib_mr {
     let origin = Origin::Exported(fd);
-    // SAFETY: `pd` is valid during the call, and so is its device.
+    // SAFETY: `pd` is valid during the call, and so is its device, which `Unregistered::new` made: this is an operation
+    // of this driver.
     let range = unsafe { UserRange::new((*pd).device, origin, offset, length, iova) };
     // SAFETY: As the caller promises.
     unsafe { register::<P>(pd, &range, access, hints) }
@@ -177,7 +179,8 @@ pub(crate) unsafe extern "C" fn device<P: Provider>(
     let attr = unsafe { &*attr };
     // SAFETY: As the caller promises.
     let origin = Origin::Device(unsafe { dm::of::<P>(memory) });
-    // SAFETY: `pd` is valid during the call, and so is its device.
+    // SAFETY: `pd` is valid during the call, and so is its device, which `Unregistered::new` made: this is an operation
+    // of this driver.
     let range = unsafe { UserRange::new((*pd).device, origin, attr.offset, attr.length, 0) };
     let access = attr.access_flags as c_int;
     // SAFETY: As the caller promises.

@@ -133,8 +133,8 @@ impl<W: Wake> Credit<W> {
         let shared = unsafe { bindings::skb_shinfo(skb) };
         // SAFETY: The shared info lives as long as its buffer; this field is its owner's.
         unsafe { (*shared).__bindgen_anon_2.destructor_arg = held };
-        // Otherwise the field is the number of a time stamp that `tx_flags` asks for (`__skb_tstamp_tx()`,
-        // net/core/skbuff.c), and these are zero.
+        // The kernel uses the field only for a time stamp that `tx_flags` asks for (`__skb_tstamp_tx()`,
+        // net/core/skbuff.c). `tx_flags` is zero here.
         // SAFETY: As above.
         unsafe { (*shared).tskey = self.mark };
         // SAFETY: The caller owns the buffer. `give_back` takes over what `destructor_arg` holds.

@@ -10,8 +10,8 @@
 //! (`process_backlog()`, `netif_receive_skb_internal()` and `netif_receive_skb_list_internal()`, net/core/dev.c). So a
 //! grace period that begins after the destructor ends after `encap_rcv`.
 //!
-//! A softirq that runs on the CPU that received the packets has another proof: it does not interrupt their handler, so they
-//! have been handled.
+//! Code with bottom halves off on the CPU that received the packets needs no grace period: it does not interrupt their
+//! handler, so the handler has returned.
 //!
 //! A packet that waits in one more queue after its destructor is not covered: behind a tunnel, on a bridge with
 //! `bridge-nf-call-iptables`, and on a host that forwards it.
@@ -34,7 +34,7 @@ pub(super) struct Reception {
     awaited: Atomic<bool>,
 }
 
-/// No cookie: the two lowest bits of one are clear (`rcu_seq_snap()`, kernel/rcu/rcu.h).
+/// Not a cookie: the two lowest bits of a cookie are clear (`rcu_seq_snap()`, kernel/rcu/rcu.h).
 const UNKNOWN: c_ulong = 3;
 
 /// No CPU.

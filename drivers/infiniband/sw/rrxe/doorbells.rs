@@ -265,8 +265,7 @@ impl Doorbells {
         drop(guard);
     }
 
-    /// Serves what was rung so far, for [`SETTLE`] at most, and waits for the watcher to have served
-    /// what it took. A poller serves the rest. Asks `goes_on` before each pass. Process context; sleeps.
+    /// Serves the doorbells rung so far, for [`SETTLE`] at most, and waits for RCU readers. A poller serves the rest. Asks `goes_on` before each pass. Process context; sleeps.
     ///
     /// # Errors
     ///

@@ -116,7 +116,7 @@ impl Groups {
     }
 }
 
-/// What a device is attached to. Held over changes, and so over joins, which take the RTNL lock.
+/// The groups of a device, and the claims of its attachments. Held over changes, and so over joins, which take the RTNL lock.
 #[pin_data]
 pub(crate) struct Attachments {
     #[pin]
@@ -126,7 +126,7 @@ pub(crate) struct Attachments {
 struct State {
     /// How many groups the device is in.
     groups: u32,
-    /// What the attachments of processes count for, by QP number and group.
+    /// The claims of processes' attachments, by QP number and group.
     claims: RBTree<(u32, [u8; 16]), PayerClaim>,
 }
 
@@ -216,7 +216,7 @@ pub(crate) fn detach(qp: &Arc<Qp>, group: Gid) -> Result {
     Ok(())
 }
 
-/// By what an attachment is known on its device.
+/// The key of an attachment: QP number and group.
 fn attachment(qp: &Qp, group: Gid) -> (u32, [u8; 16]) {
     (qp.qpn.get(), group.0)
 }

@@ -249,7 +249,7 @@ impl Qp {
         self.cqs().any(|own| core::ptr::eq(&**own, cq))
     }
 
-    /// Puts the QP in error, soon or as soon as it leaves RESET. Any context.
+    /// Puts the QP in error at its next turn, or when it leaves RESET. Any context up to softirq.
     pub(crate) fn condemn(this: ArcBorrow<'_, Self>) {
         this.concerns.condemn();
         Self::leave(this);
@@ -479,7 +479,7 @@ impl Qp {
     }
 
     /// Leaves the work of a process's QP to the watcher of its doorbells, so that it counts for
-    /// that process, or to a thread, so that others have their share of the CPU. Any context.
+    /// that process, or to a thread, so that others have their share of the CPU. Any context up to softirq.
     fn leave(this: ArcBorrow<'_, Self>) {
         if this.poster.is_some() {
             Self::schedule(this);
@@ -488,7 +488,7 @@ impl Qp {
         }
     }
 
-    /// Has a thread run the engine, once the QP's payer has one for it. Any context.
+    /// Has a thread run the engine, once the QP's payer has one for it. Any context up to softirq.
     fn leave_to_thread(this: Arc<Self>) {
         Waiter::Qp(this).begin(Threads::Rests);
     }
@@ -500,7 +500,7 @@ impl Qp {
         let _ = workers.rests.enqueue::<_, 2>(this);
     }
 
-    /// Whom it counts for. `None` for QPs of the kernel.
+    /// The payer of the QP. `None` for QPs of the kernel.
     pub(crate) fn payer(&self) -> Option<&Payer> {
         self.rest_share.payer()
     }

@@ -109,7 +109,7 @@ impl ThreadShare {
         }))
     }
 
-    /// Whom it counts for. `None` for an object of the kernel.
+    /// The payer of the object. `None` for an object of the kernel.
     pub(crate) fn payer(&self) -> Option<&Payer> {
         self.payer.as_deref()
     }

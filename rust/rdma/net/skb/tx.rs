@@ -195,7 +195,7 @@ impl TxSkb {
         Ok(unsafe { TxPacket::new(skb, network) })
     }
 
-    /// Takes what was put as a whole frame of the link layer.
+    /// Makes the bytes that were put a frame of the link layer.
     ///
     /// # Errors
     ///
@@ -234,7 +234,7 @@ impl TxSkb {
         unsafe { crc32(self.skb, register, offset, len) }
     }
 
-    /// The buffer, without a `TxSkb`'s further use, if all its bytes were written.
+    /// Gives the buffer up, if all its bytes were written.
     ///
     /// # Errors
     ///

@@ -31,7 +31,8 @@ const NET_XMIT_DROP: c_int = bindings::NET_XMIT_DROP as c_int;
 ///
 /// # Invariants
 ///
-/// The buffer is valid, owned by `self` alone and has no `frag_list`.
+/// The buffer is valid, owned by `self` alone and has no `frag_list`. All its bytes were written, and nobody writes them
+/// while they are shared.
 pub(super) struct Written(NonNull<bindings::sk_buff>);
 
 impl Written {
@@ -67,8 +68,8 @@ impl Drop for Written {
 ///
 /// # Invariants
 ///
-/// The network header is set, at `data`, and of the version of `network`, without options or extension headers. It and the
-/// UDP header behind it are linear.
+/// The network header is set, at `data`: the first 20 (IPv4) or 40 (IPv6) bytes. It has the version of `network` and, of
+/// IPv4, no options. It and the 8 bytes behind it are linear.
 pub struct TxPacket {
     skb: Written,
     network: Network,
@@ -127,7 +128,7 @@ impl TxPacket {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the headers aren't there.
+    /// None that occur: both headers are there by the type invariant.
     pub fn into_rx(self) -> Result<RxSkb> {
         let ip_len = match self.network {
             Network::V4 => IPV4_LEN,

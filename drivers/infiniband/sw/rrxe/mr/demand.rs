@@ -39,7 +39,7 @@ impl MrTable {
     ///
     /// # Errors
     ///
-    /// Those of [`OnDemand::fault_in`].
+    /// Those of [`OnDemand::serve`](rdma::odp::OnDemand::serve).
     pub(crate) fn fault_in(&self, absent: &Absent) -> Result {
         let Absent { key, addr, .. } = *absent;
         match absent.access {
