@@ -22,7 +22,7 @@ from pyverbs.wr import SGE, RecvWR, SendWR
 
 import forge
 from forge import RC, SEND_ONLY, UD, Socket, Wire
-from pairs import DEVICE, GID_INDEX, PAGE, Buffer, case, connect, equal, main, register
+from pairs import DEVICE, GID_INDEX, PAGE, Buffer, becomes, case, connect, equal, main, register
 from uverbs import attach_mcast
 
 GID_INDEX6, PEER_DEVICE, PEER_GID_INDEX = int(sys.argv[3]), sys.argv[4], int(sys.argv[5])
@@ -188,6 +188,24 @@ def _():
         refuse(ends[0], lambda psn: mine.send(HOST1, forge.bth(transport | SEND_ONLY, qpn, psn) + EVIL), "local", 0,
                lambda: ends[1].send(HONEST))
         mine.close()
+
+
+@case("another QP of this host that is connected to a QP whose peer is on this host")
+def _():
+    for kind in (e.IBV_QPT_RC, e.IBV_QPT_UC):
+        ends, other = [Queue(DEVICE, kind), Queue(DEVICE, kind)], Queue(DEVICE, kind)
+        for end, peer in zip(ends, reversed(ends)):
+            connect(end.context, end.qp, peer.qp.qp_num)
+        # The network knows it by the same addresses.
+        connect(other.context, other.qp, ends[0].qp.qp_num)
+        ends[0].receive()
+        before = dropped("peer")
+        other.send(EVIL)
+        # RC sends it again and again.
+        becomes(lambda: dropped("peer") > before, True, "its packets are counted")
+        ends[1].send(HONEST)
+        equal(ends[0].received(0), HONEST, "the first message")
+        ends[0].nothing_forged()
 
 
 @case("datagrams of an ordinary socket for a group")

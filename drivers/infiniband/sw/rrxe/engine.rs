@@ -260,7 +260,11 @@ impl Core {
     /// Takes in a packet; `false` if its memory is absent, so that it must come again.
     fn take_in(&mut self, qp: &Qp, now: Instant, packet: &RxPacket, upshot: &mut Upshot) -> bool {
         let ingress = packet.skb.ingress();
-        if let Err(why) = self.peer.check(&qp.device, &packet.endpoints, ingress) {
+        let checked = self
+            .peer
+            .check_sender(packet.skb.sender())
+            .and_then(|()| self.peer.check(&qp.device, &packet.endpoints, ingress));
+        if let Err(why) = checked {
             self.counters.add(why, 1);
             qp.trace_drop(packet.packet.bth.psn, why);
             return true;
@@ -520,7 +524,7 @@ fn deliver_local(
     upshot: &mut Upshot,
 ) -> Fate {
     let to = frame.destination();
-    let Some(skb) = frame.into_local() else {
+    let Some(skb) = frame.into_local(qp.qpn) else {
         counters.count(Count::SendErr);
         return Fate::Dropped;
     };

@@ -42,6 +42,7 @@ pub(crate) struct Connection {
     path: Path,
     /// The same as the verbs know it, for `query_qp`.
     av: Av,
+    remote: Qpn,
 }
 
 /// What a work request says of a datagram's address.
@@ -82,7 +83,7 @@ impl Peer {
     pub(crate) fn connect(&mut self, device: &Device, av: Av, local: Qpn, remote: Qpn) {
         if let Self::Connected(connection) = self {
             let path = Path::new(device.link.clone(), &av, local, remote);
-            *connection = Some(Connection { path, av });
+            *connection = Some(Connection { path, av, remote });
         }
     }
 
@@ -91,6 +92,23 @@ impl Peer {
         match self {
             Self::Connected(Some(connection)) => Some(connection.av),
             _ => None,
+        }
+    }
+
+    /// Refuses the packets of a connected QP's path that another QP of this host than its peer sent: any user may make a QP
+    /// with that path and connect it to this one. `sender` is not known of packets that came by a network.
+    ///
+    /// # Errors
+    ///
+    /// What to count.
+    pub(crate) fn check_sender(&self, sender: Option<u32>) -> Result<(), Counter> {
+        match (self, sender) {
+            (Self::Connected(Some(connection)), Some(sender))
+                if connection.remote.get() != sender =>
+            {
+                Err(Counter::DropPeer)
+            }
+            _ => Ok(()),
         }
     }
 

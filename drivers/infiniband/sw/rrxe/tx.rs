@@ -15,6 +15,7 @@ use rdma::{
     },
 };
 use roce::{
+    ids::Qpn,
     transmit::Transmit,
     wire::{
         self,
@@ -122,10 +123,10 @@ impl<'a> Frame<'a> {
         self.finish(Self::icrc)?.send(route, credit)
     }
 
-    /// Turns the packet into one received from itself. It carries no ICRC. `None` if it is lost.
-    pub(crate) fn into_local(self) -> Option<RxSkb> {
+    /// Turns the packet into one received from QP `sender` of this host. It carries no ICRC. `None` if it is lost.
+    pub(crate) fn into_local(self, sender: Qpn) -> Option<RxSkb> {
         let packet = self.finish(|_, _, _| Some([0; ICRC_LEN])).ok()?;
-        packet.into_rx().ok()
+        packet.into_rx(sender.get()).ok()
     }
 
     /// Adds all that is still missing around headers and payload.

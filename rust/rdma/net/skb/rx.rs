@@ -44,6 +44,8 @@ unsafe impl Send for RxSkb {}
 struct Control {
     trusted: bool,
     arrival: Arrival,
+    /// The QPN of the sender, of a packet that came without a network.
+    sender: Option<u32>,
 }
 
 /// The control block of a buffer: 48 bytes, aligned as a double word (`struct sk_buff`, linux/skbuff.h).
@@ -139,7 +141,7 @@ impl RxSkb {
             return Err(Discard::IpHeader);
         };
         // SAFETY: As above, and the headers are stripped.
-        Ok(unsafe { Self::new(skb, false, arrival) })
+        Ok(unsafe { Self::new(skb, false, arrival, None) })
     }
 
     /// Takes over a buffer from a QP of this host that fulfils the invariants but for its control block.
@@ -147,9 +149,9 @@ impl RxSkb {
     /// # Safety
     ///
     /// It must do so, and be given up by the caller.
-    pub(super) unsafe fn from_local(skb: NonNull<bindings::sk_buff>) -> Self {
+    pub(super) unsafe fn from_local(skb: NonNull<bindings::sk_buff>, sender: u32) -> Self {
         // SAFETY: The caller's promise.
-        unsafe { Self::new(skb, true, Arrival::default()) }
+        unsafe { Self::new(skb, true, Arrival::default(), Some(sender)) }
     }
 
     /// Takes over a buffer that fulfils the invariants but for its control block.
@@ -157,11 +159,21 @@ impl RxSkb {
     /// # Safety
     ///
     /// It must do so, and be given up by the caller.
-    unsafe fn new(skb: NonNull<bindings::sk_buff>, trusted: bool, arrival: Arrival) -> Self {
+    unsafe fn new(
+        skb: NonNull<bindings::sk_buff>,
+        trusted: bool,
+        arrival: Arrival,
+        sender: Option<u32>,
+    ) -> Self {
         // INVARIANT: By the safety requirements; the control block follows.
         let skb = Self(skb);
+        let control = Control {
+            trusted,
+            arrival,
+            sender,
+        };
         // SAFETY: The control block is the buffer owner's to use, and has the size and alignment of a `Control`.
-        unsafe { skb.control().write(Control { trusted, arrival }) };
+        unsafe { skb.control().write(control) };
         skb
     }
 
@@ -237,6 +249,12 @@ impl RxSkb {
     /// By which network devices it came in.
     pub fn ingress(&self) -> Ingress {
         self.arrival().ingress
+    }
+
+    /// The QPN of its sender, if a QP of this host sent it without a network.
+    pub fn sender(&self) -> Option<u32> {
+        // SAFETY: The control block holds a `Control` by the type invariant.
+        unsafe { (*self.control()).sender }
     }
 
     /// Whether this host sent it, through its IP layer.

@@ -124,12 +124,12 @@ impl TxPacket {
         sent(code)
     }
 
-    /// Turns the packet into one that was received on this host.
+    /// Turns the packet into one that QP `sender` of this host sent to this host.
     ///
     /// # Errors
     ///
     /// None that occur: both headers are there by the type invariant.
-    pub fn into_rx(self) -> Result<RxSkb> {
+    pub fn into_rx(self, sender: u32) -> Result<RxSkb> {
         let ip_len = match self.network {
             Network::V4 => IPV4_LEN,
             Network::V6 => IPV6_LEN,
@@ -140,7 +140,7 @@ impl TxPacket {
             return Err(EINVAL);
         }
         // SAFETY: By the type invariant both headers are linear and of these lengths; they are pulled now.
-        Ok(unsafe { RxSkb::from_local(self.skb.into_raw()) })
+        Ok(unsafe { RxSkb::from_local(self.skb.into_raw(), sender) })
     }
 }
 
