@@ -15,7 +15,7 @@ NESTED = 0x8000
 # Tables and their entries, which nldev doesn't mark as nested.
 TABLES = {19, 20, 30, 31, 35, 36, 40, 41, 46, 47, 86, 87, 88, 89}
 DEV_INDEX, DEV_NAME = 1, 2
-DRIVER_STRING, DRIVER_U64 = 54, 59
+DRIVER_STRING, DRIVER_U64, SRQN = 54, 59, 90
 
 
 class Socket:

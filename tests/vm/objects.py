@@ -8,9 +8,12 @@ Uninitialised and freed memory shows by a pattern if the kernel was booted with 
 
 import ast
 import ctypes
+import errno
 import os
+import select
 import struct
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -19,12 +22,16 @@ from pyverbs.mr import MR
 from pyverbs.pd import PD
 from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.srq import SRQ, SrqAttr, SrqInitAttr
+from pyverbs.wr import SGE, SendWR
 
 import nldev
-from pairs import ALL, DEVICE, LOCAL_WRITE, PAGE, Buffer, Pair, case, connect, equal, main, register
+from extension import PRODUCER
+from pairs import (
+    ALL, DEVICE, LOCAL_WRITE, PAGE, Buffer, Pair, becomes, case, connect, equal, libc, main, register, unanswered,
+)
 from uverbs import CHANGE_ACCESS, CHANGE_TRANSLATION, rereg
 
-QUERY_QP = 25
+ALLOC_PD, QUERY_QP = 3, 25
 NOBODY = 65534
 PSN = 0x5A17EC
 SECONDS = 20
@@ -221,6 +228,65 @@ def rights_in(attributes):
             name = value.rstrip(b"\0")
         elif kind == nldev.DRIVER_U64 and name == b"access":
             yield struct.unpack("=Q", value)[0]
+
+
+def mappings():
+    """The addresses at which the process has mapped the device's memory."""
+    with open("/proc/self/maps") as maps:
+        return {int(line.split("-")[0], 16) for line in maps if "/dev/infiniband/" in line}
+
+
+@case("a shared receive queue whose ring is broken hides no other one from an administrator")
+def broken_queue():
+    pair, before = Pair(), mappings()
+    srq = SRQ(pair.pd, SrqInitAttr(SrqAttr(max_wr=8)))
+    (ring,) = mappings() - before
+    other = SRQ(pair.pd, SrqInitAttr(SrqAttr(max_wr=8)))
+    cap = QPCap(max_send_wr=4)
+    qp = QP(pair.pd, QPInitAttr(qp_type=e.IBV_QPT_RC, scq=pair.cqs[1], rcq=pair.cqs[1], srq=srq, cap=cap))
+    sender, _ = new_qp(pair)
+    connect(pair.context, qp, sender.qp_num)
+    connect(pair.context, sender, qp.qp_num)
+    device = nldev.Socket().index(DEVICE)
+
+    def queues():
+        """How many there are, and how many are broken."""
+        found = everything(nldev.Socket(), device)["srq"]
+        return sum(kind == nldev.SRQN for kind, _ in found), found.count((nldev.DRIVER_STRING, b"broken\0"))
+
+    equal(queues(), (2, 0), "queues, and broken ones")
+    ctypes.c_uint32.from_address(ring + PRODUCER).value = 1 << 30
+    buffer = Buffer(PAGE)
+    region = register(pair.pd, buffer)
+    sender.post_send(SendWR(opcode=e.IBV_WR_SEND, num_sge=1, sg=[SGE(buffer.address, 8, region.lkey)]))
+    becomes(queues, (2, 1), "queues, and broken ones")
+    other.close()
+
+
+@case("a domain whose creation fails at the end is undone, though its payload has changed meanwhile")
+def undone():
+    pair = Pair()
+    response, faults = unanswered(PAGE)
+    # The driver's payload are the last 8 bytes.
+    command = Buffer(PAGE)
+    command.fill(struct.pack("=IHHQQ", ALLOC_PD, 6, 1, response.address, 0))
+    result = []
+
+    def alloc():
+        written = libc.write(pair.context.cmd_fd, ctypes.c_void_p(command.address), ctypes.c_size_t(24))
+        result.append((written, ctypes.get_errno()))
+
+    thread = threading.Thread(target=alloc)
+    thread.start()
+    # The domain is made, and uverbs is about to tell its handle.
+    select.select([faults], [], [])
+    command.fill(b"\xff" * 8, 16)
+    libc.munmap(response.address, PAGE)
+    os.close(faults)
+    thread.join()
+    equal(result, [(-1, errno.EFAULT)], "what the call returned")
+    # What was undone left its handle to the next one.
+    PD(pair.context).close()
 
 
 if __name__ == "__main__":
