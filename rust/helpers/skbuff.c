@@ -7,14 +7,9 @@
 #include <linux/skbuff.h>
 #include <net/ip.h>
 
-__rrxe_helper void *rrxe_helper_netdev_alloc_frag_align(unsigned int size, unsigned int align)
+__rrxe_helper struct sk_buff *rrxe_helper_alloc_skb(unsigned int size, gfp_t flags)
 {
-	return netdev_alloc_frag_align(size, align);
-}
-
-__rrxe_helper void rrxe_helper_skb_free_frag(void *addr)
-{
-	skb_free_frag(addr);
+	return alloc_skb(size, flags);
 }
 
 __rrxe_helper void rrxe_helper_skb_reserve(struct sk_buff *skb, int len)
@@ -50,12 +45,6 @@ __rrxe_helper void *rrxe_helper_skb_frag_address_safe(const skb_frag_t *frag)
 __rrxe_helper unsigned int rrxe_helper_skb_frag_size(const skb_frag_t *frag)
 {
 	return skb_frag_size(frag);
-}
-
-__rrxe_helper void rrxe_helper_skb_fill_page_desc(struct sk_buff *skb, int i, struct page *page,
-						  int off, int size)
-{
-	skb_fill_page_desc(skb, i, page, off, size);
 }
 
 __rrxe_helper int rrxe_helper_skb_linearize(struct sk_buff *skb)
@@ -158,16 +147,6 @@ __rrxe_helper __u32 rrxe_helper_skb_queue_len_lockless(const struct sk_buff_head
 __rrxe_helper void rrxe_helper_skb_queue_purge(struct sk_buff_head *list)
 {
 	skb_queue_purge(list);
-}
-
-__rrxe_helper void rrxe_helper_get_page(struct page *page)
-{
-	get_page(page);
-}
-
-__rrxe_helper struct page *rrxe_helper_virt_to_head_page(const void *addr)
-{
-	return virt_to_head_page(addr);
 }
 
 __rrxe_helper void rrxe_helper_consume_skb(struct sk_buff *skb)

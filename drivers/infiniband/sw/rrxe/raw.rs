@@ -32,10 +32,8 @@ use crate::{
 
 /// The tag of a VLAN, which isn't part of a network device's MTU.
 const VLAN_TAG: u32 = 4;
-/// Bytes at the start of a frame that are linear, headers as a rule; the rest is copied to a page.
-const HEAD: u32 = 128;
-/// No frame is longer, whatever the network device takes.
-const MAX_FRAME: u32 = HEAD.saturating_add(PAGE_SIZE as u32);
+/// No frame is longer, whatever the network device takes: a page behind some headers.
+const MAX_FRAME: u32 = 128 + PAGE_SIZE as u32;
 
 /// A frame under construction.
 struct RawFrame {
@@ -55,23 +53,19 @@ impl Payload for RawFrame {
 }
 
 impl RawFrame {
-    fn new(netdev: &Netdev) -> Option<Self> {
+    /// With room for `length` bytes.
+    fn new(netdev: &Netdev, length: u32) -> Option<Self> {
         Some(Self {
-            skb: TxSkb::new(netdev.headroom(), HEAD as usize)?,
+            skb: TxSkb::new(netdev.headroom(), length as usize)?,
             torn: false,
         })
-    }
-
-    /// The head is complete, and so many bytes follow.
-    fn begin_rest(&mut self, length: u32) {
-        self.torn |= self.skb.spill(length as usize).is_err();
     }
 
     /// The frame, if nothing of it is missing.
     fn finish(self) -> Option<TxFrame> {
         match self.torn {
             true => None,
-            false => self.skb.into_frame().ok(),
+            false => Some(self.skb.into_frame()),
         }
     }
 }
@@ -100,25 +94,18 @@ pub(crate) fn send(core: &mut Core, qp: &Qp, transmit: &Transmit) -> Result<(), 
     if !fits(&netdev, length) {
         return Err(TransmitFault::Local(WcStatus::LocLenErr));
     }
-    let Some(mut frame) = RawFrame::new(&netdev) else {
+    let Some(mut frame) = RawFrame::new(&netdev, length) else {
         return lost(counters);
     };
-    let (head, rest) = (length.min(HEAD), length.saturating_sub(HEAD));
-    let mut own = OwnMemory {
+    let own = OwnMemory {
         mrs: &qp.device.mrs,
         pd: core.pd.id(),
         recent: &mut core.own_region,
         stall: &mut core.stall,
     };
     core.sq
-        .gather(slot, 0, head, &mut frame, own.reborrow())
+        .gather(slot, 0, length, &mut frame, own)
         .map_err(ungathered)?;
-    if rest > 0 {
-        frame.begin_rest(rest);
-        core.sq
-            .gather(slot, head, rest, &mut frame, own)
-            .map_err(ungathered)?;
-    }
     let Some(frame) = frame.finish() else {
         return lost(counters);
     };

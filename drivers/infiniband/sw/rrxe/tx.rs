@@ -11,7 +11,7 @@ use rdma::{
     net::{
         credit::{Credit, Wake},
         route::Route,
-        skb::{self, RxSkb, TxPacket, TxSkb, TRAILER_MAX},
+        skb::{self, RxSkb, TxPacket, TxSkb},
     },
 };
 use roce::{
@@ -26,9 +26,8 @@ use roce::{
 
 use crate::path::Address;
 
-/// Payload up to this many bytes lies behind the headers, longer payload in a fragment of its own:
-/// the linear part may be no larger than a page.
-const LINEAR_LIMIT: u32 = 512;
+/// Most bytes of pad and ICRC.
+const TRAILER_MAX: usize = 3 + ICRC_LEN;
 
 /// The IP protocol number of UDP.
 const PROTOCOL_UDP: u8 = 17;
@@ -68,18 +67,13 @@ impl<'a> Frame<'a> {
         let packet = &transmit.packet;
         let header = packet.encode();
         let payload = packet.payload_len;
-        let linear = payload <= LINEAR_LIMIT;
-        let behind = if linear { payload } else { 0 };
         let headroom = route
             .link_headroom()
             .saturating_add(IPV6_LEN)
             .saturating_add(UDP_LEN);
-        let room = header.len().saturating_add(behind as usize);
+        let room = header.len().saturating_add(payload as usize);
         let mut skb = TxSkb::new(headroom, room.saturating_add(TRAILER_MAX))?;
         skb.put(&header).ok()?;
-        if !linear {
-            skb.spill(payload as usize).ok()?;
-        }
         Some(Self {
             address,
             route,
@@ -138,7 +132,12 @@ impl<'a> Frame<'a> {
             return Err(ENOMEM);
         }
         let tail = self.pad.saturating_add(ICRC_LEN);
-        let length = self.skb.len().saturating_add(tail).saturating_add(UDP_LEN);
+        let length = self
+            .skb
+            .bytes()
+            .len()
+            .saturating_add(tail)
+            .saturating_add(UDP_LEN);
         let length = u16::try_from(length).map_err(|_| EINVAL)?;
         let udp = self.address.udp_header(length);
         let ip = self.address.header.with_length(length);
@@ -147,7 +146,7 @@ impl<'a> Frame<'a> {
         let icrc = icrc(&self, &ip, &udp).ok_or(EFAULT)?;
         let place = trailer.get_mut(self.pad..).ok_or(EINVAL)?;
         *place.first_chunk_mut().ok_or(EINVAL)? = icrc;
-        self.skb.put_trailer(trailer.get(..tail).ok_or(EINVAL)?)?;
+        self.skb.put(trailer.get(..tail).ok_or(EINVAL)?)?;
         let ip = match &ip {
             IpHeader::V4(ip) => skb::IpHeader::V4(ip),
             IpHeader::V6(ip) => skb::IpHeader::V6(ip),
@@ -157,14 +156,11 @@ impl<'a> Frame<'a> {
 
     /// The ICRC of the packet without its trailer.
     fn icrc(&self, ip: &IpHeader, udp: &[u8; UDP_LEN]) -> Option<Icrc> {
-        let linear = self.skb.linear();
-        let next = linear.get(BTH_LEN..)?;
-        let start = match ip {
+        let next = self.skb.bytes().get(BTH_LEN..)?;
+        let mut icrc = match ip {
             IpHeader::V4(ip) => icrc::Icrc::start_v4(crc32_le, ip, udp, &self.bth, next),
             IpHeader::V6(ip) => icrc::Icrc::start_v6(crc32_le, ip, udp, &self.bth, next),
         };
-        let register = self.skb.crc32(start.register(), linear.len())?;
-        let mut icrc = icrc::Icrc::resume(register);
         icrc.update(crc32_le, [0; 3].get(..self.pad)?);
         Some(icrc.finish())
     }

@@ -25,7 +25,7 @@ pub use self::{
     ingress::Ingress,
     queue::{FrameQueue, SkbQueue},
     rx::{Discard, Endpoints, IpHeader, RxSkb},
-    tx::{TxSkb, TRAILER_MAX},
+    tx::TxSkb,
     whole::{TxFrame, TxPacket},
 };
 
