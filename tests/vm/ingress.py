@@ -9,6 +9,7 @@ sends right packets the wrong way, then an honest one, which must be the first t
 """
 
 import ipaddress
+import os
 import sys
 import time
 
@@ -22,7 +23,8 @@ from pyverbs.wr import SGE, RecvWR, SendWR
 
 import forge
 from forge import RC, SEND_ONLY, UD, Socket, Wire
-from pairs import DEVICE, GID_INDEX, PAGE, Buffer, becomes, case, connect, equal, main, register
+import userfault
+from pairs import ALL, DEVICE, GID_INDEX, PAGE, Buffer, becomes, case, connect, equal, main, register, unanswered
 from uverbs import attach_mcast
 
 GID_INDEX6, PEER_DEVICE, PEER_GID_INDEX = int(sys.argv[3]), sys.argv[4], int(sys.argv[5])
@@ -30,6 +32,8 @@ HOST1, HOST2, HOST1_V6, HOST2_V6 = "10.77.0.1", "10.77.0.2", "fd77::1", "fd77::2
 STRANGER = "10.77.0.9"
 GROUP, GROUP_V6 = "239.77.1.10", "ff0e::770a"
 QKEY, DEPTH, FORGED, GRH = 0x11223344, 32, 8, 40
+# Packets that wait for a QP.
+INBOX = 1024
 HONEST, EVIL = b"honest message, ", b"forged message, "
 
 
@@ -206,6 +210,32 @@ def _():
         ends[1].send(HONEST)
         equal(ends[0].received(0), HONEST, "the first message")
         ends[0].nothing_forged()
+
+
+@case("datagrams of another QP of this host for a connected QP that waits for its memory")
+def _():
+    ends, other = [Queue(DEVICE, e.IBV_QPT_UC), Queue(DEVICE, e.IBV_QPT_UC)], Queue(DEVICE, e.IBV_QPT_UD)
+    for end, peer in zip(ends, reversed(ends)):
+        connect(end.context, end.qp, peer.qp.qp_num)
+    memory, faults = unanswered(PAGE)
+    region = register(ends[0].pd, memory, ALL | e.IBV_ACCESS_ON_DEMAND)
+    ends[0].qp.post_recv(RecvWR(wr_id=0, num_sge=1, sg=[SGE(memory.address, PAGE, region.lkey)]))
+    ends[0].receive()
+    ends[1].send(HONEST)
+    before = dropped("peer")
+    # More than its inbox takes.
+    for _ in range(INBOX + 76):
+        other.send(EVIL, ends[0].context.query_gid(1, GID_INDEX), remote=ends[0].qp.qp_num)
+        other.cq.poll(DEPTH)
+    becomes(lambda: dropped("peer"), before + INBOX + 76, "datagrams that are counted")
+    for _ in range(DEPTH // 2):
+        ends[1].send(HONEST)
+    userfault.give_zeros(faults, memory.address, PAGE)
+    ends[0].received()
+    equal(memory.read(len(HONEST)), HONEST, "the first message")
+    for _ in range(DEPTH // 2):
+        equal(ends[0].received(), HONEST, "a message")
+    os.close(faults)
 
 
 @case("datagrams of an ordinary socket for a group")

@@ -12,7 +12,10 @@ use kernel::{
     },
 };
 use rdma::{
-    net::{lane::Lane, skb::Discard},
+    net::{
+        lane::Lane,
+        skb::{Discard, Ingress},
+    },
     table::Recent,
     trace,
 };
@@ -24,7 +27,7 @@ use roce::{
     time::{Duration, Instant},
     transmit::{Source, Transmit},
     wc::WcStatus,
-    wire::packet::Service,
+    wire::packet::{Bth, Service},
 };
 
 use crate::{
@@ -259,11 +262,10 @@ impl Core {
 
     /// Takes in a packet; `false` if its memory is absent, so that it must come again.
     fn take_in(&mut self, qp: &Qp, now: Instant, packet: &RxPacket, upshot: &mut Upshot) -> bool {
-        let ingress = packet.skb.ingress();
+        let (ingress, sender) = (packet.skb.ingress(), packet.skb.sender());
         let checked = self
             .peer
-            .check_sender(packet.skb.sender())
-            .and_then(|()| self.peer.check(&qp.device, &packet.endpoints, ingress));
+            .check(&qp.device, &packet.endpoints, ingress, sender);
         if let Err(why) = checked {
             self.counters.add(why, 1);
             qp.trace_drop(packet.packet.bth.psn, why);
@@ -408,9 +410,15 @@ impl Core {
         counters.add(Counter::SentPackets, 1);
         counters.add(Counter::SentBytes, u64::from(length));
         if frame.is_local() {
-            let dest = packet.bth.dest;
             let recent = &mut self.neighbour;
-            return Ok(deliver_local(qp, counters, frame, dest, recent, upshot));
+            return Ok(deliver_local(
+                qp,
+                counters,
+                frame,
+                &packet.bth,
+                recent,
+                upshot,
+            ));
         }
         // Only a GSI QP comes here without credit.
         if !qp.credit.available() {
@@ -519,20 +527,29 @@ fn deliver_local(
     qp: &Qp,
     counters: &Counters,
     frame: Frame<'_>,
-    dest: Qpn,
+    bth: &Bth,
     recent: &mut Recent<Qp>,
     upshot: &mut Upshot,
 ) -> Fate {
-    let to = frame.destination();
+    let endpoints = frame.endpoints();
     let Some(skb) = frame.into_local(qp.qpn) else {
         counters.count(Count::SendErr);
         return Fate::Dropped;
     };
+    let (dest, to) = (bth.dest, endpoints.destination);
     let peer: Option<Arc<Qp>> = qp.net.with_recent_qp(recent, dest, to, |peer| peer.into());
     let Some(peer) = peer else {
         qp.net.drops.discard(skb, Discard::NoQueuePair);
         return Fate::Left;
     };
+    let sender = Some(qp.qpn.get());
+    if peer
+        .admit(bth, &endpoints, Ingress::default(), sender)
+        .is_err()
+    {
+        skb.discard(Discard::NoQueuePair);
+        return Fate::Left;
+    }
     if let Err(skb) = peer.inbox.push(skb) {
         qp.net.drops.discard(skb, Discard::Overflow);
         return Fate::Dropped;

@@ -2,8 +2,8 @@
 
 //! A QP's peer as receivers see it that don't have the turn.
 //!
-//! A stranger's packet is refused here, before its ICRC is computed and before it takes a place in the inbox. The
-//! holder of the turn compares once more with the path itself, which may have changed meanwhile.
+//! The packet of a stranger, who may be another QP of this host, is refused here, before its ICRC is computed and before
+//! it takes a place in the inbox. The holder of the turn compares once more with the path itself, which may have changed meanwhile.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -11,32 +11,37 @@ use rdma::{
     gid::Gid,
     net::skb::{Endpoints, Ingress},
 };
-use roce::qp::QpKind;
+use roce::{ids::Qpn, qp::QpKind};
 
 use crate::{link::Link, stats::Counter};
 
-/// Source, destination and network device of the packets that a QP takes.
+/// Source, destination, network device and sender of the packets that a QP takes.
 #[derive(Clone, Copy)]
 pub(crate) struct Admission {
     pub(crate) endpoints: Endpoints,
     /// Index of the network device that has their destination.
     pub(crate) netdev_index: u32,
+    /// The QP that sends them.
+    pub(crate) remote: Qpn,
 }
 
 impl Admission {
-    /// Whether a packet is such a one. One of a QP of this host needs no network device.
+    /// Whether a packet is such a one. One of a QP of this host has no network device, but a known `sender`: any user
+    /// may make a QP with the path of another one's peer.
     ///
     /// # Errors
     ///
-    /// What to count.
+    /// The counter of the reason.
     #[inline]
     pub(crate) fn check(
         &self,
         link: &Link,
         endpoints: &Endpoints,
         ingress: Ingress,
+        sender: Option<u32>,
     ) -> Result<(), Counter> {
-        if *endpoints != self.endpoints {
+        let is_other = sender.is_some_and(|sender| sender != self.remote.get());
+        if is_other || *endpoints != self.endpoints {
             return Err(Counter::DropPeer);
         }
         if ingress.is_none() || ingress.is_by(self.netdev_index) {
@@ -66,6 +71,7 @@ pub(crate) struct Filter {
     version: AtomicU32,
     whose: AtomicU32,
     netdev_index: AtomicU32,
+    remote: AtomicU32,
     source: [AtomicU64; 2],
     destination: [AtomicU64; 2],
 }
@@ -81,6 +87,7 @@ impl Filter {
             version: AtomicU32::new(0),
             whose: AtomicU32::new(whose as u32),
             netdev_index: AtomicU32::new(0),
+            remote: AtomicU32::new(0),
             source: [const { AtomicU64::new(0) }; 2],
             destination: [const { AtomicU64::new(0) }; 2],
         }
@@ -105,23 +112,26 @@ impl Filter {
             write(&self.destination, peer.endpoints.destination);
             self.netdev_index
                 .store(peer.netdev_index, Ordering::Release);
+            self.remote.store(peer.remote.get(), Ordering::Release);
         }
         self.whose.store(whose as u32, Ordering::Release);
         self.version
             .store(version.wrapping_add(2), Ordering::Release);
     }
 
-    /// Refuses a packet that isn't the peer's. Who is admitted may still be refused by the holder of the turn.
+    /// Refuses a packet that isn't the peer's; `sender` as for [`Admission::check`]. Who is admitted may still be refused by
+    /// the holder of the turn.
     ///
     /// # Errors
     ///
-    /// What to count.
+    /// The counter of the reason.
     #[inline]
     pub(crate) fn check(
         &self,
         link: &Link,
         endpoints: &Endpoints,
         ingress: Ingress,
+        sender: Option<u32>,
     ) -> Result<(), Counter> {
         let version = self.version.load(Ordering::Acquire);
         let whose = self.whose.load(Ordering::Acquire);
@@ -134,9 +144,10 @@ impl Filter {
                 destination: read(&self.destination),
             },
             netdev_index: self.netdev_index.load(Ordering::Acquire),
+            remote: Qpn::new(self.remote.load(Ordering::Acquire)),
         };
         let verdict = match whose == Whose::Peers as u32 {
-            true => wanted.check(link, endpoints, ingress),
+            true => wanted.check(link, endpoints, ingress, sender),
             false => Err(Counter::DropPeer),
         };
         // The loads above acquire, so this one comes after them.

@@ -45,6 +45,7 @@ pub(crate) struct Path {
     link: Arc<Link>,
     /// The network device that has the source address.
     netdev_index: u32,
+    remote: Qpn,
     address: Address,
     route: Option<Route>,
 }
@@ -61,6 +62,7 @@ impl Path {
                 index => index,
             },
             link,
+            remote,
             address: Address {
                 source: av.sgid,
                 destination: av.dgid,
@@ -82,6 +84,7 @@ impl Path {
                 destination: self.address.source,
             },
             netdev_index: self.netdev_index,
+            remote: self.remote,
         }
     }
 

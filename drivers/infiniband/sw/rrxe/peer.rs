@@ -42,7 +42,6 @@ pub(crate) struct Connection {
     path: Path,
     /// The same as the verbs know it, for `query_qp`.
     av: Av,
-    remote: Qpn,
 }
 
 /// What a work request says of a datagram's address.
@@ -83,7 +82,7 @@ impl Peer {
     pub(crate) fn connect(&mut self, device: &Device, av: Av, local: Qpn, remote: Qpn) {
         if let Self::Connected(connection) = self {
             let path = Path::new(device.link.clone(), &av, local, remote);
-            *connection = Some(Connection { path, av, remote });
+            *connection = Some(Connection { path, av });
         }
     }
 
@@ -95,40 +94,24 @@ impl Peer {
         }
     }
 
-    /// Refuses the packets of a connected QP's path that another QP of this host than its peer sent: any user may make a QP
-    /// with that path and connect it to this one. `sender` is not known of packets that came by a network.
-    ///
-    /// # Errors
-    ///
-    /// What to count.
-    pub(crate) fn check_sender(&self, sender: Option<u32>) -> Result<(), Counter> {
-        match (self, sender) {
-            (Self::Connected(Some(connection)), Some(sender))
-                if connection.remote.get() != sender =>
-            {
-                Err(Counter::DropPeer)
-            }
-            _ => Ok(()),
-        }
-    }
-
     /// Refuses packets that the QP must not take. It takes those from exactly its peer to exactly its own address, and a
     /// datagram from anybody to any address of the device, each by a network device that leads there; and datagrams to
-    /// a group.
+    /// a group. `sender` is the QP of this host that sent the packet, if none of a network did.
     ///
     /// # Errors
     ///
-    /// What to count.
+    /// The counter of the reason.
     pub(crate) fn check(
         &mut self,
         device: &Device,
         endpoints: &Endpoints,
         ingress: Ingress,
+        sender: Option<u32>,
     ) -> Result<(), Counter> {
         match self {
             Self::Connected(Some(connection)) => {
                 let admission = connection.path.admission();
-                admission.check(&device.link, endpoints, ingress)
+                admission.check(&device.link, endpoints, ingress, sender)
             }
             Self::Connected(None) | Self::Nobody => Err(Counter::DropPeer),
             Self::Anybody(home) => {

@@ -26,7 +26,7 @@ use kernel::{
 use rdma::{
     net::{
         credit::{Credit, Wake},
-        skb::{Discard, FrameQueue, RxFrame, SkbQueue},
+        skb::{Discard, Endpoints, FrameQueue, Ingress, RxFrame, SkbQueue},
     },
     post::{RecvList, SendList},
     qp::QpCap,
@@ -34,7 +34,12 @@ use rdma::{
     sync::{bottom_halves_off, wait_for_readers},
     upcall::{QpToken, QpUpcall},
 };
-use roce::{ids::Qpn, qp::QpState, time::Instant, wire::packet::Service};
+use roce::{
+    ids::Qpn,
+    qp::QpState,
+    time::Instant,
+    wire::packet::{Bth, Service},
+};
 
 use crate::{
     accounts::{Payer, Threads},
@@ -52,6 +57,7 @@ use crate::{
     provider::Rrxe,
     rx::RxPacket,
     srq::Srq,
+    stats::Counter,
     thread_share::{ThreadShare, Waiter},
     turn::Turn,
     workers::Workers,
@@ -342,6 +348,29 @@ impl Qp {
             _ => false,
         };
         !(self.blocks_own && own && self.device.link.has_gid(packet.endpoints.source))
+    }
+
+    /// Refuses the packet of a stranger, and counts it; `sender` as for [`Peer::check`](crate::peer::Peer::check). Any
+    /// context up to softirq.
+    ///
+    /// # Errors
+    ///
+    /// The counter of the reason.
+    #[inline]
+    pub(crate) fn admit(
+        &self,
+        bth: &Bth,
+        endpoints: &Endpoints,
+        ingress: Ingress,
+        sender: Option<u32>,
+    ) -> Result<(), Counter> {
+        let link = &self.device.link;
+        self.filter
+            .check(link, endpoints, ingress, sender)
+            .inspect_err(|why| {
+                self.device.counters.add(*why, 1);
+                self.trace_drop(bth.psn, *why);
+            })
     }
 
     /// A packet for this QP came; its ICRC is right. It is taken. Softirq.

@@ -195,11 +195,8 @@ fn offer(
     packet: &mut Option<RxPacket>,
 ) -> Result<(), Refusal> {
     if let Some(packet) = packet {
-        if let Err(why) = qp.filter.check(&qp.device.link, &packet.endpoints, ingress) {
-            qp.device.counters.add(why, 1);
-            qp.trace_drop(packet.packet.bth.psn, why);
-            return Err(Refusal::Counted);
-        }
+        qp.admit(&packet.packet.bth, &packet.endpoints, ingress, None)
+            .map_err(|_| Refusal::Counted)?;
         packet.verify().map_err(Refusal::Discard)?;
     }
     Qp::receive(qp, packet);

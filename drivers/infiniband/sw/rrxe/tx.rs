@@ -6,12 +6,11 @@ use kernel::{prelude::*, sync::Arc};
 use rdma::{
     av::Av,
     crc32::crc32_le,
-    gid::Gid,
     mr::Span,
     net::{
         credit::{Credit, Wake},
         route::Route,
-        skb::{self, RxSkb, TxPacket, TxSkb},
+        skb::{self, Endpoints, RxSkb, TxPacket, TxSkb},
     },
 };
 use roce::{
@@ -84,9 +83,12 @@ impl<'a> Frame<'a> {
         })
     }
 
-    /// The address that it goes to.
-    pub(crate) fn destination(&self) -> Gid {
-        self.address.destination
+    /// The addresses from which and to which it goes.
+    pub(crate) fn endpoints(&self) -> Endpoints {
+        Endpoints {
+            source: self.address.source,
+            destination: self.address.destination,
+        }
     }
 
     /// Whether the destination is on this host: then [`Self::into_local`] is the way.
