@@ -3,8 +3,15 @@
 # Runs on: guest
 """What the kernel's threads cost."""
 
+import contextlib
 import os
+import re
 import time
+from pathlib import Path
+
+TRACING = Path("/sys/kernel/tracing")
+# In the flags of an event: a softirq caused it.
+SOFTIRQ = 0x10
 
 
 def worker_ticks():
@@ -36,3 +43,26 @@ def softirqs_during(seconds):
     before = softirq_count("TASKLET")
     time.sleep(seconds)
     return softirq_count("TASKLET") - before
+
+
+@contextlib.contextmanager
+def triggered(event, trigger):
+    """The event does that meanwhile."""
+    with open(event / "trigger", "a") as triggers:
+        triggers.write(trigger)
+    try:
+        yield
+    finally:
+        with open(event / "trigger", "a") as triggers:
+            triggers.write("!" + trigger)
+
+
+def packets_sent_during(seconds):
+    """How many packets all QPs send in that time, and how many of them softirqs send. Sleeps for as long."""
+    event = TRACING / "events/rrxe/rrxe_packet_out"
+    with triggered(event, "hist:keys=common_flags"):
+        time.sleep(seconds)
+        table = (event / "hist").read_text()
+    rows = re.findall(r"common_flags: +(\d+) .* hitcount: +(\d+)", table)
+    counts = [(int(flags), int(count)) for flags, count in rows]
+    return sum(count for _, count in counts), sum(count for flags, count in counts if flags & SOFTIRQ)

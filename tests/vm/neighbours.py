@@ -16,7 +16,7 @@ import sys
 import time
 
 from beside import ENVIRONMENT, LOAD, beside_each, ringing, sending
-from cpu_time import worker_ticks
+from cpu_time import packets_sent_during, worker_ticks
 from pairs import case, equal, main
 
 
@@ -66,6 +66,15 @@ def vain():
         ticks = worker_ticks() - before
     print(f"# {ticks} ticks of pollers in two seconds")
     equal(ticks <= os.sysconf("SC_CLK_TCK") * 2 // 4, True, "pollers have a quarter of a CPU at most")
+
+
+@case("neighbours: no softirq serves doorbells")
+def turns_of_softirqs():
+    # The only poller is behind, so that pages are relieved.
+    with ringing(8, "posts"):
+        sent, by_softirqs = packets_sent_during(2)
+    print(f"# {sent} packets, {by_softirqs} of them sent by softirqs")
+    equal((sent > 0, by_softirqs), (True, 0), "packets, and those sent by softirqs")
 
 
 sys.exit(main())

@@ -8,15 +8,13 @@ tells when it begins with a page and when it ends (the events of work queues), s
 the machine does.
 """
 
-import contextlib
 import functools
 import re
 import sys
 import time
-from pathlib import Path
 
 from beside import FOREVER, LOAD, beside_each, ringing, running, sending
-from cpu_time import softirqs_during
+from cpu_time import TRACING, softirqs_during, triggered
 from pairs import case, equal, main
 
 SECONDS = 1
@@ -26,7 +24,6 @@ TOLERANCE = 0.5
 TRIES = 3
 # What the rest of the kernel may have of them in that time.
 MAX_SOFTIRQS = 100
-TRACING = Path("/sys/kernel/tracing")
 EVENTS = TRACING / "events/workqueue"
 TURNS = TRACING / "events/synthetic/poller_turn"
 
@@ -43,18 +40,6 @@ def watchers():
     with open("/proc/kallsyms") as symbols:
         address = next(line.split()[0] for line in symbols if line.split()[2] == symbol)
     return f"if function == 0x{address}"
-
-
-@contextlib.contextmanager
-def triggered(event, trigger):
-    """The event does that meanwhile."""
-    with open(event / "trigger", "a") as triggers:
-        triggers.write(trigger)
-    try:
-        yield
-    finally:
-        with open(event / "trigger", "a") as triggers:
-            triggers.write("!" + trigger)
 
 
 def poller_time():

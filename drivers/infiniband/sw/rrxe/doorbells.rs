@@ -12,8 +12,8 @@
 //! itself rings for ([`Doorbell::leave`]).
 //!
 //! If it gets no CPU while doorbells ring, because the process itself spins on the only one, or others take
-//! too long, the guard, a timer, sees that within twice [`Workers::guard`], serves some of what was rung,
-//! and lets the process call. Then what it posts is served in its own time.
+//! too long, the guard, a timer, sees that within twice [`Workers::guard`], and lets the process call. A poller
+//! serves the doorbells rung so far. What the process posts then is served in its own time.
 //!
 //! Pages that ring although nothing was posted aren't watched for long, or soon again: to ring costs a
 //! process next to nothing.
@@ -365,22 +365,29 @@ impl Doorbells {
     }
 
     /// Stops watching, and notes by `outcome` why. Serves doorbells for the rest of `stint`, and ends it.
-    /// Returns whether the work item is wanted to serve the last ones. Any context up to softirq.
+    /// Returns whether the work item is wanted to serve the last ones. Process context.
     fn stop(&self, stint: &mut Stint<'_>, outcome: impl FnOnce(&mut Interest)) -> bool {
-        {
-            let mut watch = self.watch.lock();
-            if watch.phase != Phase::Watched {
-                return false;
-            }
-            watch.phase = Phase::Unwatched;
-            outcome(&mut watch.interest);
-            self.watched.store(false, Relaxed);
-            self.left.store(LAST, Relaxed);
-            self.page.ask_for_calls(true);
+        if !self.end_watch(outcome) {
+            return false;
         }
         let found = self.sweep(PASS, stint.until());
         stint.end(self.now(), self.workers.has_waiting());
         self.is_left(found)
+    }
+
+    /// Ends the watch, and notes by `outcome` why. Returns whether the page was watched: then its last doorbells are to
+    /// be served. Any context up to softirq.
+    fn end_watch(&self, outcome: impl FnOnce(&mut Interest)) -> bool {
+        let mut watch = self.watch.lock();
+        if watch.phase != Phase::Watched {
+            return false;
+        }
+        watch.phase = Phase::Unwatched;
+        outcome(&mut watch.interest);
+        self.watched.store(false, Relaxed);
+        self.left.store(LAST, Relaxed);
+        self.page.ask_for_calls(true);
+        true
     }
 
     /// Whether doorbells are left that were rung while the page was watched, after a pass that `found` some.
@@ -414,9 +421,9 @@ impl Doorbells {
         if !self.page.is_rung() {
             return true;
         }
-        let now = self.now();
-        let mut stint = self.share.begin(now);
-        if self.stop(&mut stint, |interest| interest.disappointed(now)) {
+        // A poller serves the last doorbells. A softirq would do so in nobody's time: neither the shares of the pages nor
+        // a cgroup bound it.
+        if self.end_watch(|interest| interest.disappointed(self.now())) {
             self.queue();
         }
         false
