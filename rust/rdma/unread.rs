@@ -24,6 +24,11 @@ const MAX_UNREAD: u32 = 16;
 /// Asynchronous events of an object whose unread ones are not known, in its life.
 const MAX_RAISED: u32 = 1024;
 
+/// Asynchronous events of an XRC target QP, in its life. uverbs allocates each once for each handle of the target, and
+/// keeps it until it is read or the handle is closed: 4 KiB for each handle. A connection takes two at most, of which
+/// one tells of its error, so they do for 32 connections.
+const MAX_RAISED_BY_TARGET: u32 = 64;
+
 /// `struct ib_uevent_object` of drivers/infiniband/core/uverbs.h, up to the list of asynchronous events.
 #[repr(C)]
 pub(crate) struct UserObject {
@@ -45,9 +50,9 @@ pub(crate) trait Raises {
     /// The structure of uverbs in front of it. Null for an object of the kernel.
     fn user_object(&self) -> *mut UserObject;
 
-    /// The structure lasts as long as the object.
-    fn keeps_user_object(&self) -> bool {
-        true
+    /// The object is shared: it may have several structures of uverbs or none, and they come and go.
+    fn is_shared(&self) -> bool {
+        false
     }
 }
 
@@ -70,8 +75,8 @@ impl Raises for bindings::ib_qp {
 
     /// An XRC target QP has none (`create_xrc_qp_user()` of verbs.c), and outlives the handle that it was made with
     /// (`__ib_destroy_shared_qp()`).
-    fn keeps_user_object(&self) -> bool {
-        self.qp_type != bindings::ib_qp_type_IB_QPT_XRC_TGT
+    fn is_shared(&self) -> bool {
+        self.qp_type == bindings::ib_qp_type_IB_QPT_XRC_TGT
     }
 }
 
@@ -81,6 +86,8 @@ enum Keeper {
     None,
     /// uverbs, in the list that is known here.
     List,
+    /// uverbs, in the lists of the handles of an XRC target QP.
+    Handles,
     /// uverbs, in a list that is not known here.
     Other,
 }
@@ -102,8 +109,8 @@ impl AsyncEvents {
         // SAFETY: The caller's promise.
         let object = unsafe { &*object };
         let user = object.user_object();
-        let keeper = if !object.keeps_user_object() {
-            Keeper::Other
+        let keeper = if object.is_shared() {
+            Keeper::Handles
         } else if user.is_null() {
             Keeper::None
         // SAFETY: uverbs allocated it, at least as large as `UserObject`, before the driver was called.
@@ -135,6 +142,7 @@ impl AsyncEvents {
                 }
                 MAX_UNREAD
             }
+            Keeper::Handles => MAX_RAISED_BY_TARGET,
             Keeper::Other => MAX_RAISED,
         };
         // Events that other CPUs raise meanwhile may exceed the limit by their number.

@@ -439,4 +439,13 @@ impl Target {
         self.bare.rtr(ours, peer, timing, more)?;
         self.bare.rts(ours, timing, 0)
     }
+
+    /// Back to RESET.
+    pub fn reset(&mut self) -> io::Result<()> {
+        let attr = ibv_qp_attr {
+            qp_state: IBV_QPS_RESET,
+            ..Default::default()
+        };
+        self.bare.modify(attr, IBV_QP_STATE)
+    }
 }

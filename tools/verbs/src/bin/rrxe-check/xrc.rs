@@ -21,6 +21,10 @@ const EBUSY: i32 = 16;
 const MEMORY: usize = 1 << 16;
 /// More than one packet.
 const LENGTH: usize = 5000;
+/// Events that a target raises in its life.
+const MOST_EVENTS: usize = 64;
+/// How long an event may take, in milliseconds.
+const PATIENCE: i32 = 100;
 
 /// Runs all cases.
 pub fn run(tap: &mut Tap, ends: &Ends) {
@@ -32,6 +36,7 @@ pub fn run(tap: &mut Tap, ends: &Ends) {
     tap.result("XRC: a queue of another domain", foreign(ends));
     tap.result("XRC: a queue whose ring is broken", broken(ends));
     tap.result("XRC: a domain in use stays", busy(ends));
+    tap.result("XRC: a target raises few events", few_events(ends));
 }
 
 /// A queue with memory and completions of its own.
@@ -83,21 +88,33 @@ impl Bench {
         let near = Context::open(ends.a)?;
         let pd = Pd::new(&near)?;
         let cq = Cq::new(&near, 64)?;
-        let mut ini = Initiator::new(&pd, &cq)?;
-        let mut tgt = Target::new(&xrcd)?;
-        let ours = Endpoint::new(&near, ini.number(), 0xff_fffd, ends.v6)?;
-        let theirs = Endpoint::new(&far, tgt.number(), 7, ends.v6)?;
-        let timing = Timing::default();
-        tgt.connect(ALL_ACCESS, &theirs, &ours, &timing)?;
-        ini.connect(&ours, &theirs, &timing)?;
-        Ok(Self {
-            ini,
+        let mut bench = Self {
+            ini: Initiator::new(&pd, &cq)?,
             mr: Mr::new(&pd, MEMORY, ALL_ACCESS)?,
-            tgt,
+            tgt: Target::new(&xrcd)?,
             owners,
             context: far,
             xrcd,
-        })
+        };
+        bench.pair(ends)?;
+        Ok(bench)
+    }
+
+    /// Connects both ends, which are in RESET.
+    fn pair(&mut self, ends: &Ends) -> std::io::Result<()> {
+        let near = &self.ini.pd.context;
+        let ours = Endpoint::new(near, self.ini.number(), 0xff_fffd, ends.v6)?;
+        let theirs = Endpoint::new(&self.context, self.tgt.number(), 7, ends.v6)?;
+        let timing = Timing::default();
+        self.tgt.connect(ALL_ACCESS, &theirs, &ours, &timing)?;
+        self.ini.connect(&ours, &theirs, &timing)
+    }
+
+    /// Connects the target to another initiator.
+    fn reconnect(&mut self, ends: &Ends) -> std::io::Result<()> {
+        self.tgt.reset()?;
+        self.ini = Initiator::new(&self.ini.pd.clone(), &self.ini.cq.clone())?;
+        self.pair(ends)
     }
 
     fn request(&self, owner: usize, opcode: ibv_wr_opcode) -> Request {
@@ -270,4 +287,27 @@ fn busy(ends: &Ends) -> Outcome {
     drop(owner);
     let errno = errno_of(&xrcd.close());
     ensure(errno == 0, || format!("errno {errno}"))
+}
+
+fn few_events(ends: &Ends) -> Outcome {
+    let mut bench = Bench::new(ends)?;
+    for _ in 0..MOST_EVENTS + 16 {
+        // No such region.
+        let request = Request {
+            rkey: 0,
+            ..bench.request(0, IBV_WR_RDMA_WRITE)
+        };
+        bench.post(&request, 0)?;
+        bench.expect(IBV_WC_REM_ACCESS_ERR)?;
+        bench.reconnect(ends).map_err(|why| why.to_string())?;
+    }
+    let mut count = 0;
+    let next = || bench.context.async_event_within(PATIENCE);
+    while let Some(event) = next().map_err(|why| why.to_string())? {
+        ensure(event == IBV_EVENT_QP_ACCESS_ERR, || {
+            format!("event {event}")
+        })?;
+        count += 1;
+    }
+    ensure(count == MOST_EVENTS, || format!("{count} events"))
 }
