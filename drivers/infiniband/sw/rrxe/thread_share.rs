@@ -182,7 +182,7 @@ impl ThreadShare {
         };
         state.phase = Phase::Idle;
         if state.closed {
-            return Resumed::Closed;
+            return Resumed::Closed(index);
         }
         match state.climb(self.of, payer, index.saturating_add(1), waiter) {
             true => Resumed::Runs,
@@ -196,8 +196,9 @@ enum Resumed {
     Runs,
     /// For another account.
     Waits,
-    /// It is destroyed: the caller gives its threads back.
-    Closed,
+    /// It is destroyed. The caller gives back the thread that it offered, and those of so many accounts before, by the
+    /// order of the object's own payer.
+    Closed(usize),
 }
 
 impl State {
@@ -224,10 +225,11 @@ impl State {
 
 /// Gives back an object's threads of the first `count` accounts of `payer`: each to the first one that
 /// waits for it, or to the next one if the first is being destroyed. One that is being destroyed has
-/// threads of the accounts before that one, which are given back, too: they are fewer each time, so
-/// the recursion ends.
+/// threads of its own payer's accounts before that one, which are given back, too. That payer may have a memory cgroup
+/// where `payer` has none, and the other way round. A cgroup's account comes before the user's, so the recursion ends
+/// there.
 fn give_back(of: Threads, payer: &Payer, count: usize) {
-    for (index, account) in payer.accounts().enumerate().take(count) {
+    for account in payer.accounts().take(count) {
         while let Some((seat, waiter)) = account.threads(of).up() {
             match waiter.share(of).resume(seat, &waiter) {
                 Resumed::Waits => break,
@@ -235,9 +237,9 @@ fn give_back(of: Threads, payer: &Payer, count: usize) {
                     waiter.enqueue(of);
                     break;
                 }
-                Resumed::Closed => {
+                Resumed::Closed(before) => {
                     if let Some(payer) = &waiter.share(of).payer {
-                        give_back(of, payer, index);
+                        give_back(of, payer, before);
                     }
                 }
             }
