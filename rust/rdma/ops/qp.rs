@@ -134,10 +134,16 @@ unsafe fn convert_init<P: Provider>(
     if !complete {
         return Err(EINVAL);
     }
-    let pd = match target {
-        true => None,
-        // SAFETY: ib_core holds the protection domain during the call.
-        false => Some(unsafe { Object::<P, _>::get(pd) }.clone()),
+    // Requests to a target name their queues. The ioctl passes one on nevertheless; the command and ib_core ignore it.
+    let (pd, srq) = match target {
+        true => (None, None),
+        false => {
+            // SAFETY: ib_core holds the protection domain during the call.
+            let pd = unsafe { Object::<P, _>::get(pd) };
+            // SAFETY: Null, or held by ib_core during the call.
+            let srq = unsafe { srq::of::<P>(init.srq) };
+            (Some(pd.clone()), srq.cloned())
+        }
     };
     Ok(QpInit {
         kind,
@@ -146,8 +152,7 @@ unsafe fn convert_init<P: Provider>(
         recv_cq,
         // SAFETY: Null, or held by ib_core during the call.
         xrcd: unsafe { xrcd::of::<P>(init.xrcd) }.cloned(),
-        // SAFETY: Null, or held by ib_core during the call.
-        srq: unsafe { srq::of::<P>(init.srq) }.cloned(),
+        srq,
         cap: qp_attr::read_cap(&init.cap),
         signal_all: init.sq_sig_type == bindings::ib_sig_type_IB_SIGNAL_ALL_WR,
         block_loopback,

@@ -15,6 +15,7 @@ extern "C" {
     fn write(fd: i32, bytes: *const u8, count: usize) -> isize;
     fn mmap(addr: *mut u8, len: usize, prot: i32, flags: i32, fd: i32, offset: i64) -> *mut u8;
     fn munmap(addr: *mut u8, len: usize) -> i32;
+    fn ioctl(fd: i32, request: usize, ...) -> i32;
 }
 
 const PROT_READ_WRITE: i32 = 3;
@@ -28,6 +29,19 @@ const DESTROY_SRQ: u32 = 35;
 const OPEN_XRCD: u32 = 37;
 const CLOSE_XRCD: u32 = 38;
 const CREATE_XSRQ: u32 = 39;
+
+const RDMA_VERBS_IOCTL: usize = 0xc018_1b01;
+const RDMA_DRIVER_RXE: u32 = 14;
+const OBJECT_QP: u16 = 4;
+/// Attributes of the creation of a QP (`ib_user_ioctl_cmds.h`).
+const HANDLE: u16 = 0;
+const XRCD_HANDLE: u16 = 1;
+const SRQ_HANDLE: u16 = 3;
+const USER_HANDLE: u16 = 7;
+const CAP: u16 = 8;
+const TYPE: u16 = 9;
+const RESP_CAP: u16 = 13;
+const RESP_QP_NUM: u16 = 14;
 
 const QPT_XRC_INI: u8 = 9;
 const QPT_XRC_TGT: u8 = 10;
@@ -65,6 +79,58 @@ fn submit<C>(context: &Context, command: &C) -> io::Result<()> {
         return Err(io::Error::last_os_error());
     }
     Ok(())
+}
+
+/// `struct ib_uverbs_attr`.
+#[repr(C)]
+struct Attribute {
+    number: u16,
+    len: u16,
+    flags: u16,
+    reserved: u16,
+    value: u64,
+}
+
+impl Attribute {
+    /// A handle, or a value of up to 8 bytes, or the address of more.
+    fn new(number: u16, len: usize, value: u64) -> Self {
+        Self {
+            number,
+            len: len as u16,
+            flags: 1,
+            reserved: 0,
+            value,
+        }
+    }
+}
+
+/// Creates a QP by ioctl. Returns its handle.
+fn create_by_ioctl<const N: usize>(
+    context: &Context,
+    attributes: [Attribute; N],
+) -> io::Result<u32> {
+    #[repr(C)]
+    struct Call<const N: usize> {
+        len: u16,
+        object: u16,
+        method: u16,
+        count: u16,
+        reserved: u64,
+        driver: [u32; 2],
+        attributes: [Attribute; N],
+    }
+    let mut call = Call {
+        len: mem::size_of::<Call<N>>() as u16,
+        object: OBJECT_QP,
+        method: 0,
+        count: N as u16,
+        reserved: 0,
+        driver: [RDMA_DRIVER_RXE, 0],
+        attributes,
+    };
+    // SAFETY: The call, and where it says that its answers go, outlive the system call.
+    check(unsafe { ioctl((*context.0).cmd_fd, RDMA_VERBS_IOCTL, &raw mut call) })?;
+    Ok(call.attributes[0].value as u32)
 }
 
 /// `struct mminfo`.
@@ -417,6 +483,31 @@ impl Target {
         let (bare, _) = Bare::new(&xrcd.context, QPT_XRC_TGT, handles, [0; 5])?;
         Ok(Self {
             bare,
+            _xrcd: xrcd.clone(),
+        })
+    }
+
+    /// One that is made with `srq`, by the ioctl: the command takes none.
+    pub fn with_queue(xrcd: &Rc<Xrcd>, srq: &XrcSrq) -> io::Result<Self> {
+        let context = xrcd.context.clone();
+        let mut qp = Box::<ibv_qp>::default();
+        let (cap, mut granted, mut number) = ([0u32; 5], [0u32; 5], 0u32);
+        let bytes = mem::size_of_val(&cap);
+        let attributes = [
+            Attribute::new(HANDLE, 0, 0),
+            Attribute::new(XRCD_HANDLE, 0, xrcd.handle.into()),
+            Attribute::new(SRQ_HANDLE, 0, srq.handle.into()),
+            Attribute::new(USER_HANDLE, 8, (&raw mut *qp) as u64),
+            Attribute::new(CAP, bytes, (&raw const cap) as u64),
+            Attribute::new(TYPE, 8, QPT_XRC_TGT.into()),
+            Attribute::new(RESP_CAP, bytes, (&raw mut granted) as u64),
+            Attribute::new(RESP_QP_NUM, 4, (&raw mut number) as u64),
+        ];
+        qp.context = context.0;
+        qp.handle = create_by_ioctl(&context, attributes)?;
+        qp.qp_num = number;
+        Ok(Self {
+            bare: Bare { qp, context },
             _xrcd: xrcd.clone(),
         })
     }

@@ -37,6 +37,7 @@ pub fn run(tap: &mut Tap, ends: &Ends) {
     tap.result("XRC: a queue whose ring is broken", broken(ends));
     tap.result("XRC: a domain in use stays", busy(ends));
     tap.result("XRC: a target raises few events", few_events(ends));
+    tap.result("XRC: a target made with a queue serves all", queue(ends));
 }
 
 /// A queue with memory and completions of its own.
@@ -310,4 +311,21 @@ fn few_events(ends: &Ends) -> Outcome {
         count += 1;
     }
     ensure(count == MOST_EVENTS, || format!("{count} events"))
+}
+
+fn queue(ends: &Ends) -> Outcome {
+    let mut bench = Bench::new(ends)?;
+    bench.tgt =
+        Target::with_queue(&bench.xrcd, &bench.owners[0].srq).map_err(|why| why.to_string())?;
+    bench.ini = Initiator::new(&bench.ini.pd.clone(), &bench.ini.cq.clone())
+        .map_err(|why| why.to_string())?;
+    bench.pair(ends).map_err(|why| why.to_string())?;
+    for owner in 0..2 {
+        let Owner { srq, mr } = &bench.owners[owner];
+        srq.post_recv(1, &mr.sge(0, LENGTH));
+        bench.post(&bench.request(owner, IBV_WR_SEND), 0)?;
+        bench.received(owner, IBV_WC_RECV)?;
+        bench.expect(IBV_WC_SUCCESS)?;
+    }
+    Ok(())
 }
