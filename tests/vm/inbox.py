@@ -3,8 +3,10 @@
 # Runs on: guest
 """The memory of packets that wait for QPs: inbox.py DEVICE GID-INDEX."""
 
+import contextlib
 import os
 import sys
+import time
 from pathlib import Path
 
 import pyverbs.enums as e
@@ -15,7 +17,7 @@ from pyverbs.pd import PD
 from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.wr import SGE, RecvWR, SendWR
 
-from pairs import ALL, DEVICE, GID_INDEX, PAGE, Buffer, case, equal, main, register, unanswered
+from pairs import ALL, DEVICE, GID_INDEX, PAGE, Buffer, case, connect, equal, main, register, unanswered
 
 DEMAND = ALL | e.IBV_ACCESS_ON_DEMAND
 QKEY = 0x1234
@@ -26,8 +28,11 @@ PAYLOAD = 4000
 SMALL_QPS = 4
 GRH = 40
 # Without a limit they take 150 MiB and more. rust/rdma/net/skb/backlog.rs allows a 64th of the machine's memory for a
-# namespace, and 16 KiB for each QP; the rest is for others who take memory meanwhile.
+# namespace, half of it for a user, and 16 KiB for each QP; the rest is for others who take memory meanwhile.
 OTHERS = 32 << 20
+NOBODY = 65534
+# Messages of a user to himself while another's QPs stand still, and seconds for the last of them to come.
+MESSAGES, LENGTH, PATIENCE = 20, 64 << 10, 10
 OVERFLOWS = Path(f"/sys/class/infiniband/{DEVICE}/ports/1/hw_counters/drop_overflow")
 
 
@@ -77,56 +82,132 @@ class Datagrams:
                 return
 
 
+class Still(Datagrams):
+    """QPs that stand still: the fault of a receive in `memory` is never answered."""
+
+    def __init__(self, memory, count=QPS):
+        super().__init__()
+        self.region = register(self.pd, memory, DEMAND)
+        self.qps = [self.qp() for _ in range(count)]
+        for qp in self.qps:
+            qp.post_recv(RecvWR(num_sge=1, sg=[SGE(memory.address, PAYLOAD + GRH, self.region.lkey)]))
+        self.sender, self.buffer = self.qp(), Buffer(PAGE)
+        self.source = register(self.pd, self.buffer)
+
+    def fill(self):
+        """Sends more than it may have to one after the other, so that the first ones leave little to the last."""
+        local = (self.buffer.address, PAYLOAD, self.source.lkey)
+        for qp in self.qps:
+            for count in range(1, DATAGRAMS + 1):
+                signaled = count % 20 == 0
+                self.send(self.sender, local, qp.qp_num, signaled)
+                if signaled:
+                    self.complete()
+
+
 @case("packets that wait for QPs which stand still take bounded memory")
 def bounded():
-    here = Datagrams()
     memory, fd = unanswered(PAGE * 2)
-    region = register(here.pd, memory, DEMAND)
-    still = [here.qp() for _ in range(QPS)]
-    for qp in still:
-        qp.post_recv(RecvWR(num_sge=1, sg=[SGE(memory.address, PAYLOAD + GRH, region.lkey)]))
-    sender, buffer = here.qp(), Buffer(PAGE)
-    source = register(here.pd, buffer)
-    local = (buffer.address, PAYLOAD, source.lkey)
+    still = Still(memory)
     free, overflows = free_memory(), int(OVERFLOWS.read_text())
-    for count in range(1, DATAGRAMS + 1):
-        for index, qp in enumerate(still):
-            signaled = index % 20 == 19
-            here.send(sender, local, qp.qp_num, signaled)
-            if signaled:
-                here.complete()
+    still.fill()
     taken = free - free_memory()
     lost = int(OVERFLOWS.read_text()) - overflows
     print(f"# {QPS * DATAGRAMS} packets, {lost} dropped, {taken >> 10} KiB taken")
     equal(lost > QPS * DATAGRAMS // 2, True, "packets are dropped")
-    equal(taken < memory_of("MemTotal") // 64 + QPS * (16 << 10) + OTHERS, True, "memory is bounded")
+    equal(taken < memory_of("MemTotal") // 128 + QPS * (16 << 10) + OTHERS, True, "memory is bounded")
     os.close(fd)
 
 
 @case("a small packet that waits keeps no memory of others that are gone")
 def small():
-    here = Datagrams()
     memory, fd = unanswered(PAGE * 2)
-    region = register(here.pd, memory, DEMAND)
-    still = [here.qp() for _ in range(SMALL_QPS)]
-    for qp in still:
-        qp.post_recv(RecvWR(num_sge=1, sg=[SGE(memory.address, PAYLOAD + GRH, region.lkey)]))
-    gone = here.qp()
+    still = Still(memory, SMALL_QPS)
+    gone = still.qp()
     nobody = gone.qp_num
     gone.close()
-    sender, buffer = here.qp(), Buffer(PAGE)
-    source = register(here.pd, buffer)
-    free = free_memory()
+    free, address, lkey = free_memory(), still.buffer.address, still.source.lkey
     for _ in range(DATAGRAMS):
-        for qp in still:
-            here.send(sender, (buffer.address, 0, source.lkey), qp.qp_num, False)
+        for qp in still.qps:
+            still.send(still.sender, (address, 0, lkey), qp.qp_num, False)
             for last in [False] * 6 + [True]:
-                here.send(sender, (buffer.address, PAGE, source.lkey), nobody, last)
-            here.complete()
+                still.send(still.sender, (address, PAGE, lkey), nobody, last)
+            still.complete()
     taken = free - free_memory()
     print(f"# {SMALL_QPS} QPs have full inboxes, {taken >> 10} KiB taken")
     equal(taken < SMALL_QPS * DATAGRAMS * 2048 + OTHERS, True, "memory is bounded")
     os.close(fd)
+
+
+@contextlib.contextmanager
+def filled_by_nobody():
+    """The user nobody has as many packets waiting as 40 QPs get."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            # Only root may have the kernel's faults.
+            memory, _fd = unanswered(PAGE * 2)
+            os.setgroups([])
+            os.setresgid(NOBODY, NOBODY, NOBODY)
+            os.setresuid(NOBODY, NOBODY, NOBODY)
+            still = Still(memory)
+            still.fill()
+            os.write(writer, b"x")
+            time.sleep(600)
+        except Exception as error:
+            print(f"#   {error!r}", flush=True)
+        finally:
+            os._exit(1)
+    os.close(writer)
+    try:
+        equal(os.read(reader, 1), b"x", "the child's word")
+        yield
+    finally:
+        os.close(reader)
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+
+
+def exchange():
+    """How many messages came from one UC QP to another, of those sent one by one."""
+    context = Context(name=DEVICE)
+    pd, cq = PD(context), CQ(context, 2 * MESSAGES)
+    cap = QPCap(max_send_wr=MESSAGES, max_recv_wr=MESSAGES)
+    init = QPInitAttr(qp_type=e.IBV_QPT_UC, scq=cq, rcq=cq, cap=cap, sq_sig_all=1)
+    sender, receiver = (QP(pd, init) for _ in range(2))
+    connect(context, sender, receiver.qp_num)
+    connect(context, receiver, sender.qp_num)
+    buffers = [Buffer(LENGTH) for _ in range(2)]
+    regions = [register(pd, buffer) for buffer in buffers]
+    source, target = (SGE(buffer.address, LENGTH, region.lkey) for buffer, region in zip(buffers, regions))
+    for _ in range(MESSAGES):
+        receiver.post_recv(RecvWR(num_sge=1, sg=[target]))
+    sent = came = 0
+    end = time.monotonic() + PATIENCE
+    sender.post_send(SendWR(opcode=e.IBV_WR_SEND, num_sge=1, sg=[source]))
+    while came < MESSAGES and time.monotonic() < end:
+        for completion in cq.poll(1)[1]:
+            equal(completion.status, e.IBV_WC_SUCCESS, "status")
+            if completion.opcode == e.IBV_WC_RECV:
+                came += 1
+                continue
+            sent += 1
+            if sent < MESSAGES:
+                end = time.monotonic() + PATIENCE
+                sender.post_send(SendWR(opcode=e.IBV_WR_SEND, num_sge=1, sg=[source]))
+    equal(sent, MESSAGES, "messages sent")
+    return came
+
+
+@case("QPs of one user that stand still take no room from another user")
+def another_user():
+    with filled_by_nobody():
+        overflows = int(OVERFLOWS.read_text())
+        came = exchange()
+        lost = int(OVERFLOWS.read_text()) - overflows
+        print(f"# {came} of {MESSAGES} messages came, {lost} packets dropped")
+        equal(came, MESSAGES, "messages that came")
 
 
 sys.exit(main())

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# vm: together timeout=200
-# How much memory packets take that wait for QPs which stand still.
+# vm: together timeout=400
+# How much memory packets take that wait for QPs which stand still, and how much they leave for others.
 source "$(dirname "$0")/lib.sh"
 
 check "two hosts" hosts_up 4200

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The limits on threads of work queues, multicast attachments and unread events, for each user and for each memory
-//! cgroup.
+//! The limits on threads of work queues, multicast attachments, unread events and packets that wait for QPs, for each user
+//! and for each memory cgroup.
 //!
 //! All users share the threads of three work queues, and accounts limit each user's part.
 //! `rrxe_faults` and `rrxe_advice` sleep: a file system in user space, or a program that serves its
@@ -12,6 +12,8 @@
 //!
 //! All users share the multicast groups of a device, which no other limit divides: attachments are no objects of uverbs,
 //! so the `rdma` cgroup does not count them.
+//!
+//! All users of a namespace share the memory of packets that wait for QPs. QPs that stand still keep theirs.
 //!
 //! Two limits hold at once. The limit of a memory cgroup is no higher than that of a user. It
 //! bounds a container, which can't leave its cgroup, but whose root may become any user. The limit
@@ -24,6 +26,7 @@ use kernel::{
     sync::Arc,
 };
 use rdma::{
+    net::skb::{Share, Shares},
     new_bh_spinlock,
     principal::Principal,
     quota::{Claim, Quota},
@@ -41,8 +44,8 @@ pub(crate) enum Threads {
     Rests,
 }
 
-/// The threads that work for one user or one memory cgroup, its attachments to multicast groups, and its CQs with unread
-/// events.
+/// The threads that work for one user or one memory cgroup, its attachments to multicast groups, its CQs with unread
+/// events, and the packets that wait for its QPs.
 #[pin_data]
 pub(crate) struct Account {
     /// Threads for faults of QPs.
@@ -57,6 +60,8 @@ pub(crate) struct Account {
     attachments: Arc<Quota>,
     /// CQs with more than one unread completion event.
     events: Arc<Quota>,
+    /// Packets that wait for QPs.
+    packets: Arc<Share>,
 }
 
 impl Account {
@@ -65,12 +70,14 @@ impl Account {
         let advice = Quota::new(sleepers)?;
         let attachments = Quota::new(limits::ATTACHMENTS)?;
         let events = Quota::new(limits::CQS_WITH_EVENTS)?;
+        let packets = Share::new()?;
         let account = pin_init!(Self {
             faults <- Semaphore::new(sleepers),
             rests <- Semaphore::new(runners),
             advice,
             attachments,
             events,
+            packets,
         });
         Arc::pin_init(account, GFP_KERNEL_ACCOUNT)
     }
@@ -194,6 +201,12 @@ impl Payer {
         every.into_iter().flatten().map(|open| &*open.account)
     }
 
+    /// The shares of the packets that wait for its QPs.
+    pub(crate) fn shares(&self) -> Shares {
+        let share = |open: &Open| open.account.packets.clone();
+        [self.cgroup.as_ref().map(share), Some(share(&self.user))]
+    }
+
     /// Takes a thread for advice, if the limits allow one more. Any context.
     ///
     /// # Errors
@@ -269,6 +282,30 @@ mod tests {
         assert!(!is_spent(&other));
         drop(claims.pop());
         assert!(!is_spent(&second));
+        Ok(())
+    }
+
+    /// Whether packets of both count for the same share, of their cgroups and of their users.
+    fn common(one: &Payer, other: &Payer) -> [bool; 2] {
+        let (one, other) = (one.shares(), other.shares());
+        core::array::from_fn(|index| match (&one[index], &other[index]) {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            _ => false,
+        })
+    }
+
+    #[test]
+    fn share_the_packets_of_users_and_cgroups() -> Result {
+        let accounts = Accounts::new(1)?;
+        let first = payer(&accounts, Some(7), 1)?;
+        let of_user = payer(&accounts, Some(8), 1)?;
+        let of_cgroup = payer(&accounts, Some(7), 2)?;
+        let beyond = payer(&accounts, None, 1)?;
+        assert_eq!(common(&first, &of_user), [false, true]);
+        assert_eq!(common(&first, &of_cgroup), [true, false]);
+        assert_eq!(common(&of_user, &of_cgroup), [false, false]);
+        assert_eq!(common(&first, &beyond), [false, true]);
+        assert_eq!(common(&beyond, &beyond), [false, true]);
         Ok(())
     }
 

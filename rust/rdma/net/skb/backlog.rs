@@ -6,6 +6,10 @@
 //! keep them waiting. So the packets that wait in a namespace have a limit, and those of all namespaces, in bytes of
 //! `truesize`. The limit of a queue depends on the free bytes: a queue may have as many as it leaves free. So a
 //! few long queues don't take everything, and packets are dropped early when many queues are long.
+//!
+//! Many queues of one payer would still take everything. So a payer may have as many bytes as its queues leave free in
+//! the namespace, and a queue may have as many of them as the payer's queues have not taken. One payer takes at most half
+//! of the bytes that others leave in a namespace.
 
 use kernel::{
     prelude::*,
@@ -59,29 +63,48 @@ impl Backlog {
         Ok(Arc::new(backlog, GFP_KERNEL)?)
     }
 
-    /// Bytes that are free for all queues of the namespace.
+    /// Bytes that are free for the queues of the namespace.
     fn free(&self) -> usize {
         let free = self.limit.saturating_sub(self.used.load(Relaxed));
         free.min(self.total.saturating_sub(ALL.load(Relaxed)))
     }
 }
 
+/// The bytes that the queues of one payer count for, in the backlogs of all namespaces.
+pub struct Share(Atomic<usize>);
+
+impl Share {
+    /// Nothing waits yet. Process context.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub fn new() -> Result<Arc<Self>> {
+        Ok(Arc::new(Self(Atomic::new(0)), GFP_KERNEL_ACCOUNT)?)
+    }
+}
+
+/// The shares of a queue's payer: that of its memory cgroup and that of its user. None of the kernel's queues.
+pub type Shares = [Option<Arc<Share>>; 2];
+
 /// A queue's part of a [`Backlog`].
 ///
 /// # Invariants
 ///
-/// The queue counts for as many bytes in the backlog as `bytes` exceeds [`FREE`].
+/// The queue counts for as many bytes in the backlog, and in each of its shares, as `bytes` exceeds [`FREE`].
 pub(super) struct Part {
     backlog: Arc<Backlog>,
+    shares: Shares,
     /// Bytes of the packets in the queue.
     bytes: Atomic<usize>,
 }
 
 impl Part {
     /// That of an empty queue.
-    pub(super) fn new(backlog: Arc<Backlog>) -> Self {
+    pub(super) fn new(backlog: Arc<Backlog>, shares: Shares) -> Self {
         Self {
             backlog,
+            shares,
             bytes: Atomic::new(0),
         }
     }
@@ -91,7 +114,12 @@ impl Part {
     #[inline]
     pub(super) fn has_room(&self, size: usize) -> bool {
         let bytes = self.bytes.load(Relaxed).saturating_add(size);
-        bytes <= FREE || bytes <= self.backlog.free()
+        if bytes <= FREE {
+            return true;
+        }
+        let free = self.backlog.free();
+        let fits = |share: &Share| share.0.load(Relaxed).saturating_add(bytes) <= free;
+        bytes <= free && self.shares().all(fits)
     }
 
     /// Counts `size` bytes more. Before the packet is in the queue. Any context.
@@ -103,6 +131,9 @@ impl Part {
         if more != 0 {
             self.backlog.used.fetch_add(more, Relaxed);
             ALL.fetch_add(more, Relaxed);
+            self.shares().for_each(|share| {
+                share.0.fetch_add(more, Relaxed);
+            });
         }
     }
 
@@ -114,7 +145,14 @@ impl Part {
         if less != 0 {
             self.backlog.used.fetch_sub(less, Relaxed);
             ALL.fetch_sub(less, Relaxed);
+            self.shares().for_each(|share| {
+                share.0.fetch_sub(less, Relaxed);
+            });
         }
+    }
+
+    fn shares(&self) -> impl Iterator<Item = &Share> {
+        self.shares.iter().flatten().map(|share| &**share)
     }
 }
 
@@ -148,9 +186,25 @@ mod tests {
     fn parts(backlogs: &[&Arc<Backlog>]) -> Result<KVec<Part>> {
         let mut parts = KVec::new();
         for backlog in backlogs {
-            parts.push(Part::new((*backlog).clone()), GFP_KERNEL)?;
+            let part = Part::new((*backlog).clone(), Shares::default());
+            parts.push(part, GFP_KERNEL)?;
         }
         Ok(parts)
+    }
+
+    /// Queues of one payer.
+    fn parts_of(backlog: &Arc<Backlog>, shares: &Shares, count: usize) -> Result<KVec<Part>> {
+        let mut parts = KVec::new();
+        for _ in 0..count {
+            parts.push(Part::new(backlog.clone(), shares.clone()), GFP_KERNEL)?;
+        }
+        Ok(parts)
+    }
+
+    /// Fills each of the queues. The bytes that all of them have beyond those that each is free to have.
+    fn fill_all(parts: &[Part]) -> usize {
+        let beyond = |part: &Part| excess(fill(part) * PACKET);
+        parts.iter().map(beyond).sum()
     }
 
     #[test]
@@ -186,6 +240,82 @@ mod tests {
         let (one, two) = (fill(&queues[0]), fill(&queues[1]));
         assert!(one > 512 && two < one && two > 256);
         drop(queues);
+        assert_eq!(ALL.load(Relaxed), 0);
+        Ok(())
+    }
+
+    #[test]
+    fn a_user_leaves_half_of_a_namespace() -> Result {
+        let backlog = Backlog::of(1 << 20, 4 << 20)?;
+        let users = [Share::new()?, Share::new()?, Share::new()?];
+        let of = |user: usize| [None, Some(users[user].clone())];
+        let hogs = parts_of(&backlog, &of(0), 64)?;
+        let taken = fill_all(&hogs);
+        assert!(taken > 480 << 10 && taken <= 512 << 10);
+        assert_eq!(users[0].0.load(Relaxed), taken);
+        // The second user takes half of the rest, and the third a quarter of it.
+        let (second, third) = (
+            parts_of(&backlog, &of(1), 64)?,
+            parts_of(&backlog, &of(2), 64)?,
+        );
+        let (two, three) = (fill_all(&second), fill_all(&third));
+        assert!(two > 230 << 10 && two < 280 << 10);
+        assert!(three > 100 << 10 && three < 140 << 10);
+        // The queues of the kernel have no user.
+        let kernel = parts(&[&backlog])?;
+        assert!(fill_all(&kernel) > 2 * FREE);
+        assert_eq!(backlog.used.load(Relaxed), ALL.load(Relaxed));
+        drop((hogs, second, third, kernel));
+        assert!(users.iter().all(|user| user.0.load(Relaxed) == 0));
+        assert_eq!(backlog.used.load(Relaxed), 0);
+        assert_eq!(ALL.load(Relaxed), 0);
+        Ok(())
+    }
+
+    #[test]
+    fn a_queue_leaves_room_for_others_of_its_user() -> Result {
+        let backlog = Backlog::of(1 << 20, 4 << 20)?;
+        let user = Share::new()?;
+        let queues = parts_of(&backlog, &[None, Some(user.clone())], 2)?;
+        let (one, two) = (fill(&queues[0]) * PACKET, fill(&queues[1]) * PACKET);
+        assert!(one > 340 << 10 && one < 360 << 10);
+        assert!(two > 4 * FREE);
+        drop(queues);
+        assert_eq!(user.0.load(Relaxed), 0);
+        Ok(())
+    }
+
+    #[test]
+    fn users_of_a_cgroup_take_half_of_a_namespace() -> Result {
+        let backlog = Backlog::of(1 << 20, 4 << 20)?;
+        let (cgroup, stranger) = (Share::new()?, Share::new()?);
+        let mut hogs = KVec::new();
+        for _ in 0..32 {
+            let shares = [Some(cgroup.clone()), Some(Share::new()?)];
+            hogs.push(Part::new(backlog.clone(), shares), GFP_KERNEL)?;
+        }
+        assert!(fill_all(&hogs) <= 512 << 10);
+        let other = parts_of(&backlog, &[None, Some(stranger.clone())], 1)?;
+        assert!(fill_all(&other) > 4 * FREE);
+        drop((hogs, other));
+        assert_eq!(cgroup.0.load(Relaxed) + stranger.0.load(Relaxed), 0);
+        Ok(())
+    }
+
+    #[test]
+    fn a_user_has_one_share_of_all_namespaces() -> Result {
+        let (first, second) = (
+            Backlog::of(1 << 20, 4 << 20)?,
+            Backlog::of(1 << 20, 4 << 20)?,
+        );
+        let shares = [None, Some(Share::new()?)];
+        let (here, there) = (
+            parts_of(&first, &shares, 64)?,
+            parts_of(&second, &shares, 64)?,
+        );
+        let (one, two) = (fill_all(&here), fill_all(&there));
+        assert!(one > 480 << 10 && two > 230 << 10 && two < 280 << 10);
+        drop((here, there));
         assert_eq!(ALL.load(Relaxed), 0);
         Ok(())
     }

@@ -20,7 +20,7 @@ use core::{
 use crate::{bindings, crc32::crc32_le_raw};
 
 pub use self::{
-    backlog::Backlog,
+    backlog::{Backlog, Share, Shares},
     frame::{RxFrame, TappedFrame},
     ingress::Ingress,
     queue::{FrameQueue, SkbQueue},

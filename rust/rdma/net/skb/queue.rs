@@ -7,7 +7,7 @@ use core::{pin::Pin, ptr::NonNull};
 use kernel::{prelude::*, sync::Arc, types::Opaque};
 
 use super::{
-    backlog::{Backlog, Part},
+    backlog::{Backlog, Part, Shares},
     RxFrame, RxSkb,
 };
 use crate::bindings;
@@ -33,13 +33,13 @@ unsafe impl Send for List {}
 unsafe impl Sync for List {}
 
 impl List {
-    fn new(limit: u32, backlog: Arc<Backlog>) -> impl PinInit<Self> {
+    fn new(limit: u32, backlog: Arc<Backlog>, shares: Shares) -> impl PinInit<Self> {
         pin_init!(Self {
             // SAFETY: `list` is valid for writes while the closure runs.
             // INVARIANT: It is initialised and empty.
             list <- Opaque::ffi_init(|list| unsafe { bindings::skb_queue_head_init(list) }),
             limit,
-            part: Part::new(backlog),
+            part: Part::new(backlog, shares),
         })
     }
 
@@ -130,11 +130,11 @@ pub struct SkbQueue {
 }
 
 impl SkbQueue {
-    /// An empty queue for `limit` packets, whose memory counts for the backlog. Pushes that meet on several CPUs may overrun the limit
-    /// by as many.
-    pub fn new(limit: u32, backlog: Arc<Backlog>) -> impl PinInit<Self> {
+    /// An empty queue for `limit` packets, whose memory counts for the backlog and for the shares. Pushes that meet on
+    /// several CPUs may overrun the limit by as many.
+    pub fn new(limit: u32, backlog: Arc<Backlog>, shares: Shares) -> impl PinInit<Self> {
         pin_init!(Self {
-            list <- List::new(limit, backlog),
+            list <- List::new(limit, backlog, shares),
         })
     }
 
@@ -189,9 +189,9 @@ pub struct FrameQueue {
 
 impl FrameQueue {
     /// An empty queue for `limit` frames; as [`SkbQueue::new`].
-    pub fn new(limit: u32, backlog: Arc<Backlog>) -> impl PinInit<Self> {
+    pub fn new(limit: u32, backlog: Arc<Backlog>, shares: Shares) -> impl PinInit<Self> {
         pin_init!(Self {
-            list <- List::new(limit, backlog),
+            list <- List::new(limit, backlog, shares),
         })
     }
 

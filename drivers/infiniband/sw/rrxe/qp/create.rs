@@ -14,7 +14,7 @@ use rdma::{
     net::{
         credit::Credit,
         lane::Lane,
-        skb::{Backlog, FrameQueue, SkbQueue},
+        skb::{Backlog, FrameQueue, Shares, SkbQueue},
     },
     qp::{QpCap, QpCreated, QpInit, QpReply, RingReply},
     ring::Ring,
@@ -88,7 +88,11 @@ impl Qp {
         let net = device.link.context().clone();
         let backlog = net.backlog.clone();
         let probe = net.probe.clone();
-        let frames = frames(init.kind, &backlog)?;
+        let payer = payer(device, init.kind, context)?;
+        let shares = payer
+            .as_ref()
+            .map_or_else(Shares::default, |payer| payer.shares());
+        let frames = frames(init.kind, &backlog, &shares)?;
         let table = net.clone();
         let (qpn, place) = reserve(&table, init.kind)?;
         let waker = Waker {
@@ -98,7 +102,6 @@ impl Qp {
         };
         let number = place.id();
         let cap = rings.cap;
-        let payer = payer(device, init.kind, context)?;
         let fault_share = ThreadShare::new(Threads::Faults, payer.clone())?;
         let rest_share = ThreadShare::new(Threads::Rests, payer)?;
         let core = new_core(device, &init, qpn, rings, owner, pd.clone())?;
@@ -114,7 +117,7 @@ impl Qp {
                 recv_cq: init.recv_cq,
                 srq: init.srq,
                 credit: Credit::new(packets_in_flight(init.kind), waker, probe)?,
-                inbox <- SkbQueue::new(limits::INBOX, backlog),
+                inbox <- SkbQueue::new(limits::INBOX, backlog, shares),
                 filter: Filter::new(init.kind),
                 token: init.upcall.token(),
                 upcall: init.upcall,
@@ -225,7 +228,7 @@ impl Rings {
     }
 }
 
-/// The process that the threads of the QP count for. `None` for the kernel. The calling process makes XRC targets,
+/// The process that the threads and the waiting packets of the QP count for. `None` for the kernel. The calling process makes XRC targets,
 /// though ib_core creates them without its call (`ib_create_qp_user()`, verbs.c): no consumer in the kernel makes one.
 ///
 /// # Errors
@@ -263,11 +266,15 @@ fn domain(init: &QpInit<Rrxe>) -> Result<Arc<Pd>> {
 }
 
 /// Where frames wait for a raw packet QP.
-fn frames(kind: QpKind, backlog: &Arc<Backlog>) -> Result<Option<Pin<KBox<FrameQueue>>>> {
+fn frames(
+    kind: QpKind,
+    backlog: &Arc<Backlog>,
+    shares: &Shares,
+) -> Result<Option<Pin<KBox<FrameQueue>>>> {
     if kind != QpKind::RawPacket {
         return Ok(None);
     }
-    let queue = FrameQueue::new(limits::FRAMES, backlog.clone());
+    let queue = FrameQueue::new(limits::FRAMES, backlog.clone(), shares.clone());
     Ok(Some(KBox::pin_init(queue, GFP_KERNEL_ACCOUNT)?))
 }
 
