@@ -65,12 +65,15 @@ pub(crate) struct Account {
 }
 
 impl Account {
-    /// With `sleepers` threads each for faults and for advice, and `runners` that run QPs.
-    fn new(sleepers: u32, runners: u32) -> Result<Arc<Self>> {
+    /// That of `of`, with `sleepers` threads each for faults and for advice, and `runners` that run QPs.
+    fn new(of: &Principal, sleepers: u32, runners: u32) -> Result<Arc<Self>> {
+        let packets = match of {
+            Principal::MemoryCgroup(_) => Share::of_cgroup()?,
+            Principal::User(_) | Principal::UserNamespace(_) => Share::of_user()?,
+        };
         let advice = Quota::new(sleepers)?;
         let attachments = Quota::new(limits::ATTACHMENTS)?;
         let events = Quota::new(limits::CQS_WITH_EVENTS)?;
-        let packets = Share::new()?;
         let account = pin_init!(Self {
             faults <- Semaphore::new(sleepers),
             rests <- Semaphore::new(runners),
@@ -123,7 +126,7 @@ impl Accounts {
     /// Finds the account of `of`, or makes it, with `sleepers` threads of each queue whose threads
     /// sleep.
     fn open(self: &Arc<Self>, of: Principal, sleepers: u32) -> Result<Open> {
-        let account = Account::new(sleepers, self.runners)?;
+        let account = Account::new(&of, sleepers, self.runners)?;
         let entry = Entry {
             account: account.clone(),
             uses: 1,

@@ -7,9 +7,10 @@
 //! `truesize`. The limit of a queue depends on the free bytes: a queue may have as many as it leaves free. So a
 //! few long queues don't take everything, and packets are dropped early when many queues are long.
 //!
-//! Many queues of one payer would still take everything. So a payer may have as many bytes as its queues leave free in
-//! the namespace, and a queue may have as many of them as the payer's queues have not taken. One payer takes at most half
-//! of the bytes that others leave in a namespace.
+//! Many queues of one payer would still take everything. So a user may have as many bytes as its queues leave free in
+//! the namespace, and a queue may have as many of them as the user's queues have not taken. One user takes at most half
+//! of the bytes that others leave in a namespace. A memory cgroup may have a third of the bytes that its queues leave
+//! free, which is a quarter: a container, whose root may become any user, does not take all that the user may have.
 
 use kernel::{
     prelude::*,
@@ -71,16 +72,40 @@ impl Backlog {
 }
 
 /// The bytes that the queues of one payer count for, in the backlogs of all namespaces.
-pub struct Share(Atomic<usize>);
+pub struct Share {
+    bytes: Atomic<usize>,
+    /// Bytes of a namespace that must be free for each of these.
+    leaves: usize,
+}
 
 impl Share {
-    /// Nothing waits yet. Process context.
+    /// That of a user. Nothing waits yet. Process context.
     ///
     /// # Errors
     ///
     /// `ENOMEM`.
-    pub fn new() -> Result<Arc<Self>> {
-        Ok(Arc::new(Self(Atomic::new(0)), GFP_KERNEL_ACCOUNT)?)
+    pub fn of_user() -> Result<Arc<Self>> {
+        Self::new(1)
+    }
+
+    /// That of a memory cgroup. Nothing waits yet. Process context.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub fn of_cgroup() -> Result<Arc<Self>> {
+        Self::new(3)
+    }
+
+    fn new(leaves: usize) -> Result<Arc<Self>> {
+        let bytes = Atomic::new(0);
+        Ok(Arc::new(Self { bytes, leaves }, GFP_KERNEL_ACCOUNT)?)
+    }
+
+    /// Whether one of the queues may have `bytes` while so many are free.
+    fn fits(&self, bytes: usize, free: usize) -> bool {
+        let taken = self.bytes.load(Relaxed).saturating_mul(self.leaves);
+        taken.saturating_add(bytes) <= free
     }
 }
 
@@ -118,8 +143,7 @@ impl Part {
             return true;
         }
         let free = self.backlog.free();
-        let fits = |share: &Share| share.0.load(Relaxed).saturating_add(bytes) <= free;
-        bytes <= free && self.shares().all(fits)
+        bytes <= free && self.shares().all(|share| share.fits(bytes, free))
     }
 
     /// Counts `size` bytes more. Before the packet is in the queue. Any context.
@@ -132,7 +156,7 @@ impl Part {
             self.backlog.used.fetch_add(more, Relaxed);
             ALL.fetch_add(more, Relaxed);
             self.shares().for_each(|share| {
-                share.0.fetch_add(more, Relaxed);
+                share.bytes.fetch_add(more, Relaxed);
             });
         }
     }
@@ -146,7 +170,7 @@ impl Part {
             self.backlog.used.fetch_sub(less, Relaxed);
             ALL.fetch_sub(less, Relaxed);
             self.shares().for_each(|share| {
-                share.0.fetch_sub(less, Relaxed);
+                share.bytes.fetch_sub(less, Relaxed);
             });
         }
     }
@@ -247,12 +271,12 @@ mod tests {
     #[test]
     fn a_user_leaves_half_of_a_namespace() -> Result {
         let backlog = Backlog::of(1 << 20, 4 << 20)?;
-        let users = [Share::new()?, Share::new()?, Share::new()?];
+        let users = [Share::of_user()?, Share::of_user()?, Share::of_user()?];
         let of = |user: usize| [None, Some(users[user].clone())];
         let hogs = parts_of(&backlog, &of(0), 64)?;
         let taken = fill_all(&hogs);
         assert!(taken > 480 << 10 && taken <= 512 << 10);
-        assert_eq!(users[0].0.load(Relaxed), taken);
+        assert_eq!(users[0].bytes.load(Relaxed), taken);
         // The second user takes half of the rest, and the third a quarter of it.
         let (second, third) = (
             parts_of(&backlog, &of(1), 64)?,
@@ -266,7 +290,7 @@ mod tests {
         assert!(fill_all(&kernel) > 2 * FREE);
         assert_eq!(backlog.used.load(Relaxed), ALL.load(Relaxed));
         drop((hogs, second, third, kernel));
-        assert!(users.iter().all(|user| user.0.load(Relaxed) == 0));
+        assert!(users.iter().all(|user| user.bytes.load(Relaxed) == 0));
         assert_eq!(backlog.used.load(Relaxed), 0);
         assert_eq!(ALL.load(Relaxed), 0);
         Ok(())
@@ -275,30 +299,45 @@ mod tests {
     #[test]
     fn a_queue_leaves_room_for_others_of_its_user() -> Result {
         let backlog = Backlog::of(1 << 20, 4 << 20)?;
-        let user = Share::new()?;
+        let user = Share::of_user()?;
         let queues = parts_of(&backlog, &[None, Some(user.clone())], 2)?;
         let (one, two) = (fill(&queues[0]) * PACKET, fill(&queues[1]) * PACKET);
         assert!(one > 340 << 10 && one < 360 << 10);
         assert!(two > 4 * FREE);
         drop(queues);
-        assert_eq!(user.0.load(Relaxed), 0);
+        assert_eq!(user.bytes.load(Relaxed), 0);
         Ok(())
     }
 
     #[test]
-    fn users_of_a_cgroup_take_half_of_a_namespace() -> Result {
+    fn users_of_a_cgroup_take_a_quarter_of_a_namespace() -> Result {
         let backlog = Backlog::of(1 << 20, 4 << 20)?;
-        let (cgroup, stranger) = (Share::new()?, Share::new()?);
+        let (cgroup, stranger) = (Share::of_cgroup()?, Share::of_user()?);
         let mut hogs = KVec::new();
         for _ in 0..32 {
-            let shares = [Some(cgroup.clone()), Some(Share::new()?)];
+            let shares = [Some(cgroup.clone()), Some(Share::of_user()?)];
             hogs.push(Part::new(backlog.clone(), shares), GFP_KERNEL)?;
         }
-        assert!(fill_all(&hogs) <= 512 << 10);
+        assert!(fill_all(&hogs) <= 256 << 10);
         let other = parts_of(&backlog, &[None, Some(stranger.clone())], 1)?;
         assert!(fill_all(&other) > 4 * FREE);
         drop((hogs, other));
-        assert_eq!(cgroup.0.load(Relaxed) + stranger.0.load(Relaxed), 0);
+        assert_eq!(cgroup.bytes.load(Relaxed) + stranger.bytes.load(Relaxed), 0);
+        Ok(())
+    }
+
+    #[test]
+    fn a_cgroup_leaves_room_for_others_of_its_user() -> Result {
+        let backlog = Backlog::of(1 << 20, 4 << 20)?;
+        let (hostile, honest) = (Share::of_cgroup()?, Share::of_cgroup()?);
+        let user = Share::of_user()?;
+        let hogs = parts_of(&backlog, &[Some(hostile), Some(user.clone())], 64)?;
+        let taken = fill_all(&hogs);
+        assert!(taken > 230 << 10 && taken <= 256 << 10);
+        let other = parts_of(&backlog, &[Some(honest), Some(user.clone())], 1)?;
+        assert!(fill_all(&other) > 4 * FREE);
+        drop((hogs, other));
+        assert_eq!(user.bytes.load(Relaxed), 0);
         Ok(())
     }
 
@@ -308,7 +347,7 @@ mod tests {
             Backlog::of(1 << 20, 4 << 20)?,
             Backlog::of(1 << 20, 4 << 20)?,
         );
-        let shares = [None, Some(Share::new()?)];
+        let shares = [None, Some(Share::of_user()?)];
         let (here, there) = (
             parts_of(&first, &shares, 64)?,
             parts_of(&second, &shares, 64)?,
