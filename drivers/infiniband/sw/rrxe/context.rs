@@ -28,8 +28,10 @@ impl Context {
         device: &Arc<Device>,
         init: ContextInit<'_>,
     ) -> Result<ContextCreated<Self>> {
+        let payer = Payer::current(&device.workers.accounts)?;
+        let payer = Arc::new(payer, GFP_KERNEL_ACCOUNT)?;
         let doorbells = match init.wanted.doorbells {
-            true => Some(Doorbells::new(device, init.mappings)?),
+            true => Some(Doorbells::new(device, init.mappings, &payer)?),
             false => None,
         };
         let reply = doorbells.as_ref().map(|doorbells| doorbells.mmap_reply());
@@ -37,10 +39,7 @@ impl Context {
             mappings: init.mappings.clone(),
             doorbells,
             arming: init.wanted.arming,
-            payer: Arc::new(
-                Payer::current(&device.workers.accounts)?,
-                GFP_KERNEL_ACCOUNT,
-            )?,
+            payer,
         };
         Ok(ContextCreated {
             arming: context.arming,
@@ -66,7 +65,7 @@ impl Context {
         self.doorbells.as_ref()
     }
 
-    /// Whom the faults of its QPs count for.
+    /// The payer of its page of doorbells, of its QPs and CQs.
     pub(crate) fn payer(&self) -> &Arc<Payer> {
         &self.payer
     }

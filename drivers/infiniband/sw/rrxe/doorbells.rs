@@ -12,8 +12,8 @@
 //! itself rings for ([`Doorbell::leave`]).
 //!
 //! If it gets no CPU while doorbells ring, because the process itself spins on the only one, or others take
-//! too long, the guard, a timer, sees that within twice [`Workers::guard`], and lets the process call. A poller
-//! serves the doorbells rung so far. What the process posts then is served in its own time.
+//! too long, the guard, a timer, sees that within twice [`Workers::guard`], and lets the process call. A thread of the
+//! process's share serves the doorbells rung so far ([`relief`]). What the process posts then is served in its own time.
 //!
 //! Pages that ring although nothing was posted aren't watched for long, or soon again: to ring costs a
 //! process next to nothing.
@@ -23,6 +23,8 @@
 //! A process rings, then reads whether to call, with a full barrier between. A watcher that goes
 //! tells the process to call, then looks for doorbells, with a full barrier between. So either the
 //! watcher sees the doorbell or the process sees that it has to call.
+
+mod relief;
 
 use core::{
     ops::ControlFlow,
@@ -35,13 +37,10 @@ use kernel::{
     processor::cpu_relax,
     sync::{
         atomic::{ordering::Relaxed, Atomic},
-        Arc, ArcBorrow,
+        Arc,
     },
     time::{
-        hrtimer::{
-            ArcHrTimerHandle, HrTimer, HrTimerCallback, HrTimerCallbackContext, HrTimerPointer,
-            HrTimerRestart, RelativeSoftMode,
-        },
+        hrtimer::{ArcHrTimerHandle, HrTimer, HrTimerPointer, RelativeSoftMode},
         Instant, Monotonic,
     },
     workqueue::{Work, WorkItem},
@@ -56,10 +55,12 @@ use rdma::{
 };
 
 use crate::{
+    accounts::{Payer, Threads},
     device::Device,
     interest::Interest,
     qp::Qp,
     share::{end_of_turn, Share, Stint},
+    thread_share::ThreadShare,
     workers::Workers,
 };
 
@@ -135,9 +136,18 @@ pub(crate) struct Doorbells {
     work: Work<Self>,
     #[pin]
     timer: HrTimer<Self>,
+    /// Serves the last doorbells of a page whose watcher was relieved.
+    #[pin]
+    last: Work<Self, 1>,
+    /// The page's share in the threads of `rrxe_rest`, which run `last`.
+    #[pin]
+    rest_share: ThreadShare,
 }
 
-impl_has_work! { impl HasWork<Self> for Doorbells { self.work } }
+impl_has_work! {
+    impl HasWork<Self> for Doorbells { self.work }
+    impl HasWork<Self, 1> for Doorbells { self.last }
+}
 
 impl_has_hr_timer! {
     impl HasHrTimer<Self> for Doorbells {
@@ -157,31 +167,20 @@ impl WorkItem for Doorbells {
     }
 }
 
-impl HrTimerCallback for Doorbells {
-    type Pointer<'a> = Arc<Doorbells>;
-
-    fn run(
-        this: ArcBorrow<'_, Doorbells>,
-        mut timer: HrTimerCallbackContext<'_, Doorbells>,
-    ) -> HrTimerRestart {
-        let guard = this.workers.guard;
-        if !Arc::from(this).guard() {
-            return HrTimerRestart::NoRestart;
-        }
-        timer.forward_now(guard);
-        HrTimerRestart::Restart
-    }
-}
-
 impl Doorbells {
-    /// Makes a page of doorbells that the process of `mappings` may map. Process context.
+    /// Makes a page of doorbells that the process of `mappings` may map, and for which `payer` pays. Process context.
     ///
     /// # Errors
     ///
     /// `ENOMEM`; `EIO` if the context is going away.
-    pub(crate) fn new(device: &Device, mappings: &Arc<Mappings>) -> Result<Arc<Self>> {
+    pub(crate) fn new(
+        device: &Device,
+        mappings: &Arc<Mappings>,
+        payer: &Arc<Payer>,
+    ) -> Result<Arc<Self>> {
         let readers = &device.link.context().readers;
         let page = DoorbellPage::new(mappings)?;
+        let rest_share = ThreadShare::new(Threads::Rests, Some(payer.clone()))?;
         Arc::pin_init(
             pin_init!(Self {
                 page,
@@ -203,6 +202,8 @@ impl Doorbells {
                 }, "rrxe_doorbells"),
                 work <- new_work!("Doorbells::work"),
                 timer <- HrTimer::new(),
+                last <- new_work!("Doorbells::last"),
+                rest_share <- rest_share,
             }),
             GFP_KERNEL_ACCOUNT,
         )
@@ -263,6 +264,7 @@ impl Doorbells {
         self.watched.store(false, Relaxed);
         // Outside the lock: this waits for the guard.
         drop(guard);
+        self.rest_share.close();
     }
 
     /// Serves the doorbells rung so far, for [`SETTLE`] at most, and waits for RCU readers. A poller serves the rest. Asks `goes_on` before each pass. Process context; sleeps.
@@ -401,32 +403,6 @@ impl Doorbells {
                 Err(now) => left = now,
             }
         }
-    }
-
-    /// Looks whether the watcher runs. Returns whether to look again. Softirq.
-    fn guard(self: &Arc<Self>) -> bool {
-        let passes = self.passes.load(Relaxed);
-        {
-            let mut watch = self.watch.lock();
-            match watch.phase {
-                Phase::Unwatched | Phase::Closed => return false,
-                Phase::Starting => return true,
-                Phase::Watched => {}
-            }
-            if watch.seen != passes {
-                watch.seen = passes;
-                return true;
-            }
-        }
-        if !self.page.is_rung() {
-            return true;
-        }
-        // A poller serves the last doorbells. A softirq would do so in nobody's time: neither the shares of the pages nor
-        // a cgroup bound it.
-        if self.end_watch(|interest| interest.disappointed(self.now())) {
-            self.queue();
-        }
-        false
     }
 }
 

@@ -21,7 +21,8 @@ pub(crate) fn end_of_turn(now: i64) -> i64 {
     now.saturating_add(TURN)
 }
 
-/// The debt of a page to pollers. Its watcher, of which there is one at a time, and its guard change it, at once at times.
+/// The debt of a page to pollers. Its watcher, of which there is one at a time, and the thread that serves the last
+/// doorbells of a relieved watcher change it, at once at times.
 pub(crate) struct Share {
     /// By how much its last turn was too long.
     debt: Atomic<i64>,
@@ -182,12 +183,12 @@ mod tests {
         assert_eq!(share.begin(0).until(), TURN);
     }
 
-    /// The watcher is in a long pass while the guard serves, too.
+    /// The watcher is in a long pass while a thread serves the last doorbells.
     #[test]
     fn owe_what_two_at_once_had() {
         let share = Share::new();
-        let (mut watcher, mut guard) = (share.begin(0), share.begin(0));
-        guard.end(3 * TURN, true);
+        let (mut watcher, mut thread) = (share.begin(0), share.begin(0));
+        thread.end(3 * TURN, true);
         watcher.end(3 * TURN, true);
         for _ in 0..4 {
             assert!(share.owes_a_turn(true));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The right of a QP or a CQ to a thread of a work queue: one at a time, if the accounts of its
+//! The right of a QP, a CQ or a page of doorbells to a thread of a work queue: one at a time, if the accounts of its
 //! process have one left.
 //!
 //! One whose process has none left waits in the list of the exhausted account
@@ -13,6 +13,7 @@ use rdma::{new_bh_spinlock, sync::BhSpinLock};
 use crate::{
     accounts::{Payer, Threads},
     cq::Cq,
+    doorbells::Doorbells,
     qp::Qp,
     semaphore::Seat, //
 };
@@ -24,6 +25,8 @@ pub(crate) enum Waiter {
     Qp(Arc<Qp>),
     /// The end of its QPs, in `rrxe_rest`.
     Cq(Arc<Cq>),
+    /// Its last doorbells, in `rrxe_rest`.
+    Page(Arc<Doorbells>),
 }
 
 impl Waiter {
@@ -40,6 +43,7 @@ impl Waiter {
         match self {
             Self::Qp(qp) => qp.share(of),
             Self::Cq(cq) => cq.share(),
+            Self::Page(page) => page.share(),
         }
     }
 
@@ -49,11 +53,12 @@ impl Waiter {
             (Self::Qp(qp), Threads::Faults) => Qp::enqueue_fault(qp),
             (Self::Qp(qp), Threads::Rests) => Qp::enqueue_rest(qp),
             (Self::Cq(cq), _) => Cq::enqueue_end(cq),
+            (Self::Page(page), _) => Doorbells::enqueue_last(page),
         }
     }
 }
 
-/// The share of one QP, or one CQ, in the threads of one work queue.
+/// The share of one QP, one CQ or one page of doorbells in the threads of one work queue.
 #[pin_data]
 pub(crate) struct ThreadShare {
     /// The threads in which it is a share.

@@ -73,7 +73,7 @@ impl Workers {
     pub(crate) fn poll(&self, doorbells: Arc<Doorbells>) {
         self.waiting.fetch_add(1, Relaxed);
         // Already queued is as good: it has not run yet.
-        if self.polls.enqueue(doorbells).is_err() {
+        if self.polls.enqueue::<_, 0>(doorbells).is_err() {
             self.waiting.fetch_sub(1, Relaxed);
         }
     }
