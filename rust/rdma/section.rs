@@ -165,7 +165,7 @@ impl Line {
     }
 }
 
-/// What keeps a section on its CPU, and is given up with it.
+/// The count that keeps a section on its CPU. The end of the section gives it up.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Hold {
     /// Nothing of the section's own: an interrupt, a softirq or the outermost section, which end later.

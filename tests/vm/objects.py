@@ -285,7 +285,7 @@ def undone():
     os.close(faults)
     thread.join()
     equal(result, [(-1, errno.EFAULT)], "what the call returned")
-    # What was undone left its handle to the next one.
+    # The domain that was undone left its handle to the next one.
     PD(pair.context).close()
 
 

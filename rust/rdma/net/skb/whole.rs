@@ -152,7 +152,7 @@ impl TxPacket {
 pub struct TxFrame(Written);
 
 impl TxFrame {
-    /// What `skb` holds from its `data` on.
+    /// The frame that begins at `data` of `skb`.
     pub(super) fn new(skb: Written) -> Self {
         // INVARIANT: The frame is what begins there.
         Self(skb)
