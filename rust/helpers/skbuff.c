@@ -57,6 +57,16 @@ __rrxe_helper bool rrxe_helper_pskb_may_pull(struct sk_buff *skb, unsigned int l
 	return pskb_may_pull(skb, len);
 }
 
+__rrxe_helper void rrxe_helper_skb_dst_drop(struct sk_buff *skb)
+{
+	skb_dst_drop(skb);
+}
+
+__rrxe_helper void rrxe_helper_skb_ext_reset(struct sk_buff *skb)
+{
+	skb_ext_reset(skb);
+}
+
 __rrxe_helper void rrxe_helper_skb_dst_set(struct sk_buff *skb, struct dst_entry *dst)
 {
 	skb_dst_set(skb, dst);

@@ -396,7 +396,9 @@ impl LinkHandler for LinkType {
         let context = links.contexts.acquire(&net)?;
         let link = links.add(name, &netdev, &net, &context)?;
         // It may have gone, or to another namespace, before the notifier could find the link.
-        if !netdev.is_registered() || netdev.net_id() != net.id() {
+        let moved = !netdev.is_registered() || netdev.net_id() != net.id();
+        // Or it went and came back, which its link has noticed.
+        if moved || link.netdev().is_none() {
             link.device.unregister();
             return Err(ENODEV);
         }

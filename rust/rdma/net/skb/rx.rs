@@ -417,6 +417,13 @@ unsafe fn strip(buffer: NonNull<bindings::sk_buff>) -> Option<Arrival> {
     }
     // SAFETY: `skb` comes from such a callback; the IP header is linear and has `ip_len` bytes.
     let arrival = unsafe { Arrival::of(buffer, network, ip_len) };
+    // A packet may wait for its QP for long. Its route may count for a network device, which could not go until then.
+    // UDP drops the route only after this callback (`udp_queue_rcv_one_skb()`, net/ipv4/udp.c).
+    // SAFETY: `skb` is valid and ours.
+    unsafe { bindings::skb_dst_drop(skb) };
+    // Its extensions count for states of IPsec.
+    // SAFETY: As above.
+    unsafe { bindings::skb_ext_reset(skb) };
     // SAFETY: `skb` is valid and ours; `data` is at the UDP header.
     if unsafe { bindings::skb_pull(skb, UDP_LEN as u32) }.is_null() {
         return None;
