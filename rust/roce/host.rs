@@ -216,7 +216,7 @@ pub trait Memory {
 /// An asynchronous event of the QP; delivered by the host outside all locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// `IB_EVENT_COMM_EST`: a packet came while in RTR.
+    /// `IB_EVENT_COMM_EST`: a request was carried out while in RTR.
     CommEst,
     /// `IB_EVENT_SQ_DRAINED`.
     SqDrained,

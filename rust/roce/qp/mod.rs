@@ -171,8 +171,11 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
                 (Side::Requester, outcome)
             }
             _ => {
-                self.establish(host);
+                let expected = self.responder.rq_psn();
                 let outcome = self.responder.handle_request(packet, &self.context, host);
+                if self.responder.rq_psn() != expected {
+                    self.establish(host);
+                }
                 (Side::Responder, outcome)
             }
         };
@@ -358,7 +361,8 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
         }
     }
 
-    /// The first request in RTR establishes the connection.
+    /// The first request that is carried out in RTR establishes the connection. One with another PSN than the expected one
+    /// may be anybody's.
     fn establish<H: Host>(&mut self, host: &mut H) {
         if matches!(self.state, State::Rtr { established: false }) {
             self.state = State::Rtr { established: true };

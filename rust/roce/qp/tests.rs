@@ -282,12 +282,16 @@ fn a_shared_receive_queue_is_left_alone() {
 }
 
 #[test]
-fn the_first_packet_in_rtr_establishes() {
+fn the_first_request_carried_out_in_rtr_establishes() {
     let mut host = MockHost::new();
     let mut qp = qp(QpKind::Rc, 4);
     for attrs in [to_init(QpKind::Rc), to_rtr(QpKind::Rc, FIRST)] {
         qp.modify(NOW, &attrs, &mut host).unwrap();
     }
+    for psn in [FIRST.plus(9), FIRST.minus(9)] {
+        qp.handle_packet(NOW, &send_only(psn), &mut host);
+    }
+    assert_eq!(host.events, []);
     for psn in [FIRST, FIRST.next()] {
         host.post_recv(0);
         qp.handle_packet(NOW, &send_only(psn), &mut host);
