@@ -369,9 +369,12 @@ impl Doorbells {
     /// Stops watching, and notes by `outcome` why. Serves doorbells for the rest of `stint`, and ends it.
     /// Returns whether the work item is wanted to serve the last ones. Process context.
     fn stop(&self, stint: &mut Stint<'_>, outcome: impl FnOnce(&mut Interest)) -> bool {
-        if !self.end_watch(outcome) {
-            return false;
-        }
+        self.end_watch(outcome) && self.serve_last(stint)
+    }
+
+    /// Serves the last doorbells of a page that is watched no more, for the rest of `stint`, and ends it. Returns whether
+    /// others are left. Process context.
+    fn serve_last(&self, stint: &mut Stint<'_>) -> bool {
         let found = self.sweep(PASS, stint.until());
         stint.end(self.now(), self.workers.has_waiting());
         self.is_left(found)

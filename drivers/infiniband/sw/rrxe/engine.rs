@@ -543,10 +543,7 @@ fn deliver_local(
         return Fate::Left;
     };
     let sender = Some(qp.qpn.get());
-    if peer
-        .admit(bth, &endpoints, Ingress::default(), sender)
-        .is_err()
-    {
+    if !peer.admit(bth, &endpoints, Ingress::default(), sender) {
         skb.discard(Discard::NoQueuePair);
         return Fate::Left;
     }

@@ -57,7 +57,6 @@ use crate::{
     provider::Rrxe,
     rx::RxPacket,
     srq::Srq,
-    stats::Counter,
     thread_share::{ThreadShare, Waiter},
     turn::Turn,
     workers::Workers,
@@ -350,12 +349,8 @@ impl Qp {
         !(self.blocks_own && own && self.device.link.has_gid(packet.endpoints.source))
     }
 
-    /// Refuses the packet of a stranger, and counts it; `sender` as for [`Peer::check`](crate::peer::Peer::check). Any
-    /// context up to softirq.
-    ///
-    /// # Errors
-    ///
-    /// The counter of the reason.
+    /// Refuses the packet of a stranger, and counts it; `sender` as for [`Peer::check`](crate::peer::Peer::check). Returns
+    /// whether the packet is admitted. Any context up to softirq.
     #[inline]
     pub(crate) fn admit(
         &self,
@@ -363,14 +358,14 @@ impl Qp {
         endpoints: &Endpoints,
         ingress: Ingress,
         sender: Option<u32>,
-    ) -> Result<(), Counter> {
+    ) -> bool {
         let link = &self.device.link;
-        self.filter
-            .check(link, endpoints, ingress, sender)
-            .inspect_err(|why| {
-                self.device.counters.add(*why, 1);
-                self.trace_drop(bth.psn, *why);
-            })
+        let Err(why) = self.filter.check(link, endpoints, ingress, sender) else {
+            return true;
+        };
+        self.device.counters.add(why, 1);
+        self.trace_drop(bth.psn, why);
+        false
     }
 
     /// A packet for this QP came; its ICRC is right. It is taken. Softirq.

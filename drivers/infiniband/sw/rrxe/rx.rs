@@ -195,8 +195,9 @@ fn offer(
     packet: &mut Option<RxPacket>,
 ) -> Result<(), Refusal> {
     if let Some(packet) = packet {
-        qp.admit(&packet.packet.bth, &packet.endpoints, ingress, None)
-            .map_err(|_| Refusal::Counted)?;
+        if !qp.admit(&packet.packet.bth, &packet.endpoints, ingress, None) {
+            return Err(Refusal::Counted);
+        }
         packet.verify().map_err(Refusal::Discard)?;
     }
     Qp::receive(qp, packet);

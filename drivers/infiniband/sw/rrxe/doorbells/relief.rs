@@ -13,7 +13,7 @@ use kernel::{
     workqueue::WorkItem,
 };
 
-use super::{Doorbells, Phase, PASS};
+use super::{Doorbells, Phase};
 use crate::{
     accounts::Threads,
     thread_share::{ThreadShare, Waiter},
@@ -40,7 +40,7 @@ impl WorkItem<1> for Doorbells {
 
     fn run(this: Arc<Doorbells>) {
         this.rest_share.run();
-        let more = this.serve_last();
+        let more = this.serve_last(&mut this.share.begin(this.now()));
         this.rest_share.end();
         if more || this.rest_share.is_needed_again() {
             this.leave_last();
@@ -88,13 +88,5 @@ impl Doorbells {
     /// Its share in the threads of `rrxe_rest`.
     pub(crate) fn share(&self) -> &ThreadShare {
         &self.rest_share
-    }
-
-    /// Serves some of the last doorbells. Returns whether others are left. Process context.
-    fn serve_last(&self) -> bool {
-        let mut stint = self.share.begin(self.now());
-        let found = self.sweep(PASS, stint.until());
-        stint.end(self.now(), self.workers.has_waiting());
-        self.is_left(found)
     }
 }
