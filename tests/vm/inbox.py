@@ -17,7 +17,9 @@ from pyverbs.pd import PD
 from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.wr import SGE, RecvWR, SendWR
 
-from pairs import ALL, DEVICE, GID_INDEX, PAGE, Buffer, case, connect, equal, main, register, unanswered
+from pairs import (
+    ALL, DEVICE, GID_INDEX, PAGE, Buffer, become_nobody, case, connect, equal, main, register, unanswered,
+)
 
 DEMAND = ALL | e.IBV_ACCESS_ON_DEMAND
 QKEY = 0x1234
@@ -30,7 +32,6 @@ GRH = 40
 # Without a limit they take 150 MiB and more. rust/rdma/net/skb/backlog.rs allows a 64th of the machine's memory for a
 # namespace, half of it for a user, and 16 KiB for each QP; the rest is for others who take memory meanwhile.
 OTHERS = 32 << 20
-NOBODY = 65534
 # Messages of a user to himself while another's QPs stand still, and seconds for the last of them to come.
 MESSAGES, LENGTH, PATIENCE = 20, 64 << 10, 10
 OVERFLOWS = Path(f"/sys/class/infiniband/{DEVICE}/ports/1/hw_counters/drop_overflow")
@@ -148,9 +149,7 @@ def filled_by_nobody():
         try:
             # Only root may have the kernel's faults.
             memory, _fd = unanswered(PAGE * 2)
-            os.setgroups([])
-            os.setresgid(NOBODY, NOBODY, NOBODY)
-            os.setresuid(NOBODY, NOBODY, NOBODY)
+            become_nobody()
             still = Still(memory)
             still.fill()
             os.write(writer, b"x")

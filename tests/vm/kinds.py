@@ -19,7 +19,8 @@ import pyverbs.enums as e
 
 import pairs
 from pairs import (
-    ALL, PAGE, REMOTE_READ, Buffer, Pair, becomes, case, equal, in_child, libc, main, map_memory, pattern, register,
+    ALL, PAGE, REMOTE_READ, Buffer, Pair, become_nobody, becomes, case, equal, in_child, libc, main, map_memory,
+    pattern, register,
 )
 import userfault
 from uverbs import advise_mr, errno_of, reg_mr
@@ -27,7 +28,6 @@ from uverbs import advise_mr, errno_of, reg_mr
 ON_DEMAND = e.IBV_ACCESS_ON_DEMAND
 SUCCESS, REFUSED, PROTECTED = e.IBV_WC_SUCCESS, e.IBV_WC_REM_ACCESS_ERR, e.IBV_WC_LOC_PROT_ERR
 ADVICE_READ, ADVICE_WRITE, FLUSH = 0, 1, 1
-NOBODY = 65534
 # The kernel's: MLOCK_LIMIT.
 DEFAULT_MEMLOCK = 8 << 20
 HUGE = 2 << 20
@@ -186,9 +186,7 @@ def secret_beside():
 def unprivileged():
     def work():
         resource.setrlimit(resource.RLIMIT_MEMLOCK, (DEFAULT_MEMLOCK, DEFAULT_MEMLOCK))
-        os.setgroups([])
-        os.setgid(NOBODY)
-        os.setuid(NOBODY)
+        become_nobody()
         refuses_secret()
         serves_both_ways(private())
 

@@ -21,7 +21,7 @@ from pyverbs.pyverbs_error import PyverbsRDMAError
 from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.srq import SRQ, SrqInitAttr, SrqAttr
 
-from pairs import DEVICE, becomes, case, connect, equal, in_child, main
+from pairs import DEVICE, become_nobody, becomes, case, connect, equal, in_child, main
 from uverbs import attach_mcast, errno_of
 
 OTHER = sys.argv[3]
@@ -31,7 +31,7 @@ OVERSTATED = {"max_pkeys"}
 NOT_ITS = 1 << 4  # IBV_DEVICE_AUTO_PATH_MIG
 # Attachments to multicast groups that a user has at most.
 ATTACHMENTS = 1024
-NOBODY, QKEY = 65534, 0x11223344
+QKEY = 0x11223344
 
 
 def code_of(call, *arguments, **keywords):
@@ -148,9 +148,7 @@ def attached_once():
 @case("a user has a share of the multicast groups, and others find room")
 def attachments():
     def of_another_user():
-        os.setgroups([])
-        os.setresgid(NOBODY, NOBODY, NOBODY)
-        os.setresuid(NOBODY, NOBODY, NOBODY)
+        become_nobody()
         equal(attachable(1)[:2], (1, 0), "groups of another user")
 
     def all_of_root():

@@ -27,12 +27,12 @@ from pyverbs.wr import SGE, SendWR
 import nldev
 from extension import PRODUCER
 from pairs import (
-    ALL, DEVICE, LOCAL_WRITE, PAGE, Buffer, Pair, becomes, case, connect, equal, libc, main, register, unanswered,
+    ALL, DEVICE, LOCAL_WRITE, PAGE, Buffer, Pair, become_nobody, becomes, case, connect, equal, libc, main,
+    register, unanswered,
 )
 from uverbs import CHANGE_ACCESS, CHANGE_TRANSLATION, rereg
 
 ALLOC_PD, QUERY_QP = 3, 25
-NOBODY = 65534
 PSN = 0x5A17EC
 SECONDS = 20
 
@@ -113,9 +113,7 @@ def as_nobody(function):
     child = os.fork()
     if not child:
         try:
-            os.setgroups([])
-            os.setresgid(NOBODY, NOBODY, NOBODY)
-            os.setresuid(NOBODY, NOBODY, NOBODY)
+            become_nobody()
             text = repr(function())
         except Exception as error:  # shown by the parent
             text = repr(error)

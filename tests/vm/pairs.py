@@ -33,6 +33,8 @@ ALL = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ | e.IBV_ACCESS_REMOTE_ATOMIC
 
 # Of a QP, unless a case wants another: 2 s. An emulated machine on a busy host takes long, and a debug kernel more so.
 TIMEOUT = 19
+# An ordinary user, and his group.
+NOBODY = 65534
 # Seconds after which nothing more is expected.
 PATIENCE = 120
 
@@ -72,6 +74,13 @@ def in_child(work):
             sys.stdout.flush()
             os._exit(status)
     equal(os.waitpid(child, 0)[1], 0, "the child's status")
+
+
+def become_nobody():
+    """Makes the process one of the user nobody, for good."""
+    os.setgroups([])
+    os.setresgid(NOBODY, NOBODY, NOBODY)
+    os.setresuid(NOBODY, NOBODY, NOBODY)
 
 
 def map_memory(length, fd=-1, offset=0, flags=mmap.MAP_SHARED, at=None):
