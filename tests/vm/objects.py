@@ -10,7 +10,6 @@ import ast
 import ctypes
 import errno
 import os
-import select
 import struct
 import sys
 import threading
@@ -25,6 +24,7 @@ from pyverbs.srq import SRQ, SrqAttr, SrqInitAttr
 from pyverbs.wr import SGE, SendWR
 
 import nldev
+import userfault
 from extension import PRODUCER
 from pairs import (
     ALL, DEVICE, LOCAL_WRITE, PAGE, Buffer, Pair, become_nobody, becomes, case, connect, equal, libc, main,
@@ -277,7 +277,7 @@ def undone():
     thread = threading.Thread(target=alloc)
     thread.start()
     # The domain is made, and uverbs is about to tell its handle.
-    select.select([faults], [], [])
+    userfault.await_fault(faults)
     command.fill(b"\xff" * 8, 16)
     libc.munmap(response.address, PAGE)
     os.close(faults)

@@ -10,6 +10,7 @@ import struct
 USERFAULTFD, USER_MODE_ONLY = 323, 1
 API, REGISTER, ZEROPAGE, WRITEPROTECT = 0xC018AA3F, 0xC020AA00, 0xC020AA04, 0xC018AA06
 MISSING, WRITE_PROTECT = 1, 2
+MESSAGE = 32  # struct uffd_msg
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -33,6 +34,11 @@ def faults_of(memory, flags=0):
     fd = open_faults(flags)
     watch(fd, memory)
     return fd
+
+
+def await_fault(fd):
+    """Waits for a fault. poll(2) doesn't: it reports an error for a file that blocks (userfaultfd_poll, fs/userfaultfd.c)."""
+    os.read(fd, MESSAGE)
 
 
 def give_zeros(fd, address, length):
