@@ -82,7 +82,8 @@ impl Default for Timing {
     fn default() -> Self {
         Self {
             mtu: IBV_MTU_1024,
-            timeout: 14,
+            // 0.5 s: a CPU of an emulated machine may stand still for long.
+            timeout: 17,
             retry_cnt: 7,
             rnr_retry: 7,
             min_rnr_timer: 12,

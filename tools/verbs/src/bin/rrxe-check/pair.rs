@@ -30,7 +30,7 @@ pub fn is_stock() -> bool {
 }
 
 /// Longest wait for a completion.
-const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// One end.
 pub struct End {

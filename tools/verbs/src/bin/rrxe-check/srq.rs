@@ -17,7 +17,7 @@ use rrxe_verbs::{
 };
 
 use crate::{
-    pair::{ensure, Ends, Outcome},
+    pair::{ensure, Ends, Outcome, PATIENCE},
     tap::Tap,
 };
 
@@ -31,10 +31,8 @@ const ROOM: usize = 5000;
 const FIRST_PSN: u32 = 0xff_fffa;
 /// Messages that may be on their way from one QP.
 const WINDOW: usize = 16;
-/// Longest wait for a completion.
-const PATIENCE: Duration = Duration::from_secs(20);
 /// How long an event may take, and how long to wait for one that must not come.
-const SOON: i32 = 5000;
+const SOON: i32 = 60_000;
 const NEVER: i32 = 100;
 
 /// Runs all cases.
@@ -361,6 +359,8 @@ fn resize_busy(ends: &Ends) -> Outcome {
     const POSTED: usize = 1 << 13;
     const MESSAGES: usize = 40;
     const RESIZES: u32 = 6;
+    // Of each of the QPs.
+    const TAKEN: usize = 3 * MESSAGES;
     let mut fan = Fan::new(ends, 3, POSTED as u32)?;
     for id in 0..POSTED {
         fan.post(id)?;
@@ -378,7 +378,13 @@ fn resize_busy(ends: &Ends) -> Outcome {
             }
             Ok(())
         });
+        let mut left = POSTED;
         while count.load(Ordering::Relaxed) < RESIZES - 1 && !resizer.is_finished() {
+            if left < TAKEN {
+                std::thread::yield_now();
+                continue;
+            }
+            left -= TAKEN;
             exchange(&mut fan, MESSAGES, |_, id| {
                 // In what order QPs take is open, but each WR is taken once.
                 let place = taken.get_mut(id).ok_or_else(|| format!("receive {id}"))?;

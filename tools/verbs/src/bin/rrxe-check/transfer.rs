@@ -373,7 +373,7 @@ fn events(ends: &Ends) -> Outcome {
     })?;
     pair.b.cq.arm(false).map_err(text)?;
     once(0)?;
-    ensure(pair.b.cq.event_within(2000), || {
+    ensure(pair.b.cq.event_within(20_000), || {
         "no event although armed".into()
     })?;
     pair.b.cq.wait().map_err(text)?;
@@ -387,7 +387,9 @@ fn events(ends: &Ends) -> Outcome {
         "an unsolicited event".into()
     })?;
     once(IBV_SEND_SOLICITED)?;
-    ensure(pair.b.cq.event_within(2000), || "no solicited event".into())?;
+    ensure(pair.b.cq.event_within(20_000), || {
+        "no solicited event".into()
+    })?;
     pair.b.cq.wait().map_err(text)
 }
 
