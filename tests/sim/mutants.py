@@ -401,9 +401,10 @@ def simulate(at):
     try:
         ran = subprocess.run([str(at / "target/debug/roce-sim"), "--seeds", str(SEEDS)], stdout=subprocess.PIPE,
                              stderr=subprocess.DEVNULL, text=True, timeout=RUN_SECONDS, check=False)
-    except subprocess.TimeoutExpired:
-        return None
-    return re.search(r"^not ok - simulator: seed (\d+)\n# (.*)$", ran.stdout, re.MULTILINE)
+        printed = ran.stdout
+    except subprocess.TimeoutExpired as late:
+        printed = (late.stdout or b"").decode()
+    return re.search(r"^not ok - simulator: seed (\d+)\n# (.*)$", printed, re.MULTILINE)
 
 
 def test(at, name):

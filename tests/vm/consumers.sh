@@ -34,7 +34,7 @@ one_host_up() {
 	rdma link add "${TYPE}1" type "$TYPE" netdev near &&
 		rdma link add "${TYPE}2" type "$TYPE" netdev far &&
 		wait_for 10 gid_index "${TYPE}1" $NEAR && wait_for 10 gid_index "${TYPE}2" $FAR &&
-		ping -q -c 1 -W 5 -I $NEAR $FAR
+		wait_for 20 ping -q -c 1 -W 5 -I $NEAR $FAR
 }
 
 one_host_down() {

@@ -195,8 +195,11 @@ class Qp:
         ctypes.memmove(self.ring.address + ELEMENTS + tail * self.element, bytes(wqe), len(wqe))
         self.ring.u32(PRODUCER).value = (tail + 1) & self.mask
 
+    def is_rung(self):
+        return self.context.page.u64(DIRTY + 8 * (self.slot // 64)).value >> self.slot % 64 & 1 == 1
+
     def ring_bell(self):
-        """Rings without a call. The kernel only clears bits, and nobody else sets any."""
+        """Rings without a call, for the only QP of its context."""
         page, leaf = self.context.page, self.slot // 64
         page.u64(DIRTY + 8 * leaf).value |= 1 << (self.slot % 64)
         page.u64(SUMMARY + 8 * (leaf // 64)).value |= 1 << (leaf % 64)

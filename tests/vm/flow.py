@@ -164,7 +164,8 @@ class Port:
     def __init__(self, receives=64, room=ROOM, beside=None, shared=False, kind=e.IBV_QPT_RAW_PACKET, access=0):
         self.context = beside.context if beside else Context(name=DEVICE)
         self.pd = PD(self.context)
-        self.cq = CQ(self.context, 512)
+        # Frames of others may come before a send completes.
+        self.cq, self.send_cq = CQ(self.context, 512), CQ(self.context, 64)
         self.room, self.slots, self.flows = room, max(receives, 1), []
         self.buffer = Buffer(self.slots * room)
         self.mr = MR(self.pd, self.buffer.length, LOCAL_WRITE | access, address=self.buffer.address)
@@ -174,7 +175,7 @@ class Port:
         probe = PD(self.context)
         self.handle = probe.handle
         probe.close()
-        init = QPInitAttr(qp_type=kind, scq=self.cq, rcq=self.cq, srq=self.srq, cap=cap, sq_sig_all=1)
+        init = QPInitAttr(qp_type=kind, scq=self.send_cq, rcq=self.cq, srq=self.srq, cap=cap, sq_sig_all=1)
         attr = QPAttr(port_num=1)
         attr.qkey = 1
         self.qp = QP(self.pd, init, attr)
@@ -202,10 +203,10 @@ class Port:
             self.drop(flow)
         self.qp.close()
 
-    def completion(self, seconds=30):
+    def completion(self, seconds=30, cq=None):
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            count, completions = self.cq.poll(1)
+            count, completions = (cq or self.cq).poll(1)
             if count:
                 return completions[0]
         return None
@@ -243,7 +244,7 @@ class Port:
         source.fill(frame)
         mr = MR(self.pd, len(frame), LOCAL_WRITE, address=source.address)
         self.qp.post_send(SendWR(wr_id=77, num_sge=1, sg=[SGE(source.address, len(frame), mr.lkey)]))
-        wc = self.completion()
+        wc = self.completion(cq=self.send_cq)
         equal((wc.wr_id, wc.status), (77, e.IBV_WC_SUCCESS), "completion of a send")
         mr.close()
 
@@ -562,6 +563,8 @@ def _():
         port.qp.close()
     except PyverbsRDMAError as error:
         equal(error.error_code, EBUSY, "destroying a QP with rules")
+    else:
+        raise AssertionError("a QP with rules was destroyed")
 
 
 @case("flow: as many rules as the limit, and ENOMEM")

@@ -31,7 +31,7 @@ from pyverbs.wr import SGE, RecvWR, SendWR
 
 import forge
 from forge import RC, UC, UD, XRC, Socket, Wire
-from pairs import ALL, PAGE, Buffer, case, equal, main, pattern, register, state
+from pairs import ALL, PAGE, PATIENCE, Buffer, case, equal, main, pattern, register, state
 
 GID_INDEX, PEER_DEVICE, PEER_GID_INDEX = int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
 DEVICE = sys.argv[1]
@@ -78,7 +78,8 @@ class Queue:
         attr.dest_qp_num = peer.qp.qp_num
         attr.rq_psn = attr.sq_psn = FIRST_PSN
         attr.max_dest_rd_atomic = attr.max_rd_atomic = 4
-        attr.min_rnr_timer, attr.timeout, attr.retry_cnt, attr.rnr_retry = 12, 14, 7, 7
+        # Half a second: an emulated CPU may stand still for longer than all retries of 67 ms take.
+        attr.min_rnr_timer, attr.timeout, attr.retry_cnt, attr.rnr_retry = 12, 17, 7, 7
         attr.ah_attr = AHAttr(port_num=1, is_global=1, gr=route)
         self.qp.to_rts(attr)
 
@@ -132,11 +133,13 @@ def reliable_round(source, target, data):
     equal(target.buffer.read(len(data), PAGE), data, "what a SEND sent")
 
 
-def unreliable_round(source, target, data, before):
-    """A SEND, again after a second if it got lost. What arrives is this one, or the one before that was sent again."""
+def unreliable_round(source, target, data, again):
+    """A SEND, again after a second if it got lost. What arrives is this one, or one of those that were sent `again`."""
     skip = GRH if source.kind == e.IBV_QPT_UD else 0
     source.buffer.fill(data)
-    for _ in range(20):
+    for turn in range(20):
+        if turn:
+            again.add(data)
         source.post(e.IBV_WR_SEND, len(data), to=target)
         source.completion()
         end = time.monotonic() + 1
@@ -148,7 +151,7 @@ def unreliable_round(source, target, data, before):
             slot = completions[0].wr_id
             got = target.buffer.read(completions[0].byte_len - skip, slot * PAGE + skip)
             target.receive(slot)
-            assert got in (data, before), f"not what was sent: {got[:40]!r}"
+            assert got == data or got in again, f"not what was sent: {got[:40]!r}"
             if got == data:
                 return
     raise AssertionError("nothing arrives of what is sent twenty times")
@@ -165,14 +168,13 @@ def work():
     for victim in (rc[0], uc[0], ud[0]):
         print(victim.qp.qp_num, victim.region.rkey, victim.buffer.address + Queue.GUARDED, end=" ")
     print(flush=True)
-    before = b""
+    again = {uc: set(), ud: set()}
     for count in range(1, 1 << 40):
         data = struct.pack("<Q", count * 0x9E3779B97F4A7C15 & (1 << 64) - 1) * 300
         for ends in (rc, rc[::-1]):
             reliable_round(*ends, data)
         for ends in (uc, ud):
-            unreliable_round(ends[1], ends[0], data[:1000], before)
-        before = data[:1000]
+            unreliable_round(ends[1], ends[0], data[:1000], again[ends])
         for victim in (*rc, *uc, *ud):
             victim.is_untouched()
             equal(state(victim.qp), e.IBV_QPS_RTS, "state")
@@ -203,10 +205,10 @@ class Honest:
         return struct.unpack("<Q", self.shared[:8])[0]
 
     def goes_on(self, rounds=3):
-        wanted, end = self.rounds() + rounds, time.monotonic() + 60
+        wanted, end = self.rounds() + rounds, time.monotonic() + PATIENCE
         while self.rounds() < wanted:
             if time.monotonic() > end:
-                raise AssertionError(f"only {self.rounds() - wanted + rounds} rounds in a minute")
+                raise AssertionError(f"only {self.rounds() - wanted + rounds} rounds in time")
             time.sleep(0.01)
 
 
@@ -217,10 +219,10 @@ class Sniffer:
         with forge.namespace("h2"):
             self.socket = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(ETH_P_ALL))
             self.socket.bind(("eth0", ETH_P_ALL))
-            self.socket.settimeout(5)
+            self.socket.settimeout(PATIENCE)
 
     def take(self, count):
-        packets, end = [], time.monotonic() + 20
+        packets, end = [], time.monotonic() + PATIENCE
         while len(packets) < count and time.monotonic() < end:
             found = self.socket.recv(65536)
             if found[12:20] == socket.inet_aton(HOST2) + socket.inet_aton(HOST1) and found[9] == 17:
@@ -314,15 +316,18 @@ def attack(name, make, wire, honest):
     packets = [make(rng, honest) for _ in range(KINDS)]
     kept = {True: 0.0, False: 0.0}
     rate = 0.0
-    for _ in range(2):
+    # A busy host stops either of them for seconds. QPs that starve do so each time.
+    for tries in range(1, 11):
         for right in (False, True):
             chosen = packets if right else [to_closed_port(packet) for packet in packets]
             rounds, rate = flood(wire.send, chosen, honest, SECONDS / 2)
-            kept[right] += rounds / 2
+            kept[right] += rounds
+        if tries > 1 and 0 < LEAST * kept[False] <= kept[True]:
+            break
     honest.goes_on()
-    ratio = kept[True] / kept[False] if kept[False] else 1.0
-    print(f"# {name}: {rate:.0f} packets a second; honest rounds a second: {kept[True]:.1f}, beside as many packets to "
-          f"a closed port {kept[False]:.1f}: {ratio:.2f}")
+    ratio = kept[True] / kept[False] if kept[False] else 0.0
+    print(f"# {name}: {rate:.0f} packets a second; honest rounds a second: {kept[True] / tries:.1f}, beside as many packets to "
+          f"a closed port {kept[False] / tries:.1f}: {ratio:.2f}")
     assert ratio >= LEAST, f"honest QPs keep {ratio:.2f} of their speed"
 
 

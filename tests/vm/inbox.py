@@ -32,8 +32,9 @@ GRH = 40
 # Without a limit they take 150 MiB and more. rust/rdma/net/skb/backlog.rs allows a 64th of the machine's memory for a
 # namespace, half of it for a user, and 16 KiB for each QP; the rest is for others who take memory meanwhile.
 OTHERS = 32 << 20
-# Messages of a user to himself while another's QPs stand still, and seconds for the last of them to come.
-MESSAGES, LENGTH, PATIENCE = 20, 64 << 10, 10
+# Messages of a user to himself while another's QPs stand still; seconds for the last of them to come. All messages fit
+# into one inbox of 1,024 packets, whose QP may not run meanwhile.
+MESSAGES, LENGTH, PATIENCE = 15, 64 << 10, 60
 OVERFLOWS = Path(f"/sys/class/infiniband/{DEVICE}/ports/1/hw_counters/drop_overflow")
 
 

@@ -190,6 +190,8 @@ def sender(source):
 
 def main():
     kind, source, target, qpn, *groups = sys.argv[1:]
+    # The packets stay in order: those of one CPU's backlog overtake those of another's.
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     send = sender(source)
     counts = collections.Counter()
     for packet in KINDS[kind](source, target, int(qpn, 16), *groups):

@@ -390,6 +390,24 @@ def frames():
     equal(pinned_errno(memory, REMOTE_READ), errno.EFAULT, "errno of pinning")
 
 
+def spoil_rings(others):
+    """Has a peer write to the rings of a context of this process, in every way that spoils them."""
+    victim = Pair()
+    mine = [at for at in mappings("/dev/infiniband/uverbs0") if at not in others]
+    equal(len(mine) > 0, True, "mappings of the device")
+    for access in (ALL, ALL | ON_DEMAND):
+        for address, length in mine:
+            use = Use(At(address, length), access)
+            for at in range(0, length, PAGE):
+                for data in (b"\xff" * PAGE, pattern(PAGE + at % 251)[-PAGE:]):
+                    use.own.fill(data)
+                    equal(use.peer("write", at, PAGE), SUCCESS, "a write to a ring")
+            # Written to itself: source and target are rings of the region.
+            use.owner("write", 0, 64)
+    for qp in victim.qps:
+        qp.close()
+
+
 @case("the provider's own rings and doorbells")
 def own_rings():
     victim = Pair()
@@ -402,26 +420,7 @@ def own_rings():
             use = Use(memory, access)
             equal(use.peer("read", length - 64), SUCCESS, "a read of a ring")
             equal(use.own.read(64), memory.read(64, length - 64), "what it read")
-    child = os.fork()
-    if child == 0:
-        # The rings of this child's own context, in every way that spoils them.
-        try:
-            victim = Pair()
-            mine = [at for at in mappings("/dev/infiniband/uverbs0") if at not in pages]
-            for access in (ALL, ALL | ON_DEMAND):
-                for address, length in mine:
-                    use = Use(At(address, length), access)
-                    for at in range(0, length, PAGE):
-                        for data in (b"\xff" * PAGE, pattern(PAGE + at % 251)[-PAGE:]):
-                            use.own.fill(data)
-                            equal(use.peer("write", at, PAGE), SUCCESS, "a write to a ring")
-                    # Written to itself: source and target are rings of the region.
-                    use.owner("write", 0, 64)
-            for qp in victim.qps:
-                qp.close()
-        finally:
-            os._exit(0)
-    os.waitpid(child, 0)
+    in_child(lambda: spoil_rings(pages))
     serves_both_ways(private())
 
 

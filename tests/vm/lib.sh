@@ -96,6 +96,8 @@ in2() { ip netns exec h2 "$@"; }
 
 # hold COMMAND...: a program, such as rrxe-check's hold-group, that says "attached" and stays until release.
 hold() {
+	# Its lines are not to be taken for those of the one before.
+	rm -f /tmp/held
 	mkfifo /tmp/hold
 	"$@" </tmp/hold >/tmp/held 2>&1 &
 	HOLDER=$!
@@ -130,7 +132,7 @@ hosts_up() {
 		wait_for 20 bash -c "! ip -n h$host -6 addr show dev eth0 | grep -q tentative" || return
 		wait_for 20 bash -c "ip -n h$host link show dev eth0 | grep -q LOWER_UP" || return
 	done
-	in1 ping -q -c 1 -W 5 $HOST2_V4 >/dev/null && in1 ping -q -c 1 -W 5 $HOST2_V6 >/dev/null
+	wait_for 20 in1 ping -q -c 1 -W 5 $HOST2_V4 >/dev/null && wait_for 20 in1 ping -q -c 1 -W 5 $HOST2_V6 >/dev/null
 }
 
 hosts_down() {
@@ -189,6 +191,19 @@ gid_index() {
 _listening() { _listening_on "${listen:-18515}"; }
 _listening_on() { [[ -n $(in2 ss -Hltn "sport = :$1") ]]; }
 
+# Whether a listener of librdmacm listens. The kernel says so before rdma_listen() has returned, and refuses connections
+# until then; the listener's threads sleep afterwards.
+_cm_listening() {
+	local pid
+	pid=$(rdma resource show cm_id | sed -nE '/LISTEN/s/.* pid ([0-9]+) .*/\1/p' | head -n 1)
+	[[ -n $pid ]] && ! grep -qE '^State:\s+[RD]' "/proc/$pid"/task/*/status
+}
+
+# Perftest with -R connects a second time, for its messages, and its client doesn't wait until the server listens
+# again (create_rdma_cm_connection()). Rejected, it would try once more, but Debian 13's has SIGSEGV on the way there.
+readonly CRASHED=139
+rejected() { [[ $1 -eq $CRASHED && $OUTPUT == *"Failed to connect RDMA CM events"* ]]; }
+
 # again CONDITION COMMAND...: the command, five times at most while CONDITION STATUS says, of how it failed and of its
 # OUTPUT, that this is a race of the program's own.
 again() {
@@ -226,19 +241,22 @@ _pair() {
 	return $server_rc
 }
 
+# perftest's timeout of 1 s instead of 67 ms: a CPU of an emulated machine may stand still for longer than all retries take.
+readonly SECOND=(-u 18)
+
 # perftest PROGRAM [ARGUMENT...]: host 1 to host 2 over IPv4; perftest6 the same over IPv6.
 perftest() {
 	local program=$1
 	shift
-	_pair "$program" -F -d "$DEV2" -x "$(gid_index "$DEV2" $HOST2_V4)" "$@" -- \
-		"$program" -F -d "$DEV1" -x "$(gid_index "$DEV1" $HOST1_V4)" "$@" $HOST2_V4
+	_pair "$program" -F "${SECOND[@]}" -d "$DEV2" -x "$(gid_index "$DEV2" $HOST2_V4)" "$@" -- \
+		"$program" -F "${SECOND[@]}" -d "$DEV1" -x "$(gid_index "$DEV1" $HOST1_V4)" "$@" $HOST2_V4
 }
 
 perftest6() {
 	local program=$1
 	shift
-	_pair "$program" -F -d "$DEV2" -x "$(gid_index "$DEV2" $HOST2_V6)" "$@" -- \
-		"$program" -F -d "$DEV1" -x "$(gid_index "$DEV1" $HOST1_V6)" "$@" $HOST2_V4
+	_pair "$program" -F "${SECOND[@]}" -d "$DEV2" -x "$(gid_index "$DEV2" $HOST2_V6)" "$@" -- \
+		"$program" -F "${SECOND[@]}" -d "$DEV1" -x "$(gid_index "$DEV1" $HOST1_V6)" "$@" $HOST2_V4
 }
 
 # pingpong [-T rc|uc|ud] [ARGUMENT...]: ibv_rc_pingpong, or that of another transport, with content
@@ -271,8 +289,15 @@ netem_off() {
 	in2 tc qdisc del dev eth0 root
 }
 
+# Eight huge pages; memory that earlier scripts fragmented is made whole.
+huge_pages() {
+	echo 1 >/proc/sys/vm/compact_memory
+	echo 8 >/proc/sys/vm/nr_hugepages && [[ $(</proc/sys/vm/nr_hugepages) -eq 8 ]]
+}
+
 # What the kernel says when it is not well, since this script began.
 _kernel_complaints() {
+	dmesg | grep -qF "$_mark" || echo "the kernel's log has lost the beginning of this script"
 	dmesg | sed -n "\|$_mark|,\$p" | grep -Ef /usr/lib/rrxe/splats
 }
 

@@ -57,15 +57,21 @@ def full_queues():
     beside_each(functools.partial(ringing, what="posts"), measure, "with full queues")
 
 
+def ticks_a_second():
+    """Ticks of the kernel's workers."""
+    before, began = worker_ticks(), time.monotonic()
+    time.sleep(2)
+    return (worker_ticks() - before) / (time.monotonic() - began)
+
+
 @case("neighbours: contexts that ring for nothing are hardly watched")
 def vain():
     with ringing(3, "bells"):
         time.sleep(2)
-        before = worker_ticks()
-        time.sleep(2)
-        ticks = worker_ticks() - before
-    print(f"# {ticks} ticks of pollers in two seconds")
-    equal(ticks <= os.sysconf("SC_CLK_TCK") * 2 // 4, True, "pollers have a quarter of a CPU at most")
+        # A CPU that its host stops in a poller counts as the poller's time. One that always watches does so each time.
+        rate = min(ticks_a_second() for _ in range(5))
+    print(f"# {rate:.0f} ticks of pollers in a second")
+    equal(rate <= os.sysconf("SC_CLK_TCK") / 4, True, "pollers have a quarter of a CPU at most")
 
 
 @case("neighbours: no softirq serves doorbells")

@@ -9,6 +9,7 @@
                                                  of two namespaces
 """
 
+import errno
 import fcntl
 import os
 import select
@@ -153,7 +154,13 @@ def wire(*arguments):
     print("ready", flush=True)
     while True:
         for end in select.select(ends, [], [])[0]:
-            os.write(ends[1 - ends.index(end)], os.read(end, 65536))
+            packet = os.read(end, 65536)
+            try:
+                os.write(ends[1 - ends.index(end)], packet)
+            except OSError as error:
+                # A device that is down takes none (tun_get_user, drivers/net/tun.c).
+                if error.errno != errno.EIO:
+                    raise
 
 
 {"unplug": unplug, "shrink": shrink, "wire": wire}[sys.argv[1]](*sys.argv[2:])

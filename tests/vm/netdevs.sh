@@ -85,7 +85,10 @@ for host in 1 2; do
 done
 check "its speed is that of the wire in use" wait_for 5 rate_is bond1 10
 check "pingpong over the bond" pingpong_over bond1 10.81.0.1 bond2 10.81.0.2 -n 50 -s 10000 -m 4096
+# uses HOST WIRE: the bond has noticed that the one before is down.
+uses() { [[ $(ip netns exec "h$1" cat /sys/class/net/bond0/bonding/active_slave) == "$2" ]]; }
 for host in 1 2; do ip -n h$host link set slave1 down; done
+for host in 1 2; do check "host $host uses the other wire" wait_for 10 uses $host slave2; done
 check "one wire is enough" pingpong_over bond1 10.81.0.1 bond2 10.81.0.2 -n 50 -s 10000 -m 4096
 check "the port stays active" state bond1 ACTIVE
 # A third one is faster.
@@ -101,6 +104,7 @@ for host in 1 2; do
 done
 check "watch" watch bond1
 for host in 1 2; do ip -n h$host link set slave2 down; done
+for host in 1 2; do check "host $host uses the third wire" wait_for 10 uses $host tap0; done
 check "another wire in use, another speed: users hear of it" heard "unexpected \(20\)|SPEED"
 check "and see it" wait_for 5 rate_is bond1 25
 check "pingpong over this wire" pingpong_over bond1 10.81.0.1 bond2 10.81.0.2 -n 50 -m 1024

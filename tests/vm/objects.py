@@ -265,6 +265,9 @@ def broken_queue():
 def undone():
     pair = Pair()
     response, faults = unanswered(PAGE)
+    probe = PD(pair.context)
+    handle = probe.handle
+    probe.close()
     # The driver's payload are the last 8 bytes.
     command = Buffer(PAGE)
     command.fill(struct.pack("=IHHQQ", ALLOC_PD, 6, 1, response.address, 0))
@@ -283,8 +286,9 @@ def undone():
     os.close(faults)
     thread.join()
     equal(result, [(-1, errno.EFAULT)], "what the call returned")
-    # The domain that was undone left its handle to the next one.
-    PD(pair.context).close()
+    after = PD(pair.context)
+    equal(after.handle, handle, "the handle that the domain left to the next one")
+    after.close()
 
 
 if __name__ == "__main__":

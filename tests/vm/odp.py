@@ -387,7 +387,6 @@ def bad_advice():
 
 @case("pages come and go under traffic")
 def churn():
-    # Pauses of any length up to 20 ms: a process that takes its pages away faster than they come gets nowhere.
     fd = os.memfd_create("churn")
     length = 256 * PAGE
     os.ftruncate(fd, length)
@@ -401,9 +400,12 @@ def churn():
     def evict():
         nonlocal evictions
         while running:
+            # A process that takes its pages away faster than they come gets nowhere.
+            wanted = random.randint(1, 64)
+            while running and memory.present() < wanted:
+                time.sleep(0.001)
             memory.forget()
             evictions += 1
-            time.sleep(random.random() * 0.02)
 
     thread = threading.Thread(target=evict)
     thread.start()

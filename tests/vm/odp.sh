@@ -7,6 +7,6 @@ source "$(dirname "$0")/lib.sh"
 
 check "two hosts" hosts_up 4200
 check "link on host 1" link_add 1
-check "huge pages" sh -c 'echo 8 >/proc/sys/vm/nr_hugepages && test "$(cat /proc/sys/vm/nr_hugepages)" = 8'
+check "huge pages" wait_for 20 huge_pages
 python3 "$(dirname "$0")/odp.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" || fail "odp.py ends well" "status $?"
 echo 0 >/proc/sys/vm/nr_hugepages

@@ -23,7 +23,7 @@ from pyverbs.pd import PD
 from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.wr import RecvWR, SGE, SendWR
 
-from pairs import ALL, PAGE, Buffer, case, equal, main, register
+from pairs import ALL, PAGE, PATIENCE, Buffer, case, equal, main, register
 
 FAST, SLOW = 0, 1
 # What leaves from SLOW may be received by this one; it then takes its time.
@@ -74,7 +74,7 @@ class End:
 
     def complete(self, count):
         """The numbers of so many work requests, as they end."""
-        ended, end = [], time.monotonic() + 20
+        ended, end = [], time.monotonic() + PATIENCE
         while len(ended) < count and time.monotonic() < end:
             for completion in self.cq.poll(count - len(ended))[1]:
                 equal(completion.status, e.IBV_WC_SUCCESS, "status")

@@ -16,6 +16,8 @@ pingpong_over() {
 
 # What passes eth0 meanwhile: open packets to the RoCE port, and packets that FILTER describes.
 watch_wire() {
+	# Their words are not to be taken for those of the ones before.
+	rm -f /tmp/open /tmp/sealed /tmp/tcpdump[12]
 	in2 tcpdump -lnni eth0 "udp port 4791" >/tmp/open 2>/tmp/tcpdump1 &
 	WATCHERS=($!)
 	in2 tcpdump -lnni eth0 "$1" >/tmp/sealed 2>/tmp/tcpdump2 &
@@ -60,6 +62,8 @@ for host in 1 2; do
 	check "a link on WireGuard of host $host" ip netns exec h$host rdma link add wg$host type rrxe netdev wg0
 done
 check "eyes on the wire" watch_wire "udp port $TUNNEL_PORT"
+# A handshake may take longer than all retries of a pingpong.
+check "the tunnel is up" wait_for 20 in1 ping -q -c 1 -W 5 10.83.0.2
 for transport in rc uc ud; do
 	check "$transport over WireGuard" pingpong_over wg1 10.83.0.1 wg2 10.83.0.2 $transport
 done

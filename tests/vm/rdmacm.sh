@@ -7,9 +7,13 @@ source "$(dirname "$0")/lib.sh"
 
 _listens() { [[ -n $(rdma resource show cm_id | grep -E 'LISTEN') ]]; }
 _quiet() { ! _listens; }
-# What _pair waits for: somebody listens with a communication identifier. It is said to listen a moment before
-# connections are taken, which others refuse with error 8 (no such service).
-_listening() { _listens && sleep 0.3; }
+# What _pair waits for. A server that `spins` has threads that never sleep.
+spins=
+_listening() { if [[ $spins ]]; then _listens && sleep 0.3; else _cm_listening; fi; }
+spinning() {
+	local spins=yes
+	"$@"
+}
 
 # connect SERVER-ARGS -- CLIENT-ARGS: the server on host 2, the client on host 1 once that listens.
 connect() {
@@ -46,10 +50,10 @@ try() {
 			ucmatose -C 10 -c 4 -S 5000 -s "$far" -b "$near"
 		check "$1 IPv$family: udaddy" connect udaddy -C 10 -c 2 -S 1000 -b "$far" -- \
 			udaddy -C 10 -c 2 -S 1000 -s "$far" -b "$near"
-		check "$1 IPv$family: rstream" connect rstream -b "$far" -S 20000 -C 50 -T v -- \
+		check "$1 IPv$family: rstream" spinning connect rstream -b "$far" -S 20000 -C 50 -T v -- \
 			rstream -s "$far" -b "$near" -S 20000 -C 50 -T v
 		# shellcheck disable=SC2086 # none or one
-		check "$1 IPv$family: ib_send_bw -R" connect ib_send_bw -F -R -n 100 $option -- \
+		check "$1 IPv$family: ib_send_bw -R" again rejected connect ib_send_bw -F -R -n 100 $option -- \
 			ib_send_bw -F -R -n 100 $option "$far"
 	done
 	# The C driver sends what it likes of them: often only the first.

@@ -44,8 +44,8 @@ returns_all() {
 resources() { rdma resource show | grep -E "$DEV1:|$DEV2:"; }
 same_resources() { [[ $(resources) == "$1" ]]; }
 
-# What _pair waits for: somebody listens with a communication identifier, said so a moment before it does.
-_listening() { [[ -n $(rdma resource show cm_id | grep -E 'LISTEN') ]] && sleep 0.3; }
+# What _pair waits for.
+_listening() { _cm_listening; }
 
 # librdmacm's own program: so many connections at a time, set up and torn down.
 by_manager() {

@@ -15,7 +15,7 @@ import time
 
 from beside import FOREVER, LOAD, beside_each, ringing, running, sending
 from cpu_time import TRACING, softirqs_during, triggered
-from pairs import case, equal, main
+from pairs import PATIENCE, case, equal, main
 
 SECONDS = 1
 # Of its share, at least this much, in one of so many tries: where the host of an emulated machine is busy, the
@@ -55,11 +55,14 @@ def poller_time():
     return {page: int(spent) for page, spent in re.findall(r"work: +(\d+) .* took: +(\d+)", table)}
 
 
-def share():
-    """Which part of the poller's time a program has that polls, and how many pages have some."""
-    before = poller_time()
+def share(count):
+    """Which part of the poller's time a program has that polls, beside `count` pages, and how many pages have some."""
+    before, end = set(), time.monotonic() + PATIENCE
+    while len(before) < count and time.monotonic() < end:
+        before |= poller_time().keys()
     with running([*LOAD, "spin", "8", FOREVER, "1", "1"]):
-        time.sleep(1)
+        while not poller_time().keys() - before and time.monotonic() < end:
+            pass
         took = poller_time()
     own = sum(spent for page, spent in took.items() if page not in before)
     return own / sum(took.values()), len(took)
@@ -68,7 +71,7 @@ def share():
 def even_share(count, name):
     """It is one of `count` + 1, or more where others don't want theirs."""
     for _ in range(TRIES):
-        part, pages = share()
+        part, pages = share(count)
         print(f"# beside {count} {name}: {part:.3f} of the poller's time, of {pages} pages", flush=True)
         if part >= TOLERANCE / (count + 1):
             return

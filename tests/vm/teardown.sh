@@ -7,7 +7,7 @@ source "$(dirname "$0")/lib.sh"
 # RRXE_ENV="QPS=64 DEPTH=65535 WINDOWS=500000 CHUNKS=20000" gives the figures of a release.
 : "${QPS:=16}" "${DEPTH:=16383}" "${WINDOWS:=10000}" "${CHUNKS:=400}"
 # Of an emulated machine that others slow down: twenty times as much as a quiet one takes.
-: "${WORST_MS:=20000}" "${MEDIAN_US:=200000}"
+: "${WORST_MS:=$((5000 * PATIENCE))}" "${MEDIAN_US:=200000}"
 OPPONENTS=$(dirname "$0")/teardown.py
 
 now() { echo $((${EPOCHREALTIME/[.,]/} / 1000)); }
@@ -18,6 +18,8 @@ begin() {
 	local device=$1 how=$2 index input
 	shift 2
 	index=$(gid_index "$device" "${ADDRESS:-$HOST1_V4}")
+	# Its lines are not to be taken for those of the one before.
+	: >"/tmp/out-$how"
 	mkfifo "/tmp/in-$how"
 	(
 		# Or the others' inputs would not end before this process.
