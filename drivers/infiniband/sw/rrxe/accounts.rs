@@ -15,7 +15,7 @@
 //!
 //! All users of a namespace share the memory of packets that wait for QPs. QPs that stand still keep theirs.
 //!
-//! Two limits hold at once. The limit of a memory cgroup is no higher than that of a user. It
+//! Two limits hold at once. The limit of a memory cgroup is lower than that of a user. It
 //! bounds a container, which can't leave its cgroup, but whose root may become any user. The limit
 //! of a user bounds users to whom a part of the tree of cgroups was delegated, for they make as
 //! many cgroups there as they like. It also bounds users in the root's cgroup, which has no limit.
@@ -33,7 +33,11 @@ use rdma::{
     sync::BhSpinLock,
 };
 
-use crate::{limits, semaphore::Semaphore, thread_share::Waiter};
+use crate::{
+    limits::{self, Allowance},
+    semaphore::Semaphore,
+    thread_share::Waiter,
+};
 
 /// Threads that a QP or a CQ needs at times.
 #[derive(Clone, Copy)]
@@ -65,17 +69,17 @@ pub(crate) struct Account {
 }
 
 impl Account {
-    /// That of `of`, with `sleepers` threads each for faults and for advice, and `runners` that run QPs.
-    fn new(of: &Principal, sleepers: u32, runners: u32) -> Result<Arc<Self>> {
+    /// That of `of`, with `runners` threads that run QPs.
+    fn new(of: &Principal, allowance: &Allowance, runners: u32) -> Result<Arc<Self>> {
         let packets = match of {
             Principal::MemoryCgroup(_) => Share::of_cgroup()?,
             Principal::User(_) | Principal::UserNamespace(_) => Share::of_user()?,
         };
-        let advice = Quota::new(sleepers)?;
-        let attachments = Quota::new(limits::ATTACHMENTS)?;
-        let events = Quota::new(limits::CQS_WITH_EVENTS)?;
+        let advice = Quota::new(allowance.sleepers)?;
+        let attachments = Quota::new(allowance.attachments)?;
+        let events = Quota::new(allowance.cqs_with_events)?;
         let account = pin_init!(Self {
-            faults <- Semaphore::new(sleepers),
+            faults <- Semaphore::new(allowance.sleepers),
             rests <- Semaphore::new(runners),
             advice,
             attachments,
@@ -123,10 +127,9 @@ impl Accounts {
         Arc::pin_init(accounts, GFP_KERNEL)
     }
 
-    /// Finds the account of `of`, or makes it, with `sleepers` threads of each queue whose threads
-    /// sleep.
-    fn open(self: &Arc<Self>, of: Principal, sleepers: u32) -> Result<Open> {
-        let account = Account::new(&of, sleepers, self.runners)?;
+    /// Finds the account of `of`, or makes it.
+    fn open(self: &Arc<Self>, of: Principal, allowance: &Allowance) -> Result<Open> {
+        let account = Account::new(&of, allowance, self.runners)?;
         let entry = Entry {
             account: account.clone(),
             uses: 1,
@@ -191,10 +194,10 @@ impl Payer {
     /// `ENOMEM`.
     pub(crate) fn current(accounts: &Arc<Accounts>) -> Result<Self> {
         let cgroup = match Principal::current_memory_cgroup() {
-            Some(cgroup) => Some(accounts.open(cgroup, limits::THREADS_OF_CGROUP)?),
+            Some(cgroup) => Some(accounts.open(cgroup, &limits::OF_CGROUP)?),
             None => None,
         };
-        let user = accounts.open(Principal::current_user(), limits::THREADS_OF_USER)?;
+        let user = accounts.open(Principal::current_user(), &limits::OF_USER)?;
         Ok(Self { cgroup, user })
     }
 
@@ -256,18 +259,37 @@ pub(crate) struct PayerClaim {
 mod tests {
     use super::*;
 
+    const OF_USER: Allowance = Allowance {
+        sleepers: 1,
+        attachments: 8,
+        cqs_with_events: 1,
+    };
+    const OF_CGROUP: Allowance = Allowance {
+        attachments: 5,
+        ..OF_USER
+    };
+
     /// One in the memory cgroup of number `cgroup`, if any.
     fn payer(accounts: &Arc<Accounts>, cgroup: Option<u64>, user: u32) -> Result<Payer> {
         let cgroup = match cgroup {
-            Some(number) => Some(accounts.open(Principal::MemoryCgroup(number), 1)?),
+            Some(number) => Some(accounts.open(Principal::MemoryCgroup(number), &OF_CGROUP)?),
             None => None,
         };
-        let user = accounts.open(Principal::User(user), 1)?;
+        let user = accounts.open(Principal::User(user), &OF_USER)?;
         Ok(Payer { cgroup, user })
     }
 
     fn is_spent(payer: &Payer) -> bool {
         payer.claim_attachment().is_err_and(|error| error == ENOMEM)
+    }
+
+    /// Claims until the payer has no attachment left.
+    fn exhaust(payer: &Payer) -> Result<KVec<PayerClaim>> {
+        let mut claims = KVec::new();
+        while let Ok(claim) = payer.claim_attachment() {
+            claims.push(claim, GFP_KERNEL)?;
+        }
+        Ok(claims)
     }
 
     #[test]
@@ -276,11 +298,8 @@ mod tests {
         let first = payer(&accounts, None, 1)?;
         let second = payer(&accounts, Some(7), 1)?;
         let other = payer(&accounts, Some(7), 2)?;
-        let mut claims = KVVec::new();
-        for _ in 0..limits::ATTACHMENTS {
-            claims.push(first.claim_attachment()?, GFP_KERNEL)?;
-        }
-        assert!(is_spent(&first));
+        let mut claims = exhaust(&first)?;
+        assert_eq!(claims.len(), 8);
         assert!(is_spent(&second));
         assert!(!is_spent(&other));
         drop(claims.pop());
@@ -318,14 +337,24 @@ mod tests {
         let first = payer(&accounts, Some(7), 1)?;
         let second = payer(&accounts, Some(7), 2)?;
         let other = payer(&accounts, Some(8), 2)?;
-        let mut claims = KVVec::new();
-        for _ in 0..limits::ATTACHMENTS {
-            claims.push(first.claim_attachment()?, GFP_KERNEL)?;
-        }
+        let claims = exhaust(&first)?;
+        assert_eq!(claims.len(), 5);
         assert!(is_spent(&second));
         assert!(!is_spent(&other));
         drop(claims);
         assert!(!is_spent(&second));
+        Ok(())
+    }
+
+    #[test]
+    fn leave_attachments_of_a_user_to_his_other_cgroups() -> Result {
+        let accounts = Accounts::new(1)?;
+        let first = payer(&accounts, Some(7), 0)?;
+        let second = payer(&accounts, Some(8), 0)?;
+        let hoard = exhaust(&first)?;
+        assert_eq!(exhaust(&second)?.len(), 3);
+        drop(hoard);
+        assert_eq!(exhaust(&second)?.len(), 5);
         Ok(())
     }
 }

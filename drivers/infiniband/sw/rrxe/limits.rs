@@ -52,11 +52,6 @@ pub(crate) const MAX_RES_RD_ATOMIC: u32 = MAX_QP * MAX_RD_ATOMIC;
 pub(crate) const MAX_AH: u32 = (1 << 15) - 1;
 /// Multicast groups of a device.
 pub(crate) const MAX_MCAST_GROUPS: u32 = 8192;
-/// Attachments of QPs to multicast groups, on all devices, that one user has, and one memory cgroup. So a user can't
-/// take all groups of a device.
-pub(crate) const ATTACHMENTS: u32 = MAX_MCAST_GROUPS / 8;
-/// CQs of one user, and of one memory cgroup, with more than one unread completion event. Events are charged to nobody.
-pub(crate) const CQS_WITH_EVENTS: u32 = 4096;
 /// QPs in a multicast group.
 pub(crate) const MAX_MCAST_QP: usize = 56;
 /// Rules of flow steering of a device. Each frame may meet all of them.
@@ -74,13 +69,32 @@ pub(crate) const PACKETS_IN_FLIGHT: u32 = 64;
 pub(crate) const GSI_PACKETS_IN_FLIGHT: u32 = 16384;
 /// Threads that serve faults at a time, and as many that follow advice: as many as a work queue may have.
 pub(crate) const SLEEPERS: u32 = 2048;
-/// Those of each that work for one user at a time.
-pub(crate) const THREADS_OF_USER: u32 = SLEEPERS / 16;
-/// Those of each that work for one memory cgroup at a time.
-pub(crate) const THREADS_OF_CGROUP: u32 = SLEEPERS / 128;
 /// Packets that wait for a QP which another CPU is running.
 pub(crate) const INBOX: u32 = 1024;
 /// Frames that wait for a raw packet QP.
 pub(crate) const FRAMES: u32 = 1024;
 /// The numbers of counter sets that QPs are bound to.
 pub(crate) const COUNTER_SETS: RangeInclusive<u32> = 1..=0xffff;
+
+/// What one user or one memory cgroup has at most, on all devices.
+pub(crate) struct Allowance {
+    /// Threads that serve faults for it at a time, and as many that follow advice.
+    pub(crate) sleepers: u32,
+    /// Attachments of QPs to multicast groups.
+    pub(crate) attachments: u32,
+    /// CQs with more than one unread completion event. Events are charged to nobody.
+    pub(crate) cqs_with_events: u32,
+}
+
+/// That of a user, who so can't take all groups of a device.
+pub(crate) const OF_USER: Allowance = Allowance {
+    sleepers: SLEEPERS / 16,
+    attachments: MAX_MCAST_GROUPS / 8,
+    cqs_with_events: 4096,
+};
+/// That of a memory cgroup, which leaves a part of its user's to others of this user: root is one user in many containers.
+pub(crate) const OF_CGROUP: Allowance = Allowance {
+    sleepers: OF_USER.sleepers / 8,
+    attachments: OF_USER.attachments / 2,
+    cqs_with_events: OF_USER.cqs_with_events / 2,
+};
