@@ -1,10 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0
 #include <linux/sched.h>
 #include <linux/sched/signal.h>
+#include <linux/rcupdate.h>
+
+/* A task that was preempted in a destructor of a packet is in no RCU read-side section. */
+#if defined(CONFIG_PREEMPTION) && !defined(CONFIG_TASKS_RCU)
+#error "rrxe needs CONFIG_TASKS_RCU on kernels with CONFIG_PREEMPTION"
+#endif
 
 __rrxe_helper void rrxe_helper_cond_resched(void)
 {
 	cond_resched();
+}
+
+__rrxe_helper void rrxe_helper_synchronize_rcu_tasks(void)
+{
+	synchronize_rcu_tasks();
 }
 
 __rrxe_helper bool rrxe_helper_current_fatal_signal_pending(void)

@@ -223,3 +223,15 @@ pub fn wait_for_readers() {
     // undefined behaviour.
     unsafe { bindings::synchronize_rcu_expedited() }
 }
+
+/// Waits until every task that is in the kernel now has left it, or has slept there. A task that is preempted has done
+/// neither.
+///
+/// # Context
+///
+/// Process; sleeps, for about a tenth of a second and more.
+pub(crate) fn wait_for_tasks() {
+    // SAFETY: No requirements but process context; a caller elsewhere gets a warning, not
+    // undefined behaviour.
+    unsafe { bindings::synchronize_rcu_tasks() }
+}

@@ -24,7 +24,7 @@ use crate::{
     module::InUse,
     net::path_mtu::ProbeSockets,
     random,
-    sync::{smp_mb, wait_for_readers},
+    sync::{smp_mb, wait_for_readers, wait_for_tasks},
 };
 
 /// Wakes a sender that waits for credit.
@@ -214,6 +214,9 @@ pub fn drain() {
     while LIVE.load(ordering::Acquire) != 0 {
         fsleep(Delta::from_millis(1));
     }
-    // The last destructor may not have returned.
+    // The last destructor may not have returned, in a softirq.
     wait_for_readers();
+    // Nor in a task, which may be preempted there, outside of RCU's read-side sections: `__rtnl_unlock()`,
+    // net/core/rtnetlink.c, frees the packets of a queueing discipline that was removed.
+    wait_for_tasks();
 }
