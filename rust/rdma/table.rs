@@ -24,11 +24,16 @@ use kernel::{
     error::to_result,
     ffi::c_void,
     prelude::*,
-    sync::{rcu, Arc, ArcBorrow, SpinLock},
+    sync::{rcu, Arc, ArcBorrow},
     types::{ForeignOwnable, Opaque},
 };
 
-use crate::{quota::Left, random::next_u32, section::Sections, sync::cond_resched};
+use crate::{
+    quota::Left,
+    random::next_u32,
+    section::Sections,
+    sync::{cond_resched, BhSpinLock},
+};
 
 use recent::Generation;
 pub use recent::Recent;
@@ -56,7 +61,7 @@ pub struct Table<T: Send + Sync + 'static> {
     readers: Arc<Sections>,
     generation: Generation,
     #[pin]
-    retired: SpinLock<Batch<T>>,
+    retired: BhSpinLock<Batch<T>>,
     _entries: PhantomData<Arc<T>>,
 }
 

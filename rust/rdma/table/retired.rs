@@ -7,15 +7,10 @@
 
 use core::{marker::PhantomData, mem, ptr};
 
-use kernel::{
-    ffi::c_void,
-    prelude::*,
-    static_lock_class,
-    sync::{Arc, SpinLock},
-    types::ForeignOwnable,
-};
+use kernel::{ffi::c_void, prelude::*, static_lock_class, sync::Arc, types::ForeignOwnable};
 
 use super::Table;
+use crate::sync::BhSpinLock;
 
 /// The lock's name in lockdep. A literal would have an address of its own for each type of object, and lockdep compares
 /// the addresses of the names of one class.
@@ -50,8 +45,10 @@ impl<T: 'static> Batch<T> {
     }
 
     /// No objects, under a lock.
-    pub(super) fn locked() -> impl PinInit<SpinLock<Self>> {
-        SpinLock::new(Self::new(), NAME, static_lock_class!())
+    ///
+    /// Bottom halves are off while it is held: tables may be dropped in softirq.
+    pub(super) fn locked() -> impl PinInit<BhSpinLock<Self>> {
+        BhSpinLock::new(Self::new(), NAME, static_lock_class!())
     }
 
     /// Adds an object. Returns all of them, and keeps none, if the batch is full then.
