@@ -286,7 +286,7 @@ impl FastMemory {
         let room = list.len().saturating_mul(PAGE_SIZE);
         let length = usize::try_from(length)?;
         if start.checked_add(length).is_none_or(|end| end > room) {
-            list.clear();
+            state.listed.clear();
             return Err(EINVAL);
         }
         // INVARIANT: Just checked.
@@ -383,6 +383,16 @@ mod tests {
         assert_eq!(memory.list(start), Err(ENOMEM));
         memory.end(start + 0x123, 0x1800)?;
         Ok((memory, pages))
+    }
+
+    /// The list is ended once more, with a range that is too long.
+    #[test]
+    fn names_nothing_when_its_end_is_refused() -> Result {
+        let (memory, _pages) = listed()?;
+        assert_eq!(memory.end(IOVA, 3 * PAGE_SIZE as u64), Err(EINVAL));
+        assert_eq!(memory.register(registration(1)), Ok(()));
+        assert_eq!(length_at(&memory, 1, IOVA, 1), None);
+        Ok(())
     }
 
     #[test]
