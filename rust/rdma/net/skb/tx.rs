@@ -33,9 +33,9 @@ impl TxSkb {
     ///
     /// Any but hard interrupts; doesn't sleep.
     pub fn new(headroom: usize, room: usize) -> Option<Self> {
-        let size = u32::try_from(headroom.checked_add(room)?).ok()?;
-        // SAFETY: No requirements.
-        let skb = unsafe { bindings::alloc_skb(size, bindings::GFP_ATOMIC) };
+        let size = i32::try_from(headroom.checked_add(room)?).ok()?;
+        // SAFETY: No requirements. What `__alloc_skb()`, net/core/skbuff.c, adds to `size` exceeds no `u32`.
+        let skb = unsafe { bindings::alloc_skb(size as u32, bindings::GFP_ATOMIC) };
         let skb = NonNull::new(skb)?;
         // SAFETY: The buffer is empty, and `headroom` bytes fit.
         unsafe { bindings::skb_reserve(skb.as_ptr(), headroom as i32) };
