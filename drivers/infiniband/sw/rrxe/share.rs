@@ -56,6 +56,7 @@ impl Share {
             began: now,
             owed,
             until: end_of_turn(now).saturating_sub(owed),
+            settled: 0,
         }
     }
 }
@@ -64,9 +65,11 @@ impl Share {
 pub(crate) struct Stint<'a> {
     share: &'a Share,
     began: i64,
-    /// The debt of the page then, which `until` allows for.
+    /// The debt of the page then, which `until` allows for; zero once it was settled.
     owed: i64,
     until: i64,
+    /// By how much it was too long when it was last ended.
+    settled: i64,
 }
 
 impl Stint<'_> {
@@ -84,13 +87,15 @@ impl Stint<'_> {
         over
     }
 
-    /// Ends it at `now`. If others wait, the page owes the time after `until`.
+    /// Ends it at `now`, perhaps once more. If others wait, the page owes the time after `until`.
     pub(crate) fn end(&mut self, now: i64, others_wait: bool) {
         let too_long = self.too_long(now, others_wait).max(0);
         // Another stretch may have ended meanwhile, or the page have paid.
         let change = self.share.debt.load(Relaxed).saturating_sub(self.owed);
-        let debt = too_long.saturating_add(change).clamp(0, MAX_DEBT);
+        let more = too_long.saturating_sub(self.settled);
+        let debt = more.saturating_add(change).clamp(0, MAX_DEBT);
         self.share.debt.store(debt, Relaxed);
+        (self.owed, self.settled) = (0, too_long);
     }
 
     /// By how much it is too long at `now`.
@@ -193,6 +198,18 @@ mod tests {
         for _ in 0..4 {
             assert!(share.owes_a_turn(true));
         }
+        assert!(!share.owes_a_turn(true));
+    }
+
+    /// The watcher ends its stretch, then serves the last doorbells and ends it again.
+    #[test]
+    fn owe_what_was_too_long_once() {
+        let share = Share::new();
+        let mut stint = share.begin(0);
+        stint.end(3 * TURN, true);
+        stint.end(4 * TURN - 1, true);
+        assert!(share.owes_a_turn(true));
+        assert!(share.owes_a_turn(true));
         assert!(!share.owes_a_turn(true));
     }
 
