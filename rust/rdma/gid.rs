@@ -2,7 +2,7 @@
 
 //! Global identifiers: the addresses of RoCEv2, which are IP addresses.
 
-use crate::bindings;
+use crate::{bindings, net::netns::NetId};
 
 /// A GID: an IPv6 address, or an IPv4 address mapped into one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,6 +20,8 @@ pub enum Network {
 /// Where a port has an address.
 #[derive(Clone, Copy, Debug)]
 pub struct GidPlace {
+    /// The namespace of the network device. ib_core also tells of addresses in others, on devices on top of the port's.
+    pub net: NetId,
     /// Index of the network device that has the address.
     pub netdev_index: u32,
     /// The VLAN that this belongs to, if any.

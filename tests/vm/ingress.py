@@ -8,6 +8,7 @@ DEVICE is on eth0 of h1, PEER-DEVICE on eth0 of h2. Both hosts have another wire
 sends right packets the wrong way, then an honest one, which must be the first to arrive.
 """
 
+import errno
 import ipaddress
 import os
 import sys
@@ -18,6 +19,7 @@ from pyverbs.cq import CQ
 from pyverbs.device import Context
 import pyverbs.enums as e
 from pyverbs.pd import PD
+from pyverbs.pyverbs_error import PyverbsRDMAError
 from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.wr import SGE, RecvWR, SendWR
 
@@ -28,6 +30,8 @@ from pairs import ALL, DEVICE, GID_INDEX, PAGE, Buffer, becomes, case, connect, 
 from uverbs import attach_mcast
 
 GID_INDEX6, PEER_DEVICE, PEER_GID_INDEX = int(sys.argv[3]), sys.argv[4], int(sys.argv[5])
+# Of an address that a container has on top of eth0. Its network device has the index of this host's eth1.
+FOREIGN_GID_INDEX = int(sys.argv[6])
 HOST1, HOST2, HOST1_V6, HOST2_V6 = "10.77.0.1", "10.77.0.2", "fd77::1", "fd77::2"
 STRANGER = "10.77.0.9"
 GROUP, GROUP_V6 = "239.77.1.10", "ff0e::770a"
@@ -285,6 +289,27 @@ def _():
     queue, wire = Queue(DEVICE, e.IBV_QPT_UD), Wire("h2", "eth0", forge.hardware_address("h1", "eth0"))
     refuse(queue, lambda psn: wire.send(forge.packet(HOST1_V6, HOST1_V6, datagram(queue.qp.qp_num, psn))), "local", GRH,
            lambda: queue.send(HONEST, gid_of(HOST1_V6), GID_INDEX6))
+
+
+def errno_of(call):
+    try:
+        call()
+    except PyverbsRDMAError as error:
+        return error.error_code
+    return 0
+
+
+@case("an address in another network namespace is no source")
+def _():
+    peer = Queue(PEER_DEVICE, e.IBV_QPT_RC)
+    gid = peer.context.query_gid(1, PEER_GID_INDEX)
+    queue = Queue(DEVICE, e.IBV_QPT_RC)
+    code = errno_of(lambda: connect(queue.context, queue.qp, peer.qp.qp_num, gid_index=FOREIGN_GID_INDEX, dgid=gid))
+    equal(code, errno.EINVAL, "errno of connecting")
+    datagrams = Queue(DEVICE, e.IBV_QPT_UD)
+    route = GlobalRoute(dgid=gid, sgid_index=FOREIGN_GID_INDEX)
+    code = errno_of(lambda: AH(datagrams.pd, attr=AHAttr(gr=route, is_global=1, port_num=1)))
+    equal(code, errno.EINVAL, "errno of an address handle")
 
 
 sys.exit(main())

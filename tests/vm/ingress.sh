@@ -47,14 +47,22 @@ over "a VLAN" 1 vlan5
 over "a macvlan" 2 macvlan0
 check "nothing of it was dropped for how it came" dropped_nothing
 
-ip link add eth1 netns h1 type veth peer name eth1 netns h2
+# A container's network device, on top of eth0, has the index that eth1 has here. ib_core tells of its addresses, too.
+ip netns add h3
+ip link add eth1 netns h1 index 77 type veth peer name eth1 netns h2
 for host in 1 2; do
 	ip -n h$host addr add 10.78.0.$host/24 dev eth1
 	ip -n h$host addr add fd78::$host/64 dev eth1 nodad
 	ip -n h$host link set eth1 up
 done
+ip -n h1 link add link eth0 name macvlan3 index 77 netns h3 type macvlan mode bridge
+ip -n h3 addr add 10.77.0.33/24 dev macvlan3
+ip -n h3 link set macvlan3 up
+check "ib_core tells of an address in another namespace" wait_for 10 gid_index "$DEV1" 10.77.0.33
 python3 "$(dirname "$0")/ingress.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" "$(gid_index "$DEV1" $HOST1_V6)" \
-	"$DEV2" "$(gid_index "$DEV2" $HOST2_V4)" || fail "ingress.py ends well" "status $?"
+	"$DEV2" "$(gid_index "$DEV2" $HOST2_V4)" "$(gid_index "$DEV1" 10.77.0.33)" || fail "ingress.py ends well" "status $?"
+
+ip netns del h3
 
 # The wire becomes a port of a bridge; the bridge's addresses are the device's, too.
 for host in 1 2; do

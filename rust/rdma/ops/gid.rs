@@ -17,13 +17,14 @@ use crate::{
     device::of,
     gid::{Gid, GidPlace},
     gid_table::vlan_of,
+    net::netns::NetId,
     provider::Provider,
 };
 
 const ROUTABLE: bindings::ib_gid_type = bindings::ib_gid_type_IB_GID_TYPE_ROCE_UDP_ENCAP;
 
-/// Implements `add_gid`: notes the index of the network device in the entry's context, for it may be another when the
-/// entry is deleted.
+/// Implements `add_gid`: notes the index of the network device in the entry's context if the provider has taken note of the
+/// entry, for the index may be another when the entry is deleted.
 ///
 /// # Safety
 ///
@@ -39,8 +40,10 @@ pub(super) unsafe extern "C" fn add<P: Provider>(
             return Ok(0);
         }
         // SAFETY: ib_core refuses entries without a network device, and holds it.
-        let netdev_index = unsafe { (*attr.ndev).ifindex }.unsigned_abs();
+        let (net, index) = unsafe { (bindings::dev_net(attr.ndev), (*attr.ndev).ifindex) };
+        let netdev_index = index.unsigned_abs();
         let place = GidPlace {
+            net: NetId::of(net),
             netdev_index,
             // SAFETY: The entry is complete; this looks at its network device only (`rdma_read_gid_l2_fields()` in
             // drivers/infiniband/core/cache.c).
@@ -48,9 +51,10 @@ pub(super) unsafe extern "C" fn add<P: Provider>(
         };
         // SAFETY: The device is alive while ib_core calls its operations.
         let device = unsafe { of::<P>(attr.device) };
-        P::add_gid(device, Gid::from_raw(&attr.gid), place)?;
-        // SAFETY: The context is the driver's to use.
-        unsafe { context.write(ptr::without_provenance_mut(netdev_index as usize)) };
+        if P::add_gid(device, Gid::from_raw(&attr.gid), place)? {
+            // SAFETY: The context is the driver's to use.
+            unsafe { context.write(ptr::without_provenance_mut(netdev_index as usize)) };
+        }
         Ok(0)
     })
 }

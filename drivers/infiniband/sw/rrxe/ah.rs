@@ -43,10 +43,13 @@ impl Ah {
     ///
     /// # Errors
     ///
-    /// `ENOMEM`, also when a device has too many.
+    /// `EINVAL` if the source of a process's is no address of the link; `ENOMEM`, also when a device has too many.
     pub(crate) fn create(pd: &Pd, av: Av, user: bool) -> Result<Arc<Self>> {
         if !user {
             return Self::build(pd, 0, av, GFP_ATOMIC);
+        }
+        if !pd.device().link.has_source(&av) {
+            return Err(EINVAL);
         }
         let place = pd.device().ahs.reserve(1..=limits::MAX_AH)?;
         let ah = Self::build(pd, place.id(), av, GFP_KERNEL_ACCOUNT)?;

@@ -207,6 +207,15 @@ impl Homes {
         self.is_at(gid, Ingress::default(), link)
     }
 
+    /// Whether `gid` is an address of `link` on the network device of this index. Any context but hard interrupts.
+    pub(crate) fn has_on(&self, gid: Gid, netdev_index: u32, link: LinkId) -> bool {
+        let home = Home {
+            link,
+            ..Home::first(gid, netdev_index)
+        };
+        self.trees.lock().homes.get(&home).is_some()
+    }
+
     /// Whether a packet by `ingress` may be for an address of `link` on the network device of index `home`. Any context
     /// but hard interrupts.
     pub(crate) fn leads(&self, ingress: Ingress, home: u32, link: LinkId) -> bool {

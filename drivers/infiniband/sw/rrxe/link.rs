@@ -22,7 +22,7 @@ use rdma::{
     av::{Av, PostedAv},
     client::{AnyDevice, ClientRegistration},
     device::{IbDevice, Unregistered},
-    gid::Gid,
+    gid::{Gid, GidPlace},
     link::{LinkHandler, LinkRegistration},
     net::{
         credit,
@@ -110,6 +110,44 @@ impl Link {
         self.id
     }
 
+    /// Takes note of an address of the device, unless it is one of another namespace: there interfaces have other indexes,
+    /// and who administers that namespace chooses them. Returns whether it does. Process context; sleeps.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn add_gid(&self, gid: Gid, place: GidPlace) -> Result<bool> {
+        if place.net != self.context.net() {
+            return Ok(false);
+        }
+        self.context.homes.add(gid, place, self.id)?;
+        Ok(true)
+    }
+
+    /// Undoes one [`Self::add_gid`] that returned true. Any context but hard interrupts.
+    pub(crate) fn remove_gid(&self, gid: Gid, netdev_index: u32) {
+        self.context.homes.remove(gid, netdev_index, self.id);
+    }
+
+    /// Whether `gid` is an address of the device on the network device of this index, in the namespace of the link. Any
+    /// context but hard interrupts.
+    pub(crate) fn has_gid_on(&self, gid: Gid, netdev_index: u32) -> bool {
+        self.context.homes.has_on(gid, netdev_index, self.id)
+    }
+
+    /// The index of the network device that has the source address of `av`; that of the link's own if it is down.
+    pub(crate) fn index_of_source(&self, av: &Av) -> u32 {
+        match av.netdev_index {
+            0 => self.netdev_index,
+            index => index,
+        }
+    }
+
+    /// Whether the source address of `av` is an address of the link. Any context but hard interrupts.
+    pub(crate) fn has_source(&self, av: &Av) -> bool {
+        self.has_gid_on(av.sgid, self.index_of_source(av))
+    }
+
     /// Whether `gid` is an address of the device. Any context but hard interrupts.
     pub(crate) fn has_gid(&self, gid: Gid) -> bool {
         self.context.homes.has(gid, self.id)
@@ -153,9 +191,10 @@ impl Link {
     ///
     /// # Errors
     ///
-    /// Those of [`PostedAv::resolve`].
+    /// Those of [`PostedAv::resolve`]; `EINVAL` if the source is in another namespace.
     pub(crate) fn source(&self, posted: &PostedAv) -> Result<Av> {
-        posted.resolve(&self.device)
+        let av = posted.resolve(&self.device)?;
+        self.has_source(&av).then_some(av).ok_or(EINVAL)
     }
 
     /// Where QPs run when nobody else runs them.

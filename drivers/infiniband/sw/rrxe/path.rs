@@ -57,10 +57,7 @@ impl Path {
     /// flow label, or else the pair, tells which (`rdma_get_udp_sport()`).
     pub(crate) fn new(link: Arc<Link>, av: &Av, local: Qpn, remote: Qpn) -> Self {
         Self {
-            netdev_index: match av.netdev_index {
-                0 => link.netdev_index(),
-                index => index,
-            },
+            netdev_index: link.index_of_source(av),
             link,
             remote,
             address: Address {
@@ -93,7 +90,8 @@ impl Path {
     ///
     /// # Errors
     ///
-    /// `ENODEV` when the network device is gone, and those of [`Route::lookup`].
+    /// `EINVAL` if the source is no address of the link, `ENODEV` when the network device is gone, and those of
+    /// [`Route::lookup`].
     #[inline]
     pub(crate) fn resolve(&mut self) -> Result<(&Address, &Route)> {
         if !self.route.as_ref().is_some_and(Route::is_valid) {
@@ -105,6 +103,11 @@ impl Path {
     }
 
     fn look_up(&self) -> Result<Route> {
+        // The address may have gone since, and the index be another device's.
+        let source = self.address.source;
+        if !self.link.has_gid_on(source, self.netdev_index) {
+            return Err(EINVAL);
+        }
         let netdev = self.link.netdev().ok_or(ENODEV)?;
         let flow = Flow {
             source: self.address.source,

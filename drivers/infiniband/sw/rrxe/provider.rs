@@ -98,14 +98,12 @@ impl Provider for Rrxe {
         device.link.netdev()
     }
 
-    fn add_gid(device: &Arc<Device>, gid: Gid, place: GidPlace) -> Result {
-        let link = &device.link;
-        link.context().homes.add(gid, place, link.id())
+    fn add_gid(device: &Arc<Device>, gid: Gid, place: GidPlace) -> Result<bool> {
+        device.link.add_gid(gid, place)
     }
 
     fn del_gid(device: &Arc<Device>, gid: Gid, netdev_index: u32) {
-        let link = &device.link;
-        link.context().homes.remove(gid, netdev_index, link.id());
+        device.link.remove_gid(gid, netdev_index);
     }
 
     fn counter(device: &Arc<Device>, index: usize) -> u64 {

@@ -18,9 +18,13 @@ impl Qp {
     ///
     /// # Errors
     ///
-    /// `EINVAL` for what the state table or the limits forbid.
+    /// `EINVAL` for what the state table or the limits forbid, and for a source address in another namespace.
     pub(crate) fn modify(this: &Arc<Self>, change: &QpModify) -> Result {
         this.check_limits(&change.attrs)?;
+        let foreign = |av| !this.device.link.has_source(av);
+        if change.av.as_ref().is_some_and(foreign) {
+            return Err(EINVAL);
+        }
         let mut upshot = Upshot::default();
         let modified = this.modify_engine(change, &mut upshot);
         if modified == Ok(true) {
