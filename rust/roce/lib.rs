@@ -9,7 +9,8 @@
 //! The order of calls is: any number of [`qp::Qp::handle_packet`], [`qp::Qp::handle_timeout`],
 //! [`qp::Qp::modify`]; after each of them, and after work was posted, call
 //! [`qp::Qp::poll_transmit`] until it returns `None`, then [`qp::Qp::poll_timeout`] to learn when
-//! to call next at the latest.
+//! to call next at the latest. A host that stops before the `None` calls [`qp::Qp::begin_turn`] before it
+//! goes on.
 
 #![no_std]
 #![forbid(unsafe_code)]

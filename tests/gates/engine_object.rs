@@ -175,6 +175,11 @@ pub fn handle_timeout(qp: &mut OpaqueQp<'_>, now: Instant, host: &mut Opaque) {
 }
 
 #[inline(never)]
+pub fn begin_turn(qp: &mut OpaqueQp<'_>) {
+    qp.begin_turn();
+}
+
+#[inline(never)]
 pub fn poll_transmit(qp: &mut OpaqueQp<'_>, now: Instant, host: &mut Opaque) -> Option<Transmit> {
     qp.poll_transmit(now, host)
 }

@@ -8,6 +8,7 @@
 //!
 //! `Qp` raises `CommEst` and `LastWqeReached` itself and counts packets that it drops.
 
+mod allowance;
 pub mod attr;
 mod modify;
 mod pause;
@@ -28,6 +29,8 @@ use crate::wire::packet::{Body, Packet, Service};
 
 pub use crate::requester::SendWqe;
 pub use crate::responder::Replay;
+use allowance::Allowance;
+pub(crate) use allowance::Steps;
 use pause::Pause;
 use state::{Drain, State};
 
@@ -68,9 +71,6 @@ pub enum TransmitFault {
     Remote(AccessFault),
 }
 
-/// How many work requests one call may flush or finish without sending a packet.
-const BATCH: u32 = 64;
-
 /// A queue pair.
 #[derive(Debug)]
 pub struct Qp<W: Slots<SendWqe>, R: Slots<Replay>> {
@@ -80,7 +80,9 @@ pub struct Qp<W: Slots<SendWqe>, R: Slots<Replay>> {
     responder: Responder<R>,
     /// The side that sends first next time both have something.
     turn: Side,
-    /// The last poll stopped at its budget.
+    /// What may still be done in this turn without sending a packet.
+    allowance: Allowance,
+    /// The last poll stopped because the allowance was spent.
     backlog: bool,
     /// The host dropped a packet.
     pause: Pause,
@@ -105,6 +107,7 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
             requester: Requester::new(window),
             responder: Responder::new(replays),
             turn: Side::Responder,
+            allowance: Allowance::default(),
             backlog: false,
             pause: Pause::default(),
         }
@@ -210,12 +213,27 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
         }
     }
 
+    /// Begins a turn: a host that polls no further although it got a packet calls this before it polls again.
+    /// A poll that returns `None` ends a turn, too.
+    #[inline]
+    pub fn begin_turn(&mut self) {
+        self.allowance = Allowance::default();
+    }
+
     /// The next packet to send; takes posted WQEs as it goes.
     ///
     /// Responses and requests alternate when both are there. In ERR (and SQE) this flushes what is
-    /// posted. The work of one call is bounded: when `None` came for that reason only,
-    /// [`Self::poll_timeout`] is due at once.
+    /// posted. In all polls of a turn together, 64 work requests of each queue at most are started, finished or
+    /// flushed without a packet: when `None` came for that reason only, [`Self::poll_timeout`] is due at once.
     pub fn poll_transmit<H: Host>(&mut self, now: Instant, host: &mut H) -> Option<Transmit> {
+        let transmit = self.poll_next(now, host);
+        if transmit.is_none() {
+            self.begin_turn();
+        }
+        transmit
+    }
+
+    fn poll_next<H: Host>(&mut self, now: Instant, host: &mut H) -> Option<Transmit> {
         self.backlog = false;
         let may_send = self.pause.is_over(now);
         if self.state.sends() && may_send {
@@ -244,10 +262,11 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
     }
 
     /// Completes some of the work requests that a state of error flushes, as [`Self::poll_transmit`] does, but sends
-    /// nothing: for hosts whose packets can't leave. [`Self::poll_timeout`] tells whether there are more.
+    /// nothing: for hosts whose packets can't leave. It is part of a turn as a poll is. [`Self::poll_timeout`] tells
+    /// whether there are more.
     pub fn flush_posted<H: Host>(&mut self, host: &mut H) {
         match self.state {
-            State::Sqe => self.backlog = self.requester.flush(host, BATCH),
+            State::Sqe => self.backlog = self.requester.flush(host, &mut self.allowance.sends),
             State::Err => self.flush(host),
             State::Reset | State::Init | State::Rtr { .. } | State::Rts | State::Sqd(_) => {}
         }
@@ -383,10 +402,13 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
             return self.responder.poll_transmit(&self.context, host);
         }
         let draining = matches!(self.state, State::Sqd(_));
-        match self
-            .requester
-            .poll_transmit(now, draining, &self.context, host)
-        {
+        match self.requester.poll_transmit(
+            now,
+            draining,
+            &self.context,
+            &mut self.allowance.sends,
+            host,
+        ) {
             Progress::Send(transmit) => return Some(transmit),
             Progress::Idle => {}
             Progress::Busy => self.backlog = true,
@@ -442,9 +464,11 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
 
     fn flush<H: Host>(&mut self, host: &mut H) {
         let Config { kind, has_srq, .. } = self.context.config;
-        self.backlog = kind.has_requester() && self.requester.flush(host, BATCH);
+        self.backlog =
+            kind.has_requester() && self.requester.flush(host, &mut self.allowance.sends);
         if kind.has_receives() && !has_srq {
-            self.backlog |= self.responder.flush_recv(&self.context, host, BATCH);
+            let steps = &mut self.allowance.recvs;
+            self.backlog |= self.responder.flush_recv(&self.context, host, steps);
         }
     }
 }

@@ -18,6 +18,7 @@ use crate::wire::packet::{
 };
 use crate::wr::{AtomicOp, FlushKind, RemoteAddr, SendOp, SendTail, UdDest};
 
+mod bounds;
 mod broken;
 mod order;
 mod raw;
@@ -228,6 +229,7 @@ fn err_flushes_where_nothing_can_be_sent() {
     assert!(qp.flushes());
     for _ in 0..2 {
         assert_eq!(qp.poll_timeout(), Some(Instant(0)));
+        qp.begin_turn();
         qp.flush_posted(&mut host);
     }
     assert_eq!(qp.poll_timeout(), None);

@@ -24,7 +24,7 @@ mod tests;
 
 use crate::host::{Count, Fetch, Host};
 use crate::psn::Psn;
-use crate::qp::{Context, Outcome, Slots};
+use crate::qp::{Context, Outcome, Slots, Steps};
 use crate::time::Instant;
 use crate::transmit::Transmit;
 use crate::wc::WcStatus;
@@ -216,10 +216,10 @@ impl<W: Slots<SendWqe>> Requester<W> {
         self.started == 0 && self.fault.is_none()
     }
 
-    /// In an error state: flushes the taken WQEs, then those posted, at most `budget`. Returns
-    /// whether it stopped for that reason.
-    pub(crate) fn flush<H: Host>(&mut self, host: &mut H, budget: u32) -> bool {
-        for _ in 0..budget {
+    /// In an error state: flushes the taken WQEs, then those posted, one a step. Returns whether it
+    /// stopped because the steps were spent.
+    pub(crate) fn flush<H: Host>(&mut self, host: &mut H, steps: &mut Steps) -> bool {
+        while steps.take() {
             if self.finish_oldest(WcStatus::WrFlushErr, host) {
                 continue;
             }

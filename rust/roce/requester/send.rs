@@ -8,13 +8,11 @@ use super::wqe::{admit, SendWqe};
 use super::{Before, Cursor, Progress, Requester};
 use crate::host::{Fetch, Host, LocalAccess};
 use crate::psn::Psn;
-use crate::qp::{Context, Slots};
+use crate::qp::{Context, Slots, Steps};
 use crate::time::Instant;
 use crate::wc::WcStatus;
 use crate::wr::{LocalOp, SendOp};
 
-/// How many steps without a packet one poll takes.
-const STEPS: u32 = 64;
 /// So many READs may be in flight, if there are credits, however many packets answer them: what
 /// comes of the second tells that the end of the first was lost.
 const LEAST_READS: u32 = 2;
@@ -44,12 +42,13 @@ impl Step {
 }
 
 impl<W: Slots<SendWqe>> Requester<W> {
-    /// The next packet to send, if one may be sent. `draining`: start nothing new.
+    /// The next packet to send, if one may be sent. `draining`: start nothing new. What needs no packet takes `steps`.
     pub(crate) fn poll_transmit<H: Host>(
         &mut self,
         now: Instant,
         draining: bool,
         context: &Context,
+        steps: &mut Steps,
         host: &mut H,
     ) -> Progress {
         if self.retry.waits() {
@@ -58,10 +57,12 @@ impl<W: Slots<SendWqe>> Requester<W> {
             }
             self.retry.restart(now, &context.settings);
         }
-        for _ in 0..STEPS {
+        // A packet takes none: the host bounds those of a turn.
+        while !steps.are_spent() {
             if let Some(progress) = self.step(now, draining, context, host) {
                 return progress;
             }
+            steps.take();
         }
         Progress::Busy
     }

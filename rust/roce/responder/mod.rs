@@ -25,7 +25,7 @@ mod tests;
 use crate::host::{AccessFault, Count, Event, Fetch, Host, QpDropReason, QueueFault, ScatterFault};
 use crate::ids::{Qpn, Srqn};
 use crate::psn::Psn;
-use crate::qp::{Context, Outcome, QpKind, Slots};
+use crate::qp::{Context, Outcome, QpKind, Slots, Steps};
 use crate::wc::{RecvExtra, RecvWc, WcOpcode, WcStatus};
 use crate::wire::packet::{Body, NakCode, Packet, SendPart, Service, WritePart};
 use crate::wr::RecvWr;
@@ -269,14 +269,14 @@ impl<R: Slots<Replay>> Responder<R> {
         self.undo = Undo::Nothing;
     }
 
-    /// In ERR: flushes at most `budget` posted receives; true if more may be there.
+    /// In ERR: flushes posted receives, one a step; true if it stopped because the steps were spent.
     pub(crate) fn flush_recv<H: Host>(
         &mut self,
         context: &Context,
         host: &mut H,
-        budget: u32,
+        steps: &mut Steps,
     ) -> bool {
-        for _ in 0..budget {
+        while steps.take() {
             let Ok(Fetch::Wr(wr) | Fetch::Malformed(wr, _)) = host.take_recv() else {
                 return false;
             };

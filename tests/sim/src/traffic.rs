@@ -51,6 +51,7 @@ impl World {
                 Some(Some(transmit)) => self.transmit(end, transmit)?,
             }
         }
+        let _ = self.call(end, &[], |qp, _, _| qp.begin_turn());
         self.poll_later(end, BREATH);
         Ok(())
     }

@@ -165,6 +165,7 @@ impl Core {
         let now = qp.now();
         let mut upshot = Upshot::default();
         let mut budget = BUDGET;
+        self.engine.begin_turn();
         if qp.concerns.any() {
             self.attend(&qp, &mut budget, &mut upshot);
         }

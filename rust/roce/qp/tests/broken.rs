@@ -5,7 +5,7 @@
 use super::*;
 
 /// A QP in ERR: the responses of a READ of 64 packets are due, and the NAK of the request after it.
-fn broken() -> (TestQp, MockHost) {
+pub(super) fn broken() -> (TestQp, MockHost) {
     let (mut qp, mut host) = in_rts(QpKind::Rc);
     let read = read_request(64 * 1024);
     qp.handle_packet(NOW, &read, &mut host);

@@ -6,6 +6,7 @@ use super::host::recv_wr;
 use super::*;
 use crate::host::{Count, Fetch};
 use crate::ids::Imm;
+use crate::qp::Steps;
 
 #[test]
 fn a_send_fills_one_receive() {
@@ -190,7 +191,7 @@ fn the_held_receive_is_flushed_first_and_then_the_others() {
     bench.responder.fail(&bench.context, &mut bench.host);
     let mut flush = |budget| {
         let responder = &mut bench.responder;
-        responder.flush_recv(&bench.context, &mut bench.host, budget)
+        responder.flush_recv(&bench.context, &mut bench.host, &mut Steps(budget))
     };
     assert!(flush(2));
     assert!(!flush(2));

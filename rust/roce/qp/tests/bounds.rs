@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! How many work requests a turn starts, finishes or flushes.
+
+use super::*;
+use crate::wr::LocalOp;
+
+/// Packets that the host polls in a turn.
+const PACKETS: usize = 32;
+/// Work requests without a packet that a turn gets through.
+const STEPS: usize = 64;
+
+const BIND: SendOp = SendOp::Local(LocalOp::BindMw);
+/// No port MTU is as large.
+const TOO_LONG: usize = 8192;
+
+/// A turn of a host. Returns the number of its packets.
+fn turn(qp: &mut TestQp, host: &mut MockHost) -> usize {
+    qp.begin_turn();
+    let sent = std::iter::from_fn(|| qp.poll_transmit(NOW, host));
+    sent.take(PACKETS).count()
+}
+
+/// Runs turns until nothing is left. Returns the packets of all, and by how much the most of a turn lowered `left`.
+fn turns(qp: &mut TestQp, host: &mut MockHost, left: fn(&MockHost) -> usize) -> (usize, usize) {
+    let (mut packets, mut most) = (0, 0);
+    for _ in 0..10_000 {
+        let before = left(host);
+        let sent = turn(qp, host);
+        packets += sent;
+        most = most.max(before - left(host));
+        if sent < PACKETS && qp.poll_timeout().is_none() {
+            return (packets, most);
+        }
+    }
+    panic!("never comes to rest");
+}
+
+/// Between each two requests with a packet are nearly as many without one as a turn takes.
+#[test]
+fn few_requests_without_a_packet_start_in_a_turn() {
+    let cases = [
+        (QpKind::Ud, DATAGRAM, TOO_LONG, DATAGRAM),
+        (QpKind::Uc, BIND, 0, SEND),
+    ];
+    for (kind, silent, length, op) in cases {
+        let (mut qp, mut host) = in_rts(kind);
+        let payload = vec![0; length];
+        for _ in 0..40 {
+            for _ in 4..STEPS {
+                host.post_send(silent, payload.clone());
+            }
+            host.post_send(op, vec![]);
+        }
+        let posted = host.sends.len();
+        let (packets, most) = turns(&mut qp, &mut host, |host| host.sends.len());
+        assert_eq!(packets, 40, "{kind:?}");
+        assert_eq!(host.sent().len(), posted, "{kind:?}");
+        // One more may have been taken to see whether there is one.
+        assert!(most <= STEPS + 1, "{kind:?}: {most}");
+    }
+}
+
+/// A request in front of each packet costs the turn no packet.
+#[test]
+fn a_turn_of_packets_is_not_cut_short() {
+    for (kind, op) in [(QpKind::Ud, DATAGRAM), (QpKind::Uc, SEND)] {
+        let (mut qp, mut host) = in_rts(kind);
+        for _ in 0..10 * PACKETS {
+            host.post_send(op, vec![]);
+        }
+        for _ in 0..10 {
+            assert_eq!(turn(&mut qp, &mut host), PACKETS, "{kind:?}");
+        }
+    }
+}
+
+/// Answers that are still due don't let a turn flush more.
+#[test]
+fn few_requests_are_flushed_in_a_turn_that_answers() {
+    let (mut qp, mut host) = broken::broken();
+    for _ in 0..2000 {
+        host.post_send(SEND, vec![]);
+        host.post_recv(1);
+    }
+    let (packets, most) = turns(&mut qp, &mut host, |host| {
+        host.sends.len().max(host.recvs.len())
+    });
+    assert_eq!((packets, most), (65, STEPS));
+    assert_eq!((host.sent().len(), host.recv_wcs.len()), (2000, 2000));
+}
