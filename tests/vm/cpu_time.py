@@ -57,12 +57,18 @@ def triggered(event, trigger):
             triggers.write("!" + trigger)
 
 
-def packets_sent_during(seconds):
-    """How many packets all QPs send in that time, and how many of them softirqs send. Sleeps for as long."""
-    event = TRACING / "events/rrxe/rrxe_packet_out"
+def packets_during(name, work):
+    """How often all QPs cause that event, of a packet each, while `work` is called, and how many of these softirqs
+    cause."""
+    event = TRACING / "events/rrxe" / name
     with triggered(event, "hist:keys=common_flags"):
-        time.sleep(seconds)
+        work()
         table = (event / "hist").read_text()
     rows = re.findall(r"common_flags: +(\d+) .* hitcount: +(\d+)", table)
     counts = [(int(flags), int(count)) for flags, count in rows]
     return sum(count for _, count in counts), sum(count for flags, count in counts if flags & SOFTIRQ)
+
+
+def packets_sent_during(seconds):
+    """How many packets all QPs send in that time, and how many of them softirqs send. Sleeps for as long."""
+    return packets_during("rrxe_packet_out", lambda: time.sleep(seconds))

@@ -33,6 +33,8 @@ for family in v4 v6; do
 	check "the host leaves the group of a dead process" wait_for 10 left "${!group}"
 done
 
+python3 "$(dirname "$0")/group.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" || fail "group.py ends well" "status $?"
+
 link_del 1
 check "C driver on host 1" link_add 1 rxe
 compare "$DEV1" "$DEV2" v4 group

@@ -81,11 +81,16 @@ def destroy_flow(context, flow):
     extended(context, 51, struct.pack("=II", 0, flow))
 
 
-def attach_mcast(context, qp, gid, lid=0):
-    """ibv_attach_mcast for the QP of that handle and a group's GID; the QP's end detaches it."""
+def attach_mcast(context, qp, gid, lid=0, number=30):
+    """ibv_attach_mcast for the QP of that handle and a group's GID; the process's end detaches it."""
     body = gid + struct.pack("=IHH", qp, lid, 0)
-    command = struct.pack("=IHH", 30, (8 + len(body)) // 4, 0) + body
+    command = struct.pack("=IHH", number, (8 + len(body)) // 4, 0) + body
     os.write(context.cmd_fd, command)
+
+
+def detach_mcast(context, qp, gid):
+    """ibv_detach_mcast."""
+    attach_mcast(context, qp, gid, number=31)
 
 
 def ioctl(context, object_id, method, *attributes):

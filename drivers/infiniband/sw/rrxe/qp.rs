@@ -26,7 +26,7 @@ use kernel::{
 use rdma::{
     net::{
         credit::{Credit, Wake},
-        skb::{Discard, Endpoints, FrameQueue, Ingress, RxFrame, SkbQueue},
+        skb::{Discard, Endpoints, FrameQueue, Ingress, RxFrame, RxSkb, SkbQueue},
     },
     post::{RecvList, SendList},
     qp::QpCap,
@@ -371,6 +371,15 @@ impl Qp {
     /// A packet for this QP came; its ICRC is right. It is taken. Softirq.
     pub(crate) fn receive(this: ArcBorrow<'_, Self>, packet: &mut Option<RxPacket>) {
         Self::advance(this, packet);
+    }
+
+    /// A packet for this QP and others came; its ICRC is right. It is taken in later: all of them together may have much
+    /// to do. Softirq.
+    pub(crate) fn receive_later(this: ArcBorrow<'_, Self>, skb: RxSkb) {
+        match this.inbox.push(skb) {
+            Ok(()) => Self::leave(this),
+            Err(skb) => this.net.drops.discard(skb, Discard::Overflow),
+        }
     }
 
     /// Whether it is of the kind that receives whole frames.

@@ -9,7 +9,7 @@ use kernel::{
     prelude::*,
     sync::{
         atomic::{ordering, Atomic},
-        ArcBorrow,
+        Arc, ArcBorrow,
     },
 };
 use rdma::{
@@ -60,16 +60,6 @@ impl RxPacket {
                 None
             }
         }
-    }
-
-    /// The same packet once more; `None` for want of memory.
-    fn try_clone(&self) -> Option<Self> {
-        Some(Self {
-            skb: self.skb.try_clone()?,
-            packet: self.packet,
-            payload_offset: self.payload_offset,
-            endpoints: self.endpoints,
-        })
     }
 
     /// The packet without what was found out about its headers.
@@ -204,7 +194,8 @@ fn offer(
     Ok(())
 }
 
-/// Hands a packet to all QPs that are attached to its group.
+/// Hands a packet to all QPs that are attached to its group. Only one that gets it alone runs here, as for a packet to
+/// one QP: a group has many members, each with work and neighbours of its own.
 fn deliver_to_group(context: &NetContext, mut packet: RxPacket) {
     let group = packet.endpoints.destination;
     if packet.skb.is_looped() && !is_own(context, &packet) {
@@ -219,13 +210,23 @@ fn deliver_to_group(context: &NetContext, mut packet: RxPacket) {
     if let Err(why) = packet.verify() {
         return context.drops.discard(packet.skb, why);
     }
-    for qp in members {
-        // For want of memory it is lost to this one.
-        let mut copy = packet.try_clone().filter(|copy| qp.wants(copy));
-        if copy.is_some() {
-            Qp::receive(qp.as_arc_borrow(), &mut copy);
-        }
+    let mut takers = members.into_iter().filter(|qp| qp.wants(&packet));
+    let Some(first) = takers.next() else {
+        return;
+    };
+    let mut takers = takers.peekable();
+    if takers.peek().is_none() {
+        drop(takers);
+        return Qp::receive(first.as_arc_borrow(), &mut Some(packet));
     }
+    let give = |qp: &Arc<Qp>| {
+        // For want of memory it is lost to this one.
+        if let Some(copy) = packet.skb.try_clone() {
+            Qp::receive_later(qp.as_arc_borrow(), copy);
+        }
+    };
+    give(&first);
+    takers.for_each(|qp| give(&qp));
 }
 
 /// Whether a datagram that this host sent is of the QP that it says: it was sent with this QP's credit, which no

@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+# Runs on: guest
+"""Who takes in the packets of a multicast group: group.py DEVICE GID-INDEX."""
+
+import ipaddress
+import sys
+import time
+
+from pyverbs.addr import AH, AHAttr, GID, GlobalRoute
+from pyverbs.cq import CQ
+from pyverbs.device import Context
+import pyverbs.enums as e
+from pyverbs.pd import PD
+from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
+from pyverbs.wr import SGE, RecvWR, SendWR
+
+from cpu_time import packets_during
+from pairs import DEVICE, GID_INDEX, PATIENCE, Buffer, case, equal, main, register
+from uverbs import attach_mcast, detach_mcast
+
+MULTICAST, QKEY, GRH = 0xFFFFFF, 0x1234, 40
+GROUPS = ("239.77.1.11", "239.77.1.12", "239.77.1.13")
+# Datagrams, each with its number, and the room for one.
+COUNT, NUMBER, ROOM = 100, 4, 64
+# More than its process has threads.
+MANY = 20
+OVERFLOW = f"/sys/class/infiniband/{DEVICE}/ports/1/hw_counters/drop_overflow"
+
+
+def gid_of(address):
+    """In the form that pyverbs wants: eight groups of four digits."""
+    digits = f"{0xFFFF << 32 | int(ipaddress.ip_address(address)):032x}"
+    return GID(":".join(digits[start:start + 4] for start in range(0, 32, 4)))
+
+
+class Queue:
+    """A UD QP with receives posted."""
+
+    def __init__(self):
+        self.context = Context(name=DEVICE)
+        self.pd = PD(self.context)
+        self.cq = CQ(self.context, 2 * COUNT)
+        # Handles are the lowest numbers that are free: the QP gets that of the domain that goes.
+        probe = PD(self.context)
+        self.handle = probe.handle
+        probe.close()
+        cap = QPCap(max_send_wr=COUNT, max_recv_wr=COUNT, max_send_sge=1, max_recv_sge=1)
+        init = QPInitAttr(qp_type=e.IBV_QPT_UD, scq=self.cq, rcq=self.cq, cap=cap, sq_sig_all=0)
+        attr = QPAttr(port_num=1)
+        attr.qkey = QKEY
+        self.qp = QP(self.pd, init, attr)
+        self.buffer = Buffer(COUNT * ROOM)
+        self.region = register(self.pd, self.buffer)
+        for slot in range(COUNT):
+            sge = SGE(self.buffer.address + slot * ROOM, ROOM, self.region.lkey)
+            self.qp.post_recv(RecvWR(wr_id=slot, num_sge=1, sg=[sge]))
+
+    def change(self, group, call):
+        """Attaches the QP to the group, or detaches it."""
+        call(self.context, self.handle, ipaddress.IPv6Address(group.gid).packed)
+
+    def send(self, group):
+        """All datagrams to the group."""
+        route = GlobalRoute(dgid=group, sgid_index=GID_INDEX)
+        address = AH(self.pd, attr=AHAttr(gr=route, is_global=1, port_num=1))
+        for number in range(COUNT):
+            self.buffer.fill(number.to_bytes(NUMBER, "big"), number * ROOM)
+            wr = SendWR(opcode=e.IBV_WR_SEND, num_sge=1,
+                        sg=[SGE(self.buffer.address + number * ROOM, NUMBER, self.region.lkey)])
+            wr.set_wr_ud(address, MULTICAST, QKEY)
+            self.qp.post_send(wr)
+        return address
+
+    def received(self):
+        """The numbers of the datagrams that come, until all have."""
+        numbers, end = [], time.monotonic() + PATIENCE
+        while len(numbers) < COUNT and time.monotonic() < end:
+            for completion in self.cq.poll(COUNT)[1]:
+                equal((completion.status, completion.byte_len), (e.IBV_WC_SUCCESS, GRH + NUMBER), "a receive")
+                data = self.buffer.read(NUMBER, completion.wr_id * ROOM + GRH)
+                numbers.append(int.from_bytes(data, "big"))
+        return numbers
+
+
+def overflows():
+    with open(OVERFLOW, encoding="ascii") as counter:
+        return int(counter.read())
+
+
+def exchange(members, address):
+    """Sends to so many QPs. Returns how many packets QPs took in, and how many of these a softirq did."""
+    group, sender, queues = gid_of(address), Queue(), [Queue() for _ in range(members)]
+    for queue in queues:
+        queue.change(group, attach_mcast)
+    before = overflows()
+
+    def work():
+        kept = sender.send(group)
+        for queue in queues:
+            equal(queue.received(), list(range(COUNT)), "datagrams in their order")
+        kept.close()
+
+    taken = packets_during("rrxe_packet_in", work)
+    for queue in queues:
+        queue.change(group, detach_mcast)
+    equal(overflows() - before, 0, "packets dropped")
+    print(f"# {members} members: {taken[0]} packets taken in, {taken[1]} of them by softirqs")
+    return taken
+
+
+@case("group: one member's packets are taken in as those of a QP")
+def alone():
+    equal(exchange(1, GROUPS[0])[0], COUNT, "packets taken in")
+
+
+@case("group: no softirq takes in the packets of several members")
+def several():
+    equal(exchange(2, GROUPS[1]), (2 * COUNT, 0), "packets taken in, and those by softirqs")
+    equal(exchange(MANY, GROUPS[2]), (MANY * COUNT, 0), "packets taken in, and those by softirqs")
+
+
+sys.exit(main())
