@@ -72,3 +72,12 @@ def packets_during(name, work):
 def packets_sent_during(seconds):
     """How many packets all QPs send in that time, and how many of them softirqs send. Sleeps for as long."""
     return packets_during("rrxe_packet_out", lambda: time.sleep(seconds))
+
+
+def turns_queued_during(work):
+    """How many turns of QPs are queued for softirqs while `work` is called."""
+    event = TRACING / "events/workqueue/workqueue_queue_work"
+    with triggered(event, 'hist:keys=workqueue if workqueue == "rrxe"'):
+        work()
+        table = (event / "hist").read_text()
+    return sum(int(count) for count in re.findall(r"hitcount: +(\d+)", table))

@@ -10,7 +10,7 @@ import socket
 import struct
 
 GET_CONTEXT, ALLOC_PD, REG_MR, CREATE_COMP_CHANNEL, CREATE_CQ, REQ_NOTIFY_CQ = 0, 3, 9, 17, 18, 23
-CREATE_QP, MODIFY_QP, DESTROY_QP, POST_SEND, CREATE_SRQ, MODIFY_SRQ = 24, 26, 27, 28, 32, 33
+CREATE_QP, QUERY_QP, MODIFY_QP, DESTROY_QP, POST_SEND, CREATE_SRQ, MODIFY_SRQ = 24, 25, 26, 27, 28, 32, 33
 
 DOORBELL, CQ_ARM, CQ_NEWS = 1, 2, 8
 NEED_WAKEUP = 1
@@ -207,6 +207,10 @@ class Qp:
     def call(self):
         """The doorbell call of stock librxe."""
         self.context.call(POST_SEND, struct.pack("=IIII", self.handle, 0, 0, 128), 4)
+
+    def query(self):
+        """Asks for the attributes."""
+        self.context.call(QUERY_QP, struct.pack("=II", self.handle, 0), 128)
 
     def destroy(self):
         self.context.call(DESTROY_QP, struct.pack("=II", self.handle, 0), 4)

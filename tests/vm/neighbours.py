@@ -13,11 +13,13 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 
 from beside import ENVIRONMENT, LOAD, beside_each, ringing, sending
-from cpu_time import packets_sent_during, worker_ticks
-from pairs import case, equal, main
+from cpu_time import packets_sent_during, turns_queued_during, worker_ticks
+from extension import Context, Cq, Qp, gid_of, node_of
+from pairs import DEVICE, GID_INDEX, case, equal, main
 
 
 TRIPS = 3000
@@ -81,6 +83,26 @@ def turns_of_softirqs():
         sent, by_softirqs = packets_sent_during(2)
     print(f"# {sent} packets, {by_softirqs} of them sent by softirqs")
     equal((sent > 0, by_softirqs), (True, 0), "packets, and those sent by softirqs")
+
+
+@case("neighbours: no softirq does what queries kept a queue from")
+def queries():
+    context = Context(node_of(DEVICE))
+    qp, over = Qp(context, Cq(context), GID_INDEX, gid_of(DEVICE, GID_INDEX)), threading.Event()
+
+    def repeat(call):
+        while not over.is_set():
+            call()
+
+    threads = [threading.Thread(target=repeat, args=(call,), daemon=True) for call in (qp.query, qp.call, qp.call)]
+    for thread in threads:
+        thread.start()
+    count = turns_queued_during(lambda: time.sleep(5))
+    over.set()
+    for thread in threads:
+        thread.join()
+    context.close()
+    equal(count, 0, "turns of softirqs")
 
 
 sys.exit(main())

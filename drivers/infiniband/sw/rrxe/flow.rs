@@ -10,7 +10,7 @@
 //! # Context
 //!
 //! Frames come in softirq, or under the turn of the QP that sends them. So they are only put in the queue
-//! of the QP that gets them, which runs as a work item.
+//! of the QP that gets them, whose turn is left to a thread or to the watcher of its doorbells.
 
 use kernel::{
     new_mutex,

@@ -393,10 +393,10 @@ impl Qp {
     }
 
     /// A frame for this QP came. It is taken in later: this may be under another QP's turn. Any
-    /// context.
+    /// context up to softirq.
     pub(crate) fn receive_frame(this: ArcBorrow<'_, Self>, frame: RxFrame) {
         match this.frames().map(|frames| frames.push(frame)) {
-            Some(Ok(())) => Self::schedule(this),
+            Some(Ok(())) => Self::leave(this),
             _ => this.net.drops.count(Discard::Overflow),
         }
     }

@@ -47,7 +47,7 @@ impl Qp {
         };
         // They left it to us.
         if this.turn.is_wanted() {
-            Self::schedule(this.as_arc_borrow());
+            Self::leave(this.as_arc_borrow());
         }
         result.ok_or(EINVAL)
     }
