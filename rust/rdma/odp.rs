@@ -46,8 +46,10 @@ use walk::{walk, Found};
 const PAGE_SHIFT: u32 = PAGE_SIZE.trailing_zeros();
 const PAGE_MASK: usize = !(PAGE_SIZE - 1);
 
-/// Pages of the longest span: that of the largest payload of a packet, which starts anywhere.
-const SPAN_PAGES: usize = 4096 / PAGE_SIZE + 2;
+/// Bytes of the longest span that any range serves: those of the largest payload of a RoCE packet.
+pub const LONGEST_SPAN: u32 = 4096;
+/// The pages that it touches at most, for it starts anywhere.
+const SPAN_PAGES: usize = (LONGEST_SPAN as usize).div_ceil(PAGE_SIZE) + 1;
 
 /// How much of a range is looked at, and faulted in, at a time.
 const AHEAD: u32 = 1 << 20;
@@ -429,8 +431,7 @@ impl OnDemand {
         self.locate(offset, len).is_some()
     }
 
-    /// Runs `f` on `len` bytes at `offset`: at most the largest payload of a packet. Any context; `f`
-    /// must not sleep.
+    /// Runs `f` on `len` bytes at `offset`, at most [`LONGEST_SPAN`]. Any context; `f` must not sleep.
     ///
     /// # Errors
     ///

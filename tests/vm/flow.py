@@ -11,6 +11,7 @@ import os
 import random
 import socket
 import struct
+import subprocess
 import sys
 import time
 
@@ -497,6 +498,25 @@ def _():
     equal(port.completion().status, e.IBV_WC_LOC_PROT_ERR, "status of a frame for memory that is gone")
     equal(port.completion().status, e.IBV_WC_WR_FLUSH_ERR, "status of the next receive")
     reaches(port.qp, e.IBV_QPS_ERR)
+
+
+def set_mtu(mtu):
+    for namespace in "h1", "h2":
+        subprocess.run(["ip", "-n", namespace, "link", "set", "eth0", "mtu", str(mtu)], check=True)
+
+
+@case("flow: frames of several pages, into memory on demand at an odd address")
+def _():
+    set_mtu(9000)
+    try:
+        port = Port(access=e.IBV_ACCESS_ON_DEMAND, room=9001 + HEADER)
+        port.rule(eth_spec(ether_type=0x88B5))
+        frames = [ethernet() + random.randbytes(length) for length in (4082, 4083, 8192, 9000) for _ in range(10)]
+        for frame in frames:
+            WIRE.send(frame)
+            port.gets(frame)
+    finally:
+        set_mtu(1500)
 
 
 def junk(rng):

@@ -4,7 +4,7 @@
 //!
 //! Keys are resolved at every use: a region deregistered in the meantime is simply no longer there.
 
-use rdma::{mr::Span, table::Recent};
+use rdma::{mr::Span, odp::LONGEST_SPAN, table::Recent};
 use roce::{
     host::{AccessFault, LocalAccess, ScatterFault},
     wc::WcStatus,
@@ -60,7 +60,8 @@ pub(crate) fn check(
     Ok(())
 }
 
-/// Calls `visit` with each span of the `length` bytes at `offset`, and its distance from `offset`.
+/// Calls `visit` with each span of the `length` bytes at `offset`, and its distance from `offset`. No span is longer
+/// than [`LONGEST_SPAN`], which every region serves; the frame of a raw packet QP may be.
 ///
 /// # Errors
 ///
@@ -83,33 +84,28 @@ pub(crate) fn walk(
     let mut skip = offset;
     let mut done = 0u32;
     for sge in sges {
-        let left = length.wrapping_sub(done);
-        if left == 0 {
-            break;
+        while done < length && skip < sge.length {
+            let rest = sge.length.wrapping_sub(skip);
+            let piece = Sge {
+                addr: sge.addr.wrapping_add(u64::from(skip)),
+                length: rest.min(length.wrapping_sub(done)).min(LONGEST_SPAN),
+                lkey: sge.lkey,
+            };
+            mrs.with_local(recent, pd, &piece, access, |span| visit(&span, done))
+                .map_err(|fault| match fault {
+                    AccessFault::Retry => stall.local(&Absent {
+                        key: piece.lkey.0,
+                        addr: piece.addr,
+                        least: piece.length,
+                        ahead: rest,
+                        access: Access::Local(pd, access),
+                    }),
+                    _ => ScatterFault::Failed(WcStatus::LocProtErr),
+                })??;
+            skip = skip.wrapping_add(piece.length);
+            done = done.wrapping_add(piece.length);
         }
-        if skip >= sge.length {
-            skip = skip.wrapping_sub(sge.length);
-            continue;
-        }
-        let rest = sge.length.wrapping_sub(skip);
-        let piece = Sge {
-            addr: sge.addr.wrapping_add(u64::from(skip)),
-            length: rest.min(left),
-            lkey: sge.lkey,
-        };
-        mrs.with_local(recent, pd, &piece, access, |span| visit(&span, done))
-            .map_err(|fault| match fault {
-                AccessFault::Retry => stall.local(&Absent {
-                    key: piece.lkey.0,
-                    addr: piece.addr,
-                    least: piece.length,
-                    ahead: rest,
-                    access: Access::Local(pd, access),
-                }),
-                _ => ScatterFault::Failed(WcStatus::LocProtErr),
-            })??;
-        skip = 0;
-        done = done.wrapping_add(piece.length);
+        skip = skip.saturating_sub(sge.length);
     }
     (done == length)
         .then_some(())
