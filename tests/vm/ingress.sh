@@ -83,5 +83,5 @@ for host in 1 2; do
 	ip -n h$host link add link eth0 name vlan6 type vlan id 6
 	ip -n h$host link set vlan6 master vrf0
 done
-over "a VLAN in a VRF" 4 vlan6 4
+over "a VLAN in a VRF" 4 vlan6
 check "nothing of it was dropped for how it came" test "$(drops "$DEV1")" == "$before"

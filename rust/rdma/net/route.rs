@@ -4,7 +4,7 @@
 
 use core::ptr::NonNull;
 
-use kernel::{error::from_err_ptr, prelude::*, sync::rcu};
+use kernel::{error::from_err_ptr, ffi::c_int, prelude::*, sync::rcu};
 
 use super::netdev::Netdev;
 use roce::ids::Qpn;
@@ -17,7 +17,7 @@ use crate::{
 /// What the routing decision depends on.
 #[derive(Clone, Copy)]
 pub struct Flow {
-    /// Source address; must be one of this host's.
+    /// Source address; must be one of this host's, for IPv6 in the VRF, if any, of device `netdev_index`.
     pub source: Gid,
     /// Destination address, of the same version.
     pub destination: Gid,
@@ -233,8 +233,7 @@ unsafe fn find_v4(
 unsafe fn find_v6(net: *mut bindings::net, flow: &Flow, index: u32) -> Result<Route> {
     let source = in6_addr(flow.source);
     // SAFETY: As the caller promises.
-    let own = unsafe { bindings::ipv6_chk_addr(net, &source, core::ptr::null(), 0) };
-    if own == 0 {
+    if !unsafe { is_own(net, &source, flow.netdev_index) } {
         return Err(EINVAL);
     }
     let label = u32::from(flow.traffic_class) << 20 | flow.flow_label & 0xf_ffff;
@@ -257,6 +256,21 @@ unsafe fn find_v6(net: *mut bindings::net, flow: &Flow, index: u32) -> Result<Ro
     let flags = unsafe { (*entry).rt6i_flags };
     // SAFETY: A valid entry was returned, with a count for us, which goes to the route.
     Ok(unsafe { Route::new(dst, cookie, Network::V6, flags & bindings::RTF_LOCAL != 0) })
+}
+
+/// Whether `address` is one of this host's, of any device in the VRF of device `index`; if that is in none, of any
+/// device in none.
+///
+/// # Safety
+///
+/// `net` must be valid during the call.
+unsafe fn is_own(net: *mut bindings::net, address: &bindings::in6_addr, index: u32) -> bool {
+    let _readers = rcu::read_lock();
+    // SAFETY: As the caller promises.
+    let netdev = unsafe { bindings::dev_get_by_index_rcu(net, index as c_int) };
+    let tentative = bindings::IFA_F_TENTATIVE;
+    // SAFETY: As above; the device is null, or lives as long as `_readers`.
+    unsafe { bindings::ipv6_chk_addr_and_flags(net, address, netdev, true, 0, tentative) != 0 }
 }
 
 fn in6_addr(gid: Gid) -> bindings::in6_addr {
