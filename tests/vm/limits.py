@@ -7,8 +7,10 @@ No limit is lower than the other device's, and what is beyond one is refused; rr
 try those that are not tried here.
 """
 
+import contextlib
 import errno
 import os
+import socket
 import struct
 import subprocess
 import sys
@@ -21,7 +23,7 @@ from pyverbs.pyverbs_error import PyverbsRDMAError
 from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.srq import SRQ, SrqInitAttr, SrqAttr
 
-from pairs import DEVICE, become_nobody, becomes, case, connect, equal, in_child, main
+from pairs import DEVICE, become_nobody, becomes, case, connect, equal, in_child, libc, main
 from uverbs import attach_mcast, errno_of
 
 OTHER = sys.argv[3]
@@ -32,6 +34,7 @@ NOT_ITS = 1 << 4  # IBV_DEVICE_AUTO_PATH_MIG
 # Attachments to multicast groups that a user has at most.
 ATTACHMENTS = 1024
 QKEY = 0x11223344
+CLONE_NEWUSER = 0x10000000
 
 
 def code_of(call, *arguments, **keywords):
@@ -159,6 +162,59 @@ def attachments():
 
     in_child(all_of_root)
     in_child(lambda: equal(attachable(1)[:2], (1, 0), "groups of root when those are left"))
+
+
+@contextlib.contextmanager
+def in_namespace(uid_map, work):
+    """Lasts as long as a process of UID 1000 in a new user namespace with that map, which root makes. It has done
+    `work`, and holds what this returned."""
+    theirs, ours = socket.socketpair()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            ours.close()
+            if not uid_map:
+                os.setresuid(1000, 0, 0)
+            equal(libc.unshare(CLONE_NEWUSER), 0, "result of unshare()")
+            theirs.send(b"m")
+            theirs.recv(1)
+            if uid_map:
+                os.setresuid(1000, 1000, 1000)
+            held = work()
+            theirs.send(b"w")
+            theirs.recv(1)
+            del held
+            status = 0
+        except Exception as error:
+            print(f"#   {error!r}")
+        finally:
+            sys.stdout.flush()
+            os._exit(status)
+    theirs.close()
+    ours.recv(1)
+    if uid_map:
+        with open(f"/proc/{child}/uid_map", "w", encoding="ascii") as file:
+            file.write(uid_map)
+    ours.send(b"m")
+    ours.recv(1)
+    yield
+    ours.close()
+    equal(os.waitpid(child, 0)[1], 0, "the child's status")
+
+
+@case("a user has one share in all user namespaces of root's that have no other user")
+def namespaces():
+    def all_of_user():
+        number, code, qp = attachable(ATTACHMENTS + 1)
+        equal((number, code), (ATTACHMENTS, errno.ENOMEM), "groups of a user, and what ends them")
+        return qp
+
+    alone = "1000 1000 1"
+    with in_namespace(alone, all_of_user):
+        for uid_map, wanted in (alone, (0, errno.ENOMEM)), ("", (0, errno.ENOMEM)), ("1000 1000 2", (1, 0)):
+            with in_namespace(uid_map, lambda: equal(attachable(1)[:2], wanted, f"groups beside, with {uid_map!r}")):
+                pass
 
 
 if __name__ == "__main__":
