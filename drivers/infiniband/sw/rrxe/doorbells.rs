@@ -12,8 +12,9 @@
 //! itself rings for ([`Doorbell::leave`]).
 //!
 //! If it gets no CPU while doorbells ring, because the process itself spins on the only one, or others take
-//! too long, the guard, a timer, sees that within twice [`Workers::guard`], and lets the process call. A thread of the
-//! process's share serves the doorbells rung so far ([`relief`]). What the process posts then is served in its own time.
+//! too long, the guard, a timer, sees that within twice [`Workers::guard`] (within 20 ms on a page where nothing was
+//! posted for long), and lets the process call. A thread of the process's share serves the doorbells rung so far
+//! ([`relief`]). What the process posts then is served in its own time.
 //!
 //! Pages that ring although nothing was posted aren't watched for long, or soon again: to ring costs a
 //! process next to nothing.

@@ -6,10 +6,18 @@
 //! them: a softirq would do so in nobody's time. The pollers do not: the page would wait behind all pages that others
 //! have watched, of which there may be any number, and pay its debt first. A user has few threads of `rrxe_rest`
 //! ([`ThreadShare`]).
+//!
+//! The timers of pages count for nobody, so the guard looks ever more rarely at a page that does not ring and has no
+//! watcher yet: when it rings, the guard sees that after at most as long as nothing was posted before, and
+//! [`LONGEST`].
 
 use kernel::{
+    prelude::*,
     sync::{atomic::ordering::Relaxed, Arc, ArcBorrow},
-    time::hrtimer::{HrTimerCallback, HrTimerCallbackContext, HrTimerRestart},
+    time::{
+        hrtimer::{HrTimerCallback, HrTimerCallbackContext, HrTimerRestart},
+        Delta,
+    },
     workqueue::WorkItem,
 };
 
@@ -19,6 +27,15 @@ use crate::{
     thread_share::{ThreadShare, Waiter},
 };
 
+/// The longest period of a guard, in nanoseconds, unless [`Workers::guard`](crate::workers::Workers::guard) is longer.
+const LONGEST: i64 = 20_000_000;
+
+/// How long the guard waits before it looks again at a page that does not ring, where nothing was posted for `idle`
+/// nanoseconds: so it looks at twice the time each time.
+fn period(least: Delta, idle: i64) -> Delta {
+    Delta::from_nanos(idle.min(LONGEST).max(least.as_nanos()))
+}
+
 impl HrTimerCallback for Doorbells {
     type Pointer<'a> = Arc<Doorbells>;
 
@@ -26,11 +43,10 @@ impl HrTimerCallback for Doorbells {
         this: ArcBorrow<'_, Doorbells>,
         mut timer: HrTimerCallbackContext<'_, Doorbells>,
     ) -> HrTimerRestart {
-        let guard = this.workers.guard;
-        if !Arc::from(this).guard() {
+        let Some(period) = Arc::from(this).guard() else {
             return HrTimerRestart::NoRestart;
-        }
-        timer.forward_now(guard);
+        };
+        timer.forward_now(period);
         HrTimerRestart::Restart
     }
 }
@@ -49,28 +65,30 @@ impl WorkItem<1> for Doorbells {
 }
 
 impl Doorbells {
-    /// Looks whether the watcher runs. Returns whether to look again. Softirq.
-    fn guard(self: &Arc<Self>) -> bool {
+    /// Looks whether the watcher runs. Returns after how long to look again, if at all. Softirq.
+    fn guard(self: &Arc<Self>) -> Option<Delta> {
+        let soon = self.workers.guard;
         let passes = self.passes.load(Relaxed);
         {
             let mut watch = self.watch.lock();
             match watch.phase {
-                Phase::Unwatched | Phase::Closed => return false,
-                Phase::Starting => return true,
+                Phase::Unwatched | Phase::Closed => return None,
+                Phase::Starting => return Some(soon),
                 Phase::Watched => {}
             }
             if watch.seen != passes {
                 watch.seen = passes;
-                return true;
+                return Some(soon);
             }
         }
         if !self.page.is_rung() {
-            return true;
+            let idle = self.now().saturating_sub(self.active.load(Relaxed));
+            return Some(period(soon, idle));
         }
         if self.end_watch(|interest| interest.disappointed(self.now())) {
             self.leave_last();
         }
-        false
+        None
     }
 
     /// Has a thread serve the last doorbells, once the page's payer has one for it. Any context up to softirq.
@@ -88,5 +106,26 @@ impl Doorbells {
     /// Its share in the threads of `rrxe_rest`.
     pub(crate) fn share(&self) -> &ThreadShare {
         &self.rest_share
+    }
+}
+
+#[kunit_tests(rrxe_relief)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looks_ever_more_rarely_at_a_page_that_does_not_ring() {
+        let least = Delta::from_micros(200);
+        assert_eq!(period(least, 0), least);
+        // So often in the first second.
+        let (mut idle, mut looks) = (least.as_nanos(), 0);
+        while idle < 1_000_000_000 {
+            let next = period(least, idle);
+            assert!(next >= least && next.as_nanos() <= idle.min(LONGEST).max(least.as_nanos()));
+            idle += next.as_nanos();
+            looks += 1;
+        }
+        assert!(looks < 60);
+        assert_eq!(period(Delta::from_secs(1), 5), Delta::from_secs(1));
     }
 }
