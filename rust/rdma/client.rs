@@ -45,7 +45,8 @@ pub trait Observer: Send + Sync + 'static {
     ///
     /// # Context
     ///
-    /// Process; may sleep. No lock is held.
+    /// Process; may sleep. ib_core holds a lock of the device when this goes away or moves to another namespace: the
+    /// observer must not unregister it.
     fn leaving(&self, device: &AnyDevice);
 }
 

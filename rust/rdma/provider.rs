@@ -244,7 +244,7 @@ pub trait Provider: Sized + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// `EINVAL` for more entries than the device's limit or fewer than are there, `ENOMEM`, `EFAULT`.
+    /// `EINVAL` for more entries than the device's limit or fewer than are there, `ENOMEM`, `EFAULT`, `EBUSY`, `EIO`.
     fn resize_cq(cq: &Arc<Self::Cq>, capacity: u32, call: &RingChange<'_, Self>) -> Result<u32>;
 
     /// Moderates a completion queue's notifications from now on. Process context.
@@ -314,7 +314,7 @@ pub trait Provider: Sized + Send + Sync + 'static {
     /// # Errors
     ///
     /// `EINVAL` for a key that isn't such a region's in the domain, `EPERM` for a right that it hasn't,
-    /// `EFAULT` for a range beyond it and for what isn't there.
+    /// `EFAULT` for a range beyond it and for what isn't there; `EINTR`, `EIO`, `ENODEV`, `ENOMEM`.
     fn advise_mr(pd: &Arc<Self::Pd>, ranges: &[Advised], how: Fault, wait: bool) -> Result;
 
     /// The keys of a region.
@@ -393,7 +393,7 @@ pub trait Provider: Sized + Send + Sync + 'static {
     /// # Errors
     ///
     /// `EOPNOTSUPP` for types and options that the driver lacks, `EINVAL` for capacities beyond the
-    /// device's.
+    /// device's, `ENOMEM`.
     fn create_user_qp(
         device: &Arc<Self::Device>,
         init: QpInit<Self>,
@@ -458,7 +458,7 @@ pub trait Provider: Sized + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// `EINVAL` in a state that takes none.
+    /// `EINVAL` in a state that takes none, `EIO`.
     fn doorbell(qp: &Arc<Self::Qp>) -> Result;
 
     /// Posts sends of the kernel, up to the first that can't be posted. Any context.

@@ -5,10 +5,10 @@
 //!
 //! All users share the threads of three work queues, and accounts limit each user's part.
 //! `rrxe_faults` and `rrxe_advice` sleep: a file system in user space, or a program that serves its
-//! memory by userfaultfd, may never answer a fault. `rrxe_rest` runs QPs, and ends those of CQs that
-//! overflowed: a work queue begins its items in the order of their arrival, so a user's time would
-//! grow with the number of its QPs and CQs. One whose account has no thread left waits in a list of
-//! the account, not in the work queue.
+//! memory by userfaultfd, may never answer a fault. `rrxe_rest` runs QPs, ends those of CQs that
+//! overflowed, and serves last doorbells: a work queue begins its items in the order of their arrival,
+//! so a user's time would grow with the number of its QPs, CQs and contexts. One whose account has no
+//! thread left waits in a list of the account, not in the work queue.
 //!
 //! All users share the multicast groups of a device, which no other limit divides: attachments are no objects of uverbs,
 //! so the `rdma` cgroup does not count them.
@@ -39,7 +39,7 @@ use crate::{
     thread_share::Waiter,
 };
 
-/// Threads that a QP or a CQ needs at times.
+/// Threads that a QP, a CQ or a page of doorbells needs at times.
 #[derive(Clone, Copy)]
 pub(crate) enum Threads {
     /// Those of `rrxe_faults`.
@@ -55,7 +55,7 @@ pub(crate) struct Account {
     /// Threads for faults of QPs.
     #[pin]
     faults: Semaphore<Waiter>,
-    /// Threads that run QPs, and end those of CQs.
+    /// Threads that run QPs, end those of CQs and serve last doorbells.
     #[pin]
     rests: Semaphore<Waiter>,
     /// Threads for advice.

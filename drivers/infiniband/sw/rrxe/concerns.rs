@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What few QPs have to be looked at for in each turn: one look for all.
+//! Rare conditions of a QP, in one word that each turn reads once.
 
 use core::sync::atomic::{AtomicU8, Ordering};
 

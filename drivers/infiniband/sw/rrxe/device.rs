@@ -145,7 +145,7 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// `ENOMEM`, `EBUSY` when there are too many.
+    /// `ENOMEM`, also when there are too many.
     pub(crate) fn alloc_counter_set(&self) -> Result<(u32, Arc<Counters>)> {
         let place = self.counter_sets.reserve(limits::COUNTER_SETS)?;
         let set = Arc::new(Counters::new(), GFP_KERNEL_ACCOUNT)?;

@@ -69,7 +69,7 @@ pub(crate) const PACKETS_IN_FLIGHT: u32 = 64;
 pub(crate) const GSI_PACKETS_IN_FLIGHT: u32 = 16384;
 /// Threads that serve faults at a time, and as many that follow advice: as many as a work queue may have.
 pub(crate) const SLEEPERS: u32 = 2048;
-/// Packets that wait for a QP which another CPU is running.
+/// Packets that wait for a QP's turn.
 pub(crate) const INBOX: u32 = 1024;
 /// Frames that wait for a raw packet QP.
 pub(crate) const FRAMES: u32 = 1024;

@@ -18,7 +18,8 @@ use crate::{accounts::Accounts, doorbells::Doorbells, limits};
 pub(crate) struct Workers {
     /// Runs QPs that nobody else runs, in softirq.
     pub(crate) turns: OwnedQueue,
-    /// Runs QPs of processes in threads, when a turn left work over. An administrator sets number
+    /// Runs QPs of processes in threads, when a turn left work over, ends those of CQs that overflowed, and serves last
+    /// doorbells. An administrator sets number
     /// and CPUs of the threads by `/sys/devices/virtual/workqueue/rrxe_rest`.
     pub(crate) rests: OwnedQueue,
     /// Has absent memory faulted in, where it may sleep.

@@ -81,7 +81,7 @@ pub enum Discard {
     NoQueuePair,
     /// This host sent it, but not one of its QPs.
     Looped,
-    /// The QP has too many packets waiting.
+    /// The QP, its user, memory cgroup or namespace has too much waiting.
     Overflow,
 }
 
