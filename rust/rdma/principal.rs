@@ -104,11 +104,9 @@ impl Users {
         // The extent is written before the number. Pairs with `smp_wmb()` in `map_write()`, kernel/user_namespace.c.
         smp_mb();
         // SAFETY: As above. A map is written once, and it was.
-        let bindings::uid_gid_extent {
-            lower_first, count, ..
-        } = unsafe { (*map).extent[0] };
-        match count {
-            1 => Self::One(lower_first),
+        let [extent, ..] = unsafe { (*map).extent };
+        match extent.count {
+            1 => Self::One(extent.lower_first),
             _ => Self::Several,
         }
     }
