@@ -122,7 +122,7 @@ MUTANTS = [
      "if side == Side::Requester && !self.context.config.kind.is_reliable() {",
      "if false {"),
     ("SQE does not flush", "qp/mod.rs",
-     "State::Sqe => self.backlog = self.requester.flush(host, BATCH),",
+     "State::Sqe => self.backlog = self.requester.flush(host, &mut self.allowance.sends),",
      "State::Sqe => {}"),
     ("SQ_DRAINED without being asked", "qp/mod.rs",
      "                if notify {",
