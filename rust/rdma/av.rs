@@ -21,7 +21,7 @@ pub struct Av {
     /// Index of `sgid` in the port's table.
     pub sgid_index: u8,
     /// Index of the network device that has `sgid`, in the namespace that it is in: the port's or one on top of it, as a
-    /// VLAN. Zero if that is gone or down.
+    /// VLAN. Zero if the address is gone.
     pub netdev_index: u32,
     /// The network of both addresses.
     pub network: Network,

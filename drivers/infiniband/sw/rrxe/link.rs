@@ -135,7 +135,7 @@ impl Link {
         self.context.homes.has_on(gid, netdev_index, self.id)
     }
 
-    /// The index of the network device that has the source address of `av`; that of the link's own if it is down.
+    /// The index of the network device that has the source address of `av`; that of the link's own if the address is gone.
     pub(crate) fn index_of_source(&self, av: &Av) -> u32 {
         match av.netdev_index {
             0 => self.netdev_index,

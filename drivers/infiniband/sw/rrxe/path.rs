@@ -48,6 +48,9 @@ pub(crate) struct Path {
     remote: Qpn,
     address: Address,
     route: Option<Route>,
+    /// The source was an address of the link when a route was first looked up. ib_core may drop it later, though the host
+    /// keeps it: with another prefix, or when a bond uses another port.
+    is_of_link: bool,
 }
 
 impl Path {
@@ -70,6 +73,7 @@ impl Path {
                 header: IpHeader::new(av),
             },
             route: None,
+            is_of_link: false,
         }
     }
 
@@ -90,7 +94,7 @@ impl Path {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the source is no address of the link, `ENODEV` when the network device is gone, and those of
+    /// `EINVAL` if the source was no address of the link the first time, `ENODEV` when the network device is gone, and those of
     /// [`Route::lookup`].
     #[inline]
     pub(crate) fn resolve(&mut self) -> Result<(&Address, &Route)> {
@@ -102,12 +106,12 @@ impl Path {
         Ok((&self.address, route))
     }
 
-    fn look_up(&self) -> Result<Route> {
-        // The address may have gone since, and the index be another device's.
+    fn look_up(&mut self) -> Result<Route> {
         let source = self.address.source;
-        if !self.link.has_gid_on(source, self.netdev_index) {
+        if !self.is_of_link && !self.link.has_gid_on(source, self.netdev_index) {
             return Err(EINVAL);
         }
+        self.is_of_link = true;
         let netdev = self.link.netdev().ok_or(ENODEV)?;
         let flow = Flow {
             source: self.address.source,
