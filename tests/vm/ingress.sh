@@ -62,6 +62,8 @@ check "ib_core tells of an address in another namespace" wait_for 10 gid_index "
 python3 "$(dirname "$0")/ingress.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" "$(gid_index "$DEV1" $HOST1_V6)" \
 	"$DEV2" "$(gid_index "$DEV2" $HOST2_V4)" "$(gid_index "$DEV1" 10.77.0.33)" || fail "ingress.py ends well" "status $?"
 
+# Deleted by itself: a namespace ends later, and eth0 would not become a port of a bridge meanwhile.
+ip -n h3 link del macvlan3
 ip netns del h3
 
 # The wire becomes a port of a bridge; the bridge's addresses are the device's, too.

@@ -11,8 +11,9 @@ if [[ $TYPE == rrxe ]]; then
 	sed -i 's/\btype rxe\b/type rrxe/g; s/\brdma_rxe\b/rrxe/g' /tmp/selftests/rdma/*.sh
 fi
 
-# They give a server a second to listen.
-sed -i 's/^sleep 1\b.*/until rdma resource show cm_id | grep -q LISTEN; do sleep 0.1; done/' /tmp/selftests/rdma/*.sh
+# They give a server a second to listen. It has a minute now, and that second.
+listens='for try in {1..600}; do ! rdma resource show cm_id | grep -q LISTEN || break; sleep 0.1; done'
+sed -i "s/^sleep 1\\b.*/$listens; &/" /tmp/selftests/rdma/*.sh
 shopt -s nullglob
 scripts=(/tmp/selftests/rdma/rxe_*.sh)
 [[ ${#scripts[@]} -ge 5 ]] || fail "the kernel's source has its selftests" "${scripts[*]}"
