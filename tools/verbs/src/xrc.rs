@@ -23,6 +23,7 @@ const MAP_SHARED: i32 = 1;
 
 /// Commands of `ib_user_verbs.h`.
 const CREATE_QP: u32 = 24;
+const MODIFY_QP: u32 = 26;
 const DESTROY_QP: u32 = 27;
 const POST_SEND: u32 = 28;
 const DESTROY_SRQ: u32 = 35;
@@ -533,10 +534,14 @@ impl Target {
 
     /// Back to RESET.
     pub fn reset(&mut self) -> io::Result<()> {
-        let attr = ibv_qp_attr {
-            qp_state: IBV_QPS_RESET,
-            ..Default::default()
-        };
-        self.bare.modify(attr, IBV_QP_STATE)
+        // Not by ibv_modify_qp: for RESET the library looks at what it has behind its own `ibv_qp`.
+        const WORDS: usize = 30;
+        let mut words = [0; WORDS];
+        (words[0], words[1]) = (MODIFY_QP, WORDS as u32);
+        // Behind two paths. The state is zero.
+        (words[18], words[19]) = (self.bare.qp.handle, IBV_QP_STATE);
+        submit(&self.bare.context, &words)?;
+        self.bare.qp.state = IBV_QPS_RESET;
+        Ok(())
     }
 }
