@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a turn may do without sending a packet. The host bounds the packets of a turn, and knows nothing of work requests
-//! that need none.
+//! The bound of the work requests that a turn starts, finishes or flushes without sending a packet. The host bounds the
+//! packets of a turn.
 
 /// Steps of each queue in a turn.
 const STEPS: u32 = 64;

@@ -58,6 +58,8 @@ pub struct Context {
 pub enum Outcome {
     /// The QP goes on.
     Continue,
+    /// A request of a connection was carried out, and the QP goes on.
+    Executed,
     /// The QP leaves its state: to ERR, or to SQE after a send error of a UC, UD or GSI QP.
     Fatal,
 }
@@ -174,9 +176,8 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
                 (Side::Requester, outcome)
             }
             _ => {
-                let expected = self.responder.rq_psn();
                 let outcome = self.responder.handle_request(packet, &self.context, host);
-                if self.responder.rq_psn() != expected {
+                if outcome == Outcome::Executed {
                     self.establish(host);
                 }
                 (Side::Responder, outcome)
@@ -380,8 +381,7 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
         }
     }
 
-    /// The first request that is carried out in RTR establishes the connection. One with another PSN than the expected one
-    /// may be anybody's.
+    /// The first request that is carried out in RTR establishes the connection. One that is dropped may be anybody's.
     fn establish<H: Host>(&mut self, host: &mut H) {
         if matches!(self.state, State::Rtr { established: false }) {
             self.state = State::Rtr { established: true };
@@ -423,7 +423,7 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
 
     /// Acts on what a side reports.
     fn conclude<H: Host>(&mut self, side: Side, outcome: Outcome, host: &mut H) {
-        if outcome == Outcome::Continue {
+        if outcome != Outcome::Fatal {
             return self.check_drained(host);
         }
         if side == Side::Requester && !self.context.config.kind.is_reliable() {

@@ -303,6 +303,23 @@ fn the_first_request_carried_out_in_rtr_establishes() {
 }
 
 #[test]
+fn an_unreliable_packet_that_is_dropped_establishes_nothing() {
+    let mut host = MockHost::new();
+    let mut qp = qp(QpKind::Uc, 4);
+    for attrs in [to_init(QpKind::Uc), to_rtr(QpKind::Uc, FIRST)] {
+        qp.modify(NOW, &attrs, &mut host).unwrap();
+    }
+    let mut packet = send_only(FIRST.plus(9));
+    packet.service = Service::Uc;
+    qp.handle_packet(NOW, &packet, &mut host);
+    assert_eq!(host.events, []);
+    host.post_recv(0);
+    packet.bth.psn = FIRST.plus(10);
+    qp.handle_packet(NOW, &packet, &mut host);
+    assert_eq!(host.events, [Event::CommEst]);
+}
+
+#[test]
 fn packets_for_another_state_or_service_are_dropped() {
     let mut host = MockHost::new();
     let mut early = qp(QpKind::Rc, 4);

@@ -325,7 +325,7 @@ impl<R: Slots<Replay>> Responder<R> {
                     self.expected = self.expected.plus(psns);
                     self.position = self.position.wrapping_add(u64::from(psns));
                     self.acknowledge(packet, host);
-                    Outcome::Continue
+                    Outcome::Executed
                 }
                 Err(refusal) => self.refuse(refusal, packet, context, host),
             },
@@ -452,7 +452,7 @@ impl<R: Slots<Replay>> Responder<R> {
         }
         self.expected = packet.bth.psn.next();
         let Err(refusal) = self.execute(packet, context, host) else {
-            return Outcome::Continue;
+            return Outcome::Executed;
         };
         if refusal == Refusal::Absent {
             self.expected = expected;

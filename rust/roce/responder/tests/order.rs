@@ -51,7 +51,7 @@ fn a_nak_not_yet_sent_is_needless_once_nothing_is_missing() {
             let mut packet = bench.packet(write_only(0, 8), 8);
             packet.bth.psn = at(n);
             packet.bth.ack_req = false;
-            assert_eq!(bench.hand_in(&packet), Outcome::Continue);
+            assert_eq!(bench.hand_in(&packet), Outcome::Executed);
         }
         // The NAK would have acknowledged it.
         assert_eq!(bench.answers(), [Said::Ack(at(3).get())]);
@@ -245,7 +245,7 @@ fn an_acknowledgement_not_asked_for_is_not_given() {
     let mut bench = Bench::starting(QpKind::Rc, 10);
     let mut packet = bench.packet(write_only(0, 8), 8);
     packet.bth.ack_req = false;
-    assert_eq!(bench.hand_in(&packet), Outcome::Continue);
+    assert_eq!(bench.hand_in(&packet), Outcome::Executed);
     assert_eq!(bench.answers(), []);
 }
 

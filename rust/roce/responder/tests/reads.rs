@@ -292,7 +292,7 @@ fn a_dropped_response_of_a_forgotten_request_stays_dropped() {
 
 #[test]
 fn a_read_whose_response_was_dropped_counts_as_unanswered() {
-    for (dropped, outcome) in [(true, Outcome::Fatal), (false, Outcome::Continue)] {
+    for (dropped, outcome) in [(true, Outcome::Fatal), (false, Outcome::Executed)] {
         let mut bench = Bench::starting(QpKind::Rc, 10);
         bench.context.settings.max_dest_rd_atomic = 1;
         bench.pass_read(0, 8);

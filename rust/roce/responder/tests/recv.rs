@@ -52,7 +52,7 @@ fn tails_are_reported() {
         let mut packet = bench.packet(Body::Send(SendPart::Only(tail)), 10);
         packet.bth.solicited = true;
         bench.psn = bench.psn.next();
-        assert_eq!(bench.hand_in(&packet), Outcome::Continue);
+        assert_eq!(bench.hand_in(&packet), Outcome::Executed);
         let log = bench.host.take_log();
         let wc = RecvWc {
             extra,
@@ -171,7 +171,7 @@ fn an_acknowledgement_survives_an_rnr_nak_never_sent() {
     let mut again = bench.packet(SEND_FIRST, MTU);
     again.bth.psn = Psn::new(11);
     again.bth.ack_req = false;
-    assert_eq!(bench.hand_in(&again), Outcome::Continue);
+    assert_eq!(bench.hand_in(&again), Outcome::Executed);
     assert_eq!(bench.answers(), [Said::Ack(11)]);
 }
 
