@@ -332,7 +332,7 @@ impl Core {
             return false;
         };
         match self.send(qp, transmit, upshot) {
-            Ok(Fate::Left) => {}
+            Ok(Fate::Left | Fate::Lost) => {}
             Ok(Fate::Dropped) => self.engine.transmit_dropped(now, transmit),
             Err(_) if self.stall.stands() => {
                 self.stall.put_transmit_aside(transmit);
@@ -408,32 +408,17 @@ impl Core {
             }
         }
         trace::packet_out(qp.device.link.device(), qp.qpn.get(), transmit);
-        counters.add(Counter::SentPackets, 1);
-        counters.add(Counter::SentBytes, u64::from(length));
-        if frame.is_local() {
+        let fate = if frame.is_local() {
             let recent = &mut self.neighbour;
-            return Ok(deliver_local(
-                qp,
-                counters,
-                frame,
-                &packet.bth,
-                recent,
-                upshot,
-            ));
+            deliver_local(qp, counters, frame, &packet.bth, recent, upshot)
+        } else {
+            emit(qp, counters, frame, transmit)?
+        };
+        if fate == Fate::Left {
+            counters.add(Counter::SentPackets, 1);
+            counters.add(Counter::SentBytes, u64::from(length));
         }
-        // Only a GSI QP comes here without credit.
-        if !qp.credit.available() {
-            counters.count(Count::SendErr);
-            return Ok(Fate::Left);
-        }
-        if let Err(error) = frame.send(&qp.credit) {
-            counters.count(Count::SendErr);
-            if error == EMSGSIZE {
-                return oversize(transmit).map(|()| Fate::Left);
-            }
-            return Ok(Fate::Dropped);
-        }
-        Ok(Fate::Left)
+        Ok(fate)
     }
 
     /// Sees to it that the QP runs when the engine next wants it.
@@ -472,6 +457,8 @@ enum Fate {
     Left,
     /// The host dropped it: for want of memory, of a route or of room in a queue.
     Dropped,
+    /// The host dropped it, and the engine isn't told: what is sent again would be dropped again.
+    Lost,
 }
 
 /// What becomes of a packet that is larger than the network device's MTU: that shrank below the path
@@ -521,6 +508,31 @@ fn has_credit(qp: &Qp) -> bool {
 /// or reached their QPs on this host.
 fn has_arrived(engine: &Engine, qp: &Qp) -> bool {
     qp.credit.is_whole() && (!engine.minds_order() || qp.credit.reception_is_over())
+}
+
+/// Hands a frame to the network.
+///
+/// # Errors
+///
+/// That of [`oversize`].
+fn emit(
+    qp: &Qp,
+    counters: &Counters,
+    frame: Frame<'_>,
+    transmit: &Transmit,
+) -> Result<Fate, TransmitFault> {
+    // Only a GSI QP comes here without credit.
+    let fate = if qp.credit.available() {
+        match frame.send(&qp.credit) {
+            Ok(()) => return Ok(Fate::Left),
+            Err(error) if error != EMSGSIZE => Ok(Fate::Dropped),
+            Err(_) => oversize(transmit).map(|()| Fate::Lost),
+        }
+    } else {
+        Ok(Fate::Lost)
+    };
+    counters.count(Count::SendErr);
+    fate
 }
 
 /// Hands a frame to a QP of this host, without a network between.
