@@ -102,8 +102,9 @@ impl Netdev {
 
     /// Bytes of its link-layer header.
     pub fn header_len(&self) -> u32 {
-        // SAFETY: Valid by the type invariant.
-        unsafe { (*self.as_ptr()).hard_header_len.into() }
+        // SAFETY: Valid by the type invariant; a racing change shows either value.
+        let len = unsafe { addr_of!((*self.as_ptr()).hard_header_len).read_volatile() };
+        len.into()
     }
 
     /// Bytes to keep free in front of a frame for what the device puts there.
@@ -114,10 +115,13 @@ impl Netdev {
 
     /// Its hardware address, if it has six bytes, as all kinds of Ethernet do.
     pub fn ethernet_address(&self) -> Option<[u8; 6]> {
-        // SAFETY: Valid by the type invariant.
-        let (len, address) = unsafe { ((*self.as_ptr()).addr_len, (*self.as_ptr()).dev_addr) };
-        // SAFETY: `dev_addr` points to `addr_len` bytes while the device is there.
-        (len == 6).then(|| unsafe { address.cast::<[u8; 6]>().read() })
+        // SAFETY: Valid by the type invariant; a racing change shows either value.
+        let len = unsafe { addr_of!((*self.as_ptr()).addr_len).read_volatile() };
+        // SAFETY: As above.
+        let address = unsafe { addr_of!((*self.as_ptr()).dev_addr).read_volatile() };
+        // SAFETY: `dev_addr` points to MAX_ADDR_LEN bytes while the device is there (`dev_addr_init()`,
+        // net/core/dev_addr_lists.c); a byte of a racing change shows either value.
+        (len == 6).then(|| unsafe { address.cast::<[u8; 6]>().read_volatile() })
     }
 
     /// Whether it is up and has a carrier.
@@ -168,8 +172,9 @@ impl Netdev {
 
     /// What kind of device it is.
     pub fn kind(&self) -> Kind {
-        // SAFETY: Valid by the type invariant.
-        match u32::from(unsafe { (*self.as_ptr()).type_ }) {
+        // SAFETY: Valid by the type invariant; a racing change shows either value.
+        let kind = unsafe { addr_of!((*self.as_ptr()).type_).read_volatile() };
+        match u32::from(kind) {
             bindings::ARPHRD_ETHER => Kind::Ethernet,
             bindings::ARPHRD_LOOPBACK => Kind::Loopback,
             bindings::ARPHRD_NONE => Kind::Tun,
