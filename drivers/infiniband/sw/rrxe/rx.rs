@@ -9,7 +9,7 @@ use kernel::{
     prelude::*,
     sync::{
         atomic::{ordering, Atomic},
-        Arc, ArcBorrow,
+        ArcBorrow,
     },
 };
 use rdma::{
@@ -214,19 +214,16 @@ fn deliver_to_group(context: &NetContext, mut packet: RxPacket) {
     let Some(first) = takers.next() else {
         return;
     };
-    let mut takers = takers.peekable();
-    if takers.peek().is_none() {
+    let Some(second) = takers.next() else {
         drop(takers);
         return Qp::receive(first.as_arc_borrow(), &mut Some(packet));
-    }
-    let give = |qp: &Arc<Qp>| {
+    };
+    for qp in Iterator::chain([first, second].into_iter(), takers) {
         // For want of memory it is lost to this one.
         if let Some(copy) = packet.skb.try_clone() {
             Qp::receive_later(qp.as_arc_borrow(), copy);
         }
-    };
-    give(&first);
-    takers.for_each(|qp| give(&qp));
+    }
 }
 
 /// Whether a datagram that this host sent is of the QP that it says: it was sent with this QP's credit, which no
