@@ -22,7 +22,8 @@ from pyverbs.wr import SGE, SendWR
 import userfault
 from cpu_time import softirqs_during
 from pairs import (
-    ALL, PAGE, Buffer, Pair, Private, becomes, case, equal, in_child, libc, main, register, unanswered,
+    ALL, PAGE, Buffer, Pair, Private, becomes, case, equal, in_child, libc, main, register,
+    start_child, unanswered,
 )
 from uverbs import CHANGE_PD, advise_mr, rereg
 
@@ -111,16 +112,15 @@ def use_sparse(pair, space, memory):
 def many_chunks():
     count = 1000
     reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            pair = Pair()
-            space, memory = MR(pair.pd, 0, DEMAND, implicit=True), sparse(count)
-            use_sparse(pair, space, memory)
-            os.write(writer, b"x")
-            time.sleep(600)
-        finally:
-            os._exit(1)
+
+    def work():
+        pair = Pair()
+        space, memory = MR(pair.pd, 0, DEMAND, implicit=True), sparse(count)
+        use_sparse(pair, space, memory)
+        os.write(writer, b"x")
+        time.sleep(600)
+
+    child = start_child(work)
     os.close(writer)
     equal(os.read(reader, 1), b"x", "the child's word")
     with Calls("synchronize_rcu_expedited", "mmu_interval_notifier_remove") as calls:
@@ -212,25 +212,22 @@ def stuck(groups, uid, work, faults):
     # The file goes to this process by a socket, so that it outlives the other.
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     names = [memory_group(f"stuck{number}") for number in range(groups)]
-    child = os.fork()
-    if child == 0:
-        try:
-            memory, fd = unanswered(64 * PAGE)
-            kept = []
-            for name in names:
-                join(name)
-                # The user who opens a context counts.
-                os.setresuid(uid, uid, 0)
-                pair = Pair()
-                kept.append((pair, register(pair.pd, memory, DEMAND)))
-                kept.append(work(memory.address, kept[-1][1], pair))
-                os.setresuid(0, 0, 0)
-            socket.send_fds(theirs, [b"x"], [fd])
-            time.sleep(600)
-        except Exception as error:
-            print(f"#   {error!r}", flush=True)
-        finally:
-            os._exit(1)
+
+    def stay():
+        memory, fd = unanswered(64 * PAGE)
+        kept = []
+        for name in names:
+            join(name)
+            # The user who opens a context counts.
+            os.setresuid(uid, uid, 0)
+            pair = Pair()
+            kept.append((pair, register(pair.pd, memory, DEMAND)))
+            kept.append(work(memory.address, kept[-1][1], pair))
+            os.setresuid(0, 0, 0)
+        socket.send_fds(theirs, [b"x"], [fd])
+        time.sleep(600)
+
+    child = start_child(stay)
     theirs.close()
     fds = socket.recv_fds(ours, 1, 1)[1]
     try:
@@ -401,17 +398,16 @@ def pieces():
 @case("a process that is killed gives up its advice")
 def killed_advice():
     ours, theirs = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            pair, memory = Pair(), Private(256 << 20)
-            region = register(pair.pd, memory, DEMAND)
-            sge = (memory.address, memory.length, region.lkey)
-            # Nearly 1 TiB to look at, for minutes.
-            os.write(theirs, b"x")
-            advise_mr(pair.pd, pair.context, 0, FLUSH, [sge] * 4000)
-        finally:
-            os._exit(1)
+
+    def advise():
+        pair, memory = Pair(), Private(256 << 20)
+        region = register(pair.pd, memory, DEMAND)
+        sge = (memory.address, memory.length, region.lkey)
+        # Nearly 1 TiB to look at, for minutes.
+        os.write(theirs, b"x")
+        advise_mr(pair.pd, pair.context, 0, FLUSH, [sge] * 4000)
+
+    child = start_child(advise)
     os.close(theirs)
     equal(os.read(ours, 1), b"x", "the child's word")
     time.sleep(5)

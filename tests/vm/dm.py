@@ -27,8 +27,8 @@ from pyverbs.wr import RecvWR, SGE, SendWR
 
 import extension
 from pairs import (
-    ALL, DEVICE, GID_INDEX, LOCAL_WRITE, PAGE, REMOTE_READ, Buffer, Pair, case, connect, equal, libc, main,
-    map_memory, pattern, register,
+    ALL, DEVICE, GID_INDEX, LOCAL_WRITE, PAGE, REMOTE_READ, Buffer, Pair, case, connect, equal,
+    in_child, libc, main, map_memory, pattern, register, start_child,
 )
 from uverbs import alloc_dm, errno_of, free_dm
 
@@ -349,11 +349,7 @@ def fork():
     hosts = Hosts()
     dm = hosts.memory(PAGE)
     region = hosts.region(dm, PAGE)
-    child = os.fork()
-    if child == 0:
-        dm.copy_to_dm(8, b"children", 8)
-        os._exit(0)
-    equal(os.waitpid(child, 0)[1], 0, "the child")
+    in_child(lambda: dm.copy_to_dm(8, b"children", 8))
     target, local, _ = hosts.known(PAGE)
     equal(hosts.read(local, (0, region.rkey)), SUCCESS, "read")
     equal(target.read(8, 8), b"children", "what the child wrote")
@@ -363,12 +359,7 @@ def fork():
 def process(body):
     """Another process, which runs `body` until it says something, and is then killed."""
     reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            body(writer)
-        finally:
-            os._exit(1)
+    child = start_child(lambda: body(writer))
     os.close(writer)
     equal(os.read(reader, 1), b"x", "what the child says")
     os.close(reader)

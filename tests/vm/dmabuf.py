@@ -22,7 +22,8 @@ from pyverbs.pyverbs_error import PyverbsRDMAError
 from pyverbs.wr import SGE, SendWR
 
 from pairs import (
-    ALL, LOCAL_WRITE, PAGE, REMOTE_READ, Buffer, Pair, becomes, case, equal, libc, main, map_memory, pattern, register,
+    ALL, LOCAL_WRITE, PAGE, REMOTE_READ, Buffer, Pair, becomes, case, equal, libc, main, map_memory,
+    pattern, register, start_child,
 )
 from uverbs import CHANGE_ACCESS, errno_of, reg_dmabuf_mr, rereg
 
@@ -316,17 +317,16 @@ def ends_in_use():
 def dies():
     length = 32 << 20
     reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            pair, buffer = Pair(), Udmabuf(length)
-            region, iova = export(pair, buffer)
-            _, (at, _, key) = known(pair, 1 << 20)
-            os.write(writer, struct.pack("=Q", inode(buffer.fd)))
-            while pair.write((at, 1 << 20, key), (iova, region.rkey)) == SUCCESS:
-                pass
-        finally:
-            os._exit(1)
+
+    def work():
+        pair, buffer = Pair(), Udmabuf(length)
+        region, iova = export(pair, buffer)
+        _, (at, _, key) = known(pair, 1 << 20)
+        os.write(writer, struct.pack("=Q", inode(buffer.fd)))
+        while pair.write((at, 1 << 20, key), (iova, region.rkey)) == SUCCESS:
+            pass
+
+    child = start_child(work)
     os.close(writer)
     number = struct.unpack("=Q", os.read(reader, 8))[0]
     time.sleep(0.3)

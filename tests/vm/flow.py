@@ -27,7 +27,7 @@ from pyverbs.wr import SGE, RecvWR, SendWR
 
 import pairs
 from cpu_time import turns_queued_during
-from pairs import DEVICE, LOCAL_WRITE, Buffer, becomes, equal, libc, main, reaches
+from pairs import DEVICE, LOCAL_WRITE, Buffer, becomes, equal, free_handle, libc, main, reaches
 from uverbs import (
     ALL_DEFAULT, ALLOW_LOOPBACK, DONT_TRAP, EGRESS, MC_DEFAULT, NORMAL, SNIFFER, create_flow, destroy_flow,
     errno_of, flow_spec,
@@ -173,10 +173,7 @@ class Port:
         self.mr = MR(self.pd, self.buffer.length, LOCAL_WRITE | access, address=self.buffer.address)
         cap = QPCap(max_send_wr=32, max_recv_wr=512, max_send_sge=2, max_recv_sge=2)
         self.srq = SRQ(self.pd, SrqInitAttr(SrqAttr(max_wr=512, max_sge=2))) if shared else None
-        # Handles are the lowest numbers that are free: the QP gets that of the domain that goes.
-        probe = PD(self.context)
-        self.handle = probe.handle
-        probe.close()
+        self.handle = free_handle(self.context)
         init = QPInitAttr(qp_type=kind, scq=self.send_cq, rcq=self.cq, srq=self.srq, cap=cap, sq_sig_all=1)
         attr = QPAttr(port_num=1)
         attr.qkey = 1

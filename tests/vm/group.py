@@ -7,7 +7,7 @@ import ipaddress
 import sys
 import time
 
-from pyverbs.addr import AH, AHAttr, GID, GlobalRoute
+from pyverbs.addr import AH, AHAttr, GlobalRoute
 from pyverbs.cq import CQ
 from pyverbs.device import Context
 import pyverbs.enums as e
@@ -16,7 +16,9 @@ from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.wr import SGE, RecvWR, SendWR
 
 from cpu_time import packets_during
-from pairs import DEVICE, GID_INDEX, PATIENCE, Buffer, case, equal, main, register
+from pairs import (
+    DEVICE, GID_INDEX, PATIENCE, Buffer, case, equal, free_handle, gid_at, main, register,
+)
 from uverbs import attach_mcast, detach_mcast
 
 MULTICAST, QKEY, GRH = 0xFFFFFF, 0x1234, 40
@@ -28,12 +30,6 @@ MANY = 20
 OVERFLOW = f"/sys/class/infiniband/{DEVICE}/ports/1/hw_counters/drop_overflow"
 
 
-def gid_of(address):
-    """In the form that pyverbs wants: eight groups of four digits."""
-    digits = f"{0xFFFF << 32 | int(ipaddress.ip_address(address)):032x}"
-    return GID(":".join(digits[start:start + 4] for start in range(0, 32, 4)))
-
-
 class Queue:
     """A UD QP with receives posted."""
 
@@ -41,10 +37,7 @@ class Queue:
         self.context = Context(name=DEVICE)
         self.pd = PD(self.context)
         self.cq = CQ(self.context, 2 * COUNT)
-        # Handles are the lowest numbers that are free: the QP gets that of the domain that goes.
-        probe = PD(self.context)
-        self.handle = probe.handle
-        probe.close()
+        self.handle = free_handle(self.context)
         cap = QPCap(max_send_wr=COUNT, max_recv_wr=COUNT, max_send_sge=1, max_recv_sge=1)
         init = QPInitAttr(qp_type=e.IBV_QPT_UD, scq=self.cq, rcq=self.cq, cap=cap, sq_sig_all=0)
         attr = QPAttr(port_num=1)
@@ -90,7 +83,7 @@ def overflows():
 
 def exchange(members, address):
     """Sends to so many QPs. Returns how many packets QPs took in, and how many of these a softirq did."""
-    group, sender, queues = gid_of(address), Queue(), [Queue() for _ in range(members)]
+    group, sender, queues = gid_at(address), Queue(), [Queue() for _ in range(members)]
     for queue in queues:
         queue.change(group, attach_mcast)
     before = overflows()

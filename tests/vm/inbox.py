@@ -18,7 +18,8 @@ from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.wr import SGE, RecvWR, SendWR
 
 from pairs import (
-    ALL, DEVICE, GID_INDEX, PAGE, Buffer, become_nobody, case, connect, equal, main, register, unanswered,
+    ALL, DEVICE, GID_INDEX, PAGE, Buffer, become_nobody, case, connect, equal, main, register,
+    start_child, unanswered,
 )
 
 DEMAND = ALL | e.IBV_ACCESS_ON_DEMAND
@@ -145,20 +146,17 @@ def small():
 def filled_by_nobody():
     """The user nobody has as many packets waiting as 40 QPs get."""
     reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            # Only root may have the kernel's faults.
-            memory, _fd = unanswered(PAGE * 2)
-            become_nobody()
-            still = Still(memory)
-            still.fill()
-            os.write(writer, b"x")
-            time.sleep(600)
-        except Exception as error:
-            print(f"#   {error!r}", flush=True)
-        finally:
-            os._exit(1)
+
+    def fill():
+        # Only root may have the kernel's faults.
+        memory, _fd = unanswered(PAGE * 2)
+        become_nobody()
+        still = Still(memory)
+        still.fill()
+        os.write(writer, b"x")
+        time.sleep(600)
+
+    child = start_child(fill)
     os.close(writer)
     try:
         equal(os.read(reader, 1), b"x", "the child's word")

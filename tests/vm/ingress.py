@@ -14,7 +14,7 @@ import os
 import sys
 import time
 
-from pyverbs.addr import AH, AHAttr, GID, GlobalRoute
+from pyverbs.addr import AH, AHAttr, GlobalRoute
 from pyverbs.cq import CQ
 from pyverbs.device import Context
 import pyverbs.enums as e
@@ -26,7 +26,10 @@ from pyverbs.wr import SGE, RecvWR, SendWR
 import forge
 from forge import RC, SEND_ONLY, UD, Socket, Wire
 import userfault
-from pairs import ALL, DEVICE, GID_INDEX, PAGE, Buffer, becomes, case, connect, equal, main, register, unanswered
+from pairs import (
+    ALL, DEVICE, GID_INDEX, PAGE, Buffer, becomes, case, connect, equal, free_handle, gid_at, main,
+    register, unanswered,
+)
 from uverbs import attach_mcast
 
 GID_INDEX6, PEER_DEVICE, PEER_GID_INDEX = int(sys.argv[3]), sys.argv[4], int(sys.argv[5])
@@ -49,10 +52,7 @@ class Queue:
         self.pd = PD(self.context)
         self.cq = CQ(self.context, 4 * DEPTH)
         cap = QPCap(max_send_wr=DEPTH, max_recv_wr=DEPTH, max_send_sge=1, max_recv_sge=1)
-        # Handles are the lowest numbers that are free: the QP gets that of the domain that goes.
-        probe = PD(self.context)
-        self.qp_handle = probe.handle
-        probe.close()
+        self.qp_handle = free_handle(self.context)
         self.qp = QP(self.pd, QPInitAttr(qp_type=kind, scq=self.cq, rcq=self.cq, cap=cap, sq_sig_all=0))
         self.buffer = Buffer(DEPTH * PAGE)
         self.region = register(self.pd, self.buffer)
@@ -108,13 +108,6 @@ def counted(reason, before, count):
     equal(dropped(reason) - before, count, f"dropped for {reason}")
 
 
-def gid_of(address):
-    """In the form that pyverbs wants: eight groups of four digits."""
-    number = int(ipaddress.ip_address(address))
-    digits = f"{number if forge.is_v6(address) else 0xFFFF << 32 | number:032x}"
-    return GID(":".join(digits[start:start + 4] for start in range(0, 32, 4)))
-
-
 def datagram(qpn, psn):
     return forge.bth(UD | SEND_ONLY, qpn, psn) + forge.deth(QKEY, 7) + EVIL
 
@@ -149,7 +142,7 @@ def _():
     for address, index in ((HOST1, GID_INDEX), (HOST1_V6, GID_INDEX6)):
         queue, mine = Queue(DEVICE, e.IBV_QPT_UD), Socket(address, where="h1")
         refuse(queue, lambda psn: mine.send(address, datagram(queue.qp.qp_num, psn)), "local", GRH,
-               lambda: queue.send(HONEST, gid_of(address), index))
+               lambda: queue.send(HONEST, gid_at(address), index))
         mine.close()
 
 
@@ -162,7 +155,7 @@ def _():
             mine.send(HOST1_V6, datagram(queue.qp.qp_num, psn))
     except OSError:
         pass  # there is no such way
-    queue.send(HONEST, gid_of(HOST1_V6), GID_INDEX6)
+    queue.send(HONEST, gid_at(HOST1_V6), GID_INDEX6)
     equal(queue.received(GRH), HONEST, "the first message")
     queue.nothing_forged()
     assert dropped("local") + dropped("interface") + dropped("peer") <= before + FORGED
@@ -246,7 +239,7 @@ def _():
 def _():
     for address, group, index in ((HOST1, GROUP, GID_INDEX), (HOST1_V6, GROUP_V6, GID_INDEX6)):
         queue, mine = Queue(DEVICE, e.IBV_QPT_UD), Socket(address, where="h1")
-        gid = gid_of(group)
+        gid = gid_at(group)
         attach_mcast(queue.context, queue.qp_handle, ipaddress.IPv6Address(gid.gid).packed)
         mine.groups_by("eth0", "h1")
         qpn = queue.qp.qp_num
@@ -262,7 +255,7 @@ def _():
     for source, target, index in ((HOST2, HOST1, GID_INDEX), (HOST2_V6, HOST1_V6, GID_INDEX6)):
         wire = Wire("h2", "eth1", forge.hardware_address("h1", "eth1"))
         refuse(queue, lambda psn: wire.send(forge.packet(source, target, datagram(queue.qp.qp_num, psn))), "interface",
-               GRH, lambda: queue.send(HONEST, gid_of(target), index))
+               GRH, lambda: queue.send(HONEST, gid_at(target), index))
         wire.close()
 
 
@@ -288,7 +281,7 @@ def _():
 def _():
     queue, wire = Queue(DEVICE, e.IBV_QPT_UD), Wire("h2", "eth0", forge.hardware_address("h1", "eth0"))
     refuse(queue, lambda psn: wire.send(forge.packet(HOST1_V6, HOST1_V6, datagram(queue.qp.qp_num, psn))), "local", GRH,
-           lambda: queue.send(HONEST, gid_of(HOST1_V6), GID_INDEX6))
+           lambda: queue.send(HONEST, gid_at(HOST1_V6), GID_INDEX6))
 
 
 def errno_of(call):

@@ -23,7 +23,10 @@ from pyverbs.pyverbs_error import PyverbsRDMAError
 from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.srq import SRQ, SrqInitAttr, SrqAttr
 
-from pairs import DEVICE, become_nobody, becomes, case, connect, equal, in_child, libc, main
+from pairs import (
+    DEVICE, become_nobody, becomes, case, connect, equal, free_handle, in_child, libc, main,
+    start_child,
+)
 from uverbs import attach_mcast, errno_of
 
 OTHER = sys.argv[3]
@@ -106,10 +109,7 @@ def datagram_qp():
     """A context, a new QP of it, and the handle of the QP."""
     context = Context(name=DEVICE)
     pd, cq = PD(context), CQ(context, 4)
-    # Handles are the lowest numbers that are free: the QP gets that of the domain that goes.
-    probe = PD(context)
-    handle = probe.handle
-    probe.close()
+    handle = free_handle(context)
     qp = QP(pd, QPInitAttr(qp_type=e.IBV_QPT_UD, scq=cq, rcq=cq, cap=QPCap(max_send_wr=1, max_recv_wr=1)))
     attr = QPAttr(port_num=1)
     attr.qkey = QKEY
@@ -169,28 +169,22 @@ def in_namespace(uid_map, work):
     """Lasts as long as a process of UID 1000 in a new user namespace with that map, which root makes. It has done
     `work`, and holds what this returned."""
     theirs, ours = socket.socketpair()
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            ours.close()
-            if not uid_map:
-                os.setresuid(1000, 0, 0)
-            equal(libc.unshare(CLONE_NEWUSER), 0, "result of unshare()")
-            theirs.send(b"m")
-            theirs.recv(1)
-            if uid_map:
-                os.setresuid(1000, 1000, 1000)
-            held = work()
-            theirs.send(b"w")
-            theirs.recv(1)
-            del held
-            status = 0
-        except Exception as error:
-            print(f"#   {error!r}")
-        finally:
-            sys.stdout.flush()
-            os._exit(status)
+
+    def stay():
+        ours.close()
+        if not uid_map:
+            os.setresuid(1000, 0, 0)
+        equal(libc.unshare(CLONE_NEWUSER), 0, "result of unshare()")
+        theirs.send(b"m")
+        theirs.recv(1)
+        if uid_map:
+            os.setresuid(1000, 1000, 1000)
+        held = work()
+        theirs.send(b"w")
+        theirs.recv(1)
+        del held
+
+    child = start_child(stay)
     theirs.close()
     ours.recv(1)
     if uid_map:

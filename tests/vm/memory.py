@@ -24,8 +24,8 @@ from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.wr import RecvWR, SGE, SendWR
 
 from pairs import (
-    ALL, DEVICE, LOCAL_WRITE, PAGE, PATIENCE, REMOTE_READ, REMOTE_WRITE, Buffer, Pair, case, equal, libc, main, map_memory,
-    pattern, reaches, register, state,
+    ALL, DEVICE, LOCAL_WRITE, PAGE, PATIENCE, REMOTE_READ, REMOTE_WRITE, Buffer, Pair, case, equal,
+    in_child, libc, main, map_memory, pattern, reaches, register, state,
 )
 
 SEED = int(os.environ.get("SEED", "7"))
@@ -436,10 +436,7 @@ def ring_lifetime():
     equal(map_memory(length, fd, offset), -errno.EINVAL, "a mapping after the CQ is gone")
     equal(ctypes.string_at(kept, 8), geometry, "the ring after the CQ is gone")
     ctypes.memset(kept, 0xff, length)
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if ctypes.string_at(kept + length - 8, 8) == b"\xff" * 8 else 1)
-    equal(os.waitpid(child, 0)[1], 0, "the child's status")
+    in_child(lambda: equal(ctypes.string_at(kept + length - 8, 8), b"\xff" * 8, "the child's ring"))
     context.close()
     os.close(fd)
     equal(ctypes.string_at(kept, 8), b"\xff" * 8, "the ring after the context is gone")

@@ -18,7 +18,6 @@ from pathlib import Path
 
 import pyverbs.enums as e
 from pyverbs.mr import MR
-from pyverbs.pd import PD
 from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.srq import SRQ, SrqAttr, SrqInitAttr
 from pyverbs.wr import SGE, SendWR
@@ -27,8 +26,8 @@ import nldev
 import userfault
 from extension import PRODUCER
 from pairs import (
-    ALL, DEVICE, LOCAL_WRITE, PAGE, Buffer, Pair, become_nobody, becomes, case, connect, equal, libc, main,
-    register, unanswered,
+    ALL, DEVICE, LOCAL_WRITE, PAGE, Buffer, Pair, become_nobody, becomes, case, connect, equal,
+    free_handle, libc, main, register, start_child, unanswered,
 )
 from uverbs import CHANGE_ACCESS, CHANGE_TRANSLATION, rereg
 
@@ -59,10 +58,8 @@ def query_qp(context, handle):
 
 
 def new_qp(pair):
-    """A QP in RESET, and its handle: the lowest that is free, as that of the domain before it."""
-    probe = PD(pair.context)
-    handle = probe.handle
-    probe.close()
+    """A QP in RESET, and its handle."""
+    handle = free_handle(pair.context)
     cap = QPCap(max_send_wr=4, max_recv_wr=4, max_send_sge=1, max_recv_sge=1)
     return QP(pair.pd, QPInitAttr(qp_type=e.IBV_QPT_RC, scq=pair.cqs[0], rcq=pair.cqs[0], cap=cap)), handle
 
@@ -184,14 +181,13 @@ class SlowFree:
 
 
 def watch_rights(device, end, pipe):
-    """Dumps regions until `end`; tells how often, and which rights were seen, and ends the process."""
+    """Dumps regions until `end`; tells how often, and which rights were seen."""
     netlink, seen, dumps = nldev.Socket(), set(), 0
     while time.monotonic() < end:
         for body in netlink.dump(nldev.RES_MR, device):
             seen.update(rights_in(nldev.flat(body)))
         dumps += 1
     os.write(pipe, repr((dumps, sorted(seen))).encode())
-    os._exit(0)
 
 
 @case("dumps see a region's rights as they were or are, while it is registered anew")
@@ -202,16 +198,14 @@ def reregistered():
     device = nldev.Socket().index(DEVICE)
     end, rounds = time.monotonic() + SECONDS, 0
     read, write = os.pipe()
-    watcher = os.fork()
-    if not watcher:
-        watch_rights(device, end, write)
+    watcher = start_child(lambda: watch_rights(device, end, write))
     with SlowFree():
         while time.monotonic() < end:
             for access in (ALL, LOCAL_WRITE):
                 rereg(pair.context, region, CHANGE_TRANSLATION | CHANGE_ACCESS, buffer.address, buffer.length,
                       access=access)
             rounds += 1
-    os.waitpid(watcher, 0)
+    equal(os.waitpid(watcher, 0)[1], 0, "the watcher's status")
     dumps, seen = ast.literal_eval(os.read(read, 1 << 16).decode())
     print(f"# {dumps} dumps while it was registered {2 * rounds} times")
     equal(rounds > 10 and dumps > 10, True, "both went on")
@@ -265,9 +259,7 @@ def broken_queue():
 def undone():
     pair = Pair()
     response, faults = unanswered(PAGE)
-    probe = PD(pair.context)
-    handle = probe.handle
-    probe.close()
+    handle = free_handle(pair.context)
     # The driver's payload are the last 8 bytes.
     command = Buffer(PAGE)
     command.fill(struct.pack("=IHHQQ", ALLOC_PD, 6, 1, response.address, 0))
@@ -286,9 +278,7 @@ def undone():
     os.close(faults)
     thread.join()
     equal(result, [(-1, errno.EFAULT)], "what the call returned")
-    after = PD(pair.context)
-    equal(after.handle, handle, "the handle that the domain left to the next one")
-    after.close()
+    equal(free_handle(pair.context), handle, "the handle that the domain left to the next one")
 
 
 if __name__ == "__main__":

@@ -19,8 +19,8 @@ from pyverbs.wr import SGE, RecvWR, SendWR
 
 import pairs
 from pairs import (
-    ALL, LOCAL_WRITE, PAGE, REMOTE_READ, Buffer, Pair, becomes, case, equal, libc, main, map_memory, pattern,
-    register,
+    ALL, LOCAL_WRITE, PAGE, REMOTE_READ, Buffer, Pair, becomes, case, equal, libc, main, map_memory,
+    pattern, register, start_child,
 )
 from uverbs import CHANGE_TRANSLATION, advise_mr, errno_of, reg_mr, rereg
 
@@ -169,11 +169,13 @@ def forked():
     at = (memory.address, region.rkey)
     equal(pair.write(local, at), SUCCESS, "write")
     ready, go = os.pipe(), os.pipe()
-    child = os.fork()
-    if child == 0:
+
+    def look():
         os.write(ready[1], b"x")
         os.read(go[0], 1)
-        os._exit(0 if memory.read(memory.length) == pattern(memory.length) else 1)
+        equal(memory.read(memory.length) == pattern(memory.length), True, "the child's memory")
+
+    child = start_child(look)
     os.read(ready[0], 1)
     # By the peer, and by the process itself.
     buffer.fill(b"p" * memory.length)

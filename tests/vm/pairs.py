@@ -7,13 +7,14 @@ Each case makes what it needs anew, since a refused access puts QPs in error. Re
 """
 
 import ctypes
+import ipaddress
 import mmap
 import os
 import sys
 import time
 import traceback
 
-from pyverbs.addr import AHAttr, GlobalRoute
+from pyverbs.addr import AHAttr, GID, GlobalRoute
 from pyverbs.cq import CompChannel, CQ
 from pyverbs.device import Context
 import pyverbs.enums as e
@@ -60,8 +61,12 @@ def equal(seen, wanted, what="value"):
         raise AssertionError(f"{what}: {seen!r}, and expected {wanted!r}")
 
 
-def in_child(work):
-    """Runs `work` in a process of its own; fails if it does."""
+def start_child(work):
+    """Starts a process that runs `work`. It ends with status 0, or with 1 if `work` fails.
+
+    Returns its number."""
+    # The child would print anew what waits in its copy of the buffer.
+    sys.stdout.flush()
     child = os.fork()
     if child == 0:
         status = 1
@@ -73,7 +78,12 @@ def in_child(work):
         finally:
             sys.stdout.flush()
             os._exit(status)
-    equal(os.waitpid(child, 0)[1], 0, "the child's status")
+    return child
+
+
+def in_child(work):
+    """Runs `work` in a process of its own; fails if it does."""
+    equal(os.waitpid(start_child(work), 0)[1], 0, "the child's status")
 
 
 def become_nobody():
@@ -127,6 +137,20 @@ PERIOD = bytes((index * 7 + index // 251) & 0xff for index in range(251 * 256))
 
 def pattern(length):
     return (PERIOD * (length // len(PERIOD) + 1))[:length]
+
+
+def free_handle(context):
+    """The lowest handle that is free. The next object of the context gets it."""
+    probe = PD(context)
+    handle = probe.handle
+    probe.close()
+    return handle
+
+
+def gid_at(address):
+    """The GID of an IPv4 or IPv6 address. pyverbs wants eight groups of four digits."""
+    mapped = address if ":" in address else f"::ffff:{address}"
+    return GID(ipaddress.IPv6Address(mapped).packed.hex(":", 2))
 
 
 def connect(context, qp, peer, timeout=TIMEOUT, served=4, asked=4, gid_index=GID_INDEX, dgid=None, rnr_timer=12,
