@@ -18,7 +18,9 @@ from pyverbs.pd import PD
 from pyverbs.qp import QP, QPCap, QPInitAttr
 from pyverbs.wr import RecvWR, SGE, SendWR
 
-from pairs import DEVICE, PAGE, Buffer, Pair, case, connect, equal, main, pattern, register, state
+from pairs import (
+    DEVICE, PAGE, Buffer, Pair, case, connect, equal, main, pattern, register, state, too_late,
+)
 import uverbs
 
 # What a moderated CQ may hold back at most, in seconds: 65,535 µs.
@@ -184,10 +186,6 @@ def imported():
     equal(tuple(found), (mr.lkey, mr.rkey, 100, buffer.address), "keys, length and address of the region")
     equal(state(pair.qps[0]), e.IBV_QPS_RTS, "state of a QP after the other process ended")
     mr.close()
-
-
-def too_late(*_):
-    raise AssertionError("nothing came in time")
 
 
 signal.signal(signal.SIGALRM, too_late)

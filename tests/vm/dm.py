@@ -21,14 +21,13 @@ from pyverbs.device import AllocDmAttr, Context, DM
 import pyverbs.enums as e
 from pyverbs.mr import DMMR
 from pyverbs.pd import PD
-from pyverbs.pyverbs_error import PyverbsRDMAError
 from pyverbs.qp import QP, QPCap, QPInitAttr
 from pyverbs.wr import RecvWR, SGE, SendWR
 
 import extension
 from pairs import (
-    ALL, DEVICE, GID_INDEX, LOCAL_WRITE, PAGE, REMOTE_READ, Buffer, Pair, case, connect, equal,
-    in_child, libc, main, map_memory, pattern, register, start_child,
+    ALL, DEVICE, GID_INDEX, LOCAL_WRITE, PAGE, REMOTE_READ, Buffer, Pair, case, code_of, connect,
+    equal, in_child, libc, main, map_memory, pattern, register, start_child,
 )
 from uverbs import alloc_dm, errno_of, free_dm
 
@@ -109,15 +108,6 @@ def read(dm, length, offset=0):
     first = offset & -4
     data = dm.copy_from_dm(first, (offset + length + 3 & -4) - first)
     return data[offset - first:offset - first + length]
-
-
-def refused(call, *arguments):
-    """The errno with which a call of pyverbs fails, or 0."""
-    try:
-        call(*arguments)
-    except PyverbsRDMAError as error:
-        return error.error_code
-    return 0
 
 
 def mapped(context, handle, length):
@@ -244,15 +234,18 @@ def invalid():
         (8, e.IBV_ACCESS_REMOTE_WRITE, 0, errno.EINVAL), (8, ALL | e.IBV_ACCESS_ON_DEMAND, 0, errno.EINVAL),
         (100, ALL, 0, 0), (1, ALL, 99, 0), (0, ALL, 0, 0), (0, ALL, 100, 0),
     ):
-        seen = refused(DMMR, hosts.pds[1], length, access | ZERO_BASED, dm, offset)
+        seen = code_of(DMMR, hosts.pds[1], length, access | ZERO_BASED, dm, offset)
         equal(seen, wanted, f"region of {length} bytes at {offset} with rights {access:#x}")
-    equal(refused(DMMR, hosts.pds[1], 8, ALL, dm, 0), errno.EINVAL, "a region that doesn't count from zero")
+    equal(code_of(DMMR, hosts.pds[1], 8, ALL, dm, 0), errno.EINVAL,
+          "a region that doesn't count from zero")
     for offset, length, wanted in (
         (0, 104, errno.EINVAL), (100, 4, errno.EINVAL), (2, 4, errno.EINVAL), (0, 2, errno.EINVAL),
         ((1 << 64) - 4, 8, errno.EINVAL), (96, 4, 0), (100, 0, 0),
     ):
-        equal(refused(dm.copy_to_dm, offset, bytes(length), length), wanted, f"copying {length} bytes to {offset}")
-        equal(refused(dm.copy_from_dm, offset, length), wanted, f"copying {length} bytes from {offset}")
+        equal(code_of(dm.copy_to_dm, offset, bytes(length), length), wanted,
+              f"copying {length} bytes to {offset}")
+        equal(code_of(dm.copy_from_dm, offset, length), wanted,
+              f"copying {length} bytes from {offset}")
 
 
 @hosts_case("a context that did not ask for device memory has none")
@@ -331,13 +324,13 @@ def imports():
     context = Context(name=DEVICE)
     dm = DM(context, AllocDmAttr(PAGE + 8))
     imported = Context(cmd_fd=os.dup(context.cmd_fd))
-    equal(refused(lambda: DM(imported, handle=dm.handle + 1)), errno.EINVAL, "an unknown handle")
+    equal(code_of(lambda: DM(imported, handle=dm.handle + 1)), errno.EINVAL, "an unknown handle")
     same = DM(imported, handle=dm.handle)
     dm.copy_to_dm(PAGE, b"original", 8)
     equal(same.copy_from_dm(PAGE, 8), b"original", "what the importer sees")
     same.copy_to_dm(0, b"imported", 8)
     equal(dm.copy_from_dm(0, 8), b"imported", "what the importer wrote")
-    equal(refused(same.copy_from_dm, 2 * PAGE, 4), errno.EINVAL, "behind its pages")
+    equal(code_of(same.copy_from_dm, 2 * PAGE, 4), errno.EINVAL, "behind its pages")
     same.unimport()
     equal(dm.copy_from_dm(0, 8), b"imported", "after the import's end")
     imported.close()

@@ -22,8 +22,8 @@ from pyverbs.pyverbs_error import PyverbsRDMAError
 from pyverbs.wr import SGE, SendWR
 
 from pairs import (
-    ALL, LOCAL_WRITE, PAGE, REMOTE_READ, Buffer, Pair, becomes, case, equal, libc, main, map_memory,
-    pattern, register, start_child,
+    ALL, LOCAL_WRITE, PAGE, REMOTE_READ, Buffer, Pair, becomes, case, equal, known, libc, main,
+    map_memory, start_child,
 )
 from uverbs import CHANGE_ACCESS, errno_of, reg_dmabuf_mr, rereg
 
@@ -111,15 +111,6 @@ def export(pair, buffer, access=ALL, offset=0, length=None):
     iova = IOVA + offset % PAGE
     region = reg_dmabuf_mr(pair.pd, pair.context, buffer.fd, offset, length, iova, access)
     return region, iova
-
-
-def known(pair, length, fill=True):
-    """A buffer of the process and its (address, length, lkey)."""
-    buffer = Buffer(length)
-    if fill:
-        buffer.fill(pattern(length))
-    pair.kept = getattr(pair, "kept", []) + [register(pair.pd, buffer)]
-    return buffer, (buffer.address, length, pair.kept[-1].lkey)
 
 
 def exchange(buffer, offset, length):

@@ -18,6 +18,7 @@ from extension import (
     ARM_NEXT, ARM_NONE, ARM_SOLICITED, CQ_ARM, DIRTY, DOORBELL, SLOTS, SOLICITED, SIGNALED, SUMMARY, Context, Cq, Qp,
     gid_of, node_of,
 )
+from uverbs import errno_of
 
 SEED = int(os.environ.get("SEED", "7"))
 GID = gid_of(DEVICE, GID_INDEX)
@@ -70,11 +71,7 @@ class Writer:
 
 
 def refused(request, room=24):
-    try:
-        Context(NODE, request, room).close()
-    except OSError as error:
-        return error.errno
-    return 0
+    return errno_of(lambda: Context(NODE, request, room).close())
 
 
 @case("doorbells: negotiation")

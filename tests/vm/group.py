@@ -17,7 +17,7 @@ from pyverbs.wr import SGE, RecvWR, SendWR
 
 from cpu_time import packets_during
 from pairs import (
-    DEVICE, GID_INDEX, PATIENCE, Buffer, case, equal, free_handle, gid_at, main, register,
+    DEVICE, GID_INDEX, PATIENCE, Buffer, case, counter, equal, free_handle, gid_at, main, register,
 )
 from uverbs import attach_mcast, detach_mcast
 
@@ -27,7 +27,6 @@ GROUPS = ("239.77.1.11", "239.77.1.12", "239.77.1.13")
 COUNT, NUMBER, ROOM = 100, 4, 64
 # More than its process has threads.
 MANY = 20
-OVERFLOW = f"/sys/class/infiniband/{DEVICE}/ports/1/hw_counters/drop_overflow"
 
 
 class Queue:
@@ -76,17 +75,12 @@ class Queue:
         return numbers
 
 
-def overflows():
-    with open(OVERFLOW, encoding="ascii") as counter:
-        return int(counter.read())
-
-
 def exchange(members, address):
     """Sends to so many QPs. Returns how many packets QPs took in, and how many of these a softirq did."""
     group, sender, queues = gid_at(address), Queue(), [Queue() for _ in range(members)]
     for queue in queues:
         queue.change(group, attach_mcast)
-    before = overflows()
+    before = counter("drop_overflow")
 
     def work():
         kept = sender.send(group)
@@ -97,7 +91,7 @@ def exchange(members, address):
     taken = packets_during("rrxe_packet_in", work)
     for queue in queues:
         queue.change(group, detach_mcast)
-    equal(overflows() - before, 0, "packets dropped")
+    equal(counter("drop_overflow") - before, 0, "packets dropped")
     print(f"# {members} members: {taken[0]} packets taken in, {taken[1]} of them by softirqs")
     return taken
 

@@ -18,8 +18,8 @@ from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.wr import SGE, RecvWR, SendWR
 
 from pairs import (
-    ALL, DEVICE, GID_INDEX, PAGE, Buffer, become_nobody, case, connect, equal, main, register,
-    start_child, unanswered,
+    ALL, DEVICE, GID_INDEX, PAGE, Buffer, become_nobody, case, connect, counter, equal, main,
+    register, start_child, unanswered,
 )
 
 DEMAND = ALL | e.IBV_ACCESS_ON_DEMAND
@@ -36,7 +36,6 @@ OTHERS = 32 << 20
 # Messages of a user to himself while another's QPs stand still; seconds for the last of them to come. All messages fit
 # into one inbox of 1,024 packets, whose QP may not run meanwhile.
 MESSAGES, LENGTH, PATIENCE = 15, 64 << 10, 60
-OVERFLOWS = Path(f"/sys/class/infiniband/{DEVICE}/ports/1/hw_counters/drop_overflow")
 
 
 def memory_of(field):
@@ -112,10 +111,10 @@ class Still(Datagrams):
 def bounded():
     memory, fd = unanswered(PAGE * 2)
     still = Still(memory)
-    free, overflows = free_memory(), int(OVERFLOWS.read_text())
+    free, overflows = free_memory(), counter("drop_overflow")
     still.fill()
     taken = free - free_memory()
-    lost = int(OVERFLOWS.read_text()) - overflows
+    lost = counter("drop_overflow") - overflows
     print(f"# {QPS * DATAGRAMS} packets, {lost} dropped, {taken >> 10} KiB taken")
     equal(lost > QPS * DATAGRAMS // 2, True, "packets are dropped")
     equal(taken < memory_of("MemTotal") // 128 + QPS * (16 << 10) + OTHERS, True, "memory is bounded")
@@ -201,9 +200,9 @@ def exchange():
 @case("QPs of one user that stand still take no room from another user")
 def another_user():
     with filled_by_nobody():
-        overflows = int(OVERFLOWS.read_text())
+        overflows = counter("drop_overflow")
         came = exchange()
-        lost = int(OVERFLOWS.read_text()) - overflows
+        lost = counter("drop_overflow") - overflows
         print(f"# {came} of {MESSAGES} messages came, {lost} packets dropped")
         equal(came, MESSAGES, "messages that came")
 

@@ -19,7 +19,6 @@ from pyverbs.cq import CQ
 from pyverbs.device import Context
 import pyverbs.enums as e
 from pyverbs.pd import PD
-from pyverbs.pyverbs_error import PyverbsRDMAError
 from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.wr import SGE, RecvWR, SendWR
 
@@ -27,8 +26,8 @@ import forge
 from forge import RC, SEND_ONLY, UD, Socket, Wire
 import userfault
 from pairs import (
-    ALL, DEVICE, GID_INDEX, PAGE, Buffer, becomes, case, connect, equal, free_handle, gid_at, main,
-    register, unanswered,
+    ALL, DEVICE, GID_INDEX, PAGE, Buffer, becomes, case, code_of, connect, counter, equal,
+    free_handle, gid_at, main, register, unanswered,
 )
 from uverbs import attach_mcast
 
@@ -96,8 +95,7 @@ class Queue:
 
 
 def dropped(reason):
-    with open(f"/sys/class/infiniband/{DEVICE}/ports/1/hw_counters/drop_{reason}") as counter:
-        return int(counter.read())
+    return counter(f"drop_{reason}")
 
 
 def counted(reason, before, count):
@@ -165,16 +163,11 @@ def _():
 def _():
     mine, before = Socket(HOST1, where="h1"), dropped("local")
     body = forge.bth(UD | SEND_ONLY, forge.GSI, 1) + forge.deth(forge.GSI_QKEY, forge.GSI) + bytes(256)
-    received = read_counter("rcvd_pkts")
+    received = counter("rcvd_pkts")
     for _ in range(FORGED):
         mine.send(HOST1, body)
     counted("local", before, FORGED)
-    equal(read_counter("rcvd_pkts"), received, "packets received")
-
-
-def read_counter(name):
-    with open(f"/sys/class/infiniband/{DEVICE}/ports/1/hw_counters/{name}") as counter:
-        return int(counter.read())
+    equal(counter("rcvd_pkts"), received, "packets received")
 
 
 @case("requests of an ordinary socket for a QP whose peer is on this host")
@@ -284,24 +277,17 @@ def _():
            lambda: queue.send(HONEST, gid_at(HOST1_V6), GID_INDEX6))
 
 
-def errno_of(call):
-    try:
-        call()
-    except PyverbsRDMAError as error:
-        return error.error_code
-    return 0
-
-
 @case("an address in another network namespace is no source")
 def _():
     peer = Queue(PEER_DEVICE, e.IBV_QPT_RC)
     gid = peer.context.query_gid(1, PEER_GID_INDEX)
     queue = Queue(DEVICE, e.IBV_QPT_RC)
-    code = errno_of(lambda: connect(queue.context, queue.qp, peer.qp.qp_num, gid_index=FOREIGN_GID_INDEX, dgid=gid))
+    code = code_of(lambda: connect(queue.context, queue.qp, peer.qp.qp_num,
+                                   gid_index=FOREIGN_GID_INDEX, dgid=gid))
     equal(code, errno.EINVAL, "errno of connecting")
     datagrams = Queue(DEVICE, e.IBV_QPT_UD)
     route = GlobalRoute(dgid=gid, sgid_index=FOREIGN_GID_INDEX)
-    code = errno_of(lambda: AH(datagrams.pd, attr=AHAttr(gr=route, is_global=1, port_num=1)))
+    code = code_of(lambda: AH(datagrams.pd, attr=AHAttr(gr=route, is_global=1, port_num=1)))
     equal(code, errno.EINVAL, "errno of an address handle")
 
 

@@ -19,8 +19,8 @@ import pyverbs.enums as e
 
 import pairs
 from pairs import (
-    ALL, PAGE, REMOTE_READ, Buffer, Pair, become_nobody, becomes, case, equal, in_child, libc, main, map_memory,
-    pattern, register,
+    ALL, PAGE, REMOTE_READ, At, Buffer, Pair, become_nobody, becomes, case, equal, in_child, libc,
+    main, map_memory, pattern, register,
 )
 import userfault
 from uverbs import advise_mr, errno_of, reg_mr
@@ -50,14 +50,6 @@ def syscall(number, *arguments):
 
 def succeeds(code, what):
     equal(code, 0, f"{what}, errno {ctypes.get_errno()}")
-
-
-class At(Buffer):
-    """Memory that is mapped at an address."""
-
-    def __init__(self, address, length=PAGE):
-        equal(address > 0, True, f"a mapping ({address})")
-        self.address, self.length = address, length
 
 
 def private(length=PAGE, flags=mmap.MAP_PRIVATE):

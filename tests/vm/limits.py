@@ -19,13 +19,12 @@ from pyverbs.cq import CQ
 from pyverbs.device import Context
 import pyverbs.enums as e
 from pyverbs.pd import PD
-from pyverbs.pyverbs_error import PyverbsRDMAError
 from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.srq import SRQ, SrqInitAttr, SrqAttr
 
 from pairs import (
-    DEVICE, become_nobody, becomes, case, connect, equal, free_handle, in_child, libc, main,
-    start_child,
+    DEVICE, become_nobody, becomes, case, code_of, connect, equal, free_handle, in_child, libc,
+    main, start_child,
 )
 from uverbs import attach_mcast, errno_of
 
@@ -38,15 +37,6 @@ NOT_ITS = 1 << 4  # IBV_DEVICE_AUTO_PATH_MIG
 ATTACHMENTS = 1024
 QKEY = 0x11223344
 CLONE_NEWUSER = 0x10000000
-
-
-def code_of(call, *arguments, **keywords):
-    """0, or the errno with which the call fails."""
-    try:
-        call(*arguments, **keywords)
-    except PyverbsRDMAError as error:
-        return error.error_code
-    return 0
 
 
 def limits(attr):

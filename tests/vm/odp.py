@@ -19,8 +19,8 @@ from pyverbs.wr import SGE, RecvWR, SendWR
 
 import pairs
 from pairs import (
-    ALL, LOCAL_WRITE, PAGE, REMOTE_READ, Buffer, Pair, becomes, case, equal, libc, main, map_memory,
-    pattern, register, start_child,
+    ALL, LOCAL_WRITE, PAGE, REMOTE_READ, Pair, becomes, case, equal, known, libc, main, map_memory,
+    pattern, present_pages, register, start_child,
 )
 from uverbs import CHANGE_TRANSLATION, advise_mr, errno_of, reg_mr, rereg
 
@@ -38,27 +38,10 @@ libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
 
 
 class Private(pairs.Private):
-    """Fresh private memory whose pages can be counted and taken away."""
-
-    def present(self):
-        """How many pages the process has."""
-        with open("/proc/self/pagemap", "rb") as pagemap:
-            pagemap.seek(self.address // PAGE * 8)
-            entries = pagemap.read(self.length // PAGE * 8)
-        return sum(entries[at + 7] >> 7 for at in range(0, len(entries), 8))
+    """Fresh private memory whose pages can be taken away."""
 
     def forget(self):
         libc.madvise(self.address, self.length, DONTNEED)
-
-
-def known(pair, length, fill=True):
-    """A pinned buffer with its region, and (address, length, lkey)."""
-    buffer = Buffer(length)
-    if fill:
-        buffer.fill(pattern(length))
-    region = register(pair.pd, buffer)
-    pair.kept = getattr(pair, "kept", []) + [region]
-    return buffer, (buffer.address, length, region.lkey)
 
 
 @case("absent memory comes when a peer uses it")
@@ -67,7 +50,7 @@ def remote():
     pair = Pair()
     target = Private(length + 2 * PAGE)
     region = register(pair.pd, target, DEMAND, offset=77, length=length)
-    equal(target.present(), 0, "pages after the registration")
+    equal(present_pages(target), 0, "pages after the registration")
     source, local = known(pair, length)
     at = (target.address + 77, region.rkey)
     equal(pair.write(local, at), SUCCESS, "write")
@@ -352,11 +335,11 @@ def advice():
         region = register(pair.pd, memory, DEMAND)
         sge = (memory.address + 4 * PAGE + 7, 7 * PAGE, region.lkey)
         advise_mr(pair.pd, pair.context, how, flags, [sge])
-        becomes(memory.present, present, f"pages after advice {how}, flags {flags}")
+        becomes(lambda: present_pages(memory), present, f"pages after advice {how}, flags {flags}")
     space = MR(pair.pd, 0, DEMAND, implicit=True)
     memory = Private(4 * PAGE)
     advise_mr(pair.pd, pair.context, WRITE, FLUSH, [(memory.address, 4 * PAGE, space.lkey)])
-    equal(memory.present(), 4, "pages of the address space")
+    equal(present_pages(memory), 4, "pages of the address space")
 
 
 @case("advice that can't be followed")
@@ -404,7 +387,7 @@ def churn():
         while running:
             # A process that takes its pages away faster than they come gets nowhere.
             wanted = random.randint(1, 64)
-            while running and memory.present() < wanted:
+            while running and present_pages(memory) < wanted:
                 time.sleep(0.001)
             memory.forget()
             evictions += 1

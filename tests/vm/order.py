@@ -23,7 +23,7 @@ from pyverbs.pd import PD
 from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.wr import RecvWR, SGE, SendWR
 
-from pairs import ALL, PAGE, PATIENCE, Buffer, case, equal, main, register
+from pairs import ALL, PAGE, PATIENCE, Buffer, case, counter, equal, main, register
 
 FAST, SLOW = 0, 1
 # What leaves from SLOW may be received by this one; it then takes its time.
@@ -83,8 +83,7 @@ class End:
         return ended
 
     def out_of_sequence(self):
-        with open(f"/sys/class/infiniband/{self.device}/ports/1/hw_counters/out_of_seq_request") as counter:
-            return int(counter.read())
+        return counter("out_of_seq_request", self.device)
 
 
 @contextlib.contextmanager

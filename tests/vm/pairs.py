@@ -20,6 +20,7 @@ from pyverbs.device import Context
 import pyverbs.enums as e
 from pyverbs.mr import MR
 from pyverbs.pd import PD
+from pyverbs.pyverbs_error import PyverbsRDMAError
 from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.wr import SGE, SendWR
 
@@ -59,6 +60,27 @@ def case(name):
 def equal(seen, wanted, what="value"):
     if seen != wanted:
         raise AssertionError(f"{what}: {seen!r}, and expected {wanted!r}")
+
+
+def code_of(call, *arguments):
+    """0, or the errno with which the call of pyverbs fails."""
+    try:
+        call(*arguments)
+    except PyverbsRDMAError as error:
+        return error.error_code
+    return 0
+
+
+def counter(name, device=DEVICE):
+    """The value of a counter of the device's port."""
+    path = f"/sys/class/infiniband/{device}/ports/1/hw_counters/{name}"
+    with open(path, encoding="ascii") as file:
+        return int(file.read())
+
+
+def too_late(*_):
+    """A handler of SIGALRM."""
+    raise AssertionError("nothing came in time")
 
 
 def start_child(work):
@@ -123,6 +145,28 @@ class Private(Buffer):
     def __init__(self, length, flags=mmap.MAP_PRIVATE):
         self.length = length
         self.address = map_memory(length, flags=flags)
+
+
+class At(Buffer):
+    """Memory that is mapped at an address."""
+
+    def __init__(self, address, length=PAGE):
+        equal(address > 0, True, f"a mapping ({address})")
+        self.address, self.length = address, length
+
+
+def present_pages(memory):
+    """How many pages of the memory the process has."""
+    with open("/proc/self/pagemap", "rb") as pagemap:
+        pagemap.seek(memory.address // PAGE * 8)
+        entries = pagemap.read(memory.length // PAGE * 8)
+    return sum(entries[at + 7] >> 7 for at in range(0, len(entries), 8))
+
+
+def pinned_kib():
+    """How many KiB the process has pinned."""
+    with open("/proc/self/status", encoding="ascii") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmPin:"))
 
 
 def unanswered(length):
@@ -239,6 +283,16 @@ def reaches(qp, wanted):
 
 def register(pd, buffer, access=ALL, offset=0, length=None):
     return MR(pd, buffer.length - offset if length is None else length, access, address=buffer.address + offset)
+
+
+def known(pair, length, fill=True):
+    """A pinned buffer and its (address, length, lkey). The pair keeps its region."""
+    buffer = Buffer(length)
+    if fill:
+        buffer.fill(pattern(length))
+    region = register(pair.pd, buffer)
+    pair.kept = getattr(pair, "kept", []) + [region]
+    return buffer, (buffer.address, length, region.lkey)
 
 
 def main():

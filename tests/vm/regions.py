@@ -14,8 +14,8 @@ from pyverbs.mr import MR, MW, MWBind, MWBindInfo
 from pyverbs.pd import PD
 
 from pairs import (
-    ALL, LOCAL_WRITE, PAGE, REMOTE_READ, REMOTE_WRITE, Buffer, Pair, case, equal, libc, main, map_memory, pattern,
-    register,
+    ALL, LOCAL_WRITE, PAGE, REMOTE_READ, REMOTE_WRITE, Buffer, Pair, case, equal, libc, main,
+    map_memory, pattern, pinned_kib, register,
 )
 from uverbs import CHANGE_ACCESS, CHANGE_PD, CHANGE_TRANSLATION, errno_of, reg_mr, rereg
 
@@ -247,19 +247,15 @@ def rereg_translation():
 
 @case("rereg: memory is unpinned and pinned")
 def rereg_pins():
-    def locked():
-        with open("/proc/self/status") as status:
-            return next(int(line.split()[1]) for line in status if line.startswith("VmPin"))
-
-    before = locked()
+    before = pinned_kib()
     pair, _, region, _ = changed()
     fresh = Buffer(50 * PAGE)
-    with_two = locked()
+    with_two = pinned_kib()
     rereg(pair.context, region, CHANGE_TRANSLATION, start=fresh.address, length=fresh.length)
-    equal(locked() - with_two, 48 * PAGE // 1024, "more KiB pinned")
+    equal(pinned_kib() - with_two, 48 * PAGE // 1024, "more KiB pinned")
     region.close()
     pair.kept[0].close()
-    equal(locked(), before, "pinned in the end")
+    equal(pinned_kib(), before, "pinned in the end")
 
 
 @case("rereg: the protection domain changes")

@@ -18,7 +18,7 @@ from pyverbs.qp import QPAttr
 from pyverbs.wr import SendWR
 
 from order import End, on
-from pairs import ALL, PAGE, case, cases, equal, main
+from pairs import ALL, PAGE, case, cases, counter, equal, main
 
 # Those that came with order.py.
 cases.clear()
@@ -64,8 +64,7 @@ class Impatient(End):
         raise AssertionError("no completion")
 
     def counter(self, name):
-        with open(f"/sys/class/infiniband/{self.device}/ports/1/hw_counters/{name}") as counter:
-            return int(counter.read())
+        return counter(name, self.device)
 
 
 def pair(timeout, retries):
