@@ -24,8 +24,9 @@ pub struct GidPlace {
     pub net: NetId,
     /// Index of the network device that has the address.
     pub netdev_index: u32,
-    /// The VLAN that this belongs to, if any.
-    pub vlan: Option<u16>,
+    /// Index of the lowest network device on the same segment: frames of the two reach the same
+    /// stations unchanged.
+    pub segment: u32,
 }
 
 impl Gid {

@@ -51,19 +51,6 @@ impl Drop for GidEntry {
     }
 }
 
-/// The VLAN that an entry belongs to, if any.
-///
-/// # Safety
-///
-/// The entry must be valid.
-pub(crate) unsafe fn vlan_of(entry: &bindings::ib_gid_attr) -> Option<u16> {
-    let mut vlan = NO_VLAN;
-    // SAFETY: The caller's promise; the address of the hardware isn't asked for.
-    let read =
-        unsafe { bindings::rdma_read_gid_l2_fields(entry, &mut vlan, core::ptr::null_mut()) };
-    (read == 0 && vlan != NO_VLAN).then_some(vlan)
-}
-
 impl IbDevice {
     /// Whether the port has its table. ib_core makes it during the registration; it lasts as long as the device's memory.
     fn has_gid_table(&self) -> bool {
@@ -94,8 +81,12 @@ impl IbDevice {
     /// context but hard interrupts.
     pub fn vlan_of(&self, gid: Gid) -> Option<u16> {
         let entry = self.find_gid(gid)?;
-        // SAFETY: The entry is valid.
-        unsafe { vlan_of(entry.as_raw()) }
+        let mut vlan = NO_VLAN;
+        // SAFETY: The entry is valid; the address of the hardware isn't asked for.
+        let read = unsafe {
+            bindings::rdma_read_gid_l2_fields(entry.as_raw(), &mut vlan, core::ptr::null_mut())
+        };
+        (read == 0 && vlan != NO_VLAN).then_some(vlan)
     }
 
     fn find_gid(&self, gid: Gid) -> Option<GidEntry> {

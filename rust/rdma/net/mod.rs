@@ -16,6 +16,7 @@ pub mod netns;
 pub mod path_mtu;
 mod reception;
 pub mod route;
+pub(crate) mod segment;
 pub mod skb;
 pub mod tap;
 pub mod udp;

@@ -8,7 +8,7 @@
 use core::ptr;
 
 use kernel::{
-    error::from_result,
+    error::{code::ENODEV, from_result},
     ffi::{c_int, c_void},
 };
 
@@ -16,8 +16,7 @@ use crate::{
     bindings,
     device::of,
     gid::{Gid, GidPlace},
-    gid_table::vlan_of,
-    net::netns::NetId,
+    net::{netns::NetId, segment::segment_of},
     provider::Provider,
 };
 
@@ -39,18 +38,18 @@ pub(super) unsafe extern "C" fn add<P: Provider>(
         if attr.gid_type != ROUTABLE {
             return Ok(0);
         }
+        // SAFETY: The device is alive while ib_core calls its operations.
+        let device = unsafe { of::<P>(attr.device) };
+        let base = P::netdev(device).ok_or(ENODEV)?;
         // SAFETY: ib_core refuses entries without a network device, and holds it.
         let (net, index) = unsafe { (bindings::dev_net(attr.ndev), (*attr.ndev).ifindex) };
         let netdev_index = index.unsigned_abs();
         let place = GidPlace {
             net: NetId::of(net),
             netdev_index,
-            // SAFETY: The entry is complete; this looks at its network device only (`rdma_read_gid_l2_fields()` in
-            // drivers/infiniband/core/cache.c).
-            vlan: unsafe { vlan_of(attr) },
+            // SAFETY: As above.
+            segment: unsafe { segment_of(attr.ndev, &base) },
         };
-        // SAFETY: The device is alive while ib_core calls its operations.
-        let device = unsafe { of::<P>(attr.device) };
         if P::add_gid(device, Gid::from_raw(&attr.gid), place)? {
             // SAFETY: The context is the driver's to use.
             unsafe { context.write(ptr::without_provenance_mut(netdev_index as usize)) };

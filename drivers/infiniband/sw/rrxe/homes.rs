@@ -48,32 +48,32 @@ struct Port {
     link: LinkId,
 }
 
-/// What is known of one.
-struct Segment {
-    /// Its VLAN.
-    vlan: Option<u16>,
-    /// Entries of ib_core's table with it.
+/// Where a port is.
+struct Place {
+    /// Its segment ([`GidPlace::segment`]).
+    segment: u32,
+    /// Entries of ib_core's table with the port.
     entries: u32,
 }
 
 struct Trees {
     /// How many entries of ib_core's table each stands for.
     homes: RBTree<Home, u32>,
-    ports: RBTree<Port, Segment>,
+    ports: RBTree<Port, Place>,
 }
 
 impl Trees {
     /// Whether a packet by `ingress` may be for an address of `link` on the network device of index `home`: by that
-    /// very one, or by another one with addresses of the link in the same VLAN. Linux answers ARP requests for an
+    /// very one, or by another one with addresses of the link on the same segment. Linux answers ARP requests for an
     /// address on all network devices (`arp_ignore`), so that a macvlan and the network device under it get each
     /// other's packets.
     fn leads(&self, ingress: Ingress, home: u32, link: LinkId) -> bool {
-        let vlan = |netdev_index| {
+        let segment = |netdev_index| {
             let port = Port { netdev_index, link };
-            self.ports.get(&port).map(|segment| segment.vlan)
+            self.ports.get(&port).map(|place| place.segment)
         };
         let by = ingress.port();
-        ingress.is_by(home) || vlan(by).is_some_and(|vlan_in| vlan(home) == Some(vlan_in))
+        ingress.is_by(home) || segment(by).is_some_and(|arrived| segment(home) == Some(arrived))
     }
 
     /// The first home with this address that is `wanted`. Takes a step for each network device with that address.
@@ -135,19 +135,23 @@ impl Homes {
             ..Home::first(gid, netdev_index)
         };
         let port = Port { netdev_index, link };
-        let segment = Segment {
-            vlan: place.vlan,
+        let segment = place.segment;
+        let place = Place {
+            segment,
             entries: 1,
         };
         let new_home = RBTreeNode::new(home, 1, GFP_KERNEL)?;
-        let new_port = RBTreeNode::new(port, segment, GFP_KERNEL)?;
+        let new_port = RBTreeNode::new(port, place, GFP_KERNEL)?;
         let mut trees = self.trees.lock();
         match trees.homes.get_mut(&home) {
             Some(entries) => *entries = entries.saturating_add(1),
             None => drop(trees.homes.insert(new_home)),
         }
         match trees.ports.get_mut(&port) {
-            Some(segment) => segment.entries = segment.entries.saturating_add(1),
+            Some(known) => {
+                known.entries = known.entries.saturating_add(1);
+                known.segment = segment;
+            }
             None => drop(trees.ports.insert(new_port)),
         }
         Ok(())
@@ -167,9 +171,9 @@ impl Homes {
                 drop(trees.homes.remove_node(&home));
             }
         }
-        if let Some(segment) = trees.ports.get_mut(&port) {
-            segment.entries = segment.entries.saturating_sub(1);
-            if segment.entries == 0 {
+        if let Some(place) = trees.ports.get_mut(&port) {
+            place.entries = place.entries.saturating_sub(1);
+            if place.entries == 0 {
                 drop(trees.ports.remove_node(&port));
             }
         }

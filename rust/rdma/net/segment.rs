@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The network segments on top of a network device.
+//!
+//! Network devices are on one segment if their frames reach the same stations unchanged: a macvlan
+//! or a bridge and the network device below it are, a VLAN or a MACsec device and the one below it are
+//! not.
+
+use kernel::{
+    ffi::c_int,
+    str::{CStr, CStrExt},
+    sync::rcu,
+};
+
+use super::netdev::Netdev;
+use crate::bindings;
+
+/// Kinds (`rtnl_link_ops.kind`) whose frames are those of the network device below.
+const TRANSPARENT: [&CStr; 8] = [
+    c"bond", c"bridge", c"ipvlan", c"ipvtap", c"macvlan", c"macvtap", c"team", c"vrf",
+];
+
+/// A search below a network device.
+struct Search {
+    base: *mut bindings::net_device,
+    found: Option<u32>,
+}
+
+/// The segment of `netdev`, a network device on top of `base`, or that itself. It is named by the index
+/// of the lowest network device on it, which is `base`, or one whose frames differ from those of the
+/// devices below it. Process context.
+///
+/// A transparent device may have several devices on top of `base` below it. The first one counts.
+///
+/// # Safety
+///
+/// `netdev` must be valid.
+pub(crate) unsafe fn segment_of(netdev: *mut bindings::net_device, base: &Netdev) -> u32 {
+    // SAFETY: The caller's promise.
+    let own = unsafe { index_of(netdev) };
+    // SAFETY: As above.
+    if netdev == base.as_ptr() || !unsafe { is_transparent(netdev) } {
+        return own;
+    }
+    let mut search = Search {
+        base: base.as_ptr(),
+        found: None,
+    };
+    let mut nested = bindings::netdev_nested_priv {
+        data: (&raw mut search).cast(),
+        ..Default::default()
+    };
+    let readers = rcu::read_lock();
+    // SAFETY: RCU is held for reading, `netdev` is valid, and `visit` gets the search that it expects.
+    unsafe { bindings::netdev_walk_all_lower_dev_rcu(netdev, Some(visit), &mut nested) };
+    drop(readers);
+    search.found.unwrap_or(own)
+}
+
+/// Ends the walk, by a result other than zero, at the first network device that bears a segment.
+///
+/// # Safety
+///
+/// To be called by `netdev_walk_all_lower_dev_rcu()` with a [`Search`] as the data.
+unsafe extern "C" fn visit(
+    lower: *mut bindings::net_device,
+    nested: *mut bindings::netdev_nested_priv,
+) -> c_int {
+    // SAFETY: The data is a search that nobody else uses meanwhile.
+    let search = unsafe { &mut *(*nested).data.cast::<Search>() };
+    let bears = lower == search.base
+        // SAFETY: Both devices are valid; the caller of the walk holds RCU for reading.
+        || (unsafe { bindings::netdev_has_upper_dev_all_rcu(search.base, lower) }
+            // SAFETY: As above.
+            && !unsafe { is_transparent(lower) });
+    if !bears {
+        return 0;
+    }
+    // SAFETY: As above.
+    search.found = Some(unsafe { index_of(lower) });
+    1
+}
+
+/// # Safety
+///
+/// `netdev` must be valid.
+unsafe fn index_of(netdev: *mut bindings::net_device) -> u32 {
+    // SAFETY: The caller's promise; a racing change shows either value.
+    let index = unsafe { (&raw const (*netdev).ifindex).read_volatile() };
+    index.unsigned_abs()
+}
+
+/// Whether the frames of `netdev` are those of the network device below it.
+///
+/// # Safety
+///
+/// `netdev` must be valid.
+unsafe fn is_transparent(netdev: *mut bindings::net_device) -> bool {
+    // SAFETY: The caller's promise; the operations are set before the registration. They stay while the
+    // device is valid: its driver deletes all of its devices, and waits for readers under RCU and for
+    // counts of them, before it goes (`rtnl_link_unregister()`, net/core/rtnetlink.c;
+    // `netdev_run_todo()`, net/core/dev.c).
+    let ops = unsafe { (*netdev).rtnl_link_ops };
+    if ops.is_null() {
+        return false;
+    }
+    // SAFETY: Valid, as above; the kind is a constant text of the driver.
+    let kind = unsafe { CStr::from_char_ptr((*ops).kind) };
+    TRANSPARENT.contains(&kind)
+}
