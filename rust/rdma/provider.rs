@@ -108,14 +108,14 @@ pub trait Provider: Sized + Send + Sync + 'static {
     /// The network device under the port; none once it unregisters. Any context.
     fn netdev(device: &Arc<Self::Device>) -> Option<Netdev>;
 
-    /// The port has this RoCEv2 address from now on. Returns whether the provider takes note of that. Process context.
+    /// The port has this RoCEv2 address from now on. Process context.
     ///
     /// # Errors
     ///
-    /// `ENOMEM`: then it hasn't.
-    fn add_gid(device: &Arc<Self::Device>, gid: Gid, place: GidPlace) -> Result<bool>;
+    /// `ENOMEM`, or the reason for which the provider refuses the address: then it hasn't.
+    fn add_gid(device: &Arc<Self::Device>, gid: Gid, place: GidPlace) -> Result;
 
-    /// Undoes one [`Self::add_gid`] that returned true, with that network device. Process context.
+    /// Undoes one [`Self::add_gid`], with that network device. Process context.
     fn del_gid(device: &Arc<Self::Device>, gid: Gid, netdev_index: u32);
 
     /// The value of counter `index` of [`Self::COUNTERS`].

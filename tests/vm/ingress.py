@@ -2,15 +2,16 @@
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
 """Packets that this host's own sockets forge, or that come by another network device: ingress.py DEVICE GID-INDEX
-GID-INDEX6 PEER-DEVICE PEER-GID-INDEX.
+GID-INDEX6 PEER-DEVICE PEER-GID-INDEX VLAN-GID-INDEX.
 
-DEVICE is on eth0 of h1, PEER-DEVICE on eth0 of h2. Both hosts have another wire, eth1. Each case
-sends right packets the wrong way, then an honest one, which must be the first to arrive.
+DEVICE is on eth0 of h1, PEER-DEVICE on eth0 of h2. Both hosts have another wire, eth1, and on top of eth0 a tunnel, vx0.
+A container, h3, has a macvlan on top of eth0 of h1. Each case sends right packets the wrong way, then an honest one, which
+must be the first to arrive.
 """
 
-import errno
 import ipaddress
 import os
+import subprocess
 import sys
 import time
 
@@ -22,18 +23,20 @@ from pyverbs.pd import PD
 from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.wr import SGE, RecvWR, SendWR
 
+import extension
 import forge
 from forge import RC, SEND_ONLY, UD, Socket, Wire
 import userfault
 from pairs import (
-    ALL, DEVICE, GID_INDEX, PAGE, Buffer, becomes, case, code_of, connect, counter, equal,
+    ALL, DEVICE, GID_INDEX, PAGE, Buffer, becomes, case, connect, counter, equal,
     free_handle, gid_at, main, register, unanswered,
 )
 from uverbs import attach_mcast
 
 GID_INDEX6, PEER_DEVICE, PEER_GID_INDEX = int(sys.argv[3]), sys.argv[4], int(sys.argv[5])
-# Of an address that a container has on top of eth0. Its network device has the index of this host's eth1.
-FOREIGN_GID_INDEX = int(sys.argv[6])
+# Of an address on a VLAN of number 7. inner7 is the VLAN of this number within another one.
+VLAN_GID_INDEX, VLAN_HOST1, VLAN_HOST2 = int(sys.argv[6]), "10.97.0.1", "10.97.0.2"
+GID_CHANGE = 18  # IBV_EVENT_GID_CHANGE
 HOST1, HOST2, HOST1_V6, HOST2_V6 = "10.77.0.1", "10.77.0.2", "fd77::1", "fd77::2"
 STRANGER = "10.77.0.9"
 GROUP, GROUP_V6 = "239.77.1.10", "ff0e::770a"
@@ -245,8 +248,12 @@ def _():
 @case("datagrams of the other host by another network device")
 def _():
     queue = Queue(DEVICE, e.IBV_QPT_UD)
-    for source, target, index in ((HOST2, HOST1, GID_INDEX), (HOST2_V6, HOST1_V6, GID_INDEX6)):
-        wire = Wire("h2", "eth1", forge.hardware_address("h1", "eth1"))
+    for source, target, index, by in (
+        (HOST2, HOST1, GID_INDEX, "eth1"), (HOST2_V6, HOST1_V6, GID_INDEX6, "eth1"),
+        (HOST2, HOST1, GID_INDEX, "vx0"), (HOST2_V6, HOST1_V6, GID_INDEX6, "vx0"),
+        (VLAN_HOST2, VLAN_HOST1, VLAN_GID_INDEX, "inner7"),
+    ):
+        wire = Wire("h2", by, forge.hardware_address("h1", by))
         refuse(queue, lambda psn: wire.send(forge.packet(source, target, datagram(queue.qp.qp_num, psn))), "interface",
                GRH, lambda: queue.send(HONEST, gid_at(target), index))
         wire.close()
@@ -254,10 +261,12 @@ def _():
 
 @case("the peer's packets by another network device")
 def _():
-    here, there = connected()
-    wire, qpn = Wire("h2", "eth1", forge.hardware_address("h1", "eth1")), here.qp.qp_num
-    refuse(here, lambda psn: wire.send(forge.packet(HOST2, HOST1, forge.bth(RC | SEND_ONLY, qpn, psn) + EVIL)),
-           "interface", 0, lambda: there.send(HONEST))
+    for by in ("eth1", "vx0"):
+        here, there = connected()
+        wire, qpn = Wire("h2", by, forge.hardware_address("h1", by)), here.qp.qp_num
+        refuse(here, lambda psn: wire.send(forge.packet(HOST2, HOST1, forge.bth(RC | SEND_ONLY, qpn, psn) + EVIL)),
+               "interface", 0, lambda: there.send(HONEST))
+        wire.close()
 
 
 @case("a stranger's packets are refused before their ICRC is computed")
@@ -277,18 +286,38 @@ def _():
            lambda: queue.send(HONEST, gid_at(HOST1_V6), GID_INDEX6))
 
 
-@case("an address in another network namespace is no source")
+def change_address(where, device, address, times=1):
+    """Adds and deletes an address, so many times."""
+    line = f"addr add {address}/32 dev {device}\naddr del {address}/32 dev {device}\n"
+    subprocess.run(["ip", "-n", where, "-batch", "-"], input=line * times, text=True, check=True)
+
+
+def gid_changes(context, work):
+    """How many changes of the GID table the process is told of: those of `work`, and two of an address of the link that
+    comes and goes. ib_core looks at addresses one after another."""
+    work()
+    seen = []
+    change_address("h1", "eth0", "10.77.0.34")
+
+    def count():
+        seen.extend(kind for _, kind in context.events() if kind == GID_CHANGE)
+        return len(seen) >= 2
+
+    becomes(count, True, "two changes are told of")
+    time.sleep(2)
+    count()
+    return len(seen)
+
+
+@case("an address in another network namespace is no GID, and its changes raise no event")
 def _():
-    peer = Queue(PEER_DEVICE, e.IBV_QPT_RC)
-    gid = peer.context.query_gid(1, PEER_GID_INDEX)
-    queue = Queue(DEVICE, e.IBV_QPT_RC)
-    code = code_of(lambda: connect(queue.context, queue.qp, peer.qp.qp_num,
-                                   gid_index=FOREIGN_GID_INDEX, dgid=gid))
-    equal(code, errno.EINVAL, "errno of connecting")
-    datagrams = Queue(DEVICE, e.IBV_QPT_UD)
-    route = GlobalRoute(dgid=gid, sgid_index=FOREIGN_GID_INDEX)
-    code = code_of(lambda: AH(datagrams.pd, attr=AHAttr(gr=route, is_global=1, port_num=1)))
-    equal(code, errno.EINVAL, "errno of an address handle")
+    ours = Context(name=DEVICE)
+    gids = [ours.query_gid(1, index).gid for index in range(ours.query_port(1).gid_tbl_len)]
+    equal([gid_at(address).gid in gids for address in (HOST1, "10.77.0.33")], [True, False], "GIDs of the port")
+    context = extension.Context(extension.node_of(DEVICE))
+    equal(gid_changes(context, lambda: None), 2, "events of an address of the link")
+    foreign = gid_changes(context, lambda: change_address("h3", "macvlan3", "10.77.0.35", 50))
+    equal(foreign, 2, "events, while addresses of another namespace changed")
 
 
 sys.exit(main())

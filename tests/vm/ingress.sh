@@ -47,7 +47,20 @@ over "a VLAN" 1 vlan5
 over "a macvlan" 2 macvlan0
 check "nothing of it was dropped for how it came" dropped_nothing
 
-# A container's network device, on top of eth0, has the index that eth1 has here. ib_core tells of its addresses, too.
+# Network devices on top of eth0 whose frames are not those of eth0: a tunnel, and VLAN 7 within VLAN 5, which is not
+# VLAN 7. Each has an address, so that it has a GID.
+for host in 1 2; do
+	ip -n h$host link add vx0 type vxlan id 7 dev eth0 remote 10.77.0.$((3 - host)) dstport 4789
+	ip -n h$host link add link eth0 name vlan7 type vlan id 7
+	ip -n h$host link add link vlan5 name inner7 type vlan id 7
+	ip -n h$host addr add 10.95.0.$host/24 dev vx0
+	ip -n h$host addr add 10.96.0.$host/24 dev inner7
+	ip -n h$host addr add 10.97.0.$host/24 dev vlan7
+	for netdev in vx0 vlan7 inner7; do ip -n h$host link set $netdev up; done
+done
+for number in 5 6 7; do check "a GID of 10.9$number.0.1" wait_for 10 gid_index "$DEV1" 10.9$number.0.1; done
+
+# A container's network device, on top of eth0, has the index that eth1 has here.
 ip netns add h3
 ip link add eth1 netns h1 index 77 type veth peer name eth1 netns h2
 for host in 1 2; do
@@ -58,13 +71,15 @@ done
 ip -n h1 link add link eth0 name macvlan3 index 77 netns h3 type macvlan mode bridge
 ip -n h3 addr add 10.77.0.33/24 dev macvlan3
 ip -n h3 link set macvlan3 up
-check "ib_core tells of an address in another namespace" wait_for 10 gid_index "$DEV1" 10.77.0.33
 python3 "$(dirname "$0")/ingress.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" "$(gid_index "$DEV1" $HOST1_V6)" \
-	"$DEV2" "$(gid_index "$DEV2" $HOST2_V4)" "$(gid_index "$DEV1" 10.77.0.33)" || fail "ingress.py ends well" "status $?"
+	"$DEV2" "$(gid_index "$DEV2" $HOST2_V4)" "$(gid_index "$DEV1" 10.97.0.1)" || fail "ingress.py ends well" "status $?"
 
 # Deleted by itself: a namespace ends later, and eth0 would not become a port of a bridge meanwhile.
 ip -n h3 link del macvlan3
 ip netns del h3
+for host in 1 2; do
+	for netdev in vx0 inner7 vlan7; do ip -n h$host link del $netdev; done
+done
 
 # The wire becomes a port of a bridge; the bridge's addresses are the device's, too.
 for host in 1 2; do

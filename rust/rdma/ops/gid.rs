@@ -22,8 +22,8 @@ use crate::{
 
 const ROUTABLE: bindings::ib_gid_type = bindings::ib_gid_type_IB_GID_TYPE_ROCE_UDP_ENCAP;
 
-/// Implements `add_gid`: notes the index of the network device in the entry's context if the provider has taken note of the
-/// entry, for the index may be another when the entry is deleted.
+/// Implements `add_gid`: notes the index of the network device in the entry's context, for the index may be another
+/// when the entry is deleted.
 ///
 /// # Safety
 ///
@@ -50,10 +50,9 @@ pub(super) unsafe extern "C" fn add<P: Provider>(
             // SAFETY: As above.
             segment: unsafe { segment_of(attr.ndev, &base) },
         };
-        if P::add_gid(device, Gid::from_raw(&attr.gid), place)? {
-            // SAFETY: The context is the driver's to use.
-            unsafe { context.write(ptr::without_provenance_mut(netdev_index as usize)) };
-        }
+        P::add_gid(device, Gid::from_raw(&attr.gid), place)?;
+        // SAFETY: The context is the driver's to use.
+        unsafe { context.write(ptr::without_provenance_mut(netdev_index as usize)) };
         Ok(0)
     })
 }

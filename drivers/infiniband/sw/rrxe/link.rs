@@ -110,21 +110,22 @@ impl Link {
         self.id
     }
 
-    /// Takes note of an address of the device, unless it is one of another namespace: there interfaces have other indexes,
-    /// and who administers that namespace chooses them. Returns whether it does. Process context; sleeps.
+    /// Takes note of an address of the device. Process context; sleeps.
     ///
     /// # Errors
     ///
-    /// `ENOMEM`.
-    pub(crate) fn add_gid(&self, gid: Gid, place: GidPlace) -> Result<bool> {
+    /// `ENOMEM`; `EADDRNOTAVAIL` for an address in another namespace. There network devices have other indexes, which the
+    /// namespace's administrator chooses. ib_core keeps no address that is refused, and raises no event for it
+    /// (`__ib_cache_gid_add()`, drivers/infiniband/core/cache.c): so that administrator can't fill the table, nor the
+    /// memory with events that other processes don't read.
+    pub(crate) fn add_gid(&self, gid: Gid, place: GidPlace) -> Result {
         if place.net != self.context.net() {
-            return Ok(false);
+            return Err(EADDRNOTAVAIL);
         }
-        self.context.homes.add(gid, place, self.id)?;
-        Ok(true)
+        self.context.homes.add(gid, place, self.id)
     }
 
-    /// Undoes one [`Self::add_gid`] that returned true. Any context but hard interrupts.
+    /// Undoes one [`Self::add_gid`]. Any context but hard interrupts.
     pub(crate) fn remove_gid(&self, gid: Gid, netdev_index: u32) {
         self.context.homes.remove(gid, netdev_index, self.id);
     }

@@ -98,7 +98,7 @@ impl Provider for Rrxe {
         device.link.netdev()
     }
 
-    fn add_gid(device: &Arc<Device>, gid: Gid, place: GidPlace) -> Result<bool> {
+    fn add_gid(device: &Arc<Device>, gid: Gid, place: GidPlace) -> Result {
         device.link.add_gid(gid, place)
     }
 
