@@ -15,8 +15,7 @@ use crate::{cq::Cq, mr::Mr, qp::Qp, srq::Srq};
 ///
 /// `EINVAL` once destroyed, `EMSGSIZE`.
 pub(crate) fn qp(qp: &Arc<Qp>, details: &mut Details<'_>) -> Result {
-    let found = Qp::query(qp)?;
-    let load = Qp::load(qp)?;
+    let (found, load) = Qp::query_with_load(qp)?;
     details.number(c"sq_size", found.cap.max_send_wr)?;
     details.number(c"sq_posted", load.sends)?;
     details.number(c"rq_size", found.cap.max_recv_wr)?;

@@ -6,7 +6,7 @@ use kernel::{prelude::*, sync::Arc};
 use rdma::qp::{QpModify, QpQuery};
 use roce::qp::{Attrs, QpState};
 
-use super::Qp;
+use super::{manage::QpLoad, Qp};
 use crate::{
     engine::{new_replays, Core},
     engine_host::Upshot,
@@ -112,11 +112,24 @@ impl Qp {
     ///
     /// `EINVAL` once destroyed.
     pub(crate) fn query(this: &Arc<Self>) -> Result<QpQuery> {
-        Self::in_turn(this, |core| QpQuery {
+        Self::in_turn(this, |core| this.found(core))
+    }
+
+    /// State, attributes and what lies in its queues, all of one turn. Process context.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` once destroyed.
+    pub(crate) fn query_with_load(this: &Arc<Self>) -> Result<(QpQuery, QpLoad)> {
+        Self::in_turn(this, |core| (this.found(core), this.load(core)))
+    }
+
+    fn found(&self, core: &Core) -> QpQuery {
+        QpQuery {
             attrs: core.engine.attrs(),
             av: core.peer.av(),
-            cap: this.cap,
-            signal_all: this.signal_all,
-        })
+            cap: self.cap,
+            signal_all: self.signal_all,
+        }
     }
 }

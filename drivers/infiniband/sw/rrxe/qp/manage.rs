@@ -2,7 +2,7 @@
 
 //! What administrators want of a QP: what lies in it, where it counts, what it reports, and its end.
 
-use kernel::{prelude::*, sync::Arc};
+use kernel::sync::Arc;
 use rdma::{qp::QpModify, trace};
 use roce::{
     psn::Psn,
@@ -57,21 +57,17 @@ impl Qp {
         Self::in_turn(this, |core| core.has_rest(this.now())).unwrap_or(false)
     }
 
-    /// What lies in its queues. Process context.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL` once destroyed.
-    pub(crate) fn load(this: &Arc<Self>) -> Result<QpLoad> {
-        Self::in_turn(this, |core| QpLoad {
+    /// What lies in its queues.
+    pub(super) fn load(&self, core: &Core) -> QpLoad {
+        QpLoad {
             sends: core.sq.posted(),
             receives: core.rq.posted(),
-            inbox: match this.frames() {
+            inbox: match self.frames() {
                 Some(frames) => frames.len(),
-                None => this.inbox.len(),
+                None => self.inbox.len(),
             },
-            in_flight: this.credit.in_flight(),
-        })
+            in_flight: self.credit.in_flight(),
+        }
     }
 
     /// From now on the QP counts into `set`, or else into its port's counters. Process context.
