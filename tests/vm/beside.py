@@ -5,11 +5,13 @@
 
 import contextlib
 import os
+import signal
 import subprocess
 import time
 from pathlib import Path
 
-from pairs import DEVICE, GID_INDEX, equal
+import nldev
+from pairs import DEVICE, GID_INDEX, become_nobody, equal, start_child
 
 COUNTS = (1, 3, 8)
 RINGER = str(Path(__file__).with_name("ringer.py"))
@@ -47,6 +49,28 @@ def sending(count):
     with running(*[[*LOAD, "stream", "65536", FOREVER, "32", "8"]] * count):
         time.sleep(1)
         yield
+
+
+@contextlib.contextmanager
+def asking(count, number):
+    """Beside so many processes of user nobody that ask for the QP of that number all the time. Yields their numbers."""
+    requests = nldev.qp_request(nldev.Socket().index(DEVICE), number) * 1000
+
+    def ask():
+        become_nobody()
+        asker = nldev.Socket().socket
+        while True:
+            # The kernel has answered all of them when it returns, and dropped most answers: nobody reads them.
+            asker.send(requests)
+
+    children = [start_child(ask) for _ in range(count)]
+    try:
+        time.sleep(0.5)
+        yield children
+    finally:
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
 
 
 def beside_each(neighbours, measure, name):

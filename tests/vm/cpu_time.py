@@ -74,6 +74,16 @@ def packets_sent_during(seconds):
     return packets_during("rrxe_packet_out", lambda: time.sleep(seconds))
 
 
+def packets_sent_by(processes, work):
+    """How many packets of all QPs these processes send while `work` is called, not counting softirqs."""
+    event = TRACING / "events/rrxe/rrxe_packet_out"
+    with triggered(event, "hist:keys=common_pid,common_flags"):
+        work()
+        table = (event / "hist").read_text()
+    rows = re.findall(r"common_pid: +(\d+), common_flags: +(\d+) .* hitcount: +(\d+)", table)
+    return sum(int(count) for pid, flags, count in rows if int(pid) in processes and not int(flags) & SOFTIRQ)
+
+
 def turns_queued_during(work):
     """How many turns of QPs are queued for softirqs while `work` is called."""
     event = TRACING / "events/workqueue/workqueue_queue_work"

@@ -16,14 +16,16 @@ import sys
 import threading
 import time
 
-from beside import ENVIRONMENT, LOAD, beside_each, ringing, sending
-from cpu_time import packets_sent_during, turns_queued_during, worker_ticks
+from beside import ENVIRONMENT, LOAD, asking, beside_each, ringing, sending
+from cpu_time import packets_sent_by, packets_sent_during, turns_queued_during, worker_ticks
 from extension import Context, Cq, Qp, gid_of, node_of
-from pairs import DEVICE, GID_INDEX, case, equal, main
+from pairs import DEVICE, GID_INDEX, PATIENCE, Pair, case, equal, known, main
 
 
 TRIPS = 3000
 LIMIT_SECONDS = 100
+# Packets: more than chance.
+ENOUGH = 10
 
 
 def round_trip(where):
@@ -103,6 +105,26 @@ def queries():
         thread.join()
     context.close()
     equal(count, 0, "turns of softirqs")
+
+
+@case("neighbours: who asks for a queue does what it kept the queue from")
+def askers():
+    pair = Pair()
+    source, (target, _) = known(pair, 8)[1], known(pair, 8)
+    there = (target.address, pair.kept[-1].rkey)
+    messages = packets = 0
+
+    def write():
+        for _ in range(500):
+            equal(pair.write(source, there), 0, "status of a WRITE")
+
+    end = time.monotonic() + PATIENCE
+    with asking(4, pair.qps[0].qp_num) as children:
+        while packets < ENOUGH and time.monotonic() < end:
+            packets += packets_sent_by(children, write)
+            messages += 500
+    print(f"# {messages} messages, {packets} packets that those sent who asked")
+    equal(packets >= ENOUGH, True, "a queue has its turn before others ask")
 
 
 sys.exit(main())

@@ -9,12 +9,12 @@ import struct
 NETLINK_RDMA, CLIENT = 20, 5
 GET, RES_QP, RES_CM_ID, RES_CQ, RES_MR, RES_PD, STAT, RES_CTX, RES_SRQ = 1, 10, 11, 12, 13, 14, 17, 22, 23
 OBJECTS = {"qp": RES_QP, "cm_id": RES_CM_ID, "cq": RES_CQ, "mr": RES_MR, "pd": RES_PD, "ctx": RES_CTX, "srq": RES_SRQ}
-REQUEST_DUMP = 0x301
+REQUEST, REQUEST_DUMP = 1, 0x301
 ERROR, DONE = 2, 3
 NESTED = 0x8000
 # Tables and their entries, which nldev doesn't mark as nested.
 TABLES = {19, 20, 30, 31, 35, 36, 40, 41, 46, 47, 86, 87, 88, 89}
-DEV_INDEX, DEV_NAME = 1, 2
+DEV_INDEX, DEV_NAME, PORT_INDEX, LQPN = 1, 2, 3, 21
 DRIVER_STRING, DRIVER_U64, SRQN = 54, 59, 90
 
 
@@ -49,6 +49,13 @@ class Socket:
             if found[DEV_NAME].rstrip(b"\0").decode() == name:
                 return struct.unpack("=I", found[DEV_INDEX])[0]
         raise AssertionError(f"no device {name}")
+
+
+def qp_request(device, number):
+    """The message that asks for the QP of that number, on port 1."""
+    pairs = ((DEV_INDEX, device), (PORT_INDEX, 1), (LQPN, number))
+    body = b"".join(struct.pack("=HHI", 8, kind, value) for kind, value in pairs)
+    return struct.pack("=IHHII", 16 + len(body), CLIENT << 10 | RES_QP, REQUEST, 0, 0) + body
 
 
 def flat(body):

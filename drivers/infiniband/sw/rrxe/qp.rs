@@ -58,7 +58,7 @@ use crate::{
     rx::RxPacket,
     srq::Srq,
     thread_share::{ThreadShare, Waiter},
-    turn::Turn,
+    turn::{Held, Turn},
     workers::Workers,
 };
 
@@ -410,20 +410,24 @@ impl Qp {
 
     /// Runs the engine, and those of local peers to which it sent packets.
     fn advance(this: ArcBorrow<'_, Self>, direct: &mut Option<RxPacket>) {
-        let mut peer = Self::take_turns(this, direct);
+        let mut peer = Self::take_turns(this, None, direct);
         let mut rounds = MAX_ROUNDS;
         while let Some(qp) = peer {
             if rounds == 0 {
                 return Self::leave(qp.as_arc_borrow());
             }
             rounds = rounds.wrapping_sub(1);
-            peer = Self::take_turns(qp.as_arc_borrow(), &mut None);
+            peer = Self::take_turns(qp.as_arc_borrow(), None, &mut None);
         }
     }
 
     /// Runs the engine until it has nothing to do, its budget is spent, or another CPU has it.
-    /// Returns a local peer that got packets.
-    fn take_turns(this: ArcBorrow<'_, Self>, direct: &mut Option<RxPacket>) -> Option<Arc<Self>> {
+    /// Returns a local peer that got packets. `held` is the turn, if the caller has it.
+    fn take_turns(
+        this: ArcBorrow<'_, Self>,
+        mut held: Option<Held<'_, Option<KBox<Core>>>>,
+        direct: &mut Option<RxPacket>,
+    ) -> Option<Arc<Self>> {
         if this.is_at_end() {
             *direct = None;
             return None;
@@ -434,6 +438,7 @@ impl Qp {
         let _readers = this.poster.as_ref().map(|_| rcu::read_lock());
         let mut run = |direct: &mut Option<RxPacket>| {
             this.turn.advance(
+                held.take(),
                 |core| {
                     // Whatever is looked up meanwhile is so within this, and costs less.
                     this.net.readers.within(|| match core {

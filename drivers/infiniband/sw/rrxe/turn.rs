@@ -7,6 +7,12 @@
 //! [`Turn::advance`]. If another CPU has the turn, that one will see the wish before it is through;
 //! so nobody waits, and no wish is lost.
 //!
+//! A query waits, for it must have an answer ([`Turn::wait`]). An attempt fails while the lock has a
+//! queue, and any user may query. A wish that is left to a later attempt would come after all
+//! queries. So a query that finds a wish runs the engine before it gives the turn away
+//! ([`Turn::keep_if_wanted`]). A wish comes after two bodies of queries at most: the one that runs, and
+//! the next one in the queue.
+//!
 //! # Context
 //!
 //! Any context up to softirq. The body runs with bottom halves disabled and must not sleep.
@@ -18,6 +24,9 @@ use rdma::{
     new_bh_spinlock,
     sync::{smp_mb, swap_fully_ordered, BhSpinLock, BhSpinLockGuard},
 };
+
+/// The turn of one who waited for it.
+pub(crate) type Held<'a, T> = BhSpinLockGuard<'a, T>;
 
 /// An engine and the right to run it.
 #[pin_data]
@@ -39,15 +48,30 @@ impl<T: Unpin> Turn<T> {
 
     /// Waits for the turn. Process context only: what must not be refused, as `modify_qp`.
     ///
-    /// Wishes of others stay: call [`Self::advance`] after the guard is dropped, or if
-    /// [`Self::is_wanted`] says so.
-    pub(crate) fn wait(&self) -> BhSpinLockGuard<'_, T> {
+    /// Wishes of others stay: call [`Self::advance`] after the guard is dropped, or as
+    /// [`Self::keep_if_wanted`] says.
+    pub(crate) fn wait(&self) -> Held<'_, T> {
         self.engine.lock()
+    }
+
+    /// Ends a turn that was waited for, unless somebody wished for one meanwhile. The caller calls
+    /// [`Self::advance`] with what it gets.
+    pub(crate) fn keep_if_wanted<'a>(&'a self, held: Held<'a, T>) -> Option<Held<'a, T>> {
+        if self.wanted.load(Ordering::Relaxed) != 0 {
+            return Some(held);
+        }
+        drop(held);
+        // For a wish that came after the look. Who has the turn now will see it, too.
+        if self.is_wanted() {
+            self.engine.try_lock()
+        } else {
+            None
+        }
     }
 
     /// Whether somebody wished for a turn, perhaps in vain while another held it; to be asked by one
     /// who did, after the guard is dropped.
-    pub(crate) fn is_wanted(&self) -> bool {
+    fn is_wanted(&self) -> bool {
         // After the unlock: as in `advance`.
         smp_mb();
         self.wanted.load(Ordering::Relaxed) != 0
@@ -55,31 +79,52 @@ impl<T: Unpin> Turn<T> {
 
     /// Runs `body` with the turn until no wish is left, and `after` with its result each time,
     /// without the turn. Returns at once when somebody else has the turn: they will run for us.
+    /// `held` is the turn, if the caller has it.
     ///
     /// `after` returns whether to go on; when it declines, it has arranged for a later call.
-    pub(crate) fn advance<R>(
-        &self,
+    pub(crate) fn advance<'a, R>(
+        &'a self,
+        mut held: Option<Held<'a, T>>,
         mut body: impl FnMut(&mut T) -> R,
         mut after: impl FnMut(R) -> bool,
     ) {
         // Full ordering: what was left to do is visible before the wish, and the wish before the
         // attempt at the lock below. With the barrier after the unlock, either the attempt succeeds
         // or the holder sees the wish.
-        swap_fully_ordered(&self.wanted, 1);
-        loop {
-            let Some(mut engine) = self.engine.try_lock() else {
-                return;
-            };
+        if held.is_none() {
+            swap_fully_ordered(&self.wanted, 1);
+            held = self.engine.try_lock();
+        }
+        while let Some(mut engine) = held {
             // Fully ordered before the body looks for work: a wish made later is seen below.
             swap_fully_ordered(&self.wanted, 0);
             let result = body(&mut engine);
             drop(engine);
-            if !after(result) {
+            if !after(result) || !self.is_wanted() {
                 return;
             }
-            if !self.is_wanted() {
-                return;
-            }
+            held = self.engine.try_lock();
         }
+    }
+}
+
+#[kunit_tests(rrxe_turn)]
+mod tests {
+    use super::*;
+    use kernel::sync::Arc;
+
+    #[test]
+    fn a_wish_comes_before_those_who_wait_later() -> Result {
+        let turn = Arc::pin_init(Turn::new(0_u32), GFP_KERNEL)?;
+        let run = |held| turn.advance(held, |runs| *runs = runs.wrapping_add(1), |()| true);
+        assert!(turn.keep_if_wanted(turn.wait()).is_none());
+        // As an attempt leaves it that failed.
+        turn.wanted.store(1, Ordering::Relaxed);
+        let held = turn.keep_if_wanted(turn.wait());
+        assert!(held.is_some());
+        run(held);
+        assert!(turn.keep_if_wanted(turn.wait()).is_none());
+        assert_eq!(*turn.wait(), 1);
+        Ok(())
     }
 }

@@ -35,19 +35,20 @@ impl Qp {
         modified.map(|_| ())
     }
 
-    /// Runs `body` with what the holder of the turn has. Process context.
+    /// Runs `body` with what the holder of the turn has, and then the engine, if somebody wished for it
+    /// meanwhile. Process context.
     ///
     /// # Errors
     ///
     /// `EINVAL` once destroyed.
     pub(super) fn in_turn<R>(this: &Arc<Self>, body: impl FnOnce(&mut Core) -> R) -> Result<R> {
-        let result = {
-            let mut turn = this.turn.wait();
-            Option::as_mut(&mut turn).map(|core| body(core))
-        };
-        // They left it to us.
-        if this.turn.is_wanted() {
-            Self::leave(this.as_arc_borrow());
+        let mut turn = this.turn.wait();
+        let result = Option::as_mut(&mut turn).map(|core| body(core));
+        let held = this.turn.keep_if_wanted(turn);
+        if held.is_some() {
+            if let Some(peer) = Self::take_turns(this.as_arc_borrow(), held, &mut None) {
+                Self::leave(peer.as_arc_borrow());
+            }
         }
         result.ok_or(EINVAL)
     }
