@@ -136,7 +136,7 @@ pub(crate) unsafe extern "C" fn alloc<P: Provider>(
         };
         let room = DmObject::<P>::room()?;
         // SAFETY: The device is alive while ib_core calls its operations.
-        let memory = P::alloc_dm(unsafe { device_of::<P>(device) }, &init)?;
+        let memory = P::alloc_dm(unsafe { device_of::<P>(device) }, &context.driver, &init)?;
         Ok(DmObject::<P>::make(room, memory))
     };
     make().unwrap_or_else(|error: Error| error.to_ptr())

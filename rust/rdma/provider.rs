@@ -258,12 +258,16 @@ pub trait Provider: Sized + Send + Sync + 'static {
     /// polls them, so that they bring about no upcall. Any context.
     fn req_notify_cq(cq: &Arc<Self::Cq>, when: NotifyWhen, asks: bool) -> bool;
 
-    /// Allocates device memory for a process.
+    /// Allocates device memory for the process of `context`.
     ///
     /// # Errors
     ///
-    /// `ENOMEM`, also beyond the device's limit, and those of [`DeviceMemory::new`].
-    fn alloc_dm(device: &Arc<Self::Device>, init: &DmInit<'_>) -> Result<Arc<Self::Dm>>;
+    /// `ENOMEM`, also beyond the provider's limits, and those of [`DeviceMemory::new`].
+    fn alloc_dm(
+        device: &Arc<Self::Device>,
+        context: &Arc<Self::Context>,
+        init: &DmInit<'_>,
+    ) -> Result<Arc<Self::Dm>>;
 
     /// The memory itself.
     fn dm_memory(dm: &Self::Dm) -> &DeviceMemory;

@@ -26,13 +26,15 @@ from pyverbs.wr import RecvWR, SGE, SendWR
 
 import extension
 from pairs import (
-    ALL, DEVICE, GID_INDEX, LOCAL_WRITE, PAGE, REMOTE_READ, Buffer, Pair, case, code_of, connect,
-    equal, in_child, libc, main, map_memory, pattern, register, start_child,
+    ALL, DEVICE, GID_INDEX, LOCAL_WRITE, PAGE, REMOTE_READ, Buffer, Pair, become_nobody, case, code_of,
+    connect, equal, in_child, libc, main, map_memory, pattern, register, start_child,
 )
 from uverbs import alloc_dm, errno_of, free_dm
 
 PEER, PEER_GID_INDEX = sys.argv[3], int(sys.argv[4])
 LARGEST, TOTAL = 256 << 10, 16 << 20
+# What a user has at most, and a memory cgroup but the root's.
+OF_USER, OF_CGROUP = TOTAL // 2, TOTAL // 4
 OFFSET, STRIDE = 1 << 43, 256 << 10
 ZERO_BASED = e.IBV_ACCESS_ZERO_BASED
 SUCCESS, REFUSED, PROTECTED = e.IBV_WC_SUCCESS, e.IBV_WC_REM_ACCESS_ERR, e.IBV_WC_LOC_PROT_ERR
@@ -257,7 +259,7 @@ def not_negotiated():
 
 
 def fill_up(contexts):
-    """Takes all device memory that there is, in largest pieces, and returns what it got."""
+    """Takes all device memory that the process may have, in largest pieces, and returns what it got."""
     pieces = []
     while True:
         context = contexts[len(pieces) % len(contexts)]
@@ -268,13 +270,14 @@ def fill_up(contexts):
             return pieces
 
 
-@hosts_case("device memory is limited, for all processes together, and comes back")
+@hosts_case("device memory is limited, for all processes of a user together, and comes back")
 def quota():
     contexts = [Context(name=DEVICE), Context(name=DEVICE)]
     for _ in range(2):
         pieces = fill_up(contexts)
-        equal(len(pieces), TOTAL // LARGEST, "pieces")
+        equal(len(pieces), OF_USER // LARGEST, "pieces")
         equal(errno_of(alloc_dm, contexts[1], 1), errno.ENOMEM, "a byte more")
+        in_child(lambda: equal(errno_of(alloc_dm, Context(name=DEVICE), 1), errno.ENOMEM, "another process"))
         free_dm(*pieces.pop())
         small = alloc_dm(contexts[0], LARGEST - PAGE + 1)
         equal(errno_of(alloc_dm, contexts[1], 1), errno.ENOMEM, "pages count whole")
@@ -381,7 +384,28 @@ def dies():
     with process(body):
         equal(errno_of(alloc_dm, context, 1), errno.ENOMEM, "while it lives")
     pieces = fill_up([context])
-    equal(len(pieces), TOTAL // LARGEST, "pieces after its death")
+    equal(len(pieces), OF_USER // LARGEST, "pieces after its death")
+
+
+@hosts_case("a user has half of it, and others find room until all is taken")
+def users():
+    def of_another(writer):
+        become_nobody()
+        context = Context(name=DEVICE)
+        pieces = fill_up([context])
+        equal(len(pieces), OF_USER // LARGEST, "pieces of another user")
+        os.write(writer, b"x")
+        signal.pause()
+
+    def of_third(wanted):
+        os.setresuid(1000, 1000, 1000)
+        equal(errno_of(alloc_dm, Context(name=DEVICE), 1), wanted, "a page of a third user")
+
+    context = Context(name=DEVICE)
+    equal(len(fill_up([context])), OF_USER // LARGEST, "pieces of root")
+    with process(of_another):
+        in_child(lambda: of_third(errno.ENOMEM))
+    in_child(lambda: of_third(0))
 
 
 @hosts_case("its pages are the memory of who allocated it")
@@ -392,15 +416,17 @@ def charged():
     os.mkdir(group)
 
     def body(writer):
-        context = Context(name=DEVICE)
+        before = Context(name=DEVICE)
         with open(f"{group}/cgroup.procs", "w", encoding="ascii") as procs:
             procs.write(str(os.getpid()))
-        equal(len(fill_up([context])), TOTAL // LARGEST, "pieces")
+        within = Context(name=DEVICE)
+        equal(len(fill_up([within])), OF_CGROUP // LARGEST, "pieces of the cgroup")
+        equal(len(fill_up([before])), (OF_USER - OF_CGROUP) // LARGEST, "other pieces of the user")
         os.write(writer, b"x")
         signal.pause()
 
     with process(body), open(f"{group}/memory.current", encoding="ascii") as current:
-        equal(int(current.read()) >= TOTAL, True, "bytes charged")
+        equal(int(current.read()) >= OF_USER, True, "bytes charged")
     os.rmdir(group)
 
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The limits on threads of work queues, multicast attachments, unread events and packets that wait for QPs, for each user
-//! and for each memory cgroup.
+//! The limits on threads of work queues, multicast attachments, device memory, unread events and packets that wait for
+//! QPs, for each user and for each memory cgroup.
 //!
 //! All users share the threads of three work queues, and accounts limit each user's part.
 //! `rrxe_faults` and `rrxe_advice` sleep: a file system in user space, or a program that serves its
@@ -12,6 +12,8 @@
 //!
 //! All users share the multicast groups of a device, which no other limit divides: attachments are no objects of uverbs,
 //! so the `rdma` cgroup does not count them.
+//!
+//! All users share the memory of a device. The `rdma` cgroup counts its pieces, but not their bytes.
 //!
 //! All users of a namespace share the memory of packets that wait for QPs. QPs that stand still keep theirs.
 //!
@@ -48,8 +50,8 @@ pub(crate) enum Threads {
     Rests,
 }
 
-/// The threads that work for one user or one memory cgroup, its attachments to multicast groups, its CQs with unread
-/// events, and the packets that wait for its QPs.
+/// The threads that work for one user or one memory cgroup, its attachments to multicast groups, its device memory, its
+/// CQs with unread events, and the packets that wait for its QPs.
 #[pin_data]
 pub(crate) struct Account {
     /// Threads for faults of QPs.
@@ -62,6 +64,8 @@ pub(crate) struct Account {
     advice: Arc<Quota>,
     /// Attachments to multicast groups.
     attachments: Arc<Quota>,
+    /// Bytes of device memory.
+    device_memory: Arc<Quota>,
     /// CQs with more than one unread completion event.
     events: Arc<Quota>,
     /// Packets that wait for QPs.
@@ -77,12 +81,14 @@ impl Account {
         };
         let advice = Quota::new(allowance.sleepers)?;
         let attachments = Quota::new(allowance.attachments)?;
+        let device_memory = Quota::new(allowance.device_memory)?;
         let events = Quota::new(allowance.cqs_with_events)?;
         let account = pin_init!(Self {
             faults <- Semaphore::new(allowance.sleepers),
             rests <- Semaphore::new(runners),
             advice,
             attachments,
+            device_memory,
             events,
             packets,
         });
@@ -219,7 +225,7 @@ impl Payer {
     ///
     /// `ENOMEM` if they don't.
     pub(crate) fn claim_advice(&self) -> Result<PayerClaim> {
-        self.claim(|account| &account.advice)
+        self.claim(1, |account| &account.advice)
     }
 
     /// Takes an attachment to a multicast group, if the limits allow one more. Any context.
@@ -228,7 +234,16 @@ impl Payer {
     ///
     /// `ENOMEM` if they don't.
     pub(crate) fn claim_attachment(&self) -> Result<PayerClaim> {
-        self.claim(|account| &account.attachments)
+        self.claim(1, |account| &account.attachments)
+    }
+
+    /// Takes so many bytes of device memory, if the limits allow them. Any context.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM` if they don't.
+    pub(crate) fn claim_device_memory(&self, bytes: u32) -> Result<PayerClaim> {
+        self.claim(bytes, |account| &account.device_memory)
     }
 
     /// Takes the room for more than one unread event of a CQ, if the limits allow one more such CQ. Any context.
@@ -237,11 +252,11 @@ impl Payer {
     ///
     /// `ENOMEM` if they don't.
     pub(crate) fn claim_events(&self) -> Result<PayerClaim> {
-        self.claim(|account| &account.events)
+        self.claim(1, |account| &account.events)
     }
 
-    fn claim(&self, quota: impl Fn(&Account) -> &Arc<Quota>) -> Result<PayerClaim> {
-        let claim = |open: &Open| quota(&open.account).claim();
+    fn claim(&self, count: u32, quota: impl Fn(&Account) -> &Arc<Quota>) -> Result<PayerClaim> {
+        let claim = |open: &Open| quota(&open.account).claim_many(count);
         Ok(PayerClaim {
             _cgroup: self.cgroup.as_ref().map(claim).transpose()?,
             _user: claim(&self.user)?,
@@ -263,9 +278,11 @@ mod tests {
         sleepers: 1,
         attachments: 8,
         cqs_with_events: 1,
+        device_memory: 1 << 20,
     };
     const OF_CGROUP: Allowance = Allowance {
         attachments: 5,
+        device_memory: 512 << 10,
         ..OF_USER
     };
 
@@ -343,6 +360,26 @@ mod tests {
         assert!(!is_spent(&other));
         drop(claims);
         assert!(!is_spent(&second));
+        Ok(())
+    }
+
+    #[test]
+    fn limit_the_bytes_of_device_memory() -> Result {
+        let accounts = Accounts::new(1)?;
+        let first = payer(&accounts, Some(7), 1)?;
+        let second = payer(&accounts, None, 1)?;
+        let spent = |payer: &Payer, bytes| payer.claim_device_memory(bytes).is_err();
+        assert!(spent(&first, (512 << 10) + 1));
+        let claim = first.claim_device_memory(512 << 10)?;
+        assert!(spent(&first, 1));
+        // What a limit refuses counts for none.
+        assert!(spent(&second, (512 << 10) + 1));
+        let rest = second.claim_device_memory(512 << 10)?;
+        assert!(spent(&second, 1));
+        drop(claim);
+        assert!(!spent(&first, 512 << 10));
+        drop(rest);
+        assert!(!spent(&second, 1 << 20));
         Ok(())
     }
 

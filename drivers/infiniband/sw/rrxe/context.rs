@@ -65,7 +65,7 @@ impl Context {
         self.doorbells.as_ref()
     }
 
-    /// The payer of its page of doorbells, of its QPs and CQs.
+    /// The payer of its page of doorbells, of its QPs and CQs, and of its device memory.
     pub(crate) fn payer(&self) -> &Arc<Payer> {
         &self.payer
     }

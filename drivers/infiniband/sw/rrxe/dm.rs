@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Device memory, within the quota of its device.
+//! Device memory, within the quotas of its device, its user and its memory cgroup.
 
 use kernel::{prelude::*, sync::Arc};
 use rdma::{
@@ -8,23 +8,37 @@ use rdma::{
     quota::Claim,
 };
 
-use crate::device::Device;
+use crate::{
+    accounts::{Payer, PayerClaim},
+    context::Context,
+    device::Device,
+};
 
 /// Device memory.
 pub(crate) struct Dm {
     memory: DeviceMemory,
     _claim: Claim,
+    _payer_claim: PayerClaim,
+    /// Keeps the accounts that the claim counts for.
+    _payer: Arc<Payer>,
 }
 
 impl Dm {
-    /// Allocates it. Process context; sleeps.
+    /// Allocates it for the process of `context`. Process context; sleeps.
     ///
     /// # Errors
     ///
-    /// `ENOMEM`, also if the device's quota doesn't allow it, and those of [`DeviceMemory::new`].
-    pub(crate) fn alloc(device: &Device, init: &DmInit<'_>) -> Result<Arc<Self>> {
+    /// `ENOMEM`, also if a quota doesn't allow it, and those of [`DeviceMemory::new`].
+    pub(crate) fn alloc(
+        device: &Device,
+        context: &Context,
+        init: &DmInit<'_>,
+    ) -> Result<Arc<Self>> {
         let size = u32::try_from(init.size()).map_err(|_| ENOMEM)?;
+        let payer = context.payer();
         let dm = Self {
+            _payer_claim: payer.claim_device_memory(size)?,
+            _payer: payer.clone(),
             _claim: device.dm.claim_many(size)?,
             memory: DeviceMemory::new(init)?,
         };

@@ -84,17 +84,21 @@ pub(crate) struct Allowance {
     pub(crate) attachments: u32,
     /// CQs with more than one unread completion event. Events are charged to nobody.
     pub(crate) cqs_with_events: u32,
+    /// Bytes of device memory.
+    pub(crate) device_memory: u32,
 }
 
-/// That of a user, who so can't take all groups of a device.
+/// That of a user, who so can't take all groups or all memory of a device.
 pub(crate) const OF_USER: Allowance = Allowance {
     sleepers: SLEEPERS / 16,
     attachments: MAX_MCAST_GROUPS / 8,
     cqs_with_events: 4096,
+    device_memory: DEVICE_MEMORY / 2,
 };
 /// That of a memory cgroup, which leaves a part of its user's to others of this user: root is one user in many containers.
 pub(crate) const OF_CGROUP: Allowance = Allowance {
     sleepers: OF_USER.sleepers / 8,
     attachments: OF_USER.attachments / 2,
     cqs_with_events: OF_USER.cqs_with_events / 2,
+    device_memory: OF_USER.device_memory / 2,
 };

@@ -217,8 +217,12 @@ impl Provider for Rrxe {
         Cq::req_notify(cq, when, asks)
     }
 
-    fn alloc_dm(device: &Arc<Device>, init: &DmInit<'_>) -> Result<Arc<Dm>> {
-        Dm::alloc(device, init)
+    fn alloc_dm(
+        device: &Arc<Device>,
+        context: &Arc<Context>,
+        init: &DmInit<'_>,
+    ) -> Result<Arc<Dm>> {
+        Dm::alloc(device, context, init)
     }
 
     fn dm_memory(dm: &Dm) -> &DeviceMemory {
