@@ -19,7 +19,7 @@ from pyverbs.wr import SGE, RecvWR, SendWR
 
 import pairs
 from pairs import (
-    ALL, LOCAL_WRITE, PAGE, REMOTE_READ, Pair, becomes, case, equal, known, libc, main, map_memory,
+    ALL, LOCAL_WRITE, PAGE, REMOTE_READ, Pair, becomes, case, equal, in_child, known, libc, main, map_memory,
     pattern, present_pages, register, start_child,
 )
 from uverbs import CHANGE_TRANSLATION, advise_mr, errno_of, reg_mr, rereg
@@ -413,18 +413,19 @@ def churn():
 
 @case("a process may end whatever its regions do")
 def ends():
+    def end(kind):
+        pair = Pair()
+        memory = Private(64 * PAGE)
+        region = MR(pair.pd, 0, DEMAND, implicit=True) if kind == 1 else register(pair.pd, memory, DEMAND)
+        _, local = known(pair, 64 * PAGE)
+        pair.post(e.IBV_WR_RDMA_WRITE, local, (memory.address, region.rkey))
+        if kind == 2:
+            libc.munmap(memory.address, memory.length)
+        # Here, before Python closes what this function made.
+        os._exit(0)
+
     for kind in range(3):
-        child = os.fork()
-        if child == 0:
-            pair = Pair()
-            memory = Private(64 * PAGE)
-            region = MR(pair.pd, 0, DEMAND, implicit=True) if kind == 1 else register(pair.pd, memory, DEMAND)
-            _, local = known(pair, 64 * PAGE)
-            pair.post(e.IBV_WR_RDMA_WRITE, local, (memory.address, region.rkey))
-            if kind == 2:
-                libc.munmap(memory.address, memory.length)
-            os._exit(0)
-        equal(os.waitpid(child, 0)[1], 0, "the child's end")
+        in_child(lambda: end(kind))
 
 
 @case("a peer gets nothing of a region that is gone, however late it takes the packets")
