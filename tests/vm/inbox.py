@@ -15,11 +15,12 @@ from pyverbs.cq import CQ
 from pyverbs.device import Context
 from pyverbs.pd import PD
 from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
+from pyverbs.srq import SRQ, SrqAttr, SrqInitAttr
 from pyverbs.wr import SGE, RecvWR, SendWR
 
 from pairs import (
-    ALL, DEVICE, GID_INDEX, PAGE, Buffer, become_nobody, case, connect, counter, equal, main,
-    register, start_child, unanswered,
+    ALL, DEVICE, GID_INDEX, PAGE, Buffer, become_nobody, case, connect, counter, equal, in_child,
+    main, register, start_child, unanswered,
 )
 
 DEMAND = ALL | e.IBV_ACCESS_ON_DEMAND
@@ -27,11 +28,15 @@ QKEY = 0x1234
 # QPs that stand still, and datagrams for each: more than an inbox takes.
 QPS, DATAGRAMS = 40, 1100
 PAYLOAD = 4000
+# Bytes of such a packet, at most.
+PACKET = 12 << 10
+# Bytes of a queue that count for nobody; QPs that are made to see what one is charged.
+FREE, CHARGED = 4 << 10, 500
 # Each of their packets kept a page fragment's 32 KiB: 130 MiB.
 SMALL_QPS = 4
 GRH = 40
 # Without a limit they take 150 MiB and more. rust/rdma/net/skb/backlog.rs allows a 64th of the machine's memory for a
-# namespace, half of it for a user, and 16 KiB for each QP; the rest is for others who take memory meanwhile.
+# namespace, half of it for a user, and 4 KiB or a packet for each QP; the rest is for others who take memory meanwhile.
 OTHERS = 32 << 20
 # Messages of a user to himself while another's QPs stand still; seconds for the last of them to come. All messages fit
 # into one inbox of 1,024 packets, whose QP may not run meanwhile.
@@ -117,7 +122,7 @@ def bounded():
     lost = counter("drop_overflow") - overflows
     print(f"# {QPS * DATAGRAMS} packets, {lost} dropped, {taken >> 10} KiB taken")
     equal(lost > QPS * DATAGRAMS // 2, True, "packets are dropped")
-    equal(taken < memory_of("MemTotal") // 128 + QPS * (16 << 10) + OTHERS, True, "memory is bounded")
+    equal(taken < memory_of("MemTotal") // 128 + QPS * PACKET + OTHERS, True, "memory is bounded")
     os.close(fd)
 
 
@@ -205,6 +210,39 @@ def another_user():
         lost = counter("drop_overflow") - overflows
         print(f"# {came} of {MESSAGES} messages came, {lost} packets dropped")
         equal(came, MESSAGES, "messages that came")
+
+
+@case("a QP without room is charged for more than the bytes that count for nobody")
+def charged():
+    group = Path("/sys/fs/cgroup/queue-pairs")
+    Path("/sys/fs/cgroup/cgroup.subtree_control").write_text("+memory")
+    group.mkdir()
+
+    def kernel_memory():
+        lines = (group / "memory.stat").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("kernel "))
+
+    def make():
+        (group / "cgroup.procs").write_text(str(os.getpid()))
+        context = Context(name=DEVICE)
+        pd, cq = PD(context), CQ(context, 1)
+        srq = SRQ(pd, SrqInitAttr(SrqAttr(max_wr=1, max_sge=1)))
+        cap = QPCap(max_send_wr=0, max_recv_wr=0, max_send_sge=0, max_recv_sge=0)
+        # All are kept: memory that comes back late would count for the next ones.
+        kept = []
+        for name, kind, queue in (
+            ("RC", e.IBV_QPT_RC, None), ("RC with an SRQ", e.IBV_QPT_RC, srq), ("UC", e.IBV_QPT_UC, None),
+            ("UD", e.IBV_QPT_UD, None),
+        ):
+            before = kernel_memory()
+            init = QPInitAttr(qp_type=kind, scq=cq, rcq=cq, srq=queue, cap=cap)
+            kept += [QP(pd, init) for _ in range(CHARGED)]
+            each = (kernel_memory() - before) // CHARGED
+            print(f"# {name}: {each} bytes for each QP")
+            equal(each > FREE, True, f"{name} is charged for more than its free bytes")
+
+    in_child(make)
+    group.rmdir()
 
 
 sys.exit(main())

@@ -5,7 +5,8 @@
 //! The memory of received packets counts for no cgroup: a peer decides how many come, and the owner of a QP can
 //! keep them waiting. So the packets that wait in a namespace have a limit, and those of all namespaces, in bytes of
 //! `truesize`. The limit of a queue depends on the free bytes: a queue may have as many as it leaves free. So a
-//! few long queues don't take everything, and packets are dropped early when many queues are long.
+//! few long queues don't take everything, and packets are dropped early when many queues are long. An empty queue takes
+//! one packet in any case, which counts: so no QP stops for want of memory that others have.
 //!
 //! Many queues of one payer would still take everything. So a user may have as many bytes as its queues leave free in
 //! the namespace, and a queue may have as many of them as the user's queues have not taken. One user takes at most half
@@ -28,8 +29,9 @@ const PART_OF_MEMORY: usize = 16;
 const MOST: usize = 512 << 20;
 /// The limit of a namespace is that of all divided by this.
 const PART_OF_ALL: usize = 4;
-/// Bytes that a queue may have whatever others have. A QP is charged to its process for more than that.
-const FREE: usize = 16 << 10;
+/// Bytes that a queue may have whatever others have, and that count for nobody. A QP is charged to its process for more:
+/// its send ring is a page at least, and its structures take nearly 4 KiB.
+const FREE: usize = 4 << 10;
 
 /// Bytes of the packets that wait in all namespaces.
 static ALL: Atomic<usize> = Atomic::new(0);
@@ -134,12 +136,13 @@ impl Part {
         }
     }
 
-    /// Whether the queue may have `size` bytes more. CPUs that ask at the same time may overrun a limit by the bytes that
-    /// they ask for. Any context.
+    /// Whether the queue may have a packet of `size` bytes more. CPUs that ask at the same time may overrun a limit by the
+    /// bytes that they ask for. Any context.
     #[inline]
     pub(super) fn has_room(&self, size: usize) -> bool {
-        let bytes = self.bytes.load(Relaxed).saturating_add(size);
-        if bytes <= FREE {
+        let before = self.bytes.load(Relaxed);
+        let bytes = before.saturating_add(size);
+        if before == 0 || bytes <= FREE {
             return true;
         }
         let free = self.backlog.free();
@@ -251,6 +254,25 @@ mod tests {
         drop(queues);
         assert_eq!(backlog.used.load(Relaxed), 0);
         assert_eq!(ALL.load(Relaxed), 0);
+        Ok(())
+    }
+
+    #[test]
+    fn an_empty_queue_takes_one_packet() -> Result {
+        let backlog = Backlog::of(0, 0)?;
+        let user = Share::of_user()?;
+        let queue = Part::new(backlog.clone(), [None, Some(user.clone())]);
+        for _ in 0..2 {
+            assert!(queue.has_room(FREE + PACKET));
+            queue.add(FREE + PACKET);
+            assert!(!queue.has_room(1));
+            assert_eq!(backlog.used.load(Relaxed), PACKET);
+            assert_eq!(user.bytes.load(Relaxed), PACKET);
+            queue.subtract(FREE + PACKET);
+        }
+        // Of small packets as many as are free.
+        assert_eq!(fill(&queue), FREE / PACKET);
+        assert_eq!(backlog.used.load(Relaxed), 0);
         Ok(())
     }
 
