@@ -3,32 +3,42 @@
 # Runs on: guest
 """A QP whose packets can't leave their host: held.py DEVICE GID-INDEX PEER PEERS-GID-INDEX."""
 
+import os
 import sys
 import time
 
 import pyverbs.enums as e
 from pyverbs.cq import CQ
 from pyverbs.device import Context
+from pyverbs.mr import MW, MWBind, MWBindInfo
 from pyverbs.pd import PD
 from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.wr import SGE, SendWR
 
-from pairs import DEVICE, GID_INDEX, Buffer, case, connect, equal, main, register
+from cpu_time import worker_ticks
+from pairs import (
+    ALL, DEVICE, GID_INDEX, REMOTE_READ, Buffer, becomes, case, connect, counter, equal, main, register,
+)
 
 PEER, PEERS_GID_INDEX = sys.argv[3], int(sys.argv[4])
 # More than may be in flight, which is 64 packets of 1 KiB.
+CREDIT = 64
 MESSAGES, SIZE = 16, 16384
+# Requests without a packet, more than are carried out before a request of the peer comes.
+BINDS = 16384
+SECONDS, TICKS = 2, os.sysconf("SC_CLK_TCK")
 
 
 class End:
     """A QP on a device of its own."""
 
-    def __init__(self, device, gid_index):
+    def __init__(self, device, gid_index, depth=MESSAGES, signals=1):
         self.context, self.gid_index = Context(name=device), gid_index
         self.gid = self.context.query_gid(1, gid_index)
         self.pd, self.cq = PD(self.context), CQ(self.context, 64)
-        cap = QPCap(max_send_wr=MESSAGES, max_recv_wr=1)
-        self.qp = QP(self.pd, QPInitAttr(qp_type=e.IBV_QPT_RC, scq=self.cq, rcq=self.cq, cap=cap, sq_sig_all=1))
+        cap = QPCap(max_send_wr=depth, max_recv_wr=1)
+        self.qp = QP(self.pd, QPInitAttr(qp_type=e.IBV_QPT_RC, scq=self.cq, rcq=self.cq, cap=cap,
+                                         sq_sig_all=signals))
 
     def connect(self, other):
         # The timeout is two seconds and more: no packet is sent again meanwhile.
@@ -51,6 +61,46 @@ def flushed():
     while len(found) < MESSAGES and time.monotonic() < end:
         found += near.cq.poll(MESSAGES)[1]
     equal([(wc.wr_id, wc.status) for wc in found], [(number, e.IBV_WC_WR_FLUSH_ERR) for number in range(MESSAGES)])
+
+
+def ticks_without_credit():
+    """Ticks of kernel workers beside a QP whose credit is spent while it has requests that need none; None if these were
+    carried out before the answer to its peer took the credit."""
+    near, far = End(DEVICE, GID_INDEX, BINDS, 0), End(PEER, PEERS_GID_INDEX)
+    near.connect(far)
+    far.connect(near)
+    source, target = Buffer(8 * SIZE), Buffer(8 * SIZE)
+    remote = register(near.pd, source, ALL | e.IBV_ACCESS_MW_BIND)
+    local = register(far.pd, target)
+    window = MW(near.pd, e.IBV_MW_TYPE_1)
+    near.qp.modify(QPAttr(qp_state=e.IBV_QPS_SQD), e.IBV_QP_STATE)
+    for number in range(BINDS):
+        last = number == BINDS - 1
+        info = MWBindInfo(remote, source.address, SIZE, REMOTE_READ)
+        near.qp.bind_mw(window, MWBind(info, e.IBV_SEND_SIGNALED if last else 0))
+    before = counter("sent_pkts")
+    near.qp.modify(QPAttr(qp_state=e.IBV_QPS_RTS), e.IBV_QP_STATE)
+    sge = SGE(target.address, target.length, local.lkey)
+    wr = SendWR(opcode=e.IBV_WR_RDMA_READ, num_sge=1, sg=[sge])
+    wr.set_wr_rdma(remote.rkey, source.address)
+    far.qp.post_send(wr)
+    becomes(lambda: counter("sent_pkts") - before, CREDIT, "packets of the answer")
+    before = worker_ticks()
+    time.sleep(SECONDS)
+    ticks = worker_ticks() - before
+    return None if near.cq.poll(1)[0] else ticks
+
+
+@case("held: a QP costs no CPU time that has no credit left, but requests that need none")
+def idle():
+    ticks = None
+    for _ in range(10):
+        ticks = ticks_without_credit()
+        if ticks is not None:
+            break
+    equal(ticks is not None, True, "requests were left when the credit was spent")
+    print(f"# {ticks} ticks of kernel workers in {SECONDS} s")
+    equal(ticks < SECONDS * TICKS // 4, True, "few")
 
 
 sys.exit(main())

@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: together timeout=400
-# A queueing discipline that holds packets for ever holds up neither a QP's flush nor the module's removal.
+# A queueing discipline that holds packets for ever holds up neither a QP's flush nor the module's
+# removal, and costs no CPU time.
 source "$(dirname "$0")/lib.sh"
 
 refused() {

@@ -297,12 +297,23 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
     /// The earliest instant at which [`Self::handle_timeout`] and [`Self::poll_transmit`] want to
     /// be called; one in the past when they left work undone for the sake of their bounds.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let due = match self.state {
-            _ if self.backlog => return Some(Instant(0)),
+        if self.backlog {
+            return Some(Instant(0));
+        }
+        [self.deadline(), self.pause.end()]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// The earliest instant at which [`Self::handle_timeout`] wants to be called. A host whose
+    /// packets can't leave does not poll, so the rest of [`Self::poll_timeout`] stays due, unless
+    /// the QP [flushes](Self::flushes).
+    pub fn deadline(&self) -> Option<Instant> {
+        match self.state {
             State::Rts | State::Sqd(_) => self.requester.poll_timeout(),
             _ => None,
-        };
-        [due, self.pause.end()].into_iter().flatten().min()
+        }
     }
 
     /// The host could not resolve the source of `transmit`, the last packet that

@@ -421,13 +421,28 @@ impl Core {
         Ok(fate)
     }
 
+    /// When a turn next has something to do.
+    ///
+    /// Without credit a turn does not poll, so what a poll left undone is not due, nor is the end
+    /// of a pause: turns would follow each other until the credit is back. [`has_credit`] looks at
+    /// the credit after the turn's last poll and, if there is none, has the waker called: that runs
+    /// the QP, which then polls. A QP that flushes needs no credit.
+    fn next_work(&self, qp: ArcBorrow<'_, Qp>, now: Instant) -> Option<Instant> {
+        match self.engine.poll_timeout() {
+            Some(due) if due <= now && !self.engine.flushes() && !has_credit(&qp) => {
+                self.engine.deadline()
+            }
+            due => due,
+        }
+    }
+
     /// Sees to it that the QP runs when the engine next wants it.
     fn arm(&mut self, qp: ArcBorrow<'_, Qp>, now: Instant, upshot: &mut Upshot) {
         let due = match self.engine.state() {
             QpState::Err if self.rq.is_own() => {
                 Some(self.engine.poll_timeout().unwrap_or(now.after(ERROR_POLL)))
             }
-            _ => self.engine.poll_timeout(),
+            _ => self.next_work(qp, now),
         };
         let Some(due) = due else {
             return;

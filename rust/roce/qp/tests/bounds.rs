@@ -89,3 +89,21 @@ fn few_requests_are_flushed_in_a_turn_that_answers() {
     assert_eq!((packets, most), (65, STEPS));
     assert_eq!((host.sent().len(), host.recv_wcs.len()), (2000, 2000));
 }
+
+/// The poll spends the steps and returns an answer: work is left undone, but none by the clock.
+#[test]
+fn a_backlog_behind_an_answer_is_no_deadline() {
+    let (mut qp, mut host) = in_rts(QpKind::Rc);
+    let request = read_request(8 * 1024);
+    qp.handle_packet(NOW, &request, &mut host);
+    for _ in 0..2 * STEPS {
+        host.post_send(BIND, vec![]);
+    }
+    assert!(qp.poll_transmit(NOW, &mut host).is_some());
+    assert_eq!(qp.poll_timeout(), None);
+    assert!(qp.poll_transmit(NOW, &mut host).is_some());
+    assert_eq!(host.sent().len(), STEPS);
+    assert_eq!(qp.poll_timeout(), Some(Instant(0)));
+    assert_eq!(qp.deadline(), None);
+    assert!(!qp.flushes());
+}
