@@ -49,7 +49,7 @@ HONEST, EVIL = b"honest message, ", b"forged message, "
 class Queue:
     """A QP with receives posted."""
 
-    def __init__(self, device, kind):
+    def __init__(self, device, kind, receives=True):
         self.context = Context(name=device)
         self.pd = PD(self.context)
         self.cq = CQ(self.context, 4 * DEPTH)
@@ -63,7 +63,8 @@ class Queue:
             attr = QPAttr(port_num=1)
             attr.qkey = QKEY
             self.qp.to_rts(attr)
-            self.receive()
+            if receives:
+                self.receive()
 
     def receive(self):
         for slot in range(1, DEPTH):
@@ -257,6 +258,46 @@ def _():
         refuse(queue, lambda psn: wire.send(forge.packet(source, target, datagram(queue.qp.qp_num, psn))), "interface",
                GRH, lambda: queue.send(HONEST, gid_at(target), index))
         wire.close()
+
+
+@case("datagrams by another network device are refused before their ICRC is computed")
+def _():
+    queue, wire = Queue(DEVICE, e.IBV_QPT_UD), Wire("h2", "eth1", forge.hardware_address("h1", "eth1"))
+    wrong, before = datagram(queue.qp.qp_num, 0) + bytes(forge.ICRC_LEN), dropped("icrc")
+    refuse(queue, lambda _: wire.send(forge.packet(HOST2, HOST1, wrong, icrc=False)), "interface", GRH,
+           lambda: queue.send(HONEST, gid_at(HOST1)))
+    equal(dropped("icrc"), before, "dropped for icrc")
+    wire.close()
+
+
+@case("datagrams by another network device for a QP that waits for its memory")
+def _():
+    queue, other = Queue(DEVICE, e.IBV_QPT_UD, receives=False), Queue(DEVICE, e.IBV_QPT_UD)
+    memory, faults = unanswered(PAGE)
+    region = register(queue.pd, memory, ALL | e.IBV_ACCESS_ON_DEMAND)
+    queue.qp.post_recv(RecvWR(wr_id=0, num_sge=1, sg=[SGE(memory.address, PAGE, region.lkey)]))
+    queue.receive()
+    other.send(HONEST, gid_at(HOST1), remote=queue.qp.qp_num)
+    userfault.await_fault(faults)
+    wire, before = Wire("h2", "eth1", forge.hardware_address("h1", "eth1")), dropped("interface")
+    forged = forge.packet(HOST2, HOST1, datagram(queue.qp.qp_num, 0))
+    # More than its inbox takes.
+    for sent in range(INBOX + 76):
+        wire.send(forged)
+        if sent % DEPTH == 0:
+            time.sleep(0.01)
+    end = time.monotonic() + 20
+    while dropped("interface") < before + INBOX + 76 and time.monotonic() < end:
+        time.sleep(0.05)
+    other.send(HONEST, gid_at(HOST1), remote=queue.qp.qp_num)
+    userfault.give_zeros(faults, memory.address, PAGE)
+    queue.received()
+    equal(memory.read(len(HONEST), GRH), HONEST, "the first message")
+    equal(queue.received(GRH), HONEST, "the second message")
+    queue.nothing_forged()
+    counted("interface", before, INBOX + 76)
+    wire.close()
+    os.close(faults)
 
 
 @case("the peer's packets by another network device")

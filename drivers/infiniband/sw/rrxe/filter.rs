@@ -4,6 +4,7 @@
 //!
 //! The packet of a stranger, who may be another QP of this host, is refused here, before its ICRC is computed and before
 //! it takes a place in the inbox. The holder of the turn compares once more with the path itself, which may have changed meanwhile.
+//! So is a datagram that came by a wrong network device.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -136,7 +137,7 @@ impl Filter {
         let version = self.version.load(Ordering::Acquire);
         let whose = self.whose.load(Ordering::Acquire);
         if whose == Whose::Anybodys as u32 {
-            return Ok(());
+            return check_home(link, endpoints.destination, ingress);
         }
         let wanted = Admission {
             endpoints: Endpoints {
@@ -156,6 +157,21 @@ impl Filter {
         }
         verdict
     }
+}
+
+/// Refuses a datagram that came by a network device that doesn't lead to its destination. Most come
+/// by the link's own, or by none: of these the holder of the turn compares the destination, which
+/// takes no lock while that stays the same.
+///
+/// # Errors
+///
+/// The counter of the reason.
+#[inline]
+fn check_home(link: &Link, to: Gid, ingress: Ingress) -> Result<(), Counter> {
+    if ingress.is_none() || ingress.is_by(link.netdev_index()) {
+        return Ok(());
+    }
+    link.check_home(to, ingress)
 }
 
 fn write(words: &[AtomicU64; 2], gid: Gid) {
