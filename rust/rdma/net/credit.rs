@@ -125,7 +125,8 @@ impl<W: Wake> Credit<W> {
     ///
     /// # Safety
     ///
-    /// The caller owns `skb`, and has set no destructor.
+    /// The caller owns `skb`, and has set no destructor but by [`ProbeSockets::charge_v6`] of
+    /// [`Self::probe`].
     pub(super) unsafe fn charge(self: &Arc<Self>, skb: *mut bindings::sk_buff) {
         self.in_flight.fetch_add(1, ordering::Relaxed);
         let held = self.clone().into_foreign();
@@ -199,7 +200,11 @@ unsafe extern "C" fn give_back<W: Wake>(skb: *mut bindings::sk_buff) {
     let held = unsafe { (*shared).__bindgen_anon_2.destructor_arg };
     if let Some(held) = NonNull::new(held) {
         // SAFETY: The caller promises that it is an `Arc<Credit<W>>`, and gives it up.
-        unsafe { Arc::<Credit<W>>::from_foreign(held.as_ptr()) }.put(received);
+        let credit = unsafe { Arc::<Credit<W>>::from_foreign(held.as_ptr()) };
+        // SAFETY: This is the buffer's destructor. Senders give buffers no other socket, and the
+        // network stack makes a buffer forget its destructor before it gives it another socket.
+        unsafe { credit.probe.uncharge(skb) };
+        credit.put(received);
     }
 }
 

@@ -15,6 +15,9 @@ use kernel::{error::to_result, ffi::c_int, prelude::*};
 
 use crate::bindings;
 
+/// Bytes of packets that have the socket of IPv6 at once, about: it counts them by a `refcount_t`.
+const MOST: c_int = 1 << 30;
+
 /// A socket for each version of IP. They are bound to no port, receive nothing, and belong to the initial network
 /// namespace, which never ends; netfilter takes packets with the socket of another namespace as if they had none
 /// (`nft_meta_get_eval_skugid()` in net/netfilter/nft_meta.c).
@@ -54,9 +57,44 @@ impl ProbeSockets {
         self.v4.as_ptr()
     }
 
-    /// The one for IPv6, valid as long as `self`; null if there is none.
-    pub(super) fn v6(&self) -> *mut bindings::sock {
-        self.v6.as_ref().map_or(ptr::null_mut(), Socket::as_ptr)
+    /// Gives a packet of IPv6 its socket, and counts the packet at it, as the network stack expects:
+    /// IPsec counts there what it appends (`esp6_output_head()`, net/ipv6/esp6.c).
+    ///
+    /// # Errors
+    ///
+    /// `EAGAIN` if the packets that have the socket are too large together.
+    ///
+    /// # Safety
+    ///
+    /// The caller owns `skb`, which has neither socket nor destructor, and has its destructor call
+    /// [`Self::uncharge`] while `self` lives.
+    pub(super) unsafe fn charge_v6(&self, skb: *mut bindings::sk_buff) -> Result {
+        let Some(v6) = &self.v6 else {
+            return Ok(());
+        };
+        // SAFETY: The socket is valid, by the type invariant of `Socket`.
+        if unsafe { bindings::sk_wmem_alloc_get(v6.as_ptr()) } > MOST {
+            return Err(EAGAIN);
+        }
+        // SAFETY: The caller owns the buffer; the socket is valid, as above.
+        unsafe { bindings::skb_set_owner_w(skb, v6.as_ptr()) };
+        Ok(())
+    }
+
+    /// Counts `skb` no longer at its socket, if it has one.
+    ///
+    /// # Safety
+    ///
+    /// For the destructor of a buffer that only [`Self::charge_v6`] of the same sockets may have given a socket.
+    pub(super) unsafe fn uncharge(&self, skb: *mut bindings::sk_buff) {
+        // SAFETY: The network stack destroys valid buffers.
+        let owner = unsafe { bindings::skb_sk(skb) };
+        if self.v6.as_ref().is_some_and(|v6| v6.as_ptr() == owner) {
+            // SAFETY: As above; `charge_v6` counted the buffer, as the caller promises, and the
+            // network stack changes the count and `truesize` together. The count of the socket's
+            // owner, `self`, is left.
+            unsafe { bindings::sock_wfree(skb) };
+        }
     }
 }
 

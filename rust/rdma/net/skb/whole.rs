@@ -47,7 +47,8 @@ impl Written {
     /// Gives the buffer up, to be sent: it holds a credit until it is destroyed.
     fn charge<W: Wake>(self, credit: &Arc<Credit<W>>) -> *mut bindings::sk_buff {
         let skb = self.into_raw().as_ptr();
-        // SAFETY: The buffer is ours until it is sent, and was built without a destructor.
+        // SAFETY: The buffer is ours until it is sent, and was built without a destructor;
+        // `TxPacket::send` may have charged it to the credit's socket.
         unsafe { credit.charge(skb) };
         skb
     }
@@ -94,13 +95,21 @@ impl TxPacket {
     /// # Errors
     ///
     /// `EINVAL` if the route is of another version of IP; `EMSGSIZE` if the packet is longer than the MTU of the network
-    /// device, otherwise the IP layer's. The packet is gone all the same.
+    /// device; `EAGAIN` if it is longer than the route's, and too many such packets wait; otherwise the IP layer's. The
+    /// packet is gone all the same.
     pub fn send<W: Wake>(self, route: &Route, credit: &Arc<Credit<W>>) -> Result {
         if self.network != route.network() {
             return Err(EINVAL);
         }
+        let skb = self.skb.0.as_ptr();
         // SAFETY: Valid by the type invariant.
-        let len = unsafe { (*self.skb.0.as_ptr()).len as usize };
+        let len = unsafe { (*skb).len as usize };
+        if self.network == Network::V6 && len > route.mtu() {
+            // The IPv6 layer asks the buffer for the socket, not its caller.
+            // SAFETY: The buffer is ours, and was built without socket and destructor. It holds the
+            // credit from now on, whose destructor calls `uncharge`; the credit keeps the sockets.
+            unsafe { credit.probe().charge_v6(skb) }?;
+        }
         let skb = self.skb.charge(credit);
         // SAFETY: The count that `hold` takes is given to the buffer.
         unsafe { bindings::skb_dst_set(skb, route.hold()) };
@@ -110,16 +119,8 @@ impl TxPacket {
             // SAFETY: The buffer is complete, ours, and has a route; `net` is that route's. The
             // credit keeps the socket.
             Network::V4 => unsafe { bindings::ip_local_out(net, credit.probe().v4(), skb) },
-            Network::V6 => {
-                if len > route.mtu() {
-                    // The IPv6 layer asks the buffer for the socket, not its caller.
-                    // SAFETY: The buffer is ours. It holds the credit, which keeps the socket, until
-                    // the network stack makes it forget the socket (`skb_orphan()`).
-                    unsafe { bindings::skb_set_sk(skb, credit.probe().v6()) };
-                }
-                // SAFETY: As for IPv4.
-                unsafe { bindings::ip6_local_out(net, core::ptr::null_mut(), skb) }
-            }
+            // SAFETY: As for IPv4.
+            Network::V6 => unsafe { bindings::ip6_local_out(net, core::ptr::null_mut(), skb) },
         };
         sent(code)
     }
