@@ -7,16 +7,23 @@
   netdevs.py shrink A GID-INDEX B GID-INDEX      an MTU that shrinks below the path MTU of A's and B's QPs
   netdevs.py wire NAMESPACE NAMESPACE NAME       carries packets between the TUN or TAP devices (tun…, tap…)
                                                  of two namespaces
+  netdevs.py outside DEVICE...                   leaves the namespace of the devices for the initial one, with a QP of each
+                                                 that waits for memory, and says "attached". When its input has ended it
+                                                 fails if the kernel told the initial namespace of RDMA devices meanwhile
 """
 
+import ctypes
 import errno
 import fcntl
+import mmap
 import os
 import select
+import socket
 import struct
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 from pyverbs.addr import AHAttr, GlobalRoute
 from pyverbs.cq import CQ
@@ -27,10 +34,14 @@ from pyverbs.pd import PD
 from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.wr import SGE, RecvWR, SendWR
 
+from extension import gid_of
+import userfault
+
 ALL = e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_READ
 SIZE = 4000
 # Less than the first timeout of a QP, which is 17 s.
 SOON = 12
+NETLINK_KOBJECT_UEVENT, KERNEL = 15, 1
 TUNSETIFF, IFF_TUN, IFF_TAP, IFF_NO_PI = 0x400454CA, 1, 2, 0x1000
 
 
@@ -163,4 +174,36 @@ def wire(*arguments):
                     raise
 
 
-{"unplug": unplug, "shrink": shrink, "wire": wire}[sys.argv[1]](*sys.argv[2:])
+def stall(device):
+    """A QP that waits for memory whose faults nobody answers."""
+    index = next(index for index in range(64) if gid_of(device, index)[10:12] == b"\xff\xff")
+    side, memory = Side(device, index), mmap.mmap(-1, SIZE)
+    side.connect(side.gid, side.qp.qp_num, mtu=e.IBV_MTU_1024)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    side.mr = MR(side.pd, SIZE, ALL | e.IBV_ACCESS_ON_DEMAND, address)
+    faults = userfault.faults_of(SimpleNamespace(address=address, length=mmap.PAGESIZE))
+    side.post_send(1, SIZE)
+    userfault.await_fault(faults)
+    return side, memory, faults
+
+
+def outside(*devices):
+    stalled = [stall(device) for device in devices]
+    with open("/proc/1/ns/net", "rb") as file:
+        os.setns(file.fileno(), os.CLONE_NEWNET)
+    uevents = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, NETLINK_KOBJECT_UEVENT)
+    uevents.bind((0, KERNEL))
+    print("attached", flush=True)
+    sys.stdin.read()
+    told = []
+    while select.select([uevents], [], [], 0)[0]:
+        what, *fields = uevents.recv(1 << 16).split(b"\0")
+        told += [what.decode()] if b"SUBSYSTEM=infiniband" in fields else []
+    status = 0 if stalled and not told else 1
+    print(*told, sep="\n")
+    # As above.
+    sys.stdout.flush()
+    os._exit(status)
+
+
+{"unplug": unplug, "shrink": shrink, "wire": wire, "outside": outside}[sys.argv[1]](*sys.argv[2:])

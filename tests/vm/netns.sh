@@ -75,6 +75,31 @@ none() { [[ -z $(rdma dev show) && -z $(in2 rdma dev show) ]]; }
 check "both are gone, and the other's, whose veth was its peer" wait_for 10 none
 DEV1='' DEV2=''
 hosts_down
+
+# So do many; none of them goes to init meanwhile, where each would flush for as long as all may. A namespace destroys its
+# network devices behind ib_core's exit.
+DEVICES=(many{1..8})
+many() {
+	local device
+	ip netns add h4 && ip link add peer type veth peer name eth0 netns h4 || return
+	for device in "${DEVICES[@]}"; do
+		ip -n h4 link add "$device" type dummy && ip -n h4 link set "$device" up &&
+			ip -n h4 addr add "10.79.${device#many}.1/24" dev "$device" &&
+			ip netns exec h4 rdma link add "$device" type rrxe netdev "$device" || return
+	done
+}
+network_devices_gone() { ! ip link show peer; }
+ends() {
+	local begin=${EPOCHREALTIME/[.,]/}
+	ip netns del h4 && wait_for 60 network_devices_gone || return
+	TOOK=$(((${EPOCHREALTIME/[.,]/} - begin) / 1000))
+}
+check "a namespace with ${#DEVICES[@]} devices" many
+check "a process outside stalls a QP of each" \
+	hold ip netns exec h4 python3 "$(dirname "$0")/netdevs.py" outside "${DEVICES[@]}"
+check "the namespace ends" ends
+note "in $TOOK ms"
+check "init saw none of its devices" release
 # Namespaces end after `ip netns del` has returned (cleanup_net), and ib_core refuses while there is one.
 check "shared again" wait_for 30 rdma system set netns shared
 

@@ -61,8 +61,8 @@ impl Drop for Net {
 
 /// Who wants to know when a namespace ends.
 pub trait Observer: Send + Sync + 'static {
-    /// Namespace `net` ends; its network devices are unregistered already. On return nothing of
-    /// ours may depend on it.
+    /// Namespace `net` ends: nobody can count it any more. Its network devices are still
+    /// registered. On return nothing of ours may depend on it.
     ///
     /// # Context
     ///
@@ -97,12 +97,13 @@ impl<T: Observer> PerNet<T> {
     /// `EBUSY` if there is a registration, `ENOMEM`.
     pub fn new(observer: Arc<T>) -> Result<Self> {
         let raw = bindings::pernet_operations {
-            exit: Some(exit::<T>),
+            // Precedes the `exit` of all others: ib_core's would give each RDMA device to the
+            // initial namespace first.
+            pre_exit: Some(pre_exit::<T>),
             ..Default::default()
         };
         let operations = KBox::pin(Opaque::new(raw), GFP_KERNEL)?;
         let observer = OBSERVER.claim(observer)?;
-        // As a subsystem, so that it comes after the network devices when a namespace ends.
         // SAFETY: Pinned by the box until `drop` has unregistered it.
         to_result(unsafe { bindings::register_pernet_subsys(operations.get()) })?;
         // INVARIANT: They have just entered the list.
@@ -120,12 +121,12 @@ impl<T: Observer> Drop for PerNet<T> {
     }
 }
 
-/// Implements `exit`.
+/// Implements `pre_exit`.
 ///
 /// # Safety
 ///
 /// To be called for a namespace while a [`PerNet`] of `T` exists.
-unsafe extern "C" fn exit<T: Observer>(net: *mut bindings::net) {
+unsafe extern "C" fn pre_exit<T: Observer>(net: *mut bindings::net) {
     // SAFETY: The registration has claimed it, until no callback can run.
     let observer = unsafe { OBSERVER.get::<T>() };
     observer.net_exit(NetId::of(net));
