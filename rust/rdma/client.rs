@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A client of ib_core, which hears that a device is given to its users, and that it is about to be taken away from them.
+//! A client of ib_core, which hears that a device is about to be taken away from its users.
 //!
 //! Whoever unregisters a device, or moves it to another namespace, ib_core first tells its clients,
 //! the latest registered first. So one that was registered after uverbs still finds the objects of
@@ -8,13 +8,7 @@
 
 use core::pin::Pin;
 
-use kernel::{
-    error::to_result,
-    ffi::{c_int, c_void},
-    prelude::*,
-    sync::Arc,
-    types::Opaque,
-};
+use kernel::{error::to_result, ffi::c_void, prelude::*, sync::Arc, types::Opaque};
 
 use crate::{
     bindings,
@@ -34,13 +28,6 @@ impl AnyDevice {
 
 /// Who wants to know.
 pub trait Observer: Send + Sync + 'static {
-    /// `device` is there, perhaps again: in another namespace.
-    ///
-    /// # Context
-    ///
-    /// Process; may sleep. ib_core's locks of devices and clients are held.
-    fn arrived(&self, device: &AnyDevice);
-
     /// `device` is about to be taken away.
     ///
     /// # Context
@@ -82,7 +69,6 @@ impl<T: Observer> ClientRegistration<T> {
     pub fn new(name: &'static CStr, observer: Arc<T>) -> Result<Self> {
         let mut raw = bindings::ib_client {
             name: name.as_ptr().cast(),
-            add: Some(add::<T>),
             remove: Some(remove::<T>),
             ..pin_init::zeroed()
         };
@@ -104,18 +90,6 @@ impl<T: Observer> Drop for ClientRegistration<T> {
         // SAFETY: Registered by the type invariant. It waits for callbacks that are running.
         unsafe { bindings::ib_unregister_client(self.client.get()) };
     }
-}
-
-/// Implements `add`.
-///
-/// # Safety
-///
-/// To be called by ib_core while a [`ClientRegistration`] of `T` exists, or is being made.
-unsafe extern "C" fn add<T: Observer>(device: *mut bindings::ib_device) -> c_int {
-    // SAFETY: The registration has claimed it, until no callback can run.
-    let observer = unsafe { OBSERVER.get::<T>() };
-    observer.arrived(&AnyDevice(device));
-    0
 }
 
 /// Implements `remove`.

@@ -165,6 +165,10 @@ pub trait Provider: Sized + Send + Sync + 'static {
     /// Those of [`Details`].
     fn mr_details(mr: &Arc<Self::Mr>, details: &mut Details<'_>) -> Result;
 
+    /// ib_core is about to give the device to its users, perhaps again: in another namespace.
+    /// Process context.
+    fn enable(device: &Arc<Self::Device>);
+
     /// The device is unregistered: no operation is called any more.
     fn disable(device: &Arc<Self::Device>);
 

@@ -97,14 +97,16 @@ pub(super) unsafe extern "C" fn firmware<P: Provider>(
     };
 }
 
-/// Implements `enable_driver`: tells users that the port is active, if it is.
+/// Implements `enable_driver`, and tells users that the port is active, if it is.
 ///
 /// # Safety
 ///
 /// To be called by ib_core, on a device of `P`.
 pub(super) unsafe extern "C" fn enable<P: Provider>(device: *mut bindings::ib_device) -> c_int {
     // SAFETY: The device is alive while ib_core calls its operations.
-    if let Some(netdev) = P::netdev(unsafe { of::<P>(device) }) {
+    let driver = unsafe { of::<P>(device) };
+    P::enable(driver);
+    if let Some(netdev) = P::netdev(driver) {
         // SAFETY: ib_core has registered the device by now, and `netdev` is valid.
         unsafe { bindings::ib_dispatch_port_state_event(device, netdev.as_ptr()) };
     }

@@ -211,7 +211,7 @@ impl Link {
         }
     }
 
-    /// Notes that ib_core gives the device to users.
+    /// Notes that ib_core is about to give the device to users.
     pub(crate) fn note_arrived(&self) {
         self.leaving.store(false, ordering::Relaxed);
         self.flushed.store(false, Ordering::Relaxed);

@@ -142,6 +142,10 @@ impl Provider for Rrxe {
         details::mr(mr, details)
     }
 
+    fn enable(device: &Arc<Device>) {
+        device.link.note_arrived();
+    }
+
     fn disable(device: &Arc<Device>) {
         device.link.close();
     }

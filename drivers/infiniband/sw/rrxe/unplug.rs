@@ -72,12 +72,6 @@ impl Deadline {
 }
 
 impl client::Observer for Links {
-    fn arrived(&self, device: &AnyDevice) {
-        if let Some(link) = self.find(|link| link.is_of(device)) {
-            link.note_arrived();
-        }
-    }
-
     fn leaving(&self, device: &AnyDevice) {
         if let Some(link) = self.find(|link| link.is_of(device)) {
             link.note_leaving();
