@@ -33,6 +33,7 @@ use crate::{
     object::Object,
     provider::Provider,
     udata,
+    unread::is_empty,
 };
 
 /// What a region may be used for: a set of `IB_ACCESS_*`.
@@ -101,6 +102,11 @@ impl Access {
     /// The memory isn't to be pinned.
     pub const fn is_on_demand(self) -> bool {
         self.0 & Self::ON_DEMAND != 0
+    }
+
+    /// The set without the right to bind windows.
+    pub const fn without_windows(self) -> Self {
+        Self(self.0 & !Self::MW_BIND)
     }
 
     /// The set without what belongs to the memory, which stays as in `registered`.
@@ -366,6 +372,33 @@ pub(crate) unsafe extern "C" fn rereg<P: Provider>(
     change().unwrap_or_else(|error: Error| error.to_ptr())
 }
 
+/// Whether uverbs undoes the registration of a region: uverbs lists the uobject when it gives the
+/// handle to the process.
+///
+/// # Safety
+///
+/// `base` must be a region that exists for ib_core.
+unsafe fn is_undone(base: *const bindings::ib_mr) -> bool {
+    // SAFETY: As the caller promises.
+    let kind = unsafe { (*base).type_ };
+    // The kernel's users link regions of other types by the same bytes.
+    if !matches!(
+        kind,
+        bindings::ib_mr_type_IB_MR_TYPE_USER | bindings::ib_mr_type_IB_MR_TYPE_DM
+    ) {
+        return false;
+    }
+    // SAFETY: As the caller promises. ib_core keeps a uobject or null there in regions of these
+    // types.
+    let object = unsafe { (*base).__bindgen_anon_1.uobject };
+    if object.is_null() {
+        return false;
+    }
+    // SAFETY: uverbs initialised the list when it made the uobject, which lasts until the region
+    // is gone.
+    unsafe { is_empty((&raw mut (*object).list).cast()) }
+}
+
 /// Implements `dereg_mr`.
 ///
 /// # Safety
@@ -379,7 +412,13 @@ pub(crate) unsafe extern "C" fn dereg<P: Provider>(
         // SAFETY: `base` is a region of `P`, alive until this succeeds.
         let mr = unsafe { MrObject::<P>::get(base) }.get();
         // SAFETY: The device is alive while it has regions.
-        P::dereg_mr(unsafe { crate::device::of::<P>((*base).device) }, &mr)?;
+        let device = unsafe { crate::device::of::<P>((*base).device) };
+        // SAFETY: As above.
+        if unsafe { is_undone(base) } {
+            P::undo_mr(device, &mr);
+        } else {
+            P::dereg_mr(device, &mr)?;
+        }
         // SAFETY: This is the destruction, past the point where it can fail.
         drop(unsafe { MrObject::<P>::unmake(base) });
         Ok(0)

@@ -335,6 +335,10 @@ pub trait Provider: Sized + Send + Sync + 'static {
     /// `EINVAL` while memory windows are bound to it.
     fn dereg_mr(device: &Arc<Self::Device>, mr: &Arc<Self::Mr>) -> Result;
 
+    /// As [`Self::dereg_mr`], for a region whose registration is undone. It can't fail: uverbs would
+    /// warn. The process may know the key and have bound windows; they lose what they were bound to.
+    fn undo_mr(device: &Arc<Self::Device>, mr: &Arc<Self::Mr>);
+
     /// Makes a shared receive queue for a process, of an XRC domain if `xrc` is given.
     ///
     /// # Errors

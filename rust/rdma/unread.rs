@@ -208,7 +208,7 @@ impl CqEvents {
 /// # Safety
 ///
 /// `list` is valid for reads.
-unsafe fn is_empty(list: *mut list_head) -> bool {
+pub(crate) unsafe fn is_empty(list: *mut list_head) -> bool {
     // SAFETY: The caller's promise.
     let next = unsafe { (&raw const (*list).next).read_volatile() };
     core::ptr::eq(next, list)

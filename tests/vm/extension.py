@@ -11,6 +11,7 @@ import struct
 
 GET_CONTEXT, ALLOC_PD, REG_MR, CREATE_COMP_CHANNEL, CREATE_CQ, REQ_NOTIFY_CQ = 0, 3, 9, 17, 18, 23
 CREATE_QP, QUERY_QP, MODIFY_QP, DESTROY_QP, POST_SEND, CREATE_SRQ, MODIFY_SRQ = 24, 25, 26, 27, 28, 32, 33
+ALLOC_MW = 14
 
 DOORBELL, CQ_ARM, CQ_NEWS = 1, 2, 8
 NEED_WAKEUP = 1
@@ -22,7 +23,7 @@ PRODUCER, NEWS, CONSUMER, ARM, ELEMENTS = 128, 132, 256, 320, 384
 ARM_NONE, ARM_SOLICITED, ARM_NEXT = 0, 1, 2
 NEWS_NONE, NEWS_ANY, NEWS_SOLICITED = 0, 1, 2
 
-WRITE, SEND = 0, 2
+WRITE, SEND, BIND_MW = 0, 2, 8
 SIGNALED, SOLICITED = 2, 4
 
 
@@ -72,6 +73,10 @@ class Context:
         """lkey and rkey of a region."""
         request = struct.pack("=QQQII", buffer.address, buffer.length, buffer.address, self.pd, access)
         return struct.unpack("=III", self.call(REG_MR, request, 12))[1:]
+
+    def window(self):
+        """The key of a memory window of type 1."""
+        return struct.unpack("=II", self.call(ALLOC_MW, struct.pack("=IB3x", self.pd, 1), 8))[1]
 
     def needs_call(self):
         return self.page.u32(0).value & NEED_WAKEUP != 0
@@ -185,13 +190,25 @@ class Qp:
 
     def write(self, wr_id, source, lkey, target, rkey, length, flags=SIGNALED):
         """Puts an RDMA WRITE into the send queue."""
-        tail = self.ring.u32(PRODUCER).value
         wqe = bytearray(224)
         struct.pack_into("=QIII", wqe, 0, wr_id, 1, WRITE, flags)
         struct.pack_into("=QI", wqe, 24, target, rkey)
         struct.pack_into("=III", wqe, 184, length, length, 0)
         struct.pack_into("=I", wqe, 196, 1)
         struct.pack_into("=QII", wqe, 208, source, length, lkey)
+        self.put(wqe)
+
+    def bind(self, wr_id, window, lkey, buffer, access):
+        """Puts the binding of a window, under its key, to all of a region into the send queue."""
+        wqe = bytearray(224)
+        struct.pack_into("=QIII", wqe, 0, wr_id, 1, BIND_MW, SIGNALED)
+        struct.pack_into("=QQ", wqe, 24, buffer.address, buffer.length)
+        struct.pack_into("=IIII", wqe, 40, lkey, window, window, access)
+        self.put(wqe)
+
+    def put(self, wqe):
+        """Puts a WQE into the send queue."""
+        tail = self.ring.u32(PRODUCER).value
         ctypes.memmove(self.ring.address + ELEMENTS + tail * self.element, bytes(wqe), len(wqe))
         self.ring.u32(PRODUCER).value = (tail + 1) & self.mask
 

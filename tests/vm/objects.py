@@ -22,14 +22,17 @@ from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.srq import SRQ, SrqAttr, SrqInitAttr
 from pyverbs.wr import SGE, SendWR
 
+import extension
 import nldev
 import userfault
 from extension import PRODUCER
 from pairs import (
-    ALL, DEVICE, LOCAL_WRITE, PAGE, Buffer, Pair, become_nobody, becomes, case, connect, equal,
-    free_handle, libc, main, register, start_child, unanswered,
+    ALL, DEVICE, GID_INDEX, LOCAL_WRITE, PAGE, REMOTE_WRITE, Buffer, Pair, become_nobody, becomes,
+    case, connect, equal, free_handle, libc, main, pattern, register, start_child, unanswered,
 )
-from uverbs import CHANGE_ACCESS, CHANGE_TRANSLATION, rereg
+from uverbs import (
+    CHANGE_ACCESS, CHANGE_TRANSLATION, METHOD_REG_MR, OBJECT_MR, errno_of, ioctl, quad, rereg, word,
+)
 
 ALLOC_PD, QUERY_QP = 3, 25
 PSN = 0x5A17EC
@@ -279,6 +282,73 @@ def undone():
     thread.join()
     equal(result, [(-1, errno.EFAULT)], "what the call returned")
     equal(free_handle(pair.context), handle, "the handle that the domain left to the next one")
+
+
+def bound_meanwhile(context, window, qp, cq):
+    """Binds the window to a region whose registration fails when its second key is told.
+
+    Returns the region's memory."""
+    memory = Buffer(PAGE)
+    lkey, (response, faults) = (ctypes.c_uint32 * 1)(), unanswered(PAGE)
+    rkey = (ctypes.c_uint32 * 1).from_address(response.address)
+    start, access = quad(memory.address), word(LOCAL_WRITE | e.IBV_ACCESS_MW_BIND)
+    attributes = (
+        (0, 0), (1, context.pd), (3, start), (4, start), (5, quad(PAGE)), (6, access), (9, lkey), (10, rkey),
+    )
+    result = []
+
+    def reg():
+        result.append(errno_of(ioctl, context, OBJECT_MR, METHOD_REG_MR, *attributes))
+
+    thread = threading.Thread(target=reg)
+    thread.start()
+    userfault.await_fault(faults)
+    qp.bind(1, window, lkey[0], memory, REMOTE_WRITE)
+    equal(completes(qp, cq), (1, e.IBV_WC_SUCCESS), "binding")
+    source, local = context.source
+    qp.write(2, source.address, local, memory.address, window, PAGE)
+    equal(completes(qp, cq), (2, e.IBV_WC_SUCCESS), "write through the window")
+    equal(memory.read(PAGE) == source.read(PAGE), True, "data arrived")
+    memory.fill(bytes(PAGE))
+    libc.munmap(response.address, PAGE)
+    os.close(faults)
+    thread.join()
+    equal(result, [errno.EFAULT], "what the call returned")
+    return memory
+
+
+def completes(qp, cq):
+    """Has the QP look at its queue; the next completion's number and status."""
+    qp.call()
+    becomes(cq.has_unread, True, "a completion is there")
+    return cq.poll()
+
+
+@case("a region whose registration fails at the end is gone, though a window is bound to it")
+def undone_region():
+    context = extension.Context(extension.node_of(DEVICE))
+    # For `ioctl`.
+    context.cmd_fd = context.fd
+    source = Buffer(PAGE)
+    source.fill(pattern(PAGE))
+    context.source = source, context.reg(source)[0]
+    windows, gid = [context.window() for _ in range(200)], extension.gid_of(DEVICE, GID_INDEX)
+    for window in windows[0], windows[-1]:
+        cq = extension.Cq(context)
+        qp = extension.Qp(context, cq, GID_INDEX, gid)
+        memory = bound_meanwhile(context, window, qp, cq)
+        qp.write(3, source.address, context.source[1], memory.address, window, PAGE)
+        # The QP is its own peer: its refusal breaks it before the request hears of that.
+        equal(completes(qp, cq), (3, e.IBV_WC_WR_FLUSH_ERR), "write through it afterwards")
+        equal(memory.read(PAGE), bytes(PAGE), "memory that was the region's")
+    # The windows can be bound again, and count for the region that they are bound to.
+    qp = extension.Qp(context, cq, GID_INDEX, gid)
+    memory = Buffer(PAGE)
+    lkey, _ = context.reg(memory, LOCAL_WRITE | e.IBV_ACCESS_MW_BIND)
+    for window in windows:
+        qp.bind(4, window, lkey, memory, REMOTE_WRITE)
+        equal(completes(qp, cq), (4, e.IBV_WC_SUCCESS), "binding")
+    context.close()
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@
 //! returns nobody touches the memory any more.
 
 mod demand;
+mod undo;
 
 use core::{
     ops::RangeInclusive,

@@ -280,6 +280,18 @@ impl MwTable {
         }
     }
 
+    /// Takes the grants of all windows away that are bound to the region of this key. The region takes
+    /// no more windows by then. Process context.
+    pub(crate) fn unbind_from(&self, region: u32, mrs: &MrTable) {
+        self.windows.for_each(|_, mw| {
+            let mut state = mw.state.lock();
+            let binding = state.binding.as_ref();
+            if binding.is_some_and(|binding| binding.region == region) {
+                self.unbind(&mw, &mut state, mrs);
+            }
+        });
+    }
+
     /// Counts a window that was just bound among those of its QP.
     fn enter(&self, mw: &Mw, state: &mut State) {
         if let Some((qpn, seat)) = state.bound_by().zip(state.seat.take()) {

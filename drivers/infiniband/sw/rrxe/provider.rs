@@ -269,6 +269,10 @@ impl Provider for Rrxe {
         device.mrs.deregister(mr)
     }
 
+    fn undo_mr(device: &Arc<Device>, mr: &Arc<Mr>) {
+        device.mrs.undo(mr);
+    }
+
     fn alloc_mw(pd: &Arc<Pd>, kind: MwKind) -> Result<Arc<Mw>> {
         pd.device().mrs.windows.alloc(pd.id(), kind)
     }
