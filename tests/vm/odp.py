@@ -15,6 +15,7 @@ import time
 import pyverbs.enums as e
 from pyverbs.mr import MR
 from pyverbs.pd import PD
+from pyverbs.qp import QPAttr
 from pyverbs.wr import SGE, RecvWR, SendWR
 
 import pairs
@@ -27,6 +28,7 @@ from uverbs import CHANGE_TRANSLATION, advise_mr, errno_of, reg_mr, rereg
 ON_DEMAND = e.IBV_ACCESS_ON_DEMAND
 DEMAND = ALL | ON_DEMAND
 SUCCESS, REFUSED, PROTECTED = e.IBV_WC_SUCCESS, e.IBV_WC_REM_ACCESS_ERR, e.IBV_WC_LOC_PROT_ERR
+FLUSHED = e.IBV_WC_WR_FLUSH_ERR
 READ, WRITE, NO_FAULT = 0, 1, 2
 FLUSH = 1
 CHUNK = 2 << 20
@@ -463,6 +465,44 @@ def registered_again():
     os.close(faults)  # its fault fails
     equal(pair.status(), SUCCESS, "write")
     equal(new.read(PAGE) == source.read(PAGE), True, "data in the new memory")
+
+
+def flushed(cq, count):
+    """The numbers of the next so many completions; all requests were flushed."""
+    found, end = [], time.monotonic() + pairs.PATIENCE
+    while len(found) < count and time.monotonic() < end:
+        found += cq.poll(count - len(found))[1]
+    equal((len(found), {wc.status for wc in found}), (count, {FLUSHED}), "completions, and statuses")
+    return sorted(wc.wr_id for wc in found)
+
+
+@case("a QP in error flushes what is posted, though its fault is never answered")
+def flushed_meanwhile():
+    # More than a turn flushes, of either queue.
+    depth = 100
+    for stands in (0, 1):
+        pair = Pair(depth=depth, cqe=4 * depth, peer_cqe=4 * depth)
+        absent, faults = pairs.unanswered(PAGE)
+        _, (address, _, lkey) = known(pair, PAGE)
+        demand = register(pair.pd, absent, DEMAND)
+        here, there = (address, PAGE, lkey), (absent.address, demand.rkey)
+        if stands == 0:
+            here, there = (absent.address, PAGE, demand.lkey), (address, pair.kept[0].rkey)
+        qp, cq, sge = pair.qps[stands], pair.cqs[stands], SGE(address, PAGE, lkey)
+        for number in range(depth):
+            qp.post_recv(RecvWR(wr_id=depth + number, num_sge=1, sg=[sge]))
+        pair.post(e.IBV_WR_RDMA_WRITE, here, there, 0)
+        os.read(faults, 32)  # its fault has begun
+        for number in range(1 - stands, depth):
+            qp.post_send(SendWR(wr_id=number, opcode=e.IBV_WR_SEND, num_sge=1, sg=[sge]))
+        qp.modify(QPAttr(qp_state=e.IBV_QPS_ERR), e.IBV_QP_STATE)
+        equal(flushed(cq, 2 * depth), list(range(2 * depth)), "flushed requests")
+        qp.post_send(SendWR(wr_id=7, opcode=e.IBV_WR_SEND, num_sge=1, sg=[sge]))
+        qp.post_recv(RecvWR(wr_id=8, num_sge=1, sg=[sge]))
+        equal(flushed(cq, 2), [7, 8], "flushed requests that were posted in error")
+        os.close(faults)
+        for qp in pair.qps:
+            qp.close()
 
 
 @case("faults of one region don't disturb each other")

@@ -134,13 +134,8 @@ impl Core {
     }
 
     /// Whether the engine has work that is due at `now`.
-    fn is_due(&self, now: Instant) -> bool {
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
         self.engine.poll_timeout().is_some_and(|due| due <= now)
-    }
-
-    /// Whether the engine has work that is due at `now`, or waits for memory that isn't resident.
-    pub(crate) fn has_rest(&self, now: Instant) -> bool {
-        self.stall.stands() || self.is_due(now)
     }
 
     /// A CQ that lost a completion is in error, and with it the QPs that use it (IBTA 1.x §11.6.3.2).
@@ -171,6 +166,7 @@ impl Core {
         }
         let resumes = self.stall.is_busy();
         if resumes && self.stall.stands() {
+            self.flush_meanwhile(qp, now, &mut upshot);
             return upshot;
         }
         if self.receive(&qp, now, direct, &mut budget, &mut upshot) {
@@ -186,6 +182,9 @@ impl Core {
         qp.note_state(self.engine.state());
         if self.stall.is_busy() && !self.stall.settle() {
             upshot.stalled = true;
+            if self.engine.flushes() {
+                self.arm(qp, now, &mut upshot);
+            }
             return upshot;
         }
         let ended_early = budget == 0 || upshot.named.is_some();
@@ -194,6 +193,20 @@ impl Core {
         }
         self.arm(qp, now, &mut upshot);
         upshot
+    }
+
+    /// Flushes while the QP stands still, if its state does so: flushing needs no memory, and the
+    /// fault may never end.
+    #[cold]
+    fn flush_meanwhile(&mut self, qp: ArcBorrow<'_, Qp>, now: Instant, upshot: &mut Upshot) {
+        if !self.engine.flushes() {
+            return;
+        }
+        // Its WQE may be another's from now on.
+        let _ = self.stall.take_transmit(self.engine.state());
+        self.with_engine(&qp, None, upshot, |engine, host| engine.flush_posted(host));
+        qp.note_state(self.engine.state());
+        self.arm(qp, now, upshot);
     }
 
     /// Sees to what few QPs have to be looked at for.

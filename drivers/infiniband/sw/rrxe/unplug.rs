@@ -77,7 +77,6 @@ impl client::Observer for Links {
             link.note_leaving();
             let deadline = link.deadline().unwrap_or_else(Deadline::new).of_next();
             while flush_round(&link, &deadline) {
-                // A QP may wait for memory that is being faulted in.
                 fsleep(NAP);
             }
             link.note_flushed();

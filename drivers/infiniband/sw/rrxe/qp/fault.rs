@@ -38,11 +38,9 @@ impl Qp {
 
     /// Has the memory faulted in that the QP waits for, and lets it go on. Process context; sleeps.
     fn fault_in(this: ArcBorrow<'_, Self>) {
-        let wanted = {
-            let turn = this.turn.wait();
-            turn.as_ref().and_then(|core| core.stall.wanted())
-        };
-        let Some(absent) = wanted else {
+        // Runs the engine if others wished for it: a QP in error flushes during the fault.
+        let wanted = Self::in_turn(&Arc::from(this), |core| core.stall.wanted());
+        let Some(absent) = wanted.ok().flatten() else {
             this.fault_share.end();
             // What others wanted meanwhile.
             return Self::advance(this, &mut None);

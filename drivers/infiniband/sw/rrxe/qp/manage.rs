@@ -54,7 +54,7 @@ impl Qp {
             Ok(false) => Self::advance(this.as_arc_borrow(), &mut None),
             Err(_) => return false,
         }
-        Self::in_turn(this, |core| core.has_rest(this.now())).unwrap_or(false)
+        Self::in_turn(this, |core| core.is_due(this.now())).unwrap_or(false)
     }
 
     /// What lies in its queues.
