@@ -7,8 +7,9 @@
 //! when no reader can still be looking at the object through the table.
 //!
 //! Readers may be in any context but hard interrupts; they take no lock and no reference. Writers are in
-//! process context.
+//! process context. The last owner may drop a table in softirq.
 
+mod locked;
 mod recent;
 mod retired;
 
@@ -78,9 +79,7 @@ impl<T: Send + Sync + 'static> Table<T> {
         pin_init!(Self {
             // SAFETY: `xa` is valid for writes while the closure runs.
             // INVARIANT: It is initialised and empty.
-            xa <- Opaque::ffi_init(|xa| unsafe {
-                bindings::xa_init_flags(xa, bindings::XA_FLAGS_ALLOC | crate::bindings::XA_FLAGS_ACCOUNT)
-            }),
+            xa <- Opaque::ffi_init(|xa| unsafe { locked::init(xa) }),
             left: Left::new(limit),
             readers: readers.clone(),
             generation: Generation::new(),
@@ -132,13 +131,11 @@ impl<T: Send + Sync + 'static> Table<T> {
             min: *range.start(),
         };
         let mut id = 0;
-        let (xa, flags) = (self.xa.get(), crate::bindings::GFP_KERNEL_ACCOUNT);
-        // SAFETY: `xa` is initialised by the type invariant.
-        unsafe { bindings::xa_lock(xa) };
-        // SAFETY: As above, and its lock is held; a null entry is a reserved one.
-        let code = unsafe { bindings::__xa_alloc(xa, &mut id, ptr::null_mut(), limit, flags) };
-        // SAFETY: The lock was taken above (`__xa_alloc` may let go of it, but takes it again).
-        unsafe { bindings::xa_unlock(xa) };
+        let flags = crate::bindings::GFP_KERNEL_ACCOUNT;
+        let code = self.locked(|xa| {
+            // SAFETY: `xa` is initialised, and its lock is held; a null entry is a reserved one.
+            unsafe { bindings::__xa_alloc(xa, &mut id, ptr::null_mut(), limit, flags) }
+        });
         to_result(code).inspect_err(|_| self.left.give_back(1))?;
         Ok(Reservation { table: self, id })
     }
@@ -208,19 +205,15 @@ impl<T: Send + Sync + 'static> Table<T> {
     ///
     /// `ENOENT` if none is published there; then `object` is dropped.
     pub fn replace(&self, id: u32, object: Arc<T>) -> Result<Arc<T>> {
-        let xa = self.xa.get();
-        // SAFETY: `xa` is initialised by the type invariant.
-        unsafe { bindings::xa_lock(xa) };
-        // SAFETY: As above, and its lock is held.
-        let published = unsafe { !bindings::xa_load(xa, id as usize).is_null() };
-        let mut old = ptr::null_mut();
-        if published {
+        let old = self.locked(|xa| {
+            // SAFETY: `xa` is initialised, and its lock is held.
+            if unsafe { bindings::xa_load(xa, id as usize).is_null() } {
+                return ptr::null_mut();
+            }
             let entry = object.clone().into_foreign();
             // SAFETY: As above. The place is there, so that no memory is needed.
-            old = unsafe { bindings::__xa_store(xa, id as usize, entry, 0) };
-        }
-        // SAFETY: The lock was taken above.
-        unsafe { bindings::xa_unlock(xa) };
+            unsafe { bindings::__xa_store(xa, id as usize, entry, 0) }
+        });
         if old.is_null() {
             return Err(ENOENT);
         }
@@ -331,8 +324,8 @@ impl<T: Send + Sync + 'static> Table<T> {
     }
 
     fn erase(&self, id: u32) -> *mut c_void {
-        // SAFETY: `xa` is initialised by the type invariant.
-        unsafe { bindings::xa_erase(self.xa.get(), id as usize) }
+        // SAFETY: `xa` is initialised, and its lock is held.
+        self.locked(|xa| unsafe { bindings::__xa_erase(xa, id as usize) })
     }
 
     /// Takes the object of number `id` out of the table, with the table's count of it. Readers may
@@ -395,17 +388,13 @@ impl<T: Send + Sync + 'static> Reservation<'_, T> {
     ///
     /// Process; does not sleep, since the place is there already.
     pub fn publish(self, object: Arc<T>) {
-        let entry = object.into_foreign();
-        // SAFETY: `xa` is initialised by the table's invariant; `entry` came from `into_foreign`.
-        let old = unsafe {
-            bindings::xa_store(
-                self.table.xa.get(),
-                self.id as usize,
-                entry,
-                crate::bindings::GFP_KERNEL_ACCOUNT,
-            )
-        };
-        // SAFETY: `xa_err` takes what `xa_store` returns.
+        let (entry, id) = (object.into_foreign(), self.id as usize);
+        let flags = crate::bindings::GFP_KERNEL_ACCOUNT;
+        let old = self.table.locked(|xa| {
+            // SAFETY: `xa` is initialised, and its lock is held; `entry` came from `into_foreign`.
+            unsafe { bindings::__xa_store(xa, id, entry, flags) }
+        });
+        // SAFETY: `xa_err` takes what `__xa_store` returns.
         if unsafe { bindings::xa_err(old) } != 0 {
             // A reserved place needs no memory, so this cannot come about; if it did, the object
             // would only stay invisible.

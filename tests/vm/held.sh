@@ -26,13 +26,29 @@ check "host 1 knows host 2" knows 1 $HOST2_V4 2
 check "host 2 knows host 1" knows 2 $HOST1_V4 1
 sent() { cat "/sys/class/infiniband/$DEV1/ports/1/hw_counters/sent_pkts"; }
 answers() { [[ $(sent) -ge $((before + 300)) ]]; }
-for round in {1..8}; do
+ask() {
 	before=$(sent)
 	check "host 2 asks QP 1" python3 "$(dirname "$0")/asks.py" h2 $HOST2_V4 $HOST1_V4 300
-	check "QP 1 answers, though no answer leaves, round $round" wait_for 10 answers || note "$(($(sent) - before)) answers"
-done
-check "link on host 1 goes" link_del 1
-check "link on host 2 goes" link_del 2
-check "the module stays while packets wait" refused
-check "the queue goes" in1 tc qdisc del dev "$device" root
+	check "QP 1 answers, though no answer leaves, round $1" wait_for 10 answers || note "$(($(sent) - before)) answers"
+}
+links_go() {
+	check "link on host 1 goes" link_del 1
+	check "link on host 2 goes" link_del 2
+	check "the module stays while packets wait" refused
+}
+for round in {1..8}; do ask $round; done
+links_go
+# The packets leave in softirq, and the last one takes the namespace's tables with it.
+check "the queue sends" in1 tc qdisc change dev "$device" root tbf rate 1gbit burst 5000 limit 10000000
+check "another packet starts it" in1 ping -c 1 -W 20 $HOST2_V4
 check "then the module goes" wait_for 20 rmmod rrxe
+
+# The same when a process frees the packets.
+check "the module again" modprobe rrxe
+check "link on host 1 again" link_add 1
+check "link on host 2 again" link_add 2
+check "the queue hardly sends again" in1 tc qdisc change dev "$device" root tbf rate 8bit burst 5000 limit 10000000
+ask 9
+links_go
+check "the queue goes" in1 tc qdisc del dev "$device" root
+check "then the module goes again" wait_for 20 rmmod rrxe
