@@ -1,7 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: together timeout=120
-# vm-debug: part
 # Memory windows: bounds, rights, keys and lifetimes, between two links and over one device.
 source "$(dirname "$0")/lib.sh"
 

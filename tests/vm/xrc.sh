@@ -1,7 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: together timeout=120
-# vm-debug: part
 # Extended reliable connections, by raw commands: stock librxe has none.
 source "$(dirname "$0")/lib.sh"
 PROGRAM_SECONDS=60
