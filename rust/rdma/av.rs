@@ -9,6 +9,7 @@ use crate::{
     bindings,
     device::IbDevice,
     gid::{Gid, Network},
+    net::netdev,
 };
 
 /// The address vector of a connected QP or of an AH.
@@ -177,6 +178,6 @@ fn netdev_index(source: &bindings::ib_gid_attr) -> u32 {
     let netdev = from_err_ptr(unsafe { bindings::rdma_read_gid_attr_ndev_rcu(source) });
     netdev.map_or(0, |netdev| {
         // SAFETY: Without an error it is a valid device, which RCU keeps.
-        unsafe { (*netdev).ifindex as u32 }
+        unsafe { netdev::index(netdev) }
     })
 }

@@ -84,8 +84,8 @@ impl Netdev {
 
     /// Its index in its namespace.
     pub fn index(&self) -> u32 {
-        // SAFETY: Valid by the type invariant; the index never changes while the device is registered.
-        (unsafe { (*self.as_ptr()).ifindex }) as u32
+        // SAFETY: Valid by the type invariant.
+        unsafe { index(self.as_ptr()) }
     }
 
     /// A copy of its name, which may change at any time. A copy made during a change may have bytes of both names.
@@ -191,6 +191,17 @@ impl Name {
     pub fn as_c_str(&self) -> &CStr {
         CStr::from_bytes_until_nul(&self.0).unwrap_or(c"")
     }
+}
+
+/// The index of a device in its namespace.
+///
+/// # Safety
+///
+/// It must be valid.
+pub(crate) unsafe fn index(netdev: *const bindings::net_device) -> u32 {
+    // SAFETY: The caller promises that it is valid; a racing change shows either value.
+    let index = unsafe { addr_of!((*netdev).ifindex).read_volatile() };
+    index.unsigned_abs()
 }
 
 /// The flags of a device (`IFF_*`).

@@ -12,7 +12,7 @@ use kernel::{
     sync::rcu,
 };
 
-use super::netdev::Netdev;
+use super::netdev::{index, Netdev};
 use crate::bindings;
 
 /// Kinds (`rtnl_link_ops.kind`) whose frames are those of the network device below.
@@ -37,7 +37,7 @@ struct Search {
 /// `netdev` must be valid.
 pub(crate) unsafe fn segment_of(netdev: *mut bindings::net_device, base: &Netdev) -> u32 {
     // SAFETY: The caller's promise.
-    let own = unsafe { index_of(netdev) };
+    let own = unsafe { index(netdev) };
     // SAFETY: As above.
     if netdev == base.as_ptr() || !unsafe { is_transparent(netdev) } {
         return own;
@@ -77,17 +77,8 @@ unsafe extern "C" fn visit(
         return 0;
     }
     // SAFETY: As above.
-    search.found = Some(unsafe { index_of(lower) });
+    search.found = Some(unsafe { index(lower) });
     1
-}
-
-/// # Safety
-///
-/// `netdev` must be valid.
-unsafe fn index_of(netdev: *mut bindings::net_device) -> u32 {
-    // SAFETY: The caller's promise; a racing change shows either value.
-    let index = unsafe { (&raw const (*netdev).ifindex).read_volatile() };
-    index.unsigned_abs()
 }
 
 /// Whether the frames of `netdev` are those of the network device below it.

@@ -16,7 +16,7 @@ use crate::{
     bindings,
     device::of,
     gid::{Gid, GidPlace},
-    net::{netns::NetId, segment::segment_of},
+    net::{netdev, netns::NetId, segment::segment_of},
     provider::Provider,
 };
 
@@ -42,8 +42,9 @@ pub(super) unsafe extern "C" fn add<P: Provider>(
         let device = unsafe { of::<P>(attr.device) };
         let base = P::netdev(device).ok_or(ENODEV)?;
         // SAFETY: ib_core refuses entries without a network device, and holds it.
-        let (net, index) = unsafe { (bindings::dev_net(attr.ndev), (*attr.ndev).ifindex) };
-        let netdev_index = index.unsigned_abs();
+        let net = unsafe { bindings::dev_net(attr.ndev) };
+        // SAFETY: As above.
+        let netdev_index = unsafe { netdev::index(attr.ndev) };
         let place = GidPlace {
             net: NetId::of(net),
             netdev_index,
