@@ -428,8 +428,7 @@ impl Core {
             emit(qp, counters, frame, transmit)?
         };
         if fate == Fate::Left {
-            counters.add(Counter::SentPackets, 1);
-            counters.add(Counter::SentBytes, u64::from(length));
+            counters.add_sent(length);
         }
         Ok(fate)
     }

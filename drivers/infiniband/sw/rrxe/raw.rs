@@ -117,8 +117,7 @@ pub(crate) fn send(core: &mut Core, qp: &Qp, transmit: &Transmit) -> Result<(), 
     if frame.send(&netdev, &qp.credit).is_err() {
         return lost(counters);
     }
-    counters.add(Counter::SentPackets, 1);
-    counters.add(Counter::SentBytes, u64::from(length));
+    counters.add_sent(length);
     Ok(())
 }
 

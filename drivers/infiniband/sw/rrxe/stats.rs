@@ -112,6 +112,13 @@ impl Counters {
         }
     }
 
+    /// Counts a packet that was sent, of so many bytes of payload.
+    #[inline]
+    pub(crate) fn add_sent(&self, length: u32) {
+        self.add(Counter::SentPackets, 1);
+        self.add(Counter::SentBytes, u64::from(length));
+    }
+
     /// Counts what an engine counts, and says where.
     pub(crate) fn count(&self, what: Count) -> Counter {
         let counter = match what {
