@@ -86,6 +86,15 @@ fn read_request(length: u32) -> Packet {
     packet(Service::Rc, FIRST, Body::ReadRequest(reth(length)), 0)
 }
 
+/// A QP of `kind` in RTR with its host.
+fn in_rtr(kind: QpKind) -> (TestQp, MockHost) {
+    let (mut qp, mut host) = (qp(kind, 4), MockHost::new());
+    for attrs in [to_init(kind), to_rtr(kind, FIRST)] {
+        qp.modify(NOW, &attrs, &mut host).unwrap();
+    }
+    (qp, host)
+}
+
 /// A QP of `kind` in RTS with its host.
 fn in_rts(kind: QpKind) -> (TestQp, MockHost) {
     let mut host = MockHost::new();
@@ -285,11 +294,7 @@ fn a_shared_receive_queue_is_left_alone() {
 
 #[test]
 fn the_first_request_carried_out_in_rtr_establishes() {
-    let mut host = MockHost::new();
-    let mut qp = qp(QpKind::Rc, 4);
-    for attrs in [to_init(QpKind::Rc), to_rtr(QpKind::Rc, FIRST)] {
-        qp.modify(NOW, &attrs, &mut host).unwrap();
-    }
+    let (mut qp, mut host) = in_rtr(QpKind::Rc);
     for psn in [FIRST.plus(9), FIRST.minus(9)] {
         qp.handle_packet(NOW, &send_only(psn), &mut host);
     }
@@ -304,11 +309,7 @@ fn the_first_request_carried_out_in_rtr_establishes() {
 
 #[test]
 fn an_unreliable_packet_that_is_dropped_establishes_nothing() {
-    let mut host = MockHost::new();
-    let mut qp = qp(QpKind::Uc, 4);
-    for attrs in [to_init(QpKind::Uc), to_rtr(QpKind::Uc, FIRST)] {
-        qp.modify(NOW, &attrs, &mut host).unwrap();
-    }
+    let (mut qp, mut host) = in_rtr(QpKind::Uc);
     let mut packet = send_only(FIRST.plus(9));
     packet.service = Service::Uc;
     qp.handle_packet(NOW, &packet, &mut host);
