@@ -20,6 +20,7 @@ from pyverbs.qp import QPAttr
 from pyverbs.wr import SGE, SendWR
 
 import userfault
+from cgroups import join, memory_group, remove_group
 from cpu_time import softirqs_during
 from pairs import (
     ALL, PAGE, At, Pair, Private, becomes, case, equal, in_child, known, libc, main, present_pages,
@@ -127,33 +128,6 @@ def old_chunks():
     print(f"# {made} chunks made, {freed} freed")
     equal(made >= 200, True, f"chunks made ({made})")
     equal(made - freed <= 250, True, f"chunks kept ({made - freed})")
-
-
-def memory_group(name):
-    """Makes a memory cgroup, and returns its directory."""
-    group = f"/sys/fs/cgroup/{name}"
-    if not os.path.exists("/sys/fs/cgroup/cgroup.controllers"):
-        subprocess.run(["mount", "-t", "cgroup2", "cgroup2", "/sys/fs/cgroup"], check=True)
-    with open("/sys/fs/cgroup/cgroup.subtree_control", "w", encoding="ascii") as control:
-        control.write("+memory")
-    os.mkdir(group)
-    return group
-
-
-def join(group):
-    with open(f"{group}/cgroup.procs", "w", encoding="ascii") as processes:
-        processes.write("0")
-
-
-def remove_group(group):
-    """Removes a memory cgroup as soon as its processes have ended."""
-    end = time.monotonic() + 20
-    while time.monotonic() < end:
-        try:
-            os.rmdir(group)
-            return
-        except OSError:
-            time.sleep(0.1)
 
 
 @case("chunks are charged to the process that they are for")

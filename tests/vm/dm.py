@@ -25,6 +25,7 @@ from pyverbs.qp import QP, QPCap, QPInitAttr
 from pyverbs.wr import RecvWR, SGE, SendWR
 
 import extension
+from cgroups import join, memory_group, remove_group
 from pairs import (
     ALL, DEVICE, GID_INDEX, LOCAL_WRITE, PAGE, REMOTE_READ, Buffer, Pair, become_nobody, case, code_of,
     connect, equal, in_child, libc, main, map_memory, pattern, register, start_child,
@@ -410,15 +411,11 @@ def users():
 
 @hosts_case("its pages are the memory of who allocated it")
 def charged():
-    group = "/sys/fs/cgroup/device-memory"
-    with open("/sys/fs/cgroup/cgroup.subtree_control", "w", encoding="ascii") as control:
-        control.write("+memory")
-    os.mkdir(group)
+    group = memory_group("device-memory")
 
     def body(writer):
         before = Context(name=DEVICE)
-        with open(f"{group}/cgroup.procs", "w", encoding="ascii") as procs:
-            procs.write(str(os.getpid()))
+        join(group)
         within = Context(name=DEVICE)
         equal(len(fill_up([within])), OF_CGROUP // LARGEST, "pieces of the cgroup")
         equal(len(fill_up([before])), (OF_USER - OF_CGROUP) // LARGEST, "other pieces of the user")
@@ -427,7 +424,7 @@ def charged():
 
     with process(body), open(f"{group}/memory.current", encoding="ascii") as current:
         equal(int(current.read()) >= OF_USER, True, "bytes charged")
-    os.rmdir(group)
+    remove_group(group)
 
 
 @hosts_case("the device goes, and what is mapped stays")

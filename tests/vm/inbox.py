@@ -18,6 +18,7 @@ from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.srq import SRQ, SrqAttr, SrqInitAttr
 from pyverbs.wr import SGE, RecvWR, SendWR
 
+from cgroups import join, memory_group, remove_group
 from pairs import (
     ALL, DEVICE, GID_INDEX, PAGE, Buffer, become_nobody, case, connect, counter, equal, in_child,
     main, register, start_child, unanswered,
@@ -214,16 +215,14 @@ def another_user():
 
 @case("a QP without room is charged for more than the bytes that count for nobody")
 def charged():
-    group = Path("/sys/fs/cgroup/queue-pairs")
-    Path("/sys/fs/cgroup/cgroup.subtree_control").write_text("+memory")
-    group.mkdir()
+    group = memory_group("queue-pairs")
 
     def kernel_memory():
-        lines = (group / "memory.stat").read_text().splitlines()
+        lines = Path(group, "memory.stat").read_text().splitlines()
         return next(int(line.split()[1]) for line in lines if line.startswith("kernel "))
 
     def make():
-        (group / "cgroup.procs").write_text(str(os.getpid()))
+        join(group)
         context = Context(name=DEVICE)
         pd, cq = PD(context), CQ(context, 1)
         srq = SRQ(pd, SrqInitAttr(SrqAttr(max_wr=1, max_sge=1)))
@@ -242,7 +241,7 @@ def charged():
             equal(each > FREE, True, f"{name} is charged for more than its free bytes")
 
     in_child(make)
-    group.rmdir()
+    remove_group(group)
 
 
 sys.exit(main())

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: GPL-2.0
+# Runs on: guest
+"""Memory cgroups."""
+
+import os
+import subprocess
+import time
+
+
+def memory_group(name):
+    """Makes a memory cgroup, and returns its directory."""
+    group = f"/sys/fs/cgroup/{name}"
+    if not os.path.exists("/sys/fs/cgroup/cgroup.controllers"):
+        subprocess.run(["mount", "-t", "cgroup2", "cgroup2", "/sys/fs/cgroup"], check=True)
+    with open("/sys/fs/cgroup/cgroup.subtree_control", "w", encoding="ascii") as control:
+        control.write("+memory")
+    os.mkdir(group)
+    return group
+
+
+def join(group):
+    """Moves the process to a cgroup."""
+    with open(f"{group}/cgroup.procs", "w", encoding="ascii") as processes:
+        processes.write("0")
+
+
+def remove_group(group):
+    """Removes a memory cgroup as soon as its processes have ended."""
+    end = time.monotonic() + 20
+    while True:
+        try:
+            return os.rmdir(group)
+        except OSError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.1)
