@@ -57,13 +57,18 @@ def triggered(event, trigger):
             triggers.write("!" + trigger)
 
 
+def histogram(name, keys, work):
+    """What the kernel counts of an event of rrxe by these keys while `work` is called, as a text."""
+    event = TRACING / "events/rrxe" / name
+    with triggered(event, f"hist:keys={keys}"):
+        work()
+        return (event / "hist").read_text()
+
+
 def packets_during(name, work):
     """How often all QPs cause that event, of a packet each, while `work` is called, and how many of these softirqs
     cause."""
-    event = TRACING / "events/rrxe" / name
-    with triggered(event, "hist:keys=common_flags"):
-        work()
-        table = (event / "hist").read_text()
+    table = histogram(name, "common_flags", work)
     rows = re.findall(r"common_flags: +(\d+) .* hitcount: +(\d+)", table)
     counts = [(int(flags), int(count)) for flags, count in rows]
     return sum(count for _, count in counts), sum(count for flags, count in counts if flags & SOFTIRQ)
@@ -76,10 +81,7 @@ def packets_sent_during(seconds):
 
 def packets_sent_by(processes, work):
     """How many packets of all QPs these processes send while `work` is called, not counting softirqs."""
-    event = TRACING / "events/rrxe/rrxe_packet_out"
-    with triggered(event, "hist:keys=common_pid,common_flags"):
-        work()
-        table = (event / "hist").read_text()
+    table = histogram("rrxe_packet_out", "common_pid,common_flags", work)
     rows = re.findall(r"common_pid: +(\d+), common_flags: +(\d+) .* hitcount: +(\d+)", table)
     return sum(int(count) for pid, flags, count in rows if int(pid) in processes and not int(flags) & SOFTIRQ)
 
