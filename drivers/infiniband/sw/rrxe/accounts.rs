@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The limits on threads of work queues, multicast attachments, device memory, unread events and packets that wait for
-//! QPs, for each user and for each memory cgroup.
+//! The limits on threads of work queues, multicast attachments, device memory, unread events and packets
+//! that wait for QPs, for each user and for each memory cgroup.
 //!
 //! All users share the threads of three work queues, and accounts limit each user's part.
 //! `rrxe_faults` and `rrxe_advice` sleep: a file system in user space, or a program that serves its
@@ -50,8 +50,8 @@ pub(crate) enum Threads {
     Rests,
 }
 
-/// The threads that work for one user or one memory cgroup, its attachments to multicast groups, its device memory, its
-/// CQs with unread events, and the packets that wait for its QPs.
+/// The threads that work for one user or one memory cgroup, its attachments to multicast groups, its
+/// device memory, its CQs with unread events, and the packets that wait for its QPs.
 #[pin_data]
 pub(crate) struct Account {
     /// Threads for faults of QPs.
@@ -372,7 +372,7 @@ mod tests {
         assert!(spent(&first, (512 << 10) + 1));
         let claim = first.claim_device_memory(512 << 10)?;
         assert!(spent(&first, 1));
-        // What a limit refuses counts for none.
+        // A refused claim counts for no account.
         assert!(spent(&second, (512 << 10) + 1));
         let rest = second.claim_device_memory(512 << 10)?;
         assert!(spent(&second, 1));

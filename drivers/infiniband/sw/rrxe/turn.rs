@@ -25,7 +25,7 @@ use rdma::{
     sync::{smp_mb, swap_fully_ordered, BhSpinLock, BhSpinLockGuard},
 };
 
-/// The turn of one who waited for it.
+/// The turn, held by a caller that waited for it.
 pub(crate) type Held<'a, T> = BhSpinLockGuard<'a, T>;
 
 /// An engine and the right to run it.
@@ -61,7 +61,7 @@ impl<T: Unpin> Turn<T> {
             return Some(held);
         }
         drop(held);
-        // For a wish that came after the look. Who has the turn now will see it, too.
+        // A wish may have come after the look. If another CPU has the turn by now, it sees the wish.
         if self.is_wanted() {
             self.engine.try_lock()
         } else {

@@ -116,7 +116,7 @@ impl Qp {
         Self::in_turn(this, |core| this.found(core))
     }
 
-    /// State, attributes and what lies in its queues, all of one turn. Process context.
+    /// State, attributes and lengths of the queues, all of one turn. Process context.
     ///
     /// # Errors
     ///

@@ -57,7 +57,7 @@ impl Qp {
         Self::in_turn(this, |core| core.is_due(this.now())).unwrap_or(false)
     }
 
-    /// What lies in its queues.
+    /// The lengths of its queues.
     pub(super) fn load(&self, core: &Core) -> QpLoad {
         QpLoad {
             sends: core.sq.posted(),
