@@ -48,7 +48,8 @@ watch_copies() {
 	mkdir -p $COPIES || return
 	if ! echo "p:fuzz/copies rrxe:$function count=%r8:u32 flags=%flags" >>$TRACING/kprobe_events; then
 		note "this kernel has no probes on Rust's functions"
-		return 0
+		[[ ! -e $FAULTS/kmemleak ]]
+		return
 	fi
 	echo "count > $AT_ONCE" >$COPIES/events/fuzz/copies/filter && echo 1 >$COPIES/events/fuzz/copies/enable
 }
@@ -110,7 +111,7 @@ attack() {
 	check "$name: links" links_up
 	[[ -z $FUZZ_COVERAGE ]] || sed -n '/\[rrxe\]/s/^/symbol: /p' /proc/kallsyms
 	run "$name: $claim" "$@"
-	check "$name: resizing a CQ copies few completions with interrupts disabled" copies_are_short
+	run "$name: resizing a CQ copies few completions with interrupts disabled" copies_are_short
 	check "$name: nothing is left" all_goes
 }
 
