@@ -13,7 +13,7 @@ from pathlib import Path
 import nldev
 from pairs import DEVICE, GID_INDEX, become_nobody, equal, start_child
 
-COUNTS = (1, 3, 8)
+COUNTS = (1, 8)
 RINGER = str(Path(__file__).with_name("ringer.py"))
 ENVIRONMENT = os.environ | {"RDMAV_DRIVERS": "rrxe"}
 LOAD = ["rrxe-bench", "verbs", DEVICE, DEVICE, "write"]

@@ -1,7 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: together
-# vm-debug: part
 # Device memory, through librrxe: a peer on another host, mappings, limits, and the end of all that has some.
 source "$(dirname "$0")/lib.sh"
 

@@ -20,8 +20,8 @@ from pyverbs.wr import SGE, RecvWR, SendWR
 
 import pairs
 from pairs import (
-    ALL, LOCAL_WRITE, PAGE, REMOTE_READ, Pair, becomes, case, equal, in_child, known, libc, main, map_memory,
-    pattern, present_pages, register, start_child,
+    ALL, IS_DEBUG_KERNEL, LOCAL_WRITE, PAGE, REMOTE_READ, Pair, becomes, case, equal, in_child, known, libc, main,
+    map_memory, pattern, present_pages, register, start_child,
 )
 from uverbs import CHANGE_TRANSLATION, advise_mr, errno_of, reg_mr, rereg
 
@@ -48,7 +48,7 @@ class Private(pairs.Private):
 
 @case("absent memory comes when a peer uses it")
 def remote():
-    length = 3 * (1 << 20) + 12345
+    length = (1 if IS_DEBUG_KERNEL else 3) * (1 << 20) + 12345
     pair = Pair()
     target = Private(length + 2 * PAGE)
     region = register(pair.pd, target, DEMAND, offset=77, length=length)
@@ -69,7 +69,7 @@ def remote():
 
 @case("absent memory comes when its owner uses it")
 def local():
-    length = 1 << 20
+    length = 1 << (18 if IS_DEBUG_KERNEL else 20)
     pair = Pair()
     other, (address, _, lkey) = known(pair, length)
     there = pair.kept[0].rkey
@@ -375,7 +375,8 @@ def bad_advice():
 @case("pages come and go under traffic")
 def churn():
     fd = os.memfd_create("churn")
-    length = 256 * PAGE
+    pages, turns, least = (64, 5, 10) if IS_DEBUG_KERNEL else (256, 10, 20)
+    length = pages * PAGE
     os.ftruncate(fd, length)
     memory = Private.__new__(Private)
     memory.length, memory.address = length, map_memory(length, fd)
@@ -388,7 +389,7 @@ def churn():
         nonlocal evictions
         while running:
             # A process that takes its pages away faster than they come gets nowhere.
-            wanted = random.randint(1, 64)
+            wanted = random.randint(1, pages // 4)
             while running and present_pages(memory) < wanted:
                 time.sleep(0.001)
             memory.forget()
@@ -398,7 +399,7 @@ def churn():
     thread.start()
     try:
         turn = 0
-        while turn < 10 or evictions < 20:
+        while turn < turns or evictions < least:
             turn += 1
             data = pattern(length + turn)[turn:]
             buffer.fill(data)
@@ -519,7 +520,7 @@ def faults_side_by_side():
     threads = [threading.Thread(target=look) for _ in range(2)]
     for thread in threads:
         thread.start()
-    for _ in range(300):
+    for _ in range(60 if IS_DEBUG_KERNEL else 300):
         memory.forget()
         statuses.add(errno_of(advise_mr, pair.pd, pair.context, WRITE, FLUSH, whole))
     ended.set()

@@ -39,6 +39,8 @@ TIMEOUT = 19
 NOBODY = 65534
 # Seconds after which nothing more is expected.
 PATIENCE = 120
+# An emulated debug kernel moves some hundred KiB a second.
+IS_DEBUG_KERNEL = os.path.exists("/sys/kernel/debug/kmemleak")
 
 libc = ctypes.CDLL(None, use_errno=True)
 libc.mmap.restype = ctypes.c_void_p
