@@ -6,7 +6,8 @@
 //! keep them waiting. So the packets that wait in a namespace have a limit, and those of all namespaces, in bytes of
 //! `truesize`. The limit of a queue depends on the free bytes: a queue may have as many as it leaves free. So a
 //! few long queues don't take everything, and packets are dropped early when many queues are long. An empty queue takes
-//! one packet in any case, which counts: so no QP stops for want of memory that others have.
+//! one packet in any case, so no QP stops for want of memory that others have. `FREE` bytes of each queue count for
+//! nobody.
 //!
 //! Many queues of one payer would still take everything. So a user may have as many bytes as its queues leave free in
 //! the namespace, and a queue may have as many of them as the user's queues have not taken. One user takes at most half
@@ -29,9 +30,11 @@ const PART_OF_MEMORY: usize = 16;
 const MOST: usize = 512 << 20;
 /// The limit of a namespace is that of all divided by this.
 const PART_OF_ALL: usize = 4;
-/// Bytes that a queue may have whatever others have, and that count for nobody. A QP is charged to its process for more:
-/// its send ring is a page at least, and its structures take nearly 4 KiB.
-const FREE: usize = 4 << 10;
+/// Bytes that a queue may have whatever others have, and that count for nobody: those of one packet of 4 KiB from this
+/// host. If such a packet counted, QPs that stand still with one packet each would take the bytes that are free for
+/// others. A QP is charged to its process for nearly as much: its send ring is a page at least, and its structures take
+/// nearly 4 KiB.
+const FREE: usize = 9 << 10;
 
 /// Bytes of the packets that wait in all namespaces.
 static ALL: Atomic<usize> = Atomic::new(0);
@@ -273,6 +276,24 @@ mod tests {
         // Of small packets as many as are free.
         assert_eq!(fill(&queue), FREE / PACKET);
         assert_eq!(backlog.used.load(Relaxed), 0);
+        Ok(())
+    }
+
+    #[test]
+    fn queues_with_a_packet_each_take_nothing_from_others() -> Result {
+        // Bytes of a packet of 4 KiB from this host.
+        const LARGE: usize = 8704;
+        let backlog = Backlog::of(1 << 20, 4 << 20)?;
+        let hogs = parts_of(&backlog, &[None, Some(Share::of_user()?)], 400)?;
+        for hog in &hogs {
+            assert!(hog.has_room(LARGE));
+            hog.add(LARGE);
+        }
+        let other = Part::new(backlog.clone(), [None, Some(Share::of_user()?)]);
+        for _ in 0..2 {
+            assert!(other.has_room(LARGE));
+            other.add(LARGE);
+        }
         Ok(())
     }
 
