@@ -5,6 +5,7 @@
 #include <net/dst.h>
 #include <net/ip6_fib.h>
 #include <net/ip6_route.h>
+#include <net/l3mdev.h>
 #include <net/net_namespace.h>
 #include <net/route.h>
 #include <net/sock.h>
@@ -89,6 +90,11 @@ __rrxe_helper void rrxe_helper_inet6_set_mtu_discover(struct sock *sk, u8 how)
 __rrxe_helper struct net_device *rrxe_helper_dst_dev_rcu(const struct dst_entry *dst)
 {
 	return dst_dev_rcu(dst);
+}
+
+__rrxe_helper int rrxe_helper_l3mdev_master_ifindex_rcu(const struct net_device *dev)
+{
+	return l3mdev_master_ifindex_rcu(dev);
 }
 
 __rrxe_helper u32 rrxe_helper_rt6_get_cookie(const struct rt6_info *rt)

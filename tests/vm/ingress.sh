@@ -100,5 +100,15 @@ for host in 1 2; do
 	ip -n h$host link add link eth0 name vlan6 type vlan id 6
 	ip -n h$host link set vlan6 master vrf0
 done
+# Host 1 has host 2's addresses in that VRF, too, outside of it. Linux takes packets from such an address if the VRF's
+# table is asked first.
+ip -n h1 link add dummy0 type dummy
+ip -n h1 addr add 10.94.0.2/32 dev dummy0
+ip -n h1 addr add fd94::2/128 dev dummy0 nodad
+ip -n h1 link set dummy0 up
+for version in -4 -6; do
+	ip -n h1 $version rule add pref 32765 table local
+	ip -n h1 $version rule del pref 0
+done
 over "a VLAN in a VRF" 4 vlan6
 check "nothing of it was dropped for how it came" test "$(drops "$DEV1")" == "$before"

@@ -54,8 +54,8 @@ unsafe impl Send for Route {}
 impl Route {
     /// Asks the routing tables of the namespace that `netdev` is in.
     ///
-    /// A destination that is an address of this host is found whichever device has it; any other is
-    /// reached through `flow.netdev_index`.
+    /// A destination that is an address of this host is found whichever device in the same VRF has it, or in none if
+    /// device `flow.netdev_index` is in none; any other is reached through that device.
     ///
     /// # Context
     ///
@@ -73,13 +73,16 @@ impl Route {
         let net = netdev.net(&readers);
         if !is_link_local(&flow.destination) {
             // SAFETY: The namespace lives as long as `readers`.
-            match unsafe { find(net, flow, 0) } {
-                Ok(route) if route.local => return Ok(route),
+            let vrf = unsafe { vrf_of_index(net, flow.netdev_index) };
+            // SAFETY: As above.
+            match unsafe { find(net, flow, Exit::Any { vrf }) } {
+                // The table of local addresses of no VRF is asked first, whatever the VRF.
+                Ok(route) if route.local && route.vrf(&readers) == vrf => return Ok(route),
                 _ => (),
             }
         }
         // SAFETY: As above.
-        unsafe { find(net, flow, flow.netdev_index) }
+        unsafe { find(net, flow, Exit::By(flow.netdev_index)) }
     }
 
     /// A decision.
@@ -147,6 +150,16 @@ impl Route {
         unsafe { bindings::dst_mtu(self.dst.as_ptr()) as usize }
     }
 
+    /// The index of the VRF that the packet leaves in, or for a local destination that its address is in; 0 if in none.
+    fn vrf(&self, _readers: &rcu::Guard) -> u32 {
+        // SAFETY: Valid by the type invariant, and RCU keeps the device. That of a local destination is the VRF, or the
+        // loopback device (`ip_route_output_key_hash_rcu()`, net/ipv4/route.c; `ip6_rt_get_dev_rcu()`,
+        // net/ipv6/route.c).
+        let netdev = unsafe { bindings::dst_dev_rcu(self.dst.as_ptr()) };
+        // SAFETY: As above.
+        unsafe { vrf_of(netdev) }
+    }
+
     /// The namespace. Valid as long as `_readers` lives.
     pub(super) fn net(&self, _readers: &rcu::Guard) -> *mut bindings::net {
         // SAFETY: Valid by the type invariant, and RCU keeps the device.
@@ -184,19 +197,49 @@ pub fn source_port(flow_label: u32, local: Qpn, remote: Qpn) -> u16 {
     unsafe { bindings::rdma_get_udp_sport(flow_label, local.get(), remote.get()) }
 }
 
-/// Asks for a route that leaves by device `index`, or by any if that is zero.
+/// By which devices a packet may leave.
+#[derive(Clone, Copy)]
+enum Exit {
+    /// Any in the VRF of this index, or any in none if it is 0.
+    Any { vrf: u32 },
+    /// That of this index.
+    By(u32),
+}
+
+/// The index of the VRF that the device of this index is in, or that it is; otherwise 0.
 ///
 /// # Safety
 ///
 /// `net` must be valid during the call.
-unsafe fn find(net: *mut bindings::net, flow: &Flow, index: u32) -> Result<Route> {
+unsafe fn vrf_of_index(net: *mut bindings::net, index: u32) -> u32 {
+    let _readers = rcu::read_lock();
+    // SAFETY: As the caller promises; the device is null, or lives as long as `_readers`.
+    unsafe { vrf_of(bindings::dev_get_by_index_rcu(net, index as c_int)) }
+}
+
+/// The same for a device that is found.
+///
+/// # Safety
+///
+/// `netdev` must be null or valid, and the caller hold RCU for reading.
+unsafe fn vrf_of(netdev: *const bindings::net_device) -> u32 {
+    // SAFETY: As the caller promises.
+    unsafe { bindings::l3mdev_master_ifindex_rcu(netdev) }.unsigned_abs()
+}
+
+/// Asks for a route that leaves by `exit`.
+///
+/// # Safety
+///
+/// `net` must be valid during the call.
+unsafe fn find(net: *mut bindings::net, flow: &Flow, exit: Exit) -> Result<Route> {
     match (flow.source.ipv4(), flow.destination.ipv4()) {
         // SAFETY: As the caller promises.
         (Some(source), Some(destination)) => unsafe {
-            find_v4(net, flow, index, source, destination)
+            find_v4(net, flow, exit, source, destination)
         },
         // SAFETY: As the caller promises.
-        _ => unsafe { find_v6(net, flow, index) },
+        _ => unsafe { find_v6(net, flow, exit) },
     }
 }
 
@@ -206,7 +249,7 @@ unsafe fn find(net: *mut bindings::net, flow: &Flow, index: u32) -> Result<Route
 unsafe fn find_v4(
     net: *mut bindings::net,
     flow: &Flow,
-    index: u32,
+    exit: Exit,
     source: [u8; 4],
     destination: [u8; 4],
 ) -> Result<Route> {
@@ -215,7 +258,7 @@ unsafe fn find_v4(
         daddr: u32::from_ne_bytes(destination),
         ..Default::default()
     };
-    key.__fl_common = common(flow, index);
+    key.__fl_common = common(flow, exit);
     key.uli = ports(flow);
     // The tables refuse sources that aren't this host's; the policies of IPsec apply, as with `ip6_dst_lookup_flow`.
     // SAFETY: As the caller promises.
@@ -230,7 +273,7 @@ unsafe fn find_v4(
 /// # Safety
 ///
 /// As for [`find`].
-unsafe fn find_v6(net: *mut bindings::net, flow: &Flow, index: u32) -> Result<Route> {
+unsafe fn find_v6(net: *mut bindings::net, flow: &Flow, exit: Exit) -> Result<Route> {
     let source = in6_addr(flow.source);
     // SAFETY: As the caller promises.
     if !unsafe { is_own(net, &source, flow.netdev_index) } {
@@ -243,7 +286,7 @@ unsafe fn find_v6(net: *mut bindings::net, flow: &Flow, index: u32) -> Result<Ro
         flowlabel: label.to_be(),
         ..Default::default()
     };
-    key.__fl_common = common(flow, index);
+    key.__fl_common = common(flow, exit);
     key.uli = ports(flow);
     let none = core::ptr::null();
     // SAFETY: As above.
@@ -279,9 +322,15 @@ fn in6_addr(gid: Gid) -> bindings::in6_addr {
     address
 }
 
-fn common(flow: &Flow, index: u32) -> bindings::flowi_common {
+fn common(flow: &Flow, exit: Exit) -> bindings::flowi_common {
+    let (index, vrf) = match exit {
+        Exit::Any { vrf } => (0, vrf),
+        // The tables find its VRF (`l3mdev_update_flow()`, net/l3mdev/l3mdev.c).
+        Exit::By(index) => (index, 0),
+    };
     bindings::flowi_common {
-        flowic_oif: index as i32,
+        flowic_oif: index as c_int,
+        flowic_l3mdev: vrf as c_int,
         flowic_proto: bindings::IPPROTO_UDP as u8,
         flowic_dscp: flow.traffic_class & 0xfc,
         ..Default::default()
