@@ -76,8 +76,12 @@ unsafe extern "C" fn visit(
     if !bears {
         return 0;
     }
+    // A lower device may have gone to another namespace, where its index may be that of any device here.
     // SAFETY: As above.
-    search.found = Some(unsafe { index(lower) });
+    if unsafe { bindings::dev_net(lower) == bindings::dev_net(search.base) } {
+        // SAFETY: As above.
+        search.found = Some(unsafe { index(lower) });
+    }
     1
 }
 
