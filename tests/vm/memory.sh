@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# vm: together timeout=240
+# vm: together quick timeout=240
 # Memory regions, completion queues and mapped rings at their edges, over one device.
 source "$(dirname "$0")/lib.sh"
 

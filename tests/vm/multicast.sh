@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# vm: together timeout=300
+# vm: together quick timeout=300
 # Multicast: who gets what, the addresses that hosts join and leave, and the C driver on the other side.
 source "$(dirname "$0")/lib.sh"
 # What rrxe-check's hold-group attaches to, and the MAC addresses that belong to that (RFC 1112, RFC 2464).

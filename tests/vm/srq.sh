@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# vm: together timeout=240
+# vm: together quick timeout=240
 # Shared receive queues, and completion queues that change their size: every byte, status, event and
 # errno; stock programs.
 source "$(dirname "$0")/lib.sh"

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# vm: together timeout=120
+# vm: together quick timeout=120
 # Memory windows: bounds, rights, keys and lifetimes, between two links and over one device.
 source "$(dirname "$0")/lib.sh"
 
