@@ -50,7 +50,7 @@ pub(crate) struct NetContext {
     pub(crate) backlog: Arc<Backlog>,
     /// Packets that no QP could be blamed for.
     pub(crate) drops: rx::Drops,
-    /// On whose behalf its QPs send.
+    /// The sockets of its QPs' packets.
     pub(crate) probe: Arc<ProbeSockets>,
     /// Open while there are devices.
     #[pin]
@@ -182,9 +182,14 @@ fn refusal(error: OpenError) -> Error {
 #[pin_data]
 pub(crate) struct Contexts {
     #[pin]
-    users: Mutex<KVec<User>>,
-    /// Lives until the module has no credit left.
-    probe: Arc<ProbeSockets>,
+    state: Mutex<State>,
+}
+
+struct State {
+    users: KVec<User>,
+    /// Probe sockets of namespaces that have no devices any more. Their packets may still be on their way, so they live
+    /// until the module has no credit left. The next namespace gets them.
+    idle: KVec<Arc<ProbeSockets>>,
 }
 
 struct User {
@@ -201,8 +206,13 @@ impl Contexts {
     /// `ENOMEM`.
     pub(crate) fn new() -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
-            users <- new_mutex!(KVec::new(), "rrxe_contexts"),
-            probe: Arc::new(ProbeSockets::new()?, GFP_KERNEL)?,
+            state <- new_mutex!(
+                State {
+                    users: KVec::new(),
+                    idle: KVec::new(),
+                },
+                "rrxe_contexts"
+            ),
         })
     }
 
@@ -212,13 +222,22 @@ impl Contexts {
     ///
     /// `EADDRINUSE` when somebody has the UDP port, `ENOMEM`.
     pub(crate) fn acquire(&self, net: &Net) -> Result<Arc<NetContext>> {
-        let mut users = self.users.lock();
+        let mut state = self.state.lock();
+        let State { users, idle } = &mut *state;
         if let Some(user) = users.iter_mut().find(|user| user.context.net == net.id()) {
             user.devices = user.devices.saturating_add(1);
             return Ok(user.context.clone());
         }
         users.reserve(1, GFP_KERNEL)?;
-        let context = NetContext::open(net, self.probe.clone())?;
+        // So that `release` needs no memory.
+        idle.reserve(users.len().saturating_add(1), GFP_KERNEL)?;
+        if idle.is_empty() {
+            let probe = Arc::new(ProbeSockets::new()?, GFP_KERNEL)?;
+            idle.push(probe, GFP_KERNEL)?;
+        }
+        let probe = idle.last().ok_or(ENOMEM)?.clone();
+        let context = NetContext::open(net, probe)?;
+        let _ = idle.pop();
         let user = User {
             context: context.clone(),
             devices: 1,
@@ -230,7 +249,8 @@ impl Contexts {
     /// One device less in `context`. Closes the UDP port behind the last one. Process context;
     /// sleeps.
     pub(crate) fn release(&self, context: &Arc<NetContext>) {
-        let mut users = self.users.lock();
+        let mut state = self.state.lock();
+        let State { users, idle } = &mut *state;
         let Some(index) = users
             .iter()
             .position(|user| Arc::ptr_eq(&user.context, context))
@@ -244,6 +264,8 @@ impl Contexts {
         if user.devices == 0 {
             // Under the lock, so that nobody who comes now finds the port still in use.
             context.close();
+            // `acquire` reserved the place.
+            let _ = idle.push(context.probe.clone(), GFP_KERNEL);
             let _ = users.remove(index);
         }
     }
