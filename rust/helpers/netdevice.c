@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 #include <linux/if_vlan.h>
 #include <linux/inetdevice.h>
+#include <linux/ipv6.h>
 #include <linux/netdevice.h>
 #include <net/dst.h>
 #include <net/ip6_fib.h>
@@ -95,6 +96,11 @@ __rrxe_helper struct net_device *rrxe_helper_dst_dev_rcu(const struct dst_entry 
 __rrxe_helper int rrxe_helper_l3mdev_master_ifindex_rcu(const struct net_device *dev)
 {
 	return l3mdev_master_ifindex_rcu(dev);
+}
+
+__rrxe_helper bool rrxe_helper_ipv6_mod_enabled(void)
+{
+	return ipv6_mod_enabled();
 }
 
 __rrxe_helper u32 rrxe_helper_rt6_get_cookie(const struct rt6_info *rt)

@@ -111,4 +111,10 @@ for version in -4 -6; do
 	ip -n h1 $version rule del pref 0
 done
 over "a VLAN in a VRF" 4 vlan6
+# IPv6 takes them by Linux's own rules, too, which ask the table of local addresses first.
+ip -n h1 -6 rule add pref 0 table local
+ip -n h1 -6 rule del pref 32765
+for transport in rc ud; do
+	check "$transport over it by Linux's own rules, IPv6" pingpong_over "$DEV1" fd94::1 "$DEV2" fd94::2 $transport
+done
 check "nothing of it was dropped for how it came" test "$(drops "$DEV1")" == "$before"

@@ -10,8 +10,8 @@ readonly TUNNEL_PORT=51820
 pingpong_over() {
 	local device1=$1 address1=$2 device2=$3 address2=$4 program=ibv_${5:-rc}_pingpong
 	wait_for 10 gid_index "$device1" "$address1" && wait_for 10 gid_index "$device2" "$address2" || return
-	_pair "$program" -c -n 30 -s 1000 -d "$device2" -g "$(gid_index "$device2" "$address2")" -- \
-		"$program" -c -n 30 -s 1000 -d "$device1" -g "$(gid_index "$device1" "$address1")" $HOST2_V4
+	_pair "$program" -c -n "${ROUNDS:-30}" -s 1000 -d "$device2" -g "$(gid_index "$device2" "$address2")" -- \
+		"$program" -c -n "${ROUNDS:-30}" -s 1000 -d "$device1" -g "$(gid_index "$device1" "$address1")" $HOST2_V4
 }
 
 # What passes eth0 meanwhile: open packets to the RoCE port, and packets that FILTER describes.
@@ -68,6 +68,19 @@ for transport in rc uc ud; do
 	check "$transport over WireGuard" pingpong_over wg1 10.83.0.1 wg2 10.83.0.2 $transport
 done
 check "IPv6 over WireGuard" pingpong_over wg1 fd83::1 wg2 fd83::2
+# Any host of the LAN can announce such a route, by a router advertisement. ib_core then connects no QP, so it comes while
+# one is connected.
+sent() { cat /sys/class/infiniband/wg1/ports/1/hw_counters/sent_pkts; }
+begun() { [[ $(sent) -ge $((before + 100)) ]]; }
+before=$(sent)
+ROUNDS=3000 pingpong_over wg1 fd83::1 wg2 fd83::2 >/tmp/lasting 2>&1 &
+lasting=$!
+check "a connection over WireGuard" wait_for 60 begun
+check "a longer route by another network device" ip -n h1 route add fd83::2/128 dev eth0
+check "comes before the connection's end" test "$(sent)" -lt $((before + 3000))
+wait $lasting
+check "the connection keeps to WireGuard" test $? == 0 || note "$(</tmp/lasting)"
+ip -n h1 route del fd83::2/128 dev eth0
 check "nothing of it is open" only_sealed
 for host in 1 2; do ip netns exec h$host rdma link del wg$host; done
 

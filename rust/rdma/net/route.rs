@@ -2,11 +2,16 @@
 
 //! Where packets go.
 
-use core::ptr::NonNull;
+use core::{mem::ManuallyDrop, ptr::NonNull};
 
-use kernel::{error::from_err_ptr, ffi::c_int, prelude::*, sync::rcu};
+use kernel::{
+    error::{from_err_ptr, to_result},
+    ffi::c_int,
+    prelude::*,
+    sync::rcu,
+};
 
-use super::netdev::Netdev;
+use super::netdev::{index, Netdev};
 use roce::ids::Qpn;
 
 use crate::{
@@ -71,18 +76,33 @@ impl Route {
         }
         let readers = rcu::read_lock();
         let net = netdev.net(&readers);
-        if !is_link_local(&flow.destination) {
-            // SAFETY: The namespace lives as long as `readers`.
-            let vrf = unsafe { vrf_of_index(net, flow.netdev_index) };
+        // SAFETY: The namespace lives as long as `readers`.
+        let vrf = unsafe { vrf_of_index(net, flow.netdev_index) };
+        let unscoped = !is_link_local(&flow.destination);
+        if unscoped {
             // SAFETY: As above.
             match unsafe { find(net, flow, Exit::Any { vrf }) } {
                 // The table of local addresses of no VRF is asked first, whatever the VRF.
-                Ok(route) if route.local && route.vrf(&readers) == vrf => return Ok(route),
+                Ok(route) if route.local && route.vrf(&readers) == vrf => {
+                    // SAFETY: As above.
+                    return unsafe { route.under_policies(net, flow, &readers) };
+                }
                 _ => (),
             }
         }
         // SAFETY: As above.
-        unsafe { find(net, flow, Exit::By(flow.netdev_index)) }
+        let route = unsafe { find(net, flow, Exit::By(flow.netdev_index)) }?;
+        let fits = match route.local {
+            // The device of a local link-local destination is the loopback device, which is in no VRF.
+            true => !unscoped || route.vrf(&readers) == vrf,
+            // If the device is a VRF, a rule behind that of the VRF's table may name any other table.
+            false => route.leaves_by(flow.netdev_index, &readers),
+        };
+        if !fits {
+            return Err(ENETUNREACH);
+        }
+        // SAFETY: As above.
+        unsafe { route.under_policies(net, flow, &readers) }
     }
 
     /// A decision.
@@ -90,12 +110,27 @@ impl Route {
     /// # Safety
     ///
     /// `dst` must be as in the type's invariants; the caller gives up a count of it.
-    unsafe fn new(
-        dst: NonNull<bindings::dst_entry>,
-        cookie: u32,
-        network: Network,
-        local: bool,
-    ) -> Self {
+    unsafe fn new(dst: NonNull<bindings::dst_entry>, network: Network) -> Self {
+        let (cookie, local) = match network {
+            Network::V4 => {
+                let entry = dst.as_ptr().cast::<bindings::rtable>();
+                // SAFETY: As the caller promises.
+                (
+                    0,
+                    u32::from(unsafe { (*entry).rt_type }) == bindings::RTN_LOCAL,
+                )
+            }
+            Network::V6 => {
+                let entry = dst.as_ptr().cast::<bindings::rt6_info>();
+                // SAFETY: As the caller promises.
+                let cookie = unsafe { bindings::rt6_get_cookie(entry) };
+                // SAFETY: Likewise.
+                (
+                    cookie,
+                    unsafe { (*entry).rt6i_flags } & bindings::RTF_LOCAL != 0,
+                )
+            }
+        };
         let link_headroom = if local {
             0
         } else {
@@ -113,6 +148,39 @@ impl Route {
             local,
             link_headroom,
         }
+    }
+
+    /// The decision after the policies of IPsec.
+    ///
+    /// # Errors
+    ///
+    /// What the policies say, as `EPERM`.
+    ///
+    /// # Safety
+    ///
+    /// `net` must be the namespace in which `self` was found for `flow`, and valid during the call.
+    unsafe fn under_policies(
+        self,
+        net: *mut bindings::net,
+        flow: &Flow,
+        readers: &rcu::Guard,
+    ) -> Result<Self> {
+        let network = self.network;
+        let by = Exit::By(self.netdev_index(readers));
+        let mut v4 = v4_key(flow, by);
+        let mut v6 = v6_key(flow, by);
+        let key: *mut bindings::flowi = match network {
+            Network::V4 => (&raw mut v4).cast(),
+            Network::V6 => (&raw mut v6).cast(),
+        };
+        // The call takes the count.
+        let dst = ManuallyDrop::new(self).dst.as_ptr();
+        // SAFETY: `dst` is valid by the type invariant. A `struct flowi` is a union of the keys of all versions, of which
+        // the call reads that of the entry's.
+        let found = unsafe { bindings::xfrm_lookup_route(net, dst, key, core::ptr::null(), 0) };
+        let found = NonNull::new(from_err_ptr(found)?).ok_or(EINVAL)?;
+        // SAFETY: A valid entry of the same version was returned, with a count for us.
+        Ok(unsafe { Self::new(found, network) })
     }
 
     /// Whether the decision still stands.
@@ -158,6 +226,17 @@ impl Route {
         let netdev = unsafe { bindings::dst_dev_rcu(self.dst.as_ptr()) };
         // SAFETY: As above.
         unsafe { vrf_of(netdev) }
+    }
+
+    /// The index of the device that the packet leaves by.
+    fn netdev_index(&self, _readers: &rcu::Guard) -> u32 {
+        // SAFETY: Valid by the type invariant, and RCU keeps the device.
+        unsafe { index(bindings::dst_dev_rcu(self.dst.as_ptr())) }
+    }
+
+    /// Whether the packet leaves by the device of this index, or by one in it if it is a VRF.
+    fn leaves_by(&self, index: u32, readers: &rcu::Guard) -> bool {
+        self.netdev_index(readers) == index || self.vrf(readers) == index
     }
 
     /// The namespace. Valid as long as `_readers` lives.
@@ -227,78 +306,61 @@ unsafe fn vrf_of(netdev: *const bindings::net_device) -> u32 {
     unsafe { bindings::l3mdev_master_ifindex_rcu(netdev) }.unsigned_abs()
 }
 
-/// Asks for a route that leaves by `exit`.
+/// Asks for a route that leaves by `exit`, whatever the policies of IPsec.
 ///
 /// # Safety
 ///
 /// `net` must be valid during the call.
 unsafe fn find(net: *mut bindings::net, flow: &Flow, exit: Exit) -> Result<Route> {
-    match (flow.source.ipv4(), flow.destination.ipv4()) {
+    match flow.source.network() {
         // SAFETY: As the caller promises.
-        (Some(source), Some(destination)) => unsafe {
-            find_v4(net, flow, exit, source, destination)
-        },
+        Network::V4 => unsafe { find_v4(net, flow, exit) },
         // SAFETY: As the caller promises.
-        _ => unsafe { find_v6(net, flow, exit) },
+        Network::V6 => unsafe { find_v6(net, flow, exit) },
     }
 }
 
 /// # Safety
 ///
 /// As for [`find`].
-unsafe fn find_v4(
-    net: *mut bindings::net,
-    flow: &Flow,
-    exit: Exit,
-    source: [u8; 4],
-    destination: [u8; 4],
-) -> Result<Route> {
-    let mut key = bindings::flowi4 {
-        saddr: u32::from_ne_bytes(source),
-        daddr: u32::from_ne_bytes(destination),
-        ..Default::default()
-    };
-    key.__fl_common = common(flow, exit);
-    key.uli = ports(flow);
-    // The tables refuse sources that aren't this host's; the policies of IPsec apply, as with `ip6_dst_lookup_flow`.
+unsafe fn find_v4(net: *mut bindings::net, flow: &Flow, exit: Exit) -> Result<Route> {
+    let mut key = v4_key(flow, exit);
+    // The tables refuse sources that aren't this host's.
     // SAFETY: As the caller promises.
-    let found = unsafe { bindings::ip_route_output_flow(net, &mut key, core::ptr::null()) };
+    let found = unsafe { bindings::ip_route_output_key_hash(net, &mut key, core::ptr::null()) };
     let found = NonNull::new(from_err_ptr(found)?).ok_or(EINVAL)?;
-    // SAFETY: A valid entry was returned, with a count for us.
-    let kind = u32::from(unsafe { (*found.as_ptr()).rt_type });
-    // SAFETY: It is the first member of a `struct rtable`, and the count goes to the route.
-    Ok(unsafe { Route::new(found.cast(), 0, Network::V4, kind == bindings::RTN_LOCAL) })
+    // SAFETY: A valid entry was returned, the first member of a `struct rtable`, with a count for us.
+    Ok(unsafe { Route::new(found.cast(), Network::V4) })
 }
 
 /// # Safety
 ///
 /// As for [`find`].
 unsafe fn find_v6(net: *mut bindings::net, flow: &Flow, exit: Exit) -> Result<Route> {
-    let source = in6_addr(flow.source);
+    // SAFETY: No requirements.
+    if !unsafe { bindings::ipv6_mod_enabled() } {
+        // Then the namespace has no table of addresses. ib_core has link-local GIDs nevertheless.
+        return Err(EAFNOSUPPORT);
+    }
     // SAFETY: As the caller promises.
-    if !unsafe { is_own(net, &source, flow.netdev_index) } {
+    if !unsafe { is_own(net, &in6_addr(flow.source), flow.netdev_index) } {
         return Err(EINVAL);
     }
-    let label = u32::from(flow.traffic_class) << 20 | flow.flow_label & 0xf_ffff;
-    let mut key = bindings::flowi6 {
-        saddr: source,
-        daddr: in6_addr(flow.destination),
-        flowlabel: label.to_be(),
-        ..Default::default()
+    let mut key = v6_key(flow, exit);
+    // Without the flag a route by another device is better than a shorter one by this device, since the source is given.
+    let flags = match exit {
+        Exit::By(_) => bindings::RT6_LOOKUP_F_IFACE as c_int,
+        Exit::Any { .. } => 0,
     };
-    key.__fl_common = common(flow, exit);
-    key.uli = ports(flow);
-    let none = core::ptr::null();
-    // SAFETY: As above.
-    let found = unsafe { bindings::ip6_dst_lookup_flow(net, none, &mut key, none.cast()) };
-    let dst = NonNull::new(from_err_ptr(found)?).ok_or(EINVAL)?;
-    let entry = dst.as_ptr().cast::<bindings::rt6_info>();
-    // SAFETY: What the IPv6 tables return is the first member of a `struct rt6_info`.
-    let cookie = unsafe { bindings::rt6_get_cookie(entry) };
-    // SAFETY: Likewise.
-    let flags = unsafe { (*entry).rt6i_flags };
-    // SAFETY: A valid entry was returned, with a count for us, which goes to the route.
-    Ok(unsafe { Route::new(dst, cookie, Network::V6, flags & bindings::RTF_LOCAL != 0) })
+    // SAFETY: As the caller promises.
+    let found =
+        unsafe { bindings::ip6_route_output_flags(net, core::ptr::null(), &mut key, flags) };
+    let dst = NonNull::new(found).ok_or(EINVAL)?;
+    // SAFETY: A valid entry is returned, the first member of a `struct rt6_info`, with a count for us.
+    let route = unsafe { Route::new(dst, Network::V6) };
+    // SAFETY: Valid by the type invariant of `route`.
+    to_result(c_int::from(unsafe { (*dst.as_ptr()).error }))?;
+    Ok(route)
 }
 
 /// Whether `address` is one of this host's, of any device in the VRF of device `index`; if that is in none, of any
@@ -320,6 +382,33 @@ fn in6_addr(gid: Gid) -> bindings::in6_addr {
     let mut address = bindings::in6_addr::default();
     address.in6_u.u6_addr8 = gid.0;
     address
+}
+
+/// What the tables of IPv4 are asked for; of no use unless the addresses are of IPv4.
+fn v4_key(flow: &Flow, exit: Exit) -> bindings::flowi4 {
+    let address = |gid: Gid| u32::from_ne_bytes(gid.ipv4().unwrap_or_default());
+    let mut key = bindings::flowi4 {
+        saddr: address(flow.source),
+        daddr: address(flow.destination),
+        ..Default::default()
+    };
+    key.__fl_common = common(flow, exit);
+    key.uli = ports(flow);
+    key
+}
+
+/// What the tables of IPv6 are asked for.
+fn v6_key(flow: &Flow, exit: Exit) -> bindings::flowi6 {
+    let label = u32::from(flow.traffic_class) << 20 | flow.flow_label & 0xf_ffff;
+    let mut key = bindings::flowi6 {
+        saddr: in6_addr(flow.source),
+        daddr: in6_addr(flow.destination),
+        flowlabel: label.to_be(),
+        ..Default::default()
+    };
+    key.__fl_common = common(flow, exit);
+    key.uli = ports(flow);
+    key
 }
 
 fn common(flow: &Flow, exit: Exit) -> bindings::flowi_common {

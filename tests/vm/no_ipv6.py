@@ -1,0 +1,43 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+# Runs on: guest
+"""What is sent from a link-local GID on a host without IPv6: no_ipv6.py DEVICE GID-INDEX.
+
+ib_core asks the routing tables for no group's MAC address, so that a datagram to a group gets as far as the driver.
+"""
+
+import sys
+
+from pyverbs.addr import AH, AHAttr, GlobalRoute
+from pyverbs.cq import CQ
+from pyverbs.device import Context
+import pyverbs.enums as e
+from pyverbs.pd import PD
+from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
+from pyverbs.wr import SGE, SendWR
+
+from pairs import DEVICE, GID_INDEX, Buffer, becomes, case, gid_at, main, register
+
+GROUP = "ff12::1234"
+MULTICAST, QKEY = 0xFFFFFF, 0x1234
+
+
+@case("a datagram to a group is lost")
+def lost():
+    context = Context(name=DEVICE)
+    pd, cq = PD(context), CQ(context, 2)
+    cap = QPCap(max_send_wr=2, max_recv_wr=1, max_send_sge=1, max_recv_sge=1)
+    attr = QPAttr(port_num=1)
+    attr.qkey = QKEY
+    qp = QP(pd, QPInitAttr(qp_type=e.IBV_QPT_UD, scq=cq, rcq=cq, cap=cap, sq_sig_all=1), attr)
+    buffer = Buffer(64)
+    region = register(pd, buffer)
+    route = GlobalRoute(dgid=gid_at(GROUP), sgid_index=GID_INDEX)
+    address = AH(pd, attr=AHAttr(gr=route, is_global=1, port_num=1))
+    wr = SendWR(opcode=e.IBV_WR_SEND, num_sge=1, sg=[SGE(buffer.address, 64, region.lkey)])
+    wr.set_wr_ud(address, MULTICAST, QKEY)
+    qp.post_send(wr)
+    becomes(lambda: [completion.status for completion in cq.poll(1)[1]], [e.IBV_WC_SUCCESS], "statuses of completions")
+
+
+sys.exit(main())
