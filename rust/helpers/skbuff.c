@@ -47,6 +47,11 @@ __rrxe_helper unsigned int rrxe_helper_skb_frag_size(const skb_frag_t *frag)
 	return skb_frag_size(frag);
 }
 
+__rrxe_helper unsigned int rrxe_helper_skb_headroom(const struct sk_buff *skb)
+{
+	return skb_headroom(skb);
+}
+
 __rrxe_helper int rrxe_helper_skb_linearize(struct sk_buff *skb)
 {
 	return skb_linearize(skb);

@@ -5,6 +5,8 @@
 
 import contextlib
 import os
+import socket
+import struct
 import sys
 import time
 from pathlib import Path
@@ -18,6 +20,7 @@ from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.srq import SRQ, SrqAttr, SrqInitAttr
 from pyverbs.wr import SGE, RecvWR, SendWR
 
+import forge
 from cgroups import join, memory_group, remove_group
 from pairs import (
     ALL, DEVICE, GID_INDEX, PAGE, Buffer, become_nobody, case, connect, counter, equal, in_child,
@@ -36,6 +39,9 @@ FREE, CHARGED = 9 << 10, 500
 # Each of their packets kept a page fragment's 32 KiB: 130 MiB.
 SMALL_QPS = 4
 GRH = 40
+# What a socket of the other host sends at a time: segments for nobody, which fill 32 KiB, and one for a QP.
+HOST, PEER, SOURCE_PORT = "fd77::1", "fd77::2", 0xC123
+UDP_SEGMENT, SEGMENT, SEGMENTS, PACKETS, SMALL = 103, 4000, 7, 700, 900
 # Without a limit they take 150 MiB and more. rust/rdma/net/skb/backlog.rs allows a 64th of the machine's memory for a
 # namespace, half of it for a user, and 4 KiB or a packet for each QP; the rest is for others who take memory meanwhile.
 OTHERS = 32 << 20
@@ -144,6 +150,30 @@ def small():
     taken = free - free_memory()
     print(f"# {SMALL_QPS} QPs have full inboxes, {taken >> 10} KiB taken")
     equal(taken < SMALL_QPS * DATAGRAMS * 2048 + OTHERS, True, "memory is bounded")
+    os.close(fd)
+
+
+@case("a small packet of another host's socket that waits keeps none of its pages")
+def pages():
+    memory, fd = unanswered(PAGE * 2)
+    still = Still(memory, SMALL_QPS)
+    with forge.namespace("h2"):
+        sender = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+    sender.bind((PEER, SOURCE_PORT))
+    sender.connect((HOST, forge.PORT))
+    segment = [(socket.SOL_UDP, UDP_SEGMENT, struct.pack("H", SEGMENT))]
+    free, overflows = free_memory(), counter("drop_overflow")
+    for psn in range(PACKETS):
+        for qp in still.qps:
+            # The last segment is for the QP; all of them lie in a page of the socket's.
+            body = forge.bth(forge.UD | forge.SEND_ONLY, qp.qp_num, psn) + forge.deth(QKEY, 7) + bytes(SMALL)
+            sender.sendmsg([bytes(SEGMENT * SEGMENTS), forge.sealed(PEER, HOST, body, SOURCE_PORT)], segment)
+    taken, lost = free - free_memory(), counter("drop_overflow") - overflows
+    print(f"# {SMALL_QPS * PACKETS} packets, {lost} dropped, {taken >> 10} KiB taken")
+    equal(taken < SMALL_QPS * PACKETS * PAGE + OTHERS, True, "memory is bounded")
+    for qp in still.qps:
+        qp.close()
+    equal(lost, 0, "packets that were dropped")
     os.close(fd)
 
 

@@ -5,9 +5,8 @@
 //! The memory of received packets counts for no cgroup: a peer decides how many come, and the owner of a QP can
 //! keep them waiting. So the packets that wait in a namespace have a limit, and those of all namespaces, in bytes of
 //! `truesize`. The limit of a queue depends on the free bytes: a queue may have as many as it leaves free. So a
-//! few long queues don't take everything, and packets are dropped early when many queues are long. An empty queue takes
-//! one packet in any case, so no QP stops for want of memory that others have. `FREE` bytes of each queue count for
-//! nobody.
+//! few long queues don't take everything, and packets are dropped early when many queues are long. `FREE` bytes of each
+//! queue count for nobody, which is one packet at least, so no QP stops for want of memory that others have.
 //!
 //! Many queues of one payer would still take everything. So a user may have as many bytes as its queues leave free in
 //! the namespace, and a queue may have as many of them as the user's queues have not taken. One user takes at most half
@@ -143,9 +142,8 @@ impl Part {
     /// bytes that they ask for. Any context.
     #[inline]
     pub(super) fn has_room(&self, size: usize) -> bool {
-        let before = self.bytes.load(Relaxed);
-        let bytes = before.saturating_add(size);
-        if before == 0 || bytes <= FREE {
+        let bytes = self.bytes.load(Relaxed).saturating_add(size);
+        if bytes <= FREE {
             return true;
         }
         let free = self.backlog.free();
@@ -261,21 +259,40 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_queue_takes_one_packet() -> Result {
+    fn a_queue_takes_what_is_free_for_it_and_no_more() -> Result {
         let backlog = Backlog::of(0, 0)?;
         let user = Share::of_user()?;
         let queue = Part::new(backlog.clone(), [None, Some(user.clone())]);
+        assert!(!queue.has_room(FREE + 1));
         for _ in 0..2 {
-            assert!(queue.has_room(FREE + PACKET));
-            queue.add(FREE + PACKET);
+            assert!(queue.has_room(FREE));
+            queue.add(FREE);
             assert!(!queue.has_room(1));
+            // Put back, or by two CPUs at a time.
+            queue.add(PACKET);
             assert_eq!(backlog.used.load(Relaxed), PACKET);
             assert_eq!(user.bytes.load(Relaxed), PACKET);
-            queue.subtract(FREE + PACKET);
+            queue.subtract(FREE);
+            queue.subtract(PACKET);
         }
-        // Of small packets as many as are free.
         assert_eq!(fill(&queue), FREE / PACKET);
         assert_eq!(backlog.used.load(Relaxed), 0);
+        Ok(())
+    }
+
+    #[test]
+    fn a_large_packet_obeys_the_limits_also_in_an_empty_queue() -> Result {
+        const HUGE: usize = 128 << 10;
+        let backlog = Backlog::of(1 << 20, 4 << 20)?;
+        let shares: Shares = [None, Some(Share::of_user()?)];
+        let mut taken = 0;
+        for part in &parts_of(&backlog, &shares, 100)? {
+            if part.has_room(HUGE) {
+                part.add(HUGE);
+                taken += HUGE;
+            }
+        }
+        assert!(taken > 0 && taken <= 1 << 19);
         Ok(())
     }
 

@@ -4,13 +4,18 @@
 
 use core::{pin::Pin, ptr::NonNull};
 
-use kernel::{prelude::*, sync::Arc, types::Opaque};
+use kernel::{ffi::c_int, prelude::*, sync::Arc, types::Opaque};
 
 use super::{
     backlog::{Backlog, Part, Shares},
     RxFrame, RxSkb,
 };
 use crate::bindings;
+
+/// Bytes in front of `data` that a copy keeps: those of all headers up to UDP's.
+const HEADROOM: u32 = 128;
+/// Bytes that a buffer of its own takes beyond twice its packet's: those of its structures and headers.
+const OVERHEAD: u32 = 768;
 
 /// Buffers, first in, first out, at most about a limit of them, and as many as the [`Backlog`] allows.
 ///
@@ -43,11 +48,11 @@ impl List {
         })
     }
 
-    /// Appends a buffer.
+    /// Appends a buffer, or a copy that takes no more memory than it counts for.
     ///
     /// # Errors
     ///
-    /// The buffer, which is the caller's again, when there is no room.
+    /// The buffer, which is the caller's again, when there is no room, or no memory for a copy.
     ///
     /// # Safety
     ///
@@ -57,9 +62,14 @@ impl List {
         &self,
         skb: NonNull<bindings::sk_buff>,
     ) -> Result<(), NonNull<bindings::sk_buff>> {
+        if self.len() >= self.limit {
+            return Err(skb);
+        }
+        // SAFETY: As the caller promises.
+        let skb = unsafe { compact(skb) }?;
         // SAFETY: The buffer is valid.
         let size = unsafe { size_of(skb) };
-        if self.len() >= self.limit || !self.part.has_room(size) {
+        if !self.part.has_room(size) {
             return Err(skb);
         }
         self.part.add(size);
@@ -73,6 +83,8 @@ impl List {
     /// As for [`Self::push`].
     #[inline]
     unsafe fn put_back(&self, skb: NonNull<bindings::sk_buff>) {
+        // SAFETY: As the caller promises.
+        let skb = unsafe { compact(skb) }.unwrap_or_else(|skb| skb);
         // SAFETY: The buffer is valid.
         self.part.add(unsafe { size_of(skb) });
         // SAFETY: The list is initialised by the type invariant; the buffer was given up.
@@ -116,6 +128,42 @@ impl PinnedDrop for List {
 unsafe fn size_of(skb: NonNull<bindings::sk_buff>) -> usize {
     // SAFETY: The caller's promise.
     unsafe { (*skb.as_ptr()).truesize as usize }
+}
+
+/// A buffer with the same bytes that has its memory for itself, and little more than it needs: `skb`, or a copy in place of
+/// it.
+///
+/// A buffer may hold parts of pages, of which it counts its own bytes only and keeps the rest: a socket's pages of 32 KiB
+/// (`__ip_append_data()`, net/ipv4/ip_output.c), or a driver's. It may also have much more room than bytes, if its sender
+/// announced more (`MSG_MORE`).
+///
+/// # Errors
+///
+/// The buffer, if there is no memory.
+///
+/// # Safety
+///
+/// The buffer must be valid, and given up by the caller.
+#[inline]
+unsafe fn compact(
+    skb: NonNull<bindings::sk_buff>,
+) -> Result<NonNull<bindings::sk_buff>, NonNull<bindings::sk_buff>> {
+    // SAFETY: As the caller promises.
+    let buffer = unsafe { skb.as_ref() };
+    let shared = buffer.data_len != 0 || buffer.cloned() != 0 || buffer.head_frag() != 0;
+    if !shared && buffer.truesize <= buffer.len.saturating_mul(2).saturating_add(OVERHEAD) {
+        return Ok(skb);
+    }
+    // SAFETY: As above.
+    let headroom = unsafe { bindings::skb_headroom(skb.as_ptr()) }.min(HEADROOM);
+    // SAFETY: As above. The copy has as many bytes in front of `data` as there are, or the last of them.
+    let copy = unsafe {
+        bindings::skb_copy_expand(skb.as_ptr(), headroom as c_int, 0, bindings::GFP_ATOMIC)
+    };
+    let copy = NonNull::new(copy).ok_or(skb)?;
+    // SAFETY: The buffer was given up, and is not used again.
+    unsafe { bindings::consume_skb(skb.as_ptr()) };
+    Ok(copy)
 }
 
 /// Received packets, first in, first out, at most about a limit of them. Any context.
