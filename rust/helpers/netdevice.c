@@ -10,6 +10,7 @@
 #include <net/net_namespace.h>
 #include <net/route.h>
 #include <net/sock.h>
+#include <net/xfrm.h>
 #include <rdma/ib_verbs.h>
 
 __rrxe_helper void rrxe_helper_dev_hold(struct net_device *dev)
@@ -101,6 +102,13 @@ __rrxe_helper int rrxe_helper_l3mdev_master_ifindex_rcu(const struct net_device 
 __rrxe_helper bool rrxe_helper_ipv6_mod_enabled(void)
 {
 	return ipv6_mod_enabled();
+}
+
+__rrxe_helper struct dst_entry *
+rrxe_helper_xfrm_lookup_route(struct net *net, struct dst_entry *dst, const struct flowi *key,
+			      const struct sock *sk, int flags)
+{
+	return xfrm_lookup_route(net, dst, key, sk, flags);
 }
 
 __rrxe_helper u32 rrxe_helper_rt6_get_cookie(const struct rt6_info *rt)

@@ -115,20 +115,16 @@ impl Route {
             Network::V4 => {
                 let entry = dst.as_ptr().cast::<bindings::rtable>();
                 // SAFETY: As the caller promises.
-                (
-                    0,
-                    u32::from(unsafe { (*entry).rt_type }) == bindings::RTN_LOCAL,
-                )
+                let kind = unsafe { (*entry).rt_type };
+                (0, u32::from(kind) == bindings::RTN_LOCAL)
             }
             Network::V6 => {
                 let entry = dst.as_ptr().cast::<bindings::rt6_info>();
                 // SAFETY: As the caller promises.
                 let cookie = unsafe { bindings::rt6_get_cookie(entry) };
                 // SAFETY: Likewise.
-                (
-                    cookie,
-                    unsafe { (*entry).rt6i_flags } & bindings::RTF_LOCAL != 0,
-                )
+                let flags = unsafe { (*entry).rt6i_flags };
+                (cookie, flags & bindings::RTF_LOCAL != 0)
             }
         };
         let link_headroom = if local {
