@@ -3,6 +3,7 @@
 #include <linux/inetdevice.h>
 #include <linux/ipv6.h>
 #include <linux/netdevice.h>
+#include <linux/udp.h>
 #include <net/dst.h>
 #include <net/ip6_fib.h>
 #include <net/ip6_route.h>
@@ -62,6 +63,11 @@ rrxe_helper_netdev_notifier_info_to_dev(const struct netdev_notifier_info *info)
 __rrxe_helper void *rrxe_helper_rcu_dereference_sk_user_data(struct sock *sk)
 {
 	return rcu_dereference_sk_user_data(sk);
+}
+
+__rrxe_helper void rrxe_helper_udp_clear_encap_rcv(struct sock *sk)
+{
+	WRITE_ONCE(udp_sk(sk)->encap_rcv, NULL);
 }
 
 __rrxe_helper struct in_device *rrxe_helper___in_dev_get_rtnl(const struct net_device *dev)

@@ -52,3 +52,11 @@ ask 9
 links_go
 check "the queue goes" in1 tc qdisc del dev "$device" root
 check "then the module goes again" wait_for 20 rmmod rrxe
+
+# A datagram that a program keeps in a queue of netfilter holds the UDP socket's memory, and nothing of the module.
+check "the module once more" modprobe rrxe
+check "link on host 2 once more" link_add 2
+check "a program queues a datagram" hold python3 "$(dirname "$0")/queued.py" h2 h1 $HOST1_V4
+check "link on host 2 goes once more" link_del 2
+check "the module goes meanwhile" wait_for 20 rmmod rrxe
+check "the datagram goes on, to a socket that is closed" release

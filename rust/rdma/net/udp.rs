@@ -122,9 +122,13 @@ impl<T: Receiver> UdpSocket<T> {
 
 impl<T: Receiver> Drop for UdpSocket<T> {
     fn drop(&mut self) {
-        // SAFETY: Valid and ours by the type invariant, and not used again.
+        // A packet may keep the `struct sock` for as long as netfilter queues it, beyond the end of this module: early
+        // demultiplexing gives multicast packets of IPv4 their socket, and `__nf_queue()` (net/netfilter/nf_queue.c) counts it.
+        // SAFETY: Valid and ours by the type invariant.
+        unsafe { bindings::udp_clear_encap_rcv(self.sock.as_ptr()) };
+        // SAFETY: As above, and not used again.
         unsafe { bindings::udp_tunnel_sock_release(self.sock.as_ptr()) };
-        // Packets may be on their way through `encap_rcv`.
+        // Packets may be on their way through `encap_rcv`, which UDP reads and calls under RCU.
         wait_for_readers();
         // SAFETY: The count is owned by the type invariant, and nobody can reach it any more.
         drop(unsafe { Arc::<T>::from_foreign(self.receiver.as_ptr()) });

@@ -1,0 +1,93 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+# Runs on: guest
+"""A datagram that a program keeps in a queue of netfilter until standard input ends: queued.py NAMESPACE SENDERS-NAMESPACE
+SENDERS-ADDRESS.
+
+It is sent to port 4791 of a multicast group of IPv4 that each host is in. Early demultiplexing gives such a datagram its
+socket, and netfilter counts that for as long as the datagram is queued.
+"""
+
+import os
+import socket
+import struct
+import subprocess
+import sys
+
+NAMESPACE, SENDERS_NAMESPACE, SENDERS_ADDRESS = sys.argv[1:]
+GROUP, PORT = "224.0.0.1", 4791
+RULES = f"""
+table ip queued {{
+	chain input {{
+		type filter hook input priority 0;
+		ip daddr {GROUP} udp dport {PORT} queue num 0
+	}}
+}}
+"""
+NETLINK_NETFILTER, SUBSYSTEM = 12, 3
+PACKET, VERDICT, CONFIG = 0, 1, 2
+ATTR_COMMAND, ATTR_PARAMS, ATTR_PACKET_HEADER, ATTR_VERDICT_HEADER = 1, 2, 1, 2
+COMMAND_BIND, COPY_META, ACCEPT = 1, 1, 1
+REQUEST, ACKNOWLEDGE = 1, 4
+NLMSG_ERROR = 2
+# A socket with this option keeps the kernel asking sockets for their `encap_rcv`. It takes no privilege.
+UDP_ENCAP, UDP_ENCAP_ESPINUDP = 100, 2
+
+
+def enter(namespace):
+    with open(f"/run/netns/{namespace}") as file:
+        os.setns(file.fileno(), os.CLONE_NEWNET)
+
+
+def send(netlink, kind, attribute, value, flags=REQUEST):
+    """A message about queue 0 with one attribute."""
+    body = struct.pack("=BBH", 0, 0, 0) + struct.pack("=HH", 4 + len(value), attribute) + value
+    body += bytes(-len(body) % 4)
+    netlink.send(struct.pack("=IHHII", 16 + len(body), SUBSYSTEM << 8 | kind, flags, 0, 0) + body)
+
+
+def configure(netlink, attribute, value):
+    send(netlink, CONFIG, attribute, value, REQUEST | ACKNOWLEDGE)
+    answer = netlink.recv(1 << 16)
+    kind, = struct.unpack_from("=H", answer, 4)
+    error, = struct.unpack_from("=i", answer, 16)
+    assert (kind, error) == (NLMSG_ERROR, 0), f"error {error}"
+
+
+def queued(netlink):
+    """The identifier of the next packet of the queue."""
+    message = netlink.recv(1 << 16)
+    length, kind = struct.unpack_from("=IH", message)
+    assert kind == SUBSYSTEM << 8 | PACKET, f"message of type {kind:#x}"
+    offset = 20
+    while offset < length:
+        size, attribute = struct.unpack_from("=HH", message, offset)
+        if attribute == ATTR_PACKET_HEADER:
+            return struct.unpack_from(">I", message, offset + 4)[0]
+        offset += (size + 3) & ~3
+    raise AssertionError("a packet without a header")
+
+
+def send_datagram():
+    if os.fork() == 0:
+        enter(SENDERS_NAMESPACE)
+        sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(SENDERS_ADDRESS))
+        sender.sendto(bytes(64), (GROUP, PORT))
+        os._exit(0)
+    assert os.wait()[1] == 0, "the datagram is sent"
+
+
+enter(NAMESPACE)
+netlink = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_NETFILTER)
+netlink.settimeout(60)
+configure(netlink, ATTR_COMMAND, struct.pack(">BBH", COMMAND_BIND, 0, socket.AF_INET))
+configure(netlink, ATTR_PARAMS, struct.pack(">IB", 0, COPY_META))
+subprocess.run(["nft", "-f", "-"], input=RULES, text=True, check=True)
+other = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+other.setsockopt(socket.IPPROTO_UDP, UDP_ENCAP, UDP_ENCAP_ESPINUDP)
+send_datagram()
+packet = queued(netlink)
+print("attached", flush=True)
+sys.stdin.read()
+send(netlink, VERDICT, ATTR_VERDICT_HEADER, struct.pack(">II", ACCEPT, packet))
