@@ -23,6 +23,12 @@ static struct ib_port_attr port_of(struct kunit *test, struct ib_device *device)
 	return attr;
 }
 
+/* A device goes, although its network device went while nobody could count the device. */
+static void goes_with_its_network_device(struct kunit *test)
+{
+	rrxe_link_lose_netdev(test, rrxe_link_up(test));
+}
+
 /* The GUID of the system image and the description change as one, or neither does. */
 static void changes_the_system_image_guid(struct kunit *test)
 {
@@ -124,6 +130,7 @@ static void counts_violations(struct kunit *test)
 }
 
 static struct kunit_case cases[] = {
+	KUNIT_CASE(goes_with_its_network_device),
 	KUNIT_CASE(changes_the_system_image_guid),
 	KUNIT_CASE(declares_capabilities),
 	KUNIT_CASE(counts_violations),

@@ -6,6 +6,7 @@
 #include <linux/inetdevice.h>
 #include <linux/netdevice.h>
 #include <net/net_namespace.h>
+#include <net/netdev_lock.h>
 #include <net/netlink.h>
 #include <net/sock.h>
 #include <rdma/ib_cache.h>
@@ -98,6 +99,41 @@ void rrxe_link_down(struct kunit *test, struct ib_device *device)
 {
 	ib_unregister_device_and_put(device);
 	KUNIT_EXPECT_NULL(test, registered);
+	ib_unregister_client(&observer);
+}
+
+void rrxe_link_lose_netdev(struct kunit *test, struct ib_device *device)
+{
+	unsigned int count = refcount_read(&device->refcount);
+	struct net_device *netdev;
+	int waited;
+
+	/* As between disable_device() and enable_device_and_get() of rdma_dev_change_netns(): nobody can count the device. */
+	refcount_set(&device->refcount, 0);
+	rtnl_lock();
+	netdev = __dev_get_by_name(&init_net, NETDEV);
+	KUNIT_EXPECT_NOT_NULL(test, netdev);
+	/* As __dev_change_net_namespace() does. */
+	netdev_lock(netdev);
+	netif_close(netdev);
+	netdev_unlock(netdev);
+	call_netdevice_notifiers(NETDEV_UNREGISTER, netdev);
+	netdev_lock(netdev);
+	call_netdevice_notifiers(NETDEV_REGISTER, netdev);
+	netdev_unlock(netdev);
+	rtnl_unlock();
+	KUNIT_EXPECT_PTR_EQ(test, registered, device);
+	refcount_set(&device->refcount, count);
+	KUNIT_EXPECT_EQ(test, device->ops.enable_driver(device), 0);
+
+	get_device(&device->dev);
+	ib_device_put(device);
+	/* ib_core unregisters it from its work queue. */
+	for (waited = 0; READ_ONCE(registered) && waited < PATIENCE_MS; waited += 10)
+		msleep(10);
+	KUNIT_EXPECT_NULL(test, registered);
+	ib_unregister_device(device);
+	put_device(&device->dev);
 	ib_unregister_client(&observer);
 }
 

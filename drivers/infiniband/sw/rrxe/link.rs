@@ -30,6 +30,7 @@ use rdma::{
         netns::{self, Net, NetId, PerNet},
         skb::Ingress,
     },
+    sync::smp_mb,
 };
 use roce::mtu::Mtu;
 
@@ -211,10 +212,23 @@ impl Link {
         }
     }
 
-    /// Notes that ib_core is about to give the device to users.
-    pub(crate) fn note_arrived(&self) {
+    /// ib_core is about to give the device to users. Process context.
+    pub(crate) fn enable(&self) {
         self.leaving.store(false, ordering::Relaxed);
         self.flushed.store(false, Ordering::Relaxed);
+        // ib_core lets nobody count a device that it moves to another namespace, so `netdev_event` may not have unregistered
+        // it. The count is visible before this looks for the network device.
+        smp_mb();
+        if self.netdev().is_none() {
+            self.unregister_later();
+        }
+    }
+
+    /// Has ib_core unregister the device, if it is registered. Process context, under any lock.
+    fn unregister_later(&self) {
+        if let Some(device) = self.device.try_get() {
+            device.unregister_later();
+        }
     }
 
     /// Notes that ib_core is taking the device away from its users.
@@ -455,18 +469,18 @@ impl netdev::Observer for Links {
             netdev::Event::State => {
                 link.note_state(netdev.is_active());
                 speed::look_later(&link);
+                if let Some(device) = link.device.try_get() {
+                    device.port_state(netdev);
+                }
             }
             netdev::Event::Unregister => {
                 link.netdev.clear();
                 link.flows.close();
+                // Either the device is counted below, or `Link::enable` finds no network device.
+                smp_mb();
+                link.unregister_later();
             }
         }
-        if let Some(device) = link.device.try_get() {
-            match event {
-                netdev::Event::State => device.port_state(netdev),
-                netdev::Event::Unregister => device.unregister_later(),
-            }
-        };
     }
 }
 

@@ -143,7 +143,7 @@ impl Provider for Rrxe {
     }
 
     fn enable(device: &Arc<Device>) {
-        device.link.note_arrived();
+        device.link.enable();
     }
 
     fn disable(device: &Arc<Device>) {
