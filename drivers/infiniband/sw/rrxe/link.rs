@@ -10,13 +10,14 @@
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use kernel::{
-    new_mutex,
+    impl_has_work, new_mutex, new_work,
     prelude::*,
     sync::{
         aref::ARef,
         atomic::{ordering, Atomic},
         Arc, Mutex,
     },
+    workqueue::Work,
 };
 use rdma::{
     av::{Av, PostedAv},
@@ -77,7 +78,12 @@ pub(crate) struct Link {
     downs: Atomic<u64>,
     /// Megabits a second when last looked at; zero if the network device doesn't say.
     speed: Atomic<u32>,
+    /// Looks at the speed (`speed.rs`).
+    #[pin]
+    look: Work<Self>,
 }
+
+impl_has_work! { impl HasWork<Self> for Link { self.look } }
 
 impl Link {
     /// What it shares with the other devices of its namespace.
@@ -413,6 +419,7 @@ impl Links {
                 active: Atomic::new(active),
                 downs: Atomic::new(0),
                 speed: Atomic::new(speed),
+                look <- new_work!("Link::look"),
             });
             let link = Arc::pin_init(init, GFP_KERNEL)?;
             self.enter(&link, netdev)?;

@@ -5,44 +5,25 @@
 //! Not known in its notifier: that may run with the device's own lock held, which asking its driver
 //! takes. So a work item asks afterwards.
 
-use kernel::{
-    impl_has_work, new_work,
-    prelude::*,
-    sync::Arc,
-    workqueue::{Work, WorkItem},
-};
+use kernel::{sync::Arc, workqueue::WorkItem};
 
 use crate::link::Link;
 
-/// Has users told if the speed of `link` has changed. Process context. Without memory they aren't told.
+/// Has users told if the speed of `link` has changed. Any context.
+///
+/// A link has one work item, so however often its network device changes, one thread at most looks at it.
 pub(crate) fn look_later(link: &Arc<Link>) {
-    let look = pin_init!(Look {
-        link: link.clone(),
-        work <- new_work!("Look::work"),
-    });
-    if let Ok(look) = Arc::pin_init(look, GFP_KERNEL) {
-        // It was just made, so it isn't queued.
-        let _ = link.workers().faults.enqueue(look);
-    }
+    // Already queued is as good: it has not looked yet.
+    let _ = link.workers().faults.enqueue::<_, 0>(link.clone());
 }
 
-/// A look at the speed of a link.
-#[pin_data]
-struct Look {
-    link: Arc<Link>,
-    #[pin]
-    work: Work<Self>,
-}
-
-impl_has_work! { impl HasWork<Self> for Look { self.work } }
-
-impl WorkItem for Look {
+impl WorkItem for Link {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        let speed = this.link.netdev().and_then(|netdev| netdev.speed());
-        if this.link.note_speed(speed) {
-            if let Some(device) = this.link.device().try_get() {
+        let speed = this.netdev().and_then(|netdev| netdev.speed());
+        if this.note_speed(speed) {
+            if let Some(device) = this.device().try_get() {
                 device.speed_changed();
             }
         }
