@@ -5,7 +5,7 @@
 
 use kernel::{error::to_result, prelude::*};
 
-use super::netdev::Netdev;
+use super::netdev::{Netdev, NetdevSlot};
 use crate::{bindings, gid::Gid};
 
 /// The lock on the configuration of network devices, held while this lives.
@@ -26,9 +26,10 @@ impl Drop for Rtnl {
     }
 }
 
-impl Netdev {
-    /// Joins `group`, by IGMP or MLD, and lets the device receive the MAC address that belongs to it.
-    /// Joins are counted; [`Self::leave`] undoes one. All are void once the device is unregistered.
+impl NetdevSlot {
+    /// Has the device join `group`, by IGMP or MLD, and receive the MAC address that belongs to it.
+    /// Joins are counted; [`Self::leave`] undoes one. All are void once the device is unregistered, or in another
+    /// namespace: an observer of network devices empties the slot under the RTNL lock before that.
     ///
     /// # Context
     ///
@@ -36,9 +37,27 @@ impl Netdev {
     ///
     /// # Errors
     ///
-    /// `ENODEV` if the device doesn't do this version of IP, `ENOMEM`.
+    /// `ENODEV` if the slot is empty, or the device doesn't do this version of IP; `ENOMEM`.
     pub fn join(&self, group: Gid) -> Result {
-        let _rtnl = Rtnl::lock();
+        let rtnl = Rtnl::lock();
+        self.get().ok_or(ENODEV)?.join(group, &rtnl)
+    }
+
+    /// Has the device leave `group`, which [`Self::join`] joined. If the slot is empty the device has left all its groups.
+    ///
+    /// # Context
+    ///
+    /// Process, without the RTNL lock; sleeps.
+    pub fn leave(&self, group: Gid) {
+        let rtnl = Rtnl::lock();
+        if let Some(netdev) = self.get() {
+            netdev.leave(group, &rtnl);
+        }
+    }
+}
+
+impl Netdev {
+    fn join(&self, group: Gid, _rtnl: &Rtnl) -> Result {
         match group.ipv4() {
             Some(address) => {
                 // SAFETY: The device is valid, and RTNL keeps what is found.
@@ -59,13 +78,7 @@ impl Netdev {
         }
     }
 
-    /// Leaves `group`, which [`Self::join`] joined.
-    ///
-    /// # Context
-    ///
-    /// Process, without the RTNL lock; sleeps.
-    pub fn leave(&self, group: Gid) {
-        let _rtnl = Rtnl::lock();
+    fn leave(&self, group: Gid, _rtnl: &Rtnl) {
         if let Some(address) = group.ipv4() {
             // SAFETY: The device is valid, and RTNL keeps what is found.
             let inet = unsafe { bindings::__in_dev_get_rtnl(self.as_ptr()) };

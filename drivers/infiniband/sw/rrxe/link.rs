@@ -96,6 +96,20 @@ impl Link {
         self.netdev.get()
     }
 
+    /// Has the network device join a multicast group. Process context; takes the RTNL lock.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`NetdevSlot::join`].
+    pub(crate) fn join(&self, group: Gid) -> Result {
+        self.netdev.join(group)
+    }
+
+    /// Undoes one [`Self::join`]. Process context; takes the RTNL lock.
+    pub(crate) fn leave(&self, group: Gid) {
+        self.netdev.leave(group);
+    }
+
     /// Its index, which another may have once it is gone.
     pub(crate) fn netdev_index(&self) -> u32 {
         self.netdev_index

@@ -155,7 +155,7 @@ impl State {
         }
         let groups = &qp.net.groups;
         let node = RBTreeNode::new(key, Members::none(), GFP_KERNEL_ACCOUNT)?;
-        qp.device.link.netdev().ok_or(ENODEV)?.join(group)?;
+        qp.device.link.join(group)?;
         // The lock keeps others from entering the same group meanwhile.
         drop(groups.tree.lock().insert(node));
         let added = groups.add(&key, qp).unwrap_or(Err(EINVAL));
@@ -208,10 +208,7 @@ pub(crate) fn detach(qp: &Arc<Qp>, group: Gid) -> Result {
     drop(state.claims.remove(&attachment(qp, group)));
     if last {
         state.groups = state.groups.saturating_sub(1);
-        // A network device that is gone has left all its groups.
-        if let Some(netdev) = device.link.netdev() {
-            netdev.leave(group);
-        }
+        device.link.leave(group);
     }
     Ok(())
 }
