@@ -52,6 +52,13 @@ impl ProbeSockets {
         Ok(Self { v4, v6 })
     }
 
+    /// Whether no packet counts at them. Any context.
+    pub fn is_unused(&self) -> bool {
+        // SAFETY: The socket is valid, by the type invariant of `Socket`.
+        let bytes = |v6: &Socket| unsafe { bindings::sk_wmem_alloc_get(v6.as_ptr()) };
+        self.v6.as_ref().is_none_or(|v6| bytes(v6) == 0)
+    }
+
     /// The one for IPv4, valid as long as `self`.
     pub(super) fn v4(&self) -> *mut bindings::sock {
         self.v4.as_ptr()

@@ -188,7 +188,7 @@ pub(crate) struct Contexts {
 struct State {
     users: KVec<User>,
     /// Probe sockets of namespaces that have no devices any more. Their packets may still be on their way, so they live
-    /// until the module has no credit left. The next namespace gets them.
+    /// until the module has no credit left. The next namespace gets those at which no packet counts any more.
     idle: KVec<Arc<ProbeSockets>>,
 }
 
@@ -231,13 +231,17 @@ impl Contexts {
         users.reserve(1, GFP_KERNEL)?;
         // So that `release` needs no memory.
         idle.reserve(users.len().saturating_add(1), GFP_KERNEL)?;
-        if idle.is_empty() {
-            let probe = Arc::new(ProbeSockets::new()?, GFP_KERNEL)?;
-            idle.push(probe, GFP_KERNEL)?;
+        let unused = idle.iter().position(|probe| probe.is_unused());
+        let probe = match unused.and_then(|index| idle.remove(index).ok()) {
+            Some(probe) => probe,
+            None => Arc::new(ProbeSockets::new()?, GFP_KERNEL)?,
+        };
+        let opened = NetContext::open(net, probe.clone());
+        if opened.is_err() {
+            // There is room, as reserved above.
+            let _ = idle.push(probe, GFP_KERNEL);
         }
-        let probe = idle.last().ok_or(ENOMEM)?.clone();
-        let context = NetContext::open(net, probe)?;
-        let _ = idle.pop();
+        let context = opened?;
         let user = User {
             context: context.clone(),
             devices: 1,
