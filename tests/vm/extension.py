@@ -11,7 +11,7 @@ import struct
 
 GET_CONTEXT, ALLOC_PD, REG_MR, CREATE_COMP_CHANNEL, CREATE_CQ, REQ_NOTIFY_CQ = 0, 3, 9, 17, 18, 23
 CREATE_QP, QUERY_QP, MODIFY_QP, DESTROY_QP, POST_SEND, CREATE_SRQ, MODIFY_SRQ = 24, 25, 26, 27, 28, 32, 33
-ALLOC_MW = 14
+ALLOC_MW, ATTACH_MCAST = 14, 30
 
 DOORBELL, CQ_ARM, CQ_NEWS = 1, 2, 8
 NEED_WAKEUP = 1
@@ -172,13 +172,17 @@ class Qp:
         if connect:
             self.connect(gid_index, gid)
 
-    def modify(self, mask, state, gid=bytes(16), gid_index=0):
+    def modification(self, mask, state, gid=bytes(16), gid_index=0):
+        """The command that modifies it."""
         path = struct.pack("=16sIHHBBBBBBBB", gid, 0, 0, 0, gid_index, 64, 0, 0, 0, 0, 1, 1)
         rest = struct.pack(
             "=IIIIIIIHH", self.handle, mask, 0, 0, 0, self.number, 0xf, 0, 0)
         rest += struct.pack("=BBBBBBBBBBBBBBBB", state, 0, 3, 0, 0, 1, 1, 12, 1, 14, 7, 7, 0, 0, 0, 0)
         body = path + bytes(32) + rest
-        os.write(self.context.fd, struct.pack("=IHH", MODIFY_QP, (8 + len(body)) // 4, 0) + body)
+        return struct.pack("=IHH", MODIFY_QP, (8 + len(body)) // 4, 0) + body
+
+    def modify(self, *arguments):
+        os.write(self.context.fd, self.modification(*arguments))
 
     def connect(self, gid_index, gid):
         state, access, pkey, port, av, mtu = 1, 1 << 3, 1 << 4, 1 << 5, 1 << 7, 1 << 8

@@ -29,6 +29,9 @@ use crate::{
 const BLOCK_LOOPBACK: u32 =
     bindings::ib_qp_create_flags_IB_QP_CREATE_BLOCK_MULTICAST_LOOPBACK as u32;
 
+/// The flag of an address vector with a GID.
+const GRH: u8 = bindings::ib_ah_flags_IB_AH_GRH as u8;
+
 type QpObject<P> = Object<P, Raising<bindings::ib_qp>>;
 
 /// Bytes that ib_core is to allocate for a QP of `P`.
@@ -188,11 +191,17 @@ pub(super) unsafe extern "C" fn modify<P: Provider>(
         // SAFETY: ib_core's buffers are null or valid during the call.
         unsafe { no_payload(payload) }?;
         // SAFETY: ib_core passes valid attributes.
-        let attr = unsafe { &*attr };
+        let attr = unsafe { &mut *attr };
         // SAFETY: They are those of this operation.
         let change = unsafe { qp_attr::read(attr, mask as u32) }?;
         // SAFETY: The QP is alive while ib_core calls its operations.
         P::modify_qp(unsafe { of::<P>(qp) }, &change)?;
+        if !payload.is_null() {
+            // ib_core holds no lock while it replaces the reference to a GID in `ib_qp.av_sgid_attr`, so two threads of a
+            // process would put the same one (`rdma_update_sgid_attr()`, drivers/infiniband/core/verbs.c). Without the flag
+            // it keeps none. uverbs frees these attributes after the call.
+            attr.ah_attr.ah_flags &= !GRH;
+        }
         Ok(0)
     })
 }

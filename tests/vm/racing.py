@@ -1,0 +1,101 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+# Runs on: guest
+"""Threads of a process that modify one QP at a time, as uverbs lets them: racing.py DEVICE GID-INDEX OTHER-GID-INDEX.
+
+ib_core changes some fields of a QP without a lock then.
+"""
+
+import os
+import sys
+import threading
+import time
+
+from extension import Context, Cq, Qp, gid_of, node_of
+from pairs import DEVICE, GID_INDEX, become_nobody, case, equal, in_child, main
+
+OTHER_GID_INDEX = int(sys.argv[3])
+STATE, ACCESS, PKEY, PORT, AV = 1, 1 << 3, 1 << 4, 1 << 5, 1 << 7
+INIT, SQD = 1, 4
+THREADS, SECONDS = 3, 10
+
+
+def new_qp(connect):
+    context = Context(node_of(DEVICE))
+    return Qp(context, Cq(context), GID_INDEX, gid_of(DEVICE, GID_INDEX), 1, connect)
+
+
+def together(works):
+    """Runs them in a thread each."""
+    threads = [threading.Thread(target=work) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def change_paths():
+    become_nobody()
+    qp = new_qp(True)
+    qp.modify(STATE, SQD)
+    indices = (GID_INDEX, OTHER_GID_INDEX)
+    changes = [qp.modification(AV, SQD, gid_of(DEVICE, index), index) for index in indices]
+    end, counts = time.monotonic() + SECONDS, [0] * THREADS
+
+    def change(place):
+        while time.monotonic() < end:
+            for number in range(50):
+                os.write(qp.context.fd, changes[(place + number) % 2])
+            counts[place] += 50
+
+    together([lambda place=place: change(place) for place in range(THREADS)])
+    print(f"# {sum(counts)} changes")
+    equal(all(counts), True, "each thread changes the path")
+
+
+@case("racing: threads that change a path leave the device its GIDs")
+def paths():
+    before = [gid_of(DEVICE, index) for index in (GID_INDEX, OTHER_GID_INDEX)]
+    in_child(change_paths)
+    equal([gid_of(DEVICE, index) for index in (GID_INDEX, OTHER_GID_INDEX)], before, "GIDs")
+
+
+def initialise():
+    become_nobody()
+    context = Context(node_of(DEVICE))
+    cq, end, count = Cq(context), time.monotonic() + SECONDS, 0
+    start, done = threading.Barrier(2), threading.Barrier(2)
+    current = [None]
+
+    def modify():
+        os.write(context.fd, current[0].modification(STATE | ACCESS | PKEY | PORT, INIT))
+
+    def other():
+        while True:
+            start.wait()
+            if current[0] is None:
+                return
+            modify()
+            done.wait()
+
+    helper = threading.Thread(target=other)
+    helper.start()
+    while time.monotonic() < end:
+        current[0] = Qp(context, cq, 0, bytes(16), 1, False)
+        start.wait()
+        modify()
+        done.wait()
+        current[0].destroy()
+        count += 1
+    current[0] = None
+    start.wait()
+    helper.join()
+    print(f"# {count} QPs")
+
+
+@case("racing: threads that initialise a QP")
+def initialisations():
+    in_child(initialise)
+
+
+sys.exit(main())
