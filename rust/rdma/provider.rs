@@ -131,8 +131,15 @@ pub trait Provider: Sized + Send + Sync + 'static {
     /// Gives back the number of a counter set that no QP is bound to any more.
     fn dealloc_counter_set(device: &Arc<Self::Device>, id: u32);
 
-    /// From now on the queue pair counts into this set; `None` stands for its port's counters.
-    fn count_into(qp: &Arc<Self::Qp>, set: Option<Arc<Self::CounterSet>>);
+    /// From now on the queue pair counts into this set.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` if it is bound to a set, `EINVAL` once destroyed.
+    fn bind_to_set(qp: &Arc<Self::Qp>, set: Arc<Self::CounterSet>) -> Result;
+
+    /// From now on the queue pair counts into its port's counters.
+    fn unbind_from_set(qp: &Arc<Self::Qp>);
 
     /// The value of counter `index` of [`Self::COUNTERS`] in a set.
     fn set_counter(set: &Self::CounterSet, index: usize) -> u64;

@@ -3,8 +3,9 @@
 //! Operations on counter sets: what `rdma statistic qp` binds QPs to.
 //!
 //! A QP that is bound to a set counts there instead of in its port's counters; ib_core adds up both
-//! when it shows the port's. It calls the operations on one set, and on a QP that it binds, one at a
-//! time.
+//! when it shows the port's. It calls the operations on one set one at a time. ib_core holds no lock when it looks whether a
+//! QP is bound (`rdma_counter_bind_qp_auto()`, drivers/infiniband/core/counters.c), so it may bind a QP to two sets at a
+//! time. The driver lets one of them succeed.
 
 use kernel::{error::from_result, ffi::c_int, sync::Arc};
 
@@ -71,19 +72,23 @@ pub(super) unsafe extern "C" fn bind_qp<P: Provider>(
     from_result(|| {
         // SAFETY: ib_core calls this operation on it.
         let set = unsafe { set_of::<P>(counter) };
-        let bound = match set {
-            Some(set) => set.clone(),
+        // SAFETY: The QP is alive while ib_core calls its operations.
+        let driver_qp = unsafe { qp::of::<P>(qp) };
+        match set {
+            Some(set) => P::bind_to_set(driver_qp, set.clone())?,
             None => {
                 // SAFETY: The device is alive while ib_core calls its operations.
-                let (id, new) = P::alloc_counter_set(unsafe { device_of::<P>((*qp).device) })?;
+                let device = unsafe { device_of::<P>((*qp).device) };
+                let (id, new) = P::alloc_counter_set(device)?;
+                // ib_core frees its part without `dealloc` if this fails.
+                P::bind_to_set(driver_qp, new.clone())
+                    .inspect_err(|_| P::dealloc_counter_set(device, id))?;
                 // SAFETY: `counter` is valid, and numbered by its driver.
                 unsafe { (*counter).id = id };
-                set.insert(new).clone()
+                *set = Some(new);
             }
-        };
-        // SAFETY: The QP is alive while ib_core calls its operations.
-        P::count_into(unsafe { qp::of::<P>(qp) }, Some(bound));
-        // SAFETY: The field is the driver's to write in this operation.
+        }
+        // SAFETY: The field is the driver's to write in this operation. Of several calls for the QP one bound it.
         unsafe { (*qp).counter = counter };
         Ok(0)
     })
@@ -98,10 +103,11 @@ pub(super) unsafe extern "C" fn unbind_qp<P: Provider>(
     qp: *mut bindings::ib_qp,
     _port: u32,
 ) -> c_int {
-    // SAFETY: The QP is alive while ib_core calls its operations.
-    P::count_into(unsafe { qp::of::<P>(qp) }, None);
+    // Before another set can be bound, which writes it.
     // SAFETY: The field is the driver's to write in this operation.
     unsafe { (*qp).counter = core::ptr::null_mut() };
+    // SAFETY: The QP is alive while ib_core calls its operations.
+    P::unbind_from_set(unsafe { qp::of::<P>(qp) });
     0
 }
 

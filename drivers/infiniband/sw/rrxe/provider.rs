@@ -118,8 +118,12 @@ impl Provider for Rrxe {
         device.dealloc_counter_set(id);
     }
 
-    fn count_into(qp: &Arc<Qp>, set: Option<Arc<Counters>>) {
-        Qp::count_into(qp, set);
+    fn bind_to_set(qp: &Arc<Qp>, set: Arc<Counters>) -> Result {
+        Qp::bind_to_set(qp, set)
+    }
+
+    fn unbind_from_set(qp: &Arc<Qp>) {
+        Qp::unbind_from_set(qp);
     }
 
     fn set_counter(set: &Counters, index: usize) -> u64 {

@@ -2,7 +2,7 @@
 
 //! What administrators want of a QP: what lies in it, where it counts, what it reports, and its end.
 
-use kernel::sync::Arc;
+use kernel::{prelude::*, sync::Arc};
 use rdma::{qp::QpModify, trace};
 use roce::{
     psn::Psn,
@@ -70,11 +70,27 @@ impl Qp {
         }
     }
 
-    /// From now on the QP counts into `set`, or else into its port's counters. Process context.
-    pub(crate) fn count_into(this: &Arc<Self>, set: Option<Arc<Counters>>) {
-        let set = set.unwrap_or_else(|| this.device.counters.clone());
+    /// From now on the QP counts into `set`. Process context.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` if it is bound to a set, `EINVAL` once destroyed.
+    pub(crate) fn bind_to_set(this: &Arc<Self>, set: Arc<Counters>) -> Result {
+        let ports = &this.device.counters;
+        Self::in_turn(this, |core| match Arc::ptr_eq(&core.counters, ports) {
+            true => {
+                core.counters = set;
+                Ok(())
+            }
+            false => Err(EBUSY),
+        })?
+    }
+
+    /// From now on the QP counts into its port's counters. Process context.
+    pub(crate) fn unbind_from_set(this: &Arc<Self>) {
+        let ports = this.device.counters.clone();
         // One that is destroyed counts no more.
-        let _ = Self::in_turn(this, |core| core.counters = set);
+        let _ = Self::in_turn(this, |core| core.counters = ports);
     }
 
     /// Reports that a packet was dropped, and counted so.
