@@ -62,9 +62,9 @@ use crate::{
     workers::Workers,
 };
 
-/// Turns that one caller takes in a row, its own and those of local peers, before it leaves the
+/// Turns that one caller takes in a row, those of one QP and of local peers together, before it leaves the
 /// rest ([`Qp::leave`]).
-const MAX_ROUNDS: u32 = 8;
+const MAX_ROUNDS: u32 = 16;
 
 /// A queue pair.
 ///
@@ -408,32 +408,35 @@ impl Qp {
         self.device.link.has_flushed() && self.is_of_process()
     }
 
-    /// Runs the engine, and those of local peers to which it sent packets.
+    /// Runs the engine, and those of local peers to which it sent packets. Any context up to softirq.
+    ///
+    /// Bottom halves are off until all is told, also between two turns: a thread that is preempted there would keep
+    /// notifications and wishes of others for as long as it gets no CPU.
     fn advance(this: ArcBorrow<'_, Self>, direct: &mut Option<RxPacket>) {
-        let mut peer = Self::take_turns(this, None, direct);
+        let _off = bottom_halves_off();
         let mut rounds = MAX_ROUNDS;
+        let mut peer = Self::take_turns(this, None, direct, &mut rounds);
         while let Some(qp) = peer {
             if rounds == 0 {
                 return Self::leave(qp.as_arc_borrow());
             }
-            rounds = rounds.wrapping_sub(1);
-            peer = Self::take_turns(qp.as_arc_borrow(), None, &mut None);
+            peer = Self::take_turns(qp.as_arc_borrow(), None, &mut None, &mut rounds);
         }
     }
 
-    /// Runs the engine until it has nothing to do, its budget is spent, or another CPU has it.
-    /// Returns a local peer that got packets. `held` is the turn, if the caller has it.
+    /// Runs the engine until it has nothing to do, its budget or the `rounds` are spent, or another CPU has it.
+    /// Returns a local peer that got packets. `held` is the turn, if the caller has it. With bottom halves off.
     fn take_turns(
         this: ArcBorrow<'_, Self>,
         mut held: Option<Held<'_, Option<KBox<Core>>>>,
         direct: &mut Option<RxPacket>,
+        rounds: &mut u32,
     ) -> Option<Arc<Self>> {
         if this.is_at_end() {
             *direct = None;
             return None;
         }
         let mut peer = None;
-        let mut rounds = MAX_ROUNDS;
         // Until all is told: destruction waits for it, of QPs that the kernel uses.
         let _readers = this.poster.as_ref().map(|_| rcu::read_lock());
         let mut run = |direct: &mut Option<RxPacket>| {
@@ -453,12 +456,12 @@ impl Qp {
                     if let Some(other) = upshot.peer {
                         note_peer(&mut peer, other);
                     }
-                    rounds = rounds.saturating_sub(1);
+                    *rounds = rounds.saturating_sub(1);
                     if upshot.stalled {
                         Self::request_fault(this);
                     }
                     match upshot.rest {
-                        Rest::None if rounds > 0 => return true,
+                        Rest::None if *rounds > 0 => return true,
                         Rest::None | Rest::Anywhere => Self::leave(this),
                         Rest::On(cpu) => Self::schedule_on(this, cpu),
                     }

@@ -3,7 +3,10 @@
 //! `modify_qp` and `query_qp`, which wait for the turn.
 
 use kernel::{prelude::*, sync::Arc};
-use rdma::qp::{QpModify, QpQuery};
+use rdma::{
+    qp::{QpModify, QpQuery},
+    sync::bottom_halves_off,
+};
 use roce::qp::{Attrs, QpState};
 
 use super::{manage::QpLoad, Qp};
@@ -12,6 +15,9 @@ use crate::{
     engine_host::Upshot,
     limits,
 };
+
+/// Turns that a query takes in a row, before it leaves the rest.
+const QUERY_ROUNDS: u32 = 8;
 
 impl Qp {
     /// Carries out `modify_qp`: all or nothing. Process context.
@@ -42,11 +48,15 @@ impl Qp {
     ///
     /// `EINVAL` once destroyed.
     pub(super) fn in_turn<R>(this: &Arc<Self>, body: impl FnOnce(&mut Core) -> R) -> Result<R> {
+        // As in `advance`.
+        let _off = bottom_halves_off();
         let mut turn = this.turn.wait();
         let result = Option::as_mut(&mut turn).map(|core| body(core));
         let held = this.turn.keep_if_wanted(turn);
         if held.is_some() {
-            if let Some(peer) = Self::take_turns(this.as_arc_borrow(), held, &mut None) {
+            let mut rounds = QUERY_ROUNDS;
+            let this = this.as_arc_borrow();
+            if let Some(peer) = Self::take_turns(this, held, &mut None, &mut rounds) {
                 Self::leave(peer.as_arc_borrow());
             }
         }
