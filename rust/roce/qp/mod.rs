@@ -283,15 +283,18 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
             && self.responder.rests()
     }
 
+    /// Whether its requests are acknowledged.
+    pub fn is_reliable(&self) -> bool {
+        self.context.config.kind.is_reliable()
+    }
+
     /// Whether something is lost if the packet that is sent next overtakes one that was sent before. It may say yes when
     /// nothing is.
     ///
     /// A reliable QP loses nothing when all of its requests are acknowledged and it has answered no READ or atomic: an
     /// acknowledgement may come after a later one, which covers it, and before or after any request.
     pub fn minds_order(&self) -> bool {
-        !self.context.config.kind.is_reliable()
-            || !self.requester.is_drained()
-            || self.responder.remembers_answers()
+        !self.is_reliable() || !self.requester.is_drained() || self.responder.remembers_answers()
     }
 
     /// The earliest instant at which [`Self::handle_timeout`] and [`Self::poll_transmit`] want to

@@ -155,8 +155,14 @@ impl Core {
         });
     }
 
-    /// One turn. `direct` is a packet that came in just now and follows those of the inbox.
-    pub(crate) fn run(&mut self, qp: ArcBorrow<'_, Qp>, direct: &mut Option<RxPacket>) -> Upshot {
+    /// One turn. `direct` is a packet that came in just now and follows those of the inbox. The turn is
+    /// begun `by_packet` if the caller wants it for such a packet alone.
+    pub(crate) fn run(
+        &mut self,
+        qp: ArcBorrow<'_, Qp>,
+        direct: &mut Option<RxPacket>,
+        by_packet: bool,
+    ) -> Upshot {
         let now = qp.now();
         let mut upshot = Upshot::default();
         let mut budget = BUDGET;
@@ -175,9 +181,13 @@ impl Core {
                 let waiting = direct.is_some() || !qp.inbox.is_empty();
                 self.keep_time(&qp, now, waiting, &mut upshot);
             }
-            let mut sends = budget.max(LEAST_SENDS);
-            self.transmit(&qp, now, resumes, &mut sends, &mut upshot);
-            budget = budget.min(sends);
+            if by_packet && !resumes && !self.engine.is_reliable() {
+                self.leave_sends(&qp, &mut upshot);
+            } else {
+                let mut sends = budget.max(LEAST_SENDS);
+                self.transmit(&qp, now, resumes, &mut sends, &mut upshot);
+                budget = budget.min(sends);
+            }
         }
         qp.note_state(self.engine.state());
         if self.stall.is_busy() && !self.stall.settle() {
@@ -296,6 +306,19 @@ impl Core {
         self.counters
             .add(Counter::ReceivedBytes, u64::from(packet.packet.payload_len));
         true
+    }
+
+    /// Leaves what could be sent to a thread or a watcher, where it counts for the process. Of a QP without
+    /// acknowledgements no packet that comes in lets a packet out, so a stranger's datagram has no softirq send what a
+    /// process has posted without a call.
+    fn leave_sends(&mut self, qp: &Qp, upshot: &mut Upshot) {
+        match self.engine.state() {
+            QpState::Rts if !self.rests() && has_credit(qp) => upshot.rest = Rest::Anywhere,
+            _ if self.engine.flushes() => {
+                self.with_engine(qp, None, upshot, |engine, host| engine.flush_posted(host));
+            }
+            _ => {}
+        }
     }
 
     /// Flushes, which needs no credit. Then sends what the engine has and the credit allows, unless it must leave from

@@ -51,6 +51,7 @@ mod semaphore;
 mod send_queue;
 mod sge;
 mod share;
+mod softirq_time;
 mod speed;
 mod srq;
 mod stats;

@@ -151,7 +151,7 @@ impl WorkItem for Qp {
     type Pointer = Arc<Qp>;
 
     fn run(this: Arc<Qp>) {
-        Qp::advance(this.as_arc_borrow(), &mut None);
+        Qp::advance_in_softirq(this.as_arc_borrow());
     }
 }
 
@@ -159,7 +159,7 @@ impl WorkItem<3> for Qp {
     type Pointer = Arc<Qp>;
 
     fn run(this: Arc<Qp>) {
-        Qp::advance(this.as_arc_borrow(), &mut None);
+        Qp::advance_in_softirq(this.as_arc_borrow());
     }
 }
 
@@ -368,13 +368,23 @@ impl Qp {
         false
     }
 
-    /// A packet for this QP came; its ICRC is right. It is taken. Softirq.
+    /// A packet for this QP came; its ICRC is right. It is taken: in by a turn here, if softirqs have time for a process's
+    /// QP, else later. Softirq.
     pub(crate) fn receive(this: ArcBorrow<'_, Self>, packet: &mut Option<RxPacket>) {
-        Self::advance(this, packet);
+        if this.poster.is_some() {
+            return Self::advance(this, packet);
+        }
+        let has_run = this
+            .workers
+            .softirq_time
+            .spend(|| Self::advance(this, packet));
+        if let Some(packet) = packet.take_if(|_| !has_run) {
+            Self::receive_later(this, packet.into_skb());
+        }
     }
 
-    /// A packet for this QP and others came; its ICRC is right. It is taken in later: all of them together may have much
-    /// to do. Softirq.
+    /// A packet for this QP came; its ICRC is right. It is taken in later, by a thread: what QPs have to do is too much for
+    /// a softirq, or may be, since the packet is for many. Softirq.
     pub(crate) fn receive_later(this: ArcBorrow<'_, Self>, skb: RxSkb) {
         match this.inbox.push(skb) {
             Ok(()) => Self::leave(this),
@@ -408,6 +418,24 @@ impl Qp {
         self.device.link.has_flushed() && self.is_of_process()
     }
 
+    /// Runs the engine in softirq. That of a process runs only if softirqs have time for it, and leaves those of local peers
+    /// to threads; otherwise a thread runs it. A thread whose CPU must not send hands over to a softirq again, until that
+    /// has time.
+    fn advance_in_softirq(this: ArcBorrow<'_, Self>) {
+        if this.poster.is_some() {
+            return Self::advance(this, &mut None);
+        }
+        let run = || {
+            let mut rounds = MAX_ROUNDS;
+            if let Some(peer) = Self::take_turns(this, None, &mut None, &mut rounds) {
+                Self::leave(peer.as_arc_borrow());
+            }
+        };
+        if !this.workers.softirq_time.spend(run) {
+            Self::leave(this);
+        }
+    }
+
     /// Runs the engine, and those of local peers to which it sent packets. Any context up to softirq.
     ///
     /// Bottom halves are off until all is told, also between two turns: a thread that is preempted there would keep
@@ -436,6 +464,7 @@ impl Qp {
             *direct = None;
             return None;
         }
+        let by_packet = direct.is_some();
         let mut peer = None;
         // Until all is told: destruction waits for it, of QPs that the kernel uses.
         let _readers = this.poster.as_ref().map(|_| rcu::read_lock());
@@ -445,7 +474,7 @@ impl Qp {
                 |core| {
                     // Whatever is looked up meanwhile is so within this, and costs less.
                     this.net.readers.within(|| match core {
-                        Some(core) => core.run(this, direct),
+                        Some(core) => core.run(this, direct, by_packet),
                         None => Upshot::default(),
                     })
                 },

@@ -12,7 +12,7 @@ use kernel::{
 };
 use rdma::workqueue::OwnedQueue;
 
-use crate::{accounts::Accounts, doorbells::Doorbells, limits};
+use crate::{accounts::Accounts, doorbells::Doorbells, limits, softirq_time::SoftirqTime};
 
 /// The work queues, for work that no system call and no packet does.
 pub(crate) struct Workers {
@@ -26,6 +26,8 @@ pub(crate) struct Workers {
     pub(crate) faults: OwnedQueue,
     /// Follows advice, where it may sleep.
     pub(crate) advice: OwnedQueue,
+    /// What softirqs may spend on packets of processes' QPs; the rest is for `rests`.
+    pub(crate) softirq_time: SoftirqTime,
     /// The threads of these three that each user and memory cgroup uses.
     pub(crate) accounts: Arc<Accounts>,
     /// Watches pages of doorbells. An administrator sets CPUs, priority and NUMA affinity by
@@ -61,6 +63,7 @@ impl Workers {
             rests: OwnedQueue::new_unbound(c"rrxe_rest", pollers.max(1))?,
             faults: OwnedQueue::new_unbound(c"rrxe_faults", limits::SLEEPERS)?,
             advice: OwnedQueue::new_unbound(c"rrxe_advice", limits::SLEEPERS)?,
+            softirq_time: SoftirqTime::new()?,
             accounts: Accounts::new(pollers.max(1))?,
             polls: OwnedQueue::new_unbound(c"rrxe_poll", pollers.max(1))?,
             waiting: Atomic::new(0),

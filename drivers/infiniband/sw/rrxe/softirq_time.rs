@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The time that softirqs may spend on processes' QPs.
+//!
+//! A packet from the network runs its QP in softirq, and the turn may send: an acknowledgement of some bytes lets up to 36
+//! packets of 4 KiB go. `process_backlog()` (net/core/dev.c) takes in 64 packets, each of which may be 128 segments, before
+//! anybody looks at the clock. Credit that comes back runs QPs in softirq, too. None of this time counts for the process.
+//!
+//! So each CPU has an account here: what softirqs spend beyond three quarters of the time is a debt. While the debt is more
+//! than [`MOST_DEBT`], packets and QPs wait for threads.
+
+use core::sync::atomic::{AtomicI64, Ordering::Relaxed};
+
+use kernel::{
+    cpu::{nr_cpu_ids, CpuId},
+    prelude::*,
+    time::{Instant, Monotonic},
+};
+
+/// Nanoseconds. A CPU that does nothing else reaches it in three milliseconds.
+const MOST_DEBT: i64 = 1_000_000;
+
+/// The accounts of all CPUs.
+pub(crate) struct SoftirqTime {
+    epoch: Instant<Monotonic>,
+    /// One for each CPU number that there may be. Softirqs of the CPU alone write it.
+    accounts: KVVec<Account>,
+}
+
+/// The instant at which the debt of a CPU is paid, in nanoseconds as of [`SoftirqTime::now`]. On a cache line of its own. One
+/// of `core`'s atomics: it is used for each packet, and the kernel's are calls of C.
+#[repr(align(64))]
+struct Account(AtomicI64);
+
+impl SoftirqTime {
+    /// Without debts. Process context.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn new() -> Result<Self> {
+        let count = nr_cpu_ids() as usize;
+        let mut accounts = KVVec::with_capacity(count, GFP_KERNEL)?;
+        for _ in 0..count {
+            accounts.push(Account(AtomicI64::new(0)), GFP_KERNEL)?;
+        }
+        Ok(Self {
+            epoch: Instant::now(),
+            accounts,
+        })
+    }
+
+    /// Runs `f`, whose time counts, unless this CPU's debt is too large. Returns whether it ran. Softirq.
+    #[inline]
+    pub(crate) fn spend(&self, f: impl FnOnce()) -> bool {
+        let account = self.accounts.get(CpuId::current().as_u32() as usize);
+        let Some(Account(paid)) = account else {
+            return false;
+        };
+        let begin = self.now();
+        let before = paid.load(Relaxed);
+        let has_time = before.saturating_sub(begin) <= MOST_DEBT;
+        if has_time {
+            f();
+            paid.store(paid_after(before, begin, self.now()), Relaxed);
+        }
+        has_time
+    }
+
+    /// Nanoseconds since the module was loaded.
+    fn now(&self) -> i64 {
+        self.epoch.elapsed().as_nanos()
+    }
+}
+
+/// When a debt is paid that was paid at `before`, once the time from `begin` to `end` is added.
+fn paid_after(before: i64, begin: i64, end: i64) -> i64 {
+    let spent = end.saturating_sub(begin);
+    let due = spent.saturating_add(spent / 3);
+    before.max(begin).saturating_add(due)
+}
+
+#[kunit_tests(rrxe_softirq_time)]
+mod tests {
+    use super::*;
+
+    /// Of `total` nanoseconds, how many a CPU may spend that has nothing else to do and spends `piece` at a time.
+    fn spent_in(total: i64, piece: i64) -> (i64, i64) {
+        let (mut now, mut paid, mut spent, mut first) = (0_i64, 0_i64, 0_i64, 0_i64);
+        while now < total {
+            if paid - now > MOST_DEBT {
+                if first == 0 {
+                    first = spent;
+                }
+                now += 1_000;
+                continue;
+            }
+            paid = paid_after(paid, now, now + piece);
+            spent += piece;
+            now += piece;
+        }
+        (first, spent)
+    }
+
+    #[test]
+    fn a_cpu_spends_three_quarters_of_its_time() -> Result {
+        let (first, spent) = spent_in(1_000_000_000, 10_000);
+        assert!(first >= 3_000_000 && first < 3_100_000);
+        assert!(spent > 740_000_000 && spent < 760_000_000);
+        Ok(())
+    }
+
+    #[test]
+    fn a_long_turn_is_paid_for() -> Result {
+        let (_, spent) = spent_in(1_000_000_000, 8_000_000);
+        assert!(spent > 700_000_000 && spent < 770_000_000);
+        Ok(())
+    }
+
+    #[test]
+    fn time_that_is_not_spent_is_not_kept() -> Result {
+        assert_eq!(paid_after(5, 1_000, 1_300), 1_400);
+        assert_eq!(paid_after(2_000, 1_000, 1_300), 2_400);
+        Ok(())
+    }
+}

@@ -1,0 +1,164 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+# Runs on: guest
+"""What datagrams that come in have softirqs do: datagrams.py DEVICE GID-INDEX ADDRESS SENDERS-NAMESPACE SENDERS-ADDRESS."""
+
+import os
+import signal
+import socket
+import struct
+import sys
+import time
+from pathlib import Path
+
+import forge
+from cpu_time import packets_during
+from extension import (
+    ATTACH_MCAST, CONSUMER, CREATE_QP, ELEMENTS, PRODUCER, Context, Cq, Mapped, Qp, gid_of, node_of,
+)
+from pairs import DEVICE, GID_INDEX, PAGE, PATIENCE, Buffer, become_nobody, case, equal, main, start_child
+
+ADDRESS, SENDERS_NAMESPACE, SENDERS_ADDRESS = sys.argv[3:]
+GROUP = "239.77.1.21"
+UD, MULTICAST, QKEY = 4, 0xFFFFFF, 0
+DEPTH, DATAGRAMS, SECONDS = 63, 200, 2
+UDP_SEGMENT, SEGMENTS = 103, 100
+
+
+def mapped(address):
+    """The GID of an address of IPv4."""
+    return bytes(10) + b"\xff\xff" + socket.inet_aton(address)
+
+
+class DatagramQp(Qp):
+    """A UD QP, all of whose send ring is one datagram of `length` bytes; nothing is posted yet."""
+
+    def __init__(self, context, cq, destination, gid, length):
+        self.context = context
+        request = struct.pack(
+            "=QIIIIIIIIIBBBB", 0, context.pd, cq.handle, cq.handle, 0, DEPTH, 1, 1, 1, 0, 0, UD, 0, 0)
+        answer = context.call(CREATE_QP, request, 32 + 40)
+        self.handle, self.number = struct.unpack_from("=II", answer)
+        _, _, _, offset, size, _, self.slot, _ = struct.unpack_from("=QIIQIIII", answer, 32)
+        self.ring = Mapped(context.fd, offset, size)
+        self.mask = self.ring.u32(4).value
+        self.element = 1 << self.ring.u32(0).value
+        state, pkey, port, qkey, sq_psn = 1, 1 << 4, 1 << 5, 1 << 6, 1 << 16
+        self.modify(state | pkey | port | qkey, 1)
+        self.modify(state, 2)
+        self.modify(state | sq_psn, 3)
+        self.buffer = Buffer(PAGE)
+        lkey, _ = context.reg(self.buffer)
+        wqe = bytearray(self.element)
+        struct.pack_into("=QIII", wqe, 0, 0, 0, 2, 0)
+        struct.pack_into("=II", wqe, 24, destination or self.number, QKEY)
+        struct.pack_into("=BB", wqe, 56, 1, 1)
+        wqe[64:80] = gid
+        struct.pack_into("=IBBB", wqe, 80, 0, GID_INDEX, 64, 0)
+        struct.pack_into("=III", wqe, 184, length, length, 0)
+        struct.pack_into("=I", wqe, 196, 1)
+        struct.pack_into("=QII", wqe, 208, self.buffer.address, length, lkey)
+        count = self.mask + 1
+        self.ring.memory[ELEMENTS:ELEMENTS + count * self.element] = bytes(wqe) * count
+
+    def post(self, count):
+        """Posts so many of them, without a call or a doorbell."""
+        producer = self.ring.u32(PRODUCER)
+        producer.value = (producer.value + count) & self.mask
+
+    def is_empty(self):
+        return self.ring.u32(PRODUCER).value == self.ring.u32(CONSUMER).value
+
+    def attach(self, gid):
+        body = gid + struct.pack("=IHH", self.handle, 0, 0)
+        os.write(self.context.fd, struct.pack("=IHH", ATTACH_MCAST, (8 + len(body)) // 4, 0) + body)
+
+
+def new_qp(destination=None, gid=None, length=PAGE):
+    # As stock librxe, so that no watcher serves it.
+    context = Context(node_of(DEVICE))
+    return DatagramQp(context, Cq(context), destination, gid or gid_of(DEVICE, GID_INDEX), length)
+
+
+def datagram(number):
+    """One that the QP has no use for: its Q_Key is another one."""
+    body = forge.bth(forge.UD | forge.SEND_ONLY, number, 1) + forge.deth(0x7777, 7)
+    return forge.sealed(SENDERS_ADDRESS, ADDRESS, body)
+
+
+def stranger():
+    """An ordinary socket of the other host."""
+    with forge.namespace(SENDERS_NAMESPACE):
+        sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sender.bind((SENDERS_ADDRESS, 0xC123))
+    sender.setsockopt(socket.IPPROTO_IP, forge.IP_MTU_DISCOVER, forge.IP_PMTUDISC_DO)
+    return sender
+
+
+def until(condition, what):
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        equal(time.monotonic() < end, True, what)
+        time.sleep(0.01)
+
+
+@case("datagrams: a stranger's datagram has no softirq send what lies in a ring")
+def strangers():
+    qp, sender = new_qp(), stranger()
+    payload = datagram(qp.number)
+    qp.post(DEPTH)
+
+    def work():
+        for _ in range(DATAGRAMS):
+            sender.sendto(payload, (ADDRESS, forge.PORT))
+        until(qp.is_empty, "a thread sends what lies there")
+
+    sent, by_softirqs = packets_during("rrxe_packet_out", work)
+    print(f"# {DATAGRAMS} datagrams: {sent} packets, {by_softirqs} of them sent by softirqs")
+    equal((sent, by_softirqs), (DEPTH, 0), "packets, and those sent by softirqs")
+
+
+@case("datagrams: threads take in what softirqs have no time for")
+def threads():
+    qp, sender = new_qp(), stranger()
+    payload = datagram(qp.number)
+    sender.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, len(payload))
+
+    def flood():
+        become_nobody()
+        while True:
+            sender.sendto(payload * SEGMENTS, (ADDRESS, forge.PORT))
+
+    end, by_threads, children = time.monotonic() + PATIENCE, 0, [start_child(flood) for _ in range(2)]
+    try:
+        while by_threads == 0 and time.monotonic() < end:
+            taken, by_softirqs = packets_during("rrxe_packet_in", lambda: time.sleep(SECONDS))
+            by_threads = taken - by_softirqs
+            print(f"# {taken} packets taken in, {by_threads} of them by threads")
+    finally:
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+    equal(by_threads > 0, True, "threads take some in")
+
+
+@case("datagrams: those to the own group have no softirq send more of them")
+def own_group():
+    # On one CPU, or the threads would hand over to the one whose packets are on the way.
+    os.sched_setaffinity(0, {0})
+    Path("/sys/devices/virtual/workqueue/rrxe_rest/cpumask").write_text("1")
+    qp = new_qp(MULTICAST, mapped(GROUP), 64)
+    qp.attach(mapped(GROUP))
+
+    def work():
+        # More than the call sends, and no more than the QP has credit for.
+        qp.post(DEPTH)
+        qp.call()
+        until(qp.is_empty, "all are sent")
+
+    sent, by_softirqs = packets_during("rrxe_packet_out", work)
+    print(f"# {sent} packets, {by_softirqs} of them sent by softirqs")
+    equal((sent, by_softirqs), (DEPTH, 0), "packets, and those sent by softirqs")
+
+
+sys.exit(main())
