@@ -248,15 +248,19 @@ impl Srq {
     /// that is set; for a limit beyond the capacity; when the queue is in error. `ENOMEM`, `EFAULT`.
     /// `EBUSY` when its owner goes on posting.
     pub(crate) fn modify(&self, modify: &SrqModify, call: Option<&RingChange<'_, Rrxe>>) -> Result {
+        // Before the lock: the process is told of the ring, and may take as long as it likes to have that memory.
+        let ring = match modify.max_wr {
+            Some(max_wr) => Some(self.new_ring(max_wr, call)?),
+            None => None,
+        };
         let _changing = self.change.lock();
         let current = self.query()?;
         let max_wr = modify.max_wr.unwrap_or(current.max_wr);
-        check_capacity(max_wr)?;
         if modify.limit.unwrap_or(current.limit) > max_wr {
             return Err(EINVAL);
         }
-        if modify.max_wr.is_some() {
-            self.resize(max_wr, call)?;
+        if let Some(ring) = ring {
+            self.resize(ring)?;
         }
         if let Some(limit) = modify.limit {
             self.arm(limit)?;
@@ -283,8 +287,7 @@ impl Srq {
     /// Moves what is posted to a ring of another size, under [`Self::change`].
     ///
     /// Most of it is copied without the lock, while QPs go on taking.
-    fn resize(&self, max_wr: u32, call: Option<&RingChange<'_, Rrxe>>) -> Result {
-        let ring = self.new_ring(max_wr, call)?;
+    fn resize(&self, ring: Ring) -> Result {
         let shared = ring.share();
         let posted = match &self.state.lock().ring {
             Some(ring) => ring.snapshot(),
@@ -308,6 +311,7 @@ impl Srq {
 
     /// A ring for as many WQEs: one that the process of `call` is told of, or the kernel's.
     fn new_ring(&self, max_wr: u32, call: Option<&RingChange<'_, Rrxe>>) -> Result<Ring> {
+        check_capacity(max_wr)?;
         let size = RecvRing::element_size(self.max_sge);
         match (call, &self.poster) {
             (Some(call), None) => {
