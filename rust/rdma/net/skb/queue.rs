@@ -62,10 +62,13 @@ impl List {
         &self,
         skb: NonNull<bindings::sk_buff>,
     ) -> Result<(), NonNull<bindings::sk_buff>> {
-        if self.len() >= self.limit {
+        // SAFETY: As the caller promises.
+        let length = unsafe { skb.as_ref() }.len as usize;
+        // The buffer, or a copy, counts for more than its bytes; where not even these have room, nothing is copied.
+        if self.len() >= self.limit || !self.part.has_room(length) {
             return Err(skb);
         }
-        // SAFETY: As the caller promises.
+        // SAFETY: As above.
         let skb = unsafe { compact(skb) }?;
         // SAFETY: The buffer is valid.
         let size = unsafe { size_of(skb) };
