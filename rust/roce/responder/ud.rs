@@ -18,6 +18,10 @@ use crate::wr::SendTail;
 /// Bytes at the start of a receive buffer that hold the global route header.
 pub const GRH_LEN: u32 = 40;
 
+/// Bytes of a management datagram (IBTA 1.x §13.4.2), and of every payload for QP1. Linux takes its receives to be full,
+/// so behind a shorter payload it would read an older datagram (`ib_mad_recv_done()`, drivers/infiniband/core/mad.c).
+const MAD_LEN: u32 = 256;
+
 /// The queue key of QP1 (§3.5.3).
 const GSI_QKEY: Qkey = Qkey(0x8001_0000);
 
@@ -44,6 +48,10 @@ impl<R: Slots<Replay>> Responder<R> {
         let (deth, extra) = datagram(packet).ok_or(Refusal::Lost(QpDropReason::Invalid))?;
         if deth.qkey != own_qkey(context) {
             return Err(Refusal::Lost(QpDropReason::Qkey));
+        }
+        let is_mad = packet.payload_len == MAD_LEN;
+        if context.config.kind == QpKind::Gsi && !is_mad {
+            return Err(Refusal::Lost(QpDropReason::Invalid));
         }
         let wr = self.hold(None, host)?;
         let byte_len = packet.payload_len.saturating_add(GRH_LEN);
