@@ -11,7 +11,7 @@ use roce::wire::packet::{Body, SendPart, Service};
 use roce::wr::{SendOp, SendTail};
 
 use super::host::GRH;
-use super::swarm::GSI_QKEY;
+use super::swarm::{GSI_QKEY, MAD_LEN};
 use super::{Letter, Message, Side};
 use crate::memory::Memory;
 use crate::message::LocalFault;
@@ -79,7 +79,8 @@ pub(super) fn receive(
         QpKind::Gsi => GSI_QKEY,
         _ => side.qkey,
     };
-    if !side.receives() || letter.qkey != own {
+    let fits = side.kind != QpKind::Gsi || letter.payload.len() == MAD_LEN as usize;
+    if !side.receives() || letter.qkey != own || !fits {
         return effects;
     }
     if side.holds.is_none() {

@@ -13,6 +13,8 @@ pub(super) const SOURCE: usize = 1 << 15;
 
 /// The queue key of QP1 (IBTA 1.x §3.5.3).
 pub(super) const GSI_QKEY: u32 = 0x8001_0000;
+/// Bytes of each datagram that QP1 takes.
+pub(super) const MAD_LEN: u32 = 256;
 
 /// Two keys, so that some don't match.
 const QKEYS: [u32; 2] = [0x1111_1111, 0x0bad_cafe];

@@ -3,11 +3,12 @@
 //! What the applications of datagram QPs post.
 
 use roce::ids::{Imm, Qkey, Qpn, Rkey};
+use roce::qp::QpKind;
 use roce::responder::GRH_LEN;
 use roce::wc::WcStatus;
 use roce::wr::{RemoteAddr, SendOp, SendSlot, SendTail, SendWr, UdDest};
 
-use super::swarm::Swarm;
+use super::swarm::{Swarm, MAD_LEN};
 use super::End;
 use crate::message::LocalFault;
 use crate::recv::RecvFault;
@@ -77,6 +78,7 @@ fn length(rng: &mut Rng, swarm: &Swarm) -> u32 {
         return mtu + rng.pick(&[1, 4, mtu]);
     }
     match rng.below(4) {
+        0..3 if swarm.kind == QpKind::Gsi => MAD_LEN,
         0 => rng.pick(&[0, 1, mtu - 1, mtu]),
         _ => rng.below(u64::from(mtu) + 1) as u32,
     }
