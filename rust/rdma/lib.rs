@@ -44,6 +44,7 @@ pub mod mr;
 pub mod mw;
 pub mod net;
 pub mod odp;
+pub mod outcome;
 pub mod post;
 pub mod principal;
 pub mod provider;
