@@ -33,7 +33,7 @@ impl InUse {
 impl Drop for InUse {
     fn drop(&mut self) {
         // SAFETY: The reference is given up once, here. The module's end waits for the caller's work: for that of its queues,
-        // and in `credit::drain()` for destructors of packets.
+        // for operations on its devices, and in `credit::drain()` for destructors of packets.
         unsafe { bindings::this_module_put() };
     }
 }

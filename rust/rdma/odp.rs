@@ -11,12 +11,17 @@
 //!
 //! The process's whole address space may be registered at once; then chunks are made where it
 //! is used. Those that have no page any more are freed when as many others have been made.
+//!
+//! A process may have its mappings invalidated without a pause, and the kernel's functions that wait for the end of all
+//! invalidations then wait for as long as the process likes. So only work items call them: those that have memory
+//! faulted in (`walk`), and those that release chunks (`owner`).
 
 mod address_space;
+mod owner;
 mod walk;
 
 use core::{
-    mem::offset_of,
+    mem::{offset_of, ManuallyDrop},
     ptr::NonNull,
     sync::atomic::{AtomicUsize, Ordering},
 };
@@ -26,7 +31,8 @@ use kernel::{
     ffi::c_ulong,
     page::PAGE_SIZE,
     prelude::*,
-    sync::{aref::ARef, Arc},
+    sync::Arc,
+    time::{Delta, Instant, Monotonic},
 };
 
 use crate::{
@@ -41,6 +47,8 @@ use crate::{
 };
 
 use address_space::{AddressSpace, CHUNK};
+pub use owner::Owners;
+use owner::{Open, Owner, Remains};
 use walk::{walk, Found};
 
 const PAGE_SHIFT: u32 = PAGE_SIZE.trailing_zeros();
@@ -56,6 +64,11 @@ const AHEAD: u32 = 1 << 20;
 /// The same as a size. Chunks are whole pieces.
 const PIECE: usize = AHEAD as usize;
 const _: () = assert!(CHUNK % PIECE == 0);
+
+/// So many ended regions of a process may wait for their release when it registers another one, …
+const MOST_WAITING: u32 = 1024;
+/// … which waits no longer than this.
+const PATIENCE: Delta = Delta::from_secs(1);
 
 /// An entry of a chunk is the address of a page, or zero, and these.
 const PRESENT: usize = 1 << 0;
@@ -161,19 +174,11 @@ impl Pages {
 }
 
 /// A range of a process's memory, in whole pages, that isn't pinned.
-///
-/// # Invariants
-///
-/// `umem` is valid until it is released, and its `private` is null or points to `pages`.
 struct Chunk {
-    umem: NonNull<bindings::ib_umem_odp>,
-    pages: KBox<Pages>,
+    /// Taken when this is dropped.
+    parts: ManuallyDrop<KBox<Remains>>,
+    owner: Arc<Owner>,
 }
-
-// SAFETY: The functions of `ib_umem_odp` lock; the pages are atomics.
-unsafe impl Send for Chunk {}
-// SAFETY: As above.
-unsafe impl Sync for Chunk {}
 
 static NOTIFIER: bindings::mmu_interval_notifier_ops = bindings::mmu_interval_notifier_ops {
     invalidate: Some(invalidate),
@@ -214,7 +219,7 @@ unsafe extern "C" fn invalidate(
     }
     // SAFETY: As above, and locked.
     unsafe { bindings::mmu_interval_set_seq(notifier, seq) };
-    // SAFETY: As above; by the invariant of `Chunk`.
+    // SAFETY: As above; by the invariant of `Remains`.
     let pages = unsafe { (*umem).private.cast::<Pages>().as_ref() };
     // SAFETY: The notifier passes a range that is valid during the call.
     let (start, end) = unsafe { ((*range).start, (*range).end) };
@@ -225,50 +230,79 @@ unsafe extern "C" fn invalidate(
 }
 
 impl Chunk {
-    /// A chunk of what `make` makes, an `ib_umem_odp` of about `bytes` bytes; its pages are used within sections of
-    /// `readers`. Process context.
+    /// A chunk of what `make` makes, an `ib_umem_odp` of about `bytes` bytes of `owner`; its pages are used within
+    /// sections of `readers`. Process context.
     ///
     /// ib_core's list of the pages (`ib_init_umem_odp()`, drivers/infiniband/core/umem_odp.c) counts for nobody. Ours,
-    /// as long, is allocated before: so no process has more of ib_core's than it can pay for.
+    /// as long, is allocated before, and both are freed together: so no process has more of ib_core's than it can pay for.
     ///
     /// # Errors
     ///
     /// Those of `make`, `ENOMEM`.
     fn new(
+        owner: &Arc<Owner>,
+        device: &IbDevice,
         readers: Arc<Sections>,
         bytes: usize,
         make: impl FnOnce() -> *mut bindings::ib_umem_odp,
     ) -> Result<Self> {
+        // A process chooses the size: one that is too large is no reason for a warning.
+        let flags = GFP_KERNEL_ACCOUNT | __GFP_NOWARN;
+        let entries = KVVec::with_capacity(bytes.div_ceil(PAGE_SIZE), flags)?;
+        let parts = KBox::<Remains>::new_uninit(GFP_KERNEL_ACCOUNT)?;
+        let umem = NonNull::new(from_err_ptr(make())?).ok_or(ENOMEM)?;
         let pages = Pages {
-            start: 0,
-            // A process chooses the size: one that is too large is no reason for a warning.
-            entries: KVVec::with_capacity(
-                bytes.div_ceil(PAGE_SIZE),
-                GFP_KERNEL_ACCOUNT | __GFP_NOWARN,
-            )?,
+            // SAFETY: `umem` was just made.
+            start: unsafe { bindings::ib_umem_start(umem.as_ptr()) } as usize,
+            entries,
             readers,
         };
-        let pages = KBox::new(pages, GFP_KERNEL_ACCOUNT)?;
-        let umem = NonNull::new(from_err_ptr(make())?).ok_or(ENOMEM)?;
-        // INVARIANT: Nothing is present yet, and `private` is null.
-        let mut chunk = Self { umem, pages };
-        // SAFETY: `umem` is valid by the type invariant.
-        let start = unsafe { bindings::ib_umem_start(umem.as_ptr()) } as usize;
-        // SAFETY: As above.
-        let end = unsafe { bindings::ib_umem_end(umem.as_ptr()) } as usize;
-        chunk.pages.start = start;
-        for _ in 0..end.saturating_sub(start) >> PAGE_SHIFT {
-            let entry = AtomicUsize::new(0);
-            chunk.pages.entries.push(entry, GFP_KERNEL_ACCOUNT)?;
-        }
-        let pages = core::ptr::from_ref(&*chunk.pages).cast_mut();
-        // SAFETY: `umem` is valid by the type invariant.
-        unsafe { bindings::odp_lock(umem.as_ptr()) };
-        // SAFETY: As above; the notifier reads it under the lock.
-        unsafe { (*umem.as_ptr()).private = pages.cast() };
-        // SAFETY: It was locked above.
-        unsafe { bindings::odp_unlock(umem.as_ptr()) };
+        // SAFETY: `umem` was just made, zeroed, and nobody else has it.
+        let parts = parts.write(unsafe { Remains::new(umem, pages, device) });
+        let mut chunk = Self {
+            parts: ManuallyDrop::new(parts),
+            owner: owner.clone(),
+        };
+        chunk.fill()?;
+        let pages = core::ptr::from_ref(chunk.pages()).cast_mut();
+        chunk.locked(|| chunk.set_private(pages));
         Ok(chunk)
+    }
+
+    /// Makes an entry for each page.
+    fn fill(&mut self) -> Result {
+        // SAFETY: `umem` is valid by the invariant of `Remains`.
+        let end = unsafe { bindings::ib_umem_end(self.parts.umem.as_ptr()) } as usize;
+        let pages = &mut self.parts.pages;
+        for _ in 0..end.saturating_sub(pages.start) >> PAGE_SHIFT {
+            pages
+                .entries
+                .push(AtomicUsize::new(0), GFP_KERNEL_ACCOUNT)?;
+        }
+        Ok(())
+    }
+
+    /// Runs `f` under the lock, which the notifier takes as well.
+    fn locked<R>(&self, f: impl FnOnce() -> R) -> R {
+        let umem = self.parts.umem.as_ptr();
+        // SAFETY: `umem` is valid by the invariant of `Remains`.
+        unsafe { bindings::odp_lock(umem) };
+        let result = f();
+        // SAFETY: It was locked above.
+        unsafe { bindings::odp_unlock(umem) };
+        result
+    }
+
+    /// Has the notifier find `pages`: those of this chunk, or null. Under the lock.
+    fn set_private(&self, pages: *mut Pages) {
+        let umem = self.parts.umem.as_ptr();
+        // SAFETY: `umem` is valid by the invariant of `Remains`; the notifier reads it under the lock.
+        unsafe { (*umem).private = pages.cast() };
+    }
+
+    /// The pages that are present.
+    fn pages(&self) -> &Pages {
+        &self.parts.pages
     }
 
     /// Makes `len` bytes at `va`, which are within the chunk, present. Process context; sleeps.
@@ -280,8 +314,8 @@ impl Chunk {
     fn fault_in(&self, va: usize, len: usize, how: Fault) -> Result {
         let start = va & PAGE_MASK;
         let last = va.checked_add(len.saturating_sub(1)).ok_or(EFAULT)?;
-        self.pages.entry(start).ok_or(EFAULT)?;
-        self.pages.entry(last).ok_or(EFAULT)?;
+        self.pages().entry(start).ok_or(EFAULT)?;
+        self.pages().entry(last).ok_or(EFAULT)?;
         let end = (last & PAGE_MASK).checked_add(PAGE_SIZE).ok_or(EFAULT)?;
         if how == Fault::Write {
             self.forget_read_only(start, end);
@@ -294,19 +328,14 @@ impl Chunk {
             }
             noted
         };
-        // SAFETY: `umem` is valid by the type invariant. The range is within it: it has entries.
-        unsafe { walk(self.umem, &(start..end), how, note) }
+        // SAFETY: `umem` is valid by the invariant of `Remains`. The range is within it: it has entries.
+        unsafe { walk(self.parts.umem, &(start..end), how, note) }
     }
 
     /// Pages that can't be written yet will be replaced: better all with one wait than each with its own.
     fn forget_read_only(&self, start: usize, end: usize) {
-        let umem = self.umem.as_ptr();
-        // SAFETY: `umem` is valid by the type invariant.
-        unsafe { bindings::odp_lock(umem) };
-        self.pages
-            .forget(start, end, true, |entry| entry & WRITABLE == 0);
-        // SAFETY: It was locked above.
-        unsafe { bindings::odp_unlock(umem) };
+        let read_only = |entry| entry & WRITABLE == 0;
+        self.locked(|| self.pages().forget(start, end, true, read_only));
     }
 
     /// Notes what a walk found at `va`: a page, and whether it may be written. Under the lock.
@@ -321,7 +350,7 @@ impl Chunk {
         found: Option<(NonNull<bindings::page>, bool)>,
         how: Fault,
     ) -> Result {
-        let entry = self.pages.entry(va).ok_or(EFAULT)?;
+        let entry = self.pages().entry(va).ok_or(EFAULT)?;
         let Some((page, writable)) = found else {
             return match how {
                 Fault::Look => Ok(()),
@@ -342,15 +371,28 @@ impl Chunk {
 }
 
 impl Drop for Chunk {
+    /// Nobody can use a page any more when this returns, and nobody notes another one: whoever notes has a count of the
+    /// chunk. Waits for the sections, but for no notifier.
     fn drop(&mut self) {
-        let umem = self.umem.as_ptr();
-        // SAFETY: `umem` is valid by the type invariant.
-        unsafe { bindings::odp_lock(umem) };
-        self.pages.forget(0, usize::MAX, true, |_| true);
-        // SAFETY: It was locked above.
-        unsafe { bindings::odp_unlock(umem) };
-        // SAFETY: It is released once, here; the notifier doesn't run any more when this returns.
-        unsafe { bindings::ib_umem_odp_release(umem) };
+        self.locked(|| {
+            self.pages().forget(0, usize::MAX, true, |_| true);
+            // From now on the notifier has nothing to do.
+            self.set_private(core::ptr::null_mut());
+        });
+        // SAFETY: They are taken once, here, and not used any more.
+        let parts = unsafe { ManuallyDrop::take(&mut self.parts) };
+        self.owner.release(parts);
+    }
+}
+
+/// Whether a registration waits on that began to wait then.
+fn goes_on_until(begun: Instant<Monotonic>) -> Result {
+    if fatal_signal_pending() {
+        return Err(EINTR);
+    }
+    match begun.elapsed() < PATIENCE {
+        true => Ok(()),
+        false => Err(EAGAIN),
     }
 }
 
@@ -366,12 +408,13 @@ pub struct OnDemand {
     start: usize,
     len: usize,
     writable: bool,
-    _device: ARef<IbDevice>,
+    /// Dropped after the chunks.
+    owner: Open,
 }
 
 impl OnDemand {
-    /// Registers `len` bytes at `start` of the calling process; all of its address space for zero and
-    /// `u64::MAX`.
+    /// Registers `len` bytes at `start` of the calling process, which is or becomes one of `owners`; all of its address
+    /// space for zero and `u64::MAX`.
     ///
     /// # Context
     ///
@@ -379,15 +422,26 @@ impl OnDemand {
     ///
     /// # Errors
     ///
-    /// `EINVAL` for an empty range, `EOVERFLOW` for one that wraps, `ENOMEM`.
-    pub(crate) fn new(device: &IbDevice, start: u64, len: u64, access: Access) -> Result<Self> {
+    /// `EINVAL` for an empty range, `EOVERFLOW` for one that wraps, `ENOMEM`; `EAGAIN` if too many ended regions of the
+    /// process wait for their release; `EINTR` if it was killed meanwhile; `ENODEV` if the module is being removed.
+    pub(crate) fn new(
+        owners: &Arc<Owners>,
+        device: &IbDevice,
+        start: u64,
+        len: u64,
+        access: Access,
+    ) -> Result<Self> {
         let (first, bytes) = (usize::try_from(start)?, usize::try_from(len)?);
         let readers = Arc::new(Sections::new()?, GFP_KERNEL_ACCOUNT)?;
+        let open = owners.open()?;
+        let owner = open.owner();
         let range = if (start, len) == (0, u64::MAX) {
-            Range::Implicit(AddressSpace::new(device, access, readers)?)
+            Range::Implicit(AddressSpace::new(owner, device, access, readers)?)
         } else if len == 0 {
             return Err(EINVAL);
         } else {
+            let begun = Instant::<Monotonic>::now();
+            owner.wait_for_room(MOST_WAITING, || goes_on_until(begun))?;
             // SAFETY: The device is valid; the callee checks the range.
             let make = || unsafe {
                 bindings::ib_umem_odp_get(
@@ -398,14 +452,14 @@ impl OnDemand {
                     &NOTIFIER,
                 )
             };
-            Range::Explicit(Chunk::new(readers, bytes, make)?)
+            Range::Explicit(Chunk::new(owner, device, readers, bytes, make)?)
         };
         Ok(Self {
             range,
             start: first,
             len: bytes,
             writable: access.writes(),
-            _device: device.into(),
+            owner: open,
         })
     }
 
@@ -494,19 +548,10 @@ impl OnDemand {
         present.then_some(()).ok_or(Absence::NotResident)
     }
 
-    /// The address space that it is of.
-    fn owner(&self) -> *mut bindings::mm_struct {
-        match &self.range {
-            // SAFETY: By the invariant of `Chunk`.
-            Range::Explicit(chunk) => unsafe { (*chunk.umem.as_ptr()).umem.owning_mm },
-            Range::Implicit(space) => space.owner(),
-        }
-    }
-
     /// Within their sections the pages are used.
     fn readers(&self) -> &Sections {
         match &self.range {
-            Range::Explicit(chunk) => &chunk.pages.readers,
+            Range::Explicit(chunk) => &chunk.pages().readers,
             Range::Implicit(space) => space.readers(),
         }
     }
@@ -514,7 +559,7 @@ impl OnDemand {
     /// The page at `va`, if it may be used so. Within a section.
     fn find(&self, va: usize, write: bool) -> Option<NonNull<u8>> {
         match &self.range {
-            Range::Explicit(chunk) => chunk.pages.find(va, write),
+            Range::Explicit(chunk) => chunk.pages().find(va, write),
             Range::Implicit(space) => space.find(va, write),
         }
     }
@@ -551,8 +596,8 @@ impl OnDemand {
     ) -> Result {
         let mut va = self.locate(offset, len).ok_or(EFAULT)?;
         let mut left = usize::try_from(len)?;
-        // SAFETY: It is kept by the notifier of the chunk, or by the root.
-        let _charge = unsafe { Charge::to(self.owner()) };
+        // SAFETY: The region's owner keeps it.
+        let _charge = unsafe { Charge::to(self.owner.owner().mm()) };
         while left != 0 {
             if fatal_signal_pending() {
                 return Err(EINTR);
@@ -576,7 +621,7 @@ impl OnDemand {
         };
         let chunk = space.chunk(va)?;
         chunk.fault_in(va, len, how).inspect_err(|_| {
-            if chunk.pages.is_empty() {
+            if chunk.pages().is_empty() {
                 space.discard(va);
             }
         })

@@ -192,9 +192,13 @@ ADDRESS=10.78.0.1 beside "$OTHER" "link del with all of it" link_del 1
 unload spin windows chunks
 
 check "link on host 1" link_add 1
-load spin windows chunks
-timed "rmmod with all of it" rmmod "$TYPE"
-unload spin windows chunks
+load chunks
+refuse "the module stays under regions on demand" "in use" rmmod "$TYPE"
+unload chunks
+load spin windows
+# The chunks are released after their process has ended.
+timed "rmmod with all of it" wait_for 10 rmmod "$TYPE"
+unload spin windows
 DEV1=''
 
 check "the module" modprobe "$TYPE"

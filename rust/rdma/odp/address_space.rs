@@ -9,10 +9,10 @@ use kernel::{
     ffi::c_ulong,
     new_mutex,
     prelude::*,
-    sync::{Arc, ArcBorrow, Mutex},
+    sync::{aref::ARef, Arc, ArcBorrow, Mutex},
 };
 
-use super::{Chunk, NOTIFIER};
+use super::{Chunk, Owner, NOTIFIER};
 use crate::{
     bindings, device::IbDevice, mr::Access, section::Sections, sync::cond_resched, table::Table,
 };
@@ -21,14 +21,12 @@ use crate::{
 const CHUNK_SHIFT: u32 = 21;
 pub(super) const CHUNK: usize = 1 << CHUNK_SHIFT;
 
-/// So many chunks may be without pages before anybody looks for such.
+/// So many chunks may be without pages before anybody looks for such, and so many may wait for their release.
 const FEW_CHUNKS: u32 = 64;
 
-/// The anchor of a whole address space: an implicit `ib_umem_odp`, and what keeps its `mm_struct`.
-struct Root {
-    umem: NonNull<bindings::ib_umem_odp>,
-    mm: *mut bindings::mm_struct,
-}
+/// The anchor of a whole address space: an implicit `ib_umem_odp`, of which chunks are made. They don't need it
+/// afterwards.
+struct Root(NonNull<bindings::ib_umem_odp>);
 
 // SAFETY: Only `ib_umem_odp_*` use it, from any thread.
 unsafe impl Send for Root {}
@@ -37,10 +35,8 @@ unsafe impl Sync for Root {}
 
 impl Drop for Root {
     fn drop(&mut self) {
-        // SAFETY: It is released once, here, and no chunk of it is left.
-        unsafe { bindings::ib_umem_odp_release(self.umem.as_ptr()) };
-        // SAFETY: It was grabbed when this was made.
-        unsafe { bindings::mmdrop(self.mm) };
+        // SAFETY: It is released once, here, and no chunk of it is being made. It has no notifier to wait for.
+        unsafe { bindings::ib_umem_odp_release(self.0.as_ptr()) };
     }
 }
 
@@ -54,8 +50,9 @@ pub(super) struct AddressSpace {
     #[pin]
     count: Mutex<Count>,
     readers: Arc<Sections>,
-    /// Dropped after the chunks.
     root: Root,
+    device: ARef<IbDevice>,
+    owner: Arc<Owner>,
 }
 
 /// How many chunks there are, and at how many those without pages are looked for.
@@ -65,12 +62,13 @@ struct Count {
 }
 
 impl AddressSpace {
-    /// That of the calling process; its pages are used within sections of `readers`. Process context.
+    /// That of the calling process, which is `owner`; its pages are used within sections of `readers`. Process context.
     ///
     /// # Errors
     ///
     /// `EINVAL` for access to huge pages only, `ENOMEM`.
     pub(super) fn new(
+        owner: &Arc<Owner>,
         device: &IbDevice,
         access: Access,
         readers: Arc<Sections>,
@@ -78,25 +76,18 @@ impl AddressSpace {
         // SAFETY: The device is valid while it is borrowed.
         let umem =
             unsafe { bindings::ib_umem_odp_alloc_implicit(device.as_raw(), access.as_raw()) };
-        let root = Root {
-            umem: NonNull::new(from_err_ptr(umem)?).ok_or(ENOMEM)?,
-            // SAFETY: On-demand regions are registered by processes, so there is an `mm_struct`.
-            mm: unsafe { bindings::grab_current_mm() },
-        };
+        let root = Root(NonNull::new(from_err_ptr(umem)?).ok_or(ENOMEM)?);
         Arc::pin_init(
             pin_init!(Self {
                 chunks <- Table::new(u32::MAX, &readers),
                 count <- new_mutex!(Count { chunks: 0, most: FEW_CHUNKS }, "rrxe_odp"),
                 readers,
                 root,
+                device: device.into(),
+                owner: owner.clone(),
             }),
             GFP_KERNEL_ACCOUNT,
         )
-    }
-
-    /// The `mm_struct`, which stays valid as long as this.
-    pub(super) fn owner(&self) -> *mut bindings::mm_struct {
-        self.root.mm
     }
 
     /// Within their sections the pages are used.
@@ -106,35 +97,49 @@ impl AddressSpace {
 
     /// The page at `va`, if it may be used so. Within a section.
     pub(super) fn find(&self, va: usize, write: bool) -> Option<NonNull<u8>> {
-        let find = |chunk: ArcBorrow<'_, Chunk>| chunk.pages.find(va, write);
+        let find = |chunk: ArcBorrow<'_, Chunk>| chunk.pages().find(va, write);
         self.chunks.with(number_of(va)?, find).flatten()
     }
 
-    /// The chunk at `va`, made if it isn't there. Process context.
+    /// The chunk at `va`, made if it isn't there; before that, waits while more chunks of the process wait for their
+    /// release than there are. For work items only: process context; sleeps.
     ///
     /// # Errors
     ///
     /// `EFAULT` for an address that no process has, and when the process is gone; `ENOMEM`.
     pub(super) fn chunk(&self, va: usize) -> Result<Arc<Chunk>> {
         let number = number_of(va).ok_or(EFAULT)?;
-        let mut count = self.count.lock();
-        if let Some(chunk) = self.chunks.get(number) {
-            return Ok(chunk);
+        loop {
+            let mut count = self.count.lock();
+            if let Some(chunk) = self.chunks.get(number) {
+                return Ok(chunk);
+            }
+            if count.chunks >= count.most {
+                self.discard_empty(&mut count);
+            }
+            let most = count.chunks.max(FEW_CHUNKS);
+            if self.owner.waiting() <= most {
+                return self.add(&mut count, number);
+            }
+            drop(count);
+            self.owner.wait_for_room(most, || Ok(()))?;
         }
-        if count.chunks >= count.most {
-            self.discard_empty(&mut count);
-        }
+    }
+
+    /// Makes the chunk of this number, which isn't there.
+    fn add(&self, count: &mut Count, number: u32) -> Result<Arc<Chunk>> {
         let place = self.chunks.reserve_exact(number)?;
-        // SAFETY: The root is alive, and keeps its address space.
+        // SAFETY: The root is alive, and its owner keeps its address space.
         let make = || unsafe {
             bindings::ib_umem_odp_alloc_child(
-                self.root.umem.as_ptr(),
-                (va & !(CHUNK - 1)) as c_ulong,
+                self.root.0.as_ptr(),
+                (number as c_ulong) << CHUNK_SHIFT,
                 CHUNK,
                 &NOTIFIER,
             )
         };
-        let chunk = Chunk::new(self.readers.clone(), CHUNK, make)?;
+        let readers = self.readers.clone();
+        let chunk = Chunk::new(&self.owner, &self.device, readers, CHUNK, make)?;
         let chunk = Arc::new(chunk, GFP_KERNEL_ACCOUNT)?;
         place.publish(chunk.clone());
         count.chunks = count.chunks.saturating_add(1);
@@ -154,10 +159,10 @@ impl AddressSpace {
     fn discard_empty(&self, count: &mut Count) {
         let mut next = 0;
         while let Some(chunk) = self.chunks.find_from(next, |_| true) {
-            let Some(number) = number_of(chunk.pages.start) else {
+            let Some(number) = number_of(chunk.pages().start) else {
                 break;
             };
-            if chunk.pages.is_empty() {
+            if chunk.pages().is_empty() {
                 self.remove(count, number);
             }
             next = number.saturating_add(1);

@@ -104,9 +104,9 @@ impl Device {
         let readers = link.context().readers.clone();
         Arc::pin_init(
             try_pin_init!(Self {
+                mrs <- MrTable::new(&readers, &link.workers().owners),
                 workers: link.workers().clone(),
                 link,
-                mrs <- MrTable::new(&readers),
                 mcast <- Attachments::new(),
                 ahs <- Table::new(limits::MAX_AH, &readers),
                 srqs <- Table::new(limits::MAX_SRQ, &readers),

@@ -67,7 +67,8 @@ pub(crate) const SEND_WINDOW: u32 = 128;
 pub(crate) const PACKETS_IN_FLIGHT: u32 = 64;
 /// Packets of a GSI QP that may be. It drops further ones instead of waiting.
 pub(crate) const GSI_PACKETS_IN_FLIGHT: u32 = 16384;
-/// Threads that serve faults at a time, and as many that follow advice: as many as a work queue may have.
+/// Threads that serve faults at a time, as many that follow advice, and as many that release what ended of regions on
+/// demand: as many as a work queue may have.
 pub(crate) const SLEEPERS: u32 = 2048;
 /// Packets that wait for a QP's turn.
 pub(crate) const INBOX: u32 = 1024;

@@ -26,7 +26,7 @@ use rdma::{
     fast_mr::{kernel_span, FastKind, FastMemory, Registration},
     memory::ProcessMemory,
     mr::{Access, MrChange, MrKeys, Span, UserRange},
-    odp::OnDemand,
+    odp::{OnDemand, Owners},
     section::Sections,
     sync::wait_for_readers,
     table::{Recent, Table},
@@ -289,15 +289,21 @@ fn looks_ahead(access: RemoteAccess) -> bool {
 pub(crate) struct MrTable {
     #[pin]
     regions: Table<Mr>,
+    /// The address spaces of regions on demand.
+    owners: Arc<Owners>,
     #[pin]
     pub(crate) windows: MwTable,
 }
 
 impl MrTable {
-    /// Initialises an empty table.
-    pub(crate) fn new(readers: &Arc<Sections>) -> impl PinInit<Self> + '_ {
+    /// Initialises an empty table; processes with regions on demand are among `owners`.
+    pub(crate) fn new<'a>(
+        readers: &'a Arc<Sections>,
+        owners: &'a Arc<Owners>,
+    ) -> impl PinInit<Self> + 'a {
         pin_init!(Self {
             regions <- Table::new(limits::MAX_MR, readers),
+            owners: owners.clone(),
             windows <- MwTable::new(readers),
         })
     }
@@ -314,7 +320,7 @@ impl MrTable {
         access: Access,
     ) -> Result<Arc<Mr>> {
         let memory = Memory::User {
-            memory: range.take(access)?,
+            memory: range.take(access, &self.owners)?,
             iova: range.iova(access),
             access: AtomicU32::new(access.bits()),
         };
@@ -351,7 +357,7 @@ impl MrTable {
         };
         let pd = change.pd.map(|pd| pd.id());
         let other = match &change.range {
-            Some(range) => Some((range.iova(access), range.take(access)?)),
+            Some(range) => Some((range.iova(access), range.take(access, &self.owners)?)),
             None => memory.again(access)?.map(|memory| (*iova, memory)),
         };
         let Some((iova, memory)) = other else {

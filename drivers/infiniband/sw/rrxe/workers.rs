@@ -10,7 +10,7 @@ use kernel::{
     },
     time::Delta,
 };
-use rdma::workqueue::OwnedQueue;
+use rdma::{odp::Owners, workqueue::OwnedQueue};
 
 use crate::{accounts::Accounts, doorbells::Doorbells, limits, softirq_time::SoftirqTime};
 
@@ -28,7 +28,9 @@ pub(crate) struct Workers {
     pub(crate) advice: OwnedQueue,
     /// What softirqs may spend on packets of processes' QPs; the rest is for `rests`.
     pub(crate) softirq_time: SoftirqTime,
-    /// The threads of these three that each user and memory cgroup uses.
+    /// Releases what ended of regions on demand, where it may sleep, in a thread for each process.
+    pub(crate) owners: Arc<Owners>,
+    /// The threads of `rests`, `faults` and `advice` that each user and memory cgroup uses.
     pub(crate) accounts: Arc<Accounts>,
     /// Watches pages of doorbells. An administrator sets CPUs, priority and NUMA affinity by
     /// `/sys/devices/virtual/workqueue/rrxe_poll`.
@@ -64,6 +66,7 @@ impl Workers {
             faults: OwnedQueue::new_unbound(c"rrxe_faults", limits::SLEEPERS)?,
             advice: OwnedQueue::new_unbound(c"rrxe_advice", limits::SLEEPERS)?,
             softirq_time: SoftirqTime::new()?,
+            owners: Owners::new(c"rrxe_release", limits::SLEEPERS)?,
             accounts: Accounts::new(pollers.max(1))?,
             polls: OwnedQueue::new_unbound(c"rrxe_poll", pollers.max(1))?,
             waiting: Atomic::new(0),
@@ -98,6 +101,7 @@ impl Workers {
         self.polls.flush();
         self.faults.flush();
         self.advice.flush();
+        self.owners.flush();
         self.turns.flush();
         self.rests.flush();
         // Those may have queued one of these again.

@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Address spaces with regions on demand, and the release of their chunks.
+//!
+//! `ib_umem_odp_release()` waits, without being interruptible, until at one moment nothing of the address space is being
+//! invalidated: a process whose threads change its mappings all the time decides when that is. So no call of anybody
+//! releases a chunk. A chunk that ends forgets its pages, and its remains go to a list of the address space; a work item
+//! of the address space releases them. One that has to wait occupies one thread, however many chunks wait.
+//!
+//! Remains that wait are bounded: whoever makes another chunk waits for room first ([`Owner::wait_for_room`]).
+
+use core::ptr::NonNull;
+
+use kernel::{
+    impl_has_work, new_mutex, new_spinlock, new_work,
+    prelude::*,
+    rbtree::{RBTree, RBTreeNode},
+    str::CStr,
+    sync::{aref::ARef, Arc, Mutex, SpinLock},
+    time::{delay::fsleep, Delta},
+    workqueue::{Work, WorkItem},
+};
+
+use super::Pages;
+use crate::{bindings, device::IbDevice, module::InUse, sync::cond_resched, workqueue::OwnedQueue};
+
+/// Between two looks at whether there is room.
+const NAP: Delta = Delta::from_millis(20);
+
+/// What is left of a chunk. Its memory stays charged to its process.
+///
+/// # Invariants
+///
+/// `umem` is valid, and its `private` is null or points to `pages`.
+pub(super) struct Remains {
+    pub(super) umem: NonNull<bindings::ib_umem_odp>,
+    pub(super) pages: Pages,
+    /// The release looks at it.
+    _device: ARef<IbDevice>,
+    next: Option<KBox<Remains>>,
+}
+
+impl Remains {
+    /// What will be left of a chunk of `umem`, which is of `device`.
+    ///
+    /// # Safety
+    ///
+    /// `umem` must be valid until it is released, which this does, and its `private` null.
+    pub(super) unsafe fn new(
+        umem: NonNull<bindings::ib_umem_odp>,
+        pages: Pages,
+        device: &IbDevice,
+    ) -> Self {
+        // INVARIANT: As the caller promises.
+        Self {
+            umem,
+            pages,
+            _device: device.into(),
+            next: None,
+        }
+    }
+}
+
+// SAFETY: The functions of `ib_umem_odp` lock; the pages are atomics.
+unsafe impl Send for Remains {}
+// SAFETY: As above.
+unsafe impl Sync for Remains {}
+
+impl Drop for Remains {
+    /// In the work item of an [`Owner`] only: waits for the MMU notifiers of the process.
+    fn drop(&mut self) {
+        // SAFETY: `umem` is valid by the type invariant, and released once, here;
+        // the notifier doesn't run any more when this returns.
+        unsafe { bindings::ib_umem_odp_release(self.umem.as_ptr()) };
+    }
+}
+
+/// A count of an `mm_struct`, which keeps the structure, but no mappings.
+///
+/// # Invariants
+///
+/// Owns a count of `mm_count`.
+struct Mm(NonNull<bindings::mm_struct>);
+
+// SAFETY: The count is atomic, and this uses nothing else of the structure.
+unsafe impl Send for Mm {}
+// SAFETY: As above.
+unsafe impl Sync for Mm {}
+
+impl Mm {
+    /// That of the calling process.
+    fn current() -> Result<Self> {
+        // SAFETY: On-demand regions are registered by processes, so there is an `mm_struct`.
+        let mm = unsafe { bindings::grab_current_mm() };
+        // INVARIANT: The count was just taken.
+        NonNull::new(mm).map(Self).ok_or(EINVAL)
+    }
+
+    /// No two that live have the same.
+    fn number(&self) -> usize {
+        self.0.as_ptr() as usize
+    }
+}
+
+impl Drop for Mm {
+    fn drop(&mut self) {
+        // SAFETY: Gives up the count that the type invariant speaks of.
+        unsafe { bindings::mmdrop(self.0.as_ptr()) };
+    }
+}
+
+/// What waits for its release.
+struct Waiting {
+    first: Option<KBox<Remains>>,
+    /// Those in the list, and the one that is being released.
+    count: u32,
+}
+
+/// An address space that has regions on demand, or chunks that wait for their release.
+#[pin_data]
+pub(super) struct Owner {
+    mm: Mm,
+    #[pin]
+    waiting: SpinLock<Waiting>,
+    #[pin]
+    work: Work<Self>,
+    owners: Arc<Owners>,
+    _in_use: InUse,
+}
+
+impl_has_work! { impl HasWork<Self> for Owner { self.work } }
+
+impl Owner {
+    /// The calling process's.
+    fn new(owners: &Arc<Owners>) -> Result<Arc<Self>> {
+        let (mm, in_use) = (Mm::current()?, InUse::begin()?);
+        let waiting = Waiting {
+            first: None,
+            count: 0,
+        };
+        Arc::pin_init(
+            pin_init!(Self {
+                mm,
+                waiting <- new_spinlock!(waiting, "rrxe_owner"),
+                work <- new_work!("Owner::work"),
+                owners: owners.clone(),
+                _in_use: in_use,
+            }),
+            GFP_KERNEL_ACCOUNT,
+        )
+    }
+
+    /// The `mm_struct`, which stays valid as long as this.
+    pub(super) fn mm(&self) -> *mut bindings::mm_struct {
+        self.mm.0.as_ptr()
+    }
+
+    /// Has `remains`, whose pages are forgotten, released soon. Process context; waits for nobody and allocates nothing.
+    pub(super) fn release(self: &Arc<Self>, mut remains: KBox<Remains>) {
+        let mut waiting = self.waiting.lock();
+        remains.next = waiting.first.take();
+        waiting.first = Some(remains);
+        waiting.count = waiting.count.saturating_add(1);
+        drop(waiting);
+        // Already queued is as good: it has not begun yet.
+        let _ = self.owners.queue.enqueue(self.clone());
+    }
+
+    /// How many chunks wait for their release.
+    pub(super) fn waiting(&self) -> u32 {
+        self.waiting.lock().count
+    }
+
+    /// Waits until at most so many chunks wait for their release, and asks `goes_on` meanwhile. Process context; sleeps.
+    ///
+    /// # Errors
+    ///
+    /// Those of `goes_on`.
+    pub(super) fn wait_for_room(&self, most: u32, goes_on: impl Fn() -> Result) -> Result {
+        while self.waiting() > most {
+            goes_on()?;
+            fsleep(NAP);
+        }
+        Ok(())
+    }
+
+    fn take_first(&self) -> Option<KBox<Remains>> {
+        let mut waiting = self.waiting.lock();
+        let mut first = waiting.first.take()?;
+        waiting.first = first.next.take();
+        Some(first)
+    }
+
+    fn note_released(&self) {
+        let mut waiting = self.waiting.lock();
+        waiting.count = waiting.count.saturating_sub(1);
+    }
+}
+
+impl WorkItem for Owner {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        while let Some(remains) = this.take_first() {
+            // Here it waits for the MMU notifiers of the process.
+            drop(remains);
+            this.note_released();
+            cond_resched();
+        }
+        this.owners.forget_unused(&this);
+    }
+}
+
+struct Entry {
+    owner: Arc<Owner>,
+    /// Regions that have it.
+    uses: u32,
+}
+
+/// The address spaces that have regions on demand, and the work queue that releases their chunks. While there is one, the
+/// module can't be removed: its removal would wait for MMU notifiers.
+#[pin_data]
+pub struct Owners {
+    queue: OwnedQueue,
+    /// By the place of the `mm_struct`, which the owner keeps.
+    #[pin]
+    entries: Mutex<RBTree<usize, Entry>>,
+}
+
+impl Owners {
+    /// None yet. The work queue `name` has so many threads. Process context.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub fn new(name: &'static CStr, threads: u32) -> Result<Arc<Self>> {
+        let queue = OwnedQueue::new_unbound(name, threads)?;
+        let owners = pin_init!(Self {
+            queue,
+            entries <- new_mutex!(RBTree::new(), "rrxe_owners"),
+        });
+        Arc::pin_init(owners, GFP_KERNEL)
+    }
+
+    /// Waits for the releases that have begun to end. The module's end calls it, when there is no region any more.
+    /// Process context.
+    pub fn flush(&self) {
+        self.queue.flush();
+    }
+
+    /// The calling process's, which is in use while a region has it.
+    ///
+    /// # Errors
+    ///
+    /// `ENODEV` if the module is being removed, `ENOMEM`.
+    pub(super) fn open(self: &Arc<Self>) -> Result<Open> {
+        let owner = Owner::new(self)?;
+        let number = owner.mm.number();
+        let entry = Entry {
+            owner: owner.clone(),
+            uses: 1,
+        };
+        let node = RBTreeNode::new(number, entry, GFP_KERNEL_ACCOUNT)?;
+        let mut entries = self.entries.lock();
+        let owner = match entries.get_mut(&number) {
+            Some(entry) => {
+                entry.uses = entry.uses.saturating_add(1);
+                entry.owner.clone()
+            }
+            None => {
+                let _ = entries.insert(node);
+                owner
+            }
+        };
+        drop(entries);
+        Ok(Open(owner))
+    }
+
+    /// Forgets `owner` if no region has it and no chunk of it waits.
+    fn forget_unused(&self, owner: &Owner) {
+        let number = owner.mm.number();
+        let mut entries = self.entries.lock();
+        let used = |entry: &Entry| entry.uses != 0 || entry.owner.waiting() != 0;
+        let unused = match entries.get(&number) {
+            Some(entry) if !used(entry) => entries.remove_node(&number),
+            _ => None,
+        };
+        drop(entries);
+        drop(unused);
+    }
+}
+
+/// An [`Owner`] that a region has: whoever of the process comes later has the same.
+pub(super) struct Open(Arc<Owner>);
+
+impl Open {
+    /// The owner.
+    pub(super) fn owner(&self) -> &Arc<Owner> {
+        &self.0
+    }
+}
+
+impl Drop for Open {
+    /// After the region's chunks.
+    fn drop(&mut self) {
+        let mut entries = self.0.owners.entries.lock();
+        if let Some(entry) = entries.get_mut(&self.0.mm.number()) {
+            entry.uses = entry.uses.saturating_sub(1);
+        }
+        drop(entries);
+        self.0.owners.forget_unused(&self.0);
+    }
+}
