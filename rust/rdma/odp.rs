@@ -100,11 +100,14 @@ pub enum Fault {
 ///
 /// An entry with [`PRESENT`] is the address of a page of the process, valid for reads, and with
 /// [`WRITABLE`] for writes, until the sections of `readers` have ended that began before the flag was cleared. Entries
-/// are written under the lock of the `ib_umem_odp`; without [`PRESENT`] they are zero when it is not held.
+/// are written under the lock of the `ib_umem_odp`; without [`PRESENT`] they are zero when it is not held. Then
+/// `present` is the number of those with [`PRESENT`].
 struct Pages {
     /// The process's address of the first.
     start: usize,
     entries: KVVec<AtomicUsize>,
+    /// Invalidations of a range that has no page look no further: whoever ends it waits for them.
+    present: AtomicUsize,
     readers: Arc<Sections>,
 }
 
@@ -124,26 +127,36 @@ impl Pages {
 
     /// No page is present.
     fn is_empty(&self) -> bool {
-        let absent = |entry: &AtomicUsize| entry.load(Ordering::Relaxed) & PRESENT == 0;
-        self.entries.iter().all(absent)
+        self.present.load(Ordering::Relaxed) == 0
+    }
+
+    /// Writes an entry with [`PRESENT`]. Under the lock.
+    fn set(&self, entry: &AtomicUsize, value: usize) {
+        if entry.load(Ordering::Relaxed) & PRESENT == 0 {
+            self.present.fetch_add(1, Ordering::Relaxed);
+        }
+        entry.store(value, Ordering::Release);
     }
 
     /// Forgets those of the pages that touch `first .. end` whose entry `which` picks, and waits for
     /// their users. Under the lock. Unless it may `sleep`, it waits only briefly; it returns `false`, and has forgotten
     /// none, if a user is still there.
     fn forget(&self, first: usize, end: usize, sleep: bool, which: impl Fn(usize) -> bool) -> bool {
+        if self.is_empty() {
+            return true;
+        }
         let index = |va: usize| va.saturating_sub(self.start) >> PAGE_SHIFT;
         let end = index(end.saturating_add(PAGE_SIZE - 1)).min(self.entries.len());
         let range = self.entries.get(index(first)..end).unwrap_or_default();
-        let mut used = false;
+        let mut used = 0usize;
         for entry in range {
             let old = entry.load(Ordering::Relaxed);
             if old & PRESENT != 0 && which(old) {
-                used = true;
+                used = used.saturating_add(1);
                 entry.store(old & !PRESENT, Ordering::Relaxed);
             }
         }
-        if !used {
+        if used == 0 {
             return true;
         }
         let forgotten = range.iter().filter_map(|entry| {
@@ -159,6 +172,7 @@ impl Pages {
             }
             return false;
         }
+        self.present.fetch_sub(used, Ordering::Relaxed);
         for (entry, old) in forgotten {
             if old & WRITABLE != 0 {
                 let address = (old & PAGE_MASK) as *const u8;
@@ -255,6 +269,7 @@ impl Chunk {
             // SAFETY: `umem` was just made.
             start: unsafe { bindings::ib_umem_start(umem.as_ptr()) } as usize,
             entries,
+            present: AtomicUsize::new(0),
             readers,
         };
         // SAFETY: `umem` was just made, zeroed, and nobody else has it.
@@ -365,7 +380,7 @@ impl Chunk {
             PRESENT
         };
         // INVARIANT: The page is the process's: `walk` has seen under the lock that no notifier ran since it found it.
-        entry.store(address.as_ptr() as usize | flags, Ordering::Release);
+        self.pages().set(entry, address.as_ptr() as usize | flags);
         Ok(())
     }
 }
