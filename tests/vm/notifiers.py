@@ -1,0 +1,203 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+# Runs on: guest
+"""A process whose threads have its memory invalidated without a pause: notifiers.py DEVICE GID-INDEX calls|stay.
+
+What waits until nothing is being invalidated waits for as long as the process lives. HOW:
+  calls  cases of calls beside it
+  stay   says "ready" when it has regions on demand, of which one is advised, and stays until its standard input ends
+"""
+
+import contextlib
+import ctypes
+import errno
+import mmap
+import os
+import signal
+import socket
+import struct
+import sys
+import time
+from types import SimpleNamespace
+
+import pyverbs.enums as e
+from pyverbs.device import Context
+from pyverbs.mr import MR
+from pyverbs.pd import PD
+
+from cgroups import join, memory_group, remove_group
+from pairs import DEVICE, IS_DEBUG_KERNEL, Private, become_nobody, case, code_of, equal, libc, main, start_child
+from uverbs import METHOD_MR_DESTROY, OBJECT_MR, advise_mr, ioctl
+
+LENGTH, HUGE, REGIONS = 1 << 30, 2 << 20, 20
+DEMAND = e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_ON_DEMAND
+THREADS = 12
+FREE, NOHUGEPAGE, NORESERVE = 8, 15, 0x4000
+FLUSH = 1
+# A call takes some milliseconds.
+SECONDS = 240 if IS_DEBUG_KERNEL else 80
+
+# madvise(argument, LENGTH, FREE) for ever. A thread of Python would wait for Python's lock between two calls.
+INVALIDATE = (
+    b"\x48\xbe" + struct.pack("=Q", LENGTH)  # mov rsi, LENGTH
+    + b"\xba" + struct.pack("=I", FREE)      # mov edx, FREE
+    + b"\xb8" + struct.pack("=I", 28)        # again: mov eax, SYS_madvise
+    + b"\x0f\x05"                            # syscall
+    + b"\xeb\xf7"                            # jmp again
+)
+
+libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+libc.pthread_create.argtypes = [ctypes.c_void_p] * 4
+
+
+def invalidate(memory):
+    """Starts threads that invalidate the memory."""
+    code = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+    code.write(INVALIDATE)
+    begin = ctypes.addressof(ctypes.c_char.from_buffer(code))
+    for _ in range(THREADS):
+        thread = ctypes.c_ulong()
+        equal(libc.pthread_create(ctypes.byref(thread), None, begin, memory.address), 0, "a thread")
+    return code
+
+
+class Hoard:
+    """More regions than may wait for their release, in a context of their own."""
+
+    def __init__(self):
+        self.context, self.memory = Context(name=DEVICE), Private(mmap.PAGESIZE)
+        self.pd = PD(self.context)
+        self.regions = [self.register(self.pd) for _ in range(1100)]
+
+    def register(self, pd):
+        return MR(pd, self.memory.length, DEMAND, address=self.memory.address)
+
+    def end(self, pd):
+        """Ends them and registers another one; returns the errno."""
+        os.close(self.context.cmd_fd)
+        return code_of(self.register, pd)
+
+
+def spin(tell, hoards):
+    """Registers regions, begins and tells of them; if it `hoards`, tells of the end of that."""
+    become_nobody()
+    memory = Private(LENGTH, mmap.MAP_PRIVATE | NORESERVE)
+    libc.madvise(memory.address, memory.length, NOHUGEPAGE)
+    for at in range(memory.address, memory.address + memory.length, HUGE):
+        ctypes.memset(at, 1, 1)
+    context = Context(name=DEVICE)
+    pd = PD(context)
+    # Each of all of it, so that invalidations wait for one another.
+    regions = [MR(pd, LENGTH, DEMAND, address=memory.address) for _ in range(REGIONS)]
+    hoard = Hoard() if hoards else None
+    _code = invalidate(memory)
+    time.sleep(2)
+    numbers = [pd.handle, regions[0].lkey] + [region.handle for region in regions]
+    socket.send_fds(tell, [struct.pack(f"=Q{len(numbers)}I", memory.address, *numbers)], [context.cmd_fd])
+    if hoard:
+        tell.send(struct.pack("=I", hoard.end(pd)))
+    while True:
+        signal.pause()
+
+
+class Spinner:
+    """The process, and what others may call in its context."""
+
+    def __init__(self, hoards=False):
+        self.told, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.child = start_child(lambda: spin(theirs, hoards))
+        theirs.close()
+        numbers, fds, _, _ = socket.recv_fds(self.told, 4096, 1)
+        self.address, pd, self.lkey, *self.regions = struct.unpack(f"=Q{2 + REGIONS}I", numbers)
+        self.context, self.pd = SimpleNamespace(cmd_fd=fds[0]), SimpleNamespace(handle=pd)
+
+    def advise(self):
+        """Advice that is followed before the call returns, again and again."""
+        while True:
+            advise_mr(self.pd, self.context, 0, FLUSH, [(self.address, mmap.PAGESIZE, self.lkey)])
+
+    def dereg(self):
+        """Ends all regions but the first."""
+        for handle in self.regions[1:]:
+            ioctl(self.context, OBJECT_MR, METHOD_MR_DESTROY, (0, handle))
+
+    def end(self):
+        os.close(self.context.cmd_fd)
+        os.kill(self.child, signal.SIGKILL)
+        os.waitpid(self.child, 0)
+
+
+def state(child):
+    with contextlib.suppress(OSError), open(f"/proc/{child}/stack", encoding="ascii") as stack:
+        return stack.read()
+    return ""
+
+
+def ended(child, what):
+    """The status of the child, which ends soon."""
+    begin = time.monotonic()
+    while time.monotonic() < begin + SECONDS:
+        found, status = os.waitpid(child, os.WNOHANG)
+        if found:
+            if (took := time.monotonic() - begin) > 0.05:
+                print(f"# {what} took {took:.3f} s")
+            return status
+        time.sleep(0.02)
+    raise AssertionError(f"{what} has not ended: {state(child)}")
+
+
+@case("deregistration waits for no invalidation of the process")
+def dereg():
+    spinner = Spinner()
+    try:
+        equal(ended(start_child(spinner.dereg), "deregistration"), 0, "its status")
+    finally:
+        spinner.end()
+
+
+@case("ended regions that wait for their release are bounded")
+def bounded():
+    spinner = Spinner(hoards=True)
+    try:
+        equal(spinner.told.recv(4), struct.pack("=I", errno.EAGAIN), "the errno of a registration")
+    finally:
+        spinner.end()
+
+
+@case("who waits for advice, or for a thread that follows it, can be killed")
+def killed():
+    # 16 threads follow advice of a memory cgroup.
+    group, count = memory_group("advisers"), 20
+    spinner = Spinner()
+
+    def advise():
+        join(group)
+        spinner.advise()
+
+    try:
+        children = [start_child(advise) for _ in range(count)]
+        time.sleep(5)
+        for child in children:
+            equal(os.waitpid(child, os.WNOHANG), (0, 0), "it waits")
+            os.kill(child, signal.SIGKILL)
+        for child in children:
+            equal(ended(child, "the end of who gave advice"), signal.SIGKILL, "its status")
+    finally:
+        spinner.end()
+        remove_group(group)
+
+
+def stay():
+    spinner = Spinner()
+    child = start_child(spinner.advise)
+    time.sleep(1)
+    print("ready", flush=True)
+    sys.stdin.read()
+    os.kill(child, signal.SIGKILL)
+    spinner.end()
+
+
+if sys.argv[3] == "stay":
+    stay()
+else:
+    sys.exit(main())
