@@ -192,19 +192,25 @@ pub trait Provider: Sized + Send + Sync + 'static {
     /// Makes a process's context inert. Its objects are gone.
     fn close_context(context: &Arc<Self::Context>);
 
-    /// Makes a protection domain, for a process if `user` is set.
+    /// Makes a protection domain, for the process of `context`, or for the kernel.
     ///
     /// # Errors
     ///
     /// Any.
-    fn alloc_pd(device: &Arc<Self::Device>, user: bool) -> Result<Arc<Self::Pd>>;
+    fn alloc_pd(
+        device: &Arc<Self::Device>,
+        context: Option<&Arc<Self::Context>>,
+    ) -> Result<Arc<Self::Pd>>;
 
-    /// Makes an XRC domain.
+    /// Makes an XRC domain for the process of `context`.
     ///
     /// # Errors
     ///
     /// Any.
-    fn alloc_xrcd(device: &Arc<Self::Device>) -> Result<Arc<Self::Xrcd>>;
+    fn alloc_xrcd(
+        device: &Arc<Self::Device>,
+        context: &Arc<Self::Context>,
+    ) -> Result<Arc<Self::Xrcd>>;
 
     /// Makes an address handle, for a process if `user` is set.
     ///

@@ -50,7 +50,7 @@ impl Quota {
     ///
     /// `ENOMEM`.
     pub fn new(limit: u32) -> Result<Arc<Self>> {
-        Ok(Arc::new(Self(Left::new(limit)), GFP_KERNEL)?)
+        Ok(Arc::new(Self(Left::new(limit)), GFP_KERNEL_ACCOUNT)?)
     }
 
     /// Takes one of it. Any context.

@@ -150,7 +150,7 @@ pub(crate) unsafe extern "C" fn create<P: Provider>(
 ) -> c_int {
     from_result(|| {
         // SAFETY: ib_core's buffers are null or valid during the call.
-        let call = unsafe { UserCall::<P>::from_raw(payload) };
+        let call = unsafe { UserCall::<P>::of_creation(payload) }?;
         if let Some(call) = &call {
             call.udata.refuse_request()?;
             call.udata.require_response(SrqReply::SIZE)?;

@@ -163,6 +163,24 @@ impl<P: Provider> UserCall<'_, P> {
         let context = unsafe { ucontext::of::<P>(context) };
         Some(Self { context, udata })
     }
+
+    /// The call that creates an object; none if the kernel itself creates it. A process's call is never taken for the
+    /// kernel's.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for a call of a process without a context.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::from_raw`].
+    pub(crate) unsafe fn of_creation(raw: *mut bindings::ib_udata) -> Result<Option<Self>> {
+        if raw.is_null() {
+            return Ok(None);
+        }
+        // SAFETY: As the caller promises.
+        unsafe { Self::from_raw(raw) }.ok_or(EINVAL).map(Some)
+    }
 }
 
 /// A call of a process that gives one of its rings another size.

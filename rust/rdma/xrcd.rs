@@ -2,10 +2,14 @@
 
 //! XRC domains: the operations on `ib_xrcd`.
 
-use kernel::{error::from_result, ffi::c_int, sync::Arc};
+use kernel::{error::from_result, ffi::c_int, prelude::*, sync::Arc};
 
 use crate::{
-    bindings, device::of as device_of, object::Object, provider::Provider, udata::no_payload,
+    bindings,
+    device::of as device_of,
+    object::Object,
+    provider::Provider,
+    udata::{no_payload, UserCall},
 };
 
 type XrcdObject<P> = Object<P, bindings::ib_xrcd>;
@@ -42,7 +46,9 @@ pub(crate) unsafe extern "C" fn alloc<P: Provider>(
         unsafe { no_payload(payload) }?;
         // SAFETY: ib_core sets the device before it calls.
         let device = unsafe { device_of::<P>((*base).device) };
-        let inner = P::alloc_xrcd(device)?;
+        // SAFETY: ib_core passes its `driver_udata` of the running call: only processes make XRC domains.
+        let call = unsafe { UserCall::<P>::from_raw(payload) }.ok_or(EINVAL)?;
+        let inner = P::alloc_xrcd(device, call.context())?;
         // SAFETY: This is the creation, of the size that the operations table says.
         unsafe { XrcdObject::<P>::store(base, inner) };
         Ok(0)

@@ -4,7 +4,13 @@
 
 use kernel::{error::from_result, ffi::c_int};
 
-use crate::{bindings, device::of, object::Object, provider::Provider, udata::no_payload};
+use crate::{
+    bindings,
+    device::of,
+    object::Object,
+    provider::Provider,
+    udata::{no_payload, UserCall},
+};
 
 /// Implements `alloc_pd`.
 ///
@@ -20,7 +26,9 @@ pub(super) unsafe extern "C" fn alloc<P: Provider>(
         unsafe { no_payload(payload) }?;
         // SAFETY: ib_core sets the device before it calls.
         let device = unsafe { of::<P>((*pd).device) };
-        let inner = P::alloc_pd(device, !payload.is_null())?;
+        // SAFETY: ib_core's buffers are null or valid during the call.
+        let call = unsafe { UserCall::<P>::of_creation(payload) }?;
+        let inner = P::alloc_pd(device, call.as_ref().map(UserCall::context))?;
         // SAFETY: This is the creation, of the size that the operations table says.
         unsafe { Object::<P, _>::store(pd, inner) };
         Ok(0)

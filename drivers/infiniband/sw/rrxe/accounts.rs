@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The limits on threads of work queues, multicast attachments, device memory, unread events and packets
+//! The limits on objects, threads of work queues, multicast attachments, device memory, unread events and packets
 //! that wait for QPs, for each user and for each memory cgroup.
+//!
+//! All users share the objects of a device: there is an end of each kind. The `rdma` cgroup divides them where an
+//! administrator has set its limits; the accounts do everywhere.
 //!
 //! All users share the threads of three work queues, and accounts limit each user's part.
 //! `rrxe_faults` and `rrxe_advice` sleep: a file system in user space, or a program that serves its
@@ -50,10 +53,12 @@ pub(crate) enum Threads {
     Rests,
 }
 
-/// The threads that work for one user or one memory cgroup, its attachments to multicast groups, its
+/// The objects of one user or one memory cgroup, the threads that work for it, its attachments to multicast groups, its
 /// device memory, its CQs with unread events, and the packets that wait for its QPs.
 #[pin_data]
 pub(crate) struct Account {
+    /// Objects of all kinds.
+    objects: Arc<Quota>,
     /// Threads for faults of QPs.
     #[pin]
     faults: Semaphore<Waiter>,
@@ -79,11 +84,13 @@ impl Account {
             Principal::MemoryCgroup(_) => Share::of_cgroup()?,
             Principal::User(_) | Principal::UserNamespace(_) => Share::of_user()?,
         };
+        let objects = Quota::new(allowance.objects)?;
         let advice = Quota::new(allowance.sleepers)?;
         let attachments = Quota::new(allowance.attachments)?;
         let device_memory = Quota::new(allowance.device_memory)?;
         let events = Quota::new(allowance.cqs_with_events)?;
         let account = pin_init!(Self {
+            objects,
             faults <- Semaphore::new(allowance.sleepers),
             rests <- Semaphore::new(runners),
             advice,
@@ -255,6 +262,15 @@ impl Payer {
         self.claim(1, |account| &account.events)
     }
 
+    /// Takes the room for an object, if the limits allow one more. Any context.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM` if they don't.
+    fn claim_object(&self) -> Result<PayerClaim> {
+        self.claim(1, |account| &account.objects)
+    }
+
     fn claim(&self, count: u32, quota: impl Fn(&Account) -> &Arc<Quota>) -> Result<PayerClaim> {
         let claim = |open: &Open| quota(&open.account).claim_many(count);
         Ok(PayerClaim {
@@ -270,17 +286,40 @@ pub(crate) struct PayerClaim {
     _user: Claim,
 }
 
+/// The room that an object takes of what its process's accounts allow. The kernel's objects take none. To be dropped in
+/// any context up to softirq.
+pub(crate) struct ObjectClaim(Option<(PayerClaim, Arc<Payer>)>);
+
+impl ObjectClaim {
+    /// Takes it of `payer`, or of nobody for the kernel. Any context.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM` if the limits don't allow one more.
+    pub(crate) fn new(payer: Option<&Arc<Payer>>) -> Result<Self> {
+        let claim = |payer: &Arc<Payer>| Ok((payer.claim_object()?, payer.clone()));
+        payer.map(claim).transpose().map(Self)
+    }
+
+    /// The payer; `None` for the kernel.
+    pub(crate) fn payer(&self) -> Option<&Arc<Payer>> {
+        self.0.as_ref().map(|(_, payer)| payer)
+    }
+}
+
 #[kunit_tests(rrxe_accounts)]
 mod tests {
     use super::*;
 
     const OF_USER: Allowance = Allowance {
+        objects: 2,
         sleepers: 1,
         attachments: 8,
         cqs_with_events: 1,
         device_memory: 1 << 20,
     };
     const OF_CGROUP: Allowance = Allowance {
+        objects: 1,
         attachments: 5,
         device_memory: 512 << 10,
         ..OF_USER
@@ -380,6 +419,32 @@ mod tests {
         assert!(!spent(&first, 512 << 10));
         drop(rest);
         assert!(!spent(&second, 1 << 20));
+        Ok(())
+    }
+
+    #[test]
+    fn limit_the_objects_of_a_user_and_not_the_kernels() -> Result {
+        let accounts = Accounts::new(1)?;
+        let shared = |cgroup, user| -> Result<Arc<Payer>> {
+            Ok(Arc::new(payer(&accounts, cgroup, user)?, GFP_KERNEL)?)
+        };
+        let spent =
+            |payer: &Arc<Payer>| ObjectClaim::new(Some(payer)).is_err_and(|error| error == ENOMEM);
+        let (contained, free) = (shared(Some(7), 1)?, shared(None, 1)?);
+        let first = ObjectClaim::new(Some(&contained))?;
+        assert!(spent(&contained));
+        let second = ObjectClaim::new(Some(&free))?;
+        assert!(spent(&free));
+        let other = shared(None, 2)?;
+        assert!(!spent(&other));
+        assert!(ObjectClaim::new(None)?.payer().is_none());
+        // A claim keeps the accounts that it counts for.
+        drop((free, contained, second));
+        let again = shared(None, 1)?;
+        let third = ObjectClaim::new(Some(&again))?;
+        assert!(spent(&again));
+        drop((first, third));
+        assert!(!spent(&again));
         Ok(())
     }
 

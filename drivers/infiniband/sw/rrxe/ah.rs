@@ -12,6 +12,7 @@ use rdma::{
 use roce::ids::Qpn;
 
 use crate::{
+    accounts::ObjectClaim,
     device::Device,
     limits,
     path::{Address, Path},
@@ -21,6 +22,7 @@ use crate::{
 /// An address handle: where datagrams go.
 #[pin_data]
 pub(crate) struct Ah {
+    _object: ObjectClaim,
     device: Arc<Device>,
     pd: PdId,
     /// The process's name for it; zero for the kernel's, which are named by reference.
@@ -43,7 +45,8 @@ impl Ah {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the source of a process's is no address of the link; `ENOMEM`, also when a device has too many.
+    /// `EINVAL` if the source of a process's is no address of the link; `ENOMEM`, also when
+    /// the device or its process has too many.
     pub(crate) fn create(pd: &Pd, av: Av, user: bool) -> Result<Arc<Self>> {
         if !user {
             return Self::build(pd, 0, av, GFP_ATOMIC);
@@ -58,10 +61,11 @@ impl Ah {
     }
 
     fn build(pd: &Pd, number: u32, av: Av, flags: Flags) -> Result<Arc<Self>> {
-        let device = pd.device();
+        let (device, object) = (pd.device(), pd.claim_object()?);
         let path = path_to(device, &av);
         Arc::pin_init(
             pin_init!(Self {
+                _object: object,
                 device: device.clone(),
                 pd: pd.id(),
                 number,

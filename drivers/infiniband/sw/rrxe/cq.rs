@@ -36,7 +36,7 @@ use rdma::{
 use roce::wc::{RecvWc, SendWc, WcStatus};
 
 use crate::{
-    accounts::{PayerClaim, Threads},
+    accounts::{ObjectClaim, PayerClaim, Threads},
     context::Context,
     device::Device,
     limits,
@@ -71,6 +71,7 @@ pub(crate) struct CqLoad {
 pub(crate) struct Cq {
     device: Arc<Device>,
     _claim: Claim,
+    _object: ObjectClaim,
     layout: CqeLayout,
     upcall: CqUpcall,
     events: Option<CqEvents>,
@@ -268,6 +269,7 @@ impl Cq {
     ) -> Result<CqCreated<Self>> {
         let arming = context.map_or_else(Arming::default, |context| context.arming());
         let payer = context.map(|context| context.payer().clone());
+        let object = ObjectClaim::new(payer.as_ref())?;
         let end_share = ThreadShare::new(Threads::Rests, payer)?;
         let CqInit {
             upcall,
@@ -280,6 +282,7 @@ impl Cq {
         let cq = Arc::pin_init(
             pin_init!(Self {
                 _claim: claim,
+                _object: object,
                 device: device.clone(),
                 layout,
                 upcall,

@@ -35,13 +35,13 @@ pub(crate) const MAX_SRQ_WR: u32 = 1 << 20;
 /// SGEs of such a WQE.
 pub(crate) const MAX_SRQ_SGE: u32 = MAX_SGE;
 /// Memory regions of a device.
-pub(crate) const MAX_MR: u32 = (1 << 19) - 1;
+pub(crate) const MAX_MR: u32 = (1 << 20) - 1;
 /// Pages of a fast registration.
 pub(crate) const MAX_FAST_REG_PAGES: u32 = 512;
 /// Bytes of device memory, in pieces that each process knows the limit of.
 pub(crate) const DEVICE_MEMORY: u32 = 16 << 20;
 /// Memory windows of a device.
-pub(crate) const MAX_MW: u32 = 1 << 19;
+pub(crate) const MAX_MW: u32 = 1 << 20;
 /// Protection domains of a device.
 pub(crate) const MAX_PD: u32 = 1 << 20;
 /// READs and atomics in flight in one direction of a QP.
@@ -49,7 +49,7 @@ pub(crate) const MAX_RD_ATOMIC: u32 = 128;
 /// READs and atomics that all QPs of a device may serve: as many as they can ask for.
 pub(crate) const MAX_RES_RD_ATOMIC: u32 = MAX_QP * MAX_RD_ATOMIC;
 /// Address handles of a device.
-pub(crate) const MAX_AH: u32 = (1 << 15) - 1;
+pub(crate) const MAX_AH: u32 = 1 << 20;
 /// Multicast groups of a device.
 pub(crate) const MAX_MCAST_GROUPS: u32 = 8192;
 /// QPs in a multicast group.
@@ -79,6 +79,9 @@ pub(crate) const COUNTER_SETS: RangeInclusive<u32> = 1..=0xffff;
 
 /// What one user or one memory cgroup has at most, on all devices.
 pub(crate) struct Allowance {
+    /// Objects of all kinds: protection and XRC domains, address handles, CQs, SRQs, QPs, memory regions and windows. A device
+    /// has room for at least twice as many of each kind.
+    pub(crate) objects: u32,
     /// Threads that serve faults for it at a time, and as many that follow advice.
     pub(crate) sleepers: u32,
     /// Attachments of QPs to multicast groups.
@@ -91,6 +94,7 @@ pub(crate) struct Allowance {
 
 /// That of a user, who so can't take all groups or all memory of a device.
 pub(crate) const OF_USER: Allowance = Allowance {
+    objects: 1 << 19,
     sleepers: SLEEPERS / 16,
     attachments: MAX_MCAST_GROUPS / 8,
     cqs_with_events: 4096,
@@ -98,6 +102,7 @@ pub(crate) const OF_USER: Allowance = Allowance {
 };
 /// That of a memory cgroup, which leaves a part of its user's to others of this user: root is one user in many containers.
 pub(crate) const OF_CGROUP: Allowance = Allowance {
+    objects: OF_USER.objects / 2,
     sleepers: OF_USER.sleepers / 8,
     attachments: OF_USER.attachments / 2,
     cqs_with_events: OF_USER.cqs_with_events / 2,

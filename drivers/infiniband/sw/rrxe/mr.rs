@@ -8,6 +8,7 @@
 //! returns nobody touches the memory any more.
 
 mod demand;
+mod register;
 mod undo;
 
 use core::{
@@ -23,9 +24,9 @@ use kernel::{
     },
 };
 use rdma::{
-    fast_mr::{kernel_span, FastKind, FastMemory, Registration},
+    fast_mr::{kernel_span, FastMemory, Registration},
     memory::ProcessMemory,
-    mr::{Access, MrChange, MrKeys, Span, UserRange},
+    mr::{Access, MrKeys, Span},
     odp::{OnDemand, Owners},
     section::Sections,
     sync::wait_for_readers,
@@ -37,9 +38,10 @@ use roce::{
 };
 
 use crate::{
+    accounts::ObjectClaim,
     limits,
     mw::{Bind, MwTable, Via},
-    pd::{Pd, PdId},
+    pd::PdId,
     reach::Reach,
     right::{demand, fault_of, Granted, Right},
     wqe::Sge,
@@ -64,6 +66,7 @@ const CLOSED: u32 = u32::MAX;
 ///
 /// What every access reads is of `core`'s atomics: the kernel's are calls of C.
 pub(crate) struct Mr {
+    object: ObjectClaim,
     /// Changed by `rereg_user_mr`, as are the rights of a process's memory.
     pd: AtomicU64,
     /// Local and remote key are the same.
@@ -96,8 +99,9 @@ impl Mr {
         }
     }
 
-    fn new(pd: PdId, key: u32, memory: Memory) -> Result<Arc<Self>> {
+    fn new(object: ObjectClaim, pd: PdId, key: u32, memory: Memory) -> Result<Arc<Self>> {
         let mr = Self {
+            object,
             pd: AtomicU64::new(pd.get()),
             key,
             memory,
@@ -306,101 +310,6 @@ impl MrTable {
             owners: owners.clone(),
             windows <- MwTable::new(readers),
         })
-    }
-
-    /// Makes memory of a process accessible in protection domain `pd`. Process context.
-    ///
-    /// # Errors
-    ///
-    /// `ENOMEM`, and those of [`UserRange::take`].
-    pub(crate) fn register(
-        &self,
-        pd: PdId,
-        range: &UserRange<'_>,
-        access: Access,
-    ) -> Result<Arc<Mr>> {
-        let memory = Memory::User {
-            memory: range.take(access, &self.owners)?,
-            iova: range.iova(access),
-            access: AtomicU32::new(access.bits()),
-        };
-        self.publish(pd, memory)
-    }
-
-    /// Changes `mr` and returns it, or what takes its place under the same key. On error nothing has
-    /// changed. Process context.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL` while windows are bound to it and for what isn't a process's memory, and those of
-    /// [`UserRange::take`].
-    pub(crate) fn reregister(&self, mr: &Arc<Mr>, change: MrChange<'_, Pd>) -> Result<Arc<Mr>> {
-        mr.close()?;
-        let changed = self.change(mr, change);
-        mr.reopen();
-        changed
-    }
-
-    fn change(&self, mr: &Arc<Mr>, change: MrChange<'_, Pd>) -> Result<Arc<Mr>> {
-        let Memory::User {
-            memory,
-            iova,
-            access: old,
-        } = &mr.memory
-        else {
-            return Err(EINVAL);
-        };
-        let access = match (change.access, &change.range) {
-            (None, _) => rights(old),
-            (Some(access), Some(_)) => access,
-            (Some(access), None) => access.with_memory_of(rights(old)),
-        };
-        let pd = change.pd.map(|pd| pd.id());
-        let other = match &change.range {
-            Some(range) => Some((range.iova(access), range.take(access, &self.owners)?)),
-            None => memory.again(access)?.map(|memory| (*iova, memory)),
-        };
-        let Some((iova, memory)) = other else {
-            mr.change(old, pd, access);
-            return Ok(mr.clone());
-        };
-        let memory = Memory::User {
-            memory,
-            iova,
-            access: AtomicU32::new(access.bits()),
-        };
-        let changed = Mr::new(pd.unwrap_or(mr.pd()), mr.key, memory)?;
-        drop(self.regions.replace(mr.key >> 8, changed.clone())?);
-        Ok(changed)
-    }
-
-    /// Makes all of the kernel's memory accessible in protection domain `pd`. Process context.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Self::register`].
-    pub(crate) fn register_kernel(&self, pd: PdId, access: Access) -> Result<Arc<Mr>> {
-        self.publish(pd, Memory::Kernel(access))
-    }
-
-    /// Makes a region for fast registration of at most `max` pages or pieces. Process context.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL` for more than the limit; as for [`Self::register`].
-    pub(crate) fn alloc_fast(&self, pd: PdId, kind: FastKind, max: u32) -> Result<Arc<Mr>> {
-        if max == 0 || max > limits::MAX_FAST_REG_PAGES {
-            return Err(EINVAL);
-        }
-        self.publish(pd, Memory::Fast(FastMemory::new(kind, max)?))
-    }
-
-    fn publish(&self, pd: PdId, memory: Memory) -> Result<Arc<Mr>> {
-        let place = self.regions.reserve_random(PLACES, limits::KEY_SCATTER)?;
-        let key = place.id().wrapping_shl(8) | (rdma::random::next_u32() & 0xff);
-        let mr = Mr::new(pd, key, memory)?;
-        place.publish(mr.clone());
-        Ok(mr)
     }
 
     /// Takes `mr` away: when this returns, nobody accesses its memory. Process context.

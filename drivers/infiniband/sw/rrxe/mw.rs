@@ -30,10 +30,11 @@ use roce::{
 };
 
 use crate::{
+    accounts::ObjectClaim,
     limits,
     members::{Members, Seat},
     mr::MrTable,
-    pd::PdId,
+    pd::{Pd, PdId},
     reach::Reach,
 };
 
@@ -108,6 +109,8 @@ struct State {
     binding: Option<Binding>,
     /// Room among the windows of a QP, of a window of type 2B that is not bound.
     seat: Option<Seat>,
+    /// Until the window is deallocated: readers may have it longer.
+    object: Option<ObjectClaim>,
 }
 
 impl State {
@@ -183,7 +186,8 @@ impl MwTable {
     /// # Errors
     ///
     /// `ENOMEM`.
-    pub(crate) fn alloc(&self, pd: PdId, kind: MwKind) -> Result<Arc<Mw>> {
+    pub(crate) fn alloc(&self, pd: &Pd, kind: MwKind) -> Result<Arc<Mw>> {
+        let object = Some(pd.claim_object()?);
         let place = self.windows.reserve_random(PLACES, limits::KEY_SCATTER)?;
         let number = place.id();
         let state = State {
@@ -193,10 +197,11 @@ impl MwTable {
                 MwKind::Type1 => None,
                 MwKind::Type2B => Some(Seat::new()?),
             },
+            object,
         };
         let mw = Arc::pin_init(
             pin_init!(Mw {
-                pd,
+                pd: pd.id(),
                 kind,
                 place: number,
                 state <- new_bh_spinlock!(state, "rrxe_mw"),
@@ -212,13 +217,13 @@ impl MwTable {
     /// An access through it holds its lock, so readers need not be waited for before it returns. A reader that has found the
     /// window and not locked it yet finds that its key is another.
     pub(crate) fn dealloc(&self, mw: &Mw, mrs: &MrTable) {
-        let seat = {
+        let rooms = {
             let mut state = mw.state.lock();
             self.unbind(mw, &mut state, mrs);
             state.key = NO_KEY;
-            state.seat.take()
+            (state.seat.take(), state.object.take())
         };
-        drop(seat);
+        drop(rooms);
         // Last: `bound` knows the window by its place, which another window may have from now on.
         self.windows.retire(mw.place);
     }

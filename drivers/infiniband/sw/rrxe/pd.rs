@@ -12,7 +12,10 @@ use kernel::{
 
 use rdma::quota::Claim;
 
-use crate::device::Device;
+use crate::{
+    accounts::{ObjectClaim, Payer},
+    device::Device,
+};
 
 /// The identity of a protection domain; never used twice. The top bit is set of those of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,22 +47,27 @@ pub(crate) struct Pd {
     id: PdId,
     device: Arc<Device>,
     _claim: Claim,
+    object: ObjectClaim,
     /// Its process posted sends since it was last told of a receive.
     sends: Atomic<bool>,
 }
 
 impl Pd {
-    /// Makes a protection domain, for a process if `user` is set. Process context.
+    /// Makes a protection domain for the process of `payer`, or for the kernel. Process context.
     ///
     /// # Errors
     ///
     /// `ENOMEM`.
-    pub(crate) fn create(device: &Arc<Device>, user: bool) -> Result<Arc<Self>> {
+    pub(crate) fn create(device: &Arc<Device>, payer: Option<&Arc<Payer>>) -> Result<Arc<Self>> {
         let number = NEXT.fetch_add(1, ordering::Relaxed);
-        let id = PdId(if user { number } else { number | PdId::KERNELS });
+        let id = PdId(match payer {
+            Some(_) => number,
+            None => number | PdId::KERNELS,
+        });
         let pd = Self {
             id,
             device: device.clone(),
+            object: ObjectClaim::new(payer)?,
             _claim: device.pds.claim()?,
             sends: Atomic::new(false),
         };
@@ -83,6 +91,15 @@ impl Pd {
     /// Any context.
     pub(crate) fn answers(&self) -> bool {
         self.sends.xchg(false, ordering::Relaxed)
+    }
+
+    /// The room for another object of its process. Any context.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM` if the limits of the process don't allow one more.
+    pub(crate) fn claim_object(&self) -> Result<ObjectClaim> {
+        ObjectClaim::new(self.object.payer())
     }
 
     /// Its device.

@@ -165,12 +165,12 @@ impl Provider for Rrxe {
         context.close();
     }
 
-    fn alloc_pd(device: &Arc<Device>, user: bool) -> Result<Arc<Pd>> {
-        Pd::create(device, user)
+    fn alloc_pd(device: &Arc<Device>, context: Option<&Arc<Context>>) -> Result<Arc<Pd>> {
+        Pd::create(device, context.map(|context| context.payer()))
     }
 
-    fn alloc_xrcd(device: &Arc<Device>) -> Result<Arc<Xrcd>> {
-        Xrcd::create(device)
+    fn alloc_xrcd(device: &Arc<Device>, context: &Arc<Context>) -> Result<Arc<Xrcd>> {
+        Xrcd::create(device, context.payer())
     }
 
     fn create_ah(pd: &Arc<Pd>, av: Av, user: bool) -> Result<Arc<Ah>> {
@@ -238,7 +238,7 @@ impl Provider for Rrxe {
     }
 
     fn reg_user_mr(pd: &Arc<Pd>, range: &UserRange<'_>, access: Access) -> Result<Arc<Mr>> {
-        pd.device().mrs.register(pd.id(), range, access)
+        pd.device().mrs.register(pd, range, access)
     }
 
     fn rereg_user_mr(
@@ -250,11 +250,11 @@ impl Provider for Rrxe {
     }
 
     fn get_dma_mr(pd: &Arc<Pd>, access: Access) -> Result<Arc<Mr>> {
-        pd.device().mrs.register_kernel(pd.id(), access)
+        pd.device().mrs.register_kernel(pd, access)
     }
 
     fn alloc_mr(pd: &Arc<Pd>, kind: FastKind, max: u32) -> Result<Arc<Mr>> {
-        pd.device().mrs.alloc_fast(pd.id(), kind, max)
+        pd.device().mrs.alloc_fast(pd, kind, max)
     }
 
     fn fast_memory(mr: &Mr) -> Option<&FastMemory> {
@@ -278,7 +278,7 @@ impl Provider for Rrxe {
     }
 
     fn alloc_mw(pd: &Arc<Pd>, kind: MwKind) -> Result<Arc<Mw>> {
-        pd.device().mrs.windows.alloc(pd.id(), kind)
+        pd.device().mrs.windows.alloc(pd, kind)
     }
 
     fn mw_rkey(mw: &Mw) -> Rkey {

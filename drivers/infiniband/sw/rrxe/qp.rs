@@ -42,7 +42,7 @@ use roce::{
 };
 
 use crate::{
-    accounts::{Payer, Threads},
+    accounts::{ObjectClaim, Payer, Threads},
     concerns::Concerns,
     cq::Cq,
     device::Device,
@@ -77,6 +77,7 @@ pub(crate) struct Qp {
     place: u32,
     pub(crate) device: Arc<Device>,
     _claim: Claim,
+    _object: ObjectClaim,
     pub(crate) net: Arc<NetContext>,
     pd: Arc<Pd>,
     /// `None` of an XRC target.

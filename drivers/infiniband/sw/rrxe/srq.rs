@@ -27,6 +27,7 @@ use rdma::{
 use roce::{host::Fetch, wr::RecvWr};
 
 use crate::{
+    accounts::ObjectClaim,
     cq::Cq,
     device::Device,
     limits,
@@ -43,6 +44,7 @@ const LATE_POSTS: u32 = 256;
 /// A shared receive queue.
 #[pin_data]
 pub(crate) struct Srq {
+    _object: ObjectClaim,
     number: u32,
     max_sge: u32,
     device: Arc<Device>,
@@ -116,6 +118,7 @@ impl Srq {
         if init.max_sge > limits::MAX_SRQ_SGE {
             return Err(EINVAL);
         }
+        let object = pd.claim_object()?;
         let max_sge = init.max_sge.max(1);
         let size = RecvRing::element_size(max_sge);
         let (ring, poster) = match mappings {
@@ -135,6 +138,7 @@ impl Srq {
         let number = place.id();
         let srq = Arc::pin_init(
             pin_init!(Self {
+                _object: object,
                 number,
                 max_sge,
                 device,

@@ -6,6 +6,7 @@ use kernel::{prelude::*, sync::Arc};
 use roce::ids::Srqn;
 
 use crate::{
+    accounts::Payer,
     device::Device,
     pd::{Pd, PdId},
     srq::Srq,
@@ -18,13 +19,13 @@ pub(crate) struct Xrcd {
 }
 
 impl Xrcd {
-    /// Makes a domain without queues. Process context.
+    /// Makes a domain without queues, for the process of `payer`. Process context.
     ///
     /// # Errors
     ///
     /// `ENOMEM`.
-    pub(crate) fn create(device: &Arc<Device>) -> Result<Arc<Self>> {
-        let pd = Pd::create(device, true)?;
+    pub(crate) fn create(device: &Arc<Device>, payer: &Arc<Payer>) -> Result<Arc<Self>> {
+        let pd = Pd::create(device, Some(payer))?;
         Ok(Arc::new(Self { pd }, GFP_KERNEL_ACCOUNT)?)
     }
 

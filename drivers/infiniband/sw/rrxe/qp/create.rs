@@ -27,7 +27,7 @@ use roce::{
 
 use super::{Qp, Waker};
 use crate::{
-    accounts::{Payer, Threads},
+    accounts::{ObjectClaim, Payer, Threads},
     concerns::Concerns,
     context::Context,
     device::Device,
@@ -103,6 +103,7 @@ impl Qp {
         let number = place.id();
         let cap = rings.cap;
         let fault_share = ThreadShare::new(Threads::Faults, payer.clone())?;
+        let object = ObjectClaim::new(payer.as_ref())?;
         let rest_share = ThreadShare::new(Threads::Rests, payer)?;
         let core = new_core(device, &init, qpn, rings, owner, pd.clone())?;
         let qp = Arc::pin_init(
@@ -111,6 +112,7 @@ impl Qp {
                 place: number,
                 device: device.clone(),
                 _claim: claim,
+                _object: object,
                 net,
                 pd,
                 send_cq: init.send_cq,

@@ -6,12 +6,14 @@
 //! process, connects the QPs in pairs, sends a message over each pair, and takes all away again, or
 //! leaves that to the end of the process. `rrxe-scale connections DEVICE_A DEVICE_B COUNT` sets up,
 //! uses and tears down so many connections, one after another. `rrxe-scale limit DEVICE KIND` makes as many
-//! address handles (`ah`), windows (`mw`) or domains (`pd`) as the device allows. What each step took is
-//! printed.
+//! address handles (`ah`), windows (`mw`) or domains (`pd`) as one user may have objects, and has another user make one
+//! more meanwhile, by `rrxe-scale one DEVICE KIND`. What each step took is printed.
 
 use std::{
+    any::Any,
     io,
-    process::ExitCode,
+    os::unix::process::CommandExt,
+    process::{Command, ExitCode},
     rc::Rc,
     time::{Duration, Instant},
 };
@@ -39,7 +41,8 @@ fn main() -> ExitCode {
         ["objects", device, count, "leave"] => objects(device, count, true),
         ["connections", a, b, count] => connections(a, b, count),
         ["limit", device, kind] => limit(device, kind),
-        _ => Err("usage: rrxe-scale objects DEVICE COUNT [leave] | connections A B COUNT | limit DEVICE ah|mw|pd".into()),
+        ["one", device, kind] => one(device, kind),
+        _ => Err("usage: rrxe-scale objects DEVICE COUNT [leave] | connections A B COUNT | limit|one DEVICE ah|mw|pd".into()),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -213,36 +216,61 @@ fn connection(a: &Rc<Context>, b: &Rc<Context>, seed: u64) -> Outcome {
     arrived(&mr_b, seed)
 }
 
-/// Makes objects of a kind until the device refuses, which it does at its limit and not much sooner, with
-/// `ENOMEM`; and one more when one is gone.
-fn limit(device: &str, kind: &str) -> Outcome {
-    let text = |why: io::Error| why.to_string();
-    let context = Context::open(device).map_err(text)?;
-    let pd = Pd::new(&context).map_err(text)?;
-    let (gid_index, gid) = context.gid(false).map_err(text)?;
-    let mut attr = ibv_device_attr::default();
-    // SAFETY: `attr` outlives the call.
-    let errno = unsafe { ibv_query_device(context.0, &mut attr) };
-    if errno != 0 {
-        return Err(format!("query_device: errno {errno}"));
+/// What `limit` and `one` make their objects of.
+struct Maker {
+    context: Rc<Context>,
+    pd: Rc<Pd>,
+    gid_index: u8,
+    gid: [u8; 16],
+}
+
+/// Any object; it goes when this is dropped.
+type Object = Box<dyn Any>;
+
+impl Maker {
+    fn new(device: &str) -> Result<Self, String> {
+        let text = |why: io::Error| why.to_string();
+        let context = Context::open(device).map_err(text)?;
+        let pd = Pd::new(&context).map_err(text)?;
+        let (gid_index, gid) = context.gid(false).map_err(text)?;
+        Ok(Self {
+            context,
+            pd,
+            gid_index,
+            gid,
+        })
     }
-    match kind {
-        "ah" => fill(attr.max_ah, || Ah::new(&pd, gid_index, gid)),
-        "mw" => fill(attr.max_mw, || Mw::new(&pd, IBV_MW_TYPE_1)),
-        "pd" => fill(attr.max_pd, || Pd::new(&context)),
-        _ => Err(format!("no kind: {kind}")),
+
+    fn make(&self, kind: &str) -> io::Result<Object> {
+        Ok(match kind {
+            "ah" => Box::new(Ah::new(&self.pd, self.gid_index, self.gid)?),
+            "mw" => Box::new(Mw::new(&self.pd, IBV_MW_TYPE_1)?),
+            "pd" => Box::new(Pd::new(&self.context)?),
+            _ => return Err(io::Error::other(format!("no kind: {kind}"))),
+        })
     }
 }
 
-fn fill<T>(limit: i32, make: impl Fn() -> io::Result<T>) -> Outcome {
+/// Makes an object of a kind.
+fn one(device: &str, kind: &str) -> Outcome {
+    let made = Maker::new(device)?.make(kind);
+    made.map(drop).map_err(|why| why.to_string())
+}
+
+/// Makes objects of a kind until the device refuses with `ENOMEM`, which it does at the limit of a user and not much
+/// sooner; another user finds room meanwhile, and so does this one when one object is gone.
+fn limit(device: &str, kind: &str) -> Outcome {
     const ENOMEM: i32 = 12;
-    /// Objects of a kind that others have on the device.
+    /// Objects of all kinds that a user has at most.
+    const LIMIT: usize = 1 << 19;
+    /// Those that this user has beside.
     const OTHERS: usize = 4;
-    let limit = limit as usize;
-    let mut made = timed("made", || many(limit - OTHERS, |_| make()))?;
+    let maker = Maker::new(device)?;
+    let make = || maker.make(kind);
+    let mut made = timed("made", || many(LIMIT - OTHERS, |_| make()))?;
     let refused = loop {
         match make() {
-            Ok(_) if made.len() >= limit => return Err("one more than the limit".into()),
+            Ok(_) if made.len() >= LIMIT => return Err("one more than the limit".into()),
             Ok(object) => made.push(object),
             Err(why) => break why,
         }
@@ -250,11 +278,27 @@ fn fill<T>(limit: i32, make: impl Fn() -> io::Result<T>) -> Outcome {
     if refused.raw_os_error() != Some(ENOMEM) {
         return Err(format!("one more: {refused}"));
     }
+    of_another_user(device, kind)?;
     drop(made.pop());
     made.push(make().map_err(|why| format!("after one is gone: {why}"))?);
-    println!("# {} of {limit}", made.len());
+    println!("# {} of {LIMIT}", made.len());
     timed("destroyed", || {
         drop(made);
         Ok(())
     })
+}
+
+/// Has another user make an object of a kind.
+fn of_another_user(device: &str, kind: &str) -> Outcome {
+    const NOBODY: u32 = 65534;
+    let program = std::env::current_exe().map_err(|why| why.to_string())?;
+    let status = Command::new(program)
+        .args(["one", device, kind])
+        .uid(NOBODY)
+        .status()
+        .map_err(|why| why.to_string())?;
+    if !status.success() {
+        return Err("another user finds no room".into());
+    }
+    Ok(())
 }
