@@ -18,12 +18,12 @@
 
 mod address_space;
 mod owner;
+mod pages;
 mod walk;
 
 use core::{
     mem::{offset_of, ManuallyDrop},
     ptr::NonNull,
-    sync::atomic::{AtomicUsize, Ordering},
 };
 
 use kernel::{
@@ -49,6 +49,7 @@ use crate::{
 use address_space::{AddressSpace, CHUNK};
 pub use owner::Owners;
 use owner::{Open, Owner, Remains};
+use pages::{Pages, PRESENT, WRITABLE};
 use walk::{walk, Found};
 
 const PAGE_SHIFT: u32 = PAGE_SIZE.trailing_zeros();
@@ -70,10 +71,6 @@ const MOST_WAITING: u32 = 1024;
 /// … which waits no longer than this.
 const PATIENCE: Delta = Delta::from_secs(1);
 
-/// An entry of a chunk is the address of a page, or zero, and these.
-const PRESENT: usize = 1 << 0;
-const WRITABLE: usize = 1 << 1;
-
 /// Why memory can't be used at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Absence {
@@ -92,99 +89,6 @@ pub enum Fault {
     Write,
     /// Only those that the process has already.
     Look,
-}
-
-/// The pages of a range that are present.
-///
-/// # Invariants
-///
-/// An entry with [`PRESENT`] is the address of a page of the process, valid for reads, and with
-/// [`WRITABLE`] for writes, until the sections of `readers` have ended that began before the flag was cleared. Entries
-/// are written under the lock of the `ib_umem_odp`; without [`PRESENT`] they are zero when it is not held. Then
-/// `present` is the number of those with [`PRESENT`].
-struct Pages {
-    /// The process's address of the first.
-    start: usize,
-    entries: KVVec<AtomicUsize>,
-    /// Invalidations of a range that has no page look no further: whoever ends it waits for them.
-    present: AtomicUsize,
-    readers: Arc<Sections>,
-}
-
-impl Pages {
-    /// The page at `va`, if it may be used so. Within a section.
-    fn find(&self, va: usize, write: bool) -> Option<NonNull<u8>> {
-        let entry = self.entry(va)?.load(Ordering::Acquire);
-        let needed = if write { PRESENT | WRITABLE } else { PRESENT };
-        (entry & needed == needed)
-            .then(|| NonNull::new((entry & PAGE_MASK) as *mut u8))
-            .flatten()
-    }
-
-    fn entry(&self, va: usize) -> Option<&AtomicUsize> {
-        self.entries.get(va.checked_sub(self.start)? >> PAGE_SHIFT)
-    }
-
-    /// No page is present.
-    fn is_empty(&self) -> bool {
-        self.present.load(Ordering::Relaxed) == 0
-    }
-
-    /// Writes an entry with [`PRESENT`]. Under the lock.
-    fn set(&self, entry: &AtomicUsize, value: usize) {
-        if entry.load(Ordering::Relaxed) & PRESENT == 0 {
-            self.present.fetch_add(1, Ordering::Relaxed);
-        }
-        entry.store(value, Ordering::Release);
-    }
-
-    /// Forgets those of the pages that touch `first .. end` whose entry `which` picks, and waits for
-    /// their users. Under the lock. Unless it may `sleep`, it waits only briefly; it returns `false`, and has forgotten
-    /// none, if a user is still there.
-    fn forget(&self, first: usize, end: usize, sleep: bool, which: impl Fn(usize) -> bool) -> bool {
-        if self.is_empty() {
-            return true;
-        }
-        let index = |va: usize| va.saturating_sub(self.start) >> PAGE_SHIFT;
-        let end = index(end.saturating_add(PAGE_SIZE - 1)).min(self.entries.len());
-        let range = self.entries.get(index(first)..end).unwrap_or_default();
-        let mut used = 0usize;
-        for entry in range {
-            let old = entry.load(Ordering::Relaxed);
-            if old & PRESENT != 0 && which(old) {
-                used = used.saturating_add(1);
-                entry.store(old & !PRESENT, Ordering::Relaxed);
-            }
-        }
-        if used == 0 {
-            return true;
-        }
-        let forgotten = range.iter().filter_map(|entry| {
-            let old = entry.load(Ordering::Relaxed);
-            (old != 0 && old & PRESENT == 0).then_some((entry, old))
-        });
-        if sleep {
-            self.readers.wait();
-        } else if !self.readers.wait_briefly() {
-            for (entry, old) in forgotten {
-                // INVARIANT: The process has the page still: the notifier says that it may not take it.
-                entry.store(old | PRESENT, Ordering::Release);
-            }
-            return false;
-        }
-        self.present.fetch_sub(used, Ordering::Relaxed);
-        for (entry, old) in forgotten {
-            if old & WRITABLE != 0 {
-                let address = (old & PAGE_MASK) as *const u8;
-                // SAFETY: The page is the process's still: it goes after the notifier returns.
-                let page = unsafe { bindings::virt_to_page(address.cast()) };
-                // SAFETY: As above. Users may have written it without the process's page table.
-                unsafe { bindings::set_page_dirty(page) };
-            }
-            entry.store(0, Ordering::Relaxed);
-        }
-        true
-    }
 }
 
 /// A range of a process's memory, in whole pages, that isn't pinned.
@@ -262,39 +166,25 @@ impl Chunk {
     ) -> Result<Self> {
         // A process chooses the size: one that is too large is no reason for a warning.
         let flags = GFP_KERNEL_ACCOUNT | __GFP_NOWARN;
-        let entries = KVVec::with_capacity(bytes.div_ceil(PAGE_SIZE), flags)?;
+        // One more if it begins within a page.
+        let entries = KVVec::with_capacity(bytes.div_ceil(PAGE_SIZE).saturating_add(1), flags)?;
         let parts = KBox::<Remains>::new_uninit(GFP_KERNEL_ACCOUNT)?;
         let umem = NonNull::new(from_err_ptr(make())?).ok_or(ENOMEM)?;
-        let pages = Pages {
-            // SAFETY: `umem` was just made.
-            start: unsafe { bindings::ib_umem_start(umem.as_ptr()) } as usize,
-            entries,
-            present: AtomicUsize::new(0),
-            readers,
-        };
+        // SAFETY: `umem` was just made.
+        let start = unsafe { bindings::ib_umem_start(umem.as_ptr()) } as usize;
+        let pages = Pages::new(start, entries, readers);
         // SAFETY: `umem` was just made, zeroed, and nobody else has it.
         let parts = parts.write(unsafe { Remains::new(umem, pages, device) });
         let mut chunk = Self {
             parts: ManuallyDrop::new(parts),
             owner: owner.clone(),
         };
-        chunk.fill()?;
+        // SAFETY: `umem` is valid by the invariant of `Remains`.
+        let end = unsafe { bindings::ib_umem_end(chunk.parts.umem.as_ptr()) } as usize;
+        chunk.parts.pages.fill(end)?;
         let pages = core::ptr::from_ref(chunk.pages()).cast_mut();
         chunk.locked(|| chunk.set_private(pages));
         Ok(chunk)
-    }
-
-    /// Makes an entry for each page.
-    fn fill(&mut self) -> Result {
-        // SAFETY: `umem` is valid by the invariant of `Remains`.
-        let end = unsafe { bindings::ib_umem_end(self.parts.umem.as_ptr()) } as usize;
-        let pages = &mut self.parts.pages;
-        for _ in 0..end.saturating_sub(pages.start) >> PAGE_SHIFT {
-            pages
-                .entries
-                .push(AtomicUsize::new(0), GFP_KERNEL_ACCOUNT)?;
-        }
-        Ok(())
     }
 
     /// Runs `f` under the lock, which the notifier takes as well.
