@@ -166,6 +166,9 @@ pub struct Description {
     pub node_guid: u64,
     /// What the node calls itself.
     pub node_description: &'static CStr,
+    /// Processes may open QPs that others made (`ibv_open_qp`). ib_core limits the number of their handles by the `rdma`
+    /// cgroup alone, and counts their memory for nobody (`ib_open_qp()`, verbs.c).
+    pub shares_qps: bool,
 }
 
 /// A device before its registration.
@@ -274,4 +277,7 @@ fn describe<P: Provider>(device: &mut bindings::ib_device, description: &Descrip
     }
     device.uverbs_cmd_mask |= 1 << bindings::ib_uverbs_write_cmds_IB_USER_VERBS_CMD_POST_SEND
         | 1 << bindings::ib_uverbs_write_cmds_IB_USER_VERBS_CMD_REQ_NOTIFY_CQ;
+    if !description.shares_qps {
+        device.uverbs_cmd_mask &= !(1 << bindings::ib_uverbs_write_cmds_IB_USER_VERBS_CMD_OPEN_QP);
+    }
 }

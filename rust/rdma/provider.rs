@@ -202,7 +202,9 @@ pub trait Provider: Sized + Send + Sync + 'static {
         context: Option<&Arc<Self::Context>>,
     ) -> Result<Arc<Self::Pd>>;
 
-    /// Makes an XRC domain for the process of `context`.
+    /// Makes an XRC domain for the process of `context`; a `shared` one is found by other processes that name its file.
+    /// ib_core limits the number of their handles by the `rdma` cgroup alone, and counts their memory for nobody
+    /// (`ib_uverbs_open_xrcd()`, uverbs_cmd.c).
     ///
     /// # Errors
     ///
@@ -210,6 +212,7 @@ pub trait Provider: Sized + Send + Sync + 'static {
     fn alloc_xrcd(
         device: &Arc<Self::Device>,
         context: &Arc<Self::Context>,
+        shared: bool,
     ) -> Result<Arc<Self::Xrcd>>;
 
     /// Makes an address handle, for a process if `user` is set.

@@ -46,9 +46,12 @@ pub(crate) unsafe extern "C" fn alloc<P: Provider>(
         unsafe { no_payload(payload) }?;
         // SAFETY: ib_core sets the device before it calls.
         let device = unsafe { device_of::<P>((*base).device) };
-        // SAFETY: ib_core passes its `driver_udata` of the running call: only processes make XRC domains.
+        // SAFETY: ib_core sets it before it calls.
+        let shared = unsafe { !(*base).inode.is_null() };
+        // Only processes make XRC domains.
+        // SAFETY: ib_core's buffers are null or valid during the call.
         let call = unsafe { UserCall::<P>::from_raw(payload) }.ok_or(EINVAL)?;
-        let inner = P::alloc_xrcd(device, call.context())?;
+        let inner = P::alloc_xrcd(device, call.context(), shared)?;
         // SAFETY: This is the creation, of the size that the operations table says.
         unsafe { XrcdObject::<P>::store(base, inner) };
         Ok(0)

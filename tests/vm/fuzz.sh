@@ -86,7 +86,7 @@ run() {
 }
 
 links_up() {
-	wait_for 10 modprobe rrxe || return
+	wait_for 10 modprobe rrxe shared_xrcd=1 || return
 	[[ -e $COPIES ]] || watch_copies || return
 	link_add 1 && link_add 2
 }

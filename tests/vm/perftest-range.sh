@@ -12,6 +12,7 @@ source "$here/lib.sh"
 PROGRAM_SECONDS=60
 JOBS=${PERFTEST_JOBS:-4}
 
+[[ $TYPE != rrxe ]] || check "rrxe, whose processes share XRC domains" modprobe rrxe shared_xrcd=1
 check "two hosts" hosts_up 4200
 check "link on host 1" link_add 1
 check "link on host 2" link_add 2

@@ -87,11 +87,12 @@ pub(crate) struct Device {
 }
 
 impl Device {
-    /// What identifies a device with this GUID.
-    pub(crate) fn describe(guid: u64) -> Description {
+    /// What identifies a device with this GUID, whose processes share QPs if `shares_qps` is set.
+    pub(crate) fn describe(guid: u64, shares_qps: bool) -> Description {
         Description {
             node_guid: guid,
             node_description: c"rrxe",
+            shares_qps,
         }
     }
 

@@ -88,6 +88,10 @@ module! {
             default: 50,
             description: "Microseconds that a page is watched in vain; 0: never watch any",
         },
+        shared_xrcd: u32 {
+            default: 0,
+            description: "1: XRC domains of files, and QPs of other processes, can be opened; their number has no limit",
+        },
     },
 }
 
@@ -111,9 +115,10 @@ impl kernel::Module for Module {
             pollers => pollers,
         };
         let patience = parameter(module_parameters::poll_idle_us.value());
+        let shares_xrcds = parameter(module_parameters::shared_xrcd.value()) != 0;
         let workers = Workers::new(pollers, patience)?;
         Ok(Self {
-            service: Some(Service::start(LINK_TYPE, workers.clone())?),
+            service: Some(Service::start(LINK_TYPE, workers.clone(), shares_xrcds)?),
             workers,
         })
     }

@@ -224,6 +224,11 @@ impl Link {
         &self.links.workers
     }
 
+    /// Processes share XRC domains by a file. Any context.
+    pub(crate) fn shares_xrcds(&self) -> bool {
+        self.links.shares_xrcds
+    }
+
     /// The device is gone, or never came about: lets go of everything. Process context; sleeps.
     pub(crate) fn close(&self) {
         self.netdev.clear();
@@ -323,15 +328,18 @@ pub(crate) struct Links {
     #[pin]
     contexts: Contexts,
     workers: Arc<Workers>,
+    /// Processes share XRC domains and QPs.
+    shares_xrcds: bool,
 }
 
 impl Links {
-    fn new(workers: Arc<Workers>) -> Result<Arc<Self>> {
+    fn new(workers: Arc<Workers>, shares_xrcds: bool) -> Result<Arc<Self>> {
         Arc::pin_init(
             try_pin_init!(Self {
                 entries <- new_mutex!(KVec::new(), "rrxe_links"),
                 contexts <- Contexts::new(),
                 workers,
+                shares_xrcds,
             }),
             GFP_KERNEL,
         )
@@ -416,7 +424,8 @@ impl Links {
         let speed = netdev.speed().unwrap_or(0);
         let mut entered = None;
         let guid = device::guid(netdev);
-        let made = Unregistered::<Rrxe>::new(net, &Device::describe(guid), |device| {
+        let description = Device::describe(guid, self.shares_xrcds);
+        let made = Unregistered::<Rrxe>::new(net, &description, |device| {
             let flows = Flows::new(&context.readers)?;
             let init = pin_init!(Link {
                 flows,
@@ -521,13 +530,18 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    /// Lets users make devices, whose QPs `workers` run when nobody else does.
+    /// Lets users make devices, whose QPs `workers` run when nobody else does. Processes share XRC domains and QPs of
+    /// them if `shares_xrcds` is set.
     ///
     /// # Errors
     ///
     /// `ENOMEM`.
-    pub(crate) fn start(link_type: &'static CStr, workers: Arc<Workers>) -> Result<Self> {
-        let links = Links::new(workers)?;
+    pub(crate) fn start(
+        link_type: &'static CStr,
+        workers: Arc<Workers>,
+        shares_xrcds: bool,
+    ) -> Result<Self> {
+        let links = Links::new(workers, shares_xrcds)?;
         let mut service = Self {
             links: links.clone(),
             namespaces: None,

@@ -8,6 +8,7 @@ use rdma::{
     av::Av,
     cq::{CqCreated, CqInit, Cqe, Moderation, NotifyWhen},
     dm::{DeviceMemory, DmInit},
+    error::unsupported,
     fast_mr::{FastKind, FastMemory},
     gid::{Gid, GidPlace},
     mad::PortCounters,
@@ -169,7 +170,10 @@ impl Provider for Rrxe {
         Pd::create(device, context.map(|context| context.payer()))
     }
 
-    fn alloc_xrcd(device: &Arc<Device>, context: &Arc<Context>) -> Result<Arc<Xrcd>> {
+    fn alloc_xrcd(device: &Arc<Device>, context: &Arc<Context>, shared: bool) -> Result<Arc<Xrcd>> {
+        if shared && !device.link.shares_xrcds() {
+            return Err(unsupported());
+        }
         Xrcd::create(device, context.payer())
     }
 
