@@ -155,8 +155,8 @@ impl Core {
         });
     }
 
-    /// One turn. `direct` is a packet that came in just now and follows those of the inbox. The turn is
-    /// begun `by_packet` if the caller wants it for such a packet alone.
+    /// One turn. `direct` is a packet that came in just now and follows those of the inbox. The turn is `by_packet` if
+    /// nobody wants it for more than such packets.
     pub(crate) fn run(
         &mut self,
         qp: ArcBorrow<'_, Qp>,

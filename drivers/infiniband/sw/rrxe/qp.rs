@@ -58,7 +58,7 @@ use crate::{
     rx::RxPacket,
     srq::Srq,
     thread_share::{ThreadShare, Waiter},
-    turn::{Held, Turn},
+    turn::{Held, Turn, Wish},
     workers::Workers,
 };
 
@@ -465,17 +465,21 @@ impl Qp {
             *direct = None;
             return None;
         }
-        let by_packet = direct.is_some();
+        let wish = match direct.is_some() {
+            true => Wish::Packet,
+            false => Wish::All,
+        };
         let mut peer = None;
         // Until all is told: destruction waits for it, of QPs that the kernel uses.
         let _readers = this.poster.as_ref().map(|_| rcu::read_lock());
         let mut run = |direct: &mut Option<RxPacket>| {
             this.turn.advance(
                 held.take(),
-                |core| {
+                wish,
+                |core, wishes| {
                     // Whatever is looked up meanwhile is so within this, and costs less.
                     this.net.readers.within(|| match core {
-                        Some(core) => core.run(this, direct, by_packet),
+                        Some(core) => core.run(this, direct, wishes.are_for_packets()),
                         None => Upshot::default(),
                     })
                 },

@@ -28,10 +28,31 @@ use rdma::{
 /// The turn, held by a caller that waited for it.
 pub(crate) type Held<'a, T> = BhSpinLockGuard<'a, T>;
 
+/// What a caller wants a turn for.
+#[derive(Clone, Copy)]
+#[repr(u32)]
+pub(crate) enum Wish {
+    /// To take in a packet that came from the network, and no more.
+    Packet = 1 << 0,
+    /// Whatever is to be done.
+    All = 1 << 1,
+}
+
+/// What a turn is wanted for: by the one who runs it, and by those who left it to that one.
+#[derive(Clone, Copy)]
+pub(crate) struct Wishes(u32);
+
+impl Wishes {
+    /// Nobody wants more of it than a packet taken in.
+    pub(crate) fn are_for_packets(self) -> bool {
+        self.0 == Wish::Packet as u32
+    }
+}
+
 /// An engine and the right to run it.
 #[pin_data]
 pub(crate) struct Turn<T> {
-    /// Not zero: something was left to do since the holder last looked.
+    /// Bits of [`Wish`]: what was left to do since the holder last looked.
     wanted: AtomicU32,
     #[pin]
     engine: BhSpinLock<T>,
@@ -77,28 +98,44 @@ impl<T: Unpin> Turn<T> {
         self.wanted.load(Ordering::Relaxed) != 0
     }
 
+    /// Leaves a wish to whoever has the turn.
+    fn make(&self, wish: Wish) {
+        let mut wishes = wish as u32;
+        loop {
+            let others = swap_fully_ordered(&self.wanted, wishes);
+            if others & !wishes == 0 {
+                return;
+            }
+            // Those were taken out, and go in again.
+            wishes |= others;
+        }
+    }
+
     /// Runs `body` with the turn until no wish is left, and `after` with its result each time,
     /// without the turn. Returns at once when somebody else has the turn: they will run for us.
-    /// `held` is the turn, if the caller has it.
+    /// `held` is the turn, if the caller has it. `body` is told what the turn is wanted for.
     ///
     /// `after` returns whether to go on; when it declines, it has arranged for a later call.
     pub(crate) fn advance<'a, R>(
         &'a self,
         mut held: Option<Held<'a, T>>,
-        mut body: impl FnMut(&mut T) -> R,
+        wish: Wish,
+        mut body: impl FnMut(&mut T, Wishes) -> R,
         mut after: impl FnMut(R) -> bool,
     ) {
         // Full ordering: what was left to do is visible before the wish, and the wish before the
         // attempt at the lock below. With the barrier after the unlock, either the attempt succeeds
         // or the holder sees the wish.
         if held.is_none() {
-            swap_fully_ordered(&self.wanted, 1);
+            self.make(wish);
             held = self.engine.try_lock();
         }
+        // Another holder may have seen the wish already, but not what its maker has at hand.
+        let mut own = wish as u32;
         while let Some(mut engine) = held {
             // Fully ordered before the body looks for work: a wish made later is seen below.
-            swap_fully_ordered(&self.wanted, 0);
-            let result = body(&mut engine);
+            let wishes = Wishes(core::mem::take(&mut own) | swap_fully_ordered(&self.wanted, 0));
+            let result = body(&mut engine, wishes);
             drop(engine);
             if !after(result) || !self.is_wanted() {
                 return;
@@ -116,7 +153,14 @@ mod tests {
     #[test]
     fn a_wish_comes_before_those_who_wait_later() -> Result {
         let turn = Arc::pin_init(Turn::new(0_u32), GFP_KERNEL)?;
-        let run = |held| turn.advance(held, |runs| *runs = runs.wrapping_add(1), |()| true);
+        let run = |held| {
+            turn.advance(
+                held,
+                Wish::All,
+                |runs, _| *runs = runs.wrapping_add(1),
+                |()| true,
+            )
+        };
         assert!(turn.keep_if_wanted(turn.wait()).is_none());
         // As an attempt leaves it that failed.
         turn.wanted.store(1, Ordering::Relaxed);
@@ -125,6 +169,32 @@ mod tests {
         run(held);
         assert!(turn.keep_if_wanted(turn.wait()).is_none());
         assert_eq!(*turn.wait(), 1);
+        Ok(())
+    }
+
+    #[test]
+    fn a_turn_for_a_packet_is_for_all_that_others_wished() -> Result {
+        let turn = Arc::pin_init(Turn::new(KVec::new()), GFP_KERNEL)?;
+        let run = |held, wish, meanwhile: &mut dyn FnMut()| {
+            let body = |turns: &mut KVec<bool>, wishes: Wishes| {
+                meanwhile();
+                turns.push(wishes.are_for_packets(), GFP_ATOMIC)
+            };
+            turn.advance(held, wish, body, |pushed| pushed.is_ok());
+        };
+        let mut others = KVec::from_elem(Wish::All, 1, GFP_KERNEL)?;
+        // Who fails to get the turn leaves the wish to the holder.
+        run(None, Wish::Packet, &mut || {
+            if let Some(wish) = others.pop() {
+                turn.make(Wish::Packet);
+                turn.make(wish);
+                turn.make(Wish::Packet);
+            }
+        });
+        run(None, Wish::Packet, &mut || ());
+        run(None, Wish::All, &mut || ());
+        run(Some(turn.wait()), Wish::All, &mut || ());
+        assert_eq!(&turn.wait()[..], [true, false, true, false, false]);
         Ok(())
     }
 }
