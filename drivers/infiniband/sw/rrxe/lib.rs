@@ -88,6 +88,10 @@ module! {
             default: 50,
             description: "Microseconds that a page is watched in vain; 0: never watch any",
         },
+        softirq_percent: u32 {
+            default: 75,
+            description: "Percent of a CPU's time that softirqs spend on processes' QPs at most; threads do the rest; 100: no bound",
+        },
         shared_xrcd: u32 {
             default: 0,
             description: "1: XRC domains of files, and QPs of other processes, can be opened; their number has no limit",
@@ -116,7 +120,8 @@ impl kernel::Module for Module {
         };
         let patience = parameter(module_parameters::poll_idle_us.value());
         let shares_xrcds = parameter(module_parameters::shared_xrcd.value()) != 0;
-        let workers = Workers::new(pollers, patience)?;
+        let softirq_percent = parameter(module_parameters::softirq_percent.value());
+        let workers = Workers::new(pollers, patience, softirq_percent)?;
         Ok(Self {
             service: Some(Service::start(LINK_TYPE, workers.clone(), shares_xrcds)?),
             workers,

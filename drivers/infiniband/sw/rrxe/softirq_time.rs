@@ -6,7 +6,7 @@
 //! packets of 4 KiB go. `process_backlog()` (net/core/dev.c) takes in 64 packets, each of which may be 128 segments, before
 //! anybody looks at the clock. Credit that comes back runs QPs in softirq, too. None of this time counts for the process.
 //!
-//! So each CPU has an account here: what softirqs spend beyond three quarters of the time is a debt. While the debt is more
+//! So each CPU has an account here: what softirqs spend beyond a share of the time, three quarters by default, is a debt. While the debt is more
 //! than [`MOST_DEBT`], packets and QPs wait for threads.
 
 use core::sync::atomic::{AtomicI64, Ordering::Relaxed};
@@ -17,12 +17,16 @@ use kernel::{
     time::{Instant, Monotonic},
 };
 
-/// Nanoseconds. A CPU that does nothing else reaches it in three milliseconds.
+/// Nanoseconds. A CPU that does nothing else reaches it in three milliseconds if the share is three quarters.
 const MOST_DEBT: i64 = 1_000_000;
+/// Nanoseconds that a CPU owes at most: a virtual CPU that stood still in the middle of a turn owes no more either.
+const LARGEST_DEBT: i64 = 8 * MOST_DEBT;
 
 /// The accounts of all CPUs.
 pub(crate) struct SoftirqTime {
     epoch: Instant<Monotonic>,
+    /// 1,024ths of the time spent for which a CPU must do other things afterwards.
+    rest: i64,
     /// One for each CPU number that there may be. Softirqs of the CPU alone write it.
     accounts: KVVec<Account>,
 }
@@ -33,12 +37,13 @@ pub(crate) struct SoftirqTime {
 struct Account(AtomicI64);
 
 impl SoftirqTime {
-    /// Without debts. Process context.
+    /// Without debts. Softirqs have `percent` of the time, 1 to 100; what is beyond counts as the nearest of these. Process
+    /// context.
     ///
     /// # Errors
     ///
     /// `ENOMEM`.
-    pub(crate) fn new() -> Result<Self> {
+    pub(crate) fn new(percent: u32) -> Result<Self> {
         let count = nr_cpu_ids() as usize;
         let mut accounts = KVVec::with_capacity(count, GFP_KERNEL)?;
         for _ in 0..count {
@@ -46,6 +51,7 @@ impl SoftirqTime {
         }
         Ok(Self {
             epoch: Instant::now(),
+            rest: rest_of(percent),
             accounts,
         })
     }
@@ -62,7 +68,8 @@ impl SoftirqTime {
         let has_time = before.saturating_sub(begin) <= MOST_DEBT;
         if has_time {
             f();
-            paid.store(paid_after(before, begin, self.now()), Relaxed);
+            let end = self.now();
+            paid.store(paid_after(before, begin, end, self.rest), Relaxed);
         }
         has_time
     }
@@ -73,16 +80,25 @@ impl SoftirqTime {
     }
 }
 
+/// For how many 1,024ths of the time spent a CPU must do other things, so that `percent` of the time is spent.
+fn rest_of(percent: u32) -> i64 {
+    let percent = percent.clamp(1, 100);
+    i64::from((100 - percent) * 1024 / percent)
+}
+
 /// When a debt is paid that was paid at `before`, once the time from `begin` to `end` is added.
-fn paid_after(before: i64, begin: i64, end: i64) -> i64 {
+fn paid_after(before: i64, begin: i64, end: i64, rest: i64) -> i64 {
     let spent = end.saturating_sub(begin);
-    let due = spent.saturating_add(spent / 3);
-    before.max(begin).saturating_add(due)
+    let due = spent.saturating_add(spent.saturating_mul(rest) >> 10);
+    let paid = before.max(begin).saturating_add(due);
+    paid.min(end.saturating_add(LARGEST_DEBT))
 }
 
 #[kunit_tests(rrxe_softirq_time)]
 mod tests {
     use super::*;
+
+    const QUARTER: i64 = 341;
 
     /// Of `total` nanoseconds, how many a CPU may spend that has nothing else to do and spends `piece` at a time.
     fn spent_in(total: i64, piece: i64) -> (i64, i64) {
@@ -95,7 +111,7 @@ mod tests {
                 now += 1_000;
                 continue;
             }
-            paid = paid_after(paid, now, now + piece);
+            paid = paid_after(paid, now, now + piece, QUARTER);
             spent += piece;
             now += piece;
         }
@@ -119,8 +135,39 @@ mod tests {
 
     #[test]
     fn time_that_is_not_spent_is_not_kept() -> Result {
-        assert_eq!(paid_after(5, 1_000, 1_300), 1_400);
-        assert_eq!(paid_after(2_000, 1_000, 1_300), 2_400);
+        assert_eq!(paid_after(5, 1_000, 1_300, QUARTER), 1_399);
+        assert_eq!(paid_after(2_000, 1_000, 1_300, QUARTER), 2_399);
+        Ok(())
+    }
+
+    #[test]
+    fn a_cpu_that_stood_still_owes_little() -> Result {
+        let hour = 3_600_000_000_000;
+        assert_eq!(paid_after(0, 0, hour, QUARTER), hour + LARGEST_DEBT);
+        Ok(())
+    }
+
+    #[test]
+    fn the_share_is_between_one_and_all() -> Result {
+        assert_eq!(rest_of(75), QUARTER);
+        assert_eq!((rest_of(100), rest_of(1_000)), (0, 0));
+        assert_eq!((rest_of(1), rest_of(0)), (99 * 1024, 99 * 1024));
+        Ok(())
+    }
+
+    #[test]
+    fn who_has_a_debt_does_not_run() -> Result {
+        let time = SoftirqTime::new(75)?;
+        let run = |owed: i64| {
+            let _off = rdma::sync::bottom_halves_off();
+            for Account(paid) in &time.accounts {
+                paid.store(time.now() + owed, Relaxed);
+            }
+            let mut has_run = false;
+            (time.spend(|| has_run = true), has_run)
+        };
+        assert_eq!(run(1_000_000_000), (false, false));
+        assert_eq!(run(0), (true, true));
         Ok(())
     }
 }

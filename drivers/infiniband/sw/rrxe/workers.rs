@@ -50,12 +50,12 @@ const MAX_GUARD: u32 = 1_000_000;
 
 impl Workers {
     /// At most `pollers` pages are watched at a time, each for `patience_us` microseconds in vain;
-    /// none if either is zero. Process context.
+    /// none if either is zero. Softirqs spend `softirq_percent` of a CPU's time on processes' QPs. Process context.
     ///
     /// # Errors
     ///
     /// `ENOMEM`.
-    pub(crate) fn new(pollers: u32, patience_us: u32) -> Result<Arc<Self>> {
+    pub(crate) fn new(pollers: u32, patience_us: u32, softirq_percent: u32) -> Result<Arc<Self>> {
         let patience_us = match pollers {
             0 => 0,
             _ => patience_us,
@@ -65,7 +65,7 @@ impl Workers {
             rests: OwnedQueue::new_unbound(c"rrxe_rest", pollers.max(1))?,
             faults: OwnedQueue::new_unbound(c"rrxe_faults", limits::SLEEPERS)?,
             advice: OwnedQueue::new_unbound(c"rrxe_advice", limits::SLEEPERS)?,
-            softirq_time: SoftirqTime::new()?,
+            softirq_time: SoftirqTime::new(softirq_percent)?,
             owners: Owners::new(c"rrxe_release", limits::SLEEPERS)?,
             accounts: Accounts::new(pollers.max(1))?,
             polls: OwnedQueue::new_unbound(c"rrxe_poll", pollers.max(1))?,
