@@ -32,10 +32,12 @@
 #include <linux/workqueue.h>
 #include <linux/xarray.h>
 #include <net/addrconf.h>
+#include <net/arp.h>
 #include <net/gso.h>
 #include <net/ip.h>
 #include <net/ip6_route.h>
 #include <net/ipv6.h>
+#include <net/ndisc.h>
 #include <net/net_namespace.h>
 #include <net/netns/generic.h>
 #include <net/route.h>

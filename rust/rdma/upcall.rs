@@ -133,6 +133,23 @@ impl CqUpcall {
         });
     }
 
+    /// Waits until the kernel's consumer has taken what was in the CQ, if it does so in a thread. Process context; sleeps; not from that item.
+    pub fn settle(&self) {
+        self.with(|cq| {
+            // SAFETY: By the type invariant the object is valid while this call runs.
+            let context = unsafe { (*cq).poll_ctx };
+            let by_thread = matches!(
+                context,
+                bindings::ib_poll_context_IB_POLL_WORKQUEUE
+                    | bindings::ib_poll_context_IB_POLL_UNBOUND_WORKQUEUE
+            );
+            if by_thread {
+                // SAFETY: As above; the item is the one of the union that such a CQ has.
+                unsafe { bindings::flush_work(&raw mut (*cq).__bindgen_anon_1.work) };
+            }
+        });
+    }
+
     /// Reports `IB_EVENT_CQ_ERR`. Any context, outside all locks.
     pub fn overflowed(&self) {
         self.raise(|cq| {

@@ -105,6 +105,53 @@ impl Route {
         unsafe { route.under_policies(net, flow, &readers) }
     }
 
+    /// The decision for an answer to a packet that came in, by the device of `flow.netdev_index` unless the destination is
+    /// local; no policies of IPsec are asked.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::lookup`].
+    pub(super) fn of_packet(netdev: &Netdev, flow: &Flow, readers: &rcu::Guard) -> Result<Self> {
+        let net = netdev.net(readers);
+        // SAFETY: The namespace lives as long as `readers`.
+        unsafe { find(net, flow, Exit::By(flow.netdev_index)) }
+    }
+
+    /// The address of the next hop on the way to `destination`, for which the decision was made.
+    pub(super) fn next_hop(&self, destination: Gid) -> Gid {
+        match self.network {
+            Network::V4 => {
+                let entry = self.dst.as_ptr().cast::<bindings::rtable>();
+                // SAFETY: Valid by the type invariant, and not written any more.
+                let (family, gateway) =
+                    unsafe { ((*entry).rt_gw_family, &(*entry).__bindgen_anon_1) };
+                match u32::from(family) {
+                    // SAFETY: The family says which of the union is meant.
+                    bindings::AF_INET => Gid::from_ipv4(unsafe { gateway.rt_gw4 }.to_ne_bytes()),
+                    // SAFETY: As above.
+                    bindings::AF_INET6 => Gid(unsafe { gateway.rt_gw6.in6_u.u6_addr8 }),
+                    _ => destination,
+                }
+            }
+            Network::V6 => {
+                let entry = self.dst.as_ptr().cast::<bindings::rt6_info>();
+                // SAFETY: Valid by the type invariant, and not written any more.
+                let (flags, gateway) = unsafe { ((*entry).rt6i_flags, (*entry).rt6i_gateway) };
+                match flags & bindings::RTF_GATEWAY {
+                    0 => destination,
+                    // SAFETY: Every view of the union is an address.
+                    _ => Gid(unsafe { gateway.in6_u.u6_addr8 }),
+                }
+            }
+        }
+    }
+
+    /// The device that the packet leaves by. Valid as long as `_readers` lives.
+    pub(super) fn netdev(&self, _readers: &rcu::Guard) -> *mut bindings::net_device {
+        // SAFETY: Valid by the type invariant, and RCU keeps the device.
+        unsafe { bindings::dst_dev_rcu(self.dst.as_ptr()) }
+    }
+
     /// A decision.
     ///
     /// # Safety

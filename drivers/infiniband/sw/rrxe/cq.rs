@@ -316,6 +316,14 @@ impl Cq {
         drop(held);
     }
 
+    /// Waits until the kernel's consumer has taken what is in the CQ, if it does so in a thread. Nothing is pushed meanwhile
+    /// that it must have taken. Process context; sleeps.
+    pub(crate) fn settle(&self) {
+        // The item that runs may have been queued again behind itself.
+        self.upcall.settle();
+        self.upcall.settle();
+    }
+
     /// Takes the oldest completion out, of a CQ that the kernel polls. Any context.
     pub(crate) fn poll(&self) -> Option<Cqe> {
         Option::as_mut(&mut self.poller.lock())?.poll()

@@ -21,6 +21,7 @@ use roce::{mtu::Mtu, wire::MAX_MESSAGE};
 
 use crate::{
     ah::Ah,
+    gsi::GsiLimits,
     limits,
     link::Link,
     mcast::Attachments,
@@ -70,6 +71,8 @@ pub(crate) struct Device {
     pub(crate) qps: Arc<Quota>,
     /// and bytes of device memory it may have.
     pub(crate) dm: Arc<Quota>,
+    /// What its GSI QP takes from the network.
+    pub(crate) gsi: GsiLimits,
     /// Its port's counters.
     pub(crate) counters: Arc<Counters>,
     /// Other sets of counters, which QPs are bound to, …
@@ -115,6 +118,7 @@ impl Device {
                 cqs: Quota::new(limits::MAX_CQ)?,
                 qps: Quota::new(limits::MAX_QP)?,
                 dm: Quota::new(limits::DEVICE_MEMORY)?,
+                gsi: GsiLimits::new(),
                 counters: Arc::new(Counters::new(), GFP_KERNEL)?,
                 counter_sets <- Table::new(limits::MAX_QP, &readers),
                 retired: Counters::new(),

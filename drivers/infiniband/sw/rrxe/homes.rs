@@ -206,6 +206,18 @@ impl Homes {
         trees.find(gid, leads).is_some()
     }
 
+    /// The index of the network device with `gid` that a packet came by which is for `link`: as for [`Self::is_at`].
+    pub(crate) fn netdev_at(&self, gid: Gid, ingress: Ingress, link: LinkId) -> Option<u32> {
+        let trees = self.trees.lock();
+        let by = |home: &Home| home.link == link && ingress.is_by(home.netdev_index);
+        let leads = |home: &Home| {
+            let reached = ingress.is_none() || trees.leads(ingress, home.netdev_index, link);
+            home.link == link && reached
+        };
+        let found = trees.find(gid, by).or_else(|| trees.find(gid, leads));
+        found.map(|home| home.netdev_index)
+    }
+
     /// Whether `gid` is an address of `link`. Any context but hard interrupts.
     pub(crate) fn has(&self, gid: Gid, link: LinkId) -> bool {
         self.is_at(gid, Ingress::default(), link)

@@ -23,6 +23,7 @@ mod engine_host;
 mod fault;
 mod filter;
 mod flow;
+mod gsi;
 mod homes;
 mod interest;
 mod limits;

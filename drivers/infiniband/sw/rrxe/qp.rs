@@ -74,7 +74,7 @@ const MAX_ROUNDS: u32 = 16;
 pub(crate) struct Qp {
     pub(crate) qpn: Qpn,
     /// Its place among the QPs of the namespace.
-    place: u32,
+    pub(crate) place: u32,
     pub(crate) device: Arc<Device>,
     _claim: Claim,
     _object: ObjectClaim,
@@ -366,6 +366,16 @@ impl Qp {
         };
         self.device.counters.add(why, 1);
         self.trace_drop(bth.psn, why);
+        false
+    }
+
+    /// Whether a GSI QP takes a packet from the network. Counts and traces it if not. Softirq.
+    pub(crate) fn takes_management(&self, packet: &RxPacket) -> bool {
+        let Err(why) = self.device.gsi.check(&self.device.link, packet) else {
+            return true;
+        };
+        self.device.counters.add(why, 1);
+        self.trace_drop(packet.packet.bth.psn, why);
         false
     }
 

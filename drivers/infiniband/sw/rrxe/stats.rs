@@ -46,10 +46,14 @@ pub(crate) enum Counter {
     DropInvalid,
     DropAccess,
     DropUnasked,
+    /// Management datagrams from a neighbour that is not known,
+    DropNeighbour,
+    /// and more of them than ib_core handles.
+    DropRate,
 }
 
 /// How many there are.
-const LEN: usize = Counter::DropUnasked as usize + 1;
+const LEN: usize = Counter::DropRate as usize + 1;
 
 /// Their names, in the order of [`Counter`]; then those of the drops that no device can be blamed
 /// for, in the order of [`Discard::index`].
@@ -82,6 +86,8 @@ pub(crate) static NAMES: [CounterName; LEN + Discard::COUNT] = [
     CounterName::new(c"drop_invalid"),
     CounterName::new(c"drop_access"),
     CounterName::new(c"drop_unasked"),
+    CounterName::new(c"drop_neighbour"),
+    CounterName::new(c"drop_rate"),
     CounterName::new(c"drop_ip_header"),
     CounterName::new(c"drop_icrc"),
     CounterName::new(c"drop_no_qp"),

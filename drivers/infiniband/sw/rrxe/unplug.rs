@@ -17,7 +17,7 @@ use kernel::{
 };
 use rdma::{
     client::{self, AnyDevice},
-    sync::cond_resched,
+    sync::{cond_resched, wait_for_readers},
 };
 
 use roce::ids::Qpn;
@@ -75,12 +75,29 @@ impl client::Observer for Links {
     fn leaving(&self, device: &AnyDevice) {
         if let Some(link) = self.find(|link| link.is_of(device)) {
             link.note_leaving();
+            settle_gsi(&link);
             let deadline = link.deadline().unwrap_or_else(Deadline::new).of_next();
             while flush_round(&link, &deadline) {
                 fsleep(NAP);
             }
             link.note_flushed();
         }
+    }
+}
+
+/// Waits until ib_core has handled the management datagrams that the GSI QP of `link` took. It takes none any more.
+///
+/// ib_core frees its agent, and destroys the QP, before it waits for the work item that handles them, and that uses both
+/// (`ib_mad_remove_device()`, `ib_mad_port_close()`, mad.c; `agent_send_response()`, agent.c). Process context; sleeps.
+fn settle_gsi(link: &Arc<Link>) {
+    // Who takes a packet has not seen yet that the device leaves.
+    wait_for_readers();
+    let mut next = 0;
+    while let Some(qp) = link.context().qps(Qpn::GSI).find_from(next, |_| true) {
+        if Arc::ptr_eq(&qp.device.link, link) {
+            qp.recv_cq.iter().for_each(|cq| cq.settle());
+        }
+        next = qp.place.saturating_add(1);
     }
 }
 

@@ -1,0 +1,61 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# vm: together timeout=400
+# Management datagrams that anybody forges, from neighbours that don't exist: ib_core would wait for each of these, in
+# work items that all others need.
+source "$(dirname "$0")/lib.sh"
+PROGRAM_SECONDS=60
+MADS=$(dirname "$0")/mads.py
+readonly MADS ROUNDS=5 COUNT=100000
+
+begin() {
+	python3 "$MADS" "$@" &
+	FORGER=$!
+}
+
+end() {
+	kill $FORGER
+	wait $FORGER
+	[[ $? -eq 143 ]]
+}
+
+dropped() { [[ $(<"/sys/class/infiniband/$DEV1/ports/1/hw_counters/drop_neighbour") -ge $1 ]]; }
+
+connects() {
+	in1 rping -s -C 3 -a $HOST1_V4 >/tmp/rping 2>&1 &
+	wait_for 20 listening || return
+	patiently 20 ip netns exec h2 rping -c -C 3 -V -a $HOST1_V4 && wait $!
+}
+listening() { in1 rdma resource show cm_id dev "$DEV1" | grep -q LISTEN; }
+
+unreclaimable() { awk '/^SUnreclaim/ { print $2 }' /proc/meminfo; }
+
+# The kernel's memory while many are forged, in KiB.
+grows_little() {
+	local before
+	before=$(unreclaimable)
+	python3 "$MADS" connection 0 $COUNT || return
+	note "$(($(unreclaimable) - before)) KiB more after $COUNT datagrams" >/dev/console
+	[[ $(($(unreclaimable) - before)) -lt 20000 ]]
+}
+
+check "two hosts" hosts_up 4200
+check "link on host 1" link_add 1
+check "link on host 2" link_add 2
+for kind in counters connection; do
+	check "$kind: datagrams are forged" begin $kind 20
+	sleep 3
+	check "$kind: connections are set up beside them" connects
+	check "$kind: they were dropped" dropped 20
+	check "$kind: no more are forged" end
+done
+check "datagrams from nowhere cost no memory" grows_little
+check "connections are set up after them" connects
+# What ib_core frees with the device must not be in use by then.
+for ((round = 1; round <= ROUNDS; round++)); do
+	check "round $round: datagrams are forged" begin counters 0
+	sleep 1
+	check "round $round: the link goes meanwhile" patiently 20 ip netns exec h1 rdma link del "$DEV1"
+	check "round $round: no more are forged" end
+	check "round $round: the link again" link_add 1
+done
