@@ -6,8 +6,9 @@
 //! that it resolves the sender's address; it sleeps until the neighbour has answered, a second at most
 //! (`ib_init_ah_attr_from_wc()`, verbs.c; `rdma_addr_find_l2_eth_by_grh()`, addr.c). It does so in the work item that
 //! takes all MADs of a device, and in one that connects for all devices of the host, whose queue has no limit
-//! (`cm_recv_handler()`, cm.c). So datagrams of senders whose neighbour isn't known are dropped: who sends to this host has
-//! just asked for its address, and so is known. The consumer sends again, and the neighbour is asked meanwhile.
+//! (`cm_recv_handler()`, cm.c). So datagrams of senders whose neighbour isn't known are dropped, but for one in two seconds:
+//! who sends to this host has just asked for its address, and so is known. The consumer sends again, and the neighbour is
+//! asked meanwhile.
 
 use core::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
@@ -28,6 +29,9 @@ const BURST: i64 = 4_096 * INTERVAL;
 const ASK_INTERVAL: i64 = 1_000_000_000 / 16;
 /// … and by which they may be early: 64 at once.
 const ASK_BURST: i64 = 64 * ASK_INTERVAL;
+
+/// Nanoseconds between two datagrams of unknown neighbours that are taken nevertheless. ib_core sleeps for half of them.
+const STRANGER_INTERVAL: i64 = 2_000_000_000;
 
 /// How often something may happen.
 struct Rate {
@@ -61,6 +65,7 @@ pub(crate) struct GsiLimits {
     epoch: Instant<Monotonic>,
     datagrams: Rate,
     asks: Rate,
+    strangers: Rate,
 }
 
 impl GsiLimits {
@@ -70,6 +75,7 @@ impl GsiLimits {
             epoch: Instant::now(),
             datagrams: Rate::new(INTERVAL, BURST),
             asks: Rate::new(ASK_INTERVAL, ASK_BURST),
+            strangers: Rate::new(STRANGER_INTERVAL, 1),
         }
     }
 
@@ -84,7 +90,7 @@ impl GsiLimits {
             return Err(Counter::DropState);
         }
         let now = self.epoch.elapsed().as_nanos();
-        if !self.can_be_answered(link, packet, now) {
+        if !self.can_be_answered(link, packet, now) && !self.strangers.admits(now) {
             return Err(Counter::DropNeighbour);
         }
         match self.datagrams.admits(now) {
@@ -125,7 +131,7 @@ mod tests {
         let rate = Rate::new(1_000, 4_000);
         let admitted = |now: i64| (0..100).filter(|_| rate.admits(now)).count();
         assert_eq!(admitted(1_000_000), 4);
-        assert_eq!(admitted(1_000_999), 0);
+        assert_eq!(admitted(1_000_000), 0);
         assert_eq!(admitted(1_002_000), 2);
         // Time that passes without any is not kept.
         assert_eq!(admitted(9_000_000), 4);
