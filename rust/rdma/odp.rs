@@ -47,8 +47,8 @@ use crate::{
 };
 
 use address_space::{AddressSpace, CHUNK};
-pub use owner::Owners;
 use owner::{Open, Owner, Remains};
+pub use owner::{Owners, Payer};
 use pages::{Pages, PRESENT, WRITABLE};
 use walk::{walk, Found};
 
@@ -318,8 +318,8 @@ pub struct OnDemand {
 }
 
 impl OnDemand {
-    /// Registers `len` bytes at `start` of the calling process, which is or becomes one of `owners`; all of its address
-    /// space for zero and `u64::MAX`.
+    /// Registers `len` bytes at `start` of the calling process, which is or becomes one of `owners` at the expense of
+    /// `payer`; all of its address space for zero and `u64::MAX`.
     ///
     /// # Context
     ///
@@ -331,6 +331,7 @@ impl OnDemand {
     /// process wait for their release; `EINTR` if it was killed meanwhile; `ENODEV` if the module is being removed.
     pub(crate) fn new(
         owners: &Arc<Owners>,
+        payer: Arc<dyn Payer>,
         device: &IbDevice,
         start: u64,
         len: u64,
@@ -338,7 +339,7 @@ impl OnDemand {
     ) -> Result<Self> {
         let (first, bytes) = (usize::try_from(start)?, usize::try_from(len)?);
         let readers = Arc::new(Sections::new()?, GFP_KERNEL_ACCOUNT)?;
-        let open = owners.open()?;
+        let open = owners.open(payer)?;
         let owner = open.owner();
         let range = if (start, len) == (0, u64::MAX) {
             Range::Implicit(AddressSpace::new(owner, device, access, readers)?)
@@ -510,7 +511,7 @@ impl OnDemand {
             goes_on()?;
             // A piece ends at a multiple of its size, so it is within a chunk.
             let piece = left.min(PIECE.wrapping_sub(va & (PIECE - 1)));
-            self.fault_in_piece(va, piece, how)?;
+            self.fault_in_piece(va, piece, how, &goes_on)?;
             va = va.saturating_add(piece);
             left = left.saturating_sub(piece);
             cond_resched();
@@ -519,12 +520,18 @@ impl OnDemand {
     }
 
     /// Makes `len` bytes at `va`, which are within a chunk, present.
-    fn fault_in_piece(&self, va: usize, len: usize, how: Fault) -> Result {
+    fn fault_in_piece(
+        &self,
+        va: usize,
+        len: usize,
+        how: Fault,
+        goes_on: impl Fn() -> Result,
+    ) -> Result {
         let space = match &self.range {
             Range::Explicit(chunk) => return chunk.fault_in(va, len, how),
             Range::Implicit(space) => space,
         };
-        let chunk = space.chunk(va)?;
+        let chunk = space.chunk(va, goes_on)?;
         chunk.fault_in(va, len, how).inspect_err(|_| {
             if chunk.pages().is_empty() {
                 space.discard(va);

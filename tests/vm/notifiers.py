@@ -18,6 +18,7 @@ import socket
 import struct
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pyverbs.enums as e
@@ -26,8 +27,10 @@ from pyverbs.mr import MR
 from pyverbs.pd import PD
 
 from cgroups import join, memory_group, remove_group
-from pairs import DEVICE, IS_DEBUG_KERNEL, Private, become_nobody, case, code_of, equal, libc, main, start_child
-from uverbs import METHOD_MR_DESTROY, OBJECT_MR, advise_mr, ioctl
+from pairs import (
+    DEVICE, IS_DEBUG_KERNEL, Private, become_nobody, becomes, case, code_of, equal, libc, main, start_child,
+)
+from uverbs import METHOD_MR_DESTROY, OBJECT_MR, advise_mr, errno_of, ioctl
 
 LENGTH, HUGE, REGIONS = 1 << 30, 2 << 20, 20
 DEMAND = e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_ON_DEMAND
@@ -112,9 +115,10 @@ class Spinner:
         self.context, self.pd = SimpleNamespace(cmd_fd=fds[0]), SimpleNamespace(handle=pd)
 
     def advise(self):
-        """Advice that is followed before the call returns, again and again."""
+        """Advice that is followed before the call returns, again and again. If its pages change all the time, it fails."""
         while True:
-            advise_mr(self.pd, self.context, 0, FLUSH, [(self.address, mmap.PAGESIZE, self.lkey)])
+            code = errno_of(advise_mr, self.pd, self.context, 0, FLUSH, [(self.address, mmap.PAGESIZE, self.lkey)])
+            equal(code in (0, errno.EBUSY, errno.EFAULT), True, f"errno {code} of advice")
 
     def dereg(self):
         """Ends all regions but the first."""
@@ -146,11 +150,18 @@ def ended(child, what):
     raise AssertionError(f"{what} has not ended: {state(child)}")
 
 
+def held_up():
+    """The threads that wait for a process's invalidations."""
+    workers = [name for name in os.listdir("/proc") if name.isdigit()]
+    return [name for name in workers if "mmu_interval_notifier_remove" in state(name)]
+
+
 @case("deregistration waits for no invalidation of the process")
 def dereg():
     spinner = Spinner()
     try:
         equal(ended(start_child(spinner.dereg), "deregistration"), 0, "its status")
+        becomes(lambda: len(held_up()) >= 1, True, "a thread is held up")
     finally:
         spinner.end()
 
@@ -162,6 +173,30 @@ def bounded():
         equal(spinner.told.recv(4), struct.pack("=I", errno.EAGAIN), "the errno of a registration")
     finally:
         spinner.end()
+
+
+@case("each process holds up one thread, and others find one")
+def one_thread_each():
+    spinners = [Spinner() for _ in range(2)]
+    most = Path("/sys/devices/virtual/workqueue/rrxe_release/max_active")
+    before = most.read_text()
+    most.write_text(str(len(spinners) + 1))
+
+    def register():
+        context, memory = Context(name=DEVICE), Private(mmap.PAGESIZE)
+        pd = PD(context)
+        for _ in range(1100):
+            MR(pd, memory.length, DEMAND, address=memory.address).close()
+
+    try:
+        for spinner in spinners:
+            equal(ended(start_child(spinner.dereg), "deregistration"), 0, "its status")
+        becomes(lambda: len(held_up()) >= 1, True, "a thread is held up")
+        equal(ended(start_child(register), "another process"), 0, "the status of another process")
+    finally:
+        most.write_text(before)
+        for spinner in spinners:
+            spinner.end()
 
 
 @case("who waits for advice, or for a thread that follows it, can be killed")

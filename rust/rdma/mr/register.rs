@@ -14,7 +14,7 @@ use crate::{
     error::unsupported,
     memory::ProcessMemory,
     object::Object,
-    odp::{OnDemand, Owners},
+    odp::{OnDemand, Owners, Payer},
     provider::Provider,
     udata,
     umem::UserMemory,
@@ -89,13 +89,19 @@ impl<'a> UserRange<'a> {
         }
     }
 
-    /// Pins it, or doesn't, as the rights say; then its process is or becomes one of `owners`. Process context; sleeps.
+    /// Pins it, or doesn't, as the rights say; then its process is or becomes one of `owners`, at the expense of
+    /// `payer`. The kernel has none, and so nothing on demand. Process context; sleeps.
     ///
     /// # Errors
     ///
     /// `EINVAL` for device memory on demand, and those of [`UserMemory::pin`], [`UserMemory::export`],
     /// [`UserMemory::of_device`] and [`OnDemand::new`].
-    pub fn take(&self, access: Access, owners: &Arc<Owners>) -> Result<ProcessMemory> {
+    pub fn take(
+        &self,
+        access: Access,
+        owners: &Arc<Owners>,
+        payer: Option<Arc<dyn Payer>>,
+    ) -> Result<ProcessMemory> {
         let Self {
             device,
             start,
@@ -104,7 +110,8 @@ impl<'a> UserRange<'a> {
         } = *self;
         let pinned = match self.origin {
             Origin::Process if access.is_on_demand() => {
-                let memory = OnDemand::new(owners, device, start, length, access)?;
+                let memory =
+                    OnDemand::new(owners, payer.ok_or(EINVAL)?, device, start, length, access)?;
                 return Ok(ProcessMemory::OnDemand(memory));
             }
             Origin::Process => UserMemory::pin(device, start, length, access)?,

@@ -102,12 +102,12 @@ impl AddressSpace {
     }
 
     /// The chunk at `va`, made if it isn't there; before that, waits while more chunks of the process wait for their
-    /// release than there are. For work items only: process context; sleeps.
+    /// release than there are, and asks `goes_on` meanwhile. For work items only: process context; sleeps.
     ///
     /// # Errors
     ///
-    /// `EFAULT` for an address that no process has, and when the process is gone; `ENOMEM`.
-    pub(super) fn chunk(&self, va: usize) -> Result<Arc<Chunk>> {
+    /// `EFAULT` for an address that no process has, and when the process is gone; `ENOMEM`; those of `goes_on`.
+    pub(super) fn chunk(&self, va: usize, goes_on: impl Fn() -> Result) -> Result<Arc<Chunk>> {
         let number = number_of(va).ok_or(EFAULT)?;
         loop {
             let mut count = self.count.lock();
@@ -122,7 +122,7 @@ impl AddressSpace {
                 return self.add(&mut count, number);
             }
             drop(count);
-            self.owner.wait_for_room(most, || Ok(()))?;
+            self.owner.wait_for_room(most, &goes_on)?;
         }
     }
 

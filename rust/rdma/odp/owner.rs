@@ -5,7 +5,8 @@
 //! `ib_umem_odp_release()` waits, without being interruptible, until at one moment nothing of the address space is being
 //! invalidated: a process whose threads change its mappings all the time decides when that is. So no call of anybody
 //! releases a chunk. A chunk that ends forgets its pages, and its remains go to a list of the address space; a work item
-//! of the address space releases them. One that has to wait occupies one thread, however many chunks wait.
+//! of the address space releases them. One that has to wait occupies one thread, however many chunks wait. Those of a user
+//! or a memory cgroup occupy no more threads than its share ([`Payer::claim_thread`]); the others are parked meanwhile.
 //!
 //! Remains that wait are bounded: whoever makes another chunk waits for room first ([`Owner::wait_for_room`]).
 
@@ -22,7 +23,10 @@ use kernel::{
 };
 
 use super::Pages;
-use crate::{bindings, device::IbDevice, module::InUse, sync::cond_resched, workqueue::OwnedQueue};
+use crate::{
+    bindings, device::IbDevice, module::InUse, quota::Claim, sync::cond_resched,
+    workqueue::OwnedQueue,
+};
 
 /// Between two looks at whether there is room.
 const NAP: Delta = Delta::from_millis(20);
@@ -109,17 +113,32 @@ impl Drop for Mm {
     }
 }
 
+/// Who pays for the threads that release chunks.
+pub trait Payer: Send + Sync {
+    /// A thread, if its limits allow one more. Any context.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM` if they don't.
+    fn claim_thread(&self) -> Result<[Option<Claim>; 2]>;
+}
+
 /// What waits for its release.
 struct Waiting {
     first: Option<KBox<Remains>>,
     /// Those in the list, and the one that is being released.
     count: u32,
+    /// The work item is queued, runs, or will be queued, as the owner is parked.
+    busy: bool,
+    /// The next one that is parked.
+    parked: Option<Arc<Owner>>,
 }
 
 /// An address space that has regions on demand, or chunks that wait for their release.
 #[pin_data]
 pub(super) struct Owner {
     mm: Mm,
+    payer: Arc<dyn Payer>,
     #[pin]
     waiting: SpinLock<Waiting>,
     #[pin]
@@ -131,16 +150,19 @@ pub(super) struct Owner {
 impl_has_work! { impl HasWork<Self> for Owner { self.work } }
 
 impl Owner {
-    /// The calling process's.
-    fn new(owners: &Arc<Owners>) -> Result<Arc<Self>> {
+    /// The calling process's, whose threads count for `payer`.
+    fn new(owners: &Arc<Owners>, payer: Arc<dyn Payer>) -> Result<Arc<Self>> {
         let (mm, in_use) = (Mm::current()?, InUse::begin()?);
         let waiting = Waiting {
             first: None,
             count: 0,
+            busy: false,
+            parked: None,
         };
         Arc::pin_init(
             pin_init!(Self {
                 mm,
+                payer,
                 waiting <- new_spinlock!(waiting, "rrxe_owner"),
                 work <- new_work!("Owner::work"),
                 owners: owners.clone(),
@@ -161,9 +183,12 @@ impl Owner {
         remains.next = waiting.first.take();
         waiting.first = Some(remains);
         waiting.count = waiting.count.saturating_add(1);
+        let was_busy = core::mem::replace(&mut waiting.busy, true);
         drop(waiting);
-        // Already queued is as good: it has not begun yet.
-        let _ = self.owners.queue.enqueue(self.clone());
+        // One that is queued while it runs would take a second thread.
+        if !was_busy {
+            self.owners.begin(self.clone());
+        }
     }
 
     /// How many chunks wait for their release.
@@ -184,9 +209,13 @@ impl Owner {
         Ok(())
     }
 
+    /// The next one to be released; whoever finds none is through, and the next release queues the work item again.
     fn take_first(&self) -> Option<KBox<Remains>> {
         let mut waiting = self.waiting.lock();
-        let mut first = waiting.first.take()?;
+        let Some(mut first) = waiting.first.take() else {
+            waiting.busy = false;
+            return None;
+        };
         waiting.first = first.next.take();
         Some(first)
     }
@@ -201,12 +230,17 @@ impl WorkItem for Owner {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
+        let Ok(thread) = this.payer.claim_thread() else {
+            return Owners::park(this);
+        };
         while let Some(remains) = this.take_first() {
             // Here it waits for the MMU notifiers of the process.
             drop(remains);
             this.note_released();
             cond_resched();
         }
+        drop(thread);
+        this.owners.resume_parked();
         this.owners.forget_unused(&this);
     }
 }
@@ -225,6 +259,9 @@ pub struct Owners {
     /// By the place of the `mm_struct`, which the owner keeps.
     #[pin]
     entries: Mutex<RBTree<usize, Entry>>,
+    /// Those that wait for a thread.
+    #[pin]
+    parked: SpinLock<Option<Arc<Owner>>>,
 }
 
 impl Owners {
@@ -238,6 +275,7 @@ impl Owners {
         let owners = pin_init!(Self {
             queue,
             entries <- new_mutex!(RBTree::new(), "rrxe_owners"),
+            parked <- new_spinlock!(None, "rrxe_parked_owners"),
         });
         Arc::pin_init(owners, GFP_KERNEL)
     }
@@ -248,13 +286,46 @@ impl Owners {
         self.queue.flush();
     }
 
-    /// The calling process's, which is in use while a region has it.
+    /// Queues the work item of an owner that is not queued.
+    fn begin(&self, owner: Arc<Owner>) {
+        let _ = self.queue.enqueue(owner);
+    }
+
+    /// Lets an owner wait whose payer has no thread left.
+    fn park(owner: Arc<Owner>) {
+        let owners = owner.owners.clone();
+        let mut first = owners.parked.lock();
+        owner.waiting.lock().parked = first.take();
+        *first = Some(owner);
+        drop(first);
+        // Perhaps a thread ended before this was in the list.
+        owners.resume_parked();
+    }
+
+    /// Queues those that are parked and have a thread now. Process context.
+    fn resume_parked(&self) {
+        // Held throughout: who ends later finds all that stay.
+        let mut first = self.parked.lock();
+        let mut next = first.take();
+        while let Some(owner) = next {
+            next = owner.waiting.lock().parked.take();
+            // It claims again when it runs.
+            if owner.payer.claim_thread().is_ok() {
+                self.begin(owner);
+                continue;
+            }
+            owner.waiting.lock().parked = first.take();
+            *first = Some(owner);
+        }
+    }
+
+    /// The calling process's, which is in use while a region has it. The first registration of a process says who pays.
     ///
     /// # Errors
     ///
     /// `ENODEV` if the module is being removed, `ENOMEM`.
-    pub(super) fn open(self: &Arc<Self>) -> Result<Open> {
-        let owner = Owner::new(self)?;
+    pub(super) fn open(self: &Arc<Self>, payer: Arc<dyn Payer>) -> Result<Open> {
+        let owner = Owner::new(self, payer)?;
         let number = owner.mm.number();
         let entry = Entry {
             owner: owner.clone(),

@@ -6,8 +6,8 @@
 //! All users share the objects of a device: there is an end of each kind. The `rdma` cgroup divides them where an
 //! administrator has set its limits; the accounts do everywhere.
 //!
-//! All users share the threads of three work queues, and accounts limit each user's part.
-//! `rrxe_faults` and `rrxe_advice` sleep: a file system in user space, or a program that serves its
+//! All users share the threads of four work queues, and accounts limit each user's part.
+//! `rrxe_release` waits for processes' invalidations of memory. `rrxe_faults` and `rrxe_advice` sleep: a file system in user space, or a program that serves its
 //! memory by userfaultfd, may never answer a fault. `rrxe_rest` runs QPs, ends those of CQs that
 //! overflowed, and serves last doorbells: a work queue begins its items in the order of their arrival,
 //! so a user's time would grow with the number of its QPs, CQs and contexts. One whose account has no
@@ -32,7 +32,7 @@ use kernel::{
 };
 use rdma::{
     net::skb::{Share, Shares},
-    new_bh_spinlock,
+    new_bh_spinlock, odp,
     principal::Principal,
     quota::{Claim, Quota},
     sync::BhSpinLock,
@@ -67,6 +67,8 @@ pub(crate) struct Account {
     rests: Semaphore<Waiter>,
     /// Threads for advice.
     advice: Arc<Quota>,
+    /// Threads that release what ended of regions on demand.
+    releases: Arc<Quota>,
     /// Attachments to multicast groups.
     attachments: Arc<Quota>,
     /// Bytes of device memory.
@@ -86,6 +88,7 @@ impl Account {
         };
         let objects = Quota::new(allowance.objects)?;
         let advice = Quota::new(allowance.sleepers)?;
+        let releases = Quota::new(allowance.sleepers)?;
         let attachments = Quota::new(allowance.attachments)?;
         let device_memory = Quota::new(allowance.device_memory)?;
         let events = Quota::new(allowance.cqs_with_events)?;
@@ -94,6 +97,7 @@ impl Account {
             faults <- Semaphore::new(allowance.sleepers),
             rests <- Semaphore::new(runners),
             advice,
+            releases,
             attachments,
             device_memory,
             events,
@@ -280,6 +284,14 @@ impl Payer {
     }
 }
 
+impl odp::Payer for Payer {
+    fn claim_thread(&self) -> Result<[Option<Claim>; 2]> {
+        let claim = |open: &Open| open.account.releases.claim();
+        let of_cgroup = self.cgroup.as_ref().map(claim).transpose()?;
+        Ok([of_cgroup, Some(claim(&self.user)?)])
+    }
+}
+
 /// A part of what the accounts of a process limit, given back when this is dropped.
 pub(crate) struct PayerClaim {
     _cgroup: Option<Claim>,
@@ -445,6 +457,21 @@ mod tests {
         assert!(spent(&again));
         drop((first, third));
         assert!(!spent(&again));
+        Ok(())
+    }
+
+    #[test]
+    fn limit_the_threads_that_release_chunks() -> Result {
+        use odp::Payer as _;
+        let accounts = Accounts::new(1)?;
+        let (first, other) = (payer(&accounts, Some(7), 1)?, payer(&accounts, None, 2)?);
+        let thread = first.claim_thread()?;
+        assert!(first.claim_thread().is_err());
+        // A refused claim counts for no account.
+        assert!(first.claim_thread().is_err());
+        assert!(other.claim_thread().is_ok());
+        drop(thread);
+        assert!(first.claim_thread().is_ok());
         Ok(())
     }
 

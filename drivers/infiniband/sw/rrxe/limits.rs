@@ -82,7 +82,8 @@ pub(crate) struct Allowance {
     /// Objects of all kinds: protection and XRC domains, address handles, CQs, SRQs, QPs, memory regions and windows. A device
     /// has room for at least twice as many of each kind.
     pub(crate) objects: u32,
-    /// Threads that serve faults for it at a time, and as many that follow advice.
+    /// Threads that serve faults for it at a time, as many that follow advice, and as many that release what ended of regions
+    /// on demand.
     pub(crate) sleepers: u32,
     /// Attachments of QPs to multicast groups.
     pub(crate) attachments: u32,

@@ -93,6 +93,11 @@ impl Pd {
         self.sends.xchg(false, ordering::Relaxed)
     }
 
+    /// Who pays for what its process registers; `None` for the kernel. Any context.
+    pub(crate) fn payer(&self) -> Option<&Arc<Payer>> {
+        self.object.payer()
+    }
+
     /// The room for another object of its process. Any context.
     ///
     /// # Errors

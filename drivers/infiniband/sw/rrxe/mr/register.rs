@@ -8,10 +8,21 @@ use kernel::{prelude::*, sync::Arc};
 use rdma::{
     fast_mr::{FastKind, FastMemory},
     mr::{Access, MrChange, UserRange},
+    odp,
 };
 
 use super::{rights, Memory, Mr, MrTable, PLACES};
-use crate::{accounts::ObjectClaim, limits, pd::Pd};
+use crate::{
+    accounts::{ObjectClaim, Payer},
+    limits,
+    pd::Pd,
+};
+
+/// Who pays for the release of memory on demand.
+fn release_payer(payer: Option<&Arc<Payer>>) -> Option<Arc<dyn odp::Payer>> {
+    let payer = payer?.clone();
+    Some(payer)
+}
 
 impl MrTable {
     /// Makes memory of a process accessible in protection domain `pd`. Process context.
@@ -26,7 +37,7 @@ impl MrTable {
         access: Access,
     ) -> Result<Arc<Mr>> {
         let memory = Memory::User {
-            memory: range.take(access, &self.owners)?,
+            memory: range.take(access, &self.owners, release_payer(pd.payer()))?,
             iova: range.iova(access),
             access: AtomicU32::new(access.bits()),
         };
@@ -63,7 +74,11 @@ impl MrTable {
         };
         let pd = change.pd.map(|pd| pd.id());
         let other = match &change.range {
-            Some(range) => Some((range.iova(access), range.take(access, &self.owners)?)),
+            Some(range) => {
+                let payer = release_payer(mr.object.payer());
+                let memory = range.take(access, &self.owners, payer)?;
+                Some((range.iova(access), memory))
+            }
             None => memory.again(access)?.map(|memory| (*iova, memory)),
         };
         let Some((iova, memory)) = other else {
