@@ -20,7 +20,7 @@ from cpu_time import packets_during
 from extension import (
     ATTACH_MCAST, CONSUMER, CREATE_QP, ELEMENTS, PRODUCER, Context, Cq, Mapped, Qp, gid_of, node_of,
 )
-from pairs import DEVICE, GID_INDEX, PAGE, PATIENCE, Buffer, case, equal, main
+from pairs import DEVICE, GID_INDEX, PAGE, PATIENCE, Buffer, case, counter, equal, main
 
 ADDRESS, SENDERS_NAMESPACE, SENDERS_ADDRESS, HOW = sys.argv[3:]
 GROUP = "239.77.1.21"
@@ -139,6 +139,24 @@ def threads():
     equal(by_threads > 0, True, "threads take some in")
 
 
+def group():
+    """Datagrams to a group with two members, which have them copied."""
+    members = [new_qp() for _ in range(2)]
+    for member in members:
+        member.attach(mapped(GROUP))
+    sender = stranger()
+    sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(SENDERS_ADDRESS))
+    body = forge.bth(forge.UD | forge.SEND_ONLY, MULTICAST, 1) + forge.deth(0x7777, 7)
+    payload = forge.sealed(SENDERS_ADDRESS, GROUP, body)
+    before, end = counter("drop_overflow"), time.monotonic() + PATIENCE
+    while counter("drop_overflow") == before and time.monotonic() < end:
+        for _ in range(DATAGRAMS):
+            sender.sendto(payload, (GROUP, forge.PORT))
+        # The members have room for all of these: nothing is dropped for want of it.
+        time.sleep(0.5)
+    equal(counter("drop_overflow") > before, True, "some are dropped")
+
+
 def own_group():
     qp = new_qp(MULTICAST, mapped(GROUP), 64)
     qp.attach(mapped(GROUP))
@@ -162,4 +180,5 @@ if HOW == "share":
     case("datagrams: those to the own group have no softirq send more of them")(own_group)
 else:
     case("datagrams: threads take in what softirqs have no time for")(threads)
+    case("datagrams: those to a group are dropped if softirqs have no time to copy them")(group)
 sys.exit(main())

@@ -221,11 +221,18 @@ fn deliver_to_group(context: &NetContext, mut packet: RxPacket) {
         drop(takers);
         return Qp::receive(first.as_arc_borrow(), &mut Some(packet));
     };
-    for qp in Iterator::chain([first, second].into_iter(), takers) {
-        // For want of memory it is lost to this one.
-        if let Some(copy) = packet.skb.try_clone() {
-            Qp::receive_later(qp.as_arc_borrow(), copy);
+    let workers = first.device.workers.clone();
+    let copy_to_all = || {
+        for qp in Iterator::chain([first, second].into_iter(), takers) {
+            // For want of memory it is lost to this one.
+            if let Some(copy) = packet.skb.try_clone() {
+                Qp::receive_later(qp.as_arc_borrow(), copy);
+            }
         }
+    };
+    // Each of them has it copied: anybody's datagrams would have softirqs copy without an end.
+    if !workers.softirq_time.spend(copy_to_all) {
+        context.drops.discard(packet.skb, Discard::Overflow);
     }
 }
 
