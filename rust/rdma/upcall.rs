@@ -133,7 +133,8 @@ impl CqUpcall {
         });
     }
 
-    /// Waits until the kernel's consumer has taken what was in the CQ, if it does so in a thread. Process context; sleeps; not from that item.
+    /// Waits until the kernel's consumer has taken what was in the CQ, if it does so in a thread. Process context; sleeps;
+    /// not from the work item that takes it.
     pub fn settle(&self) {
         self.with(|cq| {
             // SAFETY: By the type invariant the object is valid while this call runs.

@@ -199,6 +199,13 @@ _cm_listening() {
 	[[ -n $pid ]] && ! grep -qE '^State:\s+[RD]' "/proc/$pid"/task/*/status
 }
 
+# rping_connects SECONDS: host 2 connects to host 1 by librdmacm within that time, and data arrives.
+rping_connects() {
+	in1 rping -s -C 3 -a $HOST1_V4 >/tmp/rping 2>&1 &
+	wait_for 20 bash -c "rdma resource show cm_id | grep -q LISTEN" &&
+		patiently "$1" ip netns exec h2 rping -c -C 3 -V -a $HOST1_V4 && wait $!
+}
+
 # Perftest with -R connects a second time, for its messages, and its client doesn't wait until the server listens
 # again (create_rdma_cm_connection()). Rejected, it would try once more, but Debian 13's has SIGSEGV on the way there.
 readonly CRASHED=139

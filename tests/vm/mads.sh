@@ -21,13 +21,6 @@ end() {
 
 dropped() { [[ $(<"/sys/class/infiniband/$DEV1/ports/1/hw_counters/drop_neighbour") -ge $1 ]]; }
 
-connects() {
-	in1 rping -s -C 3 -a $HOST1_V4 >/tmp/rping 2>&1 &
-	wait_for 20 listening || return
-	patiently 20 ip netns exec h2 rping -c -C 3 -V -a $HOST1_V4 && wait $!
-}
-listening() { in1 rdma resource show cm_id dev "$DEV1" | grep -q LISTEN; }
-
 unreclaimable() { awk '/^SUnreclaim/ { print $2 }' /proc/meminfo; }
 
 # The kernel's memory while many are forged, in KiB.
@@ -47,12 +40,12 @@ for kind in counters connection; do
 	least=$((least + 20))
 	check "$kind: datagrams are forged" begin $kind 20
 	sleep 3
-	check "$kind: connections are set up beside them" connects
+	check "$kind: connections are set up beside them" rping_connects 20
 	check "$kind: they are dropped" wait_for 20 dropped $least
 	check "$kind: no more are forged" end
 done
 check "datagrams from nowhere cost no memory" grows_little
-check "connections are set up after them" connects
+check "connections are set up after them" rping_connects 20
 # What ib_core frees with the device must not be in use by then.
 for ((round = 1; round <= ROUNDS; round++)); do
 	check "round $round: datagrams are forged" begin counters 0

@@ -65,17 +65,24 @@ pub fn is_known(netdev: &Netdev, flow: &Flow, may_ask: impl FnOnce() -> bool) ->
     may_ask() && asked(&route, flow.destination)
 }
 
+/// The address as the tables of its version have it.
+fn key_of(address: &Gid) -> *const c_void {
+    match (address.network(), address.0.last_chunk::<4>()) {
+        (Network::V4, Some(v4)) => v4.as_ptr().cast(),
+        _ => address.0.as_ptr().cast(),
+    }
+}
+
 /// The entry of the next hop, if there is one.
 fn find(route: &Route, destination: Gid, readers: &rcu::Guard) -> Option<Neighbour> {
     let hop = route.next_hop(destination);
     let netdev = route.netdev(readers);
-    let v4 = hop.ipv4();
-    let (table, key): (_, *const c_void) = match &v4 {
-        Some(address) => (&raw mut bindings::arp_tbl, address.as_ptr().cast()),
-        None => (&raw mut bindings::nd_tbl, hop.0.as_ptr().cast()),
+    let table = match hop.network() {
+        Network::V4 => &raw mut bindings::arp_tbl,
+        Network::V6 => &raw mut bindings::nd_tbl,
     };
     // SAFETY: The tables exist as long as the kernel. The key is as long as those of its table, and RCU keeps the device.
-    let found = unsafe { bindings::neigh_lookup(table, key, netdev) };
+    let found = unsafe { bindings::neigh_lookup(table, key_of(&hop), netdev) };
     // INVARIANT: The function took a count.
     NonNull::new(found).map(Neighbour)
 }
@@ -83,14 +90,9 @@ fn find(route: &Route, destination: Gid, readers: &rcu::Guard) -> Option<Neighbo
 /// Finds or makes the entry of the next hop, and begins to ask for its address. Returns whether it is known by then, as
 /// that of a device without neighbours.
 fn asked(route: &Route, destination: Gid) -> bool {
-    let v4 = destination.ipv4();
-    let key: *const c_void = match (route.network(), &v4) {
-        (Network::V4, Some(address)) => address.as_ptr().cast(),
-        _ => destination.0.as_ptr().cast(),
-    };
     let dst = route.hold();
     // SAFETY: The entry is valid while its count is held, and the key an address of its version.
-    let found = unsafe { bindings::dst_neigh_lookup(dst, key) };
+    let found = unsafe { bindings::dst_neigh_lookup(dst, key_of(&destination)) };
     // SAFETY: Gives up the count that was just taken.
     unsafe { bindings::dst_release(dst) };
     // INVARIANT: The function took a count.

@@ -113,7 +113,7 @@ impl Drop for Mm {
     }
 }
 
-/// Who pays for the threads that release chunks.
+/// The payer of the threads that release chunks.
 pub trait Payer: Send + Sync {
     /// A thread, if its limits allow one more. Any context.
     ///
@@ -123,7 +123,7 @@ pub trait Payer: Send + Sync {
     fn claim_thread(&self) -> Result<[Option<Claim>; 2]>;
 }
 
-/// What waits for its release.
+/// The chunks that wait for their release.
 struct Waiting {
     first: Option<KBox<Remains>>,
     /// Those in the list, and the one that is being released.

@@ -7,8 +7,8 @@
 //! administrator has set its limits; the accounts do everywhere.
 //!
 //! All users share the threads of four work queues, and accounts limit each user's part.
-//! `rrxe_release` waits for processes' invalidations of memory. `rrxe_faults` and `rrxe_advice` sleep: a file system in user space, or a program that serves its
-//! memory by userfaultfd, may never answer a fault. `rrxe_rest` runs QPs, ends those of CQs that
+//! `rrxe_release` waits for processes' invalidations of memory. `rrxe_faults` and `rrxe_advice` sleep: a file
+//! system in user space, or a program that serves its memory by userfaultfd, may never answer a fault. `rrxe_rest` runs QPs, ends those of CQs that
 //! overflowed, and serves last doorbells: a work queue begins its items in the order of their arrival,
 //! so a user's time would grow with the number of its QPs, CQs and contexts. One whose account has no
 //! thread left waits in a list of the account, not in the work queue.
@@ -276,26 +276,31 @@ impl Payer {
     }
 
     fn claim(&self, count: u32, quota: impl Fn(&Account) -> &Arc<Quota>) -> Result<PayerClaim> {
-        let claim = |open: &Open| quota(&open.account).claim_many(count);
-        Ok(PayerClaim {
-            _cgroup: self.cgroup.as_ref().map(claim).transpose()?,
-            _user: claim(&self.user)?,
-        })
+        let _claims = self.claims(count, quota)?;
+        Ok(PayerClaim { _claims })
     }
-}
 
-impl odp::Payer for Payer {
-    fn claim_thread(&self) -> Result<[Option<Claim>; 2]> {
-        let claim = |open: &Open| open.account.releases.claim();
+    /// A claim on each of the accounts.
+    fn claims(
+        &self,
+        count: u32,
+        quota: impl Fn(&Account) -> &Arc<Quota>,
+    ) -> Result<[Option<Claim>; 2]> {
+        let claim = |open: &Open| quota(&open.account).claim_many(count);
         let of_cgroup = self.cgroup.as_ref().map(claim).transpose()?;
         Ok([of_cgroup, Some(claim(&self.user)?)])
     }
 }
 
+impl odp::Payer for Payer {
+    fn claim_thread(&self) -> Result<[Option<Claim>; 2]> {
+        self.claims(1, |account| &account.releases)
+    }
+}
+
 /// A part of what the accounts of a process limit, given back when this is dropped.
 pub(crate) struct PayerClaim {
-    _cgroup: Option<Claim>,
-    _user: Claim,
+    _claims: [Option<Claim>; 2],
 }
 
 /// The room that an object takes of what its process's accounts allow. The kernel's objects take none. To be dropped in

@@ -71,7 +71,7 @@ pub(crate) struct Device {
     pub(crate) qps: Arc<Quota>,
     /// and bytes of device memory it may have.
     pub(crate) dm: Arc<Quota>,
-    /// What its GSI QP takes from the network.
+    /// The limits on the management datagrams of its GSI QP.
     pub(crate) gsi: GsiLimits,
     /// Its port's counters.
     pub(crate) counters: Arc<Counters>,
@@ -90,7 +90,7 @@ pub(crate) struct Device {
 }
 
 impl Device {
-    /// What identifies a device with this GUID, whose processes share QPs if `shares_qps` is set.
+    /// The identity of a device with this GUID. Its processes share QPs if `shares_qps` is set.
     pub(crate) fn describe(guid: u64, shares_qps: bool) -> Description {
         Description {
             node_guid: guid,
@@ -108,7 +108,7 @@ impl Device {
         let readers = link.context().readers.clone();
         Arc::pin_init(
             try_pin_init!(Self {
-                mrs <- MrTable::new(&readers, &link.workers().owners),
+                mrs <- MrTable::new(&readers),
                 workers: link.workers().clone(),
                 link,
                 mcast <- Attachments::new(),

@@ -76,6 +76,22 @@ impl Trees {
         ingress.is_by(home) || segment(by).is_some_and(|arrived| segment(home) == Some(arrived))
     }
 
+    /// The home with address `gid`, of those `wanted`, that a packet by `ingress` is for: one on the network device by which
+    /// it came, or else one to which that leads. Any for a packet of this host.
+    fn find_reached(
+        &self,
+        gid: Gid,
+        ingress: Ingress,
+        wanted: impl Fn(&Home) -> bool,
+    ) -> Option<Home> {
+        if ingress.is_none() {
+            return self.find(gid, wanted);
+        }
+        let by = |home: &Home| wanted(home) && ingress.is_by(home.netdev_index);
+        let led = |home: &Home| wanted(home) && self.leads(ingress, home.netdev_index, home.link);
+        self.find(gid, by).or_else(|| self.find(gid, led))
+    }
+
     /// The first home with this address that is `wanted`. Takes a step for each network device with that address.
     fn find(&self, gid: Gid, wanted: impl Fn(&Home) -> bool) -> Option<Home> {
         let mut least = Home::first(gid, 0);
@@ -182,40 +198,20 @@ impl Homes {
     /// The link that a packet to `gid` is for. From outside it must have come by a network device that leads there;
     /// one that has the address comes first. Any context but hard interrupts.
     pub(crate) fn link_at(&self, gid: Gid, ingress: Ingress) -> Option<LinkId> {
-        let trees = self.trees.lock();
-        let found = match ingress.is_none() {
-            true => trees.find(gid, |_| true),
-            false => trees
-                .find(gid, |home| ingress.is_by(home.netdev_index))
-                .or_else(|| {
-                    trees.find(gid, |home| {
-                        trees.leads(ingress, home.netdev_index, home.link)
-                    })
-                }),
-        };
+        let found = self.trees.lock().find_reached(gid, ingress, |_| true);
         found.map(|home| home.link)
+    }
+
+    /// The index of the network device of `link` with address `gid` that a packet is for: as for [`Self::link_at`].
+    pub(crate) fn netdev_at(&self, gid: Gid, ingress: Ingress, link: LinkId) -> Option<u32> {
+        let of_link = |home: &Home| home.link == link;
+        let found = self.trees.lock().find_reached(gid, ingress, of_link);
+        found.map(|home| home.netdev_index)
     }
 
     /// Whether a packet to `gid` may be for `link`: as for [`Self::link_at`]. Any context but hard interrupts.
     pub(crate) fn is_at(&self, gid: Gid, ingress: Ingress, link: LinkId) -> bool {
-        let trees = self.trees.lock();
-        let leads = |home: &Home| {
-            let reached = ingress.is_none() || trees.leads(ingress, home.netdev_index, link);
-            home.link == link && reached
-        };
-        trees.find(gid, leads).is_some()
-    }
-
-    /// The index of the network device with `gid` that a packet came by which is for `link`: as for [`Self::is_at`].
-    pub(crate) fn netdev_at(&self, gid: Gid, ingress: Ingress, link: LinkId) -> Option<u32> {
-        let trees = self.trees.lock();
-        let by = |home: &Home| home.link == link && ingress.is_by(home.netdev_index);
-        let leads = |home: &Home| {
-            let reached = ingress.is_none() || trees.leads(ingress, home.netdev_index, link);
-            home.link == link && reached
-        };
-        let found = trees.find(gid, by).or_else(|| trees.find(gid, leads));
-        found.map(|home| home.netdev_index)
+        self.netdev_at(gid, ingress, link).is_some()
     }
 
     /// Whether `gid` is an address of `link`. Any context but hard interrupts.

@@ -27,7 +27,7 @@ use rdma::{
     fast_mr::{kernel_span, FastMemory, Registration},
     memory::ProcessMemory,
     mr::{Access, MrKeys, Span},
-    odp::{OnDemand, Owners},
+    odp::OnDemand,
     section::Sections,
     sync::wait_for_readers,
     table::{Recent, Table},
@@ -293,21 +293,15 @@ fn looks_ahead(access: RemoteAccess) -> bool {
 pub(crate) struct MrTable {
     #[pin]
     regions: Table<Mr>,
-    /// The address spaces of regions on demand.
-    owners: Arc<Owners>,
     #[pin]
     pub(crate) windows: MwTable,
 }
 
 impl MrTable {
-    /// Initialises an empty table; processes with regions on demand are among `owners`.
-    pub(crate) fn new<'a>(
-        readers: &'a Arc<Sections>,
-        owners: &'a Arc<Owners>,
-    ) -> impl PinInit<Self> + 'a {
+    /// Initialises an empty table.
+    pub(crate) fn new(readers: &Arc<Sections>) -> impl PinInit<Self> + '_ {
         pin_init!(Self {
             regions <- Table::new(limits::MAX_MR, readers),
-            owners: owners.clone(),
             windows <- MwTable::new(readers),
         })
     }

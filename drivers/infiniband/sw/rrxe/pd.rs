@@ -93,7 +93,7 @@ impl Pd {
         self.sends.xchg(false, ordering::Relaxed)
     }
 
-    /// Who pays for what its process registers; `None` for the kernel. Any context.
+    /// The payer of its process; `None` for the kernel. Any context.
     pub(crate) fn payer(&self) -> Option<&Arc<Payer>> {
         self.object.payer()
     }

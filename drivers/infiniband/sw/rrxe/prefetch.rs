@@ -148,7 +148,7 @@ impl WorkItem for Prefetch {
 
     fn run(this: Arc<Self>) {
         let (result, outcome) = (this.follow(), this.outcome.clone());
-        // Who waits finds its regions and its threads unused again.
+        // The caller that waits finds its regions and its threads unused again.
         drop(this);
         if let Some(outcome) = outcome {
             outcome.tell(result);

@@ -28,17 +28,17 @@ use rdma::{
 /// The turn, held by a caller that waited for it.
 pub(crate) type Held<'a, T> = BhSpinLockGuard<'a, T>;
 
-/// What a caller wants a turn for.
+/// The purpose for which a caller wants a turn.
 #[derive(Clone, Copy)]
 #[repr(u32)]
 pub(crate) enum Wish {
     /// To take in a packet that came from the network, and no more.
     Packet = 1 << 0,
-    /// Whatever is to be done.
+    /// To do all that is due.
     All = 1 << 1,
 }
 
-/// What a turn is wanted for: by the one who runs it, and by those who left it to that one.
+/// The purposes of a turn: those of its holder, and of the callers that left it to the holder.
 #[derive(Clone, Copy)]
 pub(crate) struct Wishes(u32);
 
@@ -183,7 +183,7 @@ mod tests {
             turn.advance(held, wish, body, |pushed| pushed.is_ok());
         };
         let mut others = KVec::from_elem(Wish::All, 1, GFP_KERNEL)?;
-        // Who fails to get the turn leaves the wish to the holder.
+        // A caller that fails to get the turn leaves its wish to the holder.
         run(None, Wish::Packet, &mut || {
             if let Some(wish) = others.pop() {
                 turn.make(Wish::Packet);

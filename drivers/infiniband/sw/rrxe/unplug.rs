@@ -90,7 +90,7 @@ impl client::Observer for Links {
 /// ib_core frees its agent, and destroys the QP, before it waits for the work item that handles them, and that uses both
 /// (`ib_mad_remove_device()`, `ib_mad_port_close()`, mad.c; `agent_send_response()`, agent.c). Process context; sleeps.
 fn settle_gsi(link: &Arc<Link>) {
-    // Who takes a packet has not seen yet that the device leaves.
+    // A softirq that is taking a packet may not have seen yet that the device leaves.
     wait_for_readers();
     let mut next = 0;
     while let Some(qp) = link.context().qps(Qpn::GSI).find_from(next, |_| true) {

@@ -8,7 +8,7 @@ use kernel::{prelude::*, sync::Arc};
 use rdma::{
     fast_mr::{FastKind, FastMemory},
     mr::{Access, MrChange, UserRange},
-    odp,
+    odp::{self, Owners},
 };
 
 use super::{rights, Memory, Mr, MrTable, PLACES};
@@ -18,7 +18,7 @@ use crate::{
     pd::Pd,
 };
 
-/// Who pays for the release of memory on demand.
+/// The payer of the threads that release memory on demand.
 fn release_payer(payer: Option<&Arc<Payer>>) -> Option<Arc<dyn odp::Payer>> {
     let payer = payer?.clone();
     Some(payer)
@@ -36,29 +36,40 @@ impl MrTable {
         range: &UserRange<'_>,
         access: Access,
     ) -> Result<Arc<Mr>> {
+        let owners = &pd.device().workers.owners;
         let memory = Memory::User {
-            memory: range.take(access, &self.owners, release_payer(pd.payer()))?,
+            memory: range.take(access, owners, release_payer(pd.payer()))?,
             iova: range.iova(access),
             access: AtomicU32::new(access.bits()),
         };
         self.publish(pd, memory)
     }
 
-    /// Changes `mr` and returns it, or what takes its place under the same key. On error nothing has
-    /// changed. Process context.
+    /// Changes `mr` and returns it, or what takes its place under the same key. The process of memory on demand becomes one of
+    /// `owners`. On error nothing has changed. Process context.
     ///
     /// # Errors
     ///
     /// `EINVAL` while windows are bound to it and for what isn't a process's memory, and those of
     /// [`UserRange::take`].
-    pub(crate) fn reregister(&self, mr: &Arc<Mr>, change: MrChange<'_, Pd>) -> Result<Arc<Mr>> {
+    pub(crate) fn reregister(
+        &self,
+        owners: &Arc<Owners>,
+        mr: &Arc<Mr>,
+        change: MrChange<'_, Pd>,
+    ) -> Result<Arc<Mr>> {
         mr.close()?;
-        let changed = self.change(mr, change);
+        let changed = self.change(owners, mr, change);
         mr.reopen();
         changed
     }
 
-    fn change(&self, mr: &Arc<Mr>, change: MrChange<'_, Pd>) -> Result<Arc<Mr>> {
+    fn change(
+        &self,
+        owners: &Arc<Owners>,
+        mr: &Arc<Mr>,
+        change: MrChange<'_, Pd>,
+    ) -> Result<Arc<Mr>> {
         let Memory::User {
             memory,
             iova,
@@ -76,7 +87,7 @@ impl MrTable {
         let other = match &change.range {
             Some(range) => {
                 let payer = release_payer(mr.object.payer());
-                let memory = range.take(access, &self.owners, payer)?;
+                let memory = range.take(access, owners, payer)?;
                 Some((range.iova(access), memory))
             }
             None => memory.again(access)?.map(|memory| (*iova, memory)),
