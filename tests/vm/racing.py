@@ -6,7 +6,9 @@
 ib_core changes some fields of a QP without a lock then.
 """
 
+import json
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -60,6 +62,12 @@ def paths():
     equal([gid_of(DEVICE, index) for index in (GID_INDEX, OTHER_GID_INDEX)], before, "GIDs")
 
 
+def is_counted(qp):
+    """Whether a QP is bound to a counter."""
+    shown = subprocess.run(["rdma", "-j", "statistic", "qp", "show"], capture_output=True, check=True, text=True).stdout
+    return any(qp.number in counter.get("lqpn", []) for counter in json.loads(shown))
+
+
 def initialise():
     become_nobody()
     context = Context(node_of(DEVICE))
@@ -80,17 +88,25 @@ def initialise():
 
     helper = threading.Thread(target=other)
     helper.start()
-    while time.monotonic() < end:
+
+    def make():
         current[0] = Qp(context, cq, 0, bytes(16), 1, False)
         start.wait()
         modify()
         done.wait()
-        current[0].destroy()
+        return current[0]
+
+    while time.monotonic() < end:
+        make().destroy()
         count += 1
+    last = make()
+    counted = is_counted(last)
+    last.destroy()
     current[0] = None
     start.wait()
     helper.join()
     print(f"# {count} QPs")
+    equal(counted, True, "the last QP is bound to a counter")
 
 
 @case("racing: threads that initialise a QP")
