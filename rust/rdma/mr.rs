@@ -47,6 +47,7 @@ impl Access {
     const REMOTE_ATOMIC: u32 = bindings::ib_access_flags_IB_ACCESS_REMOTE_ATOMIC;
     const MW_BIND: u32 = bindings::ib_access_flags_IB_ACCESS_MW_BIND;
     const ON_DEMAND: u32 = bindings::ib_access_flags_IB_ACCESS_ON_DEMAND;
+    const HUGE: u32 = bindings::ib_access_flags_IB_ACCESS_HUGETLB;
     const ZERO_BASED: u32 = bindings::ib_access_flags_IB_ZERO_BASED;
     const FLUSH_GLOBAL: u32 = bindings::ib_access_flags_IB_ACCESS_FLUSH_GLOBAL;
     const FLUSH_PERSISTENT: u32 = bindings::ib_access_flags_IB_ACCESS_FLUSH_PERSISTENT;
@@ -102,6 +103,11 @@ impl Access {
     /// The memory isn't to be pinned.
     pub const fn is_on_demand(self) -> bool {
         self.0 & Self::ON_DEMAND != 0
+    }
+
+    /// The memory consists of huge pages.
+    pub const fn is_huge(self) -> bool {
+        self.0 & Self::HUGE != 0
     }
 
     /// The set without the right to bind windows.

@@ -147,8 +147,27 @@ unsafe extern "C" fn invalidate(
     gone
 }
 
+/// Bytes of the pages that `len` bytes at `start` lie in: ib_core's list has all of huge ones (`ib_umem_odp_get()`,
+/// umem_odp.c).
+///
+/// # Errors
+///
+/// `EOVERFLOW` if the range wraps.
+fn whole_pages(start: usize, len: usize, access: Access) -> Result<usize> {
+    let size = match access.is_huge() {
+        // SAFETY: No requirements.
+        true => unsafe { bindings::HPAGE_SIZE() as usize },
+        false => PAGE_SIZE,
+    };
+    let end = start
+        .checked_add(len)
+        .and_then(|end| end.checked_next_multiple_of(size));
+    let end = end.ok_or(EOVERFLOW)?;
+    Ok(end.saturating_sub(start & !(size.saturating_sub(1))))
+}
+
 impl Chunk {
-    /// A chunk of what `make` makes, an `ib_umem_odp` of about `bytes` bytes of `owner`; its pages are used within
+    /// A chunk of what `make` makes, an `ib_umem_odp` of `bytes` bytes of `owner` at most; its pages are used within
     /// sections of `readers`. Process context.
     ///
     /// ib_core's list of the pages (`ib_init_umem_odp()`, drivers/infiniband/core/umem_odp.c) counts for nobody. Ours,
@@ -166,8 +185,7 @@ impl Chunk {
     ) -> Result<Self> {
         // A process chooses the size: one that is too large is no reason for a warning.
         let flags = GFP_KERNEL_ACCOUNT | __GFP_NOWARN;
-        // One more if it begins within a page.
-        let entries = KVVec::with_capacity(bytes.div_ceil(PAGE_SIZE).saturating_add(1), flags)?;
+        let entries = KVVec::with_capacity(bytes >> PAGE_SHIFT, flags)?;
         let parts = KBox::<Remains>::new_uninit(GFP_KERNEL_ACCOUNT)?;
         let umem = NonNull::new(from_err_ptr(make())?).ok_or(ENOMEM)?;
         // SAFETY: `umem` was just made.
@@ -358,7 +376,8 @@ impl OnDemand {
                     &NOTIFIER,
                 )
             };
-            Range::Explicit(Chunk::new(owner, device, readers, bytes, make)?)
+            let whole = whole_pages(first, bytes, access)?;
+            Range::Explicit(Chunk::new(owner, device, readers, whole, make)?)
         };
         Ok(Self {
             range,

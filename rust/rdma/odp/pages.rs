@@ -44,14 +44,15 @@ impl Pages {
         }
     }
 
-    /// Makes an entry for each page up to `end`. Process context.
+    /// Makes an entry for each page up to `end`.
     ///
     /// # Errors
     ///
-    /// `ENOMEM`.
+    /// `ENOMEM` if there is no room for them.
     pub(super) fn fill(&mut self, end: usize) -> Result {
         for _ in 0..end.saturating_sub(self.start) >> PAGE_SHIFT {
-            self.entries.push(AtomicUsize::new(0), GFP_KERNEL_ACCOUNT)?;
+            let added = self.entries.push_within_capacity(AtomicUsize::new(0));
+            added.map_err(|_| ENOMEM)?;
         }
         Ok(())
     }
