@@ -47,8 +47,8 @@ use crate::{
 };
 
 use address_space::{AddressSpace, CHUNK};
-use owner::{Open, Owner, Remains};
-pub use owner::{Owners, Payer};
+use owner::{Open, Remains};
+pub use owner::{Owner, Owners, Threads};
 use pages::{Pages, PRESENT, WRITABLE};
 use walk::{walk, Found};
 
@@ -336,8 +336,8 @@ pub struct OnDemand {
 }
 
 impl OnDemand {
-    /// Registers `len` bytes at `start` of the calling process, which is or becomes one of `owners` at the expense of
-    /// `payer`; all of its address space for zero and `u64::MAX`.
+    /// Registers `len` bytes at `start` of the calling process, which is or becomes one of `owners` with the share
+    /// `threads`; all of its address space for zero and `u64::MAX`.
     ///
     /// # Context
     ///
@@ -349,7 +349,7 @@ impl OnDemand {
     /// process wait for their release; `EINTR` if it was killed meanwhile; `ENODEV` if the module is being removed.
     pub(crate) fn new(
         owners: &Arc<Owners>,
-        payer: Arc<dyn Payer>,
+        threads: Arc<dyn Threads>,
         device: &IbDevice,
         start: u64,
         len: u64,
@@ -357,7 +357,7 @@ impl OnDemand {
     ) -> Result<Self> {
         let (first, bytes) = (usize::try_from(start)?, usize::try_from(len)?);
         let readers = Arc::new(Sections::new()?, GFP_KERNEL_ACCOUNT)?;
-        let open = owners.open(payer)?;
+        let open = owners.open(threads)?;
         let owner = open.owner();
         let range = if (start, len) == (0, u64::MAX) {
             Range::Implicit(AddressSpace::new(owner, device, access, readers)?)

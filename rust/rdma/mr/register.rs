@@ -14,7 +14,7 @@ use crate::{
     error::unsupported,
     memory::ProcessMemory,
     object::Object,
-    odp::{OnDemand, Owners, Payer},
+    odp::{OnDemand, Owners, Threads},
     provider::Provider,
     udata,
     umem::UserMemory,
@@ -90,7 +90,7 @@ impl<'a> UserRange<'a> {
     }
 
     /// Pins it, or doesn't, as the rights say; then its process is or becomes one of `owners`, at the expense of
-    /// `payer`. The kernel has none, and so nothing on demand. Process context; sleeps.
+    /// `threads`. The kernel has none, and so nothing on demand. Process context; sleeps.
     ///
     /// # Errors
     ///
@@ -100,7 +100,7 @@ impl<'a> UserRange<'a> {
         &self,
         access: Access,
         owners: &Arc<Owners>,
-        payer: Option<Arc<dyn Payer>>,
+        threads: Option<Arc<dyn Threads>>,
     ) -> Result<ProcessMemory> {
         let Self {
             device,
@@ -110,8 +110,14 @@ impl<'a> UserRange<'a> {
         } = *self;
         let pinned = match self.origin {
             Origin::Process if access.is_on_demand() => {
-                let memory =
-                    OnDemand::new(owners, payer.ok_or(EINVAL)?, device, start, length, access)?;
+                let memory = OnDemand::new(
+                    owners,
+                    threads.ok_or(EINVAL)?,
+                    device,
+                    start,
+                    length,
+                    access,
+                )?;
                 return Ok(ProcessMemory::OnDemand(memory));
             }
             Origin::Process => UserMemory::pin(device, start, length, access)?,

@@ -6,27 +6,24 @@
 //! invalidated: a process whose threads change its mappings all the time decides when that is. So no call of anybody
 //! releases a chunk. A chunk that ends forgets its pages, and its remains go to a list of the address space; a work item
 //! of the address space releases them. One that has to wait occupies one thread, however many chunks wait. Those of a user
-//! or a memory cgroup occupy no more threads than its share ([`Payer::claim_thread`]); the others are parked meanwhile.
+//! or a memory cgroup occupy no more threads than its share ([`Threads`]); the others wait for these, and occupy none.
 //!
 //! Remains that wait are bounded: whoever makes another chunk waits for room first ([`Owner::wait_for_room`]).
 
 use core::ptr::NonNull;
 
 use kernel::{
-    impl_has_work, new_mutex, new_spinlock, new_work,
+    impl_has_work, new_spinlock, new_work,
     prelude::*,
     rbtree::{RBTree, RBTreeNode},
     str::CStr,
-    sync::{aref::ARef, Arc, Mutex, SpinLock},
+    sync::{aref::ARef, Arc, SpinLock},
     time::{delay::fsleep, Delta},
     workqueue::{Work, WorkItem},
 };
 
 use super::Pages;
-use crate::{
-    bindings, device::IbDevice, module::InUse, quota::Claim, sync::cond_resched,
-    workqueue::OwnedQueue,
-};
+use crate::{bindings, device::IbDevice, module::InUse, sync::cond_resched, workqueue::OwnedQueue};
 
 /// Between two looks at whether there is room.
 const NAP: Delta = Delta::from_millis(20);
@@ -113,14 +110,14 @@ impl Drop for Mm {
     }
 }
 
-/// The payer of the threads that release chunks.
-pub trait Payer: Send + Sync {
-    /// A thread, if its limits allow one more. Any context.
-    ///
-    /// # Errors
-    ///
-    /// `ENOMEM` if they don't.
-    fn claim_thread(&self) -> Result<[Option<Claim>; 2]>;
+/// The share of an address space in the threads that release chunks.
+pub trait Threads: Send + Sync {
+    /// Takes a thread for `owner`, whose share it is and which has none. Returns whether there is one now; if not,
+    /// [`Owner::begin`] is to be called once there is. Process context.
+    fn take(self: Arc<Self>, owner: &Arc<Owner>) -> bool;
+
+    /// Gives the thread back. Process context.
+    fn give_back(&self);
 }
 
 /// The chunks that wait for their release.
@@ -128,17 +125,15 @@ struct Waiting {
     first: Option<KBox<Remains>>,
     /// Those in the list, and the one that is being released.
     count: u32,
-    /// The work item is queued, runs, or will be queued, as the owner is parked.
+    /// The owner has a thread or waits for one.
     busy: bool,
-    /// The next one that is parked.
-    parked: Option<Arc<Owner>>,
 }
 
 /// An address space that has regions on demand, or chunks that wait for their release.
 #[pin_data]
-pub(super) struct Owner {
+pub struct Owner {
     mm: Mm,
-    payer: Arc<dyn Payer>,
+    threads: Arc<dyn Threads>,
     #[pin]
     waiting: SpinLock<Waiting>,
     #[pin]
@@ -150,19 +145,18 @@ pub(super) struct Owner {
 impl_has_work! { impl HasWork<Self> for Owner { self.work } }
 
 impl Owner {
-    /// The calling process's, whose threads count for `payer`.
-    fn new(owners: &Arc<Owners>, payer: Arc<dyn Payer>) -> Result<Arc<Self>> {
+    /// The calling process's.
+    fn new(owners: &Arc<Owners>, threads: Arc<dyn Threads>) -> Result<Arc<Self>> {
         let (mm, in_use) = (Mm::current()?, InUse::begin()?);
         let waiting = Waiting {
             first: None,
             count: 0,
             busy: false,
-            parked: None,
         };
         Arc::pin_init(
             pin_init!(Self {
                 mm,
-                payer,
+                threads,
                 waiting <- new_spinlock!(waiting, "rrxe_owner"),
                 work <- new_work!("Owner::work"),
                 owners: owners.clone(),
@@ -185,10 +179,22 @@ impl Owner {
         waiting.count = waiting.count.saturating_add(1);
         let was_busy = core::mem::replace(&mut waiting.busy, true);
         drop(waiting);
-        // One that is queued while it runs would take a second thread.
         if !was_busy {
-            self.owners.begin(self.clone());
+            self.take_thread();
         }
+    }
+
+    /// Queues the work item, now or once there is a thread for it.
+    fn take_thread(self: &Arc<Self>) {
+        if self.threads.clone().take(self) {
+            self.clone().begin();
+        }
+    }
+
+    /// Queues the work item of an owner that was given a thread. Any context.
+    pub fn begin(self: Arc<Self>) {
+        let owners = self.owners.clone();
+        let _ = owners.queue.enqueue(self);
     }
 
     /// How many chunks wait for their release.
@@ -209,15 +215,24 @@ impl Owner {
         Ok(())
     }
 
-    /// The next one to be released; whoever finds none is through, and the next release queues the work item again.
+    /// The next one to be released.
     fn take_first(&self) -> Option<KBox<Remains>> {
         let mut waiting = self.waiting.lock();
-        let Some(mut first) = waiting.first.take() else {
-            waiting.busy = false;
-            return None;
-        };
+        let mut first = waiting.first.take()?;
         waiting.first = first.next.take();
         Some(first)
+    }
+
+    /// Gives the thread back, and takes another one if chunks have come meanwhile.
+    fn end(self: &Arc<Self>) {
+        self.threads.give_back();
+        let mut waiting = self.waiting.lock();
+        waiting.busy = waiting.first.is_some();
+        let goes_on = waiting.busy;
+        drop(waiting);
+        if goes_on {
+            self.take_thread();
+        }
     }
 
     fn note_released(&self) {
@@ -230,17 +245,13 @@ impl WorkItem for Owner {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        let Ok(thread) = this.payer.claim_thread() else {
-            return Owners::park(this);
-        };
         while let Some(remains) = this.take_first() {
             // Here it waits for the MMU notifiers of the process.
             drop(remains);
             this.note_released();
             cond_resched();
         }
-        drop(thread);
-        this.owners.resume_parked();
+        this.end();
         this.owners.forget_unused(&this);
     }
 }
@@ -258,10 +269,7 @@ pub struct Owners {
     queue: OwnedQueue,
     /// By the place of the `mm_struct`, which the owner keeps.
     #[pin]
-    entries: Mutex<RBTree<usize, Entry>>,
-    /// Those that wait for a thread.
-    #[pin]
-    parked: SpinLock<Option<Arc<Owner>>>,
+    entries: SpinLock<RBTree<usize, Entry>>,
 }
 
 impl Owners {
@@ -274,8 +282,7 @@ impl Owners {
         let queue = OwnedQueue::new_unbound(name, threads)?;
         let owners = pin_init!(Self {
             queue,
-            entries <- new_mutex!(RBTree::new(), "rrxe_owners"),
-            parked <- new_spinlock!(None, "rrxe_parked_owners"),
+            entries <- new_spinlock!(RBTree::new(), "rrxe_owners"),
         });
         Arc::pin_init(owners, GFP_KERNEL)
     }
@@ -286,46 +293,13 @@ impl Owners {
         self.queue.flush();
     }
 
-    /// Queues the work item of an owner that is not queued.
-    fn begin(&self, owner: Arc<Owner>) {
-        let _ = self.queue.enqueue(owner);
-    }
-
-    /// Lets an owner wait whose payer has no thread left.
-    fn park(owner: Arc<Owner>) {
-        let owners = owner.owners.clone();
-        let mut first = owners.parked.lock();
-        owner.waiting.lock().parked = first.take();
-        *first = Some(owner);
-        drop(first);
-        // Perhaps a thread ended before this was in the list.
-        owners.resume_parked();
-    }
-
-    /// Queues those that are parked and have a thread now. Process context.
-    fn resume_parked(&self) {
-        // Held throughout: who ends later finds all that stay.
-        let mut first = self.parked.lock();
-        let mut next = first.take();
-        while let Some(owner) = next {
-            next = owner.waiting.lock().parked.take();
-            // It claims again when it runs.
-            if owner.payer.claim_thread().is_ok() {
-                self.begin(owner);
-                continue;
-            }
-            owner.waiting.lock().parked = first.take();
-            *first = Some(owner);
-        }
-    }
-
-    /// The calling process's, which is in use while a region has it. The first registration of a process says who pays.
+    /// The calling process's, which is in use while a region has it. `threads` is its share, unless it has one.
     ///
     /// # Errors
     ///
     /// `ENODEV` if the module is being removed, `ENOMEM`.
-    pub(super) fn open(self: &Arc<Self>, payer: Arc<dyn Payer>) -> Result<Open> {
-        let owner = Owner::new(self, payer)?;
+    pub(super) fn open(self: &Arc<Self>, threads: Arc<dyn Threads>) -> Result<Open> {
+        let owner = Owner::new(self, threads)?;
         let number = owner.mm.number();
         let entry = Entry {
             owner: owner.clone(),

@@ -32,7 +32,7 @@ use kernel::{
 };
 use rdma::{
     net::skb::{Share, Shares},
-    new_bh_spinlock, odp,
+    new_bh_spinlock,
     principal::Principal,
     quota::{Claim, Quota},
     sync::BhSpinLock,
@@ -44,13 +44,15 @@ use crate::{
     thread_share::Waiter,
 };
 
-/// Threads that a QP, a CQ or a page of doorbells needs at times.
+/// Threads that a QP, a CQ, a page of doorbells or an address space needs at times.
 #[derive(Clone, Copy)]
 pub(crate) enum Threads {
     /// Those of `rrxe_faults`.
     Faults,
     /// Those of `rrxe_rest`.
     Rests,
+    /// Those of `rrxe_release`.
+    Releases,
 }
 
 /// The objects of one user or one memory cgroup, the threads that work for it, its attachments to multicast groups, its
@@ -65,10 +67,11 @@ pub(crate) struct Account {
     /// Threads that run QPs, end those of CQs and serve last doorbells.
     #[pin]
     rests: Semaphore<Waiter>,
+    /// Threads that release what ended of regions on demand.
+    #[pin]
+    releases: Semaphore<Waiter>,
     /// Threads for advice.
     advice: Arc<Quota>,
-    /// Threads that release what ended of regions on demand.
-    releases: Arc<Quota>,
     /// Attachments to multicast groups.
     attachments: Arc<Quota>,
     /// Bytes of device memory.
@@ -88,7 +91,6 @@ impl Account {
         };
         let objects = Quota::new(allowance.objects)?;
         let advice = Quota::new(allowance.sleepers)?;
-        let releases = Quota::new(allowance.sleepers)?;
         let attachments = Quota::new(allowance.attachments)?;
         let device_memory = Quota::new(allowance.device_memory)?;
         let events = Quota::new(allowance.cqs_with_events)?;
@@ -96,8 +98,8 @@ impl Account {
             objects,
             faults <- Semaphore::new(allowance.sleepers),
             rests <- Semaphore::new(runners),
+            releases <- Semaphore::new(allowance.sleepers),
             advice,
-            releases,
             attachments,
             device_memory,
             events,
@@ -111,6 +113,7 @@ impl Account {
         match of {
             Threads::Faults => &self.faults,
             Threads::Rests => &self.rests,
+            Threads::Releases => &self.releases,
         }
     }
 }
@@ -276,31 +279,18 @@ impl Payer {
     }
 
     fn claim(&self, count: u32, quota: impl Fn(&Account) -> &Arc<Quota>) -> Result<PayerClaim> {
-        let _claims = self.claims(count, quota)?;
-        Ok(PayerClaim { _claims })
-    }
-
-    /// A claim on each of the accounts.
-    fn claims(
-        &self,
-        count: u32,
-        quota: impl Fn(&Account) -> &Arc<Quota>,
-    ) -> Result<[Option<Claim>; 2]> {
         let claim = |open: &Open| quota(&open.account).claim_many(count);
-        let of_cgroup = self.cgroup.as_ref().map(claim).transpose()?;
-        Ok([of_cgroup, Some(claim(&self.user)?)])
-    }
-}
-
-impl odp::Payer for Payer {
-    fn claim_thread(&self) -> Result<[Option<Claim>; 2]> {
-        self.claims(1, |account| &account.releases)
+        Ok(PayerClaim {
+            _cgroup: self.cgroup.as_ref().map(claim).transpose()?,
+            _user: claim(&self.user)?,
+        })
     }
 }
 
 /// A part of what the accounts of a process limit, given back when this is dropped.
 pub(crate) struct PayerClaim {
-    _claims: [Option<Claim>; 2],
+    _cgroup: Option<Claim>,
+    _user: Claim,
 }
 
 /// The room that an object takes of what its process's accounts allow. The kernel's objects take none. To be dropped in
@@ -462,21 +452,6 @@ mod tests {
         assert!(spent(&again));
         drop((first, third));
         assert!(!spent(&again));
-        Ok(())
-    }
-
-    #[test]
-    fn limit_the_threads_that_release_chunks() -> Result {
-        use odp::Payer as _;
-        let accounts = Accounts::new(1)?;
-        let (first, other) = (payer(&accounts, Some(7), 1)?, payer(&accounts, None, 2)?);
-        let thread = first.claim_thread()?;
-        assert!(first.claim_thread().is_err());
-        // A refused claim counts for no account.
-        assert!(first.claim_thread().is_err());
-        assert!(other.claim_thread().is_ok());
-        drop(thread);
-        assert!(first.claim_thread().is_ok());
         Ok(())
     }
 

@@ -596,7 +596,7 @@ impl Qp {
     pub(crate) fn share(&self, of: Threads) -> &ThreadShare {
         match of {
             Threads::Faults => &self.fault_share,
-            Threads::Rests => &self.rest_share,
+            Threads::Rests | Threads::Releases => &self.rest_share,
         }
     }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The right of a QP, a CQ or a page of doorbells to a thread of a work queue: one at a time, if the accounts of its
+//! The right of a QP, a CQ, a page of doorbells or an address space to a thread of a work queue: one at a time, if the accounts of its
 //! process have one left.
 //!
 //! One whose process has none left waits in the list of the exhausted account
@@ -8,7 +8,7 @@
 //! while it waits for the second.
 
 use kernel::{prelude::*, sync::Arc};
-use rdma::{new_bh_spinlock, sync::BhSpinLock};
+use rdma::{new_bh_spinlock, odp, sync::BhSpinLock};
 
 use crate::{
     accounts::{Payer, Threads},
@@ -27,6 +27,8 @@ pub(crate) enum Waiter {
     Cq(Arc<Cq>),
     /// Its last doorbells, in `rrxe_rest`.
     Page(Arc<Doorbells>),
+    /// The release of its chunks, in `rrxe_release`.
+    Owner(Arc<OwnerShare>, Arc<odp::Owner>),
 }
 
 impl Waiter {
@@ -44,6 +46,7 @@ impl Waiter {
             Self::Qp(qp) => qp.share(of),
             Self::Cq(cq) => cq.share(),
             Self::Page(page) => page.share(),
+            Self::Owner(share, _) => &share.share,
         }
     }
 
@@ -51,14 +54,45 @@ impl Waiter {
     fn enqueue(self, of: Threads) {
         match (self, of) {
             (Self::Qp(qp), Threads::Faults) => Qp::enqueue_fault(qp),
-            (Self::Qp(qp), Threads::Rests) => Qp::enqueue_rest(qp),
+            (Self::Qp(qp), _) => Qp::enqueue_rest(qp),
             (Self::Cq(cq), _) => Cq::enqueue_end(cq),
             (Self::Page(page), _) => Doorbells::enqueue_last(page),
+            (Self::Owner(_, owner), _) => owner.begin(),
         }
     }
 }
 
-/// The share of one QP, one CQ or one page of doorbells in the threads of one work queue.
+/// The share of an address space with regions on demand in the threads of `rrxe_release`.
+#[pin_data]
+pub(crate) struct OwnerShare {
+    #[pin]
+    share: ThreadShare,
+}
+
+impl OwnerShare {
+    /// That of an address space of `payer`'s process, which needs no thread yet. Process context.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn new(payer: &Arc<Payer>) -> Result<Arc<Self>> {
+        let share = ThreadShare::new(Threads::Releases, Some(payer.clone()))?;
+        Arc::pin_init(pin_init!(Self { share <- share }), GFP_KERNEL_ACCOUNT)
+    }
+}
+
+impl odp::Threads for OwnerShare {
+    fn take(self: Arc<Self>, owner: &Arc<odp::Owner>) -> bool {
+        let waiter = Waiter::Owner(self.clone(), owner.clone());
+        self.share.begin(&waiter)
+    }
+
+    fn give_back(&self) {
+        self.share.end();
+    }
+}
+
+/// The share of one QP, CQ, page of doorbells or address space in the threads of one work queue.
 #[pin_data]
 pub(crate) struct ThreadShare {
     /// The threads in which it is a share.

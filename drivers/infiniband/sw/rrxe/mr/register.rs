@@ -16,12 +16,16 @@ use crate::{
     accounts::{ObjectClaim, Payer},
     limits,
     pd::Pd,
+    thread_share::OwnerShare,
 };
 
-/// The payer of the threads that release memory on demand.
-fn release_payer(payer: Option<&Arc<Payer>>) -> Option<Arc<dyn odp::Payer>> {
-    let payer = payer?.clone();
-    Some(payer)
+/// The share of the calling process's address space in the threads that release memory on demand, if it has no share yet.
+/// `None` for the kernel, which has no such memory.
+fn release_share(payer: Option<&Arc<Payer>>) -> Result<Option<Arc<dyn odp::Threads>>> {
+    Ok(match payer {
+        Some(payer) => Some(OwnerShare::new(payer)?),
+        None => None,
+    })
 }
 
 impl MrTable {
@@ -38,7 +42,7 @@ impl MrTable {
     ) -> Result<Arc<Mr>> {
         let owners = &pd.device().workers.owners;
         let memory = Memory::User {
-            memory: range.take(access, owners, release_payer(pd.payer()))?,
+            memory: range.take(access, owners, release_share(pd.payer())?)?,
             iova: range.iova(access),
             access: AtomicU32::new(access.bits()),
         };
@@ -86,8 +90,8 @@ impl MrTable {
         let pd = change.pd.map(|pd| pd.id());
         let other = match &change.range {
             Some(range) => {
-                let payer = release_payer(mr.object.payer());
-                let memory = range.take(access, owners, payer)?;
+                let share = release_share(mr.object.payer())?;
+                let memory = range.take(access, owners, share)?;
                 Some((range.iova(access), memory))
             }
             None => memory.again(access)?.map(|memory| (*iova, memory)),
