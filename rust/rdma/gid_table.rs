@@ -4,14 +4,23 @@
 
 use core::ptr::NonNull;
 
-use kernel::error::from_err_ptr;
+use kernel::{error::from_err_ptr, ffi::c_int, sync::rcu};
 
-use crate::{bindings, device::IbDevice, gid::Gid};
+use crate::{bindings, device::IbDevice, gid::Gid, net::netdev::Netdev};
 
 /// The only port of a device.
 const PORT: u32 = 1;
 /// What ib_core says for no VLAN.
 const NO_VLAN: u16 = 0xffff;
+
+/// An entry of the table on a network device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GidOnNetdev {
+    /// Its index in the table.
+    pub index: u32,
+    /// The VLAN of the network device, if it is one's.
+    pub vlan: Option<u16>,
+}
 
 /// An entry of the table. It keeps its contents while this lives, even if its address goes away.
 ///
@@ -77,28 +86,33 @@ impl IbDevice {
         GidEntry::claim(found).filter(GidEntry::is_routable)
     }
 
-    /// The VLAN that `gid`, one of the device's RoCEv2 addresses, belongs to, if any: none before the registration. Any
-    /// context but hard interrupts.
-    pub fn vlan_of(&self, gid: Gid) -> Option<u16> {
-        let entry = self.find_gid(gid)?;
+    /// The RoCEv2 entry of `gid` on the network device of index `netdev_index`, in the namespace of `netdev`: none before
+    /// the registration. Any context but hard interrupts.
+    pub fn find_gid(&self, gid: Gid, netdev: &Netdev, netdev_index: u32) -> Option<GidOnNetdev> {
+        if !self.has_gid_table() {
+            return None;
+        }
+        let gid_type = bindings::ib_gid_type_IB_GID_TYPE_ROCE_UDP_ENCAP;
+        let readers = rcu::read_lock();
+        // SAFETY: The namespace lives as long as `readers`.
+        let on =
+            unsafe { bindings::dev_get_by_index_rcu(netdev.net(&readers), netdev_index as c_int) };
+        if on.is_null() {
+            return None;
+        }
+        // SAFETY: As in `gid_at`; the address outlives the call, and the network device lives as long as `readers`.
+        let found = unsafe {
+            bindings::rdma_find_gid_by_port(self.as_raw(), &gid.to_raw(), gid_type, PORT, on)
+        };
+        let entry = GidEntry::claim(found)?;
         let mut vlan = NO_VLAN;
         // SAFETY: The entry is valid; the address of the hardware isn't asked for.
         let read = unsafe {
             bindings::rdma_read_gid_l2_fields(entry.as_raw(), &mut vlan, core::ptr::null_mut())
         };
-        (read == 0 && vlan != NO_VLAN).then_some(vlan)
-    }
-
-    fn find_gid(&self, gid: Gid) -> Option<GidEntry> {
-        if !self.has_gid_table() {
-            return None;
-        }
-        let gid_type = bindings::ib_gid_type_IB_GID_TYPE_ROCE_UDP_ENCAP;
-        let any = core::ptr::null_mut();
-        // SAFETY: As in `gid_at`; the address outlives the call.
-        let found = unsafe {
-            bindings::rdma_find_gid_by_port(self.as_raw(), &gid.to_raw(), gid_type, PORT, any)
-        };
-        GidEntry::claim(found)
+        (read == 0).then(|| GidOnNetdev {
+            index: entry.as_raw().index.into(),
+            vlan: (vlan != NO_VLAN).then_some(vlan),
+        })
     }
 }

@@ -65,7 +65,7 @@ impl Netdev {
     }
 
     /// Its namespace. Valid as long as `_readers` lives.
-    pub(super) fn net(&self, _readers: &rcu::Guard) -> *mut bindings::net {
+    pub(crate) fn net(&self, _readers: &rcu::Guard) -> *mut bindings::net {
         // SAFETY: Valid by the type invariant.
         unsafe { bindings::dev_net(self.as_ptr()) }
     }

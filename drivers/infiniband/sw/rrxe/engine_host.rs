@@ -334,7 +334,8 @@ impl Completions for EngineHost<'_> {
             // The kernel answers datagrams by what their completions say.
             let vlan = match self.packet {
                 Some(packet) if wc.grh && cq.is_kernels() => {
-                    self.qp.device.link.vlan_of(packet.endpoints.destination)
+                    let (to, ingress) = (packet.endpoints.destination, packet.skb.ingress());
+                    self.qp.device.link.vlan_of(to, ingress)
                 }
                 _ => None,
             };

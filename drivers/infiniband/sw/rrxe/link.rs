@@ -203,9 +203,12 @@ impl Link {
         }
     }
 
-    /// The VLAN that `gid`, an address of the device, belongs to. Any context but hard interrupts.
-    pub(crate) fn vlan_of(&self, gid: Gid) -> Option<u16> {
-        self.device.vlan_of(gid)
+    /// The VLAN of the network device with address `gid` that a packet is for, if it is one's. Any context but hard
+    /// interrupts.
+    pub(crate) fn vlan_of(&self, gid: Gid, ingress: Ingress) -> Option<u16> {
+        let netdev_index = self.context.homes.netdev_at(gid, ingress, self.id)?;
+        let entry = self.device.find_gid(gid, &self.netdev()?, netdev_index)?;
+        entry.vlan
     }
 
     /// The address vector that a work request carries, with the device's address as its source. Any
