@@ -190,6 +190,11 @@ pub(crate) unsafe extern "C" fn poll<P: Provider>(
 ) -> c_int {
     // SAFETY: `base` is a CQ of `P`, alive during the call.
     let cq = unsafe { of::<P>(base) };
+    let room = if P::polls_singly(cq) {
+        room.min(1)
+    } else {
+        room
+    };
     let mut polled = 0;
     while polled < room {
         let Some(cqe) = P::poll_cq(cq) else { break };

@@ -140,6 +140,14 @@ impl Cqe {
         }
     }
 
+    /// The same if it is of a send; a receive is flushed.
+    pub fn flushed_recv(mut self) -> Self {
+        if self.user.opcode & bindings::ib_wc_opcode_IB_WC_RECV != 0 {
+            self.user.status = bindings::ib_wc_status_IB_WC_WR_FLUSH_ERR;
+        }
+        self
+    }
+
     /// Fills in what ib_core's consumers poll.
     pub(crate) fn write(&self, wc: &mut ib_wc) {
         let user = &self.user;

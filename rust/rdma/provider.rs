@@ -259,6 +259,10 @@ pub trait Provider: Sized + Send + Sync + 'static {
     /// The oldest completion that nobody has fetched, of a queue of the kernel. Any context.
     fn poll_cq(cq: &Arc<Self::Cq>) -> Option<Cqe>;
 
+    /// Whether a poll of a queue of the kernel fetches one completion at most, however many the caller has room for. Any
+    /// context.
+    fn polls_singly(cq: &Arc<Self::Cq>) -> bool;
+
     /// Gives a process's completion queue room for at least `capacity` entries, and returns for how
     /// many. What is in it stays. The new ring is announced to `call`.
     ///

@@ -1,49 +1,70 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""Forges management datagrams for host 1, from neighbours that don't exist: mads.py KIND RATE [COUNT].
+"""Forges management datagrams for host 1, from neighbours that don't exist unless told: mads.py KIND RATE.
 
 KIND:
   counters    asks for the port's counters, which ib_core answers at once
   connection  asks for a connection
-RATE: so many a second; 0: as many as it can. COUNT: ends after so many.
+RATE: so many a second; 0: as many as it can.
 """
 
+import argparse
 import struct
 import sys
 import time
 
-ARGUMENTS = sys.argv[1:]
+PARSER = argparse.ArgumentParser()
+PARSER.add_argument("kind", choices=("counters", "connection"))
+PARSER.add_argument("rate", type=float)
+PARSER.add_argument("--count", type=int, help="ends after so many")
+PARSER.add_argument("--seconds", type=float, help="ends after so long")
+PARSER.add_argument("--source", help="the only sender")
+PARSER.add_argument("--announce", action="store_true", help="begins with an ARP request of the sender, which answers none")
+PARSER.add_argument("--target", default="10.77.0.1")
+PARSER.add_argument("--device", default="eth0", help="the network device of either host")
+OPTIONS = PARSER.parse_args()
 sys.argv[1:] = []
 
-from forge import GSI, GSI_QKEY, SEND_ONLY, UD, Wire, bth, deth, hardware_address, packet
+from forge import GSI, GSI_QKEY, SEND_ONLY, UD, Wire, bth, deth, hardware_address, packet, raw_address
 
-KIND, RATE, COUNT = ARGUMENTS[0], float(ARGUMENTS[1]), int(ARGUMENTS[2]) if len(ARGUMENTS) > 2 else None
-TARGET, SOURCES = "10.77.0.1", [f"10.77.0.{host}" for host in range(100, 200)]
+SOURCES = [OPTIONS.source] if OPTIONS.source else [f"10.77.0.{host}" for host in range(100, 200)]
 # Management class, its version, method and attribute (IBTA 1.x §13.4.2, §16.1, §16.7).
 HEADERS = {"counters": (4, 1, 1, 0x12), "connection": (7, 2, 3, 0x10)}
 
 
 def mad(number):
-    kind, version, method, attribute = HEADERS[KIND]
+    kind, version, method, attribute = HEADERS[OPTIONS.kind]
     head = struct.pack(">BBBBHHQHHI", 1, kind, version, method, 0, 0, number, attribute, 0, 0)
-    body = bytes(41) + b"\x01" if KIND == "counters" else struct.pack(">I", number)
+    body = bytes(41) + b"\x01" if OPTIONS.kind == "counters" else struct.pack(">I", number)
     return (head + body).ljust(256, b"\0")
 
 
 def forged(number):
     source = SOURCES[number % len(SOURCES)]
-    return packet(source, TARGET, bth(UD | SEND_ONLY, GSI, number) + deth(GSI_QKEY, GSI) + mad(number))
+    return packet(source, OPTIONS.target, bth(UD | SEND_ONLY, GSI, number) + deth(GSI_QKEY, GSI) + mad(number))
+
+
+def announce(wire, hardware):
+    """So the target knows the address of the sender, without having asked (RFC 826)."""
+    question = struct.pack(">HHBBH", 1, 0x800, 6, 4, 1)
+    question += hardware + raw_address(OPTIONS.source) + bytes(6) + raw_address(OPTIONS.target)
+    wire.socket.send(wire.head + b"\x08\x06" + question)
+    time.sleep(0.5)
 
 
 def main():
-    wire = Wire("h2", "eth0", hardware_address("h1", "eth0"))
-    packets, sent = [forged(number) for number in range(1, 1001)], 0
-    while COUNT is None or sent < COUNT:
+    wire = Wire("h2", OPTIONS.device, hardware_address("h1", OPTIONS.device))
+    if OPTIONS.announce:
+        announce(wire, hardware_address("h2", OPTIONS.device))
+    packets, sent, begun = [forged(number) for number in range(1, 1001)], 0, time.monotonic()
+    while OPTIONS.count is None or sent < OPTIONS.count:
+        if OPTIONS.seconds and time.monotonic() > begun + OPTIONS.seconds:
+            break
         wire.send(packets[sent % len(packets)])
         sent += 1
-        if RATE:
-            time.sleep(1 / RATE)
+        if OPTIONS.rate:
+            time.sleep(1 / OPTIONS.rate)
 
 
 main()

@@ -27,7 +27,7 @@ unreclaimable() { awk '/^SUnreclaim/ { print $2 }' /proc/meminfo; }
 grows_little() {
 	local before
 	before=$(unreclaimable)
-	python3 "$MADS" connection 0 $COUNT || return
+	python3 "$MADS" connection 0 --count $COUNT || return
 	note "$(($(unreclaimable) - before)) KiB more after $COUNT datagrams" >/dev/console
 	[[ $(($(unreclaimable) - before)) -lt 20000 ]]
 }

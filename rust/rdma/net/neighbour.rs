@@ -1,19 +1,73 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Whether the link-layer address of the next hop to a destination is known.
+//! Whether ib_core knows the link-layer address of a host, or would have to ask for it.
 
 use core::ptr::NonNull;
 
 use kernel::{ffi::c_void, sync::rcu};
 
-use super::{
-    netdev::Netdev,
-    route::{Flow, Route},
-};
+use super::{netdev::Netdev, route::Route};
 use crate::{
     bindings,
     gid::{Gid, Network},
 };
+
+/// What is known of the link-layer address of a next hop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Knowledge {
+    /// It is known, and was confirmed lately; or none is needed.
+    Confirmed,
+    /// It is known, but the hop may be gone.
+    Unconfirmed,
+    /// It is not known, or there is no way to the destination.
+    None,
+}
+
+/// The first hop from an address of a device to a destination, by a network device: as ib_core looks it up for an answer
+/// to a management datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hop {
+    /// The address of the device.
+    pub source: Gid,
+    /// The destination.
+    pub destination: Gid,
+    /// The index of the network device.
+    pub netdev_index: u32,
+}
+
+impl Hop {
+    /// What is known of the hop, in the namespace of `netdev`. Unless the
+    /// address was confirmed lately, the hop is asked if `may_ask` says so; only then a new entry is made in the tables of neighbours.
+    ///
+    /// ib_core waits until the address is known, confirmed or not (`dst_fetch_ha()`, addr.c).
+    ///
+    /// # Context
+    ///
+    /// Any but hard interrupts; doesn't sleep.
+    pub fn look_up(&self, netdev: &Netdev, mut may_ask: impl FnMut() -> bool) -> Knowledge {
+        let readers = rcu::read_lock();
+        let Ok(route) = Route::for_answer(netdev, self, &readers) else {
+            return Knowledge::None;
+        };
+        if route.is_local() || route.needs_no_neighbour(&readers) {
+            return Knowledge::Confirmed;
+        }
+        if !route.is_unicast() {
+            return Knowledge::None;
+        }
+        let Some(neighbour) = find(&route, self.destination, &readers) else {
+            if let Some(neighbour) = may_ask().then(|| make(&route, self.destination)).flatten() {
+                neighbour.ask();
+            }
+            return Knowledge::None;
+        };
+        let knowledge = neighbour.knowledge();
+        if knowledge != Knowledge::Confirmed && !neighbour.is_asked() && may_ask() {
+            neighbour.ask();
+        }
+        knowledge
+    }
+}
 
 /// An entry of a neighbour table.
 ///
@@ -23,17 +77,42 @@ use crate::{
 struct Neighbour(NonNull<bindings::neighbour>);
 
 impl Neighbour {
-    /// Its link-layer address is known, or it needs none.
-    fn is_valid(&self) -> bool {
+    fn state(&self) -> u32 {
         // SAFETY: Valid by the type invariant. The state is one byte, which others write.
-        let state = unsafe { (&raw const (*self.0.as_ptr()).nud_state).read_volatile() };
-        u32::from(state) & bindings::NUD_VALID != 0
+        u32::from(unsafe { (&raw const (*self.0.as_ptr()).nud_state).read_volatile() })
     }
 
-    /// Begins to ask for its address, unless it is valid.
+    fn knowledge(&self) -> Knowledge {
+        match self.state() {
+            state if state & bindings::NUD_CONNECTED != 0 => Knowledge::Confirmed,
+            state if state & bindings::NUD_VALID != 0 => Knowledge::Unconfirmed,
+            _ => Knowledge::None,
+        }
+    }
+
+    /// Packets that ask it are on their way.
+    fn is_asked(&self) -> bool {
+        self.state() & (bindings::NUD_INCOMPLETE | bindings::NUD_PROBE) != 0
+    }
+
+    /// Has it asked for its address, or to confirm it, at once.
     fn ask(&self) {
-        // SAFETY: Valid by the type invariant; there is no packet to be sent then.
-        unsafe { bindings::neigh_event_send(self.0.as_ptr(), core::ptr::null_mut()) };
+        let neighbour = self.0.as_ptr();
+        if self.knowledge() == Knowledge::None {
+            // SAFETY: Valid by the type invariant; there is no packet to be sent then.
+            unsafe { bindings::neigh_event_send(neighbour, core::ptr::null_mut()) };
+            return;
+        }
+        // SAFETY: As above; the address stays.
+        unsafe {
+            bindings::neigh_update(
+                neighbour,
+                core::ptr::null(),
+                bindings::NUD_PROBE as u8,
+                0,
+                0,
+            )
+        };
     }
 }
 
@@ -42,27 +121,6 @@ impl Drop for Neighbour {
         // SAFETY: Gives up the count that the type invariant speaks of.
         unsafe { bindings::neigh_release(self.0.as_ptr()) };
     }
-}
-
-/// Whether a packet for `flow` could leave at once: its destination is local, or the link-layer address of its next hop
-/// is known. If not, and `may_ask` says so, begins to ask for it; only then a new entry is made in the tables of
-/// neighbours. Policies of IPsec are not asked.
-///
-/// # Context
-///
-/// Any but hard interrupts; doesn't sleep.
-pub fn is_known(netdev: &Netdev, flow: &Flow, may_ask: impl FnOnce() -> bool) -> bool {
-    let readers = rcu::read_lock();
-    let Ok(route) = Route::of_packet(netdev, flow, &readers) else {
-        return false;
-    };
-    if route.is_local() {
-        return true;
-    }
-    if find(&route, flow.destination, &readers).is_some_and(|neighbour| neighbour.is_valid()) {
-        return true;
-    }
-    may_ask() && asked(&route, flow.destination)
 }
 
 /// The address as the tables of its version have it.
@@ -87,21 +145,13 @@ fn find(route: &Route, destination: Gid, readers: &rcu::Guard) -> Option<Neighbo
     NonNull::new(found).map(Neighbour)
 }
 
-/// Finds or makes the entry of the next hop, and begins to ask for its address. Returns whether it is known by then, as
-/// that of a device without neighbours.
-fn asked(route: &Route, destination: Gid) -> bool {
+/// Finds or makes the entry of the next hop.
+fn make(route: &Route, destination: Gid) -> Option<Neighbour> {
     let dst = route.hold();
     // SAFETY: The entry is valid while its count is held, and the key an address of its version.
     let found = unsafe { bindings::dst_neigh_lookup(dst, key_of(&destination)) };
     // SAFETY: Gives up the count that was just taken.
     unsafe { bindings::dst_release(dst) };
     // INVARIANT: The function took a count.
-    let Some(neighbour) = NonNull::new(found).map(Neighbour) else {
-        return false;
-    };
-    if neighbour.is_valid() {
-        return true;
-    }
-    neighbour.ask();
-    false
+    NonNull::new(found).map(Neighbour)
 }

@@ -13,6 +13,7 @@ mod decode;
 mod encode;
 pub mod grh;
 pub mod icrc;
+pub mod mad;
 mod opcode;
 pub mod packet;
 #[cfg(test)]

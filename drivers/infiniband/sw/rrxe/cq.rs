@@ -17,7 +17,10 @@ mod users;
 use kernel::{
     new_work,
     prelude::*,
-    sync::{atomic::Atomic, Arc},
+    sync::{
+        atomic::{ordering::Relaxed, Atomic},
+        Arc,
+    },
     time::{
         hrtimer::{ArcHrTimerHandle, HrTimer},
         Instant, Monotonic,
@@ -94,6 +97,8 @@ pub(crate) struct Cq {
     /// Its share in the threads of `rrxe_rest`, which run `end`.
     #[pin]
     end_share: ThreadShare,
+    /// A GSI QP completes here.
+    gsi: Atomic<bool>,
     /// Where `end` goes on: an index of the tables of QPs, and below 32 bits a place.
     condemned: Atomic<u64>,
 }
@@ -294,6 +299,7 @@ impl Cq {
                 users <- Members::new(),
                 end <- new_work!("Cq::end"),
                 end_share <- end_share,
+                gsi: Atomic::new(false),
                 condemned: Atomic::new(0),
             }),
             GFP_KERNEL_ACCOUNT,
@@ -325,8 +331,23 @@ impl Cq {
     }
 
     /// Takes the oldest completion out, of a CQ that the kernel polls. Any context.
+    ///
+    /// A datagram that ib_mad has not seen yet when its device leaves is flushed: ib_mad does nothing for such a one
+    /// (`ib_mad_recv_done()`, mad.c).
     pub(crate) fn poll(&self) -> Option<Cqe> {
-        Option::as_mut(&mut self.poller.lock())?.poll()
+        let cqe = Option::as_mut(&mut self.poller.lock())?.poll()?;
+        let is_late = self.is_gsis() && self.device.link.check_stays().is_err();
+        Some(if is_late { cqe.flushed_recv() } else { cqe })
+    }
+
+    /// A GSI QP completes here. Process context, before it does.
+    pub(crate) fn serve_gsi(&self) {
+        self.gsi.store(true, Relaxed);
+    }
+
+    /// Whether a GSI QP completes here. Any context.
+    pub(crate) fn is_gsis(&self) -> bool {
+        self.gsi.load(Relaxed)
     }
 
     /// Makes the kernel's consumer miss the completions of a QP that is destroyed, which would name it.

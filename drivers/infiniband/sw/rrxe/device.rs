@@ -21,7 +21,6 @@ use roce::{mtu::Mtu, wire::MAX_MESSAGE};
 
 use crate::{
     ah::Ah,
-    gsi::GsiLimits,
     limits,
     link::Link,
     mcast::Attachments,
@@ -71,8 +70,6 @@ pub(crate) struct Device {
     pub(crate) qps: Arc<Quota>,
     /// and bytes of device memory it may have.
     pub(crate) dm: Arc<Quota>,
-    /// The limits on the management datagrams of its GSI QP.
-    pub(crate) gsi: GsiLimits,
     /// Its port's counters.
     pub(crate) counters: Arc<Counters>,
     /// Other sets of counters, which QPs are bound to, …
@@ -118,7 +115,6 @@ impl Device {
                 cqs: Quota::new(limits::MAX_CQ)?,
                 qps: Quota::new(limits::MAX_QP)?,
                 dm: Quota::new(limits::DEVICE_MEMORY)?,
-                gsi: GsiLimits::new(),
                 counters: Arc::new(Counters::new(), GFP_KERNEL)?,
                 counter_sets <- Table::new(limits::MAX_QP, &readers),
                 retired: Counters::new(),

@@ -33,6 +33,7 @@ use roce::{
 use crate::{
     engine_host::{EngineHost, Rest, Upshot},
     fault::{ungathered, Stall},
+    gsi::Gsi,
     limits::INBOX,
     mr::Mr,
     mw::Via,
@@ -89,6 +90,8 @@ pub(crate) struct Core {
     pub(crate) put_off: u32,
     /// Where it counts: its port's counters, or the set that it is bound to.
     pub(crate) counters: Arc<Counters>,
+    /// What a GSI QP knows about the datagrams that it took.
+    pub(crate) gsi: Option<KBox<Gsi>>,
 }
 
 impl Core {
@@ -287,9 +290,12 @@ impl Core {
     /// Takes in a packet; `false` if its memory is absent, so that it must come again.
     fn take_in(&mut self, qp: &Qp, now: Instant, packet: &RxPacket, upshot: &mut Upshot) -> bool {
         let (ingress, sender) = (packet.skb.ingress(), packet.skb.sender());
-        let checked = self
+        let mut checked = self
             .peer
             .check(&qp.device, &packet.endpoints, ingress, sender);
+        if let Some(gsi) = &mut self.gsi {
+            checked = checked.and_then(|()| gsi.check(&qp.device.link, packet));
+        }
         if let Err(why) = checked {
             self.counters.add(why, 1);
             qp.trace_drop(packet.packet.bth.psn, why);
@@ -442,6 +448,9 @@ impl Core {
                     .remote(read, &reach)
                     .map_err(TransmitFault::Remote)?;
             }
+        }
+        if let Some(gsi) = &mut self.gsi {
+            gsi.note_sent(frame.payload(length));
         }
         trace::packet_out(qp.device.link.device(), qp.qpn.get(), transmit);
         let fate = if frame.is_local() {

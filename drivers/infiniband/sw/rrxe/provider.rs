@@ -213,6 +213,11 @@ impl Provider for Rrxe {
         cq.poll()
     }
 
+    /// So ib_mad has none aside while it sleeps for another, and the end of a device waits for one sleep only.
+    fn polls_singly(cq: &Arc<Cq>) -> bool {
+        cq.is_gsis()
+    }
+
     fn resize_cq(cq: &Arc<Cq>, capacity: u32, call: &RingChange<'_, Self>) -> Result<u32> {
         cq.resize(capacity, call)
     }

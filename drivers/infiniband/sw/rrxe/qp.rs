@@ -57,7 +57,6 @@ use crate::{
     provider::Rrxe,
     rx::RxPacket,
     srq::Srq,
-    stats::Counter,
     thread_share::{ThreadShare, Waiter},
     turn::{Held, Turn, Wish},
     workers::Workers,
@@ -362,18 +361,7 @@ impl Qp {
         sender: Option<u32>,
     ) -> bool {
         let link = &self.device.link;
-        self.takes(bth, self.filter.check(link, endpoints, ingress, sender))
-    }
-
-    /// Whether a GSI QP takes a packet from the network. Counts and traces it if not. Softirq.
-    pub(crate) fn takes_management(&self, packet: &RxPacket) -> bool {
-        let verdict = self.device.gsi.check(&self.device.link, packet);
-        self.takes(&packet.packet.bth, verdict)
-    }
-
-    /// Whether a packet is taken by this verdict. Counts and traces the drop if not.
-    fn takes(&self, bth: &Bth, verdict: Result<(), Counter>) -> bool {
-        let Err(why) = verdict else {
+        let Err(why) = self.filter.check(link, endpoints, ingress, sender) else {
             return true;
         };
         self.device.counters.add(why, 1);

@@ -189,9 +189,6 @@ fn offer(
             return Err(Refusal::Counted);
         }
         packet.verify().map_err(Refusal::Discard)?;
-        if qp.qpn == Qpn::GSI && !qp.takes_management(packet) {
-            return Err(Refusal::Counted);
-        }
     }
     Qp::receive(qp, packet);
     Ok(())

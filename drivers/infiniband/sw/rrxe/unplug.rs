@@ -85,12 +85,13 @@ impl client::Observer for Links {
     }
 }
 
-/// Waits until ib_core has handled the management datagrams that the GSI QP of `link` took. It takes none any more.
+/// Waits until ib_core handles no management datagram any more of those that the GSI QP of `link` took: the one that it has
+/// polled. Turns of the QP drop all that come (`Gsi::check`), and those that lie in the CQ are polled as flushed.
 ///
 /// ib_core frees its agent, and destroys the QP, before it waits for the work item that handles them, and that uses both
 /// (`ib_mad_remove_device()`, `ib_mad_port_close()`, mad.c; `agent_send_response()`, agent.c). Process context; sleeps.
 fn settle_gsi(link: &Arc<Link>) {
-    // A softirq that is taking a packet may not have seen yet that the device leaves.
+    // A turn of the QP may not have seen yet that the device leaves. Turns of the kernel's QPs are readers.
     wait_for_readers();
     let mut next = 0;
     while let Some(qp) = link.context().qps(Qpn::GSI).find_from(next, |_| true) {

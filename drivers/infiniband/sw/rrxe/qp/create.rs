@@ -35,6 +35,7 @@ use crate::{
     engine::{new_engine, Core},
     fault::Stall,
     filter::Filter,
+    gsi::Gsi,
     limits,
     netns::NetContext,
     noted_state::NotedState,
@@ -105,6 +106,9 @@ impl Qp {
         let fault_share = ThreadShare::new(Threads::Faults, payer.clone())?;
         let object = ObjectClaim::new(payer.as_ref())?;
         let rest_share = ThreadShare::new(Threads::Rests, payer)?;
+        if init.kind == QpKind::Gsi {
+            init.recv_cq.iter().for_each(|cq| cq.serve_gsi());
+        }
         let core = new_core(device, &init, qpn, rings, owner, pd.clone())?;
         let qp = Arc::pin_init(
             try_pin_init!(Self {
@@ -337,6 +341,10 @@ fn new_core(
         put_off: 0,
         lane: Lane::new(),
         counters: device.counters.clone(),
+        gsi: match init.kind {
+            QpKind::Gsi => Some(KBox::new(Gsi::new()?, GFP_KERNEL)?),
+            _ => None,
+        },
     };
     Ok(KBox::new(core, GFP_KERNEL_ACCOUNT)?)
 }
