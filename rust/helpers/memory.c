@@ -6,7 +6,6 @@
 #include <linux/string.h>
 #include <rdma/ib_umem.h>
 
-/* A call that the compiler cannot see through: it reads the source exactly once. */
 /* Without huge pages ib_umem_odp_get() takes small ones. */
 #ifdef CONFIG_HUGETLB_PAGE
 #define RRXE_HPAGE_SIZE (1UL << HPAGE_SHIFT)
@@ -19,6 +18,7 @@ __rrxe_helper unsigned long rrxe_helper_HPAGE_SIZE(void)
 	return RRXE_HPAGE_SIZE;
 }
 
+/* A call that the compiler cannot see through: it reads the source exactly once. */
 __rrxe_helper void rrxe_helper_memcpy(void *dst, const void *src, size_t len)
 {
 	memcpy(dst, src, len);

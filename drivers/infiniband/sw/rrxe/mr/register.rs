@@ -19,12 +19,15 @@ use crate::{
     thread_share::OwnerShare,
 };
 
-/// The share of the calling process's address space in the threads that release memory on demand, if it has no share yet.
-/// `None` for the kernel, which has no such memory.
-fn release_share(payer: Option<&Arc<Payer>>) -> Result<Option<Arc<dyn odp::Threads>>> {
+/// The share of the calling process's address space in the threads that release memory on demand, in case that it has none
+/// yet. `None` for other memory.
+fn release_share(
+    payer: Option<&Arc<Payer>>,
+    access: Access,
+) -> Result<Option<Arc<dyn odp::Threads>>> {
     Ok(match payer {
-        Some(payer) => Some(OwnerShare::new(payer)?),
-        None => None,
+        Some(payer) if access.is_on_demand() => Some(OwnerShare::new(payer)?),
+        _ => None,
     })
 }
 
@@ -42,7 +45,7 @@ impl MrTable {
     ) -> Result<Arc<Mr>> {
         let owners = &pd.device().workers.owners;
         let memory = Memory::User {
-            memory: range.take(access, owners, release_share(pd.payer())?)?,
+            memory: range.take(access, owners, release_share(pd.payer(), access)?)?,
             iova: range.iova(access),
             access: AtomicU32::new(access.bits()),
         };
@@ -90,7 +93,7 @@ impl MrTable {
         let pd = change.pd.map(|pd| pd.id());
         let other = match &change.range {
             Some(range) => {
-                let share = release_share(mr.object.payer())?;
+                let share = release_share(mr.object.payer(), access)?;
                 let memory = range.take(access, owners, share)?;
                 Some((range.iova(access), memory))
             }
