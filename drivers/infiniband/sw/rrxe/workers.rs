@@ -34,7 +34,7 @@ pub(crate) struct Workers {
     pub(crate) backlog: Backlog,
     /// Releases what ended of regions on demand, where it may sleep, in a thread for each process.
     pub(crate) owners: Arc<Owners>,
-    /// The threads of `rests`, `faults` and `advice` that each user and memory cgroup uses.
+    /// The threads of `rests`, `faults`, `advice` and `owners` that each user and memory cgroup uses.
     pub(crate) accounts: Arc<Accounts>,
     /// Watches pages of doorbells. An administrator sets CPUs, priority and NUMA affinity by
     /// `/sys/devices/virtual/workqueue/rrxe_poll`.
