@@ -21,6 +21,11 @@ rrxe_helper_dst_neigh_lookup(const struct dst_entry *dst, const void *daddr)
 	return dst_neigh_lookup(dst, daddr);
 }
 
+__rrxe_helper bool rrxe_helper_dst_has_xfrm(const struct dst_entry *dst)
+{
+	return dst_xfrm(dst);
+}
+
 __rrxe_helper int rrxe_helper_neigh_event_send(struct neighbour *neigh, struct sk_buff *skb)
 {
 	return neigh_event_send(neigh, skb);

@@ -57,6 +57,12 @@ begin() {
 	SENDER=$!
 }
 
+# Sends from a neighbour that is known, so often, until `end`.
+send() {
+	python3 "$HERE/mads.py" "$1" "$2" --source 10.77.0.150 --announce &
+	SENDER=$!
+}
+
 end() {
 	kill $SENDER
 	wait $SENDER
@@ -75,6 +81,11 @@ check "link on host 2" link_add 2
 check "a neighbour that answers ARP no more asks for connections" \
 	python3 "$HERE/mads.py" connection 0 --seconds 8 --source 10.77.0.150 --announce
 check "connections are set up after that" rping_connects 20
+
+check "datagrams that get no answer" send answer 50
+sleep 3
+check "connections are set up beside datagrams without answer" rping_connects 20
+check "no more of these" end
 
 in1 ip route add 10.77.0.0/24 via $HOST2_V4 dev eth0 table 100
 in1 ip rule add pref 10 ipproto udp dport 4791 lookup 100

@@ -6,6 +6,7 @@
 KIND:
   counters    asks for the port's counters, which ib_core answers at once
   connection  asks for a connection
+  answer      answers what nobody asked, and gets no answer
 RATE: so many a second; 0: as many as it can.
 """
 
@@ -15,7 +16,7 @@ import sys
 import time
 
 PARSER = argparse.ArgumentParser()
-PARSER.add_argument("kind", choices=("counters", "connection"))
+PARSER.add_argument("kind", choices=("counters", "connection", "answer"))
 PARSER.add_argument("rate", type=float)
 PARSER.add_argument("--count", type=int, help="ends after so many")
 PARSER.add_argument("--seconds", type=float, help="ends after so long")
@@ -30,7 +31,7 @@ from forge import GSI, GSI_QKEY, SEND_ONLY, UD, Wire, bth, deth, hardware_addres
 
 SOURCES = [OPTIONS.source] if OPTIONS.source else [f"10.77.0.{host}" for host in range(100, 200)]
 # Management class, its version, method and attribute (IBTA 1.x §13.4.2, §16.1, §16.7).
-HEADERS = {"counters": (4, 1, 1, 0x12), "connection": (7, 2, 3, 0x10)}
+HEADERS = {"counters": (4, 1, 1, 0x12), "connection": (7, 2, 3, 0x10), "answer": (4, 1, 0x81, 0x12)}
 
 
 def mad(number):

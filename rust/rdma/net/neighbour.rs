@@ -15,10 +15,12 @@ use crate::{
 /// What is known of the link-layer address of a next hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Knowledge {
-    /// It is known, and was confirmed lately; or none is needed.
-    Confirmed,
-    /// It is known, but the hop may be gone.
-    Unconfirmed,
+    /// It is known, or none is needed. It stays known for three seconds at least, as it is asked three times a second apart
+    /// before it is forgotten (`neigh_timer_handler()`, net/core/neighbour.c), if neither an administrator nor a want of
+    /// room in the table (`neigh_forced_gc()`) makes it unknown.
+    Lasting,
+    /// It is known, and forgotten soon unless the hop answers.
+    Fleeting,
     /// It is not known, or there is no way to the destination.
     None,
 }
@@ -36,8 +38,8 @@ pub struct Hop {
 }
 
 impl Hop {
-    /// What is known of the hop, in the namespace of `netdev`. Unless the
-    /// address was confirmed lately, the hop is asked if `may_ask` says so; only then a new entry is made in the tables of neighbours.
+    /// What is known of the hop, in the namespace of `netdev`. If its address is not known it is asked, unless it was asked
+    /// already or `may_ask` refuses; only then a new entry is made in the tables of neighbours.
     ///
     /// ib_core waits until the address is known, confirmed or not (`dst_fetch_ha()`, addr.c).
     ///
@@ -50,19 +52,22 @@ impl Hop {
             return Knowledge::None;
         };
         if route.is_local() || route.needs_no_neighbour(&readers) {
-            return Knowledge::Confirmed;
+            return Knowledge::Lasting;
         }
         if !route.is_unicast() {
             return Knowledge::None;
         }
-        let Some(neighbour) = find(&route, self.destination, &readers) else {
-            if let Some(neighbour) = may_ask().then(|| make(&route, self.destination)).flatten() {
-                neighbour.ask();
-            }
+        let found = match route.is_transformed() {
+            // IPsec chooses another hop, which it needs anyway.
+            true => make(&route, self.destination),
+            false => find(&route, self.destination, &readers),
+        };
+        let found = found.or_else(|| may_ask().then(|| make(&route, self.destination)).flatten());
+        let Some(neighbour) = found else {
             return Knowledge::None;
         };
         let knowledge = neighbour.knowledge();
-        if knowledge != Knowledge::Confirmed && !neighbour.is_asked() && may_ask() {
+        if knowledge == Knowledge::None && !neighbour.is_asked() && may_ask() {
             neighbour.ask();
         }
         knowledge
@@ -84,35 +89,21 @@ impl Neighbour {
 
     fn knowledge(&self) -> Knowledge {
         match self.state() {
-            state if state & bindings::NUD_CONNECTED != 0 => Knowledge::Confirmed,
-            state if state & bindings::NUD_VALID != 0 => Knowledge::Unconfirmed,
+            state if state & bindings::NUD_PROBE != 0 => Knowledge::Fleeting,
+            state if state & bindings::NUD_VALID != 0 => Knowledge::Lasting,
             _ => Knowledge::None,
         }
     }
 
     /// Packets that ask it are on their way.
     fn is_asked(&self) -> bool {
-        self.state() & (bindings::NUD_INCOMPLETE | bindings::NUD_PROBE) != 0
+        self.state() & bindings::NUD_INCOMPLETE != 0
     }
 
-    /// Has it asked for its address, or to confirm it, at once.
+    /// Begins to ask for its address, which is not known.
     fn ask(&self) {
-        let neighbour = self.0.as_ptr();
-        if self.knowledge() == Knowledge::None {
-            // SAFETY: Valid by the type invariant; there is no packet to be sent then.
-            unsafe { bindings::neigh_event_send(neighbour, core::ptr::null_mut()) };
-            return;
-        }
-        // SAFETY: As above; the address stays.
-        unsafe {
-            bindings::neigh_update(
-                neighbour,
-                core::ptr::null(),
-                bindings::NUD_PROBE as u8,
-                0,
-                0,
-            )
-        };
+        // SAFETY: Valid by the type invariant; there is no packet to be sent then.
+        unsafe { bindings::neigh_event_send(self.0.as_ptr(), core::ptr::null_mut()) };
     }
 }
 

@@ -148,6 +148,12 @@ impl Route {
         }
     }
 
+    /// Whether a policy of IPsec transforms the packet.
+    pub(super) fn is_transformed(&self) -> bool {
+        // SAFETY: Valid by the type invariant.
+        unsafe { bindings::dst_has_xfrm(self.dst.as_ptr()) }
+    }
+
     /// Whether neighbours of the device that the packet leaves by have no addresses of their own, or this host knows none.
     /// No neighbour is waited for then (`arp_constructor()`, net/ipv4/arp.c; `ndisc_constructor()`, net/ipv6/ndisc.c).
     pub(super) fn needs_no_neighbour(&self, readers: &rcu::Guard) -> bool {

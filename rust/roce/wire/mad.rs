@@ -26,19 +26,16 @@ pub struct MadHeader {
     class: u8,
     method: u8,
     attribute: u16,
-    /// The number that an answer has in common with its question.
-    pub transaction: u64,
 }
 
 impl MadHeader {
     /// Reads it.
     pub fn parse(bytes: &[u8; MAD_HEADER_LEN]) -> Self {
-        let [_, class, _, method, _, _, _, _, t0, t1, t2, t3, t4, t5, t6, t7, a0, a1, ..] = *bytes;
+        let [_, class, _, method, _, _, _, _, _, _, _, _, _, _, _, _, a0, a1, ..] = *bytes;
         Self {
             class,
             method,
             attribute: u16::from_be_bytes([a0, a1]),
-            transaction: u64::from_be_bytes([t0, t1, t2, t3, t4, t5, t6, t7]),
         }
     }
 
@@ -55,7 +52,7 @@ impl MadHeader {
         )
     }
 
-    /// It answers one that came with the same number.
+    /// It answers another one.
     pub fn is_answer(&self) -> bool {
         self.is_final() || self.cm_message() == Some(REP) || self.method & METHOD_RESPONSE != 0
     }
@@ -71,17 +68,8 @@ mod tests {
         let mut bytes = [0; MAD_HEADER_LEN];
         bytes[1] = class;
         bytes[3] = method;
-        bytes[8..16].copy_from_slice(&0x1122_3344_5566_7788_u64.to_be_bytes());
         bytes[16..18].copy_from_slice(&attribute.to_be_bytes());
         MadHeader::parse(&bytes)
-    }
-
-    #[test]
-    fn an_answer_has_the_number_of_its_question() {
-        assert_eq!(
-            header(CLASS_CM, METHOD_SEND, REP).transaction,
-            0x1122_3344_5566_7788
-        );
     }
 
     #[test]

@@ -173,6 +173,9 @@ impl Core {
         if qp.concerns.any() {
             self.attend(&qp, &mut budget, &mut upshot);
         }
+        if let Some(gsi) = &mut self.gsi {
+            gsi.review(now, &qp.device.link);
+        }
         let resumes = self.stall.is_busy();
         if resumes && self.stall.stands() {
             self.flush_meanwhile(qp, now, &mut upshot);
@@ -294,7 +297,7 @@ impl Core {
             .peer
             .check(&qp.device, &packet.endpoints, ingress, sender);
         if let Some(gsi) = &mut self.gsi {
-            checked = checked.and_then(|()| gsi.check(&qp.device.link, packet));
+            checked = checked.and_then(|()| gsi.check(now, &qp.device.link, packet));
         }
         if let Err(why) = checked {
             self.counters.add(why, 1);
@@ -488,7 +491,8 @@ impl Core {
             }
             _ => self.next_work(qp, now),
         };
-        let Some(due) = due else {
+        let review = self.gsi.as_ref().and_then(|gsi| gsi.next_review());
+        let Some(due) = [due, review].into_iter().flatten().min() else {
             return;
         };
         if due <= now {

@@ -8,18 +8,16 @@
 //! item that takes all MADs of a device, and in the one that connects for all devices of the host, whose queue has no limit
 //! (`cm_recv_handler()`, cm.c). A queue of such datagrams would stop all connection management of the host.
 //!
-//! So datagrams of senders whose address is not known are dropped, but for one in two seconds. A host that sends has mostly
-//! just asked for this host's address, and so is known. An address may be forgotten before ib_core comes to the datagram.
-//! So a device has a limited number of datagrams *open*: those that ib_core may still have to look up an address for. One is
-//! open until its answer is sent, or for [`OPEN`] if its sender is still known then. If it isn't, ib_core may have slept for
-//! the datagram, and the places of such ones come back one in two seconds.
+//! So a datagram is dropped unless its sender's address is known, and stays known for some seconds whatever the sender does
+//! ([`Knowledge`]). A host that sends has mostly just asked for this host's address, and so is known; another one is asked
+//! while it waits to send again. ib_core handles a datagram within these seconds because few come at a time
+//! ([`QUESTIONS`]): when answers leave, as many come again, and without answers, some a second.
+//!
+//! An administrator of the network namespace can make an address unknown at any time. So addresses are looked up once more
+//! after a second, when ib_core has handled the datagram or sleeps for it. While senders are lost the device takes none,
+//! until they are known again, which wakes ib_core, or for two seconds each, twice as long as ib_core sleeps.
 
-use core::sync::atomic::{AtomicI64, Ordering::Relaxed};
-
-use kernel::{
-    prelude::*,
-    time::{Instant, Monotonic},
-};
+use kernel::prelude::*;
 use rdma::{
     gid::Gid,
     net::{
@@ -28,133 +26,123 @@ use rdma::{
         skb::Ingress,
     },
 };
-use roce::wire::mad::{MadHeader, MAD_HEADER_LEN};
+use roce::{
+    time::Instant,
+    wire::mad::{MadHeader, MAD_HEADER_LEN},
+};
 
 use crate::{link::Link, rx::RxPacket, stats::Counter};
 
 /// Nanoseconds.
 const SECOND: i64 = 1_000_000_000;
-/// Between two datagrams that are taken, in the mean: 16,384 a second, which ib_core handles.
-const INTERVAL: i64 = SECOND / 16_384;
-/// Nanoseconds by which datagrams may be early: 4,096 at once.
-const BURST: i64 = 4_096 * INTERVAL;
-/// Between two neighbours that are asked for their address, in the mean …
-const ASK_INTERVAL: i64 = SECOND / 16;
-/// … and by which they may be early: 64 at once.
-const ASK_BURST: i64 = 64 * ASK_INTERVAL;
-/// Between two datagrams for which ib_core sleeps, at least. It sleeps for half of the time.
-const SLEEP_INTERVAL: i64 = 2 * SECOND;
-
-/// How long ib_core sleeps for a datagram at most, in nanoseconds, and so how long one is open that gets no answer.
-const OPEN: i64 = SECOND;
-/// Open datagrams of a device, most of which have senders that confirmed their addresses lately. No peer makes such an
-/// address unknown before ib_core comes to the datagram …
-const MOST_OPEN: usize = 512;
-/// … unless ib_core sleeps; and an administrator of the network namespace does, who is none of the host in a user namespace.
-const FEW_OPEN: usize = 16;
-/// Open datagrams whose senders are known, but may be gone.
-const MOST_UNCONFIRMED: usize = 4;
-/// Open datagrams whose senders are looked up again when another datagram comes.
-const LOOK_UPS: u32 = 8;
 
 /// How often something may happen.
-struct Rate {
-    interval: i64,
+struct Pace {
+    /// How often at once.
     burst: i64,
+    /// Nanoseconds until it may happen once more.
+    interval: i64,
+}
+
+impl Pace {
+    const fn new(burst: i64, a_second: i64) -> Self {
+        Self {
+            burst,
+            interval: SECOND / a_second,
+        }
+    }
+}
+
+/// Datagrams for which ib_core looks up no address.
+const FINALS: Pace = Pace::new(4_096, 16_384);
+/// Datagrams that may have an answer. A slow host handles so many in less than the time for which an address stays known.
+const QUESTIONS: Pace = Pace::new(256, 128);
+/// Those where administrators of the network are none of the host.
+const CONTAINED_QUESTIONS: Pace = Pace::new(16, 16);
+/// Neighbours that are asked for their address.
+const ASKS: Pace = Pace::new(64, 16);
+
+/// After so many nanoseconds the sender of a datagram is looked up once more; ib_core sleeps for as long. Lost senders are
+/// looked up as often.
+const REVIEW: i64 = SECOND;
+/// A look-up that is later by more nanoseconds says nothing about ib_core.
+const LATE: i64 = SECOND;
+/// Lost senders that are forgotten.
+const LOSSES: Pace = Pace {
+    burst: 1,
+    interval: 2 * SECOND,
+};
+/// Datagrams whose senders are to be looked up once more at most …
+const MOST_TAKEN: usize = 512;
+/// … and of these, those in one turn.
+const REVIEWS: u32 = 32;
+
+/// When something may happen again.
+struct Rate {
+    pace: Pace,
     /// When the next is due that is not early, in nanoseconds.
     due: i64,
 }
 
 impl Rate {
-    const fn new(interval: i64, burst: i64) -> Self {
-        Self {
-            interval,
-            burst,
-            due: 0,
-        }
+    const fn new(pace: Pace) -> Self {
+        Self { pace, due: 0 }
     }
 
     /// Whether it may happen once more, at `now`.
     fn admits(&mut self, now: i64) -> bool {
         let due = self.due.max(now);
-        let admitted = due.saturating_sub(now) < self.burst;
+        let early = due.saturating_sub(now);
+        let admitted = early < self.pace.burst.saturating_mul(self.pace.interval);
         if admitted {
-            self.due = due.saturating_add(self.interval);
+            self.due = due.saturating_add(self.pace.interval);
         }
         admitted
     }
-}
 
-/// Until when ib_core may sleep for datagrams that it has, of all devices: meanwhile those behind them are not handled.
-pub(crate) struct Backlog {
-    epoch: Instant<Monotonic>,
-    until: AtomicI64,
-}
-
-impl Backlog {
-    /// There is none.
-    pub(crate) fn new() -> Self {
-        Self {
-            epoch: Instant::now(),
-            until: AtomicI64::new(0),
-        }
-    }
-
-    /// Nanoseconds since the module was loaded. Any context.
-    fn now(&self) -> i64 {
-        self.epoch.elapsed().as_nanos()
-    }
-
-    /// ib_core may sleep for a datagram more, `now` or later.
-    fn lengthen(&self, now: i64) {
-        let next = |until: i64| Some(until.max(now).saturating_add(OPEN));
-        let _ = self.until.fetch_update(Relaxed, Relaxed, next);
-    }
-
-    /// Whether ib_core has slept for all such datagrams.
-    fn is_over(&self, now: i64) -> bool {
-        self.until.load(Relaxed) <= now
+    /// It may happen once more at once.
+    fn give_back(&mut self) {
+        self.due = self.due.saturating_sub(self.pace.interval);
     }
 }
 
-/// A datagram that ib_core may have to look up an address for.
-struct Open {
-    /// When it was taken.
-    since: i64,
-    /// The number of its answer.
-    transaction: u64,
+/// A datagram that may have an answer.
+struct Taken {
+    /// When it was taken, or its sender was looked up last, in nanoseconds.
+    at: i64,
     /// The way of an answer.
     hop: Hop,
-    /// Its sender has confirmed its address lately.
-    confirmed: bool,
-    /// Its sender was not known any more when the datagram had been open for [`OPEN`].
+    /// Its sender was not known any more.
     lost: bool,
 }
 
 /// What the holder of a GSI QP's turn knows about the datagrams that the QP took.
 pub(crate) struct Gsi {
-    datagrams: Rate,
+    finals: Rate,
+    questions: Rate,
     asks: Rate,
-    strangers: Rate,
-    /// Places of lost datagrams that come back.
     losses: Rate,
-    /// Oldest first; with room for all that may be open.
-    open: KVVec<Open>,
+    /// Those whose senders are to be looked up once more; with room for [`MOST_TAKEN`].
+    taken: KVVec<Taken>,
 }
 
 impl Gsi {
-    /// No datagram has come. Process context.
+    /// No datagram has come; administrators of the network are none of the host if `contained` is set. Process context.
     ///
     /// # Errors
     ///
     /// `ENOMEM`.
-    pub(crate) fn new() -> Result<Self> {
+    pub(crate) fn new(contained: bool) -> Result<Self> {
+        let questions = match contained {
+            true => CONTAINED_QUESTIONS,
+            false => QUESTIONS,
+        };
         Ok(Self {
-            datagrams: Rate::new(INTERVAL, BURST),
-            asks: Rate::new(ASK_INTERVAL, ASK_BURST),
-            strangers: Rate::new(SLEEP_INTERVAL, 1),
-            losses: Rate::new(SLEEP_INTERVAL, 1),
-            open: KVVec::with_capacity(MOST_OPEN, GFP_KERNEL)?,
+            finals: Rate::new(FINALS),
+            questions: Rate::new(questions),
+            asks: Rate::new(ASKS),
+            losses: Rate::new(LOSSES),
+            taken: KVVec::with_capacity(MOST_TAKEN, GFP_KERNEL)?,
         })
     }
 
@@ -163,7 +151,12 @@ impl Gsi {
     /// # Errors
     ///
     /// The counter of the drop.
-    pub(crate) fn check(&mut self, link: &Link, packet: &RxPacket) -> Result<(), Counter> {
+    pub(crate) fn check(
+        &mut self,
+        now: Instant,
+        link: &Link,
+        packet: &RxPacket,
+    ) -> Result<(), Counter> {
         // ib_core is about to free what its work items use: see `settle_gsi` in unplug.rs.
         if link.check_stays().is_err() {
             return Err(Counter::DropState);
@@ -172,106 +165,88 @@ impl Gsi {
         if packet.read_payload(0, &mut bytes).is_err() {
             return Err(Counter::DropState);
         }
-        let header = MadHeader::parse(&bytes);
-        let backlog = &link.workers().backlog;
-        let now = backlog.now();
-        if header.is_final() {
-            return self.pace(now);
+        let now = nanos(now);
+        if MadHeader::parse(&bytes).is_final() {
+            return admitted(self.finals.admits(now));
         }
         let netdev = link.netdev().ok_or(Counter::DropState)?;
         let hop = hop_of_answer(link, &netdev, packet).ok_or(Counter::DropNeighbour)?;
-        self.forget_handled(now, backlog, |hop| hop.look_up(&netdev, || false));
         let asks = &mut self.asks;
         let knowledge = hop.look_up(&netdev, || asks.admits(now));
-        let most = match backlog.is_over(now) && !netdev.is_contained() {
-            true => MOST_OPEN,
-            false => FEW_OPEN,
-        };
-        self.open(now, &header, hop, knowledge, most)?;
-        if matches!(knowledge, Knowledge::None) {
-            backlog.lengthen(now);
-        }
-        Ok(())
+        self.take(now, hop, knowledge)
     }
 
-    /// Whether a datagram may be taken `now`, as far as their rate is concerned.
-    fn pace(&mut self, now: i64) -> Result<(), Counter> {
-        match self.datagrams.admits(now) {
-            true => Ok(()),
-            false => Err(Counter::DropRate),
-        }
-    }
-
-    /// Takes a datagram, if there is a place for it: at most `most` are open.
-    fn open(
-        &mut self,
-        now: i64,
-        header: &MadHeader,
-        hop: Hop,
-        knowledge: Knowledge,
-        most: usize,
-    ) -> Result<(), Counter> {
-        let confirmed = matches!(knowledge, Knowledge::Confirmed);
-        let unconfirmed = self.open.iter().filter(|open| !open.confirmed).count();
-        if !confirmed && unconfirmed >= MOST_UNCONFIRMED {
+    /// Takes a datagram that may have an answer, if what is known of its sender allows it.
+    fn take(&mut self, now: i64, hop: Hop, knowledge: Knowledge) -> Result<(), Counter> {
+        if !matches!(knowledge, Knowledge::Lasting) {
             return Err(Counter::DropNeighbour);
         }
-        if matches!(knowledge, Knowledge::None) && !self.strangers.admits(now) {
-            return Err(Counter::DropNeighbour);
-        }
-        if self.open.len() >= most {
-            return Err(Counter::DropRate);
-        }
-        self.pace(now)?;
-        let open = Open {
-            since: now,
-            transaction: header.transaction,
+        let is_silent = self.taken.iter().any(|taken| taken.lost);
+        let has_room = !is_silent && self.taken.len() < MOST_TAKEN;
+        admitted(has_room && self.questions.admits(now))?;
+        let taken = self.taken.push_within_capacity(Taken {
+            at: now,
             hop,
-            confirmed,
             lost: false,
-        };
-        // There is room for as many as may be open.
-        self.open
-            .push_within_capacity(open)
-            .map_err(|_| Counter::DropRate)
+        });
+        taken.map_err(|_| Counter::DropRate)
     }
 
-    /// Gives places back of datagrams that have been open for so long that ib_core has handled them.
-    fn forget_handled(&mut self, now: i64, backlog: &Backlog, look_up: impl Fn(&Hop) -> Knowledge) {
-        let is_due = |open: &Open| now.saturating_sub(open.since) >= OPEN;
-        if !self.open.first().is_some_and(is_due) {
+    /// When senders are to be looked up once more.
+    pub(crate) fn next_review(&self) -> Option<Instant> {
+        let due = |taken: &Taken| taken.at.saturating_add(REVIEW);
+        let next = self.taken.iter().map(due).min()?;
+        u64::try_from(next).ok().map(Instant)
+    }
+
+    /// Looks the senders up once more of datagrams that were taken [`REVIEW`] ago. With the turn; doesn't sleep.
+    pub(crate) fn review(&mut self, now: Instant, link: &Link) {
+        if self.next_review().is_none_or(|due| due > now) {
             return;
         }
-        let (mut look_ups, losses) = (LOOK_UPS, &mut self.losses);
-        self.open.retain(|open| {
-            if look_ups == 0 || !is_due(open) {
+        match link.netdev() {
+            Some(netdev) => self.review_by(nanos(now), |hop| hop.look_up(&netdev, || false)),
+            None => self.taken.clear(),
+        }
+    }
+
+    fn review_by(&mut self, now: i64, look_up: impl Fn(&Hop) -> Knowledge) {
+        let (mut reviews, losses) = (REVIEWS, &mut self.losses);
+        self.taken.retain(|taken| {
+            let age = now.saturating_sub(taken.at);
+            if reviews == 0 || age < REVIEW {
                 return true;
             }
-            look_ups = look_ups.wrapping_sub(1);
-            if !open.lost && matches!(look_up(&open.hop), Knowledge::None) {
-                open.lost = true;
-                backlog.lengthen(now);
+            reviews = reviews.wrapping_sub(1);
+            if !taken.lost && age > REVIEW.saturating_add(LATE) {
+                return false;
             }
-            match open.lost {
-                true => !losses.admits(now),
-                false => !backlog.is_over(now),
-            }
+            let was_lost = core::mem::replace(&mut taken.lost, true);
+            taken.at = now;
+            let is_lost = matches!(look_up(&taken.hop), Knowledge::None);
+            is_lost && !(was_lost && losses.admits(now))
         });
     }
 
-    /// The QP sends a datagram that begins with `bytes`: one that it answers is open no more. With the turn.
+    /// The QP sends a datagram that begins with `bytes`: if it is an answer, ib_core has handled a question. With the turn.
     pub(crate) fn note_sent(&mut self, bytes: &[u8]) {
-        let Some(header) = bytes.first_chunk().map(MadHeader::parse) else {
-            return;
-        };
-        if !header.is_answer() {
-            return;
+        let header = bytes.first_chunk().map(MadHeader::parse);
+        if header.is_some_and(|header| header.is_answer()) {
+            self.questions.give_back();
         }
-        let is_asked = |open: &Open| open.transaction == header.transaction;
-        if let Some(place) = self.open.iter().position(is_asked) {
-            // The place was just found.
-            let _ = self.open.remove(place);
-        }
+    }
+}
+
+/// Nanoseconds.
+fn nanos(now: Instant) -> i64 {
+    i64::try_from(now.0).unwrap_or(i64::MAX)
+}
+
+/// A datagram is dropped for the rate of such ones unless it is admitted.
+fn admitted(admitted: bool) -> Result<(), Counter> {
+    match admitted {
+        true => Ok(()),
+        false => Err(Counter::DropRate),
     }
 }
 
@@ -307,39 +282,29 @@ fn answering_netdev(link: &Link, netdev: &Netdev, gid: Gid, ingress: Ingress) ->
 #[kunit_tests(rrxe_gsi)]
 mod tests {
     use super::*;
-    use rdma::gid::Gid;
-
-    const REQ: u8 = 0x10;
-    const REJ: u8 = 0x12;
 
     /// The header of a message of communication management.
-    fn message(attribute: u8, transaction: u8) -> [u8; MAD_HEADER_LEN] {
+    fn message(attribute: u8) -> [u8; MAD_HEADER_LEN] {
         let mut bytes = [0; MAD_HEADER_LEN];
-        [bytes[1], bytes[3], bytes[15], bytes[17]] = [7, 3, transaction, attribute];
+        [bytes[1], bytes[3], bytes[17]] = [7, 3, attribute];
         bytes
     }
 
-    fn hop() -> Hop {
-        Hop {
+    /// How many of a thousand datagrams are taken of senders of whom so much is known.
+    fn taken(gsi: &mut Gsi, now: i64, knowledge: Knowledge) -> usize {
+        let hop = Hop {
             source: Gid([1; 16]),
             destination: Gid([2; 16]),
             netdev_index: 1,
-        }
-    }
-
-    fn open(gsi: &mut Gsi, now: i64, transaction: u8, knowledge: Knowledge) -> bool {
-        let header = MadHeader::parse(&message(REQ, transaction));
-        gsi.open(now, &header, hop(), knowledge, MOST_OPEN).is_ok()
-    }
-
-    /// How many of `count` datagrams are taken.
-    fn taken(gsi: &mut Gsi, now: i64, count: usize, knowledge: Knowledge) -> usize {
-        (0..count).filter(|_| open(gsi, now, 1, knowledge)).count()
+        };
+        (0..1_000)
+            .filter(|_| gsi.take(now, hop, knowledge).is_ok())
+            .count()
     }
 
     #[test]
     fn a_rate_admits_a_burst_and_then_its_share() -> Result {
-        let mut rate = Rate::new(1_000, 4_000);
+        let mut rate = Rate::new(Pace::new(4, 1_000_000));
         let mut admitted = |now: i64| (0..100).filter(|_| rate.admits(now)).count();
         assert_eq!(admitted(1_000_000), 4);
         assert_eq!(admitted(1_000_000), 0);
@@ -350,61 +315,76 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_makes_room_for_the_next_datagram() -> Result {
-        let mut gsi = Gsi::new()?;
-        assert_eq!(
-            taken(&mut gsi, SECOND, 10, Knowledge::Unconfirmed),
-            MOST_UNCONFIRMED
-        );
-        gsi.note_sent(&message(REQ, 1));
-        gsi.note_sent(&message(REJ, 2));
-        assert_eq!(taken(&mut gsi, SECOND, 10, Knowledge::Unconfirmed), 0);
-        gsi.note_sent(&message(REJ, 1));
-        assert_eq!(taken(&mut gsi, SECOND, 10, Knowledge::Unconfirmed), 1);
+    fn only_senders_that_stay_known_are_heard() -> Result {
+        let mut gsi = Gsi::new(false)?;
+        assert_eq!(taken(&mut gsi, SECOND, Knowledge::None), 0);
+        assert_eq!(taken(&mut gsi, SECOND, Knowledge::Fleeting), 0);
+        assert_eq!(taken(&mut gsi, SECOND, Knowledge::Lasting), 256);
         Ok(())
     }
 
     #[test]
-    fn confirmed_senders_have_more_places_than_others() -> Result {
-        let mut gsi = Gsi::new()?;
-        assert_eq!(taken(&mut gsi, SECOND, 1_000, Knowledge::None), 1);
-        assert_eq!(
-            taken(&mut gsi, SECOND, 1_000, Knowledge::Unconfirmed),
-            MOST_UNCONFIRMED - 1
-        );
-        assert_eq!(
-            taken(&mut gsi, SECOND, 1_000, Knowledge::Confirmed),
-            MOST_OPEN - MOST_UNCONFIRMED
-        );
+    fn a_question_may_follow_an_answer_at_once() -> Result {
+        let mut gsi = Gsi::new(true)?;
+        assert_eq!(taken(&mut gsi, SECOND, Knowledge::Lasting), 16);
+        let (req, rej) = (message(0x10), message(0x12));
+        gsi.note_sent(&req);
+        assert_eq!(taken(&mut gsi, SECOND, Knowledge::Lasting), 0);
+        for _ in 0..3 {
+            gsi.note_sent(&rej);
+        }
+        assert_eq!(taken(&mut gsi, SECOND, Knowledge::Lasting), 3);
         Ok(())
     }
 
     #[test]
-    fn a_sender_that_is_still_known_gets_its_place_back() -> Result {
-        let (mut gsi, backlog) = (Gsi::new()?, Backlog::new());
-        taken(&mut gsi, SECOND, 4, Knowledge::Unconfirmed);
-        gsi.forget_handled(SECOND + OPEN - 1, &backlog, |_| Knowledge::Unconfirmed);
-        assert_eq!(gsi.open.len(), 4);
-        gsi.forget_handled(SECOND + OPEN, &backlog, |_| Knowledge::Unconfirmed);
-        assert_eq!(gsi.open.len(), 0);
+    fn answers_alone_raise_no_limit() -> Result {
+        let mut gsi = Gsi::new(true)?;
+        for _ in 0..1_000 {
+            gsi.note_sent(&message(0x12));
+        }
+        assert_eq!(taken(&mut gsi, SECOND, Knowledge::Lasting), 16);
         Ok(())
     }
 
     #[test]
-    fn places_of_senders_that_are_gone_come_back_slowly() -> Result {
-        let (mut gsi, mut other, backlog) = (Gsi::new()?, Gsi::new()?, Backlog::new());
-        taken(&mut gsi, SECOND, 3, Knowledge::Confirmed);
-        taken(&mut other, SECOND, 3, Knowledge::Confirmed);
-        let (now, gone) = (10 * SECOND, |_: &Hop| Knowledge::None);
-        gsi.forget_handled(now, &backlog, gone);
-        assert_eq!(gsi.open.len(), 2);
-        gsi.forget_handled(now + SLEEP_INTERVAL - 1, &backlog, gone);
-        assert_eq!(gsi.open.len(), 2);
-        // ib_core may sleep for three seconds, and has not come to those of other devices before.
-        other.forget_handled(now + 3 * OPEN - 1, &backlog, |_| Knowledge::Confirmed);
-        assert_eq!(other.open.len(), 3);
-        other.forget_handled(now + 3 * OPEN, &backlog, |_| Knowledge::Confirmed);
-        assert_eq!(other.open.len(), 0);
+    fn a_device_is_silent_while_senders_are_lost() -> Result {
+        let mut gsi = Gsi::new(true)?;
+        assert_eq!(taken(&mut gsi, SECOND, Knowledge::Lasting), 16);
+        let mut now = SECOND + REVIEW;
+        assert_eq!(gsi.next_review(), Some(Instant(now as u64)));
+        gsi.review_by(now - 1, |_| Knowledge::None);
+        assert!(!gsi.taken.iter().any(|taken| taken.lost));
+        gsi.review_by(now, |_| Knowledge::None);
+        let mut silent = 0;
+        while taken(&mut gsi, now, Knowledge::Lasting) == 0 {
+            now += SECOND;
+            silent += 1;
+            gsi.review_by(now, |_| Knowledge::None);
+        }
+        assert_eq!(silent, 2 * (16 - 1));
+        Ok(())
+    }
+
+    #[test]
+    fn a_device_is_silent_no_more_when_senders_are_known_again() -> Result {
+        let mut gsi = Gsi::new(true)?;
+        taken(&mut gsi, SECOND, Knowledge::Lasting);
+        let now = SECOND + REVIEW;
+        gsi.review_by(now, |_| Knowledge::None);
+        assert_eq!(taken(&mut gsi, now, Knowledge::Lasting), 0);
+        gsi.review_by(now + REVIEW, |_| Knowledge::Fleeting);
+        assert_eq!(taken(&mut gsi, now + REVIEW, Knowledge::Lasting), 16);
+        Ok(())
+    }
+
+    #[test]
+    fn a_late_look_up_says_nothing() -> Result {
+        let mut gsi = Gsi::new(true)?;
+        taken(&mut gsi, SECOND, Knowledge::Lasting);
+        let later = 100 * SECOND;
+        gsi.review_by(later, |_| Knowledge::None);
+        assert_eq!(taken(&mut gsi, later, Knowledge::Lasting), 16);
         Ok(())
     }
 }

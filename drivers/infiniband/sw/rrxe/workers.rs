@@ -12,9 +12,7 @@ use kernel::{
 };
 use rdma::{odp::Owners, workqueue::OwnedQueue};
 
-use crate::{
-    accounts::Accounts, doorbells::Doorbells, gsi::Backlog, limits, softirq_time::SoftirqTime,
-};
+use crate::{accounts::Accounts, doorbells::Doorbells, limits, softirq_time::SoftirqTime};
 
 /// The work queues, for work that no system call and no packet does.
 pub(crate) struct Workers {
@@ -30,8 +28,6 @@ pub(crate) struct Workers {
     pub(crate) advice: OwnedQueue,
     /// What softirqs may spend on packets of processes' QPs; the rest is for `rests`.
     pub(crate) softirq_time: SoftirqTime,
-    /// Datagrams to GSI QPs for which ib_core may sleep.
-    pub(crate) backlog: Backlog,
     /// Releases what ended of regions on demand, where it may sleep, in a thread for each process.
     pub(crate) owners: Arc<Owners>,
     /// The threads of `rests`, `faults`, `advice` and `owners` that each user and memory cgroup uses.
@@ -70,7 +66,6 @@ impl Workers {
             faults: OwnedQueue::new_unbound(c"rrxe_faults", limits::SLEEPERS)?,
             advice: OwnedQueue::new_unbound(c"rrxe_advice", limits::SLEEPERS)?,
             softirq_time: SoftirqTime::new(softirq_percent)?,
-            backlog: Backlog::new(),
             owners: Owners::new(c"rrxe_release", limits::SLEEPERS)?,
             accounts: Accounts::new(pollers.max(1))?,
             polls: OwnedQueue::new_unbound(c"rrxe_poll", pollers.max(1))?,
