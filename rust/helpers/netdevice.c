@@ -8,33 +8,11 @@
 #include <net/ip6_fib.h>
 #include <net/ip6_route.h>
 #include <net/l3mdev.h>
-#include <net/neighbour.h>
 #include <net/net_namespace.h>
 #include <net/route.h>
 #include <net/sock.h>
 #include <net/xfrm.h>
 #include <rdma/ib_verbs.h>
-
-__rrxe_helper struct neighbour *
-rrxe_helper_dst_neigh_lookup(const struct dst_entry *dst, const void *daddr)
-{
-	return dst_neigh_lookup(dst, daddr);
-}
-
-__rrxe_helper bool rrxe_helper_dst_has_xfrm(const struct dst_entry *dst)
-{
-	return dst_xfrm(dst);
-}
-
-__rrxe_helper int rrxe_helper_neigh_event_send(struct neighbour *neigh, struct sk_buff *skb)
-{
-	return neigh_event_send(neigh, skb);
-}
-
-__rrxe_helper void rrxe_helper_neigh_release(struct neighbour *neigh)
-{
-	neigh_release(neigh);
-}
 
 __rrxe_helper void rrxe_helper_dev_hold(struct net_device *dev)
 {

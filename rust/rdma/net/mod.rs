@@ -11,7 +11,6 @@
 pub mod credit;
 pub mod lane;
 mod multicast;
-pub mod neighbour;
 pub mod netdev;
 pub mod netns;
 pub mod path_mtu;

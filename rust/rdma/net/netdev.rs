@@ -82,15 +82,6 @@ impl Netdev {
         NetId::of(self.net(&rcu::read_lock()))
     }
 
-    /// Whether its namespace is of another user namespace than the first: administrators of the network are no
-    /// administrators of the host there.
-    pub fn is_contained(&self) -> bool {
-        let readers = rcu::read_lock();
-        // SAFETY: The namespace lives as long as `readers`; what is read doesn't change.
-        let users = unsafe { (*self.net(&readers)).user_ns };
-        users != &raw mut bindings::init_user_ns
-    }
-
     /// Its index in its namespace.
     pub fn index(&self) -> u32 {
         // SAFETY: Valid by the type invariant.

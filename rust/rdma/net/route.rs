@@ -11,10 +11,7 @@ use kernel::{
     sync::rcu,
 };
 
-use super::{
-    neighbour::Hop,
-    netdev::{index, Netdev},
-};
+use super::netdev::{index, Netdev};
 use roce::ids::Qpn;
 
 use crate::{
@@ -106,97 +103,6 @@ impl Route {
         }
         // SAFETY: As above.
         unsafe { route.under_policies(net, flow, &readers) }
-    }
-
-    /// The decision that ib_core makes for the answer to a management datagram: it names addresses and the device, and
-    /// neither protocol nor ports (`addr4_resolve()`, `addr6_resolve()`, addr.c).
-    ///
-    /// # Errors
-    ///
-    /// What the routing tables and the policies of IPsec say, as `ENETUNREACH`.
-    pub(super) fn for_answer(netdev: &Netdev, hop: &Hop, readers: &rcu::Guard) -> Result<Self> {
-        let net = netdev.net(readers);
-        let common = bindings::flowi_common {
-            flowic_oif: hop.netdev_index as c_int,
-            ..Default::default()
-        };
-        match hop.source.network() {
-            Network::V4 => {
-                let mut key = v4_addresses(hop.source, hop.destination);
-                key.__fl_common = common;
-                // SAFETY: The namespace lives as long as `readers`.
-                unsafe { ask_v4(net, &mut key) }
-            }
-            Network::V6 => {
-                let mut key = v6_addresses(hop.source, hop.destination);
-                key.__fl_common = common;
-                // SAFETY: As above.
-                unsafe { ask_v6_with_policies(net, &mut key) }
-            }
-        }
-    }
-
-    /// Whether the destination is a single host. IPv6 itself drops packets from addresses that are not.
-    pub(super) fn is_unicast(&self) -> bool {
-        match self.network {
-            Network::V4 => {
-                // SAFETY: Valid by the type invariant, and not written any more.
-                let kind = unsafe { (*self.dst.as_ptr().cast::<bindings::rtable>()).rt_type };
-                u32::from(kind) == bindings::RTN_UNICAST
-            }
-            Network::V6 => true,
-        }
-    }
-
-    /// Whether a policy of IPsec transforms the packet.
-    pub(super) fn is_transformed(&self) -> bool {
-        // SAFETY: Valid by the type invariant.
-        unsafe { bindings::dst_has_xfrm(self.dst.as_ptr()) }
-    }
-
-    /// Whether neighbours of the device that the packet leaves by have no addresses of their own, or this host knows none.
-    /// No neighbour is waited for then (`arp_constructor()`, net/ipv4/arp.c; `ndisc_constructor()`, net/ipv6/ndisc.c).
-    pub(super) fn needs_no_neighbour(&self, readers: &rcu::Guard) -> bool {
-        let without =
-            bindings::net_device_flags_IFF_NOARP | bindings::net_device_flags_IFF_POINTOPOINT;
-        // SAFETY: RCU keeps the device; others write its flags.
-        let flags = unsafe { (&raw const (*self.netdev(readers)).flags).read_volatile() };
-        flags & without != 0
-    }
-
-    /// The address of the next hop on the way to `destination`, for which the decision was made.
-    pub(super) fn next_hop(&self, destination: Gid) -> Gid {
-        match self.network {
-            Network::V4 => {
-                let entry = self.dst.as_ptr().cast::<bindings::rtable>();
-                // SAFETY: Valid by the type invariant, and not written any more.
-                let (family, gateway) =
-                    unsafe { ((*entry).rt_gw_family, &(*entry).__bindgen_anon_1) };
-                match u32::from(family) {
-                    // SAFETY: The family says which of the union is meant.
-                    bindings::AF_INET => Gid::from_ipv4(unsafe { gateway.rt_gw4 }.to_ne_bytes()),
-                    // SAFETY: As above.
-                    bindings::AF_INET6 => Gid(unsafe { gateway.rt_gw6.in6_u.u6_addr8 }),
-                    _ => destination,
-                }
-            }
-            Network::V6 => {
-                let entry = self.dst.as_ptr().cast::<bindings::rt6_info>();
-                // SAFETY: Valid by the type invariant, and not written any more.
-                let (flags, gateway) = unsafe { ((*entry).rt6i_flags, (*entry).rt6i_gateway) };
-                match flags & bindings::RTF_GATEWAY {
-                    0 => destination,
-                    // SAFETY: Every view of the union is an address.
-                    _ => Gid(unsafe { gateway.in6_u.u6_addr8 }),
-                }
-            }
-        }
-    }
-
-    /// The device that the packet leaves by. Valid as long as `_readers` lives.
-    pub(super) fn netdev(&self, _readers: &rcu::Guard) -> *mut bindings::net_device {
-        // SAFETY: Valid by the type invariant, and RCU keeps the device.
-        unsafe { bindings::dst_dev_rcu(self.dst.as_ptr()) }
     }
 
     /// A decision.
@@ -414,18 +320,10 @@ unsafe fn find(net: *mut bindings::net, flow: &Flow, exit: Exit) -> Result<Route
 ///
 /// As for [`find`].
 unsafe fn find_v4(net: *mut bindings::net, flow: &Flow, exit: Exit) -> Result<Route> {
+    let mut key = v4_key(flow, exit);
+    // The tables refuse sources that aren't this host's.
     // SAFETY: As the caller promises.
-    unsafe { ask_v4(net, &mut v4_key(flow, exit)) }
-}
-
-/// Asks the tables of IPv4. They refuse sources that aren't this host's.
-///
-/// # Safety
-///
-/// As for [`find`].
-unsafe fn ask_v4(net: *mut bindings::net, key: &mut bindings::flowi4) -> Result<Route> {
-    // SAFETY: As the caller promises.
-    let found = unsafe { bindings::ip_route_output_key_hash(net, key, core::ptr::null()) };
+    let found = unsafe { bindings::ip_route_output_key_hash(net, &mut key, core::ptr::null()) };
     let found = NonNull::new(from_err_ptr(found)?).ok_or(EINVAL)?;
     // SAFETY: A valid entry was returned, the first member of a `struct rtable`, with a count for us.
     Ok(unsafe { Route::new(found.cast(), Network::V4) })
@@ -461,27 +359,6 @@ unsafe fn find_v6(net: *mut bindings::net, flow: &Flow, exit: Exit) -> Result<Ro
     Ok(route)
 }
 
-/// Asks the tables of IPv6, and then the policies of IPsec.
-///
-/// # Safety
-///
-/// As for [`find`].
-unsafe fn ask_v6_with_policies(
-    net: *mut bindings::net,
-    key: &mut bindings::flowi6,
-) -> Result<Route> {
-    // SAFETY: No requirements.
-    if !unsafe { bindings::ipv6_mod_enabled() } {
-        return Err(EAFNOSUPPORT);
-    }
-    let (socket, last) = (core::ptr::null(), core::ptr::null());
-    // SAFETY: As the caller promises.
-    let found = unsafe { bindings::ip6_dst_lookup_flow(net, socket, key, last) };
-    let found = NonNull::new(from_err_ptr(found)?).ok_or(EINVAL)?;
-    // SAFETY: A valid entry was returned, the first member of a `struct rt6_info`, with a count for us.
-    Ok(unsafe { Route::new(found, Network::V6) })
-}
-
 /// Whether `address` is one of this host's, of any device in the VRF of device `index`; if that is in none, of any
 /// device in none.
 ///
@@ -503,28 +380,14 @@ fn in6_addr(gid: Gid) -> bindings::in6_addr {
     address
 }
 
-/// A key of the tables of IPv4 with these addresses; of no use unless they are of IPv4.
-fn v4_addresses(source: Gid, destination: Gid) -> bindings::flowi4 {
-    let address = |gid: Gid| u32::from_ne_bytes(gid.ipv4().unwrap_or_default());
-    bindings::flowi4 {
-        saddr: address(source),
-        daddr: address(destination),
-        ..Default::default()
-    }
-}
-
-/// A key of the tables of IPv6 with these addresses.
-fn v6_addresses(source: Gid, destination: Gid) -> bindings::flowi6 {
-    bindings::flowi6 {
-        saddr: in6_addr(source),
-        daddr: in6_addr(destination),
-        ..Default::default()
-    }
-}
-
 /// What the tables of IPv4 are asked for; of no use unless the addresses are of IPv4.
 fn v4_key(flow: &Flow, exit: Exit) -> bindings::flowi4 {
-    let mut key = v4_addresses(flow.source, flow.destination);
+    let address = |gid: Gid| u32::from_ne_bytes(gid.ipv4().unwrap_or_default());
+    let mut key = bindings::flowi4 {
+        saddr: address(flow.source),
+        daddr: address(flow.destination),
+        ..Default::default()
+    };
     key.__fl_common = common(flow, exit);
     key.uli = ports(flow);
     key
@@ -533,8 +396,12 @@ fn v4_key(flow: &Flow, exit: Exit) -> bindings::flowi4 {
 /// What the tables of IPv6 are asked for.
 fn v6_key(flow: &Flow, exit: Exit) -> bindings::flowi6 {
     let label = u32::from(flow.traffic_class) << 20 | flow.flow_label & 0xf_ffff;
-    let mut key = v6_addresses(flow.source, flow.destination);
-    key.flowlabel = label.to_be();
+    let mut key = bindings::flowi6 {
+        saddr: in6_addr(flow.source),
+        daddr: in6_addr(flow.destination),
+        flowlabel: label.to_be(),
+        ..Default::default()
+    };
     key.__fl_common = common(flow, exit);
     key.uli = ports(flow);
     key

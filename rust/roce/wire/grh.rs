@@ -22,6 +22,33 @@ pub fn from_ipv4(header: &[u8; IPV4_LEN]) -> [u8; GRH_LEN as usize] {
     grh
 }
 
+/// The same header with the receiver's own address as that of the sender, whom `number` stands for (20 bits): it is in
+/// the place of the flow label, and `mark` in that of the traffic class.
+///
+/// Of IPv4 these lie in the first half, whose version stays zero: readers take the second half for the header then.
+pub fn with_stand_in(
+    mut grh: [u8; GRH_LEN as usize],
+    number: u32,
+    mark: u8,
+) -> [u8; GRH_LEN as usize] {
+    let [version, ..] = grh;
+    let word = u32::from(version & 0xf0) << 24 | u32::from(mark) << 20 | number & 0xf_ffff;
+    // Where the source lies, and the destination.
+    let (source, destination, len) = match version >> 4 {
+        6 => (8, 24, 16),
+        _ => (IPV4_LEN + 12, IPV4_LEN + 16, 4),
+    };
+    let own = grh.into_iter().skip(destination).take(len);
+    let places = source..GRH_LEN as usize;
+    let word = (0..4).zip(word.to_be_bytes());
+    for (place, byte) in word.chain(places.zip(own)) {
+        if let Some(field) = grh.get_mut(place) {
+            *field = byte;
+        }
+    }
+    grh
+}
+
 /// The Internet checksum (RFC 1071) of a header without its checksum field.
 fn checksum(start: &[u8; 10], addresses: &[u8; 8]) -> u16 {
     let sum = start
@@ -60,6 +87,25 @@ mod tests {
             header[10..12].copy_from_slice(&garbage);
             assert_eq!(from_ipv4(&header)[30..32], [0xb8, 0x61]);
         }
+    }
+
+    #[test]
+    fn the_receiver_stands_in_for_a_sender_of_ipv4() {
+        let grh = with_stand_in(from_ipv4(&HEADER), 0x1_2345, 0xfb);
+        assert_eq!(grh[..4], [0x0f, 0xb1, 0x23, 0x45]);
+        assert_eq!(grh[4..32], from_ipv4(&HEADER)[4..32]);
+        assert_eq!(grh[32..], [0xc0, 0xa8, 0x00, 0xc7, 0xc0, 0xa8, 0x00, 0xc7]);
+    }
+
+    #[test]
+    fn the_receiver_stands_in_for_a_sender_of_ipv6() {
+        let mut header = [0x60; 40];
+        header[8..24].fill(1);
+        header[24..].fill(2);
+        let grh = with_stand_in(header, 0xf_ffff, 0x12);
+        assert_eq!(grh[..4], [0x61, 0x2f, 0xff, 0xff]);
+        assert_eq!(grh[4..8], header[4..8]);
+        assert_eq!(grh[8..], [2; 32]);
     }
 
     #[test]

@@ -8,13 +8,14 @@ pub const MAD_HEADER_LEN: usize = 24;
 /// Communication management (IBTA 1.x §16.7.1).
 const CLASS_CM: u8 = 0x07;
 const METHOD_SEND: u8 = 0x03;
+/// The answer to a trap (IBTA 1.x §13.4.5).
+const METHOD_TRAP_REPRESS: u8 = 0x07;
 /// The bit of a method that answers another.
 const METHOD_RESPONSE: u8 = 0x80;
 
 /// Attributes of communication management (IBTA 1.x §12.6).
 const MRA: u16 = 0x11;
 const REJ: u16 = 0x12;
-const REP: u16 = 0x13;
 const RTU: u16 = 0x14;
 const DREP: u16 = 0x16;
 const SIDR_REP: u16 = 0x18;
@@ -44,17 +45,15 @@ impl MadHeader {
         (self.class == CLASS_CM && self.method == METHOD_SEND).then_some(self.attribute)
     }
 
-    /// It ends an exchange, or a step of one: whoever receives it answers to no address that it brings.
-    pub fn is_final(&self) -> bool {
-        matches!(
+    /// Whether its receiver may answer to an address that it brings. What ends an exchange, or a step of one, is not answered,
+    /// nor is a response.
+    pub fn may_be_answered(&self) -> bool {
+        let is_response = self.method & METHOD_RESPONSE != 0 || self.method == METHOD_TRAP_REPRESS;
+        let is_final = matches!(
             self.cm_message(),
             Some(MRA | REJ | RTU | DREP | SIDR_REP | APR)
-        )
-    }
-
-    /// It answers another one.
-    pub fn is_answer(&self) -> bool {
-        self.is_final() || self.cm_message() == Some(REP) || self.method & METHOD_RESPONSE != 0
+        );
+        !is_response && !is_final
     }
 }
 
@@ -63,6 +62,7 @@ mod tests {
     use super::*;
 
     const REQ: u16 = 0x10;
+    const REP: u16 = 0x13;
 
     fn header(class: u8, method: u8, attribute: u16) -> MadHeader {
         let mut bytes = [0; MAD_HEADER_LEN];
@@ -73,35 +73,30 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_neither_final_nor_an_answer() {
-        let request = header(CLASS_CM, METHOD_SEND, REQ);
-        assert!(!request.is_final() && !request.is_answer());
-    }
-
-    #[test]
-    fn a_reply_is_an_answer_that_is_answered() {
-        let reply = header(CLASS_CM, METHOD_SEND, REP);
-        assert!(!reply.is_final() && reply.is_answer());
-    }
-
-    #[test]
-    fn what_ends_an_exchange_is_final() {
-        for attribute in [MRA, REJ, RTU, DREP, SIDR_REP, APR] {
-            let message = header(CLASS_CM, METHOD_SEND, attribute);
-            assert!(message.is_final() && message.is_answer());
+    fn requests_and_replies_may_be_answered() {
+        for attribute in [REQ, REP] {
+            assert!(header(CLASS_CM, METHOD_SEND, attribute).may_be_answered());
         }
     }
 
     #[test]
-    fn only_messages_of_communication_management_are_final() {
-        // ib_mad refuses a method that no agent has, and that is an answer to the sender.
-        assert!(!header(CLASS_CM, 0x01, RTU).is_final());
-        assert!(!header(0x04, METHOD_SEND, RTU).is_final());
+    fn what_ends_an_exchange_is_not_answered() {
+        for attribute in [MRA, REJ, RTU, DREP, SIDR_REP, APR] {
+            assert!(!header(CLASS_CM, METHOD_SEND, attribute).may_be_answered());
+        }
     }
 
     #[test]
-    fn a_response_of_any_class_is_an_answer() {
-        assert!(header(0x04, 0x81, 0x12).is_answer());
-        assert!(!header(0x04, 0x01, 0x12).is_answer());
+    fn only_messages_of_communication_management_end_exchanges() {
+        // ib_mad refuses a method that no agent has, and that is an answer to the sender.
+        assert!(header(CLASS_CM, 0x01, RTU).may_be_answered());
+        assert!(header(0x04, METHOD_SEND, RTU).may_be_answered());
+    }
+
+    #[test]
+    fn a_response_of_any_class_is_not_answered() {
+        assert!(!header(0x04, 0x81, 0x12).may_be_answered());
+        assert!(!header(0x04, METHOD_TRAP_REPRESS, 0x12).may_be_answered());
+        assert!(header(0x04, 0x01, 0x12).may_be_answered());
     }
 }

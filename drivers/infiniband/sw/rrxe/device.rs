@@ -21,6 +21,7 @@ use roce::{mtu::Mtu, wire::MAX_MESSAGE};
 
 use crate::{
     ah::Ah,
+    gsi::Senders,
     limits,
     link::Link,
     mcast::Attachments,
@@ -70,6 +71,9 @@ pub(crate) struct Device {
     pub(crate) qps: Arc<Quota>,
     /// and bytes of device memory it may have.
     pub(crate) dm: Arc<Quota>,
+    /// The senders of questions to its GSI QP.
+    #[pin]
+    pub(crate) senders: Senders,
     /// Its port's counters.
     pub(crate) counters: Arc<Counters>,
     /// Other sets of counters, which QPs are bound to, …
@@ -115,6 +119,7 @@ impl Device {
                 cqs: Quota::new(limits::MAX_CQ)?,
                 qps: Quota::new(limits::MAX_QP)?,
                 dm: Quota::new(limits::DEVICE_MEMORY)?,
+                senders <- Senders::new()?,
                 counters: Arc::new(Counters::new(), GFP_KERNEL)?,
                 counter_sets <- Table::new(limits::MAX_QP, &readers),
                 retired: Counters::new(),

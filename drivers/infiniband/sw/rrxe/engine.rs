@@ -116,6 +116,7 @@ impl Core {
             qp,
             counters: &self.counters,
             packet,
+            stand_in: self.gsi.as_ref().and_then(|gsi| gsi.stand_in),
             upshot,
         };
         let result = run(&mut self.engine, &mut host);
@@ -172,9 +173,6 @@ impl Core {
         self.engine.begin_turn();
         if qp.concerns.any() {
             self.attend(&qp, &mut budget, &mut upshot);
-        }
-        if let Some(gsi) = &mut self.gsi {
-            gsi.review(now, &qp.device.link);
         }
         let resumes = self.stall.is_busy();
         if resumes && self.stall.stands() {
@@ -297,7 +295,7 @@ impl Core {
             .peer
             .check(&qp.device, &packet.endpoints, ingress, sender);
         if let Some(gsi) = &mut self.gsi {
-            checked = checked.and_then(|()| gsi.check(now, &qp.device.link, packet));
+            checked = checked.and_then(|()| gsi.check(now, &qp.device, packet));
         }
         if let Err(why) = checked {
             self.counters.add(why, 1);
@@ -452,9 +450,6 @@ impl Core {
                     .map_err(TransmitFault::Remote)?;
             }
         }
-        if let Some(gsi) = &mut self.gsi {
-            gsi.note_sent(frame.payload(length));
-        }
         trace::packet_out(qp.device.link.device(), qp.qpn.get(), transmit);
         let fate = if frame.is_local() {
             let recent = &mut self.neighbour;
@@ -491,8 +486,7 @@ impl Core {
             }
             _ => self.next_work(qp, now),
         };
-        let review = self.gsi.as_ref().and_then(|gsi| gsi.next_review());
-        let Some(due) = [due, review].into_iter().flatten().min() else {
+        let Some(due) = due else {
             return;
         };
         if due <= now {

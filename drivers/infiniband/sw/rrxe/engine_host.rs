@@ -131,6 +131,8 @@ pub(crate) struct EngineHost<'a> {
     pub(crate) counters: &'a Counters,
     /// The packet being handled.
     pub(crate) packet: Option<&'a RxPacket>,
+    /// The number that stands for its sender, if ib_core is not to look that up.
+    pub(crate) stand_in: Option<u32>,
     pub(crate) upshot: &'a mut Upshot,
 }
 
@@ -195,7 +197,9 @@ impl roce::host::RecvQueue for EngineHost<'_> {
 
     fn scatter_recv(&mut self, _slot: RecvSlot, offset: u32) -> Result<(), ScatterFault> {
         match self.packet {
-            Some(packet) => self.rq.scatter(offset, packet, self.own.reborrow()),
+            Some(packet) => self
+                .rq
+                .scatter(offset, packet, self.stand_in, self.own.reborrow()),
             None => Err(WcStatus::GeneralErr.into()),
         }
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Which management datagrams GSI QPs take.
+//! Management datagrams, and who ib_core takes for their senders.
 //!
 //! Anybody can write a datagram to QP1: its Q_Key is public, and nobody looks at the sender. ib_core answers some, and for
 //! that it looks up the link-layer address of the sender. If that is not known, it sleeps until the neighbour has answered,
@@ -8,33 +8,32 @@
 //! item that takes all MADs of a device, and in the one that connects for all devices of the host, whose queue has no limit
 //! (`cm_recv_handler()`, cm.c). A queue of such datagrams would stop all connection management of the host.
 //!
-//! So a datagram is dropped unless its sender's address is known, and stays known for some seconds whatever the sender does
-//! ([`Knowledge`]). A host that sends has mostly just asked for this host's address, and so is known; another one is asked
-//! while it waits to send again. ib_core handles a datagram within these seconds because few come at a time
-//! ([`QUESTIONS`]): when answers leave, as many come again, and without answers, some a second.
+//! rrxe needs no link-layer addresses: the IP layer finds them when a packet leaves. So ib_core is told another sender of a
+//! question: the address that the question came to, which is this host's own and needs no look-up
+//! (`addr_resolve_neigh()`, addr.c). The flow label is the number of the true sender ([`Senders`]), and the traffic class
+//! says so. ib_core makes an address handle of these for the answer; there the true sender takes its place again.
 //!
-//! An administrator of the network namespace can make an address unknown at any time. So addresses are looked up once more
-//! after a second, when ib_core has handled the datagram or sleeps for it. While senders are lost the device takes none,
-//! until they are known again, which wakes ib_core, or for two seconds each, twice as long as ib_core sleeps.
+//! What is not answered keeps its sender: ib_core looks up none, and compares that of a response with the destination of the
+//! request (`ib_find_send_mad()`, mad.c).
 
 use kernel::prelude::*;
-use rdma::{
-    gid::Gid,
-    net::{
-        neighbour::{Hop, Knowledge},
-        netdev::Netdev,
-        skb::Ingress,
-    },
-};
+use rdma::{av::Av, gid::Gid, new_irq_spinlock, sync::IrqSpinLock};
 use roce::{
     time::Instant,
     wire::mad::{MadHeader, MAD_HEADER_LEN},
 };
 
-use crate::{link::Link, rx::RxPacket, stats::Counter};
+use crate::{device::Device, rx::RxPacket, stats::Counter};
 
 /// Nanoseconds.
 const SECOND: i64 = 1_000_000_000;
+
+/// The traffic class of a stand-in. No program needs it for connections to its own address.
+pub(crate) const MARK: u8 = 0xfb;
+/// Flow labels have so many bits.
+const NUMBER_BITS: u32 = 20;
+/// Questions whose senders are remembered: those of four seconds.
+const REMEMBERED: u32 = 4_096;
 
 /// How often something may happen.
 struct Pace {
@@ -53,29 +52,10 @@ impl Pace {
     }
 }
 
-/// Datagrams for which ib_core looks up no address.
+/// Datagrams that are not answered.
 const FINALS: Pace = Pace::new(4_096, 16_384);
-/// Datagrams that may have an answer. A slow host handles so many in less than the time for which an address stays known.
-const QUESTIONS: Pace = Pace::new(256, 128);
-/// Those where administrators of the network are none of the host.
-const CONTAINED_QUESTIONS: Pace = Pace::new(16, 16);
-/// Neighbours that are asked for their address.
-const ASKS: Pace = Pace::new(64, 16);
-
-/// After so many nanoseconds the sender of a datagram is looked up once more; ib_core sleeps for as long. Lost senders are
-/// looked up as often.
-const REVIEW: i64 = SECOND;
-/// A look-up that is later by more nanoseconds says nothing about ib_core.
-const LATE: i64 = SECOND;
-/// Lost senders that are forgotten.
-const LOSSES: Pace = Pace {
-    burst: 1,
-    interval: 2 * SECOND,
-};
-/// Datagrams whose senders are to be looked up once more at most …
-const MOST_TAKEN: usize = 512;
-/// … and of these, those in one turn.
-const REVIEWS: u32 = 32;
+/// Questions: more than ib_core handles would fill its queue, which has no limit.
+const QUESTIONS: Pace = Pace::new(1_024, 1_024);
 
 /// When something may happen again.
 struct Rate {
@@ -99,54 +79,100 @@ impl Rate {
         }
         admitted
     }
+}
 
-    /// It may happen once more at once.
-    fn give_back(&mut self) {
-        self.due = self.due.saturating_sub(self.pace.interval);
+/// The true senders of a device's latest questions.
+#[pin_data]
+pub(crate) struct Senders {
+    #[pin]
+    state: IrqSpinLock<Latest>,
+}
+
+struct Latest {
+    /// The number of the next.
+    next: u32,
+    /// By number, modulo their count.
+    gids: KVVec<Gid>,
+}
+
+impl Latest {
+    fn slot(&mut self, number: u32) -> Option<&mut Gid> {
+        self.gids.get_mut((number % REMEMBERED) as usize)
     }
 }
 
-/// A datagram that may have an answer.
-struct Taken {
-    /// When it was taken, or its sender was looked up last, in nanoseconds.
-    at: i64,
-    /// The way of an answer.
-    hop: Hop,
-    /// Its sender was not known any more.
-    lost: bool,
-}
-
-/// What the holder of a GSI QP's turn knows about the datagrams that the QP took.
-pub(crate) struct Gsi {
-    finals: Rate,
-    questions: Rate,
-    asks: Rate,
-    losses: Rate,
-    /// Those whose senders are to be looked up once more; with room for [`MOST_TAKEN`].
-    taken: KVVec<Taken>,
-}
-
-impl Gsi {
-    /// No datagram has come; administrators of the network are none of the host if `contained` is set. Process context.
+impl Senders {
+    /// No question has come. Process context.
     ///
     /// # Errors
     ///
     /// `ENOMEM`.
-    pub(crate) fn new(contained: bool) -> Result<Self> {
-        let questions = match contained {
-            true => CONTAINED_QUESTIONS,
-            false => QUESTIONS,
+    pub(crate) fn new() -> Result<impl PinInit<Self>> {
+        let latest = Latest {
+            next: 0,
+            gids: KVVec::from_elem(Gid::default(), REMEMBERED as usize, GFP_KERNEL)?,
         };
-        Ok(Self {
-            finals: Rate::new(FINALS),
-            questions: Rate::new(questions),
-            asks: Rate::new(ASKS),
-            losses: Rate::new(LOSSES),
-            taken: KVVec::with_capacity(MOST_TAKEN, GFP_KERNEL)?,
-        })
+        Ok(pin_init!(Self { state <- new_irq_spinlock!(latest, "rrxe_senders") }))
     }
 
-    /// Checks whether the QP takes a packet. With the turn; doesn't sleep.
+    /// The number that stands for `sender` until [`REMEMBERED`] other questions have come. Any context.
+    fn remember(&self, sender: Gid) -> u32 {
+        let mut latest = self.state.lock();
+        let number = latest.next;
+        latest.next = number.wrapping_add(1) & ((1 << NUMBER_BITS) - 1);
+        if let Some(slot) = latest.slot(number) {
+            *slot = sender;
+        }
+        number
+    }
+
+    /// The sender for which `number` stands, unless it was forgotten. Any context.
+    fn find(&self, number: u32) -> Option<Gid> {
+        let mut latest = self.state.lock();
+        let age = latest.next.wrapping_sub(number) & ((1 << NUMBER_BITS) - 1);
+        match age {
+            1..=REMEMBERED => latest.slot(number).map(|gid| *gid),
+            _ => None,
+        }
+    }
+
+    /// The address vector for an answer to whom `av` stands for; `av` itself if it is no stand-in's. Any context.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if the sender was forgotten.
+    pub(crate) fn true_destination(&self, av: Av) -> Result<Av> {
+        if av.sgid != av.dgid || av.traffic_class != MARK {
+            return Ok(av);
+        }
+        Ok(Av {
+            dgid: self.find(av.flow_label).ok_or(EINVAL)?,
+            flow_label: 0,
+            traffic_class: 0,
+            ..av
+        })
+    }
+}
+
+/// What the holder of a GSI QP's turn knows about the datagrams that come.
+pub(crate) struct Gsi {
+    finals: Rate,
+    questions: Rate,
+    /// The number that stands for the sender of the datagram that is taken, if it is a question.
+    pub(crate) stand_in: Option<u32>,
+}
+
+impl Gsi {
+    /// No datagram has come.
+    pub(crate) fn new() -> Self {
+        Self {
+            finals: Rate::new(FINALS),
+            questions: Rate::new(QUESTIONS),
+            stand_in: None,
+        }
+    }
+
+    /// Checks whether the QP takes a packet, and numbers its sender. With the turn.
     ///
     /// # Errors
     ///
@@ -154,90 +180,28 @@ impl Gsi {
     pub(crate) fn check(
         &mut self,
         now: Instant,
-        link: &Link,
+        device: &Device,
         packet: &RxPacket,
     ) -> Result<(), Counter> {
+        self.stand_in = None;
         // ib_core is about to free what its work items use: see `settle_gsi` in unplug.rs.
-        if link.check_stays().is_err() {
+        if device.link.check_stays().is_err() {
             return Err(Counter::DropState);
         }
         let mut bytes = [0; MAD_HEADER_LEN];
         if packet.read_payload(0, &mut bytes).is_err() {
             return Err(Counter::DropState);
         }
-        let now = nanos(now);
-        if MadHeader::parse(&bytes).is_final() {
+        let (header, now) = (MadHeader::parse(&bytes), nanos(now));
+        if !header.may_be_answered() {
             return admitted(self.finals.admits(now));
         }
-        let netdev = link.netdev().ok_or(Counter::DropState)?;
-        let hop = hop_of_answer(link, &netdev, packet).ok_or(Counter::DropNeighbour)?;
-        let asks = &mut self.asks;
-        let knowledge = hop.look_up(&netdev, || asks.admits(now));
-        self.take(now, hop, knowledge)
-    }
-
-    /// Takes a datagram that may have an answer, if what is known of its sender allows it.
-    fn take(&mut self, now: i64, hop: Hop, knowledge: Knowledge) -> Result<(), Counter> {
-        if !matches!(knowledge, Knowledge::Lasting) {
-            return Err(Counter::DropNeighbour);
-        }
-        let is_silent = self.taken.iter().any(|taken| taken.lost);
-        let has_room = !is_silent && self.taken.len() < MOST_TAKEN;
-        admitted(has_room && self.questions.admits(now))?;
-        let taken = self.taken.push_within_capacity(Taken {
-            at: now,
-            hop,
-            lost: false,
-        });
-        taken.map_err(|_| Counter::DropRate)
-    }
-
-    /// When senders are to be looked up once more.
-    pub(crate) fn next_review(&self) -> Option<Instant> {
-        let due = |taken: &Taken| taken.at.saturating_add(REVIEW);
-        let next = self.taken.iter().map(due).min()?;
-        u64::try_from(next).ok().map(Instant)
-    }
-
-    /// Looks the senders up once more of datagrams that were taken [`REVIEW`] ago. With the turn; doesn't sleep.
-    pub(crate) fn review(&mut self, now: Instant, link: &Link) {
-        if self.next_review().is_none_or(|due| due > now) {
-            return;
-        }
-        match link.netdev() {
-            Some(netdev) => self.review_by(nanos(now), |hop| hop.look_up(&netdev, || false)),
-            None => self.taken.clear(),
-        }
-    }
-
-    fn review_by(&mut self, now: i64, look_up: impl Fn(&Hop) -> Knowledge) {
-        let (mut reviews, losses) = (REVIEWS, &mut self.losses);
-        self.taken.retain(|taken| {
-            let age = now.saturating_sub(taken.at);
-            if reviews == 0 || age < REVIEW {
-                return true;
-            }
-            reviews = reviews.wrapping_sub(1);
-            if !taken.lost && age > REVIEW.saturating_add(LATE) {
-                return false;
-            }
-            let was_lost = core::mem::replace(&mut taken.lost, true);
-            taken.at = now;
-            let is_lost = matches!(look_up(&taken.hop), Knowledge::None);
-            is_lost && !(was_lost && losses.admits(now))
-        });
-    }
-
-    /// The QP sends a datagram that begins with `bytes`: if it is an answer, ib_core has handled a question. With the turn.
-    pub(crate) fn note_sent(&mut self, bytes: &[u8]) {
-        let header = bytes.first_chunk().map(MadHeader::parse);
-        if header.is_some_and(|header| header.is_answer()) {
-            self.questions.give_back();
-        }
+        admitted(self.questions.admits(now))?;
+        self.stand_in = Some(device.senders.remember(packet.endpoints.source));
+        Ok(())
     }
 }
 
-/// Nanoseconds.
 fn nanos(now: Instant) -> i64 {
     i64::try_from(now.0).unwrap_or(i64::MAX)
 }
@@ -250,56 +214,30 @@ fn admitted(admitted: bool) -> Result<(), Counter> {
     }
 }
 
-/// The way of ib_core's answer to a packet. `None` if it has no address that it would answer from.
-fn hop_of_answer(link: &Link, netdev: &Netdev, packet: &RxPacket) -> Option<Hop> {
-    let source = packet.endpoints.destination;
-    Some(Hop {
-        source,
-        destination: packet.endpoints.source,
-        netdev_index: answering_netdev(link, netdev, source, packet.skb.ingress())?,
-    })
-}
-
-/// The index of the network device from whose entry in the table of GIDs ib_core answers what came to `gid`: the first one
-/// with this address and the VLAN that the completion names (`get_sgid_attr_from_eth()`, verbs.c).
-fn answering_netdev(link: &Link, netdev: &Netdev, gid: Gid, ingress: Ingress) -> Option<u32> {
-    let homes = &link.context().homes;
-    let entry_on = |index: u32| link.device().find_gid(gid, netdev, index);
-    let vlan = link.vlan_of(gid, ingress);
-    let (mut above, mut first) = (0, None);
-    while let Some(index) = homes.next_netdev(gid, link.id(), above) {
-        above = index;
-        let Some(entry) = entry_on(index).filter(|entry| entry.vlan == vlan) else {
-            continue;
-        };
-        if first.is_none_or(|(least, _)| entry.index < least) {
-            first = Some((entry.index, index));
-        }
-    }
-    first.map(|(_, index)| index)
-}
-
 #[kunit_tests(rrxe_gsi)]
 mod tests {
     use super::*;
+    use rdma::gid::Network;
 
-    /// The header of a message of communication management.
-    fn message(attribute: u8) -> [u8; MAD_HEADER_LEN] {
-        let mut bytes = [0; MAD_HEADER_LEN];
-        [bytes[1], bytes[3], bytes[17]] = [7, 3, attribute];
-        bytes
+    fn senders() -> Result<Pin<KBox<Senders>>> {
+        KBox::pin_init(Senders::new()?, GFP_KERNEL)
     }
 
-    /// How many of a thousand datagrams are taken of senders of whom so much is known.
-    fn taken(gsi: &mut Gsi, now: i64, knowledge: Knowledge) -> usize {
-        let hop = Hop {
-            source: Gid([1; 16]),
-            destination: Gid([2; 16]),
+    fn answer(number: u32) -> Av {
+        Av {
+            dgid: Gid([1; 16]),
+            sgid: Gid([1; 16]),
+            sgid_index: 0,
             netdev_index: 1,
-        };
-        (0..1_000)
-            .filter(|_| gsi.take(now, hop, knowledge).is_ok())
-            .count()
+            network: Network::V6,
+            traffic_class: MARK,
+            hop_limit: 64,
+            flow_label: number,
+            dmac: [0; 6],
+            sl: 0,
+            static_rate: 0,
+            port: 1,
+        }
     }
 
     #[test]
@@ -315,76 +253,53 @@ mod tests {
     }
 
     #[test]
-    fn only_senders_that_stay_known_are_heard() -> Result {
-        let mut gsi = Gsi::new(false)?;
-        assert_eq!(taken(&mut gsi, SECOND, Knowledge::None), 0);
-        assert_eq!(taken(&mut gsi, SECOND, Knowledge::Fleeting), 0);
-        assert_eq!(taken(&mut gsi, SECOND, Knowledge::Lasting), 256);
-        Ok(())
-    }
-
-    #[test]
-    fn a_question_may_follow_an_answer_at_once() -> Result {
-        let mut gsi = Gsi::new(true)?;
-        assert_eq!(taken(&mut gsi, SECOND, Knowledge::Lasting), 16);
-        let (req, rej) = (message(0x10), message(0x12));
-        gsi.note_sent(&req);
-        assert_eq!(taken(&mut gsi, SECOND, Knowledge::Lasting), 0);
-        for _ in 0..3 {
-            gsi.note_sent(&rej);
+    fn an_answer_goes_to_the_true_sender() -> Result {
+        let senders = senders()?;
+        let (first, second) = (Gid([2; 16]), Gid([3; 16]));
+        let numbers = [senders.remember(first), senders.remember(second)];
+        for (number, sender) in numbers.into_iter().zip([first, second]) {
+            let av = senders.true_destination(answer(number))?;
+            assert_eq!((av.dgid, av.flow_label, av.traffic_class), (sender, 0, 0));
         }
-        assert_eq!(taken(&mut gsi, SECOND, Knowledge::Lasting), 3);
+        assert!(senders.true_destination(answer(2)).is_err());
         Ok(())
     }
 
     #[test]
-    fn answers_alone_raise_no_limit() -> Result {
-        let mut gsi = Gsi::new(true)?;
-        for _ in 0..1_000 {
-            gsi.note_sent(&message(0x12));
+    fn other_destinations_stay() -> Result {
+        let senders = senders()?;
+        let number = senders.remember(Gid([2; 16]));
+        let mut other = answer(number);
+        other.dgid = Gid([4; 16]);
+        assert_eq!(senders.true_destination(other)?.dgid, other.dgid);
+        let mut own = answer(number);
+        own.traffic_class = 0;
+        assert_eq!(senders.true_destination(own)?.dgid, own.dgid);
+        Ok(())
+    }
+
+    #[test]
+    fn the_oldest_senders_are_forgotten() -> Result {
+        let senders = senders()?;
+        let first = senders.remember(Gid([2; 16]));
+        for _ in 1..REMEMBERED {
+            senders.remember(Gid([3; 16]));
         }
-        assert_eq!(taken(&mut gsi, SECOND, Knowledge::Lasting), 16);
+        assert_eq!(senders.find(first), Some(Gid([2; 16])));
+        senders.remember(Gid([3; 16]));
+        assert_eq!(senders.find(first), None);
         Ok(())
     }
 
     #[test]
-    fn a_device_is_silent_while_senders_are_lost() -> Result {
-        let mut gsi = Gsi::new(true)?;
-        assert_eq!(taken(&mut gsi, SECOND, Knowledge::Lasting), 16);
-        let mut now = SECOND + REVIEW;
-        assert_eq!(gsi.next_review(), Some(Instant(now as u64)));
-        gsi.review_by(now - 1, |_| Knowledge::None);
-        assert!(!gsi.taken.iter().any(|taken| taken.lost));
-        gsi.review_by(now, |_| Knowledge::None);
-        let mut silent = 0;
-        while taken(&mut gsi, now, Knowledge::Lasting) == 0 {
-            now += SECOND;
-            silent += 1;
-            gsi.review_by(now, |_| Knowledge::None);
+    fn numbers_wrap() -> Result {
+        let senders = senders()?;
+        for _ in 0..1 << NUMBER_BITS {
+            senders.remember(Gid([3; 16]));
         }
-        assert_eq!(silent, 2 * (16 - 1));
-        Ok(())
-    }
-
-    #[test]
-    fn a_device_is_silent_no_more_when_senders_are_known_again() -> Result {
-        let mut gsi = Gsi::new(true)?;
-        taken(&mut gsi, SECOND, Knowledge::Lasting);
-        let now = SECOND + REVIEW;
-        gsi.review_by(now, |_| Knowledge::None);
-        assert_eq!(taken(&mut gsi, now, Knowledge::Lasting), 0);
-        gsi.review_by(now + REVIEW, |_| Knowledge::Fleeting);
-        assert_eq!(taken(&mut gsi, now + REVIEW, Knowledge::Lasting), 16);
-        Ok(())
-    }
-
-    #[test]
-    fn a_late_look_up_says_nothing() -> Result {
-        let mut gsi = Gsi::new(true)?;
-        taken(&mut gsi, SECOND, Knowledge::Lasting);
-        let later = 100 * SECOND;
-        gsi.review_by(later, |_| Knowledge::None);
-        assert_eq!(taken(&mut gsi, later, Knowledge::Lasting), 16);
+        let number = senders.remember(Gid([2; 16]));
+        assert_eq!(number, 0);
+        assert_eq!(senders.find(number), Some(Gid([2; 16])));
         Ok(())
     }
 }

@@ -209,14 +209,6 @@ impl Homes {
         found.map(|home| home.netdev_index)
     }
 
-    /// Of the network devices on which `link` has `gid`, the one with the least index above `above`. Any context but hard
-    /// interrupts.
-    pub(crate) fn next_netdev(&self, gid: Gid, link: LinkId, above: u32) -> Option<u32> {
-        let is_next = |home: &Home| home.link == link && home.netdev_index > above;
-        let found = self.trees.lock().find(gid, is_next);
-        found.map(|home| home.netdev_index)
-    }
-
     /// Whether a packet to `gid` may be for `link`: as for [`Self::link_at`]. Any context but hard interrupts.
     pub(crate) fn is_at(&self, gid: Gid, ingress: Ingress, link: LinkId) -> bool {
         self.netdev_at(gid, ingress, link).is_some()

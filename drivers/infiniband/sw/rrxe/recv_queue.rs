@@ -8,12 +8,13 @@ use roce::{
     host::{AccessFault, Fetch, LocalAccess, QueueFault, ScatterFault},
     ids::Srqn,
     wc::WcStatus,
-    wire::packet::Service,
+    wire::{grh::with_stand_in, packet::Service},
     wr::RecvWr,
 };
 
 use crate::{
     engine_host::Upshot,
+    gsi::MARK,
     limits,
     pd::PdId,
     recv_ring::{Held, RecvRing},
@@ -222,19 +223,24 @@ impl RecvQueue {
     }
 
     /// Copies the payload of `packet` to `offset` bytes into the WQE held, and the global route
-    /// header of a datagram in front of it. `own` is the QP's: what was posted to a shared queue belongs
+    /// header of a datagram in front of it, in which the number `stand_in` may stand for its sender. `own` is the QP's: what was posted to a shared queue belongs
     /// to the queue's (IBTA 1.x §10.2.9).
     pub(crate) fn scatter(
         &self,
         offset: u32,
         packet: &RxPacket,
+        stand_in: Option<u32>,
         own: OwnMemory<'_>,
     ) -> Result<(), ScatterFault> {
         let pd = self.pd(own.pd);
         let mut own = OwnMemory { pd, ..own };
         let sges = self.held.sges();
         if matches!(packet.packet.service, Service::Ud(_)) {
-            sge::scatter_bytes(sges, &packet.grh(), own.reborrow())?;
+            let grh = match stand_in {
+                Some(number) => with_stand_in(packet.grh(), number, MARK),
+                None => packet.grh(),
+            };
+            sge::scatter_bytes(sges, &grh, own.reborrow())?;
         }
         sge::scatter(sges, offset, packet, own)
     }

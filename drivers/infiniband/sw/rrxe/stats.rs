@@ -46,9 +46,7 @@ pub(crate) enum Counter {
     DropInvalid,
     DropAccess,
     DropUnasked,
-    /// Management datagrams from a neighbour that is not known,
-    DropNeighbour,
-    /// and more of them than ib_core handles.
+    /// More management datagrams than ib_core handles.
     DropRate,
 }
 
@@ -86,7 +84,6 @@ pub(crate) static NAMES: [CounterName; LEN + Discard::COUNT] = [
     CounterName::new(c"drop_invalid"),
     CounterName::new(c"drop_access"),
     CounterName::new(c"drop_unasked"),
-    CounterName::new(c"drop_neighbour"),
     CounterName::new(c"drop_rate"),
     CounterName::new(c"drop_ip_header"),
     CounterName::new(c"drop_icrc"),

@@ -96,13 +96,6 @@ impl<'a> Frame<'a> {
         self.route.is_local()
     }
 
-    /// The last `length` bytes appended: the payload, once it is whole.
-    pub(crate) fn payload(&self, length: u32) -> &[u8] {
-        let bytes = self.skb.bytes();
-        let start = bytes.len().saturating_sub(length as usize);
-        bytes.get(start..).unwrap_or_default()
-    }
-
     fn account(&mut self, appended: Result, len: usize) {
         self.missing = match appended {
             Ok(()) => self.missing.wrapping_sub(len),

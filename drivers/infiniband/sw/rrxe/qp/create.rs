@@ -342,15 +342,9 @@ fn new_core(
         lane: Lane::new(),
         counters: device.counters.clone(),
         gsi: match init.kind {
-            QpKind::Gsi => Some(KBox::new(Gsi::new(is_contained(device))?, GFP_KERNEL)?),
+            QpKind::Gsi => Some(KBox::new(Gsi::new(), GFP_KERNEL)?),
             _ => None,
         },
     };
     Ok(KBox::new(core, GFP_KERNEL_ACCOUNT)?)
-}
-
-/// Whether administrators of the device's network are none of the host. Process context.
-fn is_contained(device: &Device) -> bool {
-    let netdev = device.link.netdev();
-    netdev.is_none_or(|netdev| netdev.is_contained())
 }
