@@ -7,6 +7,7 @@ KIND:
   counters    asks for the port's counters, which ib_core answers at once
   connection  asks for a connection
   answer      answers what nobody asked, and gets no answer
+  response    asks for a connection in the guise of a response, which ib_mad gives to the agent that its number names
 RATE: so many a second; 0: as many as it can.
 """
 
@@ -16,7 +17,7 @@ import sys
 import time
 
 PARSER = argparse.ArgumentParser()
-PARSER.add_argument("kind", choices=("counters", "connection", "answer"))
+PARSER.add_argument("kind", choices=("counters", "connection", "answer", "response"))
 PARSER.add_argument("rate", type=float)
 PARSER.add_argument("--count", type=int, help="ends after so many")
 PARSER.add_argument("--seconds", type=float, help="ends after so long")
@@ -31,12 +32,17 @@ from forge import GSI, GSI_QKEY, SEND_ONLY, UD, Wire, bth, deth, hardware_addres
 
 SOURCES = [OPTIONS.source] if OPTIONS.source else [f"10.77.0.{host}" for host in range(100, 200)]
 # Management class, its version, method and attribute (IBTA 1.x §13.4.2, §16.1, §16.7).
-HEADERS = {"counters": (4, 1, 1, 0x12), "connection": (7, 2, 3, 0x10), "answer": (4, 1, 0x81, 0x12)}
+HEADERS = {"counters": (4, 1, 1, 0x12), "connection": (7, 2, 3, 0x10), "answer": (4, 1, 0x81, 0x12),
+           "response": (3, 2, 0x83, 0x10)}
 
 
 def mad(number):
     kind, version, method, attribute = HEADERS[OPTIONS.kind]
     head = struct.pack(">BBBBHHQHHI", 1, kind, version, method, 0, 0, number, attribute, 0, 0)
+    if OPTIONS.kind == "response":
+        # The agents have small numbers; the flag says that the message is in segments (IBTA 1.x §13.6.2).
+        head = struct.pack(">BBBBHHQHHI", 1, kind, version, method, 0, 0, number % 16 << 32 | number, attribute, 0, 0)
+        return (head + b"\0\0\1\0").ljust(256, b"\0")
     body = bytes(41) + b"\x01" if OPTIONS.kind == "counters" else struct.pack(">I", number)
     return (head + body).ljust(256, b"\0")
 

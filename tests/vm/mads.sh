@@ -44,6 +44,7 @@ for kind in counters connection; do
 	check "$kind: no more are forged" end
 done
 check "datagrams from nowhere cost no memory" grows_little
+check "responses from nowhere" python3 "$MADS" response 0 --count 5000
 check "connections are set up after them" rping_connects 20
 # What ib_core frees with the device must not be in use by then.
 for ((round = 1; round <= ROUNDS; round++)); do

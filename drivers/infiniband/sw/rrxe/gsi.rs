@@ -13,8 +13,7 @@
 //! (`addr_resolve_neigh()`, addr.c). The flow label is the number of the true sender ([`Senders`]), and the traffic class
 //! says so. ib_core makes an address handle of these for the answer; there the true sender takes its place again.
 //!
-//! What is not answered keeps its sender: ib_core looks up none, and compares that of a response with the destination of the
-//! request (`ib_find_send_mad()`, mad.c).
+//! A response gets a number, too: ib_core finds the request without its sender (`rcv_has_same_gid()`, mad.c).
 
 use kernel::prelude::*;
 use rdma::{av::Av, gid::Gid, new_irq_spinlock, sync::IrqSpinLock};
@@ -140,13 +139,17 @@ impl Senders {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the sender was forgotten.
+    /// `EINVAL` if the sender was forgotten, or the number is none of ib_core's.
     pub(crate) fn true_destination(&self, av: Av) -> Result<Av> {
         if av.sgid != av.dgid || av.traffic_class != MARK {
             return Ok(av);
         }
+        let sender = self.find(av.flow_label).ok_or(EINVAL)?;
+        if sender.network() != av.network {
+            return Err(EINVAL);
+        }
         Ok(Av {
-            dgid: self.find(av.flow_label).ok_or(EINVAL)?,
+            dgid: sender,
             flow_label: 0,
             traffic_class: 0,
             ..av
