@@ -199,6 +199,13 @@ _cm_listening() {
 	[[ -n $pid ]] && ! grep -qE '^State:\s+[RD]' "/proc/$pid"/task/*/status
 }
 
+# terminate PID: ends a background program that has run until now.
+terminate() {
+	kill "$1"
+	wait "$1"
+	[[ $? -eq 143 ]]
+}
+
 # rping_connects SECONDS: host 2 connects to host 1 by librdmacm within that time, and data arrives.
 rping_connects() {
 	in1 rping -s -C 3 -a $HOST1_V4 >/tmp/rping 2>&1 &

@@ -54,11 +54,7 @@ send() {
 	SENDER=$!
 }
 
-end() {
-	kill $SENDER
-	wait $SENDER
-	[[ $? -eq 143 ]]
-}
+end() { terminate $SENDER; }
 
 flows() { [[ $(counter rcvd_pkts) -gt $((RECEIVED + 300)) ]]; }
 

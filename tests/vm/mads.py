@@ -38,12 +38,13 @@ HEADERS = {"counters": (4, 1, 1, 0x12), "connection": (7, 2, 3, 0x10), "answer":
 
 def mad(number):
     kind, version, method, attribute = HEADERS[OPTIONS.kind]
-    head = struct.pack(">BBBBHHQHHI", 1, kind, version, method, 0, 0, number, attribute, 0, 0)
+    transaction, body = number, struct.pack(">I", number)
+    if OPTIONS.kind == "counters":
+        body = bytes(41) + b"\x01"
     if OPTIONS.kind == "response":
         # The agents have small numbers; the flag says that the message is in segments (IBTA 1.x §13.6.2).
-        head = struct.pack(">BBBBHHQHHI", 1, kind, version, method, 0, 0, number % 16 << 32 | number, attribute, 0, 0)
-        return (head + b"\0\0\1\0").ljust(256, b"\0")
-    body = bytes(41) + b"\x01" if OPTIONS.kind == "counters" else struct.pack(">I", number)
+        transaction, body = number % 16 << 32 | number, b"\0\0\1\0"
+    head = struct.pack(">BBBBHHQHHI", 1, kind, version, method, 0, 0, transaction, attribute, 0, 0)
     return (head + body).ljust(256, b"\0")
 
 

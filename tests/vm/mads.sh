@@ -13,11 +13,7 @@ begin() {
 	FORGER=$!
 }
 
-end() {
-	kill $FORGER
-	wait $FORGER
-	[[ $? -eq 143 ]]
-}
+end() { terminate $FORGER; }
 
 sent() { echo "$(<"/sys/class/infiniband/$DEV1/ports/1/hw_counters/sent_pkts")"; }
 answered() { [[ $(sent) -ge $1 ]]; }
