@@ -13,15 +13,6 @@ const PORT: u32 = 1;
 /// What ib_core says for no VLAN.
 const NO_VLAN: u16 = 0xffff;
 
-/// An entry of the table on a network device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GidOnNetdev {
-    /// Its index in the table.
-    pub index: u32,
-    /// The VLAN of the network device, if it is one's.
-    pub vlan: Option<u16>,
-}
-
 /// An entry of the table. It keeps its contents while this lives, even if its address goes away.
 ///
 /// # Invariants
@@ -86,9 +77,9 @@ impl IbDevice {
         GidEntry::claim(found).filter(GidEntry::is_routable)
     }
 
-    /// The RoCEv2 entry of `gid` on the network device of index `netdev_index`, in the namespace of `netdev`: none before
-    /// the registration. Any context but hard interrupts.
-    pub fn find_gid(&self, gid: Gid, netdev: &Netdev, netdev_index: u32) -> Option<GidOnNetdev> {
+    /// The VLAN of the network device of index `netdev_index`, in the namespace of `netdev`, if `gid` is one of its RoCEv2
+    /// addresses in the table and it is in a VLAN: none before the registration. Any context but hard interrupts.
+    pub fn vlan_of(&self, gid: Gid, netdev: &Netdev, netdev_index: u32) -> Option<u16> {
         if !self.has_gid_table() {
             return None;
         }
@@ -110,9 +101,6 @@ impl IbDevice {
         let read = unsafe {
             bindings::rdma_read_gid_l2_fields(entry.as_raw(), &mut vlan, core::ptr::null_mut())
         };
-        (read == 0).then(|| GidOnNetdev {
-            index: entry.as_raw().index.into(),
-            vlan: (vlan != NO_VLAN).then_some(vlan),
-        })
+        (read == 0 && vlan != NO_VLAN).then_some(vlan)
     }
 }

@@ -89,7 +89,7 @@ impl<'a> UserRange<'a> {
         }
     }
 
-    /// Pins it, or doesn't, as the rights say; then its process is or becomes one of `owners`, at the expense of
+    /// Pins it, or doesn't, as the rights say; then its process is or becomes one of `owners`, with the share
     /// `threads`. The kernel has none, and so nothing on demand. Process context; sleeps.
     ///
     /// # Errors

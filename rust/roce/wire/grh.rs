@@ -22,8 +22,8 @@ pub fn from_ipv4(header: &[u8; IPV4_LEN]) -> [u8; GRH_LEN as usize] {
     grh
 }
 
-/// The same header with the receiver's own address as that of the sender, whom `number` stands for (20 bits): it is in
-/// the place of the flow label, and `mark` in that of the traffic class.
+/// The same header with the receiver's own address in place of the sender's, `number` (20 bits) in place of the flow
+/// label, and `mark` in place of the traffic class.
 ///
 /// Of IPv4 these lie in the first half, whose version stays zero: readers take the second half for the header then.
 pub fn with_stand_in(

@@ -17,7 +17,7 @@ const DREP: u16 = 0x16;
 const SIDR_REP: u16 = 0x18;
 const APR: u16 = 0x1a;
 
-/// What the header of a management datagram says.
+/// The header of a management datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MadHeader {
     class: u8,
@@ -26,7 +26,7 @@ pub struct MadHeader {
 }
 
 impl MadHeader {
-    /// Reads it.
+    /// Reads the fields.
     pub fn parse(bytes: &[u8; MAD_HEADER_LEN]) -> Self {
         let [_, class, _, method, _, _, _, _, _, _, _, _, _, _, _, _, a0, a1, ..] = *bytes;
         Self {

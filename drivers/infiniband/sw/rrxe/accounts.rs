@@ -8,10 +8,10 @@
 //!
 //! All users share the threads of four work queues, and accounts limit each user's part.
 //! `rrxe_release` waits for processes' invalidations of memory. `rrxe_faults` and `rrxe_advice` sleep: a file
-//! system in user space, or a program that serves its memory by userfaultfd, may never answer a fault. `rrxe_rest` runs QPs, ends those of CQs that
-//! overflowed, and serves last doorbells: a work queue begins its items in the order of their arrival,
-//! so a user's time would grow with the number of its QPs, CQs and contexts. One whose account has no
-//! thread left waits in a list of the account, not in the work queue.
+//! system in user space, or a program that serves its memory by userfaultfd, may never answer a fault.
+//! `rrxe_rest` runs QPs, ends those of CQs that overflowed, and serves last doorbells: a work queue begins its
+//! items in the order of their arrival, so a user's time would grow with the number of its QPs, CQs and
+//! contexts. One whose account has no thread left waits in a list of the account, not in the work queue.
 //!
 //! All users share the multicast groups of a device, which no other limit divides: attachments are no objects of uverbs,
 //! so the `rdma` cgroup does not count them.

@@ -45,9 +45,8 @@ impl Ah {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the source of a process's is no address of the link, and for the answer to a question of ib_core's that
-    /// came long ago (`gsi.rs`); `ENOMEM`, also when
-    /// the device or its process has too many.
+    /// `EINVAL` if the source of a process's is no address of the link, and for ib_core's answer to a question whose
+    /// sender was forgotten (`gsi.rs`); `ENOMEM`, also when the device or its process has too many.
     pub(crate) fn create(pd: &Pd, av: Av, user: bool) -> Result<Arc<Self>> {
         if !user {
             let av = pd.device().senders.true_destination(av)?;

@@ -90,7 +90,7 @@ pub(crate) struct Core {
     pub(crate) put_off: u32,
     /// Where it counts: its port's counters, or the set that it is bound to.
     pub(crate) counters: Arc<Counters>,
-    /// What a GSI QP knows about the datagrams that it took.
+    /// The rates and the stand-in of a GSI QP's datagrams.
     pub(crate) gsi: Option<KBox<Gsi>>,
 }
 

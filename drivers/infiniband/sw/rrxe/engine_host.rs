@@ -20,6 +20,7 @@ use roce::{
 
 use crate::{
     cq::Pushed,
+    gsi::StandIn,
     mr::Mr,
     mw::{NotBound, Via},
     qp::Qp,
@@ -131,8 +132,8 @@ pub(crate) struct EngineHost<'a> {
     pub(crate) counters: &'a Counters,
     /// The packet being handled.
     pub(crate) packet: Option<&'a RxPacket>,
-    /// The number that stands for its sender, if ib_core is not to look that up.
-    pub(crate) stand_in: Option<u32>,
+    /// The stand-in for its sender, if ib_core is not to look that up.
+    pub(crate) stand_in: Option<StandIn>,
     pub(crate) upshot: &'a mut Upshot,
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Management datagrams, and who ib_core takes for their senders.
+//! Management datagrams, and the senders of them that ib_core is told.
 //!
 //! Anybody can write a datagram to QP1: its Q_Key is public, and nobody looks at the sender. ib_core answers some, and for
 //! that it looks up the link-layer address of the sender. If that is not known, it sleeps until the neighbour has answered,
@@ -18,8 +18,12 @@
 use kernel::prelude::*;
 use rdma::{av::Av, gid::Gid, new_irq_spinlock, sync::IrqSpinLock};
 use roce::{
+    responder::GRH_LEN,
     time::Instant,
-    wire::mad::{MadHeader, MAD_HEADER_LEN},
+    wire::{
+        grh::with_stand_in,
+        mad::{MadHeader, MAD_HEADER_LEN},
+    },
 };
 
 use crate::{device::Device, rx::RxPacket, stats::Counter};
@@ -28,10 +32,10 @@ use crate::{device::Device, rx::RxPacket, stats::Counter};
 const SECOND: i64 = 1_000_000_000;
 
 /// The traffic class of a stand-in. No program needs it for connections to its own address.
-pub(crate) const MARK: u8 = 0xfb;
+const MARK: u8 = 0xfb;
 /// Flow labels have so many bits.
 const NUMBER_BITS: u32 = 20;
-/// Questions whose senders are remembered: those of four seconds.
+/// Questions whose senders are remembered: those of three seconds at least.
 const REMEMBERED: u32 = 4_096;
 
 /// How often something may happen.
@@ -135,7 +139,7 @@ impl Senders {
         }
     }
 
-    /// The address vector for an answer to whom `av` stands for; `av` itself if it is no stand-in's. Any context.
+    /// The address vector for an answer to the true sender, if `av` leads to a stand-in; otherwise `av`. Any context.
     ///
     /// # Errors
     ///
@@ -157,12 +161,24 @@ impl Senders {
     }
 }
 
-/// What the holder of a GSI QP's turn knows about the datagrams that come.
+/// The number that stands for a sender.
+#[derive(Clone, Copy)]
+pub(crate) struct StandIn(u32);
+
+impl StandIn {
+    /// The header `grh` of a datagram with the stand-in in place of the sender.
+    pub(crate) fn replace_in(self, grh: [u8; GRH_LEN as usize]) -> [u8; GRH_LEN as usize] {
+        with_stand_in(grh, self.0, MARK)
+    }
+}
+
+/// The rates of the management datagrams that a GSI QP takes, and the stand-in of the present one. The holder of the QP's
+/// turn has it.
 pub(crate) struct Gsi {
     finals: Rate,
     questions: Rate,
-    /// The number that stands for the sender of the datagram that is taken, if it is a question.
-    pub(crate) stand_in: Option<u32>,
+    /// The stand-in for the sender of the datagram that is taken, if it is a question.
+    pub(crate) stand_in: Option<StandIn>,
 }
 
 impl Gsi {
@@ -200,7 +216,8 @@ impl Gsi {
             return admitted(self.finals.admits(now));
         }
         admitted(self.questions.admits(now))?;
-        self.stand_in = Some(device.senders.remember(packet.endpoints.source));
+        let number = device.senders.remember(packet.endpoints.source);
+        self.stand_in = Some(StandIn(number));
         Ok(())
     }
 }

@@ -207,8 +207,7 @@ impl Link {
     /// interrupts.
     pub(crate) fn vlan_of(&self, gid: Gid, ingress: Ingress) -> Option<u16> {
         let netdev_index = self.context.homes.netdev_at(gid, ingress, self.id)?;
-        let entry = self.device.find_gid(gid, &self.netdev()?, netdev_index)?;
-        entry.vlan
+        self.device.vlan_of(gid, &self.netdev()?, netdev_index)
     }
 
     /// The address vector that a work request carries, with the device's address as its source. Any

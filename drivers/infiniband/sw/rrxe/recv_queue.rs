@@ -8,13 +8,13 @@ use roce::{
     host::{AccessFault, Fetch, LocalAccess, QueueFault, ScatterFault},
     ids::Srqn,
     wc::WcStatus,
-    wire::{grh::with_stand_in, packet::Service},
+    wire::packet::Service,
     wr::RecvWr,
 };
 
 use crate::{
     engine_host::Upshot,
-    gsi::MARK,
+    gsi::StandIn,
     limits,
     pd::PdId,
     recv_ring::{Held, RecvRing},
@@ -223,13 +223,13 @@ impl RecvQueue {
     }
 
     /// Copies the payload of `packet` to `offset` bytes into the WQE held, and the global route
-    /// header of a datagram in front of it, in which the number `stand_in` may stand for its sender. `own` is the QP's: what was posted to a shared queue belongs
-    /// to the queue's (IBTA 1.x §10.2.9).
+    /// header of a datagram in front of it, with `stand_in` in place of the sender if there is one. `own` is the QP's:
+    /// a WQE of a shared queue belongs to the domain of the queue (IBTA 1.x §10.2.9).
     pub(crate) fn scatter(
         &self,
         offset: u32,
         packet: &RxPacket,
-        stand_in: Option<u32>,
+        stand_in: Option<StandIn>,
         own: OwnMemory<'_>,
     ) -> Result<(), ScatterFault> {
         let pd = self.pd(own.pd);
@@ -237,7 +237,7 @@ impl RecvQueue {
         let sges = self.held.sges();
         if matches!(packet.packet.service, Service::Ud(_)) {
             let grh = match stand_in {
-                Some(number) => with_stand_in(packet.grh(), number, MARK),
+                Some(stand_in) => stand_in.replace_in(packet.grh()),
                 None => packet.grh(),
             };
             sge::scatter_bytes(sges, &grh, own.reborrow())?;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The right of a QP, a CQ, a page of doorbells or an address space to a thread of a work queue: one at a time, if the accounts of its
-//! process have one left.
+//! The right of a QP, a CQ, a page of doorbells or an address space to a thread of a work queue: one at a time, if the
+//! accounts of its process have one left.
 //!
 //! One whose process has none left waits in the list of the exhausted account
 //! ([`crate::semaphore`]). It takes from the accounts in one order, and keeps its part of the first
