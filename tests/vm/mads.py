@@ -17,7 +17,7 @@ import sys
 import time
 
 PARSER = argparse.ArgumentParser()
-PARSER.add_argument("kind", choices=("counters", "connection", "answer", "response"))
+PARSER.add_argument("kind", choices=("counters", "connection", "answer", "response", "unversioned"))
 PARSER.add_argument("rate", type=float)
 PARSER.add_argument("--count", type=int, help="ends after so many")
 PARSER.add_argument("--seconds", type=float, help="ends after so long")
@@ -31,20 +31,20 @@ sys.argv[1:] = []
 from forge import GSI, GSI_QKEY, SEND_ONLY, UD, Wire, bth, deth, hardware_address, packet, raw_address
 
 SOURCES = [OPTIONS.source] if OPTIONS.source else [f"10.77.0.{host}" for host in range(100, 200)]
-# Management class, its version, method and attribute (IBTA 1.x §13.4.2, §16.1, §16.7).
-HEADERS = {"counters": (4, 1, 1, 0x12), "connection": (7, 2, 3, 0x10), "answer": (4, 1, 0x81, 0x12),
-           "response": (3, 2, 0x83, 0x10)}
+# Base version, management class, its version, method and attribute (IBTA 1.x §13.4.2, §16.1, §16.7).
+HEADERS = {"counters": (1, 4, 1, 1, 0x12), "connection": (1, 7, 2, 3, 0x10), "answer": (1, 4, 1, 0x81, 0x12),
+           "response": (1, 3, 2, 0x83, 0x10), "unversioned": (2, 4, 1, 1, 0x12)}
 
 
 def mad(number):
-    kind, version, method, attribute = HEADERS[OPTIONS.kind]
+    base, kind, version, method, attribute = HEADERS[OPTIONS.kind]
     transaction, body = number, struct.pack(">I", number)
     if OPTIONS.kind == "counters":
         body = bytes(41) + b"\x01"
     if OPTIONS.kind == "response":
         # The agents have small numbers; the flag says that the message is in segments (IBTA 1.x §13.6.2).
         transaction, body = number % 16 << 32 | number, b"\0\0\1\0"
-    head = struct.pack(">BBBBHHQHHI", 1, kind, version, method, 0, 0, transaction, attribute, 0, 0)
+    head = struct.pack(">BBBBHHQHHI", base, kind, version, method, 0, 0, transaction, attribute, 0, 0)
     return (head + body).ljust(256, b"\0")
 
 

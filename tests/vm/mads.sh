@@ -29,6 +29,10 @@ grows_little() {
 	[[ $(($(unreclaimable) - before)) -lt 20000 ]]
 }
 
+# ib_mad has no limit on the rate of this line (validate_mad(), drivers/infiniband/core/mad.c).
+refused() { [[ $(<"/sys/class/infiniband/$DEV1/ports/1/hw_counters/drop_invalid") -ge $1 ]]; }
+ib_mad_is_silent() { ! dmesg | grep "MAD received with unsupported base version"; }
+
 check "two hosts" hosts_up 4200
 check "link on host 1" link_add 1
 check "link on host 2" link_add 2
@@ -40,6 +44,9 @@ for kind in counters connection; do
 	check "$kind: no more are forged" end
 done
 check "datagrams from nowhere cost no memory" grows_little
+check "datagrams of another base version" python3 "$MADS" unversioned 0 --count 1000
+check "they are refused" wait_for 20 refused 100
+check "ib_mad logs none of them" ib_mad_is_silent
 check "responses from nowhere" python3 "$MADS" response 0 --count 5000
 check "connections are set up after them" rping_connects 20
 # What ib_core frees with the device must not be in use by then.

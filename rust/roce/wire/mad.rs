@@ -5,6 +5,8 @@
 /// Bytes of the header.
 pub const MAD_HEADER_LEN: usize = 24;
 
+/// The base version of all management datagrams (IBTA 1.x §13.4.2).
+const BASE_VERSION: u8 = 1;
 /// Communication management (IBTA 1.x §16.7.1).
 const CLASS_CM: u8 = 0x07;
 const METHOD_SEND: u8 = 0x03;
@@ -26,14 +28,15 @@ pub struct MadHeader {
 }
 
 impl MadHeader {
-    /// Reads the fields.
-    pub fn parse(bytes: &[u8; MAD_HEADER_LEN]) -> Self {
-        let [_, class, _, method, _, _, _, _, _, _, _, _, _, _, _, _, a0, a1, ..] = *bytes;
-        Self {
+    /// Reads the fields; `None` if the base version is another than 1. `validate_mad()` (mad.c) would log a line for each of
+    /// these.
+    pub fn parse(bytes: &[u8; MAD_HEADER_LEN]) -> Option<Self> {
+        let [version, class, _, method, _, _, _, _, _, _, _, _, _, _, _, _, a0, a1, ..] = *bytes;
+        (version == BASE_VERSION).then_some(Self {
             class,
             method,
             attribute: u16::from_be_bytes([a0, a1]),
-        }
+        })
     }
 
     /// The message of communication management that this is, if it is one.
@@ -61,10 +64,20 @@ mod tests {
 
     fn header(class: u8, method: u8, attribute: u16) -> MadHeader {
         let mut bytes = [0; MAD_HEADER_LEN];
+        bytes[0] = BASE_VERSION;
         bytes[1] = class;
         bytes[3] = method;
         bytes[16..18].copy_from_slice(&attribute.to_be_bytes());
-        MadHeader::parse(&bytes)
+        MadHeader::parse(&bytes).unwrap()
+    }
+
+    #[test]
+    fn another_base_version_is_refused() {
+        for version in [0, 2, 0x80, 0xff] {
+            let mut bytes = [0; MAD_HEADER_LEN];
+            bytes[0] = version;
+            assert_eq!(MadHeader::parse(&bytes), None);
+        }
     }
 
     #[test]

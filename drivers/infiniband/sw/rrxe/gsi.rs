@@ -209,9 +209,10 @@ impl Gsi {
         }
         let mut bytes = [0; MAD_HEADER_LEN];
         if packet.read_payload(0, &mut bytes).is_err() {
-            return Err(Counter::DropState);
+            return Err(Counter::DropInvalid);
         }
-        let (header, now) = (MadHeader::parse(&bytes), nanos(now));
+        let header = MadHeader::parse(&bytes).ok_or(Counter::DropInvalid)?;
+        let now = nanos(now);
         if !header.may_be_answered() {
             return admitted(self.finals.admits(now));
         }
