@@ -71,7 +71,7 @@ pub enum IpHeader<'a> {
 /// Why a packet is thrown away; shown by the kernel's drop monitor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Discard {
-    /// IP options, extension headers, fragments, or bytes behind the datagram.
+    /// IP options, extension headers, fragments, bytes behind the datagram, or addresses that no packet has.
     IpHeader,
     /// It is no RoCE packet, for this reason.
     Malformed(DropReason),
@@ -141,7 +141,28 @@ impl RxSkb {
             return Err(Discard::IpHeader);
         };
         // SAFETY: As above, and the headers are stripped.
-        Ok(unsafe { Self::new(skb, false, arrival, None) })
+        let skb = unsafe { Self::new(skb, false, arrival, None) };
+        if !skb.has_addresses() {
+            skb.discard(Discard::IpHeader);
+            return Err(Discard::IpHeader);
+        }
+        Ok(skb)
+    }
+
+    /// Whether the addresses are those of hosts and of the IP header's own version. The IPv6 layer also hands over packets
+    /// of no source, and those with an IPv4-mapped one (`ip6_rcv_core()`, net/ipv6/ip6_input.c).
+    fn has_addresses(&self) -> bool {
+        match self.ip_header() {
+            IpHeader::V4(_) => true,
+            IpHeader::V6(_) => {
+                let Endpoints {
+                    source,
+                    destination,
+                } = self.endpoints();
+                let is_v6 = source.ipv4().is_none() && destination.ipv4().is_none();
+                is_v6 && source != Gid::default()
+            }
+        }
     }
 
     /// Takes over a buffer from a QP of this host that fulfils the invariants but for its control block.
