@@ -127,6 +127,11 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
         self.state.name()
     }
 
+    /// Whether it takes requests.
+    pub fn receives(&self) -> bool {
+        self.state.receives()
+    }
+
     /// The current attributes, for `query_qp`.
     pub fn attrs(&self) -> CurrentAttrs {
         CurrentAttrs {

@@ -9,7 +9,7 @@
 
 use super::{Received, Refusal, Replay, Responder};
 use crate::host::{Host, QpDropReason};
-use crate::ids::Qkey;
+use crate::ids::{Pkey, Qkey};
 use crate::qp::{Context, Outcome, QpKind, Slots};
 use crate::wc::{RecvExtra, WcOpcode};
 use crate::wire::packet::{Body, Deth, Packet, SendPart, Service};
@@ -45,14 +45,11 @@ impl<R: Slots<Replay>> Responder<R> {
         context: &Context,
         host: &mut H,
     ) -> Result<(), Refusal> {
-        let (deth, extra) = datagram(packet).ok_or(Refusal::Lost(QpDropReason::Invalid))?;
-        if deth.qkey != own_qkey(context) {
-            return Err(Refusal::Lost(QpDropReason::Qkey));
-        }
-        let is_mad = packet.payload_len == MAD_LEN;
-        if context.config.kind == QpKind::Gsi && !is_mad {
-            return Err(Refusal::Lost(QpDropReason::Invalid));
-        }
+        let received = match context.config.kind {
+            QpKind::Gsi => management(packet),
+            _ => datagram(packet, context.settings.qkey),
+        };
+        let (deth, extra) = received.map_err(Refusal::Lost)?;
         let wr = self.hold(None, host)?;
         let byte_len = packet.payload_len.saturating_add(GRH_LEN);
         if byte_len > wr.length {
@@ -74,22 +71,40 @@ impl<R: Slots<Replay>> Responder<R> {
     }
 }
 
-/// What a packet has to be to be a datagram.
-fn datagram(packet: &Packet) -> Option<(Deth, RecvExtra)> {
-    match (packet.service, packet.body) {
-        (Service::Ud(deth), Body::Send(SendPart::Only(SendTail::Plain))) => {
-            Some((deth, RecvExtra::None))
-        }
-        (Service::Ud(deth), Body::Send(SendPart::Only(SendTail::Imm(imm)))) => {
-            Some((deth, RecvExtra::Imm(imm)))
-        }
-        _ => None,
+/// Checks whether a packet is a management datagram, for which alone QP1 is; whether QP1 takes any is not looked at.
+///
+/// # Errors
+///
+/// The reason for which QP1 drops it.
+pub fn check_management(packet: &Packet) -> Result<(), QpDropReason> {
+    if !matches!(packet.service, Service::Ud(_)) {
+        return Err(QpDropReason::Service);
+    }
+    if !packet.bth.pkey.matches(Pkey::DEFAULT) {
+        return Err(QpDropReason::Pkey);
+    }
+    management(packet).map(|_| ())
+}
+
+fn management(packet: &Packet) -> Result<(Deth, RecvExtra), QpDropReason> {
+    let received = datagram(packet, GSI_QKEY)?;
+    match packet.payload_len {
+        MAD_LEN => Ok(received),
+        _ => Err(QpDropReason::Invalid),
     }
 }
 
-fn own_qkey(context: &Context) -> Qkey {
-    match context.config.kind {
-        QpKind::Gsi => GSI_QKEY,
-        _ => context.settings.qkey,
+/// What a packet has to be to be a datagram for a QP with queue key `own`.
+fn datagram(packet: &Packet, own: Qkey) -> Result<(Deth, RecvExtra), QpDropReason> {
+    let (deth, extra) = match (packet.service, packet.body) {
+        (Service::Ud(deth), Body::Send(SendPart::Only(SendTail::Plain))) => (deth, RecvExtra::None),
+        (Service::Ud(deth), Body::Send(SendPart::Only(SendTail::Imm(imm)))) => {
+            (deth, RecvExtra::Imm(imm))
+        }
+        _ => return Err(QpDropReason::Invalid),
+    };
+    if deth.qkey != own {
+        return Err(QpDropReason::Qkey);
     }
+    Ok((deth, extra))
 }

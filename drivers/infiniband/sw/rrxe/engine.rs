@@ -27,7 +27,7 @@ use roce::{
     time::{Duration, Instant},
     transmit::{Source, Transmit},
     wc::WcStatus,
-    wire::packet::{Bth, Service},
+    wire::packet::{Packet, Service},
 };
 
 use crate::{
@@ -295,7 +295,9 @@ impl Core {
             .peer
             .check(&qp.device, &packet.endpoints, ingress, sender);
         if let Some(gsi) = &mut self.gsi {
-            checked = checked.and_then(|()| gsi.check(now, &qp.device, packet));
+            checked = checked
+                .and_then(|()| check_ready(&self.engine, &self.rq))
+                .and_then(|()| gsi.check(now, &qp.device, packet));
         }
         if let Err(why) = checked {
             self.counters.add(why, 1);
@@ -453,7 +455,7 @@ impl Core {
         trace::packet_out(qp.device.link.device(), qp.qpn.get(), transmit);
         let fate = if frame.is_local() {
             let recent = &mut self.neighbour;
-            deliver_local(qp, counters, frame, &packet.bth, recent, upshot)
+            deliver_local(qp, counters, frame, packet, recent, upshot)
         } else {
             emit(qp, counters, frame, transmit)?
         };
@@ -554,6 +556,19 @@ pub(crate) fn new_replays(count: u8) -> Result<KVVec<Replay>> {
     )?)
 }
 
+/// Checks whether a GSI QP can take a management datagram.
+///
+/// # Errors
+///
+/// The counter of the drop.
+fn check_ready(engine: &Engine, rq: &RecvQueue) -> Result<(), Counter> {
+    match (engine.receives(), rq.posted()) {
+        (false, _) => Err(Counter::DropState),
+        (true, 0) => Err(Counter::DropNoReceive),
+        (true, _) => Ok(()),
+    }
+}
+
 /// Whether the QP may send. A GSI QP does not wait for credit: a host that never takes the answers to its requests from a
 /// queue would stop all connection management of the device, and its removal, which waits for each send of `ib_mad` to
 /// complete (`ib_unregister_mad_agent()`, mad.c).
@@ -597,7 +612,7 @@ fn deliver_local(
     qp: &Qp,
     counters: &Counters,
     frame: Frame<'_>,
-    bth: &Bth,
+    packet: &Packet,
     recent: &mut Recent<Qp>,
     upshot: &mut Upshot,
 ) -> Fate {
@@ -606,14 +621,14 @@ fn deliver_local(
         counters.count(Count::SendErr);
         return Fate::Dropped;
     };
-    let (dest, to) = (bth.dest, endpoints.destination);
+    let (dest, to) = (packet.bth.dest, endpoints.destination);
     let peer: Option<Arc<Qp>> = qp.net.with_recent_qp(recent, dest, to, |peer| peer.into());
     let Some(peer) = peer else {
         qp.net.drops.discard(skb, Discard::NoQueuePair);
         return Fate::Left;
     };
     let sender = Some(qp.qpn.get());
-    if !peer.admit(bth, &endpoints, Ingress::default(), sender) {
+    if !peer.admit(packet, &endpoints, Ingress::default(), sender) {
         skb.discard(Discard::NoQueuePair);
         return Fate::Left;
     }

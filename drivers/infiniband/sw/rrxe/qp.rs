@@ -37,8 +37,9 @@ use rdma::{
 use roce::{
     ids::Qpn,
     qp::QpState,
+    responder::check_management,
     time::Instant,
-    wire::packet::{Bth, Service},
+    wire::packet::{Packet, Service},
 };
 
 use crate::{
@@ -57,6 +58,7 @@ use crate::{
     provider::Rrxe,
     rx::RxPacket,
     srq::Srq,
+    stats,
     thread_share::{ThreadShare, Waiter},
     turn::{Held, Turn, Wish},
     workers::Workers,
@@ -350,22 +352,27 @@ impl Qp {
         !(self.blocks_own && own && self.device.link.has_gid(packet.endpoints.source))
     }
 
-    /// Refuses the packet of a stranger, and counts it; `sender` as for [`Peer::check`](crate::peer::Peer::check). Returns
+    /// Refuses the packet of a stranger, and what is no management datagram for QP1, and counts it; `sender` as for [`Peer::check`](crate::peer::Peer::check). Returns
     /// whether the packet is admitted. Any context up to softirq.
     #[inline]
     pub(crate) fn admit(
         &self,
-        bth: &Bth,
+        packet: &Packet,
         endpoints: &Endpoints,
         ingress: Ingress,
         sender: Option<u32>,
     ) -> bool {
         let link = &self.device.link;
-        let Err(why) = self.filter.check(link, endpoints, ingress, sender) else {
+        let mut checked = self.filter.check(link, endpoints, ingress, sender);
+        // Users' QPs can send anything to QP1 but its queue key.
+        if self.qpn == Qpn::GSI {
+            checked = checked.and_then(|()| check_management(packet).map_err(stats::drop_counter));
+        }
+        let Err(why) = checked else {
             return true;
         };
         self.device.counters.add(why, 1);
-        self.trace_drop(bth.psn, why);
+        self.trace_drop(packet.bth.psn, why);
         false
     }
 

@@ -185,7 +185,7 @@ fn offer(
     packet: &mut Option<RxPacket>,
 ) -> Result<(), Refusal> {
     if let Some(packet) = packet {
-        if !qp.admit(&packet.packet.bth, &packet.endpoints, ingress, None) {
+        if !qp.admit(&packet.packet, &packet.endpoints, ingress, None) {
             return Err(Refusal::Counted);
         }
         packet.verify().map_err(Refusal::Discard)?;

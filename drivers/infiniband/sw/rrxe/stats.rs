@@ -190,7 +190,7 @@ pub(crate) fn discard_name(why: Discard) -> &'static CStr {
     NAMES.get(index).map_or(c"", CounterName::text)
 }
 
-fn drop_counter(reason: QpDropReason) -> Counter {
+pub(crate) fn drop_counter(reason: QpDropReason) -> Counter {
     match reason {
         QpDropReason::Service => Counter::DropService,
         QpDropReason::State => Counter::DropState,
