@@ -21,7 +21,7 @@ use crate::{
     upcall::{CqUpcall, Upcall},
 };
 pub use crate::{
-    cqe::{Cqe, CqeLayout},
+    cqe::{Arrival, Cqe, CqeLayout},
     unread::CqEvents,
 };
 

@@ -13,6 +13,7 @@ use roce::wc::{RecvExtra, RecvWc, SendWc};
 
 use crate::{
     bindings::{self, ib_uverbs_wc, ib_wc},
+    gid::Network,
     upcall::QpToken,
 };
 
@@ -33,8 +34,23 @@ pub struct Cqe {
     /// The QP, for the kernel's consumers only; so is what follows.
     qp: QpToken,
     /// The VLAN of the address that a datagram came to, or [`NO_VLAN`].
-    vlan: u32,
+    vlan: u16,
+    /// The IP layer by which it came (`enum rdma_network_type`), or [`NO_NETWORK`].
+    network: u8,
+    /// Service level.
+    sl: u8,
     reserved: u32,
+}
+
+/// What the kernel is told of a datagram that came, besides its header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// The VLAN of the address that it came to.
+    pub vlan: Option<u16>,
+    /// The IP layer by which it came.
+    pub network: Network,
+    /// Service level.
+    pub sl: u8,
 }
 
 /// No padding: the first part is 48 bytes (`struct ib_uverbs_wc`), then come 16.
@@ -42,6 +58,9 @@ const _: () = assert!(size_of::<ib_uverbs_wc>() == 48 && size_of::<Cqe>() == 64)
 
 /// What ib_core takes for no VLAN.
 const NO_VLAN: u16 = 0xffff;
+
+/// No datagram came.
+const NO_NETWORK: u8 = 0xff;
 
 /// How an entry of a CQ lies in its ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,18 +96,23 @@ impl Cqe {
         Self::of(user, qp, None)
     }
 
-    fn of(user: ib_uverbs_wc, qp: QpToken, vlan: Option<u16>) -> Self {
+    fn of(user: ib_uverbs_wc, qp: QpToken, arrival: Option<Arrival>) -> Self {
+        let network = |arrival: Arrival| match arrival.network {
+            Network::V4 => bindings::rdma_network_type_RDMA_NETWORK_IPV4 as u8,
+            Network::V6 => bindings::rdma_network_type_RDMA_NETWORK_IPV6 as u8,
+        };
         Self {
             user,
             qp,
-            vlan: vlan.unwrap_or(NO_VLAN).into(),
+            vlan: arrival.and_then(|arrival| arrival.vlan).unwrap_or(NO_VLAN),
+            network: arrival.map_or(NO_NETWORK, network),
+            sl: arrival.map_or(0, |arrival| arrival.sl),
             reserved: 0,
         }
     }
 
-    /// The completion of a receive by QP `qpn`, which the kernel knows as `qp`. `vlan` is that of the
-    /// address that a datagram came to.
-    pub fn recv(wc: &RecvWc, qpn: u32, qp: QpToken, vlan: Option<u16>) -> Self {
+    /// The completion of a receive by QP `qpn`, which the kernel knows as `qp`. `arrival` is that of a datagram.
+    pub fn recv(wc: &RecvWc, qpn: u32, qp: QpToken, arrival: Option<Arrival>) -> Self {
         let mut user = ib_uverbs_wc {
             wr_id: wc.wr_id,
             status: wc.status as u32,
@@ -111,7 +135,7 @@ impl Cqe {
                 user.ex.invalidate_rkey = rkey.0;
             }
         }
-        Self::of(user, qp, vlan)
+        Self::of(user, qp, arrival)
     }
 
     /// The entry as it lies in a ring of this layout.
@@ -166,9 +190,14 @@ impl Cqe {
         wc.wc_flags = flag(WC_GRH, bindings::ib_wc_flags_IB_WC_GRH)
             | flag(WC_WITH_IMM, bindings::ib_wc_flags_IB_WC_WITH_IMM)
             | flag(WC_WITH_INV, bindings::ib_wc_flags_IB_WC_WITH_INVALIDATE);
-        wc.vlan_id = self.vlan as u16;
-        if wc.vlan_id != NO_VLAN {
+        wc.vlan_id = self.vlan;
+        if self.vlan != NO_VLAN {
             wc.wc_flags |= bindings::ib_wc_flags_IB_WC_WITH_VLAN as i32;
+        }
+        wc.sl = self.sl;
+        if self.network != NO_NETWORK {
+            wc.network_hdr_type = self.network;
+            wc.wc_flags |= bindings::ib_wc_flags_IB_WC_WITH_NETWORK_HDR_TYPE as i32;
         }
         // SAFETY: Both members are 32 bits, and the flags say which one it is.
         wc.ex.invalidate_rkey = unsafe { user.ex.invalidate_rkey };
@@ -240,6 +269,34 @@ mod tests {
         let invalidated = received(RecvExtra::Invalidated(Rkey(0xabcd)), false);
         assert_eq!(word(&invalidated, 24), Some(0xabcd));
         assert_eq!(word(&invalidated, 36), Some(8));
+    }
+
+    #[test]
+    fn the_kernel_is_told_how_a_datagram_came() {
+        let wc = SendWc {
+            wr_id: 1,
+            status: WcStatus::Success,
+            opcode: WcOpcode::Send,
+            byte_len: 0,
+        };
+        let plain = Cqe::send(&wc, 1, QpToken::NONE);
+        let datagram = |vlan, network| {
+            Some(Arrival {
+                vlan,
+                network,
+                sl: 16,
+            })
+        };
+        for (arrival, flags, network, sl) in [
+            (None, 0, 0, 0),
+            (datagram(None, Network::V4), 0x40, 2, 16),
+            (datagram(Some(5), Network::V6), 0x60, 3, 16),
+        ] {
+            let mut wc = zeroed();
+            Cqe::of(plain.user, QpToken::NONE, arrival).write(&mut wc);
+            assert_eq!((wc.wc_flags, wc.network_hdr_type), (flags, network));
+            assert_eq!(wc.sl, sl);
+        }
     }
 
     #[test]

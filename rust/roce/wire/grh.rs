@@ -22,22 +22,20 @@ pub fn from_ipv4(header: &[u8; IPV4_LEN]) -> [u8; GRH_LEN as usize] {
     grh
 }
 
-/// The same header with the receiver's own address in place of the sender's, `number` (20 bits) in place of the flow
-/// label, and `mark` in place of the traffic class.
+/// The same header with the receiver's own address in place of the sender's, and `number` (20 bits) in place of the flow
+/// label.
 ///
-/// Of IPv4 these lie in the first half, whose version stays zero: readers take the second half for the header then.
-pub fn with_stand_in(
-    mut grh: [u8; GRH_LEN as usize],
-    number: u32,
-    mark: u8,
-) -> [u8; GRH_LEN as usize] {
-    let [version, ..] = grh;
-    let word = u32::from(version & 0xf0) << 24 | u32::from(mark) << 20 | number & 0xf_ffff;
-    // Where the source lies, and the destination.
-    let (source, destination, len) = match version >> 4 {
-        6 => (8, 24, 16),
-        _ => (IPV4_LEN + 12, IPV4_LEN + 16, 4),
+/// Of IPv4 that and the traffic class lie in the first half, whose version stays zero: readers take the second half for
+/// the header then.
+pub fn with_stand_in(mut grh: [u8; GRH_LEN as usize], number: u32) -> [u8; GRH_LEN as usize] {
+    let [first, second, ..] = grh;
+    let type_of_service = grh.get(IPV4_LEN + 1).map_or(0, |byte| *byte);
+    // The version, the traffic class, and where the source lies and the destination.
+    let (version, class, source, destination, len) = match first >> 4 {
+        6 => (6, first << 4 | second >> 4, 8, 24, 16),
+        _ => (0, type_of_service, IPV4_LEN + 12, IPV4_LEN + 16, 4),
     };
+    let word = version << 28 | u32::from(class) << 20 | number & 0xf_ffff;
     let own = grh.into_iter().skip(destination).take(len);
     let places = source..GRH_LEN as usize;
     let word = (0..4).zip(word.to_be_bytes());
@@ -91,9 +89,12 @@ mod tests {
 
     #[test]
     fn the_receiver_stands_in_for_a_sender_of_ipv4() {
-        let grh = with_stand_in(from_ipv4(&HEADER), 0x1_2345, 0xfb);
-        assert_eq!(grh[..4], [0x0f, 0xb1, 0x23, 0x45]);
-        assert_eq!(grh[4..32], from_ipv4(&HEADER)[4..32]);
+        let mut header = HEADER;
+        header[1] = 0xb8;
+        let whole = from_ipv4(&header);
+        let grh = with_stand_in(whole, 0x1_2345);
+        assert_eq!(grh[..4], [0x0b, 0x81, 0x23, 0x45]);
+        assert_eq!(grh[4..32], whole[4..32]);
         assert_eq!(grh[32..], [0xc0, 0xa8, 0x00, 0xc7, 0xc0, 0xa8, 0x00, 0xc7]);
     }
 
@@ -102,7 +103,8 @@ mod tests {
         let mut header = [0x60; 40];
         header[8..24].fill(1);
         header[24..].fill(2);
-        let grh = with_stand_in(header, 0xf_ffff, 0x12);
+        header[..4].copy_from_slice(&[0x61, 0x2a, 0xbc, 0xde]);
+        let grh = with_stand_in(header, 0xf_ffff);
         assert_eq!(grh[..4], [0x61, 0x2f, 0xff, 0xff]);
         assert_eq!(grh[4..8], header[4..8]);
         assert_eq!(grh[8..], [2; 32]);

@@ -28,7 +28,7 @@ use kernel::{
     workqueue::Work,
 };
 use rdma::{
-    cq::{CqCreated, CqEvents, CqInit, Cqe, CqeLayout, Moderation, News, NotifyWhen},
+    cq::{Arrival, CqCreated, CqEvents, CqInit, Cqe, CqeLayout, Moderation, News, NotifyWhen},
     new_irq_spinlock,
     quota::Claim,
     ring::Ring,
@@ -369,17 +369,16 @@ impl Cq {
         self.layout == CqeLayout::Kernel
     }
 
-    /// Appends the completion of a receive by QP `qpn`. `vlan` is that of the address that a datagram
-    /// came to, for the kernel. Any context.
+    /// Appends the completion of a receive by QP `qpn`. `arrival` is that of a datagram, for the kernel. Any context.
     pub(crate) fn push_recv(
         &self,
         wc: &RecvWc,
         qpn: u32,
         qp: QpToken,
-        vlan: Option<u16>,
+        arrival: Option<Arrival>,
     ) -> Pushed {
         let urgent = wc.solicited || wc.status != WcStatus::Success;
-        self.push(&Cqe::recv(wc, qpn, qp, vlan), urgent)
+        self.push(&Cqe::recv(wc, qpn, qp, arrival), urgent)
     }
 
     fn push(&self, cqe: &Cqe, urgent: bool) -> Pushed {

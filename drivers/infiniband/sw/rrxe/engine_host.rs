@@ -6,7 +6,7 @@
 //! events) is noted in [`Upshot`] and done by the caller after the turn.
 
 use kernel::{cpu::CpuId, prelude::*, sync::Arc};
-use rdma::{mr::Span, table::Recent};
+use rdma::{cq::Arrival, mr::Span, table::Recent};
 use roce::{
     host::{
         AccessFault, Completions, Count, Event, Fetch, LocalAccess, Memory, QueueFault,
@@ -313,6 +313,16 @@ impl EngineHost<'_> {
         })
     }
 
+    /// What the kernel is told of a datagram.
+    fn arrival(&self, packet: &RxPacket) -> Arrival {
+        let (to, ingress) = (packet.endpoints.destination, packet.skb.ingress());
+        Arrival {
+            vlan: self.qp.device.link.vlan_of(to, ingress),
+            network: to.network(),
+            sl: self.stand_in.map_or(0, StandIn::service_level),
+        }
+    }
+
     fn pushed(pushed: Pushed, notify: &mut bool, fatal: &mut bool) {
         match pushed {
             Pushed::Quiet => {}
@@ -337,14 +347,11 @@ impl Completions for EngineHost<'_> {
     fn complete_recv(&mut self, wc: RecvWc) {
         if let Some(cq) = &self.qp.recv_cq {
             // The kernel answers datagrams by what their completions say.
-            let vlan = match self.packet {
-                Some(packet) if wc.grh && cq.is_kernels() => {
-                    let (to, ingress) = (packet.endpoints.destination, packet.skb.ingress());
-                    self.qp.device.link.vlan_of(to, ingress)
-                }
+            let arrival = match self.packet {
+                Some(packet) if wc.grh && cq.is_kernels() => Some(self.arrival(packet)),
                 _ => None,
             };
-            let pushed = cq.push_recv(&wc, self.qp.qpn.get(), self.qp.token(), vlan);
+            let pushed = cq.push_recv(&wc, self.qp.qpn.get(), self.qp.token(), arrival);
             Self::pushed(pushed, &mut self.upshot.notify_recv, &mut self.upshot.fatal);
             return;
         }

@@ -10,7 +10,7 @@
 //!
 //! rrxe needs no link-layer addresses: the IP layer finds them when a packet leaves. So ib_core is told another sender of a
 //! question: the address that the question came to, which is this host's own and needs no look-up
-//! (`addr_resolve_neigh()`, addr.c). The flow label is the number of the true sender ([`Senders`]), and the traffic class
+//! (`addr_resolve_neigh()`, addr.c). The flow label is the number of the true sender ([`Senders`]), and the service level
 //! says so. ib_core makes an address handle of these for the answer; there the true sender takes its place again.
 //!
 //! A response gets a number, too: ib_core finds the request without its sender (`rcv_has_same_gid()`, mad.c).
@@ -31,8 +31,10 @@ use crate::{device::Device, rx::RxPacket, stats::Counter};
 /// Nanoseconds.
 const SECOND: i64 = 1_000_000_000;
 
-/// The traffic class of a stand-in. No program needs it for connections to its own address.
-const MARK: u8 = 0xfb;
+/// The service level of a stand-in: no packet and no path has it, for theirs have four bits.
+const STAND_IN_SL: u8 = 16;
+/// The explicit congestion notification in a traffic class, which is of one packet (RFC 3168 §5).
+const ECN: u8 = 0b11;
 /// Flow labels have so many bits.
 const NUMBER_BITS: u32 = 20;
 /// Questions whose senders are remembered: those of three seconds at least.
@@ -145,7 +147,7 @@ impl Senders {
     ///
     /// `EINVAL` if the sender was forgotten, or the number is none of ib_core's.
     pub(crate) fn true_destination(&self, av: Av) -> Result<Av> {
-        if av.sgid != av.dgid || av.traffic_class != MARK {
+        if av.sgid != av.dgid || av.sl != STAND_IN_SL {
             return Ok(av);
         }
         let sender = self.find(av.flow_label).ok_or(EINVAL)?;
@@ -155,7 +157,8 @@ impl Senders {
         Ok(Av {
             dgid: sender,
             flow_label: 0,
-            traffic_class: 0,
+            traffic_class: av.traffic_class & !ECN,
+            sl: 0,
             ..av
         })
     }
@@ -168,7 +171,12 @@ pub(crate) struct StandIn(u32);
 impl StandIn {
     /// The header `grh` of a datagram with the stand-in in place of the sender.
     pub(crate) fn replace_in(self, grh: [u8; GRH_LEN as usize]) -> [u8; GRH_LEN as usize] {
-        with_stand_in(grh, self.0, MARK)
+        with_stand_in(grh, self.0)
+    }
+
+    /// The service level that its completion names.
+    pub(crate) fn service_level(self) -> u8 {
+        STAND_IN_SL
     }
 }
 
@@ -251,11 +259,11 @@ mod tests {
             sgid_index: 0,
             netdev_index: 1,
             network: Network::V6,
-            traffic_class: MARK,
+            traffic_class: 0x2f,
             hop_limit: 64,
             flow_label: number,
             dmac: [0; 6],
-            sl: 0,
+            sl: STAND_IN_SL,
             static_rate: 0,
             port: 1,
         }
@@ -280,7 +288,7 @@ mod tests {
         let numbers = [senders.remember(first), senders.remember(second)];
         for (number, sender) in numbers.into_iter().zip([first, second]) {
             let av = senders.true_destination(answer(number))?;
-            assert_eq!((av.dgid, av.flow_label, av.traffic_class), (sender, 0, 0));
+            assert_eq!((av.dgid, av.flow_label, av.sl), (sender, 0, 0));
         }
         assert!(senders.true_destination(answer(2)).is_err());
         Ok(())
@@ -294,7 +302,7 @@ mod tests {
         other.dgid = Gid([4; 16]);
         assert_eq!(senders.true_destination(other)?.dgid, other.dgid);
         let mut own = answer(number);
-        own.traffic_class = 0;
+        own.sl = 15;
         assert_eq!(senders.true_destination(own)?.dgid, own.dgid);
         Ok(())
     }
