@@ -1,9 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""Asks QP 1 of another device of this host for its counters, without a pause, until it is killed: mads-own.py DEVICE
-GID-INDEX GID."""
+"""Asks QP 1 of a device for its counters from a QP of this host, without a pause, until it is killed:
+mads-own.py DEVICE GID-INDEX GID [KIND].
 
+KIND is `right`, or for a user without privileges `qkey`: of any queue key but that of QP 1, or `connected`: by a QP of the
+service UC that takes QP 1 for its peer."""
+
+import os
 import struct
 import sys
 
@@ -17,23 +21,52 @@ from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.wr import SGE, SendWR
 
 DEVICE, GID_INDEX, TARGET = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-GSI, GSI_QKEY, BATCH = 1, 0x80010000, 64
+KIND = sys.argv[4] if len(sys.argv) > 4 else "right"
+GSI, BATCH, NOBODY, PARTS = 1, 64, 65534, 256
+QKEY = 0x80010000 if KIND == "right" else 0x11111111
+MAD = struct.pack(">BBBBHHQHHI", 1, 4, 1, 1, 0, 0, 7, 0x12, 0, 0) + bytes(41) + b"\x01" + bytes(190)
 
+if KIND != "right":
+    os.setgroups([])
+    os.setgid(NOBODY)
+    os.setuid(NOBODY)
 context = Context(name=DEVICE)
 pd, cq = PD(context), CQ(context, 2 * BATCH)
-attributes = QPAttr(port_num=1)
-attributes.qkey, attributes.qp_state = GSI_QKEY, e.IBV_QPS_RTS
+address = AHAttr(gr=GlobalRoute(dgid=GID(TARGET), sgid_index=GID_INDEX, hop_limit=64), is_global=1, port_num=1)
 capacities = QPCap(max_send_wr=2 * BATCH, max_recv_wr=1, max_send_sge=1, max_recv_sge=1)
-qp = QP(pd, QPInitAttr(qp_type=e.IBV_QPT_UD, scq=cq, rcq=cq, cap=capacities, sq_sig_all=0), attributes)
-memory = MR(pd, 256, e.IBV_ACCESS_LOCAL_WRITE)
-memory.write(struct.pack(">BBBBHHQHHI", 1, 4, 1, 1, 0, 0, 7, 0x12, 0, 0) + bytes(41) + b"\x01" + bytes(190), 256)
-ah = AH(pd, attr=AHAttr(gr=GlobalRoute(dgid=GID(TARGET), sgid_index=GID_INDEX, hop_limit=64), is_global=1, port_num=1))
-piece = SGE(memory.buf, 256, memory.lkey)
+
+
+def connected():
+    """A message of the longest size, each packet of which is a management datagram but for its service."""
+    qp = QP(pd, QPInitAttr(qp_type=e.IBV_QPT_UC, scq=cq, rcq=cq, cap=capacities, sq_sig_all=0))
+    attributes = QPAttr(port_num=1)
+    attributes.qp_access_flags = 0
+    qp.to_init(attributes)
+    attributes.path_mtu, attributes.dest_qp_num, attributes.rq_psn = e.IBV_MTU_256, GSI, 0
+    attributes.ah_attr = address
+    qp.to_rtr(attributes)
+    attributes.sq_psn = 0
+    qp.to_rts(attributes)
+    return qp, None, MAD * PARTS
+
+
+def datagrams():
+    attributes = QPAttr(port_num=1)
+    attributes.qkey, attributes.qp_state = QKEY, e.IBV_QPS_RTS
+    qp = QP(pd, QPInitAttr(qp_type=e.IBV_QPT_UD, scq=cq, rcq=cq, cap=capacities, sq_sig_all=0), attributes)
+    return qp, AH(pd, attr=address), MAD
+
+
+qp, handle, message = connected() if KIND == "connected" else datagrams()
+memory = MR(pd, len(message), e.IBV_ACCESS_LOCAL_WRITE)
+memory.write(message, len(message))
+piece = SGE(memory.buf, len(message), memory.lkey)
 while True:
     for number in range(1, BATCH + 1):
         flags = e.IBV_SEND_SIGNALED if number == BATCH else 0
         request = SendWR(wr_id=1, opcode=e.IBV_WR_SEND, num_sge=1, sg=[piece], send_flags=flags)
-        request.set_wr_ud(ah, GSI, GSI_QKEY)
+        if handle:
+            request.set_wr_ud(handle, GSI, QKEY)
         qp.post_send(request)
     while not cq.poll(1)[0]:
         pass

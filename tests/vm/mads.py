@@ -24,13 +24,15 @@ PARSER.add_argument("--seconds", type=float, help="ends after so long")
 PARSER.add_argument("--source", help="the only sender")
 PARSER.add_argument("--announce", action="store_true", help="begins with an ARP request of the sender, which answers none")
 PARSER.add_argument("--target", default="10.77.0.1")
+PARSER.add_argument("--host", default="h1", help="the network namespace of the target")
 PARSER.add_argument("--device", default="eth0", help="the network device of either host")
 OPTIONS = PARSER.parse_args()
 sys.argv[1:] = []
 
 from forge import GSI, GSI_QKEY, SEND_ONLY, UD, Wire, bth, deth, hardware_address, packet, raw_address
 
-SOURCES = [OPTIONS.source] if OPTIONS.source else [f"10.77.0.{host}" for host in range(100, 200)]
+NETWORK = OPTIONS.target.rpartition(".")[0]
+SOURCES = [OPTIONS.source] if OPTIONS.source else [f"{NETWORK}.{host}" for host in range(100, 200)]
 # Base version, management class, its version, method and attribute (IBTA 1.x §13.4.2, §16.1, §16.7).
 HEADERS = {"counters": (1, 4, 1, 1, 0x12), "connection": (1, 7, 2, 3, 0x10), "answer": (1, 4, 1, 0x81, 0x12),
            "response": (1, 3, 2, 0x83, 0x10), "unversioned": (2, 4, 1, 1, 0x12)}
@@ -62,7 +64,7 @@ def announce(wire, hardware):
 
 
 def main():
-    wire = Wire("h2", OPTIONS.device, hardware_address("h1", OPTIONS.device))
+    wire = Wire("h2", OPTIONS.device, hardware_address(OPTIONS.host, OPTIONS.device))
     if OPTIONS.announce:
         announce(wire, hardware_address("h2", OPTIONS.device))
     packets, sent, begun = [forged(number) for number in range(1, 1001)], 0, time.monotonic()

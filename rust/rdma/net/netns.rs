@@ -46,6 +46,13 @@ impl Net {
         NetId::of(self.as_ptr())
     }
 
+    /// Whether its administrators are those of the host: it belongs to the initial user namespace, which has no parent.
+    pub fn is_of_host(&self) -> bool {
+        // SAFETY: Valid by the type invariant. It has counted its user namespace since it was made (`copy_net_ns()`,
+        // net/core/net_namespace.c), and `put_net()` comes before that count is given up.
+        unsafe { (*(*self.as_ptr()).user_ns).parent.is_null() }
+    }
+
     /// The namespace for C.
     pub(crate) fn as_ptr(&self) -> *mut bindings::net {
         self.0.as_ptr()

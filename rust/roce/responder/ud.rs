@@ -12,6 +12,7 @@ use crate::host::{Host, QpDropReason};
 use crate::ids::{Pkey, Qkey};
 use crate::qp::{Context, Outcome, QpKind, Slots};
 use crate::wc::{RecvExtra, WcOpcode};
+use crate::wire::mad;
 use crate::wire::packet::{Body, Deth, Packet, SendPart, Service};
 use crate::wr::SendTail;
 
@@ -20,7 +21,7 @@ pub const GRH_LEN: u32 = 40;
 
 /// Bytes of a management datagram (IBTA 1.x §13.4.2), and of every payload for QP1. Linux takes its receives to be full,
 /// so behind a shorter payload it would read an older datagram (`ib_mad_recv_done()`, drivers/infiniband/core/mad.c).
-const MAD_LEN: u32 = 256;
+const MAD_LEN: u32 = mad::MAD_LEN as u32;
 
 /// The queue key of QP1 (§3.5.3).
 const GSI_QKEY: Qkey = Qkey(0x8001_0000);

@@ -5,16 +5,21 @@
 /// Bytes of the header.
 pub const MAD_HEADER_LEN: usize = 24;
 
+/// Bytes of a datagram, and of every payload for QP1.
+pub const MAD_LEN: usize = 256;
+
 /// The base version of all management datagrams (IBTA 1.x §13.4.2).
 const BASE_VERSION: u8 = 1;
 /// Communication management (IBTA 1.x §16.7.1).
 const CLASS_CM: u8 = 0x07;
+const CLASS_CM_VERSION: u8 = 2;
 const METHOD_SEND: u8 = 0x03;
 
 /// Attributes of communication management (IBTA 1.x §12.6).
 const MRA: u16 = 0x11;
 const REJ: u16 = 0x12;
 const RTU: u16 = 0x14;
+const DREQ: u16 = 0x15;
 const DREP: u16 = 0x16;
 const SIDR_REP: u16 = 0x18;
 const APR: u16 = 0x1a;
@@ -53,6 +58,23 @@ impl MadHeader {
             Some(MRA | REJ | RTU | DREP | SIDR_REP | APR)
         )
     }
+}
+
+/// A request to end a connection (DREQ, §12.6.10) that does not exist.
+pub fn disconnect_request() -> [u8; MAD_LEN] {
+    /// Communication ID of either end.
+    const NONE: [u8; 4] = [0xff; 4];
+    let [a0, a1] = DREQ.to_be_bytes();
+    let header = [BASE_VERSION, CLASS_CM, CLASS_CM_VERSION, METHOD_SEND]
+        .into_iter()
+        .chain([0; 12])
+        .chain([a0, a1])
+        .chain([0; 6]);
+    let mut bytes = [0; MAD_LEN];
+    for (place, byte) in bytes.iter_mut().zip(header.chain(NONE).chain(NONE)) {
+        *place = byte;
+    }
+    bytes
 }
 
 #[cfg(test)]
@@ -99,6 +121,16 @@ mod tests {
         // ib_mad refuses a method that no agent has, and that is an answer to the sender.
         assert!(header(CLASS_CM, 0x01, RTU).may_be_answered());
         assert!(header(0x04, METHOD_SEND, RTU).may_be_answered());
+    }
+
+    #[test]
+    fn a_disconnect_request_is_answered() {
+        let bytes = disconnect_request();
+        let header = MadHeader::parse(bytes.first_chunk().unwrap());
+        assert_eq!(header.and_then(|header| header.cm_message()), Some(DREQ));
+        assert!(header.unwrap().may_be_answered());
+        assert_eq!(bytes[24..32], [0xff; 8]);
+        assert_eq!(bytes[32..], [0; 224]);
     }
 
     #[test]

@@ -291,14 +291,10 @@ impl Core {
     /// Takes in a packet; `false` if its memory is absent, so that it must come again.
     fn take_in(&mut self, qp: &Qp, now: Instant, packet: &RxPacket, upshot: &mut Upshot) -> bool {
         let (ingress, sender) = (packet.skb.ingress(), packet.skb.sender());
-        let mut checked = self
+        let checked = self
             .peer
-            .check(&qp.device, &packet.endpoints, ingress, sender);
-        if let Some(gsi) = &mut self.gsi {
-            checked = checked
-                .and_then(|()| check_ready(&self.engine, &self.rq))
-                .and_then(|()| gsi.check(now, &qp.device, packet));
-        }
+            .check(&qp.device, &packet.endpoints, ingress, sender)
+            .and_then(|()| self.check_management(qp, now, packet));
         if let Err(why) = checked {
             self.counters.add(why, 1);
             qp.trace_drop(packet.packet.bth.psn, why);
@@ -314,6 +310,7 @@ impl Core {
         self.counters.add(Counter::ReceivedPackets, 1);
         self.counters
             .add(Counter::ReceivedBytes, u64::from(packet.packet.payload_len));
+        self.follow_question(qp, now, packet, upshot);
         true
     }
 
@@ -554,19 +551,6 @@ pub(crate) fn new_replays(count: u8) -> Result<KVVec<Replay>> {
         count.into(),
         GFP_KERNEL_ACCOUNT,
     )?)
-}
-
-/// Checks whether a GSI QP can take a management datagram.
-///
-/// # Errors
-///
-/// The counter of the drop.
-fn check_ready(engine: &Engine, rq: &RecvQueue) -> Result<(), Counter> {
-    match (engine.receives(), rq.posted()) {
-        (false, _) => Err(Counter::DropState),
-        (true, 0) => Err(Counter::DropNoReceive),
-        (true, _) => Ok(()),
-    }
 }
 
 /// Whether the QP may send. A GSI QP does not wait for credit: a host that never takes the answers to its requests from a

@@ -41,6 +41,7 @@ use crate::{
     homes::LinkId,
     netns::{Contexts, NetContext},
     provider::Rrxe,
+    rx::Drops,
     speed,
     stats::Counter,
     unplug::Deadline,
@@ -108,6 +109,16 @@ impl Link {
     /// Undoes one [`Self::join`]. Process context; takes the RTNL lock.
     pub(crate) fn leave(&self, group: Gid) {
         self.netdev.leave(group);
+    }
+
+    /// Whether the administrators of its namespace are those of the host.
+    pub(crate) fn is_of_host(&self) -> bool {
+        self.context.is_of_host
+    }
+
+    /// Where packets in error are counted.
+    pub(crate) fn drops(&self) -> &Drops {
+        &self.context.drops
     }
 
     /// Its index, which another may have once it is gone.

@@ -32,6 +32,8 @@ use crate::{homes::Homes, mcast::Groups, qp::Qp, rx};
 #[pin_data]
 pub(crate) struct NetContext {
     net: NetId,
+    /// Whether its administrators are those of the host.
+    pub(crate) is_of_host: bool,
     /// All QPs of the namespace's devices.
     #[pin]
     qps: Table<Qp>,
@@ -78,6 +80,7 @@ impl NetContext {
         let readers = Arc::new(Sections::new()?, GFP_KERNEL)?;
         let context = Arc::pin_init(
             try_pin_init!(Self {
+                is_of_host: net.is_of_host(),
                 net: net.id(),
                 qps <- Table::new(u32::MAX, &readers),
                 gsis <- Table::new(u32::MAX, &readers),

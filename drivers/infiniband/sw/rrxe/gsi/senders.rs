@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The true senders of a device's latest questions, and the answers to its own.
+
+use kernel::prelude::*;
+use rdma::{av::Av, gid::Gid, new_irq_spinlock, sync::IrqSpinLock};
+use roce::{responder::GRH_LEN, wire::grh::with_stand_in};
+
+/// Flow labels have so many bits.
+const NUMBER_BITS: u32 = 20;
+const NUMBERS: u32 = 1 << NUMBER_BITS;
+/// Questions whose senders are remembered: those of three seconds at least, and a power of two.
+const REMEMBERED: u32 = 8_192;
+/// The service level of a stand-in: no packet and no path has it, for theirs have four bits.
+pub(super) const STAND_IN_SL: u8 = 16;
+/// The explicit congestion notification in a traffic class, which is of one packet (RFC 3168 §5).
+const ECN: u8 = 0b11;
+
+/// How many questions ib_core may have at once that came to a network whose administrator is none of the host's.
+pub(super) const PLACES: usize = 4;
+/// Nanoseconds until a place is given again whose probe ib_core has not answered. It sleeps a second at most for each
+/// question and for each probe, so it sleeps an eighth of the time for a device.
+const PLACE_TIMEOUT: i64 = 64_000_000_000;
+
+/// The sender of a probe. No packet of the network has it.
+const NOBODY: Gid = Gid([0; 16]);
+
+/// The number that stands for a sender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StandIn(pub(super) u32);
+
+impl StandIn {
+    /// The header `grh` of a datagram with the stand-in in place of the sender.
+    pub(crate) fn replace_in(self, grh: [u8; GRH_LEN as usize]) -> [u8; GRH_LEN as usize] {
+        with_stand_in(grh, self.0)
+    }
+
+    /// The service level that its completion names.
+    pub(crate) fn service_level(self) -> u8 {
+        STAND_IN_SL
+    }
+}
+
+/// A question of rrxe's own that ib_core has not answered yet.
+#[derive(Clone, Copy)]
+struct Probe {
+    number: u32,
+    /// When its place is given again.
+    timeout: i64,
+}
+
+/// The true senders of a device's latest questions.
+#[pin_data]
+pub(crate) struct Senders {
+    #[pin]
+    state: IrqSpinLock<Latest>,
+}
+
+struct Latest {
+    /// The number of the next.
+    next: u32,
+    /// How many have a number that stands for them.
+    known: u32,
+    /// By number, modulo their count.
+    gids: KVVec<Gid>,
+    probes: [Option<Probe>; PLACES],
+}
+
+impl Latest {
+    fn slot(&mut self, number: u32) -> Option<&mut Gid> {
+        self.gids.get_mut((number % REMEMBERED) as usize)
+    }
+
+    fn remember(&mut self, sender: Gid) -> u32 {
+        let number = self.next;
+        self.next = number.wrapping_add(1) % NUMBERS;
+        self.known = self.known.saturating_add(1).min(REMEMBERED);
+        if let Some(slot) = self.slot(number) {
+            *slot = sender;
+        }
+        number
+    }
+
+    fn find(&mut self, number: u32) -> Option<Gid> {
+        let age = self.next.wrapping_sub(number) % NUMBERS;
+        match age {
+            0 => None,
+            age if age > self.known => None,
+            _ => self
+                .slot(number)
+                .map(|gid| *gid)
+                .filter(|gid| *gid != NOBODY),
+        }
+    }
+
+    /// Whether `number` is that of a probe, which is answered thereby.
+    fn ends_probe(&mut self, number: u32) -> bool {
+        let asked = |place: &Option<Probe>| place.is_some_and(|probe| probe.number == number);
+        let place = self.probes.iter_mut().find(|place| asked(place));
+        place.and_then(|place| place.take()).is_some()
+    }
+}
+
+impl Senders {
+    /// No question has come. Process context.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn new() -> Result<impl PinInit<Self>> {
+        let latest = Latest {
+            next: 0,
+            known: 0,
+            gids: KVVec::from_elem(NOBODY, REMEMBERED as usize, GFP_KERNEL)?,
+            probes: [None; PLACES],
+        };
+        Ok(pin_init!(Self { state <- new_irq_spinlock!(latest, "rrxe_senders") }))
+    }
+
+    /// What stands for `sender` until [`REMEMBERED`] other questions have come. Any context.
+    pub(super) fn remember(&self, sender: Gid) -> StandIn {
+        StandIn(self.state.lock().remember(sender))
+    }
+
+    /// What stands for a probe: it takes a place until ib_core has answered it, or does not in time. `None` while there is
+    /// no place. Any context.
+    pub(super) fn probe(&self, now: i64) -> Option<StandIn> {
+        let mut latest = self.state.lock();
+        let is_free = |place: &Option<Probe>| place.is_none_or(|probe| probe.timeout <= now);
+        let place = latest.probes.iter().position(is_free)?;
+        let number = latest.remember(NOBODY);
+        let timeout = now.saturating_add(PLACE_TIMEOUT);
+        *latest.probes.get_mut(place)? = Some(Probe { number, timeout });
+        Some(StandIn(number))
+    }
+
+    /// The address vector for an answer to the true sender, if `av` leads to a stand-in; otherwise `av`. Any context.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if it is the answer to a probe, the sender was forgotten, or the number is none of ib_core's.
+    pub(crate) fn true_destination(&self, av: Av) -> Result<Av> {
+        if av.sgid != av.dgid || av.sl != STAND_IN_SL {
+            return Ok(av);
+        }
+        let mut latest = self.state.lock();
+        if latest.ends_probe(av.flow_label) {
+            return Err(EINVAL);
+        }
+        let sender = latest.find(av.flow_label).ok_or(EINVAL)?;
+        if sender.network() != av.network {
+            return Err(EINVAL);
+        }
+        Ok(Av {
+            dgid: sender,
+            flow_label: 0,
+            traffic_class: av.traffic_class & !ECN,
+            sl: 0,
+            ..av
+        })
+    }
+}
+
+#[kunit_tests(rrxe_gsi_senders)]
+mod tests {
+    use super::*;
+    use rdma::gid::Network;
+
+    fn senders() -> Result<Pin<KBox<Senders>>> {
+        KBox::pin_init(Senders::new()?, GFP_KERNEL)
+    }
+
+    fn answer(StandIn(number): StandIn) -> Av {
+        Av {
+            dgid: Gid([1; 16]),
+            sgid: Gid([1; 16]),
+            sgid_index: 0,
+            netdev_index: 1,
+            network: Network::V6,
+            traffic_class: 0x2f,
+            hop_limit: 64,
+            flow_label: number,
+            dmac: [0; 6],
+            sl: STAND_IN_SL,
+            static_rate: 0,
+            port: 1,
+        }
+    }
+
+    fn find(senders: &Senders, number: StandIn) -> Option<Gid> {
+        senders
+            .true_destination(answer(number))
+            .ok()
+            .map(|av| av.dgid)
+    }
+
+    #[test]
+    fn an_answer_goes_to_the_true_sender() -> Result {
+        let senders = senders()?;
+        let (first, second) = (Gid([2; 16]), Gid([3; 16]));
+        let numbers = [senders.remember(first), senders.remember(second)];
+        for (number, sender) in numbers.into_iter().zip([first, second]) {
+            let av = senders.true_destination(answer(number))?;
+            assert_eq!((av.dgid, av.flow_label, av.sl), (sender, 0, 0));
+            assert_eq!(av.traffic_class, 0x2c);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn numbers_that_were_not_given_stand_for_nobody() -> Result {
+        let senders = senders()?;
+        assert_eq!(find(&senders, StandIn(NUMBERS - 1)), None);
+        senders.remember(Gid([2; 16]));
+        for number in [1, NUMBERS - 1, NUMBERS / 2] {
+            assert_eq!(find(&senders, StandIn(number)), None);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn other_destinations_stay() -> Result {
+        let senders = senders()?;
+        let number = senders.remember(Gid([2; 16]));
+        let mut other = answer(number);
+        other.dgid = Gid([4; 16]);
+        assert_eq!(senders.true_destination(other)?.dgid, other.dgid);
+        let mut own = answer(number);
+        own.sl = 15;
+        assert_eq!(senders.true_destination(own)?.dgid, own.dgid);
+        Ok(())
+    }
+
+    #[test]
+    fn the_oldest_senders_are_forgotten() -> Result {
+        let senders = senders()?;
+        let first = senders.remember(Gid([2; 16]));
+        for _ in 1..REMEMBERED {
+            senders.remember(Gid([3; 16]));
+        }
+        assert_eq!(find(&senders, first), Some(Gid([2; 16])));
+        senders.remember(Gid([3; 16]));
+        assert_eq!(find(&senders, first), None);
+        Ok(())
+    }
+
+    #[test]
+    fn numbers_wrap() -> Result {
+        let senders = senders()?;
+        for _ in 0..NUMBERS {
+            senders.remember(Gid([3; 16]));
+        }
+        let number = senders.remember(Gid([2; 16]));
+        assert_eq!(number, StandIn(0));
+        assert_eq!(find(&senders, number), Some(Gid([2; 16])));
+        Ok(())
+    }
+
+    #[test]
+    fn a_place_is_free_when_its_probe_is_answered() -> Result {
+        let senders = senders()?;
+        let mut first = None;
+        for _ in 0..PLACES {
+            first = first.or(senders.probe(1));
+        }
+        assert_eq!(senders.probe(2), None);
+        // No unrelated answer gives a place.
+        let other = senders.remember(Gid([2; 16]));
+        assert_eq!(find(&senders, other), Some(Gid([2; 16])));
+        assert_eq!(senders.probe(2), None);
+        let first = first.ok_or(ENOENT)?;
+        assert!(senders.true_destination(answer(first)).is_err());
+        assert!(senders.probe(2).is_some());
+        // No answer gives two.
+        assert!(senders.true_destination(answer(first)).is_err());
+        assert_eq!(senders.probe(2), None);
+        Ok(())
+    }
+
+    #[test]
+    fn a_place_is_given_again_when_there_is_no_answer() -> Result {
+        let senders = senders()?;
+        for _ in 0..PLACES {
+            assert!(senders.probe(1).is_some());
+        }
+        assert_eq!(senders.probe(PLACE_TIMEOUT), None);
+        // A late answer is none to anybody.
+        let late = StandIn(0);
+        for _ in 0..PLACES {
+            assert!(senders.probe(PLACE_TIMEOUT + 1).is_some());
+        }
+        assert_eq!(find(&senders, late), None);
+        assert_eq!(senders.probe(PLACE_TIMEOUT + 1), None);
+        Ok(())
+    }
+}
