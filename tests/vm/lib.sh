@@ -309,6 +309,9 @@ huge_pages() {
 	echo 8 >/proc/sys/vm/nr_hugepages && [[ $(</proc/sys/vm/nr_hugepages) -eq 8 ]]
 }
 
+# kernel_said PATTERN: the kernel's lines since this script began that match.
+kernel_said() { dmesg | sed -n "\|$_mark|,\$p" | grep -E "$1"; }
+
 # What the kernel says when it is not well, since this script began.
 _kernel_complaints() {
 	dmesg | grep -qF "$_mark" || {

@@ -59,7 +59,7 @@ end() { terminate $SENDER; }
 flows() { [[ $(counter rcvd_pkts) -gt $((RECEIVED + 300)) ]]; }
 
 # What ib_core says when it answers a datagram of a device whose agent it has freed.
-unanswered() { ! dmesg | grep "Unable to find port agent"; }
+unanswered() { ! kernel_said "Unable to find port agent"; }
 
 check "two hosts" hosts_up 4200
 check "link on host 1" link_add 1

@@ -14,6 +14,11 @@ const BASE_VERSION: u8 = 1;
 const CLASS_CM: u8 = 0x07;
 const CLASS_CM_VERSION: u8 = 2;
 const METHOD_SEND: u8 = 0x03;
+/// Baseboard management (§16.2), whose responses are told by another field.
+const CLASS_BM: u8 = 0x05;
+const METHOD_TRAP_REPRESS: u8 = 0x07;
+/// The bit of methods that respond (§13.4.5).
+const METHOD_RESPONSE: u8 = 0x80;
 
 /// Attributes of communication management (IBTA 1.x §12.6).
 const MRA: u16 = 0x11;
@@ -23,6 +28,18 @@ const DREQ: u16 = 0x15;
 const DREP: u16 = 0x16;
 const SIDR_REP: u16 = 0x18;
 const APR: u16 = 0x1a;
+
+/// What ib_core does with a management datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MadKind {
+    /// It ends an exchange of connection management, or a step of one, and gets no answer.
+    Final,
+    /// It goes to whoever has the number in it (`find_mad_agent()`, mad.c), and may get an answer: `cm_recv_handler()`
+    /// (cm.c) looks at the attribute only.
+    Response,
+    /// It may get an answer.
+    Question,
+}
 
 /// The header of a management datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,14 +66,16 @@ impl MadHeader {
         (self.class == CLASS_CM && self.method == METHOD_SEND).then_some(self.attribute)
     }
 
-    /// Whether ib_core may answer to an address that it brings. It doesn't answer the messages of communication management
-    /// that end an exchange or a step of one. Any other, a response among them, may come to `cm_recv_handler()` (cm.c), which
-    /// looks at the attribute only: `find_mad_agent()` (mad.c) goes by a number in a response.
-    pub fn may_be_answered(&self) -> bool {
-        !matches!(
-            self.cm_message(),
-            Some(MRA | REJ | RTU | DREP | SIDR_REP | APR)
-        )
+    /// What ib_core does with it.
+    pub fn kind(&self) -> MadKind {
+        let is_response = self.method & METHOD_RESPONSE != 0
+            || self.method == METHOD_TRAP_REPRESS
+            || self.class == CLASS_BM;
+        match self.cm_message() {
+            Some(MRA | REJ | RTU | DREP | SIDR_REP | APR) => MadKind::Final,
+            _ if is_response => MadKind::Response,
+            _ => MadKind::Question,
+        }
     }
 }
 
@@ -105,22 +124,28 @@ mod tests {
     #[test]
     fn requests_and_replies_may_be_answered() {
         for attribute in [REQ, REP] {
-            assert!(header(CLASS_CM, METHOD_SEND, attribute).may_be_answered());
+            assert_eq!(
+                header(CLASS_CM, METHOD_SEND, attribute).kind(),
+                MadKind::Question
+            );
         }
     }
 
     #[test]
     fn what_ends_an_exchange_is_not_answered() {
         for attribute in [MRA, REJ, RTU, DREP, SIDR_REP, APR] {
-            assert!(!header(CLASS_CM, METHOD_SEND, attribute).may_be_answered());
+            assert_eq!(
+                header(CLASS_CM, METHOD_SEND, attribute).kind(),
+                MadKind::Final
+            );
         }
     }
 
     #[test]
     fn only_messages_of_communication_management_end_exchanges() {
         // ib_mad refuses a method that no agent has, and that is an answer to the sender.
-        assert!(header(CLASS_CM, 0x01, RTU).may_be_answered());
-        assert!(header(0x04, METHOD_SEND, RTU).may_be_answered());
+        assert_eq!(header(CLASS_CM, 0x01, RTU).kind(), MadKind::Question);
+        assert_eq!(header(0x04, METHOD_SEND, RTU).kind(), MadKind::Question);
     }
 
     #[test]
@@ -128,16 +153,17 @@ mod tests {
         let bytes = disconnect_request();
         let header = MadHeader::parse(bytes.first_chunk().unwrap());
         assert_eq!(header.and_then(|header| header.cm_message()), Some(DREQ));
-        assert!(header.unwrap().may_be_answered());
+        assert_eq!(header.unwrap().kind(), MadKind::Question);
         assert_eq!(bytes[24..32], [0xff; 8]);
         assert_eq!(bytes[32..], [0; 224]);
     }
 
     #[test]
-    fn a_response_may_be_answered() {
+    fn a_response_is_none_of_connection_management() {
         for method in [0x81, 0x83, 0x07] {
-            assert!(header(0x03, method, REQ).may_be_answered());
+            assert_eq!(header(0x03, method, REQ).kind(), MadKind::Response);
         }
-        assert!(header(CLASS_CM, 0x83, RTU).may_be_answered());
+        assert_eq!(header(CLASS_CM, 0x83, RTU).kind(), MadKind::Response);
+        assert_eq!(header(CLASS_BM, METHOD_SEND, REQ).kind(), MadKind::Response);
     }
 }

@@ -25,46 +25,63 @@ mod rate;
 mod senders;
 
 use kernel::prelude::*;
-use rdma::random;
 use roce::{
     time::Instant,
-    wire::mad::{MadHeader, MAD_HEADER_LEN},
+    wire::mad::{MadHeader, MadKind, MAD_HEADER_LEN},
 };
 
-use self::rate::{Pace, Rate};
+use self::rate::{Pace, Paces, Rate};
 pub(crate) use self::senders::{Senders, StandIn};
 use crate::{
     device::Device, engine::Core, engine_host::Upshot, qp::Qp, rx::RxPacket, stats::Counter,
 };
 
 /// Datagrams that are not answered.
-const FINALS: Pace = Pace::new(4_096, 16_384);
-const FINALS_SHARE: Pace = Pace::new(1_024, 4_096);
+const FINALS: Paces = Paces {
+    sure: Pace::new(8, 32),
+    most: Pace::new(1_024, 4_096),
+    all: Pace::new(2_048, 8_192),
+};
+/// Responses: ib_mad writes a line to the log for each whose number is that of an agent which takes none
+/// (`find_mad_agent()`, mad.c).
+const RESPONSES: Paces = Paces {
+    sure: Pace::new(0, 1),
+    most: Pace::new(64, 16),
+    all: Pace::new(256, 32),
+};
 /// Questions: more than ib_core handles would fill its queue, which has no limit.
-const QUESTIONS: Pace = Pace::new(2_048, 2_048);
-const QUESTIONS_SHARE: Pace = Pace::new(512, 512);
+const QUESTIONS: Paces = Paces {
+    sure: Pace::new(8, 4),
+    most: Pace::new(512, 512),
+    all: Pace::new(1_024, 1_024),
+};
 
 /// The rates of the management datagrams that a GSI QP takes, and what the present one is to be. The holder of the QP's
 /// turn has it.
 pub(crate) struct Gsi {
     finals: Rate,
+    responses: Rate,
     questions: Rate,
-    /// The stand-in for the sender of the datagram that is taken, if it is a question.
+    /// The stand-in for the sender of the datagram that is taken, if it may get an answer.
     pub(crate) stand_in: Option<StandIn>,
     /// The stand-in of the probe that is to follow it.
     probe: Option<StandIn>,
 }
 
 impl Gsi {
-    /// No datagram has come.
-    pub(crate) fn new() -> Self {
-        let key = || u64::from(random::next_u32()) << 32 | u64::from(random::next_u32());
-        Self {
-            finals: Rate::new(FINALS, FINALS_SHARE, key()),
-            questions: Rate::new(QUESTIONS, QUESTIONS_SHARE, key()),
+    /// No datagram has come. Process context.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn new() -> Result<Self> {
+        Ok(Self {
+            finals: Rate::new(FINALS)?,
+            responses: Rate::new(RESPONSES)?,
+            questions: Rate::new(QUESTIONS)?,
             stand_in: None,
             probe: None,
-        }
+        })
     }
 
     /// Checks whether the QP takes a packet, and numbers its sender. With the turn.
@@ -87,10 +104,11 @@ impl Gsi {
         }
         let header = MadHeader::parse(&bytes).ok_or(Counter::DropInvalid)?;
         let (sender, now) = (packet.endpoints.source, nanos(now));
-        if !header.may_be_answered() {
-            return admitted(self.finals.admits(sender, now));
+        match header.kind() {
+            MadKind::Final => return admitted(self.finals.admits(sender, now)),
+            MadKind::Response => admitted(self.responses.admits(sender, now))?,
+            MadKind::Question => admitted(self.questions.admits(sender, now))?,
         }
-        admitted(self.questions.admits(sender, now))?;
         if !device.link.is_of_host() {
             self.probe = Some(device.senders.probe(now).ok_or(Counter::DropRate)?);
         }

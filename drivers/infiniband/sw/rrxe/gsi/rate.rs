@@ -3,15 +3,18 @@
 //! How many management datagrams a GSI QP takes: of all senders, and of each.
 //!
 //! Any user may send such a datagram: by connection management, whose address is one of this host or of another one. So
-//! the addresses share the rate, by their hash: who has one address, or a few, does not take what others need.
+//! the addresses have shares, by their hash. A share has a small rate for sure. What exceeds it comes out of a rate of all
+//! shares, of which one share gets a part at most.
 
 use kernel::prelude::*;
-use rdma::gid::Gid;
+use rdma::{gid::Gid, random};
 
 /// Nanoseconds.
 const SECOND: i64 = 1_000_000_000;
 /// How many shares there are, a power of two.
 const SHARES: usize = 256;
+/// Nanoseconds for which an address has the same share: then who has it with somebody else gets another one.
+const KEY_LIFE: i64 = 60 * SECOND;
 
 /// How often something may happen.
 pub(super) struct Pace {
@@ -47,33 +50,65 @@ impl Due {
     }
 }
 
-/// A rate for all senders together, and one for those of each share.
+/// What the senders may do.
+pub(super) struct Paces {
+    /// Those of one share, whatever others do.
+    pub(super) sure: Pace,
+    /// Those of one share, besides, if the rate of all allows it.
+    pub(super) most: Pace,
+    /// All, besides what they may do for sure.
+    pub(super) all: Pace,
+}
+
+/// The addresses with one hash.
+#[derive(Clone, Copy)]
+struct Share {
+    sure: Due,
+    most: Due,
+}
+
+/// The rate of one kind of datagrams.
 pub(super) struct Rate {
-    pace: Pace,
-    due: Due,
-    share_pace: Pace,
-    shares: [Due; SHARES],
+    paces: Paces,
+    all: Due,
+    shares: KVVec<Share>,
     /// Addresses of one share under this key have different ones under another.
     key: u64,
+    /// When the next key is due.
+    key_end: i64,
 }
 
 impl Rate {
-    /// Nothing has happened. `key` is random.
-    pub(super) const fn new(pace: Pace, share_pace: Pace, key: u64) -> Self {
-        Self {
-            pace,
-            due: Due(0),
-            share_pace,
-            shares: [Due(0); SHARES],
-            key,
-        }
+    /// Nothing has happened. Process context.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(super) fn new(paces: Paces) -> Result<Self> {
+        let share = Share {
+            sure: Due(0),
+            most: Due(0),
+        };
+        Ok(Self {
+            paces,
+            all: Due(0),
+            shares: KVVec::from_elem(share, SHARES, GFP_KERNEL)?,
+            key: 0,
+            key_end: 0,
+        })
     }
 
     /// Whether one more of `sender` is taken, at `now`.
     pub(super) fn admits(&mut self, sender: Gid, now: i64) -> bool {
-        let share = self.shares.get_mut(share(sender, self.key));
-        share.is_some_and(|share| share.admits(&self.share_pace, now))
-            && self.due.admits(&self.pace, now)
+        if now >= self.key_end {
+            self.key = u64::from(random::next_u32()) << 32 | u64::from(random::next_u32());
+            self.key_end = now.saturating_add(KEY_LIFE);
+        }
+        let Some(share) = self.shares.get_mut(share(sender, self.key)) else {
+            return false;
+        };
+        share.sure.admits(&self.paces.sure, now)
+            || share.most.admits(&self.paces.most, now) && self.all.admits(&self.paces.all, now)
     }
 }
 
@@ -92,7 +127,6 @@ mod tests {
     use super::*;
 
     const ONE: Gid = Gid([1; 16]);
-    const OTHER: Gid = Gid([2; 16]);
 
     #[test]
     fn a_rate_admits_a_burst_and_then_its_share() -> Result {
@@ -106,24 +140,42 @@ mod tests {
         Ok(())
     }
 
+    fn rate() -> Result<Rate> {
+        Rate::new(Paces {
+            sure: Pace::new(2, 1_000),
+            most: Pace::new(4, 1_000),
+            all: Pace::new(10, 1_000),
+        })
+    }
+
     #[test]
     fn a_sender_takes_no_more_than_its_share() -> Result {
-        let mut rate = Rate::new(Pace::new(8, 1_000), Pace::new(2, 1_000), 1);
-        let mut admitted = |sender: Gid| (0..100).filter(|_| rate.admits(sender, 1_000)).count();
-        assert_eq!(admitted(ONE), 2);
-        assert_eq!(admitted(OTHER), 2);
+        let mut rate = rate()?;
+        let mut admitted = |sender: Gid| (0..100).filter(|_| rate.admits(sender, 1)).count();
+        assert_eq!(admitted(ONE), 6);
         assert_eq!(admitted(ONE), 0);
         Ok(())
     }
 
     #[test]
-    fn all_senders_take_no_more_than_there_is() -> Result {
-        let mut rate = Rate::new(Pace::new(8, 1_000), Pace::new(2, 1_000), 1);
-        let senders = (0..=255).map(|byte| Gid([byte; 16]));
-        assert_eq!(
-            senders.filter(|sender| rate.admits(*sender, 1_000)).count(),
-            8
-        );
+    fn all_senders_leave_each_what_it_has_for_sure() -> Result {
+        let mut rate = rate()?;
+        // More than there are shares, so that each is used.
+        for number in 0..20_000u32 {
+            let [a, b, c, d] = number.to_ne_bytes();
+            rate.admits(Gid([a, b, c, d, 5, 5, 5, 5, 5, 5, 5, 5, 5, 5, 5, 5]), 1);
+        }
+        assert!(!rate.admits(ONE, 1));
+        // An interval later one more is sure, and one of all.
+        let later = 1 + SECOND / 1_000;
+        let own = share(ONE, rate.key);
+        let others = (2..=255).map(|byte| Gid([byte; 16]));
+        let key = rate.key;
+        for other in others.filter(|other| share(*other, key) != own) {
+            rate.admits(other, later);
+            rate.admits(other, later);
+        }
+        assert_eq!((0..100).filter(|_| rate.admits(ONE, later)).count(), 1);
         Ok(())
     }
 

@@ -342,7 +342,7 @@ fn new_core(
         lane: Lane::new(),
         counters: device.counters.clone(),
         gsi: match init.kind {
-            QpKind::Gsi => Some(KBox::new(Gsi::new(), GFP_KERNEL)?),
+            QpKind::Gsi => Some(KBox::new(Gsi::new()?, GFP_KERNEL)?),
             _ => None,
         },
     };
