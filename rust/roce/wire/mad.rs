@@ -66,6 +66,11 @@ impl MadHeader {
         (self.class == CLASS_CM && self.method == METHOD_SEND).then_some(self.attribute)
     }
 
+    /// Whether it may come to the queue of connection management.
+    pub fn may_reach_cm(&self) -> bool {
+        self.class == CLASS_CM || self.kind() == MadKind::Response
+    }
+
     /// What ib_core does with it.
     pub fn kind(&self) -> MadKind {
         let is_response = self.method & METHOD_RESPONSE != 0

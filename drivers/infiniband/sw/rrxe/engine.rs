@@ -310,7 +310,7 @@ impl Core {
         self.counters.add(Counter::ReceivedPackets, 1);
         self.counters
             .add(Counter::ReceivedBytes, u64::from(packet.packet.payload_len));
-        self.follow_question(qp, now, packet, upshot);
+        self.follow_question(qp, now, upshot);
         true
     }
 

@@ -16,10 +16,11 @@
 //! A response gets a number, too: ib_core finds the request without its sender (`rcv_has_same_gid()`, mad.c).
 //!
 //! An administrator of the network can make the host's own address one that has to be looked up: by a rule for what the
-//! host sends, or by taking it out of the table of local addresses. One who is none of the host's has [`senders::PLACES`]
-//! questions in ib_core at once. Behind each rrxe asks a question of its own (`probe.rs`), whose answer says that ib_core
-//! has handled both.
+//! host sends, or by taking it out of the table of local addresses. One who is none of the host's has few questions
+//! in the queue of connection management at once (`places.rs`). Behind each rrxe asks a question of its own (`probe.rs`),
+//! whose answer says that ib_core has handled both.
 
+mod places;
 mod probe;
 mod rate;
 mod senders;
@@ -64,8 +65,8 @@ pub(crate) struct Gsi {
     questions: Rate,
     /// The stand-in for the sender of the datagram that is taken, if it may get an answer.
     pub(crate) stand_in: Option<StandIn>,
-    /// The stand-in of the probe that is to follow it.
-    probe: Option<StandIn>,
+    /// The probe that is to follow it, and its stand-in.
+    probe: Option<(StandIn, RxPacket)>,
 }
 
 impl Gsi {
@@ -109,18 +110,19 @@ impl Gsi {
             MadKind::Response => admitted(self.responses.admits(sender, now))?,
             MadKind::Question => admitted(self.questions.admits(sender, now))?,
         }
-        if !device.link.is_of_host() {
-            self.probe = Some(device.senders.probe(now).ok_or(Counter::DropRate)?);
+        if header.may_reach_cm() && !device.link.is_of_host() {
+            let probe = probe::behind(packet, &device.link).ok_or(Counter::DropRate)?;
+            let stand_in = device.senders.probe().ok_or(Counter::DropRate)?;
+            self.probe = Some((stand_in, probe));
         }
         self.stand_in = Some(device.senders.remember(sender));
         Ok(())
     }
 
-    /// Takes the probe that is to follow `question`, if one is, and notes its stand-in. With the turn.
-    fn follow(&mut self, device: &Device, question: &RxPacket) -> Option<RxPacket> {
+    /// Takes the probe that is to follow a datagram, if one is, and notes its stand-in. With the turn.
+    fn follow(&mut self) -> Option<RxPacket> {
         self.stand_in = None;
-        let stand_in = self.probe.take()?;
-        let probe = probe::behind(question, &device.link)?;
+        let (stand_in, probe) = self.probe.take()?;
         self.stand_in = Some(stand_in);
         Some(probe)
     }
@@ -150,15 +152,8 @@ impl Core {
     }
 
     /// Has a GSI QP take the probe that follows a question, if one does.
-    pub(crate) fn follow_question(
-        &mut self,
-        qp: &Qp,
-        now: Instant,
-        question: &RxPacket,
-        upshot: &mut Upshot,
-    ) {
-        let gsi = self.gsi.as_mut();
-        let Some(probe) = gsi.and_then(|gsi| gsi.follow(&qp.device, question)) else {
+    pub(crate) fn follow_question(&mut self, qp: &Qp, now: Instant, upshot: &mut Upshot) {
+        let Some(probe) = self.gsi.as_mut().and_then(|gsi| gsi.follow()) else {
             return;
         };
         self.with_engine(qp, Some(&probe), upshot, |engine, host| {

@@ -2,25 +2,24 @@
 
 //! The true senders of a device's latest questions, and the answers to its own.
 
-use kernel::prelude::*;
+use kernel::{
+    prelude::*,
+    time::{Instant, Monotonic},
+};
 use rdma::{av::Av, gid::Gid, new_irq_spinlock, sync::IrqSpinLock};
 use roce::{responder::GRH_LEN, wire::grh::with_stand_in};
+
+use super::places::Places;
 
 /// Flow labels have so many bits.
 const NUMBER_BITS: u32 = 20;
 const NUMBERS: u32 = 1 << NUMBER_BITS;
-/// Questions whose senders are remembered: those of three seconds at least, and a power of two.
+/// Questions whose senders are remembered: those of two seconds at least, and a power of two.
 const REMEMBERED: u32 = 8_192;
 /// The service level of a stand-in: no packet and no path has it, for theirs have four bits.
 pub(super) const STAND_IN_SL: u8 = 16;
 /// The explicit congestion notification in a traffic class, which is of one packet (RFC 3168 §5).
 const ECN: u8 = 0b11;
-
-/// How many questions ib_core may have at once that came to a network whose administrator is none of the host's.
-pub(super) const PLACES: usize = 4;
-/// Nanoseconds until a place is given again whose probe ib_core has not answered. It sleeps a second at most for each
-/// question and for each probe, so it sleeps an eighth of the time for a device.
-const PLACE_TIMEOUT: i64 = 64_000_000_000;
 
 /// The sender of a probe. No packet of the network has it.
 const NOBODY: Gid = Gid([0; 16]);
@@ -41,17 +40,11 @@ impl StandIn {
     }
 }
 
-/// A question of rrxe's own that ib_core has not answered yet.
-#[derive(Clone, Copy)]
-struct Probe {
-    number: u32,
-    /// When its place is given again.
-    timeout: i64,
-}
-
 /// The true senders of a device's latest questions.
 #[pin_data]
 pub(crate) struct Senders {
+    /// When the device was made.
+    epoch: Instant<Monotonic>,
     #[pin]
     state: IrqSpinLock<Latest>,
 }
@@ -63,7 +56,7 @@ struct Latest {
     known: u32,
     /// By number, modulo their count.
     gids: KVVec<Gid>,
-    probes: [Option<Probe>; PLACES],
+    places: Places,
 }
 
 impl Latest {
@@ -92,13 +85,6 @@ impl Latest {
                 .filter(|gid| *gid != NOBODY),
         }
     }
-
-    /// Whether `number` is that of a probe, which is answered thereby.
-    fn ends_probe(&mut self, number: u32) -> bool {
-        let asked = |place: &Option<Probe>| place.is_some_and(|probe| probe.number == number);
-        let place = self.probes.iter_mut().find(|place| asked(place));
-        place.and_then(|place| place.take()).is_some()
-    }
 }
 
 impl Senders {
@@ -112,9 +98,12 @@ impl Senders {
             next: 0,
             known: 0,
             gids: KVVec::from_elem(NOBODY, REMEMBERED as usize, GFP_KERNEL)?,
-            probes: [None; PLACES],
+            places: Places::new(),
         };
-        Ok(pin_init!(Self { state <- new_irq_spinlock!(latest, "rrxe_senders") }))
+        Ok(pin_init!(Self {
+            epoch: Instant::now(),
+            state <- new_irq_spinlock!(latest, "rrxe_senders"),
+        }))
     }
 
     /// What stands for `sender` until [`REMEMBERED`] other questions have come. Any context.
@@ -122,15 +111,14 @@ impl Senders {
         StandIn(self.state.lock().remember(sender))
     }
 
-    /// What stands for a probe: it takes a place until ib_core has answered it, or does not in time. `None` while there is
-    /// no place. Any context.
-    pub(super) fn probe(&self, now: i64) -> Option<StandIn> {
+    /// What stands for a probe: the question before it has a place until ib_core has answered, or for a while if it does
+    /// not. `None` while there is no place. Any context.
+    pub(super) fn probe(&self) -> Option<StandIn> {
+        let now = self.epoch.elapsed().as_nanos();
         let mut latest = self.state.lock();
-        let is_free = |place: &Option<Probe>| place.is_none_or(|probe| probe.timeout <= now);
-        let place = latest.probes.iter().position(is_free)?;
+        let place = latest.places.find(now)?;
         let number = latest.remember(NOBODY);
-        let timeout = now.saturating_add(PLACE_TIMEOUT);
-        *latest.probes.get_mut(place)? = Some(Probe { number, timeout });
+        latest.places.take(place, number, now);
         Some(StandIn(number))
     }
 
@@ -143,8 +131,9 @@ impl Senders {
         if av.sgid != av.dgid || av.sl != STAND_IN_SL {
             return Ok(av);
         }
+        let now = self.epoch.elapsed().as_nanos();
         let mut latest = self.state.lock();
-        if latest.ends_probe(av.flow_label) {
+        if latest.places.end(av.flow_label, now) {
             return Err(EINVAL);
         }
         let sender = latest.find(av.flow_label).ok_or(EINVAL)?;
@@ -257,40 +246,18 @@ mod tests {
     }
 
     #[test]
-    fn a_place_is_free_when_its_probe_is_answered() -> Result {
+    fn an_answer_to_a_probe_leads_nowhere() -> Result {
         let senders = senders()?;
-        let mut first = None;
-        for _ in 0..PLACES {
-            first = first.or(senders.probe(1));
-        }
-        assert_eq!(senders.probe(2), None);
-        // No unrelated answer gives a place.
+        let first = senders.probe().ok_or(ENOENT)?;
+        assert_eq!(senders.probe(), None);
+        // An answer to somebody else gives no place.
         let other = senders.remember(Gid([2; 16]));
         assert_eq!(find(&senders, other), Some(Gid([2; 16])));
-        assert_eq!(senders.probe(2), None);
-        let first = first.ok_or(ENOENT)?;
-        assert!(senders.true_destination(answer(first)).is_err());
-        assert!(senders.probe(2).is_some());
-        // No answer gives two.
-        assert!(senders.true_destination(answer(first)).is_err());
-        assert_eq!(senders.probe(2), None);
-        Ok(())
-    }
-
-    #[test]
-    fn a_place_is_given_again_when_there_is_no_answer() -> Result {
-        let senders = senders()?;
-        for _ in 0..PLACES {
-            assert!(senders.probe(1).is_some());
+        assert_eq!(senders.probe(), None);
+        for _ in 0..2 {
+            assert_eq!(find(&senders, first), None);
         }
-        assert_eq!(senders.probe(PLACE_TIMEOUT), None);
-        // A late answer is none to anybody.
-        let late = StandIn(0);
-        for _ in 0..PLACES {
-            assert!(senders.probe(PLACE_TIMEOUT + 1).is_some());
-        }
-        assert_eq!(find(&senders, late), None);
-        assert_eq!(senders.probe(PLACE_TIMEOUT + 1), None);
+        assert!(senders.probe().is_some());
         Ok(())
     }
 }
