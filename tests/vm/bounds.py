@@ -22,6 +22,7 @@ from pyverbs.wr import SGE, SendWR
 import userfault
 from cgroups import join, memory_group, remove_group
 from cpu_time import softirqs_during
+from kprobes import Calls
 from pairs import (
     ALL, PAGE, At, Pair, Private, becomes, case, equal, in_child, known, libc, main, present_pages,
     register, start_child, unanswered,
@@ -32,45 +33,8 @@ DEMAND, SUCCESS = ALL | e.IBV_ACCESS_ON_DEMAND, e.IBV_WC_SUCCESS
 WRITE, FLUSH = 1, 1
 CHUNK = 2 << 20
 DONTNEED, NOHUGEPAGE, NORESERVE = 4, 15, 0x4000
-TRACING = "/sys/kernel/tracing"
 
 libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-
-
-class Calls:
-    """Counts calls of functions of the kernel, all that there are meanwhile."""
-
-    def __init__(self, *functions):
-        self.functions = functions
-
-    def __enter__(self):
-        if not os.path.exists(f"{TRACING}/kprobe_events"):
-            subprocess.run(["mount", "-t", "tracefs", "tracefs", TRACING], check=True)
-        for name in self.functions:
-            self._append(f"p:odp_{name} {name}\n")
-            self._enable(name, "1")
-        return self
-
-    @staticmethod
-    def _append(line):
-        # Python's own mode for appending seeks to the end, which the file refuses.
-        events = os.open(f"{TRACING}/kprobe_events", os.O_WRONLY | os.O_APPEND)
-        os.write(events, line.encode())
-        os.close(events)
-
-    def _enable(self, name, value):
-        with open(f"{TRACING}/events/kprobes/odp_{name}/enable", "w", encoding="ascii") as enable:
-            enable.write(value)
-
-    def count(self, name):
-        with open(f"{TRACING}/kprobe_profile", encoding="ascii") as profile:
-            rows = [line.split() for line in profile]
-        return next(int(row[1]) + int(row[2]) for row in rows if row[0] == f"odp_{name}")
-
-    def __exit__(self, *_):
-        for name in self.functions:
-            self._enable(name, "0")
-            self._append(f"-:odp_{name}\n")
 
 
 def sparse(count):
