@@ -6,7 +6,7 @@
 #include <linux/string.h>
 #include <rdma/ib_umem.h>
 
-/* Without huge pages ib_umem_odp_get() takes small ones. */
+/* Without huge pages IB_ACCESS_HUGETLB means small ones, as for ib_umem_odp_get(). */
 #ifdef CONFIG_HUGETLB_PAGE
 #define RRXE_HPAGE_SIZE (1UL << HPAGE_SHIFT)
 #else

@@ -20,16 +20,6 @@ __rrxe_helper void rrxe_helper_odp_unlock(struct ib_umem_odp *umem)
 	mutex_unlock(&umem->umem_mutex);
 }
 
-__rrxe_helper unsigned long rrxe_helper_ib_umem_start(struct ib_umem_odp *umem)
-{
-	return ib_umem_start(umem);
-}
-
-__rrxe_helper unsigned long rrxe_helper_ib_umem_end(struct ib_umem_odp *umem)
-{
-	return ib_umem_end(umem);
-}
-
 __rrxe_helper bool
 rrxe_helper_mmu_notifier_range_blockable(const struct mmu_notifier_range *range)
 {

@@ -9,8 +9,10 @@
 //! A section lasts as long as the copy of one packet, and the wait costs no other CPU anything: a process may have
 //! tens of thousands of chunks, and reclaim may come for each of them.
 //!
-//! The process's whole address space may be registered at once; then chunks are made where it
-//! is used. Those that have no page any more are freed when as many others have been made.
+//! A chunk is 2 MiB of an address space. It is made where a region is used, and all regions of a process on a device have
+//! the same one: an invalidation looks at as many chunks as its range has pages of page tables, whatever is registered.
+//! Chunks that have no page any more are freed when as many others have been made, and all when the last of
+//! these regions ends. A region, which may be the whole address space, only says which addresses its keys open.
 //!
 //! A process may have its mappings invalidated without a pause, and the kernel's functions that wait for the end of all
 //! invalidations then wait for as long as the process likes. So only work items call them: those that have memory
@@ -27,12 +29,10 @@ use core::{
 };
 
 use kernel::{
-    error::from_err_ptr,
     ffi::c_ulong,
     page::PAGE_SIZE,
     prelude::*,
-    sync::Arc,
-    time::{Delta, Instant, Monotonic},
+    sync::Arc, //
 };
 
 use crate::{
@@ -41,13 +41,12 @@ use crate::{
     device::IbDevice,
     direct_map,
     mr::Access,
-    section::Sections,
     span::Span,
     sync::{cond_resched, fatal_signal_pending},
 };
 
-use address_space::{AddressSpace, CHUNK};
-use owner::{Open, Remains};
+use address_space::{AddressSpace, OpenSpace, CHUNK};
+use owner::Remains;
 pub use owner::{Owner, Owners, Threads};
 use pages::{Pages, PRESENT, WRITABLE};
 use walk::{walk, Found};
@@ -65,11 +64,6 @@ const AHEAD: u32 = 1 << 20;
 /// The same as a size. Chunks are whole pieces.
 const PIECE: usize = AHEAD as usize;
 const _: () = assert!(CHUNK % PIECE == 0);
-
-/// So many ended regions of a process may wait for their release when it registers another one, …
-const MOST_WAITING: u32 = 1024;
-/// … which waits no longer than this.
-const PATIENCE: Delta = Delta::from_secs(1);
 
 /// Why memory can't be used at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +85,7 @@ pub enum Fault {
     Look,
 }
 
-/// A range of a process's memory, in whole pages, that isn't pinned.
+/// [`CHUNK`] bytes of a process's memory that isn't pinned, at a multiple of that.
 struct Chunk {
     /// Taken when this is dropped.
     parts: ManuallyDrop<KBox<Remains>>,
@@ -147,59 +141,25 @@ unsafe extern "C" fn invalidate(
     gone
 }
 
-/// Bytes of the pages that `len` bytes at `start` lie in: ib_core's list has all of huge ones (`ib_umem_odp_get()`,
-/// umem_odp.c).
-///
-/// # Errors
-///
-/// `EOVERFLOW` if the range wraps.
-fn whole_pages(start: usize, len: usize, access: Access) -> Result<usize> {
-    let size = match access.is_huge() {
-        // SAFETY: No requirements.
-        true => unsafe { bindings::HPAGE_SIZE() as usize },
-        false => PAGE_SIZE,
-    };
-    let end = start
-        .checked_add(len)
-        .and_then(|end| end.checked_next_multiple_of(size));
-    let end = end.ok_or(EOVERFLOW)?;
-    Ok(end.saturating_sub(start & !(size.saturating_sub(1))))
-}
-
 impl Chunk {
-    /// A chunk of what `make` makes, an `ib_umem_odp` of `bytes` bytes of `owner` at most; its pages are used within
-    /// sections of `readers`. Process context.
+    /// The chunk of `space` at `start`. Process context.
     ///
     /// ib_core's list of the pages (`ib_init_umem_odp()`, drivers/infiniband/core/umem_odp.c) counts for nobody. Ours,
     /// as long, is allocated before, and both are freed together: so no process has more of ib_core's than it can pay for.
     ///
     /// # Errors
     ///
-    /// Those of `make`, `ENOMEM`.
-    fn new(
-        owner: &Arc<Owner>,
-        device: &IbDevice,
-        readers: Arc<Sections>,
-        bytes: usize,
-        make: impl FnOnce() -> *mut bindings::ib_umem_odp,
-    ) -> Result<Self> {
-        // A process chooses the size: one that is too large is no reason for a warning.
-        let flags = GFP_KERNEL_ACCOUNT | __GFP_NOWARN;
-        let entries = KVVec::with_capacity(bytes >> PAGE_SHIFT, flags)?;
+    /// `EFAULT` if the process is gone, `ENOMEM`.
+    fn new(space: &AddressSpace, start: usize) -> Result<Self> {
+        let pages = Pages::new(start, space.readers().clone())?;
         let parts = KBox::<Remains>::new_uninit(GFP_KERNEL_ACCOUNT)?;
-        let umem = NonNull::new(from_err_ptr(make())?).ok_or(ENOMEM)?;
-        // SAFETY: `umem` was just made.
-        let start = unsafe { bindings::ib_umem_start(umem.as_ptr()) } as usize;
-        let pages = Pages::new(start, entries, readers);
+        let umem = space.make_umem(start)?;
         // SAFETY: `umem` was just made, zeroed, and nobody else has it.
-        let parts = parts.write(unsafe { Remains::new(umem, pages, device) });
-        let mut chunk = Self {
+        let parts = parts.write(unsafe { Remains::new(umem, pages, space.device()) });
+        let chunk = Self {
             parts: ManuallyDrop::new(parts),
-            owner: owner.clone(),
+            owner: space.owner().clone(),
         };
-        // SAFETY: `umem` is valid by the invariant of `Remains`.
-        let end = unsafe { bindings::ib_umem_end(chunk.parts.umem.as_ptr()) } as usize;
-        chunk.parts.pages.fill(end)?;
         let pages = core::ptr::from_ref(chunk.pages()).cast_mut();
         chunk.locked(|| chunk.set_private(pages));
         Ok(chunk)
@@ -228,13 +188,14 @@ impl Chunk {
         &self.parts.pages
     }
 
-    /// Makes `len` bytes at `va`, which are within the chunk, present. Process context; sleeps.
+    /// Makes `len` bytes at `va`, which are within the chunk, present, if no page there is of a smaller order than `order`.
+    /// Process context; sleeps.
     ///
     /// # Errors
     ///
-    /// `EFAULT` for what the process has not, or not so; `EINVAL` when it is gone; `EINTR` if the calling task was
-    /// killed; `EBUSY`, `ENOMEM`.
-    fn fault_in(&self, va: usize, len: usize, how: Fault) -> Result {
+    /// `EFAULT` for what the process has not, or not so; `EINVAL` for a page of a smaller order, and when the process is
+    /// gone; `EINTR` if the calling task was killed; `EBUSY`, `ENOMEM`.
+    fn fault_in(&self, va: usize, len: usize, how: Fault, order: u32) -> Result {
         let start = va & PAGE_MASK;
         let last = va.checked_add(len.saturating_sub(1)).ok_or(EFAULT)?;
         self.pages().entry(start).ok_or(EFAULT)?;
@@ -252,7 +213,7 @@ impl Chunk {
             noted
         };
         // SAFETY: `umem` is valid by the invariant of `Remains`. The range is within it: it has entries.
-        unsafe { walk(self.parts.umem, &(start..end), how, note) }
+        unsafe { walk(self.parts.umem, &(start..end), how, order, note) }
     }
 
     /// Pages that can't be written yet will be replaced: better all with one wait than each with its own.
@@ -308,31 +269,25 @@ impl Drop for Chunk {
     }
 }
 
-/// Whether a registration waits on that began to wait then.
-fn goes_on_until(begun: Instant<Monotonic>) -> Result {
-    if fatal_signal_pending() {
-        return Err(EINTR);
+/// The least order of pages that the rights `access` promise.
+fn least_order(access: Access) -> u32 {
+    if !access.is_huge() {
+        return 0;
     }
-    match begun.elapsed() < PATIENCE {
-        true => Ok(()),
-        false => Err(EAGAIN),
-    }
+    // SAFETY: No requirements.
+    let huge = unsafe { bindings::HPAGE_SIZE() };
+    huge.trailing_zeros().saturating_sub(PAGE_SHIFT)
 }
 
-enum Range {
-    Explicit(Chunk),
-    Implicit(Arc<AddressSpace>),
-}
-
-/// Memory of a process, registered without being pinned.
+/// Memory of a process, registered without being pinned: a range of its address space.
 pub struct OnDemand {
-    range: Range,
+    space: OpenSpace,
     /// The process's address of its first byte.
     start: usize,
     len: usize,
     writable: bool,
-    /// Dropped after the chunks.
-    owner: Open,
+    /// The least order that its pages may have.
+    order: u32,
 }
 
 impl OnDemand {
@@ -345,8 +300,8 @@ impl OnDemand {
     ///
     /// # Errors
     ///
-    /// `EINVAL` for an empty range, `EOVERFLOW` for one that wraps, `ENOMEM`; `EAGAIN` if too many ended regions of the
-    /// process wait for their release; `EINTR` if it was killed meanwhile; `ENODEV` if the module is being removed.
+    /// `EINVAL` for an empty range, and for a whole address space of huge pages; `EOVERFLOW` for a range that wraps;
+    /// `ENOMEM`; `ENODEV` if the module is being removed.
     pub(crate) fn new(
         owners: &Arc<Owners>,
         threads: Arc<dyn Threads>,
@@ -356,35 +311,23 @@ impl OnDemand {
         access: Access,
     ) -> Result<Self> {
         let (first, bytes) = (usize::try_from(start)?, usize::try_from(len)?);
-        let readers = Arc::new(Sections::new()?, GFP_KERNEL_ACCOUNT)?;
-        let open = owners.open(threads)?;
-        let owner = open.owner();
-        let range = if (start, len) == (0, u64::MAX) {
-            Range::Implicit(AddressSpace::new(owner, device, access, readers)?)
+        if (start, len) == (0, u64::MAX) {
+            // As `ib_umem_odp_alloc_implicit()` has it.
+            if access.is_huge() {
+                return Err(EINVAL);
+            }
         } else if len == 0 {
             return Err(EINVAL);
         } else {
-            let begun = Instant::<Monotonic>::now();
-            owner.wait_for_room(MOST_WAITING, || goes_on_until(begun))?;
-            // SAFETY: The device is valid; the callee checks the range.
-            let make = || unsafe {
-                bindings::ib_umem_odp_get(
-                    device.as_raw(),
-                    first as c_ulong,
-                    bytes,
-                    access.as_raw(),
-                    &NOTIFIER,
-                )
-            };
-            let whole = whole_pages(first, bytes, access)?;
-            Range::Explicit(Chunk::new(owner, device, readers, whole, make)?)
-        };
+            let end = first.checked_add(bytes).ok_or(EOVERFLOW)?;
+            end.checked_next_multiple_of(PAGE_SIZE).ok_or(EOVERFLOW)?;
+        }
         Ok(Self {
-            range,
+            space: owners.open_space(threads, device)?,
             start: first,
             len: bytes,
             writable: access.writes(),
-            owner: open,
+            order: least_order(access),
         })
     }
 
@@ -445,10 +388,10 @@ impl OnDemand {
         let mut pages = [NonNull::<u8>::dangling(); SPAN_PAGES];
         let pages = pages.get_mut(..count).ok_or(Absence::OutOfRange)?;
         // The pages are used only within this section.
-        self.readers().within(|| {
+        self.space.readers().within(|| {
             let mut at = va & PAGE_MASK;
             for page in pages.iter_mut() {
-                *page = self.find(at, write).ok_or(Absence::NotResident)?;
+                *page = self.space.find(at, write).ok_or(Absence::NotResident)?;
                 at = at.wrapping_add(PAGE_SIZE);
             }
             // SAFETY: `len` bytes at `within` are within the pages, which were just found, to be written if
@@ -468,25 +411,9 @@ impl OnDemand {
         let va = self.locate(offset, len.into()).ok_or(Absence::OutOfRange)?;
         let end = va.saturating_add(len.min(AHEAD) as usize);
         let mut pages = (va & PAGE_MASK..end).step_by(PAGE_SIZE);
-        let readers = self.readers();
-        let present = readers.within(|| pages.all(|at| self.find(at, write).is_some()));
+        let present = |at| self.space.find(at, write).is_some();
+        let present = self.space.readers().within(|| pages.all(present));
         present.then_some(()).ok_or(Absence::NotResident)
-    }
-
-    /// Within their sections the pages are used.
-    fn readers(&self) -> &Sections {
-        match &self.range {
-            Range::Explicit(chunk) => &chunk.pages().readers,
-            Range::Implicit(space) => space.readers(),
-        }
-    }
-
-    /// The page at `va`, if it may be used so. Within a section.
-    fn find(&self, va: usize, write: bool) -> Option<NonNull<u8>> {
-        match &self.range {
-            Range::Explicit(chunk) => chunk.pages().find(va, write),
-            Range::Implicit(space) => space.find(va, write),
-        }
     }
 
     /// Makes what [`Self::check_ahead`] found absent present; it may be gone again when this returns. Process
@@ -509,9 +436,9 @@ impl OnDemand {
     ///
     /// # Errors
     ///
-    /// `EFAULT` for a range beyond the region's, and for what the process has not, or not so; `EINVAL`
-    /// when it is gone; `EINTR` if the calling task was killed; what `goes_on`, which is asked before each piece,
-    /// returns; `EBUSY`, `ENOMEM`.
+    /// `EFAULT` for a range beyond the region's, for what the process has not, or not so, and for addresses from 8 PiB
+    /// on; `EINVAL` for small pages of a region of huge ones, and when the process is gone; `EINTR` if the calling task was
+    /// killed; what `goes_on`, which is asked before each piece, returns; `EBUSY`, `ENOMEM`.
     pub fn fault_in(
         &self,
         offset: u64,
@@ -521,8 +448,8 @@ impl OnDemand {
     ) -> Result {
         let mut va = self.locate(offset, len).ok_or(EFAULT)?;
         let mut left = usize::try_from(len)?;
-        // SAFETY: The region's owner keeps it.
-        let _charge = unsafe { Charge::to(self.owner.owner().mm()) };
+        // SAFETY: The owner of the space keeps it.
+        let _charge = unsafe { Charge::to(self.space.owner().mm()) };
         while left != 0 {
             if fatal_signal_pending() {
                 return Err(EINTR);
@@ -546,15 +473,8 @@ impl OnDemand {
         how: Fault,
         goes_on: impl Fn() -> Result,
     ) -> Result {
-        let space = match &self.range {
-            Range::Explicit(chunk) => return chunk.fault_in(va, len, how),
-            Range::Implicit(space) => space,
-        };
-        let chunk = space.chunk(va, goes_on)?;
-        chunk.fault_in(va, len, how).inspect_err(|_| {
-            if chunk.pages().is_empty() {
-                space.discard(va);
-            }
-        })
+        let chunk = self.space.chunk(va, goes_on)?;
+        let served = chunk.fault_in(va, len, how, self.order);
+        served.inspect_err(|_| self.space.discard(&chunk))
     }
 }

@@ -121,6 +121,63 @@ def charged_chunks():
     remove_group(group)
 
 
+@case("a region on demand costs what is used of it, however long it is")
+def long_region():
+    length, group = 64 << 30, memory_group("long")
+
+    def charged():
+        with open(f"{group}/memory.stat", encoding="ascii") as file_:
+            return int(dict(line.split() for line in file_)["kernel"])
+
+    def fastest(address):
+        """The shortest time of some invalidations of all but the last chunk."""
+        times = []
+        for _ in range(9):
+            begin = time.monotonic()
+            libc.madvise(address, length - CHUNK, DONTNEED)
+            times.append(time.monotonic() - begin)
+        return min(times)
+
+    def work():
+        join(group)
+        pair, memory = Pair(), Private(length, mmap.MAP_PRIVATE | NORESERVE)
+        libc.madvise(memory.address, length, NOHUGEPAGE)
+        before, alone = charged(), fastest(memory.address)
+        region = register(pair.pd, memory, DEMAND)
+        advise_mr(pair.pd, pair.context, WRITE, FLUSH, [(memory.address + length - PAGE, PAGE, region.lkey)])
+        used, beside = charged() - before, fastest(memory.address)
+        print(f"# {used} bytes; an invalidation took {alone * 1e6:.0f} µs before, {beside * 1e6:.0f} µs with a page present")
+        equal(used < 4 << 20, True, f"few bytes ({used})")
+        # To look at 16 million pages takes a thousand times as long.
+        equal(beside < 20 * alone + 0.002, True, f"quick invalidations ({alone:.6f}, {beside:.6f})")
+
+    in_child(work)
+    remove_group(group)
+
+
+@case("regions over the same memory share a notifier")
+def same_memory():
+    def work():
+        pair, memory = Pair(), Private(4 * PAGE)
+        with Calls("mmu_interval_notifier_insert", "mmu_interval_notifier_remove") as calls:
+            regions = [register(pair.pd, memory, access) for access in (DEMAND, e.IBV_ACCESS_ON_DEMAND) * 100]
+            regions += [MR(pair.pd, 0, DEMAND, implicit=True), register(PD(pair.context), memory, DEMAND)]
+            for region in regions[:-1]:
+                advise_mr(pair.pd, pair.context, 0, FLUSH, [(memory.address, PAGE, region.lkey)])
+            made = calls.count("mmu_interval_notifier_insert")
+            # The memory may lie over an edge.
+            equal(made in (1, 2), True, f"few notifiers ({made})")
+            # Only the last one takes it away.
+            for region in regions[1:]:
+                region.close()
+            time.sleep(1)
+            equal(calls.count("mmu_interval_notifier_remove"), 0, "notifiers that ended")
+            regions[0].close()
+            becomes(lambda: calls.count("mmu_interval_notifier_remove"), made, "notifiers that ended with the last one")
+
+    in_child(work)
+
+
 @contextlib.contextmanager
 def stuck(groups, uid, work, faults):
     """A process of user `uid` in memory cgroups of its own. It calls `work` with (address, lkey or rkey, pair) of

@@ -27,16 +27,19 @@ from pyverbs.mr import MR
 from pyverbs.pd import PD
 
 from cgroups import join, memory_group, remove_group
+from kprobes import Calls
 from pairs import (
     DEVICE, IS_DEBUG_KERNEL, Private, become_nobody, becomes, case, code_of, equal, libc, main, start_child,
 )
 from uverbs import METHOD_MR_DESTROY, OBJECT_MR, advise_mr, errno_of, ioctl
 
-LENGTH, HUGE, REGIONS = 1 << 30, 2 << 20, 20
+CHUNK, REGIONS = 2 << 20, 20
+# From 256 chunks on there is room for 512 before those without pages end.
+LENGTH = 300 * CHUNK
 DEMAND = e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_ON_DEMAND
 THREADS = 12
 FREE, NOHUGEPAGE, NORESERVE = 8, 15, 0x4000
-FLUSH = 1
+WRITE, FLUSH = 1, 1
 # A call takes some milliseconds.
 SECONDS = 240 if IS_DEBUG_KERNEL else 80
 
@@ -64,41 +67,33 @@ def invalidate(memory):
     return code
 
 
-class Hoard:
-    """More regions than may wait for their release, in a context of their own."""
-
-    def __init__(self):
-        self.context, self.memory = Context(name=DEVICE), Private(mmap.PAGESIZE)
-        self.pd = PD(self.context)
-        self.regions = [self.register(self.pd) for _ in range(1100)]
-
-    def register(self, pd):
-        return MR(pd, self.memory.length, DEMAND, address=self.memory.address)
-
-    def end(self, pd):
-        """Ends them and registers another one; returns the errno."""
-        os.close(self.context.cmd_fd)
-        return code_of(self.register, pd)
+def use_all(pd, context, memory, region):
+    """Has a page of each chunk faulted in."""
+    places = [(at, 8, region.lkey) for at in range(memory.address, memory.address + memory.length, CHUNK)]
+    for first in range(0, len(places), 100):
+        advise_mr(pd, context, WRITE, FLUSH, places[first:first + 100])
 
 
-def spin(tell, hoards):
-    """Registers regions, begins and tells of them; if it `hoards`, tells of the end of that."""
+def spin(tell):
+    """Registers regions, uses them, begins and tells of them. Told "e", it ends them; told anything, it uses another one."""
     become_nobody()
-    memory = Private(LENGTH, mmap.MAP_PRIVATE | NORESERVE)
+    memory, other = Private(LENGTH, mmap.MAP_PRIVATE | NORESERVE), Private(4 * CHUNK)
     libc.madvise(memory.address, memory.length, NOHUGEPAGE)
-    for at in range(memory.address, memory.address + memory.length, HUGE):
-        ctypes.memset(at, 1, 1)
     context = Context(name=DEVICE)
     pd = PD(context)
-    # Each of all of it, so that invalidations wait for one another.
     regions = [MR(pd, LENGTH, DEMAND, address=memory.address) for _ in range(REGIONS)]
-    hoard = Hoard() if hoards else None
+    use_all(pd, context, memory, regions[0])
     _code = invalidate(memory)
     time.sleep(2)
     numbers = [pd.handle, regions[0].lkey] + [region.handle for region in regions]
     socket.send_fds(tell, [struct.pack(f"=Q{len(numbers)}I", memory.address, *numbers)], [context.cmd_fd])
-    if hoard:
-        tell.send(struct.pack("=I", hoard.end(pd)))
+    if tell.recv(1) == b"e":
+        for region in regions:
+            region.close()
+    _region = MR(pd, other.length, DEMAND, address=other.address)
+    # A thread follows it, which waits for the invalidations once it has a chunk.
+    advise_mr(pd, context, WRITE, 0, [(other.address, 8, _region.lkey)])
+    tell.send(b"x")
     while True:
         signal.pause()
 
@@ -106,13 +101,18 @@ def spin(tell, hoards):
 class Spinner:
     """The process, and what others may call in its context."""
 
-    def __init__(self, hoards=False):
+    def __init__(self):
         self.told, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.child = start_child(lambda: spin(theirs, hoards))
+        self.child = start_child(lambda: spin(theirs))
         theirs.close()
         numbers, fds, _, _ = socket.recv_fds(self.told, 4096, 1)
         self.address, pd, self.lkey, *self.regions = struct.unpack(f"=Q{2 + REGIONS}I", numbers)
         self.context, self.pd = SimpleNamespace(cmd_fd=fds[0]), SimpleNamespace(handle=pd)
+
+    def use_another(self, ends):
+        """Has it use another region, and end the others before if `ends`."""
+        self.told.send(b"e" if ends else b"u")
+        equal(self.told.recv(1), b"x", "its word")
 
     def advise(self):
         """Advice that is followed before the call returns, again and again. If its pages change all the time, it fails."""
@@ -121,8 +121,8 @@ class Spinner:
             equal(code in (0, errno.EBUSY, errno.EFAULT), True, f"errno {code} of advice")
 
     def dereg(self):
-        """Ends all regions but the first."""
-        for handle in self.regions[1:]:
+        """Ends all regions, and so all chunks."""
+        for handle in self.regions:
             ioctl(self.context, OBJECT_MR, METHOD_MR_DESTROY, (0, handle))
 
     def end(self):
@@ -166,13 +166,20 @@ def dereg():
         spinner.end()
 
 
-@case("ended regions that wait for their release are bounded")
+@case("chunks that wait for their release are bounded")
 def bounded():
-    spinner = Spinner(hoards=True)
-    try:
-        equal(spinner.told.recv(4), struct.pack("=I", errno.EAGAIN), "the errno of a registration")
-    finally:
-        spinner.end()
+    for ends in (False, True):
+        spinner = Spinner()
+        try:
+            with Calls("mmu_interval_notifier_insert") as calls:
+                spinner.use_another(ends)
+                if ends:
+                    time.sleep(3)
+                    equal(calls.count("mmu_interval_notifier_insert"), 0, "chunks made while hundreds wait")
+                else:
+                    becomes(lambda: calls.count("mmu_interval_notifier_insert") > 0, True, "a chunk is made")
+        finally:
+            spinner.end()
 
 
 @case("each process holds up one thread, and others find one")
@@ -185,8 +192,11 @@ def one_thread_each():
     def register():
         context, memory = Context(name=DEVICE), Private(mmap.PAGESIZE)
         pd = PD(context)
-        for _ in range(1100):
-            MR(pd, memory.length, DEMAND, address=memory.address).close()
+        # More than may wait for their release.
+        for _ in range(80):
+            region = MR(pd, memory.length, DEMAND, address=memory.address)
+            advise_mr(pd, context, WRITE, FLUSH, [(memory.address, 8, region.lkey)])
+            region.close()
 
     try:
         for spinner in spinners:

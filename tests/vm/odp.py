@@ -11,6 +11,7 @@ import random
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import pyverbs.enums as e
 from pyverbs.mr import MR
@@ -278,6 +279,43 @@ def huge():
     region = register(pair.pd, small, DEMAND | e.IBV_ACCESS_HUGETLB)
     libc.madvise(small.address, small.length, 15)  # MADV_NOHUGEPAGE
     equal(pair.write((local[0], 8, local[2]), (small.address, region.rkey)), REFUSED, "small pages")
+
+
+@case("regions over the same pages keep their own rights and ends")
+def same_pages():
+    pair, memory = Pair(), Private(4 * PAGE)
+    memory.fill(pattern(4 * PAGE))
+    writable, read_only = register(pair.pd, memory, DEMAND), register(pair.pd, memory, REMOTE_READ | ON_DEMAND)
+    within = register(pair.pd, memory, DEMAND, offset=PAGE, length=PAGE)
+    huge = register(pair.pd, memory, DEMAND | e.IBV_ACCESS_HUGETLB)
+    libc.madvise(memory.address, memory.length, 15)  # MADV_NOHUGEPAGE
+
+    def refuses(operation, address, region, what):
+        # The QPs break.
+        other = Pair(beside=pair)
+        _, (mine, _, lkey) = known(other, PAGE)
+        equal(getattr(other, operation)((mine, 8, lkey), (address, region.rkey)), REFUSED, what)
+
+    buffer, (mine, _, lkey) = known(pair, 4 * PAGE)
+    for region in (read_only, writable, read_only):
+        equal(pair.read((mine, 4 * PAGE, lkey), (memory.address, region.rkey)), SUCCESS, "read")
+        equal(buffer.read(4 * PAGE) == pattern(4 * PAGE), True, "data")
+    equal(pair.write((mine, 4 * PAGE, lkey), (memory.address, writable.rkey)), SUCCESS, "write")
+    # The pages are there to be written.
+    refuses("write", memory.address, read_only, "a write by the region to be read")
+    refuses("read", memory.address, within, "a read before the region")
+    refuses("read", memory.address + 2 * PAGE, within, "a read behind the region")
+    equal(errno_of(advise_mr, pair.pd, pair.context, READ, FLUSH, [(memory.address, PAGE, huge.lkey)]), errno.EINVAL, "small pages")
+    key = writable.rkey
+    writable.close()
+    equal(present_pages(memory), 4, "pages after the end of a region")
+    refuses("read", memory.address, SimpleNamespace(rkey=key), "a read by the region that ended")
+    equal(pair.read((mine, 4 * PAGE, lkey), (memory.address, read_only.rkey)), SUCCESS, "read by the other one")
+    # Now the process may not write them any more, and reads go on.
+    libc.mprotect(memory.address, memory.length, mmap.PROT_READ)
+    refuses("write", memory.address + PAGE, within, "a write that the process may not make")
+    equal(pair.read((mine, 4 * PAGE, lkey), (memory.address, read_only.rkey)), SUCCESS, "read of protected pages")
+    equal(buffer.read(4 * PAGE) == pattern(4 * PAGE), True, "data of protected pages")
 
 
 @case("addresses of one's own, and from zero")

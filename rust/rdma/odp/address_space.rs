@@ -1,21 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A process's whole address space on demand: chunks that are made where it is used.
+//! A process's address space on demand: chunks that are made where it is used, the same for all regions of a device.
 
-use core::ptr::NonNull;
+use core::{ops::Deref, ptr::NonNull};
 
 use kernel::{
     error::from_err_ptr,
-    ffi::c_ulong,
-    new_mutex,
+    ffi::{c_int, c_ulong},
+    new_mutex, new_spinlock,
     prelude::*,
-    sync::{aref::ARef, Arc, ArcBorrow, Mutex},
+    rbtree::{RBTree, RBTreeNode},
+    sync::{aref::ARef, Arc, ArcBorrow, Mutex, SpinLock},
 };
 
-use super::{Chunk, Owner, NOTIFIER};
-use crate::{
-    bindings, device::IbDevice, mr::Access, section::Sections, sync::cond_resched, table::Table,
+use super::{
+    owner::{Open, Owner, Owners, Threads},
+    Chunk, NOTIFIER,
 };
+use crate::{bindings, device::IbDevice, section::Sections, sync::cond_resched, table::Table};
 
 /// Bytes of a chunk of an address space, log₂: what one page of a page table maps.
 const CHUNK_SHIFT: u32 = 21;
@@ -40,7 +42,7 @@ impl Drop for Root {
     }
 }
 
-/// A whole address space.
+/// An address space, as a device has it.
 #[pin_data]
 pub(super) struct AddressSpace {
     /// By address.
@@ -52,7 +54,8 @@ pub(super) struct AddressSpace {
     readers: Arc<Sections>,
     root: Root,
     device: ARef<IbDevice>,
-    owner: Arc<Owner>,
+    /// Dropped after the chunks.
+    owner: Open,
 }
 
 /// How many chunks there are, and at how many those without pages are looked for.
@@ -62,20 +65,17 @@ struct Count {
 }
 
 impl AddressSpace {
-    /// That of the calling process, which is `owner`; its pages are used within sections of `readers`. Process context.
+    /// That of the calling process, which is `owner`, without chunks. Process context.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for access to huge pages only, `ENOMEM`.
-    pub(super) fn new(
-        owner: &Arc<Owner>,
-        device: &IbDevice,
-        access: Access,
-        readers: Arc<Sections>,
-    ) -> Result<Arc<Self>> {
+    /// `ENOMEM`.
+    fn new(owner: Open, device: &IbDevice) -> Result<Arc<Self>> {
+        let readers = Arc::new(Sections::new()?, GFP_KERNEL_ACCOUNT)?;
+        // Whether a region writes is asked for with each walk, not here.
+        let access = bindings::ib_access_flags_IB_ACCESS_LOCAL_WRITE as c_int;
         // SAFETY: The device is valid while it is borrowed.
-        let umem =
-            unsafe { bindings::ib_umem_odp_alloc_implicit(device.as_raw(), access.as_raw()) };
+        let umem = unsafe { bindings::ib_umem_odp_alloc_implicit(device.as_raw(), access) };
         let root = Root(NonNull::new(from_err_ptr(umem)?).ok_or(ENOMEM)?);
         Arc::pin_init(
             pin_init!(Self {
@@ -84,14 +84,24 @@ impl AddressSpace {
                 readers,
                 root,
                 device: device.into(),
-                owner: owner.clone(),
+                owner,
             }),
             GFP_KERNEL_ACCOUNT,
         )
     }
 
+    /// The process.
+    pub(super) fn owner(&self) -> &Arc<Owner> {
+        self.owner.owner()
+    }
+
+    /// The device.
+    pub(super) fn device(&self) -> &IbDevice {
+        &self.device
+    }
+
     /// Within their sections the pages are used.
-    pub(super) fn readers(&self) -> &Sections {
+    pub(super) fn readers(&self) -> &Arc<Sections> {
         &self.readers
     }
 
@@ -109,6 +119,9 @@ impl AddressSpace {
     /// `EFAULT` for an address that no process has, and when the process is gone; `ENOMEM`; those of `goes_on`.
     pub(super) fn chunk(&self, va: usize, goes_on: impl Fn() -> Result) -> Result<Arc<Chunk>> {
         let number = number_of(va).ok_or(EFAULT)?;
+        if let Some(chunk) = self.chunks.get(number) {
+            return Ok(chunk);
+        }
         loop {
             let mut count = self.count.lock();
             if let Some(chunk) = self.chunks.get(number) {
@@ -118,38 +131,47 @@ impl AddressSpace {
                 self.discard_empty(&mut count);
             }
             let most = count.chunks.max(FEW_CHUNKS);
-            if self.owner.waiting() <= most {
+            if self.owner().waiting() <= most {
                 return self.add(&mut count, number);
             }
             drop(count);
-            self.owner.wait_for_room(most, &goes_on)?;
+            self.owner().wait_for_room(most, &goes_on)?;
         }
     }
 
     /// Makes the chunk of this number, which isn't there.
     fn add(&self, count: &mut Count, number: u32) -> Result<Arc<Chunk>> {
         let place = self.chunks.reserve_exact(number)?;
-        // SAFETY: The root is alive, and its owner keeps its address space.
-        let make = || unsafe {
-            bindings::ib_umem_odp_alloc_child(
-                self.root.0.as_ptr(),
-                (number as c_ulong) << CHUNK_SHIFT,
-                CHUNK,
-                &NOTIFIER,
-            )
-        };
-        let readers = self.readers.clone();
-        let chunk = Chunk::new(&self.owner, &self.device, readers, CHUNK, make)?;
+        let chunk = Chunk::new(self, (number as usize) << CHUNK_SHIFT)?;
         let chunk = Arc::new(chunk, GFP_KERNEL_ACCOUNT)?;
         place.publish(chunk.clone());
         count.chunks = count.chunks.saturating_add(1);
         Ok(chunk)
     }
 
-    /// Takes the chunk at `va` away again: there was nothing to be had.
-    pub(super) fn discard(&self, va: usize) {
-        if let Some(number) = number_of(va) {
-            self.remove(&mut self.count.lock(), number);
+    /// Makes an `ib_umem_odp` for a chunk at `start`; its `private` is null. Process context.
+    ///
+    /// # Errors
+    ///
+    /// `EFAULT` if the process is gone, `ENOMEM`.
+    pub(super) fn make_umem(&self, start: usize) -> Result<NonNull<bindings::ib_umem_odp>> {
+        let start = start as c_ulong;
+        // SAFETY: The root is alive, and its owner keeps its address space.
+        let umem = unsafe {
+            bindings::ib_umem_odp_alloc_child(self.root.0.as_ptr(), start, CHUNK, &NOTIFIER)
+        };
+        NonNull::new(from_err_ptr(umem)?).ok_or(ENOMEM)
+    }
+
+    /// Takes `chunk` away again unless it has pages or is away: there was nothing to be had. For work items only.
+    pub(super) fn discard(&self, chunk: &Arc<Chunk>) {
+        let Some(number) = number_of(chunk.pages().start) else {
+            return;
+        };
+        let mut count = self.count.lock();
+        let is_there = |now: Arc<Chunk>| Arc::ptr_eq(&now, chunk);
+        if chunk.pages().is_empty() && self.chunks.get(number).is_some_and(is_there) {
+            self.remove(&mut count, number);
         }
     }
 
@@ -179,6 +201,108 @@ impl AddressSpace {
     }
 }
 
+/// Which chunk an address is in, if any is: an address of 8 PiB or more is in none.
 fn number_of(va: usize) -> Option<u32> {
     u32::try_from(va >> CHUNK_SHIFT).ok()
+}
+
+/// An address space and the regions that have it.
+struct Entry {
+    space: Arc<AddressSpace>,
+    regions: u32,
+}
+
+/// The places of an `mm_struct` and of a device. The space keeps both, so no two that live have the same.
+type Key = (usize, usize);
+
+/// The address spaces that devices have regions of.
+#[pin_data]
+pub(super) struct Spaces {
+    #[pin]
+    entries: SpinLock<RBTree<Key, Entry>>,
+}
+
+impl Spaces {
+    /// None yet.
+    pub(super) fn new() -> impl PinInit<Self> {
+        pin_init!(Self {
+            entries <- new_spinlock!(RBTree::new(), "rrxe_spaces"),
+        })
+    }
+
+    /// Counts one more region of the space of this key, or inserts `node` if there is a node and no space. Returns the
+    /// space.
+    fn open(&self, key: Key, node: Option<RBTreeNode<Key, Entry>>) -> Option<Arc<AddressSpace>> {
+        let mut entries = self.entries.lock();
+        if let Some(entry) = entries.get_mut(&key) {
+            entry.regions = entry.regions.saturating_add(1);
+            let space = entry.space.clone();
+            // `node` may have the last count of a space, which isn't to end under the lock.
+            drop(entries);
+            return Some(space);
+        }
+        let _ = entries.insert(node?);
+        entries.get(&key).map(|entry| entry.space.clone())
+    }
+
+    /// Counts one region less of the space of this key, and forgets a space that has none.
+    fn close(&self, key: Key) {
+        let mut entries = self.entries.lock();
+        let unused = match entries.get_mut(&key) {
+            Some(entry) if entry.regions > 1 => {
+                entry.regions = entry.regions.saturating_sub(1);
+                None
+            }
+            _ => entries.remove_node(&key),
+        };
+        drop(entries);
+        drop(unused);
+    }
+}
+
+impl Owners {
+    /// The calling process's address space, as `device` has it, for one more region; `threads` as for [`Self::open`].
+    /// Process context.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::open`], `ENOMEM`.
+    pub(super) fn open_space(
+        self: &Arc<Self>,
+        threads: Arc<dyn Threads>,
+        device: &IbDevice,
+    ) -> Result<OpenSpace> {
+        let owner = self.open(threads)?;
+        let key = (owner.owner().number(), device.as_raw() as usize);
+        if let Some(space) = self.spaces.open(key, None) {
+            return Ok(OpenSpace(space));
+        }
+        let entry = Entry {
+            space: AddressSpace::new(owner, device)?,
+            regions: 1,
+        };
+        let node = RBTreeNode::new(key, entry, GFP_KERNEL_ACCOUNT)?;
+        let space = self.spaces.open(key, Some(node)).ok_or(ENOMEM)?;
+        Ok(OpenSpace(space))
+    }
+}
+
+/// An [`AddressSpace`] that a region has: each later region of the process and device has the same.
+pub(super) struct OpenSpace(Arc<AddressSpace>);
+
+impl Deref for OpenSpace {
+    type Target = AddressSpace;
+
+    fn deref(&self) -> &AddressSpace {
+        &self.0
+    }
+}
+
+impl Drop for OpenSpace {
+    /// With the last one, all chunks end. Process context; sleeps.
+    fn drop(&mut self) {
+        let owner = self.owner();
+        let key = (owner.number(), self.device().as_raw() as usize);
+        owner.owners().spaces.close(key);
+    }
 }

@@ -22,7 +22,7 @@ use kernel::{
     workqueue::{Work, WorkItem},
 };
 
-use super::Pages;
+use super::{address_space::Spaces, Pages};
 use crate::{bindings, device::IbDevice, module::InUse, sync::cond_resched, workqueue::OwnedQueue};
 
 /// Between two looks at whether there is room.
@@ -166,6 +166,16 @@ impl Owner {
         )
     }
 
+    /// Those of the module.
+    pub(super) fn owners(&self) -> &Arc<Owners> {
+        &self.owners
+    }
+
+    /// No two address spaces that have owners have the same.
+    pub(super) fn number(&self) -> usize {
+        self.mm.number()
+    }
+
     /// The `mm_struct`, which stays valid as long as this.
     pub(super) fn mm(&self) -> *mut bindings::mm_struct {
         self.mm.0.as_ptr()
@@ -258,7 +268,7 @@ impl WorkItem for Owner {
 
 struct Entry {
     owner: Arc<Owner>,
-    /// Regions that have it.
+    /// Devices with regions of it, and registrations that are going on.
     uses: u32,
 }
 
@@ -270,6 +280,8 @@ pub struct Owners {
     /// By the place of the `mm_struct`, which the owner keeps.
     #[pin]
     entries: SpinLock<RBTree<usize, Entry>>,
+    #[pin]
+    pub(super) spaces: Spaces,
 }
 
 impl Owners {
@@ -283,6 +295,7 @@ impl Owners {
         let owners = pin_init!(Self {
             queue,
             entries <- new_spinlock!(RBTree::new(), "rrxe_owners"),
+            spaces <- Spaces::new(),
         });
         Arc::pin_init(owners, GFP_KERNEL)
     }
@@ -293,7 +306,7 @@ impl Owners {
         self.queue.flush();
     }
 
-    /// The calling process's, which is in use while a region has it. `threads` is its share, unless it has one.
+    /// The calling process's, which is in use as long as the result lives. `threads` is its share, unless it has one.
     ///
     /// # Errors
     ///
@@ -321,7 +334,7 @@ impl Owners {
         Ok(Open(owner))
     }
 
-    /// Forgets `owner` if no region has it and no chunk of it waits.
+    /// Forgets `owner` if it isn't in use and no chunk of it waits.
     fn forget_unused(&self, owner: &Owner) {
         let number = owner.mm.number();
         let mut entries = self.entries.lock();
@@ -335,7 +348,7 @@ impl Owners {
     }
 }
 
-/// An [`Owner`] that a region has: whoever of the process comes later has the same.
+/// An [`Owner`] that is in use: whoever of the process comes later has the same.
 pub(super) struct Open(Arc<Owner>);
 
 impl Open {
@@ -346,7 +359,7 @@ impl Open {
 }
 
 impl Drop for Open {
-    /// After the region's chunks.
+    /// After the chunks of who used it.
     fn drop(&mut self) {
         let mut entries = self.0.owners.entries.lock();
         if let Some(entry) = entries.get_mut(&self.0.mm.number()) {

@@ -9,14 +9,17 @@ use core::{
 
 use kernel::{page::PAGE_SIZE, prelude::*, sync::Arc};
 
-use super::{PAGE_MASK, PAGE_SHIFT};
+use super::{CHUNK, PAGE_MASK, PAGE_SHIFT};
 use crate::{bindings, section::Sections};
 
 /// An entry is the address of a page, or zero, and these.
 pub(super) const PRESENT: usize = 1 << 0;
 pub(super) const WRITABLE: usize = 1 << 1;
 
-/// The pages of a range that are present.
+/// Pages of a chunk.
+const PAGES: usize = CHUNK >> PAGE_SHIFT;
+
+/// The pages of a chunk that are present.
 ///
 /// # Invariants
 ///
@@ -27,34 +30,27 @@ pub(super) const WRITABLE: usize = 1 << 1;
 pub(super) struct Pages {
     /// The process's address of the first.
     pub(super) start: usize,
-    entries: KVVec<AtomicUsize>,
+    entries: KBox<[AtomicUsize; PAGES]>,
     /// Invalidations of a range that has no page look no further: whoever ends it waits for them.
     present: AtomicUsize,
-    pub(super) readers: Arc<Sections>,
+    readers: Arc<Sections>,
 }
 
 impl Pages {
-    /// None present from `start` on; `entries` is empty and has room.
-    pub(super) fn new(start: usize, entries: KVVec<AtomicUsize>, readers: Arc<Sections>) -> Self {
-        Self {
-            start,
-            entries,
-            present: AtomicUsize::new(0),
-            readers,
-        }
-    }
-
-    /// Makes an entry for each page up to `end`.
+    /// None present from `start` on, which is a multiple of [`CHUNK`]. They are used within sections of `readers`. Process
+    /// context.
     ///
     /// # Errors
     ///
-    /// `ENOMEM` if there is no room for them.
-    pub(super) fn fill(&mut self, end: usize) -> Result {
-        for _ in 0..end.saturating_sub(self.start) >> PAGE_SHIFT {
-            let added = self.entries.push_within_capacity(AtomicUsize::new(0));
-            added.map_err(|_| ENOMEM)?;
-        }
-        Ok(())
+    /// `ENOMEM`.
+    pub(super) fn new(start: usize, readers: Arc<Sections>) -> Result<Self> {
+        let absent = pin_init::init_array_from_fn(|_| AtomicUsize::new(0));
+        Ok(Self {
+            start,
+            entries: KBox::init(absent, GFP_KERNEL_ACCOUNT)?,
+            present: AtomicUsize::new(0),
+            readers,
+        })
     }
 
     /// The page at `va`, if it may be used so. Within a section.
@@ -135,5 +131,87 @@ impl Pages {
             entry.store(0, Ordering::Relaxed);
         }
         true
+    }
+}
+
+#[kunit_tests(rrxe_odp_pages)]
+mod tests {
+    use super::*;
+
+    const START: usize = 3 * CHUNK;
+
+    fn at(page: usize) -> usize {
+        START + page * PAGE_SIZE
+    }
+
+    /// Pages of which these are present, to be read.
+    fn present(which: &[usize]) -> Result<Pages> {
+        let readers = Arc::new(Sections::new()?, GFP_KERNEL)?;
+        let pages = Pages::new(START, readers)?;
+        for page in which {
+            let entry = pages.entry(at(*page)).ok_or(EINVAL)?;
+            pages.set(entry, at(*page) | PRESENT);
+        }
+        Ok(pages)
+    }
+
+    fn found(pages: &Pages) -> usize {
+        let found = |page: &usize| pages.find(at(*page), false).is_some();
+        (0..PAGES).filter(found).count()
+    }
+
+    #[test]
+    fn has_an_entry_for_each_page_of_a_chunk() -> Result {
+        let pages = present(&[])?;
+        assert!(pages.is_empty());
+        for (va, wanted) in [
+            (START - 1, false),
+            (START, true),
+            (START + CHUNK - 1, true),
+            (START + CHUNK, false),
+            (usize::MAX, false),
+        ] {
+            assert_eq!(pages.entry(va).is_some(), wanted);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn finds_pages_for_what_they_allow() -> Result {
+        let pages = present(&[7])?;
+        assert!(pages.find(at(7), false).is_some());
+        assert!(pages.find(at(7), true).is_none());
+        assert!(pages.find(at(8), false).is_none());
+        Ok(())
+    }
+
+    #[test]
+    fn forgets_what_is_in_a_range_and_nothing_else() -> Result {
+        let pages = present(&[0, 1, 2, PAGES - 1])?;
+        let forget = |first, end| pages.forget(first, end, true, |_| true);
+        assert!(forget(0, START) && forget(START + CHUNK, usize::MAX) && forget(at(3), at(9)));
+        assert_eq!(found(&pages), 4);
+        // A range that touches a page.
+        assert!(forget(at(1) + 5, at(1) + 6));
+        assert_eq!(found(&pages), 3);
+        assert!(pages.find(at(1), false).is_none());
+        assert!(pages.forget(0, usize::MAX, true, |_| false));
+        assert_eq!(found(&pages), 3);
+        assert!(forget(0, usize::MAX));
+        assert!(pages.is_empty() && found(&pages) == 0);
+        Ok(())
+    }
+
+    #[test]
+    fn keeps_what_is_in_use_when_it_may_not_wait() -> Result {
+        let pages = present(&[5])?;
+        let gone = pages
+            .readers
+            .within(|| pages.forget(START, START + CHUNK, false, |_| true));
+        assert!(!gone);
+        assert_eq!(found(&pages), 1);
+        assert!(pages.forget(START, START + CHUNK, false, |_| true));
+        assert!(pages.is_empty());
+        Ok(())
     }
 }

@@ -67,7 +67,7 @@ impl Found<'_> {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the page is smaller than those of the `ib_umem_odp`.
+    /// `EINVAL` if the page is of a smaller order.
     pub(super) fn page(&self, index: usize) -> Result<Option<(NonNull<bindings::page>, bool)>> {
         let pfn = self.frames.get(index).copied().unwrap_or_default();
         if pfn & bindings::hmm_pfn_flags_HMM_PFN_VALID == 0 {
@@ -84,8 +84,8 @@ impl Found<'_> {
 }
 
 /// Finds the pages of `range`, which are whole pages of the process's addresses. Absent ones are
-/// faulted in, unless `how` is [`Fault::Look`]. Calls `note` under the lock of `umem`. Process
-/// context; sleeps.
+/// faulted in, unless `how` is [`Fault::Look`]. Calls `note` under the lock of `umem`; it is refused
+/// pages of a smaller order than `order`. Process context; sleeps.
 ///
 /// # Errors
 ///
@@ -100,6 +100,7 @@ pub(super) unsafe fn walk(
     umem: NonNull<bindings::ib_umem_odp>,
     range: &Range<usize>,
     how: Fault,
+    order: u32,
     note: impl Fn(Found<'_>) -> Result,
 ) -> Result {
     // SAFETY: The caller promises it.
@@ -122,9 +123,6 @@ pub(super) unsafe fn walk(
         },
         ..Default::default()
     };
-    // SAFETY: Valid as the caller promises.
-    let shift = unsafe { (*umem).page_shift };
-    let order = shift.saturating_sub(PAGE_SIZE.trailing_zeros()) as c_ulong;
     let timeout = msecs_to_jiffies(bindings::HMM_RANGE_DEFAULT_TIMEOUT);
     for _ in 0..MOST_WALKS {
         // SAFETY: The list is as long as the range has pages; the address space has users, and the
@@ -139,7 +137,7 @@ pub(super) unsafe fn walk(
         let noted = (!stale).then(|| {
             note(Found {
                 frames: &frames,
-                order,
+                order: order as c_ulong,
             })
         });
         // SAFETY: It was locked above.
