@@ -137,15 +137,18 @@ def state(child):
     return ""
 
 
-def ended(child, what):
-    """The status of the child, which ends soon."""
-    begin = time.monotonic()
-    while time.monotonic() < begin + SECONDS:
+def ended(child, what, progress=None):
+    """The status of the child, which ends soon, or soon after the first byte of `progress` has changed."""
+    begin, seen = time.monotonic(), None
+    heard = begin
+    while time.monotonic() < heard + SECONDS:
         found, status = os.waitpid(child, os.WNOHANG)
         if found:
             if (took := time.monotonic() - begin) > 0.05:
                 print(f"# {what} took {took:.3f} s")
             return status
+        if progress and progress[0] != seen:
+            heard, seen = time.monotonic(), progress[0]
         time.sleep(0.02)
     raise AssertionError(f"{what} has not ended: {state(child)}")
 
@@ -188,12 +191,13 @@ def one_thread_each():
     most = Path("/sys/devices/virtual/workqueue/rrxe_release/max_active")
     before = most.read_text()
     most.write_text(str(len(spinners) + 1))
+    progress = mmap.mmap(-1, mmap.PAGESIZE)
 
     def register():
         context, memory = Context(name=DEVICE), Private(mmap.PAGESIZE)
         pd = PD(context)
         # More than may wait for their release.
-        for _ in range(80):
+        for progress[0] in range(80):
             region = MR(pd, memory.length, DEMAND, address=memory.address)
             advise_mr(pd, context, WRITE, FLUSH, [(memory.address, 8, region.lkey)])
             region.close()
@@ -202,7 +206,7 @@ def one_thread_each():
         for spinner in spinners:
             equal(ended(start_child(spinner.dereg), "deregistration"), 0, "its status")
         becomes(lambda: len(held_up()) >= 1, True, "a thread is held up")
-        equal(ended(start_child(register), "another process"), 0, "the status of another process")
+        equal(ended(start_child(register), "another process", progress), 0, "the status of another process")
     finally:
         most.write_text(before)
         for spinner in spinners:
