@@ -130,6 +130,8 @@ def datagrams(source, target, qpn, group):
             # Other transports.
             for opcode, length in ((0x04, 28), (0x0A, 28), (0x0C, 16), (0x11, 4), (0x13, 28), (0x24, 28), (0x2A, 28)):
                 yield "refused", with_icrc(source, to, bth(opcode, 0, number, 0) + bytes(length))
+            # Of QP1's only those that it would take come so far.
+            payload = rng.randbytes(256) if number == GSI else payload
             yield "icrc", made(to, number, key, payload)[:-4] + rng.randbytes(4)
         # Too short for its headers, more pad than payload, opcodes that UD doesn't have.
         for length in range(8):
