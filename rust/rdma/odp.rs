@@ -473,8 +473,10 @@ impl OnDemand {
         how: Fault,
         goes_on: impl Fn() -> Result,
     ) -> Result {
-        let chunk = self.space.chunk(va, goes_on)?;
-        let served = chunk.fault_in(va, len, how, self.order);
-        served.inspect_err(|_| self.space.discard(&chunk))
+        // Where there is nothing to be had the chunk stays, too: whoever asks again and again would leave many there that
+        // wait for their release.
+        self.space
+            .chunk(va, goes_on)?
+            .fault_in(va, len, how, self.order)
     }
 }

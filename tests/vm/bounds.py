@@ -5,6 +5,7 @@
 
 import contextlib
 import ctypes
+import errno
 import mmap
 import os
 import socket
@@ -27,7 +28,7 @@ from pairs import (
     ALL, PAGE, At, Pair, Private, becomes, case, equal, in_child, known, libc, main, present_pages,
     register, start_child, unanswered,
 )
-from uverbs import CHANGE_PD, advise_mr, rereg
+from uverbs import CHANGE_PD, advise_mr, errno_of, rereg
 
 DEMAND, SUCCESS = ALL | e.IBV_ACCESS_ON_DEMAND, e.IBV_WC_SUCCESS
 WRITE, FLUSH = 1, 1
@@ -35,6 +36,7 @@ CHUNK = 2 << 20
 DONTNEED, NOHUGEPAGE, NORESERVE = 4, 15, 0x4000
 
 libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
 def sparse(count):
@@ -153,6 +155,22 @@ def long_region():
 
     in_child(work)
     remove_group(group)
+
+
+@case("faults that fail make one chunk")
+def holes():
+    def work():
+        pair, memory = Pair(), Private(PAGE)
+        equal(libc.mprotect(memory.address, memory.length, 0), 0, "mprotect of PROT_NONE")
+        region = register(pair.pd, memory, DEMAND)
+        with Calls("mmu_interval_notifier_insert") as calls:
+            for _ in range(50):
+                failed = errno_of(advise_mr, pair.pd, pair.context, WRITE, FLUSH, [(memory.address, PAGE, region.lkey)])
+                equal(failed, errno.EFAULT, "the errno of advice")
+            equal(calls.count("mmu_interval_notifier_insert"), 1, "notifiers")
+        equal(present_pages(memory), 0, "pages that are present")
+
+    in_child(work)
 
 
 @case("regions over the same memory share a notifier")

@@ -163,18 +163,6 @@ impl AddressSpace {
         NonNull::new(from_err_ptr(umem)?).ok_or(ENOMEM)
     }
 
-    /// Takes `chunk` away again unless it has pages or is away: there was nothing to be had. For work items only.
-    pub(super) fn discard(&self, chunk: &Arc<Chunk>) {
-        let Some(number) = number_of(chunk.pages().start) else {
-            return;
-        };
-        let mut count = self.count.lock();
-        let is_there = |now: Arc<Chunk>| Arc::ptr_eq(&now, chunk);
-        if chunk.pages().is_empty() && self.chunks.get(number).is_some_and(is_there) {
-            self.remove(&mut count, number);
-        }
-    }
-
     /// Takes away all chunks without pages, and so leaves at most one for each page of a page table that the process
     /// has; the next time when there are twice as many chunks as are left. Somebody who is just having memory of such a
     /// chunk faulted in comes to absent memory again.
