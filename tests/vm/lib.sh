@@ -309,8 +309,8 @@ huge_pages() {
 	echo 8 >/proc/sys/vm/nr_hugepages && [[ $(</proc/sys/vm/nr_hugepages) -eq 8 ]]
 }
 
-# kernel_said PATTERN: the kernel's lines since this script began that match.
-kernel_said() { dmesg | sed -n "\|$_mark|,\$p" | grep -E "$1"; }
+# kernel_said PATTERN, or grep's options: the kernel's lines since this script began that match.
+kernel_said() { dmesg | sed -n "\|$_mark|,\$p" | grep -E "$@"; }
 
 # What the kernel says when it is not well, since this script began.
 _kernel_complaints() {
@@ -318,7 +318,7 @@ _kernel_complaints() {
 		echo "the kernel's log has lost the beginning of this script"
 		return 0
 	}
-	dmesg | sed -n "\|$_mark|,\$p" | grep -Ef /usr/lib/rrxe/splats
+	kernel_said -f /usr/lib/rrxe/splats
 }
 
 _leave() {

@@ -37,8 +37,8 @@ has_few_lines() {
 	[[ $lines -lt 400 ]]
 }
 
-# ib_mad has no limit on the rate of this line (validate_mad(), drivers/infiniband/core/mad.c).
 refused() { [[ $(<"/sys/class/infiniband/$DEV1/ports/1/hw_counters/drop_invalid") -ge $1 ]]; }
+# ib_mad has no limit on the rate of this line (validate_mad(), drivers/infiniband/core/mad.c).
 ib_mad_is_silent() { ! kernel_said "MAD received with unsupported base version"; }
 
 check "two hosts" hosts_up 4200
