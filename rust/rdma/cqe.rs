@@ -42,7 +42,7 @@ pub struct Cqe {
     reserved: u32,
 }
 
-/// What the kernel is told of a datagram that came, besides its header.
+/// The arrival of a datagram: the kernel gets these fields besides its header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
     /// The VLAN of the address that it came to.

@@ -95,7 +95,7 @@ fn management(packet: &Packet) -> Result<(Deth, RecvExtra), QpDropReason> {
     }
 }
 
-/// What a packet has to be to be a datagram for a QP with queue key `own`.
+/// The datagram header and the immediate data of a packet, if it is a datagram for a QP with queue key `own`.
 fn datagram(packet: &Packet, own: Qkey) -> Result<(Deth, RecvExtra), QpDropReason> {
     let (deth, extra) = match (packet.service, packet.body) {
         (Service::Ud(deth), Body::Send(SendPart::Only(SendTail::Plain))) => (deth, RecvExtra::None),

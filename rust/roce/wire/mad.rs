@@ -29,7 +29,7 @@ const DREP: u16 = 0x16;
 const SIDR_REP: u16 = 0x18;
 const APR: u16 = 0x1a;
 
-/// What ib_core does with a management datagram.
+/// The kinds of management datagrams that ib_core treats differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MadKind {
     /// It ends an exchange of connection management, or a step of one, and gets no answer.
@@ -71,7 +71,7 @@ impl MadHeader {
         self.class == CLASS_CM || self.kind() == MadKind::Response
     }
 
-    /// What ib_core does with it.
+    /// Its kind.
     pub fn kind(&self) -> MadKind {
         let is_response = self.method & METHOD_RESPONSE != 0
             || self.method == METHOD_TRAP_REPRESS

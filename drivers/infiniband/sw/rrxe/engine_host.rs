@@ -313,7 +313,7 @@ impl EngineHost<'_> {
         })
     }
 
-    /// What the kernel is told of a datagram.
+    /// The arrival of a datagram, for the kernel.
     fn arrival(&self, packet: &RxPacket) -> Arrival {
         let (to, ingress) = (packet.endpoints.destination, packet.skb.ingress());
         Arrival {

@@ -50,7 +50,7 @@ impl Due {
     }
 }
 
-/// What the senders may do.
+/// The paces of one kind of datagrams.
 pub(super) struct Paces {
     /// Those of one share, whatever others do.
     pub(super) sure: Pace,

@@ -106,12 +106,12 @@ impl Senders {
         }))
     }
 
-    /// What stands for `sender` until [`REMEMBERED`] other questions have come. Any context.
+    /// The stand-in for `sender`, until [`REMEMBERED`] other questions have come. Any context.
     pub(super) fn remember(&self, sender: Gid) -> StandIn {
         StandIn(self.state.lock().remember(sender))
     }
 
-    /// What stands for a probe: the question before it has a place until ib_core has answered, or for a while if it does
+    /// The stand-in of a probe: the question before it has a place until ib_core has answered, or for a while if it does
     /// not. `None` while there is no place. Any context.
     pub(super) fn probe(&self) -> Option<StandIn> {
         let now = self.epoch.elapsed().as_nanos();
