@@ -111,6 +111,8 @@ impl Gsi {
             MadKind::Question => admitted(self.questions.admits(sender, now))?,
         }
         if header.may_reach_cm() && !device.link.is_of_host() {
+            // What is dropped allocates nothing.
+            admitted(device.senders.has_place())?;
             let probe = probe::behind(packet, &device.link).ok_or(Counter::DropRate)?;
             let stand_in = device.senders.probe().ok_or(Counter::DropRate)?;
             self.probe = Some((stand_in, probe));

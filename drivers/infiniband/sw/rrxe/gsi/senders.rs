@@ -111,6 +111,12 @@ impl Senders {
         StandIn(self.state.lock().remember(sender))
     }
 
+    /// Whether there is a place for a question with a probe behind it. Any context.
+    pub(super) fn has_place(&self) -> bool {
+        let now = self.epoch.elapsed().as_nanos();
+        self.state.lock().places.find(now).is_some()
+    }
+
     /// The stand-in of a probe: the question before it has a place until ib_core has answered, or for a while if it does
     /// not. `None` while there is no place. Any context.
     pub(super) fn probe(&self) -> Option<StandIn> {
