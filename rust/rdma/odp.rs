@@ -11,8 +11,8 @@
 //!
 //! A chunk is 2 MiB of an address space. It is made where a region is used, and all regions of a process on a device have
 //! the same one: an invalidation looks at as many chunks as its range has pages of page tables, whatever is registered.
-//! Chunks that have no page any more are freed when as many others have been made, and all when the last of
-//! these regions ends. A region, which may be the whole address space, only says which addresses its keys open.
+//! Chunks that have no page any more are freed when as many others have been made, and all soon after the
+//! last of these regions has ended. A region, which may be the whole address space, only says which addresses its keys open.
 //!
 //! A process may have its mappings invalidated without a pause, and the kernel's functions that wait for the end of all
 //! invalidations then wait for as long as the process likes. So only work items call them: those that have memory

@@ -196,6 +196,42 @@ def same_memory():
     in_child(work)
 
 
+@case("the last region over many chunks ends without touching them")
+def last_region():
+    count = 2000
+
+    def work():
+        pair, memory = Pair(), sparse(count)
+        region = MR(pair.pd, 0, DEMAND, implicit=True)
+        use_sparse(pair, region, memory)
+        # The end of a chunk takes a mutex.
+        with Calls("mmu_interval_notifier_remove", "mutex_lock") as calls:
+            with calls.of_this_process("mutex_lock") as taken:
+                region.close()
+            print(f"# {taken()} mutexes")
+            equal(0 < taken() < count // 10, True, f"few mutexes ({taken()})")
+            becomes(lambda: calls.count("mmu_interval_notifier_remove") >= count, True, "all chunks are freed")
+
+    in_child(work)
+
+
+@case("regions that come and go leave no chunk")
+def passing_regions():
+    def work():
+        pair, memory = Pair(), Private(PAGE)
+        with Calls("mmu_interval_notifier_insert", "mmu_interval_notifier_remove") as calls:
+            for _ in range(300):
+                region = register(pair.pd, memory, DEMAND)
+                advise_mr(pair.pd, pair.context, WRITE, FLUSH, [(memory.address, PAGE, region.lkey)])
+                region.close()
+            made = calls.count("mmu_interval_notifier_insert")
+            print(f"# {made} chunks made")
+            equal(made > 0, True, "chunks made")
+            becomes(lambda: calls.count("mmu_interval_notifier_remove"), made, "all chunks are freed")
+
+    in_child(work)
+
+
 @contextlib.contextmanager
 def stuck(groups, uid, work, faults):
     """A process of user `uid` in memory cgroups of its own. It calls `work` with (address, lkey or rkey, pair) of

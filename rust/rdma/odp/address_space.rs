@@ -194,7 +194,7 @@ fn number_of(va: usize) -> Option<u32> {
     u32::try_from(va >> CHUNK_SHIFT).ok()
 }
 
-/// An address space and the regions that have it.
+/// An address space and how many regions have it. One without regions waits for [`Spaces::end_unused`].
 struct Entry {
     space: Arc<AddressSpace>,
     regions: u32,
@@ -233,18 +233,37 @@ impl Spaces {
         entries.get(&key).map(|entry| entry.space.clone())
     }
 
-    /// Counts one region less of the space of this key, and forgets a space that has none.
-    fn close(&self, key: Key) {
+    /// Counts one region less of the space of this key. Returns whether it has none now.
+    fn close(&self, key: Key) -> bool {
         let mut entries = self.entries.lock();
-        let unused = match entries.get_mut(&key) {
-            Some(entry) if entry.regions > 1 => {
-                entry.regions = entry.regions.saturating_sub(1);
-                None
-            }
-            _ => entries.remove_node(&key),
+        let Some(entry) = entries.get_mut(&key) else {
+            return false;
         };
-        drop(entries);
-        drop(unused);
+        entry.regions = entry.regions.saturating_sub(1);
+        entry.regions == 0
+    }
+
+    /// Ends the spaces without regions of the process with this number, which gives its owner their chunks. Process
+    /// context; sleeps.
+    pub(super) fn end_unused(&self, owner: usize) {
+        while let Some(unused) = self.take_unused(owner) {
+            drop(unused);
+        }
+    }
+
+    /// Takes out a space without regions of the process with this number.
+    fn take_unused(&self, owner: usize) -> Option<RBTreeNode<Key, Entry>> {
+        let mut entries = self.entries.lock();
+        let mut cursor = entries.cursor_lower_bound_mut(&(owner, 0));
+        loop {
+            let at = cursor?;
+            let (key, entry) = at.current();
+            match (key.0 == owner, entry.regions) {
+                (false, _) => return None,
+                (true, 0) => return Some(at.remove_current().1),
+                (true, _) => cursor = at.move_next(),
+            }
+        }
     }
 }
 
@@ -287,10 +306,12 @@ impl Deref for OpenSpace {
 }
 
 impl Drop for OpenSpace {
-    /// With the last one, all chunks end. Process context; sleeps.
+    /// With the last one, all chunks end soon. Process context; waits for nobody.
     fn drop(&mut self) {
         let owner = self.owner();
         let key = (owner.number(), self.device().as_raw() as usize);
-        owner.owners().spaces.close(key);
+        if owner.owners().spaces.close(key) {
+            owner.end_spaces();
+        }
     }
 }

@@ -5,7 +5,8 @@
 //! `ib_umem_odp_release()` waits, without being interruptible, until at one moment nothing of the address space is being
 //! invalidated: a process whose threads change its mappings all the time decides when that is. So no call of anybody
 //! releases a chunk. A chunk that ends forgets its pages, and its remains go to a list of the address space; a work item
-//! of the address space releases them. One that has to wait occupies one thread, however many chunks wait. Those of a user
+//! of the address space releases them. It ends the chunks of a device, too, when the last region there has ended: who ended
+//! the region does not wait for as many chunks as the process likes. One that has to wait occupies one thread, however many chunks wait. Those of a user
 //! or a memory cgroup occupy no more threads than its share ([`Threads`]); the others wait for these, and occupy none.
 //!
 //! Remains that wait are bounded: whoever makes another chunk waits for room first ([`Owner::wait_for_room`]).
@@ -120,13 +121,22 @@ pub trait Threads: Send + Sync {
     fn give_back(&self);
 }
 
-/// The chunks that wait for their release.
+/// What waits for the work item.
 struct Waiting {
+    /// Chunks that wait for their release.
     first: Option<KBox<Remains>>,
     /// Those in the list, and the one that is being released.
     count: u32,
+    /// There may be an address space without regions.
+    spaces: bool,
     /// The owner has a thread or waits for one.
     busy: bool,
+}
+
+impl Waiting {
+    fn is_empty(&self) -> bool {
+        self.first.is_none() && !self.spaces
+    }
 }
 
 /// An address space that has regions on demand, or chunks that wait for their release.
@@ -151,6 +161,7 @@ impl Owner {
         let waiting = Waiting {
             first: None,
             count: 0,
+            spaces: false,
             busy: false,
         };
         Arc::pin_init(
@@ -183,10 +194,22 @@ impl Owner {
 
     /// Has `remains`, whose pages are forgotten, released soon. Process context; waits for nobody and allocates nothing.
     pub(super) fn release(self: &Arc<Self>, mut remains: KBox<Remains>) {
+        self.add(|waiting| {
+            remains.next = waiting.first.take();
+            waiting.first = Some(remains);
+            waiting.count = waiting.count.saturating_add(1);
+        });
+    }
+
+    /// Has the address spaces that have no regions ended soon. Process context; waits for nobody and allocates nothing.
+    pub(super) fn end_spaces(self: &Arc<Self>) {
+        self.add(|waiting| waiting.spaces = true);
+    }
+
+    /// Has the work item do what `add` adds.
+    fn add(self: &Arc<Self>, add: impl FnOnce(&mut Waiting)) {
         let mut waiting = self.waiting.lock();
-        remains.next = waiting.first.take();
-        waiting.first = Some(remains);
-        waiting.count = waiting.count.saturating_add(1);
+        add(&mut waiting);
         let was_busy = core::mem::replace(&mut waiting.busy, true);
         drop(waiting);
         if !was_busy {
@@ -225,7 +248,12 @@ impl Owner {
         Ok(())
     }
 
-    /// The next one to be released.
+    /// Whether there may be an address space without regions. From now on there is none, but for those that lose theirs.
+    fn take_spaces(&self) -> bool {
+        core::mem::take(&mut self.waiting.lock().spaces)
+    }
+
+    /// The next chunk to be released.
     fn take_first(&self) -> Option<KBox<Remains>> {
         let mut waiting = self.waiting.lock();
         let mut first = waiting.first.take()?;
@@ -233,11 +261,11 @@ impl Owner {
         Some(first)
     }
 
-    /// Gives the thread back, and takes another one if chunks have come meanwhile.
+    /// Gives the thread back, and takes another one if there is more to do meanwhile.
     fn end(self: &Arc<Self>) {
         self.threads.give_back();
         let mut waiting = self.waiting.lock();
-        waiting.busy = waiting.first.is_some();
+        waiting.busy = !waiting.is_empty();
         let goes_on = waiting.busy;
         drop(waiting);
         if goes_on {
@@ -255,6 +283,9 @@ impl WorkItem for Owner {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
+        if this.take_spaces() {
+            this.owners.spaces.end_unused(this.number());
+        }
         while let Some(remains) = this.take_first() {
             // Here it waits for the MMU notifiers of the process.
             drop(remains);
@@ -334,7 +365,7 @@ impl Owners {
         Ok(Open(owner))
     }
 
-    /// Forgets `owner` if it isn't in use and no chunk of it waits.
+    /// Forgets `owner` if it isn't in use and no chunk of it waits. A space without regions is a use.
     fn forget_unused(&self, owner: &Owner) {
         let number = owner.mm.number();
         let mut entries = self.entries.lock();
