@@ -190,6 +190,11 @@ impl Mappings {
         memory: Arc<SharedMemory>,
         pages: RangeInclusive<u32>,
     ) -> Result<Mapping> {
+        // `rdma_user_mmap_entry_get_pgoff()` (ib_core_uverbs.c) takes an entry for that of page 0 while it is being inserted,
+        // and the insertion may still fail.
+        if pages.contains(&0) {
+            return Err(EINVAL);
+        }
         let len = memory.len;
         let entry = KBox::new(
             Entry {
@@ -215,7 +220,8 @@ impl Mappings {
             bindings::rdma_user_mmap_entry_insert_range(context, base, len, first, last)
         };
         if let Err(error) = kernel::error::to_result(code) {
-            // SAFETY: The pointer came from the box above, and the core did not take it.
+            // SAFETY: The pointer came from the box above, and the core did not take it: nobody found it, for its offset
+            // is not 0.
             drop(unsafe { KBox::from_raw(entry.as_ptr()) });
             return Err(error);
         }
@@ -268,7 +274,7 @@ impl Mapping {
     ///
     /// `ENOMEM`; `EIO` if the context is going away.
     pub(crate) fn new(owner: &Arc<Mappings>, memory: Arc<SharedMemory>) -> Result<Self> {
-        owner.insert(memory, 0..=page(bindings::RRXE_DM_OFFSET - 1)?)
+        owner.insert(memory, 1..=page(bindings::RRXE_DM_OFFSET - 1)?)
     }
 
     /// Lets the process of `owner` map `memory` at `offset`, in bytes, which only one caller may use at a time.

@@ -31,6 +31,8 @@ class Mapped:
     """Shared memory of the kernel, word by word."""
 
     def __init__(self, fd, offset, size):
+        # ib_core takes an entry of page 0 for whole while it is being made.
+        assert offset, "an offset of zero"
         self.memory = mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE, offset=offset)
         self.size = size
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
