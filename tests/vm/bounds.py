@@ -469,6 +469,11 @@ def error_timers():
     count = softirqs_during(2)
     print(f"# {count} softirqs in two seconds")
     equal(count < 400, True, f"softirqs ({count})")
+    # They find no receive: from now on each has a timer every 1.6 seconds, not 20 a second.
+    time.sleep(2)
+    timers = softirqs_during(4, "HRTIMER")
+    print(f"# {timers} softirqs of timers in four seconds")
+    equal(0 < timers < 2000, True, f"softirqs of timers ({timers})")
 
 
 sys.exit(main())

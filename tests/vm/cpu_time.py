@@ -38,11 +38,11 @@ def softirq_count(*names):
     return sum(int(count) for row in rows if row[0].rstrip(":") in names for count in row[1:])
 
 
-def softirqs_during(seconds):
-    """How often all CPUs together run softirqs of work items and timers in that time. Sleeps for as long."""
-    before = softirq_count("TASKLET")
+def softirqs_during(seconds, kind="TASKLET"):
+    """How often all CPUs together run such softirqs, or those of work items, in that time. Sleeps for as long."""
+    before = softirq_count(kind)
     time.sleep(seconds)
-    return softirq_count("TASKLET") - before
+    return softirq_count(kind) - before
 
 
 @contextlib.contextmanager

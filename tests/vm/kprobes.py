@@ -6,6 +6,9 @@ import contextlib
 import os
 import re
 import subprocess
+from pathlib import Path
+
+from cpu_time import triggered
 
 TRACING = "/sys/kernel/tracing"
 
@@ -20,16 +23,16 @@ class Calls:
         if not os.path.exists(f"{TRACING}/kprobe_events"):
             subprocess.run(["mount", "-t", "tracefs", "tracefs", TRACING], check=True)
         for name in self.functions:
-            self._append("kprobe_events", f"p:odp_{name} {name}\n")
+            self._append(f"p:odp_{name} {name}\n")
             self._enable(name, "1")
         return self
 
     @staticmethod
-    def _append(name, line):
-        # Python's own modes seek to the end, which the files refuse, or take away what is there.
-        file_ = os.open(f"{TRACING}/{name}", os.O_WRONLY | os.O_APPEND)
-        os.write(file_, line.encode())
-        os.close(file_)
+    def _append(line):
+        # Python's own mode for appending seeks to the end, which the file refuses.
+        events = os.open(f"{TRACING}/kprobe_events", os.O_WRONLY | os.O_APPEND)
+        os.write(events, line.encode())
+        os.close(events)
 
     def _enable(self, name, value):
         with open(f"{TRACING}/events/kprobes/odp_{name}/enable", "w", encoding="ascii") as enable:
@@ -43,19 +46,14 @@ class Calls:
     @contextlib.contextmanager
     def of_this_process(self, name):
         """Counts those of this process's thread only, and yields the function that tells how many."""
-        directory, trigger = f"events/kprobes/odp_{name}", "hist:keys=common_pid"
-        counted = 0
-        self._append(f"{directory}/trigger", trigger)
-        try:
+        event, counted = Path(f"{TRACING}/events/kprobes/odp_{name}"), 0
+        with triggered(event, "hist:keys=common_pid"):
             yield lambda: counted
-        finally:
-            self._append(f"{directory}/trigger", f"{trigger}:pause")
-            with open(f"{TRACING}/{directory}/hist", encoding="ascii") as file_:
-                found = re.search(rf"common_pid:\s+{os.getpid()}\s.*hitcount:\s+(\d+)", file_.read())
-            counted = int(found[1]) if found else 0
-            self._append(f"{directory}/trigger", f"!{trigger}")
+            table = (event / "hist").read_text()
+        found = re.search(rf"common_pid: +{os.getpid()} .*hitcount: +(\d+)", table)
+        counted = int(found[1]) if found else 0
 
     def __exit__(self, *_):
         for name in self.functions:
             self._enable(name, "0")
-            self._append("kprobe_events", f"-:odp_{name}\n")
+            self._append(f"-:odp_{name}\n")

@@ -67,15 +67,15 @@ unload() {
 # From now on producers spin without a pause, if there are any.
 hurry() { [[ -z ${INPUTS[spin]:-} ]] || echo go >&"${INPUTS[spin]}"; }
 
-# timed NAME COMMAND...: takes no longer than it may, beside producers that spin.
+# timed NAME COMMAND...: takes no longer than it may, beside producers that spin. Of a short time much may be theirs.
 timed() {
-	local name=$1 start took
+	local name=$1 start took TIMEFORMAT=%S
 	shift
 	hurry
 	start=$(now)
-	_capture "$@" || fail "$name" "$OUTPUT"
+	{ time _capture "$@" || fail "$name" "$OUTPUT"; } 2>/tmp/cpu
 	took=$(($(now) - start))
-	note "$name: $took ms"
+	note "$name: $took ms; the command had a CPU for $(</tmp/cpu) s"
 	check "$name ends soon" test "$took" -le "$WORST_MS"
 }
 

@@ -24,7 +24,7 @@ use roce::{
     ids::Qpn,
     qp::{Attrs, Config, QpState, SendWqe, TransmitFault},
     responder::Replay,
-    time::{Duration, Instant},
+    time::Instant,
     transmit::{Source, Transmit},
     wc::WcStatus,
     wire::packet::{Packet, Service},
@@ -32,6 +32,7 @@ use roce::{
 
 use crate::{
     engine_host::{EngineHost, Rest, Upshot},
+    error_poll::ErrorPoll,
     fault::{ungathered, Stall},
     gsi::Gsi,
     limits::INBOX,
@@ -61,9 +62,6 @@ const LEAST_SENDS: u32 = 4;
 /// So many turns empty a full inbox.
 const INBOX_TURNS: u32 = INBOX.div_ceil(BUDGET);
 
-/// How often a QP in the error state looks for receives posted since: stock librxe rings no bell.
-const ERROR_POLL: Duration = Duration(50_000_000);
-
 /// All that belongs to the holder of the turn.
 pub(crate) struct Core {
     pub(crate) engine: Engine,
@@ -84,6 +82,8 @@ pub(crate) struct Core {
     pub(crate) neighbour: Recent<Qp>,
     /// What waits for memory that isn't resident.
     pub(crate) stall: Stall,
+    /// When it looks for receives in the error state.
+    pub(crate) error_poll: ErrorPoll,
     /// The queues take nothing that is posted later: the device goes away.
     pub(crate) closed: bool,
     /// Turns for which what is due has waited for packets to be taken in.
@@ -477,12 +477,19 @@ impl Core {
         }
     }
 
+    /// When a turn next has something to do, or looks for receives.
+    fn next_work_in_error(&mut self, qp: ArcBorrow<'_, Qp>, now: Instant) -> Option<Instant> {
+        let Some(position) = self.rq.position() else {
+            return self.next_work(qp, now);
+        };
+        let due = self.engine.poll_timeout();
+        Some(due.unwrap_or_else(|| self.error_poll.due(now, position)))
+    }
+
     /// Sees to it that the QP runs when the engine next wants it.
     fn arm(&mut self, qp: ArcBorrow<'_, Qp>, now: Instant, upshot: &mut Upshot) {
         let due = match self.engine.state() {
-            QpState::Err if self.rq.is_own() => {
-                Some(self.engine.poll_timeout().unwrap_or(now.after(ERROR_POLL)))
-            }
+            QpState::Err => self.next_work_in_error(qp, now),
             _ => self.next_work(qp, now),
         };
         let Some(due) = due else {

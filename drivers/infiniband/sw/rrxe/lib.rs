@@ -20,6 +20,7 @@ mod dm;
 mod doorbells;
 mod engine;
 mod engine_host;
+mod error_poll;
 mod fault;
 mod filter;
 mod flow;

@@ -96,9 +96,12 @@ impl RecvQueue {
         })
     }
 
-    /// Whether nobody else takes from it.
-    pub(crate) fn is_own(&self) -> bool {
-        matches!(self.source, Source::Own(_))
+    /// The slot of the next WQE, if nobody else takes from the queue.
+    pub(crate) fn position(&self) -> Option<u32> {
+        match &self.source {
+            Source::Own(ring) => Some(ring.position()),
+            Source::Shared(_) | Source::Nothing | Source::Domain { .. } => None,
+        }
     }
 
     /// From now on takes no more than the WQEs posted for this QP before this call.

@@ -96,6 +96,11 @@ impl RecvRing {
         self.ring.capacity()
     }
 
+    /// The next slot to take.
+    pub(crate) fn position(&self) -> u32 {
+        self.next
+    }
+
     /// Something is posted and not yet taken.
     pub(crate) fn has_posted(&self) -> bool {
         self.producer() != self.next

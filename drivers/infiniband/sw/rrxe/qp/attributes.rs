@@ -13,6 +13,7 @@ use super::{manage::QpLoad, Qp};
 use crate::{
     engine::{new_replays, Core},
     engine_host::Upshot,
+    error_poll::ErrorPoll,
     limits,
 };
 
@@ -92,6 +93,7 @@ impl Qp {
         .map_err(|_| EINVAL)?;
         let state = core.engine.state();
         self.note_state(state);
+        core.error_poll = ErrorPoll::new();
         let mut unbinds = false;
         if state == QpState::Reset {
             unbinds = core.sq.binds();
