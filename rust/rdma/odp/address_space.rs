@@ -175,7 +175,10 @@ impl AddressSpace {
             if chunk.pages().is_empty() {
                 self.remove(count, number);
             }
-            next = number.saturating_add(1);
+            let Some(beyond) = number.checked_add(1) else {
+                break;
+            };
+            next = beyond;
             cond_resched();
         }
         count.most = count.chunks.saturating_mul(2).max(FEW_CHUNKS);
