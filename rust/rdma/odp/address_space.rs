@@ -2,7 +2,7 @@
 
 //! A process's address space on demand: chunks that are made where it is used, the same for all regions of a device.
 
-use core::{ops::Deref, ptr::NonNull};
+use core::{mem::ManuallyDrop, ops::Deref, ptr::NonNull};
 
 use kernel::{
     error::from_err_ptr,
@@ -236,12 +236,15 @@ impl Spaces {
         entries.get(&key).map(|entry| entry.space.clone())
     }
 
-    /// Counts one region less of the space of this key. Returns whether it has none now.
-    fn close(&self, key: Key) -> bool {
+    /// Counts one region less of the space of this key, and gives up the region's count of it, which is not the last one.
+    /// Returns whether the space has no region now.
+    fn close(&self, key: Key, space: Arc<AddressSpace>) -> bool {
         let mut entries = self.entries.lock();
         let Some(entry) = entries.get_mut(&key) else {
             return false;
         };
+        // The entry has one as well, and nobody takes the entry before the lock is released.
+        drop(space);
         entry.regions = entry.regions.saturating_sub(1);
         entry.regions == 0
     }
@@ -285,7 +288,7 @@ impl Owners {
         let owner = self.open(threads)?;
         let key = (owner.owner().number(), device.as_raw() as usize);
         if let Some(space) = self.spaces.open(key, None) {
-            return Ok(OpenSpace(space));
+            return Ok(OpenSpace::new(space));
         }
         let entry = Entry {
             space: AddressSpace::new(owner, device)?,
@@ -293,12 +296,18 @@ impl Owners {
         };
         let node = RBTreeNode::new(key, entry, GFP_KERNEL_ACCOUNT)?;
         let space = self.spaces.open(key, Some(node)).ok_or(ENOMEM)?;
-        Ok(OpenSpace(space))
+        Ok(OpenSpace::new(space))
     }
 }
 
 /// An [`AddressSpace`] that a region has: each later region of the process and device has the same.
-pub(super) struct OpenSpace(Arc<AddressSpace>);
+pub(super) struct OpenSpace(ManuallyDrop<Arc<AddressSpace>>);
+
+impl OpenSpace {
+    fn new(space: Arc<AddressSpace>) -> Self {
+        Self(ManuallyDrop::new(space))
+    }
+}
 
 impl Deref for OpenSpace {
     type Target = AddressSpace;
@@ -311,9 +320,11 @@ impl Deref for OpenSpace {
 impl Drop for OpenSpace {
     /// With the last one, all chunks end soon. Process context; waits for nobody.
     fn drop(&mut self) {
-        let owner = self.owner();
-        let key = (owner.number(), self.device().as_raw() as usize);
-        if owner.owners().spaces.close(key) {
+        // SAFETY: It is taken once, here, and not used any more.
+        let space = unsafe { ManuallyDrop::take(&mut self.0) };
+        let owner = space.owner().clone();
+        let key = (owner.number(), space.device().as_raw() as usize);
+        if owner.owners().spaces.close(key, space) {
             owner.end_spaces();
         }
     }
