@@ -22,6 +22,7 @@
 #include <linux/random.h>
 #include <linux/rcupdate.h>
 #include <linux/rtnetlink.h>
+#include <linux/sched/vhost_task.h>
 #include <linux/scatterlist.h>
 #include <linux/skbuff.h>
 #include <linux/slab.h>
@@ -63,4 +64,5 @@ const gfp_t RRXE_CONST_GFP_ATOMIC = GFP_ATOMIC;
 const gfp_t RRXE_CONST___GFP_ZERO = __GFP_ZERO;
 const gfp_t RRXE_CONST_XA_FLAGS_ACCOUNT = XA_FLAGS_ACCOUNT;
 const gfp_t RRXE_CONST_XA_FLAGS_LOCK_BH = XA_FLAGS_LOCK_BH;
+const unsigned int RRXE_CONST_TASK_IDLE = TASK_IDLE;
 const unsigned int RRXE_CONST_MAX_SKB_FRAGS = MAX_SKB_FRAGS;

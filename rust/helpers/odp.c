@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
 #include <linux/hmm.h>
-#include <linux/memcontrol.h>
 #include <linux/mmu_notifier.h>
 #include <linux/sched/mm.h>
 #include <rdma/ib_umem_odp.h>
@@ -40,11 +39,6 @@ rrxe_helper_mmu_interval_read_retry(struct mmu_interval_notifier *notifier,
 	return mmu_interval_read_retry(notifier, seq);
 }
 
-__rrxe_helper bool rrxe_helper_mmget_not_zero(struct mm_struct *mm)
-{
-	return mmget_not_zero(mm);
-}
-
 __rrxe_helper struct page *rrxe_helper_hmm_pfn_to_page(unsigned long pfn)
 {
 	return hmm_pfn_to_page(pfn);
@@ -56,23 +50,12 @@ __rrxe_helper struct mm_struct *rrxe_helper_grab_current_mm(void)
 	return current->mm;
 }
 
+__rrxe_helper struct mm_struct *rrxe_helper_current_mm(void)
+{
+	return current->mm;
+}
+
 __rrxe_helper void rrxe_helper_mmdrop(struct mm_struct *mm)
 {
 	mmdrop(mm);
-}
-
-__rrxe_helper struct mem_cgroup *rrxe_helper_mm_memcg(struct mm_struct *mm)
-{
-	return get_mem_cgroup_from_mm(mm);
-}
-
-__rrxe_helper struct mem_cgroup *
-rrxe_helper_set_active_memcg(struct mem_cgroup *memcg)
-{
-	return set_active_memcg(memcg);
-}
-
-__rrxe_helper void rrxe_helper_mem_cgroup_put(struct mem_cgroup *memcg)
-{
-	mem_cgroup_put(memcg);
 }

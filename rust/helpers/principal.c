@@ -28,3 +28,8 @@ __rrxe_helper struct user_namespace *rrxe_helper_current_user_ns(void)
 {
 	return current_user_ns();
 }
+
+__rrxe_helper void rrxe_helper_mem_cgroup_put(struct mem_cgroup *memcg)
+{
+	mem_cgroup_put(memcg);
+}

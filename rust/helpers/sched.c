@@ -18,6 +18,11 @@ __rrxe_helper void rrxe_helper_synchronize_rcu_tasks(void)
 	synchronize_rcu_tasks();
 }
 
+__rrxe_helper void rrxe_helper_set_current_running(void)
+{
+	__set_current_state(TASK_RUNNING);
+}
+
 __rrxe_helper bool rrxe_helper_current_fatal_signal_pending(void)
 {
 	return fatal_signal_pending(current);

@@ -6,7 +6,7 @@ use core::ops::BitOr;
 
 use roce::mtu::Mtu;
 
-use crate::{bindings, dm::DeviceMemory};
+use crate::{bindings, dm::DeviceMemory, odp::OnDemand};
 
 /// A set of device capabilities.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -149,11 +149,13 @@ impl DeviceAttributes {
         raw.kernel_cap_flags = u64::from(
             bindings::ib_kernel_cap_flags_IBK_ALLOW_USER_UNREG
                 | bindings::ib_kernel_cap_flags_IBK_BLOCK_MULTICAST_LOOPBACK
-                | bindings::ib_kernel_cap_flags_IBK_ON_DEMAND_PAGING
                 | bindings::ib_kernel_cap_flags_IBK_SG_GAPS_REG
                 | bindings::ib_kernel_cap_flags_IBK_LOCAL_DMA_LKEY,
         );
-        raw.odp_caps = on_demand_paging();
+        if OnDemand::IS_SUPPORTED {
+            raw.kernel_cap_flags |= u64::from(bindings::ib_kernel_cap_flags_IBK_ON_DEMAND_PAGING);
+            raw.odp_caps = on_demand_paging();
+        }
         raw.max_send_sge = clamp(self.max_send_sge);
         raw.max_recv_sge = clamp(self.max_recv_sge);
         raw.max_sge_rd = clamp(self.max_sge_rd);

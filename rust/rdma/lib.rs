@@ -18,7 +18,6 @@ pub(crate) use rdma_bindings as bindings;
 
 pub mod attr;
 pub mod av;
-mod charge;
 mod claim;
 pub mod client;
 mod copy;
@@ -65,6 +64,7 @@ pub mod udata;
 pub mod umem;
 pub mod unread;
 pub mod upcall;
+mod user_thread;
 pub mod workqueue;
 mod xrcd;
 

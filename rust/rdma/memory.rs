@@ -4,11 +4,7 @@
 
 use kernel::prelude::*;
 
-use crate::{
-    mr::Access,
-    odp::{Fault, OnDemand},
-    umem::UserMemory,
-};
+use crate::{mr::Access, odp::OnDemand, umem::UserMemory};
 
 /// Memory of a process.
 pub enum ProcessMemory {
@@ -41,22 +37,11 @@ impl ProcessMemory {
         room.is_some_and(|room| len <= room)
     }
 
-    /// Makes `len` bytes at `offset` resident because somebody advises it, and asks `goes_on` before each piece. Process
-    /// context; sleeps.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`OnDemand::fault_in`]; `EINVAL` if it is pinned.
-    pub fn prefetch(
-        &self,
-        offset: u64,
-        len: u64,
-        how: Fault,
-        goes_on: impl Fn() -> Result,
-    ) -> Result {
+    /// What comes when it is used, if it is such memory.
+    pub fn on_demand(&self) -> Option<&OnDemand> {
         match self {
-            Self::Pinned(_) => Err(EINVAL),
-            Self::OnDemand(memory) => memory.fault_in(offset, len, how, goes_on),
+            Self::Pinned(_) => None,
+            Self::OnDemand(memory) => Some(memory),
         }
     }
 

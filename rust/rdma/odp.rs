@@ -15,8 +15,8 @@
 //! last of these regions has ended. A region, which may be the whole address space, only says which addresses its keys open.
 //!
 //! A process may have its mappings invalidated without a pause, and the kernel's functions that wait for the end of all
-//! invalidations then wait for as long as the process likes. So only work items call them: those that have memory
-//! faulted in (`walk`), and those that release chunks (`owner`).
+//! invalidations then wait for as long as the process likes. So no call of anybody makes them. A thread of the process
+//! itself has memory faulted in (`walk`), and work items release chunks (`owner`).
 
 mod address_space;
 mod owner;
@@ -32,19 +32,16 @@ use kernel::{
     ffi::c_ulong,
     page::PAGE_SIZE,
     prelude::*,
-    sync::Arc, //
+    sync::Arc,
+    time::{Delta, Instant, Monotonic},
 };
 
 use crate::{
-    bindings,
-    charge::Charge,
-    device::IbDevice,
-    direct_map,
-    mr::Access,
-    span::Span,
-    sync::{cond_resched, fatal_signal_pending},
+    bindings, device::IbDevice, direct_map, mr::Access, span::Span, sync::fatal_signal_pending,
+    user_thread::UserThread,
 };
 
+pub use crate::user_thread::Job;
 use address_space::{AddressSpace, OpenSpace, CHUNK};
 use owner::Remains;
 pub use owner::{Owner, Owners, Threads};
@@ -64,6 +61,9 @@ const AHEAD: u32 = 1 << 20;
 /// The same as a size. Chunks are whole pieces.
 const PIECE: usize = AHEAD as usize;
 const _: () = assert!(CHUNK % PIECE == 0);
+
+/// So long a thread of a process is busy with one range, before other jobs have their turn.
+const SLICE: Delta = Delta::from_millis(1);
 
 /// Why memory can't be used at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -212,7 +212,8 @@ impl Chunk {
             }
             noted
         };
-        // SAFETY: `umem` is valid by the invariant of `Remains`. The range is within it: it has entries.
+        // SAFETY: `umem` is valid by the invariant of `Remains`. The range is within it: it has entries. The caller is of the
+        // process: `OnDemand::fault_in` has looked.
         unsafe { walk(self.parts.umem, &(start..end), how, order, note) }
     }
 
@@ -291,6 +292,9 @@ pub struct OnDemand {
 }
 
 impl OnDemand {
+    /// Whether the kernel has what this takes.
+    pub(crate) const IS_SUPPORTED: bool = UserThread::EXISTS;
+
     /// Registers `len` bytes at `start` of the calling process, which is or becomes one of `owners` with the share
     /// `threads`; all of its address space for zero and `u64::MAX`.
     ///
@@ -416,67 +420,81 @@ impl OnDemand {
         present.then_some(()).ok_or(Absence::NotResident)
     }
 
-    /// Makes what [`Self::check_ahead`] found absent present; it may be gone again when this returns. Process
-    /// context; sleeps.
+    /// Has the thread of the process do `job`: only that thread makes memory present, so it costs the process as if it used
+    /// the memory itself. Process context.
+    ///
+    /// # Errors
+    ///
+    /// `EFAULT` if the process has ended, `ENOMEM`.
+    pub fn begin(&self, job: Arc<dyn Job>) -> Result {
+        self.space.owner().begin_job(job)
+    }
+
+    /// Whether the calling thread is one of the process, which may make memory present.
+    pub fn is_here(&self) -> bool {
+        self.space.owner().is_here()
+    }
+
+    /// Makes what [`Self::check_ahead`] found absent present; it may be gone again when this returns. In a thread of the
+    /// process; sleeps.
     ///
     /// # Errors
     ///
     /// Those of [`Self::fault_in`].
     pub fn serve(&self, offset: u64, len: u32, write: bool) -> Result {
         let how = if write { Fault::Write } else { Fault::Read };
-        self.fault_in(offset, len.min(AHEAD).into(), how, || Ok(()))
-    }
-
-    /// Makes `len` bytes at `offset` present; they may be gone again when this returns. Goes by pieces of 1 MiB,
-    /// so that the MMU notifier, and with it a change of the address space, waits for one piece only.
-    ///
-    /// # Context
-    ///
-    /// Process; sleeps.
-    ///
-    /// # Errors
-    ///
-    /// `EFAULT` for a range beyond the region's, for what the process has not, or not so, and for addresses from 8 PiB
-    /// on; `EINVAL` for small pages of a region of huge ones, and when the process is gone; `EINTR` if the calling task was
-    /// killed; what `goes_on`, which is asked before each piece, returns; `EBUSY`, `ENOMEM`.
-    pub fn fault_in(
-        &self,
-        offset: u64,
-        len: u64,
-        how: Fault,
-        goes_on: impl Fn() -> Result,
-    ) -> Result {
-        let mut va = self.locate(offset, len).ok_or(EFAULT)?;
-        let mut left = usize::try_from(len)?;
-        // SAFETY: The owner of the space keeps it.
-        let _charge = unsafe { Charge::to(self.space.owner().mm()) };
+        let (mut offset, mut left) = (offset, u64::from(len).min(AHEAD.into()));
         while left != 0 {
-            if fatal_signal_pending() {
-                return Err(EINTR);
-            }
-            goes_on()?;
-            // A piece ends at a multiple of its size, so it is within a chunk.
-            let piece = left.min(PIECE.wrapping_sub(va & (PIECE - 1)));
-            self.fault_in_piece(va, piece, how, &goes_on)?;
-            va = va.saturating_add(piece);
-            left = left.saturating_sub(piece);
-            cond_resched();
+            let done = self.fault_in(offset, left, how)?;
+            offset = offset.saturating_add(done);
+            left = left.saturating_sub(done);
         }
         Ok(())
     }
 
-    /// Makes `len` bytes at `va`, which are within a chunk, present.
-    fn fault_in_piece(
-        &self,
-        va: usize,
-        len: usize,
-        how: Fault,
-        goes_on: impl Fn() -> Result,
-    ) -> Result {
+    /// Makes the beginning of `len` bytes at `offset` present, and returns how many bytes: all of them, or as many as a
+    /// [`SLICE`] is enough for. They may be gone again when this returns. Goes by pieces of 1 MiB, so that the MMU notifier,
+    /// and with it a change of the address space, waits for one piece only.
+    ///
+    /// # Context
+    ///
+    /// A thread of the process; sleeps.
+    ///
+    /// # Errors
+    ///
+    /// `EFAULT` for a range beyond the region's, for what the process has not, or not so, for addresses from 8 PiB on, and in
+    /// a thread of another process; `EINVAL` for small pages of a region of huge ones; `EINTR` if the process was killed;
+    /// `EBUSY`, `ENOMEM`.
+    pub fn fault_in(&self, offset: u64, len: u64, how: Fault) -> Result<u64> {
+        let va = self.locate(offset, len).ok_or(EFAULT)?;
+        let len = usize::try_from(len)?;
+        if !self.is_here() {
+            return Err(EFAULT);
+        }
+        let (begin, mut done) = (Instant::<Monotonic>::now(), 0);
+        while done < len && (done == 0 || begin.elapsed() < SLICE) {
+            if fatal_signal_pending() {
+                return Err(EINTR);
+            }
+            let at = va.saturating_add(done);
+            // A piece ends at a multiple of its size, so it is within a chunk.
+            let piece = PIECE.wrapping_sub(at & (PIECE - 1));
+            let piece = piece.min(len.saturating_sub(done));
+            self.fault_in_piece(at, piece, how)?;
+            done = done.saturating_add(piece);
+        }
+        Ok(done as u64)
+    }
+
+    /// Makes `len` bytes at `va`, which are within a chunk, present. In a thread of the process.
+    fn fault_in_piece(&self, va: usize, len: usize, how: Fault) -> Result {
+        let lives = || match fatal_signal_pending() {
+            true => Err(EINTR),
+            false => Ok(()),
+        };
         // Where there is nothing to be had the chunk stays, too: whoever asks again and again would leave many there that
         // wait for their release.
-        self.space
-            .chunk(va, goes_on)?
-            .fault_in(va, len, how, self.order)
+        let chunk = self.space.chunk(va, lives)?;
+        chunk.fault_in(va, len, how, self.order)
     }
 }

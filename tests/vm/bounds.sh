@@ -6,4 +6,6 @@ source "$(dirname "$0")/lib.sh"
 
 check "two hosts" hosts_up 4200
 check "link on host 1" link_add 1
-python3 "$(dirname "$0")/bounds.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" || fail "bounds.py ends well" "status $?"
+for script in bounds.py fault_costs.py; do
+	python3 "$(dirname "$0")/$script" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" || fail "$script ends well" "status $?"
+done

@@ -90,6 +90,8 @@ def spin(tell):
     if tell.recv(1) == b"e":
         for region in regions:
             region.close()
+        tell.send(b"x")
+        tell.recv(1)
     _region = MR(pd, other.length, DEMAND, address=other.address)
     # A thread follows it, which waits for the invalidations once it has a chunk.
     advise_mr(pd, context, WRITE, 0, [(other.address, 8, _region.lkey)])
@@ -112,6 +114,11 @@ class Spinner:
     def use_another(self, ends):
         """Has it use another region, and end the others before if `ends`."""
         self.told.send(b"e" if ends else b"u")
+        if ends:
+            equal(self.told.recv(1), b"x", "its word that regions have ended")
+            # By then all of their chunks wait.
+            becomes(lambda: len(held_up()) >= 1, True, "a thread is held up")
+            self.told.send(b"u")
         equal(self.told.recv(1), b"x", "its word")
 
     def advise(self):

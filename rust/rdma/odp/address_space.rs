@@ -112,7 +112,7 @@ impl AddressSpace {
     }
 
     /// The chunk at `va`, made if it isn't there; before that, waits while more chunks of the process wait for their
-    /// release than there are, and asks `goes_on` meanwhile. For work items only: process context; sleeps.
+    /// release than there are, and asks `goes_on` meanwhile. For a thread of the process; sleeps.
     ///
     /// # Errors
     ///

@@ -10,6 +10,9 @@
 //! or a memory cgroup occupy no more threads than its share ([`Threads`]); the others wait for these, and occupy none.
 //!
 //! Remains that wait are bounded: whoever makes another chunk waits for room first ([`Owner::wait_for_room`]).
+//!
+//! A thread of the process has memory faulted in ([`Owner::begin_job`]): as if the process used it itself, and no longer than
+//! the process lives.
 
 use core::ptr::NonNull;
 
@@ -24,7 +27,14 @@ use kernel::{
 };
 
 use super::{address_space::Spaces, Pages};
-use crate::{bindings, device::IbDevice, module::InUse, sync::cond_resched, workqueue::OwnedQueue};
+use crate::{
+    bindings,
+    device::IbDevice,
+    module::InUse,
+    sync::cond_resched,
+    user_thread::{Job, UserThread},
+    workqueue::OwnedQueue,
+};
 
 /// Between two looks at whether there is room.
 const NAP: Delta = Delta::from_millis(20);
@@ -143,6 +153,8 @@ impl Waiting {
 #[pin_data]
 pub struct Owner {
     mm: Mm,
+    /// Of the process that came first, if more than one have the address space.
+    thread: UserThread,
     threads: Arc<dyn Threads>,
     #[pin]
     waiting: SpinLock<Waiting>,
@@ -155,9 +167,9 @@ pub struct Owner {
 impl_has_work! { impl HasWork<Self> for Owner { self.work } }
 
 impl Owner {
-    /// The calling process's.
-    fn new(owners: &Arc<Owners>, threads: Arc<dyn Threads>) -> Result<Arc<Self>> {
-        let (mm, in_use) = (Mm::current()?, InUse::begin()?);
+    /// The calling process's, whose address space is `mm`.
+    fn new(owners: &Arc<Owners>, mm: Mm, threads: Arc<dyn Threads>) -> Result<Arc<Self>> {
+        let (in_use, thread) = (InUse::begin()?, UserThread::new(c"rrxe_faults")?);
         let waiting = Waiting {
             first: None,
             count: 0,
@@ -167,6 +179,7 @@ impl Owner {
         Arc::pin_init(
             pin_init!(Self {
                 mm,
+                thread,
                 threads,
                 waiting <- new_spinlock!(waiting, "rrxe_owner"),
                 work <- new_work!("Owner::work"),
@@ -187,9 +200,19 @@ impl Owner {
         self.mm.number()
     }
 
-    /// The `mm_struct`, which stays valid as long as this.
-    pub(super) fn mm(&self) -> *mut bindings::mm_struct {
-        self.mm.0.as_ptr()
+    /// Has the thread of the process do `job`. To be called by who has the owner in use ([`Open`]). Process context.
+    ///
+    /// # Errors
+    ///
+    /// `EFAULT` if the process has ended, `ENOMEM`.
+    pub(super) fn begin_job(&self, job: Arc<dyn Job>) -> Result {
+        self.thread.begin(job)
+    }
+
+    /// Whether the calling thread has this address space.
+    pub(super) fn is_here(&self) -> bool {
+        // SAFETY: No requirements.
+        unsafe { bindings::current_mm() == self.mm.0.as_ptr() }
     }
 
     /// Has `remains`, whose pages are forgotten, released soon. Process context; waits for nobody and allocates nothing.
@@ -292,8 +315,9 @@ impl WorkItem for Owner {
             this.note_released();
             cond_resched();
         }
-        this.end();
+        // Before others have the thread: this may wait for the process.
         this.owners.forget_unused(&this);
+        this.end();
     }
 }
 
@@ -341,31 +365,45 @@ impl Owners {
     ///
     /// # Errors
     ///
-    /// `ENODEV` if the module is being removed, `ENOMEM`.
+    /// `ENODEV` if the module is being removed, `EAGAIN` if the process's user or cgroup may have no more threads, `ENOMEM`;
+    /// `EOPNOTSUPP` on a kernel without `CONFIG_VHOST_TASK`.
     pub(super) fn open(self: &Arc<Self>, threads: Arc<dyn Threads>) -> Result<Open> {
-        let owner = Owner::new(self, threads)?;
-        let number = owner.mm.number();
+        let mm = Mm::current()?;
+        let number = mm.number();
+        if let Some(owner) = self.use_again(number) {
+            return Ok(owner);
+        }
+        let owner = Owner::new(self, mm, threads)?;
         let entry = Entry {
             owner: owner.clone(),
             uses: 1,
         };
         let node = RBTreeNode::new(number, entry, GFP_KERNEL_ACCOUNT)?;
         let mut entries = self.entries.lock();
-        let owner = match entries.get_mut(&number) {
-            Some(entry) => {
-                entry.uses = entry.uses.saturating_add(1);
-                entry.owner.clone()
-            }
-            None => {
-                let _ = entries.insert(node);
-                owner
-            }
-        };
+        // Another thread of the process may have come first. `owner` doesn't end under the lock.
+        if let Some(entry) = entries.get_mut(&number) {
+            let first = Self::use_entry(entry);
+            drop(entries);
+            return Ok(first);
+        }
+        let _ = entries.insert(node);
         drop(entries);
         Ok(Open(owner))
     }
 
-    /// Forgets `owner` if it isn't in use and no chunk of it waits. A space without regions is a use.
+    /// The owner with this number, if there is one.
+    fn use_again(&self, number: usize) -> Option<Open> {
+        self.entries.lock().get_mut(&number).map(Self::use_entry)
+    }
+
+    fn use_entry(entry: &mut Entry) -> Open {
+        entry.uses = entry.uses.saturating_add(1);
+        Open(entry.owner.clone())
+    }
+
+    /// Forgets `owner` and ends its thread if it isn't in use and no chunk of it waits. A space without regions is a use.
+    /// In the work item, and in the process itself if its first registration fails: the thread ends once the process lets
+    /// it run.
     fn forget_unused(&self, owner: &Owner) {
         let number = owner.mm.number();
         let mut entries = self.entries.lock();
@@ -375,6 +413,9 @@ impl Owners {
             _ => None,
         };
         drop(entries);
+        if unused.is_some() {
+            owner.thread.stop();
+        }
         drop(unused);
     }
 }

@@ -22,38 +22,6 @@ use crate::{bindings, sync::fatal_signal_pending};
 /// Walks before a caller is told that the process keeps changing its mappings.
 const MOST_WALKS: u32 = 64;
 
-/// The address space of a process, which it keeps as long as this is held.
-///
-/// # Invariants
-///
-/// `mm_users` of the address space has a count of this one's.
-struct Users(NonNull<bindings::mm_struct>);
-
-impl Users {
-    /// The address space of `umem`'s process.
-    ///
-    /// # Safety
-    ///
-    /// `umem` must be valid.
-    unsafe fn of(umem: NonNull<bindings::ib_umem_odp>) -> Option<Self> {
-        // SAFETY: Valid as the caller promises. Its notifier keeps the structure of the address
-        // space.
-        let mm = NonNull::new(unsafe { (*umem.as_ptr()).umem.owning_mm })?;
-        // SAFETY: As above.
-        let counted = unsafe { bindings::mmget_not_zero(mm.as_ptr()) };
-        // INVARIANT: The count was just taken. Without one there is nothing to drop.
-        counted.then(|| Self(mm))
-    }
-}
-
-impl Drop for Users {
-    /// Any context.
-    fn drop(&mut self) {
-        // SAFETY: By the type invariant.
-        unsafe { bindings::mmput_async(self.0.as_ptr()) };
-    }
-}
-
 /// The pages that a walk found: HMM's flags and frame number of each. They hold until the lock of
 /// the `ib_umem_odp` is released.
 pub(super) struct Found<'a> {
@@ -85,17 +53,16 @@ impl Found<'_> {
 
 /// Finds the pages of `range`, which are whole pages of the process's addresses. Absent ones are
 /// faulted in, unless `how` is [`Fault::Look`]. Calls `note` under the lock of `umem`; it is refused
-/// pages of a smaller order than `order`. Process context; sleeps.
+/// pages of a smaller order than `order`. For a thread of the process, whose address space has users therefore; sleeps.
 ///
 /// # Errors
 ///
-/// `EFAULT` for an address that the process may not use so; `EINVAL` when the process is gone;
-/// `EBUSY` if it keeps changing its mappings; `EINTR` if the calling task was killed; `ENOMEM`;
+/// `EFAULT` for an address that the process may not use so; `EBUSY` if it keeps changing its mappings; `EINTR` if the calling task was killed; `ENOMEM`;
 /// those of `note`.
 ///
 /// # Safety
 ///
-/// `umem` must be valid, and `range` within it.
+/// `umem` must be valid, `range` within it, and the calling thread one of its process.
 pub(super) unsafe fn walk(
     umem: NonNull<bindings::ib_umem_odp>,
     range: &Range<usize>,
@@ -103,8 +70,6 @@ pub(super) unsafe fn walk(
     order: u32,
     note: impl Fn(Found<'_>) -> Result,
 ) -> Result {
-    // SAFETY: The caller promises it.
-    let _users = unsafe { Users::of(umem) }.ok_or(EINVAL)?;
     let umem = umem.as_ptr();
     let mut frames: KVec<c_ulong> = KVec::from_elem(0, range.len() / PAGE_SIZE, GFP_KERNEL)?;
     let mut walked = bindings::hmm_range {
@@ -125,7 +90,7 @@ pub(super) unsafe fn walk(
     };
     let timeout = msecs_to_jiffies(bindings::HMM_RANGE_DEFAULT_TIMEOUT);
     for _ in 0..MOST_WALKS {
-        // SAFETY: The list is as long as the range has pages; the address space has users, and the
+        // SAFETY: The list is as long as the range has pages; the address space is the calling thread's, and the
         // notifier is registered as long as `umem` is valid.
         let done = unsafe { bindings::hmm_range_fault_unlocked_timeout(&mut walked, timeout) };
         kernel::error::to_result(done)?;

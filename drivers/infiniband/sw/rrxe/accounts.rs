@@ -6,9 +6,8 @@
 //! All users share the objects of a device: there is an end of each kind. The `rdma` cgroup divides them where an
 //! administrator has set its limits; the accounts do everywhere.
 //!
-//! All users share the threads of four work queues, and accounts limit each user's part.
-//! `rrxe_release` waits for processes' invalidations of memory. `rrxe_faults` and `rrxe_advice` sleep: a file
-//! system in user space, or a program that serves its memory by userfaultfd, may never answer a fault.
+//! All users share the threads of two work queues, and accounts limit each user's part.
+//! `rrxe_release` waits for processes' invalidations of memory, and until stopped processes let their threads end.
 //! `rrxe_rest` runs QPs, ends those of CQs that overflowed, and serves last doorbells: a work queue begins its
 //! items in the order of their arrival, so a user's time would grow with the number of its QPs, CQs and
 //! contexts. One whose account has no thread left waits in a list of the account, not in the work queue.
@@ -47,8 +46,6 @@ use crate::{
 /// Threads that a QP, a CQ, a page of doorbells or an address space needs at times.
 #[derive(Clone, Copy)]
 pub(crate) enum Threads {
-    /// Those of `rrxe_faults`.
-    Faults,
     /// Those of `rrxe_rest`.
     Rests,
     /// Those of `rrxe_release`.
@@ -61,16 +58,13 @@ pub(crate) enum Threads {
 pub(crate) struct Account {
     /// Objects of all kinds.
     objects: Arc<Quota>,
-    /// Threads for faults of QPs.
-    #[pin]
-    faults: Semaphore<Waiter>,
     /// Threads that run QPs, end those of CQs and serve last doorbells.
     #[pin]
     rests: Semaphore<Waiter>,
     /// Threads that release what ended of regions on demand.
     #[pin]
     releases: Semaphore<Waiter>,
-    /// Threads for advice.
+    /// Advice that is followed, or waits.
     advice: Arc<Quota>,
     /// Attachments to multicast groups.
     attachments: Arc<Quota>,
@@ -96,7 +90,6 @@ impl Account {
         let events = Quota::new(allowance.cqs_with_events)?;
         let account = pin_init!(Self {
             objects,
-            faults <- Semaphore::new(allowance.sleepers),
             rests <- Semaphore::new(runners),
             releases <- Semaphore::new(allowance.sleepers),
             advice,
@@ -111,7 +104,6 @@ impl Account {
     /// Those of one kind.
     pub(crate) fn threads(&self, of: Threads) -> &Semaphore<Waiter> {
         match of {
-            Threads::Faults => &self.faults,
             Threads::Rests => &self.rests,
             Threads::Releases => &self.releases,
         }
@@ -233,7 +225,7 @@ impl Payer {
         [self.cgroup.as_ref().map(share), Some(share(&self.user))]
     }
 
-    /// Takes a thread for advice, if the limits allow one more. Any context.
+    /// Takes the room for a piece of advice, if the limits allow one more. Any context.
     ///
     /// # Errors
     ///

@@ -67,8 +67,7 @@ pub(crate) const SEND_WINDOW: u32 = 128;
 pub(crate) const PACKETS_IN_FLIGHT: u32 = 64;
 /// Packets of a GSI QP that may be. It drops further ones instead of waiting.
 pub(crate) const GSI_PACKETS_IN_FLIGHT: u32 = 16384;
-/// Threads that serve faults at a time, as many that follow advice, and as many that release what ended of regions on
-/// demand: as many as a work queue may have.
+/// Threads that release what ended of regions on demand at a time: as many as a work queue may have.
 pub(crate) const SLEEPERS: u32 = 2048;
 /// Packets that wait for a QP's turn.
 pub(crate) const INBOX: u32 = 1024;
@@ -82,8 +81,8 @@ pub(crate) struct Allowance {
     /// Objects of all kinds: protection and XRC domains, address handles, CQs, SRQs, QPs, memory regions and windows. A device
     /// has room for at least twice as many of each kind.
     pub(crate) objects: u32,
-    /// Threads that serve faults for it at a time, as many that follow advice, and as many that release what ended of regions
-    /// on demand.
+    /// Threads that release what ended of its regions on demand at a time, and as many pieces of advice that are followed or
+    /// wait.
     pub(crate) sleepers: u32,
     /// Attachments of QPs to multicast groups.
     pub(crate) attachments: u32,

@@ -3,38 +3,41 @@
 //! Advice to have memory of on-demand regions resident before it is used.
 
 use kernel::{
-    impl_has_work, new_work,
+    new_mutex,
     prelude::*,
-    sync::Arc,
+    sync::{Arc, Mutex},
     time::{delay::fsleep, Delta},
-    workqueue::{Work, WorkItem},
 };
-use rdma::{module::InUse, mr::Advised, odp::Fault, outcome::Outcome, sync::fatal_signal_pending};
+use rdma::{
+    mr::Advised,
+    odp::{Fault, Job},
+    outcome::Outcome,
+    sync::fatal_signal_pending,
+};
 
 use crate::{
     accounts::{Payer, PayerClaim},
-    device::Device,
     link::Link,
     mr::Mr,
     pd::Pd,
 };
 
-/// Between two attempts to get a thread.
+/// Between two attempts to get room for advice.
 const NAP: Delta = Delta::from_millis(10);
 
-/// Has advice followed by a thread; waits for that if `wait` is set. A walk through page tables waits for MMU notifiers,
-/// so no call makes one itself.
+/// Has advice followed by the processes whose memory it is about; waits for that if `wait` is set. A walk through page
+/// tables waits for MMU notifiers, so no call makes one itself.
 ///
-/// If its process's memory cgroup or user has as many threads that follow advice as are allowed, advice that nobody
-/// waits for is dropped: it would wait for them in the kernel's memory, and memory that isn't resident
-/// comes when it is used. It isn't refused, for what becomes of it isn't told anyway, and a program that gives much
-/// advice at a time does nothing wrong. Who waits for advice waits for a thread, too.
+/// If its process's memory cgroup or user has as much advice as is allowed, advice that nobody waits for is dropped: it
+/// would wait for the others in the kernel's memory, and memory that isn't resident comes when it is used. It isn't refused,
+/// for what becomes of it isn't told anyway, and a program that gives much advice at a time does nothing wrong. Who waits for
+/// advice waits for room, too.
 ///
 /// # Errors
 ///
 /// `EINVAL` for a key that isn't an on-demand region's of this domain, `EPERM` for a right that it hasn't,
-/// `EFAULT` for a range beyond it, `ENOMEM`; and for who waits, what isn't there, `EINTR` if the process was
-/// killed, `EIO` when the device is going away, and `ENODEV` when the module is being removed.
+/// `EFAULT` for a range beyond it, `ENOMEM`; and for who waits, what isn't there, `EFAULT` if the process whose memory it is
+/// has ended, `EINTR` if either process was killed, `EIO` when the device is going away.
 pub(crate) fn advise(pd: &Pd, ranges: &[Advised], how: Fault, wait: bool) -> Result {
     let device = pd.device();
     let mut regions = KVVec::with_capacity(ranges.len(), GFP_KERNEL_ACCOUNT)?;
@@ -43,25 +46,33 @@ pub(crate) fn advise(pd: &Pd, ranges: &[Advised], how: Fault, wait: bool) -> Res
         regions.push((mr, *advised), GFP_KERNEL_ACCOUNT)?;
     }
     let payer = Payer::current(&device.workers.accounts)?;
-    if wait {
-        let claim = await_thread(&payer, &device.link)?;
-        let outcome = Outcome::new()?;
-        let told = Some(outcome.clone());
-        Prefetch::begin(device, claim, payer, regions, how, told)?;
-        return outcome.wait(|| device.link.check_stays());
-    }
-    match payer.claim_advice() {
-        Ok(claim) => Prefetch::begin(device, claim, payer, regions, how, None),
-        Err(_) => Ok(()),
+    let (claim, outcome) = match wait {
+        true => (await_room(&payer, &device.link)?, Some(Outcome::new()?)),
+        false => match payer.claim_advice() {
+            Ok(claim) => (claim, None),
+            Err(_) => return Ok(()),
+        },
+    };
+    let ranges = Ranges {
+        _claim: claim,
+        _payer: payer,
+        regions,
+        next: 0,
+        offset: 0,
+    };
+    let begun = Prefetch::begin(ranges, how, &device.link, outcome.clone());
+    match outcome {
+        Some(outcome) => begun.and_then(|()| outcome.wait(|| device.link.check_stays())),
+        None => Ok(()),
     }
 }
 
-/// A thread that follows advice. Process context; sleeps.
+/// Room for advice. Process context; sleeps.
 ///
 /// # Errors
 ///
 /// `EINTR` if the process was killed, `EIO` when the device is going away.
-fn await_thread(payer: &Payer, link: &Link) -> Result<PayerClaim> {
+fn await_room(payer: &Payer, link: &Link) -> Result<PayerClaim> {
     loop {
         if let Ok(claim) = payer.claim_advice() {
             return Ok(claim);
@@ -74,60 +85,91 @@ fn await_thread(payer: &Payer, link: &Link) -> Result<PayerClaim> {
     }
 }
 
-/// Advice that a thread follows.
-#[pin_data]
-struct Prefetch {
+/// The ranges of advice, and how far it has been followed.
+struct Ranges {
     _claim: PayerClaim,
     _payer: Payer,
     regions: KVVec<(Arc<Mr>, Advised)>,
+    /// The range that is next, or is being looked at.
+    next: usize,
+    /// How many bytes of it have been.
+    offset: u64,
+}
+
+/// Advice that the threads of processes follow.
+#[pin_data]
+struct Prefetch {
+    /// `None` once it has ended.
+    #[pin]
+    ranges: Mutex<Option<Ranges>>,
     how: Fault,
     link: Arc<Link>,
     /// For who waits for it.
     outcome: Option<Arc<Outcome>>,
-    #[pin]
-    work: Work<Self>,
 }
 
-impl_has_work! { impl HasWork<Self> for Prefetch { self.work } }
+/// What becomes of advice after one of its turns.
+enum Next {
+    /// It goes on in this thread.
+    Here,
+    /// It goes on in a thread of another process.
+    There,
+    Ended,
+}
 
 impl Prefetch {
-    /// Has a thread follow it.
+    /// Has it followed.
     fn begin(
-        device: &Device,
-        claim: PayerClaim,
-        payer: Payer,
-        regions: KVVec<(Arc<Mr>, Advised)>,
+        ranges: Ranges,
         how: Fault,
+        link: &Arc<Link>,
         outcome: Option<Arc<Outcome>>,
     ) -> Result {
-        let prefetch = Arc::pin_init(
-            pin_init!(Self {
-                _claim: claim,
-                _payer: payer,
-                regions,
-                how,
-                link: device.link.clone(),
-                outcome,
-                work <- new_work!("Prefetch::work"),
-            }),
-            GFP_KERNEL_ACCOUNT,
-        )?;
-        // It was just made, so it isn't queued.
-        let _ = device.workers.advice.enqueue(prefetch);
-        Ok(())
+        let prefetch = pin_init!(Self {
+            ranges <- new_mutex!(Some(ranges), "rrxe_prefetch"),
+            how,
+            link: link.clone(),
+            outcome,
+        });
+        let prefetch = Arc::pin_init(prefetch, GFP_KERNEL_ACCOUNT)?;
+        let ranges = prefetch.ranges.lock();
+        let first = ranges.as_ref().and_then(|ranges| ranges.regions.first());
+        let Some((mr, advised)) = first else {
+            drop(ranges);
+            prefetch.end(Ok(()));
+            return Ok(());
+        };
+        let (memory, _) = mr.on_demand(advised.addr).ok_or(EFAULT)?;
+        memory.begin(prefetch.clone())
     }
 
-    /// All of it, or up to the first error if somebody waits.
-    fn follow(&self) -> Result {
-        let _in_use = InUse::begin()?;
-        for (mr, advised) in self.regions.iter() {
-            let followed = mr.prefetch(advised, self.how, || self.goes_on());
-            if self.outcome.is_some() {
-                followed?;
-            }
-            // Else best effort: who uses the memory finds out.
+    /// Follows it for a while, in a thread of a process.
+    fn follow(self: &Arc<Self>) -> Result<Next> {
+        self.goes_on()?;
+        let mut ranges = self.ranges.lock();
+        let Some(ranges) = &mut *ranges else {
+            return Ok(Next::Ended);
+        };
+        let Some((mr, advised)) = ranges.regions.get(ranges.next) else {
+            return Ok(Next::Ended);
+        };
+        let (memory, offset) = mr.on_demand(advised.addr).ok_or(EFAULT)?;
+        if !memory.is_here() {
+            return memory.begin(self.clone()).map(|()| Next::There);
         }
-        Ok(())
+        let left = u64::from(advised.length).saturating_sub(ranges.offset);
+        let followed = memory.fault_in(offset.saturating_add(ranges.offset), left, self.how);
+        let done = match followed {
+            Ok(done) => done,
+            Err(error) if self.outcome.is_some() => return Err(error),
+            // Best effort: who uses the memory finds out.
+            Err(_) => left,
+        };
+        ranges.offset = ranges.offset.saturating_add(done);
+        if done >= left {
+            (ranges.next, ranges.offset) = (ranges.next.saturating_add(1), 0);
+        }
+        Ok(Next::Here)
     }
 
     /// # Errors
@@ -141,17 +183,29 @@ impl Prefetch {
             false => Ok(()),
         }
     }
-}
 
-impl WorkItem for Prefetch {
-    type Pointer = Arc<Self>;
-
-    fn run(this: Arc<Self>) {
-        let (result, outcome) = (this.follow(), this.outcome.clone());
-        // The caller that waits finds its regions and its threads unused again.
-        drop(this);
-        if let Some(outcome) = outcome {
+    /// Ends it. The caller that waits finds its regions unused again.
+    fn end(&self, result: Result) {
+        let ranges = self.ranges.lock().take();
+        drop(ranges);
+        if let Some(outcome) = &self.outcome {
             outcome.tell(result);
         }
+    }
+}
+
+impl Job for Prefetch {
+    fn run(self: Arc<Self>) -> bool {
+        match self.follow() {
+            Ok(Next::Here) => return true,
+            Ok(Next::There) => {}
+            Ok(Next::Ended) => self.end(Ok(())),
+            Err(error) => self.end(Err(error)),
+        }
+        false
+    }
+
+    fn cancel(self: Arc<Self>) {
+        self.end(Err(EFAULT));
     }
 }

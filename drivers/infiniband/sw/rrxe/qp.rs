@@ -43,7 +43,7 @@ use roce::{
 };
 
 use crate::{
-    accounts::{ObjectClaim, Payer, Threads},
+    accounts::{ObjectClaim, Payer},
     concerns::Concerns,
     cq::Cq,
     device::Device,
@@ -127,12 +127,9 @@ pub(crate) struct Qp {
     /// wanted.
     #[pin]
     rest: Work<Self, 2>,
-    /// Faults in what the QP waits for.
+    /// Has a thread of a process fault in what the QP waits for.
     #[pin]
     fault: Work<Self, 1>,
-    /// Its share in the threads of `rrxe_faults`, which run `fault`.
-    #[pin]
-    fault_share: ThreadShare,
     /// Its share in the threads of `rrxe_rest`, which run `rest`.
     #[pin]
     rest_share: ThreadShare,
@@ -219,7 +216,6 @@ impl Qp {
             self.unbind_windows();
         }
         self.leave_cqs();
-        self.fault_share.close();
         self.rest_share.close();
         if let Some(doorbell) = &self.doorbell {
             doorbell.release();
@@ -572,7 +568,7 @@ impl Qp {
 
     /// Has a thread run the engine, once the QP's payer has one for it. Any context up to softirq.
     fn leave_to_thread(this: Arc<Self>) {
-        Waiter::Qp(this).begin(Threads::Rests);
+        Waiter::Qp(this).begin();
     }
 
     /// Has a thread run the engine of a QP that was given one. Any context.
@@ -587,12 +583,9 @@ impl Qp {
         self.rest_share.payer()
     }
 
-    /// Its share in the threads of a work queue.
-    pub(crate) fn share(&self, of: Threads) -> &ThreadShare {
-        match of {
-            Threads::Faults => &self.fault_share,
-            Threads::Rests | Threads::Releases => &self.rest_share,
-        }
+    /// Its share in the threads of `rrxe_rest`.
+    pub(crate) fn share(&self) -> &ThreadShare {
+        &self.rest_share
     }
 
     /// Leaves the rest of the work to the watcher of the process's doorbells, if there is one. Any

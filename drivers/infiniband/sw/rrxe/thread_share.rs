@@ -21,7 +21,7 @@ use crate::{
 /// An object that needs threads of a work queue.
 #[derive(Clone)]
 pub(crate) enum Waiter {
-    /// Its turns and its faults.
+    /// Its turns, in `rrxe_rest`.
     Qp(Arc<Qp>),
     /// The end of its QPs, in `rrxe_rest`.
     Cq(Arc<Cq>),
@@ -34,16 +34,16 @@ pub(crate) enum Waiter {
 impl Waiter {
     /// Begins work of the object: queues its work item, now or once its payer has a thread for it.
     /// Any context up to softirq.
-    pub(crate) fn begin(self, of: Threads) {
-        if self.share(of).begin(&self) {
-            self.enqueue(of);
+    pub(crate) fn begin(self) {
+        if self.share().begin(&self) {
+            self.enqueue();
         }
     }
 
     /// Its share in the threads of a work queue.
-    fn share(&self, of: Threads) -> &ThreadShare {
+    fn share(&self) -> &ThreadShare {
         match self {
-            Self::Qp(qp) => qp.share(of),
+            Self::Qp(qp) => qp.share(),
             Self::Cq(cq) => cq.share(),
             Self::Page(page) => page.share(),
             Self::Owner(share, _) => &share.share,
@@ -51,13 +51,12 @@ impl Waiter {
     }
 
     /// Queues the work item of an object that was given a thread. Any context.
-    fn enqueue(self, of: Threads) {
-        match (self, of) {
-            (Self::Qp(qp), Threads::Faults) => Qp::enqueue_fault(qp),
-            (Self::Qp(qp), _) => Qp::enqueue_rest(qp),
-            (Self::Cq(cq), _) => Cq::enqueue_end(cq),
-            (Self::Page(page), _) => Doorbells::enqueue_last(page),
-            (Self::Owner(_, owner), _) => owner.begin(),
+    fn enqueue(self) {
+        match self {
+            Self::Qp(qp) => Qp::enqueue_rest(qp),
+            Self::Cq(cq) => Cq::enqueue_end(cq),
+            Self::Page(page) => Doorbells::enqueue_last(page),
+            Self::Owner(_, owner) => owner.begin(),
         }
     }
 }
@@ -270,14 +269,14 @@ impl State {
 fn give_back(of: Threads, payer: &Payer, count: usize) {
     for account in payer.accounts().take(count) {
         while let Some((seat, waiter)) = account.threads(of).up() {
-            match waiter.share(of).resume(seat, &waiter) {
+            match waiter.share().resume(seat, &waiter) {
                 Resumed::Waits => break,
                 Resumed::Runs => {
-                    waiter.enqueue(of);
+                    waiter.enqueue();
                     break;
                 }
                 Resumed::Closed(before) => {
-                    if let Some(payer) = &waiter.share(of).payer {
+                    if let Some(payer) = &waiter.share().payer {
                         give_back(of, payer, before);
                     }
                 }

@@ -22,15 +22,13 @@ pub(crate) struct Workers {
     /// doorbells. An administrator sets number
     /// and CPUs of the threads by `/sys/devices/virtual/workqueue/rrxe_rest`.
     pub(crate) rests: OwnedQueue,
-    /// Has absent memory faulted in, where it may sleep.
+    /// Hands faults to the processes whose memory is absent, and looks at the speed of links.
     pub(crate) faults: OwnedQueue,
-    /// Follows advice, where it may sleep.
-    pub(crate) advice: OwnedQueue,
     /// What softirqs may spend on packets of processes' QPs; the rest is for `rests`.
     pub(crate) softirq_time: SoftirqTime,
     /// Releases what ended of regions on demand, where it may sleep, in a thread for each process.
     pub(crate) owners: Arc<Owners>,
-    /// The threads of `rests`, `faults`, `advice` and `owners` that each user and memory cgroup uses.
+    /// The threads of `rests` and `owners` that each user and memory cgroup uses.
     pub(crate) accounts: Arc<Accounts>,
     /// Watches pages of doorbells. An administrator sets CPUs, priority and NUMA affinity by
     /// `/sys/devices/virtual/workqueue/rrxe_poll`.
@@ -42,6 +40,9 @@ pub(crate) struct Workers {
     /// How often it is looked whether a page's watcher runs.
     pub(crate) guard: Delta,
 }
+
+/// Threads of `rrxe_faults`. Its items wait for the turn of a QP, or for the driver of a network device.
+const FAULT_THREADS: u32 = 16;
 
 /// Watchers are given this long to run, in microseconds, …
 const MIN_GUARD: u32 = 200;
@@ -63,8 +64,7 @@ impl Workers {
         let workers = Self {
             turns: OwnedQueue::new_bh(c"rrxe")?,
             rests: OwnedQueue::new_unbound(c"rrxe_rest", pollers.max(1))?,
-            faults: OwnedQueue::new_unbound(c"rrxe_faults", limits::SLEEPERS)?,
-            advice: OwnedQueue::new_unbound(c"rrxe_advice", limits::SLEEPERS)?,
+            faults: OwnedQueue::new_unbound(c"rrxe_faults", FAULT_THREADS)?,
             softirq_time: SoftirqTime::new(softirq_percent)?,
             owners: Owners::new(c"rrxe_release", limits::SLEEPERS)?,
             accounts: Accounts::new(pollers.max(1))?,
@@ -100,7 +100,6 @@ impl Workers {
         // Pollers and faults queue the others.
         self.polls.flush();
         self.faults.flush();
-        self.advice.flush();
         self.owners.flush();
         self.turns.flush();
         self.rests.flush();

@@ -17,7 +17,6 @@ use roce::ids::Qpn;
 
 use super::Cq;
 use crate::{
-    accounts::Threads,
     members::Seat,
     qp::Qp,
     thread_share::{ThreadShare, Waiter}, //
@@ -48,7 +47,7 @@ impl WorkItem<1> for Cq {
         }
         this.end_share.end();
         if more {
-            Waiter::Cq(this).begin(Threads::Rests);
+            Waiter::Cq(this).begin();
         }
     }
 }
@@ -72,7 +71,7 @@ impl Cq {
 
     /// Has the QPs that complete here put in error, in a thread. Any context up to softirq; a CQ overflows once.
     pub(super) fn request_end_of_users(this: ArcBorrow<'_, Self>) {
-        Waiter::Cq(Arc::from(this)).begin(Threads::Rests);
+        Waiter::Cq(Arc::from(this)).begin();
     }
 
     /// Has a thread put them in error, for a CQ that was given one. Any context.

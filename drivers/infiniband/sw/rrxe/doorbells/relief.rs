@@ -22,10 +22,7 @@ use kernel::{
 };
 
 use super::{Doorbells, Phase};
-use crate::{
-    accounts::Threads,
-    thread_share::{ThreadShare, Waiter},
-};
+use crate::thread_share::{ThreadShare, Waiter};
 
 /// The longest period of a guard, in nanoseconds, unless [`Workers::guard`](crate::workers::Workers::guard) is longer.
 const LONGEST: i64 = 20_000_000;
@@ -93,7 +90,7 @@ impl Doorbells {
 
     /// Has a thread serve the last doorbells, once the page's payer has one for it. Any context up to softirq.
     fn leave_last(self: &Arc<Self>) {
-        Waiter::Page(self.clone()).begin(Threads::Rests);
+        Waiter::Page(self.clone()).begin();
     }
 
     /// Has a thread serve the last doorbells of a page that was given one. Any context.

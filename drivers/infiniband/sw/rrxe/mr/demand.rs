@@ -3,7 +3,10 @@
 //! Regions on demand: how their memory becomes resident.
 
 use kernel::{prelude::*, sync::Arc};
-use rdma::{mr::Advised, odp::Fault};
+use rdma::{
+    mr::Advised,
+    odp::{Fault, OnDemand},
+};
 use roce::ids::Rkey;
 
 use super::{rights, Found, Memory, Mr, MrTable};
@@ -16,34 +19,28 @@ use crate::{
 };
 
 impl Mr {
-    /// Makes memory resident because its owner advises it, and asks `goes_on` before each piece. Process context; sleeps.
-    ///
-    /// # Errors
-    ///
-    /// `EFAULT` for what isn't there, or not so, and those of [`ProcessMemory::prefetch`].
-    pub(crate) fn prefetch(
-        &self,
-        advised: &Advised,
-        how: Fault,
-        goes_on: impl Fn() -> Result,
-    ) -> Result {
-        let (memory, offset) = self.locate(advised.addr).ok_or(EFAULT)?;
-        memory.prefetch(offset, advised.length.into(), how, goes_on)
+    /// Its memory, if that comes when it is used, and the place of address `addr` in it.
+    pub(crate) fn on_demand(&self, addr: u64) -> Option<(&OnDemand, u64)> {
+        let (memory, offset) = self.locate(addr)?;
+        Some((memory.on_demand()?, offset))
     }
 }
 
+/// What an access found absent.
+pub(crate) struct AbsentMemory {
+    pub(crate) mr: Arc<Mr>,
+    /// The region's address.
+    pub(crate) addr: u64,
+    writes: bool,
+}
+
 impl MrTable {
-    /// Makes memory resident that an access found absent, if the access would still be allowed: keys, protection
-    /// domains and rights may have changed since. The access is to be tried again in any case, and finds out for
-    /// itself what is wrong. Process context; sleeps.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`OnDemand::serve`](rdma::odp::OnDemand::serve).
-    pub(crate) fn fault_in(&self, absent: &Absent) -> Result {
+    /// The memory that an access found absent, if the access would still be allowed: keys, protection domains and rights
+    /// may have changed since. The access is to be tried again in any case, and finds out for itself what is wrong.
+    pub(crate) fn absent(&self, absent: &Absent) -> Option<AbsentMemory> {
         let Absent { key, addr, .. } = *absent;
         match absent.access {
-            Access::Local(pd, access) => self.fault_in_region(pd, key, addr, absent, access),
+            Access::Local(pd, access) => self.absent_of_region(pd, key, addr, absent, access),
             Access::Remote(via, access) if MwTable::is_window(key) => {
                 let reach = Reach {
                     via,
@@ -53,41 +50,56 @@ impl MrTable {
                     access,
                 };
                 let place = |region, addr| Ok((region, addr));
-                let Ok((region, addr)) = self.windows.with_range(&reach, place) else {
-                    return Ok(());
-                };
-                self.fault_in_region(via.pd, region, addr, absent, Granted(access))
+                let (region, addr) = self.windows.with_range(&reach, place).ok()?;
+                self.absent_of_region(via.pd, region, addr, absent, Granted(access))
             }
-            Access::Remote(via, access) => self.fault_in_region(via.pd, key, addr, absent, access),
+            Access::Remote(via, access) => self.absent_of_region(via.pd, key, addr, absent, access),
         }
     }
 
-    /// Makes memory of the region that `key` opens in domain `pd` resident, from `addr` on.
-    fn fault_in_region(
+    /// Memory of the region that `key` opens in domain `pd`, from `addr` on.
+    fn absent_of_region(
         &self,
         pd: PdId,
         key: u32,
         addr: u64,
         absent: &Absent,
         right: impl Right,
-    ) -> Result {
-        let Some(mr) = self.regions.get(key >> 8).filter(|mr| mr.pd() == pd) else {
-            return Ok(());
-        };
+    ) -> Option<AbsentMemory> {
+        let mr = self.regions.get(key >> 8).filter(|mr| mr.pd() == pd)?;
         let Ok(Found::OnDemand(memory, offset)) = mr.find(key, addr, absent.least, right) else {
+            return None;
+        };
+        let within = memory.contains(offset, absent.least.into());
+        within.then(|| AbsentMemory {
+            mr: mr.clone(),
+            addr,
+            writes: right.writes(),
+        })
+    }
+
+    /// Makes memory resident that an access found absent. In a thread of its process ([`OnDemand::is_here`]); sleeps.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`OnDemand::serve`].
+    pub(crate) fn fault_in(&self, absent: &Absent) -> Result {
+        let Some(found) = self.absent(absent) else {
             return Ok(());
         };
-        if !memory.contains(offset, absent.least.into()) {
+        let (memory, offset) = found.mr.on_demand(found.addr).ok_or(EFAULT)?;
+        if !memory.is_here() {
+            // It was registered again meanwhile, by another process: the access has not come to that memory yet.
             return Ok(());
         }
         let room = memory.length().saturating_sub(offset);
         let ahead = u32::try_from(room).unwrap_or(u32::MAX).min(absent.ahead);
         memory
-            .serve(offset, ahead, right.writes())
-            .or_else(|_| memory.serve(offset, absent.least, right.writes()))
-            .or_else(|error| match self.regions.get(key >> 8) {
-                // It was registered again meanwhile: the access has not come to that memory yet.
-                Some(now) if !Arc::ptr_eq(&now, &mr) => Ok(()),
+            .serve(offset, ahead, found.writes)
+            .or_else(|_| memory.serve(offset, absent.least, found.writes))
+            .or_else(|error| match self.regions.get(found.mr.key >> 8) {
+                // The same.
+                Some(now) if !Arc::ptr_eq(&now, &found.mr) => Ok(()),
                 _ => Err(error),
             })
     }

@@ -104,7 +104,6 @@ impl Qp {
         };
         let number = place.id();
         let cap = rings.cap;
-        let fault_share = ThreadShare::new(Threads::Faults, payer.clone())?;
         let object = ObjectClaim::new(payer.as_ref())?;
         let rest_share = ThreadShare::new(Threads::Rests, payer)?;
         if init.kind == QpKind::Gsi {
@@ -145,7 +144,6 @@ impl Qp {
                 hops: Atomic::new(0),
                 rest <- new_work!("Qp::rest"),
                 fault <- new_work!("Qp::fault"),
-                fault_share <- fault_share,
                 rest_share <- rest_share,
             }),
             GFP_KERNEL_ACCOUNT,

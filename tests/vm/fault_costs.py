@@ -1,0 +1,126 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+# Runs on: guest
+"""Who pays for memory that is faulted in, and how long: fault_costs.py DEVICE GID-INDEX.
+
+A thread of the process serves its faults and follows its advice."""
+
+import errno
+import mmap
+import os
+import resource
+import sys
+import time
+from pathlib import Path
+
+import pyverbs.enums as e
+from pyverbs.mr import MR
+
+from cpu_time import worker_ticks
+from kprobes import Calls
+from pairs import (
+    ALL, NOBODY, PAGE, Pair, Private, become_nobody, becomes, case, code_of, equal, in_child, main, register, start_child,
+)
+from uverbs import advise_mr
+
+DEMAND = ALL | e.IBV_ACCESS_ON_DEMAND
+READ, WRITE, FLUSH = 0, 1, 1
+NORESERVE = 0x4000
+GIB = 1 << 30
+THREAD, WALK = "rrxe_faults", "hmm_range_fault_unlocked_timeout"
+
+
+def threads():
+    """The user of each thread of this process that serves faults."""
+    users = []
+    for task in Path("/proc/self/task").iterdir():
+        lines = dict(line.split(":", 1) for line in (task / "status").read_text().splitlines())
+        if lines["Name"].strip() == THREAD:
+            users.append(int(lines["Uid"].split()[0]))
+    return users
+
+
+@case("one thread of the process serves the faults of all its regions, as the user who has it")
+def thread_of_the_process():
+    def work():
+        become_nobody()
+        equal(threads(), [], "threads without a region")
+        pair, memory = Pair(), Private(PAGE)
+        regions = [register(pair.pd, memory, DEMAND), MR(pair.pd, 0, DEMAND, implicit=True)]
+        equal(threads(), [NOBODY], "users of the threads")
+        for region in regions:
+            region.close()
+        becomes(threads, [], "threads without a region")
+
+    in_child(work)
+
+
+@case("a process that may have no more threads has no region on demand")
+def no_thread():
+    def work():
+        become_nobody()
+        pair, memory = Pair(), Private(PAGE)
+        resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
+        for _ in range(2):
+            equal(code_of(register, pair.pd, memory, DEMAND), errno.EAGAIN, "the errno of registration")
+        register(pair.pd, memory, ALL)
+
+    in_child(work)
+
+
+@case("what is done for advice counts for the process's CPU time")
+def cpu_time():
+    def work():
+        pair, memory = Pair(), Private(64 << 20)
+        memory.fill(b"x")
+        region = register(pair.pd, memory, DEMAND)
+        ranges = [(memory.address, memory.length, region.lkey)] * 100
+        before, workers = time.process_time(), worker_ticks()
+        advise_mr(pair.pd, pair.context, READ, FLUSH, ranges)
+        own = (time.process_time() - before) * os.sysconf("SC_CLK_TCK")
+        workers = worker_ticks() - workers
+        print(f"# ticks of the process: {own:.0f}, of the kernel's workers: {workers}")
+        equal(own > 10, True, f"ticks of the process ({own})")
+        equal(workers < own // 4, True, f"ticks of the kernel's workers ({workers})")
+
+    in_child(work)
+
+
+@case("advice ends with its process")
+def end_of_process():
+    def work():
+        pair, memory = Pair(), Private(16 * GIB, mmap.MAP_PRIVATE | NORESERVE)
+        region = register(pair.pd, memory, DEMAND)
+        # More than the machine has memory for.
+        for first in range(16):
+            address = memory.address + first * GIB
+            advise_mr(pair.pd, pair.context, WRITE, 0, [(address, GIB, region.lkey)])
+        with Calls(WALK) as begun:
+            becomes(lambda: begun.count(WALK) > 0, True, "advice is followed")
+        # Without the end of any object.
+        os._exit(0)
+
+    equal(os.waitpid(start_child(work), 0)[1], 0, "the child's status")
+    with Calls(WALK) as calls:
+        time.sleep(2)
+        equal(calls.count(WALK), 0, "pieces of advice that were begun")
+
+
+@case("faults end with the program that the process executes")
+def other_program():
+    def work():
+        pair, memory = Pair(), Private(16 * GIB, mmap.MAP_PRIVATE | NORESERVE)
+        os.set_inheritable(pair.context.cmd_fd, True)
+        region = register(pair.pd, memory, DEMAND)
+        advise_mr(pair.pd, pair.context, WRITE, 0, [(memory.address, 2 * GIB, region.lkey)])
+        os.execv(sys.executable, [sys.executable, "-c", "import time; time.sleep(2)"])
+
+    child = start_child(work)
+    becomes(lambda: Path(f"/proc/{child}/cmdline").read_bytes().endswith(b"sleep(2)\0"), True, "the other program")
+    with Calls(WALK) as calls:
+        time.sleep(1)
+        equal(calls.count(WALK), 0, "pieces of advice that were begun")
+    equal(os.waitpid(child, 0)[1], 0, "the child's status")
+
+
+sys.exit(main())
