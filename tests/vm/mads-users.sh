@@ -90,6 +90,15 @@ few_are_taken() {
 	[[ $(($(cm_counter rx_msgs req) - before)) -lt $TOGGLED ]]
 }
 
+# Responses to host 1 that name agents of all devices, that of the guest's connection management among them.
+responses_stay() {
+	local unasked before
+	unasked=$(counter "$DEV1" drop_unasked) before=$(cm_counter rx_msgs req)
+	python3 "$HERE/mads.py" response 1000 --count 1000 || return
+	note "ib_core got $(($(cm_counter rx_msgs req) - before)) of them for the guest" >/dev/console
+	wait_for 20 counted "$DEV1" drop_unasked $((unasked + 900)) && [[ $(cm_counter rx_msgs req) -eq $before ]]
+}
+
 guest_down() {
 	kill $ADMINISTRATOR
 	ip netns del $GUEST
@@ -121,6 +130,7 @@ check "ib_mad logs none of them" ib_mad_is_silent
 check "a host in a user namespace" guest_up
 check "connections to it are set up" guest_connects $MANY
 check "ib_core answers a question of rrxe's own behind each" wait_for 20 cm_counted rx_duplicates dreq $((2 * MANY))
+check "responses to host 1 do not reach the guest's connection management" responses_stay
 check "its own address becomes one to look for" lose_own_address
 check "it is looked for" is_lost
 check "ib_core gets few questions" few_are_taken 0 --count $COUNT

@@ -45,7 +45,7 @@ def mad(number):
         body = bytes(41) + b"\x01"
     if OPTIONS.kind == "response":
         # The agents have small numbers; the flag says that the message is in segments (IBTA 1.x §13.6.2).
-        transaction, body = number % 16 << 32 | number, b"\0\0\1\0"
+        transaction, body = number % 64 << 32 | number, b"\0\0\1\0"
     head = struct.pack(">BBBBHHQHHI", base, kind, version, method, 0, 0, transaction, attribute, 0, 0)
     return (head + body).ljust(256, b"\0")
 

@@ -14,8 +14,9 @@ const BASE_VERSION: u8 = 1;
 const CLASS_CM: u8 = 0x07;
 const CLASS_CM_VERSION: u8 = 2;
 const METHOD_SEND: u8 = 0x03;
-/// Baseboard management (§16.2), whose responses are told by another field.
+/// Baseboard management (§16.2), whose responses a bit of the attribute modifier tells.
 const CLASS_BM: u8 = 0x05;
+const BM_RESPONSE: u32 = 1;
 const METHOD_TRAP_REPRESS: u8 = 0x07;
 /// The bit of methods that respond (§13.4.5).
 const METHOD_RESPONSE: u8 = 0x80;
@@ -34,11 +35,17 @@ const APR: u16 = 0x1a;
 pub enum MadKind {
     /// It ends an exchange of connection management, or a step of one, and gets no answer.
     Final,
-    /// It goes to whoever has the number in it (`find_mad_agent()`, mad.c), and may get an answer: `cm_recv_handler()`
-    /// (cm.c) looks at the attribute only.
-    Response,
+    /// It responds to a question of this exchange, and may get an answer.
+    Response(Exchange),
     /// It may get an answer.
     Question,
+}
+
+/// What a question and the responses to it have in common (`ib_find_send_mad()`, mad.c).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exchange {
+    class: u8,
+    transaction: u64,
 }
 
 /// The header of a management datagram.
@@ -46,18 +53,23 @@ pub enum MadKind {
 pub struct MadHeader {
     class: u8,
     method: u8,
+    transaction: u64,
     attribute: u16,
+    modifier: u32,
 }
 
 impl MadHeader {
     /// Reads the fields; `None` if the base version is another than 1. `validate_mad()` (mad.c) would log a line for each of
     /// these.
     pub fn parse(bytes: &[u8; MAD_HEADER_LEN]) -> Option<Self> {
-        let [version, class, _, method, _, _, _, _, _, _, _, _, _, _, _, _, a0, a1, ..] = *bytes;
+        let [version, class, _, method, _, _, _, _, t0, t1, t2, t3, t4, t5, t6, t7, a0, a1, _, _, m0, m1, m2, m3] =
+            *bytes;
         (version == BASE_VERSION).then_some(Self {
             class,
             method,
+            transaction: u64::from_be_bytes([t0, t1, t2, t3, t4, t5, t6, t7]),
             attribute: u16::from_be_bytes([a0, a1]),
+            modifier: u32::from_be_bytes([m0, m1, m2, m3]),
         })
     }
 
@@ -66,20 +78,38 @@ impl MadHeader {
         (self.class == CLASS_CM && self.method == METHOD_SEND).then_some(self.attribute)
     }
 
-    /// Whether it may come to the queue of connection management.
+    /// Whether a question comes to the queue of connection management.
     pub fn may_reach_cm(&self) -> bool {
-        self.class == CLASS_CM || self.kind() == MadKind::Response
+        self.class == CLASS_CM
     }
 
     /// Its kind.
     pub fn kind(&self) -> MadKind {
-        let is_response = self.method & METHOD_RESPONSE != 0
-            || self.method == METHOD_TRAP_REPRESS
-            || self.class == CLASS_BM;
         match self.cm_message() {
             Some(MRA | REJ | RTU | DREP | SIDR_REP | APR) => MadKind::Final,
-            _ if is_response => MadKind::Response,
+            _ if self.is_response() => MadKind::Response(self.exchange()),
             _ => MadKind::Question,
+        }
+    }
+
+    /// The exchange that it begins, if it is a question that has responses. Connection management has none: its messages
+    /// are matched by the numbers in them.
+    pub fn opens(&self) -> Option<Exchange> {
+        let has_responses = !self.is_response() && self.class != CLASS_CM;
+        has_responses.then(|| self.exchange())
+    }
+
+    /// Whether ib_mad takes it for a response (`ib_response_mad()`, mad.c).
+    fn is_response(&self) -> bool {
+        self.method & METHOD_RESPONSE != 0
+            || self.method == METHOD_TRAP_REPRESS
+            || self.class == CLASS_BM && self.modifier & BM_RESPONSE != 0
+    }
+
+    fn exchange(&self) -> Exchange {
+        Exchange {
+            class: self.class,
+            transaction: self.transaction,
         }
     }
 }
@@ -163,12 +193,65 @@ mod tests {
         assert_eq!(bytes[32..], [0; 224]);
     }
 
-    #[test]
-    fn a_response_is_none_of_connection_management() {
-        for method in [0x81, 0x83, 0x07] {
-            assert_eq!(header(0x03, method, REQ).kind(), MadKind::Response);
+    fn of_transaction(class: u8, method: u8, transaction: u64, modifier: u32) -> MadHeader {
+        MadHeader {
+            transaction,
+            modifier,
+            ..header(class, method, REQ)
         }
-        assert_eq!(header(CLASS_CM, 0x83, RTU).kind(), MadKind::Response);
-        assert_eq!(header(CLASS_BM, METHOD_SEND, REQ).kind(), MadKind::Response);
+    }
+
+    #[test]
+    fn a_response_is_of_the_exchange_that_its_question_opens() {
+        for (asks, answers) in [(0x01, 0x81), (0x03, 0x83), (0x05, 0x07)] {
+            let question = of_transaction(0x04, asks, 7 << 32 | 1, 0);
+            let exchange = question.opens().unwrap();
+            let response = of_transaction(0x04, answers, 7 << 32 | 1, 0);
+            assert_eq!(response.kind(), MadKind::Response(exchange));
+            assert_eq!(response.opens(), None);
+            for other in [
+                of_transaction(0x04, answers, 7 << 32 | 2, 0),
+                of_transaction(0x04, answers, 6 << 32 | 1, 0),
+                of_transaction(0x03, answers, 7 << 32 | 1, 0),
+            ] {
+                assert_ne!(other.kind(), MadKind::Response(exchange));
+            }
+        }
+    }
+
+    #[test]
+    fn connection_management_opens_no_exchange() {
+        for method in [METHOD_SEND, 0x01, 0x83] {
+            assert_eq!(of_transaction(CLASS_CM, method, 7, 0).opens(), None);
+        }
+        for attribute in [REQ, RTU] {
+            let kind = header(CLASS_CM, 0x83, attribute).kind();
+            assert!(matches!(kind, MadKind::Response(_)));
+        }
+    }
+
+    #[test]
+    fn a_response_of_baseboard_management_is_told_by_the_modifier() {
+        let question = of_transaction(CLASS_BM, METHOD_SEND, 7, 2);
+        assert_eq!(question.kind(), MadKind::Question);
+        let response = of_transaction(CLASS_BM, METHOD_SEND, 7, 3);
+        assert_eq!(
+            Some(response.kind()),
+            question.opens().map(MadKind::Response)
+        );
+        // In other classes it is no flag.
+        assert_eq!(of_transaction(0x04, 0x01, 7, 1).kind(), MadKind::Question);
+    }
+
+    #[test]
+    fn the_fields_are_where_the_specification_has_them() {
+        let mut bytes = [0; MAD_HEADER_LEN];
+        bytes[0] = BASE_VERSION;
+        bytes[1] = CLASS_BM;
+        bytes[8..16].copy_from_slice(&0x0102_0304_0506_0708u64.to_be_bytes());
+        bytes[20..24].copy_from_slice(&0x0a0b_0c0du32.to_be_bytes());
+        let header = MadHeader::parse(&bytes).unwrap();
+        assert_eq!(header.transaction, 0x0102_0304_0506_0708);
+        assert_eq!(header.modifier, 0x0a0b_0c0d);
     }
 }

@@ -90,7 +90,7 @@ pub(crate) struct Core {
     pub(crate) put_off: u32,
     /// Where it counts: its port's counters, or the set that it is bound to.
     pub(crate) counters: Arc<Counters>,
-    /// The rates and the stand-in of a GSI QP's datagrams.
+    /// The rates and the stand-in of a GSI QP's datagrams, and what it has asked.
     pub(crate) gsi: Option<KBox<Gsi>>,
 }
 
@@ -448,6 +448,9 @@ impl Core {
                     .remote(read, &reach)
                     .map_err(TransmitFault::Remote)?;
             }
+        }
+        if let Some(gsi) = &mut self.gsi {
+            gsi.note_sent(qp.now(), frame.payload());
         }
         trace::packet_out(qp.device.link.device(), qp.qpn.get(), transmit);
         let fate = if frame.is_local() {

@@ -13,13 +13,15 @@
 //! (`addr_resolve_neigh()`, addr.c). The flow label is the number of the true sender ([`Senders`]), and the service level
 //! says so. ib_core makes an address handle of these for the answer; there the true sender takes its place again.
 //!
-//! A response gets a number, too: ib_core finds the request without its sender (`rcv_has_same_gid()`, mad.c).
+//! A response gets a number, too: ib_core finds the request without its sender (`rcv_has_same_gid()`, mad.c). The QP takes
+//! only those to questions that it has sent of late (`asked.rs`).
 //!
 //! An administrator of the network can make the host's own address one that has to be looked up: by a rule for what the
 //! host sends, or by taking it out of the table of local addresses. One who is none of the host's has few questions
 //! in the queue of connection management at once (`places.rs`). Behind each rrxe asks a question of its own (`probe.rs`),
 //! whose answer says that ib_core has handled both.
 
+mod asked;
 mod places;
 mod probe;
 mod rate;
@@ -31,8 +33,11 @@ use roce::{
     wire::mad::{MadHeader, MadKind, MAD_HEADER_LEN},
 };
 
-use self::rate::{Pace, Paces, Rate};
 pub(crate) use self::senders::{Senders, StandIn};
+use self::{
+    asked::Asked,
+    rate::{Pace, Paces, Rate},
+};
 use crate::{
     device::Device, engine::Core, engine_host::Upshot, qp::Qp, rx::RxPacket, stats::Counter,
 };
@@ -43,26 +48,19 @@ const FINALS: Paces = Paces {
     most: Pace::new(1_024, 4_096),
     all: Pace::new(2_048, 8_192),
 };
-/// Responses: ib_mad writes a line to the log for each whose number is that of an agent which takes none
-/// (`find_mad_agent()`, mad.c).
-const RESPONSES: Paces = Paces {
-    sure: Pace::new(0, 1),
-    most: Pace::new(64, 16),
-    all: Pace::new(256, 32),
-};
-/// Questions: more than ib_core handles would fill its queue, which has no limit.
+/// Questions, and responses to those of this host: more than ib_core handles would fill its queue, which has no limit.
 const QUESTIONS: Paces = Paces {
     sure: Pace::new(8, 4),
     most: Pace::new(512, 512),
     all: Pace::new(1_024, 1_024),
 };
 
-/// The rates of the management datagrams that a GSI QP takes, and what the present one is to be. The holder of the QP's
-/// turn has it.
+/// The rates of the management datagrams that a GSI QP takes, what it has asked, and what the present one is to be. The
+/// holder of the QP's turn has it.
 pub(crate) struct Gsi {
     finals: Rate,
-    responses: Rate,
     questions: Rate,
+    asked: Asked,
     /// The stand-in for the sender of the datagram that is taken, if it may get an answer.
     pub(crate) stand_in: Option<StandIn>,
     /// The probe that is to follow it, and its stand-in.
@@ -78,8 +76,8 @@ impl Gsi {
     pub(crate) fn new() -> Result<Self> {
         Ok(Self {
             finals: Rate::new(FINALS)?,
-            responses: Rate::new(RESPONSES)?,
             questions: Rate::new(QUESTIONS)?,
+            asked: Asked::new()?,
             stand_in: None,
             probe: None,
         })
@@ -107,8 +105,12 @@ impl Gsi {
         let (sender, now) = (packet.endpoints.source, nanos(now));
         match header.kind() {
             MadKind::Final => return admitted(self.finals.admits(sender, now)),
-            MadKind::Response => admitted(self.responses.admits(sender, now))?,
-            MadKind::Question => admitted(self.questions.admits(sender, now))?,
+            MadKind::Response(exchange) if !self.asked.has(exchange, now) => {
+                return Err(Counter::DropUnasked);
+            }
+            MadKind::Response(_) | MadKind::Question => {
+                admitted(self.questions.admits(sender, now))?;
+            }
         }
         if header.may_reach_cm() && !device.link.is_of_host() {
             // What is dropped allocates nothing.
@@ -119,6 +121,14 @@ impl Gsi {
         }
         self.stand_in = Some(device.senders.remember(sender));
         Ok(())
+    }
+
+    /// Notes a datagram that leaves. With the turn.
+    pub(crate) fn note_sent(&mut self, now: Instant, payload: &[u8]) {
+        let header = payload.first_chunk().and_then(MadHeader::parse);
+        if let Some(exchange) = header.and_then(|header| header.opens()) {
+            self.asked.note(exchange, nanos(now));
+        }
     }
 
     /// Takes the probe that is to follow a datagram, if one is, and notes its stand-in. With the turn.

@@ -51,6 +51,8 @@ pub(crate) struct Frame<'a> {
     route: &'a Route,
     skb: TxSkb,
     bth: [u8; BTH_LEN],
+    /// Bytes in front of the payload.
+    header_len: usize,
     /// Payload bytes still to come.
     missing: usize,
     pad: usize,
@@ -78,6 +80,7 @@ impl<'a> Frame<'a> {
             route,
             skb,
             bth: *header.first_chunk()?,
+            header_len: header.len(),
             missing: payload as usize,
             pad: wire::pad(payload) as usize,
         })
@@ -94,6 +97,11 @@ impl<'a> Frame<'a> {
     /// Whether the destination is on this host: then [`Self::into_local`] is the way.
     pub(crate) fn is_local(&self) -> bool {
         self.route.is_local()
+    }
+
+    /// The payload that was appended so far.
+    pub(crate) fn payload(&self) -> &[u8] {
+        self.skb.bytes().get(self.header_len..).unwrap_or_default()
     }
 
     fn account(&mut self, appended: Result, len: usize) {

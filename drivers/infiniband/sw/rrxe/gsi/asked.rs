@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The questions that a GSI QP has sent of late: it takes responses to these only.
+//!
+//! ib_mad gives a response to the agent whose number is in it, of whatever device (`find_mad_agent()`, mad.c), and some
+//! without a request (`ib_mad_complete_recv()`, mad.c). `cm_recv_handler()` (cm.c) looks at nothing but the attribute. So by
+//! a response anybody could have the connection management of another device take a request, past all that this device's
+//! QP allows.
+
+use kernel::prelude::*;
+use roce::wire::mad::Exchange;
+
+/// How many are remembered.
+const REMEMBERED: usize = 256;
+/// Nanoseconds for which a question is. Whoever waits longer asks again, and a message in segments has each answered.
+const LIFE: i64 = 60_000_000_000;
+
+#[derive(Clone, Copy)]
+struct Question {
+    exchange: Exchange,
+    at: i64,
+}
+
+/// The latest questions.
+pub(super) struct Asked {
+    /// The place of the oldest.
+    next: usize,
+    questions: KVVec<Option<Question>>,
+}
+
+impl Asked {
+    /// None. Process context.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(super) fn new() -> Result<Self> {
+        Ok(Self {
+            next: 0,
+            questions: KVVec::from_elem(None, REMEMBERED, GFP_KERNEL)?,
+        })
+    }
+
+    /// Notes a question that is sent at `now`, perhaps once more.
+    pub(super) fn note(&mut self, exchange: Exchange, now: i64) {
+        let question = Some(Question { exchange, at: now });
+        let same =
+            |known: &&mut Option<Question>| known.is_some_and(|known| known.exchange == exchange);
+        if let Some(known) = self.questions.iter_mut().find(same) {
+            *known = question;
+            return;
+        }
+        if let Some(oldest) = self.questions.get_mut(self.next) {
+            *oldest = question;
+        }
+        self.next = self.next.wrapping_add(1) % REMEMBERED;
+    }
+
+    /// Whether a question of this exchange was sent not long before `now`. It may have any number of responses.
+    pub(super) fn has(&self, exchange: Exchange, now: i64) -> bool {
+        let is_answered = |question: &Question| {
+            question.exchange == exchange && now.saturating_sub(question.at) < LIFE
+        };
+        self.questions.iter().flatten().any(is_answered)
+    }
+}
+
+#[kunit_tests(rrxe_gsi_asked)]
+mod tests {
+    use super::*;
+    use roce::wire::mad::{MadHeader, MAD_HEADER_LEN};
+
+    /// The exchange of a question with this number.
+    fn exchange(number: u8) -> Result<Exchange> {
+        let mut bytes = [0; MAD_HEADER_LEN];
+        let [version, class, _, method, _, _, _, _, _, _, _, _, _, _, _, transaction, ..] =
+            &mut bytes;
+        (*version, *class, *method, *transaction) = (1, 4, 1, number);
+        let header = MadHeader::parse(&bytes);
+        header.and_then(|header| header.opens()).ok_or(EINVAL)
+    }
+
+    #[test]
+    fn a_question_has_responses_for_a_while() -> Result {
+        let mut asked = Asked::new()?;
+        assert!(!asked.has(exchange(1)?, 5));
+        asked.note(exchange(1)?, 5);
+        for _ in 0..2 {
+            assert!(asked.has(exchange(1)?, LIFE + 4));
+        }
+        assert!(!asked.has(exchange(2)?, 6));
+        assert!(!asked.has(exchange(1)?, LIFE + 5));
+        Ok(())
+    }
+
+    #[test]
+    fn a_question_that_is_sent_again_takes_no_second_place() -> Result {
+        let mut asked = Asked::new()?;
+        asked.note(exchange(1)?, 0);
+        for now in 0..2 * REMEMBERED as i64 {
+            asked.note(exchange(2)?, now);
+        }
+        assert!(asked.has(exchange(1)?, 1));
+        assert!(asked.has(exchange(2)?, LIFE + 1));
+        Ok(())
+    }
+
+    #[test]
+    fn the_oldest_question_is_forgotten() -> Result {
+        let mut asked = Asked::new()?;
+        for number in 0..=255 {
+            asked.note(exchange(number)?, 0);
+        }
+        assert!(asked.has(exchange(0)?, 0));
+        // The class differs.
+        let mut bytes = [0; MAD_HEADER_LEN];
+        bytes[0] = 1;
+        let other = MadHeader::parse(&bytes).and_then(|header| header.opens());
+        asked.note(other.ok_or(EINVAL)?, 0);
+        assert!(!asked.has(exchange(0)?, 0));
+        assert!(asked.has(exchange(1)?, 0));
+        Ok(())
+    }
+}
