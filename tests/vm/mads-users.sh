@@ -8,7 +8,7 @@ PROGRAM_SECONDS=60
 HERE=$(dirname "$0")
 # TOGGLED: questions that ib_core gets while their address is lost and found for TOGGLES seconds: each that has it sleep
 # keeps its place for a while after that.
-readonly HERE GUEST=h3 GUEST_V4=10.99.0.1 COUNT=3000 MANY=12 TOGGLES=20 TOGGLED=40
+readonly HERE GUEST=h3 GUEST_V4=10.99.0.1 GUEST_V6=fd99::1 COUNT=3000 MANY=12 TOGGLES=20 TOGGLED=40
 
 counter() { echo "$(<"/sys/class/infiniband/$1/ports/1/hw_counters/$2")"; }
 counted() { [[ $(counter "$1" "$2") -ge $3 ]]; }
@@ -99,6 +99,29 @@ responses_stay() {
 	wait_for 20 counted "$DEV1" drop_unasked $((unasked + 900)) && [[ $(cm_counter rx_msgs req) -eq $before ]]
 }
 
+# What the guest sends to its own address of IPv6 is refused at once.
+refuse_own_address6() {
+	ip -n $GUEST addr add $GUEST_V6/64 dev eth3 nodad && ip -n h2 addr add fd99::2/64 dev eth3 nodad &&
+		wait_for 20 gid_index rrxe3 $GUEST_V6 &&
+		as_administrator ip -6 rule add pref 2 lookup local &&
+		as_administrator ip -6 rule add pref 1 oif eth3 prohibit && as_administrator ip -6 rule del pref 0
+}
+
+find_own_address6() {
+	as_administrator ip -6 rule add pref 0 lookup local && as_administrator ip -6 rule del pref 1 &&
+		as_administrator ip -6 rule del pref 2
+}
+
+# ib_mad has no limit on the rate of its lines.
+few_are_logged() {
+	local lines
+	python3 "$HERE/mads.py" counters 0 --seconds 10 --host $GUEST --device eth3 --source fd99::2 --target $GUEST_V6 ||
+		return
+	lines=$(kernel_said "ib_create_ah_from_wc error" | wc -l)
+	note "$lines lines" >/dev/console
+	[[ $lines -gt 0 && $lines -lt 400 ]]
+}
+
 guest_down() {
 	kill $ADMINISTRATOR
 	ip netns del $GUEST
@@ -131,6 +154,9 @@ check "a host in a user namespace" guest_up
 check "connections to it are set up" guest_connects $MANY
 check "ib_core answers a question of rrxe's own behind each" wait_for 20 cm_counted rx_duplicates dreq $((2 * MANY))
 check "responses to host 1 do not reach the guest's connection management" responses_stay
+check "its own address of IPv6 becomes one that it may not send to" refuse_own_address6
+check "ib_mad logs few questions for its counters" few_are_logged
+check "it may send there again" find_own_address6
 check "its own address becomes one to look for" lose_own_address
 check "it is looked for" is_lost
 check "ib_core gets few questions" few_are_taken 0 --count $COUNT

@@ -19,9 +19,11 @@
 //! An administrator of the network can make the host's own address one that has to be looked up: by a rule for what the
 //! host sends, or by taking it out of the table of local addresses. One who is none of the host's has few questions
 //! in the queue of connection management at once (`places.rs`). Behind each rrxe asks a question of its own (`probe.rs`),
-//! whose answer says that ib_core has handled both.
+//! whose answer says that ib_core has handled both. Other questions to such an administrator's devices have a low rate
+//! (`guests.rs`).
 
 mod asked;
+mod guests;
 mod places;
 mod probe;
 mod rate;
@@ -33,10 +35,13 @@ use roce::{
     wire::mad::{MadHeader, MadKind, MAD_HEADER_LEN},
 };
 
-pub(crate) use self::senders::{Senders, StandIn};
 use self::{
     asked::Asked,
     rate::{Pace, Paces, Rate},
+};
+pub(crate) use self::{
+    guests::Guests,
+    senders::{Senders, StandIn},
 };
 use crate::{
     device::Device, engine::Core, engine_host::Upshot, qp::Qp, rx::RxPacket, stats::Counter,
@@ -108,16 +113,15 @@ impl Gsi {
             MadKind::Response(exchange) if !self.asked.has(exchange, now) => {
                 return Err(Counter::DropUnasked);
             }
-            MadKind::Response(_) | MadKind::Question => {
+            MadKind::Response(_) => admitted(self.questions.admits(sender, now))?,
+            MadKind::Question if device.link.is_of_host() => {
                 admitted(self.questions.admits(sender, now))?;
             }
-        }
-        if header.may_reach_cm() && !device.link.is_of_host() {
-            // What is dropped allocates nothing.
-            admitted(device.senders.has_place())?;
-            let probe = probe::behind(packet, &device.link).ok_or(Counter::DropRate)?;
-            let stand_in = device.senders.probe().ok_or(Counter::DropRate)?;
-            self.probe = Some((stand_in, probe));
+            MadKind::Question if header.may_reach_cm() => {
+                admitted(self.questions.admits(sender, now))?;
+                self.probe = Some(take_place(device, packet)?);
+            }
+            MadKind::Question => admitted(device.workers.guests.admits(sender))?,
         }
         self.stand_in = Some(device.senders.remember(sender));
         Ok(())
@@ -172,6 +176,19 @@ impl Core {
             engine.handle_packet(now, &probe.packet, host);
         });
     }
+}
+
+/// Gives a question a place, and returns the probe behind it with its stand-in.
+///
+/// # Errors
+///
+/// The counter of the drop.
+fn take_place(device: &Device, packet: &RxPacket) -> Result<(StandIn, RxPacket), Counter> {
+    // What is dropped allocates nothing.
+    admitted(device.senders.has_place())?;
+    let probe = probe::behind(packet, &device.link).ok_or(Counter::DropRate)?;
+    let stand_in = device.senders.probe().ok_or(Counter::DropRate)?;
+    Ok((stand_in, probe))
 }
 
 fn nanos(now: Instant) -> i64 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The module's work queues.
+//! The module's work queues, and what else all devices share.
 
 use kernel::{
     prelude::*,
@@ -12,7 +12,9 @@ use kernel::{
 };
 use rdma::{odp::Owners, workqueue::OwnedQueue};
 
-use crate::{accounts::Accounts, doorbells::Doorbells, limits, softirq_time::SoftirqTime};
+use crate::{
+    accounts::Accounts, doorbells::Doorbells, gsi::Guests, limits, softirq_time::SoftirqTime,
+};
 
 /// The work queues, for work that no system call and no packet does.
 pub(crate) struct Workers {
@@ -30,6 +32,8 @@ pub(crate) struct Workers {
     pub(crate) owners: Arc<Owners>,
     /// The threads of `rests` and `owners` that each user and memory cgroup uses.
     pub(crate) accounts: Arc<Accounts>,
+    /// What the devices of guests' networks share.
+    pub(crate) guests: Pin<KBox<Guests>>,
     /// Watches pages of doorbells. An administrator sets CPUs, priority and NUMA affinity by
     /// `/sys/devices/virtual/workqueue/rrxe_poll`.
     polls: OwnedQueue,
@@ -68,6 +72,7 @@ impl Workers {
             softirq_time: SoftirqTime::new(softirq_percent)?,
             owners: Owners::new(c"rrxe_release", limits::SLEEPERS)?,
             accounts: Accounts::new(pollers.max(1))?,
+            guests: Guests::new()?,
             polls: OwnedQueue::new_unbound(c"rrxe_poll", pollers.max(1))?,
             waiting: Atomic::new(0),
             patience: i64::from(patience_us).saturating_mul(1_000),
