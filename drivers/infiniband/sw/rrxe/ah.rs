@@ -46,10 +46,14 @@ impl Ah {
     /// # Errors
     ///
     /// `EINVAL` if the source of a process's is no address of the link, and for ib_core's answer to a question whose
-    /// sender was forgotten (`gsi.rs`); `ENOMEM`, also when the device or its process has too many.
+    /// sender was forgotten, or is nobody (`gsi.rs`); `ENOMEM`, also when the device or its process has too many.
     pub(crate) fn create(pd: &Pd, av: Av, user: bool) -> Result<Arc<Self>> {
         if !user {
-            let av = pd.device().senders.true_destination(av)?;
+            let device = pd.device();
+            if device.workers.guests.take_answer(&av) {
+                return Err(EINVAL);
+            }
+            let av = device.senders.true_destination(av)?;
             return Self::build(pd, 0, av, GFP_ATOMIC);
         }
         if !pd.device().link.has_source(&av) {

@@ -184,11 +184,16 @@ impl Core {
 ///
 /// The counter of the drop.
 fn take_place(device: &Device, packet: &RxPacket) -> Result<(StandIn, RxPacket), Counter> {
-    // What is dropped allocates nothing.
-    admitted(device.senders.has_place())?;
-    let probe = probe::behind(packet, &device.link).ok_or(Counter::DropRate)?;
-    let stand_in = device.senders.probe().ok_or(Counter::DropRate)?;
-    Ok((stand_in, probe))
+    let (guests, link) = (&device.workers.guests, &device.link);
+    // First, so that what is dropped allocates nothing.
+    let stand_in = guests.take_place(link).ok_or(Counter::DropRate)?;
+    match probe::behind(packet, link) {
+        Some(probe) => Ok((stand_in, probe)),
+        None => {
+            guests.give_back(stand_in);
+            Err(Counter::DropRate)
+        }
+    }
 }
 
 fn nanos(now: Instant) -> i64 {

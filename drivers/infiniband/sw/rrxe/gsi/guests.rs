@@ -9,9 +9,14 @@ use kernel::{
     prelude::*,
     time::{Instant, Monotonic},
 };
-use rdma::{gid::Gid, new_irq_spinlock, sync::IrqSpinLock};
+use rdma::{av::Av, gid::Gid, new_irq_spinlock, sync::IrqSpinLock};
 
-use super::rate::{Pace, Paces, Rate};
+use super::{
+    places::{Holder, Places},
+    rate::{Pace, Paces, Rate},
+    senders::{StandIn, PROBE_SL},
+};
+use crate::link::Link;
 
 /// Questions but those of connection management. ib_mad answers many itself, and writes a line to the log, without a limit,
 /// for each sender that it does not find (`agent_send_response()`, agent.c).
@@ -32,6 +37,16 @@ pub(crate) struct Guests {
 
 struct State {
     questions: Rate,
+    places: Places,
+}
+
+impl Holder {
+    fn of(link: &Link) -> Self {
+        Self {
+            network: core::ptr::from_ref(&**link.context()).addr(),
+            link: core::ptr::from_ref(link).addr(),
+        }
+    }
 }
 
 impl Guests {
@@ -43,6 +58,7 @@ impl Guests {
     pub(crate) fn new() -> Result<Pin<KBox<Self>>> {
         let state = State {
             questions: Rate::new(QUESTIONS)?,
+            places: Places::new(),
         };
         KBox::pin_init(
             pin_init!(Self {
@@ -55,8 +71,43 @@ impl Guests {
 
     /// Whether one more question of `sender` is taken that is none of connection management. Any context.
     pub(super) fn admits(&self, sender: Gid) -> bool {
-        let now = self.epoch.elapsed().as_nanos();
+        let now = self.now();
         self.state.lock().questions.admits(sender, now)
+    }
+
+    fn now(&self) -> i64 {
+        self.epoch.elapsed().as_nanos()
+    }
+
+    /// Gives a place to a question of connection management that came by `link`, and returns the stand-in of the probe
+    /// behind it. `None` while there is no place for it. Any context.
+    pub(super) fn take_place(&self, link: &Link) -> Option<StandIn> {
+        let now = self.now();
+        let number = self.state.lock().places.take(Holder::of(link), now)?;
+        Some(StandIn::Probe(number))
+    }
+
+    /// Takes a place back whose question is not asked. Any context.
+    pub(super) fn give_back(&self, probe: StandIn) {
+        if let StandIn::Probe(number) = probe {
+            self.state.lock().places.give_back(number);
+        }
+    }
+
+    /// Whether `av` leads to the stand-in of a probe, as that of its answer. Notes that it is answered. Any context.
+    pub(crate) fn take_answer(&self, av: &Av) -> bool {
+        let is_answer = av.sgid == av.dgid && av.sl == PROBE_SL;
+        if is_answer {
+            let now = self.now();
+            self.state.lock().places.end(av.flow_label, now);
+        }
+        is_answer
+    }
+
+    /// Gives the places of a link to others, whose device is unregistered: ib_core keeps nothing of it in the queue of
+    /// connection management any more (`cm_remove_one()`, cm.c). Any context.
+    pub(crate) fn forget(&self, link: &Link) {
+        self.state.lock().places.forget(Holder::of(link));
     }
 }
 

@@ -1,50 +1,51 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The true senders of a device's latest questions, and the answers to its own.
+//! The true senders of a device's latest questions.
 
-use kernel::{
-    prelude::*,
-    time::{Instant, Monotonic},
-};
+use kernel::prelude::*;
 use rdma::{av::Av, gid::Gid, new_irq_spinlock, sync::IrqSpinLock};
 use roce::{responder::GRH_LEN, wire::grh::with_stand_in};
 
-use super::places::Places;
-
 /// Flow labels have so many bits.
-const NUMBER_BITS: u32 = 20;
+pub(super) const NUMBER_BITS: u32 = 20;
 const NUMBERS: u32 = 1 << NUMBER_BITS;
 /// Questions whose senders are remembered: those of two seconds at least, and a power of two.
 const REMEMBERED: u32 = 8_192;
-/// The service level of a stand-in: no packet and no path has it, for theirs have four bits.
-pub(super) const STAND_IN_SL: u8 = 16;
+/// The service levels of stand-ins, for senders and for probes: no packet and no path has these, for theirs have four bits.
+const SENDER_SL: u8 = 16;
+pub(super) const PROBE_SL: u8 = 17;
 /// The explicit congestion notification in a traffic class, which is of one packet (RFC 3168 §5).
 const ECN: u8 = 0b11;
 
-/// The sender of a probe. No packet of the network has it.
-const NOBODY: Gid = Gid([0; 16]);
-
-/// The number that stands for a sender.
+/// What stands for the sender of a question, by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct StandIn(pub(super) u32);
+pub(crate) enum StandIn {
+    /// For a sender of the device.
+    Sender(u32),
+    /// For that of a probe, which is nobody.
+    Probe(u32),
+}
 
 impl StandIn {
     /// The header `grh` of a datagram with the stand-in in place of the sender.
     pub(crate) fn replace_in(self, grh: [u8; GRH_LEN as usize]) -> [u8; GRH_LEN as usize] {
-        with_stand_in(grh, self.0)
+        match self {
+            Self::Sender(number) | Self::Probe(number) => with_stand_in(grh, number),
+        }
     }
 
     /// The service level that its completion names.
     pub(crate) fn service_level(self) -> u8 {
-        STAND_IN_SL
+        match self {
+            Self::Sender(_) => SENDER_SL,
+            Self::Probe(_) => PROBE_SL,
+        }
     }
 }
 
 /// The true senders of a device's latest questions.
 #[pin_data]
 pub(crate) struct Senders {
-    /// When the device was made.
-    epoch: Instant<Monotonic>,
     #[pin]
     state: IrqSpinLock<Latest>,
 }
@@ -56,7 +57,6 @@ struct Latest {
     known: u32,
     /// By number, modulo their count.
     gids: KVVec<Gid>,
-    places: Places,
 }
 
 impl Latest {
@@ -79,10 +79,7 @@ impl Latest {
         match age {
             0 => None,
             age if age > self.known => None,
-            _ => self
-                .slot(number)
-                .map(|gid| *gid)
-                .filter(|gid| *gid != NOBODY),
+            _ => self.slot(number).map(|gid| *gid),
         }
     }
 }
@@ -97,52 +94,28 @@ impl Senders {
         let latest = Latest {
             next: 0,
             known: 0,
-            gids: KVVec::from_elem(NOBODY, REMEMBERED as usize, GFP_KERNEL)?,
-            places: Places::new(),
+            gids: KVVec::from_elem(Gid([0; 16]), REMEMBERED as usize, GFP_KERNEL)?,
         };
         Ok(pin_init!(Self {
-            epoch: Instant::now(),
             state <- new_irq_spinlock!(latest, "rrxe_senders"),
         }))
     }
 
     /// The stand-in for `sender`, until [`REMEMBERED`] other questions have come. Any context.
     pub(super) fn remember(&self, sender: Gid) -> StandIn {
-        StandIn(self.state.lock().remember(sender))
+        StandIn::Sender(self.state.lock().remember(sender))
     }
 
-    /// Whether there is a place for a question with a probe behind it. Any context.
-    pub(super) fn has_place(&self) -> bool {
-        let now = self.epoch.elapsed().as_nanos();
-        self.state.lock().places.find(now).is_some()
-    }
-
-    /// The stand-in of a probe: the question before it has a place until ib_core has answered, or for a while if it does
-    /// not. `None` while there is no place. Any context.
-    pub(super) fn probe(&self) -> Option<StandIn> {
-        let now = self.epoch.elapsed().as_nanos();
-        let mut latest = self.state.lock();
-        let place = latest.places.find(now)?;
-        let number = latest.remember(NOBODY);
-        latest.places.take(place, number, now);
-        Some(StandIn(number))
-    }
-
-    /// The address vector for an answer to the true sender, if `av` leads to a stand-in; otherwise `av`. Any context.
+    /// The address vector for an answer to the true sender, if `av` leads to its stand-in; otherwise `av`. Any context.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if it is the answer to a probe, the sender was forgotten, or the number is none of ib_core's.
+    /// `EINVAL` if the sender was forgotten, or the number is none of ib_core's.
     pub(crate) fn true_destination(&self, av: Av) -> Result<Av> {
-        if av.sgid != av.dgid || av.sl != STAND_IN_SL {
+        if av.sgid != av.dgid || av.sl != SENDER_SL {
             return Ok(av);
         }
-        let now = self.epoch.elapsed().as_nanos();
-        let mut latest = self.state.lock();
-        if latest.places.end(av.flow_label, now) {
-            return Err(EINVAL);
-        }
-        let sender = latest.find(av.flow_label).ok_or(EINVAL)?;
+        let sender = self.state.lock().find(av.flow_label).ok_or(EINVAL)?;
         if sender.network() != av.network {
             return Err(EINVAL);
         }
@@ -165,7 +138,8 @@ mod tests {
         KBox::pin_init(Senders::new()?, GFP_KERNEL)
     }
 
-    fn answer(StandIn(number): StandIn) -> Av {
+    fn answer(stand_in: StandIn) -> Av {
+        let (StandIn::Sender(number) | StandIn::Probe(number)) = stand_in;
         Av {
             dgid: Gid([1; 16]),
             sgid: Gid([1; 16]),
@@ -176,7 +150,7 @@ mod tests {
             hop_limit: 64,
             flow_label: number,
             dmac: [0; 6],
-            sl: STAND_IN_SL,
+            sl: stand_in.service_level(),
             static_rate: 0,
             port: 1,
         }
@@ -205,10 +179,10 @@ mod tests {
     #[test]
     fn numbers_that_were_not_given_stand_for_nobody() -> Result {
         let senders = senders()?;
-        assert_eq!(find(&senders, StandIn(NUMBERS - 1)), None);
+        assert_eq!(find(&senders, StandIn::Sender(NUMBERS - 1)), None);
         senders.remember(Gid([2; 16]));
         for number in [1, NUMBERS - 1, NUMBERS / 2] {
-            assert_eq!(find(&senders, StandIn(number)), None);
+            assert_eq!(find(&senders, StandIn::Sender(number)), None);
         }
         Ok(())
     }
@@ -246,24 +220,8 @@ mod tests {
             senders.remember(Gid([3; 16]));
         }
         let number = senders.remember(Gid([2; 16]));
-        assert_eq!(number, StandIn(0));
+        assert_eq!(number, StandIn::Sender(0));
         assert_eq!(find(&senders, number), Some(Gid([2; 16])));
-        Ok(())
-    }
-
-    #[test]
-    fn an_answer_to_a_probe_leads_nowhere() -> Result {
-        let senders = senders()?;
-        let first = senders.probe().ok_or(ENOENT)?;
-        assert_eq!(senders.probe(), None);
-        // An answer to somebody else gives no place.
-        let other = senders.remember(Gid([2; 16]));
-        assert_eq!(find(&senders, other), Some(Gid([2; 16])));
-        assert_eq!(senders.probe(), None);
-        for _ in 0..2 {
-            assert_eq!(find(&senders, first), None);
-        }
-        assert!(senders.probe().is_some());
         Ok(())
     }
 }
