@@ -26,6 +26,28 @@ begin() {
 
 end() { terminate "$SENDER"; }
 
+# A connection from host 2 to host 1, until `end_connection`.
+begin_connection() {
+	ip netns exec h1 rping -s -P -a $HOST1_V4 >/tmp/server 2>&1 &
+	SERVER=$!
+	wait_for 20 _cm_listening || return
+	ip netns exec h2 rping -c -C 100000000 -a $HOST1_V4 >/tmp/client 2>&1 &
+	CLIENT=$!
+	wait_for 20 is_connected
+}
+
+is_connected() { rdma resource show qp link "$DEV2" | grep -q "type RC.*state RTS"; }
+
+connection_lives() { sleep 3 && kill -0 $CLIENT && is_connected; }
+
+end_connection() { terminate $CLIENT && terminate $SERVER; }
+
+# Another user of host 2 asks for a connection with its QP.
+claim() {
+	ip netns exec h2 python3 "$HERE/claim.py" "$DEV2" $HOST2_V4 $HOST1_V4 &
+	SENDER=$!
+}
+
 # What ib_mad says, without a limit, when it can't answer.
 ib_mad_is_silent() { ! kernel_said "ib_create_ah_from_wc error"; }
 
@@ -95,8 +117,9 @@ responses_stay() {
 	local unasked before
 	unasked=$(counter "$DEV1" drop_unasked) before=$(cm_counter rx_msgs req)
 	python3 "$HERE/mads.py" response 1000 --count 1000 || return
-	note "ib_core got $(($(cm_counter rx_msgs req) - before)) of them for the guest" >/dev/console
-	wait_for 20 counted "$DEV1" drop_unasked $((unasked + 900)) && [[ $(cm_counter rx_msgs req) -eq $before ]]
+	sleep 1
+	echo "ib_core got $(($(cm_counter rx_msgs req) - before)) of them for the guest"
+	[[ $(cm_counter rx_msgs req) -eq $before ]] && wait_for 20 counted "$DEV1" drop_unasked $((unasked + 900))
 }
 
 # What the guest sends to its own address of IPv6 is refused at once.
@@ -118,7 +141,7 @@ few_are_logged() {
 	python3 "$HERE/mads.py" counters 0 --seconds 10 --host $GUEST --device eth3 --source fd99::2 --target $GUEST_V6 ||
 		return
 	lines=$(kernel_said "ib_create_ah_from_wc error" | wc -l)
-	note "$lines lines" >/dev/console
+	echo "$lines lines"
 	[[ $lines -gt 0 && $lines -lt 400 ]]
 }
 
@@ -130,7 +153,7 @@ guest_down() {
 check "two hosts" hosts_up 4200
 check "link on host 1" link_add 1
 check "link on host 2" link_add 2
-chmod 666 /dev/infiniband/uverbs*
+chmod 666 /dev/infiniband/uverbs* /dev/infiniband/rdma_cm
 
 for host in 1 2; do
 	device=DEV$host
@@ -144,6 +167,13 @@ for host in 1 2; do
 	check "host $host: no more of those" end
 done
 check "none of these took a place of a management datagram" none_of "$DEV1" drop_rate
+
+check "a connection of host 2" begin_connection
+check "a user of host 2 asks for another one with its QP" claim
+check "the request stays on host 2" wait_for 20 counted "$DEV2" drop_claim 1
+check "the connection lives" connection_lives
+check "no more is asked" end
+check "the connection ends" end_connection
 
 check "datagrams of IPv6 with a sender of IPv4" \
 	python3 "$HERE/mads.py" counters 0 --count 1000 --source ::ffff:10.77.0.9 --target $HOST1_V6

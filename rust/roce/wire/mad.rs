@@ -2,6 +2,8 @@
 
 //! The common header of management datagrams (IBTA 1.x §13.4.2), as far as a driver looks at it.
 
+use crate::ids::Qpn;
+
 /// Bytes of the header.
 pub const MAD_HEADER_LEN: usize = 24;
 
@@ -22,6 +24,7 @@ const METHOD_TRAP_REPRESS: u8 = 0x07;
 const METHOD_RESPONSE: u8 = 0x80;
 
 /// Attributes of communication management (IBTA 1.x §12.6).
+const REQ: u16 = 0x10;
 const MRA: u16 = 0x11;
 const REJ: u16 = 0x12;
 const RTU: u16 = 0x14;
@@ -114,6 +117,15 @@ impl MadHeader {
     }
 }
 
+/// The sender's QP in a request for a connection (REQ, §12.6.5); `None` if the datagram is none.
+pub fn requesting_qp(mad: &[u8; MAD_LEN]) -> Option<Qpn> {
+    /// Where a REQ has the local QPN.
+    const LOCAL_QPN: usize = MAD_HEADER_LEN + 32;
+    let header = MadHeader::parse(mad.first_chunk()?)?;
+    let [q0, q1, q2] = *mad.get(LOCAL_QPN..)?.first_chunk()?;
+    (header.cm_message() == Some(REQ)).then_some(Qpn::new(u32::from_be_bytes([0, q0, q1, q2])))
+}
+
 /// A request to end a connection (DREQ, §12.6.10) that does not exist.
 pub fn disconnect_request() -> [u8; MAD_LEN] {
     /// Communication ID of either end.
@@ -135,7 +147,6 @@ pub fn disconnect_request() -> [u8; MAD_LEN] {
 mod tests {
     use super::*;
 
-    const REQ: u16 = 0x10;
     const REP: u16 = 0x13;
 
     fn header(class: u8, method: u8, attribute: u16) -> MadHeader {
@@ -181,6 +192,17 @@ mod tests {
         // ib_mad refuses a method that no agent has, and that is an answer to the sender.
         assert_eq!(header(CLASS_CM, 0x01, RTU).kind(), MadKind::Question);
         assert_eq!(header(0x04, METHOD_SEND, RTU).kind(), MadKind::Question);
+    }
+
+    #[test]
+    fn a_request_for_a_connection_names_a_qp() {
+        let mut bytes = disconnect_request();
+        bytes[56..60].copy_from_slice(&[0x12, 0x34, 0x56, 0x78]);
+        assert_eq!(requesting_qp(&bytes), None);
+        bytes[16..18].copy_from_slice(&REQ.to_be_bytes());
+        assert_eq!(requesting_qp(&bytes), Some(Qpn::new(0x12_3456)));
+        bytes[1] = 0x03;
+        assert_eq!(requesting_qp(&bytes), None);
     }
 
     #[test]

@@ -449,8 +449,13 @@ impl Core {
                     .map_err(TransmitFault::Remote)?;
             }
         }
-        if let Some(gsi) = &mut self.gsi {
-            gsi.note_sent(qp.now(), frame.payload());
+        let checked = match &mut self.gsi {
+            Some(gsi) => gsi.check_sent(qp, frame.payload()),
+            None => Ok(()),
+        };
+        if let Err(why) = checked {
+            counters.add(why, 1);
+            return Ok(Fate::Lost);
         }
         trace::packet_out(qp.device.link.device(), qp.qpn.get(), transmit);
         let fate = if frame.is_local() {

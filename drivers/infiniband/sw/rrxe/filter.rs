@@ -120,6 +120,11 @@ impl Filter {
             .store(version.wrapping_add(2), Ordering::Release);
     }
 
+    /// Whether the QP takes packets of one peer: from RTR on, until RESET. Any context.
+    pub(crate) fn has_peer(&self) -> bool {
+        self.whose.load(Ordering::Relaxed) == Whose::Peers as u32
+    }
+
     /// Refuses a packet that isn't the peer's; `sender` as for [`Admission::check`]. Who is admitted may still be refused by
     /// the holder of the turn.
     ///

@@ -29,10 +29,15 @@ mod probe;
 mod rate;
 mod senders;
 
-use kernel::prelude::*;
+use kernel::{
+    prelude::*,
+    sync::{Arc, ArcBorrow},
+};
 use roce::{
+    ids::Qpn,
+    qp::QpState,
     time::Instant,
-    wire::mad::{MadHeader, MadKind, MAD_HEADER_LEN},
+    wire::mad::{requesting_qp, MadHeader, MadKind, MAD_HEADER_LEN},
 };
 
 use self::{
@@ -127,12 +132,21 @@ impl Gsi {
         Ok(())
     }
 
-    /// Notes a datagram that leaves. With the turn.
-    pub(crate) fn note_sent(&mut self, now: Instant, payload: &[u8]) {
+    /// Checks whether a datagram may leave that `qp` sends, and notes it if so. With the turn.
+    ///
+    /// # Errors
+    ///
+    /// The counter of the drop.
+    pub(crate) fn check_sent(&mut self, qp: &Qp, payload: &[u8]) -> Result<(), Counter> {
+        let requesting = payload.first_chunk().and_then(requesting_qp);
+        if requesting.is_some_and(|requesting| is_connected(qp, requesting)) {
+            return Err(Counter::DropClaim);
+        }
         let header = payload.first_chunk().and_then(MadHeader::parse);
         if let Some(exchange) = header.and_then(|header| header.opens()) {
-            self.asked.note(exchange, nanos(now));
+            self.asked.note(exchange, nanos(qp.now()));
         }
+        Ok(())
     }
 
     /// Takes the probe that is to follow a datagram, if one is, and notes its stand-in. With the turn.
@@ -176,6 +190,19 @@ impl Core {
             engine.handle_packet(now, &probe.packet, host);
         });
     }
+}
+
+/// Whether the QP with this number is one of the device of `gsi`, and has a peer.
+///
+/// Any user may name any QP in a request for a connection, if it has none of its own in connection management
+/// (`cma_connect_ib()`, cma.c). The peer takes the connection of a QP that asks for another one for stale, and ends it
+/// (`cm_match_req()`, cm.c). ib_core asks for connections of QPs without a peer only: the QP gets one when the peer has agreed,
+/// and the request isn't repeated from then on (`cm_rep_handler()`, cm.c).
+fn is_connected(gsi: &Qp, qpn: Qpn) -> bool {
+    let has_peer = |qp: ArcBorrow<'_, Qp>| {
+        Arc::ptr_eq(&qp.device, &gsi.device) && qp.filter.has_peer() && !qp.noted.is(QpState::Err)
+    };
+    gsi.net.qps(qpn).with(qpn.get(), has_peer).unwrap_or(false)
 }
 
 /// Gives a question a place, and returns the probe behind it with its stand-in.

@@ -48,10 +48,12 @@ pub(crate) enum Counter {
     DropUnasked,
     /// More management datagrams than ib_core handles.
     DropRate,
+    /// Requests for connections that name a QP which has one.
+    DropClaim,
 }
 
 /// How many there are.
-const LEN: usize = Counter::DropRate as usize + 1;
+const LEN: usize = Counter::DropClaim as usize + 1;
 
 /// Their names, in the order of [`Counter`]; then those of the drops that no device can be blamed
 /// for, in the order of [`Discard::index`].
@@ -85,6 +87,7 @@ pub(crate) static NAMES: [CounterName; LEN + Discard::COUNT] = [
     CounterName::new(c"drop_access"),
     CounterName::new(c"drop_unasked"),
     CounterName::new(c"drop_rate"),
+    CounterName::new(c"drop_claim"),
     CounterName::new(c"drop_ip_header"),
     CounterName::new(c"drop_icrc"),
     CounterName::new(c"drop_no_qp"),
