@@ -8,16 +8,20 @@ KIND:
   connection  asks for a connection
   answer      answers what nobody asked, and gets no answer
   response    asks for a connection in the guise of a response, which ib_mad gives to the agent that its number names
+  stale       asks for a connection with the GUID of a device and a QP of it that is connected: --claim DEVICE
 RATE: so many a second; 0: as many as it can.
 """
 
 import argparse
+import json
 import struct
+import subprocess
 import sys
 import time
+from pathlib import Path
 
 PARSER = argparse.ArgumentParser()
-PARSER.add_argument("kind", choices=("counters", "connection", "answer", "response", "unversioned"))
+PARSER.add_argument("kind", choices=("counters", "connection", "answer", "response", "unversioned", "stale"))
 PARSER.add_argument("rate", type=float)
 PARSER.add_argument("--count", type=int, help="ends after so many")
 PARSER.add_argument("--seconds", type=float, help="ends after so long")
@@ -25,6 +29,7 @@ PARSER.add_argument("--source", help="the only sender")
 PARSER.add_argument("--announce", action="store_true", help="begins with an ARP request of the sender, which answers none")
 PARSER.add_argument("--target", default="10.77.0.1")
 PARSER.add_argument("--host", default="h1", help="the network namespace of the target")
+PARSER.add_argument("--claim", metavar="DEVICE")
 PARSER.add_argument("--device", default="eth0", help="the network device of either host")
 OPTIONS = PARSER.parse_args()
 sys.argv[1:] = []
@@ -35,12 +40,23 @@ NETWORK = OPTIONS.target.rpartition(".")[0]
 SOURCES = [OPTIONS.source] if OPTIONS.source else [f"{NETWORK}.{host}" for host in range(100, 200)]
 # Base version, management class, its version, method and attribute (IBTA 1.x §13.4.2, §16.1, §16.7).
 HEADERS = {"counters": (1, 4, 1, 1, 0x12), "connection": (1, 7, 2, 3, 0x10), "answer": (1, 4, 1, 0x81, 0x12),
-           "response": (1, 3, 2, 0x83, 0x10), "unversioned": (2, 4, 1, 1, 0x12)}
+           "response": (1, 3, 2, 0x83, 0x10), "unversioned": (2, 4, 1, 1, 0x12), "stale": (1, 7, 2, 3, 0x10)}
+
+
+def claimed(device):
+    """GUID and QPN as in a request for a connection (IBTA 1.x §12.6.5)."""
+    guid = Path(f"/sys/class/infiniband/{device}/node_guid").read_text().strip().replace(":", "")
+    shown = subprocess.run(["rdma", "-j", "resource", "show", "qp", "link", device], check=True, capture_output=True)
+    number = next(qp["lqpn"] for qp in json.loads(shown.stdout) if qp.get("type") == "RC" and qp.get("state") == "RTS")
+    return bytes(12) + bytes.fromhex(guid) + bytes(8) + struct.pack(">I", number << 8)
+
+
+CLAIMED = claimed(OPTIONS.claim) if OPTIONS.claim else b""
 
 
 def mad(number):
     base, kind, version, method, attribute = HEADERS[OPTIONS.kind]
-    transaction, body = number, struct.pack(">I", number)
+    transaction, body = number, struct.pack(">I", number) + CLAIMED
     if OPTIONS.kind == "counters":
         body = bytes(41) + b"\x01"
     if OPTIONS.kind == "response":

@@ -27,6 +27,7 @@ const METHOD_RESPONSE: u8 = 0x80;
 const REQ: u16 = 0x10;
 const MRA: u16 = 0x11;
 const REJ: u16 = 0x12;
+const REP: u16 = 0x13;
 const RTU: u16 = 0x14;
 const DREQ: u16 = 0x15;
 const DREP: u16 = 0x16;
@@ -126,6 +127,39 @@ pub fn requesting_qp(mad: &[u8; MAD_LEN]) -> Option<Qpn> {
     (header.cm_message() == Some(REQ)).then_some(Qpn::new(u32::from_be_bytes([0, q0, q1, q2])))
 }
 
+/// The GUID of the sender's device in a message of connection management.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SenderGuid {
+    /// Where it lies in the datagram.
+    pub offset: u32,
+    /// The GUID itself.
+    pub guid: [u8; 8],
+}
+
+impl SenderGuid {
+    /// That of a datagram in which ib_core compares it with those of other senders: a request for a connection, the reply,
+    /// and a rejection for want of an answer (`cm_match_req()`, `cm_rep_handler()`, `cm_acquire_rejected_id()`, cm.c).
+    pub fn parse(mad: &[u8; MAD_LEN]) -> Option<Self> {
+        /// Where the messages have it, and a REJ its reason.
+        const IN_REQ: usize = MAD_HEADER_LEN + 16;
+        const IN_REP: usize = MAD_HEADER_LEN + 28;
+        const IN_REJ: usize = MAD_HEADER_LEN + 12;
+        const REASON: usize = MAD_HEADER_LEN + 10;
+        const TIMEOUT: [u8; 2] = [0, 4];
+        let header = MadHeader::parse(mad.first_chunk()?)?;
+        let offset = match header.cm_message()? {
+            REQ => IN_REQ,
+            REP => IN_REP,
+            REJ if mad.get(REASON..)?.starts_with(&TIMEOUT) => IN_REJ,
+            _ => return None,
+        };
+        Some(Self {
+            offset: offset as u32,
+            guid: *mad.get(offset..)?.first_chunk()?,
+        })
+    }
+}
+
 /// A request to end a connection (DREQ, §12.6.10) that does not exist.
 pub fn disconnect_request() -> [u8; MAD_LEN] {
     /// Communication ID of either end.
@@ -146,8 +180,6 @@ pub fn disconnect_request() -> [u8; MAD_LEN] {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const REP: u16 = 0x13;
 
     fn header(class: u8, method: u8, attribute: u16) -> MadHeader {
         let mut bytes = [0; MAD_HEADER_LEN];
@@ -203,6 +235,31 @@ mod tests {
         assert_eq!(requesting_qp(&bytes), Some(Qpn::new(0x12_3456)));
         bytes[1] = 0x03;
         assert_eq!(requesting_qp(&bytes), None);
+    }
+
+    #[test]
+    fn the_guid_of_a_sender_is_where_ib_core_looks_for_it() {
+        for (attribute, reason, offset) in [
+            (REQ, 0, Some(40)),
+            (REP, 0, Some(52)),
+            (REJ, 4, Some(36)),
+            (REJ, 28, None),
+            (RTU, 4, None),
+        ] {
+            let mut bytes: [u8; MAD_LEN] = core::array::from_fn(|index| index as u8);
+            bytes[0] = BASE_VERSION;
+            bytes[1] = CLASS_CM;
+            bytes[3] = METHOD_SEND;
+            bytes[16..18].copy_from_slice(&u16::to_be_bytes(attribute));
+            bytes[34..36].copy_from_slice(&u16::to_be_bytes(reason));
+            let found = offset.map(|offset| SenderGuid {
+                offset,
+                guid: *bytes[offset as usize..].first_chunk().unwrap(),
+            });
+            assert_eq!(SenderGuid::parse(&bytes), found);
+            bytes[1] = 0x03;
+            assert_eq!(SenderGuid::parse(&bytes), None);
+        }
     }
 
     #[test]

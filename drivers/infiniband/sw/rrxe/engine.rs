@@ -116,7 +116,7 @@ impl Core {
             qp,
             counters: &self.counters,
             packet,
-            stand_in: self.gsi.as_ref().and_then(|gsi| gsi.stand_in),
+            guise: self.gsi.as_ref().map(|gsi| &gsi.guise),
             upshot,
         };
         let result = run(&mut self.engine, &mut host);
@@ -449,11 +449,8 @@ impl Core {
                     .map_err(TransmitFault::Remote)?;
             }
         }
-        let checked = match &mut self.gsi {
-            Some(gsi) => gsi.check_sent(qp, frame.payload()),
-            None => Ok(()),
-        };
-        if let Err(why) = checked {
+        let gsi = self.gsi.as_mut();
+        if let Some(Err(why)) = gsi.map(|gsi| gsi.check_sent(qp, frame.payload())) {
             counters.add(why, 1);
             return Ok(Fate::Lost);
         }

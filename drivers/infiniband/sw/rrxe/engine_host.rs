@@ -20,7 +20,7 @@ use roce::{
 
 use crate::{
     cq::Pushed,
-    gsi::StandIn,
+    gsi::{Guise, StandIn},
     mr::Mr,
     mw::{NotBound, Via},
     qp::Qp,
@@ -132,8 +132,8 @@ pub(crate) struct EngineHost<'a> {
     pub(crate) counters: &'a Counters,
     /// The packet being handled.
     pub(crate) packet: Option<&'a RxPacket>,
-    /// The stand-in for its sender, if ib_core is not to look that up.
-    pub(crate) stand_in: Option<StandIn>,
+    /// What ib_core is told of its sender, if the QP is a GSI QP.
+    pub(crate) guise: Option<&'a Guise>,
     pub(crate) upshot: &'a mut Upshot,
 }
 
@@ -200,7 +200,7 @@ impl roce::host::RecvQueue for EngineHost<'_> {
         match self.packet {
             Some(packet) => self
                 .rq
-                .scatter(offset, packet, self.stand_in, self.own.reborrow()),
+                .scatter(offset, packet, self.guise, self.own.reborrow()),
             None => Err(WcStatus::GeneralErr.into()),
         }
     }
@@ -313,13 +313,17 @@ impl EngineHost<'_> {
         })
     }
 
+    fn stand_in(&self) -> Option<StandIn> {
+        self.guise.and_then(|guise| guise.stand_in)
+    }
+
     /// The arrival of a datagram, for the kernel.
     fn arrival(&self, packet: &RxPacket) -> Arrival {
         let (to, ingress) = (packet.endpoints.destination, packet.skb.ingress());
         Arrival {
             vlan: self.qp.device.link.vlan_of(to, ingress),
             network: to.network(),
-            sl: self.stand_in.map_or(0, StandIn::service_level),
+            sl: self.stand_in().map_or(0, StandIn::service_level),
         }
     }
 

@@ -24,6 +24,7 @@
 
 mod asked;
 mod guests;
+mod guise;
 mod places;
 mod probe;
 mod rate;
@@ -37,15 +38,17 @@ use roce::{
     ids::Qpn,
     qp::QpState,
     time::Instant,
-    wire::mad::{requesting_qp, MadHeader, MadKind, MAD_HEADER_LEN},
+    wire::mad::{requesting_qp, MadHeader, MadKind, SenderGuid, MAD_LEN},
 };
 
 use self::{
     asked::Asked,
+    guise::Guids,
     rate::{Pace, Paces, Rate},
 };
 pub(crate) use self::{
     guests::Guests,
+    guise::Guise,
     senders::{Senders, StandIn},
 };
 use crate::{
@@ -71,8 +74,9 @@ pub(crate) struct Gsi {
     finals: Rate,
     questions: Rate,
     asked: Asked,
-    /// The stand-in for the sender of the datagram that is taken, if it may get an answer.
-    pub(crate) stand_in: Option<StandIn>,
+    guids: Guids,
+    /// What ib_core is told of the sender of the datagram that is taken.
+    pub(crate) guise: Guise,
     /// The probe that is to follow it, and its stand-in.
     probe: Option<(StandIn, RxPacket)>,
 }
@@ -88,7 +92,8 @@ impl Gsi {
             finals: Rate::new(FINALS)?,
             questions: Rate::new(QUESTIONS)?,
             asked: Asked::new()?,
-            stand_in: None,
+            guids: Guids::new(),
+            guise: Guise::default(),
             probe: None,
         })
     }
@@ -102,17 +107,19 @@ impl Gsi {
     ///
     /// The counter of the drop.
     fn check(&mut self, now: Instant, device: &Device, packet: &RxPacket) -> Result<(), Counter> {
-        (self.stand_in, self.probe) = (None, None);
+        (self.guise, self.probe) = (Guise::default(), None);
         // ib_core is about to free what its work items use: see `settle_gsi` in unplug.rs.
         if device.link.check_stays().is_err() {
             return Err(Counter::DropState);
         }
-        let mut bytes = [0; MAD_HEADER_LEN];
+        let mut bytes = [0; MAD_LEN];
         if packet.read_payload(0, &mut bytes).is_err() {
             return Err(Counter::DropInvalid);
         }
-        let header = MadHeader::parse(&bytes).ok_or(Counter::DropInvalid)?;
+        let header = bytes.first_chunk().and_then(MadHeader::parse);
+        let header = header.ok_or(Counter::DropInvalid)?;
         let (sender, now) = (packet.endpoints.source, nanos(now));
+        self.guise.guid = SenderGuid::parse(&bytes).map(|named| self.guids.replace(sender, named));
         match header.kind() {
             MadKind::Final => return admitted(self.finals.admits(sender, now)),
             MadKind::Response(exchange) if !self.asked.has(exchange, now) => {
@@ -128,7 +135,7 @@ impl Gsi {
             }
             MadKind::Question => admitted(device.workers.guests.admits(sender))?,
         }
-        self.stand_in = Some(device.senders.remember(sender));
+        self.guise.stand_in = Some(device.senders.remember(sender));
         Ok(())
     }
 
@@ -151,9 +158,9 @@ impl Gsi {
 
     /// Takes the probe that is to follow a datagram, if one is, and notes its stand-in. With the turn.
     fn follow(&mut self) -> Option<RxPacket> {
-        self.stand_in = None;
+        self.guise = Guise::default();
         let (stand_in, probe) = self.probe.take()?;
-        self.stand_in = Some(stand_in);
+        self.guise.stand_in = Some(stand_in);
         Some(probe)
     }
 }

@@ -14,7 +14,7 @@ use roce::{
 
 use crate::{
     engine_host::Upshot,
-    gsi::StandIn,
+    gsi::Guise,
     limits,
     pd::PdId,
     recv_ring::{Held, RecvRing},
@@ -226,25 +226,33 @@ impl RecvQueue {
     }
 
     /// Copies the payload of `packet` to `offset` bytes into the WQE held, and the global route
-    /// header of a datagram in front of it, with `stand_in` in place of the sender if there is one. `own` is the QP's:
+    /// header of a datagram in front of it, with what `guise` has in place of the truth. `own` is the QP's:
     /// a WQE of a shared queue belongs to the domain of the queue (IBTA 1.x §10.2.9).
     pub(crate) fn scatter(
         &self,
         offset: u32,
         packet: &RxPacket,
-        stand_in: Option<StandIn>,
+        guise: Option<&Guise>,
         own: OwnMemory<'_>,
     ) -> Result<(), ScatterFault> {
         let pd = self.pd(own.pd);
         let mut own = OwnMemory { pd, ..own };
         let sges = self.held.sges();
-        if matches!(packet.packet.service, Service::Ud(_)) {
-            let grh = match stand_in {
-                Some(stand_in) => stand_in.replace_in(packet.grh()),
-                None => packet.grh(),
-            };
-            sge::scatter_bytes(sges, &grh, own.reborrow())?;
+        if !matches!(packet.packet.service, Service::Ud(_)) {
+            return sge::scatter(sges, offset, packet, own);
         }
-        sge::scatter(sges, offset, packet, own)
+        let grh = match guise.and_then(|guise| guise.stand_in) {
+            Some(stand_in) => stand_in.replace_in(packet.grh()),
+            None => packet.grh(),
+        };
+        sge::scatter_bytes(sges, 0, &grh, own.reborrow())?;
+        sge::scatter(sges, offset, packet, own.reborrow())?;
+        match guise.and_then(|guise| guise.guid) {
+            Some(named) => {
+                let at = offset.saturating_add(named.offset);
+                sge::scatter_bytes(sges, at, &named.guid, own)
+            }
+            None => Ok(()),
+        }
     }
 }

@@ -284,7 +284,7 @@ impl SendQueue {
         word: u64,
         own: OwnMemory<'_>,
     ) -> Result<(), ScatterFault> {
-        sge::scatter_bytes(self.sges(slot), &word.to_ne_bytes(), own)
+        sge::scatter_bytes(self.sges(slot), 0, &word.to_ne_bytes(), own)
     }
 
     /// Appends `length` bytes at `offset` of the message to a frame.

@@ -134,19 +134,27 @@ pub(crate) fn scatter(
     )
 }
 
-/// Copies a few bytes to the start of the list.
+/// Copies a few bytes to `offset` bytes into the list.
 pub(crate) fn scatter_bytes(
     sges: &[Sge],
+    offset: u32,
     bytes: &[u8],
     own: OwnMemory<'_>,
 ) -> Result<(), ScatterFault> {
     let length = u32::try_from(bytes.len()).map_err(|_| WcStatus::LocLenErr)?;
-    walk(sges, 0, length, LocalAccess::Write, own, |span, done| {
-        let from = done as usize;
-        let piece = bytes
-            .get(from..from.saturating_add(span.len()))
-            .ok_or(WcStatus::LocLenErr)?;
-        span.copy_from_slice(0, piece)
-            .map_err(|_| WcStatus::LocProtErr)
-    })
+    walk(
+        sges,
+        offset,
+        length,
+        LocalAccess::Write,
+        own,
+        |span, done| {
+            let from = done as usize;
+            let piece = bytes
+                .get(from..from.saturating_add(span.len()))
+                .ok_or(WcStatus::LocLenErr)?;
+            span.copy_from_slice(0, piece)
+                .map_err(|_| WcStatus::LocProtErr)
+        },
+    )
 }
