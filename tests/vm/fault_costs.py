@@ -5,6 +5,7 @@
 
 A thread of the process serves its faults and follows its advice."""
 
+import contextlib
 import errno
 import mmap
 import os
@@ -34,9 +35,11 @@ def threads():
     """The user of each thread of this process that serves faults."""
     users = []
     for task in Path("/proc/self/task").iterdir():
-        lines = dict(line.split(":", 1) for line in (task / "status").read_text().splitlines())
-        if lines["Name"].strip() == THREAD:
-            users.append(int(lines["Uid"].split()[0]))
+        # It may just be ending.
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            lines = dict(line.split(":", 1) for line in (task / "status").read_text().splitlines())
+            if lines["Name"].strip() == THREAD:
+                users.append(int(lines["Uid"].split()[0]))
     return users
 
 
