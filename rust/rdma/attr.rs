@@ -225,6 +225,10 @@ pub struct DeviceChange {
     pub sys_image_guid: Option<u64>,
 }
 
+/// The capability of a port whose device takes part in connection management: ib_core keeps an agent for its messages as
+/// long as the port has it (`cm_add_one()`, `cm_remove_one()`, cm.c).
+pub const CONNECTION_MANAGEMENT: u32 = bindings::ib_port_capability_mask_bits_IB_PORT_CM_SUP;
+
 /// What managers change about a port.
 #[derive(Clone, Copy, Debug)]
 pub struct PortChange {

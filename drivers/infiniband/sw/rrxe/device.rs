@@ -10,7 +10,9 @@ use kernel::{
     },
 };
 use rdma::{
-    attr::{DeviceAttributes, DeviceCaps, PortAttributes, PortChange, PortState},
+    attr::{
+        DeviceAttributes, DeviceCaps, PortAttributes, PortChange, PortState, CONNECTION_MANAGEMENT,
+    },
     device::Description,
     mad::PortCounters,
     net::netdev::Netdev,
@@ -255,6 +257,11 @@ impl Device {
             let all = self.total(Counter::DropQkey);
             self.forgiven.store(all, ordering::Relaxed);
         }
+    }
+
+    /// Whether it takes part in connection management. Any context.
+    pub(crate) fn has_connection_management(&self) -> bool {
+        self.capabilities.load(ordering::Relaxed) & CONNECTION_MANAGEMENT != 0
     }
 
     fn qkey_violations(&self) -> u64 {

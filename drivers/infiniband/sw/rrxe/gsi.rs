@@ -219,6 +219,10 @@ fn is_connected(gsi: &Qp, qpn: Qpn) -> bool {
 /// The counter of the drop.
 fn take_place(device: &Device, packet: &RxPacket) -> Result<(StandIn, RxPacket), Counter> {
     let (guests, link) = (&device.workers.guests, &device.link);
+    // Nobody would answer the probe.
+    if !device.has_connection_management() {
+        return Err(Counter::DropState);
+    }
     // First, so that what is dropped allocates nothing.
     let stand_in = guests.take_place(link).ok_or(Counter::DropRate)?;
     match probe::behind(packet, link) {

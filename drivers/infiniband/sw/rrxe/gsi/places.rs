@@ -15,10 +15,7 @@ use super::senders::NUMBER_BITS;
 const PLACES: usize = 4;
 /// Nanoseconds until a place is given again whose probe is not answered.
 const TIMEOUT: i64 = 64_000_000_000;
-/// The same while none was answered ever. ib_core answers none before connection management takes part, which is after
-/// the GSI QP takes datagrams. There is one place then.
-const FIRST_TIMEOUT: i64 = 16_000_000_000;
-/// How often these double for a place whose probes are not answered one after the other: ib_core may be busy still with what
+/// How often this doubles for a place whose probes are not answered one after the other: ib_core may be busy still with what
 /// came before.
 const DOUBLINGS: u32 = 2;
 /// Nanoseconds of an answer after which its place is given again at once: others notice nothing of these.
@@ -28,8 +25,9 @@ const REST: i64 = 16;
 /// How many places a network takes at once if no other one waits for a place, and if one does.
 const MOST: usize = PLACES - 1;
 const MOST_BESIDE_OTHERS: usize = 1;
-/// Nanoseconds for which a network without a place waits after a question that got none. Its peers ask again.
-const WAIT: i64 = TIMEOUT;
+/// Nanoseconds for which a network without a place waits after a question that got none. Its peers ask again after five
+/// seconds or so.
+const WAIT: i64 = 16_000_000_000;
 
 /// Whose question it is. Compared with those of other live ones only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,12 +69,10 @@ impl Place {
 
 /// The places of all those networks together.
 pub(super) struct Places {
-    /// ib_core has answered a probe.
-    answers: bool,
     /// The number of the next probe.
     next: u32,
     places: [Place; PLACES],
-    /// The last network that got no place and had none, and when.
+    /// A network that got no place and had none, and when it asked last. It comes next.
     waiting: Option<(usize, i64)>,
 }
 
@@ -84,18 +80,9 @@ impl Places {
     /// All are free.
     pub(super) const fn new() -> Self {
         Self {
-            answers: false,
             next: 0,
             places: [Place::FREE; PLACES],
             waiting: None,
-        }
-    }
-
-    /// How many places there are at present, and the least time until one is given again whose probe is not answered.
-    fn extent(&self) -> (usize, i64) {
-        match self.answers {
-            true => (PLACES, TIMEOUT),
-            false => (1, FIRST_TIMEOUT),
         }
     }
 
@@ -103,25 +90,20 @@ impl Places {
     /// its network.
     pub(super) fn take(&mut self, holder: Holder, now: i64) -> Option<u32> {
         let (network, number) = (holder.network, self.next);
-        let (count, timeout) = self.extent();
-        let has = |place: &&Place| !place.is_free(now) && place.holder.network == network;
-        let held = self.places.iter().filter(has).count();
-        let most = self.most(network, now);
-        let free = self
-            .places
-            .iter_mut()
-            .take(count)
-            .find(|place| place.is_free(now));
-        let Some(place) = free else {
-            if held == 0 {
-                self.waiting = Some((network, now));
-            }
-            return None;
-        };
-        if held >= most {
-            return None;
+        let free = self.count(|place| place.is_free(now));
+        let held = self.count(|place| !place.is_free(now) && place.holder.network == network);
+        let others_wait = self.others_wait(network, now);
+        if free == 0 && held == 0 && !others_wait {
+            self.waiting = Some((network, now));
         }
-        let timeout = timeout << place.unanswered.min(DOUBLINGS);
+        // The last one is for the network that waits.
+        let may_take = match others_wait {
+            true => free > 1 && held < MOST_BESIDE_OTHERS,
+            false => held < MOST,
+        };
+        let mut places = self.places.iter_mut().filter(|_| may_take);
+        let place = places.find(|place| place.is_free(now))?;
+        let timeout = TIMEOUT << place.unanswered.min(DOUBLINGS);
         *place = Place {
             holder,
             probe: Some(number),
@@ -134,14 +116,15 @@ impl Places {
         Some(number)
     }
 
-    /// How many places a network may have.
-    fn most(&self, network: usize, now: i64) -> usize {
-        match self.waiting {
-            Some((other, since)) if other != network && now.saturating_sub(since) < WAIT => {
-                MOST_BESIDE_OTHERS
-            }
-            _ => MOST,
-        }
+    fn count(&self, wanted: impl Fn(&Place) -> bool) -> usize {
+        self.places.iter().filter(|place| wanted(place)).count()
+    }
+
+    /// Whether another network waits for a place.
+    fn others_wait(&self, network: usize, now: i64) -> bool {
+        let waits =
+            |(other, since): (usize, i64)| other != network && now.saturating_sub(since) < WAIT;
+        self.waiting.is_some_and(waits)
     }
 
     /// Frees the place of the question before a probe that is answered at `now`.
@@ -157,7 +140,6 @@ impl Places {
         };
         (place.probe, place.unanswered) = (None, 0);
         place.until = now.saturating_add(rest);
-        self.answers = true;
     }
 
     /// Frees the place of a question that is not asked: there is no probe with this number.
@@ -188,37 +170,14 @@ mod tests {
         Holder { network, link: 7 }
     }
 
-    /// With a first probe that was answered, so that all places are there.
-    fn places() -> Places {
-        let mut places = Places::new();
-        if let Some(number) = places.take(ONE, 0) {
-            places.end(number, 0);
-        }
-        places
-    }
-
     /// Takes all that it may.
     fn fill(places: &mut Places, holder: Holder, now: i64) -> usize {
         core::iter::from_fn(|| places.take(holder, now)).count()
     }
 
     #[test]
-    fn there_is_one_place_until_a_probe_is_answered() -> Result {
-        let mut places = Places::new();
-        let first = places.take(ONE, 0).ok_or(ENOENT)?;
-        assert_eq!(places.take(ONE, FIRST_TIMEOUT - 1), None);
-        let second = places.take(ONE, FIRST_TIMEOUT).ok_or(ENOENT)?;
-        // The first answer is too late.
-        places.end(first, FIRST_TIMEOUT);
-        assert_eq!(places.take(ONE, FIRST_TIMEOUT), None);
-        places.end(second, FIRST_TIMEOUT);
-        assert_eq!(fill(&mut places, ONE, FIRST_TIMEOUT), MOST);
-        Ok(())
-    }
-
-    #[test]
     fn a_quick_answer_gives_the_place_at_once() -> Result {
-        let mut places = places();
+        let mut places = Places::new();
         let number = places.take(ONE, 5).ok_or(ENOENT)?;
         assert_eq!(fill(&mut places, ONE, 5), MOST - 1);
         places.end(number, 5 + QUICK - 1);
@@ -232,7 +191,7 @@ mod tests {
     #[test]
     fn a_late_answer_gives_the_place_later() -> Result {
         for took in [SECOND, 20 * SECOND] {
-            let mut places = places();
+            let mut places = Places::new();
             let number = places.take(ONE, 0).ok_or(ENOENT)?;
             assert_eq!(fill(&mut places, holder(2), 0), MOST);
             places.end(number, took);
@@ -247,7 +206,7 @@ mod tests {
 
     #[test]
     fn a_place_without_answers_is_given_ever_later() -> Result {
-        let (mut places, mut now) = (places(), 0);
+        let (mut places, mut now) = (Places::new(), 0);
         for doublings in [0, 1, 2, 2] {
             assert_eq!(fill(&mut places, ONE, now), MOST);
             now += TIMEOUT << doublings;
@@ -263,7 +222,7 @@ mod tests {
 
     #[test]
     fn a_network_leaves_a_place_to_another() -> Result {
-        let mut places = places();
+        let mut places = Places::new();
         assert_eq!(fill(&mut places, ONE, 0), MOST);
         assert_eq!(fill(&mut places, holder(2), 0), PLACES - MOST);
         Ok(())
@@ -271,7 +230,7 @@ mod tests {
 
     #[test]
     fn a_network_without_a_place_is_waited_for() -> Result {
-        let mut places = places();
+        let mut places = Places::new();
         let numbers: KVec<u32> = {
             let mut numbers = KVec::new();
             while let Some(number) = places.take(ONE, 0) {
@@ -284,28 +243,42 @@ mod tests {
         for number in numbers {
             places.end(number, 1);
         }
-        // Of two free places one is left.
+        // Of three places that are free the last one is left.
         assert_eq!(fill(&mut places, ONE, 1), MOST_BESIDE_OTHERS);
-        assert_eq!(fill(&mut places, holder(2), 1), 0);
+        assert!(places.take(holder(4), 1).is_some());
+        assert_eq!(places.take(holder(5), 1), None);
         assert!(places.take(holder(3), 1).is_some());
-        // Nobody waits any more.
-        assert_eq!(fill(&mut places, ONE, 1), 1);
+        Ok(())
+    }
+
+    #[test]
+    fn networks_take_turns() -> Result {
+        let (mut places, mut now) = (Places::new(), 0);
+        // One more than there are places. They ask without a pause, always in the same order, and are not answered.
+        let mut taken = [0; PLACES + 1];
+        while now < 16 * TIMEOUT {
+            for (network, taken) in (1..).zip(&mut taken) {
+                *taken += usize::from(places.take(holder(network), now).is_some());
+            }
+            now += SECOND;
+        }
+        assert!(taken.iter().all(|taken| *taken > 1));
         Ok(())
     }
 
     #[test]
     fn a_network_is_not_waited_for_for_ever() -> Result {
-        let mut places = places();
+        let mut places = Places::new();
         fill(&mut places, ONE, 0);
         fill(&mut places, holder(2), 0);
-        assert_eq!(places.take(holder(3), 0), None);
-        assert_eq!(fill(&mut places, ONE, WAIT), MOST);
+        assert_eq!(places.take(holder(3), TIMEOUT - WAIT), None);
+        assert_eq!(fill(&mut places, ONE, TIMEOUT), MOST);
         Ok(())
     }
 
     #[test]
     fn a_link_that_is_gone_has_no_place() -> Result {
-        let mut places = places();
+        let mut places = Places::new();
         fill(&mut places, ONE, 0);
         places.forget(Holder { link: 8, ..ONE });
         assert_eq!(fill(&mut places, ONE, 0), 0);
@@ -319,7 +292,7 @@ mod tests {
         let mut places = Places::new();
         let number = places.take(ONE, 0).ok_or(ENOENT)?;
         places.give_back(number);
-        assert_eq!(fill(&mut places, ONE, 0), 1);
+        assert_eq!(fill(&mut places, ONE, 0), MOST);
         Ok(())
     }
 }
