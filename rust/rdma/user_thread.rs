@@ -90,7 +90,8 @@ pub(crate) struct UserThread {
 }
 
 impl UserThread {
-    /// Whether the kernel has such threads.
+    /// Whether the kernel has such threads. One that has none lacks their functions, too, so nothing here may refer to
+    /// these then.
     pub(crate) const EXISTS: bool = cfg!(CONFIG_VHOST_TASK);
 
     /// Makes the calling process's thread `name`. Process context.
@@ -134,6 +135,9 @@ impl UserThread {
     ///
     /// `EFAULT` if the process has ended, `ENOMEM`.
     pub(crate) fn begin(&self, job: Arc<dyn Job>) -> Result {
+        if !Self::EXISTS {
+            return Err(crate::error::unsupported());
+        }
         let node = try_pin_init!(Node {
             links <- ListLinks::new(),
             job,
@@ -147,6 +151,9 @@ impl UserThread {
 
     /// Ends the thread, waits until the process lets it run, and cancels what it has not done. Process context; sleeps.
     pub(crate) fn stop(&self) {
+        if !Self::EXISTS {
+            return;
+        }
         if let Some(task) = NonNull::new(self.task.swap(null_mut(), Ordering::Relaxed)) {
             // SAFETY: Valid by the type invariant, and stopped once.
             unsafe { bindings::vhost_task_stop(task.as_ptr()) };
