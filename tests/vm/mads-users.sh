@@ -53,9 +53,10 @@ ib_mad_is_silent() { ! kernel_said "ib_create_ah_from_wc error"; }
 
 # A host whose network belongs to another user namespace. Its administrator has no privileges elsewhere.
 guest_up() {
+	# It has a network namespace of its own by the time that it is `sleep`.
 	unshare --user --map-root-user --net sleep infinity &
 	ADMINISTRATOR=$!
-	wait_for 20 bash -c "[[ \$(readlink /proc/$ADMINISTRATOR/ns/net) != \$(readlink /proc/$$/ns/net) ]]" &&
+	wait_for 20 grep -q sleep /proc/$ADMINISTRATOR/comm &&
 		ip netns attach $GUEST $ADMINISTRATOR &&
 		ip link add eth3 netns $GUEST mtu 4200 type veth peer name eth3 netns h2 mtu 4200 &&
 		ip -n $GUEST addr add $GUEST_V4/24 dev eth3 && ip -n h2 addr add 10.99.0.2/24 dev eth3 &&
