@@ -37,13 +37,12 @@ pub(super) struct Guids {
 impl Guids {
     /// With a key of their own.
     pub(super) fn new() -> Self {
-        let word = || u64::from(random::next_u32()) << 32 | u64::from(random::next_u32());
         Self {
-            key: [word(), word()],
+            key: [random::next_u64(), random::next_u64()],
         }
     }
 
-    /// What ib_core is told in place of a GUID that `sender` names.
+    /// The GUID that ib_core sees in place of the one that `sender` names.
     pub(super) fn replace(&self, sender: Gid, named: SenderGuid) -> SenderGuid {
         let [first, second] = self.key;
         let mut hasher = SipHasher::new_with_keys(first, second);

@@ -101,7 +101,7 @@ impl Rate {
     /// Whether one more of `sender` is taken, at `now`.
     pub(super) fn admits(&mut self, sender: Gid, now: i64) -> bool {
         if now >= self.key_end {
-            self.key = u64::from(random::next_u32()) << 32 | u64::from(random::next_u32());
+            self.key = random::next_u64();
             self.key_end = now.saturating_add(KEY_LIFE);
         }
         let Some(share) = self.shares.get_mut(share(sender, self.key)) else {
