@@ -37,7 +37,7 @@ use kernel::{
 };
 
 use crate::{
-    bindings, device::IbDevice, direct_map, mr::Access, span::Span, sync::fatal_signal_pending,
+    bindings, device::IbDevice, direct_map, mr::Access, span::Span, sync::check_not_killed,
     user_thread::UserThread,
 };
 
@@ -473,9 +473,7 @@ impl OnDemand {
         }
         let (begin, mut done) = (Instant::<Monotonic>::now(), 0);
         while done < len && (done == 0 || begin.elapsed() < SLICE) {
-            if fatal_signal_pending() {
-                return Err(EINTR);
-            }
+            check_not_killed()?;
             let at = va.saturating_add(done);
             // A piece ends at a multiple of its size, so it is within a chunk.
             let piece = PIECE.wrapping_sub(at & (PIECE - 1));
@@ -488,13 +486,9 @@ impl OnDemand {
 
     /// Makes `len` bytes at `va`, which are within a chunk, present. In a thread of the process.
     fn fault_in_piece(&self, va: usize, len: usize, how: Fault) -> Result {
-        let lives = || match fatal_signal_pending() {
-            true => Err(EINTR),
-            false => Ok(()),
-        };
         // Where there is nothing to be had the chunk stays, too: whoever asks again and again would leave many there that
         // wait for their release.
-        let chunk = self.space.chunk(va, lives)?;
+        let chunk = self.space.chunk(va)?;
         chunk.fault_in(va, len, how, self.order)
     }
 }

@@ -11,6 +11,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use kernel::{
     bindings as core_bindings,
     ffi::{c_char, c_ulong},
+    prelude::*,
     sync::lock::{Backend, Guard, Lock},
     types::NotThreadSafe,
 };
@@ -207,10 +208,18 @@ pub fn cond_resched() {
     unsafe { bindings::cond_resched() };
 }
 
-/// Whether the calling task was killed: it shall end its system call soon. Never so of a work item. Process context.
-pub fn fatal_signal_pending() -> bool {
+/// Checks that the calling task was not killed: one that was shall end its system call, or its job, soon. A work item never
+/// is. Process context.
+///
+/// # Errors
+///
+/// `EINTR` if it was.
+pub fn check_not_killed() -> Result {
     // SAFETY: No requirements.
-    unsafe { bindings::current_fatal_signal_pending() }
+    match unsafe { bindings::current_fatal_signal_pending() } {
+        true => Err(EINTR),
+        false => Ok(()),
+    }
 }
 
 /// Waits until every RCU reader that is running now has left its read-side section.

@@ -112,12 +112,12 @@ impl AddressSpace {
     }
 
     /// The chunk at `va`, made if it isn't there; before that, waits while more chunks of the process wait for their
-    /// release than there are, and asks `goes_on` meanwhile. For a thread of the process; sleeps.
+    /// release than there are. For a thread of the process; sleeps.
     ///
     /// # Errors
     ///
-    /// `EFAULT` for an address that no process has, and when the process is gone; `ENOMEM`; those of `goes_on`.
-    pub(super) fn chunk(&self, va: usize, goes_on: impl Fn() -> Result) -> Result<Arc<Chunk>> {
+    /// `EFAULT` for an address that no process has, and when the process is gone; `EINTR` if it was killed; `ENOMEM`.
+    pub(super) fn chunk(&self, va: usize) -> Result<Arc<Chunk>> {
         let number = number_of(va).ok_or(EFAULT)?;
         if let Some(chunk) = self.chunks.get(number) {
             return Ok(chunk);
@@ -135,7 +135,7 @@ impl AddressSpace {
                 return self.add(&mut count, number);
             }
             drop(count);
-            self.owner().wait_for_room(most, &goes_on)?;
+            self.owner().wait_for_room(most)?;
         }
     }
 

@@ -31,7 +31,7 @@ use crate::{
     bindings,
     device::IbDevice,
     module::InUse,
-    sync::cond_resched,
+    sync::{check_not_killed, cond_resched},
     user_thread::{Job, UserThread},
     workqueue::OwnedQueue,
 };
@@ -258,14 +258,14 @@ impl Owner {
         self.waiting.lock().count
     }
 
-    /// Waits until at most so many chunks wait for their release, and asks `goes_on` meanwhile. Process context; sleeps.
+    /// Waits until at most so many chunks wait for their release. Process context; sleeps.
     ///
     /// # Errors
     ///
-    /// Those of `goes_on`.
-    pub(super) fn wait_for_room(&self, most: u32, goes_on: impl Fn() -> Result) -> Result {
+    /// `EINTR` if the calling task was killed.
+    pub(super) fn wait_for_room(&self, most: u32) -> Result {
         while self.waiting() > most {
-            goes_on()?;
+            check_not_killed()?;
             fsleep(NAP);
         }
         Ok(())

@@ -17,7 +17,7 @@ use kernel::{
 };
 
 use super::Fault;
-use crate::{bindings, sync::fatal_signal_pending};
+use crate::{bindings, sync::check_not_killed};
 
 /// Walks before a caller is told that the process keeps changing its mappings.
 const MOST_WALKS: u32 = 64;
@@ -110,9 +110,7 @@ pub(super) unsafe fn walk(
         if let Some(noted) = noted {
             return noted;
         }
-        if fatal_signal_pending() {
-            return Err(EINTR);
-        }
+        check_not_killed()?;
     }
     Err(kernel::error::code::EBUSY)
 }

@@ -12,7 +12,7 @@ use rdma::{
     mr::Advised,
     odp::{Fault, Job},
     outcome::Outcome,
-    sync::fatal_signal_pending,
+    sync::check_not_killed,
 };
 
 use crate::{
@@ -77,9 +77,7 @@ fn await_room(payer: &Payer, link: &Link) -> Result<PayerClaim> {
         if let Ok(claim) = payer.claim_advice() {
             return Ok(claim);
         }
-        if fatal_signal_pending() {
-            return Err(EINTR);
-        }
+        check_not_killed()?;
         link.check_stays()?;
         fsleep(NAP);
     }
