@@ -5,9 +5,8 @@
 use kernel::{prelude::*, sync::Arc};
 use rdma::net::skb::RxFrame;
 use roce::{
-    host::{AccessFault, Fetch, LocalAccess, QueueFault, ScatterFault},
+    host::{AccessFault, Fetch, QueueFault, ScatterFault},
     ids::Srqn,
-    wc::WcStatus,
     wire::packet::Service,
     wr::RecvWr,
 };
@@ -218,10 +217,8 @@ impl RecvQueue {
     ) -> Result<(), ScatterFault> {
         let pd = self.pd(own.pd);
         let own = OwnMemory { pd, ..own };
-        let access = LocalAccess::Write;
-        sge::walk(self.held.sges(), 0, frame.len(), access, own, |span, at| {
-            let copied = frame.copy_to_span(at as usize, span);
-            copied.map_err(|_| WcStatus::LocProtErr)
+        sge::write(self.held.sges(), 0, frame.len(), own, |span, at| {
+            frame.copy_to_span(at as usize, span)
         })
     }
 

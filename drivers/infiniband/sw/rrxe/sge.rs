@@ -4,7 +4,11 @@
 //!
 //! Keys are resolved at every use: a region deregistered in the meantime is simply no longer there.
 
-use rdma::{mr::Span, odp::LONGEST_SPAN, table::Recent};
+use rdma::{
+    mr::{Span, SpanFault},
+    odp::LONGEST_SPAN,
+    table::Recent,
+};
 use roce::{
     host::{AccessFault, LocalAccess, ScatterFault},
     wc::WcStatus,
@@ -112,6 +116,24 @@ pub(crate) fn walk(
         .ok_or(ScatterFault::Failed(WcStatus::LocLenErr))
 }
 
+/// Calls `copy` with each span of the `length` bytes at `offset`, to be written, and its distance from `offset`.
+///
+/// # Errors
+///
+/// Those of [`walk`]; `LocProtErr` for those of `copy`.
+pub(crate) fn write(
+    sges: &[Sge],
+    offset: u32,
+    length: u32,
+    own: OwnMemory<'_>,
+    mut copy: impl FnMut(&Span<'_>, u32) -> Result<(), SpanFault>,
+) -> Result<(), ScatterFault> {
+    let access = LocalAccess::Write;
+    walk(sges, offset, length, access, own, |span, done| {
+        copy(span, done).map_err(|_| WcStatus::LocProtErr)
+    })
+}
+
 /// Copies the payload of `packet` to `offset` bytes into the list.
 pub(crate) fn scatter(
     sges: &[Sge],
@@ -120,18 +142,9 @@ pub(crate) fn scatter(
     own: OwnMemory<'_>,
 ) -> Result<(), ScatterFault> {
     let length = packet.packet.payload_len;
-    walk(
-        sges,
-        offset,
-        length,
-        LocalAccess::Write,
-        own,
-        |span, done| {
-            packet
-                .copy_payload(done, span)
-                .map_err(|_| WcStatus::LocProtErr)
-        },
-    )
+    write(sges, offset, length, own, |span, done| {
+        packet.copy_payload(done, span)
+    })
 }
 
 /// Copies a few bytes to `offset` bytes into the list.
@@ -142,19 +155,9 @@ pub(crate) fn scatter_bytes(
     own: OwnMemory<'_>,
 ) -> Result<(), ScatterFault> {
     let length = u32::try_from(bytes.len()).map_err(|_| WcStatus::LocLenErr)?;
-    walk(
-        sges,
-        offset,
-        length,
-        LocalAccess::Write,
-        own,
-        |span, done| {
-            let from = done as usize;
-            let piece = bytes
-                .get(from..from.saturating_add(span.len()))
-                .ok_or(WcStatus::LocLenErr)?;
-            span.copy_from_slice(0, piece)
-                .map_err(|_| WcStatus::LocProtErr)
-        },
-    )
+    write(sges, offset, length, own, |span, done| {
+        let from = done as usize;
+        let piece = bytes.get(from..from.saturating_add(span.len()));
+        span.copy_from_slice(0, piece.ok_or(SpanFault::Range)?)
+    })
 }
