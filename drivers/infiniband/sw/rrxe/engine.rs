@@ -450,7 +450,7 @@ impl Core {
             }
         }
         let gsi = self.gsi.as_mut();
-        if let Some(Err(why)) = gsi.map(|gsi| gsi.check_sent(qp, frame.payload())) {
+        if let Some(Err(why)) = gsi.map(|gsi| gsi.check_sent(qp, frame.payload(length))) {
             counters.add(why, 1);
             return Ok(Fate::Lost);
         }

@@ -51,8 +51,6 @@ pub(crate) struct Frame<'a> {
     route: &'a Route,
     skb: TxSkb,
     bth: [u8; BTH_LEN],
-    /// Bytes in front of the payload.
-    header_len: usize,
     /// Payload bytes still to come.
     missing: usize,
     pad: usize,
@@ -80,7 +78,6 @@ impl<'a> Frame<'a> {
             route,
             skb,
             bth: *header.first_chunk()?,
-            header_len: header.len(),
             missing: payload as usize,
             pad: wire::pad(payload) as usize,
         })
@@ -99,9 +96,11 @@ impl<'a> Frame<'a> {
         self.route.is_local()
     }
 
-    /// The payload that was appended so far.
-    pub(crate) fn payload(&self) -> &[u8] {
-        self.skb.bytes().get(self.header_len..).unwrap_or_default()
+    /// The payload, `length` bytes of which were appended.
+    pub(crate) fn payload(&self, length: u32) -> &[u8] {
+        let bytes = self.skb.bytes();
+        let from = bytes.len().saturating_sub(length as usize);
+        bytes.get(from..).unwrap_or_default()
     }
 
     fn account(&mut self, appended: Result, len: usize) {
