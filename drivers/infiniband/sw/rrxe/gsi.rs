@@ -119,9 +119,9 @@ impl Gsi {
         let header = bytes.first_chunk().and_then(MadHeader::parse);
         let header = header.ok_or(Counter::DropInvalid)?;
         let (sender, now) = (packet.endpoints.source, nanos(now));
-        self.guise.guid = SenderGuid::parse(&bytes).map(|named| self.guids.replace(sender, named));
-        match header.kind() {
-            MadKind::Final => return admitted(self.finals.admits(sender, now)),
+        let kind = header.kind();
+        match kind {
+            MadKind::Final => admitted(self.finals.admits(sender, now))?,
             MadKind::Response(exchange) if !self.asked.has(exchange, now) => {
                 return Err(Counter::DropUnasked);
             }
@@ -135,7 +135,10 @@ impl Gsi {
             }
             MadKind::Question => admitted(device.workers.guests.admits(sender))?,
         }
-        self.guise.stand_in = Some(device.senders.remember(sender));
+        self.guise = Guise {
+            stand_in: (kind != MadKind::Final).then(|| device.senders.remember(sender)),
+            guid: SenderGuid::parse(&bytes).map(|named| self.guids.replace(sender, named)),
+        };
         Ok(())
     }
 
