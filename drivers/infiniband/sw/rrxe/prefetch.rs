@@ -10,7 +10,7 @@ use kernel::{
 };
 use rdma::{
     mr::Advised,
-    odp::{Fault, Job},
+    odp::{Fault, Job, OnDemand},
     outcome::Outcome,
     sync::check_not_killed,
 };
@@ -94,6 +94,32 @@ struct Ranges {
     offset: u64,
 }
 
+impl Ranges {
+    /// The memory of the next range, where what is left of it begins, and how many bytes that is. `None` if all of them have
+    /// been looked at.
+    ///
+    /// # Errors
+    ///
+    /// `EFAULT` if it is always there.
+    fn next(&self) -> Result<Option<(&OnDemand, u64, u64)>> {
+        let Some((mr, advised)) = self.regions.get(self.next) else {
+            return Ok(None);
+        };
+        let (memory, offset) = mr.on_demand(advised.addr).ok_or(EFAULT)?;
+        let left = u64::from(advised.length).saturating_sub(self.offset);
+        Ok(Some((memory, offset.saturating_add(self.offset), left)))
+    }
+
+    /// So many bytes of the next range have been looked at, of as many as were left.
+    fn advance(&mut self, done: u64, left: u64) {
+        if done < left {
+            self.offset = self.offset.saturating_add(done);
+        } else {
+            (self.next, self.offset) = (self.next.saturating_add(1), 0);
+        }
+    }
+}
+
 /// Advice that the threads of processes follow.
 #[pin_data]
 struct Prefetch {
@@ -106,7 +132,7 @@ struct Prefetch {
     outcome: Option<Arc<Outcome>>,
 }
 
-/// What becomes of advice after one of its turns.
+/// How advice goes on after one of its turns.
 enum Next {
     /// It goes on in this thread.
     Here,
@@ -131,14 +157,14 @@ impl Prefetch {
         });
         let prefetch = Arc::pin_init(prefetch, GFP_KERNEL_ACCOUNT)?;
         let ranges = prefetch.ranges.lock();
-        let first = ranges.as_ref().and_then(|ranges| ranges.regions.first());
-        let Some((mr, advised)) = first else {
-            drop(ranges);
-            prefetch.end(Ok(()));
-            return Ok(());
-        };
-        let (memory, _) = mr.on_demand(advised.addr).ok_or(EFAULT)?;
-        memory.begin(prefetch.clone())
+        if let Some(ranges) = &*ranges {
+            if let Some((memory, ..)) = ranges.next()? {
+                return memory.begin(prefetch.clone());
+            }
+        }
+        drop(ranges);
+        prefetch.end(Ok(()));
+        Ok(())
     }
 
     /// Follows it for a while, in a thread of a process.
@@ -148,25 +174,19 @@ impl Prefetch {
         let Some(ranges) = &mut *ranges else {
             return Ok(Next::Ended);
         };
-        let Some((mr, advised)) = ranges.regions.get(ranges.next) else {
+        let Some((memory, offset, left)) = ranges.next()? else {
             return Ok(Next::Ended);
         };
-        let (memory, offset) = mr.on_demand(advised.addr).ok_or(EFAULT)?;
         if !memory.is_here() {
             return memory.begin(self.clone()).map(|()| Next::There);
         }
-        let left = u64::from(advised.length).saturating_sub(ranges.offset);
-        let followed = memory.fault_in(offset.saturating_add(ranges.offset), left, self.how);
-        let done = match followed {
+        let done = match memory.fault_in(offset, left, self.how) {
             Ok(done) => done,
             Err(error) if self.outcome.is_some() => return Err(error),
             // Best effort: who uses the memory finds out.
             Err(_) => left,
         };
-        ranges.offset = ranges.offset.saturating_add(done);
-        if done >= left {
-            (ranges.next, ranges.offset) = (ranges.next.saturating_add(1), 0);
-        }
+        ranges.advance(done, left);
         Ok(Next::Here)
     }
 

@@ -26,12 +26,19 @@ impl Mr {
     }
 }
 
-/// What an access found absent.
+/// Memory that an access found absent.
 pub(crate) struct AbsentMemory {
-    pub(crate) mr: Arc<Mr>,
+    mr: Arc<Mr>,
     /// The region's address.
-    pub(crate) addr: u64,
+    addr: u64,
     writes: bool,
+}
+
+impl AbsentMemory {
+    /// The region's memory, and the place in it. `None` if it is always there.
+    pub(crate) fn place(&self) -> Option<(&OnDemand, u64)> {
+        self.mr.on_demand(self.addr)
+    }
 }
 
 impl MrTable {
@@ -87,7 +94,7 @@ impl MrTable {
         let Some(found) = self.absent(absent) else {
             return Ok(());
         };
-        let (memory, offset) = found.mr.on_demand(found.addr).ok_or(EFAULT)?;
+        let (memory, offset) = found.place().ok_or(EFAULT)?;
         if !memory.is_here() {
             // It was registered again meanwhile, by another process: the access has not come to that memory yet.
             return Ok(());

@@ -60,7 +60,7 @@ impl Qp {
         let wanted = Self::in_turn(this, |core| core.stall.wanted());
         let absent = wanted.ok().flatten().ok_or(true)?;
         let found = this.device.mrs.absent(&absent).ok_or(true)?;
-        let (memory, _) = found.mr.on_demand(found.addr).ok_or(true)?;
+        let (memory, _) = found.place().ok_or(true)?;
         memory.begin(this.clone()).map_err(|_| false)
     }
 
