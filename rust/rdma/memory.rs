@@ -37,7 +37,7 @@ impl ProcessMemory {
         room.is_some_and(|room| len <= room)
     }
 
-    /// What comes when it is used, if it is such memory.
+    /// The memory on demand, if it is that.
     pub fn on_demand(&self) -> Option<&OnDemand> {
         match self {
             Self::Pinned(_) => None,

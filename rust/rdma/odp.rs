@@ -292,7 +292,7 @@ pub struct OnDemand {
 }
 
 impl OnDemand {
-    /// Whether the kernel has what this takes.
+    /// Whether the kernel has threads of processes, which serve the faults.
     pub(crate) const IS_SUPPORTED: bool = UserThread::EXISTS;
 
     /// Registers `len` bytes at `start` of the calling process, which is or becomes one of `owners` with the share

@@ -23,7 +23,7 @@ use kernel::{
 
 use crate::bindings;
 
-/// What a thread of a process is to do.
+/// Work for a thread of a process.
 pub trait Job: Send + Sync {
     /// Does some of it, in the thread. Returns whether there is more: then it is called again after other jobs.
     fn run(self: Arc<Self>) -> bool;

@@ -131,7 +131,7 @@ pub trait Threads: Send + Sync {
     fn give_back(&self);
 }
 
-/// What waits for the work item.
+/// The work that is left to the work item.
 struct Waiting {
     /// Chunks that wait for their release.
     first: Option<KBox<Remains>>,

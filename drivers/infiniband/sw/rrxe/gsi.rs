@@ -75,7 +75,7 @@ pub(crate) struct Gsi {
     questions: Rate,
     asked: Asked,
     guids: Guids,
-    /// What ib_core is told of the sender of the datagram that is taken.
+    /// The sender of the datagram that is taken, as ib_core sees it.
     pub(crate) guise: Guise,
     /// The probe that is to follow it, and its stand-in.
     probe: Option<(StandIn, RxPacket)>,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The module's work queues, and what else all devices share.
+//! The module's work queues, and the limits that hold for all of its devices together.
 
 use kernel::{
     prelude::*,
@@ -32,7 +32,7 @@ pub(crate) struct Workers {
     pub(crate) owners: Arc<Owners>,
     /// The threads of `rests` and `owners` that each user and memory cgroup uses.
     pub(crate) accounts: Arc<Accounts>,
-    /// What the devices of guests' networks share.
+    /// The limits of all guests' networks together.
     pub(crate) guests: Pin<KBox<Guests>>,
     /// Watches pages of doorbells. An administrator sets CPUs, priority and NUMA affinity by
     /// `/sys/devices/virtual/workqueue/rrxe_poll`.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the devices of those networks share whose administrators are none of the host's.
+//! The limits that hold for all networks together whose administrators are none of the host's.
 //!
 //! Such an administrator can make the host's own address one that ib_core does not find. What ib_core does then costs the
 //! host, however many devices and networks there are.
@@ -26,7 +26,7 @@ const QUESTIONS: Paces = Paces {
     all: Pace::new(256, 32),
 };
 
-/// What they share.
+/// The limits, and how much of them is used.
 #[pin_data]
 pub(crate) struct Guests {
     /// When the module was loaded.

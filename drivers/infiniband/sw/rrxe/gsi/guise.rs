@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What ib_core is told of a datagram's sender besides the truth.
+//! The sender of a datagram as ib_core sees it.
 //!
 //! ib_core knows the ends of connections by the GUID of the device and the QPN, which messages of connection management name
 //! for their senders'. Whoever asks for a connection with those of somebody else has the connection of that one ended as a
@@ -19,7 +19,7 @@ use roce::wire::mad::SenderGuid;
 
 use super::senders::StandIn;
 
-/// What ib_core is told of the sender of a datagram.
+/// The sender of a datagram as ib_core sees it.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Guise {
     /// The stand-in for it, if it may get an answer.

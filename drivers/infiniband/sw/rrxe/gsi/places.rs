@@ -29,7 +29,7 @@ const MOST_BESIDE_OTHERS: usize = 1;
 /// seconds or so.
 const WAIT: i64 = 16_000_000_000;
 
-/// Whose question it is. Compared with those of other live ones only.
+/// The network and the link that a question came by. Compared only with those that exist at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Holder {
     pub(super) network: usize,
