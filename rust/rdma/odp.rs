@@ -38,7 +38,7 @@ use kernel::{
 
 use crate::{
     bindings, device::IbDevice, direct_map, mr::Access, span::Span, sync::check_not_killed,
-    user_thread::UserThread,
+    user_thread::UserThreads,
 };
 
 pub use crate::user_thread::Job;
@@ -293,7 +293,7 @@ pub struct OnDemand {
 
 impl OnDemand {
     /// Whether the kernel has threads of processes, which serve the faults.
-    pub(crate) const IS_SUPPORTED: bool = UserThread::EXISTS;
+    pub(crate) const IS_SUPPORTED: bool = UserThreads::EXISTS;
 
     /// Registers `len` bytes at `start` of the calling process, which is or becomes one of `owners` with the share
     /// `threads`; all of its address space for zero and `u64::MAX`.

@@ -6,10 +6,7 @@
 //! the process, and the process's credentials, CPUs and NUMA nodes are the thread's. A signal that stops, freezes or kills the
 //! process does so with the thread, which has no files of the process: these are closed though the thread lives.
 
-use core::{
-    ptr::{null_mut, NonNull},
-    sync::atomic::{AtomicPtr, Ordering},
-};
+use core::ptr::NonNull;
 
 use kernel::{
     error::from_err_ptr,
@@ -23,7 +20,7 @@ use kernel::{
 
 use crate::bindings;
 
-/// Work for a thread of a process.
+/// Work for threads of a process.
 pub trait Job: Send + Sync {
     /// Does some of it, in the thread. Returns whether there is more: then it is called again after other jobs.
     fn run(self: Arc<Self>) -> bool;
@@ -43,58 +40,195 @@ struct Node {
 impl_list_arc_safe! { impl ListArcSafe<0> for Node { untracked; } }
 impl_list_item! { impl ListItem<0> for Node { using ListLinks { self.links }; } }
 
+/// Most threads of one process: so many jobs may wait for memory that does not come before others wait for these.
+const MOST: usize = 16;
+
+/// A `vhost_task` that was started.
+///
+/// # Invariants
+///
+/// Valid until it is stopped, which consumes it.
+struct Task(NonNull<bindings::vhost_task>);
+
+// SAFETY: The functions of `vhost_task` may be called from any thread.
+unsafe impl Send for Task {}
+
+impl Task {
+    fn wake(&self) {
+        // SAFETY: Valid by the type invariant.
+        unsafe { bindings::vhost_task_wake(self.0.as_ptr()) };
+    }
+
+    /// Ends it once its process lets it run. Process context; sleeps.
+    fn stop(self) {
+        // SAFETY: Valid by the type invariant, and stopped once, here.
+        unsafe { bindings::vhost_task_stop(self.0.as_ptr()) };
+    }
+}
+
+/// The place of a thread.
+#[derive(Default)]
+enum Place {
+    #[default]
+    Free,
+    /// One is being made.
+    Making,
+    Made(Task),
+}
+
 struct Queue {
     nodes: List<Node>,
     /// Nothing more is done.
     ended: bool,
+    threads: [Place; MOST],
+    /// Threads that do a job.
+    busy: usize,
+}
+
+impl Queue {
+    /// A place for another thread, unless one does no job: it is taken. Otherwise `None`, and if there are as many threads as
+    /// may be.
+    fn take_place(&mut self) -> Option<usize> {
+        let free = |place: &Place| matches!(place, Place::Free);
+        let idle = self.threads.iter().filter(|place| !free(place)).count() > self.busy;
+        let number = self.threads.iter().position(free)?;
+        if idle || self.ended {
+            return None;
+        }
+        self.set_place(number, Place::Making);
+        Some(number)
+    }
+
+    fn set_place(&mut self, number: usize, place: Place) {
+        if let Some(entry) = self.threads.get_mut(number) {
+            *entry = place;
+        }
+    }
+
+    fn wake_all(&self) {
+        for place in &self.threads {
+            match place {
+                Place::Made(task) => task.wake(),
+                Place::Free | Place::Making => {}
+            }
+        }
+    }
 }
 
 #[pin_data]
 struct Shared {
+    name: &'static CStr,
     #[pin]
     queue: SpinLock<Queue>,
 }
 
 impl Shared {
-    /// Queues a job. Gives it back if the thread has ended.
+    /// Queues a job. Gives it back if the threads have ended.
     fn push(&self, node: ListArc<Node>) -> Result<(), ListArc<Node>> {
         let mut queue = self.queue.lock();
         if queue.ended {
             return Err(node);
         }
         queue.nodes.push_back(node);
+        // One that finds nothing sleeps again: a thread does not know its place, so nobody knows which ones sleep.
+        queue.wake_all();
         Ok(())
     }
 
-    fn take_first(&self) -> Option<ListArc<Node>> {
-        self.queue.lock().nodes.pop_front()
+    /// The next job, for a thread that is busy until [`Self::end_turn`].
+    fn take_job(&self) -> Option<ListArc<Node>> {
+        let mut queue = self.queue.lock();
+        let node = queue.nodes.pop_front()?;
+        queue.busy = queue.busy.saturating_add(1);
+        Some(node)
+    }
+
+    /// A thread has done some of a job, of which there is more if it is given back: that thread takes the next one. Returns
+    /// what is to be cancelled.
+    fn end_turn(&self, job: Option<ListArc<Node>>) -> Option<ListArc<Node>> {
+        let mut queue = self.queue.lock();
+        queue.busy = queue.busy.saturating_sub(1);
+        if queue.ended {
+            return job;
+        }
+        if let Some(node) = job {
+            queue.nodes.push_back(node);
+        }
+        None
+    }
+
+    /// Makes another thread of the calling process, if all are busy and there may be more. Process context.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`UserThreads::new`].
+    fn add_thread(&self) -> Result {
+        // Not `if let`, whose guard would live on.
+        let place = self.queue.lock().take_place();
+        let Some(number) = place else {
+            return Ok(());
+        };
+        let made = self.make_thread();
+        let (place, result) = match made {
+            Ok(task) => (Place::Made(task), Ok(())),
+            Err(error) => (Place::Free, Err(error)),
+        };
+        self.queue.lock().set_place(number, place);
+        result
+    }
+
+    fn make_thread(&self) -> Result<Task> {
+        let data = core::ptr::from_ref(self).cast_mut().cast();
+        let name = self.name.as_char_ptr();
+        // SAFETY: The functions take `data` for what it is, which lives until the thread was stopped, and the name is static.
+        let task = from_err_ptr(unsafe {
+            bindings::vhost_task_create(Some(work), Some(killed), data, name)
+        })?;
+        // SAFETY: It was just made.
+        unsafe { bindings::vhost_task_start(task) };
+        // INVARIANT: As was just done.
+        NonNull::new(task).map(Task).ok_or(ENOMEM)
     }
 
     /// Cancels all jobs, and takes none from now on.
     fn end(&self) {
         self.queue.lock().ended = true;
-        while let Some(node) = self.take_first() {
+        loop {
+            let node = self.queue.lock().nodes.pop_front();
+            let Some(node) = node else {
+                break;
+            };
             node.job.clone().cancel();
+        }
+    }
+
+    /// Takes a thread out.
+    fn take_thread(&self) -> Option<Task> {
+        let mut queue = self.queue.lock();
+        let made = |place: &&mut Place| matches!(place, Place::Made(_));
+        match core::mem::take(queue.threads.iter_mut().find(made)?) {
+            Place::Made(task) => Some(task),
+            Place::Free | Place::Making => None,
         }
     }
 }
 
-/// A thread of a process.
+/// Threads of a process. There is one more than have a job, up to a limit: a job may wait for memory as long as the process
+/// likes, and whoever gives the memory may need another job done before.
 ///
 /// # Invariants
 ///
-/// `task` is null or valid; the thread uses `shared` until [`Self::stop`] has returned.
-pub(crate) struct UserThread {
-    task: AtomicPtr<bindings::vhost_task>,
+/// The threads use `shared` until [`Self::stop`] has returned.
+pub(crate) struct UserThreads {
     shared: Arc<Shared>,
 }
 
-impl UserThread {
+impl UserThreads {
     /// Whether the kernel has such threads. One that has none lacks their functions, too, so nothing here may refer to
     /// these then.
     pub(crate) const EXISTS: bool = cfg!(CONFIG_VHOST_TASK);
 
-    /// Makes the calling process's thread `name`. Process context.
+    /// Makes the first of the calling process's threads, which all are called `name`. Process context.
     ///
     /// # Errors
     ///
@@ -107,28 +241,23 @@ impl UserThread {
         let queue = Queue {
             nodes: List::new(),
             ended: false,
+            threads: Default::default(),
+            busy: 0,
         };
         let shared = Arc::pin_init(
             pin_init!(Shared {
-                queue <- new_spinlock!(queue, "rrxe_user_thread"),
+                name,
+                queue <- new_spinlock!(queue, "rrxe_user_threads"),
             }),
             GFP_KERNEL_ACCOUNT,
         )?;
-        let data = Arc::as_ptr(&shared).cast_mut().cast();
-        // SAFETY: The functions take `data` for what it is, and the name is static.
-        let task = from_err_ptr(unsafe {
-            bindings::vhost_task_create(Some(work), Some(killed), data, name.as_char_ptr())
-        })?;
-        // SAFETY: It was just made.
-        unsafe { bindings::vhost_task_start(task) };
-        // INVARIANT: As was just done. `vhost_task_stop()` waits for the thread, and `shared` is dropped afterwards.
-        Ok(Self {
-            task: AtomicPtr::new(task),
-            shared,
-        })
+        // INVARIANT: `vhost_task_stop()` waits for the thread, and `shared` is dropped after all are stopped.
+        let threads = Self { shared };
+        threads.shared.add_thread()?;
+        Ok(threads)
     }
 
-    /// Has the thread do `job`, after what it is to do already. Not to be called after [`Self::stop`] has begun. Process
+    /// Has a thread do `job`, after the jobs that wait already. Not to be called after [`Self::stop`] has begun. Process
     /// context.
     ///
     /// # Errors
@@ -143,26 +272,23 @@ impl UserThread {
             job,
         }? Error);
         let node = ListArc::pin_init(node, GFP_KERNEL_ACCOUNT)?;
-        self.shared.push(node).map_err(|_| EFAULT)?;
-        // SAFETY: By the type invariant it is valid before `stop`.
-        unsafe { bindings::vhost_task_wake(self.task.load(Ordering::Relaxed)) };
-        Ok(())
+        self.shared.push(node).map_err(|_| EFAULT)
     }
 
-    /// Ends the thread, waits until the process lets it run, and cancels what it has not done. Process context; sleeps.
+    /// Cancels the jobs that wait, and ends the threads once the process lets them run. Process context; sleeps.
     pub(crate) fn stop(&self) {
         if !Self::EXISTS {
             return;
         }
-        if let Some(task) = NonNull::new(self.task.swap(null_mut(), Ordering::Relaxed)) {
-            // SAFETY: Valid by the type invariant, and stopped once.
-            unsafe { bindings::vhost_task_stop(task.as_ptr()) };
-            self.shared.end();
+        self.shared.end();
+        // Another thread is made by one of them only, and has its place before the one that made it ends.
+        while let Some(thread) = self.shared.take_thread() {
+            thread.stop();
         }
     }
 }
 
-impl Drop for UserThread {
+impl Drop for UserThreads {
     fn drop(&mut self) {
         self.stop();
     }
@@ -177,14 +303,16 @@ impl Drop for UserThread {
 unsafe extern "C" fn work(data: *mut c_void) -> bool {
     // SAFETY: As the caller promises.
     let shared = unsafe { &*data.cast::<Shared>() };
-    let Some(node) = shared.take_first() else {
+    let Some(node) = shared.take_job() else {
         return false;
     };
     // SAFETY: No requirements.
     unsafe { bindings::set_current_running() };
-    if node.job.clone().run() {
-        // Only this thread ends the queue before `stop` has waited for it, so the queue takes the job.
-        let _ = shared.push(node);
+    // Without another thread the next job waits for this one.
+    let _ = shared.add_thread();
+    let again = node.job.clone().run().then_some(node);
+    if let Some(node) = shared.end_turn(again) {
+        node.job.clone().cancel();
     }
     true
 }

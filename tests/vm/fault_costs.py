@@ -3,7 +3,7 @@
 # Runs on: guest
 """Who pays for memory that is faulted in, and how long: fault_costs.py DEVICE GID-INDEX.
 
-A thread of the process serves its faults and follows its advice."""
+Threads of the process serve its faults and follow its advice."""
 
 import contextlib
 import errno
@@ -20,14 +20,17 @@ from pyverbs.mr import MR
 from cpu_time import worker_ticks
 from kprobes import Calls
 from pairs import (
-    ALL, NOBODY, PAGE, Pair, Private, become_nobody, becomes, case, code_of, equal, in_child, main, register, start_child,
+    ALL, NOBODY, PAGE, Pair, Private, become_nobody, becomes, case, code_of, equal, in_child, known, main, register,
+    start_child,
 )
+from userfault import await_fault, faults_of, give_zeros
 from uverbs import advise_mr
 
-DEMAND = ALL | e.IBV_ACCESS_ON_DEMAND
+DEMAND, SUCCESS = ALL | e.IBV_ACCESS_ON_DEMAND, e.IBV_WC_SUCCESS
 READ, WRITE, FLUSH = 0, 1, 1
 NORESERVE = 0x4000
 GIB = 1 << 30
+MOST_THREADS = 16
 THREAD, WALK = "rrxe_faults", "hmm_range_fault_unlocked_timeout"
 
 
@@ -43,7 +46,7 @@ def threads():
     return users
 
 
-@case("one thread of the process serves the faults of all its regions, as the user who has it")
+@case("threads of the process serve the faults of all its regions, as the user who has it")
 def thread_of_the_process():
     def work():
         become_nobody()
@@ -51,6 +54,9 @@ def thread_of_the_process():
         pair, memory = Pair(), Private(PAGE)
         regions = [register(pair.pd, memory, DEMAND), MR(pair.pd, 0, DEMAND, implicit=True)]
         equal(threads(), [NOBODY], "users of the threads")
+        # While one has a job another one waits for jobs.
+        equal(pair.write(known(pair, PAGE)[1], (memory.address, regions[0].rkey)), SUCCESS, "a write to absent memory")
+        equal(threads(), [NOBODY, NOBODY], "users of the threads")
         for region in regions:
             region.close()
         becomes(threads, [], "threads without a region")
@@ -67,6 +73,30 @@ def no_thread():
         for _ in range(2):
             equal(code_of(register, pair.pd, memory, DEMAND), errno.EAGAIN, "the errno of registration")
         register(pair.pd, memory, ALL)
+
+    in_child(work)
+
+
+@case("faults that nobody answers hold up no other, up to a limit")
+def unanswered_faults():
+    def work():
+        silent, memory = Private(PAGE), Private(PAGE)
+        faults = faults_of(silent)
+        first = Pair()
+        unanswered, region = register(first.pd, silent, DEMAND), register(first.pd, memory, DEMAND)
+        _, local = known(first, PAGE)
+        waiting = [Pair(beside=first) for _ in range(MOST_THREADS + 4)]
+        for pair in waiting[: MOST_THREADS - 1]:
+            pair.post(e.IBV_WR_RDMA_WRITE, local, (silent.address, unanswered.rkey))
+            await_fault(faults)
+        equal(first.write(local, (memory.address, region.rkey)), SUCCESS, "a write to other absent memory")
+        for pair in waiting[MOST_THREADS - 1 :]:
+            pair.post(e.IBV_WR_RDMA_WRITE, local, (silent.address, unanswered.rkey))
+        await_fault(faults)
+        equal(len(threads()), MOST_THREADS, "threads")
+        give_zeros(faults, silent.address, PAGE)
+        for _ in waiting:
+            equal(first.status(), SUCCESS, "a write that waited")
 
     in_child(work)
 

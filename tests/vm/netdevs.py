@@ -7,8 +7,8 @@
   netdevs.py shrink A GID-INDEX B GID-INDEX      an MTU that shrinks below the path MTU of A's and B's QPs
   netdevs.py wire NAMESPACE NAMESPACE NAME       carries packets between the TUN or TAP devices (tun…, tap…)
                                                  of two namespaces
-  netdevs.py outside DEVICE...                   leaves the namespace of the devices for the initial one, with a QP of each
-                                                 that waits for memory, and says "attached". When its input has ended it
+  netdevs.py outside DEVICE...                   leaves the namespace of the devices for the initial one, with QPs of each
+                                                 that wait for memory, and says "attached". When its input has ended it
                                                  fails if the kernel told the initial namespace of RDMA devices meanwhile
 """
 
@@ -39,6 +39,8 @@ import userfault
 
 ALL = e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_READ
 SIZE = 4000
+# QPs of each device, more than have a thread all together.
+QPS, FAULT_THREADS = 3, 16
 # Less than the first timeout of a QP, which is 17 s.
 SOON = 12
 NETLINK_KOBJECT_UEVENT, KERNEL = 15, 1
@@ -174,23 +176,35 @@ def wire(*arguments):
                     raise
 
 
-def stall(device):
-    """A QP that waits for memory whose faults nobody answers."""
+def loopback(device):
+    """A QP that is connected with itself."""
     index = next(index for index in range(64) if gid_of(device, index)[10:12] == b"\xff\xff")
-    side, memory = Side(device, index), mmap.mmap(-1, SIZE)
+    side = Side(device, index)
     side.connect(side.gid, side.qp.qp_num, mtu=e.IBV_MTU_1024)
+    return side
+
+
+def stall(side):
+    """The QP waits for memory whose faults nobody answers: a thread of the process begins to fetch it, if there is one."""
+    memory = mmap.mmap(-1, SIZE)
     address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     side.mr = MR(side.pd, SIZE, ALL | e.IBV_ACCESS_ON_DEMAND, address)
-    faults = userfault.faults_of(SimpleNamespace(address=address, length=mmap.PAGESIZE))
+    faults = userfault.faults_of(SimpleNamespace(address=address, length=mmap.PAGESIZE), os.O_NONBLOCK)
     side.post_send(1, SIZE)
-    userfault.await_fault(faults)
-    return side, memory, faults
+    return memory, faults
 
 
 def outside(*devices):
-    stalled = [stall(device) for device in devices]
+    sides = [loopback(device) for device in devices for _ in range(QPS)]
     with open("/proc/1/ns/net", "rb") as file:
         os.setns(file.fileno(), os.CLONE_NEWNET)
+    # Here, for the threads that serve faults stay in the namespace where they were made.
+    stalled = [stall(side) for side in sides]
+    quiet, begun = [faults for _, faults in stalled], 0
+    while begun < FAULT_THREADS:
+        for faults in select.select(quiet, [], [])[0]:
+            quiet.remove(faults)
+            begun += 1
     uevents = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, NETLINK_KOBJECT_UEVENT)
     uevents.bind((0, KERNEL))
     print("attached", flush=True)

@@ -95,7 +95,7 @@ ends() {
 	TOOK=$(((${EPOCHREALTIME/[.,]/} - begin) / 1000))
 }
 check "a namespace with ${#DEVICES[@]} devices" many
-check "a process outside stalls a QP of each" \
+check "a process outside stalls QPs of each" \
 	hold ip netns exec h4 python3 "$(dirname "$0")/netdevs.py" outside "${DEVICES[@]}"
 check "the namespace ends" ends
 note "in $TOOK ms"

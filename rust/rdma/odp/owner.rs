@@ -32,7 +32,7 @@ use crate::{
     device::IbDevice,
     module::InUse,
     sync::{check_not_killed, cond_resched},
-    user_thread::{Job, UserThread},
+    user_thread::{Job, UserThreads},
     workqueue::OwnedQueue,
 };
 
@@ -153,8 +153,8 @@ impl Waiting {
 #[pin_data]
 pub struct Owner {
     mm: Mm,
-    /// Of the process that came first, if more than one have the address space.
-    thread: UserThread,
+    /// They serve faults. Threads of the process that came first, if more than one have the address space.
+    faults: UserThreads,
     threads: Arc<dyn Threads>,
     #[pin]
     waiting: SpinLock<Waiting>,
@@ -169,7 +169,7 @@ impl_has_work! { impl HasWork<Self> for Owner { self.work } }
 impl Owner {
     /// The calling process's, whose address space is `mm`.
     fn new(owners: &Arc<Owners>, mm: Mm, threads: Arc<dyn Threads>) -> Result<Arc<Self>> {
-        let (in_use, thread) = (InUse::begin()?, UserThread::new(c"rrxe_faults")?);
+        let (in_use, faults) = (InUse::begin()?, UserThreads::new(c"rrxe_faults")?);
         let waiting = Waiting {
             first: None,
             count: 0,
@@ -179,7 +179,7 @@ impl Owner {
         Arc::pin_init(
             pin_init!(Self {
                 mm,
-                thread,
+                faults,
                 threads,
                 waiting <- new_spinlock!(waiting, "rrxe_owner"),
                 work <- new_work!("Owner::work"),
@@ -200,13 +200,13 @@ impl Owner {
         self.mm.number()
     }
 
-    /// Has the thread of the process do `job`. To be called by who has the owner in use ([`Open`]). Process context.
+    /// Has a thread of the process do `job`. To be called by who has the owner in use ([`Open`]). Process context.
     ///
     /// # Errors
     ///
     /// `EFAULT` if the process has ended, `ENOMEM`.
     pub(super) fn begin_job(&self, job: Arc<dyn Job>) -> Result {
-        self.thread.begin(job)
+        self.faults.begin(job)
     }
 
     /// Whether the calling thread has this address space.
@@ -401,9 +401,9 @@ impl Owners {
         Open(entry.owner.clone())
     }
 
-    /// Forgets `owner` and ends its thread if it isn't in use and no chunk of it waits. A space without regions is a use.
-    /// In the work item, and in the process itself if its first registration fails: the thread ends once the process lets
-    /// it run.
+    /// Forgets `owner` and ends its threads if it isn't in use and no chunk of it waits. A space without regions is a use.
+    /// In the work item, and in the process itself if its first registration fails: the threads end once the process lets
+    /// them run.
     fn forget_unused(&self, owner: &Owner) {
         let number = owner.mm.number();
         let mut entries = self.entries.lock();
@@ -414,7 +414,7 @@ impl Owners {
         };
         drop(entries);
         if unused.is_some() {
-            owner.thread.stop();
+            owner.faults.stop();
         }
         drop(unused);
     }
