@@ -420,7 +420,7 @@ impl OnDemand {
         present.then_some(()).ok_or(Absence::NotResident)
     }
 
-    /// Has the thread of the process do `job`: only that thread makes memory present, so it costs the process as if it used
+    /// Has a thread of the process do `job`: only its threads make memory present, so it costs the process as if it used
     /// the memory itself. Process context.
     ///
     /// # Errors

@@ -55,14 +55,18 @@ unsafe impl Send for Task {}
 
 impl Task {
     fn wake(&self) {
-        // SAFETY: Valid by the type invariant.
-        unsafe { bindings::vhost_task_wake(self.0.as_ptr()) };
+        if UserThreads::EXISTS {
+            // SAFETY: Valid by the type invariant.
+            unsafe { bindings::vhost_task_wake(self.0.as_ptr()) };
+        }
     }
 
     /// Ends it once its process lets it run. Process context; sleeps.
     fn stop(self) {
-        // SAFETY: Valid by the type invariant, and stopped once, here.
-        unsafe { bindings::vhost_task_stop(self.0.as_ptr()) };
+        if UserThreads::EXISTS {
+            // SAFETY: Valid by the type invariant, and stopped once, here.
+            unsafe { bindings::vhost_task_stop(self.0.as_ptr()) };
+        }
     }
 }
 
@@ -178,6 +182,9 @@ impl Shared {
     }
 
     fn make_thread(&self) -> Result<Task> {
+        if !UserThreads::EXISTS {
+            return Err(crate::error::unsupported());
+        }
         let data = core::ptr::from_ref(self).cast_mut().cast();
         let name = self.name.as_char_ptr();
         // SAFETY: The functions take `data` for what it is, which lives until the thread was stopped, and the name is static.
@@ -224,8 +231,7 @@ pub(crate) struct UserThreads {
 }
 
 impl UserThreads {
-    /// Whether the kernel has such threads. One that has none lacks their functions, too, so nothing here may refer to
-    /// these then.
+    /// Whether the kernel has such threads. One that has none lacks their functions, too: each call of these depends on this.
     pub(crate) const EXISTS: bool = cfg!(CONFIG_VHOST_TASK);
 
     /// Makes the first of the calling process's threads, which all are called `name`. Process context.
@@ -235,9 +241,6 @@ impl UserThreads {
     /// `EAGAIN` if the process's user or cgroup may have no more threads, `ENOMEM`; `EOPNOTSUPP` on a kernel without
     /// `CONFIG_VHOST_TASK`.
     pub(crate) fn new(name: &'static CStr) -> Result<Self> {
-        if !Self::EXISTS {
-            return Err(crate::error::unsupported());
-        }
         let queue = Queue {
             nodes: List::new(),
             ended: false,
@@ -264,9 +267,6 @@ impl UserThreads {
     ///
     /// `EFAULT` if the process has ended, `ENOMEM`.
     pub(crate) fn begin(&self, job: Arc<dyn Job>) -> Result {
-        if !Self::EXISTS {
-            return Err(crate::error::unsupported());
-        }
         let node = try_pin_init!(Node {
             links <- ListLinks::new(),
             job,
@@ -277,9 +277,6 @@ impl UserThreads {
 
     /// Cancels the jobs that wait, and ends the threads once the process lets them run. Process context; sleeps.
     pub(crate) fn stop(&self) {
-        if !Self::EXISTS {
-            return;
-        }
         self.shared.end();
         // Another thread is made by one of them only, and has its place before the one that made it ends.
         while let Some(thread) = self.shared.take_thread() {
