@@ -5,6 +5,7 @@
 
   netdevs.py unplug DEVICE GID-INDEX COMMAND...  posts, takes the device away by COMMAND, and polls
   netdevs.py shrink A GID-INDEX B GID-INDEX      an MTU that shrinks below the path MTU of A's and B's QPs
+  netdevs.py exchange A GID-INDEX B GID-INDEX    messages between A and B, which may be far apart
   netdevs.py wire NAMESPACE NAMESPACE NAME       carries packets between the TUN or TAP devices (tun…, tap…)
                                                  of two namespaces
   netdevs.py outside DEVICE...                   leaves the namespace of the devices for the initial one, with QPs of each
@@ -152,6 +153,23 @@ def shrink(one, index, other, other_index):
     equal(small.context.query_port(1).active_mtu, e.IBV_MTU_1024, "the active MTU")
 
 
+def exchange(one, index, other, other_index):
+    ends = Side(one, index), Side(other, other_index)
+    for end, peer in zip(ends, reversed(ends)):
+        # A timeout of a second: each packet goes through `wire`, which an emulated machine runs slowly.
+        end.connect(peer.gid, peer.qp.qp_num, timeout=18, mtu=e.IBV_MTU_1024)
+    for number in range(20):
+        for sender, receiver in ends, ends[::-1]:
+            data = bytes([number, ends.index(sender)]) * (SIZE // 2)
+            sender.mr.write(data, SIZE)
+            receiver.mr.write(bytes(SIZE), SIZE)
+            receiver.post_recv(number)
+            sender.post_send(number, SIZE)
+            for end in sender, receiver:
+                equal(end.completions(1)[0], [(number, e.IBV_WC_SUCCESS)], "a message")
+            equal(receiver.mr.read(SIZE, 0) == data, True, "its data arrives")
+
+
 def open_tun(namespace, name):
     with open(f"/run/netns/{namespace}", "rb") as file:
         os.setns(file.fileno(), os.CLONE_NEWNET)
@@ -220,4 +238,4 @@ def outside(*devices):
     os._exit(status)
 
 
-{"unplug": unplug, "shrink": shrink, "wire": wire, "outside": outside}[sys.argv[1]](*sys.argv[2:])
+{"unplug": unplug, "shrink": shrink, "exchange": exchange, "wire": wire, "outside": outside}[sys.argv[1]](*sys.argv[2:])

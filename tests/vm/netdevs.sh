@@ -31,6 +31,11 @@ pingpong_over() {
 		ibv_rc_pingpong -c -d "$device1" -g "$(gid_index "$device1" "$address1")" "$@" "$MEET"
 }
 MEET=$HOST2_V4
+# exchange_over DEVICE1 ADDRESS1 DEVICE2 ADDRESS2
+exchange_over() {
+	wait_for 10 gid_index "$1" "$2" && wait_for 10 gid_index "$3" "$4" &&
+		python3 "$PY" exchange "$1" "$(gid_index "$1" "$2")" "$3" "$(gid_index "$3" "$4")"
+}
 
 check "two hosts" hosts_up 4200
 check "link on host 1" link_add 1
@@ -107,7 +112,7 @@ for host in 1 2; do ip -n h$host link set slave2 down; done
 for host in 1 2; do check "host $host uses the third wire" wait_for 10 uses $host tap0; done
 check "another wire in use, another speed: users hear of it" heard "unexpected \(20\)|SPEED"
 check "and see it" wait_for 5 rate_is bond1 25
-check "pingpong over this wire" pingpong_over bond1 10.81.0.1 bond2 10.81.0.2 -n 50 -m 1024
+check "messages over this wire" exchange_over bond1 10.81.0.1 bond2 10.81.0.2
 check "the port was active all the time" lacks_port_events
 ip -n h1 link set tap0 down
 check "without a wire the port is down" wait_for 5 state bond1 DOWN
@@ -133,7 +138,7 @@ for host in 1 2; do
 	guid=$(<"/sys/class/infiniband/tun$host/node_guid")
 	check "it has a GUID, and one only" test "$guid" == "$(<"/sys/class/infiniband/tun$host/sys_image_guid")"
 done
-check "pingpong over TUN devices" pingpong_over tun1 10.82.0.1 tun2 10.82.0.2 -n 50 -m 1024
+check "messages over TUN devices" exchange_over tun1 10.82.0.1 tun2 10.82.0.2
 # Their speed can be chosen; it is told when the carrier changes next.
 check "watch" watch tun1
 in1 ethtool -s tun0 speed 25000 duplex full
