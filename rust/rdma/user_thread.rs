@@ -15,7 +15,8 @@ use kernel::{
     new_spinlock,
     prelude::*,
     str::CStr,
-    sync::{Arc, SpinLock},
+    sync::{aref::ARef, Arc, SpinLock},
+    task::Task,
 };
 
 use crate::bindings;
@@ -48,19 +49,12 @@ const MOST: usize = 16;
 /// # Invariants
 ///
 /// Valid until it is stopped, which consumes it.
-struct Task(NonNull<bindings::vhost_task>);
+struct Thread(NonNull<bindings::vhost_task>);
 
 // SAFETY: The functions of `vhost_task` may be called from any thread.
-unsafe impl Send for Task {}
+unsafe impl Send for Thread {}
 
-impl Task {
-    fn wake(&self) {
-        if UserThreads::EXISTS {
-            // SAFETY: Valid by the type invariant.
-            unsafe { bindings::vhost_task_wake(self.0.as_ptr()) };
-        }
-    }
-
+impl Thread {
     /// Ends it once its process lets it run. Process context; sleeps.
     fn stop(self) {
         if UserThreads::EXISTS {
@@ -77,7 +71,7 @@ enum Place {
     Free,
     /// One is being made.
     Making,
-    Made(Task),
+    Made(Thread),
 }
 
 struct Queue {
@@ -87,6 +81,8 @@ struct Queue {
     threads: [Place; MOST],
     /// Threads that do a job.
     busy: usize,
+    /// Threads that sleep until there is a job.
+    idle: [Option<ARef<Task>>; MOST],
 }
 
 impl Queue {
@@ -94,9 +90,9 @@ impl Queue {
     /// may be.
     fn take_place(&mut self) -> Option<usize> {
         let free = |place: &Place| matches!(place, Place::Free);
-        let idle = self.threads.iter().filter(|place| !free(place)).count() > self.busy;
+        let others = self.threads.iter().filter(|place| !free(place)).count() > self.busy;
         let number = self.threads.iter().position(free)?;
-        if idle || self.ended {
+        if others || self.ended {
             return None;
         }
         self.set_place(number, Place::Making);
@@ -109,12 +105,24 @@ impl Queue {
         }
     }
 
-    fn wake_all(&self) {
-        for place in &self.threads {
-            match place {
-                Place::Made(task) => task.wake(),
-                Place::Free | Place::Making => {}
-            }
+    /// The calling thread does a job, or sleeps until there is one.
+    fn note_idle(&mut self, is_idle: bool) {
+        let current: &Task = current!();
+        let is_current = |entry: &Option<ARef<Task>>| {
+            let is_current = |task: &ARef<Task>| core::ptr::eq(&**task, current);
+            entry.as_ref().is_some_and(is_current)
+        };
+        let own = self.idle.iter().position(is_current);
+        let place = own.or_else(|| self.idle.iter().position(Option::is_none));
+        if let Some(entry) = place.and_then(|place| self.idle.get_mut(place)) {
+            *entry = is_idle.then(|| current.into());
+        }
+    }
+
+    /// Wakes a thread that sleeps until there is a job, and no thread that waits for memory: its fault would begin anew.
+    fn wake_one(&mut self) {
+        if let Some(task) = self.idle.iter_mut().find_map(Option::take) {
+            task.wake_up();
         }
     }
 }
@@ -134,17 +142,19 @@ impl Shared {
             return Err(node);
         }
         queue.nodes.push_back(node);
-        // One that finds nothing sleeps again: a thread does not know its place, so nobody knows which ones sleep.
-        queue.wake_all();
+        queue.wake_one();
         Ok(())
     }
 
-    /// The next job, for a thread that is busy until [`Self::end_turn`].
+    /// The next job, for the calling thread, which is busy until [`Self::end_turn`]; without a job it is to sleep.
     fn take_job(&self) -> Option<ListArc<Node>> {
         let mut queue = self.queue.lock();
-        let node = queue.nodes.pop_front()?;
-        queue.busy = queue.busy.saturating_add(1);
-        Some(node)
+        let node = queue.nodes.pop_front();
+        queue.note_idle(node.is_none());
+        if node.is_some() {
+            queue.busy = queue.busy.saturating_add(1);
+        }
+        node
     }
 
     /// A thread has done some of a job, of which there is more if it is given back: that thread takes the next one. Returns
@@ -174,14 +184,14 @@ impl Shared {
         };
         let made = self.make_thread();
         let (place, result) = match made {
-            Ok(task) => (Place::Made(task), Ok(())),
+            Ok(thread) => (Place::Made(thread), Ok(())),
             Err(error) => (Place::Free, Err(error)),
         };
         self.queue.lock().set_place(number, place);
         result
     }
 
-    fn make_thread(&self) -> Result<Task> {
+    fn make_thread(&self) -> Result<Thread> {
         if !UserThreads::EXISTS {
             return Err(crate::error::unsupported());
         }
@@ -194,7 +204,7 @@ impl Shared {
         // SAFETY: It was just made.
         unsafe { bindings::vhost_task_start(task) };
         // INVARIANT: As was just done.
-        NonNull::new(task).map(Task).ok_or(ENOMEM)
+        NonNull::new(task).map(Thread).ok_or(ENOMEM)
     }
 
     /// Cancels all jobs, and takes none from now on.
@@ -210,11 +220,11 @@ impl Shared {
     }
 
     /// Takes a thread out.
-    fn take_thread(&self) -> Option<Task> {
+    fn take_thread(&self) -> Option<Thread> {
         let mut queue = self.queue.lock();
         let made = |place: &&mut Place| matches!(place, Place::Made(_));
         match core::mem::take(queue.threads.iter_mut().find(made)?) {
-            Place::Made(task) => Some(task),
+            Place::Made(thread) => Some(thread),
             Place::Free | Place::Making => None,
         }
     }
@@ -246,6 +256,7 @@ impl UserThreads {
             ended: false,
             threads: Default::default(),
             busy: 0,
+            idle: Default::default(),
         };
         let shared = Arc::pin_init(
             pin_init!(Shared {
