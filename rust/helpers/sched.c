@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 #include <linux/sched.h>
 #include <linux/sched/signal.h>
+#include <linux/task_work.h>
 #include <linux/rcupdate.h>
 
 /* A task that was preempted in a destructor of a packet is in no RCU read-side section. */
@@ -21,6 +22,16 @@ __rrxe_helper void rrxe_helper_synchronize_rcu_tasks(void)
 __rrxe_helper void rrxe_helper_set_current_running(void)
 {
 	__set_current_state(TASK_RUNNING);
+}
+
+__rrxe_helper bool rrxe_helper_current_task_work_pending(void)
+{
+	return task_work_pending(current);
+}
+
+__rrxe_helper void rrxe_helper_current_notify_signal(void)
+{
+	set_thread_flag(TIF_NOTIFY_SIGNAL);
 }
 
 __rrxe_helper bool rrxe_helper_current_fatal_signal_pending(void)

@@ -322,7 +322,19 @@ unsafe extern "C" fn work(data: *mut c_void) -> bool {
     if let Some(node) = shared.end_turn(again) {
         node.job.clone().cancel();
     }
+    request_task_work();
     true
+}
+
+/// Has `vhost_task_fn()` call `get_signal()`, which does the task work of the thread, if there is such work. Other threads do
+/// theirs when they return to user space, which this one never does. The scheduler stops a thread by task work if its cgroup
+/// has used up its quota of CPU time.
+fn request_task_work() {
+    // SAFETY: No requirements.
+    if unsafe { bindings::current_task_work_pending() } {
+        // SAFETY: No requirements.
+        unsafe { bindings::current_notify_signal() };
+    }
 }
 
 /// The process was killed, or executes another program: the thread ends.

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""Memory cgroups."""
+"""Cgroups."""
 
 import os
 import subprocess
@@ -9,11 +9,16 @@ import time
 
 def memory_group(name):
     """Makes a memory cgroup, and returns its directory."""
+    return make_group(name, "memory")
+
+
+def make_group(name, controller):
+    """Makes a cgroup that the controller limits, and returns its directory."""
     group = f"/sys/fs/cgroup/{name}"
     if not os.path.exists("/sys/fs/cgroup/cgroup.controllers"):
         subprocess.run(["mount", "-t", "cgroup2", "cgroup2", "/sys/fs/cgroup"], check=True)
     with open("/sys/fs/cgroup/cgroup.subtree_control", "w", encoding="ascii") as control:
-        control.write("+memory")
+        control.write(f"+{controller}")
     os.mkdir(group)
     return group
 
@@ -25,7 +30,7 @@ def join(group):
 
 
 def remove_group(group):
-    """Removes a memory cgroup as soon as its processes have ended."""
+    """Removes a cgroup as soon as its processes have ended."""
     end = time.monotonic() + 20
     while True:
         try:

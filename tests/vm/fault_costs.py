@@ -9,6 +9,7 @@ import contextlib
 import errno
 import mmap
 import os
+import re
 import resource
 import sys
 import time
@@ -17,6 +18,7 @@ from pathlib import Path
 import pyverbs.enums as e
 from pyverbs.mr import MR
 
+from cgroups import join, make_group, remove_group
 from cpu_time import worker_ticks
 from kprobes import Calls
 from pairs import (
@@ -117,6 +119,42 @@ def cpu_time():
         equal(workers < own // 4, True, f"ticks of the kernel's workers ({workers})")
 
     in_child(work)
+
+
+@case("the CPU quota of a cgroup bounds the faults and the advice of its processes")
+def cpu_quota():
+    group, seconds = make_group("quota", "cpu"), 10
+    quota = Path(group, "cpu.max")
+    if not quota.exists():
+        print("# a kernel without CONFIG_CFS_BANDWIDTH, as the debug kernel is, has no quotas")
+        return remove_group(group)
+    quota.write_text("10000 100000", encoding="ascii")
+
+    def used():
+        return int(re.search(r"usage_usec (\d+)", Path(group, "cpu.stat").read_text(encoding="ascii"))[1]) / 1e6
+
+    def work():
+        join(group)
+        pair, memory = Pair(), Private(64 << 20)
+        memory.fill(b"x")
+        region = register(pair.pd, memory, DEMAND)
+        # Advice that takes minutes to follow, while the process sleeps.
+        ranges = [(memory.address, memory.length, region.lkey)] * 2000
+        for _ in range(4):
+            advise_mr(pair.pd, pair.context, READ, 0, ranges)
+        time.sleep(1000)
+
+    child = start_child(work)
+    with Calls(WALK) as begun:
+        becomes(lambda: begun.count(WALK) > 0, True, "advice is followed")
+    before = used()
+    time.sleep(seconds)
+    took = used() - before
+    os.kill(child, 9)
+    os.waitpid(child, 0)
+    remove_group(group)
+    print(f"# {took:.2f} s of CPU time in {seconds} s")
+    equal(took < seconds / 3, True, f"CPU time in {seconds} s ({took})")
 
 
 @case("advice ends with its process")
