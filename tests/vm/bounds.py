@@ -32,8 +32,6 @@ from uverbs import CHANGE_PD, advise_mr, errno_of, rereg
 
 DEMAND, SUCCESS = ALL | e.IBV_ACCESS_ON_DEMAND, e.IBV_WC_SUCCESS
 WRITE, FLUSH = 1, 1
-# Threads of a process that serve faults.
-FAULT_THREADS = 16
 CHUNK = 2 << 20
 DONTNEED, NOHUGEPAGE, NORESERVE = 4, 15, 0x4000
 
@@ -376,10 +374,10 @@ def forbidden_fault():
     second, memory = Pair(), Private(4 * PAGE)
     region, other = register(second.pd, memory, DEMAND), PD(second.context)
     _, mine = known(second, PAGE)
-    blockers = [first] + [Pair(beside=first) for _ in range(FAULT_THREADS - 1)]
+    blockers = [first] + [Pair(beside=first) for _ in range(userfault.FAULT_THREADS - 1)]
     for pair in blockers:
         pair.post(e.IBV_WR_RDMA_WRITE, local, (blocker.address, blocked.rkey))
-        os.read(fd, 32)  # its fault has a thread of the process
+        userfault.await_fault(fd)  # it has a thread of the process
     second.post(e.IBV_WR_RDMA_WRITE, mine, (memory.address, region.rkey))
     time.sleep(1)  # its packet finds the memory absent, and its fault waits
     rereg(second.context, region, CHANGE_PD, pd=other)

@@ -25,14 +25,13 @@ from pairs import (
     ALL, NOBODY, PAGE, Pair, Private, become_nobody, becomes, case, code_of, equal, in_child, known, main, register,
     start_child,
 )
-from userfault import await_fault, faults_of, give_zeros
+from userfault import FAULT_THREADS, await_fault, faults_of, give_zeros
 from uverbs import advise_mr
 
 DEMAND, SUCCESS = ALL | e.IBV_ACCESS_ON_DEMAND, e.IBV_WC_SUCCESS
 READ, WRITE, FLUSH = 0, 1, 1
 NORESERVE = 0x4000
 GIB = 1 << 30
-MOST_THREADS = 16
 THREAD, WALK = "rrxe_faults", "hmm_range_fault_unlocked_timeout"
 
 
@@ -87,15 +86,15 @@ def unanswered_faults():
         first = Pair()
         unanswered, region = register(first.pd, silent, DEMAND), register(first.pd, memory, DEMAND)
         _, local = known(first, PAGE)
-        waiting = [Pair(beside=first) for _ in range(MOST_THREADS + 4)]
-        for pair in waiting[: MOST_THREADS - 1]:
+        waiting = [Pair(beside=first) for _ in range(FAULT_THREADS + 4)]
+        for pair in waiting[: FAULT_THREADS - 1]:
             pair.post(e.IBV_WR_RDMA_WRITE, local, (silent.address, unanswered.rkey))
             await_fault(faults)
         equal(first.write(local, (memory.address, region.rkey)), SUCCESS, "a write to other absent memory")
-        for pair in waiting[MOST_THREADS - 1 :]:
+        for pair in waiting[FAULT_THREADS - 1 :]:
             pair.post(e.IBV_WR_RDMA_WRITE, local, (silent.address, unanswered.rkey))
         await_fault(faults)
-        equal(len(threads()), MOST_THREADS, "threads")
+        equal(len(threads()), FAULT_THREADS, "threads")
         give_zeros(faults, silent.address, PAGE)
         for _ in waiting:
             equal(first.status(), SUCCESS, "a write that waited")

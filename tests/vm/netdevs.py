@@ -40,8 +40,8 @@ import userfault
 
 ALL = e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_READ
 SIZE = 4000
-# QPs of each device, more than have a thread all together.
-QPS, FAULT_THREADS = 3, 16
+# QPs of each device: those of all devices are more than have a thread.
+QPS = 3
 # Less than the first timeout of a QP, which is 17 s.
 SOON = 12
 NETLINK_KOBJECT_UEVENT, KERNEL = 15, 1
@@ -219,7 +219,7 @@ def outside(*devices):
     # Here, for the threads that serve faults stay in the namespace where they were made.
     stalled = [stall(side) for side in sides]
     quiet, begun = [faults for _, faults in stalled], 0
-    while begun < FAULT_THREADS:
+    while begun < userfault.FAULT_THREADS:
         for faults in select.select(quiet, [], [])[0]:
             quiet.remove(faults)
             begun += 1
