@@ -86,13 +86,12 @@ struct Queue {
 }
 
 impl Queue {
-    /// A place for another thread, unless one does no job: it is taken. Otherwise `None`, and if there are as many threads as
-    /// may be.
+    /// Takes a place for another thread. `None` if a thread does no job, if there are [`MOST`] threads, or after the end.
     fn take_place(&mut self) -> Option<usize> {
         let free = |place: &Place| matches!(place, Place::Free);
-        let others = self.threads.iter().filter(|place| !free(place)).count() > self.busy;
+        let has_idle = self.threads.iter().filter(|place| !free(place)).count() > self.busy;
         let number = self.threads.iter().position(free)?;
-        if others || self.ended {
+        if has_idle || self.ended {
             return None;
         }
         self.set_place(number, Place::Making);

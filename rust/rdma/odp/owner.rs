@@ -153,8 +153,9 @@ impl Waiting {
 #[pin_data]
 pub struct Owner {
     mm: Mm,
-    /// They serve faults. Threads of the process that came first, if more than one have the address space.
-    faults: UserThreads,
+    /// Serve faults and follow advice. They are the threads of the process that came first, if more than one have the address
+    /// space.
+    fault_threads: UserThreads,
     threads: Arc<dyn Threads>,
     #[pin]
     waiting: SpinLock<Waiting>,
@@ -169,7 +170,7 @@ impl_has_work! { impl HasWork<Self> for Owner { self.work } }
 impl Owner {
     /// The calling process's, whose address space is `mm`.
     fn new(owners: &Arc<Owners>, mm: Mm, threads: Arc<dyn Threads>) -> Result<Arc<Self>> {
-        let (in_use, faults) = (InUse::begin()?, UserThreads::new(c"rrxe_faults")?);
+        let (in_use, fault_threads) = (InUse::begin()?, UserThreads::new(c"rrxe_faults")?);
         let waiting = Waiting {
             first: None,
             count: 0,
@@ -179,7 +180,7 @@ impl Owner {
         Arc::pin_init(
             pin_init!(Self {
                 mm,
-                faults,
+                fault_threads,
                 threads,
                 waiting <- new_spinlock!(waiting, "rrxe_owner"),
                 work <- new_work!("Owner::work"),
@@ -206,7 +207,7 @@ impl Owner {
     ///
     /// `EFAULT` if the process has ended, `ENOMEM`.
     pub(super) fn begin_job(&self, job: Arc<dyn Job>) -> Result {
-        self.faults.begin(job)
+        self.fault_threads.begin(job)
     }
 
     /// Whether the calling thread has this address space.
@@ -414,7 +415,7 @@ impl Owners {
         };
         drop(entries);
         if unused.is_some() {
-            owner.faults.stop();
+            owner.fault_threads.stop();
         }
         drop(unused);
     }
