@@ -34,6 +34,16 @@ refused() { [[ $(<"/sys/class/infiniband/$DEV1/ports/1/hw_counters/$1") -ge $2 ]
 # ib_mad has no limit on the rate of these lines (validate_mad(), find_mad_agent(), drivers/infiniband/core/mad.c).
 ib_mad_is_silent() { ! kernel_said "$1"; }
 
+# A reply to somebody who has named a response timeout of hours is repeated after seconds.
+reply_is_repeated() {
+	local server status
+	ip netns exec h1 rping -s -P -a $HOST1_V4 >/tmp/rping 2>&1 &
+	server=$!
+	wait_for 20 _cm_listening && patiently 30 python3 "$(dirname "$0")/mads-times.py"
+	status=$?
+	terminate $server && return $status
+}
+
 check "two hosts" hosts_up 4200
 check "link on host 1" link_add 1
 check "link on host 2" link_add 2
@@ -52,6 +62,7 @@ check "responses from nowhere" python3 "$MADS" response 0 --count 20000
 check "nobody asked for these" wait_for 20 refused drop_unasked 100
 check "ib_mad logs none of those" ib_mad_is_silent "No receive handler for client"
 check "connections are set up after them" rping_connects 20
+check "a sender names a time of hours, and ib_core waits for seconds" reply_is_repeated
 # What ib_core frees with the device must not be in use by then.
 for ((round = 1; round <= ROUNDS; round++)); do
 	check "round $round: datagrams are forged" begin counters 0

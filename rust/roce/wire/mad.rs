@@ -2,6 +2,9 @@
 
 //! The common header of management datagrams (IBTA 1.x §13.4.2), as far as a driver looks at it.
 
+mod times;
+
+pub use self::times::limit_times;
 use crate::ids::Qpn;
 
 /// Bytes of the header.
@@ -131,7 +134,7 @@ pub fn requesting_qp(mad: &[u8; MAD_LEN]) -> Option<Qpn> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SenderGuid {
     /// Where it lies in the datagram.
-    pub offset: u32,
+    offset: usize,
     /// The GUID itself.
     pub guid: [u8; 8],
 }
@@ -154,9 +157,16 @@ impl SenderGuid {
             _ => return None,
         };
         Some(Self {
-            offset: offset as u32,
+            offset,
             guid: *mad.get(offset..)?.first_chunk()?,
         })
+    }
+
+    /// Puts it in the datagram that it was read from.
+    pub fn put(self, mad: &mut [u8; MAD_LEN]) {
+        if let Some(place) = mad.get_mut(self.offset..).and_then(<[u8]>::first_chunk_mut) {
+            *place = self.guid;
+        }
     }
 }
 
@@ -254,9 +264,20 @@ mod tests {
             bytes[34..36].copy_from_slice(&u16::to_be_bytes(reason));
             let found = offset.map(|offset| SenderGuid {
                 offset,
-                guid: *bytes[offset as usize..].first_chunk().unwrap(),
+                guid: *bytes[offset..].first_chunk().unwrap(),
             });
             assert_eq!(SenderGuid::parse(&bytes), found);
+            if let Some(found) = found {
+                let other = SenderGuid {
+                    guid: [0xee; 8],
+                    ..found
+                };
+                let before = bytes;
+                other.put(&mut bytes);
+                assert_eq!(SenderGuid::parse(&bytes), Some(other));
+                found.put(&mut bytes);
+                assert_eq!(bytes, before);
+            }
             bytes[1] = 0x03;
             assert_eq!(SenderGuid::parse(&bytes), None);
         }

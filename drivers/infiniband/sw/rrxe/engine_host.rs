@@ -132,7 +132,7 @@ pub(crate) struct EngineHost<'a> {
     pub(crate) counters: &'a Counters,
     /// The packet being handled.
     pub(crate) packet: Option<&'a RxPacket>,
-    /// Its sender as ib_core sees it, if the QP is a GSI QP.
+    /// It as ib_core sees it, if the QP is a GSI QP.
     pub(crate) guise: Option<&'a Guise>,
     pub(crate) upshot: &'a mut Upshot,
 }

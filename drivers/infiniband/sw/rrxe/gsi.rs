@@ -21,6 +21,9 @@
 //! in the queue of connection management at once (`places.rs`). Behind each rrxe asks a question of its own (`probe.rs`),
 //! whose answer says that ib_core has handled both. Other questions to such an administrator's devices have a low rate
 //! (`guests.rs`).
+//!
+//! ib_core believes the messages of connection management: the GUIDs that they name for their senders, and the times for
+//! which it is to wait. It gets a copy in which rrxe has replaced the former and limited the latter (`guise.rs`).
 
 mod asked;
 mod guests;
@@ -38,7 +41,7 @@ use roce::{
     ids::Qpn,
     qp::QpState,
     time::Instant,
-    wire::mad::{requesting_qp, MadHeader, MadKind, SenderGuid, MAD_LEN},
+    wire::mad::{requesting_qp, MadHeader, MadKind, MAD_LEN},
 };
 
 use self::{
@@ -75,7 +78,7 @@ pub(crate) struct Gsi {
     questions: Rate,
     asked: Asked,
     guids: Guids,
-    /// The sender of the datagram that is taken, as ib_core sees it.
+    /// The datagram that is taken, as ib_core sees it.
     pub(crate) guise: Guise,
     /// The probe that is to follow it, and its stand-in.
     probe: Option<(StandIn, RxPacket)>,
@@ -98,7 +101,7 @@ impl Gsi {
         })
     }
 
-    /// Checks whether the QP takes a packet, and numbers its sender. With the turn.
+    /// Checks whether the QP takes a packet, and numbers its sender. Notes how ib_core is to see it. With the turn.
     ///
     /// The packet is a management datagram, and there is a receive for it: what is dropped for want of these takes nothing
     /// from others.
@@ -112,11 +115,11 @@ impl Gsi {
         if device.link.check_stays().is_err() {
             return Err(Counter::DropState);
         }
-        let mut bytes = [0; MAD_LEN];
-        if packet.read_payload(0, &mut bytes).is_err() {
+        let mut mad = [0; MAD_LEN];
+        if packet.read_payload(0, &mut mad).is_err() {
             return Err(Counter::DropInvalid);
         }
-        let header = bytes.first_chunk().and_then(MadHeader::parse);
+        let header = mad.first_chunk().and_then(MadHeader::parse);
         let header = header.ok_or(Counter::DropInvalid)?;
         let (sender, now) = (packet.endpoints.source, nanos(now));
         let kind = header.kind();
@@ -137,7 +140,7 @@ impl Gsi {
         }
         self.guise = Guise {
             stand_in: (kind != MadKind::Final).then(|| device.senders.remember(sender)),
-            guid: SenderGuid::parse(&bytes).map(|named| self.guids.replace(sender, named)),
+            mad: Some(self.guids.disguise(sender, mad)),
         };
         Ok(())
     }

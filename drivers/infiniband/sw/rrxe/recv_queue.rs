@@ -222,9 +222,9 @@ impl RecvQueue {
         })
     }
 
-    /// Copies the payload of `packet` to `offset` bytes into the WQE held, and the global route
-    /// header of a datagram in front of it, with what `guise` has in place of the truth. `own` is the QP's:
-    /// a WQE of a shared queue belongs to the domain of the queue (IBTA 1.x §10.2.9).
+    /// Copies the payload of `packet` to `offset` bytes into the WQE held, and the global route header of a datagram in front
+    /// of it, or what `guise` has in place of either. `own` is the QP's: a WQE of a shared queue belongs to the domain of the
+    /// queue (IBTA 1.x §10.2.9).
     pub(crate) fn scatter(
         &self,
         offset: u32,
@@ -243,13 +243,9 @@ impl RecvQueue {
             None => packet.grh(),
         };
         sge::scatter_bytes(sges, 0, &grh, own.reborrow())?;
-        sge::scatter(sges, offset, packet, own.reborrow())?;
-        match guise.and_then(|guise| guise.guid) {
-            Some(named) => {
-                let at = offset.saturating_add(named.offset);
-                sge::scatter_bytes(sges, at, &named.guid, own)
-            }
-            None => Ok(()),
+        match guise.and_then(|guise| guise.mad.as_ref()) {
+            Some(mad) => sge::scatter_bytes(sges, offset, mad, own),
+            None => sge::scatter(sges, offset, packet, own),
         }
     }
 }
