@@ -129,3 +129,9 @@ impl Drop for OwnedQueue {
         unsafe { core_bindings::destroy_workqueue(self.0.as_ptr()) }
     }
 }
+
+/// Whether the caller is a work item. Any context; an interrupt in the middle of an item is none.
+pub fn is_in_work_item() -> bool {
+    // SAFETY: No requirements: the function looks at the calling task alone.
+    !unsafe { core_bindings::current_work() }.is_null()
+}

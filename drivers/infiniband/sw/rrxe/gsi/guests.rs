@@ -9,7 +9,7 @@ use kernel::{
     prelude::*,
     time::{Instant, Monotonic},
 };
-use rdma::{av::Av, gid::Gid, new_irq_spinlock, sync::IrqSpinLock};
+use rdma::{av::Av, gid::Gid, new_irq_spinlock, sync::IrqSpinLock, workqueue::is_in_work_item};
 
 use super::{
     places::{Holder, Places},
@@ -94,9 +94,12 @@ impl Guests {
         }
     }
 
-    /// Whether `av` leads to the stand-in of a probe, as that of its answer. Notes that it is answered. Any context.
+    /// Whether `av` leads to the stand-in of a probe, and so is for its answer. Notes that it is answered. Any context.
+    ///
+    /// ib_core answers in work items (`cm_work_handler()`, cm.c; `ib_mad_recv_done()`, mad.c). A process that writes to
+    /// ib_umad chooses the numbers of the address itself (`ib_umad_write()`, user_mad.c), and is in none.
     pub(crate) fn take_answer(&self, av: &Av) -> bool {
-        let is_answer = av.sgid == av.dgid && av.sl == PROBE_SL;
+        let is_answer = av.sgid == av.dgid && av.sl == PROBE_SL && is_in_work_item();
         if is_answer {
             let now = self.now();
             self.state.lock().places.end(av.flow_label, now);
@@ -125,6 +128,29 @@ mod tests {
             .count();
         // A burst, and what comes in a second at most that the test takes.
         assert!((256..=288).contains(&admitted));
+        Ok(())
+    }
+
+    #[test]
+    fn only_a_work_item_answers_a_probe() -> Result {
+        let guests = Guests::new()?;
+        let gid = Gid::from_ipv4([10, 0, 0, 1]);
+        let answer = Av {
+            dgid: gid,
+            sgid: gid,
+            sgid_index: 0,
+            netdev_index: 1,
+            network: gid.network(),
+            traffic_class: 0,
+            hop_limit: 64,
+            flow_label: 0,
+            dmac: [0; 6],
+            sl: PROBE_SL,
+            static_rate: 0,
+            port: 1,
+        };
+        // Tests run in a thread of their own.
+        assert!(!guests.take_answer(&answer));
         Ok(())
     }
 }

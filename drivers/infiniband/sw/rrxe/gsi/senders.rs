@@ -11,7 +11,8 @@ pub(super) const NUMBER_BITS: u32 = 20;
 const NUMBERS: u32 = 1 << NUMBER_BITS;
 /// Questions whose senders are remembered: those of two seconds at least, and a power of two.
 const REMEMBERED: u32 = 8_192;
-/// The service levels of stand-ins, for senders and for probes: no packet and no path has these, for theirs have four bits.
+/// The service levels of stand-ins, for senders and for probes. Those of packets and paths have four bits; only who writes to
+/// ib_umad can name these (`ib_umad_write()`, user_mad.c).
 const SENDER_SL: u8 = 16;
 pub(super) const PROBE_SL: u8 = 17;
 /// The explicit congestion notification in a traffic class, which is of one packet (RFC 3168 §5).
