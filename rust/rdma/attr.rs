@@ -122,7 +122,7 @@ pub struct DeviceAttributes {
     pub max_qp_init_rd_atom: u32,
     /// Multicast groups.
     pub max_mcast_groups: u32,
-    /// QPs in a multicast group.
+    /// QPs of one user in a multicast group.
     pub max_mcast_qps: u32,
     /// Address handles.
     pub max_ah: u32,

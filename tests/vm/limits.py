@@ -35,6 +35,8 @@ OVERSTATED = {"max_pkeys"}
 NOT_ITS = 1 << 4  # IBV_DEVICE_AUTO_PATH_MIG
 # Attachments to multicast groups that a user has at most.
 ATTACHMENTS = 1024
+# Places in a group, and those of one user.
+MEMBERS, OF_ONE = 72, 56
 QKEY = 0x11223344
 CLONE_NEWUSER = 0x10000000
 
@@ -152,6 +154,26 @@ def attachments():
 
     in_child(all_of_root)
     in_child(lambda: equal(attachable(1)[:2], (1, 0), "groups of root when those are left"))
+
+
+@case("a user can't fill a multicast group")
+def members():
+    def attach():
+        context, qp, handle = datagram_qp()
+        return errno_of(attach_mcast, context, handle, group(1)), qp
+
+    def of_another_user():
+        become_nobody()
+        attached = [attach() for _ in range(MEMBERS - OF_ONE + 1)]
+        wanted = [0] * (MEMBERS - OF_ONE) + [errno.ENOMEM]
+        equal([code for code, _ in attached], wanted, "errnos of another user's QPs, up to the group's limit")
+
+    def all_of_root():
+        attached = [attach() for _ in range(OF_ONE + 1)]
+        equal([code for code, _ in attached], [0] * OF_ONE + [errno.ENOMEM], "errnos of root's QPs")
+        in_child(of_another_user)
+
+    in_child(all_of_root)
 
 
 @contextlib.contextmanager

@@ -219,6 +219,12 @@ impl Payer {
         every.into_iter().flatten().map(|open| &*open.account)
     }
 
+    /// Whether it has an account in common with `other`: the user's, or the memory cgroup's.
+    pub(crate) fn shares_with(&self, other: &Self) -> bool {
+        self.accounts()
+            .any(|ours| other.accounts().any(|theirs| core::ptr::eq(ours, theirs)))
+    }
+
     /// The shares of the packets that wait for its QPs.
     pub(crate) fn shares(&self) -> Shares {
         let share = |open: &Open| open.account.packets.clone();
@@ -345,6 +351,23 @@ mod tests {
             claims.push(claim, GFP_KERNEL)?;
         }
         Ok(claims)
+    }
+
+    #[test]
+    fn payers_share_the_account_of_a_user_or_of_a_cgroup() -> Result {
+        let accounts = Accounts::new(1)?;
+        let one = payer(&accounts, Some(1), 1)?;
+        for (cgroup, user, shares) in [
+            (Some(1), 1, true),
+            (Some(1), 2, true),
+            (Some(2), 1, true),
+            (None, 1, true),
+            (Some(2), 2, false),
+            (None, 2, false),
+        ] {
+            assert_eq!(payer(&accounts, cgroup, user)?.shares_with(&one), shares);
+        }
+        Ok(())
     }
 
     #[test]

@@ -235,7 +235,7 @@ impl Device {
             max_res_rd_atom: limits::MAX_RES_RD_ATOMIC,
             max_qp_init_rd_atom: limits::MAX_RD_ATOMIC,
             max_mcast_groups: limits::MAX_MCAST_GROUPS,
-            max_mcast_qps: limits::MAX_MCAST_QP as u32,
+            max_mcast_qps: limits::MAX_MCAST_QP_OF_ONE as u32,
             max_ah: limits::MAX_AH,
             max_fast_reg_pages: limits::MAX_FAST_REG_PAGES,
             max_pkeys: MAX_PKEYS,

@@ -53,7 +53,9 @@ pub(crate) const MAX_AH: u32 = 1 << 20;
 /// Multicast groups of a device.
 pub(crate) const MAX_MCAST_GROUPS: u32 = 8192;
 /// QPs in a multicast group.
-pub(crate) const MAX_MCAST_QP: usize = 56;
+pub(crate) const MAX_MCAST_QP: usize = 72;
+/// Of these, QPs of one user or memory cgroup, which `query_device` names. The rest is for others.
+pub(crate) const MAX_MCAST_QP_OF_ONE: usize = 56;
 /// Rules of flow steering of a device. Each frame may meet all of them.
 pub(crate) const MAX_FLOWS: u32 = MAX_RULES;
 /// Entries of the GID table.

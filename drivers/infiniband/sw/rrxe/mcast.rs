@@ -7,7 +7,8 @@
 //! comes back by the IP layer's own loop, as to any program; so its sender gets it, too, if it is
 //! attached and doesn't block that.
 //!
-//! Each attachment counts for the user and the memory cgroup of the process that opened the QP's context.
+//! Each attachment counts for the user and the memory cgroup of the process that opened the QP's context. One of these can't
+//! fill a group.
 
 use kernel::{
     new_mutex,
@@ -37,6 +38,15 @@ impl Members {
 
     fn iter(&self) -> impl Iterator<Item = &Arc<Qp>> {
         self.0.iter().flatten()
+    }
+
+    /// How many have a payer that shares an account with that of `qp`. 0 for QPs of the kernel.
+    fn count_sharing(&self, qp: &Qp) -> usize {
+        let Some(payer) = qp.payer() else {
+            return 0;
+        };
+        let shares = |member: &&Arc<Qp>| member.payer().is_some_and(|of| of.shares_with(payer));
+        self.iter().filter(shares).count()
     }
 
     fn place_of(&mut self, qp: &Arc<Qp>) -> Option<&mut Option<Arc<Qp>>> {
@@ -86,7 +96,8 @@ impl Groups {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the QP is in it, `ENOMEM` if there are too many, `EBUSY` if they are another device's.
+    /// `EINVAL` if the QP is in it, `ENOMEM` if there are too many, or too many of its user or memory cgroup, `EBUSY` if they
+    /// are another device's.
     fn add(&self, key: &Key, qp: &Arc<Qp>) -> Option<Result> {
         let mut tree = self.tree.lock();
         let members = tree.get_mut(key)?;
@@ -96,6 +107,9 @@ impl Groups {
         let ours = |member: &Arc<Qp>| Arc::ptr_eq(&member.device, &qp.device);
         if !members.iter().all(ours) {
             return Some(Err(EBUSY));
+        }
+        if members.count_sharing(qp) >= limits::MAX_MCAST_QP_OF_ONE {
+            return Some(Err(ENOMEM));
         }
         let free = members.0.iter_mut().find(|place| place.is_none());
         Some(free.ok_or(ENOMEM).map(|place| *place = Some(qp.clone())))

@@ -20,7 +20,7 @@ const MULTICAST: u32 = 0xff_ffff;
 const EBUSY: i32 = 16;
 const ENOMEM: i32 = 12;
 const EINVAL: i32 = 22;
-/// QPs in a group.
+/// QPs of one user in a group.
 const LIMIT: usize = 56;
 
 /// Runs the cases in which A sends and B receives.
