@@ -19,7 +19,7 @@ pub struct Av {
     pub dgid: Gid,
     /// Source address: one of the device's.
     pub sgid: Gid,
-    /// Index of `sgid` in the port's table.
+    /// Index of `sgid` in the port's table, which has 256 entries at most.
     pub sgid_index: u8,
     /// Index of the network device that has `sgid`, in the namespace that it is in: the port's or one on top of it, as a
     /// VLAN. Zero if the address is gone.

@@ -2,7 +2,7 @@
 
 //! The addresses of a namespace's devices, and the network devices that have them.
 //!
-//! ib_core keeps a port's GIDs in an array of 1,024 entries, of which a search looks at each. These trees hold the
+//! ib_core keeps a port's GIDs in an array of 256 entries, of which a search looks at each. These trees hold the
 //! same entries sorted by address, so that a packet finds its device in few steps, whatever address it has. ib_core
 //! keeps them up to date (`add_gid` and `del_gid`).
 

@@ -58,8 +58,9 @@ pub(crate) const MAX_MCAST_QP: usize = 72;
 pub(crate) const MAX_MCAST_QP_OF_ONE: usize = 56;
 /// Rules of flow steering of a device. Each frame may meet all of them.
 pub(crate) const MAX_FLOWS: u32 = MAX_RULES;
-/// Entries of the GID table.
-pub(crate) const GID_TABLE_LEN: u16 = 1024;
+/// Entries of the GID table. The index in an address vector has eight bits (`rdma_ah_set_grh()`, ib_verbs.h; `struct
+/// ib_uverbs_global_route`): nothing can be sent from others.
+pub(crate) const GID_TABLE_LEN: u16 = 256;
 /// Entries of the P_Key table: the default partition.
 pub(crate) const PKEY_TABLE_LEN: u16 = 1;
 
