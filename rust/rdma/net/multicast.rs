@@ -84,7 +84,7 @@ impl Netdev {
             let inet = unsafe { bindings::__in_dev_get_rtnl(self.as_ptr()) };
             if !inet.is_null() {
                 let address = u32::from_ne_bytes(address);
-                // SAFETY: As above; a group that isn't joined (any more) is left alone.
+                // SAFETY: As above; a group that isn't joined is left alone.
                 unsafe { bindings::__ip_mc_dec_group(inet, address, bindings::GFP_KERNEL) };
             }
         } else {

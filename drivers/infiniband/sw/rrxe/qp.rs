@@ -360,7 +360,7 @@ impl Qp {
     ) -> bool {
         let link = &self.device.link;
         let mut checked = self.filter.check(link, endpoints, ingress, sender);
-        // Users' QPs can send anything to QP1 but its queue key.
+        // Users' QPs can send anything to QP1 but its queue key, unless they have CAP_NET_RAW.
         if self.qpn == Qpn::GSI {
             checked = checked.and_then(|()| check_management(packet).map_err(stats::drop_counter));
         }

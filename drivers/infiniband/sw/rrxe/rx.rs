@@ -2,8 +2,8 @@
 
 //! From the UDP socket to the QP.
 //!
-//! Whatever comes, nothing is answered and nothing allocated before a QP is found; what no QP wants
-//! is dropped and counted.
+//! Nothing is answered before a QP is found. Packets that no QP wants are dropped and counted. Until then memory is allocated
+//! only to make the headers of a packet contiguous.
 
 use kernel::{
     prelude::*,

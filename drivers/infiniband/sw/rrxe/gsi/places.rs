@@ -5,7 +5,8 @@
 //! ib_core sleeps a second at most for each look-up of an address. It makes two for some questions, and one for the probe
 //! behind a question. A place is taken until the probe is answered, and after that for as long again as many times
 //! [`REST`] as this has taken. So ib_core sleeps for one place a seventeenth of the time at most if it answers, and three
-//! seconds of [`TIMEOUT`] if it does not, whatever the devices do: a quarter of the time for all places.
+//! seconds of [`TIMEOUT`] if it does not, whatever the devices do: a quarter of the time for all places. Answers that are
+//! [`QUICK`] are an exception: ib_core may sleep that long again at once.
 
 use kernel::prelude::*;
 
