@@ -29,7 +29,7 @@ from pyverbs.pd import PD
 from cgroups import join, memory_group, remove_group
 from kprobes import Calls
 from pairs import (
-    DEVICE, IS_DEBUG_KERNEL, Private, become_nobody, becomes, case, code_of, equal, libc, main, start_child,
+    DEVICE, IS_DEBUG_KERNEL, Private, become_nobody, becomes, case, equal, libc, main, start_child,
 )
 from uverbs import METHOD_MR_DESTROY, OBJECT_MR, advise_mr, errno_of, ioctl
 
