@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 #include <linux/dma-buf.h>
+#include <linux/dma-resv.h>
 #include <linux/fs.h>
 
 __rrxe_helper bool rrxe_helper_dma_buf_is_writable(const struct dma_buf *buffer)
@@ -10,4 +11,14 @@ __rrxe_helper bool rrxe_helper_dma_buf_is_writable(const struct dma_buf *buffer)
 __rrxe_helper size_t rrxe_helper_dma_buf_size(const struct dma_buf *buffer)
 {
 	return buffer->size;
+}
+
+__rrxe_helper void rrxe_helper_dma_buf_lock(struct dma_buf *buffer)
+{
+	dma_resv_lock(buffer->resv, NULL);
+}
+
+__rrxe_helper void rrxe_helper_dma_buf_unlock(struct dma_buf *buffer)
+{
+	dma_resv_unlock(buffer->resv);
 }

@@ -89,7 +89,7 @@ impl IbDevice {
     }
 
     /// The `struct device` inside.
-    fn embedded(&self) -> *mut bindings::device {
+    pub(crate) fn embedded(&self) -> *mut bindings::device {
         // SAFETY: In bounds of a valid `ib_device`.
         unsafe { &raw mut (*self.as_raw()).__bindgen_anon_1.dev }
     }

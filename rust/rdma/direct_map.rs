@@ -12,9 +12,11 @@ use crate::bindings;
 /// The address of `page` in the direct mapping, if the kernel may read it there. Whoever may write the page by
 /// another mapping may write it there, too. Any context but hard interrupts; may not sleep.
 ///
-/// The answer holds as long as a process, or the exporter of a buffer, has the page mapped: `secretmem_fault()`
-/// takes a page out before any process has it (mm/secretmem.c), and the other users of
-/// `set_direct_map_invalid_noflush()` take out only pages of the kernel's own (mm/vmalloc.c, mm/execmem.c).
+/// The answer holds as long as the page is pinned, or a process has it mapped: `secretmem_fault()` takes a page out
+/// before any process has it (mm/secretmem.c), and the other users of `set_direct_map_invalid_noflush()` take out only
+/// pages of the kernel's own (mm/vmalloc.c, mm/execmem.c). It does not hold for a pinned page in which the hardware finds
+/// a memory error later: `set_mce_nospec()` takes the page out (arch/x86/mm/pat/set_memory.c), and an access panics, as the
+/// machine check of an access to such memory does.
 ///
 /// # Safety
 ///

@@ -2,14 +2,20 @@
 
 //! Buffers that drivers export (dma-buf), as the CPUs see them.
 //!
-//! There is no DMA device here that an exporter could map a buffer for, so it is mapped into the kernel.
-//! The exporter keeps a buffer in its place as long as it is mapped so; nothing is ever revoked.
+//! rrxe has no DMA device that an exporter could map a buffer for, so the buffer is mapped into the kernel.
+//! A mapping alone doesn't keep the pages: the exporters of graphics drivers move a buffer that is mapped so to video memory, or
+//! swap it out (`ttm_bo_vmap()`, drivers/gpu/drm/ttm/ttm_bo_util.c). An attachment that is pinned does.
 
-use core::ptr::NonNull;
+use core::ptr::{self, NonNull};
 
-use kernel::{error::from_err_ptr, error::to_result, page::PAGE_SIZE, prelude::*};
+use kernel::{
+    error::{from_err_ptr, to_result},
+    page::PAGE_SIZE,
+    prelude::*,
+    sync::aref::ARef,
+};
 
-use crate::{bindings, error::unsupported, extent::for_each_extent};
+use crate::{bindings, device::IbDevice, error::unsupported, extent::for_each_extent};
 
 /// A buffer.
 ///
@@ -42,23 +48,111 @@ impl Drop for Buffer {
     }
 }
 
+/// The operations of an attachment whose owner pins the buffer, so that nobody needs to tell it of a move.
+static PINNED: bindings::dma_buf_attach_ops = bindings::dma_buf_attach_ops {
+    allow_peer2peer: false,
+    invalidate_mappings: None,
+};
+
+/// The attachment of an RDMA device to a buffer.
+///
+/// # Invariants
+///
+/// `raw` is an attachment of `device` to `buffer`.
+struct Attachment {
+    raw: NonNull<bindings::dma_buf_attachment>,
+    buffer: Buffer,
+    _device: ARef<IbDevice>,
+}
+
+impl Attachment {
+    fn new(buffer: Buffer, device: &IbDevice) -> Result<Self> {
+        let dev = device.embedded();
+        // SAFETY: Buffer and device are valid: the attachment holds a count of each. Exporters only read the operations, which
+        // are static.
+        let raw = unsafe {
+            bindings::dma_buf_dynamic_attach(buffer.as_raw(), dev, &PINNED, ptr::null_mut())
+        };
+        let raw = NonNull::new(from_err_ptr(raw)?).ok_or(ENOMEM)?;
+        // INVARIANT: It was just made.
+        Ok(Self {
+            raw,
+            buffer,
+            _device: device.into(),
+        })
+    }
+
+    /// Calls `f` with the lock of the buffer's reservation object. Process context; sleeps.
+    fn locked<R>(&self, f: impl FnOnce() -> R) -> R {
+        let buffer = self.buffer.as_raw();
+        // SAFETY: The buffer is valid. The exporter's reservation object exists as long as the buffer. Taking the lock without
+        // an acquire context can't fail (`ww_mutex_lock()`, kernel/locking/mutex.c).
+        unsafe { bindings::dma_buf_lock(buffer) };
+        let result = f();
+        // SAFETY: It was locked here.
+        unsafe { bindings::dma_buf_unlock(buffer) };
+        result
+    }
+}
+
+impl Drop for Attachment {
+    fn drop(&mut self) {
+        // SAFETY: It is detached once, here.
+        unsafe { bindings::dma_buf_detach(self.buffer.as_raw(), self.raw.as_ptr()) };
+    }
+}
+
+/// A buffer that the exporter keeps in its place.
+///
+/// # Invariants
+///
+/// The attachment is pinned.
+struct Pin(Attachment);
+
+impl Pin {
+    fn new(attachment: Attachment) -> Result<Self> {
+        let raw = attachment.raw.as_ptr();
+        // SAFETY: The attachment is valid, has operations, and the lock is held.
+        to_result(attachment.locked(|| unsafe { bindings::dma_buf_pin(raw) }))?;
+        // INVARIANT: It was just pinned. The exporter keeps a pinned buffer in its place.
+        Ok(Self(attachment))
+    }
+
+    fn buffer(&self) -> &Buffer {
+        &self.0.buffer
+    }
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        let raw = self.0.raw.as_ptr();
+        // SAFETY: By the type invariant; it is unpinned once, here, with the lock held.
+        self.0.locked(|| unsafe { bindings::dma_buf_unpin(raw) });
+    }
+}
+
 /// A buffer that is mapped.
 ///
 /// # Invariants
 ///
-/// `map` is a mapping of all of `buffer`.
+/// `map` is a mapping of all of the buffer of `pin`.
 struct Mapping {
     map: bindings::iosys_map,
-    buffer: Buffer,
+    pin: Pin,
 }
 
 impl Mapping {
-    fn new(buffer: Buffer) -> Result<Self> {
+    fn new(pin: Pin) -> Result<Self> {
         let mut map = bindings::iosys_map::default();
+        let raw = pin.buffer().as_raw();
         // SAFETY: The buffer is valid, and `map` during the call.
-        to_result(unsafe { bindings::dma_buf_vmap_unlocked(buffer.as_raw(), &mut map) })?;
+        to_result(unsafe { bindings::dma_buf_vmap_unlocked(raw, &mut map) })?;
         // INVARIANT: It was just mapped.
-        Ok(Self { map, buffer })
+        Ok(Self { map, pin })
+    }
+
+    fn as_raw(&self) -> *mut bindings::dma_buf {
+        self.pin.buffer().as_raw()
     }
 
     /// Where it begins, if it is ordinary memory.
@@ -83,7 +177,7 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: It is unmapped once, here.
-        unsafe { bindings::dma_buf_vunmap_unlocked(self.buffer.as_raw(), &mut self.map) };
+        unsafe { bindings::dma_buf_vunmap_unlocked(self.as_raw(), &mut self.map) };
     }
 }
 
@@ -100,15 +194,21 @@ pub(crate) struct DmaBuf {
 }
 
 impl DmaBuf {
-    /// Maps `len` bytes at `start` of the buffer that the calling process has as file `fd`, for being
-    /// written or only read. Process context; sleeps.
+    /// Pins and maps `len` bytes at `start` of the buffer that the calling process has as file `fd`, for `device`, for
+    /// being written or only read. Process context; sleeps.
     ///
     /// # Errors
     ///
     /// `EBADF` if there is no such file, `EINVAL` if it isn't a buffer, one that its exporter can't map or
     /// shorter; `EACCES` for writing to one that the process has for reading only; `EOPNOTSUPP` if it
     /// isn't ordinary memory; and what its exporter returns.
-    pub(crate) fn new(fd: i32, start: u64, len: u64, writes: bool) -> Result<Self> {
+    pub(crate) fn new(
+        device: &IbDevice,
+        fd: i32,
+        start: u64,
+        len: u64,
+        writes: bool,
+    ) -> Result<Self> {
         let (start, len) = (usize::try_from(start)?, usize::try_from(len)?);
         // SAFETY: The callee checks the number.
         let buffer = from_err_ptr(unsafe { bindings::dma_buf_get(fd) })?;
@@ -121,13 +221,14 @@ impl DmaBuf {
         if writes && !buffer.is_writable() {
             return Err(EACCES);
         }
-        let mapping = Mapping::new(buffer)?;
+        let attachment = Attachment::new(buffer, device)?;
+        let mapping = Mapping::new(Pin::new(attachment)?)?;
         mapping.address()?;
         let direction = match writes {
             true => bindings::dma_data_direction_DMA_BIDIRECTIONAL,
             false => bindings::dma_data_direction_DMA_FROM_DEVICE,
         };
-        let raw = mapping.buffer.as_raw();
+        let raw = mapping.as_raw();
         // SAFETY: The buffer is valid.
         to_result(unsafe { bindings::dma_buf_begin_cpu_access(raw, direction) })?;
         // INVARIANT: As was just checked and done.
@@ -160,7 +261,7 @@ impl DmaBuf {
 
 impl Drop for DmaBuf {
     fn drop(&mut self) {
-        let buffer = self.mapping.buffer.as_raw();
+        let buffer = self.mapping.as_raw();
         // SAFETY: The buffer is valid; the access that began ends once, here. Nobody could be told of an
         // error.
         let _ = unsafe { bindings::dma_buf_end_cpu_access(buffer, self.direction) };

@@ -110,7 +110,7 @@ impl UserMemory {
         len: u64,
         access: Access,
     ) -> Result<Self> {
-        let buffer = DmaBuf::new(fd, start, len, access.writes())?;
+        let buffer = DmaBuf::new(device, fd, start, len, access.writes())?;
         let (start, len) = (usize::try_from(start)?, usize::try_from(len)?);
         Self::new(device, Source::Exported(buffer), start, len)
     }

@@ -15,7 +15,7 @@ RST = (Path("Documentation/locking.rst"),)
 # Others that a SAFETY or INVARIANT comment may rely on.
 OTHERS = re.compile(
     r"\b(?:ib_core|[Tt]he core|uverbs|HMM|[Nn]otifier|[Nn]etwork stack|[Tt]he stack|UDP (?:calls|layer)|IP and UDP layers"
-    r"|netlink|nldev|RTNL|RCU keeps|vfree|vhost_task_\w+|[Nn]amespace lives|[Cc]onsumer|sysfs)\b"
+    r"|netlink|nldev|RTNL|RCU keeps|vfree|vhost_task_\w+|[Nn]amespace lives|[Cc]onsumer|[Ee]xporter|sysfs)\b"
 )
 # Any other comment relies on them when it says that they do something that locks or lifetimes depend on.
 PROMISES = re.compile(

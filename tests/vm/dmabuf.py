@@ -4,8 +4,8 @@
 """Regions of buffers that drivers export: dmabuf.py DEVICE GID-INDEX.
 
 Stock librxe has no call for them, so they are registered by ioctl; librrxe's is tried, too. There are two exporters: udmabuf, whose
-buffers are pages of a memfd, and the system heap. debugfs tells who refers to a buffer: a region does so once, and
-nobody does when it is gone.
+buffers are pages of a memfd, and the system heap. debugfs tells who refers to a buffer: a region does so once, with an
+attachment, which keeps exporters from moving the buffer, and nobody does when it is gone.
 """
 
 import errno
@@ -119,6 +119,7 @@ def exchange(buffer, offset, length):
     others = references(number)
     region, iova = export(pair, buffer, offset=offset, length=length)
     equal(references(number), others + 1, "references with the region")
+    equal(buffers()[1], 1, "devices attached with the region")
     equal(region.query()[2:], (length, iova), "length and address of the region")
     source, local = known(pair, length)
     data = source.read(length)
