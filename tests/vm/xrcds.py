@@ -1,22 +1,30 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""XRC domains that processes share by a file, and handles of QPs that others made: xrcds.py DEVICE GID-INDEX shared|private.
+"""XRC domains, by raw commands: xrcds.py DEVICE GID-INDEX shared|private.
 
-ib_core limits neither, and charges neither to anybody, so by default both are refused.
+Domains that processes share by a file, and handles of QPs that others made: ib_core limits neither, and charges neither to
+anybody, so by default both are refused.
 """
 
 import errno
+import ipaddress
+import json
 import os
 import struct
+import subprocess
 import sys
 
-from extension import CREATE_QP, Context, node_of
-from pairs import DEVICE, case, equal, main
+import forge
+from extension import CREATE_QP, ELEMENTS, PRODUCER, Context, Cq, Mapped, Qp, node_of
+from pairs import DEVICE, GID_INDEX, Buffer, becomes, case, equal, main, pattern
 from uverbs import errno_of
 
-OPEN_XRCD, CLOSE_XRCD, OPEN_QP = 37, 38, 40
-XRC_TARGET = 10
+DESTROY_SRQ, OPEN_XRCD, CLOSE_XRCD, CREATE_XSRQ, OPEN_QP = 35, 37, 38, 39, 40
+XRC_QUEUE, XRC_TARGET = 1, 10
+# state, access, pkey, port; state, av, path MTU, rq_psn, responder resources, RNR timer, dest QPN.
+INIT_MASK, RTR_MASK = 1 | 8 | 16 | 32, 1 | 1 << 7 | 1 << 8 | 1 << 12 | 1 << 15 | 1 << 17 | 1 << 20
+HOST1, HOST2, MTU = "10.77.0.1", "10.77.0.2", 1024
 SHARED = sys.argv[3] == "shared"
 # Of the two that are refused by default.
 WANTED = 0 if SHARED else errno.EOPNOTSUPP
@@ -28,10 +36,42 @@ def open_domain(context, file):
     return struct.unpack("=I", context.call(OPEN_XRCD, struct.pack("=II", file, os.O_CREAT), 4))[0]
 
 
-def make_target(context, domain):
-    """The number of a new target QP."""
-    request = struct.pack("=QIIIIIIIIIBBBB", 0, domain, 0, 0, 0, 1, 0, 1, 0, 0, 0, XRC_TARGET, 0, 0)
-    return struct.unpack_from("=II", context.call(CREATE_QP, request, 32))[1]
+class Target(Qp):
+    """A target QP."""
+
+    def __init__(self, context, domain):
+        request = struct.pack("=QIIIIIIIIIBBBB", 0, domain, 0, 0, 0, 1, 0, 1, 0, 0, 0, XRC_TARGET, 0, 0)
+        self.context = context
+        self.handle, self.number = struct.unpack_from("=II", context.call(CREATE_QP, request, 32))
+
+    def make_ready_for(self, address):
+        """Brings it to RTR, with a peer at an IPv4 address."""
+        gid = ipaddress.IPv6Address(f"::ffff:{address}").packed
+        self.modify(INIT_MASK, 1)
+        self.modify(RTR_MASK, 2, gid, GID_INDEX)
+
+
+class Queue:
+    """A shared receive queue of a domain, with a receive of a whole buffer."""
+
+    def __init__(self, context, domain, buffer):
+        self.context, self.cq = context, Cq(context)
+        request = struct.pack("=QIIIIIIII", 0, XRC_QUEUE, context.pd, 8, 1, 0, 0, domain, self.cq.handle)
+        answer = context.call(CREATE_XSRQ, request, 40)
+        self.handle, _, _, self.number, offset, size = struct.unpack_from("=IIIIQI", answer)
+        ring = Mapped(context.fd, offset, size)
+        struct.pack_into("=QIIIIII", ring.memory, ELEMENTS, 0, 0, 0, buffer.length, buffer.length, 0, 1)
+        struct.pack_into("=QII", ring.memory, ELEMENTS + 40, buffer.address, buffer.length, context.reg(buffer)[0])
+        ring.u32(PRODUCER).value = 1
+
+    def destroy(self):
+        self.context.call(DESTROY_SRQ, struct.pack("=II", self.handle, 0), 4)
+
+
+def shown_state(number):
+    """The state of a QP, as administrators see it."""
+    shown = subprocess.run(["rdma", "-j", "resource", "show", "qp", "lqpn", str(number)], check=True, capture_output=True)
+    return [qp["state"] for qp in json.loads(shown.stdout)]
 
 
 def open_target(context, domain, number):
@@ -41,7 +81,7 @@ def open_target(context, domain, number):
 @case("a domain of a process's own can be opened, and has a target")
 def own():
     context = Context(node_of(DEVICE))
-    equal(make_target(context, open_domain(context, NO_FILE)) > 0, True, "the target has a number")
+    equal(Target(context, open_domain(context, NO_FILE)).number > 0, True, "the target has a number")
 
 
 @case("domains of files, which others find, " + ("can be opened again and again" if SHARED else "are refused"))
@@ -56,9 +96,30 @@ def of_files():
 def of_others():
     context = Context(node_of(DEVICE))
     domain = open_domain(context, NO_FILE)
-    number = make_target(context, domain)
+    number = Target(context, domain).number
     for _ in range(2):
         equal(errno_of(open_target, context, domain, number), WANTED, "errno of a handle of a QP")
+
+
+@case("nothing more of a message lands in the memory of a queue that is destroyed")
+def destroyed():
+    context, buffer, data = Context(node_of(DEVICE)), Buffer(2 * MTU), pattern(2 * MTU)
+    domain = open_domain(context, NO_FILE)
+    queue, target = Queue(context, domain, buffer), Target(context, domain)
+    target.make_ready_for(HOST2)
+    wire = forge.Wire("h2", "eth0", forge.hardware_address("h1", "eth0"))
+
+    def send(operation, psn):
+        head = forge.bth(forge.XRC | operation, target.number, psn, ackreq=True) + struct.pack(">I", queue.number)
+        wire.send(forge.packet(HOST2, HOST1, head + data[psn * MTU:][:MTU]))
+
+    send(forge.SEND_FIRST, 0)
+    becomes(lambda: buffer.read(MTU), data[:MTU], "the first packet's part")
+    queue.destroy()
+    send(forge.SEND_LAST, 1)
+    becomes(lambda: shown_state(target.number), ["ERR"], "state of the target")
+    equal(buffer.read(MTU, MTU), bytes(MTU), "the last packet's part")
+    equal(queue.cq.poll(), None, "a completion")
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ use rdma::net::skb::RxFrame;
 use roce::{
     host::{AccessFault, Fetch, QueueFault, ScatterFault},
     ids::Srqn,
+    wc::WcStatus,
     wire::packet::Service,
     wr::RecvWr,
 };
@@ -173,10 +174,10 @@ impl RecvQueue {
         Ok(taken.wr)
     }
 
-    /// The queue of an XRC domain from which the WQE that ends now was taken.
+    /// The queue of an XRC domain from which the WQE that ends now was taken, unless it is destroyed.
     pub(crate) fn take_current(&mut self) -> Option<Arc<Srq>> {
         match &mut self.source {
-            Source::Domain { current, .. } => current.take(),
+            Source::Domain { current, .. } => current.take().filter(|srq| srq.is_in_service()),
             Source::Own(_) | Source::Shared(_) | Source::Nothing => None,
         }
     }
@@ -200,12 +201,20 @@ impl RecvQueue {
     }
 
     /// The protection domain of the WQE held, of a QP in `own`.
+    ///
+    /// # Errors
+    ///
+    /// `LocProtErr` if the queue of an XRC domain from which the WQE was taken is destroyed: its owner may use the memory for
+    /// something else.
     #[inline]
-    fn pd(&self, own: PdId) -> PdId {
+    fn pd(&self, own: PdId) -> Result<PdId, WcStatus> {
         match &self.source {
-            Source::Own(_) | Source::Nothing => own,
-            Source::Shared(srq) => srq.pd(),
-            Source::Domain { current, .. } => current.as_ref().map_or(own, |srq| srq.pd()),
+            Source::Own(_) | Source::Nothing => Ok(own),
+            Source::Shared(srq) => Ok(srq.pd()),
+            Source::Domain { current, .. } => match current {
+                Some(srq) if srq.is_in_service() => Ok(srq.pd()),
+                Some(_) | None => Err(WcStatus::LocProtErr),
+            },
         }
     }
 
@@ -215,7 +224,7 @@ impl RecvQueue {
         frame: &RxFrame,
         own: OwnMemory<'_>,
     ) -> Result<(), ScatterFault> {
-        let pd = self.pd(own.pd);
+        let pd = self.pd(own.pd)?;
         let own = OwnMemory { pd, ..own };
         sge::write(self.held.sges(), 0, frame.len(), own, |span, at| {
             frame.copy_to_span(at as usize, span)
@@ -232,7 +241,7 @@ impl RecvQueue {
         guise: Option<&Guise>,
         own: OwnMemory<'_>,
     ) -> Result<(), ScatterFault> {
-        let pd = self.pd(own.pd);
+        let pd = self.pd(own.pd)?;
         let mut own = OwnMemory { pd, ..own };
         let sges = self.held.sges();
         if !matches!(packet.packet.service, Service::Ud(_)) {

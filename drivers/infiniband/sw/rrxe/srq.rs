@@ -189,6 +189,11 @@ impl Srq {
         self.pd.id()
     }
 
+    /// Whether it was not destroyed yet. Any context.
+    pub(crate) fn is_in_service(&self) -> bool {
+        self.state.lock().ring.is_some()
+    }
+
     /// Takes the next posted WQE. Any context.
     pub(crate) fn take(&self, held: &mut Held) -> Taken {
         let nothing = |notify, broken| Taken {
@@ -351,7 +356,10 @@ impl Srq {
         }
     }
 
-    /// Takes the queue out of service; no QP uses it any more. Process context.
+    /// Takes the queue out of service. Process context.
+    ///
+    /// ib_core destroys no queue with which a QP was made. An XRC target may have taken a WQE. It writes nothing to that WQE
+    /// afterwards; only a packet that it copies during this call may land after it.
     pub(crate) fn destroy(&self) {
         drop(self.device.srqs.remove(self.number));
         let ring = self.state.lock().ring.take();
