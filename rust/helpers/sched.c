@@ -4,7 +4,10 @@
 #include <linux/task_work.h>
 #include <linux/rcupdate.h>
 
-/* A task that was preempted in a destructor of a packet is in no RCU read-side section. */
+/*
+ * The module waits by synchronize_rcu_tasks() before it goes: a task that was preempted in a destructor of a packet is in no RCU
+ * read-side section. Without CONFIG_TASKS_RCU that call is synchronize_rcu(), which suffices only if tasks are not preempted there.
+ */
 #if defined(CONFIG_PREEMPTION) && !defined(CONFIG_TASKS_RCU)
 #error "rrxe needs CONFIG_TASKS_RCU on kernels with CONFIG_PREEMPTION"
 #endif

@@ -78,7 +78,7 @@ timed() {
 	start=$(now)
 	{ time _capture "$@" || fail "$name" "$OUTPUT"; } 2>/tmp/cpu
 	took=$(($(now) - start))
-	note "$name: $took ms; the command had a CPU for $(</tmp/cpu) s"
+	note "$name: $took ms; the command took $(</tmp/cpu) s of system time"
 	check "$name ends soon" test "$took" -le "$WORST_MS"
 }
 

@@ -12,7 +12,7 @@ use super::{MadHeader, MAD_HEADER_LEN, MAD_LEN, MRA, REP, REQ};
 const HALF_SECOND: u8 = 17;
 /// ib_core itself asks for 4 s, as 20 (`CMA_CM_RESPONSE_TIMEOUT`, cma.c).
 const EIGHT_SECONDS: u8 = 21;
-/// The longest time that ib_core itself asks for (`CMA_CM_MRA_SETTING`, cma.c).
+/// The longest time that ib_core itself asks for (`CM_MRA_SETTING`, cm.c).
 const MINUTE: u8 = 24;
 
 /// The bits of other fields in the same byte, below the time.
@@ -65,7 +65,7 @@ const TIMES: [Time; 5] = [
     },
 ];
 
-/// Has a message of connection management name times between half a second and a minute; other datagrams stay.
+/// Limits the times in a REQ, REP or MRA to the ranges of [`TIMES`]. Leaves other datagrams as they are.
 pub fn limit_times(mad: &mut [u8; MAD_LEN]) {
     let header = mad.first_chunk().and_then(MadHeader::parse);
     let Some(message) = header.and_then(|header| header.cm_message()) else {

@@ -9,7 +9,8 @@
 //! for their senders'. Whoever asks for a connection with those of somebody else has the connection of that one ended as a
 //! stale one (`cm_match_req()`, cm.c). So each sender's GUIDs are replaced by others: the same ones for the same address, for
 //! as long as the QP lives, and different ones for different addresses. ib_core keeps them to compare them with each other
-//! only.
+//! only, and passes them to users in the kernel, none of which reads them (`ib_cm_req_event_param.remote_ca_guid`,
+//! `ib_cm_rep_event_param.remote_ca_guid`, include/rdma/ib_cm.h).
 //!
 //! ib_core believes the times in messages of connection management, too, and keeps messages and what remains of connections
 //! for so long. So these times have limits ([`limit_times`]).
