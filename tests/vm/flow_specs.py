@@ -1,0 +1,52 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+# Runs on: guest
+"""Specifications of rules for flow steering: what each says of a layer of a frame, and what does not matter."""
+
+import socket
+import struct
+
+from uverbs import flow_spec
+
+ETH, IPV4, IPV6, TCP, UDP, VXLAN, GRE, MPLS, INNER, TAG, DROP = (
+    0x20, 0x30, 0x31, 0x40, 0x41, 0x50, 0x51, 0x60, 0x100, 0x1000, 0x1001,
+)
+
+
+def said(*fields):
+    """Value and mask from (bytes, whether it matters)."""
+    value = b"".join(field for field, _ in fields)
+    mask = b"".join((b"\xff" if matters else b"\0") * len(field) for field, matters in fields)
+    return value, mask
+
+
+def eth_spec(dst=None, src=None, ether_type=None, tag=None, tag_mask=0xFFFF):
+    short = (struct.pack("!H", number or 0) for number in (ether_type, tag))
+    value, mask = said(
+        (dst or bytes(6), dst), (src or bytes(6), src), (next(short), ether_type is not None),
+        (next(short), tag is not None),
+    )
+    if tag is not None:
+        mask = mask[:14] + struct.pack("!H", tag_mask)
+    return flow_spec(ETH, value, mask)
+
+
+def ipv4_spec(src=None, dst=None, protocol=None, tos=None, ttl=None, flags=None):
+    def address(text):
+        return socket.inet_aton(text or "0.0.0.0"), text
+    numbers = [(bytes([number or 0]), number is not None) for number in (protocol, tos, ttl)]
+    value, mask = said(address(src), address(dst), *numbers, (bytes([flags or 0]), False))
+    return flow_spec(IPV4, value, mask[:11] + (b"\6" if flags is not None else b"\0"))
+
+
+def ipv6_spec(src=None, dst=None, label=None, next_header=None, traffic_class=None, hop_limit=None):
+    def address(text):
+        return socket.inet_pton(socket.AF_INET6, text or "::"), text
+    numbers = [(bytes([n or 0]), n is not None) for n in (next_header, traffic_class, hop_limit, None)]
+    value, mask = said(address(src), address(dst), (struct.pack("!I", label or 0), False), *numbers)
+    label_mask = struct.pack("!I", 0 if label is None else 0xFFFFF)
+    return flow_spec(IPV6, value, mask[:32] + label_mask + mask[36:])
+
+
+def port_spec(kind, dst=None, src=None):
+    return flow_spec(kind, *said((struct.pack("!H", dst or 0), dst), (struct.pack("!H", src or 0), src)))
