@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""Raw packet QPs that receive by flow steering: flow.py DEVICE 0 [hold].
+"""Raw packet QPs that receive by flow steering: flow.py DEVICE 0 [hold | fill COUNT].
 
 The device is on eth0 of namespace h1; whoever sends to it is on the other end of the wire, in h2. Stock librxe
-has no call for rules, so they are made by raw commands. With `hold` it holds rules until its input ends.
+has no call for rules, so they are made by raw commands. With `hold` it holds rules until its input ends; with
+`fill` it holds as many as it can have, which must be COUNT.
 """
 
 import random
@@ -39,7 +40,8 @@ from uverbs import (
 
 ENOENT, ENOMEM, EBUSY, EINVAL, EOPNOTSUPP = 2, 12, 16, 22, 95
 ROOM, HEADER = 2048, 14
-MAX_FLOWS = 1024
+# Rules of a user.
+OF_USER = 512
 OTHER, GROUP = bytes.fromhex("020000000007"), bytes.fromhex("01005e000009")
 HOST1, HOST2 = "10.77.0.1", "10.77.0.2"
 
@@ -531,10 +533,10 @@ def _():
     equal(code_of(port.qp.close), EBUSY, "destroying a QP with rules")
 
 
-@case("flow: as many rules as the limit, and ENOMEM")
+@case("flow: as many rules as the limit of a user, and ENOMEM")
 def _():
     port = Port()
-    for number in range(MAX_FLOWS - 1):
+    for number in range(OF_USER - 1):
         port.rule(eth_spec(ether_type=0x6000 + number), priority=number % 7)
     port.rule(eth_spec(ether_type=0x88B5), priority=8)
     equal(errno_of(lambda: port.rule(eth_spec())), ENOMEM, "one rule more")
@@ -557,5 +559,20 @@ def hold():
     sys.stdin.read()
 
 
+def fill(count):
+    """As many rules as there can be, until the input ends."""
+    port, code = Port(receives=0), 0
+    while not code:
+        code = errno_of(lambda: port.rule(eth_spec(ether_type=0x6000)))
+    equal((len(port.flows), code), (count, ENOMEM), "rules, and the errno of one more")
+    print("attached", flush=True)
+    sys.stdin.read()
+
+
 if __name__ == "__main__":
-    sys.exit(hold() if sys.argv[3:] == ["hold"] else main())
+    match sys.argv[3:]:
+        case ["hold"]:
+            sys.exit(hold())
+        case ["fill", count]:
+            sys.exit(fill(int(count)))
+    sys.exit(main())

@@ -42,6 +42,14 @@ check "nothing looks at frames without rules" untapped
 python3 "$PY" "$DEV1" 0 || fail "flow.py ends well" "status $?"
 check "nothing looks at frames any more" untapped
 
+# A user who may send raw packets has half of a device's rules at most, so two users have all.
+as_user() { setpriv --reuid "$1" --regid "$1" --clear-groups --inh-caps $CAPS --ambient-caps $CAPS "${@:2}"; }
+CAPS=+net_raw,+sys_admin,+dac_override
+check "root has its share of the rules" hold python3 "$PY" "$DEV1" 0 fill 512
+check "another user has a share, too" as_user 65534 python3 "$PY" "$DEV1" 0 fill 512 </dev/null 9>&-
+check "root's rules go" release
+check "nothing looks at frames then" untapped
+
 # What goes away under rules that get frames.
 check "rules are held" hold python3 "$PY" "$DEV1" 0 hold
 check "a packet handler looks at frames" tapped

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The limits on objects, threads of work queues, multicast attachments, device memory, unread events and packets
-//! that wait for QPs, for each user and for each memory cgroup.
+//! The limits on objects, threads of work queues, multicast attachments, rules of flow steering, device memory, unread
+//! events and packets that wait for QPs, for each user and for each memory cgroup.
 //!
 //! All users share the objects of a device: there is an end of each kind. The `rdma` cgroup divides them where an
 //! administrator has set its limits; the accounts do everywhere.
@@ -14,6 +14,9 @@
 //!
 //! All users share the multicast groups of a device, which no other limit divides: attachments are no objects of uverbs,
 //! so the `rdma` cgroup does not count them.
+//!
+//! All users share the rules of a device, and each frame of the host may meet all rules. For the
+//! `rdma` cgroup a rule is an object like any other.
 //!
 //! All users share the memory of a device. The `rdma` cgroup counts its pieces, but not their bytes.
 //!
@@ -53,7 +56,7 @@ pub(crate) enum Threads {
 }
 
 /// The objects of one user or one memory cgroup, the threads that work for it, its attachments to multicast groups, its
-/// device memory, its CQs with unread events, and the packets that wait for its QPs.
+/// rules, its device memory, its CQs with unread events, and the packets that wait for its QPs.
 #[pin_data]
 pub(crate) struct Account {
     /// Objects of all kinds.
@@ -68,6 +71,8 @@ pub(crate) struct Account {
     advice: Arc<Quota>,
     /// Attachments to multicast groups.
     attachments: Arc<Quota>,
+    /// Rules of flow steering.
+    flows: Arc<Quota>,
     /// Bytes of device memory.
     device_memory: Arc<Quota>,
     /// CQs with more than one unread completion event.
@@ -86,6 +91,7 @@ impl Account {
         let objects = Quota::new(allowance.objects)?;
         let advice = Quota::new(allowance.sleepers)?;
         let attachments = Quota::new(allowance.attachments)?;
+        let flows = Quota::new(allowance.flows)?;
         let device_memory = Quota::new(allowance.device_memory)?;
         let events = Quota::new(allowance.cqs_with_events)?;
         let account = pin_init!(Self {
@@ -94,6 +100,7 @@ impl Account {
             releases <- Semaphore::new(allowance.sleepers),
             advice,
             attachments,
+            flows,
             device_memory,
             events,
             packets,
@@ -249,6 +256,15 @@ impl Payer {
         self.claim(1, |account| &account.attachments)
     }
 
+    /// Takes a rule of flow steering, if the limits allow one more. Any context.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM` if they don't.
+    pub(crate) fn claim_flow(&self) -> Result<PayerClaim> {
+        self.claim(1, |account| &account.flows)
+    }
+
     /// Takes so many bytes of device memory, if the limits allow them. Any context.
     ///
     /// # Errors
@@ -320,12 +336,14 @@ mod tests {
         objects: 2,
         sleepers: 1,
         attachments: 8,
+        flows: 2,
         cqs_with_events: 1,
         device_memory: 1 << 20,
     };
     const OF_CGROUP: Allowance = Allowance {
         objects: 1,
         attachments: 5,
+        flows: 1,
         device_memory: 512 << 10,
         ..OF_USER
     };
@@ -441,6 +459,24 @@ mod tests {
         assert!(!spent(&first, 512 << 10));
         drop(rest);
         assert!(!spent(&second, 1 << 20));
+        Ok(())
+    }
+
+    #[test]
+    fn limit_the_rules_of_a_cgroup_and_of_its_user() -> Result {
+        let accounts = Accounts::new(1)?;
+        let contained = payer(&accounts, Some(7), 1)?;
+        let free = payer(&accounts, None, 1)?;
+        let other = payer(&accounts, None, 2)?;
+        let spent = |payer: &Payer| payer.claim_flow().is_err_and(|error| error == ENOMEM);
+        let first = contained.claim_flow()?;
+        assert!(spent(&contained));
+        let second = free.claim_flow()?;
+        assert!(spent(&free));
+        assert!(!spent(&other));
+        drop(first);
+        assert!(!spent(&contained));
+        drop(second);
         Ok(())
     }
 

@@ -32,13 +32,14 @@ use rdma::{
 };
 use roce::steering::{Frame, Rule, Verdict, Walk, Way, HEADERS_MAX};
 
-use crate::{limits, qp::Qp};
+use crate::{accounts::PayerClaim, limits, qp::Qp};
 
 /// A rule and whose it is.
 pub(crate) struct Flow {
     rule: Rule,
     place: u32,
     qp: Arc<Qp>,
+    _claim: Option<PayerClaim>,
 }
 
 /// The rules of a device.
@@ -197,8 +198,8 @@ impl Onlooker for Flows {
 ///
 /// # Errors
 ///
-/// `EINVAL` unless it is a raw packet QP; `ENOMEM`, also for more rules than the limit; `ENODEV` when the
-/// network device is gone; `EOPNOTSUPP` if it has no link layer.
+/// `EINVAL` unless it is a raw packet QP; `ENOMEM`, also for more rules of a device, a user or a memory cgroup than
+/// the limits; `ENODEV` when the network device is gone; `EOPNOTSUPP` if it has no link layer.
 pub(crate) fn create(qp: &Arc<Qp>, rule: Rule) -> Result<Arc<Flow>> {
     let link = &qp.device.link;
     if !qp.receives_frames() {
@@ -208,6 +209,7 @@ pub(crate) fn create(qp: &Arc<Qp>, rule: Rule) -> Result<Arc<Flow>> {
     if !matches!(netdev.kind(), Kind::Ethernet | Kind::Loopback) {
         return Err(unsupported());
     }
+    let claim = qp.payer().map(|payer| payer.claim_flow()).transpose()?;
     let flows = &link.flows;
     let place = flows.rules.reserve(rule.places())?;
     let flow = Arc::new(
@@ -215,6 +217,7 @@ pub(crate) fn create(qp: &Arc<Qp>, rule: Rule) -> Result<Arc<Flow>> {
             rule,
             place: place.id(),
             qp: qp.clone(),
+            _claim: claim,
         },
         GFP_KERNEL_ACCOUNT,
     )?;

@@ -89,17 +89,20 @@ pub(crate) struct Allowance {
     pub(crate) sleepers: u32,
     /// Attachments of QPs to multicast groups.
     pub(crate) attachments: u32,
+    /// Rules of flow steering.
+    pub(crate) flows: u32,
     /// CQs with more than one unread completion event. Events are charged to nobody.
     pub(crate) cqs_with_events: u32,
     /// Bytes of device memory.
     pub(crate) device_memory: u32,
 }
 
-/// That of a user, who so can't take all groups or all memory of a device.
+/// That of a user, who so can't take all groups, rules or memory of a device.
 pub(crate) const OF_USER: Allowance = Allowance {
     objects: 1 << 19,
     sleepers: SLEEPERS / 16,
     attachments: MAX_MCAST_GROUPS / 8,
+    flows: MAX_FLOWS / 2,
     cqs_with_events: 4096,
     device_memory: DEVICE_MEMORY / 2,
 };
@@ -108,6 +111,7 @@ pub(crate) const OF_CGROUP: Allowance = Allowance {
     objects: OF_USER.objects / 2,
     sleepers: OF_USER.sleepers / 8,
     attachments: OF_USER.attachments / 2,
+    flows: OF_USER.flows / 2,
     cqs_with_events: OF_USER.cqs_with_events / 2,
     device_memory: OF_USER.device_memory / 2,
 };
