@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""Raw packet QPs that receive by flow steering: flow.py DEVICE 0 [hold | fill COUNT].
+"""Raw packet QPs that receive by flow steering: flow.py DEVICE 0 [hold | fill COUNT | overdrawn].
 
 The device is on eth0 of namespace h1; whoever sends to it is on the other end of the wire, in h2. Stock librxe
 has no call for rules, so they are made by raw commands. With `hold` it holds rules until its input ends; with
-`fill` it holds as many as it can have, which must be COUNT.
+`fill` it holds as many as it can have, which must be COUNT. `overdrawn` is for a module whose softirqs have little time.
 """
 
 import random
@@ -307,6 +307,26 @@ def _():
         port.gets_nothing_else()
 
 
+@case("flow: a QP gets a frame once, however many of its rules fit")
+def _():
+    first = Port()
+    second = Port(beside=first)
+    for number in range(3):
+        first.rule(kind=SNIFFER)
+        for port in second, first:
+            port.rule(eth_spec(ether_type=0x88B5), priority=number, flags=DONT_TRAP)
+    # The numbers that a QP leaves are another's.
+    first.drop(first.flows[0])
+    third = Port(beside=first)
+    third.rule(eth_spec(HOME.mac, ether_type=0x88B5), flags=DONT_TRAP)
+    frames = [padded(ethernet()) for _ in range(3)]
+    for frame in frames:
+        WIRE.send(frame)
+    for port in first, second, third:
+        port.gets(*frames)
+        port.gets_nothing_else()
+
+
 @case("flow: defaults get what no other rule takes")
 def _():
     normal = Port()
@@ -569,10 +589,30 @@ def fill(count):
     sys.stdin.read()
 
 
+def overdrawn():
+    """Eight QPs get all frames whatever the time, and further QPs only those for which softirqs have time."""
+    first = Port()
+    ports_ = [first] + [Port(beside=first) for _ in range(11)]
+    for port in ports_:
+        port.rule(kind=SNIFFER)
+    before = counter("drop_overflow")
+    frames = [padded(ethernet()) for _ in range(50)]
+    for frame in frames:
+        WIRE.send(frame)
+    for port in ports_[:8]:
+        port.gets(*frames)
+    arrived = 0
+    while (frame := ports_[-1].frame(seconds=1)) is not None:
+        arrived += frame in sent
+    equal((arrived < len(frames), counter("drop_overflow") > before), (True, True), f"{arrived} frames arrived; drops")
+
+
 if __name__ == "__main__":
     match sys.argv[3:]:
         case ["hold"]:
             sys.exit(hold())
         case ["fill", count]:
             sys.exit(fill(int(count)))
+        case ["overdrawn"]:
+            sys.exit(overdrawn())
     sys.exit(main())

@@ -75,3 +75,9 @@ for way in "ip -n h1 link set eth0 netns h2 name eth9" "ip -n h1 link del eth0" 
 	esac
 	check "a link again" link_add 1
 done
+
+# With 1 % of its time a CPU owes much after some copies.
+check "rmmod" rmmod rrxe
+check "the module, whose softirqs have little time" modprobe rrxe softirq_percent=1
+check "a link" link_add 1
+check "eight QPs get all that passes, further ones what there is time for" python3 "$PY" "$DEV1" 0 overdrawn

@@ -8,9 +8,11 @@
 //!
 //! Sniffers get every frame. Of the rules with specifications the first that fits takes the frame, and
 //! with it those of the same priority with the very same specifications; one that doesn't trap leaves
-//! it to the others as well. What no such rule took goes to all default rules that it fits.
+//! it to the others as well. What no such rule took goes to all default rules that it fits. A QP of which several rules
+//! get a frame has it once ([`Numbers`]).
 
 mod frame;
+mod numbers;
 mod pattern;
 #[cfg(test)]
 mod tests;
@@ -18,6 +20,7 @@ mod tests;
 use core::ops::RangeInclusive;
 
 pub use frame::{Frame, HEADERS_MAX};
+pub use numbers::Numbers;
 pub use pattern::{
     Match, Pattern, Spec, ETHERNET_LEN, IPV4_LEN, IPV6_LEN, IP_DONT_FRAGMENT, IP_MORE_FRAGMENTS,
     PORTS_LEN,

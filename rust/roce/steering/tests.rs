@@ -375,3 +375,19 @@ fn only_normal_rules_let_others_have_what_they_get() {
     }
     assert!(Rule::new(Kind::Normal(Pattern::default()), 0, true, false).is_ok());
 }
+
+#[test]
+fn the_first_free_number_is_the_least_that_the_set_lacks() {
+    let mut numbers = Numbers::default();
+    for number in 0..MAX_RULES {
+        assert_eq!(numbers.first_free(), Some(number));
+        assert!(numbers.insert(number));
+        assert!(!numbers.insert(number));
+    }
+    assert_eq!(numbers.first_free(), None);
+    assert!(!numbers.insert(MAX_RULES));
+    assert!(!numbers.insert(u32::MAX));
+    let mut scattered = Numbers::default();
+    assert!(scattered.insert(64) && scattered.insert(0) && !scattered.insert(64));
+    assert_eq!(scattered.first_free(), Some(1));
+}

@@ -9,8 +9,12 @@
 //!
 //! # Context
 //!
-//! Frames come in softirq, or under the turn of the QP that sends them. So they are only put in the queue
-//! of the QP that gets them, whose turn is left to a thread or to the watcher of its doorbells.
+//! Frames come in softirq, or from whoever sends them, with bottom halves disabled and perhaps under a lock of the sender's,
+//! such as the turn of a raw packet QP. So they are only put in the queue of the QP that gets them, whose turn is left to a
+//! thread or to the watcher of its doorbells.
+//!
+//! Nobody is charged for the time of copies. A QP gets one copy of a frame, however many of its rules the frame fits, and
+//! none while its queue is full; and copies for more than [`ALWAYS`] QPs are made only while softirqs have time.
 
 use kernel::{
     new_mutex,
@@ -24,21 +28,27 @@ use rdma::{
     error::unsupported,
     net::{
         netdev::{Kind, Netdev},
-        skb::{RxFrame, TappedFrame, TxFrame},
+        skb::{Discard, RxFrame, TappedFrame, TxFrame},
         tap::{Onlooker, Tap},
     },
     section::Sections,
     table::Table,
 };
-use roce::steering::{Frame, Rule, Verdict, Walk, Way, HEADERS_MAX};
+use roce::steering::{Frame, Numbers, Rule, Verdict, Walk, Way, HEADERS_MAX};
 
 use crate::{accounts::PayerClaim, limits, qp::Qp};
+
+/// QPs that get copies of what passes at once whatever time this takes. The time for copies to further QPs counts in the
+/// CPU's account for softirqs, and while that is overdrawn what passes is lost to these.
+const ALWAYS: u32 = 8;
 
 /// A rule and whose it is.
 pub(crate) struct Flow {
     rule: Rule,
     place: u32,
     qp: Arc<Qp>,
+    /// That of the QP, among the QPs that have rules.
+    number: u32,
     _claim: Option<PayerClaim>,
 }
 
@@ -63,6 +73,24 @@ enum Port {
     Gone,
 }
 
+impl Port {
+    /// Has frames looked at for one more rule of `flows`.
+    fn acquire(&mut self, netdev: Netdev, flows: &Arc<Flows>) -> Result {
+        match self {
+            Self::Gone => return Err(ENODEV),
+            Self::Tapped { rules, .. } => *rules = rules.saturating_add(1),
+            Self::Idle => {
+                let tap = Tap::new(netdev, flows.clone())?;
+                *self = Self::Tapped {
+                    rules: 1,
+                    _tap: tap,
+                };
+            }
+        }
+        Ok(())
+    }
+}
+
 impl Flows {
     /// No rules yet. Process context.
     ///
@@ -85,21 +113,17 @@ impl Flows {
         *self.port.lock() = Port::Gone;
     }
 
-    /// Has frames looked at for one more rule.
-    fn acquire(self: &Arc<Self>, netdev: Netdev) -> Result {
-        let mut port = self.port.lock();
-        match &mut *port {
-            Port::Gone => return Err(ENODEV),
-            Port::Tapped { rules, .. } => *rules = rules.saturating_add(1),
-            Port::Idle => {
-                let tap = Tap::new(netdev, self.clone())?;
-                *port = Port::Tapped {
-                    rules: 1,
-                    _tap: tap,
-                };
+    /// The number of `qp` among the QPs that have rules: that of its other rules, or a free one. Under the lock of `port`,
+    /// so that no other QP gets the same.
+    fn number_of(&self, qp: &Qp) -> Option<u32> {
+        let (mut own, mut others) = (None, Numbers::default());
+        self.rules.for_each(|_, flow| {
+            others.insert(flow.number);
+            if core::ptr::eq(qp, &*flow.qp) {
+                own = Some(flow.number);
             }
-        }
-        Ok(())
+        });
+        own.or_else(|| others.first_free())
     }
 
     /// There is one rule less.
@@ -118,7 +142,7 @@ impl Flows {
         self.count.load(ordering::Relaxed) == 0
     }
 
-    /// Calls `give` for each QP that gets a frame, until it says `false`.
+    /// Calls `give` once for each QP that gets a frame, until it says `false`.
     fn walk(
         &self,
         frame: &Frame,
@@ -126,35 +150,42 @@ impl Flows {
         sender: Option<&Qp>,
         mut give: impl FnMut(&Arc<Qp>) -> bool,
     ) {
-        let mut walk = Walk::new(frame, way);
+        let (mut walk, mut served) = (Walk::new(frame, way), Numbers::default());
         self.rules.for_each_while(|_, flow| {
             let is_own = sender.is_some_and(|sender| core::ptr::eq(sender, &*flow.qp));
             match walk.visit(&flow.rule, is_own) {
-                Verdict::Take => give(&flow.qp),
+                Verdict::Take => !served.insert(flow.number) || give(&flow.qp),
                 Verdict::Pass => true,
                 Verdict::End => false,
             }
         });
     }
 
-    /// Whether any QP gets a frame.
-    fn is_wanted(&self, frame: &Frame, way: Way, sender: Option<&Qp>) -> bool {
-        let mut wanted = false;
-        self.walk(frame, way, sender, |_| {
-            wanted = true;
-            false
-        });
-        wanted
-    }
-
-    /// Hands copies of a frame to the QPs that get it.
-    fn hand_out(&self, frame: &Frame, way: Way, sender: Option<&Qp>, whole: &RxFrame) {
+    /// Hands copies to the QPs that get what passes: of the frames that it is on the wire, which all have the headers
+    /// `frame`, and which `take_apart` makes if any QP gets them.
+    fn hand_out(
+        &self,
+        frame: &Frame,
+        way: Way,
+        sender: Option<&Qp>,
+        take_apart: impl FnOnce() -> KVec<RxFrame>,
+    ) {
+        let (mut take_apart, mut whole, mut rest) = (Some(take_apart), KVec::new(), ALWAYS);
         self.walk(frame, way, sender, |qp| {
-            // For want of memory it is lost to this one.
-            if let Some(copy) = whole.try_clone() {
-                Qp::receive_frame(qp.as_arc_borrow(), copy);
+            if let Some(take_apart) = take_apart.take() {
+                whole = take_apart();
             }
-            true
+            let give = || Qp::receive_frames(qp.as_arc_borrow(), &whole);
+            if let Some(less) = rest.checked_sub(1) {
+                rest = less;
+                give();
+                return true;
+            }
+            let given = qp.device.workers.softirq_time.spend(give);
+            if !given {
+                qp.net.drops.count(Discard::Overflow);
+            }
+            given
         });
     }
 
@@ -166,13 +197,19 @@ impl Flows {
         let Some(frame) = Frame::parse(headers, None) else {
             return;
         };
-        if !self.is_wanted(&frame, Way::Looped, Some(sender)) {
-            return;
-        }
-        if let Some(whole) = RxFrame::copy_of(sent) {
-            self.hand_out(&frame, Way::Looped, Some(sender), &whole);
-        }
+        self.hand_out(&frame, Way::Looped, Some(sender), || {
+            let mut whole = KVec::new();
+            if let Some(copy) = RxFrame::copy_of(sent) {
+                push(&mut whole, copy);
+            }
+            whole
+        });
     }
+}
+
+/// Without memory the frame is lost.
+fn push(whole: &mut KVec<RxFrame>, frame: RxFrame) {
+    let _ = whole.push(frame, GFP_ATOMIC);
 }
 
 impl Onlooker for Flows {
@@ -188,9 +225,11 @@ impl Onlooker for Flows {
             true => Way::Sent,
             false => Way::Received,
         };
-        if self.is_wanted(&frame, way, None) {
-            tapped.for_each_frame(|whole| self.hand_out(&frame, way, None, &whole));
-        }
+        self.hand_out(&frame, way, None, || {
+            let mut whole = KVec::new();
+            tapped.for_each_frame(|frame| push(&mut whole, frame));
+            whole
+        });
     }
 }
 
@@ -212,16 +251,19 @@ pub(crate) fn create(qp: &Arc<Qp>, rule: Rule) -> Result<Arc<Flow>> {
     let claim = qp.payer().map(|payer| payer.claim_flow()).transpose()?;
     let flows = &link.flows;
     let place = flows.rules.reserve(rule.places())?;
+    let mut port = flows.port.lock();
+    let number = flows.number_of(qp).ok_or(ENOMEM)?;
     let flow = Arc::new(
         Flow {
             rule,
             place: place.id(),
             qp: qp.clone(),
+            number,
             _claim: claim,
         },
         GFP_KERNEL_ACCOUNT,
     )?;
-    flows.acquire(netdev)?;
+    port.acquire(netdev, flows)?;
     flows.count.fetch_add(1, ordering::Relaxed);
     place.publish(flow.clone());
     Ok(flow)

@@ -406,12 +406,21 @@ impl Qp {
         self.frames.as_deref()
     }
 
-    /// A frame for this QP came. It is taken in later: this may be under another QP's turn. Any
-    /// context up to softirq.
-    pub(crate) fn receive_frame(this: ArcBorrow<'_, Self>, frame: RxFrame) {
-        match this.frames().map(|frames| frames.push(frame)) {
-            Some(Ok(())) => Self::leave(this),
-            _ => this.net.drops.count(Discard::Overflow),
+    /// Frames for this QP came. It gets copies, and takes them in later: this may be under another QP's turn. What there is
+    /// no room or memory for is lost to this QP. Any context up to softirq.
+    pub(crate) fn receive_frames(this: ArcBorrow<'_, Self>, frames: &[RxFrame]) {
+        let Some(queue) = this.frames() else {
+            return;
+        };
+        let mut any = false;
+        for frame in frames {
+            match queue.push_copy(frame) {
+                Ok(()) => any = true,
+                Err(_) => this.net.drops.count(Discard::Overflow),
+            }
+        }
+        if any {
+            Self::leave(this);
         }
     }
 

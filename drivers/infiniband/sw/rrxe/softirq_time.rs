@@ -4,10 +4,12 @@
 //!
 //! A packet from the network runs its QP in softirq, and the turn may send: an acknowledgement of some bytes lets up to 36
 //! packets of 4 KiB go. `process_backlog()` (net/core/dev.c) takes in 64 packets, each of which may be 128 segments, before
-//! anybody looks at the clock. Credit that comes back runs QPs in softirq, too. None of this time counts for the process.
+//! anybody looks at the clock. Credit that comes back runs QPs in softirq, too. None of this time counts for the process. Nor
+//! does the time for copies of frames, which rules for raw packet QPs order.
 //!
-//! So each CPU has an account here: what softirqs spend beyond a share of the time, three quarters by default, is a debt. While the debt is more
-//! than [`MOST_DEBT`], packets and QPs wait for threads.
+//! So each CPU has an account here: what softirqs spend beyond a share of the time, three quarters by default, is a debt.
+//! While the debt is more than [`MOST_DEBT`], packets and QPs wait for threads, and further copies of a frame or of a group's
+//! packet are not made.
 
 use core::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
@@ -27,7 +29,7 @@ pub(crate) struct SoftirqTime {
     epoch: Instant<Monotonic>,
     /// 1,024ths of the time spent for which a CPU must do other things afterwards.
     rest: i64,
-    /// One for each CPU number that there may be. Softirqs of the CPU alone write it.
+    /// One for each CPU number that there may be. Only the CPU itself writes it, with bottom halves disabled.
     accounts: KVVec<Account>,
 }
 
@@ -56,7 +58,8 @@ impl SoftirqTime {
         })
     }
 
-    /// Runs `f`, whose time counts, unless this CPU's debt is too large. Returns whether it ran. Softirq.
+    /// Runs `f`, whose time counts, unless this CPU's debt is too large. Returns whether it ran. The time that `f` itself
+    /// spends by this counts once. Bottom halves disabled.
     #[inline]
     pub(crate) fn spend(&self, f: impl FnOnce()) -> bool {
         let account = self.accounts.get(CpuId::current().as_u32() as usize);
@@ -69,6 +72,7 @@ impl SoftirqTime {
         if has_time {
             f();
             let end = self.now();
+            // From the debt before `f`: this replaces what `f` itself has noted.
             paid.store(paid_after(before, begin, end, self.rest), Relaxed);
         }
         has_time
@@ -152,6 +156,25 @@ mod tests {
         assert_eq!(rest_of(75), QUARTER);
         assert_eq!((rest_of(100), rest_of(1_000)), (0, 0));
         assert_eq!((rest_of(1), rest_of(0)), (99 * 1024, 99 * 1024));
+        Ok(())
+    }
+
+    #[test]
+    fn time_within_time_counts_once() -> Result {
+        let time = SoftirqTime::new(75)?;
+        let _off = rdma::sync::bottom_halves_off();
+        let begin = time.now();
+        let wait = || {
+            let start = time.now();
+            while time.now() - start < 500_000 {}
+        };
+        let mut inner = false;
+        assert!(time.spend(|| inner = time.spend(wait)));
+        assert!(inner);
+        let spent = time.now() - begin;
+        let owed = |Account(paid): &Account| paid.load(Relaxed) - begin;
+        let most = time.accounts.iter().map(owed).max().ok_or(EINVAL)?;
+        assert!(most > 600_000 && most <= spent + spent * QUARTER / 1024);
         Ok(())
     }
 

@@ -72,15 +72,6 @@ impl RxFrame {
         unsafe { Self::finish(NonNull::new(copy)?) }
     }
 
-    /// Another buffer with the same frame, whose bytes they share. `None` for want of memory. Any
-    /// context; doesn't sleep.
-    pub fn try_clone(&self) -> Option<Self> {
-        // SAFETY: Valid by the type invariant.
-        let copy = unsafe { bindings::skb_clone(self.0.as_ptr(), bindings::GFP_ATOMIC) };
-        // INVARIANT: The copy is ours alone, and in all else as this one.
-        NonNull::new(copy).map(Self)
-    }
-
     /// Bytes of the frame.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> u32 {
@@ -110,18 +101,23 @@ impl RxFrame {
         })
     }
 
+    /// The buffer, which stays the frame's.
+    pub(super) fn as_raw(&self) -> NonNull<bindings::sk_buff> {
+        self.0
+    }
+
     /// Gives up ownership.
     pub(super) fn into_raw(self) -> NonNull<bindings::sk_buff> {
         ManuallyDrop::new(self).0
     }
 
-    /// Takes back what [`Self::into_raw`] gave up.
+    /// Takes over the buffer of a frame.
     ///
     /// # Safety
     ///
-    /// `skb` must come from there, once.
+    /// `skb` must come from [`Self::into_raw`], or be a linear copy of a frame's buffer; once.
     pub(super) unsafe fn from_raw(skb: NonNull<bindings::sk_buff>) -> Self {
-        // INVARIANT: They held when the buffer was given up.
+        // INVARIANT: They held when the buffer was given up, and hold for a copy, which has no `frag_list`.
         Self(skb)
     }
 }

@@ -63,14 +63,66 @@ impl List {
         skb: NonNull<bindings::sk_buff>,
     ) -> Result<(), NonNull<bindings::sk_buff>> {
         // SAFETY: As the caller promises.
-        let length = unsafe { skb.as_ref() }.len as usize;
-        // The buffer, or a copy, counts for more than its bytes; where not even these have room, nothing is copied.
-        if self.len() >= self.limit || !self.part.has_room(length) {
+        if !unsafe { self.has_room_for(skb) } {
             return Err(skb);
         }
         // SAFETY: As above.
         let skb = unsafe { compact(skb) }?;
-        // SAFETY: The buffer is valid.
+        // SAFETY: The buffer is valid and ours.
+        unsafe { self.append(skb) }
+    }
+
+    /// Appends a copy of a buffer. Where there is no room nothing is copied.
+    ///
+    /// # Errors
+    ///
+    /// `ENOBUFS` when there is no room, `ENOMEM` when there is no memory for a copy.
+    ///
+    /// # Safety
+    ///
+    /// The buffer must be valid.
+    unsafe fn push_copy(&self, skb: NonNull<bindings::sk_buff>) -> Result {
+        // SAFETY: As the caller promises.
+        if !unsafe { self.has_room_for(skb) } {
+            return Err(ENOBUFS);
+        }
+        // SAFETY: As above.
+        let copy = unsafe { copy_of(skb) }.ok_or(ENOMEM)?;
+        // SAFETY: The copy is valid and ours.
+        unsafe { self.append(copy) }.map_err(|copy| {
+            // SAFETY: It is not in the list, and is not used again.
+            unsafe { bindings::consume_skb(copy.as_ptr()) };
+            ENOBUFS
+        })
+    }
+
+    /// Whether there is room for the bytes of a buffer. The buffer, or a copy, counts for more than these.
+    ///
+    /// # Safety
+    ///
+    /// The buffer must be valid.
+    #[inline]
+    unsafe fn has_room_for(&self, skb: NonNull<bindings::sk_buff>) -> bool {
+        // SAFETY: As the caller promises.
+        let length = unsafe { skb.as_ref() }.len as usize;
+        self.len() < self.limit && self.part.has_room(length)
+    }
+
+    /// Appends a buffer that [`compact`] returned, or a copy.
+    ///
+    /// # Errors
+    ///
+    /// The buffer, which is the caller's again, when there is no room.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::push`].
+    #[inline]
+    unsafe fn append(
+        &self,
+        skb: NonNull<bindings::sk_buff>,
+    ) -> Result<(), NonNull<bindings::sk_buff>> {
+        // SAFETY: The buffer is valid, as the caller promises.
         let size = unsafe { size_of(skb) };
         if !self.part.has_room(size) {
             return Err(skb);
@@ -158,15 +210,25 @@ unsafe fn compact(
         return Ok(skb);
     }
     // SAFETY: As above.
+    let copy = unsafe { copy_of(skb) }.ok_or(skb)?;
+    // SAFETY: The buffer was given up, and is not used again.
+    unsafe { bindings::consume_skb(skb.as_ptr()) };
+    Ok(copy)
+}
+
+/// A buffer of its own with the same bytes, and little more memory than it needs. `None` if there is no memory.
+///
+/// # Safety
+///
+/// The buffer must be valid.
+unsafe fn copy_of(skb: NonNull<bindings::sk_buff>) -> Option<NonNull<bindings::sk_buff>> {
+    // SAFETY: As the caller promises.
     let headroom = unsafe { bindings::skb_headroom(skb.as_ptr()) }.min(HEADROOM);
     // SAFETY: As above. The copy has as many bytes in front of `data` as there are, or the last of them.
     let copy = unsafe {
         bindings::skb_copy_expand(skb.as_ptr(), headroom as c_int, 0, bindings::GFP_ATOMIC)
     };
-    let copy = NonNull::new(copy).ok_or(skb)?;
-    // SAFETY: The buffer was given up, and is not used again.
-    unsafe { bindings::consume_skb(skb.as_ptr()) };
-    Ok(copy)
+    NonNull::new(copy)
 }
 
 /// Received packets, first in, first out, at most about a limit of them. Any context.
@@ -231,7 +293,7 @@ impl SkbQueue {
 ///
 /// # Invariants
 ///
-/// What `list` holds came from [`RxFrame::into_raw`].
+/// What `list` holds came from [`RxFrame::into_raw`], or is a linear copy of a frame's buffer.
 #[pin_data]
 pub struct FrameQueue {
     #[pin]
@@ -246,16 +308,14 @@ impl FrameQueue {
         })
     }
 
-    /// Appends a frame.
+    /// Appends a copy of a frame. Doesn't sleep.
     ///
     /// # Errors
     ///
-    /// The frame, when the queue is full.
-    pub fn push(&self, frame: RxFrame) -> Result<(), RxFrame> {
-        // SAFETY: `into_raw` gives up a valid buffer.
-        let pushed = unsafe { self.list.push(frame.into_raw()) };
-        // SAFETY: It came from `into_raw`, and is not in the list.
-        pushed.map_err(|skb| unsafe { RxFrame::from_raw(skb) })
+    /// `ENOBUFS` when the queue is full; then nothing was copied. `ENOMEM` when there is no memory for a copy.
+    pub fn push_copy(&self, frame: &RxFrame) -> Result {
+        // SAFETY: A frame owns a valid buffer.
+        unsafe { self.list.push_copy(frame.as_raw()) }
     }
 
     /// Puts a frame that was popped back: it is the next again.
@@ -266,7 +326,7 @@ impl FrameQueue {
 
     /// Takes the oldest frame.
     pub fn pop(&self) -> Option<RxFrame> {
-        // SAFETY: By the type invariant it came from `into_raw`, and it left the list.
+        // SAFETY: By the type invariant it is a frame's buffer, and it left the list.
         self.list.pop().map(|skb| unsafe { RxFrame::from_raw(skb) })
     }
 
