@@ -27,13 +27,15 @@ struct Key {
     address: [u8; 16],
 }
 
-/// The QPs of a group, of one device all. At least one, except while it is being entered.
+/// The QPs of a group, of one device all. At least one.
 #[derive(Clone)]
 pub(crate) struct Members([Option<Arc<Qp>>; limits::MAX_MCAST_QP]);
 
 impl Members {
-    fn none() -> Self {
-        Self([const { None }; limits::MAX_MCAST_QP])
+    /// Those of a new group.
+    fn of(first: &Arc<Qp>) -> Self {
+        let mut first = Some(first.clone());
+        Self(core::array::from_fn(|_| first.take()))
     }
 
     fn iter(&self) -> impl Iterator<Item = &Arc<Qp>> {
@@ -168,13 +170,13 @@ impl State {
             return Err(ENOMEM);
         }
         let groups = &qp.net.groups;
-        let node = RBTreeNode::new(key, Members::none(), GFP_KERNEL_ACCOUNT)?;
+        let node = RBTreeNode::new(key, Members::of(qp), GFP_KERNEL_ACCOUNT)?;
         qp.device.link.join(group)?;
-        // The lock keeps others from entering the same group meanwhile.
+        // The lock keeps other QPs of the device from making the same group meanwhile. Those of another device, whose network
+        // device had the same index and is gone, can't join any more.
         drop(groups.tree.lock().insert(node));
-        let added = groups.add(&key, qp).unwrap_or(Err(EINVAL));
         self.groups = self.groups.saturating_add(1);
-        added
+        Ok(())
     }
 }
 
@@ -182,9 +184,9 @@ impl State {
 ///
 /// # Errors
 ///
-/// `EINVAL` if it is attached to `group` already, `ENOMEM`, also for more groups, QPs in one, or attachments of a user or a memory cgroup, than the limits; `ENODEV`
-/// when the network device is gone or lacks the group's version of IP; `EBUSY` while another device, whose network
-/// device had the same index and is gone, is still on its way out.
+/// `EINVAL` if it is attached to `group` already; `ENOMEM`, also for more groups of the device, more QPs in a group, or more
+/// attachments of a user or a memory cgroup than the limits; `ENODEV` when the network device is gone or lacks the group's
+/// version of IP; `EBUSY` while another device, whose network device had the same index and is gone, is still on its way out.
 pub(crate) fn attach(qp: &Arc<Qp>, group: Gid) -> Result {
     let mut state = qp.device.mcast.state.lock();
     let attachment = attachment(qp, group);
