@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Users and memory cgroups, as an administrator of the host knows them: for limits that a process can't evade by
-//! another process, context or user namespace.
+//! another process, context or user namespace. A memory cgroup within another one is a principal of its own: a process that
+//! may make such, since a part of the tree was delegated to it, evades the limit of its cgroup, but not that of its user.
 
 use core::ptr::addr_of;
 
@@ -22,7 +23,8 @@ impl Principal {
     /// The memory cgroup of the current process; `None` of one that is in the root's, which holds processes of all
     /// users, and on a kernel without memory cgroups. Process context.
     ///
-    /// A process may choose among the cgroups that were delegated to it, and make others there.
+    /// A process may choose among the cgroups that were delegated to it, and make others there, each of which is another
+    /// principal.
     pub fn current_memory_cgroup() -> Option<Self> {
         // SAFETY: No requirements.
         let memcg = unsafe { bindings::current_memcg() };

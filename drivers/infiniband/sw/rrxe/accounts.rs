@@ -22,10 +22,12 @@
 //!
 //! All users of a namespace share the memory of packets that wait for QPs. QPs that stand still keep theirs.
 //!
-//! Two limits hold at once. The limit of a memory cgroup is lower than that of a user. It
-//! bounds a container, which can't leave its cgroup, but whose root may become any user. The limit
-//! of a user bounds users to whom a part of the tree of cgroups was delegated, for they make as
-//! many cgroups there as they like. It also bounds users in the root's cgroup, which has no limit.
+//! Two limits hold at once. The limit of a memory cgroup is lower than that of a user, and counts what belongs to that cgroup
+//! itself: each cgroup within it has an account of its own. It bounds a container, which can't leave its cgroup, and makes
+//! none within it unless these were delegated to it, but whose root may become any user. The limit of a user bounds users to
+//! whom a part of the tree of cgroups was delegated, for they make as many cgroups there as they like. It also bounds users
+//! in the root's cgroup, which has no limit. Root of a container without a user namespace to which cgroups were delegated
+//! evades both.
 
 use kernel::{
     prelude::*,

@@ -268,7 +268,8 @@ impl Doorbells {
         self.rest_share.close();
     }
 
-    /// Serves the doorbells rung so far, for [`SETTLE`] at most, and waits for RCU readers. A poller serves the rest. Asks `goes_on` before each pass. Process context; sleeps.
+    /// Serves the doorbells rung so far, for [`SETTLE`] at most, and waits for RCU readers. A poller serves the rest. Asks
+    /// `goes_on` before each pass. Process context; sleeps.
     ///
     /// # Errors
     ///

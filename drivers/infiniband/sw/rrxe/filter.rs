@@ -3,8 +3,8 @@
 //! A QP's peer as receivers see it that don't have the turn.
 //!
 //! The packet of a stranger, who may be another QP of this host, is refused here, before its ICRC is computed and before
-//! it takes a place in the inbox. The holder of the turn compares once more with the path itself, which may have changed meanwhile.
-//! So is a datagram that came by a wrong network device.
+//! it takes a place in the inbox. So is a datagram that came by a wrong network device. The holder of the turn compares once
+//! more with the path itself, which may have changed meanwhile.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 

@@ -222,7 +222,7 @@ fn is_connected(gsi: &Qp, qpn: Qpn) -> bool {
 ///
 /// # Errors
 ///
-/// The counter of the drop.
+/// The counter of the drop; `DropRate` also if there is no memory for the probe.
 fn take_place(device: &Device, packet: &RxPacket) -> Result<(StandIn, RxPacket), Counter> {
     let (guests, link) = (&device.workers.guests, &device.link);
     // Nobody would answer the probe.

@@ -84,7 +84,7 @@ module! {
     params: {
         pollers: u32 {
             default: 0,
-            description: "Pages of doorbells watched at a time; 0: half as many as CPUs, none with one",
+            description: "Pages of doorbells watched at a time; 0: half as many as possible CPUs, none with one",
         },
         poll_idle_us: u32 {
             default: 50,
@@ -117,6 +117,7 @@ struct Module {
 impl kernel::Module for Module {
     fn init(_module: &'static ThisModule) -> Result<Self> {
         let pollers = match parameter(module_parameters::pollers.value()) {
+            // All that may ever be online: they come and go.
             0 => nr_cpu_ids() / 2,
             pollers => pollers,
         };

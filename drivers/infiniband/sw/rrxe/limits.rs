@@ -81,8 +81,8 @@ pub(crate) const COUNTER_SETS: RangeInclusive<u32> = 1..=0xffff;
 
 /// What one user or one memory cgroup has at most, on all devices.
 pub(crate) struct Allowance {
-    /// Objects of all kinds: protection and XRC domains, address handles, CQs, SRQs, QPs, memory regions and windows. A device
-    /// has room for at least twice as many of each kind.
+    /// Protection and XRC domains, address handles, CQs, SRQs, QPs, memory regions and windows, all together. A device has
+    /// room for twice as many of each kind, but for some QPs and a memory region.
     pub(crate) objects: u32,
     /// Threads that release what ended of its regions on demand at a time, and as many pieces of advice that are followed or
     /// wait.

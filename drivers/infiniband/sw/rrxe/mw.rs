@@ -316,6 +316,10 @@ impl MwTable {
 
     /// Runs `f` with the region's key and address of what a peer comes to, if a window lets it, under
     /// the window's lock.
+    ///
+    /// # Errors
+    ///
+    /// `Denied` if none does, and what `f` returns.
     pub(crate) fn with_range<R>(
         &self,
         reach: &Reach,

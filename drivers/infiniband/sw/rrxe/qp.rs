@@ -348,8 +348,8 @@ impl Qp {
         !(self.blocks_own && own && self.device.link.has_gid(packet.endpoints.source))
     }
 
-    /// Refuses the packet of a stranger, and what is no management datagram for QP1, and counts it; `sender` as for [`Peer::check`](crate::peer::Peer::check). Returns
-    /// whether the packet is admitted. Any context up to softirq.
+    /// Refuses the packet of a stranger, and what is no management datagram for QP1, and counts it; `sender` as for
+    /// [`Peer::check`](crate::peer::Peer::check). Returns whether the packet is admitted. Any context up to softirq.
     #[inline]
     pub(crate) fn admit(
         &self,

@@ -121,7 +121,7 @@ impl RecvQueue {
         }
     }
 
-    /// WQEs posted for this QP and not yet taken.
+    /// WQEs posted for this QP and not yet taken. 0 of a shared queue, and while the producer index is none.
     pub(crate) fn posted(&self) -> u32 {
         match &self.source {
             Source::Own(ring) => ring.posted().unwrap_or(0),
@@ -133,7 +133,7 @@ impl RecvQueue {
     ///
     /// # Errors
     ///
-    /// [`QueueFault::Broken`].
+    /// [`QueueFault::Broken`] if a shared queue is in error.
     pub(crate) fn take(&mut self, upshot: &mut Upshot) -> Result<Fetch<RecvWr>, QueueFault> {
         match &mut self.source {
             Source::Own(ring) => Ok(ring.take(&mut self.held)),
@@ -153,7 +153,7 @@ impl RecvQueue {
     ///
     /// # Errors
     ///
-    /// [`QueueFault`].
+    /// [`QueueFault::Unknown`] if the domain has no such queue, [`QueueFault::Broken`] if the queue is in error.
     pub(crate) fn take_named(
         &mut self,
         srqn: Srqn,
@@ -174,7 +174,7 @@ impl RecvQueue {
         Ok(taken.wr)
     }
 
-    /// The queue of an XRC domain from which the WQE that ends now was taken, unless it is destroyed.
+    /// The queue of an XRC domain from which [`Self::take_named`] took last, unless it is destroyed; `None` when asked again.
     pub(crate) fn take_current(&mut self) -> Option<Arc<Srq>> {
         match &mut self.source {
             Source::Domain { current, .. } => current.take().filter(|srq| srq.is_in_service()),
@@ -184,6 +184,10 @@ impl RecvQueue {
 
     /// The protection domain whose memory a request reaches, of a QP in `pd`: of an XRC target that of
     /// the queue which the request names.
+    ///
+    /// # Errors
+    ///
+    /// [`AccessFault::NoQueue`] if a request to an XRC target names no queue of its domain.
     #[inline]
     pub(crate) fn reached(&self, pd: PdId, named: Option<Srqn>) -> Result<PdId, AccessFault> {
         match &self.source {
@@ -195,7 +199,7 @@ impl RecvQueue {
         }
     }
 
-    /// The WQE held is done with.
+    /// Gives up the WQE that was taken last: all is copied to it that will be.
     pub(crate) fn release(&mut self) {
         self.held.release();
     }
@@ -219,6 +223,10 @@ impl RecvQueue {
     }
 
     /// Copies a whole frame to the WQE held. `own` as for [`Self::scatter`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`sge::write`].
     pub(crate) fn scatter_frame(
         &self,
         frame: &RxFrame,
@@ -231,9 +239,13 @@ impl RecvQueue {
         })
     }
 
-    /// Copies the payload of `packet` to `offset` bytes into the WQE held, and the global route header of a datagram in front
-    /// of it, or what `guise` has in place of either. `own` is the QP's: a WQE of a shared queue belongs to the domain of the
-    /// queue (IBTA 1.x §10.2.9).
+    /// Copies the payload of `packet` to `offset` bytes into the WQE held, and the global route header of a datagram to its
+    /// beginning, or what `guise` has in place of either. `own` is the QP's: a WQE of a shared queue belongs to the domain of
+    /// the queue (IBTA 1.x §10.2.9).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`sge::write`].
     pub(crate) fn scatter(
         &self,
         offset: u32,

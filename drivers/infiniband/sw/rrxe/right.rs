@@ -61,6 +61,10 @@ pub(crate) fn fault_of(absence: Absence) -> AccessFault {
 }
 
 /// Refuses what isn't granted.
+///
+/// # Errors
+///
+/// `Denied`.
 #[inline]
 pub(crate) fn demand(granted: bool) -> Result<(), AccessFault> {
     granted.then_some(()).ok_or(AccessFault::Denied)

@@ -256,6 +256,10 @@ impl SendQueue {
     }
 
     /// Checks key, range and permission of each SGE.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`sge::check`].
     pub(crate) fn check(
         &self,
         slot: SendSlot,
@@ -267,6 +271,10 @@ impl SendQueue {
     }
 
     /// Copies the payload of `packet` to `offset` bytes into the message.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`sge::write`].
     pub(crate) fn scatter(
         &self,
         slot: SendSlot,
@@ -278,6 +286,10 @@ impl SendQueue {
     }
 
     /// Stores an atomic's original value in host order.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`sge::write`].
     pub(crate) fn scatter_word(
         &self,
         slot: SendSlot,
@@ -288,6 +300,10 @@ impl SendQueue {
     }
 
     /// Appends `length` bytes at `offset` of the message to a frame.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`sge::walk`].
     pub(crate) fn gather(
         &self,
         slot: SendSlot,

@@ -51,6 +51,10 @@ pub(crate) const fn bytes(count: u32) -> usize {
 }
 
 /// Checks key, range and permission of every SGE that isn't empty.
+///
+/// # Errors
+///
+/// `LocProtErr`.
 pub(crate) fn check(
     sges: &[Sge],
     access: LocalAccess,
@@ -135,6 +139,10 @@ pub(crate) fn write(
 }
 
 /// Copies the payload of `packet` to `offset` bytes into the list.
+///
+/// # Errors
+///
+/// Those of [`write`].
 pub(crate) fn scatter(
     sges: &[Sge],
     offset: u32,
@@ -148,6 +156,10 @@ pub(crate) fn scatter(
 }
 
 /// Copies a few bytes to `offset` bytes into the list.
+///
+/// # Errors
+///
+/// Those of [`write`].
 pub(crate) fn scatter_bytes(
     sges: &[Sge],
     offset: u32,

@@ -3,8 +3,8 @@
 //! Shared receive queues.
 //!
 //! Any number of QPs take from one at a time, each under its own turn; so a queue has a lock of its
-//! own, under which only that of the kernel's posters is taken. What a QP has taken it keeps itself. The events that taking brings about are raised
-//! later, outside all locks, by [`Srq::notify`].
+//! own, under which only that of the kernel's posters is taken. What a QP has taken it keeps itself. The events that taking
+//! brings about are raised later, outside all locks, by [`Srq::notify`].
 
 use core::mem::take;
 

@@ -148,7 +148,8 @@ impl Places {
         self.free(|place| place.probe == Some(number));
     }
 
-    /// Frees the places of a link that is gone: ib_core has handled all that came by it.
+    /// Frees the places of a link that is gone: ib_core has handled all that came by it. They neither rest nor remember that
+    /// probes were not answered.
     pub(super) fn forget(&mut self, holder: Holder) {
         self.free(|place| place.holder == holder);
     }

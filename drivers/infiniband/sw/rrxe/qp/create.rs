@@ -233,8 +233,9 @@ impl Rings {
     }
 }
 
-/// The process that the threads and the waiting packets of the QP count for. `None` for the kernel. The calling process makes XRC targets,
-/// though ib_core creates them without its call (`ib_create_qp_user()`, verbs.c): no consumer in the kernel makes one.
+/// The process that the threads and the waiting packets of the QP count for. `None` for the kernel. The calling process
+/// makes XRC targets, though ib_core creates them without its call (`ib_create_qp_user()`, verbs.c): no consumer in the
+/// kernel makes one.
 ///
 /// # Errors
 ///
