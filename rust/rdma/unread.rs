@@ -13,6 +13,7 @@ use core::ffi::c_void;
 
 use kernel::{
     bindings::list_head,
+    prelude::*,
     sync::atomic::{ordering::Relaxed, Atomic},
 };
 
@@ -28,6 +29,10 @@ const MAX_RAISED: u32 = 1024;
 /// keeps it until it is read or the handle is closed: 4 KiB for each handle. A connection takes two at most, of which
 /// one tells of its error, so they do for 32 connections.
 const MAX_RAISED_BY_TARGET: u32 = 64;
+
+/// Handles of an XRC target QP beyond which it raises no events. An event goes to all handles, with interrupts off
+/// (`__ib_shared_qp_event_handler()`, drivers/infiniband/core/verbs.c), and processes open as many as they like.
+const MAX_HANDLES: u32 = 4096;
 
 /// `struct ib_uevent_object` of drivers/infiniband/core/uverbs.h, up to the list of asynchronous events.
 #[repr(C)]
@@ -54,6 +59,15 @@ pub(crate) trait Raises {
     fn is_shared(&self) -> bool {
         false
     }
+
+    /// How many handles a shared object has. Any context.
+    ///
+    /// # Safety
+    ///
+    /// `object` is alive.
+    unsafe fn handles(_object: *const Self) -> u32 {
+        0
+    }
 }
 
 impl Raises for bindings::ib_cq {
@@ -77,6 +91,13 @@ impl Raises for bindings::ib_qp {
     /// (`__ib_destroy_shared_qp()`).
     fn is_shared(&self) -> bool {
         self.qp_type == bindings::ib_qp_type_IB_QPT_XRC_TGT
+    }
+
+    /// ib_core counts each in `usecnt` (`__ib_open_qp()` of verbs.c).
+    unsafe fn handles(object: *const Self) -> u32 {
+        // SAFETY: The caller's promise. The count may change meanwhile.
+        let count = unsafe { (&raw const (*object).usecnt.counter).read_volatile() };
+        u32::try_from(count).unwrap_or(0)
     }
 }
 
@@ -142,6 +163,8 @@ impl AsyncEvents {
                 }
                 MAX_UNREAD
             }
+            // SAFETY: The caller's promise.
+            Keeper::Handles if unsafe { C::handles(object) } > MAX_HANDLES => return false,
             Keeper::Handles => MAX_RAISED_BY_TARGET,
             Keeper::Other => MAX_RAISED,
         };
@@ -212,4 +235,29 @@ pub(crate) unsafe fn is_empty(list: *mut list_head) -> bool {
     // SAFETY: The caller's promise.
     let next = unsafe { (&raw const (*list).next).read_volatile() };
     core::ptr::eq(next, list)
+}
+
+#[kunit_tests(rrxe_unread)]
+mod tests {
+    use super::*;
+
+    /// How many of 100 events a new XRC target QP with so many handles raises.
+    fn raised_with(handles: u32) -> Result<usize> {
+        let mut qp = KBox::new(bindings::ib_qp::default(), GFP_KERNEL)?;
+        qp.qp_type = bindings::ib_qp_type_IB_QPT_XRC_TGT;
+        qp.usecnt.counter = handles as i32;
+        // SAFETY: It has all that is looked at of one that is being made.
+        let events = unsafe { AsyncEvents::of(&raw const *qp) };
+        // SAFETY: It is the same, and alive.
+        let admits = || unsafe { events.admits(&raw const *qp) };
+        Ok((0..100).filter(|_| admits()).count())
+    }
+
+    #[test]
+    fn a_target_with_too_many_handles_raises_no_events() -> Result {
+        assert_eq!(raised_with(1)?, MAX_RAISED_BY_TARGET as usize);
+        assert_eq!(raised_with(MAX_HANDLES)?, MAX_RAISED_BY_TARGET as usize);
+        assert_eq!(raised_with(MAX_HANDLES + 1)?, 0);
+        Ok(())
+    }
 }
