@@ -93,3 +93,37 @@ def turns_queued_during(work):
         work()
         table = (event / "hist").read_text()
     return sum(int(count) for count in re.findall(r"hitcount: +(\d+)", table))
+
+
+def packets_sent_by_items(queue, work):
+    """How many items of a work queue run while `work` is called, and how many packets of all QPs these items send, not
+    counting softirqs."""
+    events = [TRACING / "events" / name for name in (
+        "workqueue/workqueue_queue_work", "workqueue/workqueue_execute_start", "workqueue/workqueue_execute_end",
+        "rrxe/rrxe_packet_out",
+    )]
+    (TRACING / "trace").write_text("")
+    for event in events:
+        (event / "enable").write_text("1")
+    try:
+        work()
+    finally:
+        for event in events:
+            (event / "enable").write_text("0")
+    queued, running, items, packets = set(), set(), 0, 0
+    for line in (TRACING / "trace").read_text().splitlines():
+        found = re.match(r".*-(\d+) +\[\d+\] (\S+) +[\d.]+: (\w+): (.*)", line)
+        if not found:
+            continue
+        thread, flags, event, text = found.groups()
+        item = re.match(r"work struct[ =](\w+)", text)
+        if event == "workqueue_queue_work" and f"workqueue={queue} " in text:
+            queued.add(item[1])
+        elif event == "workqueue_execute_start" and item[1] in queued:
+            running.add(thread)
+            items += 1
+        elif event == "workqueue_execute_end":
+            running.discard(thread)
+        elif event == "rrxe_packet_out" and thread in running and flags[2] not in "shHzZ":
+            packets += 1
+    return items, packets

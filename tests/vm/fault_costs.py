@@ -11,6 +11,7 @@ import mmap
 import os
 import re
 import resource
+import struct
 import sys
 import time
 from pathlib import Path
@@ -19,16 +20,16 @@ import pyverbs.enums as e
 from pyverbs.mr import MR
 
 from cgroups import join, make_group, remove_group
-from cpu_time import worker_ticks
+from cpu_time import packets_sent_by_items, worker_ticks
 from kprobes import Calls
 from pairs import (
     ALL, NOBODY, PAGE, Pair, Private, become_nobody, becomes, case, code_of, equal, in_child, known, main, register,
     start_child,
 )
 from userfault import FAULT_THREADS, await_fault, faults_of, give_zeros
-from uverbs import advise_mr
+from uverbs import IoctlMr, advise_mr, reg_mr
 
-DEMAND, SUCCESS = ALL | e.IBV_ACCESS_ON_DEMAND, e.IBV_WC_SUCCESS
+DEMAND, SUCCESS, REFUSED = ALL | e.IBV_ACCESS_ON_DEMAND, e.IBV_WC_SUCCESS, e.IBV_WC_REM_ACCESS_ERR
 READ, WRITE, FLUSH = 0, 1, 1
 NORESERVE = 0x4000
 GIB = 1 << 30
@@ -191,6 +192,28 @@ def other_program():
         time.sleep(1)
         equal(calls.count(WALK), 0, "pieces of advice that were begun")
     equal(os.waitpid(child, 0)[1], 0, "the child's status")
+
+
+@case("threads that find the process of a fault run no QP, though the process has ended")
+def ended_process():
+    pair, memory = Pair(), Private(PAGE)
+    _, local = known(pair, PAGE)
+    reader, writer = os.pipe()
+
+    def work():
+        # It shares the context, which keeps the region.
+        region = reg_mr(pair.pd, pair.context, memory.address, PAGE, memory.address, DEMAND)
+        os.write(writer, struct.pack("=II", region.handle, region.rkey))
+
+    def write():
+        equal(pair.write(local, (memory.address, rkey)), REFUSED, "a write")
+
+    in_child(work)
+    handle, rkey = struct.unpack("=II", os.read(reader, 8))
+    items, packets = packets_sent_by_items(THREAD, write)
+    equal(items > 0, True, f"items that look for the process ({items})")
+    equal(packets, 0, "packets that they send")
+    IoctlMr.imported(pair.context, handle).close()
 
 
 sys.exit(main())

@@ -92,7 +92,7 @@ impl<T: Unpin> Turn<T> {
 
     /// Whether somebody wished for a turn, perhaps in vain while another held it; to be asked by one
     /// who did, after the guard is dropped.
-    fn is_wanted(&self) -> bool {
+    pub(crate) fn is_wanted(&self) -> bool {
         // After the unlock: as in `advance`.
         smp_mb();
         self.wanted.load(Ordering::Relaxed) != 0

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! A QP that stands still until memory is there.
+//!
+//! An item of `rrxe_faults` hands the fault to a thread of the process whose memory is absent. The items of all users run in
+//! the order of their arrival, and their CPU time counts for nobody. So no item runs an engine: the QP's payer does
+//! ([`Qp::leave`]). A thread of the process runs the engine itself when it has served the fault.
 
 use kernel::{
     error::code::EBUSY,
@@ -9,9 +13,10 @@ use kernel::{
     sync::{Arc, ArcBorrow},
     workqueue::WorkItem,
 };
-use rdma::odp::Job;
+use rdma::{odp::Job, sync::bottom_halves_off};
 
 use super::Qp;
+use crate::engine::Core;
 
 impl_has_work! { impl HasWork<Self, 1> for Qp { self.fault } }
 
@@ -20,7 +25,7 @@ impl WorkItem<1> for Qp {
 
     fn run(this: Arc<Qp>) {
         if let Err(served) = Qp::begin_fault(&this) {
-            Qp::end_fault(&this, served);
+            Qp::give_up_fault(&this, served);
         }
     }
 }
@@ -35,12 +40,14 @@ impl Job for Qp {
         };
         // EBUSY: the process's mappings changed for a second, as often as HMM looked at them
         // (`hmm_range_fault_unlocked_timeout()` of mm/hmm.c). The access finds the memory absent again, and waits again.
-        Self::end_fault(&self, result.is_ok() || result == Err(EBUSY));
+        self.note_fault_end(result.is_ok() || result == Err(EBUSY));
+        Self::advance(self.as_arc_borrow(), &mut None);
         false
     }
 
+    /// In a thread of the process that ends, or in a work item.
     fn cancel(self: Arc<Self>) {
-        Self::end_fault(&self, false);
+        Self::give_up_fault(&self, false);
     }
 }
 
@@ -57,18 +64,38 @@ impl Qp {
     ///
     /// How the fault ends at once: `true` if the access is to be tried again.
     fn begin_fault(this: &Arc<Self>) -> Result<(), bool> {
-        let wanted = Self::in_turn(this, |core| core.stall.wanted());
-        let absent = wanted.ok().flatten().ok_or(true)?;
+        let wanted = Self::look(this, |core| core.stall.wanted());
+        let absent = wanted.flatten().ok_or(true)?;
         let found = this.device.mrs.absent(&absent).ok_or(true)?;
         let (memory, _) = found.place().ok_or(true)?;
         memory.begin(this.clone()).map_err(|_| false)
     }
 
-    /// The fault was served, or can't be: the QP goes on. Process context.
-    fn end_fault(this: &Arc<Self>, served: bool) {
-        if let Some(core) = Option::as_mut(&mut this.turn.wait()) {
+    /// As [`Self::in_turn`], for a caller who does not pay for the QP: what others wished for meanwhile is left to who does.
+    /// `None` once destroyed. Process context.
+    fn look<R>(this: &Arc<Self>, body: impl FnOnce(&mut Core) -> R) -> Option<R> {
+        // As in `advance`.
+        let _off = bottom_halves_off();
+        let mut turn = this.turn.wait();
+        let result = Option::as_mut(&mut turn).map(|core| body(core));
+        drop(turn);
+        if this.turn.is_wanted() {
+            Self::leave(this.as_arc_borrow());
+        }
+        result
+    }
+
+    /// The fault ends though no thread of the process has served it: whoever pays for the QP has it go on. Process context.
+    fn give_up_fault(this: &Arc<Self>, served: bool) {
+        let _off = bottom_halves_off();
+        this.note_fault_end(served);
+        Self::leave(this.as_arc_borrow());
+    }
+
+    /// The fault was served, or can't be: the QP goes on with its next turn, to which the caller sees. Process context.
+    fn note_fault_end(&self, served: bool) {
+        if let Some(core) = Option::as_mut(&mut self.turn.wait()) {
             core.stall.end(served);
         }
-        Self::advance(this.as_arc_borrow(), &mut None);
     }
 }
