@@ -4,11 +4,6 @@
 #include <linux/sched/mm.h>
 #include <rdma/ib_umem_odp.h>
 
-__rrxe_helper void rrxe_helper_odp_lock(struct ib_umem_odp *umem)
-{
-	mutex_lock(&umem->umem_mutex);
-}
-
 __rrxe_helper bool rrxe_helper_odp_trylock(struct ib_umem_odp *umem)
 {
 	return mutex_trylock(&umem->umem_mutex);

@@ -19,6 +19,7 @@
 //! itself has memory faulted in (`walk`), and work items release chunks (`owner`).
 
 mod address_space;
+mod hold;
 mod owner;
 mod pages;
 mod walk;
@@ -43,6 +44,7 @@ use crate::{
 
 pub use crate::user_thread::Job;
 use address_space::{AddressSpace, OpenSpace, CHUNK};
+use hold::Hold;
 use owner::Remains;
 pub use owner::{Owner, Owners, Threads};
 use pages::{Pages, PRESENT, WRITABLE};
@@ -116,29 +118,28 @@ unsafe extern "C" fn invalidate(
             .byte_sub(offset_of!(bindings::ib_umem_odp, notifier))
             .cast()
     };
+    // SAFETY: As above, so it isn't null.
+    let umem = unsafe { NonNull::new_unchecked(umem) };
     // The OOM reaper may not sleep, and tries again if it is refused (`oom_reap_task()`, mm/oom_kill.c).
-    let locked = match blockable {
-        true => {
-            // SAFETY: As above.
-            unsafe { bindings::odp_lock(umem) };
-            true
-        }
+    let hold = match blockable {
         // SAFETY: As above.
-        false => unsafe { bindings::odp_trylock(umem) },
+        true => Some(unsafe { Hold::new(umem) }),
+        // SAFETY: As above.
+        false => unsafe { Hold::attempt(umem) },
     };
-    if !locked {
+    let Some(_hold) = hold else {
         return false;
-    }
+    };
     // SAFETY: As above, and locked.
     unsafe { bindings::mmu_interval_set_seq(notifier, seq) };
     // SAFETY: As above; by the invariant of `Remains`.
-    let pages = unsafe { (*umem).private.cast::<Pages>().as_ref() };
+    let pages = unsafe { (*umem.as_ptr()).private.cast::<Pages>().as_ref() };
     // SAFETY: The notifier passes a range that is valid during the call.
     let (start, end) = unsafe { ((*range).start, (*range).end) };
-    let gone = pages.is_none_or(|pages| pages.forget(start, end, blockable, |_| true));
-    // SAFETY: It was locked above.
-    unsafe { bindings::odp_unlock(umem) };
-    gone
+    if let Some(pages) = pages {
+        pages.forget(start, end, |_| true);
+    }
+    true
 }
 
 impl Chunk {
@@ -165,15 +166,11 @@ impl Chunk {
         Ok(chunk)
     }
 
-    /// Runs `f` under the lock, which the notifier takes as well.
+    /// Runs `f`, which must not sleep, under the lock, which the notifier takes as well.
     fn locked<R>(&self, f: impl FnOnce() -> R) -> R {
-        let umem = self.parts.umem.as_ptr();
-        // SAFETY: `umem` is valid by the invariant of `Remains`.
-        unsafe { bindings::odp_lock(umem) };
-        let result = f();
-        // SAFETY: It was locked above.
-        unsafe { bindings::odp_unlock(umem) };
-        result
+        // SAFETY: `umem` is valid by the invariant of `Remains`, which live as long as the chunk.
+        let _hold = unsafe { Hold::new(self.parts.umem) };
+        f()
     }
 
     /// Has the notifier find `pages`: those of this chunk, or null. Under the lock.
@@ -220,7 +217,7 @@ impl Chunk {
     /// Pages that can't be written yet will be replaced: better all with one wait than each with its own.
     fn forget_read_only(&self, start: usize, end: usize) {
         let read_only = |entry| entry & WRITABLE == 0;
-        self.locked(|| self.pages().forget(start, end, true, read_only));
+        self.locked(|| self.pages().forget(start, end, read_only));
     }
 
     /// Notes what a walk found at `va`: a page, and whether it may be written. Under the lock.
@@ -260,7 +257,7 @@ impl Drop for Chunk {
     /// chunk. Waits for the sections, but for no notifier.
     fn drop(&mut self) {
         self.locked(|| {
-            self.pages().forget(0, usize::MAX, true, |_| true);
+            self.pages().forget(0, usize::MAX, |_| true);
             // From now on the notifier has nothing to do.
             self.set_private(core::ptr::null_mut());
         });

@@ -30,7 +30,7 @@ const DEPTH: u32 = 0xffff;
 /// Added with each outermost section: tells one from the next.
 const SERIAL: u32 = DEPTH + 1;
 
-/// How often to look again before sleeping, and how long to sleep then.
+/// How often to look again before sleeping, and how long to sleep then, for those who may sleep.
 const SPINS: u32 = 1000;
 const NAP: Delta = Delta::from_micros(50);
 
@@ -121,24 +121,21 @@ impl Sections {
     ///
     /// Process, outside of such a section; may sleep.
     pub(crate) fn wait(&self) {
-        self.wait_while(|| {
-            fsleep(NAP);
-            true
-        });
+        self.wait_pausing(|| fsleep(NAP));
     }
 
-    /// As [`Self::wait`], but looks only a thousand times at a CPU that is in such a section, and does not sleep.
-    /// Returns whether all have left theirs.
+    /// As [`Self::wait`], but doesn't sleep: for who must keep the CPU. It spins for as long as each CPU's present section
+    /// lasts, which nothing but interrupts puts off, as for a spinlock that bottom halves take.
     ///
     /// # Context
     ///
     /// Process, outside of such a section.
-    pub(crate) fn wait_briefly(&self) -> bool {
-        self.wait_while(|| false)
+    pub(crate) fn wait_awake(&self) {
+        self.wait_pausing(|| ());
     }
 
-    /// Waits, and asks `goes_on` each time a CPU was looked at often enough. Returns whether all have left theirs.
-    fn wait_while(&self, mut goes_on: impl FnMut() -> bool) -> bool {
+    /// Waits, and calls `pause` each time a CPU was looked at often enough.
+    fn wait_pausing(&self, mut pause: impl FnMut()) {
         // What was unpublished is so for whoever isn't seen in a section below.
         smp_mb();
         for line in &self.lines {
@@ -146,14 +143,13 @@ impl Sections {
             let mut looks: u32 = 0;
             while seen & DEPTH != 0 && line.is_still_in(seen) {
                 looks = looks.wrapping_add(1);
-                if looks % SPINS != 0 {
+                if looks % SPINS == 0 {
+                    pause();
+                } else {
                     core::hint::spin_loop();
-                } else if !goes_on() {
-                    return false;
                 }
             }
         }
-        true
     }
 }
 
@@ -268,15 +264,6 @@ mod tests {
     }
 
     #[test]
-    fn waits_briefly_for_the_section_of_another_cpu() -> Result {
-        let sections = busy()?;
-        assert!(!sections.wait_briefly());
-        turn(&sections, SERIAL);
-        assert!(sections.wait_briefly());
-        Ok(())
-    }
-
-    #[test]
     fn tables_wait_before_they_give_up_an_object() -> Result {
         let sections = busy()?;
         let numbers = || Arc::pin_init(Table::<u32>::new(9, &sections), GFP_KERNEL);
@@ -334,6 +321,7 @@ mod tests {
         });
         assert_eq!(depths(&sections), 0);
         sections.wait();
+        sections.wait_awake();
         Ok(())
     }
 

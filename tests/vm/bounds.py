@@ -123,6 +123,25 @@ def charged_chunks():
     remove_group(group)
 
 
+@case("who notes that pages are present, or forgets them, is not preempted: others wait for that")
+def not_preempted():
+    walk, note, forget = "hmm_range_fault_unlocked_timeout", "copy_from_kernel_nofault", "set_page_dirty"
+    pair, memory = Pair(), Private(16 * PAGE)
+    region = register(pair.pd, memory, DEMAND)
+
+    def use():
+        advise_mr(pair.pd, pair.context, WRITE, FLUSH, [(memory.address, memory.length, region.lkey)])
+        libc.madvise(memory.address, memory.length, DONTNEED)
+
+    with Calls(walk, note, forget) as calls:
+        depths = calls.depths(use)
+    server = next(thread for name, thread in depths if name == walk)
+    # A probe may disable preemption itself.
+    (free,) = depths[walk, server]
+    for call in ((note, server), (forget, os.getpid())):
+        equal(min(depths[call]) > free, True, f"preemption is disabled ({call[0]})")
+
+
 @case("a region on demand costs what is used of it, however long it is")
 def long_region():
     length, group = 64 << 30, memory_group("long")
@@ -204,13 +223,15 @@ def last_region():
         pair, memory = Pair(), sparse(count)
         region = MR(pair.pd, 0, DEMAND, implicit=True)
         use_sparse(pair, region, memory)
-        # The end of a chunk takes a mutex, by a function of another name where lockdep looks.
-        lock = "mutex_lock_nested" if IS_DEBUG_KERNEL else "mutex_lock"
-        with Calls("mmu_interval_notifier_remove", lock) as calls:
-            with calls.of_this_process(lock) as taken:
+        # The call takes mutexes, and the end of a chunk tries to, by functions of other names where lockdep looks.
+        lock, attempt = "mutex_lock", "mutex_trylock"
+        if IS_DEBUG_KERNEL:
+            lock, attempt = "mutex_lock_nested", "_mutex_trylock_nest_lock"
+        with Calls("mmu_interval_notifier_remove", lock, attempt) as calls:
+            with calls.of_this_process(lock) as taken, calls.of_this_process(attempt) as tried:
                 region.close()
-            print(f"# {taken()} mutexes")
-            equal(0 < taken() < count // 10, True, f"few mutexes ({taken()})")
+            print(f"# {taken()} mutexes, {tried()} attempts")
+            equal(0 < taken() + tried() < count // 10, True, f"few mutexes ({taken()}, {tried()})")
             becomes(lambda: calls.count("mmu_interval_notifier_remove") >= count, True, "all chunks are freed")
 
     in_child(work)

@@ -43,6 +43,20 @@ class Calls:
             rows = [line.split() for line in profile]
         return next(int(row[1]) + int(row[2]) for row in rows if row[0] == f"odp_{name}")
 
+    @staticmethod
+    def depths(work):
+        """How often preemption was disabled at each call while `work` is called: sets of numbers by function and number of
+        the thread."""
+        with open(f"{TRACING}/trace", "w", encoding="ascii"):
+            pass
+        work()
+        with open(f"{TRACING}/trace", encoding="ascii") as trace:
+            lines = re.findall(r"-(\d+) +\[\d+\] ...(.)\S* +[\d.]+: odp_(\w+): ", trace.read())
+        found = {}
+        for thread, depth, name in lines:
+            found.setdefault((name, int(thread)), set()).add(int(depth.replace(".", "0"), 16))
+        return found
+
     @contextlib.contextmanager
     def of_this_process(self, name):
         """Counts those of this process's thread only, and yields the function that tells how many."""

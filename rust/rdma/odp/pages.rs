@@ -80,17 +80,10 @@ impl Pages {
     }
 
     /// Forgets those of the pages that touch `first .. end` whose entry `which` picks, and waits for
-    /// their users. Under the lock. Unless it may `sleep`, it waits only briefly; it returns `false`, and has forgotten
-    /// none, if a user is still there.
-    pub(super) fn forget(
-        &self,
-        first: usize,
-        end: usize,
-        sleep: bool,
-        which: impl Fn(usize) -> bool,
-    ) -> bool {
+    /// their users. Under the lock.
+    pub(super) fn forget(&self, first: usize, end: usize, which: impl Fn(usize) -> bool) {
         if self.is_empty() {
-            return true;
+            return;
         }
         let index = |va: usize| va.saturating_sub(self.start) >> PAGE_SHIFT;
         let end = index(end.saturating_add(PAGE_SIZE - 1)).min(self.entries.len());
@@ -104,23 +97,15 @@ impl Pages {
             }
         }
         if used == 0 {
-            return true;
+            return;
         }
-        let forgotten = range.iter().filter_map(|entry| {
-            let old = entry.load(Ordering::Relaxed);
-            (old != 0 && old & PRESENT == 0).then_some((entry, old))
-        });
-        if sleep {
-            self.readers.wait();
-        } else if !self.readers.wait_briefly() {
-            for (entry, old) in forgotten {
-                // INVARIANT: The process has the page still: the notifier says that it may not take it.
-                entry.store(old | PRESENT, Ordering::Release);
-            }
-            return false;
-        }
+        self.readers.wait_awake();
         self.present.fetch_sub(used, Ordering::Relaxed);
-        for (entry, old) in forgotten {
+        for entry in range {
+            let old = entry.load(Ordering::Relaxed);
+            if old == 0 || old & PRESENT != 0 {
+                continue;
+            }
             if old & WRITABLE != 0 {
                 let address = (old & PAGE_MASK) as *const u8;
                 // SAFETY: The page is the process's still: it goes after the notifier returns.
@@ -130,7 +115,6 @@ impl Pages {
             }
             entry.store(0, Ordering::Relaxed);
         }
-        true
     }
 }
 
@@ -188,30 +172,19 @@ mod tests {
     #[test]
     fn forgets_what_is_in_a_range_and_nothing_else() -> Result {
         let pages = present(&[0, 1, 2, PAGES - 1])?;
-        let forget = |first, end| pages.forget(first, end, true, |_| true);
-        assert!(forget(0, START) && forget(START + CHUNK, usize::MAX) && forget(at(3), at(9)));
+        let forget = |first, end| pages.forget(first, end, |_| true);
+        forget(0, START);
+        forget(START + CHUNK, usize::MAX);
+        forget(at(3), at(9));
         assert_eq!(found(&pages), 4);
         // A range that touches a page.
-        assert!(forget(at(1) + 5, at(1) + 6));
+        forget(at(1) + 5, at(1) + 6);
         assert_eq!(found(&pages), 3);
         assert!(pages.find(at(1), false).is_none());
-        assert!(pages.forget(0, usize::MAX, true, |_| false));
+        pages.forget(0, usize::MAX, |_| false);
         assert_eq!(found(&pages), 3);
-        assert!(forget(0, usize::MAX));
+        forget(0, usize::MAX);
         assert!(pages.is_empty() && found(&pages) == 0);
-        Ok(())
-    }
-
-    #[test]
-    fn keeps_what_is_in_use_when_it_may_not_wait() -> Result {
-        let pages = present(&[5])?;
-        let gone = pages
-            .readers
-            .within(|| pages.forget(START, START + CHUNK, false, |_| true));
-        assert!(!gone);
-        assert_eq!(found(&pages), 1);
-        assert!(pages.forget(START, START + CHUNK, false, |_| true));
-        assert!(pages.is_empty());
         Ok(())
     }
 }

@@ -16,7 +16,7 @@ use kernel::{
     time::msecs_to_jiffies, //
 };
 
-use super::Fault;
+use super::{hold::Hold, Fault};
 use crate::{bindings, sync::check_not_killed};
 
 /// Walks before a caller is told that the process keeps changing its mappings.
@@ -52,7 +52,7 @@ impl Found<'_> {
 }
 
 /// Finds the pages of `range`, which are whole pages of the process's addresses. Absent ones are
-/// faulted in, unless `how` is [`Fault::Look`]. Calls `note` under the lock of `umem`; it is refused
+/// faulted in, unless `how` is [`Fault::Look`]. Calls `note`, which must not sleep, under the lock of `umem`; it is refused
 /// pages of a smaller order than `order`. For a thread of the process, whose address space has users therefore; sleeps.
 ///
 /// # Errors
@@ -70,11 +70,10 @@ pub(super) unsafe fn walk(
     order: u32,
     note: impl Fn(Found<'_>) -> Result,
 ) -> Result {
-    let umem = umem.as_ptr();
     let mut frames: KVec<c_ulong> = KVec::from_elem(0, range.len() / PAGE_SIZE, GFP_KERNEL)?;
     let mut walked = bindings::hmm_range {
         // SAFETY: A part of what is valid as the caller promises.
-        notifier: unsafe { &raw mut (*umem).notifier },
+        notifier: unsafe { &raw mut (*umem.as_ptr()).notifier },
         start: range.start as c_ulong,
         end: range.end as c_ulong,
         hmm_pfns: frames.as_mut_ptr(),
@@ -95,7 +94,7 @@ pub(super) unsafe fn walk(
         let done = unsafe { bindings::hmm_range_fault_unlocked_timeout(&mut walked, timeout) };
         kernel::error::to_result(done)?;
         // SAFETY: Valid as the caller promises.
-        unsafe { bindings::odp_lock(umem) };
+        let hold = unsafe { Hold::new(umem) };
         // SAFETY: As above. The notifier changes the number under this lock.
         let stale =
             unsafe { bindings::mmu_interval_read_retry(walked.notifier, walked.notifier_seq) };
@@ -105,8 +104,7 @@ pub(super) unsafe fn walk(
                 order: order as c_ulong,
             })
         });
-        // SAFETY: It was locked above.
-        unsafe { bindings::odp_unlock(umem) };
+        drop(hold);
         if let Some(noted) = noted {
             return noted;
         }
