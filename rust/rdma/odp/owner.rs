@@ -316,8 +316,11 @@ impl WorkItem for Owner {
             this.note_released();
             cond_resched();
         }
-        // Before others have the thread: this may wait for the process.
-        this.owners.forget_unused(&this);
+        // Before others have the thread: this may wait for the process. It also happens if somebody else forgot the owner:
+        // a thread that had the last count of it would wait for its own end.
+        if this.owners.forget_unused(&this) {
+            this.fault_threads.stop();
+        }
         this.end();
     }
 }
@@ -402,22 +405,21 @@ impl Owners {
         Open(entry.owner.clone())
     }
 
-    /// Forgets `owner` and ends its threads if it isn't in use and no chunk of it waits. A space without regions is a use.
-    /// In the work item, and in the process itself if its first registration fails: the threads end once the process lets
-    /// them run.
-    fn forget_unused(&self, owner: &Owner) {
+    /// Forgets `owner` if it isn't in use and no chunk of it waits. A space without regions is a use. Returns whether `owner`
+    /// is forgotten: then nobody can come to use it, and the caller ends its threads. Any context.
+    fn forget_unused(&self, owner: &Owner) -> bool {
         let number = owner.mm.number();
         let mut entries = self.entries.lock();
-        let used = |entry: &Entry| entry.uses != 0 || entry.owner.waiting() != 0;
-        let unused = match entries.get(&number) {
-            Some(entry) if !used(entry) => entries.remove_node(&number),
-            _ => None,
+        // Once `owner` is forgotten, a registration gives its process another one.
+        let own = |entry: &&Entry| core::ptr::eq(&*entry.owner, owner);
+        let unused = match entries.get(&number).filter(own) {
+            None => None,
+            Some(entry) if entry.uses == 0 && owner.waiting() == 0 => entries.remove_node(&number),
+            Some(_) => return false,
         };
         drop(entries);
-        if unused.is_some() {
-            owner.fault_threads.stop();
-        }
         drop(unused);
+        true
     }
 }
 
@@ -439,6 +441,8 @@ impl Drop for Open {
             entry.uses = entry.uses.saturating_sub(1);
         }
         drop(entries);
-        self.0.owners.forget_unused(&self.0);
+        if self.0.owners.forget_unused(&self.0) {
+            self.0.fault_threads.stop();
+        }
     }
 }
