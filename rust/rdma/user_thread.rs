@@ -174,7 +174,7 @@ impl Shared {
     ///
     /// # Errors
     ///
-    /// Those of [`UserThreads::new`].
+    /// Those of [`UserThreads::start`].
     fn add_thread(&self) -> Result {
         // Not `if let`, whose guard would live on.
         let place = self.queue.lock().take_place();
@@ -243,12 +243,11 @@ impl UserThreads {
     /// Whether the kernel has such threads. One that has none lacks their functions, too: each call of these depends on this.
     pub(crate) const EXISTS: bool = cfg!(CONFIG_VHOST_TASK);
 
-    /// Makes the first of the calling process's threads, which all are called `name`. Process context.
+    /// No thread yet. They will be called `name`. Process context.
     ///
     /// # Errors
     ///
-    /// `EAGAIN` if the process's user or cgroup may have no more threads, `ENOMEM`; `EOPNOTSUPP` on a kernel without
-    /// `CONFIG_VHOST_TASK`.
+    /// `ENOMEM`.
     pub(crate) fn new(name: &'static CStr) -> Result<Self> {
         let queue = Queue {
             nodes: List::new(),
@@ -264,10 +263,18 @@ impl UserThreads {
             }),
             GFP_KERNEL_ACCOUNT,
         )?;
-        // INVARIANT: `vhost_task_stop()` waits for the thread, and `shared` is dropped after all are stopped.
-        let threads = Self { shared };
-        threads.shared.add_thread()?;
-        Ok(threads)
+        // INVARIANT: There is no thread yet. `vhost_task_stop()` waits for the thread that it ends.
+        Ok(Self { shared })
+    }
+
+    /// Makes the first of the calling process's threads. Process context.
+    ///
+    /// # Errors
+    ///
+    /// `EAGAIN` if the process's user or cgroup may have no more threads, `ENOMEM`; `EOPNOTSUPP` on a kernel without
+    /// `CONFIG_VHOST_TASK`.
+    pub(crate) fn start(&self) -> Result {
+        self.shared.add_thread()
     }
 
     /// Has a thread do `job`, after the jobs that wait already. Not to be called after [`Self::stop`] has begun. Process

@@ -13,6 +13,7 @@ import re
 import resource
 import struct
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -192,6 +193,41 @@ def other_program():
         time.sleep(1)
         equal(calls.count(WALK), 0, "pieces of advice that were begun")
     equal(os.waitpid(child, 0)[1], 0, "the child's status")
+
+
+@case("no call waits for the end of a thread, which a process that is stopped would put off")
+def registrations_side_by_side():
+    makes, ends, rounds = "vhost_task_create", "vhost_task_stop", 0
+
+    def work():
+        pair, memory, begin = Pair(), Private(PAGE), threading.Barrier(6)
+
+        def registration():
+            begin.wait()
+            reg_mr(pair.pd, pair.context, memory.address, PAGE, memory.address, DEMAND)
+
+        threads_ = [threading.Thread(target=registration) for _ in range(begin.parties)]
+        for thread in threads_:
+            thread.start()
+        for thread in threads_:
+            thread.join()
+        os._exit(0)
+
+    def run():
+        nonlocal rounds
+        # Until two registrations of a process have made a thread each, of which one isn't needed.
+        while rounds < 40 and calls.count(makes) == rounds:
+            in_child(work)
+            rounds += 1
+        becomes(lambda: calls.count(ends), calls.count(makes), "threads that have ended")
+
+    with Calls(makes, ends) as calls:
+        callers = [thread for name, thread in calls.depths(run) if name == ends]
+        print(f"# {calls.count(makes)} threads of {rounds} processes")
+    for caller in callers:
+        # A thread of the process is gone.
+        comm = Path(f"/proc/{caller}/comm")
+        equal(comm.exists() and comm.read_text().startswith("kworker"), True, "a work item ends threads")
 
 
 @case("threads that find the process of a fault run no QP, though the process has ended")

@@ -325,7 +325,7 @@ impl Drop for OpenSpace {
         let owner = space.owner().clone();
         let key = (owner.number(), space.device().as_raw() as usize);
         if owner.owners().spaces.close(key, space) {
-            owner.end_spaces();
+            owner.end_unused();
         }
     }
 }

@@ -6,7 +6,8 @@
 //! invalidated: a process whose threads change its mappings all the time decides when that is. So no call of anybody
 //! releases a chunk. A chunk that ends forgets its pages, and its remains go to a list of the address space; a work item
 //! of the address space releases them. It ends the chunks of a device, too, when the last region there has ended: who ended
-//! the region does not wait for as many chunks as the process likes. One that has to wait occupies one thread, however many chunks wait. Those of a user
+//! the region does not wait for as many chunks as the process likes. It ends the threads of an owner that isn't in use: a
+//! process that is stopped or frozen does not let them end. One that has to wait occupies one thread, however many chunks wait. Those of a user
 //! or a memory cgroup occupy no more threads than its share ([`Threads`]); the others wait for these, and occupy none.
 //!
 //! Remains that wait are bounded: whoever makes another chunk waits for room first ([`Owner::wait_for_room`]).
@@ -137,15 +138,15 @@ struct Waiting {
     first: Option<KBox<Remains>>,
     /// Those in the list, and the one that is being released.
     count: u32,
-    /// There may be an address space without regions.
-    spaces: bool,
+    /// There may be an address space without regions, or the owner itself isn't in use.
+    unused: bool,
     /// The owner has a thread or waits for one.
     busy: bool,
 }
 
 impl Waiting {
     fn is_empty(&self) -> bool {
-        self.first.is_none() && !self.spaces
+        self.first.is_none() && !self.unused
     }
 }
 
@@ -168,13 +169,14 @@ pub struct Owner {
 impl_has_work! { impl HasWork<Self> for Owner { self.work } }
 
 impl Owner {
-    /// The calling process's, whose address space is `mm`.
+    /// The calling process's, whose address space is `mm`; without threads.
     fn new(owners: &Arc<Owners>, mm: Mm, threads: Arc<dyn Threads>) -> Result<Arc<Self>> {
-        let (in_use, fault_threads) = (InUse::begin()?, UserThreads::new(c"rrxe_faults")?);
+        let in_use = InUse::begin()?;
+        let fault_threads = UserThreads::new(c"rrxe_faults")?;
         let waiting = Waiting {
             first: None,
             count: 0,
-            spaces: false,
+            unused: false,
             busy: false,
         };
         Arc::pin_init(
@@ -225,9 +227,10 @@ impl Owner {
         });
     }
 
-    /// Has the address spaces that have no regions ended soon. Process context; waits for nobody and allocates nothing.
-    pub(super) fn end_spaces(self: &Arc<Self>) {
-        self.add(|waiting| waiting.spaces = true);
+    /// Has what isn't in use any more ended soon: address spaces without regions, and then the owner itself with its threads.
+    /// Process context; waits for nobody and allocates nothing.
+    pub(super) fn end_unused(self: &Arc<Self>) {
+        self.add(|waiting| waiting.unused = true);
     }
 
     /// Has the work item do what `add` adds.
@@ -273,8 +276,8 @@ impl Owner {
     }
 
     /// Whether there may be an address space without regions. From now on there is none, but for those that lose theirs.
-    fn take_spaces(&self) -> bool {
-        core::mem::take(&mut self.waiting.lock().spaces)
+    fn take_unused(&self) -> bool {
+        core::mem::take(&mut self.waiting.lock().unused)
     }
 
     /// The next chunk to be released.
@@ -285,11 +288,11 @@ impl Owner {
         Some(first)
     }
 
-    /// Gives the thread back, and takes another one if there is more to do meanwhile.
-    fn end(self: &Arc<Self>) {
+    /// Gives the thread back, and takes another one if there is more to do meanwhile. `forgotten` owners have nothing to do.
+    fn end(self: &Arc<Self>, forgotten: bool) {
         self.threads.give_back();
         let mut waiting = self.waiting.lock();
-        waiting.busy = !waiting.is_empty();
+        waiting.busy = !forgotten && !waiting.is_empty();
         let goes_on = waiting.busy;
         drop(waiting);
         if goes_on {
@@ -307,7 +310,7 @@ impl WorkItem for Owner {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        if this.take_spaces() {
+        if this.take_unused() {
             this.owners.spaces.end_unused(this.number());
         }
         while let Some(remains) = this.take_first() {
@@ -316,12 +319,13 @@ impl WorkItem for Owner {
             this.note_released();
             cond_resched();
         }
-        // Before others have the thread: this may wait for the process. It also happens if somebody else forgot the owner:
-        // a thread that had the last count of it would wait for its own end.
-        if this.owners.forget_unused(&this) {
+        let forgotten = this.owners.forget_unused(&this);
+        if forgotten {
+            // Before others have the work queue's thread: this may wait for the process. And before the item gives up its count: a
+            // thread of the owner that had the last one would wait for its own end.
             this.fault_threads.stop();
         }
-        this.end();
+        this.end(forgotten);
     }
 }
 
@@ -383,11 +387,14 @@ impl Owners {
             uses: 1,
         };
         let node = RBTreeNode::new(number, entry, GFP_KERNEL_ACCOUNT)?;
+        // After all that may fail: from now on only a work item may end the owner, which then waits for the thread.
+        owner.fault_threads.start()?;
         let mut entries = self.entries.lock();
-        // Another thread of the process may have come first. `owner` doesn't end under the lock.
+        // Another thread of the process may have come first.
         if let Some(entry) = entries.get_mut(&number) {
             let first = Self::use_entry(entry);
             drop(entries);
+            owner.end_unused();
             return Ok(first);
         }
         let _ = entries.insert(node);
@@ -406,7 +413,7 @@ impl Owners {
     }
 
     /// Forgets `owner` if it isn't in use and no chunk of it waits. A space without regions is a use. Returns whether `owner`
-    /// is forgotten: then nobody can come to use it, and the caller ends its threads. Any context.
+    /// is forgotten, or never was known: then nobody can come to use it, and the caller ends its threads. In its work item.
     fn forget_unused(&self, owner: &Owner) -> bool {
         let number = owner.mm.number();
         let mut entries = self.entries.lock();
@@ -434,15 +441,14 @@ impl Open {
 }
 
 impl Drop for Open {
-    /// After the chunks of who used it.
+    /// After the chunks of who used it. Process context; waits for nobody: the caller may be a call of the process, which holds
+    /// locks of uverbs.
     fn drop(&mut self) {
         let mut entries = self.0.owners.entries.lock();
         if let Some(entry) = entries.get_mut(&self.0.mm.number()) {
             entry.uses = entry.uses.saturating_sub(1);
         }
         drop(entries);
-        if self.0.owners.forget_unused(&self.0) {
-            self.0.fault_threads.stop();
-        }
+        self.0.end_unused();
     }
 }
