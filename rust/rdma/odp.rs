@@ -302,7 +302,7 @@ impl OnDemand {
     /// # Errors
     ///
     /// `EINVAL` for an empty range, and for a whole address space of huge pages; `EOVERFLOW` for a range that wraps;
-    /// `ENOMEM`; `ENODEV` if the module is being removed.
+    /// those of [`Owners::open`].
     pub(crate) fn new(
         owners: &Arc<Owners>,
         threads: Arc<dyn Threads>,

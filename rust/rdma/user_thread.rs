@@ -9,7 +9,7 @@
 use core::ptr::NonNull;
 
 use kernel::{
-    error::from_err_ptr,
+    error::{code::ERESTARTNOINTR, from_err_ptr},
     ffi::c_void,
     list::{impl_list_arc_safe, impl_list_item, List, ListArc, ListLinks},
     new_spinlock,
@@ -156,6 +156,19 @@ impl Shared {
         node
     }
 
+    /// The calling thread doesn't begin the job that it took: it is the next one again. Returns it if it is to be cancelled.
+    fn put_back(&self, node: ListArc<Node>) -> Option<ListArc<Node>> {
+        let mut queue = self.queue.lock();
+        queue.busy = queue.busy.saturating_sub(1);
+        if queue.ended {
+            return Some(node);
+        }
+        queue.nodes.push_front(node);
+        // One that became idle meanwhile: the calling thread may have to stop first.
+        queue.wake_one();
+        None
+    }
+
     /// A thread has done some of a job, of which there is more if it is given back: that thread takes the next one. Returns
     /// what is to be cancelled.
     fn end_turn(&self, job: Option<ListArc<Node>>) -> Option<ListArc<Node>> {
@@ -271,8 +284,8 @@ impl UserThreads {
     ///
     /// # Errors
     ///
-    /// `EAGAIN` if the process's user or cgroup may have no more threads, `ENOMEM`; `EOPNOTSUPP` on a kernel without
-    /// `CONFIG_VHOST_TASK`.
+    /// `EAGAIN` if the process's user or cgroup may have no more threads, `ENOMEM`; `ERESTARTNOINTR` if the calling thread must
+    /// take a signal before; `EOPNOTSUPP` on a kernel without `CONFIG_VHOST_TASK`.
     pub(crate) fn start(&self) -> Result {
         self.shared.add_thread()
     }
@@ -322,10 +335,15 @@ unsafe extern "C" fn work(data: *mut c_void) -> bool {
     };
     // SAFETY: No requirements.
     unsafe { bindings::set_current_running() };
-    // Without another thread the next job waits for this one.
-    let _ = shared.add_thread();
-    let again = node.job.clone().run().then_some(node);
-    if let Some(node) = shared.end_turn(again) {
+    // Without another thread the next job waits for this one. If limits don't allow one, the next job that begins tries again.
+    // If a signal was in the way, the thread takes it between two jobs.
+    let cancelled = if shared.add_thread() == Err(ERESTARTNOINTR) {
+        shared.put_back(node)
+    } else {
+        let again = node.job.clone().run().then_some(node);
+        shared.end_turn(again)
+    };
+    if let Some(node) = cancelled {
         node.job.clone().cancel();
     }
     request_task_work();

@@ -374,7 +374,8 @@ impl Owners {
     /// # Errors
     ///
     /// `ENODEV` if the module is being removed, `EAGAIN` if the process's user or cgroup may have no more threads, `ENOMEM`;
-    /// `EOPNOTSUPP` on a kernel without `CONFIG_VHOST_TASK`.
+    /// `ERESTARTNOINTR` if a signal is pending: the system call begins again after that; `EOPNOTSUPP` on a kernel without
+    /// `CONFIG_VHOST_TASK`.
     pub(super) fn open(self: &Arc<Self>, threads: Arc<dyn Threads>) -> Result<Open> {
         let mm = Mm::current()?;
         let number = mm.number();
