@@ -2,9 +2,13 @@
 
 //! Threads of processes that do the kernel's work there: wraps `include/linux/sched/vhost_task.h`.
 //!
-//! Such a thread is one of its process, made by a call of it. So its CPU time, memory and block I/O count for the cgroups of
-//! the process, and the process's credentials, CPUs and NUMA nodes are the thread's. A signal that stops, freezes or kills the
-//! process does so with the thread, which has no files of the process: these are closed though the thread lives.
+//! Such a thread is one of its process. A call of the process makes the first one, and each makes further ones. So their CPU time,
+//! memory and block I/O count for the cgroups of the process. Each has the credentials, the CPUs and the NUMA policy that its maker had
+//! at that moment; later changes of the process's other threads don't change them. A signal that stops, freezes or kills the process
+//! does so with the thread. The thread has no files of the process: these are closed though it lives. It never returns to user space,
+//! so what the kernel puts off until then (`resume_user_mode_work()`) does not happen, but for task work.
+//! `blkcg_maybe_throttle_current()` (block/blk-cgroup.c) does not have the thread wait when its cgroup swaps too much. Beyond `memory.high`
+//! it waits where it is charged for more than 64 pages (`try_charge_memcg()`, mm/memcontrol.c).
 
 use core::ptr::NonNull;
 
@@ -51,14 +55,14 @@ const MOST: usize = 16;
 /// Valid until it is stopped, which consumes it.
 struct Thread(NonNull<bindings::vhost_task>);
 
-// SAFETY: The functions of `vhost_task` may be called from any thread.
+// SAFETY: `vhost_task_stop()`, which is all that is called with it, may be called by any thread.
 unsafe impl Send for Thread {}
 
 impl Thread {
     /// Ends it once its process lets it run. Process context; sleeps.
     fn stop(self) {
         if UserThreads::EXISTS {
-            // SAFETY: Valid by the type invariant, and stopped once, here.
+            // SAFETY: Valid by the type invariant: only this function ends it, and takes it by value.
             unsafe { bindings::vhost_task_stop(self.0.as_ptr()) };
         }
     }
@@ -209,14 +213,16 @@ impl Shared {
         }
         let data = core::ptr::from_ref(self).cast_mut().cast();
         let name = self.name.as_char_ptr();
-        // SAFETY: The functions take `data` for what it is, which lives until the thread was stopped, and the name is static.
+        // SAFETY: `vhost_task_fn()` calls the functions with `data`, which they take for what it is. By the invariant of
+        // `UserThreads`, which owns this, it is valid until the thread has ended. The name is static.
         let task = from_err_ptr(unsafe {
             bindings::vhost_task_create(Some(work), Some(killed), data, name)
         })?;
-        // SAFETY: It was just made.
-        unsafe { bindings::vhost_task_start(task) };
-        // INVARIANT: As was just done.
-        NonNull::new(task).map(Thread).ok_or(ENOMEM)
+        let task = NonNull::new(task).ok_or(ENOMEM)?;
+        // SAFETY: It was just made, and is started once, here.
+        unsafe { bindings::vhost_task_start(task.as_ptr()) };
+        // INVARIANT: It was just started, and nobody else has it.
+        Ok(Thread(task))
     }
 
     /// Cancels all jobs, and takes none from now on.
@@ -242,14 +248,15 @@ impl Shared {
     }
 }
 
-/// Threads of a process. There is one more than have a job, up to a limit: a job may wait for memory as long as the process
-/// likes, and whoever gives the memory may need another job done before.
+/// Threads of a process. There is one more than have a job, up to [`MOST`], if the process's limits allow it: a job may wait for
+/// memory as long as the process likes, and whoever gives the memory may need another job done before.
 ///
 /// # Invariants
 ///
-/// The threads use `shared` until [`Self::stop`] has returned.
+/// `shared` is valid until all threads have ended: a thread has a place there from before it is made until [`Self::stop`] waits for its
+/// end, and `shared` is freed after [`Self::stop`] has found no thread.
 pub(crate) struct UserThreads {
-    shared: Arc<Shared>,
+    shared: Pin<KBox<Shared>>,
 }
 
 impl UserThreads {
@@ -269,7 +276,7 @@ impl UserThreads {
             busy: 0,
             idle: Default::default(),
         };
-        let shared = Arc::pin_init(
+        let shared = KBox::pin_init(
             pin_init!(Shared {
                 name,
                 queue <- new_spinlock!(queue, "rrxe_user_threads"),
@@ -290,12 +297,11 @@ impl UserThreads {
         self.shared.add_thread()
     }
 
-    /// Has a thread do `job`, after the jobs that wait already. Not to be called after [`Self::stop`] has begun. Process
-    /// context.
+    /// Has a thread do `job`, after the jobs that wait already. Process context; waits for nobody.
     ///
     /// # Errors
     ///
-    /// `EFAULT` if the process has ended, `ENOMEM`.
+    /// `EFAULT` if the process has ended, or [`Self::stop`] has begun; `ENOMEM`.
     pub(crate) fn begin(&self, job: Arc<dyn Job>) -> Result {
         let node = try_pin_init!(Node {
             links <- ListLinks::new(),
@@ -305,10 +311,11 @@ impl UserThreads {
         self.shared.push(node).map_err(|_| EFAULT)
     }
 
-    /// Cancels the jobs that wait, and ends the threads once the process lets them run. Process context; sleeps.
+    /// Cancels the jobs that wait, and ends the threads once the process lets them run. Process context; sleeps. Not from a
+    /// [`Job`], whose thread would wait for its own end, and not while [`Self::start`] runs.
     pub(crate) fn stop(&self) {
         self.shared.end();
-        // Another thread is made by one of them only, and has its place before the one that made it ends.
+        // Only a thread makes another one from now on, and that has its place before the one that made it ends.
         while let Some(thread) = self.shared.take_thread() {
             thread.stop();
         }
@@ -316,6 +323,7 @@ impl UserThreads {
 }
 
 impl Drop for UserThreads {
+    /// As [`Self::stop`].
     fn drop(&mut self) {
         self.stop();
     }
