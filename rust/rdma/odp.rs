@@ -190,8 +190,8 @@ impl Chunk {
     ///
     /// # Errors
     ///
-    /// `EFAULT` for what the process has not, or not so; `EINVAL` for a page of a smaller order, and when the process is
-    /// gone; `EINTR` if the calling task was killed; `EBUSY`, `ENOMEM`.
+    /// `EFAULT` for what the process has not, or may not read; `EPERM` for what it may not write; `EINVAL` for a page of a smaller
+    /// order; `EINTR` if the calling task was killed; `EBUSY`, `ENOMEM`.
     fn fault_in(&self, va: usize, len: usize, how: Fault, order: u32) -> Result {
         let start = va & PAGE_MASK;
         let last = va.checked_add(len.saturating_sub(1)).ok_or(EFAULT)?;
@@ -459,8 +459,8 @@ impl OnDemand {
     ///
     /// # Errors
     ///
-    /// `EFAULT` for a range beyond the region's, for what the process has not, or not so, for addresses from 8 PiB on, and in
-    /// a thread of another process; `EINVAL` for small pages of a region of huge ones; `EINTR` if the process was killed;
+    /// `EFAULT` for a range beyond the region's, for what the process has not, or may not read, for addresses from 8 PiB on, and
+    /// in a thread of another process; `EPERM` for what the process may not write; `EINVAL` for small pages of a region of huge ones; `EINTR` if the process was killed;
     /// `EBUSY`, `ENOMEM`.
     pub fn fault_in(&self, offset: u64, len: u64, how: Fault) -> Result<u64> {
         let va = self.locate(offset, len).ok_or(EFAULT)?;

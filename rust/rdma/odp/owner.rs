@@ -154,8 +154,8 @@ impl Waiting {
 #[pin_data]
 pub struct Owner {
     mm: Mm,
-    /// Serve faults and follow advice. They are the threads of the process that came first, if more than one have the address
-    /// space.
+    /// Serve faults and follow advice. If more than one process has the address space, they are threads of the one that
+    /// came first. They have the credentials of the thread that made the owner, as they were then.
     fault_threads: UserThreads,
     threads: Arc<dyn Threads>,
     #[pin]
@@ -369,7 +369,8 @@ impl Owners {
         self.queue.flush();
     }
 
-    /// The calling process's, which is in use as long as the result lives. `threads` is its share, unless it has one.
+    /// The owner of the calling process's address space, which is in use as long as the result lives. One that is made has the
+    /// share `threads`. Process context.
     ///
     /// # Errors
     ///

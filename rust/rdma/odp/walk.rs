@@ -53,12 +53,12 @@ impl Found<'_> {
 
 /// Finds the pages of `range`, which are whole pages of the process's addresses. Absent ones are
 /// faulted in, unless `how` is [`Fault::Look`]. Calls `note`, which must not sleep, under the lock of `umem`; it is refused
-/// pages of a smaller order than `order`. For a thread of the process, whose address space has users therefore; sleeps.
+/// pages of a smaller order than `order`. In a thread of the process, so that the address space has a user; sleeps.
 ///
 /// # Errors
 ///
-/// `EFAULT` for an address that the process may not use so; `EBUSY` if it keeps changing its mappings; `EINTR` if the calling task was killed; `ENOMEM`;
-/// those of `note`.
+/// `EFAULT` for an address that the process has not, or may not read; `EPERM` for one that it may not write, for [`Fault::Write`];
+/// `EBUSY` if it keeps changing its mappings; `EINTR` if the calling task was killed; `ENOMEM`; those of `note`.
 ///
 /// # Safety
 ///

@@ -6,7 +6,7 @@
 //! All users share the objects of a device: there is an end of each kind. The `rdma` cgroup divides them where an
 //! administrator has set its limits; the accounts do everywhere.
 //!
-//! All users share the threads of two work queues, and accounts limit each user's part.
+//! All users share the threads of work queues, and accounts limit each user's part of two of them.
 //! `rrxe_release` waits for processes' invalidations of memory, and until stopped processes let their threads end.
 //! `rrxe_rest` runs QPs, ends those of CQs that overflowed, and serves last doorbells: a work queue begins its
 //! items in the order of their arrival, so a user's time would grow with the number of its QPs, CQs and

@@ -3,7 +3,7 @@
 //! Faults on memory that isn't resident.
 //!
 //! Only on-demand regions have such. A turn can't sleep: what needs absent memory is put aside, the
-//! QP stops, and an item of a work queue that may sleep has the memory faulted in. Then the QP goes on
+//! QP stops, and a thread of the process whose memory it is faults it in. Then the QP goes on
 //! with what was put aside. If the fault can't be served, the same access fails for good.
 //!
 //! In a state of error the QP flushes meanwhile. A fault maps pages and copies nothing, so WQEs need

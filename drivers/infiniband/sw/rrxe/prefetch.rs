@@ -36,8 +36,8 @@ const NAP: Delta = Delta::from_millis(10);
 /// # Errors
 ///
 /// `EINVAL` for a key that isn't an on-demand region's of this domain, `EPERM` for a right that it hasn't,
-/// `EFAULT` for a range beyond it, `ENOMEM`; and for who waits, what isn't there, `EFAULT` if the process whose memory it is
-/// has ended, `EINTR` if either process was killed, `EIO` when the device is going away.
+/// `EFAULT` for a range beyond it, `ENOMEM`; and for who waits, those of [`OnDemand::fault_in`], `EFAULT` if the process whose
+/// memory it is has ended, `EINTR` if either process was killed, `EIO` when the device is going away.
 pub(crate) fn advise(pd: &Pd, ranges: &[Advised], how: Fault, wait: bool) -> Result {
     let device = pd.device();
     let mut regions = KVVec::with_capacity(ranges.len(), GFP_KERNEL_ACCOUNT)?;

@@ -24,7 +24,8 @@ pub(crate) struct Workers {
     /// doorbells. An administrator sets number
     /// and CPUs of the threads by `/sys/devices/virtual/workqueue/rrxe_rest`.
     pub(crate) rests: OwnedQueue,
-    /// Hands faults to the processes whose memory is absent, and looks at the speed of links.
+    /// Hands faults to the processes whose memory is absent, and looks at the speed of links. Runs no QP: its items have no
+    /// account.
     pub(crate) faults: OwnedQueue,
     /// What softirqs may spend on packets of processes' QPs; the rest is for `rests`.
     pub(crate) softirq_time: SoftirqTime,
