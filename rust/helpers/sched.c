@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
+#include <linux/freezer.h>
 #include <linux/sched.h>
 #include <linux/sched/signal.h>
 #include <linux/task_work.h>
@@ -40,4 +41,14 @@ __rrxe_helper void rrxe_helper_current_notify_signal(void)
 __rrxe_helper bool rrxe_helper_current_fatal_signal_pending(void)
 {
 	return fatal_signal_pending(current);
+}
+
+__rrxe_helper bool rrxe_helper_current_signal_pending(void)
+{
+	return signal_pending(current);
+}
+
+__rrxe_helper bool rrxe_helper_current_freezing(void)
+{
+	return freezing(current);
 }

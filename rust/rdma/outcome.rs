@@ -16,6 +16,8 @@ use kernel::{
     types::Opaque,
 };
 
+use crate::sync::check_stays_awake;
+
 /// Between two looks at whether the wait goes on, in milliseconds.
 const LOOK_MS: u32 = 50;
 
@@ -68,7 +70,8 @@ impl Outcome {
     ///
     /// # Errors
     ///
-    /// What is told; `EINTR` if the calling task was killed; what `goes_on` returns.
+    /// What is told; `EINTR` if the calling task was killed; `ERESTARTNOINTR` if the system goes to sleep; what `goes_on`
+    /// returns.
     pub fn wait(&self, goes_on: impl Fn() -> Result) -> Result {
         let waited = self.await_end(goes_on);
         self.awaited.store(false, Relaxed);
@@ -84,7 +87,10 @@ impl Outcome {
                 core_bindings::wait_for_completion_killable_timeout(self.done.get(), look)
             };
             match left {
-                0 => goes_on()?,
+                0 => {
+                    check_stays_awake()?;
+                    goes_on()?;
+                }
                 1.. => return Ok(()),
                 // It says ERESTARTSYS, and there is nobody who would.
                 _ => return Err(EINTR),

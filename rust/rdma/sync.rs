@@ -10,6 +10,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use kernel::{
     bindings as core_bindings,
+    error::code::ERESTARTNOINTR,
     ffi::{c_char, c_ulong},
     prelude::*,
     sync::lock::{Backend, Guard, Lock},
@@ -218,6 +219,34 @@ pub fn check_not_killed() -> Result {
     // SAFETY: No requirements.
     match unsafe { bindings::current_fatal_signal_pending() } {
         true => Err(EINTR),
+        false => Ok(()),
+    }
+}
+
+/// Checks that a thread of a process has no signal to take: it takes signals between two jobs, and a process that is stopped
+/// or frozen, or a system that goes to sleep, waits for that. Process context.
+///
+/// # Errors
+///
+/// `EINTR` if it was killed; `ERESTARTNOINTR` if it is to go on later.
+pub(crate) fn check_no_signal() -> Result {
+    check_not_killed()?;
+    // SAFETY: No requirements.
+    match unsafe { bindings::current_signal_pending() } {
+        true => Err(ERESTARTNOINTR),
+        false => Ok(()),
+    }
+}
+
+/// Checks that the system isn't going to sleep, which it does not do while a system call waits for others. Process context.
+///
+/// # Errors
+///
+/// `ERESTARTNOINTR` if it is: the system call begins again when the system is awake.
+pub fn check_stays_awake() -> Result {
+    // SAFETY: No requirements.
+    match unsafe { bindings::current_freezing() } {
+        true => Err(ERESTARTNOINTR),
         false => Ok(()),
     }
 }

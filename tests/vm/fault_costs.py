@@ -11,6 +11,7 @@ import mmap
 import os
 import re
 import resource
+import signal
 import struct
 import sys
 import threading
@@ -228,6 +229,43 @@ def registrations_side_by_side():
         # A thread of the process is gone.
         comm = Path(f"/proc/{caller}/comm")
         equal(comm.exists() and comm.read_text().startswith("kworker"), True, "a work item ends threads")
+
+
+@case("a call that waits for advice lets the system sleep, and waits again when it is awake")
+def system_sleep():
+    power = Path("/sys/power")
+    if not (power / "pm_test").exists():
+        return print("# a kernel without CONFIG_PM_SLEEP_DEBUG tests no sleep")
+    pair, memory = Pair(), Private(PAGE)
+    (reader, writer), (stay, end) = os.pipe(), os.pipe()
+
+    def register_and_stop():
+        region = reg_mr(pair.pd, pair.context, memory.address, PAGE, memory.address, DEMAND)
+        os.write(writer, struct.pack("=II", region.handle, region.lkey))
+        os.kill(os.getpid(), signal.SIGSTOP)
+        os.read(stay, 1)
+
+    def freeze():
+        (power / "pm_test").write_text("freezer")
+        (power / "pm_freeze_timeout").write_text("4000")
+        (power / "state").write_text("freeze")
+
+    owner = start_child(register_and_stop)
+    handle, lkey = struct.unpack("=II", os.read(reader, 8))
+    os.waitpid(owner, os.WUNTRACED)
+    adviser = start_child(lambda: advise_mr(pair.pd, pair.context, READ, FLUSH, [(memory.address, PAGE, lkey)]))
+    time.sleep(1)
+    try:
+        freeze()
+        equal(os.waitpid(adviser, os.WNOHANG), (0, 0), "it waits again")
+    finally:
+        (power / "pm_test").write_text("none")
+        os.kill(owner, signal.SIGCONT)
+        status = os.waitpid(adviser, 0)[1]
+        os.write(end, b"x")
+        os.waitpid(owner, 0)
+    equal(status, 0, "the status of who gave advice")
+    IoctlMr.imported(pair.context, handle).close()
 
 
 @case("threads that find the process of a fault run no QP, though the process has ended")

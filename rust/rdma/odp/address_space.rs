@@ -116,7 +116,8 @@ impl AddressSpace {
     ///
     /// # Errors
     ///
-    /// `EFAULT` for an address that no process has, and when the process is gone; `EINTR` if it was killed; `ENOMEM`.
+    /// `EFAULT` for an address that no process has, and when the process is gone; `EINTR` if it was killed; `ERESTARTNOINTR` if
+    /// the thread has to take another signal first; `ENOMEM`.
     pub(super) fn chunk(&self, va: usize) -> Result<Arc<Chunk>> {
         let number = number_of(va).ok_or(EFAULT)?;
         if let Some(chunk) = self.chunks.get(number) {

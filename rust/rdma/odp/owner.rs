@@ -32,7 +32,7 @@ use crate::{
     bindings,
     device::IbDevice,
     module::InUse,
-    sync::{check_not_killed, cond_resched},
+    sync::{check_no_signal, cond_resched},
     user_thread::{Job, UserThreads},
     workqueue::OwnedQueue,
 };
@@ -262,14 +262,14 @@ impl Owner {
         self.waiting.lock().count
     }
 
-    /// Waits until at most so many chunks wait for their release. Process context; sleeps.
+    /// Waits until at most so many chunks wait for their release. In a thread of the process; sleeps.
     ///
     /// # Errors
     ///
-    /// `EINTR` if the calling task was killed.
+    /// `EINTR` if the thread was killed, `ERESTARTNOINTR` if it has to take another signal first.
     pub(super) fn wait_for_room(&self, most: u32) -> Result {
         while self.waiting() > most {
-            check_not_killed()?;
+            check_no_signal()?;
             fsleep(NAP);
         }
         Ok(())

@@ -3,6 +3,7 @@
 //! Advice to have memory of on-demand regions resident before it is used.
 
 use kernel::{
+    error::code::ERESTARTNOINTR,
     new_mutex,
     prelude::*,
     sync::{Arc, Mutex},
@@ -12,7 +13,7 @@ use rdma::{
     mr::Advised,
     odp::{Fault, Job, OnDemand},
     outcome::Outcome,
-    sync::check_not_killed,
+    sync::{check_not_killed, check_stays_awake},
 };
 
 use crate::{
@@ -37,7 +38,8 @@ const NAP: Delta = Delta::from_millis(10);
 ///
 /// `EINVAL` for a key that isn't an on-demand region's of this domain, `EPERM` for a right that it hasn't,
 /// `EFAULT` for a range beyond it, `ENOMEM`; and for who waits, those of [`OnDemand::fault_in`], `EFAULT` if the process whose
-/// memory it is has ended, `EINTR` if either process was killed, `EIO` when the device is going away.
+/// memory it is has ended, `EINTR` if either process was killed, `ERESTARTNOINTR` if the system goes to sleep: the advice is
+/// given again when it is awake; `EIO` when the device is going away.
 pub(crate) fn advise(pd: &Pd, ranges: &[Advised], how: Fault, wait: bool) -> Result {
     let device = pd.device();
     let mut regions = KVVec::with_capacity(ranges.len(), GFP_KERNEL_ACCOUNT)?;
@@ -71,13 +73,14 @@ pub(crate) fn advise(pd: &Pd, ranges: &[Advised], how: Fault, wait: bool) -> Res
 ///
 /// # Errors
 ///
-/// `EINTR` if the process was killed, `EIO` when the device is going away.
+/// `EINTR` if the process was killed, `ERESTARTNOINTR` if the system goes to sleep, `EIO` when the device is going away.
 fn await_room(payer: &Payer, link: &Link) -> Result<PayerClaim> {
     loop {
         if let Ok(claim) = payer.claim_advice() {
             return Ok(claim);
         }
         check_not_killed()?;
+        check_stays_awake()?;
         link.check_stays()?;
         fsleep(NAP);
     }
@@ -182,6 +185,8 @@ impl Prefetch {
         }
         let done = match memory.fault_in(offset, left, self.how) {
             Ok(done) => done,
+            // The thread takes a signal first.
+            Err(ERESTARTNOINTR) => return Ok(Next::Here),
             Err(error) if self.outcome.is_some() => return Err(error),
             // Best effort: who uses the memory finds out.
             Err(_) => left,

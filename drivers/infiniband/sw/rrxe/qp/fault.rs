@@ -7,7 +7,7 @@
 //! ([`Qp::leave`]). A thread of the process runs the engine itself when it has served the fault.
 
 use kernel::{
-    error::code::EBUSY,
+    error::code::{EBUSY, ERESTARTNOINTR},
     impl_has_work,
     prelude::*,
     sync::{Arc, ArcBorrow},
@@ -38,9 +38,10 @@ impl Job for Qp {
             Some(absent) => self.device.mrs.fault_in(&absent),
             None => Ok(()),
         };
-        // EBUSY: the process's mappings changed for a second, as often as HMM looked at them
+        // ERESTARTNOINTR: the thread takes a signal between two jobs. EBUSY: the process's mappings changed for a second, as often as HMM looked at them
         // (`hmm_range_fault_unlocked_timeout()` of mm/hmm.c). The access finds the memory absent again, and waits again.
-        self.note_fault_end(result.is_ok() || result == Err(EBUSY));
+        let again = matches!(result, Ok(()) | Err(EBUSY | ERESTARTNOINTR));
+        self.note_fault_end(again);
         Self::advance(self.as_arc_borrow(), &mut None);
         false
     }
