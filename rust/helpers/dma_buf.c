@@ -2,6 +2,7 @@
 #include <linux/dma-buf.h>
 #include <linux/dma-resv.h>
 #include <linux/fs.h>
+#include <linux/module.h>
 
 __rrxe_helper bool rrxe_helper_dma_buf_is_writable(const struct dma_buf *buffer)
 {
@@ -11,6 +12,11 @@ __rrxe_helper bool rrxe_helper_dma_buf_is_writable(const struct dma_buf *buffer)
 __rrxe_helper size_t rrxe_helper_dma_buf_size(const struct dma_buf *buffer)
 {
 	return buffer->size;
+}
+
+__rrxe_helper const char *rrxe_helper_dma_buf_owner_name(const struct dma_buf *buffer)
+{
+	return module_name(buffer->owner);
 }
 
 __rrxe_helper void rrxe_helper_dma_buf_lock(struct dma_buf *buffer)

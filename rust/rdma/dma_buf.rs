@@ -17,6 +17,17 @@ use kernel::{
 
 use crate::{bindings, device::IbDevice, error::unsupported, extent::for_each_extent};
 
+/// The module whose buffers are refused. A pin is a flag there, and no count: whoever else attaches to a buffer and detaches
+/// again unpins it (`vmw_bo_pin_reserved()`, drivers/gpu/drm/vmwgfx/vmwgfx_bo.c).
+const UNPINNABLE: &CStr = c"vmwgfx";
+/// The name that buffers of all exporters have that are no modules. Where the driver above is none, all of them are refused.
+const BUILT_IN: &CStr = c"kernel";
+
+/// Whether the exporter of this name keeps a buffer in its place that others unpin.
+fn counts_pins(name: &CStr) -> bool {
+    name != UNPINNABLE && (name != BUILT_IN || !cfg!(CONFIG_DRM_VMWGFX = "y"))
+}
+
 /// A buffer.
 ///
 /// # Invariants
@@ -32,6 +43,13 @@ impl Buffer {
     fn len(&self) -> usize {
         // SAFETY: It is valid by the type invariant.
         unsafe { bindings::dma_buf_size(self.as_raw()) }
+    }
+
+    /// Whether a pin of ours keeps it in its place.
+    fn can_be_pinned(&self) -> bool {
+        // SAFETY: It is valid by the type invariant. It counts its owner, which keeps the name, until it is freed
+        // (`dma_buf_export()`, `dma_buf_release()`, drivers/dma-buf/dma-buf.c).
+        counts_pins(unsafe { CStr::from_char_ptr(bindings::dma_buf_owner_name(self.as_raw())) })
     }
 
     /// Whether its file was opened for writing, without which the process may not map it so either.
@@ -201,7 +219,7 @@ impl DmaBuf {
     ///
     /// `EBADF` if there is no such file, `EINVAL` if it isn't a buffer, one that its exporter can't map or
     /// shorter; `EACCES` for writing to one that the process has for reading only; `EOPNOTSUPP` if it
-    /// isn't ordinary memory; and what its exporter returns.
+    /// isn't ordinary memory, or can't be pinned; and what its exporter returns.
     pub(crate) fn new(
         device: &IbDevice,
         fd: i32,
@@ -220,6 +238,9 @@ impl DmaBuf {
         }
         if writes && !buffer.is_writable() {
             return Err(EACCES);
+        }
+        if !buffer.can_be_pinned() {
+            return Err(unsupported());
         }
         let attachment = Attachment::new(buffer, device)?;
         let mapping = Mapping::new(Pin::new(attachment)?)?;
@@ -265,5 +286,17 @@ impl Drop for DmaBuf {
         // SAFETY: The buffer is valid; the access that began ends once, here. Nobody could be told of an
         // error.
         let _ = unsafe { bindings::dma_buf_end_cpu_access(buffer, self.direction) };
+    }
+}
+
+#[kunit_tests(rrxe_dma_buf)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_that_others_unpin_are_refused() {
+        assert!(!counts_pins(c"vmwgfx"));
+        assert!(counts_pins(c"radeon") && counts_pins(c"udmabuf"));
+        assert_eq!(counts_pins(c"kernel"), !cfg!(CONFIG_DRM_VMWGFX = "y"));
     }
 }
