@@ -234,6 +234,11 @@ impl Payer {
             .any(|ours| other.accounts().any(|theirs| core::ptr::eq(ours, theirs)))
     }
 
+    /// A number that no other user has at the same time.
+    pub(crate) fn user_number(&self) -> u64 {
+        core::ptr::from_ref(&*self.user.account).addr() as u64
+    }
+
     /// The shares of the packets that wait for its QPs.
     pub(crate) fn shares(&self) -> Shares {
         let share = |open: &Open| open.account.packets.clone();

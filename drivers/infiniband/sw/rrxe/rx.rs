@@ -29,7 +29,7 @@ use roce::{
     },
 };
 
-use crate::{netns::NetContext, qp::Qp, stats};
+use crate::{accounts::Payer, netns::NetContext, qp::Qp, softirq_time::Lot, stats};
 
 /// A packet with its headers decoded and its ICRC checked.
 pub(crate) struct RxPacket {
@@ -218,19 +218,23 @@ fn deliver_to_group(context: &NetContext, mut packet: RxPacket) {
         drop(takers);
         return Qp::receive(first.as_arc_borrow(), &mut Some(packet));
     };
-    let workers = first.device.workers.clone();
-    let copy_to_all = || {
-        for qp in Iterator::chain([first, second].into_iter(), takers) {
+    for qp in Iterator::chain([first, second].into_iter(), takers) {
+        let copy = || {
             // For want of memory it is lost to this one.
             if let Some(copy) = packet.skb.try_clone() {
                 Qp::receive_later(qp.as_arc_borrow(), copy);
             }
+        };
+        // Anybody's datagrams would have softirqs copy without an end. One of many members doesn't pay for the others.
+        if !qp.device.workers.softirq_time.spend_of(lot_of(&qp), copy) {
+            context.drops.count(Discard::Overflow);
         }
-    };
-    // Each of them has it copied: anybody's datagrams would have softirqs copy without an end.
-    if !workers.softirq_time.spend(copy_to_all) {
-        context.drops.discard(packet.skb, Discard::Overflow);
     }
+}
+
+/// Its user's part of what a CPU in debt grants. All QPs of the kernel have the same.
+fn lot_of(qp: &Qp) -> Lot {
+    Lot::of(qp.payer().map_or(0, Payer::user_number))
 }
 
 /// Whether a datagram that this host sent is of the QP that it says: it was sent with this QP's credit, which no
