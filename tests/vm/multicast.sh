@@ -46,6 +46,15 @@ compare "$DEV1" "$DEV2" v6 group
 link_del 1
 check "link on host 1 again" link_add 1 rrxe
 check "a QP is attached" in_group v4
+check "the host is in the group" joined "$GROUP_V4"
+check "the module goes" rmmod rrxe
+check "the host left the group" left "$GROUP_V4"
+# Whatever it hears when it detaches.
+release || true
+check "the module" modprobe rrxe
+check "link on host 1, of the new module" link_add 1 rrxe
+check "link on host 2, of the new module" link_add 2 rrxe
+check "a QP is attached" in_group v4
 check "its network device goes, with the other end" patiently 20 ip -n h2 link del eth0
 DEV1='' DEV2=''
 check "the devices go, too" wait_for 20 bash -c '! rdma link show | grep -q rxe'

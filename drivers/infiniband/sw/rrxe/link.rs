@@ -574,10 +574,12 @@ impl Service {
 
 impl Drop for Service {
     fn drop(&mut self) {
-        // No new devices, then no devices, then nothing that could call this module.
+        // No new devices, then no devices, then nothing that could call this module. The end of the notifier looks like that of all
+        // network devices (`unregister_netdevice_notifier()`, net/core/dev.c), and QPs leave groups and tell their peers of their
+        // end by these.
         self.link_type = None;
-        self.notifier = None;
         self.links.unregister(|_| true);
+        self.notifier = None;
         self.client = None;
         self.namespaces = None;
         credit::drain();
