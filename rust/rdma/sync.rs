@@ -238,14 +238,16 @@ pub(crate) fn check_no_signal() -> Result {
     }
 }
 
-/// Checks that the system isn't going to sleep, which it does not do while a system call waits for others. Process context.
+/// Checks that the current task isn't to be frozen, as when the system goes to sleep: that waits for system calls. Process
+/// context.
 ///
 /// # Errors
 ///
-/// `ERESTARTNOINTR` if it is: the system call begins again when the system is awake.
+/// `ERESTARTNOINTR` if it is, and was told so: the system call begins again when the task is thawed. Nothing would begin a
+/// call again that ends before the task is told (`fake_signal_wake_up()`, kernel/freezer.c).
 pub fn check_stays_awake() -> Result {
     // SAFETY: No requirements.
-    match unsafe { bindings::current_freezing() } {
+    match unsafe { bindings::current_freezing() && bindings::current_signal_pending() } {
         true => Err(ERESTARTNOINTR),
         false => Ok(()),
     }

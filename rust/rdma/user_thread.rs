@@ -30,7 +30,7 @@ pub trait Job: Send + Sync {
     /// Does some of it, in the thread. Returns whether there is more: then it is called again after other jobs.
     fn run(self: Arc<Self>) -> bool;
 
-    /// The process has ended: nothing more is done. Process context.
+    /// The process has ended, or whoever had the threads needs them no more: nothing more is done. Process context.
     fn cancel(self: Arc<Self>);
 }
 

@@ -38,17 +38,21 @@ impl Job for Qp {
             Some(absent) => self.device.mrs.fault_in(&absent),
             None => Ok(()),
         };
-        // ERESTARTNOINTR: the thread takes a signal between two jobs. EBUSY: the process's mappings changed for a second, as often as HMM looked at them
-        // (`hmm_range_fault_unlocked_timeout()` of mm/hmm.c). The access finds the memory absent again, and waits again.
+        // ERESTARTNOINTR: the thread takes a signal between two jobs. EBUSY: the process's mappings changed as often as HMM
+        // looked at them, for a second at most (`hmm_range_fault_unlocked_timeout()` of mm/hmm.c). The access finds the
+        // memory absent again, and waits again.
         let again = matches!(result, Ok(()) | Err(EBUSY | ERESTARTNOINTR));
+        // A thread that was preempted in between would keep the QP, whose owner may be another process, standing still.
+        let _off = bottom_halves_off();
         self.note_fault_end(again);
         Self::advance(self.as_arc_borrow(), &mut None);
         false
     }
 
-    /// In a thread of the process that ends, or in a work item.
+    /// In a thread of the process that ends, or in a work item. The access is tried again, since its key may have become one of
+    /// other memory meanwhile. If it still is that of a process that has ended, the next fault can't begin.
     fn cancel(self: Arc<Self>) {
-        Self::give_up_fault(&self, false);
+        Self::give_up_fault(&self, true);
     }
 }
 
