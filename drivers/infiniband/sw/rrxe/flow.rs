@@ -14,7 +14,8 @@
 //! thread or to the watcher of its doorbells.
 //!
 //! Nobody is charged for the time of copies. A QP gets one copy of a frame, however many of its rules the frame fits, and
-//! none while its queue is full; and copies for more than [`ALWAYS`] QPs are made only while softirqs have time.
+//! none while its queue is full; and copies for more than [`ALWAYS`] QPs are made only while softirqs have time. A large
+//! packet that any QP gets is taken apart first.
 
 use kernel::{
     new_mutex,
@@ -161,8 +162,8 @@ impl Flows {
         });
     }
 
-    /// Hands copies to the QPs that get what passes: of the frames that it is on the wire, which all have the headers
-    /// `frame`, and which `take_apart` makes if any QP gets them.
+    /// Hands copies to the QPs that get what passes: of the frames that it is on the wire, which `take_apart` makes if any QP
+    /// gets them. The headers `frame` of what passes decide for all of them, also where these are fragments of a large datagram.
     fn hand_out(
         &self,
         frame: &Frame,

@@ -17,6 +17,9 @@ use crate::{
     mr::{Span, SpanFault},
 };
 
+/// Frames that one buffer becomes. A large packet of the host's own TCP has 48 bytes a segment at least.
+const MAX_SEGMENTS: u32 = 2048;
+
 /// A frame as it is on the wire, from its destination address on, without check sequence.
 ///
 /// # Invariants
@@ -213,8 +216,8 @@ impl TappedFrame<'_> {
         }
     }
 
-    /// Calls `visit` with each frame as it is on the wire. Those for which memory is wanting are left out,
-    /// and what can't be taken apart is. Softirq; doesn't sleep.
+    /// Calls `visit` with each frame as it is on the wire. Those for which memory is wanting are left out, and so is what can't
+    /// be taken apart, or would be more than [`MAX_SEGMENTS`]. Softirq; doesn't sleep.
     pub fn for_each_frame(&self, mut visit: impl FnMut(RxFrame)) {
         // SAFETY: Valid by the type invariant.
         let copy = unsafe { bindings::skb_clone(self.skb.as_ptr(), bindings::GFP_ATOMIC) };
@@ -228,10 +231,18 @@ impl TappedFrame<'_> {
             // SAFETY: It is given up, with `data` at its start.
             return unsafe { RxFrame::finish(copy) }.into_iter().for_each(visit);
         }
-        // SAFETY: Valid and ours, with `data` at its start and the network header set by the stack. The
-        // frames made of it are new.
-        let first = from_err_ptr(unsafe { bindings::__skb_gso_segment(copy.as_ptr(), 0, false) });
-        // SAFETY: It is ours, and nothing refers to it any more.
+        // SAFETY: Valid.
+        let size = unsafe { (*bindings::skb_shinfo(copy.as_ptr())).gso_size };
+        // SAFETY: Valid.
+        let len = unsafe { copy.as_ref() }.len;
+        let first = if matches!(len.checked_div(u32::from(size)), Some(..=MAX_SEGMENTS)) {
+            // SAFETY: Valid and ours, with `data` at its start and the network header set by the stack. The frames made of
+            // it are new, or are counted references to the buffers of which it consists.
+            from_err_ptr(unsafe { bindings::__skb_gso_segment(copy.as_ptr(), 0, false) })
+        } else {
+            Err(EINVAL)
+        };
+        // SAFETY: Our count of it is given up, and not used again.
         unsafe { bindings::consume_skb(copy.as_ptr()) };
         let mut next = first.ok().and_then(NonNull::new);
         while let Some(skb) = next {
