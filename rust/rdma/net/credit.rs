@@ -110,7 +110,8 @@ impl<W: Wake> Credit<W> {
     }
 
     /// The sender ends. Packets in flight keep the module from being removed from now on: an administrator of a network
-    /// namespace can make them wait as long as it lives. Until now the sender's owner kept the module. Any context.
+    /// namespace can make them wait as long as it lives. If the module is being removed already, [`drain`] waits for them.
+    /// Any context.
     pub fn sender_ends(&self) {
         if self.in_flight() == 0 {
             return;
@@ -213,8 +214,8 @@ unsafe extern "C" fn give_back<W: Wake>(skb: *mut bindings::sk_buff) {
 ///
 /// # Context
 ///
-/// Process; sleeps for as long as packets of kernel consumers wait in queues of other devices. Those of processes keep the
-/// module ([`Credit::sender_ends`]).
+/// Process; sleeps for as long as packets wait in queues of other devices, of senders that had not ended when the module began to
+/// be removed. Those of processes' QPs that ended before keep the module ([`Credit::sender_ends`]).
 pub fn drain() {
     while LIVE.load(ordering::Acquire) != 0 {
         fsleep(Delta::from_millis(1));
