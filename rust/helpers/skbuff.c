@@ -12,11 +12,6 @@ __rrxe_helper struct sk_buff *rrxe_helper_alloc_skb(unsigned int size, gfp_t fla
 	return alloc_skb(size, flags);
 }
 
-__rrxe_helper bool rrxe_helper_skb_pfmemalloc(const struct sk_buff *skb)
-{
-	return skb_pfmemalloc(skb);
-}
-
 __rrxe_helper void rrxe_helper_skb_reserve(struct sk_buff *skb, int len)
 {
 	skb_reserve(skb, len);

@@ -17,8 +17,8 @@ use crate::{
     mr::{Span, SpanFault},
 };
 
-/// Frames that one buffer becomes. A large packet of the host's own TCP has 48 bytes a segment at least.
-const MAX_SEGMENTS: u32 = 2048;
+/// Frames that one buffer becomes at most, of so many bytes each as it says: as many as wait for a QP.
+const MAX_SEGMENTS: u32 = 1024;
 
 /// A frame as it is on the wire, from its destination address on, without check sequence.
 ///

@@ -128,21 +128,13 @@ impl RxSkb {
     ///
     /// # Errors
     ///
-    /// [`Discard::IpHeader`]; [`Discard::Overflow`] for a packet in memory from the reserves, which a queue would keep from those
-    /// who swap over the network, and which the stack keeps from sockets of processes, too (`sk_filter_trim_cap()`,
-    /// net/core/filter.c). The buffer is freed.
+    /// [`Discard::IpHeader`]; the buffer is freed.
     ///
     /// # Safety
     ///
     /// `skb` must come from an `encap_rcv` callback, which gives it up.
     pub(crate) unsafe fn from_encap(skb: NonNull<bindings::sk_buff>) -> Result<Self, Discard> {
         // SAFETY: The caller gives up `skb`, which is valid.
-        if unsafe { bindings::skb_pfmemalloc(skb.as_ptr()) } {
-            // SAFETY: As above.
-            unsafe { discard(skb, Discard::Overflow) };
-            return Err(Discard::Overflow);
-        }
-        // SAFETY: As above.
         let Some(arrival) = (unsafe { strip(skb) }) else {
             // SAFETY: As above.
             unsafe { discard(skb, Discard::IpHeader) };
