@@ -447,10 +447,13 @@ impl Drop for Open {
     /// locks of uverbs.
     fn drop(&mut self) {
         let mut entries = self.0.owners.entries.lock();
-        if let Some(entry) = entries.get_mut(&self.0.mm.number()) {
+        let unused = entries.get_mut(&self.0.mm.number()).is_some_and(|entry| {
             entry.uses = entry.uses.saturating_sub(1);
-        }
+            entry.uses == 0
+        });
         drop(entries);
-        self.0.end_unused();
+        if unused {
+            self.0.end_unused();
+        }
     }
 }
