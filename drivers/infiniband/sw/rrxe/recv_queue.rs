@@ -215,10 +215,11 @@ impl RecvQueue {
         match &self.source {
             Source::Own(_) | Source::Nothing => Ok(own),
             Source::Shared(srq) => Ok(srq.pd()),
-            Source::Domain { current, .. } => match current {
-                Some(srq) if srq.is_in_service() => Ok(srq.pd()),
-                Some(_) | None => Err(WcStatus::LocProtErr),
-            },
+            Source::Domain { current, .. } => current
+                .as_ref()
+                .filter(|srq| srq.is_in_service())
+                .map(|srq| srq.pd())
+                .ok_or(WcStatus::LocProtErr),
         }
     }
 
