@@ -245,9 +245,12 @@ def system_sleep():
         os.kill(os.getpid(), signal.SIGSTOP)
         os.read(stay, 1)
 
+    timeout = power / "pm_freeze_timeout"
+    patience = timeout.read_text()
+
     def freeze():
         (power / "pm_test").write_text("freezer")
-        (power / "pm_freeze_timeout").write_text("4000")
+        timeout.write_text("4000")
         (power / "state").write_text("freeze")
 
     owner = start_child(register_and_stop)
@@ -260,6 +263,7 @@ def system_sleep():
         equal(os.waitpid(adviser, os.WNOHANG), (0, 0), "it waits again")
     finally:
         (power / "pm_test").write_text("none")
+        timeout.write_text(patience)
         os.kill(owner, signal.SIGCONT)
         status = os.waitpid(adviser, 0)[1]
         os.write(end, b"x")
