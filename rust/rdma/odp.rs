@@ -460,8 +460,9 @@ impl OnDemand {
     /// # Errors
     ///
     /// `EFAULT` for a range beyond the region's, for what the process has not, or may not read, for addresses from 8 PiB on, and
-    /// in a thread of another process; `EPERM` for what the process may not write; `EINVAL` for small pages of a region of huge ones; `EINTR` if the process was killed;
-    /// `ERESTARTNOINTR` if the thread has to take another signal first; `EBUSY`, `ENOMEM`.
+    /// in a thread of another process; `EPERM` for what the process may not write; `EINVAL` for small pages of a region of
+    /// huge ones; `EINTR` if the process was killed; `ERESTARTNOINTR` if the thread has to take another signal first; `EBUSY`,
+    /// `ENOMEM`.
     pub fn fault_in(&self, offset: u64, len: u64, how: Fault) -> Result<u64> {
         let va = self.locate(offset, len).ok_or(EFAULT)?;
         let len = usize::try_from(len)?;

@@ -70,8 +70,8 @@ impl Outcome {
     ///
     /// # Errors
     ///
-    /// What is told; `EINTR` if the calling task was killed; `ERESTARTNOINTR` if the system goes to sleep; what `goes_on`
-    /// returns.
+    /// The error that the other side tells; `EINTR` if the calling task was killed; `ERESTARTNOINTR` if the system goes to
+    /// sleep; the errors of `goes_on`.
     pub fn wait(&self, goes_on: impl Fn() -> Result) -> Result {
         let waited = self.await_end(goes_on);
         self.awaited.store(false, Relaxed);

@@ -17,7 +17,7 @@ use crate::{
     mr::{Span, SpanFault},
 };
 
-/// Frames that one buffer becomes at most, of so many bytes each as it says: as many as wait for a QP.
+/// The most frames into which a buffer is taken apart. The queue of a QP has room for no more.
 const MAX_SEGMENTS: u32 = 1024;
 
 /// A frame as it is on the wire, from its destination address on, without check sequence.

@@ -293,7 +293,7 @@ impl SkbQueue {
 ///
 /// # Invariants
 ///
-/// What `list` holds came from [`RxFrame::into_raw`], or is a linear copy of a frame's buffer.
+/// Each buffer in `list` came from [`RxFrame::into_raw`], or is a linear copy of a frame's buffer.
 #[pin_data]
 pub struct FrameQueue {
     #[pin]
