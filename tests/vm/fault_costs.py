@@ -35,6 +35,8 @@ DEMAND, SUCCESS, REFUSED = ALL | e.IBV_ACCESS_ON_DEMAND, e.IBV_WC_SUCCESS, e.IBV
 READ, WRITE, FLUSH = 0, 1, 1
 NORESERVE = 0x4000
 GIB = 1 << 30
+# The number of the system call.
+IOCTL = {"x86_64": 16, "aarch64": 29}[os.uname().machine]
 THREAD, WALK = "rrxe_faults", "hmm_range_fault_unlocked_timeout"
 
 
@@ -257,10 +259,15 @@ def system_sleep():
     handle, lkey = struct.unpack("=II", os.read(reader, 8))
     os.waitpid(owner, os.WUNTRACED)
     adviser = start_child(lambda: advise_mr(pair.pd, pair.context, READ, FLUSH, [(memory.address, PAGE, lkey)]))
-    time.sleep(1)
+
+    def waits():
+        # Of a task that doesn't sleep in a call the file says "running" or -1.
+        return Path(f"/proc/{adviser}/syscall").read_text().split()[0] == str(IOCTL)
+
+    becomes(waits, True, "advice that waits")
     try:
         freeze()
-        equal(os.waitpid(adviser, os.WNOHANG), (0, 0), "it waits again")
+        becomes(waits, True, "advice that waits again")
     finally:
         (power / "pm_test").write_text("none")
         timeout.write_text(patience)

@@ -595,16 +595,20 @@ def overdrawn():
     ports_ = [first] + [Port(beside=first) for _ in range(11)]
     for port in ports_:
         port.rule(kind=SNIFFER)
-    before = counter("drop_overflow")
-    frames = [padded(ethernet()) for _ in range(50)]
-    for frame in frames:
-        WIRE.send(frame)
-    for port in ports_[:8]:
-        port.gets(*frames)
-    arrived = 0
-    while (frame := ports_[-1].frame(seconds=1)) is not None:
-        arrived += frame in sent
-    equal((arrived < len(frames), counter("drop_overflow") > before), (True, True), f"{arrived} frames arrived; drops")
+    before, rounds = counter("drop_overflow"), 0
+    # How many frames it takes depends on the speed of the machine, and on what softirqs do beside.
+    while counter("drop_overflow") == before and rounds < 100:
+        frames = [padded(ethernet()) for _ in range(50)]
+        for frame in frames:
+            WIRE.send(frame)
+        for port in ports_[:8]:
+            port.gets(*frames)
+        for port in ports_[8:]:
+            while port.frame(seconds=0.02) is not None:
+                pass
+        rounds += 1
+    print(f"# {rounds} times 50 frames")
+    equal(counter("drop_overflow") > before, True, "further QPs miss frames")
 
 
 if __name__ == "__main__":
