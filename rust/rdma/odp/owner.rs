@@ -376,7 +376,8 @@ impl Owners {
     ///
     /// `ENODEV` if the module is being removed, `EAGAIN` if the process's user or cgroup may have no more threads, `ENOMEM`;
     /// `ERESTARTNOINTR` if a signal is pending: the system call begins again after that; `EOPNOTSUPP` on a kernel without
-    /// `CONFIG_VHOST_TASK`.
+    /// `CONFIG_VHOST_TASK`; `EINVAL` if the process's next children belong to another PID namespace than itself
+    /// (`unshare(CLONE_NEWPID)`).
     pub(super) fn open(self: &Arc<Self>, threads: Arc<dyn Threads>) -> Result<Open> {
         let mm = Mm::current()?;
         let number = mm.number();

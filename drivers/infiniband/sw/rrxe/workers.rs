@@ -46,7 +46,7 @@ pub(crate) struct Workers {
     pub(crate) guard: Delta,
 }
 
-/// Threads of `rrxe_faults`. Its items wait for the turn of a QP, or for the driver of a network device.
+/// Threads of `rrxe_faults`. Its items wait for the turn of a QP, for RTNL, or for the driver of a network device.
 const FAULT_THREADS: u32 = 16;
 
 /// Watchers are given this long to run, in microseconds, …
