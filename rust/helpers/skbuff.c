@@ -141,7 +141,12 @@ __rrxe_helper int rrxe_helper_skb_ingress_index(const struct sk_buff *skb)
 __rrxe_helper void rrxe_helper_skb_set_destructor(struct sk_buff *skb,
 						  void (*destructor)(struct sk_buff *skb))
 {
-	skb->destructor = destructor;
+	WRITE_ONCE(skb->destructor, destructor);
+}
+
+__rrxe_helper void (*rrxe_helper_skb_destructor(const struct sk_buff *skb))(struct sk_buff *skb)
+{
+	return READ_ONCE(skb->destructor);
 }
 
 __rrxe_helper struct inet_skb_parm *rrxe_helper_IPCB(struct sk_buff *skb)

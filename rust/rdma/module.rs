@@ -32,8 +32,8 @@ impl InUse {
 
 impl Drop for InUse {
     fn drop(&mut self) {
-        // SAFETY: The reference is given up once, here. The module's end waits for the caller's work: for that of its queues,
-        // for operations on its devices, and in `credit::drain()` for destructors of packets.
+        // SAFETY: The reference is given up once, here. The module's end waits for the caller's work: for items of its queues,
+        // and for operations on its devices.
         unsafe { bindings::this_module_put() };
     }
 }

@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""A QP whose packets can't leave their host: held.py DEVICE GID-INDEX PEER PEERS-GID-INDEX."""
+"""A QP whose packets can't leave their host: held.py DEVICE GID-INDEX PEER PEERS-GID-INDEX [stay].
+
+With `stay` the QP keeps its packets there until standard input ends, without any case.
+"""
 
 import os
 import sys
@@ -45,8 +48,8 @@ class End:
         connect(self.context, self.qp, other.qp.qp_num, 19, gid_index=self.gid_index, dgid=other.gid)
 
 
-@case("held: what is posted is flushed while all credit is in a queue")
-def flushed():
+def writes():
+    """A QP that has posted more than it has credit for, and all that it needs."""
     near, far = End(DEVICE, GID_INDEX), End(PEER, PEERS_GID_INDEX)
     near.connect(far)
     far.connect(near)
@@ -56,11 +59,28 @@ def flushed():
         wr = SendWR(wr_id=number, opcode=e.IBV_WR_RDMA_WRITE, num_sge=1, sg=[SGE(source.address, SIZE, local.lkey)])
         wr.set_wr_rdma(remote.rkey, target.address)
         near.qp.post_send(wr)
+    return near, far, local, remote
+
+
+def stay():
+    before = counter("sent_pkts")
+    ends = writes()
+    becomes(lambda: counter("sent_pkts") - before, CREDIT, "packets in flight")
+    print("attached", flush=True)
+    sys.stdin.read()
+    # The module may be gone, so nothing of `ends` is destroyed by calls.
+    os._exit(0 if ends else 1)
+
+
+@case("held: what is posted is flushed while all credit is in a queue")
+def flushed():
+    near, *rest = writes()
     near.qp.modify(QPAttr(qp_state=e.IBV_QPS_ERR), e.IBV_QP_STATE)
     found, end = [], time.monotonic() + 30
     while len(found) < MESSAGES and time.monotonic() < end:
         found += near.cq.poll(MESSAGES)[1]
     equal([(wc.wr_id, wc.status) for wc in found], [(number, e.IBV_WC_WR_FLUSH_ERR) for number in range(MESSAGES)])
+    del rest
 
 
 def ticks_without_credit():
@@ -103,4 +123,6 @@ def idle():
     equal(ticks < SECONDS * TICKS // 4, True, "few")
 
 
+if sys.argv[5:] == ["stay"]:
+    stay()
 sys.exit(main())

@@ -6,25 +6,27 @@
 //! sent it. So it holds nothing but a [`Credit`], which knows how to find the QP if it is still
 //! there.
 
-use core::ptr::NonNull;
+use core::ptr;
 
 use kernel::{
+    list::{List, ListArc},
     prelude::*,
     sync::{
         atomic::{ordering, Atomic},
-        Arc, SetOnce,
+        Arc,
     },
     time::{delay::fsleep, Delta},
-    types::ForeignOwnable,
 };
 
-use super::reception::Reception;
+use super::{
+    in_flight::{Slot, Slots},
+    reception::Reception,
+};
 use crate::{
     bindings,
-    module::InUse,
     net::path_mtu::ProbeSockets,
     random,
-    sync::{smp_mb, wait_for_readers, wait_for_tasks},
+    sync::{new_bh_spinlock, smp_mb, wait_for_readers, wait_for_tasks, BhSpinLock},
 };
 
 /// Wakes a sender that waits for credit.
@@ -37,32 +39,129 @@ pub trait Wake: Send + Sync + 'static {
     fn wake(&self);
 }
 
-/// All credits there are, with their packets.
-static LIVE: Atomic<usize> = Atomic::new(0);
+/// All credits of the module.
+#[pin_data]
+pub struct Credits {
+    #[pin]
+    live: BhSpinLock<Live>,
+}
+
+struct Live {
+    /// The slots of all credits, but for those that [`Credits::drain`] has taken.
+    slots: List<Slots>,
+    /// How many credits there are.
+    count: usize,
+}
+
+impl Live {
+    fn enter(&mut self, slots: ListArc<Slots>) {
+        self.slots.push_back(slots);
+        self.count = self.count.wrapping_add(1);
+    }
+
+    /// Strikes the slots of a credit that ends, and returns them if they are in the list.
+    fn strike(&mut self, slots: &Slots) -> Option<ListArc<Slots>> {
+        self.count = self.count.wrapping_sub(1);
+        if slots.are_taken() {
+            return None;
+        }
+        // SAFETY: `enter` put them into this list, and only `Credits::take_back` puts slots into another one.
+        unsafe { self.slots.remove(slots) }
+    }
+}
+
+impl Credits {
+    /// None yet.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub fn new() -> Result<Arc<Self>> {
+        let live = Live {
+            slots: List::new(),
+            count: 0,
+        };
+        let credits = pin_init!(Self { live <- new_bh_spinlock!(live, "rrxe_credits") });
+        Arc::pin_init(credits, GFP_KERNEL)
+    }
+
+    /// Waits until no packet holds a credit and no code of this module runs as a destructor of packets. Packets that are still in
+    /// flight, in queues of network namespaces perhaps, hold none any more.
+    ///
+    /// # Context
+    ///
+    /// Process; sleeps. All senders have ended, or end without another call.
+    pub fn drain(&self) {
+        let mut taken = List::new();
+        while let Some(slots) = self.take_back() {
+            taken.push_back(slots);
+        }
+        if !taken.is_empty() {
+            // A destructor that found its packet taken still looks at the slot and at the credit.
+            wait_for_destructors();
+        }
+        while let Some(slots) = taken.pop_front() {
+            slots.release();
+        }
+        while self.live.lock().count != 0 {
+            fsleep(Delta::from_millis(1));
+        }
+        wait_for_destructors();
+    }
+
+    /// Takes back the packets of a sender. `None` if those of all were taken.
+    fn take_back(&self) -> Option<ListArc<Slots>> {
+        let mut live = self.live.lock();
+        let slots = live.slots.pop_front()?;
+        // SAFETY: For a packet that is taken `give_back` takes the lock, which is held here, before it returns.
+        unsafe { slots.take_back(give_back) };
+        Some(slots)
+    }
+
+    /// Waits until no call of [`Self::take_back`] runs that began before.
+    fn wait_for_take_back(&self) {
+        drop(self.live.lock());
+    }
+}
+
+/// Waits for destructors of packets that were called before. Process context; sleeps.
+fn wait_for_destructors() {
+    // Those in softirq.
+    wait_for_readers();
+    // Those in a task, which may be preempted there, outside of RCU's read-side sections: `__rtnl_unlock()`,
+    // net/core/rtnetlink.c, frees the packets of a queueing discipline that was removed.
+    wait_for_tasks();
+}
 
 /// A sender's bound on packets in flight.
-pub struct Credit<W: Wake> {
+pub struct Credit {
     /// A random number, not zero, that its packets carry.
     mark: u32,
     in_flight: Atomic<u32>,
     limit: u32,
     waiting: Atomic<bool>,
     reception: Reception,
-    waker: W,
+    waker: KBox<dyn Wake>,
     probe: Arc<ProbeSockets>,
-    /// Keeps the module while packets outlive their sender.
-    in_use: SetOnce<InUse>,
+    slots: Arc<Slots>,
+    all: Arc<Credits>,
 }
 
-impl<W: Wake> Credit<W> {
-    /// Credit for `limit` packets, which are sent on behalf of `probe`; `waker` is told when it was used up and comes
-    /// back. Another owner of `probe` must drop it last, after [`drain`].
+impl Credit {
+    /// Credit for `limit` packets, one of `all`. The packets are sent on behalf of `probe`; `waker` is told when the credit
+    /// was used up and comes back. Other owners of `probe` and `all` must drop them last, after [`Credits::drain`].
     ///
     /// # Errors
     ///
     /// `ENOMEM`.
-    pub fn new(limit: u32, waker: W, probe: Arc<ProbeSockets>) -> Result<Arc<Self>> {
-        LIVE.fetch_add(1, ordering::Relaxed);
+    pub fn new(
+        limit: u32,
+        waker: impl Wake,
+        probe: Arc<ProbeSockets>,
+        all: &Arc<Credits>,
+    ) -> Result<Arc<Self>> {
+        let slots = Slots::new(limit)?;
+        let waker = KBox::new(waker, GFP_KERNEL_ACCOUNT)?;
         let credit = Self {
             mark: random::next_u32().max(1),
             in_flight: Atomic::new(0),
@@ -71,8 +170,10 @@ impl<W: Wake> Credit<W> {
             reception: Reception::new(),
             waker,
             probe,
-            in_use: SetOnce::new(),
+            slots: slots.clone_arc(),
+            all: all.clone(),
         };
+        all.live.lock().enter(slots);
         Ok(Arc::new(credit, GFP_KERNEL_ACCOUNT)?)
     }
 
@@ -109,59 +210,50 @@ impl<W: Wake> Credit<W> {
         self.reception.is_over()
     }
 
-    /// The sender ends. Packets in flight keep the module from being removed from now on: an administrator of a network
-    /// namespace can make them wait as long as it lives. If the module is being removed already, [`drain`] waits for them.
-    /// Any context.
-    pub fn sender_ends(&self) {
-        if self.in_flight() == 0 {
-            return;
-        }
-        // A module that is being removed waits in `drain`.
-        if let Ok(in_use) = InUse::begin() {
-            self.in_use.populate(in_use);
-        }
-    }
-
-    /// Has `skb` hold the credit until it is destroyed, and counts it as sent.
+    /// Has `skb` hold the credit until it is destroyed, and counts it as sent. One caller at a time.
+    ///
+    /// # Errors
+    ///
+    /// `EAGAIN` if the credit is used up.
     ///
     /// # Safety
     ///
     /// The caller owns `skb`, and has set no destructor but by [`ProbeSockets::charge_v6`] of
     /// [`Self::probe`].
-    pub(super) unsafe fn charge(self: &Arc<Self>, skb: *mut bindings::sk_buff) {
+    pub(super) unsafe fn charge(self: &Arc<Self>, skb: *mut bindings::sk_buff) -> Result {
+        let slot = self.slots.enter(skb, self).ok_or(EAGAIN)?;
         self.in_flight.fetch_add(1, ordering::Relaxed);
-        let held = self.clone().into_foreign();
         // SAFETY: The caller owns the buffer.
         let shared = unsafe { bindings::skb_shinfo(skb) };
         // SAFETY: The shared info lives as long as its buffer; this field is its owner's.
-        unsafe { (*shared).__bindgen_anon_2.destructor_arg = held };
+        unsafe {
+            (*shared).__bindgen_anon_2.destructor_arg = ptr::from_ref(slot).cast_mut().cast()
+        };
         // The kernel uses the field only for a time stamp that `tx_flags` asks for (`__skb_tstamp_tx()`,
         // net/core/skbuff.c). `tx_flags` is zero here.
         // SAFETY: As above.
         unsafe { (*shared).tskey = self.mark };
-        // SAFETY: The caller owns the buffer. `give_back` takes over what `destructor_arg` holds.
-        unsafe { bindings::skb_set_destructor(skb, Some(give_back::<W>)) };
+        // SAFETY: The caller owns the buffer. `destructor_arg` is its slot.
+        unsafe { bindings::skb_set_destructor(skb, Some(give_back)) };
+        Ok(())
     }
 
     /// Whether `skb` shares its bytes with a packet that holds this credit or held it.
     ///
     /// An allocation leaves `destructor_arg` as it was (`__finalize_skb_around()`, net/core/skbuff.c), so a packet of
-    /// somebody else may name this credit. But it clears `tskey`, which processes set to a number of
+    /// somebody else may name a slot of this credit. But it clears `tskey`, which processes set to a number of
     /// their choice (`SCM_TS_OPT_ID`), and do not know here.
     ///
     /// # Safety
     ///
     /// `skb` must be valid.
-    pub(super) unsafe fn is_of(self: &Arc<Self>, skb: *mut bindings::sk_buff) -> bool {
+    pub(super) unsafe fn is_of(&self, skb: *mut bindings::sk_buff) -> bool {
         // SAFETY: The caller's promise.
         let shared = unsafe { bindings::skb_shinfo(skb) };
         // SAFETY: The shared info lives as long as its buffer.
         let (held, mark) = unsafe { ((*shared).__bindgen_anon_2.destructor_arg, (*shared).tskey) };
-        let own = self.clone().into_foreign();
-        // SAFETY: From `into_foreign` just now, once.
-        drop(unsafe { Arc::<Self>::from_foreign(own) });
         // Compared, and not followed.
-        own == held && mark == self.mark
+        self.slots.contain(held.cast()) && mark == self.mark
     }
 
     /// Counts a packet as gone; `received` if a softirq of this host is about to handle it.
@@ -181,9 +273,11 @@ impl<W: Wake> Credit<W> {
     }
 }
 
-impl<W: Wake> Drop for Credit<W> {
+impl Drop for Credit {
     fn drop(&mut self) {
-        LIVE.fetch_sub(1, ordering::Release);
+        let slots = self.all.live.lock().strike(&self.slots);
+        // Without the lock.
+        drop(slots);
     }
 }
 
@@ -191,38 +285,93 @@ impl<W: Wake> Drop for Credit<W> {
 ///
 /// # Safety
 ///
-/// `destructor_arg` of `skb` must hold an `Arc<Credit<W>>`, which is given up.
-unsafe extern "C" fn give_back<W: Wake>(skb: *mut bindings::sk_buff) {
+/// `destructor_arg` of `skb` must be the packet's slot, which owns the credit until [`Slot::leave`] or, if the packet is
+/// taken back, until [`wait_for_destructors`] has returned.
+unsafe extern "C" fn give_back(skb: *mut bindings::sk_buff) {
     // SAFETY: The network stack destroys valid buffers.
     let shared = unsafe { bindings::skb_shinfo(skb) };
     // SAFETY: As above. A softirq that receives a packet sets this; it is zero in one that is only sent.
     let received = unsafe { bindings::skb_ingress_index(skb) } != 0;
     // SAFETY: The shared info lives as long as its buffer.
-    let held = unsafe { (*shared).__bindgen_anon_2.destructor_arg };
-    if let Some(held) = NonNull::new(held) {
-        // SAFETY: The caller promises that it is an `Arc<Credit<W>>`, and gives it up.
-        let credit = unsafe { Arc::<Credit<W>>::from_foreign(held.as_ptr()) };
-        // SAFETY: This is the buffer's destructor. Senders give buffers no other socket, and the
-        // network stack makes a buffer forget its destructor before it gives it another socket.
-        unsafe { credit.probe.uncharge(skb) };
-        credit.put(received);
+    let slot = unsafe { (*shared).__bindgen_anon_2.destructor_arg }.cast::<Slot>();
+    // SAFETY: The credit owns its slots, and lives by the caller's promise.
+    let slot = unsafe { &*slot };
+    // SAFETY: By the caller's promise.
+    let credit = unsafe { slot.credit() };
+    // SAFETY: This is the buffer's destructor. Senders give buffers no other socket, and the
+    // network stack makes a buffer forget its destructor before it gives it another socket.
+    unsafe { credit.probe.uncharge(skb) };
+    match slot.leave(skb) {
+        Some(credit) => credit.put(received),
+        None => credit.all.wait_for_take_back(),
     }
 }
 
-/// Waits until no credit is left, with no packet that holds one: until then, code of this module
-/// may still be called.
-///
-/// # Context
-///
-/// Process; sleeps for as long as packets wait in queues of other devices, of senders that had not ended when the module began to
-/// be removed. Those of processes' QPs that ended before keep the module ([`Credit::sender_ends`]).
-pub fn drain() {
-    while LIVE.load(ordering::Acquire) != 0 {
-        fsleep(Delta::from_millis(1));
+#[kunit_tests(rrxe_credit)]
+mod tests {
+    use super::*;
+
+    struct NoSender;
+
+    impl Wake for NoSender {
+        fn wake(&self) {}
     }
-    // The last destructor may not have returned, in a softirq.
-    wait_for_readers();
-    // Nor in a task, which may be preempted there, outside of RCU's read-side sections: `__rtnl_unlock()`,
-    // net/core/rtnetlink.c, frees the packets of a queueing discipline that was removed.
-    wait_for_tasks();
+
+    fn packet() -> Result<*mut bindings::sk_buff> {
+        // SAFETY: No requirements.
+        let skb = unsafe { bindings::alloc_skb(64, bindings::GFP_KERNEL) };
+        if skb.is_null() {
+            Err(ENOMEM)
+        } else {
+            Ok(skb)
+        }
+    }
+
+    fn free(skb: *mut bindings::sk_buff) {
+        // SAFETY: The callers own the buffer.
+        unsafe { bindings::consume_skb(skb) };
+    }
+
+    #[test]
+    fn comes_back_with_its_packets() -> Result {
+        let (credits, probe) = (Credits::new()?, Arc::new(ProbeSockets::new()?, GFP_KERNEL)?);
+        let credit = Credit::new(2, NoSender, probe.clone(), &credits)?;
+        let packets = [packet()?, packet()?, packet()?];
+        // SAFETY: The packets are ours.
+        let charged = packets.map(|skb| unsafe { credit.charge(skb) });
+        assert_eq!(charged, [Ok(()), Ok(()), Err(EAGAIN)]);
+        assert!(!credit.available());
+        free(packets[1]);
+        assert!(credit.available());
+        // SAFETY: As above.
+        assert_eq!(unsafe { credit.charge(packets[2]) }, Ok(()));
+        // SAFETY: As above.
+        let own = packets.map(|skb| skb != packets[1] && unsafe { credit.is_of(skb) });
+        assert_eq!(own, [true, false, true]);
+        free(packets[0]);
+        free(packets[2]);
+        assert!(credit.is_whole());
+        drop(credit);
+        credits.drain();
+        Ok(())
+    }
+
+    #[test]
+    fn is_taken_from_packets_that_stay() -> Result {
+        let (credits, probe) = (Credits::new()?, Arc::new(ProbeSockets::new()?, GFP_KERNEL)?);
+        let credit = Credit::new(2, NoSender, probe.clone(), &credits)?;
+        let (plain, with_socket) = (packet()?, packet()?);
+        // SAFETY: The packet is ours, has no destructor, and is charged next.
+        unsafe { credit.probe().charge_v6(with_socket) }?;
+        // SAFETY: The packets are ours.
+        unsafe { credit.charge(plain) }?;
+        // SAFETY: As above.
+        unsafe { credit.charge(with_socket) }?;
+        drop(credit);
+        credits.drain();
+        free(plain);
+        free(with_socket);
+        assert!(probe.is_unused());
+        Ok(())
+    }
 }

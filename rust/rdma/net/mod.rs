@@ -9,6 +9,7 @@
 //! Addresses are GIDs throughout, those of IPv4 mapped into IPv6.
 
 pub mod credit;
+mod in_flight;
 pub mod lane;
 mod multicast;
 pub mod netdev;

@@ -69,7 +69,7 @@ pub(crate) const SEND_WINDOW: u32 = 128;
 /// Packets of a QP that may be on their way through this host.
 pub(crate) const PACKETS_IN_FLIGHT: u32 = 64;
 /// Packets of a GSI QP that may be. It drops further ones instead of waiting.
-pub(crate) const GSI_PACKETS_IN_FLIGHT: u32 = 16384;
+pub(crate) const GSI_PACKETS_IN_FLIGHT: u32 = 4096;
 /// Threads that release what ended of regions on demand at a time: as many as a work queue may have.
 pub(crate) const SLEEPERS: u32 = 2048;
 /// Packets that wait for a QP's turn.

@@ -26,7 +26,6 @@ use rdma::{
     gid::{Gid, GidPlace},
     link::{LinkHandler, LinkRegistration},
     net::{
-        credit,
         netdev::{self, Kind, Netdev, NetdevSlot, Notifier},
         netns::{self, Net, NetId, PerNet},
         skb::Ingress,
@@ -582,6 +581,6 @@ impl Drop for Service {
         self.notifier = None;
         self.client = None;
         self.namespaces = None;
-        credit::drain();
+        self.links.contexts.drain();
     }
 }

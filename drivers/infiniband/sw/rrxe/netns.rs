@@ -13,6 +13,7 @@ use kernel::{
 use rdma::{
     gid::{Gid, Network},
     net::{
+        credit::Credits,
         netns::{Net, NetId},
         path_mtu::ProbeSockets,
         skb::{Backlog, Discard, Ingress, RxSkb},
@@ -54,6 +55,8 @@ pub(crate) struct NetContext {
     pub(crate) drops: rx::Drops,
     /// The sockets of its QPs' packets.
     pub(crate) probe: Arc<ProbeSockets>,
+    /// Those of its QPs are among these.
+    pub(crate) credits: Arc<Credits>,
     /// Open while there are devices.
     #[pin]
     sockets: Mutex<Option<Sockets>>,
@@ -76,7 +79,7 @@ impl Receiver for NetContext {
 
 impl NetContext {
     /// Opens the UDP port in namespace `net`.
-    fn open(net: &Net, probe: Arc<ProbeSockets>) -> Result<Arc<Self>> {
+    fn open(net: &Net, probe: Arc<ProbeSockets>, credits: Arc<Credits>) -> Result<Arc<Self>> {
         let readers = Arc::new(Sections::new()?, GFP_KERNEL)?;
         let context = Arc::pin_init(
             try_pin_init!(Self {
@@ -90,6 +93,7 @@ impl NetContext {
                 backlog: Backlog::new()?,
                 drops: rx::Drops::new(),
                 probe,
+                credits,
                 sockets <- new_mutex!(None, "rrxe_sockets"),
             }),
             GFP_KERNEL,
@@ -186,12 +190,13 @@ fn refusal(error: OpenError) -> Error {
 pub(crate) struct Contexts {
     #[pin]
     state: Mutex<State>,
+    credits: Arc<Credits>,
 }
 
 struct State {
     users: KVec<User>,
     /// Probe sockets of namespaces that have no devices any more. Their packets may still be on their way, so they live
-    /// until the module has no credit left. The next namespace gets those at which no packet counts any more.
+    /// until [`Contexts::drain`] has returned. The next namespace gets those at which no packet counts any more.
     idle: KVec<Arc<ProbeSockets>>,
 }
 
@@ -216,7 +221,14 @@ impl Contexts {
                 },
                 "rrxe_contexts"
             ),
+            credits: Credits::new()?,
         })
+    }
+
+    /// Takes back packets in flight, and waits for the end of code that packets call. There is no device any more. Process
+    /// context; sleeps.
+    pub(crate) fn drain(&self) {
+        self.credits.drain();
     }
 
     /// The context of namespace `net`, for one more device. Process context; sleeps.
@@ -239,7 +251,7 @@ impl Contexts {
             Some(probe) => probe,
             None => Arc::new(ProbeSockets::new()?, GFP_KERNEL)?,
         };
-        let opened = NetContext::open(net, probe.clone());
+        let opened = NetContext::open(net, probe.clone(), self.credits.clone());
         if opened.is_err() {
             // There is room, as reserved above.
             let _ = idle.push(probe, GFP_KERNEL);

@@ -87,7 +87,7 @@ pub(crate) struct Qp {
     /// `None` of QPs without a receive queue.
     pub(crate) recv_cq: Option<Arc<Cq>>,
     srq: Option<Arc<Srq>>,
-    pub(crate) credit: Arc<Credit<Waker>>,
+    pub(crate) credit: Arc<Credit>,
     #[pin]
     pub(crate) inbox: SkbQueue,
     /// Whose packets it takes.
@@ -234,7 +234,6 @@ impl Qp {
         for cq in self.cqs() {
             cq.forget(self.token);
         }
-        self.credit.sender_ends();
     }
 
     /// Strikes the QP from its CQs. Process context.

@@ -8,7 +8,7 @@ use rdma::{
     crc32::crc32_le,
     mr::Span,
     net::{
-        credit::{Credit, Wake},
+        credit::Credit,
         route::Route,
         skb::{self, Endpoints, RxSkb, TxPacket, TxSkb},
     },
@@ -120,7 +120,7 @@ impl<'a> Frame<'a> {
     /// # Errors
     ///
     /// Any; the packet is lost.
-    pub(crate) fn send<W: Wake>(mut self, credit: &Arc<Credit<W>>) -> Result {
+    pub(crate) fn send(mut self, credit: &Arc<Credit>) -> Result {
         self.skb.set_priority(self.address.priority);
         let route = self.route;
         self.finish(Self::icrc)?.send(route, credit)

@@ -4,7 +4,7 @@
 
 use core::{mem::ManuallyDrop, ptr::NonNull, slice};
 
-use kernel::{prelude::*, sync::Arc};
+use kernel::prelude::*;
 
 use roce::wire::DropReason;
 
@@ -18,7 +18,7 @@ use crate::{
     copy::copy_bytes,
     gid::Gid,
     mr::{Span, SpanFault},
-    net::credit::{Credit, Wake},
+    net::credit::Credit,
 };
 
 pub(super) const IPV4_LEN: usize = 20;
@@ -289,7 +289,7 @@ impl RxSkb {
     }
 
     /// Whether it was sent with `credit`: it shares its bytes with a packet that holds this credit or held it.
-    pub fn was_sent_with<W: Wake>(&self, credit: &Arc<Credit<W>>) -> bool {
+    pub fn was_sent_with(&self, credit: &Credit) -> bool {
         // SAFETY: Valid by the type invariant.
         unsafe { credit.is_of(self.0.as_ptr()) }
     }

@@ -18,11 +18,7 @@ use super::{
 use crate::{
     bindings,
     gid::Network,
-    net::{
-        credit::{Credit, Wake},
-        netdev::Netdev,
-        route::Route,
-    },
+    net::{credit::Credit, netdev::Netdev, route::Route},
 };
 
 const NET_XMIT_DROP: c_int = bindings::NET_XMIT_DROP as c_int;
@@ -45,12 +41,15 @@ impl Written {
     }
 
     /// Gives the buffer up, to be sent: it holds a credit until it is destroyed.
-    fn charge<W: Wake>(self, credit: &Arc<Credit<W>>) -> *mut bindings::sk_buff {
-        let skb = self.into_raw().as_ptr();
+    ///
+    /// # Errors
+    ///
+    /// `EAGAIN` if the credit is used up.
+    fn charge(self, credit: &Arc<Credit>) -> Result<*mut bindings::sk_buff> {
         // SAFETY: The buffer is ours until it is sent, and was built without a destructor;
         // `TxPacket::send` may have charged it to the credit's socket.
-        unsafe { credit.charge(skb) };
-        skb
+        unsafe { credit.charge(self.0.as_ptr()) }?;
+        Ok(self.into_raw().as_ptr())
     }
 
     fn into_raw(self) -> NonNull<bindings::sk_buff> {
@@ -95,9 +94,9 @@ impl TxPacket {
     /// # Errors
     ///
     /// `EINVAL` if the route is of another version of IP; `EMSGSIZE` if the packet is longer than the MTU of the network
-    /// device; `EAGAIN` if it is longer than the route's, and too many such packets wait; otherwise the IP layer's. The
-    /// packet is gone all the same.
-    pub fn send<W: Wake>(self, route: &Route, credit: &Arc<Credit<W>>) -> Result {
+    /// device; `EAGAIN` if it is longer than the route's, and too many such packets wait, or if the credit is used up;
+    /// otherwise the IP layer's. The packet is gone all the same.
+    pub fn send(self, route: &Route, credit: &Arc<Credit>) -> Result {
         if self.network != route.network() {
             return Err(EINVAL);
         }
@@ -110,7 +109,7 @@ impl TxPacket {
             // credit from now on, whose destructor calls `uncharge`; the credit keeps the sockets.
             unsafe { credit.probe().charge_v6(skb) }?;
         }
-        let skb = self.skb.charge(credit);
+        let skb = self.skb.charge(credit)?;
         // SAFETY: The count that `hold` takes is given to the buffer.
         unsafe { bindings::skb_dst_set(skb, route.hold()) };
         let readers = rcu::read_lock();
@@ -178,14 +177,15 @@ impl TxFrame {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the link-layer header is not there or not in one piece; those of the queueing discipline or the device.
+    /// `EINVAL` if the link-layer header is not there or not in one piece; `EAGAIN` if the credit is used up; those of the
+    /// queueing discipline or the device.
     /// The frame is gone all the same.
-    pub fn send<W: Wake>(self, netdev: &Netdev, credit: &Arc<Credit<W>>) -> Result {
+    pub fn send(self, netdev: &Netdev, credit: &Arc<Credit>) -> Result {
         let header = netdev.header_len();
         if self.linear().len() < header as usize {
             return Err(EINVAL);
         }
-        let skb = self.0.charge(credit);
+        let skb = self.0.charge(credit)?;
         // SAFETY: The buffer is ours until it is sent; the device is held until after that.
         unsafe { bindings::skb_set_dev(skb, netdev.as_ptr()) };
         // SAFETY: The buffer is ours and starts with the link-layer header.

@@ -89,7 +89,7 @@ impl Qp {
         let pd = domain(&init)?;
         let net = device.link.context().clone();
         let backlog = net.backlog.clone();
-        let probe = net.probe.clone();
+        let (probe, credits) = (net.probe.clone(), net.credits.clone());
         let payer = payer(device, init.kind, context)?;
         let shares = payer
             .as_ref()
@@ -122,7 +122,7 @@ impl Qp {
                 send_cq: init.send_cq,
                 recv_cq: init.recv_cq,
                 srq: init.srq,
-                credit: Credit::new(packets_in_flight(init.kind), waker, probe)?,
+                credit: Credit::new(packets_in_flight(init.kind), waker, probe, &credits)?,
                 inbox <- SkbQueue::new(limits::INBOX, backlog, shares),
                 filter: Filter::new(init.kind),
                 token: init.upcall.token(),

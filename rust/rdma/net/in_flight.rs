@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The packets of a sender that are on their way through this host.
+//!
+//! The administrator of a network namespace can have a queue hold a packet for as long as the namespace lives. The packet's
+//! destructor is code of this module. So a [`Slot`] names the buffer of each packet, and the end of the module gives these
+//! buffers destructors that are code of the kernel ([`Slots::take_back`]).
+//!
+//! The network stack calls a buffer's destructor once, before it frees the buffer (`skb_orphan()`, include/linux/skbuff.h;
+//! `skb_release_head_state()`, net/core/skbuff.c). GRO clears the destructor of a buffer that it merges into another one,
+//! without a call (`skb_gro_receive()`, net/core/gro.c), so devices that hand sent buffers to GRO orphan them before
+//! (`veth_xdp_rcv_skb()`, drivers/net/veth.c; `macsec_handle_frame()`, drivers/net/macsec.c). netdevsim does not.
+
+use core::ptr;
+
+use kernel::{
+    ffi::c_void,
+    list::{impl_list_arc_safe, impl_list_item, ListArc, ListLinks},
+    prelude::*,
+    sync::{
+        atomic::{ordering, Atomic},
+        Arc, ArcBorrow,
+    },
+    types::ForeignOwnable,
+};
+
+use super::credit::Credit;
+use crate::bindings;
+
+/// A destructor of buffers.
+///
+/// # Safety
+///
+/// The buffer is valid.
+type Destructor = unsafe extern "C" fn(*mut bindings::sk_buff);
+
+/// Stands for a packet that the end of the module has taken back.
+const TAKEN: *mut bindings::sk_buff = ptr::without_provenance_mut(1);
+
+/// Room for a packet.
+///
+/// # Invariants
+///
+/// While `skb` is not null, `credit` is from `Arc::<Credit>::into_foreign()`, and the slot owns that reference.
+pub(super) struct Slot {
+    /// The packet's buffer, null or [`TAKEN`].
+    skb: Atomic<*mut bindings::sk_buff>,
+    credit: Atomic<*mut c_void>,
+}
+
+impl Slot {
+    fn new() -> Self {
+        // INVARIANT: `skb` is null.
+        Self {
+            skb: Atomic::new(ptr::null_mut()),
+            credit: Atomic::new(ptr::null_mut()),
+        }
+    }
+
+    fn is_free(&self) -> bool {
+        self.skb.load(ordering::Relaxed).is_null()
+    }
+
+    /// The credit that the slot's packet holds.
+    ///
+    /// # Safety
+    ///
+    /// The slot has a packet, and keeps the credit while the result lives.
+    pub(super) unsafe fn credit(&self) -> ArcBorrow<'_, Credit> {
+        // SAFETY: By the type invariant and the caller's promise.
+        unsafe { Arc::borrow(self.credit.load(ordering::Relaxed)) }
+    }
+
+    /// Frees the slot of `skb`, and returns the credit. `None` if the end of the module has taken the packet, or takes it
+    /// just now.
+    pub(super) fn leave(&self, skb: *mut bindings::sk_buff) -> Option<Arc<Credit>> {
+        let credit = self.credit.load(ordering::Relaxed);
+        self.clear(skb).then(|| {
+            // SAFETY: By the type invariant; `clear` gave up the slot's reference, and does so once.
+            unsafe { Arc::from_foreign(credit) }
+        })
+    }
+
+    fn clear(&self, from: *mut bindings::sk_buff) -> bool {
+        let free = ptr::null_mut();
+        from != free && self.skb.cmpxchg(from, free, ordering::Full).is_ok()
+    }
+
+    /// Gives the slot's packet, if it has one, a destructor that is code of the kernel instead of `own`.
+    ///
+    /// # Safety
+    ///
+    /// `own` must not return for a packet for which [`Self::leave`] returned `None` until this has returned.
+    unsafe fn take_back(&self, own: Destructor) {
+        let skb = self.skb.load(ordering::Acquire);
+        if skb.is_null() || self.skb.cmpxchg(skb, TAKEN, ordering::Full).is_err() {
+            return;
+        }
+        // SAFETY: The buffer is valid: the network stack calls `own` before it frees the buffer, and that call does not
+        // return now.
+        let (socket, destructor) =
+            unsafe { (bindings::skb_sk(skb), bindings::skb_destructor(skb)) };
+        // GRO of netdevsim may have cleared it.
+        if destructor.map(|found| found as usize) != Some(own as usize) {
+            return;
+        }
+        let other: Destructor = if socket.is_null() {
+            // Reports what buffers of user space were sent, of which the packet has none. There is no exported function that
+            // does less; and null may not be, for the network stack looks at the field more than once before the call.
+            bindings::skb_tx_error
+        } else {
+            // The packet counts at the socket of `ProbeSockets`.
+            bindings::sock_wfree
+        };
+        // SAFETY: As above. This is the last access to the buffer.
+        unsafe { bindings::skb_set_destructor(skb, Some(other)) };
+    }
+
+    /// Returns the credit of a packet that was taken back.
+    fn release(&self) -> Option<Arc<Credit>> {
+        self.leave(TAKEN)
+    }
+}
+
+/// The packets in flight of one sender.
+#[pin_data]
+pub(super) struct Slots {
+    #[pin]
+    links: ListLinks,
+    slots: KVVec<Slot>,
+    /// Where the search for a free slot begins: packets mostly leave in the order in which they were sent.
+    next: Atomic<usize>,
+    taken: Atomic<bool>,
+}
+
+impl_list_arc_safe! { impl ListArcSafe<0> for Slots { untracked; } }
+impl_list_item! { impl ListItem<0> for Slots { using ListLinks { self.links }; } }
+
+impl Slots {
+    /// For `limit` packets.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(super) fn new(limit: u32) -> Result<ListArc<Self>> {
+        let mut slots = KVVec::with_capacity(limit as usize, GFP_KERNEL_ACCOUNT)?;
+        for _ in 0..limit {
+            slots.push(Slot::new(), GFP_KERNEL_ACCOUNT)?;
+        }
+        let slots = try_pin_init!(Self {
+            links <- ListLinks::new(),
+            slots,
+            next: Atomic::new(0),
+            taken: Atomic::new(false),
+        });
+        ListArc::pin_init(slots, GFP_KERNEL_ACCOUNT)
+    }
+
+    /// Gives a packet a slot, which holds `credit` until [`Slot::leave`]. One caller at a time. `None` if all have packets.
+    pub(super) fn enter(&self, skb: *mut bindings::sk_buff, credit: &Arc<Credit>) -> Option<&Slot> {
+        let (before, after) = self
+            .slots
+            .split_at_checked(self.next.load(ordering::Relaxed))?;
+        let steps = Iterator::chain(after.iter(), before).position(Slot::is_free)?;
+        let index = steps.wrapping_add(before.len());
+        let index = index.checked_sub(self.slots.len()).unwrap_or(index);
+        let slot = self.slots.get(index)?;
+        // INVARIANT: The slot owns what it gets here before it has a packet.
+        slot.credit
+            .store(credit.clone().into_foreign(), ordering::Relaxed);
+        slot.skb.store(skb, ordering::Release);
+        self.next.store(index, ordering::Relaxed);
+        Some(slot)
+    }
+
+    /// Whether `slot` is one of these, by its address.
+    pub(super) fn contain(&self, slot: *const Slot) -> bool {
+        self.slots.as_ptr_range().contains(&slot)
+    }
+
+    /// Whether [`Self::take_back`] was called. The caller excludes such a call meanwhile.
+    pub(super) fn are_taken(&self) -> bool {
+        self.taken.load(ordering::Relaxed)
+    }
+
+    /// Gives the packets destructors that are code of the kernel instead of `own`.
+    ///
+    /// # Safety
+    ///
+    /// As of [`Slot::take_back`]. The sender has ended.
+    pub(super) unsafe fn take_back(&self, own: Destructor) {
+        self.taken.store(true, ordering::Relaxed);
+        for slot in &self.slots {
+            // SAFETY: The caller's promise.
+            unsafe { slot.take_back(own) };
+        }
+    }
+
+    /// Drops the credits of the packets that were taken back. Process context.
+    pub(super) fn release(&self) {
+        for slot in &self.slots {
+            drop(slot.release());
+        }
+    }
+}
