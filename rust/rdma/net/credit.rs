@@ -221,7 +221,8 @@ impl Credit {
     /// The caller owns `skb`, and has set no destructor but by [`ProbeSockets::charge_v6`] of
     /// [`Self::probe`].
     pub(super) unsafe fn charge(self: &Arc<Self>, skb: *mut bindings::sk_buff) -> Result {
-        let slot = self.slots.enter(skb, self).ok_or(EAGAIN)?;
+        // SAFETY: The caller's promise.
+        let slot = unsafe { self.slots.enter(skb, self) }.ok_or(EAGAIN)?;
         self.in_flight.fetch_add(1, ordering::Relaxed);
         // SAFETY: The caller owns the buffer.
         let shared = unsafe { bindings::skb_shinfo(skb) };

@@ -46,6 +46,9 @@ pub(super) struct Slot {
     /// The packet's buffer, null or [`TAKEN`].
     skb: Atomic<*mut bindings::sk_buff>,
     credit: Atomic<*mut c_void>,
+    /// Whether the packet counts at the socket of `ProbeSockets`. The buffer tells only before it is sent: a filter of a
+    /// socket gives it that socket while it runs (`sk_filter_trim_cap()`, net/core/filter.c, called by `tun_net_xmit()`).
+    has_socket: Atomic<bool>,
 }
 
 impl Slot {
@@ -54,6 +57,7 @@ impl Slot {
         Self {
             skb: Atomic::new(ptr::null_mut()),
             credit: Atomic::new(ptr::null_mut()),
+            has_socket: Atomic::new(false),
         }
     }
 
@@ -98,19 +102,17 @@ impl Slot {
         }
         // SAFETY: The buffer is valid: the network stack calls `own` before it frees the buffer, and that call does not
         // return now.
-        let (socket, destructor) =
-            unsafe { (bindings::skb_sk(skb), bindings::skb_destructor(skb)) };
+        let destructor = unsafe { bindings::skb_destructor(skb) };
         // GRO of netdevsim may have cleared it.
         if destructor.map(|found| found as usize) != Some(own as usize) {
             return;
         }
-        let other: Destructor = if socket.is_null() {
-            // Reports what buffers of user space were sent, of which the packet has none. There is no exported function that
+        let other: Destructor = if self.has_socket.load(ordering::Relaxed) {
+            bindings::sock_wfree
+        } else {
+            // Reports to user space that its memory was sent, of which the packet has none. There is no exported function that
             // does less; and null may not be, for the network stack looks at the field more than once before the call.
             bindings::skb_tx_error
-        } else {
-            // The packet counts at the socket of `ProbeSockets`.
-            bindings::sock_wfree
         };
         // SAFETY: As above. This is the last access to the buffer.
         unsafe { bindings::skb_set_destructor(skb, Some(other)) };
@@ -157,7 +159,15 @@ impl Slots {
     }
 
     /// Gives a packet a slot, which holds `credit` until [`Slot::leave`]. One caller at a time. `None` if all have packets.
-    pub(super) fn enter(&self, skb: *mut bindings::sk_buff, credit: &Arc<Credit>) -> Option<&Slot> {
+    ///
+    /// # Safety
+    ///
+    /// The caller owns the buffer.
+    pub(super) unsafe fn enter(
+        &self,
+        skb: *mut bindings::sk_buff,
+        credit: &Arc<Credit>,
+    ) -> Option<&Slot> {
         let (before, after) = self
             .slots
             .split_at_checked(self.next.load(ordering::Relaxed))?;
@@ -168,6 +178,9 @@ impl Slots {
         // INVARIANT: The slot owns what it gets here before it has a packet.
         slot.credit
             .store(credit.clone().into_foreign(), ordering::Relaxed);
+        // SAFETY: The caller's promise.
+        let socket = unsafe { bindings::skb_sk(skb) };
+        slot.has_socket.store(!socket.is_null(), ordering::Relaxed);
         slot.skb.store(skb, ordering::Release);
         self.next.store(index, ordering::Relaxed);
         Some(slot)
