@@ -68,7 +68,8 @@ impl Route {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the addresses are of different families or the source isn't this host's,
+    /// `EINVAL` if the addresses are of different families or the source isn't this host's, `EACCES` if the destination is
+    /// a broadcast address,
     /// otherwise what the routing tables say, as `ENETUNREACH`.
     pub fn lookup(netdev: &Netdev, flow: &Flow) -> Result<Self> {
         if flow.source.network() != flow.destination.network() {
@@ -325,8 +326,15 @@ unsafe fn find_v4(net: *mut bindings::net, flow: &Flow, exit: Exit) -> Result<Ro
     // SAFETY: As the caller promises.
     let found = unsafe { bindings::ip_route_output_key_hash(net, &mut key, core::ptr::null()) };
     let found = NonNull::new(from_err_ptr(found)?).ok_or(EINVAL)?;
-    // SAFETY: A valid entry was returned, the first member of a `struct rtable`, with a count for us.
-    Ok(unsafe { Route::new(found.cast(), Network::V4) })
+    // SAFETY: A valid entry was returned.
+    let kind = unsafe { (*found.as_ptr()).rt_type };
+    // SAFETY: As above: the first member of a `struct rtable`, with a count for us.
+    let route = unsafe { Route::new(found.cast(), Network::V4) };
+    // RoCE has no broadcast. A socket must ask for it (`SO_BROADCAST`).
+    if u32::from(kind) == bindings::RTN_BROADCAST {
+        return Err(EACCES);
+    }
+    Ok(route)
 }
 
 /// # Safety
