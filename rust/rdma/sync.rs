@@ -269,7 +269,7 @@ pub fn wait_for_readers() {
 ///
 /// # Context
 ///
-/// Process; sleeps, for about a tenth of a second and more.
+/// Process; sleeps, for about a tenth of a second, and until each task that could run then has had CPU time.
 pub(crate) fn wait_for_tasks() {
     // SAFETY: No requirements but process context; a caller elsewhere gets a warning, not
     // undefined behaviour.

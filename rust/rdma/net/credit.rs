@@ -15,7 +15,7 @@ use kernel::{
         atomic::{ordering, Atomic},
         Arc,
     },
-    time::{delay::fsleep, Delta},
+    time::{delay::fsleep, msecs_to_jiffies, Delta},
 };
 
 use super::{
@@ -26,7 +26,7 @@ use crate::{
     bindings,
     net::path_mtu::ProbeSockets,
     random,
-    sync::{new_bh_spinlock, smp_mb, wait_for_readers, wait_for_tasks, BhSpinLock},
+    sync::{new_irq_spinlock, smp_mb, wait_for_readers, wait_for_tasks, IrqSpinLock},
 };
 
 /// Wakes a sender that waits for credit.
@@ -43,7 +43,7 @@ pub trait Wake: Send + Sync + 'static {
 #[pin_data]
 pub struct Credits {
     #[pin]
-    live: BhSpinLock<Live>,
+    live: IrqSpinLock<Live>,
 }
 
 struct Live {
@@ -81,7 +81,7 @@ impl Credits {
             slots: List::new(),
             count: 0,
         };
-        let credits = pin_init!(Self { live <- new_bh_spinlock!(live, "rrxe_credits") });
+        let credits = pin_init!(Self { live <- new_irq_spinlock!(live, "rrxe_credits") });
         Arc::pin_init(credits, GFP_KERNEL)
     }
 
@@ -133,12 +133,23 @@ fn wait_for_destructors() {
     wait_for_tasks();
 }
 
+/// What a sender does whose credit is used up.
+#[derive(Clone, Copy)]
+pub enum Excess {
+    /// It waits.
+    Waits,
+    /// It waits until half of its packets were sent this many milliseconds ago or earlier. Until it gets some back, it sends
+    /// further packets, which hold no credit. For senders with many receivers, one of which may leave packets in a queue.
+    GoesAfter(u32),
+}
+
 /// A sender's bound on packets in flight.
 pub struct Credit {
     /// A random number, not zero, that its packets carry.
     mark: u32,
     in_flight: Atomic<u32>,
     limit: u32,
+    excess: Excess,
     waiting: Atomic<bool>,
     reception: Reception,
     waker: KBox<dyn Wake>,
@@ -148,7 +159,7 @@ pub struct Credit {
 }
 
 impl Credit {
-    /// Credit for `limit` packets, one of `all`. The packets are sent on behalf of `probe`; `waker` is told when the credit
+    /// Credit for `limit` packets, one of `all`; `excess` tells what the sender does beyond these. The packets are sent on behalf of `probe`; `waker` is told when the credit
     /// was used up and comes back. Other owners of `probe` and `all` must drop them last, after [`Credits::drain`].
     ///
     /// # Errors
@@ -156,6 +167,7 @@ impl Credit {
     /// `ENOMEM`.
     pub fn new(
         limit: u32,
+        excess: Excess,
         waker: impl Wake,
         probe: Arc<ProbeSockets>,
         all: &Arc<Credits>,
@@ -166,6 +178,7 @@ impl Credit {
             mark: random::next_u32().max(1),
             in_flight: Atomic::new(0),
             limit,
+            excess,
             waiting: Atomic::new(false),
             reception: Reception::new(),
             waker,
@@ -179,13 +192,32 @@ impl Credit {
 
     /// Whether another packet may be sent. If not, the waker will be called.
     pub fn available(&self) -> bool {
-        if self.in_flight.load(ordering::Relaxed) < self.limit {
+        // Pairs with `put`: the slot is free, too.
+        if self.in_flight.load(ordering::Acquire) < self.limit || self.is_stuck() {
             return true;
         }
         self.waiting.store(true, ordering::Relaxed);
         // Pairs with the one in `put`: either that sees the wish, or we see what came back.
         smp_mb();
-        self.in_flight.load(ordering::Relaxed) < self.limit
+        self.in_flight.load(ordering::Acquire) < self.limit
+    }
+
+    /// Whether the sender goes on without credit.
+    fn is_stuck(&self) -> bool {
+        let Some(patience) = self.patience() else {
+            return false;
+        };
+        let age = msecs_to_jiffies(patience) as u32;
+        self.slots.older_than(age) >= self.limit as usize / 2
+    }
+
+    /// Milliseconds after which a sender without credit asks again, for [`Self::available`] may say yes without a call of the
+    /// waker. `None` if the waker is called in any case.
+    pub fn patience(&self) -> Option<u32> {
+        match self.excess {
+            Excess::Waits => None,
+            Excess::GoesAfter(milliseconds) => Some(milliseconds),
+        }
     }
 
     /// The sockets on whose behalf packets are sent; they outlive those packets.
@@ -214,7 +246,7 @@ impl Credit {
     ///
     /// # Errors
     ///
-    /// `EAGAIN` if the credit is used up.
+    /// `EAGAIN` if the credit is used up and the sender waits without an end.
     ///
     /// # Safety
     ///
@@ -222,24 +254,28 @@ impl Credit {
     /// [`Self::probe`].
     pub(super) unsafe fn charge(self: &Arc<Self>, skb: *mut bindings::sk_buff) -> Result {
         // SAFETY: The caller's promise.
-        let slot = unsafe { self.slots.enter(skb, self) }.ok_or(EAGAIN)?;
-        self.in_flight.fetch_add(1, ordering::Relaxed);
+        let slot = unsafe { self.slots.enter(skb, self) };
+        if slot.is_none() && self.patience().is_none() {
+            return Err(EAGAIN);
+        }
+        let known = slot.map_or(self.slots.any(), ptr::from_ref).cast_mut();
         // SAFETY: The caller owns the buffer.
         let shared = unsafe { bindings::skb_shinfo(skb) };
         // SAFETY: The shared info lives as long as its buffer; this field is its owner's.
-        unsafe {
-            (*shared).__bindgen_anon_2.destructor_arg = ptr::from_ref(slot).cast_mut().cast()
-        };
+        unsafe { (*shared).__bindgen_anon_2.destructor_arg = known.cast() };
         // The kernel uses the field only for a time stamp that `tx_flags` asks for (`__skb_tstamp_tx()`,
         // net/core/skbuff.c). `tx_flags` is zero here.
         // SAFETY: As above.
         unsafe { (*shared).tskey = self.mark };
-        // SAFETY: The caller owns the buffer. `destructor_arg` is its slot.
-        unsafe { bindings::skb_set_destructor(skb, Some(give_back)) };
+        if slot.is_some() {
+            self.in_flight.fetch_add(1, ordering::Relaxed);
+            // SAFETY: The caller owns the buffer. `destructor_arg` is its slot.
+            unsafe { bindings::skb_set_destructor(skb, Some(give_back)) };
+        }
         Ok(())
     }
 
-    /// Whether `skb` shares its bytes with a packet that holds this credit or held it.
+    /// Whether `skb` shares its bytes with a packet that was charged to this credit.
     ///
     /// An allocation leaves `destructor_arg` as it was (`__finalize_skb_around()`, net/core/skbuff.c), so a packet of
     /// somebody else may name a slot of this credit. But it clears `tskey`, which processes set to a number of
@@ -336,7 +372,7 @@ mod tests {
     #[test]
     fn comes_back_with_its_packets() -> Result {
         let (credits, probe) = (Credits::new()?, Arc::new(ProbeSockets::new()?, GFP_KERNEL)?);
-        let credit = Credit::new(2, NoSender, probe.clone(), &credits)?;
+        let credit = Credit::new(2, Excess::Waits, NoSender, probe.clone(), &credits)?;
         let packets = [packet()?, packet()?, packet()?];
         // SAFETY: The packets are ours.
         let charged = packets.map(|skb| unsafe { credit.charge(skb) });
@@ -358,9 +394,30 @@ mod tests {
     }
 
     #[test]
+    fn marks_packets_beyond_it() -> Result {
+        let (credits, probe) = (Credits::new()?, Arc::new(ProbeSockets::new()?, GFP_KERNEL)?);
+        let credit = Credit::new(1, Excess::GoesAfter(0), NoSender, probe.clone(), &credits)?;
+        let other = Credit::new(1, Excess::GoesAfter(0), NoSender, probe.clone(), &credits)?;
+        let packets = [packet()?, packet()?, packet()?];
+        for skb in packets {
+            assert!(credit.available());
+            // SAFETY: The packet is ours.
+            unsafe { credit.charge(skb) }?;
+            // SAFETY: As above.
+            assert!(unsafe { credit.is_of(skb) && !other.is_of(skb) });
+            assert_eq!(credit.in_flight(), 1);
+        }
+        packets.map(free);
+        assert!(credit.is_whole());
+        drop((credit, other));
+        credits.drain();
+        Ok(())
+    }
+
+    #[test]
     fn is_taken_from_packets_that_stay() -> Result {
         let (credits, probe) = (Credits::new()?, Arc::new(ProbeSockets::new()?, GFP_KERNEL)?);
-        let credit = Credit::new(2, NoSender, probe.clone(), &credits)?;
+        let credit = Credit::new(2, Excess::Waits, NoSender, probe.clone(), &credits)?;
         let (plain, with_socket) = (packet()?, packet()?);
         // SAFETY: The packet is ours, has no destructor, and is charged next.
         unsafe { credit.probe().charge_v6(with_socket) }?;

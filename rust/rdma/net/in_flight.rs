@@ -9,7 +9,10 @@
 //! The network stack calls a buffer's destructor once, before it frees the buffer (`skb_orphan()`, include/linux/skbuff.h;
 //! `skb_release_head_state()`, net/core/skbuff.c). GRO clears the destructor of a buffer that it merges into another one,
 //! without a call (`skb_gro_receive()`, net/core/gro.c), so devices that hand sent buffers to GRO orphan them before
-//! (`veth_xdp_rcv_skb()`, drivers/net/veth.c; `macsec_handle_frame()`, drivers/net/macsec.c). netdevsim does not.
+//! (`veth_xdp_rcv_skb()`, drivers/net/veth.c; `macsec_handle_frame()`, drivers/net/macsec.c). Some do not, which only
+//! administrators of the host can have: netdevsim, CPU maps of XDP (kernel/bpf/cpumap.c), MACsec with ciphers that work
+//! asynchronously (`macsec_decrypt_done()`). GRO merges no packet without a UDP checksum, as those of RoCE are, but frames of raw
+//! packet QPs.
 
 use core::ptr;
 
@@ -37,6 +40,13 @@ type Destructor = unsafe extern "C" fn(*mut bindings::sk_buff);
 /// Stands for a packet that the end of the module has taken back.
 const TAKEN: *mut bindings::sk_buff = ptr::without_provenance_mut(1);
 
+/// The time in jiffies, modulo 2³².
+fn jiffies() -> u32 {
+    // SAFETY: The kernel's variable, which it changes as a whole.
+    let now = unsafe { (&raw const kernel::bindings::jiffies).read_volatile() };
+    now as u32
+}
+
 /// Room for a packet.
 ///
 /// # Invariants
@@ -46,6 +56,8 @@ pub(super) struct Slot {
     /// The packet's buffer, null or [`TAKEN`].
     skb: Atomic<*mut bindings::sk_buff>,
     credit: Atomic<*mut c_void>,
+    /// When the packet was sent, in jiffies.
+    sent: Atomic<u32>,
     /// Whether the packet counts at the socket of `ProbeSockets`. The buffer tells only before it is sent: a filter of a
     /// socket gives it that socket while it runs (`sk_filter_trim_cap()`, net/core/filter.c, called by `tun_net_xmit()`).
     has_socket: Atomic<bool>,
@@ -57,6 +69,7 @@ impl Slot {
         Self {
             skb: Atomic::new(ptr::null_mut()),
             credit: Atomic::new(ptr::null_mut()),
+            sent: Atomic::new(0),
             has_socket: Atomic::new(false),
         }
     }
@@ -103,7 +116,7 @@ impl Slot {
         // SAFETY: The buffer is valid: the network stack calls `own` before it frees the buffer, and that call does not
         // return now.
         let destructor = unsafe { bindings::skb_destructor(skb) };
-        // GRO of netdevsim may have cleared it.
+        // GRO may have cleared it.
         if destructor.map(|found| found as usize) != Some(own as usize) {
             return;
         }
@@ -178,12 +191,27 @@ impl Slots {
         // INVARIANT: The slot owns what it gets here before it has a packet.
         slot.credit
             .store(credit.clone().into_foreign(), ordering::Relaxed);
+        slot.sent.store(jiffies(), ordering::Relaxed);
         // SAFETY: The caller's promise.
         let socket = unsafe { bindings::skb_sk(skb) };
         slot.has_socket.store(!socket.is_null(), ordering::Relaxed);
         slot.skb.store(skb, ordering::Release);
         self.next.store(index, ordering::Relaxed);
         Some(slot)
+    }
+
+    /// How many packets were sent `age` jiffies ago or earlier. Any context.
+    pub(super) fn older_than(&self, age: u32) -> usize {
+        let now = jiffies();
+        let is_old = |slot: &&Slot| {
+            !slot.is_free() && now.wrapping_sub(slot.sent.load(ordering::Relaxed)) >= age
+        };
+        self.slots.iter().filter(is_old).count()
+    }
+
+    /// The address of one of these, by which [`Self::contain`] knows them.
+    pub(super) fn any(&self) -> *const Slot {
+        self.slots.as_ptr()
     }
 
     /// Whether `slot` is one of these, by its address.

@@ -21,10 +21,9 @@ use rdma::{
 };
 use roce::{
     host::{AccessFault, Count, RemoteAccess},
-    ids::Qpn,
     qp::{Attrs, Config, QpState, SendWqe, TransmitFault},
     responder::Replay,
-    time::Instant,
+    time::{Duration, Instant},
     transmit::{Source, Transmit},
     wc::WcStatus,
     wire::packet::{Packet, Service},
@@ -319,7 +318,7 @@ impl Core {
     /// process has posted without a call.
     fn leave_sends(&mut self, qp: &Qp, upshot: &mut Upshot) {
         match self.engine.state() {
-            QpState::Rts if !self.rests() && has_credit(qp) => upshot.rest = Rest::Anywhere,
+            QpState::Rts if !self.rests() && qp.credit.available() => upshot.rest = Rest::Anywhere,
             _ if self.engine.flushes() => {
                 self.with_engine(qp, None, upshot, |engine, host| engine.flush_posted(host));
             }
@@ -338,10 +337,10 @@ impl Core {
         upshot: &mut Upshot,
     ) {
         // With credit `poll_transmit` flushes.
-        if self.engine.flushes() && !has_credit(qp) {
+        if self.engine.flushes() && !qp.credit.available() {
             self.with_engine(qp, None, upshot, |engine, host| engine.flush_posted(host));
         }
-        while *budget > 0 && (resumes || !self.rests()) && has_credit(qp) {
+        while *budget > 0 && (resumes || !self.rests()) && qp.credit.available() {
             let arrived = || has_arrived(&self.engine, qp);
             if !self.lane.admits(CpuId::current(), arrived) {
                 upshot.rest = Rest::On(self.lane.cpu());
@@ -470,16 +469,24 @@ impl Core {
     /// When a turn next has something to do.
     ///
     /// Without credit a turn does not poll, so what a poll left undone is not due, nor is the end
-    /// of a pause: turns would follow each other until the credit is back. [`has_credit`] looks at
-    /// the credit after the turn's last poll and, if there is none, has the waker called: that runs
+    /// of a pause: turns would follow each other until the credit is back. [`Credit::available`] is asked
+    /// after the turn's last poll and, if there is none, has the waker called: that runs
     /// the QP, which then polls. A QP that flushes needs no credit.
     fn next_work(&self, qp: ArcBorrow<'_, Qp>, now: Instant) -> Option<Instant> {
-        match self.engine.poll_timeout() {
-            Some(due) if due <= now && !self.engine.flushes() && !has_credit(&qp) => {
+        let due = match self.engine.poll_timeout() {
+            Some(due) if due <= now && !self.engine.flushes() && !qp.credit.available() => {
                 self.engine.deadline()
             }
             due => due,
-        }
+        };
+        Iterator::chain(due.into_iter(), self.asks_again(&qp, now)).min()
+    }
+
+    /// When a turn asks again whether the QP may send, if it may some time without a call of the waker.
+    fn asks_again(&self, qp: &Qp, now: Instant) -> Option<Instant> {
+        let patience = qp.credit.patience()?;
+        let waits = self.engine.state() == QpState::Rts && !qp.credit.available();
+        waits.then(|| now.after(milliseconds(patience)))
     }
 
     /// When a turn next has something to do, or looks for receives.
@@ -565,11 +572,8 @@ pub(crate) fn new_replays(count: u8) -> Result<KVVec<Replay>> {
     )?)
 }
 
-/// Whether the QP may send. A GSI QP does not wait for credit: a host that never takes the answers to its requests from a
-/// queue would stop all connection management of the device, and its removal, which waits for each send of `ib_mad` to
-/// complete (`ib_unregister_mad_agent()`, mad.c).
-fn has_credit(qp: &Qp) -> bool {
-    qp.qpn == Qpn::GSI || qp.credit.available()
+fn milliseconds(count: u32) -> Duration {
+    Duration(u64::from(count).saturating_mul(1_000_000))
 }
 
 /// Whether a packet that is sent now, on whichever CPU, overtakes none that minds: the QP's packets have left this host,
@@ -589,15 +593,10 @@ fn emit(
     frame: Frame<'_>,
     transmit: &Transmit,
 ) -> Result<Fate, TransmitFault> {
-    // Only a GSI QP comes here without credit.
-    let fate = if qp.credit.available() {
-        match frame.send(&qp.credit) {
-            Ok(()) => return Ok(Fate::Left),
-            Err(error) if error != EMSGSIZE => Ok(Fate::Dropped),
-            Err(_) => oversize(transmit).map(|()| Fate::Lost),
-        }
-    } else {
-        Ok(Fate::Lost)
+    let fate = match frame.send(&qp.credit) {
+        Ok(()) => return Ok(Fate::Left),
+        Err(error) if error != EMSGSIZE => Ok(Fate::Dropped),
+        Err(_) => oversize(transmit).map(|()| Fate::Lost),
     };
     counters.count(Count::SendErr);
     fate

@@ -68,8 +68,10 @@ pub(crate) const PKEY_TABLE_LEN: u16 = 1;
 pub(crate) const SEND_WINDOW: u32 = 128;
 /// Packets of a QP that may be on their way through this host.
 pub(crate) const PACKETS_IN_FLIGHT: u32 = 64;
-/// Packets of a GSI QP that may be. It drops further ones instead of waiting.
-pub(crate) const GSI_PACKETS_IN_FLIGHT: u32 = 4096;
+/// Packets of a GSI QP that are counted. It sends further ones without waiting.
+pub(crate) const GSI_PACKETS_IN_FLIGHT: u32 = 256;
+/// A UD or raw packet QP sends on while half of its packets have been on their way for so many milliseconds.
+pub(crate) const DATAGRAM_PATIENCE_MS: u32 = 100;
 /// Threads that release what ended of regions on demand at a time: as many as a work queue may have.
 pub(crate) const SLEEPERS: u32 = 2048;
 /// Packets that wait for a QP's turn.

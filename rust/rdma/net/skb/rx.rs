@@ -288,7 +288,7 @@ impl RxSkb {
         unsafe { (*self.control()).arrival }
     }
 
-    /// Whether it was sent with `credit`: it shares its bytes with a packet that holds this credit or held it.
+    /// Whether it was sent with `credit`: it shares its bytes with a packet that was charged to this credit.
     pub fn was_sent_with(&self, credit: &Credit) -> bool {
         // SAFETY: Valid by the type invariant.
         unsafe { credit.is_of(self.0.as_ptr()) }

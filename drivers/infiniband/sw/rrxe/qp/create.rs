@@ -12,8 +12,9 @@ use rdma::{
     error::unsupported,
     mmap::Mappings,
     net::{
-        credit::Credit,
+        credit::{Credit, Credits, Excess},
         lane::Lane,
+        path_mtu::ProbeSockets,
         skb::{Backlog, FrameQueue, Shares, SkbQueue},
     },
     qp::{QpCap, QpCreated, QpInit, QpReply, RingReply},
@@ -122,7 +123,7 @@ impl Qp {
                 send_cq: init.send_cq,
                 recv_cq: init.recv_cq,
                 srq: init.srq,
-                credit: Credit::new(packets_in_flight(init.kind), waker, probe, &credits)?,
+                credit: credit(init.kind, waker, probe, &credits)?,
                 inbox <- SkbQueue::new(limits::INBOX, backlog, shares),
                 filter: Filter::new(init.kind),
                 token: init.upcall.token(),
@@ -255,11 +256,26 @@ fn payer(
     })
 }
 
-fn packets_in_flight(kind: QpKind) -> u32 {
-    match kind {
-        QpKind::Gsi => limits::GSI_PACKETS_IN_FLIGHT,
-        _ => limits::PACKETS_IN_FLIGHT,
-    }
+/// The credit of a QP of this kind. It is one of `all`.
+fn credit(
+    kind: QpKind,
+    waker: Waker,
+    probe: Arc<ProbeSockets>,
+    all: &Arc<Credits>,
+) -> Result<Arc<Credit>> {
+    // The network may keep packets for ever. If a GSI QP waited, or dropped further packets, a host that does so would stop all
+    // connection management of the device, and its removal, which waits for each send of `ib_mad` to complete
+    // (`ib_unregister_mad_agent()`, mad.c).
+    let (limit, excess) = match kind {
+        QpKind::Gsi => (limits::GSI_PACKETS_IN_FLIGHT, Excess::GoesAfter(0)),
+        // Such a host must not stop what they send to others.
+        QpKind::Ud | QpKind::RawPacket => {
+            let after = Excess::GoesAfter(limits::DATAGRAM_PATIENCE_MS);
+            (limits::PACKETS_IN_FLIGHT, after)
+        }
+        _ => (limits::PACKETS_IN_FLIGHT, Excess::Waits),
+    };
+    Credit::new(limit, excess, waker, probe, all)
 }
 
 /// The QP's protection domain; of an XRC target that of its XRC domain.

@@ -1,0 +1,66 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# vm: together timeout=400
+# A host that keeps all packets that come to it in a queue of its own stops nothing that goes to others: neither
+# connection management nor datagrams.
+source "$(dirname "$0")/lib.sh"
+readonly HOST3_V4=10.77.0.3 QUESTIONS=600 COUNTED=256
+
+# Host 1 is a bridge with hosts 2 and 3.
+three_hosts() {
+	local host
+	for host in 1 2 3; do
+		ip netns add h$host && ip -n h$host link set lo up || return
+	done
+	ip -n h1 link add eth0 type bridge
+	for host in 2 3; do
+		ip link add port$host netns h1 type veth peer name eth0 netns h$host || return
+		ip -n h1 link set port$host master eth0 up
+		ip -n h$host addr add 10.77.0.$host/24 dev eth0
+		ip -n h$host link set eth0 up
+	done
+	ip -n h1 addr add $HOST1_V4/24 dev eth0
+	ip -n h1 link set eth0 up
+	wait_for 20 in1 ping -q -c 1 -W 5 $HOST2_V4 && wait_for 20 in1 ping -q -c 1 -W 5 $HOST3_V4
+}
+
+# What is redirected on its way in stays the same buffer.
+keeps_all() {
+	modprobe ifb numifbs=0 && ip -n h2 link add ifb0 type ifb && ip -n h2 link set ifb0 up &&
+		in2 tc qdisc add dev ifb0 root tbf rate 8bit burst 5000 limit 10000000 &&
+		in2 tc qdisc add dev eth0 ingress &&
+		in2 tc filter add dev eth0 parent ffff: protocol ip flower ip_proto udp dst_port 4791 \
+			action mirred egress redirect dev ifb0
+}
+
+kept() { in2 tc -s qdisc show dev ifb0 | sed -n 's/.*backlog [^ ]* \([0-9]*\)p.*/\1/p'; }
+keeps() { [[ $(kept) -ge $1 ]]; }
+
+connects() {
+	local server status
+	in1 rping -s -C 3 -a $HOST1_V4 >/tmp/rping 2>&1 &
+	server=$!
+	wait_for 20 _cm_listening && patiently 30 ip netns exec h3 rping -c -C 3 -V -a $HOST1_V4
+	status=$?
+	terminate $server
+	return $status
+}
+
+check "three hosts" three_hosts
+check "link on host 1" link_add 1
+check "link on host 3" link_add 3
+check "host 3 connects" connects
+check "host 2 keeps all that comes" keeps_all
+# QP 1 gives the answers to one address a rate.
+until keeps $((COUNTED + 44)); do
+	check "host 2 asks QP 1" python3 "$(dirname "$0")/asks.py" h2 $HOST2_V4 $HOST1_V4 $QUESTIONS
+	sleep 1
+done
+note "$(kept) packets wait"
+check "host 3 connects all the same" connects
+python3 "$(dirname "$0")/kept.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" $HOST2_V4 $HOST3_V4 10.77.0.255 ||
+	fail "kept.py ends well" "status $?"
+check "link on host 1 goes" link_del 1
+check "link on host 3 goes" link_del 3
+check "the module goes" wait_for 20 rmmod rrxe
+check "packets still wait" keeps $COUNTED
