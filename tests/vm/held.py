@@ -64,23 +64,22 @@ def writes():
 
 def stay():
     before = counter("sent_pkts")
-    ends = writes()
+    near, *others = writes()
     becomes(lambda: counter("sent_pkts") - before, CREDIT, "packets in flight")
     print("attached", flush=True)
     sys.stdin.read()
-    # The module may be gone, so nothing of `ends` is destroyed by calls.
-    os._exit(0 if ends else 1)
+    # The module may be gone, so no call destroys what there is.
+    os._exit(0)
 
 
 @case("held: what is posted is flushed while all credit is in a queue")
 def flushed():
-    near, *rest = writes()
+    near, *others = writes()
     near.qp.modify(QPAttr(qp_state=e.IBV_QPS_ERR), e.IBV_QP_STATE)
     found, end = [], time.monotonic() + 30
     while len(found) < MESSAGES and time.monotonic() < end:
         found += near.cq.poll(MESSAGES)[1]
     equal([(wc.wr_id, wc.status) for wc in found], [(number, e.IBV_WC_WR_FLUSH_ERR) for number in range(MESSAGES)])
-    del rest
 
 
 def ticks_without_credit():

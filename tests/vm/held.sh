@@ -25,9 +25,8 @@ ask() {
 	check "host 2 asks QP 1" python3 "$(dirname "$0")/asks.py" h2 $HOST2_V4 $HOST1_V4 300
 	check "QP 1 answers, though no answer leaves, round $1" wait_for 10 answers || note "$(($(sent) - before)) answers"
 }
-waiting() { in1 tc -s qdisc show dev "$device" | sed -n 's/.*backlog [^ ]* \([0-9]*\)p.*/\1/p'; }
-wait_there() { [[ $(waiting) -ge 300 ]]; }
-none_wait() { [[ $(waiting) -eq 0 ]]; }
+wait_there() { [[ $(backlog h1 "$device") -ge 300 ]]; }
+none_wait() { [[ $(backlog h1 "$device") -eq 0 ]]; }
 for round in {1..8}; do ask $round; done
 check "link on host 1 goes" link_del 1
 check "link on host 2 goes" link_del 2

@@ -206,11 +206,14 @@ terminate() {
 	[[ $? -eq 143 ]]
 }
 
-# rping_connects SECONDS: host 2 connects to host 1 by librdmacm within that time, and data arrives.
+# backlog NAMESPACE NETDEV: how many packets wait in the network device's queueing discipline.
+backlog() { ip netns exec "$1" tc -s qdisc show dev "$2" root | sed -n 's/.*backlog [^ ]* \([0-9]*\)p.*/\1/p'; }
+
+# rping_connects SECONDS [HOST]: host 2, or another, connects to host 1 by librdmacm within that time, and data arrives.
 rping_connects() {
 	in1 rping -s -C 3 -a $HOST1_V4 >/tmp/rping 2>&1 &
 	wait_for 20 bash -c "rdma resource show cm_id | grep -q LISTEN" &&
-		patiently "$1" ip netns exec h2 rping -c -C 3 -V -a $HOST1_V4 && wait $!
+		patiently "$1" ip netns exec "h${2:-2}" rping -c -C 3 -V -a $HOST1_V4 && wait $!
 }
 
 # Perftest with -R connects a second time, for its messages, and its client doesn't wait until the server listens
