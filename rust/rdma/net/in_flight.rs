@@ -91,16 +91,12 @@ impl Slot {
     /// Frees the slot of `skb`, and returns the credit. `None` if the end of the module has taken the packet, or takes it
     /// just now.
     pub(super) fn leave(&self, skb: *mut bindings::sk_buff) -> Option<Arc<Credit>> {
-        let credit = self.credit.load(ordering::Relaxed);
-        self.clear(skb).then(|| {
-            // SAFETY: By the type invariant; `clear` gave up the slot's reference, and does so once.
-            unsafe { Arc::from_foreign(credit) }
-        })
-    }
-
-    fn clear(&self, from: *mut bindings::sk_buff) -> bool {
-        let free = ptr::null_mut();
-        from != free && self.skb.cmpxchg(from, free, ordering::Full).is_ok()
+        let (free, credit) = (ptr::null_mut(), self.credit.load(ordering::Relaxed));
+        if skb == free || self.skb.cmpxchg(skb, free, ordering::Full).is_err() {
+            return None;
+        }
+        // SAFETY: By the type invariant. Whoever clears the slot has its reference, and only one caller does.
+        Some(unsafe { Arc::from_foreign(credit) })
     }
 
     /// Gives the slot's packet, if it has one, a destructor that is code of the kernel instead of `own`.
@@ -123,17 +119,12 @@ impl Slot {
         let other: Destructor = if self.has_socket.load(ordering::Relaxed) {
             bindings::sock_wfree
         } else {
-            // Reports to user space that its memory was sent, of which the packet has none. There is no exported function that
-            // does less; and null may not be, for the network stack looks at the field more than once before the call.
+            // It reports to user space that its memory was sent, and the packet has no such memory. No exported function does
+            // less. The network stack reads the field more than once before the call, so null is not allowed.
             bindings::skb_tx_error
         };
         // SAFETY: As above. This is the last access to the buffer.
         unsafe { bindings::skb_set_destructor(skb, Some(other)) };
-    }
-
-    /// Returns the credit of a packet that was taken back.
-    fn release(&self) -> Option<Arc<Credit>> {
-        self.leave(TAKEN)
     }
 }
 
@@ -240,7 +231,7 @@ impl Slots {
     /// Drops the credits of the packets that were taken back. Process context.
     pub(super) fn release(&self) {
         for slot in &self.slots {
-            drop(slot.release());
+            drop(slot.leave(TAKEN));
         }
     }
 }
