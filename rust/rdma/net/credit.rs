@@ -133,7 +133,7 @@ fn wait_for_destructors() {
     wait_for_tasks();
 }
 
-/// What a sender does whose credit is used up.
+/// How a sender goes on when its credit is used up.
 #[derive(Clone, Copy)]
 pub enum Excess {
     /// It waits.

@@ -68,9 +68,8 @@ impl Route {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the addresses are of different families or the source isn't this host's, `EACCES` if the destination is
-    /// a broadcast address,
-    /// otherwise what the routing tables say, as `ENETUNREACH`.
+    /// `EINVAL` if the addresses are of different families or the source isn't this host's, `EACCES` if the
+    /// destination is a broadcast address, otherwise what the routing tables say, as `ENETUNREACH`.
     pub fn lookup(netdev: &Netdev, flow: &Flow) -> Result<Self> {
         if flow.source.network() != flow.destination.network() {
             return Err(EINVAL);

@@ -5,9 +5,9 @@
 //! Threads of processes take it, and so does the MMU notifier, in whatever task changes the mappings of a process or
 //! reclaims memory. A user decides how little CPU time the threads of a process get. If a holder could be preempted, reclaim would
 //! wait for as long as the user likes. So a holder is not preempted, and nothing under the lock sleeps: neither the notes
-//! about pages, nor the wait for sections, which are not preempted either, nor the end of a chunk in `rrxe_release`. Nobody sleeps in the queue of the mutex, for the
-//! mutex may be handed to a thread there that gets no CPU time. ib_core itself takes the mutex when it releases the
-//! `ib_umem_odp`, in a work item.
+//! about pages, nor the wait for sections, which are not preempted either, nor the end of a chunk in `rrxe_release`. Nobody
+//! sleeps in the queue of the mutex, for the mutex may be handed to a thread there that gets no CPU time. ib_core itself
+//! takes the mutex when it releases the `ib_umem_odp`, in a work item.
 
 use core::ptr::NonNull;
 

@@ -178,8 +178,7 @@ impl TxFrame {
     /// # Errors
     ///
     /// `EINVAL` if the link-layer header is not there or not in one piece; `EAGAIN` if the credit is used up; those of the
-    /// queueing discipline or the device.
-    /// The frame is gone all the same.
+    /// queueing discipline or the device. The frame is gone all the same.
     pub fn send(self, netdev: &Netdev, credit: &Arc<Credit>) -> Result {
         let header = netdev.header_len();
         if self.linear().len() < header as usize {

@@ -2,10 +2,10 @@
 
 //! Questions of rrxe's own: ib_core's answer says that it has handled what came before.
 //!
-//! A probe asks to end a connection that does not exist. ib_cm answers it (`cm_dreq_handler()`, cm.c), unless there is no memory. The queue of
-//! connection management handles one datagram at a time on each CPU, in order (`ib_cm_init()`, cm.c). A question and the
-//! probe behind it get there by one thread, one after the other: by the same CPU, unless the thread moves in between. The
-//! address handle for the answer is refused: nothing leaves the host.
+//! A probe asks to end a connection that does not exist. ib_cm answers it (`cm_dreq_handler()`, cm.c), unless there is no
+//! memory. The queue of connection management handles one datagram at a time on each CPU, in order (`ib_cm_init()`, cm.c).
+//! A question and the probe behind it get there by one thread, one after the other: by the same CPU, unless the thread
+//! moves in between. The address handle for the answer is refused: nothing leaves the host.
 
 use rdma::net::skb::TxSkb;
 use roce::wire::{
