@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""Who takes in the packets of a multicast group: group.py DEVICE GID-INDEX."""
+"""Who takes in the packets of a multicast group: group.py DEVICE GID-INDEX GID-INDEX-V6.
+
+Host 2 sends back each RoCEv2 packet over IPv6 that comes to it.
+"""
 
 import ipaddress
 import sys
@@ -17,12 +20,13 @@ from pyverbs.wr import SGE, RecvWR, SendWR
 
 from cpu_time import packets_during
 from pairs import (
-    DEVICE, GID_INDEX, PATIENCE, Buffer, case, counter, equal, free_handle, gid_at, main, register,
+    DEVICE, GID_INDEX, PATIENCE, Buffer, becomes, case, counter, equal, free_handle, gid_at, main, register,
 )
 from uverbs import attach_mcast, detach_mcast
 
 MULTICAST, QKEY, GRH = 0xFFFFFF, 0x1234, 40
 GROUPS = ("239.77.1.11", "239.77.1.12", "239.77.1.13")
+GROUP_V6, GID_INDEX_V6 = "ff0e::7711", int(sys.argv[3])
 # Datagrams, each with its number, and the room for one.
 COUNT, NUMBER, ROOM = 100, 4, 64
 # More than its process has threads.
@@ -52,9 +56,9 @@ class Queue:
         """Attaches the QP to the group, or detaches it."""
         call(self.context, self.handle, ipaddress.IPv6Address(group.gid).packed)
 
-    def send(self, group):
+    def send(self, group, gid_index=GID_INDEX):
         """All datagrams to the group."""
-        route = GlobalRoute(dgid=group, sgid_index=GID_INDEX)
+        route = GlobalRoute(dgid=group, sgid_index=gid_index)
         address = AH(self.pd, attr=AHAttr(gr=route, is_global=1, port_num=1))
         for number in range(COUNT):
             self.buffer.fill(number.to_bytes(NUMBER, "big"), number * ROOM)
@@ -105,6 +109,18 @@ def alone():
 def several():
     equal(exchange(2, GROUPS[1]), (2 * COUNT, 0), "packets taken in, and those by softirqs")
     equal(exchange(MANY, GROUPS[2]), (MANY * COUNT, 0), "packets taken in, and those by softirqs")
+
+
+@case("group: datagrams of this host that another host sends back are dropped")
+def sent_back():
+    group, sender, queue = gid_at(GROUP_V6), Queue(), Queue()
+    queue.change(group, attach_mcast)
+    before = counter("drop_local")
+    kept = sender.send(group, GID_INDEX_V6)
+    becomes(lambda: counter("drop_local") - before, COUNT, "packets in drop_local")
+    equal(queue.received(), list(range(COUNT)), "datagrams in their order")
+    kept.close()
+    queue.change(group, detach_mcast)
 
 
 sys.exit(main())

@@ -14,6 +14,13 @@ in_group() { hold rrxe-check "$DEV1" "$DEV2" "$1" hold-group; }
 joined() { ip -n h2 maddr show dev eth0 | grep -q "$1\$"; }
 left() { ! joined "$1"; }
 
+# The buffer that host 1 sent comes back to it, with the mark of the QP's credit.
+sends_back() {
+	in2 tc qdisc add dev eth0 ingress &&
+		in2 tc filter add dev eth0 parent ffff: protocol ipv6 flower ip_proto udp dst_port 4791 \
+			action mirred egress redirect dev eth0
+}
+
 # A virtual CPU that stands still in the middle of a copy owes time, and drops datagrams to groups until that is paid.
 check "the module, whose softirqs have as much time as they need" modprobe rrxe softirq_percent=100
 check "two hosts" hosts_up 1500
@@ -35,7 +42,10 @@ for family in v4 v6; do
 	check "the host leaves the group of a dead process" wait_for 10 left "${!group}"
 done
 
-python3 "$(dirname "$0")/group.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" || fail "group.py ends well" "status $?"
+check "host 2 sends back RoCEv2 packets over IPv6" sends_back
+python3 "$(dirname "$0")/group.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" "$(gid_index "$DEV1" $HOST1_V6)" ||
+	fail "group.py ends well" "status $?"
+check "host 2 sends nothing back" in2 tc qdisc del dev eth0 ingress
 
 link_del 1
 check "C driver on host 1" link_add 1 rxe

@@ -15,7 +15,7 @@ use kernel::{
 use rdma::{
     crc32::crc32_le,
     mr::{Span, SpanFault},
-    net::skb::{Discard, Endpoints, Ingress, IpHeader, RxSkb},
+    net::skb::{Discard, Endpoints, Ingress, IpHeader, Origin, RxSkb},
     trace,
 };
 use roce::{
@@ -153,11 +153,11 @@ pub(crate) fn receive(context: &NetContext, skb: RxSkb) {
     if to.is_multicast() || qpn == Qpn::MULTICAST {
         return packet.map_or((), |packet| deliver_to_group(context, packet));
     }
-    let (ingress, looped) = (decoded.skb.ingress(), decoded.skb.is_looped());
-    let verdict = match looped {
+    let (ingress, origin) = (decoded.skb.ingress(), decoded.skb.origin());
+    let verdict = match origin {
         // QPs of one host need no IP layer between them.
-        true => Some(Err(Refusal::Discard(Discard::Looped))),
-        false => context.with_qp(qpn, to, ingress, |qp| offer(qp, ingress, &mut packet)),
+        Origin::Looped | Origin::OwnAddress => Some(Err(Refusal::Discard(Discard::Looped))),
+        Origin::Other => context.with_qp(qpn, to, ingress, |qp| offer(qp, ingress, &mut packet)),
     };
     // Who takes a packet leaves nothing behind.
     let Some(packet) = packet else {
@@ -198,7 +198,12 @@ fn offer(
 /// one QP: a group has many members, each with work and neighbours of its own.
 fn deliver_to_group(context: &NetContext, mut packet: RxPacket) {
     let group = packet.endpoints.destination;
-    if packet.skb.is_looped() && !is_own(context, &packet) {
+    let may_pass = match packet.skb.origin() {
+        Origin::Other => true,
+        Origin::Looped => is_own(context, &packet),
+        Origin::OwnAddress => false,
+    };
+    if !may_pass {
         return context.drops.discard(packet.skb, Discard::Looped);
     }
     let members = (packet.packet.bth.dest == Qpn::MULTICAST)
@@ -237,8 +242,9 @@ fn lot_of(qp: &Qp) -> Lot {
     Lot::of(qp.payer().map_or(0, Payer::user_number))
 }
 
-/// Whether a datagram that this host sent is of the QP that it says: it was sent with this QP's credit, which no
-/// socket has.
+/// Whether a datagram that the IP layer looped is of the QP that it names: it was sent with this QP's credit, which no
+/// socket has. Another host that gets the buffer by a virtual link keeps the credit's mark, and may change the bytes;
+/// so the mark says nothing about a packet that came in from the network.
 fn is_own(context: &NetContext, packet: &RxPacket) -> bool {
     let Service::Ud(deth) = packet.packet.service else {
         return false;

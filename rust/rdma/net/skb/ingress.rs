@@ -39,13 +39,25 @@ impl Ingress {
     }
 }
 
+/// Whether a packet came in from the network.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Origin {
+    /// It came from the network, from another host's address; or it came without any network device.
+    #[default]
+    Other,
+    /// This host sent it, and its bytes are as sent: it came by the loopback device, by a VRF itself, or by the IP
+    /// layer's own loop of multicast packets.
+    Looped,
+    /// It came from the network with a source address of this host. Another host forged it, or sent this host's
+    /// own packet back: in the same buffer if a virtual link connects the hosts, but with any content.
+    OwnAddress,
+}
+
 /// How a packet reached the socket.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Arrival {
     pub(super) ingress: Ingress,
-    /// It was sent by this host: it came by the loopback device, by the IP layer's own loop of multicast
-    /// packets, or with a source address of this host.
-    pub(super) looped: bool,
+    pub(super) origin: Origin,
 }
 
 impl Arrival {
@@ -83,15 +95,21 @@ impl Arrival {
         let looped = flags & bindings::net_device_flags_IFF_LOOPBACK != 0
             || kind == bindings::PACKET_LOOPBACK
             // A VRF receives by its ports; by itself, what this host sent.
-            || slave != 0 && slave == device
-            // SAFETY: The caller's promise: a whole IPv6 header.
-            || !is_v4 && unsafe { is_own_ipv6(dev, network) };
+            || slave != 0 && slave == device;
+        let origin = if looped {
+            Origin::Looped
+        // SAFETY: The caller's promise: a whole IPv6 header.
+        } else if !is_v4 && unsafe { is_own_ipv6(dev, network) } {
+            Origin::OwnAddress
+        } else {
+            Origin::Other
+        };
         Self {
             ingress: Ingress {
                 device: device.unsigned_abs(),
                 slave: slave.unsigned_abs(),
             },
-            looped,
+            origin,
         }
     }
 }

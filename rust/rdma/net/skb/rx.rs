@@ -10,7 +10,7 @@ use roce::wire::DropReason;
 
 use super::{
     crc32,
-    ingress::{Arrival, Ingress},
+    ingress::{Arrival, Ingress, Origin},
     linear,
 };
 use crate::{
@@ -79,7 +79,7 @@ pub enum Discard {
     Checksum,
     /// There is no such QP, or it talks to somebody else.
     NoQueuePair,
-    /// This host sent it, but not one of its QPs.
+    /// This host sent it, but not one of its QPs; or it came from the network with a source address of this host.
     Looped,
     /// The QP, its user, memory cgroup or namespace has too much waiting.
     Overflow,
@@ -278,9 +278,9 @@ impl RxSkb {
         unsafe { (*self.control()).sender }
     }
 
-    /// Whether this host sent it, through its IP layer.
-    pub fn is_looped(&self) -> bool {
-        self.arrival().looped
+    /// Whether it came in from the network.
+    pub fn origin(&self) -> Origin {
+        self.arrival().origin
     }
 
     fn arrival(&self) -> Arrival {
