@@ -246,7 +246,8 @@ impl Credit {
     ///
     /// # Errors
     ///
-    /// `EAGAIN` if the credit is used up and the sender waits without an end.
+    /// `EAGAIN` if the credit is used up, and the sender waits without an end or the packet counts at the socket of
+    /// [`Self::probe`]. Other packets of that socket need the room there.
     ///
     /// # Safety
     ///
@@ -255,7 +256,9 @@ impl Credit {
     pub(super) unsafe fn charge(self: &Arc<Self>, skb: *mut bindings::sk_buff) -> Result {
         // SAFETY: The caller's promise.
         let slot = unsafe { self.slots.enter(skb, self) };
-        if slot.is_none() && self.patience().is_none() {
+        // SAFETY: The caller owns the buffer.
+        let has_socket = !unsafe { bindings::skb_sk(skb) }.is_null();
+        if slot.is_none() && (self.patience().is_none() || has_socket) {
             return Err(EAGAIN);
         }
         let known = slot.map_or(self.slots.any(), ptr::from_ref).cast_mut();
@@ -407,7 +410,13 @@ mod tests {
             assert!(unsafe { credit.is_of(skb) && !other.is_of(skb) });
             assert_eq!(credit.in_flight(), 1);
         }
+        let with_socket = packet()?;
+        // SAFETY: The packet is ours, has no destructor, and is charged next.
+        unsafe { credit.probe().charge_v6(with_socket) }?;
+        // SAFETY: The packet is ours.
+        assert_eq!(unsafe { credit.charge(with_socket) }, Err(EAGAIN));
         packets.map(free);
+        free(with_socket);
         assert!(credit.is_whole());
         drop((credit, other));
         credits.drain();
