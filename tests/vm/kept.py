@@ -34,18 +34,25 @@ class Sender:
         attr.qkey = QKEY
         self.qp.to_rts(attr)
 
-    def send(self, address, count, counted="sent_pkts"):
-        """Returns when all have left the QP."""
-        before = counter(counted)
+    def post(self, address, count):
+        """Datagrams, by one call. Returns what must live until they have left the QP."""
         mapped = (bytes(10) + b"\xff\xff" + socket.inet_aton(address)).hex(":", 2)
         route = GlobalRoute(dgid=GID(mapped), sgid_index=GID_INDEX)
         handle = AH(self.pd, attr=AHAttr(port_num=1, is_global=1, gr=route))
+        requests = []
         for number in range(count):
-            sge = SGE(self.buffer.address, 512, self.mr.lkey)
-            wr = SendWR(wr_id=number, opcode=e.IBV_WR_SEND, num_sge=1, sg=[sge])
-            wr.set_wr_ud(handle, 0x1234, QKEY)
-            self.qp.post_send(wr)
+            sge, after = SGE(self.buffer.address, 512, self.mr.lkey), requests[-1] if requests else None
+            requests.append(SendWR(wr_id=number, opcode=e.IBV_WR_SEND, num_sge=1, sg=[sge], next_wr=after))
+            requests[-1].set_wr_ud(handle, 0x1234, QKEY)
+        self.qp.post_send(requests[-1])
+        return handle
+
+    def send(self, address, count, counted="sent_pkts"):
+        """Returns when all have left the QP."""
+        before = counter(counted)
+        handle = self.post(address, count)
         becomes(lambda: counter(counted) - before >= count, True, f"{count} datagrams to {address} in {counted}")
+        handle.close()
 
 
 @case("kept: a UD QP sends to others, though a host keeps the packets that come to it")
@@ -54,6 +61,28 @@ def others_are_reached():
     sender.send(OTHER, DATAGRAMS)
     sender.send(KEEPER, KEPT)
     sender.send(OTHER, DATAGRAMS)
+
+
+@case("kept: the send queue of a UD QP is drained, though a host keeps the packets")
+def is_drained():
+    sender, seen = Sender(), 0
+
+    def completed():
+        nonlocal seen
+        seen += len(sender.cq.poll(KEPT)[1])
+        return seen
+
+    def change(state):
+        attr = QPAttr()
+        attr.qp_state = state
+        sender.qp.modify(attr, e.IBV_QP_STATE)
+
+    handle = sender.post(KEEPER, KEPT)
+    change(e.IBV_QPS_SQD)
+    becomes(lambda: sender.qp.query(e.IBV_QP_STATE)[0].sq_draining, 0, "draining")
+    change(e.IBV_QPS_RTS)
+    becomes(completed, KEPT, "completed datagrams")
+    handle.close()
 
 
 @case("kept: a UD QP sends nothing to all hosts of a network")

@@ -79,6 +79,16 @@ pub enum QpState {
     Err = 6,
 }
 
+impl QpState {
+    /// Requests are in flight, or may be.
+    pub fn sends(self) -> bool {
+        match self {
+            Self::Rts | Self::Sqd => true,
+            Self::Reset | Self::Init | Self::Rtr | Self::Sqe | Self::Err => false,
+        }
+    }
+}
+
 /// What remote peers may do, and whether: the QP's `qp_access_flags`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RemoteRights {

@@ -45,9 +45,9 @@ impl State {
         }
     }
 
-    /// Requests are in flight, or may be.
+    /// [`QpState::sends`].
     pub(super) fn sends(self) -> bool {
-        matches!(self, Self::Rts | Self::Sqd(_))
+        self.name().sends()
     }
 
     /// Requests of peers are carried out.

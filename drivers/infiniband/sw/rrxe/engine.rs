@@ -473,20 +473,17 @@ impl Core {
     /// after the turn's last poll and, if there is none, has the waker called: that runs
     /// the QP, which then polls. A QP that flushes needs no credit.
     fn next_work(&self, qp: ArcBorrow<'_, Qp>, now: Instant) -> Option<Instant> {
-        let due = match self.engine.poll_timeout() {
-            Some(due) if due <= now && !self.engine.flushes() && !qp.credit.available() => {
-                self.engine.deadline()
-            }
-            due => due,
-        };
-        Iterator::chain(due.into_iter(), self.asks_again(&qp, now)).min()
-    }
-
-    /// When a turn asks again whether the QP may send, if it may some time without a call of the waker.
-    fn asks_again(&self, qp: &Qp, now: Instant) -> Option<Instant> {
-        let patience = qp.credit.patience()?;
-        let waits = self.engine.state() == QpState::Rts && !qp.credit.available();
-        waits.then(|| now.after(milliseconds(patience)))
+        let due = self.engine.poll_timeout();
+        let is_due = due.is_some_and(|due| due <= now);
+        let patience = qp.credit.patience().filter(|_| self.engine.state().sends());
+        let asks = is_due || patience.is_some();
+        if self.engine.flushes() || !asks || qp.credit.available() {
+            return due;
+        }
+        let due = if is_due { self.engine.deadline() } else { due };
+        // Credit may be available some time without a call of the waker.
+        let asks_again = patience.map(|patience| now.after(milliseconds(patience)));
+        Iterator::chain(due.into_iter(), asks_again).min()
     }
 
     /// When a turn next has something to do, or looks for receives.
