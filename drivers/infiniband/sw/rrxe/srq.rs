@@ -75,6 +75,19 @@ struct State {
 }
 
 impl State {
+    /// Arms the limit. If fewer WQEs are there already, its event is due at once: it could not come
+    /// later when none are left to be taken. Returns whether it is.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` when the queue is in error.
+    fn arm(&mut self, limit: u32) -> Result<bool> {
+        let posted = self.ring.as_ref().and_then(RecvRing::posted);
+        let posted = posted.ok_or(EINVAL)?;
+        self.limit = limit;
+        Ok(self.check_limit(posted))
+    }
+
     /// Takes note of how many WQEs are left. Returns whether an event is due: one for each time that
     /// the limit was set (IBTA 1.x §10.2.9.4).
     fn check_limit(&mut self, left: u32) -> bool {
@@ -268,24 +281,10 @@ impl Srq {
         if modify.limit.unwrap_or(current.limit) > max_wr {
             return Err(EINVAL);
         }
-        if let Some(ring) = ring {
-            self.resize(ring)?;
-        }
-        if let Some(limit) = modify.limit {
-            self.arm(limit)?;
-        }
-        Ok(())
-    }
-
-    /// Arms the limit. If fewer WQEs are there already, its event comes at once: it could not come
-    /// later when none are left to be taken.
-    fn arm(&self, limit: u32) -> Result {
-        let reached = {
-            let mut state = self.state.lock();
-            let posted = state.ring.as_ref().and_then(RecvRing::posted);
-            let posted = posted.ok_or(EINVAL)?;
-            state.limit = limit;
-            state.check_limit(posted)
+        let reached = match (ring, modify.limit) {
+            (Some(ring), limit) => self.resize(ring, limit)?,
+            (None, Some(limit)) => self.state.lock().arm(limit)?,
+            (None, None) => false,
         };
         if reached {
             self.notify();
@@ -293,17 +292,18 @@ impl Srq {
         Ok(())
     }
 
-    /// Moves what is posted to a ring of another size, under [`Self::change`].
+    /// Moves what is posted to a ring of another size, under [`Self::change`], and arms the limit. Returns whether
+    /// an event is due.
     ///
     /// Most of it is copied without the lock, while QPs go on taking.
-    fn resize(&self, ring: Ring) -> Result {
+    fn resize(&self, ring: Ring, limit: Option<u32>) -> Result<bool> {
         let shared = ring.share();
         let posted = match &self.state.lock().ring {
             Some(ring) => ring.snapshot(),
             None => return Err(EINVAL),
         };
         let mut next = RecvRing::with_copy(ring, &posted)?;
-        let old = {
+        let (old, reached) = {
             let mut state = self.state.lock();
             let old = state.ring.as_ref().ok_or(EINVAL)?;
             let mut succeed = || next.succeed(old, &posted, LATE_POSTS);
@@ -311,11 +311,16 @@ impl Srq {
                 Some(poster) => poster.move_to(shared, succeed)?,
                 None => succeed()?,
             }
-            state.ring.replace(next)
+            let reached = match limit {
+                // A ring that the poster has left is the kernel's, which nobody breaks.
+                Some(limit) => state.arm(limit)?,
+                None => false,
+            };
+            (state.ring.replace(next), reached)
         };
         // Outside the lock: this withdraws its mapping.
         drop(old);
-        Ok(())
+        Ok(reached)
     }
 
     /// A ring for as many WQEs: one that the process of `call` is told of, or the kernel's.
