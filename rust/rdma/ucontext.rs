@@ -112,12 +112,15 @@ pub(crate) unsafe extern "C" fn alloc<P: Provider>(
         let made = Arc::new(
             UserContext {
                 mappings: mappings.clone(),
-                driver,
+                driver: driver.clone(),
                 device_memory,
             },
             GFP_KERNEL_ACCOUNT,
         )
-        .inspect_err(|_| mappings.close())?;
+        .inspect_err(|_| {
+            P::close_context(&driver);
+            mappings.close();
+        })?;
         // SAFETY: This is the creation, of the size that the operations table says.
         unsafe { ContextObject::<P>::store(context, made) };
         Ok(0)
