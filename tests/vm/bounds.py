@@ -145,7 +145,6 @@ def not_preempted():
         # Reclaim may take the pages first.
         if free and all(held):
             break
-    # A probe may disable preemption itself.
     for name, depths in zip((note, forget), held):
         equal(min(depths) > max(free), True, f"preemption is disabled ({name})")
 

@@ -45,16 +45,20 @@ class Calls:
 
     @staticmethod
     def depths(work):
-        """How often preemption was disabled at each call while `work` is called: sets of numbers by function and number of
-        the thread."""
+        """How often preemption was disabled at each call while `work` is called, modulo 16: sets of numbers by function and
+        number of the thread.
+
+        The kernel records one less than it finds, for the probe itself disables preemption (`tracing_gen_ctx_dec()`,
+        include/linux/trace_events.h). A probe by a breakpoint doesn't. It counts as a non-maskable interrupt, `Z`."""
         with open(f"{TRACING}/trace", "w", encoding="ascii"):
             pass
         work()
         with open(f"{TRACING}/trace", encoding="ascii") as trace:
-            lines = re.findall(r"-(\d+) +\[\d+\] ...(.)\S* +[\d.]+: odp_(\w+): ", trace.read())
+            lines = re.findall(r"-(\d+) +\[\d+\] ..(.)(.)\S* +[\d.]+: odp_(\w+): ", trace.read())
         found = {}
-        for thread, depth, name in lines:
-            found.setdefault((name, int(thread)), set()).add(int(depth.replace(".", "0"), 16))
+        for thread, context, recorded, name in lines:
+            depth = int(recorded.replace(".", "0"), 16) + (context in "zZ")
+            found.setdefault((name, int(thread)), set()).add(depth % 16)
         return found
 
     @contextlib.contextmanager
