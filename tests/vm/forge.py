@@ -151,9 +151,12 @@ class Socket:
                 # Without that an unconnected socket's packets have an identification that can't be foretold
                 # (__ip_make_skb() in net/ipv4/ip_output.c); it is in the ICRC.
                 made.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO)
-            made.bind((source, sport))
+            # First, for the address may be of a VRF.
             if device:
                 made.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, device.encode())
+            # A link-local address needs the device once more.
+            scope = (0, socket.if_nametoindex(device)) if device and is_v6(source) else ()
+            made.bind((source, sport, *scope))
             return made
 
         self.source, self.sport = source, sport

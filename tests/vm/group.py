@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""Who takes in the packets of a multicast group: group.py DEVICE GID-INDEX GID-INDEX-V6.
+"""Who takes in the packets of a multicast group, and which of them: group.py DEVICE GID-INDEX GID-INDEX-V6
+GID-INDEX-LINK-LOCAL LINK-LOCAL-ADDRESS.
 
-Host 2 sends back each RoCEv2 packet over IPv6 that comes to it.
+DEVICE is on eth0 of h1. Host 2 sends back each RoCEv2 packet over IPv6 that comes to it.
 """
 
 import ipaddress
@@ -18,7 +19,9 @@ from pyverbs.pd import PD
 from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.wr import SGE, RecvWR, SendWR
 
+import forge
 from cpu_time import packets_during
+from forge import Socket
 from pairs import (
     DEVICE, GID_INDEX, PATIENCE, Buffer, becomes, case, counter, equal, free_handle, gid_at, main, register,
 )
@@ -26,7 +29,9 @@ from uverbs import attach_mcast, detach_mcast
 
 MULTICAST, QKEY, GRH = 0xFFFFFF, 0x1234, 40
 GROUPS = ("239.77.1.11", "239.77.1.12", "239.77.1.13")
-GROUP_V6, GID_INDEX_V6 = "ff0e::7711", int(sys.argv[3])
+GROUP_V6 = "ff0e::7711"
+GID_INDEX_V6, GID_INDEX_LINK_LOCAL, LINK_LOCAL = int(sys.argv[3]), int(sys.argv[4]), sys.argv[5]
+HOST, HOST_V6 = "10.77.0.1", "fd77::1"
 # Datagrams, each with its number, and the room for one.
 COUNT, NUMBER, ROOM = 100, 4, 64
 # More than its process has threads.
@@ -69,7 +74,7 @@ class Queue:
         return address
 
     def received(self):
-        """The numbers of the datagrams that come, until all have."""
+        """The numbers of the datagrams that come, until as many as are sent have."""
         numbers, end = [], time.monotonic() + PATIENCE
         while len(numbers) < COUNT and time.monotonic() < end:
             for completion in self.cq.poll(COUNT)[1]:
@@ -111,16 +116,39 @@ def several():
     equal(exchange(MANY, GROUPS[2]), (MANY * COUNT, 0), "packets taken in, and those by softirqs")
 
 
-@case("group: datagrams of this host that another host sends back are dropped")
-def sent_back():
-    group, sender, queue = gid_at(GROUP_V6), Queue(), Queue()
+def own(address, gid_index, dropped):
+    """A QP sends to a group of its own host, from that address. So many packets are dropped for who sent them."""
+    group, sender, queue = gid_at(address), Queue(), Queue()
     queue.change(group, attach_mcast)
     before = counter("drop_local")
-    kept = sender.send(group, GID_INDEX_V6)
-    becomes(lambda: counter("drop_local") - before, COUNT, "packets in drop_local")
+    kept = sender.send(group, gid_index)
+    becomes(lambda: counter("drop_local") - before, dropped, "packets in drop_local")
     equal(queue.received(), list(range(COUNT)), "datagrams in their order")
     kept.close()
     queue.change(group, detach_mcast)
+
+
+@case("group: datagrams of this host that another host sends back are dropped")
+def sent_back():
+    own(GROUPS[0], GID_INDEX, 0)
+    own(GROUP_V6, GID_INDEX_V6, COUNT)
+    own(GROUP_V6, GID_INDEX_LINK_LOCAL, COUNT)
+
+
+@case("group: datagrams of an ordinary socket of this host are dropped")
+def forged():
+    for source, address in (HOST, GROUPS[0]), (HOST_V6, GROUP_V6), (LINK_LOCAL, GROUP_V6):
+        group, queue = gid_at(address), Queue()
+        queue.change(group, attach_mcast)
+        user, before = Socket(source, where="h1", device="eth0"), counter("drop_local")
+        user.groups_by("eth0", "h1")
+        body = forge.bth(forge.UD | forge.SEND_ONLY, MULTICAST, 0) + forge.deth(QKEY, queue.qp.qp_num) + bytes(NUMBER)
+        user.send(address, body)
+        # Over IPv6 it comes back once more.
+        becomes(lambda: counter("drop_local") - before, 2 if forge.is_v6(source) else 1, "packets in drop_local")
+        equal(queue.cq.poll(1)[0], 0, f"datagrams from {source}")
+        user.close()
+        queue.change(group, detach_mcast)
 
 
 sys.exit(main())

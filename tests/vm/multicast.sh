@@ -42,9 +42,30 @@ for family in v4 v6; do
 	check "the host leaves the group of a dead process" wait_for 10 left "${!group}"
 done
 
+# A VRF takes the packets of its ports from the IP layer.
+in_vrf() {
+	ip -n h1 link add vrf0 type vrf table 100 && ip -n h1 link set vrf0 up &&
+		in1 sysctl -qw net.ipv4.udp_l3mdev_accept=1 && ip -n h1 link set eth0 master vrf0 || return
+	# IPv6 forgets its addresses.
+	ip -n h1 addr replace $HOST1_V6/64 dev eth0 nodad &&
+		wait_for 20 bash -c '! ip -n h1 -6 addr show dev eth0 | grep -q tentative'
+}
+link_local() { ip -n h1 -6 -o addr show dev eth0 scope link | sed 's/.*inet6 \([^/]*\).*/\1/'; }
+groups() {
+	local address indexes=()
+	for address in $HOST1_V4 $HOST1_V6 "$(link_local)"; do
+		wait_for 10 gid_index "$DEV1" "$address"
+		indexes+=("$(gid_index "$DEV1" "$address")")
+	done
+	python3 "$(dirname "$0")/group.py" "$DEV1" "${indexes[@]}" "$(link_local)" || fail "group.py ends well" "status $?"
+}
 check "host 2 sends back RoCEv2 packets over IPv6" sends_back
-python3 "$(dirname "$0")/group.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" "$(gid_index "$DEV1" $HOST1_V6)" ||
-	fail "group.py ends well" "status $?"
+groups
+check "host 1 in a VRF" in_vrf
+groups
+ip -n h1 link set eth0 nomaster
+ip -n h1 link del vrf0
+ip -n h1 addr replace $HOST1_V6/64 dev eth0 nodad
 check "host 2 sends nothing back" in2 tc qdisc del dev eth0 ingress
 
 link_del 1

@@ -172,14 +172,8 @@ impl Netdev {
 
     /// What kind of device it is.
     pub fn kind(&self) -> Kind {
-        // SAFETY: Valid by the type invariant; a racing change shows either value.
-        let kind = unsafe { addr_of!((*self.as_ptr()).type_).read_volatile() };
-        match u32::from(kind) {
-            bindings::ARPHRD_ETHER => Kind::Ethernet,
-            bindings::ARPHRD_LOOPBACK => Kind::Loopback,
-            bindings::ARPHRD_NONE => Kind::Tun,
-            _ => Kind::Other,
-        }
+        // SAFETY: Valid by the type invariant.
+        unsafe { kind(self.as_ptr()) }
     }
 }
 
@@ -212,6 +206,22 @@ pub(crate) unsafe fn index(netdev: *const bindings::net_device) -> u32 {
 pub(super) unsafe fn flags(netdev: *mut bindings::net_device) -> bindings::net_device_flags {
     // SAFETY: The caller promises that it is valid; a racing change shows either value.
     unsafe { addr_of!((*netdev).flags).read_volatile() }
+}
+
+/// The kind of a device.
+///
+/// # Safety
+///
+/// It must be valid.
+pub(super) unsafe fn kind(netdev: *mut bindings::net_device) -> Kind {
+    // SAFETY: The caller promises that it is valid; a racing change shows either value.
+    let kind = unsafe { addr_of!((*netdev).type_).read_volatile() };
+    match u32::from(kind) {
+        bindings::ARPHRD_ETHER => Kind::Ethernet,
+        bindings::ARPHRD_LOOPBACK => Kind::Loopback,
+        bindings::ARPHRD_NONE => Kind::Tun,
+        _ => Kind::Other,
+    }
 }
 
 /// The kinds of network devices that matter here (`ARPHRD_*`).

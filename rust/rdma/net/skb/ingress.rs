@@ -4,6 +4,8 @@
 
 use core::ptr::NonNull;
 
+use kernel::ffi::c_int;
+
 use super::rx::IPV4_LEN;
 use crate::{bindings, net::netdev};
 
@@ -78,8 +80,6 @@ impl Arrival {
         let skb = skb.as_ptr();
         // SAFETY: The caller's promise: a received packet has a device, which RCU keeps during the callback.
         let dev = unsafe { bindings::skb_dev(skb) };
-        // SAFETY: As above.
-        let flags = unsafe { netdev::flags(dev) };
         // SAFETY: The buffer is valid.
         let device = unsafe { bindings::skb_ingress_index(skb) };
         let is_v4 = header_len == IPV4_LEN;
@@ -90,42 +90,84 @@ impl Arrival {
             // SAFETY: The control block still holds what the IPv6 layer wrote.
             unsafe { bindings::inet6_sdif(skb) }
         };
-        // SAFETY: The buffer is valid.
-        let kind = u32::from(unsafe { bindings::skb_pkt_type(skb) });
-        let looped = flags & bindings::net_device_flags_IFF_LOOPBACK != 0
-            || kind == bindings::PACKET_LOOPBACK
-            // A VRF receives by its ports; by itself, what this host sent.
-            || slave != 0 && slave == device;
-        let origin = if looped {
+        let (device, slave) = (device.unsigned_abs(), slave.unsigned_abs());
+        let ingress = Ingress { device, slave };
+        // SAFETY: The caller's promise.
+        let port = unsafe { port_of(dev, ingress) };
+        // SAFETY: As above.
+        let origin = if unsafe { is_looped(skb, network, dev, port, ingress) } {
             Origin::Looped
         // SAFETY: The caller's promise: a whole IPv6 header.
-        } else if !is_v4 && unsafe { is_own_ipv6(dev, network) } {
+        } else if !is_v4 && unsafe { is_own_ipv6(port, network) } {
             Origin::OwnAddress
         } else {
             Origin::Other
         };
-        Self {
-            ingress: Ingress {
-                device: device.unsigned_abs(),
-                slave: slave.unsigned_abs(),
-            },
-            origin,
-        }
+        Self { ingress, origin }
     }
 }
 
-/// Whether the source address of an IPv6 packet is one of this host's, in the VRF of `dev`; a link-local one counts if
-/// it is of `dev` itself.
+/// The network device that a packet came by, which `dev` received: in a VRF the VRF's port.
 ///
 /// # Safety
 ///
-/// `dev` must be valid under RCU, and `network` point to an IPv6 header.
-unsafe fn is_own_ipv6(dev: *mut bindings::net_device, network: *const u8) -> bool {
+/// `dev` must be valid under RCU.
+unsafe fn port_of(dev: *mut bindings::net_device, ingress: Ingress) -> *mut bindings::net_device {
+    // SAFETY: The device is valid.
+    let net = unsafe { bindings::dev_net(dev) };
+    let port = match ingress.slave {
+        0 => dev,
+        // SAFETY: The caller holds RCU, and the device keeps its namespace.
+        slave => unsafe { bindings::dev_get_by_index_rcu(net, slave as c_int) },
+    };
+    match port.is_null() {
+        true => dev,
+        false => port,
+    }
+}
+
+/// Whether this host sent the packet, and its bytes are as sent.
+///
+/// # Safety
+///
+/// As for [`Arrival::of`]; `dev` must be the device of `skb`, and `port` that of [`port_of`].
+unsafe fn is_looped(
+    skb: *mut bindings::sk_buff,
+    network: *const u8,
+    dev: *mut bindings::net_device,
+    port: *mut bindings::net_device,
+    ingress: Ingress,
+) -> bool {
+    // SAFETY: The device is valid.
+    let by_loopback = unsafe { netdev::flags(dev) } & bindings::net_device_flags_IFF_LOOPBACK != 0;
+    // SAFETY: The buffer is valid.
+    let kind = u32::from(unsafe { bindings::skb_pkt_type(skb) });
+    // A VRF receives by its ports; by itself, what this host sent.
+    let by_vrf = ingress.slave != 0 && ingress.slave == ingress.device;
+    if by_loopback || by_vrf || kind == bindings::PACKET_LOOPBACK {
+        return true;
+    }
+    // A VRF clears the mark `PACKET_LOOPBACK` of IPv6 (`vrf_ip6_rcv()`, drivers/net/vrf.c). What the IP layer loops has
+    // no link-layer header (`dev_loopback_xmit()`, net/core/dev.c), and what comes by Ethernet has.
+    // SAFETY: The device is valid.
+    let is_ethernet = unsafe { netdev::kind(port) } == netdev::Kind::Ethernet;
+    // SAFETY: The buffer is valid.
+    let is_bare = unsafe { bindings::skb_mac_header(skb) }.cast_const() == network;
+    ingress.slave != 0 && is_ethernet && is_bare
+}
+
+/// Whether the source address of an IPv6 packet that came by `port` is one of this host's, in the VRF of `port`; a
+/// link-local one counts if it is of `port` itself.
+///
+/// # Safety
+///
+/// `port` must be valid under RCU, and `network` point to an IPv6 header.
+unsafe fn is_own_ipv6(port: *mut bindings::net_device, network: *const u8) -> bool {
     const SOURCE: usize = 8;
     // SAFETY: The source address is at 8.
     let source = unsafe { network.add(SOURCE) };
     // SAFETY: The device is valid.
-    let net = unsafe { bindings::dev_net(dev) };
+    let net = unsafe { bindings::dev_net(port) };
     // SAFETY: All are valid; an address is read as bytes.
-    unsafe { bindings::ipv6_chk_addr(net, source.cast(), dev, 0) != 0 }
+    unsafe { bindings::ipv6_chk_addr(net, source.cast(), port, 0) != 0 }
 }
