@@ -14,6 +14,8 @@ readonly WARM_CYCLES=14 HALF=$(((CYCLES - 14) / 2))
 # lasts until a peer's or a process's timeout lasts longer.
 : "${USUAL_MS:=$((2000 * PATIENCE))}"
 readonly WORST_MS=$((20000 * PATIENCE))
+# Two times are no rule.
+[[ -z $DEBUG_KERNEL ]] || USUAL_MS=$WORST_MS
 # Which of the applications' processes lead process groups.
 GROUPS_RUNNING=()
 # What went wrong in the present cycle.
