@@ -4,6 +4,7 @@
 #include <linux/ipv6.h>
 #include <linux/netdevice.h>
 #include <linux/udp.h>
+#include <net/addrconf.h>
 #include <net/dst.h>
 #include <net/ip6_fib.h>
 #include <net/ip6_route.h>
@@ -90,9 +91,19 @@ __rrxe_helper u32 rrxe_helper_dst_mtu(const struct dst_entry *dst)
 	return dst_mtu(dst);
 }
 
-__rrxe_helper void rrxe_helper_inet6_set_mtu_discover(struct sock *sk, u8 how)
+__rrxe_helper void rrxe_helper_dst_metric_set(struct dst_entry *dst, int metric, u32 value)
 {
-	WRITE_ONCE(inet6_sk(sk)->pmtudisc, how);
+	dst_metric_set(dst, metric, value);
+}
+
+__rrxe_helper bool rrxe_helper_dst_xfrm(const struct dst_entry *dst)
+{
+	return dst_xfrm(dst);
+}
+
+__rrxe_helper struct inet6_dev *rrxe_helper_in6_dev_get(const struct net_device *dev)
+{
+	return in6_dev_get(dev);
 }
 
 __rrxe_helper struct net_device *rrxe_helper_dst_dev_rcu(const struct dst_entry *dst)

@@ -103,16 +103,6 @@ __rrxe_helper void rrxe_helper_skb_parse_protocol(struct sk_buff *skb)
 	skb->protocol = dev_parse_header_protocol(skb);
 }
 
-__rrxe_helper struct sock *rrxe_helper_skb_sk(const struct sk_buff *skb)
-{
-	return skb->sk;
-}
-
-__rrxe_helper int rrxe_helper_sk_wmem_alloc_get(const struct sock *sk)
-{
-	return sk_wmem_alloc_get(sk);
-}
-
 __rrxe_helper void rrxe_helper_skb_set_priority(struct sk_buff *skb, __u32 priority)
 {
 	skb->priority = priority;

@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     bindings,
-    net::path_mtu::ProbeSockets,
+    net::path_mtu::ProbeSocket,
     random,
     sync::{new_irq_spinlock, smp_mb, wait_for_readers, wait_for_tasks, IrqSpinLock},
 };
@@ -153,14 +153,14 @@ pub struct Credit {
     waiting: Atomic<bool>,
     reception: Reception,
     waker: KBox<dyn Wake>,
-    probe: Arc<ProbeSockets>,
+    probe: Arc<ProbeSocket>,
     slots: Arc<Slots>,
     all: Arc<Credits>,
 }
 
 impl Credit {
-    /// Credit for `limit` packets, one of `all`; `excess` tells what the sender does beyond these. The packets are sent on behalf of `probe`; `waker` is told when the credit
-    /// was used up and comes back. Other owners of `probe` and `all` must drop them last, after [`Credits::drain`].
+    /// Credit for `limit` packets, one of `all`; `excess` tells what the sender does beyond these. Packets of IPv4 are
+    /// sent on behalf of `probe`; `waker` is told when the credit was used up and comes back. Other owners of `probe` and `all` must drop them last, after [`Credits::drain`].
     ///
     /// # Errors
     ///
@@ -169,7 +169,7 @@ impl Credit {
         limit: u32,
         excess: Excess,
         waker: impl Wake,
-        probe: Arc<ProbeSockets>,
+        probe: Arc<ProbeSocket>,
         all: &Arc<Credits>,
     ) -> Result<Arc<Self>> {
         let slots = Slots::new(limit)?;
@@ -220,8 +220,8 @@ impl Credit {
         }
     }
 
-    /// The sockets on whose behalf packets are sent; they outlive those packets.
-    pub(super) fn probe(&self) -> &ProbeSockets {
+    /// The socket on whose behalf packets of IPv4 are sent.
+    pub(super) fn probe(&self) -> &ProbeSocket {
         &self.probe
     }
 
@@ -246,19 +246,15 @@ impl Credit {
     ///
     /// # Errors
     ///
-    /// `EAGAIN` if the credit is used up, and the sender waits without an end or the packet counts at the socket of
-    /// [`Self::probe`]. Other packets of that socket need the room there.
+    /// `EAGAIN` if the credit is used up and the sender waits without an end.
     ///
     /// # Safety
     ///
-    /// The caller owns `skb`, and has set no destructor but by [`ProbeSockets::charge_v6`] of
-    /// [`Self::probe`].
+    /// The caller owns `skb`, which has neither destructor nor socket.
     pub(super) unsafe fn charge(self: &Arc<Self>, skb: *mut bindings::sk_buff) -> Result {
         // SAFETY: The caller's promise.
         let slot = unsafe { self.slots.enter(skb, self) };
-        // SAFETY: The caller owns the buffer.
-        let has_socket = !unsafe { bindings::skb_sk(skb) }.is_null();
-        if slot.is_none() && (self.patience().is_none() || has_socket) {
+        if slot.is_none() && self.patience().is_none() {
             return Err(EAGAIN);
         }
         let known = slot.map_or(self.slots.any(), ptr::from_ref).cast_mut();
@@ -336,11 +332,8 @@ unsafe extern "C" fn give_back(skb: *mut bindings::sk_buff) {
     let slot = unsafe { (*shared).__bindgen_anon_2.destructor_arg }.cast::<Slot>();
     // SAFETY: The credit owns its slots, and lives by the caller's promise.
     let slot = unsafe { &*slot };
-    // SAFETY: By the caller's promise.
+    // SAFETY: By the caller's promise. The slot keeps the credit during this call if the packet is taken back.
     let credit = unsafe { slot.credit() };
-    // SAFETY: This is the buffer's destructor. Senders give buffers no other socket, and the
-    // network stack makes a buffer forget its destructor before it gives it another socket.
-    unsafe { credit.probe.uncharge(skb) };
     match slot.leave(skb) {
         Some(credit) => credit.put(received),
         None => credit.all.wait_for_take_back(),
@@ -374,7 +367,7 @@ mod tests {
 
     #[test]
     fn comes_back_with_its_packets() -> Result {
-        let (credits, probe) = (Credits::new()?, Arc::new(ProbeSockets::new()?, GFP_KERNEL)?);
+        let (credits, probe) = (Credits::new()?, Arc::new(ProbeSocket::new()?, GFP_KERNEL)?);
         let credit = Credit::new(2, Excess::Waits, NoSender, probe.clone(), &credits)?;
         let packets = [packet()?, packet()?, packet()?];
         // SAFETY: The packets are ours.
@@ -398,7 +391,7 @@ mod tests {
 
     #[test]
     fn marks_packets_beyond_it() -> Result {
-        let (credits, probe) = (Credits::new()?, Arc::new(ProbeSockets::new()?, GFP_KERNEL)?);
+        let (credits, probe) = (Credits::new()?, Arc::new(ProbeSocket::new()?, GFP_KERNEL)?);
         let credit = Credit::new(1, Excess::GoesAfter(0), NoSender, probe.clone(), &credits)?;
         let other = Credit::new(1, Excess::GoesAfter(0), NoSender, probe.clone(), &credits)?;
         let packets = [packet()?, packet()?, packet()?];
@@ -410,13 +403,7 @@ mod tests {
             assert!(unsafe { credit.is_of(skb) && !other.is_of(skb) });
             assert_eq!(credit.in_flight(), 1);
         }
-        let with_socket = packet()?;
-        // SAFETY: The packet is ours, has no destructor, and is charged next.
-        unsafe { credit.probe().charge_v6(with_socket) }?;
-        // SAFETY: The packet is ours.
-        assert_eq!(unsafe { credit.charge(with_socket) }, Err(EAGAIN));
         packets.map(free);
-        free(with_socket);
         assert!(credit.is_whole());
         drop((credit, other));
         credits.drain();
@@ -425,20 +412,16 @@ mod tests {
 
     #[test]
     fn is_taken_from_packets_that_stay() -> Result {
-        let (credits, probe) = (Credits::new()?, Arc::new(ProbeSockets::new()?, GFP_KERNEL)?);
+        let (credits, probe) = (Credits::new()?, Arc::new(ProbeSocket::new()?, GFP_KERNEL)?);
         let credit = Credit::new(2, Excess::Waits, NoSender, probe.clone(), &credits)?;
-        let (plain, with_socket) = (packet()?, packet()?);
-        // SAFETY: The packet is ours, has no destructor, and is charged next.
-        unsafe { credit.probe().charge_v6(with_socket) }?;
-        // SAFETY: The packets are ours.
-        unsafe { credit.charge(plain) }?;
-        // SAFETY: As above.
-        unsafe { credit.charge(with_socket) }?;
+        let packets = [packet()?, packet()?];
+        for skb in packets {
+            // SAFETY: The packet is ours.
+            unsafe { credit.charge(skb) }?;
+        }
         drop(credit);
         credits.drain();
-        free(plain);
-        free(with_socket);
-        assert!(probe.is_unused());
+        packets.map(free);
         Ok(())
     }
 }

@@ -59,9 +59,6 @@ pub(super) struct Slot {
     credit: Atomic<*mut c_void>,
     /// When the packet was sent, in jiffies.
     sent: Atomic<u32>,
-    /// Whether the packet counts at the socket of `ProbeSockets`. The buffer tells only before it is sent: a filter of a
-    /// socket gives it that socket while it runs (`sk_filter_trim_cap()`, net/core/filter.c, called by `tun_net_xmit()`).
-    has_socket: Atomic<bool>,
 }
 
 impl Slot {
@@ -71,7 +68,6 @@ impl Slot {
             skb: Atomic::new(ptr::null_mut()),
             credit: Atomic::new(ptr::null_mut()),
             sent: Atomic::new(0),
-            has_socket: Atomic::new(false),
         }
     }
 
@@ -117,13 +113,9 @@ impl Slot {
         if destructor.map(|found| found as usize) != Some(own as usize) {
             return;
         }
-        let other: Destructor = if self.has_socket.load(ordering::Relaxed) {
-            bindings::sock_wfree
-        } else {
-            // It reports to user space that its memory was sent, and the packet has no such memory. No exported function does
-            // less. The network stack reads the field more than once before the call, so null is not allowed.
-            bindings::skb_tx_error
-        };
+        // It reports to user space that its memory was sent, and the packet has no such memory. No exported function does
+        // less. The network stack reads the field more than once before the call, so null is not allowed.
+        let other: Destructor = bindings::skb_tx_error;
         // SAFETY: As above. This is the last access to the buffer.
         unsafe { bindings::skb_set_destructor(skb, Some(other)) };
     }
@@ -184,9 +176,6 @@ impl Slots {
         slot.credit
             .store(credit.clone().into_foreign(), ordering::Relaxed);
         slot.sent.store(jiffies(), ordering::Relaxed);
-        // SAFETY: The caller's promise.
-        let socket = unsafe { bindings::skb_sk(skb) };
-        slot.has_socket.store(!socket.is_null(), ordering::Relaxed);
         slot.skb.store(skb, ordering::Release);
         self.next.store(index, ordering::Relaxed);
         Some(slot)

@@ -200,18 +200,78 @@ impl Route {
         self.link_headroom
     }
 
+    /// The entry for a packet of `len` bytes, its IP header included, with a count for the caller.
+    ///
+    /// The IPv6 layer drops packets that are longer than the path's MTU, of which ICMP messages tell that anybody can forge.
+    /// It asks the socket of the buffer whether it is to take the network device's MTU (`ip6_skb_dst_mtu()`,
+    /// include/net/ip6_route.h). But the packets must not have a socket: the network stack changes `truesize` of a buffer
+    /// with a socket, and the socket's count only if `sock_wfree()` is the buffer's destructor
+    /// (`inet_frag_reasm_prepare()`, net/ipv4/inet_fragment.c). So a longer packet gets an entry of its own, as the
+    /// kernel's neighbour solicitations do (`icmp6_dst_alloc()`, net/ipv6/route.c). No route keeps such an entry: nobody
+    /// would tell the route when the network device goes.
+    ///
+    /// Packets that IPsec protects or a lightweight tunnel encapsulates have no such entry.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`; `ENODEV` if the network device goes.
+    pub(super) fn for_packet(
+        &self,
+        len: usize,
+        readers: &rcu::Guard,
+    ) -> Result<*mut bindings::dst_entry> {
+        let dst = self.dst.as_ptr();
+        // SAFETY: Valid by the type invariant.
+        if self.network == Network::V4 || len <= unsafe { bindings::dst_mtu(dst) } as usize {
+            return Ok(self.hold());
+        }
+        // SAFETY: As above.
+        let transformed = unsafe { bindings::dst_xfrm(dst) };
+        // SAFETY: As above.
+        if transformed || !unsafe { (*dst).lwtstate }.is_null() {
+            return Ok(self.hold());
+        }
+        self.with_mtu_of_netdev(readers)
+    }
+
+    /// An entry of IPv6 like this one, whose MTU is that of the network device, with a count for the caller.
+    fn with_mtu_of_netdev(&self, readers: &rcu::Guard) -> Result<*mut bindings::dst_entry> {
+        let old = self.dst.as_ptr().cast::<bindings::rt6_info>();
+        // SAFETY: Valid by the type invariant, and RCU keeps the device.
+        let netdev = unsafe { bindings::dst_dev_rcu(self.dst.as_ptr()) };
+        // SAFETY: As above; a racing change shows either value.
+        let mtu = unsafe { (&raw const (*netdev).mtu).read_volatile() };
+        let flags = bindings::DST_NOCOUNT as c_int;
+        // SAFETY: RCU keeps the device and its namespace.
+        let new = unsafe { bindings::ip6_dst_alloc(self.net(readers), netdev, flags) };
+        let new = NonNull::new(new).ok_or(ENOMEM)?.as_ptr();
+        // SAFETY: As above. `ip6_dst_destroy()` (net/ipv6/route.c) puts the count.
+        let settings = unsafe { bindings::in6_dev_get(netdev) };
+        // SAFETY: Valid by the type invariant; what is read is constant. The new entry is ours alone.
+        unsafe {
+            (*new).dst.input = (*old).dst.input;
+            (*new).dst.output = (*old).dst.output;
+            (*new).rt6i_dst = (*old).rt6i_dst;
+            (*new).rt6i_gateway = (*old).rt6i_gateway;
+            (*new).rt6i_flags = (*old).rt6i_flags & bindings::RTF_GATEWAY;
+            (*new).rt6i_idev = settings;
+        }
+        let new = new.cast::<bindings::dst_entry>();
+        // SAFETY: The entry is ours alone.
+        unsafe { bindings::dst_metric_set(new, bindings::RTAX_MTU as c_int, mtu) };
+        if settings.is_null() {
+            // SAFETY: The count is ours.
+            unsafe { bindings::dst_release(new) };
+            return Err(ENODEV);
+        }
+        Ok(new)
+    }
+
     /// The entry with a count for the caller.
-    pub(super) fn hold(&self) -> *mut bindings::dst_entry {
+    fn hold(&self) -> *mut bindings::dst_entry {
         // SAFETY: Valid by the type invariant.
         unsafe { bindings::dst_hold(self.dst.as_ptr()) };
         self.dst.as_ptr()
-    }
-
-    /// Most bytes of a packet, its IP header included: the MTU of the network device, or of the path if ICMP messages
-    /// told of a smaller one.
-    pub(super) fn mtu(&self) -> usize {
-        // SAFETY: Valid by the type invariant.
-        unsafe { bindings::dst_mtu(self.dst.as_ptr()) as usize }
     }
 
     /// The index of the VRF that the packet leaves in, or for a local destination that its address is in; 0 if in none.

@@ -15,7 +15,7 @@ use rdma::{
     net::{
         credit::Credits,
         netns::{Net, NetId},
-        path_mtu::ProbeSockets,
+        path_mtu::ProbeSocket,
         skb::{Backlog, Discard, Ingress, RxSkb},
         udp::{OpenError, Receiver, UdpSocket},
     },
@@ -53,8 +53,8 @@ pub(crate) struct NetContext {
     pub(crate) backlog: Arc<Backlog>,
     /// Packets that no QP could be blamed for.
     pub(crate) drops: rx::Drops,
-    /// The sockets of its QPs' packets.
-    pub(crate) probe: Arc<ProbeSockets>,
+    /// The socket on whose behalf its QPs send packets of IPv4.
+    pub(crate) probe: Arc<ProbeSocket>,
     /// Those of its QPs are among these.
     pub(crate) credits: Arc<Credits>,
     /// Open while there are devices.
@@ -79,7 +79,7 @@ impl Receiver for NetContext {
 
 impl NetContext {
     /// Opens the UDP port in namespace `net`.
-    fn open(net: &Net, probe: Arc<ProbeSockets>, credits: Arc<Credits>) -> Result<Arc<Self>> {
+    fn open(net: &Net, probe: Arc<ProbeSocket>, credits: Arc<Credits>) -> Result<Arc<Self>> {
         let readers = Arc::new(Sections::new()?, GFP_KERNEL)?;
         let context = Arc::pin_init(
             try_pin_init!(Self {
@@ -189,15 +189,9 @@ fn refusal(error: OpenError) -> Error {
 #[pin_data]
 pub(crate) struct Contexts {
     #[pin]
-    state: Mutex<State>,
+    users: Mutex<KVec<User>>,
+    probe: Arc<ProbeSocket>,
     credits: Arc<Credits>,
-}
-
-struct State {
-    users: KVec<User>,
-    /// Probe sockets of namespaces that have no devices any more. Their packets may still be on their way, so they live
-    /// until [`Contexts::drain`] has returned. The next namespace gets those at which no packet counts any more.
-    idle: KVec<Arc<ProbeSockets>>,
 }
 
 struct User {
@@ -214,13 +208,8 @@ impl Contexts {
     /// `ENOMEM`.
     pub(crate) fn new() -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
-            state <- new_mutex!(
-                State {
-                    users: KVec::new(),
-                    idle: KVec::new(),
-                },
-                "rrxe_contexts"
-            ),
+            users <- new_mutex!(KVec::new(), "rrxe_contexts"),
+            probe: Arc::new(ProbeSocket::new()?, GFP_KERNEL)?,
             credits: Credits::new()?,
         })
     }
@@ -237,26 +226,13 @@ impl Contexts {
     ///
     /// `EADDRINUSE` when somebody has the UDP port, `ENOMEM`.
     pub(crate) fn acquire(&self, net: &Net) -> Result<Arc<NetContext>> {
-        let mut state = self.state.lock();
-        let State { users, idle } = &mut *state;
+        let mut users = self.users.lock();
         if let Some(user) = users.iter_mut().find(|user| user.context.net == net.id()) {
             user.devices = user.devices.saturating_add(1);
             return Ok(user.context.clone());
         }
         users.reserve(1, GFP_KERNEL)?;
-        // So that `release` needs no memory.
-        idle.reserve(users.len().saturating_add(1), GFP_KERNEL)?;
-        let unused = idle.iter().position(|probe| probe.is_unused());
-        let probe = match unused.and_then(|index| idle.remove(index).ok()) {
-            Some(probe) => probe,
-            None => Arc::new(ProbeSockets::new()?, GFP_KERNEL)?,
-        };
-        let opened = NetContext::open(net, probe.clone(), self.credits.clone());
-        if opened.is_err() {
-            // There is room, as reserved above.
-            let _ = idle.push(probe, GFP_KERNEL);
-        }
-        let context = opened?;
+        let context = NetContext::open(net, self.probe.clone(), self.credits.clone())?;
         let user = User {
             context: context.clone(),
             devices: 1,
@@ -268,8 +244,7 @@ impl Contexts {
     /// One device less in `context`. Closes the UDP port behind the last one. Process context;
     /// sleeps.
     pub(crate) fn release(&self, context: &Arc<NetContext>) {
-        let mut state = self.state.lock();
-        let State { users, idle } = &mut *state;
+        let mut users = self.users.lock();
         let Some(index) = users
             .iter()
             .position(|user| Arc::ptr_eq(&user.context, context))
@@ -283,8 +258,6 @@ impl Contexts {
         if user.devices == 0 {
             // Under the lock, so that nobody who comes now finds the port still in use.
             context.close();
-            // `acquire` reserved the place.
-            let _ = idle.push(context.probe.clone(), GFP_KERNEL);
             let _ = users.remove(index);
         }
     }

@@ -46,8 +46,7 @@ impl Written {
     ///
     /// `EAGAIN` if the credit is used up.
     fn charge(self, credit: &Arc<Credit>) -> Result<*mut bindings::sk_buff> {
-        // SAFETY: The buffer is ours until it is sent, and was built without a destructor;
-        // `TxPacket::send` may have charged it to the credit's socket.
+        // SAFETY: The buffer is ours until it is sent, and was built without a destructor and a socket.
         unsafe { credit.charge(self.0.as_ptr()) }?;
         Ok(self.into_raw().as_ptr())
     }
@@ -85,7 +84,7 @@ impl TxPacket {
     }
 
     /// Sends the packet along `route`; the credit comes back when it is out. It may be as long as the network device's
-    /// MTU, whatever ICMP messages say of the path.
+    /// MTU, whatever ICMP messages say of the path; [`Route::for_packet`] names exceptions.
     ///
     /// # Context
     ///
@@ -94,8 +93,7 @@ impl TxPacket {
     /// # Errors
     ///
     /// `EINVAL` if the route is of another version of IP; `EMSGSIZE` if the packet is longer than the MTU of the network
-    /// device; `EAGAIN` if it is longer than the route's, and too many such packets wait, or if the credit is used up;
-    /// otherwise the IP layer's. The packet is gone all the same.
+    /// device; `EAGAIN` if the credit is used up; `ENOMEM`; otherwise the IP layer's. The packet is gone all the same.
     pub fn send(self, route: &Route, credit: &Arc<Credit>) -> Result {
         if self.network != route.network() {
             return Err(EINVAL);
@@ -103,21 +101,16 @@ impl TxPacket {
         let skb = self.skb.0.as_ptr();
         // SAFETY: Valid by the type invariant.
         let len = unsafe { (*skb).len as usize };
-        if self.network == Network::V6 && len > route.mtu() {
-            // The IPv6 layer asks the buffer for the socket, not its caller.
-            // SAFETY: The buffer is ours, and was built without socket and destructor. It holds the
-            // credit from now on, whose destructor calls `uncharge`; the credit keeps the sockets.
-            unsafe { credit.probe().charge_v6(skb) }?;
-        }
-        let skb = self.skb.charge(credit)?;
-        // SAFETY: The count that `hold` takes is given to the buffer.
-        unsafe { bindings::skb_dst_set(skb, route.hold()) };
         let readers = rcu::read_lock();
+        let dst = route.for_packet(len, &readers)?;
+        // SAFETY: The count of the entry is given to the buffer, which is ours.
+        unsafe { bindings::skb_dst_set(skb, dst) };
+        let skb = self.skb.charge(credit)?;
         let net = route.net(&readers);
         let code = match route.network() {
             // SAFETY: The buffer is complete, ours, and has a route; `net` is that route's. The
             // credit keeps the socket.
-            Network::V4 => unsafe { bindings::ip_local_out(net, credit.probe().v4(), skb) },
+            Network::V4 => unsafe { bindings::ip_local_out(net, credit.probe().as_ptr(), skb) },
             // SAFETY: As for IPv4.
             Network::V6 => unsafe { bindings::ip6_local_out(net, core::ptr::null_mut(), skb) },
         };

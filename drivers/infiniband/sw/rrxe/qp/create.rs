@@ -14,7 +14,7 @@ use rdma::{
     net::{
         credit::{Credit, Credits, Excess},
         lane::Lane,
-        path_mtu::ProbeSockets,
+        path_mtu::ProbeSocket,
         skb::{Backlog, FrameQueue, Shares, SkbQueue},
     },
     qp::{QpCap, QpCreated, QpInit, QpReply, RingReply},
@@ -260,7 +260,7 @@ fn payer(
 fn credit(
     kind: QpKind,
     waker: Waker,
-    probe: Arc<ProbeSockets>,
+    probe: Arc<ProbeSocket>,
     all: &Arc<Credits>,
 ) -> Result<Arc<Credit>> {
     // The network may keep packets for ever. If a GSI QP waited, or dropped further packets, a host that does so would stop all
