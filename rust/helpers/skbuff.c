@@ -72,6 +72,11 @@ __rrxe_helper void rrxe_helper_skb_ext_reset(struct sk_buff *skb)
 	skb_ext_reset(skb);
 }
 
+__rrxe_helper void rrxe_helper_skb_dst_set_noref(struct sk_buff *skb, struct dst_entry *dst)
+{
+	skb_dst_set_noref(skb, dst);
+}
+
 __rrxe_helper void rrxe_helper_skb_dst_set(struct sk_buff *skb, struct dst_entry *dst)
 {
 	skb_dst_set(skb, dst);

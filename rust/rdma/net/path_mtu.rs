@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! A socket that makes the IPv4 layer ignore what ICMP messages say of a path's MTU. For IPv6 see
-//! [`Route::for_packet`](super::route::Route).
+//! [`Route::attach`](super::route::Route).
 //!
 //! Any host can forge such a message: Linux believes one that quotes an echo reply (`icmp_err()` in net/ipv4/icmp.c,
 //! `icmpv6_err()` in net/ipv6/icmp.c). A QP can't make its packets shorter, so the message would end it. RoCE

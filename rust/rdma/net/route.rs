@@ -200,38 +200,54 @@ impl Route {
         self.link_headroom
     }
 
-    /// The entry for a packet of `len` bytes, its IP header included, with a count for the caller.
+    /// Gives a packet of `len` bytes, its IP header included, its entry.
     ///
     /// The IPv6 layer drops packets that are longer than the path's MTU, of which ICMP messages tell that anybody can forge.
     /// It asks the socket of the buffer whether it is to take the network device's MTU (`ip6_skb_dst_mtu()`,
     /// include/net/ip6_route.h). But the packets must not have a socket: the network stack changes `truesize` of a buffer
     /// with a socket, and the socket's count only if `sock_wfree()` is the buffer's destructor
     /// (`inet_frag_reasm_prepare()`, net/ipv4/inet_fragment.c). So a longer packet gets an entry of its own, as the
-    /// kernel's neighbour solicitations do (`icmp6_dst_alloc()`, net/ipv6/route.c). No route keeps such an entry: nobody
-    /// would tell the route when the network device goes.
+    /// kernel's neighbour solicitations do (`icmp6_dst_alloc()`, net/ipv6/route.c). The entry holds the network device, and
+    /// nobody would tell it when the device goes. So it ends with the read-side section of `readers`. A queue that would keep
+    /// it finds that it has no count, and keeps the packet without (`skb_dst_force()`, include/net/dst.h).
     ///
     /// Packets that IPsec protects or a lightweight tunnel encapsulates have no such entry.
     ///
     /// # Errors
     ///
     /// `ENOMEM`; `ENODEV` if the network device goes.
-    pub(super) fn for_packet(
+    ///
+    /// # Safety
+    ///
+    /// The caller owns `skb`, which has no entry, and sends or frees it while `readers` lives.
+    pub(super) unsafe fn attach(
         &self,
+        skb: *mut bindings::sk_buff,
         len: usize,
         readers: &rcu::Guard,
-    ) -> Result<*mut bindings::dst_entry> {
+    ) -> Result {
+        if self.network == Network::V4 || !self.is_narrow_for(len) {
+            // SAFETY: The count that `hold` takes is given to the buffer, which is the caller's.
+            unsafe { bindings::skb_dst_set(skb, self.hold()) };
+            return Ok(());
+        }
+        let own = self.with_mtu_of_netdev(readers)?;
+        // SAFETY: The buffer is the caller's. RCU keeps the entry while `readers` lives.
+        unsafe { bindings::skb_dst_set_noref(skb, own) };
+        // SAFETY: The count is ours. `dst_release()` (net/core/dst.c) frees the entry after a grace period.
+        unsafe { bindings::dst_release(own) };
+        Ok(())
+    }
+
+    /// Whether a packet of `len` bytes is longer than the path's MTU, and the path has neither IPsec nor a tunnel.
+    fn is_narrow_for(&self, len: usize) -> bool {
         let dst = self.dst.as_ptr();
         // SAFETY: Valid by the type invariant.
-        if self.network == Network::V4 || len <= unsafe { bindings::dst_mtu(dst) } as usize {
-            return Ok(self.hold());
-        }
+        let is_long = len > unsafe { bindings::dst_mtu(dst) } as usize;
         // SAFETY: As above.
         let transformed = unsafe { bindings::dst_xfrm(dst) };
         // SAFETY: As above.
-        if transformed || !unsafe { (*dst).lwtstate }.is_null() {
-            return Ok(self.hold());
-        }
-        self.with_mtu_of_netdev(readers)
+        is_long && !transformed && unsafe { (*dst).lwtstate }.is_null()
     }
 
     /// An entry of IPv6 like this one, whose MTU is that of the network device, with a count for the caller.

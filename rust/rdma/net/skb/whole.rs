@@ -84,7 +84,7 @@ impl TxPacket {
     }
 
     /// Sends the packet along `route`; the credit comes back when it is out. It may be as long as the network device's
-    /// MTU, whatever ICMP messages say of the path; [`Route::for_packet`] names exceptions.
+    /// MTU, whatever ICMP messages say of the path; [`Route::attach`] names exceptions.
     ///
     /// # Context
     ///
@@ -102,9 +102,8 @@ impl TxPacket {
         // SAFETY: Valid by the type invariant.
         let len = unsafe { (*skb).len as usize };
         let readers = rcu::read_lock();
-        let dst = route.for_packet(len, &readers)?;
-        // SAFETY: The count of the entry is given to the buffer, which is ours.
-        unsafe { bindings::skb_dst_set(skb, dst) };
+        // SAFETY: The buffer is ours, has no entry yet, and is sent or freed while `readers` lives.
+        unsafe { route.attach(skb, len, &readers) }?;
         let skb = self.skb.charge(credit)?;
         let net = route.net(&readers);
         let code = match route.network() {
