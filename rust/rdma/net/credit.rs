@@ -39,11 +39,12 @@ pub trait Wake: Send + Sync + 'static {
     fn wake(&self);
 }
 
-/// All credits of the module.
+/// All credits of the module, and the socket that the packets have in common.
 #[pin_data]
 pub struct Credits {
     #[pin]
     live: IrqSpinLock<Live>,
+    probe: ProbeSocket,
 }
 
 struct Live {
@@ -71,7 +72,7 @@ impl Live {
 }
 
 impl Credits {
-    /// None yet.
+    /// None yet. Process context; sleeps. Whoever makes them drops them last, after [`Self::drain`].
     ///
     /// # Errors
     ///
@@ -81,7 +82,10 @@ impl Credits {
             slots: List::new(),
             count: 0,
         };
-        let credits = pin_init!(Self { live <- new_irq_spinlock!(live, "rrxe_credits") });
+        let credits = try_pin_init!(Self {
+            live <- new_irq_spinlock!(live, "rrxe_credits"),
+            probe: ProbeSocket::new()?,
+        });
         Arc::pin_init(credits, GFP_KERNEL)
     }
 
@@ -153,14 +157,13 @@ pub struct Credit {
     waiting: Atomic<bool>,
     reception: Reception,
     waker: KBox<dyn Wake>,
-    probe: Arc<ProbeSocket>,
     slots: Arc<Slots>,
     all: Arc<Credits>,
 }
 
 impl Credit {
-    /// Credit for `limit` packets, one of `all`; `excess` tells what the sender does beyond these. Packets of IPv4 are
-    /// sent on behalf of `probe`; `waker` is told when the credit was used up and comes back. Other owners of `probe` and `all` must drop them last, after [`Credits::drain`].
+    /// Credit for `limit` packets, one of `all`; `excess` tells what the sender does beyond these. `waker` is told when the
+    /// credit was used up and comes back.
     ///
     /// # Errors
     ///
@@ -169,7 +172,6 @@ impl Credit {
         limit: u32,
         excess: Excess,
         waker: impl Wake,
-        probe: Arc<ProbeSocket>,
         all: &Arc<Credits>,
     ) -> Result<Arc<Self>> {
         let slots = Slots::new(limit)?;
@@ -182,7 +184,6 @@ impl Credit {
             waiting: Atomic::new(false),
             reception: Reception::new(),
             waker,
-            probe,
             slots: slots.clone_arc(),
             all: all.clone(),
         };
@@ -222,7 +223,7 @@ impl Credit {
 
     /// The socket on whose behalf packets of IPv4 are sent.
     pub(super) fn probe(&self) -> &ProbeSocket {
-        &self.probe
+        &self.all.probe
     }
 
     /// Packets in flight. Any context.
@@ -367,8 +368,8 @@ mod tests {
 
     #[test]
     fn comes_back_with_its_packets() -> Result {
-        let (credits, probe) = (Credits::new()?, Arc::new(ProbeSocket::new()?, GFP_KERNEL)?);
-        let credit = Credit::new(2, Excess::Waits, NoSender, probe.clone(), &credits)?;
+        let credits = Credits::new()?;
+        let credit = Credit::new(2, Excess::Waits, NoSender, &credits)?;
         let packets = [packet()?, packet()?, packet()?];
         // SAFETY: The packets are ours.
         let charged = packets.map(|skb| unsafe { credit.charge(skb) });
@@ -391,9 +392,9 @@ mod tests {
 
     #[test]
     fn marks_packets_beyond_it() -> Result {
-        let (credits, probe) = (Credits::new()?, Arc::new(ProbeSocket::new()?, GFP_KERNEL)?);
-        let credit = Credit::new(1, Excess::GoesAfter(0), NoSender, probe.clone(), &credits)?;
-        let other = Credit::new(1, Excess::GoesAfter(0), NoSender, probe.clone(), &credits)?;
+        let credits = Credits::new()?;
+        let credit = Credit::new(1, Excess::GoesAfter(0), NoSender, &credits)?;
+        let other = Credit::new(1, Excess::GoesAfter(0), NoSender, &credits)?;
         let packets = [packet()?, packet()?, packet()?];
         for skb in packets {
             assert!(credit.available());
@@ -412,8 +413,8 @@ mod tests {
 
     #[test]
     fn is_taken_from_packets_that_stay() -> Result {
-        let (credits, probe) = (Credits::new()?, Arc::new(ProbeSocket::new()?, GFP_KERNEL)?);
-        let credit = Credit::new(2, Excess::Waits, NoSender, probe.clone(), &credits)?;
+        let credits = Credits::new()?;
+        let credit = Credit::new(2, Excess::Waits, NoSender, &credits)?;
         let packets = [packet()?, packet()?];
         for skb in packets {
             // SAFETY: The packet is ours.

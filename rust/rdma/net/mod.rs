@@ -14,7 +14,7 @@ pub mod lane;
 mod multicast;
 pub mod netdev;
 pub mod netns;
-pub mod path_mtu;
+mod path_mtu;
 mod reception;
 pub mod route;
 pub(crate) mod segment;

@@ -10,20 +10,20 @@
 //! The IPv4 layer takes the MTU of the network device instead if its caller names a socket with
 //! `IP_PMTUDISC_PROBE` (`ip_skb_dst_mtu()` in include/net/ip.h). The packets do not get the socket.
 
-use core::{ptr, ptr::NonNull};
+use core::ptr::{self, NonNull};
 
 use kernel::{error::to_result, ffi::c_int, prelude::*};
 
 use crate::bindings;
 
-/// It is bound to no port, receives nothing, and belongs to the initial network namespace, which never ends; netfilter
-/// takes packets with the socket of another namespace as if they had none (`nft_meta_get_eval_skugid()` in
-/// net/netfilter/nft_meta.c).
+/// A UDP socket of IPv4 with `IP_PMTUDISC_PROBE`. It is bound to no port, receives nothing, and belongs to the initial
+/// network namespace, which never ends; netfilter takes packets with the socket of another namespace as if they had none
+/// (`nft_meta_get_eval_skugid()` in net/netfilter/nft_meta.c).
 ///
 /// # Invariants
 ///
-/// Owns a valid UDP socket, which has a `struct sock`.
-pub struct ProbeSocket(NonNull<bindings::socket>);
+/// Owns a valid socket, which has a `struct sock`.
+pub(super) struct ProbeSocket(NonNull<bindings::socket>);
 
 // SAFETY: A socket may be used and released by any thread.
 unsafe impl Send for ProbeSocket {}
@@ -36,7 +36,7 @@ impl ProbeSocket {
     /// # Errors
     ///
     /// `ENOMEM`.
-    pub fn new() -> Result<Self> {
+    pub(super) fn new() -> Result<Self> {
         let mut socket = ptr::null_mut();
         // SAFETY: The initial namespace is always there; `socket` is valid memory for the result.
         to_result(unsafe {

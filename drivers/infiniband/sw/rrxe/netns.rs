@@ -15,7 +15,6 @@ use rdma::{
     net::{
         credit::Credits,
         netns::{Net, NetId},
-        path_mtu::ProbeSocket,
         skb::{Backlog, Discard, Ingress, RxSkb},
         udp::{OpenError, Receiver, UdpSocket},
     },
@@ -53,8 +52,6 @@ pub(crate) struct NetContext {
     pub(crate) backlog: Arc<Backlog>,
     /// Packets that no QP could be blamed for.
     pub(crate) drops: rx::Drops,
-    /// The socket on whose behalf its QPs send packets of IPv4.
-    pub(crate) probe: Arc<ProbeSocket>,
     /// Those of its QPs are among these.
     pub(crate) credits: Arc<Credits>,
     /// Open while there are devices.
@@ -79,7 +76,7 @@ impl Receiver for NetContext {
 
 impl NetContext {
     /// Opens the UDP port in namespace `net`.
-    fn open(net: &Net, probe: Arc<ProbeSocket>, credits: Arc<Credits>) -> Result<Arc<Self>> {
+    fn open(net: &Net, credits: Arc<Credits>) -> Result<Arc<Self>> {
         let readers = Arc::new(Sections::new()?, GFP_KERNEL)?;
         let context = Arc::pin_init(
             try_pin_init!(Self {
@@ -92,7 +89,6 @@ impl NetContext {
                 readers,
                 backlog: Backlog::new()?,
                 drops: rx::Drops::new(),
-                probe,
                 credits,
                 sockets <- new_mutex!(None, "rrxe_sockets"),
             }),
@@ -190,7 +186,6 @@ fn refusal(error: OpenError) -> Error {
 pub(crate) struct Contexts {
     #[pin]
     users: Mutex<KVec<User>>,
-    probe: Arc<ProbeSocket>,
     credits: Arc<Credits>,
 }
 
@@ -209,7 +204,6 @@ impl Contexts {
     pub(crate) fn new() -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
             users <- new_mutex!(KVec::new(), "rrxe_contexts"),
-            probe: Arc::new(ProbeSocket::new()?, GFP_KERNEL)?,
             credits: Credits::new()?,
         })
     }
@@ -232,7 +226,7 @@ impl Contexts {
             return Ok(user.context.clone());
         }
         users.reserve(1, GFP_KERNEL)?;
-        let context = NetContext::open(net, self.probe.clone(), self.credits.clone())?;
+        let context = NetContext::open(net, self.credits.clone())?;
         let user = User {
             context: context.clone(),
             devices: 1,

@@ -14,7 +14,6 @@ use rdma::{
     net::{
         credit::{Credit, Credits, Excess},
         lane::Lane,
-        path_mtu::ProbeSocket,
         skb::{Backlog, FrameQueue, Shares, SkbQueue},
     },
     qp::{QpCap, QpCreated, QpInit, QpReply, RingReply},
@@ -90,7 +89,7 @@ impl Qp {
         let pd = domain(&init)?;
         let net = device.link.context().clone();
         let backlog = net.backlog.clone();
-        let (probe, credits) = (net.probe.clone(), net.credits.clone());
+        let credits = net.credits.clone();
         let payer = payer(device, init.kind, context)?;
         let shares = payer
             .as_ref()
@@ -123,7 +122,7 @@ impl Qp {
                 send_cq: init.send_cq,
                 recv_cq: init.recv_cq,
                 srq: init.srq,
-                credit: credit(init.kind, waker, probe, &credits)?,
+                credit: credit(init.kind, waker, &credits)?,
                 inbox <- SkbQueue::new(limits::INBOX, backlog, shares),
                 filter: Filter::new(init.kind),
                 token: init.upcall.token(),
@@ -257,12 +256,7 @@ fn payer(
 }
 
 /// The credit of a QP of this kind. It is one of `all`.
-fn credit(
-    kind: QpKind,
-    waker: Waker,
-    probe: Arc<ProbeSocket>,
-    all: &Arc<Credits>,
-) -> Result<Arc<Credit>> {
+fn credit(kind: QpKind, waker: Waker, all: &Arc<Credits>) -> Result<Arc<Credit>> {
     // The network may keep packets for ever. If a GSI QP waited, or dropped further packets, a host that does so would stop all
     // connection management of the device, and its removal, which waits for each send of `ib_mad` to complete
     // (`ib_unregister_mad_agent()`, mad.c).
@@ -275,7 +269,7 @@ fn credit(
         }
         _ => (limits::PACKETS_IN_FLIGHT, Excess::Waits),
     };
-    Credit::new(limit, excess, waker, probe, all)
+    Credit::new(limit, excess, waker, all)
 }
 
 /// The QP's protection domain; of an XRC target that of its XRC domain.
