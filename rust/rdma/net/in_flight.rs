@@ -12,8 +12,8 @@
 //! (`veth_xdp_rcv_skb()`, drivers/net/veth.c; `macsec_handle_frame()`, drivers/net/macsec.c). Some do not, which only
 //! administrators of the host can have: netdevsim, DSA (`dsa_switch_rcv()`, net/dsa/tag.c), CPU maps of XDP
 //! (kernel/bpf/cpumap.c), MACsec with ciphers that work asynchronously (`macsec_decrypt_done()`). Another one is rmnet
-//! (`rmnet_deliver_skb()`, drivers/net/ethernet/qualcomm/rmnet/rmnet_handlers.c), which Debian's kernels do not have. GRO merges no packet without a UDP checksum, as those of RoCE are, but frames of raw
-//! packet QPs.
+//! (`rmnet_deliver_skb()`, drivers/net/ethernet/qualcomm/rmnet/rmnet_handlers.c), which Debian's kernels do not have.
+//! GRO merges no packet without a UDP checksum, as those of RoCE are, but frames of raw packet QPs.
 
 use core::ptr;
 

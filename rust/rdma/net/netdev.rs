@@ -96,8 +96,8 @@ impl Netdev {
 
     /// Most bytes of an IP packet.
     pub fn mtu(&self) -> u32 {
-        // SAFETY: Valid by the type invariant; a racing change shows either value.
-        unsafe { addr_of!((*self.as_ptr()).mtu).read_volatile() }
+        // SAFETY: Valid by the type invariant.
+        unsafe { mtu(self.as_ptr()) }
     }
 
     /// Bytes of its link-layer header.
@@ -206,6 +206,16 @@ pub(crate) unsafe fn index(netdev: *const bindings::net_device) -> u32 {
 pub(super) unsafe fn flags(netdev: *mut bindings::net_device) -> bindings::net_device_flags {
     // SAFETY: The caller promises that it is valid; a racing change shows either value.
     unsafe { addr_of!((*netdev).flags).read_volatile() }
+}
+
+/// The MTU of a device.
+///
+/// # Safety
+///
+/// It must be valid.
+pub(super) unsafe fn mtu(netdev: *mut bindings::net_device) -> u32 {
+    // SAFETY: The caller promises that it is valid; a racing change shows either value.
+    unsafe { addr_of!((*netdev).mtu).read_volatile() }
 }
 
 /// The kind of a device.

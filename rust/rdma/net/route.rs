@@ -11,7 +11,7 @@ use kernel::{
     sync::rcu,
 };
 
-use super::netdev::{index, Netdev};
+use super::netdev::{self, index, Netdev};
 use roce::ids::Qpn;
 
 use crate::{
@@ -255,31 +255,32 @@ impl Route {
         let old = self.dst.as_ptr().cast::<bindings::rt6_info>();
         // SAFETY: Valid by the type invariant, and RCU keeps the device.
         let netdev = unsafe { bindings::dst_dev_rcu(self.dst.as_ptr()) };
-        // SAFETY: As above; a racing change shows either value.
-        let mtu = unsafe { (&raw const (*netdev).mtu).read_volatile() };
+        // SAFETY: As above.
+        let mtu = unsafe { netdev::mtu(netdev) };
         let flags = bindings::DST_NOCOUNT as c_int;
         // SAFETY: RCU keeps the device and its namespace.
         let new = unsafe { bindings::ip6_dst_alloc(self.net(readers), netdev, flags) };
         let new = NonNull::new(new).ok_or(ENOMEM)?.as_ptr();
         // SAFETY: As above. `ip6_dst_destroy()` (net/ipv6/route.c) puts the count.
         let settings = unsafe { bindings::in6_dev_get(netdev) };
-        // SAFETY: Valid by the type invariant; what is read is constant. The new entry is ours alone.
+        // SAFETY: Valid by the type invariant. `dst_dev_put()` (net/core/dst.c) changes `input` and `output` when the device
+        // goes, and a single load shows either value; the rest is constant. The new entry is ours alone.
         unsafe {
-            (*new).dst.input = (*old).dst.input;
-            (*new).dst.output = (*old).dst.output;
+            (*new).dst.input = (&raw const (*old).dst.input).read_volatile();
+            (*new).dst.output = (&raw const (*old).dst.output).read_volatile();
             (*new).rt6i_dst = (*old).rt6i_dst;
             (*new).rt6i_gateway = (*old).rt6i_gateway;
             (*new).rt6i_flags = (*old).rt6i_flags & bindings::RTF_GATEWAY;
             (*new).rt6i_idev = settings;
         }
         let new = new.cast::<bindings::dst_entry>();
-        // SAFETY: The entry is ours alone.
-        unsafe { bindings::dst_metric_set(new, bindings::RTAX_MTU as c_int, mtu) };
         if settings.is_null() {
             // SAFETY: The count is ours.
             unsafe { bindings::dst_release(new) };
             return Err(ENODEV);
         }
+        // SAFETY: The entry is ours alone.
+        unsafe { bindings::dst_metric_set(new, bindings::RTAX_MTU as c_int, mtu) };
         Ok(new)
     }
 

@@ -244,7 +244,8 @@ fn lot_of(qp: &Qp) -> Lot {
 
 /// Whether a datagram that the IP layer looped is of the QP that it names: it was sent with this QP's credit, which no
 /// socket has. Another host that gets the buffer by a virtual link keeps the credit's mark, and may change the bytes;
-/// so the mark says nothing about a packet that came in from the network.
+/// so the mark says nothing about a packet that came in from the network, nor about one of an ipvlan device
+/// (Documentation/security.rst).
 fn is_own(context: &NetContext, packet: &RxPacket) -> bool {
     let Service::Ud(deth) = packet.packet.service else {
         return false;

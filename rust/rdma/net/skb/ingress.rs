@@ -47,8 +47,8 @@ pub enum Origin {
     /// It came from the network, from another host's address; or it came without any network device.
     #[default]
     Other,
-    /// This host sent it, and its bytes are as sent: it came by the loopback device, by a VRF itself, or by the IP
-    /// layer's own loop of multicast packets.
+    /// This host's IP layer sent it: it came by the loopback device, by a VRF itself, or by the IP layer's own loop of
+    /// multicast packets. An ipvlan device in mode l3 or l3s has the IP layer send what a container made.
     Looped,
     /// It came from the network with a source address of this host. Another host forged it, or sent this host's
     /// own packet back: in the same buffer if a virtual link connects the hosts, but with any content.
@@ -113,20 +113,20 @@ impl Arrival {
 ///
 /// `dev` must be valid under RCU.
 unsafe fn port_of(dev: *mut bindings::net_device, ingress: Ingress) -> *mut bindings::net_device {
+    if ingress.slave == 0 {
+        return dev;
+    }
     // SAFETY: The device is valid.
     let net = unsafe { bindings::dev_net(dev) };
-    let port = match ingress.slave {
-        0 => dev,
-        // SAFETY: The caller holds RCU, and the device keeps its namespace.
-        slave => unsafe { bindings::dev_get_by_index_rcu(net, slave as c_int) },
-    };
+    // SAFETY: The caller holds RCU, and the device keeps its namespace.
+    let port = unsafe { bindings::dev_get_by_index_rcu(net, ingress.slave as c_int) };
     match port.is_null() {
         true => dev,
         false => port,
     }
 }
 
-/// Whether this host sent the packet, and its bytes are as sent.
+/// Whether the packet is [`Origin::Looped`].
 ///
 /// # Safety
 ///
@@ -147,13 +147,16 @@ unsafe fn is_looped(
     if by_loopback || by_vrf || kind == bindings::PACKET_LOOPBACK {
         return true;
     }
+    if ingress.slave == 0 {
+        return false;
+    }
     // A VRF clears the mark `PACKET_LOOPBACK` of IPv6 (`vrf_ip6_rcv()`, drivers/net/vrf.c). What the IP layer loops has
     // no link-layer header (`dev_loopback_xmit()`, net/core/dev.c), and what comes by Ethernet has.
     // SAFETY: The device is valid.
     let is_ethernet = unsafe { netdev::kind(port) } == netdev::Kind::Ethernet;
     // SAFETY: The buffer is valid.
     let is_bare = unsafe { bindings::skb_mac_header(skb) }.cast_const() == network;
-    ingress.slave != 0 && is_ethernet && is_bare
+    is_ethernet && is_bare
 }
 
 /// Whether the source address of an IPv6 packet that came by `port` is one of this host's, in the VRF of `port`; a
