@@ -24,14 +24,7 @@ three_hosts() {
 	wait_for 20 in1 ping -q -c 1 -W 5 $HOST2_V4 && wait_for 20 in1 ping -q -c 1 -W 5 $HOST3_V4
 }
 
-# What is redirected on its way in stays the same buffer.
-keeps_all() {
-	modprobe ifb numifbs=0 && ip -n h2 link add ifb0 type ifb && ip -n h2 link set ifb0 up &&
-		in2 tc qdisc add dev ifb0 root tbf rate 8bit burst 5000 limit 10000000 &&
-		in2 tc qdisc add dev eth0 ingress &&
-		in2 tc filter add dev eth0 parent ffff: protocol ip flower ip_proto udp dst_port 4791 \
-			action mirred egress redirect dev ifb0
-}
+keeps_all() { keeper 2 && redirect 2 ingress ip ifb0; }
 
 keeps() { [[ $(backlog h2 ifb0) -ge $1 ]]; }
 

@@ -129,11 +129,14 @@ hosts_up() {
 	done
 	# Links and link-local addresses settle (duplicate address detection).
 	for host in 1 2; do
-		wait_for 20 bash -c "! ip -n h$host -6 addr show dev eth0 | grep -q tentative" || return
+		wait_for 20 settled $host || return
 		wait_for 20 bash -c "ip -n h$host link show dev eth0 | grep -q LOWER_UP" || return
 	done
 	wait_for 20 in1 ping -q -c 1 -W 5 $HOST2_V4 >/dev/null && wait_for 20 in1 ping -q -c 1 -W 5 $HOST2_V6 >/dev/null
 }
+
+# settled HOST: duplicate address detection has ended on its eth0.
+settled() { ! ip -n "h$1" -6 addr show dev eth0 | grep -q tentative; }
 
 hosts_down() {
 	local host
@@ -204,6 +207,21 @@ terminate() {
 	kill "$1"
 	wait "$1"
 	[[ $? -eq 143 ]]
+}
+
+# keeper HOST: its ifb0 keeps what it gets in a queue.
+keeper() {
+	modprobe ifb numifbs=0 && ip -n "h$1" link add ifb0 type ifb && ip -n "h$1" link set ifb0 up &&
+		ip netns exec "h$1" tc qdisc add dev ifb0 root tbf rate 8bit burst 5000 limit 10000000
+}
+
+# redirect HOST HOOK PROTOCOL NETDEV: RoCEv2 packets over ip or ipv6 that reach the hook, ingress or egress, of its eth0 leave
+# by NETDEV instead. They stay in the same buffer at ingress.
+redirect() {
+	local host=h$1 hook=$2 protocol=$3 netdev=$4
+	ip netns exec "$host" tc qdisc add dev eth0 clsact &&
+		ip netns exec "$host" tc filter add dev eth0 "$hook" protocol "$protocol" flower ip_proto udp dst_port 4791 \
+			action mirred egress redirect dev "$netdev"
 }
 
 # backlog NAMESPACE NETDEV: how many packets wait in the network device's queueing discipline.

@@ -14,13 +14,6 @@ in_group() { hold rrxe-check "$DEV1" "$DEV2" "$1" hold-group; }
 joined() { ip -n h2 maddr show dev eth0 | grep -q "$1\$"; }
 left() { ! joined "$1"; }
 
-# The buffer that host 1 sent comes back to it, with the mark of the QP's credit.
-sends_back() {
-	in2 tc qdisc add dev eth0 ingress &&
-		in2 tc filter add dev eth0 parent ffff: protocol ipv6 flower ip_proto udp dst_port 4791 \
-			action mirred egress redirect dev eth0
-}
-
 # A virtual CPU that stands still in the middle of a copy owes time, and drops datagrams to groups until that is paid.
 check "the module, whose softirqs have as much time as they need" modprobe rrxe softirq_percent=100
 check "two hosts" hosts_up 1500
@@ -47,8 +40,7 @@ in_vrf() {
 	ip -n h1 link add vrf0 type vrf table 100 && ip -n h1 link set vrf0 up &&
 		in1 sysctl -qw net.ipv4.udp_l3mdev_accept=1 && ip -n h1 link set eth0 master vrf0 || return
 	# IPv6 forgets its addresses.
-	ip -n h1 addr replace $HOST1_V6/64 dev eth0 nodad &&
-		wait_for 20 bash -c '! ip -n h1 -6 addr show dev eth0 | grep -q tentative'
+	ip -n h1 addr replace $HOST1_V6/64 dev eth0 nodad && wait_for 20 settled 1
 }
 link_local() { ip -n h1 -6 -o addr show dev eth0 scope link | sed 's/.*inet6 \([^/]*\).*/\1/'; }
 groups() {
@@ -59,14 +51,15 @@ groups() {
 	done
 	python3 "$(dirname "$0")/group.py" "$DEV1" "${indexes[@]}" "$(link_local)" || fail "group.py ends well" "status $?"
 }
-check "host 2 sends back RoCEv2 packets over IPv6" sends_back
+# The buffer that host 1 sent comes back to it, with the mark of the QP's credit.
+check "host 2 sends back RoCEv2 packets over IPv6" redirect 2 ingress ipv6 eth0
 groups
 check "host 1 in a VRF" in_vrf
 groups
 ip -n h1 link set eth0 nomaster
 ip -n h1 link del vrf0
 ip -n h1 addr replace $HOST1_V6/64 dev eth0 nodad
-check "host 2 sends nothing back" in2 tc qdisc del dev eth0 ingress
+check "host 2 sends nothing back" in2 tc qdisc del dev eth0 clsact
 
 link_del 1
 check "C driver on host 1" link_add 1 rxe

@@ -14,7 +14,7 @@ import sys
 import time
 import traceback
 
-from pyverbs.addr import AHAttr, GID, GlobalRoute
+from pyverbs.addr import AH, AHAttr, GID, GlobalRoute
 from pyverbs.cq import CompChannel, CQ
 from pyverbs.device import Context
 import pyverbs.enums as e
@@ -263,6 +263,40 @@ class Pair:
 
     def state(self, which=0):
         return state(self.qps[which])
+
+
+class Datagrams:
+    """A UD QP that sends from one buffer, to QPs that nobody has."""
+
+    QKEY, TARGET = 0x1111, 0x1234
+
+    def __init__(self, depth=256):
+        self.context = Context(name=DEVICE)
+        self.pd, self.cq, self.buffer = PD(self.context), CQ(self.context, depth), Buffer(PAGE)
+        self.depth, self.seen = depth, 0
+        self.region = register(self.pd, self.buffer)
+        cap = QPCap(max_send_wr=depth, max_recv_wr=1)
+        self.qp = QP(self.pd, QPInitAttr(qp_type=e.IBV_QPT_UD, scq=self.cq, rcq=self.cq, cap=cap, sq_sig_all=1))
+        attr = QPAttr(port_num=1)
+        attr.qkey = self.QKEY
+        self.qp.to_rts(attr)
+
+    def post(self, address, count, length=512):
+        """So many datagrams, by one call. Returns the address handle, which must live until they have left the QP."""
+        route = GlobalRoute(dgid=gid_at(address), sgid_index=GID_INDEX)
+        handle = AH(self.pd, attr=AHAttr(port_num=1, is_global=1, gr=route))
+        requests = []
+        for number in range(count):
+            sge, after = SGE(self.buffer.address, length, self.region.lkey), requests[-1] if requests else None
+            requests.append(SendWR(wr_id=number, opcode=e.IBV_WR_SEND, num_sge=1, sg=[sge], next_wr=after))
+            requests[-1].set_wr_ud(handle, self.TARGET, self.QKEY)
+        self.qp.post_send(requests[-1])
+        return handle
+
+    def completed(self):
+        """How many have completed so far."""
+        self.seen += len(self.cq.poll(self.depth)[1])
+        return self.seen
 
 
 def state(qp):

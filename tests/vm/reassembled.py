@@ -12,19 +12,11 @@ import struct
 import subprocess
 import sys
 
-import pyverbs.enums as e
-from pyverbs.addr import AH, AHAttr, GlobalRoute
-from pyverbs.cq import CQ
-from pyverbs.device import Context
-from pyverbs.pd import PD
-from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
-from pyverbs.wr import SGE, SendWR
-
 from forge import PORT, Wire, ip_packet
-from pairs import DEVICE, GID_INDEX, PAGE, Buffer, becomes, case, gid_at, main, register
+from pairs import Datagrams, becomes, case, main
 
 HOST, CONTAINER = "fd77::1", "fd77::2"
-LENGTH, QKEY, ICRC = 2048, 0x1111, 4
+LENGTH, ICRC = 2048, 4
 FRAGMENT, UDP, MORE, NUMBER = 44, 17, 1, 0x1234
 # A datagram's bytes between the UDP header, which becomes a fragment header, and the end. A multiple of 8.
 OFFSET = 12 + 8 + LENGTH + ICRC
@@ -39,24 +31,6 @@ def completed():
     shown = json.loads(box("tc -s -j filter show dev eth0 ingress"))
     actions = [action for entry in shown for action in entry.get("options", {}).get("actions", [])]
     return sum(action["stats"]["packets"] for action in actions if action["kind"] == "gact")
-
-
-def send():
-    """A datagram to the container, longer than the path's MTU."""
-    context = Context(name=DEVICE)
-    pd, cq, buffer = PD(context), CQ(context, 8), Buffer(PAGE)
-    region = register(pd, buffer)
-    cap = QPCap(max_send_wr=8, max_recv_wr=1)
-    qp = QP(pd, QPInitAttr(qp_type=e.IBV_QPT_UD, scq=cq, rcq=cq, cap=cap, sq_sig_all=1))
-    attr = QPAttr(port_num=1)
-    attr.qkey = QKEY
-    qp.to_rts(attr)
-    route = GlobalRoute(dgid=gid_at(CONTAINER), sgid_index=GID_INDEX)
-    handle = AH(pd, attr=AHAttr(port_num=1, is_global=1, gr=route))
-    wr = SendWR(opcode=e.IBV_WR_SEND, num_sge=1, sg=[SGE(buffer.address, LENGTH, region.lkey)])
-    wr.set_wr_ud(handle, 0x1234, QKEY)
-    qp.post_send(wr)
-    becomes(lambda: cq.poll(1)[0], 1, "completions")
 
 
 @case("another host reassembles a packet of this host in this host's buffer")
@@ -74,7 +48,10 @@ def reassembled():
     wire = Wire("h2", "dummy0", bytes(6))
     wire.send(ip_packet(HOST, CONTAINER, last, protocol=FRAGMENT))
     wire.close()
-    send()
+    sender = Datagrams()
+    handle = sender.post(CONTAINER, 1, LENGTH)
+    becomes(sender.completed, 1, "completions")
+    handle.close()
     becomes(completed, 1, "packets that are complete")
 
 
