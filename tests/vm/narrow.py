@@ -1,0 +1,15 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+# Runs on: guest
+"""Sends datagrams: narrow.py DEVICE GID-INDEX ADDRESS COUNT LENGTH."""
+
+import sys
+
+from pairs import Datagrams, becomes
+
+ADDRESS, COUNT, LENGTH = sys.argv[3], int(sys.argv[4]), int(sys.argv[5])
+
+sender = Datagrams()
+handle = sender.post(ADDRESS, COUNT, LENGTH)
+becomes(sender.completed, COUNT, "completed datagrams")
+handle.close()
