@@ -116,6 +116,16 @@ __rrxe_helper int rrxe_helper_l3mdev_master_ifindex_rcu(const struct net_device 
 	return l3mdev_master_ifindex_rcu(dev);
 }
 
+__rrxe_helper void rrxe_helper_inet_clear_mc_loop(struct sock *sk)
+{
+	inet_clear_bit(MC_LOOP, sk);
+}
+
+__rrxe_helper void rrxe_helper_inet6_clear_mc6_loop(struct sock *sk)
+{
+	inet6_clear_bit(MC6_LOOP, sk);
+}
+
 __rrxe_helper bool rrxe_helper_ipv6_mod_enabled(void)
 {
 	return ipv6_mod_enabled();

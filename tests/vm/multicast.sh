@@ -49,9 +49,10 @@ groups() {
 		wait_for 10 gid_index "$DEV1" "$address"
 		indexes+=("$(gid_index "$DEV1" "$address")")
 	done
-	python3 "$(dirname "$0")/group.py" "$DEV1" "${indexes[@]}" "$(link_local)" || fail "group.py ends well" "status $?"
+	python3 "$(dirname "$0")/group.py" "$DEV1" "${indexes[@]}" "$(link_local)" "$DEV2" "$(gid_index "$DEV2" $HOST2_V4)" ||
+		fail "group.py ends well" "status $?"
 }
-# The buffer that host 1 sent comes back to it, with the mark of the QP's credit.
+# The buffer that host 1 sent comes back to it.
 check "host 2 sends back RoCEv2 packets over IPv6" redirect 2 ingress ipv6 eth0
 groups
 check "host 1 in a VRF" in_vrf
@@ -60,6 +61,22 @@ ip -n h1 link set eth0 nomaster
 ip -n h1 link del vrf0
 ip -n h1 addr replace $HOST1_V6/64 dev eth0 nodad
 check "host 2 sends nothing back" in2 tc qdisc del dev eth0 clsact
+
+# Host 2 gets an ipvlan device on one of host 1's. In mode l3 the IP layer of host 1 sends what host 2 sends by it.
+with_ipvlan() {
+	ip -n h1 link add dummy0 type dummy && ip -n h1 addr add fd78::1/64 dev dummy0 nodad &&
+		ip -n h1 link set dummy0 up && in1 rdma link add other type rrxe netdev dummy0 &&
+		wait_for 10 grep -q ACTIVE /sys/class/infiniband/other/ports/1/state &&
+		ip -n h1 link add link dummy0 name ipv0 netns h2 type ipvlan mode l3 &&
+		ip -n h2 addr add fd78::2/64 dev ipv0 nodad && ip -n h2 link set ipv0 up &&
+		in2 tc qdisc add dev ipv0 root pfifo limit 1000
+}
+check "host 2 has an ipvlan device of host 1" with_ipvlan
+python3 "$(dirname "$0")/ipvlan.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V6)" other ||
+	fail "ipvlan.py ends well" "status $?"
+check "host 2 changes nothing more" in2 tc qdisc del dev eth0 clsact
+in1 rdma link del other
+ip -n h1 link del dummy0
 
 link_del 1
 check "C driver on host 1" link_add 1 rxe

@@ -21,11 +21,11 @@ use kernel::{
 use super::{
     in_flight::{Slot, Slots},
     reception::Reception,
+    sender_socket::SenderSockets,
 };
 use crate::{
     bindings,
-    net::path_mtu::ProbeSocket,
-    random,
+    gid::Network,
     sync::{new_irq_spinlock, smp_mb, wait_for_readers, wait_for_tasks, IrqSpinLock},
 };
 
@@ -39,12 +39,12 @@ pub trait Wake: Send + Sync + 'static {
     fn wake(&self);
 }
 
-/// All credits of the module, and the socket that the packets have in common.
+/// All credits of the module, and the sockets that the packets have in common.
 #[pin_data]
 pub struct Credits {
     #[pin]
     live: IrqSpinLock<Live>,
-    probe: ProbeSocket,
+    sockets: SenderSockets,
 }
 
 struct Live {
@@ -84,7 +84,7 @@ impl Credits {
         };
         let credits = try_pin_init!(Self {
             live <- new_irq_spinlock!(live, "rrxe_credits"),
-            probe: ProbeSocket::new()?,
+            sockets: SenderSockets::new()?,
         });
         Arc::pin_init(credits, GFP_KERNEL)
     }
@@ -149,8 +149,6 @@ pub enum Excess {
 
 /// A sender's bound on packets in flight.
 pub struct Credit {
-    /// A random number, not zero, that its packets carry.
-    mark: u32,
     in_flight: Atomic<u32>,
     limit: u32,
     excess: Excess,
@@ -174,10 +172,10 @@ impl Credit {
         waker: impl Wake,
         all: &Arc<Credits>,
     ) -> Result<Arc<Self>> {
+        all.sockets.complete()?;
         let slots = Slots::new(limit)?;
         let waker = KBox::new(waker, GFP_KERNEL_ACCOUNT)?;
         let credit = Self {
-            mark: random::next_u32().max(1),
             in_flight: Atomic::new(0),
             limit,
             excess,
@@ -221,9 +219,9 @@ impl Credit {
         }
     }
 
-    /// The socket on whose behalf packets of IPv4 are sent.
-    pub(super) fn probe(&self) -> &ProbeSocket {
-        &self.all.probe
+    /// The socket on whose behalf packets of a version of IP are sent, for C. Valid as long as `self`, or null.
+    pub(super) fn socket(&self, network: Network) -> *mut bindings::sock {
+        self.all.sockets.of(network)
     }
 
     /// Packets in flight. Any context.
@@ -255,42 +253,21 @@ impl Credit {
     pub(super) unsafe fn charge(self: &Arc<Self>, skb: *mut bindings::sk_buff) -> Result {
         // SAFETY: The caller's promise.
         let slot = unsafe { self.slots.enter(skb, self) };
-        if slot.is_none() && self.patience().is_none() {
-            return Err(EAGAIN);
-        }
-        let known = slot.map_or(self.slots.any(), ptr::from_ref).cast_mut();
+        let Some(slot) = slot else {
+            return match self.patience() {
+                Some(_) => Ok(()),
+                None => Err(EAGAIN),
+            };
+        };
+        self.in_flight.fetch_add(1, ordering::Relaxed);
         // SAFETY: The caller owns the buffer.
         let shared = unsafe { bindings::skb_shinfo(skb) };
+        let slot = ptr::from_ref(slot).cast_mut();
         // SAFETY: The shared info lives as long as its buffer; this field is its owner's.
-        unsafe { (*shared).__bindgen_anon_2.destructor_arg = known.cast() };
-        // The kernel uses the field only for a time stamp that `tx_flags` asks for (`__skb_tstamp_tx()`,
-        // net/core/skbuff.c). `tx_flags` is zero here.
-        // SAFETY: As above.
-        unsafe { (*shared).tskey = self.mark };
-        if slot.is_some() {
-            self.in_flight.fetch_add(1, ordering::Relaxed);
-            // SAFETY: The caller owns the buffer. `destructor_arg` is its slot.
-            unsafe { bindings::skb_set_destructor(skb, Some(give_back)) };
-        }
+        unsafe { (*shared).__bindgen_anon_2.destructor_arg = slot.cast() };
+        // SAFETY: The caller owns the buffer. `destructor_arg` is its slot.
+        unsafe { bindings::skb_set_destructor(skb, Some(give_back)) };
         Ok(())
-    }
-
-    /// Whether `skb` shares its bytes with a packet that was charged to this credit.
-    ///
-    /// An allocation leaves `destructor_arg` as it was (`__finalize_skb_around()`, net/core/skbuff.c), so a packet of
-    /// somebody else may name a slot of this credit. But it clears `tskey`, which processes set to a number of
-    /// their choice (`SCM_TS_OPT_ID`), and do not know here.
-    ///
-    /// # Safety
-    ///
-    /// `skb` must be valid.
-    pub(super) unsafe fn is_of(&self, skb: *mut bindings::sk_buff) -> bool {
-        // SAFETY: The caller's promise.
-        let shared = unsafe { bindings::skb_shinfo(skb) };
-        // SAFETY: The shared info lives as long as its buffer.
-        let (held, mark) = unsafe { ((*shared).__bindgen_anon_2.destructor_arg, (*shared).tskey) };
-        // Compared, and not followed.
-        self.slots.contain(held.cast()) && mark == self.mark
     }
 
     /// Counts a packet as gone; `received` if a softirq of this host is about to handle it.
@@ -379,9 +356,6 @@ mod tests {
         assert!(credit.available());
         // SAFETY: As above.
         assert_eq!(unsafe { credit.charge(packets[2]) }, Ok(()));
-        // SAFETY: As above.
-        let own = packets.map(|skb| skb != packets[1] && unsafe { credit.is_of(skb) });
-        assert_eq!(own, [true, false, true]);
         free(packets[0]);
         free(packets[2]);
         assert!(credit.is_whole());
@@ -391,22 +365,19 @@ mod tests {
     }
 
     #[test]
-    fn marks_packets_beyond_it() -> Result {
+    fn lets_packets_go_beyond_it() -> Result {
         let credits = Credits::new()?;
         let credit = Credit::new(1, Excess::GoesAfter(0), NoSender, &credits)?;
-        let other = Credit::new(1, Excess::GoesAfter(0), NoSender, &credits)?;
         let packets = [packet()?, packet()?, packet()?];
         for skb in packets {
             assert!(credit.available());
             // SAFETY: The packet is ours.
             unsafe { credit.charge(skb) }?;
-            // SAFETY: As above.
-            assert!(unsafe { credit.is_of(skb) && !other.is_of(skb) });
             assert_eq!(credit.in_flight(), 1);
         }
         packets.map(free);
         assert!(credit.is_whole());
-        drop((credit, other));
+        drop(credit);
         credits.drain();
         Ok(())
     }

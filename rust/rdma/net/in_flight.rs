@@ -190,16 +190,6 @@ impl Slots {
         self.slots.iter().filter(is_old).count()
     }
 
-    /// The address of one of these, by which [`Self::contain`] knows them.
-    pub(super) fn any(&self) -> *const Slot {
-        self.slots.as_ptr()
-    }
-
-    /// Whether `slot` is one of these, by its address.
-    pub(super) fn contain(&self, slot: *const Slot) -> bool {
-        self.slots.as_ptr_range().contains(&slot)
-    }
-
     /// Whether [`Self::take_back`] was called. The caller excludes such a call meanwhile.
     pub(super) fn are_taken(&self) -> bool {
         self.taken.load(ordering::Relaxed)

@@ -301,7 +301,12 @@ impl Route {
         unsafe { vrf_of(netdev) }
     }
 
-    /// The index of the device that the packet leaves by.
+    /// The index of the network device that packets leave by. Any context but hard interrupts.
+    pub fn exit(&self) -> u32 {
+        self.netdev_index(&rcu::read_lock())
+    }
+
+    /// The same, while the caller reads.
     fn netdev_index(&self, _readers: &rcu::Guard) -> u32 {
         // SAFETY: Valid by the type invariant, and RCU keeps the device.
         unsafe { index(bindings::dst_dev_rcu(self.dst.as_ptr())) }

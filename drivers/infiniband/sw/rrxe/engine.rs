@@ -11,14 +11,7 @@ use kernel::{
         Delta,
     },
 };
-use rdma::{
-    net::{
-        lane::Lane,
-        skb::{Discard, Ingress},
-    },
-    table::Recent,
-    trace,
-};
+use rdma::{net::lane::Lane, table::Recent, trace};
 use roce::{
     host::{AccessFault, Count, RemoteAccess},
     qp::{Attrs, Config, QpState, SendWqe, TransmitFault},
@@ -26,7 +19,7 @@ use roce::{
     time::{Duration, Instant},
     transmit::{Source, Transmit},
     wc::WcStatus,
-    wire::packet::{Packet, Service},
+    wire::packet::Service,
 };
 
 use crate::{
@@ -35,11 +28,12 @@ use crate::{
     fault::{ungathered, Stall},
     gsi::Gsi,
     limits::INBOX,
+    local,
     mr::Mr,
     mw::Via,
     pd::Pd,
     peer::Peer,
-    qp::{note_peer, Qp},
+    qp::Qp,
     raw,
     reach::Reach,
     recv_queue::RecvQueue,
@@ -53,7 +47,7 @@ use crate::{
 /// The engine with the storage that this host gives it.
 pub(crate) type Engine = roce::qp::Qp<KVVec<roce::qp::SendWqe>, KVVec<Replay>>;
 
-/// Packets taken in or sent in one turn; a QP with more to do runs again later.
+/// Packets taken in or sent in one turn, and copies for members of a group; a QP with more to do runs again later.
 const BUDGET: u32 = 32;
 /// Packets that a turn may send, however many it has taken in. Otherwise a peer that never pauses would silence the QP.
 const LEAST_SENDS: u32 = 4;
@@ -349,7 +343,8 @@ impl Core {
             if !self.transmit_next(qp, now, resumes, upshot) {
                 break;
             }
-            *budget = budget.wrapping_sub(1);
+            let copies = core::mem::take(&mut upshot.copies);
+            *budget = budget.saturating_sub(copies.saturating_add(1));
         }
     }
 
@@ -456,8 +451,9 @@ impl Core {
         trace::packet_out(qp.device.link.device(), qp.qpn.get(), transmit);
         let fate = if frame.is_local() {
             let recent = &mut self.neighbour;
-            deliver_local(qp, counters, frame, packet, recent, upshot)
+            local::deliver(qp, counters, frame, packet, recent, upshot)
         } else {
+            upshot.copies = local::deliver_to_group(qp, &frame, packet, upshot);
             emit(qp, counters, frame, transmit)?
         };
         if fate == Fate::Left {
@@ -524,7 +520,7 @@ impl Core {
 
 /// What became of a packet that could be built, or for which memory was missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
+pub(crate) enum Fate {
     /// It left the host, or lies in one of its queues.
     Left,
     /// The host dropped it: for want of memory, of a route or of room in a queue.
@@ -597,37 +593,4 @@ fn emit(
     };
     counters.count(Count::SendErr);
     fate
-}
-
-/// Hands a frame to a QP of this host, without a network between.
-fn deliver_local(
-    qp: &Qp,
-    counters: &Counters,
-    frame: Frame<'_>,
-    packet: &Packet,
-    recent: &mut Recent<Qp>,
-    upshot: &mut Upshot,
-) -> Fate {
-    let endpoints = frame.endpoints();
-    let Some(skb) = frame.into_local(qp.qpn) else {
-        counters.count(Count::SendErr);
-        return Fate::Dropped;
-    };
-    let (dest, to) = (packet.bth.dest, endpoints.destination);
-    let peer: Option<Arc<Qp>> = qp.net.with_recent_qp(recent, dest, to, |peer| peer.into());
-    let Some(peer) = peer else {
-        qp.net.drops.discard(skb, Discard::NoQueuePair);
-        return Fate::Left;
-    };
-    let sender = Some(qp.qpn.get());
-    if !peer.admit(packet, &endpoints, Ingress::default(), sender) {
-        skb.discard(Discard::NoQueuePair);
-        return Fate::Left;
-    }
-    if let Err(skb) = peer.inbox.push(skb) {
-        qp.net.drops.discard(skb, Discard::Overflow);
-        return Fate::Dropped;
-    }
-    note_peer(&mut upshot.peer, peer);
-    Fate::Left
 }

@@ -29,6 +29,7 @@ mod homes;
 mod interest;
 mod limits;
 mod link;
+mod local;
 mod mcast;
 mod members;
 mod mr;

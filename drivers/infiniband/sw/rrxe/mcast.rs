@@ -3,9 +3,8 @@
 //! Multicast groups: which QPs get the packets that come to a group's address.
 //!
 //! The first QP of a device that attaches to a group makes the host join it, by IGMP or MLD, on the
-//! device's network device; the last one that detaches makes it leave. What a QP of this host sends
-//! comes back by the IP layer's own loop, as to any program; so its sender gets it, too, if it is
-//! attached and doesn't block that.
+//! device's network device; the last one that detaches makes it leave. Members get what a QP of this host
+//! sends to the group without the IP layer (`local.rs`); so does its sender, if it is attached and doesn't block that.
 //!
 //! Each attachment counts for the user and the memory cgroup of the process that opened the QP's context. One of these can't
 //! fill a group.

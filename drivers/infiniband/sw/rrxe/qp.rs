@@ -35,11 +35,7 @@ use rdma::{
     upcall::{QpToken, QpUpcall},
 };
 use roce::{
-    ids::Qpn,
-    qp::QpState,
-    responder::check_management,
-    time::Instant,
-    wire::packet::{Packet, Service},
+    ids::Qpn, qp::QpState, responder::check_management, time::Instant, wire::packet::Packet,
 };
 
 use crate::{
@@ -337,14 +333,9 @@ impl Qp {
         }
     }
 
-    /// Whether the QP takes a packet of a group that it is attached to: it may block what it sent
-    /// itself.
-    pub(crate) fn wants(&self, packet: &RxPacket) -> bool {
-        let own = match packet.packet.service {
-            Service::Ud(deth) => deth.src == self.qpn,
-            _ => false,
-        };
-        !(self.blocks_own && own && self.device.link.has_gid(packet.endpoints.source))
+    /// Whether the QP takes no packet that `sender` sends to a group of both: it may block what it sends itself.
+    pub(crate) fn blocks(&self, sender: &Self) -> bool {
+        self.blocks_own && core::ptr::eq(self, sender)
     }
 
     /// Refuses the packet of a stranger, and what is no management datagram for QP1, and counts it; `sender` as for

@@ -15,18 +15,13 @@ use kernel::{
 use rdma::{
     crc32::crc32_le,
     mr::{Span, SpanFault},
-    net::skb::{Discard, Endpoints, Ingress, IpHeader, Origin, RxSkb},
+    net::skb::{Discard, Endpoints, Ingress, IpHeader, RxSkb},
     trace,
 };
 use roce::{
     ids::Qpn,
     responder::GRH_LEN,
-    wire::{
-        self, grh,
-        icrc::Icrc,
-        packet::{Packet, Service},
-        DropReason, BTH_LEN, ICRC_LEN, MAX_HEADER,
-    },
+    wire::{self, grh, icrc::Icrc, packet::Packet, DropReason, BTH_LEN, ICRC_LEN, MAX_HEADER},
 };
 
 use crate::{accounts::Payer, netns::NetContext, qp::Qp, softirq_time::Lot, stats};
@@ -149,16 +144,16 @@ pub(crate) fn receive(context: &NetContext, skb: RxSkb) {
     let Some(decoded) = &packet else {
         return;
     };
+    if decoded.skb.is_from_this_host() {
+        let why = Discard::Looped;
+        return packet.map_or((), |packet| context.drops.discard(packet.skb, why));
+    }
     let (qpn, to) = (decoded.packet.bth.dest, decoded.endpoints.destination);
     if to.is_multicast() || qpn == Qpn::MULTICAST {
         return packet.map_or((), |packet| deliver_to_group(context, packet));
     }
-    let (ingress, origin) = (decoded.skb.ingress(), decoded.skb.origin());
-    let verdict = match origin {
-        // QPs of one host need no IP layer between them.
-        Origin::Looped | Origin::OwnAddress => Some(Err(Refusal::Discard(Discard::Looped))),
-        Origin::Other => context.with_qp(qpn, to, ingress, |qp| offer(qp, ingress, &mut packet)),
-    };
+    let ingress = decoded.skb.ingress();
+    let verdict = context.with_qp(qpn, to, ingress, |qp| offer(qp, ingress, &mut packet));
     // Who takes a packet leaves nothing behind.
     let Some(packet) = packet else {
         return;
@@ -198,14 +193,6 @@ fn offer(
 /// one QP: a group has many members, each with work and neighbours of its own.
 fn deliver_to_group(context: &NetContext, mut packet: RxPacket) {
     let group = packet.endpoints.destination;
-    let may_pass = match packet.skb.origin() {
-        Origin::Other => true,
-        Origin::Looped => is_own(context, &packet),
-        Origin::OwnAddress => false,
-    };
-    if !may_pass {
-        return context.drops.discard(packet.skb, Discard::Looped);
-    }
     let members = (packet.packet.bth.dest == Qpn::MULTICAST)
         .then(|| context.groups.members(packet.skb.ingress().port(), group))
         .flatten();
@@ -215,15 +202,15 @@ fn deliver_to_group(context: &NetContext, mut packet: RxPacket) {
     if let Err(why) = packet.verify() {
         return context.drops.discard(packet.skb, why);
     }
-    let mut takers = members.into_iter().filter(|qp| qp.wants(&packet));
-    let Some(first) = takers.next() else {
+    let mut members = members.into_iter();
+    let Some(first) = members.next() else {
         return;
     };
-    let Some(second) = takers.next() else {
-        drop(takers);
+    let Some(second) = members.next() else {
+        drop(members);
         return Qp::receive(first.as_arc_borrow(), &mut Some(packet));
     };
-    for qp in Iterator::chain([first, second].into_iter(), takers) {
+    for qp in Iterator::chain([first, second].into_iter(), members) {
         let copy = || {
             // For want of memory it is lost to this one.
             if let Some(copy) = packet.skb.try_clone() {
@@ -240,18 +227,6 @@ fn deliver_to_group(context: &NetContext, mut packet: RxPacket) {
 /// Its user's part of what a CPU in debt grants. All QPs of the kernel have the same.
 fn lot_of(qp: &Qp) -> Lot {
     Lot::of(qp.payer().map_or(0, Payer::user_number))
-}
-
-/// Whether a datagram that the IP layer looped is of the QP that it names: it was sent with this QP's credit, which no
-/// socket has. Another host that gets the buffer by a virtual link keeps the credit's mark, and may change the bytes;
-/// so the mark says nothing about a packet that came in from the network, nor about one of an ipvlan device
-/// (Documentation/security.rst).
-fn is_own(context: &NetContext, packet: &RxPacket) -> bool {
-    let Service::Ud(deth) = packet.packet.service else {
-        return false;
-    };
-    let sent_by = |qp: ArcBorrow<'_, Qp>| packet.skb.was_sent_with(&qp.credit);
-    context.qps(deth.src).with(deth.src.get(), sent_by) == Some(true)
 }
 
 /// Counts of dropped packets by reason.

@@ -96,6 +96,19 @@ impl<'a> Frame<'a> {
         self.route.is_local()
     }
 
+    /// Index of the network device by which it leaves.
+    pub(crate) fn exit(&self) -> u32 {
+        self.route.exit()
+    }
+
+    /// The same packet so far once more. `None` if there is no memory.
+    pub(crate) fn try_copy(&self) -> Option<Self> {
+        Some(Self {
+            skb: self.skb.try_copy()?,
+            ..*self
+        })
+    }
+
     /// The payload, `length` bytes of which were appended.
     pub(crate) fn payload(&self, length: u32) -> &[u8] {
         let bytes = self.skb.bytes();

@@ -41,25 +41,12 @@ impl Ingress {
     }
 }
 
-/// Whether a packet came in from the network.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Origin {
-    /// It came from the network, from another host's address; or it came without any network device.
-    #[default]
-    Other,
-    /// This host's IP layer sent it: it came by the loopback device, by a VRF itself, or by the IP layer's own loop of
-    /// multicast packets. An ipvlan device in mode l3 or l3s has the IP layer send what a container made.
-    Looped,
-    /// It came from the network with a source address of this host. Another host forged it, or sent this host's
-    /// own packet back: in the same buffer if a virtual link connects the hosts, but with any content.
-    OwnAddress,
-}
-
 /// How a packet reached the socket.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Arrival {
     pub(super) ingress: Ingress,
-    pub(super) origin: Origin,
+    /// As of [`RxSkb::is_from_this_host`](super::RxSkb::is_from_this_host).
+    pub(super) from_this_host: bool,
 }
 
 impl Arrival {
@@ -93,17 +80,14 @@ impl Arrival {
         let (device, slave) = (device.unsigned_abs(), slave.unsigned_abs());
         let ingress = Ingress { device, slave };
         // SAFETY: The caller's promise.
-        let port = unsafe { port_of(dev, ingress) };
-        // SAFETY: As above.
-        let origin = if unsafe { is_looped(skb, network, dev, port, ingress) } {
-            Origin::Looped
-        // SAFETY: The caller's promise: a whole IPv6 header.
-        } else if !is_v4 && unsafe { is_own_ipv6(port, network) } {
-            Origin::OwnAddress
-        } else {
-            Origin::Other
-        };
-        Self { ingress, origin }
+        let is_looped = unsafe { is_looped(skb, dev, ingress) };
+        // SAFETY: As above. Called for a whole IPv6 header.
+        let is_own = || unsafe { is_own_ipv6(port_of(dev, ingress), network) };
+        let from_this_host = is_looped || (!is_v4 && is_own());
+        Self {
+            ingress,
+            from_this_host,
+        }
     }
 }
 
@@ -126,16 +110,15 @@ unsafe fn port_of(dev: *mut bindings::net_device, ingress: Ingress) -> *mut bind
     }
 }
 
-/// Whether the packet is [`Origin::Looped`].
+/// Whether the packet came by the loopback device, by a VRF itself, or by the IP layer's own loop of multicast packets. A
+/// VRF clears the mark of the latter over IPv6 (`vrf_ip6_rcv()`, drivers/net/vrf.c); [`is_own_ipv6`] tells those.
 ///
 /// # Safety
 ///
-/// As for [`Arrival::of`]; `dev` must be the device of `skb`, and `port` that of [`port_of`].
+/// As for [`Arrival::of`]; `dev` must be the device of `skb`.
 unsafe fn is_looped(
     skb: *mut bindings::sk_buff,
-    network: *const u8,
     dev: *mut bindings::net_device,
-    port: *mut bindings::net_device,
     ingress: Ingress,
 ) -> bool {
     // SAFETY: The device is valid.
@@ -144,19 +127,7 @@ unsafe fn is_looped(
     let kind = u32::from(unsafe { bindings::skb_pkt_type(skb) });
     // A VRF receives by its ports; by itself, what this host sent.
     let by_vrf = ingress.slave != 0 && ingress.slave == ingress.device;
-    if by_loopback || by_vrf || kind == bindings::PACKET_LOOPBACK {
-        return true;
-    }
-    if ingress.slave == 0 {
-        return false;
-    }
-    // A VRF clears the mark `PACKET_LOOPBACK` of IPv6 (`vrf_ip6_rcv()`, drivers/net/vrf.c). What the IP layer loops has
-    // no link-layer header (`dev_loopback_xmit()`, net/core/dev.c), and what comes by Ethernet has.
-    // SAFETY: The device is valid.
-    let is_ethernet = unsafe { netdev::kind(port) } == netdev::Kind::Ethernet;
-    // SAFETY: The buffer is valid.
-    let is_bare = unsafe { bindings::skb_mac_header(skb) }.cast_const() == network;
-    is_ethernet && is_bare
+    by_loopback || by_vrf || kind == bindings::PACKET_LOOPBACK
 }
 
 /// Whether the source address of an IPv6 packet that came by `port` is one of this host's, in the VRF of `port`; a

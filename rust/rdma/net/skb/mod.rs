@@ -22,7 +22,7 @@ use crate::{bindings, crc32::crc32_le_raw};
 pub use self::{
     backlog::{Backlog, Share, Shares},
     frame::{RxFrame, TappedFrame},
-    ingress::{Ingress, Origin},
+    ingress::Ingress,
     queue::{FrameQueue, SkbQueue},
     rx::{Discard, Endpoints, IpHeader, RxSkb},
     tx::TxSkb,

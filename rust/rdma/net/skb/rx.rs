@@ -10,7 +10,7 @@ use roce::wire::DropReason;
 
 use super::{
     crc32,
-    ingress::{Arrival, Ingress, Origin},
+    ingress::{Arrival, Ingress},
     linear,
 };
 use crate::{
@@ -18,7 +18,6 @@ use crate::{
     copy::copy_bytes,
     gid::Gid,
     mr::{Span, SpanFault},
-    net::credit::Credit,
 };
 
 pub(super) const IPV4_LEN: usize = 20;
@@ -79,7 +78,7 @@ pub enum Discard {
     Checksum,
     /// There is no such QP, or it talks to somebody else.
     NoQueuePair,
-    /// This host sent it, but not one of its QPs; or it came from the network with a source address of this host.
+    /// It is as of [`RxSkb::is_from_this_host`]. QPs of one host need no IP layer between them.
     Looped,
     /// The QP, its user, memory cgroup or namespace has too much waiting.
     Overflow,
@@ -278,20 +277,16 @@ impl RxSkb {
         unsafe { (*self.control()).sender }
     }
 
-    /// Whether it came in from the network.
-    pub fn origin(&self) -> Origin {
-        self.arrival().origin
+    /// Whether this host's IP layer sent it: it came by the loopback device, by a VRF itself, by the IP layer's own loop of
+    /// multicast packets, or over IPv6 with a source address of this host. Another host may have sent the last of these: one
+    /// that it made, or this host's own packet, also with other content. `false` if [`Self::sender`] is known.
+    pub fn is_from_this_host(&self) -> bool {
+        self.arrival().from_this_host
     }
 
     fn arrival(&self) -> Arrival {
         // SAFETY: The control block holds a `Control` by the type invariant.
         unsafe { (*self.control()).arrival }
-    }
-
-    /// Whether it was sent with `credit`: it shares its bytes with a packet that was charged to this credit.
-    pub fn was_sent_with(&self, credit: &Credit) -> bool {
-        // SAFETY: Valid by the type invariant.
-        unsafe { credit.is_of(self.0.as_ptr()) }
     }
 
     /// Another buffer with the same packet, whose bytes they share. `None` for want of memory. Any

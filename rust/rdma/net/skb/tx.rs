@@ -43,6 +43,18 @@ impl TxSkb {
         Some(Self { skb, room })
     }
 
+    /// The same packet so far in another buffer, with as much room in front and behind.
+    ///
+    /// # Context
+    ///
+    /// As of [`Self::new`].
+    pub fn try_copy(&self) -> Option<Self> {
+        let bytes = self.bytes();
+        let mut copy = Self::new(self.headroom(), bytes.len().checked_add(self.room)?)?;
+        copy.put(bytes).ok()?;
+        Some(copy)
+    }
+
     /// Appends a copy of some bytes.
     ///
     /// # Errors
@@ -131,15 +143,20 @@ impl TxSkb {
         NonNull::new(to.cast()).ok_or(ENOSPC)
     }
 
-    fn push(&mut self, bytes: &[u8]) -> Result {
+    /// Bytes that are free in front of the data.
+    fn headroom(&self) -> usize {
         let skb = self.skb.as_ptr();
         // SAFETY: Valid by the type invariant.
         let (head, data) = unsafe { ((*skb).head, (*skb).data) };
-        if bytes.len() > (data as usize).wrapping_sub(head as usize) {
+        (data as usize).wrapping_sub(head as usize)
+    }
+
+    fn push(&mut self, bytes: &[u8]) -> Result {
+        if bytes.len() > self.headroom() {
             return Err(ENOSPC);
         }
         // SAFETY: Valid by the type invariant, with room for the bytes, as was just checked.
-        let to = unsafe { bindings::skb_push(skb, bytes.len() as u32) }.cast::<u8>();
+        let to = unsafe { bindings::skb_push(self.skb.as_ptr(), bytes.len() as u32) }.cast::<u8>();
         // SAFETY: `skb_push` returns as many bytes to write.
         unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
         Ok(())

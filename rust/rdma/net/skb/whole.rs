@@ -105,13 +105,12 @@ impl TxPacket {
         // SAFETY: The buffer is ours, has no entry yet, and is sent or freed while `readers` lives.
         unsafe { route.attach(skb, len, &readers) }?;
         let skb = self.skb.charge(credit)?;
-        let net = route.net(&readers);
+        let (net, socket) = (route.net(&readers), credit.socket(route.network()));
         let code = match route.network() {
-            // SAFETY: The buffer is complete, ours, and has a route; `net` is that route's. The
-            // credit keeps the socket.
-            Network::V4 => unsafe { bindings::ip_local_out(net, credit.probe().as_ptr(), skb) },
+            // SAFETY: The buffer is complete, ours, and has a route; `net` is that route's. The credit keeps the socket.
+            Network::V4 => unsafe { bindings::ip_local_out(net, socket, skb) },
             // SAFETY: As for IPv4.
-            Network::V6 => unsafe { bindings::ip6_local_out(net, core::ptr::null_mut(), skb) },
+            Network::V6 => unsafe { bindings::ip6_local_out(net, socket, skb) },
         };
         sent(code)
     }

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: GPL-2.0
+# Runs on: guest
+"""UD QPs that are attached to multicast groups, and send to them."""
+
+import ipaddress
+import time
+
+from pyverbs.addr import AH, AHAttr, GlobalRoute
+from pyverbs.cq import CQ
+from pyverbs.device import Context
+import pyverbs.enums as e
+from pyverbs.pd import PD
+from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
+from pyverbs.wr import SGE, RecvWR, SendWR
+
+from pairs import DEVICE, PATIENCE, Buffer, equal, free_handle, register
+
+MULTICAST, QKEY, GRH = 0xFFFFFF, 0x1234, 40
+# Datagrams, each with its number, and the room for one.
+COUNT, NUMBER, ROOM = 100, 4, 64
+
+
+class Member:
+    """A UD QP with receives posted."""
+
+    def __init__(self, device=DEVICE):
+        self.context = Context(name=device)
+        self.pd = PD(self.context)
+        self.cq = CQ(self.context, 2 * COUNT)
+        self.handle = free_handle(self.context)
+        cap = QPCap(max_send_wr=COUNT, max_recv_wr=COUNT, max_send_sge=1, max_recv_sge=1)
+        init = QPInitAttr(qp_type=e.IBV_QPT_UD, scq=self.cq, rcq=self.cq, cap=cap, sq_sig_all=0)
+        attr = QPAttr(port_num=1)
+        attr.qkey = QKEY
+        self.qp = QP(self.pd, init, attr)
+        self.buffer = Buffer(COUNT * ROOM)
+        self.region = register(self.pd, self.buffer)
+        for slot in range(COUNT):
+            sge = SGE(self.buffer.address + slot * ROOM, ROOM, self.region.lkey)
+            self.qp.post_recv(RecvWR(wr_id=slot, num_sge=1, sg=[sge]))
+
+    def change(self, group, call):
+        """Attaches the QP to the group, or detaches it."""
+        call(self.context, self.handle, ipaddress.IPv6Address(group.gid).packed)
+
+    def send(self, group, gid_index):
+        """All datagrams to the group."""
+        route = GlobalRoute(dgid=group, sgid_index=gid_index)
+        address = AH(self.pd, attr=AHAttr(gr=route, is_global=1, port_num=1))
+        for number in range(COUNT):
+            self.buffer.fill(number.to_bytes(NUMBER, "big"), number * ROOM)
+            wr = SendWR(opcode=e.IBV_WR_SEND, num_sge=1,
+                        sg=[SGE(self.buffer.address + number * ROOM, NUMBER, self.region.lkey)])
+            wr.set_wr_ud(address, MULTICAST, QKEY)
+            self.qp.post_send(wr)
+        return address
+
+    def received(self):
+        """The numbers of the datagrams that come, until as many as are sent have."""
+        numbers, end = [], time.monotonic() + PATIENCE
+        while len(numbers) < COUNT and time.monotonic() < end:
+            for completion in self.cq.poll(COUNT)[1]:
+                equal((completion.status, completion.byte_len), (e.IBV_WC_SUCCESS, GRH + NUMBER), "a receive")
+                data = self.buffer.read(NUMBER, completion.wr_id * ROOM + GRH)
+                numbers.append(int.from_bytes(data, "big"))
+        return numbers
