@@ -4,8 +4,9 @@
 """What datagrams that come in have softirqs do: datagrams.py DEVICE GID-INDEX ADDRESS SENDERS-NAMESPACE SENDERS-ADDRESS HOW.
 
 HOW:
-  share   softirqs have as much time as by default
-  little  softirqs have 1 % of the time
+  share    softirqs have as much time as by default
+  threads  softirqs have 1 % of the time, and threads do the rest
+  copies   softirqs have 1 % of the time, and what they have no time to copy is dropped
 """
 
 import os
@@ -188,7 +189,8 @@ Path("/sys/devices/virtual/workqueue/rrxe_rest/cpumask").write_text("1")
 if HOW == "share":
     case("datagrams: a stranger's datagram has no softirq send what lies in a ring")(strangers)
     case("datagrams: those to the own group have no softirq send more of them")(own_group)
-else:
+elif HOW == "threads":
     case("datagrams: threads take in what softirqs have no time for")(threads)
+else:
     case("datagrams: those to a group are dropped if softirqs have no time to copy them")(group)
 sys.exit(main())
