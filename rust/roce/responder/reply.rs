@@ -167,12 +167,19 @@ fn next_packet(replay: &mut Replay, msn: u32, context: &Context) -> Option<Trans
         syndrome: UNLIMITED,
         msn: replay.msn,
     };
+    // The owner may have taken the right away since the request came.
+    let may_read = context.settings.access.read;
     let body = match (replay.pending, replay.request) {
         (Pending::Nothing, _) => return None,
         (Pending::Refused(psn, code), _) => {
             replay.pending = Pending::Nothing;
             let syndrome = Syndrome::Nak(code);
             return Some(response(psn, Body::Ack(Aeth { syndrome, msn }), context));
+        }
+        (Pending::Stream(stream), Recorded::Read(_)) if !may_read => {
+            let psn = replay.psn.plus(stream.next);
+            replay.pending = Pending::Refused(psn, NakCode::RemoteAccess);
+            return next_packet(replay, msn, context);
         }
         (Pending::Stream(stream), Recorded::Read(reth)) => {
             return Some(next_read_response(replay, stream, &reth, aeth, context));

@@ -158,14 +158,16 @@ fn sequence(side: &mut Side, ext: u64) -> Check {
 }
 
 fn refusal(side: &mut Side, ext: u64, code: NakCode) -> Check {
+    let revoked = side.rx.read_revoked && code == NakCode::RemoteAccess && ext < side.rx.epsn;
+    let unreadable = revoked || side.rx.unreadable.contains(&ext);
     match &mut side.rx.refusal {
         Some(due) if !due.sent && due.ext == ext && due.codes.contains(&code) => {
             due.sent = true;
             Ok(())
         }
         // Of what is due before the NAK that breaks the QP, some may be a refusal, too.
-        Some(due) if !due.sent && due.ext > ext && side.rx.unreadable.contains(&ext) => Ok(()),
-        None if side.rx.unreadable.contains(&ext) => {
+        Some(due) if !due.sent && due.ext > ext && unreadable => Ok(()),
+        None if unreadable => {
             // What is before it is acknowledged by the NAK, too, and of the same READ no more is due.
             side.rx.owes = None;
             alive(side)
@@ -188,6 +190,9 @@ fn read_response(
             "READ response for message {index}, {:?}",
             message.wr.op
         ));
+    }
+    if message.is_read() && !side.profile.rights.read {
+        return Err(format!("READ response {ext} without the right"));
     }
     if let ReadPart::First(aeth) | ReadPart::Last(aeth) | ReadPart::Only(aeth) = part {
         done(message, ext, aeth)?;

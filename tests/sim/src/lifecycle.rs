@@ -393,7 +393,9 @@ impl World {
                 flush_persistent: self.rng.chance(700),
             };
             attrs.access = Some(rights);
-            self.ends[end].side.profile.rights = rights;
+            let side = &mut self.ends[end].side;
+            side.profile.rights = rights;
+            side.rx.read_revoked |= !rights.read;
         }
         self.modify(end, &attrs)
     }

@@ -162,6 +162,8 @@ pub(crate) struct Rx {
     pub(crate) reads: VecDeque<PendingRead>,
     /// READ packets whose memory was gone when they were to be answered.
     pub(crate) unreadable: Vec<u64>,
+    /// The right to READ was taken away: what is still to be answered may be refused.
+    pub(crate) read_revoked: bool,
     /// A request came that asked for an acknowledgement; none that covers it was sent.
     pub(crate) owes: Option<u64>,
     /// The numbers that an acknowledgement may carry.

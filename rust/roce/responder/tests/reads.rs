@@ -211,6 +211,21 @@ fn memory_that_went_away_refuses_a_replay_only() {
 }
 
 #[test]
+fn a_right_that_was_taken_away_ends_an_answer_and_refuses_a_replay() {
+    let mut bench = Bench::starting(QpKind::Rc, 10);
+    bench.pass_read(0, 3 * MTU);
+    assert_eq!(bench.poll_said(), Some(Said::Read(10, Part::First, 0, MTU)));
+    bench.context.settings.access.read = false;
+    assert_eq!(bench.answers(), [Said::Nak(11, NakCode::RemoteAccess)]);
+    bench.pass_at(Psn::new(10), read(0, 3 * MTU), 0);
+    assert_eq!(bench.answers(), [Said::Nak(10, NakCode::RemoteAccess)]);
+    assert!(bench.events().is_empty());
+    bench.context.settings.access.read = true;
+    bench.pass_at(Psn::new(12), read(2 * u64::from(MTU), MTU), 0);
+    assert_eq!(bench.answers(), [Said::Read(12, Part::Only, 2048, MTU)]);
+}
+
+#[test]
 fn an_echo_does_not_spoil_the_first_answer() {
     let mut bench = Bench::starting(QpKind::Rc, 10);
     bench.pass_read(0, 2 * MTU);
