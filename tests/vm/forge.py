@@ -17,6 +17,7 @@ GSI_QKEY = 0x80010000
 NOBODY = 65534
 DONT_FRAGMENT = 0x4000
 IP_MTU_DISCOVER, IP_PMTUDISC_DO = 10, 2
+IPV6_FREEBIND = 78
 UDP_LEN, ICRC_LEN = 8, 4
 
 # Opcodes (IBTA 1.x table 38): transports in the upper three bits, operations in the others.
@@ -142,9 +143,9 @@ def as_nobody(make):
 
 
 class Socket:
-    """An ordinary UDP socket of a user without privileges, bound to an address of its namespace."""
+    """An ordinary UDP socket of a user without privileges, bound to an address of its namespace, or of IPv6 a `foreign` one."""
 
-    def __init__(self, source, sport=0xC123, where=None, device=None):
+    def __init__(self, source, sport=0xC123, where=None, device=None, foreign=False):
         def make():
             made = socket.socket(socket.AF_INET6 if is_v6(source) else socket.AF_INET, socket.SOCK_DGRAM)
             if not is_v6(source):
@@ -154,6 +155,9 @@ class Socket:
             # First, for the address may be of a VRF.
             if device:
                 made.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, device.encode())
+            # An address of another host.
+            if foreign:
+                made.setsockopt(socket.IPPROTO_IPV6, IPV6_FREEBIND, 1)
             # A link-local address needs the device once more.
             scope = (0, socket.if_nametoindex(device)) if device and is_v6(source) else ()
             made.bind((source, sport, *scope))

@@ -62,6 +62,18 @@ ip -n h1 link del vrf0
 ip -n h1 addr replace $HOST1_V6/64 dev eth0 nodad
 check "host 2 sends nothing back" in2 tc qdisc del dev eth0 clsact
 
+foreign() {
+	wait_for 10 gid_index "$DEV1" $HOST1_V6
+	python3 "$(dirname "$0")/foreign.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V6)" ||
+		fail "foreign.py ends well" "status $?"
+}
+foreign
+check "host 1 in a VRF once more" in_vrf
+foreign
+ip -n h1 link set eth0 nomaster
+ip -n h1 link del vrf0
+ip -n h1 addr replace $HOST1_V6/64 dev eth0 nodad
+
 # Host 2 gets an ipvlan device on one of host 1's. In mode l3 the IP layer of host 1 sends what host 2 sends by it.
 with_ipvlan() {
 	ip -n h1 link add dummy0 type dummy && ip -n h1 addr add fd78::1/64 dev dummy0 nodad &&

@@ -115,13 +115,8 @@ impl Netdev {
 
     /// Its hardware address, if it has six bytes, as all kinds of Ethernet do.
     pub fn ethernet_address(&self) -> Option<[u8; 6]> {
-        // SAFETY: Valid by the type invariant; a racing change shows either value.
-        let len = unsafe { addr_of!((*self.as_ptr()).addr_len).read_volatile() };
-        // SAFETY: As above.
-        let address = unsafe { addr_of!((*self.as_ptr()).dev_addr).read_volatile() };
-        // SAFETY: `dev_addr` points to MAX_ADDR_LEN bytes while the device is there (`dev_addr_init()`,
-        // net/core/dev_addr_lists.c); a byte of a racing change shows either value.
-        (len == 6).then(|| unsafe { address.cast::<[u8; 6]>().read_volatile() })
+        // SAFETY: Valid by the type invariant.
+        unsafe { ethernet_address(self.as_ptr()) }
     }
 
     /// Whether it is up and has a carrier.
@@ -216,6 +211,21 @@ pub(super) unsafe fn flags(netdev: *mut bindings::net_device) -> bindings::net_d
 pub(super) unsafe fn mtu(netdev: *mut bindings::net_device) -> u32 {
     // SAFETY: The caller promises that it is valid; a racing change shows either value.
     unsafe { addr_of!((*netdev).mtu).read_volatile() }
+}
+
+/// The hardware address of a device, if it has six bytes.
+///
+/// # Safety
+///
+/// It must be valid.
+pub(super) unsafe fn ethernet_address(netdev: *mut bindings::net_device) -> Option<[u8; 6]> {
+    // SAFETY: The caller promises that it is valid; a racing change shows either value.
+    let len = unsafe { addr_of!((*netdev).addr_len).read_volatile() };
+    // SAFETY: As above.
+    let address = unsafe { addr_of!((*netdev).dev_addr).read_volatile() };
+    // SAFETY: `dev_addr` points to MAX_ADDR_LEN bytes while the device is there (`dev_addr_init()`,
+    // net/core/dev_addr_lists.c); a byte of a racing change shows either value.
+    (len == 6).then(|| unsafe { address.cast::<[u8; 6]>().read_volatile() })
 }
 
 /// The kind of a device.

@@ -81,9 +81,10 @@ impl Arrival {
         let ingress = Ingress { device, slave };
         // SAFETY: The caller's promise.
         let is_looped = unsafe { is_looped(skb, dev, ingress) };
-        // SAFETY: As above. Called for a whole IPv6 header.
-        let is_own = || unsafe { is_own_ipv6(port_of(dev, ingress), network) };
-        let from_this_host = is_looped || (!is_v4 && is_own());
+        let from_this_host = is_looped || {
+            // SAFETY: As above: a whole IPv6 header.
+            !is_v4 && unsafe { is_of_this_host_v6(skb, network, dev, ingress) }
+        };
         Self {
             ingress,
             from_this_host,
@@ -110,8 +111,7 @@ unsafe fn port_of(dev: *mut bindings::net_device, ingress: Ingress) -> *mut bind
     }
 }
 
-/// Whether the packet came by the loopback device, by a VRF itself, or by the IP layer's own loop of multicast packets. A
-/// VRF clears the mark of the latter over IPv6 (`vrf_ip6_rcv()`, drivers/net/vrf.c); [`is_own_ipv6`] tells those.
+/// Whether the packet came by the loopback device, by a VRF itself, or by the IP layer's own loop of multicast packets.
 ///
 /// # Safety
 ///
@@ -128,6 +128,66 @@ unsafe fn is_looped(
     // A VRF receives by its ports; by itself, what this host sent.
     let by_vrf = ingress.slave != 0 && ingress.slave == ingress.device;
     by_loopback || by_vrf || kind == bindings::PACKET_LOOPBACK
+}
+
+/// Whether this host sent a packet of IPv6, or it has a source address of this host.
+///
+/// # Safety
+///
+/// As for [`Arrival::of`], with an IPv6 header; `dev` must be the device of `skb`.
+unsafe fn is_of_this_host_v6(
+    skb: *mut bindings::sk_buff,
+    network: *const u8,
+    dev: *mut bindings::net_device,
+    ingress: Ingress,
+) -> bool {
+    // SAFETY: The caller's promise.
+    let port = unsafe { port_of(dev, ingress) };
+    // SAFETY: As above.
+    let in_vrf = ingress.slave != 0 && unsafe { is_looped_in_vrf(skb, network, dev, port) };
+    // SAFETY: As above.
+    in_vrf || unsafe { is_own_ipv6(port, network) }
+}
+
+/// Whether this host sent a packet of IPv6 that `vrf` received by `port`. Any process can send with a source address that is
+/// none of this host's (`IPV6_FREEBIND`).
+///
+/// A VRF clears the mark of looped packets (`vrf_ip6_rcv()`, drivers/net/vrf.c), and a packet to an address of this host names
+/// the device that has the address (`ip6_rcv_core()`, net/ipv6/ip6_input.c). But such a packet left by the VRF, whose hardware
+/// address its link-layer header has (`vrf_finish_output6()`). What the IP layer loops to a group has no such header
+/// (`dev_loopback_xmit()`, net/core/dev.c), as what comes by a device without a link layer, which can't be told from it.
+///
+/// # Safety
+///
+/// As for [`is_of_this_host_v6`]; both devices must be valid under RCU.
+unsafe fn is_looped_in_vrf(
+    skb: *mut bindings::sk_buff,
+    network: *const u8,
+    vrf: *mut bindings::net_device,
+    port: *mut bindings::net_device,
+) -> bool {
+    const SOURCE: usize = 6;
+    const HEADER: usize = 14;
+    const DESTINATION: usize = 24;
+    const MULTICAST: u8 = 0xff;
+    // SAFETY: The buffer is valid.
+    let link = unsafe { bindings::skb_mac_header(skb) }.cast_const();
+    if link == network {
+        // SAFETY: The device is valid.
+        let is_ethernet = unsafe { netdev::kind(port) } == netdev::Kind::Ethernet;
+        // SAFETY: The destination address is at 24.
+        return is_ethernet || unsafe { network.add(DESTINATION).read() } == MULTICAST;
+    }
+    // Without a link-layer header set it is behind.
+    let length = (network as usize).checked_sub(link as usize);
+    if length.is_none_or(|length| length < HEADER) {
+        return false;
+    }
+    // SAFETY: A whole Ethernet header lies between both, in the buffer's head.
+    let source = unsafe { link.add(SOURCE).cast::<[u8; 6]>().read() };
+    // SAFETY: The device is valid.
+    let own = unsafe { netdev::ethernet_address(vrf) };
+    own == Some(source)
 }
 
 /// Whether the source address of an IPv6 packet that came by `port` is one of this host's, in the VRF of `port`; a
