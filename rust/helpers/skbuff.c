@@ -7,11 +7,6 @@
 #include <linux/skbuff.h>
 #include <net/ip.h>
 
-__rrxe_helper struct sk_buff *rrxe_helper_alloc_skb(unsigned int size, gfp_t flags)
-{
-	return alloc_skb(size, flags);
-}
-
 __rrxe_helper void rrxe_helper_skb_reserve(struct sk_buff *skb, int len)
 {
 	skb_reserve(skb, len);
@@ -131,6 +126,16 @@ __rrxe_helper int rrxe_helper_inet6_sdif(const struct sk_buff *skb)
 __rrxe_helper int rrxe_helper_skb_ingress_index(const struct sk_buff *skb)
 {
 	return skb->skb_iif;
+}
+
+__rrxe_helper struct sk_buff *rrxe_helper_alloc_skb_fclone(unsigned int size, gfp_t priority)
+{
+	return alloc_skb_fclone(size, priority);
+}
+
+__rrxe_helper void rrxe_helper___skb_header_release(struct sk_buff *skb)
+{
+	__skb_header_release(skb);
 }
 
 __rrxe_helper void rrxe_helper_skb_set_destructor(struct sk_buff *skb,

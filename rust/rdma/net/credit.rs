@@ -89,6 +89,16 @@ impl Credits {
         Arc::pin_init(credits, GFP_KERNEL)
     }
 
+    /// Makes what could not be made before: if module and IPv6 are parts of the kernel, the module comes first. Process
+    /// context; sleeps. To be called before packets are sent.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub fn complete(&self) -> Result {
+        self.sockets.complete()
+    }
+
     /// Waits until no packet holds a credit and no code of this module runs as a destructor of packets. Packets that are still in
     /// flight, in queues of network namespaces perhaps, hold none any more.
     ///
@@ -172,7 +182,6 @@ impl Credit {
         waker: impl Wake,
         all: &Arc<Credits>,
     ) -> Result<Arc<Self>> {
-        all.sockets.complete()?;
         let slots = Slots::new(limit)?;
         let waker = KBox::new(waker, GFP_KERNEL_ACCOUNT)?;
         let credit = Self {
@@ -241,33 +250,46 @@ impl Credit {
         self.reception.is_over()
     }
 
-    /// Has `skb` hold the credit until it is destroyed, and counts it as sent. One caller at a time.
+    /// Makes a clone of `skb`, which holds the credit until it is destroyed, and counts it as sent. One caller at a time. The
+    /// result is to be sent instead of `skb`, which is given up. It is `skb` itself if the credit is used up and the sender goes
+    /// on all the same.
     ///
     /// # Errors
     ///
-    /// `EAGAIN` if the credit is used up and the sender waits without an end.
+    /// `EAGAIN` if the credit is used up and the sender waits without an end, `ENOMEM`. `skb` is still the caller's.
     ///
     /// # Safety
     ///
-    /// The caller owns `skb`, which has neither destructor nor socket.
-    pub(super) unsafe fn charge(self: &Arc<Self>, skb: *mut bindings::sk_buff) -> Result {
-        // SAFETY: The caller's promise.
-        let slot = unsafe { self.slots.enter(skb, self) };
-        let Some(slot) = slot else {
+    /// The caller owns `skb`, which `alloc_skb_fclone()` made, and which has no clone, destructor or socket.
+    pub(super) unsafe fn charge(
+        self: &Arc<Self>,
+        skb: *mut bindings::sk_buff,
+    ) -> Result<*mut bindings::sk_buff> {
+        let Some(slot) = self.slots.free() else {
             return match self.patience() {
-                Some(_) => Ok(()),
+                Some(_) => Ok(skb),
                 None => Err(EAGAIN),
             };
         };
-        self.in_flight.fetch_add(1, ordering::Relaxed);
+        // Nobody reads the original's bytes, so whoever has the clone may write headers.
+        // SAFETY: The caller owns the buffer, which has no clone.
+        unsafe { bindings::__skb_header_release(skb) };
         // SAFETY: The caller owns the buffer.
-        let shared = unsafe { bindings::skb_shinfo(skb) };
+        let clone = unsafe { bindings::skb_clone(skb, bindings::GFP_ATOMIC) };
+        if clone.is_null() {
+            return Err(ENOMEM);
+        }
+        // SAFETY: The first clone of such a buffer is in one object with it (`skb_clone()`, net/core/skbuff.c).
+        unsafe { slot.enter(clone, skb, self) };
+        self.in_flight.fetch_add(1, ordering::Relaxed);
+        // SAFETY: The clone is ours.
+        let shared = unsafe { bindings::skb_shinfo(clone) };
         let slot = ptr::from_ref(slot).cast_mut();
         // SAFETY: The shared info lives as long as its buffer; this field is its owner's.
         unsafe { (*shared).__bindgen_anon_2.destructor_arg = slot.cast() };
-        // SAFETY: The caller owns the buffer. `destructor_arg` is its slot.
-        unsafe { bindings::skb_set_destructor(skb, Some(give_back)) };
-        Ok(())
+        // SAFETY: The clone is ours. `destructor_arg` is its slot.
+        unsafe { bindings::skb_set_destructor(clone, Some(give_back)) };
+        Ok(clone)
     }
 
     /// Counts a packet as gone; `received` if a softirq of this host is about to handle it.
@@ -330,7 +352,7 @@ mod tests {
 
     fn packet() -> Result<*mut bindings::sk_buff> {
         // SAFETY: No requirements.
-        let skb = unsafe { bindings::alloc_skb(64, bindings::GFP_KERNEL) };
+        let skb = unsafe { bindings::alloc_skb_fclone(64, bindings::GFP_KERNEL) };
         if skb.is_null() {
             Err(ENOMEM)
         } else {
@@ -349,15 +371,15 @@ mod tests {
         let credit = Credit::new(2, Excess::Waits, NoSender, &credits)?;
         let packets = [packet()?, packet()?, packet()?];
         // SAFETY: The packets are ours.
-        let charged = packets.map(|skb| unsafe { credit.charge(skb) });
-        assert_eq!(charged, [Ok(()), Ok(()), Err(EAGAIN)]);
+        let [first, second, third] = packets.map(|skb| unsafe { credit.charge(skb) });
+        assert_eq!(third, Err(EAGAIN));
         assert!(!credit.available());
-        free(packets[1]);
+        free(second?);
         assert!(credit.available());
         // SAFETY: As above.
-        assert_eq!(unsafe { credit.charge(packets[2]) }, Ok(()));
-        free(packets[0]);
-        free(packets[2]);
+        let third = unsafe { credit.charge(packets[2]) };
+        free(first?);
+        free(third?);
         assert!(credit.is_whole());
         drop(credit);
         credits.drain();
@@ -368,14 +390,14 @@ mod tests {
     fn lets_packets_go_beyond_it() -> Result {
         let credits = Credits::new()?;
         let credit = Credit::new(1, Excess::GoesAfter(0), NoSender, &credits)?;
-        let packets = [packet()?, packet()?, packet()?];
-        for skb in packets {
+        let mut sent = [ptr::null_mut(); 3];
+        for sent in &mut sent {
             assert!(credit.available());
             // SAFETY: The packet is ours.
-            unsafe { credit.charge(skb) }?;
+            *sent = unsafe { credit.charge(packet()?) }?;
             assert_eq!(credit.in_flight(), 1);
         }
-        packets.map(free);
+        sent.map(free);
         assert!(credit.is_whole());
         drop(credit);
         credits.drain();
@@ -386,14 +408,32 @@ mod tests {
     fn is_taken_from_packets_that_stay() -> Result {
         let credits = Credits::new()?;
         let credit = Credit::new(2, Excess::Waits, NoSender, &credits)?;
-        let packets = [packet()?, packet()?];
-        for skb in packets {
+        let mut sent = [ptr::null_mut(); 2];
+        for sent in &mut sent {
             // SAFETY: The packet is ours.
-            unsafe { credit.charge(skb) }?;
+            *sent = unsafe { credit.charge(packet()?) }?;
         }
         drop(credit);
         credits.drain();
-        packets.map(free);
+        sent.map(free);
+        Ok(())
+    }
+
+    #[test]
+    fn is_taken_from_packets_that_end_without_their_destructor() -> Result {
+        let credits = Credits::new()?;
+        let credit = Credit::new(2, Excess::Waits, NoSender, &credits)?;
+        for _ in 0..2 {
+            // SAFETY: The packet is ours.
+            let sent = unsafe { credit.charge(packet()?) }?;
+            // As GRO does.
+            // SAFETY: As above.
+            unsafe { bindings::skb_set_destructor(sent, None) };
+            free(sent);
+        }
+        assert!(!credit.available());
+        drop(credit);
+        credits.drain();
         Ok(())
     }
 }

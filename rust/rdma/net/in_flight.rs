@@ -7,13 +7,12 @@
 //! buffers destructors that are code of the kernel ([`Slots::take_back`]).
 //!
 //! The network stack calls a buffer's destructor once, before it frees the buffer (`skb_orphan()`, include/linux/skbuff.h;
-//! `skb_release_head_state()`, net/core/skbuff.c). GRO clears the destructor of a buffer that it merges into another one,
-//! without a call (`skb_gro_receive()`, net/core/gro.c), so devices that hand sent buffers to GRO orphan them before
-//! (`veth_xdp_rcv_skb()`, drivers/net/veth.c; `macsec_handle_frame()`, drivers/net/macsec.c). Some do not, which only
-//! administrators of the host can have: netdevsim, DSA (`dsa_switch_rcv()`, net/dsa/tag.c), CPU maps of XDP
-//! (kernel/bpf/cpumap.c), MACsec with ciphers that work asynchronously (`macsec_decrypt_done()`). Another one is rmnet
-//! (`rmnet_deliver_skb()`, drivers/net/ethernet/qualcomm/rmnet/rmnet_handlers.c), which Debian's kernels do not have.
-//! GRO merges no packet without a UDP checksum, as those of RoCE are, but frames of raw packet QPs.
+//! `skb_release_head_state()`, net/core/skbuff.c). But GRO clears the destructor of a buffer that it merges into another one,
+//! without a call (`skb_gro_receive()`, net/core/gro.c). An administrator of a container can have this: a packet of another
+//! namespace reaches GRO by MACsec with a cipher that works asynchronously (`macsec_decrypt_done()`, drivers/net/macsec.c). So
+//! what is sent is a clone, and the slot keeps the original until the destructor was called. Both are one object of the slab
+//! allocator (`struct sk_buff_fclones`, include/linux/skbuff.h). While the slot keeps the original, the clone's fields can be
+//! read, also when the clone was freed. Credit that is lost to GRO comes back at the module's end.
 
 use core::ptr;
 
@@ -52,10 +51,13 @@ fn jiffies() -> u32 {
 ///
 /// # Invariants
 ///
-/// While `skb` is not null, `credit` is from `Arc::<Credit>::into_foreign()`, and the slot owns that reference.
+/// While `skb` is not null, `credit` is from `Arc::<Credit>::into_foreign()`, and the slot owns that reference. It owns
+/// `original`, too, which is in one object with the buffer that `skb` was.
 pub(super) struct Slot {
-    /// The packet's buffer, null or [`TAKEN`].
+    /// The packet's buffer, a clone; null or [`TAKEN`].
     skb: Atomic<*mut bindings::sk_buff>,
+    /// The buffer that it is the clone of.
+    original: Atomic<*mut bindings::sk_buff>,
     credit: Atomic<*mut c_void>,
     /// When the packet was sent, in jiffies.
     sent: Atomic<u32>,
@@ -66,9 +68,30 @@ impl Slot {
         // INVARIANT: `skb` is null.
         Self {
             skb: Atomic::new(ptr::null_mut()),
+            original: Atomic::new(ptr::null_mut()),
             credit: Atomic::new(ptr::null_mut()),
             sent: Atomic::new(0),
         }
+    }
+
+    /// Gives the slot, which is free, the clone `skb` of `original`. It holds `credit` until [`Self::leave`]. One caller at a
+    /// time.
+    ///
+    /// # Safety
+    ///
+    /// The caller owns `skb` and gives up `original`; both are in one object.
+    pub(super) unsafe fn enter(
+        &self,
+        skb: *mut bindings::sk_buff,
+        original: *mut bindings::sk_buff,
+        credit: &Arc<Credit>,
+    ) {
+        // INVARIANT: The slot owns what it gets here before it has a packet.
+        self.original.store(original, ordering::Relaxed);
+        self.credit
+            .store(credit.clone().into_foreign(), ordering::Relaxed);
+        self.sent.store(jiffies(), ordering::Relaxed);
+        self.skb.store(skb, ordering::Release);
     }
 
     fn is_free(&self) -> bool {
@@ -89,9 +112,12 @@ impl Slot {
     /// just now.
     pub(super) fn leave(&self, skb: *mut bindings::sk_buff) -> Option<Arc<Credit>> {
         let (free, credit) = (ptr::null_mut(), self.credit.load(ordering::Relaxed));
+        let original = self.original.load(ordering::Relaxed);
         if skb == free || self.skb.cmpxchg(skb, free, ordering::Full).is_err() {
             return None;
         }
+        // SAFETY: By the type invariant. Whoever clears the slot has the buffer, and only one caller does.
+        unsafe { bindings::consume_skb(original) };
         // SAFETY: By the type invariant. Whoever clears the slot has its reference, and only one caller does.
         Some(unsafe { Arc::from_foreign(credit) })
     }
@@ -106,8 +132,7 @@ impl Slot {
         if skb.is_null() || self.skb.cmpxchg(skb, TAKEN, ordering::Full).is_err() {
             return;
         }
-        // SAFETY: The buffer is valid: the network stack calls `own` before it frees the buffer, and that call does not
-        // return now.
+        // SAFETY: The slot keeps the object that the buffer is a part of, also if the buffer was freed without a call of `own`.
         let destructor = unsafe { bindings::skb_destructor(skb) };
         // GRO may have cleared it.
         if destructor.map(|found| found as usize) != Some(own as usize) {
@@ -155,30 +180,16 @@ impl Slots {
         ListArc::pin_init(slots, GFP_KERNEL_ACCOUNT)
     }
 
-    /// Gives a packet a slot, which holds `credit` until [`Slot::leave`]. One caller at a time. `None` if all have packets.
-    ///
-    /// # Safety
-    ///
-    /// The caller owns the buffer.
-    pub(super) unsafe fn enter(
-        &self,
-        skb: *mut bindings::sk_buff,
-        credit: &Arc<Credit>,
-    ) -> Option<&Slot> {
+    /// A slot without a packet. One caller at a time. `None` if all have packets.
+    pub(super) fn free(&self) -> Option<&Slot> {
         let (before, after) = self
             .slots
             .split_at_checked(self.next.load(ordering::Relaxed))?;
         let steps = Iterator::chain(after.iter(), before).position(Slot::is_free)?;
         let index = steps.wrapping_add(before.len());
         let index = index.checked_sub(self.slots.len()).unwrap_or(index);
-        let slot = self.slots.get(index)?;
-        // INVARIANT: The slot owns what it gets here before it has a packet.
-        slot.credit
-            .store(credit.clone().into_foreign(), ordering::Relaxed);
-        slot.sent.store(jiffies(), ordering::Relaxed);
-        slot.skb.store(skb, ordering::Release);
         self.next.store(index, ordering::Relaxed);
-        Some(slot)
+        self.slots.get(index)
     }
 
     /// How many packets were sent `age` jiffies ago or earlier. Any context.
@@ -208,7 +219,7 @@ impl Slots {
         }
     }
 
-    /// Drops the credits of the packets that were taken back. Process context.
+    /// Drops the credits and the originals of the packets that were taken back. Process context.
     pub(super) fn release(&self) {
         for slot in &self.slots {
             drop(slot.leave(TAKEN));

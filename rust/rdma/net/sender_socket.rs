@@ -41,8 +41,7 @@ impl SenderSockets {
         Ok(Self { v4, v6 })
     }
 
-    /// Makes that of IPv6, unless it is there. If module and IPv6 are parts of the kernel, IPv6 has no sockets yet when the
-    /// module is initialized. Process context; sleeps.
+    /// Makes that of IPv6, unless it is there. Process context; sleeps.
     ///
     /// # Errors
     ///

@@ -77,6 +77,7 @@ impl Receiver for NetContext {
 impl NetContext {
     /// Opens the UDP port in namespace `net`.
     fn open(net: &Net, credits: Arc<Credits>) -> Result<Arc<Self>> {
+        credits.complete()?;
         let readers = Arc::new(Sections::new()?, GFP_KERNEL)?;
         let context = Arc::pin_init(
             try_pin_init!(Self {

@@ -69,8 +69,8 @@ impl RxFrame {
     /// What a frame that is to be sent would be on the receiver's side. `None` for want of memory. Any
     /// context; doesn't sleep.
     pub fn copy_of(frame: &TxFrame) -> Option<Self> {
-        // SAFETY: A `TxFrame` owns a valid buffer; the copy shares its bytes, which nobody writes any more.
-        let copy = unsafe { bindings::skb_clone(frame.as_ptr(), bindings::GFP_ATOMIC) };
+        // SAFETY: A `TxFrame` owns a valid buffer; a clone would take the place of the one that is sent.
+        let copy = unsafe { bindings::skb_copy(frame.as_ptr(), bindings::GFP_ATOMIC) };
         // SAFETY: The copy is ours; `data` is at the start of the frame.
         unsafe { Self::finish(NonNull::new(copy)?) }
     }

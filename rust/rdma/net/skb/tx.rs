@@ -2,7 +2,8 @@
 
 //! A packet under construction, which [`super::whole`] sends.
 //!
-//! All its bytes lie in one piece from the slab allocator, and `truesize` is the memory that the buffer takes. A page
+//! All its bytes lie in one piece from the slab allocator, and `truesize` is the memory that the buffer takes, but for 256
+//! bytes: the buffer has room for a clone beside it, which [`Credit::charge`](crate::net::credit::Credit) sends. A page
 //! fragment (`netdev_alloc_frag()`) keeps up to 32 KiB while a few bytes of them wait in a queue.
 
 use core::{convert::Infallible, mem::ManuallyDrop, ptr::NonNull};
@@ -20,7 +21,7 @@ use crate::{bindings, gid::Network, mr::Span};
 ///
 /// # Invariants
 ///
-/// The buffer is valid, linear and owned by `self` alone. At least `room` bytes are free behind its data.
+/// The buffer is valid, linear, made by `alloc_skb_fclone()`, without a clone, and owned by `self` alone. At least `room` bytes are free behind its data.
 pub struct TxSkb {
     skb: NonNull<bindings::sk_buff>,
     room: usize,
@@ -35,7 +36,7 @@ impl TxSkb {
     pub fn new(headroom: usize, room: usize) -> Option<Self> {
         let size = i32::try_from(headroom.checked_add(room)?).ok()?;
         // SAFETY: No requirements. What `__alloc_skb()`, net/core/skbuff.c, adds to `size` exceeds no `u32`.
-        let skb = unsafe { bindings::alloc_skb(size as u32, bindings::GFP_ATOMIC) };
+        let skb = unsafe { bindings::alloc_skb_fclone(size as u32, bindings::GFP_ATOMIC) };
         let skb = NonNull::new(skb)?;
         // SAFETY: The buffer is empty, and `headroom` bytes fit.
         unsafe { bindings::skb_reserve(skb.as_ptr(), headroom as i32) };
@@ -130,7 +131,7 @@ impl TxSkb {
 
     /// Gives the buffer up.
     fn into_written(self) -> Written {
-        // SAFETY: By the type invariant the buffer is valid and linear. All bytes of its data were written: `put`,
+        // SAFETY: By the type invariant the buffer is valid, linear and never cloned. All bytes of its data were written: `put`,
         // `put_span` and `push` write those that they add.
         unsafe { Written::new(ManuallyDrop::new(self).skb) }
     }

@@ -27,7 +27,7 @@ const NET_XMIT_DROP: c_int = bindings::NET_XMIT_DROP as c_int;
 ///
 /// # Invariants
 ///
-/// The buffer is valid, owned by `self` alone and has no `frag_list`. All its bytes were written, and nobody writes them
+/// The buffer is valid, owned by `self` alone, made by `alloc_skb_fclone()`, and has neither clone nor `frag_list`. All its bytes were written, and nobody writes them
 /// while they are shared.
 pub(super) struct Written(NonNull<bindings::sk_buff>);
 
@@ -46,9 +46,11 @@ impl Written {
     ///
     /// `EAGAIN` if the credit is used up.
     fn charge(self, credit: &Arc<Credit>) -> Result<*mut bindings::sk_buff> {
-        // SAFETY: The buffer is ours until it is sent, and was built without a destructor and a socket.
-        unsafe { credit.charge(self.0.as_ptr()) }?;
-        Ok(self.into_raw().as_ptr())
+        // SAFETY: By the type invariant. The buffer was built without a destructor and a socket, and never cloned.
+        let sent = unsafe { credit.charge(self.0.as_ptr()) }?;
+        // It is what is sent, or the slot of that has it.
+        let _ = self.into_raw();
+        Ok(sent)
     }
 
     fn into_raw(self) -> NonNull<bindings::sk_buff> {
@@ -101,10 +103,14 @@ impl TxPacket {
         let skb = self.skb.0.as_ptr();
         // SAFETY: Valid by the type invariant.
         let len = unsafe { (*skb).len as usize };
+        let skb = self.skb.charge(credit)?;
         let readers = rcu::read_lock();
         // SAFETY: The buffer is ours, has no entry yet, and is sent or freed while `readers` lives.
-        unsafe { route.attach(skb, len, &readers) }?;
-        let skb = self.skb.charge(credit)?;
+        if let Err(error) = unsafe { route.attach(skb, len, &readers) } {
+            // SAFETY: As above.
+            unsafe { bindings::consume_skb(skb) };
+            return Err(error);
+        }
         let (net, socket) = (route.net(&readers), credit.socket(route.network()));
         let code = match route.network() {
             // SAFETY: The buffer is complete, ours, and has a route; `net` is that route's. The credit keeps the socket.
