@@ -31,6 +31,7 @@ use crate::{
     local,
     mr::Mr,
     mw::Via,
+    outgoing::Outgoing,
     pd::Pd,
     peer::Peer,
     qp::Qp,
@@ -47,7 +48,7 @@ use crate::{
 /// The engine with the storage that this host gives it.
 pub(crate) type Engine = roce::qp::Qp<KVVec<roce::qp::SendWqe>, KVVec<Replay>>;
 
-/// Packets taken in or sent in one turn, and copies for members of a group; a QP with more to do runs again later.
+/// Packets taken in or sent in one turn; a QP with more to do runs again later.
 const BUDGET: u32 = 32;
 /// Packets that a turn may send, however many it has taken in. Otherwise a peer that never pauses would silence the QP.
 const LEAST_SENDS: u32 = 4;
@@ -340,17 +341,27 @@ impl Core {
                 upshot.rest = Rest::On(self.lane.cpu());
                 break;
             }
-            if !self.transmit_next(qp, now, resumes, upshot) {
+            let Some(next) = self.build_next(qp, now, resumes, upshot) else {
                 break;
+            };
+            // From here, and not from where the packet was built: the network stack needs the rest of the kernel's stack.
+            if let Next::Leaves(outgoing, transmit) = next {
+                let sent = outgoing.send(&self.peer, &qp.credit);
+                self.settle(qp, now, &transmit, sent, upshot);
             }
-            let copies = core::mem::take(&mut upshot.copies);
-            *budget = budget.saturating_sub(copies.saturating_add(1));
+            *budget = budget.wrapping_sub(1);
         }
     }
 
-    /// Sends the engine's next packet; `false` if it has none, or if the packet's memory is absent.
+    /// Builds the engine's next packet; `None` if it has none, or if the packet's memory is absent.
     #[inline(never)]
-    fn transmit_next(&mut self, qp: &Qp, now: Instant, resumes: bool, upshot: &mut Upshot) -> bool {
+    fn build_next(
+        &mut self,
+        qp: &Qp,
+        now: Instant,
+        resumes: bool,
+        upshot: &mut Upshot,
+    ) -> Option<Next> {
         let mut aside = None;
         if resumes {
             aside = self.stall.take_transmit(self.engine.state());
@@ -364,21 +375,44 @@ impl Core {
             });
             polled.as_ref()
         };
-        let Some(transmit) = next else {
-            return false;
-        };
-        match self.send(qp, transmit, upshot) {
-            Ok(Fate::Left | Fate::Lost) => {}
-            Ok(Fate::Dropped) => self.engine.transmit_dropped(now, transmit),
+        let transmit = next?;
+        match self.build(qp, transmit, upshot) {
+            Ok(Built::Leaves(outgoing)) => return Some(Next::Leaves(outgoing, *transmit)),
+            Ok(Built::Stays(Fate::Left | Fate::Lost)) => {}
+            Ok(Built::Stays(Fate::Dropped)) => self.engine.transmit_dropped(now, transmit),
             Err(_) if self.stall.stands() => {
                 self.stall.put_transmit_aside(transmit);
-                return false;
+                return None;
             }
             Err(fault) => self.with_engine(qp, None, upshot, |engine, host| {
                 engine.transmit_failed(now, transmit, fault, host);
             }),
         }
-        true
+        Some(Next::Done)
+    }
+
+    /// Takes note of what the network stack said of a packet.
+    #[inline(never)]
+    fn settle(
+        &mut self,
+        qp: &Qp,
+        now: Instant,
+        transmit: &Transmit,
+        sent: Result,
+        upshot: &mut Upshot,
+    ) {
+        let Err(error) = sent else {
+            return self.counters.add_sent(transmit.packet.payload_len);
+        };
+        self.counters.count(Count::SendErr);
+        if error != EMSGSIZE {
+            return self.engine.transmit_dropped(now, transmit);
+        }
+        if let Err(fault) = oversize(transmit) {
+            self.with_engine(qp, None, upshot, |engine, host| {
+                engine.transmit_failed(now, transmit, fault, host);
+            });
+        }
     }
 
     /// There is nothing to send, which is so after most packets.
@@ -386,20 +420,21 @@ impl Core {
         !self.sq.has_posted() && self.engine.rests()
     }
 
-    /// Builds and sends one packet. Only a source that can't be resolved is an error.
-    fn send(
+    /// Builds one packet, and hands it over if it is for QPs of this host. Only a source that can't be resolved is an error.
+    fn build(
         &mut self,
         qp: &Qp,
         transmit: &Transmit,
         upshot: &mut Upshot,
-    ) -> Result<Fate, TransmitFault> {
+    ) -> Result<Built, TransmitFault> {
         if matches!(self.peer, Peer::Nobody) {
-            return raw::send(self, qp, transmit).map(|()| Fate::Left);
+            let frame = raw::build(self, qp, transmit)?;
+            return Ok(frame.map_or(Built::Stays(Fate::Lost), Built::Leaves));
         }
         let packet = &transmit.packet;
         let counters = &self.counters;
         let (pd, mrs, length) = (self.pd.id(), &qp.device.mrs, packet.payload_len);
-        let found;
+        let mut found = None;
         let way = match (packet.service, transmit.source) {
             (Service::Ud(_), Source::Send { slot, .. }) => {
                 let destination = self.sq.destination(slot);
@@ -411,7 +446,7 @@ impl Core {
         let frame = way.and_then(|(address, route)| Frame::new(address, route, transmit));
         let Some(mut frame) = frame else {
             counters.count(Count::SendErr);
-            return Ok(Fate::Dropped);
+            return Ok(Built::Stays(Fate::Dropped));
         };
         match transmit.source {
             Source::None => {}
@@ -446,20 +481,25 @@ impl Core {
         let gsi = self.gsi.as_mut();
         if let Some(Err(why)) = gsi.map(|gsi| gsi.check_sent(qp, frame.payload(length))) {
             counters.add(why, 1);
-            return Ok(Fate::Lost);
+            return Ok(Built::Stays(Fate::Lost));
         }
         trace::packet_out(qp.device.link.device(), qp.qpn.get(), transmit);
-        let fate = if frame.is_local() {
-            let recent = &mut self.neighbour;
-            local::deliver(qp, counters, frame, packet, recent, upshot)
-        } else {
-            upshot.copies = local::deliver_to_group(qp, &frame, packet, upshot);
-            emit(qp, counters, frame, transmit)?
-        };
-        if fate == Fate::Left {
-            counters.add_sent(length);
+        if frame.is_local() {
+            let fate = local::deliver(qp, counters, frame, packet, &mut self.neighbour, upshot);
+            if fate == Fate::Left {
+                counters.add_sent(length);
+            }
+            return Ok(Built::Stays(fate));
         }
-        Ok(fate)
+        if local::is_to_group(&frame, packet) {
+            local::deliver_to_group(qp, &frame, upshot);
+        }
+        let Ok(packet) = frame.into_packet() else {
+            counters.count(Count::SendErr);
+            return Ok(Built::Stays(Fate::Dropped));
+        };
+        let route = found.map(|(_, route)| route);
+        Ok(Built::Leaves(Outgoing::Packet { packet, route }))
     }
 
     /// When a turn next has something to do.
@@ -518,6 +558,22 @@ impl Core {
     }
 }
 
+/// A packet that was built.
+enum Built {
+    /// The network stack is to send it.
+    Leaves(Outgoing),
+    /// It was dealt with.
+    Stays(Fate),
+}
+
+/// What the engine wanted to send next.
+enum Next {
+    /// It is built, and the network stack is to send it.
+    Leaves(Outgoing, Transmit),
+    /// It was dealt with.
+    Done,
+}
+
 /// What became of a packet that could be built, or for which memory was missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
@@ -573,24 +629,4 @@ fn milliseconds(count: u32) -> Duration {
 /// or reached their QPs on this host.
 fn has_arrived(engine: &Engine, qp: &Qp) -> bool {
     qp.credit.is_whole() && (!engine.minds_order() || qp.credit.reception_is_over())
-}
-
-/// Hands a frame to the network.
-///
-/// # Errors
-///
-/// That of [`oversize`].
-fn emit(
-    qp: &Qp,
-    counters: &Counters,
-    frame: Frame<'_>,
-    transmit: &Transmit,
-) -> Result<Fate, TransmitFault> {
-    let fate = match frame.send(&qp.credit) {
-        Ok(()) => return Ok(Fate::Left),
-        Err(error) if error != EMSGSIZE => Ok(Fate::Dropped),
-        Err(_) => oversize(transmit).map(|()| Fate::Lost),
-    };
-    counters.count(Count::SendErr);
-    fate
 }

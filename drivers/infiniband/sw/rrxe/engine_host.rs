@@ -51,8 +51,6 @@ pub(crate) struct Upshot {
     pub(crate) fatal: bool,
     /// Asynchronous events, one bit for each [`Event`].
     pub(crate) events: Events,
-    /// Copies that the last packet sent was handed out in, to members of a group.
-    pub(crate) copies: u32,
     /// A QP of this host that got packets.
     pub(crate) peer: Option<Arc<Qp>>,
     /// The QP stands still until memory is faulted in.

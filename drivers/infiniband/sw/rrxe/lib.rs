@@ -36,6 +36,7 @@ mod mr;
 mod mw;
 mod netns;
 mod noted_state;
+mod outgoing;
 mod path;
 mod pd;
 mod peer;

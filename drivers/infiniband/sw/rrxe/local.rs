@@ -7,12 +7,17 @@ use rdma::{
     net::skb::{Discard, Ingress},
     table::Recent,
 };
-use roce::{host::Count, ids::Qpn, wire::packet::Packet};
+use roce::{
+    host::Count,
+    ids::Qpn,
+    wire::packet::{Packet, Service},
+};
 
 use crate::{
     engine::Fate,
     engine_host::Upshot,
     qp::{note_peer, Qp},
+    rx::hand_out,
     stats::Counters,
     tx::Frame,
 };
@@ -50,44 +55,30 @@ pub(crate) fn deliver(
     Fate::Left
 }
 
-/// Hands copies of a frame to a group to the group's members on the network device by which the frame leaves. The only
+/// Whether a frame is a datagram to a group.
+pub(crate) fn is_to_group(frame: &Frame<'_>, packet: &Packet) -> bool {
+    let is_datagram = matches!(packet.service, Service::Ud(_));
+    is_datagram && packet.bth.dest == Qpn::MULTICAST && frame.endpoints().destination.is_multicast()
+}
+
+/// Hands copies of a frame to the members of its group on the network device by which the frame leaves. The only
 /// member runs after this turn, as a frame's peer does; several run later: each has work and neighbours of its own. Members for
-/// which there is no memory or room lose the frame. Returns how many copies it handed out.
-pub(crate) fn deliver_to_group(
-    qp: &Qp,
-    frame: &Frame<'_>,
-    packet: &Packet,
-    upshot: &mut Upshot,
-) -> u32 {
+/// which there is no memory, room or time lose the frame.
+#[inline(never)]
+pub(crate) fn deliver_to_group(qp: &Qp, frame: &Frame<'_>, upshot: &mut Upshot) {
     let group = frame.endpoints().destination;
-    if !group.is_multicast() || packet.bth.dest != Qpn::MULTICAST {
-        return 0;
-    }
-    let Some(members) = qp.net.groups.members(frame.exit(), group) else {
-        return 0;
-    };
-    let mut takers = members.into_iter().filter(|member| !member.blocks(qp));
-    let Some(first) = takers.next() else {
-        return 0;
+    let mut members = qp.net.groups.members(frame.exit(), group, Some(qp));
+    let Some(first) = members.next() else {
+        return;
     };
     let Some(skb) = frame.try_copy().and_then(|copy| copy.into_local(qp.qpn)) else {
-        qp.net.drops.count(Discard::Overflow);
-        return 0;
+        return qp.net.drops.count(Discard::Overflow);
     };
-    let Some(second) = takers.next() else {
-        match first.inbox.push(skb) {
-            Ok(()) => note_peer(&mut upshot.peer, first),
-            Err(skb) => qp.net.drops.discard(skb, Discard::Overflow),
-        }
-        return 1;
-    };
-    let mut copies = 0u32;
-    for member in Iterator::chain([first, second].into_iter(), takers) {
-        copies = copies.saturating_add(1);
-        match skb.try_clone() {
-            Some(copy) => Qp::receive_later(member.as_arc_borrow(), copy),
-            None => qp.net.drops.count(Discard::Overflow),
-        }
+    if let Some(second) = members.next() {
+        return hand_out(&skb, Iterator::chain([first, second].into_iter(), members));
     }
-    copies
+    match first.inbox.push(skb) {
+        Ok(()) => note_peer(&mut upshot.peer, first),
+        Err(skb) => qp.net.drops.discard(skb, Discard::Overflow),
+    }
 }

@@ -27,8 +27,7 @@ struct Key {
 }
 
 /// The QPs of a group, of one device all. At least one.
-#[derive(Clone)]
-pub(crate) struct Members([Option<Arc<Qp>>; limits::MAX_MCAST_QP]);
+struct Members([Option<Arc<Qp>>; limits::MAX_MCAST_QP]);
 
 impl Members {
     /// Those of a new group.
@@ -58,13 +57,27 @@ impl Members {
     }
 }
 
-impl IntoIterator for Members {
-    type Item = Arc<Qp>;
-    type IntoIter =
-        core::iter::Flatten<core::array::IntoIter<Option<Arc<Qp>>, { limits::MAX_MCAST_QP }>>;
+/// The members of a group, one after the other. Each is looked up when its turn comes: all of them together would take much of
+/// the kernel's stack.
+pub(crate) struct Visit<'a> {
+    groups: &'a Groups,
+    key: Key,
+    next: usize,
+    sender: Option<&'a Qp>,
+}
 
-    fn into_iter(self) -> Self::IntoIter {
-        self.0.into_iter().flatten()
+impl Iterator for Visit<'_> {
+    type Item = Arc<Qp>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let tree = self.groups.tree.lock();
+        let places = tree.get(&self.key)?.0.get(self.next..)?;
+        let blocks = |qp: &Arc<Qp>| self.sender.is_some_and(|sender| qp.blocks(sender));
+        let wants = |place: &Option<Arc<Qp>>| place.as_ref().is_some_and(|qp| !blocks(qp));
+        let index = places.iter().position(wants)?;
+        let found = places.get(index)?.clone();
+        self.next = self.next.saturating_add(index).saturating_add(1);
+        found
     }
 }
 
@@ -83,14 +96,23 @@ impl Groups {
         })
     }
 
-    /// The QPs to which a packet goes that came to `group` through a network device. Any context but
-    /// hard interrupts.
-    pub(crate) fn members(&self, netdev_index: u32, group: Gid) -> Option<Members> {
-        let key = Key {
-            netdev_index,
-            address: group.0,
-        };
-        self.tree.lock().get(&key).cloned()
+    /// The QPs to which a packet goes that came to `group` through a network device, or that `sender` sends by it. Any context
+    /// but hard interrupts.
+    pub(crate) fn members<'a>(
+        &'a self,
+        netdev_index: u32,
+        group: Gid,
+        sender: Option<&'a Qp>,
+    ) -> Visit<'a> {
+        Visit {
+            groups: self,
+            key: Key {
+                netdev_index,
+                address: group.0,
+            },
+            next: 0,
+            sender,
+        }
     }
 
     /// Enters a QP in a group that is there. `None` if it isn't.

@@ -106,6 +106,11 @@ impl Path {
         Ok((&self.address, route))
     }
 
+    /// The route that [`Self::resolve`] found last.
+    pub(crate) fn route(&self) -> Option<&Route> {
+        self.route.as_ref()
+    }
+
     fn look_up(&mut self) -> Result<Route> {
         let source = self.address.source;
         if !self.is_of_link && !self.link.has_gid_on(source, self.netdev_index) {

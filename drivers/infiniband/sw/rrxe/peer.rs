@@ -136,6 +136,14 @@ impl Peer {
         }
     }
 
+    /// The route by which [`Self::connected`] last said that packets go.
+    pub(crate) fn route(&self) -> Option<&Route> {
+        match self {
+            Self::Connected(Some(connection)) => connection.path.route(),
+            _ => None,
+        }
+    }
+
     /// Addresses and route to the connected peer; `None` if there is no peer or no route.
     pub(crate) fn connected(&mut self) -> Option<(&Address, &Route)> {
         match self {

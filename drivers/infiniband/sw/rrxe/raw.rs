@@ -24,6 +24,7 @@ use crate::{
     engine::Core,
     engine_host::Upshot,
     fault::ungathered,
+    outgoing::Outgoing,
     qp::Qp,
     sge::OwnMemory,
     stats::{Counter, Counters},
@@ -77,15 +78,19 @@ fn fits(netdev: &Netdev, length: u32) -> bool {
     (header.max(1)..=longest.min(MAX_FRAME)).contains(&length)
 }
 
-/// Sends the frame of a work request. Bottom halves disabled.
+/// Builds the frame of a work request, and shows it to the device's rules. `None` if it is lost. Bottom halves disabled.
 ///
 /// # Errors
 ///
 /// `LocLenErr` if the network device doesn't take frames of that length, and what is wrong with the
 /// work request's memory. That there is no network device or memory is no error: the frame is lost.
-pub(crate) fn send(core: &mut Core, qp: &Qp, transmit: &Transmit) -> Result<(), TransmitFault> {
+pub(crate) fn build(
+    core: &mut Core,
+    qp: &Qp,
+    transmit: &Transmit,
+) -> Result<Option<Outgoing>, TransmitFault> {
     let Source::Send { slot, .. } = transmit.source else {
-        return Ok(());
+        return Ok(None);
     };
     let (length, counters) = (transmit.packet.payload_len, &core.counters);
     let Some(netdev) = qp.device.link.netdev() else {
@@ -114,16 +119,12 @@ pub(crate) fn send(core: &mut Core, qp: &Qp, transmit: &Transmit) -> Result<(), 
     if !flows.is_empty() && netdev.kind() != Kind::Loopback {
         flows.loop_back(qp, &frame);
     }
-    if frame.send(&netdev, &qp.credit).is_err() {
-        return lost(counters);
-    }
-    counters.add_sent(length);
-    Ok(())
+    Ok(Some(Outgoing::Frame(frame, netdev)))
 }
 
-fn lost(counters: &Counters) -> Result<(), TransmitFault> {
+fn lost(counters: &Counters) -> Result<Option<Outgoing>, TransmitFault> {
     counters.count(Count::SendErr);
-    Ok(())
+    Ok(None)
 }
 
 /// Takes in frames that wait for `qp`, until one finds its memory absent: then the QP stands still,

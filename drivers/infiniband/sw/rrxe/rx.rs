@@ -9,7 +9,7 @@ use kernel::{
     prelude::*,
     sync::{
         atomic::{ordering, Atomic},
-        ArcBorrow,
+        Arc, ArcBorrow,
     },
 };
 use rdma::{
@@ -37,6 +37,7 @@ pub(crate) struct RxPacket {
 impl RxPacket {
     /// Decodes the headers; the ICRC is the caller's business. What is no packet is freed and counted
     /// in `drops`.
+    #[inline(never)]
     pub(crate) fn decode(mut skb: RxSkb, drops: &Drops) -> Option<Self> {
         let length = skb.len();
         let decoded = match skb.header(MAX_HEADER) {
@@ -106,6 +107,7 @@ impl RxPacket {
     /// # Errors
     ///
     /// [`Discard::Checksum`].
+    #[inline(never)]
     fn verify(&mut self) -> Result<(), Discard> {
         if !self.skb.is_trusted() {
             icrc_is_right(&self.skb).ok_or(Discard::Checksum)?;
@@ -150,7 +152,10 @@ pub(crate) fn receive(context: &NetContext, skb: RxSkb) {
     }
     let (qpn, to) = (decoded.packet.bth.dest, decoded.endpoints.destination);
     if to.is_multicast() || qpn == Qpn::MULTICAST {
-        return packet.map_or((), |packet| deliver_to_group(context, packet));
+        if let Some(only) = deliver_to_group(context, &mut packet) {
+            Qp::receive(only.as_arc_borrow(), &mut packet);
+        }
+        return;
     }
     let ingress = decoded.skb.ingress();
     let verdict = context.with_qp(qpn, to, ingress, |qp| offer(qp, ingress, &mut packet));
@@ -189,37 +194,45 @@ fn offer(
     Ok(())
 }
 
-/// Hands a packet to all QPs that are attached to its group. Only one that gets it alone runs here, as for a packet to
-/// one QP: a group has many members, each with work and neighbours of its own.
-fn deliver_to_group(context: &NetContext, mut packet: RxPacket) {
-    let group = packet.endpoints.destination;
-    let members = (packet.packet.bth.dest == Qpn::MULTICAST)
-        .then(|| context.groups.members(packet.skb.ingress().port(), group))
-        .flatten();
-    let Some(members) = members else {
-        return context.drops.discard(packet.skb, Discard::NoQueuePair);
+/// Hands a packet to all QPs that are attached to its group. Returns the only member, for which it is left: that takes it in
+/// at once, as a packet to one QP. A group of more has members that have work and neighbours of their own.
+#[inline(never)]
+fn deliver_to_group(context: &NetContext, packet: &mut Option<RxPacket>) -> Option<Arc<Qp>> {
+    let mut whole = packet.take()?;
+    let (group, port) = (whole.endpoints.destination, whole.skb.ingress().port());
+    let mut members = context.groups.members(port, group, None);
+    let is_for_group = whole.packet.bth.dest == Qpn::MULTICAST;
+    let Some(first) = is_for_group.then(|| members.next()).flatten() else {
+        context.drops.discard(whole.skb, Discard::NoQueuePair);
+        return None;
     };
-    if let Err(why) = packet.verify() {
-        return context.drops.discard(packet.skb, why);
+    if let Err(why) = whole.verify() {
+        context.drops.discard(whole.skb, why);
+        return None;
     }
-    let mut members = members.into_iter();
-    let Some(first) = members.next() else {
-        return;
-    };
     let Some(second) = members.next() else {
-        drop(members);
-        return Qp::receive(first.as_arc_borrow(), &mut Some(packet));
+        *packet = Some(whole);
+        return Some(first);
     };
-    for qp in Iterator::chain([first, second].into_iter(), members) {
+    hand_out(
+        &whole.skb,
+        Iterator::chain([first, second].into_iter(), members),
+    );
+    None
+}
+
+/// Gives each member of a group a copy of a packet, which waits for a thread. Softirq, or under a sender's turn.
+pub(crate) fn hand_out(skb: &RxSkb, members: impl Iterator<Item = Arc<Qp>>) {
+    for qp in members {
         let copy = || {
             // For want of memory it is lost to this one.
-            if let Some(copy) = packet.skb.try_clone() {
+            if let Some(copy) = skb.try_clone() {
                 Qp::receive_later(qp.as_arc_borrow(), copy);
             }
         };
         // Anybody's datagrams would have softirqs copy without an end. One of many members doesn't pay for the others.
         if !qp.device.workers.softirq_time.spend_of(lot_of(&qp), copy) {
-            context.drops.count(Discard::Overflow);
+            qp.net.drops.count(Discard::Overflow);
         }
     }
 }

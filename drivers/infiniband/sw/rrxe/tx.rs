@@ -2,13 +2,12 @@
 
 //! From the QP to the network.
 
-use kernel::{prelude::*, sync::Arc};
+use kernel::prelude::*;
 use rdma::{
     av::Av,
     crc32::crc32_le,
     mr::Span,
     net::{
-        credit::Credit,
         route::Route,
         skb::{self, Endpoints, RxSkb, TxPacket, TxSkb},
     },
@@ -124,19 +123,14 @@ impl<'a> Frame<'a> {
         };
     }
 
-    /// Sends the packet; it takes credit until it has left the host.
-    ///
-    /// # Context
-    ///
-    /// Bottom halves disabled.
+    /// The packet as it leaves the host.
     ///
     /// # Errors
     ///
     /// Any; the packet is lost.
-    pub(crate) fn send(mut self, credit: &Arc<Credit>) -> Result {
+    pub(crate) fn into_packet(mut self) -> Result<TxPacket> {
         self.skb.set_priority(self.address.priority);
-        let route = self.route;
-        self.finish(Self::icrc)?.send(route, credit)
+        self.finish(Self::icrc)
     }
 
     /// Turns the packet into one received from QP `sender` of this host. It carries no ICRC. `None` if it is lost.
