@@ -230,6 +230,7 @@ impl Core {
 
     /// Takes in what lies in the inbox, then `direct`; `false` if the QP must stand still for want of
     /// memory.
+    #[inline(never)]
     fn receive(
         &mut self,
         qp: &Qp,
