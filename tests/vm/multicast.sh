@@ -42,6 +42,11 @@ in_vrf() {
 	# IPv6 forgets its addresses.
 	ip -n h1 addr replace $HOST1_V6/64 dev eth0 nodad && wait_for 20 settled 1
 }
+out_of_vrf() {
+	ip -n h1 link set eth0 nomaster
+	ip -n h1 link del vrf0
+	ip -n h1 addr replace $HOST1_V6/64 dev eth0 nodad
+}
 link_local() { ip -n h1 -6 -o addr show dev eth0 scope link | sed 's/.*inet6 \([^/]*\).*/\1/'; }
 groups() {
 	local address indexes=()
@@ -57,9 +62,7 @@ check "host 2 sends back RoCEv2 packets over IPv6" redirect 2 ingress ipv6 eth0
 groups
 check "host 1 in a VRF" in_vrf
 groups
-ip -n h1 link set eth0 nomaster
-ip -n h1 link del vrf0
-ip -n h1 addr replace $HOST1_V6/64 dev eth0 nodad
+out_of_vrf
 check "host 2 sends nothing back" in2 tc qdisc del dev eth0 clsact
 
 foreign() {
@@ -70,9 +73,7 @@ foreign() {
 foreign
 check "host 1 in a VRF once more" in_vrf
 foreign
-ip -n h1 link set eth0 nomaster
-ip -n h1 link del vrf0
-ip -n h1 addr replace $HOST1_V6/64 dev eth0 nodad
+out_of_vrf
 
 # Host 2 gets an ipvlan device on one of host 1's. In mode l3 the IP layer of host 1 sends what host 2 sends by it.
 with_ipvlan() {

@@ -167,19 +167,21 @@ fn next_packet(replay: &mut Replay, msn: u32, context: &Context) -> Option<Trans
         syndrome: UNLIMITED,
         msn: replay.msn,
     };
+    let refused = |psn, code| {
+        let syndrome = Syndrome::Nak(code);
+        Some(response(psn, Body::Ack(Aeth { syndrome, msn }), context))
+    };
     // The owner may have taken the right away since the request came.
     let may_read = context.settings.access.read;
     let body = match (replay.pending, replay.request) {
         (Pending::Nothing, _) => return None,
         (Pending::Refused(psn, code), _) => {
             replay.pending = Pending::Nothing;
-            let syndrome = Syndrome::Nak(code);
-            return Some(response(psn, Body::Ack(Aeth { syndrome, msn }), context));
+            return refused(psn, code);
         }
         (Pending::Stream(stream), Recorded::Read(_)) if !may_read => {
-            let psn = replay.psn.plus(stream.next);
-            replay.pending = Pending::Refused(psn, NakCode::RemoteAccess);
-            return next_packet(replay, msn, context);
+            replay.pending = Pending::Nothing;
+            return refused(replay.psn.plus(stream.next), NakCode::RemoteAccess);
         }
         (Pending::Stream(stream), Recorded::Read(reth)) => {
             return Some(next_read_response(replay, stream, &reth, aeth, context));

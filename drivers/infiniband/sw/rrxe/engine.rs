@@ -567,7 +567,7 @@ enum Built {
     Stays(Fate),
 }
 
-/// What the engine wanted to send next.
+/// The engine's next packet.
 enum Next {
     /// It is built, and the network stack is to send it.
     Leaves(Outgoing, Transmit),

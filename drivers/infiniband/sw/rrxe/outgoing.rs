@@ -16,7 +16,7 @@ use rdma::net::{
 
 use crate::peer::Peer;
 
-/// What is to be sent.
+/// A packet or a frame that is to be sent.
 pub(crate) enum Outgoing {
     /// A packet of IP.
     Packet {

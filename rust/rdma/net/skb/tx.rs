@@ -21,7 +21,8 @@ use crate::{bindings, gid::Network, mr::Span};
 ///
 /// # Invariants
 ///
-/// The buffer is valid, linear, made by `alloc_skb_fclone()`, without a clone, and owned by `self` alone. At least `room` bytes are free behind its data.
+/// The buffer is valid, linear, made by `alloc_skb_fclone()`, without a clone, and owned by `self` alone. At least `room`
+/// bytes are free behind its data.
 pub struct TxSkb {
     skb: NonNull<bindings::sk_buff>,
     room: usize,
@@ -131,8 +132,8 @@ impl TxSkb {
 
     /// Gives the buffer up.
     fn into_written(self) -> Written {
-        // SAFETY: By the type invariant the buffer is valid, linear and never cloned. All bytes of its data were written: `put`,
-        // `put_span` and `push` write those that they add.
+        // SAFETY: By the type invariant the buffer is valid, linear and never cloned. All bytes of its data were written:
+        // `put`, `put_span` and `push` write those that they add.
         unsafe { Written::new(ManuallyDrop::new(self).skb) }
     }
 

@@ -27,8 +27,8 @@ const NET_XMIT_DROP: c_int = bindings::NET_XMIT_DROP as c_int;
 ///
 /// # Invariants
 ///
-/// The buffer is valid, owned by `self` alone, made by `alloc_skb_fclone()`, and has neither clone nor `frag_list`. All its bytes were written, and nobody writes them
-/// while they are shared.
+/// The buffer is valid, owned by `self` alone, made by `alloc_skb_fclone()`, and has neither clone nor `frag_list`. All its
+/// bytes were written, and nobody writes them while they are shared.
 pub(super) struct Written(NonNull<bindings::sk_buff>);
 
 impl Written {
