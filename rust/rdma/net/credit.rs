@@ -19,7 +19,7 @@ use kernel::{
 };
 
 use super::{
-    in_flight::{Slot, Slots},
+    in_flight::{Departure, Slot, Slots, RECOVERY_MS},
     reception::Reception,
     sender_socket::SenderSockets,
 };
@@ -198,21 +198,33 @@ impl Credit {
         Ok(Arc::new(credit, GFP_KERNEL_ACCOUNT)?)
     }
 
-    /// Whether another packet may be sent. If not, the waker will be called.
+    /// Whether another packet may be sent. If not, the waker will be called, but for packets that were freed without a call of
+    /// their destructor (`in_flight.rs`); so the sender asks again after [`Self::patience`]. One caller at a time.
     pub fn available(&self) -> bool {
-        // Pairs with `put`: the slot is free, too.
-        if self.in_flight.load(ordering::Acquire) < self.limit || self.is_stuck() {
+        if self.has_room() || self.recover() || self.is_stuck() {
             return true;
         }
         self.waiting.store(true, ordering::Relaxed);
         // Pairs with the one in `put`: either that sees the wish, or we see what came back.
         smp_mb();
+        self.has_room()
+    }
+
+    fn has_room(&self) -> bool {
+        // Pairs with `put`: the slot is free, too.
         self.in_flight.load(ordering::Acquire) < self.limit
+    }
+
+    /// Counts packets as gone that were freed without a call of their destructor. Whether there were any.
+    fn recover(&self) -> bool {
+        let recovered = self.slots.recover();
+        self.in_flight.fetch_sub(recovered, ordering::Relaxed);
+        recovered != 0
     }
 
     /// Whether the sender goes on without credit.
     fn is_stuck(&self) -> bool {
-        let Some(patience) = self.patience() else {
+        let Excess::GoesAfter(patience) = self.excess else {
             return false;
         };
         let age = msecs_to_jiffies(patience) as u32;
@@ -220,11 +232,11 @@ impl Credit {
     }
 
     /// Milliseconds after which a sender without credit asks again, for [`Self::available`] may say yes without a call of the
-    /// waker. `None` if the waker is called in any case.
-    pub fn patience(&self) -> Option<u32> {
+    /// waker.
+    pub fn patience(&self) -> u32 {
         match self.excess {
-            Excess::Waits => None,
-            Excess::GoesAfter(milliseconds) => Some(milliseconds),
+            Excess::Waits => RECOVERY_MS,
+            Excess::GoesAfter(milliseconds) => milliseconds,
         }
     }
 
@@ -266,9 +278,9 @@ impl Credit {
         skb: *mut bindings::sk_buff,
     ) -> Result<*mut bindings::sk_buff> {
         let Some(slot) = self.slots.free() else {
-            return match self.patience() {
-                Some(_) => Ok(skb),
-                None => Err(EAGAIN),
+            return match self.excess {
+                Excess::GoesAfter(_) => Ok(skb),
+                Excess::Waits => Err(EAGAIN),
             };
         };
         // Nobody reads the original's bytes, so whoever has the clone may write headers.
@@ -321,8 +333,8 @@ impl Drop for Credit {
 ///
 /// # Safety
 ///
-/// `destructor_arg` of `skb` must be the packet's slot, which owns the credit until [`Slot::leave`] or, if the packet is
-/// taken back, until [`wait_for_destructors`] has returned.
+/// `destructor_arg` of `skb` must be the packet's slot, which owns the credit until [`Slot::leave`] or, if this returns
+/// [`Departure::Taken`], until [`wait_for_destructors`] has returned.
 unsafe extern "C" fn give_back(skb: *mut bindings::sk_buff) {
     // SAFETY: The network stack destroys valid buffers.
     let shared = unsafe { bindings::skb_shinfo(skb) };
@@ -332,11 +344,14 @@ unsafe extern "C" fn give_back(skb: *mut bindings::sk_buff) {
     let slot = unsafe { (*shared).__bindgen_anon_2.destructor_arg }.cast::<Slot>();
     // SAFETY: The credit owns its slots, and lives by the caller's promise.
     let slot = unsafe { &*slot };
-    // SAFETY: By the caller's promise. The slot keeps the credit during this call if the packet is taken back.
-    let credit = unsafe { slot.credit() };
     match slot.leave(skb) {
-        Some(credit) => credit.put(received),
-        None => credit.all.wait_for_take_back(),
+        Departure::Over(credit) => credit.put(received),
+        Departure::Noted => {}
+        Departure::Taken => {
+            // SAFETY: By the caller's promise.
+            let credit = unsafe { slot.credit() };
+            credit.all.wait_for_take_back();
+        }
     }
 }
 
@@ -432,6 +447,29 @@ mod tests {
             free(sent);
         }
         assert!(!credit.available());
+        drop(credit);
+        credits.drain();
+        Ok(())
+    }
+
+    #[test]
+    fn comes_back_from_packets_that_end_without_their_destructor() -> Result {
+        let credits = Credits::new()?;
+        let credit = Credit::new(3, Excess::Waits, NoSender, &credits)?;
+        // SAFETY: The packet is ours.
+        let still_there = unsafe { credit.charge(packet()?) }?;
+        for _ in 0..2 {
+            // SAFETY: The packet is ours.
+            let sent = unsafe { credit.charge(packet()?) }?;
+            // SAFETY: As above.
+            unsafe { bindings::skb_set_destructor(sent, None) };
+            free(sent);
+        }
+        fsleep(Delta::from_millis(i64::from(RECOVERY_MS) + 20));
+        assert!(credit.available());
+        assert_eq!(credit.in_flight(), 1);
+        free(still_there);
+        assert!(credit.is_whole());
         drop(credit);
         credits.drain();
         Ok(())

@@ -12,7 +12,8 @@
 //! namespace reaches GRO by MACsec with a cipher that works asynchronously (`macsec_decrypt_done()`, drivers/net/macsec.c). So
 //! what is sent is a clone, and the slot keeps the original until the destructor was called. Both are one object of the slab
 //! allocator (`struct sk_buff_fclones`, include/linux/skbuff.h). While the slot keeps the original, the clone's fields can be
-//! read, also when the clone was freed. Credit that is lost to GRO comes back at the module's end.
+//! read, also when the clone was freed, and the object tells whether it was. So a sender without credit gets back that of
+//! clones which were freed without a call ([`Slots::recover`]).
 
 use core::ptr;
 
@@ -24,6 +25,7 @@ use kernel::{
         atomic::{ordering, Atomic},
         Arc, ArcBorrow,
     },
+    time::msecs_to_jiffies,
     types::ForeignOwnable,
 };
 
@@ -40,11 +42,30 @@ type Destructor = unsafe extern "C" fn(*mut bindings::sk_buff);
 /// Stands for a packet that the end of the module has taken back.
 const TAKEN: *mut bindings::sk_buff = ptr::without_provenance_mut(1);
 
+/// Stands for a packet that the sender looks at, to see whether it was freed.
+const CHECKED: *mut bindings::sk_buff = ptr::without_provenance_mut(2);
+
+/// Stands for a packet whose destructor was called while it was [`CHECKED`].
+const LEFT: *mut bindings::sk_buff = ptr::without_provenance_mut(3);
+
+/// Milliseconds between two searches for packets that were freed without a call of their destructor.
+pub(super) const RECOVERY_MS: u32 = 1000;
+
 /// The time in jiffies, modulo 2³².
 fn jiffies() -> u32 {
     // SAFETY: The kernel's variable, which it changes as a whole.
     let now = unsafe { (&raw const kernel::bindings::jiffies).read_volatile() };
     now as u32
+}
+
+/// What the destructor of a packet is to do.
+pub(super) enum Departure {
+    /// The slot is free. The packet held this credit.
+    Over(Arc<Credit>),
+    /// Nothing: the sender, which looks at the packet just now, frees the slot.
+    Noted,
+    /// The end of the module has taken the packet, or takes it just now. The slot keeps the credit.
+    Taken,
 }
 
 /// Room for a packet.
@@ -54,7 +75,7 @@ fn jiffies() -> u32 {
 /// While `skb` is not null, `credit` is from `Arc::<Credit>::into_foreign()`, and the slot owns that reference. It owns
 /// `original`, too, which is in one object with the buffer that `skb` was.
 pub(super) struct Slot {
-    /// The packet's buffer, a clone; null or [`TAKEN`].
+    /// The packet's buffer, a clone; null, [`TAKEN`], [`CHECKED`] or [`LEFT`].
     skb: Atomic<*mut bindings::sk_buff>,
     /// The buffer that it is the clone of.
     original: Atomic<*mut bindings::sk_buff>,
@@ -108,18 +129,50 @@ impl Slot {
         unsafe { Arc::borrow(self.credit.load(ordering::Relaxed)) }
     }
 
-    /// Frees the slot of `skb`, and returns the credit. `None` if the end of the module has taken the packet, or takes it
-    /// just now.
-    pub(super) fn leave(&self, skb: *mut bindings::sk_buff) -> Option<Arc<Credit>> {
+    /// Frees the slot if `state` is what stands in `skb`, and returns the credit.
+    ///
+    /// # Errors
+    ///
+    /// What stands there instead.
+    fn clear(&self, state: *mut bindings::sk_buff) -> Result<Arc<Credit>, *mut bindings::sk_buff> {
         let (free, credit) = (ptr::null_mut(), self.credit.load(ordering::Relaxed));
         let original = self.original.load(ordering::Relaxed);
-        if skb == free || self.skb.cmpxchg(skb, free, ordering::Full).is_err() {
-            return None;
-        }
+        self.skb.cmpxchg(state, free, ordering::Full)?;
         // SAFETY: By the type invariant. Whoever clears the slot has the buffer, and only one caller does.
         unsafe { bindings::consume_skb(original) };
         // SAFETY: By the type invariant. Whoever clears the slot has its reference, and only one caller does.
-        Some(unsafe { Arc::from_foreign(credit) })
+        Ok(unsafe { Arc::from_foreign(credit) })
+    }
+
+    /// Frees the slot of `skb`. To be called by the packet's destructor.
+    pub(super) fn leave(&self, skb: *mut bindings::sk_buff) -> Departure {
+        // Another round follows only if the sender has ended a look meanwhile: two in [`RECOVERY_MS`] at most.
+        loop {
+            match self.clear(skb) {
+                Ok(credit) => return Departure::Over(credit),
+                Err(state) if state != CHECKED => return Departure::Taken,
+                Err(_) => {}
+            }
+            if self.skb.cmpxchg(CHECKED, LEFT, ordering::Full).is_ok() {
+                return Departure::Noted;
+            }
+        }
+    }
+
+    /// Frees the slot if its packet was freed without a call of its destructor, and returns the credit. One caller at a time,
+    /// the one of [`Self::enter`].
+    fn recover(&self) -> Option<Arc<Credit>> {
+        let skb = self.skb.load(ordering::Relaxed);
+        if skb.is_null() || self.skb.cmpxchg(skb, CHECKED, ordering::Full).is_err() {
+            return None;
+        }
+        let original = self.original.load(ordering::Relaxed);
+        // SAFETY: The slot owns the buffer, and nobody else clears the slot while the packet is `CHECKED` or `LEFT`.
+        let exists = unsafe { bindings::skb_fclone_exists(original) };
+        if exists && self.skb.cmpxchg(CHECKED, skb, ordering::Full).is_ok() {
+            return None;
+        }
+        self.clear(CHECKED).or_else(|left| self.clear(left)).ok()
     }
 
     /// Gives the slot's packet, if it has one, a destructor that is code of the kernel instead of `own`.
@@ -154,6 +207,8 @@ pub(super) struct Slots {
     slots: KVVec<Slot>,
     /// Where the search for a free slot begins: packets mostly leave in the order in which they were sent.
     next: Atomic<usize>,
+    /// When packets were last looked at, in jiffies.
+    searched: Atomic<u32>,
     taken: Atomic<bool>,
 }
 
@@ -175,6 +230,7 @@ impl Slots {
             links <- ListLinks::new(),
             slots,
             next: Atomic::new(0),
+            searched: Atomic::new(jiffies()),
             taken: Atomic::new(false),
         });
         ListArc::pin_init(slots, GFP_KERNEL_ACCOUNT)
@@ -201,6 +257,17 @@ impl Slots {
         self.slots.iter().filter(is_old).count()
     }
 
+    /// Frees the slots of packets that were freed without a call of their destructor, and returns how many these are. 0 if it
+    /// was called less than [`RECOVERY_MS`] ago. One caller at a time, the one of [`Self::free`]; any context.
+    pub(super) fn recover(&self) -> u32 {
+        let (now, interval) = (jiffies(), msecs_to_jiffies(RECOVERY_MS) as u32);
+        if now.wrapping_sub(self.searched.load(ordering::Relaxed)) < interval {
+            return 0;
+        }
+        self.searched.store(now, ordering::Relaxed);
+        self.slots.iter().filter_map(Slot::recover).count() as u32
+    }
+
     /// Whether [`Self::take_back`] was called. The caller excludes such a call meanwhile.
     pub(super) fn are_taken(&self) -> bool {
         self.taken.load(ordering::Relaxed)
@@ -222,7 +289,7 @@ impl Slots {
     /// Drops the credits and the originals of the packets that were taken back. Process context.
     pub(super) fn release(&self) {
         for slot in &self.slots {
-            drop(slot.leave(TAKEN));
+            drop(slot.clear(TAKEN));
         }
     }
 }

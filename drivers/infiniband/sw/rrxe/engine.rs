@@ -512,15 +512,14 @@ impl Core {
     fn next_work(&self, qp: ArcBorrow<'_, Qp>, now: Instant) -> Option<Instant> {
         let due = self.engine.poll_timeout();
         let is_due = due.is_some_and(|due| due <= now);
-        let patience = qp.credit.patience().filter(|_| self.engine.state().sends());
-        let asks = is_due || patience.is_some();
+        let asks = is_due || self.engine.state().sends();
         if self.engine.flushes() || !asks || qp.credit.available() {
             return due;
         }
         let due = if is_due { self.engine.deadline() } else { due };
         // Credit may be available some time without a call of the waker.
-        let asks_again = patience.map(|patience| now.after(milliseconds(patience)));
-        Iterator::chain(due.into_iter(), asks_again).min()
+        let asks_again = now.after(milliseconds(qp.credit.patience()));
+        Some(due.map_or(asks_again, |due| due.min(asks_again)))
     }
 
     /// When a turn next has something to do, or looks for receives.
