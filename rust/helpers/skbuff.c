@@ -133,6 +133,11 @@ __rrxe_helper struct sk_buff *rrxe_helper_alloc_skb_fclone(unsigned int size, gf
 	return alloc_skb_fclone(size, priority);
 }
 
+__rrxe_helper int rrxe_helper_skb_cloned(const struct sk_buff *skb)
+{
+	return skb_cloned(skb);
+}
+
 __rrxe_helper bool rrxe_helper_skb_fclone_exists(const struct sk_buff *original)
 {
 	return refcount_read(&container_of(original, struct sk_buff_fclones, skb1)->fclone_ref) > 1;

@@ -6,7 +6,7 @@
 //! sent it. So it holds nothing but a [`Credit`], which knows how to find the QP if it is still
 //! there.
 
-use core::ptr;
+use core::{ops::Deref, ptr};
 
 use kernel::{
     list::{List, ListArc},
@@ -19,7 +19,7 @@ use kernel::{
 };
 
 use super::{
-    in_flight::{Departure, Slot, Slots, RECOVERY_MS},
+    in_flight::{Departure, Place, Slot, Slots, RECOVERY_MS},
     reception::Reception,
     sender_socket::SenderSockets,
 };
@@ -48,8 +48,10 @@ pub struct Credits {
 }
 
 struct Live {
-    /// The slots of all credits, but for those that [`Credits::drain`] has taken.
+    /// The slots of all senders, but for those that [`Credits::drain`] has taken.
     slots: List<Slots>,
+    /// The slots of senders that have ended, while they have packets.
+    ended: List<Slots>,
     /// How many credits there are.
     count: usize,
 }
@@ -60,14 +62,38 @@ impl Live {
         self.count = self.count.wrapping_add(1);
     }
 
-    /// Strikes the slots of a credit that ends, and returns them if they are in the list.
+    /// Strikes the slots of a credit that goes, and returns them if they are in a list.
     fn strike(&mut self, slots: &Slots) -> Option<ListArc<Slots>> {
         self.count = self.count.wrapping_sub(1);
-        if slots.are_taken() {
-            return None;
+        self.remove(slots)
+    }
+
+    /// Moves the slots of a sender that ends.
+    fn end(&mut self, slots: &Slots) {
+        if let Some(slots) = self.remove(slots) {
+            slots.set_place(Place::Ended);
+            self.ended.push_back(slots);
         }
-        // SAFETY: `enter` put them into this list, and only `Credits::take_back` puts slots into another one.
-        unsafe { self.slots.remove(slots) }
+    }
+
+    fn remove(&mut self, slots: &Slots) -> Option<ListArc<Slots>> {
+        let list = match slots.place() {
+            Place::Sender => &mut self.slots,
+            Place::Ended => &mut self.ended,
+            Place::Taken => return None,
+        };
+        // SAFETY: They are in this list or in none: whoever moves them says so in their place.
+        unsafe { list.remove(slots) }
+    }
+
+    /// Looks at one of the senders that have ended, for packets that were freed without a call of their destructor. The result
+    /// is to be dropped without the lock: it may be the sender's last credit.
+    fn look_at_ended(&mut self) -> Option<Arc<Credit>> {
+        let slots = self.ended.pop_front()?;
+        // Of two references to a credit the one that is dropped here is never the last.
+        let credit = slots.recover().last();
+        self.ended.push_back(slots);
+        credit
     }
 }
 
@@ -80,6 +106,7 @@ impl Credits {
     pub fn new() -> Result<Arc<Self>> {
         let live = Live {
             slots: List::new(),
+            ended: List::new(),
             count: 0,
         };
         let credits = try_pin_init!(Self {
@@ -126,10 +153,19 @@ impl Credits {
     /// Takes back the packets of a sender. `None` if those of all were taken.
     fn take_back(&self) -> Option<ListArc<Slots>> {
         let mut live = self.live.lock();
-        let slots = live.slots.pop_front()?;
+        let slots = live.slots.pop_front().or_else(|| live.ended.pop_front())?;
         // SAFETY: For a packet that is taken `give_back` takes the lock, which is held here, before it returns.
         unsafe { slots.take_back(give_back) };
         Some(slots)
+    }
+
+    /// Looks for packets of senders that have ended. Any context.
+    fn look_at_ended(&self) {
+        // More than can end between two calls.
+        for _ in 0..2 {
+            let credit = self.live.lock().look_at_ended();
+            drop(credit);
+        }
     }
 
     /// Waits until no call of [`Self::take_back`] runs that began before.
@@ -157,6 +193,51 @@ pub enum Excess {
     GoesAfter(u32),
 }
 
+/// The credit of a sender, which ends when this is dropped. Packets that are still in flight keep theirs.
+pub struct SenderCredit(Arc<Credit>);
+
+impl SenderCredit {
+    /// Credit for `limit` packets, one of `all`; `excess` tells what the sender does beyond these. `waker` is told when the
+    /// credit was used up and comes back.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub fn new(limit: u32, excess: Excess, waker: impl Wake, all: &Arc<Credits>) -> Result<Self> {
+        let slots = Slots::new(limit)?;
+        let waker = KBox::new(waker, GFP_KERNEL_ACCOUNT)?;
+        let credit = Credit {
+            in_flight: Atomic::new(0),
+            limit,
+            excess,
+            waiting: Atomic::new(false),
+            reception: Reception::new(),
+            waker,
+            slots: slots.clone_arc(),
+            all: all.clone(),
+        };
+        all.live.lock().enter(slots);
+        all.look_at_ended();
+        Ok(Self(Arc::new(credit, GFP_KERNEL_ACCOUNT)?))
+    }
+}
+
+impl Deref for SenderCredit {
+    type Target = Arc<Credit>;
+
+    fn deref(&self) -> &Arc<Credit> {
+        &self.0
+    }
+}
+
+impl Drop for SenderCredit {
+    fn drop(&mut self) {
+        let Credit { all, slots, .. } = &*self.0;
+        all.live.lock().end(slots);
+        all.look_at_ended();
+    }
+}
+
 /// A sender's bound on packets in flight.
 pub struct Credit {
     in_flight: Atomic<u32>,
@@ -170,34 +251,6 @@ pub struct Credit {
 }
 
 impl Credit {
-    /// Credit for `limit` packets, one of `all`; `excess` tells what the sender does beyond these. `waker` is told when the
-    /// credit was used up and comes back.
-    ///
-    /// # Errors
-    ///
-    /// `ENOMEM`.
-    pub fn new(
-        limit: u32,
-        excess: Excess,
-        waker: impl Wake,
-        all: &Arc<Credits>,
-    ) -> Result<Arc<Self>> {
-        let slots = Slots::new(limit)?;
-        let waker = KBox::new(waker, GFP_KERNEL_ACCOUNT)?;
-        let credit = Self {
-            in_flight: Atomic::new(0),
-            limit,
-            excess,
-            waiting: Atomic::new(false),
-            reception: Reception::new(),
-            waker,
-            slots: slots.clone_arc(),
-            all: all.clone(),
-        };
-        all.live.lock().enter(slots);
-        Ok(Arc::new(credit, GFP_KERNEL_ACCOUNT)?)
-    }
-
     /// Whether another packet may be sent. If not, the waker will be called, but for packets that were freed without a call of
     /// their destructor (`in_flight.rs`); so the sender asks again after [`Self::patience`]. One caller at a time.
     pub fn available(&self) -> bool {
@@ -217,7 +270,10 @@ impl Credit {
 
     /// Counts packets as gone that were freed without a call of their destructor. Whether there were any.
     fn recover(&self) -> bool {
-        let recovered = self.slots.recover();
+        if !self.slots.is_time_to_recover() {
+            return false;
+        }
+        let recovered = self.slots.recover().count() as u32;
         self.in_flight.fetch_sub(recovered, ordering::Relaxed);
         recovered != 0
     }
@@ -304,12 +360,14 @@ impl Credit {
         Ok(clone)
     }
 
-    /// Counts a packet as gone; `received` if a softirq of this host is about to handle it.
-    fn put(&self, received: bool) {
-        if received {
-            let is_last = self.in_flight.load(ordering::Relaxed) <= 1;
-            self.reception.begins(is_last);
-        }
+    /// A softirq of this host is about to handle a packet, which still counts as one in flight.
+    fn note_reception(&self) {
+        let is_last = self.in_flight.load(ordering::Relaxed) <= 1;
+        self.reception.begins(is_last);
+    }
+
+    /// Counts a packet as gone.
+    fn put(&self) {
         let before = self.in_flight.fetch_sub(1, ordering::Full);
         smp_mb();
         if before.saturating_sub(1) > self.limit / 2 || !self.waiting.load(ordering::Relaxed) {
@@ -344,14 +402,16 @@ unsafe extern "C" fn give_back(skb: *mut bindings::sk_buff) {
     let slot = unsafe { (*shared).__bindgen_anon_2.destructor_arg }.cast::<Slot>();
     // SAFETY: The credit owns its slots, and lives by the caller's promise.
     let slot = unsafe { &*slot };
+    // SAFETY: By the caller's promise.
+    let credit = unsafe { slot.credit() };
+    if received {
+        credit.note_reception();
+    }
     match slot.leave(skb) {
-        Departure::Over(credit) => credit.put(received),
+        Departure::Over(credit) => credit.put(),
         Departure::Noted => {}
-        Departure::Taken => {
-            // SAFETY: By the caller's promise.
-            let credit = unsafe { slot.credit() };
-            credit.all.wait_for_take_back();
-        }
+        // The slot keeps the credit.
+        Departure::Taken => credit.all.wait_for_take_back(),
     }
 }
 
@@ -380,10 +440,49 @@ mod tests {
         unsafe { bindings::consume_skb(skb) };
     }
 
+    /// A packet on its way.
+    fn hand_over(credit: &Arc<Credit>) -> Result<*mut bindings::sk_buff> {
+        // SAFETY: The packet is ours.
+        unsafe { credit.charge(packet()?) }
+    }
+
+    /// Has a packet end without a call of its destructor, as GRO does.
+    fn lose(credit: &Arc<Credit>) -> Result {
+        let sent = hand_over(credit)?;
+        // SAFETY: The packet is ours.
+        unsafe { bindings::skb_set_destructor(sent, None) };
+        free(sent);
+        Ok(())
+    }
+
+    #[test]
+    fn goes_once_the_packets_of_ended_senders_are_gone() -> Result {
+        let credits = Credits::new()?;
+        let count = || credits.live.lock().count;
+        let ended = SenderCredit::new(4, Excess::Waits, NoSender, &credits)?;
+        lose(&ended)?;
+        drop(ended);
+        assert_eq!(count(), 0);
+        let ended = SenderCredit::new(4, Excess::Waits, NoSender, &credits)?;
+        lose(&ended)?;
+        let (kept, lost) = (hand_over(&ended)?, hand_over(&ended)?);
+        drop(ended);
+        assert_eq!(count(), 1);
+        // SAFETY: The packet is ours.
+        unsafe { bindings::skb_set_destructor(lost, None) };
+        free(lost);
+        free(kept);
+        assert_eq!(count(), 1);
+        drop(SenderCredit::new(4, Excess::Waits, NoSender, &credits)?);
+        assert_eq!(count(), 0);
+        credits.drain();
+        Ok(())
+    }
+
     #[test]
     fn comes_back_with_its_packets() -> Result {
         let credits = Credits::new()?;
-        let credit = Credit::new(2, Excess::Waits, NoSender, &credits)?;
+        let credit = SenderCredit::new(2, Excess::Waits, NoSender, &credits)?;
         let packets = [packet()?, packet()?, packet()?];
         // SAFETY: The packets are ours.
         let [first, second, third] = packets.map(|skb| unsafe { credit.charge(skb) });
@@ -404,12 +503,11 @@ mod tests {
     #[test]
     fn lets_packets_go_beyond_it() -> Result {
         let credits = Credits::new()?;
-        let credit = Credit::new(1, Excess::GoesAfter(0), NoSender, &credits)?;
+        let credit = SenderCredit::new(1, Excess::GoesAfter(0), NoSender, &credits)?;
         let mut sent = [ptr::null_mut(); 3];
         for sent in &mut sent {
             assert!(credit.available());
-            // SAFETY: The packet is ours.
-            *sent = unsafe { credit.charge(packet()?) }?;
+            *sent = hand_over(&credit)?;
             assert_eq!(credit.in_flight(), 1);
         }
         sent.map(free);
@@ -422,11 +520,10 @@ mod tests {
     #[test]
     fn is_taken_from_packets_that_stay() -> Result {
         let credits = Credits::new()?;
-        let credit = Credit::new(2, Excess::Waits, NoSender, &credits)?;
+        let credit = SenderCredit::new(2, Excess::Waits, NoSender, &credits)?;
         let mut sent = [ptr::null_mut(); 2];
         for sent in &mut sent {
-            // SAFETY: The packet is ours.
-            *sent = unsafe { credit.charge(packet()?) }?;
+            *sent = hand_over(&credit)?;
         }
         drop(credit);
         credits.drain();
@@ -437,15 +534,9 @@ mod tests {
     #[test]
     fn is_taken_from_packets_that_end_without_their_destructor() -> Result {
         let credits = Credits::new()?;
-        let credit = Credit::new(2, Excess::Waits, NoSender, &credits)?;
-        for _ in 0..2 {
-            // SAFETY: The packet is ours.
-            let sent = unsafe { credit.charge(packet()?) }?;
-            // As GRO does.
-            // SAFETY: As above.
-            unsafe { bindings::skb_set_destructor(sent, None) };
-            free(sent);
-        }
+        let credit = SenderCredit::new(2, Excess::Waits, NoSender, &credits)?;
+        lose(&credit)?;
+        lose(&credit)?;
         assert!(!credit.available());
         drop(credit);
         credits.drain();
@@ -455,16 +546,10 @@ mod tests {
     #[test]
     fn comes_back_from_packets_that_end_without_their_destructor() -> Result {
         let credits = Credits::new()?;
-        let credit = Credit::new(3, Excess::Waits, NoSender, &credits)?;
-        // SAFETY: The packet is ours.
-        let still_there = unsafe { credit.charge(packet()?) }?;
-        for _ in 0..2 {
-            // SAFETY: The packet is ours.
-            let sent = unsafe { credit.charge(packet()?) }?;
-            // SAFETY: As above.
-            unsafe { bindings::skb_set_destructor(sent, None) };
-            free(sent);
-        }
+        let credit = SenderCredit::new(3, Excess::Waits, NoSender, &credits)?;
+        let still_there = hand_over(&credit)?;
+        lose(&credit)?;
+        lose(&credit)?;
         fsleep(Delta::from_millis(i64::from(RECOVERY_MS) + 20));
         assert!(credit.available());
         assert_eq!(credit.in_flight(), 1);

@@ -159,8 +159,8 @@ impl Slot {
         }
     }
 
-    /// Frees the slot if its packet was freed without a call of its destructor, and returns the credit. One caller at a time,
-    /// the one of [`Self::enter`].
+    /// Frees the slot if its packet was freed without a call of its destructor, and returns the credit. One caller at a time;
+    /// none calls [`Self::enter`] or [`Self::take_back`] meanwhile.
     fn recover(&self) -> Option<Arc<Credit>> {
         let skb = self.skb.load(ordering::Relaxed);
         if skb.is_null() || self.skb.cmpxchg(skb, CHECKED, ordering::Full).is_err() {
@@ -179,7 +179,7 @@ impl Slot {
     ///
     /// # Safety
     ///
-    /// `own` must not return for a packet for which [`Self::leave`] returned `None` until this has returned.
+    /// `own` must not return for a packet for which [`Self::leave`] returned [`Departure::Taken`] until this has returned.
     unsafe fn take_back(&self, own: Destructor) {
         let skb = self.skb.load(ordering::Acquire);
         if skb.is_null() || self.skb.cmpxchg(skb, TAKEN, ordering::Full).is_err() {
@@ -199,6 +199,21 @@ impl Slot {
     }
 }
 
+/// In whose hands slots are.
+#[derive(Clone, Copy)]
+#[repr(i32)]
+pub(super) enum Place {
+    /// The sender uses them.
+    Sender,
+    /// The sender has ended.
+    Ended,
+    /// The end of the module has taken back their packets.
+    Taken,
+}
+
+const SENDER: i32 = Place::Sender as i32;
+const ENDED: i32 = Place::Ended as i32;
+
 /// The packets in flight of one sender.
 #[pin_data]
 pub(super) struct Slots {
@@ -209,7 +224,7 @@ pub(super) struct Slots {
     next: Atomic<usize>,
     /// When packets were last looked at, in jiffies.
     searched: Atomic<u32>,
-    taken: Atomic<bool>,
+    place: Atomic<i32>,
 }
 
 impl_list_arc_safe! { impl ListArcSafe<0> for Slots { untracked; } }
@@ -231,7 +246,7 @@ impl Slots {
             slots,
             next: Atomic::new(0),
             searched: Atomic::new(jiffies()),
-            taken: Atomic::new(false),
+            place: Atomic::new(Place::Sender as i32),
         });
         ListArc::pin_init(slots, GFP_KERNEL_ACCOUNT)
     }
@@ -257,20 +272,34 @@ impl Slots {
         self.slots.iter().filter(is_old).count()
     }
 
-    /// Frees the slots of packets that were freed without a call of their destructor, and returns how many these are. 0 if it
-    /// was called less than [`RECOVERY_MS`] ago. One caller at a time, the one of [`Self::free`]; any context.
-    pub(super) fn recover(&self) -> u32 {
+    /// Whether this was last answered with yes at least [`RECOVERY_MS`] ago. One caller at a time, the one of [`Self::free`].
+    pub(super) fn is_time_to_recover(&self) -> bool {
         let (now, interval) = (jiffies(), msecs_to_jiffies(RECOVERY_MS) as u32);
-        if now.wrapping_sub(self.searched.load(ordering::Relaxed)) < interval {
-            return 0;
+        let is_time = now.wrapping_sub(self.searched.load(ordering::Relaxed)) >= interval;
+        if is_time {
+            self.searched.store(now, ordering::Relaxed);
         }
-        self.searched.store(now, ordering::Relaxed);
-        self.slots.iter().filter_map(Slot::recover).count() as u32
+        is_time
     }
 
-    /// Whether [`Self::take_back`] was called. The caller excludes such a call meanwhile.
-    pub(super) fn are_taken(&self) -> bool {
-        self.taken.load(ordering::Relaxed)
+    /// Frees the slots of packets that were freed without a call of their destructor, and returns their credits. One caller at a
+    /// time, the one of [`Self::free`] or, if the sender has ended, whoever excludes [`Self::take_back`]. Any context.
+    pub(super) fn recover(&self) -> impl Iterator<Item = Arc<Credit>> + '_ {
+        self.slots.iter().filter_map(Slot::recover)
+    }
+
+    /// The caller excludes changes.
+    pub(super) fn place(&self) -> Place {
+        match self.place.load(ordering::Relaxed) {
+            SENDER => Place::Sender,
+            ENDED => Place::Ended,
+            _ => Place::Taken,
+        }
+    }
+
+    /// The caller excludes other calls.
+    pub(super) fn set_place(&self, place: Place) {
+        self.place.store(place as i32, ordering::Relaxed);
     }
 
     /// Gives the packets destructors that are code of the kernel instead of `own`.
@@ -279,7 +308,7 @@ impl Slots {
     ///
     /// As of [`Slot::take_back`]. The sender has ended.
     pub(super) unsafe fn take_back(&self, own: Destructor) {
-        self.taken.store(true, ordering::Relaxed);
+        self.set_place(Place::Taken);
         for slot in &self.slots {
             // SAFETY: The caller's promise.
             unsafe { slot.take_back(own) };

@@ -7,7 +7,7 @@
 //! QP is bound (`rdma_counter_bind_qp_auto()`, drivers/infiniband/core/counters.c), so it may bind a QP to two sets at a
 //! time. The driver lets one of them succeed.
 
-use kernel::{error::from_result, ffi::c_int, sync::Arc};
+use kernel::{error::from_result, ffi::c_int, prelude::*, sync::Arc};
 
 use super::qp;
 use crate::{bindings, device::of as device_of, provider::Provider, stats};
@@ -98,11 +98,16 @@ pub(super) unsafe extern "C" fn bind_qp<P: Provider>(
 ///
 /// # Safety
 ///
-/// To be called by ib_core, on a QP of `P` that is bound.
+/// To be called by ib_core, on a QP of `P`.
 pub(super) unsafe extern "C" fn unbind_qp<P: Provider>(
     qp: *mut bindings::ib_qp,
     _port: u32,
 ) -> c_int {
+    // SAFETY: The field changes in this operation and in the one that binds only, and ib_core holds the set's lock.
+    if unsafe { (*qp).counter.is_null() } {
+        // ib_core gives the set back after each unbinding that succeeds, and two users may unbind at once.
+        return EINVAL.to_errno();
+    }
     // Before another set can be bound, which writes it.
     // SAFETY: The field is the driver's to write in this operation.
     unsafe { (*qp).counter = core::ptr::null_mut() };

@@ -25,7 +25,7 @@ use kernel::{
 };
 use rdma::{
     net::{
-        credit::{Credit, Wake},
+        credit::{SenderCredit, Wake},
         skb::{Discard, Endpoints, FrameQueue, Ingress, RxFrame, RxSkb, SkbQueue},
     },
     post::{RecvList, SendList},
@@ -83,7 +83,7 @@ pub(crate) struct Qp {
     /// `None` of QPs without a receive queue.
     pub(crate) recv_cq: Option<Arc<Cq>>,
     srq: Option<Arc<Srq>>,
-    pub(crate) credit: Arc<Credit>,
+    pub(crate) credit: SenderCredit,
     #[pin]
     pub(crate) inbox: SkbQueue,
     /// Whose packets it takes.

@@ -205,7 +205,9 @@ unsafe fn compact(
 ) -> Result<NonNull<bindings::sk_buff>, NonNull<bindings::sk_buff>> {
     // SAFETY: As the caller promises.
     let buffer = unsafe { skb.as_ref() };
-    let shared = buffer.data_len != 0 || buffer.cloned() != 0 || buffer.head_frag() != 0;
+    // SAFETY: As above.
+    let has_clones = unsafe { bindings::skb_cloned(skb.as_ptr()) } != 0;
+    let shared = buffer.data_len != 0 || has_clones || buffer.head_frag() != 0;
     if !shared && buffer.truesize <= buffer.len.saturating_mul(2).saturating_add(OVERHEAD) {
         return Ok(skb);
     }

@@ -12,7 +12,7 @@ use rdma::{
     error::unsupported,
     mmap::Mappings,
     net::{
-        credit::{Credit, Credits, Excess},
+        credit::{Credits, Excess, SenderCredit},
         lane::Lane,
         skb::{Backlog, FrameQueue, Shares, SkbQueue},
     },
@@ -256,7 +256,7 @@ fn payer(
 }
 
 /// The credit of a QP of this kind. It is one of `all`.
-fn credit(kind: QpKind, waker: Waker, all: &Arc<Credits>) -> Result<Arc<Credit>> {
+fn credit(kind: QpKind, waker: Waker, all: &Arc<Credits>) -> Result<SenderCredit> {
     // The network may keep packets for ever. If a GSI QP waited, or dropped further packets, a host that does so would stop all
     // connection management of the device, and its removal, which waits for each send of `ib_mad` to complete
     // (`ib_unregister_mad_agent()`, mad.c).
@@ -269,7 +269,7 @@ fn credit(kind: QpKind, waker: Waker, all: &Arc<Credits>) -> Result<Arc<Credit>>
         }
         _ => (limits::PACKETS_IN_FLIGHT, Excess::Waits),
     };
-    Credit::new(limit, excess, waker, all)
+    SenderCredit::new(limit, excess, waker, all)
 }
 
 /// The QP's protection domain; of an XRC target that of its XRC domain.
