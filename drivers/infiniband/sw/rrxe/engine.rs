@@ -6,17 +6,14 @@ use kernel::{
     cpu::CpuId,
     prelude::*,
     sync::{Arc, ArcBorrow},
-    time::{
-        hrtimer::{ArcHrTimerHandle, HrTimerPointer},
-        Delta,
-    },
+    time::hrtimer::ArcHrTimerHandle,
 };
 use rdma::{net::lane::Lane, table::Recent, trace};
 use roce::{
     host::{AccessFault, Count, RemoteAccess},
     qp::{Attrs, Config, QpState, SendWqe, TransmitFault},
     responder::Replay,
-    time::{Duration, Instant},
+    time::Instant,
     transmit::{Source, Transmit},
     wc::WcStatus,
     wire::packet::Service,
@@ -502,60 +499,6 @@ impl Core {
         let route = found.map(|(_, route)| route);
         Ok(Built::Leaves(Outgoing::Packet { packet, route }))
     }
-
-    /// When a turn next has something to do.
-    ///
-    /// Without credit a turn does not poll, so what a poll left undone is not due, nor is the end
-    /// of a pause: turns would follow each other until the credit is back. [`Credit::available`] is asked
-    /// after the turn's last poll and, if there is none, has the waker called: that runs
-    /// the QP, which then polls. A QP that flushes needs no credit.
-    fn next_work(&self, qp: ArcBorrow<'_, Qp>, now: Instant) -> Option<Instant> {
-        let due = self.engine.poll_timeout();
-        let is_due = due.is_some_and(|due| due <= now);
-        let asks = is_due || self.engine.state().sends();
-        if self.engine.flushes() || !asks || qp.credit.available() {
-            return due;
-        }
-        let due = if is_due { self.engine.deadline() } else { due };
-        // Credit may be available some time without a call of the waker.
-        let asks_again = now.after(milliseconds(qp.credit.patience()));
-        Some(due.map_or(asks_again, |due| due.min(asks_again)))
-    }
-
-    /// When a turn next has something to do, or looks for receives.
-    fn next_work_in_error(&mut self, qp: ArcBorrow<'_, Qp>, now: Instant) -> Option<Instant> {
-        let Some(position) = self.rq.position() else {
-            return self.next_work(qp, now);
-        };
-        let due = self.engine.poll_timeout();
-        Some(due.unwrap_or_else(|| self.error_poll.due(now, position)))
-    }
-
-    /// Sees to it that the QP runs when the engine next wants it.
-    fn arm(&mut self, qp: ArcBorrow<'_, Qp>, now: Instant, upshot: &mut Upshot) {
-        let due = match self.engine.state() {
-            QpState::Err => self.next_work_in_error(qp, now),
-            _ => self.next_work(qp, now),
-        };
-        let Some(due) = due else {
-            return;
-        };
-        if due <= now {
-            // If the turn ended because another CPU sends, the work stays with that CPU.
-            if matches!(upshot.rest, Rest::None) {
-                upshot.rest = Rest::Anywhere;
-            }
-            return;
-        }
-        // A timer that fires too early does no harm, and deadlines mostly move away.
-        if matches!(&self.timer, Some((at, _)) if *at > now && *at <= due) {
-            return;
-        }
-        self.timer = None;
-        let delay = i64::try_from(due.0.saturating_sub(now.0)).unwrap_or(i64::MAX);
-        let handle = Arc::from(qp).start(Delta::from_nanos(delay));
-        self.timer = Some((due, handle));
-    }
 }
 
 /// A packet that was built.
@@ -619,10 +562,6 @@ pub(crate) fn new_replays(count: u8) -> Result<KVVec<Replay>> {
         count.into(),
         GFP_KERNEL_ACCOUNT,
     )?)
-}
-
-fn milliseconds(count: u32) -> Duration {
-    Duration(u64::from(count).saturating_mul(1_000_000))
 }
 
 /// Whether a packet that is sent now, on whichever CPU, overtakes none that minds: the QP's packets have left this host,

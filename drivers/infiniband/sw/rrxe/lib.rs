@@ -35,6 +35,7 @@ mod members;
 mod mr;
 mod mw;
 mod netns;
+mod next_turn;
 mod noted_state;
 mod outgoing;
 mod path;

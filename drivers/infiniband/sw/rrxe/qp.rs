@@ -35,7 +35,11 @@ use rdma::{
     upcall::{QpToken, QpUpcall},
 };
 use roce::{
-    ids::Qpn, qp::QpState, responder::check_management, time::Instant, wire::packet::Packet,
+    ids::Qpn,
+    qp::QpState,
+    responder::check_management,
+    time::{Duration, Instant},
+    wire::packet::Packet,
 };
 
 use crate::{
@@ -422,8 +426,8 @@ impl Qp {
     }
 
     /// Runs the engine in softirq. That of a process runs only if softirqs have time for it, and leaves those of local peers
-    /// to threads; otherwise a thread runs it. A thread whose CPU must not send hands over to a softirq again, until that
-    /// has time.
+    /// to threads; otherwise a thread runs it. A thread whose CPU must not send hands over to a softirq again, once that
+    /// has time (`next_turn.rs`).
     fn advance_in_softirq(this: ArcBorrow<'_, Self>) {
         if this.poster.is_some() {
             return Self::advance(this, &mut None);
@@ -437,6 +441,12 @@ impl Qp {
         if !this.workers.softirq_time.spend(run) {
             Self::leave(this);
         }
+    }
+
+    /// How long softirqs of a CPU don't run the QP, if they have spent their time. Any context.
+    pub(crate) fn pause_of(&self, cpu: CpuId) -> Option<Duration> {
+        let time = &self.workers.softirq_time;
+        time.pause_of(cpu).filter(|_| self.is_of_process())
     }
 
     /// Runs the engine, and those of local peers to which it sent packets. Any context up to softirq.

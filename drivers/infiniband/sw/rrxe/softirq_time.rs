@@ -21,6 +21,7 @@ use kernel::{
     prelude::*,
     time::{Instant, Monotonic},
 };
+use roce::time::Duration;
 
 /// Nanoseconds. A CPU that does nothing else reaches it in three milliseconds if the share is three quarters.
 const MOST_DEBT: i64 = 1_000_000;
@@ -121,6 +122,14 @@ impl SoftirqTime {
         self.spend_or(|account, now| account.grant(lot, now), f)
     }
 
+    /// How long a CPU pays its debt, if that is too large for [`Self::spend`]. Any context.
+    pub(crate) fn pause_of(&self, cpu: CpuId) -> Option<Duration> {
+        let account = self.accounts.get(cpu.as_u32() as usize)?;
+        let debt = account.paid.load(Relaxed).saturating_sub(self.now());
+        let is_too_large = debt > MOST_DEBT;
+        is_too_large.then_some(Duration(debt.unsigned_abs()))
+    }
+
     /// Runs `f` if this CPU's debt isn't too large, or if `granted`.
     #[inline]
     fn spend_or(&self, granted: impl FnOnce(&Account, i64) -> bool, f: impl FnOnce()) -> bool {
@@ -211,6 +220,21 @@ mod tests {
     fn a_cpu_that_stood_still_owes_little() -> Result {
         let hour = 3_600_000_000_000;
         assert_eq!(paid_after(0, 0, hour, QUARTER), hour + LARGEST_DEBT);
+        Ok(())
+    }
+
+    #[test]
+    fn a_cpu_in_debt_says_how_long_it_pays() -> Result {
+        let time = SoftirqTime::new(75)?;
+        let _off = rdma::sync::bottom_halves_off();
+        let here = CpuId::current();
+        assert_eq!(time.pause_of(here), None);
+        let account = time.accounts.get(here.as_u32() as usize).ok_or(EINVAL)?;
+        account.paid.store(i64::MAX, Relaxed);
+        assert!(!time.spend(|| ()));
+        assert!(time
+            .pause_of(here)
+            .is_some_and(|pause| pause.0 > MOST_DEBT.unsigned_abs()));
         Ok(())
     }
 

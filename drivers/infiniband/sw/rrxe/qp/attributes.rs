@@ -7,7 +7,10 @@ use rdma::{
     qp::{QpModify, QpQuery},
     sync::bottom_halves_off,
 };
-use roce::qp::{Attrs, QpState};
+use roce::{
+    qp::{Attrs, QpState},
+    responder::Replay,
+};
 
 use super::{manage::QpLoad, Qp};
 use crate::{
@@ -32,12 +35,19 @@ impl Qp {
         if change.av.as_ref().is_some_and(foreign) {
             return Err(EINVAL);
         }
-        let mut upshot = Upshot::default();
-        let modified = this.modify_engine(change, &mut upshot);
+        // Made without the turn.
+        let replays = new_replays(change.attrs.max_dest_rd_atomic.unwrap_or(0))?;
+        let modified = {
+            // As in `advance`.
+            let _off = bottom_halves_off();
+            let mut upshot = Upshot::default();
+            let modified = this.modify_engine(change, replays, &mut upshot);
+            this.conclude(&upshot);
+            modified
+        };
         if modified == Ok(true) {
             this.unbind_windows();
         }
-        this.conclude(&upshot);
         Self::advance(this.as_arc_borrow(), &mut None);
         modified.map(|_| ())
     }
@@ -79,9 +89,13 @@ impl Qp {
     }
 
     /// Returns whether windows lose what they were bound to.
-    fn modify_engine(&self, change: &QpModify, upshot: &mut Upshot) -> Result<bool> {
-        // Made and freed without the turn.
-        let replays = new_replays(change.attrs.max_dest_rd_atomic.unwrap_or(0))?;
+    fn modify_engine(
+        &self,
+        change: &QpModify,
+        replays: KVVec<Replay>,
+        upshot: &mut Upshot,
+    ) -> Result<bool> {
+        // Freed without the turn.
         let unused;
         let mut turn = self.turn.wait();
         let core = Option::as_mut(&mut turn).ok_or(EINVAL)?;
