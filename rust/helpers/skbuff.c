@@ -133,6 +133,16 @@ __rrxe_helper struct sk_buff *rrxe_helper_alloc_skb_fclone(unsigned int size, gf
 	return alloc_skb_fclone(size, priority);
 }
 
+__rrxe_helper void rrxe_helper_skb_set_ignore_df(struct sk_buff *skb)
+{
+	skb->ignore_df = 1;
+}
+
+__rrxe_helper int rrxe_helper_secpath_exists(const struct sk_buff *skb)
+{
+	return secpath_exists(skb);
+}
+
 __rrxe_helper int rrxe_helper_skb_cloned(const struct sk_buff *skb)
 {
 	return skb_cloned(skb);

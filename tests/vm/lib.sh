@@ -310,6 +310,22 @@ _pingpong() {
 		"$program" -c -d "$DEV1" -g "$(gid_index "$DEV1" "$address1")" "$@" $HOST2_V4
 }
 
+# ipsec MODE SPI PREFIX-LENGTH PREFIX: policies of both hosts for packets to the RoCE port, between the addresses PREFIX1 and
+# PREFIX2. SPI tells families apart.
+ipsec() {
+	local mode=$1 spi=$2 bits=$3 prefix=$4 host peer from to
+	for host in 1 2; do
+		for peer in "1 2" "2 1"; do
+			read -r from to <<<"$peer"
+			ip -n h$host xfrm state add src "$prefix$from" dst "$prefix$to" proto esp spi "0x$spi$from" mode "$mode" \
+				aead "rfc4106(gcm(aes))" 0x00112233445566778899aabbccddeeff00112233 128 || return
+			ip -n h$host xfrm policy add src "$prefix$from/$bits" dst "$prefix$to/$bits" proto udp dport 4791 \
+				dir "$([[ $from == "$host" ]] && echo out || echo in)" \
+				tmpl src "$prefix$from" dst "$prefix$to" proto esp mode "$mode" || return
+		done
+	done
+}
+
 # netem SETTING: on both ends of the wire, as in netem "loss 5%"; netem_off takes it away.
 netem() {
 	local host

@@ -84,23 +84,9 @@ ip -n h1 route del fd83::2/128 dev eth0
 check "nothing of it is open" only_sealed
 for host in 1 2; do ip netns exec h$host rdma link del wg$host; done
 
-# IPsec in transport mode: policies for the RoCE port.
-readonly ALGORITHM=("rfc4106(gcm(aes))" 0x00112233445566778899aabbccddeeff00112233 128)
-ipsec() {
-	local host peer from to
-	for host in 1 2; do
-		for peer in "1 2" "2 1"; do
-			read -r from to <<<"$peer"
-			ip -n h$host xfrm state add src "$3$from" dst "$3$to" proto esp spi "0x$1$from" mode transport \
-				aead "${ALGORITHM[@]}" || return
-			ip -n h$host xfrm policy add src "$3$from/$2" dst "$3$to/$2" proto udp dport 4791 \
-				dir "$([[ $from == "$host" ]] && echo out || echo in)" \
-				tmpl src "$3$from" dst "$3$to" proto esp mode transport || return
-		done
-	done
-}
-check "IPsec, IPv4" ipsec 1 32 10.77.0.
-check "IPsec, IPv6" ipsec 2 128 fd77::
+# IPsec: policies for the RoCE port.
+check "IPsec, IPv4" ipsec transport 1 32 10.77.0.
+check "IPsec, IPv6" ipsec transport 2 128 fd77::
 for family in v4 v6; do
 	first=HOST1_${family^^} second=HOST2_${family^^}
 	check "eyes on the wire" watch_wire "esp or ip6 proto 50"

@@ -306,10 +306,12 @@ impl Credit {
         self.in_flight.load(ordering::Relaxed)
     }
 
-    /// Whether no packet is in flight. This host may still be handling some that it sent to itself. Any context.
+    /// Whether no packet is in flight. This host may still be handling some that it sent to itself. Any context; one caller at a
+    /// time.
     pub fn is_whole(&self) -> bool {
         // Pairs with the one in `put`: what `Reception` notes before is seen.
-        self.in_flight.load(ordering::Acquire) == 0
+        let is_whole = || self.in_flight.load(ordering::Acquire) == 0;
+        is_whole() || (self.recover() && is_whole())
     }
 
     /// Whether this host has handled all packets that it sent to itself. It may say no when it has, but not for ever.

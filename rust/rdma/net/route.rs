@@ -202,6 +202,9 @@ impl Route {
 
     /// Gives a packet of `len` bytes, its IP header included, its entry.
     ///
+    /// It may be as long as the MTU of the network device. What makes it longer than the path's MTU afterwards (IPsec), or gives it
+    /// another path (netfilter), has it leave in fragments.
+    ///
     /// The IPv6 layer drops packets that are longer than the path's MTU, of which ICMP messages tell that anybody can forge.
     /// It asks the socket of the buffer whether it is to take the network device's MTU (`ip6_skb_dst_mtu()`,
     /// include/net/ip6_route.h). But the packets must not have a socket: the network stack changes `truesize` of a buffer
@@ -211,11 +214,11 @@ impl Route {
     /// nobody would tell it when the device goes. So it ends with the read-side section of `readers`. A queue that would keep
     /// it finds that it has no count, and keeps the packet without (`skb_dst_force()`, include/net/dst.h).
     ///
-    /// Packets that IPsec protects or a lightweight tunnel encapsulates have no such entry.
+    /// Packets that IPsec protects or a lightweight tunnel encapsulates have no such entry, and may leave in fragments.
     ///
     /// # Errors
     ///
-    /// `ENOMEM`; `ENODEV` if the network device goes.
+    /// `EMSGSIZE` if the packet is longer than the MTU of the network device; `ENOMEM`; `ENODEV` if that device goes.
     ///
     /// # Safety
     ///
@@ -226,6 +229,14 @@ impl Route {
         len: usize,
         readers: &rcu::Guard,
     ) -> Result {
+        // SAFETY: Valid by the type invariant, and RCU keeps the device.
+        if len > unsafe { netdev::mtu(bindings::dst_dev_rcu(self.dst.as_ptr())) } as usize {
+            return Err(EMSGSIZE);
+        }
+        // Otherwise `__xfrm6_output()` (net/ipv6/xfrm6_output.c), to which a longer packet comes with the socket that the caller of
+        // `ip6_local_out()` names, reads the buffer's own socket, and there is none.
+        // SAFETY: The buffer is the caller's.
+        unsafe { bindings::skb_set_ignore_df(skb) };
         if self.network == Network::V4 || !self.is_narrow_for(len) {
             // SAFETY: The count that `hold` takes is given to the buffer, which is the caller's.
             unsafe { bindings::skb_dst_set(skb, self.hold()) };
