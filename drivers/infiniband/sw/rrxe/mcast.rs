@@ -115,6 +115,16 @@ impl Groups {
         }
     }
 
+    /// Enters a group, unless there is one of this key. Returns whether it did. The caller has counts of the group's QPs.
+    fn enter(&self, key: &Key, group: RBTreeNode<Key, Members>) -> bool {
+        let mut tree = self.tree.lock();
+        let is_free = tree.get(key).is_none();
+        if is_free {
+            tree.insert(group);
+        }
+        is_free
+    }
+
     /// Enters a QP in a group that is there. `None` if it isn't.
     ///
     /// # Errors
@@ -185,7 +195,7 @@ impl State {
     ///
     /// # Errors
     ///
-    /// `ENOMEM`, `ENODEV`.
+    /// `ENOMEM`, `ENODEV`, `EBUSY` if another device has made the group meanwhile.
     fn join(&mut self, qp: &Arc<Qp>, key: Key, group: Gid) -> Result {
         if self.groups >= limits::MAX_MCAST_GROUPS {
             return Err(ENOMEM);
@@ -193,9 +203,12 @@ impl State {
         let groups = &qp.net.groups;
         let node = RBTreeNode::new(key, Members::of(qp), GFP_KERNEL_ACCOUNT)?;
         qp.device.link.join(group)?;
-        // The lock keeps other QPs of the device from making the same group meanwhile. Those of another device, whose network
-        // device had the same index and is gone, can't join any more.
-        drop(groups.tree.lock().insert(node));
+        // The lock keeps other QPs of the device from making the same group meanwhile. But the network device may have gone since
+        // the join, another one may have its index, and QPs of that one's device may have made the group.
+        if !groups.enter(&key, node) {
+            qp.device.link.leave(group);
+            return Err(EBUSY);
+        }
         self.groups = self.groups.saturating_add(1);
         Ok(())
     }

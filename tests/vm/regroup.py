@@ -1,0 +1,174 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+# Runs on: guest
+"""A process on CPU 0 attaches a QP of r0 to a group, and is preempted once it has joined; see regroup.sh."""
+
+import errno
+import fcntl
+import mmap
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+
+from pyverbs.cq import CQ
+from pyverbs.device import Context
+import pyverbs.enums as e
+from pyverbs.pd import PD
+from pyverbs.qp import QP, QPCap, QPInitAttr
+
+from uverbs import attach_mcast, detach_mcast
+
+GROUP = bytes(10) + b"\xff\xff" + bytes([239, 9, 9, 9])
+SIOCGIFFLAGS, SIOCSIFFLAGS = 0x8913, 0x8914
+ATTEMPTS = 4
+# Whether the thread of the real-time class may end.
+released = mmap.mmap(-1, 4096)
+
+
+class Member:
+    """A QP of a device that may attach to the group."""
+
+    def __init__(self, device):
+        self.context = Context(name=device)
+        self.pd, self.cq = PD(self.context), CQ(self.context, 16)
+        probe = PD(self.context)
+        self.handle = probe.handle
+        probe.close()
+        cap = QPCap(max_send_wr=4, max_recv_wr=4)
+        self.qp = QP(self.pd, QPInitAttr(qp_type=e.IBV_QPT_UD, scq=self.cq, rcq=self.cq, cap=cap, sq_sig_all=0))
+
+    def attach(self):
+        attach_mcast(self.context, self.handle, GROUP)
+
+    def detach(self):
+        detach_mcast(self.context, self.handle, GROUP)
+
+
+class Child:
+    """A process that runs `body`, which tells and hears by pipes."""
+
+    def __init__(self, body):
+        (hears, self.tells), (self.hears, tells) = os.pipe(), os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.close(self.tells)
+            status = 1
+            try:
+                body(hears, tells)
+                status = 0
+            finally:
+                os._exit(status)
+        os.read(self.hears, 1)
+
+    def go(self):
+        os.write(self.tells, b"g")
+
+    def state(self):
+        with open(f"/proc/{self.pid}/stat", encoding="ascii") as stat:
+            return stat.read().rsplit(")", 1)[1].split()[0]
+
+    def sleeps(self):
+        """Waits until it waits for a lock. Whether it does."""
+        end = time.monotonic() + 5
+        while self.state() != "D" and time.monotonic() < end:
+            time.sleep(0.005)
+        return self.state() == "D"
+
+    def end(self):
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+
+
+def join(hears, tells):
+    os.sched_setaffinity(0, {0})
+    member = Member("r0")
+    os.write(tells, b"r")
+    os.read(hears, 1)
+    try:
+        member.attach()
+        code = 0
+    except OSError as error:
+        code = error.errno
+    os.write(tells, b"%d" % code)
+    os.read(hears, 1)
+
+
+def hog(hears, tells):
+    """Takes RTNL after the other one, and then the CPU."""
+    control = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    request = struct.pack("16sh14x", b"lo", 0)
+    flags, = struct.unpack_from("h", fcntl.ioctl(control, SIOCGIFFLAGS, request), 16)
+    os.sched_setaffinity(0, {0})
+    os.write(tells, b"r")
+    os.read(hears, 1)
+    os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(50))
+    fcntl.ioctl(control, SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", flags))
+    while not released[0]:
+        pass
+
+
+def has_joined():
+    groups = subprocess.run(["ip", "maddr", "show", "dev", "d0"], capture_output=True, text=True, check=True).stdout
+    return ".".join(str(byte) for byte in GROUP[12:]) in groups
+
+
+def stop_joiner():
+    """A child that has joined and does not come to enter its group, and the one that keeps it from that; or None."""
+    released[0] = 0
+    dummies = "".join(f"link add x{number} group 7 type dummy\n" for number in range(250))
+    subprocess.run(["ip", "-batch", "-"], input=dummies, text=True, check=True)
+    joiner, keeper = Child(join), Child(hog)
+    # It holds RTNL for long.
+    with subprocess.Popen(["ip", "link", "del", "group", "7"]):
+        time.sleep(0.05)
+        joiner.go()
+        joiner.sleeps()
+        keeper.go()
+        keeper.sleeps()
+    time.sleep(1)
+    os.set_blocking(joiner.hears, False)
+    try:
+        os.read(joiner.hears, 8)
+    except BlockingIOError:
+        if has_joined():
+            os.set_blocking(joiner.hears, True)
+            return joiner, keeper
+    released[0] = 1
+    joiner.end()
+    keeper.end()
+    return None
+
+
+def tell(ok, name):
+    print(f"{'ok' if ok else 'not ok'} - {name}", flush=True)
+    return ok
+
+
+def main():
+    os.sched_setaffinity(0, {1})
+    found = next((pair for pair in (stop_joiner() for _ in range(ATTEMPTS)) if pair), None)
+    if not tell(found is not None, "a process is preempted after it has joined"):
+        return 1
+    joiner, keeper = found
+    with subprocess.Popen(["ip", "link", "del", "d0"]):
+        time.sleep(3)
+        subprocess.run(["bash", "-c", "make_link r1"], check=True)
+        member = Member("r1")
+        member.attach()
+        released[0] = 1
+        code = int(os.read(joiner.hears, 8))
+    good = tell(code == errno.EBUSY, f"its call finds the group made by another device (errno {code})")
+    member.detach()
+    member.qp.close()
+    good &= tell(True, "the other QP leaves the group and goes")
+    joiner.end()
+    keeper.end()
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
