@@ -212,7 +212,9 @@ impl Route {
     /// (`inet_frag_reasm_prepare()`, net/ipv4/inet_fragment.c). So a longer packet gets an entry of its own, as the
     /// kernel's neighbour solicitations do (`icmp6_dst_alloc()`, net/ipv6/route.c). The entry holds the network device, and
     /// nobody would tell it when the device goes. So it ends with the read-side section of `readers`. A queue that would keep
-    /// it finds that it has no count, and keeps the packet without (`skb_dst_force()`, include/net/dst.h).
+    /// it finds that it has no count, and keeps the packet without (`skb_dst_force()`, include/net/dst.h). `ip6_fragment()`
+    /// (net/ipv6/ip6_output.c) would not find that, and the fragments would keep it too long. So no packet is too long for the entry:
+    /// netfilter may lengthen one that has its entry.
     ///
     /// Packets that IPsec protects or a lightweight tunnel encapsulates have no such entry, and may leave in fragments.
     ///
@@ -242,7 +244,7 @@ impl Route {
             unsafe { bindings::skb_dst_set(skb, self.hold()) };
             return Ok(());
         }
-        let own = self.with_mtu_of_netdev(readers)?;
+        let own = self.without_mtu(readers)?;
         // SAFETY: The buffer is the caller's. RCU keeps the entry while `readers` lives.
         unsafe { bindings::skb_dst_set_noref(skb, own) };
         // SAFETY: The count is ours. `dst_release()` (net/core/dst.c) frees the entry after a grace period.
@@ -261,13 +263,11 @@ impl Route {
         is_long && !transformed && unsafe { (*dst).lwtstate }.is_null()
     }
 
-    /// An entry of IPv6 like this one, whose MTU is that of the network device, with a count for the caller.
-    fn with_mtu_of_netdev(&self, readers: &rcu::Guard) -> Result<*mut bindings::dst_entry> {
+    /// An entry of IPv6 like this one for packets of any length, with a count for the caller.
+    fn without_mtu(&self, readers: &rcu::Guard) -> Result<*mut bindings::dst_entry> {
         let old = self.dst.as_ptr().cast::<bindings::rt6_info>();
         // SAFETY: Valid by the type invariant, and RCU keeps the device.
         let netdev = unsafe { bindings::dst_dev_rcu(self.dst.as_ptr()) };
-        // SAFETY: As above.
-        let mtu = unsafe { netdev::mtu(netdev) };
         let flags = bindings::DST_NOCOUNT as c_int;
         // SAFETY: RCU keeps the device and its namespace.
         let new = unsafe { bindings::ip6_dst_alloc(self.net(readers), netdev, flags) };
@@ -291,7 +291,14 @@ impl Route {
             return Err(ENODEV);
         }
         // SAFETY: The entry is ours alone.
-        unsafe { bindings::dst_metric_set(new, bindings::RTAX_MTU as c_int, mtu) };
+        unsafe { bindings::dst_metric_set(new, bindings::RTAX_MTU as c_int, UNLIMITED) };
+        // Without memory the entry has no metrics.
+        // SAFETY: As above.
+        if unsafe { bindings::dst_mtu(new) } != UNLIMITED {
+            // SAFETY: The count is ours.
+            unsafe { bindings::dst_release(new) };
+            return Err(ENOMEM);
+        }
         Ok(new)
     }
 
@@ -394,6 +401,9 @@ unsafe fn vrf_of(netdev: *const bindings::net_device) -> u32 {
     // SAFETY: As the caller promises.
     unsafe { bindings::l3mdev_master_ifindex_rcu(netdev) }.unsigned_abs()
 }
+
+/// The MTU of an entry for which no IPv6 packet is too long.
+const UNLIMITED: u32 = u16::MAX as u32;
 
 /// Asks for a route that leaves by `exit`, whatever the policies of IPsec.
 ///

@@ -1,0 +1,16 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+# Runs on: guest
+"""Sends datagrams with a line of text: mangled.py DEVICE GID-INDEX ADDRESS LENGTH COUNT [LINE]."""
+
+import sys
+
+from pairs import Datagrams, becomes
+
+ADDRESS, LENGTH, COUNT = sys.argv[3], int(sys.argv[4]), int(sys.argv[5])
+sender = Datagrams()
+for line in sys.argv[6:]:
+    sender.buffer.fill(bytes(64) + b"\r\n" + line.encode() + b"\r\n")
+# All are of one connection for netfilter.
+handle = sender.post(ADDRESS, COUNT, LENGTH, flow_label=1)
+becomes(sender.completed, COUNT, "completions")
