@@ -10,7 +10,6 @@ HERE=$(dirname "$0")
 readonly MTU=4200
 
 unprotected() { for host in 1 2; do ip -n h$host xfrm policy flush && ip -n h$host xfrm state flush || return; done; }
-narrow() { in1 ip route get "$1" | grep -q "mtu $2"; }
 protected() { in1 ip -s xfrm state | grep -q "(bytes), [1-9][0-9]*(packets)"; }
 
 check "two hosts" hosts_up $MTU

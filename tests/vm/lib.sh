@@ -326,6 +326,9 @@ ipsec() {
 	done
 }
 
+# narrow ADDRESS MTU: whether the IP layer of host 1 takes the path there to be that narrow.
+narrow() { in1 ip route get "$1" | grep -q "mtu $2"; }
+
 # netem SETTING: on both ends of the wire, as in netem "loss 5%"; netem_off takes it away.
 netem() {
 	local host

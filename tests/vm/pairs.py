@@ -282,7 +282,8 @@ class Datagrams:
         self.qp.to_rts(attr)
 
     def post(self, address, count, length=512, flow_label=0):
-        """So many datagrams, by one call. Those of a flow label other than 0 have the same source port. Returns the address handle, which must live until they have left the QP."""
+        """So many datagrams, by one call. Those of a flow label other than 0 have the same source port. Returns the address
+        handle, which must live until they have left the QP."""
         route = GlobalRoute(dgid=gid_at(address), sgid_index=GID_INDEX, flow_label=flow_label)
         handle = AH(self.pd, attr=AHAttr(port_num=1, is_global=1, gr=route))
         requests = []

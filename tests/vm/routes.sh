@@ -73,7 +73,6 @@ ip -n h2 addr add 10.78.0.2/24 dev eth0
 check "pingpong over a second address" pingpong_between 2 "$DEV2" 10.78.0.2 1 "$DEV1" 10.78.0.1
 
 # A stranger says by ICMP that the path is narrow. Only the network device's MTU counts (IPv6: fragments leave).
-narrow() { in1 ip route get "$1" | grep -q "mtu $2"; }
 hardware=$(in1 cat /sys/class/net/eth0/address)
 for words in "10.77.0.99 $HOST1_V4 $HOST2_V4 576" "${HOST1_V6%:*}:99 $HOST1_V6 $HOST2_V6 1280"; do
 	read -r stranger victim peer mtu <<<"$words"

@@ -58,7 +58,7 @@ fn jiffies() -> u32 {
     now as u32
 }
 
-/// What the destructor of a packet is to do.
+/// The task of a packet's destructor.
 pub(super) enum Departure {
     /// The slot is free. The packet held this credit.
     Over(Arc<Credit>),
@@ -133,7 +133,7 @@ impl Slot {
     ///
     /// # Errors
     ///
-    /// What stands there instead.
+    /// The state that stands there instead.
     fn clear(&self, state: *mut bindings::sk_buff) -> Result<Arc<Credit>, *mut bindings::sk_buff> {
         let (free, credit) = (ptr::null_mut(), self.credit.load(ordering::Relaxed));
         let original = self.original.load(ordering::Relaxed);

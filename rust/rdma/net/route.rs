@@ -202,8 +202,8 @@ impl Route {
 
     /// Gives a packet of `len` bytes, its IP header included, its entry.
     ///
-    /// It may be as long as the MTU of the network device. What makes it longer than the path's MTU afterwards (IPsec), or gives it
-    /// another path (netfilter), has it leave in fragments.
+    /// It may be as long as the MTU of the network device. If IPsec makes it longer than the path's MTU afterwards, or netfilter
+    /// gives it another path, it leaves in fragments.
     ///
     /// The IPv6 layer drops packets that are longer than the path's MTU, of which ICMP messages tell that anybody can forge.
     /// It asks the socket of the buffer whether it is to take the network device's MTU (`ip6_skb_dst_mtu()`,
@@ -213,8 +213,8 @@ impl Route {
     /// kernel's neighbour solicitations do (`icmp6_dst_alloc()`, net/ipv6/route.c). The entry holds the network device, and
     /// nobody would tell it when the device goes. So it ends with the read-side section of `readers`. A queue that would keep
     /// it finds that it has no count, and keeps the packet without (`skb_dst_force()`, include/net/dst.h). `ip6_fragment()`
-    /// (net/ipv6/ip6_output.c) would not find that, and the fragments would keep it too long. So no packet is too long for the entry:
-    /// netfilter may lengthen one that has its entry.
+    /// (net/ipv6/ip6_output.c) does not look for a count, and its fragments would keep the entry after its end. So no packet is too
+    /// long for the entry: netfilter may lengthen a packet that has one.
     ///
     /// Packets that IPsec protects or a lightweight tunnel encapsulates have no such entry, and may leave in fragments.
     ///

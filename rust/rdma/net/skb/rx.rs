@@ -423,8 +423,8 @@ unsafe fn strip(buffer: NonNull<bindings::sk_buff>) -> Option<Arrival> {
     let ip_len = (transport as usize).wrapping_sub(network as usize);
     // RoCEv2 packets are not fragmented (IBTA annex A17), but the IP layer may fragment what IPsec protects.
     // SAFETY: `skb` is valid.
-    let is_protected = unsafe { bindings::secpath_exists(skb) } != 0;
-    if ip_len != expected || (fragmented && !is_protected) {
+    let is_protected = || unsafe { bindings::secpath_exists(skb) } != 0;
+    if ip_len != expected || (fragmented && !is_protected()) {
         return None;
     }
     // SAFETY: The IP header is linear and has `ip_len` bytes.
