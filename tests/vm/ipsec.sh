@@ -6,10 +6,12 @@
 # (xfrm_local_error(), net/xfrm/xfrm_output.c), if IPsec in tunnel mode drops it for its length.
 source "$(dirname "$0")/lib.sh"
 HERE=$(dirname "$0")
-# Packets of 4,096 bytes and their headers fit, and with those of ESP they do not.
+# Packets of 4,096 bytes and their headers fit, and so do those of ESP in transport mode.
 readonly MTU=4200
 
 unprotected() { for host in 1 2; do ip -n h$host xfrm policy flush && ip -n h$host xfrm state flush || return; done; }
+# Fragments that host 1 has made, of both versions of IP.
+created() { in1 sh -c 'nstat -asz IpFragCreates Ip6FragCreates' | awk '/FragCreates/ { sum += $2 } END { print sum }'; }
 protected() { in1 ip -s xfrm state | grep -q "(bytes), [1-9][0-9]*(packets)"; }
 
 check "two hosts" hosts_up $MTU
@@ -17,18 +19,28 @@ check "link on host 1" link_add 1
 check "link on host 2" link_add 2
 hardware=$(in1 cat /sys/class/net/eth0/address)
 families=("1 32 10.77.0. 576" "2 128 fd77:: 1280")
-for words in "${families[@]}"; do
-	read -r number bits prefix mtu <<<"$words"
-	for mode in transport tunnel; do
-		check "IPsec of $prefix, mode $mode" ipsec $mode "$number" "$bits" "$prefix"
-		check "long packets pass" _pingpong "${prefix}1" "${prefix}2" -n 30 -s 16384 -m 4096
-		check "IPsec has protected them" protected
-		check "a stranger narrows the path" \
-			python3 "$HERE/path_mtu.py" h2 eth0 "$hardware" "${prefix}99" "${prefix}1" "${prefix}2" "$mtu"
-		check "the IP layer believes it" wait_for 10 narrow "${prefix}2" "$mtu"
-		check "long packets pass all the same" _pingpong "${prefix}1" "${prefix}2" -n 30 -s 16384 -m 4096
-		check "without IPsec" unprotected
-	done
+# under_ipsec MODE FAMILY: packets of this family pass under IPsec in this mode.
+under_ipsec() {
+	local mode=$1 number bits prefix mtu
+	read -r number bits prefix mtu <<<"$2"
+	check "IPsec of $prefix, mode $mode" ipsec "$mode" "$number" "$bits" "$prefix"
+	check "long packets pass" _pingpong "${prefix}1" "${prefix}2" -n 30 -s 16384 -m 4096
+	check "IPsec has protected them" protected
+	check "a stranger narrows the path" \
+		python3 "$HERE/path_mtu.py" h2 eth0 "$hardware" "${prefix}99" "${prefix}1" "${prefix}2" "$mtu"
+	check "the IP layer believes it" wait_for 10 narrow "${prefix}2" "$mtu"
+	fragments=$(created)
+	check "long packets pass all the same" _pingpong "${prefix}1" "${prefix}2" -n 30 -s 16384 -m 4096
+	check "in fragments" test "$(created)" -gt "$fragments"
+	check "without IPsec" unprotected
+}
+
+for family in "${families[@]}"; do
+	for mode in transport tunnel; do under_ipsec $mode "$family"; done
 done
+# It forgets the socket that the sender names.
+check "an asynchronous cipher" python3 "$HERE/cipher.py" "pcrypt(rfc4106(gcm(aes)))"
+check "it is there" wait_for 20 grep -q '^driver *: pcrypt(' /proc/crypto
+for family in "${families[@]}"; do under_ipsec transport "$family"; done
 check "link on host 1 goes" link_del 1
 check "link on host 2 goes" link_del 2

@@ -49,6 +49,8 @@ pub struct Route {
     cookie: u32,
     network: Network,
     local: bool,
+    /// Whether IPsec changes the packets.
+    protected: bool,
     /// Bytes to keep free in front of the IP header; whoever needs more then makes room.
     link_headroom: usize,
 }
@@ -127,6 +129,8 @@ impl Route {
                 (cookie, flags & bindings::RTF_LOCAL != 0)
             }
         };
+        // SAFETY: As the caller promises.
+        let protected = unsafe { bindings::dst_xfrm(dst.as_ptr()) };
         let link_headroom = if local {
             0
         } else {
@@ -142,6 +146,7 @@ impl Route {
             cookie,
             network,
             local,
+            protected,
             link_headroom,
         }
     }
@@ -190,6 +195,29 @@ impl Route {
         self.local
     }
 
+    /// Whether IPsec changes the packets. Those that it makes longer than the path's MTU leave in fragments.
+    pub fn is_protected(&self) -> bool {
+        self.protected
+    }
+
+    /// The identification of an IPv4 packet to send from `source` to `destination` that may leave in fragments: the next one of the
+    /// two addresses. Any context.
+    pub fn identification(&self, source: [u8; 4], destination: [u8; 4]) -> u16 {
+        let mut header = bindings::iphdr {
+            protocol: bindings::IPPROTO_UDP as u8,
+            ..Default::default()
+        };
+        let addresses = bindings::iphdr__bindgen_ty_1__bindgen_ty_1 {
+            saddr: u32::from_ne_bytes(source),
+            daddr: u32::from_ne_bytes(destination),
+        };
+        header.__bindgen_anon_1.__bindgen_anon_1 = addresses;
+        let readers = rcu::read_lock();
+        // SAFETY: RCU keeps the device and its namespace. The call reads the addresses and the protocol, and writes the identification.
+        unsafe { bindings::__ip_select_ident(self.net(&readers), &mut header, 1) };
+        u16::from_be(header.id)
+    }
+
     /// The version of IP.
     pub fn network(&self) -> Network {
         self.network
@@ -235,8 +263,8 @@ impl Route {
         if len > unsafe { netdev::mtu(bindings::dst_dev_rcu(self.dst.as_ptr())) } as usize {
             return Err(EMSGSIZE);
         }
-        // Otherwise `__xfrm6_output()` (net/ipv6/xfrm6_output.c), to which a longer packet comes with the socket that the caller of
-        // `ip6_local_out()` names, reads the buffer's own socket, and there is none.
+        // Otherwise `__xfrm6_output()` (net/ipv6/xfrm6_output.c) reads the socket of the buffer, which has none, if the packet is too
+        // long and the caller of `ip6_local_out()` has named a socket. A rule of netfilter gives such a packet to IPsec.
         // SAFETY: The buffer is the caller's.
         unsafe { bindings::skb_set_ignore_df(skb) };
         if self.network == Network::V4 || !self.is_narrow_for(len) {
@@ -258,9 +286,7 @@ impl Route {
         // SAFETY: Valid by the type invariant.
         let is_long = len > unsafe { bindings::dst_mtu(dst) } as usize;
         // SAFETY: As above.
-        let transformed = unsafe { bindings::dst_xfrm(dst) };
-        // SAFETY: As above.
-        is_long && !transformed && unsafe { (*dst).lwtstate }.is_null()
+        is_long && !self.protected && unsafe { (*dst).lwtstate }.is_null()
     }
 
     /// An entry of IPv6 like this one for packets of any length, with a count for the caller.
@@ -353,6 +379,7 @@ impl Clone for Route {
             cookie: self.cookie,
             network: self.network,
             local: self.local,
+            protected: self.protected,
             link_headroom: self.link_headroom,
         }
     }

@@ -2,7 +2,8 @@
 
 //! The sockets on whose behalf packets are sent.
 //!
-//! The IP layer asks the socket that its caller names for two settings. The packets do not get the socket.
+//! The IP layer asks the socket that its caller names for two settings. The packets do not get the socket. Packets that IPsec
+//! protects are sent on behalf of none.
 //!
 //! * The IPv4 layer takes the MTU of the network device instead of that of the path if the socket has `IP_PMTUDISC_PROBE`
 //!   (`ip_skb_dst_mtu()`, include/net/ip.h). ICMP messages change the MTU of a path, and any host can forge one: Linux

@@ -156,7 +156,10 @@ impl<'a> Frame<'a> {
             .saturating_add(UDP_LEN);
         let length = u16::try_from(length).map_err(|_| EINVAL)?;
         let udp = self.address.udp_header(length);
-        let ip = self.address.header.with_length(length);
+        let mut ip = self.address.header.with_length(length);
+        if self.route.is_protected() {
+            ip = ip.fragmentable(self.route);
+        }
 
         let mut trailer = [0; TRAILER_MAX];
         let icrc = icrc(&self, &ip, &udp).ok_or(EFAULT)?;
@@ -214,7 +217,7 @@ impl IpHeader {
     }
 
     /// The IP layer adds the checksum. Since the packet is never fragmented, its identification is
-    /// zero (RFC 6864 §4.1).
+    /// zero (RFC 6864 §4.1). IPsec needs [`Self::fragmentable`].
     fn v4(av: &Av, source: [u8; 4], destination: [u8; 4]) -> Self {
         let [f0, f1] = DONT_FRAGMENT.to_be_bytes();
         let [s0, s1, s2, s3] = source;
@@ -253,6 +256,19 @@ impl IpHeader {
         source.copy_from_slice(&av.sgid.0);
         destination.copy_from_slice(&av.dgid.0);
         Self::V6(header)
+    }
+
+    /// The same for a packet that leaves in fragments if IPsec makes it too long. The IP layer takes the flag from fragments, and the
+    /// ICRC covers flag and identification. So the packet has no flag, and an identification. A packet of IPv6 has neither field.
+    fn fragmentable(self, route: &Route) -> Self {
+        let Self::V4(mut header) = self else {
+            return self;
+        };
+        let [_, _, _, _, i0, i1, f0, f1, _, _, _, _, s0, s1, s2, s3, d0, d1, d2, d3] = &mut header;
+        let (source, destination) = ([*s0, *s1, *s2, *s3], [*d0, *d1, *d2, *d3]);
+        [*i0, *i1] = route.identification(source, destination).to_be_bytes();
+        [*f0, *f1] = [0; 2];
+        Self::V4(header)
     }
 
     /// The same for a datagram of `length` bytes behind the header.

@@ -2,7 +2,10 @@
 
 //! Packets and frames that are complete, and can be sent.
 
-use core::{mem::ManuallyDrop, ptr::NonNull};
+use core::{
+    mem::ManuallyDrop,
+    ptr::{self, NonNull},
+};
 
 use kernel::{
     error::to_result,
@@ -111,9 +114,15 @@ impl TxPacket {
             unsafe { bindings::consume_skb(skb) };
             return Err(error);
         }
-        let (net, socket) = (route.net(&readers), credit.socket(route.network()));
+        let net = route.net(&readers);
+        // Some of IPsec takes it that a packet has the socket that the caller of the IP layer names (`iptfs_is_too_big()`,
+        // net/xfrm/xfrm_iptfs.c, calls `xfrm_local_error()`, net/xfrm/xfrm_output.c, which dereferences the packet's).
+        let socket = match route.is_protected() {
+            true => ptr::null_mut(),
+            false => credit.socket(route.network()),
+        };
         let code = match route.network() {
-            // SAFETY: The buffer is complete, ours, and has a route; `net` is that route's. The credit keeps the socket.
+            // SAFETY: The buffer is complete, ours, and has a route; `net` is that route's. The credit keeps the socket, if any.
             Network::V4 => unsafe { bindings::ip_local_out(net, socket, skb) },
             // SAFETY: As for IPv4.
             Network::V6 => unsafe { bindings::ip6_local_out(net, socket, skb) },
