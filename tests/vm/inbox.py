@@ -36,8 +36,8 @@ PAYLOAD = 4000
 PACKET = 12 << 10
 # Bytes of a queue that count for nobody; QPs that are made to see what one is charged.
 FREE, CHARGED = 9 << 10, 500
-# Each of their packets kept a page fragment's 32 KiB: 130 MiB.
-SMALL_QPS = 4
+# Each of their packets kept a page fragment's 32 KiB: 130 MiB of four QPs.
+SMALL_QPS = 2 if IS_DEBUG_KERNEL else 4
 GRH = 40
 # What a socket of the other host sends at a time: segments for nobody, which fill 32 KiB, and one for a QP.
 HOST, PEER, SOURCE_PORT = "fd77::1", "fd77::2", 0xC123
