@@ -96,11 +96,6 @@ __rrxe_helper void rrxe_helper_dst_metric_set(struct dst_entry *dst, int metric,
 	dst_metric_set(dst, metric, value);
 }
 
-__rrxe_helper bool rrxe_helper_dst_xfrm(const struct dst_entry *dst)
-{
-	return dst_xfrm(dst);
-}
-
 __rrxe_helper struct inet6_dev *rrxe_helper_in6_dev_get(const struct net_device *dev)
 {
 	return in6_dev_get(dev);
@@ -132,10 +127,10 @@ __rrxe_helper bool rrxe_helper_ipv6_mod_enabled(void)
 }
 
 __rrxe_helper struct dst_entry *
-rrxe_helper_xfrm_lookup_route(struct net *net, struct dst_entry *dst, const struct flowi *key,
-			      const struct sock *sk, int flags)
+rrxe_helper_xfrm_lookup(struct net *net, struct dst_entry *dst, const struct flowi *key,
+			const struct sock *sk, int flags)
 {
-	return xfrm_lookup_route(net, dst, key, sk, flags);
+	return xfrm_lookup(net, dst, key, sk, flags);
 }
 
 __rrxe_helper u32 rrxe_helper_rt6_get_cookie(const struct rt6_info *rt)

@@ -42,5 +42,28 @@ done
 check "an asynchronous cipher" python3 "$HERE/cipher.py" "pcrypt(rfc4106(gcm(aes)))"
 check "it is there" wait_for 20 grep -q '^driver *: pcrypt(' /proc/crypto
 for family in "${families[@]}"; do under_ipsec transport "$family"; done
+# While IPsec waits for its keys, the kernel gives out an entry that keeps packets. A copy of it for a long packet, which the forged
+# message asks for, is an oops.
+keeping() { in1 sh -c "echo $((1 - $1)) >/proc/sys/net/core/xfrm_larval_drop"; }
+asked() { grep -q "proto esp" /tmp/acquired; }
+for family in "${families[@]}"; do
+	read -r number bits prefix mtu <<<"$family"
+	check "IPsec keeps packets" keeping 1
+	in1 stdbuf -oL ip xfrm monitor acquire >/tmp/acquired 2>&1 &
+	daemon=$!
+	check "a policy without keys for $prefix" ip -n h1 xfrm policy add src "${prefix}1/$bits" dst "${prefix}2/$bits" \
+		proto udp dport 4791 dir out tmpl src "${prefix}1" dst "${prefix}2" proto esp mode transport
+	check "a stranger narrows the path" \
+		python3 "$HERE/path_mtu.py" h2 eth0 "$hardware" "${prefix}99" "${prefix}1" "${prefix}2" "$mtu"
+	check "the IP layer believes it" wait_for 10 narrow "${prefix}2" "$mtu"
+	refuse "no packet passes" "retry counter exceeded" _pingpong "${prefix}1" "${prefix}2" -n 1 -s 16384 -m 4096
+	check "the kernel asks for keys" wait_for 10 asked
+	kill $daemon
+	check "without IPsec" unprotected
+	check "the keys come" ipsec transport "$number" "$bits" "$prefix"
+	check "long packets pass" _pingpong "${prefix}1" "${prefix}2" -n 30 -s 16384 -m 4096
+	check "without IPsec" unprotected
+	check "IPsec keeps no packets" keeping 0
+done
 check "link on host 1 goes" link_del 1
 check "link on host 2 goes" link_del 2

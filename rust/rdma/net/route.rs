@@ -107,12 +107,12 @@ impl Route {
         unsafe { route.under_policies(net, flow, &readers) }
     }
 
-    /// A decision.
+    /// A decision; `protected` says whether IPsec made the entry.
     ///
     /// # Safety
     ///
     /// `dst` must be as in the type's invariants; the caller gives up a count of it.
-    unsafe fn new(dst: NonNull<bindings::dst_entry>, network: Network) -> Self {
+    unsafe fn new(dst: NonNull<bindings::dst_entry>, network: Network, protected: bool) -> Self {
         let (cookie, local) = match network {
             Network::V4 => {
                 let entry = dst.as_ptr().cast::<bindings::rtable>();
@@ -129,8 +129,6 @@ impl Route {
                 (cookie, flags & bindings::RTF_LOCAL != 0)
             }
         };
-        // SAFETY: As the caller promises.
-        let protected = unsafe { bindings::dst_xfrm(dst.as_ptr()) };
         let link_headroom = if local {
             0
         } else {
@@ -153,9 +151,12 @@ impl Route {
 
     /// The decision after the policies of IPsec.
     ///
+    /// While IPsec has no state for a policy, there is no decision. An entry of IPsec's that keeps packets meanwhile
+    /// (`xfrm_lookup_route()`, net/xfrm/xfrm_policy.c) would keep the credit of their QP.
+    ///
     /// # Errors
     ///
-    /// What the policies say, as `EPERM`.
+    /// What the policies say, as `EPERM`; `EAGAIN` or `EREMOTE` while there is no state.
     ///
     /// # Safety
     ///
@@ -175,13 +176,13 @@ impl Route {
             Network::V6 => (&raw mut v6).cast(),
         };
         // The call takes the count.
-        let dst = ManuallyDrop::new(self).dst.as_ptr();
+        let dst = ManuallyDrop::new(self).dst;
         // SAFETY: `dst` is valid by the type invariant. A `struct flowi` is a union of the keys of all versions, of which
         // the call reads that of the entry's.
-        let found = unsafe { bindings::xfrm_lookup_route(net, dst, key, core::ptr::null(), 0) };
+        let found = unsafe { bindings::xfrm_lookup(net, dst.as_ptr(), key, core::ptr::null(), 0) };
         let found = NonNull::new(from_err_ptr(found)?).ok_or(EINVAL)?;
         // SAFETY: A valid entry of the same version was returned, with a count for us.
-        Ok(unsafe { Self::new(found, network) })
+        Ok(unsafe { Self::new(found, network, found != dst) })
     }
 
     /// Whether the decision still stands.
@@ -458,7 +459,7 @@ unsafe fn find_v4(net: *mut bindings::net, flow: &Flow, exit: Exit) -> Result<Ro
     // SAFETY: A valid entry was returned.
     let kind = unsafe { (*found.as_ptr()).rt_type };
     // SAFETY: As above: the first member of a `struct rtable`, with a count for us.
-    let route = unsafe { Route::new(found.cast(), Network::V4) };
+    let route = unsafe { Route::new(found.cast(), Network::V4, false) };
     // RoCE has no broadcast. A socket must ask for it (`SO_BROADCAST`).
     if u32::from(kind) == bindings::RTN_BROADCAST {
         return Err(EACCES);
@@ -490,7 +491,7 @@ unsafe fn find_v6(net: *mut bindings::net, flow: &Flow, exit: Exit) -> Result<Ro
         unsafe { bindings::ip6_route_output_flags(net, core::ptr::null(), &mut key, flags) };
     let dst = NonNull::new(found).ok_or(EINVAL)?;
     // SAFETY: A valid entry is returned, the first member of a `struct rt6_info`, with a count for us.
-    let route = unsafe { Route::new(dst, Network::V6) };
+    let route = unsafe { Route::new(dst, Network::V6, false) };
     // SAFETY: Valid by the type invariant of `route`.
     to_result(c_int::from(unsafe { (*dst.as_ptr()).error }))?;
     Ok(route)
