@@ -34,6 +34,9 @@ const SERIAL: u32 = DEPTH + 1;
 const SPINS: u32 = 1000;
 const NAP: Delta = Delta::from_micros(50);
 
+/// How many CPUs are looked at before the first one is waited for.
+const AT_ONCE: usize = 64;
+
 /// What a CPU does; its own cache line. The atomics of the compiler, for the kernel's are calls.
 #[repr(align(64))]
 struct Line(AtomicU32);
@@ -138,22 +141,33 @@ impl Sections {
     fn wait_pausing(&self, mut pause: impl FnMut()) {
         // What was unpublished is so for whoever isn't seen in a section below.
         smp_mb();
-        for line in &self.lines {
-            let seen = line.0.load(Acquire);
-            let mut looks: u32 = 0;
-            while seen & DEPTH != 0 && line.is_still_in(seen) {
-                looks = looks.wrapping_add(1);
-                if looks % SPINS == 0 {
-                    pause();
-                } else {
-                    core::hint::spin_loop();
-                }
+        let mut seen = [0; AT_ONCE];
+        for lines in self.lines.chunks(AT_ONCE) {
+            // All are looked at first, so that the waits for their sections overlap.
+            for (line, seen) in Iterator::zip(lines.iter(), &mut seen) {
+                *seen = line.0.load(Acquire);
+            }
+            for (line, seen) in Iterator::zip(lines.iter(), &seen) {
+                line.wait(*seen, &mut pause);
             }
         }
     }
 }
 
 impl Line {
+    /// Waits until the CPU has left the section in which it was when `seen` was read.
+    fn wait(&self, seen: u32, pause: &mut impl FnMut()) {
+        let mut looks: u32 = 0;
+        while seen & DEPTH != 0 && self.is_still_in(seen) {
+            looks = looks.wrapping_add(1);
+            if looks % SPINS == 0 {
+                pause();
+            } else {
+                core::hint::spin_loop();
+            }
+        }
+    }
+
     /// The CPU is in the outermost section in which it was when `seen` was read.
     fn is_still_in(&self, seen: u32) -> bool {
         let now = self.0.load(Acquire);

@@ -311,7 +311,10 @@ impl Doorbells {
     fn sweep(&self, limit: u32, until: i64) -> Found {
         let mut found = Found::default();
         let end = self.page.sweep(self.next.load(Relaxed), |slot| {
-            found.news |= self.qps.with(slot, Qp::look_at_doorbell) == Some(true);
+            // Its turns are no section: whoever takes an object out of a table waits for one turn at most.
+            if let Some(qp) = self.qps.get(slot) {
+                found.news |= Qp::look_at_doorbell(qp.as_arc_borrow());
+            }
             found.rung = found.rung.saturating_add(1);
             // One alone isn't worth a look at the clock.
             match found.rung >= limit || (found.rung > 1 && self.now() >= until) {

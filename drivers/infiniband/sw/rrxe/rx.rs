@@ -142,31 +142,27 @@ fn icrc_is_right(skb: &RxSkb) -> Option<()> {
 
 /// Takes in a packet from the wire. Softirq, under RCU.
 pub(crate) fn receive(context: &NetContext, skb: RxSkb) {
-    let mut packet = RxPacket::decode(skb, &context.drops);
-    let Some(decoded) = &packet else {
+    let drops = &context.drops;
+    let Some(mut packet) = RxPacket::decode(skb, drops) else {
         return;
     };
-    if decoded.skb.is_from_this_host() {
-        let why = Discard::Looped;
-        return packet.map_or((), |packet| context.drops.discard(packet.skb, why));
+    if packet.skb.is_from_this_host() {
+        return drops.discard(packet.skb, Discard::Looped);
     }
-    let (qpn, to) = (decoded.packet.bth.dest, decoded.endpoints.destination);
+    let (qpn, to) = (packet.packet.bth.dest, packet.endpoints.destination);
     if to.is_multicast() || qpn == Qpn::MULTICAST {
-        if let Some(only) = deliver_to_group(context, &mut packet) {
-            Qp::receive(only.as_arc_borrow(), &mut packet);
+        if let Some((only, packet)) = deliver_to_group(context, packet) {
+            Qp::receive(only.as_arc_borrow(), &mut Some(packet));
         }
         return;
     }
-    let ingress = decoded.skb.ingress();
-    let verdict = context.with_qp(qpn, to, ingress, |qp| offer(qp, ingress, &mut packet));
-    // Who takes a packet leaves nothing behind.
-    let Some(packet) = packet else {
-        return;
-    };
-    match verdict {
+    let ingress = packet.skb.ingress();
+    // The QP's turns are no section: whoever takes an object out of a table waits for one turn at most.
+    match context.with_qp(qpn, to, ingress, |qp| admit(qp, ingress, &mut packet)) {
+        Some(Ok(qp)) => Qp::receive(qp.as_arc_borrow(), &mut Some(packet)),
         Some(Err(Refusal::Counted)) => packet.skb.discard(Discard::NoQueuePair),
-        Some(Err(Refusal::Discard(why))) => context.drops.discard(packet.skb, why),
-        _ => context.drops.discard(packet.skb, Discard::NoQueuePair),
+        Some(Err(Refusal::Discard(why))) => drops.discard(packet.skb, why),
+        None => drops.discard(packet.skb, Discard::NoQueuePair),
     }
 }
 
@@ -178,44 +174,39 @@ enum Refusal {
     Discard(Discard),
 }
 
-/// Gives a packet to a QP: a stranger's is refused before anything else is done for it.
-fn offer(
+/// Has a QP admit a packet, and returns a count of the QP. A stranger's is refused before anything else is done for it.
+fn admit(
     qp: ArcBorrow<'_, Qp>,
     ingress: Ingress,
-    packet: &mut Option<RxPacket>,
-) -> Result<(), Refusal> {
-    if let Some(packet) = packet {
-        if !qp.admit(&packet.packet, &packet.endpoints, ingress, None) {
-            return Err(Refusal::Counted);
-        }
-        packet.verify().map_err(Refusal::Discard)?;
+    packet: &mut RxPacket,
+) -> Result<Arc<Qp>, Refusal> {
+    if !qp.admit(&packet.packet, &packet.endpoints, ingress, None) {
+        return Err(Refusal::Counted);
     }
-    Qp::receive(qp, packet);
-    Ok(())
+    packet.verify().map_err(Refusal::Discard)?;
+    Ok(qp.into())
 }
 
-/// Hands a packet to all QPs that are attached to its group. Returns the only member, for which it is left: that takes it in
-/// at once, as a packet to one QP. A group of more has members that have work and neighbours of their own.
+/// Hands a packet to all QPs that are attached to its group. Returns the only member, for which it is left, and the packet: that
+/// takes it in at once, as a packet to one QP. A group of more has members that have work and neighbours of their own.
 #[inline(never)]
-fn deliver_to_group(context: &NetContext, packet: &mut Option<RxPacket>) -> Option<Arc<Qp>> {
-    let mut whole = packet.take()?;
-    let (group, port) = (whole.endpoints.destination, whole.skb.ingress().port());
+fn deliver_to_group(context: &NetContext, mut packet: RxPacket) -> Option<(Arc<Qp>, RxPacket)> {
+    let (group, port) = (packet.endpoints.destination, packet.skb.ingress().port());
     let mut members = context.groups.members(port, group, None);
-    let is_for_group = whole.packet.bth.dest == Qpn::MULTICAST;
+    let is_for_group = packet.packet.bth.dest == Qpn::MULTICAST;
     let Some(first) = is_for_group.then(|| members.next()).flatten() else {
-        context.drops.discard(whole.skb, Discard::NoQueuePair);
+        context.drops.discard(packet.skb, Discard::NoQueuePair);
         return None;
     };
-    if let Err(why) = whole.verify() {
-        context.drops.discard(whole.skb, why);
+    if let Err(why) = packet.verify() {
+        context.drops.discard(packet.skb, why);
         return None;
     }
     let Some(second) = members.next() else {
-        *packet = Some(whole);
-        return Some(first);
+        return Some((first, packet));
     };
     hand_out(
-        &whole.skb,
+        &packet.skb,
         Iterator::chain([first, second].into_iter(), members),
     );
     None
