@@ -62,7 +62,9 @@ impl SharedMemory {
             return Err(EINVAL);
         }
         let len = len.next_multiple_of(PAGE_SIZE);
-        let flags = bindings::GFP_KERNEL_ACCOUNT | bindings::__GFP_ZERO;
+        // A process chooses the size, and a warning in the kernel's log may be anybody's.
+        let quiet = bindings::GFP_KERNEL_ACCOUNT | bindings::__GFP_NOWARN;
+        let flags = quiet | bindings::__GFP_ZERO;
         // SAFETY: No requirements.
         let start = unsafe { bindings::__vmalloc_noprof(len, flags) };
         // INVARIANT: Vmalloc returned at least `len` bytes, which nobody else uses.

@@ -211,7 +211,7 @@ impl UserMemory {
         let block = 1usize.wrapping_shl(shift);
         let before = start & block.wrapping_sub(1);
         let count = before.saturating_add(size).div_ceil(block);
-        let mut blocks = KVVec::with_capacity(count, GFP_KERNEL_ACCOUNT)?;
+        let mut blocks = KVVec::with_capacity(count, GFP_KERNEL_ACCOUNT | __GFP_NOWARN)?;
         self.for_each_extent(|address, bytes| {
             let mut at = address & !block.wrapping_sub(1);
             while at < address.saturating_add(bytes) {
