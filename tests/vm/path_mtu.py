@@ -39,4 +39,5 @@ def main(where, device, hardware, stranger, victim, peer, mtu):
     wire.close()
 
 
-main(*sys.argv[1:])
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -229,7 +229,8 @@ impl Route {
         self.link_headroom
     }
 
-    /// Gives a packet of `len` bytes, its IP header included, its entry.
+    /// Gives a packet of `len` bytes, its IP header included, its entry. Returns the namespace to send it in, which is valid as long
+    /// as `readers` lives.
     ///
     /// It may be as long as the MTU of the network device. If IPsec makes it longer than the path's MTU afterwards, or netfilter
     /// gives it another path, it leaves in fragments.
@@ -249,7 +250,8 @@ impl Route {
     ///
     /// # Errors
     ///
-    /// `EMSGSIZE` if the packet is longer than the MTU of the network device; `ENOMEM`; `ENODEV` if that device goes.
+    /// `EMSGSIZE` if the packet is longer than the MTU of the network device; `ENOMEM`; `ENODEV` if that device goes;
+    /// `ENETUNREACH` if the decision no longer stands.
     ///
     /// # Safety
     ///
@@ -259,11 +261,14 @@ impl Route {
         skb: *mut bindings::sk_buff,
         len: usize,
         readers: &rcu::Guard,
-    ) -> Result {
-        // SAFETY: Valid by the type invariant, and RCU keeps the device.
-        if len > unsafe { netdev::mtu(bindings::dst_dev_rcu(self.dst.as_ptr())) } as usize {
+    ) -> Result<*mut bindings::net> {
+        let netdev = self.netdev(readers)?;
+        // SAFETY: RCU keeps the device.
+        if len > unsafe { netdev::mtu(netdev) } as usize {
             return Err(EMSGSIZE);
         }
+        // SAFETY: RCU keeps the device.
+        let net = unsafe { bindings::dev_net(netdev) };
         // Otherwise `__xfrm6_output()` (net/ipv6/xfrm6_output.c) reads the socket of the buffer, which has none, if the packet is too
         // long and the caller of `ip6_local_out()` has named a socket. A rule of netfilter gives such a packet to IPsec.
         // SAFETY: The buffer is the caller's.
@@ -271,14 +276,32 @@ impl Route {
         if self.network == Network::V4 || !self.is_narrow_for(len) {
             // SAFETY: The count that `hold` takes is given to the buffer, which is the caller's.
             unsafe { bindings::skb_dst_set(skb, self.hold()) };
-            return Ok(());
+            return Ok(net);
         }
-        let own = self.without_mtu(readers)?;
+        // SAFETY: RCU keeps the device.
+        let own = unsafe { self.without_mtu(netdev) }?;
         // SAFETY: The buffer is the caller's. RCU keeps the entry while `readers` lives.
         unsafe { bindings::skb_dst_set_noref(skb, own) };
         // SAFETY: The count is ours. `dst_release()` (net/core/dst.c) frees the entry after a grace period.
         unsafe { bindings::dst_release(own) };
-        Ok(())
+        Ok(net)
+    }
+
+    /// The network device that packets leave by, for the IP layer. It is valid as long as `_readers` lives. The next call may find
+    /// another one: the kernel takes the device from entries that are void, at any time. It gives them one whose MTU is 68 bytes, in the
+    /// initial namespace (`dst_dev_put()`, net/core/dst.c).
+    ///
+    /// # Errors
+    ///
+    /// `ENETUNREACH` if the entry is void.
+    fn netdev(&self, _readers: &rcu::Guard) -> Result<*mut bindings::net_device> {
+        // SAFETY: Valid by the type invariant, and the caller is a reader of RCU.
+        let netdev = unsafe { bindings::dst_dev_rcu(self.dst.as_ptr()) };
+        // SAFETY: The kernel set the variable when it booted.
+        if netdev == unsafe { bindings::blackhole_netdev } {
+            return Err(ENETUNREACH);
+        }
+        Ok(netdev)
     }
 
     /// Whether a packet of `len` bytes is longer than the path's MTU, and the path has neither IPsec nor a tunnel.
@@ -290,14 +313,20 @@ impl Route {
         is_long && !self.protected && unsafe { (*dst).lwtstate }.is_null()
     }
 
-    /// An entry of IPv6 like this one for packets of any length, with a count for the caller.
-    fn without_mtu(&self, readers: &rcu::Guard) -> Result<*mut bindings::dst_entry> {
+    /// An entry of IPv6 like this one, which IPsec has not made, for packets of any length that leave by `netdev`. The caller has a
+    /// count.
+    ///
+    /// # Safety
+    ///
+    /// RCU must keep the device.
+    unsafe fn without_mtu(
+        &self,
+        netdev: *mut bindings::net_device,
+    ) -> Result<*mut bindings::dst_entry> {
         let old = self.dst.as_ptr().cast::<bindings::rt6_info>();
-        // SAFETY: Valid by the type invariant, and RCU keeps the device.
-        let netdev = unsafe { bindings::dst_dev_rcu(self.dst.as_ptr()) };
         let flags = bindings::DST_NOCOUNT as c_int;
         // SAFETY: RCU keeps the device and its namespace.
-        let new = unsafe { bindings::ip6_dst_alloc(self.net(readers), netdev, flags) };
+        let new = unsafe { bindings::ip6_dst_alloc(bindings::dev_net(netdev), netdev, flags) };
         let new = NonNull::new(new).ok_or(ENOMEM)?.as_ptr();
         // SAFETY: As above. `ip6_dst_destroy()` (net/ipv6/route.c) puts the count.
         let settings = unsafe { bindings::in6_dev_get(netdev) };
@@ -362,8 +391,8 @@ impl Route {
         self.netdev_index(readers) == index || self.vrf(readers) == index
     }
 
-    /// The namespace. Valid as long as `_readers` lives.
-    pub(super) fn net(&self, _readers: &rcu::Guard) -> *mut bindings::net {
+    /// The namespace, or another one if the decision no longer stands. Valid as long as `_readers` lives.
+    fn net(&self, _readers: &rcu::Guard) -> *mut bindings::net {
         // SAFETY: Valid by the type invariant, and RCU keeps the device.
         let netdev = unsafe { bindings::dst_dev_rcu(self.dst.as_ptr()) };
         // SAFETY: As above.

@@ -98,7 +98,7 @@ impl TxPacket {
     /// # Errors
     ///
     /// `EINVAL` if the route is of another version of IP; `EMSGSIZE` if the packet is longer than the MTU of the network
-    /// device; `EAGAIN` if the credit is used up; `ENOMEM`; otherwise the IP layer's. The packet is gone all the same.
+    /// device; `EAGAIN` if the credit is used up; `ENETUNREACH` if the route no longer stands; `ENOMEM`; otherwise the IP layer's. The packet is gone all the same.
     pub fn send(self, route: &Route, credit: &Arc<Credit>) -> Result {
         if self.network != route.network() {
             return Err(EINVAL);
@@ -109,12 +109,9 @@ impl TxPacket {
         let skb = self.skb.charge(credit)?;
         let readers = rcu::read_lock();
         // SAFETY: The buffer is ours, has no entry yet, and is sent or freed while `readers` lives.
-        if let Err(error) = unsafe { route.attach(skb, len, &readers) } {
-            // SAFETY: As above.
-            unsafe { bindings::consume_skb(skb) };
-            return Err(error);
-        }
-        let net = route.net(&readers);
+        let attached = unsafe { route.attach(skb, len, &readers) };
+        // SAFETY: As above.
+        let net = attached.inspect_err(|_| unsafe { bindings::consume_skb(skb) })?;
         // Some of IPsec takes it that a packet has the socket that the caller of the IP layer names (`iptfs_is_too_big()`,
         // net/xfrm/xfrm_iptfs.c, calls `xfrm_local_error()`, net/xfrm/xfrm_output.c, which dereferences the packet's).
         let socket = match route.is_protected() {
