@@ -71,7 +71,9 @@ impl Route {
     /// # Errors
     ///
     /// `EINVAL` if the addresses are of different families or the source isn't this host's, `EACCES` if the
-    /// destination is a broadcast address, otherwise what the routing tables say, as `ENETUNREACH`.
+    /// destination is a broadcast address, otherwise what the routing tables say, as `ENETUNREACH`. Over IPv4 a destination that no
+    /// table leads to, or that a table refuses, is on the link of device `flow.netdev_index` (`ip_route_output_key_hash_rcu()`,
+    /// net/ipv4/route.c).
     pub fn lookup(netdev: &Netdev, flow: &Flow) -> Result<Self> {
         if flow.source.network() != flow.destination.network() {
             return Err(EINVAL);
@@ -244,7 +246,9 @@ impl Route {
     /// nobody would tell it when the device goes. So it ends with the read-side section of `readers`. A queue that would keep
     /// it finds that it has no count, and keeps the packet without (`skb_dst_force()`, include/net/dst.h). `ip6_fragment()`
     /// (net/ipv6/ip6_output.c) does not look for a count, and its fragments would keep the entry after its end. So no packet is too
-    /// long for the entry: netfilter may lengthen a packet that has one.
+    /// long for the entry: netfilter may lengthen a packet that has one. Packets that netfilter has reassembled are fragmented
+    /// again whatever the entry (`__ip6_finish_output()`, net/ipv6/ip6_output.c), but none of its hooks can make a fragment of a
+    /// packet before that (`nft_nh_write_ok_ip6()`, net/netfilter/nft_payload.c, refuses to change the next header).
     ///
     /// Packets that IPsec protects or a lightweight tunnel encapsulates have no such entry, and may leave in fragments.
     ///
