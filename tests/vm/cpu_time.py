@@ -65,12 +65,12 @@ def histogram(name, keys, work):
         return (event / "hist").read_text()
 
 
-def packets_during(name, work):
-    """How often all QPs cause that event, of a packet each, while `work` is called, and how many of these softirqs
-    cause."""
-    table = histogram(name, "common_flags", work)
-    rows = re.findall(r"common_flags: +(\d+) .* hitcount: +(\d+)", table)
-    counts = [(int(flags), int(count)) for flags, count in rows]
+def packets_during(name, work, number=None):
+    """How often all QPs, or that of a number, cause that event, of a packet each, while `work` is called, and how many of these
+    softirqs cause."""
+    table = histogram(name, "common_flags,qpn", work)
+    rows = re.findall(r"common_flags: +(\d+), qpn: +(\d+) .* hitcount: +(\d+)", table)
+    counts = [(int(flags), int(count)) for flags, qpn, count in rows if number in (None, int(qpn))]
     return sum(count for _, count in counts), sum(count for flags, count in counts if flags & SOFTIRQ)
 
 

@@ -26,6 +26,10 @@ from pairs import DEVICE, GID_INDEX, PAGE, PATIENCE, Buffer, case, counter, equa
 ADDRESS, SENDERS_NAMESPACE, SENDERS_ADDRESS, HOW = sys.argv[3:]
 GROUP = "239.77.1.21"
 UD, MULTICAST, QKEY = 4, 0xFFFFFF, 0
+# QP1, to which all send management datagrams: a question for the attributes of a class of them, which ib_mad answers.
+GSI, GSI_QKEY = 1, 0x80010000
+ROUNDS, UNCALLED = 20, 5
+QUESTION = struct.pack(">BBBBHHQHHI", 1, 4, 1, 1, 0, 0, 7, 0x12, 0, 0) + bytes(41) + b"\x01" + bytes(190)
 DEPTH, DATAGRAMS = 63, 200
 # So many that a CPU in debt grants fewer copies than a slow machine can ask for.
 MEMBERS, BURST = 40, 20
@@ -41,7 +45,7 @@ def mapped(address):
 class DatagramQp(Qp):
     """A UD QP, all of whose send ring is one datagram of `length` bytes; nothing is posted yet."""
 
-    def __init__(self, context, cq, destination, gid, length):
+    def __init__(self, context, cq, destination, gid, length, qkey):
         self.context = context
         request = struct.pack(
             "=QIIIIIIIIIBBBB", 0, context.pd, cq.handle, cq.handle, 0, DEPTH, 1, 1, 1, 0, 0, UD, 0, 0)
@@ -51,15 +55,15 @@ class DatagramQp(Qp):
         self.ring = Mapped(context.fd, offset, size)
         self.mask = self.ring.u32(4).value
         self.element = 1 << self.ring.u32(0).value
-        state, pkey, port, qkey, sq_psn = 1, 1 << 4, 1 << 5, 1 << 6, 1 << 16
-        self.modify(state | pkey | port | qkey, 1)
+        state, pkey, port, its_qkey, sq_psn = 1, 1 << 4, 1 << 5, 1 << 6, 1 << 16
+        self.modify(state | pkey | port | its_qkey, 1, qkey=qkey)
         self.modify(state, 2)
         self.modify(state | sq_psn, 3)
         self.buffer = Buffer(PAGE)
         lkey, _ = context.reg(self.buffer)
         wqe = bytearray(self.element)
         struct.pack_into("=QIII", wqe, 0, 0, 0, 2, 0)
-        struct.pack_into("=II", wqe, 24, destination or self.number, QKEY)
+        struct.pack_into("=II", wqe, 24, destination or self.number, qkey)
         struct.pack_into("=BB", wqe, 56, 1, 1)
         wqe[64:80] = gid
         struct.pack_into("=IBBB", wqe, 80, 0, GID_INDEX, 64, 0)
@@ -82,10 +86,10 @@ class DatagramQp(Qp):
         os.write(self.context.fd, struct.pack("=IHH", ATTACH_MCAST, (8 + len(body)) // 4, 0) + body)
 
 
-def new_qp(destination=None, gid=None, length=PAGE):
+def new_qp(destination=None, gid=None, length=PAGE, qkey=QKEY):
     # As stock librxe, so that no watcher serves it.
     context = Context(node_of(DEVICE))
-    return DatagramQp(context, Cq(context), destination, gid or gid_of(DEVICE, GID_INDEX), length)
+    return DatagramQp(context, Cq(context), destination, gid or gid_of(DEVICE, GID_INDEX), length, qkey)
 
 
 def datagram(number):
@@ -183,12 +187,34 @@ def own_group():
     equal((sent, by_softirqs), (DEPTH, 0), "packets, and those sent by softirqs")
 
 
+def answers():
+    qp = new_qp(GSI, None, len(QUESTION), GSI_QKEY)
+    qp.buffer.fill(QUESTION)
+    answered = counter("drop_no_receive")
+
+    def work():
+        for _ in range(ROUNDS):
+            # The kernel answers the first one in softirqs, by its QP1, when the others lie in the ring.
+            qp.post(1)
+            qp.call()
+            qp.post(UNCALLED)
+            time.sleep(0.02)
+            qp.call()
+            until(qp.is_empty, "all are sent")
+        until(lambda: counter("drop_no_receive") > answered, "some are answered")
+
+    sent, by_softirqs = packets_during("rrxe_packet_out", work, qp.number)
+    print(f"# {sent} packets, {by_softirqs} of them sent by softirqs")
+    equal((sent, by_softirqs), (ROUNDS * (1 + UNCALLED), 0), "packets, and those sent by softirqs")
+
+
 # On one CPU, or threads hand over to the one whose packets are on the way.
 os.sched_setaffinity(0, {0})
 Path("/sys/devices/virtual/workqueue/rrxe_rest/cpumask").write_text("1")
 if HOW == "share":
     case("datagrams: a stranger's datagram has no softirq send what lies in a ring")(strangers)
     case("datagrams: those to the own group have no softirq send more of them")(own_group)
+    case("datagrams: answers of the kernel have no softirq send more of them")(answers)
 elif HOW == "threads":
     case("datagrams: threads take in what softirqs have no time for")(threads)
 else:

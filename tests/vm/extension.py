@@ -174,17 +174,17 @@ class Qp:
         if connect:
             self.connect(gid_index, gid)
 
-    def modification(self, mask, state, gid=bytes(16), gid_index=0):
+    def modification(self, mask, state, gid=bytes(16), gid_index=0, qkey=0):
         """The command that modifies it."""
         path = struct.pack("=16sIHHBBBBBBBB", gid, 0, 0, 0, gid_index, 64, 0, 0, 0, 0, 1, 1)
         rest = struct.pack(
-            "=IIIIIIIHH", self.handle, mask, 0, 0, 0, self.number, 0xf, 0, 0)
+            "=IIIIIIIHH", self.handle, mask, qkey, 0, 0, self.number, 0xf, 0, 0)
         rest += struct.pack("=BBBBBBBBBBBBBBBB", state, 0, 3, 0, 0, 1, 1, 12, 1, 14, 7, 7, 0, 0, 0, 0)
         body = path + bytes(32) + rest
         return struct.pack("=IHH", MODIFY_QP, (8 + len(body)) // 4, 0) + body
 
-    def modify(self, *arguments):
-        os.write(self.context.fd, self.modification(*arguments))
+    def modify(self, *arguments, **named):
+        os.write(self.context.fd, self.modification(*arguments, **named))
 
     def connect(self, gid_index, gid):
         state, access, pkey, port, av, mtu = 1, 1 << 3, 1 << 4, 1 << 5, 1 << 7, 1 << 8

@@ -449,7 +449,8 @@ impl Qp {
         time.pause_of(cpu).filter(|_| self.is_of_process())
     }
 
-    /// Runs the engine, and those of local peers to which it sent packets. Any context up to softirq.
+    /// Runs the engine, and those of local peers to which it sent packets; a QP of the kernel leaves those of processes to threads, for
+    /// softirqs run it without an account. Any context up to softirq.
     ///
     /// Bottom halves are off until all is told, also between two turns: a thread that is preempted there would keep
     /// notifications and wishes of others for as long as it gets no CPU.
@@ -458,7 +459,7 @@ impl Qp {
         let mut rounds = MAX_ROUNDS;
         let mut peer = Self::take_turns(this, None, direct, &mut rounds);
         while let Some(qp) = peer {
-            if rounds == 0 {
+            if rounds == 0 || this.poster.is_some() && qp.is_of_process() {
                 return Self::leave(qp.as_arc_borrow());
             }
             peer = Self::take_turns(qp.as_arc_borrow(), None, &mut None, &mut rounds);
