@@ -228,10 +228,15 @@ redirect() {
 backlog() { ip netns exec "$1" tc -s qdisc show dev "$2" root | sed -n 's/.*backlog [^ ]* \([0-9]*\)p.*/\1/p'; }
 
 # rping_connects SECONDS [HOST]: host 2, or another, connects to host 1 by librdmacm within that time, and data arrives.
-rping_connects() {
-	in1 rping -s -C 3 -a $HOST1_V4 >/tmp/rping 2>&1 &
+rping_connects() { _rping "$1" $HOST1_V4 "${2:-2}"; }
+
+# _rping SECONDS ADDRESS HOST [ARGUMENT...]: the same to ADDRESS of host 1, with more arguments of both programs.
+_rping() {
+	local seconds=$1 address=$2 host=$3
+	shift 3
+	in1 rping -s -C 3 -a "$address" "$@" >/tmp/rping 2>&1 &
 	wait_for 20 bash -c "rdma resource show cm_id | grep -q LISTEN" &&
-		patiently "$1" ip netns exec "h${2:-2}" rping -c -C 3 -V -a $HOST1_V4 && wait $!
+		patiently "$seconds" ip netns exec "h$host" rping -c -C 3 -V -a "$address" "$@" && wait $!
 }
 
 # Perftest with -R connects a second time, for its messages, and its client doesn't wait until the server listens
