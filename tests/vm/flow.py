@@ -38,7 +38,7 @@ from uverbs import (
     errno_of, flow_spec,
 )
 
-ENOENT, ENOMEM, EBUSY, EINVAL, EOPNOTSUPP = 2, 12, 16, 22, 95
+ENOENT, ENOMEM, EBUSY, EINVAL, EOPNOTSUPP, EINPROGRESS = 2, 12, 16, 22, 95, 115
 ROOM, HEADER = 2048, 14
 # Rules of a user.
 OF_USER = 512
@@ -418,6 +418,20 @@ def _():
             continue
         place, data = (sequence - start) & 0xFFFFFFFF, tcp[offset:]
         stream[place:place + len(data)] = data
+
+
+@case("flow: frames of SCTP have their checksum")
+def _():
+    port = Port()
+    port.rule(eth_spec(dst=HOME.mac), ipv4_spec(src=HOST2))
+    client = socket_in("h2", socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_SCTP)
+    client.setblocking(False)
+    equal(client.connect_ex((HOST1, 5001)), EINPROGRESS, "connect()")
+    while (frame := port.frame(seconds=30)) is not None and frame[HEADER + 9] != socket.IPPROTO_SCTP:
+        pass
+    equal(frame is not None, True, "a frame of SCTP")
+    sctp = frame[HEADER + 20:HEADER + struct.unpack_from("!H", frame, HEADER + 2)[0]]
+    equal(struct.unpack_from("<I", sctp, 8)[0], forge.crc32c(sctp[:8] + bytes(4) + sctp[12:]), "checksum")
 
 
 @case("flow: frames without a receive are dropped and counted; one too long is a local length error")

@@ -91,6 +91,16 @@ def checksum(header):
     return 0xFFFF - ((total & 0xFFFF) + (total >> 16))
 
 
+def crc32c(content):
+    """The checksum of SCTP (RFC 9260, appendix A)."""
+    crc = 0xFFFFFFFF
+    for byte in content:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
 def ip_packet(source, target, body, **fields):
     """An IP packet, with its header's checksum."""
     head = bytearray(ip_header(source, target, len(body), **fields))

@@ -48,8 +48,9 @@ impl RxFrame {
         let raw = skb.as_ptr();
         // SAFETY: Valid, as the caller promises, and held by `frame`.
         if unsafe { bindings::skb_lacks_checksum(raw) } {
-            // SAFETY: As above; it copies what others share before it writes.
-            to_result(unsafe { bindings::skb_checksum_help(raw) }).ok()?;
+            // SAFETY: As above; it copies what others share before it writes. No network device is there to help: that of
+            // SCTP (a CRC) is made, too.
+            to_result(unsafe { bindings::skb_csum_hwoffload_help(raw, 0) }).ok()?;
         }
         // SAFETY: As above, so it has a shared info.
         let chained = unsafe { !(*bindings::skb_shinfo(raw)).frag_list.is_null() };
