@@ -22,7 +22,7 @@ use crate::{
     cq::{News, NotifyWhen},
     mmap::{Mapping, Mappings, SharedMemory},
     qp::RingReply,
-    sync::smp_mb,
+    sync::{cond_resched, smp_mb},
     uabi::{
         cq_arm, cq_news,
         ring::{CONSUMER, ELEMENTS, INDEX_MASK, LOG2_ELEMENT_SIZE, PRODUCER},
@@ -34,6 +34,8 @@ const MIN_ELEMENT: usize = 64;
 /// Largest element and most slots: no queue has more. Memory of more than 32 bits is refused, whatever they are.
 const MAX_ELEMENT: usize = 1 << 12;
 const MAX_SLOTS: u32 = 1 << 22;
+/// Elements that [`Ring::copy_pausing`] copies before other tasks may run.
+const COPIED_AT_ONCE: u32 = 1 << 10;
 
 /// A ring shared with a process.
 ///
@@ -324,6 +326,16 @@ impl Ring {
         }
     }
 
+    /// Copies elements as [`Self::copy_elements`] does, and lets other tasks run meanwhile. Process context; may sleep.
+    pub fn copy_pausing(&self, source: &Self, first: u32, slot: u32, count: u32) {
+        for done in (0..count).step_by(COPIED_AT_ONCE as usize) {
+            let piece = count.saturating_sub(done).min(COPIED_AT_ONCE);
+            let (first, slot) = (first.wrapping_add(done), slot.wrapping_add(done));
+            self.copy_elements(source, first, slot, piece);
+            cond_resched();
+        }
+    }
+
     /// The address of a byte of an element. `offset` must be below the element's size.
     #[inline]
     fn element(&self, slot: u32, offset: usize) -> *mut u8 {
@@ -455,9 +467,23 @@ mod tests {
         for slot in 0u32..4 {
             old.write(slot, &[slot as u8 + 1; 64]);
         }
-        new.copy_elements(&old, 3, 6, 3);
+        new.copy_pausing(&old, 3, 6, 3);
         for (slot, byte) in [(6, 4), (7, 1), (0, 2), (1, 0), (5, 0)] {
             assert_eq!(new.read_array(slot), [byte; 64]);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn copies_all_pieces() -> Result {
+        let count = 2 * COPIED_AT_ONCE + 1;
+        let (old, new) = (Ring::unmapped(4, count)?, Ring::unmapped(4, count)?);
+        for slot in 0..count {
+            old.write(slot, &slot.to_le_bytes());
+        }
+        new.copy_pausing(&old, 0, 1, count);
+        for slot in 0..count {
+            assert_eq!(new.read_array(slot + 1), slot.to_le_bytes());
         }
         Ok(())
     }

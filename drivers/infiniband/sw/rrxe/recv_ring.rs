@@ -185,7 +185,7 @@ impl RecvRing {
         if count > ring.capacity() {
             return Err(EINVAL);
         }
-        ring.copy_elements(&posted.ring, posted.from, 0, count);
+        ring.copy_pausing(&posted.ring, posted.from, 0, count);
         ring.publish_producer(count);
         Ok(Self::new(ring))
     }

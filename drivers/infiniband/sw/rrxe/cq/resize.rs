@@ -58,7 +58,8 @@ impl Cq {
                 return Ok(());
             };
             copied = missing.end;
-            copy(ring, &current, missing);
+            let (first, count) = slots(&missing);
+            ring.copy_pausing(&current, first, first, count);
         }
         Err(EBUSY)
     }
@@ -100,7 +101,8 @@ impl State {
         if missing.end.saturating_sub(missing.start) > AT_ONCE {
             return Ok(Step::CopyAhead(current, missing));
         }
-        copy(ring, &current, missing);
+        let (first, count) = slots(&missing);
+        ring.copy_elements(&current, first, first, count);
         ring.publish_consumer(unread.start as u32);
         ring.publish_producer(unread.end as u32);
         if self.arming.by_word {
@@ -115,11 +117,10 @@ impl State {
     }
 }
 
-/// Copies the completions of these numbers.
-fn copy(to: &Ring, from: &Ring, numbers: Range<u64>) {
-    let count = numbers.end.saturating_sub(numbers.start) as u32;
-    let first = numbers.start as u32;
-    to.copy_elements(from, first, first, count);
+/// The first slot, unmasked, of the completions of these numbers, and how many there are.
+fn slots(numbers: &Range<u64>) -> (u32, u32) {
+    let count = numbers.end.saturating_sub(numbers.start);
+    (numbers.start as u32, count as u32)
 }
 
 #[kunit_tests(rrxe_cq_resize)]
