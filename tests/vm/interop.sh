@@ -10,9 +10,9 @@ both_roles() {
 	check "$1 on host 1" link_add 1 "$1"
 	check "$2 on host 2" link_add 2 "$2"
 	for family in "" 6; do
-		check "pingpong $1 to $2 IPv${family:-4}" "pingpong$family" -n 200
+		check "pingpong $1 to $2 IPv${family:-4}" "pingpong$family" -n "$(few 200)"
 		for program in ib_send_bw ib_write_bw ib_read_bw ib_send_lat; do
-			check "$program $1 to $2 IPv${family:-4}" "perftest$family" $program -n 100
+			check "$program $1 to $2 IPv${family:-4}" "perftest$family" $program -n "$(few 100)"
 		done
 	done
 	link_del 1

@@ -31,6 +31,8 @@ lost() { ! gid_index "$@"; }
 mtu_is() { ibv_devinfo -d "$DEV1" | grep -Eq "active_mtu:\s+$1 "; }
 loaded() { [[ -e /sys/module/$1 ]]; }
 unload() { rmmod "$1" && ! loaded "$1"; }
+# With lockdep the socket of the C driver's QP1 keeps it loaded (rxe_reclassify_send_socket(), drivers/infiniband/sw/rxe/rxe_qp.c).
+unload_under_link() { [[ -z $DEBUG_KERNEL || $1 != rdma_rxe ]] || in2 rdma link del rxe2 && unload "$1"; }
 
 check "two hosts" hosts_up 1500
 check "a first link loads the module" in1 rdma link add first type rrxe netdev eth0
@@ -121,10 +123,12 @@ hosts_down
 unload rrxe
 unload rdma_rxe
 
-# Both modules, loaded and unloaded in every order, without links and with.
+# Both modules, loaded and unloaded in every order, without links and with. On the debug kernel, where each time takes a
+# minute, the first loaded is the first unloaded.
 check "two hosts again" hosts_up 1500
 for load in "rrxe rdma_rxe" "rdma_rxe rrxe"; do
 	for unload in "rrxe rdma_rxe" "rdma_rxe rrxe"; do
+		[[ -z $DEBUG_KERNEL || $load == "$unload" ]] || continue
 		read -r first second <<<"$load"
 		modprobe "$first"
 		check "load $load" modprobe "$second"
@@ -137,7 +141,7 @@ for load in "rrxe rdma_rxe" "rdma_rxe rrxe"; do
 		read -r first second <<<"$unload"
 		check "load $load, link rrxe" link_add 1 rrxe
 		check "link rxe" link_add 2 rxe
-		check "unload $first under its link" unload "$first"
+		check "unload $first under its link" unload_under_link "$first"
 		if [[ $first == rrxe ]]; then
 			check "its device is gone" gone rrxe1
 			check "that of the other is not" state rxe2 ACTIVE
@@ -147,7 +151,7 @@ for load in "rrxe rdma_rxe" "rdma_rxe rrxe"; do
 			wait_for 2 gone rrxe1 || in1 rdma link del rrxe1
 			check "rrxe makes a new link" link_add 1 rrxe
 		fi
-		check "unload $second under its link" unload "$second"
+		check "unload $second under its link" unload_under_link "$second"
 		DEV1='' DEV2=''
 		none_left "that"
 	done
