@@ -9,8 +9,10 @@ A container, h3, has a macvlan on top of eth0 of h1. Each case sends right packe
 must be the first to arrive.
 """
 
+import glob
 import ipaddress
 import os
+from pathlib import Path
 import subprocess
 import sys
 import time
@@ -98,6 +100,14 @@ class Queue:
         assert EVIL not in self.buffer.read(DEPTH * PAGE), "forged bytes are in memory"
 
 
+def has_gid(address):
+    """Whether the address is one of the device's."""
+    wanted = ipaddress.ip_address(address)
+    wanted = ipaddress.ip_address(f"::ffff:{wanted}") if wanted.version == 4 else wanted
+    places = glob.glob(f"/sys/class/infiniband/{DEVICE}/ports/1/gids/*")
+    return wanted in [ipaddress.ip_address(Path(place).read_text(encoding="ascii").strip()) for place in places]
+
+
 def dropped(reason):
     return counter(f"drop_{reason}")
 
@@ -146,6 +156,24 @@ def _():
         refuse(queue, lambda psn: mine.send(address, datagram(queue.qp.qp_num, psn)), "local", GRH,
                lambda: queue.send(HONEST, gid_at(address), index))
         mine.close()
+
+
+@case("datagrams to an address that has moved to another network device of this host")
+def _():
+    queue, peer = Queue(DEVICE, e.IBV_QPT_UD), Queue(PEER_DEVICE, e.IBV_QPT_UD)
+    address = "10.77.0.55"
+    ip = ["ip", "-n", "h1", "addr"]
+    subprocess.run([*ip, "add", f"{address}/24", "dev", "eth0"], check=True)
+    becomes(lambda: has_gid(address), True, "a GID")
+    peer.send(HONEST, gid_at(address), PEER_GID_INDEX, remote=queue.qp.qp_num)
+    equal(queue.received(GRH), HONEST, "the first message")
+    # The device loses it: eth1 is another network.
+    subprocess.run([*ip, "del", f"{address}/24", "dev", "eth0"], check=True)
+    subprocess.run([*ip, "add", f"{address}/32", "dev", "eth1"], check=True)
+    becomes(lambda: has_gid(address), False, "no GID")
+    refuse(queue, lambda psn: peer.send(EVIL, gid_at(address), PEER_GID_INDEX, remote=queue.qp.qp_num), "peer", GRH,
+           lambda: peer.send(HONEST, gid_at(HOST1), PEER_GID_INDEX, remote=queue.qp.qp_num))
+    subprocess.run([*ip, "del", f"{address}/32", "dev", "eth1"], check=True)
 
 
 @case("datagrams of a socket that is bound to another network device of this host")

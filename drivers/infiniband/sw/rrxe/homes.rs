@@ -119,6 +119,8 @@ pub(crate) struct Homes {
     #[pin]
     trees: BhSpinLock<Trees>,
     links: Atomic<u64>,
+    /// How often the trees have changed.
+    changes: Atomic<u64>,
 }
 
 impl Homes {
@@ -131,12 +133,20 @@ impl Homes {
         pin_init!(Self {
             trees <- new_bh_spinlock!(trees, "rrxe_homes"),
             links: Atomic::new(0),
+            changes: Atomic::new(0),
         })
     }
 
     /// What a new link's addresses are known by. Any context.
     pub(crate) fn new_link(&self) -> LinkId {
         LinkId(self.links.fetch_add(1, Relaxed))
+    }
+
+    /// How often addresses have come and gone. Who reads the same number again need not look for an address again. To be
+    /// read before the address is looked for. Any context.
+    #[inline]
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes.load(Relaxed)
     }
 
     /// `gid` is an address of `link` from now on. Process context; sleeps.
@@ -170,6 +180,7 @@ impl Homes {
             }
             None => drop(trees.ports.insert(new_port)),
         }
+        self.changes.fetch_add(1, Relaxed);
         Ok(())
     }
 
@@ -193,6 +204,7 @@ impl Homes {
                 drop(trees.ports.remove_node(&port));
             }
         }
+        self.changes.fetch_add(1, Relaxed);
     }
 
     /// The link that a packet to `gid` is for. From outside it must have come by a network device that leads there;

@@ -199,6 +199,12 @@ impl Link {
         }
     }
 
+    /// As [`Homes::changes`].
+    #[inline]
+    pub(crate) fn home_changes(&self) -> u64 {
+        self.context.homes.changes()
+    }
+
     /// Refuses packets to addresses that aren't the device's, or are and came by a network device that doesn't lead
     /// there. Any context but hard interrupts.
     ///

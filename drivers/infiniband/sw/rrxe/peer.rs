@@ -30,11 +30,19 @@ use crate::{
 pub(crate) enum Peer {
     /// One peer; known from RTR on.
     Connected(Option<Connection>),
-    /// Anybody. Of the own addresses, the one to which the last datagram came, and how: it was looked for
-    /// among the device's addresses, and needn't be again. Once the host gives it up none comes there.
-    Anybody(Option<(Gid, Ingress)>),
+    /// Anybody. The last datagram's arrival was looked for among the device's addresses, and needn't be again.
+    Anybody(Option<Arrival>),
     /// Nobody: whole frames are handed to the network device.
     Nobody,
+}
+
+/// To which of the own addresses a datagram came, and how.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Arrival {
+    to: Gid,
+    ingress: Ingress,
+    /// [`Link::home_changes`] before the address was looked for.
+    changes: u64,
 }
 
 /// The address of a connected peer.
@@ -116,7 +124,11 @@ impl Peer {
             Self::Connected(None) | Self::Nobody => Err(Counter::DropPeer),
             Self::Anybody(home) => {
                 let to = endpoints.destination;
-                let arrival = Some((to, ingress));
+                let arrival = Some(Arrival {
+                    to,
+                    ingress,
+                    changes: device.link.home_changes(),
+                });
                 // What comes to a group was handed to the QPs attached to it only.
                 if *home == arrival || to.is_multicast() {
                     return Ok(());
