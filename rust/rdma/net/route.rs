@@ -51,8 +51,6 @@ pub struct Route {
     local: bool,
     /// Whether IPsec changes the packets.
     protected: bool,
-    /// Bytes to keep free in front of the IP header; whoever needs more then makes room.
-    link_headroom: usize,
 }
 
 // SAFETY: A `dst_entry` is shared by all CPUs.
@@ -131,15 +129,6 @@ impl Route {
                 (cookie, flags & bindings::RTF_LOCAL != 0)
             }
         };
-        let link_headroom = if local {
-            0
-        } else {
-            let _readers = rcu::read_lock();
-            // SAFETY: `dst` is valid, and RCU keeps the device.
-            let netdev = unsafe { bindings::dst_dev_rcu(dst.as_ptr()) };
-            // SAFETY: As above.
-            unsafe { bindings::LL_RESERVED_SPACE(netdev) as usize }
-        };
         // INVARIANT: As the caller promises.
         Self {
             dst,
@@ -147,7 +136,6 @@ impl Route {
             network,
             local,
             protected,
-            link_headroom,
         }
     }
 
@@ -226,9 +214,18 @@ impl Route {
         self.network
     }
 
-    /// Bytes to keep free in front of the IP header: none for what stays on this host.
+    /// Bytes to keep free in front of the IP header: none for what stays on this host. The network device may need more or less
+    /// from one packet to the next (veth, as its peer's XDP programs come and go); one that finds too few copies the packet,
+    /// and ends its account early (`skb_expand_head()`). Any context but hard interrupts.
     pub fn link_headroom(&self) -> usize {
-        self.link_headroom
+        if self.local {
+            return 0;
+        }
+        let _readers = rcu::read_lock();
+        // SAFETY: Valid by the type invariant, and RCU keeps the device.
+        let netdev = unsafe { bindings::dst_dev_rcu(self.dst.as_ptr()) };
+        // SAFETY: As above.
+        unsafe { bindings::LL_RESERVED_SPACE(netdev) as usize }
     }
 
     /// Gives a packet of `len` bytes, its IP header included, its entry. Returns the namespace to send it in, which is valid as long
@@ -414,7 +411,6 @@ impl Clone for Route {
             network: self.network,
             local: self.local,
             protected: self.protected,
-            link_headroom: self.link_headroom,
         }
     }
 }
