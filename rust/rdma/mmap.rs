@@ -28,7 +28,13 @@ use kernel::{
     },
 };
 
-use crate::bindings;
+use crate::{
+    bindings,
+    sync::{check_not_killed, cond_resched},
+};
+
+/// Bytes that [`SharedMemory::insert_into`] inserts before other tasks may run.
+const INSERTED_AT_ONCE: usize = 512 * PAGE_SIZE;
 
 /// Zeroed, page-aligned kernel memory made of single pages, charged to the caller's memory cgroup.
 ///
@@ -87,12 +93,16 @@ impl SharedMemory {
     ///
     /// # Errors
     ///
-    /// Those of `vm_insert_page()`.
+    /// Those of `vm_insert_page()`; `EINTR` if the caller is killed.
     unsafe fn insert_into(&self, vma: *mut core_bindings::vm_area_struct, pages: usize) -> Result {
         // SAFETY: The caller promises that `vma` is valid.
         let mut address = unsafe { (*vma).__bindgen_anon_1.__bindgen_anon_1.vm_start };
         let memory = self.start.as_ptr();
         for offset in (0..self.len).step_by(PAGE_SIZE).take(pages) {
+            if offset % INSERTED_AT_ONCE == 0 {
+                check_not_killed()?;
+                cond_resched();
+            }
             // SAFETY: `offset` is within the allocation, and vmalloc memory has a page everywhere.
             let page = unsafe { core_bindings::vmalloc_to_page(memory.add(offset).cast()) };
             // SAFETY: The caller promises that `vma` is valid, locked, and spans `address`; `page`
