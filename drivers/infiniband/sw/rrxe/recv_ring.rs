@@ -195,7 +195,7 @@ impl RecvRing {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if this ring is too small, `EBUSY` if more was posted.
+    /// `EINVAL` if this ring is too small, `EBUSY` if more was posted, or less is posted than was taken.
     pub(crate) fn succeed(&mut self, old: &Self, posted: &Posted, limit: u32) -> Result {
         let count = old.ring.distance(posted.from, posted.to);
         let late = old.ring.distance(posted.to, old.ring.producer());
@@ -206,10 +206,34 @@ impl RecvRing {
         if total > self.ring.capacity() {
             return Err(EINVAL);
         }
+        let next = old.ring.distance(posted.from, old.next);
+        // It took back what it had posted, and what was taken meanwhile.
+        if next > total {
+            return Err(EBUSY);
+        }
         self.ring.copy_elements(&old.ring, posted.to, count, late);
-        self.next = old.ring.distance(posted.from, old.next);
+        self.next = next;
         self.ring.publish_consumer(self.next);
         self.ring.publish_producer(total);
+        Ok(())
+    }
+}
+
+#[kunit_tests(rrxe_recv_ring)]
+mod tests {
+    use super::*;
+
+    /// A process posts WQEs while its queue is resized, and takes them back once a QP has taken some.
+    #[test]
+    fn refuses_to_have_taken_more_than_is_posted() -> Result {
+        for (taken, is_refused) in [(4, false), (5, true)] {
+            let mut old = RecvRing::new(Ring::unmapped(64, 15)?);
+            old.ring.publish_producer(4);
+            let posted = old.snapshot();
+            let mut new = RecvRing::with_copy(Ring::unmapped(64, 7)?, &posted)?;
+            old.next = taken;
+            assert_eq!(new.succeed(&old, &posted, 8).is_err(), is_refused);
+        }
         Ok(())
     }
 }
