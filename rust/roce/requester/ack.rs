@@ -129,7 +129,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
     }
 
     /// An RNR NAK: everything from `psn` on waits as long as the peer asked. If it isn't `proven` by its
-    /// MSN it may be forged, and costs time only.
+    /// MSN it may be forged, and costs time only, unless there are too many (`Retry::spend_rnr`).
     fn wait<H: Host>(
         &mut self,
         psn: Psn,
@@ -144,7 +144,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
             return Outcome::Continue;
         }
         host.count(Count::RcvdRnrErr);
-        if proven && !self.retry.spend_rnr(&context.settings) {
+        if !self.retry.spend_rnr(proven, &context.settings) {
             host.count(Count::RnrRetryExceeded);
             return self.fail_at(psn, WcStatus::RnrRetryExcErr, host);
         }

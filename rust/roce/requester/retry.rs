@@ -19,6 +19,9 @@ pub(super) const ASK_EVERY: u32 = 32;
 const LEAST_TIMEOUT: u64 = 4_096 << 10;
 /// This count of RNR retries stands for "for ever" (IBTA 1.x §9.7.5.2.8).
 const RNR_FOREVER: u8 = 7;
+/// After so many RNR NAKs without progress whose MSN is impossible, it is the peer that sends them: a forger must meet a PSN in
+/// flight each time, before the peer's own answer.
+const MOST_UNPROVEN: u8 = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Timer {
@@ -37,6 +40,8 @@ pub(super) struct Retry {
     spent: u8,
     /// RNR retries since the last progress.
     rnr_spent: u8,
+    /// RNR NAKs since the last progress that may be forged.
+    unproven: u8,
     /// How many packets may be in flight: halved by each loss and each wait, grown by progress.
     limit: u32,
     /// Packets that arrived since the limit last grew, below [`GROWTH`].
@@ -59,6 +64,7 @@ impl Retry {
             timer: Timer::Off,
             spent: 0,
             rnr_spent: 0,
+            unproven: 0,
             limit: MOST_IN_FLIGHT,
             arrived: 0,
         }
@@ -120,6 +126,7 @@ impl Retry {
     pub(super) fn progress(&mut self, una: Psn, packets: u32, now: Instant, settings: &Settings) {
         self.spent = 0;
         self.rnr_spent = 0;
+        self.unproven = 0;
         if self.limit < MOST_IN_FLIGHT {
             self.widen(packets);
         }
@@ -151,14 +158,20 @@ impl Retry {
         self.limit = (self.limit >> 1).max(LEAST_IN_FLIGHT);
     }
 
-    /// Takes an RNR retry; `false` if there is none left.
-    pub(super) fn spend_rnr(&mut self, settings: &Settings) -> bool {
-        if settings.rnr_retry != RNR_FOREVER {
-            if self.rnr_spent >= settings.rnr_retry {
-                return false;
-            }
-            self.rnr_spent = self.rnr_spent.saturating_add(1);
+    /// Takes an RNR retry; `false` if there is none left. An RNR NAK that isn't `proven` may be forged, and takes one of
+    /// [`MOST_UNPROVEN`].
+    pub(super) fn spend_rnr(&mut self, proven: bool, settings: &Settings) -> bool {
+        if settings.rnr_retry == RNR_FOREVER {
+            return true;
         }
+        let (spent, most) = match proven {
+            true => (&mut self.rnr_spent, settings.rnr_retry),
+            false => (&mut self.unproven, MOST_UNPROVEN),
+        };
+        if *spent >= most {
+            return false;
+        }
+        *spent = spent.saturating_add(1);
         true
     }
 

@@ -382,6 +382,27 @@ fn forged_waits_spend_no_rnr_retry() {
 }
 
 #[test]
+fn a_peer_with_impossible_msns_makes_nobody_wait_for_ever() {
+    for (rnr_retry, ends) in [(2, true), (7, false)] {
+        let mut bench = Bench::new();
+        bench.change(Attrs {
+            rnr_retry: Some(rnr_retry),
+            ..Attrs::default()
+        });
+        bench.post(SEND, 0);
+        bench.poll();
+        for _ in 0..64 {
+            bench.rnr_with(0, 1, FORGED);
+            bench.time_out();
+            assert_eq!(bench.psns(), [0]);
+        }
+        bench.rnr_with(0, 1, FORGED);
+        let sent = bench.sent();
+        assert_eq!(sent == [(0, RnrRetryExcErr)], ends, "{sent:?}");
+    }
+}
+
+#[test]
 fn a_challenge_sets_no_timer_where_there_is_none() {
     let mut bench = Bench::new();
     bench.change(Attrs {
