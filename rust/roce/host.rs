@@ -139,6 +139,11 @@ pub trait RecvQueue {
         Err(QueueFault::Unknown)
     }
 
+    /// Whether the shared queue from which `take_xrc_recv` took last is there still.
+    fn has_named_queue(&self) -> bool {
+        true
+    }
+
     /// The QP no longer needs the SGEs of `slot`.
     fn release_recv(&mut self, slot: RecvSlot);
 

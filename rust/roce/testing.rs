@@ -229,6 +229,10 @@ impl RecvQueue for MockHost {
         }
     }
 
+    fn has_named_queue(&self) -> bool {
+        !self.srq_broken
+    }
+
     fn release_recv(&mut self, slot: RecvSlot) {
         self.released.push(slot);
     }

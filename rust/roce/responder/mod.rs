@@ -509,6 +509,8 @@ impl<R: Slots<Replay>> Responder<R> {
             None => Err(Refusal::NotReady),
             // A message can't go on in another queue.
             Some(held) if held.srqn != srqn => Err(NakCode::InvalidRequest.into()),
+            // Nobody is told of a message that it would receive.
+            Some(_) if !host.has_named_queue() => Err(Refusal::BrokenQueue),
             Some(Held {
                 wr, fault: None, ..
             }) => Ok(wr),

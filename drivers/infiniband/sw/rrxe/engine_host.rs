@@ -192,6 +192,10 @@ impl roce::host::RecvQueue for EngineHost<'_> {
         self.rq.take_named(srqn, self.upshot)
     }
 
+    fn has_named_queue(&self) -> bool {
+        self.rq.has_current()
+    }
+
     fn release_recv(&mut self, _slot: RecvSlot) {
         self.rq.release();
     }

@@ -182,6 +182,16 @@ impl RecvQueue {
         }
     }
 
+    /// Whether the queue of an XRC domain from which [`Self::take_named`] took last isn't destroyed.
+    pub(crate) fn has_current(&self) -> bool {
+        match &self.source {
+            Source::Domain {
+                current: Some(srq), ..
+            } => srq.is_in_service(),
+            _ => true,
+        }
+    }
+
     /// The protection domain whose memory a request reaches, of a QP in `pd`: of an XRC target that of
     /// the queue which the request names.
     ///

@@ -243,6 +243,22 @@ fn a_message_stays_in_its_queue() {
     assert_eq!(host.recv_wcs[0].status, WcStatus::RemInvReqErr);
 }
 
+/// Even a message without bytes, which needs no memory of the queue.
+#[test]
+fn a_queue_that_goes_takes_the_qp_with_it() {
+    let (mut qp, mut host) = in_rts(QpKind::XrcTgt);
+    qp.handle_packet(NOW, &send(FIRST, SRQN), &mut host);
+    host.post_recv(0);
+    drain(&mut qp, NOW, &mut host);
+    host.srq_broken = true;
+    qp.handle_packet(NOW, &send(FIRST, SRQN), &mut host);
+    assert_eq!(qp.state(), QpState::Err);
+    assert_eq!(host.events, [Event::QpFatal]);
+    let sent = drain(&mut qp, NOW, &mut host);
+    let refused = Syndrome::Nak(NakCode::RemoteOperational);
+    assert_eq!(syndrome(&sent[0]), refused);
+}
+
 #[test]
 fn an_empty_queue_is_looked_at_again() {
     for posted in [false, true] {
