@@ -235,6 +235,11 @@ __rrxe_helper __u8 rrxe_helper_skb_pkt_type(const struct sk_buff *skb)
 	return skb->pkt_type;
 }
 
+__rrxe_helper int rrxe_helper_skb_cow_head(struct sk_buff *skb, unsigned int headroom)
+{
+	return skb_cow_head(skb, headroom);
+}
+
 __rrxe_helper bool rrxe_helper_skb_lacks_checksum(const struct sk_buff *skb)
 {
 	return skb->ip_summed == CHECKSUM_PARTIAL;

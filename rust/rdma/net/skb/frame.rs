@@ -137,7 +137,7 @@ impl Drop for RxFrame {
 ///
 /// # Invariants
 ///
-/// The buffer is valid for `'a`, and shared: it is only read. Its link-layer header is set and lies no
+/// The buffer is valid for `'a`, and shared: it is only read, and its copies before they are written. Its link-layer header is set and lies no
 /// further than `header` bytes in front of `data`.
 pub struct TappedFrame<'a> {
     skb: NonNull<bindings::sk_buff>,
@@ -236,7 +236,10 @@ impl TappedFrame<'_> {
         let size = unsafe { (*bindings::skb_shinfo(copy.as_ptr())).gso_size };
         // SAFETY: Valid.
         let len = unsafe { copy.as_ref() }.len;
-        let first = if matches!(len.checked_div(u32::from(size)), Some(..=MAX_SEGMENTS)) {
+        // Protocols write checksums into the head, which the stack has, too: it is copied.
+        let fits = matches!(len.checked_div(u32::from(size)), Some(..=MAX_SEGMENTS));
+        // SAFETY: Valid and ours.
+        let first = if fits && unsafe { bindings::skb_cow_head(copy.as_ptr(), 0) } == 0 {
             // SAFETY: Valid and ours, with `data` at its start and the network header set by the stack. The frames made of
             // it are new, or are counted references to the buffers of which it consists.
             from_err_ptr(unsafe { bindings::__skb_gso_segment(copy.as_ptr(), 0, false) })
