@@ -403,6 +403,22 @@ fn a_peer_with_impossible_msns_makes_nobody_wait_for_ever() {
 }
 
 #[test]
+fn forged_waits_before_progress_do_not_count() {
+    let mut bench = Bench::new();
+    for message in 0..2 {
+        bench.post(SEND, 0);
+        bench.poll();
+        for _ in 0..40 {
+            bench.rnr_with(message, 1, FORGED);
+            bench.time_out();
+            bench.poll();
+        }
+        bench.ack(message);
+    }
+    assert_eq!(bench.sent(), [(0, Success), (1, Success)]);
+}
+
+#[test]
 fn a_challenge_sets_no_timer_where_there_is_none() {
     let mut bench = Bench::new();
     bench.change(Attrs {
