@@ -509,8 +509,8 @@ impl<R: Slots<Replay>> Responder<R> {
             None => Err(Refusal::NotReady),
             // A message can't go on in another queue.
             Some(held) if held.srqn != srqn => Err(NakCode::InvalidRequest.into()),
-            // Nobody is told of a message that it would receive.
-            Some(_) if !host.has_named_queue() => Err(Refusal::BrokenQueue),
+            // The queue is destroyed: its CQ would get no completion of the message.
+            Some(_) if srqn.is_some() && !host.has_named_queue() => Err(Refusal::BrokenQueue),
             Some(Held {
                 wr, fault: None, ..
             }) => Ok(wr),
