@@ -48,8 +48,8 @@ impl RxFrame {
         let raw = skb.as_ptr();
         // SAFETY: Valid, as the caller promises, and held by `frame`.
         if unsafe { bindings::skb_lacks_checksum(raw) } {
-            // SAFETY: As above; it copies what others share before it writes. No network device is there to help: that of
-            // SCTP (a CRC) is made, too.
+            // SAFETY: As above; it copies what others share before it writes. Without features of a network device it
+            // computes checksums of SCTP, too.
             to_result(unsafe { bindings::skb_csum_hwoffload_help(raw, 0) }).ok()?;
         }
         // SAFETY: As above, so it has a shared info.
@@ -137,7 +137,7 @@ impl Drop for RxFrame {
 ///
 /// # Invariants
 ///
-/// The buffer is valid for `'a`, and shared: it is only read, and its copies before they are written. Its link-layer header is set and lies no
+/// The buffer is valid for `'a`, and shared: it is only read. Its link-layer header is set and lies no
 /// further than `header` bytes in front of `data`.
 pub struct TappedFrame<'a> {
     skb: NonNull<bindings::sk_buff>,
@@ -236,7 +236,7 @@ impl TappedFrame<'_> {
         let size = unsafe { (*bindings::skb_shinfo(copy.as_ptr())).gso_size };
         // SAFETY: Valid.
         let len = unsafe { copy.as_ref() }.len;
-        // Protocols write checksums into the head, which the stack has, too: it is copied.
+        // The clone shares its head with the stack, and segmentation writes checksums there. So the head is copied.
         let fits = matches!(len.checked_div(u32::from(size)), Some(..=MAX_SEGMENTS));
         // SAFETY: Valid and ours.
         let first = if fits && unsafe { bindings::skb_cow_head(copy.as_ptr(), 0) } == 0 {
