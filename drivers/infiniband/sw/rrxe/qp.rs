@@ -6,6 +6,9 @@ mod attributes;
 mod create;
 mod fault;
 mod manage;
+mod run;
+
+pub(crate) use run::note_peer;
 
 use kernel::{
     cpu::CpuId,
@@ -13,7 +16,7 @@ use kernel::{
     prelude::*,
     sync::{
         atomic::{ordering, Atomic},
-        rcu, Arc, ArcBorrow,
+        Arc, ArcBorrow,
     },
     time::{
         hrtimer::{
@@ -49,7 +52,7 @@ use crate::{
     device::Device,
     doorbells::Doorbell,
     engine::Core,
-    engine_host::{Rest, Upshot},
+    engine_host::Upshot,
     filter::Filter,
     netns::NetContext,
     noted_state::NotedState,
@@ -60,13 +63,9 @@ use crate::{
     srq::Srq,
     stats,
     thread_share::{ThreadShare, Waiter},
-    turn::{Held, Turn, Wish},
+    turn::Turn,
     workers::Workers,
 };
-
-/// Turns that one caller takes in a row, those of one QP and of local peers together, before it leaves the
-/// rest ([`Qp::leave`]).
-const MAX_ROUNDS: u32 = 16;
 
 /// A queue pair.
 ///
@@ -425,106 +424,10 @@ impl Qp {
         self.device.link.has_flushed() && self.is_of_process()
     }
 
-    /// Runs the engine in softirq. That of a process runs only if softirqs have time for it, and leaves those of local peers
-    /// to threads; otherwise a thread runs it. A thread whose CPU must not send hands over to a softirq again, once that
-    /// has time (`next_turn.rs`).
-    fn advance_in_softirq(this: ArcBorrow<'_, Self>) {
-        if this.poster.is_some() {
-            return Self::advance(this, &mut None);
-        }
-        let run = || {
-            let mut rounds = MAX_ROUNDS;
-            if let Some(peer) = Self::take_turns(this, None, &mut None, &mut rounds) {
-                Self::leave(peer.as_arc_borrow());
-            }
-        };
-        if !this.workers.softirq_time.spend(run) {
-            Self::leave(this);
-        }
-    }
-
     /// How long softirqs of a CPU don't run the QP, if they have spent their time. Any context.
     pub(crate) fn pause_of(&self, cpu: CpuId) -> Option<Duration> {
         let time = &self.workers.softirq_time;
         time.pause_of(cpu).filter(|_| self.is_of_process())
-    }
-
-    /// Runs the engine, and those of local peers to which it sent packets; a QP of the kernel leaves those of processes to threads, for
-    /// softirqs run it without an account. Any context up to softirq.
-    ///
-    /// Bottom halves are off until all is told, also between two turns: a thread that is preempted there would keep
-    /// notifications and wishes of others for as long as it gets no CPU.
-    fn advance(this: ArcBorrow<'_, Self>, direct: &mut Option<RxPacket>) {
-        let _off = bottom_halves_off();
-        let mut rounds = MAX_ROUNDS;
-        let mut peer = Self::take_turns(this, None, direct, &mut rounds);
-        while let Some(qp) = peer {
-            if rounds == 0 || this.poster.is_some() && qp.is_of_process() {
-                return Self::leave(qp.as_arc_borrow());
-            }
-            peer = Self::take_turns(qp.as_arc_borrow(), None, &mut None, &mut rounds);
-        }
-    }
-
-    /// Runs the engine until it has nothing to do, its budget or the `rounds` are spent, or another CPU has it.
-    /// Returns a local peer that got packets. `held` is the turn, if the caller has it. With bottom halves off.
-    fn take_turns(
-        this: ArcBorrow<'_, Self>,
-        mut held: Option<Held<'_, Option<KBox<Core>>>>,
-        direct: &mut Option<RxPacket>,
-        rounds: &mut u32,
-    ) -> Option<Arc<Self>> {
-        if this.is_at_end() {
-            *direct = None;
-            return None;
-        }
-        let wish = match direct.is_some() {
-            true => Wish::Packet,
-            false => Wish::All,
-        };
-        let mut peer = None;
-        // Until all is told: destruction waits for it, of QPs that the kernel uses.
-        let _readers = this.poster.as_ref().map(|_| rcu::read_lock());
-        let mut run = |direct: &mut Option<RxPacket>| {
-            this.turn.advance(
-                held.take(),
-                wish,
-                |core, wishes| {
-                    // Whatever is looked up meanwhile is so within this, and costs less.
-                    this.net.readers.within(|| match core {
-                        Some(core) => core.run(this, direct, wishes.are_for_packets()),
-                        None => Upshot::default(),
-                    })
-                },
-                |upshot| {
-                    if !upshot.is_quiet() {
-                        this.conclude(&upshot);
-                    }
-                    if let Some(other) = upshot.peer {
-                        note_peer(&mut peer, other);
-                    }
-                    *rounds = rounds.saturating_sub(1);
-                    if upshot.stalled {
-                        Self::request_fault(this);
-                    }
-                    match upshot.rest {
-                        Rest::None if *rounds > 0 => return true,
-                        Rest::None | Rest::Anywhere => Self::leave(this),
-                        Rest::On(cpu) => Self::schedule_on(this, cpu),
-                    }
-                    false
-                },
-            );
-        };
-        run(direct);
-        if let Some(packet) = direct.take() {
-            // Somebody else has the turn, or it ended before its time.
-            if let Err(skb) = this.inbox.push(packet.into_skb()) {
-                this.net.drops.discard(skb, Discard::Overflow);
-            }
-            run(&mut None);
-        }
-        peer
     }
 
     /// Tells ib_core what a turn brought about. No lock is held.
@@ -623,15 +526,5 @@ impl Qp {
         } else {
             let _ = turns.enqueue_on::<_, 0>(cpu, Arc::from(this));
         }
-    }
-}
-
-/// Remembers `other` as the peer to run; one that was remembered before runs later.
-pub(crate) fn note_peer(peer: &mut Option<Arc<Qp>>, other: Arc<Qp>) {
-    if matches!(peer, Some(before) if Arc::ptr_eq(before, &other)) {
-        return;
-    }
-    if let Some(before) = peer.replace(other) {
-        Qp::leave(before.as_arc_borrow());
     }
 }
