@@ -17,11 +17,13 @@ import time
 from pathlib import Path
 
 import forge
-from cpu_time import packets_during
+from cpu_time import packets_during, packets_sent_by
 from extension import (
     ATTACH_MCAST, CONSUMER, CREATE_QP, ELEMENTS, PRODUCER, Context, Cq, Mapped, Qp, gid_of, node_of,
 )
-from pairs import DEVICE, GID_INDEX, PAGE, PATIENCE, Buffer, case, counter, equal, main
+from pairs import (
+    DEVICE, GID_INDEX, PAGE, PATIENCE, Buffer, become_nobody, case, counter, equal, main, start_child,
+)
 
 ADDRESS, SENDERS_NAMESPACE, SENDERS_ADDRESS, HOW = sys.argv[3:]
 GROUP = "239.77.1.21"
@@ -208,12 +210,36 @@ def answers():
     equal((sent, by_softirqs), (ROUNDS * (1 + UNCALLED), 0), "packets, and those sent by softirqs")
 
 
+def neighbour():
+    """The call of one user sends a datagram to the QP of another one, in whose ring there are many."""
+    numbers, number = os.pipe()
+
+    def other():
+        become_nobody()
+        qp = new_qp(length=64)
+        qp.post(DEPTH)
+        os.write(number, struct.pack("=I", qp.number))
+        until(qp.is_empty, "all are sent")
+
+    child = start_child(other)
+    qp = new_qp(*struct.unpack("=I", os.read(numbers, 4)), length=64)
+
+    def work():
+        qp.post(1)
+        qp.call()
+        equal(os.waitpid(child, 0)[1], 0, "the other user's status")
+
+    by_call = packets_sent_by({os.getpid()}, work)
+    equal(by_call, 1, "packets sent by the call")
+
+
 # On one CPU, or threads hand over to the one whose packets are on the way.
 os.sched_setaffinity(0, {0})
 Path("/sys/devices/virtual/workqueue/rrxe_rest/cpumask").write_text("1")
 if HOW == "share":
     case("datagrams: a stranger's datagram has no softirq send what lies in a ring")(strangers)
     case("datagrams: those to the own group have no softirq send more of them")(own_group)
+    case("datagrams: a call to another user's QP sends nothing that lies in its ring")(neighbour)
     case("datagrams: answers of the kernel have no softirq send more of them")(answers)
 elif HOW == "threads":
     case("datagrams: threads take in what softirqs have no time for")(threads)

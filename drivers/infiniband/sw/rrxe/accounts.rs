@@ -234,6 +234,13 @@ impl Payer {
             .any(|ours| other.accounts().any(|theirs| core::ptr::eq(ours, theirs)))
     }
 
+    /// Whether it has the same accounts as `other`: the user's, and the memory cgroup's.
+    pub(crate) fn has_accounts_of(&self, other: &Self) -> bool {
+        let account = |open: &Open| core::ptr::from_ref::<Account>(&open.account);
+        let same_user = account(&self.user) == account(&other.user);
+        same_user && self.cgroup.as_ref().map(account) == other.cgroup.as_ref().map(account)
+    }
+
     /// A number that no other user has at the same time.
     pub(crate) fn user_number(&self) -> u64 {
         core::ptr::from_ref(&*self.user.account).addr() as u64
@@ -390,7 +397,9 @@ mod tests {
             (Some(2), 2, false),
             (None, 2, false),
         ] {
-            assert_eq!(payer(&accounts, cgroup, user)?.shares_with(&one), shares);
+            let other = payer(&accounts, cgroup, user)?;
+            assert_eq!(other.shares_with(&one), shares);
+            assert_eq!(other.has_accounts_of(&one), (cgroup, user) == (Some(1), 1));
         }
         Ok(())
     }

@@ -18,6 +18,7 @@ use crate::{
     engine_host::Upshot,
     error_poll::ErrorPoll,
     limits,
+    turn::Wish,
 };
 
 /// Turns that a query takes in a row, before it leaves the rest.
@@ -67,7 +68,7 @@ impl Qp {
         if held.is_some() {
             let mut rounds = QUERY_ROUNDS;
             let this = this.as_arc_borrow();
-            if let Some(peer) = Self::take_turns(this, held, &mut None, &mut rounds) {
+            if let Some(peer) = Self::take_turns(this, held, Wish::All, &mut None, &mut rounds) {
                 Self::leave(peer.as_arc_borrow());
             }
         }

@@ -30,7 +30,7 @@ impl Qp {
         }
         let run = || {
             let mut rounds = MAX_ROUNDS;
-            if let Some(peer) = Self::take_turns(this, None, &mut None, &mut rounds) {
+            if let Some(peer) = Self::take_turns(this, None, Wish::All, &mut None, &mut rounds) {
                 Self::leave(peer.as_arc_borrow());
             }
         };
@@ -39,28 +39,51 @@ impl Qp {
         }
     }
 
-    /// Runs the engine, and those of local peers to which it sent packets; a QP of the kernel leaves those of processes to threads, for
-    /// softirqs run it without an account. Any context up to softirq.
+    /// Runs the engine, and those of local peers to which it sent packets. Any context up to softirq.
+    ///
+    /// A local peer of another payer has one turn, as of a packet from the network, however often its turn would come: its
+    /// process may have posted more than whoever calls this wants to wait for. A QP of the kernel leaves those of
+    /// processes to threads, for softirqs run it without an account.
     ///
     /// Bottom halves are off until all is told, also between two turns: a thread that is preempted there would keep
     /// notifications and wishes of others for as long as it gets no CPU.
     pub(super) fn advance(this: ArcBorrow<'_, Self>, direct: &mut Option<RxPacket>) {
         let _off = bottom_halves_off();
+        let wish = match direct.is_some() {
+            true => Wish::Packet,
+            false => Wish::All,
+        };
         let mut rounds = MAX_ROUNDS;
-        let mut peer = Self::take_turns(this, None, direct, &mut rounds);
-        while let Some(qp) = peer {
-            if rounds == 0 || this.poster.is_some() && qp.is_of_process() {
-                return Self::leave(qp.as_arc_borrow());
+        let mut rounds_of_others = u32::from(this.is_of_process());
+        let mut next = Self::take_turns(this, None, wish, direct, &mut rounds);
+        while let Some(peer) = next {
+            let peer = peer.as_arc_borrow();
+            let (wish, rounds) = match this.has_payer_of(&peer) {
+                true => (Wish::All, &mut rounds),
+                false => (Wish::Packet, &mut rounds_of_others),
+            };
+            if *rounds == 0 {
+                return Self::leave(peer);
             }
-            peer = Self::take_turns(qp.as_arc_borrow(), None, &mut None, &mut rounds);
+            next = Self::take_turns(peer, None, wish, &mut None, rounds);
+        }
+    }
+
+    /// Whether the same accounts pay for both QPs.
+    fn has_payer_of(&self, other: &Self) -> bool {
+        match (self.payer(), other.payer()) {
+            (Some(own), Some(others)) => own.has_accounts_of(others),
+            (own, others) => own.is_none() && others.is_none(),
         }
     }
 
     /// Runs the engine until it has nothing to do, its budget or the `rounds` are spent, or another CPU has it.
-    /// Returns a local peer that got packets. `held` is the turn, if the caller has it. With bottom halves off.
+    /// Returns a local peer that got packets. `held` is the turn, if the caller has it; `wish` is what it is for. With bottom
+    /// halves off.
     pub(super) fn take_turns(
         this: ArcBorrow<'_, Self>,
         mut held: Option<Held<'_, Option<KBox<Core>>>>,
+        wish: Wish,
         direct: &mut Option<RxPacket>,
         rounds: &mut u32,
     ) -> Option<Arc<Self>> {
@@ -68,10 +91,6 @@ impl Qp {
             *direct = None;
             return None;
         }
-        let wish = match direct.is_some() {
-            true => Wish::Packet,
-            false => Wish::All,
-        };
         let mut peer = None;
         // Until all is told: destruction waits for it, of QPs that the kernel uses.
         let _readers = this.poster.as_ref().map(|_| rcu::read_lock());
@@ -99,6 +118,8 @@ impl Qp {
                     }
                     match upshot.rest {
                         Rest::None if *rounds > 0 => return true,
+                        // A wish that is made from now on finds the turn free.
+                        Rest::None if !this.turn.is_wanted() => {}
                         Rest::None | Rest::Anywhere => Self::leave(this),
                         Rest::On(cpu) => Self::schedule_on(this, cpu),
                     }
