@@ -238,6 +238,7 @@ impl Doorbells {
         };
         // Outside the lock: this waits for the guard.
         drop(before);
+        this.active.store(this.now(), Relaxed);
         let guard = this.clone().start(this.workers.guard);
         let mut watch = this.watch.lock();
         if watch.phase != Phase::Starting {

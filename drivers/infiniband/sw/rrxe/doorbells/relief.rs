@@ -66,11 +66,16 @@ impl Doorbells {
     fn guard(self: &Arc<Self>) -> Option<Delta> {
         let soon = self.workers.guard;
         let passes = self.passes.load(Relaxed);
+        let period = || {
+            let idle = self.now().saturating_sub(self.active.load(Relaxed));
+            Some(period(soon, idle))
+        };
         {
             let mut watch = self.watch.lock();
             match watch.phase {
                 Phase::Unwatched | Phase::Closed => return None,
-                Phase::Starting => return Some(soon),
+                // The thread that starts the watch may get no CPU meanwhile.
+                Phase::Starting => return period(),
                 Phase::Watched => {}
             }
             if watch.seen != passes {
@@ -79,8 +84,7 @@ impl Doorbells {
             }
         }
         if !self.page.is_rung() {
-            let idle = self.now().saturating_sub(self.active.load(Relaxed));
-            return Some(period(soon, idle));
+            return period();
         }
         if self.end_watch(|interest| interest.disappointed(self.now())) {
             self.leave_last();
