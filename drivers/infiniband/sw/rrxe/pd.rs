@@ -93,11 +93,6 @@ impl Pd {
         self.sends.xchg(false, ordering::Relaxed)
     }
 
-    /// The payer of its process; `None` for the kernel. Any context.
-    pub(crate) fn payer(&self) -> Option<&Arc<Payer>> {
-        self.object.payer()
-    }
-
     /// The room for another object of its process. Any context.
     ///
     /// # Errors

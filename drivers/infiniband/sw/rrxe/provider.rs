@@ -255,7 +255,7 @@ impl Provider for Rrxe {
         mr: &Arc<Mr>,
         change: MrChange<'_, Pd>,
     ) -> Result<Arc<Mr>> {
-        device.mrs.reregister(&device.workers.owners, mr, change)
+        device.mrs.reregister(&device.workers, mr, change)
     }
 
     fn get_dma_mr(pd: &Arc<Pd>, access: Access) -> Result<Arc<Mr>> {

@@ -8,27 +8,29 @@ use kernel::{prelude::*, sync::Arc};
 use rdma::{
     fast_mr::{FastKind, FastMemory},
     mr::{Access, MrChange, UserRange},
-    odp::{self, Owners},
+    odp,
 };
 
 use super::{rights, Memory, Mr, MrTable, PLACES};
 use crate::{
-    accounts::{ObjectClaim, Payer},
+    accounts::{Accounts, ObjectClaim, Payer},
     limits,
     pd::Pd,
     thread_share::OwnerShare,
+    workers::Workers,
 };
 
 /// The share of the calling process's address space in the threads that release memory on demand, in case that it has none
-/// yet. `None` for other memory.
+/// yet. `None` for other memory. The process pays, not the one that opened the device: an open device may be passed on.
 fn release_share(
-    payer: Option<&Arc<Payer>>,
+    accounts: &Arc<Accounts>,
     access: Access,
 ) -> Result<Option<Arc<dyn odp::Threads>>> {
-    Ok(match payer {
-        Some(payer) if access.is_on_demand() => Some(OwnerShare::new(payer)?),
-        _ => None,
-    })
+    if !access.is_on_demand() {
+        return Ok(None);
+    }
+    let payer = Arc::new(Payer::current(accounts)?, GFP_KERNEL_ACCOUNT)?;
+    Ok(Some(OwnerShare::new(&payer)?))
 }
 
 impl MrTable {
@@ -43,9 +45,10 @@ impl MrTable {
         range: &UserRange<'_>,
         access: Access,
     ) -> Result<Arc<Mr>> {
-        let owners = &pd.device().workers.owners;
+        let workers = &pd.device().workers;
+        let share = release_share(&workers.accounts, access)?;
         let memory = Memory::User {
-            memory: range.take(access, owners, release_share(pd.payer(), access)?)?,
+            memory: range.take(access, &workers.owners, share)?,
             iova: range.iova(access),
             access: AtomicU32::new(access.bits()),
         };
@@ -53,7 +56,7 @@ impl MrTable {
     }
 
     /// Changes `mr` and returns it, or what takes its place under the same key. The process of memory on demand becomes one of
-    /// `owners`. On error nothing has changed. Process context.
+    /// the owners of `workers`. On error nothing has changed. Process context.
     ///
     /// # Errors
     ///
@@ -61,22 +64,17 @@ impl MrTable {
     /// [`UserRange::take`].
     pub(crate) fn reregister(
         &self,
-        owners: &Arc<Owners>,
+        workers: &Workers,
         mr: &Arc<Mr>,
         change: MrChange<'_, Pd>,
     ) -> Result<Arc<Mr>> {
         mr.close()?;
-        let changed = self.change(owners, mr, change);
+        let changed = self.change(workers, mr, change);
         mr.reopen();
         changed
     }
 
-    fn change(
-        &self,
-        owners: &Arc<Owners>,
-        mr: &Arc<Mr>,
-        change: MrChange<'_, Pd>,
-    ) -> Result<Arc<Mr>> {
+    fn change(&self, workers: &Workers, mr: &Arc<Mr>, change: MrChange<'_, Pd>) -> Result<Arc<Mr>> {
         let Memory::User {
             memory,
             iova,
@@ -93,8 +91,8 @@ impl MrTable {
         let pd = change.pd.map(|pd| pd.id());
         let other = match &change.range {
             Some(range) => {
-                let share = release_share(mr.object.payer(), access)?;
-                let memory = range.take(access, owners, share)?;
+                let share = release_share(&workers.accounts, access)?;
+                let memory = range.take(access, &workers.owners, share)?;
                 Some((range.iova(access), memory))
             }
             None => memory.again(access)?.map(|memory| (*iova, memory)),
