@@ -42,7 +42,7 @@ use crate::{
     user_thread::UserThreads,
 };
 
-pub use crate::user_thread::Job;
+pub use crate::user_thread::{Job, Pending};
 use address_space::{AddressSpace, OpenSpace, CHUNK};
 use hold::Hold;
 use owner::Remains;
@@ -423,7 +423,7 @@ impl OnDemand {
     /// # Errors
     ///
     /// `EFAULT` if the process has ended, `ENOMEM`.
-    pub fn begin(&self, job: Arc<dyn Job>) -> Result {
+    pub fn begin(&self, job: Arc<dyn Job>) -> Result<Pending> {
         self.space.owner().begin_job(job)
     }
 

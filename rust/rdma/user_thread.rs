@@ -42,6 +42,24 @@ struct Node {
     job: Arc<dyn Job>,
 }
 
+/// A job that waits for a thread, is done by one, or has ended.
+pub struct Pending {
+    shared: Arc<Shared>,
+    node: Arc<Node>,
+}
+
+impl Pending {
+    /// Takes the job out of the queue, unless a thread has it. It is not cancelled. Process context.
+    pub fn withdraw(self) {
+        let mut queue = self.shared.queue.lock();
+        // SAFETY: `UserThreads::begin` made the node and gave it to `shared`, and nothing else puts it into a list.
+        let node = unsafe { queue.nodes.remove(&self.node) };
+        drop(queue);
+        // Without the lock: this may be the last count of the job.
+        drop(node);
+    }
+}
+
 impl_list_arc_safe! { impl ListArcSafe<0> for Node { untracked; } }
 impl_list_item! { impl ListItem<0> for Node { using ListLinks { self.links }; } }
 
@@ -256,7 +274,7 @@ impl Shared {
 /// `shared` is valid until all threads have ended: a thread has a place there from before it is made until [`Self::stop`] waits for its
 /// end, and `shared` is freed after [`Self::stop`] has found no thread.
 pub(crate) struct UserThreads {
-    shared: Pin<KBox<Shared>>,
+    shared: Arc<Shared>,
 }
 
 impl UserThreads {
@@ -276,7 +294,7 @@ impl UserThreads {
             busy: 0,
             idle: Default::default(),
         };
-        let shared = KBox::pin_init(
+        let shared = Arc::pin_init(
             pin_init!(Shared {
                 name,
                 queue <- new_spinlock!(queue, "rrxe_user_threads"),
@@ -302,13 +320,18 @@ impl UserThreads {
     /// # Errors
     ///
     /// `EFAULT` if the process has ended, or [`Self::stop`] has begun; `ENOMEM`.
-    pub(crate) fn begin(&self, job: Arc<dyn Job>) -> Result {
+    pub(crate) fn begin(&self, job: Arc<dyn Job>) -> Result<Pending> {
         let node = try_pin_init!(Node {
             links <- ListLinks::new(),
             job,
         }? Error);
         let node = ListArc::pin_init(node, GFP_KERNEL_ACCOUNT)?;
-        self.shared.push(node).map_err(|_| EFAULT)
+        let pending = Pending {
+            shared: self.shared.clone(),
+            node: node.clone_arc(),
+        };
+        self.shared.push(node).map_err(|_| EFAULT)?;
+        Ok(pending)
     }
 
     /// Cancels the jobs that wait, and ends the threads once the process lets them run. Process context; sleeps. Not from a
@@ -377,4 +400,40 @@ fn request_task_work() {
 unsafe extern "C" fn killed(data: *mut c_void) {
     // SAFETY: As the caller promises.
     unsafe { &*data.cast::<Shared>() }.end();
+}
+
+#[kunit_tests(rrxe_user_thread)]
+mod tests {
+    use super::*;
+    use kernel::sync::atomic::{ordering::Relaxed, Atomic};
+
+    struct Counted(Atomic<u32>);
+
+    impl Job for Counted {
+        fn run(self: Arc<Self>) -> bool {
+            false
+        }
+
+        fn cancel(self: Arc<Self>) {
+            self.0.fetch_add(1, Relaxed);
+        }
+    }
+
+    #[test]
+    fn a_job_that_is_withdrawn_is_gone() -> Result {
+        let threads = UserThreads::new(c"rrxe_test")?;
+        let job = || Arc::new(Counted(Atomic::new(0)), GFP_KERNEL);
+        let (first, second) = (job()?, job()?);
+        let pending = threads.begin(first.clone())?;
+        let other = threads.begin(second.clone())?;
+        pending.withdraw();
+        assert!(first.into_unique_or_drop().is_some());
+        threads.stop();
+        assert_eq!(second.0.load(Relaxed), 1);
+        // It has ended: there is nothing to withdraw.
+        other.withdraw();
+        assert!(second.into_unique_or_drop().is_some());
+        assert!(threads.begin(job()?).is_err());
+        Ok(())
+    }
 }

@@ -33,7 +33,7 @@ use crate::{
     device::IbDevice,
     module::InUse,
     sync::{check_no_signal, cond_resched},
-    user_thread::{Job, UserThreads},
+    user_thread::{Job, Pending, UserThreads},
     workqueue::OwnedQueue,
 };
 
@@ -208,7 +208,7 @@ impl Owner {
     /// # Errors
     ///
     /// `EFAULT` if the process has ended, `ENOMEM`.
-    pub(super) fn begin_job(&self, job: Arc<dyn Job>) -> Result {
+    pub(super) fn begin_job(&self, job: Arc<dyn Job>) -> Result<Pending> {
         self.fault_threads.begin(job)
     }
 

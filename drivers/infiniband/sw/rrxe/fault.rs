@@ -10,6 +10,7 @@
 //! not wait for its end.
 
 use kernel::prelude::*;
+use rdma::odp::Pending;
 use roce::{
     host::{AccessFault, LocalAccess, RemoteAccess, ScatterFault},
     qp::{QpState, TransmitFault},
@@ -62,6 +63,8 @@ impl Absent {
 pub(crate) struct Stall {
     /// What is being faulted in: until then the QP stands still.
     wanted: Option<Absent>,
+    /// The fault of `wanted`, once it was handed to a thread.
+    pending: Option<Pending>,
     /// What could not be faulted in: the access that comes to it fails.
     failed: Option<Absent>,
     /// The QP was reset while `wanted` is faulted in: accesses from then on have faults of their own.
@@ -101,8 +104,19 @@ impl Stall {
         true
     }
 
+    /// The fault was handed to a thread, which may have ended it already.
+    pub(crate) fn note_pending(&mut self, pending: Option<Pending>) {
+        self.pending = pending.filter(|_| self.stands());
+    }
+
+    /// The fault that may wait for a thread: to be withdrawn by who ends the QP.
+    pub(crate) fn take_pending(&mut self) -> Option<Pending> {
+        self.pending.take()
+    }
+
     /// The fault was served, or can't be.
     pub(crate) fn end(&mut self, served: bool) {
+        self.pending = None;
         let matters = !core::mem::take(&mut self.abandoned);
         self.failed = self.wanted.take().filter(|_| !served && matters);
     }

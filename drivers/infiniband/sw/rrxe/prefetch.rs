@@ -162,7 +162,7 @@ impl Prefetch {
         let ranges = prefetch.ranges.lock();
         if let Some(ranges) = &*ranges {
             if let Some((memory, ..)) = ranges.next()? {
-                return memory.begin(prefetch.clone());
+                return memory.begin(prefetch.clone()).map(|_| ());
             }
         }
         drop(ranges);
@@ -181,7 +181,7 @@ impl Prefetch {
             return Ok(Next::Ended);
         };
         if !memory.is_here() {
-            return memory.begin(self.clone()).map(|()| Next::There);
+            return memory.begin(self.clone()).map(|_| Next::There);
         }
         let done = match memory.fault_in(offset, left, self.how) {
             Ok(done) => done,

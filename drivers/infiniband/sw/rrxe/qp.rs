@@ -209,7 +209,8 @@ impl Qp {
     /// Takes the QP out of service for good. When this returns no packet, timer or process finds it
     /// any more and no memory is touched on its behalf. Process context.
     pub(crate) fn destroy(&self) {
-        let core = self.turn.wait().take();
+        let mut core = self.turn.wait().take();
+        Self::withdraw_fault(core.as_mut().and_then(|core| core.stall.take_pending()));
         // Before somebody else can have the number, by which windows know their QP.
         if core.as_ref().is_some_and(|core| core.sq.binds()) {
             self.unbind_windows();

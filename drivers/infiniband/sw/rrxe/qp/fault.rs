@@ -13,7 +13,10 @@ use kernel::{
     sync::{Arc, ArcBorrow},
     workqueue::WorkItem,
 };
-use rdma::{odp::Job, sync::bottom_halves_off};
+use rdma::{
+    odp::{Job, Pending},
+    sync::bottom_halves_off,
+};
 
 use super::Qp;
 use crate::engine::Core;
@@ -73,7 +76,19 @@ impl Qp {
         let absent = wanted.flatten().ok_or(true)?;
         let found = this.device.mrs.absent(&absent).ok_or(true)?;
         let (memory, _) = found.place().ok_or(true)?;
-        memory.begin(this.clone()).map_err(|_| false)
+        let pending = memory.begin(this.clone()).map_err(|_| false)?;
+        let mut pending = Some(pending);
+        Self::look(this, |core| core.stall.note_pending(pending.take()));
+        // Destroyed meanwhile.
+        Self::withdraw_fault(pending);
+        Ok(())
+    }
+
+    /// Takes a fault out of the queue of its process, which may not go on for long. The queue would keep the QP. Process context.
+    pub(super) fn withdraw_fault(pending: Option<Pending>) {
+        if let Some(pending) = pending {
+            pending.withdraw();
+        }
     }
 
     /// As [`Self::in_turn`], for a caller who does not pay for the QP: what others wished for meanwhile is left to who does.
