@@ -394,6 +394,38 @@ def waiting_faults():
     equal(left, set(), "writes that did not end")
 
 
+@case("faults that wait for others of their process keep no QP that is destroyed")
+def withdrawn_faults():
+    # Of these, the process's threads have 16.
+    count, group = 320, memory_group("withdrawn")
+
+    def charged():
+        with open(f"{group}/memory.stat", encoding="ascii") as file_:
+            return int(dict(line.split() for line in file_)["slab"])
+
+    def work():
+        join(group)
+        (memory, fd), first = unanswered(PAGE), Pair()
+        region = register(first.pd, memory, DEMAND)
+        _, local = known(first, PAGE)
+        before = charged()
+        every = [Pair(beside=first) for _ in range(count)]
+        for pair in every:
+            pair.post(e.IBV_WR_RDMA_WRITE, local, (memory.address, region.rkey))
+        userfault.await_fault(fd)
+        # A fault that does not begin meanwhile keeps no QP either.
+        time.sleep(1)
+        most = charged() - before
+        for pair in every:
+            for qp in pair.qps:
+                qp.close()
+        print(f"# {2 * count} QPs: {most} bytes, and {charged() - before} when they are destroyed")
+        becomes(lambda: charged() - before < most // 8, True, "their memory is free")
+
+    in_child(work)
+    remove_group(group)
+
+
 @case("a fault is not served once its access is not allowed any more")
 def forbidden_fault():
     first, (blocker, fd) = Pair(), unanswered(PAGE)
