@@ -427,12 +427,12 @@ mod tests {
         let pending = threads.begin(first.clone())?;
         let other = threads.begin(second.clone())?;
         pending.withdraw();
-        assert!(first.into_unique_or_drop().is_some());
+        assert!(Arc::into_unique_or_drop(first).is_some());
         threads.stop();
         assert_eq!(second.0.load(Relaxed), 1);
         // It has ended: there is nothing to withdraw.
         other.withdraw();
-        assert!(second.into_unique_or_drop().is_some());
+        assert!(Arc::into_unique_or_drop(second).is_some());
         assert!(threads.begin(job()?).is_err());
         Ok(())
     }
