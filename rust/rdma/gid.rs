@@ -2,7 +2,14 @@
 
 //! Global identifiers: the addresses of RoCEv2, which are IP addresses.
 
-use crate::{bindings, net::netns::NetId};
+use crate::{
+    bindings,
+    net::{
+        netdev::{self, Netdev},
+        netns::NetId,
+        segment::segment_of,
+    },
+};
 
 /// A GID: an IPv6 address, or an IPv4 address mapped into one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -18,15 +25,44 @@ pub enum Network {
 }
 
 /// Where a port has an address.
-#[derive(Clone, Copy, Debug)]
-pub struct GidPlace {
+///
+/// # Invariants
+///
+/// `netdev` is valid for `'a`.
+pub struct GidPlace<'a> {
+    netdev: *mut bindings::net_device,
+    base: &'a Netdev,
+}
+
+impl<'a> GidPlace<'a> {
+    /// On `netdev`, of a port on `base`.
+    ///
+    /// # Safety
+    ///
+    /// `netdev` must be valid for `'a`.
+    pub(crate) unsafe fn new(netdev: *mut bindings::net_device, base: &'a Netdev) -> Self {
+        // INVARIANT: As the caller promises.
+        Self { netdev, base }
+    }
+
     /// The namespace of the network device. ib_core also tells of addresses in others, on devices on top of the port's.
-    pub net: NetId,
+    pub fn net(&self) -> NetId {
+        // SAFETY: By the type invariant.
+        NetId::of(unsafe { bindings::dev_net(self.netdev) })
+    }
+
     /// Index of the network device that has the address.
-    pub netdev_index: u32,
-    /// Index of the lowest network device on the same segment: frames of the two reach the same
-    /// stations unchanged.
-    pub segment: u32,
+    pub fn netdev_index(&self) -> u32 {
+        // SAFETY: By the type invariant.
+        unsafe { netdev::index(self.netdev) }
+    }
+
+    /// Index of the lowest network device on the same segment: frames of the two reach the same stations unchanged. Looks
+    /// through the network devices below. Process context.
+    pub fn segment(&self) -> u32 {
+        // SAFETY: By the type invariant.
+        unsafe { segment_of(self.netdev, self.base) }
+    }
 }
 
 impl Gid {

@@ -113,7 +113,7 @@ pub trait Provider: Sized + Send + Sync + 'static {
     /// # Errors
     ///
     /// `ENOMEM`, or the reason for which the provider refuses the address: then it hasn't.
-    fn add_gid(device: &Arc<Self::Device>, gid: Gid, place: GidPlace) -> Result;
+    fn add_gid(device: &Arc<Self::Device>, gid: Gid, place: GidPlace<'_>) -> Result;
 
     /// Undoes one [`Self::add_gid`], with that network device. Process context.
     fn del_gid(device: &Arc<Self::Device>, gid: Gid, netdev_index: u32);

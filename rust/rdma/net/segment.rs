@@ -20,17 +20,32 @@ const TRANSPARENT: [&CStr; 8] = [
     c"bond", c"bridge", c"ipvlan", c"ipvtap", c"macvlan", c"macvtap", c"team", c"vrf",
 ];
 
+/// Network devices that a search looks at, counted once for each way that leads down to them: there are as many ways as the
+/// product of what lies on each level. A search takes about a millisecond at most.
+const MOST_LOOKED_AT: u32 = 1 << 16;
+
 /// A search below a network device.
 struct Search {
     base: *mut bindings::net_device,
     found: Option<u32>,
+    /// How many network devices may yet be looked at.
+    left: u32,
+}
+
+impl Search {
+    /// Counts a network device that is looked at. Returns whether the search goes on.
+    fn goes_on(&mut self) -> bool {
+        self.left = self.left.saturating_sub(1);
+        self.left > 0
+    }
 }
 
 /// The segment of `netdev`, a network device on top of `base`, or that itself. It is named by the index
 /// of the lowest network device on it, which is `base`, or one whose frames differ from those of the
 /// devices below it. Process context.
 ///
-/// A transparent device may have several devices on top of `base` below it. The first one counts.
+/// A transparent device may have several devices on top of `base` below it. The first one counts. A device with too many
+/// devices below it ([`MOST_LOOKED_AT`]) is on a segment of its own.
 ///
 /// # Safety
 ///
@@ -45,6 +60,7 @@ pub(crate) unsafe fn segment_of(netdev: *mut bindings::net_device, base: &Netdev
     let mut search = Search {
         base: base.as_ptr(),
         found: None,
+        left: MOST_LOOKED_AT,
     };
     let mut nested = bindings::netdev_nested_priv {
         data: (&raw mut search).cast(),
@@ -68,11 +84,14 @@ unsafe extern "C" fn visit(
 ) -> c_int {
     // SAFETY: The data is a search that nobody else uses meanwhile.
     let search = unsafe { &mut *(*nested).data.cast::<Search>() };
+    if !search.goes_on() {
+        return 1;
+    }
     let bears = lower == search.base
-        // SAFETY: Both devices are valid; the caller of the walk holds RCU for reading.
-        || (unsafe { bindings::netdev_has_upper_dev_all_rcu(search.base, lower) }
+        // SAFETY: The device is valid; the caller of the walk holds RCU for reading.
+        || (!unsafe { is_transparent(lower) }
             // SAFETY: As above.
-            && !unsafe { is_transparent(lower) });
+            && unsafe { is_on_top(lower, search) });
     if !bears {
         return 0;
     }
@@ -83,6 +102,36 @@ unsafe extern "C" fn visit(
         search.found = Some(unsafe { index(lower) });
     }
     1
+}
+
+/// Whether `netdev` is on top of the base of the search, as far as the search may look.
+///
+/// # Safety
+///
+/// `netdev` must be valid, and RCU held for reading.
+unsafe fn is_on_top(netdev: *mut bindings::net_device, search: &mut Search) -> bool {
+    let mut nested = bindings::netdev_nested_priv {
+        data: core::ptr::from_mut(search).cast(),
+        ..Default::default()
+    };
+    // SAFETY: As the caller promises, and `is_base` gets the search that it expects.
+    let ended =
+        unsafe { bindings::netdev_walk_all_lower_dev_rcu(netdev, Some(is_base), &mut nested) };
+    ended != 0 && search.left > 0
+}
+
+/// Ends the walk, by a result other than zero, at the base of the search, or if the search may look no further.
+///
+/// # Safety
+///
+/// As for [`visit`].
+unsafe extern "C" fn is_base(
+    lower: *mut bindings::net_device,
+    nested: *mut bindings::netdev_nested_priv,
+) -> c_int {
+    // SAFETY: The data is a search that nobody else uses meanwhile.
+    let search = unsafe { &mut *(*nested).data.cast::<Search>() };
+    c_int::from(!search.goes_on() || lower == search.base)
 }
 
 /// Whether the frames of `netdev` are those of the network device below it.

@@ -16,7 +16,6 @@ use crate::{
     bindings,
     device::of,
     gid::{Gid, GidPlace},
-    net::{netdev, netns::NetId, segment::segment_of},
     provider::Provider,
 };
 
@@ -42,15 +41,8 @@ pub(super) unsafe extern "C" fn add<P: Provider>(
         let device = unsafe { of::<P>(attr.device) };
         let base = P::netdev(device).ok_or(ENODEV)?;
         // SAFETY: ib_core refuses entries without a network device, and holds it.
-        let net = unsafe { bindings::dev_net(attr.ndev) };
-        // SAFETY: As above.
-        let netdev_index = unsafe { netdev::index(attr.ndev) };
-        let place = GidPlace {
-            net: NetId::of(net),
-            netdev_index,
-            // SAFETY: As above.
-            segment: unsafe { segment_of(attr.ndev, &base) },
-        };
+        let place = unsafe { GidPlace::new(attr.ndev, &base) };
+        let netdev_index = place.netdev_index();
         P::add_gid(device, Gid::from_raw(&attr.gid), place)?;
         // SAFETY: The context is the driver's to use.
         unsafe { context.write(ptr::without_provenance_mut(netdev_index as usize)) };

@@ -154,14 +154,14 @@ impl Homes {
     /// # Errors
     ///
     /// `ENOMEM`.
-    pub(crate) fn add(&self, gid: Gid, place: GidPlace, link: LinkId) -> Result {
-        let netdev_index = place.netdev_index;
+    pub(crate) fn add(&self, gid: Gid, place: GidPlace<'_>, link: LinkId) -> Result {
+        let netdev_index = place.netdev_index();
         let home = Home {
             link,
             ..Home::first(gid, netdev_index)
         };
         let port = Port { netdev_index, link };
-        let segment = place.segment;
+        let segment = place.segment();
         let place = Place {
             segment,
             entries: 1,

@@ -149,8 +149,8 @@ impl Link {
     /// namespace's administrator chooses. ib_core keeps no address that is refused, and raises no event for it
     /// (`__ib_cache_gid_add()`, drivers/infiniband/core/cache.c): so that administrator can't fill the table, nor the
     /// memory with events that other processes don't read.
-    pub(crate) fn add_gid(&self, gid: Gid, place: GidPlace) -> Result {
-        if place.net != self.context.net() {
+    pub(crate) fn add_gid(&self, gid: Gid, place: GidPlace<'_>) -> Result {
+        if place.net() != self.context.net() {
             return Err(EADDRNOTAVAIL);
         }
         self.context.homes.add(gid, place, self.id)

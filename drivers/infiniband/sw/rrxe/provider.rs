@@ -99,7 +99,7 @@ impl Provider for Rrxe {
         device.link.netdev()
     }
 
-    fn add_gid(device: &Arc<Device>, gid: Gid, place: GidPlace) -> Result {
+    fn add_gid(device: &Arc<Device>, gid: Gid, place: GidPlace<'_>) -> Result {
         device.link.add_gid(gid, place)
     }
 
