@@ -257,9 +257,22 @@ impl<'net, P: Provider> Unregistered<'net, P> {
 }
 
 impl<P: Provider> Drop for Unregistered<'_, P> {
+    /// Process context; sleeps.
+    ///
+    /// ib_core leaves threads and work items behind if the registration failed where it reads the port's state
+    /// (`ib_cache_setup_one()`, cache.c). The threads call operations until they have found the device no more; the work items use
+    /// its table of GIDs. So the driver's object and the `ib_device` are kept until both have ended.
     fn drop(&mut self) {
-        // SAFETY: Not registered by the type invariant; this calls `dealloc_driver`.
+        // SAFETY: The device is valid by the type invariant.
+        let device: ARef<IbDevice> = unsafe { IbDevice::from_raw(self.device.as_ptr()) }.into();
+        // SAFETY: As above, and it is not yet deallocated.
+        let driver = unsafe { of::<P>(self.device.as_ptr()) }.clone();
+        // SAFETY: Not registered by the type invariant; this calls `dealloc_driver`. It waits for threads that call operations of
+        // a device that they have found (`devices_rwsem`).
         unsafe { bindings::ib_dealloc_device(self.device.as_ptr()) };
+        // SAFETY: ib_core makes its work queue when it is loaded, and keeps it until it is removed.
+        unsafe { bindings::__flush_workqueue(bindings::ib_wq) };
+        drop((driver, device));
     }
 }
 

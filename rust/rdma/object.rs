@@ -95,7 +95,8 @@ impl<P: Provider, B: Verb<P>> Object<P, B> {
     pub(crate) unsafe fn take(base: *mut B) -> Arc<B::Inner> {
         // SAFETY: In bounds, as the caller promises.
         let inner = unsafe { &raw const (*base.cast::<Self>()).inner };
-        // SAFETY: Initialized by the type invariant, and never read again.
+        // SAFETY: Initialized by the type invariant. Nothing reads it again, but for a device that was not registered: another
+        // reference keeps the driver's object meanwhile (`Unregistered::drop`).
         unsafe { inner.read().assume_init() }
     }
 }

@@ -98,12 +98,9 @@ pub trait Provider: Sized + Send + Sync + 'static {
     /// Changes what managers may change about the port.
     fn modify_port(device: &Arc<Self::Device>, change: PortChange);
 
-    /// The state of the port.
-    ///
-    /// # Errors
-    ///
-    /// `ENODEV` when the network device is gone.
-    fn query_port(device: &Arc<Self::Device>) -> Result<PortAttributes>;
+    /// The state of the port. It can't fail: ib_core does not end all of what it has begun for a device if this fails during
+    /// the registration (`ib_cache_setup_one()`, drivers/infiniband/core/cache.c).
+    fn query_port(device: &Arc<Self::Device>) -> PortAttributes;
 
     /// The network device under the port; none once it unregisters. Any context.
     fn netdev(device: &Arc<Self::Device>) -> Option<Netdev>;

@@ -34,7 +34,7 @@ pub(super) unsafe extern "C" fn query<P: Provider>(
     from_result(|| {
         check_port(port)?;
         // SAFETY: The device is alive while ib_core calls its operations.
-        let attributes = P::query_port(unsafe { of::<P>(device) })?;
+        let attributes = P::query_port(unsafe { of::<P>(device) });
         // SAFETY: ib_core passes attributes to fill.
         let attr = unsafe { &mut *attr };
         attributes.write(attr);
@@ -122,7 +122,7 @@ pub(super) unsafe extern "C" fn immutable<P: Provider>(
     from_result(|| {
         check_port(port)?;
         // SAFETY: The device is alive while ib_core calls its operations.
-        let attributes = P::query_port(unsafe { of::<P>(device) })?;
+        let attributes = P::query_port(unsafe { of::<P>(device) });
         let filled = bindings::ib_port_immutable {
             pkey_tbl_len: attributes.pkey_table_len.into(),
             gid_tbl_len: attributes.gid_table_len.into(),

@@ -269,15 +269,11 @@ impl Device {
         all.saturating_sub(self.forgiven.load(ordering::Relaxed))
     }
 
-    /// The state of its port.
-    ///
-    /// # Errors
-    ///
-    /// `ENODEV` when the network device is gone.
-    pub(crate) fn port(&self) -> Result<PortAttributes> {
-        let netdev = self.link.netdev().ok_or(ENODEV)?;
-        Ok(PortAttributes {
-            state: state_of(&netdev),
+    /// The state of its port, which is disabled when the network device is gone.
+    pub(crate) fn port(&self) -> PortAttributes {
+        let netdev = self.link.netdev();
+        PortAttributes {
+            state: netdev.map_or(PortState::Disabled, |netdev| state_of(&netdev)),
             active_mtu: self.active_mtu(),
             gid_table_len: limits::GID_TABLE_LEN,
             pkey_table_len: limits::PKEY_TABLE_LEN,
@@ -285,7 +281,7 @@ impl Device {
             capabilities: self.capabilities.load(ordering::Relaxed),
             pkey_violations: saturate(self.total(Counter::DropPkey)),
             qkey_violations: saturate(self.qkey_violations()),
-        })
+        }
     }
 }
 

@@ -500,8 +500,8 @@ impl LinkHandler for LinkType {
         let link = links.add(name, &netdev, &net, &context)?;
         // It may have gone, or to another namespace, before the notifier could find the link.
         let moved = !netdev.is_registered() || netdev.net_id() != net.id();
-        // Or it went and came back, which its link has noticed.
-        if moved || link.netdev().is_none() {
+        // Or it went and came back, which its link has noticed, if it had found the link before.
+        if moved || link.netdev().is_none() || netdev.index() != link.netdev_index {
             link.device.unregister();
             return Err(ENODEV);
         }

@@ -91,7 +91,7 @@ impl Provider for Rrxe {
         device.modify_port(change);
     }
 
-    fn query_port(device: &Arc<Device>) -> Result<PortAttributes> {
+    fn query_port(device: &Arc<Device>) -> PortAttributes {
         device.port()
     }
 
