@@ -28,6 +28,7 @@
 mod asked;
 mod guests;
 mod guise;
+mod key;
 mod places;
 mod probe;
 mod rate;

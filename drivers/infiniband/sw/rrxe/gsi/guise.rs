@@ -15,16 +15,11 @@
 //! ib_core believes the times in messages of connection management, too, and keeps messages and what remains of connections
 //! for so long. So these times have limits ([`limit_times`]).
 
-// `core` has no other name for SipHash-2-4.
-#![expect(deprecated)]
-
-use core::hash::{Hasher, SipHasher};
-
 use kernel::prelude::*;
-use rdma::{gid::Gid, random};
+use rdma::gid::Gid;
 use roce::wire::mad::{limit_times, SenderGuid, MAD_LEN};
 
-use super::senders::StandIn;
+use super::{key::Key, senders::StandIn};
 
 /// A datagram as ib_core sees it.
 #[derive(Clone, Copy, Default)]
@@ -37,16 +32,13 @@ pub(crate) struct Guise {
 
 /// Replaces GUIDs.
 pub(super) struct Guids {
-    /// Nobody else knows it.
-    key: [u64; 2],
+    key: Key,
 }
 
 impl Guids {
     /// With a key of their own.
     pub(super) fn new() -> Self {
-        Self {
-            key: [random::next_u64(), random::next_u64()],
-        }
+        Self { key: Key::new() }
     }
 
     /// The payload `mad` of a datagram of `sender`, as ib_core sees it.
@@ -60,11 +52,8 @@ impl Guids {
 
     /// The GUID that ib_core sees in place of the one that `sender` names.
     fn replace(&self, sender: Gid, mut named: SenderGuid) -> SenderGuid {
-        let [first, second] = self.key;
-        let mut hasher = SipHasher::new_with_keys(first, second);
-        hasher.write(&sender.0);
-        hasher.write(&named.guid);
-        named.guid = hasher.finish().to_ne_bytes();
+        let hash = self.key.hash(&[&sender.0, &named.guid]);
+        named.guid = hash.to_ne_bytes();
         named
     }
 }

@@ -7,7 +7,9 @@
 //! shares, of which one share gets a part at most.
 
 use kernel::prelude::*;
-use rdma::{gid::Gid, random};
+use rdma::gid::Gid;
+
+use super::key::Key;
 
 /// Nanoseconds.
 const SECOND: i64 = 1_000_000_000;
@@ -72,8 +74,8 @@ pub(super) struct Rate {
     paces: Paces,
     all: Due,
     shares: KVVec<Share>,
-    /// Addresses of one share under this key have different ones under another.
-    key: u64,
+    /// Addresses of one share under this key have different ones under another. Nobody computes such addresses.
+    key: Key,
     /// When the next key is due.
     key_end: i64,
 }
@@ -93,7 +95,7 @@ impl Rate {
             paces,
             all: Due(0),
             shares: KVVec::from_elem(share, SHARES, GFP_KERNEL)?,
-            key: 0,
+            key: Key::new(),
             key_end: 0,
         })
     }
@@ -101,10 +103,10 @@ impl Rate {
     /// Whether one more of `sender` is taken, at `now`.
     pub(super) fn admits(&mut self, sender: Gid, now: i64) -> bool {
         if now >= self.key_end {
-            self.key = random::next_u64();
+            self.key = Key::new();
             self.key_end = now.saturating_add(KEY_LIFE);
         }
-        let Some(share) = self.shares.get_mut(share(sender, self.key)) else {
+        let Some(share) = self.shares.get_mut(share(sender, &self.key)) else {
             return false;
         };
         share.sure.admits(&self.paces.sure, now)
@@ -113,13 +115,8 @@ impl Rate {
 }
 
 /// The share of an address.
-fn share(sender: Gid, key: u64) -> usize {
-    /// Odd, and half of its bits are set: 2⁶⁴ divided by the golden ratio.
-    const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
-    let address = u128::from_ne_bytes(sender.0);
-    let mix = |word: u64| (word ^ word >> 32).wrapping_mul(MULTIPLIER);
-    let mixed = mix(mix(address as u64 ^ key) ^ (address >> 64) as u64);
-    (mixed >> 32) as usize % SHARES
+fn share(sender: Gid, key: &Key) -> usize {
+    key.hash(&[&sender.0]) as usize % SHARES
 }
 
 #[kunit_tests(rrxe_gsi_rate)]
@@ -168,12 +165,12 @@ mod tests {
         assert!(!rate.admits(ONE, 1));
         // An interval later one more is sure, and one of all.
         let later = 1 + SECOND / 1_000;
-        let own = share(ONE, rate.key);
-        let others = (2..=255).map(|byte| Gid([byte; 16]));
-        let key = rate.key;
-        for other in others.filter(|other| share(*other, key) != own) {
-            rate.admits(other, later);
-            rate.admits(other, later);
+        let own = share(ONE, &rate.key);
+        for other in (2..=255).map(|byte| Gid([byte; 16])) {
+            if share(other, &rate.key) != own {
+                rate.admits(other, later);
+                rate.admits(other, later);
+            }
         }
         assert_eq!((0..100).filter(|_| rate.admits(ONE, later)).count(), 1);
         Ok(())
@@ -181,14 +178,33 @@ mod tests {
 
     #[test]
     fn neighbours_have_shares_of_their_own() -> Result {
-        let mut seen = [false; SHARES];
+        let (key, mut seen) = (Key::new(), [false; SHARES]);
         for host in 0..=255 {
-            if let Some(place) = seen.get_mut(share(Gid::from_ipv4([10, 0, 0, host]), 7)) {
+            if let Some(place) = seen.get_mut(share(Gid::from_ipv4([10, 0, 0, host]), &key)) {
                 *place = true;
             }
         }
         // Of 256 in 256 places about 162 have different ones.
         assert!(seen.iter().filter(|seen| **seen).count() > 100);
+        Ok(())
+    }
+
+    #[test]
+    fn no_two_addresses_have_one_share_under_every_key() -> Result {
+        let one = [
+            0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0x0a, 0, 0x27, 0xff, 0xfe, 0x12, 0x34, 0x56,
+        ];
+        // Bits by which addresses differ that a hash by multiplication has in one share.
+        for (bytes, bits) in [(&[9, 13][..], 0x5a), (&[11, 15], 1), (&[3, 7, 15], 0x80)] {
+            let mut other = one;
+            for (at, byte) in other.iter_mut().enumerate() {
+                *byte ^= if bytes.contains(&at) { bits } else { 0 };
+            }
+            let together = |key: &Key| share(Gid(one), key) == share(Gid(other), key);
+            let count = (0..1_000).filter(|_| together(&Key::new())).count();
+            // About four by chance.
+            assert!(count < 40);
+        }
         Ok(())
     }
 }
