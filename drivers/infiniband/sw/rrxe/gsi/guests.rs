@@ -6,6 +6,7 @@
 //! host, however many devices and networks there are.
 
 use kernel::{
+    cpu::CpuId,
     prelude::*,
     time::{Instant, Monotonic},
 };
@@ -58,7 +59,7 @@ impl Guests {
     pub(crate) fn new() -> Result<Pin<KBox<Self>>> {
         let state = State {
             questions: Rate::new(QUESTIONS)?,
-            places: Places::new(),
+            places: Places::new()?,
         };
         KBox::pin_init(
             pin_init!(Self {
@@ -101,8 +102,8 @@ impl Guests {
     pub(crate) fn take_answer(&self, av: &Av) -> bool {
         let is_answer = av.sgid == av.dgid && av.sl == PROBE_SL && is_in_work_item();
         if is_answer {
-            let now = self.now();
-            self.state.lock().places.end(av.flow_label, now);
+            let (now, mut state) = (self.now(), self.state.lock());
+            state.places.end(av.flow_label, CpuId::current(), now);
         }
         is_answer
     }

@@ -7,8 +7,16 @@
 //! [`REST`] as this has taken. So ib_core sleeps for one place a seventeenth of the time at most if it answers, and three
 //! seconds of [`TIMEOUT`] if it does not, whatever the devices do: a quarter of the time for all places. Answers that are
 //! [`QUICK`] are an exception: ib_core may sleep that long again at once.
+//!
+//! A question also waits for those before it in ib_core's queue, of which each CPU has one. A network does not pay for the
+//! sleep of another one. An answer has taken the time since the last one by the same CPU. Besides, ib_core may have slept for a
+//! question without an answer: an answer is excused [`LONGEST_SLEEP`] for each such question of another network that came
+//! before, each of which excuses one answer. Two networks that agree on it have ib_core sleep a third of the time so.
 
-use kernel::prelude::*;
+use kernel::{
+    cpu::{nr_cpu_ids, CpuId},
+    prelude::*,
+};
 
 use super::senders::NUMBER_BITS;
 
@@ -23,6 +31,8 @@ const DOUBLINGS: u32 = 2;
 const QUICK: i64 = 10_000_000;
 /// How many times longer a place rests than an answer has taken that was not quick.
 const REST: i64 = 16;
+/// Nanoseconds that ib_core sleeps for a question and its probe at most.
+const LONGEST_SLEEP: i64 = 3_000_000_000;
 /// How many places a network takes at once if no other one waits for a place, and if one does.
 const MOST: usize = PLACES - 1;
 const MOST_BESIDE_OTHERS: usize = 1;
@@ -49,6 +59,8 @@ struct Place {
     until: i64,
     /// How many probes in a row are not answered.
     unanswered: u32,
+    /// It has excused an answer to another network.
+    has_excused: bool,
 }
 
 impl Place {
@@ -61,10 +73,17 @@ impl Place {
         since: 0,
         until: i64::MIN,
         unanswered: 0,
+        has_excused: false,
     };
 
     fn is_free(&self, now: i64) -> bool {
         self.until <= now
+    }
+
+    /// Whether its question may have kept ib_core from that of `holder`, which came at `since`.
+    fn excuses(&self, holder: Holder, since: i64) -> bool {
+        let is_before = self.probe.is_some() && self.since < since;
+        is_before && self.holder.network != holder.network && !self.has_excused
     }
 }
 
@@ -75,16 +94,23 @@ pub(super) struct Places {
     places: [Place; PLACES],
     /// A network that got no place and had none, and when it asked last. It comes next.
     waiting: Option<(usize, i64)>,
+    /// When each CPU answered last, in nanoseconds.
+    answered: KVVec<i64>,
 }
 
 impl Places {
-    /// All are free.
-    pub(super) const fn new() -> Self {
-        Self {
+    /// All are free. Process context.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(super) fn new() -> Result<Self> {
+        Ok(Self {
             next: 0,
             places: [Place::FREE; PLACES],
             waiting: None,
-        }
+            answered: KVVec::from_elem(i64::MIN, nr_cpu_ids() as usize, GFP_KERNEL)?,
+        })
     }
 
     /// Gives a place to a question at `now`, and returns the number of the probe behind it. `None` while there is none for
@@ -111,6 +137,7 @@ impl Places {
             since: now,
             until: now.saturating_add(timeout),
             unanswered: place.unanswered.saturating_add(1),
+            has_excused: false,
         };
         self.next = number.wrapping_add(1) % (1 << NUMBER_BITS);
         self.waiting = self.waiting.filter(|(waiting, _)| *waiting != network);
@@ -128,19 +155,41 @@ impl Places {
         self.waiting.is_some_and(waits)
     }
 
-    /// Frees the place of the question before a probe that is answered at `now`.
-    pub(super) fn end(&mut self, number: u32, now: i64) {
-        let is_before = |place: &&mut Place| place.probe == Some(number);
-        let Some(place) = self.places.iter_mut().find(is_before) else {
+    /// Frees the place of the question before a probe that `cpu` answers at `now`.
+    pub(super) fn end(&mut self, number: u32, cpu: CpuId, now: i64) {
+        let is_before = |place: &Place| place.probe == Some(number);
+        let Some(index) = self.places.iter().position(is_before) else {
             return;
         };
-        let took = now.saturating_sub(place.since);
+        let last = match self.answered.get_mut(cpu.as_u32() as usize) {
+            Some(answered) => core::mem::replace(answered, now),
+            None => i64::MIN,
+        };
+        let took = self.took(index, last, now);
         let rest = match took < QUICK {
             true => 0,
             false => took.saturating_mul(REST),
         };
-        (place.probe, place.unanswered) = (None, 0);
-        place.until = now.saturating_add(rest);
+        if let Some(place) = self.places.get_mut(index) {
+            (place.probe, place.unanswered) = (None, 0);
+            place.until = now.saturating_add(rest);
+        }
+    }
+
+    /// How long ib_core has taken for the question of a place until `now`, but for the questions of other networks. The same
+    /// CPU answered before at `last`.
+    fn took(&mut self, index: usize, last: i64, now: i64) -> i64 {
+        let Some(Place { holder, since, .. }) = self.places.get(index).copied() else {
+            return 0;
+        };
+        let mut took = now.saturating_sub(since.max(last));
+        for other in &mut self.places {
+            if took >= QUICK && other.excuses(holder, since) {
+                other.has_excused = true;
+                took = took.saturating_sub(LONGEST_SLEEP);
+            }
+        }
+        took
     }
 
     /// Frees the place of a question that is not asked: there is no probe with this number.
@@ -179,13 +228,13 @@ mod tests {
 
     #[test]
     fn a_quick_answer_gives_the_place_at_once() -> Result {
-        let mut places = Places::new();
+        let mut places = Places::new()?;
         let number = places.take(ONE, 5).ok_or(ENOENT)?;
         assert_eq!(fill(&mut places, ONE, 5), MOST - 1);
-        places.end(number, 5 + QUICK - 1);
+        places.end(number, CpuId::current(), 5 + QUICK - 1);
         assert_eq!(fill(&mut places, ONE, 5 + QUICK), 1);
         // No answer gives two.
-        places.end(number, 5 + QUICK);
+        places.end(number, CpuId::current(), 5 + QUICK);
         assert_eq!(fill(&mut places, ONE, 5 + QUICK), 0);
         Ok(())
     }
@@ -193,10 +242,10 @@ mod tests {
     #[test]
     fn a_late_answer_gives_the_place_later() -> Result {
         for took in [SECOND, 20 * SECOND] {
-            let mut places = Places::new();
+            let mut places = Places::new()?;
             let number = places.take(ONE, 0).ok_or(ENOENT)?;
             assert_eq!(fill(&mut places, holder(2), 0), MOST);
-            places.end(number, took);
+            places.end(number, CpuId::current(), took);
             let end = (1 + REST) * took;
             // Those that were not answered are given again meanwhile.
             fill(&mut places, holder(2), end - 1);
@@ -207,15 +256,44 @@ mod tests {
     }
 
     #[test]
+    fn a_network_does_not_rest_for_the_sleep_of_another() -> Result {
+        let (mut places, cpu) = (Places::new()?, CpuId::current());
+        let slow = [places.take(ONE, 0), places.take(ONE, 0)];
+        let quick = places.take(holder(2), 0).ok_or(ENOENT)?;
+        for (seconds, number) in (1..).zip(slow) {
+            places.end(number.ok_or(ENOENT)?, cpu, seconds * SECOND);
+        }
+        places.end(quick, cpu, 2 * SECOND + QUICK - 1);
+        assert_eq!(fill(&mut places, holder(2), 2 * SECOND + QUICK), 2);
+        assert_eq!(fill(&mut places, ONE, (1 + REST) * SECOND), 1);
+        Ok(())
+    }
+
+    #[test]
+    fn a_question_without_an_answer_excuses_one_answer() -> Result {
+        let (mut places, cpu, mut now) = (Places::new()?, CpuId::current(), 1);
+        places.take(ONE, 0).ok_or(ENOENT)?;
+        // The first answer is excused, and the place of the second one rests.
+        for free in [MOST, MOST - 1] {
+            let number = places.take(holder(2), now).ok_or(ENOENT)?;
+            now += LONGEST_SLEEP + QUICK - 1;
+            places.end(number, cpu, now);
+            assert_eq!(fill(&mut places, holder(2), now), free);
+            places.forget(holder(2));
+        }
+        Ok(())
+    }
+
+    #[test]
     fn a_place_without_answers_is_given_ever_later() -> Result {
-        let (mut places, mut now) = (Places::new(), 0);
+        let (mut places, mut now) = (Places::new()?, 0);
         for doublings in [0, 1, 2, 2] {
             assert_eq!(fill(&mut places, ONE, now), MOST);
             now += TIMEOUT << doublings;
             assert_eq!(fill(&mut places, ONE, now - 1), 0);
         }
         let number = places.take(ONE, now).ok_or(ENOENT)?;
-        places.end(number, now);
+        places.end(number, CpuId::current(), now);
         assert_eq!(fill(&mut places, ONE, now), MOST);
         // One of them was answered before.
         assert_eq!(fill(&mut places, ONE, now + TIMEOUT), 1);
@@ -224,7 +302,7 @@ mod tests {
 
     #[test]
     fn a_network_leaves_a_place_to_another() -> Result {
-        let mut places = Places::new();
+        let mut places = Places::new()?;
         assert_eq!(fill(&mut places, ONE, 0), MOST);
         assert_eq!(fill(&mut places, holder(2), 0), PLACES - MOST);
         Ok(())
@@ -232,7 +310,7 @@ mod tests {
 
     #[test]
     fn a_network_without_a_place_is_waited_for() -> Result {
-        let mut places = Places::new();
+        let mut places = Places::new()?;
         let numbers: KVec<u32> = {
             let mut numbers = KVec::new();
             while let Some(number) = places.take(ONE, 0) {
@@ -243,7 +321,7 @@ mod tests {
         assert_eq!(fill(&mut places, holder(2), 0), 1);
         assert_eq!(places.take(holder(3), 0), None);
         for number in numbers {
-            places.end(number, 1);
+            places.end(number, CpuId::current(), 1);
         }
         // Of three places that are free the last one is left.
         assert_eq!(fill(&mut places, ONE, 1), MOST_BESIDE_OTHERS);
@@ -255,7 +333,7 @@ mod tests {
 
     #[test]
     fn networks_take_turns() -> Result {
-        let (mut places, mut now) = (Places::new(), 0);
+        let (mut places, mut now) = (Places::new()?, 0);
         // One more than there are places. They ask without a pause, always in the same order, and are not answered.
         let mut taken = [0; PLACES + 1];
         while now < 16 * TIMEOUT {
@@ -270,7 +348,7 @@ mod tests {
 
     #[test]
     fn a_network_is_not_waited_for_for_ever() -> Result {
-        let mut places = Places::new();
+        let mut places = Places::new()?;
         fill(&mut places, ONE, 0);
         fill(&mut places, holder(2), 0);
         assert_eq!(places.take(holder(3), TIMEOUT - WAIT), None);
@@ -280,7 +358,7 @@ mod tests {
 
     #[test]
     fn a_link_that_is_gone_has_no_place() -> Result {
-        let mut places = Places::new();
+        let mut places = Places::new()?;
         fill(&mut places, ONE, 0);
         places.forget(Holder { link: 8, ..ONE });
         assert_eq!(fill(&mut places, ONE, 0), 0);
@@ -291,7 +369,7 @@ mod tests {
 
     #[test]
     fn a_question_that_is_not_asked_gives_its_place_back() -> Result {
-        let mut places = Places::new();
+        let mut places = Places::new()?;
         let number = places.take(ONE, 0).ok_or(ENOENT)?;
         places.give_back(number);
         assert_eq!(fill(&mut places, ONE, 0), MOST);
