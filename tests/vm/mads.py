@@ -8,6 +8,7 @@ KIND:
   connection  asks for a connection
   answer      answers what nobody asked, and gets no answer
   response    asks for a connection in the guise of a response, which ib_mad gives to the agent that its number names
+  final       says that a connection is made, which has no answer
   stale       asks for a connection with the GUID of a device and a QP of it that is connected: --claim DEVICE
 RATE: so many a second; 0: as many as it can.
 """
@@ -21,7 +22,7 @@ import time
 from pathlib import Path
 
 PARSER = argparse.ArgumentParser()
-PARSER.add_argument("kind", choices=("counters", "connection", "answer", "response", "unversioned", "stale"))
+PARSER.add_argument("kind", choices=("counters", "connection", "answer", "response", "unversioned", "final", "stale"))
 PARSER.add_argument("rate", type=float)
 PARSER.add_argument("--count", type=int, help="ends after so many")
 PARSER.add_argument("--seconds", type=float, help="ends after so long")
@@ -40,7 +41,8 @@ NETWORK = OPTIONS.target.rpartition(".")[0]
 SOURCES = [OPTIONS.source] if OPTIONS.source else [f"{NETWORK}.{host}" for host in range(100, 200)]
 # Base version, management class, its version, method and attribute (IBTA 1.x §13.4.2, §16.1, §16.7).
 HEADERS = {"counters": (1, 4, 1, 1, 0x12), "connection": (1, 7, 2, 3, 0x10), "answer": (1, 4, 1, 0x81, 0x12),
-           "response": (1, 3, 2, 0x83, 0x10), "unversioned": (2, 4, 1, 1, 0x12), "stale": (1, 7, 2, 3, 0x10)}
+           "response": (1, 3, 2, 0x83, 0x10), "unversioned": (2, 4, 1, 1, 0x12),
+           "final": (1, 7, 2, 3, 0x14), "stale": (1, 7, 2, 3, 0x10)}
 
 
 def claimed(device):

@@ -43,6 +43,9 @@ grows_little() {
 	[[ $(($(unreclaimable) - before)) -lt 20000 ]]
 }
 
+# Requests to end a connection that ib_cm has not: those of rrxe's own.
+probes() { echo "$(<"/sys/class/infiniband/$DEV1/ports/1/cm_rx_duplicates/dreq")"; }
+probed() { [[ $(probes) -ge $1 ]]; }
 # refused COUNTER COUNT
 refused() { [[ $(<"/sys/class/infiniband/$DEV1/ports/1/hw_counters/$1") -ge $2 ]]; }
 # ib_mad has no limit on the rate of these lines (validate_mad(), find_mad_agent(), drivers/infiniband/core/mad.c).
@@ -75,6 +78,9 @@ check "ib_mad logs none of them" ib_mad_is_silent "MAD received with unsupported
 check "responses from nowhere" python3 "$MADS" response 0 --count 20000
 check "nobody asked for these" wait_for 20 refused drop_unasked 100
 check "ib_mad logs none of those" ib_mad_is_silent "No receive handler for client"
+questions=$(probes)
+check "datagrams of connection management without answers" python3 "$MADS" final 0 --count 1500
+check "rrxe asks at times whether ib_cm has handled them" wait_for 20 probed $((questions + 3))
 check "connections are set up after them" rping_connects 20
 check "a sender names a time of hours, and ib_core waits for seconds" reply_is_repeated
 # What ib_core frees with the device must not be in use by then.

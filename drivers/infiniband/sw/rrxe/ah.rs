@@ -50,7 +50,7 @@ impl Ah {
     pub(crate) fn create(pd: &Pd, av: Av, user: bool) -> Result<Arc<Self>> {
         if !user {
             let device = pd.device();
-            if device.workers.guests.take_answer(&av) {
+            if device.workers.guests.take_answer(&av) || device.cm_queue.take_answer(&av) {
                 return Err(EINVAL);
             }
             let av = device.senders.true_destination(av)?;

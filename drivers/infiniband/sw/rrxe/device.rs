@@ -23,7 +23,7 @@ use roce::{mtu::Mtu, wire::MAX_MESSAGE};
 
 use crate::{
     ah::Ah,
-    gsi::Senders,
+    gsi::{CmQueue, Senders},
     limits,
     link::Link,
     mcast::Attachments,
@@ -76,6 +76,9 @@ pub(crate) struct Device {
     /// The senders of questions to its GSI QP.
     #[pin]
     pub(crate) senders: Senders,
+    /// What of its datagrams waits for connection management.
+    #[pin]
+    pub(crate) cm_queue: CmQueue,
     /// Its port's counters.
     pub(crate) counters: Arc<Counters>,
     /// Other sets of counters, which QPs are bound to, …
@@ -122,6 +125,7 @@ impl Device {
                 qps: Quota::new(limits::MAX_QP)?,
                 dm: Quota::new(limits::DEVICE_MEMORY)?,
                 senders <- Senders::new()?,
+                cm_queue <- CmQueue::new(),
                 counters: Arc::new(Counters::new(), GFP_KERNEL)?,
                 counter_sets <- Table::new(limits::MAX_QP, &readers),
                 retired: Counters::new(),

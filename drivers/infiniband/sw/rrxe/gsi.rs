@@ -22,10 +22,14 @@
 //! whose answer says that ib_core has handled both. Other questions to such an administrator's devices have a low rate
 //! (`guests.rs`).
 //!
+//! ib_core may stand still for as long as a user likes. Such a question of rrxe's own follows some other datagrams of
+//! connection management, too: without an answer the QP takes no more of these (`cm_queue.rs`).
+//!
 //! ib_core believes the messages of connection management: the GUIDs that they name for their senders, and the times for
 //! which it is to wait. It gets a copy in which rrxe has replaced the former and limited the latter (`guise.rs`).
 
 mod asked;
+mod cm_queue;
 mod guests;
 mod guise;
 mod key;
@@ -51,6 +55,7 @@ use self::{
     rate::{Pace, Paces, Rate},
 };
 pub(crate) use self::{
+    cm_queue::CmQueue,
     guests::Guests,
     guise::Guise,
     senders::{Senders, StandIn},
@@ -138,6 +143,9 @@ impl Gsi {
                 self.probe = Some(take_place(device, packet)?);
             }
             MadKind::Question => admitted(device.workers.guests.admits(sender))?,
+        }
+        if header.may_reach_cm() && self.probe.is_none() && device.cm_queue.count() {
+            self.probe = take_check(device, packet)?;
         }
         self.guise = Guise {
             stand_in: (kind != MadKind::Final).then(|| device.senders.remember(sender)),
@@ -233,9 +241,35 @@ fn take_place(device: &Device, packet: &RxPacket) -> Result<(StandIn, RxPacket),
     // First, so that what is dropped allocates nothing.
     let stand_in = guests.take_place(link).ok_or(Counter::DropRate)?;
     match probe::behind(packet, link) {
-        Some(probe) => Ok((stand_in, probe)),
+        Some(probe) => {
+            device.cm_queue.restart();
+            Ok((stand_in, probe))
+        }
         None => {
             guests.give_back(stand_in);
+            Err(Counter::DropRate)
+        }
+    }
+}
+
+/// Returns the probe that is due behind a datagram, with its stand-in. `None` if nobody would answer it, nor queue the
+/// datagram. For ib_core a probe is a question: that of a guest's device takes a place.
+///
+/// # Errors
+///
+/// The counter of the drop.
+fn take_check(device: &Device, packet: &RxPacket) -> Result<Option<(StandIn, RxPacket)>, Counter> {
+    if !device.has_connection_management() {
+        return Ok(None);
+    }
+    if !device.link.is_of_host() {
+        return take_place(device, packet).map(Some);
+    }
+    let stand_in = device.cm_queue.take().ok_or(Counter::DropRate)?;
+    match probe::behind(packet, &device.link) {
+        Some(probe) => Ok(Some((stand_in, probe))),
+        None => {
+            device.cm_queue.give_back(stand_in);
             Err(Counter::DropRate)
         }
     }

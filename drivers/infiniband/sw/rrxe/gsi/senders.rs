@@ -15,6 +15,7 @@ const REMEMBERED: u32 = 8_192;
 /// ib_umad can name these (`ib_umad_write()`, user_mad.c).
 const SENDER_SL: u8 = 16;
 pub(super) const PROBE_SL: u8 = 17;
+pub(super) const CHECK_SL: u8 = 18;
 /// The explicit congestion notification in a traffic class, which is of one packet (RFC 3168 §5).
 const ECN: u8 = 0b11;
 
@@ -23,15 +24,19 @@ const ECN: u8 = 0b11;
 pub(crate) enum StandIn {
     /// For a sender of the device.
     Sender(u32),
-    /// For that of a probe, which is nobody.
+    /// For that of a probe, which is nobody, behind a question that has a place (`places.rs`).
     Probe(u32),
+    /// For that of a probe by which the device learns how much waits (`cm_queue.rs`).
+    Check(u32),
 }
 
 impl StandIn {
     /// The header `grh` of a datagram with the stand-in in place of the sender.
     pub(crate) fn replace_in(self, grh: [u8; GRH_LEN as usize]) -> [u8; GRH_LEN as usize] {
         match self {
-            Self::Sender(number) | Self::Probe(number) => with_stand_in(grh, number),
+            Self::Sender(number) | Self::Probe(number) | Self::Check(number) => {
+                with_stand_in(grh, number)
+            }
         }
     }
 
@@ -40,6 +45,7 @@ impl StandIn {
         match self {
             Self::Sender(_) => SENDER_SL,
             Self::Probe(_) => PROBE_SL,
+            Self::Check(_) => CHECK_SL,
         }
     }
 }
@@ -140,7 +146,7 @@ mod tests {
     }
 
     fn answer(stand_in: StandIn) -> Av {
-        let (StandIn::Sender(number) | StandIn::Probe(number)) = stand_in;
+        let (StandIn::Sender(number) | StandIn::Probe(number) | StandIn::Check(number)) = stand_in;
         Av {
             dgid: Gid([1; 16]),
             sgid: Gid([1; 16]),
