@@ -324,6 +324,16 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
         }
     }
 
+    /// Whether `transmit`, the last packet that [`Self::poll_transmit`] returned, is still to leave. A host that keeps it for a
+    /// while asks before it reads the payload: an acknowledgement of an earlier copy, taken in since, may have completed the
+    /// WQE, and its owner may have changed the memory.
+    pub fn may_send(&self, transmit: &Transmit) -> bool {
+        match transmit.source {
+            Source::Send { slot, .. } => self.requester.may_send(slot),
+            Source::None | Source::Remote { .. } => true,
+        }
+    }
+
     /// The host could not resolve the source of `transmit`, the last packet that
     /// [`Self::poll_transmit`] returned.
     ///

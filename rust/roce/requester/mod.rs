@@ -271,14 +271,25 @@ impl<W: Slots<SendWqe>> Requester<W> {
         status: WcStatus,
         context: &Context,
     ) {
+        if let Some(offset) = self.started_at(slot) {
+            self.withdraw(psn);
+            self.stop_at(offset, status, now, context);
+        }
+    }
+
+    /// Where in the window the WQE of `slot` is, if it has PSNs and has not completed.
+    fn started_at(&self, slot: SendSlot) -> Option<u32> {
         let is_it = |offset: &u32| {
             let wqe = self.window.get(*offset);
             wqe.is_some_and(|wqe| wqe.wr.slot == slot)
         };
-        if let Some(offset) = (0..self.started).find(is_it) {
-            self.withdraw(psn);
-            self.stop_at(offset, status, now, context);
-        }
+        (0..self.started).find(is_it)
+    }
+
+    /// Whether a packet of `slot`, which was polled before, may still leave: the memory of a WQE that has completed is its
+    /// owner's again.
+    pub(crate) fn may_send(&self, slot: SendSlot) -> bool {
+        self.started_at(slot).is_some()
     }
 
     /// The packet `psn` didn't go out after all. If it had gone out before, it is in flight.

@@ -363,6 +363,7 @@ impl Core {
         let mut aside = None;
         if resumes {
             aside = self.stall.take_transmit(self.engine.state());
+            aside = aside.filter(|transmit| self.engine.may_send(transmit));
         }
         let polled;
         let next = if aside.is_some() {

@@ -91,6 +91,23 @@ fn what_an_unreliable_qps_host_drops_is_lost() {
 }
 
 #[test]
+fn a_packet_that_was_kept_does_not_leave_once_its_wqe_has_completed() {
+    let mut bench = Bench::new();
+    bench.post(SEND, 2 * MTU as usize);
+    bench.post(SEND, 8);
+    bench.poll();
+    bench.nak(1, NakCode::PsnSequence);
+    // The host keeps the second copy for a while, and the first one is acknowledged.
+    let kept = bench.qp.poll_transmit(bench.now, &mut bench.host).unwrap();
+    assert!(kept.retransmission && kept.packet.bth.psn == psn(1));
+    assert!(bench.qp.may_send(&kept));
+    bench.ack(1);
+    assert_eq!(bench.sent(), [(0, Success)]);
+    assert!(!bench.qp.may_send(&kept));
+    assert_eq!(bench.psns(), [2]);
+}
+
+#[test]
 fn a_dropped_packet_waits_its_turn_after_a_rewind() {
     for last in 1..=6 {
         let mut bench = Bench::new();
