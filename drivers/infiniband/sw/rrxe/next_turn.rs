@@ -27,7 +27,9 @@ impl Core {
     fn next_work(&self, qp: ArcBorrow<'_, Qp>, now: Instant) -> Option<Instant> {
         let due = self.engine.poll_timeout();
         let is_due = due.is_some_and(|due| due <= now);
-        let asks = is_due || self.engine.state().sends();
+        // In RTR, too: what is missing may be the last answer, after which the peer sends nothing.
+        let state = self.engine.state();
+        let asks = is_due || state.sends() || state == QpState::Rtr;
         if self.engine.flushes() || !asks || qp.credit.available() {
             return due;
         }
