@@ -6,14 +6,21 @@ use core::ffi::c_void;
 
 use kernel::{page::PAGE_SIZE, prelude::*};
 
-use crate::{bindings, direct_map, error::unsupported};
+use crate::{
+    bindings, direct_map,
+    error::unsupported,
+    sync::{check_not_killed, cond_resched},
+};
+
+/// Pages that are looked at before others may run, and a kill ends it.
+const LOOKED_AT_ONCE: usize = 512;
 
 /// Calls `visit` with address, in the kernel's direct mapping, and bytes of each stretch of pages, one behind the
-/// other, that hold the `len` bytes at the kernel's address `start`.
+/// other, that hold the `len` bytes at the kernel's address `start`. Process context; may sleep.
 ///
 /// # Errors
 ///
-/// `EOPNOTSUPP` for what isn't made of pages; what `visit` returns.
+/// `EOPNOTSUPP` for what isn't made of pages; `EINTR` if the process was killed; what `visit` returns.
 ///
 /// # Safety
 ///
@@ -27,7 +34,11 @@ pub(crate) unsafe fn for_each_extent(
     let end = start.wrapping_add(len);
     // SAFETY: The caller promises that the address is mapped.
     let mut extent = (unsafe { page_at(first) }?, PAGE_SIZE);
-    for at in (first..end).step_by(PAGE_SIZE).skip(1) {
+    for (number, at) in (first..end).step_by(PAGE_SIZE).enumerate().skip(1) {
+        if number % LOOKED_AT_ONCE == 0 {
+            cond_resched();
+            check_not_killed()?;
+        }
         // SAFETY: As above.
         let page = unsafe { page_at(at) }?;
         if page == extent.0.wrapping_add(extent.1) {
