@@ -31,6 +31,8 @@ pub enum Network {
 /// `netdev` is valid for `'a`.
 pub struct GidPlace<'a> {
     netdev: *mut bindings::net_device,
+    /// Read once: it may change when the network device goes to another namespace.
+    netdev_index: u32,
     base: &'a Netdev,
 }
 
@@ -41,8 +43,14 @@ impl<'a> GidPlace<'a> {
     ///
     /// `netdev` must be valid for `'a`.
     pub(crate) unsafe fn new(netdev: *mut bindings::net_device, base: &'a Netdev) -> Self {
+        // SAFETY: As the caller promises.
+        let netdev_index = unsafe { netdev::index(netdev) };
         // INVARIANT: As the caller promises.
-        Self { netdev, base }
+        Self {
+            netdev,
+            netdev_index,
+            base,
+        }
     }
 
     /// The namespace of the network device. ib_core also tells of addresses in others, on devices on top of the port's.
@@ -53,8 +61,7 @@ impl<'a> GidPlace<'a> {
 
     /// Index of the network device that has the address.
     pub fn netdev_index(&self) -> u32 {
-        // SAFETY: By the type invariant.
-        unsafe { netdev::index(self.netdev) }
+        self.netdev_index
     }
 
     /// Index of the lowest network device on the same segment: frames of the two reach the same stations unchanged. Looks

@@ -21,7 +21,7 @@ const TRANSPARENT: [&CStr; 8] = [
 ];
 
 /// Network devices that a search looks at, counted once for each way that leads down to them: there are as many ways as the
-/// product of what lies on each level. A search takes about a millisecond at most.
+/// product of what lies on each level. A search takes some milliseconds at most.
 const MOST_LOOKED_AT: u32 = 1 << 16;
 
 /// A search below a network device.

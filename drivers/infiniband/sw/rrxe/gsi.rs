@@ -265,7 +265,8 @@ fn take_check(device: &Device, packet: &RxPacket) -> Result<Option<(StandIn, RxP
     if !device.link.is_of_host() {
         return take_place(device, packet).map(Some);
     }
-    let stand_in = device.cm_queue.take().ok_or(Counter::DropRate)?;
+    let address = packet.endpoints.destination;
+    let stand_in = device.cm_queue.take(address).ok_or(Counter::DropRate)?;
     match probe::behind(packet, &device.link) {
         Some(probe) => Ok(Some((stand_in, probe))),
         None => {

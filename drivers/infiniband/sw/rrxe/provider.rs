@@ -105,6 +105,7 @@ impl Provider for Rrxe {
 
     fn del_gid(device: &Arc<Device>, gid: Gid, netdev_index: u32) {
         device.link.remove_gid(gid, netdev_index);
+        device.cm_queue.forget_address(gid);
     }
 
     fn counter(device: &Arc<Device>, index: usize) -> u64 {

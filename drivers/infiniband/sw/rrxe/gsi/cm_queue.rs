@@ -4,23 +4,29 @@
 //!
 //! That queue has no limit (`cm_recv_handler()`, cm.c), and a datagram in it counts for nobody. A user can stop the queue: one who
 //! keeps its thread from going on in a call that holds a lock of the queue's work items (`ucma_get_event()`, ucma.c). So a
-//! probe (`probe.rs`) follows a datagram when [`BATCH`] of them have come since the last probe. While [`MOST`] probes are not
-//! answered, and another one is due, no datagram is taken.
+//! probe (`probe.rs`) follows a datagram when [`BATCH`] of them have come since the last probe. While it is due and there is no
+//! place for it, no datagram is taken.
+//!
+//! The probe is for the address that the datagram came to, which its sender chooses. ib_core does not answer if it does not find
+//! that address: it is about to go, or is one of a network device that is down. So an address has a few of the places only, and
+//! those of one that goes are free.
 
 use kernel::{
     prelude::*,
     time::{Instant, Monotonic},
 };
-use rdma::{av::Av, new_irq_spinlock, sync::IrqSpinLock, workqueue::is_in_work_item};
+use rdma::{av::Av, gid::Gid, new_irq_spinlock, sync::IrqSpinLock, workqueue::is_in_work_item};
 
 use super::senders::{StandIn, CHECK_SL, NUMBER_BITS};
 
 /// Datagrams from one probe to the next.
 const BATCH: u32 = 256;
-/// Probes that are not answered.
+/// Probes that are not answered, of all addresses, and of one.
+const PLACES: usize = 16;
 const MOST: usize = 2;
-/// Nanoseconds after which a probe is taken for answered: ib_core may have had no memory for the answer.
-const TIMEOUT: i64 = 64_000_000_000;
+/// Nanoseconds after which a probe is forgotten. Doubled for each that was forgotten since the last answer.
+const TIMEOUT: i64 = 16_000_000_000;
+const DOUBLINGS: u32 = 16;
 
 /// What of a device waits in the queue.
 #[pin_data]
@@ -31,13 +37,23 @@ pub(crate) struct CmQueue {
     state: IrqSpinLock<State>,
 }
 
+/// A probe that is not answered.
+#[derive(Clone, Copy)]
+struct Probe {
+    number: u32,
+    address: Gid,
+    /// When it is forgotten, in nanoseconds.
+    until: i64,
+}
+
 struct State {
     /// Datagrams since the last probe.
     since: u32,
     /// The number of the next probe.
     next: u32,
-    /// The numbers of those that are not answered, and when they were sent, in nanoseconds.
-    probes: [Option<(u32, i64)>; MOST],
+    /// Probes that were forgotten since the last answer.
+    forgotten: u32,
+    probes: [Option<Probe>; PLACES],
 }
 
 impl State {
@@ -45,7 +61,8 @@ impl State {
         Self {
             since: 0,
             next: 0,
-            probes: [None; MOST],
+            forgotten: 0,
+            probes: [None; PLACES],
         }
     }
 
@@ -56,25 +73,48 @@ impl State {
         is_due
     }
 
-    /// The number of a probe at `now`. `None` while too many are not answered.
-    fn take(&mut self, now: i64) -> Option<u32> {
-        let is_free = |probe: &&mut Option<(u32, i64)>| {
-            probe.is_none_or(|(_, sent)| now.saturating_sub(sent) >= TIMEOUT)
-        };
-        let free = self.probes.iter_mut().find(is_free)?;
+    /// The number of a probe for `address` at `now`. `None` while too many are not answered.
+    fn take(&mut self, address: Gid, now: i64) -> Option<u32> {
+        let before = self.remove(|probe| probe.until <= now);
+        self.forgotten = self.forgotten.saturating_add(before);
+        let of_address = |probe: &&Probe| probe.address == address;
+        if self.probes.iter().flatten().filter(of_address).count() >= MOST {
+            return None;
+        }
+        let free = self.probes.iter_mut().find(|place| place.is_none())?;
         let number = self.next;
-        *free = Some((number, now));
+        let timeout = TIMEOUT << self.forgotten.min(DOUBLINGS);
+        *free = Some(Probe {
+            number,
+            address,
+            until: now.saturating_add(timeout),
+        });
         self.next = number.wrapping_add(1) % (1 << NUMBER_BITS);
         self.since = 0;
         Some(number)
     }
 
-    /// A probe is answered, or was not sent.
-    fn end(&mut self, number: u32) {
-        let is_it = |probe: &Option<(u32, i64)>| probe.is_some_and(|(own, _)| own == number);
-        for probe in self.probes.iter_mut().filter(|probe| is_it(probe)) {
-            *probe = None;
+    /// Removes probes, and returns how many.
+    fn remove(&mut self, unwanted: impl Fn(&Probe) -> bool) -> u32 {
+        let mut count = 0_u32;
+        for place in &mut self.probes {
+            if place.take_if(|probe| unwanted(probe)).is_some() {
+                count = count.saturating_add(1);
+            }
         }
+        count
+    }
+
+    /// A probe is answered, perhaps after it was forgotten.
+    fn end(&mut self, number: u32) {
+        self.remove(|probe| probe.number == number);
+        self.forgotten = 0;
+    }
+
+    /// A probe was not sent: it is due again.
+    fn give_back(&mut self, number: u32) {
+        self.remove(|probe| probe.number == number);
+        self.since = BATCH;
     }
 }
 
@@ -92,10 +132,10 @@ impl CmQueue {
         self.state.lock().count()
     }
 
-    /// The stand-in of a probe that follows a datagram. `None` while too many are not answered. Any context.
-    pub(super) fn take(&self) -> Option<StandIn> {
+    /// The stand-in of a probe that follows a datagram to `address`. `None` while too many are not answered. Any context.
+    pub(super) fn take(&self, address: Gid) -> Option<StandIn> {
         let now = self.epoch.elapsed().as_nanos();
-        let number = self.state.lock().take(now)?;
+        let number = self.state.lock().take(address, now)?;
         Some(StandIn::Check(number))
     }
 
@@ -107,13 +147,18 @@ impl CmQueue {
     /// ib_core has nothing of the device in the queue: it is given to its users, perhaps anew. Any context.
     pub(crate) fn forget(&self) {
         let mut state = self.state.lock();
-        (state.since, state.probes) = (0, [None; MOST]);
+        (state.since, state.forgotten, state.probes) = (0, 0, [None; PLACES]);
+    }
+
+    /// The device has no more this address, so ib_core answers no probe for it. Any context.
+    pub(crate) fn forget_address(&self, address: Gid) {
+        self.state.lock().remove(|probe| probe.address == address);
     }
 
     /// Takes the number of a probe back that was not sent. Any context.
     pub(super) fn give_back(&self, probe: StandIn) {
         if let StandIn::Check(number) = probe {
-            self.state.lock().end(number);
+            self.state.lock().give_back(number);
         }
     }
 
@@ -131,12 +176,15 @@ impl CmQueue {
 mod tests {
     use super::*;
 
-    /// How many of so many datagrams are taken at `now`, and the probes behind them.
-    fn take(state: &mut State, count: u32, now: i64) -> Result<(u32, KVec<u32>)> {
+    const ONE: Gid = Gid([1; 16]);
+    const MANY: u32 = 100_000;
+
+    /// How many of so many datagrams to `address` are taken at `now`, and the probes behind them.
+    fn take(state: &mut State, address: Gid, count: u32, now: i64) -> Result<(u32, KVec<u32>)> {
         let (mut taken, mut probes) = (0, KVec::new());
         for _ in 0..count {
             if state.count() {
-                let Some(number) = state.take(now) else {
+                let Some(number) = state.take(address, now) else {
                     continue;
                 };
                 probes.push(number, GFP_KERNEL)?;
@@ -149,21 +197,61 @@ mod tests {
     #[test]
     fn no_more_are_taken_than_two_probes_follow() -> Result {
         let mut state = State::new();
-        let most = 3 * BATCH + 2;
-        let (taken, probes) = take(&mut state, 10_000, 0)?;
-        assert_eq!((taken, &probes[..]), (most, &[0, 1][..]));
-        assert_eq!(take(&mut state, 10_000, TIMEOUT - 1)?.0, 0);
+        let (taken, probes) = take(&mut state, ONE, MANY, 0)?;
+        assert_eq!((taken, &probes[..]), (3 * BATCH + 2, &[0, 1][..]));
+        assert_eq!(take(&mut state, ONE, MANY, TIMEOUT - 1)?.0, 0);
         state.end(0);
-        let (taken, probes) = take(&mut state, 10_000, TIMEOUT - 1)?;
+        let (taken, probes) = take(&mut state, ONE, MANY, TIMEOUT - 1)?;
         assert_eq!((taken, &probes[..]), (1 + BATCH, &[2][..]));
         Ok(())
     }
 
     #[test]
-    fn a_probe_without_an_answer_is_forgotten() -> Result {
+    fn an_address_without_answers_leaves_places_to_others() -> Result {
         let mut state = State::new();
-        take(&mut state, 10_000, 0)?;
-        assert_eq!(take(&mut state, 10_000, TIMEOUT)?.0, 2 * (1 + BATCH));
+        take(&mut state, ONE, MANY, 0)?;
+        // Those to the first one are in between.
+        for _ in 0..MANY {
+            take(&mut state, ONE, 1, 0)?;
+            let (taken, probes) = take(&mut state, Gid([2; 16]), 1, 0)?;
+            assert_eq!(taken, 1);
+            for answered in &probes {
+                state.end(*answered);
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn what_goes_on_for_ever_without_answers_ends() -> Result {
+        let (mut state, mut taken) = (State::new(), 0);
+        // A day, by the quarter of a minute.
+        for interval in 0..4 * 24 * 60 {
+            for address in 0..32 {
+                taken += take(
+                    &mut state,
+                    Gid([address; 16]),
+                    2 * BATCH,
+                    interval * TIMEOUT,
+                )?
+                .0;
+            }
+        }
+        assert!(taken < 50 * BATCH);
+        state.end(1);
+        assert_eq!(state.forgotten, 0);
+        Ok(())
+    }
+
+    #[test]
+    fn an_address_that_goes_keeps_no_place() -> Result {
+        let mut state = State::new();
+        for address in 0..32 {
+            take(&mut state, Gid([address; 16]), MANY, 0)?;
+        }
+        assert_eq!(take(&mut state, Gid([99; 16]), MANY, 0)?.0, 0);
+        assert_eq!(state.remove(|probe| probe.address == Gid([0; 16])), 2);
+        assert_eq!(take(&mut state, Gid([99; 16]), MANY, 0)?.0, 2 * (1 + BATCH));
         Ok(())
     }
 
@@ -171,12 +259,21 @@ mod tests {
     fn answers_keep_the_queue_going() -> Result {
         let mut state = State::new();
         for now in 0..100 {
-            let (taken, probes) = take(&mut state, BATCH, now)?;
+            let (taken, probes) = take(&mut state, ONE, BATCH, now)?;
             assert_eq!(taken, BATCH);
             for number in &probes {
                 state.end(*number);
             }
         }
+        Ok(())
+    }
+
+    #[test]
+    fn a_probe_that_was_not_sent_is_due_again() -> Result {
+        let mut state = State::new();
+        let (_, probes) = take(&mut state, ONE, BATCH + 1, 0)?;
+        state.give_back(*probes.last().ok_or(ENOENT)?);
+        assert!(state.count());
         Ok(())
     }
 }
