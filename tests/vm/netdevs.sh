@@ -41,6 +41,33 @@ check "two hosts" hosts_up 4200
 check "link on host 1" link_add 1
 check "link on host 2" link_add 2
 
+# A bridge has its ports want as much room in front of packets as any port wants, and the other end of a veth pair, too. VXLAN
+# devices add to it.
+wants_room() {
+	local id
+	ip -n h2 link add br0 type bridge && ip -n h2 link set extra2 master br0 || return
+	for ((id = 1; id <= 80; id++)); do
+		ip -n h2 link add "vx$id" type vxlan id $id dev extra2 remote 10.79.0.3 dstport 4789 &&
+			ip -n h2 link set "vx$id" master br0 || return
+		[[ $id -eq 1 ]] || ip -n h2 link del "vx$((id - 1))" || return
+	done
+}
+extra() {
+	ip link add extra netns h1 type veth peer name extra2 netns h2 && ip -n h2 link set extra2 up &&
+		ip -n h1 addr add 10.79.0.1/24 dev extra && ip -n h1 link set extra up &&
+		ip -n h1 neigh add 10.79.0.2 lladdr 02:00:00:00:00:02 dev extra &&
+		ip netns exec h1 rdma link add rrxe9 type rrxe netdev extra && wait_for 10 gid_index rrxe9 10.79.0.1
+}
+sends() { python3 "$(dirname "$0")/headroom.py" rrxe9 "$(gid_index rrxe9 10.79.0.1)" 10.79.0.2 "$1"; }
+check "a link on another veth" extra
+check "its packets leave" sends sent_pkts
+check "somebody at the other end has it want kilobytes in front of packets" wants_room
+check "no packet leaves any more" sends send_err
+check "the other link goes" ip netns exec h1 rdma link del rrxe9
+ip -n h2 link del vx80
+ip -n h2 link del br0
+ip -n h1 link del extra
+
 # An MTU that shrinks under QPs.
 check "an MTU below the path MTU fails what is too large at once, and that only" \
 	python3 "$PY" shrink "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" "$DEV2" "$(gid_index "$DEV2" $HOST2_V4)"

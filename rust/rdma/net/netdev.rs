@@ -107,10 +107,10 @@ impl Netdev {
         len.into()
     }
 
-    /// Bytes to keep free in front of a frame for what the device puts there.
-    pub fn headroom(&self) -> usize {
+    /// Bytes to keep free in front of a frame for what the device puts there. `None` if it wants too many ([`headroom`]).
+    pub fn headroom(&self) -> Option<usize> {
         // SAFETY: Valid by the type invariant.
-        unsafe { bindings::LL_RESERVED_SPACE(self.as_ptr()) as usize }
+        unsafe { headroom(self.as_ptr()) }
     }
 
     /// Its hardware address, if it has six bytes, as all kinds of Ethernet do.
@@ -211,6 +211,25 @@ pub(super) unsafe fn flags(netdev: *mut bindings::net_device) -> bindings::net_d
 pub(super) unsafe fn mtu(netdev: *mut bindings::net_device) -> u32 {
     // SAFETY: The caller promises that it is valid; a racing change shows either value.
     unsafe { addr_of!((*netdev).mtu).read_volatile() }
+}
+
+/// Most bytes that a device may want in front of a packet. Tunnels ask for some hundred.
+const MOST_HEADROOM: u32 = 4096;
+
+/// Bytes to keep free in front of a packet for what a device puts there. `None` if it wants more than [`MOST_HEADROOM`].
+///
+/// Headers lie within 64 KiB of a buffer's beginning: the kernel keeps their places in 16 bits (`struct sk_buff`), and writes
+/// where a place leads to that wrapped (`neigh_resolve_output()`, net/core/neighbour.c). A device may want nearly as much. VXLAN
+/// devices add to what the device below wants, and a bridge has its ports want as much, also the other end of a veth pair,
+/// whatever namespace that is in (`update_headroom()`, net/bridge/br_if.c; `veth_set_rx_headroom()`, drivers/net/veth.c).
+///
+/// # Safety
+///
+/// It must be valid.
+pub(super) unsafe fn headroom(netdev: *mut bindings::net_device) -> Option<usize> {
+    // SAFETY: The caller promises that it is valid.
+    let bytes = unsafe { bindings::LL_RESERVED_SPACE(netdev) };
+    (bytes <= MOST_HEADROOM).then_some(bytes as usize)
 }
 
 /// The hardware address of a device, if it has six bytes.

@@ -216,16 +216,17 @@ impl Route {
 
     /// Bytes to keep free in front of the IP header: none for what stays on this host. The network device may need more or less
     /// from one packet to the next (veth, as its peer's XDP programs come and go); one that finds too few copies the packet,
-    /// and ends its account early (`skb_expand_head()`). Any context but hard interrupts.
-    pub fn link_headroom(&self) -> usize {
+    /// and ends its account early (`skb_expand_head()`). `None` if it needs too many (`netdev::headroom`). Any context but hard
+    /// interrupts.
+    pub fn link_headroom(&self) -> Option<usize> {
         if self.local {
-            return 0;
+            return Some(0);
         }
         let _readers = rcu::read_lock();
         // SAFETY: Valid by the type invariant, and RCU keeps the device.
         let netdev = unsafe { bindings::dst_dev_rcu(self.dst.as_ptr()) };
         // SAFETY: As above.
-        unsafe { bindings::LL_RESERVED_SPACE(netdev) as usize }
+        unsafe { netdev::headroom(netdev) }
     }
 
     /// Gives a packet of `len` bytes, its IP header included, its entry. Returns the namespace to send it in, which is valid as long
@@ -252,7 +253,7 @@ impl Route {
     /// # Errors
     ///
     /// `EMSGSIZE` if the packet is longer than the MTU of the network device; `ENOMEM`; `ENODEV` if that device goes;
-    /// `ENETUNREACH` if the decision no longer stands.
+    /// `ENETUNREACH` if the decision no longer stands; `ENOSPC` if the device wants too much room in front of packets.
     ///
     /// # Safety
     ///
@@ -268,6 +269,9 @@ impl Route {
         if len > unsafe { netdev::mtu(netdev) } as usize {
             return Err(EMSGSIZE);
         }
+        // The IP layer would make the room that is missing, as much as there may be.
+        // SAFETY: As above.
+        unsafe { netdev::headroom(netdev) }.ok_or(ENOSPC)?;
         // SAFETY: RCU keeps the device.
         let net = unsafe { bindings::dev_net(netdev) };
         // Otherwise `__xfrm6_output()` (net/ipv6/xfrm6_output.c) reads the socket of the buffer, which has none, if the packet is too

@@ -57,7 +57,7 @@ impl RawFrame {
     /// With room for `length` bytes.
     fn new(netdev: &Netdev, length: u32) -> Option<Self> {
         Some(Self {
-            skb: TxSkb::new(netdev.headroom(), length as usize)?,
+            skb: TxSkb::new(netdev.headroom()?, length as usize)?,
             torn: false,
         })
     }

@@ -56,7 +56,7 @@ pub(crate) struct Frame<'a> {
 }
 
 impl<'a> Frame<'a> {
-    /// Begins a packet. `None` if there is no memory.
+    /// Begins a packet. `None` if there is no memory, or no packet may have the room that the network device wants in front.
     ///
     /// # Context
     ///
@@ -66,7 +66,7 @@ impl<'a> Frame<'a> {
         let header = packet.encode();
         let payload = packet.payload_len;
         let headroom = route
-            .link_headroom()
+            .link_headroom()?
             .saturating_add(IPV6_LEN)
             .saturating_add(UDP_LEN);
         let room = header.len().saturating_add(payload as usize);
