@@ -7,7 +7,7 @@ source "$(dirname "$0")/lib.sh"
 # RRXE_ENV="QPS=64 DEPTH=65535 WINDOWS=500000 MANY_WINDOWS=500000 CHUNKS=20000" gives the figures of a release.
 # On the debug kernel each object that is freed takes milliseconds, for KASAN unwinds the stack and looks up the module of each
 # frame.
-[[ -z $DEBUG_KERNEL ]] || : "${QPS:=4}" "${WINDOWS:=2500}" "${CHUNKS:=100}"
+[[ -z $DEBUG_KERNEL ]] || : "${QPS:=4}" "${WINDOWS:=1000}" "${CHUNKS:=100}"
 : "${QPS:=16}" "${DEPTH:=16383}" "${WINDOWS:=10000}" "${CHUNKS:=400}" "${MANY_WINDOWS:=$((4 * WINDOWS))}"
 # Of an emulated machine that others slow down: twenty times as much as a quiet one takes.
 : "${WORST_MS:=$((5000 * PATIENCE))}" "${MEDIAN_US:=200000}"
