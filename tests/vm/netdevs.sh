@@ -58,7 +58,11 @@ extra() {
 		ip -n h1 neigh add 10.79.0.2 lladdr 02:00:00:00:00:02 dev extra &&
 		ip netns exec h1 rdma link add rrxe9 type rrxe netdev extra && wait_for 10 gid_index rrxe9 10.79.0.1
 }
-sends() { python3 "$(dirname "$0")/headroom.py" rrxe9 "$(gid_index rrxe9 10.79.0.1)" 10.79.0.2 "$1"; }
+counted() { [[ $(<"/sys/class/infiniband/rrxe9/ports/1/hw_counters/$1") -eq $2 ]]; }
+# sends COUNTER: eight datagrams, each of which COUNTER counts.
+sends() {
+	python3 "$(dirname "$0")/narrow.py" rrxe9 "$(gid_index rrxe9 10.79.0.1)" 10.79.0.2 8 512 && wait_for 10 counted "$1" 8
+}
 check "a link on another veth" extra
 check "its packets leave" sends sent_pkts
 check "somebody at the other end has it want kilobytes in front of packets" wants_room

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import forge
 import userfault
-from pairs import DEVICE, PAGE, PATIENCE, Private, becomes, case, counter, equal, main
+from pairs import DEVICE, PAGE, PATIENCE, Private, becomes, case, counter, equal, main, unanswered
 
 ADDRESS, PEER = sys.argv[3:]
 PORT = 7177
@@ -80,8 +80,7 @@ def stalled():
         manager = Manager()
         manager.listen(PORT)
         manager.resolve()
-    memory = Private(PAGE)
-    faults = userfault.faults_of(memory)
+    memory, faults = unanswered(PAGE)
     taker = threading.Thread(target=manager.get_event, args=(memory.address,))
     taker.start()
     # It holds the lock of the file from here on.

@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""Network devices that go while a link is added to them: vanishing.py."""
+"""Network devices that go while a link is added to them: vanishing.py NAME 0, which the network device and the link have."""
 
-import ctypes
 import fcntl
 import os
 import socket
@@ -11,31 +10,22 @@ import struct
 import subprocess
 import sys
 import threading
-import time
+from pathlib import Path
 
 import userfault
+from pairs import DEVICE, PAGE, PATIENCE, becomes, case, equal, main, unanswered
 
-ROUNDS, PATIENCE, PAGE = 5, 120, 4096
+ROUNDS = 5
 SIOCGIFCONF, DELLINK, REQUEST = 0x8912, 17, 1
 FAILURE = b"Couldn't set up InfiniBand"
-
-
-class Memory:
-    """A page that is absent."""
-
-    def __init__(self):
-        libc = ctypes.CDLL(None)
-        libc.mmap.restype, libc.mmap.argtypes = ctypes.c_void_p, [ctypes.c_void_p] + [ctypes.c_long] * 5
-        # Readable and writable, private and anonymous.
-        self.address, self.length = libc.mmap(None, PAGE, 3, 0x22, -1, 0), PAGE
 
 
 class Rtnl:
     """The lock of the kernel's network devices, held by a call that copies to absent memory (`dev_ifconf()`, net/core)."""
 
     def __enter__(self):
-        memory = Memory()
-        self.faults, self.socket = userfault.faults_of(memory), socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        memory, self.faults = unanswered(PAGE)
+        self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         request = struct.pack("=i4xQ", PAGE, memory.address)
         self.thread = threading.Thread(target=fcntl.ioctl, args=(self.socket, SIOCGIFCONF, request))
         self.thread.start()
@@ -48,14 +38,8 @@ class Rtnl:
 
 def await_wait(task, function):
     """Waits until the task sleeps in that function of the kernel."""
-    end = time.monotonic() + PATIENCE
-    while time.monotonic() < end:
-        with open(f"/proc/{task}/stack", encoding="ascii") as stack:
-            seen = stack.read()
-        if function in seen:
-            return
-        time.sleep(0.01)
-    raise AssertionError(f"{task} does not sleep in {function}: {seen}")
+    stack = Path(f"/proc/{task}/stack")
+    becomes(lambda: function in stack.read_text(), True, f"{task} sleeps in {function}")
 
 
 def delete(index):
@@ -65,12 +49,12 @@ def delete(index):
 
 
 def vanish():
-    subprocess.run(["ip", "link", "add", "gone", "type", "veth", "peer", "name", "gone-peer"], check=True)
-    deletion = threading.Thread(target=delete, args=(socket.if_nametoindex("gone"),))
+    subprocess.run(["ip", "link", "add", DEVICE, "type", "veth", "peer", "name", "peer"], check=True)
+    deletion = threading.Thread(target=delete, args=(socket.if_nametoindex(DEVICE),))
     with Rtnl():
         # It takes RTNL for the speed of the network device, and again for ib_core's table of addresses.
         addition = subprocess.Popen(
-            ["rdma", "link", "add", "gone", "type", "rrxe", "netdev", "gone"], stderr=subprocess.DEVNULL)
+            ["rdma", "link", "add", DEVICE, "type", "rrxe", "netdev", DEVICE], stderr=subprocess.DEVNULL)
         await_wait(addition.pid, "nldev_newlink")
         deletion.start()
         await_wait(f"self/task/{deletion.native_id}", "rtnetlink_rcv")
@@ -82,10 +66,14 @@ def half_made():
     return subprocess.run(["dmesg"], stdout=subprocess.PIPE, check=True).stdout.count(FAILURE)
 
 
-before = half_made()
-statuses = [vanish() for _ in range(ROUNDS)]
-links = subprocess.run(["rdma", "link"], stdout=subprocess.PIPE, check=True).stdout
-print(f"# links were added with the statuses {statuses}")
-good = half_made() == before and b"netdev gone" not in links
-print(f"{'ok' if good else 'not ok'} - a network device that goes leaves no registration half-made")
-sys.exit(not good)
+@case("a network device that goes leaves no registration half-made")
+def vanishing():
+    before = half_made()
+    statuses = [vanish() for _ in range(ROUNDS)]
+    print(f"# links were added with the statuses {statuses}")
+    equal(half_made(), before, "registrations that failed half-way")
+    links = subprocess.run(["rdma", "link"], stdout=subprocess.PIPE, check=True).stdout.decode()
+    equal(f"netdev {DEVICE}" in links, False, "the link is there")
+
+
+sys.exit(main())
