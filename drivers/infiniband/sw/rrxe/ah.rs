@@ -14,6 +14,7 @@ use roce::ids::Qpn;
 use crate::{
     accounts::ObjectClaim,
     device::Device,
+    gsi::take_answer,
     limits,
     path::{Address, Path},
     pd::{Pd, PdId},
@@ -50,7 +51,7 @@ impl Ah {
     pub(crate) fn create(pd: &Pd, av: Av, user: bool) -> Result<Arc<Self>> {
         if !user {
             let device = pd.device();
-            if device.workers.guests.take_answer(&av) || device.cm_queue.take_answer(&av) {
+            if take_answer(device, &av) {
                 return Err(EINVAL);
             }
             let av = device.senders.true_destination(av)?;

@@ -76,7 +76,7 @@ pub(crate) struct Device {
     /// The senders of questions to its GSI QP.
     #[pin]
     pub(crate) senders: Senders,
-    /// What of its datagrams waits for connection management.
+    /// The datagrams of its GSI QP that wait for connection management.
     #[pin]
     pub(crate) cm_queue: CmQueue,
     /// Its port's counters.

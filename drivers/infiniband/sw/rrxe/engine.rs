@@ -362,8 +362,8 @@ impl Core {
     ) -> Option<Next> {
         let mut aside = None;
         if resumes {
-            aside = self.stall.take_transmit(self.engine.state());
-            aside = aside.filter(|transmit| self.engine.may_send(transmit));
+            let kept = self.stall.take_transmit(self.engine.state());
+            aside = kept.filter(|transmit| self.engine.may_send(transmit));
         }
         let polled;
         let next = if aside.is_some() {

@@ -42,6 +42,7 @@ use kernel::{
     prelude::*,
     sync::{Arc, ArcBorrow},
 };
+use rdma::av::Av;
 use roce::{
     ids::Qpn,
     qp::QpState,
@@ -140,7 +141,8 @@ impl Gsi {
             }
             MadKind::Question if header.may_reach_cm() => {
                 admitted(self.questions.admits(sender, now))?;
-                self.probe = Some(take_place(device, packet)?);
+                let place = take_place(device)?;
+                self.probe = Some(probe_behind(device, packet, place)?);
             }
             MadKind::Question => admitted(device.workers.guests.admits(sender))?,
         }
@@ -227,29 +229,18 @@ fn is_connected(gsi: &Qp, qpn: Qpn) -> bool {
     gsi.net.qps(qpn).with(qpn.get(), has_peer).unwrap_or(false)
 }
 
-/// Gives a question a place, and returns the probe behind it with its stand-in.
+/// Gives a question a place, and returns the stand-in of the probe behind it.
 ///
 /// # Errors
 ///
-/// The counter of the drop; `DropRate` also if there is no memory for the probe.
-fn take_place(device: &Device, packet: &RxPacket) -> Result<(StandIn, RxPacket), Counter> {
-    let (guests, link) = (&device.workers.guests, &device.link);
+/// The counter of the drop.
+fn take_place(device: &Device) -> Result<StandIn, Counter> {
     // Nobody would answer the probe.
     if !device.has_connection_management() {
         return Err(Counter::DropState);
     }
-    // First, so that what is dropped allocates nothing.
-    let stand_in = guests.take_place(link).ok_or(Counter::DropRate)?;
-    match probe::behind(packet, link) {
-        Some(probe) => {
-            device.cm_queue.restart();
-            Ok((stand_in, probe))
-        }
-        None => {
-            guests.give_back(stand_in);
-            Err(Counter::DropRate)
-        }
-    }
+    let number = device.workers.guests.take_place(&device.link);
+    number.map(StandIn::Probe).ok_or(Counter::DropRate)
 }
 
 /// Returns the probe that is due behind a datagram, with its stand-in. `None` if nobody would answer it, nor queue the
@@ -262,18 +253,46 @@ fn take_check(device: &Device, packet: &RxPacket) -> Result<Option<(StandIn, RxP
     if !device.has_connection_management() {
         return Ok(None);
     }
-    if !device.link.is_of_host() {
-        return take_place(device, packet).map(Some);
-    }
-    let address = packet.endpoints.destination;
-    let stand_in = device.cm_queue.take(address).ok_or(Counter::DropRate)?;
-    match probe::behind(packet, &device.link) {
-        Some(probe) => Ok(Some((stand_in, probe))),
-        None => {
-            device.cm_queue.give_back(stand_in);
-            Err(Counter::DropRate)
+    let stand_in = match device.link.is_of_host() {
+        true => {
+            let number = device.cm_queue.take(packet.endpoints.destination);
+            number.map(StandIn::Check).ok_or(Counter::DropRate)?
         }
+        false => take_place(device)?,
+    };
+    probe_behind(device, packet, stand_in).map(Some)
+}
+
+/// Builds the probe behind a datagram, whose number was taken before: what is dropped for want of one allocates nothing.
+///
+/// # Errors
+///
+/// `DropRate` if there is no memory; the number is given back.
+fn probe_behind(
+    device: &Device,
+    packet: &RxPacket,
+    stand_in: StandIn,
+) -> Result<(StandIn, RxPacket), Counter> {
+    let Some(probe) = probe::behind(packet, &device.link) else {
+        match stand_in {
+            StandIn::Probe(number) => device.workers.guests.give_back(number),
+            StandIn::Check(number) => device.cm_queue.give_back(number),
+            StandIn::Sender(_) => {}
+        }
+        return Err(Counter::DropRate);
+    };
+    device.cm_queue.restart();
+    Ok((stand_in, probe))
+}
+
+/// Whether `av` leads to the stand-in of a probe, and so is for its answer. Notes that it is answered. Any context.
+pub(crate) fn take_answer(device: &Device, av: &Av) -> bool {
+    match StandIn::answered(av) {
+        Some(StandIn::Probe(number)) => device.workers.guests.end(number),
+        Some(StandIn::Check(number)) => device.cm_queue.end(number),
+        Some(StandIn::Sender(_)) | None => return false,
     }
+    true
 }
 
 fn nanos(now: Instant) -> i64 {

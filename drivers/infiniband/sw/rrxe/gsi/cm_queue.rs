@@ -15,9 +15,9 @@ use kernel::{
     prelude::*,
     time::{Instant, Monotonic},
 };
-use rdma::{av::Av, gid::Gid, new_irq_spinlock, sync::IrqSpinLock, workqueue::is_in_work_item};
+use rdma::{gid::Gid, new_irq_spinlock, sync::IrqSpinLock};
 
-use super::senders::{StandIn, CHECK_SL, NUMBER_BITS};
+use super::senders::NUMBER_BITS;
 
 /// Datagrams from one probe to the next.
 const BATCH: u32 = 256;
@@ -28,7 +28,7 @@ const MOST: usize = 2;
 const TIMEOUT: i64 = 16_000_000_000;
 const DOUBLINGS: u32 = 16;
 
-/// What of a device waits in the queue.
+/// The datagrams of a device that wait in the queue, and the probes behind them.
 #[pin_data]
 pub(crate) struct CmQueue {
     /// When the device was made.
@@ -90,7 +90,6 @@ impl State {
             until: now.saturating_add(timeout),
         });
         self.next = number.wrapping_add(1) % (1 << NUMBER_BITS);
-        self.since = 0;
         Some(number)
     }
 
@@ -111,10 +110,9 @@ impl State {
         self.forgotten = 0;
     }
 
-    /// A probe was not sent: it is due again.
+    /// A probe was not sent: it is still due.
     fn give_back(&mut self, number: u32) {
         self.remove(|probe| probe.number == number);
-        self.since = BATCH;
     }
 }
 
@@ -132,14 +130,13 @@ impl CmQueue {
         self.state.lock().count()
     }
 
-    /// The stand-in of a probe that follows a datagram to `address`. `None` while too many are not answered. Any context.
-    pub(super) fn take(&self, address: Gid) -> Option<StandIn> {
+    /// The number of a probe that follows a datagram to `address`. `None` while too many are not answered. Any context.
+    pub(super) fn take(&self, address: Gid) -> Option<u32> {
         let now = self.epoch.elapsed().as_nanos();
-        let number = self.state.lock().take(address, now)?;
-        Some(StandIn::Check(number))
+        self.state.lock().take(address, now)
     }
 
-    /// Another probe follows a datagram. Any context.
+    /// A probe follows a datagram: the next one is due after [`BATCH`] others. Any context.
     pub(super) fn restart(&self) {
         self.state.lock().since = 0;
     }
@@ -156,19 +153,13 @@ impl CmQueue {
     }
 
     /// Takes the number of a probe back that was not sent. Any context.
-    pub(super) fn give_back(&self, probe: StandIn) {
-        if let StandIn::Check(number) = probe {
-            self.state.lock().give_back(number);
-        }
+    pub(super) fn give_back(&self, number: u32) {
+        self.state.lock().give_back(number);
     }
 
-    /// Whether `av` leads to the stand-in of a probe, as in `Guests::take_answer`. Notes that it is answered. Any context.
-    pub(crate) fn take_answer(&self, av: &Av) -> bool {
-        let is_answer = av.sgid == av.dgid && av.sl == CHECK_SL && is_in_work_item();
-        if is_answer {
-            self.state.lock().end(av.flow_label);
-        }
-        is_answer
+    /// The probe with this number is answered. Any context.
+    pub(super) fn end(&self, number: u32) {
+        self.state.lock().end(number);
     }
 }
 
@@ -188,6 +179,7 @@ mod tests {
                     continue;
                 };
                 probes.push(number, GFP_KERNEL)?;
+                state.since = 0;
             }
             taken += 1;
         }
@@ -271,8 +263,9 @@ mod tests {
     #[test]
     fn a_probe_that_was_not_sent_is_due_again() -> Result {
         let mut state = State::new();
-        let (_, probes) = take(&mut state, ONE, BATCH + 1, 0)?;
-        state.give_back(*probes.last().ok_or(ENOENT)?);
+        take(&mut state, ONE, BATCH, 0)?;
+        let number = state.take(ONE, 0).ok_or(ENOENT)?;
+        state.give_back(number);
         assert!(state.count());
         Ok(())
     }

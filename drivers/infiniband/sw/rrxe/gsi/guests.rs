@@ -10,12 +10,11 @@ use kernel::{
     prelude::*,
     time::{Instant, Monotonic},
 };
-use rdma::{av::Av, gid::Gid, new_irq_spinlock, sync::IrqSpinLock, workqueue::is_in_work_item};
+use rdma::{gid::Gid, new_irq_spinlock, sync::IrqSpinLock};
 
 use super::{
     places::{Holder, Places},
     rate::{Pace, Paces, Rate},
-    senders::{StandIn, PROBE_SL},
 };
 use crate::link::Link;
 
@@ -80,32 +79,22 @@ impl Guests {
         self.epoch.elapsed().as_nanos()
     }
 
-    /// Gives a place to a question of connection management that came by `link`, and returns the stand-in of the probe
-    /// behind it. `None` while there is no place for it. Any context.
-    pub(super) fn take_place(&self, link: &Link) -> Option<StandIn> {
+    /// Gives a place to a question of connection management that came by `link`, and returns the number of the probe behind it.
+    /// `None` while there is no place for it. Any context.
+    pub(super) fn take_place(&self, link: &Link) -> Option<u32> {
         let now = self.now();
-        let number = self.state.lock().places.take(Holder::of(link), now)?;
-        Some(StandIn::Probe(number))
+        self.state.lock().places.take(Holder::of(link), now)
     }
 
     /// Takes a place back whose question is not asked. Any context.
-    pub(super) fn give_back(&self, probe: StandIn) {
-        if let StandIn::Probe(number) = probe {
-            self.state.lock().places.give_back(number);
-        }
+    pub(super) fn give_back(&self, number: u32) {
+        self.state.lock().places.give_back(number);
     }
 
-    /// Whether `av` leads to the stand-in of a probe, and so is for its answer. Notes that it is answered. Any context.
-    ///
-    /// ib_core answers in work items (`cm_work_handler()`, cm.c; `ib_mad_recv_done()`, mad.c). A process that writes to
-    /// ib_umad chooses the numbers of the address itself (`ib_umad_write()`, user_mad.c), and is in none.
-    pub(crate) fn take_answer(&self, av: &Av) -> bool {
-        let is_answer = av.sgid == av.dgid && av.sl == PROBE_SL && is_in_work_item();
-        if is_answer {
-            let (now, mut state) = (self.now(), self.state.lock());
-            state.places.end(av.flow_label, CpuId::current(), now);
-        }
-        is_answer
+    /// The probe with this number is answered. Any context.
+    pub(super) fn end(&self, number: u32) {
+        let (now, mut state) = (self.now(), self.state.lock());
+        state.places.end(number, CpuId::current(), now);
     }
 
     /// Gives the places of a link to others, whose device is unregistered: ib_core keeps nothing of it in the queue of
@@ -129,29 +118,6 @@ mod tests {
             .count();
         // A burst, and what comes in a second at most that the test takes.
         assert!((256..=288).contains(&admitted));
-        Ok(())
-    }
-
-    #[test]
-    fn only_a_work_item_answers_a_probe() -> Result {
-        let guests = Guests::new()?;
-        let gid = Gid::from_ipv4([10, 0, 0, 1]);
-        let answer = Av {
-            dgid: gid,
-            sgid: gid,
-            sgid_index: 0,
-            netdev_index: 1,
-            network: gid.network(),
-            traffic_class: 0,
-            hop_limit: 64,
-            flow_label: 0,
-            dmac: [0; 6],
-            sl: PROBE_SL,
-            static_rate: 0,
-            port: 1,
-        };
-        // Tests run in a thread of their own.
-        assert!(!guests.take_answer(&answer));
         Ok(())
     }
 }

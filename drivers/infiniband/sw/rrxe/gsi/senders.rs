@@ -3,7 +3,7 @@
 //! The true senders of a device's latest questions.
 
 use kernel::prelude::*;
-use rdma::{av::Av, gid::Gid, new_irq_spinlock, sync::IrqSpinLock};
+use rdma::{av::Av, gid::Gid, new_irq_spinlock, sync::IrqSpinLock, workqueue::is_in_work_item};
 use roce::{responder::GRH_LEN, wire::grh::with_stand_in};
 
 /// Flow labels have so many bits.
@@ -14,8 +14,8 @@ const REMEMBERED: u32 = 8_192;
 /// The service levels of stand-ins, for senders and for probes. Those of packets and paths have four bits; only who writes to
 /// ib_umad can name these (`ib_umad_write()`, user_mad.c).
 const SENDER_SL: u8 = 16;
-pub(super) const PROBE_SL: u8 = 17;
-pub(super) const CHECK_SL: u8 = 18;
+const PROBE_SL: u8 = 17;
+const CHECK_SL: u8 = 18;
 /// The explicit congestion notification in a traffic class, which is of one packet (RFC 3168 §5).
 const ECN: u8 = 0b11;
 
@@ -31,6 +31,24 @@ pub(crate) enum StandIn {
 }
 
 impl StandIn {
+    /// The one that `av` leads to, from and to the same address of this host.
+    fn of(av: &Av) -> Option<Self> {
+        let kind = match av.sl {
+            SENDER_SL => Self::Sender,
+            PROBE_SL => Self::Probe,
+            CHECK_SL => Self::Check,
+            _ => return None,
+        };
+        (av.sgid == av.dgid).then(|| kind(av.flow_label))
+    }
+
+    /// The one whose answer `av` leads to, in the work item of ib_core that answers (`cm_work_handler()`, cm.c;
+    /// `ib_mad_recv_done()`, mad.c). A process that writes to ib_umad chooses the numbers of the address itself
+    /// (`ib_umad_write()`, user_mad.c), and is in none.
+    pub(super) fn answered(av: &Av) -> Option<Self> {
+        Self::of(av).filter(|_| is_in_work_item())
+    }
+
     /// The header `grh` of a datagram with the stand-in in place of the sender.
     pub(crate) fn replace_in(self, grh: [u8; GRH_LEN as usize]) -> [u8; GRH_LEN as usize] {
         match self {
@@ -119,10 +137,10 @@ impl Senders {
     ///
     /// `EINVAL` if the sender was forgotten, or the number is none of ib_core's.
     pub(crate) fn true_destination(&self, av: Av) -> Result<Av> {
-        if av.sgid != av.dgid || av.sl != SENDER_SL {
+        let Some(StandIn::Sender(number)) = StandIn::of(&av) else {
             return Ok(av);
-        }
-        let sender = self.state.lock().find(av.flow_label).ok_or(EINVAL)?;
+        };
+        let sender = self.state.lock().find(number).ok_or(EINVAL)?;
         if sender.network() != av.network {
             return Err(EINVAL);
         }
@@ -230,5 +248,15 @@ mod tests {
         assert_eq!(number, StandIn::Sender(0));
         assert_eq!(find(&senders, number), Some(Gid([2; 16])));
         Ok(())
+    }
+
+    #[test]
+    fn only_a_work_item_answers_a_probe() {
+        // Tests run in a thread of their own.
+        for probe in [StandIn::Probe(0), StandIn::Check(0)] {
+            let answer = answer(probe);
+            assert_eq!(StandIn::of(&answer), Some(probe));
+            assert_eq!(StandIn::answered(&answer), None);
+        }
     }
 }

@@ -99,7 +99,7 @@ impl Qp {
                 held.take(),
                 wish,
                 |core, wishes| {
-                    // Whatever is looked up meanwhile is so within this, and costs less.
+                    // All look-ups of the turn share this section, and cost less.
                     this.net.readers.within(|| match core {
                         Some(core) => core.run(this, direct, wishes.are_for_packets()),
                         None => Upshot::default(),
