@@ -46,7 +46,7 @@ pub use crate::user_thread::{Job, Pending};
 use address_space::{AddressSpace, OpenSpace, CHUNK};
 use hold::Hold;
 use owner::Remains;
-pub use owner::{Owner, Owners, Threads};
+pub use owner::{NewThreads, Owner, Owners, Threads};
 use pages::{Pages, PRESENT, WRITABLE};
 use walk::{walk, Found};
 
@@ -293,7 +293,7 @@ impl OnDemand {
     pub(crate) const IS_SUPPORTED: bool = UserThreads::EXISTS;
 
     /// Registers `len` bytes at `start` of the calling process, which is or becomes one of `owners` with the share
-    /// `threads`; all of its address space for zero and `u64::MAX`.
+    /// that `threads` gives; all of its address space for zero and `u64::MAX`.
     ///
     /// # Context
     ///
@@ -305,7 +305,7 @@ impl OnDemand {
     /// those of [`Owners::open`].
     pub(crate) fn new(
         owners: &Arc<Owners>,
-        threads: Arc<dyn Threads>,
+        threads: NewThreads<'_>,
         device: &IbDevice,
         start: u64,
         len: u64,

@@ -14,7 +14,7 @@ use crate::{
     error::unsupported,
     memory::ProcessMemory,
     object::Object,
-    odp::{OnDemand, Owners, Threads},
+    odp::{NewThreads, OnDemand, Owners},
     provider::Provider,
     udata,
     umem::UserMemory,
@@ -90,7 +90,7 @@ impl<'a> UserRange<'a> {
     }
 
     /// Pins it, or doesn't, as the rights say; then its process is or becomes one of `owners`, with the share
-    /// `threads`. The kernel has none, and so nothing on demand. Process context; sleeps.
+    /// that `threads` gives. Process context; sleeps.
     ///
     /// # Errors
     ///
@@ -100,7 +100,7 @@ impl<'a> UserRange<'a> {
         &self,
         access: Access,
         owners: &Arc<Owners>,
-        threads: Option<Arc<dyn Threads>>,
+        threads: NewThreads<'_>,
     ) -> Result<ProcessMemory> {
         let Self {
             device,
@@ -110,14 +110,7 @@ impl<'a> UserRange<'a> {
         } = *self;
         let pinned = match self.origin {
             Origin::Process if access.is_on_demand() => {
-                let memory = OnDemand::new(
-                    owners,
-                    threads.ok_or(EINVAL)?,
-                    device,
-                    start,
-                    length,
-                    access,
-                )?;
+                let memory = OnDemand::new(owners, threads, device, start, length, access)?;
                 return Ok(ProcessMemory::OnDemand(memory));
             }
             Origin::Process => UserMemory::pin(device, start, length, access)?,

@@ -14,7 +14,7 @@ use kernel::{
 };
 
 use super::{
-    owner::{Open, Owner, Owners, Threads},
+    owner::{NewThreads, Open, Owner, Owners},
     Chunk, NOTIFIER,
 };
 use crate::{bindings, device::IbDevice, section::Sections, sync::cond_resched, table::Table};
@@ -283,7 +283,7 @@ impl Owners {
     /// Those of [`Self::open`], `ENOMEM`.
     pub(super) fn open_space(
         self: &Arc<Self>,
-        threads: Arc<dyn Threads>,
+        threads: NewThreads<'_>,
         device: &IbDevice,
     ) -> Result<OpenSpace> {
         let owner = self.open(threads)?;

@@ -132,6 +132,9 @@ pub trait Threads: Send + Sync {
     fn give_back(&self);
 }
 
+/// Makes the share of an [`Owner`]. Process context.
+pub type NewThreads<'a> = &'a dyn Fn() -> Result<Arc<dyn Threads>>;
+
 /// The work that is left to the work item.
 struct Waiting {
     /// Chunks that wait for their release.
@@ -170,8 +173,9 @@ impl_has_work! { impl HasWork<Self> for Owner { self.work } }
 
 impl Owner {
     /// The calling process's, whose address space is `mm`; without threads.
-    fn new(owners: &Arc<Owners>, mm: Mm, threads: Arc<dyn Threads>) -> Result<Arc<Self>> {
+    fn new(owners: &Arc<Owners>, mm: Mm, threads: NewThreads<'_>) -> Result<Arc<Self>> {
         let in_use = InUse::begin()?;
+        let threads = threads()?;
         let fault_threads = UserThreads::new(c"rrxe_faults")?;
         let waiting = Waiting {
             first: None,
@@ -369,16 +373,16 @@ impl Owners {
         self.queue.flush();
     }
 
-    /// The owner of the calling process's address space, which is in use as long as the result lives. One that is made has the
-    /// share `threads`. Process context.
+    /// The owner of the calling process's address space, which is in use as long as the result lives. `threads` gives the
+    /// share of an owner that is made. Process context.
     ///
     /// # Errors
     ///
-    /// `ENODEV` if the module is being removed, `EAGAIN` if the process's user or cgroup may have no more threads, `ENOMEM`;
+    /// `ENODEV` if the module is being removed, `EAGAIN` if the process's user or cgroup may have no more threads, `ENOMEM`, those of `threads`;
     /// `ERESTARTNOINTR` if a signal is pending: the system call begins again after that; `EOPNOTSUPP` on a kernel without
     /// `CONFIG_VHOST_TASK`; `EINVAL` if the process's next children belong to another PID namespace than itself
     /// (`unshare(CLONE_NEWPID)`).
-    pub(super) fn open(self: &Arc<Self>, threads: Arc<dyn Threads>) -> Result<Open> {
+    pub(super) fn open(self: &Arc<Self>, threads: NewThreads<'_>) -> Result<Open> {
         let mm = Mm::current()?;
         let number = mm.number();
         if let Some(owner) = self.use_again(number) {

@@ -20,17 +20,11 @@ use crate::{
     workers::Workers,
 };
 
-/// The share of the calling process's address space in the threads that release memory on demand, in case that it has none
-/// yet. `None` for other memory. The process pays, not the one that opened the device: an open device may be passed on.
-fn release_share(
-    accounts: &Arc<Accounts>,
-    access: Access,
-) -> Result<Option<Arc<dyn odp::Threads>>> {
-    if !access.is_on_demand() {
-        return Ok(None);
-    }
+/// A share of the calling process's address space in the threads that release memory on demand. The process pays, not the
+/// one that opened the device: an open device may be passed on.
+fn release_share(accounts: &Arc<Accounts>) -> Result<Arc<dyn odp::Threads>> {
     let payer = Arc::new(Payer::current(accounts)?, GFP_KERNEL_ACCOUNT)?;
-    Ok(Some(OwnerShare::new(&payer)?))
+    Ok(OwnerShare::new(&payer)?)
 }
 
 impl MrTable {
@@ -46,9 +40,9 @@ impl MrTable {
         access: Access,
     ) -> Result<Arc<Mr>> {
         let workers = &pd.device().workers;
-        let share = release_share(&workers.accounts, access)?;
+        let share = || release_share(&workers.accounts);
         let memory = Memory::User {
-            memory: range.take(access, &workers.owners, share)?,
+            memory: range.take(access, &workers.owners, &share)?,
             iova: range.iova(access),
             access: AtomicU32::new(access.bits()),
         };
@@ -91,8 +85,8 @@ impl MrTable {
         let pd = change.pd.map(|pd| pd.id());
         let other = match &change.range {
             Some(range) => {
-                let share = release_share(&workers.accounts, access)?;
-                let memory = range.take(access, &workers.owners, share)?;
+                let share = || release_share(&workers.accounts);
+                let memory = range.take(access, &workers.owners, &share)?;
                 Some((range.iova(access), memory))
             }
             None => memory.again(access)?.map(|memory| (*iova, memory)),
