@@ -341,7 +341,9 @@ impl Credit {
                 Excess::Waits => Err(EAGAIN),
             };
         };
-        // Nobody reads the original's bytes, so whoever has the clone may write headers.
+        // Nobody reads the original's bytes, so whoever has the clone may write headers. The network stack lets GRO take the
+        // fragments that both share (`skb_gro_receive()`, net/core/gro.c): the last of the two frees those that the shared info
+        // names then.
         // SAFETY: The caller owns the buffer, which has no clone.
         unsafe { bindings::__skb_header_release(skb) };
         // SAFETY: The caller owns the buffer.
