@@ -55,6 +55,11 @@ __rrxe_helper bool rrxe_helper_is_vlan_dev(const struct net_device *dev)
 	return is_vlan_dev(dev);
 }
 
+__rrxe_helper u16 rrxe_helper_vlan_dev_vlan_id(const struct net_device *dev)
+{
+	return vlan_dev_vlan_id(dev);
+}
+
 __rrxe_helper struct net_device *
 rrxe_helper_netdev_notifier_info_to_dev(const struct netdev_notifier_info *info)
 {

@@ -6,12 +6,15 @@ use core::ptr::NonNull;
 
 use kernel::{error::from_err_ptr, ffi::c_int, sync::rcu};
 
-use crate::{bindings, device::IbDevice, gid::Gid, net::netdev::Netdev};
+use crate::{
+    bindings,
+    device::IbDevice,
+    gid::Gid,
+    net::{lower::Lower, netdev::Netdev},
+};
 
 /// The only port of a device.
 const PORT: u32 = 1;
-/// What ib_core says for no VLAN.
-const NO_VLAN: u16 = 0xffff;
 
 /// An entry of the table. It keeps its contents while this lives, even if its address goes away.
 ///
@@ -95,12 +98,26 @@ impl IbDevice {
         let found = unsafe {
             bindings::rdma_find_gid_by_port(self.as_raw(), &gid.to_raw(), gid_type, PORT, on)
         };
-        let entry = GidEntry::claim(found)?;
-        let mut vlan = NO_VLAN;
-        // SAFETY: The entry is valid; the address of the hardware isn't asked for.
-        let read = unsafe {
-            bindings::rdma_read_gid_l2_fields(entry.as_raw(), &mut vlan, core::ptr::null_mut())
-        };
-        (read == 0 && vlan != NO_VLAN).then_some(vlan)
+        GidEntry::claim(found)?;
+        // Not by `rdma_read_gid_l2_fields()`: it reads the entry's network device twice, and ib_core may clear it meanwhile
+        // (`del_gid()`, drivers/infiniband/core/cache.c).
+        // SAFETY: As above.
+        unsafe { vlan_of(on, &readers) }
     }
+}
+
+/// The VLAN of `netdev`, or of the first network device below it, if that is in one: as ib_core sees it, for a macvlan or a
+/// bridge may be on top of a VLAN.
+///
+/// # Safety
+///
+/// `netdev` must be valid as long as `readers`.
+unsafe fn vlan_of(netdev: *mut bindings::net_device, readers: &rcu::Guard) -> Option<u16> {
+    // SAFETY: The caller's promise.
+    let below = unsafe { Lower::of(netdev, readers) }.next();
+    // SAFETY: Both are valid as long as `readers`.
+    let is_vlan = |netdev: &*mut bindings::net_device| unsafe { bindings::is_vlan_dev(*netdev) };
+    let vlan = Some(netdev).filter(is_vlan).or(below.filter(is_vlan))?;
+    // SAFETY: As above, and it is a VLAN.
+    Some(unsafe { bindings::vlan_dev_vlan_id(vlan) })
 }

@@ -11,6 +11,7 @@
 pub mod credit;
 mod in_flight;
 pub mod lane;
+pub(crate) mod lower;
 mod multicast;
 pub mod netdev;
 pub mod netns;

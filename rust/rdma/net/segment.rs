@@ -7,12 +7,14 @@
 //! not.
 
 use kernel::{
-    ffi::c_int,
     str::{CStr, CStrExt},
     sync::rcu,
 };
 
-use super::netdev::{index, Netdev};
+use super::{
+    lower::Lower,
+    netdev::{index, Netdev},
+};
 use crate::bindings;
 
 /// Kinds (`rtnl_link_ops.kind`) whose frames are those of the network device below.
@@ -24,19 +26,61 @@ const TRANSPARENT: [&CStr; 8] = [
 /// product of what lies on each level. A search takes some milliseconds at most.
 const MOST_LOOKED_AT: u32 = 1 << 16;
 
-/// A search below a network device.
-struct Search {
+/// Levels below a network device that a search looks at. The kernel allows no more at any one time (`MAX_NEST_DEV`,
+/// `__netdev_upper_dev_link()`), but a search may find more of them while the devices change.
+const LEVELS: u32 = bindings::MAX_NEST_DEV;
+
+/// A search below a network device for another one.
+struct Search<'a> {
     base: *mut bindings::net_device,
-    found: Option<u32>,
     /// How many network devices may yet be looked at.
     left: u32,
+    readers: &'a rcu::Guard,
 }
 
-impl Search {
-    /// Counts a network device that is looked at. Returns whether the search goes on.
-    fn goes_on(&mut self) -> bool {
-        self.left = self.left.saturating_sub(1);
-        self.left > 0
+/// Whether a search ends at the network device that it has come to.
+type Look<'s, 'a> = &'s mut dyn FnMut(&mut Search<'a>, *mut bindings::net_device) -> bool;
+
+impl<'a> Search<'a> {
+    /// Whether `look` says so of one of the network devices on `levels` levels below `netdev`, as far as the search may look.
+    /// It ends there.
+    ///
+    /// # Safety
+    ///
+    /// `netdev` must be valid as long as `self.readers`.
+    unsafe fn finds(
+        &mut self,
+        netdev: *mut bindings::net_device,
+        levels: u32,
+        look: Look<'_, 'a>,
+    ) -> bool {
+        // SAFETY: The caller's promise.
+        for lower in unsafe { Lower::of(netdev, self.readers) } {
+            self.left = if levels == 0 {
+                0
+            } else {
+                self.left.saturating_sub(1)
+            };
+            if self.left == 0 {
+                // Nor does it go on elsewhere.
+                return false;
+            }
+            // SAFETY: `lower` is valid as long as `self.readers`.
+            if look(self, lower) || unsafe { self.finds(lower, levels.saturating_sub(1), look) } {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Whether `netdev` is on top of the base, as far as the search may look.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::finds`].
+    unsafe fn is_on_base(&mut self, netdev: *mut bindings::net_device) -> bool {
+        // SAFETY: The caller's promise.
+        unsafe { self.finds(netdev, LEVELS, &mut |search, lower| lower == search.base) }
     }
 }
 
@@ -45,7 +89,7 @@ impl Search {
 /// devices below it. Process context.
 ///
 /// A transparent device may have several devices on top of `base` below it. The first one counts. A device with too many
-/// devices below it ([`MOST_LOOKED_AT`]) is on a segment of its own.
+/// devices or levels below it ([`MOST_LOOKED_AT`], [`LEVELS`]) is on a segment of its own.
 ///
 /// # Safety
 ///
@@ -57,81 +101,36 @@ pub(crate) unsafe fn segment_of(netdev: *mut bindings::net_device, base: &Netdev
     if netdev == base.as_ptr() || !unsafe { is_transparent(netdev) } {
         return own;
     }
+    let readers = rcu::read_lock();
     let mut search = Search {
         base: base.as_ptr(),
-        found: None,
         left: MOST_LOOKED_AT,
+        readers: &readers,
     };
-    let mut nested = bindings::netdev_nested_priv {
-        data: (&raw mut search).cast(),
-        ..Default::default()
+    let mut bearer = None;
+    let mut bears = |search: &mut Search<'_>, lower| {
+        let bears = lower == search.base
+            // SAFETY: The device is valid as long as `readers`.
+            || (!unsafe { is_transparent(lower) }
+                // SAFETY: As above.
+                && unsafe { search.is_on_base(lower) });
+        if bears {
+            bearer = Some(lower);
+        }
+        bears
     };
-    let readers = rcu::read_lock();
-    // SAFETY: RCU is held for reading, `netdev` is valid, and `visit` gets the search that it expects.
-    unsafe { bindings::netdev_walk_all_lower_dev_rcu(netdev, Some(visit), &mut nested) };
-    drop(readers);
-    search.found.unwrap_or(own)
-}
-
-/// Ends the walk, by a result other than zero, at the first network device that bears a segment.
-///
-/// # Safety
-///
-/// To be called by `netdev_walk_all_lower_dev_rcu()` with a [`Search`] as the data.
-unsafe extern "C" fn visit(
-    lower: *mut bindings::net_device,
-    nested: *mut bindings::netdev_nested_priv,
-) -> c_int {
-    // SAFETY: The data is a search that nobody else uses meanwhile.
-    let search = unsafe { &mut *(*nested).data.cast::<Search>() };
-    if !search.goes_on() {
-        return 1;
-    }
-    let bears = lower == search.base
-        // SAFETY: The device is valid; the caller of the walk holds RCU for reading.
-        || (!unsafe { is_transparent(lower) }
-            // SAFETY: As above.
-            && unsafe { is_on_top(lower, search) });
-    if !bears {
-        return 0;
-    }
+    // SAFETY: `netdev` is valid by the caller's promise.
+    unsafe { search.finds(netdev, LEVELS, &mut bears) };
+    let Some(bearer) = bearer else {
+        return own;
+    };
     // A lower device may have gone to another namespace, where its index may be that of any device here.
-    // SAFETY: As above.
-    if unsafe { bindings::dev_net(lower) == bindings::dev_net(search.base) } {
+    // SAFETY: Both are valid as long as `readers`.
+    match unsafe { bindings::dev_net(bearer) == bindings::dev_net(base.as_ptr()) } {
         // SAFETY: As above.
-        search.found = Some(unsafe { index(lower) });
+        true => unsafe { index(bearer) },
+        false => own,
     }
-    1
-}
-
-/// Whether `netdev` is on top of the base of the search, as far as the search may look.
-///
-/// # Safety
-///
-/// `netdev` must be valid, and RCU held for reading.
-unsafe fn is_on_top(netdev: *mut bindings::net_device, search: &mut Search) -> bool {
-    let mut nested = bindings::netdev_nested_priv {
-        data: core::ptr::from_mut(search).cast(),
-        ..Default::default()
-    };
-    // SAFETY: As the caller promises, and `is_base` gets the search that it expects.
-    let ended =
-        unsafe { bindings::netdev_walk_all_lower_dev_rcu(netdev, Some(is_base), &mut nested) };
-    ended != 0 && search.left > 0
-}
-
-/// Ends the walk, by a result other than zero, at the base of the search, or if the search may look no further.
-///
-/// # Safety
-///
-/// As for [`visit`].
-unsafe extern "C" fn is_base(
-    lower: *mut bindings::net_device,
-    nested: *mut bindings::netdev_nested_priv,
-) -> c_int {
-    // SAFETY: The data is a search that nobody else uses meanwhile.
-    let search = unsafe { &mut *(*nested).data.cast::<Search>() };
-    c_int::from(!search.goes_on() || lower == search.base)
 }
 
 /// Whether the frames of `netdev` are those of the network device below it.
