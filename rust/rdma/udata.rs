@@ -125,6 +125,24 @@ pub(crate) unsafe fn no_payload(raw: *mut bindings::ib_udata) -> Result {
     Ok(())
 }
 
+/// Refuses a payload by its lengths alone, for operations during which ib_core keeps something that others wait for. A look at
+/// the process's memory sleeps for as long as a file system in user space, or a userfaultfd, does not answer.
+///
+/// # Errors
+///
+/// `EOPNOTSUPP`, also for a payload of zeros.
+///
+/// # Safety
+///
+/// As for [`no_payload`].
+pub(crate) unsafe fn refuse_payload(raw: *mut bindings::ib_udata) -> Result {
+    // SAFETY: As the caller promises.
+    match unsafe { Udata::from_raw(raw) } {
+        Some(udata) if (udata.request_len(), udata.response_len()) != (0, 0) => Err(EOPNOTSUPP),
+        _ => Ok(()),
+    }
+}
+
 /// A verbs call by a process, as opposed to the kernel.
 pub struct UserCall<'a, P: Provider> {
     context: &'a UserContext<P::Context>,

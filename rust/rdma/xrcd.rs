@@ -9,7 +9,7 @@ use crate::{
     device::of as device_of,
     object::Object,
     provider::Provider,
-    udata::{no_payload, UserCall},
+    udata::{refuse_payload, UserCall},
 };
 
 type XrcdObject<P> = Object<P, bindings::ib_xrcd>;
@@ -42,8 +42,10 @@ pub(crate) unsafe extern "C" fn alloc<P: Provider>(
     payload: *mut bindings::ib_udata,
 ) -> c_int {
     from_result(|| {
+        // uverbs holds the lock of all XRC domains of the device (`ib_uverbs_open_xrcd()`, uverbs_cmd.c), and takes it when a
+        // process ends, too.
         // SAFETY: ib_core's buffers are null or valid during the call.
-        unsafe { no_payload(payload) }?;
+        unsafe { refuse_payload(payload) }?;
         // SAFETY: ib_core sets the device before it calls.
         let device = unsafe { device_of::<P>((*base).device) };
         // SAFETY: ib_core sets it before it calls.

@@ -7,6 +7,8 @@ Domains that processes share by a file, and handles of QPs that others made: ib_
 anybody, so by default both are refused.
 """
 
+import concurrent.futures
+import ctypes
 import errno
 import ipaddress
 import json
@@ -16,10 +18,12 @@ import subprocess
 import sys
 
 import forge
-from extension import CREATE_QP, ELEMENTS, PRODUCER, Context, Cq, Mapped, Qp, node_of
-from pairs import DEVICE, GID_INDEX, Buffer, becomes, case, equal, main, pattern
+import userfault
+from extension import CREATE_QP, ELEMENTS, MODIFY_QP, PRODUCER, Context, Cq, Mapped, Qp, node_of
+from pairs import DEVICE, GID_INDEX, PAGE, At, Buffer, Private, becomes, case, equal, main, pattern
 from uverbs import errno_of
 
+EXTENDED = 1 << 31
 DESTROY_SRQ, OPEN_XRCD, CLOSE_XRCD, CREATE_XSRQ, OPEN_QP = 35, 37, 38, 39, 40
 XRC_QUEUE, XRC_TARGET = 1, 10
 # state, access, pkey, port; state, av, path MTU, rq_psn, responder resources, RNR timer, dest QPN.
@@ -29,6 +33,8 @@ SHARED = sys.argv[3] == "shared"
 # Of the two that are refused by default.
 WANTED = 0 if SHARED else errno.EOPNOTSUPP
 NO_FILE = 0xffffffff
+# Seconds in which a command that waits for nothing ends.
+SOON = 60
 
 
 def open_domain(context, file):
@@ -99,6 +105,46 @@ def of_others():
     number = Target(context, domain).number
     for _ in range(2):
         equal(errno_of(open_target, context, domain, number), WANTED, "errno of a handle of a QP")
+
+
+def absent():
+    """Two pages, of which the second one is absent as long as the file that is returned with them is open."""
+    memory = Private(2 * PAGE)
+    return memory.address + PAGE, userfault.faults_of(At(memory.address + PAGE))
+
+
+def errno_with_absent_request(context, command):
+    """The errno of a command whose last eight bytes, the driver's part, are absent."""
+    page, faults = absent()
+    start = page - len(command)
+    ctypes.memmove(start, command, len(command))
+    view = (ctypes.c_char * (len(command) + 8)).from_address(start)
+    return errno_of_waiting(context, view, faults)
+
+
+def errno_of_waiting(context, command, faults):
+    """The errno of a command, which is not to wait for the pages of `faults`."""
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        ending = pool.submit(errno_of, os.write, context.fd, command)
+        try:
+            return ending.result(SOON)
+        finally:
+            os.close(faults)
+
+
+@case("commands that ib_core runs while others wait for them look at no payload in memory that does not answer")
+def absent_payloads():
+    context = Context(node_of(DEVICE))
+    answer = ctypes.create_string_buffer(8)
+    request = struct.pack("=IHHQII", OPEN_XRCD, 8, 1, ctypes.addressof(answer), NO_FILE, os.O_CREAT)
+    equal(errno_with_absent_request(context, request), errno.EOPNOTSUPP, "errno of a domain with a request")
+    page, faults = absent()
+    request = struct.pack("=IHHQII", OPEN_XRCD, 6, 3, page - 4, NO_FILE, os.O_CREAT)
+    equal(errno_of_waiting(context, request, faults), errno.EOPNOTSUPP, "errno of a domain with a response")
+    target = Target(context, open_domain(context, NO_FILE))
+    attributes = target.modification(INIT_MASK, 1)[8:] + bytes(8)
+    header = struct.pack("=IHHQHHI", EXTENDED | MODIFY_QP, len(attributes) // 8, 0, 0, 1, 0, 0)
+    equal(errno_with_absent_request(context, header + attributes), errno.EOPNOTSUPP, "errno of a QP with a request")
 
 
 @case("nothing more of a message lands in the memory of a queue that is destroyed")

@@ -21,7 +21,7 @@ use crate::{
     provider::Provider,
     qp::{QpCreated, QpInit, QpQuery, RingReply},
     srq,
-    udata::{no_payload, UserCall},
+    udata::{refuse_payload, UserCall},
     upcall::{QpUpcall, Upcall},
     xrcd,
 };
@@ -188,8 +188,9 @@ pub(super) unsafe extern "C" fn modify<P: Provider>(
     payload: *mut bindings::ib_udata,
 ) -> c_int {
     from_result(|| {
+        // ib_core holds a count of a bond's port, whose removal waits for it (`_ib_modify_qp()`, verbs.c).
         // SAFETY: ib_core's buffers are null or valid during the call.
-        unsafe { no_payload(payload) }?;
+        unsafe { refuse_payload(payload) }?;
         // SAFETY: ib_core passes valid attributes.
         let attr = unsafe { &mut *attr };
         // SAFETY: They are those of this operation.
