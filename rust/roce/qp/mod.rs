@@ -326,11 +326,12 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
 
     /// Whether `transmit`, the last packet that [`Self::poll_transmit`] returned, is still to leave. A host that keeps it for a
     /// while asks before it reads the payload: an acknowledgement of an earlier copy, taken in since, may have completed the
-    /// WQE, and its owner may have changed the memory.
+    /// WQE, and its owner may have changed the memory; or the owner no longer lets the peer read.
     pub fn may_send(&self, transmit: &Transmit) -> bool {
         match transmit.source {
             Source::Send { slot, .. } => self.requester.may_send(slot),
-            Source::None | Source::Remote { .. } => true,
+            Source::Remote { .. } => self.context.settings.access.read,
+            Source::None => true,
         }
     }
 

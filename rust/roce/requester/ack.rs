@@ -24,6 +24,12 @@ impl<W: Slots<SendWqe>> Requester<W> {
         host: &mut H,
     ) -> Outcome {
         let psn = packet.bth.psn;
+        if let Some(msn) = self.needless_nak(packet) {
+            host.count(Count::RcvdSeqErr);
+            self.hear(psn, msn);
+            self.vouch(psn, now, context, host);
+            return self.check_gap(now, context, host);
+        }
         if psn.ahead_of(self.una) >= self.sent.ahead_of(self.una) {
             host.count(Count::Dropped(QpDropReason::Unasked));
             return Outcome::Continue;
@@ -60,6 +66,18 @@ impl<W: Slots<SendWqe>> Requester<W> {
                 self.answered(packet, now, context, host)
             }
             _ => Outcome::Continue,
+        }
+    }
+
+    /// The MSN of a sequence NAK for the packet that is sent next: nothing is lost. A stranger's packet ahead of the expected
+    /// one has the responder send it, maybe instead of the acknowledgement of all that was sent.
+    fn needless_nak(&self, packet: &Packet) -> Option<u32> {
+        match packet.body {
+            Body::Ack(Aeth {
+                syndrome: Syndrome::Nak(NakCode::PsnSequence),
+                msn,
+            }) if packet.bth.psn == self.sent && self.una != self.sent => Some(msn),
+            _ => None,
         }
     }
 

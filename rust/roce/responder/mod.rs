@@ -89,8 +89,14 @@ enum Answer {
     Nothing,
     /// Acknowledges everything up to this PSN.
     Ack(Psn),
-    /// The expected packet is missing. The newest packet that was dropped for that has this PSN.
-    Missing(Psn),
+    /// The expected packet is missing.
+    Missing {
+        /// The PSN of the newest packet that was dropped for that.
+        newest: Psn,
+        /// An acknowledgement of what came before goes first: a stranger's packet may have been dropped, and then the peer
+        /// takes no NAK for a packet that it hasn't sent.
+        acknowledges: bool,
+    },
     /// The expected packet found no receive WQE, in the shared queue that it named.
     NotReady(Option<Srqn>),
     /// The QP is broken: this PSN could not be carried out.
@@ -343,16 +349,24 @@ impl<R: Slots<Replay>> Responder<R> {
     /// A packet was carried out in its turn: it may want an acknowledgement.
     fn acknowledge<H: Host>(&mut self, packet: &Packet, host: &mut H) {
         let answered = is_recorded(&packet.body);
+        let wants_ack = packet.bth.ack_req && !answered;
         self.answer = match self.answer {
             // Of the packets that were dropped, some are missing behind this one.
-            Answer::Missing(newest) if !newest.before(self.expected) => return,
+            Answer::Missing { newest, .. } if !newest.before(self.expected) => {
+                if wants_ack {
+                    self.acknowledge_first();
+                }
+                return;
+            }
             Answer::Ack(_) if !answered => {
                 host.count(Count::AckDeferred);
                 Answer::Ack(packet.bth.psn)
             }
             // The NAK would have acknowledged what came before it.
-            Answer::NotReady(_) | Answer::Missing(_) if !answered => Answer::Ack(packet.bth.psn),
-            _ if packet.bth.ack_req && !answered => Answer::Ack(packet.bth.psn),
+            Answer::NotReady(_) | Answer::Missing { .. } if !answered => {
+                Answer::Ack(packet.bth.psn)
+            }
+            _ if wants_ack => Answer::Ack(packet.bth.psn),
             _ => Answer::Nothing,
         };
         self.order = Order::Kept;
@@ -362,12 +376,22 @@ impl<R: Slots<Replay>> Responder<R> {
     /// (§9.7.5.2.8). It is not sent if all that was dropped comes again before.
     fn report_missing<H: Host>(&mut self, psn: Psn, host: &mut H) {
         host.count(Count::OutOfSeqRequest);
-        if self.order == Order::Kept {
-            self.order = Order::Awaited;
-            self.answer = Answer::Missing(psn);
-        } else if matches!(self.answer, Answer::Missing(newest) if newest.before(psn)) {
-            self.answer = Answer::Missing(psn);
-        }
+        let is_first = self.order == Order::Kept;
+        self.order = Order::Awaited;
+        self.answer = match self.answer {
+            Answer::Missing {
+                newest,
+                acknowledges,
+            } => Answer::Missing {
+                newest: if newest.before(psn) { psn } else { newest },
+                acknowledges,
+            },
+            Answer::Nothing | Answer::Ack(_) if is_first => Answer::Missing {
+                newest: psn,
+                acknowledges: self.answer != Answer::Nothing,
+            },
+            answer => answer,
+        };
     }
 
     /// The expected packet of a reliable connection wasn't carried out.

@@ -63,14 +63,25 @@ impl<R: Slots<Replay>> Responder<R> {
             return transmit;
         }
         self.undo = Undo::Answer(self.answer);
+        let mut left = Answer::Nothing;
         let (psn, syndrome) = match self.answer {
             Answer::Nothing => return None,
             Answer::Ack(psn) => (psn, UNLIMITED),
-            Answer::Missing(_) => (self.expected, Syndrome::Nak(NakCode::PsnSequence)),
+            Answer::Missing {
+                newest,
+                acknowledges: true,
+            } => {
+                left = Answer::Missing {
+                    newest,
+                    acknowledges: false,
+                };
+                (self.expected.minus(1), UNLIMITED)
+            }
+            Answer::Missing { .. } => (self.expected, Syndrome::Nak(NakCode::PsnSequence)),
             Answer::NotReady(srqn) => (self.expected, self.not_ready(srqn, context, host)),
             Answer::Refused(psn, code) => (psn, Syndrome::Nak(code)),
         };
-        self.answer = Answer::Nothing;
+        self.answer = left;
         let aeth = Aeth {
             syndrome,
             msn: self.msn,
@@ -85,6 +96,9 @@ impl<R: Slots<Replay>> Responder<R> {
     pub(crate) fn take_back(&mut self) {
         match core::mem::replace(&mut self.undo, Undo::Nothing) {
             Undo::Answer(answer) if self.answer == Answer::Nothing => self.answer = answer,
+            Undo::Answer(Answer::Missing {
+                acknowledges: true, ..
+            }) => self.acknowledge_first(),
             Undo::Nothing | Undo::Answer(_) => {}
             Undo::Replay {
                 number,
@@ -98,6 +112,13 @@ impl<R: Slots<Replay>> Responder<R> {
                     self.ring.demand(number, pending);
                 }
             }
+        }
+    }
+
+    /// If a NAK is due for a packet that is missing, an acknowledgement goes before it.
+    pub(super) fn acknowledge_first(&mut self) {
+        if let Answer::Missing { acknowledges, .. } = &mut self.answer {
+            *acknowledges = true;
         }
     }
 

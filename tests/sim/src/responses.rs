@@ -26,7 +26,9 @@ pub(crate) fn response(
     }
     let tx = &side.tx;
     let ext = tx.numbering.ext(packet.bth.psn, tx.una);
-    let Some(ext) = ext.filter(|ext| (tx.una..tx.sent).contains(ext)) else {
+    // A sequence NAK for the next packet acknowledges all that was sent.
+    let newest = tx.sent + u64::from(is_sequence_nak(packet) && tx.una < tx.sent);
+    let Some(ext) = ext.filter(|ext| (tx.una..newest).contains(ext)) else {
         return;
     };
     match packet.body {
@@ -62,6 +64,10 @@ pub(crate) fn response(
         _ => {}
     }
     side.tx.heard = side.tx.heard.max(msn(packet).unwrap_or(0));
+}
+
+fn is_sequence_nak(packet: &Packet) -> bool {
+    matches!(packet.body, Body::Ack(aeth) if aeth.syndrome == Syndrome::Nak(NakCode::PsnSequence))
 }
 
 /// How many messages the responder says that it has completed.

@@ -40,3 +40,17 @@ fn an_unreliable_qp_always_minds_order() {
         assert!(qp.minds_order(), "{kind:?}");
     }
 }
+
+#[test]
+fn an_answer_to_a_read_that_was_kept_leaves_only_with_the_right() {
+    let (mut qp, mut host) = in_rts(QpKind::Rc);
+    qp.handle_packet(NOW, &read_request(16), &mut host);
+    let kept = qp.poll_transmit(NOW, &mut host).unwrap();
+    assert!(qp.may_send(&kept));
+    let none = Attrs {
+        access: Some(RemoteRights::default()),
+        ..Attrs::default()
+    };
+    qp.modify(NOW, &none, &mut host).unwrap();
+    assert!(!qp.may_send(&kept));
+}

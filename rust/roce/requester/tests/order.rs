@@ -51,6 +51,39 @@ fn acknowledgements_out_of_flight_are_ignored() {
 }
 
 #[test]
+fn a_sequence_nak_for_the_next_packet_acknowledges_all_that_was_sent() {
+    let mut bench = Bench::new();
+    bench.post(SEND, 2000);
+    bench.poll();
+    // Nothing is lost: a stranger's packet came ahead.
+    bench.nak(2, NakCode::PsnSequence);
+    assert_eq!(bench.sent(), [(0, Success)]);
+    assert_eq!(bench.qp.poll_timeout(), None);
+    assert_eq!(bench.psns(), []);
+    // Nothing is in flight: it is nobody's answer.
+    bench.nak(2, NakCode::PsnSequence);
+    assert_eq!(
+        bench.host.counts,
+        [
+            Count::RcvdSeqErr,
+            Count::RdmaSends,
+            Count::Dropped(QpDropReason::Unasked)
+        ]
+    );
+}
+
+#[test]
+fn a_sequence_nak_for_the_next_packet_has_a_lost_read_asked_again() {
+    let mut bench = Bench::new();
+    bench.post(READ, 8);
+    bench.post(SEND, 8);
+    assert_eq!(bench.psns(), [0, 1]);
+    bench.nak(2, NakCode::PsnSequence);
+    assert_eq!(bench.sent(), []);
+    assert_eq!(bench.psns(), [0]);
+}
+
+#[test]
 fn what_was_not_sent_yet_cannot_be_acknowledged() {
     let mut bench = Bench::new();
     bench.post(SEND, 4000);

@@ -35,7 +35,35 @@ fn a_nak_not_yet_sent_names_what_is_missing_then() {
     let mut bench = Bench::starting(QpKind::Rc, 10);
     bench.pass_at(Psn::new(11), write_only(0, 8), 8);
     bench.pass_at(Psn::new(10), write_only(0, 8), 8);
-    assert_eq!(bench.answers(), [Said::Nak(11, NakCode::PsnSequence)]);
+    assert_eq!(
+        bench.answers(),
+        [Said::Ack(10), Said::Nak(11, NakCode::PsnSequence)]
+    );
+}
+
+#[test]
+fn a_packet_ahead_takes_the_place_of_no_acknowledgement() {
+    for (psn, ahead) in [(10, 20), (0xff_ffff, 0x6f_ffff)] {
+        let both = [
+            Said::Ack(psn),
+            Said::Nak(Psn::new(psn).next().get(), NakCode::PsnSequence),
+        ];
+        // The stranger's packet comes behind that of the peer, or before it.
+        for psns in [[psn, ahead], [ahead, psn]] {
+            let mut bench = Bench::starting(QpKind::Rc, psn);
+            for psn in psns {
+                bench.pass_at(Psn::new(psn), write_only(0, 8), 8);
+            }
+            assert_eq!(bench.answers(), both);
+        }
+        // The host drops the acknowledgement.
+        let mut bench = Bench::starting(QpKind::Rc, psn);
+        bench.pass_at(Psn::new(psn), write_only(0, 8), 8);
+        bench.pass_at(Psn::new(ahead), write_only(0, 8), 8);
+        bench.poll().unwrap();
+        bench.responder.take_back();
+        assert_eq!(bench.answers(), both);
+    }
 }
 
 #[test]

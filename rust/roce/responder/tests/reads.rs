@@ -59,6 +59,7 @@ fn later_acknowledgements_wait_and_earlier_ones_are_covered() {
         bench.answers(),
         [
             Said::Read(12, Part::Last, 1024, MTU),
+            Said::Ack(14),
             Said::Nak(15, NakCode::PsnSequence)
         ]
     );
