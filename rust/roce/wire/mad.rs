@@ -170,10 +170,8 @@ impl SenderGuid {
     }
 }
 
-/// A request to end a connection (DREQ, §12.6.10) that does not exist.
-pub fn disconnect_request() -> [u8; MAD_LEN] {
-    /// Communication ID of either end.
-    const NONE: [u8; 4] = [0xff; 4];
+/// A request to end a connection of QP 0 (DREQ, §12.6.10), with the communication IDs of its two ends.
+pub fn disconnect_request(ids: [[u8; 4]; 2]) -> [u8; MAD_LEN] {
     let [a0, a1] = DREQ.to_be_bytes();
     let header = [BASE_VERSION, CLASS_CM, CLASS_CM_VERSION, METHOD_SEND]
         .into_iter()
@@ -181,7 +179,10 @@ pub fn disconnect_request() -> [u8; MAD_LEN] {
         .chain([a0, a1])
         .chain([0; 6]);
     let mut bytes = [0; MAD_LEN];
-    for (place, byte) in bytes.iter_mut().zip(header.chain(NONE).chain(NONE)) {
+    for (place, byte) in bytes
+        .iter_mut()
+        .zip(header.chain(ids.into_iter().flatten()))
+    {
         *place = byte;
     }
     bytes
@@ -238,7 +239,7 @@ mod tests {
 
     #[test]
     fn a_request_for_a_connection_names_a_qp() {
-        let mut bytes = disconnect_request();
+        let mut bytes = disconnect_request([[1; 4], [2; 4]]);
         bytes[56..60].copy_from_slice(&[0x12, 0x34, 0x56, 0x78]);
         assert_eq!(requesting_qp(&bytes), None);
         bytes[16..18].copy_from_slice(&REQ.to_be_bytes());
@@ -285,7 +286,8 @@ mod tests {
 
     #[test]
     fn a_disconnect_request_is_answered() {
-        let bytes = disconnect_request();
+        let bytes = disconnect_request([[1; 4], [2; 4]]);
+        assert_eq!(bytes[24..33], [1, 1, 1, 1, 2, 2, 2, 2, 0]);
         let header = MadHeader::parse(bytes.first_chunk().unwrap());
         assert_eq!(header.and_then(|header| header.cm_message()), Some(DREQ));
         assert_eq!(header.unwrap().kind(), MadKind::Question);

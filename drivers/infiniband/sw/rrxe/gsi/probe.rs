@@ -3,11 +3,12 @@
 //! Questions of rrxe's own: ib_core's answer says that it has handled what came before.
 //!
 //! A probe asks to end a connection that does not exist. ib_cm answers it (`cm_dreq_handler()`, cm.c), unless there is no
-//! memory. The queue of connection management handles one datagram at a time on each CPU, in order (`ib_cm_init()`, cm.c).
+//! memory. A connection exists if the communication IDs of both its ends are those of the request. Peers choose one of them, and
+//! users can have ib_cm give out any other, so those of a probe are random. The queue of connection management handles one datagram at a time on each CPU, in order (`ib_cm_init()`, cm.c).
 //! A question and the probe behind it get there by one thread, one after the other: by the same CPU, unless the thread
 //! moves in between. The address handle for the answer is refused: nothing leaves the host.
 
-use rdma::net::skb::TxSkb;
+use rdma::{net::skb::TxSkb, random};
 use roce::wire::{
     icrc::{IPV6_LEN, UDP_LEN},
     mad, ICRC_LEN, MAX_HEADER,
@@ -18,7 +19,7 @@ use crate::{link::Link, rx::RxPacket};
 /// A datagram like `question` with a probe for its payload, which came from this host. `None` if there is no memory. Any
 /// context up to softirq.
 pub(super) fn behind(question: &RxPacket, link: &Link) -> Option<RxPacket> {
-    let probe = mad::disconnect_request();
+    let probe = mad::disconnect_request([(); 2].map(|()| random::next_u32().to_ne_bytes()));
     let room = MAX_HEADER
         .saturating_add(probe.len())
         .saturating_add(ICRC_LEN);
