@@ -9,7 +9,10 @@
 //!
 //! The probe is for the address that the datagram came to, which its sender chooses. ib_core does not answer if it does not find
 //! that address: it is about to go, or is one of a network device that is down. So an address has a few of the places only, and
-//! those of one that goes are free.
+//! those of one that goes are free, but not if many had gone of late.
+//!
+//! Each CPU has a queue, and only one of these may stand still. So a probe that is answered says nothing of another one that
+//! is not: this one is lost until its own answer comes.
 
 use kernel::{
     prelude::*,
@@ -24,9 +27,14 @@ const BATCH: u32 = 256;
 /// Probes that are not answered, of all addresses, and of one.
 const PLACES: usize = 16;
 const MOST: usize = 2;
-/// Nanoseconds after which a probe is forgotten. Doubled for each that was forgotten since the last answer.
+/// Nanoseconds after which a probe is forgotten. Doubled for each that was forgotten before.
 const TIMEOUT: i64 = 16_000_000_000;
 const DOUBLINGS: u32 = 16;
+/// Nanoseconds after which one that was forgotten counts no more, though its answer has not come.
+const FADES: i64 = 3_600_000_000_000;
+/// How many addresses with a probe may go before one keeps its places, and nanoseconds after which one counts no more.
+const GONE: u32 = 64;
+const GONE_FADES: i64 = 64_000_000_000;
 
 /// The datagrams of a device that wait in the queue, and the probes behind them.
 #[pin_data]
@@ -46,13 +54,60 @@ struct Probe {
     until: i64,
 }
 
+/// A count that falls by one each period.
+struct Fading {
+    count: u32,
+    /// In nanoseconds, as `since`.
+    period: i64,
+    /// When the period began.
+    since: i64,
+}
+
+impl Fading {
+    const fn new(period: i64) -> Self {
+        Self {
+            count: 0,
+            period,
+            since: 0,
+        }
+    }
+
+    /// The count at `now`.
+    fn at(&mut self, now: i64) -> u32 {
+        let periods = now.saturating_sub(self.since).checked_div(self.period);
+        let periods = periods.unwrap_or(0).max(0);
+        self.since = self
+            .since
+            .saturating_add(periods.saturating_mul(self.period));
+        let periods = u32::try_from(periods).unwrap_or(u32::MAX);
+        self.count = self.count.saturating_sub(periods);
+        self.count
+    }
+
+    fn add(&mut self, more: u32, now: i64) {
+        if self.at(now) == 0 {
+            self.since = now;
+        }
+        self.count = self.count.saturating_add(more);
+    }
+
+    /// Takes one off. Returns whether there was one.
+    fn take(&mut self) -> bool {
+        let had_one = self.count > 0;
+        self.count = self.count.saturating_sub(1);
+        had_one
+    }
+}
+
 struct State {
     /// Datagrams since the last probe.
     since: u32,
     /// The number of the next probe.
     next: u32,
-    /// Probes that were forgotten since the last answer.
-    forgotten: u32,
+    /// Probes that were forgotten.
+    forgotten: Fading,
+    /// Probes whose addresses have gone.
+    gone: Fading,
     probes: [Option<Probe>; PLACES],
 }
 
@@ -61,7 +116,8 @@ impl State {
         Self {
             since: 0,
             next: 0,
-            forgotten: 0,
+            forgotten: Fading::new(FADES),
+            gone: Fading::new(GONE_FADES),
             probes: [None; PLACES],
         }
     }
@@ -76,14 +132,16 @@ impl State {
     /// The number of a probe for `address` at `now`. `None` while too many are not answered.
     fn take(&mut self, address: Gid, now: i64) -> Option<u32> {
         let before = self.remove(|probe| probe.until <= now);
-        self.forgotten = self.forgotten.saturating_add(before);
+        if before > 0 {
+            self.forgotten.add(before, now);
+        }
         let of_address = |probe: &&Probe| probe.address == address;
         if self.probes.iter().flatten().filter(of_address).count() >= MOST {
             return None;
         }
         let free = self.probes.iter_mut().find(|place| place.is_none())?;
         let number = self.next;
-        let timeout = TIMEOUT << self.forgotten.min(DOUBLINGS);
+        let timeout = TIMEOUT << self.forgotten.at(now).min(DOUBLINGS);
         *free = Some(Probe {
             number,
             address,
@@ -106,8 +164,20 @@ impl State {
 
     /// A probe is answered, perhaps after it was forgotten.
     fn end(&mut self, number: u32) {
-        self.remove(|probe| probe.number == number);
-        self.forgotten = 0;
+        if self.remove(|probe| probe.number == number) == 0 && !self.forgotten.take() {
+            self.gone.take();
+        }
+    }
+
+    /// Frees the places of an address that goes at `now`, unless many had gone.
+    fn forget_address(&mut self, address: Gid, now: i64) {
+        if self.gone.at(now) >= GONE {
+            return;
+        }
+        let removed = self.remove(|probe| probe.address == address);
+        if removed > 0 {
+            self.gone.add(removed, now);
+        }
     }
 
     /// A probe was not sent: it is still due.
@@ -143,13 +213,13 @@ impl CmQueue {
 
     /// ib_core has nothing of the device in the queue: it is given to its users, perhaps anew. Any context.
     pub(crate) fn forget(&self) {
-        let mut state = self.state.lock();
-        (state.since, state.forgotten, state.probes) = (0, 0, [None; PLACES]);
+        *self.state.lock() = State::new();
     }
 
     /// The device has no more this address, so ib_core answers no probe for it. Any context.
     pub(crate) fn forget_address(&self, address: Gid) {
-        self.state.lock().remove(|probe| probe.address == address);
+        let now = self.epoch.elapsed().as_nanos();
+        self.state.lock().forget_address(address, now);
     }
 
     /// Takes the number of a probe back that was not sent. Any context.
@@ -229,9 +299,60 @@ mod tests {
                 .0;
             }
         }
-        assert!(taken < 50 * BATCH);
-        state.end(1);
-        assert_eq!(state.forgotten, 0);
+        assert!(taken < 100 * BATCH);
+        Ok(())
+    }
+
+    #[test]
+    fn answers_of_other_cpus_do_not_fill_the_queue_of_one() -> Result {
+        let (mut state, mut taken) = (State::new(), 0);
+        // A day, by the minute. Each fourth probe is to a CPU whose queue stands still.
+        for minute in 0..24 * 60 {
+            for address in 0..8 {
+                for _ in 0..16 {
+                    let now = minute * 60_000_000_000;
+                    let probes = take(&mut state, Gid([address; 16]), BATCH, now)?.1;
+                    for number in &probes {
+                        match number % 4 {
+                            0 => taken += BATCH,
+                            _ => state.end(*number),
+                        }
+                    }
+                }
+            }
+        }
+        assert!(taken < 100 * BATCH);
+        Ok(())
+    }
+
+    #[test]
+    fn late_answers_have_all_go_on_as_before() -> Result {
+        let (mut state, mut numbers) = (State::new(), KVec::new());
+        for round in 0..4 {
+            for number in &take(&mut state, ONE, MANY, round << 40)?.1 {
+                numbers.push(*number, GFP_KERNEL)?;
+            }
+        }
+        assert!(state.forgotten.count > 0);
+        for number in &numbers {
+            state.end(*number);
+        }
+        assert_eq!(state.forgotten.count, 0);
+        Ok(())
+    }
+
+    #[test]
+    fn addresses_that_come_and_go_do_not_fill_the_queue() -> Result {
+        let (mut state, mut taken) = (State::new(), 0);
+        // An hour, by the second.
+        for second in 0..3600 {
+            for address in 0..4 {
+                let (address, now) = (Gid([address; 16]), second * 1_000_000_000);
+                taken += take(&mut state, address, 2 * BATCH, now)?.0;
+                state.forget_address(address, now);
+            }
+        }
+        assert!(taken < 200 * BATCH);
         Ok(())
     }
 
@@ -242,7 +363,7 @@ mod tests {
             take(&mut state, Gid([address; 16]), MANY, 0)?;
         }
         assert_eq!(take(&mut state, Gid([99; 16]), MANY, 0)?.0, 0);
-        assert_eq!(state.remove(|probe| probe.address == Gid([0; 16])), 2);
+        state.forget_address(Gid([0; 16]), 0);
         assert_eq!(take(&mut state, Gid([99; 16]), MANY, 0)?.0, 2 * (1 + BATCH));
         Ok(())
     }
