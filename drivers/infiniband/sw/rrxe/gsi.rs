@@ -59,6 +59,7 @@ pub(crate) use self::{
     cm_queue::CmQueue,
     guests::Guests,
     guise::Guise,
+    places::Served,
     senders::{Senders, StandIn},
 };
 use crate::{

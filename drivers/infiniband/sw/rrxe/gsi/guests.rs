@@ -83,7 +83,8 @@ impl Guests {
     /// `None` while there is no place for it. Any context.
     pub(super) fn take_place(&self, link: &Link) -> Option<u32> {
         let now = self.now();
-        self.state.lock().places.take(Holder::of(link), now)
+        let served = &link.context().served;
+        self.state.lock().places.take(Holder::of(link), served, now)
     }
 
     /// Takes a place back whose question is not asked. Any context.

@@ -16,6 +16,7 @@
 use kernel::{
     cpu::{nr_cpu_ids, CpuId},
     prelude::*,
+    sync::atomic::{ordering, Atomic},
 };
 
 use super::senders::NUMBER_BITS;
@@ -36,8 +37,8 @@ const LONGEST_SLEEP: i64 = 3_000_000_000;
 /// How many places a network takes at once if no other one waits for a place, and if one does.
 const MOST: usize = PLACES - 1;
 const MOST_BESIDE_OTHERS: usize = 1;
-/// Nanoseconds for which a network without a place waits after a question that got none. Its peers ask again after five
-/// seconds or so.
+/// Nanoseconds for which a network without a place waits after a question that got none, if no other one was served longer
+/// ago. Its peers ask again after five seconds or so.
 const WAIT: i64 = 16_000_000_000;
 
 /// The network and the link that a question came by. Compared only with those that exist at the same time.
@@ -87,13 +88,47 @@ impl Place {
     }
 }
 
+/// A network that got no place and has none.
+#[derive(Clone, Copy)]
+struct Waiting {
+    network: usize,
+    /// When it asked last, in nanoseconds.
+    asked: i64,
+    /// When it got a place last, or asked first.
+    served: i64,
+}
+
+/// When a network got a place last, in nanoseconds. Before that: when it asked first.
+pub(crate) struct Served(Atomic<i64>);
+
+impl Served {
+    const NEVER: i64 = i64::MIN;
+
+    /// It has not asked.
+    pub(crate) const fn new() -> Self {
+        Self(Atomic::new(Self::NEVER))
+    }
+
+    /// One caller at a time.
+    fn at(&self, now: i64) -> i64 {
+        if self.0.load(ordering::Relaxed) == Self::NEVER {
+            self.note(now);
+        }
+        self.0.load(ordering::Relaxed)
+    }
+
+    fn note(&self, now: i64) {
+        self.0.store(now, ordering::Relaxed);
+    }
+}
+
 /// The places of all those networks together.
 pub(super) struct Places {
     /// The number of the next probe.
     next: u32,
     places: [Place; PLACES],
-    /// A network that got no place and had none, and when it asked last. It comes next.
-    waiting: Option<(usize, i64)>,
+    /// The network that comes next.
+    waiting: Option<Waiting>,
     /// When each CPU answered last, in nanoseconds.
     answered: KVVec<i64>,
 }
@@ -114,22 +149,30 @@ impl Places {
     }
 
     /// Gives a place to a question at `now`, and returns the number of the probe behind it. `None` while there is none for
-    /// its network.
-    pub(super) fn take(&mut self, holder: Holder, now: i64) -> Option<u32> {
-        let (network, number) = (holder.network, self.next);
-        let free = self.count(|place| place.is_free(now));
-        let held = self.count(|place| !place.is_free(now) && place.holder.network == network);
-        let others_wait = self.others_wait(network, now);
-        if free == 0 && held == 0 && !others_wait {
-            self.waiting = Some((network, now));
-        }
-        // The last one is for the network that waits.
-        let may_take = match others_wait {
-            true => free > 1 && held < MOST_BESIDE_OTHERS,
-            false => held < MOST,
+    /// its network, which was served as `served` says.
+    pub(super) fn take(&mut self, holder: Holder, served: &Served, now: i64) -> Option<u32> {
+        let waiting = Waiting {
+            network: holder.network,
+            asked: now,
+            served: served.at(now),
         };
-        let mut places = self.places.iter_mut().filter(|_| may_take);
-        let place = places.find(|place| place.is_free(now))?;
+        let free = self.count(|place| place.is_free(now));
+        let held =
+            self.count(|place| !place.is_free(now) && place.holder.network == holder.network);
+        // The last one is for the network that comes next.
+        let is_next = !self.another_comes_before(&waiting);
+        let may_take = match is_next {
+            true => free > 0 && held < MOST,
+            false => free > 1 && held < MOST_BESIDE_OTHERS,
+        };
+        if !may_take {
+            if is_next && held == 0 {
+                self.waiting = Some(waiting);
+            }
+            return None;
+        }
+        let number = self.next;
+        let place = self.places.iter_mut().find(|place| place.is_free(now))?;
         let timeout = TIMEOUT << place.unanswered.min(DOUBLINGS);
         *place = Place {
             holder,
@@ -140,7 +183,10 @@ impl Places {
             has_excused: false,
         };
         self.next = number.wrapping_add(1) % (1 << NUMBER_BITS);
-        self.waiting = self.waiting.filter(|(waiting, _)| *waiting != network);
+        served.note(now);
+        self.waiting = self
+            .waiting
+            .filter(|waiting| waiting.network != holder.network);
         Some(number)
     }
 
@@ -148,11 +194,14 @@ impl Places {
         self.places.iter().filter(|place| wanted(place)).count()
     }
 
-    /// Whether another network waits for a place.
-    fn others_wait(&self, network: usize, now: i64) -> bool {
-        let waits =
-            |(other, since): (usize, i64)| other != network && now.saturating_sub(since) < WAIT;
-        self.waiting.is_some_and(waits)
+    /// Whether another network waits that was served before this one.
+    fn another_comes_before(&self, this: &Waiting) -> bool {
+        let comes_before = |other: Waiting| {
+            other.network != this.network
+                && other.served <= this.served
+                && this.asked.saturating_sub(other.asked) < WAIT
+        };
+        self.waiting.is_some_and(comes_before)
     }
 
     /// Frees the place of the question before a probe that `cpu` answers at `now`.
@@ -221,14 +270,48 @@ mod tests {
         Holder { network, link: 7 }
     }
 
+    /// Places, and when each network got one last.
+    struct Bench {
+        places: Places,
+        served: [Served; 16],
+    }
+
+    impl Bench {
+        fn new() -> Result<Self> {
+            Ok(Self {
+                places: Places::new()?,
+                served: [const { Served::new() }; 16],
+            })
+        }
+
+        fn take(&mut self, holder: Holder, now: i64) -> Option<u32> {
+            let served = self.served.get(holder.network)?;
+            self.places.take(holder, served, now)
+        }
+    }
+
+    impl core::ops::Deref for Bench {
+        type Target = Places;
+
+        fn deref(&self) -> &Places {
+            &self.places
+        }
+    }
+
+    impl core::ops::DerefMut for Bench {
+        fn deref_mut(&mut self) -> &mut Places {
+            &mut self.places
+        }
+    }
+
     /// Takes all that it may.
-    fn fill(places: &mut Places, holder: Holder, now: i64) -> usize {
+    fn fill(places: &mut Bench, holder: Holder, now: i64) -> usize {
         core::iter::from_fn(|| places.take(holder, now)).count()
     }
 
     #[test]
     fn a_quick_answer_gives_the_place_at_once() -> Result {
-        let mut places = Places::new()?;
+        let mut places = Bench::new()?;
         let number = places.take(ONE, 5).ok_or(ENOENT)?;
         assert_eq!(fill(&mut places, ONE, 5), MOST - 1);
         places.end(number, CpuId::current(), 5 + QUICK - 1);
@@ -242,7 +325,7 @@ mod tests {
     #[test]
     fn a_late_answer_gives_the_place_later() -> Result {
         for took in [SECOND, 20 * SECOND] {
-            let mut places = Places::new()?;
+            let mut places = Bench::new()?;
             let number = places.take(ONE, 0).ok_or(ENOENT)?;
             assert_eq!(fill(&mut places, holder(2), 0), MOST);
             places.end(number, CpuId::current(), took);
@@ -257,7 +340,7 @@ mod tests {
 
     #[test]
     fn a_network_does_not_rest_for_the_sleep_of_another() -> Result {
-        let (mut places, cpu) = (Places::new()?, CpuId::current());
+        let (mut places, cpu) = (Bench::new()?, CpuId::current());
         let slow = [places.take(ONE, 0), places.take(ONE, 0)];
         let quick = places.take(holder(2), 0).ok_or(ENOENT)?;
         for (seconds, number) in (1..).zip(slow) {
@@ -271,7 +354,7 @@ mod tests {
 
     #[test]
     fn a_question_without_an_answer_excuses_one_answer() -> Result {
-        let (mut places, cpu, mut now) = (Places::new()?, CpuId::current(), 1);
+        let (mut places, cpu, mut now) = (Bench::new()?, CpuId::current(), 1);
         places.take(ONE, 0).ok_or(ENOENT)?;
         // The first answer is excused, and the place of the second one rests.
         for free in [MOST, MOST - 1] {
@@ -286,7 +369,7 @@ mod tests {
 
     #[test]
     fn a_place_without_answers_is_given_ever_later() -> Result {
-        let (mut places, mut now) = (Places::new()?, 0);
+        let (mut places, mut now) = (Bench::new()?, 0);
         for doublings in [0, 1, 2, 2] {
             assert_eq!(fill(&mut places, ONE, now), MOST);
             now += TIMEOUT << doublings;
@@ -302,7 +385,7 @@ mod tests {
 
     #[test]
     fn a_network_leaves_a_place_to_another() -> Result {
-        let mut places = Places::new()?;
+        let mut places = Bench::new()?;
         assert_eq!(fill(&mut places, ONE, 0), MOST);
         assert_eq!(fill(&mut places, holder(2), 0), PLACES - MOST);
         Ok(())
@@ -310,7 +393,7 @@ mod tests {
 
     #[test]
     fn a_network_without_a_place_is_waited_for() -> Result {
-        let mut places = Places::new()?;
+        let mut places = Bench::new()?;
         let numbers: KVec<u32> = {
             let mut numbers = KVec::new();
             while let Some(number) = places.take(ONE, 0) {
@@ -333,7 +416,7 @@ mod tests {
 
     #[test]
     fn networks_take_turns() -> Result {
-        let (mut places, mut now) = (Places::new()?, 0);
+        let (mut places, mut now) = (Bench::new()?, 0);
         // One more than there are places. They ask without a pause, always in the same order, and are not answered.
         let mut taken = [0; PLACES + 1];
         while now < 16 * TIMEOUT {
@@ -347,8 +430,30 @@ mod tests {
     }
 
     #[test]
+    fn a_network_that_asks_seldom_takes_its_turn() -> Result {
+        const NETWORKS: usize = 12;
+        let (mut places, mut last, mut longest) = (Bench::new()?, 0, 0);
+        // The others ask without a pause, and are not answered. This one is, and asks every four seconds.
+        for seconds in 0..100 * 60 {
+            let now = seconds * SECOND;
+            for network in 2..NETWORKS {
+                places.take(holder(network), now);
+            }
+            let asks = seconds % 4 == 0;
+            if let Some(number) = asks.then(|| places.take(ONE, now)).flatten() {
+                places.end(number, CpuId::current(), now);
+                longest = longest.max(now - last);
+                last = now;
+            }
+        }
+        // One place is for the network that was served longest ago, and the others are for those that ask first.
+        assert!(last > 0 && longest <= NETWORKS as i64 * (TIMEOUT << DOUBLINGS));
+        Ok(())
+    }
+
+    #[test]
     fn a_network_is_not_waited_for_for_ever() -> Result {
-        let mut places = Places::new()?;
+        let mut places = Bench::new()?;
         fill(&mut places, ONE, 0);
         fill(&mut places, holder(2), 0);
         assert_eq!(places.take(holder(3), TIMEOUT - WAIT), None);
@@ -358,7 +463,7 @@ mod tests {
 
     #[test]
     fn a_link_that_is_gone_has_no_place() -> Result {
-        let mut places = Places::new()?;
+        let mut places = Bench::new()?;
         fill(&mut places, ONE, 0);
         places.forget(Holder { link: 8, ..ONE });
         assert_eq!(fill(&mut places, ONE, 0), 0);
@@ -369,7 +474,7 @@ mod tests {
 
     #[test]
     fn a_question_that_is_not_asked_gives_its_place_back() -> Result {
-        let mut places = Places::new()?;
+        let mut places = Bench::new()?;
         let number = places.take(ONE, 0).ok_or(ENOENT)?;
         places.give_back(number);
         assert_eq!(fill(&mut places, ONE, 0), MOST);
