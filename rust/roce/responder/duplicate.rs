@@ -54,8 +54,9 @@ impl<R: Slots<Replay>> Responder<R> {
         match self.answer {
             Answer::Nothing => self.answer = Answer::Ack(psn),
             Answer::Ack(due) if due.before(psn) => self.answer = Answer::Ack(psn),
+            Answer::Missing { .. } => self.acknowledge_first(psn),
             // A NAK acknowledges what is before it, too.
-            _ => {}
+            Answer::Ack(_) | Answer::NotReady(_) | Answer::Refused(..) => {}
         }
     }
 

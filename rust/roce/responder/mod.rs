@@ -93,9 +93,9 @@ enum Answer {
     Missing {
         /// The PSN of the newest packet that was dropped for that.
         newest: Psn,
-        /// An acknowledgement of what came before goes first: a stranger's packet may have been dropped, and then the peer
-        /// takes no NAK for a packet that it hasn't sent.
-        acknowledges: bool,
+        /// The acknowledgement of this PSN goes first: a stranger's packet may have been dropped, and then the peer takes no NAK
+        /// for a packet that it hasn't sent. Never of a READ or an atomic, which their responses acknowledge.
+        due: Option<Psn>,
     },
     /// The expected packet found no receive WQE, in the shared queue that it named.
     NotReady(Option<Srqn>),
@@ -352,10 +352,13 @@ impl<R: Slots<Replay>> Responder<R> {
         let wants_ack = packet.bth.ack_req && !answered;
         self.answer = match self.answer {
             // Of the packets that were dropped, some are missing behind this one.
-            Answer::Missing { newest, .. } if !newest.before(self.expected) => {
-                if wants_ack {
-                    self.acknowledge_first();
-                }
+            Answer::Missing { newest, due } if !newest.before(self.expected) => {
+                let due = match (answered, wants_ack) {
+                    (true, _) => None,
+                    (false, true) => Some(packet.bth.psn),
+                    (false, false) => due,
+                };
+                self.answer = Answer::Missing { newest, due };
                 return;
             }
             Answer::Ack(_) if !answered => {
@@ -379,16 +382,17 @@ impl<R: Slots<Replay>> Responder<R> {
         let is_first = self.order == Order::Kept;
         self.order = Order::Awaited;
         self.answer = match self.answer {
-            Answer::Missing {
-                newest,
-                acknowledges,
-            } => Answer::Missing {
+            Answer::Missing { newest, due } => Answer::Missing {
                 newest: if newest.before(psn) { psn } else { newest },
-                acknowledges,
+                due,
             },
-            Answer::Nothing | Answer::Ack(_) if is_first => Answer::Missing {
+            Answer::Nothing if is_first => Answer::Missing {
                 newest: psn,
-                acknowledges: self.answer != Answer::Nothing,
+                due: None,
+            },
+            Answer::Ack(due) if is_first => Answer::Missing {
+                newest: psn,
+                due: Some(due),
             },
             answer => answer,
         };

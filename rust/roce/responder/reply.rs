@@ -69,13 +69,10 @@ impl<R: Slots<Replay>> Responder<R> {
             Answer::Ack(psn) => (psn, UNLIMITED),
             Answer::Missing {
                 newest,
-                acknowledges: true,
+                due: Some(psn),
             } => {
-                left = Answer::Missing {
-                    newest,
-                    acknowledges: false,
-                };
-                (self.expected.minus(1), UNLIMITED)
+                left = Answer::Missing { newest, due: None };
+                (psn, UNLIMITED)
             }
             Answer::Missing { .. } => (self.expected, Syndrome::Nak(NakCode::PsnSequence)),
             Answer::NotReady(srqn) => (self.expected, self.not_ready(srqn, context, host)),
@@ -95,10 +92,11 @@ impl<R: Slots<Replay>> Responder<R> {
     /// this covers what was dropped.
     pub(crate) fn take_back(&mut self) {
         match core::mem::replace(&mut self.undo, Undo::Nothing) {
+            // Nothing is missing any more, and the answer to a READ or an atomic acknowledges what was due.
+            Undo::Answer(Answer::Missing { newest, .. })
+                if self.answer == Answer::Nothing && newest.before(self.expected) => {}
             Undo::Answer(answer) if self.answer == Answer::Nothing => self.answer = answer,
-            Undo::Answer(Answer::Missing {
-                acknowledges: true, ..
-            }) => self.acknowledge_first(),
+            Undo::Answer(Answer::Missing { due: Some(psn), .. }) => self.acknowledge_first(psn),
             Undo::Nothing | Undo::Answer(_) => {}
             Undo::Replay {
                 number,
@@ -115,10 +113,10 @@ impl<R: Slots<Replay>> Responder<R> {
         }
     }
 
-    /// If a NAK is due for a packet that is missing, an acknowledgement goes before it.
-    pub(super) fn acknowledge_first(&mut self) {
-        if let Answer::Missing { acknowledges, .. } = &mut self.answer {
-            *acknowledges = true;
+    /// If a NAK is due for a packet that is missing, the acknowledgement of `psn` goes before it, or of a later one that is due.
+    pub(super) fn acknowledge_first(&mut self, psn: Psn) {
+        if let Answer::Missing { due, .. } = &mut self.answer {
+            *due = due.filter(|due| psn.before(*due)).or(Some(psn));
         }
     }
 

@@ -91,6 +91,60 @@ fn a_nak_not_yet_sent_is_needless_once_nothing_is_missing() {
 }
 
 #[test]
+fn no_acknowledgement_before_a_nak_is_that_of_a_read() {
+    let nak = |psn| Said::Nak(psn, NakCode::PsnSequence);
+    // A stranger's packets behind and ahead while a READ is answered.
+    let mut bench = Bench::starting(QpKind::Rc, 8);
+    for psn in [8, 9] {
+        bench.pass_at(Psn::new(psn), write_only(0, 8), 8);
+    }
+    bench.answers();
+    bench.pass_at(Psn::new(10), read(0, 2 * MTU), 0);
+    for stranger in [8, 700] {
+        bench.pass_at(Psn::new(stranger), write_only(0, 8), 8);
+    }
+    let responses = [
+        Said::Read(10, Part::First, 0, MTU),
+        Said::Read(11, Part::Last, 1024, MTU),
+    ];
+    assert_eq!(
+        bench.answers(),
+        [&responses[..], &[Said::Ack(8), nak(12)]].concat()
+    );
+    // A READ behind a WRITE whose acknowledgement is due.
+    let mut bench = Bench::starting(QpKind::Rc, 10);
+    bench.pass_at(Psn::new(700), write_only(0, 8), 8);
+    bench.pass_at(Psn::new(10), write_only(0, 8), 8);
+    bench.pass_at(Psn::new(11), read(0, 8), 0);
+    assert_eq!(bench.answers(), [Said::Read(11, Part::Only, 0, 8), nak(12)]);
+}
+
+#[test]
+fn a_duplicate_is_acknowledged_before_a_nak() {
+    let mut bench = Bench::starting(QpKind::Rc, 10);
+    bench.pass_at(Psn::new(10), write_only(0, 8), 8);
+    assert_eq!(bench.answers(), [Said::Ack(10)]);
+    bench.pass_at(Psn::new(700), write_only(0, 8), 8);
+    bench.pass_at(Psn::new(10), write_only(0, 8), 8);
+    assert_eq!(
+        bench.answers(),
+        [Said::Ack(10), Said::Nak(11, NakCode::PsnSequence)]
+    );
+}
+
+#[test]
+fn a_dropped_acknowledgement_brings_no_nak_back_that_nothing_wants() {
+    let mut bench = Bench::starting(QpKind::Rc, 10);
+    bench.pass_at(Psn::new(10), write_only(0, 8), 8);
+    bench.pass_at(Psn::new(12), write_only(0, 8), 8);
+    assert_eq!(bench.poll_said(), Some(Said::Ack(10)));
+    bench.pass_at(Psn::new(11), write_only(0, 8), 8);
+    bench.pass_at(Psn::new(12), read(0, 8), 0);
+    bench.responder.take_back();
+    assert_eq!(bench.answers(), [Said::Read(12, Part::Only, 0, 8)]);
+}
+
+#[test]
 fn an_answer_spares_a_needless_nak() {
     let mut bench = Bench::starting(QpKind::Rc, 10);
     bench.pass_at(Psn::new(11), read(0, 8), 0);
