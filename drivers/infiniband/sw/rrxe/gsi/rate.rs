@@ -41,14 +41,14 @@ struct Due(i64);
 
 impl Due {
     /// Whether it may happen once more, at `now`.
-    fn admits(&mut self, pace: &Pace, now: i64) -> bool {
-        let due = self.0.max(now);
-        let early = due.saturating_sub(now);
-        let admitted = early < pace.burst.saturating_mul(pace.interval);
-        if admitted {
-            self.0 = due.saturating_add(pace.interval);
-        }
-        admitted
+    fn admits(&self, pace: &Pace, now: i64) -> bool {
+        let early = self.0.saturating_sub(now).max(0);
+        early < pace.burst.saturating_mul(pace.interval)
+    }
+
+    /// It happens at `now`.
+    fn note(&mut self, pace: &Pace, now: i64) {
+        self.0 = self.0.max(now).saturating_add(pace.interval);
     }
 }
 
@@ -109,8 +109,18 @@ impl Rate {
         let Some(share) = self.shares.get_mut(share(sender, &self.key)) else {
             return false;
         };
-        share.sure.admits(&self.paces.sure, now)
-            || share.most.admits(&self.paces.most, now) && self.all.admits(&self.paces.all, now)
+        let Paces { sure, most, all } = &self.paces;
+        if share.sure.admits(sure, now) {
+            share.sure.note(sure, now);
+            return true;
+        }
+        // What all together may not do takes nothing from the share.
+        let admitted = share.most.admits(most, now) && self.all.admits(all, now);
+        if admitted {
+            share.most.note(most, now);
+            self.all.note(all, now);
+        }
+        admitted
     }
 }
 
@@ -128,7 +138,14 @@ mod tests {
     #[test]
     fn a_rate_admits_a_burst_and_then_its_share() -> Result {
         let (pace, mut due) = (Pace::new(4, 1_000_000), Due(0));
-        let mut admitted = |now: i64| (0..100).filter(|_| due.admits(&pace, now)).count();
+        let mut admitted = |now: i64| {
+            let mut count = 0;
+            while due.admits(&pace, now) {
+                due.note(&pace, now);
+                count += 1;
+            }
+            count
+        };
         assert_eq!(admitted(1_000_000), 4);
         assert_eq!(admitted(1_000_000), 0);
         assert_eq!(admitted(1_002_000), 2);
@@ -173,6 +190,28 @@ mod tests {
             }
         }
         assert_eq!((0..100).filter(|_| rate.admits(ONE, later)).count(), 1);
+        Ok(())
+    }
+
+    #[test]
+    fn what_all_together_may_not_takes_nothing_from_a_share() -> Result {
+        let mut rate = Rate::new(Paces {
+            sure: Pace::new(1, 1),
+            most: Pace::new(4, 1),
+            all: Pace::new(4, 1_000),
+        })?;
+        // The one that is sure. From now on the key stays.
+        assert!(rate.admits(ONE, 1));
+        let own = share(ONE, &rate.key);
+        for other in (2..=255).map(|byte| Gid([byte; 16])) {
+            if share(other, &rate.key) != own {
+                while rate.admits(other, 1) {}
+            }
+        }
+        let mut admitted = |now: i64| (0..100).filter(|_| rate.admits(ONE, now)).count();
+        assert_eq!(admitted(1), 0);
+        // One is sure, and all together may do four.
+        assert_eq!(admitted(1 + 4 * SECOND / 1_000), 5);
         Ok(())
     }
 
