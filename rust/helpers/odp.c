@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 #include <linux/hmm.h>
+#include <linux/mmap_lock.h>
 #include <linux/mmu_notifier.h>
 #include <linux/sched/mm.h>
 #include <rdma/ib_umem_odp.h>
@@ -53,4 +54,24 @@ __rrxe_helper struct mm_struct *rrxe_helper_current_mm(void)
 __rrxe_helper void rrxe_helper_mmdrop(struct mm_struct *mm)
 {
 	mmdrop(mm);
+}
+
+__rrxe_helper bool rrxe_helper_mm_has_notifiers(struct mm_struct *mm)
+{
+	return mm_has_notifiers(mm);
+}
+
+__rrxe_helper int rrxe_helper_mmap_write_lock_killable(struct mm_struct *mm)
+{
+	return mmap_write_lock_killable(mm);
+}
+
+__rrxe_helper void rrxe_helper_mmap_write_unlock(struct mm_struct *mm)
+{
+	mmap_write_unlock(mm);
+}
+
+__rrxe_helper int rrxe_helper_vma_start_write_killable(struct vm_area_struct *vma)
+{
+	return vma_start_write_killable(vma);
 }

@@ -19,6 +19,7 @@
 //! itself has memory faulted in (`walk`), and work items release chunks (`owner`).
 
 mod address_space;
+mod first_notifier;
 mod hold;
 mod owner;
 mod pages;

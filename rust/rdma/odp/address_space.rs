@@ -142,6 +142,7 @@ impl AddressSpace {
 
     /// Makes the chunk of this number, which isn't there.
     fn add(&self, count: &mut Count, number: u32) -> Result<Arc<Chunk>> {
+        self.owner().prepare_for_notifiers()?;
         let place = self.chunks.reserve_exact(number)?;
         let chunk = Chunk::new(self, (number as usize) << CHUNK_SHIFT)?;
         let chunk = Arc::new(chunk, GFP_KERNEL_ACCOUNT)?;

@@ -27,7 +27,7 @@ use kernel::{
     workqueue::{Work, WorkItem},
 };
 
-use super::{address_space::Spaces, Pages};
+use super::{address_space::Spaces, first_notifier, Pages};
 use crate::{
     bindings,
     device::IbDevice,
@@ -195,6 +195,15 @@ impl Owner {
             }),
             GFP_KERNEL_ACCOUNT,
         )
+    }
+
+    /// Has the space ready for the notifier of a chunk. For a thread of the process; sleeps.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`first_notifier::prepare`].
+    pub(super) fn prepare_for_notifiers(&self) -> Result {
+        first_notifier::prepare(self.mm.0)
     }
 
     /// Those of the module.

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The first MMU notifier of an address space: wraps `include/linux/mmu_notifier.h`.
+//!
+//! The kernel makes it under a lock of all address spaces together, and waits there, also after a signal, until no thread
+//! handles a page fault in any mapping of this one (`mm_take_all_locks()`, mm/vma.c). A file system in user space keeps a
+//! thread in such a fault for as long as it likes (`fuse_page_mkwrite()`, fs/fuse/file.c). Then no other process gets its first
+//! notifier, whatever for. So the mappings are locked before: that wait concerns this address space only, and SIGKILL ends it.
+
+use core::ptr::{self, NonNull};
+
+use kernel::{error::to_result, prelude::*};
+
+use crate::{bindings, sync::check_no_signal};
+
+/// Has the calling process's address space, which is to be `mm`, ready for notifiers. Process context; sleeps.
+///
+/// # Errors
+///
+/// `EFAULT` if it is another one, `EINTR` if the process was killed, `ERESTARTNOINTR` if the thread has to take another signal
+/// first, `ENOMEM`.
+pub(super) fn prepare(mm: NonNull<bindings::mm_struct>) -> Result {
+    let mm = mm.as_ptr();
+    // SAFETY: No requirements.
+    if unsafe { bindings::current_mm() } != mm {
+        return Err(EFAULT);
+    }
+    // Nothing is to be made in a space that has notifiers, at most by those who may have others wait by themselves: KVM and
+    // graphics drivers.
+    // SAFETY: The calling thread keeps its address space.
+    if unsafe { bindings::mm_has_notifiers(mm) } {
+        return Ok(());
+    }
+    // SAFETY: As above.
+    to_result(unsafe { bindings::mmap_write_lock_killable(mm) })?;
+    // SAFETY: As above, and the lock is held.
+    let prepared = unsafe { lock_mappings(mm).and_then(|()| register(mm)) };
+    // SAFETY: Locked above. This unlocks the mappings, too.
+    unsafe { bindings::mmap_write_unlock(mm) };
+    prepared
+}
+
+/// Locks each mapping until the space is unlocked.
+///
+/// # Safety
+///
+/// `mm` must be the calling thread's, and its lock held for writing.
+unsafe fn lock_mappings(mm: *mut bindings::mm_struct) -> Result {
+    let mut at = 0;
+    loop {
+        // SAFETY: The caller's promise.
+        let mapping = unsafe { bindings::find_vma(mm, at) };
+        if mapping.is_null() {
+            return Ok(());
+        }
+        // SAFETY: The mapping lives as long as the lock is held.
+        to_result(unsafe { bindings::vma_start_write_killable(mapping) })?;
+        // SAFETY: As above.
+        at = unsafe { (*mapping).__bindgen_anon_1.__bindgen_anon_1.vm_end };
+    }
+}
+
+/// Makes what the first notifier takes, without one.
+///
+/// # Safety
+///
+/// As for [`lock_mappings`].
+unsafe fn register(mm: *mut bindings::mm_struct) -> Result {
+    // SAFETY: The lock is held for writing, and the calling thread is a user of the space.
+    let code = unsafe { bindings::__mmu_notifier_register(ptr::null_mut(), mm) };
+    to_result(code).map_err(|error| match check_no_signal() {
+        // The function gives up for any signal.
+        Err(signal) if error == EINTR => signal,
+        _ => error,
+    })
+}
