@@ -196,12 +196,17 @@ impl State {
     /// # Errors
     ///
     /// `ENOMEM`, `ENODEV`, `EBUSY` if another device has made the group meanwhile.
-    fn join(&mut self, qp: &Arc<Qp>, key: Key, group: Gid) -> Result {
+    fn join(
+        &mut self,
+        qp: &Arc<Qp>,
+        key: Key,
+        group: Gid,
+        node: RBTreeNode<Key, Members>,
+    ) -> Result {
         if self.groups >= limits::MAX_MCAST_GROUPS {
             return Err(ENOMEM);
         }
         let groups = &qp.net.groups;
-        let node = RBTreeNode::new(key, Members::of(qp), GFP_KERNEL_ACCOUNT)?;
         qp.device.link.join(group)?;
         // The lock keeps other QPs of the device from making the same group meanwhile. But the network device may have gone since
         // the join, another one may have its index, and QPs of that one's device may have made the group.
@@ -222,7 +227,6 @@ impl State {
 /// attachments of a user or a memory cgroup than the limits; `ENODEV` when the network device is gone or lacks the group's
 /// version of IP; `EBUSY` while another device, whose network device had the same index and is gone, is still on its way out.
 pub(crate) fn attach(qp: &Arc<Qp>, group: Gid) -> Result {
-    let mut state = qp.device.mcast.state.lock();
     let attachment = attachment(qp, group);
     let claim = match qp.payer() {
         Some(payer) => {
@@ -232,9 +236,12 @@ pub(crate) fn attach(qp: &Arc<Qp>, group: Gid) -> Result {
         None => None,
     };
     let key = key(&qp.device, group);
+    // Before the lock: an allocation may wait until the memory cgroup has less.
+    let node = RBTreeNode::new(key, Members::of(qp), GFP_KERNEL_ACCOUNT)?;
+    let mut state = qp.device.mcast.state.lock();
     match qp.net.groups.add(&key, qp) {
         Some(added) => added?,
-        None => state.join(qp, key, group)?,
+        None => state.join(qp, key, group, node)?,
     }
     if let Some(claim) = claim {
         drop(state.claims.insert(claim));

@@ -3,6 +3,7 @@
 //! Protection domains: what may be used together.
 
 use kernel::{
+    alloc::Flags,
     prelude::*,
     sync::{
         atomic::{ordering, Atomic},
@@ -53,12 +54,16 @@ pub(crate) struct Pd {
 }
 
 impl Pd {
-    /// Makes a protection domain for the process of `payer`, or for the kernel. Process context.
+    /// Makes a protection domain for the process of `payer`, or for the kernel, with memory by `flags`. Its context is theirs.
     ///
     /// # Errors
     ///
     /// `ENOMEM`.
-    pub(crate) fn create(device: &Arc<Device>, payer: Option<&Arc<Payer>>) -> Result<Arc<Self>> {
+    pub(crate) fn create(
+        device: &Arc<Device>,
+        payer: Option<&Arc<Payer>>,
+        flags: Flags,
+    ) -> Result<Arc<Self>> {
         let number = NEXT.fetch_add(1, ordering::Relaxed);
         let id = PdId(match payer {
             Some(_) => number,
@@ -71,7 +76,7 @@ impl Pd {
             _claim: device.pds.claim()?,
             sends: Atomic::new(false),
         };
-        Ok(Arc::new(pd, GFP_KERNEL_ACCOUNT)?)
+        Ok(Arc::new(pd, flags)?)
     }
 
     /// Its identity.

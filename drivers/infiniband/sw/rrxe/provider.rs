@@ -171,7 +171,8 @@ impl Provider for Rrxe {
     }
 
     fn alloc_pd(device: &Arc<Device>, context: Option<&Arc<Context>>) -> Result<Arc<Pd>> {
-        Pd::create(device, context.map(|context| context.payer()))
+        let payer = context.map(|context| context.payer());
+        Pd::create(device, payer, GFP_KERNEL_ACCOUNT)
     }
 
     fn alloc_xrcd(device: &Arc<Device>, context: &Arc<Context>, shared: bool) -> Result<Arc<Xrcd>> {

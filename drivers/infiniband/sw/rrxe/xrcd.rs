@@ -19,14 +19,18 @@ pub(crate) struct Xrcd {
 }
 
 impl Xrcd {
-    /// Makes a domain without queues, for the process of `payer`. Process context.
+    /// Makes a domain without queues, for the process of `payer`. Any context.
     ///
     /// # Errors
     ///
     /// `ENOMEM`.
     pub(crate) fn create(device: &Arc<Device>, payer: &Arc<Payer>) -> Result<Arc<Self>> {
-        let pd = Pd::create(device, Some(payer))?;
-        Ok(Arc::new(Self { pd }, GFP_KERNEL_ACCOUNT)?)
+        // uverbs holds the lock of all XRC domains of the device. So no allocation waits, as it would for a memory cgroup that has
+        // more than its `memory.high`.
+        let account = GFP_KERNEL_ACCOUNT & !GFP_KERNEL;
+        let flags = GFP_NOWAIT | account;
+        let pd = Pd::create(device, Some(payer), flags)?;
+        Ok(Arc::new(Self { pd }, flags)?)
     }
 
     /// A protection domain of its own, in which nothing is registered.
