@@ -72,8 +72,11 @@ in_ours() {
 }
 
 # A watcher that the host of this machine keeps from running for long gives its page up, which takes some calls more:
-# one in a thousand packets is none.
-none() { [[ $((CALLS * 1000)) -le $PACKETS ]]; }
+# one in a thousand packets is none, on the debug kernel one in a hundred. That is a fifth of what `many` are.
+NONE=1000
+[[ -z $DEBUG_KERNEL ]] || NONE=100
+readonly NONE
+none() { [[ $((CALLS * NONE)) -le $PACKETS ]]; }
 many() { [[ $((CALLS * 20)) -ge $PACKETS ]]; }
 
 # shows CONDITION COMMAND...: what is watched meets the condition, within three tries.
