@@ -7,24 +7,22 @@
 //! thread in such a fault for as long as it likes (`fuse_page_mkwrite()`, fs/fuse/file.c). Then no other process gets its first
 //! notifier, whatever for. So the mappings are locked before: that wait concerns this address space only, and SIGKILL ends it.
 
-use core::ptr::{self, NonNull};
+use core::ptr;
 
 use kernel::{error::to_result, prelude::*};
 
 use crate::{bindings, sync::check_no_signal};
 
-/// Has the calling process's address space, which is to be `mm`, ready for notifiers. Process context; sleeps.
+/// Has an address space ready for notifiers. Process context; sleeps.
 ///
 /// # Errors
 ///
-/// `EFAULT` if it is another one, `EINTR` if the process was killed, `ERESTARTNOINTR` if the thread has to take another signal
-/// first, `ENOMEM`.
-pub(super) fn prepare(mm: NonNull<bindings::mm_struct>) -> Result {
-    let mm = mm.as_ptr();
-    // SAFETY: No requirements.
-    if unsafe { bindings::current_mm() } != mm {
-        return Err(EFAULT);
-    }
+/// `EINTR` if the process was killed, `ERESTARTNOINTR` if the thread has to take another signal first, `ENOMEM`.
+///
+/// # Safety
+///
+/// `mm` must be the calling thread's.
+pub(super) unsafe fn prepare(mm: *mut bindings::mm_struct) -> Result {
     // Nothing is to be made in a space that has notifiers, at most by those who may have others wait by themselves: KVM and
     // graphics drivers.
     // SAFETY: The calling thread keeps its address space.

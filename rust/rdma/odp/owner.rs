@@ -201,9 +201,13 @@ impl Owner {
     ///
     /// # Errors
     ///
-    /// Those of [`first_notifier::prepare`].
+    /// `EFAULT` in a thread of another process, and those of [`first_notifier::prepare`].
     pub(super) fn prepare_for_notifiers(&self) -> Result {
-        first_notifier::prepare(self.mm.0)
+        if !self.is_here() {
+            return Err(EFAULT);
+        }
+        // SAFETY: The calling thread has this address space.
+        unsafe { first_notifier::prepare(self.mm.0.as_ptr()) }
     }
 
     /// Those of the module.
