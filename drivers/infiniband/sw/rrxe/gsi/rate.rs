@@ -114,7 +114,7 @@ impl Rate {
             share.sure.note(sure, now);
             return true;
         }
-        // What all together may not do takes nothing from the share.
+        // A refusal by the rate of all takes nothing from the share.
         let admitted = share.most.admits(most, now) && self.all.admits(all, now);
         if admitted {
             share.most.note(most, now);
