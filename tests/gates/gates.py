@@ -7,6 +7,7 @@ Each gate is a function that takes the repository's root and returns a list of c
 """
 import os
 import re
+import runpy
 import subprocess
 import sys
 import tempfile
@@ -189,8 +190,24 @@ def upheld(top):
     return guarantees.complaints(top)
 
 
+def fitting_mutants(top):
+    """each mutant changes one place of the engine, and its unit test exists"""
+    script = top / "tests/sim/mutants.py"
+    if not script.exists():
+        return []
+    engine = "\n".join(path.read_text() for path in sorted((top / "rust/roce").rglob("*.rs")))
+    complaints = []
+    for name, path, text, _, *tests in runpy.run_path(str(script))["MUTANTS"]:
+        found = (top / "rust/roce" / path).read_text().count(text)
+        if found != 1:
+            complaints.append(f"{name}: the text to change occurs {found} times in {path}")
+        complaints += [f"{name}: there is no test {test}" for test in tests if f"fn {test}(" not in engine]
+    return complaints
+
+
 TEXT_GATES = (
     licences, forbidden_unsafe, justified_unsafe, no_panics, no_leftovers, short_files, conforming, upheld,
+    fitting_mutants,
 )
 TOOL_GATES = (formatting, lints, documentation, shell, no_panic_symbols)
 

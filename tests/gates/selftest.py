@@ -46,6 +46,12 @@ def table(state, tests):
     return {"Documentation/conformance.rst": TABLE + f"   * - a\n     - {state}\n     - {tests}\n"}
 
 
+def mutant(text, *tests):
+    """A list of mutants with one that changes this text of the engine."""
+    script = f"# SPDX-License-Identifier: GPL-2.0\nMUTANTS = [{('a', 'lib.rs', text, 'b', *tests)!r}]\n"
+    return {"tests/sim/mutants.py": script}
+
+
 SAFETY = (
     ".. SPDX-License-Identifier: GPL-2.0\n\nGuarantees of others\n====================\n\n.. list-table::\n\n"
     '   * - "{}"\n     - ``f()``\n\nMore\n====\n'
@@ -108,6 +114,10 @@ CASES = {
     "a feature that works without a test": (table("works", "see there"), ("conforming",)),
     "a feature in a state of its own": (table("nearly", "``30-sim``"), ("conforming",)),
     "a feature that is missing": (table("missing", "none"), ()),
+    "a mutant that changes one place": (mutant("pub fn", "handle_packet"), ()),
+    "a mutant whose text is gone": (mutant("gone"), ("fitting_mutants",)),
+    "a mutant whose text is there twice": (mutant("Words."), ("fitting_mutants",)),
+    "a mutant whose unit test is gone": (mutant("pub fn", "gone"), ("fitting_mutants",)),
     "an index that may be out of bounds": (engine(INDEX), ("no_panic_symbols",)),
     "engine code that isn't there": (
         {"tests/gates/engine_object.rs": SPDX + "extern crate roce;\n"}, ("no_panic_symbols",)),
