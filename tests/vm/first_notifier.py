@@ -1,0 +1,71 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+# Runs on: guest
+"""The first memory on demand of a process one of whose threads stays in a page fault: first_notifier.py DEVICE GID-INDEX."""
+
+import ctypes
+import os
+import re
+import signal
+import sys
+import threading
+from pathlib import Path
+
+import pyverbs.enums as e
+from pyverbs.device import Context
+from pyverbs.mr import MR
+from pyverbs.pd import PD
+
+import fuse
+from pairs import DEVICE, LOCAL_WRITE, PAGE, At, Private, becomes, case, equal, main, map_memory, start_child
+from uverbs import advise_mr
+
+FOR_WRITING, AT_ONCE = 1, 1
+
+
+def stacks(process):
+    """The kernel's stacks of a process's threads."""
+    return "\n".join(path.read_text() for path in Path(f"/proc/{process}/task").glob("*/stack"))
+
+
+def waits_for_mapping(process):
+    """Whether a thread waits until no thread handles a fault in a mapping."""
+    return re.search("vma_start_write|mm_take_all_locks", stacks(process)) is not None
+
+
+def use_memory():
+    """Has a page on demand come, which needs the first notifier of the process."""
+    memory, context = Private(PAGE), Context(name=DEVICE)
+    pd = PD(context)
+    region = MR(pd, PAGE, LOCAL_WRITE | e.IBV_ACCESS_ON_DEMAND, address=memory.address)
+    advise_mr(pd, context, FOR_WRITING, AT_ONCE, [(memory.address, PAGE, region.lkey)])
+
+
+def use_memory_beside_fault(path):
+    """The same while a thread writes to a page that the kernel is writing back, and waits for that."""
+    file = os.open(path, os.O_RDWR)
+    page = At(map_memory(PAGE, file))
+    page.fill(b"a")
+    fuse.write_back(file)
+    threading.Thread(target=ctypes.memset, args=(page.address, 0, 1), daemon=True).start()
+    becomes(lambda: "fuse_page_mkwrite" in stacks(os.getpid()), True, "a thread in the fault")
+    use_memory()
+
+
+@case("a process whose page fault is never answered keeps no other one from memory on demand, and can be killed")
+def fault_that_waits():
+    with fuse.silent_file() as path:
+        stuck = start_child(lambda: use_memory_beside_fault(path))
+        try:
+            becomes(lambda: waits_for_mapping(stuck), True, "it waits for the mapping")
+            other = start_child(use_memory)
+            becomes(lambda: os.waitpid(other, os.WNOHANG), (other, 0), "the other's end")
+        finally:
+            os.kill(stuck, signal.SIGKILL)
+        becomes(lambda: waits_for_mapping(stuck), False, "it still waits for the mapping")
+        equal("fuse_page_mkwrite" in stacks(stuck), True, "a thread in the fault")
+    equal(os.waitpid(stuck, 0)[1], signal.SIGKILL, "end of the process")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: GPL-2.0
+# Runs on: guest
+"""A file of a file system in user space (fuse(4)) that answers no write."""
+
+import contextlib
+import ctypes
+import os
+import signal
+import struct
+import tempfile
+
+from pairs import PAGE, libc, start_child
+
+GETATTR, OPEN, READ, WRITE, RELEASE, FLUSH, INIT = 3, 14, 15, 16, 18, 25, 26
+MAJOR, MINOR, REGULAR = 7, 31, 0o100000
+REQUEST = "=IIQQIIIHH"  # struct fuse_in_header
+ROOT, FOR_EVER, ROOM = 1, 1 << 30, 1 << 17
+SYNC_FILE_RANGE_WRITE, DETACH = 2, 2
+
+libc.sync_file_range.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
+
+
+def attributes():
+    """struct fuse_attr_out of a file of one page."""
+    numbers = struct.pack("=IIIIIII", REGULAR | 0o666, 1, 0, 0, 0, PAGE, 0)
+    return struct.pack("=QIIQQQ36x", FOR_EVER, 0, 0, ROOT, PAGE, PAGE // 512) + numbers
+
+
+def serve(device):
+    """Answers requests for the root, which is a regular file, until somebody ends the process."""
+    answers = {
+        INIT: struct.pack("=IIIIHHIIHHI28x", MAJOR, MINOR, 0, 0, 12, 9, PAGE, 1, 0, 0, 0),
+        GETATTR: attributes(),
+        OPEN: struct.pack("=QIi", 0, 0, 0),
+        READ: bytes(PAGE),
+        FLUSH: b"",
+        RELEASE: b"",
+    }
+    while True:
+        _, operation, unique, *_ = struct.unpack_from(REQUEST, os.read(device, ROOM))
+        if operation in answers:
+            os.write(device, struct.pack("=IiQ", 16 + len(answers[operation]), 0, unique) + answers[operation])
+        elif operation != WRITE:
+            os.write(device, struct.pack("=IiQ", 16, -38, unique))
+
+
+@contextlib.contextmanager
+def silent_file():
+    """The path of a file of one page. What waits for its writes does so until the context ends."""
+    with tempfile.NamedTemporaryFile() as place:
+        path = place.name.encode()
+        device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
+        options = f"fd={device},rootmode={REGULAR:o},user_id=0,group_id=0".encode()
+        if libc.mount(b"test", path, b"fuse", 0, options):
+            raise OSError(ctypes.get_errno(), "mount")
+        server = start_child(lambda: serve(device))
+        os.close(device)
+        try:
+            # The kernel takes the root for empty until somebody asks.
+            os.stat(path)
+            yield place.name
+        finally:
+            # The kernel fails what waits when the last file of the device closes.
+            os.kill(server, signal.SIGKILL)
+            os.waitpid(server, 0)
+            libc.umount2(path, DETACH)
+
+
+def write_back(file):
+    """Has the kernel begin to write what is dirty of a file."""
+    if libc.sync_file_range(file, 0, 0, SYNC_FILE_RANGE_WRITE):
+        raise OSError(ctypes.get_errno(), "sync_file_range")
