@@ -61,6 +61,16 @@ __rrxe_helper bool rrxe_helper_mm_has_notifiers(struct mm_struct *mm)
 	return mm_has_notifiers(mm);
 }
 
+__rrxe_helper int rrxe_helper_mmap_read_lock_killable(struct mm_struct *mm)
+{
+	return mmap_read_lock_killable(mm);
+}
+
+__rrxe_helper void rrxe_helper_mmap_read_unlock(struct mm_struct *mm)
+{
+	mmap_read_unlock(mm);
+}
+
 __rrxe_helper int rrxe_helper_mmap_write_lock_killable(struct mm_struct *mm)
 {
 	return mmap_write_lock_killable(mm);

@@ -86,6 +86,9 @@ impl Drop for Claim {
     }
 }
 
+/// Parts of quotas that limit the same: of a memory cgroup, if it has any, and of a user.
+pub type Claims = [Option<Claim>; 2];
+
 #[kunit_tests(rrxe_quota)]
 mod tests {
     use super::*;

@@ -4,20 +4,21 @@
 //!
 //! `ib_uverbs_comp_handler()` and `ib_uverbs_async_handler()` (drivers/infiniband/core/uverbs_main.c) allocate
 //! an event for each notification, charged to nobody, and keep it until the process reads it. A process
-//! that reads none would make the kernel keep events without limit. So a driver looks whether events of an object
+//! that reads none would make the kernel keep events without limit, and free all of them with interrupts disabled when it
+//! closes their file (`ib_uverbs_free_event_queue()`, uverbs_std_types.c). So a driver looks whether events of an object
 //! are unread, and does not add to many of them. The lists of these are in structures that only uverbs knows.
 //! They are recognised when the object is made. uverbs initialises the lists before it calls the driver, so they point
 //! to themselves. A place that does not point to itself is something else.
 
 use core::ffi::c_void;
 
-use kernel::{
-    bindings::list_head,
-    prelude::*,
-    sync::atomic::{ordering::Relaxed, Atomic},
-};
+use kernel::{bindings::list_head, prelude::*};
 
-use crate::{bindings, upcall::CqUpcall};
+use crate::{bindings, new_bh_spinlock, quota::Claims, sync::BhSpinLock, upcall::CqUpcall};
+
+/// Asynchronous events that any object may have unread: the error of a QP, and `LAST_WQE_REACHED` after it. More take
+/// room that the accounts of the process have for a number of objects only.
+const FEW: u32 = 2;
 
 /// Asynchronous events of an object that may be unread.
 const MAX_UNREAD: u32 = 16;
@@ -113,11 +114,45 @@ enum Keeper {
     Other,
 }
 
+/// The events of an object that may be unread.
+struct Raised {
+    /// Those since the list was empty, or since the object was made.
+    count: u32,
+    /// What they take of the limits of the process's accounts, if they are more than [`FEW`].
+    room: Option<Claims>,
+}
+
+impl Raised {
+    fn none() -> Self {
+        Self {
+            count: 0,
+            room: None,
+        }
+    }
+
+    /// Counts one more, unless there are `most`, or [`FEW`] without room for more.
+    fn add(&mut self, most: u32, claim: impl FnOnce() -> Option<Claims>) -> bool {
+        if self.count >= FEW && self.room.is_none() {
+            self.room = claim();
+        }
+        let limit = match self.room {
+            Some(_) => most,
+            None => FEW,
+        };
+        let adds = self.count < limit;
+        if adds {
+            self.count = self.count.saturating_add(1);
+        }
+        adds
+    }
+}
+
 /// Bounds the asynchronous events of an object that its process has not read.
+#[pin_data]
 pub(crate) struct AsyncEvents {
     keeper: Keeper,
-    /// Those raised since the list was empty, or since the object was made.
-    raised: Atomic<u32>,
+    #[pin]
+    raised: BhSpinLock<Raised>,
 }
 
 impl AsyncEvents {
@@ -126,7 +161,7 @@ impl AsyncEvents {
     /// # Safety
     ///
     /// `object` is being made by ib_core, which has set its uobject.
-    pub(crate) unsafe fn of<C: Raises>(object: *const C) -> Self {
+    pub(crate) unsafe fn of<C: Raises>(object: *const C) -> impl PinInit<Self> {
         // SAFETY: The caller's promise.
         let object = unsafe { &*object };
         let user = object.user_object();
@@ -140,18 +175,24 @@ impl AsyncEvents {
         } else {
             Keeper::Other
         };
-        Self {
+        pin_init!(Self {
             keeper,
-            raised: Atomic::new(0),
-        }
+            raised <- new_bh_spinlock!(Raised::none(), "rrxe_raised"),
+        })
     }
 
-    /// Counts an event. Returns whether it may be raised. Any context.
+    /// Counts an event. Returns whether it may be raised; `claim` takes the room for more than a few unread ones. Any context
+    /// up to softirq.
     ///
     /// # Safety
     ///
     /// `object` is the one that this was made for, and is alive.
-    pub(crate) unsafe fn admits<C: Raises>(&self, object: *const C) -> bool {
+    pub(crate) unsafe fn admits<C: Raises>(
+        &self,
+        object: *const C,
+        claim: impl FnOnce() -> Option<Claims>,
+    ) -> bool {
+        let mut raised = self.raised.lock();
         let most = match self.keeper {
             Keeper::None => return true,
             Keeper::List => {
@@ -159,7 +200,7 @@ impl AsyncEvents {
                 let user = unsafe { (*object).user_object() };
                 // SAFETY: The structure was recognised, and lasts as long as the object.
                 if unsafe { is_empty(&raw mut (*user).event_list) } {
-                    self.raised.store(0, Relaxed);
+                    *raised = Raised::none();
                 }
                 MAX_UNREAD
             }
@@ -168,12 +209,8 @@ impl AsyncEvents {
             Keeper::Handles => MAX_RAISED_BY_TARGET,
             Keeper::Other => MAX_RAISED,
         };
-        // Events that other CPUs raise meanwhile may exceed the limit by their number.
-        let admits = self.raised.load(Relaxed) < most;
-        if admits {
-            self.raised.fetch_add(1, Relaxed);
-        }
-        admits
+        // Each thread that has not yet added the event it was admitted with may exceed the limit by one.
+        raised.add(most, claim)
     }
 }
 
@@ -241,23 +278,36 @@ pub(crate) unsafe fn is_empty(list: *mut list_head) -> bool {
 mod tests {
     use super::*;
 
-    /// How many of 100 events a new XRC target QP with so many handles raises.
-    fn raised_with(handles: u32) -> Result<usize> {
+    use crate::quota::Quota;
+
+    /// How many of 100 events a new XRC target QP with so many handles raises, if there is room for more than a few, or not.
+    fn raised_with(handles: u32, room: bool) -> Result<usize> {
+        let quota = Quota::new(room.into())?;
         let mut qp = KBox::new(bindings::ib_qp::default(), GFP_KERNEL)?;
         qp.qp_type = bindings::ib_qp_type_IB_QPT_XRC_TGT;
         qp.usecnt.counter = handles as i32;
         // SAFETY: It has all that is looked at of one that is being made.
-        let events = unsafe { AsyncEvents::of(&raw const *qp) };
+        let events = KBox::pin_init(unsafe { AsyncEvents::of(&raw const *qp) }, GFP_KERNEL)?;
+        let claim = || Some([None, Some(quota.claim().ok()?)]);
         // SAFETY: It is the same, and alive.
-        let admits = || unsafe { events.admits(&raw const *qp) };
+        let admits = || unsafe { events.admits(&raw const *qp, claim) };
         Ok((0..100).filter(|_| admits()).count())
     }
 
     #[test]
     fn a_target_with_too_many_handles_raises_no_events() -> Result {
-        assert_eq!(raised_with(1)?, MAX_RAISED_BY_TARGET as usize);
-        assert_eq!(raised_with(MAX_HANDLES)?, MAX_RAISED_BY_TARGET as usize);
-        assert_eq!(raised_with(MAX_HANDLES + 1)?, 0);
+        assert_eq!(raised_with(1, true)?, MAX_RAISED_BY_TARGET as usize);
+        assert_eq!(
+            raised_with(MAX_HANDLES, true)?,
+            MAX_RAISED_BY_TARGET as usize
+        );
+        assert_eq!(raised_with(MAX_HANDLES + 1, true)?, 0);
+        Ok(())
+    }
+
+    #[test]
+    fn without_room_an_object_raises_few_events() -> Result {
+        assert_eq!(raised_with(1, false)?, FEW as usize);
         Ok(())
     }
 }

@@ -25,6 +25,7 @@ use kernel::{
 
 use crate::{
     bindings,
+    quota::Claims,
     sync::smp_mb,
     unread::{AsyncEvents, Raises},
 };
@@ -40,10 +41,12 @@ const NAP: Delta = Delta::from_micros(50);
 /// between raising and lowering `running` any more.
 pub struct Upcall<C>(Arc<Target<C>>);
 
+#[pin_data]
 struct Target<C> {
     object: AtomicPtr<C>,
     /// Calls that are running.
     running: Atomic<u32>,
+    #[pin]
     events: AsyncEvents,
 }
 
@@ -67,14 +70,15 @@ impl<C> Upcall<C> {
     where
         C: Raises,
     {
+        // SAFETY: The caller's promise.
+        let events = unsafe { AsyncEvents::of(target) };
         // INVARIANT: The caller's promise.
-        let target = Target {
+        let target = pin_init!(Target {
             object: AtomicPtr::new(target),
             running: Atomic::new(0),
-            // SAFETY: The caller's promise.
-            events: unsafe { AsyncEvents::of(target) },
-        };
-        Ok(Self(Arc::new(target, GFP_KERNEL_ACCOUNT)?))
+            events <- events,
+        });
+        Ok(Self(Arc::pin_init(target, GFP_KERNEL_ACCOUNT)?))
     }
 
     /// Makes all calls void, and waits for those that are running.
@@ -103,14 +107,14 @@ impl<C> Upcall<C> {
     }
 
     /// Runs `call`, which raises an asynchronous event, on the object if it is still there and its process has not left
-    /// too many unread.
-    fn raise(&self, call: impl FnOnce(*mut C))
+    /// too many unread. `claim` takes the room for more than a few.
+    fn raise(&self, claim: impl FnOnce() -> Option<Claims>, call: impl FnOnce(*mut C))
     where
         C: Raises,
     {
         self.with(|object| {
             // SAFETY: By the type invariant the object is valid while this call runs.
-            if unsafe { self.0.events.admits(object) } {
+            if unsafe { self.0.events.admits(object, claim) } {
                 call(object);
             }
         });
@@ -151,9 +155,10 @@ impl CqUpcall {
         });
     }
 
-    /// Reports `IB_EVENT_CQ_ERR`. Any context, outside all locks.
-    pub fn overflowed(&self) {
-        self.raise(|cq| {
+    /// Reports `IB_EVENT_CQ_ERR`. `claim` takes the room for more than a few unread events. Any context up to softirq,
+    /// outside all locks.
+    pub fn overflowed(&self, claim: impl FnOnce() -> Option<Claims>) {
+        self.raise(claim, |cq| {
             // SAFETY: By the type invariant the object is valid while this call runs.
             let (handler, context) = unsafe { ((*cq).event_handler, (*cq).cq_context) };
             let Some(handler) = handler else { return };
@@ -192,8 +197,9 @@ impl QpUpcall {
         QpToken(self.0.object.load(Ordering::Relaxed).expose_provenance())
     }
 
-    /// Reports an asynchronous event. Any context, outside all locks.
-    pub fn event(&self, event: roce::host::Event) {
+    /// Reports an asynchronous event. `claim` takes the room for more than a few unread ones. Any context up to softirq,
+    /// outside all locks.
+    pub fn event(&self, event: roce::host::Event, claim: impl FnOnce() -> Option<Claims>) {
         use roce::host::Event;
         let kind = match event {
             Event::CommEst => bindings::ib_event_type_IB_EVENT_COMM_EST,
@@ -203,7 +209,7 @@ impl QpUpcall {
             Event::QpAccessErr => bindings::ib_event_type_IB_EVENT_QP_ACCESS_ERR,
             Event::LastWqeReached => bindings::ib_event_type_IB_EVENT_QP_LAST_WQE_REACHED,
         };
-        self.raise(|qp| {
+        self.raise(claim, |qp| {
             // SAFETY: By the type invariant the object is valid while this call runs.
             let (handler, context) = unsafe { ((*qp).event_handler, (*qp).qp_context) };
             let Some(handler) = handler else { return };
@@ -222,18 +228,19 @@ impl QpUpcall {
 pub type SrqUpcall = Upcall<bindings::ib_srq>;
 
 impl SrqUpcall {
-    /// Reports `IB_EVENT_SRQ_LIMIT_REACHED`. Any context, outside all locks.
-    pub fn limit_reached(&self) {
-        self.report(bindings::ib_event_type_IB_EVENT_SRQ_LIMIT_REACHED);
+    /// Reports `IB_EVENT_SRQ_LIMIT_REACHED`. `claim` takes the room for more than a few unread events. Any context up to
+    /// softirq, outside all locks.
+    pub fn limit_reached(&self, claim: impl FnOnce() -> Option<Claims>) {
+        self.report(bindings::ib_event_type_IB_EVENT_SRQ_LIMIT_REACHED, claim);
     }
 
-    /// Reports `IB_EVENT_SRQ_ERR`. Any context, outside all locks.
-    pub fn failed(&self) {
-        self.report(bindings::ib_event_type_IB_EVENT_SRQ_ERR);
+    /// Reports `IB_EVENT_SRQ_ERR`, as [`Self::limit_reached`].
+    pub fn failed(&self, claim: impl FnOnce() -> Option<Claims>) {
+        self.report(bindings::ib_event_type_IB_EVENT_SRQ_ERR, claim);
     }
 
-    fn report(&self, kind: bindings::ib_event_type) {
-        self.raise(|srq| {
+    fn report(&self, kind: bindings::ib_event_type, claim: impl FnOnce() -> Option<Claims>) {
+        self.raise(claim, |srq| {
             // SAFETY: By the type invariant the object is valid while this call runs.
             let (handler, context) = unsafe { ((*srq).event_handler, (*srq).srq_context) };
             let Some(handler) = handler else { return };

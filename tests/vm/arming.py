@@ -8,7 +8,8 @@ import struct
 import sys
 import time
 
-from pairs import DEVICE, GID_INDEX, PAGE, PATIENCE, Buffer, becomes, case, equal, main
+from cgroups import join, memory_group, remove_group
+from pairs import DEVICE, GID_INDEX, PAGE, PATIENCE, Buffer, becomes, case, equal, in_child, main
 from extension import (
     ARM_NEXT, ARM_SOLICITED, CQ_ARM, CQ_NEWS, DOORBELL, NEWS_ANY, NEWS_SOLICITED, PRODUCER, SIGNALED, Context, Cq, Qp,
     Srq, gid_of, node_of,
@@ -19,6 +20,8 @@ GID, NODE = gid_of(DEVICE, GID_INDEX), node_of(DEVICE)
 MOST_EVENTS = 16
 # Asynchronous events of a QP or an SRQ that uverbs keeps.
 MOST_ASYNC = 16
+# Those that it keeps of any object, and objects of a memory cgroup of which it keeps more (OF_CGROUP of limits.rs).
+FEW_ASYNC, MOST_WITH_MANY = 2, 2048
 EVENT_ACCESS_ERROR, EVENT_SRQ_LIMIT = 3, 15
 # Longer than a notification may take, and than the kernel waits for a process that polls after it has armed.
 SOON = 0.3
@@ -201,6 +204,35 @@ def unread_limits():
     srq = Srq(context)
     few_async(context, lambda: srq.limit(1), EVENT_SRQ_LIMIT)
     context.close()
+
+
+def keep_many_unread(group):
+    """As a process of the memory cgroup, reads no events of more SRQs than may have many."""
+    join(group)
+    context = Context(NODE)
+    queues = [Srq(context) for _ in range(MOST_WITH_MANY + 10)]
+    for srq in queues:
+        for _ in range(FEW_ASYNC + 2):
+            srq.limit(1)
+    most = len(queues) * FEW_ASYNC + MOST_WITH_MANY * 2
+    equal(len(context.events()), most, "unread events")
+    for srq in queues[-2:]:
+        for _ in range(2 * MOST_ASYNC):
+            srq.limit(1)
+    equal(len(context.events()), 2 * FEW_ASYNC, "unread events while others have the room")
+    for srq in queues:
+        srq.limit(1)
+    for _ in range(4):
+        queues[-1].limit(1)
+    equal(len(context.events()), len(queues) + 4, "unread events once there is room")
+    context.close()
+
+
+@case("events: few objects of a memory cgroup have more than few that nobody reads")
+def unread_of_many():
+    group = memory_group("unread")
+    in_child(lambda: keep_many_unread(group))
+    remove_group(group)
 
 
 @case("events: those of a QP that nobody reads are few")

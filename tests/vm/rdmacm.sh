@@ -57,8 +57,8 @@ try() {
 		check "$1 IPv$family: rstream" spinning connect rstream -b "$far" -S 20000 -C 50 -T v -- \
 			rstream -s "$far" -b "$near" -S 20000 -C 50 -T v
 		# shellcheck disable=SC2086 # none or one
-		check "$1 IPv$family: ib_send_bw -R" again rejected connect ib_send_bw -F -R -n 100 -s $SIZE $option -- \
-			ib_send_bw -F -R -n 100 -s $SIZE $option "$far"
+		check "$1 IPv$family: ib_send_bw -R" again rejected connect ib_send_bw "${SECOND[@]}" -F -R -n 100 -s $SIZE $option -- \
+			ib_send_bw "${SECOND[@]}" -F -R -n 100 -s $SIZE $option "$far"
 	done
 	# The C driver sends what it likes of them: often only the first.
 	[[ $1 == "rxe to"* ]] || check "$1: mckey" multicast

@@ -23,19 +23,34 @@ use crate::{bindings, sync::check_no_signal};
 ///
 /// `mm` must be the calling thread's.
 pub(super) unsafe fn prepare(mm: *mut bindings::mm_struct) -> Result {
-    // Nothing is to be made in a space that has notifiers, at most by those who may have others wait by themselves: KVM and
-    // graphics drivers.
-    // SAFETY: The calling thread keeps its address space.
-    if unsafe { bindings::mm_has_notifiers(mm) } {
+    // SAFETY: The caller's promise.
+    if unsafe { has_notifiers(mm) }? {
         return Ok(());
     }
-    // SAFETY: As above.
+    // SAFETY: The calling thread keeps its address space.
     to_result(unsafe { bindings::mmap_write_lock_killable(mm) })?;
     // SAFETY: As above, and the lock is held.
     let prepared = unsafe { lock_mappings(mm).and_then(|()| register(mm)) };
     // SAFETY: Locked above. This unlocks the mappings, too.
     unsafe { bindings::mmap_write_unlock(mm) };
     prepared
+}
+
+/// Whether the space has all that the first notifier takes. The kernel makes it under the lock, in more than one step.
+///
+/// The space may have notifiers of KVM and of graphics drivers alone; their users make others wait without rrxe, too.
+///
+/// # Safety
+///
+/// `mm` must be the calling thread's.
+unsafe fn has_notifiers(mm: *mut bindings::mm_struct) -> Result<bool> {
+    // SAFETY: The calling thread keeps its address space.
+    to_result(unsafe { bindings::mmap_read_lock_killable(mm) })?;
+    // SAFETY: As above.
+    let has_notifiers = unsafe { bindings::mm_has_notifiers(mm) };
+    // SAFETY: Locked above.
+    unsafe { bindings::mmap_read_unlock(mm) };
+    Ok(has_notifiers)
 }
 
 /// Locks each mapping until the space is unlocked.

@@ -38,7 +38,7 @@ use rdma::{
     net::skb::{Share, Shares},
     new_bh_spinlock,
     principal::Principal,
-    quota::{Claim, Quota},
+    quota::{Claims, Quota},
     sync::BhSpinLock,
 };
 
@@ -58,7 +58,7 @@ pub(crate) enum Threads {
 }
 
 /// The objects of one user or one memory cgroup, the threads that work for it, its attachments to multicast groups, its
-/// rules, its device memory, its CQs with unread events, and the packets that wait for its QPs.
+/// rules, its device memory, its objects with unread events, and the packets that wait for its QPs.
 #[pin_data]
 pub(crate) struct Account {
     /// Objects of all kinds.
@@ -79,6 +79,8 @@ pub(crate) struct Account {
     device_memory: Arc<Quota>,
     /// CQs with more than one unread completion event.
     events: Arc<Quota>,
+    /// Objects with more than two unread asynchronous events.
+    async_events: Arc<Quota>,
     /// Packets that wait for QPs.
     packets: Arc<Share>,
 }
@@ -96,6 +98,7 @@ impl Account {
         let flows = Quota::new(allowance.flows)?;
         let device_memory = Quota::new(allowance.device_memory)?;
         let events = Quota::new(allowance.cqs_with_events)?;
+        let async_events = Quota::new(allowance.objects_with_events)?;
         let account = pin_init!(Self {
             objects,
             rests <- Semaphore::new(runners),
@@ -105,6 +108,7 @@ impl Account {
             flows,
             device_memory,
             events,
+            async_events,
             packets,
         });
         Arc::pin_init(account, GFP_KERNEL_ACCOUNT)
@@ -297,6 +301,16 @@ impl Payer {
         self.claim(1, |account| &account.events)
     }
 
+    /// Takes the room for more than two unread asynchronous events of an object, if the limits allow one more such object.
+    /// Any context.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM` if they don't.
+    pub(crate) fn claim_async_events(&self) -> Result<PayerClaim> {
+        self.claim(1, |account| &account.async_events)
+    }
+
     /// Takes the room for an object, if the limits allow one more. Any context.
     ///
     /// # Errors
@@ -308,18 +322,15 @@ impl Payer {
 
     fn claim(&self, count: u32, quota: impl Fn(&Account) -> &Arc<Quota>) -> Result<PayerClaim> {
         let claim = |open: &Open| quota(&open.account).claim_many(count);
-        Ok(PayerClaim {
-            _cgroup: self.cgroup.as_ref().map(claim).transpose()?,
-            _user: claim(&self.user)?,
-        })
+        Ok([
+            self.cgroup.as_ref().map(claim).transpose()?,
+            Some(claim(&self.user)?),
+        ])
     }
 }
 
 /// A part of what the accounts of a process limit, given back when this is dropped.
-pub(crate) struct PayerClaim {
-    _cgroup: Option<Claim>,
-    _user: Claim,
-}
+pub(crate) type PayerClaim = Claims;
 
 /// The room that an object takes of what its process's accounts allow. The kernel's objects take none. To be dropped in
 /// any context up to softirq.
@@ -352,6 +363,7 @@ mod tests {
         attachments: 8,
         flows: 2,
         cqs_with_events: 1,
+        objects_with_events: 1,
         device_memory: 1 << 20,
     };
     const OF_CGROUP: Allowance = Allowance {

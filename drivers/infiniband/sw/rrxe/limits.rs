@@ -95,6 +95,8 @@ pub(crate) struct Allowance {
     pub(crate) flows: u32,
     /// CQs with more than one unread completion event. Events are charged to nobody.
     pub(crate) cqs_with_events: u32,
+    /// QPs, SRQs and CQs with more than two unread asynchronous events.
+    pub(crate) objects_with_events: u32,
     /// Bytes of device memory.
     pub(crate) device_memory: u32,
 }
@@ -106,6 +108,7 @@ pub(crate) const OF_USER: Allowance = Allowance {
     attachments: MAX_MCAST_GROUPS / 8,
     flows: MAX_FLOWS / 2,
     cqs_with_events: 4096,
+    objects_with_events: 4096,
     device_memory: DEVICE_MEMORY / 2,
 };
 /// That of a memory cgroup, which leaves a part of its user's to others of this user: root is one user in many containers.
@@ -115,5 +118,6 @@ pub(crate) const OF_CGROUP: Allowance = Allowance {
     attachments: OF_USER.attachments / 2,
     flows: OF_USER.flows / 2,
     cqs_with_events: OF_USER.cqs_with_events / 2,
+    objects_with_events: OF_USER.objects_with_events / 2,
     device_memory: OF_USER.device_memory / 2,
 };

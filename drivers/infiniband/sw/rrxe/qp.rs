@@ -454,7 +454,8 @@ impl Qp {
             }
         }
         for event in upshot.events.iter() {
-            self.upcall.event(event);
+            self.upcall
+                .event(event, || self.payer()?.claim_async_events().ok());
         }
     }
 

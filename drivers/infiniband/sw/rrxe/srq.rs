@@ -44,7 +44,7 @@ const LATE_POSTS: u32 = 256;
 /// A shared receive queue.
 #[pin_data]
 pub(crate) struct Srq {
-    _object: ObjectClaim,
+    object: ObjectClaim,
     number: u32,
     max_sge: u32,
     device: Arc<Device>,
@@ -151,7 +151,7 @@ impl Srq {
         let number = place.id();
         let srq = Arc::pin_init(
             pin_init!(Self {
-                _object: object,
+                object,
                 number,
                 max_sge,
                 device,
@@ -244,11 +244,12 @@ impl Srq {
             let mut state = self.state.lock();
             (take(&mut state.limit_due), take(&mut state.error_due))
         };
+        let claim = || self.object.payer()?.claim_async_events().ok();
         if limit {
-            self.upcall.limit_reached();
+            self.upcall.limit_reached(claim);
         }
         if error {
-            self.upcall.failed();
+            self.upcall.failed(claim);
         }
     }
 

@@ -312,7 +312,8 @@ impl Cq {
             this.upcall.complete();
         }
         if due.overflow {
-            this.upcall.overflowed();
+            let claim = || this.share().payer()?.claim_async_events().ok();
+            this.upcall.overflowed(claim);
             Self::request_end_of_users(this);
         }
     }
