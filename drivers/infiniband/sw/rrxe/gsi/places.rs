@@ -12,6 +12,8 @@
 //! sleep of another one. An answer has taken the time since the last one by the same CPU. Besides, ib_core may have slept for a
 //! question without an answer: an answer is excused [`LONGEST_SLEEP`] for each such question of another network that came
 //! before, each of which excuses one answer. Two networks that agree on it have ib_core sleep a third of the time so.
+//! No answer has taken longer than [`LONGEST_SLEEP`]: ib_core was kept by something else, for however long, and nobody pays for
+//! that.
 
 use kernel::{
     cpu::{nr_cpu_ids, CpuId},
@@ -238,7 +240,7 @@ impl Places {
                 took = took.saturating_sub(LONGEST_SLEEP);
             }
         }
-        took
+        took.min(LONGEST_SLEEP)
     }
 
     /// Frees the place of a question that is not asked: there is no probe with this number.
@@ -324,12 +326,17 @@ mod tests {
 
     #[test]
     fn a_late_answer_gives_the_place_later() -> Result {
-        for took in [SECOND, 20 * SECOND] {
+        for (took, slept) in [
+            (SECOND, SECOND),
+            (20 * SECOND, LONGEST_SLEEP),
+            // Its place could have been taken before.
+            (3600 * SECOND, LONGEST_SLEEP),
+        ] {
             let mut places = Bench::new()?;
             let number = places.take(ONE, 0).ok_or(ENOENT)?;
             assert_eq!(fill(&mut places, holder(2), 0), MOST);
             places.end(number, CpuId::current(), took);
-            let end = (1 + REST) * took;
+            let end = took + REST * slept;
             // Those that were not answered are given again meanwhile.
             fill(&mut places, holder(2), end - 1);
             assert_eq!(places.take(ONE, end - 1), None);
