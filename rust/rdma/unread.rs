@@ -12,9 +12,12 @@
 
 use core::ffi::c_void;
 
-use kernel::{bindings::list_head, prelude::*};
+use kernel::{bindings::list_head, prelude::*, static_lock_class, str::CStr};
 
-use crate::{bindings, new_bh_spinlock, quota::Claims, sync::BhSpinLock, upcall::CqUpcall};
+use crate::{bindings, quota::Claims, sync::BhSpinLock, upcall::CqUpcall};
+
+/// Of the lock, for lockdep, which compares addresses of names. A literal in a generic function has several.
+static NAME: &CStr = c"rrxe_raised";
 
 /// Asynchronous events that any object may have unread: the error of a QP, and `LAST_WQE_REACHED` after it. More take
 /// room that the accounts of the process have for a number of objects only.
@@ -177,7 +180,7 @@ impl AsyncEvents {
         };
         pin_init!(Self {
             keeper,
-            raised <- new_bh_spinlock!(Raised::none(), "rrxe_raised"),
+            raised <- BhSpinLock::new(Raised::none(), NAME, static_lock_class!()),
         })
     }
 

@@ -147,7 +147,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
     }
 
     /// An RNR NAK: everything from `psn` on waits as long as the peer asked. If it isn't `proven` by its
-    /// MSN it may be forged, and costs time only, unless there are too many (`Retry::spend_rnr`).
+    /// MSN it may be forged: it acknowledges nothing, and costs time only, unless there are too many (`Retry::spend_rnr`).
     fn wait<H: Host>(
         &mut self,
         psn: Psn,
@@ -157,7 +157,9 @@ impl<W: Slots<SendWqe>> Requester<W> {
         context: &Context,
         host: &mut H,
     ) -> Outcome {
-        self.vouch(psn, now, context, host);
+        if proven {
+            self.vouch(psn, now, context, host);
+        }
         if self.retry.waits() {
             return Outcome::Continue;
         }
@@ -210,7 +212,8 @@ impl<W: Slots<SendWqe>> Requester<W> {
             self.hear(psn, aeth.msn);
         }
         self.vouch(psn, now, context, host);
-        if psn != self.una {
+        // A WQE that failed when it was sent again is not started: it ends with its fault, whatever its first copy brought.
+        if psn != self.una || self.started == 0 {
             return self.check_gap(now, context, host);
         }
         match self.accept(packet, context, host) {

@@ -81,6 +81,46 @@ fn local_memory_faults_end_the_queue() {
 }
 
 #[test]
+fn a_request_that_fails_when_it_is_sent_again_ends_with_its_fault() {
+    for others in 0..2 {
+        let mut bench = Bench::new();
+        bench.post(READ, 8);
+        bench.post(ATOMIC_WRITE, 8);
+        (0..others).for_each(|_| bench.post(SEND, 8));
+        bench.poll();
+        bench.time_out();
+        let again = bench.qp.poll_transmit(bench.now, &mut bench.host);
+        assert_eq!(again.unwrap().packet.bth.psn, psn(0));
+        let again = bench.qp.poll_transmit(bench.now, &mut bench.host).unwrap();
+        let fault = TransmitFault::Local(LocProtErr);
+        bench
+            .qp
+            .transmit_failed(bench.now, &again, fault, &mut bench.host);
+        // The answers to the first copies.
+        bench.read_response(0, ReadPart::Only(DONE), 8);
+        bench.read_response(1, ReadPart::Only(DONE), 0);
+        bench.poll();
+        let mut expected = vec![(0, Success), (1, LocProtErr)];
+        expected.extend((0..others).map(|other| (2 + other, WrFlushErr)));
+        assert_eq!(bench.sent(), expected);
+    }
+}
+
+#[test]
+fn a_forged_wait_acknowledges_nothing() {
+    let mut bench = Bench::new();
+    (0..3).for_each(|_| bench.post(SEND, 0));
+    bench.poll();
+    bench.rnr_with(2, 1, 0x70_0000);
+    assert_eq!(bench.sent(), []);
+    bench.time_out();
+    assert_eq!(bench.psns(), [0, 1, 2]);
+    // One of the peer does.
+    bench.rnr_with(2, 1, 2);
+    assert_eq!(bench.sent(), [(0, Success), (1, Success)]);
+}
+
+#[test]
 fn a_failed_local_operation_waits_for_those_before_it() {
     let mut bench = Bench::new();
     bench.post(SEND, 0);
