@@ -76,11 +76,6 @@ __rrxe_helper struct ib_umem *rrxe_helper_ib_umem_get_va(struct ib_device *devic
 	return ib_umem_get_va(device, addr, size, access);
 }
 
-__rrxe_helper bool rrxe_helper_is_current_mm(const struct mm_struct *mm)
-{
-	return current->mm == mm;
-}
-
 __rrxe_helper size_t rrxe_helper_total_memory(void)
 {
 	return totalram_pages() << PAGE_SHIFT;

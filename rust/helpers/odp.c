@@ -40,22 +40,6 @@ __rrxe_helper struct page *rrxe_helper_hmm_pfn_to_page(unsigned long pfn)
 	return hmm_pfn_to_page(pfn);
 }
 
-__rrxe_helper struct mm_struct *rrxe_helper_grab_current_mm(void)
-{
-	mmgrab(current->mm);
-	return current->mm;
-}
-
-__rrxe_helper struct mm_struct *rrxe_helper_current_mm(void)
-{
-	return current->mm;
-}
-
-__rrxe_helper void rrxe_helper_mmdrop(struct mm_struct *mm)
-{
-	mmdrop(mm);
-}
-
 __rrxe_helper bool rrxe_helper_mm_has_notifiers(struct mm_struct *mm)
 {
 	return mm_has_notifiers(mm);

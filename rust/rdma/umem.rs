@@ -7,6 +7,7 @@ use core::ptr::NonNull;
 use kernel::{
     bindings as core_bindings,
     error::from_err_ptr,
+    mm::MmWithUser,
     page::PAGE_SIZE,
     prelude::*,
     sync::{aref::ARef, Arc},
@@ -177,8 +178,8 @@ impl UserMemory {
         };
         // SAFETY: `umem` is valid until it is released.
         let (start, owner) = unsafe { ((*umem.as_ptr()).address, (*umem.as_ptr()).owning_mm) };
-        // SAFETY: It is only compared.
-        if !unsafe { bindings::is_current_mm(owner) } {
+        let is_owner = |mm: &MmWithUser| mm.as_raw().cast() == owner;
+        if !current!().mm().is_some_and(is_owner) {
             return Err(EINVAL);
         }
         Self::pin(&self.device, start as u64, self.len as u64, access)

@@ -18,7 +18,9 @@
 use core::ptr::NonNull;
 
 use kernel::{
-    impl_has_work, new_spinlock, new_work,
+    impl_has_work,
+    mm::{Mm, MmWithUser},
+    new_spinlock, new_work,
     prelude::*,
     rbtree::{RBTree, RBTreeNode},
     str::CStr,
@@ -88,38 +90,9 @@ impl Drop for Remains {
     }
 }
 
-/// A count of an `mm_struct`, which keeps the structure, but no mappings.
-///
-/// # Invariants
-///
-/// Owns a count of `mm_count`.
-struct Mm(NonNull<bindings::mm_struct>);
-
-// SAFETY: The count is atomic, and this uses nothing else of the structure.
-unsafe impl Send for Mm {}
-// SAFETY: As above.
-unsafe impl Sync for Mm {}
-
-impl Mm {
-    /// That of the calling process.
-    fn current() -> Result<Self> {
-        // SAFETY: On-demand regions are registered by processes, so there is an `mm_struct`.
-        let mm = unsafe { bindings::grab_current_mm() };
-        // INVARIANT: The count was just taken.
-        NonNull::new(mm).map(Self).ok_or(EINVAL)
-    }
-
-    /// No two that live have the same.
-    fn number(&self) -> usize {
-        self.0.as_ptr() as usize
-    }
-}
-
-impl Drop for Mm {
-    fn drop(&mut self) {
-        // SAFETY: Gives up the count that the type invariant speaks of.
-        unsafe { bindings::mmdrop(self.0.as_ptr()) };
-    }
+/// No two address spaces that live have the same.
+fn number(mm: &Mm) -> usize {
+    mm.as_raw() as usize
 }
 
 /// The share of an address space in the threads that release chunks.
@@ -156,7 +129,8 @@ impl Waiting {
 /// An address space that has regions on demand, or chunks that wait for their release.
 #[pin_data]
 pub struct Owner {
-    mm: Mm,
+    /// Keeps the structure, but no mappings.
+    mm: ARef<Mm>,
     /// Serve faults and follow advice. If more than one process has the address space, they are threads of the one that
     /// came first. They have the credentials of the thread that made the owner, as they were then.
     fault_threads: UserThreads,
@@ -173,7 +147,7 @@ impl_has_work! { impl HasWork<Self> for Owner { self.work } }
 
 impl Owner {
     /// The calling process's, whose address space is `mm`; without threads.
-    fn new(owners: &Arc<Owners>, mm: Mm, threads: NewThreads<'_>) -> Result<Arc<Self>> {
+    fn new(owners: &Arc<Owners>, mm: ARef<Mm>, threads: NewThreads<'_>) -> Result<Arc<Self>> {
         let in_use = InUse::begin()?;
         let threads = threads()?;
         let fault_threads = UserThreads::new(c"rrxe_faults")?;
@@ -207,7 +181,7 @@ impl Owner {
             return Err(EFAULT);
         }
         // SAFETY: The calling thread has this address space.
-        unsafe { first_notifier::prepare(self.mm.0.as_ptr()) }
+        unsafe { first_notifier::prepare(self.mm.as_raw().cast()) }
     }
 
     /// Those of the module.
@@ -217,7 +191,7 @@ impl Owner {
 
     /// No two address spaces that have owners have the same.
     pub(super) fn number(&self) -> usize {
-        self.mm.number()
+        number(&self.mm)
     }
 
     /// Has a thread of the process do `job`. To be called by who has the owner in use ([`Open`]). Process context.
@@ -231,8 +205,8 @@ impl Owner {
 
     /// Whether the calling thread has this address space.
     pub(super) fn is_here(&self) -> bool {
-        // SAFETY: No requirements.
-        unsafe { bindings::current_mm() == self.mm.0.as_ptr() }
+        let is_own = |mm: &MmWithUser| mm.as_raw() == self.mm.as_raw();
+        current!().mm().is_some_and(is_own)
     }
 
     /// Has `remains`, whose pages are forgotten, released soon. Process context; waits for nobody and allocates nothing.
@@ -396,8 +370,9 @@ impl Owners {
     /// `CONFIG_VHOST_TASK`; `EINVAL` if the process's next children belong to another PID namespace than itself
     /// (`unshare(CLONE_NEWPID)`).
     pub(super) fn open(self: &Arc<Self>, threads: NewThreads<'_>) -> Result<Open> {
-        let mm = Mm::current()?;
-        let number = mm.number();
+        // Processes register regions on demand, and these have address spaces.
+        let mm = ARef::<Mm>::from(&**current!().mm().ok_or(EINVAL)?);
+        let number = number(&mm);
         if let Some(owner) = self.use_again(number) {
             return Ok(owner);
         }
@@ -435,7 +410,7 @@ impl Owners {
     /// Forgets `owner` if it isn't in use and no chunk of it waits. A space without regions is a use. Returns whether `owner`
     /// is forgotten, or never was known: then nobody can come to use it, and the caller ends its threads. In its work item.
     fn forget_unused(&self, owner: &Owner) -> bool {
-        let number = owner.mm.number();
+        let number = owner.number();
         let mut entries = self.entries.lock();
         // Once `owner` is forgotten, a registration gives its process another one.
         let own = |entry: &&Entry| core::ptr::eq(&*entry.owner, owner);
@@ -465,7 +440,7 @@ impl Drop for Open {
     /// locks of uverbs.
     fn drop(&mut self) {
         let mut entries = self.0.owners.entries.lock();
-        let unused = entries.get_mut(&self.0.mm.number()).is_some_and(|entry| {
+        let unused = entries.get_mut(&self.0.number()).is_some_and(|entry| {
             entry.uses = entry.uses.saturating_sub(1);
             entry.uses == 0
         });
