@@ -99,7 +99,7 @@ MUTANTS = [
      "                    self.vouch(psn, now, context, host);\n                    self.fail_at(",
      "                    self.vouch(psn.next(), now, context, host);\n                    self.fail_at("),
     ("a READ response out of order is stored", "requester/ack.rs",
-     "        if psn != self.una {",
+     "        if psn != self.una || self.started == 0 {",
      "        if psn.before(self.una) {"),
     ("an ACK completes a READ", "requester/ack.rs",
      "            if oldest.takes_credit() {\n                return;",
