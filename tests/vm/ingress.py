@@ -98,10 +98,15 @@ class Queue:
         assert EVIL not in self.buffer.read(DEPTH * PAGE), "forged bytes are in memory"
 
 
+def place_of(context, address):
+    """Where the address is in the port's table, or None."""
+    places, wanted = range(context.query_port(1).gid_tbl_len), gid_at(address).gid
+    return next((place for place in places if context.query_gid(1, place).gid == wanted), None)
+
+
 def has_gid(context, address):
     """Whether the address is one of the port's."""
-    places = range(context.query_port(1).gid_tbl_len)
-    return gid_at(address).gid in [context.query_gid(1, place).gid for place in places]
+    return place_of(context, address) is not None
 
 
 def dropped(reason):
@@ -170,6 +175,30 @@ def _():
     refuse(queue, lambda psn: peer.send(EVIL, gid_at(address), PEER_GID_INDEX, remote=queue.qp.qp_num), "peer", GRH,
            lambda: peer.send(HONEST, gid_at(HOST1), PEER_GID_INDEX, remote=queue.qp.qp_num))
     subprocess.run([*ip, "del", f"{address}/32", "dev", "eth1"], check=True)
+
+
+@case("an address that comes back has its place in the table, though a process has an address handle from there")
+def _():
+    context, address = Context(name=DEVICE), "10.77.0.56"
+    pd = PD(context)
+
+    def change(how):
+        subprocess.run(["ip", "-n", "h1", "addr", how, f"{address}/24", "dev", "eth0"], check=True)
+        becomes(lambda: has_gid(context, address), how == "add", "the GID is there")
+
+    def place_again():
+        change("del")
+        change("add")
+        return place_of(context, address)
+
+    change("add")
+    place = place_of(context, address)
+    route = GlobalRoute(dgid=gid_at(address), sgid_index=place)
+    handle = AH(pd, attr=AHAttr(gr=route, is_global=1, port_num=1))
+    # A place is free some time after its address went.
+    becomes(place_again, place, "the place in the table")
+    change("del")
+    handle.close()
 
 
 @case("datagrams of a socket that is bound to another network device of this host")

@@ -2,6 +2,8 @@
 
 //! Operations on address handles.
 
+use core::ptr;
+
 use kernel::{error::from_result, ffi::c_int, prelude::*, sync::Arc};
 
 use crate::{
@@ -78,10 +80,27 @@ pub(super) unsafe extern "C" fn create_user<P: Provider>(
             P::destroy_ah(&inner);
             return Err(error);
         }
+        // SAFETY: As the caller promises.
+        unsafe { put_gid(ah) };
         // SAFETY: This is the creation, of the size that the operations table says.
         unsafe { Object::<P, _>::store(ah, inner) };
         Ok(0)
     })
+}
+
+/// Gives up the entry of the GID table that ib_core keeps for a process's address handle. While the handle is there the
+/// entry keeps its place in the table after its address is gone, and the default GID has one place only.
+///
+/// # Safety
+///
+/// `ah` must be one that ib_core makes for a process.
+unsafe fn put_gid(ah: *mut bindings::ib_ah) {
+    // SAFETY: The caller's promise. ib_core puts the entry when it destroys the handle, and looks at it for nothing else.
+    let kept = unsafe { core::mem::replace(&mut (*ah).sgid_attr, ptr::null()) };
+    if !kept.is_null() {
+        // SAFETY: The reference was the handle's.
+        unsafe { bindings::rdma_put_gid_attr(kept) };
+    }
 }
 
 /// Implements `modify_ah`.
