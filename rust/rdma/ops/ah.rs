@@ -88,7 +88,7 @@ pub(super) unsafe extern "C" fn create_user<P: Provider>(
     })
 }
 
-/// Gives up the entry of the GID table that ib_core keeps for a process's address handle. While the handle is there the
+/// Gives up the reference to an entry of the GID table that a process's address handle has. While there is a reference the
 /// entry keeps its place in the table after its address is gone, and the default GID has one place only.
 ///
 /// # Safety

@@ -79,6 +79,10 @@ const QUESTIONS: Paces = Paces {
     all: Pace::new(1_024, 1_024),
 };
 
+/// Datagrams of a guest's device that ib_mad has not handled, beyond which questions of connection management are dropped.
+/// ib_mad may sleep a second for each, and a question that waits for long loses its place before ib_core has it.
+const BACKLOG: u32 = 16;
+
 /// The rates of the management datagrams that a GSI QP takes, what it has asked, and what the present one is to be. The
 /// holder of the QP's turn has it.
 pub(crate) struct Gsi {
@@ -86,6 +90,8 @@ pub(crate) struct Gsi {
     questions: Rate,
     asked: Asked,
     guids: Guids,
+    /// The most receives that were posted. ib_mad posts one again for each datagram that it has handled.
+    most_posted: u32,
     /// The datagram that is taken, as ib_core sees it.
     pub(crate) guise: Guise,
     /// The probe that is to follow it, and its stand-in.
@@ -104,6 +110,7 @@ impl Gsi {
             questions: Rate::new(QUESTIONS)?,
             asked: Asked::new()?,
             guids: Guids::new(),
+            most_posted: 0,
             guise: Guise::default(),
             probe: None,
         })
@@ -111,13 +118,21 @@ impl Gsi {
 
     /// Checks whether the QP takes a packet, and numbers its sender. Notes how ib_core is to see it. With the turn.
     ///
-    /// The packet is a management datagram, and there is a receive for it: what is dropped for want of these takes nothing
+    /// The packet is a management datagram, and there is a receive for it among those that are `posted`: what is dropped for want of these takes nothing
     /// from others.
     ///
     /// # Errors
     ///
     /// The counter of the drop.
-    fn check(&mut self, now: Instant, device: &Device, packet: &RxPacket) -> Result<(), Counter> {
+    fn check(
+        &mut self,
+        now: Instant,
+        device: &Device,
+        packet: &RxPacket,
+        posted: u32,
+    ) -> Result<(), Counter> {
+        self.most_posted = self.most_posted.max(posted);
+        let backlog = self.most_posted.saturating_sub(posted);
         (self.guise, self.probe) = (Guise::default(), None);
         // ib_core is about to free what its work items use: see `settle_gsi` in unplug.rs.
         if device.link.check_stays().is_err() {
@@ -141,7 +156,7 @@ impl Gsi {
                 admitted(self.questions.admits(sender, now))?;
             }
             MadKind::Question if header.may_reach_cm() => {
-                admitted(self.questions.admits(sender, now))?;
+                admitted(backlog <= BACKLOG && self.questions.admits(sender, now))?;
                 let place = take_place(device)?;
                 self.probe = Some(probe_behind(device, packet, place)?);
             }
@@ -202,7 +217,7 @@ impl Core {
         match (self.engine.receives(), self.rq.posted()) {
             (false, _) => Err(Counter::DropState),
             (true, ..2) => Err(Counter::DropNoReceive),
-            (true, _) => gsi.check(now, &qp.device, packet),
+            (true, posted) => gsi.check(now, &qp.device, packet, posted),
         }
     }
 

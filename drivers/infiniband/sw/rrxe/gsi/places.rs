@@ -2,8 +2,8 @@
 
 //! The places of questions that ib_core has not handled yet, of networks whose administrators are none of the host's.
 //!
-//! ib_core sleeps a second at most for each look-up of an address. It makes two for some questions, and one for the probe
-//! behind a question. A place is taken until the probe is answered, and after that for as long again as many times
+//! ib_core sleeps a second at most for each look-up of an address, and takes besides as long as the network's routing rules.
+//! It makes two look-ups for some questions, and one for the probe behind a question. A place is taken until the probe is answered, and after that for as long again as many times
 //! [`REST`] as this has taken. So ib_core sleeps for one place a seventeenth of the time at most if it answers, and three
 //! seconds of [`TIMEOUT`] if it does not, whatever the devices do: a quarter of the time for all places. Answers that are
 //! [`QUICK`] are an exception: ib_core may sleep that long again at once.
@@ -12,8 +12,8 @@
 //! sleep of another one. An answer has taken the time since the last one by the same CPU. Besides, ib_core may have slept for a
 //! question without an answer: an answer is excused [`LONGEST_SLEEP`] for each such question of another network that came
 //! before, each of which excuses one answer. Two networks that agree on it have ib_core sleep a third of the time so.
-//! No answer has taken longer than [`LONGEST_SLEEP`]: ib_core was kept by something else, for however long, and nobody pays for
-//! that.
+//! No network pays for more than [`TIMEOUT`]: ib_core may have been kept by something else, for however long. An answer after
+//! that, to a question that has lost its place, has another place of its network rest.
 
 use kernel::{
     cpu::{nr_cpu_ids, CpuId},
@@ -50,6 +50,16 @@ pub(super) struct Holder {
     pub(super) link: usize,
 }
 
+/// A question that ib_core has not handled yet.
+#[derive(Clone, Copy)]
+struct Question {
+    /// The number of the probe behind it.
+    probe: u32,
+    network: usize,
+    /// When it took its place, in nanoseconds.
+    since: i64,
+}
+
 #[derive(Clone, Copy)]
 struct Place {
     /// Who took it last.
@@ -60,6 +70,8 @@ struct Place {
     since: i64,
     /// Nobody else takes it before.
     until: i64,
+    /// The question that had it before, until its probe is answered.
+    before: Option<Question>,
     /// How many probes in a row are not answered.
     unanswered: u32,
     /// It has excused an answer to another network.
@@ -75,18 +87,28 @@ impl Place {
         probe: None,
         since: 0,
         until: i64::MIN,
+        before: None,
         unanswered: 0,
         has_excused: false,
     };
+
+    /// The question whose probe is not answered.
+    fn question(&self) -> Option<Question> {
+        Some(Question {
+            probe: self.probe?,
+            network: self.holder.network,
+            since: self.since,
+        })
+    }
 
     fn is_free(&self, now: i64) -> bool {
         self.until <= now
     }
 
-    /// Whether its question may have kept ib_core from that of `holder`, which came at `since`.
-    fn excuses(&self, holder: Holder, since: i64) -> bool {
-        let is_before = self.probe.is_some() && self.since < since;
-        is_before && self.holder.network != holder.network && !self.has_excused
+    /// Whether its question may have kept ib_core from that one.
+    fn excuses(&self, question: &Question) -> bool {
+        let is_before = self.probe.is_some() && self.since < question.since;
+        is_before && self.holder.network != question.network && !self.has_excused
     }
 }
 
@@ -121,6 +143,14 @@ impl Served {
 
     fn note(&self, now: i64) {
         self.0.store(now, ordering::Relaxed);
+    }
+}
+
+/// How long a place rests whose question has taken so long.
+fn rest(took: i64) -> i64 {
+    match took < QUICK {
+        true => 0,
+        false => took.saturating_mul(REST),
     }
 }
 
@@ -181,6 +211,7 @@ impl Places {
             probe: Some(number),
             since: now,
             until: now.saturating_add(timeout),
+            before: place.question(),
             unanswered: place.unanswered.saturating_add(1),
             has_excused: false,
         };
@@ -206,41 +237,55 @@ impl Places {
         self.waiting.is_some_and(comes_before)
     }
 
-    /// Frees the place of the question before a probe that `cpu` answers at `now`.
+    /// Frees the place of the question before a probe that `cpu` answers at `now`. If the question has lost it, a place that its
+    /// network had last rests.
     pub(super) fn end(&mut self, number: u32, cpu: CpuId, now: i64) {
-        let is_before = |place: &Place| place.probe == Some(number);
-        let Some(index) = self.places.iter().position(is_before) else {
-            return;
-        };
         let last = match self.answered.get_mut(cpu.as_u32() as usize) {
             Some(answered) => core::mem::replace(answered, now),
             None => i64::MIN,
         };
-        let took = self.took(index, last, now);
-        let rest = match took < QUICK {
-            true => 0,
-            false => took.saturating_mul(REST),
+        let own = |question: &Question| question.probe == number;
+        let is_in_time = |place: &Place| place.probe == Some(number);
+        let in_time = self.places.iter().position(is_in_time);
+        let asked = match in_time.and_then(|index| self.places.get(index)) {
+            Some(place) => place.question(),
+            None => self
+                .places
+                .iter()
+                .find_map(|place| place.before.filter(own)),
         };
-        if let Some(place) = self.places.get_mut(index) {
-            (place.probe, place.unanswered) = (None, 0);
-            place.until = now.saturating_add(rest);
+        let Some(question) = asked else {
+            return;
+        };
+        let until = now.saturating_add(rest(self.took(&question, last, now)));
+        match in_time.and_then(|index| self.places.get_mut(index)) {
+            Some(place) => (place.probe, place.unanswered, place.until) = (None, 0, until),
+            None => self.end_late(&question, until),
         }
     }
 
-    /// How long ib_core has taken for the question of a place until `now`, but for the questions of other networks. The same
-    /// CPU answered before at `last`.
-    fn took(&mut self, index: usize, last: i64, now: i64) -> i64 {
-        let Some(Place { holder, since, .. }) = self.places.get(index).copied() else {
-            return 0;
-        };
-        let mut took = now.saturating_sub(since.max(last));
+    /// Has a place that the network of a question had last rest until then.
+    fn end_late(&mut self, question: &Question, until: i64) {
+        for place in &mut self.places {
+            place.before = place.before.filter(|before| before.probe != question.probe);
+        }
+        let is_networks = |place: &&mut Place| place.holder.network == question.network;
+        if let Some(place) = self.places.iter_mut().find(is_networks) {
+            place.until = place.until.max(until);
+        }
+    }
+
+    /// How long ib_core has taken for a question until `now`, but for the questions of other networks. The same CPU answered
+    /// before at `last`.
+    fn took(&mut self, question: &Question, last: i64, now: i64) -> i64 {
+        let mut took = now.saturating_sub(question.since.max(last));
         for other in &mut self.places {
-            if took >= QUICK && other.excuses(holder, since) {
+            if took >= QUICK && other.excuses(question) {
                 other.has_excused = true;
                 took = took.saturating_sub(LONGEST_SLEEP);
             }
         }
-        took.min(LONGEST_SLEEP)
+        took.min(TIMEOUT)
     }
 
     /// Frees the place of a question that is not asked: there is no probe with this number.
@@ -326,22 +371,49 @@ mod tests {
 
     #[test]
     fn a_late_answer_gives_the_place_later() -> Result {
-        for (took, slept) in [
+        for (took, paid) in [
             (SECOND, SECOND),
-            (20 * SECOND, LONGEST_SLEEP),
+            (20 * SECOND, 20 * SECOND),
             // Its place could have been taken before.
-            (3600 * SECOND, LONGEST_SLEEP),
+            (3600 * SECOND, TIMEOUT),
         ] {
             let mut places = Bench::new()?;
             let number = places.take(ONE, 0).ok_or(ENOENT)?;
             assert_eq!(fill(&mut places, holder(2), 0), MOST);
             places.end(number, CpuId::current(), took);
-            let end = took + REST * slept;
+            let end = took + REST * paid;
             // Those that were not answered are given again meanwhile.
             fill(&mut places, holder(2), end - 1);
             assert_eq!(places.take(ONE, end - 1), None);
             assert!(places.take(ONE, end).is_some());
         }
+        Ok(())
+    }
+
+    #[test]
+    fn a_network_rests_for_an_answer_that_comes_too_late() -> Result {
+        let (mut places, cpu) = (Bench::new()?, CpuId::current());
+        let late = places.take(ONE, 0).ok_or(ENOENT)?;
+        // The question loses its place to another one of its network.
+        assert_eq!(fill(&mut places, ONE, TIMEOUT), MOST);
+        places.end(late, cpu, TIMEOUT + SECOND);
+        let rested = TIMEOUT + SECOND + REST * TIMEOUT;
+        assert_eq!(fill(&mut places, ONE, rested - 1), MOST - 1);
+        // It does so once.
+        places.end(late, cpu, rested);
+        assert_eq!(fill(&mut places, ONE, rested), 1);
+        Ok(())
+    }
+
+    #[test]
+    fn a_late_answer_costs_no_other_network_a_place() -> Result {
+        let (mut places, cpu) = (Bench::new()?, CpuId::current());
+        let late = places.take(ONE, 0).ok_or(ENOENT)?;
+        let quick = places.take(holder(2), TIMEOUT).ok_or(ENOENT)?;
+        places.end(late, cpu, TIMEOUT + SECOND);
+        // The late answer was given just before.
+        places.end(quick, cpu, TIMEOUT + SECOND + QUICK - 1);
+        assert_eq!(fill(&mut places, holder(2), TIMEOUT + 2 * SECOND), MOST);
         Ok(())
     }
 
