@@ -43,12 +43,16 @@ impl<R: Slots<Replay>> Responder<R> {
     }
 
     /// Acknowledges all there is, unless that would skip an answer which the peer may still want:
-    /// then only the duplicate.
+    /// then only the duplicate. One with the PSN of a READ or an atomic is not the peer's, and an acknowledgement with that PSN
+    /// would end the request at a peer that lacks the answer.
     fn acknowledge_again(&mut self, psn: Psn) {
         let latest = self.expected.minus(1);
-        let past = self
-            .position_of(psn)
-            .map_or(0, |position| position.saturating_add(1));
+        let position = self.position_of(psn);
+        let is_recorded = |position| self.ring.find(position).is_some();
+        if position.is_some_and(is_recorded) {
+            return;
+        }
+        let past = position.map_or(0, |position| position.saturating_add(1));
         let skips = self.ring.newest().is_some_and(|replay| past < replay.end());
         let psn = if skips { psn } else { latest };
         match self.answer {

@@ -13,7 +13,7 @@ use crate::{bindings, net::netdev};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ingress {
     /// Index of the device whose addresses the IP layer looked at: a VLAN, a bond, a bridge, a macvlan, a VRF, or the
-    /// port itself. Zero stands for none.
+    /// port itself. Zero stands for none: the packet came by no network.
     device: u32,
     /// Index of the port of a VRF that the packet came by; zero if `device` isn't a VRF.
     slave: u32,
@@ -68,7 +68,12 @@ impl Arrival {
         // SAFETY: The caller's promise: a received packet has a device, which RCU keeps during the callback.
         let dev = unsafe { bindings::skb_dev(skb) };
         // SAFETY: The buffer is valid.
-        let device = unsafe { bindings::skb_ingress_index(skb) };
+        let device = match unsafe { bindings::skb_ingress_index(skb) }.unsigned_abs() {
+            // IPsec in transport mode by a device of its own leaves none (`xfrmi_scrub_packet()`, net/xfrm/xfrm_interface_core.c).
+            // SAFETY: RCU keeps the device.
+            0 => unsafe { netdev::index(dev) },
+            index => index,
+        };
         let is_v4 = header_len == IPV4_LEN;
         let slave = if is_v4 {
             // SAFETY: The control block still holds what the IPv4 layer wrote.
@@ -77,7 +82,7 @@ impl Arrival {
             // SAFETY: The control block still holds what the IPv6 layer wrote.
             unsafe { bindings::inet6_sdif(skb) }
         };
-        let (device, slave) = (device.unsigned_abs(), slave.unsigned_abs());
+        let slave = slave.unsigned_abs();
         let ingress = Ingress { device, slave };
         // SAFETY: The caller's promise.
         let is_looped = unsafe { is_looped(skb, dev, ingress) };

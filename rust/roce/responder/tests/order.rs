@@ -133,6 +133,19 @@ fn a_duplicate_is_acknowledged_before_a_nak() {
 }
 
 #[test]
+fn a_duplicate_with_the_number_of_a_read_is_not_acknowledged() {
+    let mut bench = Bench::starting(QpKind::Rc, 10);
+    bench.pass_at(Psn::new(10), read(0, 8), 0);
+    assert_eq!(bench.answers(), [Said::Read(10, Part::Only, 0, 8)]);
+    bench.pass_at(Psn::new(10), write_only(0, 8), 8);
+    assert_eq!(bench.answers(), []);
+    // Nor before a NAK.
+    bench.pass_at(Psn::new(700), write_only(0, 8), 8);
+    bench.pass_at(Psn::new(10), write_only(0, 8), 8);
+    assert_eq!(bench.answers(), [Said::Nak(11, NakCode::PsnSequence)]);
+}
+
+#[test]
 fn a_dropped_acknowledgement_brings_no_nak_back_that_nothing_wants() {
     let mut bench = Bench::starting(QpKind::Rc, 10);
     bench.pass_at(Psn::new(10), write_only(0, 8), 8);
