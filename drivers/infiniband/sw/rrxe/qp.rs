@@ -6,6 +6,7 @@ mod attributes;
 mod create;
 mod fault;
 mod manage;
+mod rounds;
 mod run;
 
 pub(crate) use run::note_peer;

@@ -12,7 +12,7 @@ use roce::{
     responder::Replay,
 };
 
-use super::{manage::QpLoad, Qp};
+use super::{manage::QpLoad, rounds::Rounds, Qp};
 use crate::{
     engine::{new_replays, Core},
     engine_host::Upshot,
@@ -66,7 +66,7 @@ impl Qp {
         let result = Option::as_mut(&mut turn).map(|core| body(core));
         let held = this.turn.keep_if_wanted(turn);
         if held.is_some() {
-            let mut rounds = QUERY_ROUNDS;
+            let mut rounds = Rounds::new(QUERY_ROUNDS);
             let this = this.as_arc_borrow();
             if let Some(peer) = Self::take_turns(this, held, Wish::All, &mut None, &mut rounds) {
                 Self::leave(peer.as_arc_borrow());

@@ -8,7 +8,7 @@ use kernel::{
 };
 use rdma::{net::skb::Discard, sync::bottom_halves_off};
 
-use super::Qp;
+use super::{rounds::Rounds, Qp};
 use crate::{
     engine::Core,
     engine_host::{Rest, Upshot},
@@ -29,7 +29,7 @@ impl Qp {
             return Self::advance(this, &mut None);
         }
         let run = || {
-            let mut rounds = MAX_ROUNDS;
+            let mut rounds = Rounds::new(MAX_ROUNDS);
             if let Some(peer) = Self::take_turns(this, None, Wish::All, &mut None, &mut rounds) {
                 Self::leave(peer.as_arc_borrow());
             }
@@ -53,8 +53,8 @@ impl Qp {
             true => Wish::Packet,
             false => Wish::All,
         };
-        let mut rounds = MAX_ROUNDS;
-        let mut rounds_of_others = u32::from(this.is_of_process());
+        let mut rounds = Rounds::new(MAX_ROUNDS);
+        let mut rounds_of_others = Rounds::new(u32::from(this.is_of_process()));
         let mut next = Self::take_turns(this, None, wish, direct, &mut rounds);
         while let Some(peer) = next {
             let peer = peer.as_arc_borrow();
@@ -62,7 +62,7 @@ impl Qp {
                 true => (Wish::All, &mut rounds),
                 false => (Wish::Packet, &mut rounds_of_others),
             };
-            if *rounds == 0 {
+            if !rounds.is_left() {
                 return Self::leave(peer);
             }
             next = Self::take_turns(peer, None, wish, &mut None, rounds);
@@ -85,7 +85,7 @@ impl Qp {
         mut held: Option<Held<'_, Option<KBox<Core>>>>,
         wish: Wish,
         direct: &mut Option<RxPacket>,
-        rounds: &mut u32,
+        rounds: &mut Rounds,
     ) -> Option<Arc<Self>> {
         if this.is_at_end() {
             *direct = None;
@@ -112,12 +112,12 @@ impl Qp {
                     if let Some(other) = upshot.peer {
                         note_peer(&mut peer, other);
                     }
-                    *rounds = rounds.saturating_sub(1);
+                    let goes_on = rounds.spend();
                     if upshot.stalled {
                         Self::request_fault(this);
                     }
                     match upshot.rest {
-                        Rest::None if *rounds > 0 => return true,
+                        Rest::None if goes_on => return true,
                         // A wish that is made from now on finds the turn free.
                         Rest::None if !this.turn.is_wanted() => {}
                         Rest::None | Rest::Anywhere => Self::leave(this),
