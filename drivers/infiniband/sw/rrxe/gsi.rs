@@ -59,7 +59,7 @@ pub(crate) use self::{
     cm_queue::CmQueue,
     guests::Guests,
     guise::Guise,
-    places::Served,
+    places::Standing,
     senders::{Senders, StandIn},
 };
 use crate::{

@@ -24,7 +24,7 @@ use rdma::{
 
 use roce::{ids::Qpn, wire::UDP_PORT};
 
-use crate::{gsi::Served, homes::Homes, mcast::Groups, qp::Qp, rx};
+use crate::{gsi::Standing, homes::Homes, mcast::Groups, qp::Qp, rx};
 
 /// A network namespace with at least one device.
 ///
@@ -52,8 +52,8 @@ pub(crate) struct NetContext {
     pub(crate) backlog: Arc<Backlog>,
     /// Packets that no QP could be blamed for.
     pub(crate) drops: rx::Drops,
-    /// When questions that came to it had ib_core's attention.
-    pub(crate) served: Served,
+    /// How it stands with the limits to questions of connection management.
+    pub(crate) standing: Arc<Standing>,
     /// Those of its QPs are among these.
     pub(crate) credits: Arc<Credits>,
     /// Open while there are devices.
@@ -92,7 +92,7 @@ impl NetContext {
                 readers,
                 backlog: Backlog::new()?,
                 drops: rx::Drops::new(),
-                served: Served::new(),
+                standing: Standing::new()?,
                 credits,
                 sockets <- new_mutex!(None, "rrxe_sockets"),
             }),

@@ -43,7 +43,7 @@ struct State {
 impl Holder {
     fn of(link: &Link) -> Self {
         Self {
-            network: core::ptr::from_ref(&**link.context()).addr(),
+            network: link.context().standing.clone(),
             link: core::ptr::from_ref(link).addr(),
         }
     }
@@ -83,8 +83,7 @@ impl Guests {
     /// `None` while there is no place for it. Any context.
     pub(super) fn take_place(&self, link: &Link) -> Option<u32> {
         let now = self.now();
-        let served = &link.context().served;
-        self.state.lock().places.take(Holder::of(link), served, now)
+        self.state.lock().places.take(Holder::of(link), now)
     }
 
     /// Takes a place back whose question is not asked. Any context.
@@ -101,7 +100,7 @@ impl Guests {
     /// Gives the places of a link to others, whose device is unregistered: ib_core keeps nothing of it in the queue of
     /// connection management any more (`cm_remove_one()`, cm.c). Any context.
     pub(crate) fn forget(&self, link: &Link) {
-        self.state.lock().places.forget(Holder::of(link));
+        self.state.lock().places.forget(&Holder::of(link));
     }
 }
 

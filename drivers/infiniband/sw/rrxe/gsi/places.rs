@@ -1,172 +1,175 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The places of questions that ib_core has not handled yet, of networks whose administrators are none of the host's.
+//! The questions that ib_core has not handled yet, of networks whose administrators are none of the host's.
 //!
 //! ib_core sleeps a second at most for each look-up of an address, and takes besides as long as the network's routing rules.
-//! It makes two look-ups for some questions, and one for the probe behind a question. A place is taken until the probe is answered, and after that for as long again as many times
-//! [`REST`] as this has taken. So ib_core sleeps for one place a seventeenth of the time at most if it answers, and three
-//! seconds of [`TIMEOUT`] if it does not, whatever the devices do: a quarter of the time for all places. Answers that are
-//! [`QUICK`] are an exception: ib_core may sleep that long again at once.
+//! It makes two look-ups for some questions, and one for the probe behind a question. So one network at a time has questions
+//! in ib_core's queue, [`MOST`] at most. ib_core has handled a question when it answers the probe. A network has a seventeenth of
+//! ib_core's time for answers that are not [`QUICK`], and [`AT_ONCE`] of it at once; then it takes no questions until it has some
+//! left again. A probe that is not answered counts for [`TIMEOUT`], and for twice as long each further time that happens
+//! without a quick answer between; meanwhile ib_core may be busy with the question for longer.
 //!
-//! A question also waits for those before it in ib_core's queue, of which each CPU has one. A network does not pay for the
-//! sleep of another one. An answer has taken the time since the last one by the same CPU. Besides, ib_core may have slept for a
-//! question without an answer: an answer is excused [`LONGEST_SLEEP`] for each such question of another network that came
-//! before, each of which excuses one answer. Two networks that agree on it have ib_core sleep a third of the time so.
-//! No network pays for more than [`TIMEOUT`]: ib_core may have been kept by something else, for however long. An answer after
-//! that, to a question that has lost its place, has another place of its network rest.
+//! A question also waits for what is before it in ib_core's queue, of which each CPU has one. An answer has taken the time since
+//! the last one by the same CPU. Besides, ib_core may be busy still with a question that was lost: each such question of another
+//! network excuses one answer, which counts for [`LONGEST_SLEEP`] at most. What else keeps ib_core is not known here, so no
+//! answer counts for more than [`TIMEOUT`].
 
 use kernel::{
     cpu::{nr_cpu_ids, CpuId},
     prelude::*,
-    sync::atomic::{ordering, Atomic},
+    sync::{
+        atomic::{ordering::Relaxed, Atomic},
+        Arc,
+    },
 };
 
 use super::senders::NUMBER_BITS;
 
-/// How many places there are.
-const PLACES: usize = 4;
-/// Nanoseconds until a place is given again whose probe is not answered.
+/// How many questions a network has in ib_core's queue.
+const MOST: usize = 3;
+/// How many questions are remembered whose probes were not answered in time.
+const LOST: usize = 8;
+/// Nanoseconds after which a question is lost whose probe is not answered: another network may ask.
 const TIMEOUT: i64 = 64_000_000_000;
-/// How often this doubles for a place whose probes are not answered one after the other: ib_core may be busy still with what
-/// came before.
-const DOUBLINGS: u32 = 2;
-/// Nanoseconds of an answer after which its place is given again at once: others notice nothing of these.
+/// How often the rest of a network doubles whose questions are lost.
+const DOUBLINGS: u32 = 6;
+/// Nanoseconds of an answer for which a network does not rest: others notice nothing of these.
 const QUICK: i64 = 10_000_000;
-/// How many times longer a place rests than an answer has taken that was not quick.
+/// How many times longer a network rests than an answer has taken, if it has no time left.
 const REST: i64 = 16;
+/// Nanoseconds of ib_core's time that a network has at once: connections of a busy host take some hundredths of a second each.
+const AT_ONCE: i64 = 3_000_000_000;
 /// Nanoseconds that ib_core sleeps for a question and its probe at most.
 const LONGEST_SLEEP: i64 = 3_000_000_000;
-/// How many places a network takes at once if no other one waits for a place, and if one does.
-const MOST: usize = PLACES - 1;
-const MOST_BESIDE_OTHERS: usize = 1;
-/// Nanoseconds for which a network without a place waits after a question that got none, if no other one was served longer
-/// ago. Its peers ask again after five seconds or so.
+/// Nanoseconds after which a question keeps others waiting for long: the network that was refused then comes next.
+const LONG: i64 = 100_000_000;
+/// Nanoseconds for which the network that comes next is waited for. Its peers ask again after five seconds or so.
 const WAIT: i64 = 16_000_000_000;
 
-/// The network and the link that a question came by. Compared only with those that exist at the same time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How a network stands with these limits. All fields belong to the holder of the lock of [`Places`]; times are in nanoseconds.
+pub(crate) struct Standing {
+    /// When its question was taken last, or came first; [`Self::NEVER`] before that.
+    served: Atomic<i64>,
+    /// It takes no questions before. In the past: how much time it has left.
+    rests_until: Atomic<i64>,
+    /// How many of its questions were lost since the last quick answer.
+    lost: Atomic<u32>,
+}
+
+impl Standing {
+    const NEVER: i64 = i64::MIN;
+
+    /// That of a network without questions. Process context.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn new() -> Result<Arc<Self>> {
+        let standing = Self {
+            served: Atomic::new(Self::NEVER),
+            rests_until: Atomic::new(Self::NEVER),
+            lost: Atomic::new(0),
+        };
+        Ok(Arc::new(standing, GFP_KERNEL)?)
+    }
+
+    /// When it was served last; if never, it is from now on.
+    fn served(&self, now: i64) -> i64 {
+        if self.served.load(Relaxed) == Self::NEVER {
+            self.served.store(now, Relaxed);
+        }
+        self.served.load(Relaxed)
+    }
+
+    fn rests(&self, now: i64) -> bool {
+        now < self.rests_until.load(Relaxed)
+    }
+
+    /// The answer to one of its questions has taken so long.
+    fn pay(&self, took: i64, now: i64) {
+        if took < QUICK {
+            return self.lost.store(0, Relaxed);
+        }
+        self.rest_until(now.saturating_sub(AT_ONCE * (1 + REST)));
+        let from = self.rests_until.load(Relaxed);
+        self.rest_until(from.saturating_add(took.min(TIMEOUT).saturating_mul(1 + REST)));
+    }
+
+    /// The answer to one of its questions that was lost has taken so long.
+    fn pay_late(&self, took: i64, now: i64) {
+        self.rest_until(now.saturating_add(took.min(TIMEOUT).saturating_mul(REST)));
+    }
+
+    /// A question of its was lost at `at`.
+    fn lose(&self, at: i64) {
+        let before = self.lost.load(Relaxed);
+        self.lost.store(before.saturating_add(1), Relaxed);
+        let rest = TIMEOUT.saturating_mul(REST) << before.min(DOUBLINGS);
+        self.rest_until(at.saturating_add(rest));
+    }
+
+    fn rest_until(&self, until: i64) {
+        let until = self.rests_until.load(Relaxed).max(until);
+        self.rests_until.store(until, Relaxed);
+    }
+
+    /// Forgets what it owes.
+    fn forgive(&self) {
+        self.rests_until.store(Self::NEVER, Relaxed);
+        self.lost.store(0, Relaxed);
+    }
+}
+
+/// The network and the link that a question came by. A link is compared only with those that exist at the same time.
+#[derive(Clone)]
 pub(super) struct Holder {
-    pub(super) network: usize,
+    pub(super) network: Arc<Standing>,
     pub(super) link: usize,
 }
 
-/// A question that ib_core has not handled yet.
-#[derive(Clone, Copy)]
-struct Question {
-    /// The number of the probe behind it.
-    probe: u32,
-    network: usize,
-    /// When it took its place, in nanoseconds.
-    since: i64,
+impl Holder {
+    fn is_of(&self, network: &Arc<Standing>) -> bool {
+        Arc::ptr_eq(&self.network, network)
+    }
 }
 
-#[derive(Clone, Copy)]
-struct Place {
-    /// Who took it last.
+/// A question whose probe is not answered.
+struct Question {
+    /// The number of the probe.
+    probe: u32,
     holder: Holder,
-    /// The number of the probe behind the question, until that is answered.
-    probe: Option<u32>,
     /// When it was taken, in nanoseconds.
     since: i64,
-    /// Nobody else takes it before.
-    until: i64,
-    /// The question that had it before, until its probe is answered.
-    before: Option<Question>,
-    /// How many probes in a row are not answered.
-    unanswered: u32,
-    /// It has excused an answer to another network.
+    /// Its probe was not answered in time.
+    is_lost: bool,
+    /// It was lost, and has excused an answer to another network.
     has_excused: bool,
 }
 
-impl Place {
-    const FREE: Self = Self {
-        holder: Holder {
-            network: 0,
-            link: 0,
-        },
-        probe: None,
-        since: 0,
-        until: i64::MIN,
-        before: None,
-        unanswered: 0,
-        has_excused: false,
-    };
-
-    /// The question whose probe is not answered.
-    fn question(&self) -> Option<Question> {
-        Some(Question {
-            probe: self.probe?,
-            network: self.holder.network,
-            since: self.since,
-        })
-    }
-
-    fn is_free(&self, now: i64) -> bool {
-        self.until <= now
-    }
-
-    /// Whether its question may have kept ib_core from that one.
-    fn excuses(&self, question: &Question) -> bool {
-        let is_before = self.probe.is_some() && self.since < question.since;
-        is_before && self.holder.network != question.network && !self.has_excused
-    }
-}
-
-/// A network that got no place and has none.
-#[derive(Clone, Copy)]
-struct Waiting {
-    network: usize,
+/// The network that comes next: it was refused.
+struct Next {
+    network: Arc<Standing>,
     /// When it asked last, in nanoseconds.
     asked: i64,
-    /// When it got a place last, or asked first.
-    served: i64,
 }
 
-/// When a network got a place last, in nanoseconds. Before that: when it asked first.
-pub(crate) struct Served(Atomic<i64>);
-
-impl Served {
-    const NEVER: i64 = i64::MIN;
-
-    /// It has not asked.
-    pub(crate) const fn new() -> Self {
-        Self(Atomic::new(Self::NEVER))
-    }
-
-    /// One caller at a time.
-    fn at(&self, now: i64) -> i64 {
-        if self.0.load(ordering::Relaxed) == Self::NEVER {
-            self.note(now);
-        }
-        self.0.load(ordering::Relaxed)
-    }
-
-    fn note(&self, now: i64) {
-        self.0.store(now, ordering::Relaxed);
-    }
-}
-
-/// How long a place rests whose question has taken so long.
-fn rest(took: i64) -> i64 {
-    match took < QUICK {
-        true => 0,
-        false => took.saturating_mul(REST),
-    }
-}
-
-/// The places of all those networks together.
+/// The questions of all those networks together.
 pub(super) struct Places {
     /// The number of the next probe.
     next: u32,
-    places: [Place; PLACES],
-    /// The network that comes next.
-    waiting: Option<Waiting>,
+    /// Questions in ib_core's queue, all of one network.
+    asked: [Option<Question>; MOST],
+    /// Those that were lost last.
+    lost: [Option<Question>; LOST],
+    /// Where the next one that is lost goes.
+    next_lost: usize,
+    comes_next: Option<Next>,
     /// When each CPU answered last, in nanoseconds.
     answered: KVVec<i64>,
 }
 
 impl Places {
-    /// All are free. Process context.
+    /// No question has come. Process context.
     ///
     /// # Errors
     ///
@@ -174,135 +177,152 @@ impl Places {
     pub(super) fn new() -> Result<Self> {
         Ok(Self {
             next: 0,
-            places: [Place::FREE; PLACES],
-            waiting: None,
+            asked: [const { None }; MOST],
+            lost: [const { None }; LOST],
+            next_lost: 0,
+            comes_next: None,
             answered: KVVec::from_elem(i64::MIN, nr_cpu_ids() as usize, GFP_KERNEL)?,
         })
     }
 
-    /// Gives a place to a question at `now`, and returns the number of the probe behind it. `None` while there is none for
-    /// its network, which was served as `served` says.
-    pub(super) fn take(&mut self, holder: Holder, served: &Served, now: i64) -> Option<u32> {
-        let waiting = Waiting {
-            network: holder.network,
-            asked: now,
-            served: served.at(now),
+    /// Takes a question at `now`, and returns the number of the probe behind it. `None` if it is to be dropped.
+    pub(super) fn take(&mut self, holder: Holder, now: i64) -> Option<u32> {
+        self.lose_late(now);
+        let network = &holder.network;
+        let served = network.served(now);
+        if network.rests(now) {
+            return None;
+        }
+        // Whoever has questions there takes no more while another one waits.
+        let served = match self.asked.iter().any(Option::is_some) {
+            true => i64::MAX,
+            false => served,
         };
-        let free = self.count(|place| place.is_free(now));
-        let held =
-            self.count(|place| !place.is_free(now) && place.holder.network == holder.network);
-        // The last one is for the network that comes next.
-        let is_next = !self.another_comes_before(&waiting);
-        let may_take = match is_next {
-            true => free > 0 && held < MOST,
-            false => free > 1 && held < MOST_BESIDE_OTHERS,
-        };
-        if !may_take {
-            if is_next && held == 0 {
-                self.waiting = Some(waiting);
+        let another_comes_next = self.another_comes_next(network, served, now);
+        let oldest = self
+            .asked
+            .iter()
+            .flatten()
+            .map(|question| question.since)
+            .min();
+        let is_others = |question: &Question| !question.holder.is_of(network);
+        if self.asked.iter().flatten().any(is_others) {
+            let is_long = oldest.is_some_and(|oldest| now.saturating_sub(oldest) >= LONG);
+            if is_long && !another_comes_next {
+                self.comes_next = Some(Next {
+                    network: network.clone(),
+                    asked: now,
+                });
             }
             return None;
         }
+        if another_comes_next {
+            return None;
+        }
         let number = self.next;
-        let place = self.places.iter_mut().find(|place| place.is_free(now))?;
-        let timeout = TIMEOUT << place.unanswered.min(DOUBLINGS);
-        *place = Place {
+        let place = self.asked.iter_mut().find(|place| place.is_none())?;
+        network.served.store(now, Relaxed);
+        let is_this = |next: &Next| Arc::ptr_eq(&next.network, network);
+        if self.comes_next.as_ref().is_some_and(is_this) {
+            self.comes_next = None;
+        }
+        *place = Some(Question {
+            probe: number,
             holder,
-            probe: Some(number),
             since: now,
-            until: now.saturating_add(timeout),
-            before: place.question(),
-            unanswered: place.unanswered.saturating_add(1),
+            is_lost: false,
             has_excused: false,
-        };
+        });
         self.next = number.wrapping_add(1) % (1 << NUMBER_BITS);
-        served.note(now);
-        self.waiting = self
-            .waiting
-            .filter(|waiting| waiting.network != holder.network);
         Some(number)
     }
 
-    fn count(&self, wanted: impl Fn(&Place) -> bool) -> usize {
-        self.places.iter().filter(|place| wanted(place)).count()
+    /// Whether another network comes before this one: it was refused not long ago, and served before this one.
+    fn another_comes_next(&self, network: &Arc<Standing>, served: i64, now: i64) -> bool {
+        self.comes_next.as_ref().is_some_and(|next| {
+            !Arc::ptr_eq(&next.network, network)
+                && next.network.served(now) <= served
+                && !next.network.rests(now)
+                && now.saturating_sub(next.asked) < WAIT
+        })
     }
 
-    /// Whether another network waits that was served before this one.
-    fn another_comes_before(&self, this: &Waiting) -> bool {
-        let comes_before = |other: Waiting| {
-            other.network != this.network
-                && other.served <= this.served
-                && this.asked.saturating_sub(other.asked) < WAIT
-        };
-        self.waiting.is_some_and(comes_before)
+    /// Takes those questions for lost whose time is over.
+    fn lose_late(&mut self, now: i64) {
+        for index in 0..MOST {
+            let is_late = |question: &mut Question| now.saturating_sub(question.since) >= TIMEOUT;
+            let late = self
+                .asked
+                .get_mut(index)
+                .and_then(|place| place.take_if(is_late));
+            let Some(mut question) = late else {
+                continue;
+            };
+            question.is_lost = true;
+            let at = question.since.saturating_add(TIMEOUT);
+            question.holder.network.lose(at);
+            if let Some(place) = self.lost.get_mut(self.next_lost) {
+                *place = Some(question);
+            }
+            self.next_lost = self.next_lost.wrapping_add(1) % LOST;
+        }
     }
 
-    /// Frees the place of the question before a probe that `cpu` answers at `now`. If the question has lost it, a place that its
-    /// network had last rests.
+    /// `cpu` answers a probe at `now`: the question before it is handled. The network rests if that took long.
     pub(super) fn end(&mut self, number: u32, cpu: CpuId, now: i64) {
         let last = match self.answered.get_mut(cpu.as_u32() as usize) {
             Some(answered) => core::mem::replace(answered, now),
             None => i64::MIN,
         };
-        let own = |question: &Question| question.probe == number;
-        let is_in_time = |place: &Place| place.probe == Some(number);
-        let in_time = self.places.iter().position(is_in_time);
-        let asked = match in_time.and_then(|index| self.places.get(index)) {
-            Some(place) => place.question(),
-            None => self
-                .places
-                .iter()
-                .find_map(|place| place.before.filter(own)),
-        };
-        let Some(question) = asked else {
+        let Some(question) = self.remove(number) else {
             return;
         };
-        let until = now.saturating_add(rest(self.took(&question, last, now)));
-        match in_time.and_then(|index| self.places.get_mut(index)) {
-            Some(place) => (place.probe, place.unanswered, place.until) = (None, 0, until),
-            None => self.end_late(&question, until),
-        }
-    }
-
-    /// Has a place that the network of a question had last rest until then.
-    fn end_late(&mut self, question: &Question, until: i64) {
-        for place in &mut self.places {
-            place.before = place.before.filter(|before| before.probe != question.probe);
-        }
-        let is_networks = |place: &&mut Place| place.holder.network == question.network;
-        if let Some(place) = self.places.iter_mut().find(is_networks) {
-            place.until = place.until.max(until);
-        }
-    }
-
-    /// How long ib_core has taken for a question until `now`, but for the questions of other networks. The same CPU answered
-    /// before at `last`.
-    fn took(&mut self, question: &Question, last: i64, now: i64) -> i64 {
         let mut took = now.saturating_sub(question.since.max(last));
-        for other in &mut self.places {
-            if took >= QUICK && other.excuses(question) {
-                other.has_excused = true;
-                took = took.saturating_sub(LONGEST_SLEEP);
-            }
+        if took > LONGEST_SLEEP && self.is_excused(&question) {
+            took = LONGEST_SLEEP;
         }
-        took.min(TIMEOUT)
+        let network = &question.holder.network;
+        match question.is_lost {
+            false => network.pay(took, now),
+            true => network.pay_late(took, now),
+        }
     }
 
-    /// Frees the place of a question that is not asked: there is no probe with this number.
+    fn remove(&mut self, number: u32) -> Option<Question> {
+        let is_it = |question: &mut Question| question.probe == number;
+        self.all().find_map(|place| place.take_if(is_it))
+    }
+
+    /// Those in the queue, and those that were lost.
+    fn all(&mut self) -> impl Iterator<Item = &mut Option<Question>> {
+        Iterator::chain(self.asked.iter_mut(), &mut self.lost)
+    }
+
+    /// Whether a question of another network was lost that came before, and has excused no answer. It excuses this one.
+    fn is_excused(&mut self, question: &Question) -> bool {
+        let excuses = |lost: &&mut Question| {
+            !lost.has_excused
+                && lost.since < question.since
+                && !lost.holder.is_of(&question.holder.network)
+        };
+        let lost = self.lost.iter_mut().flatten().find(excuses);
+        lost.map(|lost| lost.has_excused = true).is_some()
+    }
+
+    /// A question is not asked: there is no probe with this number.
     pub(super) fn give_back(&mut self, number: u32) {
-        self.free(|place| place.probe == Some(number));
+        self.remove(number);
     }
 
-    /// Frees the places of a link that is gone: ib_core has handled all that came by it. They neither rest nor remember that
-    /// probes were not answered.
-    pub(super) fn forget(&mut self, holder: Holder) {
-        self.free(|place| place.holder == holder);
-    }
-
-    fn free(&mut self, wanted: impl Fn(&Place) -> bool) {
-        for place in self.places.iter_mut().filter(|place| wanted(place)) {
-            *place = Place::FREE;
+    /// Forgets the questions of a link that is gone: ib_core has handled all that came by it. Its network owes nothing more.
+    pub(super) fn forget(&mut self, holder: &Holder) {
+        let is_its = |question: &mut Question| {
+            question.holder.link == holder.link && question.holder.is_of(&holder.network)
+        };
+        for place in self.all() {
+            place.take_if(is_its);
         }
+        holder.network.forgive();
     }
 }
 
@@ -310,253 +330,206 @@ impl Places {
 mod tests {
     use super::*;
 
-    const ONE: Holder = holder(1);
     const SECOND: i64 = 1_000_000_000;
 
-    const fn holder(network: usize) -> Holder {
-        Holder { network, link: 7 }
-    }
-
-    /// Places, and when each network got one last.
+    /// Places, and networks with a link each.
     struct Bench {
         places: Places,
-        served: [Served; 16],
+        networks: KVec<Holder>,
     }
 
     impl Bench {
         fn new() -> Result<Self> {
+            let mut networks = KVec::new();
+            for link in 0..12 {
+                let network = Standing::new()?;
+                networks.push(Holder { network, link }, GFP_KERNEL)?;
+            }
             Ok(Self {
                 places: Places::new()?,
-                served: [const { Served::new() }; 16],
+                networks,
             })
         }
 
-        fn take(&mut self, holder: Holder, now: i64) -> Option<u32> {
-            let served = self.served.get(holder.network)?;
-            self.places.take(holder, served, now)
+        fn take(&mut self, network: usize, now: i64) -> Option<u32> {
+            let holder = self.networks.get(network)?.clone();
+            self.places.take(holder, now)
         }
-    }
 
-    impl core::ops::Deref for Bench {
-        type Target = Places;
-
-        fn deref(&self) -> &Places {
-            &self.places
+        /// Takes all that the network may.
+        fn fill(&mut self, network: usize, now: i64) -> usize {
+            core::iter::from_fn(|| self.take(network, now)).count()
         }
-    }
 
-    impl core::ops::DerefMut for Bench {
-        fn deref_mut(&mut self) -> &mut Places {
-            &mut self.places
+        fn end(&mut self, number: u32, now: i64) {
+            self.places.end(number, CpuId::current(), now);
         }
-    }
-
-    /// Takes all that it may.
-    fn fill(places: &mut Bench, holder: Holder, now: i64) -> usize {
-        core::iter::from_fn(|| places.take(holder, now)).count()
     }
 
     #[test]
-    fn a_quick_answer_gives_the_place_at_once() -> Result {
-        let mut places = Bench::new()?;
-        let number = places.take(ONE, 5).ok_or(ENOENT)?;
-        assert_eq!(fill(&mut places, ONE, 5), MOST - 1);
-        places.end(number, CpuId::current(), 5 + QUICK - 1);
-        assert_eq!(fill(&mut places, ONE, 5 + QUICK), 1);
+    fn after_a_quick_answer_the_next_question_is_taken() -> Result {
+        let mut bench = Bench::new()?;
+        let number = bench.take(1, 5).ok_or(ENOENT)?;
+        assert_eq!(bench.fill(1, 5), MOST - 1);
+        bench.end(number, 5 + QUICK - 1);
+        assert_eq!(bench.fill(1, 5 + QUICK), 1);
         // No answer gives two.
-        places.end(number, CpuId::current(), 5 + QUICK);
-        assert_eq!(fill(&mut places, ONE, 5 + QUICK), 0);
+        bench.end(number, 5 + QUICK);
+        assert_eq!(bench.fill(1, 5 + QUICK), 0);
         Ok(())
     }
 
     #[test]
-    fn a_late_answer_gives_the_place_later() -> Result {
-        for (took, paid) in [
-            (SECOND, SECOND),
-            (20 * SECOND, 20 * SECOND),
-            // Its place could have been taken before.
-            (3600 * SECOND, TIMEOUT),
-        ] {
-            let mut places = Bench::new()?;
-            let number = places.take(ONE, 0).ok_or(ENOENT)?;
-            assert_eq!(fill(&mut places, holder(2), 0), MOST);
-            places.end(number, CpuId::current(), took);
-            let end = took + REST * paid;
-            // Those that were not answered are given again meanwhile.
-            fill(&mut places, holder(2), end - 1);
-            assert_eq!(places.take(ONE, end - 1), None);
-            assert!(places.take(ONE, end).is_some());
+    fn a_network_rests_for_its_answers_and_others_do_not() -> Result {
+        for took in [SECOND, 20 * SECOND] {
+            let mut bench = Bench::new()?;
+            // What it has at once.
+            let number = bench.take(1, 0).ok_or(ENOENT)?;
+            bench.end(number, AT_ONCE);
+            let number = bench.take(1, AT_ONCE).ok_or(ENOENT)?;
+            bench.end(number, AT_ONCE + took);
+            let end = AT_ONCE + took + REST * took;
+            assert_eq!(bench.take(1, end - 1), None);
+            let other = bench.take(2, end - 1).ok_or(ENOENT)?;
+            bench.end(other, end);
+            assert_eq!(bench.fill(1, end), MOST);
         }
         Ok(())
     }
 
     #[test]
-    fn a_network_rests_for_an_answer_that_comes_too_late() -> Result {
-        let (mut places, cpu) = (Bench::new()?, CpuId::current());
-        let late = places.take(ONE, 0).ok_or(ENOENT)?;
-        // The question loses its place to another one of its network.
-        assert_eq!(fill(&mut places, ONE, TIMEOUT), MOST);
-        places.end(late, cpu, TIMEOUT + SECOND);
-        let rested = TIMEOUT + SECOND + REST * TIMEOUT;
-        assert_eq!(fill(&mut places, ONE, rested - 1), MOST - 1);
-        // It does so once.
-        places.end(late, cpu, rested);
-        assert_eq!(fill(&mut places, ONE, rested), 1);
+    fn an_answer_counts_for_no_more_than_its_time() -> Result {
+        let (mut bench, hour) = (Bench::new()?, 3600 * SECOND);
+        let number = bench.take(1, 0).ok_or(ENOENT)?;
+        bench.end(number, hour);
+        let end = hour + (TIMEOUT - AT_ONCE) * (1 + REST);
+        assert_eq!(bench.take(1, end - 1), None);
+        assert!(bench.take(1, end).is_some());
         Ok(())
     }
 
     #[test]
-    fn a_late_answer_costs_no_other_network_a_place() -> Result {
-        let (mut places, cpu) = (Bench::new()?, CpuId::current());
-        let late = places.take(ONE, 0).ok_or(ENOENT)?;
-        let quick = places.take(holder(2), TIMEOUT).ok_or(ENOENT)?;
-        places.end(late, cpu, TIMEOUT + SECOND);
-        // The late answer was given just before.
-        places.end(quick, cpu, TIMEOUT + SECOND + QUICK - 1);
-        assert_eq!(fill(&mut places, holder(2), TIMEOUT + 2 * SECOND), MOST);
+    fn one_network_asks_at_a_time() -> Result {
+        let mut bench = Bench::new()?;
+        let number = bench.take(1, 0).ok_or(ENOENT)?;
+        assert_eq!(bench.take(2, LONG - 1), None);
+        bench.end(number, LONG - 1);
+        // It has not waited for long, so it does not come next.
+        assert_eq!(bench.fill(2, LONG - 1), MOST);
         Ok(())
     }
 
     #[test]
-    fn a_network_does_not_rest_for_the_sleep_of_another() -> Result {
-        let (mut places, cpu) = (Bench::new()?, CpuId::current());
-        let slow = [places.take(ONE, 0), places.take(ONE, 0)];
-        let quick = places.take(holder(2), 0).ok_or(ENOENT)?;
-        for (seconds, number) in (1..).zip(slow) {
-            places.end(number.ok_or(ENOENT)?, cpu, seconds * SECOND);
-        }
-        places.end(quick, cpu, 2 * SECOND + QUICK - 1);
-        assert_eq!(fill(&mut places, holder(2), 2 * SECOND + QUICK), 2);
-        assert_eq!(fill(&mut places, ONE, (1 + REST) * SECOND), 1);
-        Ok(())
-    }
-
-    #[test]
-    fn a_question_without_an_answer_excuses_one_answer() -> Result {
-        let (mut places, cpu, mut now) = (Bench::new()?, CpuId::current(), 1);
-        places.take(ONE, 0).ok_or(ENOENT)?;
-        // The first answer is excused, and the place of the second one rests.
-        for free in [MOST, MOST - 1] {
-            let number = places.take(holder(2), now).ok_or(ENOENT)?;
-            now += LONGEST_SLEEP + QUICK - 1;
-            places.end(number, cpu, now);
-            assert_eq!(fill(&mut places, holder(2), now), free);
-            places.forget(holder(2));
-        }
-        Ok(())
-    }
-
-    #[test]
-    fn a_place_without_answers_is_given_ever_later() -> Result {
-        let (mut places, mut now) = (Bench::new()?, 0);
-        for doublings in [0, 1, 2, 2] {
-            assert_eq!(fill(&mut places, ONE, now), MOST);
-            now += TIMEOUT << doublings;
-            assert_eq!(fill(&mut places, ONE, now - 1), 0);
-        }
-        let number = places.take(ONE, now).ok_or(ENOENT)?;
-        places.end(number, CpuId::current(), now);
-        assert_eq!(fill(&mut places, ONE, now), MOST);
-        // One of them was answered before.
-        assert_eq!(fill(&mut places, ONE, now + TIMEOUT), 1);
-        Ok(())
-    }
-
-    #[test]
-    fn a_network_leaves_a_place_to_another() -> Result {
-        let mut places = Bench::new()?;
-        assert_eq!(fill(&mut places, ONE, 0), MOST);
-        assert_eq!(fill(&mut places, holder(2), 0), PLACES - MOST);
-        Ok(())
-    }
-
-    #[test]
-    fn a_network_without_a_place_is_waited_for() -> Result {
-        let mut places = Bench::new()?;
-        let numbers: KVec<u32> = {
-            let mut numbers = KVec::new();
-            while let Some(number) = places.take(ONE, 0) {
-                numbers.push(number, GFP_KERNEL)?;
-            }
-            numbers
-        };
-        assert_eq!(fill(&mut places, holder(2), 0), 1);
-        assert_eq!(places.take(holder(3), 0), None);
-        for number in numbers {
-            places.end(number, CpuId::current(), 1);
-        }
-        // Of three places that are free the last one is left.
-        assert_eq!(fill(&mut places, ONE, 1), MOST_BESIDE_OTHERS);
-        assert!(places.take(holder(4), 1).is_some());
-        assert_eq!(places.take(holder(5), 1), None);
-        assert!(places.take(holder(3), 1).is_some());
-        Ok(())
-    }
-
-    #[test]
-    fn networks_take_turns() -> Result {
-        let (mut places, mut now) = (Bench::new()?, 0);
-        // One more than there are places. They ask without a pause, always in the same order, and are not answered.
-        let mut taken = [0; PLACES + 1];
-        while now < 16 * TIMEOUT {
-            for (network, taken) in (1..).zip(&mut taken) {
-                *taken += usize::from(places.take(holder(network), now).is_some());
-            }
-            now += SECOND;
-        }
-        assert!(taken.iter().all(|taken| *taken > 1));
-        Ok(())
-    }
-
-    #[test]
-    fn a_network_that_asks_seldom_takes_its_turn() -> Result {
-        const NETWORKS: usize = 12;
-        let (mut places, mut last, mut longest) = (Bench::new()?, 0, 0);
-        // The others ask without a pause, and are not answered. This one is, and asks every four seconds.
-        for seconds in 0..100 * 60 {
-            let now = seconds * SECOND;
-            for network in 2..NETWORKS {
-                places.take(holder(network), now);
-            }
-            let asks = seconds % 4 == 0;
-            if let Some(number) = asks.then(|| places.take(ONE, now)).flatten() {
-                places.end(number, CpuId::current(), now);
-                longest = longest.max(now - last);
-                last = now;
-            }
-        }
-        // One place is for the network that was served longest ago, and the others are for those that ask first.
-        assert!(last > 0 && longest <= NETWORKS as i64 * (TIMEOUT << DOUBLINGS));
+    fn a_network_that_waited_for_long_comes_next() -> Result {
+        let mut bench = Bench::new()?;
+        let number = bench.take(1, 0).ok_or(ENOENT)?;
+        assert_eq!(bench.take(2, LONG), None);
+        // The first takes no more, and the third comes after the second, which was served longer ago.
+        assert_eq!(bench.take(1, LONG), None);
+        assert_eq!(bench.take(3, LONG + 1), None);
+        bench.end(number, LONG + 1);
+        assert_eq!(bench.take(3, LONG + 1), None);
+        assert_eq!(bench.fill(2, LONG + 1), MOST);
         Ok(())
     }
 
     #[test]
     fn a_network_is_not_waited_for_for_ever() -> Result {
-        let mut places = Bench::new()?;
-        fill(&mut places, ONE, 0);
-        fill(&mut places, holder(2), 0);
-        assert_eq!(places.take(holder(3), TIMEOUT - WAIT), None);
-        assert_eq!(fill(&mut places, ONE, TIMEOUT), MOST);
+        let mut bench = Bench::new()?;
+        let number = bench.take(1, 0).ok_or(ENOENT)?;
+        assert_eq!(bench.take(2, LONG), None);
+        bench.end(number, LONG + 1);
+        assert_eq!(bench.take(3, LONG + WAIT - 1), None);
+        assert!(bench.take(3, LONG + WAIT).is_some());
         Ok(())
     }
 
     #[test]
-    fn a_link_that_is_gone_has_no_place() -> Result {
-        let mut places = Bench::new()?;
-        fill(&mut places, ONE, 0);
-        places.forget(Holder { link: 8, ..ONE });
-        assert_eq!(fill(&mut places, ONE, 0), 0);
-        places.forget(ONE);
-        assert_eq!(fill(&mut places, ONE, 0), MOST);
+    fn a_network_whose_questions_are_lost_rests_ever_longer() -> Result {
+        let (mut bench, mut now) = (Bench::new()?, 0);
+        for doublings in [0, 1, 2, 3, 4, 5, 6, 6] {
+            assert!(bench.take(1, now).is_some());
+            // Meanwhile others wait, and then they are served.
+            assert_eq!(bench.take(2, now + TIMEOUT - 1), None);
+            let other = bench.take(2, now + TIMEOUT).ok_or(ENOENT)?;
+            bench.end(other, now + TIMEOUT);
+            now += TIMEOUT + (REST * TIMEOUT << doublings);
+            assert_eq!(bench.take(1, now - 1), None);
+        }
+        // A quick answer ends that.
+        let number = bench.take(1, now).ok_or(ENOENT)?;
+        bench.end(number, now);
+        assert!(bench.take(1, now).is_some());
+        now += TIMEOUT;
+        assert_eq!(bench.take(1, now), None);
+        assert!(bench.take(1, now + REST * TIMEOUT).is_some());
         Ok(())
     }
 
     #[test]
-    fn a_question_that_is_not_asked_gives_its_place_back() -> Result {
-        let mut places = Bench::new()?;
-        let number = places.take(ONE, 0).ok_or(ENOENT)?;
-        places.give_back(number);
-        assert_eq!(fill(&mut places, ONE, 0), MOST);
+    fn late_answers_are_paid_for() -> Result {
+        let mut bench = Bench::new()?;
+        let late = bench.take(1, 0).ok_or(ENOENT)?;
+        let other = bench.take(2, TIMEOUT).ok_or(ENOENT)?;
+        bench.end(late, 2 * TIMEOUT);
+        // What the other one waited for was the late one.
+        bench.end(other, 2 * TIMEOUT + QUICK - 1);
+        assert_eq!(bench.fill(2, 2 * TIMEOUT + QUICK), MOST);
+        let end = (2 + REST) * TIMEOUT;
+        bench.places.forget(&bench.networks[2].clone());
+        assert_eq!(bench.take(1, end - 1), None);
+        assert!(bench.take(1, end).is_some());
+        Ok(())
+    }
+
+    #[test]
+    fn a_lost_question_excuses_one_answer() -> Result {
+        let mut bench = Bench::new()?;
+        bench.take(1, 0).ok_or(ENOENT)?;
+        let mut now = TIMEOUT;
+        // The first answer counts for what a network has at once.
+        for rest in [0, REST * 10 * SECOND] {
+            let number = bench.take(2, now).ok_or(ENOENT)?;
+            now += 10 * SECOND;
+            bench.end(number, now);
+            now += rest;
+        }
+        assert_eq!(bench.take(2, now - 1), None);
+        assert!(bench.take(2, now).is_some());
+        Ok(())
+    }
+
+    #[test]
+    fn networks_take_turns() -> Result {
+        // They ask each second, always in the same order, and their questions are lost.
+        let (mut bench, mut taken) = (Bench::new()?, [0; 12]);
+        for seconds in 0..12 * TIMEOUT / SECOND {
+            for (network, taken) in taken.iter_mut().enumerate() {
+                *taken += bench.fill(network, seconds * SECOND);
+            }
+        }
+        assert!(taken.iter().all(|taken| *taken > 0));
+        Ok(())
+    }
+
+    #[test]
+    fn a_link_that_is_gone_owes_nothing() -> Result {
+        let mut bench = Bench::new()?;
+        bench.fill(1, 0);
+        bench.fill(1, TIMEOUT);
+        bench.places.forget(&bench.networks[2].clone());
+        assert_eq!(bench.fill(1, TIMEOUT), 0);
+        bench.places.forget(&bench.networks[1].clone());
+        assert_eq!(bench.fill(1, TIMEOUT), MOST);
+        Ok(())
+    }
+
+    #[test]
+    fn a_question_that_is_not_asked_takes_no_place() -> Result {
+        let mut bench = Bench::new()?;
+        let number = bench.take(1, 0).ok_or(ENOENT)?;
+        bench.places.give_back(number);
+        assert_eq!(bench.fill(2, 0), MOST);
         Ok(())
     }
 }
