@@ -118,8 +118,8 @@ impl Gsi {
 
     /// Checks whether the QP takes a packet, and numbers its sender. Notes how ib_core is to see it. With the turn.
     ///
-    /// The packet is a management datagram, and there is a receive for it among those that are `posted`: what is dropped for want of these takes nothing
-    /// from others.
+    /// The packet is a management datagram, and there is a receive for it among those that are `posted`: what is dropped for
+    /// want of these takes nothing from others.
     ///
     /// # Errors
     ///

@@ -79,14 +79,14 @@ impl Guests {
         self.epoch.elapsed().as_nanos()
     }
 
-    /// Gives a place to a question of connection management that came by `link`, and returns the number of the probe behind it.
-    /// `None` while there is no place for it. Any context.
+    /// Takes a question of connection management that came by `link`, and returns the number of the probe behind it. `None` if it
+    /// is to be dropped. Any context.
     pub(super) fn take_place(&self, link: &Link) -> Option<u32> {
         let now = self.now();
         self.state.lock().places.take(Holder::of(link), now)
     }
 
-    /// Takes a place back whose question is not asked. Any context.
+    /// A question that was taken is not asked. Any context.
     pub(super) fn give_back(&self, number: u32) {
         self.state.lock().places.give_back(number);
     }
@@ -97,7 +97,7 @@ impl Guests {
         state.places.end(number, CpuId::current(), now);
     }
 
-    /// Gives the places of a link to others, whose device is unregistered: ib_core keeps nothing of it in the queue of
+    /// Forgets the questions of a link whose device is unregistered: ib_core keeps nothing of it in the queue of
     /// connection management any more (`cm_remove_one()`, cm.c). Any context.
     pub(crate) fn forget(&self, link: &Link) {
         self.state.lock().places.forget(&Holder::of(link));

@@ -140,8 +140,6 @@ struct Question {
     holder: Holder,
     /// When it was taken, in nanoseconds.
     since: i64,
-    /// Its probe was not answered in time.
-    is_lost: bool,
     /// It was lost, and has excused an answer to another network.
     has_excused: bool,
 }
@@ -193,21 +191,16 @@ impl Places {
         if network.rests(now) {
             return None;
         }
-        // Whoever has questions there takes no more while another one waits.
-        let served = match self.asked.iter().any(Option::is_some) {
-            true => i64::MAX,
-            false => served,
-        };
-        let another_comes_next = self.another_comes_next(network, served, now);
         let oldest = self
             .asked
             .iter()
             .flatten()
-            .map(|question| question.since)
-            .min();
-        let is_others = |question: &Question| !question.holder.is_of(network);
-        if self.asked.iter().flatten().any(is_others) {
-            let is_long = oldest.is_some_and(|oldest| now.saturating_sub(oldest) >= LONG);
+            .min_by_key(|question| question.since);
+        // A network with questions there takes no more while another one waits.
+        let served = oldest.map_or(served, |_| i64::MAX);
+        let another_comes_next = self.another_comes_next(network, served, now);
+        if let Some(oldest) = oldest.filter(|oldest| !oldest.holder.is_of(network)) {
+            let is_long = now.saturating_sub(oldest.since) >= LONG;
             if is_long && !another_comes_next {
                 self.comes_next = Some(Next {
                     network: network.clone(),
@@ -230,7 +223,6 @@ impl Places {
             probe: number,
             holder,
             since: now,
-            is_lost: false,
             has_excused: false,
         });
         self.next = number.wrapping_add(1) % (1 << NUMBER_BITS);
@@ -255,10 +247,9 @@ impl Places {
                 .asked
                 .get_mut(index)
                 .and_then(|place| place.take_if(is_late));
-            let Some(mut question) = late else {
+            let Some(question) = late else {
                 continue;
             };
-            question.is_lost = true;
             let at = question.since.saturating_add(TIMEOUT);
             question.holder.network.lose(at);
             if let Some(place) = self.lost.get_mut(self.next_lost) {
@@ -274,28 +265,22 @@ impl Places {
             Some(answered) => core::mem::replace(answered, now),
             None => i64::MIN,
         };
-        let Some(question) = self.remove(number) else {
-            return;
-        };
-        let mut took = now.saturating_sub(question.since.max(last));
-        if took > LONGEST_SLEEP && self.is_excused(&question) {
-            took = LONGEST_SLEEP;
-        }
-        let network = &question.holder.network;
-        match question.is_lost {
-            false => network.pay(took, now),
-            true => network.pay_late(took, now),
+        if let Some(question) = remove(&mut self.asked, number) {
+            let took = self.took(&question, last, now);
+            question.holder.network.pay(took, now);
+        } else if let Some(question) = remove(&mut self.lost, number) {
+            let took = self.took(&question, last, now);
+            question.holder.network.pay_late(took, now);
         }
     }
 
-    fn remove(&mut self, number: u32) -> Option<Question> {
-        let is_it = |question: &mut Question| question.probe == number;
-        self.all().find_map(|place| place.take_if(is_it))
-    }
-
-    /// Those in the queue, and those that were lost.
-    fn all(&mut self) -> impl Iterator<Item = &mut Option<Question>> {
-        Iterator::chain(self.asked.iter_mut(), &mut self.lost)
+    /// How long ib_core has taken for a question until `now`, unless it was excused. The same CPU answered before at `last`.
+    fn took(&mut self, question: &Question, last: i64, now: i64) -> i64 {
+        let took = now.saturating_sub(question.since.max(last));
+        match took > LONGEST_SLEEP && self.is_excused(question) {
+            true => LONGEST_SLEEP,
+            false => took,
+        }
     }
 
     /// Whether a question of another network was lost that came before, and has excused no answer. It excuses this one.
@@ -311,7 +296,7 @@ impl Places {
 
     /// A question is not asked: there is no probe with this number.
     pub(super) fn give_back(&mut self, number: u32) {
-        self.remove(number);
+        remove(&mut self.asked, number);
     }
 
     /// Forgets the questions of a link that is gone: ib_core has handled all that came by it. Its network owes nothing more.
@@ -319,11 +304,17 @@ impl Places {
         let is_its = |question: &mut Question| {
             question.holder.link == holder.link && question.holder.is_of(&holder.network)
         };
-        for place in self.all() {
+        for place in Iterator::chain(self.asked.iter_mut(), &mut self.lost) {
             place.take_if(is_its);
         }
         holder.network.forgive();
     }
+}
+
+/// Removes the question before the probe with this number.
+fn remove(questions: &mut [Option<Question>], number: u32) -> Option<Question> {
+    let is_it = |question: &mut Question| question.probe == number;
+    questions.iter_mut().find_map(|place| place.take_if(is_it))
 }
 
 #[kunit_tests(rrxe_gsi_places)]
@@ -383,7 +374,7 @@ mod tests {
     fn a_network_rests_for_its_answers_and_others_do_not() -> Result {
         for took in [SECOND, 20 * SECOND] {
             let mut bench = Bench::new()?;
-            // What it has at once.
+            // The first answer takes the time that a network has at once.
             let number = bench.take(1, 0).ok_or(ENOENT)?;
             bench.end(number, AT_ONCE);
             let number = bench.take(1, AT_ONCE).ok_or(ENOENT)?;
@@ -472,7 +463,7 @@ mod tests {
         let late = bench.take(1, 0).ok_or(ENOENT)?;
         let other = bench.take(2, TIMEOUT).ok_or(ENOENT)?;
         bench.end(late, 2 * TIMEOUT);
-        // What the other one waited for was the late one.
+        // The other question waited for the late one.
         bench.end(other, 2 * TIMEOUT + QUICK - 1);
         assert_eq!(bench.fill(2, 2 * TIMEOUT + QUICK), MOST);
         let end = (2 + REST) * TIMEOUT;
