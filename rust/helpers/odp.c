@@ -2,7 +2,6 @@
 #include <linux/hmm.h>
 #include <linux/mmap_lock.h>
 #include <linux/mmu_notifier.h>
-#include <linux/sched/mm.h>
 #include <rdma/ib_umem_odp.h>
 
 __rrxe_helper bool rrxe_helper_odp_trylock(struct ib_umem_odp *umem)

@@ -2,9 +2,15 @@
 
 //! Memory of a process as regions have it: pinned, or on demand.
 
-use kernel::prelude::*;
+use kernel::{mm::MmWithUser, prelude::*};
 
-use crate::{mr::Access, odp::OnDemand, umem::UserMemory};
+use crate::{bindings, mr::Access, odp::OnDemand, umem::UserMemory};
+
+/// Whether `mm` is the address space of the calling thread. It is only compared. Any context.
+pub(crate) fn is_current_mm(mm: *const bindings::mm_struct) -> bool {
+    let is_it = |current: &MmWithUser| core::ptr::eq(current.as_raw().cast(), mm);
+    current!().mm().is_some_and(is_it)
+}
 
 /// Memory of a process.
 pub enum ProcessMemory {

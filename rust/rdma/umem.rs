@@ -7,7 +7,6 @@ use core::ptr::NonNull;
 use kernel::{
     bindings as core_bindings,
     error::from_err_ptr,
-    mm::MmWithUser,
     page::PAGE_SIZE,
     prelude::*,
     sync::{aref::ARef, Arc},
@@ -15,7 +14,7 @@ use kernel::{
 
 use crate::{
     bindings, device::IbDevice, dm::DeviceMemory, dma_buf::DmaBuf, error::unsupported,
-    extent::for_each_extent, mmap::SharedMemory, mr::Access, span::Span,
+    extent::for_each_extent, memory::is_current_mm, mmap::SharedMemory, mr::Access, span::Span,
 };
 
 /// A pinned range of a process's memory, of a buffer that a driver exports, or of device memory.
@@ -178,8 +177,7 @@ impl UserMemory {
         };
         // SAFETY: `umem` is valid until it is released.
         let (start, owner) = unsafe { ((*umem.as_ptr()).address, (*umem.as_ptr()).owning_mm) };
-        let is_owner = |mm: &MmWithUser| mm.as_raw().cast() == owner;
-        if !current!().mm().is_some_and(is_owner) {
+        if !is_current_mm(owner) {
             return Err(EINVAL);
         }
         Self::pin(&self.device, start as u64, self.len as u64, access)

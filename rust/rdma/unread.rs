@@ -121,7 +121,7 @@ enum Keeper {
 struct Raised {
     /// Those since the list was empty, or since the object was made.
     count: u32,
-    /// What they take of the limits of the process's accounts, if they are more than [`FEW`].
+    /// Their part of the limits of the process's accounts, if they are more than [`FEW`].
     room: Option<Claims>,
 }
 

@@ -19,7 +19,7 @@ use core::ptr::NonNull;
 
 use kernel::{
     impl_has_work,
-    mm::{Mm, MmWithUser},
+    mm::Mm,
     new_spinlock, new_work,
     prelude::*,
     rbtree::{RBTree, RBTreeNode},
@@ -33,6 +33,7 @@ use super::{address_space::Spaces, first_notifier, Pages};
 use crate::{
     bindings,
     device::IbDevice,
+    memory::is_current_mm,
     module::InUse,
     sync::{check_no_signal, cond_resched},
     user_thread::{Job, Pending, UserThreads},
@@ -205,8 +206,7 @@ impl Owner {
 
     /// Whether the calling thread has this address space.
     pub(super) fn is_here(&self) -> bool {
-        let is_own = |mm: &MmWithUser| mm.as_raw() == self.mm.as_raw();
-        current!().mm().is_some_and(is_own)
+        is_current_mm(self.mm.as_raw().cast())
     }
 
     /// Has `remains`, whose pages are forgotten, released soon. Process context; waits for nobody and allocates nothing.
