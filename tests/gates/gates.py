@@ -195,13 +195,12 @@ def fitting_mutants(top):
     script = top / "tests/sim/mutants.py"
     if not script.exists():
         return []
-    engine = "\n".join(path.read_text() for path in sorted((top / "rust/roce").rglob("*.rs")))
-    complaints = []
+    known, complaints = conformance.Tests(top), []
     for name, path, text, _, *tests in runpy.run_path(str(script))["MUTANTS"]:
         found = (top / "rust/roce" / path).read_text().count(text)
         if found != 1:
             complaints.append(f"{name}: the text to change occurs {found} times in {path}")
-        complaints += [f"{name}: there is no test {test}" for test in tests if f"fn {test}(" not in engine]
+        complaints += [f"{name}: there is no test {test}" for test in tests if not known.exists(f"engine: {test}")]
     return complaints
 
 

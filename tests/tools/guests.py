@@ -124,17 +124,16 @@ def met_stale_breakpoint(lines):
     return re.search(r" (?!cc)[0-9a-f]{2} <[0-9a-f]{2}>", shown) is not None
 
 
-# Faults of others' code, whatever the driver: the kernel's line with its time, a text of one of the ten lines from there
-# on, and what happened.
+# Faults of others' code, whatever the driver: the kernel's warning, a text of one of the ten lines from there on, and what
+# happened.
 FAULTS_OF_OTHERS = (
     # resolve_prepare_src(), drivers/infiniband/core/cma.c: RDS binds the identifier to the device, the device's removal
     # changes the identifier's state, and RDS resolves the address.
-    (r"\[ *(\d+\.\d+)\] WARNING: .* at rdma_resolve_addr\+", "rds_connect_worker", "RDS connected while its device went"),
+    (r".* at rdma_resolve_addr\+", "rds_connect_worker", "RDS connected while its device went"),
     # nvmet_port_subsys_drop_link() destroys the identifier that listens under nvmet_config_sem, and a command that comes
     # before its connection is established takes that in the handler of another identifier. Lockdep has one class for the
     # mutexes of both, and looks for nothing more after its report.
-    (r"\[ *(\d+\.\d+)\] WARNING: possible circular locking dependency", "(nvmet_config_sem)",
-     "nvmet took its locks in two orders"),
+    (r"possible circular locking dependency", "(nvmet_config_sem)", "nvmet took its locks in two orders"),
 )
 
 
@@ -148,12 +147,12 @@ def met_fault_of_others(lines):
     for index, line in enumerate(lines):
         if not any(re.search(splat, line) for splat in SPLATS):
             continue
-        matches = [(re.search(fault, line), text, what) for fault, text, what in FAULTS_OF_OTHERS]
-        known = next((known for known in matches if known[0]), None)
+        warning = re.search(r"\[ *(\d+\.\d+)\] WARNING: (.*)", line)
+        known = warning and next((known for known in FAULTS_OF_OTHERS if re.match(known[0], warning[2])), None)
         if not known:
             return None
-        match, text, found = known
-        stamps[match[1]] = stamps.get(match[1], False) or text in "".join(lines[index:index + 10])
+        _, text, found = known
+        stamps[warning[1]] = stamps.get(warning[1], False) or text in "".join(lines[index:index + 10])
     return found if stamps and all(stamps.values()) else None
 
 

@@ -4,6 +4,7 @@
 
 import contextlib
 import ctypes
+import errno
 import os
 import signal
 import struct
@@ -38,10 +39,10 @@ def serve(device):
     }
     while True:
         _, operation, unique, *_ = struct.unpack_from(REQUEST, os.read(device, ROOM))
-        if operation in answers:
-            os.write(device, struct.pack("=IiQ", 16 + len(answers[operation]), 0, unique) + answers[operation])
-        elif operation != WRITE:
-            os.write(device, struct.pack("=IiQ", 16, -38, unique))
+        if operation == WRITE:
+            continue
+        answer, error = answers.get(operation, b""), 0 if operation in answers else -errno.ENOSYS
+        os.write(device, struct.pack("=IiQ", 16 + len(answer), error, unique) + answer)
 
 
 @contextlib.contextmanager
