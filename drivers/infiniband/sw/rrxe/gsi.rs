@@ -17,9 +17,9 @@
 //! only those to questions that it has sent of late (`asked.rs`).
 //!
 //! An administrator of the network can make the host's own address one that has to be looked up: by a rule for what the
-//! host sends, or by taking it out of the table of local addresses. One who is none of the host's has few questions
-//! in the queue of connection management at once (`places.rs`). Behind each rrxe asks a question of its own (`probe.rs`),
-//! whose answer says that ib_core has handled both. Other questions to such an administrator's devices have a low rate
+//! host sends, or by taking it out of the table of local addresses. The network of one who is none of the host's has few questions
+//! in the queue of connection management at once, and pays for their time (`cm_budget.rs`). Behind each rrxe asks a question of its own
+//! (`probe.rs`), whose answer says that ib_core has handled both. Other questions to such an administrator's devices have a low rate
 //! (`guests.rs`).
 //!
 //! ib_core may stand still for as long as a user likes. Such a question of rrxe's own follows some other datagrams of
@@ -29,11 +29,11 @@
 //! which it is to wait. It gets a copy in which rrxe has replaced the former and limited the latter (`guise.rs`).
 
 mod asked;
+mod cm_budget;
 mod cm_queue;
 mod guests;
 mod guise;
 mod key;
-mod places;
 mod probe;
 mod rate;
 mod senders;
@@ -56,10 +56,10 @@ use self::{
     rate::{Pace, Paces, Rate},
 };
 pub(crate) use self::{
+    cm_budget::CmBudget,
     cm_queue::CmQueue,
     guests::Guests,
     guise::Guise,
-    places::Standing,
     senders::{Senders, StandIn},
 };
 use crate::{
@@ -79,10 +79,6 @@ const QUESTIONS: Paces = Paces {
     all: Pace::new(1_024, 1_024),
 };
 
-/// Datagrams of a guest's device that ib_mad has not handled, beyond which questions of connection management are dropped.
-/// ib_mad may sleep a second for each, and a question that waits for long loses its place before ib_core has it.
-const BACKLOG: u32 = 16;
-
 /// The rates of the management datagrams that a GSI QP takes, what it has asked, and what the present one is to be. The
 /// holder of the QP's turn has it.
 pub(crate) struct Gsi {
@@ -90,8 +86,6 @@ pub(crate) struct Gsi {
     questions: Rate,
     asked: Asked,
     guids: Guids,
-    /// The most receives that were posted. ib_mad posts one again for each datagram that it has handled.
-    most_posted: u32,
     /// The datagram that is taken, as ib_core sees it.
     pub(crate) guise: Guise,
     /// The probe that is to follow it, and its stand-in.
@@ -110,7 +104,6 @@ impl Gsi {
             questions: Rate::new(QUESTIONS)?,
             asked: Asked::new()?,
             guids: Guids::new(),
-            most_posted: 0,
             guise: Guise::default(),
             probe: None,
         })
@@ -118,21 +111,13 @@ impl Gsi {
 
     /// Checks whether the QP takes a packet, and numbers its sender. Notes how ib_core is to see it. With the turn.
     ///
-    /// The packet is a management datagram, and there is a receive for it among those that are `posted`: what is dropped for
-    /// want of these takes nothing from others.
+    /// The packet is a management datagram, and there are receives for it and for a probe: what is dropped for want of these
+    /// takes nothing from others.
     ///
     /// # Errors
     ///
     /// The counter of the drop.
-    fn check(
-        &mut self,
-        now: Instant,
-        device: &Device,
-        packet: &RxPacket,
-        posted: u32,
-    ) -> Result<(), Counter> {
-        self.most_posted = self.most_posted.max(posted);
-        let backlog = self.most_posted.saturating_sub(posted);
+    fn check(&mut self, now: Instant, device: &Device, packet: &RxPacket) -> Result<(), Counter> {
         (self.guise, self.probe) = (Guise::default(), None);
         // ib_core is about to free what its work items use: see `settle_gsi` in unplug.rs.
         if device.link.check_stays().is_err() {
@@ -156,9 +141,9 @@ impl Gsi {
                 admitted(self.questions.admits(sender, now))?;
             }
             MadKind::Question if header.may_reach_cm() => {
-                admitted(backlog <= BACKLOG && self.questions.admits(sender, now))?;
-                let place = take_place(device)?;
-                self.probe = Some(probe_behind(device, packet, place)?);
+                admitted(self.questions.admits(sender, now))?;
+                let stand_in = take_question(device)?;
+                self.probe = Some(probe_behind(device, packet, stand_in)?);
             }
             MadKind::Question => admitted(device.workers.guests.admits(sender))?,
         }
@@ -217,7 +202,7 @@ impl Core {
         match (self.engine.receives(), self.rq.posted()) {
             (false, _) => Err(Counter::DropState),
             (true, ..2) => Err(Counter::DropNoReceive),
-            (true, posted) => gsi.check(now, &qp.device, packet, posted),
+            (true, _) => gsi.check(now, &qp.device, packet),
         }
     }
 
@@ -245,22 +230,22 @@ fn is_connected(gsi: &Qp, qpn: Qpn) -> bool {
     gsi.net.qps(qpn).with(qpn.get(), has_peer).unwrap_or(false)
 }
 
-/// Gives a question a place, and returns the stand-in of the probe behind it.
+/// Takes a question of a guest's device, and returns the stand-in of the probe behind it.
 ///
 /// # Errors
 ///
 /// The counter of the drop.
-fn take_place(device: &Device) -> Result<StandIn, Counter> {
+fn take_question(device: &Device) -> Result<StandIn, Counter> {
     // Nobody would answer the probe.
     if !device.has_connection_management() {
         return Err(Counter::DropState);
     }
-    let number = device.workers.guests.take_place(&device.link);
+    let number = device.workers.guests.take(&device.link);
     number.map(StandIn::Probe).ok_or(Counter::DropRate)
 }
 
 /// Returns the probe that is due behind a datagram, with its stand-in. `None` if nobody would answer it, nor queue the
-/// datagram. For ib_core a probe is a question: that of a guest's device takes a place.
+/// datagram. For ib_core a probe is a question: the network of a guest's device pays for it.
 ///
 /// # Errors
 ///
@@ -274,7 +259,7 @@ fn take_check(device: &Device, packet: &RxPacket) -> Result<Option<(StandIn, RxP
             let number = device.cm_queue.take(packet.endpoints.destination);
             number.map(StandIn::Check).ok_or(Counter::DropRate)?
         }
-        false => take_place(device)?,
+        false => take_question(device)?,
     };
     probe_behind(device, packet, stand_in).map(Some)
 }
@@ -291,7 +276,7 @@ fn probe_behind(
 ) -> Result<(StandIn, RxPacket), Counter> {
     let Some(probe) = probe::behind(packet, &device.link) else {
         match stand_in {
-            StandIn::Probe(number) => device.workers.guests.give_back(number),
+            StandIn::Probe(number) => device.link.context().cm_budget.give_back(number),
             StandIn::Check(number) => device.cm_queue.give_back(number),
             StandIn::Sender(_) => {}
         }
@@ -304,7 +289,7 @@ fn probe_behind(
 /// Whether `av` leads to the stand-in of a probe, and so is for its answer. Notes that it is answered. Any context.
 pub(crate) fn take_answer(device: &Device, av: &Av) -> bool {
     match StandIn::answered(av) {
-        Some(StandIn::Probe(number)) => device.workers.guests.end(number),
+        Some(StandIn::Probe(number)) => device.workers.guests.end(&device.link, number),
         Some(StandIn::Check(number)) => device.cm_queue.end(number),
         Some(StandIn::Sender(_)) | None => return false,
     }

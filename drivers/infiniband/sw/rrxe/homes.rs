@@ -19,7 +19,7 @@ use rdma::{
 };
 
 /// Which link an address belongs to. No two links of a namespace have the same, not even one after the other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct LinkId(u64);
 
 /// An address of a device, on a network device.

@@ -250,7 +250,7 @@ impl Link {
     /// The device is gone, or never came about: lets go of everything. Process context; sleeps.
     pub(crate) fn close(&self) {
         self.netdev.clear();
-        self.workers().guests.forget(self);
+        self.context.cm_budget.forget(self.id);
         if self.open.xchg(false, ordering::Relaxed) {
             self.links.contexts.release(&self.context);
         }

@@ -24,7 +24,7 @@ use rdma::{
 
 use roce::{ids::Qpn, wire::UDP_PORT};
 
-use crate::{gsi::Standing, homes::Homes, mcast::Groups, qp::Qp, rx};
+use crate::{gsi::CmBudget, homes::Homes, mcast::Groups, qp::Qp, rx};
 
 /// A network namespace with at least one device.
 ///
@@ -52,8 +52,9 @@ pub(crate) struct NetContext {
     pub(crate) backlog: Arc<Backlog>,
     /// Packets that no QP could be blamed for.
     pub(crate) drops: rx::Drops,
-    /// How it stands with the limits to questions of connection management.
-    pub(crate) standing: Arc<Standing>,
+    /// What it has asked ib_core's connection management, if its administrators are not those of the host.
+    #[pin]
+    pub(crate) cm_budget: CmBudget,
     /// Those of its QPs are among these.
     pub(crate) credits: Arc<Credits>,
     /// Open while there are devices.
@@ -92,7 +93,7 @@ impl NetContext {
                 readers,
                 backlog: Backlog::new()?,
                 drops: rx::Drops::new(),
-                standing: Standing::new()?,
+                cm_budget <- CmBudget::new(),
                 credits,
                 sockets <- new_mutex!(None, "rrxe_sockets"),
             }),

@@ -151,7 +151,7 @@ impl Provider for Rrxe {
     fn enable(device: &Arc<Device>) {
         // It may have had users in another namespace, with datagrams that ib_core no longer answers.
         device.cm_queue.forget();
-        device.workers.guests.forget(&device.link);
+        device.link.context().cm_budget.forget(device.link.id());
         device.link.enable();
     }
 

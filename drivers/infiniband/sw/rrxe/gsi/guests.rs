@@ -6,16 +6,14 @@
 //! host, however many devices and networks there are.
 
 use kernel::{
-    cpu::CpuId,
+    cpu::{nr_cpu_ids, CpuId},
     prelude::*,
+    sync::atomic::{ordering::Relaxed, Atomic},
     time::{Instant, Monotonic},
 };
 use rdma::{gid::Gid, new_irq_spinlock, sync::IrqSpinLock};
 
-use super::{
-    places::{Holder, Places},
-    rate::{Pace, Paces, Rate},
-};
+use super::rate::{Pace, Paces, Rate};
 use crate::link::Link;
 
 /// Questions but those of connection management. ib_mad answers many itself, and writes a line to the log, without a limit,
@@ -32,21 +30,9 @@ pub(crate) struct Guests {
     /// When the module was loaded.
     epoch: Instant<Monotonic>,
     #[pin]
-    state: IrqSpinLock<State>,
-}
-
-struct State {
-    questions: Rate,
-    places: Places,
-}
-
-impl Holder {
-    fn of(link: &Link) -> Self {
-        Self {
-            network: link.context().standing.clone(),
-            link: core::ptr::from_ref(link).addr(),
-        }
-    }
+    questions: IrqSpinLock<Rate>,
+    /// When each CPU answered a probe last, in nanoseconds.
+    answered: KVVec<Atomic<i64>>,
 }
 
 impl Guests {
@@ -56,14 +42,16 @@ impl Guests {
     ///
     /// `ENOMEM`.
     pub(crate) fn new() -> Result<Pin<KBox<Self>>> {
-        let state = State {
-            questions: Rate::new(QUESTIONS)?,
-            places: Places::new()?,
-        };
+        let questions = Rate::new(QUESTIONS)?;
+        let mut answered = KVVec::new();
+        for _ in 0..nr_cpu_ids() {
+            answered.push(Atomic::new(i64::MIN), GFP_KERNEL)?;
+        }
         KBox::pin_init(
             pin_init!(Self {
                 epoch: Instant::now(),
-                state <- new_irq_spinlock!(state, "rrxe_guests"),
+                questions <- new_irq_spinlock!(questions, "rrxe_guests"),
+                answered,
             }),
             GFP_KERNEL,
         )
@@ -72,7 +60,7 @@ impl Guests {
     /// Whether one more question of `sender` is taken that is none of connection management. Any context.
     pub(super) fn admits(&self, sender: Gid) -> bool {
         let now = self.now();
-        self.state.lock().questions.admits(sender, now)
+        self.questions.lock().admits(sender, now)
     }
 
     fn now(&self) -> i64 {
@@ -81,26 +69,16 @@ impl Guests {
 
     /// Takes a question of connection management that came by `link`, and returns the number of the probe behind it. `None` if it
     /// is to be dropped. Any context.
-    pub(super) fn take_place(&self, link: &Link) -> Option<u32> {
+    pub(super) fn take(&self, link: &Link) -> Option<u32> {
+        link.context().cm_budget.take(link.id(), self.now())
+    }
+
+    /// The probe with this number of a device of `link` is answered. In the work item of ib_core that answers.
+    pub(super) fn end(&self, link: &Link, number: u32) {
         let now = self.now();
-        self.state.lock().places.take(Holder::of(link), now)
-    }
-
-    /// A question that was taken is not asked. Any context.
-    pub(super) fn give_back(&self, number: u32) {
-        self.state.lock().places.give_back(number);
-    }
-
-    /// The probe with this number is answered. Any context.
-    pub(super) fn end(&self, number: u32) {
-        let (now, mut state) = (self.now(), self.state.lock());
-        state.places.end(number, CpuId::current(), now);
-    }
-
-    /// Forgets the questions of a link whose device is unregistered: ib_core keeps nothing of it in the queue of
-    /// connection management any more (`cm_remove_one()`, cm.c). Any context.
-    pub(crate) fn forget(&self, link: &Link) {
-        self.state.lock().places.forget(&Holder::of(link));
+        let cpu = self.answered.get(CpuId::current().as_u32() as usize);
+        let last = cpu.map_or(i64::MIN, |answered| answered.xchg(now, Relaxed));
+        link.context().cm_budget.end(number, last, now);
     }
 }
 

@@ -24,7 +24,7 @@ const ECN: u8 = 0b11;
 pub(crate) enum StandIn {
     /// For a sender of the device.
     Sender(u32),
-    /// For that of a probe, which is nobody, behind a question that has a place (`places.rs`).
+    /// For that of a probe, which is nobody, behind a question of a network with a budget (`cm_budget.rs`).
     Probe(u32),
     /// For that of a probe by which the device learns how much waits (`cm_queue.rs`).
     Check(u32),

@@ -1,0 +1,339 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! How much of ib_core's connection management a network may use whose administrator is none of the host's.
+//!
+//! Such an administrator decides how long ib_core takes for a question. ib_core looks up the host's own address: twice for
+//! some questions, and once for the probe behind a question. It sleeps a second at most in each look-up
+//! (`addr_resolve_neigh()`, addr.c), and each look-up takes as long as the network's routing rules. Meanwhile the other
+//! questions that came by the same CPU wait, those of all networks (`ib_cm_init()`, cm.c).
+//!
+//! So a network has [`MOST`] questions in ib_core's queue, and pays for the time of each that was not [`QUICK`]: it has a
+//! seventeenth of ib_core's time, and [`AT_ONCE`] of it at once. While it has no time left, its questions are dropped. The
+//! questions of other networks stand in the same queue, and one network's limits do not depend on another one's questions.
+//!
+//! ib_core has handled a question when it answers the probe. The time of a question ends then. It begins when the question was
+//! taken, or when the same CPU answered the probe before, whichever is later: what other networks' questions took is left
+//! out. What else may have kept ib_core is not known here. So no question costs more than [`MOST_PAID`].
+//!
+//! A probe may stay without an answer: for want of memory, because the address has gone, or because ib_core stands still. So a
+//! network whose questions have no answers may ask further ones, each after twice as long.
+
+use kernel::prelude::*;
+use rdma::{new_irq_spinlock, sync::IrqSpinLock};
+
+use super::senders::NUMBER_BITS;
+use crate::homes::LinkId;
+
+/// Questions without answers while which others are taken.
+const MOST: usize = 3;
+/// Questions without answers that are remembered. Within [`FORGOTTEN`] no more are taken, by [`FURTHER`].
+const REMEMBERED: usize = 12;
+/// Nanoseconds after which a question is forgotten that has no answer.
+const FORGOTTEN: i64 = 3_600_000_000_000;
+/// Nanoseconds between [`MOST`] questions without answers and a further one, doubled for each that is further.
+const FURTHER: i64 = 16_000_000_000;
+/// Nanoseconds of a question for which a network does not pay: others notice nothing of these.
+const QUICK: i64 = 10_000_000;
+/// Nanoseconds of a question for which a network pays at most. ib_core sleeps for three of its own look-ups and the probe's.
+const MOST_PAID: i64 = 10_000_000_000;
+/// How many times longer than a question takes until its network has that time again.
+const PRICE: i64 = 17;
+/// Nanoseconds of ib_core's time that a network has at once: connections of a busy host take some hundredths of a second each.
+const AT_ONCE: i64 = 3_000_000_000;
+
+/// What a network has asked, and what it has paid.
+#[pin_data]
+pub(crate) struct CmBudget {
+    #[pin]
+    state: IrqSpinLock<State>,
+}
+
+/// A question whose probe is not answered.
+struct Question {
+    /// The number of the probe.
+    probe: u32,
+    /// The link that it came by.
+    link: LinkId,
+    /// When it was taken, in nanoseconds.
+    since: i64,
+}
+
+struct State {
+    /// The number of the next probe.
+    next: u32,
+    questions: [Option<Question>; REMEMBERED],
+    /// The network takes no questions before, in nanoseconds.
+    rests_until: i64,
+}
+
+impl State {
+    const fn new() -> Self {
+        Self {
+            next: 0,
+            questions: [const { None }; REMEMBERED],
+            rests_until: i64::MIN,
+        }
+    }
+
+    /// Takes a question that comes by `link` at `now`, and returns the number of the probe behind it. `None` if it is to be
+    /// dropped.
+    fn take(&mut self, link: LinkId, now: i64) -> Option<u32> {
+        self.remove(|question| now.saturating_sub(question.since) >= FORGOTTEN);
+        if now < self.rests_until || !self.may_ask(now) {
+            return None;
+        }
+        let place = self.questions.iter_mut().find(|place| place.is_none())?;
+        let probe = self.next;
+        *place = Some(Question {
+            probe,
+            link,
+            since: now,
+        });
+        self.next = probe.wrapping_add(1) % (1 << NUMBER_BITS);
+        Some(probe)
+    }
+
+    /// Whether there are few questions without answers, or the latest one was taken long ago.
+    fn may_ask(&self, now: i64) -> bool {
+        let questions = || self.questions.iter().flatten();
+        let further = questions().count().checked_sub(MOST);
+        let latest = questions().map(|question| question.since).max();
+        further.zip(latest).is_none_or(|(further, latest)| {
+            now.saturating_sub(latest) >= FURTHER << further.min(REMEMBERED)
+        })
+    }
+
+    /// A probe is answered at `now` by a CPU that has answered before at `last`, whatever network's.
+    fn end(&mut self, probe: u32, last: i64, now: i64) {
+        let is_its = |question: &mut Question| question.probe == probe;
+        let mut places = self.questions.iter_mut();
+        if let Some(question) = places.find_map(|place| place.take_if(is_its)) {
+            self.pay(now.saturating_sub(question.since.max(last)), now);
+        }
+    }
+
+    /// Pays for a question that took so long until `now`.
+    fn pay(&mut self, took: i64, now: i64) {
+        if took < QUICK {
+            return;
+        }
+        let from = self.rests_until.max(now.saturating_sub(AT_ONCE * PRICE));
+        let price = took.min(MOST_PAID).saturating_mul(PRICE);
+        self.rests_until = from.saturating_add(price);
+    }
+
+    /// Forgets questions.
+    fn remove(&mut self, unwanted: impl Fn(&Question) -> bool) {
+        for place in &mut self.questions {
+            place.take_if(|question| unwanted(question));
+        }
+    }
+}
+
+impl CmBudget {
+    /// That of a network without questions.
+    pub(crate) fn new() -> impl PinInit<Self> {
+        pin_init!(Self {
+            state <- new_irq_spinlock!(State::new(), "rrxe_cm_budget"),
+        })
+    }
+
+    /// Takes a question that comes by `link` at `now`, in nanoseconds, and returns the number of the probe behind it. `None` if
+    /// it is to be dropped. Any context.
+    pub(super) fn take(&self, link: LinkId, now: i64) -> Option<u32> {
+        self.state.lock().take(link, now)
+    }
+
+    /// A question that was taken is not asked. Any context.
+    pub(super) fn give_back(&self, probe: u32) {
+        self.state.lock().remove(|question| question.probe == probe);
+    }
+
+    /// A probe is answered at `now` by a CPU that has answered another one before at `last`, both in nanoseconds. Any context.
+    pub(super) fn end(&self, probe: u32, last: i64, now: i64) {
+        self.state.lock().end(probe, last, now);
+    }
+
+    /// Forgets the questions that came by a link whose device is unregistered: ib_core keeps nothing of it in the queue of
+    /// connection management any more (`cm_remove_one()`, cm.c). Any context.
+    pub(crate) fn forget(&self, link: LinkId) {
+        self.state.lock().remove(|question| question.link == link);
+    }
+}
+
+#[kunit_tests(rrxe_gsi_cm_budget)]
+mod tests {
+    use super::*;
+
+    const SECOND: i64 = 1_000_000_000;
+    const HOUR: i64 = 3_600 * SECOND;
+    /// A CPU that has answered nothing.
+    const NEVER: i64 = i64::MIN;
+
+    /// A network with a link.
+    struct Network {
+        state: State,
+        link: LinkId,
+    }
+
+    impl Network {
+        fn new() -> Self {
+            Self {
+                state: State::new(),
+                link: LinkId::default(),
+            }
+        }
+
+        fn take(&mut self, now: i64) -> Option<u32> {
+            self.state.take(self.link, now)
+        }
+
+        /// Takes all that it may ask.
+        fn fill(&mut self, now: i64) -> usize {
+            core::iter::from_fn(|| self.take(now)).count()
+        }
+    }
+
+    #[test]
+    fn after_an_answer_another_question_is_taken() -> Result {
+        let mut network = Network::new();
+        let number = network.take(5).ok_or(ENOENT)?;
+        assert_eq!(network.fill(5), MOST - 1);
+        network.state.end(number, NEVER, 5 + QUICK - 1);
+        assert_eq!(network.fill(5 + QUICK), 1);
+        // A second answer gives nothing.
+        network.state.end(number, NEVER, 5 + QUICK);
+        assert_eq!(network.fill(5 + QUICK), 0);
+        Ok(())
+    }
+
+    #[test]
+    fn a_network_rests_for_its_questions() -> Result {
+        for (took, paid) in [(SECOND, SECOND), (HOUR, MOST_PAID)] {
+            let mut network = Network::new();
+            // The first question takes the time that a network has at once.
+            let number = network.take(0).ok_or(ENOENT)?;
+            network.state.end(number, NEVER, AT_ONCE);
+            let number = network.take(AT_ONCE).ok_or(ENOENT)?;
+            let now = AT_ONCE + took;
+            network.state.end(number, NEVER, now);
+            let end = match took {
+                HOUR => now + (paid - AT_ONCE) * PRICE,
+                _ => AT_ONCE + paid * PRICE,
+            };
+            assert_eq!(network.take(end - 1), None);
+            assert_eq!(network.fill(end), MOST);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_network_has_a_part_of_the_time() -> Result {
+        let (mut network, mut used, mut now, mut last) = (Network::new(), 0, 0, NEVER);
+        while now < HOUR {
+            let took = 3 * SECOND;
+            let number = match network.take(now) {
+                Some(number) => number,
+                None => {
+                    now += SECOND;
+                    continue;
+                }
+            };
+            now += took;
+            used += took;
+            network.state.end(number, last, now);
+            last = now;
+        }
+        assert!(used <= HOUR / PRICE + AT_ONCE + 3 * SECOND);
+        Ok(())
+    }
+
+    #[test]
+    fn a_network_does_not_pay_for_others_before_it() -> Result {
+        let mut network = Network::new();
+        let number = network.take(0).ok_or(ENOENT)?;
+        // Another one was answered by the same CPU meanwhile.
+        network.state.end(number, HOUR, HOUR + QUICK - 1);
+        assert_eq!(network.fill(HOUR + QUICK), MOST);
+        Ok(())
+    }
+
+    #[test]
+    fn quick_questions_cost_nothing() -> Result {
+        let mut network = Network::new();
+        for round in 0..10_000 {
+            let now = round * QUICK;
+            let number = network.take(now).ok_or(ENOENT)?;
+            network.state.end(number, NEVER, now + QUICK - 1);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn without_answers_each_further_question_waits_for_longer() {
+        let (mut network, mut now) = (Network::new(), 0);
+        assert_eq!(network.fill(now), MOST);
+        for doublings in 0..7 {
+            now += FURTHER << doublings;
+            assert_eq!(network.fill(now - 1), 0);
+            assert_eq!(network.fill(now), 1);
+        }
+    }
+
+    #[test]
+    fn questions_without_answers_are_few_for_ever() {
+        let (mut network, mut taken) = (Network::new(), 0);
+        // A day, by the second.
+        for second in 0..24 * 3_600 {
+            taken += network.fill(second * SECOND);
+        }
+        assert!((24..=24 * REMEMBERED).contains(&taken));
+    }
+
+    #[test]
+    fn questions_without_answers_are_paid_when_the_answers_come() -> Result {
+        let (mut network, mut numbers, mut now) = (Network::new(), KVec::new(), 0);
+        while now < FORGOTTEN {
+            if let Some(number) = network.take(now) {
+                numbers.push(number, GFP_KERNEL)?;
+            }
+            now += SECOND;
+        }
+        now -= SECOND;
+        let first = now;
+        for number in &numbers {
+            let last = now;
+            now += SECOND;
+            network.state.end(*number, last, now);
+        }
+        let paid = numbers.len() as i64 * SECOND;
+        let end = first + SECOND + (paid - AT_ONCE) * PRICE;
+        assert_eq!(network.take(end - 1), None);
+        assert_eq!(network.fill(end), MOST);
+        Ok(())
+    }
+
+    #[test]
+    fn a_link_that_is_gone_keeps_no_place_and_pays_what_it_owes() -> Result {
+        let mut network = Network::new();
+        let number = network.take(0).ok_or(ENOENT)?;
+        assert_eq!(network.fill(0), MOST - 1);
+        network.state.end(number, NEVER, MOST_PAID);
+        network
+            .state
+            .remove(|question| question.link == network.link);
+        let end = MOST_PAID + (MOST_PAID - AT_ONCE) * PRICE;
+        assert_eq!(network.take(end - 1), None);
+        assert_eq!(network.fill(end), MOST);
+        Ok(())
+    }
+
+    #[test]
+    fn a_question_that_is_not_asked_takes_no_place() -> Result {
+        let mut network = Network::new();
+        let number = network.take(0).ok_or(ENOENT)?;
+        network.state.remove(|question| question.probe == number);
+        assert_eq!(network.fill(0), MOST);
+        Ok(())
+    }
+}
