@@ -8,15 +8,17 @@
 //! questions that came by the same CPU wait, those of all networks (`ib_cm_init()`, cm.c).
 //!
 //! So a network has [`MOST`] questions in ib_core's queue, and pays for the time of each that was not [`QUICK`]: it has a
-//! seventeenth of ib_core's time, and [`AT_ONCE`] of it at once. While it has no time left, its questions are dropped. The
-//! questions of other networks stand in the same queue, and one network's limits do not depend on another one's questions.
+//! fifth of ib_core's time, and [`AT_ONCE`] of it at once. While it has no time left, its questions are dropped. The
+//! questions of other networks stand in the same queue, and have budgets of their own.
 //!
 //! ib_core has handled a question when it answers the probe. The time of a question ends then. It begins when the question was
-//! taken, or when the same CPU answered the probe before, whichever is later: what other networks' questions took is left
-//! out. What else may have kept ib_core is not known here. So no question costs more than [`MOST_PAID`].
+//! taken, or when the same CPU answered the probe before, whichever is later. So what ib_core took for other networks'
+//! questions is left out, if it has answered their probes. What else may have kept ib_core is not known here: questions
+//! without answers, and users who stop it. So no question costs more than [`MOST_PAID`], which a network has that has not
+//! asked of late.
 //!
-//! A probe may stay without an answer: for want of memory, because the address has gone, or because ib_core stands still. So a
-//! network whose questions have no answers may ask further ones, each after twice as long.
+//! A probe may stay without an answer: for want of memory, because the address is not found, or because ib_core stands still.
+//! So a network whose questions have no answers may ask further ones, each after twice as long.
 
 use kernel::prelude::*;
 use rdma::{new_irq_spinlock, sync::IrqSpinLock};
@@ -27,18 +29,18 @@ use crate::homes::LinkId;
 /// Questions without answers while which others are taken.
 const MOST: usize = 3;
 /// Questions without answers that are remembered. Within [`FORGOTTEN`] no more are taken, by [`FURTHER`].
-const REMEMBERED: usize = 12;
+const REMEMBERED: usize = 10;
 /// Nanoseconds after which a question is forgotten that has no answer.
-const FORGOTTEN: i64 = 3_600_000_000_000;
+const FORGOTTEN: i64 = 600_000_000_000;
 /// Nanoseconds between [`MOST`] questions without answers and a further one, doubled for each that is further.
 const FURTHER: i64 = 16_000_000_000;
-/// Nanoseconds of a question for which a network does not pay: others notice nothing of these.
-const QUICK: i64 = 10_000_000;
-/// Nanoseconds of a question for which a network pays at most. ib_core sleeps for three of its own look-ups and the probe's.
-const MOST_PAID: i64 = 10_000_000_000;
+/// Nanoseconds of each question for which a network does not pay: connections of a busy host take some hundredths of a second.
+const QUICK: i64 = 50_000_000;
+/// Nanoseconds of a question for which a network pays at most: ib_core sleeps for two look-ups of its own, and one for the probe.
+const MOST_PAID: i64 = 3_000_000_000;
 /// How many times longer than a question takes until its network has that time again.
-const PRICE: i64 = 17;
-/// Nanoseconds of ib_core's time that a network has at once: connections of a busy host take some hundredths of a second each.
+const PRICE: i64 = 5;
+/// Nanoseconds of ib_core's time that a network has at once.
 const AT_ONCE: i64 = 3_000_000_000;
 
 /// What a network has asked, and what it has paid.
@@ -114,12 +116,11 @@ impl State {
 
     /// Pays for a question that took so long until `now`.
     fn pay(&mut self, took: i64, now: i64) {
-        if took < QUICK {
-            return;
+        let paid = took.min(MOST_PAID).saturating_sub(QUICK);
+        if paid > 0 {
+            let from = self.rests_until.max(now.saturating_sub(AT_ONCE * PRICE));
+            self.rests_until = from.saturating_add(paid.saturating_mul(PRICE));
         }
-        let from = self.rests_until.max(now.saturating_sub(AT_ONCE * PRICE));
-        let price = took.min(MOST_PAID).saturating_mul(PRICE);
-        self.rests_until = from.saturating_add(price);
     }
 
     /// Forgets questions.
@@ -207,44 +208,51 @@ mod tests {
         Ok(())
     }
 
+    /// Asks two questions that take all that a network has at once, each. Returns until when it rests.
+    fn overdraw(network: &mut Network) -> Result<i64> {
+        for round in 1..=2 {
+            let number = network.take((round - 1) * MOST_PAID).ok_or(ENOENT)?;
+            network.state.end(number, NEVER, round * MOST_PAID);
+        }
+        Ok(MOST_PAID - AT_ONCE * PRICE + 2 * (MOST_PAID - QUICK) * PRICE)
+    }
+
     #[test]
     fn a_network_rests_for_its_questions() -> Result {
-        for (took, paid) in [(SECOND, SECOND), (HOUR, MOST_PAID)] {
-            let mut network = Network::new();
-            // The first question takes the time that a network has at once.
-            let number = network.take(0).ok_or(ENOENT)?;
-            network.state.end(number, NEVER, AT_ONCE);
-            let number = network.take(AT_ONCE).ok_or(ENOENT)?;
-            let now = AT_ONCE + took;
-            network.state.end(number, NEVER, now);
-            let end = match took {
-                HOUR => now + (paid - AT_ONCE) * PRICE,
-                _ => AT_ONCE + paid * PRICE,
-            };
-            assert_eq!(network.take(end - 1), None);
-            assert_eq!(network.fill(end), MOST);
+        let mut network = Network::new();
+        let end = overdraw(&mut network)?;
+        assert_eq!(network.take(end - 1), None);
+        assert_eq!(network.fill(end), MOST);
+        Ok(())
+    }
+
+    #[test]
+    fn one_question_costs_no_rest_whatever_has_kept_ib_core() -> Result {
+        let mut network = Network::new();
+        for round in 0..3 {
+            let now = round * HOUR;
+            let number = network.take(now).ok_or(ENOENT)?;
+            network.state.end(number, NEVER, now + FORGOTTEN);
+            assert_eq!(network.fill(now + FORGOTTEN), MOST);
+            network.state.remove(|_| true);
         }
         Ok(())
     }
 
     #[test]
     fn a_network_has_a_part_of_the_time() -> Result {
-        let (mut network, mut used, mut now, mut last) = (Network::new(), 0, 0, NEVER);
+        let (mut network, mut paid, mut now, mut last) = (Network::new(), 0, 0, NEVER);
         while now < HOUR {
-            let took = 3 * SECOND;
-            let number = match network.take(now) {
-                Some(number) => number,
-                None => {
-                    now += SECOND;
-                    continue;
-                }
-            };
-            now += took;
-            used += took;
-            network.state.end(number, last, now);
-            last = now;
+            if let Some(number) = network.take(now) {
+                now += MOST_PAID;
+                paid += MOST_PAID - QUICK;
+                network.state.end(number, last, now);
+                last = now;
+            } else {
+                now += SECOND;
+            }
         }
-        assert!(used <= HOUR / PRICE + AT_ONCE + 3 * SECOND);
+        assert!(paid <= HOUR / PRICE + AT_ONCE + MOST_PAID);
         Ok(())
     }
 
@@ -264,7 +272,7 @@ mod tests {
         for round in 0..10_000 {
             let now = round * QUICK;
             let number = network.take(now).ok_or(ENOENT)?;
-            network.state.end(number, NEVER, now + QUICK - 1);
+            network.state.end(number, NEVER, now + QUICK);
         }
         Ok(())
     }
@@ -273,7 +281,7 @@ mod tests {
     fn without_answers_each_further_question_waits_for_longer() {
         let (mut network, mut now) = (Network::new(), 0);
         assert_eq!(network.fill(now), MOST);
-        for doublings in 0..7 {
+        for doublings in 0..5 {
             now += FURTHER << doublings;
             assert_eq!(network.fill(now - 1), 0);
             assert_eq!(network.fill(now), 1);
@@ -287,7 +295,8 @@ mod tests {
         for second in 0..24 * 3_600 {
             taken += network.fill(second * SECOND);
         }
-        assert!((24..=24 * REMEMBERED).contains(&taken));
+        let periods = (24 * HOUR / FORGOTTEN) as usize;
+        assert!((periods..=periods * REMEMBERED).contains(&taken));
     }
 
     #[test]
@@ -306,7 +315,7 @@ mod tests {
             now += SECOND;
             network.state.end(*number, last, now);
         }
-        let paid = numbers.len() as i64 * SECOND;
+        let paid = numbers.len() as i64 * (SECOND - QUICK);
         let end = first + SECOND + (paid - AT_ONCE) * PRICE;
         assert_eq!(network.take(end - 1), None);
         assert_eq!(network.fill(end), MOST);
@@ -314,17 +323,16 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_is_gone_keeps_no_place_and_pays_what_it_owes() -> Result {
+    fn a_link_that_is_gone_keeps_no_place() -> Result {
         let mut network = Network::new();
-        let number = network.take(0).ok_or(ENOENT)?;
-        assert_eq!(network.fill(0), MOST - 1);
-        network.state.end(number, NEVER, MOST_PAID);
-        network
-            .state
-            .remove(|question| question.link == network.link);
-        let end = MOST_PAID + (MOST_PAID - AT_ONCE) * PRICE;
-        assert_eq!(network.take(end - 1), None);
+        let end = overdraw(&mut network)?;
+        let link = network.link;
         assert_eq!(network.fill(end), MOST);
+        network.state.remove(|question| question.link == link);
+        assert_eq!(network.fill(end), MOST);
+        network.state.remove(|question| question.link == link);
+        network.state.pay(MOST_PAID, end);
+        assert_eq!(network.take(end), None);
         Ok(())
     }
 
