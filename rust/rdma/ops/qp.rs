@@ -209,8 +209,8 @@ pub(super) unsafe extern "C" fn modify<P: Provider>(
 
 /// Implements `query_qp`. All attributes but the PSNs are reported, whatever the mask asks for.
 ///
-/// Any user can dump the attributes of all QPs by netlink (`fill_res_qp_entry_query()`, nldev.c), and the PSNs of a
-/// connected QP are all that a forger lacks. That dump asks for nothing; users who own a QP ask.
+/// Any user can dump the attributes of all QPs by netlink (`fill_res_qp_entry_query()`, nldev.c). Whoever can send with the address of a
+/// connected QP's peer breaks the connection by one packet with its PSN. That dump asks for nothing; users who own a QP ask.
 ///
 /// ib_uverbs_query_qp() copies attributes to the process out of memory that it doesn't initialise,
 /// and fill_res_qp_entry_query() out of its stack: both structures are written as a whole.
