@@ -238,6 +238,14 @@ pub(crate) fn check_no_signal() -> Result {
     }
 }
 
+/// The error of a function that gives up with `EINTR` for any signal: that of [`check_no_signal`] if there is one. Process context.
+pub(crate) fn signal_or(error: Error) -> Error {
+    match check_no_signal() {
+        Err(signal) if error == EINTR => signal,
+        _ => error,
+    }
+}
+
 /// Checks that the current task isn't to be frozen, as when the system goes to sleep: that waits for system calls. Process
 /// context.
 ///

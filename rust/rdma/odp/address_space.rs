@@ -17,7 +17,13 @@ use super::{
     owner::{NewThreads, Open, Owner, Owners},
     Chunk, NOTIFIER,
 };
-use crate::{bindings, device::IbDevice, section::Sections, sync::cond_resched, table::Table};
+use crate::{
+    bindings,
+    device::IbDevice,
+    section::Sections,
+    sync::{cond_resched, signal_or},
+    table::Table,
+};
 
 /// Bytes of a chunk of an address space, log₂: what one page of a page table maps.
 const CHUNK_SHIFT: u32 = 21;
@@ -155,14 +161,15 @@ impl AddressSpace {
     ///
     /// # Errors
     ///
-    /// `EFAULT` if the process is gone, `ENOMEM`.
+    /// `EFAULT` if the process is gone, `ENOMEM`, those of [`check_no_signal`](crate::sync::check_no_signal).
     pub(super) fn make_umem(&self, start: usize) -> Result<NonNull<bindings::ib_umem_odp>> {
         let start = start as c_ulong;
         // SAFETY: The root is alive, and its owner keeps its address space.
         let umem = unsafe {
             bindings::ib_umem_odp_alloc_child(self.root.0.as_ptr(), start, CHUNK, &NOTIFIER)
         };
-        NonNull::new(from_err_ptr(umem)?).ok_or(ENOMEM)
+        // The kernel gives up for any signal if the space has had notifiers of other kinds only.
+        NonNull::new(from_err_ptr(umem).map_err(signal_or)?).ok_or(ENOMEM)
     }
 
     /// Takes away all chunks without pages, and so leaves at most one for each page of a page table that the process

@@ -11,7 +11,7 @@ use core::ptr;
 
 use kernel::{error::to_result, prelude::*};
 
-use crate::{bindings, sync::check_no_signal};
+use crate::{bindings, sync::signal_or};
 
 /// Has an address space ready for notifiers. Process context; sleeps.
 ///
@@ -81,9 +81,5 @@ unsafe fn lock_mappings(mm: *mut bindings::mm_struct) -> Result {
 unsafe fn register(mm: *mut bindings::mm_struct) -> Result {
     // SAFETY: The lock is held for writing, and the calling thread is a user of the space.
     let code = unsafe { bindings::__mmu_notifier_register(ptr::null_mut(), mm) };
-    to_result(code).map_err(|error| match check_no_signal() {
-        // The function gives up for any signal.
-        Err(signal) if error == EINTR => signal,
-        _ => error,
-    })
+    to_result(code).map_err(signal_or)
 }
