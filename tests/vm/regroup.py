@@ -67,16 +67,15 @@ class Child:
     def go(self):
         os.write(self.tells, b"g")
 
-    def state(self):
-        with open(f"/proc/{self.pid}/stat", encoding="ascii") as stat:
-            return stat.read().rsplit(")", 1)[1].split()[0]
+    def waits_for_rtnl(self):
+        with open(f"/proc/{self.pid}/stack", encoding="ascii") as stack:
+            return "rtnl" in stack.read()
 
-    def sleeps(self):
-        """Waits until it waits for a lock. Whether it does."""
+    def wait_for_rtnl(self):
+        """Returns when it waits for RTNL, or does not come to that."""
         end = time.monotonic() + 5
-        while self.state() != "D" and time.monotonic() < end:
+        while not self.waits_for_rtnl() and time.monotonic() < end:
             time.sleep(0.005)
-        return self.state() == "D"
 
     def end(self):
         os.kill(self.pid, signal.SIGKILL)
@@ -126,9 +125,9 @@ def stop_joiner():
     with subprocess.Popen(["ip", "link", "del", "group", "7"]):
         time.sleep(0.05)
         joiner.go()
-        joiner.sleeps()
+        joiner.wait_for_rtnl()
         keeper.go()
-        keeper.sleeps()
+        keeper.wait_for_rtnl()
     time.sleep(1)
     os.set_blocking(joiner.hears, False)
     try:
