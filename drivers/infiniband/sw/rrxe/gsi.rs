@@ -42,7 +42,7 @@ use kernel::{
     prelude::*,
     sync::{Arc, ArcBorrow},
 };
-use rdma::av::Av;
+use rdma::{av::Av, gid::Gid};
 use roce::{
     ids::Qpn,
     qp::QpState,
@@ -142,7 +142,7 @@ impl Gsi {
             }
             MadKind::Question if header.may_reach_cm() => {
                 admitted(self.questions.admits(sender, now))?;
-                let stand_in = take_question(device)?;
+                let stand_in = take_question(device, sender)?;
                 self.probe = Some(probe_behind(device, packet, stand_in)?);
             }
             MadKind::Question => admitted(device.workers.guests.admits(sender))?,
@@ -230,17 +230,17 @@ fn is_connected(gsi: &Qp, qpn: Qpn) -> bool {
     gsi.net.qps(qpn).with(qpn.get(), has_peer).unwrap_or(false)
 }
 
-/// Takes a question of a guest's device, and returns the stand-in of the probe behind it.
+/// Takes a question of `sender` to a guest's device, and returns the stand-in of the probe behind it.
 ///
 /// # Errors
 ///
 /// The counter of the drop.
-fn take_question(device: &Device) -> Result<StandIn, Counter> {
+fn take_question(device: &Device, sender: Gid) -> Result<StandIn, Counter> {
     // Nobody would answer the probe.
     if !device.has_connection_management() {
         return Err(Counter::DropState);
     }
-    let number = device.workers.guests.take(&device.link);
+    let number = device.workers.guests.take(sender, &device.link);
     number.map(StandIn::Probe).ok_or(Counter::DropRate)
 }
 
@@ -259,7 +259,7 @@ fn take_check(device: &Device, packet: &RxPacket) -> Result<Option<(StandIn, RxP
             let number = device.cm_queue.take(packet.endpoints.destination);
             number.map(StandIn::Check).ok_or(Counter::DropRate)?
         }
-        false => take_question(device)?,
+        false => take_question(device, packet.endpoints.source)?,
     };
     probe_behind(device, packet, stand_in).map(Some)
 }

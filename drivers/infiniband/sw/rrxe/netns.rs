@@ -93,7 +93,7 @@ impl NetContext {
                 readers,
                 backlog: Backlog::new()?,
                 drops: rx::Drops::new(),
-                cm_budget <- CmBudget::new(),
+                cm_budget <- CmBudget::new()?,
                 credits,
                 sockets <- new_mutex!(None, "rrxe_sockets"),
             }),

@@ -9,7 +9,8 @@
 //!
 //! So a network has [`MOST`] questions in ib_core's queue, and pays for the time of each that was not [`QUICK`]: it has a
 //! fifth of ib_core's time, and [`AT_ONCE`] of it at once. While it has no time left, its questions are dropped. The
-//! questions of other networks stand in the same queue, and have budgets of their own.
+//! questions of other networks stand in the same queue, and have budgets of their own. One peer of the network leaves the
+//! last of its places to the others but once a second.
 //!
 //! ib_core has handled a question when it answers the probe. The time of a question ends then. It begins when the question was
 //! taken, or when the same CPU answered the probe before, whichever is later. So what ib_core took for other networks'
@@ -21,9 +22,12 @@
 //! So a network whose questions have no answers may ask further ones, each after twice as long.
 
 use kernel::prelude::*;
-use rdma::{new_irq_spinlock, sync::IrqSpinLock};
+use rdma::{gid::Gid, new_irq_spinlock, sync::IrqSpinLock};
 
-use super::senders::NUMBER_BITS;
+use super::{
+    rate::{Pace, Paces, Rate},
+    senders::NUMBER_BITS,
+};
 use crate::homes::LinkId;
 
 /// Questions without answers while which others are taken.
@@ -34,14 +38,21 @@ const REMEMBERED: usize = 10;
 const FORGOTTEN: i64 = 600_000_000_000;
 /// Nanoseconds between [`MOST`] questions without answers and a further one, doubled for each that is further.
 const FURTHER: i64 = 16_000_000_000;
-/// Nanoseconds of each question for which a network does not pay: connections of a busy host take some hundredths of a second.
-const QUICK: i64 = 50_000_000;
+/// Nanoseconds of each question for which a network does not pay: on a busy host one takes so long.
+const QUICK: i64 = 200_000_000;
 /// Nanoseconds of a question for which a network pays at most: ib_core sleeps for two look-ups of its own, and one for the probe.
 const MOST_PAID: i64 = 3_000_000_000;
 /// How many times longer than a question takes until its network has that time again.
 const PRICE: i64 = 5;
 /// Nanoseconds of ib_core's time that a network has at once.
 const AT_ONCE: i64 = 3_000_000_000;
+
+/// How often a peer has the last place of [`MOST`].
+const LAST_PLACE: Paces = Paces {
+    sure: Pace::new(1, 1),
+    most: Pace::new(0, 1),
+    all: Pace::new(0, 1),
+};
 
 /// What a network has asked, and what it has paid.
 #[pin_data]
@@ -66,22 +77,24 @@ struct State {
     questions: [Option<Question>; REMEMBERED],
     /// The network takes no questions before, in nanoseconds.
     rests_until: i64,
+    last_place: Rate,
 }
 
 impl State {
-    const fn new() -> Self {
-        Self {
+    fn new() -> Result<Self> {
+        Ok(Self {
             next: 0,
             questions: [const { None }; REMEMBERED],
             rests_until: i64::MIN,
-        }
+            last_place: Rate::new(LAST_PLACE)?,
+        })
     }
 
-    /// Takes a question that comes by `link` at `now`, and returns the number of the probe behind it. `None` if it is to be
+    /// Takes a question of `sender` that comes by `link` at `now`, and returns the number of the probe behind it. `None` if it is to be
     /// dropped.
-    fn take(&mut self, link: LinkId, now: i64) -> Option<u32> {
+    fn take(&mut self, sender: Gid, link: LinkId, now: i64) -> Option<u32> {
         self.remove(|question| now.saturating_sub(question.since) >= FORGOTTEN);
-        if now < self.rests_until || !self.may_ask(now) {
+        if now < self.rests_until || !self.may_ask(sender, now) {
             return None;
         }
         let place = self.questions.iter_mut().find(|place| place.is_none())?;
@@ -96,13 +109,16 @@ impl State {
     }
 
     /// Whether there are few questions without answers, or the latest one was taken long ago.
-    fn may_ask(&self, now: i64) -> bool {
+    fn may_ask(&mut self, sender: Gid, now: i64) -> bool {
         let questions = || self.questions.iter().flatten();
-        let further = questions().count().checked_sub(MOST);
         let latest = questions().map(|question| question.since).max();
-        further.zip(latest).is_none_or(|(further, latest)| {
-            now.saturating_sub(latest) >= FURTHER << further.min(REMEMBERED)
-        })
+        let count = questions().count();
+        match (count.checked_sub(MOST), latest) {
+            (Some(further), Some(latest)) => {
+                now.saturating_sub(latest) >= FURTHER << further.min(REMEMBERED)
+            }
+            _ => count < MOST - 1 || self.last_place.admits(sender, now),
+        }
     }
 
     /// A probe is answered at `now` by a CPU that has answered before at `last`, whatever network's.
@@ -132,17 +148,22 @@ impl State {
 }
 
 impl CmBudget {
-    /// That of a network without questions.
-    pub(crate) fn new() -> impl PinInit<Self> {
-        pin_init!(Self {
-            state <- new_irq_spinlock!(State::new(), "rrxe_cm_budget"),
-        })
+    /// That of a network without questions. Process context.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn new() -> Result<impl PinInit<Self>> {
+        let state = State::new()?;
+        Ok(pin_init!(Self {
+            state <- new_irq_spinlock!(state, "rrxe_cm_budget"),
+        }))
     }
 
-    /// Takes a question that comes by `link` at `now`, in nanoseconds, and returns the number of the probe behind it. `None` if
+    /// Takes a question of `sender` that comes by `link` at `now`, in nanoseconds, and returns the number of the probe behind it. `None` if
     /// it is to be dropped. Any context.
-    pub(super) fn take(&self, link: LinkId, now: i64) -> Option<u32> {
-        self.state.lock().take(link, now)
+    pub(super) fn take(&self, sender: Gid, link: LinkId, now: i64) -> Option<u32> {
+        self.state.lock().take(sender, link, now)
     }
 
     /// A question that was taken is not asked. Any context.
@@ -178,15 +199,19 @@ mod tests {
     }
 
     impl Network {
-        fn new() -> Self {
-            Self {
-                state: State::new(),
+        fn new() -> Result<Self> {
+            Ok(Self {
+                state: State::new()?,
                 link: LinkId::default(),
-            }
+            })
         }
 
         fn take(&mut self, now: i64) -> Option<u32> {
-            self.state.take(self.link, now)
+            self.take_of(Gid([0; 16]), now)
+        }
+
+        fn take_of(&mut self, sender: Gid, now: i64) -> Option<u32> {
+            self.state.take(sender, self.link, now)
         }
 
         /// Takes all that it may ask.
@@ -197,7 +222,7 @@ mod tests {
 
     #[test]
     fn after_an_answer_another_question_is_taken() -> Result {
-        let mut network = Network::new();
+        let mut network = Network::new()?;
         let number = network.take(5).ok_or(ENOENT)?;
         assert_eq!(network.fill(5), MOST - 1);
         network.state.end(number, NEVER, 5 + QUICK - 1);
@@ -219,7 +244,7 @@ mod tests {
 
     #[test]
     fn a_network_rests_for_its_questions() -> Result {
-        let mut network = Network::new();
+        let mut network = Network::new()?;
         let end = overdraw(&mut network)?;
         assert_eq!(network.take(end - 1), None);
         assert_eq!(network.fill(end), MOST);
@@ -228,7 +253,7 @@ mod tests {
 
     #[test]
     fn one_question_costs_no_rest_whatever_has_kept_ib_core() -> Result {
-        let mut network = Network::new();
+        let mut network = Network::new()?;
         for round in 0..3 {
             let now = round * HOUR;
             let number = network.take(now).ok_or(ENOENT)?;
@@ -241,7 +266,7 @@ mod tests {
 
     #[test]
     fn a_network_has_a_part_of_the_time() -> Result {
-        let (mut network, mut paid, mut now, mut last) = (Network::new(), 0, 0, NEVER);
+        let (mut network, mut paid, mut now, mut last) = (Network::new()?, 0, 0, NEVER);
         while now < HOUR {
             if let Some(number) = network.take(now) {
                 now += MOST_PAID;
@@ -258,7 +283,7 @@ mod tests {
 
     #[test]
     fn a_network_does_not_pay_for_others_before_it() -> Result {
-        let mut network = Network::new();
+        let mut network = Network::new()?;
         let number = network.take(0).ok_or(ENOENT)?;
         // Another one was answered by the same CPU meanwhile.
         network.state.end(number, HOUR, HOUR + QUICK - 1);
@@ -268,7 +293,7 @@ mod tests {
 
     #[test]
     fn quick_questions_cost_nothing() -> Result {
-        let mut network = Network::new();
+        let mut network = Network::new()?;
         for round in 0..10_000 {
             let now = round * QUICK;
             let number = network.take(now).ok_or(ENOENT)?;
@@ -278,30 +303,46 @@ mod tests {
     }
 
     #[test]
-    fn without_answers_each_further_question_waits_for_longer() {
-        let (mut network, mut now) = (Network::new(), 0);
+    fn one_peer_leaves_a_place_to_others() -> Result {
+        let (mut network, mut taken) = (Network::new()?, 0);
+        for round in 0..100 {
+            let now = i64::from(round) * SECOND / 10;
+            network.state.remove(|_| true);
+            network.fill(now);
+            taken += u32::from(network.take_of(Gid([100 + round; 16]), now).is_some());
+        }
+        // The first peer has the place once a second, and some have its share.
+        assert!((70..=95).contains(&taken));
+        Ok(())
+    }
+
+    #[test]
+    fn without_answers_each_further_question_waits_for_longer() -> Result {
+        let (mut network, mut now) = (Network::new()?, 0);
         assert_eq!(network.fill(now), MOST);
         for doublings in 0..5 {
             now += FURTHER << doublings;
             assert_eq!(network.fill(now - 1), 0);
             assert_eq!(network.fill(now), 1);
         }
+        Ok(())
     }
 
     #[test]
-    fn questions_without_answers_are_few_for_ever() {
-        let (mut network, mut taken) = (Network::new(), 0);
+    fn questions_without_answers_are_few_for_ever() -> Result {
+        let (mut network, mut taken) = (Network::new()?, 0);
         // A day, by the second.
         for second in 0..24 * 3_600 {
             taken += network.fill(second * SECOND);
         }
         let periods = (24 * HOUR / FORGOTTEN) as usize;
         assert!((periods..=periods * REMEMBERED).contains(&taken));
+        Ok(())
     }
 
     #[test]
     fn questions_without_answers_are_paid_when_the_answers_come() -> Result {
-        let (mut network, mut numbers, mut now) = (Network::new(), KVec::new(), 0);
+        let (mut network, mut numbers, mut now) = (Network::new()?, KVec::new(), 0);
         while now < FORGOTTEN {
             if let Some(number) = network.take(now) {
                 numbers.push(number, GFP_KERNEL)?;
@@ -324,21 +365,18 @@ mod tests {
 
     #[test]
     fn a_link_that_is_gone_keeps_no_place() -> Result {
-        let mut network = Network::new();
-        let end = overdraw(&mut network)?;
+        let mut network = Network::new()?;
         let link = network.link;
-        assert_eq!(network.fill(end), MOST);
-        network.state.remove(|question| question.link == link);
-        assert_eq!(network.fill(end), MOST);
-        network.state.remove(|question| question.link == link);
-        network.state.pay(MOST_PAID, end);
-        assert_eq!(network.take(end), None);
+        for now in [0, 2 * SECOND] {
+            assert_eq!(network.fill(now), MOST);
+            network.state.remove(|question| question.link == link);
+        }
         Ok(())
     }
 
     #[test]
     fn a_question_that_is_not_asked_takes_no_place() -> Result {
-        let mut network = Network::new();
+        let mut network = Network::new()?;
         let number = network.take(0).ok_or(ENOENT)?;
         network.state.remove(|question| question.probe == number);
         assert_eq!(network.fill(0), MOST);

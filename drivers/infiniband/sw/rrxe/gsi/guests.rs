@@ -67,10 +67,11 @@ impl Guests {
         self.epoch.elapsed().as_nanos()
     }
 
-    /// Takes a question of connection management that came by `link`, and returns the number of the probe behind it. `None` if it
+    /// Takes a question of connection management of `sender` that came by `link`, and returns the number of the probe behind it. `None` if it
     /// is to be dropped. Any context.
-    pub(super) fn take(&self, link: &Link) -> Option<u32> {
-        link.context().cm_budget.take(link.id(), self.now())
+    pub(super) fn take(&self, sender: Gid, link: &Link) -> Option<u32> {
+        let now = self.now();
+        link.context().cm_budget.take(sender, link.id(), now)
     }
 
     /// The probe with this number of a device of `link` is answered. In the work item of ib_core that answers.
