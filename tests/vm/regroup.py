@@ -25,6 +25,7 @@ from uverbs import attach_mcast, detach_mcast
 GROUP = bytes(10) + b"\xff\xff" + bytes([239, 9, 9, 9])
 SIOCGIFFLAGS, SIOCSIFFLAGS = 0x8913, 0x8914
 ATTEMPTS = 4
+DUMMIES = [f"x{number}" for number in range(250)]
 # Whether the thread of the real-time class may end.
 released = mmap.mmap(-1, 4096)
 
@@ -67,14 +68,14 @@ class Child:
     def go(self):
         os.write(self.tells, b"g")
 
-    def waits_for_rtnl(self):
-        with open(f"/proc/{self.pid}/stack", encoding="ascii") as stack:
-            return "rtnl" in stack.read()
+    def state(self):
+        with open(f"/proc/{self.pid}/stat", encoding="ascii") as stat:
+            return stat.read().rsplit(")", 1)[1].split()[0]
 
-    def wait_for_rtnl(self):
-        """Returns when it waits for RTNL, or does not come to that."""
+    def await_lock(self):
+        """Returns when it waits for a lock, or does not come to that."""
         end = time.monotonic() + 5
-        while not self.waits_for_rtnl() and time.monotonic() < end:
+        while self.state() != "D" and time.monotonic() < end:
             time.sleep(0.005)
 
     def end(self):
@@ -115,19 +116,29 @@ def has_joined():
     return ".".join(str(byte) for byte in GROUP[12:]) in groups
 
 
+def await_removal(count):
+    """Returns when the kernel takes dummies out of its list, under RTNL."""
+    end = time.monotonic() + 30
+    while time.monotonic() < end:
+        with open("/proc/net/dev", encoding="ascii") as devices:
+            if sum(line.strip().startswith("x") for line in devices) < count:
+                return
+        time.sleep(0.005)
+
+
 def stop_joiner():
     """A child that has joined and does not come to enter its group, and the one that keeps it from that; or None."""
     released[0] = 0
-    dummies = "".join(f"link add x{number} group 7 type dummy\n" for number in range(250))
-    subprocess.run(["ip", "-batch", "-"], input=dummies, text=True, check=True)
+    commands = "".join(f"link add {name} group 7 type dummy\n" for name in DUMMIES)
+    subprocess.run(["ip", "-batch", "-"], input=commands, text=True, check=True)
     joiner, keeper = Child(join), Child(hog)
     # It holds RTNL for long.
     with subprocess.Popen(["ip", "link", "del", "group", "7"]):
-        time.sleep(0.05)
+        await_removal(len(DUMMIES))
         joiner.go()
-        joiner.wait_for_rtnl()
+        joiner.await_lock()
         keeper.go()
-        keeper.wait_for_rtnl()
+        keeper.await_lock()
     time.sleep(1)
     os.set_blocking(joiner.hears, False)
     try:
