@@ -112,8 +112,8 @@ impl<T: Send + Sync + 'static> Table<T> {
             }
             // SAFETY: By the invariants `entry` came from `into_foreign`, and was in this table during this generation.
             // A CPU that takes it out ends the generation, and then waits for readers. If that wait was over before this section began,
-            // the section would have seen the new generation (`Sections::within` is a full barrier, and so is the
-            // beginning of the wait); so its count is not given up while this section lasts.
+            // the section would have seen the new generation (the outermost `Sections::within` is a full barrier, and so is the
+            // beginning of the wait, which looks at the outermost section); so its count is not given up while this section lasts.
             Some(f(unsafe { Arc::<T>::borrow(recent.entry) }))
         })
     }
