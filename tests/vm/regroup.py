@@ -116,12 +116,12 @@ def has_joined():
     return ".".join(str(byte) for byte in GROUP[12:]) in groups
 
 
-def await_removal(count):
+def await_removal():
     """Returns when the kernel takes dummies out of its list, under RTNL."""
     end = time.monotonic() + 30
     while time.monotonic() < end:
         with open("/proc/net/dev", encoding="ascii") as devices:
-            if sum(line.strip().startswith("x") for line in devices) < count:
+            if sum(line.strip().startswith("x") for line in devices) < len(DUMMIES):
                 return
         time.sleep(0.005)
 
@@ -134,7 +134,7 @@ def stop_joiner():
     joiner, keeper = Child(join), Child(hog)
     # It holds RTNL for long.
     with subprocess.Popen(["ip", "link", "del", "group", "7"]):
-        await_removal(len(DUMMIES))
+        await_removal()
         joiner.go()
         joiner.await_lock()
         keeper.go()

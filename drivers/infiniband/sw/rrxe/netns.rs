@@ -52,7 +52,7 @@ pub(crate) struct NetContext {
     pub(crate) backlog: Arc<Backlog>,
     /// Packets that no QP could be blamed for.
     pub(crate) drops: rx::Drops,
-    /// What it has asked ib_core's connection management, if its administrators are not those of the host.
+    /// Its questions to ib_core's connection management, if its administrators are not those of the host.
     #[pin]
     pub(crate) cm_budget: CmBudget,
     /// Those of its QPs are among these.

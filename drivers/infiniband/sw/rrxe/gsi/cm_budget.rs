@@ -7,7 +7,7 @@
 //! (`addr_resolve_neigh()`, addr.c), and each look-up takes as long as the network's routing rules. Meanwhile the other
 //! questions that came by the same CPU wait, those of all networks (`ib_cm_init()`, cm.c).
 //!
-//! So a network has [`MOST`] questions in ib_core's queue, and pays for the time of each that was not [`QUICK`]: it has a
+//! So a network has [`MOST`] questions in ib_core's queue, and pays for what each takes beyond [`QUICK`]: it has a
 //! fifth of ib_core's time, and [`AT_ONCE`] of it at once. While it has no time left, its questions are dropped. The
 //! questions of other networks stand in the same queue, and have budgets of their own. One peer of the network leaves the
 //! last of its places to the others but once a second.
@@ -30,7 +30,7 @@ use super::{
 };
 use crate::homes::LinkId;
 
-/// Questions without answers while which others are taken.
+/// A network with fewer questions without answers may ask at once.
 const MOST: usize = 3;
 /// Questions without answers that are remembered. Within [`FORGOTTEN`] no more are taken, by [`FURTHER`].
 const REMEMBERED: usize = 10;
@@ -38,7 +38,7 @@ const REMEMBERED: usize = 10;
 const FORGOTTEN: i64 = 600_000_000_000;
 /// Nanoseconds between [`MOST`] questions without answers and a further one, doubled for each that is further.
 const FURTHER: i64 = 16_000_000_000;
-/// Nanoseconds of each question for which a network does not pay: on a busy host one takes so long.
+/// Nanoseconds of each question for which a network does not pay: on a busy host each takes so long.
 const QUICK: i64 = 200_000_000;
 /// Nanoseconds of a question for which a network pays at most: ib_core sleeps for two look-ups of its own, and one for the probe.
 const MOST_PAID: i64 = 3_000_000_000;
@@ -54,7 +54,7 @@ const LAST_PLACE: Paces = Paces {
     all: Pace::new(0, 1),
 };
 
-/// What a network has asked, and what it has paid.
+/// The questions of a network that ib_core has not answered, and the network's debt.
 #[pin_data]
 pub(crate) struct CmBudget {
     #[pin]
@@ -77,6 +77,7 @@ struct State {
     questions: [Option<Question>; REMEMBERED],
     /// The network takes no questions before, in nanoseconds.
     rests_until: i64,
+    /// The peers that have had the last of [`MOST`] places of late.
     last_place: Rate,
 }
 
