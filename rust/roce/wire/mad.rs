@@ -85,9 +85,10 @@ impl MadHeader {
         (self.class == CLASS_CM && self.method == METHOD_SEND).then_some(self.attribute)
     }
 
-    /// Whether a question comes to the queue of connection management.
+    /// Whether it comes to the queue of connection management: ib_mad gives ib_cm only the method that ib_cm has registered
+    /// for (`cm_add_one()`, cm.c).
     pub fn may_reach_cm(&self) -> bool {
-        self.class == CLASS_CM
+        self.cm_message().is_some()
     }
 
     /// Its kind.
@@ -235,6 +236,13 @@ mod tests {
         // ib_mad refuses a method that no agent has, and that is an answer to the sender.
         assert_eq!(header(CLASS_CM, 0x01, RTU).kind(), MadKind::Question);
         assert_eq!(header(0x04, METHOD_SEND, RTU).kind(), MadKind::Question);
+    }
+
+    #[test]
+    fn only_messages_of_communication_management_reach_its_queue() {
+        assert!(header(CLASS_CM, METHOD_SEND, REQ).may_reach_cm());
+        assert!(!header(CLASS_CM, 0x01, REQ).may_reach_cm());
+        assert!(!header(0x04, METHOD_SEND, REQ).may_reach_cm());
     }
 
     #[test]

@@ -7,10 +7,11 @@
 //! (`addr_resolve_neigh()`, addr.c), and each look-up takes as long as the network's routing rules. Meanwhile the other
 //! questions that came by the same CPU wait, those of all networks (`ib_cm_init()`, cm.c).
 //!
-//! So a network has [`MOST`] questions in ib_core's queue, and pays for what each takes beyond [`QUICK`]: it has a
-//! fifth of ib_core's time, and [`AT_ONCE`] of it at once. While it has no time left, its questions are dropped. The
-//! questions of other networks stand in the same queue, and have budgets of their own. One peer of the network leaves the
-//! last of its places to the others but once a second.
+//! So a network has [`MOST`] questions in ib_core's queue, and pays for the time of each: twice that time for the first
+//! [`QUICK`], and five times for the rest. So the network has half of a CPU's time for quick questions, and little more
+//! than a fifth for slow ones, and [`AT_ONCE`] of it at once. While it has no time left, its questions are dropped. The
+//! questions of other networks stand in the same queue, and have budgets of their own. One address of the network's peers
+//! leaves the last of its places to the others but once a second; a peer with many addresses leaves none.
 //!
 //! ib_core has handled a question when it answers the probe. The time of a question ends then. It begins when the question was
 //! taken, or when the same CPU answered the probe before, whichever is later. So what ib_core took for other networks'
@@ -38,13 +39,15 @@ const REMEMBERED: usize = 10;
 const FORGOTTEN: i64 = 600_000_000_000;
 /// Nanoseconds between [`MOST`] questions without answers and a further one, doubled for each that is further.
 const FURTHER: i64 = 16_000_000_000;
-/// Nanoseconds of each question for which a network does not pay: on a busy host each takes so long.
+/// Nanoseconds of each question that cost less: on a busy host each takes so long.
 const QUICK: i64 = 200_000_000;
+/// How many times longer than these a network waits until it has their time again.
+const QUICK_PRICE: i64 = 2;
 /// Nanoseconds of a question for which a network pays at most: ib_core sleeps for two look-ups of its own, and one for the probe.
 const MOST_PAID: i64 = 3_000_000_000;
-/// How many times longer than a question takes until its network has that time again.
+/// How many times longer than the rest of a question a network waits until it has that time again.
 const PRICE: i64 = 5;
-/// Nanoseconds of ib_core's time that a network has at once.
+/// Nanoseconds of ib_core's time, at [`PRICE`], that a network has at once.
 const AT_ONCE: i64 = 3_000_000_000;
 
 /// How often a peer has the last place of [`MOST`].
@@ -133,11 +136,8 @@ impl State {
 
     /// Pays for a question that took so long until `now`.
     fn pay(&mut self, took: i64, now: i64) {
-        let paid = took.min(MOST_PAID).saturating_sub(QUICK);
-        if paid > 0 {
-            let from = self.rests_until.max(now.saturating_sub(AT_ONCE * PRICE));
-            self.rests_until = from.saturating_add(paid.saturating_mul(PRICE));
-        }
+        let from = self.rests_until.max(now.saturating_sub(AT_ONCE * PRICE));
+        self.rests_until = from.saturating_add(price(took));
     }
 
     /// Forgets questions.
@@ -146,6 +146,16 @@ impl State {
             place.take_if(|question| unwanted(question));
         }
     }
+}
+
+/// How long a network waits until it has the time again that a question took.
+fn price(took: i64) -> i64 {
+    let took = took.clamp(0, MOST_PAID);
+    let quick = took.min(QUICK);
+    let slow = took.saturating_sub(quick);
+    quick
+        .saturating_mul(QUICK_PRICE)
+        .saturating_add(slow.saturating_mul(PRICE))
 }
 
 impl CmBudget {
@@ -240,7 +250,7 @@ mod tests {
             let number = network.take((round - 1) * MOST_PAID).ok_or(ENOENT)?;
             network.state.end(number, NEVER, round * MOST_PAID);
         }
-        Ok(MOST_PAID - AT_ONCE * PRICE + 2 * (MOST_PAID - QUICK) * PRICE)
+        Ok(MOST_PAID - AT_ONCE * PRICE + 2 * price(MOST_PAID))
     }
 
     #[test]
@@ -265,20 +275,62 @@ mod tests {
         Ok(())
     }
 
-    #[test]
-    fn a_network_has_a_part_of_the_time() -> Result {
-        let (mut network, mut paid, mut now, mut last) = (Network::new()?, 0, 0, NEVER);
+    /// The time of a CPU in an hour, in parts of a thousand, that a network has whose questions take `each` nanoseconds.
+    fn share(each: i64) -> Result<i64> {
+        let (mut network, mut taken, mut now, mut last) = (Network::new()?, 0, 0, NEVER);
         while now < HOUR {
             if let Some(number) = network.take(now) {
-                now += MOST_PAID;
-                paid += MOST_PAID - QUICK;
+                now += each;
+                taken += each;
                 network.state.end(number, last, now);
                 last = now;
             } else {
-                now += SECOND;
+                now += SECOND / 100;
             }
         }
-        assert!(paid <= HOUR / PRICE + AT_ONCE + MOST_PAID);
+        Ok(taken * 1_000 / HOUR)
+    }
+
+    #[test]
+    fn a_network_has_a_part_of_the_time() -> Result {
+        for (milliseconds, least, most) in [
+            (1, 450, 505),
+            (50, 450, 505),
+            (200, 450, 505),
+            (250, 350, 390),
+            (500, 250, 270),
+            (1_000, 220, 235),
+            (3_000, 200, 215),
+            (10_000, 680, 700),
+        ] {
+            let share = share(milliseconds * SECOND / 1_000)?;
+            assert!((least..=most).contains(&share));
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn three_questions_are_asked_at_once_and_ten_without_answers() -> Result {
+        let mut network = Network::new()?;
+        assert_eq!(network.fill(0), 3);
+        assert_eq!(network.fill(16 * SECOND), 1);
+        assert_eq!(network.fill(600 * SECOND - 1), 1);
+        // The first three are forgotten.
+        assert_eq!(network.fill(600 * SECOND), 1);
+        assert_eq!(REMEMBERED, 10);
+        Ok(())
+    }
+
+    #[test]
+    fn an_answer_ends_its_own_question() -> Result {
+        let mut network = Network::new()?;
+        network.state.next = (1 << 20) - 1;
+        let first = network.take(0).ok_or(ENOENT)?;
+        let second = network.take(1).ok_or(ENOENT)?;
+        assert_eq!((first, second), ((1 << 20) - 1, 0));
+        network.state.end(second, NEVER, 2);
+        let left = || network.state.questions.iter().flatten();
+        assert!(left().map(|question| question.probe).eq([first]));
         Ok(())
     }
 
@@ -293,10 +345,10 @@ mod tests {
     }
 
     #[test]
-    fn quick_questions_cost_nothing() -> Result {
+    fn quick_questions_cost_no_rest_at_half_of_the_time() -> Result {
         let mut network = Network::new()?;
         for round in 0..10_000 {
-            let now = round * QUICK;
+            let now = round * QUICK * 2;
             let number = network.take(now).ok_or(ENOENT)?;
             network.state.end(number, NEVER, now + QUICK);
         }
@@ -357,8 +409,8 @@ mod tests {
             now += SECOND;
             network.state.end(*number, last, now);
         }
-        let paid = numbers.len() as i64 * (SECOND - QUICK);
-        let end = first + SECOND + (paid - AT_ONCE) * PRICE;
+        let paid = numbers.len() as i64 * price(SECOND);
+        let end = first + SECOND + paid - AT_ONCE * PRICE;
         assert_eq!(network.take(end - 1), None);
         assert_eq!(network.fill(end), MOST);
         Ok(())
