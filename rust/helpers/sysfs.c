@@ -3,7 +3,7 @@
 #include <linux/sysfs.h>
 #include <rdma/ib_verbs.h>
 
-/* In rust/rdma/sysfs.rs. */
+/* In rust/rdma/device/sysfs.rs. */
 ssize_t rrxe_parent_show(struct device *dev, struct device_attribute *attr, char *buf);
 
 /* What these structures look like differs between kernels. */

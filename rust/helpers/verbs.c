@@ -55,7 +55,7 @@ __rrxe_helper void rrxe_helper_this_module_put(void)
 
 /*
  * An ib_core with this function removes a QP, CQ or SRQ from its lists, and waits for netlink dumps of it,
- * before the driver destroys it: rust/rdma/object.rs relies on that. The reference keeps the module from
+ * before the driver destroys it: rust/rdma/verbs/object.rs relies on that. The reference keeps the module from
  * being built for, or loaded into, a kernel whose ib_core does so afterwards.
  */
 void rdma_restrack_begin_del(struct rdma_restrack_entry *entry);

@@ -7,6 +7,20 @@
 //! driver's own device is held by the `ib_device` until then, and holds a count ([`ARef`]) of the
 //! `ib_device`'s memory; that ends the cycle as soon as the device is unregistered.
 
+pub mod attr;
+pub mod client;
+pub(crate) mod counter;
+pub mod gid;
+pub(crate) mod gid_operations;
+pub(crate) mod gid_table;
+pub mod link;
+pub mod mad;
+pub(crate) mod operations;
+pub(crate) mod port;
+pub mod restrack;
+pub mod stats;
+pub(crate) mod sysfs;
+
 use core::{marker::PhantomData, ptr::NonNull};
 use kernel::{
     error::to_result,
@@ -21,9 +35,9 @@ use kernel::{
 use crate::{
     bindings,
     net::{netdev::Netdev, netns::Net},
-    object::Object,
     ops,
     provider::Provider,
+    verbs::object::Object,
 };
 
 pub(crate) type DeviceObject<P> = Object<P, bindings::ib_device>;

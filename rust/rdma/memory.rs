@@ -2,9 +2,23 @@
 
 //! Memory of a process as regions have it: pinned, or on demand.
 
+pub(crate) mod copy;
+pub(crate) mod direct_map;
+pub mod dm;
+pub(crate) mod dma_buf;
+pub(crate) mod extent;
+pub mod fast_mr;
+pub mod odp;
+pub(crate) mod span;
+pub mod umem;
+
 use kernel::{mm::MmWithUser, prelude::*};
 
-use crate::{bindings, mr::Access, odp::OnDemand, umem::UserMemory};
+use crate::{
+    bindings,
+    memory::{odp::OnDemand, umem::UserMemory},
+    verbs::mr::Access,
+};
 
 /// Whether `mm` is the address space of the calling thread. It is only compared. Any context.
 pub(crate) fn is_current_mm(mm: *const bindings::mm_struct) -> bool {
@@ -59,10 +73,10 @@ impl ProcessMemory {
     pub fn again(&self, access: Access) -> Result<Option<Self>> {
         let enough = self.is_writable() || !access.writes();
         match self {
-            Self::Pinned(_) if access.is_on_demand() => Err(crate::error::unsupported()),
+            Self::Pinned(_) if access.is_on_demand() => Err(crate::support::error::unsupported()),
             Self::Pinned(_) | Self::OnDemand(_) if enough => Ok(None),
             Self::Pinned(memory) => Ok(Some(Self::Pinned(memory.pin_again(access)?))),
-            Self::OnDemand(_) => Err(crate::error::unsupported()),
+            Self::OnDemand(_) => Err(crate::support::error::unsupported()),
         }
     }
 }

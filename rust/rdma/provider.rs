@@ -29,24 +29,30 @@ use roce::{
 };
 
 use crate::{
-    attr::{DeviceAttributes, DeviceChange, PortAttributes, PortChange},
-    av::Av,
-    cq::{CqCreated, CqInit, Cqe, Moderation, NotifyWhen},
-    dm::{DeviceMemory, DmInit},
-    fast_mr::{FastKind, FastMemory},
-    gid::{Gid, GidPlace},
-    mad::PortCounters,
-    mr::{Access, Advised, MrChange, MrKeys, UserRange},
-    mw::MwKind,
+    abi::post::{RecvList, SendList},
+    device::{
+        attr::{DeviceAttributes, DeviceChange, PortAttributes, PortChange},
+        gid::{Gid, GidPlace},
+        mad::PortCounters,
+        restrack::Details,
+        stats::CounterName,
+    },
+    memory::{
+        dm::{DeviceMemory, DmInit},
+        fast_mr::{FastKind, FastMemory},
+        odp::Fault,
+    },
     net::netdev::Netdev,
-    odp::Fault,
-    post::{RecvList, SendList},
-    qp::{QpCreated, QpInit, QpModify, QpQuery},
-    restrack::Details,
-    srq::{SrqAttr, SrqCreated, SrqInit, SrqModify, XrcInit},
-    stats::CounterName,
-    ucontext::{ContextCreated, ContextInit},
-    udata::{RingChange, UserCall},
+    verbs::{
+        av::Av,
+        cq::{CqCreated, CqInit, Cqe, Moderation, NotifyWhen},
+        mr::{Access, Advised, MrChange, MrKeys, UserRange},
+        mw::MwKind,
+        qp::{QpCreated, QpInit, QpModify, QpQuery},
+        srq::{SrqAttr, SrqCreated, SrqInit, SrqModify, XrcInit},
+        ucontext::{ContextCreated, ContextInit},
+        udata::{RingChange, UserCall},
+    },
 };
 
 /// A driver. See the module's documentation.

@@ -11,7 +11,7 @@ USERFAULTFD, USER_MODE_ONLY = 323, 1
 API, REGISTER, ZEROPAGE, WRITEPROTECT = 0xC018AA3F, 0xC020AA00, 0xC020AA04, 0xC018AA06
 MISSING, WRITE_PROTECT = 1, 2
 MESSAGE = 32  # struct uffd_msg
-# Threads of a process that serve its regions' faults: so many may wait at a time (MOST of rust/rdma/user_thread.rs).
+# Threads of a process that serve its regions' faults: so many may wait at a time (MOST of rust/rdma/support/user_thread.rs).
 FAULT_THREADS = 16
 
 libc = ctypes.CDLL(None, use_errno=True)

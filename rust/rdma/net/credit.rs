@@ -25,8 +25,8 @@ use super::{
 };
 use crate::{
     bindings,
-    gid::Network,
-    sync::{new_irq_spinlock, smp_mb, wait_for_readers, wait_for_tasks, IrqSpinLock},
+    device::gid::Network,
+    support::sync::{new_irq_spinlock, smp_mb, wait_for_readers, wait_for_tasks, IrqSpinLock},
 };
 
 /// Wakes a sender that waits for credit.

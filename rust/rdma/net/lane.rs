@@ -10,7 +10,7 @@
 
 use kernel::{cpu::CpuId, prelude::*};
 
-use crate::cpu::is_online;
+use crate::support::cpu::is_online;
 
 /// So many times in a row a CPU asks in vain before the sender is passed on to it. Each passing costs one more work item,
 /// so two CPUs that post in turn pay one for this many posts at least.
@@ -87,7 +87,7 @@ impl Default for Lane {
 #[kunit_tests(rrxe_lane)]
 mod tests {
     use super::*;
-    use crate::sync::bottom_halves_off;
+    use crate::support::sync::bottom_halves_off;
 
     #[test]
     fn keeps_to_its_cpu_while_packets_are_in_flight() -> Result {

@@ -6,7 +6,7 @@
 use kernel::{error::to_result, prelude::*};
 
 use super::netdev::{Netdev, NetdevSlot};
-use crate::{bindings, gid::Gid};
+use crate::{bindings, device::gid::Gid};
 
 /// The lock on the configuration of network devices, held while this lives.
 struct Rtnl;

@@ -17,7 +17,7 @@ use kernel::{
 };
 
 use super::netns::{Net, NetId};
-use crate::{bindings, new_bh_spinlock, sync::BhSpinLock};
+use crate::{bindings, new_bh_spinlock, support::sync::BhSpinLock};
 
 /// A counted network device. It may move to another namespace meanwhile.
 ///

@@ -8,7 +8,7 @@ use kernel::{error::to_result, prelude::*, sync::Arc, types::Opaque};
 
 use crate::{
     bindings,
-    claim::{Claim, Place},
+    support::claim::{Claim, Place},
 };
 
 /// Which namespace something belongs to. Two are the same only while neither ended.

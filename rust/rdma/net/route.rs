@@ -16,7 +16,7 @@ use roce::ids::Qpn;
 
 use crate::{
     bindings,
-    gid::{Gid, Network},
+    device::gid::{Gid, Network},
 };
 
 /// What the routing decision depends on.

@@ -17,7 +17,7 @@ use core::ptr::{self, NonNull};
 
 use kernel::{error::to_result, ffi::c_int, prelude::*, sync::SetOnce};
 
-use crate::{bindings, gid::Network};
+use crate::{bindings, device::gid::Network};
 
 /// The socket for each version of IP.
 pub(super) struct SenderSockets {

@@ -17,7 +17,7 @@ use super::{
     netns::Net,
     skb::{Discard, RxSkb},
 };
-use crate::{bindings, gid::Network, sync::wait_for_readers};
+use crate::{bindings, device::gid::Network, support::sync::wait_for_readers};
 
 /// Who gets the packets of a socket.
 pub trait Receiver: Send + Sync + 'static {

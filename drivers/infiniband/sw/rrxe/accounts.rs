@@ -37,9 +37,11 @@ use kernel::{
 use rdma::{
     net::skb::{Share, Shares},
     new_bh_spinlock,
-    principal::Principal,
-    quota::{Claims, Quota},
-    sync::BhSpinLock,
+    support::{
+        principal::Principal,
+        quota::{Claims, Quota},
+        sync::BhSpinLock,
+    },
 };
 
 use crate::{

@@ -4,10 +4,10 @@
 
 use kernel::{alloc::Flags, prelude::*, sync::Arc};
 use rdma::{
-    av::Av,
     net::route::Route,
     new_bh_spinlock, new_irq_spinlock,
-    sync::{BhSpinLock, IrqSpinLock},
+    support::sync::{BhSpinLock, IrqSpinLock},
+    verbs::av::Av,
 };
 use roce::ids::Qpn;
 

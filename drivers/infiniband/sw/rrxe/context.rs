@@ -4,8 +4,8 @@
 
 use kernel::{prelude::*, sync::Arc};
 use rdma::{
-    mmap::Mappings,
-    ucontext::{Arming, ContextCreated, ContextInit},
+    abi::mmap::Mappings,
+    verbs::ucontext::{Arming, ContextCreated, ContextInit},
 };
 
 use crate::{accounts::Payer, device::Device, doorbells::Doorbells};

@@ -28,13 +28,14 @@ use kernel::{
     workqueue::Work,
 };
 use rdma::{
-    cq::{Arrival, CqCreated, CqEvents, CqInit, Cqe, CqeLayout, Moderation, News, NotifyWhen},
+    abi::ring::Ring,
     new_irq_spinlock,
-    quota::Claim,
-    ring::Ring,
-    sync::IrqSpinLock,
-    ucontext::Arming,
-    upcall::{CqUpcall, QpToken},
+    support::{quota::Claim, sync::IrqSpinLock},
+    verbs::{
+        cq::{Arrival, CqCreated, CqEvents, CqInit, Cqe, CqeLayout, Moderation, News, NotifyWhen},
+        ucontext::Arming,
+        upcall::{CqUpcall, QpToken},
+    },
 };
 use roce::wc::{RecvWc, SendWc, WcStatus};
 

@@ -4,7 +4,7 @@
 //! everybody dump them (`nldev_cb_table`, `nldev.c`). So there are no addresses and no keys here.
 
 use kernel::{prelude::*, sync::Arc};
-use rdma::restrack::Details;
+use rdma::device::restrack::Details;
 
 use crate::{cq::Cq, mr::Mr, qp::Qp, srq::Srq};
 

@@ -10,14 +10,16 @@ use kernel::{
     },
 };
 use rdma::{
-    attr::{
-        DeviceAttributes, DeviceCaps, PortAttributes, PortChange, PortState, CONNECTION_MANAGEMENT,
+    device::{
+        attr::{
+            DeviceAttributes, DeviceCaps, PortAttributes, PortChange, PortState,
+            CONNECTION_MANAGEMENT,
+        },
+        mad::PortCounters,
+        Description,
     },
-    device::Description,
-    mad::PortCounters,
     net::netdev::Netdev,
-    quota::Quota,
-    table::Table,
+    support::{quota::Quota, table::Table},
 };
 use roce::{mtu::Mtu, wire::MAX_MESSAGE};
 
@@ -310,6 +312,6 @@ pub(crate) fn guid(netdev: &Netdev) -> u64 {
 
 /// A locally administered unicast address.
 fn random_address() -> [u8; 6] {
-    let [a, b, c, d] = rdma::random::next_u32().to_ne_bytes();
+    let [a, b, c, d] = rdma::support::random::next_u32().to_ne_bytes();
     [2, 0, a, b, c, d]
 }

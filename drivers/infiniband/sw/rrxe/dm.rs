@@ -4,8 +4,8 @@
 
 use kernel::{prelude::*, sync::Arc};
 use rdma::{
-    dm::{DeviceMemory, DmInit},
-    quota::Claim,
+    memory::dm::{DeviceMemory, DmInit},
+    support::quota::Claim,
 };
 
 use crate::{

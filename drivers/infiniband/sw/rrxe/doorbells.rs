@@ -47,12 +47,16 @@ use kernel::{
     workqueue::{Work, WorkItem},
 };
 use rdma::{
-    doorbell::{DoorbellPage, PageReply, SLOTS},
-    mmap::Mappings,
+    abi::{
+        doorbell::{DoorbellPage, PageReply, SLOTS},
+        mmap::Mappings,
+        ring::Ring,
+    },
     new_bh_spinlock,
-    ring::Ring,
-    sync::{cond_resched, wait_for_readers, BhSpinLock},
-    table::{Reservation, Table},
+    support::{
+        sync::{cond_resched, wait_for_readers, BhSpinLock},
+        table::{Reservation, Table},
+    },
 };
 
 use crate::{

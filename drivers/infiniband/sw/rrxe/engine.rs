@@ -8,7 +8,7 @@ use kernel::{
     sync::{Arc, ArcBorrow},
     time::hrtimer::ArcHrTimerHandle,
 };
-use rdma::{net::lane::Lane, table::Recent, trace};
+use rdma::{net::lane::Lane, support::table::Recent, trace};
 use roce::{
     host::{AccessFault, Count, RemoteAccess},
     qp::{Attrs, Config, QpState, SendWqe, TransmitFault},

@@ -6,7 +6,10 @@
 //! events) is noted in [`Upshot`] and done by the caller after the turn.
 
 use kernel::{cpu::CpuId, prelude::*, sync::Arc};
-use rdma::{cq::Arrival, mr::Span, table::Recent};
+use rdma::{
+    support::table::Recent,
+    verbs::{cq::Arrival, mr::Span},
+};
 use roce::{
     host::{
         AccessFault, Completions, Count, Event, Fetch, LocalAccess, Memory, QueueFault,

@@ -10,7 +10,7 @@
 //! not wait for its end.
 
 use kernel::prelude::*;
-use rdma::odp::Pending;
+use rdma::memory::odp::Pending;
 use roce::{
     host::{AccessFault, LocalAccess, RemoteAccess, ScatterFault},
     qp::{QpState, TransmitFault},

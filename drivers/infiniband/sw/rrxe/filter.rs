@@ -9,7 +9,7 @@
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use rdma::{
-    gid::Gid,
+    device::gid::Gid,
     net::skb::{Endpoints, Ingress},
 };
 use roce::{ids::Qpn, qp::QpKind};

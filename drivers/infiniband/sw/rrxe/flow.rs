@@ -26,14 +26,12 @@ use kernel::{
     },
 };
 use rdma::{
-    error::unsupported,
     net::{
         netdev::{Kind, Netdev},
         skb::{Discard, RxFrame, TappedFrame, TxFrame},
         tap::{Onlooker, Tap},
     },
-    section::Sections,
-    table::Table,
+    support::{error::unsupported, section::Sections, table::Table},
 };
 use roce::steering::{Frame, Numbers, Rule, Verdict, Walk, Way, HEADERS_MAX};
 

@@ -42,7 +42,7 @@ use kernel::{
     prelude::*,
     sync::{Arc, ArcBorrow},
 };
-use rdma::{av::Av, gid::Gid};
+use rdma::{device::gid::Gid, verbs::av::Av};
 use roce::{
     ids::Qpn,
     qp::QpState,

@@ -12,10 +12,10 @@ use kernel::{
     sync::atomic::{ordering::Relaxed, Atomic},
 };
 use rdma::{
-    gid::{Gid, GidPlace},
+    device::gid::{Gid, GidPlace},
     net::skb::Ingress,
     new_bh_spinlock,
-    sync::BhSpinLock,
+    support::sync::BhSpinLock,
 };
 
 /// Which link an address belongs to. No two links of a namespace have the same, not even one after the other.

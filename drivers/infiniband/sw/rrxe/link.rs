@@ -20,17 +20,19 @@ use kernel::{
     workqueue::Work,
 };
 use rdma::{
-    av::{Av, PostedAv},
-    client::{AnyDevice, ClientRegistration},
-    device::{IbDevice, Unregistered},
-    gid::{Gid, GidPlace},
-    link::{LinkHandler, LinkRegistration},
+    device::{
+        client::{AnyDevice, ClientRegistration},
+        gid::{Gid, GidPlace},
+        link::{LinkHandler, LinkRegistration},
+        IbDevice, Unregistered,
+    },
     net::{
         netdev::{self, Kind, Netdev, NetdevSlot, Notifier},
         netns::{self, Net, NetId, PerNet},
         skb::Ingress,
     },
-    sync::smp_mb,
+    support::sync::smp_mb,
+    verbs::av::{Av, PostedAv},
 };
 use roce::mtu::Mtu;
 

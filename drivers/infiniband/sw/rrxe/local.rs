@@ -5,7 +5,7 @@
 use kernel::sync::Arc;
 use rdma::{
     net::skb::{Discard, Ingress},
-    table::Recent,
+    support::table::Recent,
 };
 use roce::{
     host::Count,

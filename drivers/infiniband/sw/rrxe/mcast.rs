@@ -15,7 +15,7 @@ use kernel::{
     rbtree::{RBTree, RBTreeNode},
     sync::{Arc, Mutex},
 };
-use rdma::{gid::Gid, new_bh_spinlock, sync::BhSpinLock};
+use rdma::{device::gid::Gid, new_bh_spinlock, support::sync::BhSpinLock};
 
 use crate::{accounts::PayerClaim, device::Device, limits, qp::Qp};
 

@@ -9,7 +9,7 @@ use kernel::{
     prelude::*,
     rbtree::{RBTree, RBTreeNodeReservation},
 };
-use rdma::{new_bh_spinlock, sync::BhSpinLock};
+use rdma::{new_bh_spinlock, support::sync::BhSpinLock};
 
 /// Room for one member, made where memory may be waited for.
 pub(crate) struct Seat(RBTreeNodeReservation<u64, ()>);

@@ -24,13 +24,17 @@ use kernel::{
     },
 };
 use rdma::{
-    fast_mr::{kernel_span, FastMemory, Registration},
-    memory::ProcessMemory,
-    mr::{Access, MrKeys, Span},
-    odp::OnDemand,
-    section::Sections,
-    sync::wait_for_readers,
-    table::{Recent, Table},
+    memory::{
+        fast_mr::{kernel_span, FastMemory, Registration},
+        odp::OnDemand,
+        ProcessMemory,
+    },
+    support::{
+        section::Sections,
+        sync::wait_for_readers,
+        table::{Recent, Table},
+    },
+    verbs::mr::{Access, MrKeys, Span},
 };
 use roce::{
     host::{AccessFault, LocalAccess, RemoteAccess},

@@ -17,12 +17,13 @@ use kernel::{
     sync::{Arc, ArcBorrow},
 };
 use rdma::{
-    mr::Access,
-    mw::MwKind,
     new_bh_spinlock,
-    section::Sections,
-    sync::{cond_resched, BhSpinLock, BhSpinLockGuard},
-    table::Table,
+    support::{
+        section::Sections,
+        sync::{cond_resched, BhSpinLock, BhSpinLockGuard},
+        table::Table,
+    },
+    verbs::{mr::Access, mw::MwKind},
 };
 use roce::{
     host::{AccessFault, RemoteAccess},
@@ -191,7 +192,7 @@ impl MwTable {
         let place = self.windows.reserve_random(PLACES, limits::KEY_SCATTER)?;
         let number = place.id();
         let state = State {
-            key: number.wrapping_shl(8) | (rdma::random::next_u32() & 0xff),
+            key: number.wrapping_shl(8) | (rdma::support::random::next_u32() & 0xff),
             binding: None,
             seat: match kind {
                 MwKind::Type1 => None,

@@ -11,15 +11,17 @@ use kernel::{
     sync::{Arc, ArcBorrow, Mutex},
 };
 use rdma::{
-    gid::{Gid, Network},
+    device::gid::{Gid, Network},
     net::{
         credit::Credits,
         netns::{Net, NetId},
         skb::{Backlog, Discard, Ingress, RxSkb},
         udp::{OpenError, Receiver, UdpSocket},
     },
-    section::Sections,
-    table::{Recent, Table},
+    support::{
+        section::Sections,
+        table::{Recent, Table},
+    },
 };
 
 use roce::{ids::Qpn, wire::UDP_PORT};

@@ -4,12 +4,12 @@
 
 use kernel::{prelude::*, sync::Arc};
 use rdma::{
-    av::Av,
-    gid::Gid,
+    device::gid::Gid,
     net::{
         route::{source_port, Flow, Route},
         skb::Endpoints,
     },
+    verbs::av::Av,
 };
 use roce::{ids::Qpn, wire::UDP_PORT};
 

@@ -11,7 +11,7 @@ use kernel::{
     },
 };
 
-use rdma::quota::Claim;
+use rdma::support::quota::Claim;
 
 use crate::{
     accounts::{ObjectClaim, Payer},

@@ -4,12 +4,12 @@
 
 use kernel::prelude::*;
 use rdma::{
-    av::{Av, PostedAv},
-    gid::Gid,
+    device::gid::Gid,
     net::{
         route::Route,
         skb::{Endpoints, Ingress},
     },
+    verbs::av::{Av, PostedAv},
 };
 use roce::{
     ids::Qpn,

@@ -7,10 +7,12 @@
 
 use kernel::prelude::*;
 use rdma::{
+    abi::{
+        post::{RecvList, SendList, WqeRoom},
+        ring::Ring,
+    },
     new_irq_spinlock,
-    post::{RecvList, SendList, WqeRoom},
-    ring::Ring,
-    sync::IrqSpinLock,
+    support::sync::IrqSpinLock,
 };
 use roce::qp::QpState;
 

@@ -10,10 +10,12 @@ use kernel::{
     time::{delay::fsleep, Delta},
 };
 use rdma::{
-    mr::Advised,
-    odp::{Fault, Job, OnDemand},
-    outcome::Outcome,
-    sync::{check_not_killed, check_stays_awake},
+    memory::odp::{Fault, Job, OnDemand},
+    support::{
+        outcome::Outcome,
+        sync::{check_not_killed, check_stays_awake},
+    },
+    verbs::mr::Advised,
 };
 
 use crate::{

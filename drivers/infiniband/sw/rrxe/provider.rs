@@ -4,26 +4,32 @@
 
 use kernel::{prelude::*, sync::Arc};
 use rdma::{
-    attr::{DeviceAttributes, DeviceChange, PortAttributes, PortChange},
-    av::Av,
-    cq::{CqCreated, CqInit, Cqe, Moderation, NotifyWhen},
-    dm::{DeviceMemory, DmInit},
-    error::unsupported,
-    fast_mr::{FastKind, FastMemory},
-    gid::{Gid, GidPlace},
-    mad::PortCounters,
-    mr::{Access, Advised, MrChange, MrKeys, UserRange},
-    mw::MwKind,
+    abi::post::{RecvList, SendList},
+    device::{
+        attr::{DeviceAttributes, DeviceChange, PortAttributes, PortChange},
+        gid::{Gid, GidPlace},
+        mad::PortCounters,
+        restrack::Details,
+        stats::CounterName,
+    },
+    memory::{
+        dm::{DeviceMemory, DmInit},
+        fast_mr::{FastKind, FastMemory},
+        odp::Fault,
+    },
     net::netdev::Netdev,
-    odp::Fault,
-    post::{RecvList, SendList},
     provider::Provider,
-    qp::{QpCreated, QpInit, QpModify, QpQuery},
-    restrack::Details,
-    srq::{SrqAttr, SrqCreated, SrqInit, SrqModify, XrcInit},
-    stats::CounterName,
-    ucontext::{ContextCreated, ContextInit},
-    udata::{RingChange, UserCall},
+    support::error::unsupported,
+    verbs::{
+        av::Av,
+        cq::{CqCreated, CqInit, Cqe, Moderation, NotifyWhen},
+        mr::{Access, Advised, MrChange, MrKeys, UserRange},
+        mw::MwKind,
+        qp::{QpCreated, QpInit, QpModify, QpQuery},
+        srq::{SrqAttr, SrqCreated, SrqInit, SrqModify, XrcInit},
+        ucontext::{ContextCreated, ContextInit},
+        udata::{RingChange, UserCall},
+    },
 };
 
 use roce::{

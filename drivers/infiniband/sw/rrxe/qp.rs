@@ -28,15 +28,19 @@ use kernel::{
     workqueue::{Work, WorkItem},
 };
 use rdma::{
+    abi::post::{RecvList, SendList},
     net::{
         credit::{SenderCredit, Wake},
         skb::{Discard, Endpoints, FrameQueue, Ingress, RxFrame, RxSkb, SkbQueue},
     },
-    post::{RecvList, SendList},
-    qp::QpCap,
-    quota::Claim,
-    sync::{bottom_halves_off, wait_for_readers},
-    upcall::{QpToken, QpUpcall},
+    support::{
+        quota::Claim,
+        sync::{bottom_halves_off, wait_for_readers},
+    },
+    verbs::{
+        qp::QpCap,
+        upcall::{QpToken, QpUpcall},
+    },
 };
 use roce::{
     ids::Qpn,

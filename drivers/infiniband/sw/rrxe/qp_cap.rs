@@ -3,7 +3,10 @@
 //! What a QP is to hold: the capacities that it is granted, and the rings for them.
 
 use kernel::{prelude::*, sync::Arc};
-use rdma::{mmap::Mappings, post::WqeRoom, qp::QpCap, ring::Ring};
+use rdma::{
+    abi::{mmap::Mappings, post::WqeRoom, ring::Ring},
+    verbs::qp::QpCap,
+};
 
 use crate::{
     limits,

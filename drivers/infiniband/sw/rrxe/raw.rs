@@ -7,11 +7,11 @@
 
 use kernel::{page::PAGE_SIZE, prelude::*};
 use rdma::{
-    mr::Span,
     net::{
         netdev::{Kind, Netdev},
         skb::{FrameQueue, TxFrame, TxSkb},
     },
+    verbs::mr::Span,
 };
 use roce::{
     host::Count,

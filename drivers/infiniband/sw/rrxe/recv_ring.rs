@@ -7,7 +7,7 @@
 //! ring, the lock of a shared receive queue for that.
 
 use kernel::prelude::*;
-use rdma::ring::Ring;
+use rdma::abi::ring::Ring;
 use roce::{
     host::Fetch,
     wc::WcStatus,

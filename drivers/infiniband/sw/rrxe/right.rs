@@ -2,7 +2,7 @@
 
 //! Rights: what somebody wants to do with a region, and whether that is granted.
 
-use rdma::{mr::Access, odp::Absence};
+use rdma::{memory::odp::Absence, verbs::mr::Access};
 use roce::host::{AccessFault, LocalAccess, RemoteAccess};
 
 /// What somebody wants to do with a region.

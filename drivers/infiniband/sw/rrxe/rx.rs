@@ -13,10 +13,10 @@ use kernel::{
     },
 };
 use rdma::{
-    crc32::crc32_le,
-    mr::{Span, SpanFault},
     net::skb::{Discard, Endpoints, Ingress, IpHeader, RxSkb},
+    support::crc32::crc32_le,
     trace,
+    verbs::mr::{Span, SpanFault},
 };
 use roce::{
     ids::Qpn,

@@ -6,7 +6,7 @@ use kernel::{
     prelude::*,
     rbtree::{RBTree, RBTreeNodeReservation},
 };
-use rdma::{new_bh_spinlock, sync::BhSpinLock};
+use rdma::{new_bh_spinlock, support::sync::BhSpinLock};
 
 /// Room in the list for one waiter, made where memory may be waited for.
 pub(crate) struct Seat<T>(RBTreeNodeReservation<u64, T>);

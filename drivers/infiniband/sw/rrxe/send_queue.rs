@@ -7,7 +7,7 @@
 //! payload only, nothing is decided by it, and the peer sees whatever the process left there.
 
 use kernel::prelude::*;
-use rdma::{fast_mr::Registration, ring::Ring};
+use rdma::{abi::ring::Ring, memory::fast_mr::Registration};
 use roce::{
     host::{Fetch, LocalAccess, ScatterFault},
     qp::QpKind,

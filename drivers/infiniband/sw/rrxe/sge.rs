@@ -5,9 +5,9 @@
 //! Keys are resolved at every use: a region deregistered in the meantime is simply no longer there.
 
 use rdma::{
-    mr::{Span, SpanFault},
-    odp::LONGEST_SPAN,
-    table::Recent,
+    memory::odp::LONGEST_SPAN,
+    support::table::Recent,
+    verbs::mr::{Span, SpanFault},
 };
 use roce::{
     host::{AccessFault, LocalAccess, ScatterFault},

@@ -226,7 +226,7 @@ mod tests {
     #[test]
     fn a_cpu_in_debt_says_how_long_it_pays() -> Result {
         let time = SoftirqTime::new(75)?;
-        let _off = rdma::sync::bottom_halves_off();
+        let _off = rdma::support::sync::bottom_halves_off();
         let here = CpuId::current();
         assert_eq!(time.pause_of(here), None);
         let account = time.accounts.get(here.as_u32() as usize).ok_or(EINVAL)?;
@@ -249,7 +249,7 @@ mod tests {
     #[test]
     fn time_within_time_counts_once() -> Result {
         let time = SoftirqTime::new(75)?;
-        let _off = rdma::sync::bottom_halves_off();
+        let _off = rdma::support::sync::bottom_halves_off();
         let begin = time.now();
         let wait = || {
             let start = time.now();
@@ -280,7 +280,7 @@ mod tests {
     #[test]
     fn a_cpu_in_debt_makes_the_copies_that_are_granted() -> Result {
         let time = SoftirqTime::new(75)?;
-        let _off = rdma::sync::bottom_halves_off();
+        let _off = rdma::support::sync::bottom_halves_off();
         for account in &time.accounts {
             account.paid.store(i64::MAX, Relaxed);
         }
@@ -312,7 +312,7 @@ mod tests {
     fn who_has_a_debt_does_not_run() -> Result {
         let time = SoftirqTime::new(75)?;
         let run = |owed: i64| {
-            let _off = rdma::sync::bottom_halves_off();
+            let _off = rdma::support::sync::bottom_halves_off();
             for Account { paid, .. } in &time.accounts {
                 paid.store(time.now() + owed, Relaxed);
             }

@@ -14,15 +14,14 @@ use kernel::{
     sync::{Arc, Mutex},
 };
 use rdma::{
-    error::unsupported,
-    mmap::Mappings,
+    abi::{mmap::Mappings, post::RecvList, ring::Ring},
     new_bh_spinlock,
-    post::RecvList,
-    ring::Ring,
-    srq::{SrqAttr, SrqCreated, SrqInit, SrqModify, SrqReply, XrcInit},
-    sync::BhSpinLock,
-    udata::RingChange,
-    upcall::SrqUpcall,
+    support::{error::unsupported, sync::BhSpinLock},
+    verbs::{
+        srq::{SrqAttr, SrqCreated, SrqInit, SrqModify, SrqReply, XrcInit},
+        udata::RingChange,
+        upcall::SrqUpcall,
+    },
 };
 use roce::{host::Fetch, wr::RecvWr};
 

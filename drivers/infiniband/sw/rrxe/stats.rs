@@ -6,7 +6,7 @@ use kernel::{
     prelude::*,
     sync::atomic::{ordering, Atomic},
 };
-use rdma::{net::skb::Discard, stats::CounterName};
+use rdma::{device::stats::CounterName, net::skb::Discard};
 use roce::host::{Count, QpDropReason};
 
 use crate::rx::Drops;

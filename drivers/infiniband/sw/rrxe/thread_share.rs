@@ -8,7 +8,7 @@
 //! while it waits for the second.
 
 use kernel::{prelude::*, sync::Arc};
-use rdma::{new_bh_spinlock, odp, sync::BhSpinLock};
+use rdma::{memory::odp, new_bh_spinlock, support::sync::BhSpinLock};
 
 use crate::{
     accounts::{Payer, Threads},

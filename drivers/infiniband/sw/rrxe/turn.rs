@@ -22,7 +22,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use kernel::prelude::*;
 use rdma::{
     new_bh_spinlock,
-    sync::{smp_mb, swap_fully_ordered, BhSpinLock, BhSpinLockGuard},
+    support::sync::{smp_mb, swap_fully_ordered, BhSpinLock, BhSpinLockGuard},
 };
 
 /// The turn, held by a caller that waited for it.

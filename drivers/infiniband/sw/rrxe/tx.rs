@@ -4,13 +4,12 @@
 
 use kernel::prelude::*;
 use rdma::{
-    av::Av,
-    crc32::crc32_le,
-    mr::Span,
     net::{
         route::Route,
         skb::{self, Endpoints, RxSkb, TxPacket, TxSkb},
     },
+    support::crc32::crc32_le,
+    verbs::{av::Av, mr::Span},
 };
 use roce::{
     ids::Qpn,

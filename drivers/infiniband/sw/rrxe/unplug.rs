@@ -16,8 +16,8 @@ use kernel::{
     time::{delay::fsleep, Delta, Instant, Monotonic},
 };
 use rdma::{
-    client::{self, AnyDevice},
-    sync::{cond_resched, wait_for_readers},
+    device::client::{self, AnyDevice},
+    support::sync::{cond_resched, wait_for_readers},
 };
 
 use roce::ids::Qpn;

@@ -10,7 +10,7 @@ use kernel::{
     },
     time::Delta,
 };
-use rdma::{odp::Owners, workqueue::OwnedQueue};
+use rdma::{memory::odp::Owners, support::workqueue::OwnedQueue};
 
 use crate::{
     accounts::Accounts, doorbells::Doorbells, gsi::Guests, limits, softirq_time::SoftirqTime,

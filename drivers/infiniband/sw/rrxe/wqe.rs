@@ -7,11 +7,10 @@
 //! write wrong totals, and a hostile process writes what it likes.
 
 use rdma::{
-    av::PostedAv,
-    fast_mr::Registration,
-    gid::Gid,
-    mr::Access,
-    uabi::{av, kernel_opcode, opcode, recv_wqe, send_flag, send_wqe, sge},
+    abi::uabi::{av, kernel_opcode, opcode, recv_wqe, send_flag, send_wqe, sge},
+    device::gid::Gid,
+    memory::fast_mr::Registration,
+    verbs::{av::PostedAv, mr::Access},
 };
 use roce::{
     ids::{Imm, Lkey, Qkey, Qpn, Rkey, Srqn},

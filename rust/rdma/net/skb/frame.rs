@@ -13,8 +13,8 @@ use kernel::{
 use super::{for_each_run, TxFrame};
 use crate::{
     bindings,
-    copy::copy_bytes,
-    mr::{Span, SpanFault},
+    memory::copy::copy_bytes,
+    verbs::mr::{Span, SpanFault},
 };
 
 /// The most frames into which a buffer is taken apart. The queue of a QP has room for no more.

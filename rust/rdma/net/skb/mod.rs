@@ -17,7 +17,7 @@ use core::{
     slice,
 };
 
-use crate::{bindings, crc32::crc32_le_raw};
+use crate::{bindings, support::crc32::crc32_le_raw};
 
 pub use self::{
     backlog::{Backlog, Share, Shares},

@@ -15,9 +15,9 @@ use super::{
 };
 use crate::{
     bindings,
-    copy::copy_bytes,
-    gid::Gid,
-    mr::{Span, SpanFault},
+    device::gid::Gid,
+    memory::copy::copy_bytes,
+    verbs::mr::{Span, SpanFault},
 };
 
 pub(super) const IPV4_LEN: usize = 20;

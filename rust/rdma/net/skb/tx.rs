@@ -15,7 +15,7 @@ use super::{
     rx::{IpHeader, UDP_LEN},
     whole::{TxFrame, TxPacket, Written},
 };
-use crate::{bindings, gid::Network, mr::Span};
+use crate::{bindings, device::gid::Network, verbs::mr::Span};
 
 /// A packet being built.
 ///

@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     bindings,
-    gid::Network,
+    device::gid::Network,
     net::{credit::Credit, netdev::Netdev, route::Route},
 };
 

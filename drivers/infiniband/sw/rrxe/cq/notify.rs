@@ -23,8 +23,8 @@ use kernel::{
     workqueue::WorkItem,
 };
 use rdma::{
-    cq::{CqEvents, Moderation, News, NotifyWhen},
-    ring::Ring,
+    abi::ring::Ring,
+    verbs::cq::{CqEvents, Moderation, News, NotifyWhen},
 };
 
 use super::{Cq, State};
@@ -380,7 +380,7 @@ mod tests {
         accounts::{Accounts, Payer},
         timer_slot::TimerSlot, //
     };
-    use rdma::ucontext::Arming;
+    use rdma::verbs::ucontext::Arming;
 
     /// A queue with so many completions, of which the process has polled some.
     fn state(pushed: u64, polled: u32) -> Result<State> {

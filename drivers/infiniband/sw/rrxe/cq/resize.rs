@@ -11,7 +11,7 @@
 use core::{mem::swap, ops::Range};
 
 use kernel::prelude::*;
-use rdma::{ring::Ring, udata::RingChange};
+use rdma::{abi::ring::Ring, verbs::udata::RingChange};
 
 use super::{check_capacity, Cq, State};
 use crate::provider::Rrxe;
@@ -126,7 +126,7 @@ fn slots(numbers: &Range<u64>) -> (u32, u32) {
 #[kunit_tests(rrxe_cq_resize)]
 mod tests {
     use super::*;
-    use rdma::ucontext::Arming;
+    use rdma::verbs::ucontext::Arming;
 
     const SLOTS: u32 = 8192;
 

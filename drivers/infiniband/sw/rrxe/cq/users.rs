@@ -12,7 +12,7 @@ use kernel::{
     sync::{atomic::ordering::Relaxed, Arc, ArcBorrow},
     workqueue::WorkItem,
 };
-use rdma::sync::cond_resched;
+use rdma::support::sync::cond_resched;
 use roce::ids::Qpn;
 
 use super::Cq;

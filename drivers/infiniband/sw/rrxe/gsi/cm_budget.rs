@@ -23,7 +23,7 @@
 //! So a network whose questions have no answers may ask further ones, each after twice as long.
 
 use kernel::prelude::*;
-use rdma::{gid::Gid, new_irq_spinlock, sync::IrqSpinLock};
+use rdma::{device::gid::Gid, new_irq_spinlock, support::sync::IrqSpinLock};
 
 use super::{
     rate::{Pace, Paces, Rate},

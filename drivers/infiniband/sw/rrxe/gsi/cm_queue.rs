@@ -18,7 +18,7 @@ use kernel::{
     prelude::*,
     time::{Instant, Monotonic},
 };
-use rdma::{gid::Gid, new_irq_spinlock, sync::IrqSpinLock};
+use rdma::{device::gid::Gid, new_irq_spinlock, support::sync::IrqSpinLock};
 
 use super::senders::NUMBER_BITS;
 

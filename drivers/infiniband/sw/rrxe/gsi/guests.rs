@@ -11,7 +11,7 @@ use kernel::{
     sync::atomic::{ordering::Relaxed, Atomic},
     time::{Instant, Monotonic},
 };
-use rdma::{gid::Gid, new_irq_spinlock, sync::IrqSpinLock};
+use rdma::{device::gid::Gid, new_irq_spinlock, support::sync::IrqSpinLock};
 
 use super::rate::{Pace, Paces, Rate};
 use crate::link::Link;

@@ -16,7 +16,7 @@
 //! for so long. So these times have limits ([`limit_times`]).
 
 use kernel::prelude::*;
-use rdma::gid::Gid;
+use rdma::device::gid::Gid;
 use roce::wire::mad::{limit_times, SenderGuid, MAD_LEN};
 
 use super::{key::Key, senders::StandIn};

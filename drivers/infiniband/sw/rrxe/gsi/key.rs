@@ -7,7 +7,7 @@
 
 use core::hash::{Hasher, SipHasher};
 
-use rdma::random;
+use rdma::support::random;
 
 /// The key, which nobody else knows.
 pub(super) struct Key([u64; 2]);

@@ -8,7 +8,7 @@
 //! A question and the probe behind it get there by one thread, one after the other: by the same CPU, unless the thread
 //! moves in between. The address handle for the answer is refused: nothing leaves the host.
 
-use rdma::{net::skb::TxSkb, random};
+use rdma::{net::skb::TxSkb, support::random};
 use roce::wire::{
     icrc::{IPV6_LEN, UDP_LEN},
     mad, ICRC_LEN, MAX_HEADER,

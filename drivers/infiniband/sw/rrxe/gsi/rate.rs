@@ -7,7 +7,7 @@
 //! shares, of which one share gets a part at most.
 
 use kernel::prelude::*;
-use rdma::gid::Gid;
+use rdma::device::gid::Gid;
 
 use super::key::Key;
 

@@ -3,7 +3,12 @@
 //! The true senders of a device's latest questions.
 
 use kernel::prelude::*;
-use rdma::{av::Av, gid::Gid, new_irq_spinlock, sync::IrqSpinLock, workqueue::is_in_work_item};
+use rdma::{
+    device::gid::Gid,
+    new_irq_spinlock,
+    support::{sync::IrqSpinLock, workqueue::is_in_work_item},
+    verbs::av::Av,
+};
 use roce::{responder::GRH_LEN, wire::grh::with_stand_in};
 
 /// Flow labels have so many bits.
@@ -157,7 +162,7 @@ impl Senders {
 #[kunit_tests(rrxe_gsi_senders)]
 mod tests {
     use super::*;
-    use rdma::gid::Network;
+    use rdma::device::gid::Network;
 
     fn senders() -> Result<Pin<KBox<Senders>>> {
         KBox::pin_init(Senders::new()?, GFP_KERNEL)

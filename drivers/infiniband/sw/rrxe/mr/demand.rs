@@ -4,8 +4,8 @@
 
 use kernel::{prelude::*, sync::Arc};
 use rdma::{
-    mr::Advised,
-    odp::{Fault, OnDemand},
+    memory::odp::{Fault, OnDemand},
+    verbs::mr::Advised,
 };
 use roce::ids::Rkey;
 

@@ -6,9 +6,11 @@ use core::sync::atomic::AtomicU32;
 
 use kernel::{prelude::*, sync::Arc};
 use rdma::{
-    fast_mr::{FastKind, FastMemory},
-    mr::{Access, MrChange, UserRange},
-    odp,
+    memory::{
+        fast_mr::{FastKind, FastMemory},
+        odp,
+    },
+    verbs::mr::{Access, MrChange, UserRange},
 };
 
 use super::{rights, Memory, Mr, MrTable, PLACES};
@@ -130,7 +132,7 @@ impl MrTable {
     fn publish(&self, pd: &Pd, memory: Memory) -> Result<Arc<Mr>> {
         let object = pd.claim_object()?;
         let place = self.regions.reserve_random(PLACES, limits::KEY_SCATTER)?;
-        let key = place.id().wrapping_shl(8) | (rdma::random::next_u32() & 0xff);
+        let key = place.id().wrapping_shl(8) | (rdma::support::random::next_u32() & 0xff);
         let mr = Mr::new(object, pd.id(), key, memory)?;
         place.publish(mr.clone());
         Ok(mr)

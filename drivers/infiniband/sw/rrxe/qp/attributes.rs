@@ -4,8 +4,8 @@
 
 use kernel::{prelude::*, sync::Arc};
 use rdma::{
-    qp::{QpModify, QpQuery},
-    sync::bottom_halves_off,
+    support::sync::bottom_halves_off,
+    verbs::qp::{QpModify, QpQuery},
 };
 use roce::{
     qp::{Attrs, QpState},

@@ -9,16 +9,17 @@ use kernel::{
     time::{hrtimer::HrTimer, Instant},
 };
 use rdma::{
-    error::unsupported,
-    mmap::Mappings,
+    abi::{mmap::Mappings, ring::Ring},
     net::{
         credit::{Credits, Excess, SenderCredit},
         lane::Lane,
         skb::{Backlog, FrameQueue, Shares, SkbQueue},
     },
-    qp::{QpCap, QpCreated, QpInit, QpReply, RingReply},
-    ring::Ring,
-    table::{Recent, Reservation},
+    support::{
+        error::unsupported,
+        table::{Recent, Reservation},
+    },
+    verbs::qp::{QpCap, QpCreated, QpInit, QpReply, RingReply},
 };
 use roce::{
     ids::Qpn,

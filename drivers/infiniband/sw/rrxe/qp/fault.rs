@@ -14,8 +14,8 @@ use kernel::{
     workqueue::WorkItem,
 };
 use rdma::{
-    odp::{Job, Pending},
-    sync::bottom_halves_off,
+    memory::odp::{Job, Pending},
+    support::sync::bottom_halves_off,
 };
 
 use super::Qp;

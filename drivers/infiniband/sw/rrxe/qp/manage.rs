@@ -3,7 +3,7 @@
 //! What administrators want of a QP: what lies in it, where it counts, what it reports, and its end.
 
 use kernel::{prelude::*, sync::Arc};
-use rdma::{qp::QpModify, trace};
+use rdma::{trace, verbs::qp::QpModify};
 use roce::{
     psn::Psn,
     qp::{Attrs, QpState},

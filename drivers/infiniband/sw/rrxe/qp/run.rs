@@ -6,7 +6,7 @@ use kernel::{
     prelude::*,
     sync::{rcu, Arc, ArcBorrow},
 };
-use rdma::{net::skb::Discard, sync::bottom_halves_off};
+use rdma::{net::skb::Discard, support::sync::bottom_halves_off};
 
 use super::{rounds::Rounds, Qp};
 use crate::{

@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Entries of completion queues: as a process reads them from its ring, and as the kernel polls them.
+
+use core::{
+    mem::{self, size_of},
+    ptr, slice,
+};
+
+use kernel::prelude::*;
+use pin_init::zeroed;
+use roce::wc::{RecvExtra, RecvWc, SendWc};
+
+use crate::{
+    bindings::{self, ib_uverbs_wc, ib_wc},
+    device::gid::Network,
+    verbs::upcall::QpToken,
+};
+
+/// `enum ibv_wc_flags` of libibverbs, which librxe passes on as they are. Note that they are not
+/// those of the kernel's `enum ib_wc_flags`.
+const WC_GRH: u32 = 1 << 0;
+const WC_WITH_IMM: u32 = 1 << 1;
+const WC_WITH_INV: u32 = 1 << 3;
+
+/// The only port.
+const PORT: u8 = 1;
+
+/// An entry of a CQ.
+#[repr(C)]
+pub struct Cqe {
+    /// What a process sees.
+    user: ib_uverbs_wc,
+    /// The QP, for the kernel's consumers only; so is what follows.
+    qp: QpToken,
+    /// The VLAN of the address that a datagram came to, or [`NO_VLAN`].
+    vlan: u16,
+    /// The IP layer by which it came (`enum rdma_network_type`), or [`NO_NETWORK`].
+    network: u8,
+    /// Service level.
+    sl: u8,
+    reserved: u32,
+}
+
+/// The arrival of a datagram: the kernel gets these fields besides its header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// The VLAN of the address that it came to.
+    pub vlan: Option<u16>,
+    /// The IP layer by which it came.
+    pub network: Network,
+    /// Service level.
+    pub sl: u8,
+}
+
+/// No padding: the first part is 48 bytes (`struct ib_uverbs_wc`), then come 16.
+const _: () = assert!(size_of::<ib_uverbs_wc>() == 48 && size_of::<Cqe>() == 64);
+
+/// What ib_core takes for no VLAN.
+const NO_VLAN: u16 = 0xffff;
+
+/// No datagram came.
+const NO_NETWORK: u8 = 0xff;
+
+/// How an entry of a CQ lies in its ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CqeLayout {
+    /// A process polls it.
+    User,
+    /// The kernel polls it: what a process sees, and the QP.
+    Kernel,
+}
+
+impl CqeLayout {
+    /// Bytes of an entry.
+    pub const fn size(self) -> usize {
+        match self {
+            Self::User => size_of::<ib_uverbs_wc>(),
+            Self::Kernel => size_of::<Cqe>(),
+        }
+    }
+}
+
+impl Cqe {
+    /// The completion of a send by QP `qpn`, which the kernel knows as `qp`.
+    pub fn send(wc: &SendWc, qpn: u32, qp: QpToken) -> Self {
+        let user = ib_uverbs_wc {
+            wr_id: wc.wr_id,
+            status: wc.status as u32,
+            opcode: wc.opcode as u32,
+            byte_len: wc.byte_len,
+            qp_num: qpn,
+            port_num: PORT,
+            ..zeroed()
+        };
+        Self::of(user, qp, None)
+    }
+
+    fn of(user: ib_uverbs_wc, qp: QpToken, arrival: Option<Arrival>) -> Self {
+        let network = |arrival: Arrival| match arrival.network {
+            Network::V4 => bindings::rdma_network_type_RDMA_NETWORK_IPV4 as u8,
+            Network::V6 => bindings::rdma_network_type_RDMA_NETWORK_IPV6 as u8,
+        };
+        Self {
+            user,
+            qp,
+            vlan: arrival.and_then(|arrival| arrival.vlan).unwrap_or(NO_VLAN),
+            network: arrival.map_or(NO_NETWORK, network),
+            sl: arrival.map_or(0, |arrival| arrival.sl),
+            reserved: 0,
+        }
+    }
+
+    /// The completion of a receive by QP `qpn`, which the kernel knows as `qp`. `arrival` is that of a datagram.
+    pub fn recv(wc: &RecvWc, qpn: u32, qp: QpToken, arrival: Option<Arrival>) -> Self {
+        let mut user = ib_uverbs_wc {
+            wr_id: wc.wr_id,
+            status: wc.status as u32,
+            opcode: wc.opcode as u32,
+            byte_len: wc.byte_len,
+            qp_num: qpn,
+            src_qp: wc.src_qp.get(),
+            wc_flags: if wc.grh { WC_GRH } else { 0 },
+            port_num: PORT,
+            ..zeroed()
+        };
+        match wc.extra {
+            RecvExtra::None => {}
+            RecvExtra::Imm(imm) => {
+                user.wc_flags |= WC_WITH_IMM;
+                user.ex.imm_data = imm.0.to_be();
+            }
+            RecvExtra::Invalidated(rkey) => {
+                user.wc_flags |= WC_WITH_INV;
+                user.ex.invalidate_rkey = rkey.0;
+            }
+        }
+        Self::of(user, qp, arrival)
+    }
+
+    /// The entry as it lies in a ring of this layout.
+    pub fn as_bytes(&self, layout: CqeLayout) -> &[u8] {
+        // SAFETY: The structure is 64 bytes of integers without padding, all initialised; the
+        // layouts are as long, or end after its first part.
+        unsafe { slice::from_raw_parts(ptr::from_ref(self).cast(), layout.size()) }
+    }
+
+    /// An entry of the kernel's layout, as it lies in the ring.
+    pub fn from_bytes(bytes: &[u8; CqeLayout::Kernel.size()]) -> Self {
+        // SAFETY: The structure is integers only, for which all bytes are valid, and as long.
+        unsafe { mem::transmute_copy(bytes) }
+    }
+
+    /// The QP whose completion it is.
+    pub fn qp(&self) -> QpToken {
+        self.qp
+    }
+
+    /// The same for a QP that is gone: nobody is to see it.
+    pub fn of_nobody(self) -> Self {
+        Self {
+            qp: QpToken::NONE,
+            ..self
+        }
+    }
+
+    /// The same if it is of a send; a receive is flushed.
+    pub fn flushed_recv(mut self) -> Self {
+        if self.user.opcode & bindings::ib_wc_opcode_IB_WC_RECV != 0 {
+            self.user.status = bindings::ib_wc_status_IB_WC_WR_FLUSH_ERR;
+        }
+        self
+    }
+
+    /// Fills in what ib_core's consumers poll.
+    pub(crate) fn write(&self, wc: &mut ib_wc) {
+        let user = &self.user;
+        *wc = zeroed();
+        wc.__bindgen_anon_1.wr_id = user.wr_id;
+        wc.status = user.status;
+        wc.opcode = user.opcode;
+        wc.byte_len = user.byte_len;
+        wc.qp = self.qp.as_ptr();
+        wc.src_qp = user.src_qp;
+        wc.port_num = user.port_num.into();
+        let flag = |theirs: u32, ours: u32| match user.wc_flags & theirs {
+            0 => 0,
+            _ => ours as i32,
+        };
+        wc.wc_flags = flag(WC_GRH, bindings::ib_wc_flags_IB_WC_GRH)
+            | flag(WC_WITH_IMM, bindings::ib_wc_flags_IB_WC_WITH_IMM)
+            | flag(WC_WITH_INV, bindings::ib_wc_flags_IB_WC_WITH_INVALIDATE);
+        wc.vlan_id = self.vlan;
+        if self.vlan != NO_VLAN {
+            wc.wc_flags |= bindings::ib_wc_flags_IB_WC_WITH_VLAN as i32;
+        }
+        wc.sl = self.sl;
+        if self.network != NO_NETWORK {
+            wc.network_hdr_type = self.network;
+            wc.wc_flags |= bindings::ib_wc_flags_IB_WC_WITH_NETWORK_HDR_TYPE as i32;
+        }
+        // SAFETY: Both members are 32 bits, and the flags say which one it is.
+        wc.ex.invalidate_rkey = unsafe { user.ex.invalidate_rkey };
+    }
+}
+
+#[kunit_tests(rrxe_cqe)]
+mod tests {
+    use super::*;
+    use roce::{
+        ids::{Imm, Qpn, Rkey},
+        wc::{WcOpcode, WcStatus},
+    };
+
+    fn word(cqe: &Cqe, at: usize) -> Option<u32> {
+        let bytes = cqe.as_bytes(CqeLayout::User).get(at..)?.first_chunk()?;
+        Some(u32::from_ne_bytes(*bytes))
+    }
+
+    fn received(extra: RecvExtra, grh: bool) -> Cqe {
+        let wc = RecvWc {
+            wr_id: 0x1122_3344_5566_7788,
+            status: WcStatus::Success,
+            opcode: WcOpcode::Recv,
+            byte_len: 1000,
+            extra,
+            src_qp: Qpn::new(0x99),
+            solicited: true,
+            grh,
+        };
+        Cqe::recv(&wc, 0x17, QpToken::NONE, None)
+    }
+
+    #[test]
+    fn a_send_is_where_ibv_wc_has_it() {
+        let wc = SendWc {
+            wr_id: 0x1122_3344_5566_7788,
+            status: WcStatus::RetryExcErr,
+            opcode: WcOpcode::RdmaRead,
+            byte_len: 5,
+        };
+        let cqe = Cqe::send(&wc, 0x1234, QpToken::NONE);
+        assert_eq!(cqe.as_bytes(CqeLayout::User).len(), 48);
+        let id = cqe
+            .as_bytes(CqeLayout::User)
+            .first_chunk()
+            .map(|id| u64::from_ne_bytes(*id));
+        assert_eq!(id, Some(wc.wr_id));
+        assert_eq!(word(&cqe, 8), Some(12));
+        assert_eq!(word(&cqe, 12), Some(2));
+        assert_eq!(word(&cqe, 20), Some(5));
+        assert_eq!(word(&cqe, 28), Some(0x1234));
+        assert_eq!(word(&cqe, 36), Some(0));
+    }
+
+    #[test]
+    fn a_receive_tells_what_came_with_it() {
+        let plain = received(RecvExtra::None, false);
+        assert_eq!(word(&plain, 12), Some(128));
+        assert_eq!(word(&plain, 28), Some(0x17));
+        assert_eq!(word(&plain, 32), Some(0x99));
+        assert_eq!(word(&plain, 36), Some(0));
+        let imm = received(RecvExtra::Imm(Imm(0x0102_0304)), true);
+        assert_eq!(
+            imm.as_bytes(CqeLayout::User).get(24..28),
+            Some(&[1u8, 2, 3, 4][..])
+        );
+        assert_eq!(word(&imm, 36), Some(WC_GRH | WC_WITH_IMM));
+        let invalidated = received(RecvExtra::Invalidated(Rkey(0xabcd)), false);
+        assert_eq!(word(&invalidated, 24), Some(0xabcd));
+        assert_eq!(word(&invalidated, 36), Some(8));
+    }
+
+    #[test]
+    fn the_kernel_is_told_how_a_datagram_came() {
+        let wc = SendWc {
+            wr_id: 1,
+            status: WcStatus::Success,
+            opcode: WcOpcode::Send,
+            byte_len: 0,
+        };
+        let plain = Cqe::send(&wc, 1, QpToken::NONE);
+        let datagram = |vlan, network| {
+            Some(Arrival {
+                vlan,
+                network,
+                sl: 16,
+            })
+        };
+        for (arrival, flags, network, sl) in [
+            (None, 0, 0, 0),
+            (datagram(None, Network::V4), 0x40, 2, 16),
+            (datagram(Some(5), Network::V6), 0x60, 3, 16),
+        ] {
+            let mut wc = zeroed();
+            Cqe::of(plain.user, QpToken::NONE, arrival).write(&mut wc);
+            assert_eq!((wc.wc_flags, wc.network_hdr_type), (flags, network));
+            assert_eq!(wc.sl, sl);
+        }
+    }
+
+    #[test]
+    fn the_kernel_polls_what_was_pushed() {
+        for (extra, flags) in [
+            (RecvExtra::None, 0),
+            (RecvExtra::Imm(Imm(0x0102_0304)), 2),
+            (RecvExtra::Invalidated(Rkey(0xabcd)), 4),
+        ] {
+            let pushed = received(extra, false);
+            let bytes = pushed.as_bytes(CqeLayout::Kernel).first_chunk();
+            let Some(bytes) = bytes else { continue };
+            let mut wc = zeroed();
+            Cqe::from_bytes(bytes).write(&mut wc);
+            assert_eq!(wc.opcode, bindings::ib_wc_opcode_IB_WC_RECV);
+            assert_eq!(wc.byte_len, 1000);
+            assert_eq!(wc.src_qp, 0x99);
+            assert_eq!(wc.wc_flags, flags);
+            assert!(wc.qp.is_null());
+        }
+    }
+}

@@ -1,0 +1,504 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Memory of the kernel's consumers: all of it, and lists of pages or pieces that work requests register.
+//!
+//! Devices of this provider have no DMA device, so that an address for the device is the address of the
+//! kernel's own mapping. What isn't memory there is refused; that the rest is meant is the word of the
+//! consumer, who alone has the keys or gives them away.
+
+use core::ptr::{self, NonNull};
+
+use kernel::{page::PAGE_SIZE, prelude::*};
+
+use crate::{
+    bindings,
+    memory::span::Piece,
+    new_irq_spinlock,
+    support::sync::IrqSpinLock,
+    verbs::mr::{Access, Span},
+};
+
+/// Memory is there or not in pieces of this many bytes (`SUBSECTION_SIZE`), or bigger ones.
+const GRAIN: usize = 1 << 21;
+
+/// `len` bytes at `addr` of the kernel's direct mapping. Any context.
+///
+/// Whoever has the key of such a region names any memory of the kernel, on purpose.
+#[inline]
+pub fn kernel_span(addr: u64, len: u32) -> Option<Span<'static>> {
+    let start = usize::try_from(addr).ok()?;
+    let end = start.checked_add(len as usize)?;
+    let mut probe = start;
+    loop {
+        let byte = ptr::without_provenance::<u8>(probe);
+        // SAFETY: It only looks at the address.
+        if !unsafe { bindings::virt_addr_valid(byte.cast()) } {
+            return None;
+        }
+        let next = (probe & !GRAIN.wrapping_sub(1)).checked_add(GRAIN)?;
+        if next >= end {
+            break;
+        }
+        probe = next;
+    }
+    // SAFETY: The range was just found to be memory of the direct mapping, which is always readable and
+    // writable; that it is meant is the consumer's word.
+    Some(unsafe { Span::direct(start, len as usize) })
+}
+
+/// Why a registration failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RegisterError {
+    /// The region is registered already.
+    Valid,
+    /// The rights contradict one another.
+    Access,
+}
+
+/// What a registration asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Registration {
+    /// The new key.
+    pub key: u32,
+    /// The address of the first byte.
+    pub iova: u64,
+    /// What it may be used for.
+    pub access: Access,
+}
+
+/// The memory of a region for fast registration: free, or valid under a key.
+///
+/// `map_mr_sg` lists pages or pieces for the next registration; a REG_MR makes them valid, and a LOCAL_INV or a
+/// peer's SEND WITH INVALIDATE frees the region again.
+///
+/// All methods may be called in any context.
+#[pin_data]
+pub struct FastMemory {
+    kind: FastKind,
+    #[pin]
+    state: IrqSpinLock<State>,
+}
+
+/// What a region for fast registration may be made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FastKind {
+    /// Pages, of which only the first and the last may be used in part.
+    Pages,
+    /// Pieces anywhere (`IB_MR_TYPE_SG_GAPS`).
+    Gaps,
+}
+
+/// # Invariants
+///
+/// What both lists name was valid for reads and writes when it was listed; the consumer keeps it so while the
+/// region is valid. Their capacities are never exceeded, and equal; so is their kind.
+struct State {
+    listed: Listed,
+    active: Listed,
+    /// Set while the region is valid.
+    registration: Option<Registration>,
+}
+
+/// # Invariants
+///
+/// The range of pages is within them if `len` isn't zero; pieces are in order, without gaps between what
+/// they stand for.
+enum Listed {
+    Pages {
+        list: KVVec<NonNull<u8>>,
+        /// Where in the first page the range begins.
+        first: usize,
+        len: usize,
+    },
+    Pieces(KVVec<Piece>),
+}
+
+// SAFETY: Memory of the kernel is reachable from every thread; it is accessed by raw copies only.
+unsafe impl Send for Listed {}
+
+impl Listed {
+    fn new(kind: FastKind, capacity: usize) -> Result<Self> {
+        Ok(match kind {
+            FastKind::Pages => Self::Pages {
+                list: KVVec::with_capacity(capacity, GFP_KERNEL_ACCOUNT)?,
+                first: 0,
+                len: 0,
+            },
+            FastKind::Gaps => Self::Pieces(KVVec::with_capacity(capacity, GFP_KERNEL_ACCOUNT)?),
+        })
+    }
+
+    fn clear(&mut self) {
+        match self {
+            Self::Pages { list, first, len } => {
+                list.clear();
+                (*first, *len) = (0, 0);
+            }
+            Self::Pieces(list) => list.clear(),
+        }
+    }
+
+    /// Adds memory of the direct mapping.
+    fn add(&mut self, start: NonNull<u8>, len: usize) -> Result {
+        let before = self.len();
+        // INVARIANT: Behind what is there. The capacity is kept.
+        match self {
+            Self::Pages { list, .. } => list.push_within_capacity(start).map_err(|_| ENOMEM),
+            Self::Pieces(list) => {
+                let piece = Piece { start, before, len };
+                before.checked_add(len).ok_or(EINVAL)?;
+                list.push_within_capacity(piece).map_err(|_| ENOMEM)
+            }
+        }
+    }
+
+    /// Becomes the same as `other`, of the same kind.
+    fn copy(&mut self, other: &Self) {
+        self.clear();
+        // INVARIANT: As the list that is copied; both have the same capacity.
+        match (self, other) {
+            (
+                Self::Pages { list, first, len },
+                Self::Pages {
+                    list: from,
+                    first: f,
+                    len: l,
+                },
+            ) => {
+                for page in from.iter() {
+                    let _ = list.push_within_capacity(*page);
+                }
+                (*first, *len) = (*f, *l);
+            }
+            (Self::Pieces(list), Self::Pieces(from)) => {
+                for piece in from.iter() {
+                    let _ = list.push_within_capacity(*piece);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Its bytes.
+    fn len(&self) -> usize {
+        match self {
+            Self::Pages { len, .. } => *len,
+            // The sum does not wrap, as was checked when it was listed.
+            Self::Pieces(list) => list
+                .last()
+                .map_or(0, |piece| piece.before.wrapping_add(piece.len)),
+        }
+    }
+
+    /// `len` bytes at `offset`, if they are there.
+    ///
+    /// # Safety
+    ///
+    /// The memory that the list names must be valid for reads and writes as long as the result is used.
+    unsafe fn span(&self, offset: usize, len: usize) -> Option<Span<'_>> {
+        if offset > self.len() || len > self.len().wrapping_sub(offset) {
+            return None;
+        }
+        Some(match self {
+            Self::Pages { list, first, .. } => {
+                let start = first.wrapping_add(offset);
+                // SAFETY: The range was just checked, and is within the pages by the type invariant, so the sum does not
+                // wrap; the caller promises the rest.
+                unsafe { Span::new(list, PAGE_SIZE.trailing_zeros(), start, len, true) }
+            }
+            // SAFETY: The range was just checked; the pieces are in order by the type invariant; the caller promises the
+            // rest.
+            Self::Pieces(list) => unsafe { Span::gathered(list, offset, len) },
+        })
+    }
+}
+
+impl FastMemory {
+    /// A free region of at most `max` pages or pieces. Process context.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub fn new(kind: FastKind, max: u32) -> Result<Pin<KBox<Self>>> {
+        let capacity = max as usize;
+        let state = State {
+            listed: Listed::new(kind, capacity)?,
+            active: Listed::new(kind, capacity)?,
+            registration: None,
+        };
+        KBox::pin_init(
+            pin_init!(Self {
+                kind,
+                state <- new_irq_spinlock!(state, "rrxe_fast_mr"),
+            }),
+            GFP_KERNEL_ACCOUNT,
+        )
+    }
+
+    /// What it is made of.
+    pub(crate) fn kind(&self) -> FastKind {
+        self.kind
+    }
+
+    /// Begins a new list.
+    pub(crate) fn begin(&self) {
+        self.state.lock().listed.clear();
+    }
+
+    /// Adds the page at `addr` to the list.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM` if the list is full, `EFAULT` if there is no memory.
+    pub(crate) fn list(&self, addr: u64) -> Result {
+        let start = ptr::with_exposed_provenance_mut::<u8>(usize::try_from(addr)?);
+        // SAFETY: It only looks at the address.
+        if !unsafe { bindings::virt_addr_valid(start.cast()) } || addr % PAGE_SIZE as u64 != 0 {
+            return Err(EFAULT);
+        }
+        let start = NonNull::new(start).ok_or(EFAULT)?;
+        self.state.lock().listed.add(start, PAGE_SIZE)
+    }
+
+    /// Adds `len` bytes at `addr` to the list, of a region with gaps.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM` if the list is full, `EFAULT` if there is no memory, `EINVAL` if it is too much.
+    pub(crate) fn list_piece(&self, addr: u64, len: u32) -> Result {
+        kernel_span(addr, len).ok_or(EFAULT)?;
+        let start = ptr::with_exposed_provenance_mut(usize::try_from(addr)?);
+        let start = NonNull::new(start).ok_or(EFAULT)?;
+        self.state.lock().listed.add(start, len as usize)
+    }
+
+    /// Ends the list: the range is `len` bytes from `iova` on, which says where in the first page.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if it isn't within the pages.
+    pub(crate) fn end(&self, iova: u64, length: u64) -> Result {
+        let mut state = self.state.lock();
+        let Listed::Pages { list, first, len } = &mut state.listed else {
+            return Err(EINVAL);
+        };
+        let start = iova as usize % PAGE_SIZE;
+        let room = list.len().saturating_mul(PAGE_SIZE);
+        let length = usize::try_from(length)?;
+        if start.checked_add(length).is_none_or(|end| end > room) {
+            state.listed.clear();
+            return Err(EINVAL);
+        }
+        // INVARIANT: Just checked.
+        (*first, *len) = (start, length);
+        Ok(())
+    }
+
+    /// Makes what is listed valid.
+    ///
+    /// # Errors
+    ///
+    /// [`RegisterError`].
+    pub fn register(&self, registration: Registration) -> Result<(), RegisterError> {
+        if !registration.access.is_consistent() {
+            return Err(RegisterError::Access);
+        }
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        if state.registration.is_some() {
+            return Err(RegisterError::Valid);
+        }
+        state.active.copy(&state.listed);
+        state.registration = Some(registration);
+        Ok(())
+    }
+
+    /// Frees the region if `key` is its key; whether it was.
+    pub fn invalidate(&self, key: u32) -> bool {
+        let mut state = self.state.lock();
+        let valid = matches!(state.registration, Some(registration) if registration.key == key);
+        if valid {
+            state.registration = None;
+        }
+        valid
+    }
+
+    /// Whether the region is valid under `key`, and `allows` says that its rights suffice.
+    pub fn grants(&self, key: u32, allows: impl FnOnce(Access) -> bool) -> bool {
+        let registration = self.state.lock().registration;
+        registration.is_some_and(|found| found.key == key && allows(found.access))
+    }
+
+    /// Runs `f` on `len` bytes at `addr`, if the region is valid under `key`, `allows` says that its rights
+    /// suffice and the range is within it. `f` must not sleep, nor use the region.
+    #[inline]
+    pub fn with<R>(
+        &self,
+        key: u32,
+        addr: u64,
+        len: u32,
+        allows: impl FnOnce(Access) -> bool,
+        f: impl FnOnce(Span<'_>) -> R,
+    ) -> Option<R> {
+        let state = self.state.lock();
+        let registration = state
+            .registration
+            .filter(|found| found.key == key && allows(found.access))?;
+        let offset = usize::try_from(addr.checked_sub(registration.iova)?).ok()?;
+        // SAFETY: The region is valid, so the consumer keeps its memory, as the invariant of `State` says.
+        unsafe { state.active.span(offset, len as usize) }.map(f)
+    }
+}
+
+#[kunit_tests(rrxe_fast_mr)]
+mod tests {
+    use super::*;
+    use crate::abi::mmap::SharedMemory;
+
+    const IOVA: u64 = 0x7000_0000_0123;
+
+    fn registration(key: u32) -> Registration {
+        Registration {
+            key,
+            iova: IOVA,
+            access: Access::from_raw(1),
+        }
+    }
+
+    fn length_at(memory: &FastMemory, key: u32, addr: u64, len: u32) -> Option<usize> {
+        memory.with(key, addr, len, |_| true, |span| span.len())
+    }
+
+    /// Two pages of the direct mapping, listed in reverse.
+    fn listed() -> Result<(Pin<KBox<FastMemory>>, KBox<[u8; 4 * PAGE_SIZE]>)> {
+        let pages = KBox::new([0u8; 4 * PAGE_SIZE], GFP_KERNEL)?;
+        let start = pages
+            .as_ptr()
+            .expose_provenance()
+            .next_multiple_of(PAGE_SIZE) as u64;
+        let memory = FastMemory::new(FastKind::Pages, 2)?;
+        memory.begin();
+        memory.list(start + PAGE_SIZE as u64)?;
+        memory.list(start)?;
+        assert_eq!(memory.list(start), Err(ENOMEM));
+        memory.end(start + 0x123, 0x1800)?;
+        Ok((memory, pages))
+    }
+
+    /// The list is ended once more, with a range that is too long.
+    #[test]
+    fn names_nothing_when_its_end_is_refused() -> Result {
+        let (memory, _pages) = listed()?;
+        assert_eq!(memory.end(IOVA, 3 * PAGE_SIZE as u64), Err(EINVAL));
+        assert_eq!(memory.register(registration(1)), Ok(()));
+        assert_eq!(length_at(&memory, 1, IOVA, 1), None);
+        Ok(())
+    }
+
+    #[test]
+    fn is_valid_from_registration_to_invalidation() -> Result {
+        let (memory, _pages) = listed()?;
+        assert_eq!(length_at(&memory, 1, IOVA, 1), None);
+        assert_eq!(memory.register(registration(1)), Ok(()));
+        assert_eq!(memory.register(registration(2)), Err(RegisterError::Valid));
+        assert_eq!(length_at(&memory, 1, IOVA, 0x1800), Some(0x1800));
+        assert_eq!(length_at(&memory, 2, IOVA, 1), None);
+        assert!(!memory.invalidate(2));
+        assert!(memory.invalidate(1));
+        assert!(!memory.invalidate(1));
+        assert_eq!(length_at(&memory, 1, IOVA, 1), None);
+        assert_eq!(memory.register(registration(2)), Ok(()));
+        assert_eq!(length_at(&memory, 2, IOVA + 0x17ff, 1), Some(1));
+        Ok(())
+    }
+
+    #[test]
+    fn grants_nothing_beyond_its_range_and_rights() -> Result {
+        let (memory, _pages) = listed()?;
+        assert_eq!(memory.register(registration(1)), Ok(()));
+        for (addr, len) in [
+            (IOVA - 1, 1),
+            (IOVA, 0x1801),
+            (IOVA + 0x1800, 1),
+            (IOVA + 0x1801, 0),
+            (u64::MAX, 1),
+            (0, u32::MAX),
+        ] {
+            assert_eq!(length_at(&memory, 1, addr, len), None);
+        }
+        assert!(memory.with(1, IOVA, 1, |_| false, |_| ()).is_none());
+        Ok(())
+    }
+
+    #[test]
+    fn gathers_pieces_of_any_size() -> Result {
+        const PIECES: [(usize, u32); 4] = [(100, 3), (7, 0), (64, 13), (0, 5)];
+        let memory = FastMemory::new(FastKind::Gaps, 4)?;
+        let mut bytes = KBox::new([0u8; 128], GFP_KERNEL)?;
+        for (index, byte) in bytes.iter_mut().enumerate() {
+            *byte = index as u8;
+        }
+        let start = bytes.as_ptr().expose_provenance() as u64;
+        memory.begin();
+        for (offset, len) in PIECES {
+            memory.list_piece(start + offset as u64, len)?;
+        }
+        assert_eq!(memory.list_piece(start, 1), Err(ENOMEM));
+        assert_eq!(memory.list_piece(0, 1), Err(EFAULT));
+        assert_eq!(memory.register(registration(1)), Ok(()));
+        assert_eq!(length_at(&memory, 1, IOVA, 21), Some(21));
+        assert_eq!(length_at(&memory, 1, IOVA, 22), None);
+        let order = PIECES.map(|(offset, len)| offset..offset + len as usize);
+        for from in 0..=21usize {
+            for len in 0..=21 - from {
+                let mut seen = [0u8; 21];
+                let seen = seen.get_mut(..len).ok_or(EINVAL)?;
+                let addr = IOVA + from as u64;
+                memory.with(
+                    1,
+                    addr,
+                    len as u32,
+                    |_| true,
+                    |span| span.copy_to_slice(0, seen),
+                );
+                let expected = order
+                    .iter()
+                    .cloned()
+                    .flatten()
+                    .skip(from)
+                    .map(|at| at as u8);
+                assert!(seen.iter().copied().eq(expected.take(len)));
+            }
+        }
+        let atomic = |at: u64| {
+            let op = roce::wr::AtomicOp::FetchAdd { add: 0 };
+            memory.with(1, IOVA + at, 8, |_| true, |span| span.atomic(op).is_ok())
+        };
+        // The third piece is of 13 bytes and begins with the fourth; the box is aligned so far.
+        assert_eq!(
+            [atomic(0), atomic(3), atomic(4)],
+            [Some(false), Some(start % 8 == 0), Some(false)]
+        );
+        assert_eq!(atomic(13), Some(false));
+        Ok(())
+    }
+
+    #[test]
+    fn refuses_what_is_no_memory() -> Result {
+        let outside = SharedMemory::new(PAGE_SIZE)?;
+        let vmalloc = outside.start().as_ptr().expose_provenance() as u64;
+        let inside = KBox::new([0u8; 64], GFP_KERNEL)?;
+        let direct = inside.as_ptr().expose_provenance() as u64;
+        assert!(kernel_span(direct, 64).is_some());
+        for addr in [0, vmalloc, u64::MAX] {
+            assert!(kernel_span(addr, 1).is_none());
+        }
+        assert!(kernel_span(u64::MAX - 1, 2).is_none());
+        let memory = FastMemory::new(FastKind::Pages, 1)?;
+        for addr in [0, vmalloc, direct | 1] {
+            assert_eq!(memory.list(addr), Err(EFAULT));
+        }
+        assert_eq!(memory.end(0, 1), Err(EINVAL));
+        Ok(())
+    }
+}

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The pages of a chunk that are present.
+
+use core::{
+    ptr::NonNull,
+    sync::atomic::{AtomicUsize, Ordering},
+};
+
+use kernel::{page::PAGE_SIZE, prelude::*, sync::Arc};
+
+use super::{CHUNK, PAGE_MASK, PAGE_SHIFT};
+use crate::{bindings, support::section::Sections};
+
+/// An entry is the address of a page, or zero, and these.
+pub(super) const PRESENT: usize = 1 << 0;
+pub(super) const WRITABLE: usize = 1 << 1;
+
+/// Pages of a chunk.
+const PAGES: usize = CHUNK >> PAGE_SHIFT;
+
+/// The pages of a chunk that are present.
+///
+/// # Invariants
+///
+/// An entry with [`PRESENT`] is the address of a page of the process, valid for reads, and with
+/// [`WRITABLE`] for writes, until the sections of `readers` have ended that began before the flag was cleared. Entries
+/// are written under the lock of the `ib_umem_odp`; without [`PRESENT`] they are zero when it is not held. Then
+/// `present` is the number of those with [`PRESENT`].
+pub(super) struct Pages {
+    /// The process's address of the first.
+    pub(super) start: usize,
+    entries: KBox<[AtomicUsize; PAGES]>,
+    /// Invalidations of a range that has no page look no further: whoever ends it waits for them.
+    present: AtomicUsize,
+    readers: Arc<Sections>,
+}
+
+impl Pages {
+    /// None present from `start` on, which is a multiple of [`CHUNK`]. They are used within sections of `readers`. Process
+    /// context.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(super) fn new(start: usize, readers: Arc<Sections>) -> Result<Self> {
+        let absent = pin_init::init_array_from_fn(|_| AtomicUsize::new(0));
+        Ok(Self {
+            start,
+            entries: KBox::init(absent, GFP_KERNEL_ACCOUNT)?,
+            present: AtomicUsize::new(0),
+            readers,
+        })
+    }
+
+    /// The page at `va`, if it may be used so. Within a section.
+    pub(super) fn find(&self, va: usize, write: bool) -> Option<NonNull<u8>> {
+        let entry = self.entry(va)?.load(Ordering::Acquire);
+        let needed = if write { PRESENT | WRITABLE } else { PRESENT };
+        (entry & needed == needed)
+            .then(|| NonNull::new((entry & PAGE_MASK) as *mut u8))
+            .flatten()
+    }
+
+    pub(super) fn entry(&self, va: usize) -> Option<&AtomicUsize> {
+        self.entries.get(va.checked_sub(self.start)? >> PAGE_SHIFT)
+    }
+
+    /// No page is present.
+    pub(super) fn is_empty(&self) -> bool {
+        self.present.load(Ordering::Relaxed) == 0
+    }
+
+    /// Writes an entry with [`PRESENT`]. Under the lock.
+    pub(super) fn set(&self, entry: &AtomicUsize, value: usize) {
+        if entry.load(Ordering::Relaxed) & PRESENT == 0 {
+            self.present.fetch_add(1, Ordering::Relaxed);
+        }
+        entry.store(value, Ordering::Release);
+    }
+
+    /// Forgets those of the pages that touch `first .. end` whose entry `which` picks, and waits for
+    /// their users. Under the lock.
+    pub(super) fn forget(&self, first: usize, end: usize, which: impl Fn(usize) -> bool) {
+        if self.is_empty() {
+            return;
+        }
+        let index = |va: usize| va.saturating_sub(self.start) >> PAGE_SHIFT;
+        let end = index(end.saturating_add(PAGE_SIZE - 1)).min(self.entries.len());
+        let range = self.entries.get(index(first)..end).unwrap_or_default();
+        let mut used = 0usize;
+        for entry in range {
+            let old = entry.load(Ordering::Relaxed);
+            if old & PRESENT != 0 && which(old) {
+                used = used.saturating_add(1);
+                entry.store(old & !PRESENT, Ordering::Relaxed);
+            }
+        }
+        if used == 0 {
+            return;
+        }
+        self.readers.wait_awake();
+        self.present.fetch_sub(used, Ordering::Relaxed);
+        for entry in range {
+            let old = entry.load(Ordering::Relaxed);
+            if old == 0 || old & PRESENT != 0 {
+                continue;
+            }
+            if old & WRITABLE != 0 {
+                let address = (old & PAGE_MASK) as *const u8;
+                // SAFETY: The page is the process's still: it goes after the notifier returns.
+                let page = unsafe { bindings::virt_to_page(address.cast()) };
+                // SAFETY: As above. Users may have written it without the process's page table.
+                unsafe { bindings::set_page_dirty(page) };
+            }
+            entry.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+#[kunit_tests(rrxe_odp_pages)]
+mod tests {
+    use super::*;
+
+    const START: usize = 3 * CHUNK;
+
+    fn at(page: usize) -> usize {
+        START + page * PAGE_SIZE
+    }
+
+    /// Pages of which these are present, to be read.
+    fn present(which: &[usize]) -> Result<Pages> {
+        let readers = Arc::new(Sections::new()?, GFP_KERNEL)?;
+        let pages = Pages::new(START, readers)?;
+        for page in which {
+            let entry = pages.entry(at(*page)).ok_or(EINVAL)?;
+            pages.set(entry, at(*page) | PRESENT);
+        }
+        Ok(pages)
+    }
+
+    fn found(pages: &Pages) -> usize {
+        let found = |page: &usize| pages.find(at(*page), false).is_some();
+        (0..PAGES).filter(found).count()
+    }
+
+    #[test]
+    fn has_an_entry_for_each_page_of_a_chunk() -> Result {
+        let pages = present(&[])?;
+        assert!(pages.is_empty());
+        for (va, wanted) in [
+            (START - 1, false),
+            (START, true),
+            (START + CHUNK - 1, true),
+            (START + CHUNK, false),
+            (usize::MAX, false),
+        ] {
+            assert_eq!(pages.entry(va).is_some(), wanted);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn finds_pages_for_what_they_allow() -> Result {
+        let pages = present(&[7])?;
+        assert!(pages.find(at(7), false).is_some());
+        assert!(pages.find(at(7), true).is_none());
+        assert!(pages.find(at(8), false).is_none());
+        Ok(())
+    }
+
+    #[test]
+    fn forgets_what_is_in_a_range_and_nothing_else() -> Result {
+        let pages = present(&[0, 1, 2, PAGES - 1])?;
+        let forget = |first, end| pages.forget(first, end, |_| true);
+        forget(0, START);
+        forget(START + CHUNK, usize::MAX);
+        forget(at(3), at(9));
+        assert_eq!(found(&pages), 4);
+        // A range that touches a page.
+        forget(at(1) + 5, at(1) + 6);
+        assert_eq!(found(&pages), 3);
+        assert!(pages.find(at(1), false).is_none());
+        pages.forget(0, usize::MAX, |_| false);
+        assert_eq!(found(&pages), 3);
+        forget(0, usize::MAX);
+        assert!(pages.is_empty() && found(&pages) == 0);
+        Ok(())
+    }
+}

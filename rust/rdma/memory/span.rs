@@ -1,0 +1,486 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Access to the bytes of memory regions.
+//!
+//! A [`Span`] is the only way to the bytes of a region. It is bounded when it is made, works block
+//! by block, and copies by the kernel's `memcpy()`: the process may change the memory meanwhile, so
+//! no Rust reference to it ever exists.
+
+use core::{
+    ptr::{self, NonNull},
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use kernel::{page::PAGE_SIZE, prelude::*};
+use roce::wr::AtomicOp;
+
+use crate::bindings;
+
+/// Why a span could not be used as asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SpanFault {
+    /// The range isn't within the span.
+    Range,
+    /// The bytes may only be read.
+    ReadOnly,
+    /// An atomic's operand isn't 8 aligned bytes.
+    Alignment,
+}
+
+/// A granted, bounded range of a region's bytes. Any context.
+///
+/// # Invariants
+///
+/// Each of `blocks` is where 2^`shift` bytes begin, at least a page and aligned to their size; or they are
+/// pieces of any size. Bytes `start .. start + len`, counted from the beginning of the first, are within
+/// them, and valid for reads, and for writes if `writable`, for `'a`. The other bytes of the blocks need not be.
+#[derive(Clone, Copy)]
+pub struct Span<'a> {
+    blocks: Blocks<'a>,
+    shift: u32,
+    start: usize,
+    len: usize,
+    writable: bool,
+}
+
+/// Where the blocks of a span are.
+#[derive(Clone, Copy)]
+enum Blocks<'a> {
+    /// Here and there.
+    List(&'a [NonNull<u8>]),
+    /// One after the other, from address zero.
+    Direct,
+    /// Of any size, here and there.
+    Pieces(&'a [Piece]),
+}
+
+/// A piece of a region that isn't made of pages.
+#[derive(Clone, Copy)]
+pub(crate) struct Piece {
+    /// Its first byte.
+    pub(crate) start: NonNull<u8>,
+    /// How many bytes of the region are before its own.
+    pub(crate) before: usize,
+    /// Its length.
+    pub(crate) len: usize,
+}
+
+impl Blocks<'_> {
+    #[inline]
+    fn get(&self, index: usize, shift: u32) -> Option<NonNull<u8>> {
+        match self {
+            Self::List(blocks) => blocks.get(index).copied(),
+            Self::Direct => {
+                let address = index.wrapping_shl(shift);
+                NonNull::new(ptr::with_exposed_provenance_mut(address))
+            }
+            Self::Pieces(_) => None,
+        }
+    }
+}
+
+impl<'a> Span<'a> {
+    /// The span of `len` bytes at `start` of `blocks`.
+    ///
+    /// # Safety
+    ///
+    /// `blocks` must begin blocks of 2^`shift` bytes as the type's invariants say, and the `len` bytes be in them, and valid
+    /// for reads, and for writes if `writable`, for `'a`.
+    #[inline]
+    pub(crate) unsafe fn new(
+        blocks: &'a [NonNull<u8>],
+        shift: u32,
+        start: usize,
+        len: usize,
+        writable: bool,
+    ) -> Self {
+        // INVARIANT: As the caller promises.
+        Self {
+            blocks: Blocks::List(blocks),
+            shift,
+            start,
+            len,
+            writable,
+        }
+    }
+
+    /// The span of `len` bytes at the kernel's address `start`.
+    ///
+    /// # Safety
+    ///
+    /// They must be valid for reads and writes for `'a`.
+    #[inline]
+    pub(crate) unsafe fn direct(start: usize, len: usize) -> Self {
+        // INVARIANT: As the caller promises.
+        Self {
+            blocks: Blocks::Direct,
+            shift: PAGE_SIZE.trailing_zeros(),
+            start,
+            len,
+            writable: true,
+        }
+    }
+
+    /// The span of `len` bytes at `start` of `pieces`.
+    ///
+    /// # Safety
+    ///
+    /// `pieces` must be in order, without gaps between the bytes of the region that they hold. The `len` bytes must be in
+    /// them, and valid for reads and writes for `'a`.
+    pub(crate) unsafe fn gathered(pieces: &'a [Piece], start: usize, len: usize) -> Self {
+        // INVARIANT: As the caller promises.
+        Self {
+            blocks: Blocks::Pieces(pieces),
+            shift: 0,
+            start,
+            len,
+            writable: true,
+        }
+    }
+
+    /// Its bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// It has no bytes.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// `len` bytes at `offset` of it.
+    ///
+    /// # Errors
+    ///
+    /// [`SpanFault::Range`].
+    #[inline]
+    pub fn part(&self, offset: usize, len: usize) -> Result<Span<'a>, SpanFault> {
+        if offset > self.len || len > self.len.wrapping_sub(offset) {
+            return Err(SpanFault::Range);
+        }
+        // INVARIANT: A part of a valid range, so the sum does not wrap.
+        Ok(Self {
+            start: self.start.wrapping_add(offset),
+            len,
+            ..*self
+        })
+    }
+
+    /// Calls `visit` with each piece that lies within one block, in order, until it fails.
+    ///
+    /// The pieces are valid for reads of their length during `'a`, and may be changed by a process at any time.
+    #[inline]
+    pub(crate) fn for_each_piece<E>(
+        &self,
+        mut visit: impl FnMut(NonNull<u8>, usize) -> Result<(), E>,
+    ) -> Result<(), E> {
+        if let Blocks::Pieces(pieces) = self.blocks {
+            return self.for_each_gathered(pieces, visit);
+        }
+        let size = 1usize.wrapping_shl(self.shift);
+        let mut within = self.start & size.wrapping_sub(1);
+        let mut left = self.len;
+        let mut index = self.start.wrapping_shr(self.shift);
+        while left > 0 {
+            let Some(block) = self.blocks.get(index, self.shift) else {
+                break;
+            };
+            let len = left.min(size.wrapping_sub(within));
+            let piece = block.as_ptr().wrapping_add(within);
+            // SAFETY: By the type invariant this is an address of the span's, so it isn't null.
+            visit(unsafe { NonNull::new_unchecked(piece) }, len)?;
+            left = left.wrapping_sub(len);
+            within = 0;
+            index = index.wrapping_add(1);
+        }
+        Ok(())
+    }
+
+    /// As [`Self::for_each_piece`], of bytes that may be written: the pieces are valid for writes, too.
+    ///
+    /// # Errors
+    ///
+    /// [`SpanFault::ReadOnly`], and those of `visit`.
+    #[inline]
+    pub(crate) fn for_each_writable_piece(
+        &self,
+        visit: impl FnMut(NonNull<u8>, usize) -> Result<(), SpanFault>,
+    ) -> Result<(), SpanFault> {
+        if !self.writable {
+            return Err(SpanFault::ReadOnly);
+        }
+        self.for_each_piece(visit)
+    }
+
+    fn for_each_gathered<E>(
+        &self,
+        pieces: &[Piece],
+        mut visit: impl FnMut(NonNull<u8>, usize) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let first = pieces.partition_point(|piece| piece.before <= self.start);
+        let pieces = pieces.get(first.saturating_sub(1)..).unwrap_or_default();
+        let (mut start, mut left) = (self.start, self.len);
+        for piece in pieces {
+            let within = start.wrapping_sub(piece.before);
+            let len = left.min(piece.len.saturating_sub(within));
+            if len != 0 {
+                let at = piece.start.as_ptr().wrapping_add(within);
+                // SAFETY: By the type invariant this is an address of the span's, so it isn't null.
+                visit(unsafe { NonNull::new_unchecked(at) }, len)?;
+            }
+            start = start.wrapping_add(len);
+            left = left.wrapping_sub(len);
+            if left == 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies `source` to `offset`.
+    ///
+    /// # Errors
+    ///
+    /// [`SpanFault::Range`], [`SpanFault::ReadOnly`].
+    #[inline]
+    pub fn copy_from_slice(&self, offset: usize, source: &[u8]) -> Result<(), SpanFault> {
+        let mut from = source.as_ptr();
+        let part = self.part(offset, source.len())?;
+        part.for_each_writable_piece(|to, len| {
+            // SAFETY: The pieces add up to the length of `source`, and are valid for writes.
+            unsafe { bindings::memcpy(to.as_ptr().cast(), from.cast(), len) };
+            from = from.wrapping_add(len);
+            Ok(())
+        })
+    }
+
+    /// Copies the bytes at `offset` to `target`.
+    ///
+    /// # Errors
+    ///
+    /// [`SpanFault::Range`].
+    #[inline]
+    pub fn copy_to_slice(&self, offset: usize, target: &mut [u8]) -> Result<(), SpanFault> {
+        let len = target.len();
+        let mut to = target.as_mut_ptr();
+        self.part(offset, len)?.for_each_piece(|from, len| {
+            // SAFETY: The pieces add up to the length of `target`, and are valid for reads.
+            unsafe { bindings::memcpy(to.cast(), from.as_ptr().cast(), len) };
+            to = to.wrapping_add(len);
+            Ok(())
+        })
+    }
+
+    /// Carries out an atomic on the span and returns the original value, both in host order.
+    ///
+    /// # Errors
+    ///
+    /// [`SpanFault::Alignment`] unless it is 8 aligned bytes, [`SpanFault::ReadOnly`].
+    pub fn atomic(&self, op: AtomicOp) -> Result<u64, SpanFault> {
+        let word = self.word()?;
+        Ok(match op {
+            AtomicOp::FetchAdd { add } => word.fetch_add(add, Ordering::SeqCst),
+            AtomicOp::CompareSwap { compare, swap } => {
+                match word.compare_exchange(compare, swap, Ordering::SeqCst, Ordering::SeqCst) {
+                    Ok(original) | Err(original) => original,
+                }
+            }
+        })
+    }
+
+    /// Stores a value in host order in one piece.
+    ///
+    /// # Errors
+    ///
+    /// [`SpanFault::Alignment`] unless it is 8 aligned bytes, [`SpanFault::ReadOnly`].
+    pub fn atomic_store(&self, value: u64) -> Result<(), SpanFault> {
+        self.word()?.store(value, Ordering::SeqCst);
+        Ok(())
+    }
+
+    fn word(&self) -> Result<&'a AtomicU64, SpanFault> {
+        if self.len != 8 {
+            return Err(SpanFault::Alignment);
+        }
+        let mut whole = None;
+        self.for_each_writable_piece(|piece, len| {
+            whole = (len == 8).then_some(piece);
+            Ok(())
+        })?;
+        let word: *mut u64 = whole.ok_or(SpanFault::Alignment)?.as_ptr().cast();
+        if !word.is_aligned() {
+            return Err(SpanFault::Alignment);
+        }
+        // SAFETY: 8 aligned bytes in one piece, valid for reads and writes for `'a`. The process accesses them by
+        // atomics of the C11 model; if it does otherwise, it only spoils its own value.
+        Ok(unsafe { AtomicU64::from_ptr(word) })
+    }
+}
+
+#[kunit_tests(rrxe_span)]
+mod tests {
+    use super::*;
+    use crate::abi::mmap::SharedMemory;
+
+    const BYTES: usize = 3 * PAGE_SIZE;
+    const PAGE_SHIFT: u32 = PAGE_SIZE.trailing_zeros();
+
+    /// Three pages in an order other than that of their addresses.
+    fn pages(memory: &SharedMemory) -> Result<[NonNull<u8>; 3]> {
+        let page = |index: usize| {
+            NonNull::new(memory.start().as_ptr().wrapping_add(index * PAGE_SIZE)).ok_or(EFAULT)
+        };
+        Ok([page(2)?, page(0)?, page(1)?])
+    }
+
+    /// `len` bytes at `start` of pages that [`pages`] returned, or of as many others of the memory.
+    fn span_of(pages: &[NonNull<u8>], start: usize, len: usize) -> Span<'_> {
+        assert!(start + len <= pages.len() * PAGE_SIZE);
+        // SAFETY: The tests pass whole pages of memory that outlives their spans; the range was just checked.
+        unsafe { Span::new(pages, PAGE_SHIFT, start, len, true) }
+    }
+
+    fn pattern(seed: usize) -> Result<KVVec<u8>> {
+        let mut bytes = KVVec::with_capacity(BYTES, GFP_KERNEL)?;
+        for index in 0..BYTES {
+            bytes.push((index * 7 + index / 251 + seed) as u8, GFP_KERNEL)?;
+        }
+        Ok(bytes)
+    }
+
+    /// Offsets and lengths around the edges of pages.
+    const RANGES: [(usize, usize); 8] = [
+        (0, 0),
+        (0, 1),
+        (1, PAGE_SIZE),
+        (PAGE_SIZE - 1, 2),
+        (PAGE_SIZE, PAGE_SIZE),
+        (PAGE_SIZE - 5, PAGE_SIZE + 10),
+        (0, BYTES),
+        (BYTES, 0),
+    ];
+
+    #[test]
+    fn copies_across_pages() -> Result {
+        let memory = SharedMemory::new(BYTES)?;
+        let pages = pages(&memory)?;
+        let whole = span_of(&pages, 0, BYTES);
+        for (seed, (offset, len)) in RANGES.into_iter().enumerate() {
+            let source = pattern(seed)?;
+            let source = source.get(..len).ok_or(EINVAL)?;
+            assert_eq!(whole.copy_from_slice(0, &pattern(99)?), Ok(()));
+            assert_eq!(whole.copy_from_slice(offset, source), Ok(()));
+            let mut target = pattern(0)?;
+            assert_eq!(whole.copy_to_slice(0, &mut target), Ok(()));
+            let background = pattern(99)?;
+            let end = offset + len;
+            assert!(target.get(offset..end) == Some(source));
+            assert!(target.get(..offset) == background.get(..offset));
+            assert!(target.get(end..) == background.get(end..));
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn works_with_blocks_of_many_pages() -> Result {
+        // Two blocks of four pages each: the span starts in the last page of one and ends in the
+        // first of the other.
+        let shift = PAGE_SHIFT + 2;
+        let size = 1usize << shift;
+        let memory = SharedMemory::new(4 * size)?;
+        let first = memory.start().as_ptr() as usize;
+        let aligned = first.next_multiple_of(size);
+        let block = |index: usize| {
+            let at = aligned - first + index * size;
+            NonNull::new(memory.start().as_ptr().wrapping_add(at)).ok_or(EFAULT)
+        };
+        let blocks = [block(2)?, block(0)?];
+        // SAFETY: Both blocks are of `memory`, which outlives the span, aligned to their size.
+        let span = unsafe { Span::new(&blocks, shift, size - PAGE_SIZE, 2 * PAGE_SIZE, true) };
+        let source = pattern(5)?;
+        let source = source.get(..2 * PAGE_SIZE - 100).ok_or(EINVAL)?;
+        assert_eq!(span.copy_from_slice(100, source), Ok(()));
+        let mut pieces = 0;
+        let counted: Result<(), ()> = span.for_each_piece(|_, len| {
+            pieces += 1;
+            assert_eq!(len, PAGE_SIZE);
+            Ok(())
+        });
+        assert!(counted.is_ok() && pieces == 2);
+        // The same bytes, by pages.
+        let pages = [
+            block(2)?.as_ptr().wrapping_add(size - PAGE_SIZE),
+            block(0)?.as_ptr(),
+        ];
+        let page = |index: usize| {
+            pages
+                .get(index)
+                .and_then(|page| NonNull::new(*page))
+                .ok_or(EFAULT)
+        };
+        let pages = [page(0)?, page(1)?];
+        let by_page = span_of(&pages, 0, 2 * PAGE_SIZE);
+        let mut target = pattern(0)?;
+        let target = target.get_mut(..2 * PAGE_SIZE - 100).ok_or(EINVAL)?;
+        assert_eq!(by_page.copy_to_slice(100, target), Ok(()));
+        assert!(target == source);
+        let word = span.part(PAGE_SIZE, 8).map_err(|_| EINVAL)?;
+        assert_eq!(word.atomic_store(77), Ok(()));
+        let same = by_page.part(PAGE_SIZE, 8).map_err(|_| EINVAL)?;
+        assert_eq!(same.atomic(AtomicOp::FetchAdd { add: 1 }), Ok(77));
+        Ok(())
+    }
+
+    #[test]
+    fn refuses_what_is_beyond_it() -> Result {
+        let memory = SharedMemory::new(BYTES)?;
+        let pages = pages(&memory)?;
+        let span = span_of(&pages, 100, 50);
+        for (offset, len) in [(0, 51), (50, 1), (51, 0), (usize::MAX, 2), (1, usize::MAX)] {
+            assert!(span.part(offset, len).is_err());
+        }
+        assert!(span.part(50, 0).is_ok());
+        assert_eq!(span.copy_from_slice(1, &[0; 50]), Err(SpanFault::Range));
+        assert_eq!(span.copy_to_slice(1, &mut [0; 50]), Err(SpanFault::Range));
+        Ok(())
+    }
+
+    #[test]
+    fn writes_nothing_that_may_only_be_read() -> Result {
+        let memory = SharedMemory::new(BYTES)?;
+        let pages = pages(&memory)?;
+        // SAFETY: Whole pages of memory that outlives the span.
+        let span = unsafe { Span::new(&pages, PAGE_SHIFT, 0, 8, false) };
+        assert_eq!(span.copy_from_slice(0, &[1]), Err(SpanFault::ReadOnly));
+        let part = span.part(0, 8).map_err(|_| EINVAL)?;
+        assert_eq!(part.atomic_store(1), Err(SpanFault::ReadOnly));
+        let fault = part.atomic(AtomicOp::FetchAdd { add: 1 });
+        assert_eq!(fault, Err(SpanFault::ReadOnly));
+        let mut bytes = [9; 8];
+        assert_eq!(span.copy_to_slice(0, &mut bytes), Ok(()));
+        assert_eq!(bytes, [0; 8]);
+        Ok(())
+    }
+
+    #[test]
+    fn atomics_change_eight_aligned_bytes() -> Result {
+        let memory = SharedMemory::new(BYTES)?;
+        let pages = pages(&memory)?;
+        let word = span_of(&pages, PAGE_SIZE - 8, 8);
+        assert_eq!(word.atomic_store(u64::MAX), Ok(()));
+        assert_eq!(word.atomic(AtomicOp::FetchAdd { add: 2 }), Ok(u64::MAX));
+        let swap = |compare, swap| word.atomic(AtomicOp::CompareSwap { compare, swap });
+        assert_eq!(swap(7, 8), Ok(1));
+        assert_eq!(swap(1, 0x0102), Ok(1));
+        assert_eq!(word.atomic(AtomicOp::FetchAdd { add: 0 }), Ok(0x0102));
+        for (start, len) in [(PAGE_SIZE - 4, 8), (1, 8), (0, 4), (0, 16), (0, 0)] {
+            let fault = span_of(&pages, start, len).atomic(AtomicOp::FetchAdd { add: 1 });
+            assert_eq!(fault, Err(SpanFault::Alignment));
+            let fault = span_of(&pages, start, len).atomic_store(1);
+            assert_eq!(fault, Err(SpanFault::Alignment));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The lock of a table's writers.
+//!
+//! The last packet of a namespace's QPs may leave in softirq, after all links are gone. It drops the
+//! tables there, and `xa_destroy()` takes their locks. So bottom halves are off wherever such a lock is
+//! held.
+
+use kernel::{bindings, prelude::*};
+
+use super::Table;
+use crate::bindings::{
+    xa_init_flags, xa_lock_bh, xa_unlock_bh, XA_FLAGS_ACCOUNT, XA_FLAGS_LOCK_BH,
+};
+
+/// Initialises an empty xarray of a table. Its lock is of one class for all tables.
+///
+/// # Safety
+///
+/// `xa` must be valid for writes.
+pub(super) unsafe fn init(xa: *mut bindings::xarray) {
+    let flags = bindings::XA_FLAGS_ALLOC | XA_FLAGS_ACCOUNT | XA_FLAGS_LOCK_BH;
+    // SAFETY: As the caller promises.
+    unsafe { xa_init_flags(xa.cast(), flags) };
+}
+
+impl<T: Send + Sync + 'static> Table<T> {
+    /// Runs `f` on the xarray, with its lock held; `f` must not sleep. What allocates memory for the
+    /// xarray may let go of the lock, but takes it again. Process context.
+    pub(super) fn locked<R>(&self, f: impl FnOnce(*mut bindings::xarray) -> R) -> R {
+        let xa = self.xa.get();
+        // SAFETY: `xa` is initialised by the type invariant.
+        unsafe { xa_lock_bh(xa.cast()) };
+        let result = f(xa);
+        // SAFETY: The lock was taken above.
+        unsafe { xa_unlock_bh(xa.cast()) };
+        result
+    }
+}
+
+#[kunit_tests(rrxe_table_locked)]
+mod tests {
+    use super::*;
+    use crate::support::{section::Sections, workqueue::OwnedQueue};
+    use kernel::{
+        impl_has_work, new_work,
+        sync::Arc,
+        workqueue::{Work, WorkItem},
+    };
+
+    /// A table that is dropped where the item runs.
+    #[pin_data]
+    struct Last {
+        #[pin]
+        table: Table<u32>,
+        #[pin]
+        work: Work<Self>,
+    }
+
+    impl_has_work! { impl HasWork<Self> for Last { self.work } }
+
+    impl WorkItem for Last {
+        type Pointer = Arc<Self>;
+
+        fn run(this: Arc<Self>) {
+            drop(this);
+        }
+    }
+
+    /// Lockdep compares this with all writers.
+    #[test]
+    fn tables_are_dropped_in_softirq() -> Result {
+        let readers = Arc::new(Sections::new()?, GFP_KERNEL)?;
+        let last = Arc::pin_init(
+            pin_init!(Last {
+                table <- Table::new(100, &readers),
+                work <- new_work!(),
+            }),
+            GFP_KERNEL,
+        )?;
+        for id in 0..70 {
+            let object = Arc::new(id, GFP_KERNEL)?;
+            last.table.reserve_exact(id)?.publish(object);
+        }
+        drop(last.table.replace(3, Arc::new(33, GFP_KERNEL)?)?);
+        drop(last.table.remove(4));
+        drop(last.table.reserve_exact(4)?);
+        let queue = OwnedQueue::new_bh(c"rrxe_table_locked")?;
+        assert!(queue.enqueue(last).is_ok());
+        queue.flush();
+        Ok(())
+    }
+}

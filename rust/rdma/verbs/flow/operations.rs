@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Operations on rules of flow steering. ib_core doesn't allocate its objects of this kind.
+
+use kernel::{
+    error::{from_result, Error},
+    ffi::c_int,
+    prelude::*,
+    sync::Arc,
+};
+
+use super::super::qp;
+use crate::{
+    bindings,
+    provider::Provider,
+    verbs::{flow, udata::no_payload},
+};
+
+/// ib_core's object with a reference to the driver's behind it.
+#[repr(C)]
+struct Flow<T> {
+    base: bindings::ib_flow,
+    inner: Arc<T>,
+}
+
+/// Implements `create_flow`.
+///
+/// # Safety
+///
+/// To be called by ib_core, on a QP of `P`.
+pub(crate) unsafe extern "C" fn create<P: Provider>(
+    base: *mut bindings::ib_qp,
+    attr: *mut bindings::ib_flow_attr,
+    payload: *mut bindings::ib_udata,
+) -> *mut bindings::ib_flow {
+    let create = || {
+        // SAFETY: ib_core's buffers are null or valid during the call.
+        unsafe { no_payload(payload) }?;
+        // SAFETY: ib_core passes attributes with their specifications.
+        let rule = unsafe { flow::read(attr) }?;
+        // SAFETY: The QP is alive while ib_core calls its operations.
+        let inner = P::create_flow(unsafe { qp::of::<P>(base) }, rule)?;
+        let flow = Flow {
+            base: bindings::ib_flow::default(),
+            inner: inner.clone(),
+        };
+        let flow = KBox::new(flow, GFP_KERNEL_ACCOUNT).inspect_err(|_| P::destroy_flow(&inner))?;
+        Ok::<_, Error>(KBox::into_raw(flow).cast())
+    };
+    create().unwrap_or_else(|error| error.to_ptr())
+}
+
+/// Implements `destroy_flow`.
+///
+/// # Safety
+///
+/// To be called by ib_core, on what [`create`] returned, for the last time.
+pub(crate) unsafe extern "C" fn destroy<P: Provider>(base: *mut bindings::ib_flow) -> c_int {
+    from_result(|| {
+        // SAFETY: It came from `KBox::into_raw`, and nobody uses it any more.
+        let flow = unsafe { KBox::from_raw(base.cast::<Flow<P::Flow>>()) };
+        P::destroy_flow(&flow.inner);
+        Ok(0)
+    })
+}

@@ -1,0 +1,518 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Memory regions: what their verbs take and return, and the operations on `ib_mr`.
+
+mod advice;
+mod current;
+pub(crate) mod register;
+
+use kernel::{
+    bindings as core_bindings,
+    error::{from_result, Error},
+    ffi::{c_int, c_uint},
+    page::PAGE_SIZE,
+    prelude::*,
+    sync::Arc,
+};
+use roce::{
+    host::{LocalAccess, RemoteAccess},
+    ids::{Lkey, Rkey},
+};
+
+pub(crate) use advice::advise;
+pub use advice::Advised;
+pub(crate) use current::Current;
+use current::MrRoom;
+pub use register::UserRange;
+
+pub use crate::memory::span::{Span, SpanFault};
+use crate::{
+    bindings,
+    memory::fast_mr::{FastKind, FastMemory},
+    provider::Provider,
+    support::error::unsupported,
+    verbs::{object::Object, udata, unread::is_empty},
+};
+
+/// What a region may be used for: a set of `IB_ACCESS_*`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Access(u32);
+
+impl Access {
+    const LOCAL_WRITE: u32 = bindings::ib_access_flags_IB_ACCESS_LOCAL_WRITE;
+    const REMOTE_WRITE: u32 = bindings::ib_access_flags_IB_ACCESS_REMOTE_WRITE;
+    const REMOTE_READ: u32 = bindings::ib_access_flags_IB_ACCESS_REMOTE_READ;
+    const REMOTE_ATOMIC: u32 = bindings::ib_access_flags_IB_ACCESS_REMOTE_ATOMIC;
+    const MW_BIND: u32 = bindings::ib_access_flags_IB_ACCESS_MW_BIND;
+    const ON_DEMAND: u32 = bindings::ib_access_flags_IB_ACCESS_ON_DEMAND;
+    const HUGE: u32 = bindings::ib_access_flags_IB_ACCESS_HUGETLB;
+    const ZERO_BASED: u32 = bindings::ib_access_flags_IB_ZERO_BASED;
+    const FLUSH_GLOBAL: u32 = bindings::ib_access_flags_IB_ACCESS_FLUSH_GLOBAL;
+    const FLUSH_PERSISTENT: u32 = bindings::ib_access_flags_IB_ACCESS_FLUSH_PERSISTENT;
+
+    /// Placement bits of FLUSH on the wire (IBTA 1.x annex A19).
+    const PLACE_GLOBAL: u8 = 1 << 0;
+    const PLACE_PERSISTENT: u8 = 1 << 1;
+
+    /// The set of these `IB_ACCESS_*`.
+    pub const fn from_bits(bits: u32) -> Self {
+        Self(bits)
+    }
+
+    /// The set that ib_core passes.
+    pub(crate) const fn from_raw(flags: c_int) -> Self {
+        Self(flags as u32)
+    }
+
+    /// The set as ib_core has it.
+    pub(crate) const fn as_raw(self) -> c_int {
+        self.0 as c_int
+    }
+
+    /// Addresses count from the region's start instead of from the process's address of it.
+    pub const fn is_zero_based(self) -> bool {
+        self.0 & Self::ZERO_BASED != 0
+    }
+
+    /// Whether a window may grant the set on a region with the rights `region` (IBTA 1.x §10.6.7.2.3).
+    pub const fn suits_window(self, region: Self) -> bool {
+        let known = Self::LOCAL_WRITE
+            | Self::REMOTE_WRITE
+            | Self::REMOTE_READ
+            | Self::REMOTE_ATOMIC
+            | Self::FLUSH_GLOBAL
+            | Self::FLUSH_PERSISTENT
+            | Self::ZERO_BASED;
+        let flush = Self::FLUSH_GLOBAL | Self::FLUSH_PERSISTENT;
+        let changes = self.0 & (Self::REMOTE_WRITE | Self::REMOTE_ATOMIC) != 0;
+        self.0 & !known == 0
+            && self.0 & flush & !region.0 == 0
+            && region.0 & Self::MW_BIND != 0
+            && !region.is_zero_based()
+            && (!changes || region.0 & Self::LOCAL_WRITE != 0)
+    }
+
+    /// Whether the set makes sense: peers may change only what the owner may change
+    /// (IBTA 1.x §10.6.3.1).
+    pub const fn is_consistent(self) -> bool {
+        self.0 & (Self::REMOTE_WRITE | Self::REMOTE_ATOMIC) == 0 || self.0 & Self::LOCAL_WRITE != 0
+    }
+
+    /// The memory isn't to be pinned.
+    pub const fn is_on_demand(self) -> bool {
+        self.0 & Self::ON_DEMAND != 0
+    }
+
+    /// The memory consists of huge pages.
+    pub const fn is_huge(self) -> bool {
+        self.0 & Self::HUGE != 0
+    }
+
+    /// The set without the right to bind windows.
+    pub const fn without_windows(self) -> Self {
+        Self(self.0 & !Self::MW_BIND)
+    }
+
+    /// The set without what belongs to the memory, which stays as in `registered`.
+    pub const fn with_memory_of(self, registered: Self) -> Self {
+        Self(self.0 & !Self::ZERO_BASED | registered.0 & Self::ZERO_BASED)
+    }
+
+    /// Memory of these rights is written to by somebody.
+    pub const fn writes(self) -> bool {
+        self.0 & (Self::LOCAL_WRITE | Self::REMOTE_WRITE | Self::REMOTE_ATOMIC) != 0
+    }
+
+    /// The set as a number that [`Self::from_bits`] takes.
+    pub const fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// Whether the owner may use it so. Reading is always allowed.
+    #[inline]
+    pub const fn allows_local(self, access: LocalAccess) -> bool {
+        match access {
+            LocalAccess::Read => true,
+            LocalAccess::Write => self.0 & Self::LOCAL_WRITE != 0,
+        }
+    }
+
+    /// Whether a peer may use it so.
+    #[inline]
+    pub const fn allows_remote(self, access: RemoteAccess) -> bool {
+        let needed = match access {
+            RemoteAccess::Read => Self::REMOTE_READ,
+            RemoteAccess::Write => Self::REMOTE_WRITE,
+            RemoteAccess::Atomic => Self::REMOTE_ATOMIC,
+            RemoteAccess::Flush(kind) => Self::needed_to_flush(kind.placement),
+        };
+        self.0 & needed == needed
+    }
+
+    const fn needed_to_flush(placement: u8) -> u32 {
+        let mut needed = 0;
+        if placement & Self::PLACE_GLOBAL != 0 {
+            needed |= Self::FLUSH_GLOBAL;
+        }
+        if placement & Self::PLACE_PERSISTENT != 0 {
+            needed |= Self::FLUSH_PERSISTENT;
+        }
+        needed
+    }
+}
+
+/// The keys of a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MrKeys {
+    /// What the owner names it by.
+    pub lkey: Lkey,
+    /// What peers name it by.
+    pub rkey: Rkey,
+}
+
+/// What `rereg_user_mr` changes of a region.
+pub struct MrChange<'a, Pd> {
+    /// The protection domain.
+    pub pd: Option<&'a Arc<Pd>>,
+    /// The rights; consistent.
+    pub access: Option<Access>,
+    /// The memory.
+    pub range: Option<UserRange<'a>>,
+}
+
+type MrObject<P> = Object<P, bindings::ib_mr>;
+
+/// Implements `get_dma_mr`.
+///
+/// # Safety
+///
+/// To be called by ib_core, on a protection domain of `P`.
+pub(crate) unsafe extern "C" fn get_dma<P: Provider>(
+    pd: *mut bindings::ib_pd,
+    access: c_int,
+) -> *mut bindings::ib_mr {
+    let make = || {
+        let access = Access::from_raw(access);
+        if !access.is_consistent() {
+            return Err(EINVAL);
+        }
+        let room = MrRoom::<P>::new()?;
+        // SAFETY: `pd` is a protection domain of `P`, alive during the call.
+        let pd = unsafe { Object::<P, _>::get(pd) };
+        let mr = P::get_dma_mr(pd, access)?;
+        room.expose(mr, 0, 0)
+    };
+    make().unwrap_or_else(|error: Error| error.to_ptr())
+}
+
+/// Implements `alloc_mr`.
+///
+/// # Safety
+///
+/// To be called by ib_core, on a protection domain of `P`.
+pub(crate) unsafe extern "C" fn alloc<P: Provider>(
+    pd: *mut bindings::ib_pd,
+    kind: bindings::ib_mr_type,
+    max_pages: u32,
+) -> *mut bindings::ib_mr {
+    let make = || {
+        let kind = match kind {
+            bindings::ib_mr_type_IB_MR_TYPE_MEM_REG => FastKind::Pages,
+            bindings::ib_mr_type_IB_MR_TYPE_SG_GAPS => FastKind::Gaps,
+            _ => return Err(unsupported()),
+        };
+        let room = MrRoom::<P>::new()?;
+        // SAFETY: `pd` is a protection domain of `P`, alive during the call.
+        let pd = unsafe { Object::<P, _>::get(pd) };
+        let mr = P::alloc_mr(pd, kind, max_pages)?;
+        room.expose(mr, 0, 0)
+    };
+    make().unwrap_or_else(|error: Error| error.to_ptr())
+}
+
+/// Implements `map_mr_sg`: lists the pages or pieces for the next registration. Any context.
+///
+/// # Safety
+///
+/// To be called by ib_core, on a region of `P`.
+pub(crate) unsafe extern "C" fn map_sg<P: Provider>(
+    base: *mut bindings::ib_mr,
+    list: *mut bindings::scatterlist,
+    entries: c_int,
+    offset: *mut c_uint,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: `base` is a region of `P`, alive during the call.
+        let memory = unsafe { fast_memory::<P>(base) }?;
+        if memory.kind() == FastKind::Gaps {
+            // SAFETY: ib_core passes a list of as many entries, and an offset that is null or valid.
+            return unsafe { list_pieces(memory, base, list, entries, offset) };
+        }
+        // SAFETY: As above; ib_core sets the page size before it calls.
+        if unsafe { (*base).page_size } as usize != PAGE_SIZE {
+            return Err(EINVAL);
+        }
+        memory.begin();
+        // SAFETY: ib_core passes a valid list.
+        let mapped =
+            unsafe { bindings::ib_sg_to_pages(base, list, entries, offset, Some(set_page::<P>)) };
+        if mapped > 0 {
+            // SAFETY: `ib_sg_to_pages` has set both.
+            let (iova, length) = unsafe { ((*base).iova, (*base).length) };
+            memory.end(iova, length)?;
+        }
+        Ok(mapped)
+    })
+}
+
+/// Lists as much of a scatterlist as there is room for. Returns how many entries that is.
+///
+/// # Safety
+///
+/// `list` must be a list of as many entries, `base` the region of `memory`, `offset` null or valid.
+unsafe fn list_pieces(
+    memory: &FastMemory,
+    base: *mut bindings::ib_mr,
+    list: *mut bindings::scatterlist,
+    entries: c_int,
+    offset: *mut c_uint,
+) -> Result<c_int> {
+    let mut entry: *mut core_bindings::scatterlist = list.cast();
+    let (mut mapped, mut iova, mut length) = (0, None, 0u64);
+    // SAFETY: Null or valid, as the caller promises.
+    let mut skip = unsafe { offset.as_mut() }.map_or(0, core::mem::take);
+    memory.begin();
+    while mapped < entries && !entry.is_null() {
+        // SAFETY: It is an entry of the list, which is valid as the caller promises.
+        let addr = unsafe { core_bindings::sg_dma_address(entry) };
+        // SAFETY: As above.
+        let len = unsafe { core_bindings::sg_dma_len(entry) };
+        let addr = addr.checked_add(u64::from(skip)).ok_or(EINVAL)?;
+        let len = len.checked_sub(skip).ok_or(EINVAL)?;
+        match memory.list_piece(addr, len) {
+            Err(error) if error == ENOMEM => break,
+            listed => listed?,
+        }
+        iova = iova.or(Some(addr));
+        length = length.saturating_add(len.into());
+        mapped = mapped.saturating_add(1);
+        skip = 0;
+        // SAFETY: As above.
+        entry = unsafe { core_bindings::sg_next(entry) };
+    }
+    // SAFETY: As the caller promises; nobody else looks at them meanwhile.
+    unsafe { ((*base).iova, (*base).length) = (iova.unwrap_or(0), length) };
+    Ok(mapped)
+}
+
+/// Adds a page to the list.
+///
+/// # Safety
+///
+/// To be called by ib_core from within [`map_sg`].
+unsafe extern "C" fn set_page<P: Provider>(base: *mut bindings::ib_mr, addr: u64) -> c_int {
+    from_result(|| {
+        // SAFETY: As the caller promises.
+        unsafe { fast_memory::<P>(base) }?.list(addr)?;
+        Ok(0)
+    })
+}
+
+/// The memory behind a region for fast registration.
+///
+/// # Safety
+///
+/// `base` must be a region of `P` that exists for ib_core during `'a`.
+unsafe fn fast_memory<'a, P: Provider>(base: *mut bindings::ib_mr) -> Result<&'a FastMemory> {
+    // SAFETY: As the caller promises.
+    let current = unsafe { MrObject::<P>::get(base) };
+    current
+        .fast()
+        .and_then(|mr| P::fast_memory(mr))
+        .ok_or(EINVAL)
+}
+
+/// Implements `rereg_user_mr`. The keys stay, so there is never another `ib_mr` to return.
+///
+/// # Safety
+///
+/// To be called by ib_core, on a region and a protection domain of `P`.
+pub(crate) unsafe extern "C" fn rereg<P: Provider>(
+    base: *mut bindings::ib_mr,
+    flags: c_int,
+    start: u64,
+    length: u64,
+    iova: u64,
+    access: c_int,
+    pd: *mut bindings::ib_pd,
+    payload: *mut bindings::ib_udata,
+) -> *mut bindings::ib_mr {
+    let change = || {
+        // SAFETY: ib_core's buffers are null or valid during the call.
+        unsafe { udata::no_payload(payload) }?;
+        let is_set = |flag| flags as u32 & flag != 0;
+        let change = MrChange {
+            pd: is_set(bindings::ib_mr_rereg_flags_IB_MR_REREG_PD)
+                // SAFETY: `pd` is a protection domain of `P`, alive during the call.
+                .then(|| unsafe { Object::<P, _>::get(pd) }),
+            access: is_set(bindings::ib_mr_rereg_flags_IB_MR_REREG_ACCESS)
+                .then(|| Access::from_raw(access)),
+            range: is_set(bindings::ib_mr_rereg_flags_IB_MR_REREG_TRANS)
+                // SAFETY: The region is valid during the call, and so is its device, which `Unregistered::new` made: this
+                // is an operation of this driver.
+                .then(|| unsafe { UserRange::of_process((*base).device, start, length, iova) }),
+        };
+        if change.access.is_some_and(|access| !access.is_consistent()) {
+            return Err(EINVAL);
+        }
+        // SAFETY: `base` is a region of `P`, alive during the call.
+        let current = unsafe { MrObject::<P>::get(base) };
+        // SAFETY: The device is alive while it has regions.
+        let device = unsafe { crate::device::of::<P>((*base).device) };
+        let changed = P::rereg_user_mr(device, &current.get(), change)?;
+        drop(current.replace(changed));
+        Ok(core::ptr::null_mut())
+    };
+    change().unwrap_or_else(|error: Error| error.to_ptr())
+}
+
+/// Whether uverbs undoes the registration of a region: uverbs lists the uobject when it gives the
+/// handle to the process.
+///
+/// # Safety
+///
+/// `base` must be a region that exists for ib_core.
+unsafe fn is_undone(base: *const bindings::ib_mr) -> bool {
+    // SAFETY: As the caller promises.
+    let kind = unsafe { (*base).type_ };
+    // The kernel's users link regions of other types by the same bytes.
+    if !matches!(
+        kind,
+        bindings::ib_mr_type_IB_MR_TYPE_USER | bindings::ib_mr_type_IB_MR_TYPE_DM
+    ) {
+        return false;
+    }
+    // SAFETY: As the caller promises. ib_core keeps a uobject or null there in regions of these
+    // types.
+    let object = unsafe { (*base).__bindgen_anon_1.uobject };
+    if object.is_null() {
+        return false;
+    }
+    // SAFETY: uverbs initialised the list when it made the uobject, which lasts until the region
+    // is gone.
+    unsafe { is_empty((&raw mut (*object).list).cast()) }
+}
+
+/// Implements `dereg_mr`.
+///
+/// # Safety
+///
+/// To be called by ib_core, on a region of `P`.
+pub(crate) unsafe extern "C" fn dereg<P: Provider>(
+    base: *mut bindings::ib_mr,
+    _payload: *mut bindings::ib_udata,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: `base` is a region of `P`, alive until this succeeds.
+        let mr = unsafe { MrObject::<P>::get(base) }.get();
+        // SAFETY: The device is alive while it has regions.
+        let device = unsafe { crate::device::of::<P>((*base).device) };
+        // SAFETY: As above.
+        if unsafe { is_undone(base) } {
+            P::undo_mr(device, &mr);
+        } else {
+            P::dereg_mr(device, &mr)?;
+        }
+        // SAFETY: This is the destruction, past the point where it can fail.
+        drop(unsafe { MrObject::<P>::unmake(base) });
+        Ok(0)
+    })
+}
+
+#[kunit_tests(rrxe_mr)]
+mod tests {
+    use super::*;
+    use roce::wr::FlushKind;
+
+    /// Rights, and what they allow: local write, remote read, write, atomic.
+    #[test]
+    fn rights_allow_what_they_say() {
+        for (rights, local, allowed) in [
+            (0, false, [false, false, false]),
+            (Access::LOCAL_WRITE, true, [false, false, false]),
+            (Access::REMOTE_READ, false, [true, false, false]),
+            (
+                Access::LOCAL_WRITE | Access::REMOTE_WRITE,
+                true,
+                [false, true, false],
+            ),
+            (
+                Access::LOCAL_WRITE | Access::REMOTE_ATOMIC,
+                true,
+                [false, false, true],
+            ),
+            (15, true, [true, true, true]),
+        ] {
+            let access = Access(rights);
+            assert!(access.is_consistent());
+            assert!(access.allows_local(LocalAccess::Read));
+            assert_eq!(access.allows_local(LocalAccess::Write), local);
+            let kinds = [
+                RemoteAccess::Read,
+                RemoteAccess::Write,
+                RemoteAccess::Atomic,
+            ];
+            assert_eq!(kinds.map(|kind| access.allows_remote(kind)), allowed);
+        }
+    }
+
+    #[test]
+    fn peers_may_not_change_what_the_owner_may_not() {
+        assert!(!Access(Access::REMOTE_WRITE).is_consistent());
+        assert!(!Access(Access::REMOTE_ATOMIC | Access::REMOTE_READ).is_consistent());
+    }
+
+    #[test]
+    fn windows_grant_what_their_region_admits() {
+        let writable = Access(Access::MW_BIND | Access::LOCAL_WRITE);
+        let readable = Access(Access::MW_BIND);
+        for (asked, on_writable, on_readable) in [
+            (0, true, true),
+            (Access::REMOTE_READ, true, true),
+            (Access::REMOTE_WRITE, true, false),
+            (Access::REMOTE_ATOMIC, true, false),
+            (Access::REMOTE_READ | Access::ZERO_BASED, true, true),
+            (Access::FLUSH_GLOBAL, false, false),
+            (Access::MW_BIND, false, false),
+            (1 << 31, false, false),
+        ] {
+            assert_eq!(Access(asked).suits_window(writable), on_writable);
+            assert_eq!(Access(asked).suits_window(readable), on_readable);
+            assert!(!Access(asked).suits_window(Access(Access::LOCAL_WRITE)));
+            assert!(!Access(asked).suits_window(Access(writable.0 | Access::ZERO_BASED)));
+        }
+        let flushable = Access(writable.0 | Access::FLUSH_GLOBAL);
+        assert!(Access(Access::FLUSH_GLOBAL).suits_window(flushable));
+        assert!(!Access(Access::FLUSH_PERSISTENT).suits_window(flushable));
+    }
+
+    #[test]
+    fn flush_needs_each_placement() {
+        let flush = |placement| {
+            RemoteAccess::Flush(FlushKind {
+                placement,
+                selectivity: 0,
+            })
+        };
+        let global = Access(Access::FLUSH_GLOBAL);
+        let both = Access(Access::FLUSH_GLOBAL | Access::FLUSH_PERSISTENT);
+        assert_eq!(
+            [1, 2, 3].map(|kind| global.allows_remote(flush(kind))),
+            [true, false, false]
+        );
+        assert_eq!(
+            [1, 2, 3].map(|kind| both.allows_remote(flush(kind))),
+            [true; 3]
+        );
+    }
+}

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Operations on protection domains.
+
+use kernel::{error::from_result, ffi::c_int};
+
+use crate::{
+    bindings,
+    device::of,
+    provider::Provider,
+    verbs::{
+        object::Object,
+        udata::{no_payload, UserCall},
+    },
+};
+
+/// Implements `alloc_pd`.
+///
+/// # Safety
+///
+/// To be called by ib_core, on a device of `P`.
+pub(crate) unsafe extern "C" fn alloc<P: Provider>(
+    pd: *mut bindings::ib_pd,
+    payload: *mut bindings::ib_udata,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: ib_core's buffers are null or valid during the call.
+        unsafe { no_payload(payload) }?;
+        // SAFETY: ib_core sets the device before it calls.
+        let device = unsafe { of::<P>((*pd).device) };
+        // SAFETY: ib_core's buffers are null or valid during the call.
+        let call = unsafe { UserCall::<P>::of_creation(payload) }?;
+        let inner = P::alloc_pd(device, call.as_ref().map(UserCall::context))?;
+        // SAFETY: This is the creation, of the size that the operations table says.
+        unsafe { Object::<P, _>::store(pd, inner) };
+        Ok(0)
+    })
+}
+
+/// Implements `dealloc_pd`.
+///
+/// # Safety
+///
+/// To be called by ib_core, on a protection domain of `P`.
+pub(crate) unsafe extern "C" fn dealloc<P: Provider>(
+    pd: *mut bindings::ib_pd,
+    _payload: *mut bindings::ib_udata,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: This is the destruction, past the point where it can fail.
+        drop(unsafe { Object::<P, _>::take(pd) });
+        Ok(0)
+    })
+}
