@@ -3,7 +3,7 @@
 """How much of the kernel's stack lies below the network stack when the module sends a packet.
 
 Container administrators can have the network stack call itself for one packet; its limits leave the rest of the stack, of
-16 KiB on x86-64, to those who send first (drivers/infiniband/sw/rrxe/outgoing.rs). This finds the calls from each function
+16 KiB on x86-64, to those who send first (drivers/infiniband/sw/rrxe/net/outgoing.rs). This finds the calls from each function
 that nobody in the module calls directly to those that send, and adds up their frames. Calls by pointers are not seen.
 
 usage: stack.py MODULE                  exit status 1 if there is too much

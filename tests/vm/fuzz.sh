@@ -11,7 +11,7 @@
 #   FUZZ_COVERAGE   set to print the module's symbols, for coverage.py
 #
 # A busy host makes any duration useless as a limit on the time with interrupts disabled. So the completions that
-# resizing a CQ copies then are counted (drivers/infiniband/sw/rrxe/cq/resize.rs: AT_ONCE), on the debug kernel: stock
+# resizing a CQ copies then are counted (drivers/infiniband/sw/rrxe/verbs/cq/resize.rs: AT_ONCE), on the debug kernel: stock
 # kernels have no probes on Rust's functions, because these have no entry for ftrace.
 source "$(dirname "$0")/lib.sh"
 : "${FUZZ_SECONDS:=20}" "${FUZZ_SEEDS=1,2}" "${FUZZ_UNLOAD=3}" "${FUZZ_FOCI=}" "${FUZZ_ARGUMENTS=}" "${FUZZ_COVERAGE=}"

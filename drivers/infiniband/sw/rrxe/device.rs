@@ -2,6 +2,12 @@
 
 //! The device: what is its own, and what it tells about itself and its port.
 
+pub(crate) mod link;
+pub(crate) mod speed;
+pub(crate) mod stats;
+pub(crate) mod unplug;
+pub(crate) mod workers;
+
 use kernel::{
     prelude::*,
     sync::{
@@ -24,15 +30,15 @@ use rdma::{
 use roce::{mtu::Mtu, wire::MAX_MESSAGE};
 
 use crate::{
-    ah::Ah,
+    device::{
+        link::Link,
+        stats::{Counter, Counters},
+        workers::Workers,
+    },
     gsi::{CmQueue, Senders},
     limits,
-    link::Link,
-    mcast::Attachments,
-    mr::MrTable,
-    srq::Srq,
-    stats::{Counter, Counters},
-    workers::Workers,
+    memory::mr::MrTable,
+    verbs::{ah::Ah, mcast::Attachments, srq::Srq},
 };
 
 /// The module's version.
@@ -149,7 +155,7 @@ impl Device {
         self.sys_image_guid.store(guid, ordering::Relaxed);
     }
 
-    /// The value of the counter with the name [`crate::stats::NAMES`]`[index]`.
+    /// The value of the counter with the name [`crate::device::stats::NAMES`]`[index]`.
     pub(crate) fn counter(&self, index: usize) -> u64 {
         self.counters.set(Counter::LinkDowned, self.link.downs());
         self.counters.value(index, &self.link.context().drops)

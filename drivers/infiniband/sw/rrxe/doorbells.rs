@@ -25,7 +25,9 @@
 //! tells the process to call, then looks for doorbells, with a full barrier between. So either the
 //! watcher sees the doorbell or the process sees that it has to call.
 
+pub(crate) mod interest;
 mod relief;
+pub(crate) mod share;
 
 use core::{
     ops::ControlFlow,
@@ -60,13 +62,16 @@ use rdma::{
 };
 
 use crate::{
-    accounts::{Payer, Threads},
-    device::Device,
-    interest::Interest,
+    device::{workers::Workers, Device},
+    doorbells::{
+        interest::Interest,
+        share::{end_of_turn, Share, Stint},
+    },
+    limits::{
+        accounts::{Payer, Threads},
+        thread_share::ThreadShare,
+    },
     qp::Qp,
-    share::{end_of_turn, Share, Stint},
-    thread_share::ThreadShare,
-    workers::Workers,
 };
 
 /// Send queues served in a pass, before others get the CPU.

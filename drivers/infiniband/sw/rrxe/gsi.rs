@@ -63,7 +63,9 @@ pub(crate) use self::{
     senders::{Senders, StandIn},
 };
 use crate::{
-    device::Device, engine::Core, engine_host::Upshot, qp::Qp, rx::RxPacket, stats::Counter,
+    device::{stats::Counter, Device},
+    net::rx::RxPacket,
+    qp::{engine::Core, engine_host::Upshot, Qp},
 };
 
 /// Datagrams that are not answered.

@@ -9,72 +9,21 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
-mod accounts;
-mod ah;
-mod concerns;
-mod context;
-mod cq;
-mod details;
 mod device;
-mod dm;
 mod doorbells;
-mod engine;
-mod engine_host;
-mod error_poll;
-mod fault;
-mod filter;
-mod flow;
 mod gsi;
-mod homes;
-mod interest;
 mod limits;
-mod link;
-mod local;
-mod mcast;
-mod members;
-mod mr;
-mod mw;
-mod netns;
-mod next_turn;
-mod noted_state;
-mod outgoing;
-mod path;
-mod pd;
-mod peer;
-mod poster;
-mod prefetch;
+mod memory;
+mod net;
 mod provider;
 mod qp;
-mod qp_cap;
-mod raw;
-mod reach;
-mod recv_queue;
-mod recv_ring;
-mod right;
-mod rx;
-mod semaphore;
-mod send_queue;
-mod sge;
-mod share;
-mod softirq_time;
-mod speed;
-mod srq;
-mod stats;
-mod thread_share;
-mod timer_slot;
-mod turn;
-mod tx;
-mod unplug;
-mod workers;
-mod wqe;
-mod xrcd;
+mod verbs;
 
 use core::borrow::Borrow;
 
 use kernel::{cpu::nr_cpu_ids, prelude::*, sync::Arc};
 
-use link::Service;
-use workers::Workers;
+use device::{link::Service, workers::Workers};
 
 module! {
     type: Module,

@@ -2,6 +2,11 @@
 
 //! What the device can hold. No less than rdma_rxe, whose users must find room here too.
 
+pub(crate) mod accounts;
+pub(crate) mod semaphore;
+pub(crate) mod softirq_time;
+pub(crate) mod thread_share;
+
 use core::ops::RangeInclusive;
 
 use roce::steering::MAX_RULES;

@@ -38,22 +38,29 @@ use roce::{
 };
 
 use crate::{
-    ah::Ah,
-    context::Context,
-    cq::Cq,
-    details,
-    device::{self, Device},
-    dm::Dm,
-    flow::{self, Flow},
-    mcast,
-    mr::{self, Mr},
-    mw::Mw,
-    pd::Pd,
-    prefetch,
+    device::{
+        self,
+        stats::{self, Counters},
+        Device,
+    },
+    memory::{
+        mr::{self, Mr},
+        mw::Mw,
+        prefetch,
+    },
     qp::Qp,
-    srq::Srq,
-    stats::{self, Counters},
-    xrcd::Xrcd,
+    verbs::{
+        ah::Ah,
+        context::Context,
+        cq::Cq,
+        details,
+        dm::Dm,
+        flow::{self, Flow},
+        mcast,
+        pd::Pd,
+        srq::Srq,
+        xrcd::Xrcd,
+    },
 };
 
 /// The rrxe provider.

@@ -3,11 +3,30 @@
 //! Queue pairs: the verbs' side of them, and what happens after a turn.
 
 mod attributes;
+pub(crate) mod concerns;
 mod create;
+pub(crate) mod engine;
+pub(crate) mod engine_host;
+pub(crate) mod error_poll;
 mod fault;
+pub(crate) mod filter;
 mod manage;
+pub(crate) mod next_turn;
+pub(crate) mod noted_state;
+pub(crate) mod page_fault;
+pub(crate) mod peer;
+pub(crate) mod poster;
+pub(crate) mod qp_cap;
+pub(crate) mod raw;
+pub(crate) mod recv_queue;
+pub(crate) mod recv_ring;
 mod rounds;
 mod run;
+pub(crate) mod send_queue;
+pub(crate) mod sge;
+pub(crate) mod timer_slot;
+pub(crate) mod turn;
+pub(crate) mod wqe;
 
 pub(crate) use run::note_peer;
 
@@ -51,25 +70,19 @@ use roce::{
 };
 
 use crate::{
-    accounts::{ObjectClaim, Payer},
-    concerns::Concerns,
-    cq::Cq,
-    device::Device,
+    device::{stats, workers::Workers, Device},
     doorbells::Doorbell,
-    engine::Core,
-    engine_host::Upshot,
-    filter::Filter,
-    netns::NetContext,
-    noted_state::NotedState,
-    pd::Pd,
-    poster::Poster,
+    limits::{
+        accounts::{ObjectClaim, Payer},
+        thread_share::{ThreadShare, Waiter},
+    },
+    net::{netns::NetContext, rx::RxPacket},
     provider::Rrxe,
-    rx::RxPacket,
-    srq::Srq,
-    stats,
-    thread_share::{ThreadShare, Waiter},
-    turn::Turn,
-    workers::Workers,
+    qp::{
+        concerns::Concerns, engine::Core, engine_host::Upshot, filter::Filter,
+        noted_state::NotedState, poster::Poster, turn::Turn,
+    },
+    verbs::{cq::Cq, pd::Pd, srq::Srq},
 };
 
 /// A queue pair.
@@ -348,7 +361,7 @@ impl Qp {
     }
 
     /// Refuses the packet of a stranger, and what is no management datagram for QP1, and counts it; `sender` as for
-    /// [`Peer::check`](crate::peer::Peer::check). Returns whether the packet is admitted. Any context up to softirq.
+    /// [`Peer::check`](crate::qp::peer::Peer::check). Returns whether the packet is admitted. Any context up to softirq.
     #[inline]
     pub(crate) fn admit(
         &self,

@@ -22,9 +22,9 @@ use kernel::{
 };
 
 use super::{Doorbells, Phase};
-use crate::thread_share::{ThreadShare, Waiter};
+use crate::limits::thread_share::{ThreadShare, Waiter};
 
-/// The longest period of a guard, in nanoseconds, unless [`Workers::guard`](crate::workers::Workers::guard) is longer.
+/// The longest period of a guard, in nanoseconds, unless [`Workers::guard`](crate::device::workers::Workers::guard) is longer.
 const LONGEST: i64 = 20_000_000;
 
 /// How long the guard waits before it looks again at a page that does not ring, where nothing was posted for `idle`

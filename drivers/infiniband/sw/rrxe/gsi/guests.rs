@@ -14,7 +14,7 @@ use kernel::{
 use rdma::{device::gid::Gid, new_irq_spinlock, support::sync::IrqSpinLock};
 
 use super::rate::{Pace, Paces, Rate};
-use crate::link::Link;
+use crate::device::link::Link;
 
 /// Questions but those of connection management. ib_mad answers many itself, and writes a line to the log, without a limit,
 /// for each sender that it does not find (`agent_send_response()`, agent.c).

@@ -14,7 +14,7 @@ use roce::wire::{
     mad, ICRC_LEN, MAX_HEADER,
 };
 
-use crate::{link::Link, rx::RxPacket};
+use crate::{device::link::Link, net::rx::RxPacket};
 
 /// A datagram like `question` with a probe for its payload, which came from this host. `None` if there is no memory. Any
 /// context up to softirq.

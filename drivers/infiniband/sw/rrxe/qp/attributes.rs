@@ -14,11 +14,13 @@ use roce::{
 
 use super::{manage::QpLoad, rounds::Rounds, Qp};
 use crate::{
-    engine::{new_replays, Core},
-    engine_host::Upshot,
-    error_poll::ErrorPoll,
     limits,
-    turn::Wish,
+    qp::{
+        engine::{new_replays, Core},
+        engine_host::Upshot,
+        error_poll::ErrorPoll,
+        turn::Wish,
+    },
 };
 
 /// Turns that a query takes in a row, before it leaves the rest.

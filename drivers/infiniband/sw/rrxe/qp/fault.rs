@@ -19,7 +19,7 @@ use rdma::{
 };
 
 use super::Qp;
-use crate::engine::Core;
+use crate::qp::engine::Core;
 
 impl_has_work! { impl HasWork<Self, 1> for Qp { self.fault } }
 

@@ -11,8 +11,8 @@ use roce::{
 
 use super::Qp;
 use crate::{
-    engine::Core,
-    stats::{self, Counter, Counters},
+    device::stats::{self, Counter, Counters},
+    qp::engine::Core,
 };
 
 /// What lies in a QP's queues, for administrators.

@@ -10,10 +10,12 @@ use rdma::{net::skb::Discard, support::sync::bottom_halves_off};
 
 use super::{rounds::Rounds, Qp};
 use crate::{
-    engine::Core,
-    engine_host::{Rest, Upshot},
-    rx::RxPacket,
-    turn::{Held, Wish},
+    net::rx::RxPacket,
+    qp::{
+        engine::Core,
+        engine_host::{Rest, Upshot},
+        turn::{Held, Wish},
+    },
 };
 
 /// Turns that one caller takes in a row, those of one QP and of local peers together, before it leaves the

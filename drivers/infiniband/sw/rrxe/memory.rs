@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Memory regions and windows, and the checks that each access to them goes through.
+
+pub(crate) mod mr;
+pub(crate) mod mw;
+pub(crate) mod prefetch;
+pub(crate) mod reach;
+pub(crate) mod right;

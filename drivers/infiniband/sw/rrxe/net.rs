@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The way of packets between QPs and the network stack.
+
+pub(crate) mod homes;
+pub(crate) mod local;
+pub(crate) mod netns;
+pub(crate) mod outgoing;
+pub(crate) mod path;
+pub(crate) mod rx;
+pub(crate) mod tx;

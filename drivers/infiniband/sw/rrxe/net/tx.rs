@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! From the QP to the network.
+
+use kernel::prelude::*;
+use rdma::{
+    net::{
+        route::Route,
+        skb::{self, Endpoints, RxSkb, TxPacket, TxSkb},
+    },
+    support::crc32::crc32_le,
+    verbs::{av::Av, mr::Span},
+};
+use roce::{
+    ids::Qpn,
+    transmit::Transmit,
+    wire::{
+        self,
+        icrc::{self, IPV4_LEN, IPV6_LEN, UDP_LEN},
+        BTH_LEN, ICRC_LEN, UDP_PORT,
+    },
+};
+
+use crate::net::path::Address;
+
+/// Most bytes of pad and ICRC.
+const TRAILER_MAX: usize = 3 + ICRC_LEN;
+
+/// The IP protocol number of UDP.
+const PROTOCOL_UDP: u8 = 17;
+
+/// The flags word of an IPv4 header: don't fragment.
+const DONT_FRAGMENT: u16 = 0x4000;
+
+/// A packet to which payload is appended, in order.
+pub(crate) trait Payload {
+    /// Appends a copy of payload from registered memory.
+    fn append(&mut self, span: &Span<'_>);
+
+    /// Appends a copy of `bytes` as payload.
+    fn copy(&mut self, bytes: &[u8]);
+}
+
+/// A packet under construction: headers first, then payload in order, then it goes.
+///
+/// Whatever it lacks in the end (for want of memory), it is a lost packet, as on any network.
+pub(crate) struct Frame<'a> {
+    address: &'a Address,
+    route: &'a Route,
+    skb: TxSkb,
+    bth: [u8; BTH_LEN],
+    /// Payload bytes still to come.
+    missing: usize,
+    pad: usize,
+}
+
+impl<'a> Frame<'a> {
+    /// Begins a packet. `None` if there is no memory, or no packet may have the room that the network device wants in front.
+    ///
+    /// # Context
+    ///
+    /// Bottom halves disabled.
+    pub(crate) fn new(address: &'a Address, route: &'a Route, transmit: &Transmit) -> Option<Self> {
+        let packet = &transmit.packet;
+        let header = packet.encode();
+        let payload = packet.payload_len;
+        let headroom = route
+            .link_headroom()?
+            .saturating_add(IPV6_LEN)
+            .saturating_add(UDP_LEN);
+        let room = header.len().saturating_add(payload as usize);
+        let mut skb = TxSkb::new(headroom, room.saturating_add(TRAILER_MAX))?;
+        skb.put(&header).ok()?;
+        Some(Self {
+            address,
+            route,
+            skb,
+            bth: *header.first_chunk()?,
+            missing: payload as usize,
+            pad: wire::pad(payload) as usize,
+        })
+    }
+
+    /// The addresses from which and to which it goes.
+    pub(crate) fn endpoints(&self) -> Endpoints {
+        Endpoints {
+            source: self.address.source,
+            destination: self.address.destination,
+        }
+    }
+
+    /// Whether the destination is on this host: then [`Self::into_local`] is the way.
+    pub(crate) fn is_local(&self) -> bool {
+        self.route.is_local()
+    }
+
+    /// Index of the network device by which it leaves.
+    pub(crate) fn exit(&self) -> u32 {
+        self.route.exit()
+    }
+
+    /// The same packet so far once more. `None` if there is no memory.
+    pub(crate) fn try_copy(&self) -> Option<Self> {
+        Some(Self {
+            skb: self.skb.try_copy()?,
+            ..*self
+        })
+    }
+
+    /// The payload, `length` bytes of which were appended.
+    pub(crate) fn payload(&self, length: u32) -> &[u8] {
+        let bytes = self.skb.bytes();
+        let from = bytes.len().saturating_sub(length as usize);
+        bytes.get(from..).unwrap_or_default()
+    }
+
+    fn account(&mut self, appended: Result, len: usize) {
+        self.missing = match appended {
+            Ok(()) => self.missing.wrapping_sub(len),
+            // Never to be complete.
+            Err(_) => usize::MAX,
+        };
+    }
+
+    /// The packet as it leaves the host.
+    ///
+    /// # Errors
+    ///
+    /// Any; the packet is lost.
+    pub(crate) fn into_packet(mut self) -> Result<TxPacket> {
+        self.skb.set_priority(self.address.priority);
+        self.finish(Self::icrc)
+    }
+
+    /// Turns the packet into one received from QP `sender` of this host. It carries no ICRC. `None` if it is lost.
+    pub(crate) fn into_local(self, sender: Qpn) -> Option<RxSkb> {
+        let packet = self.finish(|_, _, _| Some([0; ICRC_LEN])).ok()?;
+        packet.into_rx(sender.get()).ok()
+    }
+
+    /// Adds all that is still missing around headers and payload.
+    fn finish(
+        mut self,
+        icrc: impl FnOnce(&Self, &IpHeader, &[u8; UDP_LEN]) -> Option<Icrc>,
+    ) -> Result<TxPacket> {
+        if self.missing != 0 {
+            return Err(ENOMEM);
+        }
+        let tail = self.pad.saturating_add(ICRC_LEN);
+        let length = self
+            .skb
+            .bytes()
+            .len()
+            .saturating_add(tail)
+            .saturating_add(UDP_LEN);
+        let length = u16::try_from(length).map_err(|_| EINVAL)?;
+        let udp = self.address.udp_header(length);
+        let mut ip = self.address.header.with_length(length);
+        if self.route.is_protected() {
+            ip = ip.fragmentable(self.route);
+        }
+
+        let mut trailer = [0; TRAILER_MAX];
+        let icrc = icrc(&self, &ip, &udp).ok_or(EFAULT)?;
+        let place = trailer.get_mut(self.pad..).ok_or(EINVAL)?;
+        *place.first_chunk_mut().ok_or(EINVAL)? = icrc;
+        self.skb.put(trailer.get(..tail).ok_or(EINVAL)?)?;
+        let ip = match &ip {
+            IpHeader::V4(ip) => skb::IpHeader::V4(ip),
+            IpHeader::V6(ip) => skb::IpHeader::V6(ip),
+        };
+        self.skb.into_packet(ip, &udp)
+    }
+
+    /// The ICRC of the packet without its trailer.
+    fn icrc(&self, ip: &IpHeader, udp: &[u8; UDP_LEN]) -> Option<Icrc> {
+        let next = self.skb.bytes().get(BTH_LEN..)?;
+        let mut icrc = match ip {
+            IpHeader::V4(ip) => icrc::Icrc::start_v4(crc32_le, ip, udp, &self.bth, next),
+            IpHeader::V6(ip) => icrc::Icrc::start_v6(crc32_le, ip, udp, &self.bth, next),
+        };
+        icrc.update(crc32_le, [0; 3].get(..self.pad)?);
+        Some(icrc.finish())
+    }
+}
+
+impl Payload for Frame<'_> {
+    fn append(&mut self, span: &Span<'_>) {
+        let appended = self.skb.put_span(span);
+        self.account(appended, span.len());
+    }
+
+    fn copy(&mut self, bytes: &[u8]) {
+        let appended = self.skb.put(bytes);
+        self.account(appended, bytes.len());
+    }
+}
+
+/// The bytes of an ICRC.
+type Icrc = [u8; ICRC_LEN];
+
+/// An IP header to send.
+#[derive(Clone, Copy)]
+pub(crate) enum IpHeader {
+    V4([u8; IPV4_LEN]),
+    V6([u8; IPV6_LEN]),
+}
+
+impl IpHeader {
+    /// The header that `av` asks for, but for the length.
+    pub(crate) fn new(av: &Av) -> Self {
+        match (av.sgid.ipv4(), av.dgid.ipv4()) {
+            (Some(source), Some(destination)) => Self::v4(av, source, destination),
+            _ => Self::v6(av),
+        }
+    }
+
+    /// The IP layer adds the checksum. Since the packet is never fragmented, its identification is
+    /// zero (RFC 6864 §4.1). IPsec needs [`Self::fragmentable`].
+    fn v4(av: &Av, source: [u8; 4], destination: [u8; 4]) -> Self {
+        let [f0, f1] = DONT_FRAGMENT.to_be_bytes();
+        let [s0, s1, s2, s3] = source;
+        let [d0, d1, d2, d3] = destination;
+        Self::V4([
+            0x45,
+            av.traffic_class,
+            0,
+            0,
+            0,
+            0,
+            f0,
+            f1,
+            av.hop_limit,
+            PROTOCOL_UDP,
+            0,
+            0,
+            s0,
+            s1,
+            s2,
+            s3,
+            d0,
+            d1,
+            d2,
+            d3,
+        ])
+    }
+
+    fn v6(av: &Av) -> Self {
+        let word = 6 << 28 | u32::from(av.traffic_class) << 20 | av.flow_label & 0xf_ffff;
+        let mut header = [0; IPV6_LEN];
+        let (fields, addresses) = header.split_at_mut(8);
+        let [w0, w1, w2, w3] = word.to_be_bytes();
+        fields.copy_from_slice(&[w0, w1, w2, w3, 0, 0, PROTOCOL_UDP, av.hop_limit]);
+        let (source, destination) = addresses.split_at_mut(16);
+        source.copy_from_slice(&av.sgid.0);
+        destination.copy_from_slice(&av.dgid.0);
+        Self::V6(header)
+    }
+
+    /// The same for a packet that leaves in fragments if IPsec makes it too long. The IP layer takes the flag from fragments, and the
+    /// ICRC covers flag and identification. So the packet has no flag, and an identification. A packet of IPv6 has neither field.
+    fn fragmentable(self, route: &Route) -> Self {
+        let Self::V4(mut header) = self else {
+            return self;
+        };
+        let [_, _, _, _, i0, i1, f0, f1, _, _, _, _, s0, s1, s2, s3, d0, d1, d2, d3] = &mut header;
+        let (source, destination) = ([*s0, *s1, *s2, *s3], [*d0, *d1, *d2, *d3]);
+        [*i0, *i1] = route.identification(source, destination).to_be_bytes();
+        [*f0, *f1] = [0; 2];
+        Self::V4(header)
+    }
+
+    /// The same for a datagram of `length` bytes behind the header.
+    fn with_length(self, length: u16) -> Self {
+        match self {
+            Self::V4(mut header) => {
+                let [_, _, l0, l1, ..] = &mut header;
+                [*l0, *l1] = length.saturating_add(IPV4_LEN as u16).to_be_bytes();
+                Self::V4(header)
+            }
+            Self::V6(mut header) => {
+                let [_, _, _, _, l0, l1, ..] = &mut header;
+                [*l0, *l1] = length.to_be_bytes();
+                Self::V6(header)
+            }
+        }
+    }
+}
+
+impl Address {
+    /// The header of a datagram of `length` bytes, header included. RoCEv2 has its own checksum.
+    fn udp_header(&self, length: u16) -> [u8; UDP_LEN] {
+        let [s0, s1] = self.source_port.to_be_bytes();
+        let [d0, d1] = UDP_PORT.to_be_bytes();
+        let [l0, l1] = length.to_be_bytes();
+        [s0, s1, d0, d1, l0, l1, 0, 0]
+    }
+}

@@ -1,0 +1,574 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What runs when a QP has the turn: packets in, the clock, packets out, within a budget.
+
+use kernel::{
+    cpu::CpuId,
+    prelude::*,
+    sync::{Arc, ArcBorrow},
+    time::hrtimer::ArcHrTimerHandle,
+};
+use rdma::{net::lane::Lane, support::table::Recent, trace};
+use roce::{
+    host::{AccessFault, Count, RemoteAccess},
+    qp::{Attrs, Config, QpState, SendWqe, TransmitFault},
+    responder::Replay,
+    time::Instant,
+    transmit::{Source, Transmit},
+    wc::WcStatus,
+    wire::packet::Service,
+};
+
+use crate::{
+    device::stats::{Counter, Counters},
+    gsi::Gsi,
+    limits::INBOX,
+    memory::{mr::Mr, mw::Via, reach::Reach},
+    net::{
+        local,
+        outgoing::Outgoing,
+        rx::RxPacket,
+        tx::{Frame, Payload},
+    },
+    qp::{
+        engine_host::{EngineHost, Rest, Upshot},
+        error_poll::ErrorPoll,
+        page_fault::{ungathered, Stall},
+        peer::Peer,
+        raw,
+        recv_queue::RecvQueue,
+        send_queue::SendQueue,
+        sge::OwnMemory,
+        Qp,
+    },
+    verbs::pd::Pd,
+};
+
+/// The engine with the storage that this host gives it.
+pub(crate) type Engine = roce::qp::Qp<KVVec<roce::qp::SendWqe>, KVVec<Replay>>;
+
+/// Packets taken in or sent in one turn; a QP with more to do runs again later.
+const BUDGET: u32 = 32;
+/// Packets that a turn may send, however many it has taken in. Otherwise a peer that never pauses would silence the QP.
+const LEAST_SENDS: u32 = 4;
+
+/// So many turns empty a full inbox.
+const INBOX_TURNS: u32 = INBOX.div_ceil(BUDGET);
+
+/// All that belongs to the holder of the turn.
+pub(crate) struct Core {
+    pub(crate) engine: Engine,
+    pub(crate) sq: SendQueue,
+    pub(crate) rq: RecvQueue,
+    pub(crate) pd: Arc<Pd>,
+    /// Whom it talks to.
+    pub(crate) peer: Peer,
+    /// Keeps its packets in order.
+    pub(crate) lane: Lane,
+    /// The timer, and when it fires.
+    pub(crate) timer: Option<(Instant, ArcHrTimerHandle<Qp>)>,
+    /// The region of its owner that it used last.
+    pub(crate) own_region: Recent<Mr>,
+    /// The region that its peer came to last.
+    pub(crate) peer_region: Recent<Mr>,
+    /// The QP of this host to which it sent last.
+    pub(crate) neighbour: Recent<Qp>,
+    /// What waits for memory that isn't resident.
+    pub(crate) stall: Stall,
+    /// When it looks for receives in the error state.
+    pub(crate) error_poll: ErrorPoll,
+    /// The queues take nothing that is posted later: the device goes away.
+    pub(crate) closed: bool,
+    /// Turns for which what is due has waited for packets to be taken in.
+    pub(crate) put_off: u32,
+    /// Where it counts: its port's counters, or the set that it is bound to.
+    pub(crate) counters: Arc<Counters>,
+    /// The rates and the stand-in of a GSI QP's datagrams, and what it has asked.
+    pub(crate) gsi: Option<KBox<Gsi>>,
+}
+
+impl Core {
+    /// Runs the engine with its surroundings.
+    pub(crate) fn with_engine<R>(
+        &mut self,
+        qp: &Qp,
+        packet: Option<&RxPacket>,
+        upshot: &mut Upshot,
+        run: impl FnOnce(&mut Engine, &mut EngineHost<'_>) -> R,
+    ) -> R {
+        let mut host = EngineHost {
+            sq: &mut self.sq,
+            rq: &mut self.rq,
+            own: OwnMemory {
+                mrs: &qp.device.mrs,
+                pd: self.pd.id(),
+                recent: &mut self.own_region,
+                stall: &mut self.stall,
+            },
+            peer_region: &mut self.peer_region,
+            qp,
+            counters: &self.counters,
+            packet,
+            guise: self.gsi.as_ref().map(|gsi| &gsi.guise),
+            upshot,
+        };
+        let result = run(&mut self.engine, &mut host);
+        if core::mem::take(&mut upshot.fatal) {
+            self.fail(qp, upshot);
+        }
+        result
+    }
+
+    /// Closes the queues: WQEs posted from now on are not taken. Returns whether the queues were open.
+    pub(crate) fn close(&mut self) -> bool {
+        if self.closed {
+            return false;
+        }
+        self.closed = true;
+        self.sq.close();
+        self.rq.close();
+        true
+    }
+
+    /// Whether the engine has work that is due at `now`.
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
+        self.engine.poll_timeout().is_some_and(|due| due <= now)
+    }
+
+    /// A CQ that lost a completion is in error, and with it the QPs that use it (IBTA 1.x §11.6.3.2).
+    fn fail(&mut self, qp: &Qp, upshot: &mut Upshot) {
+        // To ERR is allowed from every state but RESET, where nothing completes.
+        if matches!(self.engine.state(), QpState::Err | QpState::Reset) {
+            return;
+        }
+        let error = Attrs {
+            state: Some(QpState::Err),
+            ..Attrs::default()
+        };
+        upshot.events.insert(roce::host::Event::QpFatal);
+        let now = qp.now();
+        let _ = self.with_engine(qp, None, upshot, |engine, host| {
+            engine.modify(now, &error, host)
+        });
+    }
+
+    /// One turn. `direct` is a packet that came in just now and follows those of the inbox. The turn is `by_packet` if
+    /// nobody wants it for more than such packets.
+    pub(crate) fn run(
+        &mut self,
+        qp: ArcBorrow<'_, Qp>,
+        direct: &mut Option<RxPacket>,
+        by_packet: bool,
+    ) -> Upshot {
+        let now = qp.now();
+        let mut upshot = Upshot::default();
+        let mut budget = BUDGET;
+        self.engine.begin_turn();
+        if qp.concerns.any() {
+            self.attend(&qp, &mut budget, &mut upshot);
+        }
+        let resumes = self.stall.is_busy();
+        if resumes && self.stall.stands() {
+            self.flush_meanwhile(qp, now, &mut upshot);
+            return upshot;
+        }
+        if self.receive(&qp, now, direct, &mut budget, &mut upshot) {
+            // What was put aside may be what the clock says is missing.
+            if !resumes {
+                let waiting = direct.is_some() || !qp.inbox.is_empty();
+                self.keep_time(&qp, now, waiting, &mut upshot);
+            }
+            if by_packet && !resumes && !self.engine.is_reliable() {
+                self.leave_sends(&qp, &mut upshot);
+            } else {
+                let mut sends = budget.max(LEAST_SENDS);
+                self.transmit(&qp, now, resumes, &mut sends, &mut upshot);
+                budget = budget.min(sends);
+            }
+        }
+        qp.note_state(self.engine.state());
+        if self.stall.is_busy() && !self.stall.settle() {
+            upshot.stalled = true;
+            if self.engine.flushes() {
+                self.arm(qp, now, &mut upshot);
+            }
+            return upshot;
+        }
+        let ended_early = budget == 0 || upshot.named.is_some();
+        if ended_early && matches!(upshot.rest, Rest::None) {
+            upshot.rest = Rest::Anywhere;
+        }
+        self.arm(qp, now, &mut upshot);
+        upshot
+    }
+
+    /// Flushes while the QP stands still, if its state does so: flushing needs no memory, and the
+    /// fault may never end.
+    #[cold]
+    fn flush_meanwhile(&mut self, qp: ArcBorrow<'_, Qp>, now: Instant, upshot: &mut Upshot) {
+        if !self.engine.flushes() {
+            return;
+        }
+        // Its WQE may be another's from now on.
+        let _ = self.stall.take_transmit(self.engine.state());
+        self.with_engine(&qp, None, upshot, |engine, host| engine.flush_posted(host));
+        qp.note_state(self.engine.state());
+        self.arm(qp, now, upshot);
+    }
+
+    /// Sees to what few QPs have to be looked at for.
+    #[cold]
+    fn attend(&mut self, qp: &Qp, budget: &mut u32, upshot: &mut Upshot) {
+        if qp.concerns.is_condemned() {
+            self.fail(qp, upshot);
+        }
+        if let Some(frames) = qp.frames() {
+            raw::receive(self, qp, frames, budget, upshot);
+        }
+    }
+
+    /// Takes in what lies in the inbox, then `direct`; `false` if the QP must stand still for want of
+    /// memory.
+    #[inline(never)]
+    fn receive(
+        &mut self,
+        qp: &Qp,
+        now: Instant,
+        direct: &mut Option<RxPacket>,
+        budget: &mut u32,
+        upshot: &mut Upshot,
+    ) -> bool {
+        let mut last = false;
+        // Only one queue of an XRC domain is told of at a time.
+        while *budget > 0 && !last && upshot.named.is_none() {
+            let mut inboxed = None;
+            let packet = match qp.inbox.pop() {
+                Some(skb) => {
+                    inboxed = RxPacket::decode(skb, &qp.net.drops);
+                    inboxed.as_ref()
+                }
+                None => {
+                    last = true;
+                    direct.as_ref()
+                }
+            };
+            *budget = budget.wrapping_sub(1);
+            if packet.is_some_and(|packet| !self.take_in(qp, now, packet, upshot)) {
+                let aside = if last { direct.take() } else { inboxed };
+                qp.inbox.put_back(aside.map(RxPacket::into_skb));
+                return false;
+            }
+        }
+        if last {
+            *direct = None;
+        }
+        true
+    }
+
+    /// Has the engine do what is due at `now`, unless packets are still `waiting` to be taken in: they may
+    /// be the answers that it takes for lost. Those that came before it was due have been taken in
+    /// after [`INBOX_TURNS`] turns; it does not wait for others.
+    fn keep_time(&mut self, qp: &Qp, now: Instant, waiting: bool, upshot: &mut Upshot) {
+        let due = self.is_due(now);
+        if due && waiting && self.put_off < INBOX_TURNS {
+            self.put_off = self.put_off.wrapping_add(1);
+            return;
+        }
+        self.put_off = 0;
+        if due {
+            self.with_engine(qp, None, upshot, |engine, host| {
+                engine.handle_timeout(now, host);
+            });
+        }
+    }
+
+    /// Takes in a packet; `false` if its memory is absent, so that it must come again.
+    fn take_in(&mut self, qp: &Qp, now: Instant, packet: &RxPacket, upshot: &mut Upshot) -> bool {
+        let (ingress, sender) = (packet.skb.ingress(), packet.skb.sender());
+        let checked = self
+            .peer
+            .check(&qp.device, &packet.endpoints, ingress, sender)
+            .and_then(|()| self.check_management(qp, now, packet));
+        if let Err(why) = checked {
+            self.counters.add(why, 1);
+            qp.trace_drop(packet.packet.bth.psn, why);
+            return true;
+        }
+        self.with_engine(qp, Some(packet), upshot, |engine, host| {
+            engine.handle_packet(now, &packet.packet, host);
+        });
+        if self.stall.is_busy() && self.stall.stands() {
+            return false;
+        }
+        trace::packet_in(qp.device.link.device(), qp.qpn.get(), &packet.packet);
+        self.counters.add(Counter::ReceivedPackets, 1);
+        self.counters
+            .add(Counter::ReceivedBytes, u64::from(packet.packet.payload_len));
+        self.follow_question(qp, now, upshot);
+        true
+    }
+
+    /// Leaves what could be sent to a thread or a watcher, where it counts for the process. Of a QP without
+    /// acknowledgements no packet that comes in lets a packet out, so a stranger's datagram has no softirq send what a
+    /// process has posted without a call.
+    fn leave_sends(&mut self, qp: &Qp, upshot: &mut Upshot) {
+        match self.engine.state() {
+            QpState::Rts if !self.rests() && qp.credit.available() => upshot.rest = Rest::Anywhere,
+            _ if self.engine.flushes() => {
+                self.with_engine(qp, None, upshot, |engine, host| engine.flush_posted(host));
+            }
+            _ => {}
+        }
+    }
+
+    /// Flushes, which needs no credit. Then sends what the engine has and the credit allows, unless it must leave from
+    /// another CPU; first what was put aside, if the QP `resumes`.
+    fn transmit(
+        &mut self,
+        qp: &Qp,
+        now: Instant,
+        resumes: bool,
+        budget: &mut u32,
+        upshot: &mut Upshot,
+    ) {
+        // With credit `poll_transmit` flushes.
+        if self.engine.flushes() && !qp.credit.available() {
+            self.with_engine(qp, None, upshot, |engine, host| engine.flush_posted(host));
+        }
+        while *budget > 0 && (resumes || !self.rests()) && qp.credit.available() {
+            let arrived = || has_arrived(&self.engine, qp);
+            if !self.lane.admits(CpuId::current(), arrived) {
+                upshot.rest = Rest::On(self.lane.cpu());
+                break;
+            }
+            let Some(next) = self.build_next(qp, now, resumes, upshot) else {
+                break;
+            };
+            // From here, and not from where the packet was built: the network stack needs the rest of the kernel's stack.
+            if let Next::Leaves(outgoing, transmit) = next {
+                let sent = outgoing.send(&self.peer, &qp.credit);
+                self.settle(qp, now, &transmit, sent, upshot);
+            }
+            *budget = budget.wrapping_sub(1);
+        }
+    }
+
+    /// Builds the engine's next packet; `None` if it has none, or if the packet's memory is absent.
+    #[inline(never)]
+    fn build_next(
+        &mut self,
+        qp: &Qp,
+        now: Instant,
+        resumes: bool,
+        upshot: &mut Upshot,
+    ) -> Option<Next> {
+        let mut aside = None;
+        if resumes {
+            let kept = self.stall.take_transmit(self.engine.state());
+            aside = kept.filter(|transmit| self.engine.may_send(transmit));
+        }
+        let polled;
+        let next = if aside.is_some() {
+            aside.as_ref()
+        } else {
+            polled = self.with_engine(qp, None, upshot, |engine, host| {
+                engine.poll_transmit(now, host)
+            });
+            polled.as_ref()
+        };
+        let transmit = next?;
+        match self.build(qp, transmit, upshot) {
+            Ok(Built::Leaves(outgoing)) => return Some(Next::Leaves(outgoing, *transmit)),
+            Ok(Built::Stays(Fate::Left | Fate::Lost)) => {}
+            Ok(Built::Stays(Fate::Dropped)) => self.engine.transmit_dropped(now, transmit),
+            Err(_) if self.stall.stands() => {
+                self.stall.put_transmit_aside(transmit);
+                return None;
+            }
+            Err(fault) => self.with_engine(qp, None, upshot, |engine, host| {
+                engine.transmit_failed(now, transmit, fault, host);
+            }),
+        }
+        Some(Next::Done)
+    }
+
+    /// Takes note of what the network stack said of a packet.
+    #[inline(never)]
+    fn settle(
+        &mut self,
+        qp: &Qp,
+        now: Instant,
+        transmit: &Transmit,
+        sent: Result,
+        upshot: &mut Upshot,
+    ) {
+        let Err(error) = sent else {
+            return self.counters.add_sent(transmit.packet.payload_len);
+        };
+        self.counters.count(Count::SendErr);
+        if error != EMSGSIZE {
+            return self.engine.transmit_dropped(now, transmit);
+        }
+        if let Err(fault) = oversize(transmit) {
+            self.with_engine(qp, None, upshot, |engine, host| {
+                engine.transmit_failed(now, transmit, fault, host);
+            });
+        }
+    }
+
+    /// There is nothing to send, which is so after most packets.
+    fn rests(&self) -> bool {
+        !self.sq.has_posted() && self.engine.rests()
+    }
+
+    /// Builds one packet, and hands it over if it is for QPs of this host. Only a source that can't be resolved is an error.
+    fn build(
+        &mut self,
+        qp: &Qp,
+        transmit: &Transmit,
+        upshot: &mut Upshot,
+    ) -> Result<Built, TransmitFault> {
+        if matches!(self.peer, Peer::Nobody) {
+            let frame = raw::build(self, qp, transmit)?;
+            return Ok(frame.map_or(Built::Stays(Fate::Lost), Built::Leaves));
+        }
+        let packet = &transmit.packet;
+        let counters = &self.counters;
+        let (pd, mrs, length) = (self.pd.id(), &qp.device.mrs, packet.payload_len);
+        let mut found = None;
+        let way = match (packet.service, transmit.source) {
+            (Service::Ud(_), Source::Send { slot, .. }) => {
+                let destination = self.sq.destination(slot);
+                found = destination.resolve(&qp.device, pd, qp.qpn, packet.bth.dest)?;
+                found.as_ref().map(|(address, route)| (address, route))
+            }
+            _ => self.peer.connected(),
+        };
+        let frame = way.and_then(|(address, route)| Frame::new(address, route, transmit));
+        let Some(mut frame) = frame else {
+            counters.count(Count::SendErr);
+            return Ok(Built::Stays(Fate::Dropped));
+        };
+        match transmit.source {
+            Source::None => {}
+            Source::Send { slot, offset } => {
+                let own = OwnMemory {
+                    mrs,
+                    pd,
+                    recent: &mut self.own_region,
+                    stall: &mut self.stall,
+                };
+                self.sq
+                    .gather(slot, offset, length, &mut frame, own)
+                    .map_err(ungathered)?;
+            }
+            Source::Remote { rkey, va, srqn } => {
+                let pd = self.rq.reached(pd, srqn).map_err(TransmitFault::Remote)?;
+                let qpn = qp.qpn.get();
+                let reach = Reach {
+                    via: Via { pd, qpn },
+                    rkey,
+                    va,
+                    length,
+                    access: RemoteAccess::Read,
+                };
+                let recent = &mut self.peer_region;
+                let read = mrs.with_remote(recent, &reach, |span| frame.append(&span));
+                self.stall
+                    .remote(read, &reach)
+                    .map_err(TransmitFault::Remote)?;
+            }
+        }
+        let gsi = self.gsi.as_mut();
+        if let Some(Err(why)) = gsi.map(|gsi| gsi.check_sent(qp, frame.payload(length))) {
+            counters.add(why, 1);
+            return Ok(Built::Stays(Fate::Lost));
+        }
+        trace::packet_out(qp.device.link.device(), qp.qpn.get(), transmit);
+        if frame.is_local() {
+            let fate = local::deliver(qp, counters, frame, packet, &mut self.neighbour, upshot);
+            if fate == Fate::Left {
+                counters.add_sent(length);
+            }
+            return Ok(Built::Stays(fate));
+        }
+        if local::is_to_group(&frame, packet) {
+            local::deliver_to_group(qp, &frame, upshot);
+        }
+        let Ok(packet) = frame.into_packet() else {
+            counters.count(Count::SendErr);
+            return Ok(Built::Stays(Fate::Dropped));
+        };
+        let route = found.map(|(_, route)| route);
+        Ok(Built::Leaves(Outgoing::Packet { packet, route }))
+    }
+}
+
+/// A packet that was built.
+enum Built {
+    /// The network stack is to send it.
+    Leaves(Outgoing),
+    /// It was dealt with.
+    Stays(Fate),
+}
+
+/// The engine's next packet.
+enum Next {
+    /// It is built, and the network stack is to send it.
+    Leaves(Outgoing, Transmit),
+    /// It was dealt with.
+    Done,
+}
+
+/// What became of a packet that could be built, or for which memory was missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// It left the host, or lies in one of its queues.
+    Left,
+    /// The host dropped it: for want of memory, of a route or of room in a queue.
+    Dropped,
+    /// The host dropped it, and the engine isn't told: what is sent again would be dropped again.
+    Lost,
+}
+
+/// What becomes of a packet that is larger than the network device's MTU: that shrank below the path
+/// MTU, which can't be changed in flight (IBTA 1.x §9.6.2.2). It may not be fragmented (annex A17), so
+/// it would be lost whenever it is sent again; its WQE fails now, not after all retries. A datagram is
+/// just lost.
+fn oversize(transmit: &Transmit) -> Result<(), TransmitFault> {
+    match transmit.source {
+        _ if matches!(transmit.packet.service, Service::Ud(_)) => Ok(()),
+        Source::None => Ok(()),
+        Source::Send { .. } => Err(TransmitFault::Local(WcStatus::LocLenErr)),
+        Source::Remote { .. } => Err(TransmitFault::Remote(AccessFault::Failed)),
+    }
+}
+
+/// An engine in RESET that takes `window` send WQEs at a time. Process context.
+///
+/// # Errors
+///
+/// `ENOMEM`.
+pub(crate) fn new_engine(config: Config, window: u32) -> Result<Engine> {
+    let window = KVVec::from_elem(SendWqe::default(), window as usize, GFP_KERNEL_ACCOUNT)?;
+    Ok(Engine::new(config, window, new_replays(0)?))
+}
+
+/// Room for as many answers as a QP is to remember; most ask for few. Process context.
+///
+/// # Errors
+///
+/// `ENOMEM`.
+pub(crate) fn new_replays(count: u8) -> Result<KVVec<Replay>> {
+    Ok(KVVec::from_elem(
+        Replay::default(),
+        count.into(),
+        GFP_KERNEL_ACCOUNT,
+    )?)
+}
+
+/// Whether a packet that is sent now, on whichever CPU, overtakes none that minds: the QP's packets have left this host,
+/// or reached their QPs on this host.
+fn has_arrived(engine: &Engine, qp: &Qp) -> bool {
+    qp.credit.is_whole() && (!engine.minds_order() || qp.credit.reception_is_over())
+}

@@ -1,0 +1,390 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The surroundings of one engine while it runs: its queues, memory and completion queues.
+//!
+//! Nothing here calls back into ib_core: what is to be told to it (completion events, asynchronous
+//! events) is noted in [`Upshot`] and done by the caller after the turn.
+
+use kernel::{cpu::CpuId, prelude::*, sync::Arc};
+use rdma::{
+    support::table::Recent,
+    verbs::{cq::Arrival, mr::Span},
+};
+use roce::{
+    host::{
+        AccessFault, Completions, Count, Event, Fetch, LocalAccess, Memory, QueueFault,
+        RemoteAccess, ScatterFault,
+    },
+    ids::{Rkey, Srqn},
+    wc::{RecvWc, SendWc, WcStatus},
+    wire::packet::Service,
+    wr::{AtomicOp, FlushKind, LocalOp, RecvSlot, RecvWr, SendSlot, SendWr},
+};
+
+use crate::{
+    device::stats::Counters,
+    gsi::{Guise, StandIn},
+    memory::{
+        mr::Mr,
+        mw::{NotBound, Via},
+        reach::Reach,
+    },
+    net::rx::RxPacket,
+    qp::{recv_queue::RecvQueue, send_queue::SendQueue, sge::OwnMemory, Qp},
+    verbs::{cq::Pushed, srq::Srq},
+};
+
+/// The selectivity of a FLUSH of the whole region, whose range doesn't matter (annex A19).
+const FLUSH_REGION: u8 = 1;
+
+/// What is left to do when the turn is over.
+#[derive(Default)]
+pub(crate) struct Upshot {
+    /// The send CQ's consumer wants to be woken.
+    pub(crate) notify_send: bool,
+    /// The receive CQ's consumer wants to be woken.
+    pub(crate) notify_recv: bool,
+    /// The shared receive queue has events to raise.
+    pub(crate) notify_srq: bool,
+    /// A queue of the XRC domain has, or its CQ's consumer wants to be woken.
+    pub(crate) named: Option<Arc<Srq>>,
+    /// A completion was refused: the QP must enter the error state.
+    pub(crate) fatal: bool,
+    /// Asynchronous events, one bit for each [`Event`].
+    pub(crate) events: Events,
+    /// A QP of this host that got packets.
+    pub(crate) peer: Option<Arc<Qp>>,
+    /// The QP stands still until memory is faulted in.
+    pub(crate) stalled: bool,
+    /// What is left to do, and where.
+    pub(crate) rest: Rest,
+}
+
+/// What a turn left over.
+#[derive(Default)]
+pub(crate) enum Rest {
+    /// Nothing.
+    #[default]
+    None,
+    /// The engine stopped for its budget.
+    Anywhere,
+    /// This CPU must go on, for what is to be sent would overtake what it has sent.
+    On(CpuId),
+}
+
+impl Upshot {
+    /// There is nothing to tell ib_core, as after most turns.
+    pub(crate) fn is_quiet(&self) -> bool {
+        let notify = self.notify_send || self.notify_recv || self.notify_srq;
+        !notify && self.named.is_none() && self.events.is_empty()
+    }
+}
+
+/// A set of asynchronous events; each is raised at most once a turn.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Events(u8);
+
+impl Events {
+    const ALL: [Event; 6] = [
+        Event::CommEst,
+        Event::SqDrained,
+        Event::QpReqErr,
+        Event::QpAccessErr,
+        Event::QpFatal,
+        Event::LastWqeReached,
+    ];
+
+    fn bit(event: Event) -> u8 {
+        1 << match event {
+            Event::CommEst => 0,
+            Event::SqDrained => 1,
+            Event::QpReqErr => 2,
+            Event::QpAccessErr => 3,
+            Event::QpFatal => 4,
+            Event::LastWqeReached => 5,
+        }
+    }
+
+    pub(crate) fn insert(&mut self, event: Event) {
+        self.0 |= Self::bit(event);
+    }
+
+    /// None is in the set.
+    pub(crate) fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// The events of the set, in the order in which they make sense to a consumer.
+    pub(crate) fn iter(self) -> impl Iterator<Item = Event> {
+        Self::ALL
+            .into_iter()
+            .filter(move |event| self.0 & Self::bit(*event) != 0)
+    }
+}
+
+/// The surroundings. Lives for one call of the engine.
+pub(crate) struct EngineHost<'a> {
+    pub(crate) sq: &'a mut SendQueue,
+    pub(crate) rq: &'a mut RecvQueue,
+    pub(crate) own: OwnMemory<'a>,
+    /// The region that the peer came to last.
+    pub(crate) peer_region: &'a mut Recent<Mr>,
+    pub(crate) qp: &'a Qp,
+    pub(crate) counters: &'a Counters,
+    /// The packet being handled.
+    pub(crate) packet: Option<&'a RxPacket>,
+    /// It as ib_core sees it, if the QP is a GSI QP.
+    pub(crate) guise: Option<&'a Guise>,
+    pub(crate) upshot: &'a mut Upshot,
+}
+
+impl roce::host::SendQueue for EngineHost<'_> {
+    #[inline]
+    fn take_send(&mut self) -> Fetch<SendWr> {
+        self.sq.take()
+    }
+
+    fn retire_send(&mut self, slot: SendSlot) {
+        self.sq.retire(slot);
+    }
+
+    fn check_send(&mut self, slot: SendSlot, access: LocalAccess) -> Result<(), WcStatus> {
+        self.sq.check(slot, access, self.own.mrs, self.own.pd)
+    }
+
+    fn scatter_send(&mut self, slot: SendSlot, offset: u32) -> Result<(), ScatterFault> {
+        match self.packet {
+            Some(packet) => self.sq.scatter(slot, offset, packet, self.own.reborrow()),
+            None => Err(WcStatus::GeneralErr.into()),
+        }
+    }
+
+    fn scatter_atomic(&mut self, slot: SendSlot, original: u64) -> Result<(), ScatterFault> {
+        self.sq.scatter_word(slot, original, self.own.reborrow())
+    }
+
+    fn execute_local(&mut self, slot: SendSlot, op: LocalOp) -> Result<(), WcStatus> {
+        match op {
+            LocalOp::Invalidate(lkey) => self
+                .own
+                .mrs
+                .invalidate(self.via(), Rkey(lkey.0))
+                .map_err(|_| WcStatus::LocProtErr),
+            LocalOp::BindMw => {
+                let bind = self.sq.bind(slot);
+                let bound = self.own.mrs.windows.bind(self.via(), &bind, self.own.mrs);
+                bound.map_err(|NotBound| WcStatus::MwBindErr)
+            }
+            LocalOp::RegMr => self
+                .own
+                .mrs
+                .register_fast(self.own.pd, self.sq.registration(slot))
+                .map_err(|_| WcStatus::LocQpOpErr),
+        }
+    }
+}
+
+impl roce::host::RecvQueue for EngineHost<'_> {
+    fn take_recv(&mut self) -> Result<Fetch<RecvWr>, QueueFault> {
+        self.rq.take(self.upshot)
+    }
+
+    fn take_xrc_recv(&mut self, srqn: Srqn) -> Result<Fetch<RecvWr>, QueueFault> {
+        self.rq.take_named(srqn, self.upshot)
+    }
+
+    fn has_named_queue(&self) -> bool {
+        self.rq.has_current()
+    }
+
+    fn release_recv(&mut self, _slot: RecvSlot) {
+        self.rq.release();
+    }
+
+    fn scatter_recv(&mut self, _slot: RecvSlot, offset: u32) -> Result<(), ScatterFault> {
+        match self.packet {
+            Some(packet) => self
+                .rq
+                .scatter(offset, packet, self.guise, self.own.reborrow()),
+            None => Err(WcStatus::GeneralErr.into()),
+        }
+    }
+}
+
+impl Memory for EngineHost<'_> {
+    fn check_remote(
+        &mut self,
+        rkey: Rkey,
+        va: u64,
+        length: u32,
+        access: RemoteAccess,
+    ) -> Result<(), AccessFault> {
+        if matches!(access, RemoteAccess::Flush(kind) if kind.selectivity == FLUSH_REGION) {
+            return self.own.mrs.check_region(self.reached()?, rkey, access);
+        }
+        let reach = self.reach(rkey, va, length, access)?;
+        let checked = self.own.mrs.check_remote(self.peer_region, &reach);
+        self.own.stall.remote(checked, &reach)
+    }
+
+    fn write_remote(&mut self, rkey: Rkey, va: u64) -> Result<(), AccessFault> {
+        let packet = self.packet.ok_or(AccessFault::Failed)?;
+        let reach = self.reach(rkey, va, packet.packet.payload_len, RemoteAccess::Write)?;
+        let copy = |span: Span<'_>| packet.copy_payload(0, &span);
+        self.with_remote(&reach, copy)?
+            .map_err(|_| AccessFault::Failed)
+    }
+
+    fn atomic_remote(&mut self, rkey: Rkey, va: u64, op: AtomicOp) -> Result<u64, AccessFault> {
+        let reach = self.reach(rkey, va, 8, RemoteAccess::Atomic)?;
+        self.with_remote(&reach, |span| span.atomic(op))?
+            .map_err(|_| AccessFault::Invalid)
+    }
+
+    fn atomic_write_remote(&mut self, rkey: Rkey, va: u64) -> Result<(), AccessFault> {
+        let packet = self.packet.ok_or(AccessFault::Failed)?;
+        let mut word = [0u8; 8];
+        packet
+            .read_payload(0, &mut word)
+            .map_err(|_| AccessFault::Failed)?;
+        let reach = self.reach(rkey, va, 8, RemoteAccess::Write)?;
+        let value = u64::from_ne_bytes(word);
+        self.with_remote(&reach, |span| span.atomic_store(value))?
+            .map_err(|_| AccessFault::Invalid)
+    }
+
+    fn flush_remote(
+        &mut self,
+        rkey: Rkey,
+        va: u64,
+        length: u32,
+        kind: FlushKind,
+    ) -> Result<(), AccessFault> {
+        // Memory of this host is visible and as durable as it gets once the stores are done, which
+        // happened in this very context.
+        self.check_remote(rkey, va, length, RemoteAccess::Flush(kind))
+    }
+
+    fn invalidate_remote(&mut self, rkey: Rkey) -> Result<(), AccessFault> {
+        self.own.mrs.invalidate(self.reached()?, rkey)
+    }
+}
+
+impl EngineHost<'_> {
+    /// What the peer comes to.
+    fn reach(
+        &self,
+        rkey: Rkey,
+        va: u64,
+        length: u32,
+        access: RemoteAccess,
+    ) -> Result<Reach, AccessFault> {
+        Ok(Reach {
+            via: self.reached()?,
+            rkey,
+            va,
+            length,
+            access,
+        })
+    }
+
+    /// Runs `f` on what the peer comes to; the QP stands still until that is resident.
+    fn with_remote<R>(
+        &mut self,
+        reach: &Reach,
+        f: impl FnOnce(Span<'_>) -> R,
+    ) -> Result<R, AccessFault> {
+        let done = self.own.mrs.with_remote(self.peer_region, reach, f);
+        self.own.stall.remote(done, reach)
+    }
+
+    fn via(&self) -> Via {
+        Via {
+            pd: self.own.pd,
+            qpn: self.qp.qpn.get(),
+        }
+    }
+
+    /// By which way the packet being handled reaches memory.
+    #[inline]
+    fn reached(&self) -> Result<Via, AccessFault> {
+        let named = match self.packet.map(|packet| packet.packet.service) {
+            Some(Service::Xrc(named)) => named,
+            _ => None,
+        };
+        Ok(Via {
+            pd: self.rq.reached(self.own.pd, named)?,
+            qpn: self.qp.qpn.get(),
+        })
+    }
+
+    fn stand_in(&self) -> Option<StandIn> {
+        self.guise.and_then(|guise| guise.stand_in)
+    }
+
+    /// The arrival of a datagram, for the kernel.
+    fn arrival(&self, packet: &RxPacket) -> Arrival {
+        let (to, ingress) = (packet.endpoints.destination, packet.skb.ingress());
+        Arrival {
+            vlan: self.qp.device.link.vlan_of(to, ingress),
+            network: to.network(),
+            sl: self.stand_in().map_or(0, StandIn::service_level),
+        }
+    }
+
+    fn pushed(pushed: Pushed, notify: &mut bool, fatal: &mut bool) {
+        match pushed {
+            Pushed::Quiet => {}
+            Pushed::Notify => *notify = true,
+            Pushed::Overflow => {
+                *notify = true;
+                *fatal = true;
+            }
+        }
+    }
+}
+
+impl Completions for EngineHost<'_> {
+    fn complete_send(&mut self, wc: SendWc) {
+        let Some(cq) = &self.qp.send_cq else {
+            return;
+        };
+        let pushed = cq.push_send(&wc, self.qp.qpn.get(), self.qp.token());
+        Self::pushed(pushed, &mut self.upshot.notify_send, &mut self.upshot.fatal);
+    }
+
+    fn complete_recv(&mut self, wc: RecvWc) {
+        if let Some(cq) = &self.qp.recv_cq {
+            // The kernel answers datagrams by what their completions say.
+            let arrival = match self.packet {
+                Some(packet) if wc.grh && cq.is_kernels() => Some(self.arrival(packet)),
+                _ => None,
+            };
+            let pushed = cq.push_recv(&wc, self.qp.qpn.get(), self.qp.token(), arrival);
+            Self::pushed(pushed, &mut self.upshot.notify_recv, &mut self.upshot.fatal);
+            return;
+        }
+        let Some(srq) = self.rq.take_current() else {
+            return;
+        };
+        let mut notify = false;
+        if let Some(cq) = srq.cq() {
+            let pushed = cq.push_recv(&wc, self.qp.qpn.get(), self.qp.token(), None);
+            Self::pushed(pushed, &mut notify, &mut self.upshot.fatal);
+        }
+        if notify {
+            self.upshot.named = Some(srq);
+        }
+    }
+
+    fn raise(&mut self, event: Event) {
+        self.upshot.events.insert(event);
+    }
+
+    fn count(&mut self, what: Count) {
+        let counter = self.counters.count(what);
+        if let (Count::Dropped(_), Some(packet)) = (what, self.packet) {
+            self.qp.trace_drop(packet.packet.bth.psn, counter);
+        }
+    }
+}

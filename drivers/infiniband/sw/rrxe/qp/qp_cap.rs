@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What a QP is to hold: the capacities that it is granted, and the rings for them.
+
+use kernel::{prelude::*, sync::Arc};
+use rdma::{
+    abi::{mmap::Mappings, post::WqeRoom, ring::Ring},
+    verbs::qp::QpCap,
+};
+
+use crate::{
+    limits,
+    qp::{
+        poster::{Poster, RecvPoster},
+        sge,
+        wqe::SGE_SIZE,
+    },
+};
+
+/// What is granted of the capacities asked for: rounded up to what the WQEs hold anyway.
+///
+/// # Errors
+///
+/// `EINVAL` beyond the limits.
+pub(crate) fn grant(asked: &QpCap) -> Result<QpCap> {
+    if asked.max_send_wr > limits::MAX_QP_WR
+        || asked.max_recv_wr > limits::MAX_QP_WR
+        || asked.max_send_sge > limits::MAX_SGE
+        || asked.max_recv_sge > limits::MAX_SGE
+        || asked.max_inline > limits::MAX_INLINE
+    {
+        return Err(EINVAL);
+    }
+    let payload = sge::bytes(asked.max_send_sge).max(asked.max_inline as usize);
+    let sges = u32::try_from(payload / SGE_SIZE).unwrap_or(0);
+    Ok(QpCap {
+        max_send_sge: sges.clamp(asked.max_send_sge, limits::MAX_SGE),
+        max_inline: u32::try_from(payload)
+            .unwrap_or(limits::MAX_INLINE)
+            .min(limits::MAX_INLINE),
+        ..*asked
+    })
+}
+
+/// A ring for at least one WQE, of a process or of the kernel. Process context.
+///
+/// # Errors
+///
+/// `ENOMEM`.
+pub(crate) fn new_ring(
+    mappings: Option<&Arc<Mappings>>,
+    size: usize,
+    capacity: u32,
+) -> Result<Ring> {
+    match mappings {
+        Some(mappings) => Ring::new(mappings, size, capacity.max(1)),
+        None => Ring::unmapped(size, capacity.max(1)),
+    }
+}
+
+/// The kernel's way to post to these rings. Process context.
+///
+/// # Errors
+///
+/// `ENOMEM`.
+pub(crate) fn new_poster(
+    send: &Ring,
+    recv: Option<&Ring>,
+    cap: &QpCap,
+) -> Result<Pin<KBox<Poster>>> {
+    let room = WqeRoom {
+        max_sge: cap.max_send_sge,
+        max_inline: cap.max_inline,
+    };
+    let recv = match recv {
+        Some(ring) => Some(RecvPoster::new(ring, cap.max_recv_sge)?),
+        None => None,
+    };
+    Poster::new(send, room, recv)
+}

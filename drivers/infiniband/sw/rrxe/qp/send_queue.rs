@@ -1,0 +1,383 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The send queue of a QP: the mapped ring, and private copies of the WQEs in flight.
+//!
+//! A WQE is copied out of the ring once, when the engine takes it; the SGEs are kept here, under
+//! the WQE's place in the ring. Inline payload stays in the ring until the WQE is retired: it is
+//! payload only, nothing is decided by it, and the peer sees whatever the process left there.
+
+use kernel::prelude::*;
+use rdma::{abi::ring::Ring, memory::fast_mr::Registration};
+use roce::{
+    host::{Fetch, LocalAccess, ScatterFault},
+    qp::QpKind,
+    wc::WcStatus,
+    wr::{SendOp, SendSlot, SendTail, SendWr},
+};
+
+use crate::{
+    limits,
+    memory::{mr::MrTable, mw::Bind},
+    net::{rx::RxPacket, tx::Payload},
+    qp::{
+        peer::Destination,
+        sge::{self, OwnMemory},
+        wqe::{
+            self, destination as destination_of, flush_length, registration, total_length, Owner,
+            SendHeader, Sge, SEND_HEADER, SGE_SIZE,
+        },
+    },
+    verbs::pd::PdId,
+};
+
+/// What is kept of a WQE in flight besides what the engine keeps.
+#[derive(Clone, Copy, Default)]
+struct Particulars {
+    num_sge: u32,
+    /// The payload lies in the ring.
+    inline: bool,
+}
+
+/// The send queue.
+///
+/// # Invariants
+///
+/// At most `window` WQEs are taken and not yet retired, they follow one another in the ring, and
+/// `window` is a power of two that divides the number of slots; so `slot & (window - 1)` names the
+/// private copy of each without collision.
+pub(crate) struct SendQueue {
+    ring: Ring,
+    /// The next slot to take.
+    next: u32,
+    /// Once closed: the slot behind the last one that is taken.
+    end: Option<u32>,
+    window: u32,
+    max_sge: u32,
+    max_inline: u32,
+    /// `sq_sig_type` was ALL: every request is signaled.
+    signal_all: bool,
+    owner: Owner,
+    /// A window was bound since the QP was made, or reset.
+    binds: bool,
+    particulars: KVVec<Particulars>,
+    /// `window` rows of `max_sge` SGEs.
+    sges: KVVec<Sge>,
+    /// Where the datagrams of `window` WQEs go; empty for connected QPs.
+    destinations: KVVec<Destination>,
+}
+
+impl SendQueue {
+    /// Bytes of a WQE with `max_sge` SGEs or `max_inline` bytes of inline payload.
+    pub(crate) fn element_size(max_sge: u32, max_inline: u32) -> usize {
+        SEND_HEADER.saturating_add(sge::bytes(max_sge).max(max_inline as usize))
+    }
+
+    /// The queue on `ring`. Process context.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn new(
+        kind: QpKind,
+        ring: Ring,
+        max_sge: u32,
+        max_inline: u32,
+        signal_all: bool,
+        owner: Owner,
+    ) -> Result<Self> {
+        let window = ring.slots().min(limits::SEND_WINDOW);
+        let rows = (window as usize).saturating_mul(max_sge as usize);
+        let destinations = match kind {
+            QpKind::Ud | QpKind::Gsi | QpKind::RawPacket => window as usize,
+            QpKind::Rc | QpKind::Uc | QpKind::XrcIni | QpKind::XrcTgt => 0,
+        };
+        Ok(Self {
+            next: 0,
+            end: None,
+            window,
+            max_sge,
+            max_inline,
+            signal_all,
+            owner,
+            binds: false,
+            particulars: KVVec::from_elem(
+                Particulars::default(),
+                window as usize,
+                GFP_KERNEL_ACCOUNT,
+            )?,
+            sges: KVVec::from_elem(Sge::default(), rows, GFP_KERNEL_ACCOUNT)?,
+            destinations: KVVec::from_elem(
+                Destination::default(),
+                destinations,
+                GFP_KERNEL_ACCOUNT,
+            )?,
+            ring,
+        })
+    }
+
+    /// How many WQEs may be in flight.
+    pub(crate) fn window(&self) -> u32 {
+        self.window
+    }
+
+    /// Forgets all that was posted: RESET.
+    pub(crate) fn reset(&mut self) {
+        self.binds = false;
+        self.next = self.producer();
+        self.ring.publish_consumer(self.next);
+    }
+
+    /// Something is posted and not yet taken.
+    pub(crate) fn has_posted(&self) -> bool {
+        self.producer() != self.next
+    }
+
+    /// From now on takes no more than the WQEs posted before this call.
+    pub(crate) fn close(&mut self) {
+        self.end = Some(self.producer());
+    }
+
+    /// The slot behind the last one to take.
+    #[inline]
+    fn producer(&self) -> u32 {
+        self.end.unwrap_or_else(|| self.ring.producer())
+    }
+
+    /// WQEs posted and not yet retired, as far as the process is to be believed.
+    pub(crate) fn posted(&self) -> u32 {
+        self.ring.claimed()
+    }
+
+    /// Takes the next posted WQE.
+    #[inline]
+    pub(crate) fn take(&mut self) -> Fetch<SendWr> {
+        if self.has_posted() {
+            self.take_posted()
+        } else {
+            Fetch::Empty
+        }
+    }
+
+    /// Out of line: an engine asks far more often than it is given something.
+    #[inline(never)]
+    fn take_posted(&mut self) -> Fetch<SendWr> {
+        let slot = self.next;
+        self.next = self.ring.next(slot);
+        let raw: [u8; SEND_HEADER] = self.ring.read_array(slot);
+        let header = SendHeader::parse(&raw, self.owner, !self.destinations.is_empty());
+        let row = self.row(slot);
+        if let Some(destination) = self.destinations.get_mut(row) {
+            *destination = destination_of(&raw);
+        }
+        let length = self.keep_payload(slot, &raw, &header);
+        // The engine wants a well-formed request even with a verdict: it completes under its cookie.
+        let op = header.op.unwrap_or(SendOp::Send(SendTail::Plain));
+        let wr = SendWr {
+            slot: SendSlot(slot),
+            wr_id: header.wr_id,
+            op,
+            length: length.unwrap_or(0),
+            signaled: header.signaled || self.signal_all,
+            solicited: header.solicited,
+            fence: header.fence,
+            srqn: header.srqn,
+        };
+        match header.op.and(length).and(check_length(&wr)) {
+            Ok(()) => Fetch::Wr(wr),
+            Err(status) => Fetch::Malformed(wr, status),
+        }
+    }
+
+    /// Copies the SGEs of a WQE and returns the length of its message.
+    fn keep_payload(
+        &mut self,
+        slot: u32,
+        raw: &[u8; SEND_HEADER],
+        header: &SendHeader,
+    ) -> Result<u32, WcStatus> {
+        let index = self.row(slot);
+        let max_sge = self.max_sge;
+        let Some(kept) = self.particulars.get_mut(index) else {
+            return Err(WcStatus::GeneralErr);
+        };
+        *kept = Particulars::default();
+        if matches!(header.op, Ok(SendOp::Flush(..))) {
+            return Ok(flush_length(raw));
+        }
+        if matches!(header.op, Ok(SendOp::Local(_))) {
+            return Ok(0);
+        }
+        if let Some(length) = header.inline {
+            kept.inline = true;
+            let takes_inline = !matches!(header.op, Ok(SendOp::Read(_) | SendOp::Atomic(..)));
+            return (takes_inline && length <= self.max_inline)
+                .then_some(length)
+                .ok_or(WcStatus::LocLenErr);
+        }
+        if header.num_sge > max_sge {
+            return Err(WcStatus::LocQpOpErr);
+        }
+        kept.num_sge = header.num_sge;
+        let row = self.sges.get_mut(index.saturating_mul(max_sge as usize)..);
+        let sges = row
+            .and_then(|row| row.get_mut(..header.num_sge as usize))
+            .unwrap_or_default();
+        read_sges(&self.ring, slot, SEND_HEADER, sges);
+        total_length(sges).ok_or(WcStatus::LocLenErr)
+    }
+
+    /// Where the datagram of a WQE goes.
+    pub(crate) fn destination(&self, slot: SendSlot) -> Destination {
+        self.destinations
+            .get(self.row(slot.0))
+            .copied()
+            .unwrap_or_default()
+    }
+
+    /// What a fast registration asks for. Only the kernel posts those, so the ring still has it.
+    pub(crate) fn registration(&self, slot: SendSlot) -> Registration {
+        registration(&self.ring.read_array(slot.0))
+    }
+
+    /// What the WQE in `slot` binds. It is read for the first time here, and once.
+    pub(crate) fn bind(&mut self, slot: SendSlot) -> Bind {
+        self.binds = true;
+        wqe::bind(&self.ring.read_array(slot.0))
+    }
+
+    /// Whether the QP may have windows.
+    pub(crate) fn binds(&self) -> bool {
+        self.binds
+    }
+
+    /// Gives the ring's slot back to the poster.
+    pub(crate) fn retire(&mut self, slot: SendSlot) {
+        self.ring.publish_consumer(self.ring.next(slot.0));
+    }
+
+    /// Checks key, range and permission of each SGE.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`sge::check`].
+    pub(crate) fn check(
+        &self,
+        slot: SendSlot,
+        access: LocalAccess,
+        mrs: &MrTable,
+        pd: PdId,
+    ) -> Result<(), WcStatus> {
+        sge::check(self.sges(slot), access, mrs, pd)
+    }
+
+    /// Copies the payload of `packet` to `offset` bytes into the message.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`sge::write`].
+    pub(crate) fn scatter(
+        &self,
+        slot: SendSlot,
+        offset: u32,
+        packet: &RxPacket,
+        own: OwnMemory<'_>,
+    ) -> Result<(), ScatterFault> {
+        sge::scatter(self.sges(slot), offset, packet, own)
+    }
+
+    /// Stores an atomic's original value in host order.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`sge::write`].
+    pub(crate) fn scatter_word(
+        &self,
+        slot: SendSlot,
+        word: u64,
+        own: OwnMemory<'_>,
+    ) -> Result<(), ScatterFault> {
+        sge::scatter_bytes(self.sges(slot), 0, &word.to_ne_bytes(), own)
+    }
+
+    /// Appends `length` bytes at `offset` of the message to a frame.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`sge::walk`].
+    pub(crate) fn gather(
+        &self,
+        slot: SendSlot,
+        offset: u32,
+        length: u32,
+        frame: &mut impl Payload,
+        own: OwnMemory<'_>,
+    ) -> Result<(), ScatterFault> {
+        if self.particulars(slot).inline {
+            return Ok(self.gather_inline(slot, offset, length, frame)?);
+        }
+        sge::walk(
+            self.sges(slot),
+            offset,
+            length,
+            LocalAccess::Read,
+            own,
+            |span, _| {
+                frame.append(span);
+                Ok(())
+            },
+        )
+    }
+
+    fn gather_inline(
+        &self,
+        slot: SendSlot,
+        offset: u32,
+        length: u32,
+        frame: &mut impl Payload,
+    ) -> Result<(), WcStatus> {
+        let mut bytes = [0u8; limits::MAX_INLINE as usize];
+        let bytes = bytes
+            .get_mut(..length as usize)
+            .ok_or(WcStatus::LocLenErr)?;
+        let start = SEND_HEADER.saturating_add(offset as usize);
+        self.ring.read_bytes(slot.0, start, bytes);
+        frame.copy(bytes);
+        Ok(())
+    }
+
+    fn row(&self, slot: u32) -> usize {
+        (slot & self.window.wrapping_sub(1)) as usize
+    }
+
+    fn particulars(&self, slot: SendSlot) -> Particulars {
+        self.particulars
+            .get(self.row(slot.0))
+            .copied()
+            .unwrap_or_default()
+    }
+
+    fn sges(&self, slot: SendSlot) -> &[Sge] {
+        let used = self.particulars(slot).num_sge as usize;
+        let first = self.row(slot.0).saturating_mul(self.max_sge as usize);
+        self.sges
+            .get(first..)
+            .and_then(|row| row.get(..used))
+            .unwrap_or_default()
+    }
+}
+
+/// Lengths that follow from the operation rather than from the buffers.
+fn check_length(wr: &SendWr) -> Result<(), WcStatus> {
+    match wr.op {
+        SendOp::Atomic(..) | SendOp::AtomicWrite(_) if wr.length != 8 => Err(WcStatus::LocLenErr),
+        _ => Ok(()),
+    }
+}
+
+/// Copies SGEs out of a WQE, each word once.
+pub(crate) fn read_sges(ring: &Ring, slot: u32, at: usize, sges: &mut [Sge]) {
+    for (index, sge) in sges.iter_mut().enumerate() {
+        let offset = index.saturating_mul(SGE_SIZE).saturating_add(at);
+        *sge = Sge::parse(&ring.read_words(slot, offset));
+    }
+}

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The objects of the verbs but regions and QPs, a file for each kind.
+
+pub(crate) mod ah;
+pub(crate) mod context;
+pub(crate) mod cq;
+pub(crate) mod details;
+pub(crate) mod dm;
+pub(crate) mod flow;
+pub(crate) mod mcast;
+pub(crate) mod members;
+pub(crate) mod pd;
+pub(crate) mod srq;
+pub(crate) mod xrcd;
