@@ -8,7 +8,7 @@ backquotes in one of these ways:
     30-sim                  a suite, tests/suites.d/30-sim
     engine: a_name          a test function of rust/roce
     kunit: a_name           a case of tests/kunit or of rust/rdma
-    rrxe-check: some words  a check of tools/verbs/src/bin/rrxe-check
+    rrxe-check: some words  a check of tests/verbs/src/bin/rrxe-check
     pyverbs: test_name      a test of rdma-core's, or a module; it must not be among those that rrxe lacks
 """
 
@@ -33,7 +33,7 @@ class Tests:
         self.engine = text_of(top, "rust/roce", ".rs")
         self.kunit = text_of(top, "tests/kunit", ".c")
         self.rdma = text_of(top, "rust/rdma", ".rs")
-        self.check = " ".join(text_of(top, "tools/verbs/src/bin/rrxe-check", ".rs").split())
+        self.check = " ".join(text_of(top, "tests/verbs/src/bin/rrxe-check", ".rs").split())
         not_yet = top / "tests/vm/pyverbs/not-yet"
         self.lacking = not_yet.read_text() if not_yet.exists() else ""
 

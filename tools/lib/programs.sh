@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0
 # shellcheck shell=bash
-# The programs that run in the guest (tools/verbs, tests/fuzz), built in the toolbox against its libibverbs.
+# The programs that run in the guest (tests/verbs, tests/fuzz), built in the toolbox against its libibverbs.
 
 # Sets PROGRAMS to the directory that holds them.
 programs_build() {
 	local crate
 	# shellcheck disable=SC2034 # vm.sh reads it
 	PROGRAMS=$RRXE_BUILD/verbs/release
-	for crate in tools/verbs tests/fuzz; do
+	for crate in tests/verbs tests/fuzz; do
 		[[ -e $TOP/$crate/Cargo.toml ]] || continue
 		in_toolbox env CARGO_TERM_COLOR=never "CARGO_TARGET_DIR=$(inside "$RRXE_BUILD/verbs")" \
 			cargo build --quiet --release --manifest-path "$crate/Cargo.toml" >&2 ||

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
 # shellcheck shell=bash
-# The provider library (tools/librrxe), built in the toolbox against the source package of the
+# The provider library (librrxe), built in the toolbox against the source package of the
 # rdma-core that it is for: a provider's interface is private to each version of libibverbs.
 
 readonly PROVIDER_HOURS=24
@@ -51,7 +51,7 @@ provider_build() {
 	target=$RRXE_BUILD/librrxe/$(basename "$RDMA_CORE")
 	in_toolbox env CARGO_TERM_COLOR=never "CARGO_TARGET_DIR=$(inside "$target")" \
 		"RRXE_RDMA_CORE=$(inside "$RDMA_CORE")" \
-		cargo build --quiet --release --manifest-path tools/librrxe/provider/Cargo.toml >&2 ||
+		cargo build --quiet --release --manifest-path librrxe/provider/Cargo.toml >&2 ||
 		die "the provider library did not build"
 	# shellcheck disable=SC2034 # vm.sh reads it
 	PROVIDER=$target/librrxe-rdmav$(<"$RDMA_CORE/pabi").so

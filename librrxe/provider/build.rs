@@ -10,7 +10,7 @@ fn main() {
     let core = env::var("RRXE_RDMA_CORE").expect("tools/rrxe build-provider sets RRXE_RDMA_CORE");
     let include = Path::new(&core).join("include");
     let manifest = env::var("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR");
-    let uapi = Path::new(&manifest).join("../../../include/uapi");
+    let uapi = Path::new(&manifest).join("../../include/uapi");
     let status = Command::new("bindgen")
         .args(["provider.h", "--default-enum-style=consts"])
         .args(["--no-prepend-enum-name", "--with-derive-default"])
