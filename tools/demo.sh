@@ -4,8 +4,8 @@
 # programs moving data between them, by the stock library and by librrxe. TYPE=rxe shows the same over the
 # C driver.
 PROGRAM_SECONDS=120
-# shellcheck source=../tests/vm/lib.sh
-source /payload/tests/vm/lib.sh
+# shellcheck source=../tests/vm/lib/guest.sh
+source /payload/tests/vm/lib/guest.sh
 
 step() { printf '\n==> [%d s] %s\n' $SECONDS "$*"; }
 

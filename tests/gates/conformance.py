@@ -4,7 +4,7 @@
 A row is an item of a list-table with three cells: a feature, its state, the tests. A test is named in double
 backquotes in one of these ways:
 
-    data.sh                 a guest script, tests/vm/data.sh
+    data.sh                 a guest script, tests/vm/*/data.sh
     30-sim                  a suite, tests/suites.d/30-sim
     engine: a_name          a test function of rust/roce
     kunit: a_name           a case of tests/kunit or of rust/rdma
@@ -34,7 +34,7 @@ class Tests:
         self.kunit = text_of(top, "tests/kunit", ".c")
         self.rdma = text_of(top, "rust/rdma", ".rs")
         self.check = " ".join(text_of(top, "tests/verbs/src/bin/rrxe-check", ".rs").split())
-        not_yet = top / "tests/vm/pyverbs/not-yet"
+        not_yet = top / "tests/vm/programs/pyverbs/not-yet"
         self.lacking = not_yet.read_text() if not_yet.exists() else ""
 
     def exists(self, name):
@@ -48,10 +48,10 @@ class Tests:
             return rest in self.check
         if kind == "pyverbs":
             return re.search(rf"\b{re.escape(rest)}\b", self.lacking) is None
-        script, suite = self.top / "tests/vm" / name, self.top / "tests/suites.d" / name
         if name.endswith(".sh"):
-            return script.exists() and re.search(r"^# vm:", script.read_text(), re.MULTILINE) is not None
-        return suite.is_file()
+            scripts = [path.read_text() for path in (self.top / "tests/vm").glob(f"*/{name}")]
+            return any(re.search(r"^# vm:", script, re.MULTILINE) for script in scripts)
+        return (self.top / "tests/suites.d" / name).is_file()
 
 
 def complaints(top):

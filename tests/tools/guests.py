@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
-"""The guest scripts, tests/vm/*.sh, and their machines.
+"""The guest scripts, tests/vm/THEME/*.sh, and their machines.
 
 guests.py            runs them on the stock kernel, and those with `vm-debug: part` on the debug kernel, too
 guests.py --debug    runs them all on the debug kernel
@@ -54,6 +54,7 @@ class Script:
     def __init__(self, path, debug):
         text = path.read_text()
         self.name = path.name
+        self.path = path.relative_to(SCRIPTS)
         self.debug = debug
         self.words = words(text, "vm")
         self.debug_words = words(text, "vm-debug")
@@ -67,7 +68,7 @@ class Script:
 
     def job(self):
         """What run-all is told of it."""
-        return f"{self.name}:{self.timeout}:{self.settings.get('env', '')}"
+        return f"{self.path}:{self.timeout}:{self.settings.get('env', '')}"
 
     def environment(self):
         """Settings of the machine for a boot of its own."""
@@ -219,7 +220,7 @@ def boot(scripts, slot, again=True):
 
 def scripts_of(debug, only=""):
     """The scripts whose names match, for one of the kernels."""
-    scripts = [Script(path, debug) for path in sorted(SCRIPTS.glob("*.sh"))]
+    scripts = [Script(path, debug) for path in sorted(SCRIPTS.glob("*/*.sh"), key=lambda path: path.name)]
     return [script for script in scripts if script.words and re.search(only, script.name)]
 
 

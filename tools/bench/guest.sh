@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # The benchmark's cases, in the guest: rrxe, the C driver and TCP in the same boot. A line of JSON each.
 # librrxe is rrxe used through our own library. PART is what to measure: instructions, or latency.
-source /payload/tests/vm/lib.sh
+source /payload/tests/vm/lib/guest.sh
 : "${SCALE:=1}" "${PART:=instructions}"
 
 # OP PATTERN SIZE COUNT DEPTH EVERY
@@ -57,7 +57,7 @@ spin() {
 beside_ringer() {
 	local line ringer
 	[[ $1 == librrxe ]] || return 0
-	coproc RINGER { exec python3 /payload/tests/vm/ringer.py "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" 1 bells; }
+	coproc RINGER { exec python3 /payload/tests/vm/doorbell/ringer.py "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" 1 bells; }
 	ringer=$RINGER_PID
 	read -r line <&"${RINGER[0]}"
 	sleep 1

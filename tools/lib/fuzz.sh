@@ -20,7 +20,7 @@ fuzz_run() {
 	export RRXE_KERNEL_KIND=debug RRXE_APPEND="slub_debug=FZP,kmalloc-* ${RRXE_APPEND:-}" VCPUS=${VCPUS:-2} MEM=${MEM:-4G}
 	export RRXE_ENV="FUZZ_SECONDS=$seconds FUZZ_SEEDS=${paired#,} FUZZ_UNLOAD=${unloading#,} ${RRXE_ENV:-}"
 	export TIMEOUT=$((minutes * 60 + runs * 600 + 1200))
-	vm_run "$TOP/tests/vm/fuzz.sh"
+	vm_run "$TOP/tests/vm/hostile/fuzz.sh"
 }
 
 # fuzz_coverage SECONDS SEED: one run on the stock kernel; then which of the driver's functions did not run.
@@ -32,7 +32,7 @@ fuzz_coverage() {
 	# KVM would translate nothing. Modules lie behind this address.
 	export ACCEL_ARGS="-accel tcg,thread=multi -cpu max" TIMEOUT=$((seconds + 900))
 	export RRXE_QEMU_EXTRA="-d in_asm -dfilter 0xffffffffc0000000+0x10000000 -D $(inside "$translated")"
-	vm_run "$TOP/tests/vm/fuzz.sh" >"$output" || rc=$?
+	vm_run "$TOP/tests/vm/hostile/fuzz.sh" >"$output" || rc=$?
 	grep -v '^symbol: ' "$output"
 	python3 "$TOP/tests/tools/coverage.py" "$translated" "$output"
 	rm -f "$translated" "$output"

@@ -1,0 +1,109 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# vm: together quick timeout=400
+# Connection management: librdmacm's programs over IPv4 and IPv6, between rrxe and rrxe and between rrxe and the
+# C driver in both roles. What the programs can compare they compare.
+source "$(dirname "$0")/../lib/guest.sh"
+# Bytes of a message. On the debug kernel C rxe takes longer for a hundred of 64 KiB than their sender waits.
+SIZE=65536
+[[ -z $DEBUG_KERNEL ]] || SIZE=4096
+readonly SIZE
+
+_listens() { [[ -n $(rdma resource show cm_id | grep -E 'LISTEN') ]]; }
+_quiet() { ! _listens; }
+# What _pair waits for. A server that `spins` has threads that never sleep.
+spins=
+_listening() { if [[ $spins ]]; then _listens && sleep 0.3; else _cm_listening; fi; }
+spinning() {
+	local spins=yes
+	"$@"
+}
+
+# connect SERVER-ARGS -- CLIENT-ARGS: the server on host 2, the client on host 1 once that listens.
+connect() {
+	local rc=0
+	_pair "$@" || rc=$?
+	wait_for 20 _quiet
+	return $rc
+}
+
+# A group, joined through the connection manager, that host 1 sends to.
+multicast() {
+	local log pid rc=0
+	log=$(mktemp)
+	ip netns exec h2 timeout -k 5 "$((PROGRAM_SECONDS * PATIENCE))" stdbuf -oL mckey -b $HOST2_V4 -m 239.1.2.3 -C 10 -S 900 >"$log" 2>&1 &
+	pid=$!
+	wait_for 20 grep -q receiving "$log" &&
+		patiently "$PROGRAM_SECONDS" ip netns exec h1 mckey -b $HOST1_V4 -m 239.1.2.3 -s -C 10 -S 900 || rc=1
+	[[ $rc -eq 0 ]] || kill $pid 2>/dev/null
+	wait $pid || rc=1
+	cat "$log"
+	return $rc
+}
+
+# try NAME: all programs over both families.
+try() {
+	local family far near option
+	for family in 4 6; do
+		far=HOST2_V$family near=HOST1_V$family
+		far=${!far} near=${!near} option=
+		[[ $family == 4 ]] || option=--ipv6-addr
+		check "$1 IPv$family: rping" connect rping -s -C 20 -S 4000 -V -a "$far" -- \
+			rping -c -C 20 -S 4000 -V -a "$far" -I "$near"
+		check "$1 IPv$family: ucmatose" connect ucmatose -C 10 -c 4 -S 5000 -b "$far" -- \
+			ucmatose -C 10 -c 4 -S 5000 -s "$far" -b "$near"
+		check "$1 IPv$family: udaddy" connect udaddy -C 10 -c 2 -S 1000 -b "$far" -- \
+			udaddy -C 10 -c 2 -S 1000 -s "$far" -b "$near"
+		check "$1 IPv$family: rstream" spinning connect rstream -b "$far" -S 20000 -C 50 -T v -- \
+			rstream -s "$far" -b "$near" -S 20000 -C 50 -T v
+		# shellcheck disable=SC2086 # none or one
+		check "$1 IPv$family: ib_send_bw -R" again rejected connect ib_send_bw "${SECOND[@]}" -F -R -n 100 -s $SIZE $option -- \
+			ib_send_bw "${SECOND[@]}" -F -R -n 100 -s $SIZE $option "$far"
+	done
+	# The C driver sends what it likes of them: often only the first.
+	[[ $1 == "rxe to"* ]] || check "$1: mckey" multicast
+	# The kernel's connection manager joins no IPv6 groups for RoCE v2, whatever the driver (ENOTSUPP).
+	refuse "$1: mckey over IPv6" "joining: .*524" in1 mckey -b $HOST1_V6 -m ff0e::7701
+	check "$1 over a VLAN: rping" connect rping -s -C 5 -V -a 10.79.0.2 -- \
+		rping -c -C 5 -V -a 10.79.0.2 -I 10.79.0.1
+}
+
+check "two hosts" hosts_up 4200
+for host in 1 2; do
+	ip -n h$host link add link eth0 name vlan5 type vlan id 5
+	ip -n h$host addr add 10.79.0.$host/24 dev vlan5
+	ip -n h$host link set vlan5 up
+done
+for types in "rrxe rrxe" "rrxe rxe" "rxe rrxe"; do
+	read -r first second <<<"$types"
+	check "$first on host 1" link_add 1 "$first"
+	check "$second on host 2" link_add 2 "$second"
+	try "$first to $second"
+	link_del 1
+	link_del 2
+done
+
+flows() { [[ $(<"/sys/class/infiniband/$DEV2/ports/1/hw_counters/rcvd_pkts") -gt 500 ]]; }
+
+# taken_away COMMAND: connections are no reason to wait.
+taken_away() {
+	local pids=() rc=0
+	link_add 1 rrxe && link_add 2 rrxe || return
+	in2 rping -s -P -S 4000 -a $HOST2_V4 >/dev/null 2>&1 &
+	pids+=($!)
+	wait_for 20 _listening || rc=1
+	in1 rping -c -S 4000 -a $HOST2_V4 -I $HOST1_V4 >/dev/null 2>&1 &
+	pids+=($!)
+	wait_for 20 flows || rc=1
+	patiently 30 bash -c "$1" || rc=$?
+	kill -9 "${pids[@]}" 2>/dev/null
+	wait "${pids[@]}" 2>/dev/null
+	pkill -9 -x rping
+	DEV1='' DEV2=''
+	return $rc
+}
+
+check "links are deleted under connections" taken_away "rdma link del rrxe1 && rdma link del rrxe2"
+check "the module is removed under connections" taken_away "rmmod rrxe"
+check "the wire is deleted under connections" taken_away "ip -n h1 link del eth0"
+check "and the devices go with it" wait_for 20 test ! -e /sys/class/infiniband/rrxe2

@@ -1,0 +1,13 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# vm: vcpus=1 timeout=200
+# What comes while a user stops the queue of connection management, of which each CPU has one.
+source "$(dirname "$0")/../lib/guest.sh"
+
+check "two hosts" hosts_up 4200
+check "link on host 1" link_add 1
+check "link on host 2" link_add 2
+check "connection management for processes" modprobe rdma_ucm
+python3 "$(dirname "$0")/stalled.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" $HOST1_V4 $HOST2_V4 ||
+	fail "stalled.py ends well" "status $?"
+check "connections are set up after that" rping_connects 40

@@ -1,0 +1,22 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# vm: timeout=600
+# Hostile peers: forged, replayed and mutated packets by every way, beside honest QPs. The output names the seed;
+# RRXE_ENV="SEED=n" make vm RUN=tests/vm/hostile/hostile-peer.sh repeats it, SECONDS_EACH=n makes each flood longer.
+source "$(dirname "$0")/../lib/guest.sh"
+
+check "two hosts" hosts_up 4200
+check "link on host 1" link_add 1
+check "link on host 2" link_add 2
+ip link add eth1 netns h1 type veth peer name eth1 netns h2
+for host in 1 2; do
+	ip -n h$host addr add 10.78.0.$host/24 dev eth1
+	ip -n h$host link set eth1 up
+	ip -n h$host link add link eth0 name vlan5 type vlan id 5
+	ip -n h$host addr add 10.79.0.$host/24 dev vlan5
+	ip -n h$host link set vlan5 up
+done
+python3 "$(dirname "$0")/hostile.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" "$DEV2" "$(gid_index "$DEV2" $HOST2_V4)" ||
+	fail "hostile.py ends well" "status $?"
+note "$(grep . "/sys/class/infiniband/$DEV1/ports/1/hw_counters/drop_"* | sed 's/.*drop_//' | paste -sd' ')"
+check "and a pingpong runs" pingpong -n 100

@@ -1,0 +1,9 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# vm: together timeout=400
+# How much memory packets take that wait for QPs which stand still, and how much they leave for others.
+source "$(dirname "$0")/../lib/guest.sh"
+
+check "two hosts" hosts_up 4200
+check "link on host 1" link_add 1
+python3 "$(dirname "$0")/inbox.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" || fail "inbox.py ends well" "status $?"

@@ -1,0 +1,102 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# vm: together timeout=400
+# What Documentation/security.rst offers against forgeries: the guard on hosts with users, WireGuard, IPsec.
+source "$(dirname "$0")/../lib/guest.sh"
+HERE=$(dirname "$0")
+readonly TUNNEL_PORT=51820
+
+# pingpong_over DEVICE1 ADDRESS1 DEVICE2 ADDRESS2 [TRANSPORT], host 1 to host 2; they meet over eth0.
+pingpong_over() {
+	local device1=$1 address1=$2 device2=$3 address2=$4 program=ibv_${5:-rc}_pingpong
+	wait_for 10 gid_index "$device1" "$address1" && wait_for 10 gid_index "$device2" "$address2" || return
+	_pair "$program" -c -n 30 -s 1000 -d "$device2" -g "$(gid_index "$device2" "$address2")" -- \
+		"$program" -c -n 30 -s 1000 -d "$device1" -g "$(gid_index "$device1" "$address1")" $HOST2_V4
+}
+
+# What passes eth0 meanwhile: open packets to the RoCE port, and packets that FILTER describes.
+watch_wire() {
+	# Their words are not to be taken for those of the ones before.
+	rm -f /tmp/open /tmp/sealed /tmp/tcpdump[12]
+	in2 tcpdump -lnni eth0 "udp port 4791" >/tmp/open 2>/tmp/tcpdump1 &
+	WATCHERS=($!)
+	in2 tcpdump -lnni eth0 "$1" >/tmp/sealed 2>/tmp/tcpdump2 &
+	WATCHERS+=($!)
+	wait_for 20 grep -q listening /tmp/tcpdump1 && wait_for 20 grep -q listening /tmp/tcpdump2
+}
+only_sealed() {
+	local counts
+	wait_for 20 bash -c '[[ $(wc -l </tmp/sealed) -ge 60 ]]'
+	kill "${WATCHERS[@]}"
+	wait "${WATCHERS[@]}"
+	counts="$(wc -l </tmp/open) open, $(wc -l </tmp/sealed) sealed"
+	echo "$counts"
+	[[ $(wc -l </tmp/open) -eq 0 && $(wc -l </tmp/sealed) -ge 60 ]]
+}
+
+check "two hosts" hosts_up 1500
+check "link on host 1" link_add 1
+check "link on host 2" link_add 2
+
+# The guard.
+forge() { python3 "$HERE/guarded.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" "$1"; }
+dropped_by_guard() { in2 nft list table inet rrxe_guard | grep -q "counter packets $1 "; }
+check "without a guard a user of the peer's host forges datagrams" forge lands
+check "a guard" in2 nft -f /payload/rrxe-guard.nft
+check "with it, nothing that sockets send leaves the host" forge refused
+check "it counts them" dropped_by_guard 16
+check "honest QPs work" pingpong -n 50
+check "those of datagrams, too" pingpong6 -T ud -s 1000 -n 50
+check "it is loaded again" in2 nft -f /payload/rrxe-guard.nft
+check "and goes" in2 nft delete table inet rrxe_guard
+
+# WireGuard: the link is on the tunnel's network device.
+modprobe wireguard
+for host in 1 2; do
+	ip -n h$host link add wg0 type wireguard
+	ip netns exec h$host python3 "$HERE/wireguard.py" wg0 $host 10.77.0.$((3 - host)) $TUNNEL_PORT ||
+		fail "WireGuard on host $host"
+	ip -n h$host addr add 10.83.0.$host/24 dev wg0
+	ip -n h$host addr add fd83::$host/64 dev wg0
+	ip -n h$host link set wg0 up
+	check "a link on WireGuard of host $host" ip netns exec h$host rdma link add wg$host type rrxe netdev wg0
+done
+check "eyes on the wire" watch_wire "udp port $TUNNEL_PORT"
+# A handshake may take longer than all retries of a pingpong.
+check "the tunnel is up" wait_for 20 in1 ping -q -c 1 -W 5 10.83.0.2
+for transport in rc uc ud; do
+	check "$transport over WireGuard" pingpong_over wg1 10.83.0.1 wg2 10.83.0.2 $transport
+done
+check "IPv6 over WireGuard" pingpong_over wg1 fd83::1 wg2 fd83::2
+# Any host of the LAN can announce such a route, by a router advertisement. ib_core then connects no QP, so it comes while
+# one is connected.
+sent() { cat /sys/class/infiniband/wg1/ports/1/hw_counters/sent_pkts; }
+begun() { [[ $(sent) -ge $((before + 100)) ]]; }
+before=$(sent)
+_pair ib_send_lat -F "${SECOND[@]}" -n 3000 -d wg2 -x "$(gid_index wg2 fd83::2)" -- \
+	ib_send_lat -F "${SECOND[@]}" -n 3000 -d wg1 -x "$(gid_index wg1 fd83::1)" $HOST2_V4 >/tmp/lasting 2>&1 &
+lasting=$!
+check "a connection over WireGuard" wait_for 60 begun
+check "a longer route by another network device" ip -n h1 route add fd83::2/128 dev eth0
+check "comes before the connection's end" test "$(sent)" -lt $((before + 3000))
+wait $lasting
+check "the connection keeps to WireGuard" test $? == 0 || note "$(</tmp/lasting)"
+ip -n h1 route del fd83::2/128 dev eth0
+check "nothing of it is open" only_sealed
+for host in 1 2; do ip netns exec h$host rdma link del wg$host; done
+
+# IPsec: policies for the RoCE port.
+check "IPsec, IPv4" ipsec transport 1 32 10.77.0.
+check "IPsec, IPv6" ipsec transport 2 128 fd77::
+for family in v4 v6; do
+	first=HOST1_${family^^} second=HOST2_${family^^}
+	check "eyes on the wire" watch_wire "esp or ip6 proto 50"
+	for transport in rc ud; do
+		check "$transport over IPsec, IP$family" pingpong_over "$DEV1" "${!first}" "$DEV2" "${!second}" $transport
+	done
+	check "nothing of it is open, IP$family" only_sealed
+done
+
+check "link on host 1 goes" link_del 1
+check "link on host 2 goes" link_del 2
+check "the module goes" wait_for 20 rmmod rrxe

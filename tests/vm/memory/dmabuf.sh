@@ -1,0 +1,16 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# vm: together timeout=120
+# Regions of buffers that drivers export, over one device.
+source "$(dirname "$0")/../lib/guest.sh"
+
+check "two hosts" hosts_up 4200
+check "link on host 1" link_add 1
+check "huge pages" wait_for 20 huge_pages
+for driver in "" rrxe; do
+	echo "# through lib${driver:-rxe}"
+	env ${driver:+"RDMAV_DRIVERS=$driver"} \
+		python3 "$(dirname "$0")/dmabuf.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" ||
+		fail "dmabuf.py through lib${driver:-rxe} ends well" "status $?"
+done
+echo 0 >/proc/sys/vm/nr_hugepages

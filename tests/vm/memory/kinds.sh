@@ -1,0 +1,11 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# vm: together timeout=240
+# Regions over every kind of memory that a process can map, over one device.
+source "$(dirname "$0")/../lib/guest.sh"
+
+check "two hosts" hosts_up 4200
+check "link on host 1" link_add 1
+check "huge pages" sh -c 'echo 8 >/proc/sys/vm/nr_hugepages && test "$(cat /proc/sys/vm/nr_hugepages)" -ge 4'
+python3 "$(dirname "$0")/kinds.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" || fail "kinds.py ends well" "status $?"
+echo 0 >/proc/sys/vm/nr_hugepages

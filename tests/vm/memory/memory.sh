@@ -1,0 +1,14 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# vm: together quick timeout=240
+# Memory regions, completion queues and mapped rings at their edges, over one device.
+source "$(dirname "$0")/../lib/guest.sh"
+
+check "two hosts" hosts_up 4200
+check "link on host 1" link_add 1
+check "huge pages" sh -c 'echo 80 >/proc/sys/vm/nr_hugepages && test "$(cat /proc/sys/vm/nr_hugepages)" = 80'
+for script in memory regions completions; do
+	python3 "$(dirname "$0")/$script.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" ||
+		fail "$script.py ends well" "status $?"
+done
+echo 0 >/proc/sys/vm/nr_hugepages

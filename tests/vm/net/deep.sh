@@ -1,0 +1,52 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# vm: timeout=300
+# The administrator of a network namespace has packets pass several network devices within each other: three redirections,
+# and three tunnels. Each takes a part of the kernel's stack, on which whoever sent the packet has a part, too.
+source "$(dirname "$0")/../lib/guest.sh"
+readonly PORT=4791
+
+# tunnel HOST ID LOCAL REMOTE: vxlan device vxID, from that address to that one.
+tunnel() { ip -n "h$1" link add "vx$2" mtu 8000 type vxlan id "$2" dstport $((5000 + $2)) local "$3" remote "$4"; }
+# nested HOST OTHER: vx1 in vx2 in vx3 in eth0.
+nested() {
+	local host=$1 other=$2 id
+	tunnel "$host" 3 10.77.0.$host 10.77.0.$other && tunnel "$host" 2 10.83.0.$host 10.83.0.$other &&
+		tunnel "$host" 1 10.82.0.$host 10.82.0.$other || return
+	for id in 3 2 1; do
+		ip -n "h$host" addr add 10.8$id.0.$host/24 dev vx$id && ip -n "h$host" link set vx$id up || return
+	done
+}
+# RoCEv2 packets that leave by eth0 take the way over three network devices to vx1. The tunnels' own packets do not.
+redirected() {
+	local from=eth0 to
+	for to in dummy1 dummy2 dummy3; do
+		ip -n h1 link add $to mtu 8000 type dummy && ip -n h1 link set $to up || return
+	done
+	for to in dummy1 dummy2 dummy3 vx1; do
+		in1 tc qdisc add dev $from clsact &&
+			in1 tc filter add dev $from egress protocol ip flower ip_proto udp dst_port $PORT \
+				action mirred egress redirect dev $to || return
+		from=$to
+	done
+}
+sent_by() { in1 cat "/sys/class/net/$1/statistics/tx_packets"; }
+
+check "the module, whose softirqs have as much time as they need" modprobe rrxe softirq_percent=100
+check "two hosts" hosts_up 9000
+check "link on host 1" link_add 1
+check "link on host 2" link_add 2
+check "a pingpong before" _pingpong $HOST1_V4 $HOST2_V4 -n 10
+check "tunnels within each other on host 1" nested 1 2
+check "tunnels within each other on host 2" nested 2 1
+check "packets pass the tunnels" wait_for 20 in1 ping -q -c 1 -W 2 10.81.0.2
+check "RoCEv2 packets of host 1 go there" redirected
+# Host 2 READs, and a softirq of host 1 answers. What comes to host 2 by vx1 is for another hardware address, and dropped.
+in1 ib_read_lat -d "$DEV1" -x "$(gid_index "$DEV1" $HOST1_V4)" -n 20 -s 64 -u 10 >/dev/null 2>&1 &
+reader=$!
+wait_for 20 in1 sh -c 'ss -Hltn | grep -q ":18515 "'
+in2 timeout 20 ib_read_lat -d "$DEV2" -x "$(gid_index "$DEV2" $HOST2_V4)" -n 20 -s 64 -u 10 $HOST1_V4 >/dev/null 2>&1
+kill $reader 2>/dev/null
+wait $reader
+check "host 1 has answered by the tunnels" test "$(sent_by vx1)" -gt 0
+note "$(sent_by vx1) packets by vx1, $(sent_by eth0) by eth0"

@@ -1,0 +1,25 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# vm: together
+# The kernel takes the network device from a routing entry that is void, at any time, also while a packet is built for the entry.
+# The device that it has then has an MTU of 68 bytes. The packet is lost, but it is not too long: the connection goes on.
+# Forged ICMP messages make entries void: they fill the kernel's table of exceptions.
+source "$(dirname "$0")/../lib/guest.sh"
+
+check "two hosts" hosts_up 4400
+check "link on host 1" link_add 1
+check "link on host 2" link_add 2
+hardware=$(in1 cat /sys/class/net/eth0/address)
+python3 "$(dirname "$0")/evicted.py" /tmp/over /tmp/evictions "ip -n h1 -6 route flush cache" \
+	h2 eth0 "$hardware" fd77::99 $HOST1_V6 $HOST2_V6 4350 &
+evicting=$!
+wait_for 10 test -s /tmp/evictions
+messages=4000
+[[ -z $DEBUG_KERNEL ]] || messages=200
+check "a connection goes on while its routes end" _pingpong $HOST1_V6 $HOST2_V6 -n $messages -s 65536 -m 4096
+touch /tmp/over
+ended() { wait $evicting; }
+check "the routes ended well" ended
+note "$(wc -l </tmp/evictions) routes ended"
+check "link on host 1 goes" link_del 1
+check "link on host 2 goes" link_del 2

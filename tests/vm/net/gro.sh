@@ -1,0 +1,47 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# vm: timeout=300
+# The administrator of a container has GRO merge packets that a QP sent to it. GRO clears their destructors, by which their
+# credit comes back. The QP recovers the credit and goes on.
+source "$(dirname "$0")/../lib/guest.sh"
+readonly PORT=4791 KEY=0123456789abcdef0123456789abcdef
+
+# Two MACsec devices by a veth pair within the container. The cipher works asynchronously, so what they decrypt gets to GRO,
+# which waits for further packets.
+macsec_devices() {
+	local mac
+	ip -n h2 link add vA mtu 9000 type veth peer name vB mtu 9000 && ip -n h2 link set vA up && ip -n h2 link set vB up || return
+	mac=$(in2 cat /sys/class/net/vA/address)
+	ip -n h2 link add link vA macsec0 type macsec port 1 encrypt on && in2 ip macsec add macsec0 tx sa 0 pn 1 on key 01 $KEY &&
+		ip -n h2 link add link vB macsec1 type macsec port 1 && in2 ip macsec add macsec1 rx port 1 address "$mac" &&
+		in2 ip macsec add macsec1 rx port 1 address "$mac" sa 0 pn 1 on key 01 $KEY || return
+	ip -n h2 link set macsec0 up && ip -n h2 link set macsec1 up &&
+		in2 sh -c 'echo 100000000 >/sys/class/net/macsec1/gro_flush_timeout'
+}
+# RoCEv2 packets become segments of TCP, and go by the MACsec devices. A packet of odd PSN follows one of even PSN: its 1,028
+# bytes continue those.
+disguise() {
+	local odd
+	in2 tc qdisc add dev eth0 clsact || return
+	for odd in 0 1; do
+		in2 tc filter add dev eth0 ingress protocol ip prio $((odd + 1)) u32 match ip protocol 17 0xff \
+			match u16 $PORT 0xffff at 22 match u8 $odd 1 at 39 \
+			action pedit munge offset 9 u8 set 6 munge offset 20 u32 set 0x10001001 \
+			munge offset 24 u32 set $((1000 + odd * 1028)) munge offset 28 u32 set 1 munge offset 32 u32 set 0x5010ffff \
+			munge offset 36 u32 set 0 pipe action csum ip4h tcp pipe action mirred egress redirect dev macsec0 || return
+	done
+}
+decrypted() { in2 cat /sys/class/net/macsec1/statistics/rx_packets; }
+# The IP layer drops packets that are for the hardware address of another network device.
+dropped() { ip -n h2 -s -s -j link show macsec1 | sed -n 's/.*"otherhost":\([0-9]*\).*/\1/p'; }
+
+check "two hosts" hosts_up 1500
+check "link on host 1" link_add 1
+wait_for 10 gid_index "$DEV1" $HOST1_V4
+check "an asynchronous cipher" python3 "$(dirname "$0")/cipher.py" "pcrypt(gcm(aes))"
+check "it is there" wait_for 20 grep -q '^driver *: pcrypt(' /proc/crypto
+check "MACsec devices" macsec_devices
+check "packets go there, in disguise" disguise
+python3 "$(dirname "$0")/gro.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" $HOST2_V4 || fail "gro.py ends well" "status $?"
+note "$(decrypted) packets, of which IP got $(dropped)"
+check "GRO has merged packets" test "$(dropped)" -lt "$(decrypted)"

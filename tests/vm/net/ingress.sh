@@ -1,0 +1,120 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# vm: together timeout=500
+# By which network device packets come: forged ones by another than that of the address, or from this host's own
+# sockets, are dropped; those of honest QPs arrive over every kind of network device.
+source "$(dirname "$0")/../lib/guest.sh"
+
+# pingpong_over DEVICE1 ADDRESS1 DEVICE2 ADDRESS2 [-T TRANSPORT], host 1 to host 2; they meet at MEET.
+pingpong_over() {
+	local device1=$1 address1=$2 device2=$3 address2=$4 program=ibv_${5:-rc}_pingpong
+	wait_for 10 gid_index "$device1" "$address1" && wait_for 10 gid_index "$device2" "$address2" || return
+	_pair "$program" -c -n 30 -s 1000 -d "$device2" -g "$(gid_index "$device2" "$address2")" -- \
+		"$program" -c -n 30 -s 1000 -d "$device1" -g "$(gid_index "$device1" "$address1")" "$MEET"
+}
+MEET=$HOST2_V4
+# reach NETDEV ADDRESS: host 2 answers.
+reach() { in1 ping -q -c 1 -W 2 -I "$1" "$2"; }
+
+# over NAME NUMBER NETDEV [4]: RC and UD over the addresses of that network device, of both versions of IP or of one.
+over() {
+	local name=$1 number=$2 netdev=$3 only=${4:-} host transport
+	for host in 1 2; do
+		ip -n h$host addr add "10.9$number.0.$host/24" dev "$netdev"
+		ip -n h$host addr add "fd9$number::$host/64" dev "$netdev" nodad
+		ip -n h$host link set "$netdev" up
+	done
+	# A network device that has just come up forwards nothing for a while, and a QP gives up when no neighbour answers.
+	check "$name connects the hosts" wait_for 20 reach "$netdev" "10.9$number.0.2"
+	[[ $only == 4 ]] || check "$name connects them over IPv6" wait_for 20 reach "$netdev" "fd9$number::2"
+	for transport in rc ud; do
+		check "$transport over $name, IPv4" pingpong_over "$DEV1" "10.9$number.0.1" "$DEV2" "10.9$number.0.2" $transport
+		[[ $only == 4 ]] || check "$transport over $name, IPv6" pingpong_over "$DEV1" "fd9$number::1" "$DEV2" "fd9$number::2" $transport
+	done
+}
+
+drops() { cat "/sys/class/infiniband/$1/ports/1/hw_counters/drop_"{local,interface} | paste -sd' '; }
+dropped_nothing() { [[ $(drops "$DEV1") == "0 0" && $(drops "$DEV2") == "0 0" ]] || { drops "$DEV1"; drops "$DEV2"; return 1; }; }
+
+check "two hosts" hosts_up 4200
+check "link on host 1" link_add 1
+check "link on host 2" link_add 2
+for host in 1 2; do
+	ip -n h$host link add link eth0 name vlan5 type vlan id 5
+	ip -n h$host link add link eth0 name macvlan0 type macvlan mode bridge
+done
+over "a VLAN" 1 vlan5
+over "a macvlan" 2 macvlan0
+check "nothing of it was dropped for how it came" dropped_nothing
+
+# Network devices on top of eth0 whose frames are not those of eth0: a tunnel, and VLAN 7 within VLAN 5, which is not
+# VLAN 7. Each has an address, so that it has a GID.
+for host in 1 2; do
+	ip -n h$host link add vx0 type vxlan id 7 dev eth0 remote 10.77.0.$((3 - host)) dstport 4789
+	ip -n h$host link add link eth0 name vlan7 type vlan id 7
+	ip -n h$host link add link vlan5 name inner7 type vlan id 7
+	ip -n h$host addr add 10.95.0.$host/24 dev vx0
+	ip -n h$host addr add 10.96.0.$host/24 dev inner7
+	ip -n h$host addr add 10.97.0.$host/24 dev vlan7
+	for netdev in vx0 vlan7 inner7; do ip -n h$host link set $netdev up; done
+done
+for number in 5 6 7; do check "a GID of 10.9$number.0.1" wait_for 10 gid_index "$DEV1" 10.9$number.0.1; done
+
+# A container's network device, on top of eth0, has the index that eth1 has here.
+ip netns add h3
+ip link add eth1 netns h1 index 77 type veth peer name eth1 netns h2
+for host in 1 2; do
+	ip -n h$host addr add 10.78.0.$host/24 dev eth1
+	ip -n h$host addr add fd78::$host/64 dev eth1 nodad
+	ip -n h$host link set eth1 up
+done
+ip -n h1 link add link eth0 name macvlan3 index 77 netns h3 type macvlan mode bridge
+ip -n h3 addr add 10.77.0.33/24 dev macvlan3
+ip -n h3 link set macvlan3 up
+python3 "$(dirname "$0")/ingress.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" "$(gid_index "$DEV1" $HOST1_V6)" \
+	"$DEV2" "$(gid_index "$DEV2" $HOST2_V4)" "$(gid_index "$DEV1" 10.97.0.1)" || fail "ingress.py ends well" "status $?"
+
+# Deleted by itself: a namespace ends later, and eth0 would not become a port of a bridge meanwhile.
+ip -n h3 link del macvlan3
+ip netns del h3
+for host in 1 2; do
+	for netdev in vx0 inner7 vlan7; do ip -n h$host link del $netdev; done
+done
+
+# The wire becomes a port of a bridge; the bridge's addresses are the device's, too.
+for host in 1 2; do
+	ip -n h$host link del macvlan0
+	ip -n h$host link add br0 type bridge
+	ip -n h$host link set eth0 master br0
+	in$host sysctl -qw net.ipv4.udp_l3mdev_accept=1
+done
+before=$(drops "$DEV1")
+MEET=10.93.0.2
+over "a bridge" 3 br0
+MEET=$HOST2_V4
+for host in 1 2; do
+	ip -n h$host link set eth0 nomaster
+	ip -n h$host link del br0
+	ip -n h$host link add vrf0 type vrf table 100
+	ip -n h$host link set vrf0 up
+	ip -n h$host link add link eth0 name vlan6 type vlan id 6
+	ip -n h$host link set vlan6 master vrf0
+done
+# Host 1 has host 2's addresses in that VRF, too, outside of it. Linux takes packets from such an address if the VRF's
+# table is asked first.
+ip -n h1 link add dummy0 type dummy
+ip -n h1 addr add 10.94.0.2/32 dev dummy0
+ip -n h1 addr add fd94::2/128 dev dummy0 nodad
+ip -n h1 link set dummy0 up
+for version in -4 -6; do
+	ip -n h1 $version rule add pref 32765 table local
+	ip -n h1 $version rule del pref 0
+done
+over "a VLAN in a VRF" 4 vlan6
+# IPv6 takes them by Linux's own rules, too, which ask the table of local addresses first.
+ip -n h1 -6 rule add pref 0 table local
+ip -n h1 -6 rule del pref 32765
+for transport in rc ud; do
+	check "$transport over it by Linux's own rules, IPv6" pingpong_over "$DEV1" fd94::1 "$DEV2" fd94::2 $transport
+done
+check "nothing of it was dropped for how it came" test "$(drops "$DEV1")" == "$before"

@@ -1,0 +1,72 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# vm: timeout=300
+# Packets that IPsec makes longer than the network device's MTU, or than what a forged message says of the path, leave in
+# fragments. The kernel's IPv6 dereferences a null pointer for a packet whose sender names a socket and which has none
+# (xfrm_local_error(), net/xfrm/xfrm_output.c), if IPsec in tunnel mode drops it for its length.
+source "$(dirname "$0")/../lib/guest.sh"
+HERE=$(dirname "$0")
+# Packets of 4,096 bytes and their headers fit, and so do those of ESP in transport mode.
+readonly MTU=4200
+
+unprotected() { for host in 1 2; do ip -n h$host xfrm policy flush && ip -n h$host xfrm state flush || return; done; }
+# Fragments that host 1 has made, of both versions of IP.
+created() { in1 sh -c 'nstat -asz IpFragCreates Ip6FragCreates' | awk '/FragCreates/ { sum += $2 } END { print sum }'; }
+# long_messages PREFIX: they pass both ways. librdmacm's timeout is 2 s; ibv_rc_pingpong gives up after 0.5 s, in which the debug
+# kernel does not always protect four packets and their acknowledgement.
+long_messages() { _rping 60 "${1}1" 2 -S 16384; }
+protected() { in1 ip -s xfrm state | grep -q "(bytes), [1-9][0-9]*(packets)"; }
+
+check "two hosts" hosts_up $MTU
+check "link on host 1" link_add 1
+check "link on host 2" link_add 2
+hardware=$(in1 cat /sys/class/net/eth0/address)
+families=("1 32 10.77.0. 576" "2 128 fd77:: 1280")
+# under_ipsec MODE FAMILY: packets of this family pass under IPsec in this mode.
+under_ipsec() {
+	local mode=$1 number bits prefix mtu
+	read -r number bits prefix mtu <<<"$2"
+	check "IPsec of $prefix, mode $mode" ipsec "$mode" "$number" "$bits" "$prefix"
+	check "long packets pass" long_messages "$prefix"
+	check "IPsec has protected them" protected
+	check "a stranger narrows the path" \
+		python3 "$HERE/path_mtu.py" h2 eth0 "$hardware" "${prefix}99" "${prefix}1" "${prefix}2" "$mtu"
+	check "the IP layer believes it" wait_for 10 narrow "${prefix}2" "$mtu"
+	fragments=$(created)
+	check "long packets pass all the same" long_messages "$prefix"
+	check "in fragments" test "$(created)" -gt "$fragments"
+	check "without IPsec" unprotected
+}
+
+for family in "${families[@]}"; do
+	for mode in transport tunnel; do under_ipsec $mode "$family"; done
+done
+# It forgets the socket that the sender names.
+check "an asynchronous cipher" python3 "$HERE/cipher.py" "pcrypt(rfc4106(gcm(aes)))"
+check "it is there" wait_for 20 grep -q '^driver *: pcrypt(' /proc/crypto
+for family in "${families[@]}"; do under_ipsec transport "$family"; done
+# While IPsec waits for its keys, the kernel gives out an entry that keeps packets. A copy of it for a long packet, which the forged
+# message asks for, is an oops.
+keeping() { in1 sh -c "echo $((1 - $1)) >/proc/sys/net/core/xfrm_larval_drop"; }
+asked() { grep -q "proto esp" /tmp/acquired; }
+for family in "${families[@]}"; do
+	read -r number bits prefix mtu <<<"$family"
+	check "IPsec keeps packets" keeping 1
+	in1 stdbuf -oL ip xfrm monitor acquire >/tmp/acquired 2>&1 &
+	daemon=$!
+	check "a policy without keys for $prefix" ip -n h1 xfrm policy add src "${prefix}1/$bits" dst "${prefix}2/$bits" \
+		proto udp dport 4791 dir out tmpl src "${prefix}1" dst "${prefix}2" proto esp mode transport
+	check "a stranger narrows the path" \
+		python3 "$HERE/path_mtu.py" h2 eth0 "$hardware" "${prefix}99" "${prefix}1" "${prefix}2" "$mtu"
+	check "the IP layer believes it" wait_for 10 narrow "${prefix}2" "$mtu"
+	refuse "no packet passes" "retry counter exceeded" _pingpong "${prefix}1" "${prefix}2" -n 1 -s 16384 -m 4096
+	check "the kernel asks for keys" wait_for 10 asked
+	kill $daemon
+	check "without IPsec" unprotected
+	check "the keys come" ipsec transport "$number" "$bits" "$prefix"
+	check "long packets pass" long_messages "$prefix"
+	check "without IPsec" unprotected
+	check "IPsec keeps no packets" keeping 0
+done
+check "link on host 1 goes" link_del 1
+check "link on host 2 goes" link_del 2

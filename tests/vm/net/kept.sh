@@ -1,0 +1,50 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# vm: together timeout=400
+# A host that keeps all packets that come to it in a queue of its own stops nothing that goes to others: neither
+# connection management nor datagrams.
+source "$(dirname "$0")/../lib/guest.sh"
+readonly HOST3_V4=10.77.0.3 QUESTIONS=600 COUNTED=256
+
+# Host 1 is a bridge with hosts 2 and 3.
+three_hosts() {
+	local host
+	for host in 1 2 3; do
+		ip netns add h$host && ip -n h$host link set lo up || return
+	done
+	ip -n h1 link add eth0 type bridge
+	for host in 2 3; do
+		ip link add port$host netns h1 type veth peer name eth0 netns h$host || return
+		ip -n h1 link set port$host master eth0 up
+		ip -n h$host addr add 10.77.0.$host/24 dev eth0
+		ip -n h$host link set eth0 up
+	done
+	ip -n h1 addr add $HOST1_V4/24 dev eth0
+	ip -n h1 link set eth0 up
+	wait_for 20 in1 ping -q -c 1 -W 5 $HOST2_V4 && wait_for 20 in1 ping -q -c 1 -W 5 $HOST3_V4
+}
+
+keeps_all() { keeper 2 && redirect 2 ingress ip ifb0; }
+
+keeps() { [[ $(backlog h2 ifb0) -ge $1 ]]; }
+
+check "three hosts" three_hosts
+check "link on host 1" link_add 1
+check "link on host 3" link_add 3
+check "host 3 connects" rping_connects 30 3
+check "host 2 keeps all that comes" keeps_all
+# QP 1 gives the answers to one address a rate.
+for round in {1..10}; do
+	check "host 2 asks QP 1, round $round" python3 "$(dirname "$0")/asks.py" h2 $HOST2_V4 $HOST1_V4 $QUESTIONS
+	! wait_for 1 keeps $((COUNTED + 44)) || break
+done
+check "more than QP 1 has credit for" keeps $((COUNTED + 44))
+note "$(backlog h2 ifb0) packets wait"
+check "host 3 connects all the same" rping_connects 30 3
+python3 "$(dirname "$0")/kept.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" $HOST2_V4 $HOST3_V4 10.77.0.255 ||
+	fail "kept.py ends well" "status $?"
+check "link on host 1 goes" link_del 1
+check "link on host 3 goes" link_del 3
+check "the module goes" wait_for 20 rmmod rrxe
+check "packets still wait" keeps $COUNTED
+ip netns del h3

@@ -1,0 +1,44 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# vm: timeout=300
+# The administrator of a namespace has netfilter lengthen a QP's packets on a narrow path: the helper of SIP puts a long address
+# in the place of a short one, in whatever it takes for SIP. The kernel's IPv6 must not fragment them: their routing entry ends
+# with the turn that sends them, and the fragments would keep it.
+source "$(dirname "$0")/../lib/guest.sh"
+readonly SHORT=fd77::1 LONG=fd77:1111:2222:3333:4444:5555:6666:7777 PORT=4791
+# Packets of 4,096 bytes and their headers fit; sixteen bytes more do not.
+readonly MTU=4184
+
+send() { in1 python3 "$(dirname "$0")/mangled.py" "$DEV1" "$gid" $HOST2_V6 "$@"; }
+helper() {
+	in1 nft -f - <<-RULES
+		table inet help {
+			ct helper sip6 { type "sip" protocol udp; l3proto ip6; }
+			chain out { type filter hook output priority filter; udp dport $PORT ct helper set "sip6"; }
+		}
+		table inet nat {
+			chain post { type nat hook postrouting priority srcnat; ip6 saddr $SHORT udp dport $PORT snat ip6 to $LONG; }
+		}
+	RULES
+}
+probe() {
+	echo "p:$1 $2" >>/sys/kernel/tracing/kprobe_events && echo 1 >"/sys/kernel/tracing/events/kprobes/$1/enable"
+}
+calls() { awk -v name="$1" '$1 == name { print $2 }' /sys/kernel/tracing/kprobe_profile; }
+
+check "two hosts" hosts_up $MTU
+check "link on host 1" link_add 1
+gid=$(gid_index "$DEV1" $HOST1_V6)
+check "the path is narrow" ip -n h1 -6 route replace fd77::/64 dev eth0 proto kernel metric 256 mtu 1280
+check "the helper of SIP" modprobe -a nf_nat_sip nf_conntrack_sip
+check "netfilter uses it" helper
+check "a packet whose source is translated" send 64 1
+# Later packets of the connection are translated no more; the helper goes on.
+check "the rules of the translation go" in1 nft delete table inet nat
+probe own ip6_dst_alloc
+probe cut ip6_fragment
+check "packets that the helper lengthens" send 4096 20 "Via: SIP/2.0/UDP [$SHORT]:49153"
+check "they have had entries of their own" test "$(calls own)" -ge 20
+check "none was cut" test "$(calls cut)" -eq 0
+echo 0 >/sys/kernel/tracing/events/kprobes/enable
+echo >/sys/kernel/tracing/kprobe_events

@@ -1,0 +1,116 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# vm: together quick timeout=300
+# Multicast: who gets what, the addresses that hosts join and leave, and the C driver on the other side.
+source "$(dirname "$0")/../lib/guest.sh"
+# What rrxe-check's hold-group attaches to, and the MAC addresses that belong to that (RFC 1112, RFC 2464).
+readonly GROUP_V4=239.77.1.9 MAC_V4=01:00:5e:4d:01:09 GROUP_V6=ff0e::7709 MAC_V6=33:33:00:00:77:09
+
+compare() { rrxe-check "$@" || fail "rrxe-check ends well" "status $?"; }
+
+# A QP of host 2 in a group, until release: in_group FAMILY.
+in_group() { hold rrxe-check "$DEV1" "$DEV2" "$1" hold-group; }
+
+joined() { ip -n h2 maddr show dev eth0 | grep -q "$1\$"; }
+left() { ! joined "$1"; }
+
+# A virtual CPU that stands still in the middle of a copy owes time, and drops datagrams to groups until that is paid.
+check "the module, whose softirqs have as much time as they need" modprobe rrxe softirq_percent=100
+check "two hosts" hosts_up 1500
+check "link on host 1" link_add 1 rrxe
+check "link on host 2" link_add 2 rrxe
+for family in v4 v6; do
+	group=GROUP_${family^^} mac=MAC_${family^^}
+	compare "$DEV1" "$DEV2" $family group group-sender
+	compare "$DEV1" "$DEV1" $family group group-sender
+	check "a QP is attached over IP$family" in_group $family
+	check "the host is in the group" joined "${!group}"
+	check "the network device takes its address" joined "${!mac}"
+	check "it is detached" release
+	check "the host left the group" left "${!group}"
+	check "the network device has let go of its address" left "${!mac}"
+	in_group $family
+	kill -9 $HOLDER
+	release 2>/dev/null
+	check "the host leaves the group of a dead process" wait_for 10 left "${!group}"
+done
+
+# A VRF takes the packets of its ports from the IP layer.
+in_vrf() {
+	ip -n h1 link add vrf0 type vrf table 100 && ip -n h1 link set vrf0 up &&
+		in1 sysctl -qw net.ipv4.udp_l3mdev_accept=1 && ip -n h1 link set eth0 master vrf0 || return
+	# IPv6 forgets its addresses.
+	ip -n h1 addr replace $HOST1_V6/64 dev eth0 nodad && wait_for 20 settled 1
+}
+out_of_vrf() {
+	ip -n h1 link set eth0 nomaster
+	ip -n h1 link del vrf0
+	ip -n h1 addr replace $HOST1_V6/64 dev eth0 nodad
+}
+link_local() { ip -n h1 -6 -o addr show dev eth0 scope link | sed 's/.*inet6 \([^/]*\).*/\1/'; }
+groups() {
+	local address indexes=()
+	for address in $HOST1_V4 $HOST1_V6 "$(link_local)"; do
+		wait_for 10 gid_index "$DEV1" "$address"
+		indexes+=("$(gid_index "$DEV1" "$address")")
+	done
+	python3 "$(dirname "$0")/group.py" "$DEV1" "${indexes[@]}" "$(link_local)" "$DEV2" "$(gid_index "$DEV2" $HOST2_V4)" ||
+		fail "group.py ends well" "status $?"
+}
+# The buffer that host 1 sent comes back to it.
+check "host 2 sends back RoCEv2 packets over IPv6" redirect 2 ingress ipv6 eth0
+groups
+check "host 1 in a VRF" in_vrf
+groups
+out_of_vrf
+check "host 2 sends nothing back" in2 tc qdisc del dev eth0 clsact
+
+foreign() {
+	wait_for 10 gid_index "$DEV1" $HOST1_V6
+	python3 "$(dirname "$0")/foreign.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V6)" ||
+		fail "foreign.py ends well" "status $?"
+}
+foreign
+check "host 1 in a VRF once more" in_vrf
+foreign
+out_of_vrf
+
+# Host 2 gets an ipvlan device on one of host 1's. In mode l3 the IP layer of host 1 sends what host 2 sends by it.
+with_ipvlan() {
+	ip -n h1 link add dummy0 type dummy && ip -n h1 addr add fd78::1/64 dev dummy0 nodad &&
+		ip -n h1 link set dummy0 up && in1 rdma link add other type rrxe netdev dummy0 &&
+		wait_for 10 grep -q ACTIVE /sys/class/infiniband/other/ports/1/state &&
+		ip -n h1 link add link dummy0 name ipv0 netns h2 type ipvlan mode l3 &&
+		ip -n h2 addr add fd78::2/64 dev ipv0 nodad && ip -n h2 link set ipv0 up &&
+		in2 tc qdisc add dev ipv0 root pfifo limit 1000
+}
+check "host 2 has an ipvlan device of host 1" with_ipvlan
+python3 "$(dirname "$0")/ipvlan.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V6)" other ||
+	fail "ipvlan.py ends well" "status $?"
+check "host 2 changes nothing more" in2 tc qdisc del dev eth0 clsact
+in1 rdma link del other
+ip -n h1 link del dummy0
+
+link_del 1
+check "C driver on host 1" link_add 1 rxe
+compare "$DEV1" "$DEV2" v4 group
+compare "$DEV1" "$DEV2" v6 group
+
+# The C driver holds a network device that goes for more than 10 s on the debug kernel, of which the kernel complains.
+link_del 1
+check "link on host 1 again" link_add 1 rrxe
+check "a QP is attached" in_group v4
+check "the host is in the group" joined "$GROUP_V4"
+check "the module goes" rmmod rrxe
+check "the host left the group" left "$GROUP_V4"
+# Whatever it hears when it detaches.
+release || true
+check "the module" modprobe rrxe
+check "link on host 1, of the new module" link_add 1 rrxe
+check "link on host 2, of the new module" link_add 2 rrxe
+check "a QP is attached" in_group v4
+check "its network device goes, with the other end" patiently 20 ip -n h2 link del eth0
+DEV1='' DEV2=''
+check "the devices go, too" wait_for 20 bash -c '! rdma link show | grep -q rxe'
+# Whatever it hears when it detaches.
+release || true

@@ -1,0 +1,37 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# vm: append=ipv6.disable=1 timeout=200
+# A kernel whose command line disables IPv6: ib_core still gives each port a link-local GID. Nothing is sent from it, and
+# IPv4 works.
+source "$(dirname "$0")/../lib/guest.sh"
+
+connected() {
+	ip netns add h1 && ip netns add h2 && ip link add eth0 netns h1 type veth peer name eth0 netns h2 || return
+	for host in 1 2; do
+		ip -n h$host link set lo up
+		ip -n h$host addr add 10.77.0.$host/24 dev eth0
+		ip -n h$host link set eth0 up
+	done
+	wait_for 20 in1 ping -q -c 1 -W 5 $HOST2_V4 >/dev/null
+}
+# The first GID of each port, which is that of the network device's MAC address.
+first_gids() { [[ $(<"/sys/class/infiniband/$DEV1/ports/1/gids/0") == fe80:* && $(<"/sys/class/infiniband/$DEV2/ports/1/gids/0") == fe80:* ]]; }
+unconnected() {
+	local text
+	text=$(_pair ibv_rc_pingpong -n 10 -d "$DEV2" -g 0 -- ibv_rc_pingpong -n 10 -d "$DEV1" -g 0 $HOST2_V4) && return 1
+	[[ $text == *"Failed to modify QP to RTR"* ]] || { echo "$text"; return 1; }
+}
+
+PROGRAM_SECONDS=10
+check "the kernel has no IPv6" test ! -e /proc/net/if_inet6
+check "two hosts" connected
+check "link on host 1" link_add 1
+check "link on host 2" link_add 2
+check "rc over IPv4" pingpong -n 50
+check "ud over IPv4" pingpong -T ud -s 1000 -n 50
+check "the first GIDs are link-local ones" first_gids
+check "rc from a link-local GID is not connected" unconnected
+python3 "$(dirname "$0")/no_ipv6.py" "$DEV1" 0 || fail "no_ipv6.py ends well" "status $?"
+check "rc over IPv4 still works" pingpong -n 50
+check "link on host 1 goes" link_del 1
+check "link on host 2 goes" link_del 2

@@ -1,0 +1,23 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# vm: append=threadirqs timeout=300
+# What spends retries, and what doesn't: answers that lie in a queue, and packets that the own host drops.
+source "$(dirname "$0")/../lib/guest.sh"
+
+steer() {
+	ip netns exec "h$1" sh -c "echo $2 >/sys/class/net/eth0/queues/rx-0/rps_cpus"
+}
+
+fixed_neighbours() {
+	in1 ip neigh replace $HOST2_V4 lladdr "$(in2 cat /sys/class/net/eth0/address)" dev eth0 nud permanent &&
+		in2 ip neigh replace $HOST1_V4 lladdr "$(in1 cat /sys/class/net/eth0/address)" dev eth0 nud permanent
+}
+
+check "two hosts" hosts_up 4200
+check "link on host 1" link_add 1
+check "link on host 2" link_add 2
+check "host 1 receives on CPU 1" steer 1 2
+check "host 2 receives on CPU 0" steer 2 1
+check "addresses are known" fixed_neighbours
+python3 "$(dirname "$0")/retries.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" "$DEV2" "$(gid_index "$DEV2" $HOST2_V4)" ||
+	fail "retries.py ends well" "status $?"

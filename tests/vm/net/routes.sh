@@ -1,0 +1,104 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# vm: together quick timeout=400
+# Where packets go: VLANs, local destinations, routes that change, queues that hold them back.
+source "$(dirname "$0")/../lib/guest.sh"
+
+# pingpong_between SERVER-HOST DEVICE ADDRESS CLIENT-HOST DEVICE ADDRESS [ARGUMENT...]
+pingpong_between() {
+	local options=("${@:7}")
+	local server=(timeout -k 5 "$((60 * PATIENCE))" ip netns exec "h$1" ibv_rc_pingpong -c -n 50 -d "$2" "${options[@]}")
+	local client=(patiently 60 ip netns exec "h$4" ibv_rc_pingpong -c -n 50 -d "$5" "${options[@]}") meet=10.77.0.$1
+	wait_for 10 gid_index "$2" "$3" && wait_for 10 gid_index "$5" "$6" || return
+	"${server[@]}" -g "$(gid_index "$2" "$3")" 2>&1 &
+	wait_for 20 ip netns exec "h$1" sh -c 'ss -Hltn | grep -q ":18515 "'
+	"${client[@]}" -g "$(gid_index "$5" "$6")" "$meet" && wait $!
+}
+
+check "two hosts" hosts_up 4200 2
+check "link on host 1" link_add 1
+check "link on host 2" link_add 2
+
+for host in 1 2; do
+	ip -n h$host link add link eth0 name vlan5 type vlan id 5
+	ip -n h$host addr add 10.79.0.$host/24 dev vlan5
+	ip -n h$host link set vlan5 up
+done
+check "pingpong over a VLAN's addresses" pingpong_between 2 "$DEV2" 10.79.0.2 1 "$DEV1" 10.79.0.1
+
+# The service level is a packet's priority, which the VLAN turns into the tag's.
+in1 ip link set vlan5 type vlan egress-qos-map 3:5 6:1
+# tagged PRIORITY COMMAND...: the command's RoCE packets from host 1 have that priority in their tags.
+tagged() {
+	local priority=$1 dump
+	shift
+	rm -f /tmp/tags /tmp/tcpdump
+	in2 tcpdump -lnnei eth0 -c 20 "vlan 5 and src host 10.79.0.1 and udp port 4791" >/tmp/tags 2>/tmp/tcpdump &
+	dump=$!
+	wait_for 20 grep -q listening /tmp/tcpdump
+	"$@" || return
+	wait_for 20 bash -c '[[ $(wc -l </tmp/tags) -ge 20 ]]'
+	kill $dump 2>/dev/null
+	wait $dump
+	[[ $(grep -c "vlan 5, p $priority, ethertype IPv4" /tmp/tags) -ge 20 ]] || {
+		cat /tmp/tags /tmp/tcpdump
+		return 1
+	}
+}
+for words in "0 0" "3 5" "7 1"; do
+	read -r level priority <<<"$words"
+	check "service level $level is priority $priority in the VLAN" tagged "$priority" \
+		pingpong_between 2 "$DEV2" 10.79.0.2 1 "$DEV1" 10.79.0.1 -l "$level"
+done
+
+# The same priority chooses a traffic class of mqprio, which has a queue of its own.
+check "mqprio" in1 tc qdisc add dev eth0 root handle 8: mqprio num_tc 2 map 0 0 0 0 0 0 1 0 0 0 0 0 0 0 0 0 \
+	queues 1@0 1@1 hw 0
+# queued QUEUE: the packets that left by a queue.
+queued() { in1 tc -s class show dev eth0 | sed -n "/class mqprio 8:$1 /,/Sent/s/.* bytes \\([0-9]*\\) pkt.*/\\1/p"; }
+for words in "0 1 2" "7 2 1"; do
+	read -r level by other <<<"$words"
+	before=("$(queued "$by")" "$(queued "$other")")
+	check "a pingpong of service level $level" pingpong_between 2 "$DEV2" $HOST2_V4 1 "$DEV1" $HOST1_V4 -l "$level"
+	sent=$(($(queued "$by") - before[0])) others=$(($(queued "$other") - before[1]))
+	note "queue $by sent $sent packets, queue $other $others"
+	# The address resolution and the connection of the pingpong itself have priority 0.
+	check "leaves by queue $by" test "$sent" -ge 50 -a "$others" -lt 50
+done
+in1 tc qdisc del dev eth0 root
+
+# Addresses come and go under a QP; the route is looked up anew.
+ip -n h1 addr add 10.78.0.1/24 dev eth0
+ip -n h2 addr add 10.78.0.2/24 dev eth0
+check "pingpong over a second address" pingpong_between 2 "$DEV2" 10.78.0.2 1 "$DEV1" 10.78.0.1
+
+# A stranger says by ICMP that the path is narrow. Only the network device's MTU counts (IPv6: fragments leave).
+hardware=$(in1 cat /sys/class/net/eth0/address)
+for words in "10.77.0.99 $HOST1_V4 $HOST2_V4 576" "${HOST1_V6%:*}:99 $HOST1_V6 $HOST2_V6 1280"; do
+	read -r stranger victim peer mtu <<<"$words"
+	check "a stranger narrows the path to $peer" \
+		python3 "$(dirname "$0")/path_mtu.py" h2 eth0 "$hardware" "$stranger" "$victim" "$peer" "$mtu"
+	check "the IP layer believes it" wait_for 10 narrow "$peer" "$mtu"
+	check "long packets pass all the same" _pingpong "$victim" "$peer" -n 50 -s 16384 -m 4096
+done
+# The debug kernel complains of a count of bytes that goes wrong.
+python3 "$(dirname "$0")/reassembled.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V6)" || fail "reassembled.py ends well" "status $?"
+
+# No wire between QPs of one host. Dummies, for ib_core asks nobody else for their hardware address.
+for end in 0 1; do
+	ip -n h1 link add dummy$end type dummy
+	ip -n h1 addr add 10.80.$end.1/24 dev dummy$end
+	ip -n h1 link set dummy$end up
+	in1 rdma link add local$end type rrxe netdev dummy$end
+done
+# Packets that left through any network device of host 1 while COMMAND ran were but a few.
+without_wire() {
+	local before after
+	before=$(on_wires)
+	"$@" || return
+	after=$(on_wires)
+	[[ $((after - before)) -lt 50 ]]
+}
+on_wires() { in1 bash -c 'echo $(($(cat /sys/class/net/*/statistics/tx_packets | paste -sd+)))'; }
+check "pingpong on one device" without_wire pingpong_between 1 local0 10.80.0.1 1 local0 10.80.0.1
+check "pingpong between two devices of one host" without_wire pingpong_between 1 local1 10.80.1.1 1 local0 10.80.0.1

@@ -1,0 +1,31 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# vm: together timeout=500
+# rrxe and the C driver, each as client and as server, over IPv4 and IPv6, with the data compared.
+source "$(dirname "$0")/../lib/guest.sh"
+PROGRAM_SECONDS=120
+
+# both_roles TYPE1 TYPE2: host 1 is the client.
+both_roles() {
+	check "$1 on host 1" link_add 1 "$1"
+	check "$2 on host 2" link_add 2 "$2"
+	for family in "" 6; do
+		check "pingpong $1 to $2 IPv${family:-4}" "pingpong$family" -n "$(few 200)"
+		for program in ib_send_bw ib_write_bw ib_read_bw ib_send_lat; do
+			check "$program $1 to $2 IPv${family:-4}" "perftest$family" $program -n "$(few 100)"
+		done
+	done
+	link_del 1
+	link_del 2
+}
+
+check "two hosts" hosts_up 4200
+both_roles rrxe rxe
+both_roles rxe rrxe
+
+check "rrxe on host 1" link_add 1 rrxe
+check "rxe on host 2" link_add 2 rxe
+for family in v4 v6; do
+	rrxe-check "$DEV1" "$DEV2" $family transfer || fail "rrxe-check ends well" "status $?"
+	rrxe-check "$DEV2" "$DEV1" $family transfer || fail "rrxe-check ends well" "status $?"
+done

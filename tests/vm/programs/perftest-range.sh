@@ -1,0 +1,86 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# vm: together timeout=700
+# perftest's range: each program over each transport, polling and with events, inline, with many QPs, in both
+# directions, connected by sockets and by librdmacm, over IPv4 and IPv6, with each MTU. perftest/cases.py chooses
+# a selection in which each two of these meet; PERFTEST=all runs all combinations, which takes an hour, and
+# PERFTEST=300 so many of them at random (SEED=1: others). Some run at a time (PERFTEST_JOBS), for programs that start
+# and wait for one another leave CPUs idle. XRC takes librrxe, for stock librxe does not have it.
+# perftest does not look at its data: rrxe-check does, beside it.
+here=$(dirname "$(readlink -f "$0")")
+source "$here/../lib/guest.sh"
+PROGRAM_SECONDS=60
+JOBS=${PERFTEST_JOBS:-4}
+
+[[ $TYPE != rrxe ]] || check "rrxe, whose processes share XRC domains" modprobe rrxe shared_xrcd=1
+check "two hosts" hosts_up 4200
+check "link on host 1" link_add 1
+check "link on host 2" link_add 2
+declare -A GID=(
+	[1-4]=$(gid_index "$DEV1" $HOST1_V4) [1-6]=$(gid_index "$DEV1" $HOST1_V6)
+	[2-4]=$(gid_index "$DEV2" $HOST2_V4) [2-6]=$(gid_index "$DEV2" $HOST2_V6)
+)
+
+# _pair waits until somebody listens: on a TCP port, or with a communication identifier.
+connect=tcp port=18515
+_listening() {
+	if [[ $connect == cm ]]; then
+		in2 rdma resource show cm_id dev "$DEV2" | grep LISTEN | grep -q ":$port "
+	else
+		_listening_on "$port"
+	fi
+}
+
+# run FAMILY CONNECT PROGRAM ARGUMENT...
+run() { again rejected run_once "$@"; }
+
+run_once() {
+	local family=$1 program=$3 address=$HOST2_V4 words
+	connect=$2
+	shift 3
+	words=("$program" -F -p "$port" "$@")
+	[[ $* != *XRC* ]] || local -x RDMAV_DRIVERS=rrxe
+	if [[ $connect == cm ]]; then
+		words+=(-R)
+		[[ $family == 4 ]] || words+=(--ipv6-addr) address=$HOST2_V6
+		_pair "${words[@]}" -d "$DEV2" -- "${words[@]}" -d "$DEV1" "$address"
+	else
+		_pair "${words[@]}" "${SECOND[@]}" -d "$DEV2" -x "${GID[2-$family]}" -- \
+			"${words[@]}" "${SECOND[@]}" -d "$DEV1" -x "${GID[1-$family]}" "$address"
+	fi
+}
+
+busy() { [[ $(<"/sys/class/infiniband/$DEV1/ports/1/hw_counters/sent_pkts") -gt $((sent + 1000)) ]]; }
+
+# worker NUMBER: one case in JOBS, on a port of its own.
+worker() {
+	local case
+	port=$((18515 + $1))
+	while read -r -a case; do
+		check "IPv${case[0]} ${case[*]:1}" run "${case[@]}" </dev/null
+	done < <(awk "NR % $JOBS == $1" /tmp/cases)
+	return $((_failed > 0))
+}
+
+python3 "$here/perftest/cases.py" "${PERFTEST:-pairs}" "${SEED:-0}" >/tmp/cases
+workers=()
+for ((number = 0; number < JOBS; number++)); do
+	worker $number &
+	workers+=($!)
+done
+for pid in "${workers[@]}"; do wait "$pid" || _failed=$((_failed + 1)); done
+port=18515
+
+# All transfers of reliable connections are compared while perftest loads the same devices.
+sent=$(<"/sys/class/infiniband/$DEV1/ports/1/hw_counters/sent_pkts")
+run 4 tcp ib_write_bw -b -q 4 -D 15 >/tmp/beside 2>&1 &
+LOAD=$!
+ended() {
+	wait $LOAD || {
+		cat /tmp/beside
+		return 1
+	}
+}
+wait_for 20 busy || fail "perftest runs"
+rrxe-check "$DEV1" "$DEV2" v4 transfer || fail "rrxe-check ends well" "status $?"
+check "perftest ran beside it" ended

@@ -1,0 +1,57 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# vm: together timeout=200
+# librrxe, our provider: which devices it takes, how it is installed and taken away, and the data through it.
+source "$(dirname "$0")/../lib/guest.sh"
+PROGRAM_SECONDS=180
+readonly CONFIGURATION=/etc/libibverbs.d
+
+# serves HOST DEVICE PROVIDER: of the two only librrxe has parent domains.
+serves() {
+	local provider
+	provider=$(ip netns exec "h$1" python3 -c '
+import errno, sys
+from pyverbs.device import Context
+from pyverbs.pd import PD, ParentDomain, ParentDomainInitAttr
+from pyverbs.pyverbs_error import PyverbsRDMAError
+context = Context(name=sys.argv[1])
+pd = PD(context)
+try:
+    ParentDomain(context, attr=ParentDomainInitAttr(pd=pd))
+    print("rrxe")
+except PyverbsRDMAError as refused:
+    assert refused.error_code == errno.EOPNOTSUPP
+    print("rxe")
+' "$2")
+	[[ $provider == "$3" ]]
+}
+by_librrxe() { RDMAV_DRIVERS=rrxe serves "$@"; }
+configuration() { find $CONFIGURATION /usr/share/rrxe -type f -exec md5sum {} + 2>/dev/null | sort; }
+
+check "two hosts" hosts_up 1500
+check "link on host 1" link_add 1 rrxe
+check "link of C rxe on host 2" link_add 2 rxe
+check "stock librxe serves rrxe unless told" serves 1 "$DEV1" rxe
+check "librrxe serves rrxe when asked for" by_librrxe 1 "$DEV1" rrxe
+check "librrxe leaves C rxe's devices to librxe" by_librrxe 2 "$DEV2" rxe
+link_del 2
+check "link of rrxe on host 2" link_add 2 rrxe
+
+library=$(echo /usr/lib/*/libibverbs/librrxe-rdmav*.so)
+mv "$library" /tmp/
+before=$(configuration)
+check "install" provider-install install "/tmp/$(basename "$library")"
+check "install again" provider-install install "/tmp/$(basename "$library")"
+check "librrxe serves rrxe once installed" serves 1 "$DEV1" rrxe
+check "the package's configuration is set aside" test -e /usr/share/rrxe/rxe.driver
+RRXE_PROVIDER=rrxe rrxe-check "$DEV1" "$DEV2" v4 || fail "rrxe-check ends well" "status $?"
+check "perftest" perftest ib_send_lat -n 200
+check "perftest, a list of requests" perftest ib_write_bw -n 200 -l 8 -t 16
+check "ping-pong over events" pingpong -e -n 200
+check "uninstall" provider-install uninstall
+check "librxe serves rrxe again" serves 1 "$DEV1" rxe
+[[ $(configuration) == "$before" ]] && pass "the configuration is as before" ||
+	fail "the configuration is as before" "$before"$'\n---\n'"$(configuration)"
+check "nothing is left" bash -c '! compgen -G "/usr/lib/*/libibverbs/librrxe*" && ! dpkg-divert --list | grep rrxe'
+# For the scripts that follow in this guest.
+mv "/tmp/$(basename "$library")" "$library"

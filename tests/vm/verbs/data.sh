@@ -1,0 +1,15 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# vm: together quick timeout=400
+# Every byte, every completion status and every errno, rrxe to rrxe; and over one device, where both
+# ends are QPs of the same link.
+source "$(dirname "$0")/../lib/guest.sh"
+PROGRAM_SECONDS=180
+
+check "two hosts" hosts_up 1500
+check "link on host 1" link_add 1
+check "link on host 2" link_add 2
+rrxe-check "$DEV1" "$DEV2" v4 || fail "rrxe-check ends well" "status $?"
+rrxe-check "$DEV1" "$DEV2" v6 transfer status uc ud ud-errors || fail "rrxe-check ends well" "status $?"
+rrxe-check "$DEV1" "$DEV1" v4 transfer status uc ud ud-errors || fail "rrxe-check ends well" "status $?"
+rrxe-check "$DEV1" "$DEV1" v6 transfer ud || fail "rrxe-check ends well" "status $?"

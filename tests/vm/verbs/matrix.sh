@@ -1,0 +1,28 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# vm: together timeout=300
+# Every operation that rrxe and the C driver have in common, over IPv4 and IPv6: rrxe to itself, and each of the
+# two as requester of the other. The data is compared.
+source "$(dirname "$0")/../lib/guest.sh"
+
+# Host 2 joins rrxe-check's groups, which the C driver does not do for its processes.
+join() {
+	local n
+	for n in 1 2; do
+		ip -n h2 addr add 239.77.1.$n/32 dev eth0 autojoin &&
+			ip -n h2 addr add ff0e::770$n/128 dev eth0 autojoin nodad || return
+	done
+}
+
+check "two hosts" hosts_up 4200
+for types in "rrxe rrxe" "rxe rrxe" "rrxe rxe"; do
+	read -r first second <<<"$types"
+	check "$first on host 1" link_add 1 "$first"
+	check "$second on host 2" link_add 2 "$second"
+	[[ $second == rrxe ]] || check "host 2 joins the groups" join
+	for family in v4 v6; do
+		rrxe-check "$DEV1" "$DEV2" $family matrix || fail "rrxe-check ends well" "status $?"
+	done
+	link_del 1
+	link_del 2
+done

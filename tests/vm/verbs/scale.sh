@@ -1,0 +1,108 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# vm: together timeout=480
+# Ten thousand memory regions, CQs and QPs in one process, and connections that come and go by the
+# thousand: what they cost in memory and time, and that nothing of it stays. Fewer on the debug kernel.
+source "$(dirname "$0")/../lib/guest.sh"
+[[ -z $DEBUG_KERNEL ]] || : "${OBJECTS:=500}" "${CONNECTIONS:=50}" "${LIMITS=}"
+: "${OBJECTS:=10000}" "${CONNECTIONS:=1000}" "${LIMITS=ah}"
+PROGRAM_SECONDS=200
+
+# KiB of memory that the kernel uses for itself, once it has given back what it can.
+kernel_memory() {
+	local field value sum=0
+	sync
+	echo 3 >/proc/sys/vm/drop_caches
+	sleep 2
+	echo 3 >/proc/sys/vm/drop_caches
+	while read -r field value _; do
+		case $field in
+		Slab: | VmallocUsed: | KernelStack: | PageTables: | Percpu:) sum=$((sum + value)) ;;
+		esac
+	done </proc/meminfo
+	echo $sum
+}
+
+# returns_all NAME LIMIT-KIB COMMAND...: the command leaves less than LIMIT behind. The rest of the machine
+# takes memory too, now and then, and gives it back: a leak shows each of six times.
+returns_all() {
+	local name=$1 limit=$2 before after
+	shift 2
+	# KASAN keeps what was freed, and kmemleak finds what was lost.
+	[[ -z $DEBUG_KERNEL ]] || {
+		"$@"
+		return
+	}
+	for _ in {1..6}; do
+		before=$(kernel_memory)
+		"$@"
+		after=$(kernel_memory)
+		note "$name: $before KiB before, $after KiB after"
+		if [[ $((after - before)) -lt $limit ]]; then
+			pass "$name"
+			return
+		fi
+	done
+	fail "$name" "$((after - before)) KiB more, the sixth time"
+}
+
+# What the devices have, as `rdma resource` counts it.
+resources() { rdma resource show | grep -E "$DEV1:|$DEV2:"; }
+same_resources() { [[ $(resources) == "$1" ]]; }
+
+# What _pair waits for.
+_listening() { _cm_listening; }
+
+# librdmacm's own program: so many connections at a time, set up and torn down.
+by_manager() {
+	_pair cmtime -b $HOST2_V4 -c "$1" -- cmtime -s $HOST2_V4 -b $HOST1_V4 -c "$1"
+}
+
+in_a_minute() {
+	local start=$SECONDS
+	"$@" && [[ $((SECONDS - start)) -le $((60 * PATIENCE)) ]]
+}
+
+# within NAME SECONDS COMMAND...: as long as that on a quiet machine.
+within() {
+	local name=$1 limit=$(($2 * PATIENCE)) start=$SECONDS
+	shift 2
+	check "$name" "$@"
+	note "$OUTPUT"
+	note "$((SECONDS - start)) s in all"
+	[[ $((SECONDS - start)) -le $limit ]] || fail "$name in $limit s" "it took $((SECONDS - start)) s"
+}
+
+check "two hosts" hosts_up 4200
+check "link on host 1" link_add 1
+check "link on host 2" link_add 2
+
+left_to_the_end() {
+	within "$OBJECTS objects of each kind, left to the end of the process" 120 \
+		rrxe-scale objects "$DEV1" "$OBJECTS" leave
+}
+
+unmanaged() { within "$CONNECTIONS connections" 60 rrxe-scale connections "$DEV1" "$DEV2" "$CONNECTIONS"; }
+
+managed() {
+	local start=$SECONDS
+	check "$CONNECTIONS connections by the connection manager within a minute" in_a_minute by_manager "$CONNECTIONS"
+	note "$((CONNECTIONS * 60 / (SECONDS - start + 1))) a minute"
+	check "none of their objects stays" wait_for 20 same_resources "$had"
+}
+
+# The kernel's caches grow the first time; what grows the second time is not given back.
+within "$OBJECTS objects of each kind" 120 rrxe-scale objects "$DEV1" "$OBJECTS"
+check "some connections" rrxe-scale connections "$DEV1" "$DEV2" 50
+returns_all "nothing of them stays" 512 left_to_the_end
+returns_all "nothing of the connections stays" 512 unmanaged
+# As with the objects: the second time counts.
+check "connections by the connection manager" by_manager "$CONNECTIONS"
+had=$(resources)
+returns_all "nothing of the managed ones stays" 512 managed
+# RRXE_ENV=LIMITS=ah,mw,pd tries all limits that memory leaves room for, in some minutes.
+for kind in ${LIMITS//,/ }; do check "no more $kind than there may be" rrxe-scale limit "$DEV1" "$kind"; done
+link_del 2
+check "the C driver on host 2" link_add 2 rxe
+python3 "$(dirname "$0")/limits.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" "$DEV2" ||
+	fail "limits.py ends well" "status $?"

@@ -1,0 +1,24 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# vm: together timeout=120
+# Extended reliable connections, by raw commands: stock librxe has none.
+here=$(dirname "$(readlink -f "$0")")
+source "$here/../lib/guest.sh"
+PROGRAM_SECONDS=60
+
+# domains KIND: whether processes share them.
+domains() {
+	python3 "$here/xrcds.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" "$1" || fail "xrcds.py ends well" "status $?"
+}
+
+check "two hosts" hosts_up 1500
+check "link on host 1" link_add 1
+check "link on host 2" link_add 2
+rrxe-check "$DEV1" "$DEV2" v4 xrc || fail "rrxe-check ends well" "status $?"
+rrxe-check "$DEV1" "$DEV1" v6 xrc || fail "rrxe-check ends well" "status $?"
+domains private
+check "the module goes" rmmod rrxe
+DEV2=
+check "the module, with XRC domains that processes share" modprobe rrxe shared_xrcd=1
+check "link on host 1 again" link_add 1
+domains shared
