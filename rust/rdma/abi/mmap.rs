@@ -9,8 +9,8 @@
 //! An offset is entered in the core's `rdma_user_mmap_entry` table of the context, and must have
 //! left it before the context is freed. Objects may live longer than that (a late packet holds
 //! them), so each context has a [`Mappings`] that knows all its entries and withdraws what is left
-//! when the context goes; a [`Mapping`] withdrawn or dropped later than that does nothing, and may be
-//! so in softirq, where the last reference to a QP may be dropped.
+//! when the context goes; a [`Mapping`] dropped later than that takes no lock, and may be dropped in
+//! softirq, where the last reference to a QP may be dropped.
 
 use core::{ops::RangeInclusive, ptr::NonNull};
 
@@ -244,7 +244,6 @@ impl Mappings {
         Ok(Mapping {
             owner: self.clone(),
             serial,
-            withdrawn: Atomic::new(false),
             offset: (page_offset as u64).wrapping_mul(PAGE_SIZE as u64),
         })
     }
@@ -265,14 +264,13 @@ unsafe fn withdraw(entry: NonNull<Entry>) {
     unsafe { bindings::rdma_user_mmap_entry_remove(entry.as_ptr().cast()) };
 }
 
-/// An offset under which a process may map some memory, until it is withdrawn or dropped.
+/// An offset under which a process may map some memory, until it is dropped.
 ///
-/// Dropping it sleeps, unless it was withdrawn before or its context is closed.
+/// Dropping it sleeps, unless its context is closed.
 pub(crate) struct Mapping {
     owner: Arc<Mappings>,
     serial: u64,
     offset: u64,
-    withdrawn: Atomic<bool>,
 }
 
 impl Mapping {
@@ -314,28 +312,21 @@ impl Mapping {
 
     /// The offset may still be in the core's table. Once this is false it stays so.
     fn is_listed(&self) -> bool {
-        !self.withdrawn.load(Relaxed) && !self.owner.closed.load(Relaxed)
+        !self.owner.closed.load(Relaxed)
     }
+}
 
-    /// Withdraws the offset; existing mappings stay. May be called again. Process context, or any once the
-    /// context is closed.
-    pub(crate) fn withdraw(&self) {
+impl Drop for Mapping {
+    fn drop(&mut self) {
         if !self.is_listed() {
             return;
         }
-        self.withdrawn.store(true, Relaxed);
         let mut entries = self.owner.entries.lock();
         if let Some(entry) = entries.live.remove(&self.serial) {
             // SAFETY: By the invariant of `Mappings` the entry was in the table, and since it was
             // still listed the context is not closed; the lock keeps it so.
             unsafe { withdraw(entry) };
         }
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        self.withdraw();
     }
 }
 
@@ -386,7 +377,6 @@ mod tests {
             owner: mappings.clone(),
             serial: 0,
             offset: 0,
-            withdrawn: Atomic::new(false),
         };
         assert!(mapping.is_listed());
         mappings.close();

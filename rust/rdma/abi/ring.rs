@@ -142,18 +142,6 @@ impl Ring {
         }
     }
 
-    /// Takes no new mappings from now on; existing ones stay. To be called when the object is
-    /// destroyed: a ring that was not withdrawn sleeps when it is dropped.
-    ///
-    /// # Context
-    ///
-    /// Process; may sleep.
-    pub fn withdraw(&self) {
-        if let Some(mapping) = &self.mapping {
-            mapping.withdraw();
-        }
-    }
-
     /// How many elements the indices claim are there: hearsay where the process has an index.
     pub fn claimed(&self) -> u32 {
         self.producer().wrapping_sub(self.consumer()) & self.mask

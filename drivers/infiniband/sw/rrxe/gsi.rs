@@ -65,7 +65,7 @@ pub(crate) use self::{
 use crate::{
     device::{stats::Counter, Device},
     net::rx::RxPacket,
-    qp::{engine::Core, engine_host::Upshot, Qp},
+    qp::{effects::Upshot, engine::Core, Qp},
 };
 
 /// Datagrams that are not answered.

@@ -2,7 +2,9 @@
 
 //! The way of packets between QPs and the network stack.
 
+pub(crate) mod drops;
 pub(crate) mod homes;
+mod ip_header;
 pub(crate) mod local;
 pub(crate) mod netns;
 pub(crate) mod outgoing;

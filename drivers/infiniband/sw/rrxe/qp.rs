@@ -2,9 +2,12 @@
 
 //! Queue pairs: the verbs' side of them, and what happens after a turn.
 
+mod arrivals;
 mod attributes;
 pub(crate) mod concerns;
 mod create;
+mod deliver;
+pub(crate) mod effects;
 pub(crate) mod engine;
 pub(crate) mod engine_host;
 pub(crate) mod error_poll;
@@ -22,40 +25,33 @@ pub(crate) mod recv_queue;
 pub(crate) mod recv_ring;
 mod rounds;
 mod run;
+mod schedule;
 pub(crate) mod send_queue;
 pub(crate) mod sge;
 pub(crate) mod timer_slot;
 pub(crate) mod turn;
 pub(crate) mod wqe;
 
-pub(crate) use run::note_peer;
+pub(crate) use {run::note_peer, schedule::Waker};
 
 use kernel::{
     cpu::CpuId,
     impl_has_hr_timer, impl_has_work,
     prelude::*,
-    sync::{
-        atomic::{ordering, Atomic},
-        Arc, ArcBorrow,
-    },
+    sync::{atomic::Atomic, Arc, ArcBorrow},
     time::{
-        hrtimer::{
-            HrTimer, HrTimerCallback, HrTimerCallbackContext, HrTimerRestart, RelativeSoftMode,
-        },
+        hrtimer::{HrTimer, RelativeSoftMode},
         Monotonic,
     },
-    workqueue::{Work, WorkItem},
+    workqueue::Work,
 };
 use rdma::{
     abi::post::{RecvList, SendList},
     net::{
-        credit::{SenderCredit, Wake},
-        skb::{Discard, Endpoints, FrameQueue, Ingress, RxFrame, RxSkb, SkbQueue},
+        credit::SenderCredit,
+        skb::{FrameQueue, SkbQueue},
     },
-    support::{
-        quota::Claim,
-        sync::{bottom_halves_off, wait_for_readers},
-    },
+    support::{quota::Claim, sync::wait_for_readers},
     verbs::{
         qp::QpCap,
         upcall::{QpToken, QpUpcall},
@@ -64,23 +60,21 @@ use rdma::{
 use roce::{
     ids::Qpn,
     qp::QpState,
-    responder::check_management,
     time::{Duration, Instant},
-    wire::packet::Packet,
 };
 
 use crate::{
-    device::{stats, workers::Workers, Device},
+    device::{workers::Workers, Device},
     doorbells::Doorbell,
     limits::{
         accounts::{ObjectClaim, Payer},
-        thread_share::{ThreadShare, Waiter},
+        thread_share::ThreadShare,
     },
-    net::{netns::NetContext, rx::RxPacket},
+    net::netns::NetContext,
     provider::Rrxe,
     qp::{
-        concerns::Concerns, engine::Core, engine_host::Upshot, filter::Filter,
-        noted_state::NotedState, poster::Poster, turn::Turn,
+        concerns::Concerns, engine::Core, filter::Filter, noted_state::NotedState, poster::Poster,
+        turn::Turn,
     },
     verbs::{cq::Cq, pd::Pd, srq::Srq},
 };
@@ -161,60 +155,6 @@ impl_has_work! {
 impl_has_hr_timer! {
     impl HasHrTimer<Self> for Qp {
         mode: RelativeSoftMode<Monotonic>, field: self.timer
-    }
-}
-
-impl WorkItem for Qp {
-    type Pointer = Arc<Qp>;
-
-    fn run(this: Arc<Qp>) {
-        Qp::advance_in_softirq(this.as_arc_borrow());
-    }
-}
-
-impl WorkItem<3> for Qp {
-    type Pointer = Arc<Qp>;
-
-    fn run(this: Arc<Qp>) {
-        Qp::advance_in_softirq(this.as_arc_borrow());
-    }
-}
-
-impl WorkItem<2> for Qp {
-    type Pointer = Arc<Qp>;
-
-    fn run(this: Arc<Qp>) {
-        this.rest_share.run();
-        Qp::advance(this.as_arc_borrow(), &mut None);
-        this.rest_share.end();
-        if this.rest_share.is_needed_again() {
-            Qp::leave_to_thread(this);
-        }
-    }
-}
-
-impl HrTimerCallback for Qp {
-    type Pointer<'a> = Arc<Qp>;
-
-    fn run(this: ArcBorrow<'_, Qp>, _: HrTimerCallbackContext<'_, Qp>) -> HrTimerRestart {
-        // Not here: the holder of the turn cancels the timer, and would wait for this very
-        // function.
-        Qp::leave(this);
-        HrTimerRestart::NoRestart
-    }
-}
-
-/// Wakes a QP that waited for its packets to leave. It names the QP only, for packets may outlive
-/// it.
-pub(crate) struct Waker {
-    net: Arc<NetContext>,
-    qpn: Qpn,
-    place: u32,
-}
-
-impl Wake for Waker {
-    fn wake(&self) {
-        self.net.qps(self.qpn).with(self.place, Qp::schedule);
     }
 }
 
@@ -340,7 +280,7 @@ impl Qp {
             return false;
         };
         if doorbell.take_left() {
-            Self::advance(this, &mut None);
+            Self::advance(this);
             return true;
         }
         let news = this.noted.takes_sends() && doorbell.has_news();
@@ -351,61 +291,13 @@ impl Qp {
     fn look_at_sends(this: ArcBorrow<'_, Self>) {
         if this.noted.takes_sends() {
             this.pd.note_send();
-            Self::advance(this, &mut None);
+            Self::advance(this);
         }
     }
 
     /// Whether the QP takes no packet that `sender` sends to a group of both: it may block what it sends itself.
     pub(crate) fn blocks(&self, sender: &Self) -> bool {
         self.blocks_own && core::ptr::eq(self, sender)
-    }
-
-    /// Refuses the packet of a stranger, and what is no management datagram for QP1, and counts it; `sender` as for
-    /// [`Peer::check`](crate::qp::peer::Peer::check). Returns whether the packet is admitted. Any context up to softirq.
-    #[inline]
-    pub(crate) fn admit(
-        &self,
-        packet: &Packet,
-        endpoints: &Endpoints,
-        ingress: Ingress,
-        sender: Option<u32>,
-    ) -> bool {
-        let link = &self.device.link;
-        let mut checked = self.filter.check(link, endpoints, ingress, sender);
-        // Users' QPs can send anything to QP1 but its queue key, unless they have CAP_NET_RAW.
-        if self.qpn == Qpn::GSI {
-            checked = checked.and_then(|()| check_management(packet).map_err(stats::drop_counter));
-        }
-        let Err(why) = checked else {
-            return true;
-        };
-        self.device.counters.add(why, 1);
-        self.trace_drop(packet.bth.psn, why);
-        false
-    }
-
-    /// A packet for this QP came; its ICRC is right. It is taken: in by a turn here, if softirqs have time for a process's
-    /// QP, else later. Softirq.
-    pub(crate) fn receive(this: ArcBorrow<'_, Self>, packet: &mut Option<RxPacket>) {
-        if this.poster.is_some() {
-            return Self::advance(this, packet);
-        }
-        let has_run = this
-            .workers
-            .softirq_time
-            .spend(|| Self::advance(this, packet));
-        if let Some(packet) = packet.take_if(|_| !has_run) {
-            Self::receive_later(this, packet.into_skb());
-        }
-    }
-
-    /// A packet for this QP came; its ICRC is right. It is taken in later, by a thread: what QPs have to do is too much for
-    /// a softirq, or may be, since the packet is for many. Softirq.
-    pub(crate) fn receive_later(this: ArcBorrow<'_, Self>, skb: RxSkb) {
-        match this.inbox.push(skb) {
-            Ok(()) => Self::leave(this),
-            Err(skb) => this.net.drops.discard(skb, Discard::Overflow),
-        }
     }
 
     /// Whether it is of the kind that receives whole frames.
@@ -416,24 +308,6 @@ impl Qp {
     /// The frames that wait for it, if it is of that kind.
     pub(crate) fn frames(&self) -> Option<&FrameQueue> {
         self.frames.as_deref()
-    }
-
-    /// Frames for this QP came. It gets copies, and takes them in later: this may be under another QP's turn. What there is
-    /// no room or memory for is lost to this QP. Any context up to softirq.
-    pub(crate) fn receive_frames(this: ArcBorrow<'_, Self>, frames: &[RxFrame]) {
-        let Some(queue) = this.frames() else {
-            return;
-        };
-        let mut any = false;
-        for frame in frames {
-            match queue.push_copy(frame) {
-                Ok(()) => any = true,
-                Err(_) => this.net.drops.count(Discard::Overflow),
-            }
-        }
-        if any {
-            Self::leave(this);
-        }
     }
 
     /// Takes no more turns: it is a process's, and its device goes away. Those of the kernel's users go on
@@ -449,68 +323,6 @@ impl Qp {
         time.pause_of(cpu).filter(|_| self.is_of_process())
     }
 
-    /// Tells ib_core what a turn brought about. No lock is held.
-    ///
-    /// The kernel's consumers count on being called as by an interrupt, not in process context
-    /// where one could call them again.
-    #[inline(never)]
-    fn conclude(&self, upshot: &Upshot) {
-        let _as_interrupt = self.poster.as_ref().map(|_| bottom_halves_off());
-        if let Some(cq) = self.send_cq.as_ref().filter(|_| upshot.notify_send) {
-            Cq::notify(cq);
-        }
-        if upshot.notify_recv {
-            self.notify_recv();
-        }
-        if let Some(srq) = self.srq.as_ref().filter(|_| upshot.notify_srq) {
-            srq.notify();
-        }
-        if let Some(srq) = &upshot.named {
-            srq.notify();
-            if let Some(cq) = srq.cq() {
-                Cq::notify(cq);
-            }
-        }
-        for event in upshot.events.iter() {
-            self.upcall
-                .event(event, || self.payer()?.claim_async_events().ok());
-        }
-    }
-
-    /// Wakes whoever waits for receives: at once if the process answers what it receives.
-    fn notify_recv(&self) {
-        let Some(cq) = &self.recv_cq else {
-            return;
-        };
-        if self.pd.answers() {
-            Cq::notify(cq);
-        } else {
-            Cq::notify_paced(cq);
-        }
-    }
-
-    /// Leaves the work of a process's QP to the watcher of its doorbells, so that it counts for
-    /// that process, or to a thread, so that others have their share of the CPU. Any context up to softirq.
-    fn leave(this: ArcBorrow<'_, Self>) {
-        if this.poster.is_some() {
-            Self::schedule(this);
-        } else if !this.is_left_to_watcher() {
-            Self::leave_to_thread(Arc::from(this));
-        }
-    }
-
-    /// Has a thread run the engine, once the QP's payer has one for it. Any context up to softirq.
-    fn leave_to_thread(this: Arc<Self>) {
-        Waiter::Qp(this).begin();
-    }
-
-    /// Has a thread run the engine of a QP that was given one. Any context.
-    pub(crate) fn enqueue_rest(this: Arc<Self>) {
-        let workers = this.workers.clone();
-        // It isn't queued: the QP has its thread until the item has run.
-        let _ = workers.rests.enqueue::<_, 2>(this);
-    }
-
     /// The payer of the QP. `None` for QPs of the kernel.
     pub(crate) fn payer(&self) -> Option<&Payer> {
         self.rest_share.payer()
@@ -519,32 +331,5 @@ impl Qp {
     /// Its share in the threads of `rrxe_rest`.
     pub(crate) fn share(&self) -> &ThreadShare {
         &self.rest_share
-    }
-
-    /// Leaves the rest of the work to the watcher of the process's doorbells, if there is one. Any
-    /// context.
-    fn is_left_to_watcher(&self) -> bool {
-        self.doorbell.as_ref().is_some_and(Doorbell::leave)
-    }
-
-    /// Lets the work queue run the engine. Any context.
-    pub(crate) fn schedule(this: ArcBorrow<'_, Self>) {
-        // Already queued is as good: it has not run yet.
-        let _ = this.workers.turns.enqueue::<_, 0>(Arc::from(this));
-    }
-
-    /// Lets the work queue run the engine on `cpu`. Any context with interrupts enabled.
-    ///
-    /// An item that is queued while it runs runs again on the CPU that it runs on (`__queue_work()`,
-    /// kernel/workqueue.c), and would ask for `cpu` again, for as long as packets of the QP are in flight. So two items
-    /// take turns: at most one of them is the item that runs.
-    fn schedule_on(this: ArcBorrow<'_, Self>, cpu: CpuId) {
-        let turns = &this.workers.turns;
-        // Queued elsewhere it will come here again, or needn't.
-        if this.hops.fetch_add(1, ordering::Relaxed) % 2 == 0 {
-            let _ = turns.enqueue_on::<_, 3>(cpu, Arc::from(this));
-        } else {
-            let _ = turns.enqueue_on::<_, 0>(cpu, Arc::from(this));
-        }
     }
 }

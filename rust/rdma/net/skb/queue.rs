@@ -265,12 +265,10 @@ impl SkbQueue {
         pushed.map_err(|skb| unsafe { RxSkb::from_raw(skb) })
     }
 
-    /// Puts a packet that was popped back, if there is one: it is the next again.
-    pub fn put_back(&self, skb: Option<RxSkb>) {
-        if let Some(skb) = skb {
-            // SAFETY: `into_raw` gives up a valid buffer.
-            unsafe { self.list.put_back(skb.into_raw()) };
-        }
+    /// Puts a packet that was popped back: it is the next again.
+    pub fn put_back(&self, skb: RxSkb) {
+        // SAFETY: `into_raw` gives up a valid buffer.
+        unsafe { self.list.put_back(skb.into_raw()) };
     }
 
     /// Takes the oldest packet.

@@ -39,9 +39,9 @@ use roce::mtu::Mtu;
 use crate::{
     device::{self, speed, stats::Counter, unplug::Deadline, workers::Workers, Device},
     net::{
+        drops::Drops,
         homes::LinkId,
         netns::{Contexts, NetContext},
-        rx::Drops,
     },
     provider::Rrxe,
     verbs::flow::Flows,

@@ -9,7 +9,7 @@ use kernel::{
 use rdma::{device::stats::CounterName, net::skb::Discard};
 use roce::host::{Count, QpDropReason};
 
-use crate::net::rx::Drops;
+use crate::net::drops::Drops;
 
 /// What is counted for users to see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

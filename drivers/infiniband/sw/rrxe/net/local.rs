@@ -16,7 +16,7 @@ use roce::{
 use crate::{
     device::stats::Counters,
     net::{rx::hand_out, tx::Frame},
-    qp::{engine::Fate, engine_host::Upshot, note_peer, Qp},
+    qp::{effects::Upshot, engine::Fate, note_peer, Qp},
 };
 
 /// Hands a frame to the QP that it is for.

@@ -28,7 +28,7 @@ use roce::{ids::Qpn, wire::UDP_PORT};
 
 use crate::{
     gsi::CmBudget,
-    net::{homes::Homes, rx},
+    net::{drops::Drops, homes::Homes, rx},
     qp::Qp,
     verbs::mcast::Groups,
 };
@@ -58,7 +58,7 @@ pub(crate) struct NetContext {
     /// Packets and frames that wait for its QPs.
     pub(crate) backlog: Arc<Backlog>,
     /// Packets that no QP could be blamed for.
-    pub(crate) drops: rx::Drops,
+    pub(crate) drops: Drops,
     /// Its questions to ib_core's connection management, if its administrators are not those of the host.
     #[pin]
     pub(crate) cm_budget: CmBudget,
@@ -99,7 +99,7 @@ impl NetContext {
                 homes <- Homes::new(),
                 readers,
                 backlog: Backlog::new()?,
-                drops: rx::Drops::new(),
+                drops: Drops::new(),
                 cm_budget <- CmBudget::new()?,
                 credits,
                 sockets <- new_mutex!(None, "rrxe_sockets"),

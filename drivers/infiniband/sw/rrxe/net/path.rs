@@ -13,7 +13,7 @@ use rdma::{
 };
 use roce::{ids::Qpn, wire::UDP_PORT};
 
-use crate::{device::link::Link, net::tx::IpHeader, qp::filter::Admission};
+use crate::{device::link::Link, net::ip_header::IpHeader, qp::filter::Admission};
 
 /// What the headers of all packets of a path have in common.
 #[derive(Clone, Copy)]

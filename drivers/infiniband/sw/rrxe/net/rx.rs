@@ -7,15 +7,11 @@
 
 use kernel::{
     prelude::*,
-    sync::{
-        atomic::{ordering, Atomic},
-        Arc, ArcBorrow,
-    },
+    sync::{Arc, ArcBorrow},
 };
 use rdma::{
     net::skb::{Discard, Endpoints, Ingress, IpHeader, RxSkb},
     support::crc32::crc32_le,
-    trace,
     verbs::mr::{Span, SpanFault},
 };
 use roce::{
@@ -25,9 +21,8 @@ use roce::{
 };
 
 use crate::{
-    device::stats,
     limits::{accounts::Payer, softirq_time::Lot},
-    net::netns::NetContext,
+    net::{drops::Drops, netns::NetContext},
     qp::Qp,
 };
 
@@ -157,14 +152,14 @@ pub(crate) fn receive(context: &NetContext, skb: RxSkb) {
     let (qpn, to) = (packet.packet.bth.dest, packet.endpoints.destination);
     if to.is_multicast() || qpn == Qpn::MULTICAST {
         if let Some((only, packet)) = deliver_to_group(context, packet) {
-            Qp::receive(only.as_arc_borrow(), &mut Some(packet));
+            Qp::receive(only.as_arc_borrow(), packet);
         }
         return;
     }
     let ingress = packet.skb.ingress();
     // The QP's turns are no section: whoever takes an object out of a table waits for one turn at most.
     match context.with_qp(qpn, to, ingress, |qp| admit(qp, ingress, &mut packet)) {
-        Some(Ok(qp)) => Qp::receive(qp.as_arc_borrow(), &mut Some(packet)),
+        Some(Ok(qp)) => Qp::receive(qp.as_arc_borrow(), packet),
         Some(Err(Refusal::Counted)) => packet.skb.discard(Discard::NoQueuePair),
         Some(Err(Refusal::Discard(why))) => drops.discard(packet.skb, why),
         None => drops.discard(packet.skb, Discard::NoQueuePair),
@@ -236,45 +231,4 @@ pub(crate) fn hand_out(skb: &RxSkb, members: impl Iterator<Item = Arc<Qp>>) {
 /// Its user's part of what a CPU in debt grants. All QPs of the kernel have the same.
 fn lot_of(qp: &Qp) -> Lot {
     Lot::of(qp.payer().map_or(0, Payer::user_number))
-}
-
-/// Counts of dropped packets by reason.
-pub(crate) struct Drops([Atomic<u64>; Discard::COUNT]);
-
-impl Drops {
-    /// All zero.
-    pub(crate) fn new() -> Self {
-        Self([const { Atomic::new(0) }; Discard::COUNT])
-    }
-
-    /// The count of the reason with this [`Discard::index`].
-    pub(crate) fn value(&self, index: usize) -> u64 {
-        self.0
-            .get(index)
-            .map_or(0, |counter| counter.load(ordering::Relaxed))
-    }
-
-    /// How many were packets in error: with headers that can't be, or a wrong ICRC.
-    pub(crate) fn errors(&self) -> u64 {
-        let count = |why: Discard| self.value(why.index());
-        DropReason::ALL
-            .iter()
-            .map(|reason| count(Discard::Malformed(*reason)))
-            .fold(count(Discard::IpHeader), u64::wrapping_add)
-            .wrapping_add(count(Discard::Checksum))
-    }
-
-    /// Throws away a packet, and counts it. Any context.
-    pub(crate) fn discard(&self, skb: RxSkb, why: Discard) {
-        self.count(why);
-        skb.discard(why);
-    }
-
-    /// Counts one. Any context.
-    pub(crate) fn count(&self, why: Discard) {
-        trace::drop_without_qp(stats::discard_name(why));
-        if let Some(counter) = self.0.get(why.index()) {
-            counter.fetch_add(1, ordering::Relaxed);
-        }
-    }
 }

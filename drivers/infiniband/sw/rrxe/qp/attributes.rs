@@ -16,8 +16,9 @@ use super::{manage::QpLoad, rounds::Rounds, Qp};
 use crate::{
     limits,
     qp::{
+        arrivals::Arrivals,
+        effects::Upshot,
         engine::{new_replays, Core},
-        engine_host::Upshot,
         error_poll::ErrorPoll,
         turn::Wish,
     },
@@ -51,7 +52,7 @@ impl Qp {
         if modified == Ok(true) {
             this.unbind_windows();
         }
-        Self::advance(this.as_arc_borrow(), &mut None);
+        Self::advance(this.as_arc_borrow());
         modified.map(|_| ())
     }
 
@@ -70,7 +71,8 @@ impl Qp {
         if held.is_some() {
             let mut rounds = Rounds::new(QUERY_ROUNDS);
             let this = this.as_arc_borrow();
-            if let Some(peer) = Self::take_turns(this, held, Wish::All, &mut None, &mut rounds) {
+            let arrivals = &mut Arrivals::of(&this.inbox);
+            if let Some(peer) = Self::take_turns(this, held, Wish::All, arrivals, &mut rounds) {
                 Self::leave(peer.as_arc_borrow());
             }
         }

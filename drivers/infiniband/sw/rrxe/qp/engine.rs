@@ -31,7 +31,9 @@ use crate::{
         tx::{Frame, Payload},
     },
     qp::{
-        engine_host::{EngineHost, Rest, Upshot},
+        arrivals::Arrivals,
+        effects::{Rest, Upshot},
+        engine_host::EngineHost,
         error_poll::ErrorPoll,
         page_fault::{ungathered, Stall},
         peer::Peer,
@@ -152,12 +154,12 @@ impl Core {
         });
     }
 
-    /// One turn. `direct` is a packet that came in just now and follows those of the inbox. The turn is `by_packet` if
+    /// One turn, which takes in the QP's `arrivals` as far as its budget goes. The turn is `by_packet` if
     /// nobody wants it for more than such packets.
     pub(crate) fn run(
         &mut self,
         qp: ArcBorrow<'_, Qp>,
-        direct: &mut Option<RxPacket>,
+        arrivals: &mut Arrivals<'_>,
         by_packet: bool,
     ) -> Upshot {
         let now = qp.now();
@@ -172,11 +174,10 @@ impl Core {
             self.flush_meanwhile(qp, now, &mut upshot);
             return upshot;
         }
-        if self.receive(&qp, now, direct, &mut budget, &mut upshot) {
+        if self.receive(&qp, now, arrivals, &mut budget, &mut upshot) {
             // What was put aside may be what the clock says is missing.
             if !resumes {
-                let waiting = direct.is_some() || !qp.inbox.is_empty();
-                self.keep_time(&qp, now, waiting, &mut upshot);
+                self.keep_time(&qp, now, !arrivals.is_empty(), &mut upshot);
             }
             if by_packet && !resumes && !self.engine.is_reliable() {
                 self.leave_sends(&qp, &mut upshot);
@@ -227,40 +228,26 @@ impl Core {
         }
     }
 
-    /// Takes in what lies in the inbox, then `direct`; `false` if the QP must stand still for want of
-    /// memory.
+    /// Takes in the arrivals; `false` if the QP must stand still for want of memory.
     #[inline(never)]
     fn receive(
         &mut self,
         qp: &Qp,
         now: Instant,
-        direct: &mut Option<RxPacket>,
+        arrivals: &mut Arrivals<'_>,
         budget: &mut u32,
         upshot: &mut Upshot,
     ) -> bool {
-        let mut last = false;
         // Only one queue of an XRC domain is told of at a time.
-        while *budget > 0 && !last && upshot.named.is_none() {
-            let mut inboxed = None;
-            let packet = match qp.inbox.pop() {
-                Some(skb) => {
-                    inboxed = RxPacket::decode(skb, &qp.net.drops);
-                    inboxed.as_ref()
-                }
-                None => {
-                    last = true;
-                    direct.as_ref()
-                }
+        while *budget > 0 && upshot.named.is_none() {
+            let Some(packet) = arrivals.next(&qp.net.drops) else {
+                break;
             };
             *budget = budget.wrapping_sub(1);
-            if packet.is_some_and(|packet| !self.take_in(qp, now, packet, upshot)) {
-                let aside = if last { direct.take() } else { inboxed };
-                qp.inbox.put_back(aside.map(RxPacket::into_skb));
+            if !self.take_in(qp, now, &packet, upshot) {
+                arrivals.put_back(packet);
                 return false;
             }
-        }
-        if last {
-            *direct = None;
         }
         true
     }

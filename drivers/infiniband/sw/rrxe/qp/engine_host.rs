@@ -5,7 +5,7 @@
 //! Nothing here calls back into ib_core: what is to be told to it (completion events, asynchronous
 //! events) is noted in [`Upshot`] and done by the caller after the turn.
 
-use kernel::{cpu::CpuId, prelude::*, sync::Arc};
+use kernel::prelude::*;
 use rdma::{
     support::table::Recent,
     verbs::{cq::Arrival, mr::Span},
@@ -30,97 +30,12 @@ use crate::{
         reach::Reach,
     },
     net::rx::RxPacket,
-    qp::{recv_queue::RecvQueue, send_queue::SendQueue, sge::OwnMemory, Qp},
-    verbs::{cq::Pushed, srq::Srq},
+    qp::{effects::Upshot, recv_queue::RecvQueue, send_queue::SendQueue, sge::OwnMemory, Qp},
+    verbs::cq::Pushed,
 };
 
 /// The selectivity of a FLUSH of the whole region, whose range doesn't matter (annex A19).
 const FLUSH_REGION: u8 = 1;
-
-/// What is left to do when the turn is over.
-#[derive(Default)]
-pub(crate) struct Upshot {
-    /// The send CQ's consumer wants to be woken.
-    pub(crate) notify_send: bool,
-    /// The receive CQ's consumer wants to be woken.
-    pub(crate) notify_recv: bool,
-    /// The shared receive queue has events to raise.
-    pub(crate) notify_srq: bool,
-    /// A queue of the XRC domain has, or its CQ's consumer wants to be woken.
-    pub(crate) named: Option<Arc<Srq>>,
-    /// A completion was refused: the QP must enter the error state.
-    pub(crate) fatal: bool,
-    /// Asynchronous events, one bit for each [`Event`].
-    pub(crate) events: Events,
-    /// A QP of this host that got packets.
-    pub(crate) peer: Option<Arc<Qp>>,
-    /// The QP stands still until memory is faulted in.
-    pub(crate) stalled: bool,
-    /// What is left to do, and where.
-    pub(crate) rest: Rest,
-}
-
-/// What a turn left over.
-#[derive(Default)]
-pub(crate) enum Rest {
-    /// Nothing.
-    #[default]
-    None,
-    /// The engine stopped for its budget.
-    Anywhere,
-    /// This CPU must go on, for what is to be sent would overtake what it has sent.
-    On(CpuId),
-}
-
-impl Upshot {
-    /// There is nothing to tell ib_core, as after most turns.
-    pub(crate) fn is_quiet(&self) -> bool {
-        let notify = self.notify_send || self.notify_recv || self.notify_srq;
-        !notify && self.named.is_none() && self.events.is_empty()
-    }
-}
-
-/// A set of asynchronous events; each is raised at most once a turn.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Events(u8);
-
-impl Events {
-    const ALL: [Event; 6] = [
-        Event::CommEst,
-        Event::SqDrained,
-        Event::QpReqErr,
-        Event::QpAccessErr,
-        Event::QpFatal,
-        Event::LastWqeReached,
-    ];
-
-    fn bit(event: Event) -> u8 {
-        1 << match event {
-            Event::CommEst => 0,
-            Event::SqDrained => 1,
-            Event::QpReqErr => 2,
-            Event::QpAccessErr => 3,
-            Event::QpFatal => 4,
-            Event::LastWqeReached => 5,
-        }
-    }
-
-    pub(crate) fn insert(&mut self, event: Event) {
-        self.0 |= Self::bit(event);
-    }
-
-    /// None is in the set.
-    pub(crate) fn is_empty(self) -> bool {
-        self.0 == 0
-    }
-
-    /// The events of the set, in the order in which they make sense to a consumer.
-    pub(crate) fn iter(self) -> impl Iterator<Item = Event> {
-        Self::ALL
-            .into_iter()
-            .filter(move |event| self.0 & Self::bit(*event) != 0)
-    }
-}
 
 /// The surroundings. Lives for one call of the engine.
 pub(crate) struct EngineHost<'a> {

@@ -48,7 +48,7 @@ impl Job for Qp {
         // A thread that was preempted in between would keep the QP, whose owner may be another process, standing still.
         let _off = bottom_halves_off();
         self.note_fault_end(again);
-        Self::advance(self.as_arc_borrow(), &mut None);
+        Self::advance(self.as_arc_borrow());
         false
     }
 

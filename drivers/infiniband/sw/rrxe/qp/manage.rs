@@ -51,7 +51,7 @@ impl Qp {
                 // In RESET nothing completes.
                 let _ = Self::modify(this, &error);
             }
-            Ok(false) => Self::advance(this.as_arc_borrow(), &mut None),
+            Ok(false) => Self::advance(this.as_arc_borrow()),
             Err(_) => return false,
         }
         Self::in_turn(this, |core| core.is_due(this.now())).unwrap_or(false)

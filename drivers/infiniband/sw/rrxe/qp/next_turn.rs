@@ -12,8 +12,8 @@ use roce::{
 };
 
 use crate::qp::{
+    effects::{Rest, Upshot},
     engine::Core,
-    engine_host::{Rest, Upshot},
     Qp,
 };
 

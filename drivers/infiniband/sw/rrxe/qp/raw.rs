@@ -23,7 +23,7 @@ use roce::{
 use crate::{
     device::stats::{Counter, Counters},
     net::{outgoing::Outgoing, tx::Payload},
-    qp::{engine::Core, engine_host::Upshot, page_fault::ungathered, sge::OwnMemory, Qp},
+    qp::{effects::Upshot, engine::Core, page_fault::ungathered, sge::OwnMemory, Qp},
 };
 
 /// The tag of a VLAN, which isn't part of a network device's MTU.

@@ -17,7 +17,7 @@ use crate::{
     limits,
     net::rx::RxPacket,
     qp::{
-        engine_host::Upshot,
+        effects::Upshot,
         recv_ring::{Held, RecvRing},
         sge::{self, OwnMemory},
     },

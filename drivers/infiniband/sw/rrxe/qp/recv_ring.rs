@@ -15,8 +15,7 @@ use roce::{
 };
 
 use crate::qp::{
-    send_queue::read_sges,
-    sge,
+    sge::{self, read_sges},
     wqe::{total_length, RecvHeader, Sge, RECV_HEADER},
 };
 

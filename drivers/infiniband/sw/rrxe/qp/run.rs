@@ -9,13 +9,11 @@ use kernel::{
 use rdma::{net::skb::Discard, support::sync::bottom_halves_off};
 
 use super::{rounds::Rounds, Qp};
-use crate::{
-    net::rx::RxPacket,
-    qp::{
-        engine::Core,
-        engine_host::{Rest, Upshot},
-        turn::{Held, Wish},
-    },
+use crate::qp::{
+    arrivals::Arrivals,
+    effects::{Rest, Upshot},
+    engine::Core,
+    turn::{Held, Wish},
 };
 
 /// Turns that one caller takes in a row, those of one QP and of local peers together, before it leaves the
@@ -28,11 +26,11 @@ impl Qp {
     /// has time (`next_turn.rs`).
     pub(super) fn advance_in_softirq(this: ArcBorrow<'_, Self>) {
         if this.poster.is_some() {
-            return Self::advance(this, &mut None);
+            return Self::advance(this);
         }
         let run = || {
-            let mut rounds = Rounds::new(MAX_ROUNDS);
-            if let Some(peer) = Self::take_turns(this, None, Wish::All, &mut None, &mut rounds) {
+            let (mut rounds, arrivals) = (Rounds::new(MAX_ROUNDS), &mut Arrivals::of(&this.inbox));
+            if let Some(peer) = Self::take_turns(this, None, Wish::All, arrivals, &mut rounds) {
                 Self::leave(peer.as_arc_borrow());
             }
         };
@@ -49,15 +47,20 @@ impl Qp {
     ///
     /// Bottom halves are off until all is told, also between two turns: a thread that is preempted there would keep
     /// notifications and wishes of others for as long as it gets no CPU.
-    pub(super) fn advance(this: ArcBorrow<'_, Self>, direct: &mut Option<RxPacket>) {
+    pub(super) fn advance(this: ArcBorrow<'_, Self>) {
+        Self::advance_with(this, &mut Arrivals::of(&this.inbox));
+    }
+
+    /// As [`Self::advance`], with `arrivals` that may have a packet which came just now.
+    pub(super) fn advance_with(this: ArcBorrow<'_, Self>, arrivals: &mut Arrivals<'_>) {
         let _off = bottom_halves_off();
-        let wish = match direct.is_some() {
+        let wish = match arrivals.has_latest() {
             true => Wish::Packet,
             false => Wish::All,
         };
         let mut rounds = Rounds::new(MAX_ROUNDS);
         let mut rounds_of_others = Rounds::new(u32::from(this.is_of_process()));
-        let mut next = Self::take_turns(this, None, wish, direct, &mut rounds);
+        let mut next = Self::take_turns(this, None, wish, arrivals, &mut rounds);
         while let Some(peer) = next {
             let peer = peer.as_arc_borrow();
             let (wish, rounds) = match this.has_payer_of(&peer) {
@@ -67,7 +70,7 @@ impl Qp {
             if !rounds.is_left() {
                 return Self::leave(peer);
             }
-            next = Self::take_turns(peer, None, wish, &mut None, rounds);
+            next = Self::take_turns(peer, None, wish, &mut Arrivals::of(&peer.inbox), rounds);
         }
     }
 
@@ -86,24 +89,24 @@ impl Qp {
         this: ArcBorrow<'_, Self>,
         mut held: Option<Held<'_, Option<KBox<Core>>>>,
         wish: Wish,
-        direct: &mut Option<RxPacket>,
+        arrivals: &mut Arrivals<'_>,
         rounds: &mut Rounds,
     ) -> Option<Arc<Self>> {
         if this.is_at_end() {
-            *direct = None;
+            drop(arrivals.take_latest());
             return None;
         }
         let mut peer = None;
         // Until all is told: destruction waits for it, of QPs that the kernel uses.
         let _readers = this.poster.as_ref().map(|_| rcu::read_lock());
-        let mut run = |direct: &mut Option<RxPacket>| {
+        let mut run = |arrivals: &mut Arrivals<'_>| {
             this.turn.advance(
                 held.take(),
                 wish,
                 |core, wishes| {
                     // All look-ups of the turn share this section, and cost less.
                     this.net.readers.within(|| match core {
-                        Some(core) => core.run(this, direct, wishes.are_for_packets()),
+                        Some(core) => core.run(this, arrivals, wishes.are_for_packets()),
                         None => Upshot::default(),
                     })
                 },
@@ -129,13 +132,13 @@ impl Qp {
                 },
             );
         };
-        run(direct);
-        if let Some(packet) = direct.take() {
-            // Somebody else has the turn, or it ended before its time.
+        run(arrivals);
+        if let Some(packet) = arrivals.take_latest() {
+            // Another CPU has the turn, or the turn ended before the packet was taken in.
             if let Err(skb) = this.inbox.push(packet.into_skb()) {
                 this.net.drops.discard(skb, Discard::Overflow);
             }
-            run(&mut None);
+            run(arrivals);
         }
         peer
     }

@@ -21,10 +21,10 @@ use crate::{
     net::{rx::RxPacket, tx::Payload},
     qp::{
         peer::Destination,
-        sge::{self, OwnMemory},
+        sge::{self, read_sges, OwnMemory},
         wqe::{
             self, destination as destination_of, flush_length, registration, total_length, Owner,
-            SendHeader, Sge, SEND_HEADER, SGE_SIZE,
+            SendHeader, Sge, SEND_HEADER,
         },
     },
     verbs::pd::PdId,
@@ -371,13 +371,5 @@ fn check_length(wr: &SendWr) -> Result<(), WcStatus> {
     match wr.op {
         SendOp::Atomic(..) | SendOp::AtomicWrite(_) if wr.length != 8 => Err(WcStatus::LocLenErr),
         _ => Ok(()),
-    }
-}
-
-/// Copies SGEs out of a WQE, each word once.
-pub(crate) fn read_sges(ring: &Ring, slot: u32, at: usize, sges: &mut [Sge]) {
-    for (index, sge) in sges.iter_mut().enumerate() {
-        let offset = index.saturating_mul(SGE_SIZE).saturating_add(at);
-        *sge = Sge::parse(&ring.read_words(slot, offset));
     }
 }

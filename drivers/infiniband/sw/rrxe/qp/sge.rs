@@ -5,6 +5,7 @@
 //! Keys are resolved at every use: a region deregistered in the meantime is simply no longer there.
 
 use rdma::{
+    abi::ring::Ring,
     memory::odp::LONGEST_SPAN,
     support::table::Recent,
     verbs::mr::{Span, SpanFault},
@@ -174,4 +175,12 @@ pub(crate) fn scatter_bytes(
         let piece = bytes.get(from..from.saturating_add(span.len()));
         span.copy_from_slice(0, piece.ok_or(SpanFault::Range)?)
     })
+}
+
+/// Copies SGEs out of a WQE, each word once.
+pub(crate) fn read_sges(ring: &Ring, slot: u32, at: usize, sges: &mut [Sge]) {
+    for (index, sge) in sges.iter_mut().enumerate() {
+        let offset = index.saturating_mul(SGE_SIZE).saturating_add(at);
+        *sge = Sge::parse(&ring.read_words(slot, offset));
+    }
 }
