@@ -149,7 +149,7 @@ pub trait RecvQueue {
 
     /// Copies the payload to `offset` bytes into the slot's SGEs.
     ///
-    /// That of a datagram goes behind [`crate::responder::GRH_LEN`] bytes, which the host fills
+    /// That of a datagram goes behind [`crate::wire::grh::GRH_LEN`] bytes, which the host fills
     /// with the global route header; the engine asks for it even if the payload is empty.
     ///
     /// # Errors

@@ -7,7 +7,7 @@
 
 use core::{marker::PhantomData, ptr, slice};
 
-use kernel::prelude::*;
+use kernel::{ffi::c_int, prelude::*};
 
 use crate::{
     abi::{
@@ -248,9 +248,26 @@ impl RecvList<'_> {
         }
     }
 
-    /// The request that was taken last.
-    pub(crate) fn current(&self) -> *const ib_recv_wr {
-        self.current
+    /// Has the driver `post` the list that begins with `first`. If that fails, `failed` gets the request that was taken last.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::new`], and `failed` must be valid for a write.
+    pub(crate) unsafe fn post(
+        first: *const ib_recv_wr,
+        failed: *mut *const ib_recv_wr,
+        post: impl FnOnce(&mut Self) -> Result,
+    ) -> c_int {
+        // SAFETY: As the caller promises.
+        let mut list = unsafe { Self::new(first) };
+        match post(&mut list) {
+            Ok(()) => 0,
+            Err(error) => {
+                // SAFETY: As the caller promises.
+                unsafe { failed.write(list.current) };
+                error.to_errno()
+            }
+        }
     }
 }
 

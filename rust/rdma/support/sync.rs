@@ -6,7 +6,10 @@
 //! it takes must therefore keep bottom halves off wherever it is held, or a packet that arrives on
 //! the same CPU would spin for ever.
 
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::{
+    marker::PhantomData,
+    sync::atomic::{AtomicU32, Ordering},
+};
 
 use kernel::{
     bindings as core_bindings,
@@ -43,13 +46,85 @@ pub fn swap_fully_ordered(word: &AtomicU32, value: u32) -> u32 {
     before
 }
 
+/// The calls that take and release a kernel spinlock, which disable something on this CPU while it is held.
+pub trait SpinlockCalls {
+    /// Keeps for the release in which state the CPU was.
+    type State;
+
+    /// Takes the lock.
+    ///
+    /// # Safety
+    ///
+    /// `lock` must be initialised.
+    unsafe fn lock(lock: *mut core_bindings::spinlock_t) -> Self::State;
+
+    /// Releases the lock.
+    ///
+    /// # Safety
+    ///
+    /// The caller must own `lock`, and have `state` from the call that took it.
+    unsafe fn unlock(lock: *mut core_bindings::spinlock_t, state: &Self::State);
+
+    /// Takes the lock unless it is held.
+    ///
+    /// # Safety
+    ///
+    /// `lock` must be initialised.
+    unsafe fn try_lock(lock: *mut core_bindings::spinlock_t) -> Option<Self::State>;
+}
+
+/// The backend of a kernel [`Lock`] that is a spinlock, taken and released by the calls of `C`.
+pub struct SpinlockBackend<C>(PhantomData<C>);
+
+// SAFETY: The kernel's spinlock excludes all other owners; `relock` is the default one, which
+// takes the lock in the same way as `lock`.
+unsafe impl<C: SpinlockCalls> Backend for SpinlockBackend<C> {
+    type State = core_bindings::spinlock_t;
+    type GuardState = C::State;
+
+    #[inline]
+    unsafe fn init(
+        ptr: *mut Self::State,
+        name: *const c_char,
+        key: *mut core_bindings::lock_class_key,
+    ) {
+        // SAFETY: The caller promises that `ptr` is valid for writes and that `name` and `key`
+        // live for ever.
+        unsafe { core_bindings::__spin_lock_init(ptr, name, key) }
+    }
+
+    #[inline]
+    unsafe fn lock(ptr: *mut Self::State) -> Self::GuardState {
+        // SAFETY: The caller promises that `ptr` was initialised by `init`.
+        unsafe { C::lock(ptr) }
+    }
+
+    #[inline]
+    unsafe fn unlock(ptr: *mut Self::State, state: &Self::GuardState) {
+        // SAFETY: The caller promises that it owns the lock, and `state` is of the call that took it.
+        unsafe { C::unlock(ptr, state) }
+    }
+
+    #[inline]
+    unsafe fn try_lock(ptr: *mut Self::State) -> Option<Self::GuardState> {
+        // SAFETY: The caller promises that `ptr` was initialised by `init`.
+        unsafe { C::try_lock(ptr) }
+    }
+
+    #[inline]
+    unsafe fn assert_is_held(ptr: *mut Self::State) {
+        // SAFETY: The caller promises that `ptr` was initialised by `init`.
+        unsafe { core_bindings::spin_assert_is_held(ptr) }
+    }
+}
+
 /// A spinlock that is held with bottom halves disabled.
 ///
 /// Any context except hard interrupts. Made with [`new_bh_spinlock!`](crate::new_bh_spinlock).
-pub type BhSpinLock<T> = Lock<T, BhSpinLockBackend>;
+pub type BhSpinLock<T> = Lock<T, SpinlockBackend<BottomHalves>>;
 
 /// The guard of a [`BhSpinLock`]; bottom halves are disabled while it lives.
-pub type BhSpinLockGuard<'a, T> = Guard<'a, T, BhSpinLockBackend>;
+pub type BhSpinLockGuard<'a, T> = Guard<'a, T, SpinlockBackend<BottomHalves>>;
 
 /// Creates a [`BhSpinLock`] initialiser with a lock class of its own.
 ///
@@ -66,50 +141,29 @@ macro_rules! new_bh_spinlock {
 }
 pub use new_bh_spinlock;
 
-/// `spin_lock_bh()` and its relatives as the backend of a kernel [`Lock`].
-pub struct BhSpinLockBackend;
+/// `spin_lock_bh()` and its relatives.
+pub struct BottomHalves;
 
-// SAFETY: The kernel's spinlock excludes all other owners; `relock` is the default one, which
-// takes the lock in the same way as `lock`.
-unsafe impl Backend for BhSpinLockBackend {
-    type State = core_bindings::spinlock_t;
-    type GuardState = ();
+impl SpinlockCalls for BottomHalves {
+    type State = ();
 
     #[inline]
-    unsafe fn init(
-        ptr: *mut Self::State,
-        name: *const c_char,
-        key: *mut core_bindings::lock_class_key,
-    ) {
-        // SAFETY: The caller promises that `ptr` is valid for writes and that `name` and `key`
-        // live for ever.
-        unsafe { core_bindings::__spin_lock_init(ptr, name, key) }
+    unsafe fn lock(lock: *mut core_bindings::spinlock_t) {
+        // SAFETY: The caller promises that `lock` was initialised.
+        unsafe { bindings::spin_lock_bh(lock.cast()) }
     }
 
     #[inline]
-    unsafe fn lock(ptr: *mut Self::State) -> Self::GuardState {
-        // SAFETY: The caller promises that `ptr` was initialised by `init`.
-        unsafe { bindings::spin_lock_bh(ptr.cast()) }
+    unsafe fn unlock(lock: *mut core_bindings::spinlock_t, _state: &()) {
+        // SAFETY: The caller promises that it owns the lock.
+        unsafe { bindings::spin_unlock_bh(lock.cast()) }
     }
 
     #[inline]
-    unsafe fn unlock(ptr: *mut Self::State, _guard_state: &Self::GuardState) {
-        // SAFETY: The caller promises that it owns the lock, which it took with `lock` or
-        // `try_lock`.
-        unsafe { bindings::spin_unlock_bh(ptr.cast()) }
-    }
-
-    #[inline]
-    unsafe fn try_lock(ptr: *mut Self::State) -> Option<Self::GuardState> {
-        // SAFETY: The caller promises that `ptr` was initialised by `init`.
-        let taken = unsafe { bindings::spin_trylock_bh(ptr.cast()) };
+    unsafe fn try_lock(lock: *mut core_bindings::spinlock_t) -> Option<()> {
+        // SAFETY: The caller promises that `lock` was initialised.
+        let taken = unsafe { bindings::spin_trylock_bh(lock.cast()) };
         (taken != 0).then_some(())
-    }
-
-    #[inline]
-    unsafe fn assert_is_held(ptr: *mut Self::State) {
-        // SAFETY: The caller promises that `ptr` was initialised by `init`.
-        unsafe { core_bindings::spin_assert_is_held(ptr) }
     }
 }
 
@@ -117,7 +171,7 @@ unsafe impl Backend for BhSpinLockBackend {
 ///
 /// Any context. For what ib_core's users call with their own locks held and interrupts off, as they
 /// may post and poll. Made with [`new_irq_spinlock!`](crate::new_irq_spinlock).
-pub type IrqSpinLock<T> = Lock<T, IrqSpinLockBackend>;
+pub type IrqSpinLock<T> = Lock<T, SpinlockBackend<Interrupts>>;
 
 /// Creates an [`IrqSpinLock`] initialiser with a lock class of its own; arguments as those of
 /// [`new_bh_spinlock!`](crate::new_bh_spinlock).
@@ -133,51 +187,31 @@ macro_rules! new_irq_spinlock {
 }
 pub use new_irq_spinlock;
 
-/// `spin_lock_irqsave()` and its relatives as the backend of a kernel [`Lock`].
-pub struct IrqSpinLockBackend;
+/// `spin_lock_irqsave()` and its relatives.
+pub struct Interrupts;
 
-// SAFETY: The kernel's spinlock excludes all other owners; `relock` is the default one, which
-// takes the lock in the same way as `lock`.
-unsafe impl Backend for IrqSpinLockBackend {
-    type State = core_bindings::spinlock_t;
+impl SpinlockCalls for Interrupts {
     /// Whether interrupts were enabled.
-    type GuardState = c_ulong;
+    type State = c_ulong;
 
     #[inline]
-    unsafe fn init(
-        ptr: *mut Self::State,
-        name: *const c_char,
-        key: *mut core_bindings::lock_class_key,
-    ) {
-        // SAFETY: The caller promises that `ptr` is valid for writes and that `name` and `key`
-        // live for ever.
-        unsafe { core_bindings::__spin_lock_init(ptr, name, key) }
+    unsafe fn lock(lock: *mut core_bindings::spinlock_t) -> c_ulong {
+        // SAFETY: The caller promises that `lock` was initialised.
+        unsafe { bindings::spin_lock_irqsave(lock.cast()) }
     }
 
     #[inline]
-    unsafe fn lock(ptr: *mut Self::State) -> Self::GuardState {
-        // SAFETY: The caller promises that `ptr` was initialised by `init`.
-        unsafe { bindings::spin_lock_irqsave(ptr.cast()) }
+    unsafe fn unlock(lock: *mut core_bindings::spinlock_t, state: &c_ulong) {
+        // SAFETY: The caller promises that it owns the lock, and `state` is of the call that took it.
+        unsafe { bindings::spin_unlock_irqrestore(lock.cast(), *state) }
     }
 
     #[inline]
-    unsafe fn unlock(ptr: *mut Self::State, flags: &Self::GuardState) {
-        // SAFETY: The caller promises that it owns the lock, and the flags are those of taking it.
-        unsafe { bindings::spin_unlock_irqrestore(ptr.cast(), *flags) }
-    }
-
-    #[inline]
-    unsafe fn try_lock(ptr: *mut Self::State) -> Option<Self::GuardState> {
-        let mut flags = 0;
-        // SAFETY: The caller promises that `ptr` was initialised by `init`.
-        let taken = unsafe { bindings::spin_trylock_irqsave(ptr.cast(), &mut flags) };
-        (taken != 0).then_some(flags)
-    }
-
-    #[inline]
-    unsafe fn assert_is_held(ptr: *mut Self::State) {
-        // SAFETY: The caller promises that `ptr` was initialised by `init`.
-        unsafe { core_bindings::spin_assert_is_held(ptr) }
+    unsafe fn try_lock(lock: *mut core_bindings::spinlock_t) -> Option<c_ulong> {
+        let mut state = 0;
+        // SAFETY: The caller promises that `lock` was initialised.
+        let taken = unsafe { bindings::spin_trylock_irqsave(lock.cast(), &mut state) };
+        (taken != 0).then_some(state)
     }
 }
 

@@ -270,13 +270,8 @@ pub(crate) unsafe extern "C" fn destroy<P: Provider>(
     base: *mut bindings::ib_cq,
     _payload: *mut bindings::ib_udata,
 ) -> c_int {
-    from_result(|| {
-        // SAFETY: This is the destruction, past the point where it can fail.
-        let (cq, upcall) = unsafe { CqObject::<P>::take_raising(base) };
-        P::destroy_cq(&cq);
-        upcall.revoke();
-        Ok(0)
-    })
+    // SAFETY: This is the destruction, past the point where it can fail.
+    unsafe { CqObject::<P>::destroy_raising(base, P::destroy_cq) }
 }
 
 /// Implements `req_notify_cq`.

@@ -175,11 +175,28 @@ impl<P: Provider, B: Verb<P>> Object<P, Raising<B>> {
     /// # Safety
     ///
     /// As for [`Self::take`].
-    pub(crate) unsafe fn take_raising(base: *mut B) -> (Arc<B::Inner>, Upcall<B>) {
+    unsafe fn take_raising(base: *mut B) -> (Arc<B::Inner>, Upcall<B>) {
         let head: *mut Raising<B> = base.cast();
         // SAFETY: Initialized by the type invariant, and never read again.
         let upcall = unsafe { (*head).upcall.assume_init_read() };
         // SAFETY: As the caller promises.
         (unsafe { Self::take(head) }, upcall)
+    }
+
+    /// Takes the driver's object out, has the driver `destroy` it, and revokes its way back. Returns 0, as destruction
+    /// operations do.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::take`].
+    pub(crate) unsafe fn destroy_raising(
+        base: *mut B,
+        destroy: impl FnOnce(&Arc<B::Inner>),
+    ) -> c_int {
+        // SAFETY: As the caller promises.
+        let (inner, upcall) = unsafe { Self::take_raising(base) };
+        destroy(&inner);
+        upcall.revoke();
+        0
     }
 }

@@ -257,17 +257,10 @@ pub(crate) unsafe extern "C" fn post_recv<P: Provider>(
     requests: *const bindings::ib_recv_wr,
     failed: *mut *const bindings::ib_recv_wr,
 ) -> c_int {
-    from_result(|| {
-        // SAFETY: The queue is alive while ib_core calls its operations.
-        let srq = unsafe { SrqObject::<P>::get(base.cast()) };
-        // SAFETY: ib_core's list is valid during the call.
-        let mut list = unsafe { RecvList::new(requests) };
-        P::post_srq_recv(srq, &mut list).inspect_err(|_| {
-            // SAFETY: ib_core passes a place to fill along with requests.
-            unsafe { failed.write(list.current()) };
-        })?;
-        Ok(0)
-    })
+    // SAFETY: The queue is alive while ib_core calls its operations.
+    let srq = unsafe { SrqObject::<P>::get(base.cast()) };
+    // SAFETY: ib_core's list is valid during the call, and it passes a place to fill along with it.
+    unsafe { RecvList::post(requests, failed, |list| P::post_srq_recv(srq, list)) }
 }
 
 /// Implements `query_srq`.
@@ -302,11 +295,6 @@ pub(crate) unsafe extern "C" fn destroy<P: Provider>(
     base: *mut bindings::ib_srq,
     _payload: *mut bindings::ib_udata,
 ) -> c_int {
-    from_result(|| {
-        // SAFETY: This is the destruction, past the point where it can fail.
-        let (srq, upcall) = unsafe { SrqObject::<P>::take_raising(base) };
-        P::destroy_srq(&srq);
-        upcall.revoke();
-        Ok(0)
-    })
+    // SAFETY: This is the destruction, past the point where it can fail.
+    unsafe { SrqObject::<P>::destroy_raising(base, P::destroy_srq) }
 }

@@ -9,7 +9,6 @@ use super::check::{self, Message, Segment, ATOMIC_BYTES, SELECT_REGION};
 use super::replay::{Recorded, Replay};
 use super::{named_queue, Received, Refusal, Responder};
 use crate::host::{Host, RemoteAccess};
-use crate::ids::Imm;
 use crate::qp::{Context, Slots};
 use crate::wc::{RecvExtra, WcOpcode};
 use crate::wire::packet::{AtomicEth, Body, NakCode, Packet, Reth, SendPart, WritePart};
@@ -68,17 +67,8 @@ impl<R: Slots<Replay>> Responder<R> {
                         RecvExtra::Invalidated(rkey)
                     }
                 };
-                self.complete_held(
-                    Received {
-                        opcode: WcOpcode::Recv,
-                        byte_len: segment.received,
-                        extra,
-                        src_qp: context.settings.dest_qpn,
-                        solicited: packet.bth.solicited,
-                        grh: false,
-                    },
-                    host,
-                );
+                let received = received(WcOpcode::Recv, segment.received, extra, packet, context);
+                self.complete_held(received, host);
                 self.end_message();
             }
         }
@@ -114,34 +104,14 @@ impl<R: Slots<Replay>> Responder<R> {
             }
             Some(imm) => {
                 if let Some(imm) = imm {
-                    self.complete_write(imm, reth.length, packet, context, host);
+                    let (opcode, extra) = (WcOpcode::RecvRdmaWithImm, RecvExtra::Imm(imm));
+                    let received = received(opcode, reth.length, extra, packet, context);
+                    self.complete_held(received, host);
                 }
                 self.end_message();
             }
         }
         Ok(1)
-    }
-
-    /// The completion of an RDMA WRITE WITH IMMEDIATE.
-    fn complete_write<H: Host>(
-        &mut self,
-        imm: Imm,
-        byte_len: u32,
-        packet: &Packet,
-        context: &Context,
-        host: &mut H,
-    ) {
-        self.complete_held(
-            Received {
-                opcode: WcOpcode::RecvRdmaWithImm,
-                byte_len,
-                extra: RecvExtra::Imm(imm),
-                src_qp: context.settings.dest_qpn,
-                solicited: packet.bth.solicited,
-                grh: false,
-            },
-            host,
-        );
     }
 
     fn execute_read<H: Host>(
@@ -225,6 +195,24 @@ impl<R: Slots<Replay>> Responder<R> {
             ..Replay::new(request, packet.bth.psn, self.position, psns, self.msn)
         };
         self.ring.push(replay, context.settings.max_dest_rd_atomic);
+    }
+}
+
+/// A message of a connection whose last packet is `packet`.
+fn received(
+    opcode: WcOpcode,
+    byte_len: u32,
+    extra: RecvExtra,
+    packet: &Packet,
+    context: &Context,
+) -> Received {
+    Received {
+        opcode,
+        byte_len,
+        extra,
+        src_qp: context.settings.dest_qpn,
+        solicited: packet.bth.solicited,
+        grh: false,
     }
 }
 

@@ -31,7 +31,7 @@ use crate::wire::packet::{Body, NakCode, Packet, SendPart, Service, WritePart};
 use crate::wr::RecvWr;
 
 pub use replay::Replay;
-pub use ud::{check_management, GRH_LEN};
+pub use ud::check_management;
 
 use check::Message;
 use replay::{Number, Pending, Ring, Sent};

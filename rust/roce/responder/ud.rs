@@ -12,12 +12,9 @@ use crate::host::{Host, QpDropReason};
 use crate::ids::{Pkey, Qkey};
 use crate::qp::{Context, Outcome, QpKind, Slots};
 use crate::wc::{RecvExtra, WcOpcode};
-use crate::wire::mad;
 use crate::wire::packet::{Body, Deth, Packet, SendPart, Service};
+use crate::wire::{grh::GRH_LEN, mad};
 use crate::wr::SendTail;
-
-/// Bytes at the start of a receive buffer that hold the global route header.
-pub const GRH_LEN: u32 = 40;
 
 /// Bytes of a management datagram (IBTA 1.x §13.4.2), and of every payload for QP1. Linux takes its receives to be full,
 /// so behind a shorter payload it would read an older datagram (`ib_mad_recv_done()`, drivers/infiniband/core/mad.c).

@@ -3,7 +3,9 @@
 //! What a datagram's receiver finds in place of a global route header (IBTA annex A17 §A17.4.5).
 
 use super::icrc::IPV4_LEN;
-use crate::responder::GRH_LEN;
+
+/// Bytes at the start of a datagram's receive buffer that hold the global route header.
+pub const GRH_LEN: u32 = 40;
 
 /// What the 40 bytes at the start of a receive buffer hold of an IPv4 datagram: its header in the
 /// second half, zeros in the first. An IPv6 header fills all of them as it is.

@@ -12,7 +12,7 @@ use roce::wc::{RecvWc, SendWc, WcStatus};
 use roce::wr::{AtomicOp, FlushKind, LocalOp, RecvSlot, RecvWr, SendSlot, SendWr};
 
 use crate::memory::Memory;
-use crate::message::LocalFault;
+use crate::message::{self, LocalFault};
 use crate::recv::{self, RecvFault, RecvRing};
 use crate::requester;
 use crate::side::{Effect, Side};
@@ -31,23 +31,15 @@ pub(crate) struct SimHost<'a> {
 
 impl SendQueue for SimHost<'_> {
     fn take_send(&mut self) -> Fetch<SendWr> {
-        let Some(message) = self.side.messages.get(self.side.taken) else {
-            return Fetch::Empty;
-        };
-        self.side.taken += 1;
-        match message.fault {
-            LocalFault::Malformed(status) => Fetch::Malformed(message.wr, status),
-            _ => Fetch::Wr(message.wr),
-        }
+        message::take(&self.side.messages, &mut self.side.taken)
     }
 
     fn retire_send(&mut self, slot: SendSlot) {
         let side = &mut *self.side;
-        let oldest = side.messages.get(side.retired).map(|oldest| oldest.wr.slot);
-        if side.retired >= side.taken || oldest != Some(slot) {
-            return side.fail(format!("retired {slot:?}, the oldest taken is {oldest:?}"));
+        let taken = &side.messages[..side.taken];
+        if let Err(why) = message::retire(taken, &mut side.retired, slot) {
+            side.fail(why);
         }
-        side.retired += 1;
     }
 
     fn check_send(&mut self, slot: SendSlot, _access: LocalAccess) -> Result<(), WcStatus> {

@@ -5,10 +5,11 @@
 
 use std::rc::Rc;
 
+use roce::host::Fetch;
 use roce::mtu::Mtu;
 use roce::wc::{WcOpcode, WcStatus};
 use roce::wire::packet::{AtomicEth, Body, Reth, SendPart, WritePart};
-use roce::wr::{AtomicOp, LocalOp, SendOp, SendTail, SendWr};
+use roce::wr::{AtomicOp, LocalOp, SendOp, SendSlot, SendTail, SendWr};
 
 /// What is wrong with a work request at its own end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +53,51 @@ pub(crate) struct Message {
     /// The original value that an atomic found.
     pub(crate) original: u64,
     pub(crate) completed: Option<WcStatus>,
+}
+
+/// A message in a send queue.
+pub(crate) trait Posted {
+    /// Its work request, as the engine takes it.
+    fn wr(&self) -> SendWr;
+
+    /// What is wrong with it.
+    fn fault(&self) -> LocalFault;
+}
+
+impl Posted for Message {
+    fn wr(&self) -> SendWr {
+        self.wr
+    }
+
+    fn fault(&self) -> LocalFault {
+        self.fault
+    }
+}
+
+/// Takes the next message: `taken` counts those before it.
+pub(crate) fn take(messages: &[impl Posted], taken: &mut usize) -> Fetch<SendWr> {
+    let Some(message) = messages.get(*taken) else {
+        return Fetch::Empty;
+    };
+    *taken += 1;
+    match message.fault() {
+        LocalFault::Malformed(status) => Fetch::Malformed(message.wr(), status),
+        _ => Fetch::Wr(message.wr()),
+    }
+}
+
+/// Retires the oldest of the `taken` messages, which must be the one in `slot`: `retired` counts those before it.
+pub(crate) fn retire(
+    taken: &[impl Posted],
+    retired: &mut usize,
+    slot: SendSlot,
+) -> Result<(), String> {
+    let oldest = taken.get(*retired).map(|oldest| oldest.wr().slot);
+    if oldest != Some(slot) {
+        return Err(format!("retired {slot:?}, the oldest taken is {oldest:?}"));
+    }
+    *retired += 1;
+    Ok(())
 }
 
 /// How many PSNs a work request takes.

@@ -273,13 +273,8 @@ pub(crate) unsafe extern "C" fn destroy<P: Provider>(
     qp: *mut bindings::ib_qp,
     _payload: *mut bindings::ib_udata,
 ) -> c_int {
-    from_result(|| {
-        // SAFETY: This is the destruction, past the point where it can fail.
-        let (inner, upcall) = unsafe { QpObject::<P>::take_raising(qp) };
-        P::destroy_qp(&inner);
-        upcall.revoke();
-        Ok(0)
-    })
+    // SAFETY: This is the destruction, past the point where it can fail.
+    unsafe { QpObject::<P>::destroy_raising(qp, P::destroy_qp) }
 }
 
 /// Implements `post_send`: a list of the kernel or, without any, the doorbell of a process, which has
@@ -326,15 +321,8 @@ pub(crate) unsafe extern "C" fn post_recv<P: Provider>(
     requests: *const bindings::ib_recv_wr,
     failed: *mut *const bindings::ib_recv_wr,
 ) -> c_int {
-    from_result(|| {
-        // SAFETY: The QP is alive while ib_core calls its operations.
-        let qp = unsafe { of::<P>(qp) };
-        // SAFETY: ib_core's list is valid during the call.
-        let mut list = unsafe { RecvList::new(requests) };
-        P::post_recv(qp, &mut list).inspect_err(|_| {
-            // SAFETY: ib_core passes a place to fill along with requests.
-            unsafe { failed.write(list.current()) };
-        })?;
-        Ok(0)
-    })
+    // SAFETY: The QP is alive while ib_core calls its operations.
+    let qp = unsafe { of::<P>(qp) };
+    // SAFETY: ib_core's list is valid during the call, and it passes a place to fill along with it.
+    unsafe { RecvList::post(requests, failed, |list| P::post_recv(qp, list)) }
 }

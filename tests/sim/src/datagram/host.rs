@@ -7,13 +7,13 @@ use roce::host::{
     RecvQueue, RemoteAccess, ScatterFault, SendQueue,
 };
 use roce::ids::Rkey;
-use roce::responder::GRH_LEN;
 use roce::wc::{RecvWc, SendWc, WcStatus};
+use roce::wire::grh::GRH_LEN;
 use roce::wr::{AtomicOp, FlushKind, LocalOp, RecvSlot, RecvWr, SendSlot, SendWr};
 
 use super::{oracle, Side};
 use crate::memory::Memory;
-use crate::message::LocalFault;
+use crate::message;
 use crate::recv::{RecvFault, RecvRing};
 use crate::side::Effect;
 
@@ -36,23 +36,15 @@ impl DatagramHost<'_> {
 
 impl SendQueue for DatagramHost<'_> {
     fn take_send(&mut self) -> Fetch<SendWr> {
-        let Some(message) = self.side.messages.get(self.side.taken) else {
-            return Fetch::Empty;
-        };
-        self.side.taken += 1;
-        match message.fault {
-            LocalFault::Malformed(status) => Fetch::Malformed(message.wr, status),
-            _ => Fetch::Wr(message.wr),
-        }
+        message::take(&self.side.messages, &mut self.side.taken)
     }
 
     fn retire_send(&mut self, slot: SendSlot) {
         let side = &mut *self.side;
-        let oldest = side.messages.get(side.retired).map(|oldest| oldest.wr.slot);
-        if side.retired >= side.taken || oldest != Some(slot) {
-            return side.fail(format!("retired {slot:?}, the oldest taken is {oldest:?}"));
+        let taken = &side.messages[..side.taken];
+        if let Err(why) = message::retire(taken, &mut side.retired, slot) {
+            side.fail(why);
         }
-        side.retired += 1;
     }
 
     fn check_send(&mut self, _: SendSlot, _: LocalAccess) -> Result<(), WcStatus> {

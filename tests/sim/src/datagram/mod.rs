@@ -19,16 +19,16 @@ use roce::host::Event as AsyncEvent;
 use roce::ids::Qpn;
 use roce::psn::Psn;
 use roce::qp::{Config, Qp, QpKind, QpState, TransmitFault};
-use roce::responder::GRH_LEN;
 use roce::time::Instant;
 use roce::transmit::{Source, Transmit};
 use roce::wc::WcStatus;
+use roce::wire::grh::GRH_LEN;
 use roce::wire::packet::Packet;
 use roce::wr::SendWr;
 
 use crate::agenda::Agenda;
 use crate::memory::Memory;
-use crate::message::LocalFault;
+use crate::message::{LocalFault, Posted};
 use crate::recv::{Receive, RecvRing};
 use crate::rng::Rng;
 use crate::side::Effect;
@@ -95,6 +95,16 @@ struct Message {
     sent: bool,
     /// The payload was asked for and wasn't there.
     failed: bool,
+}
+
+impl Posted for Message {
+    fn wr(&self) -> SendWr {
+        self.wr
+    }
+
+    fn fault(&self) -> LocalFault {
+        self.fault
+    }
 }
 
 /// One QP's surroundings and what the oracle knows of it.

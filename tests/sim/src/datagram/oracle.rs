@@ -4,9 +4,9 @@
 
 use roce::ids::Qpn;
 use roce::qp::{QpKind, QpState};
-use roce::responder::GRH_LEN;
 use roce::transmit::{Source, Transmit};
 use roce::wc::{RecvExtra, RecvWc, SendWc, WcOpcode, WcStatus};
+use roce::wire::grh::GRH_LEN;
 use roce::wire::packet::{Body, SendPart, Service};
 use roce::wr::{SendOp, SendTail};
 

@@ -4,8 +4,8 @@
 
 use roce::ids::{Imm, Qkey, Qpn, Rkey};
 use roce::qp::QpKind;
-use roce::responder::GRH_LEN;
 use roce::wc::WcStatus;
+use roce::wire::grh::GRH_LEN;
 use roce::wr::{RemoteAddr, SendOp, SendSlot, SendTail, SendWr, UdDest};
 
 use super::swarm::{Swarm, MAD_LEN};

@@ -9,7 +9,7 @@ use rdma::{
     support::{sync::IrqSpinLock, workqueue::is_in_work_item},
     verbs::av::Av,
 };
-use roce::{responder::GRH_LEN, wire::grh::with_stand_in};
+use roce::wire::grh::{with_stand_in, GRH_LEN};
 
 /// Flow labels have so many bits.
 pub(super) const NUMBER_BITS: u32 = 20;

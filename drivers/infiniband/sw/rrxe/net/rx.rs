@@ -16,8 +16,13 @@ use rdma::{
 };
 use roce::{
     ids::Qpn,
-    responder::GRH_LEN,
-    wire::{self, grh, icrc::Icrc, packet::Packet, DropReason, BTH_LEN, ICRC_LEN, MAX_HEADER},
+    wire::{
+        self,
+        grh::{self, GRH_LEN},
+        icrc::Icrc,
+        packet::Packet,
+        DropReason, BTH_LEN, ICRC_LEN, MAX_HEADER,
+    },
 };
 
 use crate::{
