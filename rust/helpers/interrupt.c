@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * On PREEMPT_RT, code with softirqs disabled may be preempted by other such code on the same CPU. There
- * rust/rdma/support/section.rs, which counts sections per CPU without atomic operations, would lose readers.
+ * rust/rdma/support/read_section.rs, which counts sections per CPU without atomic operations, would lose readers.
  */
 #ifdef CONFIG_PREEMPT_RT
 #error "rrxe does not support kernels with CONFIG_PREEMPT_RT"

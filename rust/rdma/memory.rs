@@ -27,14 +27,14 @@ pub(crate) fn is_current_mm(mm: *const bindings::mm_struct) -> bool {
 }
 
 /// Memory of a process.
-pub enum ProcessMemory {
+pub enum RegionMemory {
     /// It is always there.
     Pinned(UserMemory),
     /// It comes when it is used.
     OnDemand(OnDemand),
 }
 
-impl ProcessMemory {
+impl RegionMemory {
     /// Bytes in the range.
     pub fn length(&self) -> u64 {
         match self {

@@ -34,7 +34,7 @@ use crate::{
         attr::{DeviceAttributes, DeviceChange, PortAttributes, PortChange},
         gid::{Gid, GidPlace},
         mad::PortCounters,
-        restrack::Details,
+        restrack::DriverAttrs,
         stats::CounterName,
     },
     memory::{
@@ -151,29 +151,29 @@ pub trait Provider: Sized + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// Those of [`Details`]; `EINVAL` once destroyed.
-    fn qp_details(qp: &Arc<Self::Qp>, details: &mut Details<'_>) -> Result;
+    /// Those of [`DriverAttrs`]; `EINVAL` once destroyed.
+    fn qp_details(qp: &Arc<Self::Qp>, details: &mut DriverAttrs<'_>) -> Result;
 
     /// What users may know of a completion queue.
     ///
     /// # Errors
     ///
-    /// Those of [`Details`].
-    fn cq_details(cq: &Arc<Self::Cq>, details: &mut Details<'_>) -> Result;
+    /// Those of [`DriverAttrs`].
+    fn cq_details(cq: &Arc<Self::Cq>, details: &mut DriverAttrs<'_>) -> Result;
 
     /// What users may know of a shared receive queue.
     ///
     /// # Errors
     ///
-    /// Those of [`Details`]; `EINVAL` once destroyed.
-    fn srq_details(srq: &Arc<Self::Srq>, details: &mut Details<'_>) -> Result;
+    /// Those of [`DriverAttrs`]; `EINVAL` once destroyed.
+    fn srq_details(srq: &Arc<Self::Srq>, details: &mut DriverAttrs<'_>) -> Result;
 
     /// What users may know of a memory region. Must not sleep.
     ///
     /// # Errors
     ///
-    /// Those of [`Details`].
-    fn mr_details(mr: &Arc<Self::Mr>, details: &mut Details<'_>) -> Result;
+    /// Those of [`DriverAttrs`].
+    fn mr_details(mr: &Arc<Self::Mr>, details: &mut DriverAttrs<'_>) -> Result;
 
     /// ib_core is about to give the device to its users, perhaps again: in another namespace.
     /// Process context.

@@ -13,7 +13,7 @@ use kernel::{error::to_result, ffi::c_void, prelude::*, sync::Arc, types::Opaque
 use crate::{
     bindings,
     device::IbDevice,
-    support::claim::{Claim, Place},
+    support::callback::{Claim, Place},
 };
 
 /// A device of whatever driver. Nothing can be done to it: an operation of [`IbDevice`] may not suit another driver's.

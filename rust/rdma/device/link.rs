@@ -14,7 +14,7 @@ use kernel::{
 use crate::{
     bindings,
     net::netdev::Netdev,
-    support::claim::{Claim, Place},
+    support::callback::{Claim, Place},
 };
 
 /// Makes devices on a user's behest.

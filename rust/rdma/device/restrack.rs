@@ -20,12 +20,12 @@ use crate::{
 /// # Invariants
 ///
 /// `message` is a valid message with an open nest of driver attributes, for `'a`.
-pub struct Details<'a> {
+pub struct DriverAttrs<'a> {
     message: *mut bindings::sk_buff,
     _call: PhantomData<&'a ()>,
 }
 
-impl Details<'_> {
+impl DriverAttrs<'_> {
     /// Adds a number.
     ///
     /// # Errors
@@ -67,7 +67,7 @@ impl Details<'_> {
 /// `message` must be a valid message that is being built.
 unsafe fn tell(
     message: *mut bindings::sk_buff,
-    fill: impl FnOnce(&mut Details<'_>) -> Result,
+    fill: impl FnOnce(&mut DriverAttrs<'_>) -> Result,
 ) -> c_int {
     const KIND: c_int = bindings::rdma_nldev_attr_RDMA_NLDEV_ATTR_DRIVER as c_int;
     // SAFETY: As the caller promises.
@@ -76,7 +76,7 @@ unsafe fn tell(
         return EMSGSIZE.to_errno();
     }
     // INVARIANT: The nest is open now.
-    let filled = fill(&mut Details {
+    let filled = fill(&mut DriverAttrs {
         message,
         _call: PhantomData,
     });

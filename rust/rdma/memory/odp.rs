@@ -3,7 +3,7 @@
 //! Memory of a process that isn't pinned: on-demand paging.
 //!
 //! A [`Chunk`] knows the pages of a range that are present. Users of the data path find and use them within
-//! [`Sections`]; what is absent they have faulted in by process context ([`OnDemand::fault_in`]) and try
+//! [`ReadSections`]; what is absent they have faulted in by process context ([`OnDemand::fault_in`]) and try
 //! again. Before the process loses a page, or the right to write it, the MMU notifier takes it out of
 //! the chunk and waits for the sections that may have found it: so no user holds a page that the process has not.
 //! A section lasts as long as the copy of one packet, and the wait costs no other CPU anything: a process may have

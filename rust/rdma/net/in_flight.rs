@@ -29,7 +29,7 @@ use kernel::{
     types::ForeignOwnable,
 };
 
-use super::credit::Credit;
+use super::tx_limit::TxCount;
 use crate::bindings;
 
 /// A destructor of buffers.
@@ -61,7 +61,7 @@ fn jiffies() -> u32 {
 /// The task of a packet's destructor.
 pub(super) enum Departure {
     /// The slot is free. The packet held this credit.
-    Over(Arc<Credit>),
+    Over(Arc<TxCount>),
     /// Nothing: the sender, which looks at the packet just now, frees the slot.
     Noted,
     /// The end of the module has taken the packet, or takes it just now. The slot keeps the credit.
@@ -72,7 +72,7 @@ pub(super) enum Departure {
 ///
 /// # Invariants
 ///
-/// While `skb` is not null, `credit` is from `Arc::<Credit>::into_foreign()`, and the slot owns that reference. It owns
+/// While `skb` is not null, `credit` is from `Arc::<TxCount>::into_foreign()`, and the slot owns that reference. It owns
 /// `original`, too, which is in one object with the buffer that `skb` was.
 pub(super) struct Slot {
     /// The packet's buffer, a clone; null, [`TAKEN`], [`CHECKED`] or [`LEFT`].
@@ -105,7 +105,7 @@ impl Slot {
         &self,
         skb: *mut bindings::sk_buff,
         original: *mut bindings::sk_buff,
-        credit: &Arc<Credit>,
+        credit: &Arc<TxCount>,
     ) {
         // INVARIANT: The slot owns what it gets here before it has a packet.
         self.original.store(original, ordering::Relaxed);
@@ -124,7 +124,7 @@ impl Slot {
     /// # Safety
     ///
     /// The slot has a packet, and keeps the credit while the result lives.
-    pub(super) unsafe fn credit(&self) -> ArcBorrow<'_, Credit> {
+    pub(super) unsafe fn credit(&self) -> ArcBorrow<'_, TxCount> {
         // SAFETY: By the type invariant and the caller's promise.
         unsafe { Arc::borrow(self.credit.load(ordering::Relaxed)) }
     }
@@ -134,7 +134,7 @@ impl Slot {
     /// # Errors
     ///
     /// The state that stands there instead.
-    fn clear(&self, state: *mut bindings::sk_buff) -> Result<Arc<Credit>, *mut bindings::sk_buff> {
+    fn clear(&self, state: *mut bindings::sk_buff) -> Result<Arc<TxCount>, *mut bindings::sk_buff> {
         let (free, credit) = (ptr::null_mut(), self.credit.load(ordering::Relaxed));
         let original = self.original.load(ordering::Relaxed);
         self.skb.cmpxchg(state, free, ordering::Full)?;
@@ -161,7 +161,7 @@ impl Slot {
 
     /// Frees the slot if its packet was freed without a call of its destructor, and returns the credit. One caller at a time;
     /// none calls [`Self::enter`] or [`Self::take_back`] meanwhile.
-    fn recover(&self) -> Option<Arc<Credit>> {
+    fn recover(&self) -> Option<Arc<TxCount>> {
         let skb = self.skb.load(ordering::Relaxed);
         if skb.is_null() || self.skb.cmpxchg(skb, CHECKED, ordering::Full).is_err() {
             return None;
@@ -284,7 +284,7 @@ impl Slots {
 
     /// Frees the slots of packets that were freed without a call of their destructor, and returns their credits. One caller at a
     /// time, the one of [`Self::free`] or, if the sender has ended, whoever excludes [`Self::take_back`]. Any context.
-    pub(super) fn recover(&self) -> impl Iterator<Item = Arc<Credit>> + '_ {
+    pub(super) fn recover(&self) -> impl Iterator<Item = Arc<TxCount>> + '_ {
         self.slots.iter().filter_map(Slot::recover)
     }
 

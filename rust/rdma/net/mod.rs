@@ -8,9 +8,7 @@
 //!
 //! Addresses are GIDs throughout, those of IPv4 mapped into IPv6.
 
-pub mod credit;
 mod in_flight;
-pub mod lane;
 pub(crate) mod lower;
 mod multicast;
 pub mod netdev;
@@ -21,4 +19,6 @@ pub(crate) mod segment;
 mod sender_socket;
 pub mod skb;
 pub mod tap;
+pub mod tx_cpu;
+pub mod tx_limit;
 pub mod udp;

@@ -8,7 +8,7 @@ use kernel::{error::to_result, prelude::*, sync::Arc, types::Opaque};
 
 use crate::{
     bindings,
-    support::claim::{Claim, Place},
+    support::callback::{Claim, Place},
 };
 
 /// Which namespace something belongs to. Two are the same only while neither ended.

@@ -17,7 +17,7 @@ use crate::bindings;
 const SUCCESS: c_int = bindings::NET_RX_SUCCESS as c_int;
 
 /// Who looks on.
-pub trait Onlooker: Send + Sync + 'static {
+pub trait FrameObserver: Send + Sync + 'static {
     /// Something passes the network device, in either direction.
     ///
     /// # Context
@@ -29,7 +29,7 @@ pub trait Onlooker: Send + Sync + 'static {
 
 /// A registered packet handler. Dropping it ends the calls, and waits for those that run: process
 /// context; sleeps.
-pub struct Tap<T: Onlooker> {
+pub struct Tap<T: FrameObserver> {
     block: Pin<KBox<Block<T>>>,
     /// The handler is in its list.
     _netdev: Netdev,
@@ -40,18 +40,18 @@ pub struct Tap<T: Onlooker> {
 /// `handler` is the first member.
 #[repr(C)]
 #[pin_data]
-struct Block<T: Onlooker> {
+struct Block<T: FrameObserver> {
     #[pin]
     handler: Opaque<bindings::packet_type>,
     onlooker: Arc<T>,
 }
 
 // SAFETY: The handler is touched only by the network stack, under its lock and RCU.
-unsafe impl<T: Onlooker> Send for Block<T> {}
+unsafe impl<T: FrameObserver> Send for Block<T> {}
 // SAFETY: As above.
-unsafe impl<T: Onlooker> Sync for Block<T> {}
+unsafe impl<T: FrameObserver> Sync for Block<T> {}
 
-impl<T: Onlooker> Tap<T> {
+impl<T: FrameObserver> Tap<T> {
     /// Shows `onlooker` what passes `netdev` from now on. Process context.
     ///
     /// # Errors
@@ -85,7 +85,7 @@ impl<T: Onlooker> Tap<T> {
     }
 }
 
-impl<T: Onlooker> Drop for Tap<T> {
+impl<T: FrameObserver> Drop for Tap<T> {
     fn drop(&mut self) {
         // SAFETY: `new` added it. Nobody is in `passes` any more when this returns.
         unsafe { bindings::dev_remove_pack(self.block.handler.get()) };
@@ -95,7 +95,7 @@ impl<T: Onlooker> Drop for Tap<T> {
 /// # Safety
 ///
 /// `handler` must be that of a [`Block<T>`], `skb` a packet of which the caller gives up a count.
-unsafe extern "C" fn passes<T: Onlooker>(
+unsafe extern "C" fn passes<T: FrameObserver>(
     skb: *mut bindings::sk_buff,
     _netdev: *mut bindings::net_device,
     handler: *mut bindings::packet_type,

@@ -9,8 +9,8 @@
 //! Readers may be in any context but hard interrupts; they take no lock and no reference. Writers are in
 //! process context. The last owner may drop a table in softirq.
 
+mod last_lookup;
 mod locked;
-mod recent;
 mod retired;
 
 use core::{
@@ -32,12 +32,12 @@ use kernel::{
 use crate::support::{
     quota::Left,
     random::next_u32,
-    section::Sections,
+    read_section::ReadSections,
     sync::{cond_resched, BhSpinLock},
 };
 
-use recent::Generation;
-pub use recent::Recent;
+use last_lookup::Generation;
+pub use last_lookup::LastLookup;
 use retired::Batch;
 
 /// How many objects are looked at in a section when many are.
@@ -59,7 +59,7 @@ pub struct Table<T: Send + Sync + 'static> {
     xa: Opaque<bindings::xarray>,
     /// How many more numbers may be taken.
     left: Left,
-    readers: Arc<Sections>,
+    readers: Arc<ReadSections>,
     generation: Generation,
     #[pin]
     retired: BhSpinLock<Batch<T>>,
@@ -75,7 +75,7 @@ unsafe impl<T: Send + Sync + 'static> Sync for Table<T> {}
 impl<T: Send + Sync + 'static> Table<T> {
     /// Initialises an empty table of at most `limit` objects, which may share its `readers` with others.
     /// Its nodes count for the memory cgroup of the process that adds an object.
-    pub fn new(limit: u32, readers: &Arc<Sections>) -> impl PinInit<Self> + '_ {
+    pub fn new(limit: u32, readers: &Arc<ReadSections>) -> impl PinInit<Self> + '_ {
         pin_init!(Self {
             // SAFETY: `xa` is valid for writes while the closure runs.
             // INVARIANT: It is initialised and empty.
@@ -447,8 +447,8 @@ mod tests {
         Ok(Arc::new(Atomic::new(0), GFP_KERNEL)?)
     }
 
-    fn readers() -> Result<Arc<Sections>> {
-        Ok(Arc::new(Sections::new()?, GFP_KERNEL)?)
+    fn readers() -> Result<Arc<ReadSections>> {
+        Ok(Arc::new(ReadSections::new()?, GFP_KERNEL)?)
     }
 
     fn table() -> Result<Pin<KBox<Table<Guest>>>> {

@@ -235,7 +235,7 @@ def neighbour():
 
 # On one CPU, or threads hand over to the one whose packets are on the way.
 os.sched_setaffinity(0, {0})
-Path("/sys/devices/virtual/workqueue/rrxe_rest/cpumask").write_text("1")
+Path("/sys/devices/virtual/workqueue/rrxe_deferred/cpumask").write_text("1")
 if HOW == "share":
     case("datagrams: a stranger's datagram has no softirq send what lies in a ring")(strangers)
     case("datagrams: those to the own group have no softirq send more of them")(own_group)

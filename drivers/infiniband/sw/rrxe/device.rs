@@ -2,11 +2,11 @@
 
 //! The device: what is its own, and what it tells about itself and its port.
 
+pub(crate) mod disassociate;
 pub(crate) mod link;
 pub(crate) mod speed;
 pub(crate) mod stats;
-pub(crate) mod unplug;
-pub(crate) mod workers;
+pub(crate) mod workqueues;
 
 use kernel::{
     prelude::*,
@@ -33,7 +33,7 @@ use crate::{
     device::{
         link::Link,
         stats::{Counter, Counters},
-        workers::Workers,
+        workqueues::Workqueues,
     },
     gsi::{CmQueue, Senders},
     limits,
@@ -95,7 +95,7 @@ pub(crate) struct Device {
     /// … and the sum of those that are gone.
     retired: Counters,
     /// Where QPs run when nobody else runs them.
-    pub(crate) workers: Arc<Workers>,
+    pub(crate) workqueues: Arc<Workqueues>,
     sys_image_guid: Atomic<u64>,
     /// Capabilities that its port's users have declared.
     capabilities: Atomic<u32>,
@@ -123,7 +123,7 @@ impl Device {
         Arc::pin_init(
             try_pin_init!(Self {
                 mrs <- MrTable::new(&readers),
-                workers: link.workers().clone(),
+                workqueues: link.workqueues().clone(),
                 link,
                 mcast <- Attachments::new(),
                 ahs <- Table::new(limits::MAX_AH, &readers),

@@ -8,11 +8,11 @@
 //!
 //! A watcher is a work item, so that pages take turns: while others wait it soon queues behind them. A send
 //! queue's turn may take longer; by how much is a debt, which the page pays in turns that it does without.
-//! So pages get the same [`Share`] of a poller whatever they ring for. What is left to do after a turn, the kernel
+//! So pages get the same [`Deficit`] of a poller whatever they ring for. What is left to do after a turn, the kernel
 //! itself rings for ([`Doorbell::leave`]).
 //!
 //! If it gets no CPU while doorbells ring, because the process itself spins on the only one, or others take
-//! too long, the guard, a timer, sees that within twice [`Workers::guard`] (within 20 ms on a page where nothing was
+//! too long, the guard, a timer, sees that within twice [`Workqueues::watchdog`] (within 20 ms on a page where nothing was
 //! posted for long), and lets the process call. A thread of the process's share serves the doorbells rung so far
 //! ([`relief`]). What the process posts then is served in its own time.
 //!
@@ -25,9 +25,9 @@
 //! tells the process to call, then looks for doorbells, with a full barrier between. So either the
 //! watcher sees the doorbell or the process sees that it has to call.
 
-pub(crate) mod interest;
-mod relief;
-pub(crate) mod share;
+pub(crate) mod fairness;
+pub(crate) mod poll_policy;
+mod watchdog;
 
 use core::{
     ops::ControlFlow,
@@ -62,14 +62,14 @@ use rdma::{
 };
 
 use crate::{
-    device::{workers::Workers, Device},
+    device::{workqueues::Workqueues, Device},
     doorbells::{
-        interest::Interest,
-        share::{end_of_turn, Share, Stint},
+        fairness::{end_of_slice, Deficit, Slice},
+        poll_policy::PollPolicy,
     },
     limits::{
         accounts::{Payer, Threads},
-        thread_share::ThreadShare,
+        thread_permit::ThreadPermit,
     },
     qp::Qp,
 };
@@ -82,7 +82,7 @@ const LAST: u32 = 2 * SLOTS;
 /// send queues needs less, unless its turns are long.
 const SETTLE: i64 = 100_000_000;
 /// Doorbells that may ring for nothing before a page is held to do no more than that.
-const IN_VAIN: u32 = 16;
+const IDLE_DOORBELLS: u32 = 16;
 
 /// Who takes the doorbells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,18 +92,18 @@ enum Phase {
     /// Somebody is about to watch.
     Starting,
     /// The watcher.
-    Watched,
+    Polled,
     /// Nobody ever more: the context is closed.
     Closed,
 }
 
 /// How the page is watched.
-struct Watch {
+struct Polling {
     phase: Phase,
-    interest: Interest,
+    policy: PollPolicy,
     /// The count of passes when the guard last looked.
     seen: u32,
-    guard: Option<ArcHrTimerHandle<Doorbells>>,
+    watchdog: Option<ArcHrTimerHandle<Doorbells>>,
 }
 
 /// What a pass found.
@@ -124,9 +124,9 @@ pub(crate) struct Doorbells {
     /// The QPs by their slots.
     #[pin]
     qps: Table<Qp>,
-    workers: Arc<Workers>,
-    /// The phase is [`Phase::Watched`]: for those who need not know exactly.
-    watched: Atomic<bool>,
+    workqueues: Arc<Workqueues>,
+    /// The phase is [`Phase::Polled`]: for those who need not know exactly.
+    is_polled: Atomic<bool>,
     /// Counts passes of the watcher.
     passes: Atomic<u32>,
     /// The slot where the next pass begins.
@@ -134,14 +134,14 @@ pub(crate) struct Doorbells {
     /// When a pass last found something posted, in nanoseconds since `epoch`.
     active: Atomic<i64>,
     /// Doorbells that rang for nothing since.
-    vain: Atomic<u32>,
-    share: Share,
+    spurious: Atomic<u32>,
+    permit: Deficit,
     /// Of those rung when it was last watched, or left over by [`Self::settle`], at most so many aren't
     /// served yet.
     left: Atomic<u32>,
     epoch: Instant<Monotonic>,
     #[pin]
-    watch: BhSpinLock<Watch>,
+    polling: BhSpinLock<Polling>,
     #[pin]
     work: Work<Self>,
     #[pin]
@@ -149,9 +149,9 @@ pub(crate) struct Doorbells {
     /// Serves the last doorbells of a page whose watcher was relieved.
     #[pin]
     last: Work<Self, 1>,
-    /// The page's share in the threads of `rrxe_rest`, which run `last`.
+    /// The page's share in the threads of `rrxe_deferred`, which run `last`.
     #[pin]
-    rest_share: ThreadShare,
+    deferred_permit: ThreadPermit,
 }
 
 impl_has_work! {
@@ -169,9 +169,9 @@ impl WorkItem for Doorbells {
     type Pointer = Arc<Doorbells>;
 
     fn run(this: Arc<Doorbells>) {
-        this.workers.polled();
-        let others_wait = this.workers.has_waiting();
-        if this.share.owes_a_turn(others_wait) || this.keep_watching() {
+        this.workqueues.polled();
+        let others_wait = this.workqueues.has_waiting();
+        if this.permit.skips_slice(others_wait) || this.poll() {
             this.queue();
         }
     }
@@ -190,30 +190,30 @@ impl Doorbells {
     ) -> Result<Arc<Self>> {
         let readers = &device.link.context().readers;
         let page = DoorbellPage::new(mappings)?;
-        let rest_share = ThreadShare::new(Threads::Rests, Some(payer.clone()))?;
+        let deferred_permit = ThreadPermit::new(Threads::Rests, Some(payer.clone()))?;
         Arc::pin_init(
             pin_init!(Self {
                 page,
                 qps <- Table::new(SLOTS, readers),
-                workers: device.workers.clone(),
-                watched: Atomic::new(false),
+                workqueues: device.workqueues.clone(),
+                is_polled: Atomic::new(false),
                 passes: Atomic::new(0),
                 next: Atomic::new(0),
                 active: Atomic::new(0),
-                vain: Atomic::new(0),
-                share: Share::new(),
+                spurious: Atomic::new(0),
+                permit: Deficit::new(),
                 left: Atomic::new(0),
                 epoch: Instant::now(),
-                watch <- new_bh_spinlock!(Watch {
+                polling <- new_bh_spinlock!(Polling {
                     phase: Phase::Unwatched,
-                    interest: Interest::default(),
+                    policy: PollPolicy::default(),
                     seen: 0,
-                    guard: None,
+                    watchdog: None,
                 }, "rrxe_doorbells"),
                 work <- new_work!("Doorbells::work"),
                 timer <- HrTimer::new(),
                 last <- new_work!("Doorbells::last"),
-                rest_share <- rest_share,
+                deferred_permit <- deferred_permit,
             }),
             GFP_KERNEL_ACCOUNT,
         )
@@ -233,49 +233,49 @@ impl Doorbells {
 
     /// The process called, for one of its send queues that was served since. Process context.
     fn called(this: &Arc<Self>) {
-        if this.watched.load(Relaxed) || this.workers.patience == 0 {
+        if this.is_polled.load(Relaxed) || this.workqueues.idle_limit == 0 {
             return;
         }
         let before = {
-            let mut watch = this.watch.lock();
-            let patience = this.workers.patience;
-            if watch.phase != Phase::Unwatched || !watch.interest.called(this.now(), patience) {
+            let mut polling = this.polling.lock();
+            let idle_limit = this.workqueues.idle_limit;
+            if polling.phase != Phase::Unwatched || !polling.policy.called(this.now(), idle_limit) {
                 return;
             }
-            watch.phase = Phase::Starting;
-            watch.guard.take()
+            polling.phase = Phase::Starting;
+            polling.watchdog.take()
         };
         // Outside the lock: this waits for the guard.
         drop(before);
         this.active.store(this.now(), Relaxed);
-        let guard = this.clone().start(this.workers.guard);
-        let mut watch = this.watch.lock();
-        if watch.phase != Phase::Starting {
+        let watchdog = this.clone().start(this.workqueues.watchdog);
+        let mut polling = this.polling.lock();
+        if polling.phase != Phase::Starting {
             // Closed meanwhile.
-            drop(watch);
-            return drop(guard);
+            drop(polling);
+            return drop(watchdog);
         }
-        watch.guard = Some(guard);
-        watch.phase = Phase::Watched;
-        this.watched.store(true, Relaxed);
+        polling.watchdog = Some(watchdog);
+        polling.phase = Phase::Polled;
+        this.is_polled.store(true, Relaxed);
         this.active.store(this.now(), Relaxed);
-        this.vain.store(0, Relaxed);
+        this.spurious.store(0, Relaxed);
         this.page.ask_for_calls(false);
         this.queue();
     }
 
     /// The context is closed: nobody watches any more. Process context.
     pub(crate) fn close(&self) {
-        let guard = {
-            let mut watch = self.watch.lock();
-            watch.phase = Phase::Closed;
+        let watchdog = {
+            let mut polling = self.polling.lock();
+            polling.phase = Phase::Closed;
             self.left.store(0, Relaxed);
-            watch.guard.take()
+            polling.watchdog.take()
         };
-        self.watched.store(false, Relaxed);
+        self.is_polled.store(false, Relaxed);
         // Outside the lock: this waits for the guard.
-        drop(guard);
-        self.rest_share.close();
+        drop(watchdog);
+        self.deferred_permit.close();
     }
 
     /// Serves the doorbells rung so far, for [`SETTLE`] at most, and waits for RCU readers. A poller serves the rest. Asks
@@ -286,21 +286,21 @@ impl Doorbells {
     /// Those of `goes_on`.
     pub(crate) fn settle(self: &Arc<Self>, goes_on: impl Fn() -> Result) -> Result {
         let sweep = |limit, until| self.sweep(limit, until);
-        let settled = serve_rung(sweep, || self.now(), goes_on);
-        if settled != Ok(true) {
-            self.leave_rest();
+        let charged = serve_rung(sweep, || self.now(), goes_on);
+        if charged != Ok(true) {
+            self.defer_remaining();
         }
-        settled?;
+        charged?;
         wait_for_readers();
         Ok(())
     }
 
     /// Leaves doorbells that [`Self::settle`] took and rang again to a poller. If the page ceased to be
     /// watched meanwhile, the watcher may have missed them, and the process does not call for them.
-    fn leave_rest(self: &Arc<Self>) {
+    fn defer_remaining(self: &Arc<Self>) {
         {
-            let watch = self.watch.lock();
-            if watch.phase == Phase::Closed {
+            let polling = self.polling.lock();
+            if polling.phase == Phase::Closed {
                 return;
             }
             self.left.store(LAST, Relaxed);
@@ -313,7 +313,7 @@ impl Doorbells {
     }
 
     fn queue(self: &Arc<Self>) {
-        self.workers.poll(self.clone());
+        self.workqueues.poll(self.clone());
     }
 
     /// Serves at most `limit` slots that were rung, and begins with no more after `until`, but for the
@@ -339,30 +339,30 @@ impl Doorbells {
     }
 
     /// Watches the page until others have waited for a turn. Returns whether to be queued again. Process context.
-    fn keep_watching(self: &Arc<Self>) -> bool {
-        let mut stint = self.share.begin(self.now());
+    fn poll(self: &Arc<Self>) -> bool {
+        let mut slice = self.permit.begin(self.now());
         loop {
             self.passes.fetch_add(1, Relaxed);
-            let found = self.sweep(PASS, stint.until());
+            let found = self.sweep(PASS, slice.until());
             let now = self.now();
-            if !self.watched.load(Relaxed) {
-                stint.end(now, self.workers.has_waiting());
+            if !self.is_polled.load(Relaxed) {
+                slice.end(now, self.workqueues.has_waiting());
                 return self.is_left(found);
             }
             if found.news {
                 self.active.store(now, Relaxed);
-                self.vain.store(0, Relaxed);
+                self.spurious.store(0, Relaxed);
             } else {
-                let vain = self.vain.load(Relaxed).saturating_add(found.rung);
-                self.vain.store(vain, Relaxed);
+                let spurious = self.spurious.load(Relaxed).saturating_add(found.rung);
+                self.spurious.store(spurious, Relaxed);
                 let idle = now.saturating_sub(self.active.load(Relaxed));
                 // A process may ring once more for what was found already.
-                let quiet = found.rung == 0 || vain > IN_VAIN;
-                if quiet && idle >= self.workers.patience {
-                    return self.give_up(now, &mut stint);
+                let quiet = found.rung == 0 || spurious > IDLE_DOORBELLS;
+                if quiet && idle >= self.workqueues.idle_limit {
+                    return self.give_up(now, &mut slice);
                 }
             }
-            if stint.is_over(now, self.workers.has_waiting()) {
+            if slice.is_over(now, self.workqueues.has_waiting()) {
                 return true;
             }
             cpu_relax();
@@ -371,40 +371,40 @@ impl Doorbells {
     }
 
     /// Stops watching at `now`, when nothing was posted for long. Returns as [`Self::stop`].
-    fn give_up(&self, now: i64, stint: &mut Stint<'_>) -> bool {
+    fn give_up(&self, now: i64, slice: &mut Slice<'_>) -> bool {
         // Also if the guard has stopped it just now.
-        stint.end(now, self.workers.has_waiting());
-        let in_vain = self.vain.load(Relaxed) > IN_VAIN;
-        self.stop(stint, |interest| match in_vain {
-            true => interest.disappointed(now),
-            false => interest.satisfied(),
+        slice.end(now, self.workqueues.has_waiting());
+        let idle = self.spurious.load(Relaxed) > IDLE_DOORBELLS;
+        self.stop(slice, |policy| match idle {
+            true => policy.back_off(now),
+            false => policy.on_idle(),
         })
     }
 
-    /// Stops watching, and notes by `outcome` why. Serves doorbells for the rest of `stint`, and ends it.
+    /// Stops watching, and notes by `outcome` why. Serves doorbells for the rest of `slice`, and ends it.
     /// Returns whether the work item is wanted to serve the last ones. Process context.
-    fn stop(&self, stint: &mut Stint<'_>, outcome: impl FnOnce(&mut Interest)) -> bool {
-        self.end_watch(outcome) && self.serve_last(stint)
+    fn stop(&self, slice: &mut Slice<'_>, outcome: impl FnOnce(&mut PollPolicy)) -> bool {
+        self.end_polling(outcome) && self.serve_last(slice)
     }
 
-    /// Serves the last doorbells of a page that is watched no more, for the rest of `stint`, and ends it. Returns whether
+    /// Serves the last doorbells of a page that is watched no more, for the rest of `slice`, and ends it. Returns whether
     /// others are left. Process context.
-    fn serve_last(&self, stint: &mut Stint<'_>) -> bool {
-        let found = self.sweep(PASS, stint.until());
-        stint.end(self.now(), self.workers.has_waiting());
+    fn serve_last(&self, slice: &mut Slice<'_>) -> bool {
+        let found = self.sweep(PASS, slice.until());
+        slice.end(self.now(), self.workqueues.has_waiting());
         self.is_left(found)
     }
 
     /// Ends the watch, and notes by `outcome` why. Returns whether the page was watched: then its last doorbells are to
     /// be served. Any context up to softirq.
-    fn end_watch(&self, outcome: impl FnOnce(&mut Interest)) -> bool {
-        let mut watch = self.watch.lock();
-        if watch.phase != Phase::Watched {
+    fn end_polling(&self, outcome: impl FnOnce(&mut PollPolicy)) -> bool {
+        let mut polling = self.polling.lock();
+        if polling.phase != Phase::Polled {
             return false;
         }
-        watch.phase = Phase::Unwatched;
-        outcome(&mut watch.interest);
-        self.watched.store(false, Relaxed);
+        polling.phase = Phase::Unwatched;
+        outcome(&mut polling.policy);
+        self.is_polled.store(false, Relaxed);
         self.left.store(LAST, Relaxed);
         self.page.ask_for_calls(true);
         true
@@ -440,7 +440,7 @@ fn serve_rung(
     let mut left = SLOTS;
     loop {
         goes_on()?;
-        let found = sweep(left.min(PASS), end_of_turn(now()));
+        let found = sweep(left.min(PASS), end_of_slice(now()));
         left = left.saturating_sub(found.rung);
         if !found.more {
             return Ok(true);
@@ -480,17 +480,17 @@ impl Doorbell {
     ///
     /// Should the process take its doorbell back, that waits until the QP runs for another reason.
     pub(crate) fn leave(&self) -> bool {
-        if !self.doorbells.watched.load(Relaxed) {
+        if !self.doorbells.is_polled.load(Relaxed) {
             return false;
         }
         self.left.store(1, Ordering::Relaxed);
         self.doorbells.page.ring(self.slot);
         // With the barrier in it: as for a process that rings.
-        self.doorbells.watched.load(Relaxed)
+        self.doorbells.is_polled.load(Relaxed)
     }
 
     /// Whether something was left to do, of which the caller takes care now. Any context.
-    pub(crate) fn take_left(&self) -> bool {
+    pub(crate) fn take_deferred(&self) -> bool {
         self.left.load(Ordering::Relaxed) != 0 && self.left.swap(0, Ordering::Relaxed) != 0
     }
 

@@ -26,17 +26,17 @@
 //! connection management, too: without an answer the QP takes no more of these (`cm_queue.rs`).
 //!
 //! ib_core believes the messages of connection management: the GUIDs that they name for their senders, and the times for
-//! which it is to wait. It gets a copy in which rrxe has replaced the former and limited the latter (`guise.rs`).
+//! which it is to wait. It gets a copy in which rrxe has replaced the former and limited the latter (`sanitized.rs`).
 
-mod asked;
 mod cm_budget;
 mod cm_queue;
-mod guests;
-mod guise;
-mod key;
+mod guest_limits;
+mod keyed_hash;
 mod probe;
 mod rate;
+mod sanitize;
 mod senders;
+mod sent_requests;
 
 use kernel::{
     prelude::*,
@@ -50,22 +50,22 @@ use roce::{
     wire::mad::{requesting_qp, MadHeader, MadKind, MAD_LEN},
 };
 
-use self::{
-    asked::Asked,
-    guise::Guids,
-    rate::{Pace, Paces, Rate},
-};
 pub(crate) use self::{
     cm_budget::CmBudget,
     cm_queue::CmQueue,
-    guests::Guests,
-    guise::Guise,
+    guest_limits::GuestLimits,
+    sanitize::SanitizedMad,
     senders::{Senders, StandIn},
+};
+use self::{
+    rate::{Pace, Paces, Rate},
+    sanitize::Guids,
+    sent_requests::SentRequests,
 };
 use crate::{
     device::{stats::Counter, Device},
     net::rx::RxPacket,
-    qp::{effects::Upshot, engine::Core, Qp},
+    qp::{effects::RunEffects, engine::Core, Qp},
 };
 
 /// Datagrams that are not answered.
@@ -86,10 +86,10 @@ const QUESTIONS: Paces = Paces {
 pub(crate) struct Gsi {
     finals: Rate,
     questions: Rate,
-    asked: Asked,
+    asked: SentRequests,
     guids: Guids,
     /// The datagram that is taken, as ib_core sees it.
-    pub(crate) guise: Guise,
+    pub(crate) sanitized: SanitizedMad,
     /// The probe that is to follow it, and its stand-in.
     probe: Option<(StandIn, RxPacket)>,
 }
@@ -104,9 +104,9 @@ impl Gsi {
         Ok(Self {
             finals: Rate::new(FINALS)?,
             questions: Rate::new(QUESTIONS)?,
-            asked: Asked::new()?,
+            asked: SentRequests::new()?,
             guids: Guids::new(),
-            guise: Guise::default(),
+            sanitized: SanitizedMad::default(),
             probe: None,
         })
     }
@@ -120,7 +120,7 @@ impl Gsi {
     ///
     /// The counter of the drop.
     fn check(&mut self, now: Instant, device: &Device, packet: &RxPacket) -> Result<(), Counter> {
-        (self.guise, self.probe) = (Guise::default(), None);
+        (self.sanitized, self.probe) = (SanitizedMad::default(), None);
         // ib_core is about to free what its work items use: see `settle_gsi` in unplug.rs.
         if device.link.check_stays().is_err() {
             return Err(Counter::DropState);
@@ -147,14 +147,14 @@ impl Gsi {
                 let stand_in = take_question(device, sender)?;
                 self.probe = Some(probe_behind(device, packet, stand_in)?);
             }
-            MadKind::Question => admitted(device.workers.guests.admits(sender))?,
+            MadKind::Question => admitted(device.workqueues.guests.admits(sender))?,
         }
         if header.may_reach_cm() && self.probe.is_none() && device.cm_queue.count() {
             self.probe = take_check(device, packet)?;
         }
-        self.guise = Guise {
+        self.sanitized = SanitizedMad {
             stand_in: (kind != MadKind::Final).then(|| device.senders.remember(sender)),
-            mad: Some(self.guids.disguise(sender, mad)),
+            mad: Some(self.guids.sanitize(sender, mad)),
         };
         Ok(())
     }
@@ -178,9 +178,9 @@ impl Gsi {
 
     /// Takes the probe that is to follow a datagram, if one is, and notes its stand-in. With the turn.
     fn follow(&mut self) -> Option<RxPacket> {
-        self.guise = Guise::default();
+        self.sanitized = SanitizedMad::default();
         let (stand_in, probe) = self.probe.take()?;
-        self.guise.stand_in = Some(stand_in);
+        self.sanitized.stand_in = Some(stand_in);
         Some(probe)
     }
 }
@@ -209,11 +209,11 @@ impl Core {
     }
 
     /// Has a GSI QP take the probe that follows a question, if one does.
-    pub(crate) fn follow_question(&mut self, qp: &Qp, now: Instant, upshot: &mut Upshot) {
+    pub(crate) fn follow_question(&mut self, qp: &Qp, now: Instant, effects: &mut RunEffects) {
         let Some(probe) = self.gsi.as_mut().and_then(|gsi| gsi.follow()) else {
             return;
         };
-        self.with_engine(qp, Some(&probe), upshot, |engine, host| {
+        self.with_engine(qp, Some(&probe), effects, |engine, host| {
             engine.handle_packet(now, &probe.packet, host);
         });
     }
@@ -227,7 +227,9 @@ impl Core {
 /// and the request isn't repeated from then on (`cm_rep_handler()`, cm.c).
 fn is_connected(gsi: &Qp, qpn: Qpn) -> bool {
     let has_peer = |qp: ArcBorrow<'_, Qp>| {
-        Arc::ptr_eq(&qp.device, &gsi.device) && qp.filter.has_peer() && !qp.noted.is(QpState::Err)
+        Arc::ptr_eq(&qp.device, &gsi.device)
+            && qp.filter.has_peer()
+            && !qp.cached_state.is(QpState::Err)
     };
     gsi.net.qps(qpn).with(qpn.get(), has_peer).unwrap_or(false)
 }
@@ -242,7 +244,7 @@ fn take_question(device: &Device, sender: Gid) -> Result<StandIn, Counter> {
     if !device.has_connection_management() {
         return Err(Counter::DropState);
     }
-    let number = device.workers.guests.take(sender, &device.link);
+    let number = device.workqueues.guests.take(sender, &device.link);
     number.map(StandIn::Probe).ok_or(Counter::DropRate)
 }
 
@@ -291,7 +293,7 @@ fn probe_behind(
 /// Whether `av` leads to the stand-in of a probe, and so is for its answer. Notes that it is answered. Any context.
 pub(crate) fn take_answer(device: &Device, av: &Av) -> bool {
     match StandIn::answered(av) {
-        Some(StandIn::Probe(number)) => device.workers.guests.end(&device.link, number),
+        Some(StandIn::Probe(number)) => device.workqueues.guests.end(&device.link, number),
         Some(StandIn::Check(number)) => device.cm_queue.end(number),
         Some(StandIn::Sender(_)) | None => return false,
     }

@@ -23,7 +23,7 @@ use core::borrow::Borrow;
 
 use kernel::{cpu::nr_cpu_ids, prelude::*, sync::Arc};
 
-use device::{link::Service, workers::Workers};
+use device::{link::Service, workqueues::Workqueues};
 
 module! {
     type: Module,
@@ -63,7 +63,7 @@ fn parameter(value: impl Borrow<u32>) -> u32 {
 
 struct Module {
     service: Option<Service>,
-    workers: Arc<Workers>,
+    workqueues: Arc<Workqueues>,
 }
 
 impl kernel::Module for Module {
@@ -73,13 +73,13 @@ impl kernel::Module for Module {
             0 => nr_cpu_ids() / 2,
             pollers => pollers,
         };
-        let patience = parameter(module_parameters::poll_idle_us.value());
+        let idle_limit = parameter(module_parameters::poll_idle_us.value());
         let shares_xrcds = parameter(module_parameters::shared_xrcd.value()) != 0;
         let softirq_percent = parameter(module_parameters::softirq_percent.value());
-        let workers = Workers::new(pollers, patience, softirq_percent)?;
+        let workqueues = Workqueues::new(pollers, idle_limit, softirq_percent)?;
         Ok(Self {
-            service: Some(Service::start(LINK_TYPE, workers.clone(), shares_xrcds)?),
-            workers,
+            service: Some(Service::start(LINK_TYPE, workqueues.clone(), shares_xrcds)?),
+            workqueues,
         })
     }
 }
@@ -88,6 +88,6 @@ impl Drop for Module {
     fn drop(&mut self) {
         self.service = None;
         // Work that holds a destroyed QP may still be queued.
-        self.workers.flush();
+        self.workqueues.flush();
     }
 }

@@ -5,7 +5,7 @@
 pub(crate) mod accounts;
 pub(crate) mod semaphore;
 pub(crate) mod softirq_time;
-pub(crate) mod thread_share;
+pub(crate) mod thread_permit;
 
 use core::ops::RangeInclusive;
 

@@ -2,8 +2,8 @@
 
 //! Memory regions and windows, and the checks that each access to them goes through.
 
+pub(crate) mod access;
+pub(crate) mod advise;
 pub(crate) mod mr;
 pub(crate) mod mw;
-pub(crate) mod prefetch;
-pub(crate) mod reach;
-pub(crate) mod right;
+pub(crate) mod remote;

@@ -2,8 +2,8 @@
 
 //! The way of packets between QPs and the network stack.
 
+pub(crate) mod address_owners;
 pub(crate) mod drops;
-pub(crate) mod homes;
 mod ip_header;
 pub(crate) mod local;
 pub(crate) mod netns;

@@ -9,7 +9,7 @@ use rdma::{
         attr::{DeviceAttributes, DeviceChange, PortAttributes, PortChange},
         gid::{Gid, GidPlace},
         mad::PortCounters,
-        restrack::Details,
+        restrack::DriverAttrs,
         stats::CounterName,
     },
     memory::{
@@ -44,20 +44,20 @@ use crate::{
         Device,
     },
     memory::{
+        advise,
         mr::{self, Mr},
         mw::Mw,
-        prefetch,
     },
     qp::Qp,
     verbs::{
         ah::Ah,
         context::Context,
         cq::Cq,
-        details,
         dm::Dm,
         flow::{self, Flow},
         mcast,
         pd::Pd,
+        restrack,
         srq::Srq,
         xrcd::Xrcd,
     },
@@ -145,20 +145,20 @@ impl Provider for Rrxe {
         set.own_value(index)
     }
 
-    fn qp_details(qp: &Arc<Qp>, details: &mut Details<'_>) -> Result {
-        details::qp(qp, details)
+    fn qp_details(qp: &Arc<Qp>, details: &mut DriverAttrs<'_>) -> Result {
+        restrack::qp(qp, details)
     }
 
-    fn cq_details(cq: &Arc<Cq>, details: &mut Details<'_>) -> Result {
-        details::cq(cq, details)
+    fn cq_details(cq: &Arc<Cq>, details: &mut DriverAttrs<'_>) -> Result {
+        restrack::cq(cq, details)
     }
 
-    fn srq_details(srq: &Arc<Srq>, details: &mut Details<'_>) -> Result {
-        details::srq(srq, details)
+    fn srq_details(srq: &Arc<Srq>, details: &mut DriverAttrs<'_>) -> Result {
+        restrack::srq(srq, details)
     }
 
-    fn mr_details(mr: &Arc<Mr>, details: &mut Details<'_>) -> Result {
-        details::mr(mr, details)
+    fn mr_details(mr: &Arc<Mr>, details: &mut DriverAttrs<'_>) -> Result {
+        restrack::mr(mr, details)
     }
 
     fn enable(device: &Arc<Device>) {
@@ -273,7 +273,7 @@ impl Provider for Rrxe {
         mr: &Arc<Mr>,
         change: MrChange<'_, Pd>,
     ) -> Result<Arc<Mr>> {
-        device.mrs.reregister(&device.workers, mr, change)
+        device.mrs.reregister(&device.workqueues, mr, change)
     }
 
     fn get_dma_mr(pd: &Arc<Pd>, access: Access) -> Result<Arc<Mr>> {
@@ -289,7 +289,7 @@ impl Provider for Rrxe {
     }
 
     fn advise_mr(pd: &Arc<Pd>, ranges: &[Advised], how: Fault, wait: bool) -> Result {
-        prefetch::advise(pd, ranges, how, wait)
+        advise::advise(pd, ranges, how, wait)
     }
 
     fn mr_keys(mr: &Mr) -> MrKeys {

@@ -2,29 +2,29 @@
 
 //! Queue pairs: the verbs' side of them, and what happens after a turn.
 
+mod admin;
 mod arrivals;
 mod attributes;
-pub(crate) mod concerns;
+pub(crate) mod cached_state;
+pub(crate) mod capacity;
 mod create;
 mod deliver;
 pub(crate) mod effects;
 pub(crate) mod engine;
 pub(crate) mod engine_host;
 pub(crate) mod error_poll;
-mod fault;
 pub(crate) mod filter;
-mod manage;
-pub(crate) mod next_turn;
-pub(crate) mod noted_state;
-pub(crate) mod page_fault;
+pub(crate) mod flags;
+pub(crate) mod kernel_queue;
+pub(crate) mod next_run;
+mod page_fault;
+pub(crate) mod parked;
 pub(crate) mod peer;
-pub(crate) mod poster;
-pub(crate) mod qp_cap;
 pub(crate) mod raw;
 pub(crate) mod recv_queue;
 pub(crate) mod recv_ring;
-mod rounds;
 mod run;
+mod run_budget;
 mod schedule;
 pub(crate) mod send_queue;
 pub(crate) mod sge;
@@ -48,8 +48,8 @@ use kernel::{
 use rdma::{
     abi::post::{RecvList, SendList},
     net::{
-        credit::SenderCredit,
         skb::{FrameQueue, SkbQueue},
+        tx_limit::TxLimit,
     },
     support::{quota::Claim, sync::wait_for_readers},
     verbs::{
@@ -64,17 +64,17 @@ use roce::{
 };
 
 use crate::{
-    device::{workers::Workers, Device},
+    device::{workqueues::Workqueues, Device},
     doorbells::Doorbell,
     limits::{
         accounts::{ObjectClaim, Payer},
-        thread_share::ThreadShare,
+        thread_permit::ThreadPermit,
     },
     net::netns::NetContext,
     provider::Rrxe,
     qp::{
-        concerns::Concerns, engine::Core, filter::Filter, noted_state::NotedState, poster::Poster,
-        turn::Turn,
+        cached_state::CachedState, engine::Core, filter::Filter, flags::QpFlags,
+        kernel_queue::KernelQueue, turn::Turn,
     },
     verbs::{cq::Cq, pd::Pd, srq::Srq},
 };
@@ -98,7 +98,7 @@ pub(crate) struct Qp {
     /// `None` of QPs without a receive queue.
     pub(crate) recv_cq: Option<Arc<Cq>>,
     srq: Option<Arc<Srq>>,
-    pub(crate) credit: SenderCredit,
+    pub(crate) tx_limit: TxLimit,
     #[pin]
     pub(crate) inbox: SkbQueue,
     /// Whose packets it takes.
@@ -108,11 +108,11 @@ pub(crate) struct Qp {
     upcall: QpUpcall,
     token: QpToken,
     /// How the kernel posts, if it is the kernel's.
-    poster: Option<Pin<KBox<Poster>>>,
+    kernel_queue: Option<Pin<KBox<KernelQueue>>>,
     /// For those who post.
-    pub(crate) noted: NotedState,
-    pub(crate) concerns: Concerns,
-    workers: Arc<Workers>,
+    pub(crate) cached_state: CachedState,
+    pub(crate) flags: QpFlags,
+    workqueues: Arc<Workqueues>,
     /// Where its process rings for its sends, if it does not call.
     doorbell: Option<Doorbell>,
     cap: QpCap,
@@ -137,18 +137,18 @@ pub(crate) struct Qp {
     /// consistent place in a lock order, and waits in one queue while the other one's context is
     /// wanted.
     #[pin]
-    rest: Work<Self, 2>,
+    deferred: Work<Self, 2>,
     /// Has a thread of a process fault in what the QP waits for.
     #[pin]
     fault: Work<Self, 1>,
-    /// Its share in the threads of `rrxe_rest`, which run `rest`.
+    /// Its share in the threads of `rrxe_deferred`, which run `deferred`.
     #[pin]
-    rest_share: ThreadShare,
+    deferred_permit: ThreadPermit,
 }
 
 impl_has_work! {
     impl HasWork<Self> for Qp { self.work }
-    impl HasWork<Self, 2> for Qp { self.rest }
+    impl HasWork<Self, 2> for Qp { self.deferred }
     impl HasWork<Self, 3> for Qp { self.hop }
 }
 
@@ -168,18 +168,18 @@ impl Qp {
     /// any more and no memory is touched on its behalf. Process context.
     pub(crate) fn destroy(&self) {
         let mut core = self.turn.wait().take();
-        Self::withdraw_fault(core.as_mut().and_then(|core| core.stall.take_pending()));
+        Self::withdraw_fault(core.as_mut().and_then(|core| core.parked.take_pending()));
         // Before somebody else can have the number, by which windows know their QP.
         if core.as_ref().is_some_and(|core| core.sq.binds()) {
             self.unbind_windows();
         }
         self.leave_cqs();
-        self.rest_share.close();
+        self.deferred_permit.close();
         if let Some(doorbell) = &self.doorbell {
             doorbell.release();
         }
         drop(self.net.qps(self.qpn).remove(self.place));
-        if self.poster.is_some() {
+        if self.kernel_queue.is_some() {
             // For those who still tell of the last turn; a process may be told later.
             wait_for_readers();
         }
@@ -211,8 +211,8 @@ impl Qp {
     }
 
     /// Puts the QP in error at its next turn, or when it leaves RESET. Any context up to softirq.
-    pub(crate) fn condemn(this: ArcBorrow<'_, Self>) {
-        this.concerns.condemn();
+    pub(crate) fn set_error(this: ArcBorrow<'_, Self>) {
+        this.flags.set_error();
         Self::leave(this);
     }
 
@@ -231,11 +231,13 @@ impl Qp {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if it is a process's; those of [`Poster::post_send`].
+    /// `EINVAL` if it is a process's; those of [`KernelQueue::post_send`].
     pub(crate) fn post_send(this: &Arc<Self>, requests: &mut SendList<'_, Rrxe>) -> Result {
-        let poster = this.poster.as_ref().ok_or(EINVAL)?;
-        let posted = poster.post_send(&this.noted, requests);
-        this.workers.turns.enqueue_eagerly::<_, 0>(this.clone());
+        let kernel_queue = this.kernel_queue.as_ref().ok_or(EINVAL)?;
+        let posted = kernel_queue.post_send(&this.cached_state, requests);
+        this.workqueues
+            .softirq
+            .enqueue_eagerly::<_, 0>(this.clone());
         posted
     }
 
@@ -243,13 +245,15 @@ impl Qp {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if it is a process's; those of [`Poster::post_recv`].
+    /// `EINVAL` if it is a process's; those of [`KernelQueue::post_recv`].
     pub(crate) fn post_recv(this: &Arc<Self>, requests: &mut RecvList<'_>) -> Result {
-        let poster = this.poster.as_ref().ok_or(EINVAL)?;
-        let posted = poster.post_recv(&this.noted, requests);
+        let kernel_queue = this.kernel_queue.as_ref().ok_or(EINVAL)?;
+        let posted = kernel_queue.post_recv(&this.cached_state, requests);
         // They are flushed, not filled.
-        if this.noted.is(QpState::Err) {
-            this.workers.turns.enqueue_eagerly::<_, 0>(this.clone());
+        if this.cached_state.is(QpState::Err) {
+            this.workqueues
+                .softirq
+                .enqueue_eagerly::<_, 0>(this.clone());
         }
         posted
     }
@@ -263,7 +267,7 @@ impl Qp {
         if this.is_at_end() {
             return Err(EIO);
         }
-        if !this.noted.takes_sends() {
+        if !this.cached_state.takes_sends() {
             return Err(EINVAL);
         }
         Self::look_at_sends(this.as_arc_borrow());
@@ -279,17 +283,17 @@ impl Qp {
         let Some(doorbell) = this.doorbell.as_ref().filter(|_| !this.is_at_end()) else {
             return false;
         };
-        if doorbell.take_left() {
+        if doorbell.take_deferred() {
             Self::advance(this);
             return true;
         }
-        let news = this.noted.takes_sends() && doorbell.has_news();
+        let news = this.cached_state.takes_sends() && doorbell.has_news();
         Self::look_at_sends(this);
         news
     }
 
     fn look_at_sends(this: ArcBorrow<'_, Self>) {
-        if this.noted.takes_sends() {
+        if this.cached_state.takes_sends() {
             this.pd.note_send();
             Self::advance(this);
         }
@@ -319,17 +323,17 @@ impl Qp {
 
     /// How long softirqs of a CPU don't run the QP, if they have spent their time. Any context.
     pub(crate) fn pause_of(&self, cpu: CpuId) -> Option<Duration> {
-        let time = &self.workers.softirq_time;
+        let time = &self.workqueues.softirq_time;
         time.pause_of(cpu).filter(|_| self.is_of_process())
     }
 
     /// The payer of the QP. `None` for QPs of the kernel.
     pub(crate) fn payer(&self) -> Option<&Payer> {
-        self.rest_share.payer()
+        self.deferred_permit.payer()
     }
 
-    /// Its share in the threads of `rrxe_rest`.
-    pub(crate) fn share(&self) -> &ThreadShare {
-        &self.rest_share
+    /// Its share in the threads of `rrxe_deferred`.
+    pub(crate) fn permit(&self) -> &ThreadPermit {
+        &self.deferred_permit
     }
 }

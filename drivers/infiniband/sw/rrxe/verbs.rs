@@ -5,11 +5,11 @@
 pub(crate) mod ah;
 pub(crate) mod context;
 pub(crate) mod cq;
-pub(crate) mod details;
 pub(crate) mod dm;
 pub(crate) mod flow;
 pub(crate) mod mcast;
 pub(crate) mod members;
 pub(crate) mod pd;
+pub(crate) mod restrack;
 pub(crate) mod srq;
 pub(crate) mod xrcd;

@@ -21,7 +21,7 @@ use crate::{
     bindings,
     device::IbDevice,
     support::{
-        section::Sections,
+        read_section::ReadSections,
         sync::{cond_resched, signal_or},
         table::Table,
     },
@@ -59,7 +59,7 @@ pub(super) struct AddressSpace {
     /// Held to add and to take away.
     #[pin]
     count: Mutex<Count>,
-    readers: Arc<Sections>,
+    readers: Arc<ReadSections>,
     root: Root,
     device: ARef<IbDevice>,
     /// Dropped after the chunks.
@@ -79,7 +79,7 @@ impl AddressSpace {
     ///
     /// `ENOMEM`.
     fn new(owner: Open, device: &IbDevice) -> Result<Arc<Self>> {
-        let readers = Arc::new(Sections::new()?, GFP_KERNEL_ACCOUNT)?;
+        let readers = Arc::new(ReadSections::new()?, GFP_KERNEL_ACCOUNT)?;
         // Whether a region writes is asked for with each walk, not here.
         let access = bindings::ib_access_flags_IB_ACCESS_LOCAL_WRITE as c_int;
         // SAFETY: The device is valid while it is borrowed.
@@ -109,7 +109,7 @@ impl AddressSpace {
     }
 
     /// Within their sections the pages are used.
-    pub(super) fn readers(&self) -> &Arc<Sections> {
+    pub(super) fn readers(&self) -> &Arc<ReadSections> {
         &self.readers
     }
 

@@ -10,7 +10,7 @@ use core::{
 use kernel::{page::PAGE_SIZE, prelude::*, sync::Arc};
 
 use super::{CHUNK, PAGE_MASK, PAGE_SHIFT};
-use crate::{bindings, support::section::Sections};
+use crate::{bindings, support::read_section::ReadSections};
 
 /// An entry is the address of a page, or zero, and these.
 pub(super) const PRESENT: usize = 1 << 0;
@@ -33,7 +33,7 @@ pub(super) struct Pages {
     entries: KBox<[AtomicUsize; PAGES]>,
     /// Invalidations of a range that has no page look no further: whoever ends it waits for them.
     present: AtomicUsize,
-    readers: Arc<Sections>,
+    readers: Arc<ReadSections>,
 }
 
 impl Pages {
@@ -43,7 +43,7 @@ impl Pages {
     /// # Errors
     ///
     /// `ENOMEM`.
-    pub(super) fn new(start: usize, readers: Arc<Sections>) -> Result<Self> {
+    pub(super) fn new(start: usize, readers: Arc<ReadSections>) -> Result<Self> {
         let absent = pin_init::init_array_from_fn(|_| AtomicUsize::new(0));
         Ok(Self {
             start,
@@ -130,7 +130,7 @@ mod tests {
 
     /// Pages of which these are present, to be read.
     fn present(which: &[usize]) -> Result<Pages> {
-        let readers = Arc::new(Sections::new()?, GFP_KERNEL)?;
+        let readers = Arc::new(ReadSections::new()?, GFP_KERNEL)?;
         let pages = Pages::new(START, readers)?;
         for page in which {
             let entry = pages.entry(at(*page)).ok_or(EINVAL)?;

@@ -5,12 +5,12 @@
 //! Each type owns its `struct sk_buff` alone; dropping it frees the buffer.
 
 mod backlog;
+mod complete;
 mod frame;
 mod ingress;
 mod queue;
 mod rx;
 mod tx;
-mod whole;
 
 use core::{
     ptr::{self, NonNull},
@@ -21,12 +21,12 @@ use crate::{bindings, support::crc32::crc32_le_raw};
 
 pub use self::{
     backlog::{Backlog, Share, Shares},
+    complete::{TxFrame, TxPacket},
     frame::{RxFrame, TappedFrame},
     ingress::Ingress,
     queue::{FrameQueue, SkbQueue},
     rx::{Discard, Endpoints, IpHeader, RxSkb},
     tx::TxSkb,
-    whole::{TxFrame, TxPacket},
 };
 
 /// A range of bytes that is looked for in consecutive pieces.

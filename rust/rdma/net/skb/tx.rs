@@ -3,7 +3,7 @@
 //! A packet under construction, which [`super::whole`] sends.
 //!
 //! All its bytes lie in one piece from the slab allocator, and `truesize` is the memory that the buffer takes, but for 256
-//! bytes: the buffer has room for a clone beside it, which [`Credit::charge`](crate::net::credit::Credit) sends. A page
+//! bytes: the buffer has room for a clone beside it, which [`TxCount::charge`](crate::net::tx_limit::TxCount) sends. A page
 //! fragment (`netdev_alloc_frag()`) keeps up to 32 KiB while a few bytes of them wait in a queue.
 
 use core::{convert::Infallible, mem::ManuallyDrop, ptr::NonNull};
@@ -11,9 +11,9 @@ use core::{convert::Infallible, mem::ManuallyDrop, ptr::NonNull};
 use kernel::prelude::*;
 
 use super::{
+    complete::{TxFrame, TxPacket, Written},
     linear,
     rx::{IpHeader, UDP_LEN},
-    whole::{TxFrame, TxPacket, Written},
 };
 use crate::{bindings, device::gid::Network, verbs::mr::Span};
 

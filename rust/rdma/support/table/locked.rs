@@ -41,7 +41,7 @@ impl<T: Send + Sync + 'static> Table<T> {
 #[kunit_tests(rrxe_table_locked)]
 mod tests {
     use super::*;
-    use crate::support::{section::Sections, workqueue::OwnedQueue};
+    use crate::support::{read_section::ReadSections, workqueue::OwnedQueue};
     use kernel::{
         impl_has_work, new_work,
         sync::Arc,
@@ -70,7 +70,7 @@ mod tests {
     /// Lockdep compares this with all writers.
     #[test]
     fn tables_are_dropped_in_softirq() -> Result {
-        let readers = Arc::new(Sections::new()?, GFP_KERNEL)?;
+        let readers = Arc::new(ReadSections::new()?, GFP_KERNEL)?;
         let last = Arc::pin_init(
             pin_init!(Last {
                 table <- Table::new(100, &readers),

@@ -112,7 +112,7 @@ impl<T: Send + Sync + 'static> Table<T> {
 #[kunit_tests(rrxe_retired)]
 mod tests {
     use super::*;
-    use crate::support::section::Sections;
+    use crate::support::read_section::ReadSections;
     use kernel::sync::atomic::{ordering::Relaxed, Atomic};
 
     /// Counts those that live.
@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn are_freed_many_at_a_time() -> Result {
         const MANY: u32 = 2 * BATCH as u32;
-        let readers = Arc::new(Sections::new()?, GFP_KERNEL)?;
+        let readers = Arc::new(ReadSections::new()?, GFP_KERNEL)?;
         let table = KBox::pin_init(Table::new(MANY, &readers), GFP_KERNEL)?;
         let live = Arc::new(Atomic::new(0), GFP_KERNEL)?;
         for id in 0..MANY {

@@ -14,7 +14,7 @@ use crate::{
         dm::{self, DeviceMemory},
         odp::{NewThreads, OnDemand, Owners},
         umem::UserMemory,
-        ProcessMemory,
+        RegionMemory,
     },
     provider::Provider,
     support::error::unsupported,
@@ -102,7 +102,7 @@ impl<'a> UserRange<'a> {
         access: Access,
         owners: &Arc<Owners>,
         threads: NewThreads<'_>,
-    ) -> Result<ProcessMemory> {
+    ) -> Result<RegionMemory> {
         let Self {
             device,
             start,
@@ -112,14 +112,14 @@ impl<'a> UserRange<'a> {
         let pinned = match self.origin {
             Origin::Process if access.is_on_demand() => {
                 let memory = OnDemand::new(owners, threads, device, start, length, access)?;
-                return Ok(ProcessMemory::OnDemand(memory));
+                return Ok(RegionMemory::OnDemand(memory));
             }
             Origin::Process => UserMemory::pin(device, start, length, access)?,
             Origin::Exported(fd) => UserMemory::export(device, fd, start, length, access)?,
             Origin::Device(_) if access.is_on_demand() => return Err(EINVAL),
             Origin::Device(memory) => UserMemory::of_device(device, memory, start, length)?,
         };
-        Ok(ProcessMemory::Pinned(pinned))
+        Ok(RegionMemory::Pinned(pinned))
     }
 }
 

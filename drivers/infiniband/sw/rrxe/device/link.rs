@@ -37,11 +37,11 @@ use rdma::{
 use roce::mtu::Mtu;
 
 use crate::{
-    device::{self, speed, stats::Counter, unplug::Deadline, workers::Workers, Device},
+    device::{self, disassociate::Deadline, speed, stats::Counter, workqueues::Workqueues, Device},
     net::{
+        address_owners::LinkId,
         drops::Drops,
-        homes::LinkId,
-        netns::{Contexts, NetContext},
+        netns::{NetContext, NetContexts},
     },
     provider::Rrxe,
     verbs::flow::Flows,
@@ -153,18 +153,22 @@ impl Link {
         if place.net() != self.context.net() {
             return Err(EADDRNOTAVAIL);
         }
-        self.context.homes.add(gid, place, self.id)
+        self.context.address_owners.add(gid, place, self.id)
     }
 
     /// Undoes one [`Self::add_gid`]. Any context but hard interrupts.
     pub(crate) fn remove_gid(&self, gid: Gid, netdev_index: u32) {
-        self.context.homes.remove(gid, netdev_index, self.id);
+        self.context
+            .address_owners
+            .remove(gid, netdev_index, self.id);
     }
 
     /// Whether `gid` is an address of the device on the network device of this index, in the namespace of the link. Any
     /// context but hard interrupts.
     pub(crate) fn has_gid_on(&self, gid: Gid, netdev_index: u32) -> bool {
-        self.context.homes.has_on(gid, netdev_index, self.id)
+        self.context
+            .address_owners
+            .has_on(gid, netdev_index, self.id)
     }
 
     /// The index of the network device that has the source address of `av`; that of the link's own if the address is gone.
@@ -182,7 +186,7 @@ impl Link {
 
     /// Whether `gid` is an address of the device. Any context but hard interrupts.
     pub(crate) fn has_gid(&self, gid: Gid) -> bool {
-        self.context.homes.has(gid, self.id)
+        self.context.address_owners.has(gid, self.id)
     }
 
     /// Refuses a packet to an address of the device, on the network device of index `home`, that came by one that doesn't
@@ -193,16 +197,16 @@ impl Link {
     /// What to count.
     #[cold]
     pub(crate) fn check_ingress(&self, ingress: Ingress, home: u32) -> Result<(), Counter> {
-        match self.context.homes.leads(ingress, home, self.id) {
+        match self.context.address_owners.leads(ingress, home, self.id) {
             true => Ok(()),
             false => Err(Counter::DropInterface),
         }
     }
 
-    /// As [`Homes::changes`].
+    /// As [`AddressOwners::changes`].
     #[inline]
     pub(crate) fn home_changes(&self) -> u64 {
-        self.context.homes.changes()
+        self.context.address_owners.changes()
     }
 
     /// Refuses packets to addresses that aren't the device's, or are and came by a network device that doesn't lead
@@ -212,7 +216,7 @@ impl Link {
     ///
     /// What to count.
     pub(crate) fn check_home(&self, to: Gid, ingress: Ingress) -> Result<(), Counter> {
-        match self.context.homes.is_at(to, ingress, self.id) {
+        match self.context.address_owners.is_at(to, ingress, self.id) {
             true => Ok(()),
             false if self.has_gid(to) => Err(Counter::DropInterface),
             false => Err(Counter::DropPeer),
@@ -222,7 +226,10 @@ impl Link {
     /// The VLAN of the network device with address `gid` that a packet is for, if it is one's. Any context but hard
     /// interrupts.
     pub(crate) fn vlan_of(&self, gid: Gid, ingress: Ingress) -> Option<u16> {
-        let netdev_index = self.context.homes.netdev_at(gid, ingress, self.id)?;
+        let netdev_index = self
+            .context
+            .address_owners
+            .netdev_at(gid, ingress, self.id)?;
         self.device.vlan_of(gid, &self.netdev()?, netdev_index)
     }
 
@@ -238,8 +245,8 @@ impl Link {
     }
 
     /// Where QPs run when nobody else runs them.
-    pub(crate) fn workers(&self) -> &Arc<Workers> {
-        &self.links.workers
+    pub(crate) fn workqueues(&self) -> &Arc<Workqueues> {
+        &self.links.workqueues
     }
 
     /// Processes share XRC domains by a file. Any context.
@@ -305,7 +312,7 @@ impl Link {
     }
 
     /// Notes whether the port is active, and how often it ceased to be.
-    fn note_state(&self, active: bool) {
+    fn cache_state(&self, active: bool) {
         if self.active.xchg(active, ordering::Relaxed) && !active {
             self.downs.add(1, ordering::Relaxed);
         }
@@ -345,19 +352,19 @@ pub(crate) struct Links {
     #[pin]
     entries: Mutex<KVec<Arc<Link>>>,
     #[pin]
-    contexts: Contexts,
-    workers: Arc<Workers>,
+    contexts: NetContexts,
+    workqueues: Arc<Workqueues>,
     /// Processes share XRC domains and QPs.
     shares_xrcds: bool,
 }
 
 impl Links {
-    fn new(workers: Arc<Workers>, shares_xrcds: bool) -> Result<Arc<Self>> {
+    fn new(workqueues: Arc<Workqueues>, shares_xrcds: bool) -> Result<Arc<Self>> {
         Arc::pin_init(
             try_pin_init!(Self {
                 entries <- new_mutex!(KVec::new(), "rrxe_links"),
-                contexts <- Contexts::new(),
-                workers,
+                contexts <- NetContexts::new(),
+                workqueues,
                 shares_xrcds,
             }),
             GFP_KERNEL,
@@ -449,7 +456,7 @@ impl Links {
             let init = pin_init!(Link {
                 flows,
                 netdev_index: netdev.index(),
-                id: context.homes.new_link(),
+                id: context.address_owners.new_link(),
                 netdev <- NetdevSlot::new(netdev.clone()),
                 context: context.clone(),
                 device,
@@ -516,7 +523,7 @@ impl netdev::Observer for Links {
         };
         match event {
             netdev::Event::State => {
-                link.note_state(netdev.is_active());
+                link.cache_state(netdev.is_active());
                 speed::look_later(&link);
                 if let Some(device) = link.device.try_get() {
                     device.port_state(netdev);
@@ -549,7 +556,7 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    /// Lets users make devices, whose QPs `workers` run when nobody else does. Processes share XRC domains and QPs of
+    /// Lets users make devices, whose QPs `workqueues` run when nobody else does. Processes share XRC domains and QPs of
     /// them if `shares_xrcds` is set.
     ///
     /// # Errors
@@ -557,10 +564,10 @@ impl Service {
     /// `ENOMEM`.
     pub(crate) fn start(
         link_type: &'static CStr,
-        workers: Arc<Workers>,
+        workqueues: Arc<Workqueues>,
         shares_xrcds: bool,
     ) -> Result<Self> {
-        let links = Links::new(workers, shares_xrcds)?;
+        let links = Links::new(workqueues, shares_xrcds)?;
         let mut service = Self {
             links: links.clone(),
             namespaces: None,

@@ -14,7 +14,7 @@ use crate::device::link::Link;
 /// A link has one work item, so however often its network device changes, one thread at most looks at it.
 pub(crate) fn look_later(link: &Arc<Link>) {
     // Already queued is as good: it has not looked yet.
-    let _ = link.workers().faults.enqueue::<_, 0>(link.clone());
+    let _ = link.workqueues().faults.enqueue::<_, 0>(link.clone());
 }
 
 impl WorkItem for Link {

@@ -29,7 +29,7 @@ use super::{
     rate::{Pace, Paces, Rate},
     senders::NUMBER_BITS,
 };
-use crate::net::homes::LinkId;
+use crate::net::address_owners::LinkId;
 
 /// A network with fewer questions without answers may ask at once.
 const MOST: usize = 3;

@@ -9,7 +9,7 @@
 use kernel::prelude::*;
 use rdma::device::gid::Gid;
 
-use super::key::Key;
+use super::keyed_hash::Key;
 
 /// Nanoseconds.
 const SECOND: i64 = 1_000_000_000;

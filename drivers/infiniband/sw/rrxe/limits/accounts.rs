@@ -8,7 +8,7 @@
 //!
 //! All users share the threads of work queues, and accounts limit each user's part of two of them.
 //! `rrxe_release` waits for processes' invalidations of memory, and until stopped processes let their threads end.
-//! `rrxe_rest` runs QPs, ends those of CQs that overflowed, and serves last doorbells: a work queue begins its
+//! `rrxe_deferred` runs QPs, ends those of CQs that overflowed, and serves last doorbells: a work queue begins its
 //! items in the order of their arrival, so a user's time would grow with the number of its QPs, CQs and
 //! contexts. One whose account has no thread left waits in a list of the account, not in the work queue.
 //!
@@ -38,18 +38,18 @@ use rdma::{
     net::skb::{Share, Shares},
     new_bh_spinlock,
     support::{
-        principal::Principal,
+        identity::Identity,
         quota::{Claims, Quota},
         sync::BhSpinLock,
     },
 };
 
-use crate::limits::{self, semaphore::Semaphore, thread_share::Waiter, Allowance};
+use crate::limits::{self, semaphore::Semaphore, thread_permit::Waiter, Allowance};
 
 /// Threads that a QP, a CQ, a page of doorbells or an address space needs at times.
 #[derive(Clone, Copy)]
 pub(crate) enum Threads {
-    /// Those of `rrxe_rest`.
+    /// Those of `rrxe_deferred`.
     Rests,
     /// Those of `rrxe_release`.
     Releases,
@@ -63,7 +63,7 @@ pub(crate) struct Account {
     objects: Arc<Quota>,
     /// Threads that run QPs, end those of CQs and serve last doorbells.
     #[pin]
-    rests: Semaphore<Waiter>,
+    deferred: Semaphore<Waiter>,
     /// Threads that release what ended of regions on demand.
     #[pin]
     releases: Semaphore<Waiter>,
@@ -85,10 +85,10 @@ pub(crate) struct Account {
 
 impl Account {
     /// That of `of`, with `runners` threads that run QPs.
-    fn new(of: &Principal, allowance: &Allowance, runners: u32) -> Result<Arc<Self>> {
+    fn new(of: &Identity, allowance: &Allowance, runners: u32) -> Result<Arc<Self>> {
         let packets = match of {
-            Principal::MemoryCgroup(_) => Share::of_cgroup()?,
-            Principal::User(_) | Principal::UserNamespace(_) => Share::of_user()?,
+            Identity::MemoryCgroup(_) => Share::of_cgroup()?,
+            Identity::User(_) | Identity::UserNamespace(_) => Share::of_user()?,
         };
         let objects = Quota::new(allowance.objects)?;
         let advice = Quota::new(allowance.sleepers)?;
@@ -99,7 +99,7 @@ impl Account {
         let async_events = Quota::new(allowance.objects_with_events)?;
         let account = pin_init!(Self {
             objects,
-            rests <- Semaphore::new(runners),
+            deferred <- Semaphore::new(runners),
             releases <- Semaphore::new(allowance.sleepers),
             advice,
             attachments,
@@ -115,7 +115,7 @@ impl Account {
     /// Those of one kind.
     pub(crate) fn threads(&self, of: Threads) -> &Semaphore<Waiter> {
         match of {
-            Threads::Rests => &self.rests,
+            Threads::Rests => &self.deferred,
             Threads::Releases => &self.releases,
         }
     }
@@ -130,14 +130,14 @@ struct Entry {
 /// The accounts that somebody uses.
 #[pin_data]
 pub(crate) struct Accounts {
-    /// Threads of `rrxe_rest` that each has.
+    /// Threads of `rrxe_deferred` that each has.
     runners: u32,
     #[pin]
-    entries: BhSpinLock<RBTree<Principal, Entry>>,
+    entries: BhSpinLock<RBTree<Identity, Entry>>,
 }
 
 impl Accounts {
-    /// None yet. Each will have `runners` threads of `rrxe_rest`. Process context.
+    /// None yet. Each will have `runners` threads of `rrxe_deferred`. Process context.
     ///
     /// # Errors
     ///
@@ -151,7 +151,7 @@ impl Accounts {
     }
 
     /// Finds the account of `of`, or makes it.
-    fn open(self: &Arc<Self>, of: Principal, allowance: &Allowance) -> Result<Open> {
+    fn open(self: &Arc<Self>, of: Identity, allowance: &Allowance) -> Result<Open> {
         let account = Account::new(&of, allowance, self.runners)?;
         let entry = Entry {
             account: account.clone(),
@@ -181,7 +181,7 @@ impl Accounts {
 /// An account in use: it is kept, so that whoever comes later has the same.
 struct Open {
     accounts: Arc<Accounts>,
-    of: Principal,
+    of: Identity,
     account: Arc<Account>,
 }
 
@@ -216,11 +216,11 @@ impl Payer {
     ///
     /// `ENOMEM`.
     pub(crate) fn current(accounts: &Arc<Accounts>) -> Result<Self> {
-        let cgroup = match Principal::current_memory_cgroup() {
+        let cgroup = match Identity::current_memory_cgroup() {
             Some(cgroup) => Some(accounts.open(cgroup, &limits::OF_CGROUP)?),
             None => None,
         };
-        let user = accounts.open(Principal::current_user(), &limits::OF_USER)?;
+        let user = accounts.open(Identity::current_user(), &limits::OF_USER)?;
         Ok(Self { cgroup, user })
     }
 
@@ -250,8 +250,8 @@ impl Payer {
 
     /// The shares of the packets that wait for its QPs.
     pub(crate) fn shares(&self) -> Shares {
-        let share = |open: &Open| open.account.packets.clone();
-        [self.cgroup.as_ref().map(share), Some(share(&self.user))]
+        let permit = |open: &Open| open.account.packets.clone();
+        [self.cgroup.as_ref().map(permit), Some(permit(&self.user))]
     }
 
     /// Takes the room for a piece of advice, if the limits allow one more. Any context.
@@ -375,10 +375,10 @@ mod tests {
     /// One in the memory cgroup of number `cgroup`, if any.
     fn payer(accounts: &Arc<Accounts>, cgroup: Option<u64>, user: u32) -> Result<Payer> {
         let cgroup = match cgroup {
-            Some(number) => Some(accounts.open(Principal::MemoryCgroup(number), &OF_CGROUP)?),
+            Some(number) => Some(accounts.open(Identity::MemoryCgroup(number), &OF_CGROUP)?),
             None => None,
         };
-        let user = accounts.open(Principal::User(user), &OF_USER)?;
+        let user = accounts.open(Identity::User(user), &OF_USER)?;
         Ok(Payer { cgroup, user })
     }
 

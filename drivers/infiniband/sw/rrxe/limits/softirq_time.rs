@@ -4,7 +4,7 @@
 //!
 //! A packet from the network runs its QP in softirq, and the turn may send: an acknowledgement of some bytes lets up to 36
 //! packets of 4 KiB go. `process_backlog()` (net/core/dev.c) takes in 64 packets, each of which may be 128 segments, before
-//! anybody looks at the clock. Credit that comes back runs QPs in softirq, too. None of this time counts for the process. Nor
+//! anybody looks at the clock. TxCount that comes back runs QPs in softirq, too. None of this time counts for the process. Nor
 //! does the time for copies of frames, which rules for raw packet QPs order.
 //!
 //! So each CPU has an account here: what softirqs spend beyond a share of the time, three quarters by default, is a debt.

@@ -7,7 +7,7 @@
 //! deregistration takes the region out of the table and waits for the users, so that after it
 //! returns nobody touches the memory any more.
 
-mod demand;
+mod odp;
 mod register;
 mod undo;
 
@@ -27,12 +27,12 @@ use rdma::{
     memory::{
         fast_mr::{kernel_span, FastMemory, Registration},
         odp::OnDemand,
-        ProcessMemory,
+        RegionMemory,
     },
     support::{
-        section::Sections,
+        read_section::ReadSections,
         sync::wait_for_readers,
-        table::{Recent, Table},
+        table::{LastLookup, Table},
     },
     verbs::mr::{Access, MrKeys, Span},
 };
@@ -44,9 +44,9 @@ use roce::{
 use crate::{
     limits::{self, accounts::ObjectClaim},
     memory::{
-        mw::{Bind, MwTable, Via},
-        reach::Reach,
-        right::{demand, fault_of, Granted, Right},
+        access::{access_fault, require, AccessRequest, Granted},
+        mw::{Bind, MwTable, RemoteContext},
+        remote::RemoteRange,
     },
     qp::wqe::Sge,
     verbs::pd::PdId,
@@ -85,7 +85,7 @@ pub(crate) struct Mr {
 enum Memory {
     /// Memory of a process, named from `iova` on.
     User {
-        memory: ProcessMemory,
+        memory: RegionMemory,
         iova: u64,
         access: AtomicU32,
     },
@@ -185,7 +185,7 @@ impl Mr {
         key: u32,
         addr: u64,
         length: u32,
-        right: impl Right,
+        right: impl AccessRequest,
     ) -> Result<Found<'_>, AccessFault> {
         let span = match &self.memory {
             Memory::Fast(memory) => return Ok(Found::Fast(memory)),
@@ -195,15 +195,15 @@ impl Mr {
                 iova,
                 access,
             } => {
-                demand(right.is_among(rights(access)))?;
+                require(right.is_allowed_by(rights(access)))?;
                 let offset = addr.checked_sub(*iova).ok_or(AccessFault::Denied)?;
                 match memory {
-                    ProcessMemory::Pinned(memory) => memory.span(offset, length),
-                    ProcessMemory::OnDemand(memory) => return Ok(Found::OnDemand(memory, offset)),
+                    RegionMemory::Pinned(memory) => memory.span(offset, length),
+                    RegionMemory::OnDemand(memory) => return Ok(Found::OnDemand(memory, offset)),
                 }
             }
             Memory::Kernel(access) => {
-                demand(right.is_among(*access))?;
+                require(right.is_allowed_by(*access))?;
                 kernel_span(addr, length)
             }
         };
@@ -217,17 +217,17 @@ impl Mr {
         key: u32,
         addr: u64,
         length: u32,
-        right: impl Right,
+        right: impl AccessRequest,
         f: impl FnOnce(Span<'_>) -> R,
     ) -> Result<R, AccessFault> {
         match self.find(key, addr, length, right)? {
             Found::Here(span) => Ok(f(span)),
             Found::Fast(memory) => memory
-                .with(key, addr, length, |rights| right.is_among(rights), f)
+                .with(key, addr, length, |rights| right.is_allowed_by(rights), f)
                 .ok_or(AccessFault::Denied),
             Found::OnDemand(memory, offset) => memory
                 .with_span(offset, length, right.writes(), f)
-                .map_err(fault_of),
+                .map_err(access_fault),
         }
     }
 
@@ -238,23 +238,29 @@ impl Mr {
         key: u32,
         addr: u64,
         length: u32,
-        right: impl Right,
+        right: impl AccessRequest,
         ahead: bool,
     ) -> Result<(), AccessFault> {
         match self.find(key, addr, length, right)? {
             Found::Here(_) => Ok(()),
             Found::Fast(memory) => memory
-                .with(key, addr, length, |rights| right.is_among(rights), |_| ())
+                .with(
+                    key,
+                    addr,
+                    length,
+                    |rights| right.is_allowed_by(rights),
+                    |_| (),
+                )
                 .ok_or(AccessFault::Denied),
             Found::OnDemand(memory, offset) if ahead => memory
                 .check_ahead(offset, length, right.writes())
-                .map_err(fault_of),
-            Found::OnDemand(memory, offset) => demand(memory.contains(offset, length.into())),
+                .map_err(access_fault),
+            Found::OnDemand(memory, offset) => require(memory.contains(offset, length.into())),
         }
     }
 
     /// The process's memory of the region, and the place of address `addr` in it.
-    fn locate(&self, addr: u64) -> Option<(&ProcessMemory, u64)> {
+    fn locate(&self, addr: u64) -> Option<(&RegionMemory, u64)> {
         match &self.memory {
             Memory::User { memory, iova, .. } => Some((memory, addr.checked_sub(*iova)?)),
             Memory::Kernel(_) | Memory::Fast(_) => None,
@@ -304,7 +310,7 @@ pub(crate) struct MrTable {
 
 impl MrTable {
     /// Initialises an empty table.
-    pub(crate) fn new(readers: &Arc<Sections>) -> impl PinInit<Self> + '_ {
+    pub(crate) fn new(readers: &Arc<ReadSections>) -> impl PinInit<Self> + '_ {
         pin_init!(Self {
             regions <- Table::new(limits::MAX_MR, readers),
             windows <- MwTable::new(readers),
@@ -355,7 +361,7 @@ impl MrTable {
     #[inline]
     pub(crate) fn with_local<R>(
         &self,
-        recent: &mut Recent<Mr>,
+        recent: &mut LastLookup<Mr>,
         pd: PdId,
         sge: &Sge,
         access: LocalAccess,
@@ -401,16 +407,16 @@ impl MrTable {
     #[inline]
     pub(crate) fn with_remote<R>(
         &self,
-        recent: &mut Recent<Mr>,
-        reach: &Reach,
+        recent: &mut LastLookup<Mr>,
+        range: &RemoteRange,
         f: impl FnOnce(Span<'_>) -> R,
     ) -> Result<R, AccessFault> {
-        let key = reach.rkey.0;
+        let key = range.rkey.0;
         if MwTable::is_window(key) {
-            return self.with_window(reach, f);
+            return self.with_window(range, f);
         }
-        self.with_recent(recent, reach.via.pd, key, |mr| {
-            mr.with(key, reach.va, reach.length, reach.access, f)
+        self.with_recent(recent, range.context.pd, key, |mr| {
+            mr.with(key, range.va, range.length, range.access, f)
         })
     }
 
@@ -422,24 +428,24 @@ impl MrTable {
     #[inline]
     pub(crate) fn check_remote(
         &self,
-        recent: &mut Recent<Mr>,
-        reach: &Reach,
+        recent: &mut LastLookup<Mr>,
+        range: &RemoteRange,
     ) -> Result<(), AccessFault> {
-        let (key, access) = (reach.rkey.0, reach.access);
+        let (key, access) = (range.rkey.0, range.access);
         if MwTable::is_window(key) {
-            return self.check_window(reach);
+            return self.check_window(range);
         }
-        self.with_recent(recent, reach.via.pd, key, |mr| {
-            mr.check(key, reach.va, reach.length, access, looks_ahead(access))
+        self.with_recent(recent, range.context.pd, key, |mr| {
+            mr.check(key, range.va, range.length, access, looks_ahead(access))
         })
     }
 
     #[cold]
-    fn check_window(&self, reach: &Reach) -> Result<(), AccessFault> {
-        self.windows.with_range(reach, |region, addr| {
-            let (right, ahead) = (Granted(reach.access), looks_ahead(reach.access));
-            self.with(reach.via.pd, region, |mr| {
-                mr.check(region, addr, reach.length, right, ahead)
+    fn check_window(&self, range: &RemoteRange) -> Result<(), AccessFault> {
+        self.windows.with_range(range, |region, addr| {
+            let (right, ahead) = (Granted(range.access), looks_ahead(range.access));
+            self.with(range.context.pd, region, |mr| {
+                mr.check(region, addr, range.length, right, ahead)
             })
         })
     }
@@ -447,12 +453,12 @@ impl MrTable {
     #[cold]
     fn with_window<R>(
         &self,
-        reach: &Reach,
+        range: &RemoteRange,
         f: impl FnOnce(Span<'_>) -> R,
     ) -> Result<R, AccessFault> {
-        self.windows.with_range(reach, |region, addr| {
-            self.with(reach.via.pd, region, |mr| {
-                mr.with(region, addr, reach.length, Granted(reach.access), f)
+        self.windows.with_range(range, |region, addr| {
+            self.with(range.context.pd, region, |mr| {
+                mr.with(region, addr, range.length, Granted(range.access), f)
             })
         })
     }
@@ -464,15 +470,15 @@ impl MrTable {
     /// `Denied` for an unknown key, another protection domain or a right that was not granted.
     pub(crate) fn check_region(
         &self,
-        via: Via,
+        context: RemoteContext,
         rkey: Rkey,
         access: RemoteAccess,
     ) -> Result<(), AccessFault> {
         if MwTable::is_window(rkey.0) {
-            return self.windows.check(via, rkey, access);
+            return self.windows.check(context, rkey, access);
         }
         let allows = |rights: Access| rights.allows_remote(access);
-        self.with(via.pd, rkey.0, |mr| demand(mr.grants(rkey.0, allows)))
+        self.with(context.pd, rkey.0, |mr| require(mr.grants(rkey.0, allows)))
     }
 
     /// Invalidates a key by a work request or for a peer.
@@ -481,13 +487,13 @@ impl MrTable {
     ///
     /// `Denied`: only windows and fast-registered regions can be invalidated (IBTA 1.x §10.6.5), by the
     /// key under which they are valid.
-    pub(crate) fn invalidate(&self, via: Via, key: Rkey) -> Result<(), AccessFault> {
+    pub(crate) fn invalidate(&self, context: RemoteContext, key: Rkey) -> Result<(), AccessFault> {
         if MwTable::is_window(key.0) {
-            return self.windows.invalidate(via, key.0, self);
+            return self.windows.invalidate(context, key.0, self);
         }
-        self.with(via.pd, key.0, |mr| {
+        self.with(context.pd, key.0, |mr| {
             let memory = mr.fast_memory().ok_or(AccessFault::Denied)?;
-            demand(memory.invalidate(key.0))
+            require(memory.invalidate(key.0))
         })
     }
 
@@ -519,7 +525,7 @@ impl MrTable {
     ) -> Result<R, AccessFault> {
         self.regions
             .with(key >> 8, |mr| {
-                demand(mr.pd() == pd)?;
+                require(mr.pd() == pd)?;
                 f(mr)
             })
             .ok_or(AccessFault::Denied)?
@@ -529,14 +535,14 @@ impl MrTable {
     #[inline]
     fn with_recent<R>(
         &self,
-        recent: &mut Recent<Mr>,
+        recent: &mut LastLookup<Mr>,
         pd: PdId,
         key: u32,
         f: impl FnOnce(ArcBorrow<'_, Mr>) -> Result<R, AccessFault>,
     ) -> Result<R, AccessFault> {
         self.regions
             .with_recent(recent, key >> 8, |mr| {
-                demand(mr.pd() == pd)?;
+                require(mr.pd() == pd)?;
                 f(mr)
             })
             .ok_or(AccessFault::Denied)?

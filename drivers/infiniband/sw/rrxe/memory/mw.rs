@@ -19,7 +19,7 @@ use kernel::{
 use rdma::{
     new_bh_spinlock,
     support::{
-        section::Sections,
+        read_section::ReadSections,
         sync::{cond_resched, BhSpinLock, BhSpinLockGuard},
         table::Table,
     },
@@ -32,7 +32,7 @@ use roce::{
 
 use crate::{
     limits::{self, accounts::ObjectClaim},
-    memory::{mr::MrTable, reach::Reach},
+    memory::{mr::MrTable, remote::RemoteRange},
     verbs::{
         members::{Members, Seat},
         pd::{Pd, PdId},
@@ -47,7 +47,7 @@ const NO_KEY: u32 = 0;
 
 /// The QP through which a peer comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Via {
+pub(crate) struct RemoteContext {
     pub(crate) pd: PdId,
     pub(crate) qpn: u32,
 }
@@ -88,18 +88,18 @@ struct Binding {
 
 impl Binding {
     /// Where in the region a peer comes to, if the window lets it.
-    fn grants(&self, reach: &Reach) -> Option<u64> {
-        let offset = reach.va.checked_sub(self.base)?;
+    fn grants(&self, range: &RemoteRange) -> Option<u64> {
+        let offset = range.va.checked_sub(self.base)?;
         let room = self.length.checked_sub(offset)?;
-        let granted = u64::from(reach.length) <= room
-            && self.serves(reach.via)
-            && self.access.allows_remote(reach.access);
+        let granted = u64::from(range.length) <= room
+            && self.serves(range.context)
+            && self.access.allows_remote(range.access);
         // Within the region, which was checked when the window was bound: it doesn't wrap.
         granted.then(|| self.start.wrapping_add(offset))
     }
 
-    fn serves(&self, via: Via) -> bool {
-        self.qpn.is_none_or(|qpn| qpn == via.qpn)
+    fn serves(&self, context: RemoteContext) -> bool {
+        self.qpn.is_none_or(|qpn| qpn == context.qpn)
     }
 }
 
@@ -169,7 +169,7 @@ pub(crate) struct MwTable {
 
 impl MwTable {
     /// Initialises an empty table.
-    pub(crate) fn new(readers: &Arc<Sections>) -> impl PinInit<Self> + '_ {
+    pub(crate) fn new(readers: &Arc<ReadSections>) -> impl PinInit<Self> + '_ {
         pin_init!(Self {
             windows <- Table::new(limits::MAX_MW, readers),
             bound <- Members::new(),
@@ -234,15 +234,20 @@ impl MwTable {
     /// # Errors
     ///
     /// [`NotBound`]; then nothing has changed.
-    pub(crate) fn bind(&self, via: Via, bind: &Bind, mrs: &MrTable) -> Result<(), NotBound> {
+    pub(crate) fn bind(
+        &self,
+        context: RemoteContext,
+        bind: &Bind,
+        mrs: &MrTable,
+    ) -> Result<(), NotBound> {
         self.with(bind.window.0, |mw| {
-            let mut state = mw.open(via.pd, bind.window.0)?;
+            let mut state = mw.open(context.pd, bind.window.0)?;
             if !mw.admits(bind, &state) {
                 return None;
             }
             let binding = match bind.length {
                 0 => None,
-                _ => Some(make_binding(via, bind, mw.kind, mrs)?),
+                _ => Some(make_binding(context, bind, mw.kind, mrs)?),
             };
             self.unbind(&mw, &mut state, mrs);
             state.key = bind.rkey.0;
@@ -258,11 +263,16 @@ impl MwTable {
     /// # Errors
     ///
     /// `Denied` for a key that isn't a bound 2B window's, or that belongs to another QP.
-    pub(crate) fn invalidate(&self, via: Via, key: u32, mrs: &MrTable) -> Result<(), AccessFault> {
+    pub(crate) fn invalidate(
+        &self,
+        context: RemoteContext,
+        key: u32,
+        mrs: &MrTable,
+    ) -> Result<(), AccessFault> {
         self.with(key, |mw| {
-            let mut state = mw.open(via.pd, key)?;
+            let mut state = mw.open(context.pd, key)?;
             let binding = state.binding.as_ref()?;
-            if mw.kind != MwKind::Type2B || !binding.serves(via) {
+            if mw.kind != MwKind::Type2B || !binding.serves(context) {
                 return None;
             }
             self.unbind(&mw, &mut state, mrs);
@@ -323,13 +333,13 @@ impl MwTable {
     /// `Denied` if none does, and what `f` returns.
     pub(crate) fn with_range<R>(
         &self,
-        reach: &Reach,
+        range: &RemoteRange,
         f: impl FnOnce(u32, u64) -> Result<R, AccessFault>,
     ) -> Result<R, AccessFault> {
-        self.with(reach.rkey.0, |mw| {
-            let state = mw.open(reach.via.pd, reach.rkey.0)?;
+        self.with(range.rkey.0, |mw| {
+            let state = mw.open(range.context.pd, range.rkey.0)?;
             let binding = state.binding.as_ref()?;
-            let addr = binding.grants(reach)?;
+            let addr = binding.grants(range)?;
             Some(f(binding.region, addr))
         })
         .ok_or(AccessFault::Denied)?
@@ -342,14 +352,14 @@ impl MwTable {
     /// `Denied`.
     pub(crate) fn check(
         &self,
-        via: Via,
+        context: RemoteContext,
         rkey: Rkey,
         access: RemoteAccess,
     ) -> Result<(), AccessFault> {
         self.with(rkey.0, |mw| {
-            let state = mw.open(via.pd, rkey.0)?;
+            let state = mw.open(context.pd, rkey.0)?;
             let binding = state.binding.as_ref()?;
-            (binding.serves(via) && binding.access.allows_remote(access)).then_some(())
+            (binding.serves(context) && binding.access.allows_remote(access)).then_some(())
         })
         .ok_or(AccessFault::Denied)
     }
@@ -360,8 +370,13 @@ impl MwTable {
 }
 
 /// Checks a binding against its region, and counts it there.
-fn make_binding(via: Via, bind: &Bind, kind: MwKind, mrs: &MrTable) -> Option<Binding> {
-    mrs.attach(via.pd, bind)?;
+fn make_binding(
+    context: RemoteContext,
+    bind: &Bind,
+    kind: MwKind,
+    mrs: &MrTable,
+) -> Option<Binding> {
+    mrs.attach(context.pd, bind)?;
     Some(Binding {
         region: bind.region.0,
         start: bind.addr,
@@ -372,6 +387,6 @@ fn make_binding(via: Via, bind: &Bind, kind: MwKind, mrs: &MrTable) -> Option<Bi
         },
         length: bind.length,
         access: bind.access,
-        qpn: (kind == MwKind::Type2B).then_some(via.qpn),
+        qpn: (kind == MwKind::Type2B).then_some(context.qpn),
     })
 }

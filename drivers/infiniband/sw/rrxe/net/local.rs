@@ -5,7 +5,7 @@
 use kernel::sync::Arc;
 use rdma::{
     net::skb::{Discard, Ingress},
-    support::table::Recent,
+    support::table::LastLookup,
 };
 use roce::{
     host::Count,
@@ -16,7 +16,7 @@ use roce::{
 use crate::{
     device::stats::Counters,
     net::{rx::hand_out, tx::Frame},
-    qp::{effects::Upshot, engine::Fate, note_peer, Qp},
+    qp::{effects::RunEffects, engine::TxOutcome, note_peer, Qp},
 };
 
 /// Hands a frame to the QP that it is for.
@@ -25,31 +25,31 @@ pub(crate) fn deliver(
     counters: &Counters,
     frame: Frame<'_>,
     packet: &Packet,
-    recent: &mut Recent<Qp>,
-    upshot: &mut Upshot,
-) -> Fate {
+    recent: &mut LastLookup<Qp>,
+    effects: &mut RunEffects,
+) -> TxOutcome {
     let endpoints = frame.endpoints();
     let Some(skb) = frame.into_local(qp.qpn) else {
         counters.count(Count::SendErr);
-        return Fate::Dropped;
+        return TxOutcome::Dropped;
     };
     let (dest, to) = (packet.bth.dest, endpoints.destination);
     let peer: Option<Arc<Qp>> = qp.net.with_recent_qp(recent, dest, to, |peer| peer.into());
     let Some(peer) = peer else {
         qp.net.drops.discard(skb, Discard::NoQueuePair);
-        return Fate::Left;
+        return TxOutcome::Left;
     };
     let sender = Some(qp.qpn.get());
     if !peer.admit(packet, &endpoints, Ingress::default(), sender) {
         skb.discard(Discard::NoQueuePair);
-        return Fate::Left;
+        return TxOutcome::Left;
     }
     if let Err(skb) = peer.inbox.push(skb) {
         qp.net.drops.discard(skb, Discard::Overflow);
-        return Fate::Dropped;
+        return TxOutcome::Dropped;
     }
-    note_peer(&mut upshot.peer, peer);
-    Fate::Left
+    note_peer(&mut effects.peer, peer);
+    TxOutcome::Left
 }
 
 /// Whether a frame is a datagram to a group.
@@ -62,7 +62,7 @@ pub(crate) fn is_to_group(frame: &Frame<'_>, packet: &Packet) -> bool {
 /// member runs after this turn, as a frame's peer does; several run later: each has work and neighbours of its own. Members for
 /// which there is no memory, room or time lose the frame.
 #[inline(never)]
-pub(crate) fn deliver_to_group(qp: &Qp, frame: &Frame<'_>, upshot: &mut Upshot) {
+pub(crate) fn deliver_to_group(qp: &Qp, frame: &Frame<'_>, effects: &mut RunEffects) {
     let group = frame.endpoints().destination;
     let mut members = qp.net.groups.members(frame.exit(), group, Some(qp));
     let Some(first) = members.next() else {
@@ -75,7 +75,7 @@ pub(crate) fn deliver_to_group(qp: &Qp, frame: &Frame<'_>, upshot: &mut Upshot) 
         return hand_out(&skb, Iterator::chain([first, second].into_iter(), members));
     }
     match first.inbox.push(skb) {
-        Ok(()) => note_peer(&mut upshot.peer, first),
+        Ok(()) => note_peer(&mut effects.peer, first),
         Err(skb) => qp.net.drops.discard(skb, Discard::Overflow),
     }
 }

@@ -13,14 +13,14 @@ use kernel::{
 use rdma::{
     device::gid::{Gid, Network},
     net::{
-        credit::Credits,
         netns::{Net, NetId},
         skb::{Backlog, Discard, Ingress, RxSkb},
+        tx_limit::TxLimits,
         udp::{OpenError, Receiver, UdpSocket},
     },
     support::{
-        section::Sections,
-        table::{Recent, Table},
+        read_section::ReadSections,
+        table::{LastLookup, Table},
     },
 };
 
@@ -28,7 +28,7 @@ use roce::{ids::Qpn, wire::UDP_PORT};
 
 use crate::{
     gsi::CmBudget,
-    net::{drops::Drops, homes::Homes, rx},
+    net::{address_owners::AddressOwners, drops::Drops, rx},
     qp::Qp,
     verbs::mcast::Groups,
 };
@@ -52,9 +52,9 @@ pub(crate) struct NetContext {
     pub(crate) groups: Groups,
     /// Their addresses.
     #[pin]
-    pub(crate) homes: Homes,
+    pub(crate) address_owners: AddressOwners,
     /// Who looks at these tables, and at those of the devices.
-    pub(crate) readers: Arc<Sections>,
+    pub(crate) readers: Arc<ReadSections>,
     /// Packets and frames that wait for its QPs.
     pub(crate) backlog: Arc<Backlog>,
     /// Packets that no QP could be blamed for.
@@ -63,7 +63,7 @@ pub(crate) struct NetContext {
     #[pin]
     pub(crate) cm_budget: CmBudget,
     /// Those of its QPs are among these.
-    pub(crate) credits: Arc<Credits>,
+    pub(crate) credits: Arc<TxLimits>,
     /// Open while there are devices.
     #[pin]
     sockets: Mutex<Option<Sockets>>,
@@ -86,9 +86,9 @@ impl Receiver for NetContext {
 
 impl NetContext {
     /// Opens the UDP port in namespace `net`.
-    fn open(net: &Net, credits: Arc<Credits>) -> Result<Arc<Self>> {
+    fn open(net: &Net, credits: Arc<TxLimits>) -> Result<Arc<Self>> {
         credits.complete()?;
-        let readers = Arc::new(Sections::new()?, GFP_KERNEL)?;
+        let readers = Arc::new(ReadSections::new()?, GFP_KERNEL)?;
         let context = Arc::pin_init(
             try_pin_init!(Self {
                 is_of_host: net.is_of_host(),
@@ -96,7 +96,7 @@ impl NetContext {
                 qps <- Table::new(u32::MAX, &readers),
                 gsis <- Table::new(u32::MAX, &readers),
                 groups <- Groups::new(),
-                homes <- Homes::new(),
+                address_owners <- AddressOwners::new(),
                 readers,
                 backlog: Backlog::new()?,
                 drops: Drops::new(),
@@ -145,7 +145,7 @@ impl NetContext {
         if qpn != Qpn::GSI {
             return self.qps.with(qpn.get(), f);
         }
-        let link = self.homes.link_at(to, ingress)?;
+        let link = self.address_owners.link_at(to, ingress)?;
         let (mut f, mut result) = (Some(f), None);
         // As many as there are devices.
         self.gsis.for_each_while(|_, qp| {
@@ -160,7 +160,7 @@ impl NetContext {
     /// As [`Self::with_qp`], for a QP of this host whose packets all go to the same QP.
     pub(crate) fn with_recent_qp<R>(
         &self,
-        recent: &mut Recent<Qp>,
+        recent: &mut LastLookup<Qp>,
         qpn: Qpn,
         to: Gid,
         f: impl FnOnce(ArcBorrow<'_, Qp>) -> R,
@@ -195,10 +195,10 @@ fn refusal(error: OpenError) -> Error {
 
 /// The namespaces that have devices.
 #[pin_data]
-pub(crate) struct Contexts {
+pub(crate) struct NetContexts {
     #[pin]
     users: Mutex<KVec<User>>,
-    credits: Arc<Credits>,
+    credits: Arc<TxLimits>,
 }
 
 struct User {
@@ -207,7 +207,7 @@ struct User {
     devices: usize,
 }
 
-impl Contexts {
+impl NetContexts {
     /// None yet.
     ///
     /// # Errors
@@ -216,7 +216,7 @@ impl Contexts {
     pub(crate) fn new() -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
             users <- new_mutex!(KVec::new(), "rrxe_contexts"),
-            credits: Credits::new()?,
+            credits: TxLimits::new()?,
         })
     }
 

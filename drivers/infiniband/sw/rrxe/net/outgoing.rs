@@ -8,10 +8,10 @@
 
 use kernel::{prelude::*, sync::Arc};
 use rdma::net::{
-    credit::Credit,
     netdev::Netdev,
     route::Route,
     skb::{TxFrame, TxPacket},
+    tx_limit::TxCount,
 };
 
 use crate::qp::peer::Peer;
@@ -38,14 +38,14 @@ impl Outgoing {
     /// # Errors
     ///
     /// Any; it is lost. `EMSGSIZE` if it is longer than the network device's MTU.
-    pub(crate) fn send(self, peer: &Peer, credit: &Arc<Credit>) -> Result {
+    pub(crate) fn send(self, peer: &Peer, tx_limit: &Arc<TxCount>) -> Result {
         match self {
             Self::Packet { packet, route } => {
                 let route = route.as_ref().or_else(|| peer.route()).ok_or(ENETUNREACH)?;
-                packet.send(route, credit)
+                packet.send(route, tx_limit)
             }
             // Its length was compared before.
-            Self::Frame(frame, netdev) => frame.send(&netdev, credit).map_err(|_| EAGAIN),
+            Self::Frame(frame, netdev) => frame.send(&netdev, tx_limit).map_err(|_| EAGAIN),
         }
     }
 }

@@ -227,7 +227,12 @@ pub(crate) fn hand_out(skb: &RxSkb, members: impl Iterator<Item = Arc<Qp>>) {
             }
         };
         // Anybody's datagrams would have softirqs copy without an end. One of many members doesn't pay for the others.
-        if !qp.device.workers.softirq_time.spend_of(lot_of(&qp), copy) {
+        if !qp
+            .device
+            .workqueues
+            .softirq_time
+            .spend_of(lot_of(&qp), copy)
+        {
             qp.net.drops.count(Discard::Overflow);
         }
     }

@@ -12,15 +12,15 @@ use roce::{
     responder::Replay,
 };
 
-use super::{manage::QpLoad, rounds::Rounds, Qp};
+use super::{admin::QpLoad, run_budget::RunBudget, Qp};
 use crate::{
     limits,
     qp::{
         arrivals::Arrivals,
-        effects::Upshot,
+        effects::RunEffects,
         engine::{new_replays, Core},
         error_poll::ErrorPoll,
-        turn::Wish,
+        turn::RunRequest,
     },
 };
 
@@ -44,9 +44,9 @@ impl Qp {
         let modified = {
             // As in `advance`.
             let _off = bottom_halves_off();
-            let mut upshot = Upshot::default();
-            let modified = this.modify_engine(change, replays, &mut upshot);
-            this.conclude(&upshot);
+            let mut effects = RunEffects::default();
+            let modified = this.modify_engine(change, replays, &mut effects);
+            this.conclude(&effects);
             modified
         };
         if modified == Ok(true) {
@@ -69,10 +69,11 @@ impl Qp {
         let result = Option::as_mut(&mut turn).map(|core| body(core));
         let held = this.turn.keep_if_wanted(turn);
         if held.is_some() {
-            let mut rounds = Rounds::new(QUERY_ROUNDS);
+            let mut rounds = RunBudget::new(QUERY_ROUNDS);
             let this = this.as_arc_borrow();
             let arrivals = &mut Arrivals::of(&this.inbox);
-            if let Some(peer) = Self::take_turns(this, held, Wish::All, arrivals, &mut rounds) {
+            if let Some(peer) = Self::take_turns(this, held, RunRequest::All, arrivals, &mut rounds)
+            {
                 Self::leave(peer.as_arc_borrow());
             }
         }
@@ -98,7 +99,7 @@ impl Qp {
         &self,
         change: &QpModify,
         replays: KVVec<Replay>,
-        upshot: &mut Upshot,
+        effects: &mut RunEffects,
     ) -> Result<bool> {
         // Freed without the turn.
         let unused;
@@ -106,12 +107,12 @@ impl Qp {
         let core = Option::as_mut(&mut turn).ok_or(EINVAL)?;
         unused = core.engine.enlarge_replays(replays);
         let now = self.now();
-        core.with_engine(self, None, upshot, |engine, host| {
+        core.with_engine(self, None, effects, |engine, host| {
             engine.modify(now, &change.attrs, host)
         })
         .map_err(|_| EINVAL)?;
         let state = core.engine.state();
-        self.note_state(state);
+        self.cache_state(state);
         core.error_poll = ErrorPoll::new();
         let mut unbinds = false;
         if state == QpState::Reset {
@@ -120,7 +121,7 @@ impl Qp {
             core.rq.reset();
             core.peer.forget();
             self.filter.set(None);
-            core.stall.clear();
+            core.parked.clear();
             // Others push meanwhile; what they push is dropped for its state.
             for _ in 0..limits::INBOX {
                 if self.inbox.pop().is_none() {

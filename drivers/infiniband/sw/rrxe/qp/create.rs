@@ -11,13 +11,13 @@ use kernel::{
 use rdma::{
     abi::{mmap::Mappings, ring::Ring},
     net::{
-        credit::{Credits, Excess, SenderCredit},
-        lane::Lane,
         skb::{Backlog, FrameQueue, Shares, SkbQueue},
+        tx_cpu::TxCpu,
+        tx_limit::{Excess, TxLimit, TxLimits},
     },
     support::{
         error::unsupported,
-        table::{Recent, Reservation},
+        table::{LastLookup, Reservation},
     },
     verbs::qp::{QpCap, QpCreated, QpInit, QpReply, RingReply},
 };
@@ -34,20 +34,20 @@ use crate::{
     limits::{
         self,
         accounts::{ObjectClaim, Payer, Threads},
-        thread_share::ThreadShare,
+        thread_permit::ThreadPermit,
     },
     net::netns::NetContext,
     provider::Rrxe,
     qp::{
-        concerns::Concerns,
+        cached_state::CachedState,
+        capacity::{grant, new_poster, new_ring},
         engine::{new_engine, Core},
         error_poll::ErrorPoll,
         filter::Filter,
-        noted_state::NotedState,
-        page_fault::Stall,
+        flags::QpFlags,
+        kernel_queue::KernelQueue,
+        parked::Parked,
         peer::Peer,
-        poster::Poster,
-        qp_cap::{grant, new_poster, new_ring},
         recv_queue::RecvQueue,
         recv_ring::RecvRing,
         send_queue::SendQueue,
@@ -82,8 +82,8 @@ impl Qp {
         let doorbell = doorbells
             .zip(slot.as_ref())
             .map(|(doorbells, slot)| Doorbell::new(doorbells, slot.id(), &rings.send));
-        let poster = match mappings {
-            None => rings.poster(init.kind)?,
+        let kernel_queue = match mappings {
+            None => rings.kernel_queue(init.kind)?,
             Some(_) => None,
         };
         let owner = match mappings {
@@ -109,7 +109,7 @@ impl Qp {
         let number = place.id();
         let cap = rings.cap;
         let object = ObjectClaim::new(payer.as_ref())?;
-        let rest_share = ThreadShare::new(Threads::Rests, payer)?;
+        let deferred_permit = ThreadPermit::new(Threads::Rests, payer)?;
         if init.kind == QpKind::Gsi {
             init.recv_cq.iter().for_each(|cq| cq.serve_gsi());
         }
@@ -126,16 +126,16 @@ impl Qp {
                 send_cq: init.send_cq,
                 recv_cq: init.recv_cq,
                 srq: init.srq,
-                credit: credit(init.kind, waker, &credits)?,
+                tx_limit: tx_limit(init.kind, waker, &credits)?,
                 inbox <- SkbQueue::new(limits::INBOX, backlog, shares),
                 filter: Filter::new(init.kind),
                 token: init.upcall.token(),
                 upcall: init.upcall,
-                poster,
-                noted: NotedState::new(),
-                concerns: Concerns::new(frames.is_some()),
+                kernel_queue,
+                cached_state: CachedState::new(),
+                flags: QpFlags::new(frames.is_some()),
                 frames,
-                workers: device.workers.clone(),
+                workqueues: device.workqueues.clone(),
                 doorbell,
                 cap,
                 signal_all: init.signal_all,
@@ -146,9 +146,9 @@ impl Qp {
                 work <- new_work!("Qp::work"),
                 hop <- new_work!("Qp::hop"),
                 hops: Atomic::new(0),
-                rest <- new_work!("Qp::rest"),
+                deferred <- new_work!("Qp::deferred"),
                 fault <- new_work!("Qp::fault"),
-                rest_share <- rest_share,
+                deferred_permit <- deferred_permit,
             }),
             GFP_KERNEL_ACCOUNT,
         )?;
@@ -159,7 +159,7 @@ impl Qp {
         }
         // After that, so that either this or the CQ sees to it.
         if qp.cqs().any(|cq| cq.is_overflowed()) {
-            Self::condemn(qp.as_arc_borrow());
+            Self::set_error(qp.as_arc_borrow());
         }
         Ok(QpCreated {
             qp,
@@ -229,7 +229,7 @@ impl Rings {
     }
 
     /// The kernel's way to post to them; whoever makes an XRC target posts nothing to it.
-    fn poster(&self, kind: QpKind) -> Result<Option<Pin<KBox<Poster>>>> {
+    fn kernel_queue(&self, kind: QpKind) -> Result<Option<Pin<KBox<KernelQueue>>>> {
         match kind {
             QpKind::XrcTgt => Ok(None),
             _ => new_poster(&self.send, self.recv.as_ref(), &self.cap).map(Some),
@@ -252,7 +252,7 @@ fn payer(
     Ok(match (context, kind) {
         (Some(context), _) => Some(context.payer().clone()),
         (None, QpKind::XrcTgt) => {
-            let payer = Payer::current(&device.workers.accounts)?;
+            let payer = Payer::current(&device.workqueues.accounts)?;
             Some(Arc::new(payer, GFP_KERNEL_ACCOUNT)?)
         }
         (None, _) => None,
@@ -260,7 +260,7 @@ fn payer(
 }
 
 /// The credit of a QP of this kind. It is one of `all`.
-fn credit(kind: QpKind, waker: Waker, all: &Arc<Credits>) -> Result<SenderCredit> {
+fn tx_limit(kind: QpKind, waker: Waker, all: &Arc<TxLimits>) -> Result<TxLimit> {
     // The network may keep packets for ever. If a GSI QP waited, or dropped further packets, a host that does so would stop all
     // connection management of the device, and its removal, which waits for each send of `ib_mad` to complete
     // (`ib_unregister_mad_agent()`, mad.c).
@@ -273,7 +273,7 @@ fn credit(kind: QpKind, waker: Waker, all: &Arc<Credits>) -> Result<SenderCredit
         }
         _ => (limits::PACKETS_IN_FLIGHT, Excess::Waits),
     };
-    SenderCredit::new(limit, excess, waker, all)
+    TxLimit::new(limit, excess, waker, all)
 }
 
 /// The QP's protection domain; of an XRC target that of its XRC domain.
@@ -347,14 +347,14 @@ fn new_core(
         pd,
         peer: Peer::new(init.kind),
         timer: None,
-        own_region: Recent::new(),
-        peer_region: Recent::new(),
-        neighbour: Recent::new(),
-        stall: Stall::default(),
+        own_region: LastLookup::new(),
+        peer_region: LastLookup::new(),
+        neighbour: LastLookup::new(),
+        parked: Parked::default(),
         error_poll: ErrorPoll::new(),
         closed: false,
         put_off: 0,
-        lane: Lane::new(),
+        tx_cpu: TxCpu::new(),
         counters: device.counters.clone(),
         gsi: match init.kind {
             QpKind::Gsi => Some(KBox::new(Gsi::new()?, GFP_KERNEL)?),

@@ -42,10 +42,10 @@ impl Qp {
     pub(crate) fn receive(this: ArcBorrow<'_, Self>, packet: RxPacket) {
         let mut packet = Some(packet);
         let mut arrivals = Arrivals::with(&this.inbox, &mut packet);
-        if this.poster.is_some() {
+        if this.kernel_queue.is_some() {
             return Self::advance_with(this, &mut arrivals);
         }
-        this.workers
+        this.workqueues
             .softirq_time
             .spend(|| Self::advance_with(this, &mut arrivals));
         if let Some(packet) = packet {

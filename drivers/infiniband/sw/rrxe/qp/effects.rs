@@ -13,7 +13,7 @@ use crate::{
 
 /// What is left to do when the turn is over.
 #[derive(Default)]
-pub(crate) struct Upshot {
+pub(crate) struct RunEffects {
     /// The send CQ's consumer wants to be woken.
     pub(crate) notify_send: bool,
     /// The receive CQ's consumer wants to be woken.
@@ -29,14 +29,14 @@ pub(crate) struct Upshot {
     /// A QP of this host that got packets.
     pub(crate) peer: Option<Arc<Qp>>,
     /// The QP stands still until memory is faulted in.
-    pub(crate) stalled: bool,
+    pub(crate) is_parked: bool,
     /// What is left to do, and where.
-    pub(crate) rest: Rest,
+    pub(crate) continuation: Continuation,
 }
 
 /// What a turn left over.
 #[derive(Default)]
-pub(crate) enum Rest {
+pub(crate) enum Continuation {
     /// Nothing.
     #[default]
     None,
@@ -46,7 +46,7 @@ pub(crate) enum Rest {
     On(CpuId),
 }
 
-impl Upshot {
+impl RunEffects {
     /// There is nothing to tell ib_core, as after most turns.
     pub(crate) fn is_quiet(&self) -> bool {
         let notify = self.notify_send || self.notify_recv || self.notify_srq;
@@ -102,24 +102,24 @@ impl Qp {
     /// The kernel's consumers count on being called as by an interrupt, not in process context
     /// where one could call them again.
     #[inline(never)]
-    pub(super) fn conclude(&self, upshot: &Upshot) {
-        let _as_interrupt = self.poster.as_ref().map(|_| bottom_halves_off());
-        if let Some(cq) = self.send_cq.as_ref().filter(|_| upshot.notify_send) {
+    pub(super) fn conclude(&self, effects: &RunEffects) {
+        let _as_interrupt = self.kernel_queue.as_ref().map(|_| bottom_halves_off());
+        if let Some(cq) = self.send_cq.as_ref().filter(|_| effects.notify_send) {
             Cq::notify(cq);
         }
-        if upshot.notify_recv {
+        if effects.notify_recv {
             self.notify_recv();
         }
-        if let Some(srq) = self.srq.as_ref().filter(|_| upshot.notify_srq) {
+        if let Some(srq) = self.srq.as_ref().filter(|_| effects.notify_srq) {
             srq.notify();
         }
-        if let Some(srq) = &upshot.named {
+        if let Some(srq) = &effects.named {
             srq.notify();
             if let Some(cq) = srq.cq() {
                 Cq::notify(cq);
             }
         }
-        for event in upshot.events.iter() {
+        for event in effects.events.iter() {
             self.upcall
                 .event(event, || self.payer()?.claim_async_events().ok());
         }

@@ -8,7 +8,7 @@ use kernel::{
     sync::{Arc, ArcBorrow},
     time::hrtimer::ArcHrTimerHandle,
 };
-use rdma::{net::lane::Lane, support::table::Recent, trace};
+use rdma::{net::tx_cpu::TxCpu, support::table::LastLookup, trace};
 use roce::{
     host::{AccessFault, Count, RemoteAccess},
     qp::{Attrs, Config, QpState, SendWqe, TransmitFault},
@@ -23,7 +23,7 @@ use crate::{
     device::stats::{Counter, Counters},
     gsi::Gsi,
     limits::INBOX,
-    memory::{mr::Mr, mw::Via, reach::Reach},
+    memory::{mr::Mr, mw::RemoteContext, remote::RemoteRange},
     net::{
         local,
         outgoing::Outgoing,
@@ -32,10 +32,10 @@ use crate::{
     },
     qp::{
         arrivals::Arrivals,
-        effects::{Rest, Upshot},
+        effects::{Continuation, RunEffects},
         engine_host::EngineHost,
         error_poll::ErrorPoll,
-        page_fault::{ungathered, Stall},
+        parked::{ungathered, Parked},
         peer::Peer,
         raw,
         recv_queue::RecvQueue,
@@ -66,17 +66,17 @@ pub(crate) struct Core {
     /// Whom it talks to.
     pub(crate) peer: Peer,
     /// Keeps its packets in order.
-    pub(crate) lane: Lane,
+    pub(crate) tx_cpu: TxCpu,
     /// The timer, and when it fires.
     pub(crate) timer: Option<(Instant, ArcHrTimerHandle<Qp>)>,
     /// The region of its owner that it used last.
-    pub(crate) own_region: Recent<Mr>,
+    pub(crate) own_region: LastLookup<Mr>,
     /// The region that its peer came to last.
-    pub(crate) peer_region: Recent<Mr>,
+    pub(crate) peer_region: LastLookup<Mr>,
     /// The QP of this host to which it sent last.
-    pub(crate) neighbour: Recent<Qp>,
+    pub(crate) neighbour: LastLookup<Qp>,
     /// What waits for memory that isn't resident.
-    pub(crate) stall: Stall,
+    pub(crate) parked: Parked,
     /// When it looks for receives in the error state.
     pub(crate) error_poll: ErrorPoll,
     /// The queues take nothing that is posted later: the device goes away.
@@ -95,7 +95,7 @@ impl Core {
         &mut self,
         qp: &Qp,
         packet: Option<&RxPacket>,
-        upshot: &mut Upshot,
+        effects: &mut RunEffects,
         run: impl FnOnce(&mut Engine, &mut EngineHost<'_>) -> R,
     ) -> R {
         let mut host = EngineHost {
@@ -105,18 +105,18 @@ impl Core {
                 mrs: &qp.device.mrs,
                 pd: self.pd.id(),
                 recent: &mut self.own_region,
-                stall: &mut self.stall,
+                parked: &mut self.parked,
             },
             peer_region: &mut self.peer_region,
             qp,
             counters: &self.counters,
             packet,
-            guise: self.gsi.as_ref().map(|gsi| &gsi.guise),
-            upshot,
+            sanitized: self.gsi.as_ref().map(|gsi| &gsi.sanitized),
+            effects,
         };
         let result = run(&mut self.engine, &mut host);
-        if core::mem::take(&mut upshot.fatal) {
-            self.fail(qp, upshot);
+        if core::mem::take(&mut effects.fatal) {
+            self.fail(qp, effects);
         }
         result
     }
@@ -138,7 +138,7 @@ impl Core {
     }
 
     /// A CQ that lost a completion is in error, and with it the QPs that use it (IBTA 1.x §11.6.3.2).
-    fn fail(&mut self, qp: &Qp, upshot: &mut Upshot) {
+    fn fail(&mut self, qp: &Qp, effects: &mut RunEffects) {
         // To ERR is allowed from every state but RESET, where nothing completes.
         if matches!(self.engine.state(), QpState::Err | QpState::Reset) {
             return;
@@ -147,9 +147,9 @@ impl Core {
             state: Some(QpState::Err),
             ..Attrs::default()
         };
-        upshot.events.insert(roce::host::Event::QpFatal);
+        effects.events.insert(roce::host::Event::QpFatal);
         let now = qp.now();
-        let _ = self.with_engine(qp, None, upshot, |engine, host| {
+        let _ = self.with_engine(qp, None, effects, |engine, host| {
             engine.modify(now, &error, host)
         });
     }
@@ -161,70 +161,70 @@ impl Core {
         qp: ArcBorrow<'_, Qp>,
         arrivals: &mut Arrivals<'_>,
         by_packet: bool,
-    ) -> Upshot {
+    ) -> RunEffects {
         let now = qp.now();
-        let mut upshot = Upshot::default();
+        let mut effects = RunEffects::default();
         let mut budget = BUDGET;
         self.engine.begin_turn();
-        if qp.concerns.any() {
-            self.attend(&qp, &mut budget, &mut upshot);
+        if qp.flags.any() {
+            self.handle_flags(&qp, &mut budget, &mut effects);
         }
-        let resumes = self.stall.is_busy();
-        if resumes && self.stall.stands() {
-            self.flush_meanwhile(qp, now, &mut upshot);
-            return upshot;
+        let resumes = self.parked.is_busy();
+        if resumes && self.parked.stands() {
+            self.flush_meanwhile(qp, now, &mut effects);
+            return effects;
         }
-        if self.receive(&qp, now, arrivals, &mut budget, &mut upshot) {
+        if self.receive(&qp, now, arrivals, &mut budget, &mut effects) {
             // What was put aside may be what the clock says is missing.
             if !resumes {
-                self.keep_time(&qp, now, !arrivals.is_empty(), &mut upshot);
+                self.keep_time(&qp, now, !arrivals.is_empty(), &mut effects);
             }
             if by_packet && !resumes && !self.engine.is_reliable() {
-                self.leave_sends(&qp, &mut upshot);
+                self.defer_sends(&qp, &mut effects);
             } else {
                 let mut sends = budget.max(LEAST_SENDS);
-                self.transmit(&qp, now, resumes, &mut sends, &mut upshot);
+                self.transmit(&qp, now, resumes, &mut sends, &mut effects);
                 budget = budget.min(sends);
             }
         }
-        qp.note_state(self.engine.state());
-        if self.stall.is_busy() && !self.stall.settle() {
-            upshot.stalled = true;
+        qp.cache_state(self.engine.state());
+        if self.parked.is_busy() && !self.parked.settle() {
+            effects.is_parked = true;
             if self.engine.flushes() {
-                self.arm(qp, now, &mut upshot);
+                self.arm(qp, now, &mut effects);
             }
-            return upshot;
+            return effects;
         }
-        let ended_early = budget == 0 || upshot.named.is_some();
-        if ended_early && matches!(upshot.rest, Rest::None) {
-            upshot.rest = Rest::Anywhere;
+        let ended_early = budget == 0 || effects.named.is_some();
+        if ended_early && matches!(effects.continuation, Continuation::None) {
+            effects.continuation = Continuation::Anywhere;
         }
-        self.arm(qp, now, &mut upshot);
-        upshot
+        self.arm(qp, now, &mut effects);
+        effects
     }
 
     /// Flushes while the QP stands still, if its state does so: flushing needs no memory, and the
     /// fault may never end.
     #[cold]
-    fn flush_meanwhile(&mut self, qp: ArcBorrow<'_, Qp>, now: Instant, upshot: &mut Upshot) {
+    fn flush_meanwhile(&mut self, qp: ArcBorrow<'_, Qp>, now: Instant, effects: &mut RunEffects) {
         if !self.engine.flushes() {
             return;
         }
         // Its WQE may be another's from now on.
-        let _ = self.stall.take_transmit(self.engine.state());
-        self.with_engine(&qp, None, upshot, |engine, host| engine.flush_posted(host));
-        qp.note_state(self.engine.state());
-        self.arm(qp, now, upshot);
+        let _ = self.parked.take_transmit(self.engine.state());
+        self.with_engine(&qp, None, effects, |engine, host| engine.flush_posted(host));
+        qp.cache_state(self.engine.state());
+        self.arm(qp, now, effects);
     }
 
     /// Sees to what few QPs have to be looked at for.
     #[cold]
-    fn attend(&mut self, qp: &Qp, budget: &mut u32, upshot: &mut Upshot) {
-        if qp.concerns.is_condemned() {
-            self.fail(qp, upshot);
+    fn handle_flags(&mut self, qp: &Qp, budget: &mut u32, effects: &mut RunEffects) {
+        if qp.flags.must_fail() {
+            self.fail(qp, effects);
         }
         if let Some(frames) = qp.frames() {
-            raw::receive(self, qp, frames, budget, upshot);
+            raw::receive(self, qp, frames, budget, effects);
         }
     }
 
@@ -236,15 +236,15 @@ impl Core {
         now: Instant,
         arrivals: &mut Arrivals<'_>,
         budget: &mut u32,
-        upshot: &mut Upshot,
+        effects: &mut RunEffects,
     ) -> bool {
         // Only one queue of an XRC domain is told of at a time.
-        while *budget > 0 && upshot.named.is_none() {
+        while *budget > 0 && effects.named.is_none() {
             let Some(packet) = arrivals.next(&qp.net.drops) else {
                 break;
             };
             *budget = budget.wrapping_sub(1);
-            if !self.take_in(qp, now, &packet, upshot) {
+            if !self.take_in(qp, now, &packet, effects) {
                 arrivals.put_back(packet);
                 return false;
             }
@@ -255,7 +255,7 @@ impl Core {
     /// Has the engine do what is due at `now`, unless packets are still `waiting` to be taken in: they may
     /// be the answers that it takes for lost. Those that came before it was due have been taken in
     /// after [`INBOX_TURNS`] turns; it does not wait for others.
-    fn keep_time(&mut self, qp: &Qp, now: Instant, waiting: bool, upshot: &mut Upshot) {
+    fn keep_time(&mut self, qp: &Qp, now: Instant, waiting: bool, effects: &mut RunEffects) {
         let due = self.is_due(now);
         if due && waiting && self.put_off < INBOX_TURNS {
             self.put_off = self.put_off.wrapping_add(1);
@@ -263,14 +263,20 @@ impl Core {
         }
         self.put_off = 0;
         if due {
-            self.with_engine(qp, None, upshot, |engine, host| {
+            self.with_engine(qp, None, effects, |engine, host| {
                 engine.handle_timeout(now, host);
             });
         }
     }
 
     /// Takes in a packet; `false` if its memory is absent, so that it must come again.
-    fn take_in(&mut self, qp: &Qp, now: Instant, packet: &RxPacket, upshot: &mut Upshot) -> bool {
+    fn take_in(
+        &mut self,
+        qp: &Qp,
+        now: Instant,
+        packet: &RxPacket,
+        effects: &mut RunEffects,
+    ) -> bool {
         let (ingress, sender) = (packet.skb.ingress(), packet.skb.sender());
         let checked = self
             .peer
@@ -281,28 +287,30 @@ impl Core {
             qp.trace_drop(packet.packet.bth.psn, why);
             return true;
         }
-        self.with_engine(qp, Some(packet), upshot, |engine, host| {
+        self.with_engine(qp, Some(packet), effects, |engine, host| {
             engine.handle_packet(now, &packet.packet, host);
         });
-        if self.stall.is_busy() && self.stall.stands() {
+        if self.parked.is_busy() && self.parked.stands() {
             return false;
         }
         trace::packet_in(qp.device.link.device(), qp.qpn.get(), &packet.packet);
         self.counters.add(Counter::ReceivedPackets, 1);
         self.counters
             .add(Counter::ReceivedBytes, u64::from(packet.packet.payload_len));
-        self.follow_question(qp, now, upshot);
+        self.follow_question(qp, now, effects);
         true
     }
 
     /// Leaves what could be sent to a thread or a watcher, where it counts for the process. Of a QP without
     /// acknowledgements no packet that comes in lets a packet out, so a stranger's datagram has no softirq send what a
     /// process has posted without a call.
-    fn leave_sends(&mut self, qp: &Qp, upshot: &mut Upshot) {
+    fn defer_sends(&mut self, qp: &Qp, effects: &mut RunEffects) {
         match self.engine.state() {
-            QpState::Rts if !self.rests() && qp.credit.available() => upshot.rest = Rest::Anywhere,
+            QpState::Rts if !self.has_nothing_to_send() && qp.tx_limit.available() => {
+                effects.continuation = Continuation::Anywhere
+            }
             _ if self.engine.flushes() => {
-                self.with_engine(qp, None, upshot, |engine, host| engine.flush_posted(host));
+                self.with_engine(qp, None, effects, |engine, host| engine.flush_posted(host));
             }
             _ => {}
         }
@@ -316,25 +324,25 @@ impl Core {
         now: Instant,
         resumes: bool,
         budget: &mut u32,
-        upshot: &mut Upshot,
+        effects: &mut RunEffects,
     ) {
         // With credit `poll_transmit` flushes.
-        if self.engine.flushes() && !qp.credit.available() {
-            self.with_engine(qp, None, upshot, |engine, host| engine.flush_posted(host));
+        if self.engine.flushes() && !qp.tx_limit.available() {
+            self.with_engine(qp, None, effects, |engine, host| engine.flush_posted(host));
         }
-        while *budget > 0 && (resumes || !self.rests()) && qp.credit.available() {
+        while *budget > 0 && (resumes || !self.has_nothing_to_send()) && qp.tx_limit.available() {
             let arrived = || has_arrived(&self.engine, qp);
-            if !self.lane.admits(CpuId::current(), arrived) {
-                upshot.rest = Rest::On(self.lane.cpu());
+            if !self.tx_cpu.admits(CpuId::current(), arrived) {
+                effects.continuation = Continuation::On(self.tx_cpu.cpu());
                 break;
             }
-            let Some(next) = self.build_next(qp, now, resumes, upshot) else {
+            let Some(next) = self.build_next(qp, now, resumes, effects) else {
                 break;
             };
             // From here, and not from where the packet was built: the network stack needs the rest of the kernel's stack.
             if let Next::Leaves(outgoing, transmit) = next {
-                let sent = outgoing.send(&self.peer, &qp.credit);
-                self.settle(qp, now, &transmit, sent, upshot);
+                let sent = outgoing.send(&self.peer, &qp.tx_limit);
+                self.settle(qp, now, &transmit, sent, effects);
             }
             *budget = budget.wrapping_sub(1);
         }
@@ -347,32 +355,32 @@ impl Core {
         qp: &Qp,
         now: Instant,
         resumes: bool,
-        upshot: &mut Upshot,
+        effects: &mut RunEffects,
     ) -> Option<Next> {
         let mut aside = None;
         if resumes {
-            let kept = self.stall.take_transmit(self.engine.state());
+            let kept = self.parked.take_transmit(self.engine.state());
             aside = kept.filter(|transmit| self.engine.may_send(transmit));
         }
         let polled;
         let next = if aside.is_some() {
             aside.as_ref()
         } else {
-            polled = self.with_engine(qp, None, upshot, |engine, host| {
+            polled = self.with_engine(qp, None, effects, |engine, host| {
                 engine.poll_transmit(now, host)
             });
             polled.as_ref()
         };
         let transmit = next?;
-        match self.build(qp, transmit, upshot) {
+        match self.build(qp, transmit, effects) {
             Ok(Built::Leaves(outgoing)) => return Some(Next::Leaves(outgoing, *transmit)),
-            Ok(Built::Stays(Fate::Left | Fate::Lost)) => {}
-            Ok(Built::Stays(Fate::Dropped)) => self.engine.transmit_dropped(now, transmit),
-            Err(_) if self.stall.stands() => {
-                self.stall.put_transmit_aside(transmit);
+            Ok(Built::Stays(TxOutcome::Left | TxOutcome::Lost)) => {}
+            Ok(Built::Stays(TxOutcome::Dropped)) => self.engine.transmit_dropped(now, transmit),
+            Err(_) if self.parked.stands() => {
+                self.parked.park_transmit(transmit);
                 return None;
             }
-            Err(fault) => self.with_engine(qp, None, upshot, |engine, host| {
+            Err(fault) => self.with_engine(qp, None, effects, |engine, host| {
                 engine.transmit_failed(now, transmit, fault, host);
             }),
         }
@@ -387,7 +395,7 @@ impl Core {
         now: Instant,
         transmit: &Transmit,
         sent: Result,
-        upshot: &mut Upshot,
+        effects: &mut RunEffects,
     ) {
         let Err(error) = sent else {
             return self.counters.add_sent(transmit.packet.payload_len);
@@ -397,14 +405,14 @@ impl Core {
             return self.engine.transmit_dropped(now, transmit);
         }
         if let Err(fault) = oversize(transmit) {
-            self.with_engine(qp, None, upshot, |engine, host| {
+            self.with_engine(qp, None, effects, |engine, host| {
                 engine.transmit_failed(now, transmit, fault, host);
             });
         }
     }
 
     /// There is nothing to send, which is so after most packets.
-    fn rests(&self) -> bool {
+    fn has_nothing_to_send(&self) -> bool {
         !self.sq.has_posted() && self.engine.rests()
     }
 
@@ -413,11 +421,11 @@ impl Core {
         &mut self,
         qp: &Qp,
         transmit: &Transmit,
-        upshot: &mut Upshot,
+        effects: &mut RunEffects,
     ) -> Result<Built, TransmitFault> {
         if matches!(self.peer, Peer::Nobody) {
             let frame = raw::build(self, qp, transmit)?;
-            return Ok(frame.map_or(Built::Stays(Fate::Lost), Built::Leaves));
+            return Ok(frame.map_or(Built::Stays(TxOutcome::Lost), Built::Leaves));
         }
         let packet = &transmit.packet;
         let counters = &self.counters;
@@ -434,7 +442,7 @@ impl Core {
         let frame = way.and_then(|(address, route)| Frame::new(address, route, transmit));
         let Some(mut frame) = frame else {
             counters.count(Count::SendErr);
-            return Ok(Built::Stays(Fate::Dropped));
+            return Ok(Built::Stays(TxOutcome::Dropped));
         };
         match transmit.source {
             Source::None => {}
@@ -443,7 +451,7 @@ impl Core {
                     mrs,
                     pd,
                     recent: &mut self.own_region,
-                    stall: &mut self.stall,
+                    parked: &mut self.parked,
                 };
                 self.sq
                     .gather(slot, offset, length, &mut frame, own)
@@ -452,39 +460,39 @@ impl Core {
             Source::Remote { rkey, va, srqn } => {
                 let pd = self.rq.reached(pd, srqn).map_err(TransmitFault::Remote)?;
                 let qpn = qp.qpn.get();
-                let reach = Reach {
-                    via: Via { pd, qpn },
+                let range = RemoteRange {
+                    context: RemoteContext { pd, qpn },
                     rkey,
                     va,
                     length,
                     access: RemoteAccess::Read,
                 };
                 let recent = &mut self.peer_region;
-                let read = mrs.with_remote(recent, &reach, |span| frame.append(&span));
-                self.stall
-                    .remote(read, &reach)
+                let read = mrs.with_remote(recent, &range, |span| frame.append(&span));
+                self.parked
+                    .remote(read, &range)
                     .map_err(TransmitFault::Remote)?;
             }
         }
         let gsi = self.gsi.as_mut();
         if let Some(Err(why)) = gsi.map(|gsi| gsi.check_sent(qp, frame.payload(length))) {
             counters.add(why, 1);
-            return Ok(Built::Stays(Fate::Lost));
+            return Ok(Built::Stays(TxOutcome::Lost));
         }
         trace::packet_out(qp.device.link.device(), qp.qpn.get(), transmit);
         if frame.is_local() {
-            let fate = local::deliver(qp, counters, frame, packet, &mut self.neighbour, upshot);
-            if fate == Fate::Left {
+            let fate = local::deliver(qp, counters, frame, packet, &mut self.neighbour, effects);
+            if fate == TxOutcome::Left {
                 counters.add_sent(length);
             }
             return Ok(Built::Stays(fate));
         }
         if local::is_to_group(&frame, packet) {
-            local::deliver_to_group(qp, &frame, upshot);
+            local::deliver_to_group(qp, &frame, effects);
         }
         let Ok(packet) = frame.into_packet() else {
             counters.count(Count::SendErr);
-            return Ok(Built::Stays(Fate::Dropped));
+            return Ok(Built::Stays(TxOutcome::Dropped));
         };
         let route = found.map(|(_, route)| route);
         Ok(Built::Leaves(Outgoing::Packet { packet, route }))
@@ -496,7 +504,7 @@ enum Built {
     /// The network stack is to send it.
     Leaves(Outgoing),
     /// It was dealt with.
-    Stays(Fate),
+    Stays(TxOutcome),
 }
 
 /// The engine's next packet.
@@ -509,7 +517,7 @@ enum Next {
 
 /// What became of a packet that could be built, or for which memory was missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum TxOutcome {
     /// It left the host, or lies in one of its queues.
     Left,
     /// The host dropped it: for want of memory, of a route or of room in a queue.
@@ -557,5 +565,5 @@ pub(crate) fn new_replays(count: u8) -> Result<KVVec<Replay>> {
 /// Whether a packet that is sent now, on whichever CPU, overtakes none that minds: the QP's packets have left this host,
 /// or reached their QPs on this host.
 fn has_arrived(engine: &Engine, qp: &Qp) -> bool {
-    qp.credit.is_whole() && (!engine.minds_order() || qp.credit.reception_is_over())
+    qp.tx_limit.is_whole() && (!engine.minds_order() || qp.tx_limit.reception_is_over())
 }

@@ -3,11 +3,11 @@
 //! The surroundings of one engine while it runs: its queues, memory and completion queues.
 //!
 //! Nothing here calls back into ib_core: what is to be told to it (completion events, asynchronous
-//! events) is noted in [`Upshot`] and done by the caller after the turn.
+//! events) is noted in [`RunEffects`] and done by the caller after the turn.
 
 use kernel::prelude::*;
 use rdma::{
-    support::table::Recent,
+    support::table::LastLookup,
     verbs::{cq::Arrival, mr::Span},
 };
 use roce::{
@@ -23,14 +23,14 @@ use roce::{
 
 use crate::{
     device::stats::Counters,
-    gsi::{Guise, StandIn},
+    gsi::{SanitizedMad, StandIn},
     memory::{
         mr::Mr,
-        mw::{NotBound, Via},
-        reach::Reach,
+        mw::{NotBound, RemoteContext},
+        remote::RemoteRange,
     },
     net::rx::RxPacket,
-    qp::{effects::Upshot, recv_queue::RecvQueue, send_queue::SendQueue, sge::OwnMemory, Qp},
+    qp::{effects::RunEffects, recv_queue::RecvQueue, send_queue::SendQueue, sge::OwnMemory, Qp},
     verbs::cq::Pushed,
 };
 
@@ -43,14 +43,14 @@ pub(crate) struct EngineHost<'a> {
     pub(crate) rq: &'a mut RecvQueue,
     pub(crate) own: OwnMemory<'a>,
     /// The region that the peer came to last.
-    pub(crate) peer_region: &'a mut Recent<Mr>,
+    pub(crate) peer_region: &'a mut LastLookup<Mr>,
     pub(crate) qp: &'a Qp,
     pub(crate) counters: &'a Counters,
     /// The packet being handled.
     pub(crate) packet: Option<&'a RxPacket>,
     /// It as ib_core sees it, if the QP is a GSI QP.
-    pub(crate) guise: Option<&'a Guise>,
-    pub(crate) upshot: &'a mut Upshot,
+    pub(crate) sanitized: Option<&'a SanitizedMad>,
+    pub(crate) effects: &'a mut RunEffects,
 }
 
 impl roce::host::SendQueue for EngineHost<'_> {
@@ -83,11 +83,15 @@ impl roce::host::SendQueue for EngineHost<'_> {
             LocalOp::Invalidate(lkey) => self
                 .own
                 .mrs
-                .invalidate(self.via(), Rkey(lkey.0))
+                .invalidate(self.context(), Rkey(lkey.0))
                 .map_err(|_| WcStatus::LocProtErr),
             LocalOp::BindMw => {
                 let bind = self.sq.bind(slot);
-                let bound = self.own.mrs.windows.bind(self.via(), &bind, self.own.mrs);
+                let bound = self
+                    .own
+                    .mrs
+                    .windows
+                    .bind(self.context(), &bind, self.own.mrs);
                 bound.map_err(|NotBound| WcStatus::MwBindErr)
             }
             LocalOp::RegMr => self
@@ -101,11 +105,11 @@ impl roce::host::SendQueue for EngineHost<'_> {
 
 impl roce::host::RecvQueue for EngineHost<'_> {
     fn take_recv(&mut self) -> Result<Fetch<RecvWr>, QueueFault> {
-        self.rq.take(self.upshot)
+        self.rq.take(self.effects)
     }
 
     fn take_xrc_recv(&mut self, srqn: Srqn) -> Result<Fetch<RecvWr>, QueueFault> {
-        self.rq.take_named(srqn, self.upshot)
+        self.rq.take_named(srqn, self.effects)
     }
 
     fn has_named_queue(&self) -> bool {
@@ -120,7 +124,7 @@ impl roce::host::RecvQueue for EngineHost<'_> {
         match self.packet {
             Some(packet) => self
                 .rq
-                .scatter(offset, packet, self.guise, self.own.reborrow()),
+                .scatter(offset, packet, self.sanitized, self.own.reborrow()),
             None => Err(WcStatus::GeneralErr.into()),
         }
     }
@@ -137,22 +141,22 @@ impl Memory for EngineHost<'_> {
         if matches!(access, RemoteAccess::Flush(kind) if kind.selectivity == FLUSH_REGION) {
             return self.own.mrs.check_region(self.reached()?, rkey, access);
         }
-        let reach = self.reach(rkey, va, length, access)?;
-        let checked = self.own.mrs.check_remote(self.peer_region, &reach);
-        self.own.stall.remote(checked, &reach)
+        let range = self.range(rkey, va, length, access)?;
+        let checked = self.own.mrs.check_remote(self.peer_region, &range);
+        self.own.parked.remote(checked, &range)
     }
 
     fn write_remote(&mut self, rkey: Rkey, va: u64) -> Result<(), AccessFault> {
         let packet = self.packet.ok_or(AccessFault::Failed)?;
-        let reach = self.reach(rkey, va, packet.packet.payload_len, RemoteAccess::Write)?;
+        let range = self.range(rkey, va, packet.packet.payload_len, RemoteAccess::Write)?;
         let copy = |span: Span<'_>| packet.copy_payload(0, &span);
-        self.with_remote(&reach, copy)?
+        self.with_remote(&range, copy)?
             .map_err(|_| AccessFault::Failed)
     }
 
     fn atomic_remote(&mut self, rkey: Rkey, va: u64, op: AtomicOp) -> Result<u64, AccessFault> {
-        let reach = self.reach(rkey, va, 8, RemoteAccess::Atomic)?;
-        self.with_remote(&reach, |span| span.atomic(op))?
+        let range = self.range(rkey, va, 8, RemoteAccess::Atomic)?;
+        self.with_remote(&range, |span| span.atomic(op))?
             .map_err(|_| AccessFault::Invalid)
     }
 
@@ -162,9 +166,9 @@ impl Memory for EngineHost<'_> {
         packet
             .read_payload(0, &mut word)
             .map_err(|_| AccessFault::Failed)?;
-        let reach = self.reach(rkey, va, 8, RemoteAccess::Write)?;
+        let range = self.range(rkey, va, 8, RemoteAccess::Write)?;
         let value = u64::from_ne_bytes(word);
-        self.with_remote(&reach, |span| span.atomic_store(value))?
+        self.with_remote(&range, |span| span.atomic_store(value))?
             .map_err(|_| AccessFault::Invalid)
     }
 
@@ -187,15 +191,15 @@ impl Memory for EngineHost<'_> {
 
 impl EngineHost<'_> {
     /// What the peer comes to.
-    fn reach(
+    fn range(
         &self,
         rkey: Rkey,
         va: u64,
         length: u32,
         access: RemoteAccess,
-    ) -> Result<Reach, AccessFault> {
-        Ok(Reach {
-            via: self.reached()?,
+    ) -> Result<RemoteRange, AccessFault> {
+        Ok(RemoteRange {
+            context: self.reached()?,
             rkey,
             va,
             length,
@@ -206,15 +210,15 @@ impl EngineHost<'_> {
     /// Runs `f` on what the peer comes to; the QP stands still until that is resident.
     fn with_remote<R>(
         &mut self,
-        reach: &Reach,
+        range: &RemoteRange,
         f: impl FnOnce(Span<'_>) -> R,
     ) -> Result<R, AccessFault> {
-        let done = self.own.mrs.with_remote(self.peer_region, reach, f);
-        self.own.stall.remote(done, reach)
+        let done = self.own.mrs.with_remote(self.peer_region, range, f);
+        self.own.parked.remote(done, range)
     }
 
-    fn via(&self) -> Via {
-        Via {
+    fn context(&self) -> RemoteContext {
+        RemoteContext {
             pd: self.own.pd,
             qpn: self.qp.qpn.get(),
         }
@@ -222,19 +226,19 @@ impl EngineHost<'_> {
 
     /// By which way the packet being handled reaches memory.
     #[inline]
-    fn reached(&self) -> Result<Via, AccessFault> {
+    fn reached(&self) -> Result<RemoteContext, AccessFault> {
         let named = match self.packet.map(|packet| packet.packet.service) {
             Some(Service::Xrc(named)) => named,
             _ => None,
         };
-        Ok(Via {
+        Ok(RemoteContext {
             pd: self.rq.reached(self.own.pd, named)?,
             qpn: self.qp.qpn.get(),
         })
     }
 
     fn stand_in(&self) -> Option<StandIn> {
-        self.guise.and_then(|guise| guise.stand_in)
+        self.sanitized.and_then(|sanitized| sanitized.stand_in)
     }
 
     /// The arrival of a datagram, for the kernel.
@@ -265,7 +269,11 @@ impl Completions for EngineHost<'_> {
             return;
         };
         let pushed = cq.push_send(&wc, self.qp.qpn.get(), self.qp.token());
-        Self::pushed(pushed, &mut self.upshot.notify_send, &mut self.upshot.fatal);
+        Self::pushed(
+            pushed,
+            &mut self.effects.notify_send,
+            &mut self.effects.fatal,
+        );
     }
 
     fn complete_recv(&mut self, wc: RecvWc) {
@@ -276,7 +284,11 @@ impl Completions for EngineHost<'_> {
                 _ => None,
             };
             let pushed = cq.push_recv(&wc, self.qp.qpn.get(), self.qp.token(), arrival);
-            Self::pushed(pushed, &mut self.upshot.notify_recv, &mut self.upshot.fatal);
+            Self::pushed(
+                pushed,
+                &mut self.effects.notify_recv,
+                &mut self.effects.fatal,
+            );
             return;
         }
         let Some(srq) = self.rq.take_current() else {
@@ -285,15 +297,15 @@ impl Completions for EngineHost<'_> {
         let mut notify = false;
         if let Some(cq) = srq.cq() {
             let pushed = cq.push_recv(&wc, self.qp.qpn.get(), self.qp.token(), None);
-            Self::pushed(pushed, &mut notify, &mut self.upshot.fatal);
+            Self::pushed(pushed, &mut notify, &mut self.effects.fatal);
         }
         if notify {
-            self.upshot.named = Some(srq);
+            self.effects.named = Some(srq);
         }
     }
 
     fn raise(&mut self, event: Event) {
-        self.upshot.events.insert(event);
+        self.effects.events.insert(event);
     }
 
     fn count(&mut self, what: Count) {

@@ -1,229 +1,121 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Faults on memory that isn't resident.
+//! A QP that stands still until memory is there.
 //!
-//! Only on-demand regions have such. A turn can't sleep: what needs absent memory is put aside, the
-//! QP stops, and a thread of the process whose memory it is faults it in. Then the QP goes on
-//! with what was put aside. If the fault can't be served, the same access fails for good.
-//!
-//! In a state of error the QP flushes meanwhile. A fault maps pages and copies nothing, so WQEs need
-//! not wait for its end.
+//! An item of `rrxe_faults` hands the fault to a thread of the process whose memory is absent. The items of all users run in
+//! the order of their arrival, and their CPU time counts for nobody. So no item runs an engine: the QP's payer does
+//! ([`Qp::leave`]). A thread of the process runs the engine itself when it has served the fault.
 
-use kernel::prelude::*;
-use rdma::memory::odp::Pending;
-use roce::{
-    host::{AccessFault, LocalAccess, RemoteAccess, ScatterFault},
-    qp::{QpState, TransmitFault},
-    transmit::Transmit,
-    wc::WcStatus,
+use kernel::{
+    error::code::{EBUSY, ERESTARTNOINTR},
+    impl_has_work,
+    prelude::*,
+    sync::{Arc, ArcBorrow},
+    workqueue::WorkItem,
+};
+use rdma::{
+    memory::odp::{Job, Pending},
+    support::sync::bottom_halves_off,
 };
 
-use crate::{
-    memory::{mw::Via, reach::Reach},
-    verbs::pd::PdId,
-};
+use super::Qp;
+use crate::qp::engine::Core;
 
-/// Peers go on where they are: so many bytes, as other kinds of read-ahead take.
-const NEXT: u32 = 1 << 16;
+impl_has_work! { impl HasWork<Self, 1> for Qp { self.fault } }
 
-/// An access to memory that isn't resident.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Absent {
-    /// The key of a region or window.
-    pub(crate) key: u32,
-    pub(crate) addr: u64,
-    /// Bytes that are needed.
-    pub(crate) least: u32,
-    /// Bytes that are likely to be needed next, with these.
-    pub(crate) ahead: u32,
-    pub(crate) access: Access,
-}
+impl WorkItem<1> for Qp {
+    type Pointer = Arc<Qp>;
 
-/// Who came to absent memory, and for what.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Access {
-    /// The QP, to its own memory of a protection domain.
-    Local(PdId, LocalAccess),
-    /// Its peer.
-    Remote(Via, RemoteAccess),
-}
-
-impl Absent {
-    /// A peer's access.
-    fn remote(reach: &Reach) -> Self {
-        Self {
-            key: reach.rkey.0,
-            addr: reach.va,
-            least: reach.length,
-            ahead: reach.length.max(NEXT),
-            access: Access::Remote(reach.via, reach.access),
+    fn run(this: Arc<Qp>) {
+        if let Err(served) = Qp::begin_fault(&this) {
+            Qp::give_up_fault(&this, served);
         }
     }
 }
 
-/// What a QP waits for, and with what it goes on then.
-#[derive(Default)]
-pub(crate) struct Stall {
-    /// What is being faulted in: until then the QP stands still.
-    wanted: Option<Absent>,
-    /// The fault of `wanted`, once it was handed to a thread.
-    pending: Option<Pending>,
-    /// What could not be faulted in: the access that comes to it fails.
-    failed: Option<Absent>,
-    /// The QP was reset while `wanted` is faulted in: accesses from then on have faults of their own.
-    abandoned: bool,
-    /// It stands still, or hasn't gone on since.
-    busy: bool,
-    /// The packet to send that found it absent. One that came in waits in the inbox.
-    transmit: Option<Transmit>,
-}
-
-impl Stall {
-    /// What is being faulted in.
-    pub(crate) fn wanted(&self) -> Option<Absent> {
-        self.wanted
+impl Job for Qp {
+    fn run(self: Arc<Self>) -> bool {
+        // Runs the engine if others wished for it: a QP in error flushes during the fault.
+        let wanted = Self::in_turn(&self, |core| core.parked.wanted());
+        let result = match wanted.ok().flatten() {
+            Some(absent) => self.device.mrs.fault_in(&absent),
+            None => Ok(()),
+        };
+        // ERESTARTNOINTR: the thread takes a signal between two jobs. EBUSY: the process's mappings changed as often as HMM
+        // looked at them, for a second at most (`hmm_range_fault_unlocked_timeout()` of mm/hmm.c). The access finds the
+        // memory absent again, and waits again.
+        let again = matches!(result, Ok(()) | Err(EBUSY | ERESTARTNOINTR));
+        // A thread that was preempted in between would keep the QP, whose owner may be another process, standing still.
+        let _off = bottom_halves_off();
+        self.note_fault_end(again);
+        Self::advance(self.as_arc_borrow());
+        false
     }
 
-    /// Whether the QP stands still.
-    #[inline]
-    pub(crate) fn stands(&self) -> bool {
-        self.wanted.is_some()
-    }
-
-    /// Whether the QP stands still, or hasn't gone on since with all that was put aside.
-    #[inline]
-    pub(crate) fn is_busy(&self) -> bool {
-        self.busy
-    }
-
-    /// An access came to absent memory: whether it is to be tried again later.
-    #[cold]
-    fn waits_for(&mut self, absent: &Absent) -> bool {
-        if self.failed.as_ref() == Some(absent) {
-            return false;
-        }
-        self.wanted = Some(*absent);
-        self.busy = true;
-        true
-    }
-
-    /// The fault was handed to a thread, which may have ended it already.
-    pub(crate) fn note_pending(&mut self, pending: Option<Pending>) {
-        self.pending = pending.filter(|_| self.stands());
-    }
-
-    /// The fault that may wait for a thread: to be withdrawn by who ends the QP.
-    pub(crate) fn take_pending(&mut self) -> Option<Pending> {
-        self.pending.take()
-    }
-
-    /// The fault was served, or can't be.
-    pub(crate) fn end(&mut self, served: bool) {
-        self.pending = None;
-        let matters = !core::mem::take(&mut self.abandoned);
-        self.failed = self.wanted.take().filter(|_| !served && matters);
-    }
-
-    /// At the end of a turn: `false` if the QP must stand still. If all that was put aside was tried
-    /// again, another access to what could not be faulted in may succeed.
-    #[cold]
-    pub(crate) fn settle(&mut self) -> bool {
-        if self.wanted.is_none() && self.transmit.is_none() {
-            self.failed = None;
-            self.busy = false;
-        }
-        !self.stands()
-    }
-
-    /// Puts a packet that can't be sent yet aside.
-    #[cold]
-    pub(crate) fn put_transmit_aside(&mut self, transmit: &Transmit) {
-        self.transmit = Some(*transmit);
-    }
-
-    /// The packet that was put aside, unless the QP, now in `state`, broke: then nobody waits for it.
-    #[cold]
-    pub(crate) fn take_transmit(&mut self, state: QpState) -> Option<Transmit> {
-        let sends = matches!(state, QpState::Rtr | QpState::Rts | QpState::Sqd);
-        self.transmit.take().filter(|_| sends)
-    }
-
-    /// The QP was reset: nothing that was put aside matters any more, nor how the fault ends that is being
-    /// served.
-    pub(crate) fn clear(&mut self) {
-        self.abandoned = self.wanted.is_some();
-        self.failed = None;
-        self.transmit = None;
-    }
-
-    /// What a peer's access comes to.
-    #[inline(always)]
-    pub(crate) fn remote<R>(
-        &mut self,
-        result: Result<R, AccessFault>,
-        reach: &Reach,
-    ) -> Result<R, AccessFault> {
-        match result {
-            Err(AccessFault::Retry) if !self.waits_for(&Absent::remote(reach)) => {
-                Err(AccessFault::Denied)
-            }
-            result => result,
-        }
-    }
-
-    /// What it comes to that the QP's own memory is absent.
-    #[cold]
-    pub(crate) fn local(&mut self, absent: &Absent) -> ScatterFault {
-        match self.waits_for(absent) {
-            true => ScatterFault::Retry,
-            false => ScatterFault::Failed(WcStatus::LocProtErr),
-        }
+    /// In a thread of the process that ends, or in a work item. The access is tried again, since its key may have become one of
+    /// other memory meanwhile. If it still is that of a process that has ended, the next fault can't begin.
+    fn cancel(self: Arc<Self>) {
+        Self::give_up_fault(&self, true);
     }
 }
 
-/// What it comes to that payload can't be gathered for a packet, which is put aside for `Retry`.
-#[cold]
-pub(crate) fn ungathered(fault: ScatterFault) -> TransmitFault {
-    match fault {
-        ScatterFault::Failed(status) => TransmitFault::Local(status),
-        ScatterFault::Retry => TransmitFault::Remote(AccessFault::Retry),
+impl Qp {
+    /// Has it faulted in, of a QP whose turn ended so. Any context.
+    pub(super) fn request_fault(this: ArcBorrow<'_, Self>) {
+        // It isn't queued: the QP stands still until its fault has ended.
+        let _ = this.workqueues.faults.enqueue::<_, 1>(Arc::from(this));
     }
-}
 
-#[kunit_tests(rrxe_fault)]
-mod tests {
-    use super::*;
+    /// Has the process whose memory it is fault in what the QP waits for. Process context.
+    ///
+    /// # Errors
+    ///
+    /// How the fault ends at once: `true` if the access is to be tried again.
+    fn begin_fault(this: &Arc<Self>) -> Result<(), bool> {
+        let wanted = Self::look(this, |core| core.parked.wanted());
+        let absent = wanted.flatten().ok_or(true)?;
+        let found = this.device.mrs.absent(&absent).ok_or(true)?;
+        let (memory, _) = found.place().ok_or(true)?;
+        let pending = memory.begin(this.clone()).map_err(|_| false)?;
+        let mut pending = Some(pending);
+        Self::look(this, |core| core.parked.note_pending(pending.take()));
+        // Destroyed meanwhile.
+        Self::withdraw_fault(pending);
+        Ok(())
+    }
 
-    fn absent() -> Absent {
-        Absent {
-            key: 0x1234_5678,
-            addr: 0x7000,
-            least: 8,
-            ahead: 8,
-            access: Access::Local(PdId::from_raw(1), LocalAccess::Write),
+    /// Takes a fault out of the queue of its process, which may not go on for long. The queue would keep the QP. Process context.
+    pub(super) fn withdraw_fault(pending: Option<Pending>) {
+        if let Some(pending) = pending {
+            pending.withdraw();
         }
     }
 
-    #[test]
-    fn an_access_whose_fault_failed_fails() {
-        let mut stall = Stall::default();
-        assert!(stall.waits_for(&absent()));
-        stall.end(false);
-        assert!(!stall.waits_for(&absent()));
-        assert!(stall.settle());
-        assert!(stall.waits_for(&absent()));
-        stall.end(true);
-        assert!(stall.waits_for(&absent()));
+    /// As [`Self::in_turn`], for a caller who does not pay for the QP: what others wished for meanwhile is left to who does.
+    /// `None` once destroyed. Process context.
+    fn look<R>(this: &Arc<Self>, body: impl FnOnce(&mut Core) -> R) -> Option<R> {
+        // As in `advance`.
+        let _off = bottom_halves_off();
+        let mut turn = this.turn.wait();
+        let result = Option::as_mut(&mut turn).map(|core| body(core));
+        drop(turn);
+        if this.turn.is_wanted() {
+            Self::leave(this.as_arc_borrow());
+        }
+        result
     }
 
-    #[test]
-    fn a_fault_from_before_reset_fails_no_access_after_it() {
-        let mut stall = Stall::default();
-        assert!(stall.waits_for(&absent()));
-        stall.clear();
-        stall.end(false);
-        assert!(stall.waits_for(&absent()));
-        stall.end(false);
-        assert!(!stall.waits_for(&absent()));
+    /// The fault ends though no thread of the process has served it: whoever pays for the QP has it go on. Process context.
+    fn give_up_fault(this: &Arc<Self>, served: bool) {
+        let _off = bottom_halves_off();
+        this.note_fault_end(served);
+        Self::leave(this.as_arc_borrow());
+    }
+
+    /// The fault was served, or can't be: the QP goes on with its next turn, to which the caller sees. Process context.
+    fn note_fault_end(&self, served: bool) {
+        if let Some(core) = Option::as_mut(&mut self.turn.wait()) {
+            core.parked.end(served);
+        }
     }
 }

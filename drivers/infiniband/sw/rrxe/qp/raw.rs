@@ -23,7 +23,7 @@ use roce::{
 use crate::{
     device::stats::{Counter, Counters},
     net::{outgoing::Outgoing, tx::Payload},
-    qp::{effects::Upshot, engine::Core, page_fault::ungathered, sge::OwnMemory, Qp},
+    qp::{effects::RunEffects, engine::Core, parked::ungathered, sge::OwnMemory, Qp},
 };
 
 /// The tag of a VLAN, which isn't part of a network device's MTU.
@@ -101,7 +101,7 @@ pub(crate) fn build(
         mrs: &qp.device.mrs,
         pd: core.pd.id(),
         recent: &mut core.own_region,
-        stall: &mut core.stall,
+        parked: &mut core.parked,
     };
     core.sq
         .gather(slot, 0, length, &mut frame, own)
@@ -129,22 +129,22 @@ pub(crate) fn receive(
     qp: &Qp,
     frames: &FrameQueue,
     budget: &mut u32,
-    upshot: &mut Upshot,
+    effects: &mut RunEffects,
 ) {
-    while *budget > 0 && !core.stall.stands() {
+    while *budget > 0 && !core.parked.stands() {
         let Some(frame) = frames.pop() else {
             return;
         };
         *budget = budget.wrapping_sub(1);
         let length = frame.len();
-        core.with_engine(qp, None, upshot, |engine, host| {
+        core.with_engine(qp, None, effects, |engine, host| {
             engine.handle_frame(length, host, |host| {
                 host.rq.scatter_frame(&frame, host.own.reborrow())
             });
         });
-        if core.stall.stands() {
+        if core.parked.stands() {
             frames.put_back(frame);
-            upshot.stalled = true;
+            effects.is_parked = true;
             return;
         }
         core.counters.add(Counter::ReceivedPackets, 1);

@@ -13,11 +13,11 @@ use roce::{
 };
 
 use crate::{
-    gsi::Guise,
+    gsi::SanitizedMad,
     limits,
     net::rx::RxPacket,
     qp::{
-        effects::Upshot,
+        effects::RunEffects,
         recv_ring::{Held, RecvRing},
         sge::{self, OwnMemory},
     },
@@ -134,12 +134,12 @@ impl RecvQueue {
     /// # Errors
     ///
     /// [`QueueFault::Broken`] if a shared queue is in error.
-    pub(crate) fn take(&mut self, upshot: &mut Upshot) -> Result<Fetch<RecvWr>, QueueFault> {
+    pub(crate) fn take(&mut self, effects: &mut RunEffects) -> Result<Fetch<RecvWr>, QueueFault> {
         match &mut self.source {
             Source::Own(ring) => Ok(ring.take(&mut self.held)),
             Source::Shared(srq) => {
                 let taken = srq.take(&mut self.held);
-                upshot.notify_srq |= taken.notify;
+                effects.notify_srq |= taken.notify;
                 match taken.broken {
                     true => Err(QueueFault::Broken),
                     false => Ok(taken.wr),
@@ -157,7 +157,7 @@ impl RecvQueue {
     pub(crate) fn take_named(
         &mut self,
         srqn: Srqn,
-        upshot: &mut Upshot,
+        effects: &mut RunEffects,
     ) -> Result<Fetch<RecvWr>, QueueFault> {
         let Source::Domain { xrcd, current } = &mut self.source else {
             return Err(QueueFault::Unknown);
@@ -165,7 +165,7 @@ impl RecvQueue {
         let srq = xrcd.queue(srqn).ok_or(QueueFault::Unknown)?;
         let taken = srq.take(&mut self.held);
         if taken.notify {
-            upshot.named = Some(srq.clone());
+            effects.named = Some(srq.clone());
         }
         if taken.broken {
             return Err(QueueFault::Broken);
@@ -251,7 +251,7 @@ impl RecvQueue {
     }
 
     /// Copies the payload of `packet` to `offset` bytes into the WQE held, and the global route header of a datagram to its
-    /// beginning, or what `guise` has in place of either. `own` is the QP's: a WQE of a shared queue belongs to the domain of
+    /// beginning, or what `sanitized` has in place of either. `own` is the QP's: a WQE of a shared queue belongs to the domain of
     /// the queue (IBTA 1.x §10.2.9).
     ///
     /// # Errors
@@ -261,7 +261,7 @@ impl RecvQueue {
         &self,
         offset: u32,
         packet: &RxPacket,
-        guise: Option<&Guise>,
+        sanitized: Option<&SanitizedMad>,
         own: OwnMemory<'_>,
     ) -> Result<(), ScatterFault> {
         let pd = self.pd(own.pd)?;
@@ -270,12 +270,12 @@ impl RecvQueue {
         if !matches!(packet.packet.service, Service::Ud(_)) {
             return sge::scatter(sges, offset, packet, own);
         }
-        let grh = match guise.and_then(|guise| guise.stand_in) {
+        let grh = match sanitized.and_then(|sanitized| sanitized.stand_in) {
             Some(stand_in) => stand_in.replace_in(packet.grh()),
             None => packet.grh(),
         };
         sge::scatter_bytes(sges, 0, &grh, own.reborrow())?;
-        match guise.and_then(|guise| guise.mad.as_ref()) {
+        match sanitized.and_then(|sanitized| sanitized.mad.as_ref()) {
             Some(mad) => sge::scatter_bytes(sges, offset, mad, own),
             None => sge::scatter(sges, offset, packet, own),
         }

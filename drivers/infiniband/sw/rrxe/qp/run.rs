@@ -8,12 +8,12 @@ use kernel::{
 };
 use rdma::{net::skb::Discard, support::sync::bottom_halves_off};
 
-use super::{rounds::Rounds, Qp};
+use super::{run_budget::RunBudget, Qp};
 use crate::qp::{
     arrivals::Arrivals,
-    effects::{Rest, Upshot},
+    effects::{Continuation, RunEffects},
     engine::Core,
-    turn::{Held, Wish},
+    turn::{Held, RunRequest},
 };
 
 /// Turns that one caller takes in a row, those of one QP and of local peers together, before it leaves the
@@ -25,16 +25,18 @@ impl Qp {
     /// to threads; otherwise a thread runs it. A thread whose CPU must not send hands over to a softirq again, once that
     /// has time (`next_turn.rs`).
     pub(super) fn advance_in_softirq(this: ArcBorrow<'_, Self>) {
-        if this.poster.is_some() {
+        if this.kernel_queue.is_some() {
             return Self::advance(this);
         }
         let run = || {
-            let (mut rounds, arrivals) = (Rounds::new(MAX_ROUNDS), &mut Arrivals::of(&this.inbox));
-            if let Some(peer) = Self::take_turns(this, None, Wish::All, arrivals, &mut rounds) {
+            let (mut rounds, arrivals) =
+                (RunBudget::new(MAX_ROUNDS), &mut Arrivals::of(&this.inbox));
+            if let Some(peer) = Self::take_turns(this, None, RunRequest::All, arrivals, &mut rounds)
+            {
                 Self::leave(peer.as_arc_borrow());
             }
         };
-        if !this.workers.softirq_time.spend(run) {
+        if !this.workqueues.softirq_time.spend(run) {
             Self::leave(this);
         }
     }
@@ -55,17 +57,17 @@ impl Qp {
     pub(super) fn advance_with(this: ArcBorrow<'_, Self>, arrivals: &mut Arrivals<'_>) {
         let _off = bottom_halves_off();
         let wish = match arrivals.has_latest() {
-            true => Wish::Packet,
-            false => Wish::All,
+            true => RunRequest::Packet,
+            false => RunRequest::All,
         };
-        let mut rounds = Rounds::new(MAX_ROUNDS);
-        let mut rounds_of_others = Rounds::new(u32::from(this.is_of_process()));
+        let mut rounds = RunBudget::new(MAX_ROUNDS);
+        let mut rounds_of_others = RunBudget::new(u32::from(this.is_of_process()));
         let mut next = Self::take_turns(this, None, wish, arrivals, &mut rounds);
         while let Some(peer) = next {
             let peer = peer.as_arc_borrow();
             let (wish, rounds) = match this.has_payer_of(&peer) {
-                true => (Wish::All, &mut rounds),
-                false => (Wish::Packet, &mut rounds_of_others),
+                true => (RunRequest::All, &mut rounds),
+                false => (RunRequest::Packet, &mut rounds_of_others),
             };
             if !rounds.is_left() {
                 return Self::leave(peer);
@@ -88,9 +90,9 @@ impl Qp {
     pub(super) fn take_turns(
         this: ArcBorrow<'_, Self>,
         mut held: Option<Held<'_, Option<KBox<Core>>>>,
-        wish: Wish,
+        wish: RunRequest,
         arrivals: &mut Arrivals<'_>,
-        rounds: &mut Rounds,
+        rounds: &mut RunBudget,
     ) -> Option<Arc<Self>> {
         if this.is_at_end() {
             drop(arrivals.take_latest());
@@ -98,7 +100,7 @@ impl Qp {
         }
         let mut peer = None;
         // Until all is told: destruction waits for it, of QPs that the kernel uses.
-        let _readers = this.poster.as_ref().map(|_| rcu::read_lock());
+        let _readers = this.kernel_queue.as_ref().map(|_| rcu::read_lock());
         let mut run = |arrivals: &mut Arrivals<'_>| {
             this.turn.advance(
                 held.take(),
@@ -107,26 +109,26 @@ impl Qp {
                     // All look-ups of the turn share this section, and cost less.
                     this.net.readers.within(|| match core {
                         Some(core) => core.run(this, arrivals, wishes.are_for_packets()),
-                        None => Upshot::default(),
+                        None => RunEffects::default(),
                     })
                 },
-                |upshot| {
-                    if !upshot.is_quiet() {
-                        this.conclude(&upshot);
+                |effects| {
+                    if !effects.is_quiet() {
+                        this.conclude(&effects);
                     }
-                    if let Some(other) = upshot.peer {
+                    if let Some(other) = effects.peer {
                         note_peer(&mut peer, other);
                     }
                     let goes_on = rounds.spend();
-                    if upshot.stalled {
+                    if effects.is_parked {
                         Self::request_fault(this);
                     }
-                    match upshot.rest {
-                        Rest::None if goes_on => return true,
+                    match effects.continuation {
+                        Continuation::None if goes_on => return true,
                         // A wish that is made from now on finds the turn free.
-                        Rest::None if !this.turn.is_wanted() => {}
-                        Rest::None | Rest::Anywhere => Self::leave(this),
-                        Rest::On(cpu) => Self::schedule_on(this, cpu),
+                        Continuation::None if !this.turn.is_wanted() => {}
+                        Continuation::None | Continuation::Anywhere => Self::leave(this),
+                        Continuation::On(cpu) => Self::schedule_on(this, cpu),
                     }
                     false
                 },

@@ -8,10 +8,10 @@ use kernel::{
     time::hrtimer::{HrTimerCallback, HrTimerCallbackContext, HrTimerRestart},
     workqueue::WorkItem,
 };
-use rdma::net::credit::Wake;
+use rdma::net::tx_limit::Wake;
 use roce::ids::Qpn;
 
-use crate::{doorbells::Doorbell, limits::thread_share::Waiter, net::netns::NetContext, qp::Qp};
+use crate::{doorbells::Doorbell, limits::thread_permit::Waiter, net::netns::NetContext, qp::Qp};
 
 impl WorkItem for Qp {
     type Pointer = Arc<Qp>;
@@ -33,11 +33,11 @@ impl WorkItem<2> for Qp {
     type Pointer = Arc<Qp>;
 
     fn run(this: Arc<Qp>) {
-        this.rest_share.run();
+        this.deferred_permit.run();
         Qp::advance(this.as_arc_borrow());
-        this.rest_share.end();
-        if this.rest_share.is_needed_again() {
-            Qp::leave_to_thread(this);
+        this.deferred_permit.end();
+        if this.deferred_permit.is_needed_again() {
+            Qp::defer_to_thread(this);
         }
     }
 }
@@ -71,35 +71,35 @@ impl Qp {
     /// Leaves the work of a process's QP to the watcher of its doorbells, so that it counts for
     /// that process, or to a thread, so that others have their share of the CPU. Any context up to softirq.
     pub(super) fn leave(this: ArcBorrow<'_, Self>) {
-        if this.poster.is_some() {
+        if this.kernel_queue.is_some() {
             Self::schedule(this);
-        } else if !this.is_left_to_watcher() {
-            Self::leave_to_thread(Arc::from(this));
+        } else if !this.is_deferred_to_poller() {
+            Self::defer_to_thread(Arc::from(this));
         }
     }
 
     /// Has a thread run the engine, once the QP's payer has one for it. Any context up to softirq.
-    pub(super) fn leave_to_thread(this: Arc<Self>) {
+    pub(super) fn defer_to_thread(this: Arc<Self>) {
         Waiter::Qp(this).begin();
     }
 
     /// Has a thread run the engine of a QP that was given one. Any context.
-    pub(crate) fn enqueue_rest(this: Arc<Self>) {
-        let workers = this.workers.clone();
+    pub(crate) fn enqueue_deferred(this: Arc<Self>) {
+        let workqueues = this.workqueues.clone();
         // It isn't queued: the QP has its thread until the item has run.
-        let _ = workers.rests.enqueue::<_, 2>(this);
+        let _ = workqueues.deferred.enqueue::<_, 2>(this);
     }
 
     /// Leaves the rest of the work to the watcher of the process's doorbells, if there is one. Any
     /// context.
-    fn is_left_to_watcher(&self) -> bool {
+    fn is_deferred_to_poller(&self) -> bool {
         self.doorbell.as_ref().is_some_and(Doorbell::leave)
     }
 
     /// Lets the work queue run the engine. Any context.
     pub(crate) fn schedule(this: ArcBorrow<'_, Self>) {
         // Already queued is as good: it has not run yet.
-        let _ = this.workers.turns.enqueue::<_, 0>(Arc::from(this));
+        let _ = this.workqueues.softirq.enqueue::<_, 0>(Arc::from(this));
     }
 
     /// Lets the work queue run the engine on `cpu`. Any context with interrupts enabled.
@@ -108,7 +108,7 @@ impl Qp {
     /// kernel/workqueue.c), and would ask for `cpu` again, for as long as packets of the QP are in flight. So two items
     /// take turns: at most one of them is the item that runs.
     pub(super) fn schedule_on(this: ArcBorrow<'_, Self>, cpu: CpuId) {
-        let turns = &this.workers.turns;
+        let turns = &this.workqueues.softirq;
         // Queued elsewhere it will come here again, or needn't.
         if this.hops.fetch_add(1, ordering::Relaxed) % 2 == 0 {
             let _ = turns.enqueue_on::<_, 3>(cpu, Arc::from(this));

@@ -7,7 +7,7 @@
 use rdma::{
     abi::ring::Ring,
     memory::odp::LONGEST_SPAN,
-    support::table::Recent,
+    support::table::LastLookup,
     verbs::mr::{Span, SpanFault},
 };
 use roce::{
@@ -19,7 +19,7 @@ use crate::{
     memory::mr::{Mr, MrTable},
     net::rx::RxPacket,
     qp::{
-        page_fault::{Absent, Access, Stall},
+        parked::{Absent, Access, Parked},
         wqe::{Sge, SGE_SIZE},
     },
     verbs::pd::PdId,
@@ -30,9 +30,9 @@ pub(crate) struct OwnMemory<'a> {
     pub(crate) mrs: &'a MrTable,
     pub(crate) pd: PdId,
     /// The region that was used last.
-    pub(crate) recent: &'a mut Recent<Mr>,
+    pub(crate) recent: &'a mut LastLookup<Mr>,
     /// What to do about absent memory.
-    pub(crate) stall: &'a mut Stall,
+    pub(crate) parked: &'a mut Parked,
 }
 
 impl OwnMemory<'_> {
@@ -43,7 +43,7 @@ impl OwnMemory<'_> {
             mrs: self.mrs,
             pd: self.pd,
             recent: self.recent,
-            stall: self.stall,
+            parked: self.parked,
         }
     }
 }
@@ -90,25 +90,25 @@ pub(crate) fn walk(
         mrs,
         pd,
         recent,
-        stall,
+        parked,
     } = own;
     let mut skip = offset;
     let mut done = 0u32;
     for sge in sges {
         while done < length && skip < sge.length {
-            let rest = sge.length.wrapping_sub(skip);
+            let left = sge.length.wrapping_sub(skip);
             let piece = Sge {
                 addr: sge.addr.wrapping_add(u64::from(skip)),
-                length: rest.min(length.wrapping_sub(done)).min(LONGEST_SPAN),
+                length: left.min(length.wrapping_sub(done)).min(LONGEST_SPAN),
                 lkey: sge.lkey,
             };
             mrs.with_local(recent, pd, &piece, access, |span| visit(&span, done))
                 .map_err(|fault| match fault {
-                    AccessFault::Retry => stall.local(&Absent {
+                    AccessFault::Retry => parked.local(&Absent {
                         key: piece.lkey.0,
                         addr: piece.addr,
                         least: piece.length,
-                        ahead: rest,
+                        ahead: left,
                         access: Access::Local(pd, access),
                     }),
                     _ => ScatterFault::Failed(WcStatus::LocProtErr),

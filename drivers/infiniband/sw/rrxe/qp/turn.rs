@@ -31,7 +31,7 @@ pub(crate) type Held<'a, T> = BhSpinLockGuard<'a, T>;
 /// The purpose for which a caller wants a turn.
 #[derive(Clone, Copy)]
 #[repr(u32)]
-pub(crate) enum Wish {
+pub(crate) enum RunRequest {
     /// To take in a packet that came from the network, and no more.
     Packet = 1 << 0,
     /// To do all that is due.
@@ -40,19 +40,19 @@ pub(crate) enum Wish {
 
 /// The purposes of a turn: those of its holder, and of the callers that left it to the holder.
 #[derive(Clone, Copy)]
-pub(crate) struct Wishes(u32);
+pub(crate) struct RunRequests(u32);
 
-impl Wishes {
+impl RunRequests {
     /// Nobody wants more of it than a packet taken in.
     pub(crate) fn are_for_packets(self) -> bool {
-        self.0 == Wish::Packet as u32
+        self.0 == RunRequest::Packet as u32
     }
 }
 
 /// An engine and the right to run it.
 #[pin_data]
 pub(crate) struct Turn<T> {
-    /// Bits of [`Wish`]: what was left to do since the holder last looked.
+    /// Bits of [`RunRequest`]: what was left to do since the holder last looked.
     wanted: AtomicU32,
     #[pin]
     engine: BhSpinLock<T>,
@@ -69,7 +69,7 @@ impl<T: Unpin> Turn<T> {
 
     /// Waits for the turn. Process context only: what must not be refused, as `modify_qp`.
     ///
-    /// Wishes of others stay: call [`Self::advance`] after the guard is dropped, or as
+    /// RunRequests of others stay: call [`Self::advance`] after the guard is dropped, or as
     /// [`Self::keep_if_wanted`] says.
     pub(crate) fn wait(&self) -> Held<'_, T> {
         self.engine.lock()
@@ -99,7 +99,7 @@ impl<T: Unpin> Turn<T> {
     }
 
     /// Leaves a wish to whoever has the turn.
-    fn make(&self, wish: Wish) {
+    fn make(&self, wish: RunRequest) {
         let mut wishes = wish as u32;
         loop {
             let others = swap_fully_ordered(&self.wanted, wishes);
@@ -119,8 +119,8 @@ impl<T: Unpin> Turn<T> {
     pub(crate) fn advance<'a, R>(
         &'a self,
         mut held: Option<Held<'a, T>>,
-        wish: Wish,
-        mut body: impl FnMut(&mut T, Wishes) -> R,
+        wish: RunRequest,
+        mut body: impl FnMut(&mut T, RunRequests) -> R,
         mut after: impl FnMut(R) -> bool,
     ) {
         // Full ordering: what was left to do is visible before the wish, and the wish before the
@@ -134,7 +134,8 @@ impl<T: Unpin> Turn<T> {
         let mut own = wish as u32;
         while let Some(mut engine) = held {
             // Fully ordered before the body looks for work: a wish made later is seen below.
-            let wishes = Wishes(core::mem::take(&mut own) | swap_fully_ordered(&self.wanted, 0));
+            let wishes =
+                RunRequests(core::mem::take(&mut own) | swap_fully_ordered(&self.wanted, 0));
             let result = body(&mut engine, wishes);
             drop(engine);
             if !after(result) || !self.is_wanted() {
@@ -156,7 +157,7 @@ mod tests {
         let run = |held| {
             turn.advance(
                 held,
-                Wish::All,
+                RunRequest::All,
                 |runs, _| *runs = runs.wrapping_add(1),
                 |()| true,
             )
@@ -176,24 +177,24 @@ mod tests {
     fn a_turn_for_a_packet_is_for_all_that_others_wished() -> Result {
         let turn = Arc::pin_init(Turn::new(KVec::new()), GFP_KERNEL)?;
         let run = |held, wish, meanwhile: &mut dyn FnMut()| {
-            let body = |turns: &mut KVec<bool>, wishes: Wishes| {
+            let body = |turns: &mut KVec<bool>, wishes: RunRequests| {
                 meanwhile();
                 turns.push(wishes.are_for_packets(), GFP_ATOMIC)
             };
             turn.advance(held, wish, body, |pushed| pushed.is_ok());
         };
-        let mut others = KVec::from_elem(Wish::All, 1, GFP_KERNEL)?;
+        let mut others = KVec::from_elem(RunRequest::All, 1, GFP_KERNEL)?;
         // A caller that fails to get the turn leaves its wish to the holder.
-        run(None, Wish::Packet, &mut || {
+        run(None, RunRequest::Packet, &mut || {
             if let Some(wish) = others.pop() {
-                turn.make(Wish::Packet);
+                turn.make(RunRequest::Packet);
                 turn.make(wish);
-                turn.make(Wish::Packet);
+                turn.make(RunRequest::Packet);
             }
         });
-        run(None, Wish::Packet, &mut || ());
-        run(None, Wish::All, &mut || ());
-        run(Some(turn.wait()), Wish::All, &mut || ());
+        run(None, RunRequest::Packet, &mut || ());
+        run(None, RunRequest::All, &mut || ());
+        run(Some(turn.wait()), RunRequest::All, &mut || ());
         assert_eq!(&turn.wait()[..], [true, false, true, false, false]);
         Ok(())
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Contexts of processes: what a process has of a device that it opened.
+//! NetContexts of processes: what a process has of a device that it opened.
 
 use kernel::{prelude::*, sync::Arc};
 use rdma::{
@@ -28,7 +28,7 @@ impl Context {
         device: &Arc<Device>,
         init: ContextInit<'_>,
     ) -> Result<ContextCreated<Self>> {
-        let payer = Payer::current(&device.workers.accounts)?;
+        let payer = Payer::current(&device.workqueues.accounts)?;
         let payer = Arc::new(payer, GFP_KERNEL_ACCOUNT)?;
         let doorbells = match init.wanted.doorbells {
             true => Some(Doorbells::new(device, init.mappings, &payer)?),

@@ -44,7 +44,7 @@ use crate::{
     limits::{
         self,
         accounts::{ObjectClaim, PayerClaim, Threads},
-        thread_share::ThreadShare,
+        thread_permit::ThreadPermit,
     },
     qp::timer_slot::TimerSlot,
     verbs::{context::Context, members::Members},
@@ -96,9 +96,9 @@ pub(crate) struct Cq {
     /// Puts these QPs in error.
     #[pin]
     end: Work<Self, 1>,
-    /// Its share in the threads of `rrxe_rest`, which run `end`.
+    /// Its share in the threads of `rrxe_deferred`, which run `end`.
     #[pin]
-    end_share: ThreadShare,
+    end_share: ThreadPermit,
     /// A GSI QP completes here.
     gsi: Atomic<bool>,
     /// Where `end` goes on: an index of the tables of QPs, and below 32 bits a place.
@@ -277,7 +277,7 @@ impl Cq {
         let arming = context.map_or_else(Arming::default, |context| context.arming());
         let payer = context.map(|context| context.payer().clone());
         let object = ObjectClaim::new(payer.as_ref())?;
-        let end_share = ThreadShare::new(Threads::Rests, payer)?;
+        let end_share = ThreadPermit::new(Threads::Rests, payer)?;
         let CqInit {
             upcall,
             events,

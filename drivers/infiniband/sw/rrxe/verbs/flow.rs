@@ -29,9 +29,9 @@ use rdma::{
     net::{
         netdev::{Kind, Netdev},
         skb::{Discard, RxFrame, TappedFrame, TxFrame},
-        tap::{Onlooker, Tap},
+        tap::{FrameObserver, Tap},
     },
-    support::{error::unsupported, section::Sections, table::Table},
+    support::{error::unsupported, read_section::ReadSections, table::Table},
 };
 use roce::steering::{Frame, Numbers, Rule, Verdict, Walk, Way, HEADERS_MAX};
 
@@ -99,7 +99,7 @@ impl Flows {
     /// # Errors
     ///
     /// `ENOMEM`.
-    pub(crate) fn new(readers: &Arc<Sections>) -> Result<Arc<Self>> {
+    pub(crate) fn new(readers: &Arc<ReadSections>) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
                 rules <- Table::new(limits::MAX_FLOWS, readers),
@@ -183,7 +183,7 @@ impl Flows {
                 give();
                 return true;
             }
-            let given = qp.device.workers.softirq_time.spend(give);
+            let given = qp.device.workqueues.softirq_time.spend(give);
             if !given {
                 qp.net.drops.count(Discard::Overflow);
             }
@@ -214,7 +214,7 @@ fn push(whole: &mut KVec<RxFrame>, frame: RxFrame) {
     let _ = whole.push(frame, GFP_ATOMIC);
 }
 
-impl Onlooker for Flows {
+impl FrameObserver for Flows {
     fn passes(&self, tapped: &TappedFrame<'_>) {
         if tapped.is_looped() {
             return;

@@ -30,7 +30,7 @@ use crate::{
     limits::{self, accounts::ObjectClaim},
     provider::Rrxe,
     qp::{
-        poster::RecvPoster,
+        kernel_queue::KernelRecvQueue,
         recv_ring::{Held, RecvRing},
     },
     verbs::{
@@ -55,7 +55,7 @@ pub(crate) struct Srq {
     xrc: Option<XrcInit<Rrxe>>,
     upcall: SrqUpcall,
     /// How the kernel posts, if it is the kernel's.
-    poster: Option<Pin<KBox<RecvPoster>>>,
+    kernel_queue: Option<Pin<KBox<KernelRecvQueue>>>,
     /// One change at a time.
     #[pin]
     change: Mutex<()>,
@@ -136,12 +136,12 @@ impl Srq {
         let object = pd.claim_object()?;
         let max_sge = init.max_sge.max(1);
         let size = RecvRing::element_size(max_sge);
-        let (ring, poster) = match mappings {
+        let (ring, kernel_queue) = match mappings {
             Some(mappings) => (Ring::new(mappings, size, init.max_wr)?, None),
             None => {
                 let ring = Ring::unmapped(size, init.max_wr)?;
-                let poster = RecvPoster::new(&ring, max_sge)?;
-                (ring, Some(poster))
+                let kernel_queue = KernelRecvQueue::new(&ring, max_sge)?;
+                (ring, Some(kernel_queue))
             }
         };
         let (max_wr, reply) = (ring.capacity(), ring.mmap_reply());
@@ -160,7 +160,7 @@ impl Srq {
                 pd: pd.clone(),
                 xrc,
                 upcall: init.upcall,
-                poster,
+                kernel_queue,
                 change <- new_mutex!((), "rrxe_srq_change"),
                 state <- new_bh_spinlock!(State {
                     ring: Some(RecvRing::new(ring)),
@@ -259,10 +259,10 @@ impl Srq {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if it is a process's; those of [`RecvPoster::post`].
+    /// `EINVAL` if it is a process's; those of [`KernelRecvQueue::post`].
     pub(crate) fn post_recv(&self, requests: &mut RecvList<'_>) -> Result {
-        let poster = self.poster.as_ref().ok_or(EINVAL)?;
-        poster.post(requests, || true)
+        let kernel_queue = self.kernel_queue.as_ref().ok_or(EINVAL)?;
+        kernel_queue.post(requests, || true)
     }
 
     /// Sets capacity and limit: both, or on error neither. Process context.
@@ -310,8 +310,8 @@ impl Srq {
             let mut state = self.state.lock();
             let old = state.ring.as_ref().ok_or(EINVAL)?;
             let mut succeed = || next.succeed(old, &posted, LATE_POSTS);
-            match &self.poster {
-                Some(poster) => poster.move_to(shared, succeed)?,
+            match &self.kernel_queue {
+                Some(kernel_queue) => kernel_queue.move_to(shared, succeed)?,
                 None => succeed()?,
             }
             let reached = match limit {
@@ -330,7 +330,7 @@ impl Srq {
     fn new_ring(&self, max_wr: u32, call: Option<&RingChange<'_, Rrxe>>) -> Result<Ring> {
         check_capacity(max_wr)?;
         let size = RecvRing::element_size(self.max_sge);
-        match (call, &self.poster) {
+        match (call, &self.kernel_queue) {
             (Some(call), None) => {
                 let ring = Ring::new(call.mappings(), size, max_wr)?;
                 call.announce(ring.mmap_reply())?;

@@ -15,11 +15,11 @@ use rdma::{
 
 use super::{rights, Memory, Mr, MrTable, PLACES};
 use crate::{
-    device::workers::Workers,
+    device::workqueues::Workqueues,
     limits::{
         self,
         accounts::{Accounts, ObjectClaim, Payer},
-        thread_share::OwnerShare,
+        thread_permit::OwnerPermit,
     },
     verbs::pd::Pd,
 };
@@ -28,7 +28,7 @@ use crate::{
 /// one that opened the device: an open device may be passed on.
 fn release_share(accounts: &Arc<Accounts>) -> Result<Arc<dyn odp::Threads>> {
     let payer = Arc::new(Payer::current(accounts)?, GFP_KERNEL_ACCOUNT)?;
-    Ok(OwnerShare::new(&payer)?)
+    Ok(OwnerPermit::new(&payer)?)
 }
 
 impl MrTable {
@@ -43,10 +43,10 @@ impl MrTable {
         range: &UserRange<'_>,
         access: Access,
     ) -> Result<Arc<Mr>> {
-        let workers = &pd.device().workers;
-        let share = || release_share(&workers.accounts);
+        let workqueues = &pd.device().workqueues;
+        let share = || release_share(&workqueues.accounts);
         let memory = Memory::User {
-            memory: range.take(access, &workers.owners, &share)?,
+            memory: range.take(access, &workqueues.owners, &share)?,
             iova: range.iova(access),
             access: AtomicU32::new(access.bits()),
         };
@@ -54,7 +54,7 @@ impl MrTable {
     }
 
     /// Changes `mr` and returns it, or what takes its place under the same key. The process of memory on demand becomes one of
-    /// the owners of `workers`. On error nothing has changed. Process context.
+    /// the owners of `workqueues`. On error nothing has changed. Process context.
     ///
     /// # Errors
     ///
@@ -62,17 +62,22 @@ impl MrTable {
     /// [`UserRange::take`].
     pub(crate) fn reregister(
         &self,
-        workers: &Workers,
+        workqueues: &Workqueues,
         mr: &Arc<Mr>,
         change: MrChange<'_, Pd>,
     ) -> Result<Arc<Mr>> {
         mr.close()?;
-        let changed = self.change(workers, mr, change);
+        let changed = self.change(workqueues, mr, change);
         mr.reopen();
         changed
     }
 
-    fn change(&self, workers: &Workers, mr: &Arc<Mr>, change: MrChange<'_, Pd>) -> Result<Arc<Mr>> {
+    fn change(
+        &self,
+        workqueues: &Workqueues,
+        mr: &Arc<Mr>,
+        change: MrChange<'_, Pd>,
+    ) -> Result<Arc<Mr>> {
         let Memory::User {
             memory,
             iova,
@@ -89,8 +94,8 @@ impl MrTable {
         let pd = change.pd.map(|pd| pd.id());
         let other = match &change.range {
             Some(range) => {
-                let share = || release_share(&workers.accounts);
-                let memory = range.take(access, &workers.owners, &share)?;
+                let share = || release_share(&workqueues.accounts);
+                let memory = range.take(access, &workqueues.owners, &share)?;
                 Some((range.iova(access), memory))
             }
             None => memory.again(access)?.map(|memory| (*iova, memory)),

@@ -303,7 +303,7 @@ impl Cq {
 
     /// The right to more than one unread notification, if the accounts of the CQ's process have it left. Any context.
     fn claim_events(&self) -> Option<PayerClaim> {
-        self.share().payer()?.claim_events().ok()
+        self.permit().payer()?.claim_events().ok()
     }
 
     /// Outside all locks.
@@ -312,7 +312,7 @@ impl Cq {
             this.upcall.complete();
         }
         if due.overflow {
-            let claim = || this.share().payer()?.claim_async_events().ok();
+            let claim = || this.permit().payer()?.claim_async_events().ok();
             this.upcall.overflowed(claim);
             Self::request_end_of_users(this);
         }
@@ -365,7 +365,7 @@ impl Cq {
         if this.is_kernels() {
             // Not by the timer: its handle must not be dropped here, for a consumer may ask in its handler, which the
             // timer may have called.
-            let _ = this.device.workers.turns.enqueue::<_, 0>(this.clone());
+            let _ = this.device.workqueues.softirq.enqueue::<_, 0>(this.clone());
         } else {
             Self::start_timer(this, wait, pacer);
         }

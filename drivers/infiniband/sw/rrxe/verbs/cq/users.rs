@@ -3,8 +3,8 @@
 //! The QPs that complete to a CQ, which puts them in error when it loses a completion.
 //!
 //! A process may have as many as QPs are allowed, so a work item visits them one by one in a thread. The context that
-//! delivers the event may be softirq. The threads are those of `rrxe_rest`, which all users share: the item visits few
-//! QPs at a time, and has one of the threads that its process's accounts have there ([`crate::limits::thread_share`]).
+//! delivers the event may be softirq. The threads are those of `rrxe_deferred`, which all users share: the item visits few
+//! QPs at a time, and has one of the threads that its process's accounts have there ([`crate::limits::thread_permit`]).
 
 use kernel::{
     impl_has_work,
@@ -17,7 +17,7 @@ use roce::ids::Qpn;
 
 use super::Cq;
 use crate::{
-    limits::thread_share::{ThreadShare, Waiter},
+    limits::thread_permit::{ThreadPermit, Waiter},
     qp::Qp,
     verbs::members::Seat,
 };
@@ -78,11 +78,11 @@ impl Cq {
     pub(crate) fn enqueue_end(this: Arc<Self>) {
         let device = this.device.clone();
         // It isn't queued: the CQ has its thread until the item has run.
-        let _ = device.workers.rests.enqueue::<_, 1>(this);
+        let _ = device.workqueues.deferred.enqueue::<_, 1>(this);
     }
 
-    /// Its share in the threads of `rrxe_rest`.
-    pub(crate) fn share(&self) -> &ThreadShare {
+    /// Its share in the threads of `rrxe_deferred`.
+    pub(crate) fn permit(&self) -> &ThreadPermit {
         &self.end_share
     }
 
@@ -100,7 +100,7 @@ impl Cq {
             qps.with(place, |qp| {
                 // Another may have the number since.
                 if qp.completes_to(self) {
-                    Qp::condemn(qp);
+                    Qp::set_error(qp);
                 }
             });
             cond_resched();

@@ -22,13 +22,13 @@ struct Question {
 }
 
 /// The latest questions.
-pub(super) struct Asked {
+pub(super) struct SentRequests {
     /// The place of the oldest.
     next: usize,
     questions: KVVec<Option<Question>>,
 }
 
-impl Asked {
+impl SentRequests {
     /// None. Process context.
     ///
     /// # Errors
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn a_question_has_responses_for_a_while() -> Result {
-        let mut asked = Asked::new()?;
+        let mut asked = SentRequests::new()?;
         assert!(!asked.has(exchange(1)?, 5));
         asked.note(exchange(1)?, 5);
         for _ in 0..2 {
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn a_question_that_is_sent_again_takes_no_second_place() -> Result {
-        let mut asked = Asked::new()?;
+        let mut asked = SentRequests::new()?;
         asked.note(exchange(1)?, 0);
         for now in 0..2 * REMEMBERED as i64 {
             asked.note(exchange(2)?, now);
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn the_oldest_question_is_forgotten() -> Result {
-        let mut asked = Asked::new()?;
+        let mut asked = SentRequests::new()?;
         for number in 0..=255 {
             asked.note(exchange(number)?, 0);
         }

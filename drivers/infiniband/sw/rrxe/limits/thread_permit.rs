@@ -23,39 +23,39 @@ use crate::{
 /// An object that needs threads of a work queue.
 #[derive(Clone)]
 pub(crate) enum Waiter {
-    /// Its turns, in `rrxe_rest`.
+    /// Its turns, in `rrxe_deferred`.
     Qp(Arc<Qp>),
-    /// The end of its QPs, in `rrxe_rest`.
+    /// The end of its QPs, in `rrxe_deferred`.
     Cq(Arc<Cq>),
-    /// Its last doorbells, in `rrxe_rest`.
+    /// Its last doorbells, in `rrxe_deferred`.
     Page(Arc<Doorbells>),
     /// The release of its chunks, in `rrxe_release`.
-    Owner(Arc<OwnerShare>, Arc<odp::Owner>),
+    Owner(Arc<OwnerPermit>, Arc<odp::Owner>),
 }
 
 impl Waiter {
     /// Begins work of the object: queues its work item, now or once its payer has a thread for it.
     /// Any context up to softirq.
     pub(crate) fn begin(self) {
-        if self.share().begin(&self) {
+        if self.permit().begin(&self) {
             self.enqueue();
         }
     }
 
     /// Its share in the threads of a work queue.
-    fn share(&self) -> &ThreadShare {
+    fn permit(&self) -> &ThreadPermit {
         match self {
-            Self::Qp(qp) => qp.share(),
-            Self::Cq(cq) => cq.share(),
-            Self::Page(page) => page.share(),
-            Self::Owner(share, _) => &share.share,
+            Self::Qp(qp) => qp.permit(),
+            Self::Cq(cq) => cq.permit(),
+            Self::Page(page) => page.permit(),
+            Self::Owner(permit, _) => &permit.permit,
         }
     }
 
     /// Queues the work item of an object that was given a thread. Any context.
     fn enqueue(self) {
         match self {
-            Self::Qp(qp) => Qp::enqueue_rest(qp),
+            Self::Qp(qp) => Qp::enqueue_deferred(qp),
             Self::Cq(cq) => Cq::enqueue_end(cq),
             Self::Page(page) => Doorbells::enqueue_last(page),
             Self::Owner(_, owner) => owner.begin(),
@@ -65,37 +65,37 @@ impl Waiter {
 
 /// The share of an address space with regions on demand in the threads of `rrxe_release`.
 #[pin_data]
-pub(crate) struct OwnerShare {
+pub(crate) struct OwnerPermit {
     #[pin]
-    share: ThreadShare,
+    permit: ThreadPermit,
 }
 
-impl OwnerShare {
+impl OwnerPermit {
     /// That of an address space of `payer`'s process, which needs no thread yet. Process context.
     ///
     /// # Errors
     ///
     /// `ENOMEM`.
     pub(crate) fn new(payer: &Arc<Payer>) -> Result<Arc<Self>> {
-        let share = ThreadShare::new(Threads::Releases, Some(payer.clone()))?;
-        Arc::pin_init(pin_init!(Self { share <- share }), GFP_KERNEL_ACCOUNT)
+        let permit = ThreadPermit::new(Threads::Releases, Some(payer.clone()))?;
+        Arc::pin_init(pin_init!(Self { permit <- permit }), GFP_KERNEL_ACCOUNT)
     }
 }
 
-impl odp::Threads for OwnerShare {
+impl odp::Threads for OwnerPermit {
     fn take(self: Arc<Self>, owner: &Arc<odp::Owner>) -> bool {
         let waiter = Waiter::Owner(self.clone(), owner.clone());
-        self.share.begin(&waiter)
+        self.permit.begin(&waiter)
     }
 
     fn give_back(&self) {
-        self.share.end();
+        self.permit.end();
     }
 }
 
 /// The share of one QP, CQ, page of doorbells or address space in the threads of one work queue.
 #[pin_data]
-pub(crate) struct ThreadShare {
+pub(crate) struct ThreadPermit {
     /// The threads in which it is a share.
     of: Threads,
     /// `None` for those of the kernel: they have no limit.
@@ -125,7 +125,7 @@ enum Phase {
     Running,
 }
 
-impl ThreadShare {
+impl ThreadPermit {
     /// The share of an object that needs no thread yet. Process context.
     ///
     /// # Errors
@@ -271,14 +271,14 @@ impl State {
 fn give_back(of: Threads, payer: &Payer, count: usize) {
     for account in payer.accounts().take(count) {
         while let Some((seat, waiter)) = account.threads(of).up() {
-            match waiter.share().resume(seat, &waiter) {
+            match waiter.permit().resume(seat, &waiter) {
                 Resumed::Waits => break,
                 Resumed::Runs => {
                     waiter.enqueue();
                     break;
                 }
                 Resumed::Closed(before) => {
-                    if let Some(payer) = &waiter.share().payer {
+                    if let Some(payer) = &waiter.permit().payer {
                         give_back(of, payer, before);
                     }
                 }

@@ -30,7 +30,7 @@ pub(crate) struct QpLoad {
 impl Qp {
     /// Whether a process posts to it, by its rings.
     pub(crate) fn is_of_process(&self) -> bool {
-        self.poster.is_none()
+        self.kernel_queue.is_none()
     }
 
     /// Puts the QP in error, unless it is in RESET, and flushes some of the WQEs posted before the
@@ -66,7 +66,7 @@ impl Qp {
                 Some(frames) => frames.len(),
                 None => self.inbox.len(),
             },
-            in_flight: self.credit.in_flight(),
+            in_flight: self.tx_limit.in_flight(),
         }
     }
 
@@ -102,16 +102,16 @@ impl Qp {
 
     /// Notes the state that a turn left, and reports a change.
     #[inline(always)]
-    pub(crate) fn note_state(&self, state: QpState) {
+    pub(crate) fn cache_state(&self, state: QpState) {
         if trace::qp_state_enabled() {
             self.trace_state(state);
         }
-        self.noted.note(state);
+        self.cached_state.note(state);
     }
 
     #[cold]
     fn trace_state(&self, state: QpState) {
-        let (from, to) = (self.noted.number(), state as u32);
+        let (from, to) = (self.cached_state.number(), state as u32);
         if from != to {
             trace::qp_state(self.device.link.device(), self.qpn.get(), from, to);
         }

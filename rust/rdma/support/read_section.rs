@@ -45,13 +45,13 @@ struct Line(AtomicU32);
 ///
 /// # Invariants
 ///
-/// `lines` has an element for each CPU number that there may be. Only code on that CPU writes to it. Sections on a CPU end
+/// `lines` has an element for each CPU number that there may be. Only code on that CPU writes to it. ReadSections on a CPU end
 /// in the reverse order of their beginnings, so code that interrupts other code leaves the depth as it was.
-pub struct Sections {
+pub struct ReadSections {
     lines: KVVec<Line>,
 }
 
-impl Sections {
+impl ReadSections {
     /// No CPU is in a section. Process context.
     ///
     /// # Errors
@@ -78,7 +78,7 @@ impl Sections {
     /// Enters a section, which ends when the result is dropped. The caller drops it before any guard or section that it
     /// had before the call.
     #[inline]
-    fn enter(&self) -> Section<'_> {
+    fn enter(&self) -> ReadSection<'_> {
         // SAFETY: No requirements.
         let place = unsafe { bindings::cpu_without_softirqs() };
         let (cpu, mut hold) = match u32::try_from(place) {
@@ -110,7 +110,7 @@ impl Sections {
             }
             line.0.store(inside, Relaxed);
         }
-        Section {
+        ReadSection {
             line,
             hold,
             _cpu: NotThreadSafe,
@@ -192,13 +192,13 @@ enum Hold {
 ///
 /// The code does not leave the CPU of `line` until this is dropped. It owns what `hold` says.
 #[must_use = "the section ends at once"]
-struct Section<'a> {
+struct ReadSection<'a> {
     line: &'a Line,
     hold: Hold,
     _cpu: NotThreadSafe,
 }
 
-impl Drop for Section<'_> {
+impl Drop for ReadSection<'_> {
     #[inline]
     fn drop(&mut self) {
         let inside = self.line.0.load(Relaxed);
@@ -224,16 +224,16 @@ mod tests {
     };
 
     /// Two CPUs, the second of which is in a section.
-    fn busy() -> Result<Arc<Sections>> {
+    fn busy() -> Result<Arc<ReadSections>> {
         let mut lines = KVVec::with_capacity(2, GFP_KERNEL)?;
         for state in [0, SERIAL + 1] {
             lines.push(Line(AtomicU32::new(state)), GFP_KERNEL)?;
         }
-        Ok(Arc::new(Sections { lines }, GFP_KERNEL)?)
+        Ok(Arc::new(ReadSections { lines }, GFP_KERNEL)?)
     }
 
     /// Has the second CPU do something else.
-    fn turn(sections: &Sections, state: u32) {
+    fn turn(sections: &ReadSections, state: u32) {
         if let Some(line) = sections.lines.last() {
             line.0.store(state, Release);
         }
@@ -242,7 +242,7 @@ mod tests {
     /// Whether `step`, which begins when the second CPU is in a section, ends when that CPU turns to `state`, and
     /// not before.
     fn waits_for(
-        sections: &Arc<Sections>,
+        sections: &Arc<ReadSections>,
         state: u32,
         step: impl FnOnce() + Send + 'static,
     ) -> Result<bool> {
@@ -316,7 +316,7 @@ mod tests {
         Ok(())
     }
 
-    fn depths(sections: &Sections) -> u32 {
+    fn depths(sections: &ReadSections) -> u32 {
         let depths = sections
             .lines
             .iter()
@@ -326,7 +326,7 @@ mod tests {
 
     #[test]
     fn counts_sections_within_sections() -> Result {
-        let sections = Sections::new()?;
+        let sections = ReadSections::new()?;
         sections.within(|| {
             assert_eq!(depths(&sections), 1);
             sections.within(|| ());
@@ -341,7 +341,7 @@ mod tests {
 
     #[test]
     fn keeps_its_cpu_when_the_guard_of_its_caller_is_gone() -> Result {
-        let sections = Sections::new()?;
+        let sections = ReadSections::new()?;
         assert!(sections.enter().hold == Hold::Softirqs);
         let off = bottom_halves_off();
         let outer = sections.enter();
@@ -357,7 +357,7 @@ mod tests {
 
     #[test]
     fn objects_are_looked_at_in_sections() -> Result {
-        let sections = Arc::new(Sections::new()?, GFP_KERNEL)?;
+        let sections = Arc::new(ReadSections::new()?, GFP_KERNEL)?;
         let table = Arc::pin_init(Table::<u32>::new(9, &sections), GFP_KERNEL)?;
         table.reserve_exact(3)?.publish(Arc::new(7, GFP_KERNEL)?);
         assert_eq!(table.with(3, |_| depths(&sections)), Some(1));

@@ -11,7 +11,7 @@ use rdma::{
 use crate::{
     limits,
     qp::{
-        poster::{Poster, RecvPoster},
+        kernel_queue::{KernelQueue, KernelRecvQueue},
         sge,
         wqe::SGE_SIZE,
     },
@@ -67,14 +67,14 @@ pub(crate) fn new_poster(
     send: &Ring,
     recv: Option<&Ring>,
     cap: &QpCap,
-) -> Result<Pin<KBox<Poster>>> {
+) -> Result<Pin<KBox<KernelQueue>>> {
     let room = WqeRoom {
         max_sge: cap.max_send_sge,
         max_inline: cap.max_inline,
     };
     let recv = match recv {
-        Some(ring) => Some(RecvPoster::new(ring, cap.max_recv_sge)?),
+        Some(ring) => Some(KernelRecvQueue::new(ring, cap.max_recv_sge)?),
         None => None,
     };
-    Poster::new(send, room, recv)
+    KernelQueue::new(send, room, recv)
 }

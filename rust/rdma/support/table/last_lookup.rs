@@ -56,7 +56,7 @@ impl Generation {
 ///
 /// Unless `generation` is zero, `entry` was found in the table that had this generation, under number `id`, after that
 /// was read.
-pub struct Recent<T> {
+pub struct LastLookup<T> {
     generation: u64,
     id: u32,
     entry: *mut c_void,
@@ -64,9 +64,9 @@ pub struct Recent<T> {
 }
 
 // SAFETY: The pointer is used in sections of the table only, where any thread may look at the object.
-unsafe impl<T: Send + Sync> Send for Recent<T> {}
+unsafe impl<T: Send + Sync> Send for LastLookup<T> {}
 
-impl<T> Recent<T> {
+impl<T> LastLookup<T> {
     /// Nothing was looked up yet.
     pub const fn new() -> Self {
         // INVARIANT: The generation is zero.
@@ -79,7 +79,7 @@ impl<T> Recent<T> {
     }
 }
 
-impl<T> Default for Recent<T> {
+impl<T> Default for LastLookup<T> {
     fn default() -> Self {
         Self::new()
     }
@@ -90,7 +90,7 @@ impl<T: Send + Sync + 'static> Table<T> {
     #[inline]
     pub fn with_recent<R>(
         &self,
-        recent: &mut Recent<T>,
+        recent: &mut LastLookup<T>,
         id: u32,
         f: impl FnOnce(ArcBorrow<'_, T>) -> R,
     ) -> Option<R> {
@@ -103,7 +103,7 @@ impl<T: Send + Sync + 'static> Table<T> {
                     return None;
                 }
                 // INVARIANT: Just found.
-                *recent = Recent {
+                *recent = LastLookup {
                     generation,
                     id,
                     entry,
@@ -112,7 +112,7 @@ impl<T: Send + Sync + 'static> Table<T> {
             }
             // SAFETY: By the invariants `entry` came from `into_foreign`, and was in this table during this generation.
             // A CPU that takes it out ends the generation, and then waits for readers. If that wait was over before this section began,
-            // the section would have seen the new generation (the outermost `Sections::within` is a full barrier, and so is the
+            // the section would have seen the new generation (the outermost `ReadSections::within` is a full barrier, and so is the
             // beginning of the wait, which looks at the outermost section); so its count is not given up while this section lasts.
             Some(f(unsafe { Arc::<T>::borrow(recent.entry) }))
         })
@@ -122,10 +122,10 @@ impl<T: Send + Sync + 'static> Table<T> {
 #[kunit_tests(rrxe_recent)]
 mod tests {
     use super::*;
-    use crate::support::section::Sections;
+    use crate::support::read_section::ReadSections;
 
     fn table() -> Result<Pin<KBox<Table<u32>>>> {
-        let readers = Arc::new(Sections::new()?, GFP_KERNEL)?;
+        let readers = Arc::new(ReadSections::new()?, GFP_KERNEL)?;
         KBox::pin_init(Table::new(9, &readers), GFP_KERNEL)
     }
 
@@ -136,13 +136,13 @@ mod tests {
         Ok(())
     }
 
-    fn look(table: &Table<u32>, recent: &mut Recent<u32>, id: u32) -> Option<u32> {
+    fn look(table: &Table<u32>, recent: &mut LastLookup<u32>, id: u32) -> Option<u32> {
         table.with_recent(recent, id, |number| *number)
     }
 
     #[test]
     fn sees_what_comes_and_goes() -> Result {
-        let (table, mut recent) = (table()?, Recent::new());
+        let (table, mut recent) = (table()?, LastLookup::new());
         assert_eq!(look(&table, &mut recent, 3), None);
         publish(&table, 3, 7)?;
         publish(&table, 4, 8)?;
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn tells_tables_apart() -> Result {
-        let (first, second, mut recent) = (table()?, table()?, Recent::new());
+        let (first, second, mut recent) = (table()?, table()?, LastLookup::new());
         publish(&first, 3, 1)?;
         publish(&second, 3, 2)?;
         for (table, number) in [(&first, 1), (&second, 2), (&first, 1)] {

@@ -8,9 +8,9 @@ use roce::qp::QpState;
 
 /// The state that a QP was in after its last turn. Any context. One of `core`'s atomics: it is written
 /// every turn, and the kernel's are calls of C.
-pub(crate) struct NotedState(AtomicU32);
+pub(crate) struct CachedState(AtomicU32);
 
-impl NotedState {
+impl CachedState {
     /// RESET.
     pub(crate) fn new() -> Self {
         Self(AtomicU32::new(QpState::Reset as u32))
@@ -34,8 +34,8 @@ impl NotedState {
 
     /// Sends may be posted: from RTS on (IBTA 1.x §10.8.3.1).
     pub(crate) fn takes_sends(&self) -> bool {
-        let noted = self.0.load(Ordering::Relaxed);
+        let cached_state = self.0.load(Ordering::Relaxed);
         let early = [QpState::Reset, QpState::Init, QpState::Rtr];
-        !early.into_iter().any(|state| noted == state as u32)
+        !early.into_iter().any(|state| cached_state == state as u32)
     }
 }

@@ -3,7 +3,7 @@
 //! How many packets a sender may have on their way through this host.
 //!
 //! A packet may wait in a queueing discipline or a device's ring for long, and outlive the QP that
-//! sent it. So it holds nothing but a [`Credit`], which knows how to find the QP if it is still
+//! sent it. So it holds nothing but a [`TxCount`], which knows how to find the QP if it is still
 //! there.
 
 use core::{ops::Deref, ptr};
@@ -41,14 +41,14 @@ pub trait Wake: Send + Sync + 'static {
 
 /// All credits of the module, and the sockets that the packets have in common.
 #[pin_data]
-pub struct Credits {
+pub struct TxLimits {
     #[pin]
     live: IrqSpinLock<Live>,
     sockets: SenderSockets,
 }
 
 struct Live {
-    /// The slots of all senders, but for those that [`Credits::drain`] has taken.
+    /// The slots of all senders, but for those that [`TxLimits::drain`] has taken.
     slots: List<Slots>,
     /// The slots of senders that have ended, while they have packets.
     ended: List<Slots>,
@@ -88,7 +88,7 @@ impl Live {
 
     /// Looks at one of the senders that have ended, for packets that were freed without a call of their destructor. The result
     /// is to be dropped without the lock: it may be the sender's last credit.
-    fn look_at_ended(&mut self) -> Option<Arc<Credit>> {
+    fn look_at_ended(&mut self) -> Option<Arc<TxCount>> {
         let slots = self.ended.pop_front()?;
         // Of two references to a credit the one that is dropped here is never the last.
         let credit = slots.recover().last();
@@ -97,7 +97,7 @@ impl Live {
     }
 }
 
-impl Credits {
+impl TxLimits {
     /// None yet. Process context; sleeps. Whoever makes them drops them last, after [`Self::drain`].
     ///
     /// # Errors
@@ -110,7 +110,7 @@ impl Credits {
             count: 0,
         };
         let credits = try_pin_init!(Self {
-            live <- new_irq_spinlock!(live, "rrxe_credits"),
+            live <- new_irq_spinlock!(live, "rrxe_tx_limits"),
             sockets: SenderSockets::new()?,
         });
         Arc::pin_init(credits, GFP_KERNEL)
@@ -194,19 +194,19 @@ pub enum Excess {
 }
 
 /// The credit of a sender, which ends when this is dropped. Packets that are still in flight keep theirs.
-pub struct SenderCredit(Arc<Credit>);
+pub struct TxLimit(Arc<TxCount>);
 
-impl SenderCredit {
-    /// Credit for `limit` packets, one of `all`; `excess` tells what the sender does beyond these. `waker` is told when the
+impl TxLimit {
+    /// TxCount for `limit` packets, one of `all`; `excess` tells what the sender does beyond these. `waker` is told when the
     /// credit was used up and comes back.
     ///
     /// # Errors
     ///
     /// `ENOMEM`.
-    pub fn new(limit: u32, excess: Excess, waker: impl Wake, all: &Arc<Credits>) -> Result<Self> {
+    pub fn new(limit: u32, excess: Excess, waker: impl Wake, all: &Arc<TxLimits>) -> Result<Self> {
         let slots = Slots::new(limit)?;
         let waker = KBox::new(waker, GFP_KERNEL_ACCOUNT)?;
-        let credit = Credit {
+        let credit = TxCount {
             in_flight: Atomic::new(0),
             limit,
             excess,
@@ -222,24 +222,24 @@ impl SenderCredit {
     }
 }
 
-impl Deref for SenderCredit {
-    type Target = Arc<Credit>;
+impl Deref for TxLimit {
+    type Target = Arc<TxCount>;
 
-    fn deref(&self) -> &Arc<Credit> {
+    fn deref(&self) -> &Arc<TxCount> {
         &self.0
     }
 }
 
-impl Drop for SenderCredit {
+impl Drop for TxLimit {
     fn drop(&mut self) {
-        let Credit { all, slots, .. } = &*self.0;
+        let TxCount { all, slots, .. } = &*self.0;
         all.live.lock().end(slots);
         all.look_at_ended();
     }
 }
 
 /// A sender's bound on packets in flight.
-pub struct Credit {
+pub struct TxCount {
     in_flight: Atomic<u32>,
     limit: u32,
     excess: Excess,
@@ -247,10 +247,10 @@ pub struct Credit {
     reception: Reception,
     waker: KBox<dyn Wake>,
     slots: Arc<Slots>,
-    all: Arc<Credits>,
+    all: Arc<TxLimits>,
 }
 
-impl Credit {
+impl TxCount {
     /// Whether another packet may be sent. If not, the waker will be called, but for packets that were freed without a call of
     /// their destructor (`in_flight.rs`); so the sender asks again after [`Self::patience`]. One caller at a time.
     pub fn available(&self) -> bool {
@@ -383,7 +383,7 @@ impl Credit {
     }
 }
 
-impl Drop for Credit {
+impl Drop for TxCount {
     fn drop(&mut self) {
         let slots = self.all.live.lock().strike(&self.slots);
         // Without the lock.
@@ -445,13 +445,13 @@ mod tests {
     }
 
     /// A packet on its way.
-    fn hand_over(credit: &Arc<Credit>) -> Result<*mut bindings::sk_buff> {
+    fn hand_over(credit: &Arc<TxCount>) -> Result<*mut bindings::sk_buff> {
         // SAFETY: The packet is ours.
         unsafe { credit.charge(packet()?) }
     }
 
     /// Has a packet end without a call of its destructor, as GRO does.
-    fn lose(credit: &Arc<Credit>) -> Result {
+    fn lose(credit: &Arc<TxCount>) -> Result {
         let sent = hand_over(credit)?;
         // SAFETY: The packet is ours.
         unsafe { bindings::skb_set_destructor(sent, None) };
@@ -461,13 +461,13 @@ mod tests {
 
     #[test]
     fn goes_once_the_packets_of_ended_senders_are_gone() -> Result {
-        let credits = Credits::new()?;
+        let credits = TxLimits::new()?;
         let count = || credits.live.lock().count;
-        let ended = SenderCredit::new(4, Excess::Waits, NoSender, &credits)?;
+        let ended = TxLimit::new(4, Excess::Waits, NoSender, &credits)?;
         lose(&ended)?;
         drop(ended);
         assert_eq!(count(), 0);
-        let ended = SenderCredit::new(4, Excess::Waits, NoSender, &credits)?;
+        let ended = TxLimit::new(4, Excess::Waits, NoSender, &credits)?;
         lose(&ended)?;
         let (kept, lost) = (hand_over(&ended)?, hand_over(&ended)?);
         drop(ended);
@@ -477,7 +477,7 @@ mod tests {
         free(lost);
         free(kept);
         assert_eq!(count(), 1);
-        drop(SenderCredit::new(4, Excess::Waits, NoSender, &credits)?);
+        drop(TxLimit::new(4, Excess::Waits, NoSender, &credits)?);
         assert_eq!(count(), 0);
         credits.drain();
         Ok(())
@@ -485,8 +485,8 @@ mod tests {
 
     #[test]
     fn comes_back_with_its_packets() -> Result {
-        let credits = Credits::new()?;
-        let credit = SenderCredit::new(2, Excess::Waits, NoSender, &credits)?;
+        let credits = TxLimits::new()?;
+        let credit = TxLimit::new(2, Excess::Waits, NoSender, &credits)?;
         let packets = [packet()?, packet()?, packet()?];
         // SAFETY: The packets are ours.
         let [first, second, third] = packets.map(|skb| unsafe { credit.charge(skb) });
@@ -506,8 +506,8 @@ mod tests {
 
     #[test]
     fn lets_packets_go_beyond_it() -> Result {
-        let credits = Credits::new()?;
-        let credit = SenderCredit::new(1, Excess::GoesAfter(0), NoSender, &credits)?;
+        let credits = TxLimits::new()?;
+        let credit = TxLimit::new(1, Excess::GoesAfter(0), NoSender, &credits)?;
         let mut sent = [ptr::null_mut(); 3];
         for sent in &mut sent {
             assert!(credit.available());
@@ -523,8 +523,8 @@ mod tests {
 
     #[test]
     fn is_taken_from_packets_that_stay() -> Result {
-        let credits = Credits::new()?;
-        let credit = SenderCredit::new(2, Excess::Waits, NoSender, &credits)?;
+        let credits = TxLimits::new()?;
+        let credit = TxLimit::new(2, Excess::Waits, NoSender, &credits)?;
         let mut sent = [ptr::null_mut(); 2];
         for sent in &mut sent {
             *sent = hand_over(&credit)?;
@@ -537,8 +537,8 @@ mod tests {
 
     #[test]
     fn is_taken_from_packets_that_end_without_their_destructor() -> Result {
-        let credits = Credits::new()?;
-        let credit = SenderCredit::new(2, Excess::Waits, NoSender, &credits)?;
+        let credits = TxLimits::new()?;
+        let credit = TxLimit::new(2, Excess::Waits, NoSender, &credits)?;
         lose(&credit)?;
         lose(&credit)?;
         assert!(!credit.available());
@@ -549,8 +549,8 @@ mod tests {
 
     #[test]
     fn comes_back_from_packets_that_end_without_their_destructor() -> Result {
-        let credits = Credits::new()?;
-        let credit = SenderCredit::new(3, Excess::Waits, NoSender, &credits)?;
+        let credits = TxLimits::new()?;
+        let credit = TxLimit::new(3, Excess::Waits, NoSender, &credits)?;
         let still_there = hand_over(&credit)?;
         lose(&credit)?;
         lose(&credit)?;

@@ -26,7 +26,7 @@ const QUESTIONS: Paces = Paces {
 
 /// The limits, and how much of them is used.
 #[pin_data]
-pub(crate) struct Guests {
+pub(crate) struct GuestLimits {
     /// When the module was loaded.
     epoch: Instant<Monotonic>,
     #[pin]
@@ -35,7 +35,7 @@ pub(crate) struct Guests {
     answered: KVVec<Atomic<i64>>,
 }
 
-impl Guests {
+impl GuestLimits {
     /// No question has come. Process context.
     ///
     /// # Errors
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn few_questions_are_taken_of_all_senders_together() -> Result {
-        let guests = Guests::new()?;
+        let guests = GuestLimits::new()?;
         let senders = (0..=255).map(|host| Gid::from_ipv4([10, 0, 0, host]));
         let admitted = senders
             .flat_map(|sender| [sender; 8])

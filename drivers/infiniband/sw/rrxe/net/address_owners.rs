@@ -24,13 +24,13 @@ pub(crate) struct LinkId(u64);
 
 /// An address of a device, on a network device.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Home {
+struct AddressOwner {
     address: [u8; 16],
     netdev_index: u32,
     link: LinkId,
 }
 
-impl Home {
+impl AddressOwner {
     /// The least of all with this address on this network device.
     fn first(gid: Gid, netdev_index: u32) -> Self {
         Self {
@@ -58,7 +58,7 @@ struct Place {
 
 struct Trees {
     /// How many entries of ib_core's table each stands for.
-    homes: RBTree<Home, u32>,
+    address_owners: RBTree<AddressOwner, u32>,
     ports: RBTree<Port, Place>,
 }
 
@@ -82,20 +82,21 @@ impl Trees {
         &self,
         gid: Gid,
         ingress: Ingress,
-        wanted: impl Fn(&Home) -> bool,
-    ) -> Option<Home> {
+        wanted: impl Fn(&AddressOwner) -> bool,
+    ) -> Option<AddressOwner> {
         if ingress.is_none() {
             return self.find(gid, wanted);
         }
-        let by = |home: &Home| wanted(home) && ingress.is_by(home.netdev_index);
-        let led = |home: &Home| wanted(home) && self.leads(ingress, home.netdev_index, home.link);
+        let by = |home: &AddressOwner| wanted(home) && ingress.is_by(home.netdev_index);
+        let led =
+            |home: &AddressOwner| wanted(home) && self.leads(ingress, home.netdev_index, home.link);
         self.find(gid, by).or_else(|| self.find(gid, led))
     }
 
     /// The first home with this address that is `wanted`. Takes a step for each network device with that address.
-    fn find(&self, gid: Gid, wanted: impl Fn(&Home) -> bool) -> Option<Home> {
-        let mut least = Home::first(gid, 0);
-        while let Some(cursor) = self.homes.cursor_lower_bound(&least) {
+    fn find(&self, gid: Gid, wanted: impl Fn(&AddressOwner) -> bool) -> Option<AddressOwner> {
+        let mut least = AddressOwner::first(gid, 0);
+        while let Some(cursor) = self.address_owners.cursor_lower_bound(&least) {
             let (home, _) = cursor.current();
             if home.address != gid.0 {
                 return None;
@@ -104,7 +105,7 @@ impl Trees {
                 return Some(*home);
             }
             let LinkId(passed) = home.link;
-            least = Home {
+            least = AddressOwner {
                 link: LinkId(passed.wrapping_add(1)),
                 ..*home
             };
@@ -115,7 +116,7 @@ impl Trees {
 
 /// All addresses of the devices of a namespace. Its lock is a leaf.
 #[pin_data]
-pub(crate) struct Homes {
+pub(crate) struct AddressOwners {
     #[pin]
     trees: BhSpinLock<Trees>,
     links: Atomic<u64>,
@@ -123,11 +124,11 @@ pub(crate) struct Homes {
     changes: Atomic<u64>,
 }
 
-impl Homes {
+impl AddressOwners {
     /// None yet.
     pub(crate) fn new() -> impl PinInit<Self> {
         let trees = Trees {
-            homes: RBTree::new(),
+            address_owners: RBTree::new(),
             ports: RBTree::new(),
         };
         pin_init!(Self {
@@ -156,9 +157,9 @@ impl Homes {
     /// `ENOMEM`.
     pub(crate) fn add(&self, gid: Gid, place: GidPlace<'_>, link: LinkId) -> Result {
         let netdev_index = place.netdev_index();
-        let home = Home {
+        let home = AddressOwner {
             link,
-            ..Home::first(gid, netdev_index)
+            ..AddressOwner::first(gid, netdev_index)
         };
         let port = Port { netdev_index, link };
         let segment = place.segment();
@@ -169,9 +170,9 @@ impl Homes {
         let new_home = RBTreeNode::new(home, 1, GFP_KERNEL)?;
         let new_port = RBTreeNode::new(port, place, GFP_KERNEL)?;
         let mut trees = self.trees.lock();
-        match trees.homes.get_mut(&home) {
+        match trees.address_owners.get_mut(&home) {
             Some(entries) => *entries = entries.saturating_add(1),
-            None => drop(trees.homes.insert(new_home)),
+            None => drop(trees.address_owners.insert(new_home)),
         }
         match trees.ports.get_mut(&port) {
             Some(known) => {
@@ -186,16 +187,16 @@ impl Homes {
 
     /// Undoes one [`Self::add`]. Any context but hard interrupts.
     pub(crate) fn remove(&self, gid: Gid, netdev_index: u32, link: LinkId) {
-        let home = Home {
+        let home = AddressOwner {
             link,
-            ..Home::first(gid, netdev_index)
+            ..AddressOwner::first(gid, netdev_index)
         };
         let port = Port { netdev_index, link };
         let mut trees = self.trees.lock();
-        if let Some(entries) = trees.homes.get_mut(&home) {
+        if let Some(entries) = trees.address_owners.get_mut(&home) {
             *entries = entries.saturating_sub(1);
             if *entries == 0 {
-                drop(trees.homes.remove_node(&home));
+                drop(trees.address_owners.remove_node(&home));
             }
         }
         if let Some(place) = trees.ports.get_mut(&port) {
@@ -216,7 +217,7 @@ impl Homes {
 
     /// The index of the network device of `link` with address `gid` that a packet is for: as for [`Self::link_at`].
     pub(crate) fn netdev_at(&self, gid: Gid, ingress: Ingress, link: LinkId) -> Option<u32> {
-        let of_link = |home: &Home| home.link == link;
+        let of_link = |home: &AddressOwner| home.link == link;
         let found = self.trees.lock().find_reached(gid, ingress, of_link);
         found.map(|home| home.netdev_index)
     }
@@ -233,11 +234,11 @@ impl Homes {
 
     /// Whether `gid` is an address of `link` on the network device of this index. Any context but hard interrupts.
     pub(crate) fn has_on(&self, gid: Gid, netdev_index: u32, link: LinkId) -> bool {
-        let home = Home {
+        let home = AddressOwner {
             link,
-            ..Home::first(gid, netdev_index)
+            ..AddressOwner::first(gid, netdev_index)
         };
-        self.trees.lock().homes.get(&home).is_some()
+        self.trees.lock().address_owners.get(&home).is_some()
     }
 
     /// Whether a packet by `ingress` may be for an address of `link` on the network device of index `home`. Any context

@@ -12,11 +12,11 @@ use roce::ids::Rkey;
 use super::{rights, Found, Memory, Mr, MrTable};
 use crate::{
     memory::{
+        access::{AccessRequest, Granted},
         mw::MwTable,
-        reach::Reach,
-        right::{Granted, Right},
+        remote::RemoteRange,
     },
-    qp::page_fault::{Absent, Access},
+    qp::parked::{Absent, Access},
     verbs::pd::PdId,
 };
 
@@ -50,19 +50,21 @@ impl MrTable {
         let Absent { key, addr, .. } = *absent;
         match absent.access {
             Access::Local(pd, access) => self.absent_of_region(pd, key, addr, absent, access),
-            Access::Remote(via, access) if MwTable::is_window(key) => {
-                let reach = Reach {
-                    via,
+            Access::Remote(context, access) if MwTable::is_window(key) => {
+                let range = RemoteRange {
+                    context,
                     rkey: Rkey(key),
                     va: addr,
                     length: absent.least,
                     access,
                 };
                 let place = |region, addr| Ok((region, addr));
-                let (region, addr) = self.windows.with_range(&reach, place).ok()?;
-                self.absent_of_region(via.pd, region, addr, absent, Granted(access))
+                let (region, addr) = self.windows.with_range(&range, place).ok()?;
+                self.absent_of_region(context.pd, region, addr, absent, Granted(access))
             }
-            Access::Remote(via, access) => self.absent_of_region(via.pd, key, addr, absent, access),
+            Access::Remote(context, access) => {
+                self.absent_of_region(context.pd, key, addr, absent, access)
+            }
         }
     }
 
@@ -73,7 +75,7 @@ impl MrTable {
         key: u32,
         addr: u64,
         absent: &Absent,
-        right: impl Right,
+        right: impl AccessRequest,
     ) -> Option<AbsentMemory> {
         let mr = self.regions.get(key >> 8).filter(|mr| mr.pd() == pd)?;
         let Ok(Found::OnDemand(memory, offset)) = mr.find(key, addr, absent.least, right) else {

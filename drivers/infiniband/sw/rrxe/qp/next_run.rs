@@ -12,7 +12,7 @@ use roce::{
 };
 
 use crate::qp::{
-    effects::{Rest, Upshot},
+    effects::{Continuation, RunEffects},
     engine::Core,
     Qp,
 };
@@ -21,7 +21,7 @@ impl Core {
     /// When a turn next has something to do.
     ///
     /// Without credit a turn does not poll, so what a poll left undone is not due, nor is the end
-    /// of a pause: turns would follow each other until the credit is back. [`Credit::available`] is asked
+    /// of a pause: turns would follow each other until the credit is back. [`TxCount::available`] is asked
     /// after the turn's last poll and, if there is none, has the waker called: that runs
     /// the QP, which then polls. A QP that flushes needs no credit.
     fn next_work(&self, qp: ArcBorrow<'_, Qp>, now: Instant) -> Option<Instant> {
@@ -30,12 +30,12 @@ impl Core {
         // In RTR, too: what is missing may be the last answer, after which the peer sends nothing.
         let state = self.engine.state();
         let asks = is_due || state.sends() || state == QpState::Rtr;
-        if self.engine.flushes() || !asks || qp.credit.available() {
+        if self.engine.flushes() || !asks || qp.tx_limit.available() {
             return due;
         }
         let due = if is_due { self.engine.deadline() } else { due };
-        // Credit may be available some time without a call of the waker.
-        let asks_again = now.after(milliseconds(qp.credit.patience()));
+        // TxCount may be available some time without a call of the waker.
+        let asks_again = now.after(milliseconds(qp.tx_limit.patience()));
         Some(due.map_or(asks_again, |due| due.min(asks_again)))
     }
 
@@ -49,12 +49,12 @@ impl Core {
     }
 
     /// Sees to it that the QP runs when the engine next wants it.
-    pub(crate) fn arm(&mut self, qp: ArcBorrow<'_, Qp>, now: Instant, upshot: &mut Upshot) {
+    pub(crate) fn arm(&mut self, qp: ArcBorrow<'_, Qp>, now: Instant, effects: &mut RunEffects) {
         let due = match self.engine.state() {
             QpState::Err => self.next_work_in_error(qp, now),
             _ => self.next_work(qp, now),
         };
-        let due = match postponed(qp, now, upshot) {
+        let due = match postponed(qp, now, effects) {
             Some(later) => Some(
                 due.filter(|due| *due > now)
                     .map_or(later, |due| due.min(later)),
@@ -66,8 +66,8 @@ impl Core {
         };
         if due <= now {
             // If the turn ended because another CPU sends, the work stays with that CPU.
-            if matches!(upshot.rest, Rest::None) {
-                upshot.rest = Rest::Anywhere;
+            if matches!(effects.continuation, Continuation::None) {
+                effects.continuation = Continuation::Anywhere;
             }
             return;
         }
@@ -85,12 +85,12 @@ impl Core {
 /// When a QP goes on that must send from a CPU whose softirqs have spent their time (`softirq_time.rs`). They would refuse the
 /// QP, and the thread that runs it then would ask that CPU again, without a pause. `None` if it need not wait; else the QP is
 /// left to its timer.
-fn postponed(qp: ArcBorrow<'_, Qp>, now: Instant, upshot: &mut Upshot) -> Option<Instant> {
-    let Rest::On(cpu) = upshot.rest else {
+fn postponed(qp: ArcBorrow<'_, Qp>, now: Instant, effects: &mut RunEffects) -> Option<Instant> {
+    let Continuation::On(cpu) = effects.continuation else {
         return None;
     };
     let pause = qp.pause_of(cpu)?;
-    upshot.rest = Rest::None;
+    effects.continuation = Continuation::None;
     Some(now.after(pause))
 }
 

@@ -12,7 +12,7 @@ use kernel::{
 const LONGEST: Delta = Delta::from_millis(2);
 
 /// The turns that a caller may still take, those of one QP and of local peers together.
-pub(super) struct Rounds {
+pub(super) struct RunBudget {
     left: u32,
     /// It has taken one. Most callers take no other, so the clock is read from the second turn on.
     begun: bool,
@@ -20,7 +20,7 @@ pub(super) struct Rounds {
     since: Option<Instant<Monotonic>>,
 }
 
-impl Rounds {
+impl RunBudget {
     /// So many turns.
     #[inline]
     pub(super) fn new(left: u32) -> Self {
@@ -63,16 +63,16 @@ mod tests {
 
     #[test]
     fn end_after_so_many() {
-        let mut rounds = Rounds::new(2);
+        let mut rounds = RunBudget::new(2);
         assert!(rounds.spend());
         assert!(!rounds.spend());
         assert!(!rounds.is_left());
-        assert!(!Rounds::new(0).is_left());
+        assert!(!RunBudget::new(0).is_left());
     }
 
     #[test]
     fn end_after_a_time() {
-        let mut rounds = Rounds::new(u32::MAX);
+        let mut rounds = RunBudget::new(u32::MAX);
         assert!(rounds.spend());
         rounds.spend();
         fsleep(LONGEST);

@@ -4,7 +4,7 @@
 //! everybody dump them (`nldev_cb_table`, `nldev.c`). So there are no addresses and no keys here.
 
 use kernel::{prelude::*, sync::Arc};
-use rdma::device::restrack::Details;
+use rdma::device::restrack::DriverAttrs;
 
 use crate::{
     memory::mr::Mr,
@@ -18,7 +18,7 @@ use crate::{
 /// # Errors
 ///
 /// `EINVAL` once destroyed, `EMSGSIZE`.
-pub(crate) fn qp(qp: &Arc<Qp>, details: &mut Details<'_>) -> Result {
+pub(crate) fn qp(qp: &Arc<Qp>, details: &mut DriverAttrs<'_>) -> Result {
     let (found, load) = Qp::query_with_load(qp)?;
     details.number(c"sq_size", found.cap.max_send_wr)?;
     details.number(c"sq_posted", load.sends)?;
@@ -39,7 +39,7 @@ pub(crate) fn qp(qp: &Arc<Qp>, details: &mut Details<'_>) -> Result {
 /// # Errors
 ///
 /// `EMSGSIZE`.
-pub(crate) fn cq(cq: &Cq, details: &mut Details<'_>) -> Result {
+pub(crate) fn cq(cq: &Cq, details: &mut DriverAttrs<'_>) -> Result {
     let load = cq.load();
     details.number(c"unread", load.unread)?;
     details.word(c"armed", load.armed)?;
@@ -52,7 +52,7 @@ pub(crate) fn cq(cq: &Cq, details: &mut Details<'_>) -> Result {
 /// # Errors
 ///
 /// `EMSGSIZE`.
-pub(crate) fn srq(srq: &Srq, details: &mut Details<'_>) -> Result {
+pub(crate) fn srq(srq: &Srq, details: &mut DriverAttrs<'_>) -> Result {
     let Ok(found) = srq.query() else {
         return details.word(c"ring", c"broken");
     };
@@ -67,7 +67,7 @@ pub(crate) fn srq(srq: &Srq, details: &mut Details<'_>) -> Result {
 /// # Errors
 ///
 /// `EMSGSIZE`.
-pub(crate) fn mr(mr: &Mr, details: &mut Details<'_>) -> Result {
+pub(crate) fn mr(mr: &Mr, details: &mut DriverAttrs<'_>) -> Result {
     match mr.rights() {
         Some(access) => details.hex(c"access", access.bits().into()),
         None => Ok(()),

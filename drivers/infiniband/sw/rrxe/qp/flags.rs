@@ -10,9 +10,9 @@ const CONDEMNED: u8 = 1 << 0;
 const FRAMES: u8 = 1 << 1;
 
 /// Whether there is anything, and some of what it is. Any context.
-pub(crate) struct Concerns(AtomicU8);
+pub(crate) struct QpFlags(AtomicU8);
 
-impl Concerns {
+impl QpFlags {
     /// Nothing, but that it receives `frames`, perhaps.
     pub(crate) fn new(frames: bool) -> Self {
         Self(AtomicU8::new(if frames { FRAMES } else { 0 }))
@@ -25,12 +25,12 @@ impl Concerns {
     }
 
     /// It can't be but in RESET or in error any more.
-    pub(crate) fn condemn(&self) {
+    pub(crate) fn set_error(&self) {
         self.0.fetch_or(CONDEMNED, Ordering::Relaxed);
     }
 
     /// Whether that is so.
-    pub(crate) fn is_condemned(&self) -> bool {
+    pub(crate) fn must_fail(&self) -> bool {
         self.0.load(Ordering::Relaxed) & CONDEMNED != 0
     }
 }

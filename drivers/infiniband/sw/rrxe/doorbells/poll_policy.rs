@@ -18,20 +18,20 @@ const MAX_PENALTY: i64 = 1_000_000_000;
 
 /// What is known of a process's posts.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Interest {
+pub(crate) struct PollPolicy {
     last: i64,
     near: u32,
     penalty: i64,
     not_before: i64,
 }
 
-impl Interest {
+impl PollPolicy {
     /// The process called to post at `now`. Returns whether its page is to be watched, which it would be
-    /// for `patience` in vain.
-    pub(crate) fn called(&mut self, now: i64, patience: i64) -> bool {
+    /// for `idle_limit` in vain.
+    pub(crate) fn called(&mut self, now: i64, idle_limit: i64) -> bool {
         let gap = now.saturating_sub(self.last);
         self.last = now;
-        self.near = match gap <= NEAR.max(patience) {
+        self.near = match gap <= NEAR.max(idle_limit) {
             true => self.near.saturating_add(1),
             false => 1,
         };
@@ -39,14 +39,14 @@ impl Interest {
     }
 
     /// The page was watched until nothing came any more.
-    pub(crate) fn satisfied(&mut self) {
+    pub(crate) fn on_idle(&mut self) {
         self.near = 0;
         self.penalty = 0;
     }
 
     /// At `now` it was no use watching: its doorbells had rung for long and the watcher had got no CPU, or
     /// they rang for nothing.
-    pub(crate) fn disappointed(&mut self, now: i64) {
+    pub(crate) fn back_off(&mut self, now: i64) {
         self.near = 0;
         self.penalty = self.penalty.saturating_mul(2).clamp(PENALTY, MAX_PENALTY);
         self.not_before = now.saturating_add(self.penalty);
@@ -58,10 +58,10 @@ mod tests {
     use super::*;
 
     /// Calls `gap` apart from `now` on until the page is to be watched; how many, at most 100.
-    fn calls(interest: &mut Interest, now: &mut i64, gap: i64) -> u32 {
+    fn calls(policy: &mut PollPolicy, now: &mut i64, gap: i64) -> u32 {
         for count in 1..100 {
             *now += gap;
-            if interest.called(*now, 0) {
+            if policy.called(*now, 0) {
                 return count;
             }
         }
@@ -70,31 +70,31 @@ mod tests {
 
     #[test]
     fn wakes_for_the_busy_only() {
-        let (mut interest, mut now) = (Interest::default(), 1 << 40);
-        assert_eq!(calls(&mut interest, &mut now, NEAR + 1), 100);
-        assert_eq!(calls(&mut interest, &mut now, NEAR), BUSY - 1);
-        interest.satisfied();
-        assert_eq!(calls(&mut interest, &mut now, 1), BUSY);
-        interest.satisfied();
+        let (mut policy, mut now) = (PollPolicy::default(), 1 << 40);
+        assert_eq!(calls(&mut policy, &mut now, NEAR + 1), 100);
+        assert_eq!(calls(&mut policy, &mut now, NEAR), BUSY - 1);
+        policy.on_idle();
+        assert_eq!(calls(&mut policy, &mut now, 1), BUSY);
+        policy.on_idle();
         now += NEAR + 1;
-        assert!(!(1..BUSY).any(|_| interest.called(now, 0)));
+        assert!(!(1..BUSY).any(|_| policy.called(now, 0)));
         now += NEAR + 1;
-        assert!(interest.called(now, NEAR + 1));
+        assert!(policy.called(now, NEAR + 1));
     }
 
     #[test]
     fn waits_longer_and_longer_when_it_is_no_use() {
-        let (mut interest, mut now) = (Interest::default(), 1 << 40);
+        let (mut policy, mut now) = (PollPolicy::default(), 1 << 40);
         for penalty in [1, 2, 4, 8, 16, 32, 64, 100, 100] {
-            interest.disappointed(now);
-            assert_eq!(interest.not_before - now, penalty * PENALTY);
-            assert_eq!(calls(&mut interest, &mut now, 1), 100);
-            now = interest.not_before;
-            assert!(!interest.called(now, 0));
-            assert_eq!(calls(&mut interest, &mut now, 1), BUSY - 1);
+            policy.back_off(now);
+            assert_eq!(policy.not_before - now, penalty * PENALTY);
+            assert_eq!(calls(&mut policy, &mut now, 1), 100);
+            now = policy.not_before;
+            assert!(!policy.called(now, 0));
+            assert_eq!(calls(&mut policy, &mut now, 1), BUSY - 1);
         }
-        interest.satisfied();
-        interest.disappointed(now);
-        assert_eq!(interest.not_before - now, PENALTY);
+        policy.on_idle();
+        policy.back_off(now);
+        assert_eq!(policy.not_before - now, PENALTY);
     }
 }

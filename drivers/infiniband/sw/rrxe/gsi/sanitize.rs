@@ -19,11 +19,11 @@ use kernel::prelude::*;
 use rdma::device::gid::Gid;
 use roce::wire::mad::{limit_times, SenderGuid, MAD_LEN};
 
-use super::{key::Key, senders::StandIn};
+use super::{keyed_hash::Key, senders::StandIn};
 
 /// A datagram as ib_core sees it.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Guise {
+pub(crate) struct SanitizedMad {
     /// The stand-in for its sender, if the sender may get an answer.
     pub(crate) stand_in: Option<StandIn>,
     /// Its payload, if that came in a packet from somebody else.
@@ -42,7 +42,7 @@ impl Guids {
     }
 
     /// The payload `mad` of a datagram of `sender`, as ib_core sees it.
-    pub(super) fn disguise(&self, sender: Gid, mut mad: [u8; MAD_LEN]) -> [u8; MAD_LEN] {
+    pub(super) fn sanitize(&self, sender: Gid, mut mad: [u8; MAD_LEN]) -> [u8; MAD_LEN] {
         limit_times(&mut mad);
         if let Some(named) = SenderGuid::parse(&mad) {
             self.replace(sender, named).put(&mut mad);
@@ -77,14 +77,14 @@ mod tests {
     #[test]
     fn senders_share_no_guid() {
         let (guids, others) = (Guids::new(), Guids::new());
-        let told = guids.disguise(Gid([1; 16]), request(8));
-        assert_eq!(told, guids.disguise(Gid([1; 16]), request(8)));
+        let told = guids.sanitize(Gid([1; 16]), request(8));
+        assert_eq!(told, guids.sanitize(Gid([1; 16]), request(8)));
         assert_eq!(told.get(..40), request(8).get(..40));
         let guid = |mad: [u8; MAD_LEN]| SenderGuid::parse(&mad);
         for different in [
-            guids.disguise(Gid([2; 16]), request(8)),
-            guids.disguise(Gid([1; 16]), request(9)),
-            others.disguise(Gid([1; 16]), request(8)),
+            guids.sanitize(Gid([2; 16]), request(8)),
+            guids.sanitize(Gid([1; 16]), request(9)),
+            others.sanitize(Gid([1; 16]), request(8)),
             request(8),
         ] {
             assert_ne!(guid(told), guid(different));
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn ib_core_waits_for_no_sender_for_hours() {
-        let mad = Guids::new().disguise(Gid([1; 16]), request(0xff));
+        let mad = Guids::new().sanitize(Gid([1; 16]), request(0xff));
         // The response timeout, in five bits, and the retries of a QP.
         assert_eq!(mad.get(71), Some(&(21 << 3 | 7)));
     }

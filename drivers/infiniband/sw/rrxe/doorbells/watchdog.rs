@@ -2,10 +2,10 @@
 
 //! The relief of a watcher that gets no CPU while doorbells ring.
 //!
-//! The process calls from then on, and a thread of `rrxe_rest` serves the doorbells rung so far. The timer does not serve
+//! The process calls from then on, and a thread of `rrxe_deferred` serves the doorbells rung so far. The timer does not serve
 //! them: a softirq would do so in nobody's time. The pollers do not: the page would wait behind all pages that others
-//! have watched, of which there may be any number, and pay its debt first. A user has few threads of `rrxe_rest`
-//! ([`ThreadShare`]).
+//! have watched, of which there may be any number, and pay its debt first. A user has few threads of `rrxe_deferred`
+//! ([`ThreadPermit`]).
 //!
 //! The timers of pages count for nobody, so the guard looks ever more rarely at a page that does not ring and has no
 //! watcher yet: when it rings, the guard sees that after at most as long as nothing was posted before, and
@@ -22,9 +22,9 @@ use kernel::{
 };
 
 use super::{Doorbells, Phase};
-use crate::limits::thread_share::{ThreadShare, Waiter};
+use crate::limits::thread_permit::{ThreadPermit, Waiter};
 
-/// The longest period of a guard, in nanoseconds, unless [`Workers::guard`](crate::device::workers::Workers::guard) is longer.
+/// The longest period of a guard, in nanoseconds, unless [`Workqueues::watchdog`](crate::device::workqueues::Workqueues::guard) is longer.
 const LONGEST: i64 = 20_000_000;
 
 /// How long the guard waits before it looks again at a page that does not ring, where nothing was posted for `idle`
@@ -40,7 +40,7 @@ impl HrTimerCallback for Doorbells {
         this: ArcBorrow<'_, Doorbells>,
         mut timer: HrTimerCallbackContext<'_, Doorbells>,
     ) -> HrTimerRestart {
-        let Some(period) = Arc::from(this).guard() else {
+        let Some(period) = Arc::from(this).watchdog() else {
             return HrTimerRestart::NoRestart;
         };
         timer.forward_now(period);
@@ -52,61 +52,61 @@ impl WorkItem<1> for Doorbells {
     type Pointer = Arc<Doorbells>;
 
     fn run(this: Arc<Doorbells>) {
-        this.rest_share.run();
-        let more = this.serve_last(&mut this.share.begin(this.now()));
-        this.rest_share.end();
-        if more || this.rest_share.is_needed_again() {
-            this.leave_last();
+        this.deferred_permit.run();
+        let more = this.serve_last(&mut this.permit.begin(this.now()));
+        this.deferred_permit.end();
+        if more || this.deferred_permit.is_needed_again() {
+            this.defer_last();
         }
     }
 }
 
 impl Doorbells {
     /// Looks whether the watcher runs. Returns after how long to look again, if at all. Softirq.
-    fn guard(self: &Arc<Self>) -> Option<Delta> {
-        let soon = self.workers.guard;
+    fn watchdog(self: &Arc<Self>) -> Option<Delta> {
+        let soon = self.workqueues.watchdog;
         let passes = self.passes.load(Relaxed);
         let period = || {
             let idle = self.now().saturating_sub(self.active.load(Relaxed));
             Some(period(soon, idle))
         };
         {
-            let mut watch = self.watch.lock();
-            match watch.phase {
+            let mut polling = self.polling.lock();
+            match polling.phase {
                 Phase::Unwatched | Phase::Closed => return None,
                 // The thread that starts the watch may get no CPU meanwhile.
                 Phase::Starting => return period(),
-                Phase::Watched => {}
+                Phase::Polled => {}
             }
-            if watch.seen != passes {
-                watch.seen = passes;
+            if polling.seen != passes {
+                polling.seen = passes;
                 return Some(soon);
             }
         }
         if !self.page.is_rung() {
             return period();
         }
-        if self.end_watch(|interest| interest.disappointed(self.now())) {
-            self.leave_last();
+        if self.end_polling(|policy| policy.back_off(self.now())) {
+            self.defer_last();
         }
         None
     }
 
     /// Has a thread serve the last doorbells, once the page's payer has one for it. Any context up to softirq.
-    fn leave_last(self: &Arc<Self>) {
+    fn defer_last(self: &Arc<Self>) {
         Waiter::Page(self.clone()).begin();
     }
 
     /// Has a thread serve the last doorbells of a page that was given one. Any context.
     pub(crate) fn enqueue_last(this: Arc<Self>) {
-        let workers = this.workers.clone();
+        let workqueues = this.workqueues.clone();
         // It isn't queued: the page has its thread until the item has run.
-        let _ = workers.rests.enqueue::<_, 1>(this);
+        let _ = workqueues.deferred.enqueue::<_, 1>(this);
     }
 
-    /// Its share in the threads of `rrxe_rest`.
-    pub(crate) fn share(&self) -> &ThreadShare {
-        &self.rest_share
+    /// Its share in the threads of `rrxe_deferred`.
+    pub(crate) fn permit(&self) -> &ThreadPermit {
+        &self.deferred_permit
     }
 }
 

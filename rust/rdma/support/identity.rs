@@ -10,7 +10,7 @@ use crate::{bindings, support::sync::smp_mb};
 
 /// A user or a memory cgroup. Numbers of cgroups and namespaces may be used again after their end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Principal {
+pub enum Identity {
     /// A memory cgroup, by its number.
     MemoryCgroup(u64),
     /// A user, by the number in the initial user namespace.
@@ -19,7 +19,7 @@ pub enum Principal {
     UserNamespace(u32),
 }
 
-impl Principal {
+impl Identity {
     /// The memory cgroup of the current process; `None` of one that is in the root's, which holds processes of all
     /// users, and on a kernel without memory cgroups. Process context.
     ///

@@ -6,17 +6,17 @@ use rdma::{memory::odp::Absence, verbs::mr::Access};
 use roce::host::{AccessFault, LocalAccess, RemoteAccess};
 
 /// What somebody wants to do with a region.
-pub(crate) trait Right: Copy {
+pub(crate) trait AccessRequest: Copy {
     /// A region with these rights allows it.
-    fn is_among(self, rights: Access) -> bool;
+    fn is_allowed_by(self, rights: Access) -> bool;
 
     /// It changes the memory.
     fn writes(self) -> bool;
 }
 
-impl Right for LocalAccess {
+impl AccessRequest for LocalAccess {
     #[inline]
-    fn is_among(self, rights: Access) -> bool {
+    fn is_allowed_by(self, rights: Access) -> bool {
         rights.allows_local(self)
     }
 
@@ -26,9 +26,9 @@ impl Right for LocalAccess {
     }
 }
 
-impl Right for RemoteAccess {
+impl AccessRequest for RemoteAccess {
     #[inline]
-    fn is_among(self, rights: Access) -> bool {
+    fn is_allowed_by(self, rights: Access) -> bool {
         rights.allows_remote(self)
     }
 
@@ -42,8 +42,8 @@ impl Right for RemoteAccess {
 #[derive(Clone, Copy)]
 pub(crate) struct Granted(pub(crate) RemoteAccess);
 
-impl Right for Granted {
-    fn is_among(self, _rights: Access) -> bool {
+impl AccessRequest for Granted {
+    fn is_allowed_by(self, _rights: Access) -> bool {
         true
     }
 
@@ -53,7 +53,7 @@ impl Right for Granted {
 }
 
 /// Why a peer, or the owner, is refused memory.
-pub(crate) fn fault_of(absence: Absence) -> AccessFault {
+pub(crate) fn access_fault(absence: Absence) -> AccessFault {
     match absence {
         Absence::OutOfRange => AccessFault::Denied,
         Absence::NotResident => AccessFault::Retry,
@@ -66,6 +66,6 @@ pub(crate) fn fault_of(absence: Absence) -> AccessFault {
 ///
 /// `Denied`.
 #[inline]
-pub(crate) fn demand(granted: bool) -> Result<(), AccessFault> {
+pub(crate) fn require(granted: bool) -> Result<(), AccessFault> {
     granted.then_some(()).ok_or(AccessFault::Denied)
 }

@@ -4,13 +4,13 @@
 
 use roce::{host::RemoteAccess, ids::Rkey};
 
-use crate::memory::mw::Via;
+use crate::memory::mw::RemoteContext;
 
 /// Memory that a peer comes to.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Reach {
+pub(crate) struct RemoteRange {
     /// By way of which QP.
-    pub(crate) via: Via,
+    pub(crate) context: RemoteContext,
     /// The key of a region or window.
     pub(crate) rkey: Rkey,
     /// The first byte.

@@ -21,7 +21,7 @@ use super::{
 use crate::{
     bindings,
     device::gid::Network,
-    net::{credit::Credit, netdev::Netdev, route::Route},
+    net::{netdev::Netdev, route::Route, tx_limit::TxCount},
 };
 
 const NET_XMIT_DROP: c_int = bindings::NET_XMIT_DROP as c_int;
@@ -48,7 +48,7 @@ impl Written {
     /// # Errors
     ///
     /// `EAGAIN` if the credit is used up.
-    fn charge(self, credit: &Arc<Credit>) -> Result<*mut bindings::sk_buff> {
+    fn charge(self, credit: &Arc<TxCount>) -> Result<*mut bindings::sk_buff> {
         // SAFETY: By the type invariant. The buffer was built without a destructor and a socket, and never cloned.
         let sent = unsafe { credit.charge(self.0.as_ptr()) }?;
         // It is what is sent, or the slot of that has it.
@@ -99,7 +99,7 @@ impl TxPacket {
     ///
     /// `EINVAL` if the route is of another version of IP; `EMSGSIZE` if the packet is longer than the MTU of the network
     /// device; `EAGAIN` if the credit is used up; `ENETUNREACH` if the route no longer stands; `ENOMEM`; otherwise the IP layer's. The packet is gone all the same.
-    pub fn send(self, route: &Route, credit: &Arc<Credit>) -> Result {
+    pub fn send(self, route: &Route, credit: &Arc<TxCount>) -> Result {
         if self.network != route.network() {
             return Err(EINVAL);
         }
@@ -182,7 +182,7 @@ impl TxFrame {
     ///
     /// `EINVAL` if the link-layer header is not there or not in one piece; `EAGAIN` if the credit is used up; those of the
     /// queueing discipline or the device. The frame is gone all the same.
-    pub fn send(self, netdev: &Netdev, credit: &Arc<Credit>) -> Result {
+    pub fn send(self, netdev: &Netdev, credit: &Arc<TxCount>) -> Result {
         let header = netdev.header_len();
         if self.linear().len() < header as usize {
             return Err(EINVAL);

@@ -6,7 +6,7 @@
 //! it. Those that one CPU sent stay in order; those of two may overtake one another. So a sender goes to another
 //! CPU only while none of its packets is on the way, as TCP does with transmit queues (`ooo_okay`;
 //! Documentation/networking/scaling.rst). A packet from this host to this host is on the way until its receiver has it
-//! ([`super::credit::Credit::reception_is_over`]).
+//! ([`super::tx_limit::TxCount::reception_is_over`]).
 
 use kernel::{cpu::CpuId, prelude::*};
 
@@ -17,7 +17,7 @@ use crate::support::cpu::is_online;
 const ASKS: u8 = 4;
 
 /// The CPU from which a sender's packets leave.
-pub struct Lane {
+pub struct TxCpu {
     cpu: CpuId,
     /// The CPU that asked last, in vain.
     asker: CpuId,
@@ -25,7 +25,7 @@ pub struct Lane {
     asks: u8,
 }
 
-impl Lane {
+impl TxCpu {
     /// Of a sender without packets on the way. Any context.
     pub fn new() -> Self {
         let here = CpuId::current();
@@ -78,7 +78,7 @@ impl Lane {
     }
 }
 
-impl Default for Lane {
+impl Default for TxCpu {
     fn default() -> Self {
         Self::new()
     }
@@ -98,7 +98,7 @@ mod tests {
         let Some(other) = other.filter(|cpu| is_online(*cpu)) else {
             return Ok(());
         };
-        let mut lane = Lane::new();
+        let mut lane = TxCpu::new();
         assert!(lane.admits(first, || false));
         assert!(!lane.admits(other, || false));
         assert_eq!(lane.cpu(), first);
@@ -117,7 +117,7 @@ mod tests {
         let Some(other) = other.filter(|cpu| is_online(*cpu)) else {
             return Ok(());
         };
-        let mut lane = Lane::new();
+        let mut lane = TxCpu::new();
         for _ in 1..ASKS {
             assert!(!lane.admits(other, || false));
             assert!(lane.admits(first, || true));

@@ -16,25 +16,25 @@ use rdma::{
 };
 use roce::qp::QpState;
 
-use crate::{provider::Rrxe, qp::noted_state::NotedState};
+use crate::{provider::Rrxe, qp::cached_state::CachedState};
 
 /// Rings of the kernel and their producers' places.
 #[pin_data]
-pub(crate) struct Poster {
+pub(crate) struct KernelQueue {
     #[pin]
     send: IrqSpinLock<Producer>,
     /// None where receives come from a shared receive queue.
-    recv: Option<Pin<KBox<RecvPoster>>>,
+    recv: Option<Pin<KBox<KernelRecvQueue>>>,
 }
 
 /// Posts receives to a ring.
 #[pin_data]
-pub(crate) struct RecvPoster {
+pub(crate) struct KernelRecvQueue {
     #[pin]
     producer: IrqSpinLock<Producer>,
 }
 
-impl RecvPoster {
+impl KernelRecvQueue {
     /// For WQEs of at most `max_sge` SGEs. Process context.
     ///
     /// # Errors
@@ -115,7 +115,7 @@ impl Producer {
     }
 }
 
-impl Poster {
+impl KernelQueue {
     /// The posting side of a send ring and perhaps of a receive ring. Process context.
     ///
     /// # Errors
@@ -124,7 +124,7 @@ impl Poster {
     pub(crate) fn new(
         send: &Ring,
         room: WqeRoom,
-        recv: Option<Pin<KBox<RecvPoster>>>,
+        recv: Option<Pin<KBox<KernelRecvQueue>>>,
     ) -> Result<Pin<KBox<Self>>> {
         let send = Producer::new(send, room);
         KBox::pin_init(
@@ -144,7 +144,7 @@ impl Poster {
     /// is full.
     pub(crate) fn post_send(
         &self,
-        state: &NotedState,
+        state: &CachedState,
         requests: &mut SendList<'_, Rrxe>,
     ) -> Result {
         let early = !state.takes_sends();
@@ -162,8 +162,8 @@ impl Poster {
     ///
     /// # Errors
     ///
-    /// `EINVAL` in RESET (IBTA 1.x §10.8.3.2) and where receives are shared; those of [`RecvPoster::post`].
-    pub(crate) fn post_recv(&self, state: &NotedState, requests: &mut RecvList<'_>) -> Result {
+    /// `EINVAL` in RESET (IBTA 1.x §10.8.3.2) and where receives are shared; those of [`KernelRecvQueue::post`].
+    pub(crate) fn post_recv(&self, state: &CachedState, requests: &mut RecvList<'_>) -> Result {
         // The request that can't be posted is the first.
         let Some(recv) = &self.recv else {
             let _ = requests.next();

@@ -49,7 +49,7 @@ pub(crate) fn advise(pd: &Pd, ranges: &[Advised], how: Fault, wait: bool) -> Res
         let mr = device.mrs.advised(pd.id(), advised, how)?;
         regions.push((mr, *advised), GFP_KERNEL_ACCOUNT)?;
     }
-    let payer = Payer::current(&device.workers.accounts)?;
+    let payer = Payer::current(&device.workqueues.accounts)?;
     let (claim, outcome) = match wait {
         true => (await_room(&payer, &device.link)?, Some(Outcome::new()?)),
         false => match payer.claim_advice() {
