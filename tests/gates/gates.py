@@ -15,6 +15,8 @@ from pathlib import Path
 
 import conformance
 import guarantees
+import history
+import reference
 import sources
 
 TOP = Path(__file__).resolve().parents[2]
@@ -190,6 +192,16 @@ def upheld(top):
     return guarantees.complaints(top)
 
 
+def referenced(top):
+    """the tables of reference.rst name what the source defines"""
+    return reference.complaints(top)
+
+
+def told(top):
+    """each commit says what it changes and why, and who signs it off"""
+    return history.complaints(top)
+
+
 def fitting_mutants(top):
     """each mutant changes one place of the engine, and its unit test exists"""
     script = top / "tests/sim/mutants.py"
@@ -206,7 +218,7 @@ def fitting_mutants(top):
 
 TEXT_GATES = (
     licences, forbidden_unsafe, justified_unsafe, no_panics, no_leftovers, short_files, conforming, upheld,
-    fitting_mutants,
+    referenced, told, fitting_mutants,
 )
 TOOL_GATES = (formatting, lints, documentation, shell, no_panic_symbols)
 

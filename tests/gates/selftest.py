@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 
 import gates
+import history
 import panics
 
 SPDX = "// SPDX-License-Identifier: GPL-2.0\n\n"
@@ -64,6 +65,17 @@ def relies(comment, claim=None):
     return text | ({"Documentation/safety.rst": SAFETY.format(claim)} if claim else {})
 
 
+REFERENCE = ".. SPDX-License-Identifier: GPL-2.0\n\n.. list-table:: Counters of a device\n\n"
+COUNTER = {"drivers/infiniband/sw/rrxe/device/stats.rs": SPDX + '//! Words.\nA(CounterName::new(c"sent_pkts"));\n'}
+PARAMETER = {DRIVER: SPDX + ROOT + "        pollers: u32 {\n            default: 3,\n        },\n"}
+
+
+def reference(*rows, title="Counters of a device"):
+    """A page of reference with these rows, each a name and a text."""
+    lines = "".join(f"   * - ``{name}``\n     - {text}\n" for name, text in rows)
+    return {"Documentation/reference.rst": REFERENCE.replace("Counters of a device", title) + lines}
+
+
 INDEX = "\n/// Words.\n#[inline(never)]\npub fn f(bytes: &[u8], at: usize) -> u8 {\n    bytes[at]\n}\n"
 BLOCK = "fn f() {\n    unsafe { g() }\n}\n"
 TESTS = "\n#[cfg(test)]\nmod tests {\n    #[test]\n    fn t() {\n        assert!(true);\n        None::<u8>.unwrap();\n    }\n}\n"
@@ -114,6 +126,11 @@ CASES = {
     "a feature that works without a test": (table("works", "see there"), ("conforming",)),
     "a feature in a state of its own": (table("nearly", "``30-sim``"), ("conforming",)),
     "a feature that is missing": (table("missing", "none"), ()),
+    "a counter in the table": (COUNTER | reference(("sent_pkts", "Words.")), ()),
+    "a counter that is in no table": (COUNTER, ("referenced",)),
+    "a row of a counter that isn't there": (COUNTER | reference(("sent_pkts", "a"), ("gone", "b")), ("referenced",)),
+    "another default of a parameter": (
+        PARAMETER | reference(("pollers", "``0``"), title="Module parameters"), ("referenced",)),
     "a mutant that changes one place": (mutant("pub fn", "handle_packet"), ()),
     "a mutant whose text is gone": (mutant("gone"), ("fitting_mutants",)),
     "a mutant whose text is there twice": (mutant("Words."), ("fitting_mutants",)),
@@ -162,8 +179,27 @@ def panicking(text):
         return panics.complaints([str(built)])
 
 
+SIGNED = "\n\nSigned-off-by: A B <a@b.example>\n"
+MESSAGES = {
+    "a good one": ("rrxe, roce: Bound the wait" + "\n\nWords say why." + SIGNED, True),
+    "another part": ("stuff: Bound the wait" + "\n\nWords say why." + SIGNED, False),
+    "a long subject": ("rrxe: Bound " + "the wait " * 8 + "here" + "\n\nWords say why." + SIGNED, False),
+    "a full stop": ("rrxe: Bound the wait." + "\n\nWords say why." + SIGNED, False),
+    "no reason": ("rrxe: Bound the wait" + SIGNED, False),
+    "a long line": ("rrxe: Bound the wait" + "\n\n" + "Words " * 20 + SIGNED, False),
+    "nobody who signs it off": ("rrxe: Bound the wait" + "\n\nWords say why.\n", False),
+}
+
+
 def main():
     failed = False
+    for case, (message, expected) in MESSAGES.items():
+        found = list(history.faults(message))
+        right = (not found) == expected
+        print(f"{'ok' if right else 'not ok'} - message of a commit: {case}", flush=True)
+        if not right:
+            print(f"# expected {expected}, got {found}")
+        failed |= not right
     for case, (text, expected) in OBJECTS.items():
         found = panicking(text)
         right = bool(found) == expected
