@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! rrxe: a software RoCEv2 provider.
+//! rrxe: a software RoCEv2 provider (an RDMA device over any Ethernet network device).
 //!
-//! [`provider`] answers ib_core, a file for each kind of object; [`link`] makes and unmakes devices.
-//! A QP ([`qp`]) runs its engine when it has the turn ([`turn`]), against the surroundings that
-//! [`engine_host`] gives it; [`rx`] and [`tx`] take packets in and out.
+//! [`provider`] implements the `ib_device_ops` that ib_core calls. [`verbs`] has a file for each
+//! kind of verbs object. [`device::link`] creates and destroys devices (`rdma link add`, `rdma link
+//! delete`). A queue pair ([`qp`]) runs the protocol engine of the `roce` crate under a lock of its
+//! own, the turn lock ([`qp::turn`]). [`qp::engine_host`] gives the engine access to the QP's
+//! rings, memory and completion queues. [`net::rx`] receives packets, [`net::tx`] builds packets.
 
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
@@ -53,23 +55,30 @@ module! {
     },
 }
 
-/// What `rdma link add … type` calls our devices.
+/// Type of rrxe's devices in `rdma link add NAME type TYPE` (`struct rdma_link_ops`).
 const LINK_TYPE: &CStr = c"rrxe";
 
-/// The value of a parameter: before Linux 7.3 one got a reference.
+/// Returns the value of a module parameter.
+///
+/// Before Linux 7.3 a parameter's `value` returned a reference, since then it returns a copy. This
+/// function accepts both.
 fn parameter(value: impl Borrow<u32>) -> u32 {
     *value.borrow()
 }
 
+/// The loaded module.
 struct Module {
+    /// Registrations of the module with the kernel: link type, notifiers, ib_client. Dropping them
+    /// unregisters all devices. `None` while the module is removed.
     service: Option<Service>,
+    /// Work queues that all devices share.
     workqueues: Arc<Workqueues>,
 }
 
 impl kernel::Module for Module {
     fn init(_module: &'static ThisModule) -> Result<Self> {
         let pollers = match parameter(module_parameters::pollers.value()) {
-            // All that may ever be online: they come and go.
+            // Counts all possible CPUs, because CPUs may come online later.
             0 => nr_cpu_ids() / 2,
             pollers => pollers,
         };
@@ -87,7 +96,8 @@ impl kernel::Module for Module {
 impl Drop for Module {
     fn drop(&mut self) {
         self.service = None;
-        // Work that holds a destroyed QP may still be queued.
+        // All devices are unregistered now. Work items that hold a reference to a destroyed QP may
+        // still be queued.
         self.workqueues.flush();
     }
 }

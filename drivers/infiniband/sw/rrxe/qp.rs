@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Queue pairs: the verbs' side of them, and what happens after a turn.
+//! Queue pairs: the object [`Qp`], its verbs that post and destroy, and the modules that implement
+//! the rest.
+//!
+//! A QP's state and protocol engine are in [`engine::Core`], behind the turn lock ([`turn::Turn`]).
+//! The other fields of [`Qp`] are constant or synchronize their accesses themselves.
 
 mod admin;
 mod arrivals;
@@ -81,67 +85,88 @@ use crate::{
 
 /// A queue pair.
 ///
-/// Held by the verbs object, by the namespace's table of QPs until it is destroyed, and for a short
-/// while by whoever runs it.
+/// References to it are held by the verbs object (`struct ib_qp`), by the namespace's table of QPs
+/// until [`Qp::destroy`], and for a short while by each caller that runs its engine.
 #[pin_data]
 pub(crate) struct Qp {
+    /// QP number, 24 bits. All GSI QPs have number 1.
     pub(crate) qpn: Qpn,
-    /// Its place among the QPs of the namespace.
+    /// Index of the QP in the namespace's table of QPs. It equals `qpn`, except for GSI QPs.
     pub(crate) place: u32,
+    /// Device of the QP.
     pub(crate) device: Arc<Device>,
+    /// Claim on the device's quota of QPs ([`limits::MAX_QP`](crate::limits::MAX_QP)).
     _claim: Claim,
+    /// Claim on the payer's quota of verbs objects.
     _object: ObjectClaim,
+    /// State of the network namespace: table of QPs, sockets, multicast groups.
     pub(crate) net: Arc<NetContext>,
+    /// Protection domain. The domain of an XRC target is that of its XRC domain.
     pd: Arc<Pd>,
-    /// `None` of an XRC target.
+    /// Send CQ. `None` for an XRC target QP.
     pub(crate) send_cq: Option<Arc<Cq>>,
-    /// `None` of QPs without a receive queue.
+    /// Receive CQ. `None` for a QP without a receive queue.
     pub(crate) recv_cq: Option<Arc<Cq>>,
+    /// Shared receive queue, if the QP takes its receives from one.
     srq: Option<Arc<Srq>>,
+    /// Limit on the QP's packets in flight in this host.
     pub(crate) tx_limit: TxLimit,
+    /// Inbox: received packets that no run has taken in yet, at most
+    /// [`limits::INBOX`](crate::limits::INBOX).
     #[pin]
     pub(crate) inbox: SkbQueue,
-    /// Whose packets it takes.
+    /// Copy of the peer's addresses, by which receivers without the turn lock refuse packets of
+    /// other senders.
     pub(crate) filter: Filter,
-    /// Frames that wait for it, if it is a raw packet QP.
+    /// Received frames that no run has taken in yet. `None` unless the QP is a raw packet QP.
     frames: Option<Pin<KBox<FrameQueue>>>,
+    /// Reports asynchronous events to ib_core (`ib_qp.event_handler`).
     upcall: QpUpcall,
+    /// Value that names the QP in completions for kernel consumers (`ib_wc.qp`).
     token: QpToken,
-    /// How the kernel posts, if it is the kernel's.
+    /// Producer side of the rings, for posts of a kernel consumer. `None` if the QP belongs to a
+    /// process.
     kernel_queue: Option<Pin<KBox<KernelQueue>>>,
-    /// For those who post.
+    /// State of the QP after its last run, for posters, which do not take the turn lock.
     pub(crate) cached_state: CachedState,
+    /// Rare conditions that a run has to handle.
     pub(crate) flags: QpFlags,
+    /// Work queues of the module.
     workqueues: Arc<Workqueues>,
-    /// Where its process rings for its sends, if it does not call.
+    /// Doorbell of the send queue in the doorbell page of its process. `None` if the process rings
+    /// by a system call only.
     doorbell: Option<Doorbell>,
+    /// Capacities granted at creation (`struct ib_qp_cap`).
     cap: QpCap,
+    /// Each send work request completes with a CQE (`IB_SIGNAL_ALL_WR`).
     signal_all: bool,
-    /// Its packets to a group don't come back to itself.
+    /// The QP does not receive its own multicast packets (`IB_QP_CREATE_BLOCK_MULTICAST_LOOPBACK`).
     blocks_own: bool,
+    /// Zero of the engine's clock: the instant of the QP's creation.
     epoch: kernel::time::Instant<Monotonic>,
-    /// `None` once destroyed.
+    /// The protocol engine and all state that only a run uses. `None` after [`Qp::destroy`].
     #[pin]
     turn: Turn<Option<KBox<Core>>>,
+    /// Timer of the engine. It schedules a run, and runs nothing itself.
     #[pin]
     timer: HrTimer<Self>,
     /// Runs the engine in softirq.
     #[pin]
     work: Work<Self>,
-    /// Runs the engine in softirq, too, on another CPU than `work`.
+    /// Runs the engine in softirq on a certain CPU, while `work` may be the item that runs now.
     #[pin]
     hop: Work<Self, 3>,
-    /// The next request for a certain CPU takes `hop`, and the one after it `work`.
+    /// Counts calls of [`Qp::schedule_on`], which uses `hop` and `work` alternately.
     hops: Atomic<u32>,
-    /// Runs the engine in a thread. Not `work`: an item that runs in both contexts has no
-    /// consistent place in a lock order, and waits in one queue while the other one's context is
-    /// wanted.
+    /// Runs the engine in a thread of `rrxe_deferred`. `work` is not used there for two reasons. An
+    /// item that runs both in softirq and in threads has no consistent place in lockdep's order of
+    /// locks. An item can be queued in one queue only, so it would wait in the wrong context.
     #[pin]
     deferred: Work<Self, 2>,
-    /// Has a thread of a process fault in what the QP waits for.
+    /// Hands a page fault to a thread of the process whose memory is absent.
     #[pin]
     fault: Work<Self, 1>,
-    /// Its share in the threads of `rrxe_deferred`, which run `deferred`.
+    /// Permission to occupy a thread of `rrxe_deferred` with `deferred`.
     #[pin]
     deferred_permit: ThreadPermit,
 }
@@ -159,17 +184,24 @@ impl_has_hr_timer! {
 }
 
 impl Qp {
-    /// The engine's clock: nanoseconds since the QP was made.
+    /// Returns the time on the engine's clock: nanoseconds since the QP was created.
     pub(crate) fn now(&self) -> Instant {
         Instant(u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(0))
     }
 
-    /// Takes the QP out of service for good. When this returns no packet, timer or process finds it
-    /// any more and no memory is touched on its behalf. Process context.
+    /// Takes the QP out of service for good (`destroy_qp`).
+    ///
+    /// After the return no packet, timer or process finds the QP, and no memory is accessed on its
+    /// behalf.
+    ///
+    /// # Context
+    ///
+    /// Process context. Sleeps.
     pub(crate) fn destroy(&self) {
         let mut core = self.turn.wait().take();
         Self::withdraw_fault(core.as_mut().and_then(|core| core.parked.take_pending()));
-        // Before somebody else can have the number, by which windows know their QP.
+        // Windows of type 2 know their QP by its number, so they are unbound before another QP can
+        // get the number.
         if core.as_ref().is_some_and(|core| core.sq.binds()) {
             self.unbind_windows();
         }
@@ -180,10 +212,13 @@ impl Qp {
         }
         drop(self.net.qps(self.qpn).remove(self.place));
         if self.kernel_queue.is_some() {
-            // For those who still tell of the last turn; a process may be told later.
+            // A caller that runs the QP of a kernel consumer is an RCU reader until it has reported
+            // the last run's effects. Effects of a process's QP may be reported after the
+            // destruction.
             wait_for_readers();
         }
-        // Outside the lock: this waits for the timer and takes the rings away.
+        // Dropped without the turn lock: the drop cancels the timer, waits for its function, and
+        // frees the rings.
         drop(core);
         while self.inbox.pop().is_some() {}
         if let Some(frames) = &self.frames {
@@ -194,44 +229,51 @@ impl Qp {
         }
     }
 
-    /// Strikes the QP from its CQs. Process context.
+    /// Removes the QP from the lists of its CQs. Process context.
     fn leave_cqs(&self) {
         for cq in self.cqs() {
             cq.strike_user(self.qpn, self.place);
         }
     }
 
+    /// Returns the send CQ and the receive CQ, as far as the QP has them.
     fn cqs(&self) -> impl Iterator<Item = &Arc<Cq>> {
         [&self.send_cq, &self.recv_cq].into_iter().flatten()
     }
 
-    /// Its completions go to `cq`.
+    /// Returns whether completions of the QP go to `cq`.
     pub(crate) fn completes_to(&self, cq: &Cq) -> bool {
         self.cqs().any(|own| core::ptr::eq(&**own, cq))
     }
 
-    /// Puts the QP in error at its next turn, or when it leaves RESET. Any context up to softirq.
+    /// Puts the QP in the error state in its next run, or when it leaves RESET. Any context up to
+    /// softirq.
     pub(crate) fn set_error(this: ArcBorrow<'_, Self>) {
         this.flags.set_error();
         Self::leave(this);
     }
 
-    /// Takes the grants of the windows away that this QP bound.
+    /// Unbinds all memory windows that this QP has bound.
     fn unbind_windows(&self) {
         let mrs = &self.device.mrs;
         mrs.windows.unbind_all(self.qpn.get(), mrs);
     }
 
-    /// Its name for the kernel's consumers.
+    /// Returns the value that names the QP in completions for kernel consumers.
     pub(crate) fn token(&self) -> QpToken {
         self.token
     }
 
-    /// Posts sends of the kernel. Any context: the QP runs in softirq, as after an interrupt.
+    /// Posts send work requests of a kernel consumer (`ib_post_send()`).
+    ///
+    /// # Context
+    ///
+    /// Any. The engine runs in softirq, either before this returns or as soon as softirqs may run,
+    /// as after an interrupt.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if it is a process's; those of [`KernelQueue::post_send`].
+    /// `EINVAL` if the QP belongs to a process, and the errors of [`KernelQueue::post_send`].
     pub(crate) fn post_send(this: &Arc<Self>, requests: &mut SendList<'_, Rrxe>) -> Result {
         let kernel_queue = this.kernel_queue.as_ref().ok_or(EINVAL)?;
         let posted = kernel_queue.post_send(&this.cached_state, requests);
@@ -241,15 +283,15 @@ impl Qp {
         posted
     }
 
-    /// Posts receives of the kernel. Any context.
+    /// Posts receive work requests of a kernel consumer (`ib_post_recv()`). Any context.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if it is a process's; those of [`KernelQueue::post_recv`].
+    /// `EINVAL` if the QP belongs to a process, and the errors of [`KernelQueue::post_recv`].
     pub(crate) fn post_recv(this: &Arc<Self>, requests: &mut RecvList<'_>) -> Result {
         let kernel_queue = this.kernel_queue.as_ref().ok_or(EINVAL)?;
         let posted = kernel_queue.post_recv(&this.cached_state, requests);
-        // They are flushed, not filled.
+        // In the error state a run flushes the receives. In other states they wait for packets.
         if this.cached_state.is(QpState::Err) {
             this.workqueues
                 .softirq
@@ -258,11 +300,12 @@ impl Qp {
         posted
     }
 
-    /// The process posted send work requests, or wants what is there to be looked at.
+    /// Handles the doorbell system call of a process: executes the send work requests in the ring.
+    /// A process also calls this without new work requests, to have the QP run. Process context.
     ///
     /// # Errors
     ///
-    /// `EINVAL` before RTS (IBTA 1.x §10.8.3.1); `EIO` when the device goes away.
+    /// `EINVAL` before RTS (IBTA 1.x §10.8.3.1), `EIO` when the device is disassociated.
     pub(crate) fn doorbell(this: &Arc<Self>) -> Result {
         if this.is_at_end() {
             return Err(EIO);
@@ -277,8 +320,9 @@ impl Qp {
         Ok(())
     }
 
-    /// As [`Self::doorbell`], for one that was rung without a call. Returns whether anything was
-    /// posted since the last time, or left to do then. Any context up to softirq.
+    /// Handles a doorbell that the process or the kernel has rung in the doorbell page, without a
+    /// system call. Returns whether send work requests were posted since the last call, or an
+    /// earlier run was deferred to the poller. Any context up to softirq.
     pub(crate) fn look_at_doorbell(this: ArcBorrow<'_, Self>) -> bool {
         let Some(doorbell) = this.doorbell.as_ref().filter(|_| !this.is_at_end()) else {
             return false;
@@ -292,6 +336,7 @@ impl Qp {
         news
     }
 
+    /// Runs the engine if the QP's state takes send work requests. Any context up to softirq.
     fn look_at_sends(this: ArcBorrow<'_, Self>) {
         if this.cached_state.takes_sends() {
             this.pd.note_send();
@@ -299,40 +344,43 @@ impl Qp {
         }
     }
 
-    /// Whether the QP takes no packet that `sender` sends to a group of both: it may block what it sends itself.
+    /// Returns whether the QP receives no multicast packet of `sender`. A QP can exclude the
+    /// packets that it sends itself.
     pub(crate) fn blocks(&self, sender: &Self) -> bool {
         self.blocks_own && core::ptr::eq(self, sender)
     }
 
-    /// Whether it is of the kind that receives whole frames.
+    /// Returns whether the QP receives frames of the link layer: it is a raw packet QP.
     pub(crate) fn receives_frames(&self) -> bool {
         self.frames.is_some()
     }
 
-    /// The frames that wait for it, if it is of that kind.
+    /// Returns the queue of received frames. `None` unless the QP is a raw packet QP.
     pub(crate) fn frames(&self) -> Option<&FrameQueue> {
         self.frames.as_deref()
     }
 
-    /// Takes no more turns: it is a process's, and its device goes away. Those of the kernel's users go on
-    /// until these have destroyed them.
+    /// Returns whether the engine makes no more runs: the QP belongs to a process and its device is
+    /// disassociated. QPs of kernel consumers run until the consumers have destroyed them.
     #[inline]
     fn is_at_end(&self) -> bool {
         self.device.link.has_flushed() && self.is_of_process()
     }
 
-    /// How long softirqs of a CPU don't run the QP, if they have spent their time. Any context.
+    /// Returns how long softirqs of `cpu` refuse to run the QP because they have used up their
+    /// share of CPU time. `None` if they do not refuse it. Any context.
     pub(crate) fn pause_of(&self, cpu: CpuId) -> Option<Duration> {
         let time = &self.workqueues.softirq_time;
         time.pause_of(cpu).filter(|_| self.is_of_process())
     }
 
-    /// The payer of the QP. `None` for QPs of the kernel.
+    /// Returns the user and the memory cgroup that pay for the QP. `None` for QPs of kernel
+    /// consumers.
     pub(crate) fn payer(&self) -> Option<&Payer> {
         self.deferred_permit.payer()
     }
 
-    /// Its share in the threads of `rrxe_deferred`.
+    /// Returns the permission to occupy a thread of `rrxe_deferred`.
     pub(crate) fn permit(&self) -> &ThreadPermit {
         &self.deferred_permit
     }

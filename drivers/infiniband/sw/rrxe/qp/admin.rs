@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What administrators want of a QP: what lies in it, where it counts, what it reports, and its end.
+//! Administration of a QP: lengths of its queues, binding of counters, tracepoints, and its end
+//! with the device.
 
 use kernel::{prelude::*, sync::Arc};
 use rdma::{trace, verbs::qp::QpModify};
@@ -15,29 +16,29 @@ use crate::{
     qp::engine::Core,
 };
 
-/// What lies in a QP's queues, for administrators.
+/// Lengths of a QP's queues, for `rdma resource show qp`.
 pub(crate) struct QpLoad {
-    /// Send WQEs posted and not yet retired.
+    /// Number of send WQEs that are posted and not yet retired.
     pub(crate) sends: u32,
-    /// Receive WQEs posted and not yet taken.
+    /// Number of receive WQEs that are posted and not yet taken.
     pub(crate) receives: u32,
-    /// Packets that wait for the turn.
+    /// Number of received packets or frames that no run has taken in yet.
     pub(crate) inbox: u32,
-    /// Packets sent that have not left the host.
+    /// Number of packets in flight: sent, and still in this host.
     pub(crate) in_flight: u32,
 }
 
 impl Qp {
-    /// Whether a process posts to it, by its rings.
+    /// Returns whether a process posts to the QP, by rings that it maps.
     pub(crate) fn is_of_process(&self) -> bool {
         self.kernel_queue.is_none()
     }
 
-    /// Puts the QP in error, unless it is in RESET, and flushes some of the WQEs posted before the
-    /// first of these calls. Returns whether such WQEs are left. Process context.
+    /// Puts the QP in the error state, unless it is in RESET. Flushes some of the WQEs that were
+    /// posted before the first call. Returns whether such WQEs are left. Process context.
     ///
-    /// WQEs posted later are not taken: a process that keeps posting does not lengthen the flush.
-    /// A call takes the time of a few turns.
+    /// WQEs that are posted later are not taken, so a process that keeps posting does not prolong
+    /// the flush. A call takes the time of a few runs.
     pub(crate) fn fail_and_flush(this: &Arc<Self>) -> bool {
         match Self::in_turn(this, Core::close) {
             Ok(true) => {
@@ -48,7 +49,7 @@ impl Qp {
                     },
                     ..QpModify::default()
                 };
-                // In RESET nothing completes.
+                // The change fails in RESET, where nothing completes.
                 let _ = Self::modify(this, &error);
             }
             Ok(false) => Self::advance(this.as_arc_borrow()),
@@ -57,7 +58,7 @@ impl Qp {
         Self::in_turn(this, |core| core.is_due(this.now())).unwrap_or(false)
     }
 
-    /// The lengths of its queues.
+    /// Returns the lengths of the queues.
     pub(super) fn load(&self, core: &Core) -> QpLoad {
         QpLoad {
             sends: core.sq.posted(),
@@ -70,11 +71,11 @@ impl Qp {
         }
     }
 
-    /// From now on the QP counts into `set`. Process context.
+    /// Binds the QP to the counters `set` (`rdma statistic qp bind`). Process context.
     ///
     /// # Errors
     ///
-    /// `EBUSY` if it is bound to a set, `EINVAL` once destroyed.
+    /// `EBUSY` if the QP is bound to a set, `EINVAL` if it is destroyed.
     pub(crate) fn bind_to_set(this: &Arc<Self>, set: Arc<Counters>) -> Result {
         let ports = &this.device.counters;
         Self::in_turn(this, |core| match Arc::ptr_eq(&core.counters, ports) {
@@ -86,21 +87,22 @@ impl Qp {
         })?
     }
 
-    /// From now on the QP counts into its port's counters. Process context.
+    /// Unbinds the QP from its set: it counts in its port's counters from now on. Process context.
     pub(crate) fn unbind_from_set(this: &Arc<Self>) {
         let ports = this.device.counters.clone();
-        // One that is destroyed counts no more.
+        // A destroyed QP counts nothing.
         let _ = Self::in_turn(this, |core| core.counters = ports);
     }
 
-    /// Reports that a packet was dropped, and counted so.
+    /// Emits the tracepoint for a dropped packet, which `counter` has counted.
     #[cold]
     pub(crate) fn trace_drop(&self, psn: Psn, counter: Counter) {
         let device = self.device.link.device();
         trace::drop_for_qp(device, self.qpn.get(), psn.get(), stats::name(counter));
     }
 
-    /// Notes the state that a turn left, and reports a change.
+    /// Stores the state of the QP after a run for posters, and emits a tracepoint if it has
+    /// changed.
     #[inline(always)]
     pub(crate) fn cache_state(&self, state: QpState) {
         if trace::qp_state_enabled() {
@@ -109,6 +111,7 @@ impl Qp {
         self.cached_state.note(state);
     }
 
+    /// Emits the tracepoint for a change of the state.
     #[cold]
     fn trace_state(&self, state: QpState) {
         let (from, to) = (self.cached_state.number(), state as u32);

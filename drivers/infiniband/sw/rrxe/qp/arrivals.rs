@@ -1,35 +1,37 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The packets that a run of a QP's engine takes in.
+//! Packets that a run of a QP's engine takes in.
 
 use rdma::net::skb::SkbQueue;
 
 use crate::net::{drops::Drops, rx::RxPacket};
 
-/// The packets of a QP's inbox, and behind them a packet that has just come and was not queued.
+/// The packets of a QP's inbox, followed by a packet that has just come and was not queued (the
+/// packet at hand).
 ///
-/// Used by the holder of the QP's turn.
+/// Used with the turn lock held.
 pub(crate) struct Arrivals<'a> {
     inbox: &'a SkbQueue,
-    /// A reference: the network stack needs the rest of the kernel's stack.
+    /// The packet at hand, until it is taken. A reference keeps the packet out of this stack frame:
+    /// the network stack needs the rest of the kernel's stack.
     latest: Option<&'a mut Option<RxPacket>>,
 }
 
 impl<'a> Arrivals<'a> {
-    /// The packets of `inbox`.
+    /// Creates the arrivals: the packets of `inbox`.
     pub(super) fn of(inbox: &'a SkbQueue) -> Self {
         let latest = None;
         Self { inbox, latest }
     }
 
-    /// The packets of `inbox`, then `latest`, if it is left.
+    /// Creates the arrivals: the packets of `inbox`, then `latest`, if it is left.
     pub(super) fn with(inbox: &'a SkbQueue, latest: &'a mut Option<RxPacket>) -> Self {
         let latest = Some(latest);
         Self { inbox, latest }
     }
 
-    /// Takes the oldest packet. A packet of the inbox is decoded again: the inbox keeps the bytes only. A packet that
-    /// cannot be decoded is dropped and counted in `drops`.
+    /// Takes the oldest packet. A packet of the inbox is decoded again, because the inbox keeps the
+    /// bytes only. A packet that cannot be decoded is dropped and counted in `drops`.
     #[inline]
     pub(crate) fn next(&mut self, drops: &Drops) -> Option<RxPacket> {
         while let Some(skb) = self.inbox.pop() {
@@ -40,22 +42,22 @@ impl<'a> Arrivals<'a> {
         self.take_latest()
     }
 
-    /// Puts a packet back in front of all others.
+    /// Puts a packet back to the front of the inbox.
     pub(crate) fn put_back(&self, packet: RxPacket) {
         self.inbox.put_back(packet.into_skb());
     }
 
-    /// Whether no packet is left.
+    /// Returns whether no packet is left.
     pub(crate) fn is_empty(&self) -> bool {
         !self.has_latest() && self.inbox.is_empty()
     }
 
-    /// Whether the packet that was not queued is left.
+    /// Returns whether the packet at hand is left.
     pub(super) fn has_latest(&self) -> bool {
         matches!(self.latest, Some(Some(_)))
     }
 
-    /// Takes the packet that was not queued, if it is left.
+    /// Takes the packet at hand, if it is left.
     pub(super) fn take_latest(&mut self) -> Option<RxPacket> {
         self.latest.as_mut()?.take()
     }

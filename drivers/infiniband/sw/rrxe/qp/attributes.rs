@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `modify_qp` and `query_qp`, which wait for the turn.
+//! `modify_qp` and `query_qp`. Both wait for the turn lock.
 
 use kernel::{prelude::*, sync::Arc};
 use rdma::{
@@ -24,25 +24,27 @@ use crate::{
     },
 };
 
-/// Turns that a query takes in a row, before it leaves the rest.
+/// Maximum number of runs that a query makes in a row, before it defers further work.
 const QUERY_ROUNDS: u32 = 8;
 
 impl Qp {
-    /// Carries out `modify_qp`: all or nothing. Process context.
+    /// Executes `modify_qp`: applies all attributes or none. Process context.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for what the state table or the limits forbid, and for a source address in another namespace.
+    /// `EINVAL` for a change that the state table or the limits forbid, for a source address in
+    /// another namespace, and if the QP is destroyed. `ENOMEM`.
     pub(crate) fn modify(this: &Arc<Self>, change: &QpModify) -> Result {
         this.check_limits(&change.attrs)?;
         let foreign = |av| !this.device.link.has_source(av);
         if change.av.as_ref().is_some_and(foreign) {
             return Err(EINVAL);
         }
-        // Made without the turn.
+        // Allocated without the turn lock, because this may sleep.
         let replays = new_replays(change.attrs.max_dest_rd_atomic.unwrap_or(0))?;
         let modified = {
-            // As in `advance`.
+            // Until all effects are reported: a thread that was preempted in between would delay
+            // notifications of the QP's consumers.
             let _off = bottom_halves_off();
             let mut effects = RunEffects::default();
             let modified = this.modify_engine(change, replays, &mut effects);
@@ -56,14 +58,15 @@ impl Qp {
         modified.map(|_| ())
     }
 
-    /// Runs `body` with what the holder of the turn has, and then the engine, if somebody wished for it
-    /// meanwhile. Process context.
+    /// Calls `body` with the turn lock held. Then runs the engine, if other callers left run
+    /// requests meanwhile. Process context.
     ///
     /// # Errors
     ///
-    /// `EINVAL` once destroyed.
+    /// `EINVAL` if the QP is destroyed.
     pub(super) fn in_turn<R>(this: &Arc<Self>, body: impl FnOnce(&mut Core) -> R) -> Result<R> {
-        // As in `advance`.
+        // Until all effects are reported: a thread that was preempted in between would delay
+        // notifications and run requests of others.
         let _off = bottom_halves_off();
         let mut turn = this.turn.wait();
         let result = Option::as_mut(&mut turn).map(|core| body(core));
@@ -80,6 +83,11 @@ impl Qp {
         result.ok_or(EINVAL)
     }
 
+    /// Checks the path MTU and the numbers of outstanding READs and atomics.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if the path MTU exceeds the port's, or a number exceeds [`limits::MAX_RD_ATOMIC`].
     fn check_limits(&self, attrs: &Attrs) -> Result {
         let too_wide = attrs
             .path_mtu
@@ -94,14 +102,19 @@ impl Qp {
         Ok(())
     }
 
-    /// Returns whether windows lose what they were bound to.
+    /// Applies a change with the turn lock held. `replays` is storage for the responses that the QP
+    /// keeps for repeated requests. Returns whether memory windows of the QP are to be unbound.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for a change that the state table forbids, and if the QP is destroyed.
     fn modify_engine(
         &self,
         change: &QpModify,
         replays: KVVec<Replay>,
         effects: &mut RunEffects,
     ) -> Result<bool> {
-        // Freed without the turn.
+        // Freed after the turn lock is dropped.
         let unused;
         let mut turn = self.turn.wait();
         let core = Option::as_mut(&mut turn).ok_or(EINVAL)?;
@@ -122,7 +135,8 @@ impl Qp {
             core.peer.forget();
             self.filter.set(None);
             core.parked.clear();
-            // Others push meanwhile; what they push is dropped for its state.
+            // Receivers push further packets meanwhile. A run drops these, because the QP is in
+            // RESET.
             for _ in 0..limits::INBOX {
                 if self.inbox.pop().is_none() {
                     break;
@@ -139,24 +153,26 @@ impl Qp {
         Ok(unbinds)
     }
 
-    /// State and attributes. Process context.
+    /// Returns the state and the attributes. Process context.
     ///
     /// # Errors
     ///
-    /// `EINVAL` once destroyed.
+    /// `EINVAL` if the QP is destroyed.
     pub(crate) fn query(this: &Arc<Self>) -> Result<QpQuery> {
         Self::in_turn(this, |core| this.found(core))
     }
 
-    /// State, attributes and lengths of the queues, all of one turn. Process context.
+    /// Returns the state, the attributes and the lengths of the queues, all as of one instant.
+    /// Process context.
     ///
     /// # Errors
     ///
-    /// `EINVAL` once destroyed.
+    /// `EINVAL` if the QP is destroyed.
     pub(crate) fn query_with_load(this: &Arc<Self>) -> Result<(QpQuery, QpLoad)> {
         Self::in_turn(this, |core| (this.found(core), this.load(core)))
     }
 
+    /// Returns the state and the attributes.
     fn found(&self, core: &Core) -> QpQuery {
         QpQuery {
             attrs: core.engine.attrs(),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a QP is to hold: the capacities that it is granted, and the rings for them.
+//! Capacities of a QP, and the rings and kernel queues that are created for them.
 
 use kernel::{prelude::*, sync::Arc};
 use rdma::{
@@ -17,11 +17,12 @@ use crate::{
     },
 };
 
-/// What is granted of the capacities asked for: rounded up to what the WQEs hold anyway.
+/// Returns the capacities that a QP is granted for those that are `asked`. SGEs and inline payload
+/// share the room of a WQE, so both are rounded up to it.
 ///
 /// # Errors
 ///
-/// `EINVAL` beyond the limits.
+/// `EINVAL` for capacities beyond the limits.
 pub(crate) fn grant(asked: &QpCap) -> Result<QpCap> {
     if asked.max_send_wr > limits::MAX_QP_WR
         || asked.max_recv_wr > limits::MAX_QP_WR
@@ -42,7 +43,8 @@ pub(crate) fn grant(asked: &QpCap) -> Result<QpCap> {
     })
 }
 
-/// A ring for at least one WQE, of a process or of the kernel. Process context.
+/// Creates a ring for at least one WQE. A process maps it by `mappings`. A kernel consumer's ring
+/// is not mapped. `size` is the number of bytes of a WQE. Process context.
 ///
 /// # Errors
 ///
@@ -58,7 +60,7 @@ pub(crate) fn new_ring(
     }
 }
 
-/// The kernel's way to post to these rings. Process context.
+/// Creates the kernel queue on the rings of a kernel consumer's QP. Process context.
 ///
 /// # Errors
 ///

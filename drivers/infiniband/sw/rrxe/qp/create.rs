@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How a QP is made: its parts one by one, and at last it is published.
+//! Creation of a QP: its parts are created one by one, and the QP is published last.
 
 use kernel::{
     new_work,
@@ -58,8 +58,12 @@ use crate::{
 };
 
 impl Qp {
-    /// Makes a QP in RESET, for the process of `context` or for the kernel, and lets packets find it.
-    /// Process context.
+    /// Creates a QP in RESET, for the process of `context` or for a kernel consumer (`create_qp`),
+    /// and publishes it in the table of QPs.
+    ///
+    /// # Context
+    ///
+    /// Process context. Sleeps.
     ///
     /// # Errors
     ///
@@ -157,7 +161,8 @@ impl Qp {
         if let Some(slot) = slot {
             slot.publish(qp.clone());
         }
-        // After that, so that either this or the CQ sees to it.
+        // Checked after the QP is in the lists of its CQs. If a CQ overflows meanwhile, either this
+        // check sees it, or the CQ sees the QP.
         if qp.cqs().any(|cq| cq.is_overflowed()) {
             Self::set_error(qp.as_arc_borrow());
         }
@@ -171,11 +176,11 @@ impl Qp {
 }
 
 impl Qp {
-    /// Enters the QP in its CQs, before packets find it. Process context.
+    /// Adds the QP to the lists of its CQs, before packets find it. Process context.
     ///
     /// # Errors
     ///
-    /// `ENOMEM`.
+    /// `ENOMEM`. In that case the QP is in no list.
     fn enter_cqs(&self) -> Result {
         for cq in self.cqs() {
             if let Err(error) = cq.enter_user(self.qpn, self.place) {
@@ -187,17 +192,23 @@ impl Qp {
     }
 }
 
-/// The rings of a QP.
+/// Rings of a QP.
 struct Rings {
+    /// Send ring.
     send: Ring,
-    /// `None` of QPs without a receive queue of their own.
+    /// Receive ring. `None` if the QP has no receive queue of its own.
     recv: Option<Ring>,
-    /// What they hold.
+    /// Capacities of the rings.
     cap: QpCap,
 }
 
 impl Rings {
-    /// For at least what `cap` says, of a process or of the kernel.
+    /// Creates rings of at least the capacities `cap`. A process maps them by `mappings`, a kernel
+    /// consumer has none.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
     fn new(init: &QpInit<Rrxe>, cap: &QpCap, mappings: Option<&Arc<Mappings>>) -> Result<Self> {
         let size = SendQueue::element_size(cap.max_send_sge, cap.max_inline);
         let send = new_ring(mappings, size, cap.max_send_wr)?;
@@ -216,7 +227,8 @@ impl Rings {
         Ok(Self { send, recv, cap })
     }
 
-    /// What a process is told of them.
+    /// Returns the rings' mmap offsets and the doorbell's `slot`, for the response to the process
+    /// (`struct ib_udata`).
     fn reply(&self, slot: Option<u32>) -> QpReply {
         QpReply {
             slot,
@@ -228,7 +240,12 @@ impl Rings {
         }
     }
 
-    /// The kernel's way to post to them; whoever makes an XRC target posts nothing to it.
+    /// Creates the kernel queue of a kernel consumer's QP. An XRC target has none, because its
+    /// creator posts nothing to it.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
     fn kernel_queue(&self, kind: QpKind) -> Result<Option<Pin<KBox<KernelQueue>>>> {
         match kind {
             QpKind::XrcTgt => Ok(None),
@@ -237,9 +254,11 @@ impl Rings {
     }
 }
 
-/// The process that the threads and the waiting packets of the QP count for. `None` for the kernel. The calling process
-/// makes XRC targets, though ib_core creates them without its call (`ib_create_qp_user()`, verbs.c): no consumer in the
-/// kernel makes one.
+/// Returns the payer of the QP's threads and waiting packets. `None` for a kernel consumer.
+///
+/// ib_core creates XRC targets without the user's context (`ib_create_qp_user()`, verbs.c), but the
+/// calling process requested them. So the calling process pays: no kernel consumer creates XRC
+/// targets.
 ///
 /// # Errors
 ///
@@ -259,14 +278,19 @@ fn payer(
     })
 }
 
-/// The credit of a QP of this kind. It is one of `all`.
+/// Creates the limit on packets in flight for a QP of this kind, one of the module's limits `all`.
+///
+/// # Errors
+///
+/// `ENOMEM`.
 fn tx_limit(kind: QpKind, waker: Waker, all: &Arc<TxLimits>) -> Result<TxLimit> {
-    // The network may keep packets for ever. If a GSI QP waited, or dropped further packets, a host that does so would stop all
-    // connection management of the device, and its removal, which waits for each send of `ib_mad` to complete
+    // A network may keep packets forever. If a GSI QP waited for them, or dropped further packets,
+    // a host that keeps packets would stop all connection management of the device. It would also
+    // stop the removal of the device, which waits for each send of `ib_mad` to complete
     // (`ib_unregister_mad_agent()`, mad.c).
     let (limit, excess) = match kind {
         QpKind::Gsi => (limits::GSI_PACKETS_IN_FLIGHT, Excess::GoesAfter(0)),
-        // Such a host must not stop what they send to others.
+        // A host that keeps packets must not stop the QP's packets to other hosts.
         QpKind::Ud | QpKind::RawPacket => {
             let after = Excess::GoesAfter(limits::DATAGRAM_PATIENCE_MS);
             (limits::PACKETS_IN_FLIGHT, after)
@@ -276,7 +300,11 @@ fn tx_limit(kind: QpKind, waker: Waker, all: &Arc<TxLimits>) -> Result<TxLimit> 
     TxLimit::new(limit, excess, waker, all)
 }
 
-/// The QP's protection domain; of an XRC target that of its XRC domain.
+/// Returns the QP's protection domain. The domain of an XRC target is that of its XRC domain.
+///
+/// # Errors
+///
+/// `EINVAL` if there is neither a protection domain nor an XRC domain.
 fn domain(init: &QpInit<Rrxe>) -> Result<Arc<Pd>> {
     match (&init.pd, &init.xrcd) {
         (Some(pd), _) => Ok(pd.clone()),
@@ -285,7 +313,11 @@ fn domain(init: &QpInit<Rrxe>) -> Result<Arc<Pd>> {
     }
 }
 
-/// Where frames wait for a raw packet QP.
+/// Creates the queue of received frames of a raw packet QP. Returns `None` for other QPs.
+///
+/// # Errors
+///
+/// `ENOMEM`.
 fn frames(
     kind: QpKind,
     backlog: &Arc<Backlog>,
@@ -298,7 +330,12 @@ fn frames(
     Ok(Some(KBox::pin_init(queue, GFP_KERNEL_ACCOUNT)?))
 }
 
-/// A number, and a place among the QPs of the namespace, which is the number but of GSI QPs.
+/// Reserves a QP number and an index in the namespace's table of QPs. The index equals the number,
+/// except for GSI QPs.
+///
+/// # Errors
+///
+/// `ENOMEM`, also if the table is full.
 fn reserve(net: &NetContext, kind: QpKind) -> Result<(Qpn, Reservation<'_, Qp>)> {
     if kind == QpKind::Gsi {
         let place = net.qps(Qpn::GSI).reserve(0..=limits::MAX_QP)?;
@@ -310,7 +347,11 @@ fn reserve(net: &NetContext, kind: QpKind) -> Result<(Qpn, Reservation<'_, Qp>)>
     Ok((Qpn::new(place.id()), place))
 }
 
-/// What the holder of the turn has.
+/// Creates the state that the turn lock protects.
+///
+/// # Errors
+///
+/// `ENOMEM`.
 fn new_core(
     device: &Device,
     init: &QpInit<Rrxe>,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How a QP gets the packets and frames that came for it.
+//! Delivery of received packets and frames to a QP.
 
 use kernel::sync::ArcBorrow;
 use rdma::net::skb::{Discard, Endpoints, Ingress, RxFrame, RxSkb};
@@ -13,8 +13,10 @@ use crate::{
 };
 
 impl Qp {
-    /// Refuses the packet of a stranger, and what is no management datagram for QP1, and counts it; `sender` as for
-    /// [`Peer::check`](crate::qp::peer::Peer::check). Returns whether the packet is admitted. Any context up to softirq.
+    /// Checks a packet before it is queued for the QP. Refuses packets of senders other than the
+    /// peer, and packets to QP1 that are not management datagrams, and counts them. `sender` is as
+    /// for [`Peer::check`](crate::qp::peer::Peer::check). Returns whether the packet is admitted.
+    /// Any context up to softirq.
     #[inline]
     pub(crate) fn admit(
         &self,
@@ -25,7 +27,8 @@ impl Qp {
     ) -> bool {
         let link = &self.device.link;
         let mut checked = self.filter.check(link, endpoints, ingress, sender);
-        // Users' QPs can send anything to QP1 but its queue key, unless they have CAP_NET_RAW.
+        // QPs of users cannot send with the Q_Key of QP1 unless the user has CAP_NET_RAW, but they
+        // can send anything else to QP1.
         if self.qpn == Qpn::GSI {
             checked = checked.and_then(|()| check_management(packet).map_err(stats::drop_counter));
         }
@@ -37,8 +40,9 @@ impl Qp {
         false
     }
 
-    /// A packet for this QP came; its ICRC is right. It is taken: in by a turn here, if softirqs have time for a process's
-    /// QP, else later. Softirq.
+    /// Receives a packet whose ICRC is right. The packet is taken in by a run in this context if
+    /// softirqs of this CPU have time left for QPs of processes, else by a deferred run. QPs of
+    /// kernel consumers run in this context always. Softirq.
     pub(crate) fn receive(this: ArcBorrow<'_, Self>, packet: RxPacket) {
         let mut packet = Some(packet);
         let mut arrivals = Arrivals::with(&this.inbox, &mut packet);
@@ -53,8 +57,9 @@ impl Qp {
         }
     }
 
-    /// A packet for this QP came; its ICRC is right. It is taken in later, by a thread: what QPs have to do is too much for
-    /// a softirq, or may be, since the packet is for many. Softirq.
+    /// Receives a packet whose ICRC is right, to be taken in by a deferred run. Used for packets
+    /// that several QPs receive, and when softirqs have used up their time: runs in this softirq
+    /// would take too long. If the inbox is full, the packet is dropped and counted. Softirq.
     pub(crate) fn receive_later(this: ArcBorrow<'_, Self>, skb: RxSkb) {
         match this.inbox.push(skb) {
             Ok(()) => Self::leave(this),
@@ -62,8 +67,9 @@ impl Qp {
         }
     }
 
-    /// Frames for this QP came. It gets copies, and takes them in later: this may be under another QP's turn. What there is
-    /// no room or memory for is lost to this QP. Any context up to softirq.
+    /// Receives copies of frames. The copies are taken in by a deferred run, because the caller may
+    /// hold the turn lock of another QP. A frame is lost for this QP if there is no room or no
+    /// memory for its copy. Any context up to softirq.
     pub(crate) fn receive_frames(this: ArcBorrow<'_, Self>, frames: &[RxFrame]) {
         let Some(queue) = this.frames() else {
             return;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a run of a QP's engine leaves to do after the turn: notifications, events, other QPs to run.
+//! Effects of a run that are left to do after the turn lock is dropped: notifications, asynchronous
+//! events, further runs.
 
 use kernel::{cpu::CpuId, sync::Arc};
 use rdma::support::sync::bottom_halves_off;
@@ -11,54 +12,59 @@ use crate::{
     verbs::{cq::Cq, srq::Srq},
 };
 
-/// What is left to do when the turn is over.
+/// Effects of one run. The runner applies them after it has dropped the turn lock
+/// ([`Qp::conclude`]).
 #[derive(Default)]
 pub(crate) struct RunEffects {
-    /// The send CQ's consumer wants to be woken.
+    /// The send CQ's consumer is to be notified.
     pub(crate) notify_send: bool,
-    /// The receive CQ's consumer wants to be woken.
+    /// The receive CQ's consumer is to be notified.
     pub(crate) notify_recv: bool,
-    /// The shared receive queue has events to raise.
+    /// The shared receive queue has asynchronous events to raise.
     pub(crate) notify_srq: bool,
-    /// A queue of the XRC domain has, or its CQ's consumer wants to be woken.
+    /// Shared receive queue of the XRC domain that has asynchronous events to raise, or whose CQ's
+    /// consumer is to be notified.
     pub(crate) named: Option<Arc<Srq>>,
-    /// A completion was refused: the QP must enter the error state.
+    /// A CQ lost a completion, so the QP must enter the error state.
     pub(crate) fatal: bool,
-    /// Asynchronous events, one bit for each [`Event`].
+    /// Asynchronous events to raise.
     pub(crate) events: Events,
-    /// A QP of this host that got packets.
+    /// QP of this host (local peer) that got packets and is to run next.
     pub(crate) peer: Option<Arc<Qp>>,
-    /// The QP stands still until memory is faulted in.
+    /// The QP is parked: its run ended because memory is absent. A page fault is to be requested.
     pub(crate) is_parked: bool,
-    /// What is left to do, and where.
+    /// Whether and where the QP runs again.
     pub(crate) continuation: Continuation,
 }
 
-/// What a turn left over.
+/// Whether and where a QP runs again after a run.
 #[derive(Default)]
 pub(crate) enum Continuation {
-    /// Nothing.
+    /// The QP has no work left.
     #[default]
     None,
-    /// The engine stopped for its budget.
+    /// The run ended before its work was done. Any CPU may continue.
     Anywhere,
-    /// This CPU must go on, for what is to be sent would overtake what it has sent.
+    /// The QP must continue on this CPU. Packets that another CPU sent could overtake those that
+    /// this CPU has sent.
     On(CpuId),
 }
 
 impl RunEffects {
-    /// There is nothing to tell ib_core, as after most turns.
+    /// Returns whether there is nothing to report to ib_core, as after most runs.
     pub(crate) fn is_quiet(&self) -> bool {
         let notify = self.notify_send || self.notify_recv || self.notify_srq;
         !notify && self.named.is_none() && self.events.is_empty()
     }
 }
 
-/// A set of asynchronous events; each is raised at most once a turn.
+/// Set of asynchronous events, one bit for each [`Event`]. Each event is raised at most once in a
+/// run.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Events(u8);
 
 impl Events {
+    /// All events, in the order in which they are raised.
     const ALL: [Event; 6] = [
         Event::CommEst,
         Event::SqDrained,
@@ -68,6 +74,7 @@ impl Events {
         Event::LastWqeReached,
     ];
 
+    /// Returns the bit of an event.
     fn bit(event: Event) -> u8 {
         1 << match event {
             Event::CommEst => 0,
@@ -79,16 +86,17 @@ impl Events {
         }
     }
 
+    /// Adds an event to the set.
     pub(crate) fn insert(&mut self, event: Event) {
         self.0 |= Self::bit(event);
     }
 
-    /// None is in the set.
+    /// Returns whether the set is empty.
     pub(crate) fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// The events of the set, in the order in which they make sense to a consumer.
+    /// Returns the events of the set, in an order that makes sense to a consumer.
     pub(crate) fn iter(self) -> impl Iterator<Item = Event> {
         Self::ALL
             .into_iter()
@@ -97,10 +105,12 @@ impl Events {
 }
 
 impl Qp {
-    /// Tells ib_core what a turn brought about. No lock is held.
+    /// Reports the effects of a run to ib_core: notifies CQs, raises asynchronous events. Called
+    /// without a lock.
     ///
-    /// The kernel's consumers count on being called as by an interrupt, not in process context
-    /// where one could call them again.
+    /// Handlers of kernel consumers run with bottom halves disabled, as after an interrupt. In
+    /// plain process context a handler could be interrupted by a softirq that calls the same
+    /// handler.
     #[inline(never)]
     pub(super) fn conclude(&self, effects: &RunEffects) {
         let _as_interrupt = self.kernel_queue.as_ref().map(|_| bottom_halves_off());
@@ -125,7 +135,8 @@ impl Qp {
         }
     }
 
-    /// Wakes whoever waits for receives: at once if the process answers what it receives.
+    /// Notifies the receive CQ's consumer. The notification is immediate if the process sends in
+    /// response to receives, else it may be delayed ([`Cq::notify_paced`]).
     fn notify_recv(&self) {
         let Some(cq) = &self.recv_cq else {
             return;

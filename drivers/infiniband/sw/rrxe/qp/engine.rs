@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What runs when a QP has the turn: packets in, the clock, packets out, within a budget.
+//! One run of a QP's protocol engine, with the turn lock held: takes packets in, handles timeouts,
+//! sends packets, within a budget.
 
 use kernel::{
     cpu::CpuId,
@@ -46,51 +47,62 @@ use crate::{
     verbs::pd::Pd,
 };
 
-/// The engine with the storage that this host gives it.
+/// The protocol engine of the `roce` crate, with storage in `KVVec`s.
 pub(crate) type Engine = roce::qp::Qp<KVVec<roce::qp::SendWqe>, KVVec<Replay>>;
 
-/// Packets taken in or sent in one turn; a QP with more to do runs again later.
+/// Maximum number of packets that a run takes in or sends. A QP with more work runs again later.
 const BUDGET: u32 = 32;
-/// Packets that a turn may send, however many it has taken in. Otherwise a peer that never pauses would silence the QP.
+/// Number of packets that a run may send however many it has taken in. Without this, a peer that
+/// sends all the time would keep the QP from sending.
 const LEAST_SENDS: u32 = 4;
 
-/// So many turns empty a full inbox.
+/// Number of runs that empty a full inbox.
 const INBOX_TURNS: u32 = INBOX.div_ceil(BUDGET);
 
-/// All that belongs to the holder of the turn.
+/// All state of a QP that only a run uses. Protected by the turn lock.
 pub(crate) struct Core {
+    /// Protocol engine: QP state, requester and responder.
     pub(crate) engine: Engine,
+    /// Send queue.
     pub(crate) sq: SendQueue,
+    /// Receive queue.
     pub(crate) rq: RecvQueue,
+    /// Protection domain.
     pub(crate) pd: Arc<Pd>,
-    /// Whom it talks to.
+    /// Peer: the remote QP of a connected QP, or the kind of senders that other QPs accept.
     pub(crate) peer: Peer,
-    /// Keeps its packets in order.
+    /// CPU that sends the QP's packets, so that they stay in order.
     pub(crate) tx_cpu: TxCpu,
-    /// The timer, and when it fires.
+    /// Running timer of the engine, and the time at which it fires.
     pub(crate) timer: Option<(Instant, ArcHrTimerHandle<Qp>)>,
-    /// The region of its owner that it used last.
+    /// Memory region that the QP's own work requests used last.
     pub(crate) own_region: LastLookup<Mr>,
-    /// The region that its peer came to last.
+    /// Memory region that the peer accessed last.
     pub(crate) peer_region: LastLookup<Mr>,
-    /// The QP of this host to which it sent last.
+    /// QP of this host to which the QP sent last.
     pub(crate) neighbour: LastLookup<Qp>,
-    /// What waits for memory that isn't resident.
+    /// Accesses and packets that wait for a page fault.
     pub(crate) parked: Parked,
-    /// When it looks for receives in the error state.
+    /// Times at which the QP polls its receive queue in the error state.
     pub(crate) error_poll: ErrorPoll,
-    /// The queues take nothing that is posted later: the device goes away.
+    /// The queues take no work requests that are posted from now on, because the device is
+    /// disassociated.
     pub(crate) closed: bool,
-    /// Turns for which what is due has waited for packets to be taken in.
+    /// Number of runs in which a due timeout was postponed because packets were not taken in yet.
     pub(crate) put_off: u32,
-    /// Where it counts: its port's counters, or the set that it is bound to.
+    /// Counters of the QP: those of its port, or the set that it is bound to (`rdma statistic qp
+    /// bind`).
     pub(crate) counters: Arc<Counters>,
-    /// The rates and the stand-in of a GSI QP's datagrams, and what it has asked.
+    /// State of a GSI QP: rate limits, stand-in addresses, and MAD requests that were sent. `None`
+    /// for other QPs.
     pub(crate) gsi: Option<KBox<Gsi>>,
 }
 
 impl Core {
-    /// Runs the engine with its surroundings.
+    /// Calls `run` with the engine and with the host interface ([`EngineHost`]) that the engine
+    /// needs. `packet` is the packet to take in.
+    ///
+    /// If a CQ refuses a completion meanwhile, the QP enters the error state.
     pub(crate) fn with_engine<R>(
         &mut self,
         qp: &Qp,
@@ -121,7 +133,8 @@ impl Core {
         result
     }
 
-    /// Closes the queues: WQEs posted from now on are not taken. Returns whether the queues were open.
+    /// Closes the queues: work requests that are posted from now on are not taken. Returns whether
+    /// the queues were open.
     pub(crate) fn close(&mut self) -> bool {
         if self.closed {
             return false;
@@ -132,14 +145,15 @@ impl Core {
         true
     }
 
-    /// Whether the engine has work that is due at `now`.
+    /// Returns whether the engine has work that is due at `now`.
     pub(crate) fn is_due(&self, now: Instant) -> bool {
         self.engine.poll_timeout().is_some_and(|due| due <= now)
     }
 
-    /// A CQ that lost a completion is in error, and with it the QPs that use it (IBTA 1.x §11.6.3.2).
+    /// Puts the QP in the error state and raises `QpFatal`. A CQ that lost a completion is in
+    /// error, and with it the QPs that use it (IBTA 1.x §11.6.3.2).
     fn fail(&mut self, qp: &Qp, effects: &mut RunEffects) {
-        // To ERR is allowed from every state but RESET, where nothing completes.
+        // ERR can be entered from every state but RESET. In RESET nothing completes.
         if matches!(self.engine.state(), QpState::Err | QpState::Reset) {
             return;
         }
@@ -154,8 +168,9 @@ impl Core {
         });
     }
 
-    /// One turn, which takes in the QP's `arrivals` as far as its budget goes. The turn is `by_packet` if
-    /// nobody wants it for more than such packets.
+    /// Executes one run, which takes in `arrivals` as far as its budget allows. `by_packet` says
+    /// that the run has no purpose but to take in such packets. Returns the effects, which the
+    /// caller applies after it has dropped the turn lock.
     pub(crate) fn run(
         &mut self,
         qp: ArcBorrow<'_, Qp>,
@@ -175,7 +190,7 @@ impl Core {
             return effects;
         }
         if self.receive(&qp, now, arrivals, &mut budget, &mut effects) {
-            // What was put aside may be what the clock says is missing.
+            // A parked packet may be the one that the engine would take for lost.
             if !resumes {
                 self.keep_time(&qp, now, !arrivals.is_empty(), &mut effects);
             }
@@ -203,21 +218,21 @@ impl Core {
         effects
     }
 
-    /// Flushes while the QP stands still, if its state does so: flushing needs no memory, and the
-    /// fault may never end.
+    /// Flushes work requests of a parked QP, if its state is an error state. Flushing needs no
+    /// memory, and the page fault may never end.
     #[cold]
     fn flush_meanwhile(&mut self, qp: ArcBorrow<'_, Qp>, now: Instant, effects: &mut RunEffects) {
         if !self.engine.flushes() {
             return;
         }
-        // Its WQE may be another's from now on.
+        // The flush may give the WQE's slot to another work request.
         let _ = self.parked.take_transmit(self.engine.state());
         self.with_engine(&qp, None, effects, |engine, host| engine.flush_posted(host));
         qp.cache_state(self.engine.state());
         self.arm(qp, now, effects);
     }
 
-    /// Sees to what few QPs have to be looked at for.
+    /// Handles the conditions of [`QpFlags`](crate::qp::flags::QpFlags), which few QPs have.
     #[cold]
     fn handle_flags(&mut self, qp: &Qp, budget: &mut u32, effects: &mut RunEffects) {
         if qp.flags.must_fail() {
@@ -228,7 +243,8 @@ impl Core {
         }
     }
 
-    /// Takes in the arrivals; `false` if the QP must stand still for want of memory.
+    /// Takes the arrivals in. Returns `false` if the QP is parked, because memory that a packet
+    /// needs is absent.
     #[inline(never)]
     fn receive(
         &mut self,
@@ -238,7 +254,7 @@ impl Core {
         budget: &mut u32,
         effects: &mut RunEffects,
     ) -> bool {
-        // Only one queue of an XRC domain is told of at a time.
+        // `effects` has room for one shared receive queue of an XRC domain.
         while *budget > 0 && effects.named.is_none() {
             let Some(packet) = arrivals.next(&qp.net.drops) else {
                 break;
@@ -252,9 +268,11 @@ impl Core {
         true
     }
 
-    /// Has the engine do what is due at `now`, unless packets are still `waiting` to be taken in: they may
-    /// be the answers that it takes for lost. Those that came before it was due have been taken in
-    /// after [`INBOX_TURNS`] turns; it does not wait for others.
+    /// Has the engine handle timeouts that are due at `now`.
+    ///
+    /// If packets are still `waiting` to be taken in, a timeout is postponed: they may be the
+    /// responses that the engine would take for lost. After [`INBOX_TURNS`] runs all packets that
+    /// came before the timeout have been taken in. The timeout does not wait for later packets.
     fn keep_time(&mut self, qp: &Qp, now: Instant, waiting: bool, effects: &mut RunEffects) {
         let due = self.is_due(now);
         if due && waiting && self.put_off < INBOX_TURNS {
@@ -269,7 +287,8 @@ impl Core {
         }
     }
 
-    /// Takes in a packet; `false` if its memory is absent, so that it must come again.
+    /// Takes in a packet. Returns `false` if memory that the packet needs is absent, so that the
+    /// packet must be taken in again.
     fn take_in(
         &mut self,
         qp: &Qp,
@@ -301,9 +320,11 @@ impl Core {
         true
     }
 
-    /// Leaves what could be sent to a thread or a watcher, where it counts for the process. Of a QP without
-    /// acknowledgements no packet that comes in lets a packet out, so a stranger's datagram has no softirq send what a
-    /// process has posted without a call.
+    /// Defers sending to a thread or the poller, where the CPU time counts for the process.
+    ///
+    /// For QPs without acknowledgements: a packet that comes in never enables one to be sent. So a
+    /// stranger's datagram does not cause a softirq to send work requests that a process has posted
+    /// without a system call.
     fn defer_sends(&mut self, qp: &Qp, effects: &mut RunEffects) {
         match self.engine.state() {
             QpState::Rts if !self.has_nothing_to_send() && qp.tx_limit.available() => {
@@ -316,8 +337,9 @@ impl Core {
         }
     }
 
-    /// Flushes, which needs no credit. Then sends what the engine has and the credit allows, unless it must leave from
-    /// another CPU; first what was put aside, if the QP `resumes`.
+    /// Flushes, which does not need the tx limit. Then sends the engine's packets as far as the tx
+    /// limit allows, unless another CPU has to send them. If the QP `resumes` after a page fault,
+    /// the parked packet is sent first.
     fn transmit(
         &mut self,
         qp: &Qp,
@@ -326,7 +348,7 @@ impl Core {
         budget: &mut u32,
         effects: &mut RunEffects,
     ) {
-        // With credit `poll_transmit` flushes.
+        // If the tx limit allows a packet, `poll_transmit` flushes.
         if self.engine.flushes() && !qp.tx_limit.available() {
             self.with_engine(qp, None, effects, |engine, host| engine.flush_posted(host));
         }
@@ -339,7 +361,8 @@ impl Core {
             let Some(next) = self.build_next(qp, now, resumes, effects) else {
                 break;
             };
-            // From here, and not from where the packet was built: the network stack needs the rest of the kernel's stack.
+            // Sent here and not in `build_next`, whose stack frame is gone by now: the network
+            // stack needs the rest of the kernel stack.
             if let Next::Leaves(outgoing, transmit) = next {
                 let sent = outgoing.send(&self.peer, &qp.tx_limit);
                 self.settle(qp, now, &transmit, sent, effects);
@@ -348,7 +371,8 @@ impl Core {
         }
     }
 
-    /// Builds the engine's next packet; `None` if it has none, or if the packet's memory is absent.
+    /// Builds the engine's next packet. Returns `None` if the engine has none, or if memory that
+    /// the packet needs is absent.
     #[inline(never)]
     fn build_next(
         &mut self,
@@ -387,7 +411,8 @@ impl Core {
         Some(Next::Done)
     }
 
-    /// Takes note of what the network stack said of a packet.
+    /// Handles the result of the network stack for a packet: counts it, or tells the engine of the
+    /// failure.
     #[inline(never)]
     fn settle(
         &mut self,
@@ -411,12 +436,18 @@ impl Core {
         }
     }
 
-    /// There is nothing to send, which is so after most packets.
+    /// Returns whether there is nothing to send, as after most packets.
     fn has_nothing_to_send(&self) -> bool {
         !self.sq.has_posted() && self.engine.rests()
     }
 
-    /// Builds one packet, and hands it over if it is for QPs of this host. Only a source that can't be resolved is an error.
+    /// Builds one packet. A packet to a QP of this host is delivered here. Copies of a multicast
+    /// packet are delivered to the group's members on this host.
+    ///
+    /// # Errors
+    ///
+    /// The reason why the memory of the packet's payload cannot be read. All other failures are a
+    /// [`TxOutcome`].
     fn build(
         &mut self,
         qp: &Qp,
@@ -499,37 +530,40 @@ impl Core {
     }
 }
 
-/// A packet that was built.
+/// Result of the building of a packet.
 enum Built {
-    /// The network stack is to send it.
+    /// The network stack has to send the packet.
     Leaves(Outgoing),
-    /// It was dealt with.
+    /// The packet needs no more work.
     Stays(TxOutcome),
 }
 
-/// The engine's next packet.
+/// Result of the building of the engine's next packet.
 enum Next {
-    /// It is built, and the network stack is to send it.
+    /// The packet is built, and the network stack has to send it.
     Leaves(Outgoing, Transmit),
-    /// It was dealt with.
+    /// The packet needs no more work.
     Done,
 }
 
-/// What became of a packet that could be built, or for which memory was missing.
+/// Outcome of a packet that the network stack does not have to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TxOutcome {
-    /// It left the host, or lies in one of its queues.
+    /// The packet left the host, or is in a queue of this host.
     Left,
-    /// The host dropped it: for want of memory, of a route or of room in a queue.
+    /// The host dropped the packet, because there was no memory, no route or no room in a queue.
     Dropped,
-    /// The host dropped it, and the engine isn't told: what is sent again would be dropped again.
+    /// The host dropped the packet, and the engine is not told: it would send the packet again, and
+    /// the packet would be dropped again.
     Lost,
 }
 
-/// What becomes of a packet that is larger than the network device's MTU: that shrank below the path
-/// MTU, which can't be changed in flight (IBTA 1.x §9.6.2.2). It may not be fragmented (annex A17), so
-/// it would be lost whenever it is sent again; its WQE fails now, not after all retries. A datagram is
-/// just lost.
+/// Returns the error for a packet that is larger than the network device's MTU. Returns `Ok` if the
+/// packet is just lost, as a datagram is.
+///
+/// The device's MTU shrank below the path MTU, which cannot be changed in flight (IBTA 1.x
+/// §9.6.2.2). A RoCEv2 packet may not be fragmented (annex A17), so each retry would be lost, too.
+/// Therefore the WQE fails now and not after all retries.
 fn oversize(transmit: &Transmit) -> Result<(), TransmitFault> {
     match transmit.source {
         _ if matches!(transmit.packet.service, Service::Ud(_)) => Ok(()),
@@ -539,7 +573,7 @@ fn oversize(transmit: &Transmit) -> Result<(), TransmitFault> {
     }
 }
 
-/// An engine in RESET that takes `window` send WQEs at a time. Process context.
+/// Creates an engine in RESET that takes up to `window` send WQEs at a time. Process context.
 ///
 /// # Errors
 ///
@@ -549,7 +583,8 @@ pub(crate) fn new_engine(config: Config, window: u32) -> Result<Engine> {
     Ok(Engine::new(config, window, new_replays(0)?))
 }
 
-/// Room for as many answers as a QP is to remember; most ask for few. Process context.
+/// Creates storage for the `count` responses to READs and atomics that a QP keeps for repeated
+/// requests (`max_dest_rd_atomic`). Most QPs need few. Process context.
 ///
 /// # Errors
 ///
@@ -562,8 +597,9 @@ pub(crate) fn new_replays(count: u8) -> Result<KVVec<Replay>> {
     )?)
 }
 
-/// Whether a packet that is sent now, on whichever CPU, overtakes none that minds: the QP's packets have left this host,
-/// or reached their QPs on this host.
+/// Returns whether any CPU may send the QP's next packet without overtaking an earlier packet for
+/// which order matters: the QP's earlier packets have left this host, or have reached their QPs on
+/// this host.
 fn has_arrived(engine: &Engine, qp: &Qp) -> bool {
     qp.tx_limit.is_whole() && (!engine.minds_order() || qp.tx_limit.reception_is_over())
 }

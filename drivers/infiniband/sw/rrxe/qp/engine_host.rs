@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The surroundings of one engine while it runs: its queues, memory and completion queues.
+//! Host interface of the protocol engine: its access to a QP's queues, memory and completion queues
+//! while it runs.
 //!
-//! Nothing here calls back into ib_core: what is to be told to it (completion events, asynchronous
-//! events) is noted in [`RunEffects`] and done by the caller after the turn.
+//! Nothing in this file calls ib_core. Completion events and asynchronous events are stored in
+//! [`RunEffects`]. The caller of the engine reports them after it has dropped the turn lock.
 
 use kernel::prelude::*;
 use rdma::{
@@ -34,22 +35,29 @@ use crate::{
     verbs::cq::Pushed,
 };
 
-/// The selectivity of a FLUSH of the whole region, whose range doesn't matter (annex A19).
+/// Value of FLUSH's selectivity field that selects the whole region; the range is ignored (annex
+/// A19).
 const FLUSH_REGION: u8 = 1;
 
-/// The surroundings. Lives for one call of the engine.
+/// Host interface for one call of the engine. The turn lock is held.
 pub(crate) struct EngineHost<'a> {
+    /// Send queue.
     pub(crate) sq: &'a mut SendQueue,
+    /// Receive queue.
     pub(crate) rq: &'a mut RecvQueue,
+    /// Access to the memory of the QP's owner.
     pub(crate) own: OwnMemory<'a>,
-    /// The region that the peer came to last.
+    /// Memory region that the peer accessed last.
     pub(crate) peer_region: &'a mut LastLookup<Mr>,
+    /// The QP.
     pub(crate) qp: &'a Qp,
+    /// Counters of the QP.
     pub(crate) counters: &'a Counters,
-    /// The packet being handled.
+    /// Packet that the engine handles, if it handles one.
     pub(crate) packet: Option<&'a RxPacket>,
-    /// It as ib_core sees it, if the QP is a GSI QP.
+    /// The packet as ib_core gets it, if the QP is a GSI QP.
     pub(crate) sanitized: Option<&'a SanitizedMad>,
+    /// Effects of the run so far.
     pub(crate) effects: &'a mut RunEffects,
 }
 
@@ -179,8 +187,8 @@ impl Memory for EngineHost<'_> {
         length: u32,
         kind: FlushKind,
     ) -> Result<(), AccessFault> {
-        // Memory of this host is visible and as durable as it gets once the stores are done, which
-        // happened in this very context.
+        // Stores to memory of this host are visible as soon as they are done, and never become more
+        // durable than that. The stores before the FLUSH were done in this context.
         self.check_remote(rkey, va, length, RemoteAccess::Flush(kind))
     }
 
@@ -190,7 +198,11 @@ impl Memory for EngineHost<'_> {
 }
 
 impl EngineHost<'_> {
-    /// What the peer comes to.
+    /// Describes an access of the peer.
+    ///
+    /// # Errors
+    ///
+    /// [`AccessFault::NoQueue`] as for [`RecvQueue::reached`].
     fn range(
         &self,
         rkey: Rkey,
@@ -207,7 +219,12 @@ impl EngineHost<'_> {
         })
     }
 
-    /// Runs `f` on what the peer comes to; the QP stands still until that is resident.
+    /// Calls `f` with the memory of an access of the peer. If the memory is absent, the QP is
+    /// parked until it is resident.
+    ///
+    /// # Errors
+    ///
+    /// The reason why the access is refused, or [`AccessFault::Retry`] if the memory is absent.
     fn with_remote<R>(
         &mut self,
         range: &RemoteRange,
@@ -217,6 +234,7 @@ impl EngineHost<'_> {
         self.own.parked.remote(done, range)
     }
 
+    /// Returns the QP's own protection domain and number.
     fn context(&self) -> RemoteContext {
         RemoteContext {
             pd: self.own.pd,
@@ -224,7 +242,12 @@ impl EngineHost<'_> {
         }
     }
 
-    /// By which way the packet being handled reaches memory.
+    /// Returns the protection domain and QP number by which the packet at hand accesses memory. An
+    /// XRC packet uses the protection domain of the shared receive queue that it names.
+    ///
+    /// # Errors
+    ///
+    /// [`AccessFault::NoQueue`] as for [`RecvQueue::reached`].
     #[inline]
     fn reached(&self) -> Result<RemoteContext, AccessFault> {
         let named = match self.packet.map(|packet| packet.packet.service) {
@@ -237,11 +260,13 @@ impl EngineHost<'_> {
         })
     }
 
+    /// Returns the address that ib_core gets in place of the sender of the MAD at hand.
     fn stand_in(&self) -> Option<StandIn> {
         self.sanitized.and_then(|sanitized| sanitized.stand_in)
     }
 
-    /// The arrival of a datagram, for the kernel.
+    /// Returns the fields of a datagram's completion that only kernel consumers get (`struct
+    /// ib_wc`: VLAN, network type, SL).
     fn arrival(&self, packet: &RxPacket) -> Arrival {
         let (to, ingress) = (packet.endpoints.destination, packet.skb.ingress());
         Arrival {
@@ -251,6 +276,8 @@ impl EngineHost<'_> {
         }
     }
 
+    /// Stores the result of a push to a CQ: whether its consumer is to be notified, and whether the
+    /// completion was lost.
     fn pushed(pushed: Pushed, notify: &mut bool, fatal: &mut bool) {
         match pushed {
             Pushed::Quiet => {}
@@ -278,7 +305,7 @@ impl Completions for EngineHost<'_> {
 
     fn complete_recv(&mut self, wc: RecvWc) {
         if let Some(cq) = &self.qp.recv_cq {
-            // The kernel answers datagrams by what their completions say.
+            // Kernel consumers derive the address of a response from the completion's fields.
             let arrival = match self.packet {
                 Some(packet) if wc.grh && cq.is_kernels() => Some(self.arrival(packet)),
                 _ => None,

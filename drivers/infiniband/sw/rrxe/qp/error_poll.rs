@@ -1,32 +1,33 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! When a QP in the error state looks for receives.
+//! Polling of the receive queue by a QP in the error state.
 //!
-//! The stock provider of rdma-core makes no system call when it posts a receive, and a receive that is posted to a QP in the
-//! error state is to be flushed. So the QP has a timer, which costs its process nothing. A QP that finds no receive looks
-//! ever less often: a user may leave any number of QPs in the error state.
+//! Receives that are posted to a QP in the error state have to be flushed. The stock provider of
+//! rdma-core makes no system call when it posts a receive. So the QP polls its receive queue by a
+//! timer, which costs the process nothing. The interval doubles each time the QP finds no receive,
+//! because a user may leave any number of QPs in the error state.
 
 use kernel::prelude::*;
 use roce::time::{Duration, Instant};
 
-/// Between the first looks, and after one that found a receive.
+/// Interval between the first polls, and after a poll that found a receive: 50 ms.
 const SHORTEST: Duration = Duration(50_000_000);
-/// Between the looks of a QP that finds none.
+/// Longest interval between polls that find no receive: 1.6 s.
 const LONGEST: Duration = Duration(1_600_000_000);
 
-/// The looks of a QP.
+/// Polls of a QP's receive queue in the error state.
 #[derive(Clone, Copy)]
 pub(crate) struct ErrorPoll {
-    /// Where in its receive queue the last look came to.
+    /// Slot before which all receives had been flushed at the last poll.
     position: u32,
-    /// The time between looks.
+    /// Interval until the next poll.
     pause: Duration,
-    /// When the next one is.
+    /// Time of the next poll.
     due: Instant,
 }
 
 impl ErrorPoll {
-    /// None yet.
+    /// Creates the state before the first poll.
     pub(crate) const fn new() -> Self {
         Self {
             position: 0,
@@ -35,7 +36,7 @@ impl ErrorPoll {
         }
     }
 
-    /// When the next look is, once all receives before `position` of the queue have been flushed.
+    /// Returns the time of the next poll. All receives before slot `position` have been flushed.
     pub(crate) fn due(&mut self, now: Instant, position: u32) -> Instant {
         if position != self.position {
             (self.position, self.pause, self.due) = (position, SHORTEST, now.after(SHORTEST));
@@ -52,7 +53,7 @@ impl ErrorPoll {
 mod tests {
     use super::*;
 
-    /// The pauses of so many looks.
+    /// Returns the sum of the intervals of `looks` polls, in nanoseconds.
     fn pauses(poll: &mut ErrorPoll, from: &mut Instant, position: u32, looks: usize) -> u64 {
         let begin = *from;
         for _ in 0..looks {
@@ -75,7 +76,7 @@ mod tests {
     fn a_receive_makes_it_look_soon_again() -> Result {
         let (mut poll, mut now) = (ErrorPoll::new(), Instant(1_000));
         pauses(&mut poll, &mut now, 0, 10);
-        // A turn that came before the look was due, for another reason.
+        // A run for another reason, before the poll is due.
         let early = Instant(now.0 + 5);
         poll.due(now, 0);
         assert_eq!(poll.due(early, 1), early.after(SHORTEST));

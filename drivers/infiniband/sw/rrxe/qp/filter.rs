@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A QP's peer as receivers see it that don't have the turn.
+//! Packet filter of a QP: a copy of its peer's addresses for receivers without the turn lock.
 //!
-//! The packet of a stranger, who may be another QP of this host, is refused here, before its ICRC is computed and before
-//! it takes a place in the inbox. So is a datagram that came by a wrong network device. The holder of the turn compares once
-//! more with the path itself, which may have changed meanwhile.
+//! A packet of another sender, maybe of another QP of this host, is refused here, before its ICRC
+//! is computed and before it is queued in the inbox. A datagram that came by a wrong network device
+//! is refused here, too. The holder of the turn lock compares each packet with the path itself once
+//! more, because the path may have changed meanwhile.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -16,19 +17,21 @@ use roce::{ids::Qpn, qp::QpKind};
 
 use crate::device::{link::Link, stats::Counter};
 
-/// Source, destination, network device and sender of the packets that a QP takes.
+/// Addresses, network device and sender of the packets that a connected QP takes.
 #[derive(Clone, Copy)]
 pub(crate) struct Admission {
+    /// Source and destination address.
     pub(crate) endpoints: Endpoints,
-    /// Index of the network device that has their destination.
+    /// Index of the network device that has the destination address.
     pub(crate) netdev_index: u32,
-    /// The QP that sends them.
+    /// Number of the QP that sends the packets.
     pub(crate) remote: Qpn,
 }
 
 impl Admission {
-    /// Whether a packet is such a one. One of a QP of this host has no network device, but a known `sender`: any user
-    /// may make a QP with the path of another one's peer.
+    /// Checks whether a packet matches. `sender` is the number of the sending QP if that is a QP of
+    /// this host. Such a packet came by no network device, so the sender is compared instead: any
+    /// user may create a QP whose path equals that of another QP's peer.
     ///
     /// # Errors
     ///
@@ -52,33 +55,39 @@ impl Admission {
     }
 }
 
-/// Whose packets a QP takes.
+/// Senders whose packets a QP takes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 enum Whose {
-    /// Nobody's: it isn't connected.
+    /// No sender: the QP is not connected.
     Nobodys,
-    /// Its peer's.
+    /// The peer.
     Peers,
-    /// Anybody's: datagrams.
+    /// Any sender: datagram QPs.
     Anybodys,
 }
 
-/// The copy. Any context.
+/// The packet filter. Any context.
 ///
-/// The holder of the turn writes it. `version` is odd meanwhile, as that of a seqlock; but readers don't wait, they
-/// leave the decision to the holder of the turn.
+/// The holder of the turn lock writes it. `version` is odd during a write, as in a seqlock. Readers
+/// do not wait for a writer: they admit the packet, and the holder of the turn lock decides.
 pub(crate) struct Filter {
+    /// Even number that changes with each write; odd during a write.
     version: AtomicU32,
+    /// A value of [`Whose`].
     whose: AtomicU32,
+    /// Value of [`Admission::netdev_index`].
     netdev_index: AtomicU32,
+    /// Value of [`Admission::remote`].
     remote: AtomicU32,
+    /// Source address of the packets, in two halves.
     source: [AtomicU64; 2],
+    /// Destination address of the packets, in two halves.
     destination: [AtomicU64; 2],
 }
 
 impl Filter {
-    /// Of a QP in RESET.
+    /// Creates the filter of a QP in RESET.
     pub(crate) fn new(kind: QpKind) -> Self {
         let whose = match kind {
             QpKind::Ud | QpKind::Gsi => Whose::Anybodys,
@@ -94,8 +103,8 @@ impl Filter {
         }
     }
 
-    /// From now on the QP takes packets of this peer, or of nobody. Under the turn. Has no effect on one that takes
-    /// anybody's.
+    /// Sets the peer whose packets the QP takes from now on, or none. Has no effect on a datagram
+    /// QP. The turn lock is held.
     pub(crate) fn set(&self, peer: Option<Admission>) {
         if self.whose.load(Ordering::Relaxed) == Whose::Anybodys as u32 {
             return;
@@ -107,7 +116,8 @@ impl Filter {
             Some(_) => Whose::Peers,
             None => Whose::Nobodys,
         };
-        // Each store releases: who sees a new value sees the odd version, too.
+        // Each store has release semantics: a reader that sees a new value sees the odd version,
+        // too.
         if let Some(peer) = peer {
             write(&self.source, peer.endpoints.source);
             write(&self.destination, peer.endpoints.destination);
@@ -120,13 +130,14 @@ impl Filter {
             .store(version.wrapping_add(2), Ordering::Release);
     }
 
-    /// Whether the QP takes packets of one peer: from RTR on, until RESET. Any context.
+    /// Returns whether the QP takes packets of one peer, as it does from RTR until RESET. Any
+    /// context.
     pub(crate) fn has_peer(&self) -> bool {
         self.whose.load(Ordering::Relaxed) == Whose::Peers as u32
     }
 
-    /// Refuses a packet that isn't the peer's; `sender` as for [`Admission::check`]. Who is admitted may still be refused by
-    /// the holder of the turn.
+    /// Refuses a packet that is not of the peer. `sender` is as for [`Admission::check`]. The
+    /// holder of the turn lock may still refuse a packet that is admitted here.
     ///
     /// # Errors
     ///
@@ -156,7 +167,7 @@ impl Filter {
             true => wanted.check(link, endpoints, ingress, sender),
             false => Err(Counter::DropPeer),
         };
-        // The loads above acquire, so this one comes after them.
+        // The loads above have acquire semantics, so this load comes after them.
         if version & 1 != 0 || self.version.load(Ordering::Relaxed) != version {
             return Ok(());
         }
@@ -164,9 +175,11 @@ impl Filter {
     }
 }
 
-/// Refuses a datagram that came by a network device that doesn't lead to its destination. Most come
-/// by the link's own, or by none: of these the holder of the turn compares the destination, which
-/// takes no lock while that stays the same.
+/// Refuses a datagram that came by a network device that does not lead to its destination.
+///
+/// Most datagrams came by the link's own network device, or from this host. The holder of the turn
+/// lock compares the destination of these. It takes no lock as long as the destination stays the
+/// same.
 ///
 /// # Errors
 ///
@@ -179,6 +192,7 @@ fn check_home(link: &Link, to: Gid, ingress: Ingress) -> Result<(), Counter> {
     link.check_home(to, ingress)
 }
 
+/// Stores a GID in two halves, with release semantics.
 fn write(words: &[AtomicU64; 2], gid: Gid) {
     let value = u128::from_ne_bytes(gid.0);
     let [low, high] = words;
@@ -186,6 +200,7 @@ fn write(words: &[AtomicU64; 2], gid: Gid) {
     high.store((value >> 64) as u64, Ordering::Release);
 }
 
+/// Loads a GID from two halves, with acquire semantics.
 #[inline]
 fn read(words: &[AtomicU64; 2]) -> Gid {
     let [low, high] = words;

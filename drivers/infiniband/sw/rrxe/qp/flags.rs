@@ -1,35 +1,35 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Rare conditions of a QP, in one word that each turn reads once.
+//! Rare conditions of a QP, in one word that each run reads once.
 
 use core::sync::atomic::{AtomicU8, Ordering};
 
-/// One of its CQs lost a completion: it can't be but in RESET or in error.
+/// A CQ of the QP lost a completion. The QP may only be in RESET or in the error state.
 const CONDEMNED: u8 = 1 << 0;
-/// Frames come to it, not packets.
+/// The QP receives frames, not packets: it is a raw packet QP.
 const FRAMES: u8 = 1 << 1;
 
-/// Whether there is anything, and some of what it is. Any context.
+/// Flags of the conditions that a run has to handle. Any context.
 pub(crate) struct QpFlags(AtomicU8);
 
 impl QpFlags {
-    /// Nothing, but that it receives `frames`, perhaps.
+    /// Creates the flags of a raw packet QP if `frames` is set, else an empty set.
     pub(crate) fn new(frames: bool) -> Self {
         Self(AtomicU8::new(if frames { FRAMES } else { 0 }))
     }
 
-    /// Whether there is anything.
+    /// Returns whether any flag is set.
     #[inline]
     pub(crate) fn any(&self) -> bool {
         self.0.load(Ordering::Relaxed) != 0
     }
 
-    /// It can't be but in RESET or in error any more.
+    /// Requires the QP to be in RESET or in the error state from now on.
     pub(crate) fn set_error(&self) {
         self.0.fetch_or(CONDEMNED, Ordering::Relaxed);
     }
 
-    /// Whether that is so.
+    /// Returns whether the QP has to be in RESET or in the error state.
     pub(crate) fn must_fail(&self) -> bool {
         self.0.load(Ordering::Relaxed) & CONDEMNED != 0
     }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The posting side of a QP of the kernel: what librxe is for a process.
+//! Kernel queues: the producer side of the rings of a kernel consumer's QP. They do for kernel
+//! consumers what librxe does for a process.
 //!
-//! Requests are written into the rings where the QP finds them; the two locks exclude posters from one
-//! another, not from the QP.
+//! Work requests are written into the rings from which the QP takes them. The two locks exclude
+//! posters from one another. They do not exclude the QP.
 
 use kernel::prelude::*;
 use rdma::{
@@ -18,24 +19,26 @@ use roce::qp::QpState;
 
 use crate::{provider::Rrxe, qp::cached_state::CachedState};
 
-/// Rings of the kernel and their producers' places.
+/// Producers of the rings of a kernel consumer's QP.
 #[pin_data]
 pub(crate) struct KernelQueue {
+    /// Producer of the send ring.
     #[pin]
     send: IrqSpinLock<Producer>,
-    /// None where receives come from a shared receive queue.
+    /// Producer of the receive ring. `None` if the QP takes receives from a shared receive queue.
     recv: Option<Pin<KBox<KernelRecvQueue>>>,
 }
 
-/// Posts receives to a ring.
+/// Producer of a receive ring, of a QP or of a shared receive queue.
 #[pin_data]
 pub(crate) struct KernelRecvQueue {
+    /// Ring and next slot. Posters take the lock with interrupts disabled.
     #[pin]
     producer: IrqSpinLock<Producer>,
 }
 
 impl KernelRecvQueue {
-    /// For WQEs of at most `max_sge` SGEs. Process context.
+    /// Creates the producer of `ring`, whose WQEs have up to `max_sge` SGEs. Process context.
     ///
     /// # Errors
     ///
@@ -54,25 +57,26 @@ impl KernelRecvQueue {
         )
     }
 
-    /// Goes on with `ring`, which `prepare` fills with what is posted; nobody posts meanwhile. Any context.
+    /// Replaces the ring by `ring`, after `prepare` has copied the posted WQEs to it. Posters wait
+    /// meanwhile. Any context.
     ///
     /// # Errors
     ///
-    /// Those of `prepare`; then nothing has changed.
+    /// The error of `prepare`. In that case nothing has changed.
     pub(crate) fn move_to(&self, ring: Ring, prepare: impl FnOnce() -> Result) -> Result {
         let mut producer = self.producer.lock();
         prepare()?;
         producer.next = ring.producer();
-        // Not the last that holds the old one.
+        // This does not free the old ring: the receive queue holds a reference to it.
         producer.ring = ring;
         Ok(())
     }
 
-    /// Posts receives, while `admits` says that they may be. Any context.
+    /// Posts receive work requests, as long as `admits` returns `true`. Any context.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if they may not, and for requests that make no sense, `ENOMEM` when the queue is full.
+    /// `EINVAL` if `admits` returns `false` or a request is invalid, `ENOMEM` if the queue is full.
     pub(crate) fn post(&self, requests: &mut RecvList<'_>, admits: impl Fn() -> bool) -> Result {
         let mut producer = self.producer.lock();
         for request in requests {
@@ -85,15 +89,18 @@ impl KernelRecvQueue {
     }
 }
 
-/// The producer of one ring.
+/// Producer of one ring.
 struct Producer {
+    /// The ring, shared with the QP.
     ring: Ring,
+    /// Number of SGEs and bytes of inline payload that a WQE has room for.
     room: WqeRoom,
-    /// The next slot to write.
+    /// Next slot to write.
     next: u32,
 }
 
 impl Producer {
+    /// Creates the producer of an empty ring.
     fn new(ring: &Ring, room: WqeRoom) -> Self {
         Self {
             ring: ring.share(),
@@ -102,7 +109,11 @@ impl Producer {
         }
     }
 
-    /// Has `write` fill the next slot, and hands it over.
+    /// Has `write` fill the next slot, and passes the slot to the QP.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM` if the ring is full, and the error of `write`.
     fn push(&mut self, write: impl FnOnce(&Ring, u32, &WqeRoom) -> Result) -> Result {
         let after = self.ring.next(self.next);
         if after == self.ring.consumer() {
@@ -116,7 +127,8 @@ impl Producer {
 }
 
 impl KernelQueue {
-    /// The posting side of a send ring and perhaps of a receive ring. Process context.
+    /// Creates the producers of the send ring `send` and of a receive ring `recv`, if there is one.
+    /// Process context.
     ///
     /// # Errors
     ///
@@ -136,12 +148,12 @@ impl KernelQueue {
         )
     }
 
-    /// Posts sends. Any context.
+    /// Posts send work requests. Any context.
     ///
     /// # Errors
     ///
-    /// `EINVAL` before RTS (IBTA 1.x §10.8.3.1) and for requests that make no sense, `ENOMEM` when the queue
-    /// is full.
+    /// `EINVAL` before RTS (IBTA 1.x §10.8.3.1) and for invalid requests, `ENOMEM` if the queue is
+    /// full.
     pub(crate) fn post_send(
         &self,
         state: &CachedState,
@@ -158,13 +170,14 @@ impl KernelQueue {
         Ok(())
     }
 
-    /// Posts receives. Any context.
+    /// Posts receive work requests. Any context.
     ///
     /// # Errors
     ///
-    /// `EINVAL` in RESET (IBTA 1.x §10.8.3.2) and where receives are shared; those of [`KernelRecvQueue::post`].
+    /// `EINVAL` in RESET (IBTA 1.x §10.8.3.2) and if the QP has a shared receive queue, and the
+    /// errors of [`KernelRecvQueue::post`].
     pub(crate) fn post_recv(&self, state: &CachedState, requests: &mut RecvList<'_>) -> Result {
-        // The request that can't be posted is the first.
+        // The list's position tells the caller which request failed: here the first one.
         let Some(recv) = &self.recv else {
             let _ = requests.next();
             return Err(EINVAL);

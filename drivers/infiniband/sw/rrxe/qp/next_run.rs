@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! When a QP gets its next turn, if nobody asks for one.
+//! The time of a QP's next run, if no packet, doorbell or work item causes one earlier.
 
 use kernel::{
     sync::{Arc, ArcBorrow},
@@ -18,28 +18,31 @@ use crate::qp::{
 };
 
 impl Core {
-    /// When a turn next has something to do.
+    /// Returns when the next run has work to do.
     ///
-    /// Without credit a turn does not poll, so what a poll left undone is not due, nor is the end
-    /// of a pause: turns would follow each other until the credit is back. [`TxCount::available`] is asked
-    /// after the turn's last poll and, if there is none, has the waker called: that runs
-    /// the QP, which then polls. A QP that flushes needs no credit.
+    /// While the tx limit is used up, a run does not poll the engine for packets. Work that an
+    /// earlier poll left is then not due, nor is the end of a pause: otherwise runs would follow
+    /// each other until packets have left. `TxCount::available`, called after the run's last
+    /// poll, asks for a call of the waker if it returns `false`. The waker runs the QP, which then
+    /// polls. A QP that flushes needs no room in the tx limit.
     fn next_work(&self, qp: ArcBorrow<'_, Qp>, now: Instant) -> Option<Instant> {
         let due = self.engine.poll_timeout();
         let is_due = due.is_some_and(|due| due <= now);
-        // In RTR, too: what is missing may be the last answer, after which the peer sends nothing.
+        // A QP in RTR may wait for the tx limit, too: with its last response, after which the peer
+        // sends nothing.
         let state = self.engine.state();
         let asks = is_due || state.sends() || state == QpState::Rtr;
         if self.engine.flushes() || !asks || qp.tx_limit.available() {
             return due;
         }
         let due = if is_due { self.engine.deadline() } else { due };
-        // TxCount may be available some time without a call of the waker.
+        // `TxCount::available` may become true without a call of the waker, so the timer asks
+        // again.
         let asks_again = now.after(milliseconds(qp.tx_limit.patience()));
         Some(due.map_or(asks_again, |due| due.min(asks_again)))
     }
 
-    /// When a turn next has something to do, or looks for receives.
+    /// Returns when the next run in the error state has work to do, or polls the receive queue.
     fn next_work_in_error(&mut self, qp: ArcBorrow<'_, Qp>, now: Instant) -> Option<Instant> {
         let Some(position) = self.rq.position() else {
             return self.next_work(qp, now);
@@ -48,7 +51,8 @@ impl Core {
         Some(due.unwrap_or_else(|| self.error_poll.due(now, position)))
     }
 
-    /// Sees to it that the QP runs when the engine next wants it.
+    /// Ensures that the QP runs when its engine has work: by the continuation if the work is due,
+    /// else by the timer.
     pub(crate) fn arm(&mut self, qp: ArcBorrow<'_, Qp>, now: Instant, effects: &mut RunEffects) {
         let due = match self.engine.state() {
             QpState::Err => self.next_work_in_error(qp, now),
@@ -65,13 +69,13 @@ impl Core {
             return;
         };
         if due <= now {
-            // If the turn ended because another CPU sends, the work stays with that CPU.
+            // If the run ended because another CPU sends, the work stays with that CPU.
             if matches!(effects.continuation, Continuation::None) {
                 effects.continuation = Continuation::Anywhere;
             }
             return;
         }
-        // A timer that fires too early does no harm, and deadlines mostly move away.
+        // A timer that fires too early does no harm, and deadlines mostly move to later instants.
         if matches!(&self.timer, Some((at, _)) if *at > now && *at <= due) {
             return;
         }
@@ -82,9 +86,12 @@ impl Core {
     }
 }
 
-/// When a QP goes on that must send from a CPU whose softirqs have spent their time (`softirq_time.rs`). They would refuse the
-/// QP, and the thread that runs it then would ask that CPU again, without a pause. `None` if it need not wait; else the QP is
-/// left to its timer.
+/// Returns when a QP continues that must send from a CPU whose softirqs have used up their time
+/// (`softirq_time.rs`), and clears its continuation, so that the timer continues. Returns `None` if
+/// the QP need not wait.
+///
+/// Without this pause the softirq would refuse the QP, and the thread that runs it then would ask
+/// that CPU again at once.
 fn postponed(qp: ArcBorrow<'_, Qp>, now: Instant, effects: &mut RunEffects) -> Option<Instant> {
     let Continuation::On(cpu) = effects.continuation else {
         return None;
@@ -94,6 +101,7 @@ fn postponed(qp: ArcBorrow<'_, Qp>, now: Instant, effects: &mut RunEffects) -> O
     Some(now.after(pause))
 }
 
+/// Returns a duration of `count` milliseconds.
 fn milliseconds(count: u32) -> Duration {
     Duration(u64::from(count).saturating_mul(1_000_000))
 }

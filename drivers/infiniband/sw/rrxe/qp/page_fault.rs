@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A QP that stands still until memory is there.
+//! Page faults of a parked QP.
 //!
-//! An item of `rrxe_faults` hands the fault to a thread of the process whose memory is absent. The items of all users run in
-//! the order of their arrival, and their CPU time counts for nobody. So no item runs an engine: the QP's payer does
-//! ([`Qp::leave`]). A thread of the process runs the engine itself when it has served the fault.
+//! A work item of `rrxe_faults` queues the page fault as a job for a thread of the process whose
+//! memory is absent. The items of all users run in the order of their arrival, and no account pays
+//! for their CPU time. So no item runs an engine: the QP is deferred, so that its payer pays
+//! ([`Qp::leave`]). The thread of the process runs the engine itself after it has served the page
+//! fault.
 
 use kernel::{
     error::code::{EBUSY, ERESTARTNOINTR},
@@ -34,43 +36,53 @@ impl WorkItem<1> for Qp {
 }
 
 impl Job for Qp {
+    /// Serves the page fault in a thread of the process, then runs the engine. Returns `false`,
+    /// because the job is done.
     fn run(self: Arc<Self>) -> bool {
-        // Runs the engine if others wished for it: a QP in error flushes during the fault.
+        // Runs the engine if other callers left run requests: a QP in an error state flushes during
+        // the page fault.
         let wanted = Self::in_turn(&self, |core| core.parked.wanted());
         let result = match wanted.ok().flatten() {
             Some(absent) => self.device.mrs.fault_in(&absent),
             None => Ok(()),
         };
-        // ERESTARTNOINTR: the thread takes a signal between two jobs. EBUSY: the process's mappings changed as often as HMM
-        // looked at them, for a second at most (`hmm_range_fault_unlocked_timeout()` of mm/hmm.c). The access finds the
-        // memory absent again, and waits again.
+        // ERESTARTNOINTR: the thread takes a signal between two jobs. EBUSY: the process's mappings
+        // changed each time that HMM walked them, for a second at most
+        // (`hmm_range_fault_unlocked_timeout()`, mm/hmm.c). In both cases the access finds the
+        // memory absent again, and the QP is parked again.
         let again = matches!(result, Ok(()) | Err(EBUSY | ERESTARTNOINTR));
-        // A thread that was preempted in between would keep the QP, whose owner may be another process, standing still.
+        // Bottom halves are disabled, so that the thread is not preempted between the end of the
+        // page fault and the run. A preempted thread would keep the QP parked, whose owner may be
+        // another process.
         let _off = bottom_halves_off();
         self.note_fault_end(again);
         Self::advance(self.as_arc_borrow());
         false
     }
 
-    /// In a thread of the process that ends, or in a work item. The access is tried again, since its key may have become one of
-    /// other memory meanwhile. If it still is that of a process that has ended, the next fault can't begin.
+    /// Ends the page fault without serving it. Called by a thread of the process when the process
+    /// ends, or by a work item. The access is tried again, because its key may belong to other
+    /// memory by now. If the key still belongs to memory of a process that has ended, the next page
+    /// fault cannot begin, and the access fails.
     fn cancel(self: Arc<Self>) {
         Self::give_up_fault(&self, true);
     }
 }
 
 impl Qp {
-    /// Has it faulted in, of a QP whose turn ended so. Any context.
+    /// Requests the page fault of a QP whose run ended because memory is absent. Any context.
     pub(super) fn request_fault(this: ArcBorrow<'_, Self>) {
-        // It isn't queued: the QP stands still until its fault has ended.
+        // Never queued already: the QP is parked until its page fault has ended.
         let _ = this.workqueues.faults.enqueue::<_, 1>(Arc::from(this));
     }
 
-    /// Has the process whose memory it is fault in what the QP waits for. Process context.
+    /// Queues the page fault as a job for a thread of the process that owns the memory. Process
+    /// context.
     ///
     /// # Errors
     ///
-    /// How the fault ends at once: `true` if the access is to be tried again.
+    /// The page fault ends at once. The value is `true` if the access is to be tried again, `false`
+    /// if it must fail.
     fn begin_fault(this: &Arc<Self>) -> Result<(), bool> {
         let wanted = Self::look(this, |core| core.parked.wanted());
         let absent = wanted.flatten().ok_or(true)?;
@@ -79,22 +91,27 @@ impl Qp {
         let pending = memory.begin(this.clone()).map_err(|_| false)?;
         let mut pending = Some(pending);
         Self::look(this, |core| core.parked.note_pending(pending.take()));
-        // Destroyed meanwhile.
+        // The job was not stored: the QP was destroyed meanwhile, or the page fault has ended.
         Self::withdraw_fault(pending);
         Ok(())
     }
 
-    /// Takes a fault out of the queue of its process, which may not go on for long. The queue would keep the QP. Process context.
+    /// Withdraws a page fault from the queue of its process. The process may not run for a long
+    /// time, and the job holds a reference to the QP. Process context.
     pub(super) fn withdraw_fault(pending: Option<Pending>) {
         if let Some(pending) = pending {
             pending.withdraw();
         }
     }
 
-    /// As [`Self::in_turn`], for a caller who does not pay for the QP: what others wished for meanwhile is left to who does.
-    /// `None` once destroyed. Process context.
+    /// Calls `body` with the turn lock held, for a caller that does not pay for the QP. Returns
+    /// `None` if the QP is destroyed. Process context.
+    ///
+    /// In contrast to [`Self::in_turn`], run requests that other callers left meanwhile are
+    /// deferred, so that the QP's payer pays for their runs.
     fn look<R>(this: &Arc<Self>, body: impl FnOnce(&mut Core) -> R) -> Option<R> {
-        // As in `advance`.
+        // Until the QP is deferred: a thread that was preempted in between would delay the run
+        // requests of others.
         let _off = bottom_halves_off();
         let mut turn = this.turn.wait();
         let result = Option::as_mut(&mut turn).map(|core| body(core));
@@ -105,14 +122,16 @@ impl Qp {
         result
     }
 
-    /// The fault ends though no thread of the process has served it: whoever pays for the QP has it go on. Process context.
+    /// Ends a page fault that no thread of the process has served, and defers the QP. Process
+    /// context.
     fn give_up_fault(this: &Arc<Self>, served: bool) {
         let _off = bottom_halves_off();
         this.note_fault_end(served);
         Self::leave(this.as_arc_borrow());
     }
 
-    /// The fault was served, or can't be: the QP goes on with its next turn, to which the caller sees. Process context.
+    /// Ends the page fault. `served` is `false` if it failed. The caller ensures that the QP runs.
+    /// Process context.
     fn note_fault_end(&self, served: bool) {
         if let Some(core) = Option::as_mut(&mut self.turn.wait()) {
             core.parked.end(served);

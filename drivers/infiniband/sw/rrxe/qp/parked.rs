@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Faults on memory that isn't resident.
+//! Parked QPs: accesses to on-demand memory that is not resident.
 //!
-//! Only on-demand regions have such. A turn can't sleep: what needs absent memory is put aside, the
-//! QP stops, and a thread of the process whose memory it is faults it in. Then the QP goes on
-//! with what was put aside. If the fault can't be served, the same access fails for good.
+//! A run cannot sleep. An access to absent memory parks the packet that needs it, and the QP stops.
+//! A thread of the process that owns the memory serves a page fault. Then the QP continues with the
+//! parked packet. If the page fault fails, the same access fails for good.
 //!
-//! In a state of error the QP flushes meanwhile. A fault maps pages and copies nothing, so WQEs need
-//! not wait for its end.
+//! A QP in an error state flushes while it is parked. A page fault maps pages and copies nothing,
+//! so the WQEs need not wait for its end.
 
 use kernel::prelude::*;
 use rdma::memory::odp::Pending;
@@ -23,33 +23,36 @@ use crate::{
     verbs::pd::PdId,
 };
 
-/// Peers go on where they are: so many bytes, as other kinds of read-ahead take.
+/// Minimum number of bytes that a page fault for a peer's access serves. Peers mostly access
+/// consecutive addresses. The value is as large as other kinds of read-ahead in the kernel.
 const NEXT: u32 = 1 << 16;
 
-/// An access to memory that isn't resident.
+/// An access to memory that is not resident.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Absent {
-    /// The key of a region or window.
+    /// L_Key or R_Key of a region or window.
     pub(crate) key: u32,
+    /// Address of the first byte, as the work request or the peer names it (IOVA).
     pub(crate) addr: u64,
-    /// Bytes that are needed.
+    /// Number of bytes that the access needs.
     pub(crate) least: u32,
-    /// Bytes that are likely to be needed next, with these.
+    /// Number of bytes that are likely to be needed next, including `least`.
     pub(crate) ahead: u32,
+    /// Originator and kind of the access.
     pub(crate) access: Access,
 }
 
-/// Who came to absent memory, and for what.
+/// Originator and kind of an access to absent memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// The QP, to its own memory of a protection domain.
+    /// The QP accesses memory of its own in a protection domain.
     Local(PdId, LocalAccess),
-    /// Its peer.
+    /// The peer accesses memory.
     Remote(RemoteContext, RemoteAccess),
 }
 
 impl Absent {
-    /// A peer's access.
+    /// Describes an access of a peer.
     fn remote(range: &RemoteRange) -> Self {
         Self {
             key: range.rkey.0,
@@ -61,42 +64,47 @@ impl Absent {
     }
 }
 
-/// What a QP waits for, and with what it goes on then.
+/// The page fault that a QP waits for, and the packet with which the QP continues.
+///
+/// Used with the turn lock held.
 #[derive(Default)]
 pub(crate) struct Parked {
-    /// What is being faulted in: until then the QP stands still.
+    /// Access whose page fault is being served. The QP is parked while this is set.
     wanted: Option<Absent>,
-    /// The fault of `wanted`, once it was handed to a thread.
+    /// Job of a thread of the process that serves `wanted`, once it is queued.
     pending: Option<Pending>,
-    /// What could not be faulted in: the access that comes to it fails.
+    /// Access whose page fault failed. If the access is tried again, it fails.
     failed: Option<Absent>,
-    /// The QP was reset while `wanted` is faulted in: accesses from then on have faults of their own.
+    /// The QP was reset while `wanted` was served. The result of the page fault does not matter to
+    /// later accesses.
     abandoned: bool,
-    /// It stands still, or hasn't gone on since.
+    /// The QP is parked, or has not continued yet with all that was parked.
     busy: bool,
-    /// The packet to send that found it absent. One that came in waits in the inbox.
+    /// Parked packet: a packet to send whose payload is absent. A received packet that is parked
+    /// stays in the inbox.
     transmit: Option<Transmit>,
 }
 
 impl Parked {
-    /// What is being faulted in.
+    /// Returns the access whose page fault is being served.
     pub(crate) fn wanted(&self) -> Option<Absent> {
         self.wanted
     }
 
-    /// Whether the QP stands still.
+    /// Returns whether the QP is parked.
     #[inline]
     pub(crate) fn stands(&self) -> bool {
         self.wanted.is_some()
     }
 
-    /// Whether the QP stands still, or hasn't gone on since with all that was put aside.
+    /// Returns whether the QP is parked, or has not continued yet with all that was parked.
     #[inline]
     pub(crate) fn is_busy(&self) -> bool {
         self.busy
     }
 
-    /// An access came to absent memory: whether it is to be tried again later.
+    /// Parks the QP for an access to absent memory. Returns `false` if the page fault of the same
+    /// access has failed: then the access must fail.
     #[cold]
     fn waits_for(&mut self, absent: &Absent) -> bool {
         if self.failed.as_ref() == Some(absent) {
@@ -107,25 +115,27 @@ impl Parked {
         true
     }
 
-    /// The fault was handed to a thread, which may have ended it already.
+    /// Stores the job that serves the page fault, unless the page fault has ended already.
     pub(crate) fn note_pending(&mut self, pending: Option<Pending>) {
         self.pending = pending.filter(|_| self.stands());
     }
 
-    /// The fault that may wait for a thread: to be withdrawn by who ends the QP.
+    /// Takes the job that serves the page fault. For the destruction of the QP, which withdraws the
+    /// job from the process's queue.
     pub(crate) fn take_pending(&mut self) -> Option<Pending> {
         self.pending.take()
     }
 
-    /// The fault was served, or can't be.
+    /// Ends the page fault. `served` is `false` if the page fault failed.
     pub(crate) fn end(&mut self, served: bool) {
         self.pending = None;
         let matters = !core::mem::take(&mut self.abandoned);
         self.failed = self.wanted.take().filter(|_| !served && matters);
     }
 
-    /// At the end of a turn: `false` if the QP must stand still. If all that was put aside was tried
-    /// again, another access to what could not be faulted in may succeed.
+    /// Called at the end of a run. Returns `false` if the QP is parked. If all that was parked has
+    /// been tried again, this forgets the failed page fault, so that another access to the same
+    /// memory may succeed.
     #[cold]
     pub(crate) fn settle(&mut self) -> bool {
         if self.wanted.is_none() && self.transmit.is_none() {
@@ -135,28 +145,30 @@ impl Parked {
         !self.stands()
     }
 
-    /// Puts a packet that can't be sent yet aside.
+    /// Parks a packet that cannot be sent yet.
     #[cold]
     pub(crate) fn park_transmit(&mut self, transmit: &Transmit) {
         self.transmit = Some(*transmit);
     }
 
-    /// The packet that was put aside, unless the QP, now in `state`, broke: then nobody waits for it.
+    /// Takes the parked packet to send. Returns `None` if the QP's present `state` does not send:
+    /// then the packet is dropped, as no peer waits for it.
     #[cold]
     pub(crate) fn take_transmit(&mut self, state: QpState) -> Option<Transmit> {
         let sends = matches!(state, QpState::Rtr | QpState::Rts | QpState::Sqd);
         self.transmit.take().filter(|_| sends)
     }
 
-    /// The QP was reset: nothing that was put aside matters any more, nor how the fault ends that is being
-    /// served.
+    /// Handles a reset of the QP. Drops everything that is parked. The result of a page fault that
+    /// is being served no longer matters.
     pub(crate) fn clear(&mut self) {
         self.abandoned = self.wanted.is_some();
         self.failed = None;
         self.transmit = None;
     }
 
-    /// What a peer's access comes to.
+    /// Returns the result of a peer's access. Parks the QP if the memory is absent, or denies the
+    /// access if its page fault has failed.
     #[inline(always)]
     pub(crate) fn remote<R>(
         &mut self,
@@ -171,7 +183,8 @@ impl Parked {
         }
     }
 
-    /// What it comes to that the QP's own memory is absent.
+    /// Returns the error for an access to absent memory of the QP's own. Parks the QP, or reports a
+    /// protection error if the page fault of the access has failed.
     #[cold]
     pub(crate) fn local(&mut self, absent: &Absent) -> ScatterFault {
         match self.waits_for(absent) {
@@ -181,7 +194,7 @@ impl Parked {
     }
 }
 
-/// What it comes to that payload can't be gathered for a packet, which is put aside for `Retry`.
+/// Converts the error of gathering payload for a packet. `Retry` parks the packet.
 #[cold]
 pub(crate) fn ungathered(fault: ScatterFault) -> TransmitFault {
     match fault {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Whom a QP talks to: one peer, or with datagrams anybody.
+//! Peer of a QP: one remote QP if the QP is connected, any sender if it is a datagram QP.
 
 use kernel::prelude::*;
 use rdma::{
@@ -24,36 +24,41 @@ use crate::{
     verbs::{ah::Ah, pd::PdId},
 };
 
-/// Owned by a QP, under its turn.
+/// Peer of a QP. Protected by the turn lock.
 pub(crate) enum Peer {
-    /// One peer; known from RTR on.
+    /// The QP is connected to one peer, which is known from RTR on.
     Connected(Option<Connection>),
-    /// Anybody. The last datagram's arrival was looked for among the device's addresses, and needn't be again.
+    /// Datagram QP. Stores the arrival of the last datagram whose destination address was found
+    /// among the device's addresses, so that the look-up is not repeated.
     Anybody(Option<Arrival>),
-    /// Nobody: whole frames are handed to the network device.
+    /// Raw packet QP. Its frames are passed to the network device.
     Nobody,
 }
 
-/// To which of the own addresses a datagram came, and how.
+/// Destination address and network device of a datagram.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Arrival {
+    /// Destination address, one of the device's.
     to: Gid,
+    /// Network device by which the datagram came.
     ingress: Ingress,
-    /// [`Link::home_changes`] before the address was looked for.
+    /// Value of [`Link::home_changes`](crate::device::link::Link::home_changes) before the address
+    /// was looked up.
     changes: u64,
 }
 
-/// The address of a connected peer.
+/// Connection to a peer.
 pub(crate) struct Connection {
+    /// Addresses and route of packets to the peer.
     path: Path,
-    /// The same as the verbs know it, for `query_qp`.
+    /// Address vector of the path, for `query_qp`.
     av: Av,
 }
 
-/// What a work request says of a datagram's address.
+/// Address of a datagram, as a send work request gives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Destination {
-    /// The number of an address handle.
+    /// Number of an address handle.
     Handle(u32),
     /// The address itself.
     Posted(PostedAv),
@@ -66,7 +71,7 @@ impl Default for Destination {
 }
 
 impl Peer {
-    /// Nobody known yet.
+    /// Creates the peer of a QP in RESET.
     pub(crate) fn new(kind: QpKind) -> Self {
         match kind {
             QpKind::Rc | QpKind::Uc | QpKind::XrcIni | QpKind::XrcTgt => Self::Connected(None),
@@ -75,7 +80,7 @@ impl Peer {
         }
     }
 
-    /// Forgets whom it knows: RESET.
+    /// Forgets the peer, for a QP that enters RESET.
     pub(crate) fn forget(&mut self) {
         match self {
             Self::Connected(connection) => *connection = None,
@@ -84,7 +89,8 @@ impl Peer {
         }
     }
 
-    /// Connects QP `local` to QP `remote` at the address `av`.
+    /// Connects QP `local` to QP `remote` at the address `av`. Has no effect on QPs that are not of
+    /// a connected type.
     pub(crate) fn connect(&mut self, device: &Device, av: Av, local: Qpn, remote: Qpn) {
         if let Self::Connected(connection) = self {
             let path = Path::new(device.link.clone(), &av, local, remote);
@@ -92,7 +98,7 @@ impl Peer {
         }
     }
 
-    /// The address of the connected peer.
+    /// Returns the address of the connected peer.
     pub(crate) fn av(&self) -> Option<Av> {
         match self {
             Self::Connected(Some(connection)) => Some(connection.av),
@@ -100,9 +106,12 @@ impl Peer {
         }
     }
 
-    /// Refuses packets that the QP must not take. It takes those from exactly its peer to exactly its own address, and a
-    /// datagram from anybody to any address of the device, each by a network device that leads there; and datagrams to
-    /// a group. `sender` is the QP of this host that sent the packet, if none of a network did.
+    /// Refuses packets that the QP must not take.
+    ///
+    /// A connected QP takes packets of its peer to its own address only. A datagram QP takes
+    /// datagrams of any sender to any address of the device, and datagrams to a multicast group.
+    /// The packet must have come by a network device that leads to its destination. `sender` is the
+    /// number of the sending QP if that is a QP of this host.
     ///
     /// # Errors
     ///
@@ -127,7 +136,7 @@ impl Peer {
                     ingress,
                     changes: device.link.home_changes(),
                 });
-                // What comes to a group was handed to the QPs attached to it only.
+                // A multicast packet is delivered only to QPs that are attached to its group.
                 if *home == arrival || to.is_multicast() {
                     return Ok(());
                 }
@@ -138,7 +147,7 @@ impl Peer {
         }
     }
 
-    /// The packets that the QP takes, if it is connected.
+    /// Returns the addresses of the packets that the QP takes, if it is connected.
     pub(crate) fn admission(&self) -> Option<Admission> {
         match self {
             Self::Connected(Some(connection)) => Some(connection.path.admission()),
@@ -146,7 +155,7 @@ impl Peer {
         }
     }
 
-    /// The route by which [`Self::connected`] last said that packets go.
+    /// Returns the route that [`Self::connected`] returned last.
     pub(crate) fn route(&self) -> Option<&Route> {
         match self {
             Self::Connected(Some(connection)) => connection.path.route(),
@@ -154,7 +163,8 @@ impl Peer {
         }
     }
 
-    /// Addresses and route to the connected peer; `None` if there is no peer or no route.
+    /// Returns addresses and route to the connected peer. Returns `None` if there is no peer or no
+    /// route.
     pub(crate) fn connected(&mut self) -> Option<(&Address, &Route)> {
         match self {
             Self::Connected(Some(connection)) => connection.path.resolve().ok(),
@@ -164,13 +174,13 @@ impl Peer {
 }
 
 impl Destination {
-    /// Addresses and route for a datagram of QP `local`, in protection domain `pd`, to QP `remote`;
-    /// `None` if there is no route: then it is lost.
+    /// Returns addresses and route for a datagram of QP `local`, in protection domain `pd`, to QP
+    /// `remote`. Returns `None` if there is no route: the datagram is lost.
     ///
     /// # Errors
     ///
-    /// `LocQpOpErr` if there is no such address handle in the protection domain, or the address isn't
-    /// one that the device can send to.
+    /// `LocQpOpErr` if the protection domain has no such address handle, or the device cannot send
+    /// to the address.
     pub(crate) fn resolve(
         &self,
         device: &Device,

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Raw packet QPs: whole frames of the link layer, from user space to the network device and back.
+//! Raw packet QPs: send and receive whole frames of the link layer (`IB_QPT_RAW_PACKET`).
 //!
-//! ib_core lets only those make such QPs who may send raw packets anyway (`CAP_NET_RAW`). What they
-//! receive rules say ([`crate::verbs::flow`]).
+//! ib_core lets only processes with `CAP_NET_RAW` create such QPs, and they may send raw packets by
+//! a packet socket, too. Flow rules ([`crate::verbs::flow`]) select the frames that a raw packet QP
+//! receives.
 
 use kernel::{page::PAGE_SIZE, prelude::*};
 use rdma::{
@@ -26,15 +27,16 @@ use crate::{
     qp::{effects::RunEffects, engine::Core, parked::ungathered, sge::OwnMemory, Qp},
 };
 
-/// The tag of a VLAN, which isn't part of a network device's MTU.
+/// Bytes of a VLAN tag, which a network device's MTU does not include.
 const VLAN_TAG: u32 = 4;
-/// No frame is longer, whatever the network device takes: a page behind some headers.
+/// Maximum bytes of a frame, whatever the network device's MTU is: a page behind some headers.
 const MAX_FRAME: u32 = 128 + PAGE_SIZE as u32;
 
 /// A frame under construction.
 struct RawFrame {
+    /// Buffer of the frame.
     skb: TxSkb,
-    /// Something could not be appended.
+    /// A part of the frame could not be appended.
     torn: bool,
 }
 
@@ -49,7 +51,8 @@ impl Payload for RawFrame {
 }
 
 impl RawFrame {
-    /// With room for `length` bytes.
+    /// Creates an empty frame with room for `length` bytes. Returns `None` if there is no memory,
+    /// or if the network device needs too much headroom.
     fn new(netdev: &Netdev, length: u32) -> Option<Self> {
         Some(Self {
             skb: TxSkb::new(netdev.headroom()?, length as usize)?,
@@ -57,7 +60,7 @@ impl RawFrame {
         })
     }
 
-    /// The frame, if nothing of it is missing.
+    /// Returns the frame. Returns `None` if a part of it is missing.
     fn finish(self) -> Option<TxFrame> {
         match self.torn {
             true => None,
@@ -66,19 +69,21 @@ impl RawFrame {
     }
 }
 
-/// Whether `netdev` takes frames of so many bytes.
+/// Returns whether `netdev` sends frames of `length` bytes.
 fn fits(netdev: &Netdev, length: u32) -> bool {
     let header = netdev.header_len();
     let longest = netdev.mtu().saturating_add(header).saturating_add(VLAN_TAG);
     (header.max(1)..=longest.min(MAX_FRAME)).contains(&length)
 }
 
-/// Builds the frame of a work request, and shows it to the device's rules. `None` if it is lost. Bottom halves disabled.
+/// Builds the frame of a work request, and passes copies of it to the QPs of the device whose flow
+/// rules match. Returns `None` if the frame is lost, because there is no network device or no
+/// memory. Bottom halves disabled, turn lock held.
 ///
 /// # Errors
 ///
-/// `LocLenErr` if the network device doesn't take frames of that length, and what is wrong with the
-/// work request's memory. That there is no network device or memory is no error: the frame is lost.
+/// `LocLenErr` if the network device does not send frames of this length, and the reason why the
+/// work request's memory cannot be read.
 pub(crate) fn build(
     core: &mut Core,
     qp: &Qp,
@@ -110,20 +115,22 @@ pub(crate) fn build(
         return lost(counters);
     };
     let flows = &qp.device.link.flows;
-    // The loopback device itself brings back what is sent.
+    // A frame that is sent by the loopback device comes back by it, and meets the flow rules there.
     if !flows.is_empty() && netdev.kind() != Kind::Loopback {
         flows.loop_back(qp, &frame);
     }
     Ok(Some(Outgoing::Frame(frame, netdev)))
 }
 
+/// Counts a lost frame.
 fn lost(counters: &Counters) -> Result<Option<Outgoing>, TransmitFault> {
     counters.count(Count::SendErr);
     Ok(None)
 }
 
-/// Takes in frames that wait for `qp`, until one finds its memory absent: then the QP stands still,
-/// and that frame is the next again. Bottom halves disabled.
+/// Takes in the frames that wait for `qp`, within `budget`. If the memory for a frame is absent,
+/// the QP is parked and the frame is put back to the front of the queue. Bottom halves disabled,
+/// turn lock held.
 pub(crate) fn receive(
     core: &mut Core,
     qp: &Qp,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Where a QP takes its receives from: a ring of its own, or a shared receive queue.
+//! Receive queue of a QP: a ring of its own, a shared receive queue, or the shared receive queues
+//! of an XRC domain.
 
 use kernel::{prelude::*, sync::Arc};
 use rdma::net::skb::RxFrame;
@@ -24,28 +25,33 @@ use crate::{
     verbs::{pd::PdId, srq::Srq, xrcd::Xrcd},
 };
 
-/// The receive queue.
+/// Receive queue of a QP. Protected by the turn lock.
 pub(crate) struct RecvQueue {
     source: Source,
-    /// The WQE that is being filled.
+    /// Receive WQE that the QP fills (the held WQE).
     held: Held,
 }
 
+/// Origin of a QP's receive WQEs.
 enum Source {
+    /// Ring of the QP's own.
     Own(RecvRing),
+    /// Shared receive queue.
     Shared(Arc<Srq>),
-    /// An XRC initiator receives nothing.
+    /// No receives: an XRC initiator.
     Nothing,
-    /// An XRC target takes from whichever queue of its domain a request names.
+    /// The shared receive queues of an XRC domain. Each request to an XRC target names one of them.
     Domain {
+        /// The XRC domain.
         xrcd: Arc<Xrcd>,
-        /// The queue of the WQE that is being filled.
+        /// Shared receive queue of the held WQE.
         current: Option<Arc<Srq>>,
     },
 }
 
 impl RecvQueue {
-    /// A queue of the QP's own, on `ring`. Process context.
+    /// Creates a receive queue on a ring of the QP's own, whose WQEs have up to `max_sge` SGEs.
+    /// Process context.
     ///
     /// # Errors
     ///
@@ -57,7 +63,7 @@ impl RecvQueue {
         })
     }
 
-    /// One that takes from `srq`. Process context.
+    /// Creates a receive queue that takes WQEs from `srq`. Process context.
     ///
     /// # Errors
     ///
@@ -69,7 +75,7 @@ impl RecvQueue {
         })
     }
 
-    /// No queue at all. Process context.
+    /// Creates the receive queue of a QP that receives nothing. Process context.
     ///
     /// # Errors
     ///
@@ -81,7 +87,8 @@ impl RecvQueue {
         })
     }
 
-    /// The queues of an XRC domain. Process context.
+    /// Creates a receive queue that takes WQEs from the shared receive queues of an XRC domain.
+    /// Process context.
     ///
     /// # Errors
     ///
@@ -96,7 +103,8 @@ impl RecvQueue {
         })
     }
 
-    /// The slot of the next WQE, if nobody else takes from the queue.
+    /// Returns the slot of the next WQE in the QP's own ring. Returns `None` if the QP has no ring
+    /// of its own.
     pub(crate) fn position(&self) -> Option<u32> {
         match &self.source {
             Source::Own(ring) => Some(ring.position()),
@@ -104,14 +112,16 @@ impl RecvQueue {
         }
     }
 
-    /// From now on takes no more than the WQEs posted for this QP before this call.
+    /// Closes the QP's own ring: only the WQEs that were posted before this call are taken. Has no
+    /// effect on shared queues.
     pub(crate) fn close(&mut self) {
         if let Source::Own(ring) = &mut self.source {
             ring.close();
         }
     }
 
-    /// Forgets all that was posted for this QP: RESET.
+    /// Gives up the held WQE and drops all WQEs posted to the QP's own ring, for a QP that enters
+    /// RESET.
     pub(crate) fn reset(&mut self) {
         self.held.release();
         match &mut self.source {
@@ -121,7 +131,8 @@ impl RecvQueue {
         }
     }
 
-    /// WQEs posted for this QP and not yet taken. 0 of a shared queue, and while the producer index is none.
+    /// Returns the number of WQEs that are posted to the QP's own ring and not yet taken. Returns 0
+    /// if the queue is shared, and while the producer index in the ring is invalid.
     pub(crate) fn posted(&self) -> u32 {
         match &self.source {
             Source::Own(ring) => ring.posted().unwrap_or(0),
@@ -129,11 +140,11 @@ impl RecvQueue {
         }
     }
 
-    /// Takes the next posted WQE.
+    /// Takes the next WQE that is posted.
     ///
     /// # Errors
     ///
-    /// [`QueueFault::Broken`] if a shared queue is in error.
+    /// [`QueueFault::Broken`] if a shared queue is in the error state.
     pub(crate) fn take(&mut self, effects: &mut RunEffects) -> Result<Fetch<RecvWr>, QueueFault> {
         match &mut self.source {
             Source::Own(ring) => Ok(ring.take(&mut self.held)),
@@ -149,11 +160,12 @@ impl RecvQueue {
         }
     }
 
-    /// Takes the next WQE posted to the queue `srqn` of the XRC domain.
+    /// Takes the next WQE that is posted to the shared receive queue `srqn` of the XRC domain.
     ///
     /// # Errors
     ///
-    /// [`QueueFault::Unknown`] if the domain has no such queue, [`QueueFault::Broken`] if the queue is in error.
+    /// [`QueueFault::Unknown`] if the domain has no such queue, [`QueueFault::Broken`] if the queue
+    /// is in the error state.
     pub(crate) fn take_named(
         &mut self,
         srqn: Srqn,
@@ -174,7 +186,8 @@ impl RecvQueue {
         Ok(taken.wr)
     }
 
-    /// The queue of an XRC domain from which [`Self::take_named`] took last, unless it is destroyed; `None` when asked again.
+    /// Takes the shared receive queue from which [`Self::take_named`] took the last WQE. Returns
+    /// `None` if the queue is destroyed, or was taken before.
     pub(crate) fn take_current(&mut self) -> Option<Arc<Srq>> {
         match &mut self.source {
             Source::Domain { current, .. } => current.take().filter(|srq| srq.is_in_service()),
@@ -182,7 +195,8 @@ impl RecvQueue {
         }
     }
 
-    /// Whether the queue of an XRC domain from which [`Self::take_named`] took last isn't destroyed.
+    /// Returns whether the shared receive queue from which [`Self::take_named`] took the last WQE
+    /// still exists. Returns `true` if the QP is not an XRC target.
     pub(crate) fn has_current(&self) -> bool {
         match &self.source {
             Source::Domain {
@@ -192,12 +206,13 @@ impl RecvQueue {
         }
     }
 
-    /// The protection domain whose memory a request reaches, of a QP in `pd`: of an XRC target that of
-    /// the queue which the request names.
+    /// Returns the protection domain whose memory a request of the peer accesses. That is the QP's
+    /// domain `pd`, or the domain of the shared receive queue that a request to an XRC target
+    /// names.
     ///
     /// # Errors
     ///
-    /// [`AccessFault::NoQueue`] if a request to an XRC target names no queue of its domain.
+    /// [`AccessFault::NoQueue`] if a request to an XRC target names no queue of its XRC domain.
     #[inline]
     pub(crate) fn reached(&self, pd: PdId, named: Option<Srqn>) -> Result<PdId, AccessFault> {
         match &self.source {
@@ -209,17 +224,17 @@ impl RecvQueue {
         }
     }
 
-    /// Gives up the WQE that was taken last: all is copied to it that will be.
+    /// Gives up the held WQE. The QP copies nothing more to it.
     pub(crate) fn release(&mut self) {
         self.held.release();
     }
 
-    /// The protection domain of the WQE held, of a QP in `own`.
+    /// Returns the protection domain of the held WQE. `own` is the QP's domain.
     ///
     /// # Errors
     ///
-    /// `LocProtErr` if the queue of an XRC domain from which the WQE was taken is destroyed: its owner may use the memory for
-    /// something else.
+    /// `LocProtErr` if the WQE was taken from a queue of an XRC domain and the queue is destroyed:
+    /// its owner may use the memory for something else.
     #[inline]
     fn pd(&self, own: PdId) -> Result<PdId, WcStatus> {
         match &self.source {
@@ -233,11 +248,11 @@ impl RecvQueue {
         }
     }
 
-    /// Copies a whole frame to the WQE held. `own` as for [`Self::scatter`].
+    /// Copies a whole frame to the held WQE. `own` is as for [`Self::scatter`].
     ///
     /// # Errors
     ///
-    /// Those of [`sge::write`].
+    /// The errors of [`sge::write`].
     pub(crate) fn scatter_frame(
         &self,
         frame: &RxFrame,
@@ -250,13 +265,16 @@ impl RecvQueue {
         })
     }
 
-    /// Copies the payload of `packet` to `offset` bytes into the WQE held, and the global route header of a datagram to its
-    /// beginning, or what `sanitized` has in place of either. `own` is the QP's: a WQE of a shared queue belongs to the domain of
-    /// the queue (IBTA 1.x §10.2.9).
+    /// Copies the payload of `packet` to the held WQE, from `offset` bytes on. For a datagram it
+    /// also copies the global route header to the beginning of the WQE. For a MAD `sanitized`
+    /// replaces the addresses of the header and the payload.
+    ///
+    /// `own` is the memory of the QP's owner. The WQE of a shared receive queue belongs to the
+    /// protection domain of that queue (IBTA 1.x §10.2.9).
     ///
     /// # Errors
     ///
-    /// Those of [`sge::write`].
+    /// The errors of [`sge::write`].
     pub(crate) fn scatter(
         &self,
         offset: u32,

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Posted receives: a ring that a process fills, and how far it was taken.
+//! Receive ring: the ring in which a process or a kernel consumer posts receives, and the position
+//! up to which WQEs were taken.
 //!
-//! A receive WQE is taken for good: its SGEs are copied out ([`Held`]) and its slot is free for the
-//! poster at once. Whoever takes has exclusive access: the holder of a QP's turn for the QP's own
-//! ring, the lock of a shared receive queue for that.
+//! A receive WQE is taken once and never returned to the ring. Its SGEs are copied out ([`Held`]),
+//! and its slot is free for the poster at once. Callers have exclusive access: the turn lock
+//! protects a QP's own ring, the lock of a shared receive queue protects the ring of that queue.
 
 use kernel::prelude::*;
 use rdma::abi::ring::Ring;
@@ -19,18 +20,18 @@ use crate::qp::{
     wqe::{total_length, RecvHeader, Sge, RECV_HEADER},
 };
 
-/// The SGEs of the receive WQE that a QP fills.
+/// SGEs of the receive WQE that a QP fills.
 ///
-/// A responder holds at most one: messages of one QP never interleave.
+/// A responder holds at most one WQE, because the messages of one QP never interleave.
 pub(crate) struct Held {
-    /// Room for as many as a WQE of the ring may have.
+    /// Storage for as many SGEs as a WQE of the ring may have.
     sges: KVVec<Sge>,
-    /// How many of them the WQE has.
+    /// Number of SGEs that the WQE has.
     used: usize,
 }
 
 impl Held {
-    /// Room for `max_sge` SGEs. Process context.
+    /// Creates storage for `max_sge` SGEs. Process context.
     ///
     /// # Errors
     ///
@@ -42,17 +43,22 @@ impl Held {
         })
     }
 
-    /// The SGEs.
+    /// Returns the SGEs of the WQE.
     pub(crate) fn sges(&self) -> &[Sge] {
         self.sges.get(..self.used).unwrap_or_default()
     }
 
-    /// The WQE is done with.
+    /// Gives up the WQE.
     pub(crate) fn release(&mut self) {
         self.used = 0;
     }
 
-    /// Copies the SGEs of a WQE and returns the length of the longest message that fits.
+    /// Copies the SGEs of a WQE. Returns the length of the longest message that fits, in bytes.
+    ///
+    /// # Errors
+    ///
+    /// `LocQpOpErr` if the WQE has too many SGEs, `LocLenErr` if the sum of their lengths exceeds
+    /// the maximum message length.
     fn fill(&mut self, ring: &Ring, slot: u32, num_sge: u32) -> Result<u32, WcStatus> {
         self.used = 0;
         let sges = self
@@ -66,22 +72,22 @@ impl Held {
     }
 }
 
-/// The ring.
+/// Receive ring.
 pub(crate) struct RecvRing {
     ring: Ring,
-    /// The next slot to take.
+    /// Next slot to take.
     next: u32,
-    /// Once closed: the slot behind the last one that is taken.
+    /// Slot behind the last one that is taken, once the ring is closed.
     end: Option<u32>,
 }
 
 impl RecvRing {
-    /// Bytes of a WQE with `max_sge` SGEs.
+    /// Returns the bytes of a WQE with `max_sge` SGEs.
     pub(crate) const fn element_size(max_sge: u32) -> usize {
         RECV_HEADER.saturating_add(sge::bytes(max_sge))
     }
 
-    /// Nothing is taken of `ring` yet.
+    /// Creates the receive ring on `ring`, from which nothing was taken.
     pub(crate) fn new(ring: Ring) -> Self {
         Self {
             ring,
@@ -90,45 +96,46 @@ impl RecvRing {
         }
     }
 
-    /// How many WQEs fit.
+    /// Returns the number of WQEs that fit.
     pub(crate) fn capacity(&self) -> u32 {
         self.ring.capacity()
     }
 
-    /// The next slot to take.
+    /// Returns the next slot to take.
     pub(crate) fn position(&self) -> u32 {
         self.next
     }
 
-    /// Something is posted and not yet taken.
+    /// Returns whether a WQE is posted and not yet taken.
     pub(crate) fn has_posted(&self) -> bool {
         self.producer() != self.next
     }
 
-    /// From now on takes no more than the WQEs posted before this call.
+    /// Closes the ring: only the WQEs that were posted before this call are taken.
     pub(crate) fn close(&mut self) {
         self.end = Some(self.producer());
     }
 
-    /// The slot behind the last one to take.
+    /// Returns the slot behind the last one to take.
     #[inline]
     fn producer(&self) -> u32 {
         self.end.unwrap_or_else(|| self.ring.producer())
     }
 
-    /// How many WQEs are posted and not yet taken; `None` if the process left an index that is none.
+    /// Returns the number of WQEs that are posted and not yet taken. Returns `None` if the process
+    /// has written an invalid producer index.
     pub(crate) fn posted(&self) -> Option<u32> {
         let producer = self.ring.valid_producer()?;
         Some(self.ring.distance(self.next, producer))
     }
 
-    /// Forgets all that was posted: RESET.
+    /// Drops all WQEs that are posted, for a QP that enters RESET.
     pub(crate) fn forget(&mut self) {
         self.next = self.producer();
         self.ring.publish_consumer(self.next);
     }
 
-    /// Takes the next posted WQE.
+    /// Takes the next WQE that is posted, and copies its SGEs to `held`.
     pub(crate) fn take(&mut self, held: &mut Held) -> Fetch<RecvWr> {
         if self.has_posted() {
             self.take_first(held)
@@ -137,7 +144,7 @@ impl RecvRing {
         }
     }
 
-    /// As [`Self::take`], when something is known to be posted.
+    /// Takes the next WQE, as [`Self::take`] does. The caller knows that one is posted.
     pub(crate) fn take_first(&mut self, held: &mut Held) -> Fetch<RecvWr> {
         let slot = self.next;
         let raw: [u8; RECV_HEADER] = self.ring.read_array(slot);
@@ -157,15 +164,17 @@ impl RecvRing {
     }
 }
 
-/// What is posted to a ring, to be copied while others go on taking from it.
+/// The WQEs that are posted to a ring, to be copied while QPs continue to take from it.
 pub(crate) struct Posted {
     ring: Ring,
+    /// Slot of the first WQE.
     from: u32,
+    /// Slot behind the last WQE.
     to: u32,
 }
 
 impl RecvRing {
-    /// What is posted and not yet taken.
+    /// Returns the WQEs that are posted and not yet taken.
     pub(crate) fn snapshot(&self) -> Posted {
         Posted {
             ring: self.ring.share(),
@@ -174,11 +183,11 @@ impl RecvRing {
         }
     }
 
-    /// A ring that starts with a copy of `posted`. Process context.
+    /// Creates a receive ring that starts with a copy of `posted`. Process context. May sleep.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if it is too small.
+    /// `EINVAL` if `ring` is too small.
     pub(crate) fn with_copy(ring: Ring, posted: &Posted) -> Result<Self> {
         let count = posted.ring.distance(posted.from, posted.to);
         if count > ring.capacity() {
@@ -189,12 +198,14 @@ impl RecvRing {
         Ok(Self::new(ring))
     }
 
-    /// Takes the place of `old`, of which `posted` is an earlier snapshot that this ring starts
-    /// with: adds what was posted since, at most `limit` WQEs, and leaves out what was taken since.
+    /// Completes the replacement of `old` by this ring. This ring starts with a copy of `posted`,
+    /// an earlier snapshot of `old`. Adds the WQEs that were posted since, at most `limit`, and
+    /// skips the WQEs that were taken since.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if this ring is too small, `EBUSY` if more was posted, or less is posted than was taken.
+    /// `EINVAL` if this ring is too small. `EBUSY` if more than `limit` WQEs were posted, or fewer
+    /// WQEs are posted than were taken.
     pub(crate) fn succeed(&mut self, old: &Self, posted: &Posted, limit: u32) -> Result {
         let count = old.ring.distance(posted.from, posted.to);
         let late = old.ring.distance(posted.to, old.ring.producer());
@@ -206,7 +217,8 @@ impl RecvRing {
             return Err(EINVAL);
         }
         let next = old.ring.distance(posted.from, old.next);
-        // It took back what it had posted, and what was taken meanwhile.
+        // The process withdrew WQEs by its producer index, among them some that were taken
+        // meanwhile.
         if next > total {
             return Err(EBUSY);
         }
@@ -222,7 +234,8 @@ impl RecvRing {
 mod tests {
     use super::*;
 
-    /// A process posts WQEs while its queue is resized, and takes them back once a QP has taken some.
+    /// A process posts WQEs while its queue is resized, and withdraws them after a QP has taken
+    /// some.
     #[test]
     fn refuses_to_have_taken_more_than_is_posted() -> Result {
         for (taken, is_refused) in [(4, false), (5, true)] {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How a QP takes turns, and how those of local peers follow.
+//! Runs of a QP's engine, followed by runs of QPs of this host to which it sent packets (local
+//! peers).
 
 use kernel::{
     prelude::*,
@@ -16,14 +17,18 @@ use crate::qp::{
     turn::{Held, RunRequest},
 };
 
-/// Turns that one caller takes in a row, those of one QP and of local peers together, before it leaves the
-/// rest ([`Qp::leave`]).
+/// Maximum number of runs of one caller, those of the QP and of its local peers together. The
+/// caller defers further work ([`Qp::leave`]).
 const MAX_ROUNDS: u32 = 16;
 
 impl Qp {
-    /// Runs the engine in softirq. That of a process runs only if softirqs have time for it, and leaves those of local peers
-    /// to threads; otherwise a thread runs it. A thread whose CPU must not send hands over to a softirq again, once that
-    /// has time (`next_turn.rs`).
+    /// Runs the engine in softirq, for a work item of the queue `rrxe`.
+    ///
+    /// A process's QP runs only if softirqs of this CPU have time left for QPs of processes
+    /// (`softirq_time.rs`). Otherwise the QP is deferred ([`Self::leave`]). So are the local peers
+    /// to which it sends packets. If a thread then runs the QP on a CPU that must not send, it
+    /// hands the QP over to a softirq of the sending CPU, once that softirq has time left
+    /// (`next_run.rs`).
     pub(super) fn advance_in_softirq(this: ArcBorrow<'_, Self>) {
         if this.kernel_queue.is_some() {
             return Self::advance(this);
@@ -41,19 +46,22 @@ impl Qp {
         }
     }
 
-    /// Runs the engine, and those of local peers to which it sent packets. Any context up to softirq.
+    /// Runs the engine, and the engines of local peers to which it sends packets. Any context up to
+    /// softirq.
     ///
-    /// A local peer of another payer has one turn, as of a packet from the network, however often its turn would come: its
-    /// process may have posted more than whoever calls this wants to wait for. A QP of the kernel leaves those of
-    /// processes to threads, for softirqs run it without an account.
+    /// Local peers of other payers have one run in all, as for a packet from the network
+    /// ([`RunRequest::Packet`]). Their processes may have posted more than this caller should spend
+    /// time on. A QP of a kernel consumer defers all local peers of processes, because softirqs run
+    /// it without an account.
     ///
-    /// Bottom halves are off until all is told, also between two turns: a thread that is preempted there would keep
-    /// notifications and wishes of others for as long as it gets no CPU.
+    /// Bottom halves are disabled until the effects of the last run are reported, also between two
+    /// runs. A thread that was preempted there would delay notifications and run requests of others
+    /// for as long as it gets no CPU.
     pub(super) fn advance(this: ArcBorrow<'_, Self>) {
         Self::advance_with(this, &mut Arrivals::of(&this.inbox));
     }
 
-    /// As [`Self::advance`], with `arrivals` that may have a packet which came just now.
+    /// Runs the engine as [`Self::advance`] does, with `arrivals` that may have a packet at hand.
     pub(super) fn advance_with(this: ArcBorrow<'_, Self>, arrivals: &mut Arrivals<'_>) {
         let _off = bottom_halves_off();
         let wish = match arrivals.has_latest() {
@@ -76,7 +84,7 @@ impl Qp {
         }
     }
 
-    /// Whether the same accounts pay for both QPs.
+    /// Returns whether the same accounts pay for both QPs.
     fn has_payer_of(&self, other: &Self) -> bool {
         match (self.payer(), other.payer()) {
             (Some(own), Some(others)) => own.has_accounts_of(others),
@@ -84,9 +92,12 @@ impl Qp {
         }
     }
 
-    /// Runs the engine until it has nothing to do, its budget or the `rounds` are spent, or another CPU has it.
-    /// Returns a local peer that got packets. `held` is the turn, if the caller has it; `wish` is what it is for. With bottom
-    /// halves off.
+    /// Runs the engine until it has no work left, or another CPU holds the turn lock. Defers the QP
+    /// after a run that has used up its packet budget, and when the run budget `rounds` is used up.
+    /// Returns a local peer that got packets and has not run. Bottom halves are disabled.
+    ///
+    /// `held` is the guard of the turn lock, if the caller has it. `wish` is the purpose of the
+    /// runs. `packet` has come for the QP and is not in the inbox.
     pub(super) fn take_turns(
         this: ArcBorrow<'_, Self>,
         mut held: Option<Held<'_, Option<KBox<Core>>>>,
@@ -99,14 +110,15 @@ impl Qp {
             return None;
         }
         let mut peer = None;
-        // Until all is told: destruction waits for it, of QPs that the kernel uses.
+        // Held until all effects are reported. The destruction of a kernel consumer's QP waits for
+        // it.
         let _readers = this.kernel_queue.as_ref().map(|_| rcu::read_lock());
         let mut run = |arrivals: &mut Arrivals<'_>| {
             this.turn.advance(
                 held.take(),
                 wish,
                 |core, wishes| {
-                    // All look-ups of the turn share this section, and cost less.
+                    // All look-ups of the run share this read section, which makes them cheaper.
                     this.net.readers.within(|| match core {
                         Some(core) => core.run(this, arrivals, wishes.are_for_packets()),
                         None => RunEffects::default(),
@@ -125,7 +137,8 @@ impl Qp {
                     }
                     match effects.continuation {
                         Continuation::None if goes_on => return true,
-                        // A wish that is made from now on finds the turn free.
+                        // A caller that leaves a run request after this check finds the turn lock
+                        // free.
                         Continuation::None if !this.turn.is_wanted() => {}
                         Continuation::None | Continuation::Anywhere => Self::leave(this),
                         Continuation::On(cpu) => Self::schedule_on(this, cpu),
@@ -136,7 +149,7 @@ impl Qp {
         };
         run(arrivals);
         if let Some(packet) = arrivals.take_latest() {
-            // Another CPU has the turn, or the turn ended before the packet was taken in.
+            // Another CPU holds the turn lock, or the runs ended before the packet was taken in.
             if let Err(skb) = this.inbox.push(packet.into_skb()) {
                 this.net.drops.discard(skb, Discard::Overflow);
             }
@@ -146,7 +159,7 @@ impl Qp {
     }
 }
 
-/// Remembers `other` as the peer to run; one that was remembered before runs later.
+/// Stores `other` as the local peer to run next. Defers a peer that was stored before.
 pub(crate) fn note_peer(peer: &mut Option<Arc<Qp>>, other: Arc<Qp>) {
     if matches!(peer, Some(before) if Arc::ptr_eq(before, &other)) {
         return;

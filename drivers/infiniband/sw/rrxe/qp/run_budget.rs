@@ -1,27 +1,30 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How many turns one caller takes in a row.
+//! Run budget: how many runs of engines one caller makes.
 
 use kernel::{
     prelude::*,
     time::{Delta, Instant, Monotonic},
 };
 
-/// After this time a caller begins no further turn: what it does has softirqs excluded. As long as the kernel has softirqs run
-/// at most (`MAX_SOFTIRQ_TIME`, kernel/softirq.c, with a tick of 1 ms).
+/// Time after which a caller begins no further run, because softirqs are excluded during its runs.
+/// It equals the longest time for which the kernel runs softirqs in a row (`MAX_SOFTIRQ_TIME`,
+/// kernel/softirq.c, with a tick of 1 ms).
 const LONGEST: Delta = Delta::from_millis(2);
 
-/// The turns that a caller may still take, those of one QP and of local peers together.
+/// The runs that a caller may still make, those of one QP and of its local peers together.
 pub(super) struct RunBudget {
+    /// Number of runs left.
     left: u32,
-    /// It has taken one. Most callers take no other, so the clock is read from the second turn on.
+    /// The first run was made. Most callers make no other, so the clock is read from the second run
+    /// on.
     begun: bool,
-    /// When the second turn had ended.
+    /// End of the second run.
     since: Option<Instant<Monotonic>>,
 }
 
 impl RunBudget {
-    /// So many turns.
+    /// Creates a budget of `left` runs.
     #[inline]
     pub(super) fn new(left: u32) -> Self {
         Self {
@@ -31,7 +34,8 @@ impl RunBudget {
         }
     }
 
-    /// A turn was taken. Returns whether the caller may take another one.
+    /// Takes one run off the budget after it was made. Returns whether the caller may make another
+    /// run.
     #[inline]
     pub(super) fn spend(&mut self) -> bool {
         self.left = self.left.saturating_sub(1);
@@ -42,12 +46,13 @@ impl RunBudget {
         self.left > 0
     }
 
-    /// Whether there is a turn left.
+    /// Returns whether a run is left.
     #[inline]
     pub(super) fn is_left(&self) -> bool {
         self.left > 0
     }
 
+    /// Ends the budget if more than [`LONGEST`] has passed since the end of the second run.
     fn look_at_clock(&mut self) {
         let since = *self.since.get_or_insert_with(Instant::now);
         if since.elapsed() >= LONGEST {

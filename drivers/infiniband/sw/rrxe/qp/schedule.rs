@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Where and when the engine of a QP runs: in softirq, in a thread, or by the poller of its doorbells.
+//! Schedules runs of a QP's engine: in softirq, in a thread of `rrxe_deferred`, or by the poller of
+//! its doorbell page.
 
 use kernel::{
     cpu::CpuId,
@@ -46,15 +47,16 @@ impl HrTimerCallback for Qp {
     type Pointer<'a> = Arc<Qp>;
 
     fn run(this: ArcBorrow<'_, Qp>, _: HrTimerCallbackContext<'_, Qp>) -> HrTimerRestart {
-        // Not here: the holder of the turn cancels the timer, and would wait for this very
-        // function.
+        // The timer's function does not run the engine. The holder of the turn lock cancels the
+        // timer and waits for this function, so this function must not want the turn lock.
         Qp::leave(this);
         HrTimerRestart::NoRestart
     }
 }
 
-/// Wakes a QP that waited for its packets to leave. It names the QP only, for packets may outlive
-/// it.
+/// Wakes a QP that waited for packets in flight to leave this host.
+///
+/// It holds the QP's number and no reference, because packets may outlive the QP.
 pub(crate) struct Waker {
     pub(super) net: Arc<NetContext>,
     pub(super) qpn: Qpn,
@@ -68,8 +70,11 @@ impl Wake for Waker {
 }
 
 impl Qp {
-    /// Leaves the work of a process's QP to the watcher of its doorbells, so that it counts for
-    /// that process, or to a thread, so that others have their share of the CPU. Any context up to softirq.
+    /// Defers further work of a QP. Any context up to softirq.
+    ///
+    /// A process's QP is deferred to the poller of its doorbell page, so that the CPU time counts
+    /// for that process, or to a thread, so that other threads get their share of the CPU. The QP
+    /// of a kernel consumer runs in softirq.
     pub(super) fn leave(this: ArcBorrow<'_, Self>) {
         if this.kernel_queue.is_some() {
             Self::schedule(this);
@@ -78,38 +83,41 @@ impl Qp {
         }
     }
 
-    /// Has a thread run the engine, once the QP's payer has one for it. Any context up to softirq.
+    /// Has a thread run the engine, once the QP's payer has a thread for it. Any context up to
+    /// softirq.
     pub(super) fn defer_to_thread(this: Arc<Self>) {
         Waiter::Qp(this).begin();
     }
 
-    /// Has a thread run the engine of a QP that was given one. Any context.
+    /// Queues the work item of a QP that has the permission to occupy a thread. Any context.
     pub(crate) fn enqueue_deferred(this: Arc<Self>) {
         let workqueues = this.workqueues.clone();
-        // It isn't queued: the QP has its thread until the item has run.
+        // Never queued already: the QP keeps its permission until the item has run.
         let _ = workqueues.deferred.enqueue::<_, 2>(this);
     }
 
-    /// Leaves the rest of the work to the watcher of the process's doorbells, if there is one. Any
-    /// context.
+    /// Defers further work to the poller of the process's doorbell page. Returns `false` if no
+    /// poller polls the page. Any context.
     fn is_deferred_to_poller(&self) -> bool {
         self.doorbell.as_ref().is_some_and(Doorbell::leave)
     }
 
-    /// Lets the work queue run the engine. Any context.
+    /// Queues a run of the engine in softirq, on this CPU. Any context.
     pub(crate) fn schedule(this: ArcBorrow<'_, Self>) {
-        // Already queued is as good: it has not run yet.
+        // An item that is queued already has not run yet, so it sees all work.
         let _ = this.workqueues.softirq.enqueue::<_, 0>(Arc::from(this));
     }
 
-    /// Lets the work queue run the engine on `cpu`. Any context with interrupts enabled.
+    /// Queues a run of the engine in softirq on `cpu`. Any context with interrupts enabled.
     ///
-    /// An item that is queued while it runs runs again on the CPU that it runs on (`__queue_work()`,
-    /// kernel/workqueue.c), and would ask for `cpu` again, for as long as packets of the QP are in flight. So two items
-    /// take turns: at most one of them is the item that runs.
+    /// A work item that is queued while it runs is executed again on the CPU that it runs on
+    /// (`__queue_work()`, kernel/workqueue.c). There it would ask for `cpu` again, for as long as
+    /// packets of the QP are in flight. So this uses two items alternately: at most one of them is
+    /// the item that runs now.
     pub(super) fn schedule_on(this: ArcBorrow<'_, Self>, cpu: CpuId) {
         let turns = &this.workqueues.softirq;
-        // Queued elsewhere it will come here again, or needn't.
+        // If the item is queued on another CPU already, that run calls this again or no longer
+        // needs to.
         if this.hops.fetch_add(1, ordering::Relaxed) % 2 == 0 {
             let _ = turns.enqueue_on::<_, 3>(cpu, Arc::from(this));
         } else {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The send queue of a QP: the mapped ring, and private copies of the WQEs in flight.
+//! Send queue of a QP: the mapped ring, and private copies of the WQEs in flight.
 //!
-//! A WQE is copied out of the ring once, when the engine takes it; the SGEs are kept here, under
-//! the WQE's place in the ring. Inline payload stays in the ring until the WQE is retired: it is
-//! payload only, nothing is decided by it, and the peer sees whatever the process left there.
+//! A WQE is copied out of the ring once, when the engine takes it. Its SGEs are kept in this queue,
+//! indexed by the WQE's slot in the ring. Inline payload stays in the ring until the WQE is
+//! retired. It is payload only, and no decision depends on it: if the process changes it, the peer
+//! gets the changed bytes.
 
 use kernel::prelude::*;
 use rdma::{abi::ring::Ring, memory::fast_mr::Registration};
@@ -30,49 +31,56 @@ use crate::{
     verbs::pd::PdId,
 };
 
-/// What is kept of a WQE in flight besides what the engine keeps.
+/// Payload of a WQE in flight. The engine keeps the other parts of the WQE.
 #[derive(Clone, Copy, Default)]
 struct Particulars {
+    /// Number of SGEs.
     num_sge: u32,
-    /// The payload lies in the ring.
+    /// The payload is in the ring.
     inline: bool,
 }
 
-/// The send queue.
+/// Send queue. Protected by the turn lock.
 ///
 /// # Invariants
 ///
-/// At most `window` WQEs are taken and not yet retired, they follow one another in the ring, and
-/// `window` is a power of two that divides the number of slots; so `slot & (window - 1)` names the
-/// private copy of each without collision.
+/// At most `window` WQEs are taken and not yet retired, and they occupy consecutive slots of the
+/// ring. `window` is a power of two that divides the number of slots. So `slot & (window - 1)` is
+/// the index of each WQE's private copy, without collision.
 pub(crate) struct SendQueue {
+    /// Ring that the process or the kernel queue writes.
     ring: Ring,
-    /// The next slot to take.
+    /// Next slot to take.
     next: u32,
-    /// Once closed: the slot behind the last one that is taken.
+    /// Slot behind the last one that is taken, once the queue is closed.
     end: Option<u32>,
+    /// Maximum number of WQEs in flight.
     window: u32,
+    /// Maximum number of SGEs of a WQE.
     max_sge: u32,
+    /// Maximum number of bytes of inline payload.
     max_inline: u32,
-    /// `sq_sig_type` was ALL: every request is signaled.
+    /// Each send work request completes with a CQE (`sq_sig_type` is `IB_SIGNAL_ALL_WR`).
     signal_all: bool,
+    /// Process or kernel consumer.
     owner: Owner,
-    /// A window was bound since the QP was made, or reset.
+    /// A memory window was bound since the QP was created or reset.
     binds: bool,
+    /// Payload of `window` WQEs.
     particulars: KVVec<Particulars>,
-    /// `window` rows of `max_sge` SGEs.
+    /// SGEs of `window` WQEs, `max_sge` for each.
     sges: KVVec<Sge>,
-    /// Where the datagrams of `window` WQEs go; empty for connected QPs.
+    /// Destinations of the datagrams of `window` WQEs. Empty for connected QPs.
     destinations: KVVec<Destination>,
 }
 
 impl SendQueue {
-    /// Bytes of a WQE with `max_sge` SGEs or `max_inline` bytes of inline payload.
+    /// Returns the bytes of a WQE with `max_sge` SGEs or `max_inline` bytes of inline payload.
     pub(crate) fn element_size(max_sge: u32, max_inline: u32) -> usize {
         SEND_HEADER.saturating_add(sge::bytes(max_sge).max(max_inline as usize))
     }
 
-    /// The queue on `ring`. Process context.
+    /// Creates the send queue on `ring`. Process context.
     ///
     /// # Errors
     ///
@@ -115,40 +123,41 @@ impl SendQueue {
         })
     }
 
-    /// How many WQEs may be in flight.
+    /// Returns the maximum number of WQEs in flight.
     pub(crate) fn window(&self) -> u32 {
         self.window
     }
 
-    /// Forgets all that was posted: RESET.
+    /// Drops all WQEs that are posted, for a QP that enters RESET.
     pub(crate) fn reset(&mut self) {
         self.binds = false;
         self.next = self.producer();
         self.ring.publish_consumer(self.next);
     }
 
-    /// Something is posted and not yet taken.
+    /// Returns whether a WQE is posted and not yet taken.
     pub(crate) fn has_posted(&self) -> bool {
         self.producer() != self.next
     }
 
-    /// From now on takes no more than the WQEs posted before this call.
+    /// Closes the queue: only the WQEs that were posted before this call are taken.
     pub(crate) fn close(&mut self) {
         self.end = Some(self.producer());
     }
 
-    /// The slot behind the last one to take.
+    /// Returns the slot behind the last one to take.
     #[inline]
     fn producer(&self) -> u32 {
         self.end.unwrap_or_else(|| self.ring.producer())
     }
 
-    /// WQEs posted and not yet retired, as far as the process is to be believed.
+    /// Returns the number of WQEs that are posted and not yet retired. The process writes one of
+    /// the two indices, so the number may be wrong.
     pub(crate) fn posted(&self) -> u32 {
         self.ring.claimed()
     }
 
-    /// Takes the next posted WQE.
+    /// Takes the next WQE that is posted.
     #[inline]
     pub(crate) fn take(&mut self) -> Fetch<SendWr> {
         if self.has_posted() {
@@ -158,7 +167,8 @@ impl SendQueue {
         }
     }
 
-    /// Out of line: an engine asks far more often than it is given something.
+    /// Takes the next WQE. The caller knows that one is posted. Not inlined, because the engine
+    /// mostly finds the queue empty.
     #[inline(never)]
     fn take_posted(&mut self) -> Fetch<SendWr> {
         let slot = self.next;
@@ -170,7 +180,8 @@ impl SendQueue {
             *destination = destination_of(&raw);
         }
         let length = self.keep_payload(slot, &raw, &header);
-        // The engine wants a well-formed request even with a verdict: it completes under its cookie.
+        // The engine needs a well-formed work request even for a malformed WQE, which completes
+        // with its `wr_id`.
         let op = header.op.unwrap_or(SendOp::Send(SendTail::Plain));
         let wr = SendWr {
             slot: SendSlot(slot),
@@ -188,7 +199,11 @@ impl SendQueue {
         }
     }
 
-    /// Copies the SGEs of a WQE and returns the length of its message.
+    /// Copies the SGEs of a WQE. Returns the length of its message, in bytes.
+    ///
+    /// # Errors
+    ///
+    /// `LocQpOpErr` if the WQE has too many SGEs, `LocLenErr` if its length is not valid.
     fn keep_payload(
         &mut self,
         slot: u32,
@@ -226,7 +241,7 @@ impl SendQueue {
         total_length(sges).ok_or(WcStatus::LocLenErr)
     }
 
-    /// Where the datagram of a WQE goes.
+    /// Returns the destination of a WQE's datagram.
     pub(crate) fn destination(&self, slot: SendSlot) -> Destination {
         self.destinations
             .get(self.row(slot.0))
@@ -234,32 +249,34 @@ impl SendQueue {
             .unwrap_or_default()
     }
 
-    /// What a fast registration asks for. Only the kernel posts those, so the ring still has it.
+    /// Returns the arguments of a fast registration (REG_MR). Only kernel consumers post these, so
+    /// the ring still holds them.
     pub(crate) fn registration(&self, slot: SendSlot) -> Registration {
         registration(&self.ring.read_array(slot.0))
     }
 
-    /// What the WQE in `slot` binds. It is read for the first time here, and once.
+    /// Returns the arguments of the memory window bind in `slot`. They are read here only, and
+    /// once.
     pub(crate) fn bind(&mut self, slot: SendSlot) -> Bind {
         self.binds = true;
         wqe::bind(&self.ring.read_array(slot.0))
     }
 
-    /// Whether the QP may have windows.
+    /// Returns whether the QP may have bound memory windows.
     pub(crate) fn binds(&self) -> bool {
         self.binds
     }
 
-    /// Gives the ring's slot back to the poster.
+    /// Returns the WQE's slot of the ring to the poster.
     pub(crate) fn retire(&mut self, slot: SendSlot) {
         self.ring.publish_consumer(self.ring.next(slot.0));
     }
 
-    /// Checks key, range and permission of each SGE.
+    /// Checks key, range and permission of each SGE. Inline payload is always permitted.
     ///
     /// # Errors
     ///
-    /// Those of [`sge::check`].
+    /// The errors of [`sge::check`].
     pub(crate) fn check(
         &self,
         slot: SendSlot,
@@ -270,11 +287,11 @@ impl SendQueue {
         sge::check(self.sges(slot), access, mrs, pd)
     }
 
-    /// Copies the payload of `packet` to `offset` bytes into the message.
+    /// Copies the payload of `packet` to the WQE's SGEs, from `offset` bytes of the message on.
     ///
     /// # Errors
     ///
-    /// Those of [`sge::write`].
+    /// The errors of [`sge::write`].
     pub(crate) fn scatter(
         &self,
         slot: SendSlot,
@@ -285,11 +302,11 @@ impl SendQueue {
         sge::scatter(self.sges(slot), offset, packet, own)
     }
 
-    /// Stores an atomic's original value in host order.
+    /// Stores an atomic's original value to the WQE's SGEs, in host byte order.
     ///
     /// # Errors
     ///
-    /// Those of [`sge::write`].
+    /// The errors of [`sge::write`].
     pub(crate) fn scatter_word(
         &self,
         slot: SendSlot,
@@ -299,11 +316,11 @@ impl SendQueue {
         sge::scatter_bytes(self.sges(slot), 0, &word.to_ne_bytes(), own)
     }
 
-    /// Appends `length` bytes at `offset` of the message to a frame.
+    /// Appends `length` bytes of the message, from `offset` on, to a packet or frame.
     ///
     /// # Errors
     ///
-    /// Those of [`sge::walk`].
+    /// The errors of [`sge::walk`].
     pub(crate) fn gather(
         &self,
         slot: SendSlot,
@@ -328,6 +345,11 @@ impl SendQueue {
         )
     }
 
+    /// Appends `length` bytes of inline payload, from `offset` on, to a packet or frame.
+    ///
+    /// # Errors
+    ///
+    /// `LocLenErr` if `length` exceeds [`limits::MAX_INLINE`].
     fn gather_inline(
         &self,
         slot: SendSlot,
@@ -345,10 +367,12 @@ impl SendQueue {
         Ok(())
     }
 
+    /// Returns the index of the private copy of the WQE in `slot`.
     fn row(&self, slot: u32) -> usize {
         (slot & self.window.wrapping_sub(1)) as usize
     }
 
+    /// Returns the payload of a WQE in flight.
     fn particulars(&self, slot: SendSlot) -> Particulars {
         self.particulars
             .get(self.row(slot.0))
@@ -356,6 +380,7 @@ impl SendQueue {
             .unwrap_or_default()
     }
 
+    /// Returns the SGEs of a WQE in flight.
     fn sges(&self, slot: SendSlot) -> &[Sge] {
         let used = self.particulars(slot).num_sge as usize;
         let first = self.row(slot.0).saturating_mul(self.max_sge as usize);
@@ -366,7 +391,11 @@ impl SendQueue {
     }
 }
 
-/// Lengths that follow from the operation rather than from the buffers.
+/// Checks the length of operations whose length is fixed: atomics and ATOMIC WRITE have 8 bytes.
+///
+/// # Errors
+///
+/// `LocLenErr`.
 fn check_length(wr: &SendWr) -> Result<(), WcStatus> {
     match wr.op {
         SendOp::Atomic(..) | SendOp::AtomicWrite(_) if wr.length != 8 => Err(WcStatus::LocLenErr),

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Walks of scatter/gather lists: each piece is looked up, checked and used at once.
+//! Access to the memory of scatter/gather lists. Each span of an SGE is looked up, checked and used
+//! before the next one.
 //!
-//! Keys are resolved at every use: a region deregistered in the meantime is simply no longer there.
+//! Keys are looked up at every use, so a region that was deregistered meanwhile is not found.
 
 use rdma::{
     abi::ring::Ring,
@@ -25,18 +26,20 @@ use crate::{
     verbs::pd::PdId,
 };
 
-/// The memory of a QP's owner.
+/// Access to the memory of a QP's owner.
 pub(crate) struct OwnMemory<'a> {
+    /// Memory regions of the device.
     pub(crate) mrs: &'a MrTable,
+    /// Protection domain to which the keys must belong.
     pub(crate) pd: PdId,
-    /// The region that was used last.
+    /// Memory region that was used last.
     pub(crate) recent: &'a mut LastLookup<Mr>,
-    /// What to do about absent memory.
+    /// State that an access to absent memory parks.
     pub(crate) parked: &'a mut Parked,
 }
 
 impl OwnMemory<'_> {
-    /// The same for a shorter time.
+    /// Borrows the same access for a shorter time.
     #[inline]
     pub(crate) fn reborrow(&mut self) -> OwnMemory<'_> {
         OwnMemory {
@@ -48,12 +51,12 @@ impl OwnMemory<'_> {
     }
 }
 
-/// Bytes of `count` SGEs in a WQE.
+/// Returns the bytes of `count` SGEs in a WQE.
 pub(crate) const fn bytes(count: u32) -> usize {
     SGE_SIZE.saturating_mul(count as usize)
 }
 
-/// Checks key, range and permission of every SGE that isn't empty.
+/// Checks key, range and permission of each SGE whose length is not zero.
 ///
 /// # Errors
 ///
@@ -71,13 +74,15 @@ pub(crate) fn check(
     Ok(())
 }
 
-/// Calls `visit` with each span of the `length` bytes at `offset`, and its distance from `offset`. No span is longer
-/// than [`LONGEST_SPAN`], which every region serves; the frame of a raw packet QP may be.
+/// Calls `visit` with each span of the `length` bytes that begin at byte `offset` of the list. The
+/// second argument is the span's distance from `offset`. A span has at most [`LONGEST_SPAN`] bytes,
+/// as many as every kind of region can serve at once. The frame of a raw packet QP may be longer
+/// than one span.
 ///
 /// # Errors
 ///
-/// `LocProtErr` when a key, range or permission is wrong, `LocLenErr` when the list is too short,
-/// what `visit` returns, and [`ScatterFault::Retry`].
+/// `LocProtErr` if a key, range or permission is wrong, `LocLenErr` if the list is too short, the
+/// error of `visit`, and [`ScatterFault::Retry`] if memory is absent.
 pub(crate) fn walk(
     sges: &[Sge],
     offset: u32,
@@ -123,11 +128,12 @@ pub(crate) fn walk(
         .ok_or(ScatterFault::Failed(WcStatus::LocLenErr))
 }
 
-/// Calls `copy` with each span of the `length` bytes at `offset`, to be written, and its distance from `offset`.
+/// Calls `copy` with each span of the `length` bytes that begin at byte `offset` of the list, in
+/// order to write to them. The second argument is the span's distance from `offset`.
 ///
 /// # Errors
 ///
-/// Those of [`walk`]; `LocProtErr` for those of `copy`.
+/// The errors of [`walk`], and `LocProtErr` if `copy` fails.
 pub(crate) fn write(
     sges: &[Sge],
     offset: u32,
@@ -141,11 +147,11 @@ pub(crate) fn write(
     })
 }
 
-/// Copies the payload of `packet` to `offset` bytes into the list.
+/// Copies the payload of `packet` to the list, from byte `offset` on.
 ///
 /// # Errors
 ///
-/// Those of [`write`].
+/// The errors of [`write`].
 pub(crate) fn scatter(
     sges: &[Sge],
     offset: u32,
@@ -158,11 +164,11 @@ pub(crate) fn scatter(
     })
 }
 
-/// Copies a few bytes to `offset` bytes into the list.
+/// Copies `bytes` to the list, from byte `offset` on. For short data.
 ///
 /// # Errors
 ///
-/// Those of [`write`].
+/// The errors of [`write`].
 pub(crate) fn scatter_bytes(
     sges: &[Sge],
     offset: u32,
@@ -177,7 +183,7 @@ pub(crate) fn scatter_bytes(
     })
 }
 
-/// Copies SGEs out of a WQE, each word once.
+/// Copies the SGEs at byte `at` of a WQE to `sges`. Reads each word of the ring once.
 pub(crate) fn read_sges(ring: &Ring, slot: u32, at: usize, sges: &mut [Sge]) {
     for (index, sge) in sges.iter_mut().enumerate() {
         let offset = index.saturating_mul(SGE_SIZE).saturating_add(at);

@@ -1,29 +1,29 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Where an object keeps the handle of its own timer.
+//! Slot in which an object keeps the handle of its own hrtimer.
 //!
-//! The handle counts as a reference to the object. So the object is freed only after its owner has
-//! emptied the slot, and a handle that arrives later must not stay: [`TimerSlot::close`] makes the
-//! slot refuse it. A timer is started outside the lock of its slot, because dropping a handle cancels the
-//! timer and waits for its function, which takes that lock.
+//! The handle holds a reference to the object. So the object can be freed only after its owner has
+//! emptied the slot, and a handle that is stored later would never be dropped: [`TimerSlot::close`]
+//! makes the slot refuse it. A timer is started outside the lock of its slot. Dropping a handle
+//! cancels the timer and waits for its function, which takes that lock.
 
 use kernel::prelude::*;
 
-/// A slot for the handle of a timer.
+/// Slot for the handle of a timer. Protected by a lock of the object.
 pub(crate) enum TimerSlot<H> {
-    /// The object is in use. There is a handle if the timer was started.
+    /// The object is in use. The handle is present if the timer was started.
     Open(Option<H>),
     /// The object is destroyed.
     Closed,
 }
 
 impl<H> TimerSlot<H> {
-    /// An empty slot.
+    /// Creates an empty slot.
     pub(crate) const fn new() -> Self {
         Self::Open(None)
     }
 
-    /// Takes the handle out. The caller drops it outside the lock. Any context.
+    /// Takes the handle. The caller drops it outside the lock. Any context.
     pub(crate) fn take(&mut self) -> Option<H> {
         match self {
             Self::Open(handle) => handle.take(),
@@ -31,12 +31,12 @@ impl<H> TimerSlot<H> {
         }
     }
 
-    /// Keeps the handle of a timer that was just started. Returns a handle that another CPU has put
-    /// here meanwhile; the caller drops it outside the lock. Any context.
+    /// Stores the handle of a timer that was just started. Returns a handle that another CPU has
+    /// stored meanwhile. The caller drops it outside the lock. Any context.
     ///
     /// # Errors
     ///
-    /// The handle itself if the slot is closed; the caller drops it outside the lock.
+    /// The given handle if the slot is closed. The caller drops it outside the lock.
     pub(crate) fn put(&mut self, handle: H) -> Result<Option<H>, H> {
         match self {
             Self::Open(place) => Ok(place.replace(handle)),
@@ -44,7 +44,8 @@ impl<H> TimerSlot<H> {
         }
     }
 
-    /// Empties the slot for good. The caller drops the handle outside the lock. Any context.
+    /// Empties the slot and closes it. The caller drops the returned handle outside the lock. Any
+    /// context.
     pub(crate) fn close(&mut self) -> Option<H> {
         let handle = self.take();
         *self = Self::Closed;
@@ -72,7 +73,8 @@ mod tests {
         Ok(())
     }
 
-    /// The object is destroyed between the push that makes a notification due and the notification.
+    /// The object is destroyed after a push has made a notification due, and before the
+    /// notification starts the timer.
     #[test]
     fn a_timer_started_after_the_end_holds_nothing() -> Result {
         let owner = Arc::new(7, GFP_KERNEL)?;

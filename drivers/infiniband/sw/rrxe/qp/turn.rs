@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Who runs an engine: whoever gets the turn.
+//! The turn lock of a QP's engine: a combining lock (flat combining).
 //!
-//! A doorbell, a packet in softirq, a timer or a work item wants the engine to advance. Each leaves
-//! what it has where the engine finds it (a ring, the inbox, the clock), and calls
-//! [`Turn::advance`]. If another CPU has the turn, that one will see the wish before it is through;
-//! so nobody waits, and no wish is lost.
+//! Doorbells, packets in softirq, timers and work items want the engine to run. Each caller first
+//! stores its input where the engine finds it: a work request in the ring, a packet in the inbox,
+//! the time in the clock. Then it calls [`Turn::advance`]. A caller that finds the lock held leaves
+//! a run request ([`RunRequest`]) to the holder, which runs the engine again before it is done. So
+//! no caller of `advance` spins for the lock, and no run request is lost.
 //!
-//! A query waits, for it must have an answer ([`Turn::wait`]). An attempt fails while the lock has a
-//! queue, and any user may query. A wish that is left to a later attempt would come after all
-//! queries. So a query that finds a wish runs the engine before it gives the turn away
-//! ([`Turn::keep_if_wanted`]). A wish comes after two bodies of queries at most: the one that runs, and
-//! the next one in the queue.
+//! A query needs a result, so it waits for the lock ([`Turn::wait`]). While waiters queue for the
+//! lock each `try_lock` fails, and any user may query at any time. Run requests left to a later
+//! `try_lock` would starve behind the queries. So a query that finds a run request runs the engine
+//! before it drops the lock ([`Turn::keep_if_wanted`]). A run request waits for at most two
+//! queries: the one that holds the lock, and the next one in the queue.
 //!
 //! # Context
 //!
-//! Any context up to softirq. The body runs with bottom halves disabled and must not sleep.
+//! Any context up to softirq. The engine runs with bottom halves disabled and must not sleep.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -25,41 +26,44 @@ use rdma::{
     support::sync::{smp_mb, swap_fully_ordered, BhSpinLock, BhSpinLockGuard},
 };
 
-/// The turn, held by a caller that waited for it.
+/// Guard of the turn lock, for a caller that waited for it.
 pub(crate) type Held<'a, T> = BhSpinLockGuard<'a, T>;
 
-/// The purpose for which a caller wants a turn.
+/// Purpose of a run.
 #[derive(Clone, Copy)]
 #[repr(u32)]
 pub(crate) enum RunRequest {
-    /// To take in a packet that came from the network, and no more.
+    /// Take in a received packet. In such a run a QP without acknowledgements sends no posted work
+    /// request (`Core::run`).
     Packet = 1 << 0,
-    /// To do all that is due.
+    /// Do all work that is due.
     All = 1 << 1,
 }
 
-/// The purposes of a turn: those of its holder, and of the callers that left it to the holder.
+/// Purposes of a run: those of the lock's holder and of the callers that left a run request to it.
+/// Bits of [`RunRequest`].
 #[derive(Clone, Copy)]
 pub(crate) struct RunRequests(u32);
 
 impl RunRequests {
-    /// Nobody wants more of it than a packet taken in.
+    /// Returns whether the run has no purpose but to take in packets.
     pub(crate) fn are_for_packets(self) -> bool {
         self.0 == RunRequest::Packet as u32
     }
 }
 
-/// An engine and the right to run it.
+/// An engine and the lock that protects it.
 #[pin_data]
 pub(crate) struct Turn<T> {
-    /// Bits of [`RunRequest`]: what was left to do since the holder last looked.
+    /// Run requests since the holder last took them. Bits of [`RunRequest`].
     wanted: AtomicU32,
+    /// The engine. The lock disables bottom halves.
     #[pin]
     engine: BhSpinLock<T>,
 }
 
 impl<T: Unpin> Turn<T> {
-    /// A turn that nobody has.
+    /// Creates an unlocked turn lock around `engine`.
     pub(crate) fn new(engine: T) -> impl PinInit<Self> {
         pin_init!(Self {
             wanted: AtomicU32::new(0),
@@ -67,22 +71,24 @@ impl<T: Unpin> Turn<T> {
         })
     }
 
-    /// Waits for the turn. Process context only: what must not be refused, as `modify_qp`.
+    /// Waits for the turn lock. Process context. For callers that cannot leave their work to the
+    /// holder, such as `modify_qp`.
     ///
-    /// RunRequests of others stay: call [`Self::advance`] after the guard is dropped, or as
-    /// [`Self::keep_if_wanted`] says.
+    /// Run requests of other callers are kept. Call [`Self::advance`] after the guard is dropped,
+    /// or use [`Self::keep_if_wanted`].
     pub(crate) fn wait(&self) -> Held<'_, T> {
         self.engine.lock()
     }
 
-    /// Ends a turn that was waited for, unless somebody wished for one meanwhile. The caller calls
-    /// [`Self::advance`] with what it gets.
+    /// Drops the guard `held`, or returns it if another caller has left a run request meanwhile.
+    /// The caller passes the returned guard to [`Self::advance`].
     pub(crate) fn keep_if_wanted<'a>(&'a self, held: Held<'a, T>) -> Option<Held<'a, T>> {
         if self.wanted.load(Ordering::Relaxed) != 0 {
             return Some(held);
         }
         drop(held);
-        // A wish may have come after the look. If another CPU has the turn by now, it sees the wish.
+        // A run request may be left between the load above and the unlock. If another CPU holds the
+        // lock now, it sees the request.
         if self.is_wanted() {
             self.engine.try_lock()
         } else {
@@ -90,15 +96,15 @@ impl<T: Unpin> Turn<T> {
         }
     }
 
-    /// Whether somebody wished for a turn, perhaps in vain while another held it; to be asked by one
-    /// who did, after the guard is dropped.
+    /// Returns whether a run request is left, maybe by a caller whose `try_lock` failed. To be
+    /// called by a former holder, after it has dropped the guard.
     pub(crate) fn is_wanted(&self) -> bool {
-        // After the unlock: as in `advance`.
+        // Orders the load after the unlock. Pairs with the full ordering in [`Self::advance`].
         smp_mb();
         self.wanted.load(Ordering::Relaxed) != 0
     }
 
-    /// Leaves a wish to whoever has the turn.
+    /// Leaves a run request to the holder of the lock. Fully ordered.
     fn make(&self, wish: RunRequest) {
         let mut wishes = wish as u32;
         loop {
@@ -106,16 +112,18 @@ impl<T: Unpin> Turn<T> {
             if others & !wishes == 0 {
                 return;
             }
-            // Those were taken out, and go in again.
+            // The exchange removed the requests of others. Stores them again, with the own one.
             wishes |= others;
         }
     }
 
-    /// Runs `body` with the turn until no wish is left, and `after` with its result each time,
-    /// without the turn. Returns at once when somebody else has the turn: they will run for us.
-    /// `held` is the turn, if the caller has it. `body` is told what the turn is wanted for.
+    /// Runs `body` with the lock held until no run request is left. Calls `after` with each result
+    /// of `body`, without the lock.
     ///
-    /// `after` returns whether to go on; when it declines, it has arranged for a later call.
+    /// If another caller holds the lock, this leaves `request` to it and returns at once. `held` is
+    /// the guard if the caller has the lock already. `body` gets the purposes of the run. `after`
+    /// returns whether to continue. If it returns `false`, it has arranged for a later call of this
+    /// function.
     pub(crate) fn advance<'a, R>(
         &'a self,
         mut held: Option<Held<'a, T>>,
@@ -123,17 +131,19 @@ impl<T: Unpin> Turn<T> {
         mut body: impl FnMut(&mut T, RunRequests) -> R,
         mut after: impl FnMut(R) -> bool,
     ) {
-        // Full ordering: what was left to do is visible before the wish, and the wish before the
-        // attempt at the lock below. With the barrier after the unlock, either the attempt succeeds
-        // or the holder sees the wish.
+        // Full ordering: the caller's input is visible before its run request, and the request is
+        // visible before the `try_lock`. With the full barrier after the holder's unlock, either
+        // the `try_lock` succeeds or the holder sees the request.
         if held.is_none() {
             self.make(wish);
             held = self.engine.try_lock();
         }
-        // Another holder may have seen the wish already, but not what its maker has at hand.
+        // Another holder may have taken the run request already, but it has not seen the packet
+        // that the caller's `body` carries.
         let mut own = wish as u32;
         while let Some(mut engine) = held {
-            // Fully ordered before the body looks for work: a wish made later is seen below.
+            // Fully ordered before `body` looks for work: a later request is seen by the check
+            // below.
             let wishes =
                 RunRequests(core::mem::take(&mut own) | swap_fully_ordered(&self.wanted, 0));
             let result = body(&mut engine, wishes);
@@ -163,7 +173,7 @@ mod tests {
             )
         };
         assert!(turn.keep_if_wanted(turn.wait()).is_none());
-        // As an attempt leaves it that failed.
+        // Simulates a caller whose `try_lock` failed.
         turn.wanted.store(1, Ordering::Relaxed);
         let held = turn.keep_if_wanted(turn.wait());
         assert!(held.is_some());
@@ -184,7 +194,7 @@ mod tests {
             turn.advance(held, wish, body, |pushed| pushed.is_ok());
         };
         let mut others = KVec::from_elem(RunRequest::All, 1, GFP_KERNEL)?;
-        // A caller that fails to get the turn leaves its wish to the holder.
+        // A caller whose `try_lock` fails leaves its run request to the holder.
         run(None, RunRequest::Packet, &mut || {
             if let Some(wish) = others.pop() {
                 turn.make(RunRequest::Packet);

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Work queue elements of the stock rxe ABI, parsed from a private copy.
+//! Work queue elements (WQEs) of the stock rxe ABI (include/uapi/rdma/rdma_user_rxe.h), parsed from
+//! a private copy.
 //!
-//! A process may change its rings at any time, so each element is copied out of the ring first;
-//! only the copy is looked at here. Lengths are recomputed from the SGEs: stock librxe is known to
-//! write wrong totals, and a hostile process writes what it likes.
+//! A process may change its rings at any time. So each WQE is copied out of the ring first, and
+//! only the copy is parsed. Lengths are computed from the SGEs: stock librxe is known to write
+//! wrong totals, and a hostile process may write any value.
 
 use rdma::{
     abi::uabi::{av, kernel_opcode, opcode, recv_wqe, send_flag, send_wqe, sge},
@@ -31,12 +32,16 @@ pub(crate) const SGE_SIZE: usize = sge::SIZE;
 /// A scatter/gather element.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Sge {
+    /// Address in the address space of the key.
     pub(crate) addr: u64,
+    /// Number of bytes.
     pub(crate) length: u32,
+    /// L_Key of the memory region.
     pub(crate) lkey: Lkey,
 }
 
 impl Sge {
+    /// Parses an SGE.
     pub(crate) fn parse(raw: &[u8; SGE_SIZE]) -> Self {
         Self {
             addr: u64_at(raw, sge::ADDR),
@@ -46,31 +51,38 @@ impl Sge {
     }
 }
 
-/// Who fills a queue.
+/// Poster of a queue's WQEs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Owner {
     /// A process.
     User,
-    /// The kernel, which alone may register memory that it names by address.
+    /// A kernel consumer. Only a kernel consumer may register memory that it names by address
+    /// (REG_MR).
     Kernel,
 }
 
-/// The fixed part of a send WQE.
+/// Fixed part of a send WQE.
 pub(crate) struct SendHeader {
+    /// Cookie for the completion.
     pub(crate) wr_id: u64,
+    /// Operation, or the status with which the WQE completes because its opcode is not supported.
     pub(crate) op: Result<SendOp, WcStatus>,
+    /// The WQE waits for earlier READs and atomics (`IB_SEND_FENCE`).
     pub(crate) fence: bool,
+    /// The WQE completes with a CQE (`IB_SEND_SIGNALED`).
     pub(crate) signaled: bool,
+    /// The peer's completion is a solicited event (`IB_SEND_SOLICITED`).
     pub(crate) solicited: bool,
-    /// Bytes of inline payload that follow, or `None` when SGEs follow.
+    /// Number of bytes of inline payload that follow. `None` if SGEs follow.
     pub(crate) inline: Option<u32>,
+    /// Number of SGEs.
     pub(crate) num_sge: u32,
-    /// The peer's shared receive queue, if the QP is an XRC initiator.
+    /// Number of the peer's shared receive queue, if the QP is an XRC initiator.
     pub(crate) srqn: Srqn,
 }
 
 impl SendHeader {
-    /// Parses a send WQE, of a datagram QP if `datagram` is set.
+    /// Parses a send WQE of `owner`. `datagram` says that the QP is a datagram QP.
     pub(crate) fn parse(raw: &[u8; SEND_HEADER], owner: Owner, datagram: bool) -> Self {
         let flags = u32_at(raw, send_wqe::FLAGS);
         // Some versions of librxe leave one of the two totals of an inline payload at zero.
@@ -80,7 +92,7 @@ impl SendHeader {
         } else {
             send_op(raw, owner)
         };
-        // librxe puts the operand where inline payload goes, without saying that it is inline.
+        // librxe stores the operand of an ATOMIC WRITE as inline payload, without `IB_SEND_INLINE`.
         let operand = matches!(op, Ok(SendOp::AtomicWrite(_)));
         Self {
             wr_id: u64_at(raw, send_wqe::WR_ID),
@@ -95,13 +107,16 @@ impl SendHeader {
     }
 }
 
-/// The fixed part of a receive WQE.
+/// Fixed part of a receive WQE.
 pub(crate) struct RecvHeader {
+    /// Cookie for the completion.
     pub(crate) wr_id: u64,
+    /// Number of SGEs.
     pub(crate) num_sge: u32,
 }
 
 impl RecvHeader {
+    /// Parses a receive WQE.
     pub(crate) fn parse(raw: &[u8; RECV_HEADER]) -> Self {
         Self {
             wr_id: u64_at(raw, recv_wqe::WR_ID),
@@ -110,9 +125,14 @@ impl RecvHeader {
     }
 }
 
-/// `enum ib_uverbs_wr_opcode` and the part of the `wr` union that belongs to it.
+/// Parses the operation of a connected QP: `enum ib_uverbs_wr_opcode` and the member of the `wr`
+/// union that belongs to it.
+///
+/// # Errors
+///
+/// `LocQpOpErr` for other opcodes.
 fn send_op(raw: &[u8; SEND_HEADER], owner: Owner) -> Result<SendOp, WcStatus> {
-    // `ex` holds big-endian immediate data or a key in host order.
+    // `ex` holds big-endian immediate data, or a key in host byte order.
     let imm = Imm(u32::from_be(u32_at(raw, send_wqe::EX)));
     let invalidate = u32_at(raw, send_wqe::EX);
     let rdma = RemoteAddr {
@@ -152,7 +172,11 @@ fn send_op(raw: &[u8; SEND_HEADER], owner: Owner) -> Result<SendOp, WcStatus> {
     })
 }
 
-/// The operations of a datagram QP; the wr union names the peer.
+/// Parses the operation of a datagram QP. The `wr` union names the destination QP.
+///
+/// # Errors
+///
+/// `LocQpOpErr` for operations other than SEND.
 fn datagram_op(raw: &[u8; SEND_HEADER]) -> Result<SendOp, WcStatus> {
     let peer = UdDest {
         qpn: Qpn::new(u32_at(raw, send_wqe::UD_QPN)),
@@ -168,8 +192,8 @@ fn datagram_op(raw: &[u8; SEND_HEADER]) -> Result<SendOp, WcStatus> {
     }
 }
 
-/// Where a datagram goes. A library that has no numbers for address handles leaves zero there, and
-/// the address itself behind it.
+/// Parses the destination of a datagram. A library without numbers for address handles leaves the
+/// number at zero, and stores the address itself behind it.
 pub(crate) fn destination(raw: &[u8; SEND_HEADER]) -> Destination {
     match u32_at(raw, send_wqe::UD_AH) {
         0 => Destination::Posted(posted_av(raw.get(send_wqe::UD_AV..).unwrap_or_default())),
@@ -177,6 +201,7 @@ pub(crate) fn destination(raw: &[u8; SEND_HEADER]) -> Destination {
     }
 }
 
+/// Parses the address of a datagram: `struct rxe_av`.
 fn posted_av(raw: &[u8]) -> PostedAv {
     let dgid = raw.get(av::DGID..).and_then(|tail| tail.first_chunk());
     PostedAv {
@@ -189,7 +214,7 @@ fn posted_av(raw: &[u8]) -> PostedAv {
     }
 }
 
-/// What a fast registration asks for.
+/// Parses the arguments of a fast registration (REG_MR).
 pub(crate) fn registration(raw: &[u8; SEND_HEADER]) -> Registration {
     Registration {
         key: u32_at(raw, send_wqe::REG_KEY),
@@ -198,7 +223,7 @@ pub(crate) fn registration(raw: &[u8; SEND_HEADER]) -> Registration {
     }
 }
 
-/// What a WQE of this opcode binds.
+/// Parses the arguments of a memory window bind (BIND_MW).
 pub(crate) fn bind(raw: &[u8; SEND_HEADER]) -> Bind {
     Bind {
         window: Rkey(u32_at(raw, send_wqe::MW_WINDOW)),
@@ -210,6 +235,7 @@ pub(crate) fn bind(raw: &[u8; SEND_HEADER]) -> Bind {
     }
 }
 
+/// Parses the arguments of a FLUSH.
 fn flush_op(raw: &[u8; SEND_HEADER]) -> SendOp {
     SendOp::Flush(
         RemoteAddr {
@@ -223,32 +249,32 @@ fn flush_op(raw: &[u8; SEND_HEADER]) -> SendOp {
     )
 }
 
-/// The length that a FLUSH names; no payload belongs to it. librxe gives it where the payload's length
-/// is, and leaves the field that the operation has for it at zero.
+/// Returns the length of a FLUSH's range. A FLUSH has no payload. librxe stores the range's length
+/// where other WQEs have the payload's length, and leaves the FLUSH's own length field at zero.
 pub(crate) fn flush_length(raw: &[u8; SEND_HEADER]) -> u32 {
     u32_at(raw, send_wqe::LENGTH)
 }
 
-/// The sum of the SGEs' lengths, if it is a legal message length.
+/// Returns the sum of the SGEs' lengths. Returns `None` if the sum exceeds [`MAX_MESSAGE`].
 pub(crate) fn total_length(sges: &[Sge]) -> Option<u32> {
     sges.iter()
         .try_fold(0u32, |sum, sge| sum.checked_add(sge.length))
         .filter(|sum| *sum <= MAX_MESSAGE)
 }
 
-/// The byte at `at`; 0 beyond the end, which the constants above rule out.
+/// Returns the byte at `at`. Returns 0 beyond the end, where none of the offsets above is.
 fn u8_at(raw: &[u8], at: usize) -> u8 {
     raw.get(at).copied().unwrap_or(0)
 }
 
-/// The native-endian word at `at`; 0 beyond the end.
+/// Returns the native-endian 32-bit word at `at`. Returns 0 beyond the end.
 fn u32_at(raw: &[u8], at: usize) -> u32 {
     raw.get(at..)
         .and_then(|tail| tail.first_chunk())
         .map_or(0, |word| u32::from_ne_bytes(*word))
 }
 
-/// The native-endian double word at `at`.
+/// Returns the native-endian 64-bit word at `at`. Returns 0 beyond the end.
 fn u64_at(raw: &[u8], at: usize) -> u64 {
     raw.get(at..)
         .and_then(|tail| tail.first_chunk())
