@@ -38,19 +38,19 @@ module! {
     params: {
         pollers: u32 {
             default: 0,
-            description: "Pages of doorbells watched at a time; 0: half as many as possible CPUs, none with one",
+            description: "Largest number of doorbell pages polled at the same time; 0: half the number of possible CPUs",
         },
         poll_idle_us: u32 {
             default: 50,
-            description: "Microseconds that a page is watched in vain; 0: never watch any",
+            description: "Microseconds without a post after which a doorbell page is no longer polled; 0: no polling",
         },
         softirq_percent: u32 {
             default: 75,
-            description: "Percent of a CPU's time that softirqs spend on processes' QPs at most; threads do the rest; 100: no bound",
+            description: "Largest percentage of a CPU's time that softirqs spend on QPs of processes; threads do the remaining work; 100: no limit",
         },
         shared_xrcd: u32 {
             default: 0,
-            description: "1: XRC domains of files, and QPs of other processes, can be opened; their number has no limit",
+            description: "1: processes may share XRC domains by a file, and open QPs of other processes; the number of either has no limit",
         },
     },
 }

@@ -141,7 +141,7 @@ pub(crate) struct Qp {
     /// Each send work request completes with a CQE (`IB_SIGNAL_ALL_WR`).
     signal_all: bool,
     /// The QP does not receive its own multicast packets (`IB_QP_CREATE_BLOCK_MULTICAST_LOOPBACK`).
-    blocks_own: bool,
+    blocks_loopback: bool,
     /// Zero of the engine's clock: the instant of the QP's creation.
     epoch: kernel::time::Instant<Monotonic>,
     /// The protocol engine and all state that only a run uses. `None` after [`Qp::destroy`].
@@ -205,7 +205,7 @@ impl Qp {
         if core.as_ref().is_some_and(|core| core.sq.binds()) {
             self.unbind_windows();
         }
-        self.leave_cqs();
+        self.remove_from_cqs();
         self.deferred_permit.close();
         if let Some(doorbell) = &self.doorbell {
             doorbell.release();
@@ -230,7 +230,7 @@ impl Qp {
     }
 
     /// Removes the QP from the lists of its CQs. Process context.
-    fn leave_cqs(&self) {
+    fn remove_from_cqs(&self) {
         for cq in self.cqs() {
             cq.strike_user(self.qpn, self.place);
         }
@@ -307,13 +307,13 @@ impl Qp {
     ///
     /// `EINVAL` before RTS (IBTA 1.x §10.8.3.1), `EIO` when the device is disassociated.
     pub(crate) fn doorbell(this: &Arc<Self>) -> Result {
-        if this.is_at_end() {
+        if this.is_disassociated() {
             return Err(EIO);
         }
         if !this.cached_state.takes_sends() {
             return Err(EINVAL);
         }
-        Self::look_at_sends(this.as_arc_borrow());
+        Self::run_sends(this.as_arc_borrow());
         if let Some(doorbell) = &this.doorbell {
             doorbell.called();
         }
@@ -324,7 +324,7 @@ impl Qp {
     /// system call. Returns whether send work requests were posted since the last call, or an
     /// earlier run was deferred to the poller. Any context up to softirq.
     pub(crate) fn look_at_doorbell(this: ArcBorrow<'_, Self>) -> bool {
-        let Some(doorbell) = this.doorbell.as_ref().filter(|_| !this.is_at_end()) else {
+        let Some(doorbell) = this.doorbell.as_ref().filter(|_| !this.is_disassociated()) else {
             return false;
         };
         if doorbell.take_deferred() {
@@ -332,12 +332,12 @@ impl Qp {
             return true;
         }
         let news = this.cached_state.takes_sends() && doorbell.has_news();
-        Self::look_at_sends(this);
+        Self::run_sends(this);
         news
     }
 
     /// Runs the engine if the QP's state takes send work requests. Any context up to softirq.
-    fn look_at_sends(this: ArcBorrow<'_, Self>) {
+    fn run_sends(this: ArcBorrow<'_, Self>) {
         if this.cached_state.takes_sends() {
             this.pd.note_send();
             Self::advance(this);
@@ -347,7 +347,7 @@ impl Qp {
     /// Returns whether the QP receives no multicast packet of `sender`. A QP can exclude the
     /// packets that it sends itself.
     pub(crate) fn blocks(&self, sender: &Self) -> bool {
-        self.blocks_own && core::ptr::eq(self, sender)
+        self.blocks_loopback && core::ptr::eq(self, sender)
     }
 
     /// Returns whether the QP receives frames of the link layer: it is a raw packet QP.
@@ -363,7 +363,7 @@ impl Qp {
     /// Returns whether the engine makes no more runs: the QP belongs to a process and its device is
     /// disassociated. QPs of kernel consumers run until the consumers have destroyed them.
     #[inline]
-    fn is_at_end(&self) -> bool {
+    fn is_disassociated(&self) -> bool {
         self.device.link.has_flushed() && self.is_of_process()
     }
 

@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// Maximum number of runs that a query makes in a row, before it defers further work.
-const QUERY_ROUNDS: u32 = 8;
+const QUERY_RUNS: u32 = 8;
 
 impl Qp {
     /// Executes `modify_qp`: applies all attributes or none. Process context.
@@ -72,11 +72,11 @@ impl Qp {
         let result = Option::as_mut(&mut turn).map(|core| body(core));
         let held = this.turn.keep_if_wanted(turn);
         if held.is_some() {
-            let mut rounds = RunBudget::new(QUERY_ROUNDS);
+            let mut budget = RunBudget::new(QUERY_RUNS);
             let this = this.as_arc_borrow();
             let arrivals = &mut Arrivals::of(&this.inbox);
-            if let Some(peer) = Self::take_turns(this, held, RunRequest::All, arrivals, &mut rounds)
-            {
+            let request = RunRequest::All;
+            if let Some(peer) = Self::run_engine(this, held, request, arrivals, &mut budget) {
                 Self::leave(peer.as_arc_borrow());
             }
         }
@@ -159,7 +159,7 @@ impl Qp {
     ///
     /// `EINVAL` if the QP is destroyed.
     pub(crate) fn query(this: &Arc<Self>) -> Result<QpQuery> {
-        Self::in_turn(this, |core| this.found(core))
+        Self::in_turn(this, |core| this.query_result(core))
     }
 
     /// Returns the state, the attributes and the lengths of the queues, all as of one instant.
@@ -169,11 +169,11 @@ impl Qp {
     ///
     /// `EINVAL` if the QP is destroyed.
     pub(crate) fn query_with_load(this: &Arc<Self>) -> Result<(QpQuery, QpLoad)> {
-        Self::in_turn(this, |core| (this.found(core), this.load(core)))
+        Self::in_turn(this, |core| (this.query_result(core), this.load(core)))
     }
 
     /// Returns the state and the attributes.
-    fn found(&self, core: &Core) -> QpQuery {
+    fn query_result(&self, core: &Core) -> QpQuery {
         QpQuery {
             attrs: core.engine.attrs(),
             av: core.peer.av(),

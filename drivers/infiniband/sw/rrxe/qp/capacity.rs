@@ -65,7 +65,7 @@ pub(crate) fn new_ring(
 /// # Errors
 ///
 /// `ENOMEM`.
-pub(crate) fn new_poster(
+pub(crate) fn new_kernel_queue(
     send: &Ring,
     recv: Option<&Ring>,
     cap: &QpCap,

@@ -40,7 +40,7 @@ use crate::{
     provider::Rrxe,
     qp::{
         cached_state::CachedState,
-        capacity::{grant, new_poster, new_ring},
+        capacity::{grant, new_kernel_queue, new_ring},
         engine::{new_engine, Core},
         error_poll::ErrorPoll,
         filter::Filter,
@@ -97,7 +97,7 @@ impl Qp {
         let pd = domain(&init)?;
         let net = device.link.context().clone();
         let backlog = net.backlog.clone();
-        let credits = net.credits.clone();
+        let tx_limits = net.credits.clone();
         let payer = payer(device, init.kind, context)?;
         let shares = payer
             .as_ref()
@@ -130,7 +130,7 @@ impl Qp {
                 send_cq: init.send_cq,
                 recv_cq: init.recv_cq,
                 srq: init.srq,
-                tx_limit: tx_limit(init.kind, waker, &credits)?,
+                tx_limit: tx_limit(init.kind, waker, &tx_limits)?,
                 inbox <- SkbQueue::new(limits::INBOX, backlog, shares),
                 filter: Filter::new(init.kind),
                 token: init.upcall.token(),
@@ -143,7 +143,7 @@ impl Qp {
                 doorbell,
                 cap,
                 signal_all: init.signal_all,
-                blocks_own: init.block_loopback,
+                blocks_loopback: init.block_loopback,
                 epoch: Instant::now(),
                 turn <- Turn::new(Some(core)),
                 timer <- HrTimer::new(),
@@ -156,13 +156,13 @@ impl Qp {
             }),
             GFP_KERNEL_ACCOUNT,
         )?;
-        qp.enter_cqs()?;
+        qp.add_to_cqs()?;
         place.publish(qp.clone());
         if let Some(slot) = slot {
             slot.publish(qp.clone());
         }
-        // Checked after the QP is in the lists of its CQs. If a CQ overflows meanwhile, either this
-        // check sees it, or the CQ sees the QP.
+        // Checked after the QP is in the lists of its CQs and in the table of QPs. If a CQ
+        // overflows meanwhile, either this check sees the overflow, or the CQ finds the QP.
         if qp.cqs().any(|cq| cq.is_overflowed()) {
             Self::set_error(qp.as_arc_borrow());
         }
@@ -181,10 +181,10 @@ impl Qp {
     /// # Errors
     ///
     /// `ENOMEM`. In that case the QP is in no list.
-    fn enter_cqs(&self) -> Result {
+    fn add_to_cqs(&self) -> Result {
         for cq in self.cqs() {
             if let Err(error) = cq.enter_user(self.qpn, self.place) {
-                self.leave_cqs();
+                self.remove_from_cqs();
                 return Err(error);
             }
         }
@@ -249,7 +249,7 @@ impl Rings {
     fn kernel_queue(&self, kind: QpKind) -> Result<Option<Pin<KBox<KernelQueue>>>> {
         match kind {
             QpKind::XrcTgt => Ok(None),
-            _ => new_poster(&self.send, self.recv.as_ref(), &self.cap).map(Some),
+            _ => new_kernel_queue(&self.send, self.recv.as_ref(), &self.cap).map(Some),
         }
     }
 }
@@ -390,11 +390,11 @@ fn new_core(
         timer: None,
         own_region: LastLookup::new(),
         peer_region: LastLookup::new(),
-        neighbour: LastLookup::new(),
+        local_qp: LastLookup::new(),
         parked: Parked::default(),
         error_poll: ErrorPoll::new(),
         closed: false,
-        put_off: 0,
+        postponed_runs: 0,
         tx_cpu: TxCpu::new(),
         counters: device.counters.clone(),
         gsi: match init.kind {

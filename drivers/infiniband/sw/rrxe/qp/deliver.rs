@@ -32,11 +32,11 @@ impl Qp {
         if self.qpn == Qpn::GSI {
             checked = checked.and_then(|()| check_management(packet).map_err(stats::drop_counter));
         }
-        let Err(why) = checked else {
+        let Err(reason) = checked else {
             return true;
         };
-        self.device.counters.add(why, 1);
-        self.trace_drop(packet.bth.psn, why);
+        self.device.counters.add(reason, 1);
+        self.trace_drop(packet.bth.psn, reason);
         false
     }
 

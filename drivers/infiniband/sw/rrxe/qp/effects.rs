@@ -24,7 +24,7 @@ pub(crate) struct RunEffects {
     pub(crate) notify_srq: bool,
     /// Shared receive queue of the XRC domain that has asynchronous events to raise, or whose CQ's
     /// consumer is to be notified.
-    pub(crate) named: Option<Arc<Srq>>,
+    pub(crate) xrc_srq: Option<Arc<Srq>>,
     /// A CQ lost a completion, so the QP must enter the error state.
     pub(crate) fatal: bool,
     /// Asynchronous events to raise.
@@ -54,7 +54,7 @@ impl RunEffects {
     /// Returns whether there is nothing to report to ib_core, as after most runs.
     pub(crate) fn is_quiet(&self) -> bool {
         let notify = self.notify_send || self.notify_recv || self.notify_srq;
-        !notify && self.named.is_none() && self.events.is_empty()
+        !notify && self.xrc_srq.is_none() && self.events.is_empty()
     }
 }
 
@@ -123,7 +123,7 @@ impl Qp {
         if let Some(srq) = self.srq.as_ref().filter(|_| effects.notify_srq) {
             srq.notify();
         }
-        if let Some(srq) = &effects.named {
+        if let Some(srq) = &effects.xrc_srq {
             srq.notify();
             if let Some(cq) = srq.cq() {
                 Cq::notify(cq);

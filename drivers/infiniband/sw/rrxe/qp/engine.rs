@@ -36,7 +36,7 @@ use crate::{
         effects::{Continuation, RunEffects},
         engine_host::EngineHost,
         error_poll::ErrorPoll,
-        parked::{ungathered, Parked},
+        parked::{gather_error, Parked},
         peer::Peer,
         raw,
         recv_queue::RecvQueue,
@@ -57,7 +57,7 @@ const BUDGET: u32 = 32;
 const LEAST_SENDS: u32 = 4;
 
 /// Number of runs that empty a full inbox.
-const INBOX_TURNS: u32 = INBOX.div_ceil(BUDGET);
+const INBOX_RUNS: u32 = INBOX.div_ceil(BUDGET);
 
 /// All state of a QP that only a run uses. Protected by the turn lock.
 pub(crate) struct Core {
@@ -80,7 +80,7 @@ pub(crate) struct Core {
     /// Memory region that the peer accessed last.
     pub(crate) peer_region: LastLookup<Mr>,
     /// QP of this host to which the QP sent last.
-    pub(crate) neighbour: LastLookup<Qp>,
+    pub(crate) local_qp: LastLookup<Qp>,
     /// Accesses and packets that wait for a page fault.
     pub(crate) parked: Parked,
     /// Times at which the QP polls its receive queue in the error state.
@@ -89,7 +89,7 @@ pub(crate) struct Core {
     /// disassociated.
     pub(crate) closed: bool,
     /// Number of runs in which a due timeout was postponed because packets were not taken in yet.
-    pub(crate) put_off: u32,
+    pub(crate) postponed_runs: u32,
     /// Counters of the QP: those of its port, or the set that it is bound to (`rdma statistic qp
     /// bind`).
     pub(crate) counters: Arc<Counters>,
@@ -185,7 +185,7 @@ impl Core {
             self.handle_flags(&qp, &mut budget, &mut effects);
         }
         let resumes = self.parked.is_busy();
-        if resumes && self.parked.stands() {
+        if resumes && self.parked.is_parked() {
             self.flush_meanwhile(qp, now, &mut effects);
             return effects;
         }
@@ -203,14 +203,14 @@ impl Core {
             }
         }
         qp.cache_state(self.engine.state());
-        if self.parked.is_busy() && !self.parked.settle() {
+        if self.parked.is_busy() && !self.parked.finish_run() {
             effects.is_parked = true;
             if self.engine.flushes() {
                 self.arm(qp, now, &mut effects);
             }
             return effects;
         }
-        let ended_early = budget == 0 || effects.named.is_some();
+        let ended_early = budget == 0 || effects.xrc_srq.is_some();
         if ended_early && matches!(effects.continuation, Continuation::None) {
             effects.continuation = Continuation::Anywhere;
         }
@@ -225,7 +225,8 @@ impl Core {
         if !self.engine.flushes() {
             return;
         }
-        // The flush may give the WQE's slot to another work request.
+        // Drops the parked packet, because the flush may give its WQE's slot to another work
+        // request.
         let _ = self.parked.take_transmit(self.engine.state());
         self.with_engine(&qp, None, effects, |engine, host| engine.flush_posted(host));
         qp.cache_state(self.engine.state());
@@ -255,7 +256,7 @@ impl Core {
         effects: &mut RunEffects,
     ) -> bool {
         // `effects` has room for one shared receive queue of an XRC domain.
-        while *budget > 0 && effects.named.is_none() {
+        while *budget > 0 && effects.xrc_srq.is_none() {
             let Some(packet) = arrivals.next(&qp.net.drops) else {
                 break;
             };
@@ -271,15 +272,15 @@ impl Core {
     /// Has the engine handle timeouts that are due at `now`.
     ///
     /// If packets are still `waiting` to be taken in, a timeout is postponed: they may be the
-    /// responses that the engine would take for lost. After [`INBOX_TURNS`] runs all packets that
+    /// responses that the engine would take for lost. After [`INBOX_RUNS`] runs all packets that
     /// came before the timeout have been taken in. The timeout does not wait for later packets.
     fn keep_time(&mut self, qp: &Qp, now: Instant, waiting: bool, effects: &mut RunEffects) {
         let due = self.is_due(now);
-        if due && waiting && self.put_off < INBOX_TURNS {
-            self.put_off = self.put_off.wrapping_add(1);
+        if due && waiting && self.postponed_runs < INBOX_RUNS {
+            self.postponed_runs = self.postponed_runs.wrapping_add(1);
             return;
         }
-        self.put_off = 0;
+        self.postponed_runs = 0;
         if due {
             self.with_engine(qp, None, effects, |engine, host| {
                 engine.handle_timeout(now, host);
@@ -301,15 +302,15 @@ impl Core {
             .peer
             .check(&qp.device, &packet.endpoints, ingress, sender)
             .and_then(|()| self.check_management(qp, now, packet));
-        if let Err(why) = checked {
-            self.counters.add(why, 1);
-            qp.trace_drop(packet.packet.bth.psn, why);
+        if let Err(reason) = checked {
+            self.counters.add(reason, 1);
+            qp.trace_drop(packet.packet.bth.psn, reason);
             return true;
         }
         self.with_engine(qp, Some(packet), effects, |engine, host| {
             engine.handle_packet(now, &packet.packet, host);
         });
-        if self.parked.is_busy() && self.parked.stands() {
+        if self.parked.is_busy() && self.parked.is_parked() {
             return false;
         }
         trace::packet_in(qp.device.link.device(), qp.qpn.get(), &packet.packet);
@@ -320,7 +321,8 @@ impl Core {
         true
     }
 
-    /// Defers sending to a thread or the poller, where the CPU time counts for the process.
+    /// Flushes, or defers sending to a thread or the poller, where the CPU time counts for the
+    /// process.
     ///
     /// For QPs without acknowledgements: a packet that comes in never enables one to be sent. So a
     /// stranger's datagram does not cause a softirq to send work requests that a process has posted
@@ -363,9 +365,9 @@ impl Core {
             };
             // Sent here and not in `build_next`, whose stack frame is gone by now: the network
             // stack needs the rest of the kernel stack.
-            if let Next::Leaves(outgoing, transmit) = next {
+            if let Next::Send(outgoing, transmit) = next {
                 let sent = outgoing.send(&self.peer, &qp.tx_limit);
-                self.settle(qp, now, &transmit, sent, effects);
+                self.handle_sent(qp, now, &transmit, sent, effects);
             }
             *budget = budget.wrapping_sub(1);
         }
@@ -381,14 +383,14 @@ impl Core {
         resumes: bool,
         effects: &mut RunEffects,
     ) -> Option<Next> {
-        let mut aside = None;
+        let mut parked_transmit = None;
         if resumes {
-            let kept = self.parked.take_transmit(self.engine.state());
-            aside = kept.filter(|transmit| self.engine.may_send(transmit));
+            let taken = self.parked.take_transmit(self.engine.state());
+            parked_transmit = taken.filter(|transmit| self.engine.may_send(transmit));
         }
         let polled;
-        let next = if aside.is_some() {
-            aside.as_ref()
+        let next = if parked_transmit.is_some() {
+            parked_transmit.as_ref()
         } else {
             polled = self.with_engine(qp, None, effects, |engine, host| {
                 engine.poll_transmit(now, host)
@@ -397,10 +399,10 @@ impl Core {
         };
         let transmit = next?;
         match self.build(qp, transmit, effects) {
-            Ok(Built::Leaves(outgoing)) => return Some(Next::Leaves(outgoing, *transmit)),
-            Ok(Built::Stays(TxOutcome::Left | TxOutcome::Lost)) => {}
-            Ok(Built::Stays(TxOutcome::Dropped)) => self.engine.transmit_dropped(now, transmit),
-            Err(_) if self.parked.stands() => {
+            Ok(Built::Send(outgoing)) => return Some(Next::Send(outgoing, *transmit)),
+            Ok(Built::Handled(TxOutcome::Left | TxOutcome::Lost)) => {}
+            Ok(Built::Handled(TxOutcome::Dropped)) => self.engine.transmit_dropped(now, transmit),
+            Err(_) if self.parked.is_parked() => {
                 self.parked.park_transmit(transmit);
                 return None;
             }
@@ -414,7 +416,7 @@ impl Core {
     /// Handles the result of the network stack for a packet: counts it, or tells the engine of the
     /// failure.
     #[inline(never)]
-    fn settle(
+    fn handle_sent(
         &mut self,
         qp: &Qp,
         now: Instant,
@@ -454,15 +456,15 @@ impl Core {
         transmit: &Transmit,
         effects: &mut RunEffects,
     ) -> Result<Built, TransmitFault> {
-        if matches!(self.peer, Peer::Nobody) {
+        if matches!(self.peer, Peer::Raw) {
             let frame = raw::build(self, qp, transmit)?;
-            return Ok(frame.map_or(Built::Stays(TxOutcome::Lost), Built::Leaves));
+            return Ok(frame.map_or(Built::Handled(TxOutcome::Lost), Built::Send));
         }
         let packet = &transmit.packet;
         let counters = &self.counters;
         let (pd, mrs, length) = (self.pd.id(), &qp.device.mrs, packet.payload_len);
         let mut found = None;
-        let way = match (packet.service, transmit.source) {
+        let resolved = match (packet.service, transmit.source) {
             (Service::Ud(_), Source::Send { slot, .. }) => {
                 let destination = self.sq.destination(slot);
                 found = destination.resolve(&qp.device, pd, qp.qpn, packet.bth.dest)?;
@@ -470,10 +472,10 @@ impl Core {
             }
             _ => self.peer.connected(),
         };
-        let frame = way.and_then(|(address, route)| Frame::new(address, route, transmit));
+        let frame = resolved.and_then(|(address, route)| Frame::new(address, route, transmit));
         let Some(mut frame) = frame else {
             counters.count(Count::SendErr);
-            return Ok(Built::Stays(TxOutcome::Dropped));
+            return Ok(Built::Handled(TxOutcome::Dropped));
         };
         match transmit.source {
             Source::None => {}
@@ -486,10 +488,10 @@ impl Core {
                 };
                 self.sq
                     .gather(slot, offset, length, &mut frame, own)
-                    .map_err(ungathered)?;
+                    .map_err(gather_error)?;
             }
             Source::Remote { rkey, va, srqn } => {
-                let pd = self.rq.reached(pd, srqn).map_err(TransmitFault::Remote)?;
+                let pd = self.rq.remote_pd(pd, srqn).map_err(TransmitFault::Remote)?;
                 let qpn = qp.qpn.get();
                 let range = RemoteRange {
                     context: RemoteContext { pd, qpn },
@@ -506,42 +508,42 @@ impl Core {
             }
         }
         let gsi = self.gsi.as_mut();
-        if let Some(Err(why)) = gsi.map(|gsi| gsi.check_sent(qp, frame.payload(length))) {
-            counters.add(why, 1);
-            return Ok(Built::Stays(TxOutcome::Lost));
+        if let Some(Err(reason)) = gsi.map(|gsi| gsi.check_sent(qp, frame.payload(length))) {
+            counters.add(reason, 1);
+            return Ok(Built::Handled(TxOutcome::Lost));
         }
         trace::packet_out(qp.device.link.device(), qp.qpn.get(), transmit);
         if frame.is_local() {
-            let fate = local::deliver(qp, counters, frame, packet, &mut self.neighbour, effects);
-            if fate == TxOutcome::Left {
+            let outcome = local::deliver(qp, counters, frame, packet, &mut self.local_qp, effects);
+            if outcome == TxOutcome::Left {
                 counters.add_sent(length);
             }
-            return Ok(Built::Stays(fate));
+            return Ok(Built::Handled(outcome));
         }
         if local::is_to_group(&frame, packet) {
             local::deliver_to_group(qp, &frame, effects);
         }
         let Ok(packet) = frame.into_packet() else {
             counters.count(Count::SendErr);
-            return Ok(Built::Stays(TxOutcome::Dropped));
+            return Ok(Built::Handled(TxOutcome::Dropped));
         };
         let route = found.map(|(_, route)| route);
-        Ok(Built::Leaves(Outgoing::Packet { packet, route }))
+        Ok(Built::Send(Outgoing::Packet { packet, route }))
     }
 }
 
 /// Result of the building of a packet.
 enum Built {
     /// The network stack has to send the packet.
-    Leaves(Outgoing),
+    Send(Outgoing),
     /// The packet needs no more work.
-    Stays(TxOutcome),
+    Handled(TxOutcome),
 }
 
 /// Result of the building of the engine's next packet.
 enum Next {
     /// The packet is built, and the network stack has to send it.
-    Leaves(Outgoing, Transmit),
+    Send(Outgoing, Transmit),
     /// The packet needs no more work.
     Done,
 }

@@ -147,7 +147,10 @@ impl Memory for EngineHost<'_> {
         access: RemoteAccess,
     ) -> Result<(), AccessFault> {
         if matches!(access, RemoteAccess::Flush(kind) if kind.selectivity == FLUSH_REGION) {
-            return self.own.mrs.check_region(self.reached()?, rkey, access);
+            return self
+                .own
+                .mrs
+                .check_region(self.remote_context()?, rkey, access);
         }
         let range = self.range(rkey, va, length, access)?;
         let checked = self.own.mrs.check_remote(self.peer_region, &range);
@@ -193,7 +196,7 @@ impl Memory for EngineHost<'_> {
     }
 
     fn invalidate_remote(&mut self, rkey: Rkey) -> Result<(), AccessFault> {
-        self.own.mrs.invalidate(self.reached()?, rkey)
+        self.own.mrs.invalidate(self.remote_context()?, rkey)
     }
 }
 
@@ -202,7 +205,7 @@ impl EngineHost<'_> {
     ///
     /// # Errors
     ///
-    /// [`AccessFault::NoQueue`] as for [`RecvQueue::reached`].
+    /// [`AccessFault::NoQueue`] as for [`RecvQueue::remote_pd`].
     fn range(
         &self,
         rkey: Rkey,
@@ -211,7 +214,7 @@ impl EngineHost<'_> {
         access: RemoteAccess,
     ) -> Result<RemoteRange, AccessFault> {
         Ok(RemoteRange {
-            context: self.reached()?,
+            context: self.remote_context()?,
             rkey,
             va,
             length,
@@ -247,15 +250,15 @@ impl EngineHost<'_> {
     ///
     /// # Errors
     ///
-    /// [`AccessFault::NoQueue`] as for [`RecvQueue::reached`].
+    /// [`AccessFault::NoQueue`] as for [`RecvQueue::remote_pd`].
     #[inline]
-    fn reached(&self) -> Result<RemoteContext, AccessFault> {
-        let named = match self.packet.map(|packet| packet.packet.service) {
-            Some(Service::Xrc(named)) => named,
+    fn remote_context(&self) -> Result<RemoteContext, AccessFault> {
+        let srqn = match self.packet.map(|packet| packet.packet.service) {
+            Some(Service::Xrc(srqn)) => srqn,
             _ => None,
         };
         Ok(RemoteContext {
-            pd: self.rq.reached(self.own.pd, named)?,
+            pd: self.rq.remote_pd(self.own.pd, srqn)?,
             qpn: self.qp.qpn.get(),
         })
     }
@@ -327,7 +330,7 @@ impl Completions for EngineHost<'_> {
             Self::pushed(pushed, &mut notify, &mut self.effects.fatal);
         }
         if notify {
-            self.effects.named = Some(srq);
+            self.effects.xrc_srq = Some(srq);
         }
     }
 

@@ -11,9 +11,9 @@ use kernel::prelude::*;
 use roce::time::{Duration, Instant};
 
 /// Interval between the first polls, and after a poll that found a receive: 50 ms.
-const SHORTEST: Duration = Duration(50_000_000);
+const MIN_INTERVAL: Duration = Duration(50_000_000);
 /// Longest interval between polls that find no receive: 1.6 s.
-const LONGEST: Duration = Duration(1_600_000_000);
+const MAX_INTERVAL: Duration = Duration(1_600_000_000);
 
 /// Polls of a QP's receive queue in the error state.
 #[derive(Clone, Copy)]
@@ -21,7 +21,7 @@ pub(crate) struct ErrorPoll {
     /// Slot before which all receives had been flushed at the last poll.
     position: u32,
     /// Interval until the next poll.
-    pause: Duration,
+    interval: Duration,
     /// Time of the next poll.
     due: Instant,
 }
@@ -31,7 +31,7 @@ impl ErrorPoll {
     pub(crate) const fn new() -> Self {
         Self {
             position: 0,
-            pause: Duration(0),
+            interval: Duration(0),
             due: Instant(0),
         }
     }
@@ -39,11 +39,12 @@ impl ErrorPoll {
     /// Returns the time of the next poll. All receives before slot `position` have been flushed.
     pub(crate) fn due(&mut self, now: Instant, position: u32) -> Instant {
         if position != self.position {
-            (self.position, self.pause, self.due) = (position, SHORTEST, now.after(SHORTEST));
+            (self.position, self.interval, self.due) =
+                (position, MIN_INTERVAL, now.after(MIN_INTERVAL));
         } else if now >= self.due {
-            let longer = Duration(self.pause.0.saturating_mul(2));
-            self.pause = longer.clamp(SHORTEST, LONGEST);
-            self.due = now.after(self.pause);
+            let longer = Duration(self.interval.0.saturating_mul(2));
+            self.interval = longer.clamp(MIN_INTERVAL, MAX_INTERVAL);
+            self.due = now.after(self.interval);
         }
         self.due
     }
@@ -53,38 +54,38 @@ impl ErrorPoll {
 mod tests {
     use super::*;
 
-    /// Returns the sum of the intervals of `looks` polls, in nanoseconds.
-    fn pauses(poll: &mut ErrorPoll, from: &mut Instant, position: u32, looks: usize) -> u64 {
+    /// Returns the sum of the intervals of `polls` polls, in nanoseconds.
+    fn intervals(poll: &mut ErrorPoll, from: &mut Instant, position: u32, polls: usize) -> u64 {
         let begin = *from;
-        for _ in 0..looks {
+        for _ in 0..polls {
             *from = poll.due(*from, position);
         }
         from.0.saturating_sub(begin.0)
     }
 
     #[test]
-    fn a_qp_that_finds_nothing_looks_less_often() -> Result {
+    fn the_interval_doubles_without_a_receive() -> Result {
         let (mut poll, mut now) = (ErrorPoll::new(), Instant(1_000));
-        assert_eq!(pauses(&mut poll, &mut now, 0, 1), SHORTEST.0);
-        assert_eq!(pauses(&mut poll, &mut now, 0, 2), 6 * SHORTEST.0);
-        pauses(&mut poll, &mut now, 0, 10);
-        assert_eq!(pauses(&mut poll, &mut now, 0, 1), LONGEST.0);
+        assert_eq!(intervals(&mut poll, &mut now, 0, 1), MIN_INTERVAL.0);
+        assert_eq!(intervals(&mut poll, &mut now, 0, 2), 6 * MIN_INTERVAL.0);
+        intervals(&mut poll, &mut now, 0, 10);
+        assert_eq!(intervals(&mut poll, &mut now, 0, 1), MAX_INTERVAL.0);
         Ok(())
     }
 
     #[test]
-    fn a_receive_makes_it_look_soon_again() -> Result {
+    fn a_receive_resets_the_interval() -> Result {
         let (mut poll, mut now) = (ErrorPoll::new(), Instant(1_000));
-        pauses(&mut poll, &mut now, 0, 10);
+        intervals(&mut poll, &mut now, 0, 10);
         // A run for another reason, before the poll is due.
         let early = Instant(now.0 + 5);
         poll.due(now, 0);
-        assert_eq!(poll.due(early, 1), early.after(SHORTEST));
+        assert_eq!(poll.due(early, 1), early.after(MIN_INTERVAL));
         Ok(())
     }
 
     #[test]
-    fn turns_in_between_change_nothing() -> Result {
+    fn runs_in_between_change_nothing() -> Result {
         let mut poll = ErrorPoll::new();
         let due = poll.due(Instant(1_000), 0);
         assert_eq!(poll.due(Instant(2_000), 0), due);

@@ -58,13 +58,13 @@ impl Admission {
 /// Senders whose packets a QP takes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
-enum Whose {
+enum Accepts {
     /// No sender: the QP is not connected.
-    Nobodys,
+    NoSender,
     /// The peer.
-    Peers,
+    Peer,
     /// Any sender: datagram QPs.
-    Anybodys,
+    AnySender,
 }
 
 /// The packet filter. Any context.
@@ -74,8 +74,8 @@ enum Whose {
 pub(crate) struct Filter {
     /// Even number that changes with each write; odd during a write.
     version: AtomicU32,
-    /// A value of [`Whose`].
-    whose: AtomicU32,
+    /// A value of [`Accepts`].
+    accepts: AtomicU32,
     /// Value of [`Admission::netdev_index`].
     netdev_index: AtomicU32,
     /// Value of [`Admission::remote`].
@@ -89,13 +89,13 @@ pub(crate) struct Filter {
 impl Filter {
     /// Creates the filter of a QP in RESET.
     pub(crate) fn new(kind: QpKind) -> Self {
-        let whose = match kind {
-            QpKind::Ud | QpKind::Gsi => Whose::Anybodys,
-            _ => Whose::Nobodys,
+        let accepts = match kind {
+            QpKind::Ud | QpKind::Gsi => Accepts::AnySender,
+            _ => Accepts::NoSender,
         };
         Self {
             version: AtomicU32::new(0),
-            whose: AtomicU32::new(whose as u32),
+            accepts: AtomicU32::new(accepts as u32),
             netdev_index: AtomicU32::new(0),
             remote: AtomicU32::new(0),
             source: [const { AtomicU64::new(0) }; 2],
@@ -106,15 +106,15 @@ impl Filter {
     /// Sets the peer whose packets the QP takes from now on, or none. Has no effect on a datagram
     /// QP. The turn lock is held.
     pub(crate) fn set(&self, peer: Option<Admission>) {
-        if self.whose.load(Ordering::Relaxed) == Whose::Anybodys as u32 {
+        if self.accepts.load(Ordering::Relaxed) == Accepts::AnySender as u32 {
             return;
         }
         let version = self.version.load(Ordering::Relaxed);
         self.version
             .store(version.wrapping_add(1), Ordering::Relaxed);
-        let whose = match peer {
-            Some(_) => Whose::Peers,
-            None => Whose::Nobodys,
+        let accepts = match peer {
+            Some(_) => Accepts::Peer,
+            None => Accepts::NoSender,
         };
         // Each store has release semantics: a reader that sees a new value sees the odd version,
         // too.
@@ -125,7 +125,7 @@ impl Filter {
                 .store(peer.netdev_index, Ordering::Release);
             self.remote.store(peer.remote.get(), Ordering::Release);
         }
-        self.whose.store(whose as u32, Ordering::Release);
+        self.accepts.store(accepts as u32, Ordering::Release);
         self.version
             .store(version.wrapping_add(2), Ordering::Release);
     }
@@ -133,7 +133,7 @@ impl Filter {
     /// Returns whether the QP takes packets of one peer, as it does from RTR until RESET. Any
     /// context.
     pub(crate) fn has_peer(&self) -> bool {
-        self.whose.load(Ordering::Relaxed) == Whose::Peers as u32
+        self.accepts.load(Ordering::Relaxed) == Accepts::Peer as u32
     }
 
     /// Refuses a packet that is not of the peer. `sender` is as for [`Admission::check`]. The
@@ -151,9 +151,9 @@ impl Filter {
         sender: Option<u32>,
     ) -> Result<(), Counter> {
         let version = self.version.load(Ordering::Acquire);
-        let whose = self.whose.load(Ordering::Acquire);
-        if whose == Whose::Anybodys as u32 {
-            return check_home(link, endpoints.destination, ingress);
+        let accepts = self.accepts.load(Ordering::Acquire);
+        if accepts == Accepts::AnySender as u32 {
+            return check_destination(link, endpoints.destination, ingress);
         }
         let wanted = Admission {
             endpoints: Endpoints {
@@ -163,7 +163,7 @@ impl Filter {
             netdev_index: self.netdev_index.load(Ordering::Acquire),
             remote: Qpn::new(self.remote.load(Ordering::Acquire)),
         };
-        let verdict = match whose == Whose::Peers as u32 {
+        let verdict = match accepts == Accepts::Peer as u32 {
             true => wanted.check(link, endpoints, ingress, sender),
             false => Err(Counter::DropPeer),
         };
@@ -185,7 +185,7 @@ impl Filter {
 ///
 /// The counter of the reason.
 #[inline]
-fn check_home(link: &Link, to: Gid, ingress: Ingress) -> Result<(), Counter> {
+fn check_destination(link: &Link, to: Gid, ingress: Ingress) -> Result<(), Counter> {
     if ingress.is_none() || ingress.is_by(link.netdev_index()) {
         return Ok(());
     }

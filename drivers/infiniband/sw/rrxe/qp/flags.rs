@@ -5,7 +5,7 @@
 use core::sync::atomic::{AtomicU8, Ordering};
 
 /// A CQ of the QP lost a completion. The QP may only be in RESET or in the error state.
-const CONDEMNED: u8 = 1 << 0;
+const MUST_FAIL: u8 = 1 << 0;
 /// The QP receives frames, not packets: it is a raw packet QP.
 const FRAMES: u8 = 1 << 1;
 
@@ -26,11 +26,11 @@ impl QpFlags {
 
     /// Requires the QP to be in RESET or in the error state from now on.
     pub(crate) fn set_error(&self) {
-        self.0.fetch_or(CONDEMNED, Ordering::Relaxed);
+        self.0.fetch_or(MUST_FAIL, Ordering::Relaxed);
     }
 
     /// Returns whether the QP has to be in RESET or in the error state.
     pub(crate) fn must_fail(&self) -> bool {
-        self.0.load(Ordering::Relaxed) & CONDEMNED != 0
+        self.0.load(Ordering::Relaxed) & MUST_FAIL != 0
     }
 }

@@ -67,7 +67,7 @@ impl KernelRecvQueue {
         let mut producer = self.producer.lock();
         prepare()?;
         producer.next = ring.producer();
-        // This does not free the old ring: the receive queue holds a reference to it.
+        // This does not free the old ring: the shared receive queue still holds a reference to it.
         producer.ring = ring;
         Ok(())
     }

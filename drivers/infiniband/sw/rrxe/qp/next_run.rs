@@ -36,8 +36,8 @@ impl Core {
             return due;
         }
         let due = if is_due { self.engine.deadline() } else { due };
-        // `TxCount::available` may become true without a call of the waker, so the timer asks
-        // again.
+        // `TxCount::available` may become true without a call of the waker, so the timer runs the
+        // QP to ask again.
         let asks_again = now.after(milliseconds(qp.tx_limit.patience()));
         Some(due.map_or(asks_again, |due| due.min(asks_again)))
     }
@@ -86,9 +86,9 @@ impl Core {
     }
 }
 
-/// Returns when a QP continues that must send from a CPU whose softirqs have used up their time
-/// (`softirq_time.rs`), and clears its continuation, so that the timer continues. Returns `None` if
-/// the QP need not wait.
+/// Returns the time at which the QP continues, if it must send from a CPU whose softirqs have used
+/// up their time (`softirq_time.rs`). Clears its continuation, so that the timer runs the QP
+/// instead. Returns `None` if the QP need not wait.
 ///
 /// Without this pause the softirq would refuse the QP, and the thread that runs it then would ask
 /// that CPU again at once.

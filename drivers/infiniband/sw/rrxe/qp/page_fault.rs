@@ -30,7 +30,7 @@ impl WorkItem<1> for Qp {
 
     fn run(this: Arc<Qp>) {
         if let Err(served) = Qp::begin_fault(&this) {
-            Qp::give_up_fault(&this, served);
+            Qp::cancel_fault(&this, served);
         }
     }
 }
@@ -55,7 +55,7 @@ impl Job for Qp {
         // page fault and the run. A preempted thread would keep the QP parked, whose owner may be
         // another process.
         let _off = bottom_halves_off();
-        self.note_fault_end(again);
+        self.end_fault(again);
         Self::advance(self.as_arc_borrow());
         false
     }
@@ -65,7 +65,7 @@ impl Job for Qp {
     /// memory by now. If the key still belongs to memory of a process that has ended, the next page
     /// fault cannot begin, and the access fails.
     fn cancel(self: Arc<Self>) {
-        Self::give_up_fault(&self, true);
+        Self::cancel_fault(&self, true);
     }
 }
 
@@ -84,13 +84,13 @@ impl Qp {
     /// The page fault ends at once. The value is `true` if the access is to be tried again, `false`
     /// if it must fail.
     fn begin_fault(this: &Arc<Self>) -> Result<(), bool> {
-        let wanted = Self::look(this, |core| core.parked.wanted());
+        let wanted = Self::with_core(this, |core| core.parked.wanted());
         let absent = wanted.flatten().ok_or(true)?;
         let found = this.device.mrs.absent(&absent).ok_or(true)?;
         let (memory, _) = found.place().ok_or(true)?;
         let pending = memory.begin(this.clone()).map_err(|_| false)?;
         let mut pending = Some(pending);
-        Self::look(this, |core| core.parked.note_pending(pending.take()));
+        Self::with_core(this, |core| core.parked.set_pending(pending.take()));
         // The job was not stored: the QP was destroyed meanwhile, or the page fault has ended.
         Self::withdraw_fault(pending);
         Ok(())
@@ -109,7 +109,7 @@ impl Qp {
     ///
     /// In contrast to [`Self::in_turn`], run requests that other callers left meanwhile are
     /// deferred, so that the QP's payer pays for their runs.
-    fn look<R>(this: &Arc<Self>, body: impl FnOnce(&mut Core) -> R) -> Option<R> {
+    fn with_core<R>(this: &Arc<Self>, body: impl FnOnce(&mut Core) -> R) -> Option<R> {
         // Until the QP is deferred: a thread that was preempted in between would delay the run
         // requests of others.
         let _off = bottom_halves_off();
@@ -124,15 +124,15 @@ impl Qp {
 
     /// Ends a page fault that no thread of the process has served, and defers the QP. Process
     /// context.
-    fn give_up_fault(this: &Arc<Self>, served: bool) {
+    fn cancel_fault(this: &Arc<Self>, served: bool) {
         let _off = bottom_halves_off();
-        this.note_fault_end(served);
+        this.end_fault(served);
         Self::leave(this.as_arc_borrow());
     }
 
     /// Ends the page fault. `served` is `false` if it failed. The caller ensures that the QP runs.
     /// Process context.
-    fn note_fault_end(&self, served: bool) {
+    fn end_fault(&self, served: bool) {
         if let Some(core) = Option::as_mut(&mut self.turn.wait()) {
             core.parked.end(served);
         }

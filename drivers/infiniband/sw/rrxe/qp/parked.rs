@@ -25,7 +25,7 @@ use crate::{
 
 /// Minimum number of bytes that a page fault for a peer's access serves. Peers mostly access
 /// consecutive addresses. The value is as large as other kinds of read-ahead in the kernel.
-const NEXT: u32 = 1 << 16;
+const MIN_AHEAD: u32 = 1 << 16;
 
 /// An access to memory that is not resident.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +58,7 @@ impl Absent {
             key: range.rkey.0,
             addr: range.va,
             least: range.length,
-            ahead: range.length.max(NEXT),
+            ahead: range.length.max(MIN_AHEAD),
             access: Access::Remote(range.context, range.access),
         }
     }
@@ -93,7 +93,7 @@ impl Parked {
 
     /// Returns whether the QP is parked.
     #[inline]
-    pub(crate) fn stands(&self) -> bool {
+    pub(crate) fn is_parked(&self) -> bool {
         self.wanted.is_some()
     }
 
@@ -106,7 +106,7 @@ impl Parked {
     /// Parks the QP for an access to absent memory. Returns `false` if the page fault of the same
     /// access has failed: then the access must fail.
     #[cold]
-    fn waits_for(&mut self, absent: &Absent) -> bool {
+    fn park(&mut self, absent: &Absent) -> bool {
         if self.failed.as_ref() == Some(absent) {
             return false;
         }
@@ -116,8 +116,8 @@ impl Parked {
     }
 
     /// Stores the job that serves the page fault, unless the page fault has ended already.
-    pub(crate) fn note_pending(&mut self, pending: Option<Pending>) {
-        self.pending = pending.filter(|_| self.stands());
+    pub(crate) fn set_pending(&mut self, pending: Option<Pending>) {
+        self.pending = pending.filter(|_| self.is_parked());
     }
 
     /// Takes the job that serves the page fault. For the destruction of the QP, which withdraws the
@@ -137,12 +137,12 @@ impl Parked {
     /// been tried again, this forgets the failed page fault, so that another access to the same
     /// memory may succeed.
     #[cold]
-    pub(crate) fn settle(&mut self) -> bool {
+    pub(crate) fn finish_run(&mut self) -> bool {
         if self.wanted.is_none() && self.transmit.is_none() {
             self.failed = None;
             self.busy = false;
         }
-        !self.stands()
+        !self.is_parked()
     }
 
     /// Parks a packet that cannot be sent yet.
@@ -176,7 +176,7 @@ impl Parked {
         range: &RemoteRange,
     ) -> Result<R, AccessFault> {
         match result {
-            Err(AccessFault::Retry) if !self.waits_for(&Absent::remote(range)) => {
+            Err(AccessFault::Retry) if !self.park(&Absent::remote(range)) => {
                 Err(AccessFault::Denied)
             }
             result => result,
@@ -187,7 +187,7 @@ impl Parked {
     /// protection error if the page fault of the access has failed.
     #[cold]
     pub(crate) fn local(&mut self, absent: &Absent) -> ScatterFault {
-        match self.waits_for(absent) {
+        match self.park(absent) {
             true => ScatterFault::Retry,
             false => ScatterFault::Failed(WcStatus::LocProtErr),
         }
@@ -196,14 +196,14 @@ impl Parked {
 
 /// Converts the error of gathering payload for a packet. `Retry` parks the packet.
 #[cold]
-pub(crate) fn ungathered(fault: ScatterFault) -> TransmitFault {
+pub(crate) fn gather_error(fault: ScatterFault) -> TransmitFault {
     match fault {
         ScatterFault::Failed(status) => TransmitFault::Local(status),
         ScatterFault::Retry => TransmitFault::Remote(AccessFault::Retry),
     }
 }
 
-#[kunit_tests(rrxe_fault)]
+#[kunit_tests(rrxe_parked)]
 mod tests {
     use super::*;
 
@@ -220,23 +220,23 @@ mod tests {
     #[test]
     fn an_access_whose_fault_failed_fails() {
         let mut parked = Parked::default();
-        assert!(parked.waits_for(&absent()));
+        assert!(parked.park(&absent()));
         parked.end(false);
-        assert!(!parked.waits_for(&absent()));
-        assert!(parked.settle());
-        assert!(parked.waits_for(&absent()));
+        assert!(!parked.park(&absent()));
+        assert!(parked.finish_run());
+        assert!(parked.park(&absent()));
         parked.end(true);
-        assert!(parked.waits_for(&absent()));
+        assert!(parked.park(&absent()));
     }
 
     #[test]
     fn a_fault_from_before_reset_fails_no_access_after_it() {
         let mut parked = Parked::default();
-        assert!(parked.waits_for(&absent()));
+        assert!(parked.park(&absent()));
         parked.clear();
         parked.end(false);
-        assert!(parked.waits_for(&absent()));
+        assert!(parked.park(&absent()));
         parked.end(false);
-        assert!(!parked.waits_for(&absent()));
+        assert!(!parked.park(&absent()));
     }
 }

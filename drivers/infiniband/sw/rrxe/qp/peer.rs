@@ -30,9 +30,9 @@ pub(crate) enum Peer {
     Connected(Option<Connection>),
     /// Datagram QP. Stores the arrival of the last datagram whose destination address was found
     /// among the device's addresses, so that the look-up is not repeated.
-    Anybody(Option<Arrival>),
+    Datagram(Option<Arrival>),
     /// Raw packet QP. Its frames are passed to the network device.
-    Nobody,
+    Raw,
 }
 
 /// Destination address and network device of a datagram.
@@ -75,8 +75,8 @@ impl Peer {
     pub(crate) fn new(kind: QpKind) -> Self {
         match kind {
             QpKind::Rc | QpKind::Uc | QpKind::XrcIni | QpKind::XrcTgt => Self::Connected(None),
-            QpKind::Ud | QpKind::Gsi => Self::Anybody(None),
-            QpKind::RawPacket => Self::Nobody,
+            QpKind::Ud | QpKind::Gsi => Self::Datagram(None),
+            QpKind::RawPacket => Self::Raw,
         }
     }
 
@@ -84,8 +84,8 @@ impl Peer {
     pub(crate) fn forget(&mut self) {
         match self {
             Self::Connected(connection) => *connection = None,
-            Self::Anybody(home) => *home = None,
-            Self::Nobody => {}
+            Self::Datagram(last) => *last = None,
+            Self::Raw => {}
         }
     }
 
@@ -128,8 +128,8 @@ impl Peer {
                 let admission = connection.path.admission();
                 admission.check(&device.link, endpoints, ingress, sender)
             }
-            Self::Connected(None) | Self::Nobody => Err(Counter::DropPeer),
-            Self::Anybody(home) => {
+            Self::Connected(None) | Self::Raw => Err(Counter::DropPeer),
+            Self::Datagram(last) => {
                 let to = endpoints.destination;
                 let arrival = Some(Arrival {
                     to,
@@ -137,11 +137,11 @@ impl Peer {
                     changes: device.link.home_changes(),
                 });
                 // A multicast packet is delivered only to QPs that are attached to its group.
-                if *home == arrival || to.is_multicast() {
+                if *last == arrival || to.is_multicast() {
                     return Ok(());
                 }
                 device.link.check_home(to, ingress)?;
-                *home = arrival;
+                *last = arrival;
                 Ok(())
             }
         }

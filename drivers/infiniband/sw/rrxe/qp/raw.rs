@@ -24,7 +24,7 @@ use roce::{
 use crate::{
     device::stats::{Counter, Counters},
     net::{outgoing::Outgoing, tx::Payload},
-    qp::{effects::RunEffects, engine::Core, parked::ungathered, sge::OwnMemory, Qp},
+    qp::{effects::RunEffects, engine::Core, parked::gather_error, sge::OwnMemory, Qp},
 };
 
 /// Bytes of a VLAN tag, which a network device's MTU does not include.
@@ -37,16 +37,16 @@ struct RawFrame {
     /// Buffer of the frame.
     skb: TxSkb,
     /// A part of the frame could not be appended.
-    torn: bool,
+    incomplete: bool,
 }
 
 impl Payload for RawFrame {
     fn append(&mut self, span: &Span<'_>) {
-        self.torn |= self.skb.put_span(span).is_err();
+        self.incomplete |= self.skb.put_span(span).is_err();
     }
 
     fn copy(&mut self, bytes: &[u8]) {
-        self.torn |= self.skb.put(bytes).is_err();
+        self.incomplete |= self.skb.put(bytes).is_err();
     }
 }
 
@@ -56,13 +56,13 @@ impl RawFrame {
     fn new(netdev: &Netdev, length: u32) -> Option<Self> {
         Some(Self {
             skb: TxSkb::new(netdev.headroom()?, length as usize)?,
-            torn: false,
+            incomplete: false,
         })
     }
 
     /// Returns the frame. Returns `None` if a part of it is missing.
     fn finish(self) -> Option<TxFrame> {
-        match self.torn {
+        match self.incomplete {
             true => None,
             false => Some(self.skb.into_frame()),
         }
@@ -110,7 +110,7 @@ pub(crate) fn build(
     };
     core.sq
         .gather(slot, 0, length, &mut frame, own)
-        .map_err(ungathered)?;
+        .map_err(gather_error)?;
     let Some(frame) = frame.finish() else {
         return lost(counters);
     };
@@ -138,7 +138,7 @@ pub(crate) fn receive(
     budget: &mut u32,
     effects: &mut RunEffects,
 ) {
-    while *budget > 0 && !core.parked.stands() {
+    while *budget > 0 && !core.parked.is_parked() {
         let Some(frame) = frames.pop() else {
             return;
         };
@@ -149,7 +149,7 @@ pub(crate) fn receive(
                 host.rq.scatter_frame(&frame, host.own.reborrow())
             });
         });
-        if core.parked.stands() {
+        if core.parked.is_parked() {
             frames.put_back(frame);
             effects.is_parked = true;
             return;

@@ -177,7 +177,7 @@ impl RecvQueue {
         let srq = xrcd.queue(srqn).ok_or(QueueFault::Unknown)?;
         let taken = srq.take(&mut self.held);
         if taken.notify {
-            effects.named = Some(srq.clone());
+            effects.xrc_srq = Some(srq.clone());
         }
         if taken.broken {
             return Err(QueueFault::Broken);
@@ -214,9 +214,9 @@ impl RecvQueue {
     ///
     /// [`AccessFault::NoQueue`] if a request to an XRC target names no queue of its XRC domain.
     #[inline]
-    pub(crate) fn reached(&self, pd: PdId, named: Option<Srqn>) -> Result<PdId, AccessFault> {
+    pub(crate) fn remote_pd(&self, pd: PdId, srqn: Option<Srqn>) -> Result<PdId, AccessFault> {
         match &self.source {
-            Source::Domain { xrcd, .. } => named
+            Source::Domain { xrcd, .. } => srqn
                 .and_then(|srqn| xrcd.queue(srqn))
                 .map(|srq| srq.pd())
                 .ok_or(AccessFault::NoQueue),

@@ -19,7 +19,7 @@ use crate::qp::{
 
 /// Maximum number of runs of one caller, those of the QP and of its local peers together. The
 /// caller defers further work ([`Qp::leave`]).
-const MAX_ROUNDS: u32 = 16;
+const MAX_RUNS: u32 = 16;
 
 impl Qp {
     /// Runs the engine in softirq, for a work item of the queue `rrxe`.
@@ -34,10 +34,9 @@ impl Qp {
             return Self::advance(this);
         }
         let run = || {
-            let (mut rounds, arrivals) =
-                (RunBudget::new(MAX_ROUNDS), &mut Arrivals::of(&this.inbox));
-            if let Some(peer) = Self::take_turns(this, None, RunRequest::All, arrivals, &mut rounds)
-            {
+            let (arrivals, request) = (&mut Arrivals::of(&this.inbox), RunRequest::All);
+            let mut budget = RunBudget::new(MAX_RUNS);
+            if let Some(peer) = Self::run_engine(this, None, request, arrivals, &mut budget) {
                 Self::leave(peer.as_arc_borrow());
             }
         };
@@ -64,28 +63,28 @@ impl Qp {
     /// Runs the engine as [`Self::advance`] does, with `arrivals` that may have a packet at hand.
     pub(super) fn advance_with(this: ArcBorrow<'_, Self>, arrivals: &mut Arrivals<'_>) {
         let _off = bottom_halves_off();
-        let wish = match arrivals.has_latest() {
+        let request = match arrivals.has_latest() {
             true => RunRequest::Packet,
             false => RunRequest::All,
         };
-        let mut rounds = RunBudget::new(MAX_ROUNDS);
-        let mut rounds_of_others = RunBudget::new(u32::from(this.is_of_process()));
-        let mut next = Self::take_turns(this, None, wish, arrivals, &mut rounds);
+        let mut budget = RunBudget::new(MAX_RUNS);
+        let mut others_budget = RunBudget::new(u32::from(this.is_of_process()));
+        let mut next = Self::run_engine(this, None, request, arrivals, &mut budget);
         while let Some(peer) = next {
             let peer = peer.as_arc_borrow();
-            let (wish, rounds) = match this.has_payer_of(&peer) {
-                true => (RunRequest::All, &mut rounds),
-                false => (RunRequest::Packet, &mut rounds_of_others),
+            let (request, budget) = match this.has_same_payer(&peer) {
+                true => (RunRequest::All, &mut budget),
+                false => (RunRequest::Packet, &mut others_budget),
             };
-            if !rounds.is_left() {
+            if !budget.is_left() {
                 return Self::leave(peer);
             }
-            next = Self::take_turns(peer, None, wish, &mut Arrivals::of(&peer.inbox), rounds);
+            next = Self::run_engine(peer, None, request, &mut Arrivals::of(&peer.inbox), budget);
         }
     }
 
     /// Returns whether the same accounts pay for both QPs.
-    fn has_payer_of(&self, other: &Self) -> bool {
+    fn has_same_payer(&self, other: &Self) -> bool {
         match (self.payer(), other.payer()) {
             (Some(own), Some(others)) => own.has_accounts_of(others),
             (own, others) => own.is_none() && others.is_none(),
@@ -93,19 +92,19 @@ impl Qp {
     }
 
     /// Runs the engine until it has no work left, or another CPU holds the turn lock. Defers the QP
-    /// after a run that has used up its packet budget, and when the run budget `rounds` is used up.
-    /// Returns a local peer that got packets and has not run. Bottom halves are disabled.
+    /// after a run that has used up its packet budget, and when the run budget (`budget`) is used
+    /// up. Returns a local peer that got packets and has not run. Bottom halves are disabled.
     ///
-    /// `held` is the guard of the turn lock, if the caller has it. `wish` is the purpose of the
-    /// runs. `packet` has come for the QP and is not in the inbox.
-    pub(super) fn take_turns(
+    /// `held` is the guard of the turn lock, if the caller has it. `request` is the purpose of the
+    /// runs. `arrivals` may have a packet at hand: it is taken in, or goes to the inbox.
+    pub(super) fn run_engine(
         this: ArcBorrow<'_, Self>,
         mut held: Option<Held<'_, Option<KBox<Core>>>>,
-        wish: RunRequest,
+        request: RunRequest,
         arrivals: &mut Arrivals<'_>,
-        rounds: &mut RunBudget,
+        budget: &mut RunBudget,
     ) -> Option<Arc<Self>> {
-        if this.is_at_end() {
+        if this.is_disassociated() {
             drop(arrivals.take_latest());
             return None;
         }
@@ -116,11 +115,11 @@ impl Qp {
         let mut run = |arrivals: &mut Arrivals<'_>| {
             this.turn.advance(
                 held.take(),
-                wish,
-                |core, wishes| {
+                request,
+                |core, requests| {
                     // All look-ups of the run share this read section, which makes them cheaper.
                     this.net.readers.within(|| match core {
-                        Some(core) => core.run(this, arrivals, wishes.are_for_packets()),
+                        Some(core) => core.run(this, arrivals, requests.are_for_packets()),
                         None => RunEffects::default(),
                     })
                 },
@@ -131,7 +130,7 @@ impl Qp {
                     if let Some(other) = effects.peer {
                         note_peer(&mut peer, other);
                     }
-                    let goes_on = rounds.spend();
+                    let goes_on = budget.spend();
                     if effects.is_parked {
                         Self::request_fault(this);
                     }

@@ -10,7 +10,7 @@ use kernel::{
 /// Time after which a caller begins no further run, because softirqs are excluded during its runs.
 /// It equals the longest time for which the kernel runs softirqs in a row (`MAX_SOFTIRQ_TIME`,
 /// kernel/softirq.c, with a tick of 1 ms).
-const LONGEST: Delta = Delta::from_millis(2);
+const MAX_TIME: Delta = Delta::from_millis(2);
 
 /// The runs that a caller may still make, those of one QP and of its local peers together.
 pub(super) struct RunBudget {
@@ -52,36 +52,36 @@ impl RunBudget {
         self.left > 0
     }
 
-    /// Ends the budget if more than [`LONGEST`] has passed since the end of the second run.
+    /// Ends the budget if more than [`MAX_TIME`] has passed since the end of the second run.
     fn look_at_clock(&mut self) {
         let since = *self.since.get_or_insert_with(Instant::now);
-        if since.elapsed() >= LONGEST {
+        if since.elapsed() >= MAX_TIME {
             self.left = 0;
         }
     }
 }
 
-#[kunit_tests(rrxe_rounds)]
+#[kunit_tests(rrxe_run_budget)]
 mod tests {
     use super::*;
     use kernel::time::delay::fsleep;
 
     #[test]
-    fn end_after_so_many() {
-        let mut rounds = RunBudget::new(2);
-        assert!(rounds.spend());
-        assert!(!rounds.spend());
-        assert!(!rounds.is_left());
+    fn ends_after_the_given_number_of_runs() {
+        let mut budget = RunBudget::new(2);
+        assert!(budget.spend());
+        assert!(!budget.spend());
+        assert!(!budget.is_left());
         assert!(!RunBudget::new(0).is_left());
     }
 
     #[test]
-    fn end_after_a_time() {
-        let mut rounds = RunBudget::new(u32::MAX);
-        assert!(rounds.spend());
-        rounds.spend();
-        fsleep(LONGEST);
-        assert!(!rounds.spend());
-        assert!(!rounds.is_left());
+    fn ends_after_max_time() {
+        let mut budget = RunBudget::new(u32::MAX);
+        assert!(budget.spend());
+        budget.spend();
+        fsleep(MAX_TIME);
+        assert!(!budget.spend());
+        assert!(!budget.is_left());
     }
 }

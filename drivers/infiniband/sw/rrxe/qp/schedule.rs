@@ -115,13 +115,13 @@ impl Qp {
     /// packets of the QP are in flight. So this uses two items alternately: at most one of them is
     /// the item that runs now.
     pub(super) fn schedule_on(this: ArcBorrow<'_, Self>, cpu: CpuId) {
-        let turns = &this.workqueues.softirq;
+        let queue = &this.workqueues.softirq;
         // If the item is queued on another CPU already, that run calls this again or no longer
         // needs to.
         if this.hops.fetch_add(1, ordering::Relaxed) % 2 == 0 {
-            let _ = turns.enqueue_on::<_, 3>(cpu, Arc::from(this));
+            let _ = queue.enqueue_on::<_, 3>(cpu, Arc::from(this));
         } else {
-            let _ = turns.enqueue_on::<_, 0>(cpu, Arc::from(this));
+            let _ = queue.enqueue_on::<_, 0>(cpu, Arc::from(this));
         }
     }
 }

@@ -31,9 +31,10 @@ use crate::{
     verbs::pd::PdId,
 };
 
-/// Payload of a WQE in flight. The engine keeps the other parts of the WQE.
+/// Form of the payload of a WQE in flight: SGEs or inline payload. The engine keeps the other parts
+/// of the WQE.
 #[derive(Clone, Copy, Default)]
-struct Particulars {
+struct WqePayload {
     /// Number of SGEs.
     num_sge: u32,
     /// The payload is in the ring.
@@ -66,8 +67,8 @@ pub(crate) struct SendQueue {
     owner: Owner,
     /// A memory window was bound since the QP was created or reset.
     binds: bool,
-    /// Payload of `window` WQEs.
-    particulars: KVVec<Particulars>,
+    /// Forms of the payload of `window` WQEs.
+    payloads: KVVec<WqePayload>,
     /// SGEs of `window` WQEs, `max_sge` for each.
     sges: KVVec<Sge>,
     /// Destinations of the datagrams of `window` WQEs. Empty for connected QPs.
@@ -108,11 +109,7 @@ impl SendQueue {
             signal_all,
             owner,
             binds: false,
-            particulars: KVVec::from_elem(
-                Particulars::default(),
-                window as usize,
-                GFP_KERNEL_ACCOUNT,
-            )?,
+            payloads: KVVec::from_elem(WqePayload::default(), window as usize, GFP_KERNEL_ACCOUNT)?,
             sges: KVVec::from_elem(Sge::default(), rows, GFP_KERNEL_ACCOUNT)?,
             destinations: KVVec::from_elem(
                 Destination::default(),
@@ -179,7 +176,7 @@ impl SendQueue {
         if let Some(destination) = self.destinations.get_mut(row) {
             *destination = destination_of(&raw);
         }
-        let length = self.keep_payload(slot, &raw, &header);
+        let length = self.copy_sges(slot, &raw, &header);
         // The engine needs a well-formed work request even for a malformed WQE, which completes
         // with its `wr_id`.
         let op = header.op.unwrap_or(SendOp::Send(SendTail::Plain));
@@ -199,12 +196,13 @@ impl SendQueue {
         }
     }
 
-    /// Copies the SGEs of a WQE. Returns the length of its message, in bytes.
+    /// Copies the SGEs of a WQE and stores the form of its payload. Returns the length of its
+    /// message, in bytes.
     ///
     /// # Errors
     ///
     /// `LocQpOpErr` if the WQE has too many SGEs, `LocLenErr` if its length is not valid.
-    fn keep_payload(
+    fn copy_sges(
         &mut self,
         slot: u32,
         raw: &[u8; SEND_HEADER],
@@ -212,10 +210,10 @@ impl SendQueue {
     ) -> Result<u32, WcStatus> {
         let index = self.row(slot);
         let max_sge = self.max_sge;
-        let Some(kept) = self.particulars.get_mut(index) else {
+        let Some(payload) = self.payloads.get_mut(index) else {
             return Err(WcStatus::GeneralErr);
         };
-        *kept = Particulars::default();
+        *payload = WqePayload::default();
         if matches!(header.op, Ok(SendOp::Flush(..))) {
             return Ok(flush_length(raw));
         }
@@ -223,7 +221,7 @@ impl SendQueue {
             return Ok(0);
         }
         if let Some(length) = header.inline {
-            kept.inline = true;
+            payload.inline = true;
             let takes_inline = !matches!(header.op, Ok(SendOp::Read(_) | SendOp::Atomic(..)));
             return (takes_inline && length <= self.max_inline)
                 .then_some(length)
@@ -232,7 +230,7 @@ impl SendQueue {
         if header.num_sge > max_sge {
             return Err(WcStatus::LocQpOpErr);
         }
-        kept.num_sge = header.num_sge;
+        payload.num_sge = header.num_sge;
         let row = self.sges.get_mut(index.saturating_mul(max_sge as usize)..);
         let sges = row
             .and_then(|row| row.get_mut(..header.num_sge as usize))
@@ -329,7 +327,7 @@ impl SendQueue {
         frame: &mut impl Payload,
         own: OwnMemory<'_>,
     ) -> Result<(), ScatterFault> {
-        if self.particulars(slot).inline {
+        if self.payload(slot).inline {
             return Ok(self.gather_inline(slot, offset, length, frame)?);
         }
         sge::walk(
@@ -372,9 +370,9 @@ impl SendQueue {
         (slot & self.window.wrapping_sub(1)) as usize
     }
 
-    /// Returns the payload of a WQE in flight.
-    fn particulars(&self, slot: SendSlot) -> Particulars {
-        self.particulars
+    /// Returns the form of a WQE's payload.
+    fn payload(&self, slot: SendSlot) -> WqePayload {
+        self.payloads
             .get(self.row(slot.0))
             .copied()
             .unwrap_or_default()
@@ -382,7 +380,7 @@ impl SendQueue {
 
     /// Returns the SGEs of a WQE in flight.
     fn sges(&self, slot: SendSlot) -> &[Sge] {
-        let used = self.particulars(slot).num_sge as usize;
+        let used = self.payload(slot).num_sge as usize;
         let first = self.row(slot.0).saturating_mul(self.max_sge as usize);
         self.sges
             .get(first..)

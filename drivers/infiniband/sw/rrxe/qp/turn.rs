@@ -105,15 +105,15 @@ impl<T: Unpin> Turn<T> {
     }
 
     /// Leaves a run request to the holder of the lock. Fully ordered.
-    fn make(&self, wish: RunRequest) {
-        let mut wishes = wish as u32;
+    fn leave_request(&self, request: RunRequest) {
+        let mut requests = request as u32;
         loop {
-            let others = swap_fully_ordered(&self.wanted, wishes);
-            if others & !wishes == 0 {
+            let others = swap_fully_ordered(&self.wanted, requests);
+            if others & !requests == 0 {
                 return;
             }
             // The exchange removed the requests of others. Stores them again, with the own one.
-            wishes |= others;
+            requests |= others;
         }
     }
 
@@ -127,7 +127,7 @@ impl<T: Unpin> Turn<T> {
     pub(crate) fn advance<'a, R>(
         &'a self,
         mut held: Option<Held<'a, T>>,
-        wish: RunRequest,
+        request: RunRequest,
         mut body: impl FnMut(&mut T, RunRequests) -> R,
         mut after: impl FnMut(R) -> bool,
     ) {
@@ -135,18 +135,18 @@ impl<T: Unpin> Turn<T> {
         // visible before the `try_lock`. With the full barrier after the holder's unlock, either
         // the `try_lock` succeeds or the holder sees the request.
         if held.is_none() {
-            self.make(wish);
+            self.leave_request(request);
             held = self.engine.try_lock();
         }
         // Another holder may have taken the run request already, but it has not seen the packet
         // that the caller's `body` carries.
-        let mut own = wish as u32;
+        let mut own = request as u32;
         while let Some(mut engine) = held {
             // Fully ordered before `body` looks for work: a later request is seen by the check
             // below.
-            let wishes =
+            let requests =
                 RunRequests(core::mem::take(&mut own) | swap_fully_ordered(&self.wanted, 0));
-            let result = body(&mut engine, wishes);
+            let result = body(&mut engine, requests);
             drop(engine);
             if !after(result) || !self.is_wanted() {
                 return;
@@ -162,7 +162,7 @@ mod tests {
     use kernel::sync::Arc;
 
     #[test]
-    fn a_wish_comes_before_those_who_wait_later() -> Result {
+    fn a_run_request_comes_before_later_waiters() -> Result {
         let turn = Arc::pin_init(Turn::new(0_u32), GFP_KERNEL)?;
         let run = |held| {
             turn.advance(
@@ -184,22 +184,22 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_for_a_packet_is_for_all_that_others_wished() -> Result {
+    fn a_run_for_a_packet_serves_requests_of_others() -> Result {
         let turn = Arc::pin_init(Turn::new(KVec::new()), GFP_KERNEL)?;
-        let run = |held, wish, meanwhile: &mut dyn FnMut()| {
-            let body = |turns: &mut KVec<bool>, wishes: RunRequests| {
+        let run = |held, request, meanwhile: &mut dyn FnMut()| {
+            let body = |runs: &mut KVec<bool>, requests: RunRequests| {
                 meanwhile();
-                turns.push(wishes.are_for_packets(), GFP_ATOMIC)
+                runs.push(requests.are_for_packets(), GFP_ATOMIC)
             };
-            turn.advance(held, wish, body, |pushed| pushed.is_ok());
+            turn.advance(held, request, body, |pushed| pushed.is_ok());
         };
         let mut others = KVec::from_elem(RunRequest::All, 1, GFP_KERNEL)?;
         // A caller whose `try_lock` fails leaves its run request to the holder.
         run(None, RunRequest::Packet, &mut || {
-            if let Some(wish) = others.pop() {
-                turn.make(RunRequest::Packet);
-                turn.make(wish);
-                turn.make(RunRequest::Packet);
+            if let Some(request) = others.pop() {
+                turn.leave_request(RunRequest::Packet);
+                turn.leave_request(request);
+                turn.leave_request(RunRequest::Packet);
             }
         });
         run(None, RunRequest::Packet, &mut || ());

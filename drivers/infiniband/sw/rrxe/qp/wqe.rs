@@ -32,7 +32,7 @@ pub(crate) const SGE_SIZE: usize = sge::SIZE;
 /// A scatter/gather element.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Sge {
-    /// Address in the address space of the key.
+    /// Address of the first byte, as the poster names it (IOVA).
     pub(crate) addr: u64,
     /// Number of bytes.
     pub(crate) length: u32,
@@ -85,7 +85,8 @@ impl SendHeader {
     /// Parses a send WQE of `owner`. `datagram` says that the QP is a datagram QP.
     pub(crate) fn parse(raw: &[u8; SEND_HEADER], owner: Owner, datagram: bool) -> Self {
         let flags = u32_at(raw, send_wqe::FLAGS);
-        // Some versions of librxe leave one of the two totals of an inline payload at zero.
+        // Some versions of librxe leave one of the two totals of an inline payload at zero, so the
+        // larger one counts.
         let inline_len = u32_at(raw, send_wqe::LENGTH).max(u32_at(raw, send_wqe::RESIDUE));
         let op = if datagram {
             datagram_op(raw)
@@ -262,7 +263,7 @@ pub(crate) fn total_length(sges: &[Sge]) -> Option<u32> {
         .filter(|sum| *sum <= MAX_MESSAGE)
 }
 
-/// Returns the byte at `at`. Returns 0 beyond the end, where none of the offsets above is.
+/// Returns the byte at `at`. Returns 0 beyond the end, which no offset in this file reaches.
 fn u8_at(raw: &[u8], at: usize) -> u8 {
     raw.get(at).copied().unwrap_or(0)
 }
