@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Abstractions of the kernel that know nothing of RDMA.
+//! Safe wrappers for general kernel facilities that are independent of RDMA: locks, tables, quotas,
+//! work queues, threads and random numbers.
 
 pub(crate) mod callback;
 pub(crate) mod cpu;

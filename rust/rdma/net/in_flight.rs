@@ -1,19 +1,27 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The packets of a sender that are on their way through this host.
+//! The packets of a sender, such as a QP, that are in flight in this host.
 //!
-//! The administrator of a network namespace can have a queue hold a packet for as long as the namespace lives. The packet's
-//! destructor is code of this module. So a [`Slot`] names the buffer of each packet, and the end of the module gives these
-//! buffers destructors that are code of the kernel ([`Slots::take_back`]).
+//! A packet is in flight from its transmission until its buffer's destructor is called. The
+//! destructor is a function of this module. It frees the packet's [`Slot`].
 //!
-//! The network stack calls a buffer's destructor once, before it frees the buffer (`skb_orphan()`, include/linux/skbuff.h;
-//! `skb_release_head_state()`, net/core/skbuff.c). But GRO clears the destructor of a buffer that it merges into another one,
-//! without a call (`skb_gro_receive()`, net/core/gro.c). An administrator of a container can have this: a packet of another
-//! namespace reaches GRO by MACsec with a cipher that works asynchronously (`macsec_decrypt_done()`, drivers/net/macsec.c). So
-//! what is sent is a clone, and the slot keeps the original until the destructor was called. Both are one object of the slab
-//! allocator (`struct sk_buff_fclones`, include/linux/skbuff.h). While the slot keeps the original, the clone's fields can be
-//! read, also when the clone was freed, and the object tells whether it was. So a sender without credit gets back that of
-//! clones which were freed without a call ([`Slots::recover`]).
+//! The administrator of a network namespace can have a queue hold a packet for as long as the
+//! namespace exists. This module must be removable meanwhile. So each slot records the buffer of
+//! its packet. The module's exit replaces the destructors of these buffers by a function of the
+//! kernel ([`Slots::take_back`]).
+//!
+//! The network stack calls a buffer's destructor once, before it frees the buffer (`skb_orphan()`,
+//! include/linux/skbuff.h; `skb_release_head_state()`, net/core/skbuff.c). But GRO clears the
+//! destructor of a buffer that it merges into another one, without a call (`skb_gro_receive()`,
+//! net/core/gro.c). The administrator of a container can cause this: a packet from another
+//! namespace reaches GRO by MACsec with an asynchronous cipher (`macsec_decrypt_done()`,
+//! drivers/net/macsec.c).
+//!
+//! So a sender sends a clone, and the slot keeps the original until the destructor was called. Both
+//! are one object of the slab allocator (`struct sk_buff_fclones`, include/linux/skbuff.h). While
+//! the slot keeps the original, the clone's fields can be read even if the clone was freed, and the
+//! object shows whether it was. A sender that has reached its tx limit finds the clones that were
+//! freed without a call, and frees their slots ([`Slots::recover`]).
 
 use core::ptr;
 
@@ -32,59 +40,65 @@ use kernel::{
 use super::tx_limit::TxCount;
 use crate::bindings;
 
-/// A destructor of buffers.
+/// A destructor of buffers (`sk_buff.destructor`).
 ///
 /// # Safety
 ///
-/// The buffer is valid.
+/// The buffer must be valid.
 type Destructor = unsafe extern "C" fn(*mut bindings::sk_buff);
 
-/// Stands for a packet that the end of the module has taken back.
+/// State of a slot whose packet the module's exit has taken back.
 const TAKEN: *mut bindings::sk_buff = ptr::without_provenance_mut(1);
 
-/// Stands for a packet that the sender looks at, to see whether it was freed.
+/// State of a slot while the sender checks whether the packet's buffer was freed.
 const CHECKED: *mut bindings::sk_buff = ptr::without_provenance_mut(2);
 
-/// Stands for a packet whose destructor was called while it was [`CHECKED`].
+/// State of a slot whose packet's destructor was called while the state was [`CHECKED`].
 const LEFT: *mut bindings::sk_buff = ptr::without_provenance_mut(3);
 
-/// Milliseconds between two searches for packets that were freed without a call of their destructor.
+/// Interval between two searches for packets that were freed without a call of their destructor, in
+/// milliseconds.
 pub(super) const RECOVERY_MS: u32 = 1000;
 
-/// The time in jiffies, modulo 2³².
+/// Returns the time in jiffies, modulo 2³².
 fn jiffies() -> u32 {
-    // SAFETY: The kernel's variable, which it changes as a whole.
+    // SAFETY: The variable is always valid, and the kernel writes it in one store.
     let now = unsafe { (&raw const kernel::bindings::jiffies).read_volatile() };
     now as u32
 }
 
-/// The task of a packet's destructor.
+/// The result of [`Slot::leave`] for a packet's destructor.
 pub(super) enum Departure {
-    /// The slot is free. The packet held this credit.
+    /// The slot is free. The caller subtracts the packet from this count.
     Over(Arc<TxCount>),
-    /// Nothing: the sender, which looks at the packet just now, frees the slot.
+    /// The sender is checking the packet, and frees the slot.
     Noted,
-    /// The end of the module has taken the packet, or takes it just now. The slot keeps the credit.
+    /// The module's exit has taken the packet back, or is doing so. The slot keeps its reference to
+    /// the [`TxCount`].
     Taken,
 }
 
-/// Room for a packet.
+/// A place for one packet in flight.
 ///
 /// # Invariants
 ///
-/// While `skb` is not null, `credit` is from `Arc::<TxCount>::into_foreign()`, and the slot owns that reference. It owns
-/// `original`, too, which is in one object with the buffer that `skb` was.
+/// While `skb` is not null, `credit` comes from `Arc::<TxCount>::into_foreign()`, and the slot owns
+/// that reference. The slot then owns `original`, too, which is in one object with the buffer that
+/// `skb` was.
 pub(super) struct Slot {
-    /// The packet's buffer, a clone; null, [`TAKEN`], [`CHECKED`] or [`LEFT`].
+    /// The state: the packet's buffer, which is a clone; null if the slot is free; [`TAKEN`],
+    /// [`CHECKED`] or [`LEFT`].
     skb: Atomic<*mut bindings::sk_buff>,
-    /// The buffer that it is the clone of.
+    /// The buffer of which the packet's buffer is a clone.
     original: Atomic<*mut bindings::sk_buff>,
+    /// The count that the packet is a part of.
     credit: Atomic<*mut c_void>,
-    /// When the packet was sent, in jiffies.
+    /// Time at which the packet was sent, in jiffies modulo 2³².
     sent: Atomic<u32>,
 }
 
 impl Slot {
+    /// Creates a free slot.
     fn new() -> Self {
         // INVARIANT: `skb` is null.
         Self {
@@ -95,19 +109,21 @@ impl Slot {
         }
     }
 
-    /// Gives the slot, which is free, the clone `skb` of `original`. It holds `credit` until [`Self::leave`]. One caller at a
-    /// time.
+    /// Records the clone `skb` of `original` in the slot, which must be free. The slot holds a
+    /// reference to `credit` until [`Self::leave`].
+    ///
+    /// Only one caller at a time may take slots.
     ///
     /// # Safety
     ///
-    /// The caller owns `skb` and gives up `original`; both are in one object.
+    /// The caller must own `skb`, and gives up `original`. Both must be in one object.
     pub(super) unsafe fn enter(
         &self,
         skb: *mut bindings::sk_buff,
         original: *mut bindings::sk_buff,
         credit: &Arc<TxCount>,
     ) {
-        // INVARIANT: The slot owns what it gets here before it has a packet.
+        // INVARIANT: The slot gets the original and the reference before `skb` becomes non-null.
         self.original.store(original, ordering::Relaxed);
         self.credit
             .store(credit.clone().into_foreign(), ordering::Relaxed);
@@ -115,38 +131,44 @@ impl Slot {
         self.skb.store(skb, ordering::Release);
     }
 
+    /// Returns whether the slot has no packet.
     fn is_free(&self) -> bool {
         self.skb.load(ordering::Relaxed).is_null()
     }
 
-    /// The credit that the slot's packet holds.
+    /// Returns the count that the slot's packet is a part of.
     ///
     /// # Safety
     ///
-    /// The slot has a packet, and keeps the credit while the result lives.
+    /// The slot must have a packet, and keep its reference while the result lives.
     pub(super) unsafe fn credit(&self) -> ArcBorrow<'_, TxCount> {
-        // SAFETY: By the type invariant and the caller's promise.
+        // SAFETY: The caller guarantees that the slot has a packet and keeps its reference while
+        // the result lives (see `# Safety`). By the type invariant `credit` then comes from
+        // `Arc::into_foreign()`.
         unsafe { Arc::borrow(self.credit.load(ordering::Relaxed)) }
     }
 
-    /// Frees the slot if `state` is what stands in `skb`, and returns the credit.
+    /// Frees the slot if its state is `state`. Returns the slot's reference to the [`TxCount`].
     ///
     /// # Errors
     ///
-    /// The state that stands there instead.
+    /// Returns the state if it is another one.
     fn clear(&self, state: *mut bindings::sk_buff) -> Result<Arc<TxCount>, *mut bindings::sk_buff> {
         let (free, credit) = (ptr::null_mut(), self.credit.load(ordering::Relaxed));
         let original = self.original.load(ordering::Relaxed);
         self.skb.cmpxchg(state, free, ordering::Full)?;
-        // SAFETY: By the type invariant. Whoever clears the slot has the buffer, and only one caller does.
+        // SAFETY: By the type invariant the slot owned `original`. The exchange above succeeds for
+        // one caller only, so the buffer is freed once.
         unsafe { bindings::consume_skb(original) };
-        // SAFETY: By the type invariant. Whoever clears the slot has its reference, and only one caller does.
+        // SAFETY: By the type invariant `credit` comes from `Arc::into_foreign()`. The exchange
+        // above succeeds for one caller only, so the reference is taken once.
         Ok(unsafe { Arc::from_foreign(credit) })
     }
 
-    /// Frees the slot of `skb`. To be called by the packet's destructor.
+    /// Frees the slot of `skb`. The packet's destructor calls this, in any context.
     pub(super) fn leave(&self, skb: *mut bindings::sk_buff) -> Departure {
-        // Another round follows only if the sender has ended a look meanwhile: two in [`RECOVERY_MS`] at most.
+        // The loop repeats only if the sender ended a check meanwhile, which happens twice in
+        // [`RECOVERY_MS`] at most.
         loop {
             match self.clear(skb) {
                 Ok(credit) => return Departure::Over(credit),
@@ -159,15 +181,19 @@ impl Slot {
         }
     }
 
-    /// Frees the slot if its packet was freed without a call of its destructor, and returns the credit. One caller at a time;
-    /// none calls [`Self::enter`] or [`Self::take_back`] meanwhile.
+    /// Frees the slot if its packet was freed without a call of its destructor. Returns the slot's
+    /// reference to the [`TxCount`] then.
+    ///
+    /// Only one caller at a time is allowed, and no concurrent call of [`Self::enter`] or
+    /// [`Self::take_back`].
     fn recover(&self) -> Option<Arc<TxCount>> {
         let skb = self.skb.load(ordering::Relaxed);
         if skb.is_null() || self.skb.cmpxchg(skb, CHECKED, ordering::Full).is_err() {
             return None;
         }
         let original = self.original.load(ordering::Relaxed);
-        // SAFETY: The slot owns the buffer, and nobody else clears the slot while the packet is `CHECKED` or `LEFT`.
+        // SAFETY: The slot owns the buffer. No other code frees the slot while its state is
+        // `CHECKED` or `LEFT`.
         let exists = unsafe { bindings::skb_fclone_exists(original) };
         if exists && self.skb.cmpxchg(CHECKED, skb, ordering::Full).is_ok() {
             return None;
@@ -175,55 +201,63 @@ impl Slot {
         self.clear(CHECKED).or_else(|left| self.clear(left)).ok()
     }
 
-    /// Gives the slot's packet, if it has one, a destructor that is code of the kernel instead of `own`.
+    /// Replaces the destructor `own` of the slot's packet, if there is one, by a function of the
+    /// kernel.
     ///
     /// # Safety
     ///
-    /// `own` must not return for a packet for which [`Self::leave`] returned [`Departure::Taken`] until this has returned.
+    /// If [`Self::leave`] returned [`Departure::Taken`] to a call of `own`, that call must not
+    /// return before this function has returned.
     unsafe fn take_back(&self, own: Destructor) {
         let skb = self.skb.load(ordering::Acquire);
         if skb.is_null() || self.skb.cmpxchg(skb, TAKEN, ordering::Full).is_err() {
             return;
         }
-        // SAFETY: The slot keeps the object that the buffer is a part of, also if the buffer was freed without a call of `own`.
+        // SAFETY: The slot owns the original, so the object that contains both buffers is
+        // allocated, even if this buffer was freed without a call of `own`.
         let destructor = unsafe { bindings::skb_destructor(skb) };
-        // GRO may have cleared it.
+        // GRO may have cleared the destructor.
         if destructor.map(|found| found as usize) != Some(own as usize) {
             return;
         }
-        // It reports to user space that its memory was sent, and the packet has no such memory. No exported function does
-        // less. The network stack reads the field more than once before the call, so null is not allowed.
+        // `skb_tx_error()` reports to user space that zero-copy memory was sent, and this packet
+        // has no such memory. No exported function of this type does less. The network stack reads
+        // the field more than once before the call, so the field must not become null.
         let other: Destructor = bindings::skb_tx_error;
-        // SAFETY: As above. This is the last access to the buffer.
+        // SAFETY: The slot owns the original, so the object that contains both buffers is
+        // allocated. This is the last access to the buffer.
         unsafe { bindings::skb_set_destructor(skb, Some(other)) };
     }
 }
 
-/// In whose hands slots are.
+/// The stage of life of a sender's slots. It tells which list of `TxLimits` they are in.
 #[derive(Clone, Copy)]
 #[repr(i32)]
 pub(super) enum Place {
-    /// The sender uses them.
+    /// The sender uses the slots.
     Sender,
     /// The sender has ended.
     Ended,
-    /// The end of the module has taken back their packets.
+    /// The module's exit has taken the packets back.
     Taken,
 }
 
 const SENDER: i32 = Place::Sender as i32;
 const ENDED: i32 = Place::Ended as i32;
 
-/// The packets in flight of one sender.
+/// The slots of one sender.
 #[pin_data]
 pub(super) struct Slots {
     #[pin]
     links: ListLinks,
     slots: KVVec<Slot>,
-    /// Where the search for a free slot begins: packets mostly leave in the order in which they were sent.
+    /// Index at which the search for a free slot begins. Most packets are freed in the order in
+    /// which they were sent.
     next: Atomic<usize>,
-    /// When packets were last looked at, in jiffies.
+    /// Time of the last search for packets that were freed without a call of their destructor, in
+    /// jiffies modulo 2³².
     searched: Atomic<u32>,
+    /// The stage of life: a [`Place`] as a number.
     place: Atomic<i32>,
 }
 
@@ -231,11 +265,11 @@ impl_list_arc_safe! { impl ListArcSafe<0> for Slots { untracked; } }
 impl_list_item! { impl ListItem<0> for Slots { using ListLinks { self.links }; } }
 
 impl Slots {
-    /// For `limit` packets.
+    /// Creates `limit` free slots.
     ///
     /// # Errors
     ///
-    /// `ENOMEM`.
+    /// Returns `ENOMEM` if there is no memory.
     pub(super) fn new(limit: u32) -> Result<ListArc<Self>> {
         let mut slots = KVVec::with_capacity(limit as usize, GFP_KERNEL_ACCOUNT)?;
         for _ in 0..limit {
@@ -251,7 +285,7 @@ impl Slots {
         ListArc::pin_init(slots, GFP_KERNEL_ACCOUNT)
     }
 
-    /// A slot without a packet. One caller at a time. `None` if all have packets.
+    /// Returns a free slot, or `None` if all have packets. Only one caller at a time is allowed.
     pub(super) fn free(&self) -> Option<&Slot> {
         let (before, after) = self
             .slots
@@ -263,7 +297,8 @@ impl Slots {
         self.slots.get(index)
     }
 
-    /// How many packets were sent `age` jiffies ago or earlier. Any context.
+    /// Returns the number of packets in flight that were sent at least `age` jiffies ago. Callable
+    /// in any context.
     pub(super) fn older_than(&self, age: u32) -> usize {
         let now = jiffies();
         let is_old = |slot: &&Slot| {
@@ -272,7 +307,10 @@ impl Slots {
         self.slots.iter().filter(is_old).count()
     }
 
-    /// Whether this was last answered with yes at least [`RECOVERY_MS`] ago. One caller at a time, the one of [`Self::free`].
+    /// Returns whether a search for packets is due: [`RECOVERY_MS`] have passed since this last
+    /// returned `true`, or since the slots were created.
+    ///
+    /// Only one caller at a time is allowed, the one that calls [`Self::free`].
     pub(super) fn is_time_to_recover(&self) -> bool {
         let (now, interval) = (jiffies(), msecs_to_jiffies(RECOVERY_MS) as u32);
         let is_time = now.wrapping_sub(self.searched.load(ordering::Relaxed)) >= interval;
@@ -282,13 +320,16 @@ impl Slots {
         is_time
     }
 
-    /// Frees the slots of packets that were freed without a call of their destructor, and returns their credits. One caller at a
-    /// time, the one of [`Self::free`] or, if the sender has ended, whoever excludes [`Self::take_back`]. Any context.
+    /// Frees the slots of packets that were freed without a call of their destructor. Returns their
+    /// references to the [`TxCount`].
+    ///
+    /// Callable in any context. Only one caller at a time is allowed: the one that calls
+    /// [`Self::free`] or, if the sender has ended, a caller that excludes [`Self::take_back`].
     pub(super) fn recover(&self) -> impl Iterator<Item = Arc<TxCount>> + '_ {
         self.slots.iter().filter_map(Slot::recover)
     }
 
-    /// The caller excludes changes.
+    /// Returns the stage of life. The caller must exclude concurrent changes.
     pub(super) fn place(&self) -> Place {
         match self.place.load(ordering::Relaxed) {
             SENDER => Place::Sender,
@@ -297,25 +338,29 @@ impl Slots {
         }
     }
 
-    /// The caller excludes other calls.
+    /// Sets the stage of life. The caller must exclude concurrent calls.
     pub(super) fn set_place(&self, place: Place) {
         self.place.store(place as i32, ordering::Relaxed);
     }
 
-    /// Gives the packets destructors that are code of the kernel instead of `own`.
+    /// Replaces the destructors `own` of the packets by a function of the kernel. The sender must
+    /// have ended.
     ///
     /// # Safety
     ///
-    /// As of [`Slot::take_back`]. The sender has ended.
+    /// If [`Slot::leave`] returned [`Departure::Taken`] to a call of `own`, that call must not
+    /// return before this function has returned.
     pub(super) unsafe fn take_back(&self, own: Destructor) {
         self.set_place(Place::Taken);
         for slot in &self.slots {
-            // SAFETY: The caller's promise.
+            // SAFETY: The caller guarantees that calls of `own` which found a packet taken do not
+            // return before this function has returned (see `# Safety`).
             unsafe { slot.take_back(own) };
         }
     }
 
-    /// Drops the credits and the originals of the packets that were taken back. Process context.
+    /// Drops the originals and the references to the [`TxCount`] of the packets that were taken
+    /// back. Must be called in process context.
     pub(super) fn release(&self) {
         for slot in &self.slots {
             drop(slot.clear(TAKEN));

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The network devices directly below a network device, as a VLAN or a bridge has them.
+//! Iteration over the network devices directly below another network device, such as the device
+//! below a VLAN or the ports of a bridge.
 //!
-//! `netdev_walk_all_lower_dev_rcu()` is no way to all levels below: it keeps the way that it went in an array of
-//! `MAX_NEST_DEV + 1`, and nothing holds the number of levels below that while the devices change during the walk.
+//! `netdev_walk_all_lower_dev_rcu()` is no substitute for a walk over all levels. It records its
+//! path in an array of `MAX_NEST_DEV + 1` elements. While devices change during the walk, no lock
+//! limits the number of levels to that.
 
 use core::marker::PhantomData;
 
@@ -11,7 +13,10 @@ use kernel::sync::rcu;
 
 use crate::bindings;
 
-/// The network devices directly below one. They are valid while RCU is held for reading. Any context.
+/// Iterator over the network devices directly below one device (`netdev_next_lower_dev_rcu()`,
+/// include/linux/netdevice.h).
+///
+/// The devices are valid while the RCU read lock is held. Usable in any context.
 pub(crate) struct Lower<'a> {
     upper: *mut bindings::net_device,
     at: *mut bindings::list_head,
@@ -19,7 +24,7 @@ pub(crate) struct Lower<'a> {
 }
 
 impl<'a> Lower<'a> {
-    /// Those below `upper`.
+    /// Creates an iterator over the network devices directly below `upper`.
     ///
     /// # Safety
     ///
@@ -27,7 +32,7 @@ impl<'a> Lower<'a> {
     pub(crate) unsafe fn of(upper: *mut bindings::net_device, _readers: &'a rcu::Guard) -> Self {
         Self {
             upper,
-            // SAFETY: The caller's promise.
+            // SAFETY: The caller guarantees that `upper` is valid (see `# Safety`).
             at: unsafe { &raw mut (*upper).adj_list.lower },
             _readers: PhantomData,
         }
@@ -38,8 +43,9 @@ impl Iterator for Lower<'_> {
     type Item = *mut bindings::net_device;
 
     fn next(&mut self) -> Option<Self::Item> {
-        // SAFETY: RCU is held for reading, `upper` is valid by the contract of `of`, and `at` is its list or an entry of it.
-        // RCU keeps an entry, and what comes after it, when it leaves the list (`__netdev_adjacent_dev_remove()`,
+        // SAFETY: The RCU read lock is held, since `readers` lives. `upper` is valid by the safety
+        // requirement of `of`. `at` is the list of `upper` or an entry of it. RCU keeps an entry,
+        // and what comes after it, when it leaves the list (`__netdev_adjacent_dev_remove()`,
         // net/core/dev.c).
         let lower = unsafe { bindings::netdev_next_lower_dev_rcu(self.upper, &mut self.at) };
         (!lower.is_null()).then_some(lower)

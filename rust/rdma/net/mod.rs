@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The network side of a soft-RoCE provider: UDP sockets in, IP packets out.
+//! The network side of a soft-RoCE driver: it receives RoCEv2 packets from UDP sockets and sends IP
+//! packets.
 //!
-//! Packets come in through [`udp::UdpSocket`] as [`skb::RxSkb`]s, are built as [`skb::TxSkb`]s, become [`skb::TxPacket`]s and
-//! leave along a [`route::Route`]. A [`tap::Tap`] shows the frames that pass a network device. [`netdev`] and [`netns`] tell what becomes of the network devices
-//! and namespaces meanwhile.
+//! A [`udp::UdpSocket`] receives packets as [`skb::RxSkb`]s. A packet to send is built as
+//! [`skb::TxSkb`], completed to [`skb::TxPacket`], and sent along a [`route::Route`]. A
+//! [`tap::Tap`] shows the frames that pass a network device. [`netdev`] and [`netns`] report events
+//! of network devices and of network namespaces.
 //!
-//! Addresses are GIDs throughout, those of IPv4 mapped into IPv6.
+//! All addresses are GIDs. IPv4 addresses are IPv4-mapped IPv6 addresses.
 
 mod in_flight;
 pub(crate) mod lower;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Network namespaces and their end.
+//! Network namespaces and their end. Wraps `struct net` (include/net/net_namespace.h).
 
 use core::{pin::Pin, ptr::NonNull};
 
@@ -11,7 +11,8 @@ use crate::{
     support::callback::{Claim, Place},
 };
 
-/// Which namespace something belongs to. Two are the same only while neither ended.
+/// The identity of a network namespace. Two identities are comparable only while both namespaces
+/// exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NetId(usize);
 
@@ -21,39 +22,42 @@ impl NetId {
     }
 }
 
-/// A counted namespace: it does not end while this lives.
+/// A counted reference to a network namespace, which does not end while the reference exists.
 ///
 /// # Invariants
 ///
-/// Owns a count of a valid namespace.
+/// The value owns a reference to a valid namespace.
 pub struct Net(NonNull<bindings::net>);
 
 impl Net {
-    /// A count of `net`; `None` if that is ending.
+    /// Takes a reference to `net` (`maybe_get_net()`). Returns `None` if the namespace is ending.
+    /// Callable in any context.
     ///
     /// # Safety
     ///
     /// `net` must be valid during the call.
     pub(super) unsafe fn hold(net: *mut bindings::net) -> Option<Self> {
-        // SAFETY: As the caller promises.
+        // SAFETY: The caller guarantees that `net` is valid (see `# Safety`).
         let net = unsafe { bindings::maybe_get_net(net) };
-        // INVARIANT: The count was just taken.
+        // INVARIANT: `maybe_get_net()` has just taken the reference.
         NonNull::new(net).map(Self)
     }
 
-    /// Its identity.
+    /// Returns the identity of the namespace.
     pub fn id(&self) -> NetId {
         NetId::of(self.as_ptr())
     }
 
-    /// Whether its administrators are those of the host: it belongs to the initial user namespace, which has no parent.
+    /// Returns whether the host's administrators administer the namespace: it belongs to the
+    /// initial user namespace, which has no parent.
     pub fn is_of_host(&self) -> bool {
-        // SAFETY: Valid by the type invariant. It has counted its user namespace since it was made (`copy_net_ns()`,
-        // net/core/net_namespace.c), and `put_net()` comes before that count is given up.
+        // SAFETY: The namespace is valid by the type invariant. It has held a reference to its user
+        // namespace since its creation (`copy_net_ns()`, net/core/net_namespace.c), and gives it up
+        // only after the last `put_net()`.
         unsafe { (*(*self.as_ptr()).user_ns).parent.is_null() }
     }
 
-    /// The namespace for C.
+    /// Returns the namespace for C functions. It is valid as long as `self`.
     pub(crate) fn as_ptr(&self) -> *mut bindings::net {
         self.0.as_ptr()
     }
@@ -61,59 +65,67 @@ impl Net {
 
 impl Drop for Net {
     fn drop(&mut self) {
-        // SAFETY: The count is owned by the type invariant, and given up once, here.
+        // SAFETY: By the type invariant the value owns a reference, which is put once, here.
         unsafe { bindings::put_net(self.as_ptr()) };
     }
 }
 
-/// Who wants to know when a namespace ends.
+/// Receiver of the ends of network namespaces.
 pub trait Observer: Send + Sync + 'static {
-    /// Namespace `net` ends: nobody can count it any more. Its network devices are still
-    /// registered. On return nothing of ours may depend on it.
+    /// Handles the end of namespace `net`.
+    ///
+    /// References to the namespace can no longer be taken. Its network devices are still
+    /// registered. After the return, nothing of this module may use the namespace.
     ///
     /// # Context
     ///
-    /// Process, under the lock on the list of namespaces; may sleep.
+    /// Process context, with the lock on the list of namespaces held (`pernet_ops_rwsem`); may
+    /// sleep.
     fn net_exit(&self, net: NetId);
 }
 
-/// The observer of the registration that exists.
+/// The observer of the only registration.
 static OBSERVER: Place = Place::empty();
 
-/// A registered observer; dropping it ends the calls.
+/// A registered observer (`register_pernet_subsys()`).
+///
+/// Dropping the value unregisters the observer. The kernel then reports the end of each network
+/// namespace to it (`unregister_pernet_subsys()`, net/core/net_namespace.c), and nothing
+/// afterwards.
 ///
 /// # Invariants
 ///
-/// The operations are in the list of namespaces' callbacks.
+/// The operations are registered.
 pub struct PerNet<T: Observer> {
     operations: Pin<KBox<Opaque<bindings::pernet_operations>>>,
-    /// Let go when the operations have left the list.
+    /// Claim of the observer's place. It is dropped after the operations were unregistered.
     _observer: Claim<T>,
 }
 
-// SAFETY: The list is locked by its owner; the observer may be shared and sent.
+// SAFETY: The list of operations has a lock of its own. The observer is `Send + Sync`.
 unsafe impl<T: Observer> Send for PerNet<T> {}
-// SAFETY: There is nothing to do with a shared reference.
+// SAFETY: A shared reference has no methods.
 unsafe impl<T: Observer> Sync for PerNet<T> {}
 
 impl<T: Observer> PerNet<T> {
-    /// Calls `observer` from now on. There can be one registration at a time.
+    /// Registers `observer` for the ends of network namespaces. Only one registration may exist at
+    /// a time. Must be called in process context; sleeps.
     ///
     /// # Errors
     ///
-    /// `EBUSY` if there is a registration, `ENOMEM`.
+    /// Returns `EBUSY` if there is a registration; `ENOMEM` if there is no memory.
     pub fn new(observer: Arc<T>) -> Result<Self> {
         let raw = bindings::pernet_operations {
-            // Precedes the `exit` of all others: ib_core's would give each RDMA device to the
-            // initial namespace first.
+            // The kernel calls each `pre_exit` before any `exit`. ib_core's `exit` would move each
+            // RDMA device to the initial namespace.
             pre_exit: Some(pre_exit::<T>),
             ..Default::default()
         };
         let operations = KBox::pin(Opaque::new(raw), GFP_KERNEL)?;
         let observer = OBSERVER.claim(observer)?;
-        // SAFETY: Pinned by the box until `drop` has unregistered it.
+        // SAFETY: The box pins the operations until `drop` has unregistered them.
         to_result(unsafe { bindings::register_pernet_subsys(operations.get()) })?;
-        // INVARIANT: They have just entered the list.
+        // INVARIANT: The operations have just been registered.
         Ok(Self {
             operations,
             _observer: observer,
@@ -123,18 +135,20 @@ impl<T: Observer> PerNet<T> {
 
 impl<T: Observer> Drop for PerNet<T> {
     fn drop(&mut self) {
-        // SAFETY: Registered by the type invariant. It waits for callbacks that are running.
+        // SAFETY: The operations are registered by the type invariant. The call waits for running
+        // callbacks.
         unsafe { bindings::unregister_pernet_subsys(self.operations.get()) };
     }
 }
 
-/// Implements `pre_exit`.
+/// Passes the end of a namespace to the observer (`pernet_operations.pre_exit`).
 ///
 /// # Safety
 ///
-/// To be called for a namespace while a [`PerNet`] of `T` exists.
+/// `net` must be a namespace, and a [`PerNet`] of `T` must be registered during the call.
 unsafe extern "C" fn pre_exit<T: Observer>(net: *mut bindings::net) {
-    // SAFETY: The registration has claimed it, until no callback can run.
+    // SAFETY: The registration holds the claim of a `T` on the place until no callback can run. The
+    // caller guarantees that the registration exists (see `# Safety`).
     let observer = unsafe { OBSERVER.get::<T>() };
     observer.net_exit(NetId::of(net));
 }

@@ -1,20 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Packets that this host sends to itself, while it receives them.
+//! Tracking of packets that this host sends to itself, until their receiver has handled them.
 //!
-//! Over veth, a bridge or a macvlan a packet reaches another network namespace of this host, and stays the same buffer.
-//! There `ip_rcv_core()` (net/ipv4/ip_input.c) and `ip6_rcv_core()` (net/ipv6/ip6_input.c) call its destructor, before
-//! netfilter and the UDP socket see it. Until the socket has it, a packet that another CPU sends may overtake it.
+//! Over veth, a bridge or a macvlan, a packet reaches another network namespace of this host in the
+//! buffer in which it was sent. There `ip_rcv_core()` (net/ipv4/ip_input.c) and `ip6_rcv_core()`
+//! (net/ipv6/ip6_input.c) call the buffer's destructor, before netfilter and the UDP socket handle
+//! the packet. Until the socket has it, a later packet that another CPU sends may overtake it.
 //!
-//! The network stack holds the RCU read lock from before the destructor until the socket's `encap_rcv` has returned
-//! (`process_backlog()`, `netif_receive_skb_internal()` and `netif_receive_skb_list_internal()`, net/core/dev.c). So a
-//! grace period that begins after the destructor ends after `encap_rcv`.
+//! The network stack holds the RCU read lock from before the destructor until the socket's
+//! `encap_rcv` has returned (`process_backlog()`, `netif_receive_skb_internal()` and
+//! `netif_receive_skb_list_internal()`, net/core/dev.c). So a grace period that begins after the
+//! destructor ends after `encap_rcv`.
 //!
-//! Code with bottom halves off on the CPU that received the packets needs no grace period: it does not interrupt their
-//! handler, so the handler has returned.
+//! Code with bottom halves disabled on the CPU that received the packets needs no grace period. It
+//! does not interrupt the softirq that handles them, so `encap_rcv` has returned.
 //!
-//! A packet that waits in one more queue after its destructor is not covered: behind a tunnel, on a bridge with
-//! `bridge-nf-call-iptables`, and on a host that forwards it.
+//! A packet that waits in another queue after its destructor was called is not covered. There are
+//! such queues behind a tunnel, on a bridge with `bridge-nf-call-iptables`, and on a host that
+//! forwards the packet.
 
 use kernel::{
     cpu::CpuId,
@@ -24,26 +27,28 @@ use kernel::{
 
 use crate::bindings;
 
-/// The reception of a sender's packets by this host.
+/// The state of reception of one sender's packets by this host.
 pub(super) struct Reception {
-    /// When this grace period has ended, all have been handled: a cookie of RCU, or [`UNKNOWN`].
+    /// Cookie of an RCU grace period after which all packets have been handled, or [`UNKNOWN`].
     period: Atomic<c_ulong>,
-    /// The CPU that has received packets since all were known to be handled, [`NONE`] or [`SEVERAL`].
+    /// The CPU that has received packets since all packets were last known to be handled, or
+    /// [`NONE`] or [`SEVERAL`].
     cpu: Atomic<u32>,
-    /// The sender has asked in vain.
+    /// Whether [`Self::is_over`] has returned `false`.
     awaited: Atomic<bool>,
 }
 
-/// Not a cookie: the two lowest bits of a cookie are clear (`rcu_seq_snap()`, kernel/rcu/rcu.h).
+/// Value that is no cookie: the two lowest bits of a cookie are clear (`rcu_seq_snap()`,
+/// kernel/rcu/rcu.h).
 const UNKNOWN: c_ulong = 3;
 
-/// No CPU.
+/// Value for no CPU.
 const NONE: u32 = u32::MAX;
-/// More than one CPU.
+/// Value for more than one CPU.
 const SEVERAL: u32 = u32::MAX - 1;
 
 impl Reception {
-    /// Of a sender none of whose packets was received yet. Any context.
+    /// Creates the state of a sender none of whose packets was received. Callable in any context.
     pub(super) fn new() -> Self {
         Self {
             period: Atomic::new(UNKNOWN),
@@ -52,11 +57,15 @@ impl Reception {
         }
     }
 
-    /// This CPU is about to handle a packet. `is_last` of those in flight; if not, another call follows.
+    /// Records that this CPU is about to handle a packet.
+    ///
+    /// `is_last` tells whether no other packet of the sender is in flight. Otherwise another call
+    /// follows.
     ///
     /// # Context
     ///
-    /// The RCU read-side section in which the packet is handled. The packet still counts as one in flight.
+    /// The RCU read-side section in which the packet is handled. The packet is still counted as in
+    /// flight.
     #[inline]
     pub(super) fn begins(&self, is_last: bool) {
         let here = CpuId::current().as_u32();
@@ -68,24 +77,27 @@ impl Reception {
         self.period.store(period, ordering::Relaxed);
     }
 
-    /// The next grace period. If the sender has asked in vain, this makes it begin; else it may never begin on an idle
-    /// machine, and costs two memory barriers.
+    /// Returns the cookie of the next grace period.
+    ///
+    /// If the sender has asked in vain, this starts the grace period. Otherwise it only costs two
+    /// memory barriers, and the grace period may never begin on an idle machine.
     fn next(&self) -> c_ulong {
         if self.awaited.load(ordering::Relaxed) {
             self.awaited.store(false, ordering::Relaxed);
             return begin();
         }
-        // SAFETY: No requirements.
+        // SAFETY: The function has no requirements.
         unsafe { bindings::get_state_synchronize_rcu() }
     }
 
-    /// Whether all packets have been handled. If not, the answer changes within some grace periods, also if a
-    /// packet is sent meanwhile.
+    /// Returns whether all packets have been handled.
+    ///
+    /// If not, a call after some grace periods returns `true`, also if packets are sent meanwhile.
     ///
     /// # Context
     ///
-    /// Bottom halves off, and not in the handler of one of the packets. No packet is in flight, and none is sent during
-    /// the call.
+    /// Bottom halves disabled, and not in the handler of one of the packets. No packet of the
+    /// sender may be in flight, and none may be sent during the call.
     pub(super) fn is_over(&self) -> bool {
         let by = self.cpu.load(ordering::Relaxed);
         let period = self.period.load(ordering::Relaxed);
@@ -95,7 +107,7 @@ impl Reception {
         }
         let begun = begin();
         if period == UNKNOWN {
-            // Nobody else writes it while no packet is in flight.
+            // No other code writes the field while no packet is in flight.
             self.period.store(begun, ordering::Relaxed);
         }
         self.awaited.store(true, ordering::Relaxed);
@@ -103,14 +115,15 @@ impl Reception {
     }
 }
 
-/// Whether a grace period is known and has ended. Any context.
+/// Returns whether `period` is known and has ended. Callable in any context.
 fn has_ended(period: c_ulong) -> bool {
-    // SAFETY: The argument is a cookie of RCU.
+    // SAFETY: `period` is not `UNKNOWN`, so it is a cookie of RCU.
     period != UNKNOWN && unsafe { bindings::poll_state_synchronize_rcu(period) }
 }
 
-/// Makes the next grace period begin. Any context but NMIs.
+/// Starts the next grace period, and returns its cookie. Callable in any context but NMIs.
 fn begin() -> c_ulong {
-    // SAFETY: No requirements but the context.
+    // SAFETY: The function requires a context other than an NMI, as this function's documentation
+    // does.
     unsafe { bindings::start_poll_synchronize_rcu() }
 }

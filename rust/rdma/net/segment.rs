@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The network segments on top of a network device.
+//! Network segments on top of a network device.
 //!
-//! Network devices are on one segment if their frames reach the same stations unchanged: a macvlan
-//! or a bridge and the network device below it are, a VLAN or a MACsec device and the one below it are
+//! Network devices are on one segment if their frames reach the same stations unchanged. A macvlan
+//! or a bridge is on one segment with the network device below it. A VLAN or a MACsec device is
 //! not.
 
 use kernel::{
@@ -17,33 +17,40 @@ use super::{
 };
 use crate::bindings;
 
-/// Kinds (`rtnl_link_ops.kind`) whose frames are those of the network device below.
+/// Kinds of network devices (`rtnl_link_ops.kind`) whose frames are those of the network device
+/// below.
 const TRANSPARENT: [&CStr; 8] = [
     c"bond", c"bridge", c"ipvlan", c"ipvtap", c"macvlan", c"macvtap", c"team", c"vrf",
 ];
 
-/// Network devices that a search looks at, counted once for each way that leads down to them: there are as many ways as the
-/// product of what lies on each level. A search takes some milliseconds at most.
+/// Maximum number of network devices that a search visits.
+///
+/// A device is visited once for each path that leads down to it. The number of paths is the product
+/// of the numbers of devices on all levels. A search takes some milliseconds at most.
 const MOST_LOOKED_AT: u32 = 1 << 16;
 
-/// Levels below a network device that a search looks at. The kernel allows no more at any one time (`MAX_NEST_DEV`,
-/// `__netdev_upper_dev_link()`), but a search may find more of them while the devices change.
+/// Maximum number of levels below a network device that a search visits.
+///
+/// The kernel allows no more at any one time (`MAX_NEST_DEV`, `__netdev_upper_dev_link()`,
+/// net/core/dev.c). But a search may find more of them while devices change.
 const LEVELS: u32 = bindings::MAX_NEST_DEV;
 
-/// A search below a network device for another one.
+/// State of a search among the network devices below another one.
 struct Search<'a> {
+    /// The network device at the bottom of the segments.
     base: *mut bindings::net_device,
-    /// How many network devices may yet be looked at.
+    /// Number of network devices that may still be visited.
     left: u32,
+    /// The RCU read lock, which keeps the visited network devices valid.
     readers: &'a rcu::Guard,
 }
 
-/// Whether a search ends at the network device that it has come to.
+/// Function that returns whether the search ends at the visited network device.
 type Look<'s, 'a> = &'s mut dyn FnMut(&mut Search<'a>, *mut bindings::net_device) -> bool;
 
 impl<'a> Search<'a> {
-    /// Whether `look` says so of one of the network devices on `levels` levels below `netdev`, as far as the search may look.
-    /// It ends there.
+    /// Calls `look` for the network devices on `levels` levels below `netdev`, until it returns
+    /// `true`. Returns whether it did, before the search reached its limits.
     ///
     /// # Safety
     ///
@@ -54,7 +61,8 @@ impl<'a> Search<'a> {
         levels: u32,
         look: Look<'_, 'a>,
     ) -> bool {
-        // SAFETY: The caller's promise.
+        // SAFETY: The caller guarantees that `netdev` is valid as long as `self.readers` (see
+        // `# Safety`).
         for lower in unsafe { Lower::of(netdev, self.readers) } {
             self.left = if levels == 0 {
                 0
@@ -62,10 +70,10 @@ impl<'a> Search<'a> {
                 self.left.saturating_sub(1)
             };
             if self.left == 0 {
-                // Nor does it go on elsewhere.
+                // The whole search ends, since `left` stays zero.
                 return false;
             }
-            // SAFETY: `lower` is valid as long as `self.readers`.
+            // SAFETY: `lower` is valid as long as `self.readers`, by the documentation of `Lower`.
             if look(self, lower) || unsafe { self.finds(lower, levels.saturating_sub(1), look) } {
                 return true;
             }
@@ -73,31 +81,35 @@ impl<'a> Search<'a> {
         false
     }
 
-    /// Whether `netdev` is on top of the base, as far as the search may look.
+    /// Returns whether `netdev` is on top of `base`, as far as the search's limits allow.
     ///
     /// # Safety
     ///
-    /// As for [`Self::finds`].
+    /// `netdev` must be valid as long as `self.readers`.
     unsafe fn is_on_base(&mut self, netdev: *mut bindings::net_device) -> bool {
-        // SAFETY: The caller's promise.
+        // SAFETY: The caller guarantees that `netdev` is valid as long as `self.readers` (see
+        // `# Safety`).
         unsafe { self.finds(netdev, LEVELS, &mut |search, lower| lower == search.base) }
     }
 }
 
-/// The segment of `netdev`, a network device on top of `base`, or that itself. It is named by the index
-/// of the lowest network device on it, which is `base`, or one whose frames differ from those of the
-/// devices below it. Process context.
+/// Returns the segment of `netdev`, which is `base` or a network device on top of `base`. Must be
+/// called in process context.
 ///
-/// A transparent device may have several devices on top of `base` below it. The first one counts. A device with too many
-/// devices or levels below it ([`MOST_LOOKED_AT`], [`LEVELS`]) is on a segment of its own.
+/// The name of a segment is the index of the lowest network device on it. That device is `base`, or
+/// one whose frames differ from those of the devices below it.
+///
+/// A transparent device may have several devices on top of `base` below it. The first one counts. A
+/// device with too many devices or levels below it ([`MOST_LOOKED_AT`], [`LEVELS`]) is on a segment
+/// of its own.
 ///
 /// # Safety
 ///
 /// `netdev` must be valid.
 pub(crate) unsafe fn segment_of(netdev: *mut bindings::net_device, base: &Netdev) -> u32 {
-    // SAFETY: The caller's promise.
+    // SAFETY: The caller guarantees that `netdev` is valid (see `# Safety`).
     let own = unsafe { index(netdev) };
-    // SAFETY: As above.
+    // SAFETY: The caller guarantees that `netdev` is valid (see `# Safety`).
     if netdev == base.as_ptr() || !unsafe { is_transparent(netdev) } {
         return own;
     }
@@ -110,44 +122,44 @@ pub(crate) unsafe fn segment_of(netdev: *mut bindings::net_device, base: &Netdev
     let mut bearer = None;
     let mut bears = |search: &mut Search<'_>, lower| {
         let bears = lower == search.base
-            // SAFETY: The device is valid as long as `readers`.
+            // SAFETY: `lower` is valid as long as `readers`.
             || (!unsafe { is_transparent(lower) }
-                // SAFETY: As above.
+                // SAFETY: `lower` is valid as long as `readers`.
                 && unsafe { search.is_on_base(lower) });
         if bears {
             bearer = Some(lower);
         }
         bears
     };
-    // SAFETY: `netdev` is valid by the caller's promise.
+    // SAFETY: The caller guarantees that `netdev` is valid (see `# Safety`).
     unsafe { search.finds(netdev, LEVELS, &mut bears) };
     let Some(bearer) = bearer else {
         return own;
     };
-    // A lower device may have gone to another namespace, where its index may be that of any device here.
-    // SAFETY: Both are valid as long as `readers`.
+    // A lower device may be in another namespace, where its index may be that of any device here.
+    // SAFETY: Both devices are valid as long as `readers`.
     match unsafe { bindings::dev_net(bearer) == bindings::dev_net(base.as_ptr()) } {
-        // SAFETY: As above.
+        // SAFETY: `bearer` is valid as long as `readers`.
         true => unsafe { index(bearer) },
         false => own,
     }
 }
 
-/// Whether the frames of `netdev` are those of the network device below it.
+/// Returns whether the frames of `netdev` are those of the network device below it.
 ///
 /// # Safety
 ///
 /// `netdev` must be valid.
 unsafe fn is_transparent(netdev: *mut bindings::net_device) -> bool {
-    // SAFETY: The caller's promise; the operations are set before the registration. They stay while the
-    // device is valid: its driver deletes all of its devices, and waits for readers under RCU and for
-    // counts of them, before it goes (`rtnl_link_unregister()`, net/core/rtnetlink.c;
-    // `netdev_run_todo()`, net/core/dev.c).
+    // SAFETY: The caller guarantees that `netdev` is valid (see `# Safety`). The operations are set
+    // before the device is registered, and exist as long as the device. Before the driver's module
+    // is unloaded, the driver deletes its devices, and waits for RCU readers and for references to
+    // them (`rtnl_link_unregister()`, net/core/rtnetlink.c; `netdev_run_todo()`, net/core/dev.c).
     let ops = unsafe { (*netdev).rtnl_link_ops };
     if ops.is_null() {
         return false;
     }
-    // SAFETY: Valid, as above; the kind is a constant text of the driver.
+    // SAFETY: `ops` is valid as long as the device. The kind is a constant string of the driver.
     let kind = unsafe { CStr::from_char_ptr((*ops).kind) };
     TRANSPARENT.contains(&kind)
 }

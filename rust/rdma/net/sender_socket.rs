@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The sockets on whose behalf packets are sent.
+//! Sockets that are passed to the IP layer for packets to send (`ip_local_out()`,
+//! `ip6_local_out()`).
 //!
-//! The IP layer asks the socket that its caller names for two settings. The packets do not get the socket. Packets that IPsec
-//! protects are sent on behalf of none.
+//! The IP layer reads two settings of the socket. The packets themselves have no socket
+//! (`sk_buff.sk`). For packets that IPsec protects, no socket is passed.
 //!
-//! * The IPv4 layer takes the MTU of the network device instead of that of the path if the socket has `IP_PMTUDISC_PROBE`
-//!   (`ip_skb_dst_mtu()`, include/net/ip.h). ICMP messages change the MTU of a path, and any host can forge one: Linux
-//!   believes a message that quotes an echo reply (`icmp_err()`, net/ipv4/icmp.c; `icmpv6_err()`, net/ipv6/icmp.c). A QP
-//!   can't make its packets shorter, so the message would end it. RoCE adapters ignore the messages. For IPv6 see
+//! * The IPv4 layer uses the MTU of the network device instead of the path's MTU if the socket has
+//!   `IP_PMTUDISC_PROBE` (`ip_skb_dst_mtu()`, include/net/ip.h). ICMP messages change the MTU of a
+//!   path, and any host can forge one: Linux accepts a message that quotes an echo reply
+//!   (`icmp_err()`, net/ipv4/icmp.c; `icmpv6_err()`, net/ipv6/icmp.c). A QP cannot shorten its
+//!   packets, so the message would end it. RoCE adapters ignore these messages. For IPv6 see
 //!   [`Route::attach`](super::route::Route).
-//! * Both layers loop packets to multicast groups unless the socket says no (`sk_mc_loop()`, net/core/sock.c). QPs of one
-//!   host exchange packets without the IP layer.
+//! * Both layers loop packets to multicast groups back unless the socket forbids it
+//!   (`sk_mc_loop()`, net/core/sock.c). QPs of one host exchange packets without the IP layer.
 
 use core::ptr::{self, NonNull};
 
@@ -19,22 +21,22 @@ use kernel::{error::to_result, ffi::c_int, prelude::*, sync::SetOnce};
 
 use crate::{bindings, device::gid::Network};
 
-/// The socket for each version of IP.
+/// One socket for each IP version.
 pub(super) struct SenderSockets {
     v4: SenderSocket,
-    /// Empty if the kernel runs without IPv6.
+    /// The IPv6 socket. Empty before [`Self::complete`], and if the kernel runs without IPv6.
     v6: SetOnce<SenderSocket>,
 }
 
 impl SenderSockets {
-    /// Makes that of IPv4. Process context; sleeps.
+    /// Creates the IPv4 socket. Must be called in process context; sleeps.
     ///
     /// # Errors
     ///
-    /// `ENOMEM`.
+    /// Returns `ENOMEM` if there is no memory.
     pub(super) fn new() -> Result<Self> {
         let v4 = SenderSocket::new(bindings::AF_INET)?;
-        // SAFETY: The socket is one of IPv4.
+        // SAFETY: The socket is valid, and an IPv4 socket.
         unsafe {
             bindings::ip_sock_set_mtu_discover(v4.as_ptr(), bindings::IP_PMTUDISC_PROBE as c_int)
         };
@@ -42,21 +44,22 @@ impl SenderSockets {
         Ok(Self { v4, v6 })
     }
 
-    /// Makes that of IPv6, unless it is there. Process context; sleeps.
+    /// Creates the IPv6 socket unless it exists. Must be called in process context; sleeps.
     ///
     /// # Errors
     ///
-    /// `ENOMEM`.
+    /// Returns `ENOMEM` if there is no memory.
     pub(super) fn complete(&self) -> Result {
-        // SAFETY: No requirements.
+        // SAFETY: The function has no requirements.
         if self.v6.as_ref().is_none() && unsafe { bindings::ipv6_mod_enabled() } {
-            // Somebody else's may come first.
+            // If another call has stored its socket first, this one is dropped.
             self.v6.populate(SenderSocket::new(bindings::AF_INET6)?);
         }
         Ok(())
     }
 
-    /// The socket for C, valid as long as `self`. Null for IPv6 before [`Self::complete`], or if the kernel runs without.
+    /// Returns the socket for C functions, valid as long as `self`. Returns null for IPv6 before
+    /// [`Self::complete`], or if the kernel runs without IPv6.
     pub(super) fn of(&self, network: Network) -> *mut bindings::sock {
         match network {
             Network::V4 => self.v4.as_ptr(),
@@ -68,29 +71,32 @@ impl SenderSockets {
     }
 }
 
-/// A UDP socket without a multicast loop. It is bound to no port, receives nothing, and belongs to the initial network
-/// namespace, which never ends; netfilter takes packets with the socket of another namespace as if they had none
-/// (`nft_meta_get_eval_skugid()`, net/netfilter/nft_meta.c).
+/// A UDP socket that does not loop multicast packets back.
+///
+/// The socket is bound to no port and receives nothing. It belongs to the initial network
+/// namespace, which never ends. Netfilter treats packets with a socket of another namespace as
+/// packets without a socket (`nft_meta_get_eval_skugid()`, net/netfilter/nft_meta.c).
 ///
 /// # Invariants
 ///
-/// Owns a valid socket, which has a `struct sock`.
+/// The value owns a valid socket, which has a `struct sock`.
 struct SenderSocket(NonNull<bindings::socket>);
 
-// SAFETY: A socket may be used and released by any thread.
+// SAFETY: Any thread may use and release a socket.
 unsafe impl Send for SenderSocket {}
-// SAFETY: Through a shared reference, nothing but constant settings are read.
+// SAFETY: Only constant settings are read through a shared reference.
 unsafe impl Sync for SenderSocket {}
 
 impl SenderSocket {
-    /// Makes it. Process context; sleeps.
+    /// Creates a socket of `family` (`AF_*`). Must be called in process context; sleeps.
     ///
     /// # Errors
     ///
-    /// `ENOMEM`.
+    /// Returns `ENOMEM` if there is no memory.
     fn new(family: u32) -> Result<Self> {
         let mut socket = ptr::null_mut();
-        // SAFETY: The initial namespace is always there; `socket` is valid memory for the result.
+        // SAFETY: The initial namespace always exists. `socket` is valid for the write of the
+        // result.
         to_result(unsafe {
             bindings::sock_create_kern(
                 &raw mut bindings::init_net,
@@ -100,24 +106,25 @@ impl SenderSocket {
                 &mut socket,
             )
         })?;
-        // INVARIANT: The socket was just made.
+        // INVARIANT: The call has just created the socket.
         let made = Self(NonNull::new(socket).ok_or(ENOMEM)?);
-        // SAFETY: The socket is ours, and one of IP.
+        // SAFETY: `made` owns the socket, which is an IP socket.
         unsafe { bindings::inet_clear_mc_loop(made.as_ptr()) };
-        // SAFETY: As above.
+        // SAFETY: `made` owns the socket, which is an IP socket.
         unsafe { bindings::inet6_clear_mc6_loop(made.as_ptr()) };
         Ok(made)
     }
 
+    /// Returns the `struct sock`, valid as long as `self`.
     fn as_ptr(&self) -> *mut bindings::sock {
-        // SAFETY: Valid by the type invariant.
+        // SAFETY: The socket is valid by the type invariant.
         unsafe { (*self.0.as_ptr()).sk }
     }
 }
 
 impl Drop for SenderSocket {
     fn drop(&mut self) {
-        // SAFETY: Ours by the type invariant, and not used again.
+        // SAFETY: By the type invariant the value owns the socket, which is not used again.
         unsafe { bindings::sock_release(self.0.as_ptr()) };
     }
 }

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Looking on at what passes a network device: a packet handler for all protocols.
+//! Observation of the frames that pass a network device, by a packet handler for all protocols
+//! (`struct packet_type`, include/linux/netdevice.h).
 //!
-//! The stack gets its packets all the same. While there is no handler, none of this costs anything.
+//! The network stack still receives the frames. A device without such a handler has no additional
+//! cost.
 
 use core::{
     pin::Pin,
@@ -16,25 +18,29 @@ use crate::bindings;
 
 const SUCCESS: c_int = bindings::NET_RX_SUCCESS as c_int;
 
-/// Who looks on.
+/// Receiver of the frames that pass a network device.
 pub trait FrameObserver: Send + Sync + 'static {
-    /// Something passes the network device, in either direction.
+    /// Handles a buffer that passes the network device, in either direction.
     ///
     /// # Context
     ///
-    /// Softirq, or process with bottom halves disabled; under RCU, perhaps under a lock of whoever
-    /// sends. Must not sleep, nor send.
+    /// Softirq, or process context with bottom halves disabled. The RCU read lock is held, and the
+    /// sender may hold further locks. Must not sleep, and must not send.
     fn passes(&self, frame: &TappedFrame<'_>);
 }
 
-/// A registered packet handler. Dropping it ends the calls, and waits for those that run: process
-/// context; sleeps.
+/// A registered packet handler.
+///
+/// Dropping the value unregisters the handler and waits for running calls. It must be dropped in
+/// process context; that sleeps.
 pub struct Tap<T: FrameObserver> {
     block: Pin<KBox<Block<T>>>,
-    /// The handler is in its list.
+    /// The network device, whose list contains the handler.
     _netdev: Netdev,
 }
 
+/// The packet handler, with the observer behind it.
+///
 /// # Invariants
 ///
 /// `handler` is the first member.
@@ -48,15 +54,15 @@ struct Block<T: FrameObserver> {
 
 // SAFETY: The handler is touched only by the network stack, under its lock and RCU.
 unsafe impl<T: FrameObserver> Send for Block<T> {}
-// SAFETY: As above.
+// SAFETY: The handler is touched only by the network stack, under its lock and RCU.
 unsafe impl<T: FrameObserver> Sync for Block<T> {}
 
 impl<T: FrameObserver> Tap<T> {
-    /// Shows `onlooker` what passes `netdev` from now on. Process context.
+    /// Passes the frames of `netdev` to `onlooker` from now on. Must be called in process context.
     ///
     /// # Errors
     ///
-    /// `ENOMEM`.
+    /// Returns `ENOMEM` if there is no memory.
     pub fn new(netdev: Netdev, onlooker: Arc<T>) -> Result<Self> {
         let dev = netdev.as_ptr();
         let block = KBox::pin_init(
@@ -68,15 +74,15 @@ impl<T: FrameObserver> Tap<T> {
                         func: Some(passes::<T>),
                         ..Default::default()
                     };
-                    // SAFETY: The slot is valid for writes.
+                    // SAFETY: `slot` is valid for writes while the closure runs.
                     unsafe { slot.write(handler) }
                 }),
                 onlooker,
             }),
             GFP_KERNEL_ACCOUNT,
         )?;
-        // SAFETY: The handler is pinned, and removed before it goes; so is the device, which is held
-        // until then.
+        // SAFETY: The handler is pinned, and `drop` removes it before it is freed. The device is
+        // held until then.
         unsafe { bindings::dev_add_pack(block.handler.get()) };
         Ok(Self {
             block,
@@ -87,14 +93,17 @@ impl<T: FrameObserver> Tap<T> {
 
 impl<T: FrameObserver> Drop for Tap<T> {
     fn drop(&mut self) {
-        // SAFETY: `new` added it. Nobody is in `passes` any more when this returns.
+        // SAFETY: `new` added the handler. No call of `passes` runs any more when this returns.
         unsafe { bindings::dev_remove_pack(self.block.handler.get()) };
     }
 }
 
+/// Passes a frame to the observer (`packet_type.func`).
+///
 /// # Safety
 ///
-/// `handler` must be that of a [`Block<T>`], `skb` a packet of which the caller gives up a count.
+/// `handler` must be the first member of a registered [`Block<T>`]. `skb` must be a packet, and the
+/// caller gives up a reference to it.
 unsafe extern "C" fn passes<T: FrameObserver>(
     skb: *mut bindings::sk_buff,
     _netdev: *mut bindings::net_device,
@@ -104,13 +113,15 @@ unsafe extern "C" fn passes<T: FrameObserver>(
     let Some(skb) = NonNull::new(skb) else {
         return SUCCESS;
     };
-    // SAFETY: The handler is the first member of a `Block<T>`, which outlives its being in the list.
+    // SAFETY: `handler` is the first member of a `Block<T>`, which is freed only after it was
+    // removed from the list.
     let block = unsafe { &*handler.cast::<Block<T>>() };
-    // SAFETY: The stack shows a valid packet, whose count is kept until below.
+    // SAFETY: The network stack passes a valid packet, and this function keeps its reference until
+    // the end.
     if let Some(frame) = unsafe { TappedFrame::new(skb) } {
         block.onlooker.passes(&frame);
     }
-    // SAFETY: The count is given up by the caller.
+    // SAFETY: The caller gives up a reference to the packet (see `# Safety`).
     unsafe { bindings::consume_skb(skb.as_ptr()) };
     SUCCESS
 }

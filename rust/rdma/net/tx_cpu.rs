@@ -1,32 +1,39 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! From which CPU a sender's packets leave.
+//! The tx CPU of a sender: the CPU that sends its packets, so that they stay in order.
 //!
-//! Packets wait in queues of the CPU that sent them: its backlog, the transmit queue that a network device has for
-//! it. Those that one CPU sent stay in order; those of two may overtake one another. So a sender goes to another
-//! CPU only while none of its packets is on the way, as TCP does with transmit queues (`ooo_okay`;
-//! Documentation/networking/scaling.rst). A packet from this host to this host is on the way until its receiver has it
+//! Packets wait in queues of the CPU that sent them: its backlog, and the transmit queue that a
+//! network device uses for that CPU. Packets of one CPU stay in order. Packets of two CPUs may
+//! overtake one another. So the tx CPU changes only while none of the sender's packets is in
+//! flight. TCP changes transmit queues in the same way (`ooo_okay`;
+//! Documentation/networking/scaling.rst).
+//!
+//! A packet from this host to this host is in flight until its receiver has handled it
 //! ([`super::tx_limit::TxCount::reception_is_over`]).
 
 use kernel::{cpu::CpuId, prelude::*};
 
 use crate::support::cpu::is_online;
 
-/// So many times in a row a CPU asks in vain before the sender is passed on to it. Each passing costs one more work item,
-/// so two CPUs that post in turn pay one for this many posts at least.
+/// Number of consecutive refusals after which another CPU becomes the tx CPU.
+///
+/// A change costs one more work item. If two CPUs post alternately, there is at most one change for
+/// this number of posts.
 const ASKS: u8 = 4;
 
-/// The CPU from which a sender's packets leave.
+/// The tx CPU of a sender.
 pub struct TxCpu {
+    /// The tx CPU.
     cpu: CpuId,
-    /// The CPU that asked last, in vain.
+    /// The CPU that was refused last.
     asker: CpuId,
-    /// How often it did in a row.
+    /// Number of consecutive refusals of `asker`.
     asks: u8,
 }
 
 impl TxCpu {
-    /// Of a sender without packets on the way. Any context.
+    /// Creates the state of a sender without packets in flight. Its tx CPU is this CPU. Callable in
+    /// any context.
     pub fn new() -> Self {
         let here = CpuId::current();
         Self {
@@ -36,24 +43,29 @@ impl TxCpu {
         }
     }
 
-    /// The CPU from which the next packets are to leave.
+    /// Returns the tx CPU.
     pub fn cpu(&self) -> CpuId {
         self.cpu
     }
 
-    /// Whether a packet that is sent now, on this CPU, which is `here`, stays behind those before it; then the next
-    /// leave from here, too. If not, it is to be sent from [`Self::cpu`], which is online, or later. `arrived` tells
-    /// whether none is on the way through this host; this CPU may know when others don't, so a sender is also passed on
-    /// from here to a CPU that has asked [`ASKS`] times.
+    /// Returns whether this CPU, `here`, may send a packet now, behind all earlier packets of the
+    /// sender. If so, this CPU is the tx CPU from now on.
+    ///
+    /// Otherwise the caller has [`Self::cpu`], which is online, send the packet, or sends it later.
+    ///
+    /// `arrived` returns whether none of the sender's packets is in flight in this host. The tx CPU
+    /// may know that when other CPUs do not. So the tx CPU is refused, too, if `arrived` returns
+    /// `true` after another CPU was refused [`ASKS`] times. That CPU then becomes the tx CPU.
     ///
     /// # Context
     ///
-    /// Bottom halves off, until the packet is sent.
+    /// Bottom halves disabled until the packet is sent.
     #[inline]
     pub fn admits(&mut self, here: CpuId, arrived: impl FnOnce() -> bool) -> bool {
         (self.cpu == here && self.asks < ASKS) || self.moves(here, arrived)
     }
 
+    /// Implements [`Self::admits`] if the tx CPU may have to change.
     #[cold]
     fn moves(&mut self, here: CpuId, arrived: impl FnOnce() -> bool) -> bool {
         if self.cpu == here {
@@ -64,7 +76,8 @@ impl TxCpu {
             }
             return !passes;
         }
-        // The queues of a CPU that went offline were given to others, in whatever order.
+        // If the tx CPU went offline, the kernel has moved its queues to other CPUs, in no
+        // particular order.
         let free = !is_online(self.cpu) || arrived();
         if free {
             self.cpu = here;
@@ -93,7 +106,7 @@ mod tests {
     fn keeps_to_its_cpu_while_packets_are_in_flight() -> Result {
         let _off = bottom_halves_off();
         let first = CpuId::current();
-        // With one CPU there is none.
+        // A machine with one CPU has no other one.
         let other = CpuId::from_u32(u32::from(first.as_u32() == 0));
         let Some(other) = other.filter(|cpu| is_online(*cpu)) else {
             return Ok(());
@@ -123,7 +136,7 @@ mod tests {
             assert!(lane.admits(first, || true));
         }
         assert!(!lane.admits(other, || false));
-        // Something is on the way: the count begins anew.
+        // A packet is in flight, so the count of refusals begins anew.
         assert!(lane.admits(first, || false));
         for _ in 0..ASKS {
             assert!(lane.admits(first, || true));

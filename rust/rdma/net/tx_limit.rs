@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How many packets a sender may have on their way through this host.
+//! Tx limits: bounds on the number of packets that a sender, such as a QP, may have in flight in
+//! this host.
 //!
-//! A packet may wait in a queueing discipline or a device's ring for long, and outlive the QP that
-//! sent it. So it holds nothing but a [`TxCount`], which knows how to find the QP if it is still
-//! there.
+//! A packet may wait for long in a queueing discipline or in a device's ring, and outlive the QP
+//! that sent it. So a packet holds a reference to its sender's [`TxCount`] only. The [`Wake`] of
+//! the `TxCount` finds the QP if that still exists.
 
 use core::{ops::Deref, ptr};
 
@@ -29,17 +30,18 @@ use crate::{
     support::sync::{new_irq_spinlock, smp_mb, wait_for_readers, wait_for_tasks, IrqSpinLock},
 };
 
-/// Wakes a sender that waits for credit.
+/// Waker of a sender that waits until packets have left.
 pub trait Wake: Send + Sync + 'static {
-    /// Called once half of the credit is back.
+    /// Wakes the sender. Called when no more than half of the tx limit is in flight again.
     ///
     /// # Context
     ///
-    /// Any but hard interrupts, perhaps deep in the network stack: must neither sleep nor send.
+    /// Any context but hard interrupts, possibly deep in the network stack. Must neither sleep nor
+    /// send.
     fn wake(&self);
 }
 
-/// All credits of the module, and the sockets that the packets have in common.
+/// All tx limits of the module, and the sockets that their packets are sent with.
 #[pin_data]
 pub struct TxLimits {
     #[pin]
@@ -47,22 +49,25 @@ pub struct TxLimits {
     sockets: SenderSockets,
 }
 
+/// The senders that have packets in flight or may send.
 struct Live {
-    /// The slots of all senders, but for those that [`TxLimits::drain`] has taken.
+    /// The slots of senders that have not ended, except those that [`TxLimits::drain`] has taken.
     slots: List<Slots>,
-    /// The slots of senders that have ended, while they have packets.
+    /// The slots of senders that have ended, as long as they have packets.
     ended: List<Slots>,
-    /// How many credits there are.
+    /// Number of [`TxCount`]s.
     count: usize,
 }
 
 impl Live {
+    /// Registers the slots of a new sender.
     fn enter(&mut self, slots: ListArc<Slots>) {
         self.slots.push_back(slots);
         self.count = self.count.wrapping_add(1);
     }
 
-    /// Strikes the slots of a credit that goes, and returns them if they are in a list.
+    /// Unregisters the slots of a `TxCount` that is dropped, and returns them if they are in a
+    /// list.
     fn strike(&mut self, slots: &Slots) -> Option<ListArc<Slots>> {
         self.count = self.count.wrapping_sub(1);
         self.remove(slots)
@@ -76,21 +81,27 @@ impl Live {
         }
     }
 
+    /// Takes slots out of the list that their place names.
     fn remove(&mut self, slots: &Slots) -> Option<ListArc<Slots>> {
         let list = match slots.place() {
             Place::Sender => &mut self.slots,
             Place::Ended => &mut self.ended,
             Place::Taken => return None,
         };
-        // SAFETY: They are in this list or in none: whoever moves them says so in their place.
+        // SAFETY: The slots are in this list or in none: each code that moves them sets their
+        // place.
         unsafe { list.remove(slots) }
     }
 
-    /// Looks at one of the senders that have ended, for packets that were freed without a call of their destructor. The result
-    /// is to be dropped without the lock: it may be the sender's last credit.
+    /// Searches one sender that has ended for packets that were freed without a call of their
+    /// destructor.
+    ///
+    /// The caller drops the result without the lock, since it may be the last reference to the
+    /// sender's `TxCount`.
     fn look_at_ended(&mut self) -> Option<Arc<TxCount>> {
         let slots = self.ended.pop_front()?;
-        // Of two references to a credit the one that is dropped here is never the last.
+        // All references but the last are dropped here. None of these is the last one to the
+        // `TxCount`, since the next one exists already.
         let credit = slots.recover().last();
         self.ended.push_back(slots);
         credit
@@ -98,11 +109,13 @@ impl Live {
 }
 
 impl TxLimits {
-    /// None yet. Process context; sleeps. Whoever makes them drops them last, after [`Self::drain`].
+    /// Creates an empty set of tx limits. Must be called in process context; sleeps.
+    ///
+    /// The creator calls [`Self::drain`] and then drops the last reference.
     ///
     /// # Errors
     ///
-    /// `ENOMEM`.
+    /// Returns `ENOMEM` if there is no memory.
     pub fn new() -> Result<Arc<Self>> {
         let live = Live {
             slots: List::new(),
@@ -116,29 +129,35 @@ impl TxLimits {
         Arc::pin_init(credits, GFP_KERNEL)
     }
 
-    /// Makes what could not be made before: if module and IPv6 are parts of the kernel, the module comes first. Process
-    /// context; sleeps. To be called before packets are sent.
+    /// Creates the IPv6 socket, if that was not possible before.
+    ///
+    /// If both the module and IPv6 are built into the kernel, the module is initialised first. Must
+    /// be called before packets are sent, in process context; sleeps.
     ///
     /// # Errors
     ///
-    /// `ENOMEM`.
+    /// Returns `ENOMEM` if there is no memory.
     pub fn complete(&self) -> Result {
         self.sockets.complete()
     }
 
-    /// Waits until no packet holds a credit and no code of this module runs as a destructor of packets. Packets that are still in
-    /// flight, in queues of network namespaces perhaps, hold none any more.
+    /// Waits until no packet holds a reference to a [`TxCount`], and no function of this module
+    /// runs as a destructor of packets.
+    ///
+    /// Packets that are still in flight, such as those in queues of network namespaces, hold no
+    /// reference afterwards.
     ///
     /// # Context
     ///
-    /// Process; sleeps. All senders have ended, or end without another call.
+    /// Process context; sleeps. Each sender must have ended, or must end without another call.
     pub fn drain(&self) {
         let mut taken = List::new();
         while let Some(slots) = self.take_back() {
             taken.push_back(slots);
         }
         if !taken.is_empty() {
-            // A destructor that found its packet taken still looks at the slot and at the credit.
+            // A destructor that finds its packet taken back still accesses the slot and the
+            // `TxCount`.
             wait_for_destructors();
         }
         while let Some(slots) = taken.pop_front() {
@@ -150,59 +169,69 @@ impl TxLimits {
         wait_for_destructors();
     }
 
-    /// Takes back the packets of a sender. `None` if those of all were taken.
+    /// Takes the packets of one sender back. Returns `None` if those of all senders were taken
+    /// back.
     fn take_back(&self) -> Option<ListArc<Slots>> {
         let mut live = self.live.lock();
         let slots = live.slots.pop_front().or_else(|| live.ended.pop_front())?;
-        // SAFETY: For a packet that is taken `give_back` takes the lock, which is held here, before it returns.
+        // SAFETY: If `Slot::leave` returns `Departure::Taken` to a call of `give_back`, that call
+        // takes the lock before it returns. This function holds the lock.
         unsafe { slots.take_back(give_back) };
         Some(slots)
     }
 
-    /// Looks for packets of senders that have ended. Any context.
+    /// Searches senders that have ended for packets that were freed without a call of their
+    /// destructor. Callable in any context.
     fn look_at_ended(&self) {
-        // More than can end between two calls.
+        // Searches two of them, since at most one sender ends between two calls.
         for _ in 0..2 {
             let credit = self.live.lock().look_at_ended();
             drop(credit);
         }
     }
 
-    /// Waits until no call of [`Self::take_back`] runs that began before.
+    /// Waits for calls of [`Self::take_back`] that began before this call.
     fn wait_for_take_back(&self) {
         drop(self.live.lock());
     }
 }
 
-/// Waits for destructors of packets that were called before. Process context; sleeps.
+/// Waits for destructors of packets that were called before this call. Must be called in process
+/// context; sleeps.
 fn wait_for_destructors() {
-    // Those in softirq.
+    // Waits for destructors in softirq.
     wait_for_readers();
-    // Those in a task, which may be preempted there, outside of RCU's read-side sections: `__rtnl_unlock()`,
-    // net/core/rtnetlink.c, frees the packets of a queueing discipline that was removed.
+    // Waits for destructors in a task, which may be preempted there outside of RCU read-side
+    // sections. For example, `__rtnl_unlock()` (net/core/rtnetlink.c) frees the packets of a
+    // queueing discipline that was removed.
     wait_for_tasks();
 }
 
-/// How a sender goes on when its credit is used up.
+/// What a sender does when it has reached its tx limit.
 #[derive(Clone, Copy)]
 pub enum Excess {
-    /// It waits.
+    /// The sender waits.
     Waits,
-    /// It waits until half of its packets were sent this many milliseconds ago or earlier. Until it gets some back, it sends
-    /// further packets, which hold no credit. For senders with many receivers, one of which may leave packets in a queue.
+    /// The sender waits until half of its packets are at least this many milliseconds old. It then
+    /// sends further packets, which are not counted, until some of the counted packets have left.
+    ///
+    /// For senders with several receivers, one of which may leave packets in a queue.
     GoesAfter(u32),
 }
 
-/// The credit of a sender, which ends when this is dropped. Packets that are still in flight keep theirs.
+/// The tx limit of a sender. Dropping it ends the sender. Packets in flight stay counted.
 pub struct TxLimit(Arc<TxCount>);
 
 impl TxLimit {
-    /// TxCount for `limit` packets, one of `all`; `excess` tells what the sender does beyond these. `waker` is told when the
-    /// credit was used up and comes back.
+    /// Creates a tx limit of `limit` packets, and adds it to `all`.
+    ///
+    /// `excess` tells what the sender does when it has reached the limit. `waker` is called when
+    /// packets have left, after [`TxCount::available`] has returned `false`. Must be called in
+    /// process context; may sleep.
     ///
     /// # Errors
     ///
-    /// `ENOMEM`.
+    /// Returns `ENOMEM` if there is no memory.
     pub fn new(limit: u32, excess: Excess, waker: impl Wake, all: &Arc<TxLimits>) -> Result<Self> {
         let slots = Slots::new(limit)?;
         let waker = KBox::new(waker, GFP_KERNEL_ACCOUNT)?;
@@ -238,37 +267,48 @@ impl Drop for TxLimit {
     }
 }
 
-/// A sender's bound on packets in flight.
+/// The count of a sender's packets in flight, with its limit. Packets hold references to it.
 pub struct TxCount {
+    /// Number of packets in flight.
     in_flight: Atomic<u32>,
+    /// Maximum number of packets in flight.
     limit: u32,
     excess: Excess,
+    /// Whether the sender waits for a call of the waker.
     waiting: Atomic<bool>,
+    /// Reception of the packets that this host sends to itself.
     reception: Reception,
     waker: KBox<dyn Wake>,
     slots: Arc<Slots>,
+    /// The set that this is an element of.
     all: Arc<TxLimits>,
 }
 
 impl TxCount {
-    /// Whether another packet may be sent. If not, the waker will be called, but for packets that were freed without a call of
-    /// their destructor (`in_flight.rs`); so the sender asks again after [`Self::patience`]. One caller at a time.
+    /// Returns whether another packet may be sent.
+    ///
+    /// If not, the waker is called later. That does not happen for packets that are freed without a
+    /// call of their destructor (`in_flight.rs`). So the sender must ask again after
+    /// [`Self::patience`]. Callable in any context, by one caller at a time.
     pub fn available(&self) -> bool {
         if self.has_room() || self.recover() || self.is_stuck() {
             return true;
         }
         self.waiting.store(true, ordering::Relaxed);
-        // Pairs with the one in `put`: either that sees the wish, or we see what came back.
+        // The barrier pairs with that in `put`: either `put` sees `waiting`, or `has_room` below
+        // sees the reduced count.
         smp_mb();
         self.has_room()
     }
 
+    /// Returns whether fewer packets than the limit are in flight.
     fn has_room(&self) -> bool {
-        // Pairs with `put`: the slot is free, too.
+        // The acquire pairs with `put`: a slot is free, too.
         self.in_flight.load(ordering::Acquire) < self.limit
     }
 
-    /// Counts packets as gone that were freed without a call of their destructor. Whether there were any.
+    /// Subtracts packets that were freed without a call of their destructor. Returns whether there
+    /// were any.
     fn recover(&self) -> bool {
         if !self.slots.is_time_to_recover() {
             return false;
@@ -278,7 +318,7 @@ impl TxCount {
         recovered != 0
     }
 
-    /// Whether the sender goes on without credit.
+    /// Returns whether the sender may go beyond its limit ([`Excess::GoesAfter`]).
     fn is_stuck(&self) -> bool {
         let Excess::GoesAfter(patience) = self.excess else {
             return false;
@@ -287,8 +327,8 @@ impl TxCount {
         self.slots.older_than(age) >= self.limit as usize / 2
     }
 
-    /// Milliseconds after which a sender without credit asks again, for [`Self::available`] may say yes without a call of the
-    /// waker.
+    /// Returns the number of milliseconds after which a sender at its limit must call
+    /// [`Self::available`] again. The result may have changed without a call of the waker.
     pub fn patience(&self) -> u32 {
         match self.excess {
             Excess::Waits => RECOVERY_MS,
@@ -296,41 +336,50 @@ impl TxCount {
         }
     }
 
-    /// The socket on whose behalf packets of a version of IP are sent, for C. Valid as long as `self`, or null.
+    /// Returns the socket to pass to the IP layer with packets of this IP version. It is valid as
+    /// long as `self`, or null.
     pub(super) fn socket(&self, network: Network) -> *mut bindings::sock {
         self.all.sockets.of(network)
     }
 
-    /// Packets in flight. Any context.
+    /// Returns the number of packets in flight. Callable in any context.
     pub fn in_flight(&self) -> u32 {
         self.in_flight.load(ordering::Relaxed)
     }
 
-    /// Whether no packet is in flight. This host may still be handling some that it sent to itself. Any context; one caller at a
-    /// time.
+    /// Returns whether no packet is in flight. This host may still be handling packets that it sent
+    /// to itself.
+    ///
+    /// Callable in any context, by one caller at a time.
     pub fn is_whole(&self) -> bool {
-        // Pairs with the one in `put`: what `Reception` notes before is seen.
+        // The acquire pairs with `put`: the preceding changes of `Reception` are seen, too.
         let is_whole = || self.in_flight.load(ordering::Acquire) == 0;
         is_whole() || (self.recover() && is_whole())
     }
 
-    /// Whether this host has handled all packets that it sent to itself. It may say no when it has, but not for ever.
-    /// Bottom halves off; the sender asks when [`Self::is_whole`], and sends nothing meanwhile.
+    /// Returns whether this host has handled all packets that it sent to itself.
+    ///
+    /// May return `false` afterwards for some time. The caller must have bottom halves disabled,
+    /// [`Self::is_whole`] must have returned `true`, and the sender must not send meanwhile.
     pub fn reception_is_over(&self) -> bool {
         self.reception.is_over()
     }
 
-    /// Makes a clone of `skb`, which holds the credit until it is destroyed, and counts it as sent. One caller at a time. The
-    /// result is to be sent instead of `skb`, which is given up. It is `skb` itself if the credit is used up and the sender goes
-    /// on all the same.
+    /// Counts the packet `skb` as in flight, and returns a clone of it, which must be sent instead.
+    ///
+    /// The clone's destructor subtracts the packet. If the limit is reached and the sender may go
+    /// beyond it ([`Excess::GoesAfter`]), the result is `skb` itself. Only one caller at a time is
+    /// allowed.
     ///
     /// # Errors
     ///
-    /// `EAGAIN` if the credit is used up and the sender waits without an end, `ENOMEM`. `skb` is still the caller's.
+    /// Returns `EAGAIN` if the limit is reached and the sender may not go beyond it; `ENOMEM` if
+    /// there is no memory. The caller still owns `skb` then.
     ///
     /// # Safety
     ///
-    /// The caller owns `skb`, which `alloc_skb_fclone()` made, and which has no clone, destructor or socket.
+    /// The caller must own `skb`, which it gives up on success. `alloc_skb_fclone()` must have
+    /// created it, and it must have no clone, destructor or socket.
     pub(super) unsafe fn charge(
         self: &Arc<Self>,
         skb: *mut bindings::sk_buff,
@@ -341,36 +390,44 @@ impl TxCount {
                 Excess::Waits => Err(EAGAIN),
             };
         };
-        // Nobody reads the original's bytes, so whoever has the clone may write headers. The network stack lets GRO take the
-        // fragments that both share (`skb_gro_receive()`, net/core/gro.c): the last of the two frees those that the shared info
-        // names then.
-        // SAFETY: The caller owns the buffer, which has no clone.
+        // No code reads the bytes of the original, so the owner of the clone may write headers. The
+        // network stack lets GRO take the fragments that both share (`skb_gro_receive()`,
+        // net/core/gro.c): the last of the two buffers that is freed frees the fragments that the
+        // shared info names then.
+        // SAFETY: The caller guarantees that it owns the buffer, and that the buffer has no clone
+        // (see `# Safety`).
         unsafe { bindings::__skb_header_release(skb) };
-        // SAFETY: The caller owns the buffer.
+        // SAFETY: The caller guarantees that it owns the buffer (see `# Safety`).
         let clone = unsafe { bindings::skb_clone(skb, bindings::GFP_ATOMIC) };
         if clone.is_null() {
             return Err(ENOMEM);
         }
-        // SAFETY: The first clone of such a buffer is in one object with it (`skb_clone()`, net/core/skbuff.c).
+        // SAFETY: The caller gives the original up, and this function owns the clone. The first
+        // clone of a buffer of `alloc_skb_fclone()` is in one object with it (`skb_clone()`,
+        // net/core/skbuff.c).
         unsafe { slot.enter(clone, skb, self) };
         self.in_flight.fetch_add(1, ordering::Relaxed);
-        // SAFETY: The clone is ours.
+        // SAFETY: This function owns the clone.
         let shared = unsafe { bindings::skb_shinfo(clone) };
         let slot = ptr::from_ref(slot).cast_mut();
-        // SAFETY: The shared info lives as long as its buffer; this field is its owner's.
+        // SAFETY: The shared info is valid as long as its buffer. The field is at the disposal of
+        // the buffer's owner.
         unsafe { (*shared).__bindgen_anon_2.destructor_arg = slot.cast() };
-        // SAFETY: The clone is ours. `destructor_arg` is its slot.
+        // SAFETY: This function owns the clone, whose `destructor_arg` is its slot, as `give_back`
+        // requires.
         unsafe { bindings::skb_set_destructor(clone, Some(give_back)) };
         Ok(clone)
     }
 
-    /// A softirq of this host is about to handle a packet, which still counts as one in flight.
+    /// Records that a softirq of this host is about to handle a packet, which is still counted as
+    /// in flight.
     fn note_reception(&self) {
         let is_last = self.in_flight.load(ordering::Relaxed) <= 1;
         self.reception.begins(is_last);
     }
 
-    /// Counts a packet as gone.
+    /// Subtracts a packet, and wakes the sender if it waits and no more than half of the limit is
+    /// in flight.
     fn put(&self) {
         let before = self.in_flight.fetch_sub(1, ordering::Full);
         smp_mb();
@@ -386,27 +443,31 @@ impl TxCount {
 impl Drop for TxCount {
     fn drop(&mut self) {
         let slots = self.all.live.lock().strike(&self.slots);
-        // Without the lock.
+        // The slots are dropped without the lock.
         drop(slots);
     }
 }
 
-/// The destructor of packets that hold a credit.
+/// The destructor of packets that are counted.
 ///
 /// # Safety
 ///
-/// `destructor_arg` of `skb` must be the packet's slot, which owns the credit until [`Slot::leave`] or, if this returns
-/// [`Departure::Taken`], until [`wait_for_destructors`] has returned.
+/// `destructor_arg` of `skb` must be the packet's slot. The slot must hold its reference to the
+/// [`TxCount`] until [`Slot::leave`] or, if that returns [`Departure::Taken`], until
+/// [`wait_for_destructors`] has returned.
 unsafe extern "C" fn give_back(skb: *mut bindings::sk_buff) {
     // SAFETY: The network stack destroys valid buffers.
     let shared = unsafe { bindings::skb_shinfo(skb) };
-    // SAFETY: As above. A softirq that receives a packet sets this; it is zero in one that is only sent.
+    // SAFETY: The buffer is valid. A softirq that receives a packet sets the field, which is zero
+    // in a packet that is only sent.
     let received = unsafe { bindings::skb_ingress_index(skb) } != 0;
-    // SAFETY: The shared info lives as long as its buffer.
+    // SAFETY: The shared info is valid as long as its buffer.
     let slot = unsafe { (*shared).__bindgen_anon_2.destructor_arg }.cast::<Slot>();
-    // SAFETY: The credit owns its slots, and lives by the caller's promise.
+    // SAFETY: The caller guarantees that the slot holds a reference to the `TxCount` (see
+    // `# Safety`), and that owns its slots.
     let slot = unsafe { &*slot };
-    // SAFETY: By the caller's promise.
+    // SAFETY: The caller guarantees that the slot has a packet, and holds its reference to the
+    // `TxCount` (see `# Safety`).
     let credit = unsafe { slot.credit() };
     if received {
         credit.note_reception();
@@ -414,7 +475,7 @@ unsafe extern "C" fn give_back(skb: *mut bindings::sk_buff) {
     match slot.leave(skb) {
         Departure::Over(credit) => credit.put(),
         Departure::Noted => {}
-        // The slot keeps the credit.
+        // The slot keeps its reference.
         Departure::Taken => credit.all.wait_for_take_back(),
     }
 }
@@ -430,7 +491,7 @@ mod tests {
     }
 
     fn packet() -> Result<*mut bindings::sk_buff> {
-        // SAFETY: No requirements.
+        // SAFETY: The function has no requirements.
         let skb = unsafe { bindings::alloc_skb_fclone(64, bindings::GFP_KERNEL) };
         if skb.is_null() {
             Err(ENOMEM)
@@ -444,16 +505,16 @@ mod tests {
         unsafe { bindings::consume_skb(skb) };
     }
 
-    /// A packet on its way.
+    /// Returns a packet in flight.
     fn hand_over(credit: &Arc<TxCount>) -> Result<*mut bindings::sk_buff> {
-        // SAFETY: The packet is ours.
+        // SAFETY: `packet` has just created the buffer with `alloc_skb_fclone()`.
         unsafe { credit.charge(packet()?) }
     }
 
-    /// Has a packet end without a call of its destructor, as GRO does.
+    /// Frees a packet in flight without a call of its destructor, as GRO does.
     fn lose(credit: &Arc<TxCount>) -> Result {
         let sent = hand_over(credit)?;
-        // SAFETY: The packet is ours.
+        // SAFETY: The test owns the packet.
         unsafe { bindings::skb_set_destructor(sent, None) };
         free(sent);
         Ok(())
@@ -472,7 +533,7 @@ mod tests {
         let (kept, lost) = (hand_over(&ended)?, hand_over(&ended)?);
         drop(ended);
         assert_eq!(count(), 1);
-        // SAFETY: The packet is ours.
+        // SAFETY: The test owns the packet.
         unsafe { bindings::skb_set_destructor(lost, None) };
         free(lost);
         free(kept);
@@ -488,13 +549,14 @@ mod tests {
         let credits = TxLimits::new()?;
         let credit = TxLimit::new(2, Excess::Waits, NoSender, &credits)?;
         let packets = [packet()?, packet()?, packet()?];
-        // SAFETY: The packets are ours.
+        // SAFETY: `packet` has just created the buffers with `alloc_skb_fclone()`.
         let [first, second, third] = packets.map(|skb| unsafe { credit.charge(skb) });
         assert_eq!(third, Err(EAGAIN));
         assert!(!credit.available());
         free(second?);
         assert!(credit.available());
-        // SAFETY: As above.
+        // SAFETY: `packet` created the buffer with `alloc_skb_fclone()`, and the failed call left
+        // it to the test.
         let third = unsafe { credit.charge(packets[2]) };
         free(first?);
         free(third?);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! UDP encapsulation sockets: where RoCEv2 packets come in.
+//! UDP encapsulation sockets, which receive RoCEv2 packets. Wraps `setup_udp_tunnel_sock()`
+//! (include/net/udp_tunnel.h).
 
 use core::ptr::{self, NonNull};
 
@@ -19,32 +20,33 @@ use super::{
 };
 use crate::{bindings, device::gid::Network, support::sync::wait_for_readers};
 
-/// Who gets the packets of a socket.
+/// Receiver of the packets of a socket.
 pub trait Receiver: Send + Sync + 'static {
-    /// A packet came.
+    /// Handles a packet.
     ///
     /// # Context
     ///
-    /// Softirq, under RCU; must not sleep.
+    /// Softirq, with the RCU read lock held. Must not sleep.
     fn receive(this: ArcBorrow<'_, Self>, skb: RxSkb);
 
-    /// A packet came that isn't fit for anything, and was freed. Context as above.
+    /// Handles the report of a packet that was unusable and has been freed. The context is that of
+    /// [`Self::receive`].
     fn refuse(this: ArcBorrow<'_, Self>, why: Discard);
 }
 
-/// Why there is no socket.
+/// Reasons for which a socket cannot be opened.
 #[derive(Clone, Copy, Debug)]
 pub enum OpenError {
-    /// This host doesn't do this version of IP.
+    /// This host does not support the IP version.
     NoNetwork,
-    /// Somebody has the port.
+    /// Another socket is bound to the port.
     PortBusy,
-    /// Anything else, such as `ENOMEM`.
+    /// Another error, such as `ENOMEM`.
     Other(Error),
 }
 
 impl OpenError {
-    /// The error for users.
+    /// Returns the error code for users.
     pub fn to_error(self) -> Error {
         match self {
             Self::NoNetwork => Error::from_errno(-(EAFNOSUPPORT as c_int)),
@@ -64,35 +66,36 @@ impl From<Error> for OpenError {
     }
 }
 
-/// A kernel socket bound to a UDP port of one namespace, on all its addresses.
+/// A kernel socket that is bound to a UDP port on all addresses of a network namespace.
 ///
-/// It holds no count of the namespace: it must be dropped before that is gone.
+/// The socket holds no reference to the namespace, so the value must be dropped before the
+/// namespace is freed.
 ///
 /// # Invariants
 ///
-/// `sock` is a valid tunnel socket of ours; its user pointer is `receiver`, which came from
-/// `Arc::<T>::into_foreign` and whose count is owned by `self`.
+/// `sock` is a valid tunnel socket, which the value owns. Its `sk_user_data` is `receiver`, which
+/// comes from `Arc::<T>::into_foreign`. The value owns that reference.
 pub struct UdpSocket<T: Receiver> {
     sock: NonNull<bindings::sock>,
     receiver: NonNull<c_void>,
     _receiver: core::marker::PhantomData<Arc<T>>,
 }
 
-// SAFETY: A socket may be used and released by any thread.
+// SAFETY: Any thread may use and release a socket.
 unsafe impl<T: Receiver> Send for UdpSocket<T> {}
-// SAFETY: Nothing is done through a shared reference.
+// SAFETY: A shared reference has no methods.
 unsafe impl<T: Receiver> Sync for UdpSocket<T> {}
 
 impl<T: Receiver> UdpSocket<T> {
-    /// Opens a socket in namespace `net`; packets to `port` go to `receiver` from now on.
+    /// Opens a socket in namespace `net`. Packets to `port` go to `receiver` from now on.
     ///
     /// # Context
     ///
-    /// Process; sleeps.
+    /// Process context; sleeps.
     ///
     /// # Errors
     ///
-    /// [`OpenError`].
+    /// Returns an [`OpenError`].
     pub fn open(
         net: &Net,
         network: Network,
@@ -109,9 +112,11 @@ impl<T: Receiver> UdpSocket<T> {
             encap_rcv: Some(encap_rcv::<T>),
             ..Default::default()
         };
-        // SAFETY: The namespace is held; the socket is ours. The user pointer stays valid until `drop`.
+        // SAFETY: `net` holds the namespace, and this function owns the socket. `sk_user_data`
+        // stays valid until `drop`.
         unsafe { bindings::setup_udp_tunnel_sock(net.as_ptr(), sock.as_ptr(), &mut config) };
-        // INVARIANT: As set up.
+        // INVARIANT: The call above set `sk_user_data` to `receiver`, which comes from
+        // `into_foreign`.
         Ok(Self {
             sock,
             receiver: NonNull::new(receiver).ok_or(EINVAL)?,
@@ -122,19 +127,21 @@ impl<T: Receiver> UdpSocket<T> {
 
 impl<T: Receiver> Drop for UdpSocket<T> {
     fn drop(&mut self) {
-        // A packet may keep the `struct sock` for as long as netfilter queues it, beyond the end of this module: early
-        // demultiplexing gives multicast packets of IPv4 their socket, and `__nf_queue()` (net/netfilter/nf_queue.c) counts it.
-        // SAFETY: Valid and ours by the type invariant.
+        // A packet may hold the `struct sock` for as long as netfilter queues the packet, even
+        // after this module was removed. Early demultiplexing sets the socket of multicast packets
+        // of IPv4, and `__nf_queue()` (net/netfilter/nf_queue.c) takes a reference to it.
+        // SAFETY: By the type invariant the value owns the valid `sock`.
         unsafe { bindings::udp_clear_encap_rcv(self.sock.as_ptr()) };
-        // SAFETY: As above, and not used again.
+        // SAFETY: By the type invariant the value owns the valid `sock`, which is not used again.
         unsafe { bindings::udp_tunnel_sock_release(self.sock.as_ptr()) };
-        // Packets may be on their way through `encap_rcv`, which UDP reads and calls under RCU.
+        // Packets may be in `encap_rcv`, which the UDP layer reads and calls under RCU.
         wait_for_readers();
-        // SAFETY: The count is owned by the type invariant, and nobody can reach it any more.
+        // SAFETY: By the type invariant the value owns the reference. No code can find it any more.
         drop(unsafe { Arc::<T>::from_foreign(self.receiver.as_ptr()) });
     }
 }
 
+/// Creates a UDP socket that is bound to `port` on all addresses of `net`.
 fn bind(net: &Net, network: Network, port: u16) -> Result<*mut bindings::socket> {
     let net = net.as_ptr();
     let mut config = bindings::udp_port_cfg {
@@ -145,13 +152,13 @@ fn bind(net: &Net, network: Network, port: u16) -> Result<*mut bindings::socket>
     let code = match network {
         Network::V4 => {
             config.family = bindings::AF_INET as u8;
-            // SAFETY: Both point to valid memory; the caller holds the namespace.
+            // SAFETY: Both pointers are valid, and `net` holds the namespace.
             unsafe { bindings::udp_sock_create4(net, &mut config, &mut socket) }
         }
         Network::V6 => {
             config.family = bindings::AF_INET6 as u8;
             config.set_ipv6_v6only(1);
-            // SAFETY: As above.
+            // SAFETY: Both pointers are valid, and `net` holds the namespace.
             unsafe { bindings::udp_sock_create6(net, &mut config, &mut socket) }
         }
     };
@@ -159,11 +166,13 @@ fn bind(net: &Net, network: Network, port: u16) -> Result<*mut bindings::socket>
     Ok(socket)
 }
 
-/// Takes what the socket receives; it never leaves a packet to the socket's queue.
+/// Passes a packet of the socket to its receiver (`udp_tunnel_sock_cfg.encap_rcv`). The packet
+/// never goes to the socket's own queue, since the result is always 0.
 ///
 /// # Safety
 ///
-/// `sock` must be that of an [`UdpSocket<T>`], `skb` a packet that the caller gives up.
+/// `sock` must be that of an [`UdpSocket<T>`]. `skb` must be a packet that the caller owns and
+/// gives up.
 unsafe extern "C" fn encap_rcv<T: Receiver>(
     sock: *mut bindings::sock,
     skb: *mut bindings::sk_buff,
@@ -173,13 +182,13 @@ unsafe extern "C" fn encap_rcv<T: Receiver>(
     let Some(skb) = NonNull::new(skb) else {
         return 0;
     };
-    // SAFETY: The packet is valid, and the caller gives it up.
+    // SAFETY: The caller guarantees that the packet is valid, and gives it up (see `# Safety`).
     let received = unsafe { RxSkb::from_encap(skb) };
     if receiver.is_null() {
         return 0;
     }
-    // SAFETY: The socket's user pointer came from `into_foreign`; its count is given up only after
-    // all readers that may have seen it are through.
+    // SAFETY: `sk_user_data` comes from `into_foreign`. `UdpSocket::drop` gives the reference up
+    // only after it has waited for all RCU readers that may have read it.
     let receiver = unsafe { Arc::<T>::borrow(receiver) };
     match received {
         Ok(skb) => T::receive(receiver, skb),

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The object behind a callback that has no place for a pointer of ours.
+//! Access to a driver object from a C callback that has no private data pointer.
 //!
-//! Such a callback finds its object in a static [`Place`], which one registration at a time has
-//! claimed.
+//! Such a callback finds its object in a static [`Place`]. At most one registration at a time
+//! claims a place, so a module can have one registration of a kind, such as one
+//! `struct pernet_operations`.
 
 use core::{
     marker::PhantomData,
@@ -18,20 +19,25 @@ use kernel::{
     types::ForeignOwnable,
 };
 
-/// Where callbacks find an object. Changed only while they can't run.
+/// A static slot with the object of a callback.
+///
+/// The slot is changed only while the callback cannot run.
 pub(crate) struct Place(AtomicPtr<c_void>);
 
 impl Place {
-    /// Without an object.
+    /// Creates a place without an object.
     pub(crate) const fn empty() -> Self {
         Self(AtomicPtr::new(ptr::null_mut()))
     }
 
-    /// Puts `object` in place until the result is dropped.
+    /// Stores `object` in the place until the returned [`Claim`] is dropped.
+    ///
+    /// The caller registers its callback after this call, and unregisters the callback before it
+    /// drops the claim.
     ///
     /// # Errors
     ///
-    /// `EBUSY` if there is one.
+    /// Returns `EBUSY` if the place holds an object. `object` is dropped then.
     pub(crate) fn claim<T: Send + Sync + 'static>(
         &'static self,
         object: Arc<T>,
@@ -41,34 +47,39 @@ impl Place {
             self.0
                 .compare_exchange(ptr::null_mut(), owned, Ordering::AcqRel, Ordering::Relaxed);
         if claimed.is_err() {
-            // SAFETY: From `into_foreign` above and given to nobody.
+            // SAFETY: `owned` comes from `into_foreign` above. The exchange failed, so no other
+            // code has the pointer.
             drop(unsafe { Arc::<T>::from_foreign(owned) });
             return Err(EBUSY);
         }
-        // INVARIANT: It was just put in place.
+        // INVARIANT: The exchange above stored an `Arc<T>` in `place`, which the claim owns.
         Ok(Claim {
             place: self,
             _object: PhantomData,
         })
     }
 
-    /// The object in place.
+    /// Returns the object in the place. Callable in any context.
     ///
     /// # Safety
     ///
     /// A [`Claim`] of `T` on this place must exist for all of `'a`.
     pub(crate) unsafe fn get<'a, T: Send + Sync + 'static>(&self) -> ArcBorrow<'a, T> {
-        // SAFETY: By the invariant of the claim that the caller promises.
+        // SAFETY: The caller guarantees that a `Claim<T>` on this place exists during `'a` (see
+        // `# Safety`). By the claim's invariant the place holds an `Arc<T>`, so the pointer comes
+        // from `Arc::<T>::into_foreign` and stays valid during `'a`.
         unsafe { Arc::<T>::borrow(self.0.load(Ordering::Acquire)) }
     }
 }
 
-/// The right to a place; it lets go of the object when it is dropped, which must be when no callback
-/// can run.
+/// Exclusive use of a [`Place`] for one object.
+///
+/// Dropping the claim drops its reference to the object. The owner drops the claim only when no
+/// callback can run.
 ///
 /// # Invariants
 ///
-/// `place` holds an `Arc<T>` that this owns.
+/// `place` holds an `Arc<T>` that the claim owns.
 pub(crate) struct Claim<T: Send + Sync + 'static> {
     place: &'static Place,
     _object: PhantomData<Arc<T>>,
@@ -77,7 +88,8 @@ pub(crate) struct Claim<T: Send + Sync + 'static> {
 impl<T: Send + Sync + 'static> Drop for Claim<T> {
     fn drop(&mut self) {
         let owned = self.place.0.swap(ptr::null_mut(), Ordering::AcqRel);
-        // SAFETY: An `Arc<T>` by the type invariant, and in no place any more.
+        // SAFETY: By the type invariant `owned` is an `Arc<T>` that the claim owns. The exchange
+        // above removed it from the place, so no other code converts it back.
         drop(unsafe { Arc::<T>::from_foreign(owned) });
     }
 }

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! CPUs.
+//! Queries of the state of CPUs.
 
 use kernel::cpu::CpuId;
 
 use crate::bindings;
 
-/// Whether `cpu` is online, and stays so while bottom halves are off. Any context.
+/// Returns whether `cpu` is online (`cpu_online()`, include/linux/cpumask.h).
+///
+/// Callable in any context. The result holds for as long as the caller has bottom halves disabled.
 pub(crate) fn is_online(cpu: CpuId) -> bool {
-    // SAFETY: By its type invariant it is a CPU number that there may be.
+    // SAFETY: By the type invariant of `CpuId` the number is less than `nr_cpu_ids`, as
+    // `cpu_online()` requires.
     unsafe { bindings::cpu_online(cpu.as_u32()) }
 }

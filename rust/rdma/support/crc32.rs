@@ -1,28 +1,30 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The kernel's CRC-32, which the CPU computes as fast as it can.
+//! The kernel's CRC-32 (lib/crc), which uses the CPU's instructions for CRC where it has them.
 
 use kernel::prelude::*;
 
 use crate::bindings;
 
-/// Continues the little-endian CRC-32 `seed` over `bytes` (`crc32_le()`; no inversion at either
-/// end). Any context.
+/// Continues the little-endian CRC-32 `seed` over `bytes` (`crc32_le()`, include/linux/crc32.h).
+///
+/// Neither `seed` nor the result is inverted. Callable in any context.
 #[inline]
 pub fn crc32_le(seed: u32, bytes: &[u8]) -> u32 {
     // SAFETY: The slice is valid for reads of its length.
     unsafe { bindings::crc32_le(seed, bytes.as_ptr().cast(), bytes.len()) }
 }
 
-/// As [`crc32_le`] over memory that may change meanwhile, such as a page of a process.
+/// Does the same as [`crc32_le`] for memory that may change during the call, such as a page of a
+/// process.
 ///
 /// # Safety
 ///
-/// `start` is valid for reads of `len` bytes.
+/// `start` must be valid for reads of `len` bytes.
 #[inline]
 pub(crate) unsafe fn crc32_le_raw(seed: u32, start: *const u8, len: usize) -> u32 {
-    // SAFETY: The caller's promise. The callee is C, to which a change of the bytes only means
-    // another sum.
+    // SAFETY: The caller guarantees that `start` is valid for reads of `len` bytes (see
+    // `# Safety`). The callee is C code, so a concurrent change of the bytes only changes the sum.
     unsafe { bindings::crc32_le(seed, start.cast(), len) }
 }
 
@@ -31,7 +33,7 @@ mod tests {
     use super::*;
     use roce::wire::icrc::Icrc;
 
-    /// Bit by bit, as the polynomial says.
+    /// Computes the CRC bit by bit from the polynomial.
     fn slowly(mut register: u32, bytes: &[u8]) -> u32 {
         for byte in bytes {
             register ^= u32::from(*byte);
@@ -77,7 +79,7 @@ mod tests {
         }
     }
 
-    /// The packet `uc-send-only` of tests/vectors/hardware.txt.
+    /// Checks the ICRC of the packet `uc-send-only` in tests/vectors/hardware.txt.
     #[test]
     fn makes_the_icrc_of_a_published_packet() {
         let ip = [

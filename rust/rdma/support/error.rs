@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Error codes that the kernel crate has no names for.
+//! Error codes that the kernel crate does not name.
 
 use kernel::{error::Error, ffi::c_int};
 
-/// `EOPNOTSUPP`: the operation, or what it asks for, is not supported.
+/// Returns the error `EOPNOTSUPP`: the operation, or one of its parameters, is not supported.
 pub fn unsupported() -> Error {
     Error::from_errno(-(kernel::bindings::EOPNOTSUPP as c_int))
 }

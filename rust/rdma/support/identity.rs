@@ -1,74 +1,90 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Users and memory cgroups, as an administrator of the host knows them: for limits that a process can't evade by
-//! another process, context or user namespace. A memory cgroup within another one is a principal of its own: a process that
-//! may make such, since a part of the tree was delegated to it, evades the limit of its cgroup, but not that of its user.
+//! Users and memory cgroups as the administrator of the host sees them.
+//!
+//! The driver's limits count by these identities. A process cannot evade such a limit by another
+//! process, another context or a user namespace. A memory cgroup within another memory cgroup has
+//! an identity of its own. A process to which a part of the cgroup tree was delegated may create
+//! cgroups there. Such a process evades the limit of its cgroup, but not the limit of its user.
 
 use core::ptr::addr_of;
 
 use crate::{bindings, support::sync::smp_mb};
 
-/// A user or a memory cgroup. Numbers of cgroups and namespaces may be used again after their end.
+/// The identity of a user or of a memory cgroup.
+///
+/// The kernel may reuse the numbers of cgroups and namespaces after these have ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Identity {
-    /// A memory cgroup, by its number.
+    /// A memory cgroup, by its number (`mem_cgroup_id()`).
     MemoryCgroup(u64),
-    /// A user, by the number in the initial user namespace.
+    /// A user, by the UID in the initial user namespace.
     User(u32),
-    /// A user namespace with several users that root made in the initial one, by its number.
+    /// A user namespace with several users that root created in the initial user namespace, by its
+    /// inode number (`ns.inum`).
     UserNamespace(u32),
 }
 
 impl Identity {
-    /// The memory cgroup of the current process; `None` of one that is in the root's, which holds processes of all
-    /// users, and on a kernel without memory cgroups. Process context.
+    /// Returns the memory cgroup of the current process.
     ///
-    /// A process may choose among the cgroups that were delegated to it, and make others there, each of which is another
-    /// principal.
+    /// Returns `None` if the process is in the root cgroup, which holds processes of all users, or
+    /// if the kernel has no memory cgroups. Must be called in process context.
+    ///
+    /// A process may move between the cgroups that were delegated to it, and create further ones
+    /// there. Each of these has an identity of its own.
     pub fn current_memory_cgroup() -> Option<Self> {
-        // SAFETY: No requirements.
+        // SAFETY: `current_memcg()` has no requirements. It returns null or a counted reference.
         let memcg = unsafe { bindings::current_memcg() };
         if memcg.is_null() {
             return None;
         }
-        // SAFETY: It is counted.
+        // SAFETY: `memcg` is not null, and the reference from `current_memcg()` keeps it valid.
         let is_root = unsafe { bindings::mem_cgroup_is_root(memcg) };
-        // SAFETY: As above.
+        // SAFETY: `memcg` is not null, and the reference from `current_memcg()` keeps it valid.
         let id = unsafe { bindings::mem_cgroup_id(memcg) };
-        // SAFETY: The count that was just taken is given up once, here.
+        // SAFETY: The reference from `current_memcg()` is put once, here, and `memcg` is not used
+        // again.
         unsafe { bindings::mem_cgroup_put(memcg) };
         (!is_root).then_some(Self::MemoryCgroup(id))
     }
 
-    /// The user of the current process. Process context.
+    /// Returns the user of the current process. Must be called in process context.
     ///
-    /// In a user namespace it is the user who made the outermost one, as for the kernel's limits of users
-    /// (`struct ucounts`): anybody may make user namespaces and be many users there. Root makes them for others, so
-    /// each of root's stands for itself. One of root's that has a single user stands for that user: programs that run
-    /// as root for anybody make such ones (firejail), any number for each user.
+    /// For a process in a user namespace, this is the user who created the outermost user namespace
+    /// around it. The kernel's limits of users (`struct ucounts`) count in the same way. The reason
+    /// is that every user may create user namespaces and have many UIDs there.
+    ///
+    /// Root creates user namespaces on behalf of other users. So each user namespace that root
+    /// created has an identity of its own, with one exception: a namespace with a single user has
+    /// the identity of that user. Programs that run as root for any user create such namespaces
+    /// (firejail), any number of them for each user.
     pub fn current_user() -> Self {
-        // SAFETY: No requirements.
+        // SAFETY: `current_uid()` has no requirements. The process has credentials.
         let own = unsafe { bindings::current_uid() };
         let mut uid = own;
-        // SAFETY: No requirements.
+        // SAFETY: `current_user_ns()` has no requirements. The process has credentials.
         let mut namespace = unsafe { bindings::current_user_ns() };
-        // 33 at most: `create_user_ns()`, kernel/user_namespace.c.
+        // `create_user_ns()` (kernel/user_namespace.c) limits the loop to 33 iterations.
         loop {
-            // SAFETY: The current task's credentials, which only that task changes, keep the namespace and its parents.
+            // SAFETY: The credentials of the current task hold a reference to its namespace, and
+            // each namespace holds one to its parent. Only the task itself changes its credentials.
             let parent = unsafe { (*namespace).parent };
             if parent.is_null() {
                 return Self::User(uid);
             }
-            // SAFETY: As above.
+            // SAFETY: The credentials of the current task keep `namespace` valid.
             uid = unsafe { (*namespace).owner.val };
-            // SAFETY: As above.
+            // SAFETY: The credentials of the current task keep `namespace` valid, and that holds a
+            // reference to `parent`, which is not null.
             let outermost = unsafe { (*parent).parent.is_null() };
             if outermost && uid == 0 {
-                // SAFETY: As above.
+                // SAFETY: The credentials of the current task keep `namespace` valid during the
+                // call.
                 return match unsafe { Users::of(namespace) } {
                     Users::Unmapped => Self::User(own),
                     Users::One(uid) => Self::User(uid),
-                    // SAFETY: As above.
+                    // SAFETY: The credentials of the current task keep `namespace` valid.
                     Users::Several => Self::UserNamespace(unsafe { (*namespace).ns.inum }),
                 };
             }
@@ -77,35 +93,40 @@ impl Identity {
     }
 }
 
-/// Whom processes of a user namespace and of those within it may become.
+/// The users whose UIDs are mapped in a user namespace. Processes in it, and in namespaces within
+/// it, may become these users only.
 enum Users {
-    /// Nobody else: no user is mapped yet.
+    /// No user: the mapping was not written yet.
     Unmapped,
-    /// One user, by the number in the initial user namespace.
+    /// One user, by the UID in the initial user namespace.
     One(u32),
     /// Several users.
     Several,
 }
 
 impl Users {
-    /// Those of `namespace`.
+    /// Returns the users that are mapped in `namespace`.
     ///
     /// # Safety
     ///
-    /// It must be valid during the call.
+    /// `namespace` must point to a valid user namespace during the call.
     unsafe fn of(namespace: *const bindings::user_namespace) -> Self {
-        // SAFETY: As the caller promises. Both members of the union are valid for any bytes.
+        // SAFETY: The caller guarantees that `namespace` is valid (see `# Safety`). Both members of
+        // the union are valid for any bytes.
         let map = unsafe { addr_of!((*namespace).uid_map.__bindgen_anon_1.__bindgen_anon_1) };
-        // SAFETY: As above; a racing write shows either value.
+        // SAFETY: `map` points into `namespace`, which the caller guarantees to be valid. A racing
+        // write may be seen or not; both values are valid.
         let extents = unsafe { addr_of!((*map).nr_extents).read_volatile() };
         match extents {
             0 => return Self::Unmapped,
             1 => {}
             _ => return Self::Several,
         }
-        // The extent is written before the number. Pairs with `smp_wmb()` in `map_write()`, kernel/user_namespace.c.
+        // `map_write()` (kernel/user_namespace.c) writes the extent before the number of extents.
+        // This barrier pairs with its `smp_wmb()`.
         smp_mb();
-        // SAFETY: As above. A map is written once, and it was.
+        // SAFETY: `map` points into `namespace`, which the caller guarantees to be valid. A mapping
+        // is written once, and the number of extents shows that it has been written.
         let [extent, ..] = unsafe { (*map).extent };
         match extent.count {
             1 => Self::One(extent.lower_first),

@@ -1,29 +1,35 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The use of this module's code by work that may never end.
+//! References to this module, for work that may never end.
 
 use kernel::prelude::*;
 
 use crate::bindings;
 
-/// Keeps the module from being removed: while it lives, removal fails with `EWOULDBLOCK` at once. Without it, removal
-/// would wait for the work without being interruptible, and could never be given up.
+/// A reference to this module, which keeps it from being removed.
+///
+/// While the reference exists, removal fails at once with `EWOULDBLOCK`. Without the reference,
+/// removal would wait for the work. That wait is not interruptible, so the administrator could not
+/// give the removal up.
 ///
 /// # Invariants
 ///
-/// Owns a reference to this module.
+/// The value owns a reference to this module.
 pub struct InUse(());
 
 impl InUse {
-    /// Any context; the caller is waited for by the module's end, as work of its queues is.
+    /// Takes a reference to this module. Callable in any context.
+    ///
+    /// The module's exit must wait for the caller, as it waits for the work items of its queues.
     ///
     /// # Errors
     ///
-    /// `ENODEV` if the module is being removed.
+    /// Returns `ENODEV` if the module is being removed.
     pub fn begin() -> Result<Self> {
-        // SAFETY: This code is part of the module, which is there as long as it runs.
+        // SAFETY: The caller's code is part of this module, whose exit waits for that code. So the
+        // module is loaded during the call.
         match unsafe { bindings::try_this_module_get() } {
-            // INVARIANT: The reference was just taken.
+            // INVARIANT: `try_this_module_get()` has just taken the reference.
             true => Ok(Self(())),
             false => Err(ENODEV),
         }
@@ -32,8 +38,9 @@ impl InUse {
 
 impl Drop for InUse {
     fn drop(&mut self) {
-        // SAFETY: The reference is given up once, here. The module's end waits for the caller's work: for items of its queues,
-        // and for operations on its devices.
+        // SAFETY: By the type invariant the value owns a reference, which is put once, here. The
+        // module's exit waits for the work items of its queues and for operations on its devices,
+        // so it waits for the caller.
         unsafe { bindings::this_module_put() };
     }
 }

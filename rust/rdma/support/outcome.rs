@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The outcome of work that somebody waits for, but not at any price.
+//! The result of a work item, for a task that waits for it but may stop waiting.
 
 use kernel::{
     bindings as core_bindings,
@@ -18,31 +18,35 @@ use kernel::{
 
 use crate::support::sync::check_stays_awake;
 
-/// Between two looks at whether the wait goes on, in milliseconds.
+/// Interval between two checks of whether the wait continues, in milliseconds.
 const LOOK_MS: u32 = 50;
 
-/// What became of a work item: the item tells it, another task waits for it. Each has a count of this, and nothing of the
-/// other.
+/// The result of a work item, shared by the work item and the task that waits for it.
+///
+/// The work item reports its result with [`Self::tell`], and the task waits in [`Self::wait`]. Both
+/// hold a reference to the `Outcome` and none to each other, so either may end first. Wraps
+/// `struct completion` (include/linux/completion.h).
 #[pin_data]
 pub struct Outcome {
     #[pin]
     done: Opaque<core_bindings::completion>,
-    /// Zero, or the negative errno.
+    /// Result of the work item: zero, or a negative errno.
     code: Atomic<i32>,
+    /// Whether the task has not returned from [`Self::wait`] yet.
     awaited: Atomic<bool>,
 }
 
-// SAFETY: The completion locks, the rest is atomic.
+// SAFETY: The completion has a lock of its own, and the other fields are atomic.
 unsafe impl Send for Outcome {}
-// SAFETY: As above.
+// SAFETY: The completion has a lock of its own, and the other fields are atomic.
 unsafe impl Sync for Outcome {}
 
 impl Outcome {
-    /// One that is to be told. Process context.
+    /// Creates an `Outcome` without a result. Must be called in process context.
     ///
     /// # Errors
     ///
-    /// `ENOMEM`.
+    /// Returns `ENOMEM` if there is no memory.
     pub fn new() -> Result<Arc<Self>> {
         let outcome = pin_init!(Self {
             // SAFETY: `done` is valid for writes while the closure runs.
@@ -53,25 +57,28 @@ impl Outcome {
         Arc::pin_init(outcome, GFP_KERNEL_ACCOUNT)
     }
 
-    /// Tells it, once. Any context.
+    /// Reports the result and wakes the task that waits. Callable in any context, once for each
+    /// `Outcome`.
     pub fn tell(&self, outcome: Result) {
         let code = outcome.map_or_else(|error| error.to_errno(), |()| 0);
         self.code.store(code, Release);
-        // SAFETY: `done` was initialised when this was made.
+        // SAFETY: `Self::new` initialised `done`.
         unsafe { core_bindings::complete_all(self.done.get()) };
     }
 
-    /// Whether the task waits for it still. Any context.
+    /// Returns whether the task may still wait for the result: it has not returned from
+    /// [`Self::wait`]. Callable in any context.
     pub fn is_awaited(&self) -> bool {
         self.awaited.load(Relaxed)
     }
 
-    /// Waits until it is told and returns it, and asks `goes_on` 20 times a second. Process context; sleeps.
+    /// Waits until the result is reported, and returns it. Calls `goes_on` 20 times a second while
+    /// it waits. Must be called in process context; sleeps.
     ///
     /// # Errors
     ///
-    /// The error that the other side tells; `EINTR` if the calling task was killed; `ERESTARTNOINTR` if the system goes to
-    /// sleep; the errors of `goes_on`.
+    /// Returns the error that the work item reports; `EINTR` if the calling task was killed;
+    /// `ERESTARTNOINTR` if the system goes to sleep; the error of `goes_on`, which ends the wait.
     pub fn wait(&self, goes_on: impl Fn() -> Result) -> Result {
         let waited = self.await_end(goes_on);
         self.awaited.store(false, Relaxed);
@@ -79,10 +86,12 @@ impl Outcome {
         kernel::error::to_result(self.code.load(Acquire))
     }
 
+    /// Waits until the completion is done, for as long as `goes_on` and the state of the task
+    /// allow.
     fn await_end(&self, goes_on: impl Fn() -> Result) -> Result {
         let look = msecs_to_jiffies(LOOK_MS);
         loop {
-            // SAFETY: `done` was initialised when this was made.
+            // SAFETY: `Self::new` initialised `done`.
             let left = unsafe {
                 core_bindings::wait_for_completion_killable_timeout(self.done.get(), look)
             };
@@ -92,7 +101,8 @@ impl Outcome {
                     goes_on()?;
                 }
                 1.. => return Ok(()),
-                // It says ERESTARTSYS, and there is nobody who would.
+                // The kernel returns `-ERESTARTSYS`. The task was killed, so no code would restart
+                // the system call.
                 _ => return Err(EINTR),
             }
         }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How many objects of a kind there may be. ib_core counts nothing.
+//! Limits on the number of objects of a kind.
+//!
+//! ib_core counts nothing.
 
 use kernel::{
     prelude::*,
@@ -10,19 +12,20 @@ use kernel::{
     },
 };
 
-/// How many more there may be. Any context.
+/// The number of units that a limit leaves. All methods are callable in any context.
 pub(crate) struct Left(Atomic<u32>);
 
 impl Left {
+    /// Creates a limit of `limit` units.
     pub(crate) fn new(limit: u32) -> Self {
         Self(Atomic::new(limit))
     }
 
-    /// Takes so many, which the caller gives back.
+    /// Takes `count` units. The caller returns them with [`Self::give_back`].
     ///
     /// # Errors
     ///
-    /// `ENOMEM` if there are fewer left.
+    /// Returns `ENOMEM` if fewer than `count` units are left.
     pub(crate) fn take(&self, count: u32) -> Result {
         let mut left = self.0.load(Relaxed);
         loop {
@@ -34,39 +37,42 @@ impl Left {
         }
     }
 
-    /// Gives so many back that were taken.
+    /// Returns `count` units that [`Self::take`] took.
     pub(crate) fn give_back(&self, count: u32) {
         self.0.fetch_add(count, Relaxed);
     }
 }
 
-/// A limit to what isn't in a [`crate::support::table::Table`], which has its own.
+/// A limit on the number of objects that are not in a [`crate::support::table::Table`], which has a
+/// limit of its own.
 pub struct Quota(Left);
 
 impl Quota {
-    /// A quota of `limit`. Process context.
+    /// Creates a quota of `limit` units. Must be called in process context.
     ///
     /// # Errors
     ///
-    /// `ENOMEM`.
+    /// Returns `ENOMEM` if there is no memory.
     pub fn new(limit: u32) -> Result<Arc<Self>> {
         Ok(Arc::new(Self(Left::new(limit)), GFP_KERNEL_ACCOUNT)?)
     }
 
-    /// Takes one of it. Any context.
+    /// Takes one unit of the quota until the returned [`Claim`] is dropped. Callable in any
+    /// context.
     ///
     /// # Errors
     ///
-    /// `ENOMEM` if there is none left.
+    /// Returns `ENOMEM` if no unit is left.
     pub fn claim(self: &Arc<Self>) -> Result<Claim> {
         self.claim_many(1)
     }
 
-    /// Takes so many of it. Any context.
+    /// Takes `count` units of the quota until the returned [`Claim`] is dropped. Callable in any
+    /// context.
     ///
     /// # Errors
     ///
-    /// `ENOMEM` if there are fewer left.
+    /// Returns `ENOMEM` if fewer than `count` units are left.
     pub fn claim_many(self: &Arc<Self>, count: u32) -> Result<Claim> {
         self.0.take(count)?;
         let quota = self.clone();
@@ -74,9 +80,11 @@ impl Quota {
     }
 }
 
-/// A part of a quota, given back when it is dropped.
+/// Units of a [`Quota`] that an object holds. Dropping the claim returns them. It may be dropped in
+/// any context.
 pub struct Claim {
     quota: Arc<Quota>,
+    /// Number of units.
     count: u32,
 }
 
@@ -86,7 +94,8 @@ impl Drop for Claim {
     }
 }
 
-/// Parts of quotas that limit the same: of a memory cgroup, if it has any, and of a user.
+/// The claims of one object on the quotas of its payer: of the memory cgroup, `None` if there is
+/// none, and of the user.
 pub type Claims = [Option<Claim>; 2];
 
 #[kunit_tests(rrxe_quota)]

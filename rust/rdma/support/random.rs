@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Numbers that nobody can foretell.
+//! Random numbers that an attacker cannot predict.
 
-/// A random number, fit for keys. Any context.
+/// Returns a random number of 32 bits, fit for memory keys (`get_random_u32()`,
+/// include/linux/random.h). Callable in any context.
 pub fn next_u32() -> u32 {
-    // SAFETY: No requirements.
+    // SAFETY: `get_random_u32()` has no requirements.
     unsafe { kernel::bindings::get_random_u32() }
 }
 
-/// As [`next_u32`], of 64 bits.
+/// Returns a random number of 64 bits, fit for memory keys (`get_random_u64()`,
+/// include/linux/random.h). Callable in any context.
 pub fn next_u64() -> u64 {
-    // SAFETY: No requirements.
+    // SAFETY: `get_random_u64()` has no requirements.
     unsafe { kernel::bindings::get_random_u64() }
 }

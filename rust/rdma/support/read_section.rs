@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Short sections of reading code whose end a writer can wait for at once.
+//! Short read-side critical sections whose end a writer can wait for quickly.
 //!
-//! An RCU grace period takes milliseconds or, expedited, an interrupt on every CPU: too much for each
-//! of the ten thousand objects that a process leaves behind. Here each CPU notes in a cache line of its
-//! own whether it is in a section, and who waits looks at those.
+//! An RCU grace period takes milliseconds. An expedited grace period takes an interrupt on every
+//! CPU. Both cost too much for each of the ten thousand objects that a process may leave behind.
+//! Here each CPU records in a cache line of its own whether it is in a section. A writer that waits
+//! for readers reads the lines of all CPUs.
 //!
-//! A section costs its CPU an exchange on a line that nobody else writes.
+//! Entering the outermost section costs a CPU one atomic exchange on a cache line that no other CPU
+//! writes.
 
 use core::sync::atomic::{
     AtomicU32,
@@ -25,87 +27,106 @@ use crate::{
     support::sync::{smp_mb, swap_fully_ordered},
 };
 
-/// How many sections a CPU is in, one within the other: more than a stack has room for.
+/// Mask of the nesting depth in a line's value: the number of sections that the CPU is in. A stack
+/// has no room for so many nested sections.
 const DEPTH: u32 = 0xffff;
-/// Added with each outermost section: tells one from the next.
+/// Increment of the serial number in a line's value, added with each outermost section. It
+/// distinguishes a section from the next one.
 const SERIAL: u32 = DEPTH + 1;
 
-/// How often to look again before sleeping, and how long to sleep then, for those who may sleep.
+/// Number of reads of a line before a waiter that may sleep does so.
 const SPINS: u32 = 1000;
+/// Time for which a waiter sleeps after [`SPINS`] reads.
 const NAP: Delta = Delta::from_micros(50);
 
-/// How many CPUs are looked at before the first one is waited for.
+/// Number of CPUs whose lines are read before the writer waits for the first of these CPUs.
 const AT_ONCE: usize = 64;
 
-/// What a CPU does; its own cache line. The atomics of the compiler, for the kernel's are calls.
+/// The state of one CPU, in a cache line of its own: its nesting depth ([`DEPTH`]) and its serial
+/// number.
+///
+/// Uses an atomic of the core library, since an access to an atomic of the kernel crate is a
+/// function call.
 #[repr(align(64))]
 struct Line(AtomicU32);
 
-/// One kind of section; they may lie one within the other, and the inner ones cost next to nothing.
+/// A domain of read-side critical sections, like one `struct srcu_struct`.
+///
+/// Sections may nest. An inner section costs two accesses to the CPU's own line.
 ///
 /// # Invariants
 ///
-/// `lines` has an element for each CPU number that there may be. Only code on that CPU writes to it. ReadSections on a CPU end
-/// in the reverse order of their beginnings, so code that interrupts other code leaves the depth as it was.
+/// `lines` has an element for each possible CPU number. Only code on a CPU writes that CPU's
+/// element. The sections of a CPU end in the reverse order of their beginnings. So code that
+/// interrupts other code leaves the nesting depth unchanged.
 pub struct ReadSections {
     lines: KVVec<Line>,
 }
 
 impl ReadSections {
-    /// No CPU is in a section. Process context.
+    /// Creates a domain without readers. Must be called in process context.
     ///
     /// # Errors
     ///
-    /// `ENOMEM`.
+    /// Returns `ENOMEM` if there is no memory.
     pub fn new() -> Result<Self> {
         let count = nr_cpu_ids() as usize;
         let mut lines = KVVec::with_capacity(count, GFP_KERNEL_ACCOUNT)?;
         for _ in 0..count {
             lines.push(Line(AtomicU32::new(0)), GFP_KERNEL_ACCOUNT)?;
         }
-        // INVARIANT: That many CPUs there may be.
+        // INVARIANT: `nr_cpu_ids()` is greater than each possible CPU number, and `lines` has as
+        // many elements.
         Ok(Self { lines })
     }
 
-    /// Runs `f` in a section: on one CPU, and with softirqs excluded unless `f` itself ends an exclusion of its caller's.
-    /// `f` must not sleep. Any context but hard interrupts.
+    /// Runs `f` in a read-side critical section.
+    ///
+    /// `f` runs on one CPU, and without interruption by softirqs, unless `f` itself ends the
+    /// caller's own exclusion of softirqs. `f` must not sleep. Callable in any context but hard
+    /// interrupts.
     #[inline]
     pub fn within<R>(&self, f: impl FnOnce() -> R) -> R {
         let _section = self.enter();
         f()
     }
 
-    /// Enters a section, which ends when the result is dropped. The caller drops it before any guard or section that it
-    /// had before the call.
+    /// Enters a section, which ends when the result is dropped.
+    ///
+    /// The caller drops the result before any guard or section that it had before the call.
     #[inline]
     fn enter(&self) -> ReadSection<'_> {
-        // SAFETY: No requirements.
+        // SAFETY: The function has no requirements. It returns a negative number if a softirq or a
+        // preemption may move or interrupt the caller. Otherwise it returns the CPU number, shifted
+        // left by one. The lowest bit is set in a softirq or a hard interrupt.
         let place = unsafe { bindings::cpu_without_softirqs() };
         let (cpu, mut hold) = match u32::try_from(place) {
             Ok(place) if place & 1 != 0 => (place >> 1, Hold::Nothing),
             Ok(place) => (place >> 1, Hold::Cpu),
             Err(_) => {
-                // SAFETY: Enabled again when the section ends.
+                // SAFETY: The section's `drop` enables bottom halves again.
                 unsafe { bindings::local_bh_disable() };
                 (CpuId::current().as_u32(), Hold::Softirqs)
             }
         };
-        // SAFETY: By the type invariant, there is a line for each CPU.
+        // SAFETY: By the type invariant `lines` has an element for each CPU number, and `cpu` is
+        // the number of this CPU.
         let line = unsafe { self.lines.get_unchecked(cpu as usize) };
         let outside = line.0.load(Relaxed);
         let inside = outside.wrapping_add(1);
         if outside & DEPTH == 0 {
             if hold == Hold::Cpu {
-                // The section may outlive the guard by which its caller excludes softirqs or interrupts.
-                // SAFETY: Enabled again when the section ends.
+                // The section may outlive the guard by which its caller excludes softirqs or
+                // interrupts.
+                // SAFETY: The section's `drop` enables preemption again.
                 unsafe { bindings::preempt_disable() };
             }
-            // Fully ordered: visible before this section reads anything. Pairs with the barrier in
-            // `wait`.
+            // The exchange is fully ordered: other CPUs see the section before it reads anything.
+            // It pairs with the barrier in `wait_pausing`.
             swap_fully_ordered(&line.0, inside.wrapping_add(SERIAL));
         } else {
             if hold == Hold::Cpu {
-                // The outermost section, which ends later, keeps the CPU.
+                // The outermost section ends later and keeps the code on this CPU.
                 hold = Hold::Nothing;
             }
             line.0.store(inside, Relaxed);
@@ -117,33 +138,38 @@ impl ReadSections {
         }
     }
 
-    /// Waits until no CPU is in a section that began before this call. What was unpublished before the
-    /// call is not seen by later ones.
+    /// Waits until no CPU is in a section that began before this call.
+    ///
+    /// Sections that begin later do not see objects that were unpublished before the call.
     ///
     /// # Context
     ///
-    /// Process, outside of such a section; may sleep.
+    /// Process context, outside of such a section. May sleep.
     pub(crate) fn wait(&self) {
         self.wait_pausing(|| fsleep(NAP));
     }
 
-    /// As [`Self::wait`], but doesn't sleep: for who must keep the CPU. It spins for as long as each CPU's present section
-    /// lasts, which nothing but interrupts puts off, as for a spinlock that bottom halves take.
+    /// Does the same as [`Self::wait`], but does not sleep.
+    ///
+    /// For callers that must keep the CPU. The call spins for as long as the present section of
+    /// each CPU lasts. Only interrupts prolong a section, as they prolong the hold of a spinlock
+    /// that bottom halves take.
     ///
     /// # Context
     ///
-    /// Process, outside of such a section.
+    /// Process context, outside of such a section.
     pub(crate) fn wait_awake(&self) {
         self.wait_pausing(|| ());
     }
 
-    /// Waits, and calls `pause` each time a CPU was looked at often enough.
+    /// Waits for the readers, and calls `pause` once per [`SPINS`] reads of a line.
     fn wait_pausing(&self, mut pause: impl FnMut()) {
-        // What was unpublished is so for whoever isn't seen in a section below.
+        // CPUs that the loop below does not see in a section see the preceding changes when they
+        // enter one.
         smp_mb();
         let mut seen = [0; AT_ONCE];
         for lines in self.lines.chunks(AT_ONCE) {
-            // All are looked at first, so that the waits for their sections overlap.
+            // The states of all CPUs are read first, so that the waits for their sections overlap.
             for (line, seen) in Iterator::zip(lines.iter(), &mut seen) {
                 *seen = line.0.load(Acquire);
             }
@@ -155,7 +181,7 @@ impl ReadSections {
 }
 
 impl Line {
-    /// Waits until the CPU has left the section in which it was when `seen` was read.
+    /// Waits until the CPU has left the section that it was in when `seen` was read.
     fn wait(&self, seen: u32, pause: &mut impl FnMut()) {
         let mut looks: u32 = 0;
         while seen & DEPTH != 0 && self.is_still_in(seen) {
@@ -168,29 +194,31 @@ impl Line {
         }
     }
 
-    /// The CPU is in the outermost section in which it was when `seen` was read.
+    /// Returns whether the CPU is in the same outermost section as when `seen` was read.
     fn is_still_in(&self, seen: u32) -> bool {
         let now = self.0.load(Acquire);
         now & DEPTH != 0 && now & !DEPTH == seen & !DEPTH
     }
 }
 
-/// The count that keeps a section on its CPU. The end of the section gives it up.
+/// What keeps a section's code on its CPU. The end of the section undoes it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Hold {
-    /// Nothing of the section's own: an interrupt, a softirq or the outermost section, which end later.
+    /// Nothing. The code runs in an interrupt, in a softirq or in an outermost section, each of
+    /// which ends later.
     Nothing,
-    /// A count of `preempt_disable()`.
+    /// One `preempt_disable()`.
     Cpu,
-    /// A count of `local_bh_disable()`.
+    /// One `local_bh_disable()`.
     Softirqs,
 }
 
-/// A section. It ends on the CPU on which it began.
+/// A read-side critical section. It ends on the CPU on which it began.
 ///
 /// # Invariants
 ///
-/// The code does not leave the CPU of `line` until this is dropped. It owns what `hold` says.
+/// The code does not leave the CPU of `line` until the section is dropped. The section owns one
+/// call of the function that `hold` names.
 #[must_use = "the section ends at once"]
 struct ReadSection<'a> {
     line: &'a Line,
@@ -202,13 +230,15 @@ impl Drop for ReadSection<'_> {
     #[inline]
     fn drop(&mut self) {
         let inside = self.line.0.load(Relaxed);
-        // What the section read, it read before this.
+        // The release orders all reads of the section before this store.
         self.line.0.store(inside.wrapping_sub(1), Release);
         match self.hold {
             Hold::Nothing => {}
-            // SAFETY: Pairs with `enter`.
+            // SAFETY: By the type invariant the section owns one `preempt_disable()`, called by
+            // `ReadSections::enter`.
             Hold::Cpu => unsafe { bindings::preempt_enable() },
-            // SAFETY: Pairs with `enter`.
+            // SAFETY: By the type invariant the section owns one `local_bh_disable()`, called by
+            // `ReadSections::enter`.
             Hold::Softirqs => unsafe { bindings::local_bh_enable() },
         }
     }
@@ -223,7 +253,7 @@ mod tests {
         workqueue,
     };
 
-    /// Two CPUs, the second of which is in a section.
+    /// Creates a domain of two CPUs, the second of which is in a section.
     fn busy() -> Result<Arc<ReadSections>> {
         let mut lines = KVVec::with_capacity(2, GFP_KERNEL)?;
         for state in [0, SERIAL + 1] {
@@ -232,15 +262,15 @@ mod tests {
         Ok(Arc::new(ReadSections { lines }, GFP_KERNEL)?)
     }
 
-    /// Has the second CPU do something else.
+    /// Sets the state of the second CPU.
     fn turn(sections: &ReadSections, state: u32) {
         if let Some(line) = sections.lines.last() {
             line.0.store(state, Release);
         }
     }
 
-    /// Whether `step`, which begins when the second CPU is in a section, ends when that CPU turns to `state`, and
-    /// not before.
+    /// Runs `step` in a work item while the second CPU is in a section. Returns whether `step` ends
+    /// after that CPU's state becomes `state`, and not before.
     fn waits_for(
         sections: &Arc<ReadSections>,
         state: u32,
@@ -261,14 +291,14 @@ mod tests {
             }
             fsleep(Delta::from_millis(10));
         }
-        // It would use `sections` later.
+        // The work item would use `sections` later.
         turn(sections, 0);
         Ok(false)
     }
 
     #[test]
     fn waits_for_the_section_of_another_cpu() -> Result {
-        // It leaves the section, or is in the next one already.
+        // The CPU has left the section, or is in the next one already.
         for state in [SERIAL, 2 * SERIAL + 1] {
             let sections = busy()?;
             let waiting = sections.clone();
@@ -307,7 +337,7 @@ mod tests {
         for id in 0..64 {
             table.reserve_exact(id)?.publish(Arc::new(id, GFP_KERNEL)?);
         }
-        // These don't wait, or would never return.
+        // These calls do not wait. If they did, they would not return.
         for id in 0..63 {
             table.retire(id);
         }
@@ -316,6 +346,7 @@ mod tests {
         Ok(())
     }
 
+    /// Returns the sum of the nesting depths of all CPUs.
     fn depths(sections: &ReadSections) -> u32 {
         let depths = sections
             .lines

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Locks of the data path, and the end of RCU readers.
+//! Locks of the data path, memory barriers, and waits for RCU readers and tasks.
 //!
-//! The data path runs in softirq, or in process context with bottom halves disabled. A lock that
-//! it takes must therefore keep bottom halves off wherever it is held, or a packet that arrives on
-//! the same CPU would spin for ever.
+//! The data path runs in softirq, or in process context with bottom halves disabled. A lock that it
+//! takes must be held with bottom halves disabled everywhere. Otherwise a packet that arrives on
+//! the CPU of the lock's holder would spin for ever.
 
 use core::{
     marker::PhantomData,
@@ -22,21 +22,24 @@ use kernel::{
 
 use crate::bindings;
 
-/// A full memory barrier between CPUs: accesses before it are seen before those after it. Any context.
+/// Full memory barrier between CPUs (`smp_mb()`, include/asm-generic/barrier.h).
 ///
-/// The kernel crate has one as well, whose signature changed with Linux 7.3.
+/// Other CPUs see the accesses before the barrier before those after it. Callable in any context.
+/// The kernel crate has such a function, too, but its signature changed with Linux 7.3.
 #[inline]
 pub fn smp_mb() {
-    // SAFETY: A barrier has no preconditions.
+    // SAFETY: A barrier has no requirements.
     unsafe { bindings::smp_mb() }
 }
 
-/// Exchanges the value of `word`: accesses before it are seen before those after it. Any context.
+/// Exchanges the value of `word`, fully ordered, and returns the old value.
 ///
-/// As the kernel's own fully ordered exchange, but inline: without a call.
+/// Other CPUs see the accesses before the exchange before those after it. Callable in any context.
+/// The kernel's own fully ordered exchange does the same, but is a function call.
 #[inline]
 pub fn swap_fully_ordered(word: &AtomicU32, value: u32) -> u32 {
-    // A locked instruction is a full barrier; elsewhere the order of the exchange is that of itself only.
+    // On x86 the exchange is a locked instruction, which is a full barrier. Elsewhere the exchange
+    // does not order the accesses around it.
     if cfg!(target_arch = "x86_64") {
         return word.swap(value, Ordering::SeqCst);
     }
@@ -46,9 +49,10 @@ pub fn swap_fully_ordered(word: &AtomicU32, value: u32) -> u32 {
     before
 }
 
-/// The calls that take and release a kernel spinlock, which disable something on this CPU while it is held.
+/// The functions that take and release a kernel spinlock, and disable bottom halves or interrupts
+/// on this CPU while it is held.
 pub trait SpinlockCalls {
-    /// Keeps for the release in which state the CPU was.
+    /// The state of the CPU before the lock was taken, which the release restores.
     type State;
 
     /// Takes the lock.
@@ -62,7 +66,7 @@ pub trait SpinlockCalls {
     ///
     /// # Safety
     ///
-    /// The caller must own `lock`, and have `state` from the call that took it.
+    /// The caller must hold `lock`, and `state` must come from the call that took it.
     unsafe fn unlock(lock: *mut core_bindings::spinlock_t, state: &Self::State);
 
     /// Takes the lock unless it is held.
@@ -73,11 +77,12 @@ pub trait SpinlockCalls {
     unsafe fn try_lock(lock: *mut core_bindings::spinlock_t) -> Option<Self::State>;
 }
 
-/// The backend of a kernel [`Lock`] that is a spinlock, taken and released by the calls of `C`.
+/// Backend for the kernel crate's [`Lock`]: a `spinlock_t` that the functions of `C` take and
+/// release.
 pub struct SpinlockBackend<C>(PhantomData<C>);
 
-// SAFETY: The kernel's spinlock excludes all other owners; `relock` is the default one, which
-// takes the lock in the same way as `lock`.
+// SAFETY: The kernel's spinlock excludes all other holders. `relock` is the default implementation,
+// which takes the lock in the same way as `lock`.
 unsafe impl<C: SpinlockCalls> Backend for SpinlockBackend<C> {
     type State = core_bindings::spinlock_t;
     type GuardState = C::State;
@@ -88,47 +93,50 @@ unsafe impl<C: SpinlockCalls> Backend for SpinlockBackend<C> {
         name: *const c_char,
         key: *mut core_bindings::lock_class_key,
     ) {
-        // SAFETY: The caller promises that `ptr` is valid for writes and that `name` and `key`
-        // live for ever.
+        // SAFETY: The caller guarantees that `ptr` is valid for writes and that `name` and `key`
+        // live for ever (see `Backend::init`).
         unsafe { core_bindings::__spin_lock_init(ptr, name, key) }
     }
 
     #[inline]
     unsafe fn lock(ptr: *mut Self::State) -> Self::GuardState {
-        // SAFETY: The caller promises that `ptr` was initialised by `init`.
+        // SAFETY: The caller guarantees that `init` initialised `ptr` (see `Backend::lock`).
         unsafe { C::lock(ptr) }
     }
 
     #[inline]
     unsafe fn unlock(ptr: *mut Self::State, state: &Self::GuardState) {
-        // SAFETY: The caller promises that it owns the lock, and `state` is of the call that took it.
+        // SAFETY: The caller guarantees that it holds the lock, and that `state` comes from the
+        // call that took it (see `Backend::unlock`).
         unsafe { C::unlock(ptr, state) }
     }
 
     #[inline]
     unsafe fn try_lock(ptr: *mut Self::State) -> Option<Self::GuardState> {
-        // SAFETY: The caller promises that `ptr` was initialised by `init`.
+        // SAFETY: The caller guarantees that `init` initialised `ptr` (see `Backend::try_lock`).
         unsafe { C::try_lock(ptr) }
     }
 
     #[inline]
     unsafe fn assert_is_held(ptr: *mut Self::State) {
-        // SAFETY: The caller promises that `ptr` was initialised by `init`.
+        // SAFETY: The caller guarantees that `init` initialised `ptr` (see
+        // `Backend::assert_is_held`).
         unsafe { core_bindings::spin_assert_is_held(ptr) }
     }
 }
 
-/// A spinlock that is held with bottom halves disabled.
+/// A spinlock that is held with bottom halves disabled (`spin_lock_bh()`).
 ///
-/// Any context except hard interrupts. Made with [`new_bh_spinlock!`](crate::new_bh_spinlock).
+/// Can be taken in any context but hard interrupts. [`new_bh_spinlock!`](crate::new_bh_spinlock)
+/// creates its initialiser.
 pub type BhSpinLock<T> = Lock<T, SpinlockBackend<BottomHalves>>;
 
-/// The guard of a [`BhSpinLock`]; bottom halves are disabled while it lives.
+/// The guard of a [`BhSpinLock`]. Bottom halves are disabled while it exists.
 pub type BhSpinLockGuard<'a, T> = Guard<'a, T, SpinlockBackend<BottomHalves>>;
 
 /// Creates a [`BhSpinLock`] initialiser with a lock class of its own.
 ///
-/// The arguments are the protected value and, for lockdep, the name of the class.
+/// The arguments are the protected value and the name of the class for lockdep.
 #[macro_export]
 macro_rules! new_bh_spinlock {
     ($inner:expr $(, $name:literal)? $(,)?) => {
@@ -141,7 +149,7 @@ macro_rules! new_bh_spinlock {
 }
 pub use new_bh_spinlock;
 
-/// `spin_lock_bh()` and its relatives.
+/// The functions `spin_lock_bh()`, `spin_unlock_bh()` and `spin_trylock_bh()`.
 pub struct BottomHalves;
 
 impl SpinlockCalls for BottomHalves {
@@ -149,32 +157,34 @@ impl SpinlockCalls for BottomHalves {
 
     #[inline]
     unsafe fn lock(lock: *mut core_bindings::spinlock_t) {
-        // SAFETY: The caller promises that `lock` was initialised.
+        // SAFETY: The caller guarantees that `lock` is initialised (see `SpinlockCalls::lock`).
         unsafe { bindings::spin_lock_bh(lock.cast()) }
     }
 
     #[inline]
     unsafe fn unlock(lock: *mut core_bindings::spinlock_t, _state: &()) {
-        // SAFETY: The caller promises that it owns the lock.
+        // SAFETY: The caller guarantees that it holds the lock (see `SpinlockCalls::unlock`).
         unsafe { bindings::spin_unlock_bh(lock.cast()) }
     }
 
     #[inline]
     unsafe fn try_lock(lock: *mut core_bindings::spinlock_t) -> Option<()> {
-        // SAFETY: The caller promises that `lock` was initialised.
+        // SAFETY: The caller guarantees that `lock` is initialised (see `SpinlockCalls::try_lock`).
         let taken = unsafe { bindings::spin_trylock_bh(lock.cast()) };
         (taken != 0).then_some(())
     }
 }
 
-/// A spinlock that is held with interrupts disabled.
+/// A spinlock that is held with interrupts disabled (`spin_lock_irqsave()`).
 ///
-/// Any context. For what ib_core's users call with their own locks held and interrupts off, as they
-/// may post and poll. Made with [`new_irq_spinlock!`](crate::new_irq_spinlock).
+/// Can be taken in any context. It is for operations that in-kernel consumers may call with locks
+/// of their own held and interrupts disabled, such as posting work requests and polling CQs.
+/// [`new_irq_spinlock!`](crate::new_irq_spinlock) creates its initialiser.
 pub type IrqSpinLock<T> = Lock<T, SpinlockBackend<Interrupts>>;
 
-/// Creates an [`IrqSpinLock`] initialiser with a lock class of its own; arguments as those of
-/// [`new_bh_spinlock!`](crate::new_bh_spinlock).
+/// Creates an [`IrqSpinLock`] initialiser with a lock class of its own.
+///
+/// The arguments are those of [`new_bh_spinlock!`](crate::new_bh_spinlock).
 #[macro_export]
 macro_rules! new_irq_spinlock {
     ($inner:expr $(, $name:literal)? $(,)?) => {
@@ -187,92 +197,108 @@ macro_rules! new_irq_spinlock {
 }
 pub use new_irq_spinlock;
 
-/// `spin_lock_irqsave()` and its relatives.
+/// The functions `spin_lock_irqsave()`, `spin_unlock_irqrestore()` and `spin_trylock_irqsave()`.
 pub struct Interrupts;
 
 impl SpinlockCalls for Interrupts {
-    /// Whether interrupts were enabled.
+    /// The interrupt flags from before the lock was taken.
     type State = c_ulong;
 
     #[inline]
     unsafe fn lock(lock: *mut core_bindings::spinlock_t) -> c_ulong {
-        // SAFETY: The caller promises that `lock` was initialised.
+        // SAFETY: The caller guarantees that `lock` is initialised (see `SpinlockCalls::lock`).
         unsafe { bindings::spin_lock_irqsave(lock.cast()) }
     }
 
     #[inline]
     unsafe fn unlock(lock: *mut core_bindings::spinlock_t, state: &c_ulong) {
-        // SAFETY: The caller promises that it owns the lock, and `state` is of the call that took it.
+        // SAFETY: The caller guarantees that it holds the lock, and that `state` comes from the
+        // call that took it (see `SpinlockCalls::unlock`).
         unsafe { bindings::spin_unlock_irqrestore(lock.cast(), *state) }
     }
 
     #[inline]
     unsafe fn try_lock(lock: *mut core_bindings::spinlock_t) -> Option<c_ulong> {
         let mut state = 0;
-        // SAFETY: The caller promises that `lock` was initialised.
+        // SAFETY: The caller guarantees that `lock` is initialised (see `SpinlockCalls::try_lock`).
         let taken = unsafe { bindings::spin_trylock_irqsave(lock.cast(), &mut state) };
         (taken != 0).then_some(state)
     }
 }
 
-/// Keeps bottom halves off while it lives. Made by [`bottom_halves_off`].
+/// A guard that keeps bottom halves disabled on this CPU. [`bottom_halves_off`] creates it.
 ///
 /// # Invariants
 ///
-/// Owns one count of `local_bh_disable()` of its CPU, from which it can't be sent away.
+/// The guard owns one count of `local_bh_disable()` of its CPU. It cannot be sent to another
+/// thread.
 pub struct BottomHalvesOff(NotThreadSafe);
 
-/// Keeps bottom halves off. Any context with interrupts enabled.
+/// Disables bottom halves until the result is dropped (`local_bh_disable()`).
+///
+/// Callable in any context with interrupts enabled.
 pub fn bottom_halves_off() -> BottomHalvesOff {
-    // SAFETY: No requirements.
+    // SAFETY: `local_bh_disable()` has no requirements.
     unsafe { bindings::local_bh_disable() };
-    // INVARIANT: The count was just taken.
+    // INVARIANT: The call above took the count.
     BottomHalvesOff(NotThreadSafe)
 }
 
 impl Drop for BottomHalvesOff {
     fn drop(&mut self) {
-        // SAFETY: Gives up the count that the type invariant speaks of.
+        // SAFETY: By the type invariant the guard owns one count of `local_bh_disable()`, which is
+        // given up once, here.
         unsafe { bindings::local_bh_enable() };
     }
 }
 
-/// Lets another task run if one should. Process context; may sleep.
+/// Lets another task run if the scheduler wants that (`cond_resched()`). Must be called in process
+/// context; may sleep.
 pub fn cond_resched() {
-    // SAFETY: No requirements but process context; a caller elsewhere gets a warning.
+    // SAFETY: The function requires process context only. In another context it warns.
     unsafe { bindings::cond_resched() };
 }
 
-/// Checks that the calling task was not killed: one that was shall end its system call, or its job, soon. A work item never
-/// is. Process context.
+/// Checks that the calling task was not killed.
+///
+/// A task that was killed is expected to end its system call or its job soon. A work item is never
+/// killed. Must be called in process context.
 ///
 /// # Errors
 ///
-/// `EINTR` if it was.
+/// Returns `EINTR` if the task was killed.
 pub fn check_not_killed() -> Result {
-    // SAFETY: No requirements.
+    // SAFETY: The function has no requirements. It reads the state of the current task.
     match unsafe { bindings::current_fatal_signal_pending() } {
         true => Err(EINTR),
         false => Ok(()),
     }
 }
 
-/// Checks that a thread of a process has no signal to take: it takes signals between two jobs, and a process that is stopped
-/// or frozen, or a system that goes to sleep, waits for that. Process context.
+/// Checks that the calling thread of a process has no pending signal.
+///
+/// Such a thread takes signals between two jobs. A process that is stopped or frozen, or a system
+/// that goes to sleep, waits until its threads have taken the signal. Must be called in process
+/// context.
 ///
 /// # Errors
 ///
-/// `EINTR` if it was killed; `ERESTARTNOINTR` if it is to go on later.
+/// Returns `EINTR` if the thread was killed; `ERESTARTNOINTR` if another signal is pending, so that
+/// the job must continue later.
 pub(crate) fn check_no_signal() -> Result {
     check_not_killed()?;
-    // SAFETY: No requirements.
+    // SAFETY: The function has no requirements. It reads the state of the current task.
     match unsafe { bindings::current_signal_pending() } {
         true => Err(ERESTARTNOINTR),
         false => Ok(()),
     }
 }
 
-/// The error of a function that gives up with `EINTR` for any signal: that of [`check_no_signal`] if there is one. Process context.
+/// Returns the error for a function that failed with `error`, and that fails with `EINTR` for any
+/// signal.
+///
+/// This is the error of [`check_no_signal`] if `error` is `EINTR` and a signal is pending,
+/// otherwise `error`. Must be called in process context.
 pub(crate) fn signal_or(error: Error) -> Error {
     match check_no_signal() {
         Err(signal) if error == EINTR => signal,
@@ -280,40 +306,48 @@ pub(crate) fn signal_or(error: Error) -> Error {
     }
 }
 
-/// Checks that the current task isn't to be frozen, as when the system goes to sleep: that waits for system calls. Process
-/// context.
+/// Checks that the current task is not about to be frozen, as when the system goes to sleep.
+///
+/// The freezer waits for system calls to end. Must be called in process context.
 ///
 /// # Errors
 ///
-/// `ERESTARTNOINTR` if it is, and was told so: the system call begins again when the task is thawed. Nothing would begin a
-/// call again that ends before the task is told (`fake_signal_wake_up()`, kernel/freezer.c).
+/// Returns `ERESTARTNOINTR` if the task is to be frozen and the freezer has signalled it
+/// (`fake_signal_wake_up()`, kernel/freezer.c). The kernel restarts the system call when the task
+/// is thawed. A system call that returned this error before the signal would not be restarted.
 pub fn check_stays_awake() -> Result {
-    // SAFETY: No requirements.
+    // SAFETY: The functions have no requirements. They read the state of the current task.
     match unsafe { bindings::current_freezing() && bindings::current_signal_pending() } {
         true => Err(ERESTARTNOINTR),
         false => Ok(()),
     }
 }
 
-/// Waits until every RCU reader that is running now has left its read-side section.
+/// Waits until each RCU reader that runs now has left its read-side section
+/// (`synchronize_rcu_expedited()`).
+///
+/// The wait is expedited, since system calls that destroy objects call this.
 ///
 /// # Context
 ///
-/// Process; sleeps. Expedited, because destroying objects is in somebody's system call.
+/// Process context; sleeps.
 pub fn wait_for_readers() {
-    // SAFETY: No requirements but process context; a caller elsewhere gets a warning, not
-    // undefined behaviour.
+    // SAFETY: The function requires process context only. In another context it warns, and there is
+    // no undefined behaviour.
     unsafe { bindings::synchronize_rcu_expedited() }
 }
 
-/// Waits until every task that is in the kernel now has left it, or has slept there. A task that is preempted has done
-/// neither.
+/// Waits until each task that is in the kernel now has left the kernel or has slept there
+/// (`synchronize_rcu_tasks()`).
+///
+/// A task that is preempted in the kernel has done neither, so this waits for it.
 ///
 /// # Context
 ///
-/// Process; sleeps, for about a tenth of a second, and until each task that could run then has had CPU time.
+/// Process context. Sleeps for about a tenth of a second, and until each task that was runnable has
+/// had CPU time.
 pub(crate) fn wait_for_tasks() {
-    // SAFETY: No requirements but process context; a caller elsewhere gets a warning, not
-    // undefined behaviour.
+    // SAFETY: The function requires process context only. In another context it warns, and there is
+    // no undefined behaviour.
     unsafe { bindings::synchronize_rcu_tasks() }
 }

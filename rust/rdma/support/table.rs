@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A table of counted objects by number, read without locks.
+//! A table from numbers to reference-counted objects, which readers search without a lock. Wraps
+//! `struct xarray` (include/linux/xarray.h).
 //!
-//! Objects are published last and unpublished first: a number is [reserved](Table::reserve), the
-//! object built with it, then [published](Reservation::publish); [`Table::remove`] returns only
-//! when no reader can still be looking at the object through the table.
+//! A writer [reserves](Table::reserve) a number, creates the object with that number, and then
+//! [publishes](Reservation::publish) it. To remove an object, the writer unpublishes it first.
+//! [`Table::remove`] returns when no reader can still use the object through the table.
 //!
-//! Readers may be in any context but hard interrupts; they take no lock and no reference. Writers are in
-//! process context. The last owner may drop a table in softirq.
+//! Readers may be in any context but hard interrupts. They take no lock and no reference. Writers
+//! are in process context. The last owner of a table may drop it in softirq.
 
 mod last_lookup;
 mod locked;
@@ -40,24 +41,25 @@ use last_lookup::Generation;
 pub use last_lookup::LastLookup;
 use retired::Batch;
 
-/// How many objects are looked at in a section when many are.
+/// Maximum number of objects that an iteration visits in one read section.
 const AT_ONCE: usize = 64;
 
-/// Set in what the xarray keeps for itself, clear in every aligned pointer.
+/// Bits that are set in the xarray's internal entries. They are clear in every aligned pointer.
 const INTERNAL: usize = 0b11;
 
-/// A sparse array of `Arc<T>` with readers that don't lock.
+/// A sparse array of `Arc<T>` whose readers take no lock.
 ///
 /// # Invariants
 ///
-/// `xa` is an initialised xarray; each entry is reserved (reads as null) or came from
-/// `Arc::<T>::into_foreign`, whose count the table owns. Entries are looked at within `readers` only. An
-/// erased one's count is given up only when `generation` was ended and those that were there have left.
+/// `xa` is an initialised xarray. Each entry is reserved, and reads as null, or comes from
+/// `Arc::<T>::into_foreign`, and the table owns that reference. Entries are used within sections of
+/// `readers` only. The reference of an erased entry is given up only after `generation` was ended,
+/// and after the readers of that time have left their sections.
 #[pin_data(PinnedDrop)]
 pub struct Table<T: Send + Sync + 'static> {
     #[pin]
     xa: Opaque<bindings::xarray>,
-    /// How many more numbers may be taken.
+    /// Number of further objects and reservations that the table's limit allows.
     left: Left,
     readers: Arc<ReadSections>,
     generation: Generation,
@@ -66,19 +68,22 @@ pub struct Table<T: Send + Sync + 'static> {
     _entries: PhantomData<Arc<T>>,
 }
 
-// SAFETY: The xarray synchronises its writers by its lock and its readers, by RCU as to its own nodes; the entries are
-// `Arc`s of a `Send + Sync` type.
+// SAFETY: The xarray's lock serialises its writers, and RCU protects its nodes for readers. The
+// entries are `Arc`s of a `Send + Sync` type.
 unsafe impl<T: Send + Sync + 'static> Send for Table<T> {}
-// SAFETY: As above.
+// SAFETY: The xarray's lock serialises its writers, and RCU protects its nodes for readers. The
+// entries are `Arc`s of a `Send + Sync` type.
 unsafe impl<T: Send + Sync + 'static> Sync for Table<T> {}
 
 impl<T: Send + Sync + 'static> Table<T> {
-    /// Initialises an empty table of at most `limit` objects, which may share its `readers` with others.
-    /// Its nodes count for the memory cgroup of the process that adds an object.
+    /// Creates an initialiser for an empty table of at most `limit` objects.
+    ///
+    /// Several tables may have the same `readers`. The table's nodes are charged to the memory
+    /// cgroup of the process that adds an object.
     pub fn new(limit: u32, readers: &Arc<ReadSections>) -> impl PinInit<Self> + '_ {
         pin_init!(Self {
             // SAFETY: `xa` is valid for writes while the closure runs.
-            // INVARIANT: It is initialised and empty.
+            // INVARIANT: The xarray is initialised and empty.
             xa <- Opaque::ffi_init(|xa| unsafe { locked::init(xa) }),
             left: Left::new(limit),
             readers: readers.clone(),
@@ -88,9 +93,10 @@ impl<T: Send + Sync + 'static> Table<T> {
         })
     }
 
-    /// Runs `f` on the object of number `id`, or returns `None` if none is published there.
+    /// Runs `f` on the object with number `id`. Returns `None` if no object is published there.
     ///
-    /// `f` must not sleep: [`Table::remove`] waits for it.
+    /// Callable in any context but hard interrupts. `f` must not sleep, since [`Table::remove`]
+    /// waits for it.
     #[inline]
     pub fn with<R>(&self, id: u32, f: impl FnOnce(ArcBorrow<'_, T>) -> R) -> Option<R> {
         self.readers.within(|| {
@@ -98,13 +104,14 @@ impl<T: Send + Sync + 'static> Table<T> {
             if entry.is_null() {
                 return None;
             }
-            // SAFETY: By the type invariant `entry` came from `into_foreign`, and its count is not
-            // given up while this reader runs.
+            // SAFETY: By the type invariant `entry` comes from `Arc::<T>::into_foreign`, and the
+            // table's reference is not given up before this read section ends.
             Some(f(unsafe { Arc::<T>::borrow(entry) }))
         })
     }
 
-    /// Returns a count of the object of number `id`.
+    /// Returns a reference to the object with number `id`. Callable in any context but hard
+    /// interrupts.
     pub fn get(&self, id: u32) -> Option<Arc<T>> {
         self.with(id, |object| object.into())
     }
@@ -113,17 +120,18 @@ impl<T: Send + Sync + 'static> Table<T> {
     ///
     /// # Context
     ///
-    /// Process; may sleep.
+    /// Process context; may sleep.
     ///
     /// # Errors
     ///
-    /// `ENOMEM`, also if all are taken or the table is full.
+    /// Returns `ENOMEM` if there is no memory, if all numbers of the range are taken, or if the
+    /// table is full.
     pub fn reserve(&self, range: RangeInclusive<u32>) -> Result<Reservation<'_, T>> {
         self.allocate(range)
             .map_err(|error| if error == EBUSY { ENOMEM } else { error })
     }
 
-    /// As [`Table::reserve`], but `EBUSY` if all are taken.
+    /// Does the same as [`Table::reserve`], but returns `EBUSY` if all numbers are taken.
     fn allocate(&self, range: RangeInclusive<u32>) -> Result<Reservation<'_, T>> {
         self.left.take(1)?;
         let limit = bindings::xa_limit {
@@ -133,23 +141,28 @@ impl<T: Send + Sync + 'static> Table<T> {
         let mut id = 0;
         let flags = crate::bindings::GFP_KERNEL_ACCOUNT;
         let code = self.locked(|xa| {
-            // SAFETY: `xa` is initialised, and its lock is held; a null entry is a reserved one.
+            // SAFETY: `xa` is initialised by the type invariant, and `locked` holds its lock. A
+            // null entry reserves the number.
             unsafe { bindings::__xa_alloc(xa, &mut id, ptr::null_mut(), limit, flags) }
         });
         to_result(code).inspect_err(|_| self.left.give_back(1))?;
         Ok(Reservation { table: self, id })
     }
 
-    /// Reserves a number of `range` that nobody can foretell: the first free one after a random place
-    /// among its lowest `scatter`. Each factor of 64 costs every look-up a step.
+    /// Reserves a number of `range` that other users cannot predict.
+    ///
+    /// The search for a free number begins at a random one of the lowest `scatter` numbers of the
+    /// range. Each further factor of 64 in `scatter` adds a level to the xarray, and so a step to
+    /// every look-up.
     ///
     /// # Context
     ///
-    /// Process; may sleep.
+    /// Process context; may sleep.
     ///
     /// # Errors
     ///
-    /// `ENOMEM`, also if all are taken or the table is full; `EINVAL` if the range is empty.
+    /// Returns `ENOMEM` if there is no memory, if all numbers of the range are taken, or if the
+    /// table is full; `EINVAL` if the range is empty.
     pub fn reserve_random(
         &self,
         range: RangeInclusive<u32>,
@@ -169,49 +182,54 @@ impl<T: Send + Sync + 'static> Table<T> {
         }
     }
 
-    /// Reserves exactly `id`.
+    /// Reserves the number `id`.
     ///
     /// # Context
     ///
-    /// Process; may sleep.
+    /// Process context; may sleep.
     ///
     /// # Errors
     ///
-    /// `EBUSY` if it is taken, `ENOMEM`.
+    /// Returns `EBUSY` if the number is taken; `ENOMEM` if there is no memory or the table is full.
     pub fn reserve_exact(&self, id: u32) -> Result<Reservation<'_, T>> {
         self.allocate(id..=id)
     }
 
-    /// Unpublishes the object of number `id` and waits until no reader sees it any more.
+    /// Unpublishes the object with number `id` and returns it when no reader uses it through the
+    /// table any more.
+    ///
+    /// Returns `None` if no object is published there.
     ///
     /// # Context
     ///
-    /// Process; sleeps.
+    /// Process context; sleeps.
     pub fn remove(&self, id: u32) -> Option<Arc<T>> {
         let entry = self.unpublish(id)?;
         self.readers.wait();
-        // SAFETY: `entry` came from `into_foreign` and has just left the table, so this count is
-        // claimed once; no reader is left that could see it.
+        // SAFETY: `entry` comes from `into_foreign` and has just left the table, so this reference
+        // is taken once. No reader that could have found the entry is left.
         Some(unsafe { Arc::<T>::from_foreign(entry.as_ptr()) })
     }
 
-    /// Puts `object` in the place of the one of number `id`, waits until no reader sees that any more, and returns it.
+    /// Replaces the object with number `id` by `object`. Returns the old object when no reader uses
+    /// it through the table any more.
     ///
     /// # Context
     ///
-    /// Process; sleeps.
+    /// Process context; sleeps.
     ///
     /// # Errors
     ///
-    /// `ENOENT` if none is published there; then `object` is dropped.
+    /// Returns `ENOENT` if no object is published there. `object` is dropped then.
     pub fn replace(&self, id: u32, object: Arc<T>) -> Result<Arc<T>> {
         let old = self.locked(|xa| {
-            // SAFETY: `xa` is initialised, and its lock is held.
+            // SAFETY: `xa` is initialised by the type invariant, and `locked` holds its lock.
             if unsafe { bindings::xa_load(xa, id as usize).is_null() } {
                 return ptr::null_mut();
             }
             let entry = object.clone().into_foreign();
-            // SAFETY: As above. The place is there, so that no memory is needed.
+            // SAFETY: `xa` is initialised by the type invariant, and `locked` holds its lock. The
+            // entry exists, so the store needs no memory.
             unsafe { bindings::__xa_store(xa, id as usize, entry, 0) }
         });
         if old.is_null() {
@@ -219,17 +237,19 @@ impl<T: Send + Sync + 'static> Table<T> {
         }
         self.generation.end();
         self.readers.wait();
-        // SAFETY: `old` came from `into_foreign` and has just left the table; no reader is left that
-        // could see it.
+        // SAFETY: `old` comes from `into_foreign` and has just left the table, so this reference is
+        // taken once. No reader that could have found the entry is left.
         Ok(unsafe { Arc::<T>::from_foreign(old) })
     }
 
-    /// Runs `f` on each published object, in the order of numbers. Those that come or go meanwhile
-    /// may or may not be seen. `f` must not sleep. A section spans [`AT_ONCE`] objects at most.
+    /// Runs `f` on each published object, in ascending order of the numbers.
+    ///
+    /// `f` may or may not see an object that is published or removed meanwhile. `f` must not sleep.
+    /// One read section spans at most [`AT_ONCE`] objects.
     ///
     /// # Context
     ///
-    /// Process.
+    /// Process context.
     pub fn for_each(&self, mut f: impl FnMut(u32, ArcBorrow<'_, T>)) {
         self.find_numbered(0, |id, object| {
             f(id, object);
@@ -237,14 +257,18 @@ impl<T: Send + Sync + 'static> Table<T> {
         });
     }
 
-    /// As [`Table::for_each`], until `f` says `false`. Any context but hard interrupts. One section spans all objects:
-    /// for tables that are short whoever uses them.
+    /// Runs `f` on each published object, in ascending order of the numbers, until `f` returns
+    /// `false`.
+    ///
+    /// One read section spans all objects, so the table must have few objects however it is used.
+    /// `f` must not sleep. Callable in any context but hard interrupts.
     pub fn for_each_while(&self, mut f: impl FnMut(u32, ArcBorrow<'_, T>) -> bool) {
         self.readers.within(|| {
             let mut index = 0;
             let mut entry = self.find(&mut index, false);
             while !entry.is_null() {
-                // SAFETY: As in `with`.
+                // SAFETY: By the type invariant `entry` comes from `Arc::<T>::into_foreign`, and
+                // the table's reference is not given up before this read section ends.
                 if !f(index as u32, unsafe { Arc::<T>::borrow(entry) }) {
                     return;
                 }
@@ -253,29 +277,35 @@ impl<T: Send + Sync + 'static> Table<T> {
         });
     }
 
-    /// The entry of number `id`; null if none is published there. Within a section: there nothing preempts the
-    /// caller, which makes it a reader of RCU as well.
+    /// Returns the entry with number `id`, or null if no object is published there.
+    ///
+    /// The caller is in a read section of the table. A section disables preemption, so the caller
+    /// is an RCU reader, too.
     #[inline]
     fn load(&self, id: u32) -> *mut c_void {
-        // Lockdep wants to be told.
+        // Lockdep does not know that the read section makes the caller an RCU reader.
         let _rcu = cfg!(CONFIG_PROVE_RCU).then(rcu::read_lock);
         let xa = self.xa.get();
-        // SAFETY: `xa` is initialised by the type invariant, and the caller is a reader.
+        // SAFETY: `xa` is initialised by the type invariant. The caller is in a read section, which
+        // makes it an RCU reader.
         let entry = unsafe { crate::bindings::xa_load_locked(xa.cast(), id as usize) };
         if entry as usize & INTERNAL == 0 {
             return entry;
         }
-        // Reserved, or the tree is just being rebuilt: the whole of it knows what to make of that.
-        // SAFETY: As above.
+        // The entry is reserved, or the tree is being rebuilt. `xa_load()` handles both.
+        // SAFETY: `xa` is initialised by the type invariant. The caller is in a read section, which
+        // makes it an RCU reader.
         unsafe { bindings::xa_load(xa, id as usize) }
     }
 
-    /// A count of the first published object with a number of at least `start` that is `wanted`, which
-    /// must not sleep. A section spans [`AT_ONCE`] objects at most.
+    /// Returns a reference to the first published object with a number of at least `start` for
+    /// which `wanted` returns `true`.
+    ///
+    /// `wanted` must not sleep. One read section spans at most [`AT_ONCE`] objects.
     ///
     /// # Context
     ///
-    /// Process.
+    /// Process context.
     pub fn find_from(
         &self,
         start: u32,
@@ -284,7 +314,7 @@ impl<T: Send + Sync + 'static> Table<T> {
         self.find_numbered(start, |_, object| wanted(object))
     }
 
-    /// As [`Table::find_from`], by numbers as well.
+    /// Does the same as [`Table::find_from`], and passes the numbers to `wanted`, too.
     fn find_numbered(
         &self,
         start: u32,
@@ -299,8 +329,10 @@ impl<T: Send + Sync + 'static> Table<T> {
         }
     }
 
-    /// Looks at [`AT_ONCE`] objects from `index` on, which is moved behind them; breaks with the one
-    /// that is `wanted`, or with `None` if there are no more objects.
+    /// Visits up to [`AT_ONCE`] objects from `index` on, and moves `index` behind them.
+    ///
+    /// Breaks with the first object for which `wanted` returns `true`, or with `None` if there are
+    /// no more objects.
     fn find_at_once(
         &self,
         index: &mut usize,
@@ -312,7 +344,8 @@ impl<T: Send + Sync + 'static> Table<T> {
                 if entry.is_null() {
                     return ControlFlow::Break(None);
                 }
-                // SAFETY: As in `with`.
+                // SAFETY: By the type invariant `entry` comes from `Arc::<T>::into_foreign`, and
+                // the table's reference is not given up before this read section ends.
                 let object = unsafe { Arc::<T>::borrow(entry) };
                 if wanted(*index as u32, object) {
                     return ControlFlow::Break(Some(object.into()));
@@ -323,13 +356,15 @@ impl<T: Send + Sync + 'static> Table<T> {
         })
     }
 
+    /// Erases the entry with number `id`, and returns it.
     fn erase(&self, id: u32) -> *mut c_void {
-        // SAFETY: `xa` is initialised, and its lock is held.
+        // SAFETY: `xa` is initialised by the type invariant, and `locked` holds its lock.
         self.locked(|xa| unsafe { bindings::__xa_erase(xa, id as usize) })
     }
 
-    /// Takes the object of number `id` out of the table, with the table's count of it. Readers may
-    /// still see it. `None` if there is none.
+    /// Takes the object with number `id` out of the table, and returns the table's reference to it.
+    ///
+    /// Readers may still use the object. Returns `None` if no object is published there.
     fn unpublish(&self, id: u32) -> Option<NonNull<c_void>> {
         let entry = NonNull::new(self.erase(id))?;
         self.left.give_back(1);
@@ -337,14 +372,15 @@ impl<T: Send + Sync + 'static> Table<T> {
         Some(entry)
     }
 
-    /// The entry at or after (`beyond`: after) `index`, which is moved to it.
+    /// Returns the first entry at or after `index`, or after `index` if `beyond`, and moves `index`
+    /// to it. Returns null if there is none.
     fn find(&self, index: &mut usize, beyond: bool) -> *mut c_void {
         let (xa, last) = (self.xa.get(), u32::MAX as usize);
         if beyond {
             // SAFETY: `xa` is initialised by the type invariant.
             unsafe { bindings::xa_find_after(xa, index, last, bindings::XA_PRESENT) }
         } else {
-            // SAFETY: As above.
+            // SAFETY: `xa` is initialised by the type invariant.
             unsafe { bindings::xa_find(xa, index, last, bindings::XA_PRESENT) }
         }
     }
@@ -356,20 +392,20 @@ impl<T: Send + Sync + 'static> PinnedDrop for Table<T> {
         let mut index = 0;
         let mut entry = self.find(&mut index, false);
         while !entry.is_null() {
-            // SAFETY: `entry` came from `into_foreign`; nobody can reach a table that is being
-            // dropped, so there are no readers, and each entry is visited once.
+            // SAFETY: `entry` comes from `into_foreign`. No code can reach a table that is being
+            // dropped, so there are no readers, and the loop visits each entry once.
             drop(unsafe { Arc::<T>::from_foreign(entry) });
             entry = self.find(&mut index, true);
         }
         let retired = self.retired.lock().take();
-        // SAFETY: As above, there are no readers.
+        // SAFETY: No code can reach a table that is being dropped, so there are no readers.
         unsafe { retired.free() };
-        // SAFETY: `xa` is initialised, and is not used again.
+        // SAFETY: `xa` is initialised by the type invariant, and is not used again.
         unsafe { bindings::xa_destroy(self.xa.get()) };
     }
 }
 
-/// A number that is taken but names no object yet. Dropped, it becomes free again.
+/// A reserved number without an object. Dropping the reservation frees the number.
 #[must_use = "the number becomes free again at once"]
 pub struct Reservation<'a, T: Send + Sync + 'static> {
     table: &'a Table<T>,
@@ -377,28 +413,29 @@ pub struct Reservation<'a, T: Send + Sync + 'static> {
 }
 
 impl<T: Send + Sync + 'static> Reservation<'_, T> {
-    /// The number.
+    /// Returns the number.
     pub fn id(&self) -> u32 {
         self.id
     }
 
-    /// Makes `object` visible under the number.
+    /// Publishes `object` under the number.
     ///
     /// # Context
     ///
-    /// Process; does not sleep, since the place is there already.
+    /// Process context. Does not sleep, since the reservation has allocated the entry.
     pub fn publish(self, object: Arc<T>) {
         let (entry, id) = (object.into_foreign(), self.id as usize);
         let flags = crate::bindings::GFP_KERNEL_ACCOUNT;
         let old = self.table.locked(|xa| {
-            // SAFETY: `xa` is initialised, and its lock is held; `entry` came from `into_foreign`.
+            // SAFETY: `xa` is initialised by the type invariant, and `locked` holds its lock.
+            // `entry` comes from `into_foreign`.
             unsafe { bindings::__xa_store(xa, id, entry, flags) }
         });
-        // SAFETY: `xa_err` takes what `__xa_store` returns.
+        // SAFETY: `xa_err` accepts every result of `__xa_store`.
         if unsafe { bindings::xa_err(old) } != 0 {
-            // A reserved place needs no memory, so this cannot come about; if it did, the object
-            // would only stay invisible.
-            // SAFETY: The table did not take `entry`.
+            // A reserved entry needs no memory, so this does not happen. If it did, the object
+            // would stay invisible.
+            // SAFETY: `entry` comes from `into_foreign` above, and the xarray did not store it.
             drop(unsafe { Arc::<T>::from_foreign(entry) });
             return;
         }
@@ -418,7 +455,7 @@ mod tests {
     use super::*;
     use kernel::sync::atomic::{ordering::Relaxed, Atomic};
 
-    /// Counts itself while it lives.
+    /// An object that counts itself in `house` while it exists.
     struct Guest {
         name: u32,
         house: Arc<Atomic<u32>>,
@@ -488,7 +525,7 @@ mod tests {
         assert_eq!(house.load(Relaxed), 2);
         drop(old);
         assert_eq!(house.load(Relaxed), 1);
-        // Neither an empty place nor one that is only reserved has anything to replace.
+        // Neither a free number nor a reserved one has an object to replace.
         let _reserved = table.reserve_exact(4)?;
         for id in [4, 5] {
             assert!(table.replace(id, Guest::new(9, &house)?).is_err());
@@ -533,7 +570,7 @@ mod tests {
             place.publish(Guest::new(0, &house)?);
         }
         assert_eq!(seen, (1 << 20) - 1);
-        // Wherever the search begins.
+        // The search fails wherever it begins.
         for _ in 0..200 {
             assert!(table
                 .reserve_random(40..=59, u32::MAX)

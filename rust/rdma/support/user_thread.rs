@@ -1,14 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Threads of processes that do the kernel's work there: wraps `include/linux/sched/vhost_task.h`.
+//! Kernel threads of a user process, which run jobs in its address space. Wraps
+//! `include/linux/sched/vhost_task.h`.
 //!
-//! Such a thread is one of its process. A call of the process makes the first one, and each makes further ones. So their CPU time,
-//! memory and block I/O count for the cgroups of the process. Each has the credentials, the CPUs and the NUMA policy that its maker had
-//! at that moment; later changes of the process's other threads don't change them. A signal that stops, freezes or kills the process
-//! does so with the thread. The thread has no files of the process: these are closed though it lives. It never returns to user space,
-//! so what the kernel puts off until then (`resume_user_mode_work()`) does not happen, but for task work.
-//! `blkcg_maybe_throttle_current()` (block/blk-cgroup.c) does not have the thread wait when its cgroup swaps too much. Beyond `memory.high`
-//! it waits where it is charged for more than 64 pages (`try_charge_memcg()`, mm/memcontrol.c).
+//! A system call of the process creates the first thread, and each thread creates further ones. So
+//! their CPU time, memory and block I/O are charged to the cgroups of the process. A thread has the
+//! credentials, the CPU affinity and the NUMA policy that its creator had at the time of creation.
+//! Later changes to other threads of the process do not affect it. A signal that stops, freezes or
+//! kills the process does the same to the thread. The thread holds no files of the process, so the
+//! files are closed although the thread exists.
+//!
+//! The thread never returns to user space. Work that the kernel defers until then
+//! (`resume_user_mode_work()`) is not done, except task work. `blkcg_maybe_throttle_current()`
+//! (block/blk-cgroup.c) does not throttle the thread when its cgroup swaps too much. Above
+//! `memory.high` the thread is throttled where more than 64 pages are charged to it
+//! (`try_charge_memcg()`, mm/memcontrol.c).
 
 use core::ptr::NonNull;
 
@@ -25,16 +31,18 @@ use kernel::{
 
 use crate::bindings;
 
-/// Work for threads of a process.
+/// A job for threads of a process.
 pub trait Job: Send + Sync {
-    /// Does some of it, in the thread. Returns whether there is more: then it is called again after other jobs.
+    /// Does a part of the job, in a thread of the process. Returns whether there is more to do; the
+    /// thread then calls this again after other jobs.
     fn run(self: Arc<Self>) -> bool;
 
-    /// The process has ended, or whoever had the threads needs them no more: nothing more is done. Process context.
+    /// Ends the job, because the process has ended or [`UserThreads::stop`] was called. `run` is
+    /// not called any more. Called in process context.
     fn cancel(self: Arc<Self>);
 }
 
-/// The place of a job in the queue.
+/// A job's entry in the queue.
 #[pin_data]
 struct Node {
     #[pin]
@@ -42,20 +50,22 @@ struct Node {
     job: Arc<dyn Job>,
 }
 
-/// A job that waits for a thread, is done by one, or has ended.
+/// A job that was begun. It waits for a thread, runs in one, or has ended.
 pub struct Pending {
     shared: Arc<Shared>,
     node: Arc<Node>,
 }
 
 impl Pending {
-    /// Takes the job out of the queue, unless a thread has it. It is not cancelled. Process context.
+    /// Takes the job out of the queue, unless a thread runs it. Does not call [`Job::cancel`]. Must
+    /// be called in process context.
     pub fn withdraw(self) {
         let mut queue = self.shared.queue.lock();
-        // SAFETY: `UserThreads::begin` made the node and gave it to `shared`, and nothing else puts it into a list.
+        // SAFETY: `UserThreads::begin` created the node and passed it to `shared`. No other code
+        // puts it into a list.
         let node = unsafe { queue.nodes.remove(&self.node) };
         drop(queue);
-        // Without the lock: this may be the last count of the job.
+        // The node is dropped without the lock: it may hold the last reference to the job.
         drop(node);
     }
 }
@@ -63,52 +73,62 @@ impl Pending {
 impl_list_arc_safe! { impl ListArcSafe<0> for Node { untracked; } }
 impl_list_item! { impl ListItem<0> for Node { using ListLinks { self.links }; } }
 
-/// Most threads of one process: so many jobs may wait for memory that does not come before others wait for these.
+/// Maximum number of threads of one process.
+///
+/// A thread whose job waits for memory is busy. If so many jobs wait for memory that does not come,
+/// further jobs wait for them.
 const MOST: usize = 16;
 
-/// A `vhost_task` that was started.
+/// A thread (`struct vhost_task`) that was started.
 ///
 /// # Invariants
 ///
-/// Valid until it is stopped, which consumes it.
+/// The pointer is valid until the thread is stopped, which consumes the value.
 struct Thread(NonNull<bindings::vhost_task>);
 
-// SAFETY: `vhost_task_stop()`, which is all that is called with it, may be called by any thread.
+// SAFETY: `vhost_task_stop()` is the only function that is called with the pointer, and may be
+// called by any thread.
 unsafe impl Send for Thread {}
 
 impl Thread {
-    /// Ends it once its process lets it run. Process context; sleeps.
+    /// Ends the thread, and waits until its process lets it run to its end. Must be called in
+    /// process context; sleeps.
     fn stop(self) {
         if UserThreads::EXISTS {
-            // SAFETY: Valid by the type invariant: only this function ends it, and takes it by value.
+            // SAFETY: The pointer is valid by the type invariant. Only this function stops the
+            // thread, and it takes the value.
             unsafe { bindings::vhost_task_stop(self.0.as_ptr()) };
         }
     }
 }
 
-/// The place of a thread.
+/// A place for a thread of the process.
 #[derive(Default)]
 enum Place {
     #[default]
     Free,
-    /// One is being made.
+    /// A thread is being created.
     Making,
     Made(Thread),
 }
 
+/// The jobs and the threads of one process.
 struct Queue {
     nodes: List<Node>,
-    /// Nothing more is done.
+    /// Whether the threads have ended: no job is taken any more.
     ended: bool,
     threads: [Place; MOST],
-    /// Threads that do a job.
+    /// Number of threads that run a job.
     busy: usize,
     /// Threads that sleep until there is a job.
     idle: [Option<ARef<Task>>; MOST],
 }
 
 impl Queue {
-    /// Takes a place for another thread. `None` if a thread does no job, if there are [`MOST`] threads, or after the end.
+    /// Takes a place for another thread.
+    ///
+    /// Returns `None` if a thread without a job exists, if there are [`MOST`] threads, or if
+    /// `ended` is set.
     fn take_place(&mut self) -> Option<usize> {
         let free = |place: &Place| matches!(place, Place::Free);
         let has_idle = self.threads.iter().filter(|place| !free(place)).count() > self.busy;
@@ -120,13 +140,14 @@ impl Queue {
         Some(number)
     }
 
+    /// Sets the state of the place `number`.
     fn set_place(&mut self, number: usize, place: Place) {
         if let Some(entry) = self.threads.get_mut(number) {
             *entry = place;
         }
     }
 
-    /// The calling thread does a job, or sleeps until there is one.
+    /// Records that the calling thread sleeps until there is a job, or that it runs one.
     fn note_idle(&mut self, is_idle: bool) {
         let current: &Task = current!();
         let is_current = |entry: &Option<ARef<Task>>| {
@@ -140,7 +161,8 @@ impl Queue {
         }
     }
 
-    /// Wakes a thread that sleeps until there is a job, and no thread that waits for memory: its fault would begin anew.
+    /// Wakes a thread that sleeps until there is a job. A thread whose job waits for memory is not
+    /// woken, since its page fault would start again.
     fn wake_one(&mut self) {
         if let Some(task) = self.idle.iter_mut().find_map(Option::take) {
             task.wake_up();
@@ -148,6 +170,7 @@ impl Queue {
     }
 }
 
+/// The state that a process's threads and the owner of their [`UserThreads`] share.
 #[pin_data]
 struct Shared {
     name: &'static CStr,
@@ -156,7 +179,7 @@ struct Shared {
 }
 
 impl Shared {
-    /// Queues a job. Gives it back if the threads have ended.
+    /// Queues a job. Returns the node if the threads have ended.
     fn push(&self, node: ListArc<Node>) -> Result<(), ListArc<Node>> {
         let mut queue = self.queue.lock();
         if queue.ended {
@@ -167,7 +190,8 @@ impl Shared {
         Ok(())
     }
 
-    /// The next job, for the calling thread, which is busy until [`Self::end_turn`]; without a job it is to sleep.
+    /// Takes the next job for the calling thread, which counts as busy until [`Self::end_turn`]. If
+    /// there is none, the thread is recorded as idle and must sleep.
     fn take_job(&self) -> Option<ListArc<Node>> {
         let mut queue = self.queue.lock();
         let node = queue.nodes.pop_front();
@@ -178,7 +202,8 @@ impl Shared {
         node
     }
 
-    /// The calling thread doesn't begin the job that it took: it is the next one again. Returns it if it is to be cancelled.
+    /// Puts a job that the calling thread took, but does not begin, back to the head of the queue.
+    /// Returns the node if the job must be cancelled.
     fn put_back(&self, node: ListArc<Node>) -> Option<ListArc<Node>> {
         let mut queue = self.queue.lock();
         queue.busy = queue.busy.saturating_sub(1);
@@ -186,13 +211,15 @@ impl Shared {
             return Some(node);
         }
         queue.nodes.push_front(node);
-        // One that became idle meanwhile: the calling thread may have to stop first.
+        // Wakes a thread that became idle meanwhile, since the calling thread may be stopped by a
+        // signal first.
         queue.wake_one();
         None
     }
 
-    /// A thread has done some of a job, of which there is more if it is given back: that thread takes the next one. Returns
-    /// what is to be cancelled.
+    /// Records that the calling thread has done a part of a job, and will take the next one. `job`
+    /// is the job's node if there is more to do, and goes to the tail of the queue. Returns the
+    /// node if the job must be cancelled.
     fn end_turn(&self, job: Option<ListArc<Node>>) -> Option<ListArc<Node>> {
         let mut queue = self.queue.lock();
         queue.busy = queue.busy.saturating_sub(1);
@@ -205,13 +232,14 @@ impl Shared {
         None
     }
 
-    /// Makes another thread of the calling process, if all are busy and there may be more. Process context.
+    /// Creates another thread of the calling process, if all threads are busy and there are fewer
+    /// than [`MOST`]. Must be called in process context.
     ///
     /// # Errors
     ///
-    /// Those of [`UserThreads::start`].
+    /// Returns the errors of [`UserThreads::start`].
     fn add_thread(&self) -> Result {
-        // Not `if let`, whose guard would live on.
+        // The guard of an `if let` would live until the end of its block.
         let place = self.queue.lock().take_place();
         let Some(number) = place else {
             return Ok(());
@@ -225,25 +253,27 @@ impl Shared {
         result
     }
 
+    /// Creates and starts a thread of the calling process.
     fn make_thread(&self) -> Result<Thread> {
         if !UserThreads::EXISTS {
             return Err(crate::support::error::unsupported());
         }
         let data = core::ptr::from_ref(self).cast_mut().cast();
         let name = self.name.as_char_ptr();
-        // SAFETY: `vhost_task_fn()` calls the functions with `data`, which they take for what it is. By the invariant of
-        // `UserThreads`, which owns this, it is valid until the thread has ended. The name is static.
+        // SAFETY: `vhost_task_fn()` calls the functions with `data`, which points to a `Shared` as
+        // they expect. By the invariant of `UserThreads`, which owns it, the `Shared` is valid
+        // until the thread has ended. The name is static.
         let task = from_err_ptr(unsafe {
             bindings::vhost_task_create(Some(work), Some(killed), data, name)
         })?;
         let task = NonNull::new(task).ok_or(ENOMEM)?;
-        // SAFETY: It was just made, and is started once, here.
+        // SAFETY: The thread was just created, and is started once, here.
         unsafe { bindings::vhost_task_start(task.as_ptr()) };
-        // INVARIANT: It was just started, and nobody else has it.
+        // INVARIANT: The thread was just started, and no other code has the pointer.
         Ok(Thread(task))
     }
 
-    /// Cancels all jobs, and takes none from now on.
+    /// Cancels all queued jobs, and accepts none from now on.
     fn end(&self) {
         self.queue.lock().ended = true;
         loop {
@@ -255,7 +285,8 @@ impl Shared {
         }
     }
 
-    /// Takes a thread out.
+    /// Takes a thread out of its place. Returns `None` if no place has a thread that has been
+    /// created.
     fn take_thread(&self) -> Option<Thread> {
         let mut queue = self.queue.lock();
         let made = |place: &&mut Place| matches!(place, Place::Made(_));
@@ -266,26 +297,32 @@ impl Shared {
     }
 }
 
-/// Threads of a process. There is one more than have a job, up to [`MOST`], if the process's limits allow it: a job may wait for
-/// memory as long as the process likes, and whoever gives the memory may need another job done before.
+/// The threads of one process.
+///
+/// If the process's limits allow it, there is one thread more than there are running jobs, up to
+/// [`MOST`]. A job may wait for memory for as long as the process likes. The code that supplies
+/// that memory, such as a userfaultfd handler, may first need another job to be done.
 ///
 /// # Invariants
 ///
-/// `shared` is valid until all threads have ended: a thread has a place there from before it is made until [`Self::stop`] waits for its
-/// end, and `shared` is freed after [`Self::stop`] has found no thread.
+/// `shared` is valid until all threads have ended. A thread has a place in it from before its
+/// creation until [`Self::stop`] waits for its end. `shared` is freed after [`Self::stop`] has
+/// found no thread.
 pub(crate) struct UserThreads {
     shared: Arc<Shared>,
 }
 
 impl UserThreads {
-    /// Whether the kernel has such threads. One that has none lacks their functions, too: each call of these depends on this.
+    /// Whether the kernel supports such threads. Otherwise it lacks their functions, too, so each
+    /// call of these functions depends on this constant.
     pub(crate) const EXISTS: bool = cfg!(CONFIG_VHOST_TASK);
 
-    /// No thread yet. They will be called `name`. Process context.
+    /// Creates the state without a thread. The threads will have the name `name`. Must be called in
+    /// process context.
     ///
     /// # Errors
     ///
-    /// `ENOMEM`.
+    /// Returns `ENOMEM` if there is no memory.
     pub(crate) fn new(name: &'static CStr) -> Result<Self> {
         let queue = Queue {
             nodes: List::new(),
@@ -305,21 +342,24 @@ impl UserThreads {
         Ok(Self { shared })
     }
 
-    /// Makes the first of the calling process's threads. Process context.
+    /// Creates the first thread of the calling process. Must be called in process context.
     ///
     /// # Errors
     ///
-    /// `EAGAIN` if the process's user or cgroup may have no more threads, `ENOMEM`; `ERESTARTNOINTR` if the calling thread must
-    /// take a signal before; `EOPNOTSUPP` on a kernel without `CONFIG_VHOST_TASK`.
+    /// Returns `EAGAIN` if the process's user or cgroup may have no more threads; `ENOMEM` if there
+    /// is no memory; `ERESTARTNOINTR` if the calling thread must take a signal first; `EOPNOTSUPP`
+    /// if the kernel has no `CONFIG_VHOST_TASK`.
     pub(crate) fn start(&self) -> Result {
         self.shared.add_thread()
     }
 
-    /// Has a thread do `job`, after the jobs that wait already. Process context; waits for nobody.
+    /// Queues `job` for a thread, behind the jobs that wait already. Must be called in process
+    /// context; does not wait for a thread.
     ///
     /// # Errors
     ///
-    /// `EFAULT` if the process has ended, or [`Self::stop`] has begun; `ENOMEM`.
+    /// Returns `EFAULT` if the process has ended or [`Self::stop`] has begun; `ENOMEM` if there is
+    /// no memory.
     pub(crate) fn begin(&self, job: Arc<dyn Job>) -> Result<Pending> {
         let node = try_pin_init!(Node {
             links <- ListLinks::new(),
@@ -334,11 +374,15 @@ impl UserThreads {
         Ok(pending)
     }
 
-    /// Cancels the jobs that wait, and ends the threads once the process lets them run. Process context; sleeps. Not from a
-    /// [`Job`], whose thread would wait for its own end, and not while [`Self::start`] runs.
+    /// Cancels the jobs that wait, and ends all threads. Waits until the process lets the threads
+    /// run to their end.
+    ///
+    /// Must be called in process context; sleeps. Must not be called from a [`Job`], whose thread
+    /// would wait for its own end, nor while [`Self::start`] runs.
     pub(crate) fn stop(&self) {
         self.shared.end();
-        // Only a thread makes another one from now on, and that has its place before the one that made it ends.
+        // From now on only a thread creates another one, and that has its place before its creator
+        // ends.
         while let Some(thread) = self.shared.take_thread() {
             thread.stop();
         }
@@ -346,28 +390,33 @@ impl UserThreads {
 }
 
 impl Drop for UserThreads {
-    /// As [`Self::stop`].
+    /// Does the same as [`Self::stop`].
     fn drop(&mut self) {
         self.stop();
     }
 }
 
-/// Does some of one job in the thread. Returns whether there was one: otherwise the thread sleeps, in the state that it was
-/// given before the call, unless it was woken meanwhile.
+/// Runs a part of one job in the thread. Returns whether there was a job.
+///
+/// Otherwise the thread sleeps, in the task state that it had before the call, unless it was woken
+/// meanwhile.
 ///
 /// # Safety
 ///
-/// To be called by `vhost_task_fn()`, with a [`Shared`] that lives as long as the thread.
+/// Only `vhost_task_fn()` may call this function, with a pointer to a [`Shared`] that lives as long
+/// as the thread.
 unsafe extern "C" fn work(data: *mut c_void) -> bool {
-    // SAFETY: As the caller promises.
+    // SAFETY: The caller guarantees that `data` points to a `Shared` that lives as long as the
+    // thread (see `# Safety`).
     let shared = unsafe { &*data.cast::<Shared>() };
     let Some(node) = shared.take_job() else {
         return false;
     };
-    // SAFETY: No requirements.
+    // SAFETY: The function has no requirements. It sets the state of the current task.
     unsafe { bindings::set_current_running() };
-    // Without another thread the next job waits for this one. If limits don't allow one, the next job that begins tries again.
-    // If a signal was in the way, the thread takes it between two jobs.
+    // Without another thread, the next job would wait for this one. If the process's limits refuse
+    // a thread, the next job that begins tries again. If a signal is pending, the thread takes the
+    // signal first, between two jobs.
     let cancelled = if shared.add_thread() == Err(ERESTARTNOINTR) {
         shared.put_back(node)
     } else {
@@ -381,24 +430,28 @@ unsafe extern "C" fn work(data: *mut c_void) -> bool {
     true
 }
 
-/// Has `vhost_task_fn()` call `get_signal()`, which does the task work of the thread, if there is such work. Other threads do
-/// theirs when they return to user space, which this one never does. The scheduler stops a thread by task work if its cgroup
-/// has used up its quota of CPU time.
+/// Requests a call of `get_signal()` by `vhost_task_fn()` if the thread has pending task work,
+/// which that call does.
+///
+/// Other threads do their task work when they return to user space, which this thread never does.
+/// The scheduler throttles a thread by task work if its cgroup has used up its quota of CPU time.
 fn request_task_work() {
-    // SAFETY: No requirements.
+    // SAFETY: The function has no requirements. It reads the state of the current task.
     if unsafe { bindings::current_task_work_pending() } {
-        // SAFETY: No requirements.
+        // SAFETY: The function has no requirements. It sets a flag of the current task.
         unsafe { bindings::current_notify_signal() };
     }
 }
 
-/// The process was killed, or executes another program: the thread ends.
+/// Ends the jobs when the process was killed or executes another program. The thread ends.
 ///
 /// # Safety
 ///
-/// As for [`work`].
+/// Only `vhost_task_fn()` may call this function, with a pointer to a [`Shared`] that lives as long
+/// as the thread.
 unsafe extern "C" fn killed(data: *mut c_void) {
-    // SAFETY: As the caller promises.
+    // SAFETY: The caller guarantees that `data` points to a `Shared` that lives as long as the
+    // thread (see `# Safety`).
     unsafe { &*data.cast::<Shared>() }.end();
 }
 
@@ -430,7 +483,7 @@ mod tests {
         assert!(Arc::into_unique_or_drop(first).is_some());
         threads.stop();
         assert_eq!(second.0.load(Relaxed), 1);
-        // It has ended: there is nothing to withdraw.
+        // The job has ended, so there is nothing to withdraw.
         other.withdraw();
         assert!(Arc::into_unique_or_drop(second).is_some());
         assert!(threads.begin(job()?).is_err());

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A work queue of one's own, for work items whose code must not outlive the module.
+//! Work queues that belong to this module, for work items whose code must not outlive it.
 //!
-//! The kernel crate offers the shared queues only. Their items can't be waited for as a whole, and
-//! a module must wait for its own before its code goes away.
+//! The kernel crate offers the kernel's shared work queues only. A module must wait for its work
+//! items before its code is unloaded. The items of a shared queue cannot be waited for as a whole.
 
 use core::ptr::NonNull;
 use kernel::{
@@ -20,45 +20,53 @@ use crate::{
     support::{cpu::is_online, sync::bottom_halves_off},
 };
 
-/// A work queue.
+/// A work queue (`struct workqueue_struct`, include/linux/workqueue.h). Dropping it waits for all
+/// items and destroys it.
 ///
 /// # Invariants
 ///
-/// The pointer came from `alloc_workqueue()` and is destroyed only when this is dropped.
+/// The pointer comes from `alloc_workqueue()`. The work queue is destroyed only when the value is
+/// dropped.
 pub struct OwnedQueue(NonNull<core_bindings::workqueue_struct>);
 
-// SAFETY: The C API of work queues may be used from any thread; `OwnedQueue` owns the pointer.
+// SAFETY: Any thread may use the C functions of work queues, and `OwnedQueue` owns the pointer.
 unsafe impl Send for OwnedQueue {}
-// SAFETY: As above: queueing and flushing synchronize inside.
+// SAFETY: Any thread may use the C functions of work queues, which synchronise queueing and
+// flushing.
 unsafe impl Sync for OwnedQueue {}
 
 impl OwnedQueue {
-    /// Makes a queue that runs its items in softirq (`WQ_BH`), on the CPU that queued them; `name` is for
-    /// humans. Process context.
+    /// Creates a work queue that runs its items in softirq (`WQ_BH`), on the CPU that queued them.
+    ///
+    /// `name` is shown to the administrator. Must be called in process context.
     ///
     /// # Errors
     ///
-    /// `ENOMEM`.
+    /// Returns `ENOMEM` if there is no memory.
     pub fn new_bh(name: &'static CStr) -> Result<Self> {
         let flags = core_bindings::wq_flags_WQ_BH | core_bindings::wq_flags_WQ_PERCPU;
         Self::new(name, flags, 0)
     }
 
-    /// Makes a queue that runs its items in threads, `max_active` at a time, on any CPU near the one that
-    /// queued them. The administrator may change that, in `/sys/devices/virtual/workqueue`. Process
-    /// context.
+    /// Creates a work queue that runs its items in threads, up to `max_active` at a time, on any
+    /// CPU near the one that queued them.
+    ///
+    /// The administrator may change both in `/sys/devices/virtual/workqueue`, where `name` is
+    /// shown. Must be called in process context.
     ///
     /// # Errors
     ///
-    /// `ENOMEM`.
+    /// Returns `ENOMEM` if there is no memory.
     pub fn new_unbound(name: &'static CStr, max_active: u32) -> Result<Self> {
         let flags = core_bindings::wq_flags_WQ_UNBOUND | core_bindings::wq_flags_WQ_SYSFS;
         let max_active = max_active.min(core_bindings::wq_consts_WQ_MAX_ACTIVE);
         Self::new(name, flags, max_active)
     }
 
+    /// Creates a work queue (`alloc_workqueue()`). `max_active` of zero stands for the kernel's
+    /// default.
     fn new(name: &'static CStr, flags: u32, max_active: u32) -> Result<Self> {
-        // SAFETY: The format takes one string, which is NUL-terminated and lives for ever.
+        // SAFETY: The format takes one string. `name` is NUL-terminated and lives for ever.
         let raw = unsafe {
             core_bindings::alloc_workqueue_noprof(
                 c"%s".as_char_ptr(),
@@ -67,74 +75,85 @@ impl OwnedQueue {
                 name.as_char_ptr(),
             )
         };
-        // INVARIANT: The queue was just made and nobody else has the pointer.
+        // INVARIANT: `alloc_workqueue()` has just returned the pointer, and no other code has it.
         NonNull::new(raw).map(Self).ok_or(ENOMEM)
     }
 
-    /// Queues `item`, as `Queue::enqueue` of the kernel crate does. Any context.
+    /// Queues `item`, as `Queue::enqueue` of the kernel crate does. Callable in any context.
     ///
-    /// There is no way to [`Queue`] itself: `destroy_workqueue()` does not wait for the timers of its `enqueue_delayed()`.
+    /// The type gives no access to the [`Queue`]: `destroy_workqueue()` does not wait for the
+    /// timers of `Queue::enqueue_delayed()`.
     pub fn enqueue<W, const ID: u64>(&self, item: W) -> W::EnqueueOutput
     where
         W: RawWorkItem<ID> + Send + 'static,
     {
-        // SAFETY: The queue is alive by the type invariant, and the reference does not leave this function.
+        // SAFETY: The work queue is valid by the type invariant, and the reference does not leave
+        // this function.
         unsafe { Queue::from_raw(self.0.as_ptr()) }.enqueue(item)
     }
 
-    /// Queues `item`. It runs before this returns where softirq may run: in process context with
-    /// neither interrupts nor bottom halves disabled. Any context.
+    /// Queues `item` of a [`Self::new_bh`] queue, and runs it before the return if softirqs may
+    /// run.
     ///
-    /// The caller may hold any lock with which a softirq may arrive, so nothing of what the item
-    /// does can deadlock with it.
+    /// Softirqs may run in process context with neither interrupts nor bottom halves disabled.
+    /// Callable in any context. The caller may hold any lock that is held with softirqs enabled: a
+    /// softirq takes no such lock, so the item does not.
     pub fn enqueue_eagerly<W, const ID: u64>(&self, item: W)
     where
         W: RawWorkItem<ID> + Send + 'static,
     {
-        // SAFETY: No requirements.
+        // SAFETY: The function has no requirements. It reads the state of this CPU.
         if unsafe { bindings::irqs_disabled() } {
             let _ = self.enqueue(item);
             return;
         }
-        // They run when this ends.
+        // Pending softirqs run when `_off` is dropped.
         let _off = bottom_halves_off();
         let _ = self.enqueue(item);
     }
 
-    /// Queues `item` to run on `cpu`, or on this one should that be offline. Returns what [`Self::enqueue`] does. Any
-    /// context with interrupts enabled.
+    /// Queues `item` to run on `cpu`, or on this CPU if `cpu` is offline. Returns the result of
+    /// [`Self::enqueue`].
+    ///
+    /// Callable in any context with interrupts enabled.
     pub fn enqueue_on<W, const ID: u64>(&self, cpu: CpuId, item: W) -> W::EnqueueOutput
     where
         W: RawWorkItem<ID> + Send + 'static,
     {
-        // No CPU goes offline meanwhile.
+        // No CPU goes offline while bottom halves are disabled.
         let _off = bottom_halves_off();
         if !is_online(cpu) {
             return self.enqueue(item);
         }
         let (queue, cpu) = (self.0.as_ptr(), cpu.as_u32() as c_int);
-        // SAFETY: `false` is returned only if the item is in a queue already. The queue is alive by the type
-        // invariant, and `__enqueue` promises that the item is until it has run; `cpu` is online.
+        // SAFETY: `queue_work_on()` returns `false` only if the item is in a queue already. The
+        // work queue is valid by the type invariant. `__enqueue` guarantees that the item is valid
+        // until it has run. `cpu` is online.
         unsafe { item.__enqueue(move |work| core_bindings::queue_work_on(cpu, queue, work)) }
     }
 
-    /// Waits until all items queued so far have run. Process context; not from an item.
+    /// Waits until all items that were queued before the call have run. Must be called in process
+    /// context, and not from an item of the work queue.
     pub fn flush(&self) {
-        // SAFETY: The queue is alive by the type invariant.
+        // SAFETY: The work queue is valid by the type invariant.
         unsafe { core_bindings::__flush_workqueue(self.0.as_ptr()) }
     }
 }
 
 impl Drop for OwnedQueue {
-    /// Waits for all items. Process context; not from an item.
+    /// Waits for all items. Must be called in process context, and not from an item of the work
+    /// queue.
     fn drop(&mut self) {
-        // SAFETY: The queue is alive by the type invariant, and nobody can use it any more.
+        // SAFETY: The work queue is valid by the type invariant, and no other code can use it any
+        // more.
         unsafe { core_bindings::destroy_workqueue(self.0.as_ptr()) }
     }
 }
 
-/// Whether the caller is a work item. Any context; an interrupt in the middle of an item is none.
+/// Returns whether the caller runs as a work item in a worker thread. Callable in any context.
+///
+/// Returns `false` in an interrupt that interrupts a work item.
 pub fn is_in_work_item() -> bool {
-    // SAFETY: No requirements: the function looks at the calling task alone.
+    // SAFETY: The function has no requirements. It reads the state of the calling task.
     !unsafe { core_bindings::current_work() }.is_null()
 }

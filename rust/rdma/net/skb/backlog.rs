@@ -1,17 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How much memory received packets may take while they wait for QPs.
+//! Limits on the memory of received packets that wait for their QPs.
 //!
-//! The memory of received packets counts for no cgroup: a peer decides how many come, and the owner of a QP can
-//! keep them waiting. So the packets that wait in a namespace have a limit, and those of all namespaces, in bytes of
-//! `truesize`. The limit of a queue depends on the free bytes: a queue may have as many as it leaves free. So a
-//! few long queues don't take everything, and packets are dropped early when many queues are long. `FREE` bytes of each
-//! queue count for nobody, which is one packet at least, so no QP stops for want of memory that others have.
+//! The memory of received packets is not charged to a cgroup. A peer decides how many packets come,
+//! and the owner of a QP can let them wait. So the packets that wait in one network namespace have
+//! a limit, and so have the packets in all namespaces. Both are in bytes of `sk_buff.truesize`.
 //!
-//! Many queues of one payer would still take everything. So a user may have as many bytes as its queues leave free in
-//! the namespace, and a queue may have as many of them as the user's queues have not taken. One user takes at most half
-//! of the bytes that others leave in a namespace. A memory cgroup may have a third of the bytes that its queues leave
-//! free, which is a quarter: a container, whose root may become any user, does not take all that the user may have.
+//! The limit of a queue depends on the free bytes: a queue may have as many bytes as it leaves
+//! free. So a few long queues do not take all memory, and packets are dropped early when many
+//! queues are long. The first [`FREE`] bytes of a queue are not counted. One packet at least fits
+//! into them, so a QP never stops because others have the memory.
+//!
+//! Many queues of one payer would still take all memory. A payer is the user and the memory cgroup
+//! to which a QP is charged. So a user may have as many bytes as its queues leave free in the
+//! namespace. A queue may have as many of these bytes as the other queues of the user leave. So one
+//! user takes at most half of the bytes that others leave in a namespace. A memory cgroup may have
+//! a third of the bytes that its queues leave free, which is a quarter. So a container, whose root
+//! may become any user, does not take all bytes of a user.
 
 use kernel::{
     prelude::*,
@@ -23,42 +28,47 @@ use kernel::{
 
 use crate::bindings;
 
-/// The limit of all namespaces is the machine's memory divided by this, and at most [`MOST`].
+/// Divisor of the machine's memory. The quotient, but at most [`MOST`], is the limit of all
+/// namespaces together.
 const PART_OF_MEMORY: usize = 16;
-/// The limit of all namespaces on large machines, in bytes.
+/// Maximum limit of all namespaces together, in bytes.
 const MOST: usize = 512 << 20;
-/// The limit of a namespace is that of all divided by this.
+/// Divisor of the limit of all namespaces. The quotient is the limit of one namespace.
 const PART_OF_ALL: usize = 4;
-/// Bytes that a queue may have whatever others have, and that count for nobody: those of one packet of 4 KiB from this
-/// host. If such a packet counted, QPs that stand still with one packet each would take the bytes that are free for
-/// others. A QP is charged to its process for nearly as much: its send ring is a page at least, and its structures take
-/// nearly 4 KiB.
+/// Number of bytes that each queue may have whatever other queues have, and that are not counted.
+///
+/// One packet of 4 KiB from this host fits into them. If such a packet were counted, QPs that do
+/// not handle their packets would take the bytes that are free for others, with one packet each.
+/// Parked QPs, which wait for a page fault, are an example. A QP is charged to its process for
+/// nearly as much: its send ring has a page at least, and its structures have nearly 4 KiB.
 const FREE: usize = 9 << 10;
 
-/// Bytes of the packets that wait in all namespaces.
+/// Number of counted bytes in all namespaces.
 static ALL: Atomic<usize> = Atomic::new(0);
 
-/// The packets that wait in one namespace.
+/// The memory of the packets that wait in one network namespace.
 pub struct Backlog {
+    /// Number of counted bytes.
     used: Atomic<usize>,
     limit: usize,
-    /// The limit of all namespaces.
+    /// Limit of all namespaces, in bytes.
     total: usize,
 }
 
 impl Backlog {
-    /// Nothing waits yet. Process context.
+    /// Creates the state of a namespace without packets. Must be called in process context.
     ///
     /// # Errors
     ///
-    /// `ENOMEM`.
+    /// Returns `ENOMEM` if there is no memory.
     pub fn new() -> Result<Arc<Self>> {
-        // SAFETY: No requirements.
+        // SAFETY: The function has no requirements.
         let memory = unsafe { bindings::total_memory() };
         let total = (memory / PART_OF_MEMORY).min(MOST);
         Self::of(total / PART_OF_ALL, total)
     }
 
+    /// Creates a state with other limits.
     fn of(limit: usize, total: usize) -> Result<Arc<Self>> {
         let backlog = Self {
             used: Atomic::new(0),
@@ -68,35 +78,35 @@ impl Backlog {
         Ok(Arc::new(backlog, GFP_KERNEL)?)
     }
 
-    /// Bytes that are free for the queues of the namespace.
+    /// Returns the number of bytes that are free for the queues of the namespace.
     fn free(&self) -> usize {
         let free = self.limit.saturating_sub(self.used.load(Relaxed));
         free.min(self.total.saturating_sub(ALL.load(Relaxed)))
     }
 }
 
-/// The bytes that the queues of one payer count for, in the backlogs of all namespaces.
+/// The counted bytes of all queues of one user or of one memory cgroup, in all namespaces.
 pub struct Share {
     bytes: Atomic<usize>,
-    /// Bytes of a namespace that must be free for each of these.
+    /// Number of bytes of a namespace that must stay free for each byte in `bytes`.
     leaves: usize,
 }
 
 impl Share {
-    /// That of a user. Nothing waits yet. Process context.
+    /// Creates the state of a user without packets. Must be called in process context.
     ///
     /// # Errors
     ///
-    /// `ENOMEM`.
+    /// Returns `ENOMEM` if there is no memory.
     pub fn of_user() -> Result<Arc<Self>> {
         Self::new(1)
     }
 
-    /// That of a memory cgroup. Nothing waits yet. Process context.
+    /// Creates the state of a memory cgroup without packets. Must be called in process context.
     ///
     /// # Errors
     ///
-    /// `ENOMEM`.
+    /// Returns `ENOMEM` if there is no memory.
     pub fn of_cgroup() -> Result<Arc<Self>> {
         Self::new(3)
     }
@@ -106,30 +116,33 @@ impl Share {
         Ok(Arc::new(Self { bytes, leaves }, GFP_KERNEL_ACCOUNT)?)
     }
 
-    /// Whether one of the queues may have `bytes` while so many are free.
+    /// Returns whether one of the queues may have `bytes` in total while `free` bytes are free in
+    /// its namespace.
     fn fits(&self, bytes: usize, free: usize) -> bool {
         let taken = self.bytes.load(Relaxed).saturating_mul(self.leaves);
         taken.saturating_add(bytes) <= free
     }
 }
 
-/// The shares of a queue's payer: that of its memory cgroup and that of its user. None of the kernel's queues.
+/// The states of a queue's payer: of its memory cgroup and of its user. Queues of the kernel have
+/// none.
 pub type Shares = [Option<Arc<Share>>; 2];
 
-/// A queue's part of a [`Backlog`].
+/// The memory of one queue.
 ///
 /// # Invariants
 ///
-/// The queue counts for as many bytes in the backlog, and in each of its shares, as `bytes` exceeds [`FREE`].
+/// The number of bytes by which `bytes` exceeds [`FREE`] is counted for the queue in the backlog
+/// and in each of its shares.
 pub(super) struct Part {
     backlog: Arc<Backlog>,
     shares: Shares,
-    /// Bytes of the packets in the queue.
+    /// Memory of the packets in the queue, in bytes.
     bytes: Atomic<usize>,
 }
 
 impl Part {
-    /// That of an empty queue.
+    /// Creates the state of an empty queue.
     pub(super) fn new(backlog: Arc<Backlog>, shares: Shares) -> Self {
         Self {
             backlog,
@@ -138,8 +151,10 @@ impl Part {
         }
     }
 
-    /// Whether the queue may have a packet of `size` bytes more. CPUs that ask at the same time may overrun a limit by the
-    /// bytes that they ask for. Any context.
+    /// Returns whether the queue may have another packet of `size` bytes.
+    ///
+    /// CPUs that call this at the same time may exceed a limit by their packets. Callable in any
+    /// context.
     #[inline]
     pub(super) fn has_room(&self, size: usize) -> bool {
         let bytes = self.bytes.load(Relaxed).saturating_add(size);
@@ -150,10 +165,10 @@ impl Part {
         bytes <= free && self.shares().all(|share| share.fits(bytes, free))
     }
 
-    /// Counts `size` bytes more. Before the packet is in the queue. Any context.
+    /// Adds `size` bytes. Called before the packet is queued, in any context.
     #[inline]
     pub(super) fn add(&self, size: usize) {
-        // Each addition and subtraction is told the sum before it, so the excesses add up on all CPUs.
+        // Each addition and subtraction gets the preceding sum, so the excesses of all CPUs add up.
         let before = self.bytes.fetch_add(size, Relaxed);
         let more = excess(before.wrapping_add(size)).wrapping_sub(excess(before));
         if more != 0 {
@@ -165,7 +180,8 @@ impl Part {
         }
     }
 
-    /// Counts `size` bytes less that [`Self::add`] counted. When the packet has left the queue. Any context.
+    /// Subtracts `size` bytes that [`Self::add`] added. Called after the packet has left the queue,
+    /// in any context.
     #[inline]
     pub(super) fn subtract(&self, size: usize) {
         let before = self.bytes.fetch_sub(size, Relaxed);
@@ -179,6 +195,7 @@ impl Part {
         }
     }
 
+    /// Returns the states of the queue's payer.
     fn shares(&self) -> impl Iterator<Item = &Share> {
         self.shares.iter().flatten().map(|share| &**share)
     }
@@ -190,7 +207,7 @@ impl Drop for Part {
     }
 }
 
-/// The bytes that count for a backlog, of those in a queue.
+/// Returns the counted part of the bytes of a queue.
 fn excess(bytes: usize) -> usize {
     bytes.saturating_sub(FREE)
 }
@@ -201,7 +218,7 @@ mod tests {
 
     const PACKET: usize = 1 << 10;
 
-    /// Packets that a queue gets until it is refused one.
+    /// Adds packets to a queue until it has no room. Returns their number.
     fn fill(part: &Part) -> usize {
         let mut count = 0;
         while part.has_room(PACKET) {
@@ -211,6 +228,7 @@ mod tests {
         count
     }
 
+    /// Creates a queue of the kernel for each backlog.
     fn parts(backlogs: &[&Arc<Backlog>]) -> Result<KVec<Part>> {
         let mut parts = KVec::new();
         for backlog in backlogs {
@@ -220,7 +238,7 @@ mod tests {
         Ok(parts)
     }
 
-    /// Queues of one payer.
+    /// Creates queues of one payer.
     fn parts_of(backlog: &Arc<Backlog>, shares: &Shares, count: usize) -> Result<KVec<Part>> {
         let mut parts = KVec::new();
         for _ in 0..count {
@@ -229,7 +247,7 @@ mod tests {
         Ok(parts)
     }
 
-    /// Fills each of the queues. The bytes that all of them have beyond those that each is free to have.
+    /// Fills each queue. Returns the number of counted bytes of all queues.
     fn fill_all(parts: &[Part]) -> usize {
         let beyond = |part: &Part| excess(fill(part) * PACKET);
         parts.iter().map(beyond).sum()
@@ -244,7 +262,7 @@ mod tests {
         assert!(counts[1] > 256 && counts[1] < 280);
         assert_eq!(counts[15], FREE / PACKET);
         assert!(backlog.used.load(Relaxed) < 1 << 20);
-        // Out and in again at the limit of the free bytes.
+        // The packets leave the queues and return when no more bytes are free.
         for _ in 0..3 {
             queues[0].subtract(PACKET);
             queues[15].subtract(PACKET);
@@ -268,7 +286,7 @@ mod tests {
             assert!(queue.has_room(FREE));
             queue.add(FREE);
             assert!(!queue.has_room(1));
-            // Put back, or by two CPUs at a time.
+            // A packet that is put back, or that another CPU adds, exceeds the limit.
             queue.add(PACKET);
             assert_eq!(backlog.used.load(Relaxed), PACKET);
             assert_eq!(user.bytes.load(Relaxed), PACKET);
@@ -298,7 +316,7 @@ mod tests {
 
     #[test]
     fn queues_with_a_packet_each_take_nothing_from_others() -> Result {
-        // Bytes of a packet of 4 KiB from this host.
+        // `truesize` of a packet of 4 KiB from this host.
         const LARGE: usize = 8704;
         let backlog = Backlog::of(1 << 20, 4 << 20)?;
         let hogs = parts_of(&backlog, &[None, Some(Share::of_user()?)], 400)?;
@@ -337,7 +355,7 @@ mod tests {
         let taken = fill_all(&hogs);
         assert!(taken > 480 << 10 && taken <= 512 << 10);
         assert_eq!(users[0].bytes.load(Relaxed), taken);
-        // The second user takes half of the rest, and the third a quarter of it.
+        // The second user takes half of the remaining bytes, and the third a quarter.
         let (second, third) = (
             parts_of(&backlog, &of(1), 64)?,
             parts_of(&backlog, &of(2), 64)?,
@@ -345,7 +363,7 @@ mod tests {
         let (two, three) = (fill_all(&second), fill_all(&third));
         assert!(two > 230 << 10 && two < 280 << 10);
         assert!(three > 100 << 10 && three < 140 << 10);
-        // The queues of the kernel have no user.
+        // The queues of the kernel have no payer.
         let kernel = parts(&[&backlog])?;
         assert!(fill_all(&kernel) > 2 * FREE);
         assert_eq!(backlog.used.load(Relaxed), ALL.load(Relaxed));

@@ -26,36 +26,42 @@ use crate::{
 
 const NET_XMIT_DROP: c_int = bindings::NET_XMIT_DROP as c_int;
 
-/// A buffer whose bytes were all written, and are not written again.
+/// A buffer whose bytes have all been written, and will not be written again.
 ///
 /// # Invariants
 ///
-/// The buffer is valid, owned by `self` alone, made by `alloc_skb_fclone()`, and has neither clone nor `frag_list`. All its
-/// bytes were written, and nobody writes them while they are shared.
+/// The buffer is valid, and `self` alone owns it. `alloc_skb_fclone()` created it, and it has
+/// neither a clone nor a `frag_list`. All its bytes were written, and no code writes them while
+/// they are shared.
 pub(super) struct Written(NonNull<bindings::sk_buff>);
 
 impl Written {
+    /// Takes over a buffer.
+    ///
     /// # Safety
     ///
-    /// The buffer must be as the type's invariants say, and given up by the caller.
+    /// The buffer must be as the type's invariants say, and the caller gives it up.
     pub(super) unsafe fn new(skb: NonNull<bindings::sk_buff>) -> Self {
-        // INVARIANT: As the caller promises.
+        // INVARIANT: The caller guarantees that the buffer is as the invariants say (see
+        // `# Safety`).
         Self(skb)
     }
 
-    /// Gives the buffer up, to be sent: it holds a credit until it is destroyed.
+    /// Counts the buffer as in flight, and returns the buffer to send.
     ///
     /// # Errors
     ///
-    /// `EAGAIN` if the credit is used up.
+    /// Returns `EAGAIN` if the sender has reached its tx limit, and `ENOMEM` if there is no memory.
     fn charge(self, credit: &Arc<TxCount>) -> Result<*mut bindings::sk_buff> {
-        // SAFETY: By the type invariant. The buffer was built without a destructor and a socket, and never cloned.
+        // SAFETY: By the type invariant `self` owns the buffer, which `alloc_skb_fclone()` created
+        // and which has no clone. It was built without a destructor and a socket.
         let sent = unsafe { credit.charge(self.0.as_ptr()) }?;
-        // It is what is sent, or the slot of that has it.
+        // The buffer is the one to send, or the slot of its clone owns it.
         let _ = self.into_raw();
         Ok(sent)
     }
 
+    /// Gives up the ownership of the buffer.
     fn into_raw(self) -> NonNull<bindings::sk_buff> {
         ManuallyDrop::new(self).0
     }
@@ -63,33 +69,40 @@ impl Written {
 
 impl Drop for Written {
     fn drop(&mut self) {
-        // SAFETY: Ours by the type invariant, and not used again.
+        // SAFETY: By the type invariant `self` owns the buffer, which is not used again.
         unsafe { bindings::consume_skb(self.0.as_ptr()) };
     }
 }
 
-/// A packet with IP and UDP header.
+/// A packet with an IP header and a UDP header.
 ///
 /// # Invariants
 ///
-/// The network header is set, at `data`: the first 20 (IPv4) or 40 (IPv6) bytes. It has the version of `network` and, of
-/// IPv4, no options. It and the 8 bytes behind it are linear.
+/// The network header is set, and at `data`: the first 20 bytes (IPv4) or 40 bytes (IPv6). Its IP
+/// version is `network`, and an IPv4 header has no options. It and the 8 bytes behind it are
+/// linear.
 pub struct TxPacket {
     skb: Written,
     network: Network,
 }
 
 impl TxPacket {
+    /// Creates the packet from its buffer.
+    ///
     /// # Safety
     ///
     /// The buffer must be as the type's invariants say.
     pub(super) unsafe fn new(skb: Written, network: Network) -> Self {
-        // INVARIANT: As the caller promises.
+        // INVARIANT: The caller guarantees that the buffer is as the invariants say (see
+        // `# Safety`).
         Self { skb, network }
     }
 
-    /// Sends the packet along `route`; the credit comes back when it is out. It may be as long as the network device's
-    /// MTU, whatever ICMP messages say of the path; [`Route::attach`] names exceptions.
+    /// Sends the packet along `route` (`ip_local_out()`, `ip6_local_out()`), and counts it in
+    /// `credit` while it is in flight.
+    ///
+    /// The packet may be as long as the network device's MTU, even if ICMP messages have reduced
+    /// the path's MTU. [`Route::attach`] names the exceptions.
     ///
     /// # Context
     ///
@@ -97,57 +110,64 @@ impl TxPacket {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the route is of another version of IP; `EMSGSIZE` if the packet is longer than the MTU of the network
-    /// device; `EAGAIN` if the credit is used up; `ENETUNREACH` if the route no longer stands; `ENOMEM`; otherwise the IP layer's. The packet is gone all the same.
+    /// Returns `EINVAL` if the route is of another IP version; `EMSGSIZE` if the packet is longer
+    /// than the MTU of the network device; `EAGAIN` if the sender has reached its tx limit;
+    /// `ENETUNREACH` if the route is no longer valid; `ENOMEM` if there is no memory; otherwise the
+    /// error of the IP layer. The packet is freed then.
     pub fn send(self, route: &Route, credit: &Arc<TxCount>) -> Result {
         if self.network != route.network() {
             return Err(EINVAL);
         }
         let skb = self.skb.0.as_ptr();
-        // SAFETY: Valid by the type invariant.
+        // SAFETY: The buffer is valid by the type invariant.
         let len = unsafe { (*skb).len as usize };
         let skb = self.skb.charge(credit)?;
         let readers = rcu::read_lock();
-        // SAFETY: The buffer is ours, has no entry yet, and is sent or freed while `readers` lives.
+        // SAFETY: This function owns the buffer, which has no entry yet, and sends or frees it
+        // while `readers` lives.
         let attached = unsafe { route.attach(skb, len, &readers) };
-        // SAFETY: As above.
+        // SAFETY: This function owns the buffer, which is not used again.
         let net = attached.inspect_err(|_| unsafe { bindings::consume_skb(skb) })?;
-        // Some of IPsec takes it that a packet has the socket that the caller of the IP layer names (`iptfs_is_too_big()`,
-        // net/xfrm/xfrm_iptfs.c, calls `xfrm_local_error()`, net/xfrm/xfrm_output.c, which dereferences the packet's).
+        // A part of IPsec expects a packet's own socket to be the one that was passed to the IP
+        // layer (`iptfs_is_too_big()`, net/xfrm/xfrm_iptfs.c, calls `xfrm_local_error()`,
+        // net/xfrm/xfrm_output.c, which dereferences the packet's socket).
         let socket = match route.is_protected() {
             true => ptr::null_mut(),
             false => credit.socket(route.network()),
         };
         let code = match route.network() {
-            // SAFETY: The buffer is complete, ours, and has a route; `net` is that route's. The credit keeps the socket, if any.
+            // SAFETY: This function gives the complete buffer up, which has a route. `net` is the
+            // namespace of that route. The socket, if there is one, is valid as long as `credit`.
             Network::V4 => unsafe { bindings::ip_local_out(net, socket, skb) },
-            // SAFETY: As for IPv4.
+            // SAFETY: This function gives the complete buffer up, which has a route. `net` is the
+            // namespace of that route. The socket, if there is one, is valid as long as `credit`.
             Network::V6 => unsafe { bindings::ip6_local_out(net, socket, skb) },
         };
         sent(code)
     }
 
-    /// Turns the packet into one that QP `sender` of this host sent to this host.
+    /// Turns the packet into a received one, which QP `sender` of this host sent to this host.
     ///
     /// # Errors
     ///
-    /// None that occur: both headers are there by the type invariant.
+    /// Returns `EINVAL` if a header is missing, which the type invariant excludes.
     pub fn into_rx(self, sender: u32) -> Result<RxSkb> {
         let ip_len = match self.network {
             Network::V4 => IPV4_LEN,
             Network::V6 => IPV6_LEN,
         };
         let headers = ip_len.wrapping_add(UDP_LEN) as u32;
-        // SAFETY: Valid and ours by the type invariant.
+        // SAFETY: By the type invariant `self` owns the valid buffer.
         if unsafe { bindings::skb_pull(self.skb.0.as_ptr(), headers) }.is_null() {
             return Err(EINVAL);
         }
-        // SAFETY: By the type invariant both headers are linear and of these lengths; they are pulled now.
+        // SAFETY: By the type invariant both headers are linear and have these lengths. They have
+        // just been pulled. The buffer is given up.
         Ok(unsafe { RxSkb::from_local(self.skb.into_raw(), sender) })
     }
 }
 
-/// A whole frame of the link layer.
+/// A complete frame of the link layer.
 ///
 /// # Invariants
 ///
@@ -155,24 +175,25 @@ impl TxPacket {
 pub struct TxFrame(Written);
 
 impl TxFrame {
-    /// The frame that begins at `data` of `skb`.
+    /// Creates the frame that begins at `data` of `skb`.
     pub(super) fn new(skb: Written) -> Self {
-        // INVARIANT: The frame is what begins there.
+        // INVARIANT: The frame begins at `data` by definition.
         Self(skb)
     }
 
-    /// As many bytes from the first on as lie in one piece.
+    /// Returns the linear part of the frame, which begins with its first byte.
     pub fn linear(&self) -> &[u8] {
-        // SAFETY: Valid by the type invariant; nobody writes it any more.
+        // SAFETY: The buffer is valid by the type invariant. No code writes it any more.
         unsafe { linear(self.0 .0) }
     }
 
-    /// The buffer for C.
+    /// Returns the buffer for C functions. It is valid as long as `self`.
     pub(super) fn as_ptr(&self) -> *mut bindings::sk_buff {
         self.0 .0.as_ptr()
     }
 
-    /// Sends the frame by `netdev`; the credit comes back when it is out.
+    /// Sends the frame by `netdev` (`dev_queue_xmit()`), and counts it in `credit` while it is in
+    /// flight.
     ///
     /// # Context
     ///
@@ -180,28 +201,31 @@ impl TxFrame {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the link-layer header is not there or not in one piece; `EAGAIN` if the credit is used up; those of the
-    /// queueing discipline or the device. The frame is gone all the same.
+    /// Returns `EINVAL` if the link-layer header is missing or not linear; `EAGAIN` if the sender
+    /// has reached its tx limit; `ENOMEM` if there is no memory; otherwise the error of the
+    /// queueing discipline or the device. The frame is freed then.
     pub fn send(self, netdev: &Netdev, credit: &Arc<TxCount>) -> Result {
         let header = netdev.header_len();
         if self.linear().len() < header as usize {
             return Err(EINVAL);
         }
         let skb = self.0.charge(credit)?;
-        // SAFETY: The buffer is ours until it is sent; the device is held until after that.
+        // SAFETY: This function owns the buffer until it is sent. The device is held until after
+        // that.
         unsafe { bindings::skb_set_dev(skb, netdev.as_ptr()) };
-        // SAFETY: The buffer is ours and starts with the link-layer header.
+        // SAFETY: This function owns the buffer, which starts with the link-layer header.
         unsafe { bindings::skb_reset_mac_header(skb) };
-        // SAFETY: As above; so many bytes are linear, as was just checked.
+        // SAFETY: This function owns the buffer, which starts with `header` linear bytes, as was
+        // checked above.
         unsafe { bindings::skb_set_network_header(skb, header as c_int) };
-        // SAFETY: As above; device and header are set.
+        // SAFETY: This function owns the buffer, whose device and headers are set.
         unsafe { bindings::skb_parse_protocol(skb) };
-        // SAFETY: The buffer is complete and given up.
+        // SAFETY: This function gives the complete buffer up.
         sent(unsafe { bindings::dev_queue_xmit(skb) })
     }
 }
 
-/// The result of a transmission, by the network stack's return value.
+/// Returns the result of a transmission from the network stack's return value.
 fn sent(code: c_int) -> Result {
     match code {
         NET_XMIT_DROP => Err(EAGAIN),

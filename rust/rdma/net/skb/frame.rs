@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Frames of the link layer, as raw packet QPs receive them.
+//! Frames of the link layer that raw packet QPs receive.
 
 use core::{marker::PhantomData, mem::ManuallyDrop, ptr::NonNull};
 
@@ -17,100 +17,107 @@ use crate::{
     verbs::mr::{Span, SpanFault},
 };
 
-/// The most frames into which a buffer is taken apart. The queue of a QP has room for no more.
+/// Maximum number of frames into which a buffer is segmented. The queue of a QP has room for no
+/// more.
 const MAX_SEGMENTS: u32 = 1024;
 
-/// A frame as it is on the wire, from its destination address on, without check sequence.
+/// A frame as it is on the wire, from its destination address on, without the frame check sequence.
 ///
 /// # Invariants
 ///
-/// The buffer is valid, owned by `self` alone and has no `frag_list`; its bytes, which others may share,
-/// are only read. `data` is at the link-layer header. No network device, route or namespace is kept by it.
+/// The buffer is valid, `self` alone owns it, and it has no `frag_list`. Its bytes may be shared
+/// with other buffers, and are only read. `data` is at the link-layer header. The buffer holds no
+/// reference to a network device, a route or a network namespace.
 pub struct RxFrame(NonNull<bindings::sk_buff>);
 
-// SAFETY: A socket buffer belongs to its owner, not to a thread.
+// SAFETY: A socket buffer is not bound to a thread.
 unsafe impl Send for RxFrame {}
 
 impl RxFrame {
-    /// Takes over a buffer with a whole frame that isn't to be segmented, and makes it what it would be
-    /// on the wire: with its checksum, and its tag in its place. `None`, and the buffer is freed, for
-    /// want of memory.
+    /// Takes over a buffer with a frame that needs no segmentation, and completes it as it is on
+    /// the wire: computes its checksum, and inserts its VLAN tag.
+    ///
+    /// Returns `None` if there is no memory. The buffer is freed then.
     ///
     /// # Safety
     ///
-    /// `skb` must be valid and given up by the caller, `data` be at the link-layer header.
+    /// `skb` must be valid, and the caller gives it up. `data` must be at the link-layer header.
     unsafe fn finish(skb: NonNull<bindings::sk_buff>) -> Option<Self> {
-        // SAFETY: Valid, as the caller promises.
+        // SAFETY: The caller guarantees that `skb` is valid, and gives it up (see `# Safety`).
         unsafe { bindings::skb_scrub_packet(skb.as_ptr(), true) };
-        // Frees it whenever something is wrong.
-        // INVARIANT: It is the caller's no more, and scrubbed; the rest follows.
+        // An early return frees the buffer.
+        // INVARIANT: The caller gave the buffer up, `data` is at the link-layer header, and
+        // `skb_scrub_packet()` dropped the references. The code below removes the `frag_list`.
         let frame = Self(skb);
         let raw = skb.as_ptr();
-        // SAFETY: Valid, as the caller promises, and held by `frame`.
+        // SAFETY: `frame` owns the valid buffer.
         if unsafe { bindings::skb_lacks_checksum(raw) } {
-            // SAFETY: As above; it copies what others share before it writes. Without features of a network device it
-            // computes checksums of SCTP, too.
+            // SAFETY: `frame` owns the valid buffer. The call copies shared bytes before it writes
+            // them. Without features of a network device it computes checksums of SCTP, too.
             to_result(unsafe { bindings::skb_csum_hwoffload_help(raw, 0) }).ok()?;
         }
-        // SAFETY: As above, so it has a shared info.
+        // SAFETY: `frame` owns the valid buffer, which has a shared info.
         let chained = unsafe { !(*bindings::skb_shinfo(raw)).frag_list.is_null() };
-        // SAFETY: As above; it copies what others share.
+        // SAFETY: `frame` owns the valid buffer. The call copies shared bytes.
         if chained && unsafe { bindings::skb_linearize(raw) } != 0 {
             return None;
         }
-        // SAFETY: As above.
+        // SAFETY: `frame` owns the valid buffer.
         if !unsafe { bindings::skb_vlan_tag_present(raw) } {
             return Some(frame);
         }
-        // SAFETY: Valid and given up; it copies what others share, and frees the buffer when it fails.
+        // SAFETY: The valid buffer is given up. The call copies shared bytes, and frees the buffer
+        // if it fails.
         NonNull::new(unsafe { bindings::__vlan_hwaccel_push_inside(frame.into_raw().as_ptr()) })
             .map(Self)
     }
 
-    /// What a frame that is to be sent would be on the receiver's side. `None` for want of memory. Any
-    /// context; doesn't sleep.
+    /// Returns a copy of a frame to send, as its receiver would get it. Returns `None` if there is
+    /// no memory. Callable in any context; does not sleep.
     pub fn copy_of(frame: &TxFrame) -> Option<Self> {
-        // SAFETY: A `TxFrame` owns a valid buffer; a clone would take the place of the one that is sent.
+        // SAFETY: A `TxFrame` owns a valid buffer. The buffer has room for one clone, which is used
+        // to send it, so this makes a copy.
         let copy = unsafe { bindings::skb_copy(frame.as_ptr(), bindings::GFP_ATOMIC) };
-        // SAFETY: The copy is ours; `data` is at the start of the frame.
+        // SAFETY: This function owns the copy, whose `data` is at the start of the frame.
         unsafe { Self::finish(NonNull::new(copy)?) }
     }
 
-    /// Bytes of the frame.
+    /// Returns the length of the frame in bytes.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> u32 {
-        // SAFETY: Valid by the type invariant.
+        // SAFETY: The buffer is valid by the type invariant.
         unsafe { (*self.0.as_ptr()).len }
     }
 
-    /// Copies from `offset` on until `span` is full.
+    /// Copies bytes from `offset` on into `span` until that is full.
     ///
     /// # Errors
     ///
-    /// [`SpanFault::Range`] if there aren't as many bytes, [`SpanFault::ReadOnly`].
+    /// Returns [`SpanFault::Range`] if the frame has fewer bytes; [`SpanFault::ReadOnly`] if the
+    /// span is not writable.
     pub fn copy_to_span(&self, offset: usize, span: &Span<'_>) -> Result<(), SpanFault> {
         let mut from = offset;
         span.for_each_writable_piece(|to, len| {
             let mut to = to.as_ptr();
             let copy = |run: *const u8, count: usize| {
-                // SAFETY: The run is valid for reads; the runs add up to `len`, and the piece is valid
-                // for writes of as many bytes, and never referred to.
+                // SAFETY: The run is valid for reads. The runs add up to `len`, and the piece is
+                // valid for writes of `len` bytes. No reference to the piece exists.
                 unsafe { copy_bytes(to, run, count) };
                 to = to.wrapping_add(count);
             };
-            // SAFETY: Valid and without `frag_list` by the type invariant.
+            // SAFETY: By the type invariant `self` owns the valid buffer, which has no `frag_list`.
             unsafe { for_each_run(self.0, from, len, copy) }.ok_or(SpanFault::Range)?;
             from = from.saturating_add(len);
             Ok(())
         })
     }
 
-    /// The buffer, which stays the frame's.
+    /// Returns the buffer, which stays the frame's.
     pub(super) fn as_raw(&self) -> NonNull<bindings::sk_buff> {
         self.0
     }
 
-    /// Gives up ownership.
+    /// Gives up the ownership of the buffer.
     pub(super) fn into_raw(self) -> NonNull<bindings::sk_buff> {
         ManuallyDrop::new(self).0
     }
@@ -119,49 +126,56 @@ impl RxFrame {
     ///
     /// # Safety
     ///
-    /// `skb` must come from [`Self::into_raw`], or be a linear copy of a frame's buffer; once.
+    /// `skb` must come from [`Self::into_raw`], or be a linear copy of a frame's buffer. The caller
+    /// owns it, and gives it up.
     pub(super) unsafe fn from_raw(skb: NonNull<bindings::sk_buff>) -> Self {
-        // INVARIANT: They held when the buffer was given up, and hold for a copy, which has no `frag_list`.
+        // INVARIANT: The invariants held when the buffer was given up. They hold for a copy, too,
+        // which has no `frag_list`.
         Self(skb)
     }
 }
 
 impl Drop for RxFrame {
     fn drop(&mut self) {
-        // SAFETY: Ours by the type invariant, and not used again.
+        // SAFETY: By the type invariant `self` owns the buffer, which is not used again.
         unsafe { bindings::consume_skb(self.0.as_ptr()) };
     }
 }
 
-/// What passes a network device, for whoever looks on. It may be several frames of the wire in one.
+/// A buffer that passes a network device, as a packet handler gets it. It may contain several
+/// frames of the wire (GSO).
 ///
 /// # Invariants
 ///
-/// The buffer is valid for `'a`, and shared: it is only read. Its link-layer header is set and lies no
-/// further than `header` bytes in front of `data`.
+/// The buffer is valid for `'a`. It is shared, and only read. Its link-layer header is set, and
+/// begins `header` bytes before `data` at most.
 pub struct TappedFrame<'a> {
     skb: NonNull<bindings::sk_buff>,
-    /// Bytes from the start of the frame to `data`.
+    /// Number of bytes from the start of the frame to `data`.
     header: usize,
     _skb: PhantomData<&'a bindings::sk_buff>,
 }
 
 impl TappedFrame<'_> {
-    /// What a packet handler is shown; `None` if it isn't a frame.
+    /// Borrows the buffer of a packet handler. Returns `None` if the buffer has no link-layer
+    /// header.
     ///
     /// # Safety
     ///
-    /// `skb` must be that of a packet handler, and stay valid during the lifetime of the result.
+    /// `skb` must be the buffer that a packet handler got, and must be valid during the lifetime of
+    /// the result.
     pub(in crate::net) unsafe fn new(skb: NonNull<bindings::sk_buff>) -> Option<Self> {
         let raw = skb.as_ptr();
-        // SAFETY: Valid, as the caller promises.
+        // SAFETY: The caller guarantees that `skb` is valid (see `# Safety`).
         if !unsafe { bindings::skb_mac_header_was_set(raw) } {
             return None;
         }
-        // SAFETY: Likewise, and its header is set.
+        // SAFETY: The caller guarantees that `skb` is valid (see `# Safety`). Its link-layer header
+        // is set.
         let (start, data) = unsafe { (bindings::skb_mac_header(raw), (*raw).data) };
         let header = (data as usize).checked_sub(start as usize)?;
-        // INVARIANT: As just computed.
+        // INVARIANT: `header` is the distance between both, and the caller guarantees that the
+        // buffer is valid for the result's lifetime.
         Some(Self {
             skb,
             header,
@@ -169,33 +183,36 @@ impl TappedFrame<'_> {
         })
     }
 
-    /// Whether this host sends it.
+    /// Returns whether this host sends the frame.
     pub fn is_outgoing(&self) -> bool {
         self.kind() == bindings::PACKET_OUTGOING
     }
 
-    /// Whether it never was on the wire: what the IP layer sends to a group it gives itself once more.
+    /// Returns whether the frame never was on the wire: the IP layer has looped back a packet to a
+    /// multicast group.
     pub fn is_looped(&self) -> bool {
         self.kind() == bindings::PACKET_LOOPBACK
     }
 
+    /// Returns the type of the packet (`PACKET_*`).
     fn kind(&self) -> u32 {
-        // SAFETY: Valid by the type invariant.
+        // SAFETY: The buffer is valid by the type invariant.
         u32::from(unsafe { bindings::skb_pkt_type(self.skb.as_ptr()) })
     }
 
-    /// The tag that stood behind the addresses, if it was taken out.
+    /// Returns the VLAN tag that was behind the addresses, if it was removed from the bytes.
     pub fn tag(&self) -> Option<u16> {
         let skb = self.skb.as_ptr();
-        // SAFETY: Valid by the type invariant.
+        // SAFETY: The buffer is valid by the type invariant.
         let present = unsafe { bindings::skb_vlan_tag_present(skb) };
-        // SAFETY: As above.
+        // SAFETY: The buffer is valid by the type invariant, and has a tag.
         present.then(|| unsafe { bindings::skb_vlan_tag_get(skb) })
     }
 
-    /// The first bytes of the frame, as many as there are and fit in `room`.
+    /// Copies the first bytes of the frame into `room`, up to its size, and returns them. Returns
+    /// no bytes if they cannot be read.
     pub fn headers<'b>(&self, room: &'b mut [u8]) -> &'b [u8] {
-        // SAFETY: Valid by the type invariant.
+        // SAFETY: The buffer is valid by the type invariant.
         let behind = unsafe { (*self.skb.as_ptr()).len };
         let length = self.header.saturating_add(behind as usize);
         let count = length.min(room.len());
@@ -206,8 +223,8 @@ impl TappedFrame<'_> {
             return &[];
         };
         let to: *mut c_void = place.as_mut_ptr().cast();
-        // SAFETY: `count` bytes from the start of the frame on are in the buffer, those in front of
-        // `data` in its linear part by the type invariant; as many fit at `to`.
+        // SAFETY: The buffer has `count` bytes from the start of the frame on. Those before `data`
+        // are linear by the type invariant. `place` has room for `count` bytes.
         let copied = unsafe {
             bindings::skb_copy_bits(self.skb.as_ptr(), offset.wrapping_neg(), to, count as c_int)
         };
@@ -217,42 +234,48 @@ impl TappedFrame<'_> {
         }
     }
 
-    /// Calls `visit` with each frame as it is on the wire. Those for which memory is wanting are left out, and so is what can't
-    /// be taken apart, or would be more than [`MAX_SEGMENTS`]. Softirq; doesn't sleep.
+    /// Calls `visit` with each frame as it is on the wire.
+    ///
+    /// Leaves out frames for which there is no memory. Does nothing if the buffer cannot be
+    /// segmented, or only into more than [`MAX_SEGMENTS`] frames. Called in softirq; does not
+    /// sleep.
     pub fn for_each_frame(&self, mut visit: impl FnMut(RxFrame)) {
-        // SAFETY: Valid by the type invariant.
+        // SAFETY: The buffer is valid by the type invariant.
         let copy = unsafe { bindings::skb_clone(self.skb.as_ptr(), bindings::GFP_ATOMIC) };
         let Some(copy) = NonNull::new(copy) else {
             return;
         };
-        // SAFETY: The copy is ours; that many bytes are in front of its `data` by the type invariant.
+        // SAFETY: This function owns the clone. By the type invariant `header` bytes lie before its
+        // `data`.
         unsafe { bindings::skb_push(copy.as_ptr(), self.header as u32) };
-        // SAFETY: The copy is valid, and nobody else has it.
+        // SAFETY: This function owns the valid clone.
         if !unsafe { bindings::skb_is_gso(copy.as_ptr()) } {
-            // SAFETY: It is given up, with `data` at its start.
+            // SAFETY: The clone is given up, with `data` at the start of the frame.
             return unsafe { RxFrame::finish(copy) }.into_iter().for_each(visit);
         }
-        // SAFETY: Valid.
+        // SAFETY: This function owns the valid clone, which has a shared info.
         let size = unsafe { (*bindings::skb_shinfo(copy.as_ptr())).gso_size };
-        // SAFETY: Valid.
+        // SAFETY: This function owns the valid clone.
         let len = unsafe { copy.as_ref() }.len;
-        // The clone shares its head with the stack, and segmentation writes checksums there. So the head is copied.
+        // The clone shares its head with the network stack, and segmentation writes checksums
+        // there. So the head is copied first.
         let fits = matches!(len.checked_div(u32::from(size)), Some(..=MAX_SEGMENTS));
-        // SAFETY: Valid and ours.
+        // SAFETY: This function owns the valid clone.
         let first = if fits && unsafe { bindings::skb_cow_head(copy.as_ptr(), 0) } == 0 {
-            // SAFETY: Valid and ours, with `data` at its start and the network header set by the stack. The frames made of
-            // it are new, or are counted references to the buffers of which it consists.
+            // SAFETY: This function owns the valid clone, with `data` at its start and the network
+            // header set by the stack. The resulting frames are new buffers, or counted references
+            // to the buffers of which the clone consists.
             from_err_ptr(unsafe { bindings::__skb_gso_segment(copy.as_ptr(), 0, false) })
         } else {
             Err(EINVAL)
         };
-        // SAFETY: Our count of it is given up, and not used again.
+        // SAFETY: This function owns the clone, which is not used again.
         unsafe { bindings::consume_skb(copy.as_ptr()) };
         let mut next = first.ok().and_then(NonNull::new);
         while let Some(skb) = next {
-            // SAFETY: A frame of the list, which is ours.
+            // SAFETY: This function owns the list of frames, of which `skb` is the first.
             next = NonNull::new(unsafe { bindings::skb_take_next(skb.as_ptr()) });
-            // SAFETY: It is given up, with `data` at its start.
+            // SAFETY: The frame is given up, with `data` at its start.
             unsafe { RxFrame::finish(skb) }
                 .into_iter()
                 .for_each(&mut visit);

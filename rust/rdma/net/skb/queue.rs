@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Bounded queues of what was received.
+//! Bounded queues of received packets and frames.
 
 use core::{pin::Pin, ptr::NonNull};
 
@@ -12,18 +12,22 @@ use super::{
 };
 use crate::bindings;
 
-/// Bytes in front of `data` that a copy keeps: those of all headers up to UDP's.
+/// Number of bytes before `data` that a copy keeps. The headers up to the UDP header fit.
 const HEADROOM: u32 = 128;
-/// Bytes that a buffer of its own takes beyond twice its packet's: those of its structures and headers.
+/// Number of bytes that a buffer may have beyond twice the length of its packet, for its structures
+/// and headers.
 const OVERHEAD: u32 = 768;
 
-/// Buffers, first in, first out, at most about a limit of them, and as many as the [`Backlog`] allows.
+/// A queue of buffers, first in, first out.
 ///
-/// Any context; it has an irq-safe lock of its own.
+/// It has about `limit` buffers at most, and as many bytes as the [`Backlog`] allows. All methods
+/// are callable in any context: the list has a lock of its own, which is taken with interrupts
+/// disabled.
 ///
 /// # Invariants
 ///
-/// `list` is an initialised `struct sk_buff_head`; it owns what it holds. `part` counts the `truesize` of each buffer in it.
+/// `list` is an initialised `struct sk_buff_head`, which owns its buffers. `part` counts the
+/// `truesize` of each buffer in it.
 #[pin_data(PinnedDrop)]
 struct List {
     #[pin]
@@ -32,121 +36,127 @@ struct List {
     part: Part,
 }
 
-// SAFETY: The list is guarded by its own lock; socket buffers belong to no thread.
+// SAFETY: The list has a lock of its own. Socket buffers are not bound to a thread.
 unsafe impl Send for List {}
-// SAFETY: As above.
+// SAFETY: The list has a lock of its own. Socket buffers are not bound to a thread.
 unsafe impl Sync for List {}
 
 impl List {
     fn new(limit: u32, backlog: Arc<Backlog>, shares: Shares) -> impl PinInit<Self> {
         pin_init!(Self {
             // SAFETY: `list` is valid for writes while the closure runs.
-            // INVARIANT: It is initialised and empty.
+            // INVARIANT: The list is initialised and empty.
             list <- Opaque::ffi_init(|list| unsafe { bindings::skb_queue_head_init(list) }),
             limit,
             part: Part::new(backlog, shares),
         })
     }
 
-    /// Appends a buffer, or a copy that takes no more memory than it counts for.
+    /// Appends a buffer, or a copy of it if it holds more memory than is counted for it
+    /// ([`compact`]).
     ///
     /// # Errors
     ///
-    /// The buffer, which is the caller's again, when there is no room, or no memory for a copy.
+    /// Returns the buffer to the caller if there is no room, or no memory for a copy.
     ///
     /// # Safety
     ///
-    /// The buffer must be valid, and given up by the caller.
+    /// The buffer must be valid, and the caller gives it up.
     #[inline]
     unsafe fn push(
         &self,
         skb: NonNull<bindings::sk_buff>,
     ) -> Result<(), NonNull<bindings::sk_buff>> {
-        // SAFETY: As the caller promises.
+        // SAFETY: The caller guarantees that `skb` is valid (see `# Safety`).
         if !unsafe { self.has_room_for(skb) } {
             return Err(skb);
         }
-        // SAFETY: As above.
+        // SAFETY: The caller guarantees that `skb` is valid, and gives it up (see `# Safety`).
         let skb = unsafe { compact(skb) }?;
-        // SAFETY: The buffer is valid and ours.
+        // SAFETY: This function owns the valid buffer that `compact` returned.
         unsafe { self.append(skb) }
     }
 
-    /// Appends a copy of a buffer. Where there is no room nothing is copied.
+    /// Appends a copy of a buffer. Makes no copy if there is no room for the buffer's bytes.
     ///
     /// # Errors
     ///
-    /// `ENOBUFS` when there is no room, `ENOMEM` when there is no memory for a copy.
+    /// Returns `ENOBUFS` if there is no room, possibly only for the `truesize` of the copy;
+    /// `ENOMEM` if there is no memory for a copy.
     ///
     /// # Safety
     ///
     /// The buffer must be valid.
     unsafe fn push_copy(&self, skb: NonNull<bindings::sk_buff>) -> Result {
-        // SAFETY: As the caller promises.
+        // SAFETY: The caller guarantees that `skb` is valid (see `# Safety`).
         if !unsafe { self.has_room_for(skb) } {
             return Err(ENOBUFS);
         }
-        // SAFETY: As above.
+        // SAFETY: The caller guarantees that `skb` is valid (see `# Safety`).
         let copy = unsafe { copy_of(skb) }.ok_or(ENOMEM)?;
-        // SAFETY: The copy is valid and ours.
+        // SAFETY: This function owns the valid copy.
         unsafe { self.append(copy) }.map_err(|copy| {
-            // SAFETY: It is not in the list, and is not used again.
+            // SAFETY: The copy is not in the list, and is not used again.
             unsafe { bindings::consume_skb(copy.as_ptr()) };
             ENOBUFS
         })
     }
 
-    /// Whether there is room for the bytes of a buffer. The buffer, or a copy, counts for more than these.
+    /// Returns whether there is room for the bytes of a buffer. Its `truesize`, and that of a copy,
+    /// is larger than that.
     ///
     /// # Safety
     ///
     /// The buffer must be valid.
     #[inline]
     unsafe fn has_room_for(&self, skb: NonNull<bindings::sk_buff>) -> bool {
-        // SAFETY: As the caller promises.
+        // SAFETY: The caller guarantees that `skb` is valid (see `# Safety`).
         let length = unsafe { skb.as_ref() }.len as usize;
         self.len() < self.limit && self.part.has_room(length)
     }
 
-    /// Appends a buffer that [`compact`] returned, or a copy.
+    /// Appends a buffer that [`compact`] or [`copy_of`] returned.
     ///
     /// # Errors
     ///
-    /// The buffer, which is the caller's again, when there is no room.
+    /// Returns the buffer to the caller if there is no room.
     ///
     /// # Safety
     ///
-    /// As for [`Self::push`].
+    /// The buffer must be valid, and the caller gives it up.
     #[inline]
     unsafe fn append(
         &self,
         skb: NonNull<bindings::sk_buff>,
     ) -> Result<(), NonNull<bindings::sk_buff>> {
-        // SAFETY: The buffer is valid, as the caller promises.
+        // SAFETY: The caller guarantees that `skb` is valid (see `# Safety`).
         let size = unsafe { size_of(skb) };
         if !self.part.has_room(size) {
             return Err(skb);
         }
         self.part.add(size);
-        // SAFETY: The list is initialised by the type invariant; the buffer was given up.
+        // SAFETY: The list is initialised by the type invariant. The caller gives the buffer up.
         unsafe { bindings::skb_queue_tail(self.list.get(), skb.as_ptr()) };
         Ok(())
     }
 
+    /// Puts a buffer at the head of the queue, or a copy of it ([`compact`]), even if there is no
+    /// room.
+    ///
     /// # Safety
     ///
-    /// As for [`Self::push`].
+    /// The buffer must be valid, and the caller gives it up.
     #[inline]
     unsafe fn put_back(&self, skb: NonNull<bindings::sk_buff>) {
-        // SAFETY: As the caller promises.
+        // SAFETY: The caller guarantees that `skb` is valid, and gives it up (see `# Safety`).
         let skb = unsafe { compact(skb) }.unwrap_or_else(|skb| skb);
-        // SAFETY: The buffer is valid.
+        // SAFETY: This function owns the valid buffer.
         self.part.add(unsafe { size_of(skb) });
-        // SAFETY: The list is initialised by the type invariant; the buffer was given up.
+        // SAFETY: The list is initialised by the type invariant. This function gives the buffer up.
         unsafe { bindings::skb_queue_head(self.list.get(), skb.as_ptr()) };
     }
 
-    /// The oldest buffer, which is the caller's now.
+    /// Takes the oldest buffer, which the caller owns then.
     #[inline]
     fn pop(&self) -> Option<NonNull<bindings::sk_buff>> {
         if self.len() == 0 {
@@ -154,7 +164,8 @@ impl List {
         }
         // SAFETY: The list is initialised by the type invariant.
         let skb = NonNull::new(unsafe { bindings::skb_dequeue(self.list.get()) })?;
-        // SAFETY: The buffer is valid; its size has not changed in the list, where nobody else has it.
+        // SAFETY: This function owns the valid buffer. Its `truesize` is what `append` or
+        // `put_back` counted, since no other code had it in the list.
         self.part.subtract(unsafe { size_of(skb) });
         Some(skb)
     }
@@ -169,75 +180,79 @@ impl List {
 #[pinned_drop]
 impl PinnedDrop for List {
     fn drop(self: Pin<&mut Self>) {
-        // SAFETY: The list is initialised by the type invariant and owns its elements.
+        // SAFETY: The list is initialised by the type invariant, and owns its buffers.
         unsafe { bindings::skb_queue_purge(self.list.get()) };
     }
 }
 
-/// The bytes of memory that a buffer takes.
+/// Returns the number of bytes of memory that a buffer takes (`truesize`).
 ///
 /// # Safety
 ///
-/// The buffer must be valid, and the caller's.
+/// The caller must own the valid buffer.
 #[inline]
 unsafe fn size_of(skb: NonNull<bindings::sk_buff>) -> usize {
-    // SAFETY: The caller's promise.
+    // SAFETY: The caller guarantees that it owns the valid buffer (see `# Safety`).
     unsafe { (*skb.as_ptr()).truesize as usize }
 }
 
-/// A buffer with the same bytes that has its memory for itself, and little more than it needs: `skb`, or a copy in place of
-/// it.
+/// Returns a buffer with the same bytes that shares no memory, and has little more than it needs:
+/// `skb`, or a copy.
 ///
-/// A buffer may hold parts of pages, of which it counts its own bytes only and keeps the rest: a socket's pages of 32 KiB
-/// (`__ip_append_data()`, net/ipv4/ip_output.c), or a driver's. It may also have much more room than bytes, if its sender
-/// announced more (`MSG_MORE`).
+/// A buffer may hold parts of pages. Only these parts are counted in `truesize`, but the buffer
+/// keeps the whole pages: pages of 32 KiB of a socket (`__ip_append_data()`, net/ipv4/ip_output.c),
+/// or pages of a driver. A buffer may also have much more room than bytes, if its sender announced
+/// more bytes (`MSG_MORE`).
 ///
 /// # Errors
 ///
-/// The buffer, if there is no memory.
+/// Returns the buffer if there is no memory for a copy.
 ///
 /// # Safety
 ///
-/// The buffer must be valid, and given up by the caller.
+/// The buffer must be valid, and the caller gives it up.
 #[inline]
 unsafe fn compact(
     skb: NonNull<bindings::sk_buff>,
 ) -> Result<NonNull<bindings::sk_buff>, NonNull<bindings::sk_buff>> {
-    // SAFETY: As the caller promises.
+    // SAFETY: The caller guarantees that `skb` is valid (see `# Safety`).
     let buffer = unsafe { skb.as_ref() };
-    // SAFETY: As above.
+    // SAFETY: The caller guarantees that `skb` is valid (see `# Safety`).
     let has_clones = unsafe { bindings::skb_cloned(skb.as_ptr()) } != 0;
     let shared = buffer.data_len != 0 || has_clones || buffer.head_frag() != 0;
     if !shared && buffer.truesize <= buffer.len.saturating_mul(2).saturating_add(OVERHEAD) {
         return Ok(skb);
     }
-    // SAFETY: As above.
+    // SAFETY: The caller guarantees that `skb` is valid (see `# Safety`).
     let copy = unsafe { copy_of(skb) }.ok_or(skb)?;
-    // SAFETY: The buffer was given up, and is not used again.
+    // SAFETY: The caller gave the buffer up, which is not used again.
     unsafe { bindings::consume_skb(skb.as_ptr()) };
     Ok(copy)
 }
 
-/// A buffer of its own with the same bytes, and little more memory than it needs. `None` if there is no memory.
+/// Copies a buffer into one that shares no memory, and has little more than it needs. Returns
+/// `None` if there is no memory.
 ///
 /// # Safety
 ///
 /// The buffer must be valid.
 unsafe fn copy_of(skb: NonNull<bindings::sk_buff>) -> Option<NonNull<bindings::sk_buff>> {
-    // SAFETY: As the caller promises.
+    // SAFETY: The caller guarantees that `skb` is valid (see `# Safety`).
     let headroom = unsafe { bindings::skb_headroom(skb.as_ptr()) }.min(HEADROOM);
-    // SAFETY: As above. The copy has as many bytes in front of `data` as there are, or the last of them.
+    // SAFETY: The caller guarantees that `skb` is valid (see `# Safety`). The copy has no more
+    // bytes before `data` than the buffer has.
     let copy = unsafe {
         bindings::skb_copy_expand(skb.as_ptr(), headroom as c_int, 0, bindings::GFP_ATOMIC)
     };
     NonNull::new(copy)
 }
 
-/// Received packets, first in, first out, at most about a limit of them. Any context.
+/// A queue of received packets, first in, first out, with a limit. All methods are callable in any
+/// context.
 ///
 /// # Invariants
 ///
-/// What `list` holds came from [`RxSkb::into_raw`].
+/// Each buffer in `list` comes from [`RxSkb::into_raw`].
 #[pin_data]
 pub struct SkbQueue {
     #[pin]
@@ -245,8 +260,10 @@ pub struct SkbQueue {
 }
 
 impl SkbQueue {
-    /// An empty queue for `limit` packets, whose memory counts for the backlog and for the shares. Pushes that meet on
-    /// several CPUs may overrun the limit by as many.
+    /// Creates an initialiser for an empty queue of at most `limit` packets, whose memory is
+    /// counted in `backlog` and `shares`.
+    ///
+    /// CPUs that push at the same time may exceed the limit by their packets.
     pub fn new(limit: u32, backlog: Arc<Backlog>, shares: Shares) -> impl PinInit<Self> {
         pin_init!(Self {
             list <- List::new(limit, backlog, shares),
@@ -257,15 +274,16 @@ impl SkbQueue {
     ///
     /// # Errors
     ///
-    /// The packet, when the queue is full.
+    /// Returns the packet if the queue is full, or if there is no memory for a copy of the packet
+    /// that is needed.
     pub fn push(&self, skb: RxSkb) -> Result<(), RxSkb> {
         // SAFETY: `into_raw` gives up a valid buffer.
         let pushed = unsafe { self.list.push(skb.into_raw()) };
-        // SAFETY: It came from `into_raw`, and is not in the list.
+        // SAFETY: `skb` comes from `into_raw`, and is not in the list.
         pushed.map_err(|skb| unsafe { RxSkb::from_raw(skb) })
     }
 
-    /// Puts a packet that was popped back: it is the next again.
+    /// Puts a popped packet back at the head of the queue.
     pub fn put_back(&self, skb: RxSkb) {
         // SAFETY: `into_raw` gives up a valid buffer.
         unsafe { self.list.put_back(skb.into_raw()) };
@@ -274,26 +292,27 @@ impl SkbQueue {
     /// Takes the oldest packet.
     #[inline]
     pub fn pop(&self) -> Option<RxSkb> {
-        // SAFETY: By the type invariant it came from `into_raw`, and it left the list.
+        // SAFETY: By the type invariant `skb` comes from `into_raw`. It has left the list.
         self.list.pop().map(|skb| unsafe { RxSkb::from_raw(skb) })
     }
 
-    /// Whether nothing waits.
+    /// Returns whether the queue is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How many there are. Any context.
+    /// Returns the number of packets in the queue.
     pub fn len(&self) -> u32 {
         self.list.len()
     }
 }
 
-/// Received frames, first in, first out, at most about a limit of them. Any context.
+/// A queue of received frames, first in, first out, with a limit. All methods are callable in any
+/// context.
 ///
 /// # Invariants
 ///
-/// Each buffer in `list` came from [`RxFrame::into_raw`], or is a linear copy of a frame's buffer.
+/// Each buffer in `list` comes from [`RxFrame::into_raw`], or is a linear copy of a frame's buffer.
 #[pin_data]
 pub struct FrameQueue {
     #[pin]
@@ -301,24 +320,26 @@ pub struct FrameQueue {
 }
 
 impl FrameQueue {
-    /// An empty queue for `limit` frames; as [`SkbQueue::new`].
+    /// Creates an initialiser for an empty queue of at most `limit` frames. The parameters are
+    /// those of [`SkbQueue::new`].
     pub fn new(limit: u32, backlog: Arc<Backlog>, shares: Shares) -> impl PinInit<Self> {
         pin_init!(Self {
             list <- List::new(limit, backlog, shares),
         })
     }
 
-    /// Appends a copy of a frame. Doesn't sleep.
+    /// Appends a copy of a frame. Does not sleep.
     ///
     /// # Errors
     ///
-    /// `ENOBUFS` when the queue is full; then nothing was copied. `ENOMEM` when there is no memory for a copy.
+    /// Returns `ENOBUFS` if the queue is full, in most cases without making a copy; `ENOMEM` if
+    /// there is no memory for a copy.
     pub fn push_copy(&self, frame: &RxFrame) -> Result {
         // SAFETY: A frame owns a valid buffer.
         unsafe { self.list.push_copy(frame.as_raw()) }
     }
 
-    /// Puts a frame that was popped back: it is the next again.
+    /// Puts a popped frame back at the head of the queue.
     pub fn put_back(&self, frame: RxFrame) {
         // SAFETY: `into_raw` gives up a valid buffer.
         unsafe { self.list.put_back(frame.into_raw()) };
@@ -326,11 +347,11 @@ impl FrameQueue {
 
     /// Takes the oldest frame.
     pub fn pop(&self) -> Option<RxFrame> {
-        // SAFETY: By the type invariant it is a frame's buffer, and it left the list.
+        // SAFETY: By the type invariant `skb` is a frame's buffer. It has left the list.
         self.list.pop().map(|skb| unsafe { RxFrame::from_raw(skb) })
     }
 
-    /// How many there are. Any context.
+    /// Returns the number of frames in the queue.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> u32 {
         self.list.len()

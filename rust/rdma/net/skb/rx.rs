@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A received packet.
+//! Received RoCEv2 packets.
 
 use core::{mem::ManuallyDrop, ptr::NonNull, slice};
 
@@ -20,37 +20,43 @@ use crate::{
     verbs::mr::{Span, SpanFault},
 };
 
+/// Length of an IPv4 header without options, in bytes.
 pub(super) const IPV4_LEN: usize = 20;
+/// Length of an IPv6 header, in bytes.
 pub(super) const IPV6_LEN: usize = 40;
+/// Length of a UDP header, in bytes.
 pub(super) const UDP_LEN: usize = 8;
 
 /// A received packet, from its BTH to its ICRC.
 ///
-/// Dropping it says that it was made use of; see [`Self::discard`] for the other end.
+/// Dropping it frees the buffer as consumed (`consume_skb()`). [`Self::discard`] frees the buffer
+/// as dropped.
 ///
 /// # Invariants
 ///
-/// The buffer is valid, owned by `self` alone and has no `frag_list`; its bytes, which others may share,
-/// are only read. `data` is right behind a UDP header, which is linear, and so is the network header, which is set
-/// and lies 20 (IPv4) or 40 (IPv6) bytes in front of that. `cb` holds a [`Control`].
+/// The buffer is valid, `self` alone owns it, and it has no `frag_list`. Its bytes may be shared
+/// with other buffers, and are only read. `data` is right behind a UDP header. The network header
+/// is set, and lies 20 bytes (IPv4) or 40 bytes (IPv6) before the UDP header. Both headers are
+/// linear. `cb` holds a [`Control`].
 pub struct RxSkb(NonNull<bindings::sk_buff>);
 
-// SAFETY: A socket buffer belongs to its owner, not to a thread.
+// SAFETY: A socket buffer is not bound to a thread.
 unsafe impl Send for RxSkb {}
 
-/// What is noted in the buffer's control block while it is ours.
+/// The contents of the buffer's control block (`sk_buff.cb`) while an [`RxSkb`] owns the buffer.
 #[repr(C)]
 struct Control {
     trusted: bool,
     arrival: Arrival,
-    /// The QPN of the sender, of a packet that came without a network.
+    /// QPN of the sender, if a QP of this host sent the packet without a network.
     sender: Option<u32>,
 }
 
-/// The control block of a buffer: 48 bytes, aligned as a double word (`struct sk_buff`, linux/skbuff.h).
+/// The control block of a buffer has 48 bytes, and the alignment of a double word
+/// (`struct sk_buff`, include/linux/skbuff.h).
 const _: () = assert!(size_of::<Control>() <= 48 && align_of::<Control>() <= 8);
 
-/// Where a packet says it comes from and goes to.
+/// Source and destination address in a packet's IP header.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Endpoints {
     /// Source address.
@@ -59,36 +65,39 @@ pub struct Endpoints {
     pub destination: Gid,
 }
 
-/// The header in front of the UDP header.
+/// The IP header in front of the UDP header.
 pub enum IpHeader<'a> {
-    /// IPv4, without options.
+    /// IPv4 header without options.
     V4(&'a [u8; IPV4_LEN]),
-    /// IPv6, without extension headers.
+    /// IPv6 header without extension headers.
     V6(&'a [u8; IPV6_LEN]),
 }
 
-/// Why a packet is thrown away; shown by the kernel's drop monitor.
+/// Reason for which a packet is dropped. The kernel's drop monitor shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Discard {
-    /// IP options, extension headers, fragments, bytes behind the datagram, or addresses that no packet has.
+    /// The packet has IP options, extension headers, bytes behind the datagram, or addresses that
+    /// are no valid host addresses, or it was fragmented.
     IpHeader,
-    /// It is no RoCE packet, for this reason.
+    /// The packet is no RoCE packet, for this reason.
     Malformed(DropReason),
     /// The ICRC is wrong.
     Checksum,
-    /// There is no such QP, or it talks to somebody else.
+    /// The destination QP does not exist, or has another peer.
     NoQueuePair,
-    /// It is as of [`RxSkb::is_from_this_host`]. QPs of one host need no IP layer between them.
+    /// This host sent the packet through its IP layer ([`RxSkb::is_from_this_host`]). QPs of one
+    /// host need no IP layer between them.
     Looped,
-    /// The QP, its user, memory cgroup or namespace has too much waiting.
+    /// The packets that wait for the QP, its user, its memory cgroup or its network namespace have
+    /// reached a limit.
     Overflow,
 }
 
 impl Discard {
-    /// How many there are.
+    /// Number of reasons.
     pub const COUNT: usize = 5 + DropReason::ALL.len();
 
-    /// Its number among them.
+    /// Returns the number of the reason, less than [`Self::COUNT`].
     pub const fn index(self) -> usize {
         match self {
             Self::IpHeader => 0,
@@ -100,6 +109,7 @@ impl Discard {
         }
     }
 
+    /// Returns the kernel's reason (`SKB_DROP_REASON_*`) that is nearest to this one.
     fn reason(self) -> bindings::skb_drop_reason {
         match self {
             Self::IpHeader => bindings::skb_drop_reason_SKB_DROP_REASON_IP_INHDR,
@@ -112,34 +122,37 @@ impl Discard {
     }
 }
 
-/// Frees a buffer whose packet came to nothing.
+/// Frees the buffer of a packet that is dropped (`sk_skb_reason_drop()`).
 ///
 /// # Safety
 ///
-/// The caller owns `skb`, and gives it up.
+/// The caller must own `skb`, which it gives up.
 unsafe fn discard(skb: NonNull<bindings::sk_buff>, why: Discard) {
-    // SAFETY: The caller owns `skb`.
+    // SAFETY: The caller guarantees that it owns `skb`, and gives it up (see `# Safety`).
     unsafe { bindings::sk_skb_reason_drop(core::ptr::null(), skb.as_ptr(), why.reason()) };
 }
 
 impl RxSkb {
-    /// Takes over what an encapsulation socket received; `data` is at the UDP header.
+    /// Takes over the buffer that an encapsulation socket received. Its `data` is at the UDP
+    /// header.
     ///
     /// # Errors
     ///
-    /// [`Discard::IpHeader`]; the buffer is freed.
+    /// Returns [`Discard::IpHeader`] if the IP header is not acceptable. The buffer is freed then.
     ///
     /// # Safety
     ///
     /// `skb` must come from an `encap_rcv` callback, which gives it up.
     pub(crate) unsafe fn from_encap(skb: NonNull<bindings::sk_buff>) -> Result<Self, Discard> {
-        // SAFETY: The caller gives up `skb`, which is valid.
+        // SAFETY: The caller guarantees that `skb` comes from an `encap_rcv` callback, and gives it
+        // up (see `# Safety`).
         let Some(arrival) = (unsafe { strip(skb) }) else {
-            // SAFETY: As above.
+            // SAFETY: The caller gives the buffer up (see `# Safety`), and it is not used again.
             unsafe { discard(skb, Discard::IpHeader) };
             return Err(Discard::IpHeader);
         };
-        // SAFETY: As above, and the headers are stripped.
+        // SAFETY: The caller gives the buffer up (see `# Safety`). `strip` established the
+        // invariants except the control block.
         let skb = unsafe { Self::new(skb, false, arrival, None) };
         if !skb.has_addresses() {
             skb.discard(Discard::IpHeader);
@@ -148,8 +161,10 @@ impl RxSkb {
         Ok(skb)
     }
 
-    /// Whether the addresses are those of hosts and of the IP header's own version. The IPv6 layer also hands over packets
-    /// of no source, and those with an IPv4-mapped one (`ip6_rcv_core()`, net/ipv6/ip6_input.c).
+    /// Returns whether the addresses are host addresses of the header's own IP version.
+    ///
+    /// The IPv6 layer also passes packets without a source address, and packets with an IPv4-mapped
+    /// one (`ip6_rcv_core()`, net/ipv6/ip6_input.c).
     fn has_addresses(&self) -> bool {
         match self.ip_header() {
             IpHeader::V4(_) => true,
@@ -164,141 +179,155 @@ impl RxSkb {
         }
     }
 
-    /// Takes over a buffer from a QP of this host that fulfils the invariants but for its control block.
+    /// Takes over the buffer of a packet from QP `sender` of this host.
     ///
     /// # Safety
     ///
-    /// It must do so, and be given up by the caller.
+    /// The buffer must be as the type's invariants say, except its control block. The caller gives
+    /// it up.
     pub(super) unsafe fn from_local(skb: NonNull<bindings::sk_buff>, sender: u32) -> Self {
-        // SAFETY: The caller's promise.
+        // SAFETY: The caller guarantees that the buffer is as the invariants say, and gives it up
+        // (see `# Safety`).
         unsafe { Self::new(skb, true, Arrival::default(), Some(sender)) }
     }
 
-    /// Takes over a buffer that fulfils the invariants but for its control block.
+    /// Takes over a buffer and initialises its control block.
     ///
     /// # Safety
     ///
-    /// It must do so, and be given up by the caller.
+    /// The buffer must be as the type's invariants say, except its control block. The caller gives
+    /// it up.
     unsafe fn new(
         skb: NonNull<bindings::sk_buff>,
         trusted: bool,
         arrival: Arrival,
         sender: Option<u32>,
     ) -> Self {
-        // INVARIANT: By the safety requirements; the control block follows.
+        // INVARIANT: The caller guarantees the invariants except that of the control block (see
+        // `# Safety`), which is written below.
         let skb = Self(skb);
         let control = Control {
             trusted,
             arrival,
             sender,
         };
-        // SAFETY: The control block is the buffer owner's to use, and has the size and alignment of a `Control`.
+        // SAFETY: The owner of a buffer may use its control block, which has the size and alignment
+        // of a `Control`.
         unsafe { skb.control().write(control) };
         skb
     }
 
-    /// The place of the [`Control`]. A reference to it may exist only after [`Self::new`] has written it.
+    /// Returns the address of the [`Control`]. A reference to it may exist only after [`Self::new`]
+    /// has written it.
     fn control(&self) -> *mut Control {
         // SAFETY: The buffer is valid by the type invariant.
         unsafe { (&raw mut (*self.0.as_ptr()).cb).cast() }
     }
 
-    /// Gives up ownership.
+    /// Gives up the ownership of the buffer.
     pub(super) fn into_raw(self) -> NonNull<bindings::sk_buff> {
         ManuallyDrop::new(self).0
     }
 
-    /// Takes back what [`Self::into_raw`] gave up.
+    /// Takes over the buffer of a packet.
     ///
     /// # Safety
     ///
-    /// `skb` must come from there, once.
+    /// `skb` must come from [`Self::into_raw`]. The caller owns it, and gives it up.
     pub(super) unsafe fn from_raw(skb: NonNull<bindings::sk_buff>) -> Self {
-        // INVARIANT: They held when the buffer was given up.
+        // INVARIANT: The invariants held when `into_raw` gave the buffer up.
         Self(skb)
     }
 
-    /// Bytes from the BTH to the end of the ICRC.
+    /// Returns the number of bytes from the BTH to the end of the ICRC.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
-        // SAFETY: Valid by the type invariant.
+        // SAFETY: The buffer is valid by the type invariant.
         unsafe { (*self.0.as_ptr()).len as usize }
     }
 
-    /// The first `count` bytes, or all there are if they are fewer. `None` for want of memory.
+    /// Returns the first `count` bytes, or all bytes if there are fewer. Makes them linear first if
+    /// they are not; returns `None` if there is no memory for that.
     pub fn header(&mut self, count: usize) -> Option<&[u8]> {
         let count = count.min(self.len());
         let skb = self.0.as_ptr();
-        // SAFETY: Valid and ours by the type invariant.
+        // SAFETY: By the type invariant `self` owns the valid buffer.
         if count > self.linear().len() && !unsafe { bindings::pskb_may_pull(skb, count as u32) } {
             return None;
         }
-        // SAFETY: `pskb_may_pull` made `count` bytes linear; nobody writes linear data while we
-        // own the buffer, and moving it takes `&mut self`.
+        // SAFETY: `count` bytes from `data` on are linear. No code writes linear data while `self`
+        // owns the buffer, and moving it takes `&mut self`.
         Some(unsafe { slice::from_raw_parts((*skb).data, count) })
     }
 
-    /// As many bytes from the first on as lie in one piece.
+    /// Returns the linear part of the packet, which begins with its first byte.
     pub fn linear(&self) -> &[u8] {
-        // SAFETY: Valid by the type invariant.
+        // SAFETY: The buffer is valid by the type invariant. Its linear part is only read, and
+        // moving it takes `&mut self`.
         unsafe { linear(self.0) }
     }
 
-    /// The IP header.
+    /// Returns the IP header.
     pub fn ip_header(&self) -> IpHeader<'_> {
-        // SAFETY: Valid by the type invariant.
+        // SAFETY: The buffer is valid by the type invariant.
         let network = unsafe { bindings::skb_network_header(self.0.as_ptr()) };
         let transport = self.udp_header().as_ptr();
         if (transport as usize).wrapping_sub(network as usize) == IPV6_LEN {
-            // SAFETY: The header is linear and of this length by the type invariant.
+            // SAFETY: By the type invariant the header is linear, and has 40 bytes.
             IpHeader::V6(unsafe { &*network.cast() })
         } else {
-            // SAFETY: Likewise.
+            // SAFETY: By the type invariant the header is linear. It has 20 bytes if it does not
+            // have 40.
             IpHeader::V4(unsafe { &*network.cast() })
         }
     }
 
-    /// The UDP header.
+    /// Returns the UDP header.
     pub fn udp_header(&self) -> &[u8; UDP_LEN] {
-        // SAFETY: Valid by the type invariant.
+        // SAFETY: The buffer is valid by the type invariant.
         let data = unsafe { (*self.0.as_ptr()).data };
-        // SAFETY: `data` is behind the header by the type invariant, which is linear.
+        // SAFETY: By the type invariant `data` is right behind the UDP header, which is linear.
         unsafe { &*data.sub(UDP_LEN).cast() }
     }
 
-    /// By which network devices it came in.
+    /// Returns the network devices by which the packet came in.
     pub fn ingress(&self) -> Ingress {
         self.arrival().ingress
     }
 
-    /// The QPN of its sender, if a QP of this host sent it without a network.
+    /// Returns the QPN of the sender if a QP of this host sent the packet without a network.
     pub fn sender(&self) -> Option<u32> {
         // SAFETY: The control block holds a `Control` by the type invariant.
         unsafe { (*self.control()).sender }
     }
 
-    /// Whether this host's IP layer sent it: it came by the loopback device, by a VRF itself, by the IP layer's own loop of
-    /// multicast packets, or over IPv6 with a source address of this host. Another host may have sent the last of these: one
-    /// that it made, or this host's own packet, also with other content. `false` if [`Self::sender`] is known.
+    /// Returns whether this host's IP layer sent the packet.
+    ///
+    /// This is so if the packet came by the loopback device, by a VRF itself, by the IP layer's
+    /// loop of multicast packets, or over IPv6 with a source address of this host. In the last case
+    /// another host may have sent it: a packet of its own, or one of this host, possibly with other
+    /// contents. Returns `false` if [`Self::sender`] returns a QPN.
     pub fn is_from_this_host(&self) -> bool {
         self.arrival().from_this_host
     }
 
+    /// Returns how the packet arrived.
     fn arrival(&self) -> Arrival {
         // SAFETY: The control block holds a `Control` by the type invariant.
         unsafe { (*self.control()).arrival }
     }
 
-    /// Another buffer with the same packet, whose bytes they share. `None` for want of memory. Any
-    /// context; doesn't sleep.
+    /// Clones the buffer: the clone shares the packet's bytes. Returns `None` if there is no
+    /// memory. Callable in any context; does not sleep.
     pub fn try_clone(&self) -> Option<Self> {
-        // SAFETY: Valid by the type invariant.
+        // SAFETY: The buffer is valid by the type invariant.
         let copy = unsafe { bindings::skb_clone(self.0.as_ptr(), bindings::GFP_ATOMIC) };
-        // INVARIANT: The copy is ours alone, and has the headers and the control block of this one.
+        // INVARIANT: The result alone owns the clone, which has the headers and the control block
+        // of this buffer.
         NonNull::new(copy).map(Self)
     }
 
-    /// Source and destination address.
+    /// Returns the source and the destination address.
     pub fn endpoints(&self) -> Endpoints {
         match self.ip_header() {
             IpHeader::V4(&[.., s0, s1, s2, s3, d0, d1, d2, d3]) => Endpoints {
@@ -318,165 +347,180 @@ impl RxSkb {
         }
     }
 
-    /// Goes on with a CRC-32 over `len` bytes from `offset` on, without inverting anything.
+    /// Continues a CRC-32 over `len` bytes from `offset` on. Neither `register` nor the result is
+    /// inverted.
     ///
-    /// `None` if they aren't all there or can't be read.
+    /// Returns `None` if the packet has fewer bytes, or if the CPU cannot read them.
     pub fn crc32(&self, register: u32, offset: usize, len: usize) -> Option<u32> {
-        // SAFETY: Valid, ours and without `frag_list` by the type invariant.
+        // SAFETY: By the type invariant `self` owns the valid buffer, which has no `frag_list`.
         unsafe { crc32(self.0, register, offset, len) }
     }
 
-    /// Copies from `offset` on.
+    /// Copies bytes from `offset` on to `to`.
     ///
     /// # Errors
     ///
-    /// `EFAULT` if there aren't as many bytes.
+    /// Returns `EFAULT` if the packet has fewer bytes.
     pub fn copy_to_slice(&self, offset: usize, to: &mut [u8]) -> Result {
-        // SAFETY: A slice is valid for writes of its length.
+        // SAFETY: The slice is valid for writes of its length, and exclusively borrowed.
         unsafe { self.copy_to_raw(offset, to.as_mut_ptr(), to.len()) }
     }
 
-    /// Copies from `offset` on until `span` is full.
+    /// Copies bytes from `offset` on into `span` until that is full.
     ///
     /// # Errors
     ///
-    /// [`SpanFault::Range`] if there aren't as many bytes, [`SpanFault::ReadOnly`].
+    /// Returns [`SpanFault::Range`] if the packet has fewer bytes; [`SpanFault::ReadOnly`] if the
+    /// span is not writable.
     pub fn copy_to_span(&self, offset: usize, span: &Span<'_>) -> Result<(), SpanFault> {
         let mut from = offset;
         span.for_each_writable_piece(|to, len| {
-            // SAFETY: The piece is valid for writes of its length, and never referred to.
+            // SAFETY: The piece is valid for writes of its length, and no reference to it exists.
             unsafe { self.copy_to_raw(from, to.as_ptr(), len) }.map_err(|_| SpanFault::Range)?;
             from = from.saturating_add(len);
             Ok(())
         })
     }
 
-    /// Copies `len` bytes from `offset` on to memory that may be shared with a process.
+    /// Copies `len` bytes from `offset` on to memory that a process may access concurrently.
     ///
     /// # Errors
     ///
-    /// `EFAULT` if there aren't as many bytes.
+    /// Returns `EFAULT` if the packet has fewer bytes.
     ///
     /// # Safety
     ///
-    /// `to` must be valid for writes of `len` bytes, and no reference to them may exist.
+    /// `to` must be valid for writes of `len` bytes. No reference to them may exist.
     pub(crate) unsafe fn copy_to_raw(&self, offset: usize, to: *mut u8, len: usize) -> Result {
         let mut to = to;
         let copy = |from: *const u8, count: usize| {
-            // SAFETY: The run is valid for reads; the caller promises that the runs' target, which
-            // add up to `len`, is valid for writes.
+            // SAFETY: The run is valid for reads. The runs add up to `len` bytes, and the caller
+            // guarantees that `to` is valid for writes of as many (see `# Safety`).
             unsafe { copy_bytes(to, from, count) };
             to = to.wrapping_add(count);
         };
-        // SAFETY: By the type invariant the buffer is valid and has no `frag_list`.
+        // SAFETY: By the type invariant `self` owns the valid buffer, which has no `frag_list`.
         unsafe { super::for_each_run(self.0, offset, len, copy) }.ok_or(EFAULT)
     }
 
-    /// Whether the ICRC needs no (further) check.
+    /// Returns whether the ICRC needs no check: it was checked, or a QP of this host sent the
+    /// packet without a network.
     pub fn is_trusted(&self) -> bool {
         // SAFETY: The control block holds a `Control` by the type invariant.
         unsafe { (*self.control()).trusted }
     }
 
-    /// Notes that the ICRC was checked and is right.
+    /// Records that the ICRC was checked and is right.
     pub fn trust(&mut self) {
-        // SAFETY: The control block holds a `Control` by the type invariant; `&mut self` excludes other users.
+        // SAFETY: The control block holds a `Control` by the type invariant. `&mut self` excludes
+        // other users.
         unsafe { (*self.control()).trusted = true };
     }
 
-    /// Frees the packet because it can't be used.
+    /// Frees the buffer as dropped, for the reason `why`.
     pub fn discard(self, why: Discard) {
-        // SAFETY: `into_raw` gave up the buffer.
+        // SAFETY: `into_raw` gave the buffer up to this function.
         unsafe { discard(self.into_raw(), why) };
     }
 }
 
 impl Drop for RxSkb {
     fn drop(&mut self) {
-        // SAFETY: Ours by the type invariant, and not used again.
+        // SAFETY: By the type invariant `self` owns the buffer, which is not used again.
         unsafe { bindings::consume_skb(self.0.as_ptr()) };
     }
 }
 
-/// Checks the IP header and takes the UDP header off; `None` if the packet is unfit, otherwise how it arrived.
+/// Checks the IP header and pulls the UDP header. Returns how the packet arrived, or `None` if it
+/// is not acceptable.
 ///
 /// # Safety
 ///
-/// `skb` must come from an `encap_rcv` callback and be owned by the caller.
+/// `buffer` must come from an `encap_rcv` callback that has not returned, and the caller must own
+/// it.
 unsafe fn strip(buffer: NonNull<bindings::sk_buff>) -> Option<Arrival> {
     let skb = buffer.as_ptr();
-    // SAFETY: `skb` is valid, and the IP and UDP layers have set and pulled both headers.
+    // SAFETY: The caller guarantees that `skb` comes from an `encap_rcv` callback (see `# Safety`),
+    // and the IP and UDP layers have set and pulled both headers.
     let network = unsafe { bindings::skb_network_header(skb) };
-    // SAFETY: Likewise; `data` is at the UDP header.
+    // SAFETY: The caller guarantees that `skb` is valid (see `# Safety`). `data` is at the UDP
+    // header.
     let transport = unsafe { (*skb).data };
-    // SAFETY: Likewise.
+    // SAFETY: `network` points to the IP header, which is linear.
     let version = unsafe { *network } >> 4;
     let (expected, fragmented) = if version == 6 {
-        // SAFETY: The control block still holds what the IPv6 layer wrote.
+        // SAFETY: The control block still has the contents that the IPv6 layer wrote.
         let flags = unsafe { (*bindings::IP6CB(skb)).flags };
         (IPV6_LEN, flags & bindings::IP6SKB_FRAGMENTED as u16 != 0)
     } else {
-        // SAFETY: The control block still holds what the IPv4 layer wrote.
+        // SAFETY: The control block still has the contents that the IPv4 layer wrote.
         let largest_fragment = unsafe { (*bindings::IPCB(skb)).frag_max_size };
         (IPV4_LEN, largest_fragment != 0)
     };
     let ip_len = (transport as usize).wrapping_sub(network as usize);
-    // RoCEv2 packets are not fragmented (IBTA annex A17), but the IP layer may fragment what IPsec protects.
-    // SAFETY: `skb` is valid.
+    // RoCEv2 packets are not fragmented (IBTA annex A17). But the IP layer may fragment packets
+    // that IPsec protects.
+    // SAFETY: The caller guarantees that `skb` is valid (see `# Safety`).
     let is_protected = || unsafe { bindings::secpath_exists(skb) } != 0;
     if ip_len != expected || (fragmented && !is_protected()) {
         return None;
     }
-    // SAFETY: The IP header is linear and has `ip_len` bytes.
+    // SAFETY: The IP header is linear and has `ip_len` bytes, as its version demands.
     let ip_claims = unsafe { claimed_payload(network, version) };
-    // SAFETY: The UDP header is linear, for the UDP layer has pulled it.
+    // SAFETY: The UDP layer has pulled its header, which is therefore linear.
     let udp_claims = unsafe { be16(transport.add(4)) };
     if ip_claims != Some(udp_claims) {
         return None;
     }
-    // SAFETY: `skb` comes from such a callback; the IP header is linear and has `ip_len` bytes.
+    // SAFETY: The caller guarantees that `skb` comes from a running `encap_rcv` callback (see
+    // `# Safety`). The IP header is linear and has `ip_len` bytes.
     let arrival = unsafe { Arrival::of(buffer, network, ip_len) };
-    // A packet may wait for its QP for long. Its route may count for a network device, which could not go until then.
-    // UDP drops the route only after this callback (`udp_queue_rcv_one_skb()`, net/ipv4/udp.c).
-    // SAFETY: `skb` is valid and ours.
+    // A packet may wait for its QP for long. Its route may hold a reference to a network device,
+    // which could not be unregistered until then. UDP drops the route only after this callback
+    // (`udp_queue_rcv_one_skb()`, net/ipv4/udp.c).
+    // SAFETY: The caller guarantees that it owns the valid `skb` (see `# Safety`).
     unsafe { bindings::skb_dst_drop(skb) };
-    // Its extensions count for states of IPsec.
-    // SAFETY: As above.
+    // The buffer's extensions hold references to states of IPsec.
+    // SAFETY: The caller guarantees that it owns the valid `skb` (see `# Safety`).
     unsafe { bindings::skb_ext_reset(skb) };
-    // SAFETY: `skb` is valid and ours; `data` is at the UDP header.
+    // SAFETY: The caller guarantees that it owns the valid `skb` (see `# Safety`), whose `data` is
+    // at the UDP header.
     if unsafe { bindings::skb_pull(skb, UDP_LEN as u32) }.is_null() {
         return None;
     }
-    // SAFETY: `skb` is valid, so it has a shared info; without bytes beyond the linear ones there is no list.
+    // SAFETY: `skb` is valid, so it has a shared info. A buffer without bytes beyond the linear
+    // ones has no `frag_list`.
     let chained =
         unsafe { (*skb).data_len != 0 && !(*bindings::skb_shinfo(skb)).frag_list.is_null() };
-    // SAFETY: `skb` is valid and ours.
+    // SAFETY: The caller guarantees that it owns the valid `skb` (see `# Safety`).
     if chained && unsafe { bindings::skb_linearize(skb) } != 0 {
         return None;
     }
     Some(arrival)
 }
 
-/// Bytes behind the IP header according to it.
+/// Returns the number of bytes behind the IP header, as that header says.
 ///
 /// # Safety
 ///
-/// `network` must point to a whole IP header of this version.
+/// `network` must point to a whole IP header of `version`.
 unsafe fn claimed_payload(network: *const u8, version: u8) -> Option<u16> {
     if version == 6 {
-        // SAFETY: The payload length is at 4.
+        // SAFETY: The caller guarantees a whole IPv6 header (see `# Safety`), whose payload length
+        // is at 4.
         return Some(unsafe { be16(network.add(4)) });
     }
-    // SAFETY: The total length is at 2.
+    // SAFETY: The caller guarantees a whole IPv4 header (see `# Safety`), whose total length is at
+    // 2.
     unsafe { be16(network.add(2)) }.checked_sub(IPV4_LEN as u16)
 }
 
-/// Reads a big-endian word.
+/// Reads a big-endian number of 16 bits.
 ///
 /// # Safety
 ///
-/// Two bytes must be readable at `at`.
+/// `at` must be valid for reads of two bytes.
 unsafe fn be16(at: *const u8) -> u16 {
-    // SAFETY: The caller promises so.
+    // SAFETY: The caller guarantees that `at` is valid for reads of two bytes (see `# Safety`).
     u16::from_be_bytes(unsafe { at.cast::<[u8; 2]>().read() })
 }

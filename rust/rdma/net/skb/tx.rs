@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A packet under construction, which [`super::whole`] sends.
+//! Packets and frames under construction. The types of [`super::complete`] are complete ones, which
+//! can be sent.
 //!
-//! All its bytes lie in one piece from the slab allocator, and `truesize` is the memory that the buffer takes, but for 256
-//! bytes: the buffer has room for a clone beside it, which [`TxCount::charge`](crate::net::tx_limit::TxCount) sends. A page
-//! fragment (`netdev_alloc_frag()`) keeps up to 32 KiB while a few bytes of them wait in a queue.
+//! All bytes of such a buffer are linear, in memory of the slab allocator. `truesize` is the memory
+//! that the buffer takes, except 256 bytes: the buffer has room for a clone beside it, which
+//! [`TxCount::charge`](crate::net::tx_limit::TxCount) sends. A page fragment
+//! (`netdev_alloc_frag()`) would keep up to 32 KiB allocated while a few bytes of it wait in a
+//! queue.
 
 use core::{convert::Infallible, mem::ManuallyDrop, ptr::NonNull};
 
@@ -17,39 +20,42 @@ use super::{
 };
 use crate::{bindings, device::gid::Network, verbs::mr::Span};
 
-/// A packet being built.
+/// A packet or a frame under construction.
 ///
 /// # Invariants
 ///
-/// The buffer is valid, linear, made by `alloc_skb_fclone()`, without a clone, and owned by `self` alone. At least `room`
-/// bytes are free behind its data.
+/// The buffer is valid and linear, and `self` alone owns it. `alloc_skb_fclone()` created it, and
+/// it has no clone. At least `room` bytes are free behind its data.
 pub struct TxSkb {
     skb: NonNull<bindings::sk_buff>,
     room: usize,
 }
 
 impl TxSkb {
-    /// Allocates a packet with room for `headroom` bytes to push and `room` bytes to put.
+    /// Allocates a buffer with room for `headroom` bytes before the data and `room` bytes of data.
+    /// Returns `None` if there is no memory.
     ///
     /// # Context
     ///
-    /// Any but hard interrupts; doesn't sleep.
+    /// Any context but hard interrupts; does not sleep.
     pub fn new(headroom: usize, room: usize) -> Option<Self> {
         let size = i32::try_from(headroom.checked_add(room)?).ok()?;
-        // SAFETY: No requirements. What `__alloc_skb()`, net/core/skbuff.c, adds to `size` exceeds no `u32`.
+        // SAFETY: The function has no requirements. The size that `__alloc_skb()`
+        // (net/core/skbuff.c) computes from `size` fits a `u32`.
         let skb = unsafe { bindings::alloc_skb_fclone(size as u32, bindings::GFP_ATOMIC) };
         let skb = NonNull::new(skb)?;
-        // SAFETY: The buffer is empty, and `headroom` bytes fit.
+        // SAFETY: The buffer is empty, and has room for `headroom` bytes.
         unsafe { bindings::skb_reserve(skb.as_ptr(), headroom as i32) };
-        // INVARIANT: It was just made; `room` bytes are left.
+        // INVARIANT: The buffer was just created, and `room` bytes are free behind its data.
         Some(Self { skb, room })
     }
 
-    /// The same packet so far in another buffer, with as much room in front and behind.
+    /// Copies the data so far into another buffer with as much room before and behind the data.
+    /// Returns `None` if there is no memory.
     ///
     /// # Context
     ///
-    /// As of [`Self::new`].
+    /// Any context but hard interrupts; does not sleep.
     pub fn try_copy(&self) -> Option<Self> {
         let bytes = self.bytes();
         let mut copy = Self::new(self.headroom(), bytes.len().checked_add(self.room)?)?;
@@ -57,14 +63,14 @@ impl TxSkb {
         Some(copy)
     }
 
-    /// Appends a copy of some bytes.
+    /// Appends a copy of `bytes`.
     ///
     /// # Errors
     ///
-    /// `ENOSPC` if there is no room.
+    /// Returns `ENOSPC` if there is no room.
     pub fn put(&mut self, bytes: &[u8]) -> Result {
         let to = self.extend(bytes.len())?;
-        // SAFETY: `extend` made room for as many bytes at `to`.
+        // SAFETY: `extend` made room for `bytes.len()` bytes at `to`, which no other code uses.
         unsafe {
             to.as_ptr()
                 .copy_from_nonoverlapping(bytes.as_ptr(), bytes.len())
@@ -72,29 +78,30 @@ impl TxSkb {
         Ok(())
     }
 
-    /// Appends a copy of a span, as [`Self::put`] does.
+    /// Appends a copy of the bytes of `span`.
     ///
-    /// The copy keeps a region's revocation synchronous: a packet to a QP of this host, or of a
-    /// container, may wait there for as long as that QP's owner likes.
+    /// The copy keeps the revocation of memory regions synchronous. A packet to a QP of this host
+    /// or of a container may wait there for as long as the QP's owner likes.
     ///
     /// # Errors
     ///
-    /// `ENOSPC` if there is no room.
+    /// Returns `ENOSPC` if there is no room.
     pub fn put_span(&mut self, span: &Span<'_>) -> Result {
         let to = self.extend(span.len())?;
-        // SAFETY: `extend` made room for as many bytes.
+        // SAFETY: `extend` made room for `span.len()` bytes at `to`, which no other code uses.
         unsafe { copy_span(to, span) };
         Ok(())
     }
 
-    /// Puts the headers in front of a datagram.
+    /// Completes the packet: puts the headers in front of the data.
     ///
     /// # Errors
     ///
-    /// `ENOSPC` if there is no headroom; `EINVAL` if the IP header has options or another version than its type.
+    /// Returns `ENOSPC` if there is no headroom; `EINVAL` if the IP header has options, or another
+    /// version than its type.
     pub fn into_packet(mut self, ip: IpHeader<'_>, udp: &[u8; UDP_LEN]) -> Result<TxPacket> {
         self.push(udp)?;
-        // SAFETY: Valid by the type invariant.
+        // SAFETY: The buffer is valid by the type invariant.
         unsafe { bindings::skb_reset_transport_header(self.skb.as_ptr()) };
         let network = match ip {
             IpHeader::V4(header @ [0x45, ..]) => {
@@ -107,73 +114,77 @@ impl TxSkb {
             }
             _ => return Err(EINVAL),
         };
-        // SAFETY: Valid by the type invariant.
+        // SAFETY: The buffer is valid by the type invariant.
         unsafe { bindings::skb_reset_network_header(self.skb.as_ptr()) };
-        // SAFETY: Both headers were pushed, which makes them linear, and the IP header was just looked at.
+        // SAFETY: Both headers were pushed, so they are linear. The version and length of the IP
+        // header were checked above.
         Ok(unsafe { TxPacket::new(self.into_written(), network) })
     }
 
-    /// Makes the bytes that were put a frame of the link layer.
+    /// Completes the frame, which consists of the data.
     pub fn into_frame(self) -> TxFrame {
         TxFrame::new(self.into_written())
     }
 
-    /// Sets the priority by which queueing disciplines and VLANs go; zero unless this is called.
+    /// Sets the priority (`sk_buff.priority`), which queueing disciplines and VLANs use. It is zero
+    /// by default.
     pub fn set_priority(&mut self, priority: u32) {
-        // SAFETY: Valid and ours by the type invariant.
+        // SAFETY: By the type invariant `self` owns the valid buffer.
         unsafe { bindings::skb_set_priority(self.skb.as_ptr(), priority) };
     }
 
-    /// The bytes so far.
+    /// Returns the data so far.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: Valid by the type invariant.
+        // SAFETY: The buffer is valid by the type invariant. Changes of its data take `&mut self`.
         unsafe { linear(self.skb) }
     }
 
-    /// Gives the buffer up.
+    /// Gives up the buffer.
     fn into_written(self) -> Written {
-        // SAFETY: By the type invariant the buffer is valid, linear and never cloned. All bytes of its data were written:
-        // `put`, `put_span` and `push` write those that they add.
+        // SAFETY: By the type invariant the buffer is valid and linear, and has no clone. `put`,
+        // `put_span` and `push` have written all bytes that they added.
         unsafe { Written::new(ManuallyDrop::new(self).skb) }
     }
 
-    /// Makes room for `len` more bytes, which the caller writes.
+    /// Extends the data by `len` bytes, which the caller must write. Returns their address.
     fn extend(&mut self, len: usize) -> Result<NonNull<u8>> {
         self.room = self.room.checked_sub(len).ok_or(ENOSPC)?;
-        // SAFETY: The room is there by the type invariant.
+        // SAFETY: By the type invariant `len` bytes are free behind the data.
         let to = unsafe { bindings::skb_put(self.skb.as_ptr(), len as u32) };
         NonNull::new(to.cast()).ok_or(ENOSPC)
     }
 
-    /// Bytes that are free in front of the data.
+    /// Returns the number of free bytes in front of the data.
     fn headroom(&self) -> usize {
         let skb = self.skb.as_ptr();
-        // SAFETY: Valid by the type invariant.
+        // SAFETY: The buffer is valid by the type invariant.
         let (head, data) = unsafe { ((*skb).head, (*skb).data) };
         (data as usize).wrapping_sub(head as usize)
     }
 
+    /// Puts a copy of `bytes` in front of the data.
     fn push(&mut self, bytes: &[u8]) -> Result {
         if bytes.len() > self.headroom() {
             return Err(ENOSPC);
         }
-        // SAFETY: Valid by the type invariant, with room for the bytes, as was just checked.
+        // SAFETY: The buffer is valid by the type invariant. The headroom was checked above.
         let to = unsafe { bindings::skb_push(self.skb.as_ptr(), bytes.len() as u32) }.cast::<u8>();
-        // SAFETY: `skb_push` returns as many bytes to write.
+        // SAFETY: `skb_push` returns the address of `bytes.len()` bytes, which no other code uses.
         unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
         Ok(())
     }
 }
 
-/// Copies a span to `to`.
+/// Copies the bytes of `span` to `to`.
 ///
 /// # Safety
 ///
-/// As many bytes must be valid for writes there, and nobody else may use them.
+/// `to` must be valid for writes of `span.len()` bytes, and no other code may use them.
 unsafe fn copy_span(to: NonNull<u8>, span: &Span<'_>) {
     let mut to = to.as_ptr();
     let _: Result<(), Infallible> = span.for_each_piece(|from, len| {
-        // SAFETY: The pieces add up to the span's length; they are valid for reads.
+        // SAFETY: A piece is valid for reads of its length. The lengths add up to `span.len()`, and
+        // the caller guarantees that `to` is valid for writes of as many bytes (see `# Safety`).
         unsafe { bindings::memcpy(to.cast(), from.as_ptr().cast(), len) };
         to = to.wrapping_add(len);
         Ok(())
@@ -182,7 +193,7 @@ unsafe fn copy_span(to: NonNull<u8>, span: &Span<'_>) {
 
 impl Drop for TxSkb {
     fn drop(&mut self) {
-        // SAFETY: Ours by the type invariant, and not used again.
+        // SAFETY: By the type invariant `self` owns the buffer, which is not used again.
         unsafe { bindings::consume_skb(self.skb.as_ptr()) };
     }
 }

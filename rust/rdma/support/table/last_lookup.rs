@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What one reader of a table looked up last.
+//! A cache of the object that one reader of a table looked up last.
 //!
-//! Most readers come to the same object again and again: a QP to a region, to a peer. Such a reader remembers where
-//! the object is, and searches only when it wants another, or when something has left the table.
+//! Most readers look the same object up again and again. A QP does so with its memory regions and
+//! its peer. Such a reader caches the pointer to the object. It searches the table only for another
+//! number, or after an object has left the table.
 
 use core::{
     marker::PhantomData,
@@ -20,10 +21,11 @@ use kernel::{
 
 use super::Table;
 
-/// The number of the generation that began last, of any table.
+/// The number of the latest generation of any table.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
-/// A time in a table's life in which nothing leaves it.
+/// The number of a table's current generation. A generation is a period in which no object leaves
+/// the table.
 ///
 /// # Invariants
 ///
@@ -31,31 +33,35 @@ static LAST: AtomicU64 = AtomicU64::new(0);
 pub(super) struct Generation(AtomicU64);
 
 impl Generation {
-    /// That of an empty table.
+    /// Returns the generation of an empty table.
     pub(super) fn new() -> Self {
-        // INVARIANT: The number is new.
+        // INVARIANT: `next` returns a number that no table had before.
         Self(AtomicU64::new(Self::next()))
     }
 
-    /// Something was taken out. To be called before readers are waited for.
+    /// Ends the generation after an object was taken out of the table.
+    ///
+    /// The caller waits for readers only after this call.
     pub(super) fn end(&self) {
-        // Who sees the new number sees that the object is gone, and so does who sees a later one: an exchange goes on
-        // with what was released before.
-        // INVARIANT: The number is new.
+        // A reader that sees the new number sees that the object is gone. So does a reader that
+        // sees a later number, since an exchange continues the release sequence of the earlier
+        // ones.
+        // INVARIANT: `next` returns a number that no table had before.
         self.0.swap(Self::next(), Ordering::AcqRel);
     }
 
+    /// Returns a number that no generation had before.
     fn next() -> u64 {
         LAST.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
     }
 }
 
-/// The object of a table that its owner looked up last.
+/// The number and the pointer of the object that a reader looked up last in a table.
 ///
 /// # Invariants
 ///
-/// Unless `generation` is zero, `entry` was found in the table that had this generation, under number `id`, after that
-/// was read.
+/// Unless `generation` is zero, the table had this generation when `generation` was read, and
+/// `entry` was found in that table afterwards, under number `id`.
 pub struct LastLookup<T> {
     generation: u64,
     id: u32,
@@ -63,11 +69,12 @@ pub struct LastLookup<T> {
     _object: PhantomData<*const T>,
 }
 
-// SAFETY: The pointer is used in sections of the table only, where any thread may look at the object.
+// SAFETY: The pointer is used in read sections of the table only, where any thread may use the
+// object.
 unsafe impl<T: Send + Sync> Send for LastLookup<T> {}
 
 impl<T> LastLookup<T> {
-    /// Nothing was looked up yet.
+    /// Creates an empty cache.
     pub const fn new() -> Self {
         // INVARIANT: The generation is zero.
         Self {
@@ -86,7 +93,9 @@ impl<T> Default for LastLookup<T> {
 }
 
 impl<T: Send + Sync + 'static> Table<T> {
-    /// As [`Table::with`]; doesn't search for what `recent` remembers, and has it remember what was found.
+    /// Does the same as [`Table::with`], but does not search for an object that `recent` caches.
+    ///
+    /// Stores the object that it finds in `recent`. Callable in any context but hard interrupts.
     #[inline]
     pub fn with_recent<R>(
         &self,
@@ -95,14 +104,15 @@ impl<T: Send + Sync + 'static> Table<T> {
         f: impl FnOnce(ArcBorrow<'_, T>) -> R,
     ) -> Option<R> {
         self.readers.within(|| {
-            // Read before the search: what leaves the table later belongs to another generation.
+            // The generation is read before the search. An object that leaves the table later ends
+            // this generation.
             let generation = self.generation.0.load(Ordering::Acquire);
             if recent.generation != generation || recent.id != id {
                 let entry = self.load(id);
                 if entry.is_null() {
                     return None;
                 }
-                // INVARIANT: Just found.
+                // INVARIANT: `load` has just found `entry` under `id`, after `generation` was read.
                 *recent = LastLookup {
                     generation,
                     id,
@@ -110,10 +120,13 @@ impl<T: Send + Sync + 'static> Table<T> {
                     _object: PhantomData,
                 };
             }
-            // SAFETY: By the invariants `entry` came from `into_foreign`, and was in this table during this generation.
-            // A CPU that takes it out ends the generation, and then waits for readers. If that wait was over before this section began,
-            // the section would have seen the new generation (the outermost `ReadSections::within` is a full barrier, and so is the
-            // beginning of the wait, which looks at the outermost section); so its count is not given up while this section lasts.
+            // SAFETY: By the type invariants `entry` comes from `into_foreign`, and was in this
+            // table during this generation. A CPU that takes it out of the table ends the
+            // generation, and then waits for readers. Had that wait ended before this section
+            // began, the section would have seen the new generation: the outermost
+            // `ReadSections::within` is a full barrier, and so is the beginning of the wait, which
+            // looks at the outermost section. So the table's reference is not given up before this
+            // section ends.
             Some(f(unsafe { Arc::<T>::borrow(recent.entry) }))
         })
     }

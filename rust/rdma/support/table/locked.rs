@@ -2,9 +2,9 @@
 
 //! The lock of a table's writers.
 //!
-//! The last packet of a namespace's QPs may leave in softirq, after all links are gone. It drops the
-//! tables there, and `xa_destroy()` takes their locks. So bottom halves are off wherever such a lock is
-//! held.
+//! The last packet of the QPs of a network namespace may be freed in softirq, after all links are
+//! gone. It drops the last reference to the tables there, and `xa_destroy()` takes the lock of
+//! each. So bottom halves are disabled wherever such a lock is held.
 
 use kernel::{bindings, prelude::*};
 
@@ -13,20 +13,22 @@ use crate::bindings::{
     xa_init_flags, xa_lock_bh, xa_unlock_bh, XA_FLAGS_ACCOUNT, XA_FLAGS_LOCK_BH,
 };
 
-/// Initialises an empty xarray of a table. Its lock is of one class for all tables.
+/// Initialises the empty xarray of a table. The locks of all tables have one lockdep class.
 ///
 /// # Safety
 ///
 /// `xa` must be valid for writes.
 pub(super) unsafe fn init(xa: *mut bindings::xarray) {
     let flags = bindings::XA_FLAGS_ALLOC | XA_FLAGS_ACCOUNT | XA_FLAGS_LOCK_BH;
-    // SAFETY: As the caller promises.
+    // SAFETY: The caller guarantees that `xa` is valid for writes (see `# Safety`).
     unsafe { xa_init_flags(xa.cast(), flags) };
 }
 
 impl<T: Send + Sync + 'static> Table<T> {
-    /// Runs `f` on the xarray, with its lock held; `f` must not sleep. What allocates memory for the
-    /// xarray may let go of the lock, but takes it again. Process context.
+    /// Runs `f` on the xarray with its lock held and bottom halves disabled.
+    ///
+    /// `f` must not sleep. A function of the xarray that allocates memory may drop the lock
+    /// meanwhile, but takes it again. Must be called in process context.
     pub(super) fn locked<R>(&self, f: impl FnOnce(*mut bindings::xarray) -> R) -> R {
         let xa = self.xa.get();
         // SAFETY: `xa` is initialised by the type invariant.
@@ -48,7 +50,7 @@ mod tests {
         workqueue::{Work, WorkItem},
     };
 
-    /// A table that is dropped where the item runs.
+    /// A table that its work item drops.
     #[pin_data]
     struct Last {
         #[pin]
@@ -67,7 +69,7 @@ mod tests {
         }
     }
 
-    /// Lockdep compares this with all writers.
+    /// Takes the lock in softirq, so that lockdep compares that with all writers.
     #[test]
     fn tables_are_dropped_in_softirq() -> Result {
         let readers = Arc::new(ReadSections::new()?, GFP_KERNEL)?;

@@ -2,8 +2,9 @@
 
 //! Objects that have left a table and are freed later, many at a time.
 //!
-//! To wait for readers costs a look at each CPU, and the rest of a section on each CPU that is in one. A process that
-//! ends may leave half a million memory windows behind: one wait for each of them would add up to many seconds.
+//! A wait for readers reads the state of each CPU, and lasts until each CPU that is in a read
+//! section has left it. A process that ends may leave half a million memory windows behind. One
+//! wait for each of them would add up to many seconds.
 
 use core::{marker::PhantomData, mem, ptr};
 
@@ -12,18 +13,19 @@ use kernel::{ffi::c_void, prelude::*, static_lock_class, sync::Arc, types::Forei
 use super::Table;
 use crate::support::sync::BhSpinLock;
 
-/// The lock's name in lockdep. A literal would have an address of its own for each type of object, and lockdep compares
-/// the addresses of the names of one class.
+/// The lock's name in lockdep. Lockdep compares the addresses of the names of one lock class, and a
+/// literal would have an address of its own for each type of object.
 static NAME: &CStr = c"rrxe_retired";
 
-/// Objects that one wait is for.
+/// Number of objects for which one wait for readers is made.
 const BATCH: usize = 64;
 
-/// Objects that have left a table since readers were last waited for.
+/// Objects that have left a table since the last wait for readers.
 ///
 /// # Invariants
 ///
-/// The first `count` entries came from `Arc::<T>::into_foreign`, and their counts are the owner's of this.
+/// The first `count` entries come from `Arc::<T>::into_foreign`, and the owner of the batch owns
+/// these references.
 pub(super) struct Batch<T> {
     entries: [*mut c_void; BATCH],
     count: usize,
@@ -34,9 +36,9 @@ pub(super) struct Batch<T> {
 unsafe impl<T: Send + Sync> Send for Batch<T> {}
 
 impl<T: 'static> Batch<T> {
-    /// No objects.
+    /// Creates an empty batch.
     const fn new() -> Self {
-        // INVARIANT: There are none.
+        // INVARIANT: The batch has no entries.
         Self {
             entries: [ptr::null_mut(); BATCH],
             count: 0,
@@ -44,66 +46,70 @@ impl<T: 'static> Batch<T> {
         }
     }
 
-    /// No objects, under a lock.
+    /// Creates an initialiser for an empty batch under a spinlock.
     ///
-    /// Bottom halves are off while it is held: tables may be dropped in softirq.
+    /// The lock is held with bottom halves disabled, since tables may be dropped in softirq.
     pub(super) fn locked() -> impl PinInit<BhSpinLock<Self>> {
         BhSpinLock::new(Self::new(), NAME, static_lock_class!())
     }
 
-    /// Adds an object. Returns all of them, and keeps none, if the batch is full then.
+    /// Adds an object. If the batch is full then, returns all objects and becomes empty.
     ///
     /// # Safety
     ///
-    /// `entry` must come from `Arc::<T>::into_foreign`, and the caller gives its count away.
+    /// `entry` must come from `Arc::<T>::into_foreign`, and the caller must own that reference,
+    /// which it gives up.
     unsafe fn add(&mut self, entry: *mut c_void) -> Option<Self> {
-        // A full batch never stays, so there is a place.
+        // A full batch is emptied at once, so there is a free entry.
         if let Some(place) = self.entries.get_mut(self.count) {
-            // INVARIANT: As the caller promises.
+            // INVARIANT: The caller guarantees that `entry` comes from `into_foreign`, and gives
+            // the reference up (see `# Safety`).
             *place = entry;
             self.count = self.count.wrapping_add(1);
         }
         (self.count >= BATCH).then(|| self.take())
     }
 
-    /// Returns all objects, and keeps none.
+    /// Returns all objects, and becomes empty.
     pub(super) fn take(&mut self) -> Self {
         mem::replace(self, Self::new())
     }
 
-    /// Gives up the counts of the objects.
+    /// Drops the references to the objects.
     ///
     /// # Safety
     ///
-    /// No reader of the table may see any of the objects any more.
+    /// No reader of the table may be able to use any of the objects any more.
     pub(super) unsafe fn free(self) {
         for entry in self.entries.iter().take(self.count) {
-            // SAFETY: By the type invariant, and the caller promises that no borrow is left. `self` is consumed, so each
-            // count is claimed once.
+            // SAFETY: By the type invariant the entry comes from `Arc::<T>::into_foreign` and the
+            // batch's owner owns the reference. The caller guarantees that no reader borrows the
+            // object (see `# Safety`). `self` is consumed, so each reference is taken once.
             drop(unsafe { Arc::<T>::from_foreign(*entry) });
         }
     }
 }
 
 impl<T: Send + Sync + 'static> Table<T> {
-    /// Unpublishes the object of number `id`, and does not wait: readers that found it before use it until their sections
-    /// end. The table gives its count of the object up when [`BATCH`] objects have been retired, or when the table is
-    /// dropped.
+    /// Unpublishes the object with number `id`, and does not wait for readers.
     ///
+    /// A reader that found the object before may use it until its read section ends. The table
+    /// drops its reference when [`BATCH`] objects have been retired, or when the table is dropped.
     /// The object must not keep the table alive.
     ///
     /// # Context
     ///
-    /// Process; one call of [`BATCH`] sleeps.
+    /// Process context. One call in [`BATCH`] sleeps.
     pub fn retire(&self, id: u32) {
         let Some(entry) = self.unpublish(id) else {
             return;
         };
-        // SAFETY: `entry` came from `into_foreign` and has just left the table, which gives its count away here.
+        // SAFETY: `entry` comes from `into_foreign` and has just left the table, which gives its
+        // reference up here.
         let full = unsafe { self.retired.lock().add(entry.as_ptr()) };
         if let Some(batch) = full {
             self.readers.wait();
-            // SAFETY: All of them left the table before the wait.
+            // SAFETY: All objects of the batch left the table before the wait, which has ended.
             unsafe { batch.free() };
         }
     }
@@ -115,7 +121,7 @@ mod tests {
     use crate::support::read_section::ReadSections;
     use kernel::sync::atomic::{ordering::Relaxed, Atomic};
 
-    /// Counts those that live.
+    /// An object that counts itself while it exists.
     struct Guest(Arc<Atomic<u32>>);
 
     impl Drop for Guest {
@@ -139,11 +145,11 @@ mod tests {
             assert_eq!(live.load(Relaxed), MANY);
             table.retire(id);
             assert!(table.with(id, |_| ()).is_none());
-            // Its number may be another's at once.
+            // The number is free at once.
             assert!(table.reserve_exact(id).is_ok());
         }
         assert_eq!(live.load(Relaxed), MANY / 2);
-        // There is none.
+        // The number has no object.
         table.retire(0);
         table.retire(MANY - 1);
         assert_eq!(live.load(Relaxed), MANY / 2);
