@@ -54,7 +54,7 @@ const TAKEN: *mut bindings::sk_buff = ptr::without_provenance_mut(1);
 const CHECKED: *mut bindings::sk_buff = ptr::without_provenance_mut(2);
 
 /// State of a slot whose packet's destructor was called while the state was [`CHECKED`].
-const LEFT: *mut bindings::sk_buff = ptr::without_provenance_mut(3);
+const DESTROYED: *mut bindings::sk_buff = ptr::without_provenance_mut(3);
 
 /// Interval between two searches for packets that were freed without a call of their destructor, in
 /// milliseconds.
@@ -67,12 +67,12 @@ fn jiffies() -> u32 {
     now as u32
 }
 
-/// The result of [`Slot::leave`] for a packet's destructor.
+/// The result of [`Slot::vacate`] for a packet's destructor.
 pub(super) enum Departure {
     /// The slot is free. The caller subtracts the packet from this count.
-    Over(Arc<TxCount>),
+    Freed(Arc<TxCount>),
     /// The sender is checking the packet, and frees the slot.
-    Noted,
+    Checking,
     /// The module's exit has taken the packet back, or is doing so. The slot keeps its reference to
     /// the [`TxCount`].
     Taken,
@@ -82,17 +82,17 @@ pub(super) enum Departure {
 ///
 /// # Invariants
 ///
-/// While `skb` is not null, `credit` comes from `Arc::<TxCount>::into_foreign()`, and the slot owns
-/// that reference. The slot then owns `original`, too, which is in one object with the buffer that
-/// `skb` was.
+/// While `skb` is not null, `tx_count` comes from `Arc::<TxCount>::into_foreign()`, and the slot
+/// owns that reference. The slot then owns `original`, too, which is in one object with the buffer
+/// that `skb` was.
 pub(super) struct Slot {
     /// The state: the packet's buffer, which is a clone; null if the slot is free; [`TAKEN`],
-    /// [`CHECKED`] or [`LEFT`].
+    /// [`CHECKED`] or [`DESTROYED`].
     skb: Atomic<*mut bindings::sk_buff>,
     /// The buffer of which the packet's buffer is a clone.
     original: Atomic<*mut bindings::sk_buff>,
     /// The count that the packet is a part of.
-    credit: Atomic<*mut c_void>,
+    tx_count: Atomic<*mut c_void>,
     /// Time at which the packet was sent, in jiffies modulo 2³².
     sent: Atomic<u32>,
 }
@@ -104,29 +104,29 @@ impl Slot {
         Self {
             skb: Atomic::new(ptr::null_mut()),
             original: Atomic::new(ptr::null_mut()),
-            credit: Atomic::new(ptr::null_mut()),
+            tx_count: Atomic::new(ptr::null_mut()),
             sent: Atomic::new(0),
         }
     }
 
     /// Records the clone `skb` of `original` in the slot, which must be free. The slot holds a
-    /// reference to `credit` until [`Self::leave`].
+    /// reference to `tx_count` until [`Self::vacate`].
     ///
     /// Only one caller at a time may take slots.
     ///
     /// # Safety
     ///
     /// The caller must own `skb`, and gives up `original`. Both must be in one object.
-    pub(super) unsafe fn enter(
+    pub(super) unsafe fn occupy(
         &self,
         skb: *mut bindings::sk_buff,
         original: *mut bindings::sk_buff,
-        credit: &Arc<TxCount>,
+        tx_count: &Arc<TxCount>,
     ) {
         // INVARIANT: The slot gets the original and the reference before `skb` becomes non-null.
         self.original.store(original, ordering::Relaxed);
-        self.credit
-            .store(credit.clone().into_foreign(), ordering::Relaxed);
+        self.tx_count
+            .store(tx_count.clone().into_foreign(), ordering::Relaxed);
         self.sent.store(jiffies(), ordering::Relaxed);
         self.skb.store(skb, ordering::Release);
     }
@@ -141,11 +141,11 @@ impl Slot {
     /// # Safety
     ///
     /// The slot must have a packet, and keep its reference while the result lives.
-    pub(super) unsafe fn credit(&self) -> ArcBorrow<'_, TxCount> {
+    pub(super) unsafe fn tx_count(&self) -> ArcBorrow<'_, TxCount> {
         // SAFETY: The caller guarantees that the slot has a packet and keeps its reference while
-        // the result lives (see `# Safety`). By the type invariant `credit` then comes from
+        // the result lives (see `# Safety`). By the type invariant `tx_count` then comes from
         // `Arc::into_foreign()`.
-        unsafe { Arc::borrow(self.credit.load(ordering::Relaxed)) }
+        unsafe { Arc::borrow(self.tx_count.load(ordering::Relaxed)) }
     }
 
     /// Frees the slot if its state is `state`. Returns the slot's reference to the [`TxCount`].
@@ -154,29 +154,29 @@ impl Slot {
     ///
     /// Returns the state if it is another one.
     fn clear(&self, state: *mut bindings::sk_buff) -> Result<Arc<TxCount>, *mut bindings::sk_buff> {
-        let (free, credit) = (ptr::null_mut(), self.credit.load(ordering::Relaxed));
+        let (free, tx_count) = (ptr::null_mut(), self.tx_count.load(ordering::Relaxed));
         let original = self.original.load(ordering::Relaxed);
         self.skb.cmpxchg(state, free, ordering::Full)?;
         // SAFETY: By the type invariant the slot owned `original`. The exchange above succeeds for
         // one caller only, so the buffer is freed once.
         unsafe { bindings::consume_skb(original) };
-        // SAFETY: By the type invariant `credit` comes from `Arc::into_foreign()`. The exchange
+        // SAFETY: By the type invariant `tx_count` comes from `Arc::into_foreign()`. The exchange
         // above succeeds for one caller only, so the reference is taken once.
-        Ok(unsafe { Arc::from_foreign(credit) })
+        Ok(unsafe { Arc::from_foreign(tx_count) })
     }
 
     /// Frees the slot of `skb`. The packet's destructor calls this, in any context.
-    pub(super) fn leave(&self, skb: *mut bindings::sk_buff) -> Departure {
+    pub(super) fn vacate(&self, skb: *mut bindings::sk_buff) -> Departure {
         // The loop repeats only if the sender ended a check meanwhile, which happens twice in
         // [`RECOVERY_MS`] at most.
         loop {
             match self.clear(skb) {
-                Ok(credit) => return Departure::Over(credit),
+                Ok(tx_count) => return Departure::Freed(tx_count),
                 Err(state) if state != CHECKED => return Departure::Taken,
                 Err(_) => {}
             }
-            if self.skb.cmpxchg(CHECKED, LEFT, ordering::Full).is_ok() {
-                return Departure::Noted;
+            if self.skb.cmpxchg(CHECKED, DESTROYED, ordering::Full).is_ok() {
+                return Departure::Checking;
             }
         }
     }
@@ -184,7 +184,7 @@ impl Slot {
     /// Frees the slot if its packet was freed without a call of its destructor. Returns the slot's
     /// reference to the [`TxCount`] then.
     ///
-    /// Only one caller at a time is allowed, and no concurrent call of [`Self::enter`] or
+    /// Only one caller at a time is allowed, and no concurrent call of [`Self::occupy`] or
     /// [`Self::take_back`].
     fn recover(&self) -> Option<Arc<TxCount>> {
         let skb = self.skb.load(ordering::Relaxed);
@@ -193,12 +193,14 @@ impl Slot {
         }
         let original = self.original.load(ordering::Relaxed);
         // SAFETY: The slot owns the buffer. No other code frees the slot while its state is
-        // `CHECKED` or `LEFT`.
+        // `CHECKED` or `DESTROYED`.
         let exists = unsafe { bindings::skb_fclone_exists(original) };
         if exists && self.skb.cmpxchg(CHECKED, skb, ordering::Full).is_ok() {
             return None;
         }
-        self.clear(CHECKED).or_else(|left| self.clear(left)).ok()
+        self.clear(CHECKED)
+            .or_else(|destroyed| self.clear(destroyed))
+            .ok()
     }
 
     /// Replaces the destructor `own` of the slot's packet, if there is one, by a function of the
@@ -206,7 +208,7 @@ impl Slot {
     ///
     /// # Safety
     ///
-    /// If [`Self::leave`] returned [`Departure::Taken`] to a call of `own`, that call must not
+    /// If [`Self::vacate`] returned [`Departure::Taken`] to a call of `own`, that call must not
     /// return before this function has returned.
     unsafe fn take_back(&self, own: Destructor) {
         let skb = self.skb.load(ordering::Acquire);
@@ -233,7 +235,7 @@ impl Slot {
 /// The stage of life of a sender's slots. It tells which list of `TxLimits` they are in.
 #[derive(Clone, Copy)]
 #[repr(i32)]
-pub(super) enum Place {
+pub(super) enum Stage {
     /// The sender uses the slots.
     Sender,
     /// The sender has ended.
@@ -242,8 +244,8 @@ pub(super) enum Place {
     Taken,
 }
 
-const SENDER: i32 = Place::Sender as i32;
-const ENDED: i32 = Place::Ended as i32;
+const SENDER: i32 = Stage::Sender as i32;
+const ENDED: i32 = Stage::Ended as i32;
 
 /// The slots of one sender.
 #[pin_data]
@@ -257,8 +259,8 @@ pub(super) struct Slots {
     /// Time of the last search for packets that were freed without a call of their destructor, in
     /// jiffies modulo 2³².
     searched: Atomic<u32>,
-    /// The stage of life: a [`Place`] as a number.
-    place: Atomic<i32>,
+    /// The stage of life: a [`Stage`] as a number.
+    stage: Atomic<i32>,
 }
 
 impl_list_arc_safe! { impl ListArcSafe<0> for Slots { untracked; } }
@@ -280,7 +282,7 @@ impl Slots {
             slots,
             next: Atomic::new(0),
             searched: Atomic::new(jiffies()),
-            place: Atomic::new(Place::Sender as i32),
+            stage: Atomic::new(Stage::Sender as i32),
         });
         ListArc::pin_init(slots, GFP_KERNEL_ACCOUNT)
     }
@@ -330,17 +332,17 @@ impl Slots {
     }
 
     /// Returns the stage of life. The caller must exclude concurrent changes.
-    pub(super) fn place(&self) -> Place {
-        match self.place.load(ordering::Relaxed) {
-            SENDER => Place::Sender,
-            ENDED => Place::Ended,
-            _ => Place::Taken,
+    pub(super) fn stage(&self) -> Stage {
+        match self.stage.load(ordering::Relaxed) {
+            SENDER => Stage::Sender,
+            ENDED => Stage::Ended,
+            _ => Stage::Taken,
         }
     }
 
     /// Sets the stage of life. The caller must exclude concurrent calls.
-    pub(super) fn set_place(&self, place: Place) {
-        self.place.store(place as i32, ordering::Relaxed);
+    pub(super) fn set_stage(&self, stage: Stage) {
+        self.stage.store(stage as i32, ordering::Relaxed);
     }
 
     /// Replaces the destructors `own` of the packets by a function of the kernel. The sender must
@@ -348,10 +350,10 @@ impl Slots {
     ///
     /// # Safety
     ///
-    /// If [`Slot::leave`] returned [`Departure::Taken`] to a call of `own`, that call must not
+    /// If [`Slot::vacate`] returned [`Departure::Taken`] to a call of `own`, that call must not
     /// return before this function has returned.
     pub(super) unsafe fn take_back(&self, own: Destructor) {
-        self.set_place(Place::Taken);
+        self.set_stage(Stage::Taken);
         for slot in &self.slots {
             // SAFETY: The caller guarantees that calls of `own` which found a packet taken do not
             // return before this function has returned (see `# Safety`).

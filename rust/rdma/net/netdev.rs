@@ -231,10 +231,10 @@ pub(super) unsafe fn mtu(netdev: *mut bindings::net_device) -> u32 {
 
 /// Maximum number of bytes in front of a packet that a device may ask for. Tunnels ask for some
 /// hundred.
-const MOST_HEADROOM: u32 = 4096;
+const MAX_HEADROOM: u32 = 4096;
 
 /// Returns the number of bytes to keep free in front of a packet for headers that the device adds.
-/// Returns `None` if the device asks for more than [`MOST_HEADROOM`].
+/// Returns `None` if the device asks for more than [`MAX_HEADROOM`].
 ///
 /// The offsets of a buffer's headers have 16 bits (`struct sk_buff`), so headers must lie within
 /// the first 64 KiB of a buffer. The kernel writes to the wrong place if an offset has wrapped
@@ -249,7 +249,7 @@ const MOST_HEADROOM: u32 = 4096;
 pub(super) unsafe fn headroom(netdev: *mut bindings::net_device) -> Option<usize> {
     // SAFETY: The caller guarantees that `netdev` is valid (see `# Safety`).
     let bytes = unsafe { bindings::LL_RESERVED_SPACE(netdev) };
-    (bytes <= MOST_HEADROOM).then_some(bytes as usize)
+    (bytes <= MAX_HEADROOM).then_some(bytes as usize)
 }
 
 /// Returns the hardware address of a device if it has six bytes.

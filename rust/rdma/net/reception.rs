@@ -67,13 +67,13 @@ impl Reception {
     /// The RCU read-side section in which the packet is handled. The packet is still counted as in
     /// flight.
     #[inline]
-    pub(super) fn begins(&self, is_last: bool) {
+    pub(super) fn record_packet(&self, is_last: bool) {
         let here = CpuId::current().as_u32();
         let before = self.cpu.load(ordering::Relaxed);
         if before != here && self.cpu.cmpxchg(NONE, here, ordering::Relaxed).is_err() {
             self.cpu.store(SEVERAL, ordering::Relaxed);
         }
-        let period = if is_last { self.next() } else { UNKNOWN };
+        let period = if is_last { self.next_period() } else { UNKNOWN };
         self.period.store(period, ordering::Relaxed);
     }
 
@@ -81,10 +81,10 @@ impl Reception {
     ///
     /// If the sender has asked in vain, this starts the grace period. Otherwise it only costs two
     /// memory barriers, and the grace period may never begin on an idle machine.
-    fn next(&self) -> c_ulong {
+    fn next_period(&self) -> c_ulong {
         if self.awaited.load(ordering::Relaxed) {
             self.awaited.store(false, ordering::Relaxed);
-            return begin();
+            return start_grace_period();
         }
         // SAFETY: The function has no requirements.
         unsafe { bindings::get_state_synchronize_rcu() }
@@ -105,10 +105,10 @@ impl Reception {
             self.cpu.store(NONE, ordering::Relaxed);
             return true;
         }
-        let begun = begin();
+        let started = start_grace_period();
         if period == UNKNOWN {
             // No other code writes the field while no packet is in flight.
-            self.period.store(begun, ordering::Relaxed);
+            self.period.store(started, ordering::Relaxed);
         }
         self.awaited.store(true, ordering::Relaxed);
         false
@@ -122,7 +122,7 @@ fn has_ended(period: c_ulong) -> bool {
 }
 
 /// Starts the next grace period, and returns its cookie. Callable in any context but NMIs.
-fn begin() -> c_ulong {
+fn start_grace_period() -> c_ulong {
     // SAFETY: The function requires a context other than an NMI, as this function's documentation
     // does.
     unsafe { bindings::start_poll_synchronize_rcu() }

@@ -90,7 +90,7 @@ impl Route {
                 // The kernel searches the local table outside of VRFs first, whatever `vrf` is.
                 Ok(route) if route.local && route.vrf(&readers) == vrf => {
                     // SAFETY: The namespace lives as long as `readers`.
-                    return unsafe { route.under_policies(net, flow, &readers) };
+                    return unsafe { route.apply_policies(net, flow, &readers) };
                 }
                 _ => (),
             }
@@ -107,7 +107,7 @@ impl Route {
             return Err(ENETUNREACH);
         }
         // SAFETY: The namespace lives as long as `readers`.
-        unsafe { route.under_policies(net, flow, &readers) }
+        unsafe { route.apply_policies(net, flow, &readers) }
     }
 
     /// Creates a route from `dst`. `protected` tells whether IPsec created the entry.
@@ -154,7 +154,7 @@ impl Route {
     /// # Safety
     ///
     /// `net` must be the namespace in which `self` was found for `flow`, and valid during the call.
-    unsafe fn under_policies(
+    unsafe fn apply_policies(
         self,
         net: *mut bindings::net,
         flow: &Flow,
@@ -294,13 +294,13 @@ impl Route {
         // socket. Netfilter may give a packet to IPsec.
         // SAFETY: The caller owns the buffer (see `# Safety`).
         unsafe { bindings::skb_set_ignore_df(skb) };
-        if self.network == Network::V4 || !self.is_narrow_for(len) {
+        if self.network == Network::V4 || !self.exceeds_path_mtu(len) {
             // SAFETY: The caller owns the buffer, which gets the reference that `hold` takes.
             unsafe { bindings::skb_dst_set(skb, self.hold()) };
             return Ok(net);
         }
         // SAFETY: RCU keeps the device valid.
-        let own = unsafe { self.without_mtu(netdev) }?;
+        let own = unsafe { self.with_unlimited_mtu(netdev) }?;
         // SAFETY: The caller owns the buffer. RCU keeps the entry while `readers` lives.
         unsafe { bindings::skb_dst_set_noref(skb, own) };
         // SAFETY: This function owns the reference. `dst_release()` (net/core/dst.c) frees the
@@ -330,7 +330,7 @@ impl Route {
 
     /// Returns whether a packet of `len` bytes is longer than the path's MTU, and the path has
     /// neither IPsec nor a tunnel.
-    fn is_narrow_for(&self, len: usize) -> bool {
+    fn exceeds_path_mtu(&self, len: usize) -> bool {
         let dst = self.dst.as_ptr();
         // SAFETY: The entry is valid by the type invariant.
         let is_long = len > unsafe { bindings::dst_mtu(dst) } as usize;
@@ -344,7 +344,7 @@ impl Route {
     /// # Safety
     ///
     /// `netdev` must be a valid device, which RCU keeps.
-    unsafe fn without_mtu(
+    unsafe fn with_unlimited_mtu(
         &self,
         netdev: *mut bindings::net_device,
     ) -> Result<*mut bindings::dst_entry> {

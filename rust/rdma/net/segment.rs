@@ -40,41 +40,43 @@ struct Search<'a> {
     /// The network device at the bottom of the segments.
     base: *mut bindings::net_device,
     /// Number of network devices that may still be visited.
-    left: u32,
+    remaining: u32,
     /// The RCU read lock, which keeps the visited network devices valid.
     readers: &'a rcu::Guard,
 }
 
 /// Function that returns whether the search ends at the visited network device.
-type Look<'s, 'a> = &'s mut dyn FnMut(&mut Search<'a>, *mut bindings::net_device) -> bool;
+type Visit<'s, 'a> = &'s mut dyn FnMut(&mut Search<'a>, *mut bindings::net_device) -> bool;
 
 impl<'a> Search<'a> {
-    /// Calls `look` for the network devices on `levels` levels below `netdev`, until it returns
+    /// Calls `visit` for the network devices on `levels` levels below `netdev`, until it returns
     /// `true`. Returns whether it did, before the search reached its limits.
     ///
     /// # Safety
     ///
     /// `netdev` must be valid as long as `self.readers`.
-    unsafe fn finds(
+    unsafe fn any_below(
         &mut self,
         netdev: *mut bindings::net_device,
         levels: u32,
-        look: Look<'_, 'a>,
+        visit: Visit<'_, 'a>,
     ) -> bool {
         // SAFETY: The caller guarantees that `netdev` is valid as long as `self.readers` (see
         // `# Safety`).
         for lower in unsafe { Lower::of(netdev, self.readers) } {
-            self.left = if levels == 0 {
+            self.remaining = if levels == 0 {
                 0
             } else {
-                self.left.saturating_sub(1)
+                self.remaining.saturating_sub(1)
             };
-            if self.left == 0 {
-                // The whole search ends, since `left` stays zero.
+            if self.remaining == 0 {
+                // The whole search ends, since `remaining` stays zero.
                 return false;
             }
             // SAFETY: `lower` is valid as long as `self.readers`, by the documentation of `Lower`.
-            if look(self, lower) || unsafe { self.finds(lower, levels.saturating_sub(1), look) } {
+            if visit(self, lower)
+                || unsafe { self.any_below(lower, levels.saturating_sub(1), visit) }
+            {
                 return true;
             }
         }
@@ -89,7 +91,7 @@ impl<'a> Search<'a> {
     unsafe fn is_on_base(&mut self, netdev: *mut bindings::net_device) -> bool {
         // SAFETY: The caller guarantees that `netdev` is valid as long as `self.readers` (see
         // `# Safety`).
-        unsafe { self.finds(netdev, LEVELS, &mut |search, lower| lower == search.base) }
+        unsafe { self.any_below(netdev, LEVELS, &mut |search, lower| lower == search.base) }
     }
 }
 
@@ -116,31 +118,31 @@ pub(crate) unsafe fn segment_of(netdev: *mut bindings::net_device, base: &Netdev
     let readers = rcu::read_lock();
     let mut search = Search {
         base: base.as_ptr(),
-        left: MOST_LOOKED_AT,
+        remaining: MOST_LOOKED_AT,
         readers: &readers,
     };
-    let mut bearer = None;
-    let mut bears = |search: &mut Search<'_>, lower| {
-        let bears = lower == search.base
+    let mut lowest = None;
+    let mut is_lowest = |search: &mut Search<'_>, lower| {
+        let is_lowest = lower == search.base
             // SAFETY: `lower` is valid as long as `readers`.
             || (!unsafe { is_transparent(lower) }
                 // SAFETY: `lower` is valid as long as `readers`.
                 && unsafe { search.is_on_base(lower) });
-        if bears {
-            bearer = Some(lower);
+        if is_lowest {
+            lowest = Some(lower);
         }
-        bears
+        is_lowest
     };
     // SAFETY: The caller guarantees that `netdev` is valid (see `# Safety`).
-    unsafe { search.finds(netdev, LEVELS, &mut bears) };
-    let Some(bearer) = bearer else {
+    unsafe { search.any_below(netdev, LEVELS, &mut is_lowest) };
+    let Some(lowest) = lowest else {
         return own;
     };
     // A lower device may be in another namespace, where its index may be that of any device here.
     // SAFETY: Both devices are valid as long as `readers`.
-    match unsafe { bindings::dev_net(bearer) == bindings::dev_net(base.as_ptr()) } {
-        // SAFETY: `bearer` is valid as long as `readers`.
-        true => unsafe { index(bearer) },
+    match unsafe { bindings::dev_net(lowest) == bindings::dev_net(base.as_ptr()) } {
+        // SAFETY: `lowest` is valid as long as `readers`.
+        true => unsafe { index(lowest) },
         false => own,
     }
 }

@@ -49,7 +49,7 @@ pub struct Tap<T: FrameObserver> {
 struct Block<T: FrameObserver> {
     #[pin]
     handler: Opaque<bindings::packet_type>,
-    onlooker: Arc<T>,
+    observer: Arc<T>,
 }
 
 // SAFETY: The handler is touched only by the network stack, under its lock and RCU.
@@ -58,12 +58,12 @@ unsafe impl<T: FrameObserver> Send for Block<T> {}
 unsafe impl<T: FrameObserver> Sync for Block<T> {}
 
 impl<T: FrameObserver> Tap<T> {
-    /// Passes the frames of `netdev` to `onlooker` from now on. Must be called in process context.
+    /// Passes the frames of `netdev` to `observer` from now on. Must be called in process context.
     ///
     /// # Errors
     ///
     /// Returns `ENOMEM` if there is no memory.
-    pub fn new(netdev: Netdev, onlooker: Arc<T>) -> Result<Self> {
+    pub fn new(netdev: Netdev, observer: Arc<T>) -> Result<Self> {
         let dev = netdev.as_ptr();
         let block = KBox::pin_init(
             pin_init!(Block {
@@ -77,7 +77,7 @@ impl<T: FrameObserver> Tap<T> {
                     // SAFETY: `slot` is valid for writes while the closure runs.
                     unsafe { slot.write(handler) }
                 }),
-                onlooker,
+                observer,
             }),
             GFP_KERNEL_ACCOUNT,
         )?;
@@ -119,7 +119,7 @@ unsafe extern "C" fn passes<T: FrameObserver>(
     // SAFETY: The network stack passes a valid packet, and this function keeps its reference until
     // the end.
     if let Some(frame) = unsafe { TappedFrame::new(skb) } {
-        block.onlooker.passes(&frame);
+        block.observer.passes(&frame);
     }
     // SAFETY: The caller gives up a reference to the packet (see `# Safety`).
     unsafe { bindings::consume_skb(skb.as_ptr()) };

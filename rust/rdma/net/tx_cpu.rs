@@ -19,16 +19,16 @@ use crate::support::cpu::is_online;
 ///
 /// A change costs one more work item. If two CPUs post alternately, there is at most one change for
 /// this number of posts.
-const ASKS: u8 = 4;
+const MAX_REFUSALS: u8 = 4;
 
 /// The tx CPU of a sender.
 pub struct TxCpu {
     /// The tx CPU.
     cpu: CpuId,
     /// The CPU that was refused last.
-    asker: CpuId,
-    /// Number of consecutive refusals of `asker`.
-    asks: u8,
+    refused: CpuId,
+    /// Number of consecutive refusals of `refused`.
+    refusals: u8,
 }
 
 impl TxCpu {
@@ -38,8 +38,8 @@ impl TxCpu {
         let here = CpuId::current();
         Self {
             cpu: here,
-            asker: here,
-            asks: 0,
+            refused: here,
+            refusals: 0,
         }
     }
 
@@ -55,37 +55,38 @@ impl TxCpu {
     ///
     /// `arrived` returns whether none of the sender's packets is in flight in this host. The tx CPU
     /// may know that when other CPUs do not. So the tx CPU is refused, too, if `arrived` returns
-    /// `true` after another CPU was refused [`ASKS`] times. That CPU then becomes the tx CPU.
+    /// `true` after another CPU was refused [`MAX_REFUSALS`] times. That CPU then becomes the tx
+    /// CPU.
     ///
     /// # Context
     ///
     /// Bottom halves disabled until the packet is sent.
     #[inline]
     pub fn admits(&mut self, here: CpuId, arrived: impl FnOnce() -> bool) -> bool {
-        (self.cpu == here && self.asks < ASKS) || self.moves(here, arrived)
+        (self.cpu == here && self.refusals < MAX_REFUSALS) || self.changes(here, arrived)
     }
 
     /// Implements [`Self::admits`] if the tx CPU may have to change.
     #[cold]
-    fn moves(&mut self, here: CpuId, arrived: impl FnOnce() -> bool) -> bool {
+    fn changes(&mut self, here: CpuId, arrived: impl FnOnce() -> bool) -> bool {
         if self.cpu == here {
-            self.asks = 0;
-            let passes = is_online(self.asker) && arrived();
-            if passes {
-                self.cpu = self.asker;
+            self.refusals = 0;
+            let hands_over = is_online(self.refused) && arrived();
+            if hands_over {
+                self.cpu = self.refused;
             }
-            return !passes;
+            return !hands_over;
         }
         // If the tx CPU went offline, the kernel has moved its queues to other CPUs, in no
         // particular order.
         let free = !is_online(self.cpu) || arrived();
         if free {
             self.cpu = here;
-            self.asks = 0;
-        } else if self.asker == here {
-            self.asks = self.asks.saturating_add(1);
+            self.refusals = 0;
+        } else if self.refused == here {
+            self.refusals = self.refusals.saturating_add(1);
         } else {
-            (self.asker, self.asks) = (here, 1);
+            (self.refused, self.refusals) = (here, 1);
         }
         free
     }
@@ -97,7 +98,7 @@ impl Default for TxCpu {
     }
 }
 
-#[kunit_tests(rrxe_lane)]
+#[kunit_tests(rrxe_tx_cpu)]
 mod tests {
     use super::*;
     use crate::support::sync::bottom_halves_off;
@@ -111,40 +112,40 @@ mod tests {
         let Some(other) = other.filter(|cpu| is_online(*cpu)) else {
             return Ok(());
         };
-        let mut lane = TxCpu::new();
-        assert!(lane.admits(first, || false));
-        assert!(!lane.admits(other, || false));
-        assert_eq!(lane.cpu(), first);
-        assert!(lane.admits(other, || true));
-        assert_eq!(lane.cpu(), other);
-        assert!(lane.admits(other, || false));
-        assert!(!lane.admits(first, || false));
+        let mut tx_cpu = TxCpu::new();
+        assert!(tx_cpu.admits(first, || false));
+        assert!(!tx_cpu.admits(other, || false));
+        assert_eq!(tx_cpu.cpu(), first);
+        assert!(tx_cpu.admits(other, || true));
+        assert_eq!(tx_cpu.cpu(), other);
+        assert!(tx_cpu.admits(other, || false));
+        assert!(!tx_cpu.admits(first, || false));
         Ok(())
     }
 
     #[test]
-    fn is_passed_on_to_who_asks_often() -> Result {
+    fn goes_to_a_cpu_that_was_refused_often() -> Result {
         let _off = bottom_halves_off();
         let first = CpuId::current();
         let other = CpuId::from_u32(u32::from(first.as_u32() == 0));
         let Some(other) = other.filter(|cpu| is_online(*cpu)) else {
             return Ok(());
         };
-        let mut lane = TxCpu::new();
-        for _ in 1..ASKS {
-            assert!(!lane.admits(other, || false));
-            assert!(lane.admits(first, || true));
+        let mut tx_cpu = TxCpu::new();
+        for _ in 1..MAX_REFUSALS {
+            assert!(!tx_cpu.admits(other, || false));
+            assert!(tx_cpu.admits(first, || true));
         }
-        assert!(!lane.admits(other, || false));
+        assert!(!tx_cpu.admits(other, || false));
         // A packet is in flight, so the count of refusals begins anew.
-        assert!(lane.admits(first, || false));
-        for _ in 0..ASKS {
-            assert!(lane.admits(first, || true));
-            assert!(!lane.admits(other, || false));
+        assert!(tx_cpu.admits(first, || false));
+        for _ in 0..MAX_REFUSALS {
+            assert!(tx_cpu.admits(first, || true));
+            assert!(!tx_cpu.admits(other, || false));
         }
-        assert!(!lane.admits(first, || true));
-        assert_eq!(lane.cpu(), other);
-        assert!(lane.admits(other, || false));
+        assert!(!tx_cpu.admits(first, || true));
+        assert_eq!(tx_cpu.cpu(), other);
+        assert!(tx_cpu.admits(other, || false));
         Ok(())
     }
 }

@@ -34,7 +34,7 @@ mod tests {
     use roce::wire::icrc::Icrc;
 
     /// Computes the CRC bit by bit from the polynomial.
-    fn slowly(mut register: u32, bytes: &[u8]) -> u32 {
+    fn bit_by_bit(mut register: u32, bytes: &[u8]) -> u32 {
         for byte in bytes {
             register ^= u32::from(*byte);
             for _ in 0..8 {
@@ -60,7 +60,7 @@ mod tests {
         }
         for len in 0..bytes.len() {
             let part = &bytes[..len];
-            assert_eq!(crc32_le(0xdebb_20e3, part), slowly(0xdebb_20e3, part));
+            assert_eq!(crc32_le(0xdebb_20e3, part), bit_by_bit(0xdebb_20e3, part));
         }
     }
 

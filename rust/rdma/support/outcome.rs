@@ -19,7 +19,7 @@ use kernel::{
 use crate::support::sync::check_stays_awake;
 
 /// Interval between two checks of whether the wait continues, in milliseconds.
-const LOOK_MS: u32 = 50;
+const CHECK_MS: u32 = 50;
 
 /// The result of a work item, shared by the work item and the task that waits for it.
 ///
@@ -72,33 +72,34 @@ impl Outcome {
         self.awaited.load(Relaxed)
     }
 
-    /// Waits until the result is reported, and returns it. Calls `goes_on` 20 times a second while
-    /// it waits. Must be called in process context; sleeps.
+    /// Waits until the result is reported, and returns it. Calls `may_continue` 20 times a second
+    /// while it waits. Must be called in process context; sleeps.
     ///
     /// # Errors
     ///
     /// Returns the error that the work item reports; `EINTR` if the calling task was killed;
-    /// `ERESTARTNOINTR` if the system goes to sleep; the error of `goes_on`, which ends the wait.
-    pub fn wait(&self, goes_on: impl Fn() -> Result) -> Result {
-        let waited = self.await_end(goes_on);
+    /// `ERESTARTNOINTR` if the system goes to sleep; the error of `may_continue`, which ends the
+    /// wait.
+    pub fn wait(&self, may_continue: impl Fn() -> Result) -> Result {
+        let waited = self.wait_for_end(may_continue);
         self.awaited.store(false, Relaxed);
         waited?;
         kernel::error::to_result(self.code.load(Acquire))
     }
 
-    /// Waits until the completion is done, for as long as `goes_on` and the state of the task
+    /// Waits until the completion is done, for as long as `may_continue` and the state of the task
     /// allow.
-    fn await_end(&self, goes_on: impl Fn() -> Result) -> Result {
-        let look = msecs_to_jiffies(LOOK_MS);
+    fn wait_for_end(&self, may_continue: impl Fn() -> Result) -> Result {
+        let interval = msecs_to_jiffies(CHECK_MS);
         loop {
             // SAFETY: `Self::new` initialised `done`.
             let left = unsafe {
-                core_bindings::wait_for_completion_killable_timeout(self.done.get(), look)
+                core_bindings::wait_for_completion_killable_timeout(self.done.get(), interval)
             };
             match left {
                 0 => {
                     check_stays_awake()?;
-                    goes_on()?;
+                    may_continue()?;
                 }
                 1.. => return Ok(()),
                 // The kernel returns `-ERESTARTSYS`. The task was killed, so no code would restart
@@ -114,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn is_what_was_told() -> Result {
+    fn returns_the_reported_result() -> Result {
         let outcome = Outcome::new()?;
         outcome.tell(Ok(()));
         assert!(outcome.is_awaited());
@@ -127,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn is_given_up_when_the_wait_does_not_go_on() -> Result {
+    fn is_not_awaited_after_the_wait_was_given_up() -> Result {
         let outcome = Outcome::new()?;
         assert!(outcome.wait(|| Err(EIO)).is_err_and(|error| error == EIO));
         assert!(!outcome.is_awaited());

@@ -13,9 +13,9 @@ use kernel::{
 };
 
 /// The number of units that a limit leaves. All methods are callable in any context.
-pub(crate) struct Left(Atomic<u32>);
+pub(crate) struct Remaining(Atomic<u32>);
 
-impl Left {
+impl Remaining {
     /// Creates a limit of `limit` units.
     pub(crate) fn new(limit: u32) -> Self {
         Self(Atomic::new(limit))
@@ -27,12 +27,12 @@ impl Left {
     ///
     /// Returns `ENOMEM` if fewer than `count` units are left.
     pub(crate) fn take(&self, count: u32) -> Result {
-        let mut left = self.0.load(Relaxed);
+        let mut remaining = self.0.load(Relaxed);
         loop {
-            let less = left.checked_sub(count).ok_or(ENOMEM)?;
-            match self.0.cmpxchg(left, less, Relaxed) {
+            let reduced = remaining.checked_sub(count).ok_or(ENOMEM)?;
+            match self.0.cmpxchg(remaining, reduced, Relaxed) {
                 Ok(_) => return Ok(()),
-                Err(now) => left = now,
+                Err(now) => remaining = now,
             }
         }
     }
@@ -45,7 +45,7 @@ impl Left {
 
 /// A limit on the number of objects that are not in a [`crate::support::table::Table`], which has a
 /// limit of its own.
-pub struct Quota(Left);
+pub struct Quota(Remaining);
 
 impl Quota {
     /// Creates a quota of `limit` units. Must be called in process context.
@@ -54,7 +54,7 @@ impl Quota {
     ///
     /// Returns `ENOMEM` if there is no memory.
     pub fn new(limit: u32) -> Result<Arc<Self>> {
-        Ok(Arc::new(Self(Left::new(limit)), GFP_KERNEL_ACCOUNT)?)
+        Ok(Arc::new(Self(Remaining::new(limit)), GFP_KERNEL_ACCOUNT)?)
     }
 
     /// Takes one unit of the quota until the returned [`Claim`] is dropped. Callable in any
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn of_nothing_is_spent() -> Result {
+    fn of_zero_units_has_none() -> Result {
         assert!(Quota::new(0)?.claim().is_err_and(|error| error == ENOMEM));
         Ok(())
     }

@@ -37,7 +37,7 @@ const SERIAL: u32 = DEPTH + 1;
 /// Number of reads of a line before a waiter that may sleep does so.
 const SPINS: u32 = 1000;
 /// Time for which a waiter sleeps after [`SPINS`] reads.
-const NAP: Delta = Delta::from_micros(50);
+const SLEEP: Delta = Delta::from_micros(50);
 
 /// Number of CPUs whose lines are read before the writer waits for the first of these CPUs.
 const AT_ONCE: usize = 64;
@@ -146,7 +146,7 @@ impl ReadSections {
     ///
     /// Process context, outside of such a section. May sleep.
     pub(crate) fn wait(&self) {
-        self.wait_pausing(|| fsleep(NAP));
+        self.wait_pausing(|| fsleep(SLEEP));
     }
 
     /// Does the same as [`Self::wait`], but does not sleep.
@@ -183,10 +183,10 @@ impl ReadSections {
 impl Line {
     /// Waits until the CPU has left the section that it was in when `seen` was read.
     fn wait(&self, seen: u32, pause: &mut impl FnMut()) {
-        let mut looks: u32 = 0;
+        let mut reads: u32 = 0;
         while seen & DEPTH != 0 && self.is_still_in(seen) {
-            looks = looks.wrapping_add(1);
-            if looks % SPINS == 0 {
+            reads = reads.wrapping_add(1);
+            if reads % SPINS == 0 {
                 pause();
             } else {
                 core::hint::spin_loop();
@@ -244,7 +244,7 @@ impl Drop for ReadSection<'_> {
     }
 }
 
-#[kunit_tests(rrxe_section)]
+#[kunit_tests(rrxe_read_section)]
 mod tests {
     use super::*;
     use crate::support::{sync::bottom_halves_off, table::Table};
@@ -263,7 +263,7 @@ mod tests {
     }
 
     /// Sets the state of the second CPU.
-    fn turn(sections: &ReadSections, state: u32) {
+    fn set_state(sections: &ReadSections, state: u32) {
         if let Some(line) = sections.lines.last() {
             line.0.store(state, Release);
         }
@@ -284,7 +284,7 @@ mod tests {
         })?;
         fsleep(Delta::from_millis(50));
         let early = ended.load(kernel::sync::atomic::Acquire);
-        turn(sections, state);
+        set_state(sections, state);
         for _ in 0..500 {
             if ended.load(kernel::sync::atomic::Acquire) {
                 return Ok(!early);
@@ -292,7 +292,7 @@ mod tests {
             fsleep(Delta::from_millis(10));
         }
         // The work item would use `sections` later.
-        turn(sections, 0);
+        set_state(sections, 0);
         Ok(false)
     }
 
@@ -319,7 +319,7 @@ mod tests {
         ))?);
         assert!(table.get(3).is_none());
 
-        turn(&sections, SERIAL + 1);
+        set_state(&sections, SERIAL + 1);
         let table = numbers()?;
         table.reserve_exact(3)?.publish(Arc::new(7, GFP_KERNEL)?);
         let (shared, other) = (table.clone(), Arc::new(8, GFP_KERNEL)?);

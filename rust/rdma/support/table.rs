@@ -31,7 +31,7 @@ use kernel::{
 };
 
 use crate::support::{
-    quota::Left,
+    quota::Remaining,
     random::next_u32,
     read_section::ReadSections,
     sync::{cond_resched, BhSpinLock},
@@ -60,7 +60,7 @@ pub struct Table<T: Send + Sync + 'static> {
     #[pin]
     xa: Opaque<bindings::xarray>,
     /// Number of further objects and reservations that the table's limit allows.
-    left: Left,
+    remaining: Remaining,
     readers: Arc<ReadSections>,
     generation: Generation,
     #[pin]
@@ -85,7 +85,7 @@ impl<T: Send + Sync + 'static> Table<T> {
             // SAFETY: `xa` is valid for writes while the closure runs.
             // INVARIANT: The xarray is initialised and empty.
             xa <- Opaque::ffi_init(|xa| unsafe { locked::init(xa) }),
-            left: Left::new(limit),
+            remaining: Remaining::new(limit),
             readers: readers.clone(),
             generation: Generation::new(),
             retired <- Batch::locked(),
@@ -133,7 +133,7 @@ impl<T: Send + Sync + 'static> Table<T> {
 
     /// Does the same as [`Table::reserve`], but returns `EBUSY` if all numbers are taken.
     fn allocate(&self, range: RangeInclusive<u32>) -> Result<Reservation<'_, T>> {
-        self.left.take(1)?;
+        self.remaining.take(1)?;
         let limit = bindings::xa_limit {
             max: *range.end(),
             min: *range.start(),
@@ -145,7 +145,7 @@ impl<T: Send + Sync + 'static> Table<T> {
             // null entry reserves the number.
             unsafe { bindings::__xa_alloc(xa, &mut id, ptr::null_mut(), limit, flags) }
         });
-        to_result(code).inspect_err(|_| self.left.give_back(1))?;
+        to_result(code).inspect_err(|_| self.remaining.give_back(1))?;
         Ok(Reservation { table: self, id })
     }
 
@@ -367,7 +367,7 @@ impl<T: Send + Sync + 'static> Table<T> {
     /// Readers may still use the object. Returns `None` if no object is published there.
     fn unpublish(&self, id: u32) -> Option<NonNull<c_void>> {
         let entry = NonNull::new(self.erase(id))?;
-        self.left.give_back(1);
+        self.remaining.give_back(1);
         self.generation.end();
         Some(entry)
     }
@@ -446,7 +446,7 @@ impl<T: Send + Sync + 'static> Reservation<'_, T> {
 impl<T: Send + Sync + 'static> Drop for Reservation<'_, T> {
     fn drop(&mut self) {
         self.table.erase(self.id);
-        self.table.left.give_back(1);
+        self.table.remaining.give_back(1);
     }
 }
 
@@ -455,32 +455,32 @@ mod tests {
     use super::*;
     use kernel::sync::atomic::{ordering::Relaxed, Atomic};
 
-    /// An object that counts itself in `house` while it exists.
-    struct Guest {
+    /// An object that counts itself in `live` while it exists.
+    struct Counted {
         name: u32,
-        house: Arc<Atomic<u32>>,
+        live: Arc<Atomic<u32>>,
     }
 
-    impl Guest {
-        fn new(name: u32, house: &Arc<Atomic<u32>>) -> Result<Arc<Self>> {
-            house.fetch_add(1, Relaxed);
+    impl Counted {
+        fn new(name: u32, live: &Arc<Atomic<u32>>) -> Result<Arc<Self>> {
+            live.fetch_add(1, Relaxed);
             Ok(Arc::new(
                 Self {
                     name,
-                    house: house.clone(),
+                    live: live.clone(),
                 },
                 GFP_KERNEL,
             )?)
         }
     }
 
-    impl Drop for Guest {
+    impl Drop for Counted {
         fn drop(&mut self) {
-            self.house.fetch_add(u32::MAX, Relaxed);
+            self.live.fetch_add(u32::MAX, Relaxed);
         }
     }
 
-    fn house() -> Result<Arc<Atomic<u32>>> {
+    fn live() -> Result<Arc<Atomic<u32>>> {
         Ok(Arc::new(Atomic::new(0), GFP_KERNEL)?)
     }
 
@@ -488,64 +488,64 @@ mod tests {
         Ok(Arc::new(ReadSections::new()?, GFP_KERNEL)?)
     }
 
-    fn table() -> Result<Pin<KBox<Table<Guest>>>> {
+    fn table() -> Result<Pin<KBox<Table<Counted>>>> {
         KBox::pin_init(Table::new(100, &readers()?), GFP_KERNEL)
     }
 
-    fn name(table: &Table<Guest>, id: u32) -> Option<u32> {
-        table.with(id, |guest| guest.name)
+    fn name(table: &Table<Counted>, id: u32) -> Option<u32> {
+        table.with(id, |object| object.name)
     }
 
     #[test]
     fn shows_an_object_from_publication_to_removal() -> Result {
-        let (house, table) = (house()?, table()?);
+        let (live, table) = (live()?, table()?);
         let place = table.reserve(5..=9)?;
         let id = place.id();
         assert_eq!(id, 5);
         assert!(name(&table, id).is_none());
-        place.publish(Guest::new(77, &house)?);
+        place.publish(Counted::new(77, &live)?);
         assert_eq!(name(&table, id), Some(77));
-        assert_eq!(table.get(id).map(|guest| guest.name), Some(77));
-        assert_eq!(house.load(Relaxed), 1);
+        assert_eq!(table.get(id).map(|object| object.name), Some(77));
+        assert_eq!(live.load(Relaxed), 1);
         let removed = table.remove(id);
-        assert_eq!(removed.map(|guest| guest.name), Some(77));
+        assert_eq!(removed.map(|object| object.name), Some(77));
         assert!(name(&table, id).is_none());
-        assert_eq!(house.load(Relaxed), 0);
+        assert_eq!(live.load(Relaxed), 0);
         assert!(table.remove(id).is_none());
         Ok(())
     }
 
     #[test]
     fn replaces_an_object() -> Result {
-        let (house, table) = (house()?, table()?);
-        table.reserve_exact(3)?.publish(Guest::new(1, &house)?);
-        let old = table.replace(3, Guest::new(2, &house)?)?;
+        let (live, table) = (live()?, table()?);
+        table.reserve_exact(3)?.publish(Counted::new(1, &live)?);
+        let old = table.replace(3, Counted::new(2, &live)?)?;
         assert_eq!(old.name, 1);
         assert_eq!(name(&table, 3), Some(2));
-        assert_eq!(house.load(Relaxed), 2);
+        assert_eq!(live.load(Relaxed), 2);
         drop(old);
-        assert_eq!(house.load(Relaxed), 1);
+        assert_eq!(live.load(Relaxed), 1);
         // Neither a free number nor a reserved one has an object to replace.
         let _reserved = table.reserve_exact(4)?;
         for id in [4, 5] {
-            assert!(table.replace(id, Guest::new(9, &house)?).is_err());
+            assert!(table.replace(id, Counted::new(9, &live)?).is_err());
             assert!(name(&table, id).is_none());
         }
-        assert_eq!(house.load(Relaxed), 1);
+        assert_eq!(live.load(Relaxed), 1);
         Ok(())
     }
 
     #[test]
     fn keeps_an_object_that_somebody_holds() -> Result {
-        let (house, table) = (house()?, table()?);
+        let (live, table) = (live()?, table()?);
         let place = table.reserve_exact(3)?;
-        place.publish(Guest::new(1, &house)?);
+        place.publish(Counted::new(1, &live)?);
         let held = table.get(3).ok_or(ENOENT)?;
         drop(table.remove(3));
-        assert_eq!(house.load(Relaxed), 1);
+        assert_eq!(live.load(Relaxed), 1);
         assert_eq!(held.name, 1);
         drop(held);
-        assert_eq!(house.load(Relaxed), 0);
+        assert_eq!(live.load(Relaxed), 0);
         Ok(())
     }
 
@@ -561,13 +561,13 @@ mod tests {
 
     #[test]
     fn finds_the_last_free_number() -> Result {
-        let (house, table) = (house()?, table()?);
+        let (live, table) = (live()?, table()?);
         let mut seen = 0u32;
         for _ in 0..20 {
             let place = table.reserve_random(40..=59, u32::MAX)?;
             assert!((40..60).contains(&place.id()));
             seen |= 1 << (place.id() - 40);
-            place.publish(Guest::new(0, &house)?);
+            place.publish(Counted::new(0, &live)?);
         }
         assert_eq!(seen, (1 << 20) - 1);
         // The search fails wherever it begins.
@@ -581,15 +581,15 @@ mod tests {
 
     #[test]
     fn is_full_at_its_limit() -> Result {
-        let house = house()?;
-        let table = KBox::pin_init(Table::<Guest>::new(2, &readers()?), GFP_KERNEL)?;
-        let full = |table: &Table<Guest>| table.reserve(0..=9).is_err_and(|e| e == ENOMEM);
-        table.reserve(0..=9)?.publish(Guest::new(1, &house)?);
+        let live = live()?;
+        let table = KBox::pin_init(Table::<Counted>::new(2, &readers()?), GFP_KERNEL)?;
+        let full = |table: &Table<Counted>| table.reserve(0..=9).is_err_and(|e| e == ENOMEM);
+        table.reserve(0..=9)?.publish(Counted::new(1, &live)?);
         let place = table.reserve(0..=9)?;
         assert!(full(&table));
         drop(place);
         assert!(table.reserve_exact(0).is_err_and(|error| error == EBUSY));
-        table.reserve(0..=9)?.publish(Guest::new(2, &house)?);
+        table.reserve(0..=9)?.publish(Counted::new(2, &live)?);
         assert!(full(&table));
         drop(table.remove(0));
         assert!(table.remove(0).is_none());
@@ -601,24 +601,24 @@ mod tests {
 
     #[test]
     fn visits_all_in_order_and_frees_them() -> Result {
-        let (house, table) = (house()?, table()?);
+        let (live, table) = (live()?, table()?);
         for id in [0xff_fffe, 0, 64, 16] {
-            table.reserve_exact(id)?.publish(Guest::new(id, &house)?);
+            table.reserve_exact(id)?.publish(Counted::new(id, &live)?);
         }
         let _hidden = table.reserve_exact(20)?;
         let mut last = None;
         let mut count = 0;
-        table.for_each(|id, guest| {
-            if guest.name == id && last < Some(id) {
+        table.for_each(|id, object| {
+            if object.name == id && last < Some(id) {
                 count += 1;
             }
             last = Some(id);
         });
         assert_eq!(count, 4);
-        assert_eq!(house.load(Relaxed), 4);
+        assert_eq!(live.load(Relaxed), 4);
         drop(_hidden);
         drop(table);
-        assert_eq!(house.load(Relaxed), 0);
+        assert_eq!(live.load(Relaxed), 0);
         Ok(())
     }
 }

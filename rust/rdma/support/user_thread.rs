@@ -102,14 +102,14 @@ impl Thread {
     }
 }
 
-/// A place for a thread of the process.
+/// A slot for a thread of the process.
 #[derive(Default)]
-enum Place {
+enum ThreadSlot {
     #[default]
     Free,
     /// A thread is being created.
-    Making,
-    Made(Thread),
+    Starting,
+    Started(Thread),
 }
 
 /// The jobs and the threads of one process.
@@ -117,7 +117,7 @@ struct Queue {
     nodes: List<Node>,
     /// Whether the threads have ended: no job is taken any more.
     ended: bool,
-    threads: [Place; MOST],
+    threads: [ThreadSlot; MOST],
     /// Number of threads that run a job.
     busy: usize,
     /// Threads that sleep until there is a job.
@@ -125,38 +125,38 @@ struct Queue {
 }
 
 impl Queue {
-    /// Takes a place for another thread.
+    /// Takes a slot for another thread.
     ///
     /// Returns `None` if a thread without a job exists, if there are [`MOST`] threads, or if
     /// `ended` is set.
-    fn take_place(&mut self) -> Option<usize> {
-        let free = |place: &Place| matches!(place, Place::Free);
-        let has_idle = self.threads.iter().filter(|place| !free(place)).count() > self.busy;
+    fn reserve_slot(&mut self) -> Option<usize> {
+        let free = |slot: &ThreadSlot| matches!(slot, ThreadSlot::Free);
+        let has_idle = self.threads.iter().filter(|slot| !free(slot)).count() > self.busy;
         let number = self.threads.iter().position(free)?;
         if has_idle || self.ended {
             return None;
         }
-        self.set_place(number, Place::Making);
+        self.set_slot(number, ThreadSlot::Starting);
         Some(number)
     }
 
-    /// Sets the state of the place `number`.
-    fn set_place(&mut self, number: usize, place: Place) {
+    /// Sets the state of slot `number`.
+    fn set_slot(&mut self, number: usize, slot: ThreadSlot) {
         if let Some(entry) = self.threads.get_mut(number) {
-            *entry = place;
+            *entry = slot;
         }
     }
 
     /// Records that the calling thread sleeps until there is a job, or that it runs one.
-    fn note_idle(&mut self, is_idle: bool) {
+    fn set_idle(&mut self, is_idle: bool) {
         let current: &Task = current!();
         let is_current = |entry: &Option<ARef<Task>>| {
             let is_current = |task: &ARef<Task>| core::ptr::eq(&**task, current);
             entry.as_ref().is_some_and(is_current)
         };
         let own = self.idle.iter().position(is_current);
-        let place = own.or_else(|| self.idle.iter().position(Option::is_none));
-        if let Some(entry) = place.and_then(|place| self.idle.get_mut(place)) {
+        let slot = own.or_else(|| self.idle.iter().position(Option::is_none));
+        if let Some(entry) = slot.and_then(|slot| self.idle.get_mut(slot)) {
             *entry = is_idle.then(|| current.into());
         }
     }
@@ -190,12 +190,12 @@ impl Shared {
         Ok(())
     }
 
-    /// Takes the next job for the calling thread, which counts as busy until [`Self::end_turn`]. If
-    /// there is none, the thread is recorded as idle and must sleep.
+    /// Takes the next job for the calling thread, which counts as busy until [`Self::finish_part`].
+    /// If there is none, the thread is recorded as idle and must sleep.
     fn take_job(&self) -> Option<ListArc<Node>> {
         let mut queue = self.queue.lock();
         let node = queue.nodes.pop_front();
-        queue.note_idle(node.is_none());
+        queue.set_idle(node.is_none());
         if node.is_some() {
             queue.busy = queue.busy.saturating_add(1);
         }
@@ -220,7 +220,7 @@ impl Shared {
     /// Records that the calling thread has done a part of a job, and will take the next one. `job`
     /// is the job's node if there is more to do, and goes to the tail of the queue. Returns the
     /// node if the job must be cancelled.
-    fn end_turn(&self, job: Option<ListArc<Node>>) -> Option<ListArc<Node>> {
+    fn finish_part(&self, job: Option<ListArc<Node>>) -> Option<ListArc<Node>> {
         let mut queue = self.queue.lock();
         queue.busy = queue.busy.saturating_sub(1);
         if queue.ended {
@@ -240,16 +240,16 @@ impl Shared {
     /// Returns the errors of [`UserThreads::start`].
     fn add_thread(&self) -> Result {
         // The guard of an `if let` would live until the end of its block.
-        let place = self.queue.lock().take_place();
-        let Some(number) = place else {
+        let slot = self.queue.lock().reserve_slot();
+        let Some(number) = slot else {
             return Ok(());
         };
-        let made = self.make_thread();
-        let (place, result) = match made {
-            Ok(thread) => (Place::Made(thread), Ok(())),
-            Err(error) => (Place::Free, Err(error)),
+        let started = self.make_thread();
+        let (slot, result) = match started {
+            Ok(thread) => (ThreadSlot::Started(thread), Ok(())),
+            Err(error) => (ThreadSlot::Free, Err(error)),
         };
-        self.queue.lock().set_place(number, place);
+        self.queue.lock().set_slot(number, slot);
         result
     }
 
@@ -285,14 +285,14 @@ impl Shared {
         }
     }
 
-    /// Takes a thread out of its place. Returns `None` if no place has a thread that has been
+    /// Takes a thread out of its slot. Returns `None` if no slot has a thread that has been
     /// created.
     fn take_thread(&self) -> Option<Thread> {
         let mut queue = self.queue.lock();
-        let made = |place: &&mut Place| matches!(place, Place::Made(_));
-        match core::mem::take(queue.threads.iter_mut().find(made)?) {
-            Place::Made(thread) => Some(thread),
-            Place::Free | Place::Making => None,
+        let started = |slot: &&mut ThreadSlot| matches!(slot, ThreadSlot::Started(_));
+        match core::mem::take(queue.threads.iter_mut().find(started)?) {
+            ThreadSlot::Started(thread) => Some(thread),
+            ThreadSlot::Free | ThreadSlot::Starting => None,
         }
     }
 }
@@ -305,7 +305,7 @@ impl Shared {
 ///
 /// # Invariants
 ///
-/// `shared` is valid until all threads have ended. A thread has a place in it from before its
+/// `shared` is valid until all threads have ended. A thread has a slot in it from before its
 /// creation until [`Self::stop`] waits for its end. `shared` is freed after [`Self::stop`] has
 /// found no thread.
 pub(crate) struct UserThreads {
@@ -381,7 +381,7 @@ impl UserThreads {
     /// would wait for its own end, nor while [`Self::start`] runs.
     pub(crate) fn stop(&self) {
         self.shared.end();
-        // From now on only a thread creates another one, and that has its place before its creator
+        // From now on only a thread creates another one, and that has its slot before its creator
         // ends.
         while let Some(thread) = self.shared.take_thread() {
             thread.stop();
@@ -421,7 +421,7 @@ unsafe extern "C" fn work(data: *mut c_void) -> bool {
         shared.put_back(node)
     } else {
         let again = node.job.clone().run().then_some(node);
-        shared.end_turn(again)
+        shared.finish_part(again)
     };
     if let Some(node) = cancelled {
         node.job.clone().cancel();

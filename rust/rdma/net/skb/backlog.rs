@@ -28,11 +28,11 @@ use kernel::{
 
 use crate::bindings;
 
-/// Divisor of the machine's memory. The quotient, but at most [`MOST`], is the limit of all
+/// Divisor of the machine's memory. The quotient, but at most [`MAX_TOTAL`], is the limit of all
 /// namespaces together.
 const PART_OF_MEMORY: usize = 16;
 /// Maximum limit of all namespaces together, in bytes.
-const MOST: usize = 512 << 20;
+const MAX_TOTAL: usize = 512 << 20;
 /// Divisor of the limit of all namespaces. The quotient is the limit of one namespace.
 const PART_OF_ALL: usize = 4;
 /// Number of bytes that each queue may have whatever other queues have, and that are not counted.
@@ -64,7 +64,7 @@ impl Backlog {
     pub fn new() -> Result<Arc<Self>> {
         // SAFETY: The function has no requirements.
         let memory = unsafe { bindings::total_memory() };
-        let total = (memory / PART_OF_MEMORY).min(MOST);
+        let total = (memory / PART_OF_MEMORY).min(MAX_TOTAL);
         Self::of(total / PART_OF_ALL, total)
     }
 
@@ -89,7 +89,7 @@ impl Backlog {
 pub struct Share {
     bytes: Atomic<usize>,
     /// Number of bytes of a namespace that must stay free for each byte in `bytes`.
-    leaves: usize,
+    free_factor: usize,
 }
 
 impl Share {
@@ -111,15 +111,15 @@ impl Share {
         Self::new(3)
     }
 
-    fn new(leaves: usize) -> Result<Arc<Self>> {
+    fn new(free_factor: usize) -> Result<Arc<Self>> {
         let bytes = Atomic::new(0);
-        Ok(Arc::new(Self { bytes, leaves }, GFP_KERNEL_ACCOUNT)?)
+        Ok(Arc::new(Self { bytes, free_factor }, GFP_KERNEL_ACCOUNT)?)
     }
 
     /// Returns whether one of the queues may have `bytes` in total while `free` bytes are free in
     /// its namespace.
     fn fits(&self, bytes: usize, free: usize) -> bool {
-        let taken = self.bytes.load(Relaxed).saturating_mul(self.leaves);
+        let taken = self.bytes.load(Relaxed).saturating_mul(self.free_factor);
         taken.saturating_add(bytes) <= free
     }
 }
@@ -134,14 +134,14 @@ pub type Shares = [Option<Arc<Share>>; 2];
 ///
 /// The number of bytes by which `bytes` exceeds [`FREE`] is counted for the queue in the backlog
 /// and in each of its shares.
-pub(super) struct Part {
+pub(super) struct QueueUsage {
     backlog: Arc<Backlog>,
     shares: Shares,
     /// Memory of the packets in the queue, in bytes.
     bytes: Atomic<usize>,
 }
 
-impl Part {
+impl QueueUsage {
     /// Creates the state of an empty queue.
     pub(super) fn new(backlog: Arc<Backlog>, shares: Shares) -> Self {
         Self {
@@ -170,7 +170,7 @@ impl Part {
     pub(super) fn add(&self, size: usize) {
         // Each addition and subtraction gets the preceding sum, so the excesses of all CPUs add up.
         let before = self.bytes.fetch_add(size, Relaxed);
-        let more = excess(before.wrapping_add(size)).wrapping_sub(excess(before));
+        let more = counted(before.wrapping_add(size)).wrapping_sub(counted(before));
         if more != 0 {
             self.backlog.used.fetch_add(more, Relaxed);
             ALL.fetch_add(more, Relaxed);
@@ -185,7 +185,7 @@ impl Part {
     #[inline]
     pub(super) fn subtract(&self, size: usize) {
         let before = self.bytes.fetch_sub(size, Relaxed);
-        let less = excess(before).wrapping_sub(excess(before.wrapping_sub(size)));
+        let less = counted(before).wrapping_sub(counted(before.wrapping_sub(size)));
         if less != 0 {
             self.backlog.used.fetch_sub(less, Relaxed);
             ALL.fetch_sub(less, Relaxed);
@@ -201,14 +201,14 @@ impl Part {
     }
 }
 
-impl Drop for Part {
+impl Drop for QueueUsage {
     fn drop(&mut self) {
         self.subtract(self.bytes.load(Relaxed));
     }
 }
 
 /// Returns the counted part of the bytes of a queue.
-fn excess(bytes: usize) -> usize {
+fn counted(bytes: usize) -> usize {
     bytes.saturating_sub(FREE)
 }
 
@@ -219,44 +219,48 @@ mod tests {
     const PACKET: usize = 1 << 10;
 
     /// Adds packets to a queue until it has no room. Returns their number.
-    fn fill(part: &Part) -> usize {
+    fn fill(usage: &QueueUsage) -> usize {
         let mut count = 0;
-        while part.has_room(PACKET) {
-            part.add(PACKET);
+        while usage.has_room(PACKET) {
+            usage.add(PACKET);
             count += 1;
         }
         count
     }
 
     /// Creates a queue of the kernel for each backlog.
-    fn parts(backlogs: &[&Arc<Backlog>]) -> Result<KVec<Part>> {
-        let mut parts = KVec::new();
+    fn usages(backlogs: &[&Arc<Backlog>]) -> Result<KVec<QueueUsage>> {
+        let mut usages = KVec::new();
         for backlog in backlogs {
-            let part = Part::new((*backlog).clone(), Shares::default());
-            parts.push(part, GFP_KERNEL)?;
+            let usage = QueueUsage::new((*backlog).clone(), Shares::default());
+            usages.push(usage, GFP_KERNEL)?;
         }
-        Ok(parts)
+        Ok(usages)
     }
 
     /// Creates queues of one payer.
-    fn parts_of(backlog: &Arc<Backlog>, shares: &Shares, count: usize) -> Result<KVec<Part>> {
-        let mut parts = KVec::new();
+    fn usages_of(
+        backlog: &Arc<Backlog>,
+        shares: &Shares,
+        count: usize,
+    ) -> Result<KVec<QueueUsage>> {
+        let mut usages = KVec::new();
         for _ in 0..count {
-            parts.push(Part::new(backlog.clone(), shares.clone()), GFP_KERNEL)?;
+            usages.push(QueueUsage::new(backlog.clone(), shares.clone()), GFP_KERNEL)?;
         }
-        Ok(parts)
+        Ok(usages)
     }
 
     /// Fills each queue. Returns the number of counted bytes of all queues.
-    fn fill_all(parts: &[Part]) -> usize {
-        let beyond = |part: &Part| excess(fill(part) * PACKET);
-        parts.iter().map(beyond).sum()
+    fn fill_all(usages: &[QueueUsage]) -> usize {
+        let beyond = |usage: &QueueUsage| counted(fill(usage) * PACKET);
+        usages.iter().map(beyond).sum()
     }
 
     #[test]
     fn queues_leave_about_as_much_as_they_take() -> Result {
         let backlog = Backlog::of(1 << 20, 4 << 20)?;
-        let queues = parts(&[&backlog; 16])?;
+        let queues = usages(&[&backlog; 16])?;
         let counts: [usize; 16] = core::array::from_fn(|index| fill(&queues[index]));
         assert!(counts[0] > 512 && counts[0] < 530);
         assert!(counts[1] > 256 && counts[1] < 280);
@@ -280,7 +284,7 @@ mod tests {
     fn a_queue_takes_what_is_free_for_it_and_no_more() -> Result {
         let backlog = Backlog::of(0, 0)?;
         let user = Share::of_user()?;
-        let queue = Part::new(backlog.clone(), [None, Some(user.clone())]);
+        let queue = QueueUsage::new(backlog.clone(), [None, Some(user.clone())]);
         assert!(!queue.has_room(FREE + 1));
         for _ in 0..2 {
             assert!(queue.has_room(FREE));
@@ -304,9 +308,9 @@ mod tests {
         let backlog = Backlog::of(1 << 20, 4 << 20)?;
         let shares: Shares = [None, Some(Share::of_user()?)];
         let mut taken = 0;
-        for part in &parts_of(&backlog, &shares, 100)? {
-            if part.has_room(HUGE) {
-                part.add(HUGE);
+        for usage in &usages_of(&backlog, &shares, 100)? {
+            if usage.has_room(HUGE) {
+                usage.add(HUGE);
                 taken += HUGE;
             }
         }
@@ -319,12 +323,12 @@ mod tests {
         // `truesize` of a packet of 4 KiB from this host.
         const LARGE: usize = 8704;
         let backlog = Backlog::of(1 << 20, 4 << 20)?;
-        let hogs = parts_of(&backlog, &[None, Some(Share::of_user()?)], 400)?;
-        for hog in &hogs {
-            assert!(hog.has_room(LARGE));
-            hog.add(LARGE);
+        let greedy = usages_of(&backlog, &[None, Some(Share::of_user()?)], 400)?;
+        for greedy_queue in &greedy {
+            assert!(greedy_queue.has_room(LARGE));
+            greedy_queue.add(LARGE);
         }
-        let other = Part::new(backlog.clone(), [None, Some(Share::of_user()?)]);
+        let other = QueueUsage::new(backlog.clone(), [None, Some(Share::of_user()?)]);
         for _ in 0..2 {
             assert!(other.has_room(LARGE));
             other.add(LARGE);
@@ -338,7 +342,7 @@ mod tests {
             Backlog::of(1 << 20, 1 << 20)?,
             Backlog::of(1 << 20, 1 << 20)?,
         );
-        let queues = parts(&[&first, &second])?;
+        let queues = usages(&[&first, &second])?;
         let (one, two) = (fill(&queues[0]), fill(&queues[1]));
         assert!(one > 512 && two < one && two > 256);
         drop(queues);
@@ -351,23 +355,23 @@ mod tests {
         let backlog = Backlog::of(1 << 20, 4 << 20)?;
         let users = [Share::of_user()?, Share::of_user()?, Share::of_user()?];
         let of = |user: usize| [None, Some(users[user].clone())];
-        let hogs = parts_of(&backlog, &of(0), 64)?;
-        let taken = fill_all(&hogs);
+        let greedy = usages_of(&backlog, &of(0), 64)?;
+        let taken = fill_all(&greedy);
         assert!(taken > 480 << 10 && taken <= 512 << 10);
         assert_eq!(users[0].bytes.load(Relaxed), taken);
         // The second user takes half of the remaining bytes, and the third a quarter.
         let (second, third) = (
-            parts_of(&backlog, &of(1), 64)?,
-            parts_of(&backlog, &of(2), 64)?,
+            usages_of(&backlog, &of(1), 64)?,
+            usages_of(&backlog, &of(2), 64)?,
         );
         let (two, three) = (fill_all(&second), fill_all(&third));
         assert!(two > 230 << 10 && two < 280 << 10);
         assert!(three > 100 << 10 && three < 140 << 10);
         // The queues of the kernel have no payer.
-        let kernel = parts(&[&backlog])?;
+        let kernel = usages(&[&backlog])?;
         assert!(fill_all(&kernel) > 2 * FREE);
         assert_eq!(backlog.used.load(Relaxed), ALL.load(Relaxed));
-        drop((hogs, second, third, kernel));
+        drop((greedy, second, third, kernel));
         assert!(users.iter().all(|user| user.bytes.load(Relaxed) == 0));
         assert_eq!(backlog.used.load(Relaxed), 0);
         assert_eq!(ALL.load(Relaxed), 0);
@@ -378,7 +382,7 @@ mod tests {
     fn a_queue_leaves_room_for_others_of_its_user() -> Result {
         let backlog = Backlog::of(1 << 20, 4 << 20)?;
         let user = Share::of_user()?;
-        let queues = parts_of(&backlog, &[None, Some(user.clone())], 2)?;
+        let queues = usages_of(&backlog, &[None, Some(user.clone())], 2)?;
         let (one, two) = (fill(&queues[0]) * PACKET, fill(&queues[1]) * PACKET);
         assert!(one > 340 << 10 && one < 360 << 10);
         assert!(two > 4 * FREE);
@@ -391,15 +395,15 @@ mod tests {
     fn users_of_a_cgroup_take_a_quarter_of_a_namespace() -> Result {
         let backlog = Backlog::of(1 << 20, 4 << 20)?;
         let (cgroup, stranger) = (Share::of_cgroup()?, Share::of_user()?);
-        let mut hogs = KVec::new();
+        let mut greedy = KVec::new();
         for _ in 0..32 {
             let shares = [Some(cgroup.clone()), Some(Share::of_user()?)];
-            hogs.push(Part::new(backlog.clone(), shares), GFP_KERNEL)?;
+            greedy.push(QueueUsage::new(backlog.clone(), shares), GFP_KERNEL)?;
         }
-        assert!(fill_all(&hogs) <= 256 << 10);
-        let other = parts_of(&backlog, &[None, Some(stranger.clone())], 1)?;
+        assert!(fill_all(&greedy) <= 256 << 10);
+        let other = usages_of(&backlog, &[None, Some(stranger.clone())], 1)?;
         assert!(fill_all(&other) > 4 * FREE);
-        drop((hogs, other));
+        drop((greedy, other));
         assert_eq!(cgroup.bytes.load(Relaxed) + stranger.bytes.load(Relaxed), 0);
         Ok(())
     }
@@ -409,12 +413,12 @@ mod tests {
         let backlog = Backlog::of(1 << 20, 4 << 20)?;
         let (hostile, honest) = (Share::of_cgroup()?, Share::of_cgroup()?);
         let user = Share::of_user()?;
-        let hogs = parts_of(&backlog, &[Some(hostile), Some(user.clone())], 64)?;
-        let taken = fill_all(&hogs);
+        let greedy = usages_of(&backlog, &[Some(hostile), Some(user.clone())], 64)?;
+        let taken = fill_all(&greedy);
         assert!(taken > 230 << 10 && taken <= 256 << 10);
-        let other = parts_of(&backlog, &[Some(honest), Some(user.clone())], 1)?;
+        let other = usages_of(&backlog, &[Some(honest), Some(user.clone())], 1)?;
         assert!(fill_all(&other) > 4 * FREE);
-        drop((hogs, other));
+        drop((greedy, other));
         assert_eq!(user.bytes.load(Relaxed), 0);
         Ok(())
     }
@@ -427,8 +431,8 @@ mod tests {
         );
         let shares = [None, Some(Share::of_user()?)];
         let (here, there) = (
-            parts_of(&first, &shares, 64)?,
-            parts_of(&second, &shares, 64)?,
+            usages_of(&first, &shares, 64)?,
+            usages_of(&second, &shares, 64)?,
         );
         let (one, two) = (fill_all(&here), fill_all(&there));
         assert!(one > 480 << 10 && two > 230 << 10 && two < 280 << 10);

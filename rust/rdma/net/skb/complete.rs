@@ -52,10 +52,10 @@ impl Written {
     /// # Errors
     ///
     /// Returns `EAGAIN` if the sender has reached its tx limit, and `ENOMEM` if there is no memory.
-    fn charge(self, credit: &Arc<TxCount>) -> Result<*mut bindings::sk_buff> {
+    fn charge(self, tx_count: &Arc<TxCount>) -> Result<*mut bindings::sk_buff> {
         // SAFETY: By the type invariant `self` owns the buffer, which `alloc_skb_fclone()` created
         // and which has no clone. It was built without a destructor and a socket.
-        let sent = unsafe { credit.charge(self.0.as_ptr()) }?;
+        let sent = unsafe { tx_count.charge(self.0.as_ptr()) }?;
         // The buffer is the one to send, or the slot of its clone owns it.
         let _ = self.into_raw();
         Ok(sent)
@@ -99,7 +99,7 @@ impl TxPacket {
     }
 
     /// Sends the packet along `route` (`ip_local_out()`, `ip6_local_out()`), and counts it in
-    /// `credit` while it is in flight.
+    /// `tx_count` while it is in flight.
     ///
     /// The packet may be as long as the network device's MTU, even if ICMP messages have reduced
     /// the path's MTU. [`Route::attach`] names the exceptions.
@@ -114,14 +114,14 @@ impl TxPacket {
     /// than the MTU of the network device; `EAGAIN` if the sender has reached its tx limit;
     /// `ENETUNREACH` if the route is no longer valid; `ENOMEM` if there is no memory; otherwise the
     /// error of the IP layer. The packet is freed then.
-    pub fn send(self, route: &Route, credit: &Arc<TxCount>) -> Result {
+    pub fn send(self, route: &Route, tx_count: &Arc<TxCount>) -> Result {
         if self.network != route.network() {
             return Err(EINVAL);
         }
         let skb = self.skb.0.as_ptr();
         // SAFETY: The buffer is valid by the type invariant.
         let len = unsafe { (*skb).len as usize };
-        let skb = self.skb.charge(credit)?;
+        let skb = self.skb.charge(tx_count)?;
         let readers = rcu::read_lock();
         // SAFETY: This function owns the buffer, which has no entry yet, and sends or frees it
         // while `readers` lives.
@@ -133,14 +133,14 @@ impl TxPacket {
         // net/xfrm/xfrm_output.c, which dereferences the packet's socket).
         let socket = match route.is_protected() {
             true => ptr::null_mut(),
-            false => credit.socket(route.network()),
+            false => tx_count.socket(route.network()),
         };
         let code = match route.network() {
             // SAFETY: This function gives the complete buffer up, which has a route. `net` is the
-            // namespace of that route. The socket, if there is one, is valid as long as `credit`.
+            // namespace of that route. The socket, if there is one, is valid as long as `tx_count`.
             Network::V4 => unsafe { bindings::ip_local_out(net, socket, skb) },
             // SAFETY: This function gives the complete buffer up, which has a route. `net` is the
-            // namespace of that route. The socket, if there is one, is valid as long as `credit`.
+            // namespace of that route. The socket, if there is one, is valid as long as `tx_count`.
             Network::V6 => unsafe { bindings::ip6_local_out(net, socket, skb) },
         };
         sent(code)
@@ -192,7 +192,7 @@ impl TxFrame {
         self.0 .0.as_ptr()
     }
 
-    /// Sends the frame by `netdev` (`dev_queue_xmit()`), and counts it in `credit` while it is in
+    /// Sends the frame by `netdev` (`dev_queue_xmit()`), and counts it in `tx_count` while it is in
     /// flight.
     ///
     /// # Context
@@ -204,12 +204,12 @@ impl TxFrame {
     /// Returns `EINVAL` if the link-layer header is missing or not linear; `EAGAIN` if the sender
     /// has reached its tx limit; `ENOMEM` if there is no memory; otherwise the error of the
     /// queueing discipline or the device. The frame is freed then.
-    pub fn send(self, netdev: &Netdev, credit: &Arc<TxCount>) -> Result {
+    pub fn send(self, netdev: &Netdev, tx_count: &Arc<TxCount>) -> Result {
         let header = netdev.header_len();
         if self.linear().len() < header as usize {
             return Err(EINVAL);
         }
-        let skb = self.0.charge(credit)?;
+        let skb = self.0.charge(tx_count)?;
         // SAFETY: This function owns the buffer until it is sent. The device is held until after
         // that.
         unsafe { bindings::skb_set_dev(skb, netdev.as_ptr()) };

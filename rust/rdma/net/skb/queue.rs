@@ -7,7 +7,7 @@ use core::{pin::Pin, ptr::NonNull};
 use kernel::{ffi::c_int, prelude::*, sync::Arc, types::Opaque};
 
 use super::{
-    backlog::{Backlog, Part, Shares},
+    backlog::{Backlog, QueueUsage, Shares},
     RxFrame, RxSkb,
 };
 use crate::bindings;
@@ -26,14 +26,14 @@ const OVERHEAD: u32 = 768;
 ///
 /// # Invariants
 ///
-/// `list` is an initialised `struct sk_buff_head`, which owns its buffers. `part` counts the
+/// `list` is an initialised `struct sk_buff_head`, which owns its buffers. `usage` counts the
 /// `truesize` of each buffer in it.
 #[pin_data(PinnedDrop)]
 struct List {
     #[pin]
     list: Opaque<bindings::sk_buff_head>,
     limit: u32,
-    part: Part,
+    usage: QueueUsage,
 }
 
 // SAFETY: The list has a lock of its own. Socket buffers are not bound to a thread.
@@ -48,7 +48,7 @@ impl List {
             // INVARIANT: The list is initialised and empty.
             list <- Opaque::ffi_init(|list| unsafe { bindings::skb_queue_head_init(list) }),
             limit,
-            part: Part::new(backlog, shares),
+            usage: QueueUsage::new(backlog, shares),
         })
     }
 
@@ -112,7 +112,7 @@ impl List {
     unsafe fn has_room_for(&self, skb: NonNull<bindings::sk_buff>) -> bool {
         // SAFETY: The caller guarantees that `skb` is valid (see `# Safety`).
         let length = unsafe { skb.as_ref() }.len as usize;
-        self.len() < self.limit && self.part.has_room(length)
+        self.len() < self.limit && self.usage.has_room(length)
     }
 
     /// Appends a buffer that [`compact`] or [`copy_of`] returned.
@@ -131,10 +131,10 @@ impl List {
     ) -> Result<(), NonNull<bindings::sk_buff>> {
         // SAFETY: The caller guarantees that `skb` is valid (see `# Safety`).
         let size = unsafe { size_of(skb) };
-        if !self.part.has_room(size) {
+        if !self.usage.has_room(size) {
             return Err(skb);
         }
-        self.part.add(size);
+        self.usage.add(size);
         // SAFETY: The list is initialised by the type invariant. The caller gives the buffer up.
         unsafe { bindings::skb_queue_tail(self.list.get(), skb.as_ptr()) };
         Ok(())
@@ -151,7 +151,7 @@ impl List {
         // SAFETY: The caller guarantees that `skb` is valid, and gives it up (see `# Safety`).
         let skb = unsafe { compact(skb) }.unwrap_or_else(|skb| skb);
         // SAFETY: This function owns the valid buffer.
-        self.part.add(unsafe { size_of(skb) });
+        self.usage.add(unsafe { size_of(skb) });
         // SAFETY: The list is initialised by the type invariant. This function gives the buffer up.
         unsafe { bindings::skb_queue_head(self.list.get(), skb.as_ptr()) };
     }
@@ -166,7 +166,7 @@ impl List {
         let skb = NonNull::new(unsafe { bindings::skb_dequeue(self.list.get()) })?;
         // SAFETY: This function owns the valid buffer. Its `truesize` is what `append` or
         // `put_back` counted, since no other code had it in the list.
-        self.part.subtract(unsafe { size_of(skb) });
+        self.usage.subtract(unsafe { size_of(skb) });
         Some(skb)
     }
 

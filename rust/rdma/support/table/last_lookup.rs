@@ -93,13 +93,13 @@ impl<T> Default for LastLookup<T> {
 }
 
 impl<T: Send + Sync + 'static> Table<T> {
-    /// Does the same as [`Table::with`], but does not search for an object that `recent` caches.
+    /// Does the same as [`Table::with`], but does not search for an object that `cache` caches.
     ///
-    /// Stores the object that it finds in `recent`. Callable in any context but hard interrupts.
+    /// Stores the object that it finds in `cache`. Callable in any context but hard interrupts.
     #[inline]
     pub fn with_recent<R>(
         &self,
-        recent: &mut LastLookup<T>,
+        cache: &mut LastLookup<T>,
         id: u32,
         f: impl FnOnce(ArcBorrow<'_, T>) -> R,
     ) -> Option<R> {
@@ -107,13 +107,13 @@ impl<T: Send + Sync + 'static> Table<T> {
             // The generation is read before the search. An object that leaves the table later ends
             // this generation.
             let generation = self.generation.0.load(Ordering::Acquire);
-            if recent.generation != generation || recent.id != id {
+            if cache.generation != generation || cache.id != id {
                 let entry = self.load(id);
                 if entry.is_null() {
                     return None;
                 }
                 // INVARIANT: `load` has just found `entry` under `id`, after `generation` was read.
-                *recent = LastLookup {
+                *cache = LastLookup {
                     generation,
                     id,
                     entry,
@@ -127,12 +127,12 @@ impl<T: Send + Sync + 'static> Table<T> {
             // `ReadSections::within` is a full barrier, and so is the beginning of the wait, which
             // looks at the outermost section. So the table's reference is not given up before this
             // section ends.
-            Some(f(unsafe { Arc::<T>::borrow(recent.entry) }))
+            Some(f(unsafe { Arc::<T>::borrow(cache.entry) }))
         })
     }
 }
 
-#[kunit_tests(rrxe_recent)]
+#[kunit_tests(rrxe_last_lookup)]
 mod tests {
     use super::*;
     use crate::support::read_section::ReadSections;
@@ -149,42 +149,42 @@ mod tests {
         Ok(())
     }
 
-    fn look(table: &Table<u32>, recent: &mut LastLookup<u32>, id: u32) -> Option<u32> {
-        table.with_recent(recent, id, |number| *number)
+    fn look_up(table: &Table<u32>, cache: &mut LastLookup<u32>, id: u32) -> Option<u32> {
+        table.with_recent(cache, id, |number| *number)
     }
 
     #[test]
-    fn sees_what_comes_and_goes() -> Result {
-        let (table, mut recent) = (table()?, LastLookup::new());
-        assert_eq!(look(&table, &mut recent, 3), None);
+    fn follows_changes_of_the_table() -> Result {
+        let (table, mut cache) = (table()?, LastLookup::new());
+        assert_eq!(look_up(&table, &mut cache, 3), None);
         publish(&table, 3, 7)?;
         publish(&table, 4, 8)?;
         for (id, number) in [(3, 7), (3, 7), (4, 8), (4, 8), (3, 7)] {
-            assert_eq!(look(&table, &mut recent, id), Some(number));
+            assert_eq!(look_up(&table, &mut cache, id), Some(number));
         }
         drop(table.remove(3));
-        assert_eq!(look(&table, &mut recent, 3), None);
-        assert_eq!(look(&table, &mut recent, 4), Some(8));
+        assert_eq!(look_up(&table, &mut cache, 3), None);
+        assert_eq!(look_up(&table, &mut cache, 4), Some(8));
         drop(table.replace(4, Arc::new(9, GFP_KERNEL)?)?);
-        assert_eq!(look(&table, &mut recent, 4), Some(9));
+        assert_eq!(look_up(&table, &mut cache, 4), Some(9));
         drop(table.remove(4));
         publish(&table, 4, 10)?;
-        assert_eq!(look(&table, &mut recent, 4), Some(10));
+        assert_eq!(look_up(&table, &mut cache, 4), Some(10));
         Ok(())
     }
 
     #[test]
     fn tells_tables_apart() -> Result {
-        let (first, second, mut recent) = (table()?, table()?, LastLookup::new());
+        let (first, second, mut cache) = (table()?, table()?, LastLookup::new());
         publish(&first, 3, 1)?;
         publish(&second, 3, 2)?;
         for (table, number) in [(&first, 1), (&second, 2), (&first, 1)] {
-            assert_eq!(look(table, &mut recent, 3), Some(number));
+            assert_eq!(look_up(table, &mut cache, 3), Some(number));
         }
         drop(first);
         let third = table()?;
-        assert_eq!(look(&third, &mut recent, 3), None);
-        assert_eq!(look(&second, &mut recent, 3), Some(2));
+        assert_eq!(look_up(&third, &mut cache, 3), None);
+        assert_eq!(look_up(&second, &mut cache, 3), Some(2));
         Ok(())
     }
 }

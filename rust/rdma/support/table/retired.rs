@@ -122,9 +122,9 @@ mod tests {
     use kernel::sync::atomic::{ordering::Relaxed, Atomic};
 
     /// An object that counts itself while it exists.
-    struct Guest(Arc<Atomic<u32>>);
+    struct Counted(Arc<Atomic<u32>>);
 
-    impl Drop for Guest {
+    impl Drop for Counted {
         fn drop(&mut self) {
             self.0.fetch_add(u32::MAX, Relaxed);
         }
@@ -138,8 +138,8 @@ mod tests {
         let live = Arc::new(Atomic::new(0), GFP_KERNEL)?;
         for id in 0..MANY {
             live.fetch_add(1, Relaxed);
-            let guest = Arc::new(Guest(live.clone()), GFP_KERNEL)?;
-            table.reserve_exact(id)?.publish(guest);
+            let object = Arc::new(Counted(live.clone()), GFP_KERNEL)?;
+            table.reserve_exact(id)?.publish(object);
         }
         for id in 0..BATCH as u32 {
             assert_eq!(live.load(Relaxed), MANY);
