@@ -3,9 +3,9 @@
 //! Iteration over the network devices directly below another network device, such as the device
 //! below a VLAN or the ports of a bridge.
 //!
-//! `netdev_walk_all_lower_dev_rcu()` is no substitute for a walk over all levels. It records its
-//! path in an array of `MAX_NEST_DEV + 1` elements. While devices change during the walk, no lock
-//! limits the number of levels to that.
+//! A walk over all levels uses these iterators recursively, with a limit of its own. It must not
+//! use `netdev_walk_all_lower_dev_rcu()`, which records its path in an array of `MAX_NEST_DEV + 1`
+//! elements: while devices change during the walk, no lock limits the number of levels to that.
 
 use core::marker::PhantomData;
 

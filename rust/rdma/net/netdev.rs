@@ -320,8 +320,8 @@ impl Drop for Netdev {
     }
 }
 
-/// A place for a network device, which is cleared before the device is unregistered or leaves its
-/// network namespace.
+/// A place for a network device, which an [`Observer`] clears before the device is unregistered or
+/// leaves its network namespace.
 ///
 /// Its methods are callable in any context but hard interrupts.
 #[pin_data]

@@ -17,6 +17,7 @@ use crate::{
 pub struct NetId(usize);
 
 impl NetId {
+    /// Returns the identity of `net`. Callable in any context.
     pub(crate) fn of(net: *const bindings::net) -> Self {
         Self(net as usize)
     }
@@ -74,8 +75,9 @@ impl Drop for Net {
 pub trait Observer: Send + Sync + 'static {
     /// Handles the end of namespace `net`.
     ///
-    /// References to the namespace can no longer be taken. Its network devices are still
-    /// registered. After the return, nothing of this module may use the namespace.
+    /// Its network devices are still registered. References to it can no longer be taken, unless
+    /// the call comes from the end of the observer's registration. After the return, nothing of
+    /// this module may use the namespace.
     ///
     /// # Context
     ///

@@ -34,7 +34,8 @@ pub(super) struct Reception {
     /// The CPU that has received packets since all packets were last known to be handled, or
     /// [`NONE`] or [`SEVERAL`].
     cpu: Atomic<u32>,
-    /// Whether [`Self::is_over`] has returned `false`.
+    /// Whether [`Self::is_over`] has returned `false` since [`Self::record_packet`] last started a
+    /// grace period.
     awaited: Atomic<bool>,
 }
 

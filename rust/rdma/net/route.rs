@@ -484,7 +484,7 @@ unsafe fn vrf_of_index(net: *mut bindings::net, index: u32) -> u32 {
 ///
 /// `netdev` must be null or valid, and the caller must hold the RCU read lock.
 unsafe fn vrf_of(netdev: *const bindings::net_device) -> u32 {
-    // SAFETY: The caller guarantees what the call requires (see `# Safety`).
+    // SAFETY: The caller guarantees that `netdev` is null or valid, and holds the RCU read lock.
     unsafe { bindings::l3mdev_master_ifindex_rcu(netdev) }.unsigned_abs()
 }
 

@@ -210,7 +210,7 @@ fn wait_for_destructors() {
     wait_for_tasks();
 }
 
-/// What a sender does when it has reached its tx limit.
+/// The behaviour of a sender that has reached its tx limit.
 #[derive(Clone, Copy)]
 pub enum Excess {
     /// The sender waits.
@@ -228,9 +228,9 @@ pub struct TxLimit(Arc<TxCount>);
 impl TxLimit {
     /// Creates a tx limit of `limit` packets, and adds it to `all`.
     ///
-    /// `excess` tells what the sender does when it has reached the limit. `waker` is called when
-    /// packets have left, after [`TxCount::available`] has returned `false`. Must be called in
-    /// process context; may sleep.
+    /// `excess` is the behaviour of the sender at the limit. `waker` is called when packets have
+    /// left, after [`TxCount::available`] has returned `false`. Must be called in process context;
+    /// may sleep.
     ///
     /// # Errors
     ///

@@ -34,7 +34,7 @@ const DEPTH: u32 = 0xffff;
 /// distinguishes a section from the next one.
 const SERIAL: u32 = DEPTH + 1;
 
-/// Number of reads of a line before a waiter that may sleep does so.
+/// Number of reads of a line after which a waiter that may sleep sleeps for [`SLEEP`].
 const SPINS: u32 = 1000;
 /// Time for which a waiter sleeps after [`SPINS`] reads.
 const SLEEP: Delta = Delta::from_micros(50);
@@ -201,7 +201,7 @@ impl Line {
     }
 }
 
-/// What keeps a section's code on its CPU. The end of the section undoes it.
+/// The mechanism that keeps a section's code on its CPU. The end of the section undoes it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Hold {
     /// Nothing. The code runs in an interrupt, in a softirq or in an outermost section, each of

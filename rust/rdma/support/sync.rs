@@ -252,7 +252,7 @@ impl Drop for BottomHalvesOff {
     }
 }
 
-/// Lets another task run if the scheduler wants that (`cond_resched()`). Must be called in process
+/// Yields the CPU if the scheduler has requested it (`cond_resched()`). Must be called in process
 /// context; may sleep.
 pub fn cond_resched() {
     // SAFETY: The function requires process context only. In another context it warns.

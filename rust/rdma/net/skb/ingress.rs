@@ -44,7 +44,7 @@ impl Ingress {
     }
 }
 
-/// How a packet reached the socket.
+/// The way by which a packet reached the socket.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Arrival {
     /// The network devices by which the packet came in.
@@ -92,12 +92,13 @@ impl Arrival {
         };
         let slave = slave.unsigned_abs();
         let ingress = Ingress { device, slave };
-        // SAFETY: The caller guarantees what `is_looped` requires of `skb` (see `# Safety`), whose
-        // device is `dev`.
+        // SAFETY: The caller guarantees that `skb` comes from a running callback (see `# Safety`).
+        // `dev` is its device.
         let is_looped = unsafe { is_looped(skb, dev, ingress) };
         let from_this_host = is_looped || {
-            // SAFETY: The caller guarantees what the function requires of `skb` and `network` (see
-            // `# Safety`). `dev` is the device of `skb`. The header is an IPv6 header.
+            // SAFETY: The caller guarantees that `skb` comes from a running callback, and that
+            // `network` points to its whole header (see `# Safety`), which is an IPv6 header. `dev`
+            // is the device of `skb`.
             !is_v4 && unsafe { is_of_this_host_v6(skb, network, dev, ingress) }
         };
         Self {
@@ -165,8 +166,9 @@ unsafe fn is_of_this_host_v6(
     // SAFETY: The caller guarantees that `dev` is the device of `skb` (see `# Safety`), so it is
     // valid under RCU.
     let port = unsafe { port_of(dev, ingress) };
-    // SAFETY: The caller guarantees what the function requires of `skb`, `network` and `dev` (see
-    // `# Safety`). `port` is valid under RCU.
+    // SAFETY: The caller guarantees that `skb` comes from a running callback, that `network` points
+    // to its whole IPv6 header, and that `dev` is its device (see `# Safety`). `port` is valid
+    // under RCU.
     let in_vrf = ingress.slave != 0 && unsafe { is_looped_in_vrf(skb, network, dev, port) };
     // SAFETY: `port` is valid under RCU, and the caller guarantees that `network` points to an IPv6
     // header (see `# Safety`).
@@ -175,8 +177,8 @@ unsafe fn is_of_this_host_v6(
 
 /// Returns whether this host sent an IPv6 packet that `vrf` received by `port`.
 ///
-/// The source address does not tell, since any process can send with an address that this host does
-/// not have (`IPV6_FREEBIND`). A VRF clears the mark of looped packets (`vrf_ip6_rcv()`,
+/// The source address does not show that, since any process can send with an address that this host
+/// does not have (`IPV6_FREEBIND`). A VRF clears the mark of looped packets (`vrf_ip6_rcv()`,
 /// drivers/net/vrf.c). A packet to an address of this host has the index of the device that has the
 /// address (`ip6_rcv_core()`, net/ipv6/ip6_input.c). But this host sent such a packet through the
 /// VRF, whose hardware address is the source address in the link-layer header
@@ -184,7 +186,7 @@ unsafe fn is_of_this_host_v6(
 ///
 /// A packet to a multicast group that the IP layer loops back has no link-layer header
 /// (`dev_loopback_xmit()`, net/core/dev.c). Nor has a packet from a device without a link layer,
-/// which cannot be told from a looped one.
+/// which cannot be distinguished from a looped one.
 ///
 /// # Safety
 ///

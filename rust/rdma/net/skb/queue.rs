@@ -42,6 +42,7 @@ unsafe impl Send for List {}
 unsafe impl Sync for List {}
 
 impl List {
+    /// Creates an initialiser for an empty queue.
     fn new(limit: u32, backlog: Arc<Backlog>, shares: Shares) -> impl PinInit<Self> {
         pin_init!(Self {
             // SAFETY: `list` is valid for writes while the closure runs.
@@ -164,7 +165,7 @@ impl List {
         }
         // SAFETY: The list is initialised by the type invariant.
         let skb = NonNull::new(unsafe { bindings::skb_dequeue(self.list.get()) })?;
-        // SAFETY: This function owns the valid buffer. Its `truesize` is what `append` or
+        // SAFETY: This function owns the valid buffer. Its `truesize` is the size that `append` or
         // `put_back` counted, since no other code had it in the list.
         self.usage.subtract(unsafe { size_of(skb) });
         Some(skb)

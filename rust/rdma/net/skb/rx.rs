@@ -46,7 +46,10 @@ unsafe impl Send for RxSkb {}
 /// The contents of the buffer's control block (`sk_buff.cb`) while an [`RxSkb`] owns the buffer.
 #[repr(C)]
 struct Control {
+    /// Whether the ICRC needs no check.
     trusted: bool,
+    /// The way by which the packet reached the socket. Empty if a QP of this host sent it without a
+    /// network.
     arrival: Arrival,
     /// QPN of the sender, if a QP of this host sent the packet without a network.
     sender: Option<u32>,
@@ -79,7 +82,7 @@ pub enum Discard {
     /// The packet has IP options, extension headers, bytes behind the datagram, or addresses that
     /// are no valid host addresses, or it was fragmented.
     IpHeader,
-    /// The packet is no RoCE packet, for this reason.
+    /// The packet is not a valid RoCE packet, for this reason.
     Malformed(DropReason),
     /// The ICRC is wrong.
     Checksum,
