@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a process shares with the driver: rings, doorbells, and their layout.
+//! Structures that the driver shares with the provider library of a process (librxe or librrxe):
+//! rings, doorbell pages, completion queue entries, and their layouts.
 
 pub(crate) mod cqe;
 pub mod doorbell;

@@ -1,16 +1,26 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Kernel abstractions for a soft-RoCE provider; all of its unsafe code lives here.
+//! Kernel abstractions for a soft-RoCE (RDMA) driver. This crate holds all unsafe code of the
+//! driver.
 //!
-//! A driver implements [`provider::Provider`], makes devices of it with [`device::Unregistered`] and
-//! lets users ask for them with [`device::link::LinkRegistration`]. ib_core then calls the table that `ops`
-//! builds: each thunk converts its arguments, makes one safe call and converts the result. The
-//! driver's objects lie by counted reference behind ib_core's (`verbs::object`); their only way back is a
-//! revocable [`verbs::upcall::Upcall`].
+//! A driver implements the trait [`provider::Provider`]. It creates its devices by
+//! [`device::Unregistered`]. [`device::link::LinkRegistration`] lets administrators create a device
+//! with `rdma link add`. ib_core calls the driver through the `struct ib_device_ops` that the
+//! module `ops` builds. Each function in that table converts its C arguments, makes one call of
+//! safe Rust code and converts the result.
 //!
-//! For its data path the driver finds here: [rings](abi::ring) shared with a process and their [mapping](abi::mmap), pinned
-//! memory ([`memory`]), [tables](support::table) read without locks, locks for softirq context ([`support::sync`]), and the network
-//! ([`net`]).
+//! An object of ib_core (for example a `struct ib_qp`) holds a counted reference to the driver's
+//! object (see `verbs::object`). The driver's object reaches ib_core's object only through a
+//! [`verbs::upcall::Upcall`], which can be revoked.
+//!
+//! The data path of a driver uses these modules:
+//!
+//! - [`abi::ring`]: rings that a process and the driver share. [`abi::mmap`] maps them into the
+//!   process.
+//! - [`memory`]: the memory of regions, pinned or on demand.
+//! - [`support::table`]: tables that are read without locks.
+//! - [`support::sync`]: locks for softirq context.
+//! - [`net`]: sockets, packets, routes and network devices.
 
 #![deny(missing_docs)]
 

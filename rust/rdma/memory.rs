@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Memory of a process as regions have it: pinned, or on demand.
+//! Memory that memory regions (MRs) expose: pinned memory, on-demand memory (ODP), device memory,
+//! dma-bufs, and memory of in-kernel consumers.
 
 pub(crate) mod copy;
 pub(crate) mod direct_map;
@@ -20,22 +21,23 @@ use crate::{
     verbs::mr::Access,
 };
 
-/// Whether `mm` is the address space of the calling thread. It is only compared. Any context.
+/// Returns whether `mm` is the address space of the calling thread. The pointer is only compared,
+/// never dereferenced. Any context.
 pub(crate) fn is_current_mm(mm: *const bindings::mm_struct) -> bool {
     let is_it = |current: &MmWithUser| core::ptr::eq(current.as_raw().cast(), mm);
     current!().mm().is_some_and(is_it)
 }
 
-/// Memory of a process.
+/// Memory of a process that a memory region exposes.
 pub enum RegionMemory {
-    /// It is always there.
+    /// Pinned memory: its pages stay in place until the region ends.
     Pinned(UserMemory),
-    /// It comes when it is used.
+    /// On-demand memory: its pages are made present by page faults.
     OnDemand(OnDemand),
 }
 
 impl RegionMemory {
-    /// Bytes in the range.
+    /// Returns the length of the range in bytes.
     pub fn length(&self) -> u64 {
         match self {
             Self::Pinned(memory) => memory.length(),
@@ -43,7 +45,7 @@ impl RegionMemory {
         }
     }
 
-    /// Whether it may be written at all.
+    /// Returns whether the memory may be written at all.
     pub fn is_writable(&self) -> bool {
         match self {
             Self::Pinned(memory) => memory.is_writable(),
@@ -51,13 +53,14 @@ impl RegionMemory {
         }
     }
 
-    /// Whether `len` bytes at `offset` are within the range.
+    /// Returns whether `len` bytes at `offset` (in bytes from the start of the range) are within
+    /// the range.
     pub fn contains(&self, offset: u64, len: u64) -> bool {
         let room = self.length().checked_sub(offset);
         room.is_some_and(|room| len <= room)
     }
 
-    /// The memory on demand, if it is that.
+    /// Returns the on-demand memory, or `None` if the memory is pinned.
     pub fn on_demand(&self) -> Option<&OnDemand> {
         match self {
             Self::Pinned(_) => None,
@@ -65,11 +68,14 @@ impl RegionMemory {
         }
     }
 
-    /// The same range for another access, if that takes other memory. Process context; sleeps.
+    /// Prepares the same range for other access rights, as `rereg_user_mr` requests. Returns `None`
+    /// if the present memory serves the new rights as well. Otherwise pins the range anew and
+    /// returns the new memory. Process context; sleeps.
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP` if it isn't pinned or shall not be, and those of [`UserMemory::pin_again`].
+    /// `EOPNOTSUPP` if the memory is on-demand and must be made writable, or if the memory is
+    /// pinned and `access` requests on-demand memory. The errors of [`UserMemory::pin_again`].
     pub fn again(&self, access: Access) -> Result<Option<Self>> {
         let enough = self.is_writable() || !access.writes();
         match self {

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Tracepoints (`include/trace/events/rrxe.h`): packets, drops, retransmissions, NAKs, states.
+//! Tracepoints of the driver (`include/trace/events/rrxe.h`): packets, drops, retransmissions, NAKs
+//! and QP state changes.
 //!
-//! One that nobody listens to costs a jump that is patched away. Its arguments are to be cheap, or
-//! worked out only when [`enabled`](packet_out_enabled) says so. Any context.
+//! A disabled tracepoint costs one static branch, which the kernel patches to a no-op. The
+//! arguments of a tracepoint must be cheap, or must be computed only while the tracepoint is
+//! enabled (see [`packet_out_enabled`]). All functions may be called in any context.
 
 #[cfg(CONFIG_TRACEPOINTS)]
 use kernel::bindings::tracepoint;
@@ -15,11 +17,13 @@ use roce::{
 
 use crate::device::IbDevice;
 
-/// Declares a tracepoint: a function that says whether somebody listens, and one that reports.
+/// Declares tracepoints. For each, it defines a function that returns whether the tracepoint is
+/// enabled, and a function that emits the event.
 macro_rules! events {
     ($($name:ident, $enabled:ident, $point:ident, $report:ident
         ($($argument:ident: $type:ty),*);)*) => {
-        // The key's lock class is an empty structure in this configuration; nobody here looks inside.
+        // `struct tracepoint` contains a static key, whose lock class is an empty structure in this
+        // configuration. Rust code does not access that field.
         #[allow(improper_ctypes)]
         extern "C" {
             $(
@@ -30,26 +34,29 @@ macro_rules! events {
             )*
         }
         $(
-            /// Whether somebody listens.
+            /// Returns whether the tracepoint is enabled.
             #[inline(always)]
             pub fn $enabled() -> bool {
                 #[cfg(CONFIG_TRACEPOINTS)]
                 {
-                    // SAFETY: `trace.c` defines the tracepoint, with its key.
+                    // SAFETY: `trace.c` defines the tracepoint together with its static key.
                     unsafe { kernel::jump_label::static_branch_unlikely!($point, tracepoint, key) }
                 }
                 #[cfg(not(CONFIG_TRACEPOINTS))]
                 false
             }
 
+            /// Emits the event.
+            ///
             /// # Safety
             ///
-            /// Strings must be valid.
+            /// Pointer arguments must point to valid, NUL-terminated strings.
             #[cold]
             unsafe fn $name($($argument: $type),*) {
                 #[cfg(CONFIG_TRACEPOINTS)]
                 {
-                    // SAFETY: As the caller promises; the rest is numbers.
+                    // SAFETY: The caller guarantees that pointer arguments are valid strings (see
+                    // `# Safety`). All other arguments are numbers.
                     unsafe { $report($($argument),*) };
                 }
                 #[cfg(not(CONFIG_TRACEPOINTS))]
@@ -82,7 +89,8 @@ events! {
         rust_do_trace_rrxe_qp_state(device: *const c_char, qpn: u32, from: u32, to: u32);
 }
 
-/// QP `qpn` sends a packet.
+/// Emits the events of a packet that QP `qpn` sends: `rrxe_packet_out`, `rrxe_retransmit` for a
+/// retransmission, and `rrxe_nak_out` for a NAK or RNR NAK.
 #[inline(always)]
 pub fn packet_out(device: &IbDevice, qpn: u32, transmit: &Transmit) {
     if packet_out_enabled() || retransmit_enabled() || nak_out_enabled() {
@@ -97,22 +105,24 @@ fn tell_out(device: &IbDevice, qpn: u32, transmit: &Transmit) {
     let (dest, psn) = (packet.bth.dest.get(), packet.bth.psn.get());
     let (opcode, length) = (packet.opcode(), packet.payload_len);
     if packet_out_enabled() {
-        // SAFETY: The name lives as long as the device.
+        // SAFETY: `device` is borrowed for the call, so its name is a valid string during the call.
         unsafe { report_packet_out(device.name_ptr(), qpn, dest, opcode, psn, length) };
     }
     if retransmit_enabled() && transmit.retransmission {
-        // SAFETY: As above.
+        // SAFETY: `device` is borrowed for the call, so its name is a valid string during the call.
         unsafe { report_retransmit(device.name_ptr(), qpn, dest, opcode, psn, length) };
     }
     if nak_out_enabled() {
         if let Some(syndrome) = nak(packet) {
-            // SAFETY: As above.
+            // SAFETY: `device` is borrowed for the call, so its name is a valid string during the
+            // call.
             unsafe { report_nak_out(device.name_ptr(), qpn, psn, syndrome) };
         }
     }
 }
 
-/// `packet` came for QP `qpn`, from its peer.
+/// Emits the events of a `packet` that QP `qpn` received from its peer: `rrxe_packet_in`, and
+/// `rrxe_nak_in` for a NAK or RNR NAK.
 #[inline(always)]
 pub fn packet_in(device: &IbDevice, qpn: u32, packet: &Packet) {
     if packet_in_enabled() || nak_in_enabled() {
@@ -126,43 +136,48 @@ fn tell_in(device: &IbDevice, qpn: u32, packet: &Packet) {
     let (dest, psn) = (packet.bth.dest.get(), packet.bth.psn.get());
     if packet_in_enabled() {
         let (opcode, length) = (packet.opcode(), packet.payload_len);
-        // SAFETY: The name lives as long as the device.
+        // SAFETY: `device` is borrowed for the call, so its name is a valid string during the call.
         unsafe { report_packet_in(device.name_ptr(), qpn, dest, opcode, psn, length) };
     }
     if nak_in_enabled() {
         if let Some(syndrome) = nak(packet) {
-            // SAFETY: As above.
+            // SAFETY: `device` is borrowed for the call, so its name is a valid string during the
+            // call.
             unsafe { report_nak_in(device.name_ptr(), qpn, psn, syndrome) };
         }
     }
 }
 
-/// QP `qpn` drops a packet, for `reason`.
+/// Emits `rrxe_drop` for a packet with the sequence number `psn` that QP `qpn` drops. `reason` is
+/// the name of a counter.
 #[inline(always)]
 pub fn drop_for_qp(device: &IbDevice, qpn: u32, psn: u32, reason: &CStr) {
     if drop_enabled() {
-        // SAFETY: The name lives as long as the device.
+        // SAFETY: `device` is borrowed for the call, so its name is a valid string. `reason` is
+        // borrowed, too.
         unsafe { report_drop(device.name_ptr(), qpn, psn, reason.as_ptr().cast()) };
     }
 }
 
-/// A packet is dropped that no QP could be blamed for, for `reason`.
+/// Emits `rrxe_drop` for a packet that is dropped before a QP was found for it. The event has the
+/// device name `-`, QPN 0 and PSN 0. `reason` is the name of a counter.
 #[inline(always)]
 pub fn drop_without_qp(reason: &CStr) {
     if drop_enabled() {
-        // SAFETY: Both are constant or borrowed.
+        // SAFETY: `c"-"` is static, and `reason` is borrowed for the call, so both are valid
+        // strings.
         unsafe { report_drop(c"-".as_ptr().cast(), 0, 0, reason.as_ptr().cast()) };
     }
 }
 
-/// QP `qpn` changes its state, between two of `enum ib_qp_state`. To be called if
-/// [`qp_state_enabled`].
+/// Emits `rrxe_qp_state` for QP `qpn`, which changes from the state `from` to the state `to` (both
+/// of `enum ib_qp_state`). Callers check [`qp_state_enabled`] first.
 pub fn qp_state(device: &IbDevice, qpn: u32, from: u32, to: u32) {
-    // SAFETY: The name lives as long as the device.
+    // SAFETY: `device` is borrowed for the call, so its name is a valid string during the call.
     unsafe { report_qp_state(device.name_ptr(), qpn, from, to) };
 }
 
-/// The syndrome of a NAK or RNR NAK.
+/// Returns the AETH syndrome of `packet` if it is a NAK or an RNR NAK, else `None`.
 fn nak(packet: &Packet) -> Option<u8> {
     match packet.body {
         Body::Ack(Aeth {

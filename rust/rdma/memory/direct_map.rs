@@ -1,41 +1,53 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The kernel's direct mapping, by which the data path reaches the memory of regions.
+//! The kernel's direct mapping, through which the data path accesses the memory of regions.
 //!
-//! Not every page that a process has is in it: `memfd_secret()` takes its pages out. Nor is every page that is in it
-//! memory: the direct mapping also has the registers of PCI devices that share them with their peers.
+//! Not every page that a process has mapped is in the direct mapping: `memfd_secret()` takes its
+//! pages out. Not everything in the direct mapping is memory: it also contains the registers of PCI
+//! devices that share them with other devices (P2PDMA).
 
 use core::ptr::NonNull;
 
 use crate::bindings;
 
-/// The address of `page` in the direct mapping, if the kernel may read it there. Whoever may write the page by
-/// another mapping may write it there, too. Any context but hard interrupts; may not sleep.
+/// Returns the address of `page` in the direct mapping, or `None` if the kernel cannot read the
+/// page there. Any context except hard interrupts; does not sleep.
 ///
-/// The answer holds as long as the page is pinned, or a process has it mapped: `secretmem_fault()` takes a page out
-/// before any process has it (mm/secretmem.c), and the other users of `set_direct_map_invalid_noflush()` take out only
-/// pages of the kernel's own (mm/vmalloc.c, mm/execmem.c). It does not hold for a pinned page in which the hardware finds
-/// a memory error later: `set_mce_nospec()` takes the page out (arch/x86/mm/pat/set_memory.c), and an access panics, as the
-/// machine check of an access to such memory does.
+/// If the page is writable through another mapping, it is writable at the returned address, too.
+///
+/// The address stays usable as long as the page is pinned, or a process has the page mapped:
+///
+/// - `secretmem_fault()` (mm/secretmem.c) takes a page out of the direct mapping before any process
+///   has the page mapped.
+/// - The other users of `set_direct_map_invalid_noflush()` (mm/vmalloc.c, mm/execmem.c) take out
+///   only pages of the kernel's own.
+///
+/// The exception is a pinned page in which the hardware finds a memory error later.
+/// `set_mce_nospec()` (arch/x86/mm/pat/set_memory.c) takes this page out of the direct mapping. An
+/// access to it then panics, as does the machine check that an access to memory with an error
+/// causes.
 ///
 /// # Safety
 ///
-/// `page` came from the kernel; it may be the number of a frame that is not memory.
+/// `page` must be a `struct page` pointer that a function of the kernel returned. It may be
+/// computed from a frame number that is no memory.
 pub(crate) unsafe fn address_of(page: *mut bindings::page) -> Option<NonNull<u8>> {
-    // SAFETY: The callee computes with the address only.
+    // SAFETY: The callee does arithmetic on the pointer and does not dereference it.
     let frame = unsafe { bindings::page_to_pfn(page) };
-    // SAFETY: The callee takes any number.
+    // SAFETY: The callee accepts any frame number.
     if !unsafe { bindings::pfn_valid(frame) } {
         return None;
     }
-    // SAFETY: The frame is valid, so `page` is.
+    // SAFETY: `pfn_valid()` accepted the frame number, so `page` points to an initialised `struct
+    // page`.
     if unsafe { bindings::is_pci_p2pdma_page(page) || bindings::is_device_private_page(page) } {
         return None;
     }
-    // SAFETY: As above (64 bit only: no more than the address is computed).
+    // SAFETY: `pfn_valid()` accepted the frame number, so `page` is valid. (On 64 bit, the only
+    // kind of kernel supported, the callee only computes the address.)
     let address = NonNull::new(unsafe { bindings::page_address(page) })?;
     let mut word = 0u64;
-    // SAFETY: `word` is valid for writes of its size; the callee catches faults of the source.
+    // SAFETY: `word` is valid for writes of its size. The callee catches faults of the source.
     let code = unsafe {
         bindings::copy_from_kernel_nofault(
             core::ptr::from_mut(&mut word).cast(),

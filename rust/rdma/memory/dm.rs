@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Device memory: what a process has of the device's own. A software device's is pages of the kernel, which the
-//! process maps at a place that follows from the handle (`include/uapi/rdma/rrxe-abi.h`).
+//! Device memory (DM, `struct ib_dm`): memory that a process allocates on the device. This device
+//! is software, so its device memory consists of pages of the kernel. The process maps them at an
+//! offset that follows from the handle of the object (`include/uapi/rdma/rrxe-abi.h`).
 
 use kernel::{
     error::{from_result, Error},
@@ -20,29 +21,32 @@ use crate::{
     verbs::{object::Object, ucontext},
 };
 
-/// The device memory that a process asks for.
+/// Request of a process for device memory.
 pub struct DmInit<'a> {
     mappings: &'a Arc<Mappings>,
-    /// Names it in the process's context, and tells where it is mapped.
+    /// Handle of the device memory in the process's context. It determines the mmap offset.
     handle: u32,
     length: u64,
 }
 
 impl DmInit<'_> {
-    /// How much is asked for, in bytes: from 1 to [`DeviceMemory::MAX`].
+    /// Returns the requested length in bytes, from 1 to [`DeviceMemory::MAX`].
     pub fn length(&self) -> u64 {
         self.length
     }
 
-    /// Bytes of memory that this takes: whole pages.
+    /// Returns the number of bytes that the allocation occupies: the length rounded up to whole
+    /// pages.
     pub fn size(&self) -> u64 {
         self.length.next_multiple_of(PAGE_SIZE as u64)
     }
 }
 
-/// Device memory: zeroed, charged to its process's memory cgroup, and mapped by the process if it wants to.
+/// Device memory: zeroed pages, charged to the memory cgroup of the process. The process may map
+/// them.
 ///
-/// It can't be mapped any more when this is dropped; regions and mappings that were made of it keep the pages.
+/// When this is dropped, the process cannot map the memory any more. Regions and mappings that
+/// already exist keep the pages.
 pub struct DeviceMemory {
     memory: Arc<SharedMemory>,
     length: u64,
@@ -50,18 +54,18 @@ pub struct DeviceMemory {
 }
 
 impl DeviceMemory {
-    /// The most bytes in one piece.
+    /// Largest length in bytes of one allocation.
     pub const MAX: u64 = bindings::RRXE_DM_STRIDE as u64;
 
-    /// Allocates it.
+    /// Allocates device memory, and reserves its mmap offset.
     ///
     /// # Context
     ///
-    /// Process; sleeps, and so does dropping it.
+    /// Process context; sleeps. Dropping the result sleeps, too.
     ///
     /// # Errors
     ///
-    /// `ENOMEM`; `EIO` if the context is going away.
+    /// `ENOMEM` if memory is short or the offset overflows; `EIO` if the context is going away.
     pub fn new(init: &DmInit<'_>) -> Result<Self> {
         let memory = Arc::new(SharedMemory::new(init.length as usize)?, GFP_KERNEL_ACCOUNT)?;
         let place = u64::from(init.handle)
@@ -75,13 +79,13 @@ impl DeviceMemory {
         })
     }
 
-    /// Whether `len` bytes at `offset` are within it.
+    /// Returns whether `len` bytes at `offset` (in bytes) are within the device memory.
     pub fn contains(&self, offset: u64, len: u64) -> bool {
         let room = self.length.checked_sub(offset);
         room.is_some_and(|room| len <= room)
     }
 
-    /// Its pages.
+    /// Returns the pages of the device memory.
     pub(crate) fn shared(&self) -> &Arc<SharedMemory> {
         &self.memory
     }
@@ -89,21 +93,24 @@ impl DeviceMemory {
 
 type DmObject<P> = Object<P, bindings::ib_dm>;
 
-/// The device memory behind ib_core's.
+/// Returns the driver's object of the device memory `memory`.
 ///
 /// # Safety
 ///
-/// `memory` must be device memory of `P` that exists for ib_core during all of `'a`.
+/// `memory` must be device memory of a device of `P`, and ib_core must not destroy it during `'a`.
 pub(crate) unsafe fn of<'a, P: Provider>(memory: *mut bindings::ib_dm) -> &'a DeviceMemory {
-    // SAFETY: As the caller promises.
+    // SAFETY: The caller guarantees that `memory` belongs to `P` and lives during `'a` (see `#
+    // Safety`).
     P::dm_memory(unsafe { DmObject::<P>::get(memory) })
 }
 
-/// Implements `alloc_dm`, for contexts that were granted it.
+/// Implements `alloc_dm` of `struct ib_device_ops`. Only contexts that were granted device memory
+/// may allocate it.
 ///
 /// # Safety
 ///
-/// To be called by ib_core, on a device and a context of `P`, by the method that makes device memory.
+/// To be called by ib_core only, with a device and a context of `P`, from the method
+/// `UVERBS_METHOD_DM_ALLOC`.
 pub(crate) unsafe extern "C" fn alloc<P: Provider>(
     device: *mut bindings::ib_device,
     context: *mut bindings::ib_ucontext,
@@ -111,7 +118,7 @@ pub(crate) unsafe extern "C" fn alloc<P: Provider>(
     attributes: *mut bindings::uverbs_attr_bundle,
 ) -> *mut bindings::ib_dm {
     let make = || {
-        // SAFETY: As the caller promises.
+        // SAFETY: The caller guarantees that `context` is a context of `P` (see `# Safety`).
         let context = unsafe { ucontext::of::<P>(context) };
         if !context.device_memory {
             return Err(unsupported());
@@ -121,12 +128,12 @@ pub(crate) unsafe extern "C" fn alloc<P: Provider>(
         if attr.length == 0 || attr.length > DeviceMemory::MAX {
             return Err(EINVAL);
         }
-        // It begins with a page. log₂ is asked for.
+        // Device memory starts at a page boundary. `alignment` is log₂ of bytes.
         if attr.alignment > PAGE_SIZE.trailing_zeros() {
             return Err(EINVAL);
         }
         let id = bindings::uverbs_attrs_alloc_dm_cmd_attr_ids_UVERBS_ATTR_ALLOC_DM_HANDLE;
-        // SAFETY: The method can't be called without this attribute.
+        // SAFETY: `UVERBS_ATTR_ALLOC_DM_HANDLE` is mandatory: the method is not called without it.
         let handle = unsafe { bindings::uverbs_attr_handle(attributes, id as u16) };
         let init = DmInit {
             mappings: &context.mappings,
@@ -141,17 +148,18 @@ pub(crate) unsafe extern "C" fn alloc<P: Provider>(
     make().unwrap_or_else(|error: Error| error.to_ptr())
 }
 
-/// Implements `dealloc_dm`. No region is registered of it any more.
+/// Implements `dealloc_dm` of `struct ib_device_ops`. No region over this device memory exists any
+/// more.
 ///
 /// # Safety
 ///
-/// To be called by ib_core, on device memory of `P`.
+/// To be called by ib_core only, with device memory of `P`.
 pub(crate) unsafe extern "C" fn dealloc<P: Provider>(
     memory: *mut bindings::ib_dm,
     _attributes: *mut bindings::uverbs_attr_bundle,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: This is the destruction, past the point where it can fail.
+        // SAFETY: This operation destroys the object, and nothing after this point can fail.
         drop(unsafe { DmObject::<P>::unmake(memory) });
         Ok(0)
     })

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Buffers that drivers export (dma-buf), as the CPUs see them.
+//! Buffers that other drivers export (dma-buf, `struct dma_buf`), accessed by the CPUs.
 //!
-//! rrxe has no DMA device that an exporter could map a buffer for, so the buffer is mapped into the kernel.
-//! A mapping alone doesn't keep the pages: the exporters of graphics drivers move a buffer that is mapped so to video memory, or
-//! swap it out (`ttm_bo_vmap()`, drivers/gpu/drm/ttm/ttm_bo_util.c). An attachment that is pinned does.
+//! rrxe has no DMA device for which an exporter could map a buffer, so the buffer is mapped into
+//! the kernel. A mapping alone does not keep the pages in place: the exporters of graphics drivers
+//! move a mapped buffer to video memory, or swap it out (`ttm_bo_vmap()`,
+//! drivers/gpu/drm/ttm/ttm_bo_util.c). A pinned attachment keeps the pages in place.
 
 use core::ptr::{self, NonNull};
 
@@ -19,22 +20,25 @@ use crate::{
     bindings, device::IbDevice, memory::extent::for_each_extent, support::error::unsupported,
 };
 
-/// The module whose buffers are refused. A pin is a flag there, and no count: whoever else attaches to a buffer and detaches
-/// again unpins it (`vmw_bo_pin_reserved()`, drivers/gpu/drm/vmwgfx/vmwgfx_bo.c).
+/// Name of the exporter module whose buffers are refused. In vmwgfx, a pin is a flag and not a
+/// count: another importer that attaches to a buffer and detaches again clears the pin
+/// (`vmw_bo_pin_reserved()`, drivers/gpu/drm/vmwgfx/vmwgfx_bo.c).
 const UNPINNABLE: &CStr = c"vmwgfx";
-/// The name that buffers of all exporters have that are no modules. Where the driver above is none, all of them are refused.
+/// Exporter name of each buffer whose exporter is built into the kernel. If vmwgfx is built in, all
+/// buffers with this name are refused.
 const BUILT_IN: &CStr = c"kernel";
 
-/// Whether the exporter of this name keeps a buffer in its place that others unpin.
+/// Returns whether the exporter named `name` counts pins, so that a pinned buffer stays in place
+/// when another importer unpins it.
 fn counts_pins(name: &CStr) -> bool {
     name != UNPINNABLE && (name != BUILT_IN || !cfg!(CONFIG_DRM_VMWGFX = "y"))
 }
 
-/// A buffer.
+/// Reference to an exported buffer.
 ///
 /// # Invariants
 ///
-/// A counted reference to a `struct dma_buf`.
+/// The pointer is a counted reference to a `struct dma_buf`.
 struct Buffer(NonNull<bindings::dma_buf>);
 
 impl Buffer {
@@ -43,38 +47,41 @@ impl Buffer {
     }
 
     fn len(&self) -> usize {
-        // SAFETY: It is valid by the type invariant.
+        // SAFETY: The pointer is a counted reference by the type invariant, so the buffer is valid.
         unsafe { bindings::dma_buf_size(self.as_raw()) }
     }
 
-    /// Whether a pin of ours keeps it in its place.
+    /// Returns whether a pin that this module takes keeps the buffer in place.
     fn can_be_pinned(&self) -> bool {
-        // SAFETY: It is valid by the type invariant. It counts its owner, which keeps the name, until it is freed
-        // (`dma_buf_export()`, `dma_buf_release()`, drivers/dma-buf/dma-buf.c).
+        // SAFETY: The pointer is a counted reference by the type invariant, so the buffer is valid.
+        // The buffer holds a count of its owner module, and with it the name, until the buffer is
+        // freed (`dma_buf_export()`, `dma_buf_release()`, drivers/dma-buf/dma-buf.c).
         counts_pins(unsafe { CStr::from_char_ptr(bindings::dma_buf_owner_name(self.as_raw())) })
     }
 
-    /// Whether its file was opened for writing, without which the process may not map it so either.
+    /// Returns whether the file of the buffer was opened for writing. Otherwise the process may not
+    /// map the buffer for writing, either.
     fn is_writable(&self) -> bool {
-        // SAFETY: It is valid by the type invariant.
+        // SAFETY: The pointer is a counted reference by the type invariant, so the buffer is valid.
         unsafe { bindings::dma_buf_is_writable(self.as_raw()) }
     }
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // SAFETY: The reference is given up once, here.
+        // SAFETY: The counted reference of the type invariant is given up once, here.
         unsafe { bindings::dma_buf_put(self.as_raw()) };
     }
 }
 
-/// The operations of an attachment whose owner pins the buffer, so that nobody needs to tell it of a move.
+/// Attachment operations without a callback for moves. The owner of the attachment pins the buffer,
+/// so the buffer does not move.
 static PINNED: bindings::dma_buf_attach_ops = bindings::dma_buf_attach_ops {
     allow_peer2peer: false,
     invalidate_mappings: None,
 };
 
-/// The attachment of an RDMA device to a buffer.
+/// Attachment of an RDMA device to a buffer (`struct dma_buf_attachment`).
 ///
 /// # Invariants
 ///
@@ -88,13 +95,13 @@ struct Attachment {
 impl Attachment {
     fn new(buffer: Buffer, device: &IbDevice) -> Result<Self> {
         let dev = device.embedded();
-        // SAFETY: Buffer and device are valid: the attachment holds a count of each. Exporters only read the operations, which
-        // are static.
+        // SAFETY: Buffer and device are valid: the result holds a count of each. Exporters only
+        // read the operations, which are static.
         let raw = unsafe {
             bindings::dma_buf_dynamic_attach(buffer.as_raw(), dev, &PINNED, ptr::null_mut())
         };
         let raw = NonNull::new(from_err_ptr(raw)?).ok_or(ENOMEM)?;
-        // INVARIANT: It was just made.
+        // INVARIANT: `dma_buf_dynamic_attach()` just attached `device` to `buffer`.
         Ok(Self {
             raw,
             buffer,
@@ -102,14 +109,16 @@ impl Attachment {
         })
     }
 
-    /// Calls `f` with the lock of the buffer's reservation object. Process context; sleeps.
+    /// Calls `f` with the lock of the buffer's reservation object (`dma_resv`) held. Process
+    /// context; sleeps.
     fn locked<R>(&self, f: impl FnOnce() -> R) -> R {
         let buffer = self.buffer.as_raw();
-        // SAFETY: The buffer is valid. The exporter's reservation object exists as long as the buffer. Taking the lock without
-        // an acquire context can't fail (`ww_mutex_lock()`, kernel/locking/mutex.c).
+        // SAFETY: The buffer is valid. The exporter's reservation object exists as long as the
+        // buffer. Taking the lock without an acquire context cannot fail (`ww_mutex_lock()`,
+        // kernel/locking/mutex.c).
         unsafe { bindings::dma_buf_lock(buffer) };
         let result = f();
-        // SAFETY: It was locked here.
+        // SAFETY: This function took the lock above.
         unsafe { bindings::dma_buf_unlock(buffer) };
         result
     }
@@ -117,12 +126,13 @@ impl Attachment {
 
 impl Drop for Attachment {
     fn drop(&mut self) {
-        // SAFETY: It is detached once, here.
+        // SAFETY: By the type invariant `raw` is an attachment to `buffer`. It is detached once,
+        // here.
         unsafe { bindings::dma_buf_detach(self.buffer.as_raw(), self.raw.as_ptr()) };
     }
 }
 
-/// A buffer that the exporter keeps in its place.
+/// Pinned buffer: the exporter keeps it in place.
 ///
 /// # Invariants
 ///
@@ -132,9 +142,10 @@ struct Pin(Attachment);
 impl Pin {
     fn new(attachment: Attachment) -> Result<Self> {
         let raw = attachment.raw.as_ptr();
-        // SAFETY: The attachment is valid, has operations, and the lock is held.
+        // SAFETY: The attachment is valid and has operations, and `locked` holds the lock.
         to_result(attachment.locked(|| unsafe { bindings::dma_buf_pin(raw) }))?;
-        // INVARIANT: It was just pinned. The exporter keeps a pinned buffer in its place.
+        // INVARIANT: `dma_buf_pin()` just pinned the attachment. The exporter keeps a pinned buffer
+        // in its place.
         Ok(Self(attachment))
     }
 
@@ -146,16 +157,17 @@ impl Pin {
 impl Drop for Pin {
     fn drop(&mut self) {
         let raw = self.0.raw.as_ptr();
-        // SAFETY: By the type invariant; it is unpinned once, here, with the lock held.
+        // SAFETY: The attachment is pinned by the type invariant. It is unpinned once, here, with
+        // the lock held.
         self.0.locked(|| unsafe { bindings::dma_buf_unpin(raw) });
     }
 }
 
-/// A buffer that is mapped.
+/// Buffer that is mapped into the kernel.
 ///
 /// # Invariants
 ///
-/// `map` is a mapping of all of the buffer of `pin`.
+/// `map` maps the whole buffer of `pin`.
 struct Mapping {
     map: bindings::iosys_map,
     pin: Pin,
@@ -165,9 +177,9 @@ impl Mapping {
     fn new(pin: Pin) -> Result<Self> {
         let mut map = bindings::iosys_map::default();
         let raw = pin.buffer().as_raw();
-        // SAFETY: The buffer is valid, and `map` during the call.
+        // SAFETY: The buffer is valid. `map` is valid for writes during the call.
         to_result(unsafe { bindings::dma_buf_vmap_unlocked(raw, &mut map) })?;
-        // INVARIANT: It was just mapped.
+        // INVARIANT: `dma_buf_vmap_unlocked()` just mapped the whole buffer.
         Ok(Self { map, pin })
     }
 
@@ -175,17 +187,18 @@ impl Mapping {
         self.pin.buffer().as_raw()
     }
 
-    /// Where it begins, if it is ordinary memory.
+    /// Returns the kernel address of the first byte of the buffer, if the buffer is ordinary
+    /// memory.
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP` for I/O memory, and for memory that doesn't begin with a page: regions are cut at the edges of
-    /// pages.
+    /// `EOPNOTSUPP` for I/O memory, and for memory that does not start at a page boundary: a region
+    /// is divided into blocks at page boundaries.
     fn address(&self) -> Result<usize> {
         if self.map.is_iomem {
             return Err(unsupported());
         }
-        // SAFETY: It is no I/O memory, so this is the member that is set.
+        // SAFETY: The mapping is no I/O memory, so `vaddr` is the union member that is set.
         let address = unsafe { self.map.__bindgen_anon_1.vaddr } as usize;
         match address % PAGE_SIZE {
             0 => Ok(address),
@@ -196,16 +209,17 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: It is unmapped once, here.
+        // SAFETY: By the type invariant `map` maps the buffer. It is unmapped once, here.
         unsafe { bindings::dma_buf_vunmap_unlocked(self.as_raw(), &mut self.map) };
     }
 }
 
-/// A range of a buffer that the CPUs may use.
+/// Range of a buffer that the CPUs may access.
 ///
 /// # Invariants
 ///
-/// The range is within the buffer, and CPU access in `direction` has begun.
+/// The range is within the buffer, and CPU access in `direction` has begun
+/// (`dma_buf_begin_cpu_access()`).
 pub(crate) struct DmaBuf {
     mapping: Mapping,
     start: usize,
@@ -214,14 +228,18 @@ pub(crate) struct DmaBuf {
 }
 
 impl DmaBuf {
-    /// Pins and maps `len` bytes at `start` of the buffer that the calling process has as file `fd`, for `device`, for
-    /// being written or only read. Process context; sleeps.
+    /// Pins and maps the buffer that the calling process has open as file `fd`, for `device`.
+    /// Begins CPU access to `len` bytes at `start` (in bytes), for reading, and for writing if
+    /// `writes`. Process context; sleeps.
     ///
     /// # Errors
     ///
-    /// `EBADF` if there is no such file, `EINVAL` if it isn't a buffer, one that its exporter can't map or
-    /// shorter; `EACCES` for writing to one that the process has for reading only; `EOPNOTSUPP` if it
-    /// isn't ordinary memory, or can't be pinned; and what its exporter returns.
+    /// - `EBADF` if the file `fd` does not exist.
+    /// - `EINVAL` if the file is no dma-buf, if its exporter cannot map it, or if the range is
+    ///   empty or beyond the buffer.
+    /// - `EACCES` if `writes`, and the process opened the file for reading only.
+    /// - `EOPNOTSUPP` if the buffer is no ordinary memory or cannot be pinned.
+    /// - The errors of the exporter.
     pub(crate) fn new(
         device: &IbDevice,
         fd: i32,
@@ -230,9 +248,9 @@ impl DmaBuf {
         writes: bool,
     ) -> Result<Self> {
         let (start, len) = (usize::try_from(start)?, usize::try_from(len)?);
-        // SAFETY: The callee checks the number.
+        // SAFETY: The callee checks the file number.
         let buffer = from_err_ptr(unsafe { bindings::dma_buf_get(fd) })?;
-        // INVARIANT: The callee has counted the reference.
+        // INVARIANT: `dma_buf_get()` took the reference that this value owns.
         let buffer = Buffer(NonNull::new(buffer).ok_or(EBADF)?);
         let end = start.checked_add(len).ok_or(EINVAL)?;
         if len == 0 || end > buffer.len() {
@@ -252,9 +270,10 @@ impl DmaBuf {
             false => bindings::dma_data_direction_DMA_FROM_DEVICE,
         };
         let raw = mapping.as_raw();
-        // SAFETY: The buffer is valid.
+        // SAFETY: `mapping` holds a reference to the buffer, so the buffer is valid.
         to_result(unsafe { bindings::dma_buf_begin_cpu_access(raw, direction) })?;
-        // INVARIANT: As was just checked and done.
+        // INVARIANT: The range was checked against the size of the buffer, and CPU access has
+        // begun.
         Ok(Self {
             mapping,
             start,
@@ -263,21 +282,21 @@ impl DmaBuf {
         })
     }
 
-    /// It was mapped for being written.
+    /// Returns whether CPU access for writing has begun.
     pub(crate) fn is_writable(&self) -> bool {
         self.direction == bindings::dma_data_direction_DMA_BIDIRECTIONAL
     }
 
-    /// Calls `visit` with address, in the kernel's direct mapping, and bytes of each stretch of its pages
-    /// that lie one behind the other.
+    /// Calls `visit` with the address (in the kernel's direct mapping) and the length in bytes of
+    /// each run of contiguous pages of the range, in order.
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP` for what isn't made of pages; what `visit` returns.
+    /// `EOPNOTSUPP` if the buffer is not made of pages; the errors of `visit`.
     pub(crate) fn for_each_extent(&self, visit: impl FnMut(usize, usize) -> Result) -> Result {
         let base = self.mapping.address()?;
-        // SAFETY: By the type invariants the range is within the buffer, which `self.mapping` maps; `new` refused an empty
-        // range.
+        // SAFETY: By the type invariants the range is within the buffer, which `self.mapping` maps.
+        // The range is not empty: `new` refuses empty ranges.
         unsafe { for_each_extent(base.wrapping_add(self.start), self.len, visit) }
     }
 }
@@ -285,8 +304,8 @@ impl DmaBuf {
 impl Drop for DmaBuf {
     fn drop(&mut self) {
         let buffer = self.mapping.as_raw();
-        // SAFETY: The buffer is valid; the access that began ends once, here. Nobody could be told of an
-        // error.
+        // SAFETY: The buffer is valid. By the type invariant CPU access has begun; it ends once,
+        // here. A destructor cannot return the error.
         let _ = unsafe { bindings::dma_buf_end_cpu_access(buffer, self.direction) };
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The pages behind what is mapped into the kernel.
+//! Pages behind an address range that is mapped into the kernel.
 
 use core::ffi::c_void;
 
@@ -15,19 +15,22 @@ use crate::{
     },
 };
 
-/// Pages that are looked at before others may run, and a kill ends it.
+/// Number of pages after which the loop yields the CPU (`cond_resched()`) and checks for a fatal
+/// signal.
 const LOOKED_AT_ONCE: usize = 512;
 
-/// Calls `visit` with address, in the kernel's direct mapping, and bytes of each stretch of pages, one behind the
-/// other, that hold the `len` bytes at the kernel's address `start`. Process context; may sleep.
+/// Calls `visit` with the address (in the kernel's direct mapping) and the length in bytes of each
+/// run of contiguous pages. Together the runs hold the `len` bytes at the kernel address `start`,
+/// in order. The first and the last page are passed as a whole. Process context; may sleep.
 ///
 /// # Errors
 ///
-/// `EOPNOTSUPP` for what isn't made of pages; `EINTR` if the process was killed; what `visit` returns.
+/// `EOPNOTSUPP` if the range is not made of pages; `EINTR` if the process was killed; the errors of
+/// `visit`.
 ///
 /// # Safety
 ///
-/// The bytes must be mapped during the call, and be at least one.
+/// The `len` bytes at `start` must stay mapped during the call. `len` must not be zero.
 pub(crate) unsafe fn for_each_extent(
     start: usize,
     len: usize,
@@ -35,14 +38,15 @@ pub(crate) unsafe fn for_each_extent(
 ) -> Result {
     let first = start & !(PAGE_SIZE - 1);
     let end = start.wrapping_add(len);
-    // SAFETY: The caller promises that the address is mapped.
+    // SAFETY: The caller guarantees that the range is mapped and not empty (see `# Safety`).
     let mut extent = (unsafe { page_at(first) }?, PAGE_SIZE);
     for (number, at) in (first..end).step_by(PAGE_SIZE).enumerate().skip(1) {
         if number % LOOKED_AT_ONCE == 0 {
             cond_resched();
             check_not_killed()?;
         }
-        // SAFETY: As above.
+        // SAFETY: `at` is the start of a page within the range, which the caller guarantees to be
+        // mapped.
         let page = unsafe { page_at(at) }?;
         if page == extent.0.wrapping_add(extent.1) {
             extent.1 = extent.1.saturating_add(PAGE_SIZE);
@@ -54,20 +58,20 @@ pub(crate) unsafe fn for_each_extent(
     visit(extent.0, extent.1)
 }
 
-/// Where the page that is mapped at `at` is in the direct mapping.
+/// Returns the address in the direct mapping of the page that is mapped at `at`.
 ///
 /// # Safety
 ///
 /// A page must be mapped at `at`.
 unsafe fn page_at(at: usize) -> Result<usize> {
     let at = at as *const c_void;
-    // SAFETY: The callee looks at the address only.
+    // SAFETY: The callee checks the address and does not dereference it.
     let page = if unsafe { bindings::is_vmalloc_addr(at) } {
-        // SAFETY: It is an address of that kind.
+        // SAFETY: `is_vmalloc_addr()` says that `at` is an address of the vmalloc area.
         unsafe { bindings::vmalloc_to_page(at) }
-    // SAFETY: The callee looks at the address only.
+    // SAFETY: The callee checks the address and does not dereference it.
     } else if unsafe { bindings::virt_addr_valid(at) } {
-        // SAFETY: It is in the direct mapping.
+        // SAFETY: `virt_addr_valid()` says that `at` is memory of the direct mapping.
         unsafe { bindings::virt_to_page(at) }
     } else {
         return Err(unsupported());
@@ -75,8 +79,8 @@ unsafe fn page_at(at: usize) -> Result<usize> {
     if page.is_null() {
         return Err(unsupported());
     }
-    // What was mapped by frame numbers need not be memory.
-    // SAFETY: It is the page of an address that is mapped, as the caller promises.
+    // A mapping that was made from frame numbers may contain frames that are no memory.
+    // SAFETY: `page` is the page of the address `at`, which the caller guarantees to be mapped.
     let address = unsafe { direct_map::address_of(page) }.ok_or_else(unsupported)?;
     Ok(address.as_ptr() as usize)
 }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Memory of the kernel's consumers: all of it, and lists of pages or pieces that work requests register.
+//! Memory of in-kernel consumers (ULPs). A region is either the whole direct mapping, or a list of
+//! pages or pieces that a work request registers (fast registration, `IB_WR_REG_MR`).
 //!
-//! Devices of this provider have no DMA device, so that an address for the device is the address of the
-//! kernel's own mapping. What isn't memory there is refused; that the rest is meant is the word of the
-//! consumer, who alone has the keys or gives them away.
+//! Devices of this driver have no DMA device, so a "DMA address" is a virtual address of the
+//! kernel. An address that is no memory of the direct mapping is refused. Otherwise the consumer is
+//! responsible for the address: it alone has the keys, or gives them to peers.
 
 use core::ptr::{self, NonNull};
 
@@ -18,12 +19,14 @@ use crate::{
     verbs::mr::{Access, Span},
 };
 
-/// Memory is there or not in pieces of this many bytes (`SUBSECTION_SIZE`), or bigger ones.
+/// Granularity in bytes at which memory is present or absent in the direct mapping:
+/// `SUBSECTION_SIZE` (2 MiB).
 const GRAIN: usize = 1 << 21;
 
-/// `len` bytes at `addr` of the kernel's direct mapping. Any context.
+/// Returns the span of `len` bytes at `addr` of the kernel's direct mapping, or `None` if a byte of
+/// the range is no memory there. Any context.
 ///
-/// Whoever has the key of such a region names any memory of the kernel, on purpose.
+/// A holder of the key of such a region can name any memory of the kernel. This is intended.
 #[inline]
 pub fn kernel_span(addr: u64, len: u32) -> Option<Span<'static>> {
     let start = usize::try_from(addr).ok()?;
@@ -31,7 +34,7 @@ pub fn kernel_span(addr: u64, len: u32) -> Option<Span<'static>> {
     let mut probe = start;
     loop {
         let byte = ptr::without_provenance::<u8>(probe);
-        // SAFETY: It only looks at the address.
+        // SAFETY: The callee checks the address and does not dereference it.
         if !unsafe { bindings::virt_addr_valid(byte.cast()) } {
             return None;
         }
@@ -41,35 +44,36 @@ pub fn kernel_span(addr: u64, len: u32) -> Option<Span<'static>> {
         }
         probe = next;
     }
-    // SAFETY: The range was just found to be memory of the direct mapping, which is always readable and
-    // writable; that it is meant is the consumer's word.
+    // SAFETY: The loop found that the range is memory of the direct mapping, which is always
+    // readable and writable; the consumer is responsible for the choice of the range.
     Some(unsafe { Span::direct(start, len as usize) })
 }
 
-/// Why a registration failed.
+/// Reason why a registration failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RegisterError {
-    /// The region is registered already.
+    /// The region is already registered.
     Valid,
-    /// The rights contradict one another.
+    /// The access rights contradict one another ([`Access::is_consistent`]).
     Access,
 }
 
-/// What a registration asks for.
+/// Parameters of a REG_MR work request (`struct ib_reg_wr`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Registration {
-    /// The new key.
+    /// Key under which the region becomes valid.
     pub key: u32,
-    /// The address of the first byte.
+    /// Address (IOVA) that peers and work requests use for the first byte.
     pub iova: u64,
-    /// What it may be used for.
+    /// Access rights of the region.
     pub access: Access,
 }
 
-/// The memory of a region for fast registration: free, or valid under a key.
+/// Memory of a region for fast registration (`ib_alloc_mr()`). The region is either free, or valid
+/// under a key.
 ///
-/// `map_mr_sg` lists pages or pieces for the next registration; a REG_MR makes them valid, and a LOCAL_INV or a
-/// peer's SEND WITH INVALIDATE frees the region again.
+/// `map_mr_sg` lists the pages or pieces for the next registration. A REG_MR work request makes
+/// them valid. A LOCAL_INV work request or a peer's SEND WITH INVALIDATE frees the region again.
 ///
 /// All methods may be called in any context.
 #[pin_data]
@@ -79,41 +83,47 @@ pub struct FastMemory {
     state: IrqSpinLock<State>,
 }
 
-/// What a region for fast registration may be made of.
+/// Kind of memory that a region for fast registration is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FastKind {
-    /// Pages, of which only the first and the last may be used in part.
+    /// Pages (`IB_MR_TYPE_MEM_REG`). Only the first and the last page may be used in part.
     Pages,
-    /// Pieces anywhere (`IB_MR_TYPE_SG_GAPS`).
+    /// Pieces of any address and size (`IB_MR_TYPE_SG_GAPS`).
     Gaps,
 }
 
+/// State of the region, under the region's lock.
+///
 /// # Invariants
 ///
-/// What both lists name was valid for reads and writes when it was listed; the consumer keeps it so while the
-/// region is valid. Their capacities are never exceeded, and equal; so is their kind.
+/// The memory that `listed` and `active` name was valid for reads and writes when it was listed;
+/// the consumer keeps its memory valid while the region is valid. Both lists have the same kind and
+/// the same capacity. The capacity is never exceeded.
 struct State {
     listed: Listed,
     active: Listed,
-    /// Set while the region is valid.
+    /// Present while the region is valid.
     registration: Option<Registration>,
 }
 
+/// List of the memory of a region, in the order of the region's bytes.
+///
 /// # Invariants
 ///
-/// The range of pages is within them if `len` isn't zero; pieces are in order, without gaps between what
-/// they stand for.
+/// Pages: if `len` is not zero, the range of `len` bytes at `first` is within the listed pages.
+/// Pieces: each piece starts at the byte of the region at which the piece before it ends.
 enum Listed {
     Pages {
         list: KVVec<NonNull<u8>>,
-        /// Where in the first page the range begins.
+        /// Offset in bytes of the range in the first page.
         first: usize,
         len: usize,
     },
     Pieces(KVVec<Piece>),
 }
 
-// SAFETY: Memory of the kernel is reachable from every thread; it is accessed by raw copies only.
+// SAFETY: Memory of the direct mapping is accessible from every thread. It is accessed only by raw
+// copies and atomics, never by Rust references.
 unsafe impl Send for Listed {}
 
 impl Listed {
@@ -138,10 +148,11 @@ impl Listed {
         }
     }
 
-    /// Adds memory of the direct mapping.
+    /// Appends `len` bytes of the direct mapping at `start`: one page, or one piece.
     fn add(&mut self, start: NonNull<u8>, len: usize) -> Result {
         let before = self.len();
-        // INVARIANT: Behind what is there. The capacity is kept.
+        // INVARIANT: The new piece starts at the byte at which the list ended.
+        // `push_within_capacity` keeps the capacity.
         match self {
             Self::Pages { list, .. } => list.push_within_capacity(start).map_err(|_| ENOMEM),
             Self::Pieces(list) => {
@@ -152,10 +163,11 @@ impl Listed {
         }
     }
 
-    /// Becomes the same as `other`, of the same kind.
+    /// Makes this list equal to `other`. Both lists have the same kind.
     fn copy(&mut self, other: &Self) {
         self.clear();
-        // INVARIANT: As the list that is copied; both have the same capacity.
+        // INVARIANT: `other` satisfies the invariants. Both lists have the same capacity, so
+        // nothing is truncated.
         match (self, other) {
             (
                 Self::Pages { list, first, len },
@@ -179,22 +191,23 @@ impl Listed {
         }
     }
 
-    /// Its bytes.
+    /// Returns the length of the range in bytes.
     fn len(&self) -> usize {
         match self {
             Self::Pages { len, .. } => *len,
-            // The sum does not wrap, as was checked when it was listed.
+            // `add` checked that the sum does not overflow.
             Self::Pieces(list) => list
                 .last()
                 .map_or(0, |piece| piece.before.wrapping_add(piece.len)),
         }
     }
 
-    /// `len` bytes at `offset`, if they are there.
+    /// Returns the span of `len` bytes at `offset`, or `None` if they are not within the range.
     ///
     /// # Safety
     ///
-    /// The memory that the list names must be valid for reads and writes as long as the result is used.
+    /// The memory that the list names must be valid for reads and writes while the result is in
+    /// use.
     unsafe fn span(&self, offset: usize, len: usize) -> Option<Span<'_>> {
         if offset > self.len() || len > self.len().wrapping_sub(offset) {
             return None;
@@ -202,19 +215,21 @@ impl Listed {
         Some(match self {
             Self::Pages { list, first, .. } => {
                 let start = first.wrapping_add(offset);
-                // SAFETY: The range was just checked, and is within the pages by the type invariant, so the sum does not
-                // wrap; the caller promises the rest.
+                // SAFETY: The check above, with the type invariant, shows that the bytes are within
+                // the pages, so the sum does not overflow. The caller guarantees that the memory is
+                // valid (see `# Safety`).
                 unsafe { Span::new(list, PAGE_SIZE.trailing_zeros(), start, len, true) }
             }
-            // SAFETY: The range was just checked; the pieces are in order by the type invariant; the caller promises the
-            // rest.
+            // SAFETY: The check above shows that the bytes are within the pieces, which are in
+            // order by the type invariant. The caller guarantees that the memory is valid (see `#
+            // Safety`).
             Self::Pieces(list) => unsafe { Span::gathered(list, offset, len) },
         })
     }
 }
 
 impl FastMemory {
-    /// A free region of at most `max` pages or pieces. Process context.
+    /// Creates a free region for at most `max` pages or pieces. Process context; may sleep.
     ///
     /// # Errors
     ///
@@ -235,24 +250,25 @@ impl FastMemory {
         )
     }
 
-    /// What it is made of.
+    /// Returns the kind of memory that the region is made of.
     pub(crate) fn kind(&self) -> FastKind {
         self.kind
     }
 
-    /// Begins a new list.
+    /// Empties the list for the next registration.
     pub(crate) fn begin(&self) {
         self.state.lock().listed.clear();
     }
 
-    /// Adds the page at `addr` to the list.
+    /// Appends the page at the kernel address `addr` to the list for the next registration.
     ///
     /// # Errors
     ///
-    /// `ENOMEM` if the list is full, `EFAULT` if there is no memory.
+    /// `ENOMEM` if the list is full; `EFAULT` if `addr` is not the start of a page of the direct
+    /// mapping.
     pub(crate) fn list(&self, addr: u64) -> Result {
         let start = ptr::with_exposed_provenance_mut::<u8>(usize::try_from(addr)?);
-        // SAFETY: It only looks at the address.
+        // SAFETY: The callee checks the address and does not dereference it.
         if !unsafe { bindings::virt_addr_valid(start.cast()) } || addr % PAGE_SIZE as u64 != 0 {
             return Err(EFAULT);
         }
@@ -260,11 +276,13 @@ impl FastMemory {
         self.state.lock().listed.add(start, PAGE_SIZE)
     }
 
-    /// Adds `len` bytes at `addr` to the list, of a region with gaps.
+    /// Appends the piece of `len` bytes at the kernel address `addr` to the list for the next
+    /// registration. The region must be of the kind [`FastKind::Gaps`].
     ///
     /// # Errors
     ///
-    /// `ENOMEM` if the list is full, `EFAULT` if there is no memory, `EINVAL` if it is too much.
+    /// `ENOMEM` if the list is full; `EFAULT` if the range is no memory of the direct mapping;
+    /// `EINVAL` if the total length overflows.
     pub(crate) fn list_piece(&self, addr: u64, len: u32) -> Result {
         kernel_span(addr, len).ok_or(EFAULT)?;
         let start = ptr::with_exposed_provenance_mut(usize::try_from(addr)?);
@@ -272,11 +290,12 @@ impl FastMemory {
         self.state.lock().listed.add(start, len as usize)
     }
 
-    /// Ends the list: the range is `len` bytes from `iova` on, which says where in the first page.
+    /// Completes a list of pages: the range is `length` bytes. The offset of its first byte in the
+    /// first page is that of `iova` in its page.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if it isn't within the pages.
+    /// `EINVAL` if the range is not within the listed pages, or the region is not made of pages.
     pub(crate) fn end(&self, iova: u64, length: u64) -> Result {
         let mut state = self.state.lock();
         let Listed::Pages { list, first, len } = &mut state.listed else {
@@ -289,16 +308,18 @@ impl FastMemory {
             state.listed.clear();
             return Err(EINVAL);
         }
-        // INVARIANT: Just checked.
+        // INVARIANT: The check above shows that the range is within the listed pages.
         (*first, *len) = (start, length);
         Ok(())
     }
 
-    /// Makes what is listed valid.
+    /// Makes the listed memory valid under the key of `registration`, as a REG_MR work request
+    /// demands. The list is copied, so a later `map_mr_sg` does not change the valid region.
     ///
     /// # Errors
     ///
-    /// [`RegisterError`].
+    /// [`RegisterError::Access`] if the access rights contradict one another;
+    /// [`RegisterError::Valid`] if the region is already registered.
     pub fn register(&self, registration: Registration) -> Result<(), RegisterError> {
         if !registration.access.is_consistent() {
             return Err(RegisterError::Access);
@@ -313,7 +334,7 @@ impl FastMemory {
         Ok(())
     }
 
-    /// Frees the region if `key` is its key; whether it was.
+    /// Frees the region if it is valid under `key`. Returns whether it was.
     pub fn invalidate(&self, key: u32) -> bool {
         let mut state = self.state.lock();
         let valid = matches!(state.registration, Some(registration) if registration.key == key);
@@ -323,14 +344,17 @@ impl FastMemory {
         valid
     }
 
-    /// Whether the region is valid under `key`, and `allows` says that its rights suffice.
+    /// Returns whether the region is valid under `key` and `allows` returns true for its access
+    /// rights.
     pub fn grants(&self, key: u32, allows: impl FnOnce(Access) -> bool) -> bool {
         let registration = self.state.lock().registration;
         registration.is_some_and(|found| found.key == key && allows(found.access))
     }
 
-    /// Runs `f` on `len` bytes at `addr`, if the region is valid under `key`, `allows` says that its rights
-    /// suffice and the range is within it. `f` must not sleep, nor use the region.
+    /// Runs `f` on the span of `len` bytes at `addr` and returns its result. Returns `None` if the
+    /// region is not valid under `key`, if `allows` refuses its access rights, or if the range is
+    /// not within the region. `f` runs with a spinlock held and interrupts disabled. It must not
+    /// sleep, nor use the region.
     #[inline]
     pub fn with<R>(
         &self,
@@ -345,7 +369,8 @@ impl FastMemory {
             .registration
             .filter(|found| found.key == key && allows(found.access))?;
         let offset = usize::try_from(addr.checked_sub(registration.iova)?).ok()?;
-        // SAFETY: The region is valid, so the consumer keeps its memory, as the invariant of `State` says.
+        // SAFETY: The region is valid. By the invariant of `State` the consumer keeps its memory
+        // valid meanwhile.
         unsafe { state.active.span(offset, len as usize) }.map(f)
     }
 }

@@ -2,9 +2,9 @@
 
 //! Access to the bytes of memory regions.
 //!
-//! A [`Span`] is the only way to the bytes of a region. It is bounded when it is made, works block
-//! by block, and copies by the kernel's `memcpy()`: the process may change the memory meanwhile, so
-//! no Rust reference to it ever exists.
+//! A [`Span`] is the only way to access the bytes of a region. Its bounds are checked when it is
+//! created. It copies block by block, by the kernel's `memcpy()`. The process may change the memory
+//! at any time, so no Rust reference to the bytes ever exists.
 
 use core::{
     ptr::{self, NonNull},
@@ -16,24 +16,25 @@ use roce::wr::AtomicOp;
 
 use crate::bindings;
 
-/// Why a span could not be used as asked.
+/// Reason why an access to a span failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpanFault {
-    /// The range isn't within the span.
+    /// The range is not within the span.
     Range,
     /// The bytes may only be read.
     ReadOnly,
-    /// An atomic's operand isn't 8 aligned bytes.
+    /// The operand of an atomic is not 8 naturally aligned, contiguous bytes.
     Alignment,
 }
 
-/// A granted, bounded range of a region's bytes. Any context.
+/// Range of a region's bytes to which access was granted. Any context.
 ///
 /// # Invariants
 ///
-/// Each of `blocks` is where 2^`shift` bytes begin, at least a page and aligned to their size; or they are
-/// pieces of any size. Bytes `start .. start + len`, counted from the beginning of the first, are within
-/// them, and valid for reads, and for writes if `writable`, for `'a`. The other bytes of the blocks need not be.
+/// Each element of `blocks` is either the start of a block of 2^`shift` bytes (at least a page, and
+/// aligned to its size), or a piece of any size. The bytes `start .. start + len`, counted from the
+/// start of the first block or piece, are within the blocks. These bytes are valid for reads, and
+/// for writes if `writable`, during `'a`. The other bytes of the blocks need not be valid.
 #[derive(Clone, Copy)]
 pub struct Span<'a> {
     blocks: Blocks<'a>,
@@ -43,25 +44,25 @@ pub struct Span<'a> {
     writable: bool,
 }
 
-/// Where the blocks of a span are.
+/// Location of the blocks of a span.
 #[derive(Clone, Copy)]
 enum Blocks<'a> {
-    /// Here and there.
+    /// Blocks of 2^`shift` bytes at the listed addresses.
     List(&'a [NonNull<u8>]),
-    /// One after the other, from address zero.
+    /// Blocks of 2^`shift` bytes, contiguous from address zero: an offset is an address.
     Direct,
-    /// Of any size, here and there.
+    /// Pieces of any size.
     Pieces(&'a [Piece]),
 }
 
-/// A piece of a region that isn't made of pages.
+/// Piece of a region that is not made of pages.
 #[derive(Clone, Copy)]
 pub(crate) struct Piece {
-    /// Its first byte.
+    /// Address of the first byte of the piece.
     pub(crate) start: NonNull<u8>,
-    /// How many bytes of the region are before its own.
+    /// Offset in bytes of the piece in the region: the total length of the pieces before it.
     pub(crate) before: usize,
-    /// Its length.
+    /// Length of the piece in bytes.
     pub(crate) len: usize,
 }
 
@@ -80,12 +81,13 @@ impl Blocks<'_> {
 }
 
 impl<'a> Span<'a> {
-    /// The span of `len` bytes at `start` of `blocks`.
+    /// Creates the span of `len` bytes at offset `start` of `blocks`.
     ///
     /// # Safety
     ///
-    /// `blocks` must begin blocks of 2^`shift` bytes as the type's invariants say, and the `len` bytes be in them, and valid
-    /// for reads, and for writes if `writable`, for `'a`.
+    /// Each element of `blocks` must be the start of a block of 2^`shift` bytes, as the type
+    /// invariants demand. The `len` bytes must be within the blocks. They must be valid for reads,
+    /// and for writes if `writable`, during `'a`.
     #[inline]
     pub(crate) unsafe fn new(
         blocks: &'a [NonNull<u8>],
@@ -94,7 +96,7 @@ impl<'a> Span<'a> {
         len: usize,
         writable: bool,
     ) -> Self {
-        // INVARIANT: As the caller promises.
+        // INVARIANT: The caller guarantees the invariants (see `# Safety`).
         Self {
             blocks: Blocks::List(blocks),
             shift,
@@ -104,14 +106,15 @@ impl<'a> Span<'a> {
         }
     }
 
-    /// The span of `len` bytes at the kernel's address `start`.
+    /// Creates the span of `len` bytes at the kernel address `start`.
     ///
     /// # Safety
     ///
-    /// They must be valid for reads and writes for `'a`.
+    /// The bytes must be valid for reads and writes during `'a`.
     #[inline]
     pub(crate) unsafe fn direct(start: usize, len: usize) -> Self {
-        // INVARIANT: As the caller promises.
+        // INVARIANT: The blocks cover all addresses. The caller guarantees that the bytes are valid
+        // (see `# Safety`).
         Self {
             blocks: Blocks::Direct,
             shift: PAGE_SIZE.trailing_zeros(),
@@ -121,14 +124,15 @@ impl<'a> Span<'a> {
         }
     }
 
-    /// The span of `len` bytes at `start` of `pieces`.
+    /// Creates the span of `len` bytes at offset `start` of `pieces`.
     ///
     /// # Safety
     ///
-    /// `pieces` must be in order, without gaps between the bytes of the region that they hold. The `len` bytes must be in
-    /// them, and valid for reads and writes for `'a`.
+    /// `pieces` must be in the order of the region's bytes, without gaps: `before` of each is the
+    /// end of the piece before it. The `len` bytes must be within the pieces. They must be valid
+    /// for reads and writes during `'a`.
     pub(crate) unsafe fn gathered(pieces: &'a [Piece], start: usize, len: usize) -> Self {
-        // INVARIANT: As the caller promises.
+        // INVARIANT: The caller guarantees the invariants (see `# Safety`).
         Self {
             blocks: Blocks::Pieces(pieces),
             shift: 0,
@@ -138,29 +142,30 @@ impl<'a> Span<'a> {
         }
     }
 
-    /// Its bytes.
+    /// Returns the length of the span in bytes.
     #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// It has no bytes.
+    /// Returns whether the span has no bytes.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// `len` bytes at `offset` of it.
+    /// Returns the span of `len` bytes at `offset` (in bytes) of this span.
     ///
     /// # Errors
     ///
-    /// [`SpanFault::Range`].
+    /// [`SpanFault::Range`] if the bytes are not within this span.
     #[inline]
     pub fn part(&self, offset: usize, len: usize) -> Result<Span<'a>, SpanFault> {
         if offset > self.len || len > self.len.wrapping_sub(offset) {
             return Err(SpanFault::Range);
         }
-        // INVARIANT: A part of a valid range, so the sum does not wrap.
+        // INVARIANT: The check above shows that the part is within this span, so the sum does not
+        // overflow.
         Ok(Self {
             start: self.start.wrapping_add(offset),
             len,
@@ -168,9 +173,10 @@ impl<'a> Span<'a> {
         })
     }
 
-    /// Calls `visit` with each piece that lies within one block, in order, until it fails.
+    /// Calls `visit` with the address and the length of each contiguous piece of the span, in
+    /// order. A piece lies within one block. Stops at the first error of `visit` and returns it.
     ///
-    /// The pieces are valid for reads of their length during `'a`, and may be changed by a process at any time.
+    /// The pieces are valid for reads during `'a`. A process may change them at any time.
     #[inline]
     pub(crate) fn for_each_piece<E>(
         &self,
@@ -189,7 +195,8 @@ impl<'a> Span<'a> {
             };
             let len = left.min(size.wrapping_sub(within));
             let piece = block.as_ptr().wrapping_add(within);
-            // SAFETY: By the type invariant this is an address of the span's, so it isn't null.
+            // SAFETY: By the type invariant `piece` is the address of a byte of the span, so it is
+            // not null.
             visit(unsafe { NonNull::new_unchecked(piece) }, len)?;
             left = left.wrapping_sub(len);
             within = 0;
@@ -198,11 +205,11 @@ impl<'a> Span<'a> {
         Ok(())
     }
 
-    /// As [`Self::for_each_piece`], of bytes that may be written: the pieces are valid for writes, too.
+    /// Calls `visit` as [`Self::for_each_piece`] does. The pieces are valid for writes, too.
     ///
     /// # Errors
     ///
-    /// [`SpanFault::ReadOnly`], and those of `visit`.
+    /// [`SpanFault::ReadOnly`] if the bytes may only be read; the errors of `visit`.
     #[inline]
     pub(crate) fn for_each_writable_piece(
         &self,
@@ -227,7 +234,8 @@ impl<'a> Span<'a> {
             let len = left.min(piece.len.saturating_sub(within));
             if len != 0 {
                 let at = piece.start.as_ptr().wrapping_add(within);
-                // SAFETY: By the type invariant this is an address of the span's, so it isn't null.
+                // SAFETY: By the type invariant `at` is the address of a byte of the span, so it is
+                // not null.
                 visit(unsafe { NonNull::new_unchecked(at) }, len)?;
             }
             start = start.wrapping_add(len);
@@ -239,45 +247,50 @@ impl<'a> Span<'a> {
         Ok(())
     }
 
-    /// Copies `source` to `offset`.
+    /// Copies `source` to the span, from `offset` (in bytes) on.
     ///
     /// # Errors
     ///
-    /// [`SpanFault::Range`], [`SpanFault::ReadOnly`].
+    /// [`SpanFault::Range`] if the target is not within the span; [`SpanFault::ReadOnly`] if the
+    /// bytes may only be read.
     #[inline]
     pub fn copy_from_slice(&self, offset: usize, source: &[u8]) -> Result<(), SpanFault> {
         let mut from = source.as_ptr();
         let part = self.part(offset, source.len())?;
         part.for_each_writable_piece(|to, len| {
-            // SAFETY: The pieces add up to the length of `source`, and are valid for writes.
+            // SAFETY: The piece is valid for writes. The lengths of all pieces add up to the length
+            // of `source`, so `from` is valid for reads of `len` bytes.
             unsafe { bindings::memcpy(to.as_ptr().cast(), from.cast(), len) };
             from = from.wrapping_add(len);
             Ok(())
         })
     }
 
-    /// Copies the bytes at `offset` to `target`.
+    /// Copies the bytes of the span from `offset` on to `target`.
     ///
     /// # Errors
     ///
-    /// [`SpanFault::Range`].
+    /// [`SpanFault::Range`] if the source is not within the span.
     #[inline]
     pub fn copy_to_slice(&self, offset: usize, target: &mut [u8]) -> Result<(), SpanFault> {
         let len = target.len();
         let mut to = target.as_mut_ptr();
         self.part(offset, len)?.for_each_piece(|from, len| {
-            // SAFETY: The pieces add up to the length of `target`, and are valid for reads.
+            // SAFETY: The piece is valid for reads. The lengths of all pieces add up to the length
+            // of `target`, so `to` is valid for writes of `len` bytes.
             unsafe { bindings::memcpy(to.cast(), from.as_ptr().cast(), len) };
             to = to.wrapping_add(len);
             Ok(())
         })
     }
 
-    /// Carries out an atomic on the span and returns the original value, both in host order.
+    /// Executes the atomic operation `op` on the 8 bytes of the span. Returns the original value.
+    /// Operands and result are in host byte order.
     ///
     /// # Errors
     ///
-    /// [`SpanFault::Alignment`] unless it is 8 aligned bytes, [`SpanFault::ReadOnly`].
+    /// [`SpanFault::Alignment`] if the span is not 8 aligned, contiguous bytes;
+    /// [`SpanFault::ReadOnly`] if the bytes may only be read.
     pub fn atomic(&self, op: AtomicOp) -> Result<u64, SpanFault> {
         let word = self.word()?;
         Ok(match op {
@@ -290,11 +303,12 @@ impl<'a> Span<'a> {
         })
     }
 
-    /// Stores a value in host order in one piece.
+    /// Stores `value` in host byte order to the 8 bytes of the span, by one store (ATOMIC WRITE).
     ///
     /// # Errors
     ///
-    /// [`SpanFault::Alignment`] unless it is 8 aligned bytes, [`SpanFault::ReadOnly`].
+    /// [`SpanFault::Alignment`] if the span is not 8 aligned, contiguous bytes;
+    /// [`SpanFault::ReadOnly`] if the bytes may only be read.
     pub fn atomic_store(&self, value: u64) -> Result<(), SpanFault> {
         self.word()?.store(value, Ordering::SeqCst);
         Ok(())
@@ -313,8 +327,9 @@ impl<'a> Span<'a> {
         if !word.is_aligned() {
             return Err(SpanFault::Alignment);
         }
-        // SAFETY: 8 aligned bytes in one piece, valid for reads and writes for `'a`. The process accesses them by
-        // atomics of the C11 model; if it does otherwise, it only spoils its own value.
+        // SAFETY: The span is 8 aligned, contiguous bytes, valid for reads and writes during `'a`.
+        // The process accesses them by atomics of the C11 model. If it accesses them otherwise,
+        // only its own value suffers.
         Ok(unsafe { AtomicU64::from_ptr(word) })
     }
 }
@@ -327,7 +342,7 @@ mod tests {
     const BYTES: usize = 3 * PAGE_SIZE;
     const PAGE_SHIFT: u32 = PAGE_SIZE.trailing_zeros();
 
-    /// Three pages in an order other than that of their addresses.
+    /// Returns the three pages of `memory` in an order other than that of their addresses.
     fn pages(memory: &SharedMemory) -> Result<[NonNull<u8>; 3]> {
         let page = |index: usize| {
             NonNull::new(memory.start().as_ptr().wrapping_add(index * PAGE_SIZE)).ok_or(EFAULT)
@@ -335,10 +350,12 @@ mod tests {
         Ok([page(2)?, page(0)?, page(1)?])
     }
 
-    /// `len` bytes at `start` of pages that [`pages`] returned, or of as many others of the memory.
+    /// Returns the span of `len` bytes at `start` of `pages`: the result of [`pages`], or other
+    /// whole pages.
     fn span_of(pages: &[NonNull<u8>], start: usize, len: usize) -> Span<'_> {
         assert!(start + len <= pages.len() * PAGE_SIZE);
-        // SAFETY: The tests pass whole pages of memory that outlives their spans; the range was just checked.
+        // SAFETY: The tests pass whole pages of memory that outlives their spans. The assertion
+        // above checked the range.
         unsafe { Span::new(pages, PAGE_SHIFT, start, len, true) }
     }
 
@@ -350,7 +367,7 @@ mod tests {
         Ok(bytes)
     }
 
-    /// Offsets and lengths around the edges of pages.
+    /// Offsets and lengths of ranges around the boundaries of pages.
     const RANGES: [(usize, usize); 8] = [
         (0, 0),
         (0, 1),
@@ -385,8 +402,8 @@ mod tests {
 
     #[test]
     fn works_with_blocks_of_many_pages() -> Result {
-        // Two blocks of four pages each: the span starts in the last page of one and ends in the
-        // first of the other.
+        // Two blocks of four pages each: the span starts in the last page of one block and ends in
+        // the first page of the other.
         let shift = PAGE_SHIFT + 2;
         let size = 1usize << shift;
         let memory = SharedMemory::new(4 * size)?;
@@ -397,7 +414,8 @@ mod tests {
             NonNull::new(memory.start().as_ptr().wrapping_add(at)).ok_or(EFAULT)
         };
         let blocks = [block(2)?, block(0)?];
-        // SAFETY: Both blocks are of `memory`, which outlives the span, aligned to their size.
+        // SAFETY: Both blocks are in `memory`, which outlives the span, and are aligned to their
+        // size.
         let span = unsafe { Span::new(&blocks, shift, size - PAGE_SIZE, 2 * PAGE_SIZE, true) };
         let source = pattern(5)?;
         let source = source.get(..2 * PAGE_SIZE - 100).ok_or(EINVAL)?;
@@ -409,7 +427,7 @@ mod tests {
             Ok(())
         });
         assert!(counted.is_ok() && pieces == 2);
-        // The same bytes, by pages.
+        // The same bytes as a list of pages.
         let pages = [
             block(2)?.as_ptr().wrapping_add(size - PAGE_SIZE),
             block(0)?.as_ptr(),
@@ -451,7 +469,7 @@ mod tests {
     fn writes_nothing_that_may_only_be_read() -> Result {
         let memory = SharedMemory::new(BYTES)?;
         let pages = pages(&memory)?;
-        // SAFETY: Whole pages of memory that outlives the span.
+        // SAFETY: `pages` are whole pages of `memory`, which outlives the span.
         let span = unsafe { Span::new(&pages, PAGE_SHIFT, 0, 8, false) };
         assert_eq!(span.copy_from_slice(0, &[1]), Err(SpanFault::ReadOnly));
         let part = span.part(0, 8).map_err(|_| EINVAL)?;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Memory of a process, or that it has from a driver or the device, in its place for as long as peers may reach it.
+//! Pinned memory of a region: pages of a process, of an exported buffer (dma-buf) or of device
+//! memory that stay in place as long as peers may access them. Wraps `struct ib_umem`.
 
 use core::ptr::NonNull;
 
@@ -23,14 +24,14 @@ use crate::{
     verbs::mr::Access,
 };
 
-/// A pinned range of a process's memory, of a buffer that a driver exports, or of device memory.
+/// Pinned range of a process's memory, of an exported buffer or of device memory.
 ///
 /// # Invariants
 ///
-/// `blocks` are the addresses of all blocks of the range, in order; a block is 2^`shift` bytes, aligned
-/// to its size. The first byte of the range is `first` bytes into the first block, and the range is
-/// `len` bytes, all within these blocks, and valid for reads, and for writes if `writable`, while `source`
-/// exists. The process may change them at any time.
+/// `blocks` holds the addresses of all blocks of the range, in order. A block is 2^`shift` bytes
+/// and is aligned to its size. The range starts `first` bytes after the start of the first block
+/// and is `len` bytes long. All its bytes are within the blocks. They are valid for reads, and for
+/// writes if `writable`, while `source` exists. The process may change the bytes at any time.
 pub struct UserMemory {
     source: Source,
     device: ARef<IbDevice>,
@@ -41,74 +42,82 @@ pub struct UserMemory {
     writable: bool,
 }
 
-/// What keeps the pages in their place.
+/// Object that keeps the pages in place.
 enum Source {
     Process(Umem),
     Exported(DmaBuf),
-    /// A range of it, that many bytes from its beginning.
+    /// Range of device memory that starts `start` bytes after the beginning of `memory`.
     Device {
         memory: Arc<SharedMemory>,
         start: usize,
     },
 }
 
-/// Pinned pages.
+/// Pages of a process, pinned by ib_core.
 ///
 /// # Invariants
 ///
-/// It is valid, and released once: when this is dropped.
+/// The pointer is valid. It is released once, when this is dropped.
 struct Umem(NonNull<bindings::ib_umem>);
 
 impl Drop for Umem {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant; the pages are not accessed any more.
+        // SAFETY: The pointer is valid by the type invariant and is released once, here. The pages
+        // are not accessed any more, as the owner of this value is being dropped.
         unsafe { bindings::ib_umem_release(self.0.as_ptr()) };
     }
 }
 
-/// The largest block, log₂ of bytes: what the direct mapping of the kernel is aligned to.
+/// Largest size of a block, log₂ of bytes (1 GiB). The kernel's direct mapping is aligned to this
+/// size.
 const MAX_SHIFT: u32 = 30;
 
-// SAFETY: Pinned pages are reachable from every thread, and may be unpinned by any.
+// SAFETY: Pinned pages are accessible from every thread. Any thread may unpin them.
 unsafe impl Send for UserMemory {}
 // SAFETY: All accesses to the pages are raw copies and atomics.
 unsafe impl Sync for UserMemory {}
 
 impl UserMemory {
-    /// Pins `len` bytes at `start` of the calling process, for `access`.
+    /// Pins `len` bytes at the address `start` of the calling process, for the rights `access`
+    /// (`ib_umem_get_va()`).
     ///
     /// # Context
     ///
-    /// Process; sleeps.
+    /// Process context; sleeps.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for an empty or wrapping range, `EFAULT` for one that isn't mapped so, `EPERM` and
-    /// `ENOMEM` for the limits of locked memory, `ENOMEM`.
+    /// - `EINVAL` if the range is empty or wraps.
+    /// - `EFAULT` if the range is not mapped with the rights that `access` needs.
+    /// - `EPERM` or `ENOMEM` if the limit of locked memory is exceeded.
+    /// - `ENOMEM` if memory is short.
     pub(crate) fn pin(device: &IbDevice, start: u64, len: u64, access: Access) -> Result<Self> {
         let (start, len) = (usize::try_from(start)?, usize::try_from(len)?);
         if len == 0 || start.checked_add(len).is_none() {
             return Err(EINVAL);
         }
         let access = access.as_raw();
-        // SAFETY: The device is valid; the range is checked by the callee.
+        // SAFETY: `device` is borrowed, so it is valid. The callee checks the range.
         let umem = unsafe { bindings::ib_umem_get_va(device.as_raw(), start, len, access) };
-        // INVARIANT: It was just made.
+        // INVARIANT: `ib_umem_get_va()` just created the object, and this value alone owns it.
         let umem = Umem(NonNull::new(from_err_ptr(umem)?).ok_or(ENOMEM)?);
         Self::new(device, Source::Process(umem), start, len)
     }
 
-    /// Takes `len` bytes at `start` of the buffer that the calling process has as file `fd`.
+    /// Pins `len` bytes at `start` (in bytes) of the dma-buf that the calling process has open as
+    /// file `fd`.
     ///
     /// # Context
     ///
-    /// Process; sleeps.
+    /// Process context; sleeps.
     ///
     /// # Errors
     ///
-    /// `EBADF` if there is no such file, `EINVAL` if it isn't a buffer or the range is empty or beyond it,
-    /// `EACCES` for a right to write to what may only be read, `EOPNOTSUPP` if it isn't made of pages,
-    /// `ENOMEM`, and what the buffer's exporter returns.
+    /// - `EBADF` if the file `fd` does not exist.
+    /// - `EINVAL` if the file is no dma-buf, or the range is empty or beyond it.
+    /// - `EACCES` if `access` includes writing, and the process opened the file for reading only.
+    /// - `EOPNOTSUPP` if the buffer is not made of pages.
+    /// - `ENOMEM`, and the errors of the buffer's exporter.
     pub(crate) fn export(
         device: &IbDevice,
         fd: i32,
@@ -121,15 +130,16 @@ impl UserMemory {
         Self::new(device, Source::Exported(buffer), start, len)
     }
 
-    /// Takes `len` bytes at `start` of device memory, which stays until this is dropped.
+    /// Takes `len` bytes at `start` (in bytes) of device memory. The pages stay allocated until the
+    /// result is dropped.
     ///
     /// # Context
     ///
-    /// Process; sleeps.
+    /// Process context; sleeps.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for a range beyond the memory, `ENOMEM`.
+    /// `EINVAL` if the range is beyond the device memory; `ENOMEM`.
     pub(crate) fn of_device(
         device: &IbDevice,
         memory: &DeviceMemory,
@@ -146,13 +156,13 @@ impl UserMemory {
 
     fn new(device: &IbDevice, source: Source, start: usize, len: usize) -> Result<Self> {
         let writable = match &source {
-            // SAFETY: `umem` is valid until it is released.
+            // SAFETY: `umem` is valid until it is released (invariant of `Umem`).
             Source::Process(Umem(umem)) => unsafe { (*umem.as_ptr()).writable() != 0 },
             Source::Exported(buffer) => buffer.is_writable(),
             Source::Device { .. } => true,
         };
-        // INVARIANT: Still without blocks, of which an empty range has none; else `collect` finds them, or the value
-        // is dropped.
+        // INVARIANT: An empty range has no blocks. For any other range `collect` finds the blocks
+        // below; if it fails, the value is dropped without being used.
         let mut memory = Self {
             source,
             writable,
@@ -168,20 +178,21 @@ impl UserMemory {
         Ok(memory)
     }
 
-    /// Pins the same range of the calling process again, for another access.
+    /// Pins the same range of the calling process again, for the rights `access`.
     ///
     /// # Context
     ///
-    /// Process; sleeps.
+    /// Process context; sleeps.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if it is another process's range, `EOPNOTSUPP` if it is none, and those of [`Self::pin`].
+    /// `EINVAL` if the range belongs to another process; `EOPNOTSUPP` if the memory is a dma-buf or
+    /// device memory; the errors of [`Self::pin`].
     pub(crate) fn pin_again(&self, access: Access) -> Result<Self> {
         let Source::Process(Umem(umem)) = &self.source else {
             return Err(unsupported());
         };
-        // SAFETY: `umem` is valid until it is released.
+        // SAFETY: `umem` is valid until it is released (invariant of `Umem`).
         let (start, owner) = unsafe { ((*umem.as_ptr()).address, (*umem.as_ptr()).owning_mm) };
         if !is_current_mm(owner) {
             return Err(EINVAL);
@@ -189,19 +200,21 @@ impl UserMemory {
         Self::pin(&self.device, start as u64, self.len as u64, access)
     }
 
-    /// Whether it was pinned for being written.
+    /// Returns whether the memory is pinned for writing.
     pub fn is_writable(&self) -> bool {
         self.writable
     }
 
-    /// Notes the addresses of all blocks, the largest that the pages make up.
+    /// Stores the addresses of all blocks. The block size is the largest that the layout of the
+    /// pages allows.
     fn collect(&mut self) -> Result {
         let mut size = 0usize;
         let mut edges = 0usize;
         let mut end = None;
         let mut start = None;
         self.for_each_extent(|address, bytes| {
-            // All edges but the outermost must be those of blocks.
+            // Each boundary between two runs of pages must be a multiple of the block size. The
+            // start of the first run and the end of the last run need not be.
             edges |= end.map_or(0, |end| end | address);
             end = Some(address.wrapping_add(bytes));
             start = start.or(Some(address));
@@ -228,53 +241,59 @@ impl UserMemory {
             }
             Ok(())
         })?;
-        // INVARIANT: As was just found out; the edges between extents are those of blocks.
+        // INVARIANT: `blocks` covers the runs from the first to the last, and each boundary between
+        // two runs is a multiple of the block size. The size of all runs is at least `first + len`.
         self.blocks = blocks;
         self.shift = shift;
         self.first = self.first.wrapping_add(before);
         Ok(())
     }
 
-    /// Calls `visit` with address and bytes of each stretch of pages that lie one behind the other.
+    /// Calls `visit` with the address and the length in bytes of each run of contiguous pages, in
+    /// order.
     fn for_each_extent(&self, mut visit: impl FnMut(usize, usize) -> Result) -> Result {
         let umem = match &self.source {
             Source::Process(Umem(umem)) => umem,
             Source::Exported(buffer) => return buffer.for_each_extent(visit),
             Source::Device { memory, start } => {
                 let first = memory.start().as_ptr() as usize;
-                // SAFETY: The range is within `memory`, as `of_device` checked; `new` asks for no empty one.
+                // SAFETY: `of_device` checked that the range is within `memory`, which is mapped.
+                // `new` does not call this for an empty range.
                 return unsafe { for_each_extent(first.wrapping_add(*start), self.len, visit) };
             }
         };
-        // SAFETY: `umem` is valid until it is released.
+        // SAFETY: `umem` is valid until it is released (invariant of `Umem`).
         let mut entry = unsafe { (*umem.as_ptr()).sgt_append.sgt.sgl };
         while !entry.is_null() {
-            // SAFETY: `entry` is in the list of `umem`, whose entries have pages.
+            // SAFETY: `entry` is in the scatterlist of `umem`, and each entry of it has a page.
             let page = unsafe { bindings::sg_page(entry) };
-            // SAFETY: `page` is pinned; user memory is in the direct map (64 bit only).
+            // SAFETY: `page` is pinned. Memory of processes that can be pinned is in the direct
+            // mapping (64 bit only).
             let address = unsafe { bindings::page_address(page) } as usize;
-            // SAFETY: As above.
+            // SAFETY: `entry` is in the scatterlist of `umem`, so it is valid.
             visit(address, unsafe { (*entry).length } as usize)?;
-            // SAFETY: `entry` is in a list of entries.
+            // SAFETY: `entry` is in the scatterlist of `umem`, which has an end marker.
             entry = unsafe { core_bindings::sg_next(entry.cast()) }.cast();
         }
         Ok(())
     }
 
-    /// Bytes in the range.
+    /// Returns the length of the range in bytes.
     pub fn length(&self) -> u64 {
         self.len as u64
     }
 
-    /// `len` bytes at `offset`, if they are within the range. O(1).
+    /// Returns the span of `len` bytes at `offset` (in bytes), or `None` if they are not within the
+    /// range. Takes constant time. Any context.
     #[inline]
     pub fn span(&self, offset: u64, len: u32) -> Option<Span<'_>> {
         let (offset, len) = (usize::try_from(offset).ok()?, len as usize);
         let within = offset <= self.len && len <= self.len.wrapping_sub(offset);
-        // The sum is within the blocks by the invariant, so it does not wrap.
+        // The sum is within the blocks by the type invariant, so it does not overflow.
         within.then(|| {
             let start = self.first.wrapping_add(offset);
-            // SAFETY: By the type invariant; the bytes are valid as long as `self.source` exists.
+            // SAFETY: By the type invariant the bytes are within the blocks, and are valid as long
+            // as `self.source` exists, which the result borrows.
             unsafe { Span::new(&self.blocks, self.shift, start, len, self.writable) }
         })
     }
