@@ -1,22 +1,29 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Memory of a process that isn't pinned: on-demand paging.
+//! On-demand paging (ODP): memory of a process that a region exposes without pinning it.
 //!
-//! A [`Chunk`] knows the pages of a range that are present. Users of the data path find and use them within
-//! [`ReadSections`]; what is absent they have faulted in by process context ([`OnDemand::fault_in`]) and try
-//! again. Before the process loses a page, or the right to write it, the MMU notifier takes it out of
-//! the chunk and waits for the sections that may have found it: so no user holds a page that the process has not.
-//! A section lasts as long as the copy of one packet, and the wait costs no other CPU anything: a process may have
-//! tens of thousands of chunks, and reclaim may come for each of them.
+//! A [`Chunk`] stores the addresses of the present pages of a 2 MiB range. The data path looks
+//! pages up and uses them within one read-side section of
+//! [`ReadSections`](crate::support::read_section::ReadSections). If a page is absent, a thread of
+//! the process faults it in ([`OnDemand::fault_in`]), and the data path tries again.
 //!
-//! A chunk is 2 MiB of an address space. It is made where a region is used, and all regions of a process on a device have
-//! the same one: an invalidation looks at as many chunks as its range has pages of page tables, whatever is registered.
-//! Chunks that have no page any more are freed when as many others have been made, and all soon after the
-//! last of these regions has ended. A region, which may be the whole address space, only says which addresses its keys open.
+//! Before the process loses a page, or the right to write to it, the MMU notifier removes the page
+//! from the chunk. It then waits for the sections that may have found the page. So the data path
+//! never uses a page that the process has lost. A section lasts as long as the copy of one packet.
+//! The wait costs other CPUs nothing, which matters because a process may have tens of thousands of
+//! chunks, and reclaim may call the notifier of each.
 //!
-//! A process may have its mappings invalidated without a pause, and the kernel's functions that wait for the end of all
-//! invalidations then wait for as long as the process likes. So no call of anybody makes them. A thread of the process
-//! itself has memory faulted in (`walk`), and work items release chunks (`owner`).
+//! A chunk covers 2 MiB of an address space, at a multiple of 2 MiB. It is created when a region is
+//! first used there. All regions of a process on a device share its chunks. So an invalidation
+//! visits as many chunks as its range has last-level page tables, however many regions are
+//! registered. Chunks without present pages are freed when as many others have been created. All
+//! chunks are freed soon after the last region of the process on the device has ended. A region
+//! only determines which addresses its keys open. It may be the whole address space.
+//!
+//! A process may have its mappings invalidated without a pause. The kernel's functions that wait
+//! for the end of all invalidations then wait for as long as the process likes. So no system call
+//! uses these functions. Threads of the process itself fault memory in (module `walk`), and work
+//! items release chunks (module `owner`).
 
 mod address_space;
 mod first_notifier;
@@ -57,43 +64,45 @@ use walk::{walk, Found};
 const PAGE_SHIFT: u32 = PAGE_SIZE.trailing_zeros();
 const PAGE_MASK: usize = !(PAGE_SIZE - 1);
 
-/// Bytes of the longest span that any range serves: those of the largest payload of a RoCE packet.
+/// Length in bytes of the longest span that every region serves: the largest payload of a RoCE
+/// packet.
 pub const LONGEST_SPAN: u32 = 4096;
-/// The pages that it touches at most, for it starts anywhere.
+/// Largest number of pages that a span of [`LONGEST_SPAN`] bytes touches. A span may start anywhere
+/// in a page.
 const SPAN_PAGES: usize = (LONGEST_SPAN as usize).div_ceil(PAGE_SIZE) + 1;
 
-/// How much of a range is looked at, and faulted in, at a time.
+/// Number of bytes of a range that are checked, or faulted in, at a time.
 const AHEAD: u32 = 1 << 20;
-/// The same as a size. Chunks are whole pieces.
+/// [`AHEAD`] as a `usize`. A chunk is a whole number of pieces of this size.
 const PIECE: usize = AHEAD as usize;
 const _: () = assert!(CHUNK % PIECE == 0);
 
-/// So long a thread of a process is busy with one range, before other jobs have their turn.
+/// Time for which a thread of a process faults in one range before it takes the next job.
 const SLICE: Delta = Delta::from_millis(1);
 
-/// Why memory can't be used at once.
+/// Reason why memory cannot be used at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Absence {
-    /// The range isn't within the region.
+    /// The range is not within the region.
     OutOfRange,
-    /// It must be faulted in.
+    /// A page of the range is absent and must be faulted in.
     NotResident,
 }
 
-/// How pages are to be made present.
+/// Way in which pages are made present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// For reading.
+    /// Page faults for reading.
     Read,
-    /// For writing.
+    /// Page faults for writing.
     Write,
-    /// Only those that the process has already.
+    /// No page faults: only pages that the process has already mapped are made present.
     Look,
 }
 
-/// [`CHUNK`] bytes of a process's memory that isn't pinned, at a multiple of that.
+/// [`CHUNK`] bytes of a process's on-demand memory, at a multiple of [`CHUNK`].
 struct Chunk {
-    /// Taken when this is dropped.
+    /// Moved to the owner's list of [`Remains`] when the chunk is dropped.
     parts: ManuallyDrop<KBox<Remains>>,
     owner: Arc<Owner>,
 }
@@ -104,11 +113,14 @@ static NOTIFIER: bindings::mmu_interval_notifier_ops = bindings::mmu_interval_no
     invalidate_finish: None,
 };
 
-/// The process is about to lose pages, or rights to them.
+/// Implements `invalidate` of `struct mmu_interval_notifier_ops`. The kernel calls it before the
+/// process loses pages, or rights to them. Removes the pages of the range from the chunk and waits
+/// for the sections that may use them. Returns false, with nothing changed, if the call must not
+/// sleep and the lock is held by another task.
 ///
 /// # Safety
 ///
-/// To be called by the MMU notifier of a [`Chunk`].
+/// To be called by the MMU notifier of a [`Chunk`] only.
 unsafe extern "C" fn invalidate(
     notifier: *mut bindings::mmu_interval_notifier,
     range: *const bindings::mmu_notifier_range,
@@ -122,21 +134,23 @@ unsafe extern "C" fn invalidate(
             .byte_sub(offset_of!(bindings::ib_umem_odp, notifier))
             .cast()
     };
-    // SAFETY: As above, so it isn't null.
+    // SAFETY: The pointer is that of a valid `ib_umem_odp`, so it is not null.
     let umem = unsafe { NonNull::new_unchecked(umem) };
-    // The OOM reaper may not sleep, and tries again if it is refused (`oom_reap_task()`, mm/oom_kill.c).
+    // The OOM reaper must not sleep. It tries again if the notifier returns false
+    // (`oom_reap_task()`, mm/oom_kill.c).
     let hold = match blockable {
-        // SAFETY: As above.
+        // SAFETY: `umem` is valid during the call, and the result is dropped before its end.
         true => Some(unsafe { Hold::new(umem) }),
-        // SAFETY: As above.
+        // SAFETY: `umem` is valid during the call, and the result is dropped before its end.
         false => unsafe { Hold::attempt(umem) },
     };
     let Some(_hold) = hold else {
         return false;
     };
-    // SAFETY: As above, and locked.
+    // SAFETY: The sequence number belongs to a valid `ib_umem_odp`, whose lock `_hold` holds.
     unsafe { bindings::mmu_interval_set_seq(notifier, seq) };
-    // SAFETY: As above; by the invariant of `Remains`.
+    // SAFETY: `umem` is valid and locked. By the invariant of `Remains` its `private` is null or
+    // points to the pages of the chunk.
     let pages = unsafe { (*umem.as_ptr()).private.cast::<Pages>().as_ref() };
     // SAFETY: The notifier passes a range that is valid during the call.
     let (start, end) = unsafe { ((*range).start, (*range).end) };
@@ -147,19 +161,23 @@ unsafe extern "C" fn invalidate(
 }
 
 impl Chunk {
-    /// The chunk of `space` at `start`. Process context.
+    /// Creates the chunk of `space` that starts at the address `start`. Process context; sleeps.
     ///
-    /// ib_core's list of the pages (`ib_init_umem_odp()`, drivers/infiniband/core/umem_odp.c) counts for nobody. Ours,
-    /// as long, is allocated before, and both are freed together: so no process has more of ib_core's than it can pay for.
+    /// The array of pages that ib_core allocates (`ib_init_umem_odp()`,
+    /// drivers/infiniband/core/umem_odp.c) is charged to no memory cgroup. The array in [`Pages`]
+    /// has as many entries and is charged. It is allocated first, and both arrays are freed
+    /// together. So a process has no more of ib_core's arrays than its memory cgroup lets it have
+    /// of this driver's.
     ///
     /// # Errors
     ///
-    /// `EFAULT` if the process is gone, `ENOMEM`.
+    /// `EFAULT` if the process has ended; `ENOMEM`; those of [`AddressSpace::make_umem`].
     fn new(space: &AddressSpace, start: usize) -> Result<Self> {
         let pages = Pages::new(start, space.readers().clone())?;
         let parts = KBox::<Remains>::new_uninit(GFP_KERNEL_ACCOUNT)?;
         let umem = space.make_umem(start)?;
-        // SAFETY: `umem` was just made, zeroed, and nobody else has it.
+        // SAFETY: `make_umem` just created `umem` with a null `private`, and this is the only
+        // pointer to it.
         let parts = parts.write(unsafe { Remains::new(umem, pages, space.device()) });
         let chunk = Self {
             parts: ManuallyDrop::new(parts),
@@ -170,32 +188,39 @@ impl Chunk {
         Ok(chunk)
     }
 
-    /// Runs `f`, which must not sleep, under the lock, which the notifier takes as well.
+    /// Runs `f`, which must not sleep, with the lock of the `ib_umem_odp` held. The MMU notifier
+    /// takes the same lock. Process context; sleeps.
     fn locked<R>(&self, f: impl FnOnce() -> R) -> R {
-        // SAFETY: `umem` is valid by the invariant of `Remains`, which live as long as the chunk.
+        // SAFETY: `umem` is valid by the invariant of `Remains`, which lives as long as the chunk.
         let _hold = unsafe { Hold::new(self.parts.umem) };
         f()
     }
 
-    /// Has the notifier find `pages`: those of this chunk, or null. Under the lock.
+    /// Stores the pointer through which the MMU notifier finds the pages: `pages` is those of this
+    /// chunk, or null. The caller holds the lock.
     fn set_private(&self, pages: *mut Pages) {
         let umem = self.parts.umem.as_ptr();
-        // SAFETY: `umem` is valid by the invariant of `Remains`; the notifier reads it under the lock.
+        // SAFETY: `umem` is valid by the invariant of `Remains`; the notifier reads it under the
+        // lock.
         unsafe { (*umem).private = pages.cast() };
     }
 
-    /// The pages that are present.
+    /// Returns the present pages of the chunk.
     fn pages(&self) -> &Pages {
         &self.parts.pages
     }
 
-    /// Makes `len` bytes at `va`, which are within the chunk, present, if no page there is of a smaller order than `order`.
-    /// Process context; sleeps.
+    /// Makes the `len` bytes at the address `va` present. They must be within the chunk. Pages of a
+    /// smaller order than `order` are refused. In a thread of the process; sleeps.
     ///
     /// # Errors
     ///
-    /// `EFAULT` for what the process has not, or may not read; `EPERM` for what it may not write; `EINVAL` for a page of a smaller
-    /// order; `EINTR` if the calling task was killed; `EBUSY`, `ENOMEM`.
+    /// - `EFAULT` if the range is not within the chunk, or if the process has not mapped it, or may
+    ///   not read it.
+    /// - `EPERM` if the process may not write to the range, for [`Fault::Write`].
+    /// - `EINVAL` if a page has a smaller order than `order`.
+    /// - `EINTR` if the calling task was killed.
+    /// - `EBUSY` if the process keeps changing its mappings; `ENOMEM`.
     fn fault_in(&self, va: usize, len: usize, how: Fault, order: u32) -> Result {
         let start = va & PAGE_MASK;
         let last = va.checked_add(len.saturating_sub(1)).ok_or(EFAULT)?;
@@ -213,23 +238,28 @@ impl Chunk {
             }
             noted
         };
-        // SAFETY: `umem` is valid by the invariant of `Remains`. The range is within it: it has entries. The caller is of the
-        // process: `OnDemand::fault_in` has looked.
+        // SAFETY: `umem` is valid by the invariant of `Remains`. The chunk has entries for the
+        // first and the last byte of the range, so the range is within `umem`. `OnDemand::fault_in`
+        // checked that the calling thread belongs to the process.
         unsafe { walk(self.parts.umem, &(start..end), how, order, note) }
     }
 
-    /// Pages that can't be written yet will be replaced: better all with one wait than each with its own.
+    /// Removes the present pages of the range that may not be written. A write fault usually
+    /// replaces such a page, and the MMU notifier would then wait for readers once for each page.
+    /// To remove all of them here takes one wait.
     fn forget_read_only(&self, start: usize, end: usize) {
         let read_only = |entry| entry & WRITABLE == 0;
         self.locked(|| self.pages().forget(start, end, read_only));
     }
 
-    /// Notes what a walk found at `va`: a page, and whether it may be written. Under the lock.
+    /// Stores the result of a walk for the address `va`: `found` is the page and whether it may be
+    /// written. The caller holds the lock.
     ///
     /// # Errors
     ///
-    /// `EFAULT` for a page that the kernel can't reach, and for one that is still absent after a fault: the access
-    /// that needs it would otherwise be tried again for ever.
+    /// `EFAULT` if the kernel cannot access the page through its direct mapping, or if the page is
+    /// still absent after a fault. Without the latter error, the access that needs the page would
+    /// be tried again for ever.
     fn note(
         &self,
         va: usize,
@@ -243,70 +273,78 @@ impl Chunk {
                 Fault::Read | Fault::Write => Err(EFAULT),
             };
         };
-        // SAFETY: It came from HMM.
+        // SAFETY: The pointer is that of a page. It came from HMM.
         let address = unsafe { direct_map::address_of(page.as_ptr()) }.ok_or(EFAULT)?;
         let flags = if writable {
             PRESENT | WRITABLE
         } else {
             PRESENT
         };
-        // INVARIANT: The page is the process's: `walk` has seen under the lock that no notifier ran since it found it.
+        // INVARIANT: The page belongs to the process: `walk` checked under the lock that no
+        // notifier ran since it found it.
         self.pages().set(entry, address.as_ptr() as usize | flags);
         Ok(())
     }
 }
 
 impl Drop for Chunk {
-    /// Nobody can use a page any more when this returns, and nobody notes another one: whoever notes has a count of the
-    /// chunk. Waits for the sections, but for no notifier.
+    /// After this, no reader can use a page of the chunk, and no walk can store another page: a
+    /// thread that walks holds a reference to the chunk. Waits for read-side sections, but not for
+    /// MMU notifiers. Process context; sleeps.
     fn drop(&mut self) {
         self.locked(|| {
             self.pages().forget(0, usize::MAX, |_| true);
-            // From now on the notifier has nothing to do.
+            // From here on the MMU notifier finds no pages.
             self.set_private(core::ptr::null_mut());
         });
-        // SAFETY: They are taken once, here, and not used any more.
+        // SAFETY: The parts are taken once, here, and are not used any more.
         let parts = unsafe { ManuallyDrop::take(&mut self.parts) };
         self.owner.release(parts);
     }
 }
 
-/// The least order of pages that the rights `access` promise.
+/// Returns the smallest order of pages that is acceptable for the rights `access`: the order of a
+/// huge page for `IB_ACCESS_HUGETLB`, else 0.
 fn least_order(access: Access) -> u32 {
     if !access.is_huge() {
         return 0;
     }
-    // SAFETY: No requirements.
+    // SAFETY: `HPAGE_SIZE()` has no requirements.
     let huge = unsafe { bindings::HPAGE_SIZE() };
     huge.trailing_zeros().saturating_sub(PAGE_SHIFT)
 }
 
-/// Memory of a process, registered without being pinned: a range of its address space.
+/// On-demand memory of a region: a range of a process's address space that is not pinned.
 pub struct OnDemand {
     space: OpenSpace,
-    /// The process's address of its first byte.
+    /// Address of the first byte in the process's address space.
     start: usize,
     len: usize,
     writable: bool,
-    /// The least order that its pages may have.
+    /// Smallest order that a page of the region may have.
     order: u32,
 }
 
 impl OnDemand {
-    /// Whether the kernel has threads of processes, which serve the faults.
+    /// Whether the kernel provides threads of processes (`CONFIG_VHOST_TASK`), which on-demand
+    /// memory needs to serve page faults.
     pub(crate) const IS_SUPPORTED: bool = UserThreads::EXISTS;
 
-    /// Registers `len` bytes at `start` of the calling process, which is or becomes one of `owners` with the share
-    /// that `threads` gives; all of its address space for zero and `u64::MAX`.
+    /// Registers `len` bytes at the address `start` of the calling process. A `start` of zero with
+    /// a `len` of `u64::MAX` registers the whole address space. `owners` has or gets an entry for
+    /// the process. For a new entry, `threads` creates the permit for a thread that releases
+    /// chunks.
     ///
     /// # Context
     ///
-    /// Process; sleeps.
+    /// Process context; sleeps.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for an empty range, and for a whole address space of huge pages; `EOVERFLOW` for a range that wraps;
-    /// those of [`Owners::open`].
+    /// - `EINVAL` if the range is empty, or if it is the whole address space and `access` demands
+    ///   huge pages.
+    /// - `EOVERFLOW` if the range wraps.
+    /// - The errors of [`Owners::open`].
     pub(crate) fn new(
         owners: &Arc<Owners>,
         threads: NewThreads<'_>,
@@ -317,7 +355,7 @@ impl OnDemand {
     ) -> Result<Self> {
         let (first, bytes) = (usize::try_from(start)?, usize::try_from(len)?);
         if (start, len) == (0, u64::MAX) {
-            // As `ib_umem_odp_alloc_implicit()` has it.
+            // `ib_umem_odp_alloc_implicit()` refuses this, too.
             if access.is_huge() {
                 return Err(EINVAL);
             }
@@ -336,33 +374,37 @@ impl OnDemand {
         })
     }
 
-    /// Bytes in the range.
+    /// Returns the length of the range in bytes.
     pub fn length(&self) -> u64 {
         self.len as u64
     }
 
-    /// Whether it may be written.
+    /// Returns whether the rights of the region include writing.
     pub fn is_writable(&self) -> bool {
         self.writable
     }
 
-    /// Where `len` bytes at `offset` begin in the process, if they are within the range.
+    /// Returns the address in the process of the `len` bytes at `offset`, or `None` if they are not
+    /// within the range.
     fn locate(&self, offset: u64, len: u64) -> Option<usize> {
         let (offset, len) = (usize::try_from(offset).ok()?, usize::try_from(len).ok()?);
         let within = offset <= self.len && len <= self.len.wrapping_sub(offset);
         within.then(|| self.start.wrapping_add(offset))
     }
 
-    /// Whether `len` bytes at `offset` are within the range.
+    /// Returns whether `len` bytes at `offset` (in bytes) are within the range.
     pub fn contains(&self, offset: u64, len: u64) -> bool {
         self.locate(offset, len).is_some()
     }
 
-    /// Runs `f` on `len` bytes at `offset`, at most [`LONGEST_SPAN`]. Any context; `f` must not sleep.
+    /// Runs `f` on the span of `len` bytes at `offset` (in bytes) and returns its result. `len` is
+    /// at most [`LONGEST_SPAN`]. The span may be written if `write`. Any context; `f` must not
+    /// sleep.
     ///
     /// # Errors
     ///
-    /// [`Absence`].
+    /// [`Absence::OutOfRange`] if the bytes are not within the range, or are too many;
+    /// [`Absence::NotResident`] if a page is absent.
     #[inline]
     pub fn with_span<R>(
         &self,
@@ -378,7 +420,8 @@ impl OnDemand {
         used.ok_or(Absence::OutOfRange)
     }
 
-    /// Calls `f` once, if all is present. Apart, for the sake of those who never come here.
+    /// Calls `f` once if all pages are present. This is a separate cold function, so that its code
+    /// is not inlined where callers use pinned memory only.
     #[cold]
     fn find_span(
         &self,
@@ -392,25 +435,27 @@ impl OnDemand {
         let count = within.wrapping_add(len as usize).div_ceil(PAGE_SIZE);
         let mut pages = [NonNull::<u8>::dangling(); SPAN_PAGES];
         let pages = pages.get_mut(..count).ok_or(Absence::OutOfRange)?;
-        // The pages are used only within this section.
+        // The pages are used within this section only.
         self.space.readers().within(|| {
             let mut at = va & PAGE_MASK;
             for page in pages.iter_mut() {
                 *page = self.space.find(at, write).ok_or(Absence::NotResident)?;
                 at = at.wrapping_add(PAGE_SIZE);
             }
-            // SAFETY: `len` bytes at `within` are within the pages, which were just found, to be written if
-            // `write`, and stay valid until the section ends.
+            // SAFETY: The `len` bytes at `within` are within `pages`. `find` just returned each
+            // page, for writing if `write`. The pages stay valid until the section ends.
             f(unsafe { Span::new(pages, PAGE_SHIFT, within, len as usize, write) });
             Ok(())
         })
     }
 
-    /// Checks that `len` bytes at `offset` may be used soon. Any context.
+    /// Checks that `len` bytes at `offset` are present, so that they can probably be used soon.
+    /// Checks no more than the first 1 MiB of the range. Any context.
     ///
     /// # Errors
     ///
-    /// [`Absence`]; `NotResident` if something at the beginning is absent, however long the range.
+    /// [`Absence::OutOfRange`] if the bytes are not within the range; [`Absence::NotResident`] if a
+    /// page of the checked part is absent.
     #[cold]
     pub fn check_ahead(&self, offset: u64, len: u32, write: bool) -> Result<(), Absence> {
         let va = self.locate(offset, len.into()).ok_or(Absence::OutOfRange)?;
@@ -421,23 +466,26 @@ impl OnDemand {
         present.then_some(()).ok_or(Absence::NotResident)
     }
 
-    /// Has a thread of the process do `job`: only its threads make memory present, so it costs the process as if it used
-    /// the memory itself. Process context.
+    /// Queues `job` for a thread of the process. Only threads of the process make memory present.
+    /// So the time and the memory are charged to the process, as if it had accessed the memory
+    /// itself. Process context.
     ///
     /// # Errors
     ///
-    /// `EFAULT` if the process has ended, `ENOMEM`.
+    /// `EFAULT` if the process has ended; `ENOMEM`.
     pub fn begin(&self, job: Arc<dyn Job>) -> Result<Pending> {
         self.space.owner().begin_job(job)
     }
 
-    /// Whether the calling thread is one of the process, which may make memory present.
+    /// Returns whether the calling thread has the address space of this memory. Only such a thread
+    /// may make it present.
     pub fn is_here(&self) -> bool {
         self.space.owner().is_here()
     }
 
-    /// Makes what [`Self::check_ahead`] found absent present; it may be gone again when this returns. In a thread of the
-    /// process; sleeps.
+    /// Makes present what [`Self::check_ahead`] checks: at most the first 1 MiB of the `len` bytes
+    /// at `offset`. Pages may be absent again when this returns. In a thread of the process;
+    /// sleeps.
     ///
     /// # Errors
     ///
@@ -453,20 +501,25 @@ impl OnDemand {
         Ok(())
     }
 
-    /// Makes the beginning of `len` bytes at `offset` present, and returns how many bytes: all of them, or as many as a
-    /// [`SLICE`] is enough for. They may be gone again when this returns. Goes by pieces of 1 MiB, so that the MMU notifier,
-    /// and with it a change of the address space, waits for one piece only.
+    /// Makes the beginning of the `len` bytes at `offset` present. Returns the number of bytes that
+    /// were made present: `len`, or as many as took a [`SLICE`] of time. Pages may be absent again
+    /// when this returns. The work is divided into pieces of 1 MiB, so that the MMU notifier, and
+    /// with it a change of the address space, waits for one piece only.
     ///
     /// # Context
     ///
-    /// A thread of the process; sleeps.
+    /// In a thread of the process; sleeps.
     ///
     /// # Errors
     ///
-    /// `EFAULT` for a range beyond the region's, for what the process has not, or may not read, for addresses from 8 PiB on, and
-    /// in a thread of another process; `EPERM` for what the process may not write; `EINVAL` for small pages of a region of
-    /// huge ones; `EINTR` if the process was killed; `ERESTARTNOINTR` if the thread has to take another signal first; `EBUSY`,
-    /// `ENOMEM`.
+    /// - `EFAULT` if the range is not within the region, if the process has not mapped it or may
+    ///   not read it, if its addresses are 8 PiB or higher, or if the calling thread belongs to
+    ///   another process.
+    /// - `EPERM` if the process may not write to the range, for [`Fault::Write`].
+    /// - `EINVAL` if a page is small, in a region of huge pages.
+    /// - `EINTR` if the process was killed.
+    /// - `ERESTARTNOINTR` if the thread has to take another signal first.
+    /// - `EBUSY` if the process keeps changing its mappings; `ENOMEM`.
     pub fn fault_in(&self, offset: u64, len: u64, how: Fault) -> Result<u64> {
         let va = self.locate(offset, len).ok_or(EFAULT)?;
         let len = usize::try_from(len)?;
@@ -477,7 +530,7 @@ impl OnDemand {
         while done < len && (done == 0 || begin.elapsed() < SLICE) {
             check_not_killed()?;
             let at = va.saturating_add(done);
-            // A piece ends at a multiple of its size, so it is within a chunk.
+            // A piece ends at a multiple of its size, so it is within one chunk.
             let piece = PIECE.wrapping_sub(at & (PIECE - 1));
             let piece = piece.min(len.saturating_sub(done));
             self.fault_in_piece(at, piece, how)?;
@@ -486,10 +539,12 @@ impl OnDemand {
         Ok(done as u64)
     }
 
-    /// Makes `len` bytes at `va`, which are within a chunk, present. In a thread of the process.
+    /// Makes the `len` bytes at the address `va` present. They must be within one chunk. In a
+    /// thread of the process; sleeps.
     fn fault_in_piece(&self, va: usize, len: usize, how: Fault) -> Result {
-        // Where there is nothing to be had the chunk stays, too: whoever asks again and again would leave many there that
-        // wait for their release.
+        // The chunk stays even if no page of it could be made present. If it were freed, repeated
+        // faults would create and free it again and again, and many chunks would wait for their
+        // release.
         let chunk = self.space.chunk(va)?;
         chunk.fault_in(va, len, how, self.order)
     }

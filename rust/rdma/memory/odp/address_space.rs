@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A process's address space on demand: chunks that are made where it is used, the same for all regions of a device.
+//! Address spaces of processes with on-demand regions. A device has one [`AddressSpace`] for each
+//! process. It holds the chunks that all regions of the process on that device share.
 
 use core::{mem::ManuallyDrop, ops::Deref, ptr::NonNull};
 
@@ -27,62 +28,65 @@ use crate::{
     },
 };
 
-/// Bytes of a chunk of an address space, log₂: what one page of a page table maps.
+/// Size of a chunk, log₂ of bytes (2 MiB): the range that one last-level page table maps.
 const CHUNK_SHIFT: u32 = 21;
 pub(super) const CHUNK: usize = 1 << CHUNK_SHIFT;
 
-/// So many chunks may be without pages before anybody looks for such, and so many may wait for their release.
+/// Number of chunks of an address space from which on chunks without pages are searched for. At
+/// least as many chunks of a process may always wait for their release.
 const FEW_CHUNKS: u32 = 64;
 
-/// The anchor of a whole address space: an implicit `ib_umem_odp`, of which chunks are made. They don't need it
-/// afterwards.
+/// Implicit `ib_umem_odp` of a whole address space. Chunks are created as its children
+/// (`ib_umem_odp_alloc_child()`). Existing children do not depend on it.
 struct Root(NonNull<bindings::ib_umem_odp>);
 
-// SAFETY: Only `ib_umem_odp_*` use it, from any thread.
+// SAFETY: Only the functions `ib_umem_odp_*` use the pointer, and any thread may call these.
 unsafe impl Send for Root {}
-// SAFETY: As above.
+// SAFETY: Only the functions `ib_umem_odp_*` use the pointer, and any thread may call these.
 unsafe impl Sync for Root {}
 
 impl Drop for Root {
     fn drop(&mut self) {
-        // SAFETY: It is released once, here, and no chunk of it is being made. It has no notifier to wait for.
+        // SAFETY: The root is valid and is released once, here. No child of it is being created, as
+        // its address space is being dropped. It has no notifier to wait for.
         unsafe { bindings::ib_umem_odp_release(self.0.as_ptr()) };
     }
 }
 
-/// An address space, as a device has it.
+/// Address space of a process, as one device uses it.
 #[pin_data]
 pub(super) struct AddressSpace {
-    /// By address.
+    /// Chunks by number: the address divided by [`CHUNK`].
     #[pin]
     chunks: Table<Chunk>,
-    /// Held to add and to take away.
+    /// Held while a chunk is added or removed.
     #[pin]
     count: Mutex<Count>,
     readers: Arc<ReadSections>,
     root: Root,
     device: ARef<IbDevice>,
-    /// Dropped after the chunks.
+    /// Reference to the process's owner. Declared last, so that it is dropped after the chunks.
     owner: Open,
 }
 
-/// How many chunks there are, and at how many those without pages are looked for.
+/// Number of chunks, and number of chunks at which those without pages are searched for next.
 struct Count {
     chunks: u32,
     most: u32,
 }
 
 impl AddressSpace {
-    /// That of the calling process, which is `owner`, without chunks. Process context.
+    /// Creates the address space of the calling process, which `owner` represents, without chunks.
+    /// Process context; sleeps.
     ///
     /// # Errors
     ///
     /// `ENOMEM`.
     fn new(owner: Open, device: &IbDevice) -> Result<Arc<Self>> {
         let readers = Arc::new(ReadSections::new()?, GFP_KERNEL_ACCOUNT)?;
-        // Whether a region writes is asked for with each walk, not here.
+        // Each walk states whether it needs the right to write. The root itself has all rights.
         let access = bindings::ib_access_flags_IB_ACCESS_LOCAL_WRITE as c_int;
-        // SAFETY: The device is valid while it is borrowed.
+        // SAFETY: `device` is borrowed, so it is valid during the call.
         let umem = unsafe { bindings::ib_umem_odp_alloc_implicit(device.as_raw(), access) };
         let root = Root(NonNull::new(from_err_ptr(umem)?).ok_or(ENOMEM)?);
         Arc::pin_init(
@@ -98,34 +102,39 @@ impl AddressSpace {
         )
     }
 
-    /// The process.
+    /// Returns the owner that represents the process.
     pub(super) fn owner(&self) -> &Arc<Owner> {
         self.owner.owner()
     }
 
-    /// The device.
+    /// Returns the device.
     pub(super) fn device(&self) -> &IbDevice {
         &self.device
     }
 
-    /// Within their sections the pages are used.
+    /// Returns the read-side sections within which pages of this address space are used.
     pub(super) fn readers(&self) -> &Arc<ReadSections> {
         &self.readers
     }
 
-    /// The page at `va`, if it may be used so. Within a section.
+    /// Returns the address (in the kernel's direct mapping) of the page at `va`, if it is present,
+    /// and writable if `write`. To be called within a section of [`Self::readers`]. The result is
+    /// valid until that section ends.
     pub(super) fn find(&self, va: usize, write: bool) -> Option<NonNull<u8>> {
         let find = |chunk: ArcBorrow<'_, Chunk>| chunk.pages().find(va, write);
         self.chunks.with(number_of(va)?, find).flatten()
     }
 
-    /// The chunk at `va`, made if it isn't there; before that, waits while more chunks of the process wait for their
-    /// release than there are. For a thread of the process; sleeps.
+    /// Returns the chunk that contains the address `va`. Creates the chunk if necessary. Before
+    /// that, waits until no more chunks of the process wait for their release than this address
+    /// space has (64 are always allowed). In a thread of the process; sleeps.
     ///
     /// # Errors
     ///
-    /// `EFAULT` for an address that no process has, and when the process is gone; `EINTR` if it was killed; `ERESTARTNOINTR` if
-    /// the thread has to take another signal first; `ENOMEM`.
+    /// - `EFAULT` if no process can have the address (8 PiB or higher), or the process has ended.
+    /// - `EINTR` if the process was killed.
+    /// - `ERESTARTNOINTR` if the thread has to take another signal first.
+    /// - `ENOMEM`.
     pub(super) fn chunk(&self, va: usize) -> Result<Arc<Chunk>> {
         let number = number_of(va).ok_or(EFAULT)?;
         if let Some(chunk) = self.chunks.get(number) {
@@ -148,7 +157,7 @@ impl AddressSpace {
         }
     }
 
-    /// Makes the chunk of this number, which isn't there.
+    /// Creates the chunk `number`, which does not exist, and publishes it in the table.
     fn add(&self, count: &mut Count, number: u32) -> Result<Arc<Chunk>> {
         self.owner().prepare_for_notifiers()?;
         let place = self.chunks.reserve_exact(number)?;
@@ -159,24 +168,29 @@ impl AddressSpace {
         Ok(chunk)
     }
 
-    /// Makes an `ib_umem_odp` for a chunk at `start`; its `private` is null. Process context.
+    /// Creates the `ib_umem_odp` of a chunk that starts at the address `start`, with a null
+    /// `private` pointer. Process context; sleeps.
     ///
     /// # Errors
     ///
-    /// `EFAULT` if the process is gone, `ENOMEM`, those of [`check_no_signal`](crate::support::sync::check_no_signal).
+    /// `EFAULT` if the process has ended; `ENOMEM`; those of
+    /// [`check_no_signal`](crate::support::sync::check_no_signal).
     pub(super) fn make_umem(&self, start: usize) -> Result<NonNull<bindings::ib_umem_odp>> {
         let start = start as c_ulong;
-        // SAFETY: The root is alive, and its owner keeps its address space.
+        // SAFETY: `self.root` is valid while `self` exists. Its owner holds a reference to the
+        // `mm_struct`.
         let umem = unsafe {
             bindings::ib_umem_odp_alloc_child(self.root.0.as_ptr(), start, CHUNK, &NOTIFIER)
         };
-        // The kernel gives up for any signal if the space has had notifiers of other kinds only.
+        // The kernel gives up for any signal if the address space has had notifiers of other kinds
+        // only.
         NonNull::new(from_err_ptr(umem).map_err(signal_or)?).ok_or(ENOMEM)
     }
 
-    /// Takes away all chunks without pages, and so leaves at most one for each page of a page table that the process
-    /// has; the next time when there are twice as many chunks as are left. Somebody who is just having memory of such a
-    /// chunk faulted in comes to absent memory again.
+    /// Removes all chunks without present pages. The chunks that remain are no more than the
+    /// last-level page tables of the process. The next removal takes place when there are twice as
+    /// many chunks as remain now. A thread that is faulting memory of a removed chunk in finds the
+    /// memory absent afterwards and faults again.
     fn discard_empty(&self, count: &mut Count) {
         let mut next = 0;
         while let Some(chunk) = self.chunks.find_from(next, |_| true) {
@@ -203,21 +217,24 @@ impl AddressSpace {
     }
 }
 
-/// Which chunk an address is in, if any is: an address of 8 PiB or more is in none.
+/// Returns the number of the chunk that contains the address `va`, or `None` for an address of 8
+/// PiB or higher, which is in no chunk.
 fn number_of(va: usize) -> Option<u32> {
     u32::try_from(va >> CHUNK_SHIFT).ok()
 }
 
-/// An address space and how many regions have it. One without regions waits for [`Spaces::end_unused`].
+/// Address space and number of its regions. An address space without regions stays until
+/// [`Spaces::end_unused`].
 struct Entry {
     space: Arc<AddressSpace>,
     regions: u32,
 }
 
-/// The places of an `mm_struct` and of a device. The space keeps both, so no two that live have the same.
+/// Addresses of an `mm_struct` and of an `ib_device`. The address space holds references to both,
+/// so no two live address spaces have the same key.
 type Key = (usize, usize);
 
-/// The address spaces that devices have regions of.
+/// Table of the address spaces in which devices have on-demand regions.
 #[pin_data]
 pub(super) struct Spaces {
     #[pin]
@@ -225,21 +242,22 @@ pub(super) struct Spaces {
 }
 
 impl Spaces {
-    /// None yet.
+    /// Creates an empty table.
     pub(super) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
             entries <- new_spinlock!(RBTree::new(), "rrxe_spaces"),
         })
     }
 
-    /// Counts one more region of the space of this key, or inserts `node` if there is a node and no space. Returns the
-    /// space.
+    /// Counts one more region of the address space `key`. If there is none, inserts `node`, if
+    /// given. Returns the address space, or `None` if there is neither.
     fn open(&self, key: Key, node: Option<RBTreeNode<Key, Entry>>) -> Option<Arc<AddressSpace>> {
         let mut entries = self.entries.lock();
         if let Some(entry) = entries.get_mut(&key) {
             entry.regions = entry.regions.saturating_add(1);
             let space = entry.space.clone();
-            // `node` may have the last count of a space, which isn't to end under the lock.
+            // `node` may hold the last reference to an address space, which must not be destroyed
+            // with the spinlock held.
             drop(entries);
             return Some(space);
         }
@@ -247,28 +265,31 @@ impl Spaces {
         entries.get(&key).map(|entry| entry.space.clone())
     }
 
-    /// Counts one region less of the space of this key, and gives up the region's count of it, which is not the last one.
-    /// Returns whether the space has no region now.
+    /// Counts one region less of the address space `key`, and drops the reference `space` of that
+    /// region. It is not the last reference. Returns whether the address space has no region now.
     fn close(&self, key: Key, space: Arc<AddressSpace>) -> bool {
         let mut entries = self.entries.lock();
         let Some(entry) = entries.get_mut(&key) else {
             return false;
         };
-        // The entry has one as well, and nobody takes the entry before the lock is released.
+        // The entry holds a reference, too, and no other task removes the entry while the lock is
+        // held.
         drop(space);
         entry.regions = entry.regions.saturating_sub(1);
         entry.regions == 0
     }
 
-    /// Ends the spaces without regions of the process with this number, which gives its owner their chunks. Process
-    /// context; sleeps.
+    /// Drops the address spaces without regions of the process with the number `owner` (see
+    /// [`Owner::number`]). Their chunks go to the owner's list of chunks that wait for their
+    /// release. Process context; sleeps.
     pub(super) fn end_unused(&self, owner: usize) {
         while let Some(unused) = self.take_unused(owner) {
             drop(unused);
         }
     }
 
-    /// Takes out a space without regions of the process with this number.
+    /// Removes and returns an address space without regions of the process with the number `owner`,
+    /// or `None` if there is none.
     fn take_unused(&self, owner: usize) -> Option<RBTreeNode<Key, Entry>> {
         let mut entries = self.entries.lock();
         let mut cursor = entries.cursor_lower_bound_mut(&(owner, 0));
@@ -285,12 +306,12 @@ impl Spaces {
 }
 
 impl Owners {
-    /// The calling process's address space, as `device` has it, for one more region; `threads` as for [`Self::open`].
-    /// Process context.
+    /// Returns the address space of the calling process on `device`, for one more region. Creates
+    /// it if necessary. `threads` is used as in [`Self::open`]. Process context; sleeps.
     ///
     /// # Errors
     ///
-    /// Those of [`Self::open`], `ENOMEM`.
+    /// Those of [`Self::open`]; `ENOMEM`.
     pub(super) fn open_space(
         self: &Arc<Self>,
         threads: NewThreads<'_>,
@@ -311,7 +332,8 @@ impl Owners {
     }
 }
 
-/// An [`AddressSpace`] that a region has: each later region of the process and device has the same.
+/// Reference of a region to its [`AddressSpace`]. All regions of a process on a device share one
+/// address space.
 pub(super) struct OpenSpace(ManuallyDrop<Arc<AddressSpace>>);
 
 impl OpenSpace {
@@ -329,9 +351,10 @@ impl Deref for OpenSpace {
 }
 
 impl Drop for OpenSpace {
-    /// With the last one, all chunks end soon. Process context; waits for nobody.
+    /// The last region of an address space causes all its chunks to be released soon. Process
+    /// context; does not wait.
     fn drop(&mut self) {
-        // SAFETY: It is taken once, here, and not used any more.
+        // SAFETY: The reference is taken once, here, and is not used any more.
         let space = unsafe { ManuallyDrop::take(&mut self.0) };
         let owner = space.owner().clone();
         let key = (owner.number(), space.device().as_raw() as usize);

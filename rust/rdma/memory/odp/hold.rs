@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The lock of an `ib_umem_odp`, which nobody holds while another task has the CPU.
+//! Lock of an `ib_umem_odp` (`umem_mutex`). Its holder is never preempted and never sleeps.
 //!
-//! Threads of processes take it, and so does the MMU notifier, in whatever task changes the mappings of a process or
-//! reclaims memory. A user decides how little CPU time the threads of a process get. If a holder could be preempted, reclaim would
-//! wait for as long as the user likes. So a holder is not preempted, and nothing under the lock sleeps: neither the notes
-//! about pages, nor the wait for sections, which are not preempted either, nor the end of a chunk in `rrxe_release`. Nobody
-//! sleeps in the queue of the mutex, for the mutex may be handed to a thread there that gets no CPU time. ib_core itself
-//! takes the mutex when it releases the `ib_umem_odp`, in a work item.
+//! Two kinds of code take this lock: threads of the process, and the MMU notifier, which runs in
+//! any task that changes the mappings of the process or reclaims memory. A user decides how little
+//! CPU time the threads of a process get. If a holder could be preempted, reclaim would wait for as
+//! long as the user likes. So preemption is disabled while the lock is held, and nothing under the
+//! lock sleeps: neither the code that stores the pages of a walk, nor the wait for read-side
+//! sections (which are not preempted either), nor the end of a chunk in the work queue
+//! `rrxe_release`.
+//!
+//! Waiters do not sleep in the queue of the mutex: the mutex could be handed to a queued thread
+//! that gets no CPU time. They try to take it again and again. ib_core itself takes the mutex when
+//! it releases the `ib_umem_odp`, in a work item.
 
 use core::ptr::NonNull;
 
@@ -18,16 +23,17 @@ use kernel::{
 
 use crate::bindings;
 
-/// Attempts to take the lock before the caller sleeps, and how long it sleeps then: ib_core's holder may want this CPU.
+/// Number of attempts to take the lock before the caller sleeps, and time for which it sleeps. It
+/// must sleep because ib_core's holder may need this CPU.
 const ATTEMPTS: u32 = 1000;
 const NAP: Delta = Delta::from_micros(50);
 
-/// The lock of an `ib_umem_odp`. The task that holds it keeps its CPU.
+/// Lock of an `ib_umem_odp`, held. The task that holds it keeps its CPU.
 ///
 /// # Invariants
 ///
-/// `umem` is valid. This owns its `umem_mutex`, and one count of `preempt_disable()` of its CPU, from which it can't be
-/// sent away.
+/// `umem` is valid. This value owns its `umem_mutex` and one count of `preempt_disable()` of the
+/// CPU. It cannot be sent to another CPU or thread.
 pub(super) struct Hold {
     umem: NonNull<bindings::ib_umem_odp>,
     _cpu: NotThreadSafe,
@@ -42,7 +48,8 @@ impl Hold {
     pub(super) unsafe fn new(umem: NonNull<bindings::ib_umem_odp>) -> Self {
         loop {
             for _ in 0..ATTEMPTS {
-                // SAFETY: As the caller promises.
+                // SAFETY: The caller guarantees that `umem` is valid until the result is dropped
+                // (see `# Safety`).
                 if let Some(hold) = unsafe { Self::attempt(umem) } {
                     return hold;
                 }
@@ -52,23 +59,25 @@ impl Hold {
         }
     }
 
-    /// Takes the lock unless somebody holds it. Process context; doesn't sleep.
+    /// Takes the lock unless it is held. Returns `None` if it is held. Process context; does not
+    /// sleep.
     ///
     /// # Safety
     ///
-    /// As for [`Self::new`].
+    /// `umem` must be valid until the result is dropped.
     pub(super) unsafe fn attempt(umem: NonNull<bindings::ib_umem_odp>) -> Option<Self> {
-        // SAFETY: Enabled again below, or when the result is dropped.
+        // SAFETY: Preemption is enabled again below, or when the result is dropped.
         unsafe { bindings::preempt_disable() };
-        // SAFETY: `umem` is valid, as the caller promises.
+        // SAFETY: The caller guarantees that `umem` is valid (see `# Safety`).
         if unsafe { bindings::odp_trylock(umem.as_ptr()) } {
-            // INVARIANT: Both were just taken, and `umem` stays valid, as the caller promises.
+            // INVARIANT: The mutex and the count were just taken. The caller guarantees that `umem`
+            // stays valid until the result is dropped (see `# Safety`).
             return Some(Self {
                 umem,
                 _cpu: NotThreadSafe,
             });
         }
-        // SAFETY: Pairs with the call above.
+        // SAFETY: This gives up the count that was taken above.
         unsafe { bindings::preempt_enable() };
         None
     }
@@ -76,9 +85,9 @@ impl Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant, `umem` is valid and its lock owned.
+        // SAFETY: By the type invariant `umem` is valid, and this value owns its mutex.
         unsafe { bindings::odp_unlock(self.umem.as_ptr()) };
-        // SAFETY: Gives up the count that the type invariant speaks of.
+        // SAFETY: By the type invariant this value owns one count of `preempt_disable()`.
         unsafe { bindings::preempt_enable() };
     }
 }

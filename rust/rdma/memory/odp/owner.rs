@@ -1,19 +1,28 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Address spaces with regions on demand, and the release of their chunks.
+//! Processes with on-demand regions, and the release of their chunks.
 //!
-//! `ib_umem_odp_release()` waits, without being interruptible, until at one moment nothing of the address space is being
-//! invalidated: a process whose threads change its mappings all the time decides when that is. So no call of anybody
-//! releases a chunk. A chunk that ends forgets its pages, and its remains go to a list of the address space; a work item
-//! of the address space releases them. It ends the chunks of a device, too, when the last region there has ended: who ended
-//! the region does not wait for as many chunks as the process likes. It ends the threads of an owner that isn't in use: a
-//! process that is stopped or frozen does not let them end. One that has to wait occupies one thread, however many chunks wait. Those of a user
-//! or a memory cgroup occupy no more threads than its share ([`Threads`]); the others wait for these, and occupy none.
+//! `ib_umem_odp_release()` waits, uninterruptibly, for a moment at which no range of the address
+//! space is being invalidated. A process whose threads change its mappings all the time decides
+//! when this moment comes. So no system call releases a chunk:
 //!
-//! Remains that wait are bounded: whoever makes another chunk waits for room first ([`Owner::wait_for_room`]).
+//! - A chunk that ends removes its pages. Its remains go to a list of its [`Owner`]. The owner's
+//!   work item releases them.
+//! - The work item also ends the chunks of a device after the last region on that device has ended.
+//!   So the system call that ended the region does not wait, although the process decides how many
+//!   chunks there are.
+//! - The work item ends the threads of an owner that is not in use. A process that is stopped or
+//!   frozen does not let its threads end.
 //!
-//! A thread of the process has memory faulted in ([`Owner::begin_job`]): as if the process used it itself, and no longer than
-//! the process lives.
+//! A work item that waits occupies one thread of the work queue, however many chunks wait. The work
+//! items of one user or one memory cgroup occupy no more threads than their quota allows
+//! ([`Threads`]). Further work items wait until one of these threads is free, and occupy none.
+//!
+//! The number of waiting remains is bounded: a thread that creates a chunk waits for room first
+//! ([`Owner::wait_for_room`]).
+//!
+//! Threads of the process fault memory in ([`Owner::begin_job`]). So the memory counts for the
+//! process as if it had accessed the memory itself, and no fault outlives the process.
 
 use core::ptr::NonNull;
 
@@ -42,10 +51,11 @@ use crate::{
     },
 };
 
-/// Between two looks at whether there is room.
+/// Pause between two checks for room in [`Owner::wait_for_room`].
 const NAP: Delta = Delta::from_millis(20);
 
-/// What is left of a chunk. Its memory stays charged to its process.
+/// Part of a chunk that exists until the work item releases it. Its memory stays charged to the
+/// memory cgroup of the process.
 ///
 /// # Invariants
 ///
@@ -53,23 +63,25 @@ const NAP: Delta = Delta::from_millis(20);
 pub(super) struct Remains {
     pub(super) umem: NonNull<bindings::ib_umem_odp>,
     pub(super) pages: Pages,
-    /// The release looks at it.
+    /// Keeps the device, which `ib_umem_odp_release()` accesses.
     _device: ARef<IbDevice>,
     next: Option<KBox<Remains>>,
 }
 
 impl Remains {
-    /// What will be left of a chunk of `umem`, which is of `device`.
+    /// Creates the remains of a chunk whose `umem` belongs to `device`.
     ///
     /// # Safety
     ///
-    /// `umem` must be valid until it is released, which this does, and its `private` null.
+    /// `umem` must be valid until it is released, and its `private` must be null. Only the result
+    /// may release it.
     pub(super) unsafe fn new(
         umem: NonNull<bindings::ib_umem_odp>,
         pages: Pages,
         device: &IbDevice,
     ) -> Self {
-        // INVARIANT: As the caller promises.
+        // INVARIANT: The caller guarantees that `umem` is valid and that its `private` is null (see
+        // `# Safety`).
         Self {
             umem,
             pages,
@@ -81,45 +93,50 @@ impl Remains {
 
 // SAFETY: The functions of `ib_umem_odp` lock; the pages are atomics.
 unsafe impl Send for Remains {}
-// SAFETY: As above.
+// SAFETY: The functions of `ib_umem_odp` lock; the pages are atomics.
 unsafe impl Sync for Remains {}
 
 impl Drop for Remains {
-    /// In the work item of an [`Owner`] only: waits for the MMU notifiers of the process.
+    /// Waits for the MMU notifiers of the process. So only the work item of an [`Owner`] drops
+    /// remains.
     fn drop(&mut self) {
-        // SAFETY: `umem` is valid by the type invariant, and released once, here;
-        // the notifier doesn't run any more when this returns.
+        // SAFETY: `umem` is valid by the type invariant, and released once, here; the notifier
+        // doesn't run any more when this returns.
         unsafe { bindings::ib_umem_odp_release(self.umem.as_ptr()) };
     }
 }
 
-/// No two address spaces that live have the same.
+/// Returns the number of an address space: the address of its `mm_struct`. No two live address
+/// spaces have the same number.
 fn number(mm: &Mm) -> usize {
     mm.as_raw() as usize
 }
 
-/// The share of an address space in the threads that release chunks.
+/// Permit for one thread of the work queue that releases chunks. Each [`Owner`] has one. The driver
+/// implements this trait by its quotas of threads.
 pub trait Threads: Send + Sync {
-    /// Takes a thread for `owner`, whose share it is and which has none. Returns whether there is one now; if not,
-    /// [`Owner::begin`] is to be called once there is. Process context.
+    /// Requests a thread for `owner`, to which this permit belongs and which has no thread. Returns
+    /// whether it has one now. If not, the implementation calls [`Owner::begin`] as soon as a
+    /// thread is free. Process context.
     fn take(self: Arc<Self>, owner: &Arc<Owner>) -> bool;
 
-    /// Gives the thread back. Process context.
+    /// Gives the owner's thread back. Process context.
     fn give_back(&self);
 }
 
-/// Makes the share of an [`Owner`]. Process context.
+/// Function that creates the permit of a new [`Owner`]. Process context.
 pub type NewThreads<'a> = &'a dyn Fn() -> Result<Arc<dyn Threads>>;
 
-/// The work that is left to the work item.
+/// Work that an [`Owner`] leaves to its work item.
 struct Waiting {
-    /// Chunks that wait for their release.
+    /// List of the remains that wait for their release.
     first: Option<KBox<Remains>>,
-    /// Those in the list, and the one that is being released.
+    /// Number of remains in the list, including those that are being released.
     count: u32,
-    /// There may be an address space without regions, or the owner itself isn't in use.
+    /// Set if the process may have an address space without regions, or if the owner itself may be
+    /// unused.
     unused: bool,
-    /// The owner has a thread or waits for one.
+    /// Set while the owner has a thread of the work queue, or waits for one.
     busy: bool,
 }
 
@@ -129,13 +146,15 @@ impl Waiting {
     }
 }
 
-/// An address space that has regions on demand, or chunks that wait for their release.
+/// Process (more exactly: address space) that has on-demand regions, or chunks that wait for their
+/// release.
 #[pin_data]
 pub struct Owner {
-    /// Keeps the structure, but no mappings.
+    /// Reference to the `mm_struct`. It keeps the structure, but no mappings.
     mm: ARef<Mm>,
-    /// Serve faults and follow advice. If more than one process has the address space, they are threads of the one that
-    /// came first. They have the credentials of the thread that made the owner, as they were then.
+    /// Threads that serve page faults and advice (`ibv_advise_mr()`). If several processes share
+    /// the address space, the threads belong to the process that registered first. They have the
+    /// credentials that the thread that created this owner had at that time.
     fault_threads: UserThreads,
     threads: Arc<dyn Threads>,
     #[pin]
@@ -149,7 +168,8 @@ pub struct Owner {
 impl_has_work! { impl HasWork<Self> for Owner { self.work } }
 
 impl Owner {
-    /// The calling process's, whose address space is `mm`; without threads.
+    /// Creates the owner of the calling process, whose address space is `mm`, without threads.
+    /// Process context; sleeps.
     fn new(owners: &Arc<Owners>, mm: ARef<Mm>, threads: NewThreads<'_>) -> Result<Arc<Self>> {
         let in_use = InUse::begin()?;
         let threads = threads()?;
@@ -174,44 +194,49 @@ impl Owner {
         )
     }
 
-    /// Has the space ready for the notifier of a chunk. For a thread of the process; sleeps.
+    /// Prepares the address space for the MMU notifier of a chunk. In a thread of the process;
+    /// sleeps.
     ///
     /// # Errors
     ///
-    /// `EFAULT` in a thread of another process, and those of [`first_notifier::prepare`].
+    /// `EFAULT` if the calling thread belongs to another process; those of
+    /// [`first_notifier::prepare`].
     pub(super) fn prepare_for_notifiers(&self) -> Result {
         if !self.is_here() {
             return Err(EFAULT);
         }
-        // SAFETY: The calling thread has this address space.
+        // SAFETY: `is_here` checked that the calling thread has this address space.
         unsafe { first_notifier::prepare(self.mm.as_raw().cast()) }
     }
 
-    /// Those of the module.
+    /// Returns the module's table of owners.
     pub(super) fn owners(&self) -> &Arc<Owners> {
         &self.owners
     }
 
-    /// No two address spaces that have owners have the same.
+    /// Returns the number of the address space. No two address spaces that have owners have the
+    /// same number.
     pub(super) fn number(&self) -> usize {
         number(&self.mm)
     }
 
-    /// Has a thread of the process do `job`. To be called by who has the owner in use ([`Open`]). Process context.
+    /// Queues `job` for a thread of the process. The caller must have the owner in use ([`Open`]).
+    /// Process context.
     ///
     /// # Errors
     ///
-    /// `EFAULT` if the process has ended, `ENOMEM`.
+    /// `EFAULT` if the process has ended; `ENOMEM`.
     pub(super) fn begin_job(&self, job: Arc<dyn Job>) -> Result<Pending> {
         self.fault_threads.begin(job)
     }
 
-    /// Whether the calling thread has this address space.
+    /// Returns whether the calling thread has this address space.
     pub(super) fn is_here(&self) -> bool {
         is_current_mm(self.mm.as_raw().cast())
     }
 
-    /// Has `remains`, whose pages are forgotten, released soon. Process context; waits for nobody and allocates nothing.
+    /// Hands `remains`, whose pages have been removed, to the work item for release. Process
+    /// context; neither waits nor allocates.
     pub(super) fn release(self: &Arc<Self>, mut remains: KBox<Remains>) {
         self.add(|waiting| {
             remains.next = waiting.first.take();
@@ -220,13 +245,13 @@ impl Owner {
         });
     }
 
-    /// Has what isn't in use any more ended soon: address spaces without regions, and then the owner itself with its threads.
-    /// Process context; waits for nobody and allocates nothing.
+    /// Causes the work item to drop address spaces without regions, and then the owner itself with
+    /// its threads, if it is not in use. Process context; neither waits nor allocates.
     pub(super) fn end_unused(self: &Arc<Self>) {
         self.add(|waiting| waiting.unused = true);
     }
 
-    /// Has the work item do what `add` adds.
+    /// Adds work by `add`, and starts the work item unless it is busy.
     fn add(self: &Arc<Self>, add: impl FnOnce(&mut Waiting)) {
         let mut waiting = self.waiting.lock();
         add(&mut waiting);
@@ -237,29 +262,31 @@ impl Owner {
         }
     }
 
-    /// Queues the work item, now or once there is a thread for it.
+    /// Requests a thread and queues the work item: at once if a thread is free, else as soon as one
+    /// is.
     fn take_thread(self: &Arc<Self>) {
         if self.threads.clone().take(self) {
             self.clone().begin();
         }
     }
 
-    /// Queues the work item of an owner that was given a thread. Any context.
+    /// Queues the work item. The owner must have been given a thread by [`Threads`]. Any context.
     pub fn begin(self: Arc<Self>) {
         let owners = self.owners.clone();
         let _ = owners.queue.enqueue(self);
     }
 
-    /// How many chunks wait for their release.
+    /// Returns the number of chunks that wait for their release.
     pub(super) fn waiting(&self) -> u32 {
         self.waiting.lock().count
     }
 
-    /// Waits until at most so many chunks wait for their release. In a thread of the process; sleeps.
+    /// Waits until at most `most` chunks wait for their release. In a thread of the process;
+    /// sleeps.
     ///
     /// # Errors
     ///
-    /// `EINTR` if the thread was killed, `ERESTARTNOINTR` if it has to take another signal first.
+    /// `EINTR` if the thread was killed; `ERESTARTNOINTR` if it has to take another signal first.
     pub(super) fn wait_for_room(&self, most: u32) -> Result {
         while self.waiting() > most {
             check_no_signal()?;
@@ -268,12 +295,13 @@ impl Owner {
         Ok(())
     }
 
-    /// Whether there may be an address space without regions. From now on there is none, but for those that lose theirs.
+    /// Clears the flag `unused` and returns its old value. An address space that loses its last
+    /// region later sets the flag again.
     fn take_unused(&self) -> bool {
         core::mem::take(&mut self.waiting.lock().unused)
     }
 
-    /// The next chunk to be released.
+    /// Removes the first remains from the list and returns them.
     fn take_first(&self) -> Option<KBox<Remains>> {
         let mut waiting = self.waiting.lock();
         let mut first = waiting.first.take()?;
@@ -281,7 +309,8 @@ impl Owner {
         Some(first)
     }
 
-    /// Gives the thread back, and takes another one if there is more to do meanwhile. `forgotten` owners have nothing to do.
+    /// Gives the thread back. Requests another one if work was added meanwhile. Pass `forgotten` if
+    /// the table has forgotten the owner, which then has no work.
     fn end(self: &Arc<Self>, forgotten: bool) {
         self.threads.give_back();
         let mut waiting = self.waiting.lock();
@@ -307,15 +336,17 @@ impl WorkItem for Owner {
             this.owners.spaces.end_unused(this.number());
         }
         while let Some(remains) = this.take_first() {
-            // Here it waits for the MMU notifiers of the process.
+            // The drop waits for the MMU notifiers of the process.
             drop(remains);
             this.note_released();
             cond_resched();
         }
         let forgotten = this.owners.forget_unused(&this);
         if forgotten {
-            // Before others have the work queue's thread: this may wait for the process. And before the item gives up its count: a
-            // thread of the owner that had the last one would wait for its own end.
+            // The threads are stopped before `end` gives the thread of the work queue back:
+            // stopping may wait for the process, and a work item that waits must hold its permit.
+            // They are stopped before this function drops its reference to the owner: a thread of
+            // the owner that dropped the last reference would wait for its own end.
             this.fault_threads.stop();
         }
         this.end(forgotten);
@@ -324,16 +355,17 @@ impl WorkItem for Owner {
 
 struct Entry {
     owner: Arc<Owner>,
-    /// Devices with regions of it, and registrations that are going on.
+    /// Number of devices with regions of the process, plus the number of registrations in progress.
     uses: u32,
 }
 
-/// The address spaces that have regions on demand, and the work queue that releases their chunks. While there is one, the
-/// module can't be removed: its removal would wait for MMU notifiers.
+/// Table of the processes with on-demand regions, and the work queue that releases their chunks.
+/// While the table has an entry, the module cannot be removed, since its removal would wait for MMU
+/// notifiers.
 #[pin_data]
 pub struct Owners {
     queue: OwnedQueue,
-    /// By the place of the `mm_struct`, which the owner keeps.
+    /// Owners by the address of the `mm_struct`, to which the owner holds a reference.
     #[pin]
     entries: SpinLock<RBTree<usize, Entry>>,
     #[pin]
@@ -341,7 +373,8 @@ pub struct Owners {
 }
 
 impl Owners {
-    /// None yet. The work queue `name` has so many threads. Process context.
+    /// Creates an empty table, with a work queue `name` that has at most `threads` threads. Process
+    /// context; sleeps.
     ///
     /// # Errors
     ///
@@ -356,23 +389,27 @@ impl Owners {
         Arc::pin_init(owners, GFP_KERNEL)
     }
 
-    /// Waits for the releases that have begun to end. The module's end calls it, when there is no region any more.
-    /// Process context.
+    /// Waits for the end of the releases that have begun. To be called at the end of the module,
+    /// when no region exists any more. Process context; sleeps.
     pub fn flush(&self) {
         self.queue.flush();
     }
 
-    /// The owner of the calling process's address space, which is in use as long as the result lives. `threads` gives the
-    /// share of an owner that is made. Process context.
+    /// Returns the owner of the calling process, and creates it if necessary. The owner is in use
+    /// until the result is dropped. `threads` creates the permit of a new owner. Process context;
+    /// sleeps.
     ///
     /// # Errors
     ///
-    /// `ENODEV` if the module is being removed, `EAGAIN` if the process's user or cgroup may have no more threads, `ENOMEM`, those of `threads`;
-    /// `ERESTARTNOINTR` if a signal is pending: the system call begins again after that; `EOPNOTSUPP` on a kernel without
-    /// `CONFIG_VHOST_TASK`; `EINVAL` if the process's next children belong to another PID namespace than itself
-    /// (`unshare(CLONE_NEWPID)`).
+    /// - `ENODEV` if the module is being removed.
+    /// - `EAGAIN` if the user or the cgroup of the process may have no more threads.
+    /// - `ERESTARTNOINTR` if a signal is pending: the system call is restarted afterwards.
+    /// - `EOPNOTSUPP` if the kernel has no `CONFIG_VHOST_TASK`.
+    /// - `EINVAL` if the next children of the process belong to another PID namespace than itself
+    ///   (`unshare(CLONE_NEWPID)`).
+    /// - `ENOMEM`, and the errors of `threads`.
     pub(super) fn open(self: &Arc<Self>, threads: NewThreads<'_>) -> Result<Open> {
-        // Processes register regions on demand, and these have address spaces.
+        // Only processes register on-demand regions, and each process has an address space.
         let mm = ARef::<Mm>::from(&**current!().mm().ok_or(EINVAL)?);
         let number = number(&mm);
         if let Some(owner) = self.use_again(number) {
@@ -384,10 +421,11 @@ impl Owners {
             uses: 1,
         };
         let node = RBTreeNode::new(number, entry, GFP_KERNEL_ACCOUNT)?;
-        // After all that may fail: from now on only a work item may end the owner, which then waits for the thread.
+        // This is the last step that may fail: once the thread runs, only a work item may end the
+        // owner, which then waits for the thread.
         owner.fault_threads.start()?;
         let mut entries = self.entries.lock();
-        // Another thread of the process may have come first.
+        // Another thread of the process may have inserted an owner meanwhile.
         if let Some(entry) = entries.get_mut(&number) {
             let first = Self::use_entry(entry);
             drop(entries);
@@ -399,7 +437,7 @@ impl Owners {
         Ok(Open(owner))
     }
 
-    /// The owner with this number, if there is one.
+    /// Returns the owner with this number, in use once more, or `None` if there is none.
     fn use_again(&self, number: usize) -> Option<Open> {
         self.entries.lock().get_mut(&number).map(Self::use_entry)
     }
@@ -409,12 +447,15 @@ impl Owners {
         Open(entry.owner.clone())
     }
 
-    /// Forgets `owner` if it isn't in use and no chunk of it waits. A space without regions is a use. Returns whether `owner`
-    /// is forgotten, or never was known: then nobody can come to use it, and the caller ends its threads. In its work item.
+    /// Removes `owner` from the table if it is not in use and none of its chunks waits. An address
+    /// space without regions counts as a use. Returns whether `owner` is not in the table now: then
+    /// no task can begin to use it, and the caller ends its threads. To be called in the owner's
+    /// work item.
     fn forget_unused(&self, owner: &Owner) -> bool {
         let number = owner.number();
         let mut entries = self.entries.lock();
-        // Once `owner` is forgotten, a registration gives its process another one.
+        // After `owner` was removed, a registration of its process creates another owner with the
+        // same number.
         let own = |entry: &&Entry| core::ptr::eq(&*entry.owner, owner);
         let unused = match entries.get(&number).filter(own) {
             None => None,
@@ -427,19 +468,19 @@ impl Owners {
     }
 }
 
-/// An [`Owner`] that is in use: whoever of the process comes later has the same.
+/// Reference to an [`Owner`] that keeps it in use. All users of a process share one owner.
 pub(super) struct Open(Arc<Owner>);
 
 impl Open {
-    /// The owner.
+    /// Returns the owner.
     pub(super) fn owner(&self) -> &Arc<Owner> {
         &self.0
     }
 }
 
 impl Drop for Open {
-    /// After the chunks of who used it. Process context; waits for nobody: the caller may be a call of the process, which holds
-    /// locks of uverbs.
+    /// Must be dropped after the chunks of its user. Process context; does not wait: the caller may
+    /// be a system call that holds locks of uverbs.
     fn drop(&mut self) {
         let mut entries = self.0.owners.entries.lock();
         let unused = entries.get_mut(&self.0.number()).is_some_and(|entry| {

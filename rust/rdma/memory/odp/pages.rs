@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The pages of a chunk that are present.
+//! Table of the present pages of a chunk of on-demand memory.
 
 use core::{
     ptr::NonNull,
@@ -12,33 +12,36 @@ use kernel::{page::PAGE_SIZE, prelude::*, sync::Arc};
 use super::{CHUNK, PAGE_MASK, PAGE_SHIFT};
 use crate::{bindings, support::read_section::ReadSections};
 
-/// An entry is the address of a page, or zero, and these.
+/// Flags of an entry. An entry is zero, or the address of a page together with flags.
 pub(super) const PRESENT: usize = 1 << 0;
 pub(super) const WRITABLE: usize = 1 << 1;
 
-/// Pages of a chunk.
+/// Number of pages of a chunk.
 const PAGES: usize = CHUNK >> PAGE_SHIFT;
 
-/// The pages of a chunk that are present.
+/// Present pages of a chunk.
 ///
 /// # Invariants
 ///
-/// An entry with [`PRESENT`] is the address of a page of the process, valid for reads, and with
-/// [`WRITABLE`] for writes, until the sections of `readers` have ended that began before the flag was cleared. Entries
-/// are written under the lock of the `ib_umem_odp`; without [`PRESENT`] they are zero when it is not held. Then
-/// `present` is the number of those with [`PRESENT`].
+/// An entry with [`PRESENT`] is the address (in the kernel's direct mapping) of a page of the
+/// process. The page is valid for reads, and with [`WRITABLE`] for writes, until all sections of
+/// `readers` have ended that began before the flag was cleared.
+///
+/// Entries are written with the lock of the `ib_umem_odp` held. While the lock is not held, an
+/// entry without [`PRESENT`] is zero, and `present` is the number of entries with [`PRESENT`].
 pub(super) struct Pages {
-    /// The process's address of the first.
+    /// Address of the first page in the process's address space.
     pub(super) start: usize,
     entries: KBox<[AtomicUsize; PAGES]>,
-    /// Invalidations of a range that has no page look no further: whoever ends it waits for them.
+    /// Number of present pages. If it is zero, an invalidation returns at once. The release of a
+    /// chunk waits for invalidations, so they should be short.
     present: AtomicUsize,
     readers: Arc<ReadSections>,
 }
 
 impl Pages {
-    /// None present from `start` on, which is a multiple of [`CHUNK`]. They are used within sections of `readers`. Process
-    /// context.
+    /// Creates a table without present pages for the chunk at the address `start`, a multiple of
+    /// [`CHUNK`]. The pages are used within sections of `readers`. Process context; sleeps.
     ///
     /// # Errors
     ///
@@ -53,7 +56,8 @@ impl Pages {
         })
     }
 
-    /// The page at `va`, if it may be used so. Within a section.
+    /// Returns the address of the page at `va` if it is present, and writable if `write`. To be
+    /// called within a section of `readers`; the result is valid until the section ends.
     pub(super) fn find(&self, va: usize, write: bool) -> Option<NonNull<u8>> {
         let entry = self.entry(va)?.load(Ordering::Acquire);
         let needed = if write { PRESENT | WRITABLE } else { PRESENT };
@@ -66,12 +70,12 @@ impl Pages {
         self.entries.get(va.checked_sub(self.start)? >> PAGE_SHIFT)
     }
 
-    /// No page is present.
+    /// Returns whether no page is present.
     pub(super) fn is_empty(&self) -> bool {
         self.present.load(Ordering::Relaxed) == 0
     }
 
-    /// Writes an entry with [`PRESENT`]. Under the lock.
+    /// Stores an entry with [`PRESENT`]. The caller holds the lock of the `ib_umem_odp`.
     pub(super) fn set(&self, entry: &AtomicUsize, value: usize) {
         if entry.load(Ordering::Relaxed) & PRESENT == 0 {
             self.present.fetch_add(1, Ordering::Relaxed);
@@ -79,8 +83,9 @@ impl Pages {
         entry.store(value, Ordering::Release);
     }
 
-    /// Forgets those of the pages that touch `first .. end` whose entry `which` picks, and waits for
-    /// their users. Under the lock.
+    /// Removes the present pages that overlap `first .. end` and whose entry `which` selects. Waits
+    /// for the read-side sections that may use them. Marks writable pages dirty. The caller holds
+    /// the lock of the `ib_umem_odp`.
     pub(super) fn forget(&self, first: usize, end: usize, which: impl Fn(usize) -> bool) {
         if self.is_empty() {
             return;
@@ -108,9 +113,11 @@ impl Pages {
             }
             if old & WRITABLE != 0 {
                 let address = (old & PAGE_MASK) as *const u8;
-                // SAFETY: The page is the process's still: it goes after the notifier returns.
+                // SAFETY: The page still belongs to the process: it goes after the notifier
+                // returns.
                 let page = unsafe { bindings::virt_to_page(address.cast()) };
-                // SAFETY: As above. Users may have written it without the process's page table.
+                // SAFETY: The page still belongs to the process, so `page` is valid. (It may have
+                // been written without a dirty bit in the process's page table.)
                 unsafe { bindings::set_page_dirty(page) };
             }
             entry.store(0, Ordering::Relaxed);
@@ -128,7 +135,7 @@ mod tests {
         START + page * PAGE_SIZE
     }
 
-    /// Pages of which these are present, to be read.
+    /// Returns a table in which the pages `which` are present for reading.
     fn present(which: &[usize]) -> Result<Pages> {
         let readers = Arc::new(ReadSections::new()?, GFP_KERNEL)?;
         let pages = Pages::new(START, readers)?;
@@ -177,7 +184,7 @@ mod tests {
         forget(START + CHUNK, usize::MAX);
         forget(at(3), at(9));
         assert_eq!(found(&pages), 4);
-        // A range that touches a page.
+        // A range within one page, which overlaps that page.
         forget(at(1) + 5, at(1) + 6);
         assert_eq!(found(&pages), 3);
         assert!(pages.find(at(1), false).is_none());
