@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Entries of completion queues: as a process reads them from its ring, and as the kernel polls them.
+//! Completion queue entries (CQEs): in the layout that a process reads from its ring (`struct
+//! ib_uverbs_wc`), and in the longer layout that the kernel polls.
 
 use core::{
     mem::{self, size_of},
@@ -17,62 +18,64 @@ use crate::{
     verbs::upcall::QpToken,
 };
 
-/// `enum ibv_wc_flags` of libibverbs, which librxe passes on as they are. Note that they are not
-/// those of the kernel's `enum ib_wc_flags`.
+/// Flags of `enum ibv_wc_flags` (libibverbs). librxe passes them on unchanged. They differ from the
+/// flags of the kernel's `enum ib_wc_flags`.
 const WC_GRH: u32 = 1 << 0;
 const WC_WITH_IMM: u32 = 1 << 1;
 const WC_WITH_INV: u32 = 1 << 3;
 
-/// The only port.
+/// Number of a device's only port.
 const PORT: u8 = 1;
 
-/// An entry of a CQ.
+/// Completion queue entry.
 #[repr(C)]
 pub struct Cqe {
-    /// What a process sees.
+    /// Part that a process sees.
     user: ib_uverbs_wc,
-    /// The QP, for the kernel's consumers only; so is what follows.
+    /// QP of the completion. This field and the following ones are for in-kernel consumers only.
     qp: QpToken,
-    /// The VLAN of the address that a datagram came to, or [`NO_VLAN`].
+    /// VLAN of the local address to which a datagram came, or [`NO_VLAN`].
     vlan: u16,
-    /// The IP layer by which it came (`enum rdma_network_type`), or [`NO_NETWORK`].
+    /// IP version of a received datagram (`enum rdma_network_type`), or [`NO_NETWORK`].
     network: u8,
-    /// Service level.
+    /// Service level (SL) of a received datagram.
     sl: u8,
     reserved: u32,
 }
 
-/// The arrival of a datagram: the kernel gets these fields besides its header.
+/// Properties of a received datagram that in-kernel consumers get in `struct ib_wc`, besides the
+/// datagram's GRH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// The VLAN of the address that it came to.
+    /// VLAN of the local address to which the datagram came.
     pub vlan: Option<u16>,
-    /// The IP layer by which it came.
+    /// IP version of the datagram.
     pub network: Network,
-    /// Service level.
+    /// Service level (SL).
     pub sl: u8,
 }
 
-/// No padding: the first part is 48 bytes (`struct ib_uverbs_wc`), then come 16.
+/// The structure has no padding: `struct ib_uverbs_wc` is 48 bytes, and the fields behind it are
+/// 16.
 const _: () = assert!(size_of::<ib_uverbs_wc>() == 48 && size_of::<Cqe>() == 64);
 
-/// What ib_core takes for no VLAN.
+/// Value of `ib_wc.vlan_id` that means "no VLAN" to ib_core.
 const NO_VLAN: u16 = 0xffff;
 
-/// No datagram came.
+/// Value of [`Cqe::network`] for a completion without a datagram.
 const NO_NETWORK: u8 = 0xff;
 
-/// How an entry of a CQ lies in its ring.
+/// Layout of an entry in the ring of its CQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CqeLayout {
-    /// A process polls it.
+    /// Layout for a CQ that a process polls: `struct ib_uverbs_wc`.
     User,
-    /// The kernel polls it: what a process sees, and the QP.
+    /// Layout for a CQ that the kernel polls: the whole [`Cqe`].
     Kernel,
 }
 
 impl CqeLayout {
-    /// Bytes of an entry.
+    /// Returns the size of an entry in bytes.
     pub const fn size(self) -> usize {
         match self {
             Self::User => size_of::<ib_uverbs_wc>(),
@@ -82,7 +85,8 @@ impl CqeLayout {
 }
 
 impl Cqe {
-    /// The completion of a send by QP `qpn`, which the kernel knows as `qp`.
+    /// Returns the entry for the completion of a send by QP `qpn`, which in-kernel consumers know
+    /// as `qp`.
     pub fn send(wc: &SendWc, qpn: u32, qp: QpToken) -> Self {
         let user = ib_uverbs_wc {
             wr_id: wc.wr_id,
@@ -111,7 +115,8 @@ impl Cqe {
         }
     }
 
-    /// The completion of a receive by QP `qpn`, which the kernel knows as `qp`. `arrival` is that of a datagram.
+    /// Returns the entry for the completion of a receive by QP `qpn`, which in-kernel consumers
+    /// know as `qp`. `arrival` describes a received datagram; it is `None` for connected QPs.
     pub fn recv(wc: &RecvWc, qpn: u32, qp: QpToken, arrival: Option<Arrival>) -> Self {
         let mut user = ib_uverbs_wc {
             wr_id: wc.wr_id,
@@ -138,25 +143,27 @@ impl Cqe {
         Self::of(user, qp, arrival)
     }
 
-    /// The entry as it lies in a ring of this layout.
+    /// Returns the bytes of the entry as a ring of this layout holds them.
     pub fn as_bytes(&self, layout: CqeLayout) -> &[u8] {
-        // SAFETY: The structure is 64 bytes of integers without padding, all initialised; the
-        // layouts are as long, or end after its first part.
+        // SAFETY: The structure is 64 bytes of initialised integers without padding. A layout is as
+        // long as the structure, or ends after its first field.
         unsafe { slice::from_raw_parts(ptr::from_ref(self).cast(), layout.size()) }
     }
 
-    /// An entry of the kernel's layout, as it lies in the ring.
+    /// Creates an entry from its bytes in a ring of the layout [`CqeLayout::Kernel`].
     pub fn from_bytes(bytes: &[u8; CqeLayout::Kernel.size()]) -> Self {
-        // SAFETY: The structure is integers only, for which all bytes are valid, and as long.
+        // SAFETY: The structure has the size of `bytes` and consists of integers, for which all
+        // bytes are valid.
         unsafe { mem::transmute_copy(bytes) }
     }
 
-    /// The QP whose completion it is.
+    /// Returns the QP whose completion this is.
     pub fn qp(&self) -> QpToken {
         self.qp
     }
 
-    /// The same for a QP that is gone: nobody is to see it.
+    /// Returns this entry without its QP, for a QP that is destroyed. Such an entry is not passed
+    /// to a consumer.
     pub fn of_nobody(self) -> Self {
         Self {
             qp: QpToken::NONE,
@@ -164,7 +171,8 @@ impl Cqe {
         }
     }
 
-    /// The same if it is of a send; a receive is flushed.
+    /// Returns this entry with the status `IB_WC_WR_FLUSH_ERR` if it is the completion of a
+    /// receive. Returns the completion of a send unchanged.
     pub fn flushed_recv(mut self) -> Self {
         if self.user.opcode & bindings::ib_wc_opcode_IB_WC_RECV != 0 {
             self.user.status = bindings::ib_wc_status_IB_WC_WR_FLUSH_ERR;
@@ -172,7 +180,8 @@ impl Cqe {
         self
     }
 
-    /// Fills in what ib_core's consumers poll.
+    /// Writes the completion to `wc`, as in-kernel consumers get it from `ib_poll_cq()`. Writes the
+    /// whole structure.
     pub(crate) fn write(&self, wc: &mut ib_wc) {
         let user = &self.user;
         *wc = zeroed();
@@ -199,7 +208,7 @@ impl Cqe {
             wc.network_hdr_type = self.network;
             wc.wc_flags |= bindings::ib_wc_flags_IB_WC_WITH_NETWORK_HDR_TYPE as i32;
         }
-        // SAFETY: Both members are 32 bits, and the flags say which one it is.
+        // SAFETY: Both union members are 32 bits of integer. `wc_flags` says which one is meant.
         wc.ex.invalidate_rkey = unsafe { user.ex.invalidate_rkey };
     }
 }

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A page of doorbells: how the library of a process tells of what it posted without a call.
+//! Doorbell page: shared memory by which a process announces posted sends without a system call.
 //!
-//! `include/uapi/rdma/rrxe-abi.h` has the layout: a bit for each send queue of a context, and a bit
-//! for each word of those. The process may write anything to any of it at any time. So bits are
-//! only ever taken, by atomic exchange, and each is no more than a wish to look at a send queue.
+//! The page has a bit for each send queue of a context (`dirty`), and a bit for each word of those
+//! bits (`summary`); see `struct rrxe_doorbell` in `include/uapi/rdma/rrxe-abi.h`. The process may
+//! write anything to the page at any time. So the kernel only clears bits, by atomic exchanges, and
+//! treats a set bit as no more than a hint to look at a send queue.
+//!
+//! In this file a *slot* is the number of a send queue in the page, and a *leaf* is the index of a
+//! 64-bit word of `dirty`.
 
 use core::{
     ops::ControlFlow,
@@ -22,13 +26,13 @@ use crate::{
     support::sync::smp_mb,
 };
 
-/// Send queues that a page has room for.
+/// Number of send queues (slots) of a doorbell page.
 pub const SLOTS: u32 = crate::abi::uabi::doorbell::SLOTS;
 
-/// Bits of a word.
+/// Number of bits of a word.
 const BITS: u32 = u64::BITS;
 
-/// A page of doorbells. Any context, unless a method says otherwise.
+/// Doorbell page of a context. Methods may be called in any context unless they say otherwise.
 ///
 /// # Invariants
 ///
@@ -36,25 +40,26 @@ const BITS: u32 = u64::BITS;
 pub struct DoorbellPage {
     memory: Arc<SharedMemory>,
     mapping: Option<Mapping>,
-    /// Leaves from this on have no slot that was ever used.
+    /// Number of leaves that have, or had, a slot in use: no leaf from this index on ever had one.
     leaves: AtomicU32,
 }
 
-/// What tells a process's library where its page is.
+/// Information by which the library of a process maps the page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PageReply {
-    /// The offset to map it by.
+    /// Offset to pass to `mmap()`, in bytes.
     pub offset: u64,
-    /// Its bytes.
+    /// Size of the page in bytes.
     pub size: u32,
 }
 
 impl DoorbellPage {
-    /// A page without a doorbell rung, for the process of `owner`, which has to call.
+    /// Creates a page without set bits, which the process of `owner` may map. The page is in the
+    /// state `RRXE_POLLER_NEED_WAKEUP`: the process must make the doorbell call.
     ///
     /// # Context
     ///
-    /// Process; may sleep.
+    /// Process context; may sleep.
     ///
     /// # Errors
     ///
@@ -67,7 +72,7 @@ impl DoorbellPage {
 
     fn unmapped() -> Result<Self> {
         let memory = Arc::new(SharedMemory::new(SIZE)?, GFP_KERNEL_ACCOUNT)?;
-        // INVARIANT: That many bytes were asked for.
+        // INVARIANT: `SharedMemory::new` allocated at least `SIZE` bytes.
         let page = Self {
             memory,
             mapping: None,
@@ -77,7 +82,7 @@ impl DoorbellPage {
         Ok(page)
     }
 
-    /// Where the process finds it.
+    /// Returns the offset and the size by which the process maps the page.
     pub fn mmap_reply(&self) -> PageReply {
         PageReply {
             offset: self.mapping.as_ref().map_or(0, Mapping::offset),
@@ -85,14 +90,15 @@ impl DoorbellPage {
         }
     }
 
-    /// Looks at the doorbell of `slot` from now on; to be called before the process knows the slot.
+    /// Includes `slot` in all later sweeps. To be called before the process learns the slot.
     pub fn use_slot(&self, slot: u32) {
         let leaves = (slot / BITS).saturating_add(1);
         self.leaves.fetch_max(leaves, Ordering::Relaxed);
     }
 
-    /// Tells the process whether it has to call after it rang. What is rung before it knows is to be
-    /// looked for after this: there is a full barrier behind it.
+    /// Tells the process whether it must make the doorbell call (`RRXE_POLLER_NEED_WAKEUP`) after
+    /// it has set a bit. A full barrier follows. The caller checks for set bits afterwards, since
+    /// the process may have set them before it saw the new state.
     pub fn ask_for_calls(&self, needed: bool) {
         let state = match needed {
             true => bindings::rrxe_poller_state_RRXE_POLLER_NEED_WAKEUP,
@@ -102,17 +108,20 @@ impl DoorbellPage {
         smp_mb();
     }
 
-    /// Whether a doorbell was rung and not taken.
+    /// Returns whether a summary bit is set, so that doorbells may be waiting.
     pub fn is_rung(&self) -> bool {
         (0..SUMMARY_WORDS).any(|word| self.summary(word).load(Ordering::Relaxed) != 0)
     }
 
-    /// Takes doorbells and serves the slot of each, in order from `first` on and around, until
-    /// `serve` breaks off; what is left stays rung then, and the slot to go on with is returned.
-    /// Who goes on there comes to each slot that is rung, however often those before it ring again.
+    /// Clears the set bits and calls `serve` with the slot of each, in order from `first` on,
+    /// wrapping around at the end.
     ///
-    /// A slot is served after its doorbell is taken, with a full barrier between: what is posted
-    /// later rings again.
+    /// If `serve` breaks off, the bits that are left stay set, and the result is the slot after the
+    /// one served last. A caller that starts its next sweep there reaches every slot whose bit is
+    /// set, however often the bits of other slots are set again.
+    ///
+    /// The bit of a slot is cleared before the slot is served, with a full barrier between. So if
+    /// the process posts more afterwards, it sets the bit again.
     pub fn sweep(
         &self,
         first: u32,
@@ -124,11 +133,12 @@ impl DoorbellPage {
         for step in 1..SUMMARY_WORDS {
             self.sweep_word(start.wrapping_add(step) % SUMMARY_WORDS, 0, &mut serve)?;
         }
-        // What lies before `first` in its own word.
+        // The slots before `first` in the summary word of `first`.
         self.sweep_word(start, 0, &mut serve)
     }
 
-    /// Sweeps the leaves of one word of the summary: slots from `first` on, if that is in one of them.
+    /// Sweeps the leaves of one summary word. If the leaf of `first` belongs to this word, the
+    /// slots before `first` are left out.
     fn sweep_word(
         &self,
         word: usize,
@@ -141,13 +151,15 @@ impl DoorbellPage {
         }
         let (first_leaf, first_bit) = (first / BITS, first % BITS);
         let before = ones_below(first_leaf % BITS);
-        // Not `fetch_and`, whose loop a process could keep from ending.
+        // `fetch_and` is a compare-and-exchange loop, which a process could prolong without end.
+        // `swap` is not.
         let rung = summary.swap(0, Ordering::SeqCst);
         if rung & before != 0 {
             summary.fetch_or(rung & before, Ordering::SeqCst);
         }
         let mut leaves = rung & !before;
-        // After the exchange: a process rings for a slot after it got it.
+        // This is read after the exchange: a process sets the bit of a slot only after it got the
+        // slot.
         let end = self.leaves.load(Ordering::Relaxed);
         while leaves != 0 {
             let leaf = (word as u32)
@@ -155,7 +167,7 @@ impl DoorbellPage {
                 .wrapping_add(leaves.trailing_zeros());
             leaves &= leaves.wrapping_sub(1);
             if leaf >= end {
-                // Nor has any of those behind a slot in use.
+                // No leaf from `end` on has a slot in use.
                 break;
             }
             let from = if leaf == first_leaf { first_bit } else { 0 };
@@ -167,7 +179,7 @@ impl DoorbellPage {
         ControlFlow::Continue(())
     }
 
-    /// Sweeps one leaf, from the slot of bit `from` on; those before stay rung.
+    /// Sweeps one leaf from bit `from` on. The bits before it stay set.
     fn sweep_leaf(
         &self,
         leaf: u32,
@@ -189,14 +201,14 @@ impl DoorbellPage {
         ControlFlow::Continue(())
     }
 
-    /// Rings the doorbell of `slot` as a process does: with a full barrier behind.
+    /// Sets the bit of `slot` as a process does. A full barrier follows.
     pub fn ring(&self, slot: u32) {
         let slot = slot % SLOTS;
         self.ring_leaf(slot / BITS, 1_u64.wrapping_shl(slot % BITS));
         smp_mb();
     }
 
-    /// Rings the doorbells `bits` of a leaf.
+    /// Sets `bits` of a leaf and the summary bit of the leaf.
     fn ring_leaf(&self, leaf: u32, bits: u64) {
         if bits == 0 {
             return;
@@ -209,8 +221,8 @@ impl DoorbellPage {
 
     fn state(&self) -> &AtomicU32 {
         let word = self.memory.start().as_ptr().wrapping_add(STATE);
-        // SAFETY: By the type invariant the word is within `memory`, and it is aligned. As for the
-        // indices of a ring, the process accesses it by atomics, or changes the value at most.
+        // SAFETY: By the type invariant the word is within `memory`, and it is aligned. The process
+        // accesses it by atomics. If it accesses it otherwise, it can only change the value.
         unsafe { AtomicU32::from_ptr(word.cast()) }
     }
 
@@ -222,16 +234,18 @@ impl DoorbellPage {
         self.word(DIRTY, (leaf % (SLOTS / BITS)) as usize)
     }
 
-    /// The word of this index in the array at `offset`, which must have so many.
+    /// Returns the word number `index` of the array at `offset`. The array must have more than
+    /// `index` words.
     fn word(&self, offset: usize, index: usize) -> &AtomicU64 {
         let offset = offset.wrapping_add(index.wrapping_mul(size_of::<u64>()));
         let word = self.memory.start().as_ptr().wrapping_add(offset);
-        // SAFETY: As in `state`.
+        // SAFETY: By the type invariant the word is within `memory`, and it is aligned. The process
+        // accesses it by atomics. If it accesses it otherwise, it can only change the value.
         unsafe { AtomicU64::from_ptr(word.cast()) }
     }
 }
 
-/// A word whose lowest `count` bits are set, fewer than all.
+/// Returns a word whose lowest `count` bits are set. `count` is below 64.
 fn ones_below(count: u32) -> u64 {
     1_u64.wrapping_shl(count).wrapping_sub(1)
 }
@@ -240,7 +254,7 @@ fn ones_below(count: u32) -> u64 {
 mod tests {
     use super::*;
 
-    /// A page whose slots are all in use.
+    /// Returns a page all of whose slots are in use.
     fn used() -> Result<DoorbellPage> {
         let page = DoorbellPage::unmapped()?;
         page.use_slot(SLOTS - 1);
@@ -306,7 +320,7 @@ mod tests {
         Ok(())
     }
 
-    /// Doorbells of slots that nobody has cost nothing, but for those next to one in use.
+    /// Bits of unused slots are ignored, except in a leaf that has a slot in use.
     #[test]
     fn looks_at_leaves_in_use_only() -> Result {
         let page = DoorbellPage::unmapped()?;
@@ -322,7 +336,8 @@ mod tests {
         Ok(())
     }
 
-    /// Slots that ring again at once, in the same leaf, word and page, don't keep another from its turn.
+    /// Slots whose bits are set again at once (in the same leaf, the same summary word and the same
+    /// page) do not keep a sweep from reaching another slot.
     #[test]
     fn comes_to_each_slot() -> Result {
         let page = used()?;
@@ -346,7 +361,8 @@ mod tests {
         Ok(())
     }
 
-    /// A summary that lies only costs a look; slots that no summary tells of are not found.
+    /// A summary bit without a `dirty` bit has no effect. A `dirty` bit without its summary bit is
+    /// not found.
     #[test]
     fn bears_any_bits() -> Result {
         let page = used()?;

@@ -2,15 +2,17 @@
 
 //! Kernel memory that a process may map through its verbs context.
 //!
-//! Pages are inserted one by one and counted by the mapping: a mapping outlives the object it
-//! belonged to, needs no callback, and pins neither the module nor the process. What ends with the
-//! object is only the *offset* under which new mappings are made.
+//! A mapping holds a count of each of its pages, which are inserted one by one
+//! (`vm_insert_page()`). So a mapping outlives the object that the memory belonged to. It needs no
+//! callback, and it keeps neither the module nor the process. When the object ends, only the
+//! *offset* under which new mappings are made ends with it.
 //!
-//! An offset is entered in the core's `rdma_user_mmap_entry` table of the context, and must have
-//! left it before the context is freed. Objects may live longer than that (a late packet holds
-//! them), so each context has a [`Mappings`] that knows all its entries and withdraws what is left
-//! when the context goes; a [`Mapping`] dropped later than that takes no lock, and may be dropped in
-//! softirq, where the last reference to a QP may be dropped.
+//! An offset is an entry (`struct rdma_user_mmap_entry`) in ib_core's table of the context
+//! (`ib_ucontext.mmap_xa`). It must have been removed before the context is freed. Objects may live
+//! longer than the context: for example, a late packet holds a reference to a QP. So each context
+//! has a [`Mappings`], which knows all its entries and removes the remaining ones when the context
+//! ends. A [`Mapping`] that is dropped later takes no lock. So it may be dropped in softirq, where
+//! the last reference to a QP may be dropped.
 
 use core::{ops::RangeInclusive, ptr::NonNull};
 
@@ -33,69 +35,73 @@ use crate::{
     support::sync::{check_not_killed, cond_resched},
 };
 
-/// Bytes that [`SharedMemory::insert_into`] inserts before other tasks may run.
+/// Number of bytes that [`SharedMemory::insert_into`] inserts before it yields the CPU.
 const INSERTED_AT_ONCE: usize = 512 * PAGE_SIZE;
 
-/// Zeroed, page-aligned kernel memory made of single pages, charged to the caller's memory cgroup.
+/// Kernel memory that a process may map: zeroed, page-aligned, made of single pages, and charged to
+/// the memory cgroup of the process that allocates it.
 ///
 /// # Invariants
 ///
-/// `start` is valid for reads and writes of `len` bytes, a multiple of the page size, allocated by
-/// vmalloc. A process may have mapped it and may change any of it at any time.
+/// `start` is valid for reads and writes of `len` bytes and was allocated by vmalloc. `len` is a
+/// multiple of the page size. A process may have mapped the memory and may change any byte at any
+/// time.
 pub(crate) struct SharedMemory {
     start: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: Vmalloc memory is reachable and freeable from every thread; all accesses go through raw
-// pointers by those who uphold the rules for memory that a process can change.
+// SAFETY: Vmalloc memory may be accessed and freed by every thread. All accesses go through raw
+// pointers. The code that makes them takes into account that a process can change the memory.
 unsafe impl Send for SharedMemory {}
-// SAFETY: As above.
+// SAFETY: A shared reference only gives out a raw pointer. The code that uses it takes into account
+// that a process can change the memory.
 unsafe impl Sync for SharedMemory {}
 
 impl SharedMemory {
-    /// Allocates at least `len` bytes.
+    /// Allocates `len` bytes, rounded up to whole pages.
     ///
     /// # Context
     ///
-    /// Process; may sleep.
+    /// Process context; may sleep.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for zero or an absurd size, `ENOMEM`.
+    /// `EINVAL` if `len` is zero or above 4 GiB - 1; `ENOMEM`.
     pub(crate) fn new(len: usize) -> Result<Self> {
         if len == 0 || len > u32::MAX as usize {
             return Err(EINVAL);
         }
         let len = len.next_multiple_of(PAGE_SIZE);
-        // A process chooses the size, and a warning in the kernel's log may be anybody's.
+        // The process chooses the size, so a failure must not cause a warning in the kernel's log.
         let quiet = bindings::GFP_KERNEL_ACCOUNT | bindings::__GFP_NOWARN;
         let flags = quiet | bindings::__GFP_ZERO;
-        // SAFETY: No requirements.
+        // SAFETY: `__vmalloc_noprof()` has no requirements.
         let start = unsafe { bindings::__vmalloc_noprof(len, flags) };
-        // INVARIANT: Vmalloc returned at least `len` bytes, which nobody else uses.
+        // INVARIANT: Vmalloc returned at least `len` bytes, which nothing else uses.
         Ok(Self {
             start: NonNull::new(start.cast()).ok_or(ENOMEM)?,
             len,
         })
     }
 
-    /// The first byte.
+    /// Returns the address of the first byte.
     pub(crate) fn start(&self) -> NonNull<u8> {
         self.start
     }
 
-    /// Inserts the first `pages` pages into `vma`, at its start.
+    /// Maps the first `pages` pages at the start of `vma`.
     ///
     /// # Safety
     ///
-    /// `vma` is a mapping that is being made, with its lock held, and spans `pages` pages at least.
+    /// `vma` must be a mapping that is being created, with its lock held. It must span at least
+    /// `pages` pages.
     ///
     /// # Errors
     ///
-    /// Those of `vm_insert_page()`; `EINTR` if the caller is killed.
+    /// Those of `vm_insert_page()`; `EINTR` if the calling process was killed.
     unsafe fn insert_into(&self, vma: *mut core_bindings::vm_area_struct, pages: usize) -> Result {
-        // SAFETY: The caller promises that `vma` is valid.
+        // SAFETY: The caller guarantees that `vma` is valid (see `# Safety`).
         let mut address = unsafe { (*vma).__bindgen_anon_1.__bindgen_anon_1.vm_start };
         let memory = self.start.as_ptr();
         for offset in (0..self.len).step_by(PAGE_SIZE).take(pages) {
@@ -103,10 +109,11 @@ impl SharedMemory {
                 check_not_killed()?;
                 cond_resched();
             }
-            // SAFETY: `offset` is within the allocation, and vmalloc memory has a page everywhere.
+            // SAFETY: `offset` is within the allocation, and each address of vmalloc memory has a
+            // page.
             let page = unsafe { core_bindings::vmalloc_to_page(memory.add(offset).cast()) };
-            // SAFETY: The caller promises that `vma` is valid, locked, and spans `address`; `page`
-            // is a counted page of order 0.
+            // SAFETY: The caller guarantees that `vma` is valid, locked, and spans `address` (see
+            // `# Safety`). `page` is a counted page of order 0.
             let code = unsafe { core_bindings::vm_insert_page(vma, address, page) };
             kernel::error::to_result(code)?;
             address = address.wrapping_add(PAGE_SIZE);
@@ -117,54 +124,55 @@ impl SharedMemory {
 
 impl Drop for SharedMemory {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant `start` came from vmalloc; mapped pages live on by their
-        // own counts. In softirq `vfree()` defers itself.
+        // SAFETY: By the type invariant `start` came from vmalloc. Pages that are mapped live on by
+        // their own counts. In softirq `vfree()` defers itself.
         unsafe { bindings::vfree(self.start.as_ptr().cast()) };
     }
 }
 
-/// An entry of the core's table, with the memory it stands for.
+/// Entry of ib_core's table, together with the memory that it stands for.
 #[repr(C)]
 struct Entry {
     base: bindings::rdma_user_mmap_entry,
     memory: Arc<SharedMemory>,
 }
 
-/// Entries that are in the core's table, by serial number.
+/// Entries that are in ib_core's table, by serial number.
 struct Entries {
     live: RBTree<u64, NonNull<Entry>>,
     next: u64,
 }
 
-// SAFETY: The pointers are to entries in the core's table, which any thread may withdraw.
+// SAFETY: The pointers are to entries of ib_core's table, which any thread may remove.
 unsafe impl Send for Entries {}
 
-/// All that may be mapped through one verbs context.
+/// Entries of one verbs context: all memory that its process may map through the context.
 ///
 /// # Invariants
 ///
-/// `ucontext` is valid until [`Mappings::close`] has run; each pointer in `entries` is in its table
-/// and has not been withdrawn.
+/// `ucontext` is valid until [`Mappings::close`] has run. Each pointer in `entries` is to an entry
+/// that is in the context's table.
 #[pin_data]
 pub struct Mappings {
     ucontext: NonNull<bindings::ib_ucontext>,
-    /// Nothing is listed any more. Set under the lock of `entries`.
+    /// Set once the context ends: the table has no entries from then on. Set with the lock of
+    /// `entries` held.
     closed: Atomic<bool>,
     #[pin]
     entries: Mutex<Entries>,
 }
 
-// SAFETY: `ucontext` is only handed to the core, which locks its tables; the rest is a mutex.
+// SAFETY: `ucontext` is only passed to ib_core, which locks its tables; the rest is a mutex.
 unsafe impl Send for Mappings {}
-// SAFETY: As above.
+// SAFETY: `ucontext` is only passed to ib_core, which locks its tables; the rest is a mutex.
 unsafe impl Sync for Mappings {}
 
 impl Mappings {
-    /// The still empty table of `ucontext`.
+    /// Creates the table of `ucontext`, without entries. Process context; may sleep.
     ///
     /// # Safety
     ///
-    /// `ucontext` stays valid until [`Mappings::close`] has run on the result, or the result is
+    /// `ucontext` must stay valid until [`Mappings::close`] has run on the result, or the result is
     /// dropped.
     ///
     /// # Errors
@@ -184,26 +192,28 @@ impl Mappings {
         )
     }
 
-    /// Withdraws all that is left; afterwards the context may be freed. Process context.
+    /// Removes all remaining entries. Afterwards the context may be freed. Process context; sleeps.
     pub(crate) fn close(&self) {
         let mut entries = self.entries.lock();
         self.closed.store(true, Relaxed);
         while let Some(cursor) = entries.live.cursor_front_mut() {
             let (_, node) = cursor.remove_current();
             let (_, entry) = node.to_key_value();
-            // SAFETY: By the type invariant `entry` is in the table and the context is valid.
+            // SAFETY: By the type invariant `entry` is in the table, and the context is valid.
             unsafe { withdraw(entry) };
         }
     }
 
-    /// Gives `memory` an offset that begins with one of `pages`.
+    /// Enters `memory` into the table at an offset whose first page is one of `pages`. Process
+    /// context; sleeps.
     fn insert(
         self: &Arc<Self>,
         memory: Arc<SharedMemory>,
         pages: RangeInclusive<u32>,
     ) -> Result<Mapping> {
-        // `rdma_user_mmap_entry_get_pgoff()` (ib_core_uverbs.c) takes an entry for that of page 0 while it is being inserted,
-        // and the insertion may still fail.
+        // While an entry is being inserted, `rdma_user_mmap_entry_get_pgoff()` (ib_core_uverbs.c)
+        // takes it for the entry of page 0, and the insertion may still fail. So page 0 is never
+        // used.
         if pages.contains(&0) {
             return Err(EINVAL);
         }
@@ -224,20 +234,20 @@ impl Mappings {
         entries.next = serial.wrapping_add(1);
         let entry = NonNull::from(KBox::leak(entry));
         let base = entry.as_ptr().cast();
-        // SAFETY: The context is valid since the table is not closed; `entry` is zeroed, pinned by
-        // its box and starts with the core's part.
+        // SAFETY: The context is valid, since the table is not closed. `entry` is zeroed, stays in
+        // its box, and starts with ib_core's structure.
         let code = unsafe {
             let (first, last) = pages.into_inner();
             let context = self.ucontext.as_ptr();
             bindings::rdma_user_mmap_entry_insert_range(context, base, len, first, last)
         };
         if let Err(error) = kernel::error::to_result(code) {
-            // SAFETY: The pointer came from the box above, and the core did not take it: nobody found it, for its offset
-            // is not 0.
+            // SAFETY: The pointer came from the box above, and ib_core did not take it. No look-up
+            // found it, since its offset is not 0.
             drop(unsafe { KBox::from_raw(entry.as_ptr()) });
             return Err(error);
         }
-        // INVARIANT: `entry` has just entered the table.
+        // INVARIANT: `entry` was just entered into the table.
         entries.live.insert(node.into_node(serial, entry));
         // SAFETY: `start_pgoff` was set above and does not change again.
         let page_offset = unsafe { (*entry.as_ptr()).base.start_pgoff };
@@ -249,24 +259,25 @@ impl Mappings {
     }
 }
 
-/// The page that begins at `offset`.
+/// Returns the number of the page that begins at `offset`, which is in bytes.
 fn page(offset: u64) -> Result<u32> {
     u32::try_from(offset / PAGE_SIZE as u64).map_err(|_| ENOMEM)
 }
 
-/// Withdraws `entry` from the core's table. It is freed by [`mmap_free`] once no mmap call uses it.
+/// Removes `entry` from ib_core's table. [`mmap_free`] frees it once no mmap call uses it.
 ///
 /// # Safety
 ///
-/// `entry` is in the table of a context that is still valid, and is not withdrawn twice.
+/// `entry` must be in the table of a context that is still valid, and must not be removed twice.
 unsafe fn withdraw(entry: NonNull<Entry>) {
-    // SAFETY: The caller's promise; the core's part comes first.
+    // SAFETY: The caller guarantees that `entry` is in the table of a valid context (see `#
+    // Safety`); ib_core's structure comes first.
     unsafe { bindings::rdma_user_mmap_entry_remove(entry.as_ptr().cast()) };
 }
 
-/// An offset under which a process may map some memory, until it is dropped.
+/// Offset under which a process may map some memory. The offset ends when this is dropped.
 ///
-/// Dropping it sleeps, unless its context is closed.
+/// A drop sleeps (in process context), unless the verbs context is closed.
 pub(crate) struct Mapping {
     owner: Arc<Mappings>,
     serial: u64,
@@ -274,11 +285,12 @@ pub(crate) struct Mapping {
 }
 
 impl Mapping {
-    /// Lets the process of `owner` map `memory`.
+    /// Lets the process of `owner` map `memory`, at an offset that ib_core chooses below
+    /// `RRXE_DM_OFFSET`.
     ///
     /// # Context
     ///
-    /// Process; may sleep.
+    /// Process context; may sleep.
     ///
     /// # Errors
     ///
@@ -287,15 +299,17 @@ impl Mapping {
         owner.insert(memory, 1..=page(bindings::RRXE_DM_OFFSET - 1)?)
     }
 
-    /// Lets the process of `owner` map `memory` at `offset`, in bytes, which only one caller may use at a time.
+    /// Lets the process of `owner` map `memory` at `offset` (in bytes). Each offset may be in use
+    /// only once at a time.
     ///
     /// # Context
     ///
-    /// Process; may sleep.
+    /// Process context; may sleep.
     ///
     /// # Errors
     ///
-    /// `ENOMEM`, also for an offset beyond what the core's table can hold; `EIO` if the context is going away.
+    /// `ENOMEM` if memory is short, or if the offset is beyond the range of ib_core's table; `EIO`
+    /// if the context is going away.
     pub(crate) fn at(
         owner: &Arc<Mappings>,
         memory: Arc<SharedMemory>,
@@ -305,12 +319,13 @@ impl Mapping {
         owner.insert(memory, page..=page)
     }
 
-    /// The file offset to give to mmap, in bytes.
+    /// Returns the offset to pass to `mmap()`, in bytes.
     pub(crate) fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// The offset may still be in the core's table. Once this is false it stays so.
+    /// Returns whether the entry may still be in ib_core's table. Once this is false, it stays
+    /// false.
     fn is_listed(&self) -> bool {
         !self.owner.closed.load(Relaxed)
     }
@@ -323,43 +338,47 @@ impl Drop for Mapping {
         }
         let mut entries = self.owner.entries.lock();
         if let Some(entry) = entries.live.remove(&self.serial) {
-            // SAFETY: By the invariant of `Mappings` the entry was in the table, and since it was
-            // still listed the context is not closed; the lock keeps it so.
+            // SAFETY: `entries` had the entry, so by the invariant of `Mappings` it is in the
+            // table. `close` removes every entry, with the lock held, before the context ends, so
+            // the context is valid.
             unsafe { withdraw(entry) };
         }
     }
 }
 
-/// `ib_device_ops.mmap`: maps the memory at the offset of `vma`.
+/// Implements `mmap` of `struct ib_device_ops`: maps the memory at the offset of `vma`.
 ///
 /// # Safety
 ///
-/// Called by the core with a valid context of this provider and a mapping being made.
+/// To be called by ib_core only, with a valid context of this driver and a mapping that is being
+/// created.
 pub(crate) unsafe extern "C" fn mmap(
     ucontext: *mut bindings::ib_ucontext,
     vma: *mut bindings::vm_area_struct,
 ) -> c_int {
-    // SAFETY: The core passes valid pointers. It checks for a shared mapping of the entry's size.
+    // SAFETY: ib_core passes valid pointers. The callee checks that the mapping is shared and has
+    // the size of the entry.
     let base = unsafe { bindings::rdma_user_mmap_entry_get(ucontext, vma) };
     let Some(entry) = NonNull::new(base.cast::<Entry>()) else {
         return EINVAL.to_errno();
     };
-    // SAFETY: All entries of this provider's contexts are of this type, and a count is held.
+    // SAFETY: All entries of this driver's contexts have the type `Entry`, and a count of this one
+    // is held.
     let memory: &SharedMemory = unsafe { &(*entry.as_ptr()).memory };
-    // SAFETY: `vma` is being made, and as large as the entry, which is as large as the memory.
+    // SAFETY: `vma` is being created. It is as large as the entry, and so as the memory.
     let inserted = unsafe { memory.insert_into(vma.cast(), memory.len / PAGE_SIZE) };
-    // SAFETY: This is the count taken above.
+    // SAFETY: This gives up the count that `rdma_user_mmap_entry_get()` took.
     unsafe { bindings::rdma_user_mmap_entry_put(base) };
     kernel::error::from_result(|| inserted.map(|()| 0))
 }
 
-/// `ib_device_ops.mmap_free`: the core no longer uses an entry.
+/// Implements `mmap_free` of `struct ib_device_ops`: frees an entry that ib_core no longer uses.
 ///
 /// # Safety
 ///
-/// Called by the core once for an entry of this provider.
+/// To be called by ib_core only, once for each entry of this driver.
 pub(crate) unsafe extern "C" fn mmap_free(base: *mut bindings::rdma_user_mmap_entry) {
-    // SAFETY: All entries of this provider's contexts came from a box of this type.
+    // SAFETY: All entries of this driver's contexts came from a box of this type.
     drop(unsafe { KBox::<Entry>::from_raw(base.cast()) });
 }
 
@@ -368,10 +387,11 @@ mod tests {
     use super::*;
     use crate::new_bh_spinlock;
 
-    /// A page of doorbells lives as long as the last QP, whose last reference a softirq may drop.
+    /// A doorbell page lives as long as the last QP that uses it. A softirq may drop the last
+    /// reference to that QP.
     #[test]
     fn a_mapping_of_a_closed_context_takes_no_lock() -> Result {
-        // SAFETY: Nothing is entered, so the pointer is never used.
+        // SAFETY: No entry is inserted, so the pointer is never used.
         let mappings = unsafe { Mappings::new(NonNull::dangling()) }?;
         let mapping = Mapping {
             owner: mappings.clone(),
@@ -381,7 +401,8 @@ mod tests {
         assert!(mapping.is_listed());
         mappings.close();
         assert!(!mapping.is_listed());
-        // As in a softirq: lockdep reports a mutex that is taken inside.
+        // The lock disables bottom halves, as in softirq. lockdep reports a mutex that is taken
+        // inside.
         let lock = KBox::pin_init(new_bh_spinlock!((), "rrxe_mmap_test"), GFP_KERNEL)?;
         let guard = lock.lock();
         drop(mapping);

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Work requests of the kernel's consumers, written into the rings as librxe would write them.
+//! Work requests of in-kernel consumers (`struct ib_send_wr`, `struct ib_recv_wr`), converted to
+//! WQEs in the format that librxe writes. So the driver executes the queues of in-kernel consumers
+//! and of processes alike.
 //!
-//! So a queue of the kernel and one of a process are executed alike. A list of requests is ib_core's, valid
-//! and unchanged for the duration of the call. Any context.
+//! A list of work requests belongs to the caller of `ib_post_send()` or `ib_post_recv()`. It is
+//! valid and unchanged during the call. Any context.
 
 use core::{marker::PhantomData, ptr, slice};
 
@@ -19,16 +21,16 @@ use crate::{
     verbs::object::Object,
 };
 
-/// What a WQE of a queue can hold.
+/// Limits of a queue's WQEs.
 #[derive(Clone, Copy, Debug)]
 pub struct WqeRoom {
-    /// SGEs.
+    /// Largest number of SGEs.
     pub max_sge: u32,
-    /// Bytes of inline payload.
+    /// Largest inline payload in bytes.
     pub max_inline: u32,
 }
 
-/// The send requests of one call, in order.
+/// Work requests of one call of `post_send`, in order.
 pub struct SendList<'a, P> {
     current: *const ib_send_wr,
     next: *const ib_send_wr,
@@ -37,12 +39,12 @@ pub struct SendList<'a, P> {
 }
 
 impl<'a, P: Provider> SendList<'a, P> {
-    /// The list that begins with `first`.
+    /// Creates the iterator over the list that begins with `first`.
     ///
     /// # Safety
     ///
-    /// `first` must be the first of a list that ib_core passed to `post_send` on a QP of `P`, valid for `'a`;
-    /// `datagrams` must tell whether that is a datagram QP.
+    /// `first` must be the first of a list that ib_core passed to `post_send` on a QP of `P`. The
+    /// list must be valid during `'a`. `datagrams` must tell whether the QP is a datagram QP.
     pub(crate) unsafe fn new(first: *const ib_send_wr, datagrams: bool) -> Self {
         Self {
             current: ptr::null(),
@@ -52,7 +54,7 @@ impl<'a, P: Provider> SendList<'a, P> {
         }
     }
 
-    /// The request that was taken last.
+    /// Returns the work request that the iterator returned last, or null.
     pub(crate) fn current(&self) -> *const ib_send_wr {
         self.current
     }
@@ -62,7 +64,7 @@ impl<'a, P: Provider> Iterator for SendList<'a, P> {
     type Item = SendRequest<'a, P>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        // SAFETY: The list is valid, as the caller of `new` promised.
+        // SAFETY: The caller of `new` guarantees that the list is valid during `'a`.
         let wr = unsafe { self.next.as_ref() }?;
         self.current = self.next;
         self.next = wr.next;
@@ -74,12 +76,12 @@ impl<'a, P: Provider> Iterator for SendList<'a, P> {
     }
 }
 
-/// A send request of the kernel.
+/// Send work request of an in-kernel consumer.
 ///
 /// # Invariants
 ///
-/// `wr` is the first part of the structure that its opcode asks for, for a SEND of a datagram that of datagrams,
-/// all of it valid.
+/// `wr` is the first field of the structure that its opcode demands. For a SEND of a datagram QP
+/// that is `struct ib_ud_wr`. The whole structure is valid.
 pub struct SendRequest<'a, P> {
     wr: &'a ib_send_wr,
     datagram: bool,
@@ -87,27 +89,28 @@ pub struct SendRequest<'a, P> {
 }
 
 impl<P: Provider> SendRequest<'_, P> {
-    /// Writes the WQE into a slot of `ring`, which nobody reads yet.
+    /// Writes the WQE to the slot `slot` of `ring`, which is not published yet.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for more SGEs or inline payload than there is room for, for an operation that doesn't exist,
-    /// and for a region that isn't the one of its key.
+    /// `EINVAL` if the request has more SGEs or inline payload than `room` allows, if its opcode
+    /// does not exist, or if a REG_MR names a region to which its key does not belong.
     pub fn write(&self, ring: &Ring, slot: u32, room: &WqeRoom) -> Result {
         let mut raw = [0u8; send_wqe::PAYLOAD];
         put_u64(&mut raw, send_wqe::WR_ID, self.wr_id());
         put_u32(&mut raw, send_wqe::OPCODE, self.wr.opcode);
-        // SAFETY: Both members are 32 bits; the opcode says which one it is.
+        // SAFETY: Both union members are 32 bits of integer. The opcode says which one is meant.
         let extra = unsafe { self.wr.ex.invalidate_rkey };
         put_u32(&mut raw, send_wqe::EX, extra);
         match (self.datagram, self.wr.opcode) {
             (false, _) => self.put_operation(&mut raw)?,
             (true, opcode::SEND | opcode::SEND_WITH_IMM) => self.put_destination(&mut raw),
-            // It has no destination, and fails in its turn; or is flushed, as what `ib_drain_qp` posts.
+            // Other operations have no destination. Such a WQE fails when it is executed, or is
+            // flushed, as is the request that `ib_drain_qp()` posts.
             (true, _) => {}
         }
         let flags = self.wr.send_flags as u32;
-        // The operand of an ATOMIC WRITE always lies in the WQE.
+        // The operand of an ATOMIC WRITE is always inline.
         if flags & send_flag::INLINE != 0 || self.wr.opcode == opcode::ATOMIC_WRITE {
             let length = self.write_inline(ring, slot, room)?;
             put_u32(&mut raw, send_wqe::LENGTH, length);
@@ -123,14 +126,15 @@ impl<P: Provider> SendRequest<'_, P> {
     }
 
     fn wr_id(&self) -> u64 {
-        // SAFETY: The other member is a pointer, of as many bits.
+        // SAFETY: Both union members are 64 bits: the other one is a pointer.
         unsafe { self.wr.__bindgen_anon_1.wr_id }
     }
 
-    /// Where a datagram goes: the address itself, since the kernel's address handles have no numbers.
+    /// Writes the destination of a datagram. It writes the address itself, because address handles
+    /// of in-kernel consumers have no numbers.
     fn put_destination(&self, raw: &mut [u8; send_wqe::PAYLOAD]) {
         let wr: *const ib_send_wr = self.wr;
-        // SAFETY: By the type invariant.
+        // SAFETY: By the type invariant `wr` is the first field of a valid `struct ib_ud_wr`.
         let datagram = unsafe { &*wr.cast::<bindings::ib_ud_wr>() };
         // SAFETY: The consumer names an address handle of the QP's device, which is alive.
         let ah = unsafe { Object::<P, _>::get(datagram.ah.cast_const()) };
@@ -148,7 +152,7 @@ impl<P: Provider> SendRequest<'_, P> {
         put_u32(raw, av::FLOW_LABEL, address.flow_label);
     }
 
-    /// What belongs to the operation.
+    /// Writes the fields that depend on the opcode.
     fn put_operation(&self, raw: &mut [u8; send_wqe::PAYLOAD]) -> Result {
         let wr: *const ib_send_wr = self.wr;
         match self.wr.opcode {
@@ -157,13 +161,15 @@ impl<P: Provider> SendRequest<'_, P> {
             | opcode::RDMA_WRITE_WITH_IMM
             | opcode::RDMA_READ
             | opcode::ATOMIC_WRITE => {
-                // SAFETY: By the type invariant.
+                // SAFETY: By the type invariant `wr` is the first field of a valid
+                // `struct ib_rdma_wr`.
                 let rdma = unsafe { &*wr.cast::<bindings::ib_rdma_wr>() };
                 put_u64(raw, send_wqe::RDMA_ADDR, rdma.remote_addr);
                 put_u32(raw, send_wqe::RDMA_RKEY, rdma.rkey);
             }
             opcode::COMPARE_SWAP | opcode::FETCH_ADD => {
-                // SAFETY: By the type invariant.
+                // SAFETY: By the type invariant `wr` is the first field of a valid
+                // `struct ib_atomic_wr`.
                 let atomic = unsafe { &*wr.cast::<bindings::ib_atomic_wr>() };
                 put_u64(raw, send_wqe::ATOMIC_ADDR, atomic.remote_addr);
                 put_u64(raw, send_wqe::ATOMIC_COMPARE_ADD, atomic.compare_add);
@@ -171,7 +177,8 @@ impl<P: Provider> SendRequest<'_, P> {
                 put_u32(raw, send_wqe::ATOMIC_RKEY, atomic.rkey);
             }
             kernel_opcode::REG_MR => {
-                // SAFETY: By the type invariant.
+                // SAFETY: By the type invariant `wr` is the first field of a valid
+                // `struct ib_reg_wr`.
                 let register = unsafe { &*wr.cast::<bindings::ib_reg_wr>() };
                 self.put_registration(raw, register)?;
             }
@@ -188,7 +195,8 @@ impl<P: Provider> SendRequest<'_, P> {
         // SAFETY: The consumer names a region of the QP's device, which is alive.
         let current = unsafe { Object::<P, _>::get(register.mr.cast_const()) };
         let mr = current.fast().ok_or(EINVAL)?;
-        // SAFETY: As above; the consumer may have moved the address after it mapped the pages.
+        // SAFETY: `Object::get` above required the same region to be alive; the consumer may have
+        // moved the address after it mapped the pages.
         let iova = unsafe { (*register.mr).iova };
         if (P::mr_keys(mr).rkey.0 ^ register.key) >> 8 != 0 {
             return Err(EINVAL);
@@ -200,11 +208,11 @@ impl<P: Provider> SendRequest<'_, P> {
     }
 
     fn sges(&self, most: u32) -> Result<&[ib_sge]> {
-        // SAFETY: By the type invariant.
+        // SAFETY: By the type invariant the request and its SGEs are valid.
         unsafe { sges(self.wr.sg_list, self.wr.num_sge, most) }
     }
 
-    /// Copies the payload into the WQE, and returns its length.
+    /// Copies the payload into the WQE. Returns its length in bytes.
     fn write_inline(&self, ring: &Ring, slot: u32, room: &WqeRoom) -> Result<u32> {
         let mut length = 0u32;
         for sge in self.sges(u32::MAX)? {
@@ -217,8 +225,8 @@ impl<P: Provider> SendRequest<'_, P> {
             if sge.length == 0 {
                 continue;
             }
-            // SAFETY: Without a DMA device the address is that of the consumer's memory, which is as
-            // long and not changed during the call.
+            // SAFETY: Without a DMA device, the address is that of the consumer's memory. It is
+            // valid for `sge.length` bytes and does not change during the call.
             let bytes = unsafe { slice::from_raw_parts(start, sge.length as usize) };
             let at = send_wqe::PAYLOAD.saturating_add(before as usize);
             ring.write_at(slot, at, bytes);
@@ -227,7 +235,7 @@ impl<P: Provider> SendRequest<'_, P> {
     }
 }
 
-/// The receive requests of one call, in order.
+/// Work requests of one call of `post_recv`, in order.
 pub struct RecvList<'a> {
     current: *const ib_recv_wr,
     next: *const ib_recv_wr,
@@ -235,11 +243,12 @@ pub struct RecvList<'a> {
 }
 
 impl RecvList<'_> {
-    /// The list that begins with `first`.
+    /// Creates the iterator over the list that begins with `first`.
     ///
     /// # Safety
     ///
-    /// `first` must be null or the first of a list that ib_core passed to `post_recv`, valid for `'a`.
+    /// `first` must be null, or the first of a list that ib_core passed to `post_recv`. The list
+    /// must be valid during `'a`.
     pub(crate) unsafe fn new(first: *const ib_recv_wr) -> Self {
         Self {
             current: ptr::null(),
@@ -248,22 +257,25 @@ impl RecvList<'_> {
         }
     }
 
-    /// Has the driver `post` the list that begins with `first`. If that fails, `failed` gets the request that was taken last.
+    /// Calls `post` with the list that begins with `first`. If `post` fails, stores the work
+    /// request that was returned last to `failed` (`bad_wr`). Returns 0 or a negative errno.
     ///
     /// # Safety
     ///
-    /// As for [`Self::new`], and `failed` must be valid for a write.
+    /// `first` must satisfy the requirements of [`Self::new`], and `failed` must be valid for a
+    /// write.
     pub(crate) unsafe fn post(
         first: *const ib_recv_wr,
         failed: *mut *const ib_recv_wr,
         post: impl FnOnce(&mut Self) -> Result,
     ) -> c_int {
-        // SAFETY: As the caller promises.
+        // SAFETY: The caller guarantees that the list is valid during the call (see `# Safety`).
         let mut list = unsafe { Self::new(first) };
         match post(&mut list) {
             Ok(()) => 0,
             Err(error) => {
-                // SAFETY: As the caller promises.
+                // SAFETY: The caller guarantees that `failed` is valid for a write (see `#
+                // Safety`).
                 unsafe { failed.write(list.current) };
                 error.to_errno()
             }
@@ -275,7 +287,7 @@ impl<'a> Iterator for RecvList<'a> {
     type Item = RecvRequest<'a>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        // SAFETY: The list is valid, as the caller of `new` promised.
+        // SAFETY: The caller of `new` guarantees that the list is valid during `'a`.
         let wr = unsafe { self.next.as_ref() }?;
         self.current = self.next;
         self.next = wr.next;
@@ -283,20 +295,21 @@ impl<'a> Iterator for RecvList<'a> {
     }
 }
 
-/// A receive request of the kernel.
+/// Receive work request of an in-kernel consumer.
 pub struct RecvRequest<'a>(&'a ib_recv_wr);
 
 impl RecvRequest<'_> {
-    /// Writes the WQE into a slot of `ring`, which nobody reads yet.
+    /// Writes the WQE to the slot `slot` of `ring`, which is not published yet.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for more SGEs than there is room for.
+    /// `EINVAL` if the request has more SGEs than `room` allows.
     pub fn write(&self, ring: &Ring, slot: u32, room: &WqeRoom) -> Result {
-        // SAFETY: The request is of a list that is valid during the call, and so are as many SGEs as it says.
+        // SAFETY: The request is in a list that is valid during the call, as are its `num_sge`
+        // SGEs.
         let sges = unsafe { sges(self.0.sg_list, self.0.num_sge, room.max_sge) }?;
         let mut raw = [0u8; recv_wqe::PAYLOAD];
-        // SAFETY: The other member is a pointer, of as many bits.
+        // SAFETY: Both union members are 64 bits: the other one is a pointer.
         put_u64(&mut raw, recv_wqe::WR_ID, unsafe {
             self.0.__bindgen_anon_1.wr_id
         });
@@ -307,11 +320,11 @@ impl RecvRequest<'_> {
     }
 }
 
-/// The SGEs of a request, at most `most`.
+/// Returns the SGEs of a request. Fails with `EINVAL` if there are more than `most`.
 ///
 /// # Safety
 ///
-/// They must be valid for `'a` if their number is positive.
+/// If `count` is positive, `list` must be valid for reads of `count` SGEs during `'a`.
 unsafe fn sges<'a>(list: *const ib_sge, count: i32, most: u32) -> Result<&'a [ib_sge]> {
     let count = u32::try_from(count).map_err(|_| EINVAL)?;
     if count > most {
@@ -320,7 +333,7 @@ unsafe fn sges<'a>(list: *const ib_sge, count: i32, most: u32) -> Result<&'a [ib
     if count == 0 {
         return Ok(&[]);
     }
-    // SAFETY: As the caller promises.
+    // SAFETY: The caller guarantees that `count` SGEs are valid during `'a` (see `# Safety`).
     Ok(unsafe { slice::from_raw_parts(list, count as usize) })
 }
 
@@ -335,19 +348,19 @@ fn write_sges(ring: &Ring, slot: u32, at: usize, sges: &[ib_sge]) {
     }
 }
 
-/// Stores bytes. The offsets are constants within the structures.
+/// Stores `bytes` at the offset `at`. All offsets are constants within the structures.
 fn put<const N: usize>(raw: &mut [u8], at: usize, bytes: [u8; N]) {
     if let Some(place) = raw.get_mut(at..).and_then(|tail| tail.first_chunk_mut()) {
         *place = bytes;
     }
 }
 
-/// Stores a native-endian word.
+/// Stores a 32-bit word in the byte order of the machine.
 fn put_u32(raw: &mut [u8], at: usize, value: u32) {
     put(raw, at, value.to_ne_bytes());
 }
 
-/// Stores a native-endian double word.
+/// Stores a 64-bit word in the byte order of the machine.
 fn put_u64(raw: &mut [u8], at: usize, value: u64) {
     put(raw, at, value.to_ne_bytes());
 }

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The rings of the stock rxe ABI: work and completion queues in memory shared with a process.
+//! Rings of the ABI of stock rxe (`struct rxe_queue_buf`, rdma_user_rxe.h): work queues and
+//! completion queues in memory that a process maps.
 //!
-//! A ring is a header and a power of two of elements. One side writes elements and advances the
-//! producer index, the other reads them and advances the consumer index; it is empty when both are
-//! equal, so one slot stays free. The indices are stored masked.
+//! A ring is a header and an array of elements. The number of elements (slots) is a power of two.
+//! The producer writes elements and advances the producer index. The consumer reads them and
+//! advances the consumer index. The ring is empty if both indices are equal, so one slot always
+//! stays free. The indices are stored masked.
 //!
-//! The process may change every byte at any time. So the header's geometry is written once and
-//! never read; an index read is masked at once; elements are copied out by value, and nothing here
-//! hands out a reference. What the kernel's side knows of its own progress it keeps elsewhere.
+//! The process may change every byte at any time. So this code writes the geometry in the header
+//! once and never reads it back. It masks each index as it reads it. It copies elements out by
+//! value and never hands out a reference. The kernel keeps its own progress elsewhere.
 
 use core::{
     mem::MaybeUninit,
@@ -33,22 +35,23 @@ use crate::{
     },
 };
 
-/// Smallest element: a cache line, so that no two elements share one.
+/// Smallest element in bytes: a cache line, so that no two elements share one.
 const MIN_ELEMENT: usize = 64;
-/// Largest element and most slots: no queue has more. Memory of more than 32 bits is refused, whatever they are.
+/// Largest element in bytes, and largest number of slots. No queue needs more. A ring of 4 GiB or
+/// more is refused in any case.
 const MAX_ELEMENT: usize = 1 << 12;
 const MAX_SLOTS: u32 = 1 << 22;
-/// Elements that [`Ring::copy_pausing`] copies before other tasks may run.
+/// Number of elements that [`Ring::copy_pausing`] copies before it yields the CPU.
 const COPIED_AT_ONCE: u32 = 1 << 10;
 
-/// A ring shared with a process.
+/// Ring that the kernel shares with a process, or that only the kernel uses.
 ///
-/// All methods may be called from any context unless they say otherwise. Exclusion between the
-/// callers on the kernel's side is theirs to arrange.
+/// All methods may be called in any context unless they say otherwise. The caller must make sure
+/// that only one thread of the kernel at a time acts as producer, and only one as consumer.
 ///
 /// # Invariants
 ///
-/// `memory` holds at least `ELEMENTS + ((mask + 1) << shift)` bytes, `mask + 1` is a power of two.
+/// `memory` holds at least `ELEMENTS + ((mask + 1) << shift)` bytes. `mask + 1` is a power of two.
 pub struct Ring {
     memory: Arc<SharedMemory>,
     mapping: Option<Mapping>,
@@ -57,31 +60,31 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// A ring for at least `capacity` elements of at least `element_size` bytes, which the process
-    /// of `owner` may map.
+    /// Creates a ring for at least `capacity` elements of at least `element_size` bytes, which the
+    /// process of `owner` may map.
     ///
     /// # Context
     ///
-    /// Process; may sleep.
+    /// Process context; may sleep.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if a size is zero or too big, `ENOMEM`, `EIO` if the context is going away.
+    /// `EINVAL` if a size is zero or too big; `ENOMEM`; `EIO` if the context is going away.
     pub fn new(owner: &Arc<Mappings>, element_size: usize, capacity: u32) -> Result<Self> {
         let mut ring = Self::unmapped(element_size, capacity)?;
         ring.mapping = Some(Mapping::new(owner, ring.memory.clone())?);
         Ok(ring)
     }
 
-    /// As [`Ring::new`], for a queue that no process maps.
+    /// Creates a ring as [`Ring::new`] does, which no process may map.
     ///
     /// # Context
     ///
-    /// Process; may sleep.
+    /// Process context; may sleep.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if a size is zero or too big, `ENOMEM`.
+    /// `EINVAL` if a size is zero or too big; `ENOMEM`.
     pub fn unmapped(element_size: usize, capacity: u32) -> Result<Self> {
         if element_size == 0 || element_size > MAX_ELEMENT || capacity == 0 || capacity >= MAX_SLOTS
         {
@@ -94,7 +97,7 @@ impl Ring {
             .and_then(|elements| elements.checked_add(ELEMENTS))
             .ok_or(EINVAL)?;
         let memory = Arc::new(SharedMemory::new(bytes)?, GFP_KERNEL_ACCOUNT)?;
-        // INVARIANT: `bytes` is the sum that the invariant asks for.
+        // INVARIANT: `bytes` is the number of bytes that the invariant demands.
         let ring = Self {
             memory,
             mapping: None,
@@ -107,9 +110,10 @@ impl Ring {
         Ok(ring)
     }
 
-    /// The same ring for another of its users on the kernel's side, without its mapping.
+    /// Returns a second handle of the same ring for another part of the driver, without the
+    /// mapping: a process may map the ring as long as the first handle exists.
     pub fn share(&self) -> Self {
-        // INVARIANT: It is the same memory and geometry.
+        // INVARIANT: The memory and the geometry are those of `self`.
         Self {
             memory: self.memory.clone(),
             mapping: None,
@@ -118,22 +122,22 @@ impl Ring {
         }
     }
 
-    /// The number of slots, a power of two.
+    /// Returns the number of slots, a power of two.
     pub fn slots(&self) -> u32 {
         self.mask.wrapping_add(1)
     }
 
-    /// How many elements fit: one less than there are slots.
+    /// Returns the largest number of elements in the ring: one less than the number of slots.
     pub fn capacity(&self) -> u32 {
         self.mask
     }
 
-    /// Bytes of an element, a power of two.
+    /// Returns the size of an element in bytes, a power of two.
     pub fn element_size(&self) -> usize {
         1_usize.wrapping_shl(self.shift)
     }
 
-    /// Where the process finds the ring.
+    /// Returns the offset and the size by which the process maps the ring.
     pub fn mmap_reply(&self) -> RingReply {
         let elements = (self.slots() as usize).wrapping_shl(self.shift);
         RingReply {
@@ -142,66 +146,72 @@ impl Ring {
         }
     }
 
-    /// How many elements the indices claim are there: hearsay where the process has an index.
+    /// Returns the number of elements in the ring according to its indices. The value is not
+    /// reliable if the process writes one of the indices.
     pub fn claimed(&self) -> u32 {
         self.producer().wrapping_sub(self.consumer()) & self.mask
     }
 
-    /// The slot after `slot`.
+    /// Returns the slot after `slot`.
     #[inline]
     pub fn next(&self, slot: u32) -> u32 {
         slot.wrapping_add(1) & self.mask
     }
 
-    /// How many slots `to` is ahead of `from`.
+    /// Returns the number of slots from `from` to `to`.
     #[inline]
     pub fn distance(&self, from: u32, to: u32) -> u32 {
         to.wrapping_sub(from) & self.mask
     }
 
-    /// The producer's index, masked. Elements before it may be read after this (acquire).
+    /// Returns the producer index, masked. The elements before it may be read after this call
+    /// (acquire).
     #[inline]
     pub fn producer(&self) -> u32 {
         self.word(PRODUCER).load(Ordering::Acquire) & self.mask
     }
 
-    /// As [`Ring::producer`], or `None` if the word is no index of this ring: whoever writes it has
-    /// gone wrong.
+    /// Returns the producer index as [`Ring::producer`] does, or `None` if the word is no valid
+    /// index, so that the process has corrupted it.
     #[inline]
     pub fn valid_producer(&self) -> Option<u32> {
         let raw = self.word(PRODUCER).load(Ordering::Acquire);
         (raw <= self.mask).then_some(raw)
     }
 
-    /// The consumer's index, masked. Elements before it may be overwritten after this (acquire).
+    /// Returns the consumer index, masked. The slots before it may be overwritten after this call
+    /// (acquire).
     #[inline]
     pub fn consumer(&self) -> u32 {
         self.word(CONSUMER).load(Ordering::Acquire) & self.mask
     }
 
-    /// Publishes the elements before `slot`, all written before this (release).
+    /// Sets the producer index to `slot`. This publishes the elements before it, which were written
+    /// before this call (release).
     #[inline]
     pub fn publish_producer(&self, slot: u32) {
         self.word(PRODUCER)
             .store(slot & self.mask, Ordering::Release);
     }
 
-    /// Gives the slots before `slot` back, all read before this (release).
+    /// Sets the consumer index to `slot`. This frees the slots before it, which were read before
+    /// this call (release).
     #[inline]
     pub fn publish_consumer(&self, slot: u32) {
         self.word(CONSUMER)
             .store(slot & self.mask, Ordering::Release);
     }
 
-    /// How the process has armed the CQ whose ring this is. Behind a full barrier: what was published
-    /// before is seen by whoever is found not to have armed it yet.
+    /// Returns how the process has armed the CQ of this ring (`RRXE_CQ_ARM`), after a full barrier.
+    /// If the process arms the CQ after this read, it sees the completions that were published
+    /// before this call.
     #[inline]
     pub fn arm_behind_push(&self) -> Option<NotifyWhen> {
         smp_mb();
         self.arm()
     }
 
-    /// How the process has armed the CQ whose ring this is.
+    /// Returns how the process has armed the CQ of this ring (`RRXE_CQ_ARM`).
     #[inline]
     pub fn arm(&self) -> Option<NotifyWhen> {
         match self.word(cq_arm::OFFSET).load(Ordering::Relaxed) {
@@ -211,7 +221,7 @@ impl Ring {
         }
     }
 
-    /// Arms the CQ whose ring this is, or not.
+    /// Sets how the CQ of this ring is armed (`RRXE_CQ_ARM`).
     pub fn set_arm(&self, when: Option<NotifyWhen>) {
         let arm = match when {
             None => cq_arm::NONE,
@@ -221,8 +231,8 @@ impl Ring {
         self.word(cq_arm::OFFSET).store(arm, Ordering::Relaxed);
     }
 
-    /// Tells the process which completions no notification has told of, of the CQ whose ring this is. To be called
-    /// before the producer's index is published.
+    /// Tells the process which kind of completions the CQ of this ring has that no notification has
+    /// announced (`RRXE_CQ_NEWS`). To be called before the producer index is published.
     #[inline]
     pub fn set_news(&self, news: News) {
         let news = match news {
@@ -233,7 +243,8 @@ impl Ring {
         self.word(cq_news::OFFSET).store(news, Ordering::Relaxed);
     }
 
-    /// Copies bytes of an element out, each once. What lies beyond the element reads as zero.
+    /// Copies bytes of an element out, from `offset` on. Reads each byte once. Bytes beyond the
+    /// element are zero.
     #[inline]
     pub fn read_bytes(&self, slot: u32, offset: usize, bytes: &mut [u8]) {
         let within = self.element_size().saturating_sub(offset).min(bytes.len());
@@ -244,13 +255,14 @@ impl Ring {
             return;
         }
         let source = self.element(slot, offset);
-        // SAFETY: `source` is valid for `within` bytes, since they end within the element; `bytes`
-        // is at least as long. The callee is opaque to the compiler, so a process that changes
-        // the source meanwhile can only change what is copied.
+        // SAFETY: `source` is valid for `within` bytes, which end within the element, and `bytes`
+        // is at least as long. The callee is opaque to the compiler, so a process that changes the
+        // source at the same time only changes the bytes that are copied.
         unsafe { bindings::memcpy(bytes.as_mut_ptr().cast(), source.cast(), within) };
     }
 
-    /// Copies the first `N` bytes of an element out, each once; zeros if the element is shorter.
+    /// Copies the first `N` bytes of an element out. Reads each byte once. Returns zeros if the
+    /// element is shorter.
     #[inline]
     pub fn read_array<const N: usize>(&self, slot: u32) -> [u8; N] {
         if N > self.element_size() {
@@ -258,14 +270,17 @@ impl Ring {
         }
         let mut bytes = MaybeUninit::<[u8; N]>::uninit();
         let source = self.element(slot, 0);
-        // SAFETY: Both are valid for `N` bytes. As in `read_bytes`, the callee is opaque.
+        // SAFETY: Source and target are valid for `N` bytes. The callee is opaque to the compiler,
+        // so a process that changes the source at the same time only changes the bytes that are
+        // copied.
         unsafe { bindings::memcpy(bytes.as_mut_ptr().cast(), source.cast(), N) };
-        // SAFETY: All `N` bytes were just written.
+        // SAFETY: `memcpy()` just wrote all `N` bytes.
         unsafe { bytes.assume_init() }
     }
 
-    /// Copies `N` bytes from `offset` of an element on, each aligned double word once: for a few of them quicker than
-    /// [`Ring::read_bytes`]. Zeros if they aren't double words of the element.
+    /// Copies `N` bytes of an element out, from `offset` on. Reads each aligned 64-bit word once.
+    /// For a few words this is quicker than [`Ring::read_bytes`]. Returns zeros if the range is not
+    /// made of aligned words of the element.
     #[inline]
     pub fn read_words<const N: usize>(&self, slot: u32, offset: usize) -> [u8; N] {
         let mut bytes = [0; N];
@@ -275,21 +290,21 @@ impl Ring {
         }
         let mut source: *const u64 = self.element(slot, offset).cast();
         for word in bytes.chunks_exact_mut(8) {
-            // SAFETY: The element is valid for reads, and so far the word is within it; it is aligned, as elements are.
-            // A volatile read takes the value once whatever the process does.
+            // SAFETY: The word is within the element, which is valid for reads and aligned. A
+            // volatile read reads the value once, whatever the process does.
             word.copy_from_slice(&unsafe { source.read_volatile() }.to_ne_bytes());
             source = source.wrapping_add(1);
         }
         bytes
     }
 
-    /// Writes the first bytes of an element, as far as they fit in it.
+    /// Writes `bytes` to the beginning of an element. Leaves out bytes that do not fit.
     #[inline]
     pub fn write(&self, slot: u32, bytes: &[u8]) {
         self.write_at(slot, 0, bytes);
     }
 
-    /// Writes bytes of an element from `offset` on, as far as they fit in it.
+    /// Writes `bytes` to an element, from `offset` on. Leaves out bytes that do not fit.
     #[inline]
     pub fn write_at(&self, slot: u32, offset: usize, bytes: &[u8]) {
         let room = self.element_size().saturating_sub(offset);
@@ -298,27 +313,28 @@ impl Ring {
             return;
         }
         let target = self.element(slot, offset);
-        // SAFETY: `target` is valid for `len` bytes, the size of an element at most; the bytes are
-        // not part of the ring, to which no references exist.
+        // SAFETY: `target` is valid for `len` bytes, which end within the element. `bytes` is not
+        // part of the ring: no references to the ring exist.
         unsafe { bindings::memcpy(target.cast(), bytes.as_ptr().cast(), len) };
     }
 
-    /// Copies `count` elements from `first` on of `source` to `slot` and behind, as far as an element
-    /// of the one fits in one of the other.
+    /// Copies `count` elements of `source`, from the slot `first` on, to the slots from `slot` on.
+    /// Copies as many bytes of each element as both rings have room for.
     pub fn copy_elements(&self, source: &Self, first: u32, slot: u32, count: u32) {
         let len = self.element_size().min(source.element_size());
         for index in 0..count {
             let from = source.element(first.wrapping_add(index), 0);
             let to = self.element(slot.wrapping_add(index), 0);
-            // SAFETY: Both are valid for `len` bytes, the size of an element at most. The callee is
-            // opaque to the compiler, so a process that changes the source meanwhile can only change
-            // what is copied; if both rings are one, whole elements may be copied onto themselves,
-            // which `memmove` allows.
+            // SAFETY: Source and target are valid for `len` bytes, at most the size of an element.
+            // The callee is opaque to the compiler, so a process that changes the source at the
+            // same time only changes the bytes that are copied. If both rings have the same memory,
+            // a whole element may be copied onto itself, which `memmove()` allows.
             unsafe { bindings::memmove(to.cast(), from.cast(), len) };
         }
     }
 
-    /// Copies elements as [`Self::copy_elements`] does, and lets other tasks run meanwhile. Process context; may sleep.
+    /// Copies elements as [`Self::copy_elements`] does, and yields the CPU from time to time.
+    /// Process context; may sleep.
     pub fn copy_pausing(&self, source: &Self, first: u32, slot: u32, count: u32) {
         for done in (0..count).step_by(COPIED_AT_ONCE as usize) {
             let piece = count.saturating_sub(done).min(COPIED_AT_ONCE);
@@ -328,16 +344,17 @@ impl Ring {
         }
     }
 
-    /// The address of a byte of an element. `offset` must be below the element's size.
+    /// Returns the address of the byte at `offset` of an element. `offset` must be below the size
+    /// of an element.
     #[inline]
     fn element(&self, slot: u32, offset: usize) -> *mut u8 {
         let position = ((slot & self.mask) as usize).wrapping_shl(self.shift);
         let start = self.memory.start().as_ptr();
-        // By the type invariant this lies within `memory` for every masked slot.
+        // By the type invariant the address is within `memory` for every masked slot.
         start.wrapping_add(ELEMENTS.wrapping_add(position).wrapping_add(offset))
     }
 
-    /// A word of the header.
+    /// Returns the 32-bit word of the header at `offset`.
     #[inline]
     fn word(&self, offset: usize) -> &AtomicU32 {
         let word = self
@@ -346,9 +363,9 @@ impl Ring {
             .as_ptr()
             .wrapping_add(offset)
             .cast::<u32>();
-        // SAFETY: The header is within `memory` and the offsets above are multiples of four. The
-        // process accesses the words by atomics of the C11 model, which is that of this type; if it
-        // does otherwise, it can only change the value that is loaded.
+        // SAFETY: The header is within `memory`, and all offsets above are multiples of four. The
+        // process accesses the words by atomics of the C11 model, which is the model of this type.
+        // If it accesses them otherwise, it can only change the value that is loaded.
         unsafe { AtomicU32::from_ptr(word) }
     }
 }
@@ -357,7 +374,7 @@ impl Ring {
 mod tests {
     use super::*;
 
-    /// Elements and capacities asked for, and the slots and sizes that become of them.
+    /// Requested element sizes and capacities, and the resulting numbers of slots and sizes.
     #[test]
     fn rounds_up_to_powers_of_two() -> Result {
         for (element, capacity, slots, size) in [
@@ -396,7 +413,7 @@ mod tests {
         let mut header = [0u32; 96];
         let start = ring.memory.start().as_ptr().cast::<u32>();
         for (index, word) in header.iter_mut().enumerate() {
-            // SAFETY: The header is 384 bytes, and nobody else knows the ring.
+            // SAFETY: The header has 384 bytes, and nothing else uses this ring.
             *word = unsafe { start.add(index).read() };
         }
         assert_eq!(header[0], 8);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The layout of what provider libraries and the driver share, taken from the headers that both
-//! compile: `rdma_user_rxe.h` and, for our own library, `include/uapi/rdma/rrxe-abi.h`. Offsets and
-//! sizes are in bytes.
+//! Layout of the structures that the provider libraries and the driver share. Both compile the same
+//! headers: `rdma_user_rxe.h`, and for librrxe also `include/uapi/rdma/rrxe-abi.h`. Offsets and
+//! sizes are in bytes. A field without a stated size has 32 bits.
 
 use core::mem::{offset_of, size_of};
 
@@ -10,23 +10,23 @@ use kernel::prelude::*;
 
 use crate::bindings;
 
-/// The ring in front of its elements: `struct rxe_queue_buf`.
+/// Header of a ring: `struct rxe_queue_buf`.
 pub mod ring {
     use super::{bindings::rxe_queue_buf, offset_of};
 
-    /// log₂ of the element size; written by the kernel.
+    /// log₂ of the size of an element. Written by the kernel.
     pub const LOG2_ELEMENT_SIZE: usize = offset_of!(rxe_queue_buf, log2_elem_size);
-    /// Slots less one; written by the kernel.
+    /// Number of slots minus one. Written by the kernel.
     pub const INDEX_MASK: usize = offset_of!(rxe_queue_buf, index_mask);
-    /// The producer's index.
+    /// Producer index.
     pub const PRODUCER: usize = offset_of!(rxe_queue_buf, producer_index);
-    /// The consumer's index.
+    /// Consumer index.
     pub const CONSUMER: usize = offset_of!(rxe_queue_buf, consumer_index);
-    /// The first element.
+    /// First element.
     pub const ELEMENTS: usize = offset_of!(rxe_queue_buf, data);
 }
 
-/// A send WQE: `struct rxe_send_wqe`.
+/// Send WQE: `struct rxe_send_wqe`.
 pub mod send_wqe {
     use super::{
         bindings::{rxe_dma_info, rxe_send_wqe},
@@ -35,73 +35,75 @@ pub mod send_wqe {
 
     const DMA: usize = offset_of!(rxe_send_wqe, dma);
 
-    /// Cookie, 64 bits.
+    /// Work request ID (`wr_id`), 64 bits.
     pub const WR_ID: usize = offset_of!(rxe_send_wqe, wr.wr_id);
-    /// `enum ib_uverbs_wr_opcode`.
+    /// Opcode (`enum ib_uverbs_wr_opcode`).
     pub const OPCODE: usize = offset_of!(rxe_send_wqe, wr.opcode);
-    /// The peer's shared receive queue, of an XRC initiator.
+    /// Number of the peer's shared receive queue, for XRC initiators.
     pub const SRQN: usize = offset_of!(rxe_send_wqe, wr.reserved);
-    /// `IB_SEND_*`.
+    /// Flags (`IB_SEND_*`).
     pub const FLAGS: usize = offset_of!(rxe_send_wqe, wr.send_flags);
-    /// Immediate data (big endian) or the key to invalidate.
+    /// Immediate data (big endian), or key to invalidate.
     pub const EX: usize = offset_of!(rxe_send_wqe, wr.ex);
-    /// Peer's address of a WRITE, READ or ATOMIC WRITE, 64 bits.
+    /// Remote address of a WRITE, READ or ATOMIC WRITE, 64 bits.
     pub const RDMA_ADDR: usize = offset_of!(rxe_send_wqe, wr.wr.rdma.remote_addr);
-    /// Its key.
+    /// Remote key of a WRITE, READ or ATOMIC WRITE.
     pub const RDMA_RKEY: usize = offset_of!(rxe_send_wqe, wr.wr.rdma.rkey);
-    /// Peer's address of an atomic, 64 bits.
+    /// Remote address of an atomic, 64 bits.
     pub const ATOMIC_ADDR: usize = offset_of!(rxe_send_wqe, wr.wr.atomic.remote_addr);
-    /// Operand to compare with or to add, 64 bits.
+    /// Operand of an atomic to compare with or to add, 64 bits.
     pub const ATOMIC_COMPARE_ADD: usize = offset_of!(rxe_send_wqe, wr.wr.atomic.compare_add);
-    /// Operand to swap in, 64 bits.
+    /// Operand of an atomic to swap in, 64 bits.
     pub const ATOMIC_SWAP: usize = offset_of!(rxe_send_wqe, wr.wr.atomic.swap);
-    /// Its key.
+    /// Remote key of an atomic.
     pub const ATOMIC_RKEY: usize = offset_of!(rxe_send_wqe, wr.wr.atomic.rkey);
-    /// Peer's address of a FLUSH, 64 bits.
+    /// Remote address of a FLUSH, 64 bits.
     pub const FLUSH_ADDR: usize = offset_of!(rxe_send_wqe, wr.wr.flush.remote_addr);
-    /// Its key.
+    /// Remote key of a FLUSH.
     pub const FLUSH_RKEY: usize = offset_of!(rxe_send_wqe, wr.wr.flush.rkey);
-    /// Placement type, 8 bits.
+    /// Placement type of a FLUSH, 8 bits.
     pub const FLUSH_TYPE: usize = offset_of!(rxe_send_wqe, wr.wr.flush.type_);
-    /// Selectivity level, 8 bits.
+    /// Selectivity level of a FLUSH, 8 bits.
     pub const FLUSH_LEVEL: usize = offset_of!(rxe_send_wqe, wr.wr.flush.level);
     /// Destination QP of a datagram.
     pub const UD_QPN: usize = offset_of!(rxe_send_wqe, wr.wr.ud.remote_qpn);
-    /// Its queue key.
+    /// Queue key (Q_Key) of a datagram.
     pub const UD_QKEY: usize = offset_of!(rxe_send_wqe, wr.wr.ud.remote_qkey);
-    /// The number of its address handle; zero if the address follows.
+    /// Number of the address handle of a datagram. Zero if the address follows in the WQE.
     pub const UD_AH: usize = offset_of!(rxe_send_wqe, wr.wr.ud.ah_num);
-    /// Its address: `struct rxe_av`.
+    /// Destination address of a datagram: `struct rxe_av`.
     pub const UD_AV: usize = offset_of!(rxe_send_wqe, wr.wr.ud.av);
-    /// Address that a fast registration gives to the region's first byte, 64 bits; the kernel only.
+    /// Address (IOVA) that a fast registration gives to the first byte of the region, 64 bits. Used
+    /// in queues of in-kernel consumers only.
     pub const REG_IOVA: usize = offset_of!(rxe_send_wqe, wr.wr.reg);
-    /// Its key.
+    /// Key that a fast registration gives to the region.
     pub const REG_KEY: usize = offset_of!(rxe_send_wqe, wr.wr.reg.key);
-    /// What it allows, `IB_ACCESS_*`.
+    /// Access rights of a fast registration (`IB_ACCESS_*`).
     pub const REG_ACCESS: usize = offset_of!(rxe_send_wqe, wr.wr.reg.access);
-    /// First byte that a window is bound to, 64 bits.
+    /// Address of the first byte to which a memory window is bound, 64 bits.
     pub const MW_ADDR: usize = offset_of!(rxe_send_wqe, wr.wr.mw.addr);
-    /// Bytes from there on, 64 bits.
+    /// Length in bytes of the range to which a memory window is bound, 64 bits.
     pub const MW_LENGTH: usize = offset_of!(rxe_send_wqe, wr.wr.mw.length);
-    /// Key of the region.
+    /// Local key of the region to which a memory window is bound.
     pub const MW_REGION: usize = offset_of!(rxe_send_wqe, wr.wr.mw.mr_lkey);
-    /// Present key of the window.
+    /// Present key of the memory window.
     pub const MW_WINDOW: usize = offset_of!(rxe_send_wqe, wr.wr.mw.mw_rkey);
-    /// Its new key.
+    /// New key of the memory window.
     pub const MW_RKEY: usize = offset_of!(rxe_send_wqe, wr.wr.mw.rkey);
-    /// What it grants.
+    /// Access rights that the memory window grants.
     pub const MW_ACCESS: usize = offset_of!(rxe_send_wqe, wr.wr.mw.access);
-    /// Bytes of the message, as the library counts them.
+    /// Length of the message in bytes, as the library calculates it.
     pub const LENGTH: usize = DMA + offset_of!(rxe_dma_info, length);
-    /// The same; some operations set only this or only the other.
+    /// Length of the message in bytes, like [`LENGTH`]. For some operations, libraries set only one
+    /// of the two fields.
     pub const RESIDUE: usize = DMA + offset_of!(rxe_dma_info, resid);
-    /// SGEs.
+    /// Number of SGEs.
     pub const NUM_SGE: usize = DMA + offset_of!(rxe_dma_info, num_sge);
-    /// The first SGE, or inline payload.
+    /// First SGE, or inline payload.
     pub const PAYLOAD: usize = DMA + offset_of!(rxe_dma_info, __bindgen_anon_1);
 }
 
-/// An address vector in a send WQE: `struct rxe_av`. Its other fields follow from these.
+/// Address vector in a send WQE: `struct rxe_av`. Its other fields follow from these.
 pub mod av {
     use super::{bindings::rxe_av, offset_of};
 
@@ -119,7 +121,7 @@ pub mod av {
     pub const TRAFFIC_CLASS: usize = offset_of!(rxe_av, grh.traffic_class);
 }
 
-/// What a send WQE's opcode says: `enum ib_uverbs_wr_opcode`.
+/// Opcodes of send WQEs: `enum ib_uverbs_wr_opcode`.
 #[allow(missing_docs)]
 pub mod opcode {
     use crate::bindings::*;
@@ -138,13 +140,13 @@ pub mod opcode {
     pub const ATOMIC_WRITE: u32 = ib_uverbs_wr_opcode_IB_UVERBS_WR_ATOMIC_WRITE;
 }
 
-/// What a send WQE's opcode says besides in a queue of the kernel: `enum ib_wr_opcode`.
+/// Further opcodes of send WQEs in queues of in-kernel consumers: `enum ib_wr_opcode`.
 pub mod kernel_opcode {
-    /// Fast registration.
+    /// Fast registration of a memory region.
     pub const REG_MR: u32 = crate::bindings::ib_wr_opcode_IB_WR_REG_MR;
 }
 
-/// What a send WQE's flags say: `enum ib_send_flags`.
+/// Flags of send WQEs: `enum ib_send_flags`.
 #[allow(missing_docs)]
 pub mod send_flag {
     use crate::bindings::*;
@@ -155,7 +157,7 @@ pub mod send_flag {
     pub const INLINE: u32 = ib_send_flags_IB_SEND_INLINE as u32;
 }
 
-/// A receive WQE: `struct rxe_recv_wqe`.
+/// Receive WQE: `struct rxe_recv_wqe`.
 pub mod recv_wqe {
     use super::{
         bindings::{rxe_dma_info, rxe_recv_wqe},
@@ -164,74 +166,76 @@ pub mod recv_wqe {
 
     const DMA: usize = offset_of!(rxe_recv_wqe, dma);
 
-    /// Cookie, 64 bits.
+    /// Work request ID (`wr_id`), 64 bits.
     pub const WR_ID: usize = offset_of!(rxe_recv_wqe, wr_id);
-    /// SGEs.
+    /// Number of SGEs.
     pub const NUM_SGE: usize = DMA + offset_of!(rxe_dma_info, num_sge);
-    /// The first SGE.
+    /// First SGE.
     pub const PAYLOAD: usize = DMA + offset_of!(rxe_dma_info, __bindgen_anon_1);
 }
 
-/// A scatter/gather element: `struct rxe_sge`.
+/// Scatter/gather element (SGE): `struct rxe_sge`.
 pub mod sge {
     use super::{bindings::rxe_sge, offset_of, size_of};
 
     /// Address, 64 bits.
     pub const ADDR: usize = offset_of!(rxe_sge, addr);
-    /// Bytes.
+    /// Length in bytes.
     pub const LENGTH: usize = offset_of!(rxe_sge, length);
-    /// Key.
+    /// Local key.
     pub const LKEY: usize = offset_of!(rxe_sge, lkey);
-    /// Size of an element.
+    /// Size of an SGE.
     pub const SIZE: usize = size_of::<rxe_sge>();
 }
 
-/// A page of doorbells: `struct rrxe_doorbell`.
+/// Doorbell page: `struct rrxe_doorbell`.
 pub mod doorbell {
     use super::{
         bindings::{rrxe_doorbell, RRXE_DOORBELL_SLOTS, RRXE_DOORBELL_SUMMARY},
         offset_of, size_of,
     };
 
-    /// Whether the process has to call, `enum rrxe_poller_state`; written by the kernel.
+    /// State (`enum rrxe_poller_state`): whether the process must make the doorbell call. Written
+    /// by the kernel.
     pub const STATE: usize = offset_of!(rrxe_doorbell, state);
-    /// A bit for each word of `DIRTY`, 64-bit words.
+    /// Array of 64-bit words with a bit for each word of [`DIRTY`].
     pub const SUMMARY: usize = offset_of!(rrxe_doorbell, summary);
-    /// How many words those are.
+    /// Number of words of [`SUMMARY`].
     pub const SUMMARY_WORDS: usize = RRXE_DOORBELL_SUMMARY as usize;
-    /// A bit for each slot, 64-bit words.
+    /// Array of 64-bit words with a bit for each slot.
     pub const DIRTY: usize = offset_of!(rrxe_doorbell, dirty);
-    /// How many slots there are.
+    /// Number of slots.
     pub const SLOTS: u32 = RRXE_DOORBELL_SLOTS;
-    /// All of it.
+    /// Size of the structure.
     pub const SIZE: usize = size_of::<rrxe_doorbell>();
 }
 
-/// The word that arms a CQ without a call, in its ring: `RRXE_CQ_ARM`.
+/// Word in the ring of a CQ by which a process arms the CQ without a system call: `RRXE_CQ_ARM`.
 pub mod cq_arm {
     use crate::bindings::*;
 
-    /// Where it is: behind the indices, in a cache line of its own.
+    /// Offset of the word in the ring: behind the indices, in a cache line of its own.
     pub const OFFSET: usize = RRXE_CQ_ARM as usize;
-    /// Not armed.
+    /// The CQ is not armed.
     pub const NONE: u32 = rrxe_cq_arm_RRXE_CQ_ARM_NONE;
-    /// A solicited completion or one in error notifies.
+    /// A solicited completion, or one in error, causes a notification.
     pub const SOLICITED: u32 = rrxe_cq_arm_RRXE_CQ_ARM_SOLICITED;
-    /// Any completion does.
+    /// Any completion causes a notification.
     pub const NEXT: u32 = rrxe_cq_arm_RRXE_CQ_ARM_NEXT;
 }
 
-/// The word that tells which completions no notification has told of, in the ring of their CQ: `RRXE_CQ_NEWS`.
+/// Word in the ring of a CQ that tells which kind of completions the CQ has that no notification
+/// has announced: `RRXE_CQ_NEWS`.
 pub mod cq_news {
     use crate::bindings::*;
 
-    /// Where it is: in the cache line of the producer's index.
+    /// Offset of the word in the ring: in the cache line of the producer index.
     pub const OFFSET: usize = RRXE_CQ_NEWS as usize;
-    /// None.
+    /// No completions.
     pub const NONE: u32 = rrxe_cq_news_RRXE_CQ_NEWS_NONE;
-    /// Some, none of which is solicited or in error.
+    /// Completions, none of which is solicited or in error.
     pub const ANY: u32 = rrxe_cq_news_RRXE_CQ_NEWS_ANY;
-    /// Some, one of which is solicited or in error.
+    /// Completions, at least one of which is solicited or in error.
     pub const SOLICITED: u32 = rrxe_cq_news_RRXE_CQ_NEWS_SOLICITED;
 }
 
@@ -239,7 +243,8 @@ pub mod cq_news {
 mod tests {
     use super::*;
 
-    /// What every released librxe has compiled in: it must never change, whatever a header says.
+    /// Every released librxe has these values compiled in. They must never change, whatever a
+    /// header says.
     #[test]
     fn is_the_abi_of_released_libraries() {
         for (ours, released) in [
