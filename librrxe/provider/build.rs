@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Makes Rust declarations of libibverbs' interface to its providers with the toolbox's bindgen, and links
-//! against its private symbols. `RRXE_RDMA_CORE` names what tools/lib/rdma-core-make left.
+//! Generates Rust declarations of libibverbs' private provider interface with the toolbox's
+//! bindgen, and links against libibverbs' private symbols. The environment variable
+//! `RRXE_RDMA_CORE` names the output directory of tools/lib/rdma-core-make.
 
 use std::{env, fs, path::Path, process::Command};
 

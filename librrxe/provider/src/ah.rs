@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Address handles. A WQE names them by a number of the kernel's.
+//! Address handles. A WQE refers to an address handle by a number that the kernel assigns.
 
 use core::ffi::c_int;
 
@@ -10,7 +10,7 @@ use crate::{
     system::{code, failed, EOPNOTSUPP},
 };
 
-/// An address handle.
+/// Address handle.
 #[repr(C)]
 pub(crate) struct Ah {
     verbs: ibv_ah,
@@ -18,11 +18,12 @@ pub(crate) struct Ah {
 }
 
 impl Ah {
-    /// The kernel's number of a handle.
+    /// Returns the number that the kernel assigned to the handle.
     ///
     /// # Safety
     ///
-    /// *verbs*
+    /// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see
+    /// the crate's documentation).
     pub(crate) unsafe fn number(ah: *mut ibv_ah) -> u32 {
         (*ah.cast::<Self>()).number
     }
@@ -32,7 +33,8 @@ impl Ah {
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 pub(crate) unsafe extern "C" fn create(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
     type Reply = Extended<ib_uverbs_create_ah_resp, rxe_create_ah_resp>;
     let mut reply = Reply::new();
@@ -52,7 +54,8 @@ pub(crate) unsafe extern "C" fn create(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) 
     }
     ah.number = reply.driver.ah_num;
     if ah.number == 0 {
-        // rrxe numbers all that a library has room to hear of.
+        // rrxe assigns a number whenever the response has room for one, as this response has.
+        // Without a number, WQEs cannot refer to the handle.
         ibv_cmd_destroy_ah(&mut ah.verbs);
         return failed(EOPNOTSUPP);
     }
@@ -63,7 +66,8 @@ pub(crate) unsafe extern "C" fn create(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) 
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 pub(crate) unsafe extern "C" fn destroy(ah: *mut ibv_ah) -> c_int {
     let code = ibv_cmd_destroy_ah(ah);
     if code == 0 {

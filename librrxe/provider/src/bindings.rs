@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! libibverbs' interface to its providers, as bindgen makes it, and the proof that `rrxe_rings` means the
-//! same layouts.
+//! libibverbs' interface to its providers, as bindgen generates it, and compile-time checks that
+//! the layouts in `rrxe_rings` are those of the C headers.
 
 #![allow(
     missing_docs,

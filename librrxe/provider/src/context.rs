@@ -22,23 +22,23 @@ use crate::{
     xrcd,
 };
 
-/// What this library asks of the kernel.
+/// Features that this library requests from the kernel.
 const FEATURES: u32 =
     RRXE_FEATURE_DOORBELL | RRXE_FEATURE_CQ_ARM | RRXE_FEATURE_CQ_NEWS | RRXE_FEATURE_DM;
 
-/// A context. libibverbs allocates it, of zeros, which is a value of all its fields.
+/// Context. libibverbs allocates it as zeroed memory, which is a valid value of all its fields.
 #[repr(C)]
 pub(crate) struct Context {
     verbs: verbs_context,
     granted: *mut Granted,
 }
 
-/// What the kernel grants a context.
+/// Features that the kernel granted to a context.
 #[derive(Default)]
 pub(crate) struct Granted {
-    /// The doorbell page.
+    /// Doorbell page, if granted.
     pub(crate) doorbells: Option<Doorbells<Mapping>>,
-    /// CQs are armed in their rings.
+    /// Whether CQs are armed in their rings, without a system call.
     pub(crate) arms_cqs: bool,
 }
 
@@ -102,37 +102,40 @@ const OPS: verbs_context_ops = verbs_context_ops {
     detach_mcast: Some(ibv_cmd_detach_mcast),
     create_flow: Some(flow::create),
     destroy_flow: Some(flow::destroy),
-    // SAFETY: A table of optional functions, of which none are there then.
+    // SAFETY: The structure consists of optional functions, for which zero means `None`.
     ..unsafe { zeroed() }
 };
 
 impl Context {
-    /// The context that libibverbs and programs know by this pointer.
+    /// Returns the context that libibverbs and programs know by the pointer `context`.
     ///
     /// # Safety
     ///
-    /// It must be of this provider, and alive during all of `'a`.
+    /// The context must be one of this provider, and alive during the use of the result.
     unsafe fn from_raw(context: *mut ibv_context) -> *mut Self {
-        // SAFETY: `verbs_context` holds it, and is the first field here.
+        // SAFETY: `context` is a field of a `verbs_context`, which is the first field of a
+        // `Context`.
         unsafe { context.byte_sub(offset_of!(verbs_context, context)).cast() }
     }
 
-    /// What the kernel granted it.
+    /// Returns the features that the kernel granted.
     ///
     /// # Safety
     ///
-    /// *verbs*
+    /// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see
+    /// the crate's documentation).
     pub(crate) unsafe fn granted<'a>(context: *mut ibv_context) -> &'a Granted {
-        // SAFETY: It was set before anybody could know the context, and is freed with it.
+        // SAFETY: `make` set the pointer before the program knew the context, and `free` frees both
+        // together.
         unsafe { &*(*Self::from_raw(context)).granted }
     }
 }
 
-/// Implements `alloc_context`.
+/// Implements `alloc_context` of `struct verbs_device_ops`.
 ///
 /// # Safety
 ///
-/// To be called by libibverbs.
+/// To be called by libibverbs only.
 pub(crate) unsafe extern "C" fn alloc(
     device: *mut ibv_device,
     fd: c_int,
@@ -141,15 +144,16 @@ pub(crate) unsafe extern "C" fn alloc(
     make(device, fd, negotiate)
 }
 
-/// Implements `import_context`: the file descriptor is of a context of another process. What that was
-/// granted stays its own.
+/// Implements `import_context` of `struct verbs_device_ops`. `fd` belongs to a context of another
+/// process. The features that were granted to that process are not used here.
 ///
 /// # Safety
 ///
+/// To be called by libibverbs only.
 /// To be called by libibverbs.
 pub(crate) unsafe extern "C" fn import(device: *mut ibv_device, fd: c_int) -> *mut verbs_context {
     let query = |context: *mut verbs_context| {
-        // SAFETY: libibverbs' context, without attributes of the driver's.
+        // SAFETY: The context is one of libibverbs, and no attributes of the driver are passed.
         let code = unsafe {
             let context = addr_of_mut!((*context).context);
             self::code(ibv_cmd_query_context(context, null_mut()))
@@ -159,17 +163,19 @@ pub(crate) unsafe extern "C" fn import(device: *mut ibv_device, fd: c_int) -> *m
     make(device, fd, query)
 }
 
-/// Makes a context with what `open` finds to be granted.
+/// Creates a context. `open` opens it in the kernel and returns the granted features.
 ///
 /// # Safety
 ///
-/// To be called by libibverbs' calls that make contexts; `fd` is the context's then.
+/// To be called only within the calls of libibverbs that create contexts. `fd` must be the file
+/// descriptor of the context.
 unsafe fn make(
     device: *mut ibv_device,
     fd: c_int,
     open: impl FnOnce(*mut verbs_context) -> Result<Granted, c_int>,
 ) -> *mut verbs_context {
-    // The context begins with libibverbs' part: a null says at which offset.
+    // libibverbs' structure is at the beginning of `Context`: libibverbs takes the null pointer for
+    // its offset.
     let (size, first) = (size_of::<Context>(), null_mut());
     let context = _verbs_init_and_alloc_context(device, fd, size, first, RDMA_DRIVER_RXE);
     if context.is_null() {
@@ -194,18 +200,19 @@ unsafe fn make(
 type Request = Extended<ibv_get_context, rrxe_alloc_ucontext_req>;
 type Reply = Extended<ib_uverbs_get_context_resp, rrxe_alloc_ucontext_resp>;
 
-/// Opens the context, asking for all that this library knows; without, from a kernel that knows no requests.
+/// Opens the context in the kernel, and requests all features that this library knows. If the
+/// kernel refuses, opens it again without a request: an older driver knows none.
 fn negotiate(context: *mut verbs_context) -> Result<Granted, c_int> {
     let mut request = Request::new();
     request.driver.abi_version = RRXE_ABI_VERSION;
     request.driver.features = FEATURES;
     let mut reply = Reply::new();
-    // SAFETY: libibverbs' context and buffers of the sizes that are given.
+    // SAFETY: The context is one of libibverbs. The buffers have the sizes that are passed.
     let refused = unsafe { get(context, request.core(), Request::SIZE, &mut reply) };
     if refused != 0 {
         reply = Reply::new();
         let plain = size_of::<ibv_get_context>();
-        // SAFETY: As above.
+        // SAFETY: The context is one of libibverbs. The buffers have the sizes that are passed.
         let failed = unsafe { get(context, request.core(), plain, &mut reply) };
         if failed != 0 {
             return Err(failed);
@@ -218,7 +225,7 @@ fn negotiate(context: *mut verbs_context) -> Result<Granted, c_int> {
         arms_cqs: granted(RRXE_FEATURE_CQ_ARM),
     };
     if granted(RRXE_FEATURE_DOORBELL) {
-        // SAFETY: libibverbs' context.
+        // SAFETY: The context is one of libibverbs, so it is valid.
         let fd = unsafe { (*context).context.cmd_fd };
         let page = Mapping::new(fd, reply.doorbell_offset, reply.doorbell_size as usize)?;
         result.doorbells = Some(Doorbells::new(page));
@@ -226,11 +233,11 @@ fn negotiate(context: *mut verbs_context) -> Result<Granted, c_int> {
     Ok(result)
 }
 
-/// The command that opens a context; errno.
+/// Executes the command that opens a context. Returns 0 or an errno.
 ///
 /// # Safety
 ///
-/// `size` bytes must be valid at `request`, and the context libibverbs'.
+/// `request` must be valid for `size` bytes, and `context` must be a context of libibverbs.
 unsafe fn get(
     context: *mut verbs_context,
     request: *mut ibv_get_context,
@@ -249,7 +256,8 @@ unsafe fn get(
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 unsafe extern "C" fn free(context: *mut ibv_context) {
     let context = Context::from_raw(context);
     drop(Box::from_raw((*context).granted));
@@ -261,7 +269,8 @@ unsafe extern "C" fn free(context: *mut ibv_context) {
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 unsafe extern "C" fn query_device(
     context: *mut ibv_context,
     input: *const ibv_query_device_ex_input,
@@ -289,7 +298,8 @@ unsafe extern "C" fn query_device(
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 unsafe extern "C" fn query_port(
     context: *mut ibv_context,
     port: u8,

@@ -17,33 +17,36 @@ use crate::{
     system::{code, failed, EINVAL, EOPNOTSUPP},
 };
 
-/// A completion queue.
+/// Completion queue.
 #[repr(C)]
 pub(crate) struct Cq {
     pub(crate) verbs: verbs_cq,
-    /// Its ring; none only while it is made: events name it by its address, so that comes first.
+    /// Ring of the queue. It is `None` only during the creation. The object must exist before:
+    /// events refer to it by its address, which the creation passes to the kernel.
     pub(crate) queue: Option<Guarded<CompletionQueue<Mapping>>>,
-    /// It is armed in its ring.
+    /// Whether the queue is armed in its ring, without a system call.
     armed_in_ring: bool,
 }
 
 impl Cq {
-    /// The queue that programs know by this pointer.
+    /// Returns the queue that programs know by the pointer `cq`.
     ///
     /// # Safety
     ///
-    /// *verbs*
+    /// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see
+    /// the crate's documentation).
     unsafe fn from_raw<'a>(cq: *mut ibv_cq) -> &'a Self {
         &*cq.cast::<Self>()
     }
 }
 
-/// Takes the completions of a QP that was reset or is gone out of its queues: who uses its number again is not to
-/// find them.
+/// Removes the completions of a QP that was reset or destroyed from `queues`. Another QP may get
+/// the same number, and its completions must not be mixed up with these.
 ///
 /// # Safety
 ///
-/// *verbs*; the queues may be null.
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation). The queues may be null.
 pub(crate) unsafe fn forget(queues: [*mut ibv_cq; 2], qp_num: u32) {
     for cq in queues {
         let cq = cq.cast::<Cq>().as_ref();
@@ -57,7 +60,8 @@ pub(crate) unsafe fn forget(queues: [*mut ibv_cq; 2], qp_num: u32) {
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 pub(crate) unsafe extern "C" fn create(
     context: *mut ibv_context,
     entries: c_int,
@@ -80,7 +84,8 @@ pub(crate) unsafe extern "C" fn create(
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 pub(crate) unsafe extern "C" fn create_ex(
     context: *mut ibv_context,
     attr: *mut ibv_cq_init_attr_ex,
@@ -115,11 +120,12 @@ pub(crate) unsafe extern "C" fn create_ex(
     cq.cast()
 }
 
-/// Makes a queue; null with errno set.
+/// Creates a queue. Returns null and sets errno if it fails.
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 unsafe fn make(context: *mut ibv_context, attr: &ibv_cq_init_attr_ex, threads: Threads) -> *mut Cq {
     let cq = give(Cq {
         verbs: verbs_cq::zeroed(),
@@ -146,11 +152,12 @@ unsafe fn make(context: *mut ibv_context, attr: &ibv_cq_init_attr_ex, threads: T
     }
 }
 
-/// The command that makes a queue.
+/// Executes the command that creates a queue. Returns libibverbs' result.
 ///
 /// # Safety
 ///
-/// *verbs*; `cq` must be valid.
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation). `cq` must be valid.
 unsafe fn command(
     context: *mut ibv_context,
     attr: &ibv_cq_init_attr_ex,
@@ -178,17 +185,19 @@ unsafe fn command(
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 pub(crate) unsafe extern "C" fn modify(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
     let mut request = ibv_modify_cq::zeroed();
     ibv_cmd_modify_cq(cq, attr, &mut request, size_of_val(&request))
 }
 
-/// Implements `resize_cq`: the kernel makes another ring and moves to it what is unread.
+/// Implements `resize_cq`. The kernel creates a new ring and moves the unread completions there.
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 pub(crate) unsafe extern "C" fn resize(cq: *mut ibv_cq, entries: c_int) -> c_int {
     type Reply = Extended<ib_uverbs_resize_cq_resp, rxe_resize_cq_resp>;
     let Some(queue) = &Cq::from_raw(cq).queue else {
@@ -218,7 +227,8 @@ pub(crate) unsafe extern "C" fn resize(cq: *mut ibv_cq, entries: c_int) -> c_int
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 pub(crate) unsafe extern "C" fn destroy(cq: *mut ibv_cq) -> c_int {
     let code = ibv_cmd_destroy_cq(cq);
     if code == 0 {
@@ -231,7 +241,8 @@ pub(crate) unsafe extern "C" fn destroy(cq: *mut ibv_cq) -> c_int {
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 pub(crate) unsafe extern "C" fn poll(cq: *mut ibv_cq, room: c_int, wc: *mut ibv_wc) -> c_int {
     let Some(queue) = &Cq::from_raw(cq).queue else {
         return -EINVAL;
@@ -239,8 +250,8 @@ pub(crate) unsafe extern "C" fn poll(cq: *mut ibv_cq, room: c_int, wc: *mut ibv_
     let room = usize::try_from(room).unwrap_or(0);
     let count = queue.with(|queue| {
         queue.poll(room, |at, completion| {
-            // SAFETY: The program has room for so many; the layouts are the same, as `bindings` checks, and
-            // all of a completion's fields are integers.
+            // SAFETY: The program has room for `room` entries. Both layouts are the same, as
+            // `bindings` checks, and all fields of a completion are integers.
             unsafe {
                 wc.add(at)
                     .write(transmute::<[u64; 6], ibv_wc>(completion.0))
@@ -254,12 +265,13 @@ pub(crate) unsafe extern "C" fn poll(cq: *mut ibv_cq, room: c_int, wc: *mut ibv_
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 pub(crate) unsafe extern "C" fn req_notify(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
     let this = Cq::from_raw(cq);
     match &this.queue {
         Some(queue) if this.armed_in_ring => {
-            // The lock keeps the ring from being exchanged meanwhile.
+            // The lock keeps another thread from replacing the ring (`resize`) meanwhile.
             match queue.with(|queue| queue.arm(solicited_only != 0)) {
                 Armed::Done => 0,
                 Armed::OwesCall => ibv_cmd_req_notify_cq(cq, solicited_only),

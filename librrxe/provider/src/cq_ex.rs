@@ -2,7 +2,7 @@
 
 //! Polling a completion queue entry by entry: the functions of `struct ibv_cq_ex`.
 //!
-//! From `start_poll` to `end_poll` the thread holds the queue's lock.
+//! A thread holds the queue's lock from `start_poll` to `end_poll`.
 
 use core::ffi::c_int;
 
@@ -16,7 +16,7 @@ use crate::{
     system::{set_errno, EINVAL, ENOENT},
 };
 
-/// What can be read of a completion: `IBV_WC_EX_WITH_*`.
+/// Fields of a completion that programs can read (`IBV_WC_EX_WITH_*`).
 pub(crate) const FIELDS: u64 = (IBV_WC_EX_WITH_BYTE_LEN
     | IBV_WC_EX_WITH_IMM
     | IBV_WC_EX_WITH_QP_NUM
@@ -25,7 +25,7 @@ pub(crate) const FIELDS: u64 = (IBV_WC_EX_WITH_BYTE_LEN
     | IBV_WC_EX_WITH_SL
     | IBV_WC_EX_WITH_DLID_PATH_BITS) as u64;
 
-/// Fills in the functions of a queue whose completions are read for `fields`.
+/// Sets the functions of `cq`. `fields` is the set of fields that the program will read.
 pub(crate) fn set_functions(cq: &mut ibv_cq_ex, fields: u64) {
     let wanted = |field: ibv_create_cq_wc_flags| fields & u64::from(field) != 0;
     cq.start_poll = Some(start_poll);
@@ -59,30 +59,34 @@ pub(crate) fn set_functions(cq: &mut ibv_cq_ex, fields: u64) {
 
 type Queue = Guarded<CompletionQueue<Mapping>>;
 
-/// The ring of a queue.
+/// Returns the ring of the queue.
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 unsafe fn queue<'a>(cq: *mut ibv_cq_ex) -> Option<&'a Queue> {
     (*cq.cast::<Cq>()).queue.as_ref()
 }
 
-/// The current completion.
+/// Returns the current completion.
 ///
 /// # Safety
 ///
-/// *verbs*: polling was started and not ended.
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation). Polling must have been started by `start_poll` and not ended.
 unsafe fn current(cq: *mut ibv_cq_ex) -> Completion {
-    // SAFETY: Polling holds the lock, and no reference outlives a call.
+    // SAFETY: This thread holds the lock since `start_poll`. The reference does not outlive this
+    // call.
     unsafe { queue(cq).map_or_else(Completion::default, |queue| *queue.held().current()) }
 }
 
-/// Shows the current completion's status and cookie, which programs read from the queue itself.
+/// Copies status and `wr_id` of the current completion to `cq`, where programs read them.
 ///
 /// # Safety
 ///
-/// *verbs*: polling was started and not ended.
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation). Polling must have been started by `start_poll` and not ended.
 unsafe fn show(cq: *mut ibv_cq_ex) {
     let completion = current(cq);
     (*cq).status = completion.status();
@@ -93,7 +97,8 @@ unsafe fn show(cq: *mut ibv_cq_ex) {
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
     let Some(queue) = queue(cq) else {
         return set_errno(EINVAL);
@@ -102,7 +107,7 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
         return set_errno(EINVAL);
     }
     queue.hold();
-    // SAFETY: The lock is held.
+    // SAFETY: `hold` just took the lock.
     if !unsafe { queue.held() }.start() {
         queue.release();
         return set_errno(ENOENT);
@@ -115,9 +120,10 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
 ///
 /// # Safety
 ///
-/// *verbs*: polling was started and not ended.
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation). Polling must have been started by `start_poll` and not ended.
 unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
-    // SAFETY: Polling holds the lock.
+    // SAFETY: This thread holds the lock since `start_poll`.
     let more = unsafe { queue(cq).is_some_and(|queue| queue.held().advance()) };
     if !more {
         return set_errno(ENOENT);
@@ -130,10 +136,11 @@ unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
 ///
 /// # Safety
 ///
-/// *verbs*: polling was started and not ended.
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation). Polling must have been started by `start_poll` and not ended.
 unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
     if let Some(queue) = queue(cq) {
-        // SAFETY: Polling holds the lock.
+        // SAFETY: This thread holds the lock since `start_poll`.
         unsafe { queue.held() }.end();
         queue.release();
     }
@@ -142,11 +149,13 @@ unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
 macro_rules! readers {
     ($($name:ident: $field:ident as $kind:ty),* $(,)?) => {
         $(
-            /// Reads a field of the current completion.
+            /// Returns a field of the current completion.
             ///
             /// # Safety
             ///
-            /// *verbs*: polling was started and not ended.
+            /// The program must keep the rules of the verbs API: pointers are valid, objects are
+            /// alive (see the crate's documentation). Polling must have been started by
+            /// `start_poll` and not ended.
             unsafe extern "C" fn $name(cq: *mut ibv_cq_ex) -> $kind {
                 current(cq).$field().into()
             }

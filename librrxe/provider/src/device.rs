@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How libibverbs finds this provider, and which devices are its own.
+//! Registration with libibverbs, and the check which devices belong to this provider.
 
 use core::{
     ffi::{c_char, CStr},
@@ -13,14 +13,14 @@ use crate::{
     object::{give, take, Zeroed},
 };
 
-/// The ABI of C rxe's user space, which rrxe's devices report.
+/// ABI version of the user space of C rxe, which devices of rrxe report.
 const RXE_ABI: u32 = 2;
 
-/// A table for libibverbs, which only reads it.
+/// Table that libibverbs reads and never writes.
 #[repr(transparent)]
 struct Table<T>(T);
 
-// SAFETY: Nobody writes to it.
+// SAFETY: The table is never written, so threads may share it.
 unsafe impl<T> Sync for Table<T> {}
 
 static MATCHES: Table<[verbs_match_ent; 2]> = Table([
@@ -65,28 +65,29 @@ extern "C" {
     ) -> core::ffi::c_int;
 }
 
-/// Runs when the library is loaded.
+/// Makes the dynamic loader call `register` when it loads this library.
 #[used]
 #[link_section = ".init_array"]
 static REGISTER: extern "C" fn() = register;
 
 extern "C" fn register() {
-    // SAFETY: The table is there as long as this library.
+    // SAFETY: The table is static, so it is valid as long as this library is loaded.
     unsafe { register_driver(&OPS.0) };
 }
 
-/// Implements `match_device`: rrxe's devices have the driver id of C rxe's; what firmware they say they have
-/// tells them apart.
+/// Implements `match_device` of `struct verbs_device_ops`. Devices of rrxe have the driver id of C
+/// rxe. The text of their firmware version begins with "rrxe", which tells them apart.
 ///
 /// # Safety
 ///
-/// To be called by libibverbs.
+/// To be called by libibverbs only.
 unsafe extern "C" fn match_device(device: *mut verbs_sysfs_dev) -> bool {
-    // Without netlink libibverbs doesn't know the id, and the firmware has to do.
-    // SAFETY: libibverbs' device.
+    // If netlink is not available, libibverbs does not know the driver id. Then the firmware
+    // version alone decides.
+    // SAFETY: The device is one of libibverbs, valid during the call.
     let other = unsafe { (*device).driver_id != RDMA_DRIVER_UNKNOWN && (*device).match_.is_null() };
     let mut text = [0u8; 64];
-    // SAFETY: The buffer has the size that is given; the format has no arguments.
+    // SAFETY: The buffer has the size that is passed. The format has no arguments.
     let length = unsafe {
         let place = text.as_mut_ptr().cast();
         ibv_read_ibdev_sysfs_file(place, text.len(), device, c"fw_ver".as_ptr())
@@ -94,26 +95,27 @@ unsafe extern "C" fn match_device(device: *mut verbs_sysfs_dev) -> bool {
     !other && length > 0 && CStr::from_bytes_until_nul(&text).is_ok_and(is_rrxe)
 }
 
-/// Whether this is the firmware of an rrxe device.
+/// Returns whether `firmware` is the firmware version of a device of rrxe.
 fn is_rrxe(firmware: &CStr) -> bool {
     firmware.to_bytes().starts_with(b"rrxe")
 }
 
-/// Implements `alloc_device`.
+/// Implements `alloc_device` of `struct verbs_device_ops`.
 ///
 /// # Safety
 ///
-/// To be called by libibverbs.
+/// To be called by libibverbs only.
 unsafe extern "C" fn alloc_device(_device: *mut verbs_sysfs_dev) -> *mut verbs_device {
     give(verbs_device::zeroed())
 }
 
-/// Implements `uninit_device`.
+/// Implements `uninit_device` of `struct verbs_device_ops`.
 ///
 /// # Safety
 ///
-/// To be called by libibverbs.
+/// To be called by libibverbs only.
 unsafe extern "C" fn uninit_device(device: *mut verbs_device) {
-    // SAFETY: `alloc_device` gave it.
+    // SAFETY: `alloc_device` returned the pointer by `give`, and libibverbs does not use it any
+    // more.
     drop(unsafe { take(device) });
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Device memory: the kernel's, mapped at a place that follows from its handle.
+//! Device memory (DM). The kernel allocates it. The process maps it at an offset that follows from
+//! its handle.
 
 use core::{
     ffi::{c_int, c_void},
@@ -15,22 +16,23 @@ use crate::{
     system::{code, failed, set_errno, EINVAL},
 };
 
-/// What memory is copied in units of.
+/// Size in bytes of the unit in which device memory is copied.
 const WORD: usize = 4;
-/// The least that there can be mapped.
+/// Smallest size in bytes that can be mapped.
 const PAGE: usize = 4096;
 
-/// Device memory.
+/// Device memory, mapped into this process.
 #[repr(C)]
 struct Dm {
     verbs: verbs_dm,
     mapping: Mapping,
-    /// Bytes that were asked for; of imported memory all that is mapped.
+    /// Length in bytes that the program requested. For imported memory, the length of the whole
+    /// mapping.
     length: usize,
 }
 
 impl Dm {
-    /// Maps what the kernel has under `verbs.handle`.
+    /// Maps the device memory with the handle `verbs.handle`.
     ///
     /// # Errors
     ///
@@ -38,7 +40,7 @@ impl Dm {
     ///
     /// # Safety
     ///
-    /// The context must be a valid one.
+    /// The context in `verbs` must be valid.
     unsafe fn map(mut verbs: verbs_dm, length: usize) -> Result<Self, c_int> {
         let place = RRXE_DM_OFFSET + u64::from(verbs.handle) * u64::from(RRXE_DM_STRIDE);
         let mapping = Mapping::new((*verbs.dm.context).cmd_fd, place, length)?;
@@ -51,7 +53,8 @@ impl Dm {
         })
     }
 
-    /// Where `length` bytes from `offset` on lie; `None` if they don't, or aren't words.
+    /// Returns the address of the `length` bytes from `offset` on. Returns `None` if they are not
+    /// within the memory, or if `offset` or `length` is not a multiple of 4.
     fn range(&self, offset: u64, length: usize) -> Option<*mut u8> {
         let start = usize::try_from(offset).ok()?;
         let end = start.checked_add(length)?;
@@ -64,7 +67,8 @@ impl Dm {
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 pub(crate) unsafe extern "C" fn alloc(
     context: *mut ibv_context,
     attr: *mut ibv_alloc_dm_attr,
@@ -90,7 +94,8 @@ pub(crate) unsafe extern "C" fn alloc(
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 pub(crate) unsafe extern "C" fn free(dm: *mut ibv_dm) -> c_int {
     let raw = dm.cast::<Dm>();
     let code = ibv_cmd_free_dm(addr_of_mut!((*raw).verbs));
@@ -104,7 +109,8 @@ pub(crate) unsafe extern "C" fn free(dm: *mut ibv_dm) -> c_int {
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 pub(crate) unsafe extern "C" fn reg(
     pd: *mut ibv_pd,
     dm: *mut ibv_dm,
@@ -115,18 +121,20 @@ pub(crate) unsafe extern "C" fn reg(
     mr::make(|mr| ibv_cmd_reg_dm_mr(pd, dm.cast(), offset, length, access, mr, null_mut()))
 }
 
-/// Implements `import_dm`: memory of the process that the context is of.
+/// Implements `import_dm`: maps device memory of the process to which the context belongs.
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 pub(crate) unsafe extern "C" fn import(context: *mut ibv_context, handle: u32) -> *mut ibv_dm {
     let mut verbs = verbs_dm::zeroed();
     verbs.handle = handle;
     verbs.dm.handle = handle;
     verbs.dm.comp_mask = IBV_DM_MASK_HANDLE;
     verbs.dm.context = context;
-    // Nothing but mapping tells how long it is: only all of it can be mapped.
+    // The kernel does not report the length, but maps device memory only as a whole. So the sizes
+    // are tried.
     let sizes = (PAGE..=RRXE_DM_STRIDE as usize).step_by(PAGE);
     for size in sizes {
         if let Ok(dm) = Dm::map(verbs, size) {
@@ -140,7 +148,8 @@ pub(crate) unsafe extern "C" fn import(context: *mut ibv_context, handle: u32) -
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 pub(crate) unsafe extern "C" fn unimport(dm: *mut ibv_dm) {
     drop(take(dm.cast::<Dm>()));
 }
@@ -149,7 +158,8 @@ pub(crate) unsafe extern "C" fn unimport(dm: *mut ibv_dm) {
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 unsafe extern "C" fn copy_to(
     dm: *mut ibv_dm,
     offset: u64,
@@ -169,7 +179,8 @@ unsafe extern "C" fn copy_to(
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 unsafe extern "C" fn copy_from(
     to: *mut c_void,
     dm: *mut ibv_dm,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Telling the kernel of what was posted: by the doorbell page, or by a call.
+//! Doorbells: how the library tells the kernel that it posted sends, by the doorbell page or by a
+//! system call.
 
 use core::ffi::c_int;
 
@@ -8,14 +9,15 @@ use rrxe_rings::doorbell::{Rung, Slot};
 
 use crate::{bindings::*, context::Context, system};
 
-/// The call that posts: `write()` of this. It has the kernel look at the send queue.
+/// Argument of the doorbell call: a `write()` of the command `IB_USER_VERBS_CMD_POST_SEND` without
+/// work requests. It makes the kernel look at the send queue.
 #[repr(C)]
 struct PostSend {
     header: ib_uverbs_cmd_hdr,
     core: Core,
 }
 
-/// `struct ib_uverbs_post_send`, up to its requests.
+/// `struct ib_uverbs_post_send`, up to its work requests.
 #[repr(C)]
 struct Core {
     response: u64,
@@ -25,15 +27,16 @@ struct Core {
     wqe_size: u32,
 }
 
-/// Tells the kernel that requests were published in a QP's send queue.
+/// Tells the kernel that requests were published in the send queue of `qp`.
 ///
 /// # Errors
 ///
-/// errno of the call.
+/// errno of the doorbell call.
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 pub(crate) unsafe fn ring(qp: *mut ibv_qp, slot: Option<Slot>) -> Result<(), c_int> {
     let context = (*qp).context;
     let page = Context::granted(context).doorbells.as_ref();
@@ -43,7 +46,7 @@ pub(crate) unsafe fn ring(qp: *mut ibv_qp, slot: Option<Slot>) -> Result<(), c_i
     }
 }
 
-/// The doorbell call: it posts no requests itself.
+/// Makes the doorbell call for the QP with the handle `handle`.
 ///
 /// # Errors
 ///
@@ -64,6 +67,6 @@ fn call(fd: c_int, handle: u32) -> Result<(), c_int> {
             wqe_size: size_of::<ib_uverbs_send_wr>() as u32,
         },
     };
-    // SAFETY: It points to the response alone, which outlives the call.
+    // SAFETY: The command points to `response` only, which outlives the call.
     unsafe { system::command(fd, &request) }
 }

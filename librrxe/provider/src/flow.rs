@@ -14,7 +14,8 @@ use crate::{
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 pub(crate) unsafe extern "C" fn create(qp: *mut ibv_qp, attr: *mut ibv_flow_attr) -> *mut ibv_flow {
     let mut flow = ibv_flow::zeroed();
     let code = code(ibv_cmd_create_flow(qp, &mut flow, attr, null_mut(), 0));
@@ -28,7 +29,8 @@ pub(crate) unsafe extern "C" fn create(qp: *mut ibv_qp, attr: *mut ibv_flow_attr
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 pub(crate) unsafe extern "C" fn destroy(flow: *mut ibv_flow) -> c_int {
     let code = ibv_cmd_destroy_flow(flow);
     if code == 0 {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A lock that a program may do without, and that may be held from one call to another.
+//! Lock that is skipped if the program promises to use an object from one thread, and that can be
+//! held across several calls.
 
 use core::{
     cell::UnsafeCell,
@@ -9,30 +10,32 @@ use core::{
 };
 use std::thread::yield_now;
 
-/// How often to look at a lock that is held before letting others run.
+/// Number of checks of a held lock after which the thread yields the CPU.
 const SPINS: u32 = 200;
 
-/// Who uses an object.
+/// Number of threads that use an object at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Threads {
-    /// Any number of threads: lock.
+    /// Any number of threads. The lock is taken.
     Many,
-    /// One at a time, as the program promised (a thread domain, or a flag of the CQ): don't.
+    /// One thread at a time, as the program promised (by a thread domain or a flag of the CQ). The
+    /// lock is skipped.
     One,
 }
 
-/// A value behind a lock.
+/// Value protected by a lock.
 ///
 /// # Invariants
 ///
-/// While `held` is set, one thread has the value to itself. With `Threads::One` the program sees to that.
+/// While `held` is set, one thread has exclusive access to the value. With [`Threads::One`] the
+/// program ensures exclusive access.
 pub(crate) struct Guarded<T> {
     threads: Threads,
     held: AtomicBool,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: Only one thread has the value at a time, by the type invariant.
+// SAFETY: By the type invariant, only one thread at a time has access to the value.
 unsafe impl<T: Send> Sync for Guarded<T> {}
 
 impl<T> Guarded<T> {
@@ -44,16 +47,16 @@ impl<T> Guarded<T> {
         }
     }
 
-    /// Calls `body` with the value.
+    /// Calls `body` with the value, with the lock held.
     pub(crate) fn with<R>(&self, body: impl FnOnce(&mut T) -> R) -> R {
         self.hold();
-        // SAFETY: This thread holds the lock, and `body` can't reach it by another way.
+        // SAFETY: This thread holds the lock, and `body` has no other reference to the value.
         let result = body(unsafe { &mut *self.value.get() });
         self.release();
         result
     }
 
-    /// Takes the lock, until [`release`](Self::release).
+    /// Takes the lock. It is held until [`release`](Self::release).
     pub(crate) fn hold(&self) {
         if self.threads == Threads::One {
             return;
@@ -71,21 +74,23 @@ impl<T> Guarded<T> {
         }
     }
 
-    /// Gives the lock back.
+    /// Releases the lock.
     pub(crate) fn release(&self) {
         if self.threads == Threads::Many {
             self.held.store(false, Ordering::Release);
         }
     }
 
-    /// The value, while the lock is held.
+    /// Returns the value while the lock is held.
     ///
     /// # Safety
     ///
-    /// This thread must have taken it by [`hold`](Self::hold), and have no other reference to the value.
+    /// This thread must have taken the lock by [`hold`](Self::hold), and must have no other
+    /// reference to the value.
     #[allow(clippy::mut_from_ref)]
     pub(crate) unsafe fn held(&self) -> &mut T {
-        // SAFETY: As the caller promises.
+        // SAFETY: The caller guarantees that this thread holds the lock and has no other reference
+        // to the value (see `# Safety`).
         unsafe { &mut *self.value.get() }
     }
 }

@@ -1,17 +1,26 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! librrxe: the provider for rrxe's devices that libibverbs loads.
+//! librrxe: the provider library that libibverbs loads for devices of rrxe.
 //!
-//! Objects are made by libibverbs' own commands ([`context`], [`pd`], [`mr`], [`cq`], [`srq`], [`qp`]); what is
-//! posted and polled goes through rings that the kernel maps, by the safe code of `rrxe_rings`. Where the
-//! kernel grants it, neither posting nor arming takes a system call.
+//! libibverbs' own commands create the objects ([`context`], [`pd`], [`mr`], [`cq`], [`srq`],
+//! [`qp`]). Posting and polling use rings that the kernel shares with the process, through the safe
+//! code of the crate `rrxe_rings`. If the kernel grants it, neither posting nor arming a CQ takes a
+//! system call.
 //!
-//! The functions that libibverbs calls are thin: they convert what they are given, make one call, and
-//! convert the result to what verbs want. Each of them is `unsafe` for one reason, which its `# Safety`
-//! names *verbs*: the program must keep to the rules of the verbs interface, as for any provider. Objects
-//! are alive from the call that makes them to the one that destroys them, pointers are valid, and an
-//! object made for one thread is used by one. What their bodies do rests on that, so blocks within them are
-//! marked only where there is more to say.
+//! The functions that libibverbs calls are thin: they convert their arguments, make one call, and
+//! convert the result to the conventions of verbs.
+//!
+//! # Safety
+//!
+//! Most functions of this crate are `unsafe` for one reason: the program must keep the rules of the
+//! verbs API, as with any provider. That is:
+//!
+//! - Pointers are valid.
+//! - An object is alive from the call that creates it to the call that destroys it.
+//! - An object that was created for one thread is used by one thread at a time.
+//!
+//! The bodies of these functions rely on these rules. So they contain `unsafe` blocks with a
+//! `SAFETY` comment only where there is a further reason.
 
 #![deny(missing_docs)]
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Mapped memory of the kernel's, as `rrxe_rings` wants it.
+//! Memory that the kernel shares with the process, in the form that `rrxe_rings` expects.
 
 use core::{
     ffi::{c_int, c_void},
@@ -16,23 +16,24 @@ use crate::{
     system::{self, EINVAL},
 };
 
-/// A mapping, taken away when this goes.
+/// Mapping of shared memory. It is unmapped when this is dropped.
 ///
 /// # Invariants
 ///
-/// `length` bytes from `place` on are mapped for reading and writing, at a page's beginning, until this goes.
+/// `length` bytes from `place` on are mapped for reading and writing until this is dropped. `place`
+/// is the start of a page.
 pub(crate) struct Mapping {
     place: NonNull<c_void>,
     length: usize,
 }
 
-// SAFETY: The memory is read and written by atomic operations only, from any thread.
+// SAFETY: The memory is accessed by atomic operations only, which any thread may execute.
 unsafe impl Send for Mapping {}
-// SAFETY: As above.
+// SAFETY: The memory is accessed by atomic operations only, which any thread may execute.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps what the kernel named.
+    /// Maps `length` bytes of the device file `fd` at `offset`, as the kernel reported them.
     ///
     /// # Errors
     ///
@@ -45,17 +46,17 @@ impl Mapping {
         })
     }
 
-    /// The ring that the kernel answered with.
+    /// Maps the ring whose offset and size the kernel reported.
     ///
     /// # Errors
     ///
-    /// errno; `EINVAL` if there is no ring.
+    /// errno of the mapping; `EINVAL` if the memory holds no valid ring.
     pub(crate) fn ring(fd: c_int, place: &mminfo) -> Result<Ring<Self>, c_int> {
         let mapping = Self::new(fd, place.offset, place.size as usize)?;
         Ring::new(mapping).ok_or(EINVAL)
     }
 
-    /// The first byte.
+    /// Returns the address of the first byte.
     pub(crate) fn start(&self) -> *mut u8 {
         self.place.as_ptr().cast()
     }
@@ -67,7 +68,8 @@ impl Memory for Mapping {
         if end > self.length || offset % align_of::<AtomicU32>() != 0 {
             return None;
         }
-        // SAFETY: It lies in the mapping, as checked, is aligned, and all who write there do it atomically.
+        // SAFETY: The check above shows that the word is within the mapping and aligned. All
+        // threads and the kernel access it atomically.
         Some(unsafe { self.place.byte_add(offset).cast::<AtomicU32>().as_ref() })
     }
 
@@ -76,14 +78,16 @@ impl Memory for Mapping {
             return &[];
         }
         let count = (self.length - offset) / size_of::<AtomicU64>();
-        // SAFETY: They lie in the mapping, as computed, are aligned, and all who write there do it atomically.
+        // SAFETY: `count` words from `offset` on are within the mapping and aligned. All threads
+        // and the kernel access them atomically.
         unsafe { slice::from_raw_parts(self.place.byte_add(offset).cast().as_ptr(), count) }
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant; references into it borrow this.
+        // SAFETY: By the type invariant `length` bytes at `place` are mapped. References into the
+        // mapping borrow `self`, so none exists any more.
         unsafe { system::unmap(self.place, self.length) };
     }
 }

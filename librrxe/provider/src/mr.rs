@@ -13,11 +13,12 @@ use crate::{
     system::{code, failed},
 };
 
-/// A region that `register` makes; libibverbs fills in the rest.
+/// Creates a region by `register`, which fills in the rest of the structure. Returns null and sets
+/// errno if it fails.
 ///
 /// # Safety
 ///
-/// `register` must make the region it is given, or return an errno.
+/// `register` must register the region that it is passed, or return an errno.
 pub(crate) unsafe fn make(register: impl FnOnce(*mut verbs_mr) -> c_int) -> *mut ibv_mr {
     let mr = give(verbs_mr::zeroed());
     let code = code(register(mr));
@@ -32,7 +33,8 @@ pub(crate) unsafe fn make(register: impl FnOnce(*mut verbs_mr) -> c_int) -> *mut
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 pub(crate) unsafe extern "C" fn reg(
     pd: *mut ibv_pd,
     addr: *mut c_void,
@@ -56,7 +58,8 @@ pub(crate) unsafe extern "C" fn reg(
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 #[cfg(has_reg_mr_ex)]
 pub(crate) unsafe extern "C" fn reg_ex(
     pd: *mut ibv_pd,
@@ -69,7 +72,8 @@ pub(crate) unsafe extern "C" fn reg_ex(
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 pub(crate) unsafe extern "C" fn reg_dmabuf(
     pd: *mut ibv_pd,
     offset: u64,
@@ -85,7 +89,8 @@ pub(crate) unsafe extern "C" fn reg_dmabuf(
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 pub(crate) unsafe extern "C" fn rereg(
     mr: *mut verbs_mr,
     flags: c_int,
@@ -108,7 +113,8 @@ pub(crate) unsafe extern "C" fn rereg(
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 pub(crate) unsafe extern "C" fn dereg(mr: *mut verbs_mr) -> c_int {
     let code = ibv_cmd_dereg_mr(mr);
     if code == 0 {
@@ -121,7 +127,8 @@ pub(crate) unsafe extern "C" fn dereg(mr: *mut verbs_mr) -> c_int {
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 pub(crate) unsafe extern "C" fn advise(
     pd: *mut ibv_pd,
     advice: ib_uverbs_advise_mr_advice,
@@ -132,11 +139,13 @@ pub(crate) unsafe extern "C" fn advise(
     ibv_cmd_advise_mr(pd, advice, flags, sges, count)
 }
 
-/// Implements `import_mr`: a region of the process that the domain is of.
+/// Implements `import_mr`: takes over a region of the process to which the protection domain
+/// belongs.
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 pub(crate) unsafe extern "C" fn import(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr {
     make(|mr| ibv_cmd_query_mr(pd, mr, handle))
 }
@@ -145,7 +154,8 @@ pub(crate) unsafe extern "C" fn import(pd: *mut ibv_pd, handle: u32) -> *mut ibv
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 pub(crate) unsafe extern "C" fn unimport(mr: *mut ibv_mr) {
     drop(take(mr.cast::<verbs_mr>()));
 }

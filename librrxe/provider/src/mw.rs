@@ -17,7 +17,8 @@ use crate::{
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 pub(crate) unsafe extern "C" fn alloc(pd: *mut ibv_pd, kind: ibv_mw_type) -> *mut ibv_mw {
     let mut request = ibv_alloc_mw::zeroed();
     let mut reply = ib_uverbs_alloc_mw_resp::zeroed();
@@ -37,7 +38,8 @@ pub(crate) unsafe extern "C" fn alloc(pd: *mut ibv_pd, kind: ibv_mw_type) -> *mu
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 pub(crate) unsafe extern "C" fn dealloc(mw: *mut ibv_mw) -> c_int {
     let code = ibv_cmd_dealloc_mw(mw);
     if code == 0 {
@@ -46,16 +48,17 @@ pub(crate) unsafe extern "C" fn dealloc(mw: *mut ibv_mw) -> c_int {
     code
 }
 
-/// A request to bind `mw` under the key `rkey`.
+/// Returns the operation that binds `mw` under the key `rkey`.
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 pub(crate) unsafe fn binding(mw: *mut ibv_mw, rkey: u32, bound: &ibv_mw_bind_info) -> Operation {
     Operation::BindWindow(Bind {
         addr: bound.addr,
         length: bound.length,
-        // Without a region the window is unbound.
+        // Without a region, the operation removes the binding of the window.
         region: bound.mr.as_ref().map_or(0, |mr| mr.lkey),
         window: (*mw).rkey,
         rkey,
@@ -63,11 +66,12 @@ pub(crate) unsafe fn binding(mw: *mut ibv_mw, rkey: u32, bound: &ibv_mw_bind_inf
     })
 }
 
-/// Implements `bind_mw`: of windows of type 1, whose keys change with each bind.
+/// Implements `bind_mw` for windows of type 1. Their key changes with each bind.
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 pub(crate) unsafe extern "C" fn bind(
     qp: *mut ibv_qp,
     mw: *mut ibv_mw,
@@ -78,7 +82,7 @@ pub(crate) unsafe extern "C" fn bind(
         return set_errno(EINVAL);
     }
     let old = (*mw).rkey;
-    // The key's low byte is the owner's.
+    // The owner of a window chooses the low byte of its key.
     let rkey = old & !0xff | old.wrapping_add(1) & 0xff;
     let operation = binding(mw, rkey, &wanted.bind_info);
     match post_send::post_local(qp, wanted.wr_id, wanted.send_flags, &operation) {

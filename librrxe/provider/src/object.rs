@@ -6,15 +6,15 @@ use core::mem::zeroed;
 
 use crate::bindings::*;
 
-/// A C structure for which zeros are a value.
+/// C structure for which zeroed memory is a valid value.
 ///
 /// # Safety
 ///
-/// All bytes zero must be a valid value.
+/// All bytes zero must be a valid value of the type.
 pub(crate) unsafe trait Zeroed: Sized {
-    /// The value of zeros.
+    /// Returns the value whose bytes are all zero.
     fn zeroed() -> Self {
-        // SAFETY: As the implementation promises.
+        // SAFETY: The implementation of the trait guarantees that all bytes zero are a valid value.
         unsafe { zeroed() }
     }
 }
@@ -22,7 +22,7 @@ pub(crate) unsafe trait Zeroed: Sized {
 macro_rules! zeroed {
     ($($name:ident),* $(,)?) => {
         $(
-            // SAFETY: A C structure of integers, pointers and optional functions.
+            // SAFETY: The C structure consists of integers, pointers and optional functions.
             unsafe impl Zeroed for $name {}
         )*
     };
@@ -87,20 +87,20 @@ zeroed!(
     rxe_resize_cq_resp,
 );
 
-/// A command or its answer, with the driver's part behind it.
+/// Command or response of uverbs, followed by the part of the driver.
 ///
-/// libibverbs takes whatever follows the structure that it knows for the driver's.
+/// libibverbs takes all bytes after the structure that it knows for the part of the driver.
 #[repr(C)]
 pub(crate) struct Extended<C, D> {
     core: C,
-    /// The driver's.
+    /// Part of the driver.
     pub(crate) driver: D,
 }
 
 impl<C: Zeroed, D: Zeroed> Extended<C, D> {
-    /// All zeros.
+    /// Returns the structure with all bytes zero.
     pub(crate) fn new() -> Self {
-        // The driver's part must begin where libibverbs' ends.
+        // The part of the driver must begin at the end of libibverbs' structure.
         const { assert!(core::mem::offset_of!(Self, driver) == size_of::<C>()) };
         Self {
             core: C::zeroed(),
@@ -108,26 +108,27 @@ impl<C: Zeroed, D: Zeroed> Extended<C, D> {
         }
     }
 
-    /// libibverbs' part, from which it finds the driver's.
+    /// Returns a pointer to libibverbs' part, from which libibverbs finds the part of the driver.
     pub(crate) fn core(&mut self) -> *mut C {
         (&raw mut *self).cast()
     }
 
-    /// Bytes of both parts.
+    /// Size of both parts in bytes.
     pub(crate) const SIZE: usize = size_of::<C>() + size_of::<D>();
 }
 
-/// A new object for libibverbs, which gives it back to [`take`].
+/// Moves `object` to the heap, for libibverbs. [`take`] takes it back.
 pub(crate) fn give<T>(object: T) -> *mut T {
     Box::into_raw(Box::new(object))
 }
 
-/// An object that libibverbs gives back.
+/// Takes back an object that [`give`] returned.
 ///
 /// # Safety
 ///
-/// `object` must come from [`give`], with this type, and nothing may use it any more.
+/// `object` must come from [`give`] with the same type `T`, and nothing may use it any more.
 pub(crate) unsafe fn take<T>(object: *mut T) -> Box<T> {
-    // SAFETY: As the caller promises.
+    // SAFETY: The caller guarantees that the pointer comes from [`give`] and is not used any more
+    // (see `# Safety`).
     unsafe { Box::from_raw(object) }
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Protection domains, thread domains, and parent domains, which join them.
+//! Protection domains, thread domains, and parent domains, which combine both.
 //!
-//! What is made in a parent domain with a thread domain is used by one thread at a time, as its maker
-//! promises, and does without locks.
+//! Objects that are created in a parent domain with a thread domain are used by one thread at a
+//! time, as the program promises. They need no locks.
 
 use core::{
     ffi::c_int,
@@ -18,27 +18,27 @@ use crate::{
     system::{code, failed, EBUSY, EINVAL, EOPNOTSUPP},
 };
 
-/// A protection domain, or a parent domain, which is one for libibverbs.
+/// Protection domain or parent domain. libibverbs treats a parent domain as a protection domain.
 #[repr(C)]
 pub(crate) struct Pd {
     verbs: ibv_pd,
-    /// Parent domains of it.
+    /// Number of parent domains that contain this protection domain.
     parents: AtomicUsize,
-    /// What a parent domain joins.
+    /// Parts of a parent domain. `None` for a protection domain.
     joins: Option<Joined>,
 }
 
-/// What a parent domain joins.
+/// Parts of a parent domain.
 struct Joined {
     pd: *mut Pd,
     td: *mut Td,
 }
 
-/// A thread domain.
+/// Thread domain.
 #[repr(C)]
 pub(crate) struct Td {
     verbs: ibv_td,
-    /// Parent domains of it.
+    /// Number of parent domains that contain this thread domain.
     parents: AtomicUsize,
 }
 
@@ -51,11 +51,12 @@ impl Pd {
         }
     }
 
-    /// Who uses what is made in a domain.
+    /// Returns by how many threads at a time objects of a domain are used.
     ///
     /// # Safety
     ///
-    /// *verbs*; it may be null.
+    /// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see
+    /// the crate's documentation). `pd` may be null.
     pub(crate) unsafe fn threads(pd: *mut ibv_pd) -> Threads {
         let pd = pd.cast::<Self>().as_ref();
         match pd.and_then(|pd| pd.joins.as_ref()) {
@@ -69,7 +70,8 @@ impl Pd {
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 pub(crate) unsafe extern "C" fn alloc(context: *mut ibv_context) -> *mut ibv_pd {
     let mut request = ibv_alloc_pd::zeroed();
     let mut reply = ib_uverbs_alloc_pd_resp::zeroed();
@@ -84,11 +86,12 @@ pub(crate) unsafe extern "C" fn alloc(context: *mut ibv_context) -> *mut ibv_pd 
     give(Pd::new(pd, None)).cast()
 }
 
-/// Implements `dealloc_pd`, of parent domains too.
+/// Implements `dealloc_pd`, also for parent domains.
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 pub(crate) unsafe extern "C" fn dealloc(pd: *mut ibv_pd) -> c_int {
     let raw = pd.cast::<Pd>();
     let domain = &*raw;
@@ -113,12 +116,13 @@ pub(crate) unsafe extern "C" fn dealloc(pd: *mut ibv_pd) -> c_int {
     0
 }
 
-/// Implements `alloc_parent_domain`. Its allocators aren't asked: all memory that is shared with the kernel is the
-/// kernel's.
+/// Implements `alloc_parent_domain`. The allocators in `attr` are not called, since the kernel
+/// allocates all memory that the library shares with it.
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 pub(crate) unsafe extern "C" fn alloc_parent(
     context: *mut ibv_context,
     attr: *mut ibv_parent_domain_init_attr,
@@ -156,7 +160,8 @@ pub(crate) unsafe extern "C" fn alloc_parent(
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 pub(crate) unsafe extern "C" fn alloc_td(
     context: *mut ibv_context,
     attr: *mut ibv_td_init_attr,
@@ -175,7 +180,8 @@ pub(crate) unsafe extern "C" fn alloc_td(
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     let raw = td.cast::<Td>();
     if (*raw).parents.load(Ordering::Acquire) != 0 {
@@ -185,11 +191,13 @@ pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     0
 }
 
-/// Implements `import_pd`: a domain of the process that the context is of.
+/// Implements `import_pd`: takes over a protection domain of the process to which the context
+/// belongs.
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 pub(crate) unsafe extern "C" fn import(context: *mut ibv_context, handle: u32) -> *mut ibv_pd {
     if context.is_null() {
         return null_mut();
@@ -201,7 +209,8 @@ pub(crate) unsafe extern "C" fn import(context: *mut ibv_context, handle: u32) -
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 pub(crate) unsafe extern "C" fn unimport(pd: *mut ibv_pd) {
     drop(take(pd.cast::<Pd>()));
 }

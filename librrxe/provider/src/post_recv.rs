@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Posting receive requests.
+//! Posting of receive requests.
 
 use core::{ffi::c_int, slice};
 
@@ -14,7 +14,7 @@ use crate::{
     system::{EINVAL, ENOMEM},
 };
 
-/// The errno of a refused request.
+/// Returns the errno for a refused request.
 pub(crate) fn errno_of(why: PostError) -> c_int {
     match why {
         PostError::Full => ENOMEM,
@@ -22,7 +22,7 @@ pub(crate) fn errno_of(why: PostError) -> c_int {
     }
 }
 
-/// An SGE of libibverbs'.
+/// Converts an SGE of libibverbs.
 pub(crate) fn sge(sge: &ibv_sge) -> Sge {
     Sge {
         addr: sge.addr,
@@ -31,15 +31,16 @@ pub(crate) fn sge(sge: &ibv_sge) -> Sge {
     }
 }
 
-/// A request's list of SGEs, at most `most` of them.
+/// Returns the SGEs of a request, of which there may be at most `most`.
 ///
 /// # Errors
 ///
-/// `Invalid`.
+/// [`PostError::Invalid`] if there are more, or the list is null.
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 pub(crate) unsafe fn sges<'a>(
     list: *const ibv_sge,
     count: c_int,
@@ -47,7 +48,7 @@ pub(crate) unsafe fn sges<'a>(
 ) -> Result<&'a [ibv_sge], PostError> {
     match usize::try_from(count) {
         Ok(0) => Ok(&[]),
-        // SAFETY: The program says that there are so many.
+        // SAFETY: The program guarantees that the list has `count` elements.
         Ok(count) if count <= most && !list.is_null() => Ok(slice::from_raw_parts(list, count)),
         _ => Err(PostError::Invalid),
     }
@@ -57,7 +58,8 @@ pub(crate) unsafe fn sges<'a>(
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 pub(crate) unsafe extern "C" fn post(
     qp: *mut ibv_qp,
     wr: *mut ibv_recv_wr,
@@ -79,7 +81,8 @@ pub(crate) unsafe extern "C" fn post(
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 pub(crate) unsafe extern "C" fn post_shared(
     srq: *mut ibv_srq,
     wr: *mut ibv_recv_wr,
@@ -94,11 +97,12 @@ pub(crate) unsafe extern "C" fn post_shared(
     }
 }
 
-/// Posts a list, up to the first request that is refused.
+/// Posts a list of requests, up to the first one that is refused. Returns 0 or an errno.
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 unsafe fn post_all(
     queue: &mut ReceiveQueue<Mapping>,
     mut wr: *mut ibv_recv_wr,

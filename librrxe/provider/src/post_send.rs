@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Posting send requests as a list.
+//! Posting of lists of send requests (`ibv_post_send()`).
 
 use core::{ffi::c_int, iter::empty, slice};
 
@@ -21,7 +21,7 @@ use crate::{
     system::EINVAL,
 };
 
-/// Whether a QP takes send requests in this state.
+/// Returns whether a QP in this state accepts send requests.
 pub(crate) fn takes_requests(state: ibv_qp_state) -> bool {
     matches!(state, IBV_QPS_RTS | IBV_QPS_SQD | IBV_QPS_SQE | IBV_QPS_ERR)
 }
@@ -30,7 +30,8 @@ pub(crate) fn takes_requests(state: ibv_qp_state) -> bool {
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 pub(crate) unsafe extern "C" fn post(
     qp: *mut ibv_qp,
     wr: *mut ibv_send_wr,
@@ -54,11 +55,13 @@ pub(crate) unsafe extern "C" fn post(
     }
 }
 
-/// Posts a list, up to the first request that is refused. Whether any was posted, and errno.
+/// Posts a list of requests, up to the first one that is refused. Returns whether any request was
+/// posted, and 0 or an errno.
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 unsafe fn post_all(
     queue: &mut SendQueue<Mapping>,
     mut wr: *mut ibv_send_wr,
@@ -80,13 +83,14 @@ unsafe fn post_all(
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 unsafe fn stage(queue: &mut SendQueue<Mapping>, wr: &ibv_send_wr) -> Result<(), PostError> {
     let operation = operation(wr).ok_or(PostError::Invalid)?;
     let destination = destination(queue.transport(), wr);
     let sges = sges(wr.sg_list, wr.num_sge, queue.max_sge())?;
     let payload = if wr.send_flags & INLINE != 0 {
-        // SAFETY: Inline payload is the program's memory, there at the time of the call.
+        // SAFETY: The program guarantees that inline payload is readable during the call.
         Payload::Inline(sges.iter().map(|sge| unsafe { bytes(sge) }))
     } else {
         Payload::Elements(sges.iter().map(sge))
@@ -94,33 +98,35 @@ unsafe fn stage(queue: &mut SendQueue<Mapping>, wr: &ibv_send_wr) -> Result<(), 
     queue.stage(wr.wr_id, wr.send_flags, &operation, destination, payload)
 }
 
-/// What an SGE of inline payload names.
+/// Returns the bytes that an SGE of inline payload describes.
 ///
 /// # Safety
 ///
-/// It must be memory of this process that can be read.
+/// They must be readable memory of this process.
 unsafe fn bytes<'a>(sge: &ibv_sge) -> &'a [u8] {
     match sge.length as usize {
         0 => &[],
-        // SAFETY: As the caller promises.
+        // SAFETY: The caller guarantees that the memory is readable (see `# Safety`).
         length => unsafe { slice::from_raw_parts(sge.addr as *const u8, length) },
     }
 }
 
-/// What a request asks for; `None` for operations that rrxe's QPs don't have, or not in a list.
+/// Returns the operation of a request. Returns `None` for operations that QPs of rrxe do not
+/// support, or not in a list.
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 unsafe fn operation(wr: &ibv_send_wr) -> Option<Operation> {
-    // SAFETY: Integers, whichever is meant.
+    // SAFETY: Each union member is an integer, for which all bytes are valid.
     let (imm, key) = unsafe {
         (
             wr.__bindgen_anon_1.imm_data,
             wr.__bindgen_anon_1.invalidate_rkey,
         )
     };
-    // SAFETY: As above.
+    // SAFETY: Each union member consists of integers, for which all bytes are valid.
     let (rdma, atomic) = unsafe { (wr.wr.rdma, wr.wr.atomic) };
     let remote = Remote {
         addr: rdma.remote_addr,
@@ -149,39 +155,40 @@ unsafe fn operation(wr: &ibv_send_wr) -> Option<Operation> {
         IBV_WR_ATOMIC_WRITE => Operation::AtomicWrite(remote),
         IBV_WR_LOCAL_INV => Operation::LocalInvalidate(key),
         IBV_WR_BIND_MW => {
-            // SAFETY: The opcode says that this member is meant.
+            // SAFETY: The opcode says that this union member is set.
             let bind = unsafe { &wr.__bindgen_anon_2.bind_mw };
-            // SAFETY: The program names its window and region.
+            // SAFETY: The program guarantees that window and region are valid.
             unsafe { mw::binding(bind.mw, bind.rkey, &bind.bind_info) }
         }
         _ => return None,
     })
 }
 
-/// Where a request goes.
+/// Returns the destination of a request.
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 unsafe fn destination(transport: Transport, wr: &ibv_send_wr) -> Destination {
     match transport {
         Transport::Rc | Transport::Uc | Transport::RawPacket => Destination::Peer,
-        // SAFETY: The QP's kind says that these members are meant.
+        // SAFETY: For this type of QP, this union member is set.
         Transport::XrcSend => Destination::SharedQueue(unsafe { wr.qp_type.xrc.remote_srqn }),
         Transport::Ud => {
-            // SAFETY: As above.
+            // SAFETY: For this type of QP, this union member is set.
             let ud = unsafe { wr.wr.ud };
             Destination::Datagram {
                 qpn: ud.remote_qpn,
                 qkey: ud.remote_qkey,
-                // SAFETY: The program names its handle.
+                // SAFETY: The program guarantees that the address handle is valid.
                 ah: unsafe { Ah::number(ud.ah) },
             }
         }
     }
 }
 
-/// Posts a request that has no payload.
+/// Posts one request without payload.
 ///
 /// # Errors
 ///
@@ -189,7 +196,8 @@ unsafe fn destination(transport: Transport, wr: &ibv_send_wr) -> Destination {
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 pub(crate) unsafe fn post_local(
     qp: *mut ibv_qp,
     wr_id: u64,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Making queue pairs.
+//! Creation and destruction of queue pairs.
 
 use core::{ffi::c_int, ptr::addr_of_mut};
 
@@ -17,35 +17,36 @@ use crate::{
     wr,
 };
 
-/// A queue pair.
+/// Queue pair.
 #[repr(C)]
 pub(crate) struct Qp {
     pub(crate) verbs: verbs_qp,
-    /// None if it can't send.
+    /// Send queue. `None` if the QP cannot send.
     pub(crate) send: Option<Guarded<SendQueue<Mapping>>>,
-    /// None if it can't receive, or receives by a shared queue.
+    /// Receive queue. `None` if the QP cannot receive, or has a shared receive queue.
     pub(crate) receive: Option<Guarded<ReceiveQueue<Mapping>>>,
-    /// Its place in the doorbell page.
+    /// Slot of the send queue in the doorbell page, if it has one.
     pub(crate) slot: Option<Slot>,
 }
 
 impl Qp {
-    /// The QP that programs know by this pointer.
+    /// Returns the QP that programs know by the pointer `qp`.
     ///
     /// # Safety
     ///
-    /// *verbs*
+    /// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see
+    /// the crate's documentation).
     pub(crate) unsafe fn from_raw<'a>(qp: *mut ibv_qp) -> &'a Self {
         &*qp.cast::<Self>()
     }
 
-    /// The state that the program brought it into.
+    /// Returns the state to which the program moved the QP.
     pub(crate) fn state(&self) -> ibv_qp_state {
-        // SAFETY: Both members of the union begin alike.
+        // SAFETY: Both members of the union begin with a `struct ibv_qp`.
         unsafe { self.verbs.__bindgen_anon_1.qp.state }
     }
 
-    /// A QP without its rings.
+    /// Allocates a QP without rings.
     fn unfinished() -> *mut Self {
         give(Self {
             verbs: verbs_qp::zeroed(),
@@ -55,7 +56,7 @@ impl Qp {
         })
     }
 
-    /// Maps the rings that the kernel made.
+    /// Maps the rings that the kernel created.
     ///
     /// # Errors
     ///
@@ -84,19 +85,20 @@ impl Qp {
     }
 }
 
-/// The driver's answer: where the rings are, and what rrxe adds to C rxe's.
+/// Part of the driver in the response: offsets and sizes of the rings as from C rxe, followed by
+/// rrxe's additions.
 #[repr(C)]
 struct Rings {
     rings: rxe_create_qp_resp,
     own: rrxe_create_qp_resp,
 }
 
-// SAFETY: Integers.
+// SAFETY: The structure consists of integers.
 unsafe impl Zeroed for Rings {}
 
 type Reply = Extended<ib_uverbs_ex_create_qp_resp, Rings>;
 
-/// The kind of a send queue; `None` if there is none.
+/// Returns the type of the send queue, or `None` if QPs of this type have none.
 fn transport(kind: ibv_qp_type) -> Option<Transport> {
     match kind {
         IBV_QPT_RC => Some(Transport::Rc),
@@ -112,7 +114,8 @@ fn transport(kind: ibv_qp_type) -> Option<Transport> {
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 pub(crate) unsafe extern "C" fn create(
     pd: *mut ibv_pd,
     attr: *mut ibv_qp_init_attr,
@@ -141,7 +144,8 @@ pub(crate) unsafe extern "C" fn create(
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 pub(crate) unsafe extern "C" fn create_ex(
     context: *mut ibv_context,
     attr: *mut ibv_qp_init_attr_ex,
@@ -165,11 +169,12 @@ pub(crate) unsafe extern "C" fn create_ex(
     qp.cast()
 }
 
-/// Makes a QP; null with errno set.
+/// Creates a QP. Returns null and sets errno if it fails.
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 unsafe fn make(context: *mut ibv_context, attr: &mut ibv_qp_init_attr_ex) -> *mut Qp {
     let has_pd = attr.comp_mask & IBV_QP_INIT_ATTR_PD != 0;
     let threads = match has_pd {
@@ -193,11 +198,12 @@ unsafe fn make(context: *mut ibv_context, attr: &mut ibv_qp_init_attr_ex) -> *mu
     qp
 }
 
-/// The command that makes a QP.
+/// Executes the command that creates a QP. Returns libibverbs' result.
 ///
 /// # Safety
 ///
-/// *verbs*; `qp` must be valid.
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation). `qp` must be valid.
 unsafe fn command(
     context: *mut ibv_context,
     attr: *mut ibv_qp_init_attr_ex,
@@ -218,11 +224,12 @@ unsafe fn command(
     result
 }
 
-/// Implements `open_qp`: the receiving end of XRC that another process made.
+/// Implements `open_qp`: opens an XRC target QP that another process created.
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 pub(crate) unsafe extern "C" fn open(
     context: *mut ibv_context,
     attr: *mut ibv_qp_open_attr,
@@ -248,7 +255,8 @@ pub(crate) unsafe extern "C" fn open(
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 pub(crate) unsafe extern "C" fn destroy(qp: *mut ibv_qp) -> c_int {
     let code = ibv_cmd_destroy_qp(qp);
     if code == 0 {

@@ -10,7 +10,8 @@ use crate::{bindings::*, cq, object::Zeroed, qp::Qp};
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 pub(crate) unsafe extern "C" fn modify(
     qp: *mut ibv_qp,
     attr: *mut ibv_qp_attr,
@@ -20,7 +21,8 @@ pub(crate) unsafe extern "C" fn modify(
     let code = ibv_cmd_modify_qp(qp, attr, mask, &mut request, size_of_val(&request));
     let moves = mask & IBV_QP_STATE as c_int != 0;
     if code == 0 && moves && (*attr).qp_state == IBV_QPS_RESET {
-        // The kernel emptied the rings; what completed before is the program's past.
+        // The kernel has emptied the rings. Completions from before the reset must not be polled
+        // any more.
         cq::forget([(*qp).send_cq, (*qp).recv_cq], (*qp).qp_num);
         let this = Qp::from_raw(qp);
         if let Some(send) = &this.send {
@@ -37,7 +39,8 @@ pub(crate) unsafe extern "C" fn modify(
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 pub(crate) unsafe extern "C" fn query(
     qp: *mut ibv_qp,
     attr: *mut ibv_qp_attr,

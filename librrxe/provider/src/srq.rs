@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Shared receive queues, basic ones and those of XRC.
+//! Shared receive queues, basic ones and those for XRC.
 
 use core::{ffi::c_int, ptr::addr_of_mut};
 
@@ -15,27 +15,28 @@ use crate::{
     system::{code, failed, EINVAL, EOPNOTSUPP},
 };
 
-/// A shared receive queue.
+/// Shared receive queue.
 #[repr(C)]
 pub(crate) struct Srq {
     verbs: verbs_srq,
-    /// Its ring; none only while it is made.
+    /// Ring of the queue. `None` only during the creation.
     pub(crate) queue: Option<Guarded<ReceiveQueue<Mapping>>>,
-    /// SGEs of a request.
+    /// Largest number of SGEs of a request.
     max_sge: u32,
 }
 
 impl Srq {
-    /// The queue that programs know by this pointer.
+    /// Returns the queue that programs know by the pointer `srq`.
     ///
     /// # Safety
     ///
-    /// *verbs*
+    /// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see
+    /// the crate's documentation).
     pub(crate) unsafe fn from_raw<'a>(srq: *mut ibv_srq) -> &'a Self {
         &*srq.cast::<Self>()
     }
 
-    /// A queue without its ring.
+    /// Allocates a queue without a ring.
     fn unfinished() -> *mut Self {
         give(Self {
             verbs: verbs_srq::zeroed(),
@@ -44,11 +45,13 @@ impl Srq {
         })
     }
 
-    /// Maps the ring of a queue that the kernel made, or destroys the queue.
+    /// Completes the creation: maps the ring of a queue that the kernel created. Returns the queue.
+    /// If the command or the mapping failed, destroys the queue, sets errno and returns null.
     ///
     /// # Safety
     ///
-    /// `srq` must come from [`unfinished`](Self::unfinished) and a command that ended with `code`.
+    /// `srq` must come from [`unfinished`](Self::unfinished). The command that created it must have
+    /// ended with `code`.
     unsafe fn finish(
         srq: *mut Self,
         code: c_int,
@@ -83,7 +86,8 @@ type Reply = Extended<ib_uverbs_create_srq_resp, rxe_create_srq_resp>;
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 pub(crate) unsafe extern "C" fn create(
     pd: *mut ibv_pd,
     attr: *mut ibv_srq_init_attr,
@@ -104,7 +108,8 @@ pub(crate) unsafe extern "C" fn create(
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 pub(crate) unsafe extern "C" fn create_ex(
     context: *mut ibv_context,
     attr: *mut ibv_srq_init_attr_ex,
@@ -135,11 +140,13 @@ pub(crate) unsafe extern "C" fn create_ex(
     Srq::finish(srq, code, &reply.driver.mi, max_sge, Pd::threads(pd))
 }
 
-/// Implements `modify_srq`: when it changes the size, the kernel makes another ring and moves the requests there.
+/// Implements `modify_srq`. If the size changes, the kernel creates a new ring and moves the
+/// requests there.
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 pub(crate) unsafe extern "C" fn modify(
     srq: *mut ibv_srq,
     attr: *mut ibv_srq_attr,
@@ -165,11 +172,13 @@ pub(crate) unsafe extern "C" fn modify(
     })
 }
 
-/// The command that changes a queue; where its new ring is, if it has one.
+/// Executes the command that changes a queue. Returns the offset and the size of its new ring, zero
+/// if it has none.
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 unsafe fn command(
     srq: *mut ibv_srq,
     attr: *mut ibv_srq_attr,
@@ -195,17 +204,19 @@ unsafe fn command(
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 pub(crate) unsafe extern "C" fn query(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
     let mut request = ibv_query_srq::zeroed();
     ibv_cmd_query_srq(srq, attr, &mut request, size_of_val(&request))
 }
 
-/// Implements `get_srq_num`: XRC initiators name a queue by it.
+/// Implements `get_srq_num`. XRC initiators refer to a shared receive queue by this number.
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 pub(crate) unsafe extern "C" fn number(srq: *mut ibv_srq, number: *mut u32) -> c_int {
     let verbs = &Srq::from_raw(srq).verbs;
     if verbs.srq_type != IBV_SRQT_XRC {
@@ -219,7 +230,8 @@ pub(crate) unsafe extern "C" fn number(srq: *mut ibv_srq, number: *mut u32) -> c
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 pub(crate) unsafe extern "C" fn destroy(srq: *mut ibv_srq) -> c_int {
     let code = ibv_cmd_destroy_srq(srq);
     if code == 0 {

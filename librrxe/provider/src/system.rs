@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The little of the C library that is needed: errno, mapped memory, `write`, `free`.
+//! Functions of the C library that the provider needs: errno, `mmap()`, `munmap()`, `write()`,
+//! `free()`.
 
 use core::{
     ffi::{c_int, c_long, c_void},
@@ -32,26 +33,27 @@ extern "C" {
     fn free(memory: *mut c_void);
 }
 
-/// What the last call that failed left in this thread's errno.
+/// Returns the errno of this thread, as the last failed call left it.
 pub(crate) fn errno() -> c_int {
-    // SAFETY: The place is this thread's, always there.
+    // SAFETY: The address is that of this thread's errno, which is always valid.
     unsafe { *__errno_location() }
 }
 
 /// Sets errno and returns it.
 pub(crate) fn set_errno(code: c_int) -> c_int {
-    // SAFETY: The place is this thread's, always there.
+    // SAFETY: The address is that of this thread's errno, which is always valid.
     unsafe { *__errno_location() = code };
     code
 }
 
-/// Null, with errno set: how verbs that return objects fail.
+/// Sets errno and returns null, as verbs that return objects do if they fail.
 pub(crate) fn failed<T>(code: c_int) -> *mut T {
     set_errno(code);
     null_mut()
 }
 
-/// The errno of a command: libibverbs' return it, some only as -1.
+/// Returns the errno of a command of libibverbs. Most commands return it; some return -1 and set
+/// errno.
 pub(crate) fn code(result: c_int) -> c_int {
     if result < 0 {
         errno()
@@ -60,7 +62,8 @@ pub(crate) fn code(result: c_int) -> c_int {
     }
 }
 
-/// Maps `length` bytes of a device file, shared with the kernel.
+/// Maps `length` bytes of a device file at `offset`, shared with the kernel, for reading and
+/// writing.
 ///
 /// # Errors
 ///
@@ -68,22 +71,23 @@ pub(crate) fn code(result: c_int) -> c_int {
 pub(crate) fn map(fd: c_int, offset: u64, length: usize) -> Result<NonNull<c_void>, c_int> {
     let offset = c_long::try_from(offset).map_err(|_| EINVAL)?;
     let prot = PROT_READ | PROT_WRITE;
-    // SAFETY: A new mapping at an address that the kernel chooses touches nothing that exists.
+    // SAFETY: The kernel chooses the address of the new mapping, so no existing memory is affected.
     let place = unsafe { mmap(null_mut(), length, prot, MAP_SHARED, fd, offset) };
-    // MAP_FAILED is the address -1.
+    // `MAP_FAILED` is the address -1.
     if place as isize == -1 {
         return Err(errno());
     }
     NonNull::new(place).ok_or(ENOMEM)
 }
 
-/// Takes a mapping away.
+/// Removes a mapping.
 ///
 /// # Safety
 ///
-/// It must have been made by [`map`] with this length, and nothing may use it any more.
+/// The mapping must have been made by [`map`] with this length, and nothing may use it any more.
 pub(crate) unsafe fn unmap(place: NonNull<c_void>, length: usize) {
-    // SAFETY: As the caller promises.
+    // SAFETY: The caller guarantees that the mapping exists and is not used any more (see
+    // `# Safety`).
     unsafe { munmap(place.as_ptr(), length) };
 }
 
@@ -95,11 +99,12 @@ pub(crate) unsafe fn unmap(place: NonNull<c_void>, length: usize) {
 ///
 /// # Safety
 ///
-/// What the command points to must be valid.
+/// All pointers in the command must be valid.
 pub(crate) unsafe fn command<T>(fd: c_int, request: &T) -> Result<(), c_int> {
     let size = size_of::<T>();
     let buffer = core::ptr::from_ref(request).cast();
-    // SAFETY: The buffer is valid; what it points to is as the caller promises.
+    // SAFETY: `buffer` is valid for `size` bytes. The caller guarantees that pointers in it are
+    // valid (see `# Safety`).
     let written = unsafe { write(fd, buffer, size) };
     if usize::try_from(written) == Ok(size) {
         Ok(())
@@ -108,12 +113,13 @@ pub(crate) unsafe fn command<T>(fd: c_int, request: &T) -> Result<(), c_int> {
     }
 }
 
-/// Frees what the C library allocated.
+/// Frees memory that the C library allocated.
 ///
 /// # Safety
 ///
-/// `memory` must come from `malloc` or `calloc`, and nothing may use it any more.
+/// `memory` must come from `malloc()` or `calloc()`, and nothing may use it any more.
 pub(crate) unsafe fn release(memory: *mut c_void) {
-    // SAFETY: As the caller promises.
+    // SAFETY: The caller guarantees that the memory comes from `malloc()` or `calloc()` and is not
+    // used any more (see `# Safety`).
     unsafe { free(memory) };
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Posting send requests piece by piece: the functions of `struct ibv_qp_ex`.
+//! Posting of send requests field by field: the functions of `struct ibv_qp_ex`.
 //!
-//! From `ibv_wr_start()` to `ibv_wr_complete()` or `ibv_wr_abort()` the thread holds the send queue's lock.
+//! A thread holds the lock of the send queue from `ibv_wr_start()` to `ibv_wr_complete()` or
+//! `ibv_wr_abort()`.
 
 use core::{
     ffi::{c_int, c_void},
@@ -30,7 +31,7 @@ use crate::{
 
 const REMOTE: Remote = Remote { addr: 0, rkey: 0 };
 
-/// The operations that can be built, an example of each with its flag.
+/// Returns the operations that can be posted this way: the flag and an example of each.
 fn operations() -> [(ibv_qp_create_send_ops_flags, Operation); 12] {
     let bind = rrxe_rings::operation::Bind {
         addr: 0,
@@ -74,7 +75,7 @@ fn operations() -> [(ibv_qp_create_send_ops_flags, Operation); 12] {
     ]
 }
 
-/// What a QP of this kind can build: `IBV_QP_EX_WITH_*`.
+/// Returns the operations (`IBV_QP_EX_WITH_*`) that a QP of this type supports.
 pub(crate) fn offered(transport: Transport) -> u64 {
     let fitting = operations()
         .into_iter()
@@ -82,7 +83,7 @@ pub(crate) fn offered(transport: Transport) -> u64 {
     fitting.fold(0, |flags, (flag, _)| flags | u64::from(flag))
 }
 
-/// Fills in the functions of a QP that builds `operations`.
+/// Sets the functions of `qp`. `operations` is the set of operations that the program will use.
 pub(crate) fn set_functions(qp: &mut ibv_qp_ex, operations: u64) {
     macro_rules! offer {
         ($($flag:ident: $field:ident),* $(,)?) => {
@@ -116,23 +117,26 @@ pub(crate) fn set_functions(qp: &mut ibv_qp_ex, operations: u64) {
     qp.wr_abort = Some(wr_abort);
 }
 
-/// The send queue of a QP that builds.
+/// Returns the send queue of `qp`.
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 unsafe fn queue<'a>(qp: *mut ibv_qp_ex) -> Option<&'a Guarded<SendQueue<Mapping>>> {
     (*qp.cast::<Qp>()).send.as_ref()
 }
 
-/// Calls `body` with the queue of a batch that was started.
+/// Calls `body` with the send queue, during a batch.
 ///
 /// # Safety
 ///
-/// *verbs*: between `ibv_wr_start()` and its end.
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation). A batch must have been started by `ibv_wr_start()` and not ended.
 unsafe fn with(qp: *mut ibv_qp_ex, body: impl FnOnce(&mut SendQueue<Mapping>)) {
     if let Some(queue) = queue(qp) {
-        // SAFETY: The batch holds the lock, and no reference outlives a call.
+        // SAFETY: This thread holds the lock since `ibv_wr_start()`. The reference does not outlive
+        // this call.
         body(unsafe { queue.held() });
     }
 }
@@ -141,7 +145,8 @@ unsafe fn with(qp: *mut ibv_qp_ex, body: impl FnOnce(&mut SendQueue<Mapping>)) {
 ///
 /// # Safety
 ///
-/// *verbs*: between `ibv_wr_start()` and its end.
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation). A batch must have been started by `ibv_wr_start()` and not ended.
 unsafe fn open(qp: *mut ibv_qp_ex, operation: &Operation) {
     let (wr_id, flags) = ((*qp).wr_id, (*qp).wr_flags);
     with(qp, |queue| queue.open(wr_id, flags, operation));
@@ -151,13 +156,14 @@ unsafe fn open(qp: *mut ibv_qp_ex, operation: &Operation) {
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
     let Some(queue) = queue(qp) else {
         return;
     };
     queue.hold();
-    // SAFETY: The lock is held.
+    // SAFETY: `hold` just took the lock.
     let batch = unsafe { queue.held() };
     batch.start();
     if !takes_requests(Qp::from_raw(qp.cast()).state()) {
@@ -169,12 +175,13 @@ unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     let Some(queue) = queue(qp) else {
         return EINVAL;
     };
-    // SAFETY: The batch holds the lock.
+    // SAFETY: This thread holds the lock since `ibv_wr_start()`.
     let result = unsafe { queue.held() }.complete();
     queue.release();
     match result {
@@ -191,10 +198,11 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
     if let Some(queue) = queue(qp) {
-        // SAFETY: The batch holds the lock.
+        // SAFETY: This thread holds the lock since `ibv_wr_start()`.
         unsafe { queue.held() }.abandon();
         queue.release();
     }
@@ -207,7 +215,9 @@ macro_rules! builders {
             ///
             /// # Safety
             ///
-            /// *verbs*: between `ibv_wr_start()` and its end.
+            /// The program must keep the rules of the verbs API: pointers are valid, objects are
+            /// alive (see the crate's documentation). A batch must have been started by
+            /// `ibv_wr_start()` and not ended.
             unsafe extern "C" fn $name(qp: *mut ibv_qp_ex, $($argument: $kind),*) {
                 open(qp, &$operation);
             }
@@ -235,11 +245,12 @@ builders! {
     wr_bind_mw(mw: *mut ibv_mw, rkey: u32, bound: *const ibv_mw_bind_info) mw::binding(mw, rkey, &*bound);
 }
 
-/// Adds an atomic write to the batch.
+/// Adds an ATOMIC WRITE to the batch.
 ///
 /// # Safety
 ///
-/// *verbs*: between `ibv_wr_start()` and its end.
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation). A batch must have been started by `ibv_wr_start()` and not ended.
 unsafe extern "C" fn wr_atomic_write(
     qp: *mut ibv_qp_ex,
     rkey: u32,
@@ -255,7 +266,8 @@ unsafe extern "C" fn wr_atomic_write(
 ///
 /// # Safety
 ///
-/// *verbs*: between `ibv_wr_start()` and its end.
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation). A batch must have been started by `ibv_wr_start()` and not ended.
 unsafe extern "C" fn wr_flush(
     qp: *mut ibv_qp_ex,
     rkey: u32,
@@ -277,77 +289,83 @@ unsafe extern "C" fn wr_flush(
     open(qp, &operation);
 }
 
-/// Names the destination of a datagram.
+/// Sets the destination of a datagram.
 ///
 /// # Safety
 ///
-/// *verbs*: between `ibv_wr_start()` and its end.
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation). A batch must have been started by `ibv_wr_start()` and not ended.
 unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, qkey: u32) {
     let ah = Ah::number(ah);
     let destination = Destination::Datagram { qpn, qkey, ah };
     with(qp, |queue| queue.set_destination(destination));
 }
 
-/// Names the peer's shared receive queue.
+/// Sets the peer's shared receive queue (XRC).
 ///
 /// # Safety
 ///
-/// *verbs*: between `ibv_wr_start()` and its end.
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation). A batch must have been started by `ibv_wr_start()` and not ended.
 unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, srqn: u32) {
     with(qp, |queue| {
         queue.set_destination(Destination::SharedQueue(srqn))
     });
 }
 
-/// Copies the payload.
+/// Sets inline payload.
 ///
 /// # Safety
 ///
-/// *verbs*: between `ibv_wr_start()` and its end.
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation). A batch must have been started by `ibv_wr_start()` and not ended.
 unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
     let buffer = ibv_data_buf { addr, length };
     wr_set_inline_data_list(qp, 1, &buffer);
 }
 
-/// Copies the payload, piece behind piece.
+/// Sets inline payload from several buffers.
 ///
 /// # Safety
 ///
-/// *verbs*: between `ibv_wr_start()` and its end.
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation). A batch must have been started by `ibv_wr_start()` and not ended.
 unsafe extern "C" fn wr_set_inline_data_list(
     qp: *mut ibv_qp_ex,
     count: usize,
     list: *const ibv_data_buf,
 ) {
-    // SAFETY: The program says that there are so many buffers of these lengths.
+    // SAFETY: The program guarantees that the list has `count` buffers.
     let buffers = match count {
         0 => &[],
         count => slice::from_raw_parts(list, count),
     };
     let pieces = buffers.iter().filter(|buffer| buffer.length != 0);
-    // SAFETY: As above.
+    // SAFETY: The program guarantees that each buffer is valid for its length.
     let pieces =
         pieces.map(|piece| unsafe { slice::from_raw_parts(piece.addr.cast(), piece.length) });
     with(qp, |queue| queue.set_inline(pieces));
 }
 
-/// Names the payload.
+/// Sets the payload to one SGE.
 ///
 /// # Safety
 ///
-/// *verbs*: between `ibv_wr_start()` and its end.
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation). A batch must have been started by `ibv_wr_start()` and not ended.
 unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
     let sge = Sge { addr, length, lkey };
     with(qp, |queue| queue.set_sges([sge].into_iter()));
 }
 
-/// Names the payload, piece behind piece.
+/// Sets the payload to a list of SGEs.
 ///
 /// # Safety
 ///
-/// *verbs*: between `ibv_wr_start()` and its end.
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation). A batch must have been started by `ibv_wr_start()` and not ended.
 unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_sge) {
-    // SAFETY: The program says that there are so many.
+    // SAFETY: The program guarantees that the list has `count` elements.
     let sges = match count {
         0 => &[],
         count => slice::from_raw_parts(list, count),

@@ -14,7 +14,8 @@ use crate::{
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 pub(crate) unsafe extern "C" fn open(
     context: *mut ibv_context,
     attr: *mut ibv_xrcd_init_attr,
@@ -40,7 +41,8 @@ pub(crate) unsafe extern "C" fn open(
 ///
 /// # Safety
 ///
-/// *verbs*
+/// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
+/// crate's documentation).
 pub(crate) unsafe extern "C" fn close(xrcd: *mut ibv_xrcd) -> c_int {
     let raw = xrcd.cast::<verbs_xrcd>();
     let code = ibv_cmd_close_xrcd(raw);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Polling and arming a completion queue.
+//! Polling and arming of completion queues.
 
 use crate::{
     layout::{arm, news, ring as layout, wc},
@@ -9,7 +9,8 @@ use crate::{
     sync::{fence, Ordering},
 };
 
-/// A completion, as it lies in the ring: `struct ib_uverbs_wc`, and `struct ibv_wc` alike.
+/// Completion in the layout of the ring, `struct ib_uverbs_wc`. `struct ibv_wc` has the same
+/// layout.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct Completion(pub [u64; wc::LONGS]);
@@ -19,85 +20,86 @@ impl Completion {
         self.0.get(at).copied().unwrap_or(0)
     }
 
-    /// The cookie of the request.
+    /// Returns the ID of the work request (`wr_id`).
     pub fn wr_id(&self) -> u64 {
         self.long(wc::WR_ID)
     }
 
-    /// `enum ibv_wc_status`.
+    /// Returns the status (`enum ibv_wc_status`).
     pub fn status(&self) -> u32 {
         split(self.long(wc::STATUS_OPCODE)).0
     }
 
-    /// `enum ibv_wc_opcode`.
+    /// Returns the opcode (`enum ibv_wc_opcode`).
     pub fn opcode(&self) -> u32 {
         split(self.long(wc::STATUS_OPCODE)).1
     }
 
-    /// Detail of an error.
+    /// Returns the vendor error.
     pub fn vendor_err(&self) -> u32 {
         split(self.long(wc::VENDOR_ERR_BYTE_LEN)).0
     }
 
-    /// Bytes of the message.
+    /// Returns the length of the message in bytes.
     pub fn byte_len(&self) -> u32 {
         split(self.long(wc::VENDOR_ERR_BYTE_LEN)).1
     }
 
-    /// Immediate data (big endian), or the key that was invalidated.
+    /// Returns the immediate data (big endian) or the key that was invalidated.
     pub fn ex(&self) -> u32 {
         split(self.long(wc::EX_QP_NUM)).0
     }
 
-    /// The QP that it is of.
+    /// Returns the number of the QP to which the completion belongs.
     pub fn qp_num(&self) -> u32 {
         split(self.long(wc::EX_QP_NUM)).1
     }
 
-    /// The peer's QP.
+    /// Returns the number of the peer's QP.
     pub fn src_qp(&self) -> u32 {
         split(self.long(wc::SRC_QP_FLAGS)).0
     }
 
-    /// `IBV_WC_*` flags.
+    /// Returns the flags (`IBV_WC_*`).
     pub fn flags(&self) -> u32 {
         split(self.long(wc::SRC_QP_FLAGS)).1
     }
 
-    /// The peer's LID; none in RoCE.
+    /// Returns the peer's LID. RoCE has no LIDs.
     pub fn slid(&self) -> u16 {
         let [_, _, a, b, ..] = self.long(wc::ADDRESS).to_ne_bytes();
         u16::from_ne_bytes([a, b])
     }
 
-    /// The service level.
+    /// Returns the service level.
     pub fn sl(&self) -> u8 {
         let [_, _, _, _, sl, ..] = self.long(wc::ADDRESS).to_ne_bytes();
         sl
     }
 
-    /// The path bits of the destination LID; none in RoCE.
+    /// Returns the path bits of the destination LID. RoCE has no LIDs.
     pub fn dlid_path_bits(&self) -> u8 {
         let [_, _, _, _, _, bits, ..] = self.long(wc::ADDRESS).to_ne_bytes();
         bits
     }
 }
 
-/// A completion queue.
+/// Completion queue.
 ///
 /// # Invariants
 ///
-/// `consumer` is what was last published. Entries from there up to `producer` can be read.
+/// `consumer` is the consumer index that was published last. The entries from `consumer` up to
+/// `producer` may be read.
 pub struct CompletionQueue<M> {
     ring: Ring<M>,
     consumer: u32,
     producer: u32,
-    /// The entry that `start` and `advance` read last.
+    /// Entry that `start` or `advance` read last.
     current: Completion,
 }
 
 impl<M: Memory> CompletionQueue<M> {
-    /// The queue in a ring, which may hold completions already.
+    /// Creates the queue of a ring, which may already hold completions.
     pub fn new(ring: Ring<M>) -> Self {
         Self {
             consumer: ring.consumer(),
@@ -107,8 +109,8 @@ impl<M: Memory> CompletionQueue<M> {
         }
     }
 
-    /// Takes out at most `room` completions, the oldest first, and gives each to `sink` with its number
-    /// from 0 on; how many there were.
+    /// Removes at most `room` completions, the oldest first. Calls `sink` with the number of each
+    /// (from 0 on) and the completion. Returns how many there were.
     pub fn poll(&mut self, room: usize, mut sink: impl FnMut(usize, Completion)) -> usize {
         let mut count = 0;
         while count < room {
@@ -125,7 +127,7 @@ impl<M: Memory> CompletionQueue<M> {
         count
     }
 
-    /// The completion at `index`, if the kernel has put one there.
+    /// Returns the completion at `index`, or `None` if the kernel has not written one there yet.
     fn peek(&mut self, index: u32) -> Option<Completion> {
         if index == self.producer {
             self.producer = self.ring.producer();
@@ -143,13 +145,15 @@ impl<M: Memory> CompletionQueue<M> {
         })
     }
 
-    /// Makes the oldest completion the current one: `ibv_start_poll()`. Whether there is one.
+    /// Makes the oldest completion the current one (`ibv_start_poll()`). Returns whether there is
+    /// one.
     pub fn start(&mut self) -> bool {
         self.take(self.consumer)
     }
 
-    /// Makes the completion behind the current one current, and gives that back to the kernel:
-    /// `ibv_next_poll()`. Whether there is one; the current one stays else.
+    /// Makes the completion after the current one the current one, and gives the slot of the old
+    /// one back to the kernel (`ibv_next_poll()`). Returns false, with the current completion
+    /// unchanged, if there is none.
     pub fn advance(&mut self) -> bool {
         let next = self.ring.after(self.consumer);
         if !self.take(next) {
@@ -160,7 +164,7 @@ impl<M: Memory> CompletionQueue<M> {
         true
     }
 
-    /// Gives the current completion back to the kernel: `ibv_end_poll()`.
+    /// Gives the slot of the current completion back to the kernel (`ibv_end_poll()`).
     pub fn end(&mut self) {
         self.consumer = self.ring.after(self.consumer);
         self.ring.publish_consumer(self.consumer);
@@ -176,10 +180,12 @@ impl<M: Memory> CompletionQueue<M> {
         }
     }
 
-    /// Takes out all completions of a QP that was reset or is gone. The kernel adds none for it any more.
+    /// Removes all completions of a QP that was reset or destroyed. The kernel adds no more
+    /// completions of this QP.
     pub fn forget(&mut self, qp_num: u32) {
         self.producer = self.ring.producer();
-        // From the newest to the oldest: what stays moves up to where something was taken out.
+        // The loop goes from the newest entry to the oldest. Entries that stay move towards the
+        // newest end, to close the gaps.
         let (mut from, mut to) = (self.producer, self.producer);
         while from != self.consumer {
             from = self.ring.before(from);
@@ -203,28 +209,32 @@ impl<M: Memory> CompletionQueue<M> {
         }
     }
 
-    /// The completion that `start` or `advance` read last.
+    /// Returns the completion that `start` or `advance` read last.
     pub fn current(&self) -> &Completion {
         &self.current
     }
 
-    /// Asks for an event at the next completion, or the next solicited one. Who polls after this and
-    /// finds nothing gets the event of whatever comes then.
+    /// Arms the queue: requests an event for the next completion, or for the next solicited one if
+    /// `solicited_only`. A caller that polls after this call and finds no completion gets an event
+    /// for the next one.
     ///
-    /// With [`Armed::OwesCall`] the kernel may not have told of completions that are in the queue: it does so
-    /// only if it is asked by a call.
+    /// If the result is [`Armed::OwesCall`], the queue may hold completions that no event has
+    /// announced. The kernel announces them only if the caller also arms the queue by a system
+    /// call.
     pub fn arm(&self, solicited_only: bool) -> Armed {
         let (value, kind) = match solicited_only {
             true => (arm::SOLICITED, news::SOLICITED),
             false => (arm::NEXT, news::ANY),
         };
         if let Some(word) = self.ring.word(layout::ARM) {
-            // Who asked for any completion is not to miss one because another asks for less.
+            // The maximum is stored: a thread that asked for any completion must not miss one
+            // because another thread asks for solicited ones only.
             word.fetch_max(value, Ordering::AcqRel);
-            // The poll that follows looks at the ring; the kernel fills it, then looks at the word.
+            // The caller polls after this fence, while the kernel adds a completion and then reads
+            // the word.
             fence(Ordering::SeqCst);
         }
-        // The kernel writes the word before it hands a completion over.
+        // The kernel writes `NEWS` before it publishes a completion.
         let unpolled = self.ring.producer() != self.consumer;
         let news = self.ring.word(layout::NEWS);
         match news.map_or(news::NONE, |word| word.load(Ordering::Relaxed)) {
@@ -234,13 +244,13 @@ impl<M: Memory> CompletionQueue<M> {
     }
 }
 
-/// Whether a completion queue is armed.
+/// Result of arming a completion queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Armed {
-    /// It is.
+    /// The queue is armed.
     Done,
-    /// It is for completions to come. For those that are there a call is needed.
+    /// The queue is armed for future completions. For the present ones a system call is necessary.
     OwesCall,
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The doorbells of a context: a page that the kernel's poller watches.
+//! Doorbells of a context: bits in a shared page that the kernel's poller reads.
 
 use crate::{
     layout::doorbell::{DIRTY, NEED_WAKEUP, SLOTS, STATE, SUMMARY},
@@ -8,38 +8,40 @@ use crate::{
     sync::{fence, Ordering},
 };
 
-/// The page.
+/// Doorbell page of a context.
 pub struct Doorbells<M> {
     memory: M,
 }
 
-/// A send queue's place in the page.
+/// Number of a send queue in the doorbell page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot(u32);
 
 impl Slot {
-    /// The slot of this number; `None` if the page has none, as of `RRXE_NO_SLOT`.
+    /// Returns the slot `number`, or `None` if the page has no such slot. `RRXE_NO_SLOT` is no
+    /// slot.
     pub fn new(number: u32) -> Option<Self> {
         (number < SLOTS).then_some(Self(number))
     }
 }
 
-/// What is left to do for who rang.
+/// Result of ringing a doorbell: what the caller must do now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rung {
-    /// Nothing: somebody looks.
+    /// The poller is awake and will find the doorbell. The caller has nothing to do.
     Seen,
-    /// Make the doorbell call: nobody does.
+    /// The poller sleeps. The caller must make the doorbell call.
     Asleep,
 }
 
 impl<M: Memory> Doorbells<M> {
-    /// The page in `memory`.
+    /// Creates the view of the doorbell page in `memory`.
     pub fn new(memory: M) -> Self {
         Self { memory }
     }
 
-    /// Tells the poller of a send queue whose producer's index was published before.
+    /// Sets the doorbell of a send queue. The caller has published the producer index of that queue
+    /// before.
     pub fn ring(&self, Slot(slot): Slot) -> Rung {
         let (at, bit) = (slot as usize / 64, slot % 64);
         let dirty = self.memory.longs(DIRTY).get(at);
@@ -47,16 +49,19 @@ impl<M: Memory> Doorbells<M> {
         let (Some(dirty), Some(summary)) = (dirty, summary) else {
             return Rung::Asleep;
         };
-        // Release: who clears the bit sees the producer's index, too. Acquire: if it was cleared just before this,
-        // the bit of the summary is seen cleared, too, and is set again.
+        // Release: the poller that clears the bit also sees the producer index. Acquire: if the
+        // poller cleared the bit just before, this thread also sees that the summary bit is clear,
+        // and sets it again.
         dirty.fetch_or(1 << bit, Ordering::AcqRel);
         let bit = 1 << (at % 64);
         if summary.load(Ordering::Relaxed) & bit == 0 {
             summary.fetch_or(bit, Ordering::AcqRel);
         }
-        // Found set, too: it may be so by one who had to call for a queue of its own, while the poller slept.
+        // The fence is necessary even if the summary bit was already set. Another thread may have
+        // set that bit while the poller slept, and then it makes the doorbell call for its own
+        // queue only.
         fence(Ordering::SeqCst);
-        // Who goes to sleep says so first and looks at the summary then.
+        // A poller that goes to sleep first sets `NEED_WAKEUP` and then reads the summary.
         let state = self.memory.word(STATE);
         match state.map_or(NEED_WAKEUP, |state| state.load(Ordering::Relaxed)) & NEED_WAKEUP {
             0 => Rung::Seen,
@@ -113,7 +118,7 @@ mod tests {
         let state = memory.word(STATE).expect("it is in the page");
         state.store(NEED_WAKEUP, Relaxed);
         assert_eq!(doorbells.ring(Slot(5)), Rung::Asleep);
-        // Other bits may get a meaning: they don't ask for the call.
+        // Other bits may get a meaning in the future. They do not demand the doorbell call.
         state.store(!NEED_WAKEUP, Relaxed);
         assert_eq!(doorbells.ring(Slot(5)), Rung::Seen);
     }

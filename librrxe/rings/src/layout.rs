@@ -1,105 +1,110 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Where things lie in shared memory, in bytes: `rdma_user_rxe.h` and `rrxe-abi.h`.
+//! Layout of the shared memory: `rdma_user_rxe.h` and `include/uapi/rdma/rrxe-abi.h`. All offsets
+//! and sizes are in bytes, unless stated otherwise.
 //!
-//! The provider checks at compile time that both headers agree.
+//! The provider library (librrxe/provider) checks at compile time that these values agree with both
+//! headers.
 
-/// The ring in front of its elements: `struct rxe_queue_buf`.
+/// Header of a ring: `struct rxe_queue_buf`. All fields have 32 bits.
 pub mod ring {
-    /// log₂ of the bytes of an element.
+    /// log₂ of the size of an element in bytes.
     pub const LOG2_ELEMENT_SIZE: usize = 0;
-    /// Slots less one.
+    /// Number of slots minus one.
     pub const INDEX_MASK: usize = 4;
-    /// The producer's index.
+    /// Producer index.
     pub const PRODUCER: usize = 128;
-    /// In a completion queue: which completions no notification told of, `enum rrxe_cq_news`.
+    /// In a completion queue: kind of the completions that no notification has announced
+    /// (`enum rrxe_cq_news`).
     pub const NEWS: usize = 132;
-    /// The consumer's index.
+    /// Consumer index.
     pub const CONSUMER: usize = 256;
-    /// In a completion queue: what arms it, `enum rrxe_cq_arm`.
+    /// In a completion queue: kind of completions that the queue is armed for (`enum rrxe_cq_arm`).
     pub const ARM: usize = 320;
-    /// The first element.
+    /// First element.
     pub const ELEMENTS: usize = 384;
 }
 
-/// A send WQE: `struct rxe_send_wqe`.
+/// Send WQE: `struct rxe_send_wqe`.
 pub mod send_wqe {
-    /// Cookie, 64 bits.
+    /// Work request ID (`wr_id`), 64 bits.
     pub const WR_ID: usize = 0;
-    /// The peer's shared receive queue, of an XRC initiator; the opcode follows.
+    /// Number of the peer's shared receive queue (for XRC initiators), 32 bits. The opcode follows,
+    /// 32 bits.
     pub const SRQN: usize = 8;
-    /// `IBV_SEND_*`; immediate data (big endian) or the key to invalidate follow.
+    /// Flags (`IBV_SEND_*`), 32 bits. Immediate data (big endian) or the key to invalidate follows,
+    /// 32 bits.
     pub const FLAGS: usize = 16;
-    /// What belongs to the operation.
+    /// Fields that depend on the operation.
     pub const OPERATION: usize = 24;
-    /// Bytes of the message, twice.
+    /// Length of the message, in two fields of 32 bits with the same value.
     pub const LENGTH: usize = 184;
-    /// A field of the kernel's, then the number of SGEs.
+    /// A field of 32 bits that the kernel uses. The number of SGEs follows, 32 bits.
     pub const NUM_SGE: usize = 192;
-    /// The first SGE, or inline payload.
+    /// First SGE, or inline payload.
     pub const PAYLOAD: usize = 208;
 }
 
-/// A receive WQE: `struct rxe_recv_wqe`.
+/// Receive WQE: `struct rxe_recv_wqe`.
 pub mod recv_wqe {
-    /// Cookie, 64 bits.
+    /// Work request ID (`wr_id`), 64 bits.
     pub const WR_ID: usize = 0;
-    /// Bytes of the buffers, twice.
+    /// Total length of the buffers, in two fields of 32 bits with the same value.
     pub const LENGTH: usize = 16;
-    /// A field of the kernel's, then the number of SGEs.
+    /// A field of 32 bits that the kernel uses. The number of SGEs follows, 32 bits.
     pub const NUM_SGE: usize = 24;
-    /// The first SGE.
+    /// First SGE.
     pub const PAYLOAD: usize = 40;
 }
 
-/// A completion: `struct ib_uverbs_wc`, in 64-bit words.
+/// Completion: `struct ib_uverbs_wc`. Offsets count 64-bit words.
 pub mod wc {
-    /// Words of an entry.
+    /// Number of words of an entry.
     pub const LONGS: usize = 6;
-    /// Cookie.
+    /// Work request ID (`wr_id`).
     pub const WR_ID: usize = 0;
-    /// Status and opcode.
+    /// Status, then opcode.
     pub const STATUS_OPCODE: usize = 1;
-    /// Vendor's error and bytes of the message.
+    /// Vendor error, then length of the message in bytes.
     pub const VENDOR_ERR_BYTE_LEN: usize = 2;
-    /// Immediate data or invalidated key, and the QP's number.
+    /// Immediate data or invalidated key, then QP number.
     pub const EX_QP_NUM: usize = 3;
-    /// The peer's QP and flags.
+    /// Number of the peer's QP, then flags.
     pub const SRC_QP_FLAGS: usize = 4;
-    /// P_Key index and source LID in its first half, service level and path bits in the second.
+    /// First half: P_Key index, source LID. Second half: service level, path bits.
     pub const ADDRESS: usize = 5;
 }
 
-/// The doorbells of a context: `struct rrxe_doorbell`.
+/// Doorbell page of a context: `struct rrxe_doorbell`.
 pub mod doorbell {
-    /// `enum rrxe_poller_state`.
+    /// State of the poller (`enum rrxe_poller_state`).
     pub const STATE: usize = 0;
-    /// A bit for each word of `DIRTY`.
+    /// Array with a bit for each 64-bit word of [`DIRTY`].
     pub const SUMMARY: usize = 64;
-    /// A bit for each send queue.
+    /// Array with a bit for each send queue.
     pub const DIRTY: usize = 4096;
-    /// Send queues that there is room for.
+    /// Number of send queues for which the page has bits.
     pub const SLOTS: u32 = 32768;
-    /// Bytes of the whole.
+    /// Size of the structure.
     pub const SIZE: usize = DIRTY + SLOTS as usize / 8;
-    /// Nobody watches: the call is needed.
+    /// The kernel does not poll the page: the process must make the doorbell call.
     pub const NEED_WAKEUP: u32 = 1;
 }
 
-/// What arms a completion queue: `enum rrxe_cq_arm`.
+/// Values of [`ring::ARM`]: `enum rrxe_cq_arm`.
 pub mod arm {
-    /// A solicited completion or one in error notifies.
+    /// A solicited completion, or one in error, causes a notification.
     pub const SOLICITED: u32 = 1;
-    /// Any completion does.
+    /// Any completion causes a notification.
     pub const NEXT: u32 = 2;
 }
 
-/// Which completions no notification told of: `enum rrxe_cq_news`.
+/// Values of [`ring::NEWS`]: `enum rrxe_cq_news`.
 pub mod news {
-    /// None.
+    /// No completions.
     pub const NONE: u32 = 0;
-    /// Some, none of which is solicited or in error.
+    /// Completions, none of which is solicited or in error.
     pub const ANY: u32 = 1;
-    /// Some, one of which is solicited or in error.
+    /// Completions, at least one of which is solicited or in error.
     pub const SOLICITED: u32 = 2;
 }

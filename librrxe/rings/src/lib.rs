@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The data path of a provider library: queues in memory that is shared with the kernel.
+//! Data path of the provider library librrxe: queues in memory that the process shares with the
+//! kernel.
 //!
-//! Work requests become elements of mapped rings, completions come out of them, and a page of
-//! doorbells tells the kernel where to look; none of it takes a system call. The memory comes from
-//! the caller ([`Memory`]) and is read and written by atomic operations only, so that nothing here is
-//! unsafe whatever the other side does.
+//! Posted work requests become elements of mapped rings. Completions are read from a ring. A
+//! doorbell page tells the kernel which send queues have new requests. None of this takes a system
+//! call. The caller provides the memory ([`memory::Memory`]). All accesses to it are atomic
+//! operations, so this crate needs no unsafe code, whatever the kernel writes at the same time.
 
 #![forbid(unsafe_code)]
 
@@ -21,22 +22,22 @@ pub mod ring;
 pub mod send;
 mod sync;
 
-/// Why a work request is refused.
+/// Reason why a work request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PostError {
-    /// The queue has no room: `ENOMEM`.
+    /// The queue is full (`ENOMEM`).
     Full,
-    /// A value is out of range, or the QP can't do it: `EINVAL`.
+    /// A value is out of range, or the QP does not support the operation (`EINVAL`).
     Invalid,
 }
 
-/// A scatter/gather element.
+/// Scatter/gather element (SGE).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sge {
-    /// Address of its first byte.
+    /// Address of the first byte.
     pub addr: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u32,
-    /// Key of its region.
+    /// Local key of the memory region.
     pub lkey: u32,
 }

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Memory that is shared with the kernel.
+//! Access to memory that the process shares with the kernel.
 
 use crate::sync::{AtomicU32, AtomicU64};
 
-/// Shared memory of a fixed size, at least a page and aligned to one.
+/// Shared memory of a fixed size: at least a page, and aligned to a page.
 ///
-/// Each place in it is used in one width only.
+/// Each location is accessed in one width only, either 32 or 64 bits.
 pub trait Memory {
-    /// The 32-bit word at `offset`, a multiple of 4; `None` beyond the end.
+    /// Returns the 32-bit word at `offset` (in bytes, a multiple of 4), or `None` beyond the end.
     fn word(&self, offset: usize) -> Option<&AtomicU32>;
 
-    /// All 64-bit words from `offset` on, a multiple of 8; none beyond the end.
+    /// Returns all 64-bit words from `offset` (in bytes, a multiple of 8) on. Returns an empty
+    /// slice beyond the end.
     fn longs(&self, offset: usize) -> &[AtomicU64];
 }
 
@@ -25,7 +26,7 @@ impl<M: Memory> Memory for std::sync::Arc<M> {
     }
 }
 
-/// Two 32-bit fields as the 64-bit word that they lie in.
+/// Returns the 64-bit word that holds two consecutive 32-bit fields.
 pub(crate) fn pair(first: u32, second: u32) -> u64 {
     let (low, high) = if cfg!(target_endian = "little") {
         (first, second)
@@ -35,9 +36,9 @@ pub(crate) fn pair(first: u32, second: u32) -> u64 {
     u64::from(high) << 32 | u64::from(low)
 }
 
-/// The two 32-bit fields of a 64-bit word.
+/// Returns the two consecutive 32-bit fields of a 64-bit word.
 pub(crate) fn split(long: u64) -> (u32, u32) {
-    // Truncation is meant.
+    // The truncation is intended.
     let (low, high) = (long as u32, (long >> 32) as u32);
     if cfg!(target_endian = "little") {
         (low, high)
@@ -48,18 +49,19 @@ pub(crate) fn split(long: u64) -> (u32, u32) {
 
 #[cfg(all(test, not(loom)))]
 pub(crate) mod testing {
-    //! Memory of the heap, for tests.
+    //! Memory on the heap, for tests.
 
     use super::{AtomicU32, AtomicU64, Memory};
 
-    /// Both widths side by side: no place is used in both.
+    /// Memory with separate words of both widths: no location is accessed in both.
     pub(crate) struct Heap {
         words: Vec<AtomicU32>,
         longs: Vec<AtomicU64>,
     }
 
     impl Heap {
-        /// `size` bytes of zeros, of which 32-bit words are used among the first `words` bytes only.
+        /// Creates memory of `size` bytes with the value zero. Its 32-bit words are those of the
+        /// first `words` bytes.
         pub(crate) fn new(words: usize, size: usize) -> Self {
             Self {
                 words: (0..words / 4).map(|_| AtomicU32::new(0)).collect(),

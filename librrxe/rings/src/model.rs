@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Models of both sides, for loom: whatever the order in which memory is seen, nothing is lost.
+//! Models of the library and the kernel for the model checker loom. They check that no request and
+//! no completion is lost, in whatever order the threads see each other's memory accesses. Command
+//! to run them:
 //!
-//!     RUSTFLAGS="--cfg loom" cargo test --release -p rrxe-rings --lib model
+//! ```text
+//! RUSTFLAGS="--cfg loom" cargo test --release -p rrxe-rings --lib model
+//! ```
 
 use loom::{model::Builder, thread};
 use std::sync::Arc;
@@ -16,7 +20,7 @@ use crate::{
     sync::{fence, AtomicU32, AtomicU64, Ordering},
 };
 
-/// The words that a model uses, and no others: loom follows each of them.
+/// Shared memory that consists only of the words that a model uses, because loom tracks each word.
 struct Words {
     words: Vec<(usize, AtomicU32)>,
     longs: Vec<(usize, Vec<AtomicU64>)>,
@@ -54,12 +58,12 @@ fn check(model: impl Fn() + Send + Sync + 'static) {
     builder.check(model);
 }
 
-/// The kernel's poller, and the send queues that it looks at.
+/// Model of the kernel's poller and of the send queues that it serves.
 struct Poller {
     page: Arc<Words>,
-    /// The producer's index of each send queue.
+    /// Producer index of each send queue.
     producers: Vec<AtomicU32>,
-    /// What the kernel has seen of each.
+    /// Producer index of each send queue that the kernel saw last.
     seen: Vec<AtomicU32>,
 }
 
@@ -81,7 +85,7 @@ impl Poller {
         self.seen[queue].fetch_max(producer, Ordering::Relaxed);
     }
 
-    /// From the summary to the dirty bits to the queues.
+    /// Sweeps the page once: the summary, then the dirty bits, then the send queues.
     fn pass(&self) {
         if self.page.longs(doorbell::SUMMARY)[0].swap(0, Ordering::AcqRel) == 0 {
             return;
@@ -96,7 +100,7 @@ impl Poller {
         }
     }
 
-    /// Watches until nothing comes, then sleeps.
+    /// Polls until no doorbell is set, then sleeps.
     fn watch(&self) {
         let state = self.page.word(doorbell::STATE).expect("it is there");
         loop {
@@ -110,7 +114,7 @@ impl Poller {
         }
     }
 
-    /// A process posts once to a queue, and makes the call if it has to.
+    /// Posts once to a send queue as a process does, and makes the doorbell call if necessary.
     fn post(&self, queue: usize) {
         self.producers[queue].store(1, Ordering::Release);
         let slot = Slot::new(queue as u32).expect("it is in range");
@@ -149,7 +153,8 @@ fn model_two_doorbells_in_one_word() {
     check(|| posts(2));
 }
 
-/// As the kernel adds a completion that isn't solicited; whether it notifies.
+/// Adds a completion that is not solicited, as the kernel does. Returns whether the kernel
+/// notifies.
 fn complete(ring: &Ring<Arc<Words>>) -> bool {
     let index = ring.producer();
     ring.element(index)[0].store(7, Ordering::Relaxed);
@@ -196,7 +201,8 @@ fn model_arm_against_completion() {
 
 #[test]
 fn model_arming_again_against_completion() {
-    // Armed for any completion, then for solicited ones: no arming is taken back.
+    // The queue is armed for any completion and then for solicited ones: the first arming must stay
+    // valid.
     check(|| {
         let memory = memory(arm::NEXT);
         let kernel = Ring::new(memory.clone()).expect("it is a ring");
@@ -209,7 +215,8 @@ fn model_arming_again_against_completion() {
 
 #[test]
 fn model_arming_without_polling_against_completion() {
-    // A program that sleeps once the queue is armed: either the kernel notifies, or the library makes a call.
+    // The program sleeps after it armed the queue: either the kernel notifies, or the library makes
+    // a system call.
     check(|| {
         let memory = memory(0);
         let kernel = Ring::new(memory.clone()).expect("it is a ring");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Work requests, and how they lie in a send WQE.
+//! Work requests, and their layout in a send WQE.
 
 use crate::{
     layout::send_wqe,
@@ -8,58 +8,58 @@ use crate::{
     sync::{AtomicU64, Ordering},
 };
 
-/// The flag that the payload lies in the WQE: `IBV_SEND_INLINE`.
+/// Flag of a request whose payload is in the WQE: `IBV_SEND_INLINE`.
 pub const INLINE: u32 = 1 << 3;
 
-/// The kind of a QP, as far as its send queue goes.
+/// Type of a QP, as far as its send queue is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
-    /// Reliable connection.
+    /// Reliable connection (RC).
     Rc,
-    /// Unreliable connection.
+    /// Unreliable connection (UC).
     Uc,
-    /// Datagrams.
+    /// Unreliable datagram (UD).
     Ud,
-    /// The sending end of an extended reliable connection.
+    /// Initiator of an extended reliable connection (XRC).
     XrcSend,
-    /// Ethernet frames.
+    /// Raw Ethernet frames.
     RawPacket,
 }
 
-/// A place in the peer's memory.
+/// Address in the peer's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remote {
-    /// Its address.
+    /// Address of the first byte.
     pub addr: u64,
-    /// Key of its region or window.
+    /// Remote key of the region or memory window.
     pub rkey: u32,
 }
 
-/// What a window is bound to.
+/// Parameters of a bind of a memory window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bind {
     /// Address of the first byte.
     pub addr: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u64,
-    /// Key of the region.
+    /// Local key of the memory region.
     pub region: u32,
-    /// Present key of the window.
+    /// Present key of the memory window.
     pub window: u32,
-    /// Its new key.
+    /// New key of the memory window.
     pub rkey: u32,
-    /// What it grants, `IBV_ACCESS_*`.
+    /// Access rights that the window grants (`IBV_ACCESS_*`).
     pub access: u32,
 }
 
-/// What a work request asks for. Immediate data is big endian, as verbs has it.
+/// Operation of a work request. Immediate data is big endian, as in verbs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// SEND.
     Send,
     /// SEND with immediate data.
     SendImm(u32),
-    /// SEND that invalidates a key of the peer's.
+    /// SEND that invalidates a key of the peer.
     SendInvalidate(u32),
     /// RDMA WRITE.
     Write(Remote),
@@ -69,41 +69,41 @@ pub enum Operation {
     Read(Remote),
     /// Atomic compare and swap.
     CompareSwap {
-        /// Where, aligned to 8 bytes.
+        /// Address, aligned to 8 bytes.
         remote: Remote,
-        /// What must be there.
+        /// Expected value.
         compare: u64,
-        /// What is put there then.
+        /// Value to store if the expected value was found.
         swap: u64,
     },
     /// Atomic fetch and add.
     FetchAdd {
-        /// Where, aligned to 8 bytes.
+        /// Address, aligned to 8 bytes.
         remote: Remote,
-        /// What is added.
+        /// Value to add.
         add: u64,
     },
-    /// Atomic write of 8 bytes, which are inline payload.
+    /// ATOMIC WRITE of 8 bytes, which are inline payload.
     AtomicWrite(Remote),
-    /// FLUSH of what earlier requests wrote.
+    /// FLUSH of data that earlier requests wrote.
     Flush {
-        /// First byte.
+        /// Address of the first byte.
         remote: Remote,
-        /// Bytes.
+        /// Length in bytes.
         length: u32,
-        /// `IBV_FLUSH_GLOBAL`, `IBV_FLUSH_PERSISTENT`.
+        /// Placement type (`IBV_FLUSH_GLOBAL`, `IBV_FLUSH_PERSISTENT`).
         placement: u8,
-        /// `IBV_FLUSH_RANGE`, `IBV_FLUSH_MR`.
+        /// Selectivity level (`IBV_FLUSH_RANGE`, `IBV_FLUSH_MR`).
         selectivity: u8,
     },
-    /// Invalidates a key of one's own.
+    /// Invalidation of a local key.
     LocalInvalidate(u32),
-    /// Binds a window.
+    /// Bind of a memory window.
     BindWindow(Bind),
 }
 
 impl Operation {
-    /// Whether a QP of this kind can do it.
+    /// Returns whether a QP of type `transport` supports the operation.
     pub fn fits(&self, transport: Transport) -> bool {
         match (self, transport) {
             (_, Transport::Rc | Transport::XrcSend) => true,
@@ -121,7 +121,7 @@ impl Operation {
         }
     }
 
-    /// Whether SGEs or inline payload belong to it.
+    /// Returns whether the operation has SGEs or inline payload.
     pub fn takes_payload(&self) -> bool {
         match self {
             Self::Send
@@ -137,7 +137,7 @@ impl Operation {
         }
     }
 
-    /// `enum ib_uverbs_wr_opcode`.
+    /// Returns the opcode (`enum ib_uverbs_wr_opcode`).
     pub const fn opcode(&self) -> u32 {
         match self {
             Self::Write(_) => 0,
@@ -155,7 +155,7 @@ impl Operation {
         }
     }
 
-    /// Immediate data, or the key to invalidate.
+    /// Returns the immediate data or the key to invalidate, or 0.
     fn ex(&self) -> u32 {
         match *self {
             Self::SendImm(imm) | Self::WriteImm(_, imm) => imm,
@@ -165,12 +165,13 @@ impl Operation {
     }
 }
 
-/// A send WQE that is being written.
+/// Send WQE that is being written.
 #[derive(Clone, Copy)]
 pub(crate) struct Wqe<'a>(pub(crate) &'a [AtomicU64]);
 
 impl Wqe<'_> {
-    /// Writes all but destination and payload; the payload is empty until it is written.
+    /// Writes all fields except the destination and the payload. The payload stays empty until it
+    /// is written.
     pub(crate) fn begin(self, wr_id: u64, flags: u32, operation: &Operation) {
         self.put(send_wqe::WR_ID, wr_id);
         self.put(send_wqe::SRQN, pair(0, operation.opcode()));
@@ -231,19 +232,19 @@ impl Wqe<'_> {
         self.put(at + 24, pair(remote.rkey, 0));
     }
 
-    /// Writes where a datagram goes.
+    /// Writes the destination of a datagram.
     pub(crate) fn datagram(self, qpn: u32, qkey: u32, ah: u32) {
         self.put(send_wqe::OPERATION, pair(qpn, qkey));
         self.put(send_wqe::OPERATION + 8, pair(0, ah));
     }
 
-    /// Writes the peer's shared receive queue.
+    /// Writes the number of the peer's shared receive queue.
     pub(crate) fn srqn(self, srqn: u32) {
         let (_, opcode) = split(self.get(send_wqe::SRQN));
         self.put(send_wqe::SRQN, pair(srqn, opcode));
     }
 
-    /// Writes the SGEs in place of other payload.
+    /// Writes the SGEs. They replace an earlier payload.
     pub(crate) fn sges(self, sges: impl Iterator<Item = crate::Sge>) {
         let (flags, ex) = split(self.get(send_wqe::FLAGS));
         self.put(send_wqe::FLAGS, pair(flags & !INLINE, ex));
@@ -251,7 +252,7 @@ impl Wqe<'_> {
         self.lengths(length, count);
     }
 
-    /// Writes inline payload in place of other payload: `buffers` one behind the other.
+    /// Writes inline payload: the concatenated `buffers`. It replaces an earlier payload.
     pub(crate) fn inline<'b>(self, buffers: impl Iterator<Item = &'b [u8]>) {
         let (flags, ex) = split(self.get(send_wqe::FLAGS));
         self.put(send_wqe::FLAGS, pair(flags | INLINE, ex));
@@ -259,10 +260,11 @@ impl Wqe<'_> {
         self.lengths(length, 0);
     }
 
-    /// Writes bytes where the payload is; how many.
+    /// Writes the concatenated `buffers` at the place of the payload. Returns their length in
+    /// bytes.
     fn bytes<'b>(self, buffers: impl Iterator<Item = &'b [u8]>) -> u32 {
         let mut place = send_wqe::PAYLOAD;
-        // The word that is being filled, and how many of its bytes are.
+        // The word that is being filled, and the number of its bytes that are filled.
         let (mut word, mut filled) = ([0; 8], 0usize);
         let mut length = 0u32;
         for mut buffer in buffers {
@@ -307,14 +309,14 @@ impl Wqe<'_> {
     }
 }
 
-/// Writes a word of an element; what lies beyond its end is left out.
+/// Writes a 64-bit word of an element. Does nothing if `offset` is beyond its end.
 pub(crate) fn put(element: &[AtomicU64], offset: usize, value: u64) {
     if let Some(word) = element.get(offset / 8) {
         word.store(value, Ordering::Relaxed);
     }
 }
 
-/// Writes SGEs from `offset` on; the sum of their lengths and their number.
+/// Writes SGEs from `offset` on. Returns the sum of their lengths and their number.
 pub(crate) fn put_sges(
     element: &[AtomicU64],
     offset: usize,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Posting to a receive queue, a QP's own or a shared one.
+//! Posting to receive queues, both those of a QP and shared ones (SRQs).
 
 use crate::{
     layout::recv_wqe,
@@ -12,11 +12,12 @@ use crate::{
 
 const SGE_SIZE: usize = 16;
 
-/// A receive queue.
+/// Receive queue.
 ///
 /// # Invariants
 ///
-/// `producer` is what was last published; the slots from there up to `cursor` are staged.
+/// `producer` is the producer index that was published last. The slots from `producer` up to
+/// `cursor` are staged: written, but not published.
 pub struct ReceiveQueue<M> {
     ring: Ring<M>,
     max_sge: usize,
@@ -26,7 +27,7 @@ pub struct ReceiveQueue<M> {
 }
 
 impl<M: Memory> ReceiveQueue<M> {
-    /// The queue in a ring, which may hold requests already.
+    /// Creates the queue of a ring, which may already hold requests.
     pub fn new(ring: Ring<M>, max_sge: u32) -> Self {
         let room = ring.room_behind(recv_wqe::PAYLOAD);
         let producer = ring.producer();
@@ -39,23 +40,25 @@ impl<M: Memory> ReceiveQueue<M> {
         }
     }
 
-    /// The most SGEs of a request.
+    /// Returns the largest number of SGEs of a request.
     pub fn max_sge(&self) -> usize {
         self.max_sge
     }
 
-    /// Forgets all that was posted: the QP went to RESET, and the kernel emptied the ring.
+    /// Starts anew after the QP went to RESET: the kernel has emptied the ring, and all posted
+    /// requests are gone.
     pub fn reset(&mut self) {
         self.producer = self.ring.producer();
         self.cursor = self.producer;
         self.consumer = self.ring.consumer();
     }
 
-    /// Stages a request behind those that are staged.
+    /// Stages a request after those that are already staged.
     ///
     /// # Errors
     ///
-    /// The request is left out then; those before it stay staged.
+    /// [`PostError::Invalid`] if there are too many SGEs; [`PostError::Full`] if the ring is full.
+    /// The request is not staged then. Those before it stay staged.
     pub fn stage(
         &mut self,
         wr_id: u64,
@@ -80,7 +83,7 @@ impl<M: Memory> ReceiveQueue<M> {
         Ok(())
     }
 
-    /// Hands all that is staged to the kernel.
+    /// Publishes all staged requests to the kernel.
     pub fn publish(&mut self) {
         if self.cursor != self.producer {
             self.producer = self.cursor;

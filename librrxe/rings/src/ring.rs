@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A ring of elements between this library and the kernel.
+//! Ring of elements that the process shares with the kernel.
 //!
-//! One side owns the producer's index, the other the consumer's. Each publishes its own with release
-//! semantics and reads the other's with acquire semantics. A ring of `n` slots holds `n - 1` elements.
+//! One side writes the producer index, the other side writes the consumer index. Each side
+//! publishes its own index with release semantics and reads the other index with acquire semantics.
+//! A ring of `n` slots holds at most `n - 1` elements.
 
 use crate::{
     layout::ring,
@@ -11,14 +12,14 @@ use crate::{
     sync::{AtomicU32, AtomicU64, Ordering},
 };
 
-/// log₂ of the sizes that an element may have.
+/// Valid sizes of an element, log₂ of bytes.
 const LOG2_ELEMENT_SIZES: std::ops::RangeInclusive<u32> = 6..=20;
 
-/// A ring.
+/// Ring of elements.
 ///
 /// # Invariants
 ///
-/// The memory holds `mask + 1` elements of `longs` words, and `mask + 1` is a power of two.
+/// The memory holds `mask + 1` elements of `longs` 64-bit words each. `mask + 1` is a power of two.
 pub struct Ring<M> {
     memory: M,
     mask: u32,
@@ -26,7 +27,8 @@ pub struct Ring<M> {
 }
 
 impl<M: Memory> Ring<M> {
-    /// The ring that the kernel laid out in `memory`; `None` if it isn't one.
+    /// Creates the view of a ring that the kernel laid out in `memory`. Returns `None` if the
+    /// header is not valid, or if the memory is too small.
     pub fn new(memory: M) -> Option<Self> {
         let log2 = load(memory.word(ring::LOG2_ELEMENT_SIZE))?;
         let mask = load(memory.word(ring::INDEX_MASK))?;
@@ -46,22 +48,22 @@ impl<M: Memory> Ring<M> {
         })
     }
 
-    /// The slot behind `index`.
+    /// Returns the slot after `index`.
     pub fn after(&self, index: u32) -> u32 {
         index.wrapping_add(1) & self.mask
     }
 
-    /// The slot before `index`.
+    /// Returns the slot before `index`.
     pub fn before(&self, index: u32) -> u32 {
         index.wrapping_sub(1) & self.mask
     }
 
-    /// Bytes that an element has room for behind its first `header` bytes.
+    /// Returns the number of bytes of an element after its first `header` bytes.
     pub fn room_behind(&self, header: usize) -> usize {
         (self.longs * 8).saturating_sub(header)
     }
 
-    /// The words of the element at `index`.
+    /// Returns the 64-bit words of the element at `index`.
     pub fn element(&self, index: u32) -> &[AtomicU64] {
         let all = self.memory.longs(ring::ELEMENTS);
         let at = (index & self.mask) as usize * self.longs;
@@ -69,27 +71,30 @@ impl<M: Memory> Ring<M> {
         tail.unwrap_or_default()
     }
 
-    /// The index of who fills the ring; what it stands behind can be read after this.
+    /// Returns the producer index. The elements before it may be read after this call (acquire).
     pub fn producer(&self) -> u32 {
         self.acquire(ring::PRODUCER)
     }
 
-    /// The index of who empties the ring; what it stands behind may be overwritten after this.
+    /// Returns the consumer index. The slots before it may be overwritten after this call
+    /// (acquire).
     pub fn consumer(&self) -> u32 {
         self.acquire(ring::CONSUMER)
     }
 
-    /// Hands over all elements before `index` that were filled.
+    /// Sets the producer index. This publishes the elements before `index`, which were written
+    /// before this call (release).
     pub fn publish_producer(&self, index: u32) {
         self.release(ring::PRODUCER, index);
     }
 
-    /// Gives back all elements before `index` that were read.
+    /// Sets the consumer index. This frees the slots before `index`, which were read before this
+    /// call (release).
     pub fn publish_consumer(&self, index: u32) {
         self.release(ring::CONSUMER, index);
     }
 
-    /// A word of the ring's head.
+    /// Returns the 32-bit word of the header at `offset`.
     pub fn word(&self, offset: usize) -> Option<&AtomicU32> {
         self.memory.word(offset)
     }
@@ -112,7 +117,7 @@ fn load(word: Option<&AtomicU32>) -> Option<u32> {
 
 #[cfg(all(test, not(loom)))]
 pub(crate) mod testing {
-    //! Rings on the heap, as the kernel would lay them out.
+    //! Rings on the heap, laid out as the kernel does.
 
     use super::Ring;
     use crate::{
@@ -122,7 +127,7 @@ pub(crate) mod testing {
     };
     use std::sync::Arc;
 
-    /// Memory of a ring with `slots` elements of `1 << log2` bytes.
+    /// Returns memory with a ring of `slots` elements of `1 << log2` bytes.
     pub(crate) fn memory(log2: u32, slots: u32) -> Arc<Heap> {
         let size = ring::ELEMENTS + ((slots as usize) << log2);
         let heap = Heap::new(ring::ELEMENTS, size);
@@ -136,7 +141,7 @@ pub(crate) mod testing {
         Arc::new(heap)
     }
 
-    /// A ring and the kernel's view of it.
+    /// Returns two views of one ring: one for the library, one for the kernel.
     pub(crate) fn both(log2: u32, slots: u32) -> (Ring<Arc<Heap>>, Ring<Arc<Heap>>) {
         let memory = memory(log2, slots);
         let ring = Ring::new(memory.clone()).expect("it is a ring");

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Posting to a send queue.
+//! Posting to send queues.
 //!
-//! Requests are staged in the ring, one slot each, and published together: the kernel sees all of
-//! them or none. Both ways to post come down to that: a list of work requests, and the calls of
-//! `ibv_wr_start()` to `ibv_wr_complete()`, which fill in a request piece by piece.
+//! Requests are staged in the ring, one in each slot, and published together. So the kernel sees
+//! all of them or none. Both ways to post use this: lists of work requests (`ibv_post_send()`), and
+//! the calls from `ibv_wr_start()` to `ibv_wr_complete()`, which write a request field by field.
 
 use crate::{
     layout::send_wqe,
@@ -16,39 +16,39 @@ use crate::{
 
 const SGE_SIZE: usize = 16;
 
-/// Where a request goes, beside the connection.
+/// Destination of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Destination {
-    /// The connection's peer.
+    /// Peer of the connection.
     Peer,
-    /// A shared receive queue of the peer's.
+    /// Shared receive queue of the connection's peer (XRC), by its number.
     SharedQueue(u32),
-    /// A datagram's.
+    /// Destination of a datagram.
     Datagram {
-        /// The QP.
+        /// Number of the QP.
         qpn: u32,
-        /// Its key.
+        /// Q_Key of the QP.
         qkey: u32,
-        /// The kernel's number of the address handle.
+        /// Number that the kernel gave to the address handle.
         ah: u32,
     },
 }
 
-/// A payload.
+/// Payload of a request.
 #[derive(Clone, Copy, Debug)]
 pub enum Payload<S, B> {
-    /// Elements that name it.
+    /// SGEs that describe the payload.
     Elements(S),
-    /// The bytes themselves, in pieces.
+    /// Bytes of the payload, in pieces (inline payload).
     Inline(B),
 }
 
-/// A send queue.
+/// Send queue.
 ///
 /// # Invariants
 ///
-/// `producer` is what was last published. The slots from there up to `cursor` are staged and not the
-/// kernel's; there are fewer of them than the ring had room for.
+/// `producer` is the producer index that was published last. The slots from `producer` up to
+/// `cursor` are staged: written, but not published. They were free when they were written.
 pub struct SendQueue<M> {
     ring: Ring<M>,
     transport: Transport,
@@ -56,14 +56,14 @@ pub struct SendQueue<M> {
     max_inline: usize,
     producer: u32,
     cursor: u32,
-    /// The consumer's index when last looked at.
+    /// Consumer index as read last.
     consumer: u32,
-    /// Why the requests since `start` can't be posted.
+    /// Error of the batch that `start` began, if it failed.
     failed: Option<PostError>,
 }
 
 impl<M: Memory> SendQueue<M> {
-    /// The queue in a ring that nobody posted to yet.
+    /// Creates the queue of a ring to which no request was posted yet.
     pub fn new(ring: Ring<M>, transport: Transport, max_sge: u32, max_inline: u32) -> Self {
         let room = ring.room_behind(send_wqe::PAYLOAD);
         let producer = ring.producer();
@@ -79,17 +79,18 @@ impl<M: Memory> SendQueue<M> {
         }
     }
 
-    /// The most SGEs of a request.
+    /// Returns the largest number of SGEs of a request.
     pub fn max_sge(&self) -> usize {
         self.max_sge
     }
 
-    /// The kind of the QP.
+    /// Returns the type of the QP.
     pub fn transport(&self) -> Transport {
         self.transport
     }
 
-    /// Forgets all that was posted: the QP went to RESET, and the kernel emptied the ring.
+    /// Starts anew after the QP went to RESET: the kernel has emptied the ring, and all posted
+    /// requests are gone.
     pub fn reset(&mut self) {
         self.producer = self.ring.producer();
         self.cursor = self.producer;
@@ -97,11 +98,13 @@ impl<M: Memory> SendQueue<M> {
         self.failed = None;
     }
 
-    /// Stages a whole request behind those that are staged.
+    /// Stages a whole request after those that are already staged.
     ///
     /// # Errors
     ///
-    /// The request is left out then; those before it stay staged.
+    /// [`PostError::Invalid`] if the QP does not support the operation or the payload;
+    /// [`PostError::Full`] if the ring is full. The request is not staged then. Those before it
+    /// stay staged.
     pub fn stage<'b, S, B>(
         &mut self,
         wr_id: u64,
@@ -149,7 +152,8 @@ impl<M: Memory> SendQueue<M> {
             && count <= self.max_sge.max(1)
             && (operation.takes_payload() || count == 0)
             && inline.unwrap_or(0) <= self.max_inline.max(atomic_write(operation))
-            // The operand of an atomic write lies in the request, and nothing can be read into one.
+            // The operand of an ATOMIC WRITE is inline. The result of a READ or an atomic cannot be
+            // stored inline.
             && match operation {
                 Operation::AtomicWrite(_) => inline == Some(8),
                 Operation::Read(_) | Operation::CompareSwap { .. } | Operation::FetchAdd { .. } => {
@@ -160,7 +164,7 @@ impl<M: Memory> SendQueue<M> {
         fits.then_some(()).ok_or(PostError::Invalid)
     }
 
-    /// The slot behind the cursor, if the cursor's is free.
+    /// Returns the slot after the cursor, if the slot at the cursor is free.
     fn room(&mut self) -> Result<u32, PostError> {
         let next = self.ring.after(self.cursor);
         if next == self.consumer {
@@ -172,7 +176,7 @@ impl<M: Memory> SendQueue<M> {
         Ok(next)
     }
 
-    /// Hands all that is staged to the kernel; whether there was anything.
+    /// Publishes all staged requests to the kernel. Returns whether there were any.
     pub fn publish(&mut self) -> bool {
         if self.cursor == self.producer {
             return false;
@@ -182,27 +186,28 @@ impl<M: Memory> SendQueue<M> {
         true
     }
 
-    /// Begins a batch of requests: `ibv_wr_start()`.
+    /// Begins a batch of requests (`ibv_wr_start()`).
     pub fn start(&mut self) {
         self.abandon();
     }
 
-    /// Takes all that is staged back: `ibv_wr_abort()`.
+    /// Drops all staged requests (`ibv_wr_abort()`).
     pub fn abandon(&mut self) {
         self.cursor = self.producer;
         self.failed = None;
     }
 
-    /// Makes the batch fail, if it doesn't already.
+    /// Lets the batch fail with `why`, unless it has already failed.
     pub fn fail(&mut self, why: PostError) {
         self.failed = self.failed.or(Some(why));
     }
 
-    /// Ends a batch: `ibv_wr_complete()`. Whether anything was published.
+    /// Ends a batch (`ibv_wr_complete()`). Returns whether any request was published.
     ///
     /// # Errors
     ///
-    /// What was wrong with the first request that can't be posted; none of the batch is then.
+    /// The error of the first request that cannot be posted. No request of the batch is published
+    /// then.
     pub fn complete(&mut self) -> Result<bool, PostError> {
         match self.failed {
             Some(why) => {
@@ -213,7 +218,7 @@ impl<M: Memory> SendQueue<M> {
         }
     }
 
-    /// Adds a request to the batch; its payload and destination follow.
+    /// Adds a request to the batch. Its payload and its destination are set by later calls.
     pub fn open(&mut self, wr_id: u64, flags: u32, operation: &Operation) {
         if self.failed.is_some() {
             return;
@@ -231,7 +236,8 @@ impl<M: Memory> SendQueue<M> {
         }
     }
 
-    /// The request that was opened last; `None` if there is none, or the batch failed.
+    /// Returns the WQE of the request that was opened last. Returns `None` if there is none or the
+    /// batch has failed.
     fn opened(&mut self) -> Option<Wqe<'_>> {
         if self.failed.is_some() {
             return None;
@@ -244,7 +250,7 @@ impl<M: Memory> SendQueue<M> {
         Some(Wqe(self.ring.element(last)))
     }
 
-    /// Names the destination of the request that was opened last.
+    /// Sets the destination of the request that was opened last.
     pub fn set_destination(&mut self, destination: Destination) {
         let Some(wqe) = self.opened() else { return };
         match destination {
@@ -254,7 +260,7 @@ impl<M: Memory> SendQueue<M> {
         }
     }
 
-    /// Names the payload of the request that was opened last.
+    /// Sets the payload of the request that was opened last to SGEs.
     pub fn set_sges(&mut self, sges: impl ExactSizeIterator<Item = Sge>) {
         if sges.len() > self.max_sge {
             self.fail(PostError::Invalid);
@@ -264,7 +270,8 @@ impl<M: Memory> SendQueue<M> {
         }
     }
 
-    /// Copies the payload of the request that was opened last.
+    /// Sets the payload of the request that was opened last to inline data: copies the concatenated
+    /// `buffers`.
     pub fn set_inline<'b>(&mut self, buffers: impl Iterator<Item = &'b [u8]> + Clone) {
         if total(buffers.clone()) > self.max_inline {
             self.fail(PostError::Invalid);
@@ -274,7 +281,7 @@ impl<M: Memory> SendQueue<M> {
         }
     }
 
-    /// Copies the operand of the atomic write that was opened last.
+    /// Sets the operand of the ATOMIC WRITE that was opened last.
     pub fn set_operand(&mut self, operand: &[u8; 8]) {
         if let Some(wqe) = self.opened() {
             wqe.inline([operand.as_slice()].into_iter());
@@ -286,7 +293,8 @@ fn total<'b>(buffers: impl Iterator<Item = &'b [u8]>) -> usize {
     buffers.fold(0, |sum, buffer| sum.saturating_add(buffer.len()))
 }
 
-/// Room that the operand of an atomic write needs, whatever the QP was made for.
+/// Returns the number of inline bytes that the operation needs even if the QP was created with
+/// less: 8 for an ATOMIC WRITE, else 0.
 fn atomic_write(operation: &Operation) -> usize {
     match operation {
         Operation::AtomicWrite(_) => 8,

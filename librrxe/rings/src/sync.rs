@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Atomic operations: the compiler's, or those of the model checker.
+//! Atomic operations: those of the standard library, or those of the model checker loom.
 
 #[cfg(all(test, loom))]
 pub(crate) use loom::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering};

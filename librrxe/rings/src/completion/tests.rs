@@ -15,13 +15,13 @@ fn queue() -> (Queue, Kernel) {
     (CompletionQueue::new(ours), theirs)
 }
 
-/// As the kernel adds a completion.
+/// Adds a completion as the kernel does.
 fn push(kernel: &Kernel, wr_id: u64) {
     let index = kernel.producer();
     assert_ne!(kernel.after(index), kernel.consumer(), "no room");
     let entry = kernel.element(index);
     entry[0].store(wr_id, Ordering::Relaxed);
-    // The QP's number is that of the tens.
+    // The number of the QP is the tens digit of `wr_id`.
     entry[3].store(pair(0, wr_id as u32 / 10), Ordering::Relaxed);
     kernel.publish_producer(kernel.after(index));
 }
@@ -142,7 +142,7 @@ fn forgets_the_completions_of_one_qp() {
         (vec![20, 21, 10], vec![20, 21]),
         (vec![20, 30, 21], vec![20, 30, 21]),
     ] {
-        // Wherever in the ring they lie.
+        // The entries may begin at any slot of the ring.
         for start in 0..4 {
             let (mut queue, kernel) = queue();
             for _ in 0..start {

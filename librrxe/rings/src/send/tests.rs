@@ -61,7 +61,8 @@ fn bytes(kernel: &Kernel, index: u32, count: usize) -> Vec<u8> {
     all.take(count).collect()
 }
 
-/// Posts one request by both ways; the rings must be equal.
+/// Posts one request by both ways (as a list, and field by field) and checks that the rings are
+/// equal.
 fn one(transport: Transport, operation: Operation, destination: Destination) -> Kernel {
     let (mut queue, kernel) = self::queue(transport, 4);
     let payload = elements(if operation.takes_payload() { 2 } else { 0 });
