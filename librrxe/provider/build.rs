@@ -32,11 +32,12 @@ fn main() {
 
     let pabi = fs::read_to_string(Path::new(&core).join("pabi")).expect("the version is there");
     let pabi: u32 = pabi.trim().parse().expect("the version is a number");
-    // Its name tells the version: a library for another one doesn't even load.
+    // The name of the function contains the version of the private interface. So the dynamic loader
+    // refuses a provider that was built for another version.
     let register = format!("pub(crate) use verbs_register_driver_{pabi} as register_driver;\n");
     fs::write(Path::new(&out).join("register.rs"), register)
         .expect("cargo's directory is writable");
-    // What changed between the versions of the interface.
+    // Differences between the versions of the interface: `driver.h` has the text or not.
     let driver =
         fs::read_to_string(include.join("infiniband/driver.h")).expect("driver.h is there");
     for (flag, text) in [

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Address handles. A WQE refers to an address handle by a number that the kernel assigns.
+//! Verbs for address handles (`struct ibv_ah`). A WQE refers to an address handle by a number that
+//! the kernel assigns.
 
 use core::ffi::c_int;
 
@@ -29,7 +30,7 @@ impl Ah {
     }
 }
 
-/// Implements `create_ah`.
+/// Implements `create_ah` of `struct verbs_context_ops`.
 ///
 /// # Safety
 ///
@@ -62,7 +63,7 @@ pub(crate) unsafe extern "C" fn create(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) 
     give(ah).cast()
 }
 
-/// Implements `destroy_ah`.
+/// Implements `destroy_ah` of `struct verbs_context_ops`.
 ///
 /// # Safety
 ///

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Contexts: one for each time that a process opens a device.
+//! Verbs for contexts (`struct ibv_context`): one for each time that a process opens a device.
 
 use core::{
     ffi::{c_int, c_void},
@@ -150,7 +150,7 @@ pub(crate) unsafe extern "C" fn alloc(
 /// # Safety
 ///
 /// To be called by libibverbs only.
-/// To be called by libibverbs.
+/// To be called by libibverbs only.
 pub(crate) unsafe extern "C" fn import(device: *mut ibv_device, fd: c_int) -> *mut verbs_context {
     let query = |context: *mut verbs_context| {
         // SAFETY: The context is one of libibverbs, and no attributes of the driver are passed.
@@ -252,7 +252,7 @@ unsafe fn get(
     code(result)
 }
 
-/// Implements `free_context`.
+/// Implements `free_context` of `struct verbs_context_ops`.
 ///
 /// # Safety
 ///
@@ -265,7 +265,7 @@ unsafe extern "C" fn free(context: *mut ibv_context) {
     release(context.cast());
 }
 
-/// Implements `query_device_ex`.
+/// Implements `query_device_ex` of `struct verbs_context_ops`.
 ///
 /// # Safety
 ///
@@ -294,7 +294,7 @@ unsafe extern "C" fn query_device(
     0
 }
 
-/// Implements `query_port`.
+/// Implements `query_port` of `struct verbs_context_ops`.
 ///
 /// # Safety
 ///

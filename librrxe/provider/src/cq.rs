@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Completion queues.
+//! Verbs for completion queues (`struct ibv_cq`).
 
 use core::{ffi::c_int, mem::transmute, ptr::addr_of_mut};
 
@@ -56,7 +56,7 @@ pub(crate) unsafe fn forget(queues: [*mut ibv_cq; 2], qp_num: u32) {
     }
 }
 
-/// Implements `create_cq`.
+/// Implements `create_cq` of `struct verbs_context_ops`.
 ///
 /// # Safety
 ///
@@ -80,7 +80,7 @@ pub(crate) unsafe extern "C" fn create(
     make(context, &attr, Threads::Many).cast()
 }
 
-/// Implements `create_cq_ex`.
+/// Implements `create_cq_ex` of `struct verbs_context_ops`.
 ///
 /// # Safety
 ///
@@ -181,7 +181,7 @@ unsafe fn command(
     result
 }
 
-/// Implements `modify_cq`.
+/// Implements `modify_cq` of `struct verbs_context_ops`.
 ///
 /// # Safety
 ///
@@ -192,7 +192,8 @@ pub(crate) unsafe extern "C" fn modify(cq: *mut ibv_cq, attr: *mut ibv_modify_cq
     ibv_cmd_modify_cq(cq, attr, &mut request, size_of_val(&request))
 }
 
-/// Implements `resize_cq`. The kernel creates a new ring and moves the unread completions there.
+/// Implements `resize_cq` of `struct verbs_context_ops`. The kernel creates a new ring and moves
+/// the unread completions there.
 ///
 /// # Safety
 ///
@@ -223,7 +224,7 @@ pub(crate) unsafe extern "C" fn resize(cq: *mut ibv_cq, entries: c_int) -> c_int
     })
 }
 
-/// Implements `destroy_cq`.
+/// Implements `destroy_cq` of `struct verbs_context_ops`.
 ///
 /// # Safety
 ///
@@ -237,7 +238,7 @@ pub(crate) unsafe extern "C" fn destroy(cq: *mut ibv_cq) -> c_int {
     code
 }
 
-/// Implements `poll_cq`.
+/// Implements `poll_cq` of `struct verbs_context_ops`.
 ///
 /// # Safety
 ///
@@ -261,7 +262,7 @@ pub(crate) unsafe extern "C" fn poll(cq: *mut ibv_cq, room: c_int, wc: *mut ibv_
     count as c_int
 }
 
-/// Implements `req_notify_cq`.
+/// Implements `req_notify_cq` of `struct verbs_context_ops`.
 ///
 /// # Safety
 ///

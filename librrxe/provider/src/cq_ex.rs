@@ -93,7 +93,7 @@ unsafe fn show(cq: *mut ibv_cq_ex) {
     (*cq).wr_id = completion.wr_id();
 }
 
-/// Implements `start_poll`.
+/// Implements `start_poll` of `struct ibv_cq_ex`.
 ///
 /// # Safety
 ///
@@ -116,7 +116,7 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
     0
 }
 
-/// Implements `next_poll`.
+/// Implements `next_poll` of `struct ibv_cq_ex`.
 ///
 /// # Safety
 ///
@@ -132,7 +132,7 @@ unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
     0
 }
 
-/// Implements `end_poll`.
+/// Implements `end_poll` of `struct ibv_cq_ex`.
 ///
 /// # Safety
 ///

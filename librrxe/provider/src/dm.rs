@@ -63,7 +63,7 @@ impl Dm {
     }
 }
 
-/// Implements `alloc_dm`.
+/// Implements `alloc_dm` of `struct verbs_context_ops`.
 ///
 /// # Safety
 ///
@@ -90,7 +90,7 @@ pub(crate) unsafe extern "C" fn alloc(
     }
 }
 
-/// Implements `free_dm`.
+/// Implements `free_dm` of `struct verbs_context_ops`.
 ///
 /// # Safety
 ///
@@ -105,7 +105,7 @@ pub(crate) unsafe extern "C" fn free(dm: *mut ibv_dm) -> c_int {
     code
 }
 
-/// Implements `reg_dm_mr`.
+/// Implements `reg_dm_mr` of `struct verbs_context_ops`.
 ///
 /// # Safety
 ///
@@ -121,7 +121,8 @@ pub(crate) unsafe extern "C" fn reg(
     mr::make(|mr| ibv_cmd_reg_dm_mr(pd, dm.cast(), offset, length, access, mr, null_mut()))
 }
 
-/// Implements `import_dm`: maps device memory of the process to which the context belongs.
+/// Implements `import_dm` of `struct verbs_context_ops`: maps device memory of the process to which
+/// the context belongs.
 ///
 /// # Safety
 ///
@@ -144,7 +145,7 @@ pub(crate) unsafe extern "C" fn import(context: *mut ibv_context, handle: u32) -
     failed(EINVAL)
 }
 
-/// Implements `unimport_dm`.
+/// Implements `unimport_dm` of `struct verbs_context_ops`.
 ///
 /// # Safety
 ///
@@ -154,7 +155,7 @@ pub(crate) unsafe extern "C" fn unimport(dm: *mut ibv_dm) {
     drop(take(dm.cast::<Dm>()));
 }
 
-/// Implements `memcpy_to_dm`.
+/// Implements `memcpy_to_dm` of `struct ibv_dm`.
 ///
 /// # Safety
 ///
@@ -175,7 +176,7 @@ unsafe extern "C" fn copy_to(
     }
 }
 
-/// Implements `memcpy_from_dm`.
+/// Implements `memcpy_from_dm` of `struct ibv_dm`.
 ///
 /// # Safety
 ///

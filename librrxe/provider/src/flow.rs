@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Flow steering rules.
+//! Verbs for flow steering rules (`struct ibv_flow`).
 
 use core::{ffi::c_int, ptr::null_mut};
 
@@ -10,7 +10,7 @@ use crate::{
     system::{code, failed},
 };
 
-/// Implements `create_flow`.
+/// Implements `create_flow` of `struct verbs_context_ops`.
 ///
 /// # Safety
 ///
@@ -25,7 +25,7 @@ pub(crate) unsafe extern "C" fn create(qp: *mut ibv_qp, attr: *mut ibv_flow_attr
     give(flow)
 }
 
-/// Implements `destroy_flow`.
+/// Implements `destroy_flow` of `struct verbs_context_ops`.
 ///
 /// # Safety
 ///

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Memory regions.
+//! Verbs for memory regions (`struct ibv_mr`).
 
 use core::{
     ffi::{c_int, c_void},
@@ -29,7 +29,7 @@ pub(crate) unsafe fn make(register: impl FnOnce(*mut verbs_mr) -> c_int) -> *mut
     mr.cast()
 }
 
-/// Implements `reg_mr`.
+/// Implements `reg_mr` of `struct verbs_context_ops`.
 ///
 /// # Safety
 ///
@@ -54,7 +54,7 @@ pub(crate) unsafe extern "C" fn reg(
     })
 }
 
-/// Implements `reg_mr_ex`.
+/// Implements `reg_mr_ex` of `struct verbs_context_ops`.
 ///
 /// # Safety
 ///
@@ -68,7 +68,7 @@ pub(crate) unsafe extern "C" fn reg_ex(
     make(|mr| ibv_cmd_reg_mr_ex(pd, mr, attr))
 }
 
-/// Implements `reg_dmabuf_mr`.
+/// Implements `reg_dmabuf_mr` of `struct verbs_context_ops`.
 ///
 /// # Safety
 ///
@@ -85,7 +85,7 @@ pub(crate) unsafe extern "C" fn reg_dmabuf(
     make(|mr| ibv_cmd_reg_dmabuf_mr(pd, offset, length, iova, fd, access, mr, null_mut()))
 }
 
-/// Implements `rereg_mr`.
+/// Implements `rereg_mr` of `struct verbs_context_ops`.
 ///
 /// # Safety
 ///
@@ -109,7 +109,7 @@ pub(crate) unsafe extern "C" fn rereg(
     )
 }
 
-/// Implements `dereg_mr`.
+/// Implements `dereg_mr` of `struct verbs_context_ops`.
 ///
 /// # Safety
 ///
@@ -123,7 +123,7 @@ pub(crate) unsafe extern "C" fn dereg(mr: *mut verbs_mr) -> c_int {
     code
 }
 
-/// Implements `advise_mr`.
+/// Implements `advise_mr` of `struct verbs_context_ops`.
 ///
 /// # Safety
 ///
@@ -139,8 +139,8 @@ pub(crate) unsafe extern "C" fn advise(
     ibv_cmd_advise_mr(pd, advice, flags, sges, count)
 }
 
-/// Implements `import_mr`: takes over a region of the process to which the protection domain
-/// belongs.
+/// Implements `import_mr` of `struct verbs_context_ops`: takes over a region of the process to
+/// which the protection domain belongs.
 ///
 /// # Safety
 ///
@@ -150,7 +150,7 @@ pub(crate) unsafe extern "C" fn import(pd: *mut ibv_pd, handle: u32) -> *mut ibv
     make(|mr| ibv_cmd_query_mr(pd, mr, handle))
 }
 
-/// Implements `unimport_mr`.
+/// Implements `unimport_mr` of `struct verbs_context_ops`.
 ///
 /// # Safety
 ///

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Memory windows.
+//! Verbs for memory windows (`struct ibv_mw`).
 
 use core::ffi::c_int;
 
@@ -13,7 +13,7 @@ use crate::{
     system::{code, failed, set_errno, EINVAL},
 };
 
-/// Implements `alloc_mw`.
+/// Implements `alloc_mw` of `struct verbs_context_ops`.
 ///
 /// # Safety
 ///
@@ -34,7 +34,7 @@ pub(crate) unsafe extern "C" fn alloc(pd: *mut ibv_pd, kind: ibv_mw_type) -> *mu
     give(mw)
 }
 
-/// Implements `dealloc_mw`.
+/// Implements `dealloc_mw` of `struct verbs_context_ops`.
 ///
 /// # Safety
 ///
@@ -66,7 +66,8 @@ pub(crate) unsafe fn binding(mw: *mut ibv_mw, rkey: u32, bound: &ibv_mw_bind_inf
     })
 }
 
-/// Implements `bind_mw` for windows of type 1. Their key changes with each bind.
+/// Implements `bind_mw` of `struct verbs_context_ops` for windows of type 1. Their key changes with
+/// each bind.
 ///
 /// # Safety
 ///

@@ -66,7 +66,7 @@ impl Pd {
     }
 }
 
-/// Implements `alloc_pd`.
+/// Implements `alloc_pd` of `struct verbs_context_ops`.
 ///
 /// # Safety
 ///
@@ -86,7 +86,7 @@ pub(crate) unsafe extern "C" fn alloc(context: *mut ibv_context) -> *mut ibv_pd 
     give(Pd::new(pd, None)).cast()
 }
 
-/// Implements `dealloc_pd`, also for parent domains.
+/// Implements `dealloc_pd` of `struct verbs_context_ops`, also for parent domains.
 ///
 /// # Safety
 ///
@@ -116,8 +116,8 @@ pub(crate) unsafe extern "C" fn dealloc(pd: *mut ibv_pd) -> c_int {
     0
 }
 
-/// Implements `alloc_parent_domain`. The allocators in `attr` are not called, since the kernel
-/// allocates all memory that the library shares with it.
+/// Implements `alloc_parent_domain` of `struct verbs_context_ops`. The allocators in `attr` are not
+/// called, since the kernel allocates all memory that the library shares with it.
 ///
 /// # Safety
 ///
@@ -156,7 +156,7 @@ pub(crate) unsafe extern "C" fn alloc_parent(
     give(Pd::new(verbs, Some(joined))).cast()
 }
 
-/// Implements `alloc_td`.
+/// Implements `alloc_td` of `struct verbs_context_ops`.
 ///
 /// # Safety
 ///
@@ -176,7 +176,7 @@ pub(crate) unsafe extern "C" fn alloc_td(
     .cast()
 }
 
-/// Implements `dealloc_td`.
+/// Implements `dealloc_td` of `struct verbs_context_ops`.
 ///
 /// # Safety
 ///
@@ -191,8 +191,8 @@ pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     0
 }
 
-/// Implements `import_pd`: takes over a protection domain of the process to which the context
-/// belongs.
+/// Implements `import_pd` of `struct verbs_context_ops`: takes over a protection domain of the
+/// process to which the context belongs.
 ///
 /// # Safety
 ///
@@ -205,7 +205,7 @@ pub(crate) unsafe extern "C" fn import(context: *mut ibv_context, handle: u32) -
     give(Pd::new(ibv_pd { context, handle }, None)).cast()
 }
 
-/// Implements `unimport_pd`.
+/// Implements `unimport_pd` of `struct verbs_context_ops`.
 ///
 /// # Safety
 ///

@@ -54,7 +54,7 @@ pub(crate) unsafe fn sges<'a>(
     }
 }
 
-/// Implements `post_recv`.
+/// Implements `post_recv` of `struct verbs_context_ops`.
 ///
 /// # Safety
 ///
@@ -77,7 +77,7 @@ pub(crate) unsafe extern "C" fn post(
     }
 }
 
-/// Implements `post_srq_recv`.
+/// Implements `post_srq_recv` of `struct verbs_context_ops`.
 ///
 /// # Safety
 ///

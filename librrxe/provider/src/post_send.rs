@@ -26,7 +26,7 @@ pub(crate) fn takes_requests(state: ibv_qp_state) -> bool {
     matches!(state, IBV_QPS_RTS | IBV_QPS_SQD | IBV_QPS_SQE | IBV_QPS_ERR)
 }
 
-/// Implements `post_send`.
+/// Implements `post_send` of `struct verbs_context_ops`.
 ///
 /// # Safety
 ///

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Creation and destruction of queue pairs.
+//! Verbs that create, open and destroy queue pairs (`struct ibv_qp`).
 
 use core::{ffi::c_int, ptr::addr_of_mut};
 
@@ -110,7 +110,7 @@ fn transport(kind: ibv_qp_type) -> Option<Transport> {
     }
 }
 
-/// Implements `create_qp`.
+/// Implements `create_qp` of `struct verbs_context_ops`.
 ///
 /// # Safety
 ///
@@ -140,7 +140,7 @@ pub(crate) unsafe extern "C" fn create(
     qp.cast()
 }
 
-/// Implements `create_qp_ex`.
+/// Implements `create_qp_ex` of `struct verbs_context_ops`.
 ///
 /// # Safety
 ///
@@ -224,7 +224,8 @@ unsafe fn command(
     result
 }
 
-/// Implements `open_qp`: opens an XRC target QP that another process created.
+/// Implements `open_qp` of `struct verbs_context_ops`: opens an XRC target QP that another process
+/// created.
 ///
 /// # Safety
 ///
@@ -251,7 +252,7 @@ pub(crate) unsafe extern "C" fn open(
     qp.cast()
 }
 
-/// Implements `destroy_qp`.
+/// Implements `destroy_qp` of `struct verbs_context_ops`.
 ///
 /// # Safety
 ///

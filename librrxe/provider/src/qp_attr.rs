@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Attributes of queue pairs.
+//! Verbs that change and query the attributes of queue pairs (`struct ibv_qp_attr`).
 
 use core::ffi::c_int;
 
 use crate::{bindings::*, cq, object::Zeroed, qp::Qp};
 
-/// Implements `modify_qp`.
+/// Implements `modify_qp` of `struct verbs_context_ops`.
 ///
 /// # Safety
 ///
@@ -35,7 +35,7 @@ pub(crate) unsafe extern "C" fn modify(
     code
 }
 
-/// Implements `query_qp`.
+/// Implements `query_qp` of `struct verbs_context_ops`.
 ///
 /// # Safety
 ///

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Shared receive queues, basic ones and those for XRC.
+//! Verbs for shared receive queues (`struct ibv_srq`), basic ones and those for XRC.
 
 use core::{ffi::c_int, ptr::addr_of_mut};
 
@@ -82,7 +82,7 @@ impl Srq {
 
 type Reply = Extended<ib_uverbs_create_srq_resp, rxe_create_srq_resp>;
 
-/// Implements `create_srq`.
+/// Implements `create_srq` of `struct verbs_context_ops`.
 ///
 /// # Safety
 ///
@@ -104,7 +104,7 @@ pub(crate) unsafe extern "C" fn create(
     Srq::finish(srq, code, &reply.driver.mi, max_sge, Pd::threads(pd))
 }
 
-/// Implements `create_srq_ex`.
+/// Implements `create_srq_ex` of `struct verbs_context_ops`.
 ///
 /// # Safety
 ///
@@ -140,8 +140,8 @@ pub(crate) unsafe extern "C" fn create_ex(
     Srq::finish(srq, code, &reply.driver.mi, max_sge, Pd::threads(pd))
 }
 
-/// Implements `modify_srq`. If the size changes, the kernel creates a new ring and moves the
-/// requests there.
+/// Implements `modify_srq` of `struct verbs_context_ops`. If the size changes, the kernel creates a
+/// new ring and moves the requests there.
 ///
 /// # Safety
 ///
@@ -200,7 +200,7 @@ unsafe fn command(
     }
 }
 
-/// Implements `query_srq`.
+/// Implements `query_srq` of `struct verbs_context_ops`.
 ///
 /// # Safety
 ///
@@ -211,7 +211,8 @@ pub(crate) unsafe extern "C" fn query(srq: *mut ibv_srq, attr: *mut ibv_srq_attr
     ibv_cmd_query_srq(srq, attr, &mut request, size_of_val(&request))
 }
 
-/// Implements `get_srq_num`. XRC initiators refer to a shared receive queue by this number.
+/// Implements `get_srq_num` of `struct verbs_context_ops`. XRC initiators refer to a shared receive
+/// queue by this number.
 ///
 /// # Safety
 ///
@@ -226,7 +227,7 @@ pub(crate) unsafe extern "C" fn number(srq: *mut ibv_srq, number: *mut u32) -> c
     0
 }
 
-/// Implements `destroy_srq`.
+/// Implements `destroy_srq` of `struct verbs_context_ops`.
 ///
 /// # Safety
 ///

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! XRC domains.
+//! Verbs for XRC domains (`struct ibv_xrcd`).
 
 use core::ffi::c_int;
 
@@ -10,7 +10,7 @@ use crate::{
     system::{code, failed},
 };
 
-/// Implements `open_xrcd`.
+/// Implements `open_xrcd` of `struct verbs_context_ops`.
 ///
 /// # Safety
 ///
@@ -37,7 +37,7 @@ pub(crate) unsafe extern "C" fn open(
     give(xrcd).cast()
 }
 
-/// Implements `close_xrcd`.
+/// Implements `close_xrcd` of `struct verbs_context_ops`.
 ///
 /// # Safety
 ///

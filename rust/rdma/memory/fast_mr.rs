@@ -394,7 +394,7 @@ mod tests {
         memory.with(key, addr, len, |_| true, |span| span.len())
     }
 
-    /// Two pages of the direct mapping, listed in reverse.
+    /// Returns a region of two pages of the direct mapping, listed in reverse order, and the pages.
     fn listed() -> Result<(Pin<KBox<FastMemory>>, KBox<[u8; 4 * PAGE_SIZE]>)> {
         let pages = KBox::new([0u8; 4 * PAGE_SIZE], GFP_KERNEL)?;
         let start = pages
@@ -410,7 +410,7 @@ mod tests {
         Ok((memory, pages))
     }
 
-    /// The list is ended once more, with a range that is too long.
+    /// The list is completed a second time, with a range that is too long.
     #[test]
     fn names_nothing_when_its_end_is_refused() -> Result {
         let (memory, _pages) = listed()?;
@@ -499,7 +499,8 @@ mod tests {
             let op = roce::wr::AtomicOp::FetchAdd { add: 0 };
             memory.with(1, IOVA + at, 8, |_| true, |span| span.atomic(op).is_ok())
         };
-        // The third piece is of 13 bytes and begins with the fourth; the box is aligned so far.
+        // The third piece has 13 bytes. Its first byte is the region's fourth (offset 3), and it is
+        // aligned to 8 bytes if the box is.
         assert_eq!(
             [atomic(0), atomic(3), atomic(4)],
             [Some(false), Some(start % 8 == 0), Some(false)]

@@ -273,7 +273,7 @@ impl Chunk {
                 Fault::Read | Fault::Write => Err(EFAULT),
             };
         };
-        // SAFETY: The pointer is that of a page. It came from HMM.
+        // SAFETY: HMM returned the pointer, as that of a page of the process.
         let address = unsafe { direct_map::address_of(page.as_ptr()) }.ok_or(EFAULT)?;
         let flags = if writable {
             PRESENT | WRITABLE

@@ -91,9 +91,9 @@ impl Remains {
     }
 }
 
-// SAFETY: The functions of `ib_umem_odp` lock; the pages are atomics.
+// SAFETY: The functions that take an `ib_umem_odp` lock it. The entries of `pages` are atomics.
 unsafe impl Send for Remains {}
-// SAFETY: The functions of `ib_umem_odp` lock; the pages are atomics.
+// SAFETY: The functions that take an `ib_umem_odp` lock it. The entries of `pages` are atomics.
 unsafe impl Sync for Remains {}
 
 impl Drop for Remains {

@@ -113,7 +113,7 @@ impl Pages {
             }
             if old & WRITABLE != 0 {
                 let address = (old & PAGE_MASK) as *const u8;
-                // SAFETY: The page still belongs to the process: it goes after the notifier
+                // SAFETY: The page still belongs to the process, which loses it after the notifier
                 // returns.
                 let page = unsafe { bindings::virt_to_page(address.cast()) };
                 // SAFETY: The page still belongs to the process, so `page` is valid. (It may have

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Walk through the page tables of a process, by HMM (heterogeneous memory management, `mm/hmm.c`).
-//! It finds the pages of a range and faults absent ones in.
+//! The walk finds the pages of a range and faults absent ones in.
 //!
-//! HMM writes its results without a lock. `mmu_interval_read_retry()` says afterwards whether they
-//! are still true. So each walk has a list of its own. In `ib_umem_odp_map_dma_and_lock()`
+//! HMM writes its results without a lock. `mmu_interval_read_retry()` tells afterwards whether
+//! they are still true. So each walk has a list of its own. In `ib_umem_odp_map_dma_and_lock()`
 //! (drivers/infiniband/core/umem_odp.c) all walks write to the list of the `ib_umem_odp`, where a
 //! walk with outdated results may overwrite those of a later walk.
 
