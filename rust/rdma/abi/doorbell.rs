@@ -40,7 +40,7 @@ const BITS: u32 = u64::BITS;
 pub struct DoorbellPage {
     memory: Arc<SharedMemory>,
     mapping: Option<Mapping>,
-    /// Number of leaves that have, or had, a slot in use: no leaf from this index on ever had one.
+    /// No leaf from this index on has, or ever had, a slot in use.
     leaves: AtomicU32,
 }
 

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Address spaces of processes with on-demand regions. A device has one [`AddressSpace`] for each
+//! Address spaces of processes with on-demand regions, divided into chunks of 2 MiB.
+//!
+//! A chunk holds the addresses of the present pages of its range, and an `ib_umem_odp`, whose MMU
+//! notifier removes pages from the chunk. A device has one [`AddressSpace`] for each
 //! process. It holds the chunks that all regions of the process on that device share.
 
 use core::{mem::ManuallyDrop, ops::Deref, ptr::NonNull};
@@ -32,8 +35,8 @@ use crate::{
 const CHUNK_SHIFT: u32 = 21;
 pub(super) const CHUNK: usize = 1 << CHUNK_SHIFT;
 
-/// Number of chunks of an address space from which on chunks without pages are searched for. At
-/// least as many chunks of a process may always wait for their release.
+/// Number of chunks that an address space may have before chunks without pages are searched for and
+/// removed. At least as many chunks of a process may always wait for their release.
 const FEW_CHUNKS: u32 = 64;
 
 /// Implicit `ib_umem_odp` of a whole address space. Chunks are created as its children
@@ -69,9 +72,11 @@ pub(super) struct AddressSpace {
     owner: Open,
 }
 
-/// Number of chunks, and number of chunks at which those without pages are searched for next.
+/// State under the lock of [`AddressSpace`].
 struct Count {
+    /// Number of chunks.
     chunks: u32,
+    /// Number of chunks at which those without pages are searched for next.
     most: u32,
 }
 
@@ -125,9 +130,10 @@ impl AddressSpace {
         self.chunks.with(number_of(va)?, find).flatten()
     }
 
-    /// Returns the chunk that contains the address `va`. Creates the chunk if necessary. Before
-    /// that, waits until no more chunks of the process wait for their release than this address
-    /// space has (64 are always allowed). In a thread of the process; sleeps.
+    /// Returns the chunk that contains the address `va`. Creates the chunk if necessary. Before it
+    /// creates one, it waits until at most as many chunks of the process wait for their release as
+    /// this address space has ([`FEW_CHUNKS`] are always allowed). In a thread of the process;
+    /// sleeps.
     ///
     /// # Errors
     ///
@@ -209,6 +215,7 @@ impl AddressSpace {
         count.most = count.chunks.saturating_mul(2).max(FEW_CHUNKS);
     }
 
+    /// Removes the chunk `number`. It is released once no thread holds a reference to it.
     fn remove(&self, count: &mut Count, number: u32) {
         if let Some(chunk) = self.chunks.remove(number) {
             count.chunks = count.chunks.saturating_sub(1);

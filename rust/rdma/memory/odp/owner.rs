@@ -2,6 +2,10 @@
 
 //! Processes with on-demand regions, and the release of their chunks.
 //!
+//! A chunk holds the addresses of the present pages of 2 MiB of on-demand memory, and an
+//! `ib_umem_odp`, whose MMU notifier removes pages from the chunk. An [`Owner`] represents a process
+//! that has chunks.
+//!
 //! `ib_umem_odp_release()` waits, uninterruptibly, for a moment at which no range of the address
 //! space is being invalidated. A process whose threads change its mappings all the time decides
 //! when this moment comes. So no system call releases a chunk:
@@ -54,8 +58,8 @@ use crate::{
 /// Pause between two checks for room in [`Owner::wait_for_room`].
 const NAP: Delta = Delta::from_millis(20);
 
-/// Part of a chunk that exists until the work item releases it. Its memory stays charged to the
-/// memory cgroup of the process.
+/// Part of a chunk that exists until the owner's work item releases it. Its memory stays charged to
+/// the memory cgroup of the process.
 ///
 /// # Invariants
 ///
@@ -322,6 +326,7 @@ impl Owner {
         }
     }
 
+    /// Counts one waiting chunk less.
     fn note_released(&self) {
         let mut waiting = self.waiting.lock();
         waiting.count = waiting.count.saturating_sub(1);
@@ -353,6 +358,7 @@ impl WorkItem for Owner {
     }
 }
 
+/// Entry of the table of owners.
 struct Entry {
     owner: Arc<Owner>,
     /// Number of devices with regions of the process, plus the number of registrations in progress.

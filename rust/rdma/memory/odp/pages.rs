@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Table of the present pages of a chunk of on-demand memory.
+//! Table of the present pages of a chunk: 2 MiB of a process's on-demand memory.
+//!
+//! The data path looks pages up and uses them within one read-side section of
+//! [`ReadSections`]. A writer that removes pages waits for the end of the sections that may use
+//! them.
 
 use core::{
     ptr::NonNull,
