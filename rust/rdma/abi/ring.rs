@@ -37,9 +37,10 @@ use crate::{
 
 /// Smallest element in bytes: a cache line, so that no two elements share one.
 const MIN_ELEMENT: usize = 64;
-/// Largest element in bytes, and largest number of slots. No queue needs more. A ring of 4 GiB or
-/// more is refused in any case.
+/// Largest element in bytes. No queue has larger ones.
 const MAX_ELEMENT: usize = 1 << 12;
+/// Largest number of slots. No queue has more. [`SharedMemory`] also refuses rings of 4 GiB or
+/// more.
 const MAX_SLOTS: u32 = 1 << 22;
 /// Number of elements that [`Ring::copy_pausing`] copies before it yields the CPU.
 const COPIED_AT_ONCE: u32 = 1 << 10;

@@ -3,8 +3,8 @@
 //! Address spaces of processes with on-demand regions, divided into chunks of 2 MiB.
 //!
 //! A chunk holds the addresses of the present pages of its range, and an `ib_umem_odp`, whose MMU
-//! notifier removes pages from the chunk. A device has one [`AddressSpace`] for each
-//! process. It holds the chunks that all regions of the process on that device share.
+//! notifier removes pages from the chunk. A device has one [`AddressSpace`] for each process. It
+//! holds the chunks that all regions of the process on that device share.
 
 use core::{mem::ManuallyDrop, ops::Deref, ptr::NonNull};
 

@@ -23,9 +23,10 @@ use kernel::{
 
 use crate::bindings;
 
-/// Number of attempts to take the lock before the caller sleeps, and time for which it sleeps. It
-/// must sleep because ib_core's holder may need this CPU.
+/// Number of attempts to take the lock before the caller sleeps. It must sleep because a holder in
+/// ib_core may need this CPU.
 const ATTEMPTS: u32 = 1000;
+/// Time for which the caller sleeps before it tries again.
 const NAP: Delta = Delta::from_micros(50);
 
 /// Lock of an `ib_umem_odp`, held. The task that holds it keeps its CPU.

@@ -3,8 +3,8 @@
 //! Processes with on-demand regions, and the release of their chunks.
 //!
 //! A chunk holds the addresses of the present pages of 2 MiB of on-demand memory, and an
-//! `ib_umem_odp`, whose MMU notifier removes pages from the chunk. An [`Owner`] represents a process
-//! that has chunks.
+//! `ib_umem_odp`, whose MMU notifier removes pages from the chunk. An [`Owner`] represents a
+//! process that has chunks.
 //!
 //! `ib_umem_odp_release()` waits, uninterruptibly, for a moment at which no range of the address
 //! space is being invalidated. A process whose threads change its mappings all the time decides

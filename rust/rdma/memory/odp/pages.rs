@@ -16,8 +16,10 @@ use kernel::{page::PAGE_SIZE, prelude::*, sync::Arc};
 use super::{CHUNK, PAGE_MASK, PAGE_SHIFT};
 use crate::{bindings, support::read_section::ReadSections};
 
-/// Flags of an entry. An entry is zero, or the address of a page together with flags.
+/// Flag of an entry: the page is present. An entry is zero, or the address of a page together with
+/// flags.
 pub(super) const PRESENT: usize = 1 << 0;
+/// Flag of an entry: the page may be written.
 pub(super) const WRITABLE: usize = 1 << 1;
 
 /// Number of pages of a chunk.
