@@ -94,13 +94,13 @@ events! {
 #[inline(always)]
 pub fn packet_out(device: &IbDevice, qpn: u32, transmit: &Transmit) {
     if packet_out_enabled() || retransmit_enabled() || nak_out_enabled() {
-        tell_out(device, qpn, transmit);
+        trace_packet_out(device, qpn, transmit);
     }
 }
 
 #[cold]
 #[inline(never)]
-fn tell_out(device: &IbDevice, qpn: u32, transmit: &Transmit) {
+fn trace_packet_out(device: &IbDevice, qpn: u32, transmit: &Transmit) {
     let packet = &transmit.packet;
     let (dest, psn) = (packet.bth.dest.get(), packet.bth.psn.get());
     let (opcode, length) = (packet.opcode(), packet.payload_len);
@@ -126,13 +126,13 @@ fn tell_out(device: &IbDevice, qpn: u32, transmit: &Transmit) {
 #[inline(always)]
 pub fn packet_in(device: &IbDevice, qpn: u32, packet: &Packet) {
     if packet_in_enabled() || nak_in_enabled() {
-        tell_in(device, qpn, packet);
+        trace_packet_in(device, qpn, packet);
     }
 }
 
 #[cold]
 #[inline(never)]
-fn tell_in(device: &IbDevice, qpn: u32, packet: &Packet) {
+fn trace_packet_in(device: &IbDevice, qpn: u32, packet: &Packet) {
     let (dest, psn) = (packet.bth.dest.get(), packet.bth.psn.get());
     if packet_in_enabled() {
         let (opcode, length) = (packet.opcode(), packet.payload_len);

@@ -87,7 +87,8 @@ mod layouts {
         Operation::SendImm(0).opcode() => IB_UVERBS_WR_SEND_WITH_IMM,
         Operation::SendInvalidate(0).opcode() => IB_UVERBS_WR_SEND_WITH_INV,
         Operation::Read(REMOTE).opcode() => IB_UVERBS_WR_RDMA_READ,
-        Operation::FetchAdd { remote: REMOTE, add: 0 }.opcode() => IB_UVERBS_WR_ATOMIC_FETCH_AND_ADD,
+        Operation::FetchAdd { remote: REMOTE, add: 0 }.opcode()
+            => IB_UVERBS_WR_ATOMIC_FETCH_AND_ADD,
         Operation::CompareSwap { remote: REMOTE, compare: 0, swap: 0 }.opcode()
             => IB_UVERBS_WR_ATOMIC_CMP_AND_SWP,
         Operation::LocalInvalidate(0).opcode() => IB_UVERBS_WR_LOCAL_INV,

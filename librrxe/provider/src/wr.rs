@@ -227,7 +227,8 @@ macro_rules! builders {
 
 builders! {
     wr_rdma_write(rkey: u32, addr: u64) Operation::Write(Remote { addr, rkey });
-    wr_rdma_write_imm(rkey: u32, addr: u64, imm: __be32) Operation::WriteImm(Remote { addr, rkey }, imm);
+    wr_rdma_write_imm(rkey: u32, addr: u64, imm: __be32)
+        Operation::WriteImm(Remote { addr, rkey }, imm);
     wr_send() Operation::Send;
     wr_send_imm(imm: __be32) Operation::SendImm(imm);
     wr_send_inv(key: u32) Operation::SendInvalidate(key);
@@ -242,7 +243,8 @@ builders! {
         add,
     };
     wr_local_inv(key: u32) Operation::LocalInvalidate(key);
-    wr_bind_mw(mw: *mut ibv_mw, rkey: u32, bound: *const ibv_mw_bind_info) mw::binding(mw, rkey, &*bound);
+    wr_bind_mw(mw: *mut ibv_mw, rkey: u32, bound: *const ibv_mw_bind_info)
+        mw::binding(mw, rkey, &*bound);
 }
 
 /// Adds an ATOMIC WRITE to the batch.

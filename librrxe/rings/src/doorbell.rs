@@ -99,7 +99,7 @@ mod tests {
     fn every_slot_has_a_bit_and_a_summary() {
         for number in [0, 1, 63, 64, 4095, 4096, SLOTS - 1] {
             let (doorbells, memory) = page();
-            let slot = Slot::new(number).expect("it is in range");
+            let slot = Slot::new(number).expect("the slot is in range");
             assert_eq!(doorbells.ring(slot), Rung::Seen);
             assert_eq!(set(memory.longs(DIRTY)), [number]);
             assert_eq!(set(&memory.longs(SUMMARY)[..8]), [number / 64]);
@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn a_sleeping_poller_is_woken() {
         let (doorbells, memory) = page();
-        let state = memory.word(STATE).expect("it is in the page");
+        let state = memory.word(STATE).expect("the page has this word");
         state.store(NEED_WAKEUP, Relaxed);
         assert_eq!(doorbells.ring(Slot(5)), Rung::Asleep);
         // Other bits may get a meaning in the future. They do not demand the doorbell call.

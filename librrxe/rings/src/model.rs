@@ -80,13 +80,13 @@ impl Poller {
         })
     }
 
-    fn look(&self, queue: usize) {
+    fn serve(&self, queue: usize) {
         let producer = self.producers[queue].load(Ordering::Acquire);
         self.seen[queue].fetch_max(producer, Ordering::Relaxed);
     }
 
     /// Sweeps the page once: the summary, then the dirty bits, then the send queues.
-    fn pass(&self) {
+    fn sweep(&self) {
         if self.page.longs(doorbell::SUMMARY)[0].swap(0, Ordering::AcqRel) == 0 {
             return;
         }
@@ -95,16 +95,19 @@ impl Poller {
         fence(Ordering::SeqCst);
         for queue in 0..self.producers.len() {
             if dirty >> queue & 1 == 1 {
-                self.look(queue);
+                self.serve(queue);
             }
         }
     }
 
     /// Polls until no doorbell is set, then sleeps.
-    fn watch(&self) {
-        let state = self.page.word(doorbell::STATE).expect("it is there");
+    fn poll_until_idle(&self) {
+        let state = self
+            .page
+            .word(doorbell::STATE)
+            .expect("the memory has this word");
         loop {
-            self.pass();
+            self.sweep();
             state.store(doorbell::NEED_WAKEUP, Ordering::Relaxed);
             fence(Ordering::SeqCst);
             if self.page.longs(doorbell::SUMMARY)[0].load(Ordering::Relaxed) == 0 {
@@ -117,9 +120,9 @@ impl Poller {
     /// Posts once to a send queue as a process does, and makes the doorbell call if necessary.
     fn post(&self, queue: usize) {
         self.producers[queue].store(1, Ordering::Release);
-        let slot = Slot::new(queue as u32).expect("it is in range");
+        let slot = Slot::new(queue as u32).expect("the slot is in range");
         if Doorbells::new(self.page.clone()).ring(slot) == Rung::Asleep {
-            self.look(queue);
+            self.serve(queue);
         }
     }
 }
@@ -128,7 +131,7 @@ fn posts(queues: usize) {
     let poller = Poller::new(queues);
     let mut threads = vec![thread::spawn({
         let poller = poller.clone();
-        move || poller.watch()
+        move || poller.poll_until_idle()
     })];
     for queue in 1..queues {
         let poller = poller.clone();
@@ -136,10 +139,10 @@ fn posts(queues: usize) {
     }
     poller.post(0);
     for thread in threads {
-        thread.join().expect("it ends well");
+        thread.join().expect("the thread does not panic");
     }
     for seen in &poller.seen {
-        assert_eq!(seen.load(Ordering::Relaxed), 1, "a request is left lying");
+        assert_eq!(seen.load(Ordering::Relaxed), 1, "a request is lost");
     }
 }
 
@@ -158,11 +161,11 @@ fn model_two_doorbells_in_one_word() {
 fn complete(ring: &Ring<Arc<Words>>) -> bool {
     let index = ring.producer();
     ring.element(index)[0].store(7, Ordering::Relaxed);
-    let news = ring.word(ring::NEWS).expect("it is there");
+    let news = ring.word(ring::NEWS).expect("the memory has this word");
     news.store(news::ANY, Ordering::Relaxed);
     ring.publish_producer(ring.after(index));
     fence(Ordering::SeqCst);
-    let word = ring.word(ring::ARM).expect("it is there");
+    let word = ring.word(ring::ARM).expect("the memory has this word");
     let notifies =
         word.load(Ordering::Relaxed) == arm::NEXT && word.swap(0, Ordering::AcqRel) == arm::NEXT;
     if notifies {
@@ -187,13 +190,13 @@ fn memory(armed: u32) -> Arc<Words> {
 fn model_arm_against_completion() {
     check(|| {
         let memory = memory(0);
-        let kernel = Ring::new(memory.clone()).expect("it is a ring");
+        let kernel = Ring::new(memory.clone()).expect("the header is valid");
         let thread = thread::spawn(move || complete(&kernel));
-        let mut queue = CompletionQueue::new(Ring::new(memory).expect("it is a ring"));
+        let mut queue = CompletionQueue::new(Ring::new(memory).expect("the header is valid"));
         let _ = queue.arm(false);
         let mut wr_id = 0;
         let polled = queue.poll(1, |_, completion| wr_id = completion.wr_id());
-        let notified = thread.join().expect("it ends well");
+        let notified = thread.join().expect("the thread does not panic");
         assert!(polled == 1 || notified, "a completion is missed");
         assert_eq!(wr_id, 7 * polled as u64);
     });
@@ -205,11 +208,14 @@ fn model_arming_again_against_completion() {
     // valid.
     check(|| {
         let memory = memory(arm::NEXT);
-        let kernel = Ring::new(memory.clone()).expect("it is a ring");
+        let kernel = Ring::new(memory.clone()).expect("the header is valid");
         let thread = thread::spawn(move || complete(&kernel));
-        let queue = CompletionQueue::new(Ring::new(memory).expect("it is a ring"));
+        let queue = CompletionQueue::new(Ring::new(memory).expect("the header is valid"));
         let _ = queue.arm(true);
-        assert!(thread.join().expect("it ends well"), "an event is missed");
+        assert!(
+            thread.join().expect("the thread does not panic"),
+            "an event is missed"
+        );
     });
 }
 
@@ -219,11 +225,11 @@ fn model_arming_without_polling_against_completion() {
     // a system call.
     check(|| {
         let memory = memory(0);
-        let kernel = Ring::new(memory.clone()).expect("it is a ring");
+        let kernel = Ring::new(memory.clone()).expect("the header is valid");
         let thread = thread::spawn(move || complete(&kernel));
-        let queue = CompletionQueue::new(Ring::new(memory).expect("it is a ring"));
+        let queue = CompletionQueue::new(Ring::new(memory).expect("the header is valid"));
         let armed = queue.arm(false);
-        let notified = thread.join().expect("it ends well");
+        let notified = thread.join().expect("the thread does not panic");
         assert!(
             notified || armed == Armed::OwesCall,
             "a completion is missed"

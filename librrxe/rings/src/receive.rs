@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_without_a_trace() {
+    fn a_refused_request_is_not_posted() {
         let (ours, theirs) = both(7, 4);
         let mut queue = ReceiveQueue::new(ours, 1);
         let two = [sge(1), sge(2)];

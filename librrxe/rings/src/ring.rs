@@ -135,7 +135,7 @@ pub(crate) mod testing {
             (ring::LOG2_ELEMENT_SIZE, log2),
             (ring::INDEX_MASK, slots.wrapping_sub(1)),
         ] {
-            let word = heap.word(offset).expect("it is in the head");
+            let word = heap.word(offset).expect("the header has this word");
             word.store(value, Ordering::Relaxed);
         }
         Arc::new(heap)
@@ -144,8 +144,8 @@ pub(crate) mod testing {
     /// Returns two views of one ring: one for the library, one for the kernel.
     pub(crate) fn both(log2: u32, slots: u32) -> (Ring<Arc<Heap>>, Ring<Arc<Heap>>) {
         let memory = memory(log2, slots);
-        let ring = Ring::new(memory.clone()).expect("it is a ring");
-        (ring, Ring::new(memory).expect("it is a ring"))
+        let ring = Ring::new(memory.clone()).expect("the header is valid");
+        (ring, Ring::new(memory).expect("the header is valid"))
     }
 }
 
@@ -157,12 +157,14 @@ mod tests {
     };
 
     #[test]
-    fn refuses_what_is_no_ring() {
+    fn refuses_an_invalid_header() {
         for (log2, slots) in [(5, 4), (21, 1), (6, 3), (6, 0)] {
             assert!(Ring::new(memory(log2, slots)).is_none(), "{log2} {slots}");
         }
         let short = memory(6, 4);
-        let mask = short.word(ring::INDEX_MASK).expect("it is in the head");
+        let mask = short
+            .word(ring::INDEX_MASK)
+            .expect("the header has this word");
         mask.store(7, Ordering::Relaxed);
         assert!(Ring::new(short).is_none());
     }
@@ -177,11 +179,13 @@ mod tests {
     }
 
     #[test]
-    fn indices_are_masked_on_both_ways() {
+    fn indices_are_masked_when_read_and_written() {
         let (ours, theirs) = both(6, 4);
         ours.publish_producer(7);
         assert_eq!(theirs.producer(), 3);
-        let word = theirs.word(ring::CONSUMER).expect("it is in the head");
+        let word = theirs
+            .word(ring::CONSUMER)
+            .expect("the header has this word");
         word.store(u32::MAX, Ordering::Relaxed);
         assert_eq!(ours.consumer(), 3);
     }

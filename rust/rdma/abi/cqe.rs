@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_send_is_where_ibv_wc_has_it() {
+    fn a_send_has_the_layout_of_ibv_wc() {
         let wc = SendWc {
             wr_id: 0x1122_3344_5566_7788,
             status: WcStatus::RetryExcErr,
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receive_tells_what_came_with_it() {
+    fn a_receive_has_its_flags_and_extra_data() {
         let plain = received(RecvExtra::None, false);
         assert_eq!(word(&plain, 12), Some(128));
         assert_eq!(word(&plain, 28), Some(0x17));
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_is_told_how_a_datagram_came() {
+    fn kernel_completions_describe_the_arrival() {
         let wc = SendWc {
             wr_id: 1,
             status: WcStatus::Success,
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_polls_what_was_pushed() {
+    fn the_kernel_polls_pushed_entries() {
         for (extra, flags) in [
             (RecvExtra::None, 0),
             (RecvExtra::Imm(Imm(0x0102_0304)), 2),

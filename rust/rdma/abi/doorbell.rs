@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn asks_for_calls_at_first() -> Result {
+    fn a_new_page_needs_calls() -> Result {
         let page = DoorbellPage::unmapped()?;
         assert_eq!(page.state().load(Ordering::Relaxed), 1);
         page.ask_for_calls(false);
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn goes_on_where_it_broke_off() -> Result {
+    fn a_sweep_continues_after_a_break() -> Result {
         let page = used()?;
         for slot in [1, 2, 3, 70, 200, 5000] {
             page.ring(slot);
@@ -322,7 +322,7 @@ mod tests {
 
     /// Bits of unused slots are ignored, except in a leaf that has a slot in use.
     #[test]
-    fn looks_at_leaves_in_use_only() -> Result {
+    fn sweeps_only_leaves_in_use() -> Result {
         let page = DoorbellPage::unmapped()?;
         page.use_slot(70);
         page.use_slot(3);
@@ -364,7 +364,7 @@ mod tests {
     /// A summary bit without a `dirty` bit has no effect. A `dirty` bit without its summary bit is
     /// not found.
     #[test]
-    fn bears_any_bits() -> Result {
+    fn tolerates_any_bits() -> Result {
         let page = used()?;
         for word in 0..SUMMARY_WORDS {
             page.summary(word).store(u64::MAX, Ordering::Relaxed);

@@ -200,7 +200,7 @@ impl Mappings {
             let (_, node) = cursor.remove_current();
             let (_, entry) = node.to_key_value();
             // SAFETY: By the type invariant `entry` is in the table, and the context is valid.
-            unsafe { withdraw(entry) };
+            unsafe { remove_entry(entry) };
         }
     }
 
@@ -269,7 +269,7 @@ fn page(offset: u64) -> Result<u32> {
 /// # Safety
 ///
 /// `entry` must be in the table of a context that is still valid, and must not be removed twice.
-unsafe fn withdraw(entry: NonNull<Entry>) {
+unsafe fn remove_entry(entry: NonNull<Entry>) {
     // SAFETY: The caller guarantees that `entry` is in the table of a valid context (see `#
     // Safety`); ib_core's structure comes first.
     unsafe { bindings::rdma_user_mmap_entry_remove(entry.as_ptr().cast()) };
@@ -326,14 +326,14 @@ impl Mapping {
 
     /// Returns whether the entry may still be in ib_core's table. Once this is false, it stays
     /// false.
-    fn is_listed(&self) -> bool {
+    fn may_be_in_table(&self) -> bool {
         !self.owner.closed.load(Relaxed)
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        if !self.is_listed() {
+        if !self.may_be_in_table() {
             return;
         }
         let mut entries = self.owner.entries.lock();
@@ -341,7 +341,7 @@ impl Drop for Mapping {
             // SAFETY: `entries` had the entry, so by the invariant of `Mappings` it is in the
             // table. `close` removes every entry, with the lock held, before the context ends, so
             // the context is valid.
-            unsafe { withdraw(entry) };
+            unsafe { remove_entry(entry) };
         }
     }
 }
@@ -398,9 +398,9 @@ mod tests {
             serial: 0,
             offset: 0,
         };
-        assert!(mapping.is_listed());
+        assert!(mapping.may_be_in_table());
         mappings.close();
-        assert!(!mapping.is_listed());
+        assert!(!mapping.may_be_in_table());
         // The lock disables bottom halves, as in softirq. lockdep reports a mutex that is taken
         // inside.
         let lock = KBox::pin_init(new_bh_spinlock!((), "rrxe_mmap_test"), GFP_KERNEL)?;

@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_absurd_sizes() {
+    fn refuses_invalid_sizes() {
         for (element, capacity) in [
             (0, 1),
             (64, 0),
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn shows_its_geometry_where_librxe_looks() -> Result {
+    fn the_header_holds_the_geometry() -> Result {
         let ring = Ring::unmapped(200, 10)?;
         let mut header = [0u32; 96];
         let start = ring.memory.start().as_ptr().cast::<u32>();
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn hands_elements_over_in_order() -> Result {
+    fn passes_elements_in_order() -> Result {
         let ring = Ring::unmapped(64, 3)?;
         let (mut tail, mut head) = (0, 0);
         for round in 0u32..10 {
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn masks_what_the_process_wrote() -> Result {
+    fn masks_indices_of_the_process() -> Result {
         let ring = Ring::unmapped(64, 3)?;
         ring.word(PRODUCER).store(0xffff_fffe, Ordering::Relaxed);
         ring.word(CONSUMER).store(0x8000_0005, Ordering::Relaxed);
@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_what_is_no_index() -> Result {
+    fn detects_an_invalid_producer_index() -> Result {
         let ring = Ring::unmapped(64, 3)?;
         for (word, index) in [(0, Some(0)), (3, Some(3)), (4, None), (u32::MAX, None)] {
             ring.word(PRODUCER).store(word, Ordering::Relaxed);

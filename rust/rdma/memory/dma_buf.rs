@@ -315,7 +315,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buffers_that_others_unpin_are_refused() {
+    fn exporters_that_do_not_count_pins_are_refused() {
         assert!(!counts_pins(c"vmwgfx"));
         assert!(counts_pins(c"radeon") && counts_pins(c"udmabuf"));
         assert_eq!(counts_pins(c"kernel"), !cfg!(CONFIG_DRM_VMWGFX = "y"));

@@ -17,7 +17,7 @@ use crate::{
 
 /// Number of pages after which the loop yields the CPU (`cond_resched()`) and checks for a fatal
 /// signal.
-const LOOKED_AT_ONCE: usize = 512;
+const PAGES_PER_CHECK: usize = 512;
 
 /// Calls `visit` with the address (in the kernel's direct mapping) and the length in bytes of each
 /// run of contiguous pages. Together the runs hold the `len` bytes at the kernel address `start`,
@@ -41,7 +41,7 @@ pub(crate) unsafe fn for_each_extent(
     // SAFETY: The caller guarantees that the range is mapped and not empty (see `# Safety`).
     let mut extent = (unsafe { page_at(first) }?, PAGE_SIZE);
     for (number, at) in (first..end).step_by(PAGE_SIZE).enumerate().skip(1) {
-        if number % LOOKED_AT_ONCE == 0 {
+        if number % PAGES_PER_CHECK == 0 {
             cond_resched();
             check_not_killed()?;
         }

@@ -21,7 +21,7 @@ use crate::{
 
 /// Granularity in bytes at which memory is present or absent in the direct mapping:
 /// `SUBSECTION_SIZE` (2 MiB).
-const GRAIN: usize = 1 << 21;
+const SUBSECTION: usize = 1 << 21;
 
 /// Returns the span of `len` bytes at `addr` of the kernel's direct mapping, or `None` if a byte of
 /// the range is no memory there. Any context.
@@ -38,7 +38,7 @@ pub fn kernel_span(addr: u64, len: u32) -> Option<Span<'static>> {
         if !unsafe { bindings::virt_addr_valid(byte.cast()) } {
             return None;
         }
-        let next = (probe & !GRAIN.wrapping_sub(1)).checked_add(GRAIN)?;
+        let next = (probe & !SUBSECTION.wrapping_sub(1)).checked_add(SUBSECTION)?;
         if next >= end {
             break;
         }
@@ -412,7 +412,7 @@ mod tests {
 
     /// The list is completed a second time, with a range that is too long.
     #[test]
-    fn names_nothing_when_its_end_is_refused() -> Result {
+    fn a_refused_end_leaves_no_range() -> Result {
         let (memory, _pages) = listed()?;
         assert_eq!(memory.end(IOVA, 3 * PAGE_SIZE as u64), Err(EINVAL));
         assert_eq!(memory.register(registration(1)), Ok(()));
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn grants_nothing_beyond_its_range_and_rights() -> Result {
+    fn refuses_accesses_beyond_range_and_rights() -> Result {
         let (memory, _pages) = listed()?;
         assert_eq!(memory.register(registration(1)), Ok(()));
         for (addr, len) in [
@@ -510,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_no_memory() -> Result {
+    fn refuses_addresses_outside_the_direct_mapping() -> Result {
         let outside = SharedMemory::new(PAGE_SIZE)?;
         let vmalloc = outside.start().as_ptr().expose_provenance() as u64;
         let inside = KBox::new([0u8; 64], GFP_KERNEL)?;

@@ -142,7 +142,7 @@ unsafe extern "C" fn invalidate(
         // SAFETY: `umem` is valid during the call, and the result is dropped before its end.
         true => Some(unsafe { Hold::new(umem) }),
         // SAFETY: `umem` is valid during the call, and the result is dropped before its end.
-        false => unsafe { Hold::attempt(umem) },
+        false => unsafe { Hold::try_new(umem) },
     };
     let Some(_hold) = hold else {
         return false;
@@ -230,18 +230,20 @@ impl Chunk {
         if how == Fault::Write {
             self.forget_read_only(start, end);
         }
-        let note = |found: Found<'_>| {
-            let mut noted = Ok(());
+        let store_pages = |found: Found<'_>| {
+            let mut stored = Ok(());
             for (index, at) in (start..end).step_by(PAGE_SIZE).enumerate() {
                 let page = found.page(index);
-                noted = page.and_then(|page| self.note(at, page, how)).and(noted);
+                stored = page
+                    .and_then(|page| self.store_page(at, page, how))
+                    .and(stored);
             }
-            noted
+            stored
         };
         // SAFETY: `umem` is valid by the invariant of `Remains`. The chunk has entries for the
         // first and the last byte of the range, so the range is within `umem`. `OnDemand::fault_in`
         // checked that the calling thread belongs to the process.
-        unsafe { walk(self.parts.umem, &(start..end), how, order, note) }
+        unsafe { walk(self.parts.umem, &(start..end), how, order, store_pages) }
     }
 
     /// Removes the present pages of the range that may not be written. A write fault usually
@@ -260,7 +262,7 @@ impl Chunk {
     /// `EFAULT` if the kernel cannot access the page through its direct mapping, or if the page is
     /// still absent after a fault. Without the latter error, the access that needs the page would
     /// be tried again for ever.
-    fn note(
+    fn store_page(
         &self,
         va: usize,
         found: Option<(NonNull<bindings::page>, bool)>,

@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_beyond_it() -> Result {
+    fn refuses_ranges_beyond_the_span() -> Result {
         let memory = SharedMemory::new(BYTES)?;
         let pages = pages(&memory)?;
         let span = span_of(&pages, 100, 50);
@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_nothing_that_may_only_be_read() -> Result {
+    fn refuses_writes_to_read_only_bytes() -> Result {
         let memory = SharedMemory::new(BYTES)?;
         let pages = pages(&memory)?;
         // SAFETY: `pages` are whole pages of `memory`, which outlives the span.

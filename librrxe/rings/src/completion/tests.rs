@@ -37,7 +37,7 @@ fn poll(queue: &mut Queue, room: usize) -> Vec<u64> {
 }
 
 #[test]
-fn polls_in_order_and_gives_room_back() {
+fn polls_in_order_and_frees_slots() {
     let (mut queue, kernel) = queue();
     assert_eq!(poll(&mut queue, 4), []);
     for round in 0..5 {
@@ -96,9 +96,9 @@ fn decodes_the_layout_of_the_abi() {
 }
 
 #[test]
-fn any_completion_is_asked_for_until_it_came() {
+fn arming_for_any_completion_stays_until_one_arrives() {
     let (queue, kernel) = queue();
-    let word = kernel.word(layout::ARM).expect("it is in the head");
+    let word = kernel.word(layout::ARM).expect("the header has this word");
     let arm = |solicited_only| {
         assert_eq!(queue.arm(solicited_only), Armed::Done);
         word.load(Ordering::Relaxed)
@@ -111,9 +111,9 @@ fn any_completion_is_asked_for_until_it_came() {
 }
 
 #[test]
-fn a_call_is_owed_for_what_no_notification_told_of() {
+fn unannounced_completions_require_a_call() {
     let (mut queue, kernel) = queue();
-    let word = kernel.word(layout::NEWS).expect("it is in the head");
+    let word = kernel.word(layout::NEWS).expect("the header has this word");
     let table = [
         (news::NONE, Armed::Done, Armed::Done),
         (news::ANY, Armed::OwesCall, Armed::Done),
@@ -131,7 +131,7 @@ fn a_call_is_owed_for_what_no_notification_told_of() {
 }
 
 #[test]
-fn forgets_the_completions_of_one_qp() {
+fn removes_the_completions_of_one_qp() {
     for (before, after) in [
         (vec![], vec![]),
         (vec![10], vec![]),

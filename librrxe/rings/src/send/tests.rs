@@ -208,7 +208,7 @@ fn writes_destinations() {
 }
 
 #[test]
-fn nothing_stays_of_what_was_in_the_slot() {
+fn a_request_overwrites_the_old_slot() {
     let (mut queue, kernel) = queue(Transport::Rc, 2);
     queue.start();
     queue.open(1, 0, &Operation::Send);
@@ -226,7 +226,7 @@ fn nothing_stays_of_what_was_in_the_slot() {
 }
 
 #[test]
-fn inline_payload_is_copied_whatever_its_pieces() {
+fn inline_payload_is_copied_from_any_pieces() {
     let text: Vec<u8> = (0..100).collect();
     for (first, second) in [(0, 100), (1, 2), (3, 16), (8, 8), (15, 64), (99, 99)] {
         let pieces = [&text[..first], &text[first..second], &text[second..]];
@@ -283,7 +283,7 @@ fn a_batch_is_all_or_nothing() {
 }
 
 #[test]
-fn a_batch_fails_by_its_first_fault() {
+fn a_batch_fails_with_its_first_error() {
     let broken: [fn(&mut Queue); 5] = [
         |queue| queue.set_sges(sges(1)),
         |queue| {
@@ -313,7 +313,7 @@ fn a_batch_fails_by_its_first_fault() {
 }
 
 #[test]
-fn requests_that_make_no_sense_are_refused() {
+fn inconsistent_requests_are_refused() {
     let (mut queue, _) = queue(Transport::Rc, 4);
     let long = [0; 201];
     for (operation, payload) in [
@@ -345,7 +345,7 @@ fn requests_that_make_no_sense_are_refused() {
 }
 
 #[test]
-fn each_transport_has_its_operations() {
+fn each_transport_supports_its_operations() {
     let all = [
         Operation::Send,
         Operation::SendImm(0),

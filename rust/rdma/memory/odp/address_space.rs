@@ -152,7 +152,7 @@ impl AddressSpace {
                 return Ok(chunk);
             }
             if count.chunks >= count.most {
-                self.discard_empty(&mut count);
+                self.remove_empty(&mut count);
             }
             let most = count.chunks.max(FEW_CHUNKS);
             if self.owner().waiting() <= most {
@@ -197,7 +197,7 @@ impl AddressSpace {
     /// last-level page tables of the process. The next removal takes place when there are twice as
     /// many chunks as remain now. A thread that is faulting memory of a removed chunk in finds the
     /// memory absent afterwards and faults again.
-    fn discard_empty(&self, count: &mut Count) {
+    fn remove_empty(&self, count: &mut Count) {
         let mut next = 0;
         while let Some(chunk) = self.chunks.find_from(next, |_| true) {
             let Some(number) = number_of(chunk.pages().start) else {

@@ -51,7 +51,7 @@ impl Hold {
             for _ in 0..ATTEMPTS {
                 // SAFETY: The caller guarantees that `umem` is valid until the result is dropped
                 // (see `# Safety`).
-                if let Some(hold) = unsafe { Self::attempt(umem) } {
+                if let Some(hold) = unsafe { Self::try_new(umem) } {
                     return hold;
                 }
                 core::hint::spin_loop();
@@ -66,7 +66,7 @@ impl Hold {
     /// # Safety
     ///
     /// `umem` must be valid until the result is dropped.
-    pub(super) unsafe fn attempt(umem: NonNull<bindings::ib_umem_odp>) -> Option<Self> {
+    pub(super) unsafe fn try_new(umem: NonNull<bindings::ib_umem_odp>) -> Option<Self> {
         // SAFETY: Preemption is enabled again below, or when the result is dropped.
         unsafe { bindings::preempt_disable() };
         // SAFETY: The caller guarantees that `umem` is valid (see `# Safety`).

@@ -327,7 +327,7 @@ impl Owner {
     }
 
     /// Counts one waiting chunk less.
-    fn note_released(&self) {
+    fn count_released(&self) {
         let mut waiting = self.waiting.lock();
         waiting.count = waiting.count.saturating_sub(1);
     }
@@ -343,7 +343,7 @@ impl WorkItem for Owner {
         while let Some(remains) = this.take_first() {
             // The drop waits for the MMU notifiers of the process.
             drop(remains);
-            this.note_released();
+            this.count_released();
             cond_resched();
         }
         let forgotten = this.owners.forget_unused(&this);
@@ -418,7 +418,7 @@ impl Owners {
         // Only processes register on-demand regions, and each process has an address space.
         let mm = ARef::<Mm>::from(&**current!().mm().ok_or(EINVAL)?);
         let number = number(&mm);
-        if let Some(owner) = self.use_again(number) {
+        if let Some(owner) = self.open_existing(number) {
             return Ok(owner);
         }
         let owner = Owner::new(self, mm, threads)?;
@@ -444,7 +444,7 @@ impl Owners {
     }
 
     /// Returns the owner with this number, in use once more, or `None` if there is none.
-    fn use_again(&self, number: usize) -> Option<Open> {
+    fn open_existing(&self, number: usize) -> Option<Open> {
         self.entries.lock().get_mut(&number).map(Self::use_entry)
     }
 

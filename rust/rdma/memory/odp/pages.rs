@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn finds_pages_for_what_they_allow() -> Result {
+    fn finds_pages_by_their_rights() -> Result {
         let pages = present(&[7])?;
         assert!(pages.find(at(7), false).is_some());
         assert!(pages.find(at(7), true).is_none());
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn forgets_what_is_in_a_range_and_nothing_else() -> Result {
+    fn removes_only_pages_in_the_range() -> Result {
         let pages = present(&[0, 1, 2, PAGES - 1])?;
         let forget = |first, end| pages.forget(first, end, |_| true);
         forget(0, START);

@@ -56,8 +56,8 @@ impl Found<'_> {
 }
 
 /// Finds the pages of `range`: addresses of the process, in whole pages. Absent pages are faulted
-/// in, unless `how` is [`Fault::Look`]. Calls `note` with the pages, with the lock of `umem` held,
-/// so `note` must not sleep. [`Found::page`] refuses pages of a smaller order than `order`. In a
+/// in, unless `how` is [`Fault::Look`]. Calls `store` with the pages, with the lock of `umem` held,
+/// so `store` must not sleep. [`Found::page`] refuses pages of a smaller order than `order`. In a
 /// thread of the process, so that the address space has a user; sleeps.
 ///
 /// # Errors
@@ -66,7 +66,7 @@ impl Found<'_> {
 /// - `EPERM` if the process may not write to an address, for [`Fault::Write`].
 /// - `EBUSY` if the process keeps changing its mappings.
 /// - `EINTR` if the calling task was killed.
-/// - `ENOMEM`, and the errors of `note`.
+/// - `ENOMEM`, and the errors of `store`.
 ///
 /// # Safety
 ///
@@ -76,7 +76,7 @@ pub(super) unsafe fn walk(
     range: &Range<usize>,
     how: Fault,
     order: u32,
-    note: impl Fn(Found<'_>) -> Result,
+    store: impl Fn(Found<'_>) -> Result,
 ) -> Result {
     let mut frames: KVec<c_ulong> = KVec::from_elem(0, range.len() / PAGE_SIZE, GFP_KERNEL)?;
     let mut walked = bindings::hmm_range {
@@ -108,15 +108,15 @@ pub(super) unsafe fn walk(
         // this lock.
         let stale =
             unsafe { bindings::mmu_interval_read_retry(walked.notifier, walked.notifier_seq) };
-        let noted = (!stale).then(|| {
-            note(Found {
+        let stored = (!stale).then(|| {
+            store(Found {
                 frames: &frames,
                 order: order as c_ulong,
             })
         });
         drop(hold);
-        if let Some(noted) = noted {
-            return noted;
+        if let Some(stored) = stored {
+            return stored;
         }
         check_not_killed()?;
     }
