@@ -27,7 +27,8 @@ const WC_WITH_INV: u32 = 1 << 3;
 /// Number of a device's only port.
 const PORT: u8 = 1;
 
-/// Completion queue entry.
+/// Completion queue entry. Its first field is the `struct ib_uverbs_wc` that a process polls.
+/// In-kernel consumers get the whole entry as a `struct ib_wc`.
 #[repr(C)]
 pub struct Cqe {
     /// Part that a process sees.

@@ -32,7 +32,8 @@ pub const SLOTS: u32 = crate::abi::uabi::doorbell::SLOTS;
 /// Number of bits of a word.
 const BITS: u32 = u64::BITS;
 
-/// Doorbell page of a context. Methods may be called in any context unless they say otherwise.
+/// Doorbell page (`struct rrxe_doorbell`) of a verbs context. Methods may be called in any context
+/// unless they say otherwise.
 ///
 /// # Invariants
 ///

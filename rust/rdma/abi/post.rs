@@ -21,7 +21,7 @@ use crate::{
     verbs::object::Object,
 };
 
-/// Limits of a queue's WQEs.
+/// Limits of a queue's WQEs, as `struct ib_qp_cap` and `struct ib_srq_attr` state them.
 #[derive(Clone, Copy, Debug)]
 pub struct WqeRoom {
     /// Largest number of SGEs.
@@ -30,7 +30,7 @@ pub struct WqeRoom {
     pub max_inline: u32,
 }
 
-/// Work requests of one call of `post_send`, in order.
+/// Work requests (`struct ib_send_wr`) of one call of `post_send`, in order.
 pub struct SendList<'a, P> {
     current: *const ib_send_wr,
     next: *const ib_send_wr,
@@ -76,7 +76,7 @@ impl<'a, P: Provider> Iterator for SendList<'a, P> {
     }
 }
 
-/// Send work request of an in-kernel consumer.
+/// Send work request (`struct ib_send_wr`) of an in-kernel consumer.
 ///
 /// # Invariants
 ///
@@ -235,7 +235,7 @@ impl<P: Provider> SendRequest<'_, P> {
     }
 }
 
-/// Work requests of one call of `post_recv`, in order.
+/// Work requests (`struct ib_recv_wr`) of one call of `post_recv` or `post_srq_recv`, in order.
 pub struct RecvList<'a> {
     current: *const ib_recv_wr,
     next: *const ib_recv_wr,
@@ -295,7 +295,7 @@ impl<'a> Iterator for RecvList<'a> {
     }
 }
 
-/// Receive work request of an in-kernel consumer.
+/// Receive work request (`struct ib_recv_wr`) of an in-kernel consumer.
 pub struct RecvRequest<'a>(&'a ib_recv_wr);
 
 impl RecvRequest<'_> {

@@ -45,7 +45,8 @@ const MAX_SLOTS: u32 = 1 << 22;
 /// Number of elements that [`Ring::copy_pausing`] copies before it yields the CPU.
 const COPIED_AT_ONCE: u32 = 1 << 10;
 
-/// Ring that the kernel shares with a process, or that only the kernel uses.
+/// Ring (`struct rxe_queue_buf`) that the kernel shares with a process, or that only the kernel
+/// uses.
 ///
 /// All methods may be called in any context unless they say otherwise. The caller must make sure
 /// that only one thread of the kernel at a time acts as producer, and only one as consumer.
@@ -111,8 +112,8 @@ impl Ring {
         Ok(ring)
     }
 
-    /// Returns a second handle of the same ring for another part of the driver, without the
-    /// mapping: a process may map the ring as long as the first handle exists.
+    /// Returns a second view of the same ring for another part of the driver, without the mapping:
+    /// a process may map the ring as long as the first view exists.
     pub fn share(&self) -> Self {
         // INVARIANT: The memory and the geometry are those of `self`.
         Self {

@@ -21,7 +21,7 @@ use crate::{
     verbs::{object::Object, ucontext},
 };
 
-/// Request of a process for device memory.
+/// Request of a process for device memory (`struct ib_dm_alloc_attr`).
 pub struct DmInit<'a> {
     mappings: &'a Arc<Mappings>,
     /// Handle of the device memory in the process's context. It determines the mmap offset.
@@ -42,8 +42,8 @@ impl DmInit<'_> {
     }
 }
 
-/// Device memory: zeroed pages, charged to the memory cgroup of the process. The process may map
-/// them.
+/// Device memory (`struct ib_dm`): zeroed pages, charged to the memory cgroup of the process. The
+/// process may map them.
 ///
 /// When this is dropped, the process cannot map the memory any more. Regions and mappings that
 /// already exist keep the pages.

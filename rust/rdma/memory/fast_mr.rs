@@ -123,7 +123,7 @@ enum Listed {
 }
 
 // SAFETY: Memory of the direct mapping is accessible from every thread. It is accessed only by raw
-// copies and atomics, never by Rust references.
+// copies and atomics.
 unsafe impl Send for Listed {}
 
 impl Listed {

@@ -316,7 +316,8 @@ fn least_order(access: Access) -> u32 {
     huge.trailing_zeros().saturating_sub(PAGE_SHIFT)
 }
 
-/// On-demand memory of a region: a range of a process's address space that is not pinned.
+/// On-demand memory of a region: a range of a process's address space that is not pinned. Its
+/// pages are tracked in chunks of 2 MiB, each with a `struct ib_umem_odp`.
 pub struct OnDemand {
     space: OpenSpace,
     /// Address of the first byte in the process's address space.
