@@ -244,11 +244,11 @@ unsafe fn get(
     size: usize,
     reply: &mut Reply,
 ) -> c_int {
-    let answer = reply.core();
+    let response = reply.core();
     #[cfg(context_takes_fds)]
-    let result = ibv_cmd_get_context(context, request, size, null_mut(), answer, Reply::SIZE);
+    let result = ibv_cmd_get_context(context, request, size, null_mut(), response, Reply::SIZE);
     #[cfg(not(context_takes_fds))]
-    let result = ibv_cmd_get_context(context, request, size, answer, Reply::SIZE);
+    let result = ibv_cmd_get_context(context, request, size, response, Reply::SIZE);
     code(result)
 }
 

@@ -166,18 +166,35 @@ unsafe fn command(
 ) -> c_int {
     type Reply = Extended<ib_uverbs_ex_create_cq_resp, rxe_create_cq_resp>;
     let mut request = ibv_create_cq_ex::zeroed();
-    let (asked, request) = (size_of_val(&request), &mut request);
-    let (answered, reply) = (Reply::SIZE, reply.core());
+    let (request_size, request) = (size_of_val(&request), &mut request);
+    let (reply_size, reply) = (Reply::SIZE, reply.core());
     let cq = addr_of_mut!((*cq).verbs);
     #[cfg(cq_takes_buffer)]
     let result = {
         let buffer = core::ptr::null_mut();
         ibv_cmd_create_cq_ex(
-            context, attr, buffer, cq, request, asked, reply, answered, 0,
+            context,
+            attr,
+            buffer,
+            cq,
+            request,
+            request_size,
+            reply,
+            reply_size,
+            0,
         )
     };
     #[cfg(not(cq_takes_buffer))]
-    let result = ibv_cmd_create_cq_ex(context, attr, cq, request, asked, reply, answered, 0);
+    let result = ibv_cmd_create_cq_ex(
+        context,
+        attr,
+        cq,
+        request,
+        request_size,
+        reply,
+        reply_size,
+        0,
+    );
     result
 }
 
@@ -208,8 +225,15 @@ pub(crate) unsafe extern "C" fn resize(cq: *mut ibv_cq, entries: c_int) -> c_int
         let mut request = ibv_resize_cq::zeroed();
         let mut reply = Reply::new();
         let code = code({
-            let (asked, request) = (size_of_val(&request), &mut request);
-            ibv_cmd_resize_cq(cq, entries, request, asked, reply.core(), Reply::SIZE)
+            let (request_size, request) = (size_of_val(&request), &mut request);
+            ibv_cmd_resize_cq(
+                cq,
+                entries,
+                request,
+                request_size,
+                reply.core(),
+                Reply::SIZE,
+            )
         });
         if code != 0 {
             return code;
@@ -275,7 +299,7 @@ pub(crate) unsafe extern "C" fn req_notify(cq: *mut ibv_cq, solicited_only: c_in
             // The lock keeps another thread from replacing the ring (`resize`) meanwhile.
             match queue.with(|queue| queue.arm(solicited_only != 0)) {
                 Armed::Done => 0,
-                Armed::OwesCall => ibv_cmd_req_notify_cq(cq, solicited_only),
+                Armed::NeedsCall => ibv_cmd_req_notify_cq(cq, solicited_only),
             }
         }
         _ => ibv_cmd_req_notify_cq(cq, solicited_only),

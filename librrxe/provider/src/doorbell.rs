@@ -5,7 +5,7 @@
 
 use core::ffi::c_int;
 
-use rrxe_rings::doorbell::{Rung, Slot};
+use rrxe_rings::doorbell::{RingResult, Slot};
 
 use crate::{bindings::*, context::Context, system};
 
@@ -41,8 +41,8 @@ pub(crate) unsafe fn ring(qp: *mut ibv_qp, slot: Option<Slot>) -> Result<(), c_i
     let context = (*qp).context;
     let page = Context::granted(context).doorbells.as_ref();
     match page.zip(slot).map(|(page, slot)| page.ring(slot)) {
-        Some(Rung::Seen) => Ok(()),
-        Some(Rung::Asleep) | None => call((*context).cmd_fd, (*qp).handle),
+        Some(RingResult::Done) => Ok(()),
+        Some(RingResult::NeedsCall) | None => call((*context).cmd_fd, (*qp).handle),
     }
 }
 

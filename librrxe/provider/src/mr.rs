@@ -44,12 +44,21 @@ pub(crate) unsafe extern "C" fn reg(
 ) -> *mut ibv_mr {
     let mut request = ibv_reg_mr::zeroed();
     let mut reply = ib_uverbs_reg_mr_resp::zeroed();
-    let (asked, answered) = (size_of_val(&request), size_of_val(&reply));
+    let (request_size, reply_size) = (size_of_val(&request), size_of_val(&reply));
     make(|mr| {
         let request = &mut request;
         let reply = &mut reply;
         ibv_cmd_reg_mr(
-            pd, addr, length, iova, access, mr, request, asked, reply, answered,
+            pd,
+            addr,
+            length,
+            iova,
+            access,
+            mr,
+            request,
+            request_size,
+            reply,
+            reply_size,
         )
     })
 }
@@ -101,11 +110,21 @@ pub(crate) unsafe extern "C" fn rereg(
 ) -> c_int {
     let mut request = ibv_rereg_mr::zeroed();
     let mut reply = ib_uverbs_rereg_mr_resp::zeroed();
-    let (asked, answered) = (size_of_val(&request), size_of_val(&reply));
+    let (request_size, reply_size) = (size_of_val(&request), size_of_val(&reply));
     let (flags, iova) = (flags as u32, addr as u64);
     let (request, reply) = (&mut request, &mut reply);
     ibv_cmd_rereg_mr(
-        mr, flags, addr, length, iova, access, pd, request, asked, reply, answered,
+        mr,
+        flags,
+        addr,
+        length,
+        iova,
+        access,
+        pd,
+        request,
+        request_size,
+        reply,
+        reply_size,
     )
 }
 

@@ -22,11 +22,11 @@ use crate::{
 pub(crate) unsafe extern "C" fn alloc(pd: *mut ibv_pd, kind: ibv_mw_type) -> *mut ibv_mw {
     let mut request = ibv_alloc_mw::zeroed();
     let mut reply = ib_uverbs_alloc_mw_resp::zeroed();
-    let (asked, answered) = (size_of_val(&request), size_of_val(&reply));
+    let (request_size, reply_size) = (size_of_val(&request), size_of_val(&reply));
     let mut mw = ibv_mw::zeroed();
     let code = code({
         let (request, reply) = (&mut request, &mut reply);
-        ibv_cmd_alloc_mw(pd, kind, &mut mw, request, asked, reply, answered)
+        ibv_cmd_alloc_mw(pd, kind, &mut mw, request, request_size, reply, reply_size)
     });
     if code != 0 {
         return failed(code);

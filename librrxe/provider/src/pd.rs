@@ -77,8 +77,15 @@ pub(crate) unsafe extern "C" fn alloc(context: *mut ibv_context) -> *mut ibv_pd 
     let mut reply = ib_uverbs_alloc_pd_resp::zeroed();
     let mut pd = ibv_pd::zeroed();
     let code = code({
-        let (asked, answered) = (size_of_val(&request), size_of_val(&reply));
-        ibv_cmd_alloc_pd(context, &mut pd, &mut request, asked, &mut reply, answered)
+        let (request_size, reply_size) = (size_of_val(&request), size_of_val(&reply));
+        ibv_cmd_alloc_pd(
+            context,
+            &mut pd,
+            &mut request,
+            request_size,
+            &mut reply,
+            reply_size,
+        )
     });
     if code != 0 {
         return failed(code);

@@ -211,16 +211,25 @@ unsafe fn command(
     reply: &mut Reply,
 ) -> c_int {
     let mut request = ibv_create_qp_ex::zeroed();
-    let (asked, request) = (size_of_val(&request), &mut request);
-    let (answered, reply) = (Reply::SIZE, reply.core());
+    let (request_size, request) = (size_of_val(&request), &mut request);
+    let (reply_size, reply) = (Reply::SIZE, reply.core());
     let qp = addr_of_mut!((*qp).verbs);
     #[cfg(qp_takes_attributes)]
     let result = {
         let none = core::ptr::null_mut();
-        ibv_cmd_create_qp_ex2(context, qp, attr, request, asked, reply, answered, none)
+        ibv_cmd_create_qp_ex2(
+            context,
+            qp,
+            attr,
+            request,
+            request_size,
+            reply,
+            reply_size,
+            none,
+        )
     };
     #[cfg(not(qp_takes_attributes))]
-    let result = ibv_cmd_create_qp_ex2(context, qp, attr, request, asked, reply, answered);
+    let result = ibv_cmd_create_qp_ex2(context, qp, attr, request, request_size, reply, reply_size);
     result
 }
 
@@ -238,12 +247,21 @@ pub(crate) unsafe extern "C" fn open(
     let qp = Qp::unfinished();
     let mut request = ibv_open_qp::zeroed();
     let mut reply = ib_uverbs_create_qp_resp::zeroed();
-    let (asked, answered) = (size_of_val(&request), size_of_val(&reply));
+    let (request_size, reply_size) = (size_of_val(&request), size_of_val(&reply));
     let code = code({
         let verbs = addr_of_mut!((*qp).verbs);
         let size = size_of::<verbs_qp>() as c_int;
         let (request, reply) = (&mut request, &mut reply);
-        ibv_cmd_open_qp(context, verbs, size, attr, request, asked, reply, answered)
+        ibv_cmd_open_qp(
+            context,
+            verbs,
+            size,
+            attr,
+            request,
+            request_size,
+            reply,
+            reply_size,
+        )
     });
     if code != 0 {
         drop(take(qp));

@@ -96,9 +96,17 @@ pub(crate) unsafe extern "C" fn create(
     let mut request = ibv_create_srq::zeroed();
     let mut reply = Reply::new();
     let code = code({
-        let (asked, request) = (size_of_val(&request), &mut request);
+        let (request_size, request) = (size_of_val(&request), &mut request);
         let verbs = addr_of_mut!((*srq).verbs.srq);
-        ibv_cmd_create_srq(pd, verbs, attr, request, asked, reply.core(), Reply::SIZE)
+        ibv_cmd_create_srq(
+            pd,
+            verbs,
+            attr,
+            request,
+            request_size,
+            reply.core(),
+            Reply::SIZE,
+        )
     });
     let max_sge = (*attr).attr.max_sge;
     Srq::finish(srq, code, &reply.driver.mi, max_sge, Pd::threads(pd))
@@ -131,10 +139,18 @@ pub(crate) unsafe extern "C" fn create_ex(
     let mut request = ibv_create_xsrq::zeroed();
     let mut reply = Reply::new();
     let code = code({
-        let (asked, request) = (size_of_val(&request), &mut request);
+        let (request_size, request) = (size_of_val(&request), &mut request);
         let verbs = addr_of_mut!((*srq).verbs);
-        let answer = reply.core();
-        ibv_cmd_create_srq_ex(context, verbs, attr, request, asked, answer, Reply::SIZE)
+        let response = reply.core();
+        ibv_cmd_create_srq_ex(
+            context,
+            verbs,
+            attr,
+            request,
+            request_size,
+            response,
+            Reply::SIZE,
+        )
     });
     let max_sge = (*attr).attr.max_sge;
     Srq::finish(srq, code, &reply.driver.mi, max_sge, Pd::threads(pd))

@@ -22,13 +22,20 @@ pub(crate) unsafe extern "C" fn open(
 ) -> *mut ibv_xrcd {
     let mut request = ibv_open_xrcd::zeroed();
     let mut reply = ib_uverbs_open_xrcd_resp::zeroed();
-    let (asked, answered) = (size_of_val(&request), size_of_val(&reply));
+    let (request_size, reply_size) = (size_of_val(&request), size_of_val(&reply));
     let mut xrcd = verbs_xrcd::zeroed();
     let size = size_of::<verbs_xrcd>() as c_int;
     let code = code({
         let (request, reply) = (&mut request, &mut reply);
         ibv_cmd_open_xrcd(
-            context, &mut xrcd, size, attr, request, asked, reply, answered,
+            context,
+            &mut xrcd,
+            size,
+            attr,
+            request,
+            request_size,
+            reply,
+            reply_size,
         )
     });
     if code != 0 {

@@ -218,7 +218,7 @@ impl<M: Memory> CompletionQueue<M> {
     /// `solicited_only`. A caller that polls after this call and finds no completion gets an event
     /// for the next one.
     ///
-    /// If the result is [`Armed::OwesCall`], the queue may hold completions that no event has
+    /// If the result is [`Armed::NeedsCall`], the queue may hold completions that no event has
     /// announced. The kernel announces them only if the caller also arms the queue by a system
     /// call.
     pub fn arm(&self, solicited_only: bool) -> Armed {
@@ -238,7 +238,7 @@ impl<M: Memory> CompletionQueue<M> {
         let unpolled = self.ring.producer() != self.consumer;
         let news = self.ring.word(layout::NEWS);
         match news.map_or(news::NONE, |word| word.load(Ordering::Relaxed)) {
-            found if unpolled && found >= kind => Armed::OwesCall,
+            found if unpolled && found >= kind => Armed::NeedsCall,
             _ => Armed::Done,
         }
     }
@@ -251,7 +251,7 @@ pub enum Armed {
     /// The queue is armed.
     Done,
     /// The queue is armed for future completions. For the present ones a system call is necessary.
-    OwesCall,
+    NeedsCall,
 }
 
 #[cfg(all(test, not(loom)))]

@@ -27,11 +27,11 @@ impl Slot {
 
 /// Result of ringing a doorbell: what the caller must do now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rung {
+pub enum RingResult {
     /// The poller is awake and will find the doorbell. The caller has nothing to do.
-    Seen,
+    Done,
     /// The poller sleeps. The caller must make the doorbell call.
-    Asleep,
+    NeedsCall,
 }
 
 impl<M: Memory> Doorbells<M> {
@@ -42,12 +42,12 @@ impl<M: Memory> Doorbells<M> {
 
     /// Sets the doorbell of a send queue. The caller has published the producer index of that queue
     /// before.
-    pub fn ring(&self, Slot(slot): Slot) -> Rung {
+    pub fn ring(&self, Slot(slot): Slot) -> RingResult {
         let (at, bit) = (slot as usize / 64, slot % 64);
         let dirty = self.memory.longs(DIRTY).get(at);
         let summary = self.memory.longs(SUMMARY).get(at / 64);
         let (Some(dirty), Some(summary)) = (dirty, summary) else {
-            return Rung::Asleep;
+            return RingResult::NeedsCall;
         };
         // Release: the poller that clears the bit also sees the producer index. Acquire: if the
         // poller cleared the bit just before, this thread also sees that the summary bit is clear,
@@ -64,8 +64,8 @@ impl<M: Memory> Doorbells<M> {
         // A poller that goes to sleep first sets `NEED_WAKEUP` and then reads the summary.
         let state = self.memory.word(STATE);
         match state.map_or(NEED_WAKEUP, |state| state.load(Ordering::Relaxed)) & NEED_WAKEUP {
-            0 => Rung::Seen,
-            _ => Rung::Asleep,
+            0 => RingResult::Done,
+            _ => RingResult::NeedsCall,
         }
     }
 }
@@ -100,7 +100,7 @@ mod tests {
         for number in [0, 1, 63, 64, 4095, 4096, SLOTS - 1] {
             let (doorbells, memory) = page();
             let slot = Slot::new(number).expect("the slot is in range");
-            assert_eq!(doorbells.ring(slot), Rung::Seen);
+            assert_eq!(doorbells.ring(slot), RingResult::Done);
             assert_eq!(set(memory.longs(DIRTY)), [number]);
             assert_eq!(set(&memory.longs(SUMMARY)[..8]), [number / 64]);
         }
@@ -117,15 +117,15 @@ mod tests {
         let (doorbells, memory) = page();
         let state = memory.word(STATE).expect("the page has this word");
         state.store(NEED_WAKEUP, Relaxed);
-        assert_eq!(doorbells.ring(Slot(5)), Rung::Asleep);
+        assert_eq!(doorbells.ring(Slot(5)), RingResult::NeedsCall);
         // Other bits may get a meaning in the future. They do not demand the doorbell call.
         state.store(!NEED_WAKEUP, Relaxed);
-        assert_eq!(doorbells.ring(Slot(5)), Rung::Seen);
+        assert_eq!(doorbells.ring(Slot(5)), RingResult::Done);
     }
 
     #[test]
     fn without_a_page_the_call_is_made() {
         let doorbells = Doorbells::new(Heap::new(0, 0));
-        assert_eq!(doorbells.ring(Slot(0)), Rung::Asleep);
+        assert_eq!(doorbells.ring(Slot(0)), RingResult::NeedsCall);
     }
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use crate::{
     completion::{Armed, CompletionQueue},
-    doorbell::{Doorbells, Rung, Slot},
+    doorbell::{Doorbells, RingResult, Slot},
     layout::{arm, doorbell, news, ring},
     memory::Memory,
     ring::Ring,
@@ -121,7 +121,7 @@ impl Poller {
     fn post(&self, queue: usize) {
         self.producers[queue].store(1, Ordering::Release);
         let slot = Slot::new(queue as u32).expect("the slot is in range");
-        if Doorbells::new(self.page.clone()).ring(slot) == Rung::Asleep {
+        if Doorbells::new(self.page.clone()).ring(slot) == RingResult::NeedsCall {
             self.serve(queue);
         }
     }
@@ -231,7 +231,7 @@ fn model_arming_without_polling_against_completion() {
         let armed = queue.arm(false);
         let notified = thread.join().expect("the thread does not panic");
         assert!(
-            notified || armed == Armed::OwesCall,
+            notified || armed == Armed::NeedsCall,
             "a completion is missed"
         );
     });

@@ -116,8 +116,8 @@ fn unannounced_completions_require_a_call() {
     let word = kernel.word(layout::NEWS).expect("the header has this word");
     let table = [
         (news::NONE, Armed::Done, Armed::Done),
-        (news::ANY, Armed::OwesCall, Armed::Done),
-        (news::SOLICITED, Armed::OwesCall, Armed::OwesCall),
+        (news::ANY, Armed::NeedsCall, Armed::Done),
+        (news::SOLICITED, Armed::NeedsCall, Armed::NeedsCall),
     ];
     for (value, any, solicited) in table {
         word.store(value, Ordering::Relaxed);
