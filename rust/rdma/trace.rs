@@ -98,6 +98,8 @@ pub fn packet_out(device: &IbDevice, qpn: u32, transmit: &Transmit) {
     }
 }
 
+/// Emits those events of [`packet_out`] that are enabled. A separate cold function keeps the
+/// inlined check small.
 #[cold]
 #[inline(never)]
 fn trace_packet_out(device: &IbDevice, qpn: u32, transmit: &Transmit) {
@@ -130,6 +132,8 @@ pub fn packet_in(device: &IbDevice, qpn: u32, packet: &Packet) {
     }
 }
 
+/// Emits those events of [`packet_in`] that are enabled. A separate cold function keeps the inlined
+/// check small.
 #[cold]
 #[inline(never)]
 fn trace_packet_in(device: &IbDevice, qpn: u32, packet: &Packet) {

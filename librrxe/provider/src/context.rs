@@ -42,6 +42,7 @@ pub(crate) struct Granted {
     pub(crate) arms_cqs: bool,
 }
 
+/// Functions that libibverbs calls for verbs on contexts of this provider.
 const OPS: verbs_context_ops = verbs_context_ops {
     query_device_ex: Some(query_device),
     query_port: Some(query_port),

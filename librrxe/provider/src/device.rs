@@ -23,6 +23,8 @@ struct Table<T>(T);
 // SAFETY: The table is never written, so threads may share it.
 unsafe impl<T> Sync for Table<T> {}
 
+/// Devices that libibverbs offers to this provider: those with the driver id of C rxe. The last
+/// entry ends the table.
 static MATCHES: Table<[verbs_match_ent; 2]> = Table([
     verbs_match_ent {
         driver_data: null_mut(),
@@ -42,6 +44,7 @@ static MATCHES: Table<[verbs_match_ent; 2]> = Table([
     },
 ]);
 
+/// Functions that libibverbs calls for devices of this provider.
 static OPS: Table<verbs_device_ops> = Table(verbs_device_ops {
     name: c"rrxe".as_ptr(),
     match_min_abi_version: RXE_ABI,
@@ -70,6 +73,7 @@ extern "C" {
 #[link_section = ".init_array"]
 static REGISTER: extern "C" fn() = register;
 
+/// Registers this provider with libibverbs (`verbs_register_driver()`).
 extern "C" fn register() {
     // SAFETY: The table is static, so it is valid as long as this library is loaded.
     unsafe { register_driver(&OPS.0) };

@@ -39,6 +39,7 @@ pub(crate) struct Guarded<T> {
 unsafe impl<T: Send> Sync for Guarded<T> {}
 
 impl<T> Guarded<T> {
+    /// Creates the protected value, with the lock free.
     pub(crate) fn new(threads: Threads, value: T) -> Self {
         Self {
             threads,

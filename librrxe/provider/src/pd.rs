@@ -43,6 +43,7 @@ pub(crate) struct Td {
 }
 
 impl Pd {
+    /// Creates a domain that no parent domain contains.
     fn new(verbs: ibv_pd, joins: Option<Joined>) -> Self {
         Self {
             verbs,

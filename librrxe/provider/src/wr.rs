@@ -29,6 +29,7 @@ use crate::{
     system::EINVAL,
 };
 
+/// Argument for operations of which only the type matters.
 const REMOTE: Remote = Remote { addr: 0, rkey: 0 };
 
 /// Returns the operations that can be posted this way: the flag and an example of each.

@@ -16,6 +16,7 @@ use crate::{
 pub struct Completion(pub [u64; wc::LONGS]);
 
 impl Completion {
+    /// Returns the 64-bit word number `at`.
     fn long(&self, at: usize) -> u64 {
         self.0.get(at).copied().unwrap_or(0)
     }
@@ -138,6 +139,7 @@ impl<M: Memory> CompletionQueue<M> {
         Some(self.read(index))
     }
 
+    /// Reads the entry at `index`.
     fn read(&self, index: u32) -> Completion {
         let entry = self.ring.element(index).first_chunk::<{ wc::LONGS }>();
         entry.map_or_else(Completion::default, |entry| {
@@ -170,6 +172,7 @@ impl<M: Memory> CompletionQueue<M> {
         self.ring.publish_consumer(self.consumer);
     }
 
+    /// Makes the completion at `index` the current one. Returns whether there is one.
     fn take(&mut self, index: u32) -> bool {
         match self.peek(index) {
             Some(completion) => {
@@ -203,6 +206,7 @@ impl<M: Memory> CompletionQueue<M> {
         }
     }
 
+    /// Writes the entry at `index`.
     fn write(&self, index: u32, completion: Completion) {
         for (from, to) in completion.0.iter().zip(self.ring.element(index)) {
             to.store(*from, Ordering::Relaxed);

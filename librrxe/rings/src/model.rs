@@ -27,6 +27,8 @@ struct Words {
 }
 
 impl Words {
+    /// Creates the memory: 32-bit words as pairs of offset and value, and runs of zeroed 64-bit
+    /// words as pairs of offset and number.
     fn new(words: &[(usize, u32)], longs: &[(usize, usize)]) -> Arc<Self> {
         let word = |&(offset, value): &(usize, u32)| (offset, AtomicU32::new(value));
         let long = |&(offset, count): &(usize, usize)| {
@@ -52,6 +54,7 @@ impl Memory for Words {
     }
 }
 
+/// Runs a model in all orders with at most 3 preemptions.
 fn check(model: impl Fn() + Send + Sync + 'static) {
     let mut builder = Builder::new();
     builder.preemption_bound = Some(3);
@@ -68,6 +71,7 @@ struct Poller {
 }
 
 impl Poller {
+    /// Creates the model of a poller with `queues` send queues.
     fn new(queues: usize) -> Arc<Self> {
         let words = || (0..queues).map(|_| AtomicU32::new(0)).collect();
         Arc::new(Self {
@@ -80,6 +84,7 @@ impl Poller {
         })
     }
 
+    /// Serves a send queue: reads its producer index.
     fn serve(&self, queue: usize) {
         let producer = self.producers[queue].load(Ordering::Acquire);
         self.seen[queue].fetch_max(producer, Ordering::Relaxed);
@@ -127,6 +132,7 @@ impl Poller {
     }
 }
 
+/// Runs the poller against one thread for each send queue, and checks that each request is seen.
 fn posts(queues: usize) {
     let poller = Poller::new(queues);
     let mut threads = vec![thread::spawn({
@@ -174,6 +180,7 @@ fn complete(ring: &Ring<Arc<Words>>) -> bool {
     notifies
 }
 
+/// Returns the memory of a completion queue with 4 entries whose `ARM` word is `armed`.
 fn memory(armed: u32) -> Arc<Words> {
     let head = [
         (ring::LOG2_ELEMENT_SIZE, 6),

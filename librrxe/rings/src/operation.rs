@@ -184,6 +184,7 @@ impl Wqe<'_> {
         self.lengths(length, 0);
     }
 
+    /// Writes the fields that depend on the operation.
     fn operation(self, operation: &Operation) {
         let at = send_wqe::OPERATION;
         match *operation {
@@ -224,6 +225,7 @@ impl Wqe<'_> {
         }
     }
 
+    /// Writes the fields of an atomic operation.
     fn atomic(self, remote: Remote, compare_add: u64, swap: u64) {
         let at = send_wqe::OPERATION;
         self.put(at, remote.addr);
@@ -294,15 +296,18 @@ impl Wqe<'_> {
         length
     }
 
+    /// Writes the length of the message and the number of SGEs.
     fn lengths(self, length: u32, num_sge: u32) {
         self.put(send_wqe::LENGTH, pair(length, length));
         self.put(send_wqe::NUM_SGE, pair(0, num_sge));
     }
 
+    /// Writes the 64-bit word at `offset`.
     fn put(self, offset: usize, value: u64) {
         put(self.0, offset, value);
     }
 
+    /// Returns the 64-bit word at `offset`.
     fn get(self, offset: usize) -> u64 {
         let word = self.0.get(offset / 8);
         word.map_or(0, |word| word.load(Ordering::Relaxed))

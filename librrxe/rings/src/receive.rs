@@ -10,6 +10,7 @@ use crate::{
     PostError, Sge,
 };
 
+/// Size of an SGE in bytes.
 const SGE_SIZE: usize = 16;
 
 /// Receive queue.

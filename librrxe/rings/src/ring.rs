@@ -99,11 +99,13 @@ impl<M: Memory> Ring<M> {
         self.memory.word(offset)
     }
 
+    /// Returns the index at `offset` of the header, masked (acquire).
     fn acquire(&self, offset: usize) -> u32 {
         let word = self.memory.word(offset);
         word.map_or(0, |word| word.load(Ordering::Acquire)) & self.mask
     }
 
+    /// Stores the index at `offset` of the header, masked (release).
     fn release(&self, offset: usize, index: u32) {
         if let Some(word) = self.memory.word(offset) {
             word.store(index & self.mask, Ordering::Release);
@@ -111,6 +113,7 @@ impl<M: Memory> Ring<M> {
     }
 }
 
+/// Returns the value of a word of the header.
 fn load(word: Option<&AtomicU32>) -> Option<u32> {
     word.map(|word| word.load(Ordering::Relaxed))
 }

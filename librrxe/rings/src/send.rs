@@ -14,6 +14,7 @@ use crate::{
     PostError, Sge,
 };
 
+/// Size of an SGE in bytes.
 const SGE_SIZE: usize = 16;
 
 /// Destination of a request.
@@ -135,6 +136,11 @@ impl<M: Memory> SendQueue<M> {
         Ok(())
     }
 
+    /// Checks that the QP supports the operation with this payload.
+    ///
+    /// # Errors
+    ///
+    /// [`PostError::Invalid`].
     fn check<'b, S, B>(
         &self,
         operation: &Operation,
@@ -289,6 +295,7 @@ impl<M: Memory> SendQueue<M> {
     }
 }
 
+/// Returns the total length of `buffers` in bytes.
 fn total<'b>(buffers: impl Iterator<Item = &'b [u8]>) -> usize {
     buffers.fold(0, |sum, buffer| sum.saturating_add(buffer.len()))
 }

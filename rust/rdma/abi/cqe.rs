@@ -101,6 +101,7 @@ impl Cqe {
         Self::of(user, qp, None)
     }
 
+    /// Creates the entry from its user part, its QP and the properties of a received datagram.
     fn of(user: ib_uverbs_wc, qp: QpToken, arrival: Option<Arrival>) -> Self {
         let network = |arrival: Arrival| match arrival.network {
             Network::V4 => bindings::rdma_network_type_RDMA_NETWORK_IPV4 as u8,

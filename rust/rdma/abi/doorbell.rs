@@ -71,6 +71,7 @@ impl DoorbellPage {
         Ok(page)
     }
 
+    /// Creates a page as [`Self::new`] does, which no process may map.
     fn unmapped() -> Result<Self> {
         let memory = Arc::new(SharedMemory::new(SIZE)?, GFP_KERNEL_ACCOUNT)?;
         // INVARIANT: `SharedMemory::new` allocated at least `SIZE` bytes.
@@ -220,6 +221,7 @@ impl DoorbellPage {
             .fetch_or(bit, Ordering::SeqCst);
     }
 
+    /// Returns the word that holds the state (`enum rrxe_poller_state`).
     fn state(&self) -> &AtomicU32 {
         let word = self.memory.start().as_ptr().wrapping_add(STATE);
         // SAFETY: By the type invariant the word is within `memory`, and it is aligned. The process
@@ -227,10 +229,12 @@ impl DoorbellPage {
         unsafe { AtomicU32::from_ptr(word.cast()) }
     }
 
+    /// Returns the summary word of this index.
     fn summary(&self, word: usize) -> &AtomicU64 {
         self.word(SUMMARY, word % SUMMARY_WORDS)
     }
 
+    /// Returns the word of the doorbells of a leaf.
     fn dirty(&self, leaf: u32) -> &AtomicU64 {
         self.word(DIRTY, (leaf % (SLOTS / BITS)) as usize)
     }

@@ -125,6 +125,7 @@ impl<P: Provider> SendRequest<'_, P> {
         Ok(())
     }
 
+    /// Returns the ID of the work request.
     fn wr_id(&self) -> u64 {
         // SAFETY: Both union members are 64 bits: the other one is a pointer.
         unsafe { self.wr.__bindgen_anon_1.wr_id }
@@ -187,6 +188,11 @@ impl<P: Provider> SendRequest<'_, P> {
         Ok(())
     }
 
+    /// Writes the fields of a fast registration (REG_MR).
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if the region is not for fast registration, or the key does not belong to it.
     fn put_registration(
         &self,
         raw: &mut [u8; send_wqe::PAYLOAD],
@@ -207,6 +213,7 @@ impl<P: Provider> SendRequest<'_, P> {
         Ok(())
     }
 
+    /// Returns the SGEs of the request. Fails with `EINVAL` if there are more than `most`.
     fn sges(&self, most: u32) -> Result<&[ib_sge]> {
         // SAFETY: By the type invariant the request and its SGEs are valid.
         unsafe { sges(self.wr.sg_list, self.wr.num_sge, most) }
@@ -337,6 +344,7 @@ unsafe fn sges<'a>(list: *const ib_sge, count: i32, most: u32) -> Result<&'a [ib
     Ok(unsafe { slice::from_raw_parts(list, count as usize) })
 }
 
+/// Writes SGEs to an element, from the offset `at` on.
 fn write_sges(ring: &Ring, slot: u32, at: usize, sges: &[ib_sge]) {
     for (index, element) in sges.iter().enumerate() {
         let mut raw = [0u8; sge::SIZE];

@@ -46,6 +46,7 @@ impl Buffer {
         self.0.as_ptr()
     }
 
+    /// Returns the size of the buffer in bytes.
     fn len(&self) -> usize {
         // SAFETY: The pointer is a counted reference by the type invariant, so the buffer is valid.
         unsafe { bindings::dma_buf_size(self.as_raw()) }
@@ -93,6 +94,7 @@ struct Attachment {
 }
 
 impl Attachment {
+    /// Attaches `device` to `buffer`. Process context; sleeps.
     fn new(buffer: Buffer, device: &IbDevice) -> Result<Self> {
         let dev = device.embedded();
         // SAFETY: Buffer and device are valid: the result holds a count of each. Exporters only
@@ -140,6 +142,7 @@ impl Drop for Attachment {
 struct Pin(Attachment);
 
 impl Pin {
+    /// Pins the buffer of `attachment`. Process context; sleeps.
     fn new(attachment: Attachment) -> Result<Self> {
         let raw = attachment.raw.as_ptr();
         // SAFETY: The attachment is valid and has operations, and `locked` holds the lock.
@@ -174,6 +177,7 @@ struct Mapping {
 }
 
 impl Mapping {
+    /// Maps the buffer of `pin` into the kernel. Process context; sleeps.
     fn new(pin: Pin) -> Result<Self> {
         let mut map = bindings::iosys_map::default();
         let raw = pin.buffer().as_raw();

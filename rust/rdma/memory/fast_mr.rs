@@ -127,6 +127,7 @@ enum Listed {
 unsafe impl Send for Listed {}
 
 impl Listed {
+    /// Creates an empty list with room for `capacity` pages or pieces.
     fn new(kind: FastKind, capacity: usize) -> Result<Self> {
         Ok(match kind {
             FastKind::Pages => Self::Pages {
@@ -138,6 +139,7 @@ impl Listed {
         })
     }
 
+    /// Empties the list.
     fn clear(&mut self) {
         match self {
             Self::Pages { list, first, len } => {

@@ -107,6 +107,7 @@ struct Chunk {
     owner: Arc<Owner>,
 }
 
+/// Operations of the MMU notifier of each [`Chunk`].
 static NOTIFIER: bindings::mmu_interval_notifier_ops = bindings::mmu_interval_notifier_ops {
     invalidate: Some(invalidate),
     invalidate_start: None,

@@ -67,6 +67,8 @@ pub(crate) struct Piece {
 }
 
 impl Blocks<'_> {
+    /// Returns the address of the block `index`. Returns `None` for pieces, which have no common
+    /// size.
     #[inline]
     fn get(&self, index: usize, shift: u32) -> Option<NonNull<u8>> {
         match self {
@@ -221,6 +223,7 @@ impl<'a> Span<'a> {
         self.for_each_piece(visit)
     }
 
+    /// Implements [`Self::for_each_piece`] for pieces of any size.
     fn for_each_gathered<E>(
         &self,
         pieces: &[Piece],
@@ -314,6 +317,12 @@ impl<'a> Span<'a> {
         Ok(())
     }
 
+    /// Returns the span as an atomic.
+    ///
+    /// # Errors
+    ///
+    /// [`SpanFault::Alignment`] if the span is not 8 aligned, contiguous bytes;
+    /// [`SpanFault::ReadOnly`] if the bytes may only be read.
     fn word(&self) -> Result<&'a AtomicU64, SpanFault> {
         if self.len != 8 {
             return Err(SpanFault::Alignment);

@@ -154,6 +154,8 @@ impl UserMemory {
         Self::new(device, Source::Device { memory, start }, start, len)
     }
 
+    /// Creates the memory of a range of `source`. `start` is the address or the offset of the
+    /// range; only its position within a page matters.
     fn new(device: &IbDevice, source: Source, start: usize, len: usize) -> Result<Self> {
         let writable = match &source {
             // SAFETY: `umem` is valid until it is released (invariant of `Umem`).

@@ -33,6 +33,7 @@ use crate::{
 
 /// Size of a chunk, log₂ of bytes (2 MiB): the range that one last-level page table maps.
 const CHUNK_SHIFT: u32 = 21;
+/// Size of a chunk in bytes.
 pub(super) const CHUNK: usize = 1 << CHUNK_SHIFT;
 
 /// Number of chunks that an address space may have before chunks without pages are searched for and
@@ -344,6 +345,7 @@ impl Owners {
 pub(super) struct OpenSpace(ManuallyDrop<Arc<AddressSpace>>);
 
 impl OpenSpace {
+    /// Takes a reference that [`Spaces::open`] counted as a region.
     fn new(space: Arc<AddressSpace>) -> Self {
         Self(ManuallyDrop::new(space))
     }

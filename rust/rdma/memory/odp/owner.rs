@@ -145,6 +145,7 @@ struct Waiting {
 }
 
 impl Waiting {
+    /// Returns whether there is no work.
     fn is_empty(&self) -> bool {
         self.first.is_none() && !self.unused
     }
@@ -448,6 +449,7 @@ impl Owners {
         self.entries.lock().get_mut(&number).map(Self::use_entry)
     }
 
+    /// Counts one more use of the owner of `entry`.
     fn use_entry(entry: &mut Entry) -> Open {
         entry.uses = entry.uses.saturating_add(1);
         Open(entry.owner.clone())

@@ -72,6 +72,7 @@ impl Pages {
             .flatten()
     }
 
+    /// Returns the entry of the page at `va`, or `None` if the address is not within the chunk.
     pub(super) fn entry(&self, va: usize) -> Option<&AtomicUsize> {
         self.entries.get(va.checked_sub(self.start)? >> PAGE_SHIFT)
     }
