@@ -25,7 +25,7 @@ impl Slot {
     }
 }
 
-/// Result of ringing a doorbell: what the caller must do now.
+/// Result of ringing a doorbell: whether the caller must also make the doorbell call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RingResult {
     /// The poller is awake and will find the doorbell. The caller has nothing to do.

@@ -487,9 +487,9 @@ impl OnDemand {
         self.space.owner().is_here()
     }
 
-    /// Makes present what [`Self::check_ahead`] checks: at most the first 1 MiB of the `len` bytes
-    /// at `offset`. Pages may be absent again when this returns. In a thread of the process;
-    /// sleeps.
+    /// Makes the range present that [`Self::check_ahead`] checks: at most the first 1 MiB of the
+    /// `len` bytes at `offset`. Pages may be absent again when this returns. In a thread of the
+    /// process; sleeps.
     ///
     /// # Errors
     ///
