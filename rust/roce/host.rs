@@ -1,56 +1,66 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the engine asks of its surroundings.
+//! The traits by which the engine reaches its host: queues, memory, completions.
 //!
-//! All calls are made by whoever runs the engine, with exclusive access to it; none may sleep, and
-//! none may call back into the engine. "The payload" is that of the packet being handled: the host
-//! keeps it, the engine only says where it goes.
+//! The thread that runs the engine makes all calls, and has exclusive access to the engine. No
+//! method may sleep, and none may call back into the engine. "The payload" is that of the packet
+//! that the engine handles at the moment. The host keeps it, and the engine names only its
+//! destination.
 
 use crate::ids::{Rkey, Srqn};
 use crate::wc::{RecvWc, SendWc, WcStatus};
 use crate::wr::{AtomicOp, FlushKind, LocalOp, RecvSlot, RecvWr, SendSlot, SendWr};
 
-/// The answer to "give me the next work request".
+/// Result of taking the next work request from a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fetch<T> {
-    /// None is posted.
+    /// The queue is empty.
     Empty,
-    /// The next one.
+    /// The next work request.
     Wr(T),
-    /// The next one can't be executed; the QP reports it so and goes to the error state.
+    /// The next work request can't be executed. It completes with this status, and the QP enters
+    /// the error state.
     Malformed(T, WcStatus),
 }
 
-/// Why a shared queue gives no receive WQE.
+/// The reason why a shared receive queue gives no WQE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueFault {
-    /// An XRC request names it, and the QP's XRC domain has no such queue: NAK invalid request.
+    /// The QP's XRC domain has no queue with the number that the XRC request names. The engine
+    /// sends the NAK "invalid request".
     Unknown,
-    /// It is in error, and so is who needs it: NAK remote operational error.
+    /// The queue is in error, and the QP that needs it enters the error state too. The engine sends
+    /// the NAK "remote operational error".
     Broken,
 }
 
-/// Why memory was refused to a peer.
+/// The reason why a peer may not access memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccessFault {
-    /// Unknown key, other protection domain, out of range or no permission: NAK remote access error.
+    /// The key is unknown or of another protection domain, the range exceeds the region, or the
+    /// permission is missing. The engine sends the NAK "remote access error".
     Denied,
-    /// Misaligned or otherwise malformed: NAK invalid request.
+    /// The request is misaligned or otherwise malformed. The engine sends the NAK "invalid
+    /// request".
     Invalid,
-    /// An XRC request names a shared queue that the QP's XRC domain doesn't have: NAK invalid request.
+    /// The QP's XRC domain doesn't have the shared receive queue that the XRC request names. The
+    /// engine sends the NAK "invalid request".
     NoQueue,
-    /// The memory could not be reached although it was granted: NAK remote operational error.
+    /// The access failed although it was granted. The engine sends the NAK "remote operational
+    /// error".
     Failed,
-    /// The memory isn't resident; the host will make it so. The packet counts as lost.
+    /// The memory isn't resident, and the host is about to serve the page fault. The packet counts
+    /// as lost.
     Retry,
 }
 
-/// Why payload could not be stored to the QP's own memory.
+/// The reason why the payload could not be stored in the QP's own memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScatterFault {
-    /// The status with which the work request ends.
+    /// The work request ends with this status.
     Failed(WcStatus),
-    /// The memory isn't resident; the host will make it so. The packet counts as lost.
+    /// The memory isn't resident, and the host is about to serve the page fault. The packet counts
+    /// as lost.
     Retry,
 }
 
@@ -60,7 +70,7 @@ impl From<WcStatus> for ScatterFault {
     }
 }
 
-/// What a peer wants with memory.
+/// Kind of a peer's access to memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RemoteAccess {
     /// RDMA READ.
@@ -73,12 +83,12 @@ pub enum RemoteAccess {
     Flush(FlushKind),
 }
 
-/// What a local work request does to its own memory.
+/// Kind of a local work request's access to its SGEs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LocalAccess {
-    /// Gathers from it.
+    /// The work request reads its SGEs (gather).
     Read,
-    /// Scatters to it.
+    /// The work request writes to its SGEs (scatter).
     Write,
 }
 
@@ -87,86 +97,97 @@ pub trait SendQueue {
     /// Copies the next posted WQE out of the ring, validates it and keeps its SGEs under its slot.
     fn take_send(&mut self) -> Fetch<SendWr>;
 
-    /// Gives the oldest taken slot back to the poster. Called once for each taken slot, in order.
+    /// Returns the slot of the oldest taken WQE to its consumer. The engine calls this once for
+    /// each taken slot, in order.
     fn retire_send(&mut self, slot: SendSlot);
 
-    /// Checks that all SGEs of `slot` may be used so. Inline payload always may.
+    /// Checks that `access` to all SGEs of `slot` is allowed. Inline payload passes always.
     ///
     /// # Errors
     ///
-    /// `LocProtErr`.
+    /// Returns `LocProtErr` if a key, a range or a permission is wrong.
     fn check_send(&mut self, slot: SendSlot, access: LocalAccess) -> Result<(), WcStatus>;
 
-    /// Copies the payload to `offset` bytes into the slot's SGEs (a READ response).
+    /// Copies the payload of a READ response into the SGEs of `slot`, from byte `offset` of the
+    /// message.
     ///
     /// # Errors
     ///
-    /// [`ScatterFault`]; with `LocProtErr`, `LocLenErr`.
+    /// Returns [`ScatterFault::Failed`] with `LocProtErr` or `LocLenErr`, or
+    /// [`ScatterFault::Retry`].
     fn scatter_send(&mut self, slot: SendSlot, offset: u32) -> Result<(), ScatterFault>;
 
-    /// Stores the original value that an atomic returned, in host order, to the slot's SGEs.
+    /// Stores the original value that an atomic returned, in host byte order, in the SGEs of
+    /// `slot`.
     ///
     /// # Errors
     ///
-    /// [`ScatterFault`]; with `LocProtErr`, `LocLenErr`.
+    /// Returns [`ScatterFault::Failed`] with `LocProtErr` or `LocLenErr`, or
+    /// [`ScatterFault::Retry`].
     fn scatter_atomic(&mut self, slot: SendSlot, original: u64) -> Result<(), ScatterFault>;
 
-    /// Carries out an operation that needs no peer.
+    /// Carries out an operation that sends no packet.
     ///
     /// # Errors
     ///
-    /// `MwBindErr`, `LocQpOpErr`, …: the completion's status.
+    /// Returns the status of the completion, such as `MwBindErr` or `LocQpOpErr`.
     fn execute_local(&mut self, slot: SendSlot, op: LocalOp) -> Result<(), WcStatus>;
 }
 
-/// The receive queue of the QP, or its shared receive queue; of an XRC target, all those of its
-/// domain.
+/// The receive queue of the QP, or its shared receive queue. For an XRC target, all shared receive
+/// queues of its XRC domain.
 pub trait RecvQueue {
-    /// Takes the next receive WQE for good; the host keeps its SGEs until `release_recv`.
+    /// Takes the next receive WQE; it can't be put back. The host keeps its SGEs until
+    /// `release_recv`.
     ///
     /// # Errors
     ///
-    /// [`QueueFault::Broken`] of a shared queue.
+    /// Returns [`QueueFault::Broken`] if a shared receive queue is in error.
     fn take_recv(&mut self) -> Result<Fetch<RecvWr>, QueueFault>;
 
-    /// Takes the next receive WQE of the shared queue that an XRC request names. The host keeps the
-    /// WQE's SGEs, and in mind whose it is: its completion goes to that queue's CQ.
+    /// Takes the next receive WQE of the shared receive queue that an XRC request names. The host
+    /// keeps the SGEs and remembers the queue: the completion goes to that queue's CQ.
     ///
     /// # Errors
     ///
-    /// Any.
+    /// Returns any [`QueueFault`].
     fn take_xrc_recv(&mut self, _srqn: Srqn) -> Result<Fetch<RecvWr>, QueueFault> {
         Err(QueueFault::Unknown)
     }
 
-    /// Whether the shared queue from which `take_xrc_recv` took last is there still.
+    /// Returns whether the shared receive queue that `take_xrc_recv` used last still exists.
     fn has_named_queue(&self) -> bool {
         true
     }
 
-    /// The QP no longer needs the SGEs of `slot`.
+    /// Ends the use of the SGEs of `slot`.
     fn release_recv(&mut self, slot: RecvSlot);
 
-    /// Copies the payload to `offset` bytes into the slot's SGEs.
+    /// Copies the payload into the SGEs of `slot`, from byte `offset`.
     ///
-    /// That of a datagram goes behind [`crate::wire::grh::GRH_LEN`] bytes, which the host fills
-    /// with the global route header; the engine asks for it even if the payload is empty.
+    /// The payload of a datagram starts after [`crate::wire::grh::GRH_LEN`] bytes, which the host
+    /// fills with the global route header. For a datagram the engine makes this call even if the
+    /// payload is empty.
     ///
     /// # Errors
     ///
-    /// [`ScatterFault`]; with `LocProtErr`, `LocLenErr`.
+    /// Returns [`ScatterFault::Failed`] with `LocProtErr` or `LocLenErr`, or
+    /// [`ScatterFault::Retry`].
     fn scatter_recv(&mut self, slot: RecvSlot, offset: u32) -> Result<(), ScatterFault>;
 }
 
-/// The memory that peers may reach through this QP's protection domain; of an XRC target, through
-/// that of the shared queue which the packet being handled names (IBTA annex A14). One that its
-/// domain doesn't have is [`AccessFault::NoQueue`].
+/// The memory that peers can access through this QP's protection domain.
+///
+/// For an XRC target, the protection domain is that of the shared receive queue that the current
+/// packet names (IBTA annex A14). If the XRC domain lacks that queue, each access fails with
+/// [`AccessFault::NoQueue`].
 pub trait Memory {
-    /// Checks a whole range before its first byte is touched. Not called for zero lengths.
+    /// Checks a whole range before its first byte is accessed. The engine doesn't call this for a
+    /// length of zero.
     ///
     /// # Errors
     ///
-    /// [`AccessFault`].
+    /// Returns any [`AccessFault`].
     fn check_remote(
         &mut self,
         rkey: Rkey,
@@ -175,33 +196,33 @@ pub trait Memory {
         access: RemoteAccess,
     ) -> Result<(), AccessFault>;
 
-    /// Copies the payload to `va`. Key, range and permission are checked again: they may have been
-    /// revoked since the message's first packet.
+    /// Copies the payload to `va`. Checks key, range and permission again, since they may have been
+    /// revoked after the first packet of the message.
     ///
     /// # Errors
     ///
-    /// [`AccessFault`].
+    /// Returns any [`AccessFault`].
     fn write_remote(&mut self, rkey: Rkey, va: u64) -> Result<(), AccessFault>;
 
-    /// Carries out an atomic on 8 aligned bytes and returns the original value (host order).
+    /// Carries out an atomic on 8 aligned bytes and returns the original value, in host byte order.
     ///
     /// # Errors
     ///
-    /// [`AccessFault`].
+    /// Returns any [`AccessFault`].
     fn atomic_remote(&mut self, rkey: Rkey, va: u64, op: AtomicOp) -> Result<u64, AccessFault>;
 
-    /// Stores the 8 payload bytes to `va` in one piece (ATOMIC WRITE).
+    /// Stores the 8 payload bytes of an ATOMIC WRITE to `va` in one piece.
     ///
     /// # Errors
     ///
-    /// [`AccessFault`].
+    /// Returns any [`AccessFault`].
     fn atomic_write_remote(&mut self, rkey: Rkey, va: u64) -> Result<(), AccessFault>;
 
-    /// Makes a range durable or visible.
+    /// Makes a range durable or visible, as `kind` says.
     ///
     /// # Errors
     ///
-    /// [`AccessFault`].
+    /// Returns any [`AccessFault`].
     fn flush_remote(
         &mut self,
         rkey: Rkey,
@@ -210,87 +231,90 @@ pub trait Memory {
         kind: FlushKind,
     ) -> Result<(), AccessFault>;
 
-    /// Invalidates a key because a SEND WITH INVALIDATE asked for it.
+    /// Invalidates the key that a SEND with invalidate names.
     ///
     /// # Errors
     ///
-    /// [`AccessFault::Denied`].
+    /// Returns [`AccessFault::Denied`] if the key can't be invalidated.
     fn invalidate_remote(&mut self, rkey: Rkey) -> Result<(), AccessFault>;
 }
 
-/// An asynchronous event of the QP; delivered by the host outside all locks.
+/// An asynchronous event of the QP. The host delivers it after it has dropped all locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// `IB_EVENT_COMM_EST`: a request was carried out while in RTR.
+    /// `IB_EVENT_COMM_EST`: the QP carried out a request in RTR.
     CommEst,
-    /// `IB_EVENT_SQ_DRAINED`.
+    /// `IB_EVENT_SQ_DRAINED`: the send queue has drained in SQD.
     SqDrained,
-    /// `IB_EVENT_QP_FATAL`.
+    /// `IB_EVENT_QP_FATAL`: an error of this host broke the QP.
     QpFatal,
-    /// `IB_EVENT_QP_REQ_ERR`: a malformed request came.
+    /// `IB_EVENT_QP_REQ_ERR`: a malformed request broke the QP.
     QpReqErr,
-    /// `IB_EVENT_QP_ACCESS_ERR`: a request without access rights came.
+    /// `IB_EVENT_QP_ACCESS_ERR`: a request without access rights broke the QP.
     QpAccessErr,
-    /// `IB_EVENT_QP_LAST_WQE_REACHED`.
+    /// `IB_EVENT_QP_LAST_WQE_REACHED`: the QP takes no more from its shared receive queue.
     LastWqeReached,
 }
 
-/// What the engine counts; the host keeps the counters (names of `rdma statistic`).
+/// A counter of the engine. The host keeps the values (`rdma statistic`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Count {
-    /// A request that was already carried out came again.
+    /// Received requests that were carried out before.
     DuplicateRequest,
-    /// A request came ahead of its turn.
+    /// Received requests ahead of the expected PSN.
     OutOfSeqRequest,
-    /// An RNR NAK came.
+    /// Received RNR NAKs.
     RcvdRnrErr,
-    /// An RNR NAK was sent.
+    /// Sent RNR NAKs.
     SendRnrErr,
-    /// A sequence-error NAK came.
+    /// Received NAKs of the code "PSN sequence error".
     RcvdSeqErr,
-    /// An acknowledgement was deferred.
+    /// Acknowledgements that were due, and that a later one replaced before they were sent.
     AckDeferred,
-    /// Retries were exceeded.
+    /// Requests that failed because the transport retries were exceeded.
     RetryExceeded,
-    /// RNR retries were exceeded.
+    /// Requests that failed because the RNR retries were exceeded.
     RnrRetryExceeded,
-    /// The requester went back.
+    /// Transport retries: the requester sent again from the oldest unacknowledged packet.
     CompleterRetry,
-    /// A packet could not be sent.
+    /// Packets that could not be sent.
     SendErr,
-    /// A SEND was completed.
+    /// Completed SENDs.
     RdmaSends,
-    /// A message was received.
+    /// Received messages.
     RdmaRecvs,
-    /// A packet was dropped, for this reason.
+    /// Packets that the QP dropped for this reason.
     Dropped(QpDropReason),
 }
 
-/// Why a queue pair drops a packet that reached it. What a NAK or an RNR NAK tells the peer of, and
-/// requests ahead of their turn or behind it, are counted under names of their own.
+/// The reason why a queue pair dropped a packet.
+///
+/// Requests that lead to a NAK or an RNR NAK, requests ahead of the expected PSN and duplicates
+/// have counters of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QpDropReason {
-    /// It is of another transport service (IBTA 1.x §9.6.1.4).
+    /// The packet is of another transport service (IBTA 1.x §9.6.1.4).
     Service,
-    /// The QP's state takes none such (§10.3.1).
+    /// The QP's state admits no such packet (§10.3.1).
     State,
-    /// Its partition isn't the QP's (§9.6.1.1.3).
+    /// The packet's partition isn't the QP's (§9.6.1.1.3).
     Pkey,
-    /// Its Q_Key isn't the QP's (§9.6.1.1.4).
+    /// The packet's Q_Key isn't the QP's (§9.6.1.1.4).
     Qkey,
-    /// A message that nobody acknowledges found no receive WQE.
+    /// A message of an unreliable service found no receive WQE.
     NoReceive,
-    /// A message that nobody acknowledges doesn't fit the receive WQE.
+    /// A message of an unreliable service doesn't fit the receive WQE.
     TooLong,
-    /// It is out of place, or of a wrong length or operation, and can't be told so.
+    /// The packet is out of order, or its length or operation is wrong, and the service has no
+    /// NAKs.
     Invalid,
-    /// It names memory that it may not access, and can't be told so.
+    /// The packet names memory that it may not access, and the service has no NAKs.
     Access,
-    /// It answers nothing that is in flight.
+    /// The response answers no request in flight.
     Unasked,
 }
 
-/// Where completions, events and counts go.
+/// The sink of completions, events and counts.
 pub trait Completions {
     /// Pushes a completion to the send CQ.
     fn complete_send(&mut self, wc: SendWc);
@@ -298,11 +322,11 @@ pub trait Completions {
     fn complete_recv(&mut self, wc: RecvWc);
     /// Queues an asynchronous event.
     fn raise(&mut self, event: Event);
-    /// Counts.
+    /// Increments the counter `what`.
     fn count(&mut self, what: Count);
 }
 
-/// All of the surroundings of one QP.
+/// All that the engine needs from the host of one QP.
 pub trait Host: SendQueue + RecvQueue + Memory + Completions {}
 
 impl<T: SendQueue + RecvQueue + Memory + Completions> Host for T {}

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Identifiers as newtypes, so that none can stand in for another.
+//! Identifiers as newtypes, so that the compiler refuses one in place of another.
 
 /// A queue pair number: 24 bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Qpn(u32);
 
 impl Qpn {
-    /// The number of the general service interface (QP1).
+    /// Number of the general service interface (QP1).
     pub const GSI: Self = Self(1);
-    /// The destination of multicast packets (IBTA 1.x §9.6.1).
+    /// Destination QPN of multicast packets (IBTA 1.x §9.6.1).
     pub const MULTICAST: Self = Self(0xff_ffff);
 
-    /// Keeps the low 24 bits of `raw`.
+    /// Creates a number from the low 24 bits of `raw`.
     pub const fn new(raw: u32) -> Self {
         Self(raw & 0xff_ffff)
     }
 
-    /// The number, below 2²⁴.
+    /// Returns the number, below 2²⁴.
     pub const fn get(self) -> u32 {
         self.0
     }
@@ -28,18 +28,18 @@ impl Qpn {
 pub struct Srqn(u32);
 
 impl Srqn {
-    /// Keeps the low 24 bits of `raw`.
+    /// Creates a number from the low 24 bits of `raw`.
     pub const fn new(raw: u32) -> Self {
         Self(raw & 0xff_ffff)
     }
 
-    /// The number, below 2²⁴.
+    /// Returns the number, below 2²⁴.
     pub const fn get(self) -> u32 {
         self.0
     }
 }
 
-/// A partition key.
+/// A partition key: a 15-bit number, and the membership in the top bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pkey(pub u16);
 
@@ -47,13 +47,13 @@ impl Pkey {
     /// The default partition, full member: the only entry of a RoCE port's table.
     pub const DEFAULT: Self = Self(0xffff);
 
-    /// The keys name the same partition; the top bit, membership, is left out.
+    /// Returns whether both keys name the same partition. Ignores the top bit, the membership.
     pub const fn matches(self, other: Self) -> bool {
         (self.0 ^ other.0) & 0x7fff == 0
     }
 }
 
-/// A queue key, which guards datagram QPs.
+/// A queue key, which a datagram must carry to be received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Qkey(pub u32);
 
@@ -65,6 +65,6 @@ pub struct Rkey(pub u32);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Lkey(pub u32);
 
-/// Immediate data, in host order.
+/// Immediate data, in host byte order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Imm(pub u32);

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A sans-IO RoCEv2 engine: wire format, requester, responder and queue pair states.
+//! A sans-IO RoCEv2 protocol engine: wire format, requester, responder and queue pair states.
 //!
-//! The engine has no clock, no allocator, no locks and no kernel types. Time comes in as an
-//! [`time::Instant`]; what it needs of its surroundings it asks through the traits of [`host`];
-//! packets to send are fetched with [`qp::Qp::poll_transmit`].
+//! The engine has no clock, no allocator, no locks and no kernel types. Its host passes the time as
+//! a [`time::Instant`], implements the traits of [`host`], and fetches the packets to send with
+//! [`qp::Qp::poll_transmit`]. The host is the driver, or a test.
 //!
-//! The order of calls is: any number of [`qp::Qp::handle_packet`], [`qp::Qp::handle_timeout`],
-//! [`qp::Qp::modify`]; after each of them, and after work was posted, call
-//! [`qp::Qp::poll_transmit`] until it returns `None`, then [`qp::Qp::poll_timeout`] to learn when
-//! to call next at the latest. A host that stops before the `None` calls [`qp::Qp::begin_turn`] before it
-//! goes on.
+//! The host feeds the engine with any number of calls of [`qp::Qp::handle_packet`],
+//! [`qp::Qp::handle_timeout`] and [`qp::Qp::modify`]. After each of them, and after it posted work,
+//! it calls [`qp::Qp::poll_transmit`] until that returns `None`. Then it calls
+//! [`qp::Qp::poll_timeout`], which returns the latest time of the next call. A host that stops
+//! polling before the `None` calls [`qp::Qp::begin_turn`] before it polls again.
 
 #![no_std]
 #![forbid(unsafe_code)]

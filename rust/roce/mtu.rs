@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Path MTUs: the five payload sizes that a packet may be cut to.
+//! Path MTUs: the five sizes of the payload of a full packet.
 
 /// A path MTU; the discriminants are those of `enum ib_mtu`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -27,17 +27,17 @@ impl Mtu {
         Self::Bytes4096,
     ];
 
-    /// The MTU of this `enum ib_mtu` value.
+    /// Returns the MTU with this `enum ib_mtu` value, 1–5. Returns `None` for other values.
     pub fn from_raw(raw: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|mtu| *mtu as u32 == raw)
     }
 
-    /// The largest MTU of at most `bytes` bytes of payload.
+    /// Returns the largest MTU of at most `bytes` bytes. Returns `None` below 256 bytes.
     pub fn fitting(bytes: u32) -> Option<Self> {
         Self::ALL.into_iter().rev().find(|mtu| mtu.bytes() <= bytes)
     }
 
-    /// Payload bytes of a full packet.
+    /// Returns the number of payload bytes of a full packet.
     pub const fn bytes(self) -> u32 {
         128u32 << (self as u32)
     }

@@ -2,51 +2,53 @@
 
 //! Packet sequence numbers: 24-bit serial numbers (IBTA 1.x §9.7.2).
 
-/// A packet sequence number. It wraps, so it has no `Ord`: compare with [`Psn::since`].
+/// A packet sequence number, 24 bits. Its order is circular, so there is no `Ord`: see
+/// [`Psn::since`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Psn(u32);
 
 impl Psn {
     const MASK: u32 = 0xff_ffff;
 
-    /// Keeps the low 24 bits of `raw`.
+    /// Creates a number from the low 24 bits of `raw`.
     pub const fn new(raw: u32) -> Self {
         Self(raw & Self::MASK)
     }
 
-    /// The number, below 2²⁴.
+    /// Returns the number, below 2²⁴.
     pub const fn get(self) -> u32 {
         self.0
     }
 
-    /// The number `n` packets later.
+    /// Returns the number `n` packets later.
     pub const fn plus(self, n: u32) -> Self {
         Self::new(self.0.wrapping_add(n))
     }
 
-    /// The number `n` packets earlier.
+    /// Returns the number `n` packets earlier.
     pub const fn minus(self, n: u32) -> Self {
         Self::new(self.0.wrapping_sub(n))
     }
 
-    /// The next number.
+    /// Returns the next number.
     pub const fn next(self) -> Self {
         self.plus(1)
     }
 
-    /// How far `self` is ahead of `other`: −2²³ … 2²³−1, negative if it is behind.
+    /// Returns how far `self` is ahead of `other`, −2²³ … 2²³−1. The result is negative if `self`
+    /// is behind.
     pub const fn since(self, other: Self) -> i32 {
         // Shifting the 24-bit difference to the top and back extends its sign.
         (self.0.wrapping_sub(other.0) << 8) as i32 >> 8
     }
 
-    /// How many packets `self` comes after `earlier`, which must not be the later one:
-    /// 0 … 2²⁴−1.
+    /// Returns how many packets `self` comes after `earlier`, 0 … 2²⁴−1. `self` must not be the
+    /// earlier one of the two.
     pub const fn ahead_of(self, earlier: Self) -> u32 {
         self.0.wrapping_sub(earlier.0) & Self::MASK
     }
 
-    /// `self` comes before `other`.
+    /// Returns whether `self` comes before `other`.
     pub const fn before(self, other: Self) -> bool {
         self.since(other) < 0
     }

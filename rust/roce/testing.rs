@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A host and QPs for unit tests of the send side: queues, memory and completions as plain vectors,
-//! with faults on demand.
+//! A mock host and QPs for unit tests of the send side. Queues, memory and completions are vectors.
+//! Faults can be injected.
 
 use std::collections::VecDeque;
 use std::vec;
@@ -22,58 +22,58 @@ use crate::wr::{AtomicOp, FlushKind, LocalOp, RecvSlot, RecvWr, SendOp, SendSlot
 
 /// The key of [`MockHost::memory`].
 pub(crate) const RKEY: Rkey = Rkey(0x1234);
-/// The only shared queue of the XRC domain that works: its WQEs are [`MockHost::recvs`].
+/// The only working shared receive queue of the XRC domain: its WQEs are [`MockHost::recvs`].
 pub(crate) const SRQN: Srqn = Srqn::new(0x5);
-/// One that is in error.
+/// A shared receive queue of the XRC domain that is in error.
 pub(crate) const BROKEN_SRQN: Srqn = Srqn::new(0xbad);
-/// Where [`MockHost::memory`] starts.
+/// Virtual address of the first byte of [`MockHost::memory`].
 pub(crate) const BASE: u64 = 0x10_0000;
-/// How many bytes it has.
+/// Length of [`MockHost::memory`] in bytes.
 pub(crate) const MEMORY: usize = 1 << 16;
 
-/// The surroundings of one QP.
+/// The host of one QP.
 pub(crate) struct MockHost {
-    /// What `take_send` hands out.
+    /// The WQEs that `take_send` returns.
     pub sends: VecDeque<Fetch<SendWr>>,
-    /// The slots given back, in order.
+    /// The slots that were given back, in order.
     pub retired: Vec<SendSlot>,
-    /// The payload of each send slot; also where answers are scattered to.
+    /// The payload of each send slot, which is also the destination of responses.
     pub send_buffers: Vec<Vec<u8>>,
-    /// Fails `check_send`, `scatter_send`, `scatter_atomic` and `execute_local`.
+    /// Status with which `check_send`, `scatter_send`, `scatter_atomic` and `execute_local` fail.
     pub send_fault: Option<WcStatus>,
-    /// The local operations carried out.
+    /// The local operations that were carried out.
     pub executed: Vec<LocalOp>,
-    /// What `take_recv` hands out.
+    /// The WQEs that `take_recv` returns.
     pub recvs: VecDeque<Fetch<RecvWr>>,
-    /// Fails `take_recv`: the shared queue is in error.
+    /// Makes `take_recv` fail: the shared receive queue is in error.
     pub srq_broken: bool,
-    /// The receive slots released, in order.
+    /// The receive slots that were released, in order.
     pub released: Vec<RecvSlot>,
     /// The buffer of each receive slot.
     pub recv_buffers: Vec<Vec<u8>>,
-    /// Fails `scatter_recv`.
+    /// Status with which `scatter_recv` fails.
     pub recv_fault: Option<WcStatus>,
-    /// Nothing can be scattered for the present.
+    /// No local buffer is resident at the moment.
     pub absent: bool,
-    /// The payload of the packet being handled.
+    /// The payload of the current packet.
     pub payload: Vec<u8>,
-    /// What peers may reach, from [`BASE`] with [`RKEY`].
+    /// Memory that peers can access, from [`BASE`] with [`RKEY`].
     pub memory: Vec<u8>,
-    /// Fails every access of a peer.
+    /// Fault with which every access of a peer fails.
     pub access_fault: Option<AccessFault>,
     /// The keys that peers invalidated.
     pub invalidated: Vec<Rkey>,
     /// The ranges that peers flushed.
     pub flushed: Vec<(u64, u32, FlushKind)>,
-    /// How often `check_remote` was called.
+    /// Number of calls of `check_remote`.
     pub checks: u32,
     /// The send CQ.
     pub send_wcs: Vec<SendWc>,
     /// The receive CQ.
     pub recv_wcs: Vec<RecvWc>,
-    /// Events raised.
+    /// The events that were raised.
     pub events: Vec<Event>,
-    /// Things counted.
+    /// The counters that were incremented.
     pub counts: Vec<Count>,
 }
 
@@ -104,12 +104,12 @@ impl MockHost {
         }
     }
 
-    /// Posts a signaled send request; the slot and the cookie are its number, from 0.
+    /// Posts a signaled send request. The slot and the `wr_id` are its number, from 0.
     pub(crate) fn post_send(&mut self, op: SendOp, payload: Vec<u8>) -> SendSlot {
         self.post_send_with(op, payload, |_| ())
     }
 
-    /// Posts a send request after `change` has had its way with it.
+    /// Posts a send request that `change` has modified.
     pub(crate) fn post_send_with(
         &mut self,
         op: SendOp,
@@ -133,7 +133,7 @@ impl MockHost {
         wr.slot
     }
 
-    /// Posts a receive buffer; the slot and the cookie are its number, from 0.
+    /// Posts a receive buffer. The slot and the `wr_id` are its number, from 0.
     pub(crate) fn post_recv(&mut self, length: u32) -> RecvSlot {
         let number = self.recv_buffers.len() as u32;
         self.recv_buffers.push(vec![0; length as usize]);
@@ -145,13 +145,13 @@ impl MockHost {
         RecvSlot(number)
     }
 
-    /// The send completions so far: cookie and status.
+    /// Returns the send completions so far: `wr_id` and status.
     pub(crate) fn sent(&self) -> Vec<(u64, WcStatus)> {
         let pair = |wc: &SendWc| (wc.wr_id, wc.status);
         self.send_wcs.iter().map(pair).collect()
     }
 
-    /// How often `what` was counted.
+    /// Returns how often `what` was counted.
     pub(crate) fn count_of(&self, what: Count) -> usize {
         self.counts.iter().filter(|count| **count == what).count()
     }
@@ -317,10 +317,10 @@ impl Completions for MockHost {
     }
 }
 
-/// A QP as tests make it.
+/// The type of QP that the tests use.
 pub(crate) type TestQp = Qp<Vec<SendWqe>, Vec<Replay>>;
 
-/// A QP in RESET whose window holds `window` WQEs and which remembers 16 requests.
+/// Creates a QP in RESET whose window holds `window` WQEs and which remembers 16 answers.
 pub(crate) fn qp(kind: QpKind, window: usize) -> TestQp {
     let config = Config {
         kind,
@@ -339,7 +339,7 @@ fn is_connected(kind: QpKind) -> bool {
     kind.is_reliable() || kind == QpKind::Uc
 }
 
-/// What brings a QP of `kind` to INIT.
+/// Returns the attributes that bring a QP of `kind` to INIT.
 pub(crate) fn to_init(kind: QpKind) -> Attrs {
     let connected = is_connected(kind);
     Attrs {
@@ -358,7 +358,8 @@ pub(crate) fn to_init(kind: QpKind) -> Attrs {
     }
 }
 
-/// What brings a QP of `kind` from INIT to RTR: path MTU 1,024, 4 remembered requests.
+/// Returns the attributes that bring a QP of `kind` from INIT to RTR: path MTU 1,024, 4 remembered
+/// answers.
 pub(crate) fn to_rtr(kind: QpKind, rq_psn: Psn) -> Attrs {
     let connected = is_connected(kind);
     let serves = matches!(kind, QpKind::Rc | QpKind::XrcTgt);
@@ -374,8 +375,8 @@ pub(crate) fn to_rtr(kind: QpKind, rq_psn: Psn) -> Attrs {
     }
 }
 
-/// What brings a QP of `kind` from RTR to RTS: timeout 14 (67 ms), 3 retries, 2 RNR retries, 4
-/// READs and atomics.
+/// Returns the attributes that bring a QP of `kind` from RTR to RTS: timeout 14 (67 ms), 3 retries,
+/// 2 RNR retries, 4 READs and atomics.
 pub(crate) fn to_rts(kind: QpKind, sq_psn: Psn) -> Attrs {
     let reliable = matches!(kind, QpKind::Rc | QpKind::XrcIni);
     Attrs {
@@ -389,7 +390,7 @@ pub(crate) fn to_rts(kind: QpKind, sq_psn: Psn) -> Attrs {
     }
 }
 
-/// A QP in RTS that starts with these PSNs.
+/// Creates a QP in RTS with these initial PSNs.
 pub(crate) fn connected(kind: QpKind, rq_psn: Psn, sq_psn: Psn, host: &mut MockHost) -> TestQp {
     let mut qp = qp(kind, 8);
     for attrs in [to_init(kind), to_rtr(kind, rq_psn), to_rts(kind, sq_psn)] {
@@ -398,7 +399,7 @@ pub(crate) fn connected(kind: QpKind, rq_psn: Psn, sq_psn: Psn, host: &mut MockH
     qp
 }
 
-/// Everything that `qp` sends at `now`.
+/// Returns all packets that `qp` sends at `now`.
 pub(crate) fn drain(qp: &mut TestQp, now: Instant, host: &mut MockHost) -> Vec<Transmit> {
     std::iter::from_fn(|| qp.poll_transmit(now, host)).collect()
 }

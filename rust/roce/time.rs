@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Time as the engine sees it: a monotonic clock in nanoseconds, read by the host.
+//! Time as the engine sees it: nanoseconds of a monotonic clock, which the host reads.
 
 /// A point of the host's monotonic clock, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -11,7 +11,7 @@ pub struct Instant(pub u64);
 pub struct Duration(pub u64);
 
 impl Instant {
-    /// The instant `span` later; the clock's end if that would pass it.
+    /// Returns the instant `span` later, at most the last one that fits 64 bits.
     pub const fn after(self, span: Duration) -> Self {
         Self(self.0.saturating_add(span.0))
     }

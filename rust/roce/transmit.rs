@@ -1,45 +1,51 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A packet to send: typed headers, and the name of its payload.
+//! A packet to send: typed headers, and the place of its payload.
 
 use crate::ids::{Rkey, Srqn};
 use crate::wire::packet::Packet;
 use crate::wr::SendSlot;
 
-/// Where the payload of an outgoing packet lies. Its length is `packet.payload_len`.
+/// The place of the payload of an outgoing packet. The length of the payload is
+/// `packet.payload_len`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// There is none.
+    /// The packet has no payload.
     None,
-    /// `offset` bytes into the SGEs or the inline payload of a send WQE.
+    /// The payload lies `offset` bytes into the SGEs or the inline payload of a send WQE.
     Send {
-        /// The WQE.
+        /// The host's name for the send WQE.
         slot: SendSlot,
-        /// Offset of the first byte in the message.
+        /// Offset in the message of the first payload byte.
         offset: u32,
     },
-    /// The responder's memory (a READ response).
+    /// The payload of a READ response, in the responder's memory.
     Remote {
-        /// The key of the request.
+        /// Remote key that the READ request named.
         rkey: Rkey,
-        /// Virtual address of the first byte.
+        /// Virtual address of the first payload byte.
         va: u64,
-        /// Of XRC, the shared queue that the request named: its protection domain's memory.
+        /// The shared receive queue that an XRC request named. The memory is that of its protection
+        /// domain. `None` for other services.
         srqn: Option<Srqn>,
     },
 }
 
-/// A packet to send. The host resolves `source`, appends pad and ICRC and sends it. If it can't
-/// resolve the source it calls [`crate::qp::Qp::transmit_failed`], before it polls for the next
-/// packet: UC and datagram WQEs complete in that poll. If the packet didn't leave for want of memory or queue
-/// space it calls [`crate::qp::Qp::transmit_dropped`] then.
+/// A packet to send. The host reads the payload at `source`, appends pad and ICRC and sends the
+/// packet.
+///
+/// A host that can't read the payload calls [`crate::qp::Qp::transmit_failed`]. A host that knows
+/// that the packet didn't leave, for lack of memory or of queue space, calls
+/// [`crate::qp::Qp::transmit_dropped`]. It makes either call before it polls for the next packet:
+/// UC and datagram WQEs complete in that poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transmit {
-    /// The headers.
+    /// Headers, and the length of the payload.
     pub packet: Packet,
-    /// The payload.
+    /// Place of the payload.
     pub source: Source,
-    /// It was sent before. A host that lends pages to the network had better copy the payload of
-    /// this one: memory that changes while a packet leaves spoils its ICRC, and would again.
+    /// A copy of the packet was sent before. A host that passes pages to the network without
+    /// copying should copy the payload of this packet: memory that changes between the computation
+    /// of the ICRC and the transmission makes the ICRC wrong, and would do so again.
     pub retransmission: bool,
 }

@@ -1,28 +1,28 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Completions: what the engine reports of a finished work request.
+//! Completions: the engine's reports about finished work requests.
 
 use crate::ids::{Imm, Qpn, Rkey};
 
-/// The status of a completion; the discriminants are those of `enum ib_wc_status`.
+/// Status of a completion. The discriminants are those of `enum ib_wc_status`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum WcStatus {
     /// The operation took place.
     Success = 0,
-    /// A message was longer than the buffer, or than 2³¹ bytes.
+    /// A message was longer than its buffer, or than 2³¹ bytes.
     LocLenErr = 1,
-    /// The work request could not be carried out by this QP.
+    /// This QP can't carry out the work request.
     LocQpOpErr = 2,
     /// A local key, range or permission was wrong.
     LocProtErr = 4,
-    /// The QP entered the error state first.
+    /// The QP entered the error state before the work request was carried out.
     WrFlushErr = 5,
     /// A memory window could not be bound.
     MwBindErr = 6,
     /// The responder violated the protocol.
     BadRespErr = 7,
-    /// A local access error while executing an incoming request.
+    /// A peer's request broke the QP because it had no access to the memory that it named.
     LocAccessErr = 8,
     /// The responder found the request malformed.
     RemInvReqErr = 9,
@@ -34,13 +34,13 @@ pub enum WcStatus {
     RetryExcErr = 12,
     /// The RNR retry count was exceeded.
     RnrRetryExcErr = 13,
-    /// The responder found the request in violation of XRC.
+    /// The responder found that the request violates XRC.
     RemInvRdReqErr = 15,
     /// An internal error of the provider.
     GeneralErr = 21,
 }
 
-/// The operation of a completion; the discriminants are those of `enum ib_wc_opcode`.
+/// Operation of a completion. The discriminants are those of `enum ib_wc_opcode`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum WcOpcode {
@@ -70,47 +70,47 @@ pub enum WcOpcode {
     RecvRdmaWithImm = 129,
 }
 
-/// What a received message carried besides its payload.
+/// Part of a received message besides its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecvExtra {
-    /// Nothing.
+    /// The message carried nothing else.
     None,
     /// Immediate data.
     Imm(Imm),
-    /// A key that the message invalidated.
+    /// The remote key that the message invalidated.
     Invalidated(Rkey),
 }
 
-/// A completion of the send queue.
+/// A completion for the send CQ (`struct ib_wc`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendWc {
-    /// The work request's cookie.
+    /// The `wr_id` of the work request.
     pub wr_id: u64,
-    /// How it ended.
+    /// Result of the work request.
     pub status: WcStatus,
-    /// What it did.
+    /// Operation of the work request.
     pub opcode: WcOpcode,
-    /// Bytes moved by a READ or atomic; the message length otherwise.
+    /// Number of bytes that a READ or an atomic moved. Length of the message for other operations.
     pub byte_len: u32,
 }
 
-/// A completion of the receive queue.
+/// A completion for the receive CQ (`struct ib_wc`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecvWc {
-    /// The work request's cookie.
+    /// The `wr_id` of the work request.
     pub wr_id: u64,
-    /// How it ended.
+    /// Result of the work request.
     pub status: WcStatus,
-    /// SEND or WRITE WITH IMMEDIATE.
+    /// SEND or RDMA WRITE with immediate.
     pub opcode: WcOpcode,
-    /// Bytes received.
+    /// Number of bytes received. Includes the 40 bytes of the global route header of a datagram.
     pub byte_len: u32,
     /// Immediate data or invalidated key.
     pub extra: RecvExtra,
-    /// The sender's QP (datagrams; otherwise the connected peer).
+    /// The sender's QP. For connections, the connected peer.
     pub src_qp: Qpn,
     /// The sender asked for a solicited event.
     pub solicited: bool,
-    /// The buffer starts with a 40-byte global route header (datagrams only).
+    /// The buffer starts with a 40-byte global route header, as those of datagrams do.
     pub grh: bool,
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Work requests as the engine sees them: already copied out of the ring and validated by the host.
+//! Work requests as the engine sees them: the host has copied them out of the ring and validated
+//! them.
 
 use crate::ids::{Imm, Lkey, Qkey, Qpn, Rkey, Srqn};
 
@@ -8,89 +9,90 @@ use crate::ids::{Imm, Lkey, Qkey, Qpn, Rkey, Srqn};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendSlot(pub u32);
 
-/// The host's name for the receive WQE that a QP holds.
+/// The host's name for a receive WQE that a QP has taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecvSlot(pub u32);
 
-/// What follows a SEND's payload.
+/// Part of a SEND after its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendTail {
-    /// Nothing.
+    /// The SEND carries nothing else.
     Plain,
     /// Immediate data.
     Imm(Imm),
-    /// A key that the responder shall invalidate.
+    /// A remote key for the responder to invalidate.
     Invalidate(Rkey),
 }
 
-/// A range of the peer's memory; its length is that of the work request.
+/// A range of the peer's memory. Its length is that of the work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteAddr {
     /// Virtual address at the peer.
     pub va: u64,
-    /// The key that grants access.
+    /// Key that grants access to the range.
     pub rkey: Rkey,
 }
 
-/// Where a datagram goes. The address itself (AH) stays with the host, under the slot.
+/// Destination of a datagram. The host keeps the address handle, under the work request's slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UdDest {
     /// Destination QP.
     pub qpn: Qpn,
-    /// Queue key to send.
+    /// Queue key of the packet. If its top bit is set, the packet carries the QP's own queue key.
     pub qkey: Qkey,
 }
 
-/// An operation that involves no peer.
+/// An operation that sends no packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LocalOp {
-    /// Invalidates a region's or window's key.
+    /// Invalidates the key of a memory region or window.
     Invalidate(Lkey),
-    /// Registers a fast memory region; the particulars stay with the host, under the slot.
+    /// Registers a fast memory region. The host keeps the parameters, under the work request's
+    /// slot.
     RegMr,
-    /// Binds a memory window; the particulars stay with the host, under the slot.
+    /// Binds a memory window. The host keeps the parameters, under the work request's slot.
     BindMw,
 }
 
-/// A memory operation that is atomic at the responder.
+/// An operation on one 8-byte word of the responder's memory, atomic there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtomicOp {
-    /// Stores `swap` where the old value equals `compare`.
+    /// Stores `swap` if the old value equals `compare`.
     CompareSwap {
         /// Expected value.
         compare: u64,
         /// New value.
         swap: u64,
     },
-    /// Adds, wrapping.
+    /// Adds `add`. The sum wraps.
     FetchAdd {
         /// The addend.
         add: u64,
     },
 }
 
-/// What FLUSH makes durable or visible.
+/// Placement and selectivity of a FLUSH (IBTA annex A19).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlushKind {
-    /// `IB_FLUSH_*` placement bits, as on the wire.
+    /// Placement: [`Self::GLOBAL`], [`Self::PERSISTENT`] or both, as on the wire (`IB_FLUSH_*`).
     pub placement: u8,
-    /// Selectivity level, as on the wire: 0 range, 1 whole region.
+    /// Selectivity level as on the wire: 0 for a range, 1 for the whole region.
     pub selectivity: u8,
 }
 
 impl FlushKind {
-    /// Placement: visible to all of the responder's host.
+    /// Placement bit: makes the data visible to all of the responder's host.
     pub const GLOBAL: u8 = 1;
-    /// Placement: durable.
+    /// Placement bit: makes the data durable.
     pub const PERSISTENT: u8 = 2;
 }
 
-/// The operation of a send work request.
+/// Operation of a send work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendOp {
-    /// SEND, with what follows it.
+    /// SEND on a connected QP.
     Send(SendTail),
-    /// A datagram.
+    /// SEND on a datagram QP, or a frame on a raw packet QP.
     Datagram(UdDest, Option<Imm>),
     /// RDMA WRITE, optionally with immediate data.
     Write(RemoteAddr, Option<Imm>),
@@ -102,38 +104,39 @@ pub enum SendOp {
     AtomicWrite(RemoteAddr),
     /// FLUSH.
     Flush(RemoteAddr, FlushKind),
-    /// No packet at all.
+    /// An operation that sends no packet.
     Local(LocalOp),
 }
 
-/// A send work request.
+/// A send work request (`struct ib_send_wr`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendWr {
-    /// The host's name for it; payload and SGEs are found under it.
+    /// The host's name for the work request. The host keeps payload and SGEs under it.
     pub slot: SendSlot,
-    /// The user's cookie.
+    /// The consumer's `wr_id`.
     pub wr_id: u64,
-    /// What to do.
+    /// Operation, with its operands.
     pub op: SendOp,
-    /// Message length in bytes: the sum of the SGEs, or of the inline payload; at most 2³¹.
+    /// Message length in bytes: the sum of the SGEs, or the length of the inline payload. At most
+    /// 2³¹.
     pub length: u32,
-    /// A completion is wanted also when the request succeeds.
+    /// The work request completes also if it succeeds (`IB_SEND_SIGNALED`).
     pub signaled: bool,
-    /// The peer's completion is a solicited one.
+    /// The peer's completion is a solicited one (`IB_SEND_SOLICITED`).
     pub solicited: bool,
-    /// Waits for all prior READs and atomics.
+    /// The request waits for all earlier READs and atomics (`IB_SEND_FENCE`).
     pub fence: bool,
-    /// The peer's shared receive queue (XRC only).
+    /// Number of the peer's shared receive queue. Used by XRC only.
     pub srqn: Srqn,
 }
 
-/// A receive work request held by the QP; its SGEs stay with the host, under the slot.
+/// A receive work request that the QP has taken. The host keeps its SGEs, under the slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecvWr {
-    /// The host's name for it.
+    /// The host's name for the work request.
     pub slot: RecvSlot,
-    /// The user's cookie.
+    /// The consumer's `wr_id`.
     pub wr_id: u64,
-    /// Bytes its SGEs hold.
+    /// Number of bytes that its SGEs hold.
     pub length: u32,
 }

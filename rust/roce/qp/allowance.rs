@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The bound of the work requests that a turn starts, finishes or flushes without sending a packet. The host bounds the
-//! packets of a turn.
+//! Limit on the work requests that a run starts, finishes or flushes without sending a packet.
+//!
+//! A run is a series of polls by one host. The host itself limits the packets of a run.
 
-/// Steps of each queue in a turn.
+/// Number of steps that each queue may take in a run.
 const STEPS: u32 = 64;
 
-/// Steps that may still be taken.
+/// Number of steps that may still be taken. One step starts, finishes or flushes one work request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Steps(pub(crate) u32);
 
 impl Steps {
-    /// Takes a step; `false` if none was left.
+    /// Takes one step. Returns `false` if none was left.
     #[inline]
     pub(crate) fn take(&mut self) -> bool {
         let left = self.0.checked_sub(1);
@@ -19,19 +20,19 @@ impl Steps {
         left.is_some()
     }
 
-    /// None is left.
+    /// Returns whether no step is left.
     #[inline]
     pub(crate) fn are_spent(self) -> bool {
         self.0 == 0
     }
 }
 
-/// The steps of a turn.
+/// The steps that are left in a run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Allowance {
-    /// Send WQEs that are started, finished or flushed.
+    /// Steps of the send queue: send WQEs that are started, finished or flushed.
     pub(super) sends: Steps,
-    /// Receive WQEs that are flushed.
+    /// Steps of the receive queue: receive WQEs that are flushed.
     pub(super) recvs: Steps,
 }
 

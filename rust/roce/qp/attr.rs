@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a QP is made of and what `modify_qp` may set.
+//! The attributes of a QP: those fixed at its creation, and those that `modify_qp` sets.
 
 use crate::ids::{Qkey, Qpn};
 use crate::mtu::Mtu;
 use crate::psn::Psn;
 use crate::wr::FlushKind;
 
-/// The transport of a QP.
+/// Transport service of a QP (`enum ib_qp_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QpKind {
     /// Reliable connection.
@@ -21,49 +21,51 @@ pub enum QpKind {
     /// Initiator of an extended reliable connection: sends requests and gets responses (IBTA annex
     /// A14).
     XrcIni,
-    /// Its target: carries requests out, with receives from the shared queues that they name.
+    /// Target of an extended reliable connection: carries out requests. Its receive WQEs come from
+    /// the shared receive queues that the requests name.
     XrcTgt,
-    /// Whole frames of the link layer, which the engine only takes from the send queue and completes:
-    /// they are its host's to send. A frame is a datagram to nobody.
+    /// Raw packet QP. It sends and receives whole L2 frames. The engine takes its send WQEs from
+    /// the queue and completes them; the host sends the frames. To the engine a frame is a datagram
+    /// without a destination.
     RawPacket,
 }
 
 impl QpKind {
-    /// Requests are acknowledged, and sent again until they are.
+    /// Returns whether requests are acknowledged, and sent again until they are.
     pub const fn is_reliable(self) -> bool {
         matches!(self, Self::Rc | Self::XrcIni | Self::XrcTgt)
     }
 
-    /// It has a send queue.
+    /// Returns whether the QP has a send queue.
     pub const fn has_requester(self) -> bool {
         !matches!(self, Self::XrcTgt)
     }
 
-    /// It has a receive queue, of its own or shared. An XRC target's receives come from wherever a
-    /// request says.
+    /// Returns whether the QP has a receive queue, its own or a shared one. An XRC target has none:
+    /// each request names the queue that it takes a WQE from.
     pub const fn has_receives(self) -> bool {
         !matches!(self, Self::XrcIni | Self::XrcTgt)
     }
 }
 
-/// Fixed at creation.
+/// Attributes that are fixed when the QP is created.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// The transport.
+    /// Transport service.
     pub kind: QpKind,
     /// The QP's own number.
     pub qpn: Qpn,
-    /// Receives from a shared receive queue.
+    /// The QP takes its receive WQEs from a shared receive queue.
     pub has_srq: bool,
-    /// The port's MTU: the largest payload of a datagram. Connected QPs use their path's.
+    /// MTU of the port: the largest payload of a datagram. Connected QPs use the path MTU instead.
     pub port_mtu: Mtu,
 }
 
-/// The states of a QP (IBTA 1.x §10.3.1); the discriminants are those of `enum ib_qp_state`.
+/// State of a QP (IBTA 1.x §10.3.1). The discriminants are those of `enum ib_qp_state`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum QpState {
-    /// Just created or reset.
+    /// The QP was just created or reset.
     Reset = 0,
     /// Receives may be posted.
     Init = 1,
@@ -71,16 +73,16 @@ pub enum QpState {
     Rtr = 2,
     /// Ready to send.
     Rts = 3,
-    /// Send queue draining or drained.
+    /// The send queue drains or has drained.
     Sqd = 4,
-    /// Send queue in error (UC, UD).
+    /// The send queue is in error (UC, UD).
     Sqe = 5,
-    /// Everything is flushed.
+    /// The QP is in error. All work requests are flushed.
     Err = 6,
 }
 
 impl QpState {
-    /// Requests are in flight, or may be.
+    /// Returns whether requests can be in flight in this state.
     pub fn sends(self) -> bool {
         match self {
             Self::Rts | Self::Sqd => true,
@@ -89,10 +91,10 @@ impl QpState {
     }
 }
 
-/// What remote peers may do, and whether: the QP's `qp_access_flags`.
+/// The operations that peers may do: the QP's `qp_access_flags`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RemoteRights {
-    /// RDMA WRITE (also ATOMIC WRITE).
+    /// RDMA WRITE, and also ATOMIC WRITE.
     pub write: bool,
     /// RDMA READ.
     pub read: bool,
@@ -105,7 +107,7 @@ pub struct RemoteRights {
 }
 
 impl RemoteRights {
-    /// Every placement that `kind` asks for is allowed.
+    /// Returns whether every placement that `kind` requests is allowed.
     pub const fn allow_flush(self, kind: FlushKind) -> bool {
         let global = kind.placement & FlushKind::GLOBAL == 0 || self.flush_global;
         let persistent = kind.placement & FlushKind::PERSISTENT == 0 || self.flush_persistent;
@@ -113,9 +115,9 @@ impl RemoteRights {
     }
 }
 
-/// The attributes of one `modify_qp` call: `None` where the mask bit is clear.
+/// The attributes of one `modify_qp` call. A field is `None` or `false` if its mask bit is clear.
 ///
-/// Address vectors stay with the host; the engine only learns that one was given.
+/// The host keeps the address vectors. The engine learns only that the call has one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attrs {
     /// `IB_QP_STATE`.
@@ -136,11 +138,11 @@ pub struct Attrs {
     pub av: bool,
     /// `IB_QP_PATH_MTU`.
     pub path_mtu: Option<Mtu>,
-    /// `IB_QP_TIMEOUT`: 4.096 µs · 2ᵗ, 0–31; 0 is never.
+    /// `IB_QP_TIMEOUT`: 4.096 µs · 2ᵗ, t = 0–31. 0 disables the timer.
     pub timeout: Option<u8>,
     /// `IB_QP_RETRY_CNT`: 0–7.
     pub retry_cnt: Option<u8>,
-    /// `IB_QP_RNR_RETRY`: 0–7; 7 is for ever.
+    /// `IB_QP_RNR_RETRY`: 0–7. 7 means without limit.
     pub rnr_retry: Option<u8>,
     /// `IB_QP_RQ_PSN`.
     pub rq_psn: Option<Psn>,
@@ -152,9 +154,9 @@ pub struct Attrs {
     pub min_rnr_timer: Option<u8>,
     /// `IB_QP_SQ_PSN`.
     pub sq_psn: Option<Psn>,
-    /// `IB_QP_MAX_DEST_RD_ATOMIC`: READs and atomics served at a time as responder.
+    /// `IB_QP_MAX_DEST_RD_ATOMIC`: READs and atomics that the responder serves at a time.
     pub max_dest_rd_atomic: Option<u8>,
-    /// `IB_QP_PATH_MIG_STATE`: accepted where the table allows it and otherwise without effect.
+    /// `IB_QP_PATH_MIG_STATE`: accepted in the transitions that allow it, without effect.
     pub path_mig_state: bool,
     /// `IB_QP_CAP`: resizing is never supported.
     pub cap: bool,
@@ -164,32 +166,32 @@ pub struct Attrs {
     pub rate_limit: bool,
 }
 
-/// The attributes that `modify_qp` has set and that both sides of a QP read.
+/// The attributes that `modify_qp` has set and that both the requester and the responder read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// What peers may do.
+    /// Operations that peers may do.
     pub access: RemoteRights,
-    /// Index of the partition key.
+    /// Index of the partition key; always 0.
     pub pkey_index: u16,
-    /// Port number.
+    /// Port number; always 1.
     pub port: u8,
     /// Queue key of a datagram QP.
     pub qkey: Qkey,
     /// Largest payload of a packet of a connected QP.
     pub path_mtu: Mtu,
-    /// Acknowledgement timeout: 4.096 µs · 2ᵗ, 0–31; 0 is never.
+    /// Acknowledgement timeout: 4.096 µs · 2ᵗ, t = 0–31. 0 disables the timer.
     pub timeout: u8,
     /// Transport retries, 0–7.
     pub retry_cnt: u8,
-    /// RNR retries, 0–7; 7 is for ever.
+    /// RNR retries, 0–7. 7 means without limit.
     pub rnr_retry: u8,
-    /// READs and atomics in flight as requester.
+    /// Maximum of READs and atomics in flight as requester.
     pub max_rd_atomic: u8,
-    /// READs and atomics that the responder remembers.
+    /// Maximum of READs and atomics whose answers the responder remembers.
     pub max_dest_rd_atomic: u8,
-    /// The timer that an RNR NAK carries, 0–31.
+    /// Encoded timer of the RNR NAKs that this QP sends, 0–31.
     pub min_rnr_timer: u8,
-    /// The connected peer.
+    /// QP number of the connected peer.
     pub dest_qpn: Qpn,
 }
 
@@ -212,31 +214,31 @@ impl Default for Settings {
     }
 }
 
-/// What `query_qp` reports.
+/// Result of `query_qp`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CurrentAttrs {
-    /// The state.
+    /// Current state.
     pub state: QpState,
-    /// In SQD: what was started isn't finished.
+    /// The QP is in SQD, and a started work request isn't finished.
     pub sq_draining: bool,
-    /// The PSN that the next new request packet will carry.
+    /// PSN of the next new request packet that this QP sends.
     pub sq_psn: Psn,
-    /// The PSN that the next request packet should carry.
+    /// PSN that the next request packet from the peer should carry.
     pub rq_psn: Psn,
-    /// The rest.
+    /// The attributes that `modify_qp` has set.
     pub settings: Settings,
 }
 
-/// Why a `modify_qp` was refused; nothing was changed.
+/// The reason why `modify_qp` failed. No attribute was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ModifyError {
-    /// No such transition from the current state.
+    /// The current state has no such transition.
     Transition,
     /// `cur_state` isn't the current state.
     CurState,
-    /// An attribute that the transition requires is missing.
+    /// The call lacks an attribute that the transition requires.
     Missing,
-    /// An attribute that the transition doesn't allow was given.
+    /// The call has an attribute that the transition doesn't allow.
     Forbidden,
     /// A value is out of range.
     Range,

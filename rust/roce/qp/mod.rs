@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A queue pair: its state, its attributes, and the two sides that do the work.
+//! A queue pair: its state, its attributes, and its two sides, the requester and the responder.
 //!
-//! [`Qp`] owns the state and decides which packets and calls reach which side; the
-//! [`Requester`] owns the send queue's progress, the [`Responder`] the receive queue's. A side
-//! never changes the state: it reports [`Outcome::Fatal`] and [`Qp`] acts on it.
+//! [`Qp`] owns the state and passes packets and calls to the two sides. The [`Requester`] owns the
+//! progress of the send queue, the [`Responder`] that of the receive queue. A side never changes
+//! the state: it returns [`Outcome::Fatal`], and [`Qp`] then enters an error state.
 //!
-//! `Qp` raises `CommEst` and `LastWqeReached` itself and counts packets that it drops.
+//! [`Qp`] itself raises `CommEst`, `SqDrained` and `LastWqeReached`, and counts the packets that it
+//! drops before they reach a side.
 
 mod allowance;
 pub mod attr;
@@ -36,40 +37,42 @@ use state::{Drain, State};
 
 pub use attr::{Attrs, Config, CurrentAttrs, ModifyError, QpKind, QpState, RemoteRights, Settings};
 
-/// Storage of fixed size that the host hands to a QP: a vector, in practice.
+/// Storage of fixed size that the host passes to a QP, in practice a vector.
 ///
-/// Its length never changes while the QP has it.
+/// Its length must not change while the QP owns it.
 pub trait Slots<T>: DerefMut<Target = [T]> {}
 
 impl<T, S: DerefMut<Target = [T]>> Slots<T> for S {}
 
-/// What both sides may read of their QP.
+/// The part of a QP that both sides read.
 #[derive(Clone, Copy, Debug)]
 pub struct Context {
-    /// Fixed at creation.
+    /// Attributes that are fixed when the QP is created.
     pub config: Config,
-    /// Set by `modify_qp`.
+    /// Attributes that `modify_qp` sets.
     pub settings: Settings,
 }
 
-/// What a side's work means for the QP.
+/// Consequence of a side's work for the QP's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Outcome {
-    /// The QP goes on.
+    /// The QP keeps its state.
     Continue,
-    /// A request of a connection was carried out, and the QP goes on.
+    /// The QP has carried out a request of a connection, and keeps its state.
     Executed,
-    /// The QP leaves its state: to ERR, or to SQE after a send error of a UC, UD or GSI QP.
+    /// The QP enters an error state: SQE after a send error of a UC, UD or GSI QP, ERR otherwise.
     Fatal,
 }
 
-/// Why the host could not resolve a [`Source`].
+/// The reason why the host could not read the payload at a [`Source`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransmitFault {
-    /// The SGEs of a send WQE: the status with which it completes, usually `LocProtErr`.
+    /// The SGEs of a send WQE can't be read. The WQE completes with this status, usually
+    /// `LocProtErr`.
     Local(WcStatus),
-    /// The responder's memory under a READ response. `Retry` counts as a lost packet.
+    /// The responder's memory can't be read for a READ response. With [`AccessFault::Retry`] the
+    /// packet counts as lost.
     Remote(AccessFault),
 }
 
@@ -80,13 +83,13 @@ pub struct Qp<W: Slots<SendWqe>, R: Slots<Replay>> {
     state: State,
     requester: Requester<W>,
     responder: Responder<R>,
-    /// The side that sends first next time both have something.
+    /// The side that the next poll asks first.
     turn: Side,
-    /// What may still be done in this turn without sending a packet.
+    /// Number of steps without a packet that are left in this run.
     allowance: Allowance,
     /// The last poll stopped because the allowance was spent.
     backlog: bool,
-    /// The host dropped a packet.
+    /// The time without transmissions after the host dropped a packet.
     pause: Pause,
 }
 
@@ -97,8 +100,11 @@ enum Side {
 }
 
 impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
-    /// A QP in RESET. `window` bounds how many send WQEs are taken at a time and must not be
-    /// empty; `replays` bounds `max_dest_rd_atomic` and may be empty until that is set.
+    /// Creates a QP in RESET.
+    ///
+    /// The length of `window` limits how many send WQEs the QP takes at a time. It must not be 0.
+    /// The length of `replays` limits `max_dest_rd_atomic`. `replays` may be empty until
+    /// `max_dest_rd_atomic` is set.
     pub fn new(config: Config, window: W, replays: R) -> Self {
         Self {
             context: Context {
@@ -115,24 +121,26 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
         }
     }
 
-    /// Makes room for more of the answers that peers may ask for again, in any state: `replays` is
-    /// taken into use if it has more places, and what isn't used any more is returned. Call this
-    /// before a [`Self::modify`] that raises `max_dest_rd_atomic`.
+    /// Enlarges the storage for remembered answers to READs and atomics. Allowed in any state.
+    ///
+    /// If `replays` is longer than the storage in use, the QP uses it from now on. Returns the
+    /// storage that the QP doesn't use: the old one, or `replays`. Call this before a
+    /// [`Self::modify`] that raises `max_dest_rd_atomic`.
     pub fn enlarge_replays(&mut self, replays: R) -> R {
         self.responder.enlarge(replays)
     }
 
-    /// The current state.
+    /// Returns the current state.
     pub fn state(&self) -> QpState {
         self.state.name()
     }
 
-    /// Whether it takes requests.
+    /// Returns whether the QP carries out requests in its current state.
     pub fn receives(&self) -> bool {
         self.state.receives()
     }
 
-    /// The current attributes, for `query_qp`.
+    /// Returns the current attributes, for `query_qp`.
     pub fn attrs(&self) -> CurrentAttrs {
         CurrentAttrs {
             state: self.state.name(),
@@ -145,12 +153,12 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
 
     /// Carries out `modify_qp`: checks everything first, then changes all or nothing.
     ///
-    /// A transition to RESET gives every taken slot back without a completion. One to ERR lets the
-    /// following [`Self::poll_transmit`] calls flush what is posted.
+    /// A transition to RESET gives every taken slot back without a completion. After a transition
+    /// to ERR, calls of [`Self::poll_transmit`] flush the posted work requests.
     ///
     /// # Errors
     ///
-    /// [`ModifyError`]; nothing was changed.
+    /// Returns any [`ModifyError`]. Nothing was changed then.
     pub fn modify<H: Host>(
         &mut self,
         now: Instant,
@@ -162,9 +170,9 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
         Ok(())
     }
 
-    /// Takes in a packet whose payload, if any, lies with the host until this returns.
+    /// Processes a received packet. The host keeps its payload, if any, until this returns.
     pub fn handle_packet<H: Host>(&mut self, now: Instant, packet: &Packet, host: &mut H) {
-        // Whoever sends at the pace of the network has no use for notifications of congestion.
+        // The engine has no rate control on which a congestion notification could act.
         if packet.body == Body::Cnp {
             return;
         }
@@ -191,8 +199,10 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
         self.conclude(side, outcome, host);
     }
 
-    /// Takes in a frame of `length` bytes that came to a raw packet QP. `scatter` copies it to the receive
-    /// WQE that the host holds; with [`ScatterFault::Retry`] the frame counts as lost.
+    /// Processes a frame of `length` bytes that a raw packet QP received.
+    ///
+    /// `scatter` copies the frame to the receive WQE that the host holds. If it returns
+    /// [`ScatterFault::Retry`], the frame counts as lost.
     pub fn handle_frame<H: Host>(
         &mut self,
         length: u32,
@@ -211,7 +221,8 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
         self.conclude(Side::Responder, outcome, host);
     }
 
-    /// Does what is due at `now`; harmless when called early.
+    /// Processes the timers that have expired at `now`. A call before a timer expires has no
+    /// effect.
     pub fn handle_timeout<H: Host>(&mut self, now: Instant, host: &mut H) {
         if matches!(self.state, State::Rts | State::Sqd(_)) {
             let outcome = self.requester.handle_timeout(now, &self.context, host);
@@ -219,18 +230,21 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
         }
     }
 
-    /// Begins a turn: a host that polls no further although it got a packet calls this before it polls again.
-    /// A poll that returns `None` ends a turn, too.
+    /// Begins a run, a series of polls.
+    ///
+    /// A poll that returns `None` ends a run. A host that stopped polling after a packet calls this
+    /// before it polls again.
     #[inline]
     pub fn begin_turn(&mut self) {
         self.allowance = Allowance::default();
     }
 
-    /// The next packet to send; takes posted WQEs as it goes.
+    /// Returns the next packet to send, and takes posted WQEs on the way.
     ///
-    /// Responses and requests alternate when both are there. In ERR (and SQE) this flushes what is
-    /// posted. In all polls of a turn together, 64 work requests of each queue at most are started, finished or
-    /// flushed without a packet: when `None` came for that reason only, [`Self::poll_timeout`] is due at once.
+    /// If both responses and requests are due, they alternate. In ERR and SQE this flushes the
+    /// posted work requests. All polls of a run together start, finish or flush at most 64 work
+    /// requests of each queue without a packet. If that limit is the only reason for a `None`,
+    /// [`Self::poll_timeout`] is due at once.
     pub fn poll_transmit<H: Host>(&mut self, now: Instant, host: &mut H) -> Option<Transmit> {
         let transmit = self.poll_next(now, host);
         if transmit.is_none() {
@@ -258,18 +272,20 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
         if !may_send {
             return None;
         }
-        // In ERR: answers that were due before the NAK that broke the QP, and that NAK.
+        // In ERR: sends the answers that were due before the NAK that broke the QP, and that NAK.
         self.responder.poll_transmit(&self.context, host)
     }
 
-    /// The state completes posted work requests in error.
+    /// Returns whether the state completes posted work requests in error.
     pub fn flushes(&self) -> bool {
         matches!(self.state, State::Sqe | State::Err)
     }
 
-    /// Completes some of the work requests that a state of error flushes, as [`Self::poll_transmit`] does, but sends
-    /// nothing: for hosts whose packets can't leave. It is part of a turn as a poll is. [`Self::poll_timeout`] tells
-    /// whether there are more.
+    /// Completes some of the work requests that an error state flushes, as [`Self::poll_transmit`]
+    /// does, but sends nothing.
+    ///
+    /// This is for hosts whose packets can't leave. It takes steps of the current run, as a poll
+    /// does. [`Self::poll_timeout`] is due at once if work requests are left.
     pub fn flush_posted<H: Host>(&mut self, host: &mut H) {
         match self.state {
             State::Sqe => self.backlog = self.requester.flush(host, &mut self.allowance.sends),
@@ -278,8 +294,9 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
         }
     }
 
-    /// Whether [`Self::poll_transmit`] has nothing to send until something comes in or is posted. It
-    /// may say no when it has not either, and costs less.
+    /// Returns whether [`Self::poll_transmit`] has nothing to send until a packet arrives or a work
+    /// request is posted. The check costs less than a poll. It may return `false` although nothing
+    /// is to be sent.
     pub fn rests(&self) -> bool {
         matches!(self.state, State::Rts)
             && !self.backlog
@@ -288,22 +305,23 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
             && self.responder.rests()
     }
 
-    /// Whether its requests are acknowledged.
+    /// Returns whether the QP's requests are acknowledged.
     pub fn is_reliable(&self) -> bool {
         self.context.config.kind.is_reliable()
     }
 
-    /// Whether something is lost if the packet that is sent next overtakes one that was sent before. It may say yes when
-    /// nothing is.
+    /// Returns whether data can be lost if the next packet overtakes an earlier one. It may return
+    /// `true` although nothing can be lost.
     ///
-    /// A reliable QP loses nothing when all of its requests are acknowledged and it has answered no READ or atomic: an
-    /// acknowledgement may come after a later one, which covers it, and before or after any request.
+    /// A reliable QP loses nothing if all of its requests are acknowledged and it has answered no
+    /// READ or atomic. An acknowledgement may arrive after a later one, which covers it, and before
+    /// or after any request.
     pub fn minds_order(&self) -> bool {
         !self.is_reliable() || !self.requester.is_drained() || self.responder.remembers_answers()
     }
 
-    /// The earliest instant at which [`Self::handle_timeout`] and [`Self::poll_transmit`] want to
-    /// be called; one in the past when they left work undone for the sake of their bounds.
+    /// Returns the earliest instant at which [`Self::handle_timeout`] and [`Self::poll_transmit`]
+    /// must be called. The instant is in the past if they stopped at their limits with work left.
     pub fn poll_timeout(&self) -> Option<Instant> {
         if self.backlog {
             return Some(Instant(0));
@@ -314,9 +332,10 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
             .min()
     }
 
-    /// The earliest instant at which [`Self::handle_timeout`] wants to be called. A host whose
-    /// packets can't leave does not poll, so the rest of [`Self::poll_timeout`] stays due, unless
-    /// the QP [flushes](Self::flushes).
+    /// Returns the earliest instant at which [`Self::handle_timeout`] must be called.
+    ///
+    /// A host whose packets can't leave doesn't poll, so the other reasons of
+    /// [`Self::poll_timeout`] stay due. An exception is a QP that [flushes](Self::flushes).
     pub fn deadline(&self) -> Option<Instant> {
         match self.state {
             State::Rts | State::Sqd(_) => self.requester.poll_timeout(),
@@ -324,9 +343,12 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
         }
     }
 
-    /// Whether `transmit`, the last packet that [`Self::poll_transmit`] returned, is still to leave. A host that keeps it for a
-    /// while asks before it reads the payload: an acknowledgement of an earlier copy, taken in since, may have completed the
-    /// WQE, and its owner may have changed the memory; or the owner no longer lets the peer read.
+    /// Returns whether the host may still send `transmit`, the last packet that
+    /// [`Self::poll_transmit`] returned.
+    ///
+    /// A host that holds the packet back for a while asks before it reads the payload. Meanwhile an
+    /// acknowledgement of an earlier copy may have completed the WQE, so that its owner may have
+    /// changed the memory. Or the owner may have withdrawn the peer's right to READ.
     pub fn may_send(&self, transmit: &Transmit) -> bool {
         match transmit.source {
             Source::Send { slot, .. } => self.requester.may_send(slot),
@@ -335,11 +357,12 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
         }
     }
 
-    /// The host could not resolve the source of `transmit`, the last packet that
-    /// [`Self::poll_transmit`] returned.
+    /// Tells the engine that the host could not read the payload of `transmit`, the last packet
+    /// that [`Self::poll_transmit`] returned.
     ///
-    /// A send WQE completes with the fault's status, once those before it have completed, and the
-    /// QP enters ERR (UC, UD, GSI: SQE). A READ response turns into a NAK, and the QP enters ERR.
+    /// A send WQE completes with the status of the fault, after those before it have completed, and
+    /// the QP enters ERR (UC, UD, GSI: SQE). A READ response is replaced by a NAK, and the QP
+    /// enters ERR.
     pub fn transmit_failed<H: Host>(
         &mut self,
         now: Instant,
@@ -367,12 +390,13 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
         self.conclude(side, outcome, host);
     }
 
-    /// The host knows that `transmit`, the last packet that [`Self::poll_transmit`] returned, did not leave
-    /// it: for want of memory, of room in a queue, or of a route. Packets may have been taken in since.
+    /// Tells the engine that `transmit`, the last packet that [`Self::poll_transmit`] returned,
+    /// didn't leave the host, for lack of memory, of queue space or of a route. The engine may have
+    /// processed packets since the poll.
     ///
-    /// A reliable QP sends it again after a pause, which costs no retry and doubles with each drop in a
-    /// row. The acknowledgement timer runs meanwhile, so that a host that drops everything ends in
-    /// `RetryExcErr`. Of other QPs the packet is lost.
+    /// A reliable QP sends the packet again after a pause. The pause costs no retry and doubles
+    /// with each drop in a row. The acknowledgement timer runs meanwhile, so a QP whose packets are
+    /// all dropped ends with `RetryExcErr`. The packet of an unreliable QP is lost.
     pub fn transmit_dropped(&mut self, now: Instant, transmit: &Transmit) {
         if !self.context.config.kind.is_reliable() {
             return;
@@ -381,20 +405,21 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
             Body::Ack(_) | Body::AtomicAck(..) | Body::ReadResponse(_) => {
                 self.responder.take_back();
             }
-            // The poll may have broken the QP, which forgot its requests.
+            // The poll may have put the QP into an error state, in which it has forgotten its
+            // requests.
             _ if self.state.sends() => self.requester.take_back(transmit.packet.bth.psn),
             _ => return,
         }
         self.pause.begin(now);
     }
 
-    /// Whether the state and the kind of the QP admit `packet` (IBTA 1.x §9.6.1).
+    /// Checks that the kind and the state of the QP admit `packet` (IBTA 1.x §9.6.1).
     fn check(&self, packet: &Packet) -> Result<(), QpDropReason> {
         let service = match self.context.config.kind {
             QpKind::Rc => matches!(packet.service, Service::Rc),
             QpKind::Uc => matches!(packet.service, Service::Uc),
             QpKind::Ud | QpKind::Gsi => matches!(packet.service, Service::Ud(_)),
-            // Requests name a queue, responses don't.
+            // XRC requests name a shared receive queue, XRC responses don't.
             QpKind::XrcIni => matches!(packet.service, Service::Xrc(None)),
             QpKind::XrcTgt => matches!(packet.service, Service::Xrc(Some(_))),
             QpKind::RawPacket => false,
@@ -411,7 +436,8 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
         }
     }
 
-    /// The first request that is carried out in RTR establishes the connection. One that is dropped may be anybody's.
+    /// Raises `CommEst` for the first request that is carried out in RTR. A dropped packet doesn't
+    /// count, since a third party may have sent it.
     fn establish<H: Host>(&mut self, host: &mut H) {
         if matches!(self.state, State::Rtr { established: false }) {
             self.state = State::Rtr { established: true };
@@ -451,13 +477,13 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
         self.responder.poll_transmit(&self.context, host)
     }
 
-    /// Acts on what a side reports.
+    /// Changes the state as the side's outcome requires.
     fn conclude<H: Host>(&mut self, side: Side, outcome: Outcome, host: &mut H) {
         if outcome != Outcome::Fatal {
             return self.check_drained(host);
         }
         if side == Side::Requester && !self.context.config.kind.is_reliable() {
-            // A send error of an unreliable QP leaves its receive queue alone (§10.3.1.6).
+            // A send error of an unreliable QP doesn't affect its receive queue (§10.3.1.6).
             self.state = State::Sqe;
             self.requester.fail();
             self.backlog = true;
@@ -480,7 +506,7 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
         }
     }
 
-    /// SQD: the send queue has drained once all that was started is finished (§10.3.1.5).
+    /// In SQD: ends draining once all started work requests are finished (§10.3.1.5).
     fn check_drained<H: Host>(&mut self, host: &mut H) {
         if let State::Sqd(Drain::Draining { notify }) = self.state {
             if self.requester.is_drained() {

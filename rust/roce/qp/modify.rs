@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `modify_qp`: check everything, then change all or nothing.
+//! `modify_qp`: checks everything, then changes all or nothing.
 
 use super::attr::{Attrs, ModifyError, QpState};
 use super::state::{rule, AttrSet, Drain, State};
@@ -10,7 +10,11 @@ use crate::psn::Psn;
 use crate::time::Instant;
 
 impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
-    /// The state that `attrs` lead to.
+    /// Returns the state to which `attrs` lead.
+    ///
+    /// # Errors
+    ///
+    /// Returns any [`ModifyError`].
     pub(super) fn check_modify(&self, attrs: &Attrs) -> Result<QpState, ModifyError> {
         let from = self.state.name();
         let to = attrs.state.unwrap_or(from);
@@ -28,7 +32,7 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
         if !rule.admits(given) {
             return Err(ModifyError::Forbidden);
         }
-        // Until the queue has drained only RESET and ERR are open.
+        // Until the queue has drained, only RESET and ERR are allowed.
         let draining = matches!(self.state, State::Sqd(Drain::Draining { .. }));
         if draining && matches!(to, QpState::Rts | QpState::Sqd) {
             return Err(ModifyError::Draining);
@@ -54,7 +58,7 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
             && replays
     }
 
-    /// Carries out what [`Self::check_modify`] has admitted.
+    /// Applies attributes that [`Self::check_modify`] has accepted.
     pub(super) fn apply_modify<H: Host>(
         &mut self,
         now: Instant,
@@ -89,7 +93,7 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
             }
             // Only a send error leads to SQE; the table has no transition to it.
             QpState::Sqe => {}
-            // The owner's word is the end of the peer's access.
+            // The owner's transition to ERR ends the peer's access: the responder sends no more.
             QpState::Err if self.state.name() == QpState::Err => self.responder.silence(),
             QpState::Err => self.enter_err(host),
         }

@@ -1,38 +1,38 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How long a QP sends nothing after its own host dropped a packet.
+//! The pause: the time in which a QP sends nothing after its own host dropped a packet.
 
 use crate::time::{Duration, Instant};
 
-/// Nanoseconds after the first drop: a queue that is full has room again soon.
+/// Nanoseconds of the pause after the first drop. A full queue has room again soon.
 const FIRST: u64 = 100_000;
-/// How often the pause doubles at most: to 102 ms, so that a host that drops everything is asked ten
-/// times a second.
+/// How often the pause doubles at most: 10 times, to 102 ms. A host that drops everything is then
+/// polled ten times a second.
 const DOUBLINGS: u32 = 10;
 
-/// The pause of a QP, if it has one.
+/// The pause of a QP, if one is in force.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Pause {
     end: Option<Instant>,
-    /// Drops without a packet between them that left.
+    /// Number of drops since a packet last left the host.
     drops: u32,
 }
 
 impl Pause {
-    /// The host dropped a packet.
+    /// Begins a pause, because the host dropped a packet.
     pub(super) fn begin(&mut self, now: Instant) {
         let span = FIRST.wrapping_shl(self.drops.min(DOUBLINGS));
         self.end = Some(now.after(Duration(span)));
         self.drops = self.drops.saturating_add(1);
     }
 
-    /// When it ends.
+    /// Returns the end of the pause, or `None` without a pause.
     pub(super) fn end(&self) -> Option<Instant> {
         self.end
     }
 
-    /// Whether packets may be sent. To be asked before each: when it is asked for the next one, the
-    /// last one has left.
+    /// Returns whether packets may be sent. The caller asks before each packet: a call for the next
+    /// packet implies that the last one has left.
     #[inline]
     pub(super) fn is_over(&mut self, now: Instant) -> bool {
         match self.end {
@@ -60,7 +60,7 @@ mod tests {
             assert!(!pause.is_over(Instant(end.0 - 1)));
             now = end;
         }
-        // One leaves; the one after it is dropped.
+        // The first packet leaves; the one after it is dropped.
         assert!(pause.is_over(now));
         assert_eq!(pause.end(), None);
         assert!(pause.is_over(now));

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The QP's states, and the table of transitions that `modify_qp` may make: which attributes each
-//! one requires and allows (IBTA 1.x §10.3.1, §11.2.5.2; `ib_modify_qp_is_ok()`).
+//! The states of a QP, and the table of the transitions that `modify_qp` may make. For each
+//! transition the table lists the required and the allowed attributes (IBTA 1.x §10.3.1, §11.2.5.2;
+//! `ib_modify_qp_is_ok()`).
 
 use super::attr::{Attrs, QpKind, QpState};
 
-/// A state with what exists only in it.
+/// A state, with the data that exists only in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     Reset,
     Init,
     Rtr {
-        /// A packet came already.
+        /// A request has been carried out.
         established: bool,
     },
     Rts,
@@ -20,15 +21,15 @@ pub(super) enum State {
     Err,
 }
 
-/// How far SQD has come.
+/// Progress of SQD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Drain {
-    /// Work that was started isn't finished.
+    /// Started work requests aren't finished.
     Draining {
-        /// The user wants to hear of the end.
+        /// The consumer requested an event at the end (`IB_QP_EN_SQD_ASYNC_NOTIFY`).
         notify: bool,
     },
-    /// Nothing is in flight.
+    /// No work request is in flight.
     Drained,
 }
 
@@ -45,12 +46,12 @@ impl State {
         }
     }
 
-    /// [`QpState::sends`].
+    /// See [`QpState::sends`].
     pub(super) fn sends(self) -> bool {
         self.name().sends()
     }
 
-    /// Requests of peers are carried out.
+    /// Returns whether requests of peers are carried out.
     pub(super) fn receives(self) -> bool {
         matches!(
             self,
@@ -59,7 +60,7 @@ impl State {
     }
 }
 
-/// A set of attributes; the bits are those of `enum ib_qp_attr_mask`.
+/// A set of attributes. The bits are those of `enum ib_qp_attr_mask`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AttrSet(u32);
 
@@ -88,24 +89,24 @@ impl AttrSet {
     const DEST_QPN: Self = Self(1 << 20);
     const RATE_LIMIT: Self = Self(1 << 25);
 
-    /// What is never supported, in whatever state.
+    /// Attributes that no transition supports.
     pub(super) const UNSUPPORTED: Self = Self::ALT_PATH.and(Self::CAP).and(Self::RATE_LIMIT);
 
     const fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Every attribute of `self` is in `other`.
+    /// Returns whether every attribute of `self` is in `other`.
     pub(super) const fn within(self, other: Self) -> bool {
         self.0 & !other.0 == 0
     }
 
-    /// Some attribute is in both.
+    /// Returns whether some attribute is in both sets.
     pub(super) const fn meets(self, other: Self) -> bool {
         self.0 & other.0 != 0
     }
 
-    /// The attributes that one call gives.
+    /// Returns the attributes that one call of `modify_qp` gives.
     pub(super) fn given(attrs: &Attrs) -> Self {
         [
             (attrs.state.is_some(), Self::STATE),
@@ -137,7 +138,7 @@ impl AttrSet {
     }
 }
 
-/// What a transition requires and allows.
+/// The attributes that a transition requires, and those that it allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Rule {
     required: AttrSet,
@@ -151,12 +152,12 @@ impl Rule {
         Self { required, optional }
     }
 
-    /// All that the transition requires was given.
+    /// Returns whether `given` has all attributes that the transition requires.
     pub(super) const fn is_met_by(self, given: AttrSet) -> bool {
         self.required.within(given)
     }
 
-    /// Nothing was given that the transition doesn't allow.
+    /// Returns whether the transition allows all attributes in `given`.
     pub(super) const fn admits(self, given: AttrSet) -> bool {
         given.within(self.required.and(self.optional).and(AttrSet::STATE))
     }
@@ -169,17 +170,16 @@ const fn all(attrs: &[AttrSet]) -> AttrSet {
     }
 }
 
-/// How many kinds of QP there are: RC, UC, UD, GSI, XRC initiator, XRC target and raw packet, in this
-/// order.
+/// Number of kinds of QP: RC, UC, UD, GSI, XRC initiator, XRC target and raw packet, in this order.
 const KINDS: usize = 7;
 
-/// One transition; a rule for each kind.
+/// One transition: its start, its end, and a rule for each kind of QP.
 type Row = (QpState, QpState, [Rule; KINDS]);
 
 const NOTHING: [AttrSet; KINDS] = [AttrSet::NONE; KINDS];
 const PLAIN: [Rule; KINDS] = [Rule::NONE; KINDS];
 
-/// Optional for RTR → RTS, RTS → RTS and SQD → RTS alike.
+/// Attributes that RTR → RTS, RTS → RTS and SQD → RTS allow.
 const RTS_OPTIONAL: [AttrSet; KINDS] = {
     use AttrSet as A;
     let connected = all(&[A::CUR_STATE, A::ACCESS, A::ALT_PATH, A::PATH_MIG_STATE]);
@@ -213,7 +213,7 @@ const fn with_optional(required: [AttrSet; KINDS], optional: [AttrSet; KINDS]) -
     ]
 }
 
-/// Every legal transition. A state that isn't followed by itself can't be modified in place.
+/// All legal transitions. A state without a transition to itself can't be modified in place.
 const TRANSITIONS: [Row; 22] = {
     use AttrSet as A;
     use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
@@ -353,7 +353,7 @@ const TRANSITIONS: [Row; 22] = {
     ]
 };
 
-/// The rule of a transition; `None` if there is no such transition.
+/// Returns the rule of a transition, or `None` if there is no such transition.
 pub(super) fn rule(from: QpState, to: QpState, kind: QpKind) -> Option<Rule> {
     let (_, _, [rc, uc, ud, gsi, ini, tgt, raw]) = TRANSITIONS
         .iter()
@@ -375,8 +375,8 @@ mod tests {
     use std::fmt::Write;
     use std::string::String;
 
-    /// The required and optional attributes of RC, UC, UD, GSI, XRC initiator, XRC target and raw packet,
-    /// in hexadecimal: what `ib_modify_qp_is_ok()` of Linux 7.2 lets pass.
+    /// Required/allowed attributes for RC, UC, UD, GSI, XRC initiator, XRC target and raw packet,
+    /// in hexadecimal. These are the attributes that `ib_modify_qp_is_ok()` of Linux 7.2 accepts.
     const SNAPSHOT: &str = "\
 Reset Reset 0/0 0/0 0/0 0/0 0/0 0/0 0/0
 Reset Init 38/0 38/0 70/0 50/0 38/0 38/0 20/0

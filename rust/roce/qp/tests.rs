@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Tests of the state machine.
+//! Tests of the state machine of a QP.
 
 use std::vec;
 use std::vec::Vec;
@@ -73,7 +73,7 @@ fn send_only(psn: Psn) -> Packet {
     packet(Service::Rc, psn, body, 0)
 }
 
-/// The start of memory that a peer may reach.
+/// Creates the RETH of a range at the start of the memory that peers can access.
 fn reth(length: u32) -> Reth {
     Reth {
         va: BASE,
@@ -86,7 +86,7 @@ fn read_request(length: u32) -> Packet {
     packet(Service::Rc, FIRST, Body::ReadRequest(reth(length)), 0)
 }
 
-/// A QP of `kind` in RTR with its host.
+/// Creates a QP of `kind` in RTR, and its host.
 fn in_rtr(kind: QpKind) -> (TestQp, MockHost) {
     let (mut qp, mut host) = (qp(kind, 4), MockHost::new());
     for attrs in [to_init(kind), to_rtr(kind, FIRST)] {
@@ -95,7 +95,7 @@ fn in_rtr(kind: QpKind) -> (TestQp, MockHost) {
     (qp, host)
 }
 
-/// A QP of `kind` in RTS with its host.
+/// Creates a QP of `kind` in RTS, and its host.
 fn in_rts(kind: QpKind) -> (TestQp, MockHost) {
     let mut host = MockHost::new();
     let qp = connected(kind, FIRST, FIRST, &mut host);
@@ -267,7 +267,7 @@ fn err_flushes_both_queues_in_order_and_what_is_posted_later() {
     assert_eq!(host.sent(), flushed(71));
     assert!(host.recv_wcs.iter().map(|wc| wc.wr_id).eq(0..71));
     assert!(host.recv_wcs.iter().all(|wc| wc.status == WrFlushErr));
-    // Malformed requests are flushed like any other.
+    // Malformed requests are flushed as others are.
     let slot = host.post_send(SEND, vec![]);
     let Some(Fetch::Wr(wr)) = host.sends.pop_back() else {
         panic!("{slot:?} was posted");
@@ -374,7 +374,7 @@ fn the_last_packet_before_the_queue_rests_asks() {
     host.post_send_with(SEND, vec![0; 2000], |wr| wr.signaled = false);
     host.post_send(SEND, vec![]);
     qp.poll_transmit(NOW, &mut host).unwrap();
-    // So that nothing has to be sent again because of SQD.
+    // Acknowledges the first packet, so that entering SQD resends nothing.
     qp.handle_packet(NOW, &ack(FIRST), &mut host);
     qp.modify(NOW, &to(QpState::Sqd), &mut host).unwrap();
     let rest = drain(&mut qp, NOW, &mut host);
@@ -433,7 +433,7 @@ fn send_errors_of_unreliable_qps_lead_to_sqe() {
     }
 }
 
-/// The NAK that `request` is answered with as the first packet of a connection.
+/// Returns the code of the NAK for `request`, the first packet of a connection.
 fn nak_for(body: Body, payload_len: u32) -> Option<NakCode> {
     let (mut qp, mut host) = in_rts(QpKind::Rc);
     host.post_recv(1 << 12);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the responder says: acknowledgements, READ responses, refusals (IBTA 1.x §9.7.5, §9.7.6).
+//! The processing of responses: acknowledgements, READ responses, NAKs (IBTA 1.x §9.7.5, §9.7.6).
 //!
-//! Whatever comes for a PSN vouches for all PSNs before it. Where a READ or atomic among those
-//! has no answer yet, the answer was lost on the way and is asked for again.
+//! A response for a PSN acknowledges all PSNs before it. If a READ or atomic before it has no
+//! response yet, that response was lost, and the requester sends the request again.
 
 use super::wqe::{Answer, SendWqe};
 use super::Requester;
@@ -15,7 +15,8 @@ use crate::wc::WcStatus;
 use crate::wire::packet::{Aeth, Body, NakCode, Packet, ReadPart, Syndrome};
 
 impl<W: Slots<SendWqe>> Requester<W> {
-    /// Takes in a response. One whose PSN isn't in flight is late, or a ghost, and is ignored.
+    /// Processes a response. A response whose PSN isn't in flight is late or forged, and is
+    /// dropped.
     pub(crate) fn handle_response<H: Host>(
         &mut self,
         now: Instant,
@@ -69,8 +70,11 @@ impl<W: Slots<SendWqe>> Requester<W> {
         }
     }
 
-    /// The MSN of a sequence NAK for the packet that is sent next: nothing is lost. A stranger's packet ahead of the expected
-    /// one has the responder send it, maybe instead of the acknowledgement of all that was sent.
+    /// Returns the MSN of a sequence NAK for the packet that is to be sent next, which reports no
+    /// loss.
+    ///
+    /// A third party's packet ahead of the expected PSN makes the responder send such a NAK,
+    /// possibly in place of the acknowledgement of all packets.
     fn needless_nak(&self, packet: &Packet) -> Option<u32> {
         match packet.body {
             Body::Ack(Aeth {
@@ -81,7 +85,8 @@ impl<W: Slots<SendWqe>> Requester<W> {
         }
     }
 
-    /// The responder has carried out everything before `psn`.
+    /// Records that the responder has carried out all requests before `psn`, and completes what
+    /// that finishes.
     fn vouch<H: Host>(&mut self, psn: Psn, now: Instant, context: &Context, host: &mut H) {
         if self.acked.before(psn) {
             self.acked = psn;
@@ -91,7 +96,8 @@ impl<W: Slots<SendWqe>> Requester<W> {
         self.progress_since(una, now, context);
     }
 
-    /// Completes the oldest WQEs as far as nothing of them is missing.
+    /// Completes the oldest WQEs as long as all their packets are acknowledged and they need no
+    /// other response.
     pub(super) fn finish_acked<H: Host>(&mut self, host: &mut H) {
         while self.started > 0 {
             let Some(oldest) = self.window.get(0) else {
@@ -113,7 +119,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
         }
     }
 
-    /// Grants all retries anew if the oldest unfinished PSN is no longer `una`.
+    /// Restores all retries if the oldest unfinished PSN is no longer `una`.
     fn progress_since(&mut self, una: Psn, now: Instant, context: &Context) {
         self.settle_challenge();
         let packets = self.una.ahead_of(una);
@@ -128,7 +134,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
         }
     }
 
-    /// Something after the oldest unfinished PSN was answered: its own answer was lost.
+    /// Detects a lost response: a PSN after the oldest unfinished one was answered.
     fn check_gap<H: Host>(&mut self, now: Instant, context: &Context, host: &mut H) -> Outcome {
         if self.una.before(self.acked) {
             self.take_hint(now, context, host)
@@ -137,7 +143,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
         }
     }
 
-    /// The oldest unfinished packet, or the answer to it, was lost.
+    /// Resends from the oldest unfinished packet, because it or the response to it was lost.
     fn take_hint<H: Host>(&mut self, now: Instant, context: &Context, host: &mut H) -> Outcome {
         if self.hinted || self.started == 0 || self.is_back() {
             return Outcome::Continue;
@@ -146,8 +152,10 @@ impl<W: Slots<SendWqe>> Requester<W> {
         self.go_back(now, context, host)
     }
 
-    /// An RNR NAK: everything from `psn` on waits as long as the peer asked. If it isn't `proven` by its
-    /// MSN it may be forged: it acknowledges nothing, and costs time only, unless there are too many (`Retry::spend_rnr`).
+    /// Processes an RNR NAK: everything from `psn` on waits as long as the peer asked.
+    ///
+    /// An RNR NAK whose MSN doesn't make it `proven` may be forged. It acknowledges nothing and
+    /// costs time only, unless too many arrive (`Retry::spend_rnr`).
     fn wait<H: Host>(
         &mut self,
         psn: Psn,
@@ -174,15 +182,15 @@ impl<W: Slots<SendWqe>> Requester<W> {
         Outcome::Continue
     }
 
-    /// The cursor is at the oldest unfinished packet already.
+    /// Returns whether the cursor is at the oldest unfinished packet already.
     fn is_back(&self) -> bool {
         let oldest = self.window.get(0);
         self.cursor.wqe == 0
             && oldest.is_some_and(|wqe| wqe.first.plus(self.cursor.packet) == self.una)
     }
 
-    /// Ends the WQE of the packet `psn` in error. Those before it, whose answers were lost and
-    /// won't come any more, are flushed.
+    /// Completes the WQE of the packet `psn` in error. The WQEs before it lost their responses,
+    /// which won't come any more. They are flushed.
     pub(super) fn fail_at<H: Host>(&mut self, psn: Psn, status: WcStatus, host: &mut H) -> Outcome {
         while let Some(oldest) = self.window.get(0) {
             if psn.ahead_of(oldest.first) < oldest.packets {
@@ -193,7 +201,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
         self.fail_oldest(status, host)
     }
 
-    /// An answer to a READ, an atomic, an ATOMIC WRITE or a FLUSH.
+    /// Processes a response to a READ, an atomic, an ATOMIC WRITE or a FLUSH.
     fn answered<H: Host>(
         &mut self,
         packet: &Packet,
@@ -212,7 +220,8 @@ impl<W: Slots<SendWqe>> Requester<W> {
             self.hear(psn, aeth.msn);
         }
         self.vouch(psn, now, context, host);
-        // A WQE that failed when it was sent again is not started: it ends with its fault, whatever its first copy brought.
+        // A WQE that failed when it was sent again no longer counts as started. It ends with its
+        // fault, whatever the response to its first copy says.
         if psn != self.una || self.started == 0 {
             return self.check_gap(now, context, host);
         }
@@ -226,7 +235,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
         }
     }
 
-    /// Whether the request in flight of which the PSN of `packet` is waits for this answer.
+    /// Returns whether `packet` is the kind of response that the request with its PSN waits for.
     fn is_awaited(&self, packet: &Packet, context: &Context) -> bool {
         let psn = packet.bth.psn;
         let mut started = (0..self.started).map_while(|index| self.window.get(index));
@@ -234,7 +243,8 @@ impl<W: Slots<SendWqe>> Requester<W> {
         asked.is_some_and(|wqe| awaits(wqe, packet, context))
     }
 
-    /// Checks an answer for the oldest unfinished PSN against its request, and stores its payload.
+    /// Checks the response to the oldest unfinished PSN against its request, and stores its
+    /// payload.
     fn accept<H: Host>(
         &self,
         packet: &Packet,
@@ -257,7 +267,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
         }
     }
 
-    /// The oldest unfinished PSN has its answer.
+    /// Advances past the oldest unfinished PSN, whose response has arrived.
     fn finish_answered<H: Host>(&mut self, now: Instant, context: &Context, host: &mut H) {
         let Some(oldest) = self.window.get(0) else {
             return;
@@ -267,7 +277,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
         let past = index.wrapping_add(1);
         let ends = oldest.request_ends(index);
         let is_last = past >= oldest.packets;
-        // An answer to the request as it was sent before the cursor went back gives no credit.
+        // If the cursor has moved back to this request, it no longer counts in `reads`.
         if self.cursor.wqe > 0 || self.cursor.packet > index {
             self.reads.packets = self.reads.packets.saturating_sub(1);
             if ends {
@@ -288,13 +298,15 @@ impl<W: Slots<SendWqe>> Requester<W> {
     }
 }
 
-/// How a request ends that a responder refused with `code` (IBTA 1.x §10.10.3, §11.6.2).
+/// Returns the status of a request that the responder refused with `code` (IBTA 1.x §10.10.3,
+/// §11.6.2).
 fn refusal(code: NakCode, context: &Context) -> WcStatus {
     match code {
         NakCode::InvalidRequest => WcStatus::RemInvReqErr,
         NakCode::RemoteAccess => WcStatus::RemAccessErr,
         NakCode::RemoteOperational => WcStatus::RemOpErr,
-        // Some adapters have a status for violations of XRC: this code's.
+        // This code reports violations of XRC, and `enum ib_wc_status` has a status of its own for
+        // it.
         NakCode::InvalidRdRequest if context.config.kind == QpKind::XrcIni => {
             WcStatus::RemInvRdReqErr
         }
@@ -302,7 +314,7 @@ fn refusal(code: NakCode, context: &Context) -> WcStatus {
     }
 }
 
-/// The header with the message sequence number, which the middle of a READ's answer lacks.
+/// Returns the header with the MSN. A middle READ response has none.
 fn aeth(body: &Body) -> Option<Aeth> {
     match *body {
         Body::Ack(aeth) | Body::AtomicAck(aeth, _) => Some(aeth),
@@ -313,7 +325,8 @@ fn aeth(body: &Body) -> Option<Aeth> {
     }
 }
 
-/// Whether `packet` is the answer that `wqe`, of which its PSN is, waits for.
+/// Returns whether `packet` is the response that `wqe` waits for. The PSN of `packet` is one of
+/// `wqe`.
 fn awaits(wqe: &SendWqe, packet: &Packet, context: &Context) -> bool {
     let index = packet.bth.psn.ahead_of(wqe.first);
     match (wqe.answer(), packet.body) {
@@ -329,8 +342,11 @@ fn awaits(wqe: &SendWqe, packet: &Packet, context: &Context) -> bool {
     }
 }
 
-/// A READ response of this kind may end the request, or not (IBTA 1.x §9.7.5.1.4). Where it starts
-/// depends on from where it was asked for last, which a late response can't know.
+/// Returns whether a READ response of this kind can be at a place that ends the request, or doesn't
+/// (IBTA 1.x §9.7.5.1.4).
+///
+/// The start isn't checked: it depends on the place from which the requester last asked, and a late
+/// response stems from an earlier request.
 fn fits(part: ReadPart, ends: bool) -> bool {
     match part {
         ReadPart::First(aeth) => !ends && agrees(aeth),
@@ -339,7 +355,7 @@ fn fits(part: ReadPart, ends: bool) -> bool {
     }
 }
 
-/// The header of an answer says that the request was carried out.
+/// Returns whether the syndrome says that the request was carried out.
 fn agrees(aeth: Aeth) -> bool {
     matches!(aeth.syndrome, Syndrome::Ack { .. })
 }

@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Fatal NAKs that may be forged, and answers that no request waits for.
+//! The defence against forged fatal NAKs, and against forged responses that no request waits for.
 //!
-//! RoCEv2 authenticates nothing: whoever can send a datagram from the peer's address can send a NAK,
-//! and any PSN in flight fits it. But the peer's message sequence number (MSN) is unknown to a sender
-//! that does not see the packets. So a fatal NAK is believed at once if its MSN is one that the peer
-//! can have reached, and challenged if not, as RFC 5961 §3.2 challenges a TCP reset whose number is not
-//! exact: if no packet in flight asks for an acknowledgement, the newest is sent again and asks.
-//! Everything else goes on as if the NAK had not come. A lost question is repeated when the
-//! acknowledgement timer runs out, and a wait for a receive takes its time.
+//! RoCEv2 has no authentication. A host that can send datagrams from the peer's address can send a
+//! NAK, and any PSN in flight fits it. But a sender that doesn't see the packets doesn't know the
+//! peer's message sequence number (MSN). So a fatal NAK takes effect at once only if the peer can
+//! have reached its MSN. Otherwise the requester challenges it, as RFC 5961 §3.2 challenges a TCP
+//! reset whose number is not exact: if no packet in flight requests an acknowledgement, the newest
+//! is sent again and does. Everything else proceeds as if the NAK had not come. If the challenge is
+//! lost, the acknowledgement timer repeats it, and a wait after an RNR NAK takes its time.
 //!
-//! An answer that does not fit its request would end it as a NAK would, and vouch for what is before it. It is treated
-//! alike; a middle READ response carries no MSN, so it is always challenged.
+//! A response that doesn't fit its request would end the request as a NAK would, and acknowledge
+//! the requests before it. It is treated in the same way. A middle READ response carries no MSN, so
+//! it is always challenged.
 //!
-//! A peer that acknowledges the PSN has not refused it. A peer that refused it is in the error state and
-//! stays silent; then the request fails with the status of the NAK when all retries are spent, which
-//! would have ended it anyway.
+//! If the peer acknowledges the PSN, it has not refused it. A peer that has refused the PSN is in
+//! the error state and stays silent. Then the request fails when all retries are spent, as it would
+//! have anyway, with the status of the NAK.
 
 use super::{Requester, SendWqe};
 use crate::host::Host;
@@ -24,23 +25,24 @@ use crate::qp::{Context, Outcome, Slots};
 use crate::time::Instant;
 use crate::wc::WcStatus;
 
-/// MSNs have 24 bits.
+/// Mask of the 24 bits of an MSN.
 const MSN_MASK: u32 = 0xff_ffff;
 
-/// A fatal NAK, or an answer that does not fit its request, that was not believed at once.
+/// A fatal NAK, or a response that doesn't fit its request, that didn't take effect at once.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Challenge {
-    /// The PSN that it refuses.
+    /// PSN that the NAK or response names.
     pub(super) psn: Psn,
-    /// How the request of that PSN ends.
+    /// Status with which the request of that PSN ends if the challenge stays unanswered.
     pub(super) status: WcStatus,
 }
 
 impl<W: Slots<SendWqe>> Requester<W> {
-    /// The responder told its MSN, which counts all messages before `psn`.
+    /// Records the MSN of a response, which counts all messages before `psn`.
     ///
-    /// One that it can't have reached is forged: whoever had it accepted would know the next one. An older
-    /// one is that of an earlier packet, or of a repeated answer.
+    /// An MSN that the responder can't have reached is ignored. It is forged, and a forger that had
+    /// it accepted would know the next one. An older MSN stems from an earlier packet or a repeated
+    /// response, and is ignored too.
     pub(super) fn hear(&mut self, psn: Psn, msn: u32) {
         if self.is_plausible(msn) {
             self.msn = msn & MSN_MASK;
@@ -48,8 +50,8 @@ impl<W: Slots<SendWqe>> Requester<W> {
         }
     }
 
-    /// The responder can have reached `msn`: since it told the last one it has completed no more
-    /// messages than packets were sent behind those that it counted.
+    /// Returns whether the responder can have reached `msn`. Since its last accepted MSN it can
+    /// have completed at most as many messages as packets were sent after the counted ones.
     pub(super) fn is_plausible(&self, msn: u32) -> bool {
         self.advance(msn) <= self.sent.ahead_of(self.counted)
     }
@@ -58,7 +60,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
         msn.wrapping_sub(self.msn) & MSN_MASK
     }
 
-    /// Asks the peer whether it has refused `psn`. One question at a time.
+    /// Starts a challenge of a NAK or response for `psn`. Only one challenge exists at a time.
     pub(super) fn challenge(
         &mut self,
         psn: Psn,
@@ -73,7 +75,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
         let _ = self.ask_again(now, context);
     }
 
-    /// Forgets the challenge if the peer has acknowledged its PSN.
+    /// Ends the challenge if the peer has acknowledged its PSN.
     pub(super) fn settle_challenge(&mut self) {
         let acked = self.acked;
         self.challenge = self
@@ -81,8 +83,8 @@ impl<W: Slots<SendWqe>> Requester<W> {
             .filter(|challenge| !challenge.psn.before(acked));
     }
 
-    /// All retries are spent: fails the request that the challenged NAK refused. The NAK may be forged
-    /// still, so it acknowledges nothing.
+    /// Fails the challenged request, because all retries are spent. The NAK may still be forged, so
+    /// it acknowledges no earlier request.
     pub(super) fn believe<H: Host>(&mut self, challenge: Challenge, host: &mut H) -> Outcome {
         self.challenge = None;
         self.fail_at(challenge.psn, challenge.status, host)

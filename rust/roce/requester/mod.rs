@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The requester: turns send WQEs into request packets and answers into completions.
+//! The requester: turns send WQEs into request packets, and responses into completions.
 //!
-//! WQEs are taken from the send queue into a `window`, oldest first, and leave it in that order.
-//! The requester walks them with a cursor, the next packet to send; to go back after a loss is to
-//! put the cursor back to the oldest packet that isn't finished, which always belongs to the
-//! window's oldest WQE. So the work per packet doesn't depend on how much is in flight.
+//! WQEs are taken from the send queue into the `window`, oldest first, and leave it in that order.
+//! A cursor, the position of the next packet to send, moves through the window. After a loss the
+//! requester moves the cursor back to the oldest unfinished packet, which always belongs to the
+//! oldest WQE of the window. So the work per packet doesn't depend on the number of packets in
+//! flight.
 //!
-//! `send` decides what may be sent next, `segment` builds it, `ack` takes in the answers and
-//! `retry` holds the timers and counts. UC and datagram QPs use `send` only: their WQEs are
-//! finished once sent.
+//! `send` selects the next packet, `segment` builds it, `ack` processes the responses, and `retry`
+//! holds the timers and the retry counts. UC and datagram QPs use `send` only: their WQEs are
+//! finished as soon as they are sent.
 
 mod ack;
 mod challenge;
@@ -37,20 +38,21 @@ use wqe::{admit, completion};
 
 pub use wqe::SendWqe;
 
-/// What a poll of the requester came to.
+/// Result of a poll of the requester.
 #[derive(Debug)]
 pub(crate) enum Progress {
-    /// A packet to send.
+    /// The next packet to send.
     Send(Transmit),
-    /// Nothing to do.
+    /// There is nothing to do now.
     Idle,
-    /// Stopped at its budget: poll again.
+    /// The poll stopped at its limit of steps. Work is left.
     Busy,
-    /// A WQE failed and has completed so.
+    /// A WQE failed, and has completed in error.
     Fatal,
 }
 
-/// The next packet to send: packet `packet` of the WQE `wqe` after the oldest.
+/// Position of the next packet to send: packet `packet` of the WQE that is `wqe` places after the
+/// oldest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Cursor {
     wqe: u32,
@@ -59,16 +61,17 @@ struct Cursor {
 
 const START: Cursor = Cursor { wqe: 0, packet: 0 };
 
-/// READs and atomics that were sent and not answered; those still to be sent again don't count.
+/// READs, atomics and other requests that wait for more than an acknowledgement. A request that is
+/// to be sent again doesn't count until it is.
 #[derive(Clone, Copy, Debug, Default)]
 struct Reads {
-    /// How many requests.
+    /// Number of requests in flight.
     requests: u32,
-    /// How many PSNs they span.
+    /// Number of PSNs that the requests take.
     packets: u32,
 }
 
-/// Fields of [`Requester`] as they were before the last packet was polled.
+/// Values of fields of [`Requester`] before the last packet was polled.
 #[derive(Clone, Copy, Debug, Default)]
 struct Before {
     sent: Psn,
@@ -80,43 +83,48 @@ struct Before {
 ///
 /// # Invariants
 ///
-/// - The window's first `started` WQEs have PSNs, one after the other without a gap; at most one
-///   more is there, taken to see whether there is one, unless that one has failed.
+/// - The first `started` WQEs of the window have PSNs, consecutive and without a gap.
+/// - Without a `fault`, the window holds at most one WQE more, which was taken to see whether the
+///   queue has one. With a `fault`, the next WQE is the failed one, and WQEs that had started after
+///   it may follow.
 /// - The cursor's WQE is at most `started`.
-/// - `una`, `acked`, `sent` come in this order and lie within 2²³ of one another; `una` belongs
-///   to the oldest WQE, or equals `sent` if nothing is in flight.
+/// - `una`, `acked`, `sent` come in this order and lie within 2²³ of one another. `una` belongs to
+///   the oldest WQE, or equals `sent` if nothing is in flight.
 #[derive(Debug)]
 pub struct Requester<W> {
     window: Window<W>,
     started: u32,
     cursor: Cursor,
-    /// The first PSN of the next WQE to start.
+    /// First PSN of the next WQE to start.
     next: Psn,
-    /// The oldest PSN that isn't finished.
+    /// Oldest unfinished PSN.
     una: Psn,
-    /// The responder has carried out everything before this PSN.
+    /// The responder has carried out all requests before this PSN.
     acked: Psn,
-    /// One past the newest PSN ever sent.
+    /// One past the newest PSN that was ever sent.
     sent: Psn,
     reads: Reads,
-    /// Packets sent since the last one that asked for an acknowledgement.
+    /// Number of packets sent since the last one that requested an acknowledgement.
     unasked: u32,
-    /// One past the newest packet whose sender waits for an answer.
+    /// One past the newest packet that requested a response.
     asked: Psn,
-    /// What the last packet changed.
+    /// Fields to restore if the last packet was not sent.
     before: Before,
-    /// The cursor's packet goes out even if there is no room for it, and asks for an acknowledgement.
+    /// The cursor's packet is sent even if the limit of packets in flight is reached, and requests
+    /// an acknowledgement.
     probes: bool,
-    /// The message sequence number that the responder told last.
+    /// Message sequence number (MSN) of the last accepted response.
     msn: u32,
-    /// It counts all messages before this PSN.
+    /// The last accepted MSN counts all messages before this PSN.
     counted: Psn,
-    /// A NAK that may be forged.
+    /// An implausible fatal NAK or response, which may be forged.
     challenge: Option<Challenge>,
-    /// The responder let it be known that the packet `una`, or the answer to it, was lost, and it
-    /// was sent again. Further hints may be echoes: from here on the timer decides, until the peer asks to wait.
+    /// A response implied that the packet `una`, or the response to it, was lost, and the packet
+    /// was sent again. Further hints may stem from the same loss. So only the timer resends now,
+    /// until the responder makes progress or sends an RNR NAK.
     hinted: bool,
-    /// The WQE that follows the started ones has failed: it ends the queue once it is the oldest.
+    /// Status of the WQE that follows the started ones, if that has failed. It ends the queue when
+    /// it is the oldest.
     fault: Option<WcStatus>,
     retry: Retry,
 }
@@ -145,12 +153,12 @@ impl<W: Slots<SendWqe>> Requester<W> {
         }
     }
 
-    /// The PSN with which the next message will start.
+    /// Returns the first PSN of the next message to start.
     pub(crate) fn sq_psn(&self) -> Psn {
         self.next
     }
 
-    /// RTR → RTS.
+    /// Enters RTS from RTR: the first message starts at `sq_psn`.
     pub(crate) fn start(&mut self, sq_psn: Psn) {
         self.next = sq_psn;
         self.una = sq_psn;
@@ -166,7 +174,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
         self.counted = sq_psn;
     }
 
-    /// → RESET: gives every taken slot back and forgets everything.
+    /// Enters RESET: gives every taken slot back without a completion and clears all state.
     pub(crate) fn reset<H: Host>(&mut self, host: &mut H) {
         while let Some(wqe) = self.window.pop() {
             host.retire_send(wqe.wr.slot);
@@ -175,12 +183,13 @@ impl<W: Slots<SendWqe>> Requester<W> {
         self.start(Psn::new(0));
     }
 
-    /// The QP leaves RTS or SQD for an error state: nothing is sent any more.
+    /// Leaves RTS or SQD for an error state: nothing is sent any more.
     pub(crate) fn fail(&mut self) {
         self.forget();
     }
 
-    /// SQE → RTS: flushes what was taken before the error; what is posted still is carried out.
+    /// Enters RTS from SQE: flushes the WQEs that were taken before the error. The WQEs that are
+    /// still posted will be carried out.
     pub(crate) fn resume<H: Host>(&mut self, host: &mut H) {
         while self.finish_oldest(WcStatus::WrFlushErr, host) {}
         self.forget();
@@ -199,25 +208,27 @@ impl<W: Slots<SendWqe>> Requester<W> {
         self.retry = Retry::new();
     }
 
-    /// RTS → SQD: nothing new starts, so that the last packet sent must ask for its answer.
+    /// Enters SQD from RTS: no new WQE starts, so the last packet sent must request an
+    /// acknowledgement.
     pub(crate) fn drain(&mut self, now: Instant, context: &Context) {
         let _ = self.ask_again(now, context);
     }
 
-    /// SQD → RTS: the WQE that was taken before must suit the settings that changed meanwhile.
+    /// Enters RTS from SQD: checks the WQE that was taken but not started against the settings,
+    /// which may have changed.
     pub(crate) fn undrain(&mut self, context: &Context) {
         if let Some(wqe) = self.window.get_mut(self.started) {
             wqe.refused = wqe.refused.or(admit(&wqe.wr, context).err());
         }
     }
 
-    /// Everything that was started is finished.
+    /// Returns whether all started WQEs are finished.
     pub(crate) fn is_drained(&self) -> bool {
         self.started == 0 && self.fault.is_none()
     }
 
-    /// In an error state: flushes the taken WQEs, then those posted, one a step. Returns whether it
-    /// stopped because the steps were spent.
+    /// Flushes the taken WQEs in an error state, then the posted ones, one per step. Returns
+    /// whether it stopped because no step was left.
     pub(crate) fn flush<H: Host>(&mut self, host: &mut H, steps: &mut Steps) -> bool {
         while steps.take() {
             if self.finish_oldest(WcStatus::WrFlushErr, host) {
@@ -250,7 +261,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
                 self.retry.restart(now, &context.settings);
                 Outcome::Continue
             }
-            // Nobody was asked, so nobody failed to answer.
+            // No packet in flight requested a response, so the silence doesn't mean a loss.
             Due::Lost if !self.una.before(self.asked) && self.asks_first(now, context) => {
                 self.retry.restart(now, &context.settings);
                 Outcome::Continue
@@ -262,7 +273,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
         }
     }
 
-    /// The payload of the packet `psn` of `slot` could not be read: its WQE fails.
+    /// Fails the WQE of `slot`, because the payload of its packet `psn` could not be read.
     pub(crate) fn transmit_failed(
         &mut self,
         now: Instant,
@@ -277,7 +288,8 @@ impl<W: Slots<SendWqe>> Requester<W> {
         }
     }
 
-    /// Where in the window the WQE of `slot` is, if it has PSNs and has not completed.
+    /// Returns the place in the window of the WQE of `slot`, if the WQE has PSNs and has not
+    /// completed.
     fn started_at(&self, slot: SendSlot) -> Option<u32> {
         let is_it = |offset: &u32| {
             let wqe = self.window.get(*offset);
@@ -286,13 +298,14 @@ impl<W: Slots<SendWqe>> Requester<W> {
         (0..self.started).find(is_it)
     }
 
-    /// Whether a packet of `slot`, which was polled before, may still leave: the memory of a WQE that has completed is its
-    /// owner's again.
+    /// Returns whether a packet of `slot` that was polled before may still be sent. Once the WQE
+    /// has completed, its owner may use the memory again.
     pub(crate) fn may_send(&self, slot: SendSlot) -> bool {
         self.started_at(slot).is_some()
     }
 
-    /// The packet `psn` didn't go out after all. If it had gone out before, it is in flight.
+    /// Undoes the effects of polling the packet `psn`, which was not sent. If an earlier copy was
+    /// sent, the packet stays in flight.
     fn withdraw(&mut self, psn: Psn) {
         if self.sent == psn.next() {
             self.sent = self.before.sent;
@@ -305,13 +318,15 @@ impl<W: Slots<SendWqe>> Requester<W> {
         }
     }
 
-    /// The host dropped the packet `psn`, the last one that was polled: it goes out again, and asks
-    /// for an acknowledgement.
+    /// Schedules the packet `psn`, the last one that was polled, again, because the host dropped
+    /// it. The next copy requests an acknowledgement.
     ///
-    /// It counts as in flight meanwhile: the timer runs, and spends its retries if no packet leaves.
+    /// The packet counts as in flight meanwhile: the timer runs, and spends its retries if no
+    /// packet leaves.
     ///
-    /// Responses may have come since it was polled. If one put the cursor back, the packet goes out in its
-    /// turn; if one acknowledged it, an earlier copy has arrived.
+    /// Responses may have been processed since the poll. If one moved the cursor back, the packet
+    /// is sent when the cursor reaches it. If one acknowledged the packet, an earlier copy has
+    /// arrived.
     pub(crate) fn take_back(&mut self, psn: Psn) {
         let at = match self.cursor.packet {
             0 => self.cursor.wqe.checked_sub(1),
@@ -342,10 +357,11 @@ impl<W: Slots<SendWqe>> Requester<W> {
         }
     }
 
-    /// The WQE at `offset` has failed: nothing of it or after it is sent any more.
+    /// Fails the WQE at `offset`: no more packets of it, or after it, are sent.
     ///
-    /// What was sent of it keeps its PSNs: its acknowledgement vouches for the WQEs before it, and
-    /// what an unreliable QP sends after SQE must not be taken for its continuation.
+    /// The packets that were sent keep their PSNs. Their acknowledgement also covers the WQEs
+    /// before, and the packets that an unreliable QP sends after SQE must not look like a
+    /// continuation of the failed message.
     fn stop_at(&mut self, offset: u32, status: WcStatus, now: Instant, context: &Context) {
         self.fault = Some(status);
         self.started = self.started.min(offset);
@@ -362,8 +378,11 @@ impl<W: Slots<SendWqe>> Requester<W> {
         }
     }
 
-    /// The newest packet in flight asked for no acknowledgement; now one is wanted: sends it again, with
-    /// the question. This isn't a retry. `false` if it asked, or if packets follow, which will ask.
+    /// Sends the newest packet in flight again, with an acknowledgement request, because that copy
+    /// had none. This isn't a retry.
+    ///
+    /// Returns `false` if the newest packet has requested an acknowledgement, or if more packets
+    /// follow, which will.
     fn ask_again(&mut self, now: Instant, context: &Context) -> bool {
         if self.retry.waits() || self.una == self.sent {
             return false;
@@ -380,13 +399,15 @@ impl<W: Slots<SendWqe>> Requester<W> {
         true
     }
 
-    /// The newest packet goes out again with a question, or packets follow that will ask.
+    /// Returns whether a packet will request an acknowledgement: the newest one, sent again, or a
+    /// following one.
     fn asks_first(&mut self, now: Instant, context: &Context) -> bool {
         self.ask_again(now, context) || self.cursor.wqe < self.started
     }
 
-    /// The newest packet in flight of the started WQEs. `None` if the cursor hasn't passed it, if it was
-    /// acknowledged, or if it is answered by more than an acknowledgement.
+    /// Returns the position and the PSN of the newest packet in flight of the started WQEs. Returns
+    /// `None` if the cursor hasn't passed that packet, if it was acknowledged, or if it waits for
+    /// more than an acknowledgement.
     fn newest(&self) -> Option<(Cursor, Psn)> {
         if self.cursor.wqe < self.started {
             return None;
@@ -402,7 +423,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
         Some((Cursor { wqe: at, packet }, psn))
     }
 
-    /// Puts the cursor back to the oldest packet that isn't finished.
+    /// Moves the cursor back to the oldest unfinished packet.
     fn rewind(&mut self) {
         let first = match self.window.get(0) {
             Some(oldest) if self.started > 0 => oldest.first,
@@ -415,8 +436,8 @@ impl<W: Slots<SendWqe>> Requester<W> {
         self.reads = Reads::default();
     }
 
-    /// Something was lost: sends everything again from the oldest packet that isn't finished, if
-    /// there is a retry left (IBTA 1.x §9.7.6.1).
+    /// Resends from the oldest unfinished packet after a loss, if a retry is left (IBTA 1.x
+    /// §9.7.6.1).
     fn go_back<H: Host>(&mut self, now: Instant, context: &Context, host: &mut H) -> Outcome {
         if !self.retry.spend(&context.settings) {
             if let Some(challenge) = self.challenge {
@@ -431,18 +452,18 @@ impl<W: Slots<SendWqe>> Requester<W> {
         Outcome::Continue
     }
 
-    /// Ends the oldest WQE in error.
+    /// Completes the oldest WQE in error.
     fn fail_oldest<H: Host>(&mut self, status: WcStatus, host: &mut H) -> Outcome {
         self.finish_oldest(status, host);
         Outcome::Fatal
     }
 
-    /// Gives the oldest WQE back and completes it; `false` if there is none.
+    /// Gives back and completes the oldest WQE. Returns `false` if there is none.
     fn finish_oldest<H: Host>(&mut self, status: WcStatus, host: &mut H) -> bool {
         let Some(wqe) = self.window.pop() else {
             return false;
         };
-        // The slot must be free by the time the poster learns of the completion.
+        // The slot must be free before the consumer sees the completion.
         host.retire_send(wqe.wr.slot);
         if wqe.wr.signaled || status != WcStatus::Success {
             host.complete_send(completion(&wqe.wr, status));

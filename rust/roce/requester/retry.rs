@@ -1,34 +1,36 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! When to send again, how often, and how much to have in flight meanwhile.
+//! Timers, retry counts and the limit of packets in flight.
 
 use crate::psn::Psn;
 use crate::qp::Settings;
 use crate::time::{Duration, Instant};
 use crate::wire::aeth::rnr_delay;
 
-/// The most packets in flight that carry payload.
+/// Upper bound of the limit of packets in flight with payload.
 const MOST_IN_FLIGHT: u32 = 512;
-/// The fewest, however lossy the path.
+/// Lower bound of that limit, on however lossy a path.
 const LEAST_IN_FLIGHT: u32 = 4;
-/// After a loss, one more packet may be in flight for each so many that arrive.
+/// Number of arrived packets for which the limit grows by one after a loss.
 const GROWTH: u32 = 16;
-/// After how many packets an acknowledgement is asked for at the latest.
+/// Maximum number of packets from one acknowledgement request to the next.
 pub(super) const ASK_EVERY: u32 = 32;
-/// Nanoseconds that a timer runs at least, if its timeout allows it: exponent 10.
+/// Minimum time in nanoseconds of the acknowledgement timer, if its timeout allows it: that of
+/// exponent 10.
 const LEAST_TIMEOUT: u64 = 4_096 << 10;
-/// This count of RNR retries stands for "for ever" (IBTA 1.x §9.7.5.2.8).
+/// The RNR retry count that means "without limit" (IBTA 1.x §9.7.5.2.8).
 const RNR_FOREVER: u8 = 7;
-/// After so many RNR NAKs without progress whose MSN is impossible, it is the peer that sends them: a forger must meet a PSN in
-/// flight each time, before the peer's own answer.
+/// Number of RNR NAKs with an implausible MSN, without progress between them, after which they
+/// count as the peer's own. A forger would have to hit a PSN in flight each time, before the peer's
+/// own response arrives.
 const MOST_UNPROVEN: u8 = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Timer {
     Off,
-    /// Packets are in flight: they are lost if nothing was heard by then.
+    /// Packets are in flight. They count as lost if no response arrives until this instant.
     Ack(Instant),
-    /// The peer had no buffer for this packet: nothing is sent until then.
+    /// The peer had no receive buffer for this packet. Nothing is sent until this instant.
     Rnr(Instant, Psn),
 }
 
@@ -36,25 +38,25 @@ enum Timer {
 #[derive(Debug)]
 pub(super) struct Retry {
     timer: Timer,
-    /// Transport retries since the last progress, or since the peer last asked to wait.
+    /// Transport retries since the last progress or RNR NAK.
     spent: u8,
     /// RNR retries since the last progress.
     rnr_spent: u8,
     /// RNR NAKs since the last progress that may be forged.
     unproven: u8,
-    /// How many packets may be in flight: halved by each loss and each wait, grown by progress.
+    /// Limit of packets in flight. Halved by each loss and each RNR wait, increased by progress.
     limit: u32,
-    /// Packets that arrived since the limit last grew, below [`GROWTH`].
+    /// Number of packets that arrived since the limit last grew, below [`GROWTH`].
     arrived: u32,
 }
 
-/// What a timer asks for.
+/// Action that an expired timer requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Due {
     Nothing,
-    /// The packets in flight are lost.
+    /// Resend: the packets in flight are lost.
     Lost,
-    /// The wait that the peer asked for is over.
+    /// Send again: the wait that the peer requested is over.
     Resume,
 }
 
@@ -70,13 +72,13 @@ impl Retry {
         }
     }
 
-    /// How many packets with payload may be in flight.
+    /// Returns the limit of packets with payload in flight.
     pub(super) fn limit(&self) -> u32 {
         self.limit
     }
 
-    /// After how many packets an acknowledgement is asked for at the latest: several times for what
-    /// may be in flight, so that a lost one isn't missed for long.
+    /// Returns the maximum number of packets from one acknowledgement request to the next. It is a
+    /// quarter of the limit at most, so that a lost acknowledgement is noticed soon.
     pub(super) fn ask_every(&self) -> u32 {
         (self.limit >> 2).min(ASK_EVERY)
     }
@@ -96,19 +98,19 @@ impl Retry {
         }
     }
 
-    /// The peer asked to wait.
+    /// Returns whether the requester waits because of an RNR NAK.
     pub(super) fn waits(&self) -> bool {
         matches!(self.timer, Timer::Rnr(..))
     }
 
-    /// A packet goes out: there must be a timer.
+    /// Starts the acknowledgement timer for a packet that is sent, unless a timer runs.
     pub(super) fn sent(&mut self, now: Instant, settings: &Settings) {
         if self.timer == Timer::Off {
             self.restart(now, settings);
         }
     }
 
-    /// Starts the acknowledgement timer anew.
+    /// Restarts the acknowledgement timer.
     pub(super) fn restart(&mut self, now: Instant, settings: &Settings) {
         self.timer = match settings.timeout {
             0 => Timer::Off,
@@ -116,13 +118,15 @@ impl Retry {
         };
     }
 
-    /// Nothing is in flight any more.
+    /// Stops the timer, because no packet is in flight any more.
     pub(super) fn stop(&mut self) {
         self.timer = Timer::Off;
     }
 
-    /// The peer finished `packets` more packets, up to `una`: all retries are allowed again, and
-    /// what remains in flight has its time from now. A wait for a buffer goes on.
+    /// Records that the peer has finished `packets` more packets, up to `una`.
+    ///
+    /// All retries are available again, and the timer restarts for the packets that remain in
+    /// flight. A wait after an RNR NAK continues.
     pub(super) fn progress(&mut self, una: Psn, packets: u32, now: Instant, settings: &Settings) {
         self.spent = 0;
         self.rnr_spent = 0;
@@ -144,7 +148,7 @@ impl Retry {
         self.arrived = arrived % GROWTH;
     }
 
-    /// Takes a transport retry; `false` if there is none left.
+    /// Takes a transport retry. Returns `false` if none is left.
     pub(super) fn spend(&mut self, settings: &Settings) -> bool {
         if self.spent >= settings.retry_cnt {
             return false;
@@ -158,8 +162,8 @@ impl Retry {
         self.limit = (self.limit >> 1).max(LEAST_IN_FLIGHT);
     }
 
-    /// Takes an RNR retry; `false` if there is none left. An RNR NAK that isn't `proven` may be forged, and takes one of
-    /// [`MOST_UNPROVEN`].
+    /// Takes an RNR retry. Returns `false` if none is left. An RNR NAK that isn't `proven` may be
+    /// forged, and takes one of [`MOST_UNPROVEN`] instead.
     pub(super) fn spend_rnr(&mut self, proven: bool, settings: &Settings) -> bool {
         if settings.rnr_retry == RNR_FOREVER {
             return true;
@@ -175,10 +179,11 @@ impl Retry {
         true
     }
 
-    /// The peer has no buffer for `psn`: waits as it asked.
+    /// Starts the wait that the peer requested, because it has no receive buffer for `psn`.
     ///
-    /// This is an answer, so that transport retries are allowed again: `ibv_modify_qp(3)` counts those for a peer
-    /// that doesn't. And the peer drops whatever follows `psn`: the less of it the better.
+    /// An RNR NAK is a response, so all transport retries are available again: `ibv_modify_qp(3)`
+    /// counts those for a peer that doesn't respond. The peer drops all packets after `psn`, so
+    /// fewer packets are allowed in flight.
     pub(super) fn wait(&mut self, psn: Psn, encoded: u8, now: Instant) {
         self.spent = 0;
         self.narrow();
@@ -186,11 +191,12 @@ impl Retry {
     }
 }
 
-/// The time after which an acknowledgement counts as lost. The Local ACK Timeout is T = 4.096 µs · 2ᵗ;
-/// the requester detects the loss after no less than T and no more than 4 T (IBTA 1.x §9.7.6.1.3).
+/// Returns the time after which an acknowledgement counts as lost. The Local ACK Timeout is T =
+/// 4.096 µs · 2ᵗ. The requester detects the loss after no less than T and no more than 4 T (IBTA
+/// 1.x §9.7.6.1.3).
 ///
-/// Short timeouts use that latitude up to [`LEAST_TIMEOUT`]: the host of a peer may not run it for
-/// some milliseconds, and all retries of a shorter one would be spent meanwhile.
+/// Short timeouts use that freedom up to [`LEAST_TIMEOUT`]: the peer's host may not schedule it for
+/// some milliseconds, and all retries of a shorter timeout would be spent meanwhile.
 pub(super) fn ack_timeout(exponent: u8) -> Duration {
     let least = 4_096u64.wrapping_shl(u32::from(exponent & 31));
     let most = least.saturating_mul(4);

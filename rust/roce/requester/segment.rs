@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! From a WQE to the packets of its message (IBTA 1.x §9.4, §9.7.2).
+//! The division of a WQE's message into packets (IBTA 1.x §9.4, §9.7.2).
 
 use super::wqe::SendWqe;
 use crate::ids::{Imm, Pkey, Qkey, Qpn};
@@ -9,20 +9,21 @@ use crate::transmit::{Source, Transmit};
 use crate::wire::packet::{AtomicEth, Body, Bth, Deth, Packet, Reth, SendPart, Service, WritePart};
 use crate::wr::{RemoteAddr, SendOp, SendTail, UdDest};
 
-/// A queue key with this bit, as a work request gives it, stands for the QP's own (IBTA 1.x
+/// A queue key with this bit in a work request stands for the QP's own queue key (IBTA 1.x
 /// §10.2.5).
 const OWN_QKEY: u32 = 1 << 31;
 
-/// What a packet says beside its WQE.
+/// The properties of a packet that don't follow from its WQE.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Marks {
-    /// An acknowledgement is asked for.
+    /// The packet requests an acknowledgement.
     pub(super) asks: bool,
-    /// It was sent before.
+    /// The packet was sent before.
     pub(super) again: bool,
 }
 
-/// The request that starts with packet `index` of `wqe`; `None` for what has no packets.
+/// Builds the request that starts with packet `index` of `wqe`. Returns `None` for a local
+/// operation, which has no packets.
 pub(super) fn build(
     wqe: &SendWqe,
     index: u32,
@@ -103,7 +104,7 @@ fn whole(wqe: &SendWqe, remote: RemoteAddr) -> Reth {
     }
 }
 
-/// What a READ request that starts with packet `index` asks for.
+/// Returns the range that a READ request asks for if it starts with packet `index`.
 fn rest(wqe: &SendWqe, remote: RemoteAddr, index: u32, context: &Context) -> Reth {
     let mtu = context.settings.path_mtu;
     let (offset, _) = wqe.piece(index, mtu);
@@ -115,11 +116,12 @@ fn rest(wqe: &SendWqe, remote: RemoteAddr, index: u32, context: &Context) -> Ret
     }
 }
 
-/// Where the payload of packet `index` lies, and its length.
+/// Returns the place of the payload of packet `index`, and its length.
 fn payload(wqe: &SendWqe, index: u32, context: &Context) -> (Source, u32) {
     let slot = wqe.wr.slot;
     let (offset, length) = match wqe.wr.op {
-        // The slot also names the address of a datagram, be it empty.
+        // The slot also names the address handle of a datagram, so an empty datagram has a source
+        // too.
         SendOp::Datagram(..) => return (Source::Send { slot, offset: 0 }, wqe.wr.length),
         SendOp::Send(_) | SendOp::Write(..) | SendOp::AtomicWrite(_) => {
             wqe.piece(index, context.settings.path_mtu)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What to send next: takes WQEs, starts them when they may start, and walks their packets.
+//! The selection of the next packet: takes WQEs, starts them when they may start, and sends their
+//! packets in order.
 
 use super::retry::{Due, ASK_EVERY};
 use super::segment::{self, Marks};
@@ -13,16 +14,17 @@ use crate::time::Instant;
 use crate::wc::WcStatus;
 use crate::wr::{LocalOp, SendOp};
 
-/// So many READs may be in flight, if there are credits, however many packets answer them: what
-/// comes of the second tells that the end of the first was lost.
+/// Number of READ requests that may be in flight regardless of the number of their response
+/// packets, if `max_rd_atomic` allows it. The responses to the second READ reveal that the end of
+/// the first response was lost.
 const LEAST_READS: u32 = 2;
 
-/// A packet of a WQE, as far as it matters to what follows.
+/// The properties of a packet that affect the packets after it.
 struct Step {
     psn: Psn,
-    /// The PSNs it takes.
+    /// Number of PSNs that the packet takes: more than one for a READ request.
     span: u32,
-    /// It is the WQE's last.
+    /// The packet is the last one of its WQE.
     ends: bool,
     takes_credit: bool,
     signaled: bool,
@@ -42,7 +44,8 @@ impl Step {
 }
 
 impl<W: Slots<SendWqe>> Requester<W> {
-    /// The next packet to send, if one may be sent. `draining`: start nothing new. What needs no packet takes `steps`.
+    /// Returns the next packet to send, if one may be sent. With `draining` no new WQE starts. Each
+    /// action that sends no packet takes one of `steps`.
     pub(crate) fn poll_transmit<H: Host>(
         &mut self,
         now: Instant,
@@ -57,7 +60,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
             }
             self.retry.restart(now, &context.settings);
         }
-        // A packet takes none: the host bounds those of a turn.
+        // A packet takes no step: the host limits the packets of a run.
         while !steps.are_spent() {
             if let Some(progress) = self.step(now, draining, context, host) {
                 return progress;
@@ -67,12 +70,12 @@ impl<W: Slots<SendWqe>> Requester<W> {
         Progress::Busy
     }
 
-    /// [`Self::poll_transmit`] has nothing to send unless another request is posted: all there is was
-    /// sent and waits for its answer.
+    /// Returns whether [`Self::poll_transmit`] has nothing to send until a request is posted or a
+    /// response arrives: all posted requests were sent.
     #[inline]
     pub(crate) fn rests(&self, context: &Context) -> bool {
         if !context.config.kind.is_reliable() {
-            // What was sent completes with the next poll.
+            // Sent WQEs complete in the next poll.
             return self.window.len() == 0 && self.fault.is_none();
         }
         if self.window.len() != self.started
@@ -83,11 +86,11 @@ impl<W: Slots<SendWqe>> Requester<W> {
         }
         let newest = self.started.checked_sub(1);
         let newest = newest.and_then(|at| self.window.get(at));
-        // One without packets may wait for an answer that nobody has asked for yet.
+        // A local operation may wait for an acknowledgement that no packet has requested yet.
         !newest.is_some_and(SendWqe::is_local)
     }
 
-    /// `None`: made progress, go on.
+    /// Makes one step of progress. Returns `None` if the caller shall continue.
     fn step<H: Host>(
         &mut self,
         now: Instant,
@@ -118,14 +121,15 @@ impl<W: Slots<SendWqe>> Requester<W> {
         None
     }
 
-    /// Unreliable WQEs are finished once sent.
+    /// Completes sent WQEs of an unreliable QP.
     fn finish_sent<H: Host>(&mut self, host: &mut H) {
         while self.cursor.wqe > 0 {
             self.finish_oldest(WcStatus::Success, host);
         }
     }
 
-    /// Makes sure that the WQE after the started ones is in the window; `false` if there is none.
+    /// Ensures that the window holds the WQE after the started ones. Returns `false` if the queue
+    /// has none or the window is full.
     fn look_ahead<H: Host>(&mut self, context: &Context, host: &mut H) -> bool {
         if self.window.len() > self.started {
             return true;
@@ -142,19 +146,22 @@ impl<W: Slots<SendWqe>> Requester<W> {
         true
     }
 
-    /// The WQE after the started ones may start now.
+    /// Returns whether the WQE after the started ones may start now.
     fn may_start(&self, context: &Context) -> bool {
         let Some(wqe) = self.window.get(self.started) else {
             return false;
         };
         let fenced = wqe.wr.fence && self.reads.requests > 0;
-        // What is in flight may have to be read or written again until it is finished.
+        // Requests in flight may need the memory of the key again until they are finished.
         let waits = matches!(wqe.wr.op, SendOp::Local(LocalOp::Invalidate(_))) && self.started > 0;
         wqe.refused.is_some() || !(fenced || waits || !self.has_room(wqe, 0, context))
     }
 
-    /// The request that starts with packet `index` may be sent now: there is a credit for it, and
-    /// room among the packets in flight. So these are never more than a few times the limit.
+    /// Returns whether the request that starts with packet `index` may be sent now.
+    ///
+    /// A READ or atomic needs room in `max_rd_atomic` and for its response packets. Other requests
+    /// need room among the packets in flight. So the packets in flight are never more than a few
+    /// times the limit.
     fn has_room(&self, wqe: &SendWqe, index: u32, context: &Context) -> bool {
         if !context.config.kind.is_reliable() || wqe.is_local() {
             return true;
@@ -182,7 +189,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
         let prepared = match (wqe.refused, wqe.wr.op) {
             (Some(status), _) => Err(status),
             (None, SendOp::Local(op)) => host.execute_local(wqe.wr.slot, op),
-            // A short READ's buffer is checked when its only answer is placed.
+            // The buffer of a READ with one response packet is checked when that packet arrives.
             (None, SendOp::Read(_)) if wqe.packets == 1 => Ok(()),
             (None, SendOp::Read(_) | SendOp::Atomic(..)) => {
                 host.check_send(wqe.wr.slot, LocalAccess::Write)
@@ -243,8 +250,8 @@ impl<W: Slots<SendWqe>> Requester<W> {
         Some(Progress::Send(segment::build(wqe, packet, marks, context)?))
     }
 
-    /// Notes that a packet is in flight, and decides whether it asks for an acknowledgement; one that
-    /// `probes` does.
+    /// Records that a packet is in flight, and decides whether it requests an acknowledgement. With
+    /// `probes` it does.
     fn mark<H: Host>(
         &mut self,
         step: &Step,
@@ -271,7 +278,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
         Marks { asks, again }
     }
 
-    /// Notes what is in flight now; `true` if it was before.
+    /// Records the packets in flight. Returns whether this packet was sent before.
     fn note_sent(&mut self, step: &Step) -> bool {
         let past = step.psn.plus(step.span);
         let again = step.psn.before(self.sent);
@@ -285,9 +292,12 @@ impl<W: Slots<SendWqe>> Requester<W> {
         again
     }
 
-    /// Whether a packet asks for an acknowledgement: where one must be had, where the last one was
-    /// asked for long ago, and where what follows has to wait for it. At the end of all that is
-    /// posted nobody waits for one; should nothing more be posted, the timer asks later.
+    /// Decides whether a packet requests an acknowledgement.
+    ///
+    /// It does in any of these cases: `ask_every` packets were sent since the last request; it ends
+    /// a signaled WQE or one that is sent again; the following packets have to wait for the
+    /// acknowledgement. The last packet of all posted work doesn't request one for its place alone,
+    /// since nothing waits for it. If no more work is posted, the timer requests it later.
     fn asks<H: Host>(
         &mut self,
         step: &Step,
@@ -306,7 +316,8 @@ impl<W: Slots<SendWqe>> Requester<W> {
         asks
     }
 
-    /// All that is posted was sent, and more may be taken; if it isn't, the timer asks.
+    /// Returns whether all posted requests were sent and the window has room. Then the timer
+    /// requests the acknowledgement if nothing more is posted.
     fn may_linger(&self, draining: bool, context: &Context) -> bool {
         !draining
             && context.settings.timeout != 0
@@ -316,11 +327,12 @@ impl<W: Slots<SendWqe>> Requester<W> {
             && !self.window.is_full()
     }
 
-    /// Something waits for what is in flight, and none of that asked for an acknowledgement.
+    /// Returns whether progress depends on the packets in flight, although none of them requested
+    /// an acknowledgement.
     fn must_ask(&self, draining: bool, context: &Context) -> bool {
         let newest = self.started.checked_sub(1);
         let newest = newest.and_then(|at| self.window.get(at));
-        // Operations without packets complete in their turn, too.
+        // A local operation also completes only after the requests before it.
         let waits = self.window.len() > self.started || newest.is_some_and(SendWqe::is_local);
         context.config.kind.is_reliable()
             && (draining || waits)
@@ -328,7 +340,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
             && !self.una.before(self.asked)
     }
 
-    /// A packet follows that may be sent at once.
+    /// Returns whether another packet follows that may be sent at once.
     fn goes_on<H: Host>(&mut self, draining: bool, context: &Context, host: &mut H) -> bool {
         if let (true, Some(wqe)) = (
             self.cursor.wqe < self.started,
@@ -343,8 +355,9 @@ impl<W: Slots<SendWqe>> Requester<W> {
         self.window.get(self.started).is_some_and(sends) && self.may_start(context)
     }
 
-    /// Moves the cursor over what needs no packet (any more): local operations, and what was
-    /// carried out although an answer before it was lost. `true` if it moved to another WQE.
+    /// Moves the cursor past packets that need not be sent: local operations, and requests that
+    /// were carried out although a response before them was lost. Returns whether the cursor moved
+    /// to another WQE.
     fn skip_acked(&mut self) -> bool {
         let Some(wqe) = self.window.get(self.cursor.wqe) else {
             return false;

@@ -24,7 +24,7 @@ mod order;
 mod reads;
 mod segments;
 
-/// Shortly before the wrap, so that most tests cross it.
+/// First PSN: shortly before the wrap, so that most tests cross it.
 const FIRST: Psn = Psn::new(0xff_fffe);
 const NOW: Instant = Instant(1_000_000);
 /// The acknowledgement timeout of `connected`: 4.096 µs · 2¹⁴.
@@ -55,12 +55,12 @@ const DONE: Aeth = Aeth {
     msn: 1,
 };
 
-/// The PSN `n` after the first.
+/// Returns the PSN `n` after the first.
 fn psn(n: u32) -> Psn {
     FIRST.plus(n)
 }
 
-/// An RC QP in RTS and its host.
+/// An RC QP in RTS, and its host.
 struct Bench {
     qp: TestQp,
     host: MockHost,
@@ -93,7 +93,7 @@ impl Bench {
         drain(&mut self.qp, self.now, &mut self.host)
     }
 
-    /// The distances from the first PSN of what is sent now.
+    /// Sends all packets that are due. Returns their distances from the first PSN.
     fn psns(&mut self) -> Vec<u32> {
         let psn = |transmit: &Transmit| transmit.packet.bth.psn.ahead_of(FIRST);
         self.poll().iter().map(psn).collect()
@@ -128,13 +128,13 @@ impl Bench {
         self.nak_with(n, code, DONE.msn);
     }
 
-    /// A NAK with this message sequence number.
+    /// Passes a NAK with this message sequence number to the QP.
     fn nak_with(&mut self, n: u32, code: NakCode, msn: u32) {
         let syndrome = Syndrome::Nak(code);
         self.respond(n, Body::Ack(Aeth { syndrome, msn }), 0);
     }
 
-    /// The next packet, which the host drops.
+    /// Polls the next packet, which the host drops. Returns its distance from the first PSN.
     fn drop_next(&mut self) -> u32 {
         let dropped = self.qp.poll_transmit(self.now, &mut self.host).unwrap();
         self.qp.transmit_dropped(self.now, &dropped);
@@ -145,7 +145,7 @@ impl Bench {
         self.rnr_with(n, timer, DONE.msn);
     }
 
-    /// An RNR NAK with this message sequence number.
+    /// Passes an RNR NAK with this message sequence number to the QP.
     fn rnr_with(&mut self, n: u32, timer: u8, msn: u32) {
         let syndrome = Syndrome::RnrNak { timer };
         self.respond(n, Body::Ack(Aeth { syndrome, msn }), 0);
@@ -163,14 +163,14 @@ impl Bench {
         self.qp.modify(self.now, &attrs, &mut self.host).unwrap();
     }
 
-    /// Changes attributes that only SQD lets change.
+    /// Changes attributes that can be changed only in SQD.
     fn change(&mut self, attrs: Attrs) {
         self.change_state(QpState::Sqd);
         self.qp.modify(self.now, &attrs, &mut self.host).unwrap();
         self.change_state(QpState::Rts);
     }
 
-    /// Lets the timer run out.
+    /// Advances the clock to the end of the timer.
     fn time_out(&mut self) {
         self.now = self.qp.poll_timeout().expect("a timer");
         self.qp.handle_timeout(self.now, &mut self.host);
@@ -184,7 +184,7 @@ impl Bench {
         self.host.sent()
     }
 
-    /// Lets the QP flush all there is and checks that each posted WQE ended once, in order.
+    /// Lets the QP flush all work requests, and checks that each posted WQE ended once, in order.
     fn check_flushed(&mut self) {
         assert!(self.poll().is_empty());
         assert_eq!(self.state(), QpState::Err);

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The WQEs taken from the send queue and not yet given back, oldest first.
+//! The WQEs that the requester has taken from the send queue and not given back, oldest first.
 
 use super::wqe::SendWqe;
 use crate::qp::Slots;
 
-/// A ring over the host's storage.
+/// A ring buffer over the host's storage.
 ///
 /// # Invariants
 ///
-/// `len` ≤ the storage's length; `head` is below it, unless the storage is empty.
+/// `len` is at most the length of the storage. `head` is less than that length, unless the storage
+/// is empty.
 #[derive(Debug)]
 pub(super) struct Window<W> {
     slots: W,
@@ -34,7 +35,7 @@ impl<W: Slots<SendWqe>> Window<W> {
         usize::try_from(self.len).is_ok_and(|len| len >= self.slots.len())
     }
 
-    /// The WQE `offset` after the oldest.
+    /// Returns the WQE `offset` places after the oldest.
     pub(super) fn get(&self, offset: u32) -> Option<&SendWqe> {
         if offset >= self.len {
             return None;
@@ -50,7 +51,7 @@ impl<W: Slots<SendWqe>> Window<W> {
         self.slots.get_mut(place)
     }
 
-    /// Adds the newest. The caller has made sure that the window isn't full.
+    /// Adds the newest WQE. The caller guarantees that the window isn't full.
     pub(super) fn push(&mut self, wqe: SendWqe) {
         let place = self.place(self.len);
         if let Some(slot) = place.and_then(|place| self.slots.get_mut(place)) {
@@ -59,7 +60,7 @@ impl<W: Slots<SendWqe>> Window<W> {
         }
     }
 
-    /// Removes the oldest.
+    /// Removes and returns the oldest WQE.
     pub(super) fn pop(&mut self) -> Option<&SendWqe> {
         let len = self.len.checked_sub(1)?;
         let oldest = self.head;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A send WQE in flight: what it asks for and how it is answered.
+//! A send WQE in flight: its operation, its packets and the response that completes it.
 
 use crate::ids::Srqn;
 use crate::mtu::Mtu;
@@ -9,35 +9,36 @@ use crate::qp::{Context, QpKind};
 use crate::wc::{SendWc, WcOpcode, WcStatus};
 use crate::wr::{AtomicOp, LocalOp, SendOp, SendSlot, SendTail, SendWr};
 
-/// The longest message (IBTA 1.x §9.3.3.1).
+/// Length of the longest message in bytes (IBTA 1.x §9.3.3.1).
 const MAX_MESSAGE: u32 = 1 << 31;
 
-/// How many packets one READ request asks for at most: a longer READ goes out as several requests,
-/// cut at multiples of this. It keeps what is in flight bounded, and what a loss costs.
+/// Largest number of packets that one READ request asks for. A longer READ is sent as several
+/// requests, cut at multiples of this number. This limits the packets in flight, and the cost of a
+/// loss.
 pub(super) const READ_SPAN: u32 = 1 << 7;
 
 /// A send WQE in flight.
 #[derive(Clone, Copy, Debug)]
 pub struct SendWqe {
     pub(super) wr: SendWr,
-    /// Its first PSN, once started.
+    /// First PSN, valid once the WQE has started.
     pub(super) first: Psn,
-    /// How many PSNs it takes; 0 if nothing goes out.
+    /// Number of PSNs that the WQE takes. 0 if it sends no packet.
     pub(super) packets: u32,
-    /// It can't be carried out.
+    /// The WQE can't be carried out, and ends with this status.
     pub(super) refused: Option<WcStatus>,
 }
 
-/// What completes a WQE.
+/// Kind of the response that completes a WQE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// An acknowledgement of it or of anything after it.
+    /// An acknowledgement of the WQE or of any later packet.
     Ack,
-    /// READ responses with the payload.
+    /// READ responses with payload.
     Read,
-    /// An atomic acknowledgement.
+    /// An atomic acknowledgement, with the original value.
     Atomic,
-    /// A READ response without payload.
+    /// One READ response without payload (ATOMIC WRITE, FLUSH).
     Empty,
 }
 
@@ -83,7 +84,7 @@ impl SendWqe {
         }
     }
 
-    /// It takes one of the `max_rd_atomic` credits while in flight.
+    /// Returns whether the WQE counts towards `max_rd_atomic` while it is in flight.
     pub(super) fn takes_credit(&self) -> bool {
         self.answer() != Answer::Ack
     }
@@ -96,7 +97,7 @@ impl SendWqe {
         matches!(self.wr.op, SendOp::Send(_) | SendOp::Datagram(..))
     }
 
-    /// How many PSNs the request that starts with packet `index` takes.
+    /// Returns the number of PSNs of the request that starts with packet `index`.
     pub(super) fn span(&self, index: u32) -> u32 {
         match self.wr.op {
             SendOp::Read(_) => {
@@ -107,12 +108,12 @@ impl SendWqe {
         }
     }
 
-    /// A READ request ends with packet `index`.
+    /// Returns whether packet `index` is the last one of a READ request.
     pub(super) fn request_ends(&self, index: u32) -> bool {
         self.span(index) == 1
     }
 
-    /// Where packet `index` starts in the message, and its payload length.
+    /// Returns the offset of packet `index` in the message, and its payload length, in bytes.
     pub(super) fn piece(&self, index: u32, mtu: Mtu) -> (u32, u32) {
         let offset = index.wrapping_shl(mtu_shift(mtu));
         let rest = self.wr.length.saturating_sub(offset);
@@ -120,7 +121,7 @@ impl SendWqe {
     }
 }
 
-/// The completion of `wr`.
+/// Creates the completion of `wr`.
 pub(super) fn completion(wr: &SendWr, status: WcStatus) -> SendWc {
     let (opcode, byte_len) = match wr.op {
         SendOp::Send(_) | SendOp::Datagram(..) => (WcOpcode::Send, wr.length),
@@ -142,13 +143,13 @@ pub(super) fn completion(wr: &SendWr, status: WcStatus) -> SendWc {
     }
 }
 
-/// How many PSNs `wr` takes.
+/// Returns the number of PSNs that `wr` takes.
 fn count_packets(wr: &SendWr, context: &Context) -> u32 {
     match wr.op {
         SendOp::Local(_) => 0,
-        // How long a frame may be is for the network device to say.
+        // The network device limits the length of a frame, not the engine.
         SendOp::Datagram(..) if context.config.kind == QpKind::RawPacket => 1,
-        // A datagram that doesn't fit completes, but nothing is sent.
+        // A datagram that doesn't fit completes, but no packet is sent.
         SendOp::Datagram(..) => u32::from(wr.length <= context.config.port_mtu.bytes()),
         SendOp::Atomic(..) | SendOp::AtomicWrite(_) | SendOp::Flush(..) => 1,
         SendOp::Send(_) | SendOp::Write(..) | SendOp::Read(_) => {
@@ -164,16 +165,16 @@ fn mtu_shift(mtu: Mtu) -> u32 {
     mtu.bytes().trailing_zeros()
 }
 
-/// Why this QP can't carry out `wr` (IBTA 1.x §9.2, table of operations by service).
+/// Checks that this QP can carry out `wr` (IBTA 1.x §9.2, table of operations by service).
 ///
 /// # Errors
 ///
-/// The status of its completion.
+/// Returns the status of the completion: `LocQpOpErr` or `LocLenErr`.
 pub(super) fn admit(wr: &SendWr, context: &Context) -> Result<(), WcStatus> {
     let known = match (context.config.kind, wr.op) {
         (QpKind::Rc, SendOp::Datagram(..)) => false,
         (QpKind::Rc, _) => true,
-        // The extended header has no room beside those of the memory placement operations.
+        // XRC packets have no room for the extended headers of FLUSH and ATOMIC WRITE.
         (QpKind::XrcIni, SendOp::Datagram(..) | SendOp::Flush(..) | SendOp::AtomicWrite(_)) => {
             false
         }
@@ -184,7 +185,7 @@ pub(super) fn admit(wr: &SendWr, context: &Context) -> Result<(), WcStatus> {
         (QpKind::Uc, _) => false,
         (QpKind::Ud | QpKind::Gsi | QpKind::RawPacket, op) => matches!(op, SendOp::Datagram(..)),
     };
-    // Without a single credit it could never be sent.
+    // With `max_rd_atomic` 0 such a request could never be sent.
     let creditless = context.settings.max_rd_atomic == 0
         && matches!(
             wr.op,

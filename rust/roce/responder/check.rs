@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Order and lengths of the packets of a message (IBTA 1.x §9.7.4.1.2, §9.7.4.1.6).
+//! Checks of the order and the lengths of the packets of a message (IBTA 1.x §9.7.4.1.2,
+//! §9.7.4.1.6).
 
 use crate::ids::Imm;
 use crate::mtu::Mtu;
@@ -8,25 +9,25 @@ use crate::wire::packet::{AtomicEth, NakCode, Reth, SendPart, WritePart};
 use crate::wire::MAX_MESSAGE;
 use crate::wr::{FlushKind, SendTail};
 
-/// The message of which some packets were carried out and more must come.
+/// The message of which some packets were carried out and more must arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Message {
-    /// None: the next packet must start one.
+    /// There is no such message. The next packet must start one.
     None,
-    /// A SEND of which `received` bytes came.
+    /// A SEND of which `received` bytes have arrived.
     Send { received: u32 },
-    /// An RDMA WRITE of which `received` bytes came.
+    /// An RDMA WRITE of which `received` bytes have arrived.
     Write { reth: Reth, received: u32 },
 }
 
 /// A packet that fits its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Segment<T> {
-    /// Where its payload lies in the message.
+    /// Offset of its payload in the message, in bytes.
     pub(super) offset: u32,
-    /// What comes with the message's end, if this is its last packet.
+    /// The immediate data or key of the message's last packet. `None` if more packets must follow.
     pub(super) end: Option<T>,
-    /// Bytes of the message up to and with this packet.
+    /// Number of bytes of the message up to and including this packet.
     pub(super) received: u32,
 }
 
@@ -40,7 +41,8 @@ enum Place {
 }
 
 impl Place {
-    /// FIRST and MIDDLE packets are full, LAST ones not empty, and none is more than full.
+    /// Returns whether the payload length fits the place. FIRST and MIDDLE packets are full, LAST
+    /// ones are not empty, and none is longer than the MTU.
     fn admits(self, payload_len: u32, mtu: Mtu) -> bool {
         match self {
             Self::First | Self::Middle => payload_len == mtu.bytes(),
@@ -59,7 +61,7 @@ impl Message {
     ///
     /// # Errors
     ///
-    /// `InvalidRequest`.
+    /// Returns `InvalidRequest` if the order or the length is wrong.
     pub(super) fn check_send(
         self,
         part: SendPart,
@@ -86,11 +88,12 @@ impl Message {
     }
 
     /// Checks that a packet of an RDMA WRITE continues or starts a message, and that the message
-    /// ends exactly where its RETH says. `end` is the immediate of the last packet.
+    /// ends at the length in its RETH. `end` of the result is the immediate data of the last
+    /// packet.
     ///
     /// # Errors
     ///
-    /// `InvalidRequest`.
+    /// Returns `InvalidRequest` if the order or the length is wrong.
     pub(super) fn check_write(
         self,
         part: WritePart,
@@ -124,11 +127,11 @@ impl Message {
         Ok((reth, segment))
     }
 
-    /// A request of one packet may come only between messages.
+    /// Checks that no message is open, as a request of one packet requires.
     ///
     /// # Errors
     ///
-    /// `InvalidRequest`.
+    /// Returns `InvalidRequest` if a message is open.
     pub(super) fn check_none(self) -> Result<(), NakCode> {
         match self {
             Self::None => Ok(()),
@@ -137,7 +140,11 @@ impl Message {
     }
 }
 
-/// The bytes received with this packet, if its payload fits its place.
+/// Returns the number of bytes received up to this packet, if its payload fits its place.
+///
+/// # Errors
+///
+/// Returns `InvalidRequest` if the payload doesn't fit, or the message exceeds [`MAX_MESSAGE`].
 fn checked_total(offset: u32, payload_len: u32, place: Place, mtu: Mtu) -> Result<u32, NakCode> {
     offset
         .checked_add(payload_len)
@@ -145,16 +152,17 @@ fn checked_total(offset: u32, payload_len: u32, place: Place, mtu: Mtu) -> Resul
         .ok_or(NakCode::InvalidRequest)
 }
 
-/// The longest READ is that of any message, and its request carries no payload.
+/// Checks that a READ is at most as long as any message, and that its request has no payload.
 ///
 /// # Errors
 ///
-/// `InvalidRequest`.
+/// Returns `InvalidRequest` if not.
 pub(super) fn check_read(reth: &Reth, payload_len: u32) -> Result<(), NakCode> {
     valid(reth.length <= MAX_MESSAGE && payload_len == 0)
 }
 
-/// How many packets, and PSNs, a READ of that many bytes is answered with: at least one.
+/// Returns the number of packets, and PSNs, of the response to a READ of `length` bytes: at least
+/// one.
 pub(super) fn read_psns(length: u32, mtu: Mtu) -> u32 {
     let shift = mtu.bytes().trailing_zeros();
     let partial = length & mtu.bytes().wrapping_sub(1) != 0;
@@ -162,43 +170,44 @@ pub(super) fn read_psns(length: u32, mtu: Mtu) -> u32 {
     full.saturating_add(u32::from(partial)).max(1)
 }
 
-/// Atomics work on aligned words (§9.4.5), without payload.
+/// Checks that an atomic names an aligned 8-byte word (§9.4.5) and has no payload.
 ///
 /// # Errors
 ///
-/// `InvalidRequest`.
+/// Returns `InvalidRequest` if not.
 pub(super) fn check_atomic(eth: &AtomicEth, payload_len: u32) -> Result<(), NakCode> {
     valid(is_aligned(eth.va) && payload_len == 0)
 }
 
-/// ATOMIC WRITE stores one aligned word (annex A19).
+/// Checks that an ATOMIC WRITE stores one aligned 8-byte word (annex A19).
 ///
 /// # Errors
 ///
-/// `InvalidRequest`.
+/// Returns `InvalidRequest` if not.
 pub(super) fn check_atomic_write(reth: &Reth, payload_len: u32) -> Result<(), NakCode> {
     let whole = reth.length == ATOMIC_BYTES && payload_len == ATOMIC_BYTES;
     valid(whole && is_aligned(reth.va))
 }
 
-/// FLUSH asks for at least one placement, of a range or of a whole region (annex A19).
+/// Checks that a FLUSH requests at least one placement, of a range or of a whole region (annex
+/// A19).
 ///
 /// # Errors
 ///
-/// `InvalidRequest`.
+/// Returns `InvalidRequest` if not.
 pub(super) fn check_flush(kind: FlushKind, reth: &Reth, payload_len: u32) -> Result<(), NakCode> {
     let placement = (1..=PLACEMENT_ALL).contains(&kind.placement);
     let lengths = reth.length <= MAX_MESSAGE && payload_len == 0;
     valid(placement && kind.selectivity <= SELECT_REGION && lengths)
 }
 
-/// Bytes that an atomic works on.
+/// Number of bytes of the word that an atomic works on.
 pub(super) const ATOMIC_BYTES: u32 = 8;
 
-/// FLUSH: global visibility and persistence.
+/// All placement bits of a FLUSH: global visibility and persistence.
 const PLACEMENT_ALL: u8 = FlushKind::GLOBAL | FlushKind::PERSISTENT;
 
-/// FLUSH: the whole memory region rather than a range of it.
+/// Selectivity of a FLUSH of the whole memory region rather than of a range.
 pub(super) const SELECT_REGION: u8 = 1;
 
 const fn is_aligned(va: u64) -> bool {
@@ -296,7 +305,7 @@ mod tests {
             (at(1500, 1024), WritePart::Last(imm), 475, false),
             (at(1500, 1024), WritePart::Last(imm), 477, false),
             (at(2048, 1024), WritePart::Last(None), 1024, true),
-            // A MIDDLE packet must leave something for the LAST.
+            // A MIDDLE packet must leave some bytes for the LAST one.
             (at(2048, 1024), WritePart::Middle, 1024, false),
             (at(2049, 1024), WritePart::Middle, 1024, true),
             (Message::None, WritePart::First(reth(1024)), 1024, false),

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Requests that were carried out already and come again (IBTA 1.x §9.7.5.1.5).
+//! Duplicates: requests that were carried out before and arrive again (IBTA 1.x §9.7.5.1.5).
 //!
-//! Nothing is executed twice. SENDs and RDMA WRITEs are acknowledged again; the others are
-//! answered from their record, if it is still there and names the same operation, operands,
-//! address and key. READs read again, so their memory is checked again.
+//! No request is executed twice. SENDs and RDMA WRITEs are acknowledged again. The other requests
+//! are answered from their record, if that still exists and has the same operation, operands,
+//! address and key. A repeated READ reads the memory again, so its memory is checked again.
 
 use super::replay::{Number, Pending, Recorded, Sent, Stream};
 use super::{nak_code, Answer, Replay, Responder};
@@ -14,7 +14,7 @@ use crate::qp::{Context, Slots};
 use crate::wire::packet::{Body, Packet, Reth};
 
 impl<R: Slots<Replay>> Responder<R> {
-    /// A packet behind the expected one.
+    /// Answers a packet with a PSN before the expected one.
     pub(super) fn answer_duplicate<H: Host>(
         &mut self,
         packet: &Packet,
@@ -42,9 +42,12 @@ impl<R: Slots<Replay>> Responder<R> {
         }
     }
 
-    /// Acknowledges all there is, unless that would skip an answer which the peer may still want:
-    /// then only the duplicate. One with the PSN of a READ or an atomic is not the peer's, and an acknowledgement with that PSN
-    /// would end the request at a peer that lacks the answer.
+    /// Acknowledges a duplicate SEND or WRITE.
+    ///
+    /// The acknowledgement covers all executed requests, unless it would skip an answer that the
+    /// peer may still need. Then it covers only the duplicate. A packet with the PSN of a READ or
+    /// an atomic isn't the peer's, and an acknowledgement with that PSN would end the request at a
+    /// peer that lacks the answer. So it gets none.
     fn acknowledge_again(&mut self, psn: Psn) {
         let latest = self.expected.minus(1);
         let position = self.position_of(psn);
@@ -59,12 +62,12 @@ impl<R: Slots<Replay>> Responder<R> {
             Answer::Nothing => self.answer = Answer::Ack(psn),
             Answer::Ack(due) if due.before(psn) => self.answer = Answer::Ack(psn),
             Answer::Missing { .. } => self.acknowledge_first(psn),
-            // A NAK acknowledges what is before it, too.
+            // A NAK also acknowledges the packets before it.
             Answer::Ack(_) | Answer::NotReady(_) | Answer::Refused(..) => {}
         }
     }
 
-    /// Answers a request of one packet, if its record is still there.
+    /// Answers a request of one packet again, if its record still exists.
     fn answer_again(&mut self, psn: Psn, same: impl Fn(Recorded) -> bool) {
         let position = self.position_of(psn);
         let Some(number) = position.and_then(|position| self.ring.find(position)) else {
@@ -80,7 +83,7 @@ impl<R: Slots<Replay>> Responder<R> {
         }
     }
 
-    /// Reads again what the peer misses: the end of the original range, or a part of it.
+    /// Answers a READ again. The peer misses the end of the original range, or a part of it.
     fn read_again<H: Host>(&mut self, psn: Psn, reth: Reth, context: &Context, host: &mut H) {
         let mtu = context.settings.path_mtu.bytes();
         let Some((number, stream)) = self.find_read(psn, &reth, mtu) else {
@@ -92,9 +95,10 @@ impl<R: Slots<Replay>> Responder<R> {
         };
         match checked.map_err(nak_code) {
             Ok(()) => self.ring.demand(number, Pending::Stream(stream)),
-            // The first answer is still due, and finds out for itself.
+            // The first answer is still due, and will meet the same fault.
             Err(_) if self.is_unanswered(number) => return,
-            // The peer may have all it wants already, and this be an echo: the QP lives on.
+            // The peer may have received all data, so that this READ is a late copy. The QP doesn't
+            // break.
             Err(Some(code)) => self.ring.demand(number, Pending::Refused(psn, code)),
             Err(None) => return,
         }
@@ -106,7 +110,8 @@ impl<R: Slots<Replay>> Responder<R> {
         replay.is_some_and(|replay| replay.sent == Sent::Never)
     }
 
-    /// The record of the READ that this one repeats in whole or in part, and what to send of it.
+    /// Returns the record of the READ that this one repeats in whole or in part, and the part to
+    /// send.
     fn find_read(&self, psn: Psn, reth: &Reth, mtu: u32) -> Option<(Number, Stream)> {
         let position = self.position_of(psn)?;
         let number = self.ring.find(position)?;
@@ -121,7 +126,7 @@ impl<R: Slots<Replay>> Responder<R> {
         if reth.rkey != original.rkey || !same_place || end > original.length {
             return None;
         }
-        // What was due anyway stays due.
+        // Responses that were due before stay due.
         let end = match replay.pending {
             Pending::Stream(stream) => end.max(stream.end),
             _ => end,
@@ -137,7 +142,7 @@ impl<R: Slots<Replay>> Responder<R> {
         ))
     }
 
-    /// An acknowledgement that an answer with this PSN makes needless isn't sent.
+    /// Cancels the acknowledgement that is due, if an answer with `psn` covers it.
     fn drop_covered_ack(&mut self, psn: Psn) {
         if matches!(self.answer, Answer::Ack(due) if due.before(psn)) {
             self.answer = Answer::Nothing;

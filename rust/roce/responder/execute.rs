@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Carrying out a request packet whose turn it is.
+//! The execution of the expected request packet.
 //!
-//! Nothing of the responder changes before the last step that can fail, so that a packet that
-//! counts as lost may simply come again. What stays is a receive WQE that was taken for it.
+//! The responder's state changes only after the last step that can fail, so a packet that counts as
+//! lost may simply arrive again. An exception is a receive WQE that was taken for the packet: it
+//! stays held.
 
 use super::check::{self, Message, Segment, ATOMIC_BYTES, SELECT_REGION};
 use super::replay::{Recorded, Replay};
@@ -21,7 +22,11 @@ impl From<NakCode> for Refusal {
 }
 
 impl<R: Slots<Replay>> Responder<R> {
-    /// Carries out a packet and returns how many PSNs it takes up.
+    /// Carries out a packet and returns the number of PSNs that it takes.
+    ///
+    /// # Errors
+    ///
+    /// Returns the [`Refusal`] of a packet that can't be carried out.
     pub(super) fn execute<H: Host>(
         &mut self,
         packet: &Packet,
@@ -85,7 +90,7 @@ impl<R: Slots<Replay>> Responder<R> {
         let mtu = context.settings.path_mtu;
         let (reth, segment) = self.message.check_write(part, packet.payload_len, mtu)?;
         permit(context.settings.access.write)?;
-        // What is one packet is checked when it is written.
+        // A message of one packet is checked when it is written.
         if segment.offset == 0 && segment.end != Some(None) {
             reach(&reth, RemoteAccess::Write, host)?;
         }
@@ -177,8 +182,8 @@ impl<R: Slots<Replay>> Responder<R> {
         Ok(1)
     }
 
-    /// A request whose answer must be remembered comes between messages, with the right to it, and
-    /// with room for the answer.
+    /// Checks that a request whose answer must be remembered comes between messages, that the peer
+    /// has the right to it, and that the ring has room for the answer.
     fn admit(&self, right: bool, context: &Context) -> Result<(), Refusal> {
         self.message.check_none()?;
         permit(right)?;
@@ -186,8 +191,8 @@ impl<R: Slots<Replay>> Responder<R> {
         Ok(())
     }
 
-    /// A request was carried out whose answer must be remembered. It counts as completed at once,
-    /// a READ too (§9.7.7.1).
+    /// Records the answer of a request that was carried out. The request counts as completed at
+    /// once, a READ too (§9.7.7.1).
     fn record(&mut self, request: Recorded, psns: u32, packet: &Packet, context: &Context) {
         self.end_message();
         let replay = Replay {
@@ -198,7 +203,7 @@ impl<R: Slots<Replay>> Responder<R> {
     }
 }
 
-/// A message of a connection whose last packet is `packet`.
+/// Describes the message of a connection that ends with `packet`.
 fn received(
     opcode: WcOpcode,
     byte_len: u32,
@@ -216,7 +221,7 @@ fn received(
     }
 }
 
-/// Places the payload of a SEND.
+/// Stores the payload of a SEND in the receive WQE.
 fn fill<H: Host>(
     wr: &RecvWr,
     segment: &Segment<SendTail>,
@@ -233,14 +238,15 @@ fn fill<H: Host>(
     Ok(())
 }
 
-/// An operation that the QP's access flags leave out isn't supported (§9.7.4.1.5).
+/// Checks the right to an operation. An operation that the QP's access flags exclude isn't
+/// supported (§9.7.4.1.5).
 fn permit(right: bool) -> Result<(), Refusal> {
     right
         .then_some(())
         .ok_or(Refusal::Request(NakCode::InvalidRequest))
 }
 
-/// Checks a whole range; an empty one needs no key (§9.7.4.1.5).
+/// Checks a whole range. An empty range needs no valid key (§9.7.4.1.5).
 fn reach<H: Host>(reth: &Reth, access: RemoteAccess, host: &mut H) -> Result<(), Refusal> {
     if reth.length == 0 {
         return Ok(());

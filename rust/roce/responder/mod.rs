@@ -2,14 +2,14 @@
 
 //! The responder: carries out the requests of a peer and answers them.
 //!
-//! A request packet passes [`check`] (order and lengths), [`execute`] (rights, memory, receive
-//! queue) and leaves an answer behind, which [`reply`] turns into packets when it is asked to. The
-//! answers to READs, atomics, ATOMIC WRITEs and FLUSHes are kept in [`replay`], since a peer that
-//! misses one asks again; [`duplicate`] serves those. [`ud`] is the whole responder of UD
-//! and GSI, [`raw`] that of raw packet QPs.
+//! [`check`] verifies order and lengths of a request packet. [`execute`] verifies rights, memory
+//! and receive queue, carries the request out and records an answer. [`reply`] builds the response
+//! packets. [`replay`] keeps the answers to READs, atomics, ATOMIC WRITEs and FLUSHes, since a peer
+//! that misses one sends the request again, which [`duplicate`] then serves. [`ud`] is the whole
+//! responder of UD and GSI QPs, [`raw`] that of raw packet QPs.
 //!
-//! Answers leave in the order of their PSNs: first what [`replay`] holds pending, then the one
-//! acknowledgement or NAK. Payload is never kept: a READ response names the memory it comes from.
+//! Answers leave in the order of their PSNs: first the pending ones of [`replay`], then the one
+//! acknowledgement or NAK. Payload isn't kept: a READ response names the memory to read.
 
 mod check;
 mod duplicate;
@@ -40,77 +40,77 @@ use replay::{Number, Pending, Ring, Sent};
 ///
 /// # Invariants
 ///
-/// Every pending record of `ring` has a PSN before that of `answer`, unless `answer` acknowledges
-/// a duplicate.
+/// A pending record of `ring` has a PSN before that of `answer`, unless this is for a duplicate.
 #[derive(Debug)]
 pub struct Responder<R: Slots<Replay>> {
-    /// The PSN of the next request packet.
+    /// PSN of the next request packet.
     expected: Psn,
-    /// Its position: how many PSNs requests have taken up.
+    /// Position of `expected`: number of PSNs that requests took since the QP's creation.
     position: u64,
-    /// Completed messages, modulo 2²⁴ (IBTA 1.x §9.7.7).
+    /// Number of completed messages, modulo 2²⁴ (IBTA 1.x §9.7.7).
     msn: u32,
-    /// The message of which more packets must come.
+    /// The message of which more packets must arrive.
     message: Message,
-    /// The receive WQE that the message, or the next one, fills.
+    /// The receive WQE of the current message, or of the next one.
     held: Option<Held>,
     order: Order,
     answer: Answer,
     ring: Ring<R>,
-    /// What takes the last response back.
+    /// Data to undo the last poll with, if the host drops the packet.
     undo: Undo,
-    /// READ responses since a packet of the peer came last.
+    /// Number of READ responses sent since a packet last arrived from the peer.
     unheard: u32,
 }
 
-/// A receive WQE taken from its queue.
+/// A receive WQE that was taken from its queue.
 #[derive(Clone, Copy, Debug)]
 struct Held {
     wr: RecvWr,
-    /// The status with which it must end, if it is malformed.
+    /// Status with which a malformed WQE must end.
     fault: Option<WcStatus>,
-    /// The shared queue of an XRC domain from which it was taken.
+    /// The shared receive queue of an XRC domain that the WQE was taken from.
     srqn: Option<Srqn>,
 }
 
-/// Whether a NAK has asked the peer to go back.
+/// Whether a NAK has told the peer to resend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Order {
-    /// A packet ahead of its turn is answered with a NAK.
+    /// No NAK was sent. The next packet ahead of the expected PSN is answered with a NAK.
     Kept,
-    /// It was: until the expected packet comes, others ahead are dropped without a word.
+    /// A NAK is due or was sent. More packets ahead of the expected one are just dropped.
     Awaited,
 }
 
-/// The acknowledgement to send once all of the ring's answers are sent.
+/// The acknowledgement or NAK to send after all answers of the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answer {
-    /// None.
+    /// No acknowledgement is due.
     Nothing,
-    /// Acknowledges everything up to this PSN.
+    /// Acknowledges all packets up to this PSN.
     Ack(Psn),
-    /// The expected packet is missing.
+    /// NAK "PSN sequence error": the expected packet is missing.
     Missing {
-        /// The PSN of the newest packet that was dropped for that.
+        /// PSN of the newest packet that was dropped because of the gap.
         newest: Psn,
-        /// The acknowledgement of this PSN goes first: a stranger's packet may have been dropped, and then the peer takes no NAK
-        /// for a packet that it hasn't sent. Never of a READ or an atomic, which their responses acknowledge.
+        /// PSN of an acknowledgement to send before the NAK. If a third party's packet was dropped,
+        /// the NAK names a packet that the peer hasn't sent, which the peer ignores. This is never
+        /// the PSN of a READ or an atomic, since the response to that acknowledges it.
         due: Option<Psn>,
     },
-    /// The expected packet found no receive WQE, in the shared queue that it named.
+    /// RNR NAK: no receive WQE was in the QP's queue, or in the shared queue with this number.
     NotReady(Option<Srqn>),
-    /// The QP is broken: this PSN could not be carried out.
+    /// NAK of the packet with this PSN, which broke the QP.
     Refused(Psn, NakCode),
 }
 
-/// What was due before the last response was polled.
+/// The state to restore if the host drops the last response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Undo {
-    /// Unknown.
+    /// There is nothing to restore.
     Nothing,
-    /// This acknowledgement.
+    /// The acknowledgement or NAK that was due.
     Answer(Answer),
-    /// This of a remembered answer, unless it is no longer as the poll left it.
+    /// The state of a remembered answer, restored only if the poll was the last to change it.
     Replay {
         number: Number,
         before: (Pending, Sent),
@@ -118,24 +118,24 @@ enum Undo {
     },
 }
 
-/// Why a request packet wasn't carried out.
+/// The reason why a request packet wasn't carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Refusal {
-    /// It counts as lost.
+    /// The packet counts as lost.
     Lost(QpDropReason),
     /// There is no receive WQE.
     NotReady,
-    /// Memory that it needs isn't resident: it may come again, as if it was lost.
+    /// Memory that the packet needs isn't resident. The packet counts as lost.
     Absent,
-    /// It is at fault.
+    /// The request is invalid; the NAK has this code.
     Request(NakCode),
-    /// It names a shared receive queue that its XRC domain doesn't have.
+    /// The XRC request names a shared receive queue that its XRC domain doesn't have.
     NoSuchQueue,
     /// The shared receive queue is in error.
     BrokenQueue,
     /// The message is longer than the receive WQE.
     TooLong,
-    /// The receive WQE is at fault.
+    /// The receive WQE is invalid: it ends with this status, and the NAK has this code.
     Receive(WcStatus, NakCode),
 }
 
@@ -158,8 +158,8 @@ impl From<ScatterFault> for Refusal {
 }
 
 impl Refusal {
-    /// Why the packet is dropped where nobody can be told; `None` of one that may come again, and of
-    /// one that found a receive WQE at fault.
+    /// Returns the reason to count for a packet dropped without a NAK. Returns `None` for a packet
+    /// that may come again, and for an invalid receive WQE.
     fn reason(self) -> Option<QpDropReason> {
         match self {
             Self::Lost(reason) => Some(reason),
@@ -181,7 +181,7 @@ impl From<QueueFault> for Refusal {
     }
 }
 
-/// What a peer is told of a fault, if anything.
+/// Returns the code of the NAK for a fault; `None` if the packet counts as lost.
 fn nak_code(fault: AccessFault) -> Option<NakCode> {
     match fault {
         AccessFault::Denied => Some(NakCode::RemoteAccess),
@@ -192,7 +192,7 @@ fn nak_code(fault: AccessFault) -> Option<NakCode> {
 }
 
 impl<R: Slots<Replay>> Responder<R> {
-    /// A responder in RESET; `replays` bounds how many answers it can remember.
+    /// Creates a responder in RESET, which can remember as many answers as `replays` is long.
     pub(crate) fn new(replays: R) -> Self {
         Self {
             expected: Psn::default(),
@@ -208,30 +208,30 @@ impl<R: Slots<Replay>> Responder<R> {
         }
     }
 
-    /// The largest `max_dest_rd_atomic` that can be had.
+    /// Returns the largest possible `max_dest_rd_atomic`.
     pub(crate) fn capacity(&self) -> usize {
         self.ring.capacity()
     }
 
-    /// Remembers more answers, in `replays`, and returns the storage that isn't used any more.
+    /// Uses `replays` for the remembered answers if it is longer. Returns the unused storage.
     pub(crate) fn enlarge(&mut self, replays: R) -> R {
         self.ring.enlarge(replays)
     }
 
-    /// INIT to RTR: the first packet shall carry `rq_psn`.
+    /// Enters RTR from INIT: the first packet must carry `rq_psn`.
     pub(crate) fn start(&mut self, rq_psn: Psn) {
         self.expected = rq_psn;
     }
 
-    /// The PSN that the next request packet should carry.
+    /// Returns the PSN that the next request packet should carry.
     pub(crate) fn rq_psn(&self) -> Psn {
         self.expected
     }
 
-    /// Takes in a request packet whose service fits the QP.
+    /// Processes a request packet whose service fits the QP.
     ///
-    /// After `Fatal` the held receive WQE has completed in error or, where there is none, an event
-    /// was raised; the NAK waits for [`Self::poll_transmit`].
+    /// After `Fatal`, the held receive WQE has completed in error, or an event was raised if no WQE
+    /// was held. The NAK waits for [`Self::poll_transmit`].
     pub(crate) fn handle_request<H: Host>(
         &mut self,
         packet: &Packet,
@@ -246,10 +246,10 @@ impl<R: Slots<Replay>> Responder<R> {
         }
     }
 
-    /// The QP enters ERR: a held receive completes as flushed.
+    /// Enters ERR: a held receive WQE completes as flushed.
     ///
-    /// If the responder itself broke, its NAK is still sent, after [`reply::MOST_AFTER_ERROR`] at most of the READ responses
-    /// that are due before it; otherwise nothing is.
+    /// If the responder broke the QP, at most [`reply::MOST_AFTER_ERROR`] of the READ responses
+    /// that are due and then the NAK are still sent. Otherwise nothing is sent any more.
     pub(crate) fn fail<H: Host>(&mut self, context: &Context, host: &mut H) {
         if matches!(self.answer, Answer::Refused(..)) {
             let limit = reply::MOST_UNHEARD.saturating_sub(reply::MOST_AFTER_ERROR);
@@ -262,20 +262,20 @@ impl<R: Slots<Replay>> Responder<R> {
         self.abandon_held(WcStatus::WrFlushErr, context, host);
     }
 
-    /// Sends none of what is due.
+    /// Cancels all responses that are due.
     pub(crate) fn silence(&mut self) {
         self.answer = Answer::Nothing;
         self.ring.clear();
         self.undo = Undo::Nothing;
     }
 
-    /// Sends none of the READ responses that are due.
+    /// Cancels the READ responses that are due.
     pub(crate) fn cancel_responses(&mut self) {
         self.ring.cancel();
         self.undo = Undo::Nothing;
     }
 
-    /// In ERR: flushes posted receives, one a step; true if it stopped because the steps were spent.
+    /// Flushes posted receives in ERR, one per step. Returns whether no step was left.
     pub(crate) fn flush_recv<H: Host>(
         &mut self,
         context: &Context,
@@ -291,7 +291,7 @@ impl<R: Slots<Replay>> Responder<R> {
         true
     }
 
-    /// To RESET: forgets everything; a held receive WQE is given back without a completion.
+    /// Enters RESET: clears all state. A held receive WQE is given back without a completion.
     pub(crate) fn reset<H: Host>(&mut self, host: &mut H) {
         if let Some(held) = self.held.take() {
             host.release_recv(held.wr.slot);
@@ -306,19 +306,19 @@ impl<R: Slots<Replay>> Responder<R> {
         self.unheard = 0;
     }
 
-    /// A packet of the peer came: it lives.
+    /// Notes that a packet arrived from the peer, so the peer is alive.
     #[inline]
     pub(crate) fn hear(&mut self) {
         self.unheard = 0;
     }
 
-    /// The position of a PSN behind the expected one.
+    /// Returns the position of `psn`, which lies before the expected PSN.
     fn position_of(&self, psn: Psn) -> Option<u64> {
         self.position
             .checked_sub(u64::from(self.expected.ahead_of(psn)))
     }
 
-    /// A packet of a reliable connection (§9.7.4).
+    /// Processes a request packet of a reliable connection (§9.7.4).
     fn handle_reliable<H: Host>(
         &mut self,
         packet: &Packet,
@@ -346,12 +346,12 @@ impl<R: Slots<Replay>> Responder<R> {
         }
     }
 
-    /// A packet was carried out in its turn: it may want an acknowledgement.
+    /// Schedules an acknowledgement for a packet that was carried out, if it needs one.
     fn acknowledge<H: Host>(&mut self, packet: &Packet, host: &mut H) {
         let answered = is_recorded(&packet.body);
         let wants_ack = packet.bth.ack_req && !answered;
         self.answer = match self.answer {
-            // Of the packets that were dropped, some are missing behind this one.
+            // Packets after this one were dropped, and some are still missing.
             Answer::Missing { newest, due } if !newest.before(self.expected) => {
                 let due = match (answered, wants_ack) {
                     (true, _) => None,
@@ -365,7 +365,7 @@ impl<R: Slots<Replay>> Responder<R> {
                 host.count(Count::AckDeferred);
                 Answer::Ack(packet.bth.psn)
             }
-            // The NAK would have acknowledged what came before it.
+            // The NAK that is no longer needed would have acknowledged the packets before it.
             Answer::NotReady(_) | Answer::Missing { .. } if !answered => {
                 Answer::Ack(packet.bth.psn)
             }
@@ -375,8 +375,8 @@ impl<R: Slots<Replay>> Responder<R> {
         self.order = Order::Kept;
     }
 
-    /// The packet `psn` came ahead of its turn and is dropped: one NAK asks the peer to go back
-    /// (§9.7.5.2.8). It is not sent if all that was dropped comes again before.
+    /// Drops the packet `psn`, which is ahead of the expected one. One NAK tells the peer to resend
+    /// (§9.7.5.2.8). The NAK isn't sent if all dropped packets arrive again before it is polled.
     fn report_missing<H: Host>(&mut self, psn: Psn, host: &mut H) {
         host.count(Count::OutOfSeqRequest);
         let is_first = self.order == Order::Kept;
@@ -398,7 +398,7 @@ impl<R: Slots<Replay>> Responder<R> {
         };
     }
 
-    /// The expected packet of a reliable connection wasn't carried out.
+    /// Answers the expected packet of a reliable connection, which wasn't carried out.
     fn refuse<H: Host>(
         &mut self,
         refusal: Refusal,
@@ -445,8 +445,7 @@ impl<R: Slots<Replay>> Responder<R> {
         }
     }
 
-    /// Tells the owner that a request broke the QP: by the receive WQE in use, or by an event
-    /// (§9.9.3).
+    /// Reports an error of a request to the owner: by the held receive WQE or an event (§9.9.3).
     fn report<H: Host>(&mut self, code: NakCode, context: &Context, host: &mut H) {
         let status = match code {
             NakCode::RemoteAccess => WcStatus::LocAccessErr,
@@ -460,10 +459,10 @@ impl<R: Slots<Replay>> Responder<R> {
         }
     }
 
-    /// A packet of an unreliable connection: what can't be carried out is dropped, together with
-    /// the rest of its message (§9.8.2). A message that is too long leaves its receive WQE to the next
-    /// message (§9.9.3, class D). A packet whose memory is absent has not come yet: if it isn't the
-    /// next to come again, what follows finds a gap.
+    /// Processes a packet of an unreliable connection. A packet that can't be carried out is
+    /// dropped with the rest of its message (§9.8.2). A message that is too long leaves its receive
+    /// WQE to the next one (§9.9.3, class D). A packet whose memory isn't resident changes nothing:
+    /// if it isn't the next packet to arrive again, there is a gap.
     fn handle_unreliable<H: Host>(
         &mut self,
         packet: &Packet,
@@ -491,9 +490,8 @@ impl<R: Slots<Replay>> Responder<R> {
         self.abandon_packet(refusal, context, host)
     }
 
-    /// A packet whose sender isn't told wasn't carried out: it is dropped, unless the fault is on this
-    /// side, which breaks the QP. No packet of the network may do that: its sender may be a forger, who
-    /// needs no PSN.
+    /// Drops a packet of an unreliable service. An invalid receive WQE or a shared receive queue in
+    /// error breaks the QP. The packet itself can't: its sender may be a forger, who needs no PSN.
     fn abandon_packet<H: Host>(
         &mut self,
         refusal: Refusal,
@@ -518,8 +516,11 @@ impl<R: Slots<Replay>> Responder<R> {
         }
     }
 
-    /// The receive WQE to fill: the held one, or the next; of the queue `srqn` if the request names
-    /// one.
+    /// Returns the receive WQE to fill: the held one, or the next of the QP's queue or of `srqn`.
+    ///
+    /// # Errors
+    ///
+    /// Returns the [`Refusal`] of the packet if there is no valid WQE.
     fn hold<H: Host>(&mut self, srqn: Option<Srqn>, host: &mut H) -> Result<RecvWr, Refusal> {
         if self.held.is_none() {
             let fetched = match srqn {
@@ -535,7 +536,7 @@ impl<R: Slots<Replay>> Responder<R> {
         }
         match self.held {
             None => Err(Refusal::NotReady),
-            // A message can't go on in another queue.
+            // A message can't continue in another queue.
             Some(held) if held.srqn != srqn => Err(NakCode::InvalidRequest.into()),
             // The queue is destroyed: its CQ would get no completion of the message.
             Some(_) if srqn.is_some() && !host.has_named_queue() => Err(Refusal::BrokenQueue),
@@ -549,14 +550,14 @@ impl<R: Slots<Replay>> Responder<R> {
         }
     }
 
-    /// The held receive WQE, if any, ends with `status`.
+    /// Completes the held receive WQE, if any, with the error `status`.
     fn abandon_held<H: Host>(&mut self, status: WcStatus, context: &Context, host: &mut H) {
         if let Some(held) = self.held.take() {
             abandon(held.wr, status, context, host);
         }
     }
 
-    /// The held receive WQE has received a message.
+    /// Completes the held receive WQE with a received message.
     fn complete_held<H: Host>(&mut self, received: Received, host: &mut H) {
         if let Some(Held { wr, .. }) = self.held.take() {
             host.release_recv(wr.slot);
@@ -574,14 +575,14 @@ impl<R: Slots<Replay>> Responder<R> {
         }
     }
 
-    /// A message is complete.
+    /// Counts a completed message.
     fn end_message(&mut self) {
         self.message = Message::None;
         self.msn = self.msn.wrapping_add(1) & 0xff_ffff;
     }
 }
 
-/// A message that fills a receive WQE.
+/// A message that completes a receive WQE.
 #[derive(Clone, Copy, Debug)]
 struct Received {
     opcode: WcOpcode,
@@ -592,7 +593,7 @@ struct Received {
     grh: bool,
 }
 
-/// Ends a receive WQE that receives nothing.
+/// Completes a receive WQE that received no message with the error `status`.
 fn abandon<H: Host>(wr: RecvWr, status: WcStatus, context: &Context, host: &mut H) {
     host.release_recv(wr.slot);
     host.complete_recv(RecvWc {
@@ -607,7 +608,7 @@ fn abandon<H: Host>(wr: RecvWr, status: WcStatus, context: &Context, host: &mut 
     });
 }
 
-/// What the owner of a QP hears when a request without a receive WQE breaks it.
+/// Returns the event for the owner if a request without a receive WQE breaks the QP.
 fn event(code: NakCode) -> Event {
     match code {
         NakCode::RemoteAccess => Event::QpAccessErr,
@@ -616,12 +617,12 @@ fn event(code: NakCode) -> Event {
     }
 }
 
-/// The answer to this request is kept in the ring, and acknowledges what came before.
+/// Returns whether the ring keeps the answer to this request, which covers earlier requests too.
 fn is_recorded(body: &Body) -> bool {
     !matches!(body, Body::Send(_) | Body::Write(_))
 }
 
-/// The shared receive queue that a request names, if its service has it name one.
+/// Returns the shared receive queue that an XRC request names; `None` for other services.
 fn named_queue(packet: &Packet) -> Option<Srqn> {
     match packet.service {
         Service::Xrc(srqn) => srqn,
@@ -629,7 +630,7 @@ fn named_queue(packet: &Packet) -> Option<Srqn> {
     }
 }
 
-/// The packet is the first of a message.
+/// Returns whether the packet is the first of a message.
 fn starts_message(body: &Body) -> bool {
     !matches!(
         body,

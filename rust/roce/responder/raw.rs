@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Receiving whole frames of the link layer.
+//! The responder of raw packet QPs, which receive whole L2 frames.
 //!
-//! A frame fills a receive buffer as it is, without a header in front. One that finds no receive is
-//! dropped. One that is too long for its receive ends that with a local length error and puts the QP in
-//! error, as adapters do: the owner chose the rules by which frames come and the size of the buffers.
+//! A frame is stored at the start of a receive buffer, without a header before it. A frame without
+//! a receive WQE is dropped. A frame that is longer than its WQE ends the WQE with a local length
+//! error and puts the QP in error, as hardware adapters do: the owner chose both the steering rules
+//! and the size of the buffers.
 
 use super::{Received, Refusal, Replay, Responder};
 use crate::host::{Count, Host, ScatterFault};
@@ -14,7 +15,8 @@ use crate::wc::{RecvExtra, WcOpcode, WcStatus};
 use crate::wire::packet::NakCode;
 
 impl<R: Slots<Replay>> Responder<R> {
-    /// A frame of `length` bytes, which `scatter` copies to the receive WQE that the host holds.
+    /// Receives a frame of `length` bytes. `scatter` copies it to the receive WQE that the host
+    /// holds.
     pub(crate) fn handle_frame<H: Host>(
         &mut self,
         length: u32,

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the responder remembers of READs, atomics, ATOMIC WRITEs and FLUSHes: enough to answer
-//! them, and to answer them again (IBTA 1.x §9.7.5.1.5).
+//! The records of READs, atomics, ATOMIC WRITEs and FLUSHes: the data to answer them, and to answer
+//! them again (IBTA 1.x §9.7.5.1.5).
 //!
 //! The records form a ring of `max_dest_rd_atomic` places, oldest first and in the order of their
-//! PSNs. A new one takes the place of the oldest, which its peer must have seen answered, or it
-//! would not have asked for more.
+//! PSNs. A new record replaces the oldest one. The peer must have seen the answer to that one, or
+//! it would not have sent another request.
 //!
-//! A record may be older than half of all PSNs, where comparing PSNs says nothing. So a record has a
-//! position as well, which doesn't wrap.
+//! A record may be older than half of all PSNs, where a comparison of PSNs is ambiguous. So a
+//! record also has a position, a count of PSNs that doesn't wrap.
 
 use crate::ids::Srqn;
 use crate::psn::Psn;
@@ -16,12 +16,12 @@ use crate::qp::Slots;
 use crate::wire::packet::{AtomicEth, NakCode, Reth};
 use crate::wr::FlushKind;
 
-/// A request whose answer can be given again.
+/// A request that can be answered again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Recorded {
     /// An RDMA READ.
     Read(Reth),
-    /// An atomic, and the value that it found.
+    /// An atomic, and the original value of the word.
     Atomic(AtomicEth, u64),
     /// An ATOMIC WRITE.
     AtomicWrite(Reth),
@@ -29,33 +29,33 @@ pub(super) enum Recorded {
     Flush(FlushKind, Reth),
 }
 
-/// What is still to be sent of an answer.
+/// The part of an answer that is still to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pending {
-    /// Nothing.
+    /// Nothing is to be sent.
     Nothing,
-    /// All of it; it is one packet.
+    /// The whole answer, of one packet.
     Whole,
-    /// READ responses.
+    /// A series of READ responses.
     Stream(Stream),
-    /// This packet of the answer can't be given again.
+    /// A NAK: the packet of the answer with this PSN can't be sent again.
     Refused(Psn, NakCode),
 }
 
-/// READ responses still to be sent.
+/// READ responses that are still to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stream {
-    /// The next packet, counted from the original request's PSN.
+    /// Index of the next packet, counted from the PSN of the original request.
     pub(super) next: u32,
-    /// Where the response ends, in bytes from the original request's address.
+    /// End of the response, in bytes from the address of the original request.
     pub(super) end: u32,
-    /// A FIRST packet was sent.
+    /// The FIRST packet of this response was sent.
     pub(super) begun: bool,
-    /// The peer asked again.
+    /// The peer requested the data before.
     pub(super) again: bool,
 }
 
-/// How often a record's answer went out in full.
+/// Number of times that an answer was sent in full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sent {
     Never,
@@ -63,21 +63,21 @@ pub(super) enum Sent {
     Again,
 }
 
-/// A remembered answer.
+/// A record: a request that was carried out, and the state of its answer.
 #[derive(Clone, Copy, Debug)]
 pub struct Replay {
     pub(super) request: Recorded,
-    /// PSN of the request, and of the answer's first packet.
+    /// PSN of the request, and of the first packet of the answer.
     pub(super) psn: Psn,
-    /// The position of that PSN: how many PSNs requests had taken up before.
+    /// Position of that PSN: the number of PSNs that requests had taken before.
     pub(super) position: u64,
-    /// How many PSNs the answer takes up.
+    /// Number of PSNs that the answer takes.
     pub(super) psns: u32,
-    /// The message sequence number that the answer carries.
+    /// Message sequence number of the answer.
     pub(super) msn: u32,
     pub(super) pending: Pending,
     pub(super) sent: Sent,
-    /// The shared queue that the request named.
+    /// The shared receive queue that an XRC request named.
     pub(super) srqn: Option<Srqn>,
 }
 
@@ -101,7 +101,7 @@ impl Default for Replay {
 }
 
 impl Replay {
-    /// A request that was just carried out; its answer is due.
+    /// Creates the record of a request that was just carried out. Its answer is due.
     pub(super) fn new(request: Recorded, psn: Psn, position: u64, psns: u32, msn: u32) -> Self {
         let pending = match request {
             Recorded::Read(reth) => Pending::Stream(Stream {
@@ -124,17 +124,18 @@ impl Replay {
         }
     }
 
-    /// The PSN of the answer's last packet.
+    /// Returns the PSN of the last packet of the answer.
     pub(super) fn last_psn(&self) -> Psn {
         self.psn.plus(self.psns).minus(1)
     }
 
-    /// The position behind the answer's last packet.
+    /// Returns the position after the last packet of the answer.
     pub(super) fn end(&self) -> u64 {
         self.position.saturating_add(u64::from(self.psns))
     }
 
-    /// The packet of the answer at this position.
+    /// Returns the index of the packet of the answer at `position`, or `None` if the answer has no
+    /// such packet.
     pub(super) fn packet_at(&self, position: u64) -> Option<u32> {
         let packet = position.checked_sub(self.position)?;
         u32::try_from(packet)
@@ -142,7 +143,7 @@ impl Replay {
             .filter(|packet| *packet < self.psns)
     }
 
-    /// The last packet went out.
+    /// Notes that the last packet of the answer was sent.
     pub(super) fn finish(&mut self) {
         self.pending = Pending::Nothing;
         self.sent = match self.sent {
@@ -154,7 +155,7 @@ impl Replay {
 
 /// The records of one QP.
 ///
-/// Records are numbered as they come; number `n` lies in place `n mod capacity`.
+/// Records are numbered in the order of their creation. Record `n` lies in place `n mod capacity`.
 ///
 /// # Invariants
 ///
@@ -163,7 +164,7 @@ impl Replay {
 pub(super) struct Ring<R> {
     places: R,
     oldest: u64,
-    /// The first record that may be pending.
+    /// Number of the first record that may be pending.
     cursor: u64,
     next: u64,
 }
@@ -186,7 +187,8 @@ impl<R: Slots<Replay>> Ring<R> {
         self.places.len()
     }
 
-    /// Moves to `places` if they are more, and returns what isn't used any more. All records stay.
+    /// Moves all records to `places`, if that is longer. Returns the storage that isn't used any
+    /// more.
     pub(super) fn enlarge(&mut self, mut places: R) -> R {
         if places.len() <= self.capacity() {
             return places;
@@ -202,17 +204,19 @@ impl<R: Slots<Replay>> Ring<R> {
         core::mem::replace(&mut self.places, places)
     }
 
-    /// Forgets all records.
+    /// Deletes all records.
     pub(super) fn clear(&mut self) {
         self.oldest = self.next;
         self.cursor = self.next;
     }
 
-    /// Checks that the peer may ask for one more answer, of which `limit` are remembered.
+    /// Checks that the peer may send one more request whose answer is remembered. `limit` is the
+    /// number of answers to remember.
     ///
     /// # Errors
     ///
-    /// `InvalidRequest`: none is, or the one to forget hasn't been sent yet (§9.7.4.1.7).
+    /// Returns `InvalidRequest` if no answer can be remembered, or if the answer to delete hasn't
+    /// been sent yet (§9.7.4.1.7).
     pub(super) fn check_room(&self, limit: u8) -> Result<(), NakCode> {
         let limit = self.bound(limit);
         if limit == 0 {
@@ -229,8 +233,8 @@ impl<R: Slots<Replay>> Ring<R> {
         Ok(())
     }
 
-    /// Adds a record and forgets the oldest ones, so that `limit` remain. [`Self::check_room`] has
-    /// agreed.
+    /// Adds a record and deletes the oldest ones, so that `limit` remain. The caller has checked
+    /// this with [`Self::check_room`].
     pub(super) fn push(&mut self, replay: Replay, limit: u8) {
         let number = self.next;
         self.next = self.next.wrapping_add(1);
@@ -243,7 +247,7 @@ impl<R: Slots<Replay>> Ring<R> {
         self.cursor = self.cursor.max(self.oldest);
     }
 
-    /// The record whose answer has a packet at this position.
+    /// Returns the number of the record whose answer has a packet at `position`.
     pub(super) fn find(&self, position: u64) -> Option<Number> {
         (self.oldest..self.next).rev().map(Number).find(|number| {
             self.get(*number)
@@ -251,7 +255,7 @@ impl<R: Slots<Replay>> Ring<R> {
         })
     }
 
-    /// The record that came last.
+    /// Returns the newest record.
     pub(super) fn newest(&self) -> Option<&Replay> {
         self.next
             .checked_sub(1)
@@ -259,12 +263,12 @@ impl<R: Slots<Replay>> Ring<R> {
             .and_then(|number| self.get(Number(number)))
     }
 
-    /// The record with this number; `None` if it was forgotten.
+    /// Returns the record with this number, or `None` if it was deleted.
     pub(super) fn get(&self, number: Number) -> Option<&Replay> {
         self.places.get(self.find_place(number)?)
     }
 
-    /// As [`Self::get`].
+    /// Returns the record with this number for writing, or `None` if it was deleted.
     pub(super) fn get_mut(&mut self, number: Number) -> Option<&mut Replay> {
         let place = self.find_place(number)?;
         self.places.get_mut(place)
@@ -275,7 +279,7 @@ impl<R: Slots<Replay>> Ring<R> {
         is_known.then(|| self.place(number.0))?
     }
 
-    /// Sets what is to be sent of a record.
+    /// Sets the part of a record's answer that is to be sent.
     pub(super) fn demand(&mut self, number: Number, pending: Pending) {
         if let Some(replay) = self.get_mut(number) {
             replay.pending = pending;
@@ -283,8 +287,8 @@ impl<R: Slots<Replay>> Ring<R> {
         }
     }
 
-    /// Has `send` take what is next to be sent from the oldest record that has something; returns its
-    /// number, too.
+    /// Calls `send` with the oldest pending record, which takes the next packet from it. Returns
+    /// the number of the record and the result. Returns `None` if no record is pending.
     pub(super) fn send_next<T>(
         &mut self,
         send: impl FnOnce(&mut Replay) -> T,
@@ -300,7 +304,7 @@ impl<R: Slots<Replay>> Ring<R> {
         Some((number, sent))
     }
 
-    /// The number of the oldest record of which something is to be sent.
+    /// Returns the number of the oldest pending record.
     fn first_pending(&self) -> Option<Number> {
         (self.cursor..self.next).map(Number).find(|number| {
             self.get(*number)
@@ -308,12 +312,12 @@ impl<R: Slots<Replay>> Ring<R> {
         })
     }
 
-    /// Nothing is to be sent of any record.
+    /// Returns whether no record is pending.
     pub(super) fn rests(&self) -> bool {
         self.first_pending().is_none()
     }
 
-    /// Sends nothing of what is pending.
+    /// Cancels all pending answers.
     pub(super) fn cancel(&mut self) {
         let cancel = |replay: &mut Replay| replay.pending = Pending::Nothing;
         while self.send_next(cancel).is_some() {}
@@ -335,7 +339,7 @@ mod tests {
     use std::vec;
     use std::vec::Vec;
 
-    /// The PSN at position 0.
+    /// PSN at position 0.
     const START: Psn = Psn::new(0xff_fff0);
 
     fn find(ring: &Ring<Vec<Replay>>, psn: u32) -> Option<Number> {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Turning what is due into packets, one at a time.
+//! Builds the response packets that are due, one per poll.
 
 use super::replay::{Pending, Recorded, Sent, Stream};
 use super::{event, nak_code, Answer, Refusal, Replay, Responder, Undo};
@@ -12,19 +12,20 @@ use crate::transmit::{Source, Transmit};
 use crate::wire::aeth::UNLIMITED_CREDITS;
 use crate::wire::packet::{Aeth, Body, Bth, NakCode, Packet, ReadPart, Reth, Service, Syndrome};
 
-/// The timer of an RNR NAK that asks to wait 10 µs (IBTA 1.x table 45).
+/// The encoded timer of an RNR NAK that requests a wait of 10 µs (IBTA 1.x table 45).
 const SHORTEST_RNR_TIMER: u8 = 1;
 
-/// READ responses that are sent without a packet from the peer meanwhile: as many as a requester may
-/// have outstanding, half of all PSNs (IBTA 1.x §9.7.4.1).
+/// Number of READ responses that are sent without a packet from the peer between them: as many as a
+/// requester may have outstanding, half of all PSNs (IBTA 1.x §9.7.4.1).
 ///
-/// Nobody acknowledges READ responses (§9.7.5.1.4). A requester sends one request for a whole READ, and
-/// C rxe sends nothing until it has all responses; a smaller bound would leave it to its timer. Beyond this
-/// one a peer that is gone gets no more.
+/// READ responses aren't acknowledged (§9.7.5.1.4). A requester sends one request for a whole READ,
+/// and C rxe sends nothing until it has all responses, so with a smaller limit such a requester
+/// would stall until its timer expires. After this many responses, a peer that is gone gets no
+/// more.
 pub(super) const MOST_UNHEARD: u32 = 1 << 23;
 
-/// READ responses that are sent before the NAK of the request that broke the QP. The owner takes ERR for the end of the
-/// peer's access soon, so this is far less than a READ may have.
+/// Number of READ responses that are sent before the NAK of the request that broke the QP. The
+/// owner soon considers the peer's access ended, so this is far less than the length of a READ.
 pub(super) const MOST_AFTER_ERROR: u32 = 1024;
 
 const UNLIMITED: Syndrome = Syndrome::Ack {
@@ -32,7 +33,7 @@ const UNLIMITED: Syndrome = Syndrome::Ack {
 };
 
 impl<R: Slots<Replay>> Responder<R> {
-    /// The next response, if one is due.
+    /// Returns the next response, if one is due.
     pub(crate) fn poll_transmit<H: Host>(
         &mut self,
         context: &Context,
@@ -86,13 +87,14 @@ impl<R: Slots<Replay>> Responder<R> {
         Some(response(psn, Body::Ack(aeth), context))
     }
 
-    /// The host dropped the last response that was polled: it is due again.
+    /// Schedules the last response that was polled again, because the host dropped it.
     ///
-    /// Requests may have come since. If one led to a newer acknowledgement, or asked for the answer again,
-    /// this covers what was dropped.
+    /// Requests may have arrived since the poll. If one led to a newer acknowledgement, or
+    /// requested the answer again, this covers the dropped response.
     pub(crate) fn take_back(&mut self) {
         match core::mem::replace(&mut self.undo, Undo::Nothing) {
-            // Nothing is missing any more, and the answer to a READ or an atomic acknowledges what was due.
+            // No packet is missing any more, and the answer to a READ or an atomic covers the
+            // acknowledgement that was due.
             Undo::Answer(Answer::Missing { newest, .. })
                 if self.answer == Answer::Nothing && newest.before(self.expected) => {}
             Undo::Answer(answer) if self.answer == Answer::Nothing => self.answer = answer,
@@ -113,27 +115,29 @@ impl<R: Slots<Replay>> Responder<R> {
         }
     }
 
-    /// If a NAK is due for a packet that is missing, the acknowledgement of `psn` goes before it, or of a later one that is due.
+    /// If a sequence NAK is due, schedules the acknowledgement of `psn` before it. Keeps one that
+    /// is due for a later PSN.
     pub(super) fn acknowledge_first(&mut self, psn: Psn) {
         if let Answer::Missing { due, .. } = &mut self.answer {
             *due = due.filter(|due| psn.before(*due)).or(Some(psn));
         }
     }
 
-    /// No response is due.
+    /// Returns whether no response is due.
     #[inline]
     pub(crate) fn rests(&self) -> bool {
         self.answer == Answer::Nothing && self.ring.rests()
     }
 
-    /// It has answered a READ or an atomic.
+    /// Returns whether the responder has answered a READ or an atomic.
     pub(crate) fn remembers_answers(&self) -> bool {
         self.ring.newest().is_some()
     }
 
-    /// The host could not read the memory under a READ response.
+    /// Refuses a READ response, because the host could not read its memory.
     ///
-    /// The peer is told; the QP breaks if it was told what it asked for the first time only.
+    /// The peer gets a NAK. The QP breaks unless the packet belongs to an answer that was sent
+    /// before.
     pub(crate) fn transmit_failed<H: Host>(
         &mut self,
         transmit: &Transmit,
@@ -163,8 +167,10 @@ impl<R: Slots<Replay>> Responder<R> {
         Outcome::Fatal
     }
 
-    /// Looks once more for a receive WQE: where one was posted meanwhile the peer is asked to wait the
-    /// shortest time. That is an RNR NAK all the same, so that it spends no transport retry.
+    /// Looks for a receive WQE once more, and returns the RNR NAK to send.
+    ///
+    /// If a WQE was posted meanwhile, the NAK requests the shortest wait. It is an RNR NAK all the
+    /// same, so that it costs the peer no transport retry.
     fn not_ready<H: Host>(
         &mut self,
         srqn: Option<Srqn>,
@@ -180,7 +186,7 @@ impl<R: Slots<Replay>> Responder<R> {
     }
 }
 
-/// The next packet of a remembered answer. `msn` is the current one, which a NAK carries.
+/// Builds the next packet of a remembered answer. `msn` is the current one, which a NAK carries.
 fn next_packet(replay: &mut Replay, msn: u32, context: &Context) -> Option<Transmit> {
     let aeth = Aeth {
         syndrome: UNLIMITED,
@@ -190,7 +196,7 @@ fn next_packet(replay: &mut Replay, msn: u32, context: &Context) -> Option<Trans
         let syndrome = Syndrome::Nak(code);
         Some(response(psn, Body::Ack(Aeth { syndrome, msn }), context))
     };
-    // The owner may have taken the right away since the request came.
+    // The owner may have withdrawn the right since the request arrived.
     let may_read = context.settings.access.read;
     let body = match (replay.pending, replay.request) {
         (Pending::Nothing, _) => return None,
@@ -251,7 +257,7 @@ fn next_read_response(
     transmit
 }
 
-/// A response without payload.
+/// Builds a response without payload.
 fn response(psn: Psn, body: Body, context: &Context) -> Transmit {
     let bth = Bth {
         dest: context.settings.dest_qpn,

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Receiving datagrams (IBTA 1.x §9.8.3).
+//! The receipt of datagrams (IBTA 1.x §9.8.3).
 //!
-//! A receive buffer starts with 40 bytes for the global route header, which the host fills in when
-//! the engine places the payload behind it, even an empty one. A datagram that can't be received
-//! is dropped, and one that is too long for the next buffer too: its sender needn't be known, so
-//! it must not be able to break the QP.
+//! A receive buffer starts with 40 bytes for the global route header. The host fills them in when
+//! the engine stores the payload after them, even an empty one. A datagram that can't be received
+//! is dropped, and so is one that is too long for the next buffer: its sender may be unknown, so it
+//! must not be able to break the QP.
 
 use super::{Received, Refusal, Replay, Responder};
 use crate::host::{Host, QpDropReason};
@@ -16,15 +16,16 @@ use crate::wire::packet::{Body, Deth, Packet, SendPart, Service};
 use crate::wire::{grh::GRH_LEN, mad};
 use crate::wr::SendTail;
 
-/// Bytes of a management datagram (IBTA 1.x §13.4.2), and of every payload for QP1. Linux takes its receives to be full,
-/// so behind a shorter payload it would read an older datagram (`ib_mad_recv_done()`, drivers/infiniband/core/mad.c).
+/// Length of a management datagram (IBTA 1.x §13.4.2), and of every payload for QP1, in bytes.
+/// Linux assumes that its receives are full, so after a shorter payload it would read the remains
+/// of an older datagram (`ib_mad_recv_done()`, drivers/infiniband/core/mad.c).
 const MAD_LEN: u32 = mad::MAD_LEN as u32;
 
-/// The queue key of QP1 (§3.5.3).
+/// Queue key of QP1 (§3.5.3).
 const GSI_QKEY: Qkey = Qkey(0x8001_0000);
 
 impl<R: Slots<Replay>> Responder<R> {
-    /// A packet of an unreliable datagram or general service QP.
+    /// Receives a packet on an unreliable datagram or general service QP.
     pub(super) fn handle_datagram<H: Host>(
         &mut self,
         packet: &Packet,
@@ -69,11 +70,12 @@ impl<R: Slots<Replay>> Responder<R> {
     }
 }
 
-/// Checks whether a packet is a management datagram, for which alone QP1 is; whether QP1 takes any is not looked at.
+/// Checks that a packet is a management datagram, the only kind that QP1 accepts. Doesn't check the
+/// state of QP1.
 ///
 /// # Errors
 ///
-/// The reason for which QP1 drops it.
+/// Returns the reason for which QP1 drops the packet.
 pub fn check_management(packet: &Packet) -> Result<(), QpDropReason> {
     if !matches!(packet.service, Service::Ud(_)) {
         return Err(QpDropReason::Service);
@@ -92,7 +94,11 @@ fn management(packet: &Packet) -> Result<(Deth, RecvExtra), QpDropReason> {
     }
 }
 
-/// The datagram header and the immediate data of a packet, if it is a datagram for a QP with queue key `own`.
+/// Returns the datagram header and the immediate data of a packet.
+///
+/// # Errors
+///
+/// Returns the drop reason of a packet that isn't a datagram for a QP with the queue key `own`.
 fn datagram(packet: &Packet, own: Qkey) -> Result<(Deth, RecvExtra), QpDropReason> {
     let (deth, extra) = match (packet.service, packet.body) {
         (Service::Ud(deth), Body::Send(SendPart::Only(SendTail::Plain))) => (deth, RecvExtra::None),

@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What rules look at in a frame. Anybody may have sent it: a header that isn't all there, or can't be,
-//! is no header, and those behind it aren't either. Checksums and lengths are the receiver's business.
+//! The fields of a frame that steering rules match.
+//!
+//! The sender of a frame isn't trusted: a header that is truncated or invalid is ignored, and so
+//! are the headers after it. The receiver checks checksums and lengths.
 
 use super::pattern::{
     ETHERNET_LEN, IPV4_LEN, IPV6_LEN, IP_DONT_FRAGMENT, IP_MORE_FRAGMENTS, PORTS_LEN,
 };
 
-/// As many bytes of a frame need be looked at: Ethernet, two tags, IPv6, and some extension headers.
+/// Number of bytes of a frame that steering looks at: Ethernet, two VLAN tags, IPv6, and some
+/// extension headers.
 pub const HEADERS_MAX: usize = 128;
 
 const TYPE_IPV4: u16 = 0x0800;
 const TYPE_IPV6: u16 = 0x86dd;
-/// IEEE 802.1Q and 802.1ad.
+/// Ethertypes of VLAN tags: IEEE 802.1Q and 802.1ad.
 const TAG_TYPES: [u16; 2] = [0x8100, 0x88a8];
 
 const PROTOCOL_HOP_BY_HOP: u8 = 0;
@@ -22,7 +25,7 @@ const PROTOCOL_ROUTING: u8 = 43;
 const PROTOCOL_FRAGMENT: u8 = 44;
 const PROTOCOL_DESTINATION: u8 = 60;
 
-/// What was found in a frame's headers.
+/// The parsed headers of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame {
     pub(super) ethernet: [u8; ETHERNET_LEN],
@@ -46,8 +49,10 @@ pub(super) enum Transport {
 }
 
 impl Frame {
-    /// Looks at a frame's first bytes, [`HEADERS_MAX`] if there are as many. A `tag` is one that stood
-    /// behind the addresses and was taken out. `None` if that is no Ethernet frame.
+    /// Parses the first bytes of a frame, [`HEADERS_MAX`] of them or the whole frame.
+    ///
+    /// `tag` is the VLAN tag that was removed from its place after the addresses, if any. Returns
+    /// `None` if the bytes aren't an Ethernet frame.
     pub fn parse(bytes: &[u8], tag: Option<u16>) -> Option<Self> {
         let (addresses, rest) = bytes.split_first_chunk::<12>()?;
         let (ether_type, inner, payload) = skip_tags(rest)?;
@@ -75,14 +80,14 @@ impl Frame {
         })
     }
 
-    /// Whether it is for a group, or for everybody.
+    /// Returns whether the destination is a multicast or the broadcast address.
     pub fn is_multicast(&self) -> bool {
         let [first, ..] = self.ethernet;
         first & 1 != 0
     }
 }
 
-/// The type behind all tags, the first tag, and what follows.
+/// Returns the ethertype after all VLAN tags, the first tag, and the bytes after the ethertype.
 fn skip_tags(mut rest: &[u8]) -> Option<(u16, Option<u16>, &[u8])> {
     let mut first = None;
     loop {
@@ -97,7 +102,7 @@ fn skip_tags(mut rest: &[u8]) -> Option<(u16, Option<u16>, &[u8])> {
     }
 }
 
-/// Copies `parts` to the places where they belong in a row.
+/// Copies `parts` into `to`, one after the other.
 fn fill(mut to: &mut [u8], parts: &[&[u8]]) {
     for part in parts {
         let Some((place, rest)) = to.split_at_mut_checked(part.len()) else {
@@ -150,7 +155,8 @@ fn ipv6(bytes: &[u8]) -> Option<(Network, Transport)> {
     Some((Network::V6(fields), transport))
 }
 
-/// The transport header behind the extension headers of IPv6, the first of which is of kind `next`.
+/// Returns the transport header after the IPv6 extension headers. `next` is the type of the first
+/// header in `bytes`.
 fn behind_extensions(mut next: u8, mut bytes: &[u8]) -> Option<Transport> {
     loop {
         let extra = match next {

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Flow steering: which raw packet QPs get a frame (`ibv_create_flow`).
+//! Flow steering: selects the raw packet QPs that get a frame (`ibv_create_flow`).
 //!
-//! A [`Frame`] is what was found in a frame's headers, a [`Rule`] what a QP wants. The rules of a
-//! device are kept in the order of their [places](Rule::places); a [`Walk`] visits them in that order
-//! and says of each whether its QP gets the frame.
+//! A [`Frame`] holds the fields of a frame's headers, a [`Rule`] the condition of a QP. The device
+//! keeps its rules in the order of their [places](Rule::places). A [`Walk`] visits them in that
+//! order and decides for each whether its QP gets the frame.
 //!
-//! Sniffers get every frame. Of the rules with specifications the first that fits takes the frame, and
-//! with it those of the same priority with the very same specifications; one that doesn't trap leaves
-//! it to the others as well. What no such rule took goes to all default rules that it fits. A QP of which several rules
-//! get a frame has it once ([`Numbers`]).
+//! Sniffer rules get every frame. Of the normal rules, the first one that matches takes the frame,
+//! together with those of the same priority and with an equal pattern. A normal rule with
+//! `dont_trap` leaves the frame to the other rules as well. A frame that no normal rule took goes
+//! to all default rules that match. A QP with several matching rules gets one copy ([`Numbers`]).
 
 mod frame;
 mod numbers;
@@ -26,33 +26,33 @@ pub use pattern::{
     PORTS_LEN,
 };
 
-/// Rules with one priority that have places of their own; a device must have no more rules in all.
+/// Maximum number of rules of a device, and of the places of one priority.
 pub const MAX_RULES: u32 = 1 << SEQUENCE_BITS;
 const SEQUENCE_BITS: u32 = 10;
 
-/// Why there can't be such a rule.
+/// The reason why a rule can't be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RuleFault {
-    /// It contradicts itself.
+    /// The rule contradicts itself.
     Invalid,
-    /// It asks for what isn't matched here.
+    /// The rule has a condition that this implementation doesn't match.
     Unsupported,
 }
 
-/// Which frames a rule is about (`IBV_FLOW_ATTR_*`).
+/// The frames that a rule applies to (`IBV_FLOW_ATTR_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// All that pass the port, in both directions.
+    /// All frames that pass the port, in both directions.
     Sniffer,
-    /// Those that fit the pattern.
+    /// Frames that match the pattern.
     Normal(Pattern),
     /// Multicast frames that no normal rule took.
     MulticastDefault,
-    /// All that no normal rule took.
+    /// All frames that no normal rule took.
     AllDefault,
 }
 
-/// A rule.
+/// A steering rule of a QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
     kind: Kind,
@@ -62,12 +62,14 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// A rule; a lower `priority` comes first. With `dont_trap` what it gets goes on to the rules behind
-    /// it; with `own` its QP also gets what it sent itself, should that come back within the device.
+    /// Creates a rule. Rules with a lower `priority` are visited first.
+    ///
+    /// With `dont_trap`, the frames that the rule gets go on to the rules after it. With `own`, its
+    /// QP also gets the frames that it sent itself, if they are looped back within the device.
     ///
     /// # Errors
     ///
-    /// [`RuleFault::Invalid`] if `dont_trap` is asked for of anything but a normal rule.
+    /// Returns [`RuleFault::Invalid`] if `dont_trap` is set for a rule that isn't [`Kind::Normal`].
     pub fn new(kind: Kind, priority: u16, dont_trap: bool, own: bool) -> Result<Self, RuleFault> {
         if dont_trap && !matches!(kind, Kind::Normal(_)) {
             return Err(RuleFault::Invalid);
@@ -80,7 +82,8 @@ impl Rule {
         })
     }
 
-    /// The numbers from which it takes one that is free; rules are visited in the order of these.
+    /// Returns the range of numbers from which the rule takes a free one as its place. Rules are
+    /// visited in ascending order of their places.
     pub fn places(&self) -> RangeInclusive<u32> {
         let class = match self.kind {
             Kind::Sniffer => 0,
@@ -93,39 +96,40 @@ impl Rule {
     }
 }
 
-/// How a frame comes to the rules.
+/// The direction in which a frame passes the rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// The port received it.
+    /// The port received the frame.
     Received,
-    /// The port sends it: for sniffers only.
+    /// The port sends the frame. Only sniffer rules get it.
     Sent,
-    /// A QP of the device sends it, and it comes back to the others. Sniffers see it being sent.
+    /// A QP of the device sent the frame, and it is looped back to the other QPs. Sniffer rules
+    /// have seen it as [`Self::Sent`].
     Looped,
 }
 
-/// What becomes of a frame at a rule.
+/// The decision on a frame at one rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The rule's QP gets it.
+    /// The rule's QP gets the frame.
     Take,
-    /// It doesn't.
+    /// The rule's QP doesn't get the frame.
     Pass,
-    /// Nor does that of any further rule.
+    /// The rule's QP doesn't get the frame, nor do those of the rules after it.
     End,
 }
 
-/// A frame's way through the rules of a device.
+/// The pass of one frame through the rules of a device.
 #[derive(Debug)]
 pub struct Walk<'a> {
     frame: &'a Frame,
     way: Way,
-    /// Priority and pattern of the rule that took it away from those behind.
+    /// Priority and pattern of the normal rule that took the frame.
     taken: Option<(u16, Pattern)>,
 }
 
 impl<'a> Walk<'a> {
-    /// Before the first rule.
+    /// Creates a pass that is before the first rule.
     pub fn new(frame: &'a Frame, way: Way) -> Self {
         Self {
             frame,
@@ -134,7 +138,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The next rule; `is_own` if it is one of the QP that sent the frame.
+    /// Visits the next rule. `is_own` says whether the rule belongs to the QP that sent the frame.
     pub fn visit(&mut self, rule: &Rule, is_own: bool) -> Verdict {
         match (&rule.kind, self.way) {
             (Kind::Sniffer, Way::Received | Way::Sent) => return Verdict::Take,

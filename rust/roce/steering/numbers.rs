@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Sets of QPs: each QP that has rules has a number, which no other QP of the device has.
+//! Sets of QPs. Each QP with rules has a number that is unique in its device.
 
 use super::MAX_RULES;
 
 const BITS: u32 = u64::BITS;
 
-/// A set of numbers below [`MAX_RULES`]. There are no more QPs that have rules than rules.
+/// A set of numbers below [`MAX_RULES`]. A device has at most as many QPs with rules as rules.
 #[derive(Debug)]
 pub struct Numbers([u64; (MAX_RULES / BITS) as usize]);
 
@@ -17,7 +17,8 @@ impl Default for Numbers {
 }
 
 impl Numbers {
-    /// Adds a number. Returns whether the set lacked it; `false` also of a number that no QP has.
+    /// Adds a number. Returns whether the set lacked it. Returns `false` for a number of
+    /// [`MAX_RULES`] or more, which no QP has.
     pub fn insert(&mut self, number: u32) -> bool {
         let Some(word) = self.0.get_mut((number / BITS) as usize) else {
             return false;
@@ -28,7 +29,7 @@ impl Numbers {
         lacked
     }
 
-    /// The least number that the set lacks; `None` if it has all.
+    /// Returns the least number that isn't in the set, or `None` if the set is full.
     pub fn first_free(&self) -> Option<u32> {
         let has_free = |word: &u64| *word != u64::MAX;
         let index = self.0.iter().position(has_free)?;

@@ -1,35 +1,36 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a rule says of a frame's headers (`struct ibv_flow_spec_*`).
+//! The pattern of a rule: the header fields that a frame must have (`struct ibv_flow_spec_*`).
 
 use super::frame::{Frame, Network, Transport};
 use super::RuleFault;
 
-/// Bytes of what can be said of the link layer: destination, source, type behind all tags, first tag.
+/// Number of bytes of the Ethernet fields: destination, source, ethertype after all tags, first
+/// tag.
 pub const ETHERNET_LEN: usize = 6 + 6 + 2 + 2;
-/// Bytes of what can be said of IPv4: source, destination, protocol, TOS, TTL, flags.
+/// Number of bytes of the IPv4 fields: source, destination, protocol, TOS, TTL, flags.
 pub const IPV4_LEN: usize = 4 + 4 + 1 + 1 + 1 + 1;
-/// Bytes of what can be said of IPv6: source, destination, flow label, next header, traffic class, hop
-/// limit.
+/// Number of bytes of the IPv6 fields: source, destination, flow label, next header, traffic class,
+/// hop limit.
 pub const IPV6_LEN: usize = 16 + 16 + 4 + 1 + 1 + 1;
-/// Bytes of what can be said of TCP and UDP: destination port, source port.
+/// Number of bytes of the TCP and UDP fields: destination port, source port.
 pub const PORTS_LEN: usize = 2 + 2;
 
-/// The flag of IPv4 that forbids fragments, as rules have it (`IB_IPV4_DONT_FRAG`).
+/// The "don't fragment" flag of IPv4, as rules encode it (`IB_IPV4_DONT_FRAG`).
 pub const IP_DONT_FRAGMENT: u8 = 2;
-/// The flag of IPv4 that says that more fragments follow (`IB_IPV4_MORE_FRAG`).
+/// The "more fragments" flag of IPv4, as rules encode it (`IB_IPV4_MORE_FRAG`).
 pub const IP_MORE_FRAGMENTS: u8 = 4;
 
-/// Where the tag lies among [`ETHERNET_LEN`] bytes.
+/// Offset of the VLAN tag in the [`ETHERNET_LEN`] bytes.
 const TAG: usize = 14;
-/// Where the flags lie among [`IPV4_LEN`] bytes.
+/// Offset of the flags in the [`IPV4_LEN`] bytes.
 const FLAGS: usize = 11;
 
-/// Some header fields, in network order and without gaps, and which of their bits matter.
+/// Values and mask for some header fields, in network byte order and without gaps.
 ///
 /// # Invariants
 ///
-/// No bit is set in `value` that isn't in `mask`, so that equal ones mean the same.
+/// No bit is set in `value` that isn't set in `mask`, so that equal patterns compare as equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Match<const LEN: usize> {
     value: [u8; LEN],
@@ -37,7 +38,7 @@ pub struct Match<const LEN: usize> {
 }
 
 impl<const LEN: usize> Match<LEN> {
-    /// The bits of `mask` must be those of `value`.
+    /// Creates a match: the bits of `mask` must have the values in `value`.
     pub fn new(mut value: [u8; LEN], mask: [u8; LEN]) -> Self {
         for (byte, bits) in value.iter_mut().zip(mask) {
             *byte &= bits;
@@ -56,28 +57,28 @@ impl<const LEN: usize> Match<LEN> {
         wrong == 0
     }
 
-    /// The bits that matter of the byte at `at`.
+    /// Returns the mask of the byte at offset `at`.
     fn mask_at(&self, at: usize) -> u8 {
         self.mask.get(at).copied().unwrap_or(0)
     }
 }
 
-/// What is said of one header.
+/// The condition for one header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spec {
-    /// The link layer.
+    /// The Ethernet header has these fields.
     Ethernet(Match<ETHERNET_LEN>),
-    /// It is IPv4.
+    /// The frame is IPv4 and has these fields.
     Ipv4(Match<IPV4_LEN>),
-    /// It is IPv6.
+    /// The frame is IPv6 and has these fields.
     Ipv6(Match<IPV6_LEN>),
-    /// It is TCP.
+    /// The frame is TCP and has these ports.
     Tcp(Match<PORTS_LEN>),
-    /// It is UDP.
+    /// The frame is UDP and has these ports.
     Udp(Match<PORTS_LEN>),
 }
 
-/// What is said of all headers; of those that aren't mentioned, nothing.
+/// The conditions for all headers. A header without a condition matches always.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pattern {
     ethernet: Option<Match<ETHERNET_LEN>>,
@@ -98,12 +99,13 @@ enum TransportMatch {
 }
 
 impl Pattern {
-    /// Says something of one more header.
+    /// Adds the condition for one header.
     ///
     /// # Errors
     ///
-    /// [`RuleFault::Invalid`] if something was said of that layer; [`RuleFault::Unsupported`] for flags
-    /// of IPv4 other than the two.
+    /// Returns [`RuleFault::Invalid`] if there is a condition for that layer already. Returns
+    /// [`RuleFault::Unsupported`] for IPv4 flags other than [`IP_DONT_FRAGMENT`] and
+    /// [`IP_MORE_FRAGMENTS`].
     pub fn add(&mut self, spec: Spec) -> Result<(), RuleFault> {
         match spec {
             Spec::Ethernet(fields) => put(&mut self.ethernet, fields),
@@ -119,10 +121,10 @@ impl Pattern {
         }
     }
 
-    /// Whether all that is said is so of `frame`.
+    /// Returns whether `frame` fulfils all conditions.
     pub(super) fn admits(&self, frame: &Frame) -> bool {
         self.ethernet.is_none_or(|fields| {
-            // A rule about tags is one about tagged frames.
+            // A condition on the tag implies that the frame is tagged.
             let wants_tag = fields.mask_at(TAG) | fields.mask_at(TAG + 1) != 0;
             (frame.tagged || !wants_tag) && fields.admits(&frame.ethernet)
         }) && self
@@ -142,7 +144,7 @@ impl Pattern {
     }
 }
 
-/// Fills a place that must be empty.
+/// Sets `place`, which must be empty.
 fn put<T>(place: &mut Option<T>, fields: T) -> Result<(), RuleFault> {
     match place.replace(fields) {
         None => Ok(()),

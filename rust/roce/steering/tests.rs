@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Frames that are built from what they are to say, and rules that are looked at one by one.
+//! Tests of rules with frames that are built from given fields. Each rule is also evaluated on its
+//! own.
 
 use std::vec;
 use std::vec::Vec;
@@ -16,10 +17,10 @@ use built::{frames, macs, Built, Net, PORTS, V4_ADDRESSES, V6_ADDRESSES};
 
 mod built;
 
-/// Some fields with a mask each.
+/// The value of a field and its mask.
 type Field = (u128, u128);
 
-/// What a rule says, field by field; `None` of what it doesn't mention.
+/// The fields that a rule requires. `None` for a header without a condition.
 #[derive(Clone, Debug, PartialEq)]
 struct Said {
     /// Destination, source, type, tag.
@@ -45,7 +46,7 @@ fn all_same(fields: &[Field], actual: &[u128]) -> bool {
     pairs.all(|(field, actual)| same(field, *actual))
 }
 
-/// Whether all of it is so.
+/// Returns whether the frame fulfils all conditions.
 fn is_so(said: &Said, frame: &Built) -> bool {
     let ethernet = said.ethernet.iter().all(|[dst, src, kind, tag]| {
         let tagged = match frame.tags.first() {
@@ -74,7 +75,7 @@ fn is_so(said: &Said, frame: &Built) -> bool {
     ethernet && ipv4 && ipv6 && ports
 }
 
-/// The same without the values of bits that don't matter.
+/// Returns the conditions with all bits cleared that the masks exclude.
 fn meaning(said: &Said) -> Said {
     fn bare<const N: usize>(fields: [Field; N]) -> [Field; N] {
         fields.map(|(value, mask)| (value & mask, mask))
@@ -87,7 +88,7 @@ fn meaning(said: &Said) -> Said {
     }
 }
 
-/// The bytes of fields with so many bytes each: values and masks.
+/// Returns the bytes of the values and masks of fields, which have `sizes` bytes.
 fn pack<const LEN: usize>(fields: &[Field], sizes: &[usize]) -> Match<LEN> {
     let join = |part: fn(&Field) -> u128| {
         let pieces = fields
@@ -102,7 +103,7 @@ fn pack<const LEN: usize>(fields: &[Field], sizes: &[usize]) -> Match<LEN> {
 fn pattern(said: &Said) -> Pattern {
     let mut pattern = Pattern::default();
     let mut add = |spec| pattern.add(spec).unwrap();
-    // In an order of no kind: it must not matter.
+    // The order of the calls is arbitrary, and must not matter.
     if let Some((tcp, fields)) = &said.ports {
         let ports = pack(fields, &[2, 2]);
         add(if *tcp {
@@ -123,7 +124,7 @@ fn pattern(said: &Said) -> Pattern {
     pattern
 }
 
-/// A field that mostly isn't said anything of, else it has one of a few values.
+/// Generates a field that mostly has no condition, and otherwise one of a few values.
 fn field(values: impl Strategy<Value = u128> + 'static, bits: u32) -> impl Strategy<Value = Field> {
     let full = u128::MAX >> (128 - bits);
     let masks =
@@ -183,7 +184,7 @@ fn sayings() -> impl Strategy<Value = Said> {
         })
 }
 
-/// A rule, whose it is, and what it is made of.
+/// A rule to create, and whether it belongs to the sender of the frame.
 #[derive(Clone, Debug)]
 struct Wish {
     what: What,
@@ -198,7 +199,7 @@ enum What {
     Sniffer,
     Multicast,
     All,
-    /// The number of a saying; equal ones are likely.
+    /// Index of the conditions in a list, so that equal conditions are likely.
     Normal(usize),
 }
 
@@ -220,7 +221,7 @@ fn wishes() -> impl Strategy<Value = Wish> {
     )
 }
 
-/// Who should get the frame: each rule is held against all others.
+/// Returns the QPs that should get the frame, by comparing each rule with all others.
 fn expected(wishes: &[Wish], sayings: &[Said], frame: &Built, way: Way) -> Vec<usize> {
     let may = |wish: &Wish| way != Way::Sent && (!wish.is_own || wish.own);
     let fits = |wish: &Wish| match wish.what {
@@ -254,7 +255,7 @@ fn expected(wishes: &[Wish], sayings: &[Said], frame: &Built, way: Way) -> Vec<u
     (0..wishes.len()).filter(|&i| gets(&wishes[i])).collect()
 }
 
-/// Who gets it.
+/// Returns the QPs that get the frame.
 fn steered(wishes: &[Wish], sayings: &[Said], frame: &Frame, way: Way) -> Vec<usize> {
     let mut places: Vec<(u32, usize, Rule)> = Vec::new();
     for (index, wish) in wishes.iter().enumerate() {
@@ -283,7 +284,7 @@ fn steered(wishes: &[Wish], sayings: &[Said], frame: &Frame, way: Way) -> Vec<us
     getters
 }
 
-/// As a network device that takes out the first tag shows it.
+/// Removes the first tag, as a network device with hardware VLAN offload does.
 fn untagged(bytes: &[u8]) -> (Vec<u8>, Option<u16>) {
     match &bytes[12..] {
         [0x81, 0x00, a, b, ..] => {

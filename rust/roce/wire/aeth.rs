@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The acknowledgement header's syndrome byte, and the scale of its RNR timers.
+//! The syndrome byte of the AETH, and the encoding of RNR timers.
 
 use super::packet::{Aeth, NakCode, Syndrome};
 use crate::time::Duration;
 
-/// The credit code that says "no end-to-end flow control" (IBTA 1.x §9.7.7.2).
+/// The credit code that means "no end-to-end flow control" (IBTA 1.x §9.7.7.2).
 pub const UNLIMITED_CREDITS: u8 = 31;
 
-/// The kind of a syndrome: bits 6–5. Bit 7 is reserved and sent as zero.
+/// Mask of the kind of a syndrome: bits 6–5, and bit 7, which is reserved and sent as zero.
 const KIND: u8 = 0xe0;
 const KIND_ACK: u8 = 0x00;
 const KIND_RNR_NAK: u8 = 0x20;
 const KIND_NAK: u8 = 0x60;
 
-/// The low five bits: credits, timer or code.
+/// Mask of the low five bits: credits, timer or code.
 const VALUE: u8 = 0x1f;
 
 impl NakCode {
@@ -41,7 +41,7 @@ impl NakCode {
 }
 
 impl Syndrome {
-    /// The byte on the wire (§9.7.5.2). Bits of the values beyond the fifth are cut off.
+    /// Returns the byte on the wire (§9.7.5.2). Only the low five bits of the values are used.
     pub const fn to_wire(self) -> u8 {
         match self {
             Self::Ack { credits } => KIND_ACK | (credits & VALUE),
@@ -50,7 +50,7 @@ impl Syndrome {
         }
     }
 
-    /// What a byte on the wire says; `None` for the reserved ones.
+    /// Decodes a byte from the wire. Returns `None` for the reserved values.
     pub const fn from_wire(byte: u8) -> Option<Self> {
         let value = byte & VALUE;
         match byte & KIND {
@@ -82,17 +82,18 @@ impl Aeth {
     }
 }
 
-/// The scale that RNR timers count on: 1, then doubling every second step.
+/// The delays of the RNR timer codes in units of 10 µs: 1 for code 1, then doubled every second
+/// code. Code 0 is special.
 const SCALE: [u16; 32] = [
     0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
     2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
 ];
 
-/// How long an RNR NAK with this timer code asks to wait (IBTA 1.x §9.7.5.2.8, table 45):
-/// 10 µs for code 1 up to 491.52 ms for code 31, and 655.36 ms for code 0. Bits beyond the fifth
+/// Returns the wait that an RNR NAK with this timer code requests (IBTA 1.x §9.7.5.2.8, table 45):
+/// 10 µs for code 1 up to 491.52 ms for code 31, and 655.36 ms for code 0. Bits above the low five
 /// are ignored.
 pub fn rnr_delay(timer: u8) -> Duration {
-    /// One step of the scale in nanoseconds.
+    /// The unit of [`SCALE`] in nanoseconds.
     const STEP: u64 = 10_000;
 
     let steps = match SCALE.get(usize::from(timer & VALUE)) {
@@ -135,7 +136,7 @@ mod tests {
         assert_eq!(defined.count(), 32 + 32 + 5);
     }
 
-    /// Spot values of IBTA 1.x table 45, in milliseconds.
+    /// Values from IBTA 1.x table 45, in milliseconds.
     #[test]
     fn rnr_delays_are_those_of_the_specification() {
         let cases = [

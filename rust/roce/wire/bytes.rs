@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Bounded byte strings: a writer that can't overflow and a reader that can't overrun.
+//! Byte strings of limited length: a writer that can't overflow and a reader that can't overrun.
 
 use core::ops::Deref;
 
 use super::DropReason;
 
-/// At most `N` bytes.
+/// A string of at most `N` bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Bytes<const N: usize> {
     bytes: [u8; N],
@@ -14,7 +14,7 @@ pub struct Bytes<const N: usize> {
 }
 
 impl<const N: usize> Bytes<N> {
-    /// None yet.
+    /// Creates an empty string.
     pub(super) const fn new() -> Self {
         Self {
             bytes: [0; N],
@@ -22,8 +22,8 @@ impl<const N: usize> Bytes<N> {
         }
     }
 
-    /// Appends `piece`, or nothing at all where it doesn't fit: the callers' capacities are those
-    /// of the longest combination that they write.
+    /// Appends `piece`, or nothing if it doesn't fit. Each caller's capacity is that of the longest
+    /// combination of pieces that it writes.
     pub(super) fn put<const L: usize>(&mut self, piece: [u8; L]) {
         let room = self.bytes.get_mut(self.len..);
         if let Some(chunk) = room.and_then(|room| room.first_chunk_mut::<L>()) {
@@ -32,7 +32,8 @@ impl<const N: usize> Bytes<N> {
         }
     }
 
-    /// As [`Self::put`], with the bits of each mask set in the byte at its place.
+    /// Appends `piece` as [`Self::put`] does, with the bits of each mask set in the byte at its
+    /// offset.
     pub(super) fn put_masked<const L: usize>(&mut self, piece: &[u8; L], masks: &[(usize, u8)]) {
         let room = self.bytes.get_mut(self.len..);
         if let Some(chunk) = room.and_then(|room| room.first_chunk_mut::<L>()) {
@@ -46,7 +47,7 @@ impl<const N: usize> Bytes<N> {
         }
     }
 
-    /// Appends `piece` if it fits, and says whether it did.
+    /// Appends `piece` if it fits. Returns whether it did.
     pub(super) fn join(&mut self, piece: &[u8]) -> bool {
         let rest = self.bytes.get_mut(self.len..).unwrap_or_default();
         let Some((room, _)) = rest.split_at_mut_checked(piece.len()) else {
@@ -70,7 +71,11 @@ impl<const N: usize> Deref for Bytes<N> {
 pub(super) struct Reader<'a>(pub(super) &'a [u8]);
 
 impl Reader<'_> {
-    /// The next `L` bytes.
+    /// Reads the next `L` bytes.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`DropReason::TooShort`] if fewer are left.
     pub(super) fn take<const L: usize>(&mut self) -> Result<[u8; L], DropReason> {
         let (piece, rest) = self
             .0
@@ -80,12 +85,12 @@ impl Reader<'_> {
         Ok(*piece)
     }
 
-    /// The next big-endian 32-bit word.
+    /// Reads the next big-endian 32-bit word.
     pub(super) fn take_u32(&mut self) -> Result<u32, DropReason> {
         self.take().map(u32::from_be_bytes)
     }
 
-    /// The next big-endian 64-bit word.
+    /// Reads the next big-endian 64-bit word.
     pub(super) fn take_u64(&mut self) -> Result<u64, DropReason> {
         self.take().map(u64::from_be_bytes)
     }

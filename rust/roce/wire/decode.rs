@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! From bytes to a packet, or to the reason why they are none.
+//! The decoding of bytes into a packet.
 
 use super::bytes::Reader;
 use super::opcode;
@@ -12,35 +12,36 @@ use crate::ids::{Imm, Pkey, Qkey, Qpn, Rkey, Srqn};
 use crate::psn::Psn;
 use crate::wr::{AtomicOp, FlushKind, SendTail};
 
-/// A datagram taken apart.
+/// A decoded datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decoded {
-    /// The headers and the length of the payload.
+    /// The headers, and the length of the payload.
     pub packet: Packet,
-    /// Offset of the payload from the start of the BTH. Payload, pad and ICRC follow one another
-    /// and end with the datagram.
+    /// Offset of the payload from the start of the BTH, in bytes. Payload, pad and ICRC follow one
+    /// another and end with the datagram.
     pub payload_offset: usize,
 }
 
-/// Why a datagram is no packet. Nobody is told: it is dropped and counted (IBTA 1.x §9.6).
+/// The reason why a datagram isn't a valid packet. It is dropped and counted, and its sender gets
+/// no NAK (IBTA 1.x §9.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DropReason {
-    /// It ends before its headers, pad and ICRC do.
+    /// The datagram is too short for its headers, pad and ICRC.
     TooShort,
     /// The transport version isn't 0.
     UnknownVersion,
-    /// The opcode is reserved or belongs to a transport that isn't served.
+    /// The opcode is reserved or belongs to a transport that isn't supported.
     UnknownOpcode,
-    /// The pad count isn't the one that the length calls for.
+    /// The pad count doesn't fit the length.
     WrongPad,
-    /// The payload is longer than any packet's, or where none may be.
+    /// The payload is longer than 4,096 bytes, or the packet may have none.
     WrongLength,
     /// The acknowledgement's syndrome is reserved.
     UnknownSyndrome,
 }
 
 impl DropReason {
-    /// All there are, in the order of their discriminants.
+    /// All reasons, in the order of their discriminants.
     pub const ALL: [Self; 6] = [
         Self::TooShort,
         Self::UnknownVersion,
@@ -53,18 +54,18 @@ impl DropReason {
 
 /// Decodes the headers of a datagram.
 ///
-/// `header` holds its first bytes from the BTH on, at least [`super::MAX_HEADER`] of them or all
-/// there are; `length` is the length of the whole, from the BTH to the ICRC's last byte. The ICRC
-/// itself isn't looked at.
+/// `header` holds the first bytes of the datagram, from the BTH on: at least [`super::MAX_HEADER`]
+/// of them, or all. `length` is the length of the datagram in bytes, from the BTH to the end of the
+/// ICRC. The ICRC itself isn't checked.
 ///
-/// What is checked: version, opcode, that all headers are there, that payload and pad make whole
-/// words and the pad is the smallest such, that the payload isn't longer than any packet's and that
-/// acknowledgements have none. What a responder answers with a NAK is left to it (§9.7.4.1.6):
-/// lengths for the operation and the path MTU, keys, alignment, order.
+/// This checks the version and the opcode, and that all headers are complete. Payload and pad must
+/// be a multiple of 4 bytes, with the smallest pad. The payload must be at most 4,096 bytes, and
+/// acknowledgements must have none. The responder checks the errors that it answers with a NAK
+/// (§9.7.4.1.6): lengths for the operation and the path MTU, keys, alignment, order.
 ///
 /// # Errors
 ///
-/// The first [`DropReason`] found.
+/// Returns the first [`DropReason`] that applies.
 pub fn decode(header: &[u8], length: usize) -> Result<Decoded, DropReason> {
     let without_icrc = length.checked_sub(ICRC_LEN).ok_or(DropReason::TooShort)?;
     let header = header.get(..without_icrc).unwrap_or(header);
@@ -91,13 +92,13 @@ pub fn decode(header: &[u8], length: usize) -> Result<Decoded, DropReason> {
     })
 }
 
-/// The BTH as it is on the wire: three words (IBTA 1.x §9.2).
+/// The BTH as on the wire: three big-endian words (IBTA 1.x §9.2).
 struct BaseHeader {
     /// Opcode, solicited event, migration state, pad count, version, partition key.
     operation: u32,
-    /// Congestion marks, destination.
+    /// Congestion marks, destination QP.
     destination: u32,
-    /// Request for an acknowledgement, PSN.
+    /// Acknowledgement request, PSN.
     sequence: u32,
 }
 
@@ -136,7 +137,11 @@ impl BaseHeader {
     }
 }
 
-/// The payload's length, given the bytes between headers and ICRC.
+/// Computes the length of the payload from the number of bytes between headers and ICRC.
+///
+/// # Errors
+///
+/// Returns a [`DropReason`] if the length or the pad count is wrong.
 fn payload_len(words: usize, claimed_pad: u32) -> Result<u32, DropReason> {
     let words = u32::try_from(words).map_err(|_| DropReason::WrongLength)?;
     let payload_len = words.checked_sub(claimed_pad).ok_or(DropReason::TooShort)?;
@@ -146,7 +151,8 @@ fn payload_len(words: usize, claimed_pad: u32) -> Result<u32, DropReason> {
     Ok(payload_len)
 }
 
-/// How much payload a packet may have. Nobody would be told if an acknowledgement had any.
+/// Returns the maximum payload length of a packet in bytes. An acknowledgement with payload is
+/// dropped here, since the requester sends no NAK for it.
 fn most_payload(body: &Body) -> u32 {
     match body {
         Body::Ack(_) | Body::AtomicAck(..) | Body::Cnp => 0,
@@ -160,7 +166,7 @@ fn most_payload(body: &Body) -> u32 {
     }
 }
 
-/// Everything between BTH and payload.
+/// Reads all headers between BTH and payload.
 fn read_extensions(code: u8, reader: &mut Reader<'_>) -> Result<(Service, Body), DropReason> {
     if code == opcode::CNP {
         let _reserved: [u8; 16] = reader.take()?;
@@ -266,7 +272,8 @@ fn fetch_add(add: u64, _compare: u64) -> AtomicOp {
     AtomicOp::FetchAdd { add }
 }
 
-/// FLUSH extended transport header (annex A19): selectivity in bits 5–4, placement in bits 3–0.
+/// Reads a FLUSH extended transport header (annex A19): selectivity in bits 5–4, placement in bits
+/// 3–0.
 fn read_feth(reader: &mut Reader<'_>) -> Result<FlushKind, DropReason> {
     let [_, _, _, kind] = reader.take()?;
     Ok(FlushKind {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! From a packet to bytes.
+//! The encoding of packets into bytes.
 
 use super::bytes::Bytes;
 use super::opcode;
@@ -10,10 +10,11 @@ use crate::ids::{Imm, Rkey};
 use crate::wr::{AtomicOp, FlushKind, SendTail};
 
 impl Packet {
-    /// The headers' bytes. Behind them belong `payload_len` bytes of payload, [`Packet::pad`] zero
-    /// bytes and the ICRC.
+    /// Encodes the headers. After them the caller puts `payload_len` bytes of payload,
+    /// [`Packet::pad`] zero bytes and the ICRC.
     ///
-    /// A service and an operation that don't go together give an opcode that no peer accepts.
+    /// A service and an operation that don't belong together result in an opcode that no peer
+    /// accepts.
     pub fn encode(&self) -> Header {
         let mut header = Bytes::new();
         let bth = &self.bth;
@@ -28,12 +29,12 @@ impl Packet {
         header
     }
 
-    /// Zero bytes between payload and ICRC: 0–3.
+    /// Returns the number of zero bytes between payload and ICRC: 0–3.
     pub const fn pad(&self) -> u32 {
         pad(self.payload_len)
     }
 
-    /// The opcode byte.
+    /// Returns the opcode byte.
     #[inline(always)]
     pub fn opcode(&self) -> u8 {
         if self.body == Body::Cnp {
@@ -48,8 +49,8 @@ impl Packet {
         transport | operation(&self.body)
     }
 
-    /// Solicited event, migration state and pad count, where they are in the BTH's first word; the
-    /// transport version is 0.
+    /// Returns solicited event, migration state and pad count at their places in the first word of
+    /// the BTH. The transport version is 0.
     fn flags(&self) -> u32 {
         bit(self.bth.solicited, 23) | bit(self.bth.mig_req, 22) | self.pad() << 20
     }
@@ -172,7 +173,7 @@ fn put_reth(header: &mut Header, reth: &Reth) {
     header.put(reth.length.to_be_bytes());
 }
 
-/// AtomicETH (§9.3.5): for FETCH AND ADD the addend takes the place of the swap value.
+/// Writes an AtomicETH (§9.3.5). For FETCH AND ADD it has the addend in place of the swap value.
 fn put_atomic(header: &mut Header, eth: &AtomicEth) {
     let (swap_or_add, compare) = match eth.op {
         AtomicOp::CompareSwap { compare, swap } => (swap, compare),
@@ -184,7 +185,8 @@ fn put_atomic(header: &mut Header, eth: &AtomicEth) {
     header.put(compare.to_be_bytes());
 }
 
-/// FLUSH extended transport header (annex A19): selectivity in bits 5–4, placement in bits 3–0.
+/// Writes a FLUSH extended transport header (annex A19): selectivity in bits 5–4, placement in bits
+/// 3–0.
 fn put_feth(header: &mut Header, kind: &FlushKind) {
     let selectivity = (kind.selectivity & 0x3) << 4;
     header.put([0, 0, 0, selectivity | (kind.placement & 0xf)]);

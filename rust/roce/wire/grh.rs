@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a datagram's receiver finds in place of a global route header (IBTA annex A17 §A17.4.5).
+//! The global route header in the receive buffer of a datagram (IBTA annex A17 §A17.4.5).
 
 use super::icrc::IPV4_LEN;
 
-/// Bytes at the start of a datagram's receive buffer that hold the global route header.
+/// Number of bytes at the start of a datagram's receive buffer that hold the global route header.
 pub const GRH_LEN: u32 = 40;
 
-/// What the 40 bytes at the start of a receive buffer hold of an IPv4 datagram: its header in the
-/// second half, zeros in the first. An IPv6 header fills all of them as it is.
+/// Returns the 40 bytes at the start of the receive buffer of an IPv4 datagram: 20 zeros, then the
+/// IPv4 header. An IPv6 header fills all 40 bytes itself.
 ///
-/// The checksum is computed here: a packet that never left its host has none yet, and readers tell
-/// the version of IP by it.
+/// This computes the checksum of the header, since a packet that didn't leave its host has none
+/// yet. Readers use the checksum to tell the IP version.
 pub fn from_ipv4(header: &[u8; IPV4_LEN]) -> [u8; GRH_LEN as usize] {
     let [start @ .., _, _, s0, s1, s2, s3, d0, d1, d2, d3] = *header;
     let addresses = [s0, s1, s2, s3, d0, d1, d2, d3];
@@ -24,15 +24,16 @@ pub fn from_ipv4(header: &[u8; IPV4_LEN]) -> [u8; GRH_LEN as usize] {
     grh
 }
 
-/// The same header with the receiver's own address in place of the sender's, and `number` (20 bits) in place of the flow
-/// label.
+/// Returns the same header with the receiver's own address in place of the sender's, and `number`
+/// (20 bits) in place of the flow label.
 ///
-/// Of IPv4 that and the traffic class lie in the first half, whose version stays zero: readers take the second half for
-/// the header then.
+/// For IPv4, `number` and the traffic class are in the first half of the 40 bytes. The version in
+/// that half stays zero, so that readers take the second half for the header.
 pub fn with_stand_in(mut grh: [u8; GRH_LEN as usize], number: u32) -> [u8; GRH_LEN as usize] {
     let [first, second, ..] = grh;
     let type_of_service = grh.get(IPV4_LEN + 1).map_or(0, |byte| *byte);
-    // The version, the traffic class, and where the source lies and the destination.
+    // The version, the traffic class, the offsets of source and destination, and the length of an
+    // address.
     let (version, class, source, destination, len) = match first >> 4 {
         6 => (6, first << 4 | second >> 4, 8, 24, 16),
         _ => (0, type_of_service, IPV4_LEN + 12, IPV4_LEN + 16, 4),
@@ -49,7 +50,7 @@ pub fn with_stand_in(mut grh: [u8; GRH_LEN as usize], number: u32) -> [u8; GRH_L
     grh
 }
 
-/// The Internet checksum (RFC 1071) of a header without its checksum field.
+/// Computes the Internet checksum (RFC 1071) of an IPv4 header without its checksum field.
 fn checksum(start: &[u8; 10], addresses: &[u8; 8]) -> u16 {
     let sum = start
         .chunks_exact(2)
@@ -58,7 +59,8 @@ fn checksum(start: &[u8; 10], addresses: &[u8; 8]) -> u16 {
         .fold(0u32, |sum, pair| {
             sum.wrapping_add(u16::from_be_bytes(*pair).into())
         });
-    // Nine words carry at most 8 into the upper half, and that nothing more.
+    // The sum of nine words has at most 8 in its upper half. After one addition of that, one carry
+    // can remain.
     let folded = (sum & 0xffff).wrapping_add(sum >> 16);
     !((folded & 0xffff).wrapping_add(folded >> 16) as u16)
 }
@@ -67,7 +69,7 @@ fn checksum(start: &[u8; 10], addresses: &[u8; 8]) -> u16 {
 mod tests {
     use super::*;
 
-    /// The example of RFC 1071's usual illustration: 192.168.0.1 to 192.168.0.199.
+    /// A common example for RFC 1071: a datagram from 192.168.0.1 to 192.168.0.199.
     const HEADER: [u8; 20] = [
         0x45, 0x00, 0x00, 0x73, 0x00, 0x00, 0x40, 0x00, 0x40, 0x11, 0xb8, 0x61, 0xc0, 0xa8, 0x00,
         0x01, 0xc0, 0xa8, 0x00, 0xc7,

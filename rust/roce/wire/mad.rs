@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The common header of management datagrams (IBTA 1.x §13.4.2), as far as a driver looks at it.
+//! The common header of management datagrams (IBTA 1.x §13.4.2), as far as a driver reads it.
 
 mod times;
 
 pub use self::times::limit_times;
 use crate::ids::Qpn;
 
-/// Bytes of the header.
+/// Number of bytes of the header.
 pub const MAD_HEADER_LEN: usize = 24;
 
-/// Bytes of a datagram, and of every payload for QP1.
+/// Number of bytes of a management datagram, and of every payload for QP1.
 pub const MAD_LEN: usize = 256;
 
 /// The base version of all management datagrams (IBTA 1.x §13.4.2).
@@ -19,11 +19,11 @@ const BASE_VERSION: u8 = 1;
 const CLASS_CM: u8 = 0x07;
 const CLASS_CM_VERSION: u8 = 2;
 const METHOD_SEND: u8 = 0x03;
-/// Baseboard management (§16.2), whose responses a bit of the attribute modifier tells.
+/// Baseboard management (§16.2). A bit of the attribute modifier marks its responses.
 const CLASS_BM: u8 = 0x05;
 const BM_RESPONSE: u32 = 1;
 const METHOD_TRAP_REPRESS: u8 = 0x07;
-/// The bit of methods that respond (§13.4.5).
+/// The bit of the method that marks a response (§13.4.5).
 const METHOD_RESPONSE: u8 = 0x80;
 
 /// Attributes of communication management (IBTA 1.x §12.6).
@@ -40,22 +40,24 @@ const APR: u16 = 0x1a;
 /// The kinds of management datagrams that ib_core treats differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MadKind {
-    /// It ends an exchange of connection management, or a step of one, and gets no answer.
+    /// The datagram ends an exchange of communication management, or a step of one, and gets no
+    /// response.
     Final,
-    /// It responds to a question of this exchange, and may get an answer.
+    /// The datagram is a response to a request of this exchange, and may itself get a response.
     Response(Exchange),
-    /// It may get an answer.
+    /// The datagram is a request: it may get a response.
     Question,
 }
 
-/// What a question and the responses to it have in common (`ib_find_send_mad()`, mad.c).
+/// The properties that a request and the responses to it have in common (`ib_find_send_mad()`,
+/// mad.c).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exchange {
     class: u8,
     transaction: u64,
 }
 
-/// The header of a management datagram.
+/// The fields of the header that the driver uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MadHeader {
     class: u8,
@@ -66,8 +68,8 @@ pub struct MadHeader {
 }
 
 impl MadHeader {
-    /// Reads the fields; `None` if the base version is another than 1. `validate_mad()` (mad.c) would log a line for each of
-    /// these.
+    /// Parses the header. Returns `None` if the base version isn't 1; for each such datagram
+    /// `validate_mad()` (mad.c) would log a line.
     pub fn parse(bytes: &[u8; MAD_HEADER_LEN]) -> Option<Self> {
         let [version, class, _, method, _, _, _, _, t0, t1, t2, t3, t4, t5, t6, t7, a0, a1, _, _, m0, m1, m2, m3] =
             *bytes;
@@ -80,18 +82,19 @@ impl MadHeader {
         })
     }
 
-    /// The message of communication management that this is, if it is one.
+    /// Returns the attribute of a message of communication management. Returns `None` for other
+    /// datagrams.
     fn cm_message(&self) -> Option<u16> {
         (self.class == CLASS_CM && self.method == METHOD_SEND).then_some(self.attribute)
     }
 
-    /// Whether it comes to the queue of connection management: ib_mad gives ib_cm only the method that ib_cm has registered
-    /// for (`cm_add_one()`, cm.c).
+    /// Returns whether the datagram reaches the work queue of communication management: ib_mad
+    /// passes only the method to ib_cm that ib_cm has registered for (`cm_add_one()`, cm.c).
     pub fn may_reach_cm(&self) -> bool {
         self.cm_message().is_some()
     }
 
-    /// Its kind.
+    /// Returns the kind of the datagram.
     pub fn kind(&self) -> MadKind {
         match self.cm_message() {
             Some(MRA | REJ | RTU | DREP | SIDR_REP | APR) => MadKind::Final,
@@ -100,14 +103,14 @@ impl MadHeader {
         }
     }
 
-    /// The exchange that it begins, if it is a question that has responses. Connection management has none: its messages
-    /// are matched by the numbers in them.
+    /// Returns the exchange that the datagram begins, if it is a request that has responses.
+    /// Returns `None` for communication management, whose messages are matched by the IDs in them.
     pub fn opens(&self) -> Option<Exchange> {
         let has_responses = !self.is_response() && self.class != CLASS_CM;
         has_responses.then(|| self.exchange())
     }
 
-    /// Whether ib_mad takes it for a response (`ib_response_mad()`, mad.c).
+    /// Returns whether ib_mad treats the datagram as a response (`ib_response_mad()`, mad.c).
     fn is_response(&self) -> bool {
         self.method & METHOD_RESPONSE != 0
             || self.method == METHOD_TRAP_REPRESS
@@ -122,29 +125,31 @@ impl MadHeader {
     }
 }
 
-/// The sender's QP in a request for a connection (REQ, §12.6.5); `None` if the datagram is none.
+/// Returns the sender's QP in a request for a connection (REQ, §12.6.5). Returns `None` for other
+/// datagrams.
 pub fn requesting_qp(mad: &[u8; MAD_LEN]) -> Option<Qpn> {
-    /// Where a REQ has the local QPN.
+    /// Offset of the local QPN in a REQ.
     const LOCAL_QPN: usize = MAD_HEADER_LEN + 32;
     let header = MadHeader::parse(mad.first_chunk()?)?;
     let [q0, q1, q2] = *mad.get(LOCAL_QPN..)?.first_chunk()?;
     (header.cm_message() == Some(REQ)).then_some(Qpn::new(u32::from_be_bytes([0, q0, q1, q2])))
 }
 
-/// The GUID of the sender's device in a message of connection management.
+/// The GUID of the sender's device in a message of communication management.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SenderGuid {
-    /// Where it lies in the datagram.
+    /// Offset of the GUID in the datagram.
     offset: usize,
-    /// The GUID itself.
+    /// The GUID.
     pub guid: [u8; 8],
 }
 
 impl SenderGuid {
-    /// That of a datagram in which ib_core compares it with those of other senders: a request for a connection, the reply,
-    /// and a rejection for want of an answer (`cm_match_req()`, `cm_rep_handler()`, `cm_acquire_rejected_id()`, cm.c).
+    /// Reads the GUID from a datagram, if ib_core compares the GUIDs of such datagrams with those
+    /// of other senders: a request for a connection, the reply, and a rejection because of a
+    /// timeout (`cm_match_req()`, `cm_rep_handler()`, `cm_acquire_rejected_id()`, cm.c).
     pub fn parse(mad: &[u8; MAD_LEN]) -> Option<Self> {
-        /// Where the messages have it, and a REJ its reason.
+        /// Offsets of the GUID in the messages, and of the reason in a REJ.
         const IN_REQ: usize = MAD_HEADER_LEN + 16;
         const IN_REP: usize = MAD_HEADER_LEN + 28;
         const IN_REJ: usize = MAD_HEADER_LEN + 12;
@@ -163,7 +168,7 @@ impl SenderGuid {
         })
     }
 
-    /// Puts it in the datagram that it was read from.
+    /// Writes the GUID to its place in the datagram from which it was read.
     pub fn put(self, mad: &mut [u8; MAD_LEN]) {
         if let Some(place) = mad.get_mut(self.offset..).and_then(<[u8]>::first_chunk_mut) {
             *place = self.guid;
@@ -171,7 +176,8 @@ impl SenderGuid {
     }
 }
 
-/// A request to end a connection of QP 0 (DREQ, §12.6.10), with the communication IDs of its two ends.
+/// Builds a request to end a connection of QP 0 (DREQ, §12.6.10), with the communication IDs of its
+/// two ends.
 pub fn disconnect_request(ids: [[u8; 4]; 2]) -> [u8; MAD_LEN] {
     let [a0, a1] = DREQ.to_be_bytes();
     let header = [BASE_VERSION, CLASS_CM, CLASS_CM_VERSION, METHOD_SEND]
@@ -233,7 +239,8 @@ mod tests {
 
     #[test]
     fn only_messages_of_communication_management_end_exchanges() {
-        // ib_mad refuses a method that no agent has, and that is an answer to the sender.
+        // ib_mad refuses a method that no agent has registered, and the refusal is a response to
+        // the sender.
         assert_eq!(header(CLASS_CM, 0x01, RTU).kind(), MadKind::Question);
         assert_eq!(header(0x04, METHOD_SEND, RTU).kind(), MadKind::Question);
     }
@@ -348,7 +355,7 @@ mod tests {
             Some(response.kind()),
             question.opens().map(MadKind::Response)
         );
-        // In other classes it is no flag.
+        // In other classes this bit is no flag.
         assert_eq!(of_transaction(0x04, 0x01, 7, 1).kind(), MadKind::Question);
     }
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The RoCEv2 wire format: everything between the UDP header and the end of the datagram.
+//! The RoCEv2 wire format: the bytes from the end of the UDP header to the end of the datagram.
 //!
 //! A datagram is `headers ‖ payload ‖ pad ‖ ICRC`. Only the headers pass through this module:
 //! [`decode()`] turns their bytes into a [`packet::Packet`], [`packet::Packet::encode`] turns a
-//! packet into bytes. Payload and pad stay where they are, and the ICRC ([`icrc`]) is computed by
-//! whoever holds all the pieces.
+//! packet into bytes. The caller keeps payload and pad, and computes the ICRC ([`icrc`]) over all
+//! parts.
 
 pub mod aeth;
 pub mod bytes;
@@ -21,28 +21,28 @@ mod tests;
 
 pub use decode::{decode, Decoded, DropReason};
 
-/// The UDP destination port of RoCEv2 (IBTA annex A17).
+/// UDP destination port of RoCEv2 (IBTA annex A17).
 pub const UDP_PORT: u16 = 4791;
 
-/// Bytes of the base transport header.
+/// Number of bytes of the base transport header.
 pub const BTH_LEN: usize = 12;
 
-/// Bytes of the longest headers: those of an XRC atomic (BTH, XRCETH, AtomicETH).
+/// Number of bytes of the longest headers: those of an XRC atomic (BTH, XRCETH, AtomicETH).
 pub const MAX_HEADER: usize = 44;
 
-/// Bytes of the invariant CRC that ends each datagram.
+/// Number of bytes of the invariant CRC that ends each datagram.
 pub const ICRC_LEN: usize = 4;
 
-/// Most payload bytes that a packet may carry.
+/// Maximum number of payload bytes of a packet.
 pub const MAX_PAYLOAD: u32 = 4096;
 
-/// Longest message in bytes (IBTA 1.x §9.7.1).
+/// Maximum length of a message in bytes (IBTA 1.x §9.7.1).
 pub const MAX_MESSAGE: u32 = 1 << 31;
 
-/// The encoded headers of one packet.
+/// The encoded headers of a packet.
 pub type Header = bytes::Bytes<MAX_HEADER>;
 
-/// Zero bytes that fill a payload up to whole 4-byte words: 0–3.
+/// Returns the number of zero bytes, 0–3, that fill a payload up to a multiple of 4 bytes.
 pub const fn pad(payload_len: u32) -> u32 {
     payload_len.wrapping_neg() & 3
 }

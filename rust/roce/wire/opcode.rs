@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The BTH's opcode byte: three bits of transport and five of operation (IBTA 1.x §9.2.1, table 38).
+//! The opcode byte of the BTH: three bits of transport and five of operation (IBTA 1.x §9.2.1,
+//! table 38).
 
 /// Transport bits.
 pub(super) const RC: u8 = 0x00;
@@ -11,7 +12,7 @@ pub(super) const XRC: u8 = 0xa0;
 /// Congestion notification packet, the only opcode of its transport (annex A17).
 pub(super) const CNP: u8 = 0x81;
 
-/// The transport bits of an opcode byte.
+/// Mask of the transport bits of an opcode byte.
 pub(super) const TRANSPORT: u8 = 0xe0;
 
 /// Operation bits.
@@ -41,7 +42,7 @@ pub(super) const SEND_ONLY_INV: u8 = 0x17;
 pub(super) const FLUSH: u8 = 0x1c;
 pub(super) const ATOMIC_WRITE: u8 = 0x1d;
 
-/// Whether the specification defines this operation for this transport.
+/// Returns whether the specification defines this operation for this transport.
 ///
 /// Reliable datagrams (0x40) are obsolete and count as undefined.
 pub(super) const fn is_defined(transport: u8, operation: u8) -> bool {
@@ -60,7 +61,7 @@ pub(super) const fn is_defined(transport: u8, operation: u8) -> bool {
     }
 }
 
-/// Whether the operation answers another one.
+/// Returns whether the operation is a response.
 pub(super) const fn is_response(operation: u8) -> bool {
     matches!(operation, READ_RESPONSE_FIRST..=ATOMIC_ACK)
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A packet's headers as types that can't be wrong.
+//! The headers of a packet, as types that only represent valid combinations.
 
 use crate::ids::{Imm, Pkey, Qkey, Qpn, Rkey, Srqn};
 use crate::psn::Psn;
 use crate::wr::{AtomicOp, FlushKind, SendTail};
 
-/// The base transport header's fields that don't follow from the operation (IBTA 1.x §9.2).
+/// The fields of the base transport header that don't follow from the operation (IBTA 1.x §9.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bth {
     /// Destination QP.
@@ -15,11 +15,11 @@ pub struct Bth {
     pub psn: Psn,
     /// Partition key.
     pub pkey: Pkey,
-    /// Solicited event.
+    /// The packet requests a solicited event.
     pub solicited: bool,
-    /// The responder shall acknowledge this packet.
+    /// The packet requests an acknowledgement.
     pub ack_req: bool,
-    /// Migration state; sent as 1 (as hardware does), ignored on receipt.
+    /// Migration state. Sent as 1, as hardware does, and ignored on receipt.
     pub mig_req: bool,
     /// Forward explicit congestion notification.
     pub fecn: bool,
@@ -30,11 +30,11 @@ pub struct Bth {
 /// RDMA extended transport header: a range of the responder's memory (§9.3.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reth {
-    /// Virtual address.
+    /// Virtual address of the first byte.
     pub va: u64,
-    /// Key.
+    /// Remote key.
     pub rkey: Rkey,
-    /// Length of the whole message in bytes; whoever carries it out checks that it is at most 2³¹.
+    /// Length of the whole message in bytes. The responder checks that it is at most 2³¹.
     pub length: u32,
 }
 
@@ -47,7 +47,7 @@ pub struct Deth {
     pub src: Qpn,
 }
 
-/// Why a responder refuses a request (§9.7.5.2.8).
+/// The code of a NAK: the reason why a responder refuses a request (§9.7.5.2.8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NakCode {
     /// 0: a packet is missing.
@@ -58,87 +58,87 @@ pub enum NakCode {
     RemoteAccess,
     /// 3: the request could not be carried out.
     RemoteOperational,
-    /// 4: a request of reliable datagrams, which nobody has, or of XRC is invalid.
+    /// 4: an invalid request of reliable datagrams, which are obsolete, or of XRC.
     InvalidRdRequest,
 }
 
-/// What an acknowledgement says (§9.7.5.2).
+/// The statement of an acknowledgement (§9.7.5.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Syndrome {
-    /// Done. The five credit bits; 31 means "no flow control".
+    /// The request was carried out.
     Ack {
-        /// Encoded credit count, 0–31.
+        /// Encoded credit count, 0–31. 31 means "no flow control".
         credits: u8,
     },
-    /// The receiver has no buffer; try again after the encoded time (0–31).
+    /// The responder has no receive buffer. The requester may send again after the encoded time.
     RnrNak {
         /// Encoded timer, 0–31 (§9.7.5.2.8, table 45).
         timer: u8,
     },
-    /// Refused.
+    /// The request was refused.
     Nak(NakCode),
 }
 
 /// Acknowledgement extended transport header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Aeth {
-    /// What it says.
+    /// Acknowledgement, RNR NAK or NAK.
     pub syndrome: Syndrome,
     /// Message sequence number, 24 bits.
     pub msn: u32,
 }
 
-/// A packet of a SEND.
+/// The place of a packet in a SEND.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendPart {
-    /// The first of several.
+    /// First packet of several.
     First,
     /// Neither first nor last.
     Middle,
-    /// The last of several.
+    /// Last packet of several.
     Last(SendTail),
-    /// The whole message.
+    /// Only packet of the message.
     Only(SendTail),
 }
 
-/// A packet of an RDMA WRITE.
+/// The place of a packet in an RDMA WRITE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WritePart {
-    /// The first of several.
+    /// First packet of several.
     First(Reth),
     /// Neither first nor last.
     Middle,
-    /// The last of several.
+    /// Last packet of several.
     Last(Option<Imm>),
-    /// The whole message.
+    /// Only packet of the message.
     Only(Reth, Option<Imm>),
 }
 
-/// A packet of a READ response.
+/// The place of a packet in a READ response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadPart {
-    /// The first of several.
+    /// First packet of several.
     First(Aeth),
     /// Neither first nor last.
     Middle,
-    /// The last of several.
+    /// Last packet of several.
     Last(Aeth),
-    /// The whole response.
+    /// Only packet of the response.
     Only(Aeth),
 }
 
-/// An atomic request: one 8-byte word of the responder's memory.
+/// Atomic extended transport header: an operation on one 8-byte word of the responder's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AtomicEth {
-    /// Virtual address.
+    /// Virtual address of the word.
     pub va: u64,
-    /// Key.
+    /// Remote key.
     pub rkey: Rkey,
-    /// The operation with its operands.
+    /// Operation, with its operands.
     pub op: AtomicOp,
 }
 
-/// What a packet does: the operation with the headers that belong to it.
+/// The operation of a packet, with the headers that belong to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body {
     /// SEND.
@@ -147,17 +147,17 @@ pub enum Body {
     Write(WritePart),
     /// RDMA READ request.
     ReadRequest(Reth),
-    /// READ response; also answers FLUSH and ATOMIC WRITE.
+    /// READ response. It also answers FLUSH and ATOMIC WRITE.
     ReadResponse(ReadPart),
     /// Acknowledgement.
     Ack(Aeth),
-    /// Answer to an atomic: the original value.
+    /// Acknowledgement of an atomic, with the original value of the word.
     AtomicAck(Aeth, u64),
-    /// COMPARE AND SWAP, FETCH AND ADD.
+    /// COMPARE AND SWAP or FETCH AND ADD.
     Atomic(AtomicEth),
     /// FLUSH.
     Flush(FlushKind, Reth),
-    /// ATOMIC WRITE; the 8 bytes are the payload.
+    /// ATOMIC WRITE. The 8 bytes are the payload.
     AtomicWrite(Reth),
     /// Congestion notification.
     Cnp,
@@ -172,20 +172,20 @@ pub enum Service {
     Uc,
     /// Unreliable datagram.
     Ud(Deth),
-    /// Extended reliable connection: the number of the peer's shared receive queue. Responses
-    /// carry none.
+    /// Extended reliable connection. Requests carry the number of the peer's shared receive queue;
+    /// responses carry none.
     Xrc(Option<Srqn>),
 }
 
-/// A packet without its payload, pad and ICRC: one of a known operation with all of its headers.
+/// A packet without its payload, pad and ICRC: a defined operation with all of its headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet {
-    /// The service.
+    /// Transport service.
     pub service: Service,
     /// The base transport header.
     pub bth: Bth,
-    /// The operation.
+    /// Operation.
     pub body: Body,
-    /// Payload bytes, without pad; at most 4,096 on the wire.
+    /// Length of the payload in bytes, without pad. At most 4,096 on the wire.
     pub payload_len: u32,
 }

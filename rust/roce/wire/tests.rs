@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The codec against an independent table of the specification's opcodes, and round trips.
+//! Tests of the codec: an independent table of the specification's opcodes, and round trips.
 
 use std::vec::Vec;
 
@@ -12,7 +12,7 @@ use crate::ids::{Imm, Pkey, Qkey, Qpn, Rkey, Srqn};
 use crate::psn::Psn;
 use crate::wr::{AtomicOp, FlushKind, SendTail};
 
-/// Operation, bytes of headers behind the BTH (IBTA 1.x table 38), most payload.
+/// Operation code, bytes of headers after the BTH (IBTA 1.x table 38), maximum payload.
 const OPERATIONS: [(u8, usize, usize); 25] = [
     (0x00, 0, 4096),
     (0x01, 0, 4096),
@@ -41,7 +41,8 @@ const OPERATIONS: [(u8, usize, usize); 25] = [
     (0x1d, 16, 4096),
 ];
 
-/// All header bytes and most payload of an opcode; `None` where it is reserved.
+/// Returns the number of header bytes and the maximum payload of an opcode. Returns `None` for a
+/// reserved one.
 fn expected(opcode: u8) -> Option<(usize, usize)> {
     if opcode == 0x81 {
         return Some((28, 0));
@@ -220,7 +221,7 @@ fn tail() -> BoxedStrategy<SendTail> {
     .boxed()
 }
 
-/// What UC may carry.
+/// Generates a packet that UC allows.
 fn connected_body() -> BoxedStrategy<(Body, u32)> {
     let plain_tail = prop_oneof![Just(SendTail::Plain), imm().prop_map(SendTail::Imm)];
     let some = prop_oneof![
@@ -241,7 +242,7 @@ fn connected_body() -> BoxedStrategy<(Body, u32)> {
     prop_oneof![(some, 1..=MAX_PAYLOAD), (any, 0..=MAX_PAYLOAD)].boxed()
 }
 
-/// What RC and XRC may carry besides.
+/// Generates a packet that RC and XRC allow besides.
 fn reliable_body() -> BoxedStrategy<(Body, u32)> {
     let some = prop_oneof![
         tail().prop_map(|tail| Body::Send(SendPart::Last(tail))),
@@ -276,7 +277,7 @@ fn reliable_body() -> BoxedStrategy<(Body, u32)> {
     .boxed()
 }
 
-/// What only RC may carry.
+/// Generates a packet that only RC allows.
 fn rc_body() -> BoxedStrategy<(Body, u32)> {
     let flush = (0..16u8, 0..4u8, reth()).prop_map(|(placement, selectivity, reth)| {
         let kind = FlushKind {

@@ -1,27 +1,28 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How many work requests a turn starts, finishes or flushes.
+//! Tests of the limit on the work requests that a run starts, finishes or flushes.
 
 use super::*;
 use crate::wr::LocalOp;
 
-/// Packets that the host polls in a turn.
+/// Number of packets that the host polls in a run.
 const PACKETS: usize = 32;
-/// Work requests without a packet that a turn gets through.
+/// Number of work requests without a packet that a run processes.
 const STEPS: usize = 64;
 
 const BIND: SendOp = SendOp::Local(LocalOp::BindMw);
-/// No port MTU is as large.
+/// Payload length that exceeds every port MTU.
 const TOO_LONG: usize = 8192;
 
-/// A turn of a host. Returns the number of its packets.
+/// Makes one run of a host. Returns the number of its packets.
 fn turn(qp: &mut TestQp, host: &mut MockHost) -> usize {
     qp.begin_turn();
     let sent = std::iter::from_fn(|| qp.poll_transmit(NOW, host));
     sent.take(PACKETS).count()
 }
 
-/// Runs turns until nothing is left. Returns the packets of all, and by how much the most of a turn lowered `left`.
+/// Makes runs until nothing is left. Returns the number of packets of all runs, and the largest
+/// number by which one run lowered `left`.
 fn turns(qp: &mut TestQp, host: &mut MockHost, left: fn(&MockHost) -> usize) -> (usize, usize) {
     let (mut packets, mut most) = (0, 0);
     for _ in 0..10_000 {
@@ -36,7 +37,8 @@ fn turns(qp: &mut TestQp, host: &mut MockHost, left: fn(&MockHost) -> usize) -> 
     panic!("never comes to rest");
 }
 
-/// Between each two requests with a packet are nearly as many without one as a turn takes.
+/// Each two requests with a packet have nearly as many requests without one between them as a run
+/// processes.
 #[test]
 fn few_requests_without_a_packet_start_in_a_turn() {
     let cases = [
@@ -56,12 +58,12 @@ fn few_requests_without_a_packet_start_in_a_turn() {
         let (packets, most) = turns(&mut qp, &mut host, |host| host.sends.len());
         assert_eq!(packets, 40, "{kind:?}");
         assert_eq!(host.sent().len(), posted, "{kind:?}");
-        // One more may have been taken to see whether there is one.
+        // One more may have been taken to see whether the queue has one.
         assert!(most <= STEPS + 1, "{kind:?}: {most}");
     }
 }
 
-/// A request in front of each packet costs the turn no packet.
+/// A request without a packet before each request with one doesn't reduce the packets of a run.
 #[test]
 fn a_turn_of_packets_is_not_cut_short() {
     for (kind, op) in [(QpKind::Ud, DATAGRAM), (QpKind::Uc, SEND)] {
@@ -75,7 +77,7 @@ fn a_turn_of_packets_is_not_cut_short() {
     }
 }
 
-/// Answers that are still due don't let a turn flush more.
+/// Responses that are still due don't make a run flush more.
 #[test]
 fn few_requests_are_flushed_in_a_turn_that_answers() {
     let (mut qp, mut host) = broken::broken();
@@ -90,7 +92,7 @@ fn few_requests_are_flushed_in_a_turn_that_answers() {
     assert_eq!((host.sent().len(), host.recv_wcs.len()), (2000, 2000));
 }
 
-/// The poll spends the steps and returns an answer: work is left undone, but none by the clock.
+/// The poll takes all steps and returns a response. Work is left, but no timer runs.
 #[test]
 fn a_backlog_behind_an_answer_is_no_deadline() {
     let (mut qp, mut host) = in_rts(QpKind::Rc);

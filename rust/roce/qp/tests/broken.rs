@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A QP that a peer's request broke while READ responses were due.
+//! Tests of a QP that a peer's request broke while READ responses were due.
 
 use super::*;
 
-/// A QP in ERR: the responses of a READ of 64 packets are due, and the NAK of the request after it.
+/// Creates a QP in ERR. The responses to a READ of 64 packets are due, and the NAK of the request
+/// after it.
 pub(super) fn broken() -> (TestQp, MockHost) {
     let (mut qp, mut host) = in_rts(QpKind::Rc);
     let read = read_request(64 * 1024);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Whether packets may overtake one another.
+//! Tests of [`Qp::minds_order`]: whether a packet may overtake another.
 
 use super::*;
 

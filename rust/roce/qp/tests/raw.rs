@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Raw packet QPs, which receive whole frames.
+//! Tests of raw packet QPs, which receive whole frames.
 
 use super::*;
 use crate::ids::Qpn;
 use crate::testing::SRQN;
 use crate::wc::{RecvExtra, RecvWc, WcOpcode};
 
-/// A frame came; what it is copied to.
+/// Passes a frame to the QP.
 fn receive(qp: &mut TestQp, host: &mut MockHost, frame: &[u8]) {
     let length = frame.len() as u32;
     host.payload = frame.to_vec();
@@ -117,7 +117,7 @@ fn frames_are_for_raw_packet_qps_that_receive() {
     host.post_recv(8);
     receive(&mut fresh, &mut host, b"frame");
     assert_eq!(host.recv_wcs.len(), 1);
-    // Nobody else's packets are for it.
+    // Packets of other services are dropped.
     fresh.handle_packet(NOW, &send_only(FIRST), &mut host);
     let named = packet(Service::Xrc(Some(SRQN)), FIRST, send_only(FIRST).body, 0);
     fresh.handle_packet(NOW, &named, &mut host);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A shared receive queue that is in error, whose ring its process broke.
+//! Tests of a shared receive queue in error, whose ring its process has corrupted.
 
 use super::*;
 use crate::wire::packet::Deth;
 
-/// A QP of `kind` in RTS whose shared queue is in error.
+/// Creates a QP of `kind` in RTS whose shared receive queue is in error.
 fn with_broken_queue(kind: QpKind) -> (TestQp, MockHost) {
     let (mut qp, mut host) = in_rts(kind);
     qp.context.config.has_srq = true;

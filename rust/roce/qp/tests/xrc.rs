@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Extended reliable connections: an initiator that only sends, a target that only receives.
+//! Tests of extended reliable connections: an initiator that only sends, a target that only
+//! receives.
 
 use super::*;
 use crate::ids::Srqn;
@@ -47,7 +48,8 @@ fn each_request_names_its_queue() {
     assert_eq!(host.sent(), [(0, Success), (1, Success)]);
 }
 
-/// What a target says of a request to an initiator that has made one.
+/// Returns the state of an initiator and its completions, after a target refused its request with
+/// `code`.
 fn told(code: NakCode) -> (QpState, Vec<(u64, WcStatus)>) {
     let (mut qp, mut host) = in_rts(QpKind::XrcIni);
     host.post_send(SEND, vec![]);
@@ -104,7 +106,7 @@ fn operations_without_room_for_the_queue_fail() {
 fn a_target_receives_from_the_queue_that_is_named() {
     let (mut qp, mut host) = in_rts(QpKind::XrcTgt);
     host.post_recv(8);
-    // What a target's send queue would be nobody has.
+    // An XRC target has no send queue.
     host.post_send(SEND, vec![]);
     qp.handle_packet(NOW, &send(FIRST, SRQN), &mut host);
     let sent = drain(&mut qp, NOW, &mut host);
@@ -112,7 +114,7 @@ fn a_target_receives_from_the_queue_that_is_named() {
     assert_eq!(syndrome(&sent[0]), Syndrome::Ack { credits: 31 });
     assert_eq!(host.recv_wcs.len(), 1);
     assert_eq!(host.recv_wcs[0].status, Success);
-    // Nor is what others may receive its own to flush.
+    // It doesn't flush the shared receive queues either, which other QPs use.
     host.post_recv(8);
     qp.modify(NOW, &to(QpState::Err), &mut host).unwrap();
     drain(&mut qp, NOW, &mut host);
@@ -243,7 +245,7 @@ fn a_message_stays_in_its_queue() {
     assert_eq!(host.recv_wcs[0].status, WcStatus::RemInvReqErr);
 }
 
-/// Even a message without bytes, which needs no memory of the queue.
+/// This applies even to a message without bytes, which needs no memory of the queue.
 #[test]
 fn a_queue_that_goes_takes_the_qp_with_it() {
     let (mut qp, mut host) = in_rts(QpKind::XrcTgt);

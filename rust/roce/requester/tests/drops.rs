@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Packets that the own host drops or can't build.
+//! Tests of packets that the QP's own host drops or can't build.
 
 use super::*;
 
@@ -97,7 +97,7 @@ fn a_packet_that_was_kept_does_not_leave_once_its_wqe_has_completed() {
     bench.post(SEND, 8);
     bench.poll();
     bench.nak(1, NakCode::PsnSequence);
-    // The host keeps the second copy for a while, and the first one is acknowledged.
+    // The host holds the second copy back for a while, and the first one is acknowledged.
     let kept = bench.qp.poll_transmit(bench.now, &mut bench.host).unwrap();
     assert!(kept.retransmission && kept.packet.bth.psn == psn(1));
     assert!(bench.qp.may_send(&kept));
@@ -118,7 +118,7 @@ fn a_dropped_packet_waits_its_turn_after_a_rewind() {
             bench.qp.poll_transmit(bench.now, &mut bench.host).unwrap();
         }
         let dropped = bench.qp.poll_transmit(bench.now, &mut bench.host).unwrap();
-        // The host keeps the packet for a while, and answers come.
+        // The host holds the packet back for a while, and responses arrive.
         bench.nak(1, NakCode::PsnSequence);
         bench.qp.transmit_dropped(bench.now, &dropped);
         bench.now = bench.now.after(Duration(100_000));
@@ -142,7 +142,7 @@ fn an_acknowledged_packet_is_not_taken_back() {
     }
     let dropped = bench.qp.poll_transmit(bench.now, &mut bench.host).unwrap();
     assert_eq!(dropped.packet.bth.psn, psn(2));
-    // Of the copies that went out first.
+    // The acknowledgement of the copies that were sent first.
     bench.ack(2);
     bench.qp.transmit_dropped(bench.now, &dropped);
     bench.now = bench.now.after(Duration(100_000));
@@ -163,7 +163,7 @@ fn a_packet_that_went_out_before_stays_in_flight() {
     bench
         .qp
         .transmit_failed(bench.now, &failed, fault, &mut bench.host);
-    // The peer has both, and says so.
+    // The peer has received both, and acknowledges them.
     bench.ack(1);
     bench.check_flushed();
     assert_eq!(bench.sent(), [(0, Success), (1, LocProtErr)]);

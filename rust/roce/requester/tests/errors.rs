@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Errors: which request fails how, and what becomes of the others.
+//! Tests of errors: the status of the failed request, and the fate of the others.
 
 use super::*;
 use crate::requester::{Requester, SendWqe};
@@ -55,7 +55,7 @@ fn a_read_may_be_refused_half_way() {
 
 #[test]
 fn local_memory_faults_end_the_queue() {
-    // Found before anything is sent, …
+    // The error is found before anything is sent, …
     for (op, length) in [(READ, 3000), (ADD, 8)] {
         let mut bench = Bench::new();
         bench.host.send_fault = Some(LocProtErr);
@@ -64,7 +64,7 @@ fn local_memory_faults_end_the_queue() {
         bench.check_flushed();
         assert_eq!(bench.sent(), [(0, LocProtErr), (1, WrFlushErr)]);
     }
-    // … or when the answer comes.
+    // … or when the response arrives.
     let answers = [
         (READ, Body::ReadResponse(ReadPart::Only(DONE)), 8),
         (ADD, Body::AtomicAck(DONE, 0), 0),
@@ -96,7 +96,7 @@ fn a_request_that_fails_when_it_is_sent_again_ends_with_its_fault() {
         bench
             .qp
             .transmit_failed(bench.now, &again, fault, &mut bench.host);
-        // The answers to the first copies.
+        // The responses to the first copies.
         bench.read_response(0, ReadPart::Only(DONE), 8);
         bench.read_response(1, ReadPart::Only(DONE), 0);
         bench.poll();
@@ -115,7 +115,7 @@ fn a_forged_wait_acknowledges_nothing() {
     assert_eq!(bench.sent(), []);
     bench.time_out();
     assert_eq!(bench.psns(), [0, 1, 2]);
-    // One of the peer does.
+    // An RNR NAK of the peer does.
     bench.rnr_with(2, 1, 2);
     assert_eq!(bench.sent(), [(0, Success), (1, Success)]);
 }
@@ -260,7 +260,7 @@ fn responses_after_the_end_are_dropped() {
     assert_eq!(bench.host.count_of(reason), 1);
 }
 
-/// A number that the peer can't have reached.
+/// A message sequence number that the peer can't have reached.
 const FORGED: u32 = 0x55_5555;
 
 #[test]
@@ -275,7 +275,7 @@ fn a_forged_nak_is_challenged_and_refuted() {
     }
     assert_eq!((bench.sent(), bench.state()), (vec![], QpState::Rts));
     assert!(bench.host.retired.is_empty(), "it vouches for nothing");
-    // The question, once.
+    // The challenge is sent once.
     let question = bench.poll();
     assert_eq!(question.len(), 1);
     assert_eq!(question[0].packet.bth.psn, psn(2));
@@ -284,7 +284,7 @@ fn a_forged_nak_is_challenged_and_refuted() {
     assert_eq!(bench.host.retired.len(), 3);
     assert_eq!(bench.qp.poll_timeout(), None);
     assert_eq!(bench.host.count_of(Count::CompleterRetry), 0);
-    // It says nothing of what comes later.
+    // It doesn't affect later requests.
     bench.post(SEND, 0);
     bench.poll();
     for _ in 0..4 {
@@ -333,7 +333,7 @@ fn a_nak_that_nobody_refutes_is_believed_with_the_last_retry() {
         bench.poll();
         bench.nak_with(2, NakCode::RemoteOperational, FORGED);
         assert_eq!(bench.psns(), [3], "the question");
-        // An answer to what is before it refutes nothing.
+        // A response to earlier requests doesn't refute the NAK.
         bench.ack(0);
         for _ in 0..retries {
             bench.time_out();
@@ -357,7 +357,7 @@ fn a_lost_question_is_asked_again() {
     bench.now = bench.now.after(Duration(TIMEOUT.0 - 1));
     bench.nak_with(1, NakCode::RemoteAccess, FORGED);
     assert_eq!(bench.psns(), [2], "the question");
-    // It has its time, however late it was asked.
+    // The challenge has the whole timeout, however late it was sent.
     assert_eq!(bench.qp.poll_timeout(), Some(bench.now.after(TIMEOUT)));
     for _ in 0..3 {
         bench.time_out();
@@ -374,7 +374,7 @@ fn a_lost_question_is_asked_again() {
 
 #[test]
 fn a_challenge_outlasts_a_wait_for_a_receive() {
-    // Before the wait and in it. The longest wait, 655 ms, is ten timeouts.
+    // The NAK arrives before the wait, and in it. The longest wait, 655 ms, is ten timeouts.
     for waits_before in [false, true] {
         let mut bench = Bench::new();
         for _ in 0..3 {
@@ -411,7 +411,7 @@ fn forged_waits_spend_no_rnr_retry() {
         assert_eq!(bench.psns(), [0]);
     }
     assert_eq!(bench.host.count_of(Count::RnrRetryExceeded), 0);
-    // The peer's own still count: two retries are two.
+    // The peer's own RNR NAKs still count: two retries are available.
     for _ in 0..2 {
         bench.rnr(0, 1);
         bench.time_out();
@@ -524,7 +524,7 @@ fn a_forged_number_is_not_learnt() {
         bench.nak_with(3, NakCode::RemoteAccess, FORGED);
         bench.nak_with(3, NakCode::RemoteAccess, FORGED + 1);
         assert_eq!((bench.sent(), bench.state()), (vec![], QpState::Rts));
-        // The peer's own number is as good as before.
+        // A NAK with the peer's own number still takes effect.
         bench.nak_with(3, NakCode::RemoteAccess, 3);
         assert_eq!(bench.sent().last(), Some(&(3, RemAccessErr)));
     }
@@ -538,7 +538,7 @@ fn numbers_are_heard_behind_packets_that_carry_none() {
     }
     bench.post_unsignaled(READ, 3 * MTU as usize);
     bench.poll();
-    // It acknowledges the SENDs, and tells no number.
+    // The response acknowledges the SENDs, and carries no MSN.
     bench.read_response(7, ReadPart::Middle, MTU);
     assert_eq!(bench.host.retired.len(), 6);
     assert_eq!(bench.psns(), [6], "the READ again");
@@ -589,7 +589,7 @@ fn a_receive_posted_meanwhile_costs_no_transport_retry() {
         for request in bench.poll() {
             peer.handle_packet(bench.now, &request.packet, &mut host);
         }
-        // Between the packet and its answer.
+        // Between the packet and its response.
         if !attempt {
             host.post_recv(8);
         }

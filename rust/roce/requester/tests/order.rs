@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Acknowledgements, retries and the order of completions.
+//! Tests of acknowledgements, of retries and of the order of completions.
 
 use super::*;
 
@@ -55,12 +55,12 @@ fn a_sequence_nak_for_the_next_packet_acknowledges_all_that_was_sent() {
     let mut bench = Bench::new();
     bench.post(SEND, 2000);
     bench.poll();
-    // Nothing is lost: a stranger's packet came ahead.
+    // Nothing is lost: a third party's packet arrived ahead of the expected PSN.
     bench.nak(2, NakCode::PsnSequence);
     assert_eq!(bench.sent(), [(0, Success)]);
     assert_eq!(bench.qp.poll_timeout(), None);
     assert_eq!(bench.psns(), []);
-    // Nothing is in flight: it is nobody's answer.
+    // Nothing is in flight, so the NAK answers no request.
     bench.nak(2, NakCode::PsnSequence);
     assert_eq!(
         bench.host.counts,
@@ -102,7 +102,7 @@ fn a_sequence_nak_goes_back_to_its_packet() {
     assert_eq!(bench.psns(), [0, 1, 2, 3, 4]);
     bench.nak(4, NakCode::PsnSequence);
     assert_eq!(bench.sent(), [(0, Success)]);
-    // A repeated NAK changes nothing while nothing was sent since.
+    // A repeated NAK has no effect while nothing was sent since.
     bench.nak(4, NakCode::PsnSequence);
     let again = bench.poll();
     assert_eq!(again.len(), 1);
@@ -208,7 +208,7 @@ fn timeout_zero_is_never() {
         timeout: Some(0),
         ..Attrs::default()
     });
-    // There will be no timer to ask later.
+    // Without a timer the acknowledgement can't be requested later.
     bench.post_unsignaled(SEND, 0);
     assert!(bench.poll()[0].packet.bth.ack_req);
     assert_eq!(bench.qp.poll_timeout(), None);
@@ -226,7 +226,7 @@ fn rnr_naks_make_it_wait() {
     let until = bench.now.after(Duration(1_280_000));
     assert_eq!(bench.qp.poll_timeout(), Some(until));
     assert_eq!(bench.psns(), []);
-    // The same NAK twice counts once.
+    // The second copy of the NAK doesn't count.
     bench.rnr(1, 14);
     assert_eq!(bench.host.count_of(Count::RcvdRnrErr), 1);
     bench.time_out();
@@ -305,7 +305,7 @@ fn later_packets_do_not_postpone_the_timer() {
     assert_eq!(bench.qp.poll_timeout(), Some(bench.now.after(TIMEOUT)));
 }
 
-/// Whose RNR retries never end.
+/// Creates a QP without a limit of RNR retries.
 fn patient() -> Bench {
     let mut bench = Bench::new();
     bench.change(Attrs {
@@ -342,7 +342,7 @@ fn a_peer_that_asks_to_wait_does_answer() {
         bench.rnr(0, 1);
         bench.time_out();
         assert_eq!(bench.psns(), [0]);
-        // The peer found a buffer just then, and asks for the packet at once.
+        // The peer found a buffer just then, and requests the packet at once.
         bench.nak(0, NakCode::PsnSequence);
         assert_eq!(bench.psns(), [0]);
         bench.rnr(0, 1);
@@ -465,12 +465,12 @@ fn a_lost_source_fails_its_request_after_those_before_it() {
     bench
         .qp
         .transmit_failed(NOW, &failed, fault, &mut bench.host);
-    // The request before it didn't ask for an acknowledgement, so it must be sent again.
+    // The request before it didn't request an acknowledgement, so it must be sent again.
     let again = bench.poll();
     assert_eq!(again.len(), 1);
     assert_eq!(again[0].packet.bth.psn, psn(0));
     assert!(again[0].packet.bth.ack_req);
-    // The packet that had no payload never went out.
+    // The packet whose payload could not be read was never sent.
     bench.nak(1, NakCode::PsnSequence);
     assert_eq!(bench.sent(), []);
     bench.ack(0);
@@ -492,7 +492,7 @@ fn what_went_out_of_a_failed_request_vouches_for_those_before_it() {
     bench
         .qp
         .transmit_failed(NOW, &failed, fault, &mut bench.host);
-    // The responder carried out all that it got: so it answers a duplicate, too.
+    // The responder carried out all requests that it received, so it also answers a duplicate.
     bench.ack(1);
     bench.check_flushed();
     assert_eq!(bench.sent(), [(0, Success), (1, LocProtErr)]);

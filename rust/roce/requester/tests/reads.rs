@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! READs, atomics and the other requests that are answered with more than an acknowledgement.
+//! Tests of READs, atomics and the other requests whose response is more than an acknowledgement.
 
 use super::*;
 
@@ -96,12 +96,12 @@ fn an_acknowledgement_past_a_read_means_that_its_response_was_lost() {
     assert_eq!(bench.psns(), [0, 1, 3, 4, 5]);
     bench.ack(4);
     assert_eq!(bench.sent(), [(0, Success)]);
-    // What was acknowledged isn't sent again.
+    // Acknowledged requests aren't sent again.
     let again = bench.poll();
     assert_eq!(reth_of(&again[0]), (1, 0, 2048));
     assert_eq!(again[1].packet.bth.psn, psn(5));
     assert_eq!(again.len(), 2);
-    // The same news again isn't.
+    // A repeated acknowledgement leads to no further resend.
     bench.ack(4);
     assert_eq!(bench.psns(), []);
     bench.read_response(1, FIRST_PART, MTU);
@@ -160,7 +160,7 @@ fn late_responses_after_going_back_count() {
     bench.time_out();
     bench.read_response(0, FIRST_PART, MTU);
     assert_eq!(reth_of(&bench.poll()[0]), (1, 1024, 3072));
-    // The first answer goes on, although another one was asked for.
+    // The response to the first request continues, although the second request was sent.
     bench.read_response(1, MIDDLE, MTU);
     bench.read_response(1, FIRST_PART, MTU);
     bench.read_response(2, MIDDLE, MTU);
@@ -221,7 +221,8 @@ fn long_reads_go_out_in_pieces() {
         }
     };
     respond(&mut bench, 0, 100);
-    // 100 is lost: pieces are cut where they were before, so that each asks for a part of one.
+    // Packet 100 is lost. The READ is cut at the same places as before, so each request asks for a
+    // part of an earlier one.
     bench.read_response(101, MIDDLE, MTU);
     let again = bench.poll();
     assert_eq!(
@@ -246,7 +247,7 @@ fn the_number_of_responses_in_flight_is_bounded() {
         .host
         .post_send_with(READ, vec![], |wr| wr.length = 1 << 30);
     assert_eq!(bench.psns(), [0, 128, 256, 384]);
-    // Two stay in flight, however many are lost.
+    // Two READs stay in flight, however many packets are lost.
     let mut sent = vec![];
     for _ in 0..3 {
         bench.time_out();
@@ -364,7 +365,7 @@ fn an_answer_after_the_timer_before_the_resend_sends_nothing_again() {
     bench.respond(1, Body::AtomicAck(DONE, 0), 0);
     assert_eq!(bench.psns(), []);
     assert_eq!(bench.sent().len(), 2);
-    // All credits are back.
+    // No READ or atomic is in flight any more.
     for _ in 0..4 {
         bench.post(ADD, 8);
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How messages become packets, and when they ask for acknowledgements.
+//! Tests of the division of messages into packets, and of acknowledgement requests.
 
 use super::*;
 
@@ -196,7 +196,7 @@ fn acknowledgements_are_asked_for_sparingly() {
     assert_eq!(newest[0].packet.bth.psn, psn(6));
     assert!(newest[0].packet.bth.ack_req);
     assert_eq!(bench.host.count_of(Count::CompleterRetry), 0);
-    // What it doesn't vouch for was lost.
+    // The packets that it doesn't acknowledge were lost.
     bench.nak(2, NakCode::PsnSequence);
     assert_eq!(bench.psns(), [2, 3, 4, 5, 6]);
     bench.ack(6);
@@ -283,6 +283,6 @@ fn losses_narrow_what_is_in_flight_and_progress_widens_it() {
     }
     bench.ack(33);
     bench.time_out();
-    // No fewer than four, and each of them asks.
+    // At least four packets are in flight, and each of them requests an acknowledgement.
     assert_eq!(asking(&mut bench), [0, 1, 2, 3]);
 }

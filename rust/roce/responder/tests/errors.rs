@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Requests that break a reliable connection.
+//! Tests of requests that break a reliable connection.
 
 use super::super::reply::{MOST_AFTER_ERROR, MOST_UNHEARD};
 use super::host::recv_wr;
@@ -10,7 +10,7 @@ use crate::ids::{Imm, Rkey};
 use crate::wire::packet::AtomicEth;
 use crate::wr::{AtomicOp, FlushKind};
 
-/// Hands in the packets, of which the last must break the QP.
+/// Passes the packets to the responder. The last one must break the QP.
 fn broken_by(bench: &mut Bench, packets: &[(Body, u32)]) {
     let Some(((body, len), before)) = packets.split_last() else {
         panic!("no packet");
@@ -25,7 +25,8 @@ fn broken_by(bench: &mut Bench, packets: &[(Body, u32)]) {
     );
 }
 
-/// The packets break the QP with a NAK of this code and, where no receive was in use, this event.
+/// Checks that the packets break the QP with a NAK of this code, and with this event, since no
+/// receive WQE is in use.
 fn refused(packets: &[(Body, u32)], code: NakCode, event: Event) {
     let mut bench = Bench::new(QpKind::Rc);
     broken_by(&mut bench, packets);
@@ -36,7 +37,7 @@ fn refused(packets: &[(Body, u32)], code: NakCode, event: Event) {
     assert_eq!(bench.answers(), [Said::Nak(psn, code)], "{packets:?}");
 }
 
-/// The packets break the QP while it has a receive WQE of 2000 bytes in use.
+/// Checks that the packets break the QP while a receive WQE of 2000 bytes is in use.
 fn refused_in_receive(packets: &[(Body, u32)], code: NakCode, status: WcStatus) {
     let mut bench = Bench::new(QpKind::Rc);
     bench.host.post_recv(1, 2000);
@@ -169,7 +170,7 @@ fn memory_not_granted() {
     ] {
         refused(&[(body, len)], NakCode::RemoteAccess, Event::QpAccessErr);
     }
-    // A whole range is checked before its first byte is written.
+    // The whole range is checked before its first byte is written.
     let long = Body::Write(WritePart::First(reth(0xf000, 4097)));
     refused(&[(long, 1024)], NakCode::RemoteAccess, Event::QpAccessErr);
 }
@@ -241,7 +242,7 @@ fn few_responses_come_before_the_nak_that_ends_the_qp() {
     broken_by(&mut bench, &[(Body::Send(SendPart::Middle), MTU)]);
     bench.responder.fail(&bench.context, &mut bench.host);
     assert_eq!(bench.responder.unheard, MOST_UNHEARD - MOST_AFTER_ERROR);
-    // All but three have gone.
+    // All responses but three were sent.
     bench.responder.unheard = MOST_UNHEARD - 3;
     let answers = bench.answers();
     let (nak, responses) = answers.split_last().unwrap();

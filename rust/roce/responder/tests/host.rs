@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A host that keeps a log, so that tests see in which order the responder acts.
+//! A host that keeps a log, so that tests see the order of the responder's actions.
 
 use std::collections::VecDeque;
 use std::vec;
@@ -17,10 +17,10 @@ use crate::wr::{AtomicOp, FlushKind, LocalOp, RecvSlot, RecvWr, SendSlot, SendWr
 /// The key of the host's memory.
 pub(super) const RKEY: Rkey = Rkey(0x1234_5678);
 
-/// The address of its first byte.
+/// The virtual address of the first byte.
 pub(super) const BASE: u64 = 0xffff_0000_0000_1000;
 
-/// What the engine did.
+/// An action of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Act {
     Release(RecvSlot),
@@ -35,24 +35,24 @@ pub(super) enum Act {
     Raise(Event),
 }
 
-/// The surroundings of a QP under test.
+/// The host of a QP under test.
 #[derive(Debug)]
 pub(super) struct TestHost {
-    /// Of the packet that is handed in next.
+    /// Payload of the next packet that is passed to the responder.
     pub(super) payload: Vec<u8>,
-    /// Posted, not taken.
+    /// Posted receive WQEs that were not taken.
     pub(super) recvs: VecDeque<Fetch<RecvWr>>,
-    /// What peers may reach, from [`BASE`] under [`RKEY`].
+    /// Memory that peers can access, from [`BASE`] with [`RKEY`].
     pub(super) memory: Vec<u8>,
-    /// Every check of or access to `memory` ends so.
+    /// Result of every check of or access to `memory`, if set.
     pub(super) fault: Option<AccessFault>,
-    /// Every use of a local buffer ends so.
+    /// Result of every use of a local buffer, if set.
     pub(super) local_fault: Option<WcStatus>,
-    /// Nothing can be scattered for the present.
+    /// No local buffer is resident at the moment.
     pub(super) absent: bool,
-    /// What the engine did, in order.
+    /// Actions of the engine, in order.
     pub(super) log: Vec<Act>,
-    /// What it counted.
+    /// Counters that the engine incremented, in order.
     pub(super) counts: Vec<Count>,
 }
 
@@ -70,22 +70,22 @@ impl TestHost {
         }
     }
 
-    /// Posts a receive WQE of `length` bytes; slot and cookie are `name`.
+    /// Posts a receive WQE of `length` bytes. Slot and `wr_id` are `name`.
     pub(super) fn post_recv(&mut self, name: u32, length: u32) {
         self.recvs.push_back(Fetch::Wr(recv_wr(name, length)));
     }
 
-    /// The log, which starts anew.
+    /// Returns the log and clears it.
     pub(super) fn take_log(&mut self) -> Vec<Act> {
         core::mem::take(&mut self.log)
     }
 
-    /// How often `what` was counted.
+    /// Returns how often `what` was counted.
     pub(super) fn counted(&self, what: Count) -> usize {
         self.counts.iter().filter(|count| **count == what).count()
     }
 
-    /// Why packets were dropped, in order.
+    /// Returns the reasons for which packets were dropped, in order.
     pub(super) fn dropped(&self) -> Vec<QpDropReason> {
         let dropped = self.counts.iter().filter_map(|count| match count {
             Count::Dropped(reason) => Some(*reason),
@@ -116,7 +116,7 @@ impl TestHost {
     }
 }
 
-/// A receive WQE; slot and cookie are `name`.
+/// Creates a receive WQE. Slot and `wr_id` are `name`.
 pub(super) fn recv_wr(name: u32, length: u32) -> RecvWr {
     RecvWr {
         slot: RecvSlot(name),
@@ -125,7 +125,7 @@ pub(super) fn recv_wr(name: u32, length: u32) -> RecvWr {
     }
 }
 
-/// A responder leaves the send queue alone.
+/// The responder doesn't use the send queue.
 impl SendQueue for TestHost {
     fn take_send(&mut self) -> Fetch<SendWr> {
         Fetch::Empty

@@ -29,7 +29,7 @@ use host::{Act, TestHost, BASE, RKEY};
 const MTU: u32 = 1024;
 const PEER: Qpn = Qpn::new(0x77);
 
-/// A responder with its host, and the peer's next PSN.
+/// A responder with its host, and the next PSN of the peer.
 struct Bench {
     responder: Responder<Vec<Replay>>,
     host: TestHost,
@@ -37,14 +37,14 @@ struct Bench {
     psn: Psn,
 }
 
-/// What a response says, without the headers that are always the same.
+/// The content of a response, without the headers that are always the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Said {
     Ack(u32),
     Rnr(u32, u8),
     Nak(u32, NakCode),
     Atomic(u32, u64),
-    /// PSN, part, payload's offset from [`BASE`] and its length.
+    /// PSN, place, offset of the payload from [`BASE`] and its length.
     Read(u32, Part, u64, u32),
 }
 
@@ -61,7 +61,7 @@ impl Bench {
         Self::starting(kind, 0xff_fffe)
     }
 
-    /// The first PSN is `psn`.
+    /// Creates a responder that expects `psn` first.
     fn starting(kind: QpKind, psn: u32) -> Self {
         let settings = Settings {
             access: RemoteRights {
@@ -93,7 +93,7 @@ impl Bench {
         }
     }
 
-    /// A packet with the peer's next PSN, and an acknowledgement asked for.
+    /// Creates a packet with the peer's next PSN, and an acknowledgement request.
     fn packet(&self, body: Body, payload_len: u32) -> Packet {
         Packet {
             service: match self.context.config.kind {
@@ -115,47 +115,48 @@ impl Bench {
         }
     }
 
-    /// Hands in a packet as it is.
+    /// Passes a packet to the responder as it is.
     fn hand_in(&mut self, packet: &Packet) -> Outcome {
         self.host.payload = vec![0xab; usize::try_from(packet.payload_len).unwrap()];
         self.responder
             .handle_request(packet, &self.context, &mut self.host)
     }
 
-    /// Hands in a packet with the peer's next PSN, which moves on by one.
+    /// Passes a packet with the peer's next PSN to the responder, and advances that PSN by one.
     fn request(&mut self, body: Body, payload_len: u32) -> Outcome {
         let packet = self.packet(body, payload_len);
         self.psn = self.psn.next();
         self.hand_in(&packet)
     }
 
-    /// Hands in a packet with this PSN; the peer's next one stays.
+    /// Passes a packet with this PSN to the responder. The peer's next PSN doesn't change.
     fn request_at(&mut self, psn: Psn, body: Body, payload_len: u32) -> Outcome {
         let mut packet = self.packet(body, payload_len);
         packet.bth.psn = psn;
         self.hand_in(&packet)
     }
 
-    /// Hands in a READ of `length` bytes; the peer's next PSN moves on by as many as it takes.
+    /// Passes a READ of `length` bytes to the responder. Advances the peer's next PSN past its
+    /// responses.
     fn read(&mut self, offset: u64, length: u32) -> Outcome {
         let outcome = self.request(read(offset, length), 0);
         self.psn = self.psn.plus(length.div_ceil(MTU).max(1) - 1);
         outcome
     }
 
-    /// [`Self::request`] that the QP survives.
+    /// Calls [`Self::request`] and checks that the QP doesn't break.
     fn pass(&mut self, body: Body, payload_len: u32) {
         let outcome = self.request(body, payload_len);
         assert_ne!(outcome, Outcome::Fatal, "{body:?} of {payload_len}");
     }
 
-    /// [`Self::request_at`] that the QP survives.
+    /// Calls [`Self::request_at`] and checks that the QP doesn't break.
     fn pass_at(&mut self, psn: Psn, body: Body, payload_len: u32) {
         let outcome = self.request_at(psn, body, payload_len);
         assert_ne!(outcome, Outcome::Fatal, "{body:?} of {payload_len}");
     }
 
-    /// [`Self::read`] that the QP survives.
+    /// Calls [`Self::read`] and checks that the QP doesn't break.
     fn pass_read(&mut self, offset: u64, length: u32) {
         let outcome = self.read(offset, length);
         assert_ne!(outcome, Outcome::Fatal, "READ of {length}");
@@ -169,7 +170,7 @@ impl Bench {
         self.poll().map(|transmit| said(&transmit))
     }
 
-    /// All that is due.
+    /// Returns all responses that are due.
     fn answers(&mut self) -> Vec<Said> {
         core::iter::from_fn(|| self.poll_said()).collect()
     }
@@ -179,7 +180,7 @@ impl Bench {
             .transmit_failed(transmit, fault, &mut self.host)
     }
 
-    /// The receive completions since the last call.
+    /// Returns the receive completions since the last call.
     fn recv_wcs(&mut self) -> Vec<RecvWc> {
         let log = self.host.take_log();
         log.into_iter()
@@ -262,7 +263,7 @@ fn send_last() -> Body {
 const SEND_FIRST: Body = Body::Send(SendPart::First);
 const SEND_MIDDLE: Body = Body::Send(SendPart::Middle);
 
-/// A receive completion of a connected QP.
+/// Creates a receive completion of a connected QP.
 fn recv_wc(wr_id: u64, status: WcStatus, byte_len: u32) -> RecvWc {
     RecvWc {
         wr_id,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Packets that come late, early, twice or not at all.
+//! Tests of packets that arrive late, early, twice or not at all.
 
 use super::host::RKEY;
 use super::*;
@@ -48,7 +48,7 @@ fn a_packet_ahead_takes_the_place_of_no_acknowledgement() {
             Said::Ack(psn),
             Said::Nak(Psn::new(psn).next().get(), NakCode::PsnSequence),
         ];
-        // The stranger's packet comes behind that of the peer, or before it.
+        // The third party's packet arrives after the peer's, or before it.
         for psns in [[psn, ahead], [ahead, psn]] {
             let mut bench = Bench::starting(QpKind::Rc, psn);
             for psn in psns {
@@ -74,16 +74,16 @@ fn a_nak_not_yet_sent_is_needless_once_nothing_is_missing() {
         for ahead in [1, 3, 2] {
             bench.pass_at(at(ahead), write_only(0, 8), 8);
         }
-        // All of it comes again before the NAK is sent, and asks for nothing.
+        // All dropped packets arrive again before the NAK is sent, and request no acknowledgement.
         for n in 0..4 {
             let mut packet = bench.packet(write_only(0, 8), 8);
             packet.bth.psn = at(n);
             packet.bth.ack_req = false;
             assert_eq!(bench.hand_in(&packet), Outcome::Executed);
         }
-        // The NAK would have acknowledged it.
+        // The NAK would have acknowledged the packet.
         assert_eq!(bench.answers(), [Said::Ack(at(3).get())]);
-        // The next loss is another.
+        // The next loss leads to a NAK of its own.
         bench.pass_at(at(5), write_only(0, 8), 8);
         let missing = Said::Nak(at(4).get(), NakCode::PsnSequence);
         assert_eq!(bench.answers(), [missing]);
@@ -93,7 +93,7 @@ fn a_nak_not_yet_sent_is_needless_once_nothing_is_missing() {
 #[test]
 fn no_acknowledgement_before_a_nak_is_that_of_a_read() {
     let nak = |psn| Said::Nak(psn, NakCode::PsnSequence);
-    // A stranger's packets behind and ahead while a READ is answered.
+    // A third party's packets before and after the expected PSN, while a READ is answered.
     let mut bench = Bench::starting(QpKind::Rc, 8);
     for psn in [8, 9] {
         bench.pass_at(Psn::new(psn), write_only(0, 8), 8);
@@ -111,7 +111,7 @@ fn no_acknowledgement_before_a_nak_is_that_of_a_read() {
         bench.answers(),
         [&responses[..], &[Said::Ack(8), nak(12)]].concat()
     );
-    // A READ behind a WRITE whose acknowledgement is due.
+    // A READ after a WRITE whose acknowledgement is due.
     let mut bench = Bench::starting(QpKind::Rc, 10);
     bench.pass_at(Psn::new(700), write_only(0, 8), 8);
     bench.pass_at(Psn::new(10), write_only(0, 8), 8);
@@ -139,7 +139,7 @@ fn a_duplicate_with_the_number_of_a_read_is_not_acknowledged() {
     assert_eq!(bench.answers(), [Said::Read(10, Part::Only, 0, 8)]);
     bench.pass_at(Psn::new(10), write_only(0, 8), 8);
     assert_eq!(bench.answers(), []);
-    // Nor before a NAK.
+    // No acknowledgement is sent before a NAK either.
     bench.pass_at(Psn::new(700), write_only(0, 8), 8);
     bench.pass_at(Psn::new(10), write_only(0, 8), 8);
     assert_eq!(bench.answers(), [Said::Nak(11, NakCode::PsnSequence)]);
@@ -275,7 +275,7 @@ fn atomics_are_answered_from_their_record() {
     bench.host.take_log();
     bench.pass_at(Psn::new(0xff_ffff), atomic(8, swap), 0);
     assert_eq!(bench.answers(), [Said::Atomic(0xff_ffff, 5)]);
-    // Whatever differs from what was carried out isn't answered.
+    // A request that differs from the recorded one isn't answered.
     bench.pass_at(Psn::new(0xff_ffff), atomic(16, swap), 0);
     bench.pass_at(Psn::new(0xff_ffff), fetch_add(8, 5), 0);
     bench.pass_at(Psn::new(0xff_ffff), read(8, 8), 0);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! READs: their responses, their replays and their limits.
+//! Tests of READs: their responses, their repetition and their limits.
 
 use super::*;
 use crate::host::AccessFault;
@@ -71,7 +71,7 @@ fn a_replay_may_be_a_part() {
     bench.pass_read(64, 3 * MTU + 100);
     bench.answers();
     let psn = Psn::new(0);
-    // The end.
+    // The end of the READ.
     bench.pass_at(psn, read(64 + 2048, MTU + 100), 0);
     assert_eq!(
         bench.answers(),
@@ -80,10 +80,10 @@ fn a_replay_may_be_a_part() {
             Said::Read(1, Part::Last, 64 + 3072, 100)
         ]
     );
-    // A piece.
+    // A part of the READ.
     bench.pass_at(psn, read(64 + 2048, 10), 0);
     assert_eq!(bench.answers(), [Said::Read(0, Part::Only, 64 + 2048, 10)]);
-    // Other addresses, more than there was, and what isn't known.
+    // Other addresses, more than the original length, and PSNs without a record.
     bench.pass_at(psn, read(64 + 2047, 10), 0);
     bench.pass_at(psn, read(64 + 2048, MTU + 101), 0);
     bench.pass_at(Psn::new(0xff_fffd), read(64, 10), 0);
@@ -185,7 +185,7 @@ fn memory_that_goes_away_breaks_the_first_answer() {
     assert_eq!(bench.events(), [Event::QpAccessErr]);
     bench.responder.fail(&bench.context, &mut bench.host);
     assert_eq!(bench.answers(), [Said::Nak(11, NakCode::RemoteAccess)]);
-    // The receive of the SEND behind it isn't at fault.
+    // The receive WQE of the SEND after the READ isn't at fault.
     assert_eq!(bench.recv_wcs(), [recv_wc(1, WcStatus::WrFlushErr, 0)]);
 }
 
@@ -256,7 +256,7 @@ fn a_response_that_the_host_dropped_is_due_again() {
             Said::Ack(13),
         ]
     );
-    // Nothing is due, and nothing comes back.
+    // Nothing is due, and nothing can be taken back.
     bench.responder.take_back();
     assert_eq!(bench.poll_said(), None);
 }
@@ -270,7 +270,7 @@ fn a_dropped_response_does_not_undo_a_new_request() {
         bench.poll_said(),
         Some(Said::Read(11, Part::Middle, 1024, MTU))
     );
-    // The host keeps the response for a while; the peer misses the one before, and asks again.
+    // The host holds the response back for a while. The peer misses the one before, and asks again.
     bench.pass_at(Psn::new(10), read(0, 3 * MTU), 0);
     bench.responder.take_back();
     assert_eq!(
@@ -281,7 +281,7 @@ fn a_dropped_response_does_not_undo_a_new_request() {
             Said::Read(12, Part::Last, 2048, MTU),
         ]
     );
-    // Nor does an acknowledgement replace a newer one.
+    // An acknowledgement that is taken back doesn't replace a newer one either.
     for psn in [13, 14] {
         bench.pass_at(Psn::new(psn), write_only(0, 8), 8);
         if psn == 13 {
@@ -300,7 +300,8 @@ fn a_dropped_response_of_a_forgotten_request_stays_dropped() {
     bench.answers();
     bench.pass_at(Psn::new(10), read(0, 2 * MTU), 0);
     assert_eq!(bench.poll_said(), Some(Said::Read(10, Part::First, 0, MTU)));
-    // The peer has all it wanted: an echo asked. Its next READ takes the record's place.
+    // The peer has received all data, and a late copy of its request arrived. Its next READ
+    // replaces the record.
     bench.pass_read(4096, 8);
     bench.responder.take_back();
     assert_eq!(bench.answers(), [Said::Read(12, Part::Only, 4096, 8)]);
@@ -322,7 +323,8 @@ fn a_read_whose_response_was_dropped_counts_as_unanswered() {
 
 #[test]
 fn old_records_say_nothing_of_new_packets() {
-    // The records of a READ and an atomic, then half of all PSNs and some more, then all of them.
+    // The records of a READ and an atomic. Then half of all PSNs and some more pass, then all of
+    // them.
     for taken in [(1 << 23) + 10, (1 << 24) - 501, (1 << 24) + 3] {
         let mut bench = Bench::starting(QpKind::Rc, 10);
         bench.pass_read(0, 2 * MTU);
@@ -330,7 +332,7 @@ fn old_records_say_nothing_of_new_packets() {
         let mut left: u32 = taken;
         bench.pass(Body::Atomic(word()), 0);
         bench.answers();
-        // Skips the packets between: only their number matters.
+        // Skips the packets between, since only their number matters.
         bench.responder.expected = bench.responder.expected.plus(left);
         bench.responder.position += u64::from(left);
         left = 500;
@@ -345,7 +347,7 @@ fn old_records_say_nothing_of_new_packets() {
         if taken < 1 << 24 {
             continue;
         }
-        // Nor are they answered for another's PSN.
+        // The records don't answer a request for another PSN either.
         bench.pass_at(Psn::new(10), read(0, 2 * MTU), 0);
         bench.pass_at(Psn::new(12), Body::Atomic(word()), 0);
         assert_eq!(bench.answers(), [], "{taken} PSNs later");
@@ -369,7 +371,7 @@ fn a_peer_that_is_not_heard_of_gets_no_more() {
     bench.responder.unheard = MOST_UNHEARD - LEFT;
     assert_eq!(bench.answers().len(), LEFT as usize);
     assert_eq!(bench.poll_said(), None);
-    // Its timer has run out: it asks for the rest.
+    // The peer's timer has expired, and it requests the rest.
     let (rest, offset) = (Psn::new(10).plus(LEFT), u64::from(LEFT * MTU));
     bench.responder.hear();
     bench.pass_at(rest, read(offset, (PACKETS - LEFT) * MTU), 0);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! SENDs and WRITEs of a reliable connection that go well, and receive WQEs.
+//! Tests of SENDs and WRITEs of a reliable connection that succeed, and of receive WQEs.
 
 use super::host::recv_wr;
 use super::*;
@@ -103,7 +103,7 @@ fn a_write_with_immediate_takes_a_receive_at_its_end() {
     bench.pass(last, 6);
     assert_eq!(bench.answers(), [Said::Rnr(0xff_ffff, 12)]);
     bench.host.take_log();
-    // Nothing of the last packet was written before there was a receive.
+    // The last packet was not written before a receive WQE was posted.
     bench.host.post_recv(4, 0);
     bench.pass_at(Psn::new(0xff_ffff), last, 6);
     let wc = RecvWc {
@@ -130,7 +130,7 @@ fn without_a_receive_the_peer_is_told_once() {
     assert_eq!(bench.answers(), [Said::Rnr(0xff_fffe, 12)]);
     bench.pass(send_only(), 8);
     assert_eq!(bench.answers(), []);
-    // Coming again it is told again.
+    // If the packet arrives again, a NAK is sent again.
     bench.psn = Psn::new(0xff_fffe);
     bench.pass(send_only(), 8);
     assert_eq!(bench.answers(), [Said::Rnr(0xff_fffe, 12)]);
@@ -139,7 +139,7 @@ fn without_a_receive_the_peer_is_told_once() {
     bench.psn = Psn::new(0xff_fffe);
     bench.pass(send_only(), 8);
     assert_eq!(bench.answers(), [Said::Ack(0xff_fffe)]);
-    // From now on what is missing is missed again.
+    // From now on a missing packet leads to a NAK again.
     bench.psn = bench.psn.next();
     bench.pass(send_only(), 8);
     assert_eq!(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Unreliable connections and datagrams.
+//! Tests of unreliable connections and datagrams.
 
 use super::*;
 use crate::host::{AccessFault, Count, QpDropReason};
@@ -18,7 +18,7 @@ fn a_loss_drops_the_rest_of_the_message() {
     }
     assert!(bench.recv_wcs().is_empty());
     assert_eq!(bench.host.dropped(), [QpDropReason::Invalid; 2]);
-    // The next message fills the same receive from its start.
+    // The next message fills the same receive WQE from its start.
     bench.pass(SEND_FIRST, 1024);
     bench.pass(send_last(), 8);
     assert_eq!(bench.recv_wcs(), [recv_wc(1, WcStatus::Success, 1032)]);
@@ -49,7 +49,8 @@ fn a_start_ends_the_message_before() {
     assert!(bench.host.take_log().is_empty());
 }
 
-/// What the host does about an absent page, or anybody may to a peer: it has the packet come later.
+/// A page that isn't resident delays the packet, as the network may: the packet arrives again
+/// later.
 #[test]
 fn a_write_whose_memory_isnt_resident_has_not_come_yet() {
     let mut bench = Bench::new(QpKind::Uc);
@@ -57,7 +58,7 @@ fn a_write_whose_memory_isnt_resident_has_not_come_yet() {
     let second = bench.psn;
     bench.host.fault = Some(AccessFault::Retry);
     bench.pass_at(second, Body::Write(WritePart::Middle), 1024);
-    // Out of its turn: it doesn't end the message either.
+    // The packet is ahead of the expected one, and doesn't end the message either.
     bench.pass_at(Psn::new(1000), write_only(0, 8), 8);
     assert_eq!(bench.responder.rq_psn(), second);
     bench.host.fault = None;
@@ -125,14 +126,14 @@ fn a_message_of_uc_too_long_for_its_receive_is_dropped() {
         ]
     );
     assert!(bench.recv_wcs().is_empty());
-    // The receive waits for a message that fits.
+    // The receive WQE waits for a message that fits.
     bench.pass(SEND_FIRST, 1024);
     bench.pass(send_last(), 6);
     assert_eq!(bench.recv_wcs(), [recv_wc(1, WcStatus::Success, 1030)]);
     assert_eq!(bench.answers(), []);
 }
 
-/// The own side is at fault, which no packet causes.
+/// The error is local. No packet of a peer can cause it.
 #[test]
 fn a_bad_local_key_breaks_an_unreliable_connection() {
     let mut bench = Bench::new(QpKind::Uc);
@@ -158,7 +159,7 @@ fn a_write_with_immediate_completes() {
 
 const QKEY: Qkey = Qkey(0x11_2233);
 
-/// Hands in a datagram that the QP survives.
+/// Passes a datagram that doesn't break the QP to the responder.
 fn datagram(bench: &mut Bench, qkey: Qkey, tail: SendTail, len: u32) {
     let outcome = try_datagram(bench, qkey, tail, len);
     assert_eq!(outcome, Outcome::Continue);

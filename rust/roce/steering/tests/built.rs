@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Frames that are built from what they are to say.
+//! Frames that are built from given fields.
 
 use super::*;
 
-/// A frame, as whoever builds it sees it.
+/// A frame, as given fields.
 #[derive(Clone, Debug)]
 pub(super) struct Built {
     pub(super) dst: [u8; 6],
     pub(super) src: [u8; 6],
-    /// Type and content of each tag.
+    /// Ethertype and content of each tag.
     pub(super) tags: Vec<(u16, u16)>,
     pub(super) network: Net,
     pub(super) protocol: u8,
@@ -29,7 +29,7 @@ pub(super) struct V4 {
     addresses: [u32; 2],
     tos: u8,
     ttl: u8,
-    /// DF and MF.
+    /// DF and MF flags.
     flags: (bool, bool),
     offset: u16,
     option_words: u8,
@@ -41,9 +41,9 @@ pub(super) struct V6 {
     class: u8,
     label: u32,
     hop_limit: u8,
-    /// Kind, and length in units of 8 bytes beyond the first.
+    /// Type of each extension header, and its length in units of 8 bytes beyond the first.
     extensions: Vec<(u8, u8)>,
-    /// Of a fragment, if it is one.
+    /// Fragment offset, if the packet is a fragment.
     offset: Option<u16>,
 }
 
@@ -74,7 +74,7 @@ impl Built {
         bytes
     }
 
-    /// Its transport header is there.
+    /// Returns whether the frame has a transport header.
     pub(super) fn has_ports(&self) -> bool {
         match &self.network {
             Net::V4(header) => header.offset == 0,
@@ -96,7 +96,7 @@ impl V4 {
         bytes
     }
 
-    /// What rules may speak of: source, destination, protocol, TOS, TTL, flags.
+    /// Returns the fields that rules can match: source, destination, protocol, TOS, TTL, flags.
     pub(super) fn fields(&self, protocol: u8) -> [u128; 6] {
         let ([src, dst], (df, mf)) = (self.addresses, self.flags);
         let flags = if df { 2 } else { 0 } + if mf { 4u8 } else { 0 };
@@ -107,7 +107,7 @@ impl V4 {
 }
 
 impl V6 {
-    /// The kinds of all headers behind this one.
+    /// Returns the types of all headers after this one.
     fn kinds(&self, protocol: u8) -> Vec<u8> {
         let mut kinds: Vec<u8> = self.extensions.iter().map(|(kind, _)| *kind).collect();
         kinds.extend(self.offset.map(|_| 44));
@@ -133,7 +133,8 @@ impl V6 {
         bytes
     }
 
-    /// What rules may speak of: source, destination, label, next header, class, hop limit.
+    /// Returns the fields that rules can match: source, destination, label, next header, class, hop
+    /// limit.
     pub(super) fn fields(&self, protocol: u8) -> [u128; 6] {
         let [src, dst] = self.addresses;
         let small = [self.kinds(protocol)[0], self.class, self.hop_limit].map(u128::from);

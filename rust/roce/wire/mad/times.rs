@@ -1,42 +1,45 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The times of connection management that a peer chooses (IBTA 1.x §12.6).
+//! Limits for the times in messages of communication management that a peer chooses (IBTA 1.x
+//! §12.6).
 //!
-//! ib_core keeps for these times a message that waits for an answer, and one of the few places for such messages
-//! (`cm_alloc_msg()`, cm.c; `mad_is_for_backlog()`, mad.c), or what has ended (`cm_enter_timewait()`, cm.c). Each is a number
-//! of five bits, `t`, that stands for 4.096 µs · 2^t, so for up to 2.4 hours.
+//! For such a time ib_core keeps a message that waits for a response, and one of the few places for
+//! such messages (`cm_alloc_msg()`, cm.c; `mad_is_for_backlog()`, mad.c), or the state of an ended
+//! connection (`cm_enter_timewait()`, cm.c). Each time is a number of five bits, `t`, that stands
+//! for 4.096 µs · 2^t, so for up to 2.4 hours.
 
 use super::{MadHeader, MAD_HEADER_LEN, MAD_LEN, MRA, REP, REQ};
 
-/// Half a second: ib_core repeats a message 15 times at most, each after the response timeout.
+/// Code for half a second: ib_core repeats a message 15 times at most, each after the response
+/// timeout.
 const HALF_SECOND: u8 = 17;
-/// ib_core itself asks for 4 s, as 20 (`CMA_CM_RESPONSE_TIMEOUT`, cma.c).
+/// Code for 8 s. ib_core itself requests 4 s, code 20 (`CMA_CM_RESPONSE_TIMEOUT`, cma.c).
 const EIGHT_SECONDS: u8 = 21;
-/// The longest time that ib_core itself asks for (`CM_MRA_SETTING`, cm.c).
+/// Code for about a minute, the longest time that ib_core itself requests (`CM_MRA_SETTING`, cm.c).
 const MINUTE: u8 = 24;
 
-/// The bits of other fields in the same byte, below the time.
+/// Number of the bits of other fields in the same byte, below the time.
 const OTHER_BITS: u32 = 3;
 const OTHERS: u8 = (1 << OTHER_BITS) - 1;
 
 /// A time in a message: the upper five bits of a byte.
 struct Time {
     message: u16,
-    /// Where the byte lies behind the header of the datagram.
+    /// Offset of the byte after the header of the datagram.
     offset: usize,
     least: u8,
     most: u8,
 }
 
 const TIMES: [Time; 5] = [
-    // The response timeout at the end that asks for a connection (§12.6.5).
+    // The response timeout of the end that requests the connection (§12.6.5).
     Time {
         message: REQ,
         offset: 47,
         least: HALF_SECOND,
         most: EIGHT_SECONDS,
     },
-    // The ACK timeouts of its two paths. 0 has no end (§11.6.2).
+    // The ACK timeouts of its two paths. 0 means no timeout (§11.6.2).
     Time {
         message: REQ,
         offset: 95,
@@ -49,14 +52,14 @@ const TIMES: [Time; 5] = [
         least: 0,
         most: MINUTE,
     },
-    // The ACK delay of the end that agrees to one (§12.6.8).
+    // The ACK delay of the end that accepts the connection (§12.6.8).
     Time {
         message: REP,
         offset: 26,
         least: 0,
         most: MINUTE,
     },
-    // How long the other end will take (§12.6.6).
+    // The time that the other end needs for its response (§12.6.6).
     Time {
         message: MRA,
         offset: 9,
@@ -65,7 +68,8 @@ const TIMES: [Time; 5] = [
     },
 ];
 
-/// Limits the times in a REQ, REP or MRA to the ranges of [`TIMES`]. Leaves other datagrams as they are.
+/// Limits the times in a REQ, REP or MRA to the ranges of [`TIMES`]. Doesn't change other
+/// datagrams.
 pub fn limit_times(mad: &mut [u8; MAD_LEN]) {
     let header = mad.first_chunk().and_then(MadHeader::parse);
     let Some(message) = header.and_then(|header| header.cm_message()) else {
@@ -93,7 +97,7 @@ mod tests {
         mad
     }
 
-    /// Exactly these bytes change, to these values.
+    /// Checks that exactly these bytes change, to these values.
     fn assert_changes(mut mad: [u8; MAD_LEN], changes: &[(usize, u8)]) {
         let mut expected = mad;
         for (index, byte) in changes {
