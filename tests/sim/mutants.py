@@ -272,8 +272,8 @@ MUTANTS = [
      ("            None => {\n"
          "                self.msn = self.msn.wrapping_add(1);\n                self.message = Message::Send {")),
     ("a held receive is lost in ERR", "responder/mod.rs",
-     "        self.abandon_held(WcStatus::WrFlushErr, context, host);\n    }\n\n    /// Sends none of what",
-     "    }\n\n    /// Sends none of what"),
+     "        self.abandon_held(WcStatus::WrFlushErr, context, host);\n",
+     ""),
     ("modify_qp(ERR) doesn't silence a responder that broke", "qp/modify.rs",
      "QpState::Err if self.state.name() == QpState::Err => self.responder.silence(),",
      "QpState::Err if self.state.name() == QpState::Err => {}"),
