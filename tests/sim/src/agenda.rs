@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What happens when: events in the order of virtual time, ties in the order of their making.
+//! The event queue: events in the order of virtual time, and in the order of their creation at
+//! equal times.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -9,17 +10,17 @@ use roce::wire::packet::Packet;
 
 use crate::swarm::Chaos;
 
-/// A datagram on its way.
+/// A datagram on the network.
 #[derive(Debug)]
 pub(crate) struct Flight {
     pub(crate) to: usize,
     pub(crate) epoch: u32,
     pub(crate) datagram: Vec<u8>,
-    /// The packet that was sent; `None` if the network flipped some of its bits.
+    /// The packet that was sent. `None` if the network flipped some of its bits.
     pub(crate) intact: Option<Packet>,
 }
 
-/// Something that happens. The numbers name ends, or pairs of ends.
+/// An event. The numbers are indices of ends, or of pairs of ends, and epochs.
 #[derive(Debug)]
 pub(crate) enum Event {
     Arrive(Flight),
@@ -27,15 +28,15 @@ pub(crate) enum Event {
     Poll(usize),
     App(usize),
     Chaos(Chaos),
-    /// A pair with a broken end connects anew.
+    /// A pair with a broken end establishes a new connection.
     Recover(usize),
-    /// RTR → RTS, delayed.
+    /// A delayed transition of an end from RTR to RTS.
     Ready(usize, u32),
-    /// SQD → RTS, once drained.
+    /// The transition of an end from SQD to RTS, once its send queue has drained.
     Undrain(usize, u32),
-    /// SQE → RTS.
+    /// The transition of an end from SQE to RTS.
     Resume(usize, u32),
-    /// The blackhole closes.
+    /// The blackhole ends: packets reach its node again.
     Daylight,
 }
 
@@ -61,13 +62,13 @@ impl<E> PartialOrd for Entry<E> {
 }
 
 impl<E> Ord for Entry<E> {
-    /// The earliest is the greatest, for the heap.
+    /// Orders the earliest entry as the greatest, since the heap returns the greatest first.
     fn cmp(&self, other: &Self) -> Ordering {
         (other.at, other.serial).cmp(&(self.at, self.serial))
     }
 }
 
-/// The events to come.
+/// The queue of future events.
 #[derive(Debug)]
 pub(crate) struct Agenda<E> {
     heap: BinaryHeap<Entry<E>>,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The oracle of the responder's other half: which ACKs, NAKs and answers it may send.
+//! The oracle for the packets that a responder sends: ACKs, NAKs and answers.
 
 use roce::qp::{QpKind, QpState};
 use roce::transmit::{Source, Transmit};
@@ -83,7 +83,7 @@ fn alive(side: &Side) -> Check {
     Err(format!("response in {:?}", side.state))
 }
 
-/// The header of a remembered answer: no flow control, and the MSN of its request.
+/// Checks the AETH of a remembered answer: no flow control, and the MSN of its request.
 fn done(message: &Message, ext: u64, aeth: Aeth) -> Check {
     let end = message.answer_end(ext);
     let told = message.msns.iter().find(|(known, _)| *known == end);
@@ -127,7 +127,7 @@ fn positive(side: &mut Side, ext: u64, credits: u8) -> Check {
 fn rnr(side: &mut Side, ext: u64, timer: u8) -> Check {
     alive(side)?;
     let rx = &mut side.rx;
-    // With a receive posted meanwhile, the shortest time.
+    // If a receive was posted meanwhile, the NAK requests the shortest wait.
     let expected = match rx.held {
         Some(_) => 1,
         None => side.profile.min_rnr_timer,
@@ -165,10 +165,11 @@ fn refusal(side: &mut Side, ext: u64, code: NakCode) -> Check {
             due.sent = true;
             Ok(())
         }
-        // Of what is due before the NAK that breaks the QP, some may be a refusal, too.
+        // Before the NAK that breaks the QP, a READ that was due may also be refused.
         Some(due) if !due.sent && due.ext > ext && unreadable => Ok(()),
         None if unreadable => {
-            // What is before it is acknowledged by the NAK, too, and of the same READ no more is due.
+            // The NAK also acknowledges the packets before it, and no more responses of this READ
+            // are due.
             side.rx.owes = None;
             alive(side)
         }
@@ -232,7 +233,7 @@ fn read_response(
     progress(side, ext)
 }
 
-/// Notes that the response packet for `ext` went out, in its order.
+/// Records that the response packet for `ext` was sent, and checks its order.
 fn progress(side: &mut Side, ext: u64) -> Check {
     if side.state != QpState::Err {
         alive(side)?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The engine's host: plays the kernel side's part and notes what the engine does with it.
+//! The engine's host: simulates the kernel side and records the engine's calls.
 
 use roce::host::{
     AccessFault, Completions, Count, Event, Fetch, LocalAccess, Memory as RemoteMemory, QueueFault,
@@ -17,7 +17,7 @@ use crate::recv::{self, RecvFault, RecvRing};
 use crate::requester;
 use crate::side::{Effect, Side};
 
-/// The surroundings of one QP for the length of one call.
+/// The host of one QP for the duration of one call.
 pub(crate) struct SimHost<'a> {
     pub(crate) now: u64,
     pub(crate) side: &'a mut Side,
@@ -25,7 +25,7 @@ pub(crate) struct SimHost<'a> {
     pub(crate) rings: &'a mut [RecvRing],
     /// The payload of the packet being handled, …
     pub(crate) payload: &'a [u8],
-    /// … and the shared queue that it names.
+    /// … and the shared receive queue that the packet names.
     pub(crate) srqn: Option<Srqn>,
 }
 
@@ -78,7 +78,8 @@ impl SendQueue for SimHost<'_> {
                 .fail(format!("executed {slot:?}, which isn't taken"));
             return Err(WcStatus::GeneralErr);
         };
-        // What is in flight may have to be read or written again; other operations need not wait.
+        // Requests in flight may need their memory again before an invalidation. Other operations
+        // need not wait.
         let waits = matches!(op, LocalOp::Invalidate(_));
         let early = (self.side.completed..index).find(|&i| waits && !self.side.finished(i));
         if let Some(early) = early {
@@ -109,7 +110,8 @@ impl SendQueue for SimHost<'_> {
 }
 
 impl SimHost<'_> {
-    /// Where a peer may use memory so, through the queue that it names if it has to name one.
+    /// Returns the index of the first byte of a range, if a peer may access it, through the shared
+    /// receive queue that the packet names, if any.
     fn grant(
         &self,
         rkey: Rkey,
@@ -140,7 +142,7 @@ impl SimHost<'_> {
         }
     }
 
-    /// Checks a store of response bytes against what the oracle expects of this packet.
+    /// Checks a store of response bytes against the oracle's expectation for this packet.
     fn expect(&mut self, slot: SendSlot, offset: u32, len: u32) -> Result<usize, WcStatus> {
         let Some(index) = self.side.message_in(slot.0) else {
             self.side

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The lives of QPs: connecting, and what is done to them in mid-traffic.
+//! Setup and teardown of connected QPs, and disturbances while traffic flows.
 
 use roce::ids::Qpn;
 use roce::psn::Psn;
@@ -15,7 +15,7 @@ use crate::swarm::{Chaos, Swarm};
 use crate::workload::GRANTS;
 use crate::world::{Check, World, REPLAYS};
 
-/// The revocable one of a node's regions.
+/// Index of the revocable region of a node.
 const REVOCABLE: usize = 3;
 
 const ALL_RIGHTS: RemoteRights = RemoteRights {
@@ -26,7 +26,7 @@ const ALL_RIGHTS: RemoteRights = RemoteRights {
     flush_persistent: true,
 };
 
-/// The attributes that connections start with.
+/// Returns the attributes with which connections start.
 pub(crate) fn profile(swarm: &Swarm) -> Profile {
     Profile {
         mtu: swarm.mtu,
@@ -48,7 +48,7 @@ pub(crate) fn to(state: QpState) -> Attrs {
 }
 
 impl World {
-    /// Takes both ends of a pair from RESET to RTS.
+    /// Brings both ends of a pair from RESET to RTS.
     pub(crate) fn connect(&mut self, pair: usize) -> Check {
         self.stats.connections += 1;
         let ends = [2 * pair, 2 * pair + 1];
@@ -85,7 +85,7 @@ impl World {
         Ok(())
     }
 
-    /// Mostly so that the PSNs soon wrap.
+    /// Draws a first PSN, mostly one from which the PSNs soon wrap.
     fn first_psn(&mut self) -> Psn {
         if self.swarm.near_wrap {
             Psn::new(0u32.wrapping_sub(self.rng.below(120) as u32))
@@ -94,7 +94,7 @@ impl World {
         }
     }
 
-    /// RTR → RTS, unless the connection is gone by now.
+    /// Brings an end from RTR to RTS, unless the connection is gone.
     pub(crate) fn ready(&mut self, end: usize, epoch: u32) -> Check {
         let side = &self.ends[end].side;
         if side.epoch != epoch || side.state != QpState::Rtr {
@@ -106,7 +106,7 @@ impl World {
         self.turn(end)
     }
 
-    /// A call of `modify_qp` that must succeed.
+    /// Calls `modify_qp`, which must succeed.
     pub(crate) fn modify(&mut self, end: usize, attrs: &Attrs) -> Check {
         self.trace.line(self.now, || {
             format!("end {end}   modify to {:?}", attrs.state)
@@ -114,7 +114,7 @@ impl World {
         if let Some(state) = attrs.state {
             let side = &mut self.ends[end].side;
             if side.state == QpState::Err && state == QpState::Err {
-                // The owner's word ends what a peer's request left to send.
+                // The owner's transition to ERR cancels the responses to the peer's requests.
                 side.rx.refusal = None;
                 side.rx.reads.clear();
             }
@@ -140,7 +140,7 @@ impl World {
         }
     }
 
-    /// Both ends through RESET to a new connection; not any more when all is to drain.
+    /// Resets both ends and connects them anew, unless all is to drain.
     pub(crate) fn recover(&mut self, pair: usize) -> Check {
         self.recovering[pair] = false;
         if self.deadline.is_some() {
@@ -154,7 +154,7 @@ impl World {
         self.connect(pair)
     }
 
-    /// To RESET: nothing completes and nothing stays.
+    /// Enters RESET: nothing completes, and no state remains.
     pub(crate) fn reset(&mut self, end: usize) -> Check {
         self.stats.resets += 1;
         self.note_wraps(end);
@@ -279,7 +279,7 @@ impl World {
         self.soon(end)
     }
 
-    /// Back to RTS once the send queue has drained.
+    /// Returns to RTS once the send queue has drained.
     pub(crate) fn undrain(&mut self, end: usize, epoch: u32) -> Check {
         let side = &self.ends[end].side;
         if side.epoch != epoch || side.state != QpState::Sqd {
@@ -309,8 +309,8 @@ impl World {
         self.turn(end)
     }
 
-    /// Back to RTS after a send error: what was taken is flushed by now, what is posted since is
-    /// carried out.
+    /// Returns to RTS after a send error. The messages that were taken are flushed by now, and
+    /// those posted since then are carried out.
     pub(crate) fn resume(&mut self, end: usize, epoch: u32) -> Check {
         let side = &self.ends[end].side;
         if side.epoch != epoch || side.state != QpState::Sqe {
@@ -342,7 +342,8 @@ impl World {
         memory.regions[REVOCABLE] = new;
     }
 
-    /// Gives the revocable region other rights and other memory: its own, or that of the first one.
+    /// Changes the rights and the memory of the revocable region: its own memory, or that of the
+    /// first region.
     fn reregister(&mut self, node: usize) {
         let home = self.rng.pick(&[0, REVOCABLE]);
         let at = self.nodes[node].regions[home].start;
@@ -351,8 +352,8 @@ impl World {
         (region.at, region.grant) = (at, grant);
     }
 
-    /// Changes what may change in SQD: more answers to remember, and any number of READs at a time that
-    /// the peer serves.
+    /// Changes the attributes that may change in SQD: more answers to remember, and any number of
+    /// concurrent READs that the peer serves.
     fn tune(&mut self, end: usize) -> Check {
         let served = self.ends[end ^ 1].side.profile.max_dest_rd_atomic;
         let side = &mut self.ends[end].side;
@@ -376,7 +377,7 @@ impl World {
         self.modify(end, &attrs)
     }
 
-    /// Changes what may change in RTS.
+    /// Changes the attributes that may change in RTS.
     fn change(&mut self, end: usize) -> Check {
         let mut attrs = to(QpState::Rts);
         if serves(self.ends[end].side.kind) {
@@ -400,7 +401,7 @@ impl World {
         self.modify(end, &attrs)
     }
 
-    /// Calls that must fail and change nothing.
+    /// Makes calls of `modify_qp` that must fail and change nothing.
     fn bad_modify(&mut self, end: usize) -> Check {
         let mut missing = to(QpState::Rtr);
         missing.rq_psn = Some(Psn::new(7));
@@ -425,7 +426,7 @@ impl World {
         self.settle_quietly(end, before)
     }
 
-    /// All has drained: looks at what is left, and then at ERR and RESET.
+    /// Checks the end of a seed: the remaining state after all has drained, and then ERR and RESET.
     pub(crate) fn finale(&mut self) -> Check {
         for end in 0..self.ends.len() {
             self.examine(end)?;
@@ -477,7 +478,7 @@ impl World {
         Ok(())
     }
 
-    /// In ERR everything posted is flushed, now and later.
+    /// Checks that all messages are flushed in ERR, including those posted later.
     fn flush_all(&mut self, end: usize) -> Check {
         if self.ends[end].side.state != QpState::Err {
             self.modify(end, &to(QpState::Err))?;
@@ -500,7 +501,7 @@ impl World {
         Ok(())
     }
 
-    /// Turns until the engine has nothing to do.
+    /// Polls the engine until it has nothing to do.
     fn turns(&mut self, end: usize) -> Check {
         for _ in 0..16 {
             self.turn(end)?;
@@ -518,7 +519,7 @@ fn init(profile: Profile) -> Attrs {
     }
 }
 
-/// It carries out requests and answers them.
+/// Returns whether a QP of this kind carries out requests and answers them.
 fn serves(kind: QpKind) -> bool {
     matches!(kind, QpKind::Rc | QpKind::XrcTgt)
 }

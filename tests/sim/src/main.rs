@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A deterministic simulator of the engine: QPs that talk over a network that misbehaves, and an
-//! oracle that knows at every step what they may do.
+//! A deterministic simulator of the engine: QPs that communicate over a faulty network, and an
+//! oracle that knows at every step which actions are allowed.
 //!
-//! One seed decides everything: sizes, operations, faults and their times. Each packet passes
-//! through the real codec and ICRC. The oracle ([`requester`], [`responder`], [`answers`]) keeps a reference of
-//! both directions of each connection, which foretells what each packet leads to, and a shadow of
-//! all memory.
+//! One seed determines everything: sizes, operations, faults and their times. Each packet passes
+//! through the real codec and ICRC. The oracle ([`requester`], [`responder`], [`answers`]) keeps a
+//! reference of both directions of each connection, which forecasts the effects of each packet, and
+//! a shadow of all memory.
 
 mod agenda;
 mod answers;
@@ -42,13 +42,13 @@ use world::World;
 
 const USAGE: &str = "usage: roce-sim [--seeds N] [--start N] | --seed N [--trace]";
 
-/// Every so many seeds, one runs twice to show that it repeats.
+/// One of this many seeds runs twice, to show that the run is reproducible.
 const REPEAT_EVERY: u64 = 32;
 
-/// One of so many seeds is a world of datagrams; the others are of connections.
+/// One of this many seeds simulates datagrams. The others simulate connections.
 const DATAGRAMS_EVERY: u64 = 10;
 
-/// Failures after which the rest isn't tried.
+/// Number of failures after which no more seeds are run.
 const MOST_FAILURES: usize = 5;
 
 struct Options {
@@ -79,7 +79,7 @@ fn options() -> Option<Options> {
     (!options.trace || options.seeds == 1).then_some(options)
 }
 
-/// Runs a seed; the error says what went wrong and when.
+/// Simulates a seed. An error says what went wrong and when.
 fn run(seed: u64, trace: bool) -> Result<(Stats, u64), String> {
     if seed % DATAGRAMS_EVERY == 1 {
         let mut world = datagram::World::new(seed, trace);
@@ -114,7 +114,7 @@ fn check(seed: u64, trace: bool) -> Result<Stats, String> {
     Ok(stats)
 }
 
-/// Runs all seeds on all processors.
+/// Simulates all seeds, on all processors.
 fn campaign(options: &Options) -> (Stats, Vec<(u64, String)>) {
     let next = AtomicU64::new(options.start);
     let end = options.start + options.seeds;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A node's memory, the regions that grant access to it, and the shadow that only the oracle
+//! A node's memory, the regions that grant access to it, and the shadow, which only the oracle
 //! writes.
 
 use roce::host::{AccessFault, RemoteAccess};
 use roce::ids::Rkey;
 
-/// What a region's key grants to peers.
+/// The access that a region's key grants to peers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Grant {
     pub(crate) read: bool,
@@ -19,31 +19,31 @@ pub(crate) struct Grant {
 #[derive(Clone, Debug)]
 pub(crate) struct Region {
     pub(crate) key: u32,
-    /// Where it begins for peers, …
+    /// Offset of the region for peers, …
     pub(crate) start: usize,
-    /// … and where its bytes lie.
+    /// … and offset of its bytes.
     pub(crate) at: usize,
     pub(crate) len: usize,
     pub(crate) grant: Grant,
     pub(crate) live: bool,
 }
 
-/// A node's memory.
+/// The memory of a node.
 #[derive(Debug)]
 pub(crate) struct Memory {
     /// The virtual address of byte 0.
     pub(crate) base: u64,
-    /// What the engine's host writes.
+    /// The content that the engine's host writes.
     pub(crate) bytes: Vec<u8>,
-    /// What the oracle says it should be.
+    /// The content that the oracle expects.
     pub(crate) shadow: Vec<u8>,
     pub(crate) regions: Vec<Region>,
-    /// The fault that every remote access meets while the current packet is handled.
+    /// Fault of every remote access while the current packet is handled.
     pub(crate) inject: Option<AccessFault>,
 }
 
 impl Memory {
-    /// The index of the first byte of a range that a peer may use so.
+    /// Returns the index of the first byte of a range, if a peer may access the range in this way.
     pub(crate) fn grant(
         &self,
         rkey: Rkey,
@@ -98,7 +98,7 @@ impl Memory {
         ))
     }
 
-    /// Compares everything.
+    /// Compares all memory with its shadow.
     pub(crate) fn verify_all(&self) -> Result<(), String> {
         self.verify(0, self.bytes.len())
     }

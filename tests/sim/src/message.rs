@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A posted send work request as the oracle knows it: which packets it must become, and how far
-//! it has come at both ends.
+//! A posted send work request as the oracle knows it: the packets that it must become, and its
+//! progress at both ends.
 
 use std::rc::Rc;
 
@@ -11,15 +11,15 @@ use roce::wc::{WcOpcode, WcStatus};
 use roce::wire::packet::{AtomicEth, Body, Reth, SendPart, WritePart};
 use roce::wr::{AtomicOp, LocalOp, SendOp, SendSlot, SendTail, SendWr};
 
-/// What is wrong with a work request at its own end.
+/// A fault of a work request at its own end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LocalFault {
     None,
-    /// The host refuses it when it is taken.
+    /// The host refuses the work request when it is taken.
     Malformed(WcStatus),
-    /// The host finds the memory missing when asked.
+    /// The host reports the memory as missing when the engine checks it.
     Unchecked,
-    /// The host finds it missing only when it moves the bytes.
+    /// The host reports the memory as missing only when it moves the bytes.
     Late,
     /// A local operation that fails with this status.
     Refused(WcStatus),
@@ -30,37 +30,37 @@ pub(crate) enum LocalFault {
 pub(crate) struct Message {
     pub(crate) wr: SendWr,
     pub(crate) fault: LocalFault,
-    /// The key of its own memory that it makes valid.
+    /// The key of its own memory that the operation makes valid.
     pub(crate) opens: Option<u32>,
     /// The bytes that a SEND, WRITE or ATOMIC WRITE moves.
     pub(crate) payload: Rc<[u8]>,
-    /// Where they lie, or where those of a READ or atomic go.
+    /// Offset of the payload in memory, or of the destination of a READ or atomic.
     pub(crate) local: usize,
-    /// Extended number of its first packet: counted from 0 without wrapping.
+    /// Extended number of its first packet. Extended numbers count packets from 0 and don't wrap.
     pub(crate) first: u64,
-    /// How many PSNs it takes.
+    /// Number of PSNs that the message takes.
     pub(crate) packets: u64,
-    /// Where the requests end into which a READ was cut: extended packet numbers.
+    /// Ends of the requests into which a READ was cut, as extended packet numbers.
     pub(crate) cuts: Vec<u64>,
-    /// Bytes of a READ response that have come.
+    /// Number of bytes of a READ response that have arrived.
     pub(crate) filled: u32,
-    /// The response, not just an acknowledgement, has come.
+    /// The whole response, not just an acknowledgement, has arrived.
     pub(crate) answered: bool,
-    /// The responder carried it out.
+    /// The responder carried the message out.
     pub(crate) executed: bool,
-    /// Of each request that was carried out: one past its last number, and the MSN then.
+    /// For each request that was carried out: one past its last number, and the MSN at that time.
     pub(crate) msns: Vec<(u64, u32)>,
-    /// The original value that an atomic found.
+    /// The original value that an atomic returned.
     pub(crate) original: u64,
     pub(crate) completed: Option<WcStatus>,
 }
 
 /// A message in a send queue.
 pub(crate) trait Posted {
-    /// Its work request, as the engine takes it.
+    /// Returns its work request, as the engine takes it.
     fn wr(&self) -> SendWr;
 
-    /// What is wrong with it.
+    /// Returns its fault.
     fn fault(&self) -> LocalFault;
 }
 
@@ -74,7 +74,7 @@ impl Posted for Message {
     }
 }
 
-/// Takes the next message: `taken` counts those before it.
+/// Takes the next message. `taken` is the number of messages before it.
 pub(crate) fn take(messages: &[impl Posted], taken: &mut usize) -> Fetch<SendWr> {
     let Some(message) = messages.get(*taken) else {
         return Fetch::Empty;
@@ -86,7 +86,8 @@ pub(crate) fn take(messages: &[impl Posted], taken: &mut usize) -> Fetch<SendWr>
     }
 }
 
-/// Retires the oldest of the `taken` messages, which must be the one in `slot`: `retired` counts those before it.
+/// Retires the oldest of the `taken` messages, which must be the one in `slot`. `retired` is the
+/// number of messages before it.
 pub(crate) fn retire(
     taken: &[impl Posted],
     retired: &mut usize,
@@ -100,7 +101,7 @@ pub(crate) fn retire(
     Ok(())
 }
 
-/// How many PSNs a work request takes.
+/// Returns the number of PSNs that a work request takes.
 pub(crate) fn packets(wr: &SendWr, mtu: Mtu) -> u64 {
     match wr.op {
         SendOp::Local(_) => 0,
@@ -110,23 +111,23 @@ pub(crate) fn packets(wr: &SendWr, mtu: Mtu) -> u64 {
 }
 
 impl Message {
-    /// One past its last extended packet number.
+    /// Returns one past its last extended packet number.
     pub(crate) fn end(&self) -> u64 {
         self.first + self.packets
     }
 
-    /// One past the last packet that is answered together with `ext`.
+    /// Returns one past the last packet that is answered together with `ext`.
     pub(crate) fn answer_end(&self, ext: u64) -> u64 {
         let cut = self.cuts.iter().find(|cut| **cut > ext);
         cut.copied().unwrap_or(self.end())
     }
 
-    /// `ext` is answered by the first packet of a response.
+    /// Returns whether the answer to `ext` is the first packet of a response.
     pub(crate) fn answer_starts(&self, ext: u64) -> bool {
         ext == self.first || self.cuts.contains(&ext)
     }
 
-    /// Completes by a response that carries more than an acknowledgement.
+    /// Returns whether the message needs a response that is more than an acknowledgement.
     pub(crate) fn wants_response(&self) -> bool {
         matches!(
             self.wr.op,
@@ -142,8 +143,8 @@ impl Message {
         matches!(self.wr.op, SendOp::Local(_))
     }
 
-    /// The host finds its memory missing when the packet at `offset` is to be sent: in some messages
-    /// that of the last packet only.
+    /// Returns whether the host finds the memory missing when it sends the packet at `offset`. With
+    /// some faults only the memory of the last packet is missing.
     pub(crate) fn lacks(&self, offset: u32, mtu: Mtu) -> bool {
         match self.fault {
             LocalFault::None => false,
@@ -152,7 +153,7 @@ impl Message {
         }
     }
 
-    /// Bytes of the segment with this index.
+    /// Returns the number of payload bytes of the segment with this index.
     pub(crate) fn segment_len(&self, index: u64, mtu: Mtu) -> u32 {
         let offset = index as u32 * mtu.bytes();
         (self.wr.length - offset).min(mtu.bytes())
@@ -173,13 +174,13 @@ impl Message {
         }
     }
 
-    /// Its last packet makes the peer's completion a solicited one.
+    /// Returns whether its last packet makes the peer's completion a solicited one.
     pub(crate) fn solicits(&self) -> bool {
         self.wr.solicited && matches!(self.wr.op, SendOp::Send(_) | SendOp::Write(_, Some(_)))
     }
 
-    /// The body of its request packet with this index, and the payload bytes it carries. A READ
-    /// request asks for the packets before `end`.
+    /// Returns the body of the request packet with this index, and the number of its payload bytes.
+    /// A READ request asks for the packets before `end`.
     pub(crate) fn request(&self, index: u64, end: u64, mtu: Mtu) -> (Body, u32) {
         let offset = index as u32 * mtu.bytes();
         let len = self.segment_len(index, mtu);
@@ -221,7 +222,7 @@ impl Message {
         }
     }
 
-    /// The payload of the request packet with this index.
+    /// Returns the payload of the request packet with this index.
     pub(crate) fn segment(&self, index: u64, mtu: Mtu) -> &[u8] {
         let start = index as usize * mtu.bytes() as usize;
         let end = (start + mtu.bytes() as usize).min(self.payload.len());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A receive ring, of one QP or shared by several.
+//! A receive ring, of one QP or shared by several QPs.
 
 use std::collections::VecDeque;
 
@@ -8,13 +8,13 @@ use roce::ids::Srqn;
 use roce::wc::WcStatus;
 use roce::wr::{RecvSlot, RecvWr};
 
-/// What is wrong with a receive.
+/// A fault of a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RecvFault {
     None,
-    /// The host refuses it when it is taken.
+    /// The host refuses the receive when it is taken.
     Malformed(WcStatus),
-    /// Its memory isn't there when bytes come.
+    /// The memory of the receive is missing when the host stores bytes in it.
     Unreachable,
 }
 
@@ -24,9 +24,9 @@ pub(crate) struct Receive {
     pub(crate) wr_id: u64,
     pub(crate) slot: u32,
     pub(crate) length: u32,
-    /// Where its buffer lies.
+    /// Offset of its buffer in memory.
     pub(crate) at: usize,
-    /// The index of its ring.
+    /// Index of its ring.
     pub(crate) ring: usize,
     pub(crate) fault: RecvFault,
 }
@@ -41,7 +41,7 @@ impl Receive {
     }
 }
 
-/// A receive ring. Slots are buffers of equal size.
+/// A receive ring. Its slots are buffers of equal size.
 #[derive(Debug)]
 pub(crate) struct RecvRing {
     pub(crate) posted: VecDeque<Receive>,
@@ -53,18 +53,18 @@ pub(crate) struct RecvRing {
     next_id: u64,
 }
 
-/// The rings at the targets' node that XRC requests may name, …
+/// Indices of the rings at the targets' node that XRC requests may name, …
 pub(crate) const XRC_RINGS: [usize; 2] = [1, 3];
 
-/// … and one there of another domain.
+/// … and of a ring there that belongs to another XRC domain.
 pub(crate) const FOREIGN_RING: usize = 5;
 
-/// The number of the shared queue on a ring.
+/// Returns the number of the shared receive queue with this ring.
 pub(crate) fn srqn(ring: usize) -> Srqn {
     Srqn::new(0xab_cd00 + ring as u32)
 }
 
-/// The ring of the domain's queue with this number.
+/// Returns the ring of the XRC domain's shared receive queue with this number.
 pub(crate) fn named_ring(named: Srqn) -> Option<usize> {
     XRC_RINGS.into_iter().find(|ring| srqn(*ring) == named)
 }
@@ -82,7 +82,8 @@ impl RecvRing {
         }
     }
 
-    /// Posts a receive of at most the slot's size, if there is room.
+    /// Posts a receive of at most the slot's size. Returns its `wr_id`, or `None` if the ring is
+    /// full.
     pub(crate) fn post(&mut self, length: u32, fault: RecvFault) -> Option<u64> {
         let slot = self.free.pop()?;
         let wr_id = self.next_id;
@@ -98,7 +99,7 @@ impl RecvRing {
         Some(wr_id)
     }
 
-    /// RESET: what is posted is gone.
+    /// Removes all posted receives, as RESET does.
     pub(crate) fn clear(&mut self) {
         self.free
             .extend(self.posted.drain(..).map(|receive| receive.slot));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The oracle of the requester: which packets it may send, and which completions the responses allow.
+//! The oracle of the requester: the packets that it may send, and the completions that the
+//! responses allow.
 
 use roce::psn::Psn;
 use roce::qp::{QpKind, QpState};
@@ -13,28 +14,28 @@ use crate::side::Side;
 
 type Check = Result<(), String>;
 
-/// One of so many packets must ask for an acknowledgement.
+/// One of this many packets must request an acknowledgement.
 const ASK_EVERY: u32 = 32;
 
-/// Nanoseconds that an RNR NAK's timer code stands for (IBTA 1.x §9.7.5.2.8), in units of 10 µs.
+/// Delays of the RNR timer codes in units of 10 µs (IBTA 1.x §9.7.5.2.8).
 const RNR_TENS_OF_US: [u64; 32] = [
     65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
     2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
 ];
 
-/// Nanoseconds that an RNR NAK with this timer code asks to wait.
+/// Returns the wait in nanoseconds that an RNR NAK with this timer code requests.
 pub(crate) fn rnr_delay(code: u8) -> u64 {
     RNR_TENS_OF_US[usize::from(code & 31)] * 10_000
 }
 
-/// Nanoseconds after which a packet without an answer counts as lost: the timeout, or if that is short
-/// as much as IBTA 1.x §9.7.6.1.3 allows, up to 4 ms.
+/// Returns the number of nanoseconds after which a packet counts as lost: the timeout. For a short
+/// timeout, it is as much as IBTA 1.x §9.7.6.1.3 allows, up to 4 ms.
 pub(crate) fn ack_timeout(exponent: u8) -> u64 {
     let least = 4096u64 << exponent;
     least.max((4 * least).min(4096 << 10))
 }
 
-/// Puts a message behind those that were posted.
+/// Posts a message after those that were posted before.
 pub(crate) fn post(side: &mut Side, mut message: Message) {
     message.first = side.tx.assigned;
     message.packets = message::packets(&message.wr, side.profile.mtu);
@@ -43,8 +44,8 @@ pub(crate) fn post(side: &mut Side, mut message: Message) {
     side.messages.push(message);
 }
 
-/// Checks a request packet that the engine wants to send. `slack` is how many nanoseconds ago it
-/// may have decided so.
+/// Checks a request packet that the engine wants to send. The engine may have decided to send it up
+/// to `slack` nanoseconds ago.
 pub(crate) fn request(side: &mut Side, now: u64, slack: u64, transmit: &Transmit) -> Check {
     let packet = &transmit.packet;
     if !side.sends() {
@@ -60,7 +61,7 @@ pub(crate) fn request(side: &mut Side, now: u64, slack: u64, transmit: &Transmit
     let next = if side.unreliable {
         return once(side, packet, ext, index);
     } else if message.is_read() {
-        // A READ request stands for all the packets of its response.
+        // A READ request takes the PSNs of all packets of its response.
         message.answer_end(ext)
     } else {
         ext + 1
@@ -98,7 +99,7 @@ pub(crate) fn request(side: &mut Side, now: u64, slack: u64, transmit: &Transmit
     Ok(())
 }
 
-/// The host dropped the packet that was just checked: it is the next again.
+/// Records that the host dropped the packet that was just checked. That packet must be sent next.
 pub(crate) fn dropped(side: &mut Side, psn: Psn) {
     let tx = &mut side.tx;
     let Some(ext) = tx.numbering.ext(psn, tx.una) else {
@@ -114,7 +115,7 @@ pub(crate) fn dropped(side: &mut Side, psn: Psn) {
     tx.starved = true;
 }
 
-/// A packet of an unreliable connection goes out once, and that's it.
+/// Checks that a packet of an unreliable connection is sent once only.
 fn once(side: &mut Side, packet: &Packet, ext: u64, index: usize) -> Check {
     if ext != side.tx.sent || packet.bth.ack_req {
         return Err(format!(
@@ -168,7 +169,8 @@ fn content(side: &Side, transmit: &Transmit, ext: u64, index: usize) -> Check {
     Ok(())
 }
 
-/// A READ may be cut into several requests; the first sending of each says where.
+/// Records the end of a request into which a READ is cut, when the request is sent for the first
+/// time.
 fn cut(message: &mut Message, ext: u64, packet: &Packet, mtu: u32) {
     if let Body::ReadRequest(reth) = packet.body {
         let end = ext + u64::from(reth.length.div_ceil(mtu).max(1));
@@ -182,7 +184,7 @@ fn locate(side: &Side, psn: Psn) -> Result<(u64, usize), String> {
     let tx = &side.tx;
     let ext = tx.numbering.ext(psn, tx.una);
     let ext = ext.filter(|ext| (tx.una..=tx.sent).contains(ext));
-    // A READ may be asked for again from its start.
+    // A READ may be requested again from its start.
     let ext = ext.or_else(|| {
         let index = side.message_at(tx.una)?;
         let first = side.messages[index].first;
@@ -201,7 +203,8 @@ fn locate(side: &Side, psn: Psn) -> Result<(u64, usize), String> {
     }
 }
 
-/// Packets go out in order, or start again from the oldest that isn't acknowledged, for a reason.
+/// Checks the order: packets are sent in order, or again from the oldest unacknowledged one, if
+/// there is a reason.
 fn check_order(side: &mut Side, now: u64, slack: u64, ext: u64, index: usize, asks: bool) -> Check {
     let profile = side.profile;
     let tx = &mut side.tx;
@@ -221,7 +224,8 @@ fn check_order(side: &mut Side, now: u64, slack: u64, ext: u64, index: usize, as
         return Ok(());
     }
     let next = tx.cursor.max(tx.una);
-    // What was carried out although an answer before it was lost need not go out again.
+    // Requests that were carried out although a response before them was lost need not be sent
+    // again.
     let skipped = next < ext
         && ext <= tx.vouched
         && side.messages.iter().skip(side.completed).all(|message| {
@@ -230,7 +234,7 @@ fn check_order(side: &mut Side, now: u64, slack: u64, ext: u64, index: usize, as
     if ext == next || skipped {
         return Ok(());
     }
-    // The newest that isn't answered by more than an acknowledgement goes out again with a question.
+    // The newest packet that needs only an acknowledgement may be sent again, to request one.
     let behind = side.messages[side.completed..side.taken].iter();
     let newest = behind
         .filter(|message| message.packets > 0 && message.first < tx.cursor)
@@ -244,9 +248,9 @@ fn check_order(side: &mut Side, now: u64, slack: u64, ext: u64, index: usize, as
             tx.cursor, tx.una
         ));
     }
-    // The engine may have wished to send it that much earlier.
+    // The engine may have decided to send the packet that much earlier.
     let due = (tx.sent_at[tx.una as usize] + ack_timeout(profile.timeout)).saturating_sub(slack);
-    // Packets that asked for no answer go out again when one is wanted.
+    // Packets without an acknowledgement request are sent again when an acknowledgement is needed.
     let ended = tx.drain_at.is_some()
         || side.messages[side.completed..side.taken]
             .iter()
@@ -255,7 +259,7 @@ fn check_order(side: &mut Side, now: u64, slack: u64, ext: u64, index: usize, as
     if !tx.nudged && early && !ended {
         return Err(format!("went back at {now} ns, the timeout is at {due}"));
     }
-    // Going back to ask is not a retry.
+    // Resending to request an acknowledgement is not a retry.
     let nobody_asked = tx.una + u64::from(tx.unasked) >= tx.cursor;
     if nobody_asked && !probes && !tx.nudged && !tx.starved && !ended {
         return Err(format!(
@@ -268,7 +272,7 @@ fn check_order(side: &mut Side, now: u64, slack: u64, ext: u64, index: usize, as
     Ok(())
 }
 
-/// What must hold before a packet is sent for the first time.
+/// Checks the conditions for sending a packet for the first time.
 fn check_first(side: &Side, ext: u64, index: usize) -> Check {
     let message = &side.messages[index];
     if side.tx.drain_at.is_some_and(|limit| ext >= limit) {
@@ -276,7 +280,7 @@ fn check_first(side: &Side, ext: u64, index: usize) -> Check {
     }
     let early = match message.fault {
         LocalFault::Malformed(_) => true,
-        // The buffer of an answer of one packet is looked at when that comes.
+        // The buffer of a READ with one response packet is checked when that packet arrives.
         LocalFault::Unchecked => !message.is_read() || message.packets > 1,
         _ => false,
     };
@@ -314,7 +318,7 @@ fn check_first(side: &Side, ext: u64, index: usize) -> Check {
     Ok(())
 }
 
-/// Checks a completion, and what it says the QP's state must be.
+/// Checks a completion, and updates the expected state of the QP.
 pub(crate) fn completion(side: &mut Side, wc: &SendWc) -> Check {
     if side.resetting {
         return Err("completion in RESET".into());
@@ -340,7 +344,7 @@ pub(crate) fn completion(side: &mut Side, wc: &SendWc) -> Check {
             }
         }
         WcStatus::WrFlushErr => {
-            // What comes before a refused message and has lost its answer won't get one any more.
+            // A message before the refused one whose response was lost gets no response any more.
             let before = |ext| message.end() <= ext;
             let refused = side.tx.refusal.is_some_and(|(_, ext)| before(ext))
                 || side.tx.rnr_until.is_some_and(|(_, ext)| before(ext));
@@ -368,7 +372,7 @@ pub(crate) fn completion(side: &mut Side, wc: &SendWc) -> Check {
     Ok(())
 }
 
-/// The number behind the message that failed; none are spent on one that was never begun.
+/// Returns the number after the failed message. A message that was never started takes no numbers.
 fn stop(side: &mut Side, index: usize) -> u64 {
     let message = &mut side.messages[index];
     if matches!(message.fault, LocalFault::Malformed(_)) {
@@ -377,8 +381,8 @@ fn stop(side: &mut Side, index: usize) -> u64 {
     message.end()
 }
 
-/// SQE → RTS: what was flushed has spent no numbers, and what is posted goes on behind the message
-/// that failed.
+/// Renumbers the messages when the QP enters RTS from SQE. Flushed messages take no numbers, and
+/// the posted ones follow the message that failed.
 pub(crate) fn renumber(side: &mut Side) {
     let Some((from, mut next)) = side.failed.take() else {
         return;
@@ -398,7 +402,7 @@ pub(crate) fn renumber(side: &mut Side) {
     tx.sent_at.resize(next as usize, 0);
 }
 
-/// Finds the message that a completion names; those passed over must have succeeded unsignaled.
+/// Finds the message of a completion. The messages before it must have succeeded unsignaled.
 fn next_completion(side: &Side, wc: &SendWc) -> Result<usize, String> {
     for (index, message) in side.messages.iter().enumerate().skip(side.completed) {
         if message.wr.wr_id == wc.wr_id {
@@ -411,7 +415,7 @@ fn next_completion(side: &Side, wc: &SendWc) -> Result<usize, String> {
     Err("completion of no posted message".into())
 }
 
-/// An error completion needs its cause.
+/// Checks that an error completion has a cause.
 fn justify(side: &Side, index: usize, status: WcStatus) -> Check {
     let message = &side.messages[index];
     let tx = &side.tx;
@@ -461,7 +465,7 @@ fn justify(side: &Side, index: usize, status: WcStatus) -> Check {
     ))
 }
 
-/// What must hold after each call.
+/// Checks the conditions that must hold after each call.
 pub(crate) fn settled(side: &Side) -> Check {
     if side.resetting {
         return Ok(());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The oracle of the responder: a reference that knows what the peer posted, so that each request
-//! packet foretells exactly what the engine may do with it.
+//! The oracle of the responder: a reference that knows the messages that the peer posted, so that
+//! it forecasts the exact effects of each request packet.
 
 use roce::host::{AccessFault, RemoteAccess};
 use roce::ids::Qpn;
@@ -18,15 +18,15 @@ use crate::side::{Effect, Gap, PendingRead, Refusal, Side};
 
 type Check = Result<(), String>;
 
-/// What one request packet must lead to.
+/// The effects that one request packet must have.
 #[derive(Debug, Default)]
 pub(crate) struct Forecast {
     pub(crate) effects: Vec<Effect>,
-    /// The receive that the engine may take before it says that there is none.
+    /// The receive that the engine may take before it sends an RNR NAK.
     pub(crate) may_take: Option<Receive>,
 }
 
-/// Both memories and the rings that a request may touch.
+/// Both ends, and the memory and rings that a request may access.
 pub(crate) struct Reference<'a> {
     pub(crate) side: &'a mut Side,
     pub(crate) peer: &'a mut Side,
@@ -74,7 +74,7 @@ impl Reference<'_> {
             self.side.rx.owes = owed;
         }
         let rx = &mut self.side.rx;
-        // A NAK that is needless now would have acknowledged it, too.
+        // A NAK that is no longer needed would have acknowledged the packets before it.
         let spared = rx.gap == Gap::None && matches!(gap, Gap::Seen(_) | Gap::NotReady);
         let due = packet.bth.ack_req || spared || !rx.may_ack.is_empty();
         if rx.epsn > ext && due && !self.peer.messages[index].wants_response() {
@@ -83,13 +83,13 @@ impl Reference<'_> {
         forecast
     }
 
-    /// A duplicate READ whose memory is gone may be refused, and the QP lives on.
+    /// Handles a duplicate. A READ whose memory is gone may be refused without breaking the QP.
     fn duplicate(&mut self, ext: u64) {
         let Some(index) = self.peer.message_at(ext) else {
             return;
         };
         let message = &self.peer.messages[index];
-        // The latest answers are remembered, and given again.
+        // The newest answers are remembered, and are sent again.
         let later = message.answer_end(ext) + 1..=self.side.rx.epsn;
         let later: usize = self.peer.messages[index..]
             .iter()
@@ -108,7 +108,7 @@ impl Reference<'_> {
             self.side.rx.owes = Some(self.side.rx.owes.unwrap_or(0).max(ext));
         }
         if !message.wants_response() {
-            // All there is, unless that would skip an answer.
+            // The acknowledgement covers all packets, unless that would skip an answer.
             let rx = &mut self.side.rx;
             let skips = ext + 1 < rx.recorded;
             rx.may_ack.push(if skips { ext } else { rx.epsn - 1 });
@@ -123,8 +123,8 @@ impl Reference<'_> {
         }
     }
 
-    /// Executes the expected packet; `gap` is what was the matter before it came.
-    /// False if it counts as lost.
+    /// Executes the expected packet. `gap` is the gap before it arrived. Returns `false` if the
+    /// packet counts as lost.
     fn execute(&mut self, index: usize, ext: u64, gap: Gap, effects: &mut Vec<Effect>) -> bool {
         let message = self.peer.messages[index].clone();
         let segment = ext - message.first;
@@ -164,7 +164,7 @@ impl Reference<'_> {
             });
         }
         if matches!(gap, Gap::Seen(newest) if newest >= rx.epsn) {
-            // Of what came ahead and was dropped, some is still missing.
+            // Some of the packets that were dropped ahead of the gap are still missing.
             rx.gap = gap;
         }
         if last || message.is_read() {
@@ -189,7 +189,7 @@ impl Reference<'_> {
         self.side.state = QpState::Err;
     }
 
-    /// The ring whose receives a message may take.
+    /// Returns the ring whose receives a message may take.
     fn ring_for(&self, message: &Message) -> Result<usize, Vec<NakCode>> {
         match self.side.kind {
             QpKind::XrcTgt => {
@@ -215,7 +215,7 @@ impl Reference<'_> {
         };
         let offset = self.side.rx.offset;
         if offset as usize + bytes.len() > held.length as usize {
-            // Of an unreliable connection, the receive waits for the next message.
+            // On an unreliable connection, the receive waits for the next message.
             if !self.side.unreliable {
                 self.done(&held, WcStatus::LocLenErr, message, effects);
             }
@@ -248,7 +248,7 @@ impl Reference<'_> {
         Ok(())
     }
 
-    /// Takes a receive for the message, unless one is held; false if there is none.
+    /// Takes a receive for the message, unless one is held. Returns `false` if there is none.
     fn take(
         &mut self,
         message: &Message,
@@ -347,7 +347,7 @@ impl Reference<'_> {
         Ok(())
     }
 
-    /// Rights and room for an operation that is answered with more than an ACK.
+    /// Checks rights and room for an operation that is answered with more than an ACK.
     fn read_like(&self, message: &Message, access: RemoteAccess) -> Result<(), Vec<NakCode>> {
         let rights = self.side.profile.rights;
         let allowed = match access {
@@ -368,7 +368,7 @@ impl Reference<'_> {
         Ok(())
     }
 
-    /// A READ, or the part of it that one request asks for.
+    /// Checks a READ, or the part of it that one request asks for.
     fn read(&self, message: &Message, ext: u64) -> Result<(), Vec<NakCode>> {
         self.read_like(message, RemoteAccess::Read)?;
         let mtu = self.side.profile.mtu;
@@ -385,7 +385,7 @@ impl Reference<'_> {
         }
     }
 
-    /// The whole range of a message, unless it is empty.
+    /// Checks the whole range of a message, unless it is empty.
     fn check(
         &self,
         rkey: u32,
@@ -402,7 +402,7 @@ impl Reference<'_> {
             .map_err(codes)
     }
 
-    /// Atomics, ATOMIC WRITE and FLUSH.
+    /// Carries out an atomic, an ATOMIC WRITE or a FLUSH.
     fn one_shot(
         &mut self,
         message: &Message,
@@ -470,7 +470,7 @@ fn wc(receive: &Receive, status: WcStatus, opcode: WcOpcode, byte_len: u32, from
     }
 }
 
-/// What a poll may do to the receive queue.
+/// Returns the effects that a poll may have on the receive queue.
 pub(crate) fn poll(side: &Side, rings: &[RecvRing]) -> Forecast {
     let looks = side.receives() && side.rx.gap == Gap::NotReady && side.rx.held.is_none();
     Forecast {
@@ -483,7 +483,7 @@ pub(crate) fn poll(side: &Side, rings: &[RecvRing]) -> Forecast {
     }
 }
 
-/// Checks what the engine did against the forecast; in ERR, flushes may follow.
+/// Compares the engine's effects with the forecast. In ERR, flushes may follow.
 pub(crate) fn compare(side: &mut Side, forecast: &Forecast) -> Check {
     let effects = core::mem::take(&mut side.effects);
     let mut got = effects.iter();
@@ -525,11 +525,11 @@ fn flushed(wc: &RecvWc) -> bool {
     wc.status == WcStatus::WrFlushErr
 }
 
-/// An error completion's other fields have no meaning.
+/// Compares two effects. The other fields of an error completion have no meaning.
 fn same(want: &Effect, got: &Effect) -> bool {
     match (want, got) {
         (Effect::RecvDone(want), Effect::RecvDone(got)) if want.status != WcStatus::Success => {
-            // GeneralErr stands for any error that isn't a flush.
+            // `GeneralErr` stands for any error that isn't a flush.
             let any = want.status == WcStatus::GeneralErr
                 && !matches!(got.status, WcStatus::Success | WcStatus::WrFlushErr);
             want.wr_id == got.wr_id && (want.status == got.status || any)

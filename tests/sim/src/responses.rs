@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The oracle of the requester: what each response means to it.
+//! The oracle of the requester: the effects of each response.
 
 use roce::wire::packet::{Body, NakCode, Packet, ReadPart, Syndrome};
 use roce::wr::SendOp;
@@ -10,7 +10,7 @@ use crate::message::LocalFault;
 use crate::requester::rnr_delay;
 use crate::side::{Expected, Side};
 
-/// Works out what a response packet tells the requester, before the engine sees it.
+/// Applies a response packet to the oracle's state, before the engine processes it.
 pub(crate) fn response(
     side: &mut Side,
     memory: &mut Memory,
@@ -26,7 +26,7 @@ pub(crate) fn response(
     }
     let tx = &side.tx;
     let ext = tx.numbering.ext(packet.bth.psn, tx.una);
-    // A sequence NAK for the next packet acknowledges all that was sent.
+    // A sequence NAK for the packet that is to be sent next acknowledges all packets.
     let newest = tx.sent + u64::from(is_sequence_nak(packet) && tx.una < tx.sent);
     let Some(ext) = ext.filter(|ext| (tx.una..newest).contains(ext)) else {
         return;
@@ -70,7 +70,7 @@ fn is_sequence_nak(packet: &Packet) -> bool {
     matches!(packet.body, Body::Ack(aeth) if aeth.syndrome == Syndrome::Nak(NakCode::PsnSequence))
 }
 
-/// How many messages the responder says that it has completed.
+/// Returns the MSN of a response: the number of messages that the responder has completed.
 fn msn(packet: &Packet) -> Option<u32> {
     match packet.body {
         Body::Ack(aeth) | Body::AtomicAck(aeth, _) => Some(aeth.msn),
@@ -82,7 +82,8 @@ fn msn(packet: &Packet) -> Option<u32> {
     }
 }
 
-/// An answer that can't be right, and may be forged: the request goes on, and ends with the last retry.
+/// Records an implausible response, which may be forged. The request continues, and fails with the
+/// last retry.
 fn doubt(side: &mut Side, ext: u64) {
     let tx = &mut side.tx;
     tx.doubted = tx.doubted.or(Some(ext));
@@ -90,7 +91,7 @@ fn doubt(side: &mut Side, ext: u64) {
     tx.nudged = true;
 }
 
-/// All before `ext` has arrived; but a READ or atomic needs its response.
+/// Records that all packets before `ext` have arrived. A READ or atomic still needs its response.
 fn acknowledge(side: &mut Side, ext: u64) {
     side.tx.vouched = side.tx.vouched.max(ext);
     side.tx.doubted = side.tx.doubted.filter(|doubted| *doubted >= ext);
@@ -99,7 +100,8 @@ fn acknowledge(side: &mut Side, ext: u64) {
     advance(side, ext.min(limit));
 }
 
-/// The first packet whose response must come itself.
+/// Returns the first packet that an acknowledgement doesn't finish, since it needs its own
+/// response.
 fn limit(side: &Side) -> u64 {
     let waiting = side.messages[side.completed..]
         .iter()
@@ -114,7 +116,7 @@ fn advance(side: &mut Side, una: u64) {
     let tx = &mut side.tx;
     if una > tx.una {
         tx.una = una;
-        // If it is still to be sent in the current round, that doesn't count as a retry.
+        // If the packet is still to be sent in the current pass, that doesn't count as a retry.
         tx.tries = u32::from(una < tx.cursor);
         tx.fair_tries = 0;
         tx.rnr_naks = 0;
@@ -140,7 +142,8 @@ fn not_ready(side: &mut Side, now: u64, ext: u64, timer: u8) {
     tx.rnr_until = Some((now + rnr_delay(timer), ext));
 }
 
-/// A READ response packet or an atomic's answer: taken only if it is the next one.
+/// Processes a READ response packet or an atomic acknowledgement, which is accepted only if it is
+/// the next one.
 fn answer(side: &mut Side, memory: &mut Memory, ext: u64, bytes: &[u8], last: bool) {
     acknowledge(side, ext);
     let Some(index) = side.message_at(ext) else {
@@ -170,7 +173,7 @@ fn answer(side: &mut Side, memory: &mut Memory, ext: u64, bytes: &[u8], last: bo
     let message = &mut side.messages[index];
     message.filled += bytes.len() as u32;
     message.answered |= last;
-    // With this answer, more of what was acknowledged before may be finished.
+    // This response may finish more packets that were acknowledged before.
     let next = side.tx.vouched.min(limit(side)).max(ext + 1);
     advance(side, next);
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The one source of randomness: everything a seed does follows from this stream.
+//! The only source of randomness: all decisions of a seed follow from this stream.
 
-/// SplitMix64: small, fast, and every 64-bit seed gives a good stream.
+/// The SplitMix64 generator. It is small and fast, and every 64-bit seed gives a good stream.
 #[derive(Clone, Debug)]
 pub(crate) struct Rng(u64);
 
@@ -19,17 +19,17 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// Below `bound`, which isn't 0.
+    /// Draws a number below `bound`, which must not be 0.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }
 
-    /// From `low` to `high`, both included.
+    /// Draws a number from `low` to `high`, both included.
     pub(crate) fn range(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high - low + 1)
     }
 
-    /// True `permille` times of a thousand.
+    /// Returns `true` with a probability of `permille` in a thousand.
     pub(crate) fn chance(&mut self, permille: u32) -> bool {
         self.below(1000) < u64::from(permille)
     }

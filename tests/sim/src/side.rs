@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! One QP's surroundings: its rings, and what the oracle knows of both its directions.
+//! One end of a connection: its rings, and the oracle's state of both directions.
 
 use std::collections::VecDeque;
 
@@ -15,7 +15,7 @@ use roce::wire::packet::NakCode;
 use crate::message::Message;
 use crate::recv::Receive;
 
-/// What the engine did to the receive queue or to memory.
+/// An effect of the engine on the receive queue or on memory.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Effect {
     TakeRecv(u64),
@@ -28,7 +28,7 @@ pub(crate) enum Effect {
     RecvDone(RecvWc),
 }
 
-/// The attributes in force.
+/// The current attributes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Profile {
     pub(crate) mtu: Mtu,
@@ -41,7 +41,7 @@ pub(crate) struct Profile {
     pub(crate) max_dest_rd_atomic: u8,
 }
 
-/// Maps between 24-bit PSNs and extended packet numbers, which never wrap.
+/// The mapping between 24-bit PSNs and extended packet numbers, which don't wrap.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Numbering(pub(crate) Psn);
 
@@ -50,13 +50,13 @@ impl Numbering {
         self.0.plus((ext & 0xff_ffff) as u32)
     }
 
-    /// The extended number of `psn` that is nearest to `near`.
+    /// Returns the extended number of `psn` that is nearest to `near`.
     pub(crate) fn ext(self, psn: Psn, near: u64) -> Option<u64> {
         near.checked_add_signed(i64::from(psn.since(self.psn(near))))
     }
 }
 
-/// The response bytes that the requester must store now.
+/// The response bytes that the requester must store in the current call.
 #[derive(Clone, Debug)]
 pub(crate) struct Expected {
     pub(crate) message: usize,
@@ -64,56 +64,57 @@ pub(crate) struct Expected {
     pub(crate) len: u32,
 }
 
-/// What the oracle knows of the requests this QP sends.
+/// The oracle's state of the requests that this QP sends.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tx {
     pub(crate) numbering: Numbering,
-    /// One past the last number given to a posted message.
+    /// One past the last number of the posted messages.
     pub(crate) assigned: u64,
     /// The oldest number that no response has covered.
     pub(crate) una: u64,
-    /// The responder has carried out everything before this number.
+    /// The responder has carried out all packets before this number.
     pub(crate) vouched: u64,
-    /// One past the highest number sent.
+    /// One past the highest number that was sent.
     pub(crate) sent: u64,
-    /// One past the number sent last.
+    /// One past the number that was sent last.
     pub(crate) cursor: u64,
-    /// When each number was sent last.
+    /// Time of the last transmission of each number.
     pub(crate) sent_at: Vec<u64>,
-    /// How often `una` was sent since it became the oldest.
+    /// Number of times that `una` was sent since it became the oldest.
     pub(crate) tries: u32,
-    /// Of these, how many since the faults stopped.
+    /// Number of those times since the faults stopped.
     pub(crate) fair_tries: u32,
-    /// Request packets since the last one that must be answered.
+    /// Number of request packets since the last one that requested a response.
     pub(crate) unasked: u32,
-    /// A response allows to go back before the timeout.
+    /// A response allows the requester to resend before the timeout.
     pub(crate) nudged: bool,
-    /// RNR NAKs for `una`, one for each time it was sent.
+    /// Number of RNR NAKs for `una`, at most one for each time it was sent.
     pub(crate) rnr_naks: u32,
-    /// RNR NAKs that came between the end of a wait and the next packet, which a pause put off.
+    /// Number of RNR NAKs that arrived after the end of a wait and before the next packet, which a
+    /// pause delayed.
     pub(crate) rnr_echoes: u32,
-    /// Until when sending must wait for a receiver, and which packet wasn't received.
+    /// End of the wait after an RNR NAK, and the packet that found no receive.
     pub(crate) rnr_until: Option<(u64, u64)>,
     /// `una` was also sent for other reasons than a transport retry.
     pub(crate) muddled: bool,
-    /// The host dropped packets since `una` became the oldest: the timer may have run out for want of
-    /// packets that left.
+    /// The host dropped packets since `una` became the oldest. The timer may have expired because
+    /// no packet left.
     pub(crate) starved: bool,
     /// The refusal in the packet being handled.
     pub(crate) refusal: Option<(NakCode, u64)>,
-    /// The packet being handled is an answer of a wrong length, to this number.
+    /// The number whose response, the packet being handled, has a wrong length.
     pub(crate) malformed: Option<u64>,
-    /// An answer of a wrong length came for this number without an MSN to prove it, and the number was not
-    /// acknowledged since.
+    /// The number for which a response of a wrong length arrived, without an MSN to prove it.
+    /// Cleared when the number is acknowledged.
     pub(crate) doubted: Option<u64>,
-    /// The highest MSN that came with an answer.
+    /// The highest MSN in a response.
     pub(crate) heard: u32,
     pub(crate) expected: Option<Expected>,
     /// In SQD: the number at which sending must stop.
     pub(crate) drain_at: Option<u64>,
 }
 
-/// A READ that was carried out and whose response isn't all sent.
+/// A READ that was carried out and whose response isn't completely sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PendingRead {
     pub(crate) next: u64,
@@ -128,43 +129,43 @@ pub(crate) struct Refusal {
     pub(crate) sent: bool,
 }
 
-/// What the responder may say about packets it does not take.
+/// The NAK that the responder may send for packets that it doesn't accept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Gap {
     #[default]
     None,
-    /// A packet is missing, and later ones up to this were dropped: one sequence NAK may be sent.
+    /// A packet is missing, and packets up to this one were dropped. One sequence NAK may be sent.
     Seen(u64),
-    /// There was no receive: one RNR NAK may be sent.
+    /// A packet found no receive. One RNR NAK may be sent.
     NotReady,
-    /// It was said; nothing more until the expected packet comes.
+    /// The NAK was sent. No other may follow until the expected packet arrives.
     Said,
 }
 
-/// What the oracle knows of the requests this QP receives.
+/// The oracle's state of the requests that this QP receives.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Rx {
     pub(crate) numbering: Numbering,
     pub(crate) epsn: u64,
     pub(crate) msn: u32,
     pub(crate) held: Option<Receive>,
-    /// Unreliable: more packets of the current message may come.
+    /// Unreliable connection: more packets of the current message may arrive.
     pub(crate) open: bool,
-    /// Bytes of the current message that came.
+    /// Number of bytes of the current message that have arrived.
     pub(crate) offset: u32,
     pub(crate) gap: Gap,
-    /// The ring in which no receive was found.
+    /// Index of the ring in which no receive was found.
     pub(crate) wanted: usize,
-    /// When more answers than at first were to be remembered: the next number then, and how many until
-    /// then.
+    /// Set when the number of remembered answers was raised: the next number at that time, and the
+    /// limit before.
     pub(crate) raised: Option<(u64, u8)>,
     pub(crate) refusal: Option<Refusal>,
     pub(crate) reads: VecDeque<PendingRead>,
     /// READ packets whose memory was gone when they were to be answered.
     pub(crate) unreadable: Vec<u64>,
-    /// The right to READ was taken away: what is still to be answered may be refused.
+    /// The right to READ was withdrawn. Responses that are still due may be refused.
     pub(crate) read_revoked: bool,
-    /// A request came that asked for an acknowledgement; none that covers it was sent.
+    /// The number of a request for an acknowledgement that no acknowledgement has covered yet.
     pub(crate) owes: Option<u64>,
     /// The numbers that an acknowledgement may carry.
     pub(crate) may_ack: Vec<u64>,
@@ -172,7 +173,7 @@ pub(crate) struct Rx {
     pub(crate) recorded: u64,
 }
 
-/// One QP's surroundings.
+/// One end of a connection.
 #[derive(Debug)]
 pub(crate) struct Side {
     pub(crate) kind: QpKind,
@@ -181,47 +182,47 @@ pub(crate) struct Side {
     pub(crate) node: usize,
     pub(crate) ring: usize,
     pub(crate) shared: bool,
-    /// An unreliable connection.
+    /// The connection is unreliable.
     pub(crate) unreliable: bool,
-    /// The state that the QP must be in.
+    /// The state that the QP must have.
     pub(crate) state: QpState,
     pub(crate) profile: Profile,
-    /// Counts the connections; packets of an earlier one are lost.
+    /// Number of the connection. Packets of an earlier one are lost.
     pub(crate) epoch: u32,
     pub(crate) messages: Vec<Message>,
     pub(crate) taken: usize,
     pub(crate) retired: usize,
-    /// Messages before this one have completed or need no completion.
+    /// Messages before this index have completed or need no completion.
     pub(crate) completed: usize,
     pub(crate) sq: u32,
-    /// Where READ and atomic results go: one buffer a slot.
+    /// Offset of the buffers for READ and atomic results, one per slot.
     pub(crate) results: usize,
     pub(crate) tx: Tx,
     pub(crate) rx: Rx,
-    /// Receives taken and not released.
+    /// Receives that were taken and not released.
     pub(crate) held: Vec<Receive>,
     pub(crate) effects: Vec<Effect>,
     /// Events of the current call.
     pub(crate) events: Vec<Event>,
-    /// SQ_DRAINED events since SQD was entered, and whether one was asked for.
+    /// Number of SQ_DRAINED events since the QP entered SQD, and whether one was requested.
     pub(crate) sq_drained: usize,
     pub(crate) notify: bool,
-    /// The first thing that the host saw going wrong in a call.
+    /// The first error that the host detected in a call.
     pub(crate) failure: Option<String>,
-    /// LAST_WQE_REACHED events of this life.
+    /// Number of LAST_WQE_REACHED events since the last reset.
     pub(crate) last_wqe: usize,
-    /// Completions don't fit any more, and one came.
+    /// Completions no longer fit the queue, and one arrived.
     pub(crate) cq_full: bool,
     pub(crate) overflow: bool,
-    /// In SQE: the first message behind the one that failed, and the number that it would have.
+    /// In SQE: the first message after the failed one, and its number.
     pub(crate) failed: Option<(usize, u64)>,
-    /// RTS will follow.
+    /// An event will bring the QP back to RTS.
     pub(crate) resumes: bool,
-    /// Nothing is sent until then, after so many drops by the host in a row.
+    /// Nothing is sent until this time, after this many drops by the host in a row.
     pub(crate) paused: (u64, u32),
-    /// How long pauses that followed one another were at most.
+    /// The longest duration of consecutive pauses.
     pub(crate) pause: u64,
-    /// A RESET is under way: slots come back without completions.
+    /// A RESET is in progress: slots come back without completions.
     pub(crate) resetting: bool,
 }
 
@@ -230,12 +231,12 @@ impl Side {
         self.failure.get_or_insert(why);
     }
 
-    /// The taken message in this slot of the send ring.
+    /// Returns the index of the taken message in this slot of the send ring.
     pub(crate) fn message_in(&self, slot: u32) -> Option<usize> {
         (self.retired..self.taken).find(|&index| self.messages[index].wr.slot.0 == slot)
     }
 
-    /// The message that owns an extended packet number.
+    /// Returns the index of the message that has this extended packet number.
     pub(crate) fn message_at(&self, ext: u64) -> Option<usize> {
         let index = self
             .messages
@@ -243,7 +244,8 @@ impl Side {
         (index < self.messages.len()).then_some(index)
     }
 
-    /// Payload of an answer to packet `ext` has the length that the request asked for.
+    /// Returns whether the payload of a response to packet `ext` has the length that the request
+    /// asked for.
     pub(crate) fn has_length(&self, ext: u64, payload: &[u8]) -> bool {
         let asked = self.message_at(ext).map(|index| &self.messages[index]);
         asked.is_none_or(|message| {
@@ -253,7 +255,7 @@ impl Side {
         })
     }
 
-    /// The responder and the network have told all that a success needs.
+    /// Returns whether the oracle has seen all packets that a success requires.
     pub(crate) fn finished(&self, index: usize) -> bool {
         let message = &self.messages[index];
         if message.is_local() {
@@ -280,17 +282,17 @@ impl Side {
         )
     }
 
-    /// A completion that didn't fit has just broken the QP, which was in `state`.
+    /// Returns whether a completion that didn't fit has just broken the QP, which was in `state`.
     pub(crate) fn breaks_from(&self, state: QpState) -> bool {
         self.cq_full && self.state == QpState::Err && state != QpState::Err
     }
 
-    /// Everything posted has ended.
+    /// Returns whether all posted messages have ended.
     pub(crate) fn idle(&self) -> bool {
         self.retired == self.messages.len() && (!self.sends() || self.tx.una == self.tx.assigned)
     }
 
-    /// Forgets the connection.
+    /// Clears the state of the connection.
     pub(crate) fn clear(&mut self) {
         self.messages.clear();
         (self.taken, self.retired, self.completed) = (0, 0, 0);

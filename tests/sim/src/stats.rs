@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the seeds have exercised.
+//! Statistics of the cases that the seeds have exercised.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use roce::wc::WcStatus;
 
 use crate::swarm::Kind;
 
-/// Counts of one seed or many.
+/// Counters of one seed or of several.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Stats {
     pub(crate) packets: u64,
@@ -23,9 +23,9 @@ pub(crate) struct Stats {
     pub(crate) connections: u64,
     pub(crate) resets: u64,
     pub(crate) ops: [u64; Kind::ALL.len()],
-    /// Successes by kind.
+    /// Number of successes by kind.
     pub(crate) done: [u64; Kind::ALL.len()],
-    /// Completions by status.
+    /// Number of completions by status.
     pub(crate) statuses: [u64; 32],
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Packets that no honest peer sends, made from one that was just taken in: they move nothing and are
-//! not answered.
+//! Forged packets, made from a packet that was just processed. They must have no effect and get no
+//! answer.
 
 use roce::ids::{Pkey, Qkey, Qpn};
 use roce::qp::QpState;
@@ -11,18 +11,18 @@ use crate::rng::Rng;
 use crate::side::Side;
 use crate::world::{Check, End, World};
 
-/// A full member of another partition.
+/// The partition key of a full member of another partition.
 const OTHER_PARTITION: Pkey = Pkey(0x9234);
 
 impl World {
-    /// Hands a forged variant of `packet`, which `end` has just taken in, to the same end.
+    /// Passes a forged variant of `packet`, which `end` has just processed, to the same end.
     pub(crate) fn intrude(&mut self, end: usize, packet: &Packet, payload: &[u8]) -> Check {
         let side = &self.ends[end].side;
         let pair = [side.state, self.ends[end ^ 1].side.state];
         if side.unreliable || pair != [QpState::Rts; 2] {
             return Ok(());
         }
-        // Until it has nothing to do that could be taken for an answer.
+        // Sends all packets that are due, so that none of them looks like an answer.
         self.turn(end)?;
         let this = &self.ends[end];
         if this.poll_due || this.side.state != QpState::Rts || this.side.paused.0 > self.now {
@@ -49,7 +49,7 @@ impl World {
         }
     }
 
-    /// What a packet may move, as text.
+    /// Returns the state that a packet may change, as text.
     fn moves(&self, end: usize) -> String {
         let End { side, qp, .. } = &self.ends[end];
         let attrs = qp.as_ref().map(|qp| (qp.attrs(), qp.poll_timeout()));
@@ -60,7 +60,7 @@ impl World {
     }
 }
 
-/// A variant of `packet` that `side` must drop; `None` if there is none of the kind that was drawn.
+/// Returns a variant of `packet` that `side` must drop. Returns `None` if the drawn kind has none.
 fn forge(rng: &mut Rng, side: &Side, packet: &Packet) -> Option<Packet> {
     let mut forged = *packet;
     match (rng.below(5), &mut forged.body) {
@@ -86,7 +86,7 @@ fn forge(rng: &mut Rng, side: &Side, packet: &Packet) -> Option<Packet> {
     Some(forged)
 }
 
-/// It is a duplicate now.
+/// Returns whether the packet was carried out, so that it is a duplicate now.
 fn carried_out(side: &Side, packet: &Packet) -> bool {
     let ext = side.rx.numbering.ext(packet.bth.psn, side.rx.epsn);
     ext.is_some_and(|ext| ext < side.rx.epsn)

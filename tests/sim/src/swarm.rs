@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What one seed is made of: which faults, operations and sizes it mixes.
+//! The random parameters of a seed: the faults, operations and sizes that it mixes.
 //!
-//! Swarm testing: a seed that enables everything rarely goes deep anywhere, so each seed draws a
-//! random subset.
+//! This is swarm testing: a seed that enables all features rarely exercises one of them deeply, so
+//! each seed draws a random subset.
 
 use roce::mtu::Mtu;
 
 use crate::rng::Rng;
 
-/// The network's faults, in permille of the packets.
+/// The faults of the network, in permille of the packets.
 #[derive(Clone, Debug)]
 pub(crate) struct Weather {
     pub(crate) drop: u32,
@@ -18,14 +18,14 @@ pub(crate) struct Weather {
     pub(crate) corrupt: u32,
     /// The sender has no memory for the packet.
     pub(crate) no_memory: u32,
-    /// Nanoseconds that every packet takes.
+    /// Number of nanoseconds that every packet takes.
     pub(crate) latency: u64,
-    /// Most further nanoseconds for a reordered packet.
+    /// Maximum additional delay of a reordered packet in nanoseconds.
     pub(crate) jitter: u64,
 }
 
 impl Weather {
-    /// Nothing goes wrong.
+    /// Creates a network without faults.
     pub(crate) fn fair(latency: u64) -> Self {
         Self {
             drop: 0,
@@ -39,7 +39,7 @@ impl Weather {
     }
 }
 
-/// The kinds of work request.
+/// The kinds of work requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Send,
@@ -72,80 +72,80 @@ impl Kind {
         Self::Datagram,
     ];
 
-    /// It is posted to connected QPs.
+    /// Returns whether the kind is posted to connected QPs.
     pub(crate) fn is_connected(self) -> bool {
         self != Self::Datagram
     }
 }
 
-/// What goes wrong on purpose, in permille of the work requests or packets.
+/// The deliberate errors, in permille of the work requests or packets.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Mistakes {
-    /// Work requests naming memory that the peer doesn't grant.
+    /// Work requests that name memory to which the peer grants no access.
     pub(crate) bad_remote: u32,
     /// Misaligned atomics.
     pub(crate) misaligned: u32,
-    /// Send work requests that the host refuses, or whose local memory isn't there.
+    /// Send work requests that the host refuses, or whose local memory is missing.
     pub(crate) bad_local: u32,
-    /// Receives that the host refuses, or whose local memory isn't there.
+    /// Receives that the host refuses, or whose local memory is missing.
     pub(crate) bad_recv: u32,
     /// Receives that are too short.
     pub(crate) short_recv: u32,
-    /// READ responses that the peer cuts short.
+    /// READ responses that the peer makes too short.
     pub(crate) short_answer: u32,
     /// Packets during which the responder's memory fails or isn't resident.
     pub(crate) memory_fault: u32,
 }
 
-/// Something done to a QP in mid-traffic.
+/// A disturbance of QPs while traffic flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Chaos {
     /// `modify_qp` to ERR.
     Error,
     /// `modify_qp` to RESET.
     Reset,
-    /// Destroyed, with another QP of the same number later.
+    /// The QP is destroyed. Another QP gets its number later.
     Destroy,
     /// SQD, and later RTS again.
     Drain,
-    /// A region is deregistered while peers use it, and another comes in its place.
+    /// A region is deregistered while peers use it, and another replaces it.
     Revoke,
-    /// A region's translation and rights change under its key.
+    /// The translation and the rights of a region change, but not its key.
     Reregister,
     /// Attributes change in RTS.
     Modify,
     /// Calls that `modify_qp` must refuse.
     BadModify,
-    /// No packet arrives at one node any more.
+    /// All packets to one node are lost.
     Blackhole,
     /// The next completions of a node don't fit their queue.
     Overflow,
 }
 
-/// Everything that a seed decides beforehand.
+/// All parameters that a seed draws at its start.
 #[derive(Clone, Debug)]
 pub(crate) struct Swarm {
     pub(crate) mtu: Mtu,
     pub(crate) pairs: usize,
-    /// Work requests that each end posts.
+    /// Number of work requests that each end posts.
     pub(crate) ops: u32,
-    /// Longest message, in packets.
+    /// Length of the longest message in packets.
     pub(crate) longest: u32,
     pub(crate) kinds: Vec<Kind>,
     pub(crate) weather: Weather,
     pub(crate) mistakes: Mistakes,
     pub(crate) chaos: Vec<Chaos>,
     pub(crate) near_wrap: bool,
-    /// Unreliable connections instead of reliable ones.
+    /// The connections are unreliable instead of reliable.
     pub(crate) unreliable: bool,
-    /// Extended reliable connections: one end only sends, the other only receives, from the shared
-    /// queues that the requests name.
+    /// The connections are extended reliable ones: one end only sends, and the other only receives,
+    /// from the shared receive queues that the requests name.
     pub(crate) xrc: bool,
     pub(crate) timeout: u8,
     pub(crate) retry_cnt: u8,
     pub(crate) rnr_retry: u8,
     pub(crate) min_rnr_timer: u8,
-    /// READs and atomics at a time, on both sides.
+    /// Maximum of READs and atomics in flight, on both sides.
     pub(crate) rd_atomic: u8,
     pub(crate) sq: u32,
     pub(crate) rq: u32,
@@ -153,13 +153,13 @@ pub(crate) struct Swarm {
     pub(crate) srq: bool,
     pub(crate) unsignaled: u32,
     pub(crate) fence: u32,
-    /// Permille of the packets after which a forged one comes.
+    /// Permille of the packets after which a forged one arrives.
     pub(crate) strangers: u32,
     /// Permille of the occasions on which receives are replenished.
     pub(crate) recv_eagerness: u32,
-    /// Most nanoseconds between a stimulus and the turn that follows it.
+    /// Maximum number of nanoseconds between a stimulus and the following polls.
     pub(crate) laziness: u64,
-    /// Most nanoseconds between two postings.
+    /// Maximum number of nanoseconds between two posts.
     pub(crate) pace: u64,
 }
 
@@ -173,7 +173,7 @@ impl Swarm {
             _ => Mtu::Bytes4096,
         };
         let pairs = rng.pick(&[1, 1, 1, 2, 2, 3]);
-        // Long messages fill the window in flight; a few of them do.
+        // Long messages fill the window in flight. Some seeds have them.
         let long = rng.chance(20);
         let longest = if long {
             700
@@ -233,22 +233,24 @@ impl Swarm {
         }
     }
 
-    /// Longest message in bytes.
+    /// Returns the length of the longest message in bytes.
     pub(crate) fn max_message(&self) -> u32 {
         self.longest * self.mtu.bytes()
     }
 
-    /// Bytes at the start of a node's memory that are sent from and never change.
+    /// Returns the number of bytes at the start of a node's memory that are only sent from and
+    /// never change.
     pub(crate) fn source(&self) -> usize {
         (2 * self.max_message() as usize).max(1 << 16)
     }
 
-    /// Bytes of each region that peers may reach.
+    /// Returns the length in bytes of each region that peers may access.
     pub(crate) fn target(&self) -> usize {
         (self.max_message() as usize).max(1 << 14)
     }
 
-    /// The acknowledgement timeout in nanoseconds. Where there is none, things take this time too.
+    /// Returns the acknowledgement timeout in nanoseconds, or a substitute for it if the timer is
+    /// disabled.
     pub(crate) fn rto(&self) -> u64 {
         match self.timeout {
             0 => 4096 << 9,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What happened, as a hash that two runs of one seed must share, and as text on demand.
+//! The history of a run: a hash, which must be equal for two runs of one seed, and text on demand.
 
 /// The history of one run.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ impl Trace {
         }
     }
 
-    /// Prints a line in trace mode; the text is only made then.
+    /// Prints a line in trace mode. The text is created only then.
     pub(crate) fn line(&self, now: u64, text: impl FnOnce() -> String) {
         if self.print {
             println!("{:>8}.{:03} us  {}", now / 1000, now % 1000, text());

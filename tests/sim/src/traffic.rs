@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Packets between the ends, and what the applications post.
+//! Packets between the ends, and the messages that the applications post.
 
 use roce::host::AccessFault;
 use roce::qp::{QpKind, QpState, TransmitFault};
@@ -19,14 +19,14 @@ use crate::wire;
 use crate::workload::{self, Workload};
 use crate::world::{Check, World, LONGEST_PAUSE};
 
-/// Packets that one turn may send before others have theirs.
+/// Maximum number of packets that one end sends before other events are processed.
 const BURST: u32 = 48;
 
-/// Nanoseconds until a turn that stopped for its bounds goes on.
+/// Number of nanoseconds until an end continues that stopped at its limits.
 const BREATH: u64 = 2_000;
 
 impl World {
-    /// Lets the engine send what it has, and sets its timer.
+    /// Polls the engine for packets, and sets its timer.
     pub(crate) fn turn(&mut self, end: usize) -> Check {
         for _ in 0..BURST {
             let side = &self.ends[end].side;
@@ -46,7 +46,7 @@ impl World {
             match polled {
                 None => return Ok(()),
                 Some(None) => return self.rest(end),
-                // The same call overflowed the CQ and thereby ended the connection.
+                // This call overflowed the CQ and thereby ended the connection.
                 Some(Some(_)) if self.ends[end].side.breaks_from(state) => {}
                 Some(Some(transmit)) => self.transmit(end, transmit)?,
             }
@@ -56,7 +56,7 @@ impl World {
         Ok(())
     }
 
-    /// The engine has nothing more to send now.
+    /// Checks the state when the engine has nothing more to send now.
     fn rest(&mut self, end: usize) -> Check {
         let now = self.now;
         let due = self.ends[end].qp.as_ref().and_then(|qp| qp.poll_timeout());
@@ -78,11 +78,12 @@ impl World {
             }
             let tx = &side.tx;
             let waits = tx.rnr_until.is_some();
-            // Answers to READs and atomics in flight carry on what they hold up.
+            // The responses to READs and atomics in flight let the waiting messages continue.
             let carried = side.messages[side.retired..]
                 .iter()
                 .any(|message| message.wants_response() && message.first < tx.cursor);
-            // At the end of all that is posted nobody waits for an answer to what isn't signaled.
+            // After the last of all posted messages nothing waits for an acknowledgement of
+            // unsignaled ones.
             let lingers = rto != 0
                 && tx.drain_at.is_none()
                 && side.taken == side.messages.len()
@@ -90,7 +91,7 @@ impl World {
                     .messages
                     .last()
                     .is_some_and(|last| !last.wr.signaled && !last.is_local());
-            // Or the answer to an earlier packet lets the engine go on.
+            // The acknowledgement of an earlier packet also lets the engine continue.
             let asked = tx.una + u64::from(tx.unasked) < tx.cursor;
             let quiet = waits || carried || lingers || asked;
             if side.sends() && tx.una < tx.cursor && tx.unasked > 0 && !quiet {
@@ -129,7 +130,7 @@ impl World {
         self.turn(end)
     }
 
-    /// Turns now, or a little later.
+    /// Polls the engine now, or a little later.
     pub(crate) fn soon(&mut self, end: usize) -> Check {
         match self.swarm.laziness {
             0 => self.turn(end),
@@ -168,7 +169,7 @@ impl World {
         } else {
             (right, left)
         };
-        // A pause delays what a timer decided.
+        // A pause delays a packet that the timer decided to send.
         let slack = self.swarm.laziness + 2 * BREATH + this.side.pause;
         let dropped = !this.side.unreliable && self.rng.chance(self.weather.no_memory);
         let undo = dropped.then(|| this.side.rx.clone());
@@ -181,7 +182,7 @@ impl World {
         } else if connected {
             answers::response(&mut this.side, &peer.side, &transmit)
         } else {
-            // The peer has left: whatever is said to it is as good as any other.
+            // The peer is gone, so the content of the response doesn't matter.
             this.side.rx.owes = None;
             if matches!(packet.body, Body::Ack(aeth) if !matches!(aeth.syndrome, Syndrome::Ack { .. }))
             {
@@ -213,7 +214,8 @@ impl World {
         Ok(())
     }
 
-    /// The host drops a packet, and tells. `undo` is what the oracle knew before it saw the packet.
+    /// Drops a packet in the sender's host, and tells the engine. `undo` is the oracle's state
+    /// before it saw the packet.
     fn drop_at_home(&mut self, end: usize, transmit: &Transmit, undo: Rx) {
         self.stats.no_memory += 1;
         self.lost(end, "no memory");
@@ -230,7 +232,7 @@ impl World {
         side.pause = side.pause.max(2 * pause);
     }
 
-    /// The payload of a packet, as the host finds it.
+    /// Returns the payload of a packet, as the host reads it.
     fn gather(&self, end: usize, transmit: &Transmit) -> Result<Vec<u8>, TransmitFault> {
         let side = &self.ends[end].side;
         let len = transmit.packet.payload_len;
@@ -269,7 +271,7 @@ impl World {
             let ext = rx.numbering.ext(transmit.packet.bth.psn, rx.epsn);
             let broken = this.qp.as_ref().map(|qp| qp.state()) == Some(QpState::Err);
             match ext {
-                // An answer given before may be refused without harm.
+                // An answer that was sent before may be refused without breaking the QP.
                 Some(ext) if !broken => rx.unreadable.push(ext),
                 Some(ext) if fault != AccessFault::Retry => {
                     this.side.state = QpState::Err;
@@ -285,7 +287,7 @@ impl World {
         self.settle_quietly(end, before)
     }
 
-    /// Puts a packet on the network, which does with it what the weather says.
+    /// Sends a packet over the network, which applies its faults.
     fn send(&mut self, end: usize, packet: Packet, payload: &[u8]) {
         self.stats.packets += 1;
         if let Body::Ack(aeth) = packet.body {
@@ -338,7 +340,7 @@ impl World {
         self.trace.line(self.now, || format!("end {end}   {why}"));
     }
 
-    /// A datagram reaches its end, or what is there instead.
+    /// Delivers a datagram to its end, or to the QP that has its number now.
     pub(crate) fn arrive(&mut self, flight: Flight) -> Check {
         self.flights -= 1;
         let end = flight.to;
@@ -438,9 +440,9 @@ impl World {
         .request(packet)
     }
 
-    /// The application posts receives and work requests.
+    /// Lets the application post receives and work requests.
     pub(crate) fn app(&mut self, end: usize) -> Check {
-        // In ERR all is flushed at once, which is soon seen often enough.
+        // In ERR all posts are flushed at once; a few of them suffice.
         let broken = self.ends[end].side.state == QpState::Err;
         let open = !broken || (self.deadline.is_none() && self.rng.chance(50));
         let eager = open && self.rng.chance(self.swarm.recv_eagerness);
@@ -458,7 +460,7 @@ impl World {
         self.turn(end)
     }
 
-    /// Posts receives, all that there is room for when the faults have stopped.
+    /// Posts receives. After the faults have stopped, it fills the ring.
     fn replenish(&mut self, end: usize) {
         let side = &self.ends[end].side;
         if !side.shared && (side.state == QpState::Reset || self.ends[end].qp.is_none()) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The oracle of an unreliable connection's responder: what can't be carried out is dropped with
-//! the rest of its message, and nobody is told (IBTA 1.x §9.8.2).
+//! The oracle of an unreliable connection's responder. A packet that can't be carried out is
+//! dropped with the rest of its message, and the sender gets no NAK (IBTA 1.x §9.8.2).
 
 use roce::qp::QpState;
 use roce::wc::WcStatus;
@@ -39,13 +39,13 @@ impl Reference<'_> {
             _ => self.write(&message, segment, bytes, effects),
         };
         let rx = &mut self.side.rx;
-        // A bad receive is the receiver's own fault, and breaks its QP.
+        // An invalid receive is the receiver's own fault, and breaks its QP.
         let broken =
             matches!(effects.last(), Some(Effect::RecvDone(wc)) if wc.status != WcStatus::Success);
         if broken {
             self.side.state = QpState::Err;
         } else if matches!(&done, Err(codes) if codes.is_empty()) {
-            // Its memory isn't resident: it is as if it had not come yet.
+            // The memory isn't resident, so the packet counts as not received.
             (rx.epsn, rx.open, rx.offset) = before;
         } else if done.is_ok() && core::mem::take(&mut rx.gap) != Gap::NotReady {
             rx.offset += bytes.len() as u32;

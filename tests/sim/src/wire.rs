@@ -6,13 +6,13 @@ use roce::wire::icrc::Icrc;
 use roce::wire::packet::Packet;
 use roce::wire::{decode, BTH_LEN, ICRC_LEN};
 
-/// The headers below the BTH; every packet of the simulation has the same.
+/// The headers before the BTH. All packets of the simulation have the same.
 const IP: [u8; 20] = [
     0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2,
 ];
 const UDP: [u8; 8] = [0xc0, 0, 0x12, 0xb7, 0, 0, 0, 0];
 
-/// Tables for eight bytes of the CRC at a time.
+/// Tables with which the CRC of eight bytes is computed at once.
 static TABLES: [[u32; 256]; 8] = tables();
 
 const fn tables() -> [[u32; 256]; 8] {
@@ -65,7 +65,7 @@ fn icrc(datagram: &[u8]) -> Option<[u8; ICRC_LEN]> {
     Some(Icrc::start_v4(crc32, &IP, &UDP, bth, rest).finish())
 }
 
-/// The datagram of a packet, from the BTH to the ICRC.
+/// Builds the datagram of a packet, from the BTH to the ICRC.
 pub(crate) fn seal(packet: &Packet, payload: &[u8]) -> Vec<u8> {
     let header = packet.encode();
     let mut datagram = Vec::with_capacity(header.len() + payload.len() + 8);
@@ -78,7 +78,7 @@ pub(crate) fn seal(packet: &Packet, payload: &[u8]) -> Vec<u8> {
     datagram
 }
 
-/// Takes a datagram apart; `None` if its ICRC or headers are wrong.
+/// Decodes a datagram. Returns `None` if its ICRC or headers are wrong.
 pub(crate) fn open(datagram: &[u8]) -> Option<(Packet, &[u8])> {
     let (body, sealed) = datagram.split_last_chunk::<ICRC_LEN>()?;
     if icrc(body)? != *sealed {

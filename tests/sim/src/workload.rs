@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the applications post.
+//! The work requests and receives that the applications post.
 
 use roce::ids::{Imm, Lkey, Rkey, Srqn};
 use roce::wc::WcStatus;
@@ -12,8 +12,8 @@ use crate::recv::{self, RecvFault, FOREIGN_RING, XRC_RINGS};
 use crate::rng::Rng;
 use crate::swarm::{Kind, Swarm};
 
-/// How many regions there are from the start: all rights, read only, write only, all rights but
-/// soon revoked.
+/// Number of regions at the start: one with all rights, one read-only, one write-only, and one with
+/// all rights that is soon revoked.
 pub(crate) const TARGETS: usize = 4;
 
 pub(crate) const NOTHING: Grant = Grant {
@@ -30,7 +30,7 @@ pub(crate) const EVERYTHING: Grant = Grant {
     flush: true,
 };
 
-/// What target regions grant.
+/// The rights of the target regions.
 pub(crate) const GRANTS: [Grant; TARGETS] = [
     EVERYTHING,
     Grant {
@@ -44,17 +44,17 @@ pub(crate) const GRANTS: [Grant; TARGETS] = [
     EVERYTHING,
 ];
 
-/// Makes work requests.
+/// A generator of work requests.
 pub(crate) struct Workload<'a> {
     pub(crate) rng: &'a mut Rng,
     pub(crate) swarm: &'a Swarm,
-    /// The poster's memory, and the peer's.
+    /// The memory of this end, and the peer's.
     pub(crate) local: &'a mut Memory,
     pub(crate) remote: &'a mut Memory,
 }
 
 impl Workload<'_> {
-    /// A work request of kind `kind`. `results` is where its READ data would go.
+    /// Draws a work request of kind `kind`. `results` is the offset of its READ data.
     pub(crate) fn message(&mut self, kind: Kind, wr_id: u64, slot: u32, results: usize) -> Message {
         let length = self.length(kind);
         let op = self.operation(kind, length);
@@ -105,7 +105,7 @@ impl Workload<'_> {
         }
     }
 
-    /// The shared queue that an XRC request names: nearly always one of its domain.
+    /// Draws the shared receive queue that an XRC request names, nearly always one of its domain.
     fn queue(&mut self) -> Srqn {
         if !self.swarm.xrc {
             return Srqn::default();
@@ -116,7 +116,7 @@ impl Workload<'_> {
         recv::srqn(self.rng.pick(&XRC_RINGS))
     }
 
-    /// Mostly around multiples of the MTU, where off-by-one errors live.
+    /// Draws a length, mostly close to a multiple of the MTU, where off-by-one errors are likely.
     fn length(&mut self, kind: Kind) -> u32 {
         match kind {
             Kind::CompareSwap | Kind::FetchAdd | Kind::AtomicWrite => return 8,
@@ -148,7 +148,7 @@ impl Workload<'_> {
             Kind::Read => SendOp::Read(self.address(kind, length)),
             Kind::AtomicWrite => SendOp::AtomicWrite(self.address(kind, length)),
             Kind::CompareSwap => {
-                // Small values, so that many comparisons hold.
+                // Small values make many comparisons succeed.
                 let op = AtomicOp::CompareSwap {
                     compare: self.rng.below(3),
                     swap: self.rng.below(3),
@@ -174,7 +174,7 @@ impl Workload<'_> {
         }
     }
 
-    /// A key at the peer that a SEND shall invalidate: nearly always a good one.
+    /// Draws a key at the peer for a SEND to invalidate, nearly always a valid one.
     fn remote_key(&mut self) -> Rkey {
         let bad = self.rng.chance(self.swarm.mistakes.bad_remote);
         if bad {
@@ -183,8 +183,8 @@ impl Workload<'_> {
         Rkey(self.key_to_close(true))
     }
 
-    /// A part of memory that peers may use once a work request has made its key valid, as a window or a
-    /// registration; returns the key.
+    /// Adds a region that peers may access once a work request has made its key valid, as a window
+    /// or a registration. Returns the key.
     fn window(&mut self) -> u32 {
         let key = self.rng.next() as u32 & !(1 << 31);
         let skipped = 8 * self.rng.below(self.swarm.target() as u64 / 16) as usize;
@@ -202,7 +202,7 @@ impl Workload<'_> {
         key
     }
 
-    /// A window of the peer's that serves such an operation; only now and then.
+    /// Draws a window of the peer that allows such an operation, but rarely.
     fn open_window(&mut self, kind: Kind, length: u32) -> Option<usize> {
         if !self.rng.chance(300) {
             return None;
@@ -220,7 +220,8 @@ impl Workload<'_> {
         Some(TARGETS + newest)
     }
 
-    /// The key that is to be invalidated, here or at the peer: seldom one in use, which breaks QPs.
+    /// Draws the key to invalidate, here or at the peer. It is seldom one in use, since that breaks
+    /// QPs.
     fn key_to_close(&mut self, remote: bool) -> u32 {
         let spoils = self.rng.chance(2 * self.swarm.mistakes.bad_remote);
         let memory = if remote {
@@ -235,7 +236,7 @@ impl Workload<'_> {
         }
     }
 
-    /// A range at the peer, with the rights that the operation needs, unless a mistake is due.
+    /// Draws a range at the peer with the rights that the operation needs, unless an error is due.
     fn address(&mut self, kind: Kind, length: u32) -> RemoteAddr {
         let wrong = self.rng.chance(self.swarm.mistakes.bad_remote);
         let misaligned = self.rng.chance(self.swarm.mistakes.misaligned);
@@ -252,7 +253,7 @@ impl Workload<'_> {
         let region = &self.remote.regions[region];
         let mut rkey = Rkey(region.key);
         let room = region.len as u64 - u64::from(length);
-        // A few addresses shared by all make the operations meet.
+        // A few addresses that all QPs share make operations collide.
         let mut offset = match self.rng.below(3) {
             0 => 0,
             1 => room.min(64),
@@ -292,10 +293,10 @@ impl Workload<'_> {
     }
 }
 
-/// Bytes of a region that nobody uses.
+/// Length in bytes of a region that no operation accesses.
 const SPARE: usize = 7;
 
-/// Makes a region whose only use is that its key can be invalidated.
+/// Creates a region whose only use is that its key can be invalidated.
 fn spare(rng: &mut Rng, memory: &mut Memory) -> u32 {
     let key = rng.next() as u32 & !(1 << 31);
     memory.regions.push(Region {
@@ -309,7 +310,7 @@ fn spare(rng: &mut Rng, memory: &mut Memory) -> u32 {
     key
 }
 
-/// Length and fault of a receive.
+/// Draws the length and the fault of a receive.
 pub(crate) fn receive(rng: &mut Rng, swarm: &Swarm, perfect: bool) -> (u32, RecvFault) {
     let mut length = swarm.max_message();
     if perfect {

@@ -24,50 +24,50 @@ use crate::workload::{GRANTS, TARGETS};
 
 pub(crate) type Check = Result<(), String>;
 
-/// Events after which a seed counts as a livelock.
+/// Number of events after which a seed counts as a livelock.
 const MOST_EVENTS: u32 = 1_000_000;
 
-/// Nanoseconds that a QP sends nothing at most after its host dropped a packet.
+/// Maximum number of nanoseconds of a pause after a QP's host dropped a packet.
 pub(crate) const LONGEST_PAUSE: u64 = 100_000 << 10;
 
-/// Most READs and atomics that a QP remembers.
+/// Maximum number of READs and atomics that a QP remembers.
 pub(crate) const REPLAYS: u64 = 16;
 
 pub(crate) type SimQp = Qp<Vec<SendWqe>, Vec<Replay>>;
 
-/// One QP with its surroundings.
+/// One QP with its host.
 pub(crate) struct End {
-    /// `None` after it was destroyed.
+    /// `None` after the QP was destroyed.
     pub(crate) qp: Option<SimQp>,
     pub(crate) side: Side,
-    /// Work requests still to be posted.
+    /// Number of work requests that are still to be posted.
     pub(crate) to_post: u32,
     pub(crate) next_id: u64,
-    /// The kinds of the posted messages, in step with `side.messages`.
+    /// The kinds of the posted messages, with the same indices as `side.messages`.
     pub(crate) kinds: Vec<Kind>,
     pub(crate) timer_at: Option<u64>,
     pub(crate) poll_due: bool,
 }
 
-/// Everything that one seed consists of.
+/// The state of one seed's simulation.
 pub(crate) struct World {
     pub(crate) swarm: Swarm,
     pub(crate) rng: Rng,
     pub(crate) now: u64,
     pub(crate) agenda: Agenda<Event>,
-    /// How many datagrams are on their way.
+    /// Number of datagrams on the network.
     pub(crate) flights: usize,
     pub(crate) nodes: Vec<Memory>,
     pub(crate) rings: Vec<RecvRing>,
     pub(crate) ends: Vec<End>,
     pub(crate) weather: Weather,
-    /// The node that no packet reaches.
+    /// The node to which all packets are lost.
     pub(crate) blackhole: Option<usize>,
-    /// Faults have stopped; by when all must have drained.
+    /// Set when the faults have stopped: the time at which all must have drained.
     pub(crate) deadline: Option<u64>,
     /// Something was lost, on the network or with a QP.
     pub(crate) lossy: bool,
-    /// Faults go on until then at least.
+    /// Earliest time at which the faults stop.
     pub(crate) stormy_until: u64,
     pub(crate) recovering: Vec<bool>,
     pub(crate) trace: Trace,
@@ -120,7 +120,7 @@ impl World {
         }
     }
 
-    /// Runs the seed to its end.
+    /// Simulates the seed to its end.
     pub(crate) fn run(&mut self) -> Check {
         self.trace.line(0, || format!("{:?}", self.swarm));
         for pair in 0..self.swarm.pairs {
@@ -168,7 +168,7 @@ impl World {
         }
     }
 
-    /// Ends the storm when all was posted, and says when all has drained after it.
+    /// Stops the faults when all messages were posted. Returns whether all has drained after that.
     fn weathered(&mut self) -> Result<bool, String> {
         match self.deadline {
             None => {
@@ -180,7 +180,7 @@ impl World {
                 Ok(false)
             }
             Some(deadline) => {
-                // What is lost where no timer runs stays lost.
+                // A packet that was lost where no timer runs stays lost.
                 let excused = self.swarm.timeout == 0 && self.lossy;
                 let drained = self.flights == 0
                     && self
@@ -190,7 +190,8 @@ impl World {
                 if drained || self.now <= deadline {
                     return Ok(drained);
                 }
-                // One that waits for ever may hold the receive that others ask for again and again.
+                // A QP that waits for ever may hold the receive for which the messages of others
+                // are retried.
                 let stuck = |end: &End| end.waits() && !end.drained();
                 if excused && self.swarm.srq && self.ends.iter().any(stuck) {
                     return Ok(true);
@@ -200,7 +201,8 @@ impl World {
         }
     }
 
-    /// The faults stop; all must drain within 20 timeouts and the time that a fair network needs.
+    /// Stops the faults. All must drain within 20 timeouts and the time that a network without
+    /// faults needs.
     fn calm(&mut self) {
         self.weather = Weather::fair(self.swarm.weather.latency);
         self.blackhole = None;
@@ -245,7 +247,7 @@ impl World {
         text
     }
 
-    /// Calls the engine. `None` if the QP is gone.
+    /// Calls the engine. Returns `None` if the QP is gone.
     pub(crate) fn call<T>(
         &mut self,
         end: usize,
@@ -266,8 +268,8 @@ impl World {
         Some(call(qp, Instant(self.now), &mut host))
     }
 
-    /// Checks everything that must hold after a call. `before` is how many of its messages had
-    /// completed.
+    /// Checks all conditions that must hold after a call. `before` is the number of messages that
+    /// had completed before it.
     pub(crate) fn settle(&mut self, end: usize, before: usize, forecast: &Forecast) -> Check {
         self.show(end, before);
         let End {
@@ -289,7 +291,7 @@ impl World {
             )));
         }
         requester::settled(side).map_err(name)?;
-        // Once the QP of a shared receive queue takes no more from it, its owner is told, once.
+        // The owner gets one event once the QP takes no more from its shared receive queue.
         let last_wqe = usize::from(side.shared && !side.is_xrc() && state == QpState::Err);
         if side.last_wqe != last_wqe && !side.resetting {
             let got = side.last_wqe;
@@ -344,7 +346,7 @@ impl World {
         Ok(())
     }
 
-    /// Traces what the last call completed.
+    /// Traces the completions and events of the last call.
     fn show(&mut self, end: usize, before: usize) {
         let events = std::mem::take(&mut self.ends[end].side.events);
         let drained = events
@@ -377,12 +379,12 @@ impl World {
         }
     }
 
-    /// A change of state has no effects but flushes.
+    /// Settles a change of state, which may have no effects but flushes.
     pub(crate) fn settle_quietly(&mut self, end: usize, before: usize) -> Check {
         self.settle(end, before, &Forecast::default())
     }
 
-    /// Whether a READ response's source may still be read.
+    /// Returns whether the memory of a READ response may still be read.
     pub(crate) fn readable(
         &self,
         node: usize,
@@ -451,7 +453,7 @@ impl End {
         }
     }
 
-    /// A fresh QP.
+    /// Creates a QP.
     pub(crate) fn create(&mut self, window: usize) {
         let config = Config {
             kind: self.side.kind,
@@ -463,7 +465,7 @@ impl End {
         self.qp = Some(Qp::new(config, window, Vec::new()));
     }
 
-    /// Nothing will happen here unless something comes.
+    /// Returns whether the end has nothing to do until a packet arrives.
     fn waits(&self) -> bool {
         let idle = |qp: &SimQp| qp.poll_timeout().is_none();
         !self.poll_due && self.qp.as_ref().is_none_or(idle)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The lives of datagram QPs, and what is done to them in mid-traffic.
+//! Setup and teardown of datagram QPs, and disturbances while traffic flows.
 
 use roce::host::Event as AsyncEvent;
 use roce::ids::Qkey;
@@ -18,7 +18,7 @@ fn to(state: QpState) -> Attrs {
 }
 
 impl World {
-    /// From RESET to RTS.
+    /// Brings a QP from RESET to RTS.
     pub(super) fn connect(&mut self, end: usize) -> Check {
         self.stats.connections += 1;
         let side = &mut self.ends[end].side;
@@ -44,7 +44,7 @@ impl World {
         self.modify(end, &rts)
     }
 
-    /// A call of `modify_qp` that must succeed.
+    /// Calls `modify_qp`, which must succeed.
     fn modify(&mut self, end: usize, attrs: &Attrs) -> Check {
         self.trace.line(self.now, || {
             format!("end {end}   modify to {:?}", attrs.state)
@@ -82,7 +82,7 @@ impl World {
         }
     }
 
-    /// SQD for a while: what is posted meanwhile waits.
+    /// Enters SQD for a while. Messages that are posted meanwhile must wait.
     fn rest(&mut self, end: usize) -> Check {
         let notify = self.rng.chance(500);
         let attrs = Attrs {
@@ -112,7 +112,7 @@ impl World {
         self.agenda.at(self.now + wait, Event::Restore(end, epoch));
     }
 
-    /// Back to RTS: from SQD and SQE at once, from ERR through RESET.
+    /// Returns to RTS: from SQD and SQE at once, from ERR through RESET.
     pub(super) fn restore(&mut self, end: usize, epoch: u32) -> Check {
         let side = &mut self.ends[end].side;
         if side.epoch != epoch {
@@ -141,7 +141,7 @@ impl World {
         }
     }
 
-    /// To ERR: everything posted is flushed, the receives of its own too.
+    /// Enters ERR: all posted messages are flushed, and so are the receives of the QP's own queue.
     pub(super) fn break_down(&mut self, end: usize) -> Check {
         self.modify(end, &to(QpState::Err))?;
         self.turn(end)?;
@@ -153,11 +153,11 @@ impl World {
         Ok(())
     }
 
-    /// To RESET: nothing completes and nothing stays.
+    /// Enters RESET: nothing completes, and no state remains.
     pub(super) fn reset(&mut self, end: usize) -> Check {
         self.stats.resets += 1;
         self.ends[end].side.resetting = true;
-        // A receive that the QP held comes back without a completion.
+        // A receive that the QP held is given back without a completion.
         self.ends[end].side.holds = None;
         self.modify(end, &to(QpState::Reset))?;
         let side = &mut self.ends[end].side;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The surroundings of a datagram QP. Whatever datagrams have no business with is a failure.
+//! The host of a datagram QP. Calls that datagrams never need count as failures.
 
 use roce::host::{
     AccessFault, Completions, Count, Event, Fetch, LocalAccess, Memory as RemoteMemory, QueueFault,
@@ -17,10 +17,10 @@ use crate::message;
 use crate::recv::{RecvFault, RecvRing};
 use crate::side::Effect;
 
-/// What stands for the global route header.
+/// The content of the global route header in all receive buffers.
 pub(super) const GRH: [u8; GRH_LEN as usize] = [0x60; GRH_LEN as usize];
 
-/// The surroundings of one QP for the length of one call.
+/// The host of one QP for the duration of one call.
 pub(super) struct DatagramHost<'a> {
     pub(super) side: &'a mut Side,
     pub(super) ring: &'a mut RecvRing,

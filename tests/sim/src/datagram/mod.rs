@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A world of datagrams: QPs that all may send to one another and to a multicast group, over the
-//! same network that misbehaves.
+//! A world of datagram QPs, which send to one another and to a multicast group over the faulty
+//! network.
 //!
-//! Datagrams may be lost, doubled and overtake one another. What must hold: a work request sends
-//! its datagram at most once and in its turn, whatever arrives is received whole or not at all,
-//! and each receive ends once. An error stops the send queue only (SQE), until RTS again.
+//! Datagrams may be lost, duplicated and reordered. The oracle checks that a work request sends its
+//! datagram at most once and in order, that a datagram is received whole or not at all, and that
+//! each receive ends once. An error stops the send queue only (SQE), until the QP enters RTS again.
 
 mod chaos;
 mod host;
@@ -41,47 +41,48 @@ use crate::world::{Check, SimQp};
 use host::DatagramHost;
 use swarm::Swarm;
 
-/// Calls after which a turn counts as one that never ends.
+/// Number of polls after which a run counts as endless.
 const BURST: u32 = 512;
 
-/// Events after which a seed counts as a livelock.
+/// Number of events after which a seed counts as a livelock.
 const MOST_EVENTS: u32 = 200_000;
 
-/// The number of the first QP.
+/// Number of the first QP.
 const FIRST_QPN: u32 = 0x40;
 
-/// A datagram on its way, or another thing that happens to a QP.
+/// A datagram on the network, or another event of a QP.
 #[derive(Debug)]
 enum Event {
     Arrive {
         to: usize,
         datagram: Rc<[u8]>,
-        /// Which message it is, and its packet.
+        /// The message, and its packet.
         origin: Origin,
         sent: Packet,
-        /// The network flipped one of its bits.
+        /// The network flipped one of the datagram's bits.
         corrupt: bool,
     },
     App(usize),
     Chaos(usize),
-    /// SQD or SQE → RTS, or a new life after ERR; unless that QP is gone.
+    /// The transition from SQD or SQE to RTS, or a new connection after ERR, unless that QP is
+    /// gone.
     Restore(usize, u32),
 }
 
-/// Names a posted message for ever.
+/// Identifies a posted message for the whole run of the seed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Origin {
     sender: usize,
-    /// In [`World::letters`].
+    /// Index in [`World::letters`].
     letter: usize,
 }
 
-/// What a posted datagram carries: kept beyond the life of its QP.
+/// The content of a posted datagram, which is kept after its QP is gone.
 #[derive(Clone, Debug)]
 struct Letter {
     wr: SendWr,
     payload: Rc<[u8]>,
-    /// The queue key that was in the packet.
+    /// The queue key in the packet.
     qkey: u32,
 }
 
@@ -91,9 +92,9 @@ struct Message {
     wr: SendWr,
     fault: LocalFault,
     letter: usize,
-    /// Its datagram was handed to the network.
+    /// Its datagram was passed to the network.
     sent: bool,
-    /// The payload was asked for and wasn't there.
+    /// Its payload was requested, and its memory was missing.
     failed: bool,
 }
 
@@ -107,14 +108,14 @@ impl Posted for Message {
     }
 }
 
-/// One QP's surroundings and what the oracle knows of it.
+/// The host of one QP, and the oracle's state of it.
 #[derive(Debug)]
 struct Side {
     qpn: u32,
     kind: QpKind,
     qkey: u32,
     state: QpState,
-    /// Counts its lives.
+    /// Number of times that the QP was reset.
     epoch: u32,
     ring: usize,
     shared: bool,
@@ -123,20 +124,20 @@ struct Side {
     retired: usize,
     completed: usize,
     sq: u32,
-    /// Bytes of the longest datagram.
+    /// Length of the longest datagram in bytes.
     mtu: u32,
-    /// The PSN of the next datagram.
+    /// PSN of the next datagram.
     psn: Psn,
-    /// Receives taken and not released, and the one that the oracle says is held.
+    /// Receives that were taken and not released, and the one that the oracle expects to be held.
     held: Vec<Receive>,
     holds: Option<Receive>,
     effects: Vec<Effect>,
     events: Vec<AsyncEvent>,
     failure: Option<String>,
     resetting: bool,
-    /// It will be brought back to RTS.
+    /// An event will bring the QP back to RTS.
     restored: bool,
-    /// How work requests ended in the current call.
+    /// The status of each work request that ended in the current call.
     ended: Vec<WcStatus>,
 }
 
@@ -171,17 +172,17 @@ impl Side {
     }
 }
 
-/// One QP with its surroundings.
+/// One QP with its host.
 struct End {
     qp: SimQp,
     side: Side,
     to_post: u32,
     next_id: u64,
-    /// In the multicast group.
+    /// The QP is in the multicast group.
     member: bool,
 }
 
-/// Everything that one seed consists of.
+/// The state of one seed's simulation.
 pub(crate) struct World {
     swarm: Swarm,
     rng: Rng,
@@ -240,7 +241,7 @@ impl World {
         }
     }
 
-    /// Runs the seed to its end.
+    /// Simulates the seed to its end.
     pub(crate) fn run(&mut self) -> Check {
         self.trace.line(0, || format!("{:?}", self.swarm));
         for end in 0..self.ends.len() {
@@ -309,7 +310,7 @@ impl World {
         call(qp, Instant(self.now), &mut host)
     }
 
-    /// Checks everything that must hold after a call.
+    /// Checks all conditions that must hold after a call.
     fn settle(&mut self, end: usize, effects: &[Effect]) -> Check {
         let End { qp, side, .. } = &mut self.ends[end];
         let name = |why: String| format!("end {end}: {why}");
@@ -347,7 +348,7 @@ impl World {
         Ok(())
     }
 
-    /// Lets the engine send what it has.
+    /// Polls the engine for packets until it has none.
     fn turn(&mut self, end: usize) -> Check {
         for _ in 0..BURST {
             let polled = self.call(end, &[], |qp, now, host| qp.poll_transmit(now, host));
@@ -398,7 +399,7 @@ impl World {
         Ok(())
     }
 
-    /// Puts a datagram on the network: to the QP that it names, or to each member of the group.
+    /// Sends a datagram over the network: to the QP that it names, or to each member of the group.
     fn route(&mut self, origin: Origin, packet: Packet, payload: &[u8]) {
         let to: Vec<usize> = (0..self.ends.len())
             .filter(|&to| match packet.bth.dest {
@@ -448,7 +449,7 @@ impl World {
         }
     }
 
-    /// A datagram reaches its QP, or what is there instead.
+    /// Delivers a datagram to its QP, or to the QP that has its number now.
     fn arrive(&mut self, to: usize, origin: Origin, packet: &Packet, payload: &[u8]) -> Check {
         self.trace.line(self.now, || {
             format!("end {to} <- {:?} {} bytes", packet.service, payload.len())
@@ -465,7 +466,7 @@ impl World {
         self.turn(to)
     }
 
-    /// The application posts receives and work requests.
+    /// Lets the application post receives and work requests.
     fn app(&mut self, end: usize) -> Check {
         if self.rng.chance(self.swarm.recv_eagerness) || self.calm {
             self.replenish(end);
@@ -525,7 +526,8 @@ impl World {
         });
     }
 
-    /// Nothing is under way any more: all memory is as it should be, and ERR flushes what is left.
+    /// Checks the end of a seed: all memory has the expected content, and ERR flushes all messages
+    /// that are left.
     fn finale(&mut self) -> Check {
         self.memory.verify_all()?;
         for end in 0..self.ends.len() {
@@ -538,8 +540,8 @@ impl World {
     }
 }
 
-/// Takes a datagram apart. Congestion bits alone may differ from what was sent: the ICRC leaves them
-/// out.
+/// Decodes a datagram. Only congestion bits may differ from the packet that was sent, since the
+/// ICRC excludes them.
 fn opened<'a>(
     datagram: &'a [u8],
     sent: &Packet,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a datagram QP may send, must receive, and how its work requests may end.
+//! The oracle of a datagram QP: the packets that it may send, the datagrams that it must receive,
+//! and the status of its work requests.
 
 use roce::ids::Qpn;
 use roce::qp::{QpKind, QpState};
@@ -19,7 +20,7 @@ use crate::recv::{Receive, RecvFault};
 use crate::side::Effect;
 use crate::world::Check;
 
-/// Checks a packet that the engine wants to send; the index of its message.
+/// Checks a packet that the engine wants to send. Returns the index of its message.
 pub(super) fn request(side: &mut Side, transmit: &Transmit) -> Result<usize, String> {
     if !side.sends() {
         return Err(format!("sent in {:?}", side.state));
@@ -61,12 +62,12 @@ pub(super) fn request(side: &mut Side, transmit: &Transmit) -> Result<usize, Str
     Ok(index)
 }
 
-/// A datagram must go out for it before it may succeed.
+/// Returns whether a datagram must be sent for the message before it may succeed.
 fn sends(message: &Message, mtu: u32) -> bool {
     message.wr.length <= mtu
 }
 
-/// Works out what an intact datagram must lead to, on the shadow.
+/// Applies an intact datagram to the shadow. Returns the expected effects.
 pub(super) fn receive(
     side: &mut Side,
     memory: &mut Memory,
@@ -96,7 +97,7 @@ pub(super) fn receive(
     let len = letter.payload.len() + GRH.len();
     let status = match held.fault {
         RecvFault::Malformed(status) => status,
-        // A datagram can't break a QP by being too long.
+        // A datagram must not break a QP by its length.
         _ if len > held.length as usize => return effects,
         RecvFault::Unreachable => WcStatus::LocProtErr,
         RecvFault::None => WcStatus::Success,
@@ -134,7 +135,8 @@ fn wc(receive: &Receive, status: WcStatus) -> RecvWc {
     }
 }
 
-/// Checks what the engine did to the receive queue; in ERR, flushes may follow.
+/// Compares the engine's effects on the receive queue with the forecast. In ERR, flushes may
+/// follow.
 pub(super) fn compare(side: &mut Side, forecast: &[Effect]) -> Check {
     let effects = core::mem::take(&mut side.effects);
     let mut got = effects.iter();
@@ -173,7 +175,7 @@ fn same(want: &Effect, got: &Effect) -> bool {
     }
 }
 
-/// Checks a completion, and what it says the QP's state must be.
+/// Checks a completion, and updates the expected state of the QP.
 pub(super) fn completion(side: &mut Side, wc: &SendWc) -> Check {
     if side.resetting {
         return Err("completion in RESET".into());
@@ -209,12 +211,13 @@ pub(super) fn completion(side: &mut Side, wc: &SendWc) -> Check {
     Ok(())
 }
 
-/// Its datagram went out, or it is one that never fits: then nothing does (IBTA 1.x §11.4.1.1).
+/// Returns whether the message must succeed: its datagram was sent, or it exceeds the MTU, so that
+/// no packet is sent (IBTA 1.x §11.4.1.1).
 fn succeeds(side: &Side, message: &Message) -> bool {
     cause(message).is_none() && (message.sent || !sends(message, side.mtu))
 }
 
-/// The error in which a message must end.
+/// Returns the error in which a message must end.
 fn cause(message: &Message) -> Option<WcStatus> {
     match (message.fault, message.wr.op) {
         (LocalFault::Malformed(status), _) => Some(status),
@@ -223,7 +226,7 @@ fn cause(message: &Message) -> Option<WcStatus> {
     }
 }
 
-/// Finds the message that a completion names; those passed over must have succeeded unsignaled.
+/// Finds the message of a completion. The messages before it must have succeeded unsignaled.
 fn next_completion(side: &Side, wc: &SendWc) -> Result<usize, String> {
     for (index, message) in side.messages.iter().enumerate().skip(side.completed) {
         if message.wr.wr_id == wc.wr_id {
@@ -236,7 +239,7 @@ fn next_completion(side: &Side, wc: &SendWc) -> Result<usize, String> {
     Err("completion of no posted message".into())
 }
 
-/// What must hold once the engine has nothing more to do.
+/// Checks the conditions that must hold when the engine has nothing more to do.
 pub(super) fn rested(side: &Side) -> Check {
     let unfinished = side.messages[side.completed..side.retired]
         .iter()

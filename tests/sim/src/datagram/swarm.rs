@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a seed of datagrams is made of.
+//! The random parameters of a seed of datagrams.
 
 use roce::mtu::Mtu;
 use roce::qp::QpKind;
@@ -8,46 +8,46 @@ use roce::qp::QpKind;
 use crate::rng::Rng;
 use crate::swarm::{weather, Weather};
 
-/// Bytes of memory that datagrams are sent from.
+/// Number of bytes of the memory that datagrams are sent from.
 pub(super) const SOURCE: usize = 1 << 15;
 
-/// The queue key of QP1 (IBTA 1.x §3.5.3).
+/// Queue key of QP1 (IBTA 1.x §3.5.3).
 pub(super) const GSI_QKEY: u32 = 0x8001_0000;
-/// Bytes of each datagram that QP1 takes.
+/// Length in bytes of each datagram that QP1 accepts.
 pub(super) const MAD_LEN: u32 = 256;
 
-/// Two keys, so that some don't match.
+/// Two queue keys, so that some datagrams don't match.
 const QKEYS: [u32; 2] = [0x1111_1111, 0x0bad_cafe];
 
-/// Everything that a seed decides beforehand.
+/// All parameters that a seed draws at its start.
 #[derive(Clone, Debug)]
 pub(super) struct Swarm {
     pub(super) kind: QpKind,
     pub(super) mtu: Mtu,
     pub(super) qps: usize,
-    /// Work requests that each QP posts.
+    /// Number of work requests that each QP posts.
     pub(super) ops: u32,
     pub(super) weather: Weather,
     pub(super) sq: u32,
     pub(super) rq: u32,
     pub(super) window: usize,
     pub(super) srq: bool,
-    /// Permille: queue keys other than the usual one, …
+    /// Permille of the work requests with an unusual queue key, …
     pub(super) odd_qkey: u32,
-    /// … datagrams that don't fit, …
+    /// … of datagrams that exceed the MTU, …
     pub(super) too_long: u32,
-    /// … work requests that no datagram QP can carry out, or whose memory isn't there, …
+    /// … of work requests that no datagram QP can carry out, or whose memory is missing, …
     pub(super) bad_local: u32,
-    /// … receives that are at fault or too short, …
+    /// … of invalid and of too short receives, …
     pub(super) bad_recv: u32,
     pub(super) short_recv: u32,
-    /// … and of those that go to the group.
+    /// … of datagrams to the multicast group, and of unsignaled work requests.
     pub(super) multicast: u32,
     pub(super) unsignaled: u32,
     pub(super) recv_eagerness: u32,
-    /// How many times something is done to a QP.
+    /// Number of disturbances of QPs.
     pub(super) chaos: u32,
-    /// Most nanoseconds between two postings.
+    /// Maximum number of nanoseconds between two posts.
     pub(super) pace: u64,
 }
 
@@ -87,7 +87,7 @@ impl Swarm {
         }
     }
 
-    /// A queue key for a QP.
+    /// Draws a queue key for a QP.
     pub(super) fn qkey(&self, rng: &mut Rng) -> u32 {
         match self.kind {
             QpKind::Gsi => GSI_QKEY,

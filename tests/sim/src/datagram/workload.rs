@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the applications of datagram QPs post.
+//! The work requests that the applications of datagram QPs post.
 
 use roce::ids::{Imm, Qkey, Qpn, Rkey};
 use roce::qp::QpKind;
@@ -14,10 +14,10 @@ use crate::message::LocalFault;
 use crate::recv::RecvFault;
 use crate::rng::Rng;
 
-/// With this bit a work request asks for the QP's own queue key (IBTA 1.x §10.2.5).
+/// With this bit a work request selects the QP's own queue key (IBTA 1.x §10.2.5).
 const OWN_QKEY: u32 = 1 << 31;
 
-/// A work request of the QP `end` and what is wrong with it.
+/// Draws a work request of the QP `end`, and its fault.
 pub(super) fn message(
     rng: &mut Rng,
     swarm: &Swarm,
@@ -59,7 +59,7 @@ fn dest(rng: &mut Rng, swarm: &Swarm, ends: &[End]) -> UdDest {
     let qpn = if rng.chance(swarm.multicast) {
         Qpn::MULTICAST
     } else {
-        // One more than there are: nobody is there.
+        // One of these numbers belongs to no QP.
         Qpn::new(super::FIRST_QPN + rng.below(ends.len() as u64 + 1) as u32)
     };
     let qkey = match rng.below(3) {
@@ -84,7 +84,7 @@ fn length(rng: &mut Rng, swarm: &Swarm) -> u32 {
     }
 }
 
-/// Length and fault of a receive.
+/// Draws the length and the fault of a receive.
 pub(super) fn receive(rng: &mut Rng, swarm: &Swarm) -> (u32, RecvFault) {
     let mut length = swarm.mtu.bytes() + GRH_LEN;
     if rng.chance(swarm.short_recv) {
