@@ -84,7 +84,7 @@ pub struct Qp<W: Slots<SendWqe>, R: Slots<Replay>> {
     requester: Requester<W>,
     responder: Responder<R>,
     /// The side that the next poll asks first.
-    turn: Side,
+    next_side: Side,
     /// Number of steps without a packet that are left in this run.
     allowance: Allowance,
     /// The last poll stopped because the allowance was spent.
@@ -114,7 +114,7 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
             state: State::Reset,
             requester: Requester::new(window),
             responder: Responder::new(replays),
-            turn: Side::Responder,
+            next_side: Side::Responder,
             allowance: Allowance::default(),
             backlog: false,
             pause: Pause::default(),
@@ -180,7 +180,7 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
             host.count(Count::Dropped(reason));
             return;
         }
-        self.responder.hear();
+        self.responder.note_peer_alive();
         let (side, outcome) = match packet.body {
             Body::Ack(_) | Body::AtomicAck(..) | Body::ReadResponse(_) => {
                 let outcome = self
@@ -196,7 +196,7 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
                 (Side::Responder, outcome)
             }
         };
-        self.conclude(side, outcome, host);
+        self.apply_outcome(side, outcome, host);
     }
 
     /// Processes a frame of `length` bytes that a raw packet QP received.
@@ -218,7 +218,7 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
         let outcome = self
             .responder
             .handle_frame(length, &self.context, host, scatter);
-        self.conclude(Side::Responder, outcome, host);
+        self.apply_outcome(Side::Responder, outcome, host);
     }
 
     /// Processes the timers that have expired at `now`. A call before a timer expires has no
@@ -226,7 +226,7 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
     pub fn handle_timeout<H: Host>(&mut self, now: Instant, host: &mut H) {
         if matches!(self.state, State::Rts | State::Sqd(_)) {
             let outcome = self.requester.handle_timeout(now, &self.context, host);
-            self.conclude(Side::Requester, outcome, host);
+            self.apply_outcome(Side::Requester, outcome, host);
         }
     }
 
@@ -387,7 +387,7 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
             }
             _ => return,
         };
-        self.conclude(side, outcome, host);
+        self.apply_outcome(side, outcome, host);
     }
 
     /// Tells the engine that `transmit`, the last packet that [`Self::poll_transmit`] returned,
@@ -446,14 +446,14 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
     }
 
     fn poll_sides<H: Host>(&mut self, now: Instant, host: &mut H) -> Option<Transmit> {
-        let polled = self.turn == Side::Responder;
+        let polled = self.next_side == Side::Responder;
         if polled {
             if let Some(transmit) = self.responder.poll_transmit(&self.context, host) {
-                self.turn = Side::Requester;
+                self.next_side = Side::Requester;
                 return Some(transmit);
             }
         }
-        self.turn = Side::Responder;
+        self.next_side = Side::Responder;
         if !self.context.config.kind.has_requester() {
             return self.responder.poll_transmit(&self.context, host);
         }
@@ -468,7 +468,7 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
             Progress::Send(transmit) => return Some(transmit),
             Progress::Idle => {}
             Progress::Busy => self.backlog = true,
-            Progress::Fatal => self.conclude(Side::Requester, Outcome::Fatal, host),
+            Progress::Fatal => self.apply_outcome(Side::Requester, Outcome::Fatal, host),
         }
         self.check_drained(host);
         if polled {
@@ -478,7 +478,7 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
     }
 
     /// Changes the state as the side's outcome requires.
-    fn conclude<H: Host>(&mut self, side: Side, outcome: Outcome, host: &mut H) {
+    fn apply_outcome<H: Host>(&mut self, side: Side, outcome: Outcome, host: &mut H) {
         if outcome != Outcome::Fatal {
             return self.check_drained(host);
         }

@@ -19,7 +19,7 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
         let from = self.state.name();
         let to = attrs.state.unwrap_or(from);
         let given = AttrSet::given(attrs);
-        if given.meets(AttrSet::UNSUPPORTED) {
+        if given.intersects(AttrSet::UNSUPPORTED) {
             return Err(ModifyError::Unsupported);
         }
         if attrs.cur_state.is_some_and(|assumed| assumed != from) {
@@ -66,7 +66,7 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
         to: QpState,
         host: &mut H,
     ) {
-        self.adopt(attrs);
+        self.set_attributes(attrs);
         let from = self.state.name();
         match to {
             QpState::Reset => self.enter_reset(host),
@@ -99,7 +99,7 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
         }
     }
 
-    fn adopt(&mut self, attrs: &Attrs) {
+    fn set_attributes(&mut self, attrs: &Attrs) {
         fn set<T>(current: &mut T, given: Option<T>) {
             if let Some(value) = given {
                 *current = value;

@@ -102,7 +102,7 @@ impl AttrSet {
     }
 
     /// Returns whether some attribute is in both sets.
-    pub(super) const fn meets(self, other: Self) -> bool {
+    pub(super) const fn intersects(self, other: Self) -> bool {
         self.0 & other.0 != 0
     }
 

@@ -369,7 +369,7 @@ fn sqd_finishes_what_was_started() {
 }
 
 #[test]
-fn the_last_packet_before_the_queue_rests_asks() {
+fn the_last_packet_in_sqd_requests_an_acknowledgement() {
     let (mut qp, mut host) = in_rts(QpKind::Rc);
     host.post_send_with(SEND, vec![0; 2000], |wr| wr.signaled = false);
     host.post_send(SEND, vec![]);
@@ -395,7 +395,7 @@ fn sqd_says_drained_only_when_asked() {
 }
 
 #[test]
-fn sqd_asks_for_the_acknowledgement_that_a_successor_would_have_brought() {
+fn sqd_requests_the_acknowledgement_of_the_last_packet() {
     let (mut qp, mut host) = in_rts(QpKind::Rc);
     for _ in 0..2 {
         host.post_send_with(SEND, vec![], |wr| wr.signaled = false);
@@ -521,7 +521,7 @@ fn notifications_of_congestion_change_nothing() {
 }
 
 #[test]
-fn what_goes_out_again_says_so() {
+fn resent_packets_are_marked_as_retransmissions() {
     let (mut qp, mut host) = in_rts(QpKind::Rc);
     host.post_send(SEND, vec![0; 2000]);
     assert!(drain(&mut qp, NOW, &mut host)
@@ -542,7 +542,7 @@ fn what_goes_out_again_says_so() {
 }
 
 #[test]
-fn what_follows_a_send_error_is_no_continuation_of_what_failed() {
+fn packets_after_a_send_error_do_not_continue_the_failed_message() {
     let (mut qp, mut host) = in_rts(QpKind::Uc);
     host.post_send(SEND, vec![0; 3000]);
     qp.poll_transmit(NOW, &mut host).unwrap();
@@ -557,7 +557,7 @@ fn what_follows_a_send_error_is_no_continuation_of_what_failed() {
 }
 
 #[test]
-fn a_lost_source_of_a_read_response_is_refused() {
+fn an_unreadable_source_of_a_read_response_is_refused() {
     let (mut qp, mut host) = in_rts(QpKind::Rc);
     let request = read_request(16);
     qp.handle_packet(NOW, &request, &mut host);
@@ -573,7 +573,7 @@ fn a_lost_source_of_a_read_response_is_refused() {
 }
 
 #[test]
-fn responses_and_requests_take_turns() {
+fn responses_and_requests_alternate() {
     let (mut qp, mut host) = in_rts(QpKind::Rc);
     let request = read_request(4096);
     qp.handle_packet(NOW, &request, &mut host);

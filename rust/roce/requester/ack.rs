@@ -27,7 +27,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
         let psn = packet.bth.psn;
         if let Some(msn) = self.needless_nak(packet) {
             host.count(Count::RcvdSeqErr);
-            self.hear(psn, msn);
+            self.record_msn(psn, msn);
             self.vouch(psn, now, context, host);
             return self.check_gap(now, context, host);
         }
@@ -38,20 +38,20 @@ impl<W: Slots<SendWqe>> Requester<W> {
         match packet.body {
             Body::Ack(aeth) => match aeth.syndrome {
                 Syndrome::Ack { .. } => {
-                    self.hear(psn.next(), aeth.msn);
+                    self.record_msn(psn.next(), aeth.msn);
                     self.vouch(psn.next(), now, context, host);
                     self.check_gap(now, context, host)
                 }
                 Syndrome::RnrNak { timer } => {
                     let proven = self.is_plausible(aeth.msn);
-                    self.hear(psn, aeth.msn);
+                    self.record_msn(psn, aeth.msn);
                     self.wait(psn, timer, proven, now, context, host)
                 }
                 Syndrome::Nak(NakCode::PsnSequence) => {
-                    self.hear(psn, aeth.msn);
+                    self.record_msn(psn, aeth.msn);
                     self.vouch(psn, now, context, host);
                     host.count(Count::RcvdSeqErr);
-                    self.take_hint(now, context, host)
+                    self.resend_on_hint(now, context, host)
                 }
                 Syndrome::Nak(code) => {
                     let status = refusal(code, context);
@@ -121,7 +121,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
 
     /// Restores all retries if the oldest unfinished PSN is no longer `una`.
     fn progress_since(&mut self, una: Psn, now: Instant, context: &Context) {
-        self.settle_challenge();
+        self.clear_answered_challenge();
         let packets = self.una.ahead_of(una);
         if packets == 0 {
             return;
@@ -137,15 +137,20 @@ impl<W: Slots<SendWqe>> Requester<W> {
     /// Detects a lost response: a PSN after the oldest unfinished one was answered.
     fn check_gap<H: Host>(&mut self, now: Instant, context: &Context, host: &mut H) -> Outcome {
         if self.una.before(self.acked) {
-            self.take_hint(now, context, host)
+            self.resend_on_hint(now, context, host)
         } else {
             Outcome::Continue
         }
     }
 
     /// Resends from the oldest unfinished packet, because it or the response to it was lost.
-    fn take_hint<H: Host>(&mut self, now: Instant, context: &Context, host: &mut H) -> Outcome {
-        if self.hinted || self.started == 0 || self.is_back() {
+    fn resend_on_hint<H: Host>(
+        &mut self,
+        now: Instant,
+        context: &Context,
+        host: &mut H,
+    ) -> Outcome {
+        if self.hinted || self.started == 0 || self.is_rewound() {
             return Outcome::Continue;
         }
         self.hinted = true;
@@ -183,7 +188,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
     }
 
     /// Returns whether the cursor is at the oldest unfinished packet already.
-    fn is_back(&self) -> bool {
+    fn is_rewound(&self) -> bool {
         let oldest = self.window.get(0);
         self.cursor.wqe == 0
             && oldest.is_some_and(|wqe| wqe.first.plus(self.cursor.packet) == self.una)
@@ -217,7 +222,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
             return Outcome::Continue;
         }
         if let Some(aeth) = aeth {
-            self.hear(psn, aeth.msn);
+            self.record_msn(psn, aeth.msn);
         }
         self.vouch(psn, now, context, host);
         // A WQE that failed when it was sent again no longer counts as started. It ends with its
@@ -337,7 +342,7 @@ fn awaits(wqe: &SendWqe, packet: &Packet, context: &Context) -> bool {
         (Answer::Empty, Body::ReadResponse(part @ ReadPart::Only(_))) => {
             fits(part, true) && packet.payload_len == 0
         }
-        (Answer::Atomic, Body::AtomicAck(aeth, _)) => agrees(aeth),
+        (Answer::Atomic, Body::AtomicAck(aeth, _)) => is_positive(aeth),
         _ => false,
     }
 }
@@ -349,13 +354,13 @@ fn awaits(wqe: &SendWqe, packet: &Packet, context: &Context) -> bool {
 /// response stems from an earlier request.
 fn fits(part: ReadPart, ends: bool) -> bool {
     match part {
-        ReadPart::First(aeth) => !ends && agrees(aeth),
+        ReadPart::First(aeth) => !ends && is_positive(aeth),
         ReadPart::Middle => !ends,
-        ReadPart::Last(aeth) | ReadPart::Only(aeth) => ends && agrees(aeth),
+        ReadPart::Last(aeth) | ReadPart::Only(aeth) => ends && is_positive(aeth),
     }
 }
 
 /// Returns whether the syndrome says that the request was carried out.
-fn agrees(aeth: Aeth) -> bool {
+fn is_positive(aeth: Aeth) -> bool {
     matches!(aeth.syndrome, Syndrome::Ack { .. })
 }

@@ -43,7 +43,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
     /// An MSN that the responder can't have reached is ignored. It is forged, and a forger that had
     /// it accepted would know the next one. An older MSN stems from an earlier packet or a repeated
     /// response, and is ignored too.
-    pub(super) fn hear(&mut self, psn: Psn, msn: u32) {
+    pub(super) fn record_msn(&mut self, psn: Psn, msn: u32) {
         if self.is_plausible(msn) {
             self.msn = msn & MSN_MASK;
             self.counted = psn;
@@ -76,7 +76,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
     }
 
     /// Ends the challenge if the peer has acknowledged its PSN.
-    pub(super) fn settle_challenge(&mut self) {
+    pub(super) fn clear_answered_challenge(&mut self) {
         let acked = self.acked;
         self.challenge = self
             .challenge
@@ -85,7 +85,11 @@ impl<W: Slots<SendWqe>> Requester<W> {
 
     /// Fails the challenged request, because all retries are spent. The NAK may still be forged, so
     /// it acknowledges no earlier request.
-    pub(super) fn believe<H: Host>(&mut self, challenge: Challenge, host: &mut H) -> Outcome {
+    pub(super) fn fail_challenged<H: Host>(
+        &mut self,
+        challenge: Challenge,
+        host: &mut H,
+    ) -> Outcome {
         self.challenge = None;
         self.fail_at(challenge.psn, challenge.status, host)
     }

@@ -283,7 +283,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
         context: &Context,
     ) {
         if let Some(offset) = self.started_at(slot) {
-            self.withdraw(psn);
+            self.undo_poll(psn);
             self.stop_at(offset, status, now, context);
         }
     }
@@ -306,7 +306,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
 
     /// Undoes the effects of polling the packet `psn`, which was not sent. If an earlier copy was
     /// sent, the packet stays in flight.
-    fn withdraw(&mut self, psn: Psn) {
+    fn undo_poll(&mut self, psn: Psn) {
         if self.sent == psn.next() {
             self.sent = self.before.sent;
         }
@@ -441,7 +441,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
     fn go_back<H: Host>(&mut self, now: Instant, context: &Context, host: &mut H) -> Outcome {
         if !self.retry.spend(&context.settings) {
             if let Some(challenge) = self.challenge {
-                return self.believe(challenge, host);
+                return self.fail_challenged(challenge, host);
             }
             host.count(Count::RetryExceeded);
             return self.fail_oldest(WcStatus::RetryExcErr, host);

@@ -132,14 +132,14 @@ impl Retry {
         self.rnr_spent = 0;
         self.unproven = 0;
         if self.limit < MOST_IN_FLIGHT {
-            self.widen(packets);
+            self.raise_limit(packets);
         }
         if !matches!(self.timer, Timer::Rnr(_, psn) if !psn.before(una)) {
             self.restart(now, settings);
         }
     }
 
-    fn widen(&mut self, packets: u32) {
+    fn raise_limit(&mut self, packets: u32) {
         let arrived = self.arrived.saturating_add(packets);
         self.limit = self
             .limit
@@ -154,11 +154,11 @@ impl Retry {
             return false;
         }
         self.spent = self.spent.saturating_add(1);
-        self.narrow();
+        self.lower_limit();
         true
     }
 
-    fn narrow(&mut self) {
+    fn lower_limit(&mut self) {
         self.limit = (self.limit >> 1).max(LEAST_IN_FLIGHT);
     }
 
@@ -186,7 +186,7 @@ impl Retry {
     /// fewer packets are allowed in flight.
     pub(super) fn wait(&mut self, psn: Psn, encoded: u8, now: Instant) {
         self.spent = 0;
-        self.narrow();
+        self.lower_limit();
         self.timer = Timer::Rnr(now.after(rnr_delay(encoded)), psn);
     }
 }

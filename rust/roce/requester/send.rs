@@ -112,7 +112,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
             return Some(Progress::Fatal);
         }
         if draining || !self.look_ahead(context, host) || !self.may_start(context) {
-            if !self.must_ask(draining, context) || !self.ask_again(now, context) {
+            if !self.must_request_ack(draining, context) || !self.ask_again(now, context) {
                 return Some(Progress::Idle);
             }
             return None;
@@ -309,7 +309,8 @@ impl<W: Slots<SendWqe>> Requester<W> {
         self.unasked = self.unasked.saturating_add(1);
         let asks = self.unasked >= self.retry.ask_every()
             || (step.ends && (step.signaled || again))
-            || !(self.goes_on(draining, context, host) || self.may_linger(draining, context));
+            || !(self.has_next_packet(draining, context, host)
+                || self.may_delay_ack_request(draining, context));
         if asks {
             self.unasked = 0;
         }
@@ -318,7 +319,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
 
     /// Returns whether all posted requests were sent and the window has room. Then the timer
     /// requests the acknowledgement if nothing more is posted.
-    fn may_linger(&self, draining: bool, context: &Context) -> bool {
+    fn may_delay_ack_request(&self, draining: bool, context: &Context) -> bool {
         !draining
             && context.settings.timeout != 0
             && self.fault.is_none()
@@ -329,7 +330,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
 
     /// Returns whether progress depends on the packets in flight, although none of them requested
     /// an acknowledgement.
-    fn must_ask(&self, draining: bool, context: &Context) -> bool {
+    fn must_request_ack(&self, draining: bool, context: &Context) -> bool {
         let newest = self.started.checked_sub(1);
         let newest = newest.and_then(|at| self.window.get(at));
         // A local operation also completes only after the requests before it.
@@ -341,7 +342,12 @@ impl<W: Slots<SendWqe>> Requester<W> {
     }
 
     /// Returns whether another packet follows that may be sent at once.
-    fn goes_on<H: Host>(&mut self, draining: bool, context: &Context, host: &mut H) -> bool {
+    fn has_next_packet<H: Host>(
+        &mut self,
+        draining: bool,
+        context: &Context,
+        host: &mut H,
+    ) -> bool {
         if let (true, Some(wqe)) = (
             self.cursor.wqe < self.started,
             self.window.get(self.cursor.wqe),

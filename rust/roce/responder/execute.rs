@@ -89,7 +89,7 @@ impl<R: Slots<Replay>> Responder<R> {
     ) -> Result<u32, Refusal> {
         let mtu = context.settings.path_mtu;
         let (reth, segment) = self.message.check_write(part, packet.payload_len, mtu)?;
-        permit(context.settings.access.write)?;
+        check_right(context.settings.access.write)?;
         // A message of one packet is checked when it is written.
         if segment.offset == 0 && segment.end != Some(None) {
             reach(&reth, RemoteAccess::Write, host)?;
@@ -186,7 +186,7 @@ impl<R: Slots<Replay>> Responder<R> {
     /// has the right to it, and that the ring has room for the answer.
     fn admit(&self, right: bool, context: &Context) -> Result<(), Refusal> {
         self.message.check_none()?;
-        permit(right)?;
+        check_right(right)?;
         self.ring.check_room(context.settings.max_dest_rd_atomic)?;
         Ok(())
     }
@@ -240,7 +240,7 @@ fn fill<H: Host>(
 
 /// Checks the right to an operation. An operation that the QP's access flags exclude isn't
 /// supported (§9.7.4.1.5).
-fn permit(right: bool) -> Result<(), Refusal> {
+fn check_right(right: bool) -> Result<(), Refusal> {
     right
         .then_some(())
         .ok_or(Refusal::Request(NakCode::InvalidRequest))

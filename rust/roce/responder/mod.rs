@@ -308,7 +308,7 @@ impl<R: Slots<Replay>> Responder<R> {
 
     /// Notes that a packet arrived from the peer, so the peer is alive.
     #[inline]
-    pub(crate) fn hear(&mut self) {
+    pub(crate) fn note_peer_alive(&mut self) {
         self.unheard = 0;
     }
 

@@ -151,13 +151,13 @@ fn ipv6(bytes: &[u8]) -> Option<(Network, Transport)> {
         &mut fields,
         &[addresses, &label, &[*next, class, *hop_limit]],
     );
-    let transport = behind_extensions(*next, payload).unwrap_or(Transport::Other);
+    let transport = after_extensions(*next, payload).unwrap_or(Transport::Other);
     Some((Network::V6(fields), transport))
 }
 
 /// Returns the transport header after the IPv6 extension headers. `next` is the type of the first
 /// header in `bytes`.
-fn behind_extensions(mut next: u8, mut bytes: &[u8]) -> Option<Transport> {
+fn after_extensions(mut next: u8, mut bytes: &[u8]) -> Option<Transport> {
     loop {
         let extra = match next {
             PROTOCOL_HOP_BY_HOP | PROTOCOL_ROUTING | PROTOCOL_DESTINATION => *bytes.get(1)?,

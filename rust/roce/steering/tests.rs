@@ -349,7 +349,7 @@ proptest! {
 }
 
 #[test]
-fn a_layer_is_spoken_of_once() {
+fn a_layer_has_at_most_one_condition() {
     let ports = Match::new([0, 1, 0, 2], [0xff; PORTS_LEN]);
     let mut pattern = Pattern::default();
     pattern.add(Spec::Tcp(ports)).unwrap();
@@ -370,7 +370,7 @@ fn a_layer_is_spoken_of_once() {
 }
 
 #[test]
-fn only_normal_rules_let_others_have_what_they_get() {
+fn only_normal_rules_may_have_dont_trap() {
     for kind in [Kind::Sniffer, Kind::MulticastDefault, Kind::AllDefault] {
         assert_eq!(Rule::new(kind, 0, true, false), Err(RuleFault::Invalid));
     }

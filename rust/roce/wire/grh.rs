@@ -76,14 +76,14 @@ mod tests {
     ];
 
     #[test]
-    fn the_header_stands_behind_zeros() {
+    fn the_ipv4_header_follows_zeros() {
         let grh = from_ipv4(&HEADER);
         assert_eq!(grh[..20], [0; 20]);
         assert_eq!(grh[20..], HEADER);
     }
 
     #[test]
-    fn the_checksum_is_right_whatever_was_there() {
+    fn the_checksum_is_computed_anew() {
         for garbage in [[0, 0], [0xff, 0xff], [0x12, 0x34]] {
             let mut header = HEADER;
             header[10..12].copy_from_slice(&garbage);

@@ -23,7 +23,7 @@ const SEED: u32 = 0xdebb_20e3;
 
 /// Number of bytes after the BTH up to which they are copied behind the headers, so that one call
 /// computes the CRC of both: a READ request, 64 bytes of payload.
-const NEAR: usize = 80;
+const JOINED_MAX: usize = 80;
 
 /// Offsets and bits of the IPv4 header that count as ones: type of service, time to live, checksum.
 const IPV4_MASKS: [(usize, u8); 4] = [(1, 0xff), (8, 0xff), (10, 0xff), (11, 0xff)];
@@ -58,7 +58,7 @@ impl Icrc {
         bth: &[u8; BTH_LEN],
         next: &[u8],
     ) -> Self {
-        let mut masked: Bytes<{ IPV4_LEN + UDP_LEN + BTH_LEN + NEAR }> = Bytes::new();
+        let mut masked: Bytes<{ IPV4_LEN + UDP_LEN + BTH_LEN + JOINED_MAX }> = Bytes::new();
         masked.put_masked(ip, &IPV4_MASKS);
         masked.put_masked(udp, &UDP_MASKS);
         masked.put_masked(bth, &BTH_MASKS);
@@ -74,7 +74,7 @@ impl Icrc {
         bth: &[u8; BTH_LEN],
         next: &[u8],
     ) -> Self {
-        let mut masked: Bytes<{ IPV6_LEN + UDP_LEN + BTH_LEN + NEAR }> = Bytes::new();
+        let mut masked: Bytes<{ IPV6_LEN + UDP_LEN + BTH_LEN + JOINED_MAX }> = Bytes::new();
         masked.put_masked(ip, &IPV6_MASKS);
         masked.put_masked(udp, &UDP_MASKS);
         masked.put_masked(bth, &BTH_MASKS);

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ends_an_exchange_is_not_answered() {
+    fn messages_that_end_an_exchange_get_no_response() {
         for attribute in [MRA, REJ, RTU, DREP, SIDR_REP, APR] {
             assert_eq!(
                 header(CLASS_CM, METHOD_SEND, attribute).kind(),
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_response_is_of_the_exchange_that_its_question_opens() {
+    fn a_response_belongs_to_the_exchange_of_its_request() {
         for (asks, answers) in [(0x01, 0x81), (0x03, 0x83), (0x05, 0x07)] {
             let question = of_transaction(0x04, asks, 7 << 32 | 1, 0);
             let exchange = question.opens().unwrap();

@@ -15,7 +15,7 @@ const BIND: SendOp = SendOp::Local(LocalOp::BindMw);
 const TOO_LONG: usize = 8192;
 
 /// Makes one run of a host. Returns the number of its packets.
-fn turn(qp: &mut TestQp, host: &mut MockHost) -> usize {
+fn run(qp: &mut TestQp, host: &mut MockHost) -> usize {
     qp.begin_turn();
     let sent = std::iter::from_fn(|| qp.poll_transmit(NOW, host));
     sent.take(PACKETS).count()
@@ -23,11 +23,11 @@ fn turn(qp: &mut TestQp, host: &mut MockHost) -> usize {
 
 /// Makes runs until nothing is left. Returns the number of packets of all runs, and the largest
 /// number by which one run lowered `left`.
-fn turns(qp: &mut TestQp, host: &mut MockHost, left: fn(&MockHost) -> usize) -> (usize, usize) {
+fn runs(qp: &mut TestQp, host: &mut MockHost, left: fn(&MockHost) -> usize) -> (usize, usize) {
     let (mut packets, mut most) = (0, 0);
     for _ in 0..10_000 {
         let before = left(host);
-        let sent = turn(qp, host);
+        let sent = run(qp, host);
         packets += sent;
         most = most.max(before - left(host));
         if sent < PACKETS && qp.poll_timeout().is_none() {
@@ -40,7 +40,7 @@ fn turns(qp: &mut TestQp, host: &mut MockHost, left: fn(&MockHost) -> usize) -> 
 /// Each two requests with a packet have nearly as many requests without one between them as a run
 /// processes.
 #[test]
-fn few_requests_without_a_packet_start_in_a_turn() {
+fn few_requests_without_a_packet_start_in_a_run() {
     let cases = [
         (QpKind::Ud, DATAGRAM, TOO_LONG, DATAGRAM),
         (QpKind::Uc, BIND, 0, SEND),
@@ -55,7 +55,7 @@ fn few_requests_without_a_packet_start_in_a_turn() {
             host.post_send(op, vec![]);
         }
         let posted = host.sends.len();
-        let (packets, most) = turns(&mut qp, &mut host, |host| host.sends.len());
+        let (packets, most) = runs(&mut qp, &mut host, |host| host.sends.len());
         assert_eq!(packets, 40, "{kind:?}");
         assert_eq!(host.sent().len(), posted, "{kind:?}");
         // One more may have been taken to see whether the queue has one.
@@ -65,27 +65,27 @@ fn few_requests_without_a_packet_start_in_a_turn() {
 
 /// A request without a packet before each request with one doesn't reduce the packets of a run.
 #[test]
-fn a_turn_of_packets_is_not_cut_short() {
+fn a_run_of_packets_is_not_cut_short() {
     for (kind, op) in [(QpKind::Ud, DATAGRAM), (QpKind::Uc, SEND)] {
         let (mut qp, mut host) = in_rts(kind);
         for _ in 0..10 * PACKETS {
             host.post_send(op, vec![]);
         }
         for _ in 0..10 {
-            assert_eq!(turn(&mut qp, &mut host), PACKETS, "{kind:?}");
+            assert_eq!(run(&mut qp, &mut host), PACKETS, "{kind:?}");
         }
     }
 }
 
 /// Responses that are still due don't make a run flush more.
 #[test]
-fn few_requests_are_flushed_in_a_turn_that_answers() {
+fn few_requests_are_flushed_in_a_run_that_answers() {
     let (mut qp, mut host) = broken::broken();
     for _ in 0..2000 {
         host.post_send(SEND, vec![]);
         host.post_recv(1);
     }
-    let (packets, most) = turns(&mut qp, &mut host, |host| {
+    let (packets, most) = runs(&mut qp, &mut host, |host| {
         host.sends.len().max(host.recvs.len())
     });
     assert_eq!((packets, most), (65, STEPS));
@@ -94,7 +94,7 @@ fn few_requests_are_flushed_in_a_turn_that_answers() {
 
 /// The poll takes all steps and returns a response. Work is left, but no timer runs.
 #[test]
-fn a_backlog_behind_an_answer_is_no_deadline() {
+fn a_backlog_after_an_answer_is_no_deadline() {
     let (mut qp, mut host) = in_rts(QpKind::Rc);
     let request = read_request(8 * 1024);
     qp.handle_packet(NOW, &request, &mut host);

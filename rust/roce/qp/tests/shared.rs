@@ -35,7 +35,7 @@ fn a_broken_shared_queue_is_told_to_the_peer() {
 }
 
 #[test]
-fn what_needs_no_receive_needs_no_shared_queue() {
+fn requests_without_a_receive_need_no_shared_queue() {
     let (mut qp, mut host) = with_broken_queue(QpKind::Rc);
     let reth = reth(0);
     let body = Body::Write(WritePart::Only(reth, None));
@@ -44,7 +44,7 @@ fn what_needs_no_receive_needs_no_shared_queue() {
 }
 
 #[test]
-fn a_broken_shared_queue_is_an_error_where_nobody_can_be_told() {
+fn a_broken_shared_queue_breaks_an_unreliable_qp() {
     let deth = Deth {
         qkey: Qkey(0x1111),
         src: Qpn::new(0x33),

@@ -78,7 +78,7 @@ fn an_initiator_understands_what_targets_say() {
 }
 
 #[test]
-fn an_initiator_serves_nobody() {
+fn an_initiator_carries_out_no_requests() {
     let (mut qp, mut host) = in_rts(QpKind::XrcIni);
     host.post_recv(8);
     qp.handle_packet(NOW, &send(FIRST, SRQN), &mut host);
@@ -247,7 +247,7 @@ fn a_message_stays_in_its_queue() {
 
 /// This applies even to a message without bytes, which needs no memory of the queue.
 #[test]
-fn a_queue_that_goes_takes_the_qp_with_it() {
+fn a_destroyed_shared_queue_breaks_the_qp() {
     let (mut qp, mut host) = in_rts(QpKind::XrcTgt);
     qp.handle_packet(NOW, &send(FIRST, SRQN), &mut host);
     host.post_recv(0);

@@ -81,7 +81,7 @@ fn a_host_that_drops_everything_spends_all_retries() {
 }
 
 #[test]
-fn what_an_unreliable_qps_host_drops_is_lost() {
+fn packets_that_the_host_of_an_unreliable_qp_drops_are_lost() {
     let mut bench = Bench::of(QpKind::Uc);
     bench.post(SEND, 2 * MTU as usize);
     assert_eq!(bench.drop_next(), 0);
@@ -91,7 +91,7 @@ fn what_an_unreliable_qps_host_drops_is_lost() {
 }
 
 #[test]
-fn a_packet_that_was_kept_does_not_leave_once_its_wqe_has_completed() {
+fn a_held_back_packet_is_not_sent_once_its_wqe_has_completed() {
     let mut bench = Bench::new();
     bench.post(SEND, 2 * MTU as usize);
     bench.post(SEND, 8);

@@ -214,7 +214,7 @@ fn lengths_are_checked_at_once() {
 }
 
 #[test]
-fn reads_without_a_credit_fail_at_once() {
+fn reads_fail_at_once_if_max_rd_atomic_is_zero() {
     let mut bench = Bench::new();
     bench.change(Attrs {
         max_rd_atomic: Some(0),
@@ -226,7 +226,7 @@ fn reads_without_a_credit_fail_at_once() {
 }
 
 #[test]
-fn a_read_that_was_taken_may_lose_its_credits() {
+fn a_taken_request_fails_if_max_rd_atomic_becomes_zero() {
     let mut bench = Bench::new();
     for _ in 0..5 {
         bench.post(ADD, 8);
@@ -332,7 +332,7 @@ fn a_nak_that_nobody_refutes_is_believed_with_the_last_retry() {
         }
         bench.poll();
         bench.nak_with(2, NakCode::RemoteOperational, FORGED);
-        assert_eq!(bench.psns(), [3], "the question");
+        assert_eq!(bench.psns(), [3], "the challenge");
         // A response to earlier requests doesn't refute the NAK.
         bench.ack(0);
         for _ in 0..retries {
@@ -356,7 +356,7 @@ fn a_lost_question_is_asked_again() {
     bench.poll();
     bench.now = bench.now.after(Duration(TIMEOUT.0 - 1));
     bench.nak_with(1, NakCode::RemoteAccess, FORGED);
-    assert_eq!(bench.psns(), [2], "the question");
+    assert_eq!(bench.psns(), [2], "the challenge");
     // The challenge has the whole timeout, however late it was sent.
     assert_eq!(bench.qp.poll_timeout(), Some(bench.now.after(TIMEOUT)));
     for _ in 0..3 {
@@ -365,7 +365,7 @@ fn a_lost_question_is_asked_again() {
         assert_eq!(again.len(), 3);
         assert!(again[2].packet.bth.ack_req);
         bench.nak_with(1, NakCode::RemoteAccess, FORGED);
-        assert_eq!(bench.psns(), [], "one question at a time");
+        assert_eq!(bench.psns(), [], "one challenge at a time");
     }
     bench.ack(2);
     assert_eq!((bench.sent(), bench.state()), (vec![], QpState::Rts));
@@ -475,7 +475,7 @@ fn a_challenge_sets_no_timer_where_there_is_none() {
 }
 
 #[test]
-fn a_nak_with_a_number_that_the_peer_can_have_reached_is_believed_at_once() {
+fn a_nak_with_a_plausible_msn_takes_effect_at_once() {
     for (msn, believed) in [(1, true), (3, true), (4, true), (5, false), (0, false)] {
         let mut bench = Bench::new();
         for _ in 0..4 {
@@ -569,7 +569,7 @@ fn message_numbers_wrap() {
     ] {
         assert_eq!(requester.is_plausible(msn), heard, "{msn}");
         let counted = requester.counted.plus(2);
-        requester.hear(counted, msn);
+        requester.record_msn(counted, msn);
         assert_eq!(requester.msn == msn, heard, "{msn}");
         assert_eq!(requester.counted == counted, heard, "{msn}");
     }

@@ -84,7 +84,7 @@ fn a_sequence_nak_for_the_next_packet_has_a_lost_read_asked_again() {
 }
 
 #[test]
-fn what_was_not_sent_yet_cannot_be_acknowledged() {
+fn unsent_packets_cannot_be_acknowledged() {
     let mut bench = Bench::new();
     bench.post(SEND, 4000);
     bench.qp.poll_transmit(NOW, &mut bench.host);
@@ -116,7 +116,7 @@ fn a_sequence_nak_goes_back_to_its_packet() {
 }
 
 #[test]
-fn echoes_of_a_nak_cost_no_retry() {
+fn repeated_naks_cost_no_retry() {
     let mut bench = Bench::new();
     bench.post(READ, 8);
     bench.post(SEND, 9000);
@@ -178,7 +178,7 @@ fn three_retries_are_three() {
 }
 
 #[test]
-fn progress_grants_all_retries_anew() {
+fn progress_restores_all_retries() {
     let mut bench = Bench::new();
     bench.post(SEND, 10 * 1024);
     bench.poll();
@@ -276,7 +276,7 @@ fn two_rnr_retries_are_two() {
 }
 
 #[test]
-fn progress_grants_all_rnr_retries_anew() {
+fn progress_restores_all_rnr_retries() {
     let mut bench = Bench::new();
     bench.post(SEND, 5 * 1024);
     bench.poll();
@@ -330,7 +330,7 @@ fn seven_rnr_retries_are_for_ever() {
 }
 
 #[test]
-fn a_peer_that_asks_to_wait_does_answer() {
+fn an_rnr_nak_restores_all_transport_retries() {
     let mut bench = patient();
     bench.post(SEND, 0);
     bench.poll();
@@ -357,7 +357,7 @@ fn a_peer_that_asks_to_wait_does_answer() {
 }
 
 #[test]
-fn what_a_peer_without_buffers_would_drop_is_not_sent() {
+fn packets_that_a_peer_without_buffers_would_drop_are_not_sent() {
     let mut bench = patient();
     bench.post(SEND, 1000 * MTU as usize);
     let mut sent = vec![bench.poll().len()];
@@ -422,7 +422,7 @@ fn fences_wait_for_reads_and_atomics() {
 }
 
 #[test]
-fn the_window_bounds_what_is_taken() {
+fn the_window_limits_the_taken_wqes() {
     let mut bench = Bench::new();
     for _ in 0..10 {
         bench.post(SEND, 0);
@@ -453,7 +453,7 @@ fn a_malformed_request_ends_the_queue_in_its_turn() {
 }
 
 #[test]
-fn a_lost_source_fails_its_request_after_those_before_it() {
+fn an_unreadable_source_fails_its_request_after_those_before_it() {
     let mut bench = Bench::new();
     bench.post_unsignaled(SEND, 0);
     bench.post(SEND, 2000);
@@ -479,7 +479,7 @@ fn a_lost_source_fails_its_request_after_those_before_it() {
 }
 
 #[test]
-fn what_went_out_of_a_failed_request_vouches_for_those_before_it() {
+fn packets_of_a_failed_request_acknowledge_those_before_it() {
     let mut bench = Bench::new();
     bench.post(SEND, 0);
     bench.post(SEND, 2000);
@@ -499,7 +499,7 @@ fn what_went_out_of_a_failed_request_vouches_for_those_before_it() {
 }
 
 #[test]
-fn a_partly_acknowledged_request_may_lose_its_source() {
+fn a_partly_acknowledged_request_may_have_an_unreadable_source() {
     let mut bench = Bench::new();
     bench.post(SEND, 4000);
     for _ in 0..2 {
@@ -518,7 +518,7 @@ fn a_partly_acknowledged_request_may_lose_its_source() {
 }
 
 #[test]
-fn psns_wrap_without_a_seam() {
+fn requests_continue_across_the_psn_wrap() {
     let mut bench = Bench::new();
     for round in 0..40 {
         bench.post(SEND, 1 << 19);

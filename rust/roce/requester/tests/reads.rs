@@ -50,7 +50,7 @@ fn responses_are_scattered_and_complete_the_read() {
 }
 
 #[test]
-fn an_answer_whose_place_isnt_resident_may_come_again() {
+fn a_response_whose_memory_isnt_resident_may_arrive_again() {
     let mut bench = Bench::new();
     bench.post(READ, 1500);
     bench.poll();
@@ -124,7 +124,7 @@ fn a_response_vouches_for_all_before_it() {
 }
 
 #[test]
-fn a_response_says_nothing_of_what_follows() {
+fn a_response_acknowledges_no_later_request() {
     let mut bench = Bench::new();
     bench.post(READ, 8);
     bench.post(SEND, 0);
@@ -190,7 +190,7 @@ fn no_more_reads_than_credits_are_in_flight() {
 }
 
 #[test]
-fn long_reads_go_out_in_pieces() {
+fn long_reads_are_sent_as_several_requests() {
     const SPAN: u32 = 128;
     let mut bench = Bench::new();
     let length = (2 * SPAN + 10) * MTU;
@@ -330,7 +330,7 @@ fn answers_must_fit_their_request() {
 }
 
 #[test]
-fn an_answer_without_a_number_that_does_not_fit_ends_its_request_with_the_last_retry() {
+fn a_misfit_response_without_an_msn_fails_its_request_with_the_last_retry() {
     let mut bench = Bench::new();
     bench.post(READ, 8);
     bench.poll();

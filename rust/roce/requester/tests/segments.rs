@@ -189,7 +189,11 @@ fn acknowledgements_are_asked_for_sparingly() {
     for _ in 0..7 {
         bench.post_unsignaled(SEND, 0);
     }
-    assert_eq!(asking(&mut bench), [], "nobody waits");
+    assert_eq!(
+        asking(&mut bench),
+        [],
+        "nothing waits for an acknowledgement"
+    );
     bench.time_out();
     let newest = bench.poll();
     assert_eq!(newest.len(), 1, "when none was asked for");
@@ -221,29 +225,29 @@ fn acknowledgements_are_asked_for_sparingly() {
     let mut bench = Bench::new();
     bench.post_unsignaled(SEND, 0);
     bench.post(INVALIDATE, 0);
-    assert_eq!(asking(&mut bench), [0], "what follows must wait");
+    assert_eq!(asking(&mut bench), [0], "the next packet must wait");
 
     let mut bench = Bench::new();
     bench.post_unsignaled(SEND, 0);
     bench.post(REG_MR, 0);
-    assert_eq!(asking(&mut bench), [0], "what follows sends nothing");
+    assert_eq!(asking(&mut bench), [0], "the next request sends nothing");
 
     let mut bench = Bench::new();
     bench.post_unsignaled(SEND, 0);
     assert_eq!(asking(&mut bench), []);
     bench.post(INVALIDATE, 0);
-    assert_eq!(asking(&mut bench), [0], "what comes later must wait");
+    assert_eq!(asking(&mut bench), [0], "later requests must wait");
 }
 
 #[test]
-fn what_is_sent_again_asks_at_each_end() {
+fn resent_requests_ask_for_an_acknowledgement_at_each_end() {
     let mut bench = Bench::new();
     for _ in 0..3 {
         bench.post_unsignaled(SEND, 1500);
     }
     assert_eq!(asking(&mut bench), []);
     bench.time_out();
-    assert_eq!(bench.psns(), [5], "the question");
+    assert_eq!(bench.psns(), [5], "the newest packet asks");
     bench.time_out();
     assert_eq!(asking(&mut bench), [1, 3, 5]);
 }
@@ -260,7 +264,7 @@ fn the_number_in_flight_is_bounded() {
 }
 
 #[test]
-fn losses_narrow_what_is_in_flight_and_progress_widens_it() {
+fn losses_lower_the_limit_in_flight_and_progress_raises_it() {
     let mut bench = Bench::new();
     bench.post(WRITE, 1 << 20);
     bench.poll();

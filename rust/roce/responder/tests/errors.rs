@@ -251,7 +251,7 @@ fn few_responses_come_before_the_nak_that_ends_the_qp() {
 }
 
 #[test]
-fn an_error_from_elsewhere_silences_the_responder() {
+fn an_error_not_of_the_responder_cancels_its_responses() {
     let mut bench = Bench::new(QpKind::Rc);
     bench.pass_read(0, 4 * MTU);
     bench.pass(write_only(0, 8), 8);

@@ -146,7 +146,7 @@ fn a_duplicate_with_the_number_of_a_read_is_not_acknowledged() {
 }
 
 #[test]
-fn a_dropped_acknowledgement_brings_no_nak_back_that_nothing_wants() {
+fn a_dropped_acknowledgement_restores_no_needless_nak() {
     let mut bench = Bench::starting(QpKind::Rc, 10);
     bench.pass_at(Psn::new(10), write_only(0, 8), 8);
     bench.pass_at(Psn::new(12), write_only(0, 8), 8);
@@ -158,7 +158,7 @@ fn a_dropped_acknowledgement_brings_no_nak_back_that_nothing_wants() {
 }
 
 #[test]
-fn an_answer_spares_a_needless_nak() {
+fn an_answer_replaces_a_needless_nak() {
     let mut bench = Bench::starting(QpKind::Rc, 10);
     bench.pass_at(Psn::new(11), read(0, 8), 0);
     bench.pass_at(Psn::new(10), write_only(0, 8), 8);
@@ -197,7 +197,7 @@ fn sends_and_writes_are_acknowledged_again_but_not_repeated() {
 }
 
 #[test]
-fn acknowledging_again_skips_no_answer() {
+fn repeated_acknowledgements_skip_no_answer() {
     let mut bench = Bench::starting(QpKind::Rc, 10);
     bench.pass(write_only(0, 8), 8);
     bench.pass_read(0, 8);
@@ -234,7 +234,7 @@ fn a_lost_packet_changes_nothing() {
 }
 
 #[test]
-fn a_packet_whose_receive_isnt_resident_may_come_again() {
+fn a_packet_whose_receive_isnt_resident_may_arrive_again() {
     for kind in [QpKind::Rc, QpKind::Uc] {
         let mut bench = Bench::starting(kind, 10);
         bench.host.post_recv(1, 1032);
@@ -336,7 +336,7 @@ fn messages_are_counted() {
 }
 
 #[test]
-fn an_acknowledgement_not_asked_for_is_not_given() {
+fn an_acknowledgement_is_sent_only_on_request() {
     let mut bench = Bench::starting(QpKind::Rc, 10);
     let mut packet = bench.packet(write_only(0, 8), 8);
     packet.bth.ack_req = false;

@@ -95,7 +95,7 @@ fn a_replay_may_be_a_part() {
 }
 
 #[test]
-fn a_stream_goes_back_where_the_peer_asks() {
+fn read_responses_restart_where_the_peer_asks() {
     let mut bench = Bench::starting(QpKind::Rc, 10);
     bench.pass_read(0, 4 * MTU);
     bench.pass(write_only(0, 8), 8);
@@ -115,7 +115,7 @@ fn a_stream_goes_back_where_the_peer_asks() {
 }
 
 #[test]
-fn a_piece_asked_again_does_not_cut_what_is_due() {
+fn a_repeated_part_does_not_shorten_the_responses_that_are_due() {
     let mut bench = Bench::starting(QpKind::Rc, 10);
     bench.pass_read(0, 2 * MTU);
     bench.pass_at(Psn::new(10), read(0, 8), 0);
@@ -129,7 +129,7 @@ fn a_piece_asked_again_does_not_cut_what_is_due() {
 }
 
 #[test]
-fn only_so_many_may_be_unanswered() {
+fn the_number_of_unanswered_reads_is_limited() {
     let mut bench = Bench::starting(QpKind::Rc, 10);
     for _ in 0..4 {
         bench.pass_read(0, 8);
@@ -227,7 +227,7 @@ fn a_right_that_was_taken_away_ends_an_answer_and_refuses_a_replay() {
 }
 
 #[test]
-fn an_echo_does_not_spoil_the_first_answer() {
+fn a_duplicate_does_not_affect_the_first_answer() {
     let mut bench = Bench::starting(QpKind::Rc, 10);
     bench.pass_read(0, 2 * MTU);
     bench.poll();
@@ -237,7 +237,7 @@ fn an_echo_does_not_spoil_the_first_answer() {
 }
 
 #[test]
-fn a_response_that_the_host_dropped_is_due_again() {
+fn a_response_that_the_host_dropped_is_sent_again() {
     let mut bench = Bench::starting(QpKind::Rc, 10);
     bench.pass_read(0, 2 * MTU + 1);
     bench.pass(write_only(0, 8), 8);
@@ -373,7 +373,7 @@ fn a_peer_that_is_not_heard_of_gets_no_more() {
     assert_eq!(bench.poll_said(), None);
     // The peer's timer has expired, and it requests the rest.
     let (rest, offset) = (Psn::new(10).plus(LEFT), u64::from(LEFT * MTU));
-    bench.responder.hear();
+    bench.responder.note_peer_alive();
     bench.pass_at(rest, read(offset, (PACKETS - LEFT) * MTU), 0);
     assert_eq!(
         bench.poll_said(),

@@ -123,7 +123,7 @@ fn a_write_with_immediate_takes_a_receive_at_its_end() {
 }
 
 #[test]
-fn without_a_receive_the_peer_is_told_once() {
+fn without_a_receive_one_rnr_nak_is_sent() {
     let mut bench = Bench::new(QpKind::Rc);
     bench.pass(send_only(), 8);
     bench.pass(send_only(), 8);
@@ -202,7 +202,7 @@ fn the_held_receive_is_flushed_first_and_then_the_others() {
 }
 
 #[test]
-fn reset_gives_the_held_receive_back_in_silence() {
+fn reset_gives_the_held_receive_back_without_a_completion() {
     let mut bench = Bench::new(QpKind::Rc);
     bench.host.post_recv(1, 4096);
     bench.pass(SEND_FIRST, 1024);

@@ -40,7 +40,7 @@ fn a_new_message_may_start_anywhere() {
 }
 
 #[test]
-fn a_start_ends_the_message_before() {
+fn a_first_packet_ends_the_message_before() {
     let mut bench = Bench::new(QpKind::Uc);
     bench.pass(Body::Write(WritePart::First(reth(0, 2000))), 1024);
     bench.pass(Body::Write(WritePart::Only(reth(0, 8), None)), 8);
@@ -52,7 +52,7 @@ fn a_start_ends_the_message_before() {
 /// A page that isn't resident delays the packet, as the network may: the packet arrives again
 /// later.
 #[test]
-fn a_write_whose_memory_isnt_resident_has_not_come_yet() {
+fn a_write_whose_memory_isnt_resident_counts_as_not_received() {
     let mut bench = Bench::new(QpKind::Uc);
     bench.pass(Body::Write(WritePart::First(reth(0, 2056))), 1024);
     let second = bench.psn;
@@ -71,7 +71,7 @@ fn a_write_whose_memory_isnt_resident_has_not_come_yet() {
 }
 
 #[test]
-fn what_follows_a_packet_that_found_no_memory_is_dropped_with_it() {
+fn packets_after_one_without_resident_memory_are_dropped_with_it() {
     let mut bench = Bench::new(QpKind::Uc);
     bench.pass(Body::Write(WritePart::First(reth(0, 2056))), 1024);
     bench.host.fault = Some(AccessFault::Retry);
