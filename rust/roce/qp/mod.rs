@@ -93,6 +93,7 @@ pub struct Qp<W: Slots<SendWqe>, R: Slots<Replay>> {
     pause: Pause,
 }
 
+/// One of the two sides of a QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Side {
     Requester,
@@ -253,6 +254,7 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
         transmit
     }
 
+    /// Polls the sides, or flushes, as the state requires.
     fn poll_next<H: Host>(&mut self, now: Instant, host: &mut H) -> Option<Transmit> {
         self.backlog = false;
         let may_send = self.pause.is_over(now);
@@ -445,6 +447,8 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
         }
     }
 
+    /// Polls both sides, beginning with `next_side`. After a packet of the responder, the requester
+    /// is first in the next poll.
     fn poll_sides<H: Host>(&mut self, now: Instant, host: &mut H) -> Option<Transmit> {
         let polled = self.next_side == Side::Responder;
         if polled {
@@ -492,6 +496,8 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
         }
     }
 
+    /// Enters ERR, unless the QP is in it. Raises `LastWqeReached` if it has a shared receive
+    /// queue.
     fn enter_err<H: Host>(&mut self, host: &mut H) {
         if self.state.name() == QpState::Err {
             return;
@@ -518,6 +524,7 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
         }
     }
 
+    /// Flushes posted work requests in ERR, as far as steps are left.
     fn flush<H: Host>(&mut self, host: &mut H) {
         let Config { kind, has_srq, .. } = self.context.config;
         self.backlog =

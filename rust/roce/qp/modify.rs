@@ -44,6 +44,7 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
         }
     }
 
+    /// Returns whether all given values are in range.
     fn in_range(&self, attrs: &Attrs) -> bool {
         let at_most = |value: Option<u8>, limit: u8| value.is_none_or(|value| value <= limit);
         let replays = attrs
@@ -99,6 +100,7 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
         }
     }
 
+    /// Copies the given attributes to the settings of the QP.
     fn set_attributes(&mut self, attrs: &Attrs) {
         fn set<T>(current: &mut T, given: Option<T>) {
             if let Some(value) = given {
@@ -120,6 +122,7 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
         set(&mut settings.dest_qpn, attrs.dest_qpn);
     }
 
+    /// Enters RESET: clears the state of both sides and resets all attributes.
     fn enter_reset<H: Host>(&mut self, host: &mut H) {
         self.requester.reset(host);
         self.responder.reset(host);

@@ -34,6 +34,7 @@ pub(super) enum Drain {
 }
 
 impl State {
+    /// Returns the state as `query_qp` reports it.
     pub(super) fn name(self) -> QpState {
         match self {
             Self::Reset => QpState::Reset,
@@ -92,6 +93,7 @@ impl AttrSet {
     /// Attributes that no transition supports.
     pub(super) const UNSUPPORTED: Self = Self::ALT_PATH.and(Self::CAP).and(Self::RATE_LIMIT);
 
+    /// Returns the union of two sets.
     const fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
@@ -163,6 +165,7 @@ impl Rule {
     }
 }
 
+/// Returns the union of several sets.
 const fn all(attrs: &[AttrSet]) -> AttrSet {
     match attrs {
         [] => AttrSet::NONE,
@@ -176,7 +179,9 @@ const KINDS: usize = 7;
 /// One transition: its start, its end, and a rule for each kind of QP.
 type Row = (QpState, QpState, [Rule; KINDS]);
 
+/// For each kind of QP, no attribute.
 const NOTHING: [AttrSet; KINDS] = [AttrSet::NONE; KINDS];
+/// For each kind of QP, a transition that neither requires nor allows any attribute but the state.
 const PLAIN: [Rule; KINDS] = [Rule::NONE; KINDS];
 
 /// Attributes that RTR → RTS, RTS → RTS and SQD → RTS allow.
@@ -195,10 +200,12 @@ const RTS_OPTIONAL: [AttrSet; KINDS] = {
     ]
 };
 
+/// For each kind of QP, a transition that requires no attribute.
 const fn optional(sets: [AttrSet; KINDS]) -> [Rule; KINDS] {
     with_optional(NOTHING, sets)
 }
 
+/// Combines the required and the optional attributes of each kind of QP into a rule.
 const fn with_optional(required: [AttrSet; KINDS], optional: [AttrSet; KINDS]) -> [Rule; KINDS] {
     let [rc, uc, ud, gsi, ini, tgt, raw] = required;
     let [rc_opt, uc_opt, ud_opt, gsi_opt, ini_opt, tgt_opt, raw_opt] = optional;

@@ -85,8 +85,8 @@ impl<W: Slots<SendWqe>> Requester<W> {
         }
     }
 
-    /// Records that the responder has carried out all requests before `psn`, and completes what
-    /// that finishes.
+    /// Records that the responder has carried out all requests before `psn`, and completes the WQEs
+    /// that are finished now.
     fn vouch<H: Host>(&mut self, psn: Psn, now: Instant, context: &Context, host: &mut H) {
         if self.acked.before(psn) {
             self.acked = psn;

@@ -56,6 +56,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
         self.advance(msn) <= self.sent.ahead_of(self.counted)
     }
 
+    /// Returns how far `msn` is ahead of the last accepted MSN, modulo 2²⁴.
     fn advance(&self, msn: u32) -> u32 {
         msn.wrapping_sub(self.msn) & MSN_MASK
     }

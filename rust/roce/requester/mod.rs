@@ -59,6 +59,7 @@ struct Cursor {
     packet: u32,
 }
 
+/// The position of the first packet of the oldest WQE.
 const START: Cursor = Cursor { wqe: 0, packet: 0 };
 
 /// READs, atomics and other requests that wait for more than an acknowledgement. A request that is
@@ -92,8 +93,11 @@ struct Before {
 ///   the oldest WQE, or equals `sent` if nothing is in flight.
 #[derive(Debug)]
 pub struct Requester<W> {
+    /// The taken WQEs, oldest first.
     window: Window<W>,
+    /// Number of WQEs in the window that have PSNs.
     started: u32,
+    /// Position of the next packet to send.
     cursor: Cursor,
     /// First PSN of the next WQE to start.
     next: Psn,
@@ -103,6 +107,7 @@ pub struct Requester<W> {
     acked: Psn,
     /// One past the newest PSN that was ever sent.
     sent: Psn,
+    /// Responses that READs and similar requests wait for.
     reads: Reads,
     /// Number of packets sent since the last one that requested an acknowledgement.
     unasked: u32,
@@ -130,6 +135,7 @@ pub struct Requester<W> {
 }
 
 impl<W: Slots<SendWqe>> Requester<W> {
+    /// Creates a requester in RESET. The length of `window` limits the number of taken WQEs.
     pub(crate) fn new(window: W) -> Self {
         Self {
             window: Window::new(window),
@@ -196,6 +202,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
         self.start(self.next);
     }
 
+    /// Clears all state of the requests in flight. The WQEs stay in the window.
     fn forget(&mut self) {
         self.started = 0;
         self.cursor = START;
@@ -222,7 +229,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
         }
     }
 
-    /// Returns whether all started WQEs are finished.
+    /// Returns whether all started WQEs are finished and no failed one is left to complete.
     pub(crate) fn is_drained(&self) -> bool {
         self.started == 0 && self.fault.is_none()
     }
@@ -245,10 +252,13 @@ impl<W: Slots<SendWqe>> Requester<W> {
         true
     }
 
+    /// Returns the instant at which [`Self::handle_timeout`] must be called, if a timer runs.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         self.retry.deadline()
     }
 
+    /// Processes the timer, if it has expired: resends, requests an acknowledgement, or ends a
+    /// wait. `Fatal` means that the retries are exceeded.
     pub(crate) fn handle_timeout<H: Host>(
         &mut self,
         now: Instant,

@@ -20,11 +20,12 @@ pub(super) const ASK_EVERY: u32 = 32;
 const LEAST_TIMEOUT: u64 = 4_096 << 10;
 /// The RNR retry count that means "without limit" (IBTA 1.x §9.7.5.2.8).
 const RNR_FOREVER: u8 = 7;
-/// Number of RNR NAKs with an implausible MSN, without progress between them, after which they
-/// count as the peer's own. A forger would have to hit a PSN in flight each time, before the peer's
-/// own response arrives.
+/// Number of RNR NAKs with an implausible MSN that the requester accepts without progress. Further
+/// ones count as the peer's own, and the request fails. A forger would have to hit a PSN in flight
+/// each time, before the peer's own response arrives.
 const MOST_UNPROVEN: u8 = 64;
 
+/// The timer of a requester, which has one of two purposes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Timer {
     Off,
@@ -83,6 +84,7 @@ impl Retry {
         (self.limit >> 2).min(ASK_EVERY)
     }
 
+    /// Returns the end of the timer, or `None` if it is off.
     pub(super) fn deadline(&self) -> Option<Instant> {
         match self.timer {
             Timer::Off => None,
@@ -90,6 +92,7 @@ impl Retry {
         }
     }
 
+    /// Returns the action that the timer requires at `now`.
     pub(super) fn due(&self, now: Instant) -> Due {
         match self.timer {
             Timer::Ack(at) if now >= at => Due::Lost,
@@ -139,6 +142,7 @@ impl Retry {
         }
     }
 
+    /// Raises the limit of packets in flight by one per [`GROWTH`] arrived packets.
     fn raise_limit(&mut self, packets: u32) {
         let arrived = self.arrived.saturating_add(packets);
         self.limit = self
@@ -158,6 +162,7 @@ impl Retry {
         true
     }
 
+    /// Halves the limit of packets in flight.
     fn lower_limit(&mut self) {
         self.limit = (self.limit >> 1).max(LEAST_IN_FLIGHT);
     }

@@ -74,6 +74,7 @@ pub(super) fn build(
     })
 }
 
+/// Returns the place in a SEND of the packet `index`.
 fn send_part(index: u32, last: bool, tail: SendTail) -> SendPart {
     match (index, last) {
         (0, true) => SendPart::Only(tail),
@@ -83,6 +84,7 @@ fn send_part(index: u32, last: bool, tail: SendTail) -> SendPart {
     }
 }
 
+/// Returns the place in an RDMA WRITE of the packet `index`.
 fn write_part(index: u32, last: bool, reth: Reth, imm: Option<Imm>) -> WritePart {
     match (index, last) {
         (0, true) => WritePart::Only(reth, imm),
@@ -96,6 +98,7 @@ fn tail_of(imm: Option<Imm>) -> SendTail {
     imm.map_or(SendTail::Plain, SendTail::Imm)
 }
 
+/// Returns the RETH of the whole remote range.
 fn whole(wqe: &SendWqe, remote: RemoteAddr) -> Reth {
     Reth {
         va: remote.va,
@@ -135,6 +138,7 @@ fn payload(wqe: &SendWqe, index: u32, context: &Context) -> (Source, u32) {
     }
 }
 
+/// Returns the transport service and the destination QP.
 fn address(wqe: &SendWqe, context: &Context) -> (Service, Qpn) {
     if let SendOp::Datagram(UdDest { qpn, qkey }, _) = wqe.wr.op {
         let qkey = own_or_given(qkey, context);
@@ -149,6 +153,7 @@ fn address(wqe: &SendWqe, context: &Context) -> (Service, Qpn) {
     (service, context.settings.dest_qpn)
 }
 
+/// Returns the queue key of a datagram: `given`, or the QP's own if [`OWN_QKEY`] is set.
 fn own_or_given(given: Qkey, context: &Context) -> Qkey {
     if given.0 & OWN_QKEY == 0 {
         given

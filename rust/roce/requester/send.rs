@@ -31,6 +31,7 @@ struct Step {
 }
 
 impl Step {
+    /// Describes packet `packet` of `wqe`.
     fn of(wqe: &SendWqe, packet: u32) -> Self {
         let span = wqe.span(packet);
         Self {
@@ -181,6 +182,8 @@ impl<W: Slots<SendWqe>> Requester<W> {
         psn.ahead_of(self.una) < limit.saturating_add(reads.packets)
     }
 
+    /// Starts the WQE after the started ones: checks its memory, gives it PSNs, and executes it if
+    /// it is a local operation. If the check fails, the WQE fails.
     fn start_next<H: Host>(&mut self, now: Instant, context: &Context, host: &mut H) {
         let offset = self.started;
         let Some(wqe) = self.window.get(offset) else {

@@ -19,6 +19,7 @@ pub(super) struct Window<W> {
 }
 
 impl<W: Slots<SendWqe>> Window<W> {
+    /// Creates an empty window over the host's storage.
     pub(super) fn new(slots: W) -> Self {
         Self {
             slots,
@@ -27,10 +28,12 @@ impl<W: Slots<SendWqe>> Window<W> {
         }
     }
 
+    /// Returns the number of WQEs.
     pub(super) fn len(&self) -> u32 {
         self.len
     }
 
+    /// Returns whether the storage is full.
     pub(super) fn is_full(&self) -> bool {
         usize::try_from(self.len).is_ok_and(|len| len >= self.slots.len())
     }
@@ -43,6 +46,7 @@ impl<W: Slots<SendWqe>> Window<W> {
         self.slots.get(self.place(offset)?)
     }
 
+    /// Returns the WQE `offset` places after the oldest, for writing.
     pub(super) fn get_mut(&mut self, offset: u32) -> Option<&mut SendWqe> {
         if offset >= self.len {
             return None;
@@ -69,6 +73,7 @@ impl<W: Slots<SendWqe>> Window<W> {
         self.slots.get(oldest)
     }
 
+    /// Returns the index in the storage of the place `offset` after the oldest WQE.
     fn place(&self, offset: u32) -> Option<usize> {
         let place = self.head.checked_add(usize::try_from(offset).ok()?)?;
         Some(place.checked_sub(self.slots.len()).unwrap_or(place))

@@ -20,6 +20,7 @@ pub(super) const READ_SPAN: u32 = 1 << 7;
 /// A send WQE in flight.
 #[derive(Clone, Copy, Debug)]
 pub struct SendWqe {
+    /// The work request.
     pub(super) wr: SendWr,
     /// First PSN, valid once the WQE has started.
     pub(super) first: Psn,
@@ -64,6 +65,7 @@ impl Default for SendWqe {
 }
 
 impl SendWqe {
+    /// Creates a WQE that hasn't started.
     pub(super) fn new(wr: SendWr, refused: Option<WcStatus>, context: &Context) -> Self {
         Self {
             wr,
@@ -73,6 +75,7 @@ impl SendWqe {
         }
     }
 
+    /// Returns the kind of response that completes the WQE.
     pub(super) fn answer(&self) -> Answer {
         match self.wr.op {
             SendOp::Read(_) => Answer::Read,
@@ -89,10 +92,12 @@ impl SendWqe {
         self.answer() != Answer::Ack
     }
 
+    /// Returns whether the WQE sends no packet.
     pub(super) fn is_local(&self) -> bool {
         matches!(self.wr.op, SendOp::Local(_))
     }
 
+    /// Returns whether the WQE is a SEND or a datagram.
     pub(super) fn is_send(&self) -> bool {
         matches!(self.wr.op, SendOp::Send(_) | SendOp::Datagram(..))
     }
@@ -161,6 +166,7 @@ fn count_packets(wr: &SendWr, context: &Context) -> u32 {
     }
 }
 
+/// Returns the binary logarithm of the MTU in bytes.
 fn mtu_shift(mtu: Mtu) -> u32 {
     mtu.bytes().trailing_zeros()
 }

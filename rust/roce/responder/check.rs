@@ -51,6 +51,7 @@ impl Place {
         }
     }
 
+    /// Returns whether the packet starts a message.
     const fn starts(self) -> bool {
         matches!(self, Self::First | Self::Only)
     }
@@ -210,10 +211,12 @@ const PLACEMENT_ALL: u8 = FlushKind::GLOBAL | FlushKind::PERSISTENT;
 /// Selectivity of a FLUSH of the whole memory region rather than of a range.
 pub(super) const SELECT_REGION: u8 = 1;
 
+/// Returns whether the address is a multiple of 8.
 const fn is_aligned(va: u64) -> bool {
     va & 7 == 0
 }
 
+/// Returns `InvalidRequest` unless the condition holds.
 fn valid(condition: bool) -> Result<(), NakCode> {
     condition.then_some(()).ok_or(NakCode::InvalidRequest)
 }

@@ -105,6 +105,7 @@ impl<R: Slots<Replay>> Responder<R> {
         self.drop_covered_ack(psn);
     }
 
+    /// Returns whether the first answer to the request hasn't been sent in full.
     fn is_unanswered(&self, number: Number) -> bool {
         let replay = self.ring.get(number);
         replay.is_some_and(|replay| replay.sent == Sent::Never)

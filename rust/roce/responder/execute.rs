@@ -46,6 +46,7 @@ impl<R: Slots<Replay>> Responder<R> {
         }
     }
 
+    /// Carries out a packet of a SEND.
     fn execute_send<H: Host>(
         &mut self,
         part: SendPart,
@@ -80,6 +81,7 @@ impl<R: Slots<Replay>> Responder<R> {
         Ok(1)
     }
 
+    /// Carries out a packet of an RDMA WRITE.
     fn execute_write<H: Host>(
         &mut self,
         part: WritePart,
@@ -119,6 +121,7 @@ impl<R: Slots<Replay>> Responder<R> {
         Ok(1)
     }
 
+    /// Checks a READ and records its answer. The memory is read when the responses are sent.
     fn execute_read<H: Host>(
         &mut self,
         reth: Reth,
@@ -134,6 +137,7 @@ impl<R: Slots<Replay>> Responder<R> {
         Ok(psns)
     }
 
+    /// Carries out an atomic.
     fn execute_atomic<H: Host>(
         &mut self,
         eth: AtomicEth,
@@ -149,6 +153,7 @@ impl<R: Slots<Replay>> Responder<R> {
         Ok(1)
     }
 
+    /// Carries out an ATOMIC WRITE.
     fn execute_atomic_write<H: Host>(
         &mut self,
         reth: Reth,
@@ -164,6 +169,7 @@ impl<R: Slots<Replay>> Responder<R> {
         Ok(1)
     }
 
+    /// Carries out a FLUSH.
     fn execute_flush<H: Host>(
         &mut self,
         kind: FlushKind,

@@ -39,6 +39,11 @@ impl<R: Slots<Replay>> Responder<R> {
         }
     }
 
+    /// Stores a frame in the next receive WQE, and completes the WQE.
+    ///
+    /// # Errors
+    ///
+    /// Returns the [`Refusal`] of a frame that isn't received.
     fn receive_frame<H: Host>(
         &mut self,
         length: u32,

@@ -66,6 +66,7 @@ pub(super) enum Sent {
 /// A record: a request that was carried out, and the state of its answer.
 #[derive(Clone, Copy, Debug)]
 pub struct Replay {
+    /// The request, with the values that its answer needs.
     pub(super) request: Recorded,
     /// PSN of the request, and of the first packet of the answer.
     pub(super) psn: Psn,
@@ -75,7 +76,9 @@ pub struct Replay {
     pub(super) psns: u32,
     /// Message sequence number of the answer.
     pub(super) msn: u32,
+    /// The part of the answer that is due.
     pub(super) pending: Pending,
+    /// Number of times that the answer was sent.
     pub(super) sent: Sent,
     /// The shared receive queue that an XRC request named.
     pub(super) srqn: Option<Srqn>,
@@ -174,6 +177,7 @@ pub(super) struct Ring<R> {
 pub(super) struct Number(u64);
 
 impl<R: Slots<Replay>> Ring<R> {
+    /// Creates an empty ring over the host's storage.
     pub(super) fn new(places: R) -> Self {
         Self {
             places,
@@ -183,6 +187,7 @@ impl<R: Slots<Replay>> Ring<R> {
         }
     }
 
+    /// Returns the number of records that fit the storage.
     pub(super) fn capacity(&self) -> usize {
         self.places.len()
     }
@@ -274,6 +279,7 @@ impl<R: Slots<Replay>> Ring<R> {
         self.places.get_mut(place)
     }
 
+    /// Returns the place of a record, or `None` if it was deleted.
     fn find_place(&self, number: Number) -> Option<usize> {
         let is_known = (self.oldest..self.next).contains(&number.0);
         is_known.then(|| self.place(number.0))?
@@ -323,10 +329,12 @@ impl<R: Slots<Replay>> Ring<R> {
         while self.send_next(cancel).is_some() {}
     }
 
+    /// Limits the number of records to the capacity.
     fn bound(&self, limit: u8) -> u64 {
         u64::from(limit).min(self.capacity() as u64)
     }
 
+    /// Returns the place of the record with this number.
     fn place(&self, number: u64) -> Option<usize> {
         let place = number.checked_rem(self.capacity() as u64)?;
         usize::try_from(place).ok()

@@ -28,6 +28,7 @@ pub(super) const MOST_UNHEARD: u32 = 1 << 23;
 /// owner soon considers the peer's access ended, so this is far less than the length of a READ.
 pub(super) const MOST_AFTER_ERROR: u32 = 1024;
 
+/// The syndrome of an acknowledgement without end-to-end flow control.
 const UNLIMITED: Syndrome = Syndrome::Ack {
     credits: UNLIMITED_CREDITS,
 };
@@ -218,6 +219,7 @@ fn next_packet(replay: &mut Replay, msn: u32, context: &Context) -> Option<Trans
     Some(response(replay.psn, body, context))
 }
 
+/// Builds the next READ response of `stream`, and advances `replay` past it.
 fn next_read_response(
     replay: &mut Replay,
     stream: Stream,

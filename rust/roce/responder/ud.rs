@@ -38,6 +38,11 @@ impl<R: Slots<Replay>> Responder<R> {
         }
     }
 
+    /// Stores a datagram in the next receive WQE, and completes the WQE.
+    ///
+    /// # Errors
+    ///
+    /// Returns the [`Refusal`] of a datagram that isn't received.
     fn receive_datagram<H: Host>(
         &mut self,
         packet: &Packet,
@@ -86,6 +91,11 @@ pub fn check_management(packet: &Packet) -> Result<(), QpDropReason> {
     management(packet).map(|_| ())
 }
 
+/// Returns the datagram header and the immediate data of a management datagram.
+///
+/// # Errors
+///
+/// Returns the drop reason of a packet that isn't a datagram for QP1.
 fn management(packet: &Packet) -> Result<(Deth, RecvExtra), QpDropReason> {
     let received = datagram(packet, GSI_QKEY)?;
     match packet.payload_len {

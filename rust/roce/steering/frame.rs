@@ -28,12 +28,17 @@ const PROTOCOL_DESTINATION: u8 = 60;
 /// The parsed headers of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame {
+    /// Destination, source, ethertype after all tags, and first VLAN tag.
     pub(super) ethernet: [u8; ETHERNET_LEN],
+    /// The frame has a VLAN tag.
     pub(super) tagged: bool,
+    /// The fields of the IP header.
     pub(super) network: Network,
+    /// The ports of the transport header.
     pub(super) transport: Transport,
 }
 
+/// The fields of the network header that rules can match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Network {
     Other,
@@ -41,6 +46,7 @@ pub(super) enum Network {
     V6([u8; IPV6_LEN]),
 }
 
+/// The ports of the transport header that rules can match: destination, source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Transport {
     Other,
@@ -113,6 +119,7 @@ fn fill(mut to: &mut [u8], parts: &[&[u8]]) {
     }
 }
 
+/// Parses an IPv4 header, and the transport header unless the packet is a fragment that lacks it.
 fn ipv4(bytes: &[u8]) -> Option<(Network, Transport)> {
     let (header, _) = bytes.split_first_chunk::<20>()?;
     let [version, tos, _, _, _, _, fragment, offset, ttl, protocol, _, _, addresses @ ..] = header;
@@ -138,6 +145,7 @@ fn ipv4(bytes: &[u8]) -> Option<(Network, Transport)> {
     Some((Network::V4(fields), transport))
 }
 
+/// Parses an IPv6 header, and the transport header after its extension headers.
 fn ipv6(bytes: &[u8]) -> Option<(Network, Transport)> {
     let (header, payload) = bytes.split_first_chunk::<40>()?;
     let [b0, b1, b2, b3, _, _, next, hop_limit, addresses @ ..] = header;
@@ -176,6 +184,7 @@ fn after_extensions(mut next: u8, mut bytes: &[u8]) -> Option<Transport> {
     }
 }
 
+/// Parses the ports of a TCP or UDP header.
 fn transport(protocol: u8, bytes: &[u8]) -> Transport {
     let Some([s0, s1, d0, d1]) = bytes.first_chunk::<4>() else {
         return Transport::Other;

@@ -28,6 +28,7 @@ pub use pattern::{
 
 /// Maximum number of rules of a device, and of the places of one priority.
 pub const MAX_RULES: u32 = 1 << SEQUENCE_BITS;
+/// Number of bits of a place that distinguish the rules of one priority.
 const SEQUENCE_BITS: u32 = 10;
 
 /// The reason why a rule can't be created.
@@ -119,7 +120,7 @@ pub enum Verdict {
     End,
 }
 
-/// The pass of one frame through the rules of a device.
+/// The evaluation of a device's rules for one frame.
 #[derive(Debug)]
 pub struct Walk<'a> {
     frame: &'a Frame,
@@ -129,7 +130,7 @@ pub struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    /// Creates a pass that is before the first rule.
+    /// Begins the evaluation, before the first rule.
     pub fn new(frame: &'a Frame, way: Way) -> Self {
         Self {
             frame,
@@ -138,7 +139,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Visits the next rule. `is_own` says whether the rule belongs to the QP that sent the frame.
+    /// Evaluates the next rule. The caller visits the rules in ascending order of their places.
+    /// `is_own` says whether the rule belongs to the QP that sent the frame.
     pub fn visit(&mut self, rule: &Rule, is_own: bool) -> Verdict {
         match (&rule.kind, self.way) {
             (Kind::Sniffer, Way::Received | Way::Sent) => return Verdict::Take,
@@ -160,6 +162,7 @@ impl<'a> Walk<'a> {
         }
     }
 
+    /// Evaluates a normal rule while no rule has taken the frame.
     fn try_normal(&mut self, rule: &Rule, pattern: &Pattern) -> Verdict {
         let fits = pattern.admits(self.frame);
         if fits && !rule.dont_trap {
@@ -169,6 +172,7 @@ impl<'a> Walk<'a> {
     }
 }
 
+/// Returns the verdict of a rule that gets the frame if it `fits`.
 fn take_if(fits: bool) -> Verdict {
     match fits {
         true => Verdict::Take,

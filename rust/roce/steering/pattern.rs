@@ -46,6 +46,7 @@ impl<const LEN: usize> Match<LEN> {
         Self { value, mask }
     }
 
+    /// Returns whether the fields have the required values.
     fn admits(&self, fields: &[u8; LEN]) -> bool {
         let wrong = fields
             .iter()
@@ -86,12 +87,14 @@ pub struct Pattern {
     transport: Option<TransportMatch>,
 }
 
+/// The condition for the network header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NetworkMatch {
     V4(Match<IPV4_LEN>),
     V6(Match<IPV6_LEN>),
 }
 
+/// The condition for the transport header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TransportMatch {
     Tcp(Match<PORTS_LEN>),

@@ -18,6 +18,7 @@ const KIND_NAK: u8 = 0x60;
 const VALUE: u8 = 0x1f;
 
 impl NakCode {
+    /// Returns the code on the wire.
     const fn to_wire(self) -> u8 {
         match self {
             Self::PsnSequence => 0,
@@ -28,6 +29,7 @@ impl NakCode {
         }
     }
 
+    /// Decodes a code from the wire. Returns `None` for the reserved values.
     const fn from_wire(code: u8) -> Option<Self> {
         match code {
             0 => Some(Self::PsnSequence),
@@ -66,11 +68,13 @@ impl Syndrome {
 }
 
 impl Aeth {
+    /// Encodes the header: the syndrome byte, and the MSN as a big-endian 24-bit number.
     pub(super) const fn to_wire(self) -> [u8; 4] {
         let [_, high, mid, low] = self.msn.to_be_bytes();
         [self.syndrome.to_wire(), high, mid, low]
     }
 
+    /// Decodes the header. Returns `None` if the syndrome is reserved.
     pub(super) const fn from_wire([syndrome, high, mid, low]: [u8; 4]) -> Option<Self> {
         match Syndrome::from_wire(syndrome) {
             Some(syndrome) => Some(Self {

@@ -103,6 +103,11 @@ struct BaseHeader {
 }
 
 impl BaseHeader {
+    /// Reads the BTH.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`DropReason::TooShort`] or [`DropReason::UnknownVersion`].
     fn read(reader: &mut Reader<'_>) -> Result<Self, DropReason> {
         let header = Self {
             operation: reader.take_u32()?,
@@ -182,6 +187,7 @@ fn read_extensions(code: u8, reader: &mut Reader<'_>) -> Result<(Service, Body),
     Ok((service, body))
 }
 
+/// Reads the header that belongs to the transport service: DETH or XRCETH.
 fn read_service(
     transport: u8,
     operation: u8,
@@ -199,6 +205,7 @@ fn read_service(
     })
 }
 
+/// Reads the headers that belong to the operation.
 fn read_body(operation: u8, reader: &mut Reader<'_>) -> Result<Body, DropReason> {
     Ok(match operation {
         opcode::SEND_FIRST => Body::Send(SendPart::First),

@@ -56,10 +56,12 @@ impl Packet {
     }
 }
 
+/// Returns a word with one bit set, or 0.
 fn bit(set: bool, position: u32) -> u32 {
     u32::from(set).wrapping_shl(position)
 }
 
+/// Returns the operation bits of the opcode.
 #[inline(always)]
 fn operation(body: &Body) -> u8 {
     match body {
@@ -106,6 +108,7 @@ fn write_operation(part: &WritePart) -> u8 {
     }
 }
 
+/// Writes the header that belongs to the transport service.
 fn put_service(header: &mut Header, service: &Service) {
     match service {
         Service::Rc | Service::Uc | Service::Xrc(None) => {}
@@ -121,6 +124,7 @@ fn put_service(header: &mut Header, service: &Service) {
     }
 }
 
+/// Writes the headers that belong to the operation.
 fn put_body(header: &mut Header, body: &Body) {
     match body {
         Body::Send(SendPart::First | SendPart::Middle) => {}

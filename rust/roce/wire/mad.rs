@@ -117,6 +117,7 @@ impl MadHeader {
             || self.class == CLASS_BM && self.modifier & BM_RESPONSE != 0
     }
 
+    /// Returns the exchange to which the datagram belongs.
     fn exchange(&self) -> Exchange {
         Exchange {
             class: self.class,

@@ -20,6 +20,7 @@ const MINUTE: u8 = 24;
 
 /// Number of the bits of other fields in the same byte, below the time.
 const OTHER_BITS: u32 = 3;
+/// Mask of those bits.
 const OTHERS: u8 = (1 << OTHER_BITS) - 1;
 
 /// A time in a message: the upper five bits of a byte.
@@ -31,6 +32,7 @@ struct Time {
     most: u8,
 }
 
+/// All times that are limited, with their ranges.
 const TIMES: [Time; 5] = [
     // The response timeout of the end that requests the connection (§12.6.5).
     Time {
