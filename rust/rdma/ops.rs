@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The operations that ib_core calls, `struct ib_device_ops`, on top of a [`Provider`].
+//! The operations that ib_core calls (`struct ib_device_ops`), on top of a [`Provider`].
 //!
-//! Each is a thunk: it turns raw pointers into typed references, makes one safe call, and turns the
-//! result into an errno.
+//! Each operation is an `extern "C"` function. It converts raw pointers to typed references, calls
+//! one safe method of the provider, and returns an errno.
 
 use pin_init::Zeroable;
 
@@ -19,13 +19,14 @@ use crate::{
     },
 };
 
-/// Version of the contract with user space libraries, `rdma_user_rxe.h`.
+/// Version of the ABI between the driver and user space libraries
+/// (`include/uapi/rdma/rdma_user_rxe.h`).
 const ABI_VERSION: u32 = 2;
 
-/// The table for devices of `P`.
+/// Returns the table of operations for devices of `P`.
 pub(crate) fn table<P: Provider>() -> ib_device_ops {
     let mut table = ib_device_ops::zeroed();
-    // SAFETY: No preconditions.
+    // SAFETY: `this_module()` has no requirements.
     table.owner = unsafe { bindings::this_module() };
     table.driver_id = bindings::rdma_driver_id_RDMA_DRIVER_RXE;
     table.uverbs_abi_ver = ABI_VERSION;
@@ -106,7 +107,7 @@ fn fill_objects<P: Provider>(table: &mut ib_device_ops) {
     fill_kernel::<P>(table);
 }
 
-/// What only the kernel's consumers call.
+/// Fills in the operations that ib_core calls for in-kernel consumers only.
 fn fill_kernel<P: Provider>(table: &mut ib_device_ops) {
     table.create_cq = Some(cq::create_kernel::<P>);
     table.poll_cq = Some(cq::poll::<P>);
@@ -118,7 +119,7 @@ fn fill_kernel<P: Provider>(table: &mut ib_device_ops) {
 }
 
 fn fill_management<P: Provider>(table: &mut ib_device_ops) {
-    // SAFETY: No requirements.
+    // SAFETY: `device_group()` has no requirements.
     table.device_group = unsafe { bindings::device_group() };
     table.process_mad = Some(mad::process::<P>);
     table.query_port_speed = Some(port::speed::<P>);

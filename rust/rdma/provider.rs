@@ -1,22 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a driver implements to be an RDMA provider.
+//! The interface that a driver implements to be an RDMA provider.
 //!
-//! [`Provider`] mirrors `struct ib_device_ops`: one method for each operation, with typed arguments
-//! and results. A method that the driver leaves out becomes an absent operation. The thunks in
-//! [`crate::ops`] translate between the two.
+//! [`Provider`] mirrors `struct ib_device_ops` (`include/rdma/ib_verbs.h`). It has one method for
+//! each operation, with typed arguments and results, and a driver implements all of them. The
+//! `extern "C"` functions in [`crate::ops`] translate between the two.
 //!
 //! # Context
 //!
-//! Unless a method says otherwise it runs in process context and may sleep. ib_core may call several
-//! operations on one object at a time, such as `modify_*` twice, or `rereg_user_mr` and `mr_details`; the
-//! creation and the destruction of an object run alone.
+//! A method runs in process context and may sleep, unless its documentation says otherwise. ib_core
+//! may call several operations on one object at a time, such as `modify_*` twice, or
+//! `rereg_user_mr` and `mr_details`. No other operation runs during the creation or the destruction
+//! of an object.
 //!
 //! # Objects
 //!
-//! ib_core's objects hold the driver's by counted reference. A `destroy_*` method makes the object
-//! inert (unpublished, nothing in flight that could name it); the reference is dropped after it.
-//! Later packets, timers and work items may still hold the object, but find it dead.
+//! A C object (`struct ib_qp` and others) holds a counted reference to the driver's object. A
+//! `destroy_*` method makes the driver's object inert: it unpublishes the object, and ends
+//! everything in flight that could name it. The reference is dropped after that. Packets, timers
+//! and work items that hold the object longer find that it was destroyed.
 
 use kernel::{
     prelude::*,
@@ -55,193 +57,208 @@ use crate::{
     },
 };
 
-/// A driver. See the module's documentation.
+/// A driver for RDMA devices. See the module's documentation.
 #[vtable]
 pub trait Provider: Sized + Send + Sync + 'static {
-    /// A device.
+    /// The driver's device (`struct ib_device`).
     type Device: Send + Sync;
-    /// What a process has of a device that it opened.
+    /// The driver's state of one open of a device by a process (`struct ib_ucontext`).
     type Context: Send + Sync;
-    /// A protection domain.
+    /// The driver's protection domain (`struct ib_pd`).
     type Pd: Send + Sync;
-    /// An XRC domain.
+    /// The driver's XRC domain (`struct ib_xrcd`).
     type Xrcd: Send + Sync;
-    /// An address handle.
+    /// The driver's address handle (`struct ib_ah`).
     type Ah: Send + Sync;
-    /// A completion queue.
+    /// The driver's completion queue (`struct ib_cq`).
     type Cq: Send + Sync;
-    /// A shared receive queue.
+    /// The driver's shared receive queue (`struct ib_srq`).
     type Srq: Send + Sync;
-    /// A queue pair.
+    /// The driver's queue pair (`struct ib_qp`).
     type Qp: Send + Sync;
-    /// A memory region.
+    /// The driver's memory region (`struct ib_mr`).
     type Mr: Send + Sync;
-    /// Device memory.
+    /// The driver's device memory (`struct ib_dm`).
     type Dm: Send + Sync;
-    /// A memory window.
+    /// The driver's memory window (`struct ib_mw`).
     type Mw: Send + Sync;
-    /// A rule by which a QP gets frames.
+    /// The driver's flow steering rule, by which a raw packet QP receives frames
+    /// (`struct ib_flow`).
     type Flow: Send + Sync;
-    /// Counters that QPs are bound to.
+    /// The driver's set of counters, to which QPs are bound (`struct rdma_counter`).
     type CounterSet: Send + Sync;
 
-    /// Version of the driver's firmware as shown to users: the module's own.
+    /// Version of the firmware as users see it. It is the version of the module.
     const FIRMWARE: &'static CStr;
-    /// The key of all memory, for the kernel's own requests.
+    /// Local key of all memory, for requests of in-kernel consumers (`ib_device.local_dma_lkey`).
     const LOCAL_DMA_LKEY: Lkey;
-    /// The names of a port's counters, in the order of [`Self::counter`].
+    /// Names of a port's counters. [`Self::counter`] takes the index of a name in this list.
     const COUNTERS: &'static [CounterName];
 
-    /// What the device can do.
+    /// Returns the attributes of the device.
     fn query_device(device: &Arc<Self::Device>) -> DeviceAttributes;
 
-    /// Changes what a subnet manager may change.
+    /// Changes the attributes of the device that a subnet manager may change.
     fn modify_device(device: &Arc<Self::Device>, change: DeviceChange);
 
-    /// The port's counters of performance management.
+    /// Returns the port's counters for performance management (IBTA 1.x §16.1).
     fn port_counters(device: &Arc<Self::Device>) -> PortCounters;
 
-    /// Changes what managers may change about the port.
+    /// Changes the attributes of the port that managers may change.
     fn modify_port(device: &Arc<Self::Device>, change: PortChange);
 
-    /// The state of the port. It can't fail: ib_core does not end all of what it has begun for a device if this fails during
-    /// the registration (`ib_cache_setup_one()`, drivers/infiniband/core/cache.c).
+    /// Returns the attributes of the port.
+    ///
+    /// The method can't fail. If `query_port` fails during the registration, ib_core does not end
+    /// everything that it has begun for the device (`ib_cache_setup_one()`,
+    /// drivers/infiniband/core/cache.c).
     fn query_port(device: &Arc<Self::Device>) -> PortAttributes;
 
-    /// The network device under the port; none once it unregisters. Any context.
+    /// Returns the network device under the port, or `None` once that device unregisters. Any
+    /// context.
     fn netdev(device: &Arc<Self::Device>) -> Option<Netdev>;
 
-    /// The port has this RoCEv2 address from now on. Process context.
+    /// Adds a RoCEv2 address to the port. Process context.
     ///
     /// # Errors
     ///
-    /// `ENOMEM`, or the reason for which the provider refuses the address: then it hasn't.
+    /// `ENOMEM`, or the provider's reason to refuse the address. On an error the port does not have
+    /// the address.
     fn add_gid(device: &Arc<Self::Device>, gid: Gid, place: GidPlace<'_>) -> Result;
 
-    /// Undoes one [`Self::add_gid`], with that network device. Process context.
+    /// Undoes one [`Self::add_gid`] with the network device of index `netdev_index`. Process
+    /// context.
     fn del_gid(device: &Arc<Self::Device>, gid: Gid, netdev_index: u32);
 
-    /// The value of counter `index` of [`Self::COUNTERS`].
+    /// Returns the value of the counter with the given `index` in [`Self::COUNTERS`].
     fn counter(device: &Arc<Self::Device>, index: usize) -> u64;
 
-    /// Makes a counter set, all zero, and its number: unique on the device, not zero.
+    /// Creates a counter set with all counters zero. Returns it and its number, which is not zero
+    /// and unique on the device.
     ///
     /// # Errors
     ///
     /// `ENOMEM`.
     fn alloc_counter_set(device: &Arc<Self::Device>) -> Result<(u32, Arc<Self::CounterSet>)>;
 
-    /// Gives back the number of a counter set that no QP is bound to any more.
+    /// Frees the number of a counter set. No QP is bound to the set any more.
     fn dealloc_counter_set(device: &Arc<Self::Device>, id: u32);
 
-    /// From now on the queue pair counts into this set.
+    /// Binds the queue pair to a counter set. From then on the queue pair counts into this set.
     ///
     /// # Errors
     ///
-    /// `EBUSY` if it is bound to a set, `EINVAL` once destroyed.
+    /// `EBUSY` if the queue pair is bound to a set, `EINVAL` once it is destroyed.
     fn bind_to_set(qp: &Arc<Self::Qp>, set: Arc<Self::CounterSet>) -> Result;
 
-    /// From now on the queue pair counts into its port's counters.
+    /// Unbinds the queue pair from its counter set. From then on it counts into its port's
+    /// counters.
     fn unbind_from_set(qp: &Arc<Self::Qp>);
 
-    /// The value of counter `index` of [`Self::COUNTERS`] in a set.
+    /// Returns the value in a counter set of the counter with the given `index` in
+    /// [`Self::COUNTERS`].
     fn set_counter(set: &Self::CounterSet, index: usize) -> u64;
 
-    /// What users may know of a queue pair.
+    /// Adds the attributes of a queue pair that `rdma resource show qp -d` shows.
     ///
     /// # Errors
     ///
-    /// Those of [`DriverAttrs`]; `EINVAL` once destroyed.
+    /// Those of [`DriverAttrs`]; `EINVAL` once the queue pair is destroyed.
     fn qp_details(qp: &Arc<Self::Qp>, details: &mut DriverAttrs<'_>) -> Result;
 
-    /// What users may know of a completion queue.
+    /// Adds the attributes of a completion queue that `rdma resource show cq -d` shows.
     ///
     /// # Errors
     ///
     /// Those of [`DriverAttrs`].
     fn cq_details(cq: &Arc<Self::Cq>, details: &mut DriverAttrs<'_>) -> Result;
 
-    /// What users may know of a shared receive queue.
+    /// Adds the attributes of a shared receive queue that `rdma resource show srq -d` shows.
     ///
     /// # Errors
     ///
-    /// Those of [`DriverAttrs`]; `EINVAL` once destroyed.
+    /// Those of [`DriverAttrs`]; `EINVAL` once the queue is destroyed.
     fn srq_details(srq: &Arc<Self::Srq>, details: &mut DriverAttrs<'_>) -> Result;
 
-    /// What users may know of a memory region. Must not sleep.
+    /// Adds the attributes of a memory region that `rdma resource show mr -d` shows. Must not
+    /// sleep.
     ///
     /// # Errors
     ///
     /// Those of [`DriverAttrs`].
     fn mr_details(mr: &Arc<Self::Mr>, details: &mut DriverAttrs<'_>) -> Result;
 
-    /// ib_core is about to give the device to its users, perhaps again: in another namespace.
-    /// Process context.
+    /// Prepares the device for its consumers. ib_core calls this before it makes the device
+    /// available to its clients. It calls it again when the device has moved to another network
+    /// namespace. Process context.
     fn enable(device: &Arc<Self::Device>);
 
-    /// The device is unregistered: no operation is called any more.
+    /// Handles the end of the device's unregistration. No operation is called after this one.
     fn disable(device: &Arc<Self::Device>);
 
-    /// Makes a process's context.
+    /// Creates a process's context.
     ///
     /// # Errors
     ///
-    /// Any.
+    /// Any. The process gets it.
     fn alloc_context(
         device: &Arc<Self::Device>,
         init: ContextInit<'_>,
     ) -> Result<ContextCreated<Self::Context>>;
 
-    /// Makes a process's context inert. Its objects are gone.
+    /// Makes a process's context inert. The objects of the context are destroyed before.
     fn close_context(context: &Arc<Self::Context>);
 
-    /// Makes a protection domain, for the process of `context`, or for the kernel.
+    /// Creates a protection domain for the process of `context`, or for an in-kernel consumer if
+    /// that is `None`.
     ///
     /// # Errors
     ///
-    /// Any.
+    /// Any. The consumer gets it.
     fn alloc_pd(
         device: &Arc<Self::Device>,
         context: Option<&Arc<Self::Context>>,
     ) -> Result<Arc<Self::Pd>>;
 
-    /// Makes an XRC domain for the process of `context`; a `shared` one is found by other processes that name its file.
-    /// ib_core limits the number of their handles by the `rdma` cgroup alone, and counts their memory for nobody
-    /// (`ib_uverbs_open_xrcd()`, uverbs_cmd.c).
+    /// Creates an XRC domain for the process of `context`. Other processes that name the file of a
+    /// `shared` domain open the same domain. Only the `rdma` cgroup limits the number of their
+    /// handles, and the memory of the handles is charged to no account (`ib_uverbs_open_xrcd()`,
+    /// uverbs_cmd.c).
     ///
     /// # Errors
     ///
-    /// Any.
+    /// Any. The process gets it.
     fn alloc_xrcd(
         device: &Arc<Self::Device>,
         context: &Arc<Self::Context>,
         shared: bool,
     ) -> Result<Arc<Self::Xrcd>>;
 
-    /// Makes an address handle, for a process if `user` is set.
+    /// Creates an address handle: for a process if `user` is set, else for an in-kernel consumer.
     ///
     /// # Context
     ///
-    /// A process's may sleep; the kernel's must not.
+    /// May sleep for a process; must not sleep for an in-kernel consumer.
     ///
     /// # Errors
     ///
-    /// Any.
+    /// Any. The consumer gets it.
     fn create_ah(pd: &Arc<Self::Pd>, av: Av, user: bool) -> Result<Arc<Self::Ah>>;
 
-    /// The number under which a process names the address handle in its work requests.
+    /// Returns the number by which a process names the address handle in its work requests.
     fn ah_number(ah: &Self::Ah) -> u32;
 
-    /// Replaces the address.
+    /// Replaces the address vector.
     fn modify_ah(ah: &Self::Ah, av: Av);
 
-    /// The address.
+    /// Returns the address vector.
     fn query_ah(ah: &Self::Ah) -> Av;
 
-    /// Makes an address handle inert. Must not sleep if it is the kernel's.
+    /// Makes an address handle inert. Must not sleep if the handle belongs to an in-kernel
+    /// consumer.
     fn destroy_ah(ah: &Arc<Self::Ah>);
 
-    /// Makes a completion queue for a process.
+    /// Creates a completion queue for a process.
     ///
     /// # Errors
     ///
@@ -252,37 +269,42 @@ pub trait Provider: Sized + Send + Sync + 'static {
         call: &UserCall<'_, Self>,
     ) -> Result<CqCreated<Self::Cq>>;
 
-    /// Makes a completion queue for the kernel.
+    /// Creates a completion queue for an in-kernel consumer.
     ///
     /// # Errors
     ///
     /// `EINVAL` for more entries than the device's limit, `ENOMEM`.
     fn create_kernel_cq(device: &Arc<Self::Device>, init: CqInit) -> Result<CqCreated<Self::Cq>>;
 
-    /// The oldest completion that nobody has fetched, of a queue of the kernel. Any context.
+    /// Removes and returns the oldest completion of an in-kernel consumer's queue. Any context.
     fn poll_cq(cq: &Arc<Self::Cq>) -> Option<Cqe>;
 
-    /// Whether a poll of a queue of the kernel fetches one completion at most, however many the caller has room for. Any
-    /// context.
+    /// Returns whether one `poll_cq` of an in-kernel consumer's queue must return one completion at
+    /// most, even if the consumer has room for more. Any context.
     fn polls_singly(cq: &Arc<Self::Cq>) -> bool;
 
-    /// Gives a process's completion queue room for at least `capacity` entries, and returns for how
-    /// many. What is in it stays. The new ring is announced to `call`.
+    /// Resizes a process's completion queue to at least `capacity` entries, and returns the number
+    /// of entries. The completions in the queue stay. The location of the new ring is announced to
+    /// `call`.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for more entries than the device's limit or fewer than are there, `ENOMEM`, `EFAULT`, `EBUSY`, `EIO`.
+    /// `EINVAL` for more entries than the device's limit, or for fewer entries than the queue
+    /// contains; `ENOMEM`; `EFAULT`; `EBUSY` if the process changes the queue all the time; `EIO`
+    /// if the device is going away.
     fn resize_cq(cq: &Arc<Self::Cq>, capacity: u32, call: &RingChange<'_, Self>) -> Result<u32>;
 
-    /// Moderates a completion queue's notifications from now on. Process context.
+    /// Sets the moderation of a completion queue's notifications. Process context.
     fn moderate_cq(cq: &Arc<Self::Cq>, moderation: Moderation);
 
     /// Makes a completion queue inert.
     fn destroy_cq(cq: &Arc<Self::Cq>);
 
-    /// Asks for an upcall when the next completion comes, or soon if there are completions that no upcall has
-    /// told of. Returns whether there are completions that nobody has fetched; a caller that `asks` for this
-    /// polls them, so that they bring about no upcall. Any context.
+    /// Arms a completion queue: the next completion of the kind `when` causes one upcall. If the
+    /// queue already contains completions that no upcall announced, the upcall comes soon. Returns
+    /// whether the queue contains completions that the consumer has not polled. `asks` is the flag
+    /// `IB_CQ_REPORT_MISSED_EVENTS`: a consumer that sets it polls these completions itself, so
+    /// they cause no upcall. Any context.
     fn req_notify_cq(cq: &Arc<Self::Cq>, when: NotifyWhen, asks: bool) -> bool;
 
     /// Allocates device memory for the process of `context`.
@@ -296,10 +318,11 @@ pub trait Provider: Sized + Send + Sync + 'static {
         init: &DmInit<'_>,
     ) -> Result<Arc<Self::Dm>>;
 
-    /// The memory itself.
+    /// Returns the device memory of the driver's object.
     fn dm_memory(dm: &Self::Dm) -> &DeviceMemory;
 
-    /// Registers memory of a process, or what it has of a driver's or the device's, with consistent rights.
+    /// Registers memory. `access` is consistent ([`Access::is_consistent`]). The memory is the
+    /// process's own, an exported DMA buffer, or device memory.
     ///
     /// # Errors
     ///
@@ -310,63 +333,72 @@ pub trait Provider: Sized + Send + Sync + 'static {
         access: Access,
     ) -> Result<Arc<Self::Mr>>;
 
-    /// Changes a region and returns what takes its place: a changed one, or the same. The keys stay.
-    /// On error nothing has changed.
+    /// Changes a region. Returns the region that replaces it, which may be the same one. The keys
+    /// stay. On an error the region is unchanged.
     ///
     /// # Errors
     ///
-    /// `EINVAL` while memory windows are bound to it, `EOPNOTSUPP` for what can't be changed, and
-    /// those of [`UserRange::take`].
+    /// `EINVAL` while memory windows are bound to the region, `EOPNOTSUPP` for a change that is not
+    /// supported, and those of [`UserRange::take`].
     fn rereg_user_mr(
         device: &Arc<Self::Device>,
         mr: &Arc<Self::Mr>,
         change: MrChange<'_, Self::Pd>,
     ) -> Result<Arc<Self::Mr>>;
 
-    /// Makes a region of all of the kernel's memory: addresses are the kernel's own.
+    /// Creates a region of all of the kernel's memory. Its addresses are the kernel's virtual
+    /// addresses.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for inconsistent rights, `ENOMEM`.
+    /// `EINVAL` for inconsistent access rights, `ENOMEM`.
     fn get_dma_mr(pd: &Arc<Self::Pd>, access: Access) -> Result<Arc<Self::Mr>>;
 
-    /// Makes a region that work requests register and invalidate, of at most `max` pages or pieces.
+    /// Creates a region of at most `max` pages or pieces, which work requests register and
+    /// invalidate.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for more than the device's limit, `ENOMEM`.
+    /// `EINVAL` for a `max` beyond the device's limit, `ENOMEM`.
     fn alloc_mr(pd: &Arc<Self::Pd>, kind: FastKind, max: u32) -> Result<Arc<Self::Mr>>;
 
-    /// The memory of a region that [`Self::alloc_mr`] made; none of others.
+    /// Returns the memory of a region that [`Self::alloc_mr`] created, or `None` for any other
+    /// region.
     fn fast_memory(mr: &Self::Mr) -> Option<&FastMemory>;
 
-    /// Has memory of on-demand regions resident, for a time; `wait` until it is, or has failed.
+    /// Faults in memory of on-demand regions; the memory may be reclaimed later. If `wait` is set,
+    /// returns once the memory is resident or a fault has failed.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for a key that isn't such a region's in the domain, `EPERM` for a right that it hasn't,
-    /// `EFAULT` for a range beyond it and for what isn't there; `EINTR`, `EIO`, `ENODEV`, `ENOMEM`.
+    /// `EINVAL` for a key that belongs to no on-demand region of the protection domain, `EPERM` for
+    /// an access right that the region lacks, `EFAULT` for a range beyond the region and for memory
+    /// that doesn't exist; `ENOMEM`. If `wait` is set, also `EINTR` if a process was killed,
+    /// `ERESTARTNOINTR` if the system is suspended, `EIO` if the device is going away, and those of
+    /// [`OnDemand::fault_in`](crate::memory::odp::OnDemand::fault_in).
     fn advise_mr(pd: &Arc<Self::Pd>, ranges: &[Advised], how: Fault, wait: bool) -> Result;
 
-    /// The keys of a region.
+    /// Returns the keys of a region.
     fn mr_keys(mr: &Self::Mr) -> MrKeys;
 
-    /// Takes the memory away: after the return nobody accesses it through this region.
+    /// Deregisters a region. After the return its memory is not accessed through this region.
     ///
     /// # Errors
     ///
-    /// `EINVAL` while memory windows are bound to it.
+    /// `EINVAL` while memory windows are bound to the region.
     fn dereg_mr(device: &Arc<Self::Device>, mr: &Arc<Self::Mr>) -> Result;
 
-    /// As [`Self::dereg_mr`], for a region whose registration is undone. It can't fail: uverbs would
-    /// warn. The process may know the key and have bound windows; they lose what they were bound to.
+    /// Deregisters a region whose creation uverbs undoes. Unlike [`Self::dereg_mr`] this can't
+    /// fail, since uverbs would warn. The process may already know the key and have bound memory
+    /// windows to the region. Those windows lose their grants.
     fn undo_mr(device: &Arc<Self::Device>, mr: &Arc<Self::Mr>);
 
-    /// Makes a shared receive queue for a process, of an XRC domain if `xrc` is given.
+    /// Creates a shared receive queue for a process. If `xrc` is given, the queue belongs to an XRC
+    /// domain.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for capacities beyond the device's, `ENOMEM`.
+    /// `EINVAL` for capacities beyond the device's limits, `ENOMEM`.
     fn create_user_srq(
         pd: &Arc<Self::Pd>,
         init: SrqInit,
@@ -374,140 +406,151 @@ pub trait Provider: Sized + Send + Sync + 'static {
         call: &UserCall<'_, Self>,
     ) -> Result<SrqCreated<Self::Srq>>;
 
-    /// Makes a shared receive queue for the kernel.
+    /// Creates a shared receive queue for an in-kernel consumer.
     ///
     /// # Errors
     ///
-    /// As for [`Self::create_user_srq`].
+    /// Those of [`Self::create_user_srq`].
     fn create_kernel_srq(pd: &Arc<Self::Pd>, init: SrqInit) -> Result<SrqCreated<Self::Srq>>;
 
-    /// Posts receives of the kernel, up to the first that can't be posted. Any context.
+    /// Posts receive requests of an in-kernel consumer. Stops at the first that can't be posted.
+    /// Any context.
     ///
     /// # Errors
     ///
-    /// As for [`Self::post_recv`].
+    /// Those of [`Self::post_recv`].
     fn post_srq_recv(srq: &Self::Srq, requests: &mut RecvList<'_>) -> Result;
 
-    /// Changes capacity and limit of a shared receive queue: all of it or, on error, nothing. What is
-    /// posted stays. A new ring is announced to the process's `call`.
+    /// Changes the capacity and the limit of a shared receive queue. On an error neither is
+    /// changed. The posted receives stay. The location of a new ring is announced to the process's
+    /// `call`.
     ///
     /// # Errors
     ///
-    /// `EINVAL`, `ENOMEM`, `EFAULT`, `EBUSY`.
+    /// `EINVAL` for a capacity that is zero, beyond the device's limit, or less than the number of
+    /// posted receives or than the limit; for a limit beyond the capacity; and if the queue is in
+    /// the error state. `ENOMEM`; `EFAULT`; `EBUSY` if the consumer posts receives all the time.
     fn modify_srq(
         srq: &Arc<Self::Srq>,
         modify: &SrqModify,
         call: Option<&RingChange<'_, Self>>,
     ) -> Result;
 
-    /// Capacities and limit.
+    /// Returns the capacities and the limit of a shared receive queue.
     ///
     /// # Errors
     ///
-    /// `EINVAL` when it is in error.
+    /// `EINVAL` if the queue is in the error state.
     fn query_srq(srq: &Self::Srq) -> Result<SrqAttr>;
 
-    /// Makes a shared receive queue inert. No queue pair uses it.
+    /// Makes a shared receive queue inert. No queue pair uses the queue any more.
     fn destroy_srq(srq: &Arc<Self::Srq>);
 
-    /// Makes a memory window, bound to nothing.
+    /// Allocates a memory window that is not bound.
     ///
     /// # Errors
     ///
     /// `ENOMEM`.
     fn alloc_mw(pd: &Arc<Self::Pd>, kind: MwKind) -> Result<Arc<Self::Mw>>;
 
-    /// The present key of a window.
+    /// Returns the current key of a memory window.
     fn mw_rkey(mw: &Self::Mw) -> Rkey;
 
-    /// Takes a window away: after the return nobody accesses memory through it.
+    /// Deallocates a memory window. After the return memory is not accessed through this window.
     fn dealloc_mw(device: &Arc<Self::Device>, mw: &Arc<Self::Mw>);
 
-    /// Makes a queue pair for a process.
+    /// Creates a queue pair for a process.
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP` for types and options that the driver lacks, `EINVAL` for capacities beyond the
-    /// device's, `ENOMEM`.
+    /// `EOPNOTSUPP` for types and options that the driver doesn't support, `EINVAL` for capacities
+    /// beyond the device's limits, `ENOMEM`.
     fn create_user_qp(
         device: &Arc<Self::Device>,
         init: QpInit<Self>,
         call: &UserCall<'_, Self>,
     ) -> Result<QpCreated<Self::Qp>>;
 
-    /// Makes a queue pair for the kernel.
+    /// Creates a queue pair for an in-kernel consumer.
     ///
     /// # Errors
     ///
-    /// As for [`Self::create_user_qp`].
+    /// Those of [`Self::create_user_qp`].
     fn create_kernel_qp(
         device: &Arc<Self::Device>,
         init: QpInit<Self>,
     ) -> Result<QpCreated<Self::Qp>>;
 
-    /// Changes a queue pair's state and attributes: all of it or, on error, nothing.
+    /// Changes the state and the attributes of a queue pair. On an error nothing is changed.
     ///
     /// # Errors
     ///
-    /// `EINVAL`, `EOPNOTSUPP`, `EBUSY`.
+    /// `EINVAL` for a transition, an attribute or a value that is not allowed, and once the queue
+    /// pair is destroyed; `ENOMEM`.
     fn modify_qp(qp: &Arc<Self::Qp>, change: &QpModify) -> Result;
 
-    /// State and attributes.
+    /// Returns the state and the attributes of a queue pair.
     ///
     /// # Errors
     ///
-    /// `EINVAL` once destroyed.
+    /// `EINVAL` once the queue pair is destroyed.
     fn query_qp(qp: &Arc<Self::Qp>) -> Result<QpQuery>;
 
     /// Makes a queue pair inert.
     fn destroy_qp(qp: &Arc<Self::Qp>);
 
-    /// Lets a datagram QP receive what is sent to a multicast group.
+    /// Attaches a datagram QP to a multicast group, so that it receives the group's packets.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if it is attached to the group already. ib_core counts the calls that succeed, and destroys the QP only
-    /// when [`Self::detach_mcast`] has succeeded as often; uverbs tells attachments apart by a LID, too.
-    /// `ENOMEM`, also beyond the device's limits; `ENODEV`.
+    /// `EINVAL` if the QP is already attached to the group. ib_core counts the calls that succeed,
+    /// and destroys the QP only when [`Self::detach_mcast`] has succeeded as often; uverbs tells
+    /// attachments apart by a LID, too. `ENOMEM`, also beyond the device's limits; `ENODEV` if the
+    /// network device is gone or lacks the group's IP version; `EBUSY` while another device is
+    /// joined to the group under the same index of its network device.
     fn attach_mcast(qp: &Arc<Self::Qp>, group: Gid) -> Result;
 
-    /// Undoes [`Self::attach_mcast`].
+    /// Detaches a QP from a multicast group ([`Self::attach_mcast`]).
     ///
     /// # Errors
     ///
     /// `EINVAL` if the QP isn't attached to the group.
     fn detach_mcast(qp: &Arc<Self::Qp>, group: Gid) -> Result;
 
-    /// Lets a raw packet QP receive the frames that a rule is about.
+    /// Creates a flow steering rule, by which a raw packet QP receives the frames that match.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for QPs of other types, `ENOMEM`, also beyond the device's limit; `ENODEV`;
-    /// `EOPNOTSUPP` if the network device has no such frames.
+    /// `EINVAL` for QPs of other types; `ENOMEM`, also beyond the device's limit; `ENODEV` if the
+    /// network device is gone; `EOPNOTSUPP` if the network device has no link layer.
     fn create_flow(qp: &Arc<Self::Qp>, rule: Rule) -> Result<Arc<Self::Flow>>;
 
-    /// Undoes [`Self::create_flow`]: after the return the QP gets no more frames by this rule.
+    /// Removes a rule of [`Self::create_flow`]. After the return the QP receives no more frames by
+    /// this rule.
     fn destroy_flow(flow: &Arc<Self::Flow>);
 
-    /// A process has posted sends to its ring. May be called in any state.
+    /// Handles the doorbell of a process, which has posted send requests to its ring. A process may
+    /// call this in any state of the QP.
     ///
     /// # Errors
     ///
-    /// `EINVAL` in a state that takes none, `EIO`.
+    /// `EINVAL` in a state in which no sends may be posted, `EIO` if the device is going away.
     fn doorbell(qp: &Arc<Self::Qp>) -> Result;
 
-    /// Posts sends of the kernel, up to the first that can't be posted. Any context.
+    /// Posts send requests of an in-kernel consumer. Stops at the first that can't be posted. Any
+    /// context.
     ///
     /// # Errors
     ///
-    /// `EINVAL` in a state that takes none and for requests that make no sense, `ENOMEM` when the queue is
-    /// full. The request is the last that was taken from the list.
+    /// `EINVAL` in a state in which none may be posted and for invalid requests, `ENOMEM` if the
+    /// queue is full. The failed request is the one that was last taken from the list.
     fn post_send(qp: &Arc<Self::Qp>, requests: &mut SendList<'_, Self>) -> Result;
 
-    /// Posts receives of the kernel, up to the first that can't be posted. Any context.
+    /// Posts receive requests of an in-kernel consumer. Stops at the first that can't be posted.
+    /// Any context.
     ///
     /// # Errors
     ///
-    /// As for [`Self::post_send`].
+    /// Those of [`Self::post_send`].
     fn post_recv(qp: &Arc<Self::Qp>, requests: &mut RecvList<'_>) -> Result;
 }

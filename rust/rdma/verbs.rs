@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The objects of the verbs: their types, and the operations on them that ib_core calls.
+//! Objects of verbs (`struct ib_pd`, `struct ib_qp`, `struct ib_mr`, …): the types that a
+//! [`crate::provider::Provider`] exchanges with ib_core, and the operations of
+//! `struct ib_device_ops` that ib_core calls on the objects.
 
 pub(crate) mod ah;
 pub mod av;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Attributes of devices and ports.
+//! Attributes of devices and ports (`struct ib_device_attr`, `struct ib_port_attr`).
 
 use core::ops::BitOr;
 
@@ -11,24 +11,24 @@ use crate::{
     memory::{dm::DeviceMemory, odp::OnDemand},
 };
 
-/// A set of device capabilities.
+/// A set of device capabilities (`enum ib_device_cap_flags`, `enum ib_uverbs_device_cap_flags`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceCaps(u64);
 
 impl DeviceCaps {
-    /// Counts packets with a bad P_Key.
+    /// The device counts packets with a bad P_Key.
     pub const BAD_PKEY_COUNTER: Self =
         Self(bindings::ib_device_cap_flags_IB_DEVICE_BAD_PKEY_CNTR as u64);
-    /// Counts packets with a bad Q_Key.
+    /// The device counts packets with a bad Q_Key.
     pub const BAD_QKEY_COUNTER: Self =
         Self(bindings::ib_device_cap_flags_IB_DEVICE_BAD_QKEY_CNTR as u64);
-    /// `modify_qp` may change the port.
+    /// `modify_qp` may change the port of a QP.
     pub const CHANGE_PORT: Self =
         Self(bindings::ib_device_cap_flags_IB_DEVICE_CHANGE_PHY_PORT as u64);
-    /// The port of a datagram's address vector is that of its QP.
+    /// The device checks that the port in a datagram's address vector is the port of the QP.
     pub const UD_AV_PORT_ENFORCE: Self =
         Self(bindings::ib_device_cap_flags_IB_DEVICE_UD_AV_PORT_ENFORCE as u64);
-    /// Raises an event when the port becomes active.
+    /// The device raises an event when the port becomes active.
     pub const PORT_ACTIVE_EVENT: Self =
         Self(bindings::ib_device_cap_flags_IB_DEVICE_PORT_ACTIVE_EVENT as u64);
     /// The GUID of the system image can be set.
@@ -36,33 +36,33 @@ impl DeviceCaps {
         Self(bindings::ib_device_cap_flags_IB_DEVICE_SYS_IMAGE_GUID as u64);
     /// `modify_srq` may change the capacity.
     pub const SRQ_RESIZE: Self = Self(bindings::ib_device_cap_flags_IB_DEVICE_SRQ_RESIZE as u64);
-    /// Serves extended reliable connections.
+    /// The device supports extended reliable connections (XRC).
     pub const XRC: Self = Self(bindings::ib_device_cap_flags_IB_DEVICE_XRC as u64);
-    /// Sends RNR NAKs.
+    /// The device sends RNR NAKs.
     pub const RC_RNR_NAK: Self =
         Self(bindings::ib_device_cap_flags_IB_DEVICE_RC_RNR_NAK_GEN as u64);
-    /// Fast registration, local invalidation, SEND with invalidation.
+    /// The device supports fast registration, local invalidation, and SEND with invalidation.
     pub const MEM_MGT_EXTENSIONS: Self =
         Self(bindings::ib_device_cap_flags_IB_DEVICE_MEM_MGT_EXTENSIONS as u64);
-    /// Memory windows of type 1.
+    /// The device supports memory windows of type 1.
     pub const MEM_WINDOW: Self = Self(bindings::ib_device_cap_flags_IB_DEVICE_MEM_WINDOW as u64);
-    /// Memory windows of type 2B.
+    /// The device supports memory windows of type 2B.
     pub const MEM_WINDOW_2B: Self =
         Self(bindings::ib_device_cap_flags_IB_DEVICE_MEM_WINDOW_TYPE_2B as u64);
-    /// FLUSH makes data visible to all.
+    /// The device supports FLUSH that makes data globally visible.
     pub const FLUSH_GLOBAL: Self =
         Self(bindings::ib_uverbs_device_cap_flags_IB_UVERBS_DEVICE_FLUSH_GLOBAL as u64);
-    /// FLUSH makes data durable.
+    /// The device supports FLUSH that makes data persistent.
     pub const FLUSH_PERSISTENT: Self =
         Self(bindings::ib_uverbs_device_cap_flags_IB_UVERBS_DEVICE_FLUSH_PERSISTENT as u64);
-    /// Raw packet QPs receive by rules.
+    /// Raw packet QPs receive frames by flow steering rules.
     pub const MANAGED_FLOW_STEERING: Self =
         Self(bindings::ib_device_cap_flags_IB_DEVICE_MANAGED_FLOW_STEERING as u64);
-    /// ATOMIC WRITE.
+    /// The device supports ATOMIC WRITE.
     pub const ATOMIC_WRITE: Self =
         Self(bindings::ib_uverbs_device_cap_flags_IB_UVERBS_DEVICE_ATOMIC_WRITE as u64);
 
-    /// Both.
+    /// Returns the union of both sets.
     pub const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
@@ -76,69 +76,71 @@ impl BitOr for DeviceCaps {
     }
 }
 
-/// What a device can do; each field is that of `struct ib_device_attr`. Absent ones are zero.
+/// Attributes of a device. Each field corresponds to one of `struct ib_device_attr`. Fields of the
+/// latter that are absent here are zero.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceAttributes {
-    /// Version of the firmware, the module's own: major, minor and patch.
+    /// Version of the firmware, which is the module's own: major, minor and patch.
     pub firmware: [u16; 3],
-    /// GUID of the system image, in host order.
+    /// GUID of the system image, in host byte order.
     pub sys_image_guid: u64,
     /// Capabilities.
     pub caps: DeviceCaps,
-    /// Vendor.
+    /// Vendor ID.
     pub vendor_id: u32,
-    /// Page sizes, as a bit set.
+    /// Supported page sizes, as a bit set.
     pub page_sizes: u64,
-    /// Bytes of the largest region.
+    /// Maximum size of a region in bytes.
     pub max_mr_size: u64,
-    /// QPs.
+    /// Maximum number of QPs.
     pub max_qp: u32,
-    /// WQEs of one queue of a QP.
+    /// Maximum number of WQEs in one queue of a QP.
     pub max_qp_wr: u32,
-    /// SGEs of a send.
+    /// Maximum number of SGEs of a send.
     pub max_send_sge: u32,
-    /// SGEs of a receive.
+    /// Maximum number of SGEs of a receive.
     pub max_recv_sge: u32,
-    /// SGEs of a READ.
+    /// Maximum number of SGEs of an RDMA READ.
     pub max_sge_rd: u32,
-    /// CQs.
+    /// Maximum number of CQs.
     pub max_cq: u32,
-    /// Entries of a CQ.
+    /// Maximum number of entries of a CQ.
     pub max_cqe: u32,
-    /// Shared receive queues.
+    /// Maximum number of shared receive queues.
     pub max_srq: u32,
-    /// WQEs of one of them.
+    /// Maximum number of WQEs in a shared receive queue.
     pub max_srq_wr: u32,
-    /// SGEs of such a WQE.
+    /// Maximum number of SGEs of a WQE in a shared receive queue.
     pub max_srq_sge: u32,
-    /// Regions.
+    /// Maximum number of memory regions.
     pub max_mr: u32,
-    /// Windows.
+    /// Maximum number of memory windows.
     pub max_mw: u32,
-    /// Protection domains.
+    /// Maximum number of protection domains.
     pub max_pd: u32,
-    /// READs and atomics in flight towards a QP.
+    /// Maximum number of RDMA READs and atomics in flight with a QP as responder.
     pub max_qp_rd_atom: u32,
-    /// READs and atomics in flight towards the device.
+    /// Maximum number of RDMA READs and atomics in flight with the device as responder.
     pub max_res_rd_atom: u32,
-    /// READs and atomics in flight from a QP.
+    /// Maximum number of RDMA READs and atomics in flight with a QP as requester.
     pub max_qp_init_rd_atom: u32,
-    /// Multicast groups.
+    /// Maximum number of multicast groups.
     pub max_mcast_groups: u32,
-    /// QPs of one user in a multicast group.
+    /// Maximum number of QPs of one user in a multicast group.
     pub max_mcast_qps: u32,
-    /// Address handles.
+    /// Maximum number of address handles.
     pub max_ah: u32,
-    /// Pages of a fast registration.
+    /// Maximum number of pages of a fast registration.
     pub max_fast_reg_pages: u32,
-    /// Partitions.
+    /// Number of partitions.
     pub max_pkeys: u16,
-    /// How late an acknowledgement may be: 4.096 µs · 2ⁿ.
+    /// Exponent n of the maximum delay of an acknowledgement, 4.096 µs · 2ⁿ.
     pub local_ca_ack_delay: u8,
 }
 
 impl DeviceAttributes {
-    /// Fills `raw`, which is zeroed; with device memory for who can use it.
+    /// Fills in `raw`, which must be zeroed. The size of device memory is filled in only if
+    /// `shows_memory` is set, since only then the caller can use device memory.
     pub(crate) fn write(&self, raw: &mut bindings::ib_device_attr, shows_memory: bool) {
         let [major, minor, patch] = self.firmware.map(u64::from);
         raw.fw_ver = major << 32 | minor << 16 | patch;
@@ -180,7 +182,7 @@ impl DeviceAttributes {
         raw.max_total_mcast_qp_attach = clamp(attachments);
         raw.max_ah = clamp(self.max_ah);
         raw.max_fast_reg_page_list_len = self.max_fast_reg_pages;
-        // All that the fields can say.
+        // The maxima of the fields' types.
         raw.cq_caps.max_cq_moderation_count = u16::MAX;
         raw.cq_caps.max_cq_moderation_period = u16::MAX;
         if shows_memory {
@@ -191,7 +193,8 @@ impl DeviceAttributes {
     }
 }
 
-/// What may be done with on-demand regions: all that can be done with others.
+/// Returns the operations that are supported on on-demand regions: all operations that are
+/// supported on other regions.
 fn on_demand_paging() -> bindings::ib_odp_caps {
     use bindings::*;
     let datagrams = ib_odp_transport_cap_bits_IB_ODP_SUPPORT_SEND
@@ -214,69 +217,73 @@ fn on_demand_paging() -> bindings::ib_odp_caps {
     caps
 }
 
-/// `value` in the type of ib_core's field: `int` up to Linux 7.2, `u32` since.
+/// Converts `value` to the type of ib_core's field, which is `int` up to Linux 7.2 and `u32` since.
 fn clamp<T: TryFrom<u32> + Default>(value: u32) -> T {
-    // Fits either.
+    // The result fits into either type.
     let value = value.min(i32::MAX as u32);
     T::try_from(value).unwrap_or_default()
 }
 
-/// What a subnet manager changes about a device.
+/// Changes of a device by a subnet manager.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceChange {
-    /// GUID of the system image, in host order.
+    /// New GUID of the system image, in host byte order.
     pub sys_image_guid: Option<u64>,
 }
 
-/// The capability of a port whose device takes part in connection management: ib_core keeps an agent for its messages as
-/// long as the port has it (`cm_add_one()`, `cm_remove_one()`, cm.c).
+/// Port capability that says that connection management (ib_cm) uses the port: ib_core keeps a MAD
+/// agent for connection management as long as the port has the capability (`cm_add_one()`,
+/// `cm_remove_one()`, cm.c).
 pub const CONNECTION_MANAGEMENT: u32 = bindings::ib_port_capability_mask_bits_IB_PORT_CM_SUP;
 
-/// What managers change about a port.
+/// Changes of a port by managers.
 #[derive(Clone, Copy, Debug)]
 pub struct PortChange {
-    /// Capabilities that it has from now on (`enum ib_port_capability_mask_bits`), …
+    /// Capabilities to set (`enum ib_port_capability_mask_bits`).
     pub set_capabilities: u32,
-    /// … and those that it has no longer, even if they are in both.
+    /// Capabilities to clear. A capability that is in both sets is cleared.
     pub clear_capabilities: u32,
-    /// Q_Key violations are counted from zero.
+    /// Whether the count of Q_Key violations is reset to zero.
     pub reset_qkey_violations: bool,
 }
 
-/// The state of a port and of its link.
+/// State of a port and of its link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PortState {
-    /// Packets flow.
+    /// The network device is up and has a carrier.
     Active,
-    /// The network device is up, but without carrier.
+    /// The network device is up and has no carrier.
     Polling,
     /// The network device is down.
     Disabled,
 }
 
-/// A port; each field is that of `struct ib_port_attr`.
+/// Attributes of a port. Each field corresponds to one of `struct ib_port_attr`.
 #[derive(Clone, Copy, Debug)]
 pub struct PortAttributes {
     /// State of port and link.
     pub state: PortState,
-    /// The largest payload of a packet that the network device lets through now.
+    /// The largest MTU (payload of a packet) that the network device currently allows.
     pub active_mtu: Mtu,
     /// Length of the GID table.
     pub gid_table_len: u16,
     /// Length of the P_Key table.
     pub pkey_table_len: u16,
-    /// Bytes of the largest message.
+    /// Maximum size of a message in bytes.
     pub max_message: u32,
-    /// What users of the kernel have declared that they do there (`PortInfo:CapabilityMask`).
+    /// Capabilities that in-kernel consumers have declared for the port
+    /// (`PortInfo:CapabilityMask`).
     pub capabilities: u32,
-    /// Packets of another partition (IBTA 1.x §14.2.5.6: it stays at the largest value).
+    /// Number of packets with a P_Key of another partition. The count stays at its maximum (IBTA
+    /// 1.x §14.2.5.6).
     pub pkey_violations: u16,
-    /// Packets with a wrong Q_Key, since the count was last reset.
+    /// Number of packets with a wrong Q_Key since the last reset.
     pub qkey_violations: u16,
 }
 
 impl PortAttributes {
-    /// Fills `raw`, which is zeroed. Speed and width are ib_core's to find.
+    /// Fills in `raw`, which must be zeroed. The caller fills in speed and width by
+    /// `ib_get_eth_speed()`.
     pub(crate) fn write(&self, raw: &mut bindings::ib_port_attr) {
         (raw.state, raw.phys_state) = match self.state {
             PortState::Active => (

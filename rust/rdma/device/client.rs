@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A client of ib_core, which hears that a device is about to be taken away from its users.
+//! A client of ib_core (`struct ib_client`). ib_core calls the client when it is about to take a
+//! device away from its consumers.
 //!
-//! Whoever unregisters a device, or moves it to another namespace, ib_core first tells its clients,
-//! the latest registered first. So one that was registered after uverbs still finds the objects of
-//! all processes.
+//! When a device is unregistered or moved to another network namespace, ib_core first tells its
+//! clients, in the reverse order of their registration. So a client that registered after uverbs is
+//! told while the objects of processes still exist.
 
 use core::pin::Pin;
 
@@ -16,48 +17,50 @@ use crate::{
     support::callback::{Claim, Place},
 };
 
-/// A device of whatever driver. Nothing can be done to it: an operation of [`IbDevice`] may not suit another driver's.
+/// A device of any driver. It has no operations, since those of [`IbDevice`] may not suit another
+/// driver's device.
 pub struct AnyDevice(*const bindings::ib_device);
 
 impl AnyDevice {
-    /// Whether it is `device`.
+    /// Returns whether this is `device`.
     pub fn is(&self, device: &IbDevice) -> bool {
         self.0 == device.as_raw()
     }
 }
 
-/// Who wants to know.
+/// An observer of devices that are about to be taken away.
 pub trait Observer: Send + Sync + 'static {
-    /// `device` is about to be taken away.
+    /// Handles that `device` is about to be taken away from its consumers.
     ///
     /// # Context
     ///
-    /// Process; may sleep. ib_core holds a lock of the device when this goes away or moves to another namespace: the
-    /// observer must not unregister it.
+    /// Process; may sleep. ib_core holds a lock of the device when this goes away or moves to
+    /// another namespace, so the observer must not unregister the device.
     fn leaving(&self, device: &AnyDevice);
 }
 
-/// The observer of the registration that exists.
+/// Observer of the current registration.
 static OBSERVER: Place = Place::empty();
 
-/// A registered observer; dropping it ends the calls.
+/// A registered observer. The calls end when this value is dropped.
 ///
 /// # Invariants
 ///
-/// The client is in ib_core's list.
+/// `client` is in ib_core's list of clients.
 pub struct ClientRegistration<T: Observer> {
     client: Pin<KBox<Opaque<bindings::ib_client>>>,
-    /// Let go when the client has left the list.
+    /// The claim of [`OBSERVER`]. It is dropped when the client has left the list.
     _observer: Claim<T>,
 }
 
-// SAFETY: ib_core locks its list; the observer may be shared and sent.
+// SAFETY: ib_core locks its list, and `T` is `Send` and `Sync`.
 unsafe impl<T: Observer> Send for ClientRegistration<T> {}
-// SAFETY: There is nothing to do with a shared reference.
+// SAFETY: The type has no method that takes a shared reference.
 unsafe impl<T: Observer> Sync for ClientRegistration<T> {}
 
 impl<T: Observer> ClientRegistration<T> {
-    /// Calls `observer` from now on. There can be one registration at a time.
+    /// Registers `observer` by `ib_register_client()` under `name`. Only one registration can exist
+    /// at a time.
     ///
     /// # Context
     ///
@@ -65,7 +68,7 @@ impl<T: Observer> ClientRegistration<T> {
     ///
     /// # Errors
     ///
-    /// `EBUSY` if there is a registration, `ENOMEM`.
+    /// `EBUSY` if a registration exists, `ENOMEM`.
     pub fn new(name: &'static CStr, observer: Arc<T>) -> Result<Self> {
         let mut raw = bindings::ib_client {
             name: name.as_ptr().cast(),
@@ -75,9 +78,9 @@ impl<T: Observer> ClientRegistration<T> {
         raw.set_no_kverbs_req(1);
         let client = KBox::pin(Opaque::new(raw), GFP_KERNEL)?;
         let observer = OBSERVER.claim(observer)?;
-        // SAFETY: Pinned by the box until `drop` has unregistered it.
+        // SAFETY: The client is pinned by the box until `drop` has unregistered it.
         to_result(unsafe { bindings::ib_register_client(client.get()) })?;
-        // INVARIANT: It has just entered the list.
+        // INVARIANT: The client has just been added to the list.
         Ok(Self {
             client,
             _observer: observer,
@@ -87,18 +90,20 @@ impl<T: Observer> ClientRegistration<T> {
 
 impl<T: Observer> Drop for ClientRegistration<T> {
     fn drop(&mut self) {
-        // SAFETY: Registered by the type invariant. It waits for callbacks that are running.
+        // SAFETY: The client is registered by the type invariant. The function waits for running
+        // callbacks.
         unsafe { bindings::ib_unregister_client(self.client.get()) };
     }
 }
 
-/// Implements `remove`.
+/// Implements `remove` of `struct ib_client`.
 ///
 /// # Safety
 ///
-/// To be called by ib_core while a [`ClientRegistration`] of `T` exists.
+/// Must be called only by ib_core while a [`ClientRegistration`] of `T` exists.
 unsafe extern "C" fn remove<T: Observer>(device: *mut bindings::ib_device, _context: *mut c_void) {
-    // SAFETY: The registration has claimed it, until no callback can run.
+    // SAFETY: The registration claims the observer, which is a `T`, until this function can run no
+    // more.
     let observer = unsafe { OBSERVER.get::<T>() };
     observer.leaving(&AnyDevice(device));
 }

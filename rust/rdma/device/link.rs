@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `rdma link add NAME type TYPE netdev NETDEV`.
+//! Creation of devices by `rdma link add NAME type TYPE netdev NETDEV` (`struct rdma_link_ops`).
 
 use core::{pin::Pin, ptr::NonNull};
 use kernel::{
@@ -17,9 +17,9 @@ use crate::{
     support::callback::{Claim, Place},
 };
 
-/// Makes devices on a user's behest.
+/// A handler that creates devices for `rdma link add`.
 pub trait LinkHandler: Send + Sync + 'static {
-    /// Makes a device called `name` on `netdev`. `name` is neither empty nor holds a `%`.
+    /// Creates a device called `name` on `netdev`. `name` is not empty and contains no `%`.
     ///
     /// # Context
     ///
@@ -27,31 +27,32 @@ pub trait LinkHandler: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// Any; the user gets it.
+    /// Any. The user gets it.
     fn new_link(&self, name: &CStr, netdev: Netdev) -> Result;
 }
 
-/// The handler of the registration that exists.
+/// Handler of the current registration.
 static HANDLER: Place = Place::empty();
 
-/// A registered type of links; dropping it unregisters it.
+/// A registered type of links. The type is unregistered when this value is dropped.
 ///
 /// # Invariants
 ///
-/// The operations are in ib_core's list.
+/// `operations` is in ib_core's list of link types.
 pub struct LinkRegistration<T: LinkHandler> {
     operations: Pin<KBox<Opaque<bindings::rdma_link_ops>>>,
-    /// Let go when the operations have left the list.
+    /// The claim of [`HANDLER`]. It is dropped when the operations have left the list.
     _handler: Claim<T>,
 }
 
-// SAFETY: ib_core locks its list; the handler may be shared and sent.
+// SAFETY: ib_core locks its list, and `T` is `Send` and `Sync`.
 unsafe impl<T: LinkHandler> Send for LinkRegistration<T> {}
-// SAFETY: There is nothing to do with a shared reference.
+// SAFETY: The type has no method that takes a shared reference.
 unsafe impl<T: LinkHandler> Sync for LinkRegistration<T> {}
 
 impl<T: LinkHandler> LinkRegistration<T> {
-    /// Registers links of type `kind`, made by `handler`. There can be one registration at a time.
+    /// Registers links of type `kind` by `rdma_link_register()`, which `handler` creates. Only one
+    /// registration can exist at a time.
     ///
     /// # Context
     ///
@@ -59,7 +60,7 @@ impl<T: LinkHandler> LinkRegistration<T> {
     ///
     /// # Errors
     ///
-    /// `EBUSY` if there is a registration, `ENOMEM`.
+    /// `EBUSY` if a registration exists, `ENOMEM`.
     pub fn new(kind: &'static CStr, handler: Arc<T>) -> Result<Self> {
         let raw = bindings::rdma_link_ops {
             type_: kind.as_ptr().cast(),
@@ -68,9 +69,9 @@ impl<T: LinkHandler> LinkRegistration<T> {
         };
         let operations = KBox::pin(Opaque::new(raw), GFP_KERNEL)?;
         let handler = HANDLER.claim(handler)?;
-        // SAFETY: Pinned by the box until `drop` has unregistered it.
+        // SAFETY: The operations are pinned by the box until `drop` has unregistered them.
         unsafe { bindings::rdma_link_register(operations.get()) };
-        // INVARIANT: They have just entered the list.
+        // INVARIANT: The operations have just been added to the list.
         Ok(Self {
             operations,
             _handler: handler,
@@ -80,30 +81,32 @@ impl<T: LinkHandler> LinkRegistration<T> {
 
 impl<T: LinkHandler> Drop for LinkRegistration<T> {
     fn drop(&mut self) {
-        // SAFETY: Registered by the type invariant. Waits for callbacks that are running.
+        // SAFETY: The operations are registered by the type invariant. The function waits for
+        // running callbacks.
         unsafe { bindings::rdma_link_unregister(self.operations.get()) };
     }
 }
 
-/// Implements `newlink`.
+/// Implements `newlink` of `struct rdma_link_ops`.
 ///
 /// # Safety
 ///
-/// To be called by ib_core while a [`LinkRegistration`] of `T` exists.
+/// Must be called only by ib_core while a [`LinkRegistration`] of `T` exists.
 unsafe extern "C" fn new_link<T: LinkHandler>(
     name: *const c_char,
     netdev: *mut bindings::net_device,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: ib_core passes a string.
+        // SAFETY: ib_core passes a valid C string.
         let name = unsafe { CStr::from_char_ptr(name) };
         if name.is_empty() || name.to_bytes().contains(&b'%') {
             return Err(EINVAL);
         }
         let netdev = NonNull::new(netdev).ok_or(ENODEV)?;
-        // SAFETY: ib_core holds a count of the device during the call.
+        // SAFETY: ib_core holds a count of the network device during the call.
         let netdev = unsafe { Netdev::hold(netdev) };
-        // SAFETY: The registration has claimed it, until ib_core no longer calls.
+        // SAFETY: The registration claims the handler, which is a `T`, until ib_core calls this
+        // function no more.
         let handler = unsafe { HANDLER.get::<T>() };
         handler.new_link(name, netdev)?;
         Ok(0)

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Performance management: what a port answers to `perfquery`, and to sysfs, which asks the same way
-//! (IBTA 1.x §16.1).
+//! Performance management: the port's responses to `perfquery`, and to sysfs, which sends the same
+//! requests (IBTA 1.x §16.1).
 
 use kernel::{ffi::c_int, prelude::*};
 
 use crate::{bindings, device::of, provider::Provider};
 
-/// Bytes of a MAD.
+/// Size of a MAD in bytes.
 const LEN: usize = 256;
-/// Where a performance management MAD's attribute begins.
+/// Offset of the attribute in a performance management MAD.
 const ATTRIBUTE: usize = 64;
 
 const CLASS_PERFORMANCE: u8 = 0x04;
@@ -22,38 +22,40 @@ const CLASS_PORT_INFO: u16 = 0x0001;
 const PORT_COUNTERS: u16 = 0x0012;
 const PORT_COUNTERS_EXTENDED: u16 = 0x001d;
 
-/// The status of a class or version, of an attribute, or of a field that isn't supported (§13.4.7).
+/// Status codes of a response (IBTA 1.x §13.4.7): unsupported class or version, unsupported
+/// attribute, and invalid field.
 const STATUS_VERSION: u16 = 1 << 2;
 const STATUS_ATTRIBUTE: u16 = 3 << 2;
 const STATUS_FIELD: u16 = 7 << 2;
 
-/// `IsExtendedWidthSupportedNoIETF`: 64 bits, without counts of unicast and multicast.
+/// `ClassPortInfo:CapabilityMask`, with the bit `IsExtendedWidthSupportedNoIETF`: the port has
+/// 64-bit counters, but none of unicast and multicast packets.
 const CAPABILITIES: u16 = 0x0400;
-/// Answers within 4.096 µs · 2¹⁸, a second.
+/// `ClassPortInfo:RespTimeValue`: the port responds within 4.096 µs · 2¹⁸, about one second.
 const RESPONSE_TIME: u32 = 18;
 const PORT: u8 = 1;
 const ALL_PORTS: u8 = 0xff;
 
-/// What a port counts, since its device was made.
+/// Counters of a port since its device was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortCounters {
-    /// Times that the port went down.
+    /// Number of times that the port went down.
     pub link_downed: u64,
-    /// Packets received that are in error.
+    /// Number of received packets with errors.
     pub received_errors: u64,
-    /// Packets not sent.
+    /// Number of packets that could not be sent.
     pub sent_discards: u64,
-    /// Bytes of payload sent.
+    /// Number of payload bytes sent.
     pub sent_bytes: u64,
-    /// Bytes of payload received.
+    /// Number of payload bytes received.
     pub received_bytes: u64,
-    /// Packets sent.
+    /// Number of packets sent.
     pub sent_packets: u64,
-    /// Packets received.
+    /// Number of packets received.
     pub received_packets: u64,
 }
 
-/// A MAD.
+/// A management datagram (MAD).
 struct Mad([u8; LEN]);
 
 impl Mad {
@@ -65,7 +67,7 @@ impl Mad {
         u16::from_be_bytes([self.byte(16), self.byte(17)])
     }
 
-    /// Writes big-endian bytes at `offset`.
+    /// Writes `bytes`, which are in network byte order, at `offset`.
     fn put(&mut self, offset: usize, bytes: &[u8]) {
         let field = self.0.iter_mut().skip(offset);
         for (place, byte) in field.zip(bytes) {
@@ -77,8 +79,9 @@ impl Mad {
         self.put(offset.saturating_add(ATTRIBUTE), bytes);
     }
 
-    /// The answer, if it is for the port to give; all else is for other agents. What it can't do
-    /// it says in the status.
+    /// Returns the response, if the MAD is a request to the port's performance management. Returns
+    /// `None` for any other MAD, which other agents handle. The status of the response reports an
+    /// unsupported request.
     fn answer(&self, counters: impl FnOnce() -> PortCounters) -> Option<Self> {
         let method = self.byte(3);
         if self.byte(1) != CLASS_PERFORMANCE || !matches!(method, METHOD_GET | METHOD_SET) {
@@ -102,7 +105,7 @@ impl Mad {
         Some(answer)
     }
 
-    /// What of the request isn't supported.
+    /// Returns the status of an unsupported request, or `None` if the request is supported.
     fn fault(&self) -> Option<u16> {
         if self.byte(0) != VERSION || self.byte(2) != VERSION {
             return Some(STATUS_VERSION);
@@ -125,7 +128,7 @@ impl Mad {
         self.put_attribute(4, &RESPONSE_TIME.to_be_bytes());
     }
 
-    /// `PortCounters`: they stay at their largest value (§16.1.3.5).
+    /// Writes the attribute `PortCounters`. A counter stays at its maximum (IBTA 1.x §16.1.3.5).
     fn put_counters(&mut self, counters: &PortCounters) {
         self.put_attribute(1, &[PORT]);
         self.put_attribute(7, &[u8::try_from(counters.link_downed).unwrap_or(u8::MAX)]);
@@ -137,7 +140,7 @@ impl Mad {
         }
     }
 
-    /// `PortCountersExtended`.
+    /// Writes the attribute `PortCountersExtended`.
     fn put_extended(&mut self, counters: &PortCounters) {
         self.put_attribute(1, &[PORT]);
         for (place, value) in (8..).step_by(8).zip(traffic(counters)) {
@@ -146,7 +149,8 @@ impl Mad {
     }
 }
 
-/// What both attributes tell, in the same order; bytes in units of four.
+/// Returns the counters that both attributes contain, in their common order. Bytes are in units of
+/// four.
 fn traffic(counters: &PortCounters) -> [u64; 4] {
     [
         counters.sent_bytes / 4,
@@ -160,11 +164,11 @@ fn narrow(value: u64) -> [u8; 2] {
     u16::try_from(value).unwrap_or(u16::MAX).to_be_bytes()
 }
 
-/// Implements `process_mad`.
+/// Implements `process_mad` of `struct ib_device_ops`.
 ///
 /// # Safety
 ///
-/// To be called by ib_core, on a device of `P`, with MADs of InfiniBand's size.
+/// Must be called only by ib_core, on a device of `P`, with MADs of InfiniBand's size.
 #[allow(clippy::too_many_arguments)]
 pub(crate) unsafe extern "C" fn process<P: Provider>(
     device: *mut bindings::ib_device,
@@ -184,14 +188,14 @@ pub(crate) unsafe extern "C" fn process<P: Provider>(
     if port != u32::from(PORT) {
         return FAILURE;
     }
-    // SAFETY: ib_core passes a MAD, which is plain bytes.
+    // SAFETY: ib_core passes a valid MAD. Every value is valid for its `LEN` bytes.
     let request = Mad(unsafe { request.cast::<[u8; LEN]>().read_unaligned() });
     // SAFETY: The device is alive while ib_core calls its operations.
     let device = unsafe { of::<P>(device) };
     match request.answer(|| P::port_counters(device)) {
         None => SUCCESS,
         Some(answer) => {
-            // SAFETY: ib_core passes room for an answer.
+            // SAFETY: ib_core passes valid memory for a response of `LEN` bytes.
             unsafe { response.cast::<[u8; LEN]>().write_unaligned(answer.0) };
             SUCCESS | REPLY
         }
@@ -232,14 +236,14 @@ mod tests {
         bytes.fold(0, |value, byte| value << 8 | u64::from(*byte))
     }
 
-    /// What is answered, and its header.
+    /// Checks which MADs get a response, and the header of a response.
     #[test]
     fn answers_are_for_requests() {
         let (status, info) = answer(&request(METHOD_GET, CLASS_PORT_INFO, 0));
         assert_eq!((status, info.byte(3)), (0, METHOD_GET_RESPONSE));
         assert_eq!(field(&info, 2, 2), u64::from(CAPABILITIES));
         assert_eq!((info.byte(8), info.byte(15)), (0x11, 0x88));
-        // An answer to somebody on this host, and another class.
+        // A response to a consumer on this host, and a request of another class.
         assert!(request(METHOD_GET_RESPONSE, PORT_COUNTERS, 1)
             .answer(|| COUNTERS)
             .is_none());
@@ -248,7 +252,7 @@ mod tests {
         assert!(other.answer(|| COUNTERS).is_none());
     }
 
-    /// What can't be answered says so.
+    /// Checks the status of a response to an unsupported request.
     #[test]
     fn faults_are_told() {
         for (method, attribute, port, status) in [
@@ -264,7 +268,7 @@ mod tests {
         assert_eq!(answer(&old).0, STATUS_VERSION);
     }
 
-    /// Values, which stay at the largest that fits.
+    /// Checks the place of each counter, and that a counter stays at the maximum of its field.
     #[test]
     fn counters_are_at_their_places() {
         let (_, narrow) = answer(&request(METHOD_GET, PORT_COUNTERS, 1));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Operations on a device.
+//! Operations on a device (`struct ib_device`).
 
 use kernel::{
     error::from_result,
@@ -15,14 +15,14 @@ use crate::{
     verbs::udata::{no_payload, UserCall},
 };
 
-/// `IB_FW_VERSION_NAME_MAX`.
+/// `IB_FW_VERSION_NAME_MAX` of `include/rdma/ib_verbs.h`.
 const FIRMWARE_MAX: usize = 32;
 
-/// Implements `query_device`.
+/// Implements `query_device` of `struct ib_device_ops`.
 ///
 /// # Safety
 ///
-/// To be called by ib_core, on a device of `P`.
+/// Must be called only by ib_core, on a device of `P`.
 pub(crate) unsafe extern "C" fn query<P: Provider>(
     device: *mut bindings::ib_device,
     attr: *mut bindings::ib_device_attr,
@@ -33,20 +33,22 @@ pub(crate) unsafe extern "C" fn query<P: Provider>(
         unsafe { no_payload(payload) }?;
         // SAFETY: The device is alive while ib_core calls its operations.
         let attributes = P::query_device(unsafe { of::<P>(device) });
-        // SAFETY: As above; a payload lies in the attributes of a call of a process's context.
+        // SAFETY: `payload` is null or valid during the call, and lies in the attributes of a call
+        // in a process's context of `P`.
         let call = unsafe { UserCall::<P>::from_raw(payload) };
         let shows_memory = call.is_some_and(|call| call.has_device_memory());
-        // SAFETY: ib_core passes attributes to fill, zeroed.
+        // SAFETY: ib_core passes zeroed memory for the attributes.
         attributes.write(unsafe { &mut *attr }, shows_memory);
         Ok(0)
     })
 }
 
-/// Implements `modify_device`: the GUID of the system image and the description of the node.
+/// Implements `modify_device` of `struct ib_device_ops`. The GUID of the system image and the
+/// description of the node can be changed.
 ///
 /// # Safety
 ///
-/// To be called by ib_core, on a device of `P`.
+/// Must be called only by ib_core, on a device of `P`.
 pub(crate) unsafe extern "C" fn modify<P: Provider>(
     device: *mut bindings::ib_device,
     mask: c_int,
@@ -62,7 +64,7 @@ pub(crate) unsafe extern "C" fn modify<P: Provider>(
         // SAFETY: ib_core passes a valid change.
         let change = unsafe { &*change };
         if mask & DESCRIPTION != 0 {
-            // SAFETY: The device is valid; its readers expect it to change any time.
+            // SAFETY: The device is valid. Readers of the description expect concurrent changes.
             unsafe { (*device).node_desc = change.node_desc };
         }
         let guid = (mask & GUID != 0).then_some(change.sys_image_guid);
@@ -78,29 +80,31 @@ pub(crate) unsafe extern "C" fn modify<P: Provider>(
     })
 }
 
-/// Implements `get_dev_fw_str`.
+/// Implements `get_dev_fw_str` of `struct ib_device_ops`.
 ///
 /// # Safety
 ///
-/// To be called by ib_core, with room for `IB_FW_VERSION_NAME_MAX` bytes.
+/// Must be called only by ib_core, with a `text` of `IB_FW_VERSION_NAME_MAX` bytes.
 pub(crate) unsafe extern "C" fn firmware<P: Provider>(
     _device: *mut bindings::ib_device,
     text: *mut c_char,
 ) {
     let version = P::FIRMWARE.to_bytes_with_nul();
     const { assert!(P::FIRMWARE.to_bytes_with_nul().len() <= FIRMWARE_MAX) };
-    // SAFETY: There is room, as checked above.
+    // SAFETY: The caller guarantees room for `FIRMWARE_MAX` bytes, and the version is not longer,
+    // as asserted above.
     unsafe {
         text.cast::<u8>()
             .copy_from_nonoverlapping(version.as_ptr(), version.len())
     };
 }
 
-/// Implements `enable_driver`, and tells users that the port is active, if it is.
+/// Implements `enable_driver` of `struct ib_device_ops`. Also dispatches the event that the port is
+/// active, if it is.
 ///
 /// # Safety
 ///
-/// To be called by ib_core, on a device of `P`.
+/// Must be called only by ib_core, on a device of `P`.
 pub(crate) unsafe extern "C" fn enable<P: Provider>(device: *mut bindings::ib_device) -> c_int {
     // SAFETY: The device is alive while ib_core calls its operations.
     let driver = unsafe { of::<P>(device) };
@@ -112,13 +116,13 @@ pub(crate) unsafe extern "C" fn enable<P: Provider>(device: *mut bindings::ib_de
     0
 }
 
-/// Implements `dealloc_driver`, the last operation.
+/// Implements `dealloc_driver` of `struct ib_device_ops`, the last operation on a device.
 ///
 /// # Safety
 ///
-/// To be called by ib_core, on a device of `P`.
+/// Must be called only by ib_core, on a device of `P`.
 pub(crate) unsafe extern "C" fn dealloc<P: Provider>(device: *mut bindings::ib_device) {
-    // SAFETY: This is the destruction, which can't fail.
+    // SAFETY: This is the destruction operation, which can't fail.
     let device = unsafe { DeviceObject::<P>::take(device) };
     P::disable(&device);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Operations on a device's port: number 1, the only one.
+//! Operations on the port of a device. A device has one port, number 1.
 
 use kernel::{error::from_result, ffi::c_int, prelude::*};
 
@@ -13,7 +13,7 @@ use crate::{
 };
 
 const PORT: u32 = 1;
-/// Bytes of a MAD (IBTA 1.x §13.4.3).
+/// Size of a MAD in bytes (IBTA 1.x §13.4.3).
 const MAD_SIZE: u32 = 256;
 const DEFAULT_PKEY: u16 = 0xffff;
 
@@ -24,11 +24,11 @@ fn check_port(port: u32) -> Result {
     Ok(())
 }
 
-/// Implements `query_port`.
+/// Implements `query_port` of `struct ib_device_ops`.
 ///
 /// # Safety
 ///
-/// To be called by ib_core, on a device of `P`.
+/// Must be called only by ib_core, on a device of `P`.
 pub(crate) unsafe extern "C" fn query<P: Provider>(
     device: *mut bindings::ib_device,
     port: u32,
@@ -38,10 +38,11 @@ pub(crate) unsafe extern "C" fn query<P: Provider>(
         check_port(port)?;
         // SAFETY: The device is alive while ib_core calls its operations.
         let attributes = P::query_port(unsafe { of::<P>(device) });
-        // SAFETY: ib_core passes attributes to fill.
+        // SAFETY: ib_core passes valid memory for the attributes.
         let attr = unsafe { &mut *attr };
         attributes.write(attr);
-        // SAFETY: All are valid. On failure the values stay as they are: unknown.
+        // SAFETY: The device and the fields are valid. On failure the function leaves speed and
+        // width as they are: unknown.
         unsafe {
             bindings::ib_get_eth_speed(device, port, &mut attr.active_speed, &mut attr.active_width)
         };
@@ -49,15 +50,16 @@ pub(crate) unsafe extern "C" fn query<P: Provider>(
     })
 }
 
-/// Megabits a second of a network device that doesn't say; ib_core assumes the same.
+/// Speed in megabits per second of a network device that does not report a speed. ib_core assumes
+/// the same.
 const DEFAULT_SPEED: u32 = 1000;
 
-/// Implements `query_port_speed`: the network device's, in units of 100 Mb/s, zero while the port is
-/// down.
+/// Implements `query_port_speed` of `struct ib_device_ops`. Reports the speed of the network device
+/// in units of 100 Mb/s, or zero while the port is down.
 ///
 /// # Safety
 ///
-/// To be called by ib_core, on a device of `P`.
+/// Must be called only by ib_core, on a device of `P`.
 pub(crate) unsafe extern "C" fn speed<P: Provider>(
     device: *mut bindings::ib_device,
     port: u32,
@@ -71,18 +73,18 @@ pub(crate) unsafe extern "C" fn speed<P: Provider>(
             true => netdev.speed().unwrap_or(DEFAULT_SPEED),
             false => 0,
         };
-        // SAFETY: ib_core passes a place to fill.
+        // SAFETY: ib_core passes valid memory for the result.
         unsafe { speed.write(u64::from(megabits / 100)) };
         Ok(0)
     })
 }
 
-/// Implements `modify_port`: capabilities that users in the kernel declare, such as connection management,
-/// and the count of Q_Key violations, which can be reset.
+/// Implements `modify_port` of `struct ib_device_ops`. In-kernel consumers declare capabilities of
+/// the port, such as connection management. The count of Q_Key violations can be reset.
 ///
 /// # Safety
 ///
-/// To be called by ib_core, on a device of `P`.
+/// Must be called only by ib_core, on a device of `P`.
 pub(crate) unsafe extern "C" fn modify<P: Provider>(
     device: *mut bindings::ib_device,
     port: u32,
@@ -112,11 +114,12 @@ pub(crate) unsafe extern "C" fn modify<P: Provider>(
     })
 }
 
-/// Implements `get_port_immutable`: RoCEv2, with MADs over a GSI QP and connection management.
+/// Implements `get_port_immutable` of `struct ib_device_ops`: the port supports RoCEv2, MADs by a
+/// GSI QP, and connection management.
 ///
 /// # Safety
 ///
-/// To be called by ib_core, on a device of `P`.
+/// Must be called only by ib_core, on a device of `P`.
 pub(crate) unsafe extern "C" fn immutable<P: Provider>(
     device: *mut bindings::ib_device,
     port: u32,
@@ -136,17 +139,17 @@ pub(crate) unsafe extern "C" fn immutable<P: Provider>(
                 | bindings::RDMA_CORE_CAP_AF_IB,
             max_mad_size: MAD_SIZE,
         };
-        // SAFETY: ib_core passes a structure to fill.
+        // SAFETY: ib_core passes valid memory for the structure.
         unsafe { immutable.write(filled) };
         Ok(0)
     })
 }
 
-/// Implements `get_link_layer`.
+/// Implements `get_link_layer` of `struct ib_device_ops`.
 ///
 /// # Safety
 ///
-/// To be called by ib_core.
+/// Must be called only by ib_core.
 pub(crate) unsafe extern "C" fn link_layer(
     _device: *mut bindings::ib_device,
     _port: u32,
@@ -154,11 +157,11 @@ pub(crate) unsafe extern "C" fn link_layer(
     bindings::rdma_link_layer_IB_LINK_LAYER_ETHERNET
 }
 
-/// Implements `get_netdev`.
+/// Implements `get_netdev` of `struct ib_device_ops`.
 ///
 /// # Safety
 ///
-/// To be called by ib_core, on a device of `P`.
+/// Must be called only by ib_core, on a device of `P`.
 pub(crate) unsafe extern "C" fn netdev<P: Provider>(
     device: *mut bindings::ib_device,
     port: u32,
@@ -171,11 +174,12 @@ pub(crate) unsafe extern "C" fn netdev<P: Provider>(
     netdev.map_or(core::ptr::null_mut(), Netdev::into_raw)
 }
 
-/// Implements `query_pkey`: the table holds the default partition only.
+/// Implements `query_pkey` of `struct ib_device_ops`. The table contains only the default
+/// partition.
 ///
 /// # Safety
 ///
-/// To be called by ib_core.
+/// Must be called only by ib_core.
 pub(crate) unsafe extern "C" fn pkey(
     _device: *mut bindings::ib_device,
     port: u32,
@@ -187,7 +191,7 @@ pub(crate) unsafe extern "C" fn pkey(
         if index != 0 {
             return Err(EINVAL);
         }
-        // SAFETY: ib_core passes a place to fill.
+        // SAFETY: ib_core passes valid memory for the result.
         unsafe { pkey.write(DEFAULT_PKEY) };
         Ok(0)
     })

@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Counters of a port, as `rdma statistic` and sysfs show them.
+//! Counters of a port, as `rdma statistic` and sysfs show them (`struct rdma_hw_stats`).
 
 use kernel::{error::from_result, ffi::c_int, prelude::*};
 
 use crate::{bindings, device, provider::Provider};
 
-/// The name of a counter.
+/// Name of a counter (`struct rdma_stat_desc`).
 #[repr(transparent)]
 pub struct CounterName(bindings::rdma_stat_desc);
 
-// SAFETY: Nothing but constant strings, which nobody changes.
+// SAFETY: The type contains only pointers to constant strings, which never change.
 unsafe impl Sync for CounterName {}
 
 impl CounterName {
-    /// The name.
+    /// Returns the name.
     pub fn text(&self) -> &'static CStr {
-        // SAFETY: `new` took it from such a string.
+        // SAFETY: `new` took the pointer from a `&'static CStr`.
         unsafe { CStr::from_char_ptr(self.0.name.cast()) }
     }
 
-    /// A counter called `name`.
+    /// Creates the description of a counter called `name`.
     pub const fn new(name: &'static CStr) -> Self {
         Self(bindings::rdma_stat_desc {
             name: name.as_ptr().cast(),
@@ -30,14 +30,14 @@ impl CounterName {
     }
 }
 
-/// Milliseconds for which ib_core may show values again that it read before.
+/// Number of milliseconds for which ib_core may show cached values.
 const LIFESPAN: u32 = bindings::RDMA_HW_STATS_DEFAULT_LIFESPAN;
 
-/// Implements `alloc_hw_port_stats`.
+/// Implements `alloc_hw_port_stats` of `struct ib_device_ops`.
 ///
 /// # Safety
 ///
-/// To be called by ib_core.
+/// Must be called only by ib_core.
 pub(crate) unsafe extern "C" fn alloc<P: Provider>(
     _device: *mut bindings::ib_device,
     _port: u32,
@@ -45,10 +45,11 @@ pub(crate) unsafe extern "C" fn alloc<P: Provider>(
     alloc_for::<P>()
 }
 
-/// Room for the values of [`Provider::COUNTERS`]; null if there is no memory.
+/// Allocates room for the values of [`Provider::COUNTERS`]. Returns null if there is no memory.
 pub(crate) fn alloc_for<P: Provider>() -> *mut bindings::rdma_hw_stats {
     let names = P::COUNTERS;
-    // SAFETY: The type is transparent, so these are that many descriptions; they live for ever.
+    // SAFETY: `CounterName` is `repr(transparent)`, so the list consists of that many
+    // `rdma_stat_desc`. It is `'static`.
     unsafe {
         bindings::rdma_alloc_hw_stats_struct(
             names.as_ptr().cast(),
@@ -58,11 +59,11 @@ pub(crate) fn alloc_for<P: Provider>() -> *mut bindings::rdma_hw_stats {
     }
 }
 
-/// Implements `get_hw_stats`.
+/// Implements `get_hw_stats` of `struct ib_device_ops`.
 ///
 /// # Safety
 ///
-/// To be called by ib_core, on a device of `P` and with what [`alloc`] made.
+/// Must be called only by ib_core, on a device of `P`, with a `stats` that [`alloc`] returned.
 pub(crate) unsafe extern "C" fn get<P: Provider>(
     device: *mut bindings::ib_device,
     stats: *mut bindings::rdma_hw_stats,
@@ -75,25 +76,26 @@ pub(crate) unsafe extern "C" fn get<P: Provider>(
         }
         // SAFETY: The device is alive while ib_core calls its operations.
         let device = unsafe { device::of::<P>(device) };
-        // SAFETY: `stats` is what `alloc` made.
+        // SAFETY: `stats` isn't null, and the caller guarantees that `alloc` returned it.
         unsafe { fill::<P>(stats, |index| P::counter(device, index)) };
         Ok(P::COUNTERS.len() as c_int)
     })
 }
 
-/// Writes the values of all counters.
+/// Writes the values of all counters to `stats`.
 ///
 /// # Safety
 ///
-/// `stats` must be what [`alloc_for`] made, and not null.
+/// [`alloc_for`] must have returned `stats`, which must not be null.
 pub(crate) unsafe fn fill<P: Provider>(
     stats: *mut bindings::rdma_hw_stats,
     value: impl Fn(usize) -> u64,
 ) {
-    // SAFETY: `stats` is valid; the values lie behind the structure.
+    // SAFETY: The caller guarantees that `stats` is valid. The array of values is the last field of
+    // the structure.
     let values = unsafe { (&raw mut (*stats).value).cast::<u64>() };
     for index in 0..P::COUNTERS.len() {
-        // SAFETY: `alloc_for` asked for as many values as there are names.
+        // SAFETY: `alloc_for` allocated as many values as there are names, so `index` is in bounds.
         unsafe { values.add(index).write(value(index)) };
     }
 }

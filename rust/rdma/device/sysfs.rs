@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `/sys/class/infiniband/…/parent`: the network device under a device, as C rxe shows it.
+//! The sysfs attribute `/sys/class/infiniband/…/parent`: the network device under an RDMA device,
+//! as C rxe shows it.
 
 use core::ptr::NonNull;
 
@@ -11,29 +12,32 @@ use crate::{
     net::netdev::{Name, Netdev},
 };
 
-/// Shows the attribute: the name of the network device under port 1, an empty line once that is
-/// gone.
+/// Shows the attribute: the name of the network device under port 1, or an empty line once the
+/// network device is gone.
 ///
 /// # Safety
 ///
-/// To be called by sysfs, on a registered `ib_device`, with a page to fill.
+/// Must be called only by sysfs, on a registered `ib_device`, with a `page` of `PAGE_SIZE` bytes to
+/// fill.
 #[no_mangle]
 unsafe extern "C" fn rrxe_parent_show(
     device: *mut bindings::device,
     _attribute: *mut bindings::device_attribute,
     page: *mut c_char,
 ) -> isize {
-    // SAFETY: As the caller promises.
+    // SAFETY: The caller guarantees that `device` is embedded in a registered `ib_device`.
     let device = unsafe { bindings::rdma_device_to_ibdev(device) };
-    // SAFETY: As above; the count is for us.
+    // SAFETY: The device is registered, and has a port 1. The function returns a count, which is
+    // ours.
     let netdev = NonNull::new(unsafe { bindings::ib_device_get_netdev(device, 1) });
-    // SAFETY: A count came with it.
+    // SAFETY: `netdev` isn't null, and a count of it was returned above.
     let netdev = netdev.map(|netdev| unsafe { Netdev::from_raw(netdev) });
     let name = netdev.map(|netdev| netdev.name());
     let line = name.as_ref().map_or(c"", Name::as_c_str).to_bytes();
-    // SAFETY: A name is far shorter than a page.
+    // SAFETY: The caller guarantees that `page` is valid for a page. A name is far shorter.
     unsafe { core::ptr::copy_nonoverlapping(line.as_ptr(), page.cast(), line.len()) };
-    // SAFETY: As above.
+    // SAFETY: The caller guarantees that `page` is valid for a page. A name and the newline are far
+    // shorter.
     unsafe { page.cast::<u8>().add(line.len()).write(b'\n') };
     line.len().saturating_add(1) as isize
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Operations on address handles.
+//! Operations on address handles (`struct ib_ah`).
 
 use core::ptr;
 
@@ -12,14 +12,14 @@ use crate::{
     verbs::{av::Av, object::Object, udata::Udata},
 };
 
-/// Bytes of `struct rxe_create_ah_resp`: the number, and a reserved word.
+/// Size of `struct rxe_create_ah_resp` in bytes: the number of the handle, and a reserved word.
 const REPLY: usize = 8;
 
-/// Makes the driver's object.
+/// Creates the driver's address handle for `ah`. `user` says whether a process creates it.
 ///
 /// # Safety
 ///
-/// The arguments must be ib_core's, of a creation.
+/// The arguments must be those that ib_core passes to the creation operation, on a device of `P`.
 unsafe fn make<P: Provider>(
     ah: *mut bindings::ib_ah,
     init: *mut bindings::rdma_ah_init_attr,
@@ -27,38 +27,41 @@ unsafe fn make<P: Provider>(
 ) -> Result<Arc<P::Ah>> {
     // SAFETY: ib_core passes valid attributes.
     let attr = unsafe { &*(*init).ah_attr };
-    // SAFETY: They are those of this operation.
+    // SAFETY: The attributes are those of this operation, and the call is running.
     let av = unsafe { Av::from_attr(attr) }?;
     // SAFETY: ib_core sets the protection domain before it calls.
     let pd = unsafe { Object::<P, _>::get((*ah).pd) };
     P::create_ah(pd, av, user)
 }
 
-/// Implements `create_ah`, for the kernel. Any context.
+/// Implements `create_ah` of `struct ib_device_ops`, for in-kernel consumers. Any context.
 ///
 /// # Safety
 ///
-/// To be called by ib_core, on a device of `P`.
+/// Must be called only by ib_core, on a device of `P`.
 pub(crate) unsafe extern "C" fn create<P: Provider>(
     ah: *mut bindings::ib_ah,
     init: *mut bindings::rdma_ah_init_attr,
     _payload: *mut bindings::ib_udata,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: As the caller promises.
+        // SAFETY: The caller guarantees that these are the arguments of a creation on a device of
+        // `P`.
         let inner = unsafe { make::<P>(ah, init, false) }?;
-        // SAFETY: This is the creation, of the size that the operations table says.
+        // SAFETY: This is the creation operation, and the object has the size that the table of
+        // operations (`ops::table`) states.
         unsafe { Object::<P, _>::store(ah, inner) };
         Ok(0)
     })
 }
 
-/// Implements `create_user_ah`. A library that leaves no room for the number puts the address into
-/// its work requests instead.
+/// Implements `create_user_ah` of `struct ib_device_ops`. The response is the number of the handle.
+/// A library whose response buffer has no room for the number puts the address vector into its work
+/// requests instead.
 ///
 /// # Safety
 ///
-/// To be called by ib_core, on a device of `P`.
+/// Must be called only by ib_core, on a device of `P`.
 pub(crate) unsafe extern "C" fn create_user<P: Provider>(
     ah: *mut bindings::ib_ah,
     init: *mut bindings::rdma_ah_init_attr,
@@ -68,7 +71,8 @@ pub(crate) unsafe extern "C" fn create_user<P: Provider>(
         // SAFETY: ib_core's buffers are valid during the call.
         let udata = unsafe { Udata::from_raw(payload) }.ok_or(EINVAL)?;
         udata.refuse_request()?;
-        // SAFETY: As the caller promises.
+        // SAFETY: The caller guarantees that these are the arguments of a creation on a device of
+        // `P`.
         let inner = unsafe { make::<P>(ah, init, true) }?;
         let mut reply = [0; REPLY];
         if let Some(number) = reply.first_chunk_mut() {
@@ -78,34 +82,37 @@ pub(crate) unsafe extern "C" fn create_user<P: Provider>(
             P::destroy_ah(&inner);
             return Err(error);
         }
-        // SAFETY: As the caller promises.
+        // SAFETY: The caller guarantees that a process creates `ah`.
         unsafe { put_gid(ah) };
-        // SAFETY: This is the creation, of the size that the operations table says.
+        // SAFETY: This is the creation operation, and the object has the size that the table of
+        // operations (`ops::table`) states.
         unsafe { Object::<P, _>::store(ah, inner) };
         Ok(0)
     })
 }
 
-/// Gives up the reference to an entry of the GID table that a process's address handle has. While there is a reference the
-/// entry keeps its place in the table after its address is gone, and the default GID has one place only.
+/// Drops the reference of a process's address handle to an entry of the GID table. As long as the
+/// handle has the reference, the entry occupies its place in the table even after its address is
+/// gone, and the default GID has one place only.
 ///
 /// # Safety
 ///
-/// `ah` must be one that ib_core makes for a process.
+/// `ah` must be an address handle that ib_core is creating for a process.
 unsafe fn put_gid(ah: *mut bindings::ib_ah) {
-    // SAFETY: The caller's promise. ib_core puts the entry when it destroys the handle, and looks at it for nothing else.
+    // SAFETY: The caller guarantees that `ah` is valid and is being created. ib_core drops the
+    // reference in this field when it destroys the handle, and uses the field for nothing else.
     let kept = unsafe { core::mem::replace(&mut (*ah).sgid_attr, ptr::null()) };
     if !kept.is_null() {
-        // SAFETY: The reference was the handle's.
+        // SAFETY: `kept` is the reference of the handle, which the handle no longer has.
         unsafe { bindings::rdma_put_gid_attr(kept) };
     }
 }
 
-/// Implements `modify_ah`.
+/// Implements `modify_ah` of `struct ib_device_ops`.
 ///
 /// # Safety
 ///
-/// To be called by ib_core, on an address handle of `P`.
+/// Must be called only by ib_core, on an address handle of `P`.
 pub(crate) unsafe extern "C" fn modify<P: Provider>(
     ah: *mut bindings::ib_ah,
     attr: *mut bindings::rdma_ah_attr,
@@ -113,7 +120,7 @@ pub(crate) unsafe extern "C" fn modify<P: Provider>(
     from_result(|| {
         // SAFETY: ib_core passes valid attributes.
         let attr = unsafe { &*attr };
-        // SAFETY: They are those of this operation.
+        // SAFETY: The attributes are those of this operation, and the call is running.
         let av = unsafe { Av::from_attr(attr) }?;
         // SAFETY: The address handle is alive while ib_core calls its operations.
         P::modify_ah(unsafe { Object::<P, _>::get(ah) }, av);
@@ -121,32 +128,33 @@ pub(crate) unsafe extern "C" fn modify<P: Provider>(
     })
 }
 
-/// Implements `query_ah`.
+/// Implements `query_ah` of `struct ib_device_ops`.
 ///
 /// # Safety
 ///
-/// To be called by ib_core, on an address handle of `P`.
+/// Must be called only by ib_core, on an address handle of `P`.
 pub(crate) unsafe extern "C" fn query<P: Provider>(
     ah: *mut bindings::ib_ah,
     attr: *mut bindings::rdma_ah_attr,
 ) -> c_int {
     // SAFETY: The address handle is alive while ib_core calls its operations.
     let av = P::query_ah(unsafe { Object::<P, _>::get(ah) });
-    // SAFETY: ib_core passes attributes to fill.
+    // SAFETY: ib_core passes valid memory for the attributes.
     unsafe { attr.write(av.to_attr()) };
     0
 }
 
-/// Implements `destroy_ah`. Any context for the kernel's.
+/// Implements `destroy_ah` of `struct ib_device_ops`. Any context for handles of in-kernel
+/// consumers.
 ///
 /// # Safety
 ///
-/// To be called by ib_core, on an address handle of `P`.
+/// Must be called only by ib_core, on an address handle of `P`.
 pub(crate) unsafe extern "C" fn destroy<P: Provider>(
     ah: *mut bindings::ib_ah,
     _flags: u32,
 ) -> c_int {
-    // SAFETY: This is the destruction, which can't fail.
+    // SAFETY: This is the destruction operation, which can't fail.
     let inner = unsafe { Object::<P, _>::take(ah) };
     P::destroy_ah(&inner);
     0

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Address vectors: where packets go, and with which IP header fields.
+//! Address vectors: destination, source and IP header fields of a QP's or an address handle's
+//! packets (`struct rdma_ah_attr`).
 
 use kernel::{error::from_err_ptr, prelude::*, sync::rcu};
 use pin_init::Zeroable;
@@ -14,31 +15,31 @@ use crate::{
     net::netdev,
 };
 
-/// The address vector of a connected QP or of an AH.
+/// Address vector of a connected QP or of an address handle, validated and resolved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Av {
     /// Destination address.
     pub dgid: Gid,
-    /// Source address: one of the device's.
+    /// Source address, one of the port's GIDs.
     pub sgid: Gid,
-    /// Index of `sgid` in the port's table, which has 256 entries at most.
+    /// Index of `sgid` in the port's GID table, which has at most 256 entries.
     pub sgid_index: u8,
-    /// Index of the network device that has `sgid`, in the namespace that it is in: the port's or one on top of it, as a
-    /// VLAN. Zero if the address is gone.
+    /// Index of the network device that has `sgid`, within that device's network namespace. It is
+    /// the port's network device, or one on top of it, such as a VLAN. Zero if the address is gone.
     pub netdev_index: u32,
-    /// The network of both addresses.
+    /// IP version of both addresses.
     pub network: Network,
-    /// Traffic class: the TOS or traffic class field.
+    /// Traffic class: the IPv4 TOS field or the IPv6 traffic class field.
     pub traffic_class: u8,
-    /// Hop limit: the TTL or hop limit field.
+    /// Hop limit: the IPv4 TTL field or the IPv6 hop limit field.
     pub hop_limit: u8,
     /// Flow label, 20 bits.
     pub flow_label: u32,
-    /// The next hop's MAC address as ib_core resolved it.
+    /// MAC address of the next hop, as ib_core resolved it.
     pub dmac: [u8; 6],
     /// Service level.
     pub sl: u8,
-    /// Static rate (`enum ib_rate`), without effect.
+    /// Static rate (`enum ib_rate`). The driver ignores it.
     pub static_rate: u8,
     /// Port number.
     pub port: u8,
@@ -49,15 +50,17 @@ const FLOW_LABEL_MASK: u32 = 0xf_ffff;
 const PORT: u8 = 1;
 
 impl Av {
-    /// Converts what ib_core has validated and resolved.
+    /// Converts an address vector that ib_core has validated and resolved.
     ///
     /// # Errors
     ///
-    /// `EINVAL`: not RoCE, no global route, no such port, no such source address, another network than the source's.
+    /// `EINVAL` if the attributes are not of RoCE or have no global route, if the port or the
+    /// source address does not exist, or if the IP versions of source and destination differ.
     ///
     /// # Safety
     ///
-    /// `attr` must be what ib_core passes to an operation, during its call.
+    /// `attr` must be the attributes that ib_core passes to an operation, during the call of that
+    /// operation.
     pub(crate) unsafe fn from_attr(attr: &bindings::rdma_ah_attr) -> Result<Self> {
         if attr.type_ != bindings::rdma_ah_attr_type_RDMA_AH_ATTR_TYPE_ROCE
             || u32::from(attr.ah_flags) & bindings::ib_ah_flags_IB_AH_GRH == 0
@@ -86,7 +89,7 @@ impl Av {
             traffic_class: attr.grh.traffic_class,
             hop_limit: attr.grh.hop_limit,
             flow_label: attr.grh.flow_label & FLOW_LABEL_MASK,
-            // SAFETY: The type was checked above.
+            // SAFETY: `roce` is the valid member of the union, because the type was checked above.
             dmac: unsafe { attr.__bindgen_anon_1.roce.dmac },
             sl: attr.sl,
             static_rate: attr.static_rate,
@@ -94,15 +97,17 @@ impl Av {
         })
     }
 
-    /// The priority of its packets in this host: the service level, which queueing disciplines and the
-    /// `egress-qos-map` of a VLAN go by. No more than a socket may choose without privileges (`SO_PRIORITY`): 7 is for
-    /// what controls the network.
+    /// Returns the priority of the packets in this host (`skb->priority`). It is the service level.
+    /// Queueing disciplines and the `egress-qos-map` of a VLAN use it. It is at most 6, the highest
+    /// priority that a socket may choose without privileges (`SO_PRIORITY`). 7 is for network
+    /// control.
     pub fn priority(&self) -> u32 {
         const HIGHEST: u8 = 6;
         self.sl.min(HIGHEST).into()
     }
 
-    /// Converts back, for queries. The source is given by its index only.
+    /// Converts the address vector back to C, for queries. The result contains the source by its
+    /// index only.
     pub(crate) fn to_attr(self) -> bindings::rdma_ah_attr {
         let mut attr = bindings::rdma_ah_attr::zeroed();
         attr.type_ = bindings::rdma_ah_attr_type_RDMA_AH_ATTR_TYPE_ROCE;
@@ -120,25 +125,26 @@ impl Av {
     }
 }
 
-/// An address vector as a work request carries it: nothing of it was looked at by ib_core.
+/// Address vector as a work request contains it. ib_core has validated none of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PostedAv {
     /// Destination address.
     pub dgid: Gid,
-    /// Index of the source address in the port's table.
+    /// Index of the source address in the port's GID table.
     pub sgid_index: u8,
     /// Traffic class.
     pub traffic_class: u8,
-    /// Hop limit; zero is taken for one.
+    /// Hop limit. Zero is treated as one.
     pub hop_limit: u8,
-    /// Flow label; the low 20 bits count.
+    /// Flow label. The low 20 bits are used.
     pub flow_label: u32,
     /// Port number.
     pub port: u8,
 }
 
 impl PostedAv {
-    /// The address vector, with the source address that `device` has under its index now.
+    /// Resolves the address vector. The source is the address that `device` currently has at the
+    /// index.
     ///
     /// # Context
     ///
@@ -146,7 +152,8 @@ impl PostedAv {
     ///
     /// # Errors
     ///
-    /// `EINVAL`: no such port, no such source address, another network than the source's.
+    /// `EINVAL` if the port or the source address does not exist, or if the IP versions of source
+    /// and destination differ.
     pub fn resolve(&self, device: &IbDevice) -> Result<Av> {
         if self.port != PORT {
             return Err(EINVAL);
@@ -173,13 +180,13 @@ impl PostedAv {
     }
 }
 
-/// The index of the network device that a source address belongs to.
+/// Returns the index of the network device that has a source address, or 0 if the address is gone.
 fn netdev_index(source: &bindings::ib_gid_attr) -> u32 {
     let _readers = rcu::read_lock();
-    // SAFETY: The entry is valid as the reference shows.
+    // SAFETY: The reference shows that the entry is valid, and the RCU read lock is held.
     let netdev = from_err_ptr(unsafe { bindings::rdma_read_gid_attr_ndev_rcu(source) });
     netdev.map_or(0, |netdev| {
-        // SAFETY: Without an error it is a valid device, which RCU keeps.
+        // SAFETY: A result that is no error pointer is a valid device, which RCU keeps alive.
         unsafe { netdev::index(netdev) }
     })
 }

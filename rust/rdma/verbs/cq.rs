@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Completion queues: what their verbs take and return, and the operations on `ib_cq`.
+//! Completion queues: the arguments and results of their verbs, and the operations on
+//! `struct ib_cq`.
 
 use core::sync::atomic::{AtomicI32, Ordering};
 
@@ -27,84 +28,89 @@ use crate::{
     },
 };
 
-/// What a CQ is made of.
+/// Arguments of a CQ's creation.
 pub struct CqInit {
-    /// The entries asked for, at least one.
+    /// Requested number of entries, at least one.
     pub capacity: u32,
-    /// Completions without room are of no interest.
+    /// Whether the CQ drops completions for which it has no room
+    /// (`IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN`). Otherwise such a completion is an error of the CQ.
     pub ignore_overrun: bool,
-    /// Where its notifications and events go.
+    /// Upcall for completion notifications and asynchronous events of the CQ.
     pub upcall: CqUpcall,
-    /// Which of its notifications its process has not read, if that can be seen.
+    /// View of the notifications that the CQ's process has not read, or `None` if they can't be
+    /// seen.
     pub events: Option<CqEvents>,
 }
 
-/// A new CQ.
+/// Results of a CQ's creation.
 pub struct CqCreated<C> {
     /// The CQ.
     pub cq: Arc<C>,
-    /// The entries granted: at least those asked for.
+    /// Granted number of entries: at least the requested one.
     pub capacity: u32,
-    /// Where the process finds them.
+    /// Location of the ring, for the process's library.
     pub reply: RingReply,
 }
 
-/// How notifications are to be moderated: whichever comes first.
+/// Moderation of a CQ's notifications. A notification is delivered when one of the two limits is
+/// reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moderation {
-    /// So many completions are there.
+    /// Number of completions.
     pub count: u16,
-    /// So many microseconds have passed since the first of them.
+    /// Number of microseconds since the first of those completions.
     pub period: u16,
 }
 
-/// Which completion brings about the next notification.
+/// The completion that causes the next notification (`enum ib_cq_notify_flags`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NotifyWhen {
-    /// One that the sender solicited, or one with an error.
+    /// A completion that the sender solicited, or one in error.
     Solicited,
-    /// Any.
+    /// Any completion.
     Next,
 }
 
-/// The completions that no notification has told of.
+/// The most urgent completion that no notification has announced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum News {
-    /// There are none.
+    /// No such completion.
     #[default]
     None,
-    /// There are some, none of which is solicited or in error.
+    /// At least one such completion, but none that is solicited or in error.
     Any,
-    /// There are some, one of which is solicited or in error.
+    /// At least one such completion that is solicited or in error.
     Solicited,
 }
 
-/// Of completions there are no time stamps.
+/// The only supported creation flag. Completion timestamps
+/// (`IB_UVERBS_CQ_FLAGS_TIMESTAMP_COMPLETION`) are not supported.
 const IGNORE_OVERRUN: u32 =
     bindings::ib_uverbs_ex_create_cq_flags_IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN;
 
 type CqObject<P> = Object<P, Raising<bindings::ib_cq>>;
 
-/// Bytes that ib_core is to allocate for a CQ of `P`.
+/// Number of bytes that ib_core must allocate for a CQ of `P`.
 pub(crate) const fn size<P: Provider>() -> usize {
     CqObject::<P>::SIZE
 }
 
-/// The driver's CQ behind `base`.
+/// Returns the driver's CQ behind `base`.
 ///
 /// # Safety
 ///
-/// `base` must be a CQ of `P` that exists for ib_core during `'a`.
+/// `base` must be a CQ of a device of `P`, created and not yet destroyed, for all of `'a`.
 pub(crate) unsafe fn of<'a, P: Provider>(base: *mut bindings::ib_cq) -> &'a Arc<P::Cq> {
-    // SAFETY: The caller's promise.
+    // SAFETY: The caller guarantees that `base` is a CQ of `P`, created and not yet destroyed (see
+    // `# Safety`).
     unsafe { CqObject::<P>::get(base.cast()) }
 }
 
-/// Implements `create_user_cq`.
+/// Implements `create_user_cq` of `struct ib_device_ops`.
 ///
 /// # Safety
 ///
-/// To be called by ib_core, on a device of `P`.
+/// Must be called only by ib_core, on a device of `P`.
 pub(crate) unsafe extern "C" fn create_user<P: Provider>(
     base: *mut bindings::ib_cq,
     init: *const bindings::ib_cq_init_attr,
@@ -113,11 +119,12 @@ pub(crate) unsafe extern "C" fn create_user<P: Provider>(
     from_result(|| {
         // SAFETY: ib_core's bundle is valid during the call.
         let payload = unsafe { &raw mut (*attrs).__bindgen_anon_1.__bindgen_anon_1.driver_udata };
-        // SAFETY: ib_core calls this for a process only, with its `driver_udata`.
+        // SAFETY: ib_core calls this operation for processes only, with the `driver_udata` of the
+        // call.
         let call = unsafe { UserCall::<P>::from_raw(payload) }.ok_or(EINVAL)?;
         call.udata.refuse_request()?;
         call.udata.require_response(RingReply::SIZE)?;
-        // SAFETY: ib_core passes its arguments of a creation.
+        // SAFETY: ib_core passes valid arguments of a creation, on a device of `P`.
         unsafe {
             make::<P>(base, init, |device, init| {
                 let created = P::create_user_cq(device, init, &call)?;
@@ -128,11 +135,11 @@ pub(crate) unsafe extern "C" fn create_user<P: Provider>(
     })
 }
 
-/// Makes the driver's CQ by `create` and puts it in place.
+/// Creates the driver's CQ by `create` and stores it behind `base`.
 ///
 /// # Safety
 ///
-/// The arguments must be ib_core's, of a creation on a device of `P`.
+/// The arguments must be those that ib_core passes to the creation operation, on a device of `P`.
 unsafe fn make<P: Provider>(
     base: *mut bindings::ib_cq,
     init: *const bindings::ib_cq_init_attr,
@@ -145,52 +152,54 @@ unsafe fn make<P: Provider>(
     }
     // SAFETY: ib_core sets the device before it calls.
     let device = unsafe { crate::device::of::<P>((*base).device) };
-    // SAFETY: `base` is valid until `destroy`, which revokes the upcall, or until this fails,
-    // before which it is revoked as well.
+    // SAFETY: This is the creation of `base`, which is valid until the creation has failed or
+    // `destroy` has returned. Both revoke the upcall before.
     let upcall = unsafe { Upcall::new(base) }?;
     let init = CqInit {
         capacity,
         ignore_overrun: flags & IGNORE_OVERRUN != 0,
         upcall: upcall.clone(),
-        // SAFETY: ib_core makes the CQ, to which the upcall leads.
+        // SAFETY: ib_core is creating the CQ, and the upcall is of this CQ.
         events: unsafe { CqEvents::of(base, &upcall) },
     };
     let created = create(device, init).inspect_err(|_| upcall.revoke())?;
-    // SAFETY: During creation nobody else accesses the object.
+    // SAFETY: During the creation no other code accesses the object.
     unsafe { (*base).cqe = created.capacity as c_int };
-    // SAFETY: As above; ib_core allocated as much as `size` says.
+    // SAFETY: This is the creation operation, and ib_core allocated as many bytes as `size`
+    // returns.
     unsafe { CqObject::<P>::store_raising(base, upcall, created.cq) };
     Ok(())
 }
 
-/// Implements `create_cq`, for the kernel.
+/// Implements `create_cq` of `struct ib_device_ops`, for in-kernel consumers.
 ///
 /// # Safety
 ///
-/// To be called by ib_core, on a device of `P`.
+/// Must be called only by ib_core, on a device of `P`.
 pub(crate) unsafe extern "C" fn create_kernel<P: Provider>(
     base: *mut bindings::ib_cq,
     init: *const bindings::ib_cq_init_attr,
     _attrs: *mut bindings::uverbs_attr_bundle,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: ib_core passes its arguments of a creation.
+        // SAFETY: ib_core passes valid arguments of a creation, on a device of `P`.
         unsafe { make::<P>(base, init, P::create_kernel_cq) }?;
         Ok(0)
     })
 }
 
-/// Implements `poll_cq`. Any context.
+/// Implements `poll_cq` of `struct ib_device_ops`. Any context.
 ///
 /// # Safety
 ///
-/// To be called by ib_core, on a CQ of `P` that the kernel made, with room for `room` completions.
+/// Must be called only by ib_core, on a CQ of `P` that an in-kernel consumer created. `completions`
+/// must have room for `room` entries.
 pub(crate) unsafe extern "C" fn poll<P: Provider>(
     base: *mut bindings::ib_cq,
     room: c_int,
     completions: *mut bindings::ib_wc,
 ) -> c_int {
-    // SAFETY: `base` is a CQ of `P`, alive during the call.
+    // SAFETY: The CQ is alive while ib_core calls its operations.
     let cq = unsafe { of::<P>(base) };
     let room = if P::polls_singly(cq) {
         room.min(1)
@@ -200,14 +209,15 @@ pub(crate) unsafe extern "C" fn poll<P: Provider>(
     let mut polled = 0;
     while polled < room {
         let Some(cqe) = P::poll_cq(cq) else { break };
-        // SAFETY: `polled` is below the number of places, which the caller gave up to us.
+        // SAFETY: `polled` is less than `room`, and the caller guarantees that `completions` has
+        // room for as many entries, which only this call accesses.
         cqe.write(unsafe { &mut *completions.add(polled as usize) });
         polled = polled.wrapping_add(1);
     }
     polled
 }
 
-/// Tells the process's library where the ring is; a CQ of which it can't be told is undone.
+/// Sends the process's library the location of the ring. Destroys the CQ if that fails.
 fn respond<P: Provider>(
     created: CqCreated<P::Cq>,
     call: &UserCall<'_, P>,
@@ -221,64 +231,66 @@ fn respond<P: Provider>(
     }
 }
 
-/// Implements `resize_user_cq`.
+/// Implements `resize_user_cq` of `struct ib_device_ops`.
 ///
 /// # Safety
 ///
-/// To be called by ib_core, on a CQ of `P`.
+/// Must be called only by ib_core, on a CQ of `P`.
 pub(crate) unsafe extern "C" fn resize_user<P: Provider>(
     base: *mut bindings::ib_cq,
     capacity: c_uint,
     payload: *mut bindings::ib_udata,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: ib_core calls this for a process only, with its `driver_udata`.
+        // SAFETY: ib_core calls this operation for processes only, with the `driver_udata` of the
+        // call.
         let call = unsafe { UserCall::<P>::from_raw(payload) }.ok_or(EINVAL)?;
         call.udata.refuse_request()?;
         call.udata.require_response(RingReply::SIZE)?;
-        // SAFETY: `base` is a CQ of `P`, alive during the call.
+        // SAFETY: The CQ is alive while ib_core calls its operations.
         let cq = unsafe { of::<P>(base) };
         let granted = P::resize_cq(cq, capacity, &RingChange::new(&call, None))?;
-        // SAFETY: As above; a process may resize a CQ twice at a time.
+        // SAFETY: The CQ is alive while ib_core calls its operations. The access is atomic, because
+        // two threads of a process may resize the CQ at once.
         let entries = unsafe { AtomicI32::from_ptr(&raw mut (*base).cqe) };
         entries.store(granted as c_int, Ordering::Relaxed);
         Ok(0)
     })
 }
 
-/// Implements `modify_cq`.
+/// Implements `modify_cq` of `struct ib_device_ops`.
 ///
 /// # Safety
 ///
-/// To be called by ib_core, on a CQ of `P`.
+/// Must be called only by ib_core, on a CQ of `P`.
 pub(crate) unsafe extern "C" fn modify<P: Provider>(
     base: *mut bindings::ib_cq,
     count: u16,
     period: u16,
 ) -> c_int {
-    // SAFETY: `base` is a CQ of `P`, alive during the call.
+    // SAFETY: The CQ is alive while ib_core calls its operations.
     P::moderate_cq(unsafe { of::<P>(base) }, Moderation { count, period });
     0
 }
 
-/// Implements `destroy_cq`.
+/// Implements `destroy_cq` of `struct ib_device_ops`.
 ///
 /// # Safety
 ///
-/// To be called by ib_core, on a CQ of `P`.
+/// Must be called only by ib_core, on a CQ of `P`.
 pub(crate) unsafe extern "C" fn destroy<P: Provider>(
     base: *mut bindings::ib_cq,
     _payload: *mut bindings::ib_udata,
 ) -> c_int {
-    // SAFETY: This is the destruction, past the point where it can fail.
+    // SAFETY: This is the destruction operation, past the point where it can fail.
     unsafe { CqObject::<P>::destroy_raising(base, P::destroy_cq) }
 }
 
-/// Implements `req_notify_cq`.
+/// Implements `req_notify_cq` of `struct ib_device_ops`.
 ///
 /// # Safety
 ///
-/// To be called by ib_core, on a CQ of `P`.
+/// Must be called only by ib_core, on a CQ of `P`.
 pub(crate) unsafe extern "C" fn req_notify<P: Provider>(
     base: *mut bindings::ib_cq,
     flags: bindings::ib_cq_notify_flags,
@@ -290,7 +302,7 @@ pub(crate) unsafe extern "C" fn req_notify<P: Provider>(
         NotifyWhen::Next
     };
     let asks = flags & bindings::ib_cq_notify_flags_IB_CQ_REPORT_MISSED_EVENTS != 0;
-    // SAFETY: `base` is a CQ of `P`, alive during the call.
+    // SAFETY: The CQ is alive while ib_core calls its operations.
     let unfetched = P::req_notify_cq(unsafe { of::<P>(base) }, when, asks);
     c_int::from(unfetched && asks)
 }

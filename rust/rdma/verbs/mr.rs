@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Memory regions: what their verbs take and return, and the operations on `ib_mr`.
+//! Memory regions: the arguments and results of their verbs, and the operations on `struct ib_mr`.
 
 mod advice;
 mod current;
@@ -34,7 +34,7 @@ use crate::{
     verbs::{object::Object, udata, unread::is_empty},
 };
 
-/// What a region may be used for: a set of `IB_ACCESS_*`.
+/// Access rights of a region or a memory window: a set of `IB_ACCESS_*` (`enum ib_access_flags`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access(u32);
 
@@ -54,27 +54,29 @@ impl Access {
     const PLACE_GLOBAL: u8 = 1 << 0;
     const PLACE_PERSISTENT: u8 = 1 << 1;
 
-    /// The set of these `IB_ACCESS_*`.
+    /// Creates a set from bits of `IB_ACCESS_*`.
     pub const fn from_bits(bits: u32) -> Self {
         Self(bits)
     }
 
-    /// The set that ib_core passes.
+    /// Creates the set that ib_core passes as an `int`.
     pub(crate) const fn from_raw(flags: c_int) -> Self {
         Self(flags as u32)
     }
 
-    /// The set as ib_core has it.
+    /// Returns the set as the `int` that ib_core uses.
     pub(crate) const fn as_raw(self) -> c_int {
         self.0 as c_int
     }
 
-    /// Addresses count from the region's start instead of from the process's address of it.
+    /// Returns whether addresses count from the region's start (`IB_ZERO_BASED`), instead of being
+    /// the process's virtual addresses.
     pub const fn is_zero_based(self) -> bool {
         self.0 & Self::ZERO_BASED != 0
     }
 
-    /// Whether a window may grant the set on a region with the rights `region` (IBTA 1.x §10.6.7.2.3).
+    /// Returns whether a memory window may grant this set, on a region with the rights `region`
+    /// (IBTA 1.x §10.6.7.2.3).
     pub const fn suits_window(self, region: Self) -> bool {
         let known = Self::LOCAL_WRITE
             | Self::REMOTE_WRITE
@@ -92,43 +94,45 @@ impl Access {
             && (!changes || region.0 & Self::LOCAL_WRITE != 0)
     }
 
-    /// Whether the set makes sense: peers may change only what the owner may change
-    /// (IBTA 1.x §10.6.3.1).
+    /// Returns whether the set is consistent: remote write and remote atomic need local write (IBTA
+    /// 1.x §10.6.3.1).
     pub const fn is_consistent(self) -> bool {
         self.0 & (Self::REMOTE_WRITE | Self::REMOTE_ATOMIC) == 0 || self.0 & Self::LOCAL_WRITE != 0
     }
 
-    /// The memory isn't to be pinned.
+    /// Returns whether the region's memory is faulted in on demand instead of pinned
+    /// (`IB_ACCESS_ON_DEMAND`).
     pub const fn is_on_demand(self) -> bool {
         self.0 & Self::ON_DEMAND != 0
     }
 
-    /// The memory consists of huge pages.
+    /// Returns whether the memory consists of huge pages (`IB_ACCESS_HUGETLB`).
     pub const fn is_huge(self) -> bool {
         self.0 & Self::HUGE != 0
     }
 
-    /// The set without the right to bind windows.
+    /// Returns the set without the right to bind memory windows.
     pub const fn without_windows(self) -> Self {
         Self(self.0 & !Self::MW_BIND)
     }
 
-    /// The set without what belongs to the memory, which stays as in `registered`.
+    /// Returns the set for a change of a region's rights. The bits that belong to the memory
+    /// (`IB_ZERO_BASED`) stay those of `registered`.
     pub const fn with_memory_of(self, registered: Self) -> Self {
         Self(self.0 & !Self::ZERO_BASED | registered.0 & Self::ZERO_BASED)
     }
 
-    /// Memory of these rights is written to by somebody.
+    /// Returns whether the rights let the owner or a peer write the memory.
     pub const fn writes(self) -> bool {
         self.0 & (Self::LOCAL_WRITE | Self::REMOTE_WRITE | Self::REMOTE_ATOMIC) != 0
     }
 
-    /// The set as a number that [`Self::from_bits`] takes.
+    /// Returns the bits, as [`Self::from_bits`] takes them.
     pub const fn bits(self) -> u32 {
         self.0
     }
 
-    /// Whether the owner may use it so. Reading is always allowed.
+    /// Returns whether the owner's own requests may make this access. Reads are always allowed.
     #[inline]
     pub const fn allows_local(self, access: LocalAccess) -> bool {
         match access {
@@ -137,7 +141,7 @@ impl Access {
         }
     }
 
-    /// Whether a peer may use it so.
+    /// Returns whether requests of a peer may make this access.
     #[inline]
     pub const fn allows_remote(self, access: RemoteAccess) -> bool {
         let needed = match access {
@@ -161,32 +165,32 @@ impl Access {
     }
 }
 
-/// The keys of a region.
+/// Keys of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MrKeys {
-    /// What the owner names it by.
+    /// Local key, by which the owner's work requests name the region.
     pub lkey: Lkey,
-    /// What peers name it by.
+    /// Remote key, by which peers' requests name the region.
     pub rkey: Rkey,
 }
 
-/// What `rereg_user_mr` changes of a region.
+/// Changes of a region by `rereg_user_mr`. A field that is `None` is not changed.
 pub struct MrChange<'a, Pd> {
-    /// The protection domain.
+    /// New protection domain.
     pub pd: Option<&'a Arc<Pd>>,
-    /// The rights; consistent.
+    /// New access rights; consistent.
     pub access: Option<Access>,
-    /// The memory.
+    /// New memory.
     pub range: Option<UserRange<'a>>,
 }
 
 type MrObject<P> = Object<P, bindings::ib_mr>;
 
-/// Implements `get_dma_mr`.
+/// Implements `get_dma_mr` of `struct ib_device_ops`.
 ///
 /// # Safety
 ///
-/// To be called by ib_core, on a protection domain of `P`.
+/// Must be called only by ib_core, on a protection domain of `P`.
 pub(crate) unsafe extern "C" fn get_dma<P: Provider>(
     pd: *mut bindings::ib_pd,
     access: c_int,
@@ -205,11 +209,11 @@ pub(crate) unsafe extern "C" fn get_dma<P: Provider>(
     make().unwrap_or_else(|error: Error| error.to_ptr())
 }
 
-/// Implements `alloc_mr`.
+/// Implements `alloc_mr` of `struct ib_device_ops`.
 ///
 /// # Safety
 ///
-/// To be called by ib_core, on a protection domain of `P`.
+/// Must be called only by ib_core, on a protection domain of `P`.
 pub(crate) unsafe extern "C" fn alloc<P: Provider>(
     pd: *mut bindings::ib_pd,
     kind: bindings::ib_mr_type,
@@ -230,11 +234,12 @@ pub(crate) unsafe extern "C" fn alloc<P: Provider>(
     make().unwrap_or_else(|error: Error| error.to_ptr())
 }
 
-/// Implements `map_mr_sg`: lists the pages or pieces for the next registration. Any context.
+/// Implements `map_mr_sg` of `struct ib_device_ops`: lists the pages or pieces for the next fast
+/// registration. Any context.
 ///
 /// # Safety
 ///
-/// To be called by ib_core, on a region of `P`.
+/// Must be called only by ib_core, on a region of `P`.
 pub(crate) unsafe extern "C" fn map_sg<P: Provider>(
     base: *mut bindings::ib_mr,
     list: *mut bindings::scatterlist,
@@ -242,22 +247,25 @@ pub(crate) unsafe extern "C" fn map_sg<P: Provider>(
     offset: *mut c_uint,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: `base` is a region of `P`, alive during the call.
+        // SAFETY: The region is alive while ib_core calls its operations.
         let memory = unsafe { fast_memory::<P>(base) }?;
         if memory.kind() == FastKind::Gaps {
-            // SAFETY: ib_core passes a list of as many entries, and an offset that is null or valid.
+            // SAFETY: ib_core passes a list of `entries` entries, and an offset that is null or
+            // valid. `memory` belongs to `base`.
             return unsafe { list_pieces(memory, base, list, entries, offset) };
         }
-        // SAFETY: As above; ib_core sets the page size before it calls.
+        // SAFETY: The region is alive while ib_core calls its operations; ib_core sets the page
+        // size before it calls.
         if unsafe { (*base).page_size } as usize != PAGE_SIZE {
             return Err(EINVAL);
         }
         memory.begin();
-        // SAFETY: ib_core passes a valid list.
+        // SAFETY: ib_core passes a valid list of `entries` entries, and an offset that is null or
+        // valid.
         let mapped =
             unsafe { bindings::ib_sg_to_pages(base, list, entries, offset, Some(set_page::<P>)) };
         if mapped > 0 {
-            // SAFETY: `ib_sg_to_pages` has set both.
+            // SAFETY: `base` is valid during the call, and `ib_sg_to_pages()` has set both fields.
             let (iova, length) = unsafe { ((*base).iova, (*base).length) };
             memory.end(iova, length)?;
         }
@@ -265,11 +273,13 @@ pub(crate) unsafe extern "C" fn map_sg<P: Provider>(
     })
 }
 
-/// Lists as much of a scatterlist as there is room for. Returns how many entries that is.
+/// Lists the entries of a scatterlist as pieces of a region, until `memory` has no more room.
+/// Returns the number of listed entries.
 ///
 /// # Safety
 ///
-/// `list` must be a list of as many entries, `base` the region of `memory`, `offset` null or valid.
+/// `list` must have `entries` entries, `base` must be the region of `memory`, and `offset` must be
+/// null or valid.
 unsafe fn list_pieces(
     memory: &FastMemory,
     base: *mut bindings::ib_mr,
@@ -279,13 +289,13 @@ unsafe fn list_pieces(
 ) -> Result<c_int> {
     let mut entry: *mut core_bindings::scatterlist = list.cast();
     let (mut mapped, mut iova, mut length) = (0, None, 0u64);
-    // SAFETY: Null or valid, as the caller promises.
+    // SAFETY: The caller guarantees that `offset` is null or valid.
     let mut skip = unsafe { offset.as_mut() }.map_or(0, core::mem::take);
     memory.begin();
     while mapped < entries && !entry.is_null() {
-        // SAFETY: It is an entry of the list, which is valid as the caller promises.
+        // SAFETY: `entry` is an entry of the list, which the caller guarantees to be valid.
         let addr = unsafe { core_bindings::sg_dma_address(entry) };
-        // SAFETY: As above.
+        // SAFETY: `entry` is an entry of the list, which the caller guarantees to be valid.
         let len = unsafe { core_bindings::sg_dma_len(entry) };
         let addr = addr.checked_add(u64::from(skip)).ok_or(EINVAL)?;
         let len = len.checked_sub(skip).ok_or(EINVAL)?;
@@ -297,34 +307,37 @@ unsafe fn list_pieces(
         length = length.saturating_add(len.into());
         mapped = mapped.saturating_add(1);
         skip = 0;
-        // SAFETY: As above.
+        // SAFETY: `entry` is an entry of the list, which the caller guarantees to be valid.
         entry = unsafe { core_bindings::sg_next(entry) };
     }
-    // SAFETY: As the caller promises; nobody else looks at them meanwhile.
+    // SAFETY: The caller guarantees that `base` is valid. No other code accesses these fields
+    // during this operation.
     unsafe { ((*base).iova, (*base).length) = (iova.unwrap_or(0), length) };
     Ok(mapped)
 }
 
-/// Adds a page to the list.
+/// Adds a page to the list of a region.
 ///
 /// # Safety
 ///
-/// To be called by ib_core from within [`map_sg`].
+/// Must be called only by `ib_sg_to_pages()`, from within [`map_sg`] for the region `base`.
 unsafe extern "C" fn set_page<P: Provider>(base: *mut bindings::ib_mr, addr: u64) -> c_int {
     from_result(|| {
-        // SAFETY: As the caller promises.
+        // SAFETY: The caller guarantees that `base` is the region of the running `map_sg`, which is
+        // alive.
         unsafe { fast_memory::<P>(base) }?.list(addr)?;
         Ok(0)
     })
 }
 
-/// The memory behind a region for fast registration.
+/// Returns the list of pages or pieces of a region for fast registration. Returns `EINVAL` for any
+/// other region.
 ///
 /// # Safety
 ///
-/// `base` must be a region of `P` that exists for ib_core during `'a`.
+/// `base` must be a region of a device of `P`, created and not yet destroyed, for all of `'a`.
 unsafe fn fast_memory<'a, P: Provider>(base: *mut bindings::ib_mr) -> Result<&'a FastMemory> {
-    // SAFETY: As the caller promises.
+    // SAFETY: The caller guarantees that `base` is a region of `P`, created and not yet destroyed.
     let current = unsafe { MrObject::<P>::get(base) };
     current
         .fast()
@@ -332,11 +345,12 @@ unsafe fn fast_memory<'a, P: Provider>(base: *mut bindings::ib_mr) -> Result<&'a
         .ok_or(EINVAL)
 }
 
-/// Implements `rereg_user_mr`. The keys stay, so there is never another `ib_mr` to return.
+/// Implements `rereg_user_mr` of `struct ib_device_ops`. The keys of the region stay, so the
+/// operation never returns another `ib_mr`.
 ///
 /// # Safety
 ///
-/// To be called by ib_core, on a region and a protection domain of `P`.
+/// Must be called only by ib_core, on a region and a protection domain of `P`.
 pub(crate) unsafe extern "C" fn rereg<P: Provider>(
     base: *mut bindings::ib_mr,
     flags: c_int,
@@ -358,14 +372,15 @@ pub(crate) unsafe extern "C" fn rereg<P: Provider>(
             access: is_set(bindings::ib_mr_rereg_flags_IB_MR_REREG_ACCESS)
                 .then(|| Access::from_raw(access)),
             range: is_set(bindings::ib_mr_rereg_flags_IB_MR_REREG_TRANS)
-                // SAFETY: The region is valid during the call, and so is its device, which `Unregistered::new` made: this
-                // is an operation of this driver.
+                // SAFETY: The region is alive while ib_core calls its operations, and so is its
+                // device. `Unregistered::new` created the device, because this is an operation of
+                // this driver.
                 .then(|| unsafe { UserRange::of_process((*base).device, start, length, iova) }),
         };
         if change.access.is_some_and(|access| !access.is_consistent()) {
             return Err(EINVAL);
         }
-        // SAFETY: `base` is a region of `P`, alive during the call.
+        // SAFETY: The region is alive while ib_core calls its operations.
         let current = unsafe { MrObject::<P>::get(base) };
         // SAFETY: The device is alive while it has regions.
         let device = unsafe { crate::device::of::<P>((*base).device) };
@@ -376,54 +391,56 @@ pub(crate) unsafe extern "C" fn rereg<P: Provider>(
     change().unwrap_or_else(|error: Error| error.to_ptr())
 }
 
-/// Whether uverbs undoes the registration of a region: uverbs lists the uobject when it gives the
-/// handle to the process.
+/// Returns whether a region is being destroyed in order to undo its creation. uverbs adds the
+/// uobject to a list only when it gives the handle to the process, so here the uobject is in no
+/// list.
 ///
 /// # Safety
 ///
-/// `base` must be a region that exists for ib_core.
+/// `base` must be a region that is created and not yet destroyed.
 unsafe fn is_undone(base: *const bindings::ib_mr) -> bool {
-    // SAFETY: As the caller promises.
+    // SAFETY: The caller guarantees that `base` is a region that is not yet destroyed.
     let kind = unsafe { (*base).type_ };
-    // The kernel's users link regions of other types by the same bytes.
+    // In regions of other types in-kernel consumers use the same bytes to link the region in a
+    // list.
     if !matches!(
         kind,
         bindings::ib_mr_type_IB_MR_TYPE_USER | bindings::ib_mr_type_IB_MR_TYPE_DM
     ) {
         return false;
     }
-    // SAFETY: As the caller promises. ib_core keeps a uobject or null there in regions of these
-    // types.
+    // SAFETY: The caller guarantees that `base` is valid. ib_core stores a pointer to the uobject,
+    // or null, in this field of regions of these types.
     let object = unsafe { (*base).__bindgen_anon_1.uobject };
     if object.is_null() {
         return false;
     }
-    // SAFETY: uverbs initialised the list when it made the uobject, which lasts until the region
-    // is gone.
+    // SAFETY: uverbs initialised the list when it created the uobject, which outlives the region.
     unsafe { is_empty((&raw mut (*object).list).cast()) }
 }
 
-/// Implements `dereg_mr`.
+/// Implements `dereg_mr` of `struct ib_device_ops`.
 ///
 /// # Safety
 ///
-/// To be called by ib_core, on a region of `P`.
+/// Must be called only by ib_core, on a region of `P`.
 pub(crate) unsafe extern "C" fn dereg<P: Provider>(
     base: *mut bindings::ib_mr,
     _payload: *mut bindings::ib_udata,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: `base` is a region of `P`, alive until this succeeds.
+        // SAFETY: The region is alive while ib_core calls its operations, here until the
+        // destruction succeeds.
         let mr = unsafe { MrObject::<P>::get(base) }.get();
         // SAFETY: The device is alive while it has regions.
         let device = unsafe { crate::device::of::<P>((*base).device) };
-        // SAFETY: As above.
+        // SAFETY: The region is alive while ib_core calls its operations.
         if unsafe { is_undone(base) } {
             P::undo_mr(device, &mr);
         } else {
             P::dereg_mr(device, &mr)?;
         }
-        // SAFETY: This is the destruction, past the point where it can fail.
+        // SAFETY: This is the destruction operation, past the point where it can fail.
         drop(unsafe { MrObject::<P>::unmake(base) });
         Ok(0)
     })
@@ -434,7 +451,7 @@ mod tests {
     use super::*;
     use roce::wr::FlushKind;
 
-    /// Rights, and what they allow: local write, remote read, write, atomic.
+    /// Checks the accesses that rights allow: local write, and remote read, write and atomic.
     #[test]
     fn rights_allow_what_they_say() {
         for (rights, local, allowed) in [

@@ -2,9 +2,10 @@
 
 //! The C objects of verbs (`ib_pd`, `ib_qp`, …) and the driver's objects inside them.
 //!
-//! ib_core allocates each C object in the size that the driver asks for and calls it by a pointer to
-//! its beginning. Behind the C part lies one counted reference to the driver's own object. The driver's object never points back except by a revocable
-//! [`crate::verbs::upcall::Upcall`], so it may outlive the C object.
+//! ib_core allocates each C object with the size that the driver states in `struct ib_device_ops`,
+//! and passes the driver a pointer to its beginning. One counted reference to the driver's own
+//! object lies behind the C part. The driver's object refers back to the C object only by a
+//! revocable [`crate::verbs::upcall::Upcall`]. So the driver's object may outlive the C object.
 
 use core::mem::MaybeUninit;
 use kernel::{prelude::*, sync::Arc};
@@ -16,13 +17,13 @@ use crate::{
     verbs::{mr::Current, ucontext::UserContext, upcall::Upcall},
 };
 
-/// Memory for an object.
+/// Uninitialized memory for an object.
 pub(crate) type Room<O> = KBox<MaybeUninit<O>>;
 
-/// A C object of verbs. This alone says of which type the driver's object behind it is, so that no operation can take it
-/// for another type.
+/// A C object of verbs. Only this trait states the type of the driver's object behind the C object,
+/// so that no operation can use another type.
 pub(crate) trait Verb<P: Provider> {
-    /// The driver's object.
+    /// The type of the driver's object.
     type Inner;
 }
 
@@ -48,12 +49,12 @@ verbs! {
     ib_xrcd: P::Xrcd,
 }
 
-/// A C object with a reference to the driver's object behind it.
+/// A C object, and behind it a reference to the driver's object.
 ///
 /// # Invariants
 ///
-/// Between the creation operation's success and the destruction operation's, `inner` is
-/// initialized. ib_core calls no other operation on the object outside of that time.
+/// `inner` is initialized from the success of the creation operation until the success of the
+/// destruction operation. ib_core calls no other operation on the object outside of that time.
 #[repr(C)]
 pub(crate) struct Object<P: Provider, B: Verb<P>> {
     base: B,
@@ -61,53 +62,60 @@ pub(crate) struct Object<P: Provider, B: Verb<P>> {
 }
 
 impl<P: Provider, B: Verb<P>> Object<P, B> {
-    /// What to ask ib_core to allocate.
+    /// Number of bytes that ib_core must allocate for an object.
     pub(crate) const SIZE: usize = core::mem::size_of::<Self>();
 
-    /// Puts the driver's object in place.
+    /// Stores the reference to the driver's object behind the C object.
     ///
     /// # Safety
     ///
     /// `base` must point to the beginning of [`Self::SIZE`] bytes of memory of this type, and the
-    /// caller must be its creation operation.
+    /// caller must be the creation operation of the object.
     pub(crate) unsafe fn store(base: *mut B, inner: Arc<B::Inner>) {
-        // SAFETY: In bounds, as the caller promises.
+        // SAFETY: The caller guarantees that [`Self::SIZE`] bytes are valid at `base`, so the field
+        // is in bounds (see `# Safety`).
         let place = unsafe { &raw mut (*base.cast::<Self>()).inner };
-        // SAFETY: During creation nobody else accesses the object, as the caller promises.
+        // SAFETY: The field is in bounds. The caller is the creation operation, during which no
+        // other code accesses the object.
         unsafe { place.write(MaybeUninit::new(inner)) };
     }
 
-    /// The driver's object.
+    /// Returns the driver's object behind the C object.
     ///
     /// # Safety
     ///
-    /// `base` must be the C part of an object of a device of `P`, whose creation has succeeded and whose
-    /// destruction has not, for all of `'a`.
+    /// `base` must be the C part of an object of a device of `P`. For all of `'a`, its creation
+    /// must have succeeded and its destruction must not.
     pub(crate) unsafe fn get<'a>(base: *const B) -> &'a Arc<B::Inner> {
-        // SAFETY: In bounds, as the caller promises.
+        // SAFETY: The caller guarantees that `base` is the C part of such an object, so the field
+        // is in bounds.
         let inner = unsafe { &(*base.cast::<Self>()).inner };
-        // SAFETY: By the type invariant.
+        // SAFETY: The caller guarantees that the object is created and not destroyed, so `inner` is
+        // initialized by the type invariant.
         unsafe { inner.assume_init_ref() }
     }
 
-    /// Takes the driver's object out.
+    /// Moves the reference to the driver's object out of the C object.
     ///
     /// # Safety
     ///
-    /// As for [`Self::get`], and the caller must be the destruction operation, past the point where
-    /// it can fail.
+    /// `base` must meet the conditions of [`Self::get`]. The caller must be the destruction
+    /// operation, past the point where it can fail.
     pub(crate) unsafe fn take(base: *mut B) -> Arc<B::Inner> {
-        // SAFETY: In bounds, as the caller promises.
+        // SAFETY: The caller guarantees that `base` is the C part of such an object, so the field
+        // is in bounds.
         let inner = unsafe { &raw const (*base.cast::<Self>()).inner };
-        // SAFETY: Initialized by the type invariant. Nothing reads it again, but for a device that was not registered: another
-        // reference keeps the driver's object meanwhile (`Unregistered::drop`).
+        // SAFETY: `inner` is initialized by the type invariant. It is not read again, except for a
+        // device that was not registered. For that device another reference keeps the driver's
+        // object alive meanwhile (`Unregistered::drop`).
         unsafe { inner.read().assume_init() }
     }
 }
 
-/// Of kinds that ib_core leaves to the driver to allocate.
+/// For the types that ib_core leaves to the driver to allocate.
 impl<P: Provider, B: Verb<P> + Zeroable> Object<P, B> {
-    /// Memory for an object, to be had before anything is made that would have to be unmade.
+    /// Allocates memory for an object. An operation calls this first, so that a failure leaves
+    /// nothing to undo.
     ///
     /// # Errors
     ///
@@ -116,31 +124,33 @@ impl<P: Provider, B: Verb<P> + Zeroable> Object<P, B> {
         Ok(KBox::new_uninit(GFP_KERNEL_ACCOUNT)?)
     }
 
-    /// An object whose C part is zeros. It lasts until [`Self::unmake`].
+    /// Creates an object whose C part is zeroed. [`Self::unmake`] frees it.
     pub(crate) fn make(room: Room<Self>, inner: Arc<B::Inner>) -> *mut B {
         let base: *mut B = KBox::into_raw(room).cast();
-        // SAFETY: `base` is the beginning of memory for an object, which nobody else knows.
+        // SAFETY: `base` points to allocated memory for an object, which no other code accesses.
         unsafe { base.write(pin_init::zeroed()) };
-        // SAFETY: As above; this is the creation.
+        // SAFETY: `base` points to the memory of an object, and this is the object's creation.
         unsafe { Self::store(base, inner) };
         base
     }
 
-    /// Frees an object and returns the driver's.
+    /// Frees an object and returns the driver's object.
     ///
     /// # Safety
     ///
-    /// As for [`Self::take`], and `base` must come from [`Self::make`].
+    /// `base` must come from [`Self::make`], and the conditions of [`Self::take`] must hold.
     pub(crate) unsafe fn unmake(base: *mut B) -> Arc<B::Inner> {
-        // SAFETY: As the caller promises.
+        // SAFETY: The caller guarantees the conditions of `take` (see `# Safety`).
         let inner = unsafe { Self::take(base) };
-        // SAFETY: It was made in such memory, and its reference was taken out above.
+        // SAFETY: The caller guarantees that `base` comes from `make`, which leaked memory of this
+        // type. The reference in it was moved out above.
         drop(unsafe { Room::<Self>::from_raw(base.cast()) });
         inner
     }
 }
 
-/// The C part of an object that raises events: ib_core's own, and the driver's way back to it.
+/// The C part of an object that raises events: ib_core's own part, and the upcall by which the
+/// driver's object reaches it.
 ///
 /// # Invariants
 ///
@@ -156,44 +166,46 @@ impl<P: Provider, B: Verb<P>> Verb<P> for Raising<B> {
 }
 
 impl<P: Provider, B: Verb<P>> Object<P, Raising<B>> {
-    /// Puts the driver's object and its way back in place.
+    /// Stores the driver's object and its upcall behind the C object.
     ///
     /// # Safety
     ///
-    /// As for [`Self::store`].
+    /// The conditions of [`Self::store`] must hold.
     pub(crate) unsafe fn store_raising(base: *mut B, upcall: Upcall<B>, inner: Arc<B::Inner>) {
         let head: *mut Raising<B> = base.cast();
-        // SAFETY: In bounds, and during creation nobody else accesses the object, as the caller
-        // promises.
+        // SAFETY: The caller guarantees that the memory is valid for this type, so the field is in
+        // bounds. No other code accesses the object during its creation.
         unsafe { (*head).upcall.write(upcall) };
-        // SAFETY: As the caller promises.
+        // SAFETY: The caller guarantees the conditions of `store` (see `# Safety`).
         unsafe { Self::store(head, inner) };
     }
 
-    /// Takes the driver's object and its way back out. The latter is to be revoked.
+    /// Moves the driver's object and its upcall out of the C object. The caller must revoke the
+    /// upcall.
     ///
     /// # Safety
     ///
-    /// As for [`Self::take`].
+    /// The conditions of [`Self::take`] must hold.
     unsafe fn take_raising(base: *mut B) -> (Arc<B::Inner>, Upcall<B>) {
         let head: *mut Raising<B> = base.cast();
-        // SAFETY: Initialized by the type invariant, and never read again.
+        // SAFETY: `upcall` is initialized by the type invariant. It is not read again, because this
+        // is the destruction.
         let upcall = unsafe { (*head).upcall.assume_init_read() };
-        // SAFETY: As the caller promises.
+        // SAFETY: The caller guarantees the conditions of `take` (see `# Safety`).
         (unsafe { Self::take(head) }, upcall)
     }
 
-    /// Takes the driver's object out, has the driver `destroy` it, and revokes its way back. Returns 0, as destruction
-    /// operations do.
+    /// Destroys an object: moves the driver's object out, calls `destroy` with it, and revokes its
+    /// upcall. Returns 0, the result of a destruction operation.
     ///
     /// # Safety
     ///
-    /// As for [`Self::take`].
+    /// The conditions of [`Self::take`] must hold.
     pub(crate) unsafe fn destroy_raising(
         base: *mut B,
         destroy: impl FnOnce(&Arc<B::Inner>),
     ) -> c_int {
-        // SAFETY: As the caller promises.
+        // SAFETY: The caller guarantees the conditions of `take` (see `# Safety`).
         let (inner, upcall) = unsafe { Self::take_raising(base) };
         destroy(&inner);
         upcall.revoke();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Operations on protection domains.
+//! Operations on protection domains (`struct ib_pd`).
 
 use kernel::{error::from_result, ffi::c_int};
 
@@ -14,11 +14,11 @@ use crate::{
     },
 };
 
-/// Implements `alloc_pd`.
+/// Implements `alloc_pd` of `struct ib_device_ops`.
 ///
 /// # Safety
 ///
-/// To be called by ib_core, on a device of `P`.
+/// Must be called only by ib_core, on a device of `P`.
 pub(crate) unsafe extern "C" fn alloc<P: Provider>(
     pd: *mut bindings::ib_pd,
     payload: *mut bindings::ib_udata,
@@ -31,23 +31,24 @@ pub(crate) unsafe extern "C" fn alloc<P: Provider>(
         // SAFETY: ib_core's buffers are null or valid during the call.
         let call = unsafe { UserCall::<P>::of_creation(payload) }?;
         let inner = P::alloc_pd(device, call.as_ref().map(UserCall::context))?;
-        // SAFETY: This is the creation, of the size that the operations table says.
+        // SAFETY: This is the creation operation, and the object has the size that the table of
+        // operations (`ops::table`) states.
         unsafe { Object::<P, _>::store(pd, inner) };
         Ok(0)
     })
 }
 
-/// Implements `dealloc_pd`.
+/// Implements `dealloc_pd` of `struct ib_device_ops`.
 ///
 /// # Safety
 ///
-/// To be called by ib_core, on a protection domain of `P`.
+/// Must be called only by ib_core, on a protection domain of `P`.
 pub(crate) unsafe extern "C" fn dealloc<P: Provider>(
     pd: *mut bindings::ib_pd,
     _payload: *mut bindings::ib_udata,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: This is the destruction, past the point where it can fail.
+        // SAFETY: This is the destruction operation, past the point where it can fail.
         drop(unsafe { Object::<P, _>::take(pd) });
         Ok(0)
     })

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the verbs of queue pairs take and return.
+//! Queue pairs: the arguments and results of their verbs.
 
 pub(crate) mod attributes;
 pub(crate) mod operations;
@@ -19,71 +19,72 @@ use crate::{
     verbs::{av::Av, upcall::QpUpcall},
 };
 
-/// Capacities of a QP: asked for at creation, and returned as granted.
+/// Capacities of a QP (`struct ib_qp_cap`): requested at the creation, and returned as granted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QpCap {
-    /// Send WQEs.
+    /// Number of send WQEs.
     pub max_send_wr: u32,
-    /// Receive WQEs.
+    /// Number of receive WQEs.
     pub max_recv_wr: u32,
-    /// SGEs of a send.
+    /// Number of SGEs in a send WQE.
     pub max_send_sge: u32,
-    /// SGEs of a receive.
+    /// Number of SGEs in a receive WQE.
     pub max_recv_sge: u32,
-    /// Bytes of inline payload.
+    /// Number of bytes of inline payload in a send WQE.
     pub max_inline: u32,
 }
 
-/// What a QP is made of.
+/// Arguments of a QP's creation.
 pub struct QpInit<P: Provider> {
-    /// The transport.
+    /// Transport type.
     pub kind: QpKind,
-    /// Its protection domain; an XRC target has none.
+    /// Protection domain. An XRC target QP has none.
     pub pd: Option<Arc<P::Pd>>,
-    /// Where completions of sends go, if it sends.
+    /// CQ for completions of sends, if the QP sends.
     pub send_cq: Option<Arc<P::Cq>>,
-    /// Where completions of receives go, if it has a receive queue.
+    /// CQ for completions of receives, if the QP has a receive queue.
     pub recv_cq: Option<Arc<P::Cq>>,
-    /// The XRC domain of an XRC target.
+    /// XRC domain of an XRC target QP.
     pub xrcd: Option<Arc<P::Xrcd>>,
-    /// Where it takes its receives from, if not from a queue of its own.
+    /// Shared receive queue, if the QP has no receive queue of its own.
     pub srq: Option<Arc<P::Srq>>,
-    /// The capacities that are asked for.
+    /// Requested capacities.
     pub cap: QpCap,
-    /// Every send completes visibly.
+    /// Whether every send generates a completion (`IB_SIGNAL_ALL_WR`).
     pub signal_all: bool,
-    /// What it sends to a multicast group doesn't come back to itself.
+    /// Whether the QP does not receive its own multicast packets
+    /// (`IB_QP_CREATE_BLOCK_MULTICAST_LOOPBACK`).
     pub block_loopback: bool,
-    /// Where events go.
+    /// Upcall for asynchronous events of the QP.
     pub upcall: QpUpcall,
 }
 
-/// A new QP.
+/// Results of a QP's creation.
 pub struct QpCreated<Q> {
     /// The QP.
     pub qp: Arc<Q>,
-    /// Its number.
+    /// Number of the QP.
     pub qpn: Qpn,
-    /// The capacities granted: at least those asked for.
+    /// Granted capacities: at least the requested ones.
     pub cap: QpCap,
-    /// What the process's library is told.
+    /// Response to the process's library.
     pub reply: QpReply,
 }
 
-/// Where a process finds the rings of a QP.
+/// Location of a QP's rings, in the response to its process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QpReply {
-    /// The receive queue.
+    /// Ring of the receive queue.
     pub rq: RingReply,
-    /// The send queue.
+    /// Ring of the send queue.
     pub sq: RingReply,
-    /// The slot of its doorbell, if it has one.
+    /// Slot of the QP in the doorbell page, or `None` if its sends take the doorbell call.
     pub slot: Option<u32>,
 }
 
 impl QpReply {
-    /// `struct rxe_create_qp_resp` of `rdma_user_rxe.h`, and behind it `struct rrxe_create_qp_resp`,
-    /// for which stock librxe has no room.
+    /// Returns the bytes of `struct rxe_create_qp_resp` (`rdma_user_rxe.h`), followed by
+    /// `struct rrxe_create_qp_resp` (`rrxe-abi.h`). Stock librxe has no room for the latter.
     pub(crate) fn to_bytes(self) -> [[u8; RingReply::SIZE]; 3] {
         let mut doorbell = [0; RingReply::SIZE];
         let slot = self.slot.unwrap_or(bindings::RRXE_NO_SLOT);
@@ -94,20 +95,20 @@ impl QpReply {
     }
 }
 
-/// Where a process finds a ring: `struct mminfo` of `rdma_user_rxe.h`.
+/// Location of a ring, in a response to its process: `struct mminfo` of `rdma_user_rxe.h`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RingReply {
-    /// The offset to map it by.
+    /// Offset for `mmap()`, in bytes.
     pub offset: u64,
-    /// Its size in bytes.
+    /// Size in bytes.
     pub size: u32,
 }
 
 impl RingReply {
-    /// Bytes of the structure.
+    /// Size of the structure in bytes.
     pub const SIZE: usize = 16;
 
-    /// The structure: offset, size, padding.
+    /// Returns the bytes of the structure: offset, size, padding.
     pub fn to_bytes(self) -> [u8; Self::SIZE] {
         let mut bytes = [0; Self::SIZE];
         let (offset, rest) = bytes.split_at_mut(8);
@@ -118,24 +119,24 @@ impl RingReply {
     }
 }
 
-/// What `modify_qp` changes.
+/// Changes of a QP by `modify_qp`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct QpModify {
-    /// The attributes.
+    /// New attributes.
     pub attrs: Attrs,
-    /// The peer's address, if `attrs.av` is set.
+    /// Address vector of the peer, if `attrs.av` is set.
     pub av: Option<Av>,
 }
 
-/// What `query_qp` reports.
+/// Results of `query_qp`.
 #[derive(Clone, Copy, Debug)]
 pub struct QpQuery {
     /// State and attributes.
     pub attrs: CurrentAttrs,
-    /// The peer's address, if one was set.
+    /// Address vector of the peer, if one was set.
     pub av: Option<Av>,
-    /// Capacities.
+    /// Granted capacities.
     pub cap: QpCap,
-    /// Every send completes visibly.
+    /// Whether every send generates a completion (`IB_SIGNAL_ALL_WR`).
     pub signal_all: bool,
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Shared receive queues: what their verbs take and return, and the operations on `ib_srq`.
+//! Shared receive queues: the arguments and results of their verbs, and the operations on
+//! `struct ib_srq`.
 
 use kernel::{error::from_result, ffi::c_int, prelude::*, sync::Arc};
 
@@ -19,39 +20,44 @@ use crate::{
     },
 };
 
-/// What a shared receive queue is made of.
+/// Arguments of a shared receive queue's creation.
 pub struct SrqInit {
-    /// The WQEs asked for.
+    /// Requested number of WQEs.
     pub max_wr: u32,
-    /// The SGEs of a WQE asked for.
+    /// Requested number of SGEs in a WQE.
     pub max_sge: u32,
-    /// Where its events go.
+    /// Upcall for asynchronous events of the queue.
     pub upcall: SrqUpcall,
 }
 
-/// What a shared receive queue of an XRC domain is made of besides.
+/// Further arguments of the creation of a shared receive queue of an XRC domain.
 pub struct XrcInit<P: Provider> {
-    /// The domain.
+    /// XRC domain of the queue.
     pub xrcd: Arc<P::Xrcd>,
-    /// Where completions of receives go.
+    /// CQ for completions of receives.
     pub cq: Arc<P::Cq>,
 }
 
 impl<P: Provider> XrcInit<P> {
-    /// What `init` says of the domain; `None` for a queue without.
+    /// Reads the arguments for an XRC domain from `init`. Returns `None` for a queue without an XRC
+    /// domain.
+    ///
+    /// # Errors
+    ///
+    /// `EOPNOTSUPP` for other types of queues, `EINVAL` if the XRC domain or the CQ is missing.
     ///
     /// # Safety
     ///
-    /// `init` must be ib_core's, of a creation on a device of `P`.
+    /// `init` must be the argument that ib_core passes to `create_srq`, on a device of `P`.
     unsafe fn read(init: &bindings::ib_srq_init_attr) -> Result<Option<Self>> {
         match init.srq_type {
             bindings::ib_srq_type_IB_SRQT_BASIC => return Ok(None),
             bindings::ib_srq_type_IB_SRQT_XRC => {}
             _ => return Err(unsupported()),
         }
-        // SAFETY: The type of the queue says which of the union's fields is set.
+        // SAFETY: `xrc` is the valid member of the union, because the type was checked above.
         let xrcd = unsafe { init.ext.__bindgen_anon_1.xrc.xrcd };
-        // SAFETY: Null, or held by ib_core during the call.
+        // SAFETY: The XRC domain is null, or held by ib_core during the call.
         let xrcd = unsafe { xrcd::of::<P>(xrcd) }.ok_or(EINVAL)?;
         if init.ext.cq.is_null() {
             return Err(EINVAL);
@@ -65,32 +71,33 @@ impl<P: Provider> XrcInit<P> {
     }
 }
 
-/// A new shared receive queue.
+/// Results of a shared receive queue's creation.
 pub struct SrqCreated<S> {
-    /// The queue.
+    /// The shared receive queue.
     pub srq: Arc<S>,
-    /// The WQEs granted: at least those asked for.
+    /// Granted number of WQEs: at least the requested one.
     pub max_wr: u32,
-    /// The SGEs granted.
+    /// Granted number of SGEs in a WQE.
     pub max_sge: u32,
-    /// What the process's library is told.
+    /// Response to the process's library.
     pub reply: SrqReply,
 }
 
-/// What a process's library is told of a new shared receive queue.
+/// Response to a process's library about a new shared receive queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SrqReply {
-    /// Where the WQEs are.
+    /// Location of the ring of WQEs.
     pub ring: RingReply,
-    /// The number of the queue.
+    /// Number of the queue.
     pub number: u32,
 }
 
 impl SrqReply {
-    /// Bytes of the structure.
+    /// Size of the structure in bytes.
     const SIZE: usize = RingReply::SIZE + 8;
 
-    /// `struct rxe_create_srq_resp` of `rdma_user_rxe.h`: ring, number, padding.
+    /// Returns the bytes of `struct rxe_create_srq_resp` (`rdma_user_rxe.h`): ring, number,
+    /// padding.
     fn to_bytes(self) -> [u8; Self::SIZE] {
         let mut bytes = [0; Self::SIZE];
         let (ring, rest) = bytes.split_at_mut(RingReply::SIZE);
@@ -101,51 +108,53 @@ impl SrqReply {
     }
 }
 
-/// What `modify_srq` changes.
+/// Changes of a shared receive queue by `modify_srq`. A field that is `None` is not changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SrqModify {
-    /// Room for this many WQEs.
+    /// New capacity, in WQEs.
     pub max_wr: Option<u32>,
-    /// An event when fewer WQEs than this are left; zero for none.
+    /// New limit: an event is raised when fewer WQEs than this are left. Zero disables the event.
     pub limit: Option<u32>,
 }
 
-/// What `query_srq` reports.
+/// Results of `query_srq`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SrqAttr {
-    /// Room for this many WQEs.
+    /// Capacity, in WQEs.
     pub max_wr: u32,
-    /// SGEs of a WQE.
+    /// Maximum number of SGEs in a WQE.
     pub max_sge: u32,
-    /// The limit that is armed; zero for none.
+    /// Armed limit, or zero if none is armed.
     pub limit: u32,
 }
 
 type SrqObject<P> = Object<P, Raising<bindings::ib_srq>>;
 
-/// Bytes that ib_core is to allocate for a shared receive queue of `P`.
+/// Number of bytes that ib_core must allocate for a shared receive queue of `P`.
 pub(crate) const fn size<P: Provider>() -> usize {
     SrqObject::<P>::SIZE
 }
 
-/// The driver's queue behind `base`, if there is one.
+/// Returns the driver's queue behind `base`, or `None` if `base` is null.
 ///
 /// # Safety
 ///
-/// `base` must be null or a shared receive queue of `P` that exists for ib_core during `'a`.
+/// `base` must be null or a shared receive queue of a device of `P`, created and not yet destroyed,
+/// for all of `'a`.
 pub(crate) unsafe fn of<'a, P: Provider>(base: *mut bindings::ib_srq) -> Option<&'a Arc<P::Srq>> {
     if base.is_null() {
         return None;
     }
-    // SAFETY: The caller's promise.
+    // SAFETY: `base` isn't null. The caller guarantees that it is a queue of `P`, created and not
+    // yet destroyed.
     Some(unsafe { SrqObject::<P>::get(base.cast()) })
 }
 
-/// Implements `create_srq`.
+/// Implements `create_srq` of `struct ib_device_ops`.
 ///
 /// # Safety
 ///
-/// To be called by ib_core, on a device of `P`.
+/// Must be called only by ib_core, on a device of `P`.
 pub(crate) unsafe extern "C" fn create<P: Provider>(
     base: *mut bindings::ib_srq,
     init: *mut bindings::ib_srq_init_attr,
@@ -163,10 +172,10 @@ pub(crate) unsafe extern "C" fn create<P: Provider>(
         // SAFETY: ib_core passes valid attributes, whose objects it holds.
         let xrc = unsafe { XrcInit::<P>::read(init) }?;
         let is_xrc = xrc.is_some();
-        // SAFETY: ib_core sets the domain before it calls, and holds it.
+        // SAFETY: ib_core sets the domain before it calls, and holds it during the call.
         let pd = unsafe { Object::<P, _>::get((*base).pd) };
-        // SAFETY: `base` is valid until `destroy`, which revokes the upcall, or until this fails,
-        // before which it is revoked as well.
+        // SAFETY: This is the creation of `base`, which is valid until the creation has failed or
+        // `destroy` has returned. Both revoke the upcall before.
         let upcall = unsafe { Upcall::new(base) }?;
         let asked = SrqInit {
             max_wr: init.attr.max_wr,
@@ -183,17 +192,18 @@ pub(crate) unsafe extern "C" fn create<P: Provider>(
         init.attr.max_wr = created.max_wr;
         init.attr.max_sge = created.max_sge;
         if is_xrc {
-            // SAFETY: During creation nobody else accesses the object.
+            // SAFETY: During the creation no other code accesses the object.
             unsafe { (*base).ext.__bindgen_anon_1.xrc.srq_num = created.reply.number };
         }
-        // SAFETY: During creation nobody else accesses the object; ib_core allocated as much as
-        // `size` says.
+        // SAFETY: This is the creation operation, and ib_core allocated as many bytes as `size`
+        // returns.
         unsafe { SrqObject::<P>::store_raising(base, upcall, created.srq) };
         Ok(0)
     })
 }
 
-/// Tells the process's library where the ring is; a queue of which it can't be told is undone.
+/// Sends the process's library the location of the ring and the number of the queue. Destroys the
+/// queue if that fails.
 fn respond<P: Provider>(
     created: SrqCreated<P::Srq>,
     call: &UserCall<'_, P>,
@@ -207,12 +217,13 @@ fn respond<P: Provider>(
     }
 }
 
-/// Implements `modify_srq`. A process's library says in its request
-/// (`struct rxe_modify_srq_cmd`) where it wants to be told of a new ring.
+/// Implements `modify_srq` of `struct ib_device_ops`. The request of a process's library
+/// (`struct rxe_modify_srq_cmd`) contains the address to which the location of a new ring is
+/// written.
 ///
 /// # Safety
 ///
-/// To be called by ib_core, on a queue of `P`.
+/// Must be called only by ib_core, on a queue of `P`.
 pub(crate) unsafe extern "C" fn modify<P: Provider>(
     base: *mut bindings::ib_srq,
     attr: *mut bindings::ib_srq_attr,
@@ -247,11 +258,11 @@ pub(crate) unsafe extern "C" fn modify<P: Provider>(
     })
 }
 
-/// Implements `post_srq_recv`, for the kernel. Any context.
+/// Implements `post_srq_recv` of `struct ib_device_ops`, for in-kernel consumers. Any context.
 ///
 /// # Safety
 ///
-/// To be called by ib_core, on a queue of `P`.
+/// Must be called only by ib_core, on a queue of `P`.
 pub(crate) unsafe extern "C" fn post_recv<P: Provider>(
     base: *mut bindings::ib_srq,
     requests: *const bindings::ib_recv_wr,
@@ -259,15 +270,16 @@ pub(crate) unsafe extern "C" fn post_recv<P: Provider>(
 ) -> c_int {
     // SAFETY: The queue is alive while ib_core calls its operations.
     let srq = unsafe { SrqObject::<P>::get(base.cast()) };
-    // SAFETY: ib_core's list is valid during the call, and it passes a place to fill along with it.
+    // SAFETY: ib_core's list is valid during the call, and ib_core passes valid memory for the
+    // failed request along with the list.
     unsafe { RecvList::post(requests, failed, |list| P::post_srq_recv(srq, list)) }
 }
 
-/// Implements `query_srq`.
+/// Implements `query_srq` of `struct ib_device_ops`.
 ///
 /// # Safety
 ///
-/// To be called by ib_core, on a queue of `P`.
+/// Must be called only by ib_core, on a queue of `P`.
 pub(crate) unsafe extern "C" fn query<P: Provider>(
     base: *mut bindings::ib_srq,
     attr: *mut bindings::ib_srq_attr,
@@ -280,21 +292,21 @@ pub(crate) unsafe extern "C" fn query<P: Provider>(
             max_sge: found.max_sge,
             srq_limit: found.limit,
         };
-        // SAFETY: ib_core passes attributes to fill.
+        // SAFETY: ib_core passes valid memory for the attributes.
         unsafe { attr.write(found) };
         Ok(0)
     })
 }
 
-/// Implements `destroy_srq`.
+/// Implements `destroy_srq` of `struct ib_device_ops`.
 ///
 /// # Safety
 ///
-/// To be called by ib_core, on a queue of `P`.
+/// Must be called only by ib_core, on a queue of `P`.
 pub(crate) unsafe extern "C" fn destroy<P: Provider>(
     base: *mut bindings::ib_srq,
     _payload: *mut bindings::ib_udata,
 ) -> c_int {
-    // SAFETY: This is the destruction, past the point where it can fail.
+    // SAFETY: This is the destruction operation, past the point where it can fail.
     unsafe { SrqObject::<P>::destroy_raising(base, P::destroy_srq) }
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! User contexts: one for each time that a process opens a device.
+//! User contexts (`struct ib_ucontext`): one for each open of a device by a process.
 //!
-//! A context holds what the process may map, [`Mappings`], and the driver's own context. What our
-//! own provider library asks for beyond the stock ABI is negotiated when a context is made
-//! (`include/uapi/rdma/rrxe-abi.h`); stock librxe asks for nothing.
+//! A context contains [`Mappings`], the memory that the process may map, and the driver's own
+//! context. rrxe's own provider library negotiates features beyond the stock ABI when it creates a
+//! context (`include/uapi/rdma/rrxe-abi.h`). Stock librxe negotiates nothing.
 
 use core::ptr::NonNull;
 use kernel::{error::from_result, ffi::c_int, prelude::*, sync::Arc};
@@ -22,76 +22,79 @@ const CQ_ARM: u32 = bindings::rrxe_feature_RRXE_FEATURE_CQ_ARM;
 const CQ_NEWS: u32 = bindings::rrxe_feature_RRXE_FEATURE_CQ_NEWS;
 const DM: u32 = bindings::rrxe_feature_RRXE_FEATURE_DM;
 
-/// How a process's library arms CQs beyond the stock ABI.
+/// Ways in which a process's library arms CQs, beyond the stock ABI.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Arming {
-    /// By a word in the CQ's ring.
+    /// Whether the library arms a CQ by a word in the CQ's ring (`RRXE_FEATURE_CQ_ARM`).
     pub by_word: bool,
-    /// It looks at another word whether completions are there that no notification has told of.
+    /// Whether the library reads another word of the ring, which says whether there are completions
+    /// that no notification has announced (`RRXE_FEATURE_CQ_NEWS`).
     pub sees_news: bool,
 }
 
-/// What a process's library wants beyond the stock ABI.
+/// Features beyond the stock ABI that a process's library requests
+/// (`struct rrxe_alloc_ucontext_req`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
-    /// A page of doorbells.
+    /// Whether the library requests a doorbell page (`RRXE_FEATURE_DOORBELL`).
     pub doorbells: bool,
-    /// How it arms CQs without a call.
+    /// Requested ways to arm CQs without a system call.
     pub arming: Arming,
-    /// Device memory, which every device has.
+    /// Whether the library can map device memory (`RRXE_FEATURE_DM`). Every device grants this.
     device_memory: bool,
 }
 
-/// What a context is made of.
+/// Arguments of a context's creation.
 pub struct ContextInit<'a> {
-    /// What the process may map.
+    /// Memory that the process may map.
     pub mappings: &'a Arc<Mappings>,
-    /// What its library wants.
+    /// Features that the process's library requests.
     pub wanted: Wanted,
 }
 
-/// A new context.
+/// Results of a context's creation.
 pub struct ContextCreated<C> {
     /// The driver's context.
     pub context: Arc<C>,
-    /// Where the process finds its page of doorbells, if it gets one.
+    /// Location of the process's doorbell page, if it was granted one.
     pub doorbells: Option<PageReply>,
-    /// How it may arm CQs without a call.
+    /// Granted ways to arm CQs without a system call.
     pub arming: Arming,
 }
 
-/// What lies behind ib_core's context.
+/// Driver's object behind a `struct ib_ucontext`.
 pub(crate) struct UserContext<C> {
     pub(crate) mappings: Arc<Mappings>,
     pub(crate) driver: Arc<C>,
-    /// The process's library knows how to map device memory.
+    /// Whether the process's library can map device memory (`RRXE_FEATURE_DM`).
     pub(crate) device_memory: bool,
 }
 
 type ContextObject<P> = Object<P, bindings::ib_ucontext>;
 
-/// What to ask ib_core to allocate.
+/// Number of bytes that ib_core must allocate for a context of `P`.
 pub(crate) const fn size<P: Provider>() -> usize {
     ContextObject::<P>::SIZE
 }
 
-/// A process's context.
+/// Returns the object behind a process's context.
 ///
 /// # Safety
 ///
-/// `context` must be a context of `P` that exists for ib_core during all of `'a`.
+/// `context` must be a context of a device of `P`, created and not yet destroyed, for all of `'a`.
 pub(crate) unsafe fn of<'a, P: Provider>(
     context: *mut bindings::ib_ucontext,
 ) -> &'a UserContext<P::Context> {
-    // SAFETY: As the caller promises.
+    // SAFETY: The caller guarantees that `context` is a context of `P`, created and not yet
+    // destroyed.
     unsafe { ContextObject::<P>::get(context) }
 }
 
-/// Implements `alloc_ucontext`.
+/// Implements `alloc_ucontext` of `struct ib_device_ops`.
 ///
 /// # Safety
 ///
-/// To be called by ib_core, on a device of `P`.
+/// Must be called only by ib_core, on a device of `P`.
 pub(crate) unsafe extern "C" fn alloc<P: Provider>(
     context: *mut bindings::ib_ucontext,
     payload: *mut bindings::ib_udata,
@@ -101,7 +104,8 @@ pub(crate) unsafe extern "C" fn alloc<P: Provider>(
         let udata = unsafe { Udata::from_raw(payload) }.ok_or(EINVAL)?;
         let wanted = wanted(&udata)?;
         let valid = NonNull::new(context).ok_or(EINVAL)?;
-        // SAFETY: `dealloc` closes the mappings before the context is freed, and so does a failure.
+        // SAFETY: `context` is valid until this creation has failed or `dealloc` has returned. Both
+        // close the mappings before.
         let mappings = unsafe { Mappings::new(valid) }?;
         let device_memory = wanted.is_some_and(|wanted| wanted.device_memory);
         let init = ContextInit {
@@ -124,13 +128,15 @@ pub(crate) unsafe extern "C" fn alloc<P: Provider>(
             P::close_context(&driver);
             mappings.close();
         })?;
-        // SAFETY: This is the creation, of the size that the operations table says.
+        // SAFETY: This is the creation operation, and the object has the size that the table of
+        // operations (`ops::table`) states.
         unsafe { ContextObject::<P>::store(context, made) };
         Ok(0)
     })
 }
 
-/// Makes the driver's context and tells a library that negotiates.
+/// Creates the driver's context. Sends the granted features to a library that negotiates
+/// (`wanted`), and an empty response to any other. Closes the context if that fails.
 fn make<P: Provider>(
     device: &Arc<P::Device>,
     init: ContextInit<'_>,
@@ -149,12 +155,12 @@ fn make<P: Provider>(
     Ok(created.context)
 }
 
-/// What the library wants; `None` of one that doesn't negotiate.
+/// Returns the features that the library requests, or `None` if the library doesn't negotiate.
 ///
 /// # Errors
 ///
-/// `EINVAL` for a request that is too short or of no version, `EOPNOTSUPP` for one with more than is
-/// known, `EFAULT`.
+/// `EINVAL` for a request that is too short or whose version is zero, `EOPNOTSUPP` for a request
+/// that is longer than the known structure and not zero beyond it, `EFAULT`.
 fn wanted(udata: &Udata<'_>) -> Result<Option<Wanted>> {
     if udata.request_len() == 0 {
         return Ok(None);
@@ -175,10 +181,10 @@ fn wanted(udata: &Udata<'_>) -> Result<Option<Wanted>> {
     }))
 }
 
-/// Bytes of the response.
+/// Size of the response in bytes.
 const REPLY: usize = size_of::<bindings::rrxe_alloc_ucontext_resp>();
 
-/// `struct rrxe_alloc_ucontext_resp`.
+/// Returns the bytes of `struct rrxe_alloc_ucontext_resp`.
 fn reply<C>(created: &ContextCreated<C>, wanted: &Wanted) -> [u8; REPLY] {
     let page = created.doorbells.unwrap_or_default();
     let doorbells = created.doorbells.map_or(0, |_| DOORBELL);
@@ -198,12 +204,12 @@ fn reply<C>(created: &ContextCreated<C>, wanted: &Wanted) -> [u8; REPLY] {
     bytes
 }
 
-/// Implements `query_ucontext`: what a process learns that was given another's context. Of this driver
-/// there is nothing to be told.
+/// Implements `query_ucontext` of `struct ib_device_ops`. It reports driver data to a process that
+/// received the context of another process. This driver has no such data.
 ///
 /// # Safety
 ///
-/// To be called by ib_core.
+/// Must be called only by ib_core.
 pub(crate) unsafe extern "C" fn query(
     _context: *mut bindings::ib_ucontext,
     _attrs: *mut bindings::uverbs_attr_bundle,
@@ -211,23 +217,23 @@ pub(crate) unsafe extern "C" fn query(
     0
 }
 
-/// Implements `dealloc_ucontext`.
+/// Implements `dealloc_ucontext` of `struct ib_device_ops`.
 ///
 /// # Safety
 ///
-/// To be called by ib_core, on a device of `P`.
+/// Must be called only by ib_core, on a device of `P`.
 pub(crate) unsafe extern "C" fn dealloc<P: Provider>(context: *mut bindings::ib_ucontext) {
-    // SAFETY: This is the destruction, which can't fail.
+    // SAFETY: This is the destruction operation, which can't fail.
     let context = unsafe { ContextObject::<P>::take(context) };
     P::close_context(&context.driver);
     context.mappings.close();
 }
 
-/// Implements `disassociate_ucontext`: that it exists lets ib_core take a device away from running
-/// processes. Nothing is to be done: ib_core destroys their objects itself, and mapped rings are
-/// ordinary memory, which stays theirs.
+/// Implements `disassociate_ucontext` of `struct ib_device_ops`. Without this operation ib_core
+/// could not take a device away from running processes. The operation has nothing to do: ib_core
+/// destroys their objects itself, and mapped rings are ordinary memory, which the processes keep.
 ///
 /// # Safety
 ///
-/// To be called by ib_core.
+/// Must be called only by ib_core.
 pub(crate) unsafe extern "C" fn disassociate(_context: *mut bindings::ib_ucontext) {}

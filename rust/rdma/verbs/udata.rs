@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a verbs call carries between a process's provider library and the driver.
+//! Driver data of a verbs call, between a process's provider library and the driver
+//! (`struct ib_udata`, `include/rdma/ib_verbs.h`).
 
 use core::{marker::PhantomData, ptr::NonNull};
 use kernel::{
@@ -20,47 +21,49 @@ use crate::{
     },
 };
 
-/// The driver's part of the request and of the response of one verbs call.
+/// The driver's part of the request and of the response of one verbs call (`struct ib_udata`).
 ///
 /// # Invariants
 ///
-/// `raw` is valid for `'a`: the duration of the call.
+/// `raw` is valid for `'a`, the duration of the call.
 pub struct Udata<'a> {
     raw: NonNull<bindings::ib_udata>,
     call: PhantomData<&'a bindings::ib_udata>,
 }
 
 impl Udata<'_> {
-    /// The buffers of the call; none if the kernel itself calls.
+    /// Returns the buffers of the call, or `None` if `raw` is null, because an in-kernel consumer
+    /// calls.
     ///
     /// # Safety
     ///
     /// `raw` must be null or valid for the lifetime of the result.
     pub(crate) unsafe fn from_raw(raw: *mut bindings::ib_udata) -> Option<Self> {
-        // INVARIANT: As the caller promises.
+        // INVARIANT: The caller guarantees that `raw`, which isn't null, is valid for the lifetime
+        // of the result.
         NonNull::new(raw).map(|raw| Self {
             raw,
             call: PhantomData,
         })
     }
 
-    /// How many bytes the library's request has.
+    /// Returns the size of the library's request in bytes.
     pub fn request_len(&self) -> usize {
-        // SAFETY: By the type invariant.
+        // SAFETY: `raw` is valid by the type invariant.
         unsafe { (*self.raw.as_ptr()).inlen }
     }
 
-    /// How many bytes of response the library has room for.
+    /// Returns the size of the library's response buffer in bytes.
     pub fn response_len(&self) -> usize {
-        // SAFETY: By the type invariant.
+        // SAFETY: `raw` is valid by the type invariant.
         unsafe { (*self.raw.as_ptr()).outlen }
     }
 
-    /// Checks that there is room for a response that the library can't do without.
+    /// Checks that the response buffer has room for at least `len` bytes, which the library needs.
     ///
     /// # Errors
     ///
-    /// `EINVAL`.
+    /// `EINVAL` if it has less room.
     pub fn require_response(&self, len: usize) -> Result {
         if self.response_len() < len {
             return Err(EINVAL);
@@ -68,58 +71,65 @@ impl Udata<'_> {
         Ok(())
     }
 
-    /// Checks that the library asks for nothing that this driver doesn't know.
+    /// Checks that the request is empty or consists of zeros, so that it contains nothing that this
+    /// driver doesn't know.
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP` for anything but zeros, `EFAULT`.
+    /// `EOPNOTSUPP` for a request with other bytes, `EFAULT`.
     pub fn refuse_request(&self) -> Result {
-        // SAFETY: By the type invariant.
+        // SAFETY: `raw` is valid by the type invariant.
         to_result(unsafe { bindings::ib_is_udata_in_empty(self.raw.as_ptr()) })
     }
 
-    /// Copies in the library's request.
+    /// Copies in the library's request of `LEN` bytes.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if it is shorter, `EOPNOTSUPP` if there is anything but zeros behind it, `EFAULT`.
+    /// `EINVAL` if the request is shorter, `EOPNOTSUPP` if it is longer and not zero beyond `LEN`
+    /// bytes, `EFAULT`.
     pub fn request<const LEN: usize>(&self) -> Result<[u8; LEN]> {
         let mut request = [0; LEN];
         let place = request.as_mut_ptr().cast();
-        // SAFETY: By the type invariant; `place` is valid for `LEN` bytes.
+        // SAFETY: `raw` is valid by the type invariant, and `place` is valid for writes of `LEN`
+        // bytes.
         let code =
             unsafe { bindings::_ib_copy_validate_udata_in(self.raw.as_ptr(), place, LEN, LEN) };
         to_result(code)?;
         Ok(request)
     }
 
-    /// Copies out the response: as much as the library has room for, with zeros behind it.
+    /// Copies out the response. Truncates it to the size of the response buffer, or fills the rest
+    /// of the buffer with zeros.
     ///
     /// # Errors
     ///
     /// `EFAULT`.
     pub fn respond(&self, response: &[u8]) -> Result {
-        // SAFETY: By the type invariant; `response` is valid for its length.
+        // SAFETY: `raw` is valid by the type invariant, and `response` is valid for reads of its
+        // length.
         to_result(unsafe {
             bindings::_ib_respond_udata(self.raw.as_ptr(), response.as_ptr().cast(), response.len())
         })
     }
 }
 
-/// [`Udata::refuse_request`] and an empty response, for calls without a payload of the driver's.
+/// Refuses a request ([`Udata::refuse_request`]) and sends an empty response, for calls in which
+/// the driver exchanges no data with the library.
 ///
-/// Not for destructions. uverbs undoes a creation by a destruction with the creation's payload
-/// (`rdma_alloc_abort_uobject()`, rdma_core.c), which the process may have changed since, and warns if that fails.
+/// Must not be used for destructions. uverbs undoes a creation by a destruction with the creation's
+/// payload (`rdma_alloc_abort_uobject()`, rdma_core.c). The process may have changed the payload
+/// since, and uverbs warns if the destruction fails.
 ///
 /// # Errors
 ///
-/// `EOPNOTSUPP`, `EFAULT`.
+/// `EOPNOTSUPP` if the request contains anything but zeros, `EFAULT`.
 ///
 /// # Safety
 ///
 /// `raw` must be null or valid.
 pub(crate) unsafe fn no_payload(raw: *mut bindings::ib_udata) -> Result {
-    // SAFETY: As the caller promises.
+    // SAFETY: The caller guarantees that `raw` is null or valid (see `# Safety`).
     if let Some(udata) = unsafe { Udata::from_raw(raw) } {
         udata.refuse_request()?;
         udata.respond(&[])?;
@@ -127,107 +137,111 @@ pub(crate) unsafe fn no_payload(raw: *mut bindings::ib_udata) -> Result {
     Ok(())
 }
 
-/// Refuses a payload by its lengths alone, for operations during which ib_core keeps something that others wait for. A look at
-/// the process's memory sleeps for as long as a file system in user space, or a userfaultfd, does not answer.
+/// Refuses a payload by its lengths alone, for operations during which ib_core holds a lock or a
+/// reference that other threads wait for. A read of the process's memory could sleep for any time,
+/// since a file system in user space, or a userfaultfd, may delay the page fault.
 ///
 /// # Errors
 ///
-/// `EOPNOTSUPP`, also for a payload of zeros.
+/// `EOPNOTSUPP` for any payload, also for one of zeros.
 ///
 /// # Safety
 ///
-/// As for [`no_payload`].
+/// `raw` must be null or valid.
 pub(crate) unsafe fn refuse_payload(raw: *mut bindings::ib_udata) -> Result {
-    // SAFETY: As the caller promises.
+    // SAFETY: The caller guarantees that `raw` is null or valid (see `# Safety`).
     match unsafe { Udata::from_raw(raw) } {
         Some(udata) if (udata.request_len(), udata.response_len()) != (0, 0) => Err(EOPNOTSUPP),
         _ => Ok(()),
     }
 }
 
-/// A verbs call by a process, as opposed to the kernel.
+/// A verbs call by a process (not by an in-kernel consumer).
 pub struct UserCall<'a, P: Provider> {
     context: &'a UserContext<P::Context>,
-    /// Request and response.
+    /// Request and response of the call.
     pub udata: Udata<'a>,
 }
 
 impl<P: Provider> UserCall<'_, P> {
-    /// What the process may map.
+    /// Returns the memory that the process may map.
     pub fn mappings(&self) -> &Arc<Mappings> {
         &self.context.mappings
     }
 
-    /// The driver's context of the process.
+    /// Returns the driver's context of the process.
     pub fn context(&self) -> &Arc<P::Context> {
         &self.context.driver
     }
 
-    /// The process's library knows how to map device memory.
+    /// Returns whether the process's library can map device memory (`RRXE_FEATURE_DM`).
     pub(crate) fn has_device_memory(&self) -> bool {
         self.context.device_memory
     }
 
-    /// The call that `raw` belongs to; none if the kernel itself calls, or the context goes away.
+    /// Returns the call that `raw` belongs to. Returns `None` if an in-kernel consumer calls, or if
+    /// the context is being destroyed.
     ///
     /// # Safety
     ///
-    /// `raw` must be null or ib_core's `driver_udata` of a running call of a process's context of `P`,
-    /// which lasts for the lifetime of the result.
+    /// `raw` must be null or ib_core's `driver_udata` of a running call in a process's context of
+    /// `P`. The call must last for the lifetime of the result.
     pub(crate) unsafe fn from_raw(raw: *mut bindings::ib_udata) -> Option<Self> {
-        // SAFETY: As the caller promises.
+        // SAFETY: The caller guarantees that `raw` is null or valid for the lifetime of the result.
         let udata = unsafe { Udata::from_raw(raw) }?;
-        // SAFETY: As the caller promises, `raw` lies in an attribute bundle.
+        // SAFETY: The caller guarantees that `raw` is the `driver_udata` of a call, so it lies in
+        // an attribute bundle.
         let context = from_err_ptr(unsafe { bindings::rdma_udata_to_ucontext(raw) }).ok()?;
         // SAFETY: ib_core keeps the context alive during its calls.
         let context = unsafe { ucontext::of::<P>(context) };
         Some(Self { context, udata })
     }
 
-    /// The call that creates an object; none if the kernel itself creates it. A process's call is never taken for the
-    /// kernel's.
+    /// Returns the call of a creation, or `None` if an in-kernel consumer creates the object. A
+    /// process's call is never mistaken for a call of the kernel.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for a call of a process without a context.
+    /// `EINVAL` for a call of a process that has no context, or whose context is being destroyed.
     ///
     /// # Safety
     ///
-    /// As for [`Self::from_raw`].
+    /// The conditions of [`Self::from_raw`] must hold.
     pub(crate) unsafe fn of_creation(raw: *mut bindings::ib_udata) -> Result<Option<Self>> {
         if raw.is_null() {
             return Ok(None);
         }
-        // SAFETY: As the caller promises.
+        // SAFETY: The caller guarantees the conditions of `from_raw` (see `# Safety`).
         unsafe { Self::from_raw(raw) }.ok_or(EINVAL).map(Some)
     }
 }
 
-/// A call of a process that gives one of its rings another size.
+/// A call of a process that resizes one of its rings.
 pub struct RingChange<'a, P: Provider> {
     call: &'a UserCall<'a, P>,
-    /// Where the process wants to be told, if not in the response.
+    /// Address to which the location of the new ring is written, or `None` if it is in the
+    /// response.
     address: Option<u64>,
 }
 
 impl<'a, P: Provider> RingChange<'a, P> {
-    /// The change that `call` asks for, and where the process wants to be told of its outcome: at
-    /// `address`, or in the response.
+    /// Creates the change for `call`. The location of the new ring is announced at `address`, or in
+    /// the response if that is `None`.
     pub(crate) fn new(call: &'a UserCall<'a, P>, address: Option<u64>) -> Self {
         Self { call, address }
     }
 
-    /// What the process may map.
+    /// Returns the memory that the process may map.
     pub fn mappings(&self) -> &Arc<Mappings> {
         self.call.mappings()
     }
 
-    /// The driver's context of the process.
+    /// Returns the driver's context of the process.
     pub fn context(&self) -> &Arc<P::Context> {
         self.call.context()
     }
 
-    /// Tells the process where its new ring will be. It takes that for true only if the whole call
+    /// Tells the process the location of its new ring. The process uses it only if the whole call
     /// succeeds. Process context; may sleep.
     ///
     /// # Errors

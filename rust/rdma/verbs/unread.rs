@@ -1,14 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The events that uverbs keeps for a process.
+//! Limits on the unread events that uverbs keeps for a process.
 //!
-//! `ib_uverbs_comp_handler()` and `ib_uverbs_async_handler()` (drivers/infiniband/core/uverbs_main.c) allocate
-//! an event for each notification, charged to nobody, and keep it until the process reads it. A process
-//! that reads none would make the kernel keep events without limit, and free all of them with interrupts disabled when it
-//! closes their file (`ib_uverbs_free_event_queue()`, uverbs_std_types.c). So a driver looks whether events of an object
-//! are unread, and does not add to many of them. The lists of these are in structures that only uverbs knows.
-//! They are recognised when the object is made. uverbs initialises the lists before it calls the driver, so they point
-//! to themselves. A place that does not point to itself is something else.
+//! `ib_uverbs_comp_handler()` and `ib_uverbs_async_handler()`
+//! (drivers/infiniband/core/uverbs_main.c) allocate an event for each notification. The event is
+//! charged to no account, and is kept until the process reads it. A process that reads no events
+//! would make the kernel keep events without limit. When the process closes their file, the kernel
+//! frees all of them with interrupts disabled (`ib_uverbs_free_event_queue()`, uverbs_std_types.c).
+//! So the driver checks whether events of an object are unread, and raises no more once there are
+//! many.
+//!
+//! The lists of unread events are in structures that are private to uverbs. Rust mirrors these
+//! structures ([`UserObject`], [`UserCq`]), and checks the mirror when the object is created:
+//! uverbs initialises the lists before it calls the driver, so each list head points to itself. If
+//! the memory at the place of a list does not point to itself, the layout differs, and the lists
+//! are not used.
 
 use core::ffi::c_void;
 
@@ -20,29 +26,34 @@ use crate::{
     verbs::upcall::CqUpcall,
 };
 
-/// Of the lock, for lockdep, which compares addresses of names. A literal in a generic function has several.
+/// Name of the lock for lockdep, which compares the addresses of names. A literal in a generic
+/// function would have several addresses.
 static NAME: &CStr = c"rrxe_raised";
 
-/// Asynchronous events that any object may have unread: the error of a QP, and `LAST_WQE_REACHED` after it. More take
-/// room that the accounts of the process have for a number of objects only.
+/// Number of unread asynchronous events that any object may have: the error of a QP, and the
+/// `LAST_WQE_REACHED` that follows. More events need quota, which a process's accounts have for a
+/// limited number of objects only.
 const FEW: u32 = 2;
 
-/// Asynchronous events of an object that may be unread.
+/// Number of unread asynchronous events that an object with quota may have.
 const MAX_UNREAD: u32 = 16;
 
-/// Asynchronous events of an object whose unread ones are not known, in its life.
+/// Number of asynchronous events of an object in its life, if its unread events can't be seen.
 const MAX_RAISED: u32 = 1024;
 
-/// Asynchronous events of an XRC target QP, in its life. uverbs allocates each once for each handle of the target, and
-/// keeps it until it is read or the handle is closed: 4 KiB for each handle. A connection takes two at most, of which
-/// one tells of its error, so they do for 32 connections.
+/// Number of asynchronous events of an XRC target QP in its life. For each event uverbs allocates
+/// one copy per handle of the target, and keeps it until it is read or the handle is closed. That
+/// is 4 KiB for each handle. A connection causes two events at most, one of which reports its
+/// error. So the limit suffices for 32 connections.
 const MAX_RAISED_BY_TARGET: u32 = 64;
 
-/// Handles of an XRC target QP beyond which it raises no events. An event goes to all handles, with interrupts off
-/// (`__ib_shared_qp_event_handler()`, drivers/infiniband/core/verbs.c), and processes open as many as they like.
+/// Number of handles of an XRC target QP beyond which the QP raises no events. An event goes to all
+/// handles, with interrupts disabled (`__ib_shared_qp_event_handler()`,
+/// drivers/infiniband/core/verbs.c), and processes may open any number of handles.
 const MAX_HANDLES: u32 = 4096;
 
-/// `struct ib_uevent_object` of drivers/infiniband/core/uverbs.h, up to the list of asynchronous events.
+/// Mirror of `struct ib_uevent_object` (drivers/infiniband/core/uverbs.h), which contains the list
+/// of asynchronous events.
 #[repr(C)]
 pub(crate) struct UserObject {
     uobject: bindings::ib_uobject,
@@ -51,7 +62,8 @@ pub(crate) struct UserObject {
     events_reported: u32,
 }
 
-/// `struct ib_ucq_object` of drivers/infiniband/core/uverbs.h, up to the list of completion events.
+/// Mirror of the beginning of `struct ib_ucq_object` (drivers/infiniband/core/uverbs.h), up to the
+/// list of completion events.
 #[repr(C)]
 struct UserCq {
     object: UserObject,
@@ -60,19 +72,21 @@ struct UserCq {
 
 /// A C object that raises asynchronous events.
 pub(crate) trait Raises {
-    /// The structure of uverbs in front of it. Null for an object of the kernel.
+    /// Returns the structure of uverbs in front of the object, or null for an object of an
+    /// in-kernel consumer.
     fn user_object(&self) -> *mut UserObject;
 
-    /// The object is shared: it may have several structures of uverbs or none, and they come and go.
+    /// Returns whether the object is shared: any number of structures of uverbs refer to it, and
+    /// that number changes.
     fn is_shared(&self) -> bool {
         false
     }
 
-    /// How many handles a shared object has. Any context.
+    /// Returns the number of handles of a shared object. Any context.
     ///
     /// # Safety
     ///
-    /// `object` is alive.
+    /// `object` must be alive.
     unsafe fn handles(_object: *const Self) -> u32 {
         0
     }
@@ -95,37 +109,39 @@ impl Raises for bindings::ib_qp {
         self.uobject.cast()
     }
 
-    /// An XRC target QP has none (`create_xrc_qp_user()` of verbs.c), and outlives the handle that it was made with
+    /// An XRC target QP is shared: its `ib_qp` refers to no structure of uverbs
+    /// (`create_xrc_qp_user()` of verbs.c), and outlives the handle that created it
     /// (`__ib_destroy_shared_qp()`).
     fn is_shared(&self) -> bool {
         self.qp_type == bindings::ib_qp_type_IB_QPT_XRC_TGT
     }
 
-    /// ib_core counts each in `usecnt` (`__ib_open_qp()` of verbs.c).
+    /// ib_core counts the handles of an XRC target QP in `usecnt` (`__ib_open_qp()` of verbs.c).
     unsafe fn handles(object: *const Self) -> u32 {
-        // SAFETY: The caller's promise. The count may change meanwhile.
+        // SAFETY: The caller guarantees that `object` is alive. The read is volatile because the
+        // count may change meanwhile.
         let count = unsafe { (&raw const (*object).usecnt.counter).read_volatile() };
         u32::try_from(count).unwrap_or(0)
     }
 }
 
-/// The keeper of the events of an object until they are read.
+/// The place where the events of an object are kept until they are read.
 enum Keeper {
-    /// None: a consumer in the kernel is called.
+    /// No place: events call a function of an in-kernel consumer.
     None,
-    /// uverbs, in the list that is known here.
+    /// The list of uverbs that [`UserObject`] mirrors.
     List,
-    /// uverbs, in the lists of the handles of an XRC target QP.
+    /// The lists of uverbs for the handles of an XRC target QP.
     Handles,
-    /// uverbs, in a list that is not known here.
+    /// A list of uverbs whose place is unknown.
     Other,
 }
 
-/// The events of an object that may be unread.
+/// The asynchronous events of an object that may be unread.
 struct Raised {
-    /// Those since the list was empty, or since the object was made.
+    /// Number of events since the list was last empty, or since the object was created.
     count: u32,
-    /// Their part of the limits of the process's accounts, if they are more than [`FEW`].
+    /// Quota for more than [`FEW`] events, if it was claimed.
     room: Option<Claims>,
 }
 
@@ -137,7 +153,8 @@ impl Raised {
         }
     }
 
-    /// Counts one more, unless there are `most`, or [`FEW`] without room for more.
+    /// Counts one more event if fewer than `most` are counted, or fewer than [`FEW`] without quota.
+    /// Returns whether it was counted.
     fn add(&mut self, most: u32, claim: impl FnOnce() -> Option<Claims>) -> bool {
         if self.count >= FEW && self.room.is_none() {
             self.room = claim();
@@ -154,7 +171,7 @@ impl Raised {
     }
 }
 
-/// Bounds the asynchronous events of an object that its process has not read.
+/// Limit on the unread asynchronous events of an object.
 #[pin_data]
 pub(crate) struct AsyncEvents {
     keeper: Keeper,
@@ -163,20 +180,21 @@ pub(crate) struct AsyncEvents {
 }
 
 impl AsyncEvents {
-    /// Those of an object.
+    /// Creates the limit for `object`.
     ///
     /// # Safety
     ///
-    /// `object` is being made by ib_core, which has set its uobject.
+    /// ib_core must be creating `object`, and must have set its uobject.
     pub(crate) unsafe fn of<C: Raises>(object: *const C) -> impl PinInit<Self> {
-        // SAFETY: The caller's promise.
+        // SAFETY: The caller guarantees that `object` is being created, so it is valid.
         let object = unsafe { &*object };
         let user = object.user_object();
         let keeper = if object.is_shared() {
             Keeper::Handles
         } else if user.is_null() {
             Keeper::None
-        // SAFETY: uverbs allocated it, at least as large as `UserObject`, before the driver was called.
+        // SAFETY: uverbs allocated it, at least as large as `UserObject`, before it called the
+        // driver.
         } else if unsafe { is_empty(&raw mut (*user).event_list) } {
             Keeper::List
         } else {
@@ -188,12 +206,13 @@ impl AsyncEvents {
         })
     }
 
-    /// Counts an event. Returns whether it may be raised; `claim` takes the room for more than a few unread ones. Any context
-    /// up to softirq.
+    /// Counts an asynchronous event. Returns whether it may be raised. `claim` claims quota, and is
+    /// called if the object has none and already has [`FEW`] unread events. Any context up to
+    /// softirq.
     ///
     /// # Safety
     ///
-    /// `object` is the one that this was made for, and is alive.
+    /// `object` must be the object that this limit was created for, and must be alive.
     pub(crate) unsafe fn admits<C: Raises>(
         &self,
         object: *const C,
@@ -203,80 +222,88 @@ impl AsyncEvents {
         let most = match self.keeper {
             Keeper::None => return true,
             Keeper::List => {
-                // SAFETY: The caller's promise.
+                // SAFETY: The caller guarantees that `object` is alive.
                 let user = unsafe { (*object).user_object() };
-                // SAFETY: The structure was recognised, and lasts as long as the object.
+                // SAFETY: The structure was recognised as a `UserObject`, and lives as long as the
+                // object.
                 if unsafe { is_empty(&raw mut (*user).event_list) } {
                     *raised = Raised::none();
                 }
                 MAX_UNREAD
             }
-            // SAFETY: The caller's promise.
+            // SAFETY: The caller guarantees that `object` is alive.
             Keeper::Handles if unsafe { C::handles(object) } > MAX_HANDLES => return false,
             Keeper::Handles => MAX_RAISED_BY_TARGET,
             Keeper::Other => MAX_RAISED,
         };
-        // Each thread that has not yet added the event it was admitted with may exceed the limit by one.
+        // Several threads may exceed the limit by one event each: an event is admitted before it is
+        // in the list, so the list may be empty while `count` is reset.
         raised.add(most, claim)
     }
 }
 
-/// The events of a process's CQ.
+/// View of the unread completion events of a process's CQ.
 ///
 /// # Invariants
 ///
-/// While the upcall is not revoked, `uobject` of its CQ points to an object that begins like [`UserCq`].
+/// While the upcall is not revoked, `uobject` of its CQ points to an object that begins like
+/// [`UserCq`].
 pub struct CqEvents(CqUpcall);
 
 impl CqEvents {
-    /// Those of `cq`, if uverbs keeps them in the list that is known here. `None` for a CQ of the kernel.
+    /// Creates the view for `cq`, if uverbs keeps its events in the list that [`UserCq`] mirrors.
+    /// Returns `None` if that is not so, or if `cq` belongs to an in-kernel consumer.
     ///
     /// # Safety
     ///
-    /// `cq` is being made by ib_core, and `upcall` leads to it.
+    /// ib_core must be creating `cq`, and `upcall` must be an upcall to `cq`.
     pub(crate) unsafe fn of(cq: *mut bindings::ib_cq, upcall: &CqUpcall) -> Option<Self> {
-        // SAFETY: The caller's promise.
+        // SAFETY: The caller guarantees that `cq` is being created, so it is valid.
         let object: *mut UserCq = unsafe { (*cq).uobject }.cast();
         if object.is_null() {
             return None;
         }
-        // SAFETY: uverbs allocated the object, at least as large as `UserCq` (`uverbs_std_types_cq.c`).
+        // SAFETY: uverbs allocated the object, at least as large as `UserCq`
+        // (`uverbs_std_types_cq.c`).
         let lists = unsafe {
             [
                 &raw mut (*object).object.event_list,
                 &raw mut (*object).comp_list,
             ]
         };
-        // SAFETY: They are within the object.
+        // SAFETY: Both lists are within the object.
         let known = lists.into_iter().all(|list| unsafe { is_empty(list) });
-        // INVARIANT: Lists that point to themselves are at the places of `UserCq`, and uverbs frees the
-        // object after the driver's CQ, whose destruction revokes the upcall.
+        // INVARIANT: Both list heads point to themselves, so the object begins like `UserCq`.
+        // uverbs frees the object after the driver's CQ, whose destruction revokes the upcall.
         known.then(|| Self(upcall.clone()))
     }
 
-    /// An event of the CQ waits for its process. Any context; there is a full barrier before it looks, so an
-    /// event that is found unread is read after all that was written before this.
+    /// Returns whether a completion event of the CQ waits for its process. Returns `false` once the
+    /// upcall is revoked. Any context.
+    ///
+    /// A full memory barrier precedes the check. So a process that reads an event found here also
+    /// sees all that was written before this call.
     pub fn is_unread(&self) -> bool {
         let mut unread = false;
         self.0.with(|cq| {
-            // SAFETY: The CQ is valid while this call runs.
+            // SAFETY: The CQ is valid while this call runs, by the invariant of `Upcall`.
             let object: *mut UserCq = unsafe { (*cq).uobject }.cast();
-            // SAFETY: By the type invariant the object has a list there.
+            // SAFETY: By the type invariant the object begins like `UserCq`.
             let list = unsafe { &raw mut (*object).comp_list };
-            // SAFETY: The list is valid as is the object.
+            // SAFETY: The list is part of the object, which is valid.
             unread = unsafe { !is_empty(list) };
         });
         unread
     }
 }
 
-/// Whether a list points to itself. uverbs may change it meanwhile.
+/// Returns whether a list head points to itself. uverbs may change the list meanwhile.
 ///
 /// # Safety
 ///
-/// `list` is valid for reads.
+/// `list` must be valid for reads.
 pub(crate) unsafe fn is_empty(list: *mut list_head) -> bool {
-    // SAFETY: The caller's promise.
+    // SAFETY: The caller guarantees that `list` is valid for reads.
     let next = unsafe { (&raw const (*list).next).read_volatile() };
     core::ptr::eq(next, list)
 }
@@ -287,16 +314,17 @@ mod tests {
 
     use crate::support::quota::Quota;
 
-    /// How many of 100 events a new XRC target QP with so many handles raises, if there is room for more than a few, or not.
+    /// Returns how many of 100 events a new XRC target QP raises that has `handles` handles. `room`
+    /// says whether there is quota for more than [`FEW`].
     fn raised_with(handles: u32, room: bool) -> Result<usize> {
         let quota = Quota::new(room.into())?;
         let mut qp = KBox::new(bindings::ib_qp::default(), GFP_KERNEL)?;
         qp.qp_type = bindings::ib_qp_type_IB_QPT_XRC_TGT;
         qp.usecnt.counter = handles as i32;
-        // SAFETY: It has all that is looked at of one that is being made.
+        // SAFETY: The QP is initialised as far as `AsyncEvents` reads a QP that is being created.
         let events = KBox::pin_init(unsafe { AsyncEvents::of(&raw const *qp) }, GFP_KERNEL)?;
         let claim = || Some([None, Some(quota.claim().ok()?)]);
-        // SAFETY: It is the same, and alive.
+        // SAFETY: `events` was created for this QP, which is alive.
         let admits = || unsafe { events.admits(&raw const *qp, claim) };
         Ok((0..100).filter(|_| admits()).count())
     }

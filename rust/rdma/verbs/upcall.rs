@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Calls up into the core: completion notifications and asynchronous events.
+//! Calls from the driver into ib_core's consumers: completion notifications and asynchronous
+//! events.
 //!
-//! An object of the driver lives by reference count and may be in use after the core has freed the
-//! verbs object in front of it. An [`Upcall`] is the only way from the one to the other; the
-//! provider glue revokes it before the core may free the object.
+//! An object of the driver is reference-counted, and may be in use after ib_core has freed the C
+//! object in front of it. The driver's object reaches the C object only by an [`Upcall`]. The
+//! destruction operation revokes the upcall before ib_core may free the C object.
 
 use core::{
     ptr,
@@ -29,21 +30,21 @@ use crate::{
     verbs::unread::{AsyncEvents, Raises},
 };
 
-/// How long to sleep before looking again whether a call has returned.
+/// Time between two checks whether a running call has returned.
 const NAP: Delta = Delta::from_micros(50);
 
-/// A revocable way to the verbs object `C` in front of an object of the driver.
+/// A revocable pointer from an object of the driver to the C object `C` in front of it.
 ///
 /// # Invariants
 ///
-/// The pointer is null, or to an object that is not freed before it was set to null and nobody is
-/// between raising and lowering `running` any more.
+/// `object` is null or points to a valid object. That object is freed only after two events:
+/// `object` was set to null, and then `running` was zero.
 pub struct Upcall<C>(Arc<Target<C>>);
 
 #[pin_data]
 struct Target<C> {
     object: AtomicPtr<C>,
-    /// Calls that are running.
+    /// Number of calls that are running.
     running: Atomic<u32>,
     #[pin]
     events: AsyncEvents,
@@ -56,11 +57,12 @@ impl<C> Clone for Upcall<C> {
 }
 
 impl<C> Upcall<C> {
-    /// The way to `target`.
+    /// Creates an upcall to `target`.
     ///
     /// # Safety
     ///
-    /// `target` stays valid until [`Upcall::revoke`] has returned. ib_core is making it.
+    /// ib_core must be creating `target`, which must stay valid until [`Upcall::revoke`] has
+    /// returned.
     ///
     /// # Errors
     ///
@@ -69,9 +71,11 @@ impl<C> Upcall<C> {
     where
         C: Raises,
     {
-        // SAFETY: The caller's promise.
+        // SAFETY: The caller guarantees that `target` is valid and being created, so its uobject is
+        // set.
         let events = unsafe { AsyncEvents::of(target) };
-        // INVARIANT: The caller's promise.
+        // INVARIANT: The caller guarantees that `target` is valid until `revoke` has returned.
+        // `revoke` sets `object` to null, and then waits until `running` is zero.
         let target = pin_init!(Target {
             object: AtomicPtr::new(target),
             running: Atomic::new(0),
@@ -80,23 +84,26 @@ impl<C> Upcall<C> {
         Ok(Self(Arc::pin_init(target, GFP_KERNEL_ACCOUNT)?))
     }
 
-    /// Makes all calls void, and waits for those that are running.
+    /// Disables all future calls, and waits for the end of those that are running.
     ///
     /// # Context
     ///
     /// Process; sleeps.
     pub(crate) fn revoke(&self) {
         self.0.object.store(ptr::null_mut(), Ordering::Relaxed);
-        // A call that isn't counted below sees the null pointer.
+        // A call that raises `running` after this barrier reads the null pointer. The loop below
+        // waits for all others.
         smp_mb();
         while self.0.running.load(Acquire) != 0 {
             fsleep(NAP);
         }
     }
 
-    /// Runs `call` on the object if it is still there. There is a full barrier before.
+    /// Runs `call` with the object, unless the upcall is revoked. Executes a full memory barrier
+    /// before.
     pub(crate) fn with(&self, call: impl FnOnce(*mut C)) {
-        // Fully ordered, before the pointer is read: `revoke` sees either this, or leaves null here.
+        // The increment is fully ordered before the load of `object`. Either `revoke` sees it and
+        // waits, or the load returns null.
         self.0.running.fetch_add(1, Full);
         let object = self.0.object.load(Ordering::Acquire);
         if !object.is_null() {
@@ -105,8 +112,9 @@ impl<C> Upcall<C> {
         self.0.running.fetch_sub(1, Release);
     }
 
-    /// Runs `call`, which raises an asynchronous event, on the object if it is still there and its process has not left
-    /// too many unread. `claim` takes the room for more than a few.
+    /// Runs `call`, which raises an asynchronous event, with the object. Does nothing if the upcall
+    /// is revoked, or if the process has too many unread events of the object. The third and later
+    /// unread events of an object need the quota that `claim` claims.
     fn raise(&self, claim: impl FnOnce() -> Option<Claims>, call: impl FnOnce(*mut C))
     where
         C: Raises,
@@ -120,24 +128,26 @@ impl<C> Upcall<C> {
     }
 }
 
-/// The way to an `ib_cq`.
+/// An upcall to an `ib_cq`.
 pub type CqUpcall = Upcall<bindings::ib_cq>;
 
 impl CqUpcall {
-    /// Calls the completion handler. Any context, outside all locks.
+    /// Calls the completion handler (`ib_cq.comp_handler`). Any context; the caller must hold no
+    /// lock.
     pub fn complete(&self) {
         self.with(|cq| {
             // SAFETY: By the type invariant the object is valid while this call runs.
             let (handler, context) = unsafe { ((*cq).comp_handler, (*cq).cq_context) };
             if let Some(handler) = handler {
-                // SAFETY: The handler takes its own CQ and context.
+                // SAFETY: The handler is this CQ's own, so it takes the CQ and its context.
                 unsafe { handler(cq, context) };
             }
         });
     }
 
-    /// Waits until the kernel's consumer has taken what was in the CQ, if it does so in a thread. Process context; sleeps;
-    /// not from the work item that takes it.
+    /// Waits until an in-kernel consumer has polled the completions of the CQ, if it does so in a
+    /// work item (`IB_POLL_WORKQUEUE`, `IB_POLL_UNBOUND_WORKQUEUE`). Process context; sleeps. Must
+    /// not be called from that work item.
     pub fn settle(&self) {
         self.with(|cq| {
             // SAFETY: By the type invariant the object is valid while this call runs.
@@ -148,56 +158,60 @@ impl CqUpcall {
                     | bindings::ib_poll_context_IB_POLL_UNBOUND_WORKQUEUE
             );
             if by_thread {
-                // SAFETY: As above; the item is the one of the union that such a CQ has.
+                // SAFETY: The object is valid, as above. A CQ with this poll context uses the work
+                // item of the union.
                 unsafe { bindings::flush_work(&raw mut (*cq).__bindgen_anon_1.work) };
             }
         });
     }
 
-    /// Reports `IB_EVENT_CQ_ERR`. `claim` takes the room for more than a few unread events. Any context up to softirq,
-    /// outside all locks.
+    /// Reports `IB_EVENT_CQ_ERR`. The third and later unread events need the quota that `claim`
+    /// claims. Any context up to softirq; the caller must hold no lock.
     pub fn overflowed(&self, claim: impl FnOnce() -> Option<Claims>) {
         self.raise(claim, |cq| {
             // SAFETY: By the type invariant the object is valid while this call runs.
             let (handler, context) = unsafe { ((*cq).event_handler, (*cq).cq_context) };
             let Some(handler) = handler else { return };
             let mut event: bindings::ib_event = pin_init::zeroed();
-            // SAFETY: As above.
+            // SAFETY: By the type invariant the object is valid while this call runs.
             event.device = unsafe { (*cq).device };
             event.element.cq = cq;
             event.event = bindings::ib_event_type_IB_EVENT_CQ_ERR;
-            // SAFETY: The handler takes an event of its own CQ and the context.
+            // SAFETY: The handler is this CQ's own, so it takes an event of the CQ and its context.
             unsafe { handler(&mut event, context) };
         });
     }
 }
 
-/// The way to an `ib_qp`.
+/// An upcall to an `ib_qp`.
 pub type QpUpcall = Upcall<bindings::ib_qp>;
 
-/// What the kernel's consumers know a QP by. It is passed on to them, never used here.
+/// The `ib_qp` pointer by which in-kernel consumers know a QP, as a number. The driver passes it to
+/// consumers and never dereferences it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct QpToken(usize);
 
 impl QpToken {
-    /// That of no QP.
+    /// The token of no QP: the null pointer.
     pub const NONE: Self = Self(0);
 
-    /// The `ib_qp`, which the consumer must not have destroyed.
+    /// Returns the `ib_qp` pointer. The `ib_qp` exists only while the consumer has not destroyed
+    /// it.
     pub(crate) fn as_ptr(self) -> *mut bindings::ib_qp {
         ptr::with_exposed_provenance_mut(self.0)
     }
 }
 
 impl QpUpcall {
-    /// What completions of the QP carry for the kernel's consumers. Any context.
+    /// Returns the token that completions of the QP carry for in-kernel consumers (`ib_wc.qp`). Any
+    /// context.
     pub fn token(&self) -> QpToken {
         QpToken(self.0.object.load(Ordering::Relaxed).expose_provenance())
     }
 
-    /// Reports an asynchronous event. `claim` takes the room for more than a few unread ones. Any context up to softirq,
-    /// outside all locks.
+    /// Reports an asynchronous event. The third and later unread events need the quota that `claim`
+    /// claims. Any context up to softirq; the caller must hold no lock.
     pub fn event(&self, event: roce::host::Event, claim: impl FnOnce() -> Option<Claims>) {
         use roce::host::Event;
         let kind = match event {
@@ -213,27 +227,27 @@ impl QpUpcall {
             let (handler, context) = unsafe { ((*qp).event_handler, (*qp).qp_context) };
             let Some(handler) = handler else { return };
             let mut event: bindings::ib_event = pin_init::zeroed();
-            // SAFETY: As above.
+            // SAFETY: By the type invariant the object is valid while this call runs.
             event.device = unsafe { (*qp).device };
             event.element.qp = qp;
             event.event = kind;
-            // SAFETY: The handler takes an event of its own QP and the context.
+            // SAFETY: The handler is this QP's own, so it takes an event of the QP and its context.
             unsafe { handler(&mut event, context) };
         });
     }
 }
 
-/// The way to an `ib_srq`.
+/// An upcall to an `ib_srq`.
 pub type SrqUpcall = Upcall<bindings::ib_srq>;
 
 impl SrqUpcall {
-    /// Reports `IB_EVENT_SRQ_LIMIT_REACHED`. `claim` takes the room for more than a few unread events. Any context up to
-    /// softirq, outside all locks.
+    /// Reports `IB_EVENT_SRQ_LIMIT_REACHED`. The third and later unread events need the quota that
+    /// `claim` claims. Any context up to softirq; the caller must hold no lock.
     pub fn limit_reached(&self, claim: impl FnOnce() -> Option<Claims>) {
         self.report(bindings::ib_event_type_IB_EVENT_SRQ_LIMIT_REACHED, claim);
     }
 
-    /// Reports `IB_EVENT_SRQ_ERR`, as [`Self::limit_reached`].
+    /// Reports `IB_EVENT_SRQ_ERR`. Argument and context are those of [`Self::limit_reached`].
     pub fn failed(&self, claim: impl FnOnce() -> Option<Claims>) {
         self.report(bindings::ib_event_type_IB_EVENT_SRQ_ERR, claim);
     }
@@ -244,11 +258,12 @@ impl SrqUpcall {
             let (handler, context) = unsafe { ((*srq).event_handler, (*srq).srq_context) };
             let Some(handler) = handler else { return };
             let mut event: bindings::ib_event = pin_init::zeroed();
-            // SAFETY: As above.
+            // SAFETY: By the type invariant the object is valid while this call runs.
             event.device = unsafe { (*srq).device };
             event.element.srq = srq;
             event.event = kind;
-            // SAFETY: The handler takes an event of its own queue and the context.
+            // SAFETY: The handler is this queue's own. So it takes an event of the queue and its
+            // context.
             unsafe { handler(&mut event, context) };
         });
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! XRC domains: the operations on `ib_xrcd`.
+//! XRC domains: the operations on `struct ib_xrcd`.
 
 use kernel::{error::from_result, ffi::c_int, prelude::*, sync::Arc};
 
@@ -16,63 +16,68 @@ use crate::{
 
 type XrcdObject<P> = Object<P, bindings::ib_xrcd>;
 
-/// Bytes that ib_core is to allocate for an XRC domain of `P`.
+/// Number of bytes that ib_core must allocate for an XRC domain of `P`.
 pub(crate) const fn size<P: Provider>() -> usize {
     XrcdObject::<P>::SIZE
 }
 
-/// The driver's domain behind `base`, if there is one.
+/// Returns the driver's domain behind `base`, or `None` if `base` is null.
 ///
 /// # Safety
 ///
-/// `base` must be null or an XRC domain of `P` that exists for ib_core during `'a`.
+/// `base` must be null or an XRC domain of a device of `P`, created and not yet destroyed, for all
+/// of `'a`.
 pub(crate) unsafe fn of<'a, P: Provider>(base: *mut bindings::ib_xrcd) -> Option<&'a Arc<P::Xrcd>> {
     if base.is_null() {
         return None;
     }
-    // SAFETY: The caller's promise.
+    // SAFETY: `base` isn't null. The caller guarantees that it is a domain of `P`, created and not
+    // yet destroyed.
     Some(unsafe { XrcdObject::<P>::get(base) })
 }
 
-/// Implements `alloc_xrcd`.
+/// Implements `alloc_xrcd` of `struct ib_device_ops`.
 ///
 /// # Safety
 ///
-/// To be called by ib_core, on a device of `P`.
+/// Must be called only by ib_core, on a device of `P`.
 pub(crate) unsafe extern "C" fn alloc<P: Provider>(
     base: *mut bindings::ib_xrcd,
     payload: *mut bindings::ib_udata,
 ) -> c_int {
     from_result(|| {
-        // uverbs holds the lock of all XRC domains of the device (`ib_uverbs_open_xrcd()`, uverbs_cmd.c), and takes it when a
-        // process ends, too.
+        // uverbs holds the lock of all XRC domains of the device during this call
+        // (`ib_uverbs_open_xrcd()`, uverbs_cmd.c). It takes the same lock when a process ends. So
+        // the payload is refused without a read of the process's memory, which may sleep for any
+        // time.
         // SAFETY: ib_core's buffers are null or valid during the call.
         unsafe { refuse_payload(payload) }?;
         // SAFETY: ib_core sets the device before it calls.
         let device = unsafe { device_of::<P>((*base).device) };
-        // SAFETY: ib_core sets it before it calls.
+        // SAFETY: ib_core sets the inode before it calls, to null for a domain that is not shared.
         let shared = unsafe { !(*base).inode.is_null() };
-        // Only processes make XRC domains.
+        // Only processes create XRC domains.
         // SAFETY: ib_core's buffers are null or valid during the call.
         let call = unsafe { UserCall::<P>::from_raw(payload) }.ok_or(EINVAL)?;
         let inner = P::alloc_xrcd(device, call.context(), shared)?;
-        // SAFETY: This is the creation, of the size that the operations table says.
+        // SAFETY: This is the creation operation, and the object has the size that the table of
+        // operations (`ops::table`) states.
         unsafe { XrcdObject::<P>::store(base, inner) };
         Ok(0)
     })
 }
 
-/// Implements `dealloc_xrcd`. Nothing uses the domain any more.
+/// Implements `dealloc_xrcd` of `struct ib_device_ops`. The domain is no longer in use.
 ///
 /// # Safety
 ///
-/// To be called by ib_core, on an XRC domain of `P`.
+/// Must be called only by ib_core, on an XRC domain of `P`.
 pub(crate) unsafe extern "C" fn dealloc<P: Provider>(
     base: *mut bindings::ib_xrcd,
     _payload: *mut bindings::ib_udata,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: This is the destruction, past the point where it can fail.
+        // SAFETY: This is the destruction operation, past the point where it can fail.
         drop(unsafe { XrcdObject::<P>::take(base) });
         Ok(0)
     })

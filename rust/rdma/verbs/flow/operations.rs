@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Operations on rules of flow steering. ib_core doesn't allocate its objects of this kind.
+//! Operations on flow steering rules (`struct ib_flow`). ib_core doesn't allocate `struct ib_flow`;
+//! the driver does.
 
 use kernel::{
     error::{from_result, Error},
@@ -16,18 +17,18 @@ use crate::{
     verbs::{flow, udata::no_payload},
 };
 
-/// ib_core's object with a reference to the driver's behind it.
+/// A C flow, and behind it a reference to the driver's rule.
 #[repr(C)]
 struct Flow<T> {
     base: bindings::ib_flow,
     inner: Arc<T>,
 }
 
-/// Implements `create_flow`.
+/// Implements `create_flow` of `struct ib_device_ops`.
 ///
 /// # Safety
 ///
-/// To be called by ib_core, on a QP of `P`.
+/// Must be called only by ib_core, on a QP of `P`.
 pub(crate) unsafe extern "C" fn create<P: Provider>(
     base: *mut bindings::ib_qp,
     attr: *mut bindings::ib_flow_attr,
@@ -36,7 +37,7 @@ pub(crate) unsafe extern "C" fn create<P: Provider>(
     let create = || {
         // SAFETY: ib_core's buffers are null or valid during the call.
         unsafe { no_payload(payload) }?;
-        // SAFETY: ib_core passes attributes with their specifications.
+        // SAFETY: ib_core passes valid attributes, and their specifications behind them.
         let rule = unsafe { flow::read(attr) }?;
         // SAFETY: The QP is alive while ib_core calls its operations.
         let inner = P::create_flow(unsafe { qp::of::<P>(base) }, rule)?;
@@ -50,14 +51,15 @@ pub(crate) unsafe extern "C" fn create<P: Provider>(
     create().unwrap_or_else(|error| error.to_ptr())
 }
 
-/// Implements `destroy_flow`.
+/// Implements `destroy_flow` of `struct ib_device_ops`.
 ///
 /// # Safety
 ///
-/// To be called by ib_core, on what [`create`] returned, for the last time.
+/// Must be called only by ib_core, with a flow that [`create`] returned, and at most once for it.
 pub(crate) unsafe extern "C" fn destroy<P: Provider>(base: *mut bindings::ib_flow) -> c_int {
     from_result(|| {
-        // SAFETY: It came from `KBox::into_raw`, and nobody uses it any more.
+        // SAFETY: The caller guarantees that `create` returned the pointer, from `KBox::into_raw`,
+        // and does not use it any more.
         let flow = unsafe { KBox::from_raw(base.cast::<Flow<P::Flow>>()) };
         P::destroy_flow(&flow.inner);
         Ok(0)

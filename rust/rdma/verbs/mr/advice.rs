@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Advice about memory of on-demand regions.
+//! Advice about memory of on-demand regions (`ibv_advise_mr()`).
 
 use kernel::{error::from_result, ffi::c_int, prelude::*};
 use roce::ids::Lkey;
@@ -10,22 +10,23 @@ use crate::{
     verbs::object::Object,
 };
 
-/// A range of a region that its owner gives advice about.
+/// A range of a region, about which the region's owner gives advice.
 #[derive(Clone, Copy, Debug)]
 pub struct Advised {
-    /// The region.
+    /// Local key of the region.
     pub lkey: Lkey,
-    /// The first byte.
+    /// Address of the first byte.
     pub addr: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u32,
 }
 
-/// Implements `advise_mr`: all advice is to have memory of on-demand regions resident.
+/// Implements `advise_mr` of `struct ib_device_ops`. All supported advice is to prefetch memory of
+/// on-demand regions.
 ///
 /// # Safety
 ///
-/// To be called by ib_core, on a protection domain of `P`.
+/// Must be called only by ib_core, on a protection domain of `P`.
 pub(crate) unsafe extern "C" fn advise<P: Provider>(
     pd: *mut bindings::ib_pd,
     advice: bindings::ib_uverbs_advise_mr_advice,
@@ -57,7 +58,7 @@ pub(crate) unsafe extern "C" fn advise<P: Provider>(
             };
             ranges.push(advised, GFP_KERNEL_ACCOUNT)?;
         }
-        // SAFETY: `pd` is a protection domain of `P`, alive during the call.
+        // SAFETY: The protection domain is alive while ib_core calls its operations.
         let pd = unsafe { Object::<P, _>::get(pd) };
         P::advise_mr(pd, &ranges, how, wait)?;
         Ok(0)

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The region behind an `ib_mr`. `rereg_user_mr` may replace it while a netlink dump reads it.
+//! The region behind an `ib_mr`, which `rereg_user_mr` may replace while a netlink dump reads it.
 //!
 //! uverbs holds the region's `uobject` for writing during `rereg_user_mr`, which excludes the other
-//! verbs. It doesn't exclude `fill_res_mr_entry`: a netlink dump holds only a count of `ib_mr.res`, for
-//! which ib_core waits before `dereg_mr`, but not before `rereg_user_mr`. So both take the lock here.
+//! verbs. It doesn't exclude `fill_res_mr_entry`: a netlink dump holds only a count of `ib_mr.res`,
+//! for which ib_core waits before `dereg_mr`, but not before `rereg_user_mr`. So `rereg_user_mr`
+//! and `fill_res_mr_entry` both take the lock of [`Current`].
 
 use core::mem::{self, MaybeUninit};
 
@@ -21,10 +22,11 @@ use crate::{
     verbs::object::{Object, Room},
 };
 
-/// The region that an `ib_mr` stands for now.
+/// The region that an `ib_mr` currently stands for.
 #[pin_data]
 pub(crate) struct Current<T> {
-    /// The region if work requests register it. Such a region is never replaced.
+    /// The region, if work requests register it (fast registration). Such a region is never
+    /// replaced, so it is read without the lock.
     fast: Option<Arc<T>>,
     #[pin]
     region: IrqSpinLock<Arc<T>>,
@@ -38,37 +40,40 @@ impl<T> Current<T> {
         })
     }
 
-    /// The region if work requests register it. Any context.
+    /// Returns the region if work requests register it (fast registration). Takes no lock. Any
+    /// context.
     pub(crate) fn fast(&self) -> Option<&Arc<T>> {
         self.fast.as_ref()
     }
 
-    /// A count of the region. Process context, because it may be the last one.
+    /// Returns a counted reference to the region. Process context, because the drop of the
+    /// reference may end the region.
     pub(super) fn get(&self) -> Arc<T> {
         self.region.lock().clone()
     }
 
-    /// Runs `f`, which must not sleep, on the region. Interrupts are disabled and the region isn't
-    /// replaced meanwhile. Any context.
+    /// Runs `f` with the region. Interrupts are disabled and the region isn't replaced meanwhile,
+    /// so `f` must not sleep. Any context.
     pub(crate) fn with<R>(&self, f: impl FnOnce(&Arc<T>) -> R) -> R {
         f(&self.region.lock())
     }
 
-    /// Replaces the region and returns the old one, which no [`Self::with`] sees after the return.
-    /// Any context.
+    /// Replaces the region and returns the old one. No [`Self::with`] reads the old region after
+    /// the return. Any context.
     pub(super) fn replace(&self, region: Arc<T>) -> Arc<T> {
         mem::replace(&mut *self.region.lock(), region)
     }
 }
 
-/// Memory for an `ib_mr` and its [`Current`].
+/// Uninitialized memory for an `ib_mr` and its [`Current`].
 pub(super) struct MrRoom<P: Provider> {
     object: Room<MrObject<P>>,
     current: UniqueArc<MaybeUninit<Current<P::Mr>>>,
 }
 
 impl<P: Provider> MrRoom<P> {
-    /// Allocates it before the region is made, so that an error leaves nothing to undo. Process context.
+    /// Allocates the memory. An operation calls this before it creates the region, so that a
+    /// failure leaves nothing to undo. Process context.
     ///
     /// # Errors
     ///
@@ -80,7 +85,7 @@ impl<P: Provider> MrRoom<P> {
         })
     }
 
-    /// Makes the `ib_mr` in front of `mr`. ib_core fills in the rest of it.
+    /// Creates the `ib_mr` in front of `mr`. ib_core fills in the remaining fields.
     pub(super) fn expose(
         self,
         mr: Arc<P::Mr>,
@@ -91,7 +96,7 @@ impl<P: Provider> MrRoom<P> {
         let is_fast = P::fast_memory(&mr).is_some();
         let current = self.current.write_pin_init(Current::new(mr, is_fast))?;
         let base = Object::<P, _>::make(self.object, current.into());
-        // SAFETY: It was just made, and nobody else knows it.
+        // SAFETY: The object was just created, and no other code accesses it.
         let c_part = unsafe { &mut *base };
         c_part.lkey = keys.lkey.0;
         c_part.rkey = keys.rkey.0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Registration: what memory there is to be registered, and the operations that ask for it.
+//! Registration of memory: the ranges that can be registered, and the operations that register
+//! them.
 
 use core::ptr::null_mut;
 
@@ -21,34 +22,36 @@ use crate::{
     verbs::{object::Object, udata},
 };
 
-/// A range that is to be registered.
+/// A range of memory to be registered.
 pub struct UserRange<'a> {
     device: &'a IbDevice,
     origin: Origin<'a>,
-    /// An address of the process; of anything else, bytes from its beginning.
+    /// Start of the range: a virtual address of the process, or an offset in bytes for other
+    /// memory.
     start: u64,
     length: u64,
-    /// The address by which work requests and peers are to name its first byte, unless they count
-    /// from zero.
+    /// Address by which work requests and peers name the first byte, unless the region is
+    /// zero-based.
     iova: u64,
 }
 
-/// Whose memory a range is of.
+/// Origin of a range's memory.
 enum Origin<'a> {
-    /// The calling process's.
+    /// Memory of the calling process.
     Process,
-    /// A buffer's that a driver exports and the process has as this file.
+    /// DMA buffer that a driver exports. The process has it as this file descriptor.
     Exported(c_int),
-    /// The device's own.
+    /// Device memory of this device.
     Device(&'a DeviceMemory),
 }
 
 impl<'a> UserRange<'a> {
-    /// The range of `origin`.
+    /// Creates a range of memory of `origin`.
     ///
     /// # Safety
     ///
-    /// `device` must be valid during `'a`, and made by [`crate::device::Unregistered::new`].
+    /// [`crate::device::Unregistered::new`] must have created `device`, which must be valid during
+    /// `'a`.
     unsafe fn new(
         device: *mut bindings::ib_device,
         origin: Origin<'a>,
@@ -57,7 +60,8 @@ impl<'a> UserRange<'a> {
         iova: u64,
     ) -> Self {
         Self {
-            // SAFETY: As the caller promises.
+            // SAFETY: The caller guarantees that `Unregistered::new` created `device`, and that it
+            // is valid for `'a`.
             device: unsafe { IbDevice::from_raw(device) },
             origin,
             start,
@@ -66,22 +70,24 @@ impl<'a> UserRange<'a> {
         }
     }
 
-    /// A range of the calling process's memory.
+    /// Creates a range of the calling process's memory.
     ///
     /// # Safety
     ///
-    /// `device` must be valid during `'a`, and made by [`crate::device::Unregistered::new`].
+    /// [`crate::device::Unregistered::new`] must have created `device`, which must be valid during
+    /// `'a`.
     pub(super) unsafe fn of_process(
         device: *mut bindings::ib_device,
         start: u64,
         length: u64,
         iova: u64,
     ) -> Self {
-        // SAFETY: As the caller promises.
+        // SAFETY: The caller guarantees that `Unregistered::new` created `device`, and that it is
+        // valid for `'a`.
         unsafe { Self::new(device, Origin::Process, start, length, iova) }
     }
 
-    /// The address by which the first byte of a region with these rights is named.
+    /// Returns the address of the first byte of a region with the rights `access`.
     pub fn iova(&self, access: Access) -> u64 {
         if access.is_zero_based() {
             0
@@ -90,13 +96,14 @@ impl<'a> UserRange<'a> {
         }
     }
 
-    /// Pins it, or doesn't, as the rights say; then its process is or becomes one of `owners`, with the share
-    /// that `threads` gives. Process context; sleeps.
+    /// Pins the memory, or prepares it for on-demand paging if `access` says so. For on-demand
+    /// paging the process becomes one of `owners`, with the threads that `threads` permits, unless
+    /// it already is one. Process context; sleeps.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for device memory on demand, and those of [`UserMemory::pin`], [`UserMemory::export`],
-    /// [`UserMemory::of_device`] and [`OnDemand::new`].
+    /// `EINVAL` for device memory on demand, and those of [`UserMemory::pin`],
+    /// [`UserMemory::export`], [`UserMemory::of_device`] and [`OnDemand::new`].
     pub fn take(
         &self,
         access: Access,
@@ -123,11 +130,11 @@ impl<'a> UserRange<'a> {
     }
 }
 
-/// Implements `reg_user_mr`.
+/// Implements `reg_user_mr` of `struct ib_device_ops`.
 ///
 /// # Safety
 ///
-/// To be called by ib_core, on a protection domain of `P`.
+/// Must be called only by ib_core, on a protection domain of `P`.
 pub(crate) unsafe extern "C" fn user<P: Provider>(
     pd: *mut bindings::ib_pd,
     start: u64,
@@ -141,18 +148,19 @@ pub(crate) unsafe extern "C" fn user<P: Provider>(
     if let Err(error) = unsafe { udata::no_payload(payload) } {
         return error.to_ptr();
     }
-    // SAFETY: `pd` is valid during the call, and so is its device, which `Unregistered::new` made: this is an operation
-    // of this driver.
+    // SAFETY: `pd` is valid during the call, and so is its device. `Unregistered::new` created the
+    // device, because this is an operation of this driver.
     let range = unsafe { UserRange::of_process((*pd).device, start, length, iova) };
-    // SAFETY: As the caller promises.
+    // SAFETY: The caller guarantees that `pd` is a protection domain of `P`, which exists during
+    // the call.
     unsafe { register::<P>(pd, &range, access, hints) }
 }
 
-/// Implements `reg_user_mr_dmabuf`.
+/// Implements `reg_user_mr_dmabuf` of `struct ib_device_ops`.
 ///
 /// # Safety
 ///
-/// To be called by ib_core, on a protection domain of `P`.
+/// Must be called only by ib_core, on a protection domain of `P`.
 pub(crate) unsafe extern "C" fn exported<P: Provider>(
     pd: *mut bindings::ib_pd,
     offset: u64,
@@ -164,18 +172,19 @@ pub(crate) unsafe extern "C" fn exported<P: Provider>(
     _attributes: *mut bindings::uverbs_attr_bundle,
 ) -> *mut bindings::ib_mr {
     let origin = Origin::Exported(fd);
-    // SAFETY: `pd` is valid during the call, and so is its device, which `Unregistered::new` made: this is an operation
-    // of this driver.
+    // SAFETY: `pd` is valid during the call, and so is its device. `Unregistered::new` created the
+    // device, because this is an operation of this driver.
     let range = unsafe { UserRange::new((*pd).device, origin, offset, length, iova) };
-    // SAFETY: As the caller promises.
+    // SAFETY: The caller guarantees that `pd` is a protection domain of `P`, which exists during
+    // the call.
     unsafe { register::<P>(pd, &range, access, hints) }
 }
 
-/// Implements `reg_dm_mr`.
+/// Implements `reg_dm_mr` of `struct ib_device_ops`.
 ///
 /// # Safety
 ///
-/// To be called by ib_core, on a protection domain and device memory of `P`.
+/// Must be called only by ib_core, on a protection domain and device memory of `P`.
 pub(crate) unsafe extern "C" fn device<P: Provider>(
     pd: *mut bindings::ib_pd,
     memory: *mut bindings::ib_dm,
@@ -184,21 +193,25 @@ pub(crate) unsafe extern "C" fn device<P: Provider>(
 ) -> *mut bindings::ib_mr {
     // SAFETY: ib_core passes valid attributes.
     let attr = unsafe { &*attr };
-    // SAFETY: As the caller promises.
+    // SAFETY: The caller guarantees that `memory` is device memory of `P`, which exists during the
+    // call.
     let origin = Origin::Device(unsafe { dm::of::<P>(memory) });
-    // SAFETY: `pd` is valid during the call, and so is its device, which `Unregistered::new` made: this is an operation
-    // of this driver.
+    // SAFETY: `pd` is valid during the call, and so is its device. `Unregistered::new` created the
+    // device, because this is an operation of this driver.
     let range = unsafe { UserRange::new((*pd).device, origin, attr.offset, attr.length, 0) };
     let access = attr.access_flags as c_int;
-    // SAFETY: As the caller promises.
+    // SAFETY: The caller guarantees that `pd` is a protection domain of `P`, which exists during
+    // the call.
     unsafe { register::<P>(pd, &range, access, null_mut()) }
 }
 
-/// Registers `range`; there are no hints that could be followed. Returns the region, or the errno as a pointer.
+/// Registers `range`. TLP processing hints (`hints`) are not supported and must be null. Returns
+/// the region, or the errno as a pointer.
 ///
 /// # Safety
 ///
-/// `pd` must be a protection domain of `P` that exists for ib_core during the call.
+/// `pd` must be a protection domain of a device of `P`, created and not yet destroyed, during the
+/// call.
 unsafe fn register<P: Provider>(
     pd: *mut bindings::ib_pd,
     range: &UserRange<'_>,
@@ -214,7 +227,8 @@ unsafe fn register<P: Provider>(
             return Err(EINVAL);
         }
         let room = MrRoom::<P>::new()?;
-        // SAFETY: As the caller promises.
+        // SAFETY: The caller guarantees that `pd` is a protection domain of `P`, created and not
+        // yet destroyed.
         let pd = unsafe { Object::<P, _>::get(pd) };
         let mr = P::reg_user_mr(pd, range, access)?;
         room.expose(mr, range.iova(access), range.length)

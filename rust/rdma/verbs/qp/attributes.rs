@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The attributes of queue pairs: `struct ib_qp_attr` on one side, the engine's on the other.
+//! Attributes of queue pairs: conversion between `struct ib_qp_attr` and the attributes of the
+//! protocol engine (`roce::qp::attr`).
 
 use kernel::prelude::*;
 use pin_init::Zeroable;
@@ -22,23 +23,25 @@ use crate::{
 
 const SUPPORTED: u32 = bindings::ib_qp_attr_mask_IB_QP_ATTR_STANDARD_BITS;
 
-/// Reads the attributes that `mask` names.
+/// Reads the attributes that `mask` names (`enum ib_qp_attr_mask`).
 ///
 /// # Errors
 ///
-/// `EOPNOTSUPP` for attributes beyond the standard ones; `EINVAL` for values that don't exist, and
-/// for those of [`Av::from_attr`].
+/// `EOPNOTSUPP` for attributes beyond the standard ones, `EINVAL` for invalid values, and those of
+/// [`Av::from_attr`].
 ///
 /// # Safety
 ///
-/// `attr` must be what ib_core passes to an operation, during its call.
+/// `attr` must be the attributes that ib_core passes to an operation, during the call of that
+/// operation.
 pub(crate) unsafe fn read(attr: &ib_qp_attr, mask: u32) -> Result<QpModify> {
     if mask & !SUPPORTED != 0 {
         return Err(unsupported());
     }
     let has = |bit: u32| mask & bit != 0;
     let av = has(bindings::ib_qp_attr_mask_IB_QP_AV)
-        // SAFETY: As the caller promises.
+        // SAFETY: The caller guarantees that `attr` are the attributes of an operation whose call
+        // is running.
         .then(|| unsafe { Av::from_attr(&attr.ah_attr) })
         .transpose()?;
     let mut attrs = read_plain(attr, has);
@@ -58,7 +61,7 @@ pub(crate) unsafe fn read(attr: &ib_qp_attr, mask: u32) -> Result<QpModify> {
     Ok(QpModify { attrs, av })
 }
 
-/// Reads the attributes whose values all exist.
+/// Reads the attributes for which every value is valid.
 fn read_plain(attr: &ib_qp_attr, has: impl Fn(u32) -> bool) -> Attrs {
     use bindings as b;
     Attrs {
@@ -128,8 +131,8 @@ fn rights_to_raw(rights: RemoteRights) -> u32 {
         )
 }
 
-/// The attributes that a query reports. Those that RoCE lacks, such as an alternate path, are zeros, and so are PSNs that
-/// `mask`, of `enum ib_qp_attr_mask`, doesn't ask for.
+/// Returns the attributes that `query_qp` reports. Attributes that RoCE lacks, such as an alternate
+/// path, are zero. A PSN is zero unless `mask` (`enum ib_qp_attr_mask`) asks for it.
 pub(crate) fn report(found: &QpQuery, mask: u32) -> ib_qp_attr {
     let (current, settings) = (&found.attrs, &found.attrs.settings);
     let mut attr = ib_qp_attr::zeroed();
@@ -162,7 +165,7 @@ pub(crate) fn report(found: &QpQuery, mask: u32) -> ib_qp_attr {
     attr
 }
 
-/// Reads capacities.
+/// Converts the capacities of C.
 pub(crate) fn read_cap(raw: &bindings::ib_qp_cap) -> QpCap {
     QpCap {
         max_send_wr: raw.max_send_wr,
@@ -173,7 +176,7 @@ pub(crate) fn read_cap(raw: &bindings::ib_qp_cap) -> QpCap {
     }
 }
 
-/// Writes capacities.
+/// Stores capacities in a C structure.
 pub(crate) fn write_cap(cap: &QpCap, raw: &mut bindings::ib_qp_cap) {
     raw.max_send_wr = cap.max_send_wr;
     raw.max_recv_wr = cap.max_recv_wr;

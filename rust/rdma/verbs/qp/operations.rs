@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Operations on queue pairs.
+//! Operations on queue pairs (`struct ib_qp`).
 
 use kernel::{
     error::from_result,
@@ -32,31 +32,32 @@ use crate::{
 const BLOCK_LOOPBACK: u32 =
     bindings::ib_qp_create_flags_IB_QP_CREATE_BLOCK_MULTICAST_LOOPBACK as u32;
 
-/// The flag of an address vector with a GID.
+/// Flag of an address vector that contains a GID (`IB_AH_GRH`).
 const GRH: u8 = bindings::ib_ah_flags_IB_AH_GRH as u8;
 
 type QpObject<P> = Object<P, Raising<bindings::ib_qp>>;
 
-/// Bytes that ib_core is to allocate for a QP of `P`.
+/// Number of bytes that ib_core must allocate for a QP of `P`.
 pub(crate) const fn size<P: Provider>() -> usize {
     QpObject::<P>::SIZE
 }
 
-/// The driver's QP.
+/// Returns the driver's QP behind `qp`.
 ///
 /// # Safety
 ///
-/// `qp` must be a QP of `P` that exists for ib_core during all of `'a`.
+/// `qp` must be a QP of a device of `P`, created and not yet destroyed, for all of `'a`.
 pub(crate) unsafe fn of<'a, P: Provider>(qp: *mut bindings::ib_qp) -> &'a Arc<P::Qp> {
-    // SAFETY: As the caller promises.
+    // SAFETY: The caller guarantees that `qp` is a QP of `P`, created and not yet destroyed (see
+    // `# Safety`).
     unsafe { QpObject::<P>::get(qp.cast()) }
 }
 
-/// Implements `create_qp`.
+/// Implements `create_qp` of `struct ib_device_ops`.
 ///
 /// # Safety
 ///
-/// To be called by ib_core, on a device of `P`.
+/// Must be called only by ib_core, on a device of `P`.
 pub(crate) unsafe extern "C" fn create<P: Provider>(
     qp: *mut bindings::ib_qp,
     init: *mut bindings::ib_qp_init_attr,
@@ -71,33 +72,36 @@ pub(crate) unsafe extern "C" fn create<P: Provider>(
         }
         // SAFETY: ib_core passes valid attributes.
         let init = unsafe { &mut *init };
-        // SAFETY: `qp` is valid until `destroy`, which revokes the upcall, or until this fails,
-        // which does so too.
+        // SAFETY: This is the creation of `qp`, which is valid until the creation has failed or
+        // `destroy` has returned. Both revoke the upcall before.
         let upcall = unsafe { Upcall::new(qp) }?;
-        // SAFETY: As the caller promises.
+        // SAFETY: The caller guarantees that these are the arguments of a creation on a device of
+        // `P`.
         let created = unsafe { make::<P>(qp, init, call.as_ref(), upcall.clone()) }
             .inspect_err(|_| upcall.revoke())?;
         attributes::write_cap(&created.cap, &mut init.cap);
-        // SAFETY: During creation nobody else accesses the object.
+        // SAFETY: During the creation no other code accesses the object.
         unsafe { (*qp).qp_num = created.qpn.get() };
-        // SAFETY: As above; ib_core allocated as much as `size` says.
+        // SAFETY: This is the creation operation, and ib_core allocated as many bytes as `size`
+        // returns.
         unsafe { QpObject::<P>::store_raising(qp, upcall, created.qp) };
         Ok(0)
     })
 }
 
-/// Makes the driver's QP. A process's library is told of it; undone if that fails.
+/// Creates the driver's QP. If `call` is given, creates it for a process and sends the response.
+/// Destroys the QP if that fails.
 ///
 /// # Safety
 ///
-/// The arguments must be ib_core's, of a creation.
+/// The arguments must be those that ib_core passes to the creation operation, on a device of `P`.
 unsafe fn make<P: Provider>(
     qp: *mut bindings::ib_qp,
     init: &bindings::ib_qp_init_attr,
     call: Option<&UserCall<'_, P>>,
     upcall: QpUpcall,
 ) -> Result<QpCreated<P::Qp>> {
-    // SAFETY: As the caller promises.
+    // SAFETY: The caller guarantees that these are the arguments of a creation on a device of `P`.
     let init = unsafe { convert_init::<P>(qp, init, upcall) }?;
     // SAFETY: The device is alive while ib_core calls its operations.
     let device = unsafe { device_of::<P>((*qp).device) };
@@ -112,11 +116,12 @@ unsafe fn make<P: Provider>(
     Ok(created)
 }
 
-/// Converts the attributes of a creation.
+/// Converts the attributes of a creation. Returns `EOPNOTSUPP` for types and flags that are not
+/// supported, and `EINVAL` if an object is missing that the type needs.
 ///
 /// # Safety
 ///
-/// The arguments must be ib_core's, of a creation.
+/// The arguments must be those that ib_core passes to the creation operation, on a device of `P`.
 unsafe fn convert_init<P: Provider>(
     qp: *mut bindings::ib_qp,
     init: &bindings::ib_qp_init_attr,
@@ -127,9 +132,9 @@ unsafe fn convert_init<P: Provider>(
     if init.create_flags & !BLOCK_LOOPBACK != 0 {
         return Err(unsupported());
     }
-    // SAFETY: ib_core sets it before it calls.
+    // SAFETY: ib_core sets the protection domain before it calls, to null for an XRC target QP.
     let pd = unsafe { (*qp).pd };
-    // SAFETY: Null, or held by ib_core during the call.
+    // SAFETY: The CQ is null, or held by ib_core during the call.
     let cq = |cq: *mut bindings::ib_cq| (!cq.is_null()).then(|| unsafe { cq::of::<P>(cq) }.clone());
     let (send_cq, recv_cq) = (cq(init.send_cq), cq(init.recv_cq));
     let target = kind == QpKind::XrcTgt;
@@ -140,13 +145,15 @@ unsafe fn convert_init<P: Provider>(
     if !complete {
         return Err(EINVAL);
     }
-    // Requests to a target name their queues. The ioctl passes one on nevertheless; the command and ib_core ignore it.
+    // Requests to an XRC target QP name their shared receive queues. The ioctl
+    // `UVERBS_METHOD_QP_CREATE` nevertheless passes on a shared receive queue; the write command
+    // and ib_core ignore it, and so does this driver.
     let (pd, srq) = match target {
         true => (None, None),
         false => {
             // SAFETY: ib_core holds the protection domain during the call.
             let pd = unsafe { Object::<P, _>::get(pd) };
-            // SAFETY: Null, or held by ib_core during the call.
+            // SAFETY: The shared receive queue is null, or held by ib_core during the call.
             let srq = unsafe { srq::of::<P>(init.srq) };
             (Some(pd.clone()), srq.cloned())
         }
@@ -156,7 +163,7 @@ unsafe fn convert_init<P: Provider>(
         pd,
         send_cq,
         recv_cq,
-        // SAFETY: Null, or held by ib_core during the call.
+        // SAFETY: The XRC domain is null, or held by ib_core during the call.
         xrcd: unsafe { xrcd::of::<P>(init.xrcd) }.cloned(),
         srq,
         cap: attributes::read_cap(&init.cap),
@@ -179,11 +186,11 @@ fn kind(raw: bindings::ib_qp_type) -> Option<QpKind> {
     })
 }
 
-/// Implements `modify_qp`.
+/// Implements `modify_qp` of `struct ib_device_ops`.
 ///
 /// # Safety
 ///
-/// To be called by ib_core, on a QP of `P`.
+/// Must be called only by ib_core, on a QP of `P`.
 pub(crate) unsafe extern "C" fn modify<P: Provider>(
     qp: *mut bindings::ib_qp,
     attr: *mut bindings::ib_qp_attr,
@@ -191,36 +198,44 @@ pub(crate) unsafe extern "C" fn modify<P: Provider>(
     payload: *mut bindings::ib_udata,
 ) -> c_int {
     from_result(|| {
-        // ib_core holds a count of a bond's port, whose removal waits for it (`_ib_modify_qp()`, verbs.c).
+        // For a bonded network device ib_core holds a count of a bond's port during this call, and
+        // the port's removal waits for it (`_ib_modify_qp()`, verbs.c). So the operation refuses a
+        // payload without a read of the process's memory, which may sleep for any time.
         // SAFETY: ib_core's buffers are null or valid during the call.
         unsafe { refuse_payload(payload) }?;
         // SAFETY: ib_core passes valid attributes.
         let attr = unsafe { &mut *attr };
-        // SAFETY: They are those of this operation.
+        // SAFETY: The attributes are those of this operation, and the call is running.
         let change = unsafe { attributes::read(attr, mask as u32) }?;
         // SAFETY: The QP is alive while ib_core calls its operations.
         P::modify_qp(unsafe { of::<P>(qp) }, &change)?;
         if !payload.is_null() {
-            // ib_core holds no lock while it replaces the reference to a GID in `ib_qp.av_sgid_attr`, so two threads of a
-            // process would put the same one (`rdma_update_sgid_attr()`, drivers/infiniband/core/verbs.c). Without the flag
-            // it keeps none. uverbs frees these attributes after the call.
+            // ib_core holds no lock while it replaces the reference to a GID in
+            // `ib_qp.av_sgid_attr`, so two threads of a process would drop the same reference
+            // (`rdma_update_sgid_attr()`, drivers/infiniband/core/verbs.c). Without the flag
+            // ib_core stores no reference. The cleared flag has no other effect, since uverbs frees
+            // these attributes after the call.
             attr.ah_attr.ah_flags &= !GRH;
         }
         Ok(0)
     })
 }
 
-/// Implements `query_qp`. All attributes but the PSNs are reported, whatever the mask asks for.
+/// Implements `query_qp` of `struct ib_device_ops`. Reports all attributes except the PSNs,
+/// independent of the mask. Reports a PSN only if the mask asks for it.
 ///
-/// Any user can dump the attributes of all QPs by netlink (`fill_res_qp_entry_query()`, nldev.c). Whoever can send with the address of a
-/// connected QP's peer breaks the connection by one packet with its PSN. That dump asks for nothing; users who own a QP ask.
+/// Any user can dump the attributes of all QPs by netlink (`fill_res_qp_entry_query()`, nldev.c).
+/// An attacker who can send packets with the address of a connected QP's peer breaks the connection
+/// by one packet with the right PSN. The mask of the netlink dump is empty, so the dump contains no
+/// PSN. The owner of a QP sets the mask.
 ///
-/// ib_uverbs_query_qp() copies attributes to the process out of memory that it doesn't initialise,
-/// and fill_res_qp_entry_query() out of its stack: both structures are written as a whole.
+/// `ib_uverbs_query_qp()` copies attributes to the process from memory that it doesn't initialise,
+/// and `fill_res_qp_entry_query()` from its stack. So this function writes both structures as a
+/// whole.
 ///
 /// # Safety
 ///
-/// To be called by ib_core, on a QP of `P`.
+/// Must be called only by ib_core, on a QP of `P`.
 pub(crate) unsafe extern "C" fn query<P: Provider>(
     qp: *mut bindings::ib_qp,
     attr: *mut bindings::ib_qp_attr,
@@ -230,23 +245,23 @@ pub(crate) unsafe extern "C" fn query<P: Provider>(
     from_result(|| {
         // SAFETY: The QP is alive while ib_core calls its operations.
         let found = P::query_qp(unsafe { of::<P>(qp) })?;
-        // SAFETY: ib_core passes attributes to fill.
+        // SAFETY: ib_core passes valid memory for the attributes.
         unsafe { attr.write(attributes::report(&found, mask as u32)) };
         // SAFETY: The QP is alive while ib_core calls its operations.
         let reported = unsafe { report_init(qp, &found) };
-        // SAFETY: ib_core passes attributes to fill.
+        // SAFETY: ib_core passes valid memory for the attributes.
         unsafe { init.write(reported) };
         Ok(0)
     })
 }
 
-/// The attributes of the QP's creation.
+/// Returns the attributes of the QP's creation.
 ///
 /// # Safety
 ///
 /// `qp` must be valid.
 unsafe fn report_init(qp: *const bindings::ib_qp, found: &QpQuery) -> bindings::ib_qp_init_attr {
-    // SAFETY: As the caller promises.
+    // SAFETY: The caller guarantees that `qp` is valid.
     let qp = unsafe { &*qp };
     let mut init = bindings::ib_qp_init_attr::zeroed();
     init.event_handler = qp.event_handler;
@@ -264,25 +279,26 @@ unsafe fn report_init(qp: *const bindings::ib_qp, found: &QpQuery) -> bindings::
     init
 }
 
-/// Implements `destroy_qp`.
+/// Implements `destroy_qp` of `struct ib_device_ops`.
 ///
 /// # Safety
 ///
-/// To be called by ib_core, on a QP of `P`.
+/// Must be called only by ib_core, on a QP of `P`.
 pub(crate) unsafe extern "C" fn destroy<P: Provider>(
     qp: *mut bindings::ib_qp,
     _payload: *mut bindings::ib_udata,
 ) -> c_int {
-    // SAFETY: This is the destruction, past the point where it can fail.
+    // SAFETY: This is the destruction operation, past the point where it can fail.
     unsafe { QpObject::<P>::destroy_raising(qp, P::destroy_qp) }
 }
 
-/// Implements `post_send`: a list of the kernel or, without any, the doorbell of a process, which has
-/// put its work requests into its ring.
+/// Implements `post_send` of `struct ib_device_ops`. In-kernel consumers pass a list of work
+/// requests. uverbs passes a null list as the doorbell of a process that has posted work requests
+/// to its ring.
 ///
 /// # Safety
 ///
-/// To be called by ib_core, on a QP of `P`.
+/// Must be called only by ib_core, on a QP of `P`.
 pub(crate) unsafe extern "C" fn post_send<P: Provider>(
     qp: *mut bindings::ib_qp,
     requests: *const bindings::ib_send_wr,
@@ -291,7 +307,7 @@ pub(crate) unsafe extern "C" fn post_send<P: Provider>(
     from_result(|| {
         // SAFETY: The QP is alive while ib_core calls its operations.
         let kind = unsafe { (*qp).qp_type };
-        // SAFETY: As above.
+        // SAFETY: The QP is alive while ib_core calls its operations.
         let qp = unsafe { of::<P>(qp) };
         if requests.is_null() {
             P::doorbell(qp)?;
@@ -304,18 +320,18 @@ pub(crate) unsafe extern "C" fn post_send<P: Provider>(
         // SAFETY: ib_core's list is valid during the call.
         let mut list = unsafe { SendList::<P>::new(requests, datagrams) };
         P::post_send(qp, &mut list).inspect_err(|_| {
-            // SAFETY: ib_core passes a place to fill along with requests.
+            // SAFETY: ib_core passes valid memory for the failed request along with a list.
             unsafe { failed.write(list.current()) };
         })?;
         Ok(0)
     })
 }
 
-/// Implements `post_recv`, for the kernel. Any context.
+/// Implements `post_recv` of `struct ib_device_ops`, for in-kernel consumers. Any context.
 ///
 /// # Safety
 ///
-/// To be called by ib_core, on a QP of `P`.
+/// Must be called only by ib_core, on a QP of `P`.
 pub(crate) unsafe extern "C" fn post_recv<P: Provider>(
     qp: *mut bindings::ib_qp,
     requests: *const bindings::ib_recv_wr,
@@ -323,6 +339,7 @@ pub(crate) unsafe extern "C" fn post_recv<P: Provider>(
 ) -> c_int {
     // SAFETY: The QP is alive while ib_core calls its operations.
     let qp = unsafe { of::<P>(qp) };
-    // SAFETY: ib_core's list is valid during the call, and it passes a place to fill along with it.
+    // SAFETY: ib_core's list is valid during the call, and ib_core passes valid memory for the
+    // failed request along with the list.
     unsafe { RecvList::post(requests, failed, |list| P::post_recv(qp, list)) }
 }
