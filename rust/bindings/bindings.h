@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * The headers that rust/rdma stands on. Constants that bindgen cannot read are given here as
- * RRXE_CONST_x and are called x in Rust.
+ * The kernel headers for which bindgen generates the Rust declarations that rust/rdma uses. bindgen
+ * can't evaluate some macros. Such a constant x is defined here as a variable RRXE_CONST_x, and is
+ * called x in Rust.
  */
 #include <linux/crc32.h>
 #include <linux/dma-buf.h>

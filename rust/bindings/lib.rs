@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What bindgen makes of the kernel's RDMA and network headers.
+//! Declarations that bindgen generates from the kernel's RDMA and network headers.
 //!
-//! Only the `rdma` crate uses this; it fences each use and offers safe types instead. The types
-//! here are distinct from those of the kernel crate's own bindings, though of the same layout.
+//! The headers are in `bindings.h`, the options in `bindgen_parameters`, and the rules for make in
+//! `Makefile.bindgen`. Only the `rdma` crate uses this crate; it wraps each use in a safe type. The
+//! types here are distinct from those of the kernel crate's own bindings, but have the same layout.
 
 #![allow(
     clippy::all,
@@ -30,7 +31,7 @@ mod bindings_raw {
     type __kernel_ssize_t = isize;
     type __kernel_ptrdiff_t = isize;
 
-    // SAFETY: `__BindgenBitfieldUnit<Storage>` is a newtype around `Storage`.
+    // SAFETY: `__BindgenBitfieldUnit<Storage>` is a newtype around `Storage`, which is `Zeroable`.
     unsafe impl<Storage> Zeroable for __BindgenBitfieldUnit<Storage> where Storage: Zeroable {}
 
     pub use super::helpers::*;

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Inline functions and macros that Rust calls, each wrapped in a function rrxe_helper_<its name>;
- * in Rust it has its own name. One file for each header or subject, in alphabetical order.
+ * Functions for Rust, which can't call inline functions and macros of C. The function
+ * rrxe_helper_x() wraps the inline function or macro x(), and is called x() in Rust. Some helpers
+ * have no counterpart in C: they access fields for which bindgen generates no stable names, or
+ * combine several calls. There is one file for each header or subject, in alphabetical order.
  */
 #include <linux/compiler_types.h>
 

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * On PREEMPT_RT, code with softirqs disabled may be preempted by other such code on the same CPU. There
- * rust/rdma/support/read_section.rs, which counts sections per CPU without atomic operations, would lose readers.
+ * Helpers for Rust (see helpers.c): interrupts, softirqs and preemption.
+ *
+ * On PREEMPT_RT, other code with softirqs disabled may preempt code with softirqs disabled on the
+ * same CPU. rust/rdma/support/read_section.rs counts read sections per CPU without atomic
+ * operations, and would lose readers there.
  */
 #ifdef CONFIG_PREEMPT_RT
 #error "rrxe does not support kernels with CONFIG_PREEMPT_RT"
@@ -37,8 +40,10 @@ __rrxe_helper void rrxe_helper_preempt_enable(void)
 }
 
 /*
- * -1 where softirqs may come, and the CPU may change. Otherwise twice the number of the CPU, and 1 more in an
- * interrupt or a softirq: the caller cannot leave these itself, while it can enable softirqs and interrupts.
+ * Returns -1 if softirqs may interrupt the caller, or the caller may move to another CPU. Otherwise
+ * returns twice the number of the CPU, plus 1 in a hard interrupt or a softirq. The caller can't
+ * leave a hard interrupt or a softirq itself. Outside of them it could enable softirqs and
+ * interrupts again.
  */
 __rrxe_helper int rrxe_helper_cpu_without_softirqs(void)
 {

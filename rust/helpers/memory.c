@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
+/* Helpers for Rust (see helpers.c): pages, scatterlists and user memory. */
 #include <linux/memremap.h>
 #include <linux/mm.h>
 #include <linux/scatterlist.h>
@@ -6,7 +7,7 @@
 #include <linux/string.h>
 #include <rdma/ib_umem.h>
 
-/* Without huge pages IB_ACCESS_HUGETLB means small ones, as for ib_umem_odp_get(). */
+/* A kernel without huge pages uses PAGE_SIZE for IB_ACCESS_HUGETLB, as ib_umem_odp_get() does. */
 #ifdef CONFIG_HUGETLB_PAGE
 #define RRXE_HPAGE_SIZE (1UL << HPAGE_SHIFT)
 #else
@@ -18,7 +19,7 @@ __rrxe_helper unsigned long rrxe_helper_HPAGE_SIZE(void)
 	return RRXE_HPAGE_SIZE;
 }
 
-/* A call that the compiler cannot see through: it reads the source exactly once. */
+/* The call is opaque to the Rust compiler, so the source is read exactly once. */
 __rrxe_helper void rrxe_helper_memcpy(void *dst, const void *src, size_t len)
 {
 	memcpy(dst, src, len);
@@ -76,6 +77,7 @@ __rrxe_helper struct ib_umem *rrxe_helper_ib_umem_get_va(struct ib_device *devic
 	return ib_umem_get_va(device, addr, size, access);
 }
 
+/* Returns the size of the machine's memory in bytes. */
 __rrxe_helper size_t rrxe_helper_total_memory(void)
 {
 	return totalram_pages() << PAGE_SHIFT;

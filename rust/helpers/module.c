@@ -2,7 +2,8 @@
 #include <linux/module.h>
 
 /*
- * A client of ib_core hears of a device's end the earlier the later it was registered; ours must hear of
- * it before user space's objects are taken away.
+ * When a device is unregistered, ib_core tells its clients in the reverse order of their
+ * registration. rrxe's client must be told before uverbs destroys the objects of processes, so
+ * ib_uverbs must be loaded, and so registered, first.
  */
 MODULE_SOFTDEP("pre: ib_uverbs");

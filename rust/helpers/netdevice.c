@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
+/* Helpers for Rust (see helpers.c): network devices, namespaces, sockets and routes. */
 #include <linux/if_vlan.h>
 #include <linux/inetdevice.h>
 #include <linux/ipv6.h>
@@ -71,6 +72,7 @@ __rrxe_helper void *rrxe_helper_rcu_dereference_sk_user_data(struct sock *sk)
 	return rcu_dereference_sk_user_data(sk);
 }
 
+/* Clears the socket's encap_rcv, so that the UDP layer does not call it for later packets. */
 __rrxe_helper void rrxe_helper_udp_clear_encap_rcv(struct sock *sk)
 {
 	WRITE_ONCE(udp_sk(sk)->encap_rcv, NULL);
@@ -116,11 +118,13 @@ __rrxe_helper int rrxe_helper_l3mdev_master_ifindex_rcu(const struct net_device 
 	return l3mdev_master_ifindex_rcu(dev);
 }
 
+/* Disables the loopback of IPv4 multicast packets that the socket sends. */
 __rrxe_helper void rrxe_helper_inet_clear_mc_loop(struct sock *sk)
 {
 	inet_clear_bit(MC_LOOP, sk);
 }
 
+/* Disables the loopback of IPv6 multicast packets that the socket sends. */
 __rrxe_helper void rrxe_helper_inet6_clear_mc6_loop(struct sock *sk)
 {
 	inet6_clear_bit(MC6_LOOP, sk);

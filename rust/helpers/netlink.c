@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
+/* Helpers for Rust (see helpers.c): nested netlink attributes. */
 #include <net/netlink.h>
 
 __rrxe_helper struct nlattr *rrxe_helper_nla_nest_start(struct sk_buff *skb, int attrtype)

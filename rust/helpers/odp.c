@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
+/* Helpers for Rust (see helpers.c): on-demand paging, MMU notifiers and locks of an mm_struct. */
 #include <linux/hmm.h>
 #include <linux/mmap_lock.h>
 #include <linux/mmu_notifier.h>

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
+/* Helpers for Rust (see helpers.c): the user and the memory cgroup of the current thread. */
 #include <linux/cred.h>
 #include <linux/memcontrol.h>
 #include <linux/sched.h>
 #include <linux/user_namespace.h>
 
+/* Returns a counted reference to the memory cgroup of the current process. */
 __rrxe_helper struct mem_cgroup *rrxe_helper_current_memcg(void)
 {
 	return get_mem_cgroup_from_mm(current->mm);

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
+/* Helpers for Rust (see helpers.c): socket buffers. */
 #include <linux/if_vlan.h>
 #include <linux/ipv6.h>
 #include <linux/mm.h>
@@ -92,7 +93,7 @@ __rrxe_helper void rrxe_helper_skb_set_network_header(struct sk_buff *skb, int o
 	skb_set_network_header(skb, offset);
 }
 
-/* bindgen gives these fields, which lie in unnamed structures, no stable names. */
+/* The following fields are in unnamed structures, for which bindgen generates no stable names. */
 __rrxe_helper void rrxe_helper_skb_set_dev(struct sk_buff *skb, struct net_device *dev)
 {
 	skb->dev = dev;
@@ -113,6 +114,7 @@ __rrxe_helper struct net_device *rrxe_helper_skb_dev(const struct sk_buff *skb)
 	return skb->dev;
 }
 
+/* Returns the index of the L3 master device's slave on which an IPv4 packet came, or 0. */
 __rrxe_helper int rrxe_helper_inet_sdif(const struct sk_buff *skb)
 {
 	return inet_sdif(skb);
@@ -123,6 +125,7 @@ __rrxe_helper int rrxe_helper_inet6_sdif(const struct sk_buff *skb)
 	return inet6_sdif(skb);
 }
 
+/* Returns the index of the network device that received the packet, or 0. */
 __rrxe_helper int rrxe_helper_skb_ingress_index(const struct sk_buff *skb)
 {
 	return skb->skb_iif;
@@ -148,6 +151,7 @@ __rrxe_helper int rrxe_helper_skb_cloned(const struct sk_buff *skb)
 	return skb_cloned(skb);
 }
 
+/* Returns whether the clone of an skb of alloc_skb_fclone() is not yet freed. */
 __rrxe_helper bool rrxe_helper_skb_fclone_exists(const struct sk_buff *original)
 {
 	return refcount_read(&container_of(original, struct sk_buff_fclones, skb1)->fclone_ref) > 1;
@@ -229,7 +233,7 @@ __rrxe_helper unsigned char *rrxe_helper_skb_mac_header(const struct sk_buff *sk
 	return skb_mac_header(skb);
 }
 
-/* Fields in unnamed structures and unions again. */
+/* The following fields are in unnamed structures and unions, too. */
 __rrxe_helper __u8 rrxe_helper_skb_pkt_type(const struct sk_buff *skb)
 {
 	return skb->pkt_type;
@@ -240,11 +244,13 @@ __rrxe_helper int rrxe_helper_skb_cow_head(struct sk_buff *skb, unsigned int hea
 	return skb_cow_head(skb, headroom);
 }
 
+/* Returns whether the checksum was left to the network device, and is not yet computed. */
 __rrxe_helper bool rrxe_helper_skb_lacks_checksum(const struct sk_buff *skb)
 {
 	return skb->ip_summed == CHECKSUM_PARTIAL;
 }
 
+/* Unlinks an skb from the rest of a singly linked list, and returns the rest. */
 __rrxe_helper struct sk_buff *rrxe_helper_skb_take_next(struct sk_buff *skb)
 {
 	struct sk_buff *next = skb->next;

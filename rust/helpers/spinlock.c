@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
+/* Helpers for Rust (see helpers.c): spinlocks. */
 #include <linux/spinlock.h>
 
 __rrxe_helper void rrxe_helper_spin_lock_bh(spinlock_t *lock)
@@ -16,7 +17,7 @@ __rrxe_helper void rrxe_helper_spin_unlock_bh(spinlock_t *lock)
 	spin_unlock_bh(lock);
 }
 
-/* A macro that assigns to its argument. */
+/* The macro assigns the flags to its argument; this function returns them. */
 __rrxe_helper unsigned long rrxe_helper_spin_lock_irqsave(spinlock_t *lock)
 {
 	unsigned long flags;

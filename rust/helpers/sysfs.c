@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
+/* Helpers for Rust (see helpers.c): the sysfs attribute /sys/class/infiniband/<device>/parent. */
 #include <linux/device.h>
 #include <linux/sysfs.h>
 #include <rdma/ib_verbs.h>
 
-/* In rust/rdma/device/sysfs.rs. */
+/* Defined in rust/rdma/device/sysfs.rs. */
 ssize_t rrxe_parent_show(struct device *dev, struct device_attribute *attr, char *buf);
 
-/* What these structures look like differs between kernels. */
+/* The layout of these structures differs between kernels, so they are defined in C. */
 static DEVICE_ATTR(parent, 0444, rrxe_parent_show, NULL);
 static struct attribute *rrxe_device_attrs[] = { &dev_attr_parent.attr, NULL };
 static const struct attribute_group rrxe_device_group = { .attrs = rrxe_device_attrs };
