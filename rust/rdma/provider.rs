@@ -302,10 +302,10 @@ pub trait Provider: Sized + Send + Sync + 'static {
 
     /// Arms a completion queue: the next completion of the kind `when` causes one upcall. If the
     /// queue already contains completions that no upcall announced, the upcall comes soon. Returns
-    /// whether the queue contains completions that the consumer has not polled. `asks` is the flag
-    /// `IB_CQ_REPORT_MISSED_EVENTS`: a consumer that sets it polls these completions itself, so
-    /// they cause no upcall. Any context.
-    fn req_notify_cq(cq: &Arc<Self::Cq>, when: NotifyWhen, asks: bool) -> bool;
+    /// whether the queue contains completions that the consumer has not polled. `reports_missed` is
+    /// the flag `IB_CQ_REPORT_MISSED_EVENTS`: a consumer that sets it polls these completions
+    /// itself, so they cause no upcall. Any context.
+    fn req_notify_cq(cq: &Arc<Self::Cq>, when: NotifyWhen, reports_missed: bool) -> bool;
 
     /// Allocates device memory for the process of `context`.
     ///

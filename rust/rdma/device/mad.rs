@@ -82,31 +82,31 @@ impl Mad {
     /// Returns the response, if the MAD is a request to the port's performance management. Returns
     /// `None` for any other MAD, which other agents handle. The status of the response reports an
     /// unsupported request.
-    fn answer(&self, counters: impl FnOnce() -> PortCounters) -> Option<Self> {
+    fn respond(&self, counters: impl FnOnce() -> PortCounters) -> Option<Self> {
         let method = self.byte(3);
         if self.byte(1) != CLASS_PERFORMANCE || !matches!(method, METHOD_GET | METHOD_SET) {
             return None;
         }
-        let mut answer = Self(self.0);
-        answer.put(3, &[METHOD_GET_RESPONSE]);
-        let status = match self.fault() {
+        let mut response = Self(self.0);
+        response.put(3, &[METHOD_GET_RESPONSE]);
+        let status = match self.unsupported_status() {
             Some(status) => status,
             None => {
-                answer.put_attribute(0, &[0; LEN - ATTRIBUTE]);
+                response.put_attribute(0, &[0; LEN - ATTRIBUTE]);
                 match self.attribute_id() {
-                    PORT_COUNTERS => answer.put_counters(&counters()),
-                    PORT_COUNTERS_EXTENDED => answer.put_extended(&counters()),
-                    _ => answer.put_class_port_info(),
+                    PORT_COUNTERS => response.put_counters(&counters()),
+                    PORT_COUNTERS_EXTENDED => response.put_extended(&counters()),
+                    _ => response.put_class_port_info(),
                 }
                 0
             }
         };
-        answer.put(4, &status.to_be_bytes());
-        Some(answer)
+        response.put(4, &status.to_be_bytes());
+        Some(response)
     }
 
     /// Returns the status of an unsupported request, or `None` if the request is supported.
-    fn fault(&self) -> Option<u16> {
+    fn unsupported_status(&self) -> Option<u16> {
         if self.byte(0) != VERSION || self.byte(2) != VERSION {
             return Some(STATUS_VERSION);
         }
@@ -132,9 +132,9 @@ impl Mad {
     fn put_counters(&mut self, counters: &PortCounters) {
         self.put_attribute(1, &[PORT]);
         self.put_attribute(7, &[u8::try_from(counters.link_downed).unwrap_or(u8::MAX)]);
-        self.put_attribute(8, &narrow(counters.received_errors));
-        self.put_attribute(14, &narrow(counters.sent_discards));
-        for (place, value) in (24..).step_by(4).zip(traffic(counters)) {
+        self.put_attribute(8, &saturated_u16(counters.received_errors));
+        self.put_attribute(14, &saturated_u16(counters.sent_discards));
+        for (place, value) in (24..).step_by(4).zip(data_counters(counters)) {
             let value = u32::try_from(value).unwrap_or(u32::MAX);
             self.put_attribute(place, &value.to_be_bytes());
         }
@@ -143,7 +143,7 @@ impl Mad {
     /// Writes the attribute `PortCountersExtended`.
     fn put_extended(&mut self, counters: &PortCounters) {
         self.put_attribute(1, &[PORT]);
-        for (place, value) in (8..).step_by(8).zip(traffic(counters)) {
+        for (place, value) in (8..).step_by(8).zip(data_counters(counters)) {
             self.put_attribute(place, &value.to_be_bytes());
         }
     }
@@ -151,7 +151,7 @@ impl Mad {
 
 /// Returns the counters that both attributes contain, in their common order. Bytes are in units of
 /// four.
-fn traffic(counters: &PortCounters) -> [u64; 4] {
+fn data_counters(counters: &PortCounters) -> [u64; 4] {
     [
         counters.sent_bytes / 4,
         counters.received_bytes / 4,
@@ -160,7 +160,7 @@ fn traffic(counters: &PortCounters) -> [u64; 4] {
     ]
 }
 
-fn narrow(value: u64) -> [u8; 2] {
+fn saturated_u16(value: u64) -> [u8; 2] {
     u16::try_from(value).unwrap_or(u16::MAX).to_be_bytes()
 }
 
@@ -192,11 +192,11 @@ pub(crate) unsafe extern "C" fn process<P: Provider>(
     let request = Mad(unsafe { request.cast::<[u8; LEN]>().read_unaligned() });
     // SAFETY: The device is alive while ib_core calls its operations.
     let device = unsafe { of::<P>(device) };
-    match request.answer(|| P::port_counters(device)) {
+    match request.respond(|| P::port_counters(device)) {
         None => SUCCESS,
-        Some(answer) => {
+        Some(reply) => {
             // SAFETY: ib_core passes valid memory for a response of `LEN` bytes.
-            unsafe { response.cast::<[u8; LEN]>().write_unaligned(answer.0) };
+            unsafe { response.cast::<[u8; LEN]>().write_unaligned(reply.0) };
             SUCCESS | REPLY
         }
     }
@@ -225,10 +225,10 @@ mod tests {
         mad
     }
 
-    fn answer(request: &Mad) -> (u16, Mad) {
-        let answer = request.answer(|| COUNTERS).unwrap_or(Mad([0xee; LEN]));
-        let status = u16::from_be_bytes([answer.byte(4), answer.byte(5)]);
-        (status, answer)
+    fn respond_to(request: &Mad) -> (u16, Mad) {
+        let response = request.respond(|| COUNTERS).unwrap_or(Mad([0xee; LEN]));
+        let status = u16::from_be_bytes([response.byte(4), response.byte(5)]);
+        (status, response)
     }
 
     fn field(mad: &Mad, offset: usize, len: usize) -> u64 {
@@ -238,40 +238,40 @@ mod tests {
 
     /// Checks which MADs get a response, and the header of a response.
     #[test]
-    fn answers_are_for_requests() {
-        let (status, info) = answer(&request(METHOD_GET, CLASS_PORT_INFO, 0));
+    fn only_requests_get_a_response() {
+        let (status, info) = respond_to(&request(METHOD_GET, CLASS_PORT_INFO, 0));
         assert_eq!((status, info.byte(3)), (0, METHOD_GET_RESPONSE));
         assert_eq!(field(&info, 2, 2), u64::from(CAPABILITIES));
         assert_eq!((info.byte(8), info.byte(15)), (0x11, 0x88));
         // A response to a consumer on this host, and a request of another class.
         assert!(request(METHOD_GET_RESPONSE, PORT_COUNTERS, 1)
-            .answer(|| COUNTERS)
+            .respond(|| COUNTERS)
             .is_none());
         let mut other = request(METHOD_GET, PORT_COUNTERS, 1);
         other.put(1, &[7]);
-        assert!(other.answer(|| COUNTERS).is_none());
+        assert!(other.respond(|| COUNTERS).is_none());
     }
 
     /// Checks the status of a response to an unsupported request.
     #[test]
-    fn faults_are_told() {
+    fn unsupported_requests_get_an_error_status() {
         for (method, attribute, port, status) in [
             (METHOD_SET, PORT_COUNTERS, 1, STATUS_ATTRIBUTE),
             (METHOD_GET, 0x0010, 1, STATUS_ATTRIBUTE),
             (METHOD_GET, PORT_COUNTERS, 2, STATUS_FIELD),
             (METHOD_GET, PORT_COUNTERS_EXTENDED, 0, STATUS_FIELD),
         ] {
-            assert_eq!(answer(&request(method, attribute, port)).0, status);
+            assert_eq!(respond_to(&request(method, attribute, port)).0, status);
         }
         let mut old = request(METHOD_GET, PORT_COUNTERS, 1);
         old.put(2, &[9]);
-        assert_eq!(answer(&old).0, STATUS_VERSION);
+        assert_eq!(respond_to(&old).0, STATUS_VERSION);
     }
 
     /// Checks the place of each counter, and that a counter stays at the maximum of its field.
     #[test]
-    fn counters_are_at_their_places() {
-        let (_, narrow) = answer(&request(METHOD_GET, PORT_COUNTERS, 1));
+    fn counters_are_at_their_offsets() {
+        let (_, narrow) = respond_to(&request(METHOD_GET, PORT_COUNTERS, 1));
         for (offset, len, value) in [
             (1, 1, 1),
             (7, 1, 3),
@@ -285,7 +285,7 @@ mod tests {
             let most = (1 << (8 * len)) - 1;
             assert_eq!(field(&narrow, offset, len), most.min(value));
         }
-        let (_, wide) = answer(&request(METHOD_GET, PORT_COUNTERS_EXTENDED, 1));
+        let (_, wide) = respond_to(&request(METHOD_GET, PORT_COUNTERS_EXTENDED, 1));
         for (offset, value) in [(8, 1_000_000_000_000), (16, 77), (24, 1 << 40), (32, 9)] {
             assert_eq!(field(&wide, offset, 8), value);
         }

@@ -69,7 +69,7 @@ impl DriverAttrs<'_> {
 /// # Safety
 ///
 /// `message` must be a valid netlink message that is being built.
-unsafe fn tell(
+unsafe fn put_driver_attrs(
     message: *mut bindings::sk_buff,
     fill: impl FnOnce(&mut DriverAttrs<'_>) -> Result,
 ) -> c_int {
@@ -110,7 +110,7 @@ pub(crate) unsafe extern "C" fn qp<P: Provider>(
     // SAFETY: The QP is alive while ib_core calls its operations.
     let qp = unsafe { qp::of::<P>(qp) };
     // SAFETY: ib_core passes a valid netlink message that it is building.
-    unsafe { tell(message, |details| P::qp_details(qp, details)) }
+    unsafe { put_driver_attrs(message, |details| P::qp_details(qp, details)) }
 }
 
 /// Implements `fill_res_cq_entry` of `struct ib_device_ops`.
@@ -125,7 +125,7 @@ pub(crate) unsafe extern "C" fn cq<P: Provider>(
     // SAFETY: The CQ is alive while ib_core calls its operations.
     let cq = unsafe { cq::of::<P>(cq) };
     // SAFETY: ib_core passes a valid netlink message that it is building.
-    unsafe { tell(message, |details| P::cq_details(cq, details)) }
+    unsafe { put_driver_attrs(message, |details| P::cq_details(cq, details)) }
 }
 
 /// Implements `fill_res_srq_entry` of `struct ib_device_ops`.
@@ -142,7 +142,7 @@ pub(crate) unsafe extern "C" fn srq<P: Provider>(
         return EINVAL.to_errno();
     };
     // SAFETY: ib_core passes a valid netlink message that it is building.
-    unsafe { tell(message, |details| P::srq_details(srq, details)) }
+    unsafe { put_driver_attrs(message, |details| P::srq_details(srq, details)) }
 }
 
 /// Implements `fill_res_mr_entry` of `struct ib_device_ops`.
@@ -158,7 +158,7 @@ pub(crate) unsafe extern "C" fn mr<P: Provider>(
     let current = unsafe { Object::<P, _>::get(mr) };
     // SAFETY: ib_core passes a valid netlink message that it is building.
     unsafe {
-        tell(message, |details| {
+        put_driver_attrs(message, |details| {
             current.with(|mr| P::mr_details(mr, details))
         })
     }

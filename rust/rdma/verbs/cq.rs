@@ -21,7 +21,7 @@ use crate::{
     provider::Provider,
     support::error::unsupported,
     verbs::{
-        object::{Object, Raising},
+        object::{Object, WithUpcall},
         qp::RingReply,
         udata::{RingChange, UserCall},
         upcall::{CqUpcall, Upcall},
@@ -88,7 +88,7 @@ pub enum News {
 const IGNORE_OVERRUN: u32 =
     bindings::ib_uverbs_ex_create_cq_flags_IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN;
 
-type CqObject<P> = Object<P, Raising<bindings::ib_cq>>;
+type CqObject<P> = Object<P, WithUpcall<bindings::ib_cq>>;
 
 /// Number of bytes that ib_core must allocate for a CQ of `P`.
 pub(crate) const fn size<P: Provider>() -> usize {
@@ -167,7 +167,7 @@ unsafe fn make<P: Provider>(
     unsafe { (*base).cqe = created.capacity as c_int };
     // SAFETY: This is the creation operation, and ib_core allocated as many bytes as `size`
     // returns.
-    unsafe { CqObject::<P>::store_raising(base, upcall, created.cq) };
+    unsafe { CqObject::<P>::store_with_upcall(base, upcall, created.cq) };
     Ok(())
 }
 
@@ -283,7 +283,7 @@ pub(crate) unsafe extern "C" fn destroy<P: Provider>(
     _payload: *mut bindings::ib_udata,
 ) -> c_int {
     // SAFETY: This is the destruction operation, past the point where it can fail.
-    unsafe { CqObject::<P>::destroy_raising(base, P::destroy_cq) }
+    unsafe { CqObject::<P>::destroy_with_upcall(base, P::destroy_cq) }
 }
 
 /// Implements `req_notify_cq` of `struct ib_device_ops`.
@@ -301,8 +301,8 @@ pub(crate) unsafe extern "C" fn req_notify<P: Provider>(
     } else {
         NotifyWhen::Next
     };
-    let asks = flags & bindings::ib_cq_notify_flags_IB_CQ_REPORT_MISSED_EVENTS != 0;
+    let reports_missed = flags & bindings::ib_cq_notify_flags_IB_CQ_REPORT_MISSED_EVENTS != 0;
     // SAFETY: The CQ is alive while ib_core calls its operations.
-    let unfetched = P::req_notify_cq(unsafe { of::<P>(base) }, when, asks);
-    c_int::from(unfetched && asks)
+    let unpolled = P::req_notify_cq(unsafe { of::<P>(base) }, when, reports_missed);
+    c_int::from(unpolled && reports_missed)
 }

@@ -47,10 +47,10 @@ pub(crate) unsafe fn read(attr: *const ib_flow_attr) -> Result<Rule> {
         _ => return Err(EINVAL),
     };
     let (dont_trap, own) = (flags & DONT_TRAP != 0, flags & ALLOW_LOOPBACK != 0);
-    Rule::new(kind, priority, dont_trap, own).map_err(refusal)
+    Rule::new(kind, priority, dont_trap, own).map_err(to_error)
 }
 
-fn refusal(fault: RuleFault) -> Error {
+fn to_error(fault: RuleFault) -> Error {
     match fault {
         RuleFault::Invalid => EINVAL,
         RuleFault::Unsupported => unsupported(),
@@ -72,7 +72,7 @@ unsafe fn read_pattern(attr: *const ib_flow_attr) -> Result<Pattern> {
         // SAFETY: ib_core stores as many specifications as `num_of_specs` says, one behind the
         // other. Fewer than that were read.
         let (spec, size) = unsafe { read_spec(next) }?;
-        pattern.add(spec).map_err(refusal)?;
+        pattern.add(spec).map_err(to_error)?;
         // SAFETY: The specification has `size` bytes, so the result is within the allocation or at
         // its end.
         next = unsafe { next.add(size) };

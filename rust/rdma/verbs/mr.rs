@@ -21,8 +21,8 @@ use roce::{
 
 pub(crate) use advice::advise;
 pub use advice::Advised;
-pub(crate) use current::Current;
-use current::MrRoom;
+pub(crate) use current::CurrentRegion;
+use current::MrMemory;
 pub use register::UserRange;
 
 pub use crate::memory::span::{Span, SpanFault};
@@ -200,11 +200,11 @@ pub(crate) unsafe extern "C" fn get_dma<P: Provider>(
         if !access.is_consistent() {
             return Err(EINVAL);
         }
-        let room = MrRoom::<P>::new()?;
+        let object = MrMemory::<P>::new()?;
         // SAFETY: `pd` is a protection domain of `P`, alive during the call.
         let pd = unsafe { Object::<P, _>::get(pd) };
         let mr = P::get_dma_mr(pd, access)?;
-        room.expose(mr, 0, 0)
+        object.create_ib_mr(mr, 0, 0)
     };
     make().unwrap_or_else(|error: Error| error.to_ptr())
 }
@@ -225,11 +225,11 @@ pub(crate) unsafe extern "C" fn alloc<P: Provider>(
             bindings::ib_mr_type_IB_MR_TYPE_SG_GAPS => FastKind::Gaps,
             _ => return Err(unsupported()),
         };
-        let room = MrRoom::<P>::new()?;
+        let object = MrMemory::<P>::new()?;
         // SAFETY: `pd` is a protection domain of `P`, alive during the call.
         let pd = unsafe { Object::<P, _>::get(pd) };
         let mr = P::alloc_mr(pd, kind, max_pages)?;
-        room.expose(mr, 0, 0)
+        object.create_ib_mr(mr, 0, 0)
     };
     make().unwrap_or_else(|error: Error| error.to_ptr())
 }
@@ -398,7 +398,7 @@ pub(crate) unsafe extern "C" fn rereg<P: Provider>(
 /// # Safety
 ///
 /// `base` must be a region that is created and not yet destroyed.
-unsafe fn is_undone(base: *const bindings::ib_mr) -> bool {
+unsafe fn is_creation_undone(base: *const bindings::ib_mr) -> bool {
     // SAFETY: The caller guarantees that `base` is a region that is not yet destroyed.
     let kind = unsafe { (*base).type_ };
     // In regions of other types in-kernel consumers use the same bytes to link the region in a
@@ -435,7 +435,7 @@ pub(crate) unsafe extern "C" fn dereg<P: Provider>(
         // SAFETY: The device is alive while it has regions.
         let device = unsafe { crate::device::of::<P>((*base).device) };
         // SAFETY: The region is alive while ib_core calls its operations.
-        if unsafe { is_undone(base) } {
+        if unsafe { is_creation_undone(base) } {
             P::undo_mr(device, &mr);
         } else {
             P::dereg_mr(device, &mr)?;
@@ -453,7 +453,7 @@ mod tests {
 
     /// Checks the accesses that rights allow: local write, and remote read, write and atomic.
     #[test]
-    fn rights_allow_what_they_say() {
+    fn access_rights_allow_their_accesses() {
         for (rights, local, allowed) in [
             (0, false, [false, false, false]),
             (Access::LOCAL_WRITE, true, [false, false, false]),
@@ -484,13 +484,13 @@ mod tests {
     }
 
     #[test]
-    fn peers_may_not_change_what_the_owner_may_not() {
+    fn remote_write_rights_need_local_write() {
         assert!(!Access(Access::REMOTE_WRITE).is_consistent());
         assert!(!Access(Access::REMOTE_ATOMIC | Access::REMOTE_READ).is_consistent());
     }
 
     #[test]
-    fn windows_grant_what_their_region_admits() {
+    fn windows_grant_only_rights_of_their_region() {
         let writable = Access(Access::MW_BIND | Access::LOCAL_WRITE);
         let readable = Access(Access::MW_BIND);
         for (asked, on_writable, on_readable) in [

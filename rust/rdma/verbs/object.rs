@@ -14,7 +14,7 @@ use pin_init::Zeroable;
 use crate::{
     bindings,
     provider::Provider,
-    verbs::{mr::Current, ucontext::UserContext, upcall::Upcall},
+    verbs::{mr::CurrentRegion, ucontext::UserContext, upcall::Upcall},
 };
 
 /// Uninitialized memory for an object.
@@ -40,7 +40,7 @@ verbs! {
     ib_cq: P::Cq,
     ib_device: P::Device,
     ib_dm: P::Dm,
-    ib_mr: Current<P::Mr>,
+    ib_mr: CurrentRegion<P::Mr>,
     ib_mw: P::Mw,
     ib_pd: P::Pd,
     ib_qp: P::Qp,
@@ -156,23 +156,23 @@ impl<P: Provider, B: Verb<P> + Zeroable> Object<P, B> {
 ///
 /// `upcall` is initialized whenever the `inner` of the [`Object`] is.
 #[repr(C)]
-pub(crate) struct Raising<B> {
+pub(crate) struct WithUpcall<B> {
     base: B,
     upcall: MaybeUninit<Upcall<B>>,
 }
 
-impl<P: Provider, B: Verb<P>> Verb<P> for Raising<B> {
+impl<P: Provider, B: Verb<P>> Verb<P> for WithUpcall<B> {
     type Inner = B::Inner;
 }
 
-impl<P: Provider, B: Verb<P>> Object<P, Raising<B>> {
+impl<P: Provider, B: Verb<P>> Object<P, WithUpcall<B>> {
     /// Stores the driver's object and its upcall behind the C object.
     ///
     /// # Safety
     ///
     /// The conditions of [`Self::store`] must hold.
-    pub(crate) unsafe fn store_raising(base: *mut B, upcall: Upcall<B>, inner: Arc<B::Inner>) {
-        let head: *mut Raising<B> = base.cast();
+    pub(crate) unsafe fn store_with_upcall(base: *mut B, upcall: Upcall<B>, inner: Arc<B::Inner>) {
+        let head: *mut WithUpcall<B> = base.cast();
         // SAFETY: The caller guarantees that the memory is valid for this type, so the field is in
         // bounds. No other code accesses the object during its creation.
         unsafe { (*head).upcall.write(upcall) };
@@ -186,8 +186,8 @@ impl<P: Provider, B: Verb<P>> Object<P, Raising<B>> {
     /// # Safety
     ///
     /// The conditions of [`Self::take`] must hold.
-    unsafe fn take_raising(base: *mut B) -> (Arc<B::Inner>, Upcall<B>) {
-        let head: *mut Raising<B> = base.cast();
+    unsafe fn take_with_upcall(base: *mut B) -> (Arc<B::Inner>, Upcall<B>) {
+        let head: *mut WithUpcall<B> = base.cast();
         // SAFETY: `upcall` is initialized by the type invariant. It is not read again, because this
         // is the destruction.
         let upcall = unsafe { (*head).upcall.assume_init_read() };
@@ -201,12 +201,12 @@ impl<P: Provider, B: Verb<P>> Object<P, Raising<B>> {
     /// # Safety
     ///
     /// The conditions of [`Self::take`] must hold.
-    pub(crate) unsafe fn destroy_raising(
+    pub(crate) unsafe fn destroy_with_upcall(
         base: *mut B,
         destroy: impl FnOnce(&Arc<B::Inner>),
     ) -> c_int {
         // SAFETY: The caller guarantees the conditions of `take` (see `# Safety`).
-        let (inner, upcall) = unsafe { Self::take_raising(base) };
+        let (inner, upcall) = unsafe { Self::take_with_upcall(base) };
         destroy(&inner);
         upcall.revoke();
         0

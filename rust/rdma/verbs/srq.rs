@@ -12,7 +12,7 @@ use crate::{
     support::error::unsupported,
     verbs::{
         cq,
-        object::{Object, Raising},
+        object::{Object, WithUpcall},
         qp::RingReply,
         udata::{RingChange, UserCall},
         upcall::{SrqUpcall, Upcall},
@@ -128,7 +128,7 @@ pub struct SrqAttr {
     pub limit: u32,
 }
 
-type SrqObject<P> = Object<P, Raising<bindings::ib_srq>>;
+type SrqObject<P> = Object<P, WithUpcall<bindings::ib_srq>>;
 
 /// Number of bytes that ib_core must allocate for a shared receive queue of `P`.
 pub(crate) const fn size<P: Provider>() -> usize {
@@ -197,7 +197,7 @@ pub(crate) unsafe extern "C" fn create<P: Provider>(
         }
         // SAFETY: This is the creation operation, and ib_core allocated as many bytes as `size`
         // returns.
-        unsafe { SrqObject::<P>::store_raising(base, upcall, created.srq) };
+        unsafe { SrqObject::<P>::store_with_upcall(base, upcall, created.srq) };
         Ok(0)
     })
 }
@@ -308,5 +308,5 @@ pub(crate) unsafe extern "C" fn destroy<P: Provider>(
     _payload: *mut bindings::ib_udata,
 ) -> c_int {
     // SAFETY: This is the destruction operation, past the point where it can fail.
-    unsafe { SrqObject::<P>::destroy_raising(base, P::destroy_srq) }
+    unsafe { SrqObject::<P>::destroy_with_upcall(base, P::destroy_srq) }
 }

@@ -126,7 +126,7 @@ impl Raises for bindings::ib_qp {
 }
 
 /// The place where the events of an object are kept until they are read.
-enum Keeper {
+enum EventStore {
     /// No place: events call a function of an in-kernel consumer.
     None,
     /// The list of uverbs that [`UserObject`] mirrors.
@@ -134,7 +134,7 @@ enum Keeper {
     /// The lists of uverbs for the handles of an XRC target QP.
     Handles,
     /// A list of uverbs whose place is unknown.
-    Other,
+    Unknown,
 }
 
 /// The asynchronous events of an object that may be unread.
@@ -142,24 +142,24 @@ struct Raised {
     /// Number of events since the list was last empty, or since the object was created.
     count: u32,
     /// Quota for more than [`FEW`] events, if it was claimed.
-    room: Option<Claims>,
+    quota: Option<Claims>,
 }
 
 impl Raised {
     fn none() -> Self {
         Self {
             count: 0,
-            room: None,
+            quota: None,
         }
     }
 
     /// Counts one more event if fewer than `most` are counted, or fewer than [`FEW`] without quota.
     /// Returns whether it was counted.
     fn add(&mut self, most: u32, claim: impl FnOnce() -> Option<Claims>) -> bool {
-        if self.count >= FEW && self.room.is_none() {
-            self.room = claim();
+        if self.count >= FEW && self.quota.is_none() {
+            self.quota = claim();
         }
-        let limit = match self.room {
+        let limit = match self.quota {
             Some(_) => most,
             None => FEW,
         };
@@ -174,7 +174,7 @@ impl Raised {
 /// Limit on the unread asynchronous events of an object.
 #[pin_data]
 pub(crate) struct AsyncEvents {
-    keeper: Keeper,
+    store: EventStore,
     #[pin]
     raised: BhSpinLock<Raised>,
 }
@@ -189,19 +189,19 @@ impl AsyncEvents {
         // SAFETY: The caller guarantees that `object` is being created, so it is valid.
         let object = unsafe { &*object };
         let user = object.user_object();
-        let keeper = if object.is_shared() {
-            Keeper::Handles
+        let store = if object.is_shared() {
+            EventStore::Handles
         } else if user.is_null() {
-            Keeper::None
+            EventStore::None
         // SAFETY: uverbs allocated it, at least as large as `UserObject`, before it called the
         // driver.
         } else if unsafe { is_empty(&raw mut (*user).event_list) } {
-            Keeper::List
+            EventStore::List
         } else {
-            Keeper::Other
+            EventStore::Unknown
         };
         pin_init!(Self {
-            keeper,
+            store,
             raised <- BhSpinLock::new(Raised::none(), NAME, static_lock_class!()),
         })
     }
@@ -219,9 +219,9 @@ impl AsyncEvents {
         claim: impl FnOnce() -> Option<Claims>,
     ) -> bool {
         let mut raised = self.raised.lock();
-        let most = match self.keeper {
-            Keeper::None => return true,
-            Keeper::List => {
+        let most = match self.store {
+            EventStore::None => return true,
+            EventStore::List => {
                 // SAFETY: The caller guarantees that `object` is alive.
                 let user = unsafe { (*object).user_object() };
                 // SAFETY: The structure was recognised as a `UserObject`, and lives as long as the
@@ -232,9 +232,9 @@ impl AsyncEvents {
                 MAX_UNREAD
             }
             // SAFETY: The caller guarantees that `object` is alive.
-            Keeper::Handles if unsafe { C::handles(object) } > MAX_HANDLES => return false,
-            Keeper::Handles => MAX_RAISED_BY_TARGET,
-            Keeper::Other => MAX_RAISED,
+            EventStore::Handles if unsafe { C::handles(object) } > MAX_HANDLES => return false,
+            EventStore::Handles => MAX_RAISED_BY_TARGET,
+            EventStore::Unknown => MAX_RAISED,
         };
         // Several threads may exceed the limit by one event each: an event is admitted before it is
         // in the list, so the list may be empty while `count` is reset.
@@ -314,10 +314,10 @@ mod tests {
 
     use crate::support::quota::Quota;
 
-    /// Returns how many of 100 events a new XRC target QP raises that has `handles` handles. `room`
-    /// says whether there is quota for more than [`FEW`].
-    fn raised_with(handles: u32, room: bool) -> Result<usize> {
-        let quota = Quota::new(room.into())?;
+    /// Returns how many of 100 events a new XRC target QP raises that has `handles` handles.
+    /// `has_quota` says whether there is quota for more than [`FEW`].
+    fn raised_with(handles: u32, has_quota: bool) -> Result<usize> {
+        let quota = Quota::new(has_quota.into())?;
         let mut qp = KBox::new(bindings::ib_qp::default(), GFP_KERNEL)?;
         qp.qp_type = bindings::ib_qp_type_IB_QPT_XRC_TGT;
         qp.usecnt.counter = handles as i32;
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_target_with_too_many_handles_raises_no_events() -> Result {
+    fn an_xrc_target_with_too_many_handles_raises_no_events() -> Result {
         assert_eq!(raised_with(1, true)?, MAX_RAISED_BY_TARGET as usize);
         assert_eq!(
             raised_with(MAX_HANDLES, true)?,
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn without_room_an_object_raises_few_events() -> Result {
+    fn without_quota_an_object_raises_two_events() -> Result {
         assert_eq!(raised_with(1, false)?, FEW as usize);
         Ok(())
     }

@@ -31,7 +31,7 @@ use crate::{
 };
 
 /// Time between two checks whether a running call has returned.
-const NAP: Delta = Delta::from_micros(50);
+const POLL_INTERVAL: Delta = Delta::from_micros(50);
 
 /// A revocable pointer from an object of the driver to the C object `C` in front of it.
 ///
@@ -95,7 +95,7 @@ impl<C> Upcall<C> {
         // waits for all others.
         smp_mb();
         while self.0.running.load(Acquire) != 0 {
-            fsleep(NAP);
+            fsleep(POLL_INTERVAL);
         }
     }
 

@@ -5,7 +5,7 @@
 //! uverbs holds the region's `uobject` for writing during `rereg_user_mr`, which excludes the other
 //! verbs. It doesn't exclude `fill_res_mr_entry`: a netlink dump holds only a count of `ib_mr.res`,
 //! for which ib_core waits before `dereg_mr`, but not before `rereg_user_mr`. So `rereg_user_mr`
-//! and `fill_res_mr_entry` both take the lock of [`Current`].
+//! and `fill_res_mr_entry` both take the lock of [`CurrentRegion`].
 
 use core::mem::{self, MaybeUninit};
 
@@ -24,7 +24,7 @@ use crate::{
 
 /// The region that an `ib_mr` currently stands for.
 #[pin_data]
-pub(crate) struct Current<T> {
+pub(crate) struct CurrentRegion<T> {
     /// The region, if work requests register it (fast registration). Such a region is never
     /// replaced, so it is read without the lock.
     fast: Option<Arc<T>>,
@@ -32,7 +32,7 @@ pub(crate) struct Current<T> {
     region: IrqSpinLock<Arc<T>>,
 }
 
-impl<T> Current<T> {
+impl<T> CurrentRegion<T> {
     fn new(region: Arc<T>, is_fast: bool) -> impl PinInit<Self> {
         pin_init!(Self {
             fast: is_fast.then(|| region.clone()),
@@ -65,13 +65,13 @@ impl<T> Current<T> {
     }
 }
 
-/// Uninitialized memory for an `ib_mr` and its [`Current`].
-pub(super) struct MrRoom<P: Provider> {
+/// Uninitialized memory for an `ib_mr` and its [`CurrentRegion`].
+pub(super) struct MrMemory<P: Provider> {
     object: Room<MrObject<P>>,
-    current: UniqueArc<MaybeUninit<Current<P::Mr>>>,
+    current: UniqueArc<MaybeUninit<CurrentRegion<P::Mr>>>,
 }
 
-impl<P: Provider> MrRoom<P> {
+impl<P: Provider> MrMemory<P> {
     /// Allocates the memory. An operation calls this before it creates the region, so that a
     /// failure leaves nothing to undo. Process context.
     ///
@@ -86,7 +86,7 @@ impl<P: Provider> MrRoom<P> {
     }
 
     /// Creates the `ib_mr` in front of `mr`. ib_core fills in the remaining fields.
-    pub(super) fn expose(
+    pub(super) fn create_ib_mr(
         self,
         mr: Arc<P::Mr>,
         iova: u64,
@@ -94,7 +94,9 @@ impl<P: Provider> MrRoom<P> {
     ) -> Result<*mut bindings::ib_mr> {
         let keys = P::mr_keys(&mr);
         let is_fast = P::fast_memory(&mr).is_some();
-        let current = self.current.write_pin_init(Current::new(mr, is_fast))?;
+        let current = self
+            .current
+            .write_pin_init(CurrentRegion::new(mr, is_fast))?;
         let base = Object::<P, _>::make(self.object, current.into());
         // SAFETY: The object was just created, and no other code accesses it.
         let c_part = unsafe { &mut *base };

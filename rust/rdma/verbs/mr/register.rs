@@ -7,7 +7,7 @@ use core::ptr::null_mut;
 
 use kernel::{error::Error, ffi::c_int, prelude::*, sync::Arc};
 
-use super::{Access, MrRoom};
+use super::{Access, MrMemory};
 use crate::{
     bindings,
     device::IbDevice,
@@ -226,12 +226,12 @@ unsafe fn register<P: Provider>(
         if !access.is_consistent() {
             return Err(EINVAL);
         }
-        let room = MrRoom::<P>::new()?;
+        let object = MrMemory::<P>::new()?;
         // SAFETY: The caller guarantees that `pd` is a protection domain of `P`, created and not
         // yet destroyed.
         let pd = unsafe { Object::<P, _>::get(pd) };
         let mr = P::reg_user_mr(pd, range, access)?;
-        room.expose(mr, range.iova(access), range.length)
+        object.create_ib_mr(mr, range.iova(access), range.length)
     };
     register().unwrap_or_else(|error: Error| error.to_ptr())
 }

@@ -20,7 +20,7 @@ use crate::{
     support::error::unsupported,
     verbs::{
         cq,
-        object::{Object, Raising},
+        object::{Object, WithUpcall},
         qp::{QpCreated, QpInit, QpQuery, RingReply},
         srq,
         udata::{refuse_payload, UserCall},
@@ -35,7 +35,7 @@ const BLOCK_LOOPBACK: u32 =
 /// Flag of an address vector that contains a GID (`IB_AH_GRH`).
 const GRH: u8 = bindings::ib_ah_flags_IB_AH_GRH as u8;
 
-type QpObject<P> = Object<P, Raising<bindings::ib_qp>>;
+type QpObject<P> = Object<P, WithUpcall<bindings::ib_qp>>;
 
 /// Number of bytes that ib_core must allocate for a QP of `P`.
 pub(crate) const fn size<P: Provider>() -> usize {
@@ -84,7 +84,7 @@ pub(crate) unsafe extern "C" fn create<P: Provider>(
         unsafe { (*qp).qp_num = created.qpn.get() };
         // SAFETY: This is the creation operation, and ib_core allocated as many bytes as `size`
         // returns.
-        unsafe { QpObject::<P>::store_raising(qp, upcall, created.qp) };
+        unsafe { QpObject::<P>::store_with_upcall(qp, upcall, created.qp) };
         Ok(0)
     })
 }
@@ -289,7 +289,7 @@ pub(crate) unsafe extern "C" fn destroy<P: Provider>(
     _payload: *mut bindings::ib_udata,
 ) -> c_int {
     // SAFETY: This is the destruction operation, past the point where it can fail.
-    unsafe { QpObject::<P>::destroy_raising(qp, P::destroy_qp) }
+    unsafe { QpObject::<P>::destroy_with_upcall(qp, P::destroy_qp) }
 }
 
 /// Implements `post_send` of `struct ib_device_ops`. In-kernel consumers pass a list of work
