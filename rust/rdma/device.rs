@@ -42,6 +42,7 @@ use crate::{
     verbs::object::Object,
 };
 
+/// A `struct ib_device`, and behind it the reference to the driver's own device.
 pub(crate) type DeviceObject<P> = Object<P, bindings::ib_device>;
 
 /// Returns the driver's own device behind `device`.

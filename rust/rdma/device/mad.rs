@@ -160,6 +160,7 @@ fn data_counters(counters: &PortCounters) -> [u64; 4] {
     ]
 }
 
+/// Converts a counter to 16 bits in network byte order. It stays at its maximum.
 fn saturated_u16(value: u64) -> [u8; 2] {
     u16::try_from(value).unwrap_or(u16::MAX).to_be_bytes()
 }

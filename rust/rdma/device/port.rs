@@ -17,6 +17,7 @@ const PORT: u32 = 1;
 const MAD_SIZE: u32 = 256;
 const DEFAULT_PKEY: u16 = 0xffff;
 
+/// Returns `EINVAL` unless `port` is the number of the only port.
 fn check_port(port: u32) -> Result {
     if port != PORT {
         return Err(EINVAL);

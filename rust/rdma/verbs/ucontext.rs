@@ -64,7 +64,9 @@ pub struct ContextCreated<C> {
 
 /// Driver's object behind a `struct ib_ucontext`.
 pub(crate) struct UserContext<C> {
+    /// Memory that the process may map.
     pub(crate) mappings: Arc<Mappings>,
+    /// The driver's context.
     pub(crate) driver: Arc<C>,
     /// Whether the process's library can map device memory (`RRXE_FEATURE_DM`).
     pub(crate) device_memory: bool,
