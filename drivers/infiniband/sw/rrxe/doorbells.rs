@@ -1,29 +1,36 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The doorbells of a context, and who watches them.
+//! The doorbell page of a user context, and the poller of that page.
 //!
-//! A process rings by bits in a page ([`DoorbellPage`]). While it posts often a worker watches the
-//! page, and the process makes no call; when nothing has come for a while the worker goes, and the
-//! process is told to call again. Pages that nobody watches cost nothing.
+//! A process that has posted to a send queue rings the queue's doorbell: it sets a bit in a shared
+//! page ([`DoorbellPage`]). While the process posts often, a poller looks at the page again and
+//! again, and the process makes no system call. When no doorbell has come for some time, the poller
+//! ends and tells the process to make the doorbell call again. A page without a poller costs no CPU
+//! time.
 //!
-//! A watcher is a work item, so that pages take turns: while others wait it soon queues behind them. A send
-//! queue's turn may take longer; by how much is a debt, which the page pays in turns that it does without.
-//! So pages get the same [`Deficit`] of a poller whatever they ring for. What is left to do after a turn, the kernel
-//! itself rings for ([`Doorbell::leave`]).
+//! A poller is a work item, so that pages can take turns on the work queue's threads. While other
+//! pages wait for a thread, a poller soon queues its item again behind them. One run of a send
+//! queue's QP may outlast the page's slice. The excess is the page's [`Deficit`], which the page
+//! pays by slices that it skips (deficit round robin). So all pages get the same time of the
+//! pollers, whatever their doorbells cause. If a run leaves work to do, the kernel itself rings the
+//! QP's doorbell ([`Doorbell::leave`]).
 //!
-//! If it gets no CPU while doorbells ring, because the process itself spins on the only one, or others take
-//! too long, the guard, a timer, sees that within twice [`Workqueues::watchdog`] (within 20 ms on a page where nothing was
-//! posted for long), and lets the process call. A thread of the process's share serves the doorbells rung so far
-//! ([`relief`]). What the process posts then is served in its own time.
+//! A poller may get no CPU while doorbells ring: the process itself may spin on the only CPU, or
+//! other work may take too long. A timer, the watchdog, detects that within twice
+//! [`Workqueues::watchdog`], or within 20 ms on a page where nothing was posted for a long time.
+//! The watchdog then tells the process to make the doorbell call again. A thread that counts for
+//! the process's payer serves the doorbells rung so far ([`watchdog`]). Later posts are served in
+//! the process's own system calls.
 //!
-//! Pages that ring although nothing was posted aren't watched for long, or soon again: to ring costs a
-//! process next to nothing.
+//! Setting a bit costs a process next to nothing. So a page whose doorbells ring although nothing
+//! was posted is polled for a short time only, and not again for a while.
 //!
-//! # The sleep of a watcher
+//! # How a poller ends without a lost doorbell
 //!
-//! A process rings, then reads whether to call, with a full barrier between. A watcher that goes
-//! tells the process to call, then looks for doorbells, with a full barrier between. So either the
-//! watcher sees the doorbell or the process sees that it has to call.
+//! A process sets its bit and then reads whether it has to make the call, with a full barrier
+//! between. A poller that ends tells the process to make the call and then looks for doorbells,
+//! with a full barrier between. So either the poller sees the doorbell, or the process sees that it
+//! has to make the call.
 
 pub(crate) mod fairness;
 pub(crate) mod poll_policy;
@@ -74,82 +81,90 @@ use crate::{
     qp::Qp,
 };
 
-/// Send queues served in a pass, before others get the CPU.
+/// Maximum number of doorbells that one pass serves before other tasks may get the CPU.
 const PASS: u32 = 256;
-/// Doorbells served of a page that is watched no more: each slot, and what a pass that was under way serves.
+/// Maximum number of doorbells to serve after polling has ended: those of all slots, and those that
+/// a concurrent pass serves.
 const LAST: u32 = 2 * SLOTS;
-/// How long [`Doorbells::settle`] serves doorbells, in nanoseconds. A process that posted to each of its
-/// send queues needs less, unless its turns are long.
+/// Maximum time for which [`Doorbells::settle`] serves doorbells, in nanoseconds. Serving a
+/// doorbell of every send queue of a process takes less, unless the runs of its QPs are long.
 const SETTLE: i64 = 100_000_000;
-/// Doorbells that may ring for nothing before a page is held to do no more than that.
+/// Number of doorbells that may ring for nothing before the page counts as one that rings for
+/// nothing only.
 const IDLE_DOORBELLS: u32 = 16;
 
-/// Who takes the doorbells.
+/// State of the polling of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Nobody: the process calls.
+    /// The page has no poller: the process makes the doorbell call.
     Unwatched,
-    /// Somebody is about to watch.
+    /// A call of [`Doorbells::called`] is about to start polling.
     Starting,
-    /// The watcher.
+    /// The poller takes the doorbells.
     Polled,
-    /// Nobody ever more: the context is closed.
+    /// The context is closed: polling never starts again.
     Closed,
 }
 
-/// How the page is watched.
+/// State of a page's polling, under the lock `rrxe_doorbells`.
 struct Polling {
     phase: Phase,
     policy: PollPolicy,
-    /// The count of passes when the guard last looked.
+    /// Count of passes that the watchdog saw last.
     seen: u32,
+    /// Handle of the running watchdog timer. Dropping it cancels the timer.
     watchdog: Option<ArcHrTimerHandle<Doorbells>>,
 }
 
-/// What a pass found.
+/// Result of a pass over the page.
 #[derive(Clone, Copy, Default)]
 struct Found {
-    /// So many doorbells.
+    /// Number of doorbells that the pass took.
     rung: u32,
-    /// Something was posted where one of them had rung.
+    /// A WQE was posted, or deferred work was left, at one of these doorbells.
     news: bool,
-    /// It broke off.
+    /// The pass broke off before the end of the page.
     more: bool,
 }
 
-/// The doorbells of a context.
+/// The doorbell page of a user context, with its poller and its watchdog.
 #[pin_data]
 pub(crate) struct Doorbells {
+    /// The shared page.
     page: DoorbellPage,
-    /// The QPs by their slots.
+    /// QPs, indexed by their slots in the page.
     #[pin]
     qps: Table<Qp>,
     workqueues: Arc<Workqueues>,
-    /// The phase is [`Phase::Polled`]: for those who need not know exactly.
+    /// Whether the phase is [`Phase::Polled`]. A hint that is read without the lock.
     is_polled: Atomic<bool>,
-    /// Counts passes of the watcher.
+    /// Number of passes of the poller so far.
     passes: Atomic<u32>,
-    /// The slot where the next pass begins.
+    /// Slot where the next pass begins.
     next: Atomic<u32>,
-    /// When a pass last found something posted, in nanoseconds since `epoch`.
+    /// Time of the last pass that found work, in nanoseconds since `epoch`.
     active: Atomic<i64>,
-    /// Doorbells that rang for nothing since.
+    /// Number of doorbells that have rung for nothing since `active`.
     spurious: Atomic<u32>,
+    /// Deficit of the page among the pages that wait for pollers.
     permit: Deficit,
-    /// Of those rung when it was last watched, or left over by [`Self::settle`], at most so many aren't
-    /// served yet.
+    /// Upper bound of the doorbells that the work items still have to serve: doorbells rung until
+    /// polling ended, or left over by [`Self::settle`].
     left: Atomic<u32>,
+    /// Time when the page was created.
     epoch: Instant<Monotonic>,
     #[pin]
     polling: BhSpinLock<Polling>,
+    /// Work item of the poller.
     #[pin]
     work: Work<Self>,
+    /// Timer of the watchdog.
     #[pin]
     timer: HrTimer<Self>,
-    /// Serves the last doorbells of a page whose watcher was relieved.
+    /// Work item that serves the last doorbells after the watchdog has ended polling.
     #[pin]
     last: Work<Self, 1>,
-    /// The page's share in the threads of `rrxe_deferred`, which run `last`.
+    /// Permission of the page to occupy one thread of `rrxe_deferred`, which runs `last`.
     #[pin]
     deferred_permit: ThreadPermit,
 }
@@ -178,7 +193,10 @@ impl WorkItem for Doorbells {
 }
 
 impl Doorbells {
-    /// Makes a page of doorbells that the process of `mappings` may map, and for which `payer` pays. Process context.
+    /// Creates a doorbell page that the process of `mappings` may map, and that is charged to
+    /// `payer`.
+    ///
+    /// Process context; may sleep.
     ///
     /// # Errors
     ///
@@ -219,19 +237,21 @@ impl Doorbells {
         )
     }
 
-    /// Where the process finds the page.
+    /// Returns the offset and the size by which the process maps the page.
     pub(crate) fn mmap_reply(&self) -> PageReply {
         self.page.mmap_reply()
     }
 
-    /// A slot for a QP that is being made, if one can be had. Process context.
+    /// Reserves a slot for a QP that is being created. Returns `None` if no slot is free or memory
+    /// is short. Process context.
     pub(crate) fn reserve(&self) -> Option<Reservation<'_, Qp>> {
         let slot = self.qps.reserve(0..=SLOTS.wrapping_sub(1)).ok()?;
         self.page.use_slot(slot.id());
         Some(slot)
     }
 
-    /// The process called, for one of its send queues that was served since. Process context.
+    /// Counts a doorbell call of the process, and starts polling if the poll policy says so. The QP
+    /// of the call was served before. Process context.
     fn called(this: &Arc<Self>) {
         if this.is_polled.load(Relaxed) || this.workqueues.idle_limit == 0 {
             return;
@@ -245,13 +265,14 @@ impl Doorbells {
             polling.phase = Phase::Starting;
             polling.watchdog.take()
         };
-        // Outside the lock: this waits for the guard.
+        // Dropped outside the lock: dropping the handle waits for the watchdog's callback, which
+        // takes the lock.
         drop(before);
         this.active.store(this.now(), Relaxed);
         let watchdog = this.clone().start(this.workqueues.watchdog);
         let mut polling = this.polling.lock();
         if polling.phase != Phase::Starting {
-            // Closed meanwhile.
+            // `close` was called meanwhile.
             drop(polling);
             return drop(watchdog);
         }
@@ -264,7 +285,8 @@ impl Doorbells {
         this.queue();
     }
 
-    /// The context is closed: nobody watches any more. Process context.
+    /// Ends polling for ever, because the context is closed. Process context; waits for the
+    /// watchdog's callback.
     pub(crate) fn close(&self) {
         let watchdog = {
             let mut polling = self.polling.lock();
@@ -273,17 +295,19 @@ impl Doorbells {
             polling.watchdog.take()
         };
         self.is_polled.store(false, Relaxed);
-        // Outside the lock: this waits for the guard.
+        // Dropped outside the lock: dropping the handle waits for the watchdog's callback, which
+        // takes the lock.
         drop(watchdog);
         self.deferred_permit.close();
     }
 
-    /// Serves the doorbells rung so far, for [`SETTLE`] at most, and waits for RCU readers. A poller serves the rest. Asks
-    /// `goes_on` before each pass. Process context; sleeps.
+    /// Serves the doorbells rung so far, for at most [`SETTLE`] nanoseconds, then waits for RCU
+    /// readers. A poller serves the doorbells that are left. Calls `goes_on` before each pass.
+    /// Process context; sleeps.
     ///
     /// # Errors
     ///
-    /// Those of `goes_on`.
+    /// Those of `goes_on`, which end the call.
     pub(crate) fn settle(self: &Arc<Self>, goes_on: impl Fn() -> Result) -> Result {
         let sweep = |limit, until| self.sweep(limit, until);
         let charged = serve_rung(sweep, || self.now(), goes_on);
@@ -295,8 +319,9 @@ impl Doorbells {
         Ok(())
     }
 
-    /// Leaves doorbells that [`Self::settle`] took and rang again to a poller. If the page ceased to be
-    /// watched meanwhile, the watcher may have missed them, and the process does not call for them.
+    /// Has a poller serve the doorbells that [`Self::settle`] took and rang again. If polling ended
+    /// meanwhile, the page's poller may have missed them, and the process does not make the
+    /// doorbell call for them.
     fn defer_remaining(self: &Arc<Self>) {
         {
             let polling = self.polling.lock();
@@ -308,25 +333,28 @@ impl Doorbells {
         self.queue();
     }
 
+    /// Returns the time in nanoseconds since `epoch`.
     fn now(&self) -> i64 {
         self.epoch.elapsed().as_nanos()
     }
 
+    /// Queues the poller.
     fn queue(self: &Arc<Self>) {
         self.workqueues.poll(self.clone());
     }
 
-    /// Serves at most `limit` slots that were rung, and begins with no more after `until`, but for the
-    /// first two.
+    /// Serves at most `limit` rung slots. After the time `until` no further slot is served, except
+    /// that a pass always serves its first two.
     fn sweep(&self, limit: u32, until: i64) -> Found {
         let mut found = Found::default();
         let end = self.page.sweep(self.next.load(Relaxed), |slot| {
-            // Its turns are no section: whoever takes an object out of a table waits for one turn at most.
+            // `get` ends its read-side section before the run, which is a section of its own. So a
+            // writer that removes an object from a table waits for one run at most.
             if let Some(qp) = self.qps.get(slot) {
                 found.news |= Qp::look_at_doorbell(qp.as_arc_borrow());
             }
             found.rung = found.rung.saturating_add(1);
-            // One alone isn't worth a look at the clock.
+            // The clock isn't read for a pass that serves one slot only.
             match found.rung >= limit || (found.rung > 1 && self.now() >= until) {
                 true => ControlFlow::Break(()),
                 false => ControlFlow::Continue(()),
@@ -338,7 +366,8 @@ impl Doorbells {
         found
     }
 
-    /// Watches the page until others have waited for a turn. Returns whether to be queued again. Process context.
+    /// Polls the page until its slice is over. Returns whether the work item must be queued again.
+    /// Process context.
     fn poll(self: &Arc<Self>) -> bool {
         let mut slice = self.permit.begin(self.now());
         loop {
@@ -356,7 +385,7 @@ impl Doorbells {
                 let spurious = self.spurious.load(Relaxed).saturating_add(found.rung);
                 self.spurious.store(spurious, Relaxed);
                 let idle = now.saturating_sub(self.active.load(Relaxed));
-                // A process may ring once more for what was found already.
+                // A doorbell may have rung for a WQE that an earlier pass found already.
                 let quiet = found.rung == 0 || spurious > IDLE_DOORBELLS;
                 if quiet && idle >= self.workqueues.idle_limit {
                     return self.give_up(now, &mut slice);
@@ -370,9 +399,11 @@ impl Doorbells {
         }
     }
 
-    /// Stops watching at `now`, when nothing was posted for long. Returns as [`Self::stop`].
+    /// Ends polling at the time `now`, after no WQE was posted for `idle_limit`. Returns as
+    /// [`Self::stop`] does.
     fn give_up(&self, now: i64, slice: &mut Slice<'_>) -> bool {
-        // Also if the guard has stopped it just now.
+        // The slice is ended here, since `stop` doesn't end it if the watchdog has ended polling
+        // just now.
         slice.end(now, self.workqueues.has_waiting());
         let idle = self.spurious.load(Relaxed) > IDLE_DOORBELLS;
         self.stop(slice, |policy| match idle {
@@ -381,22 +412,23 @@ impl Doorbells {
         })
     }
 
-    /// Stops watching, and notes by `outcome` why. Serves doorbells for the rest of `slice`, and ends it.
-    /// Returns whether the work item is wanted to serve the last ones. Process context.
+    /// Ends polling and calls `outcome` to tell the poll policy why. Then serves doorbells for the
+    /// rest of `slice`, and ends the slice. Returns whether the work item must be queued again to
+    /// serve more of the last doorbells. Process context.
     fn stop(&self, slice: &mut Slice<'_>, outcome: impl FnOnce(&mut PollPolicy)) -> bool {
         self.end_polling(outcome) && self.serve_last(slice)
     }
 
-    /// Serves the last doorbells of a page that is watched no more, for the rest of `slice`, and ends it. Returns whether
-    /// others are left. Process context.
+    /// Serves the last doorbells of a page whose polling has ended, for the rest of `slice`, and
+    /// ends the slice. Returns whether doorbells are left. Process context.
     fn serve_last(&self, slice: &mut Slice<'_>) -> bool {
         let found = self.sweep(PASS, slice.until());
         slice.end(self.now(), self.workqueues.has_waiting());
         self.is_left(found)
     }
 
-    /// Ends the watch, and notes by `outcome` why. Returns whether the page was watched: then its last doorbells are to
-    /// be served. Any context up to softirq.
+    /// Ends polling and calls `outcome` to tell the poll policy why. Returns whether the page was
+    /// being polled; then the caller has the last doorbells served. Any context up to softirq.
     fn end_polling(&self, outcome: impl FnOnce(&mut PollPolicy)) -> bool {
         let mut polling = self.polling.lock();
         if polling.phase != Phase::Polled {
@@ -410,8 +442,9 @@ impl Doorbells {
         true
     }
 
-    /// Whether doorbells are left that were rung while the page was watched, after a pass that `found` some.
-    /// Passes come to all slots in their order: those that ring now don't keep the work item for ever.
+    /// Returns whether doorbells are left that were rung before polling ended, after a pass with
+    /// the result `found`. Passes visit all slots in order, and `left` bounds their number. So
+    /// doorbells that ring now don't keep the work item running for ever.
     fn is_left(&self, found: Found) -> bool {
         let mut left = self.left.load(Relaxed);
         loop {
@@ -424,13 +457,14 @@ impl Doorbells {
     }
 }
 
-/// Serves doorbells by `sweep`, which gets the number of doorbells and the time for a pass, until none is
-/// left, or each slot was served, or [`SETTLE`] has passed on the clock `now`. Asks `goes_on` before each
-/// pass. Returns whether none is left.
+/// Serves doorbells by calls of `sweep`, which takes the maximum number of doorbells and the end
+/// time of a pass. Stops when no doorbell is left, when as many as the page has slots were served,
+/// or when [`SETTLE`] nanoseconds have passed on the clock `now`. Calls `goes_on` before each pass.
+/// Returns whether no doorbell is left.
 ///
 /// # Errors
 ///
-/// Those of `goes_on`.
+/// Those of `goes_on`, which end the call.
 fn serve_rung(
     mut sweep: impl FnMut(u32, i64) -> Found,
     now: impl Fn() -> i64,
@@ -452,20 +486,22 @@ fn serve_rung(
     }
 }
 
-/// Where a process rings for a QP.
+/// The doorbell of one QP: a slot of its context's doorbell page.
 pub(crate) struct Doorbell {
+    /// The page of the context.
     doorbells: Arc<Doorbells>,
     slot: u32,
+    /// Send ring of the QP.
     sends: Ring,
-    /// The producer's index of `sends` when it was last looked at. One of `core`'s atomics: the kernel's are
-    /// calls of C.
+    /// Producer index of `sends` when [`Self::has_news`] read it last. An atomic of `core`, since
+    /// the atomics of the `kernel` crate are calls of C functions.
     seen: AtomicU32,
-    /// Not zero: the QP has something left to do, for which the kernel rang.
+    /// Nonzero: the QP has deferred work, for which the kernel rang the doorbell.
     left: AtomicU32,
 }
 
 impl Doorbell {
-    /// That of the QP in `slot` with the ring `sends`.
+    /// Creates the doorbell of the QP in `slot` of `doorbells`, whose send ring is `sends`.
     pub(crate) fn new(doorbells: &Arc<Doorbells>, slot: u32, sends: &Ring) -> Self {
         Self {
             doorbells: doorbells.clone(),
@@ -476,25 +512,29 @@ impl Doorbell {
         }
     }
 
-    /// Rings for what is left to do, if somebody watches; returns whether they do. Any context.
+    /// Defers the QP's remaining work to the poller: rings the doorbell if the page is being
+    /// polled. Returns whether the page is still being polled after that. Any context.
     ///
-    /// Should the process take its doorbell back, that waits until the QP runs for another reason.
+    /// The process may clear the bit in the shared page. The deferred work then waits until the QP
+    /// runs for another reason.
     pub(crate) fn leave(&self) -> bool {
         if !self.doorbells.is_polled.load(Relaxed) {
             return false;
         }
         self.left.store(1, Ordering::Relaxed);
         self.doorbells.page.ring(self.slot);
-        // With the barrier in it: as for a process that rings.
+        // `ring` ends with a full barrier. So this read pairs with `end_polling` as the read of a
+        // process that rings does.
         self.doorbells.is_polled.load(Relaxed)
     }
 
-    /// Whether something was left to do, of which the caller takes care now. Any context.
+    /// Returns whether the QP had deferred work, and clears the mark: the caller does that work.
+    /// Any context.
     pub(crate) fn take_deferred(&self) -> bool {
         self.left.load(Ordering::Relaxed) != 0 && self.left.swap(0, Ordering::Relaxed) != 0
     }
 
-    /// Whether something was posted since this was last asked. Any context.
+    /// Returns whether a WQE was posted since the last call. Any context.
     pub(crate) fn has_news(&self) -> bool {
         let producer = self.sends.producer();
         let news = self.seen.load(Ordering::Relaxed) != producer;
@@ -504,12 +544,12 @@ impl Doorbell {
         news
     }
 
-    /// The process called instead, and its QP was served since. Process context.
+    /// Counts a doorbell call of the process for this QP, which was served since. Process context.
     pub(crate) fn called(&self) {
         Doorbells::called(&self.doorbells);
     }
 
-    /// Takes the QP out of its slot. Process context; sleeps.
+    /// Takes the QP out of its slot and waits for the table's readers. Process context; sleeps.
     pub(crate) fn release(&self) {
         drop(self.doorbells.qps.remove(self.slot));
     }
@@ -521,8 +561,8 @@ mod tests {
 
     use super::*;
 
-    /// Passes of [`serve_rung`] over `rung` slots that each take so long, up to the time of a pass. Returns
-    /// how many slots were served, how long that took, and the result.
+    /// Runs [`serve_rung`] over `rung` slots, each of which takes `each` nanoseconds. A pass ends
+    /// at its end time. Returns the number of slots served, the time that took, and the result.
     fn serve(rung: u32, each: i64, goes_on: impl Fn(i64) -> Result) -> (u32, i64, Result<bool>) {
         let (clock, mut left) = (Cell::new(0), rung);
         let sweep = |limit: u32, until: i64| {

@@ -1,42 +1,47 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a page of doorbells has of a poller, while other pages wait for it: as much as each of them.
+//! Deficit round robin between doorbell pages: while several pages wait for the pollers, each gets
+//! the same time.
 //!
-//! Times are nanoseconds since any one moment.
+//! Times are nanoseconds since an arbitrary moment, the same for all calls that concern one page.
 
 use kernel::{
     prelude::*,
     sync::atomic::{ordering::Relaxed, Atomic},
 };
 
-/// How long a page is watched while others wait.
+/// Length of a page's slice while other pages wait, in nanoseconds.
 const CONTENDED_SLICE: i64 = 50_000;
-/// How long one is watched while none does, before the work queue is asked again.
+/// Length of a page's slice while no other page waits, in nanoseconds. The poller's item is queued
+/// again after it.
 const LONE_SLICE: i64 = 1_000_000;
-/// What was too long by more than this isn't paid.
+/// Upper bound of a deficit, in nanoseconds. The excess above it is forgiven.
 const MAX_DEFICIT: i64 = 100_000_000;
 
-/// When to begin with no more, for one that begins at `now`, keeps others waiting and owes nothing.
+/// Returns the end of a slice that begins at `now`, for a page without deficit while other pages
+/// wait.
 pub(crate) fn end_of_slice(now: i64) -> i64 {
     now.saturating_add(CONTENDED_SLICE)
 }
 
-/// The debt of a page to pollers. Its watcher, of which there is one at a time, and the thread that serves the last
-/// doorbells of a relieved watcher change it, at once at times.
+/// Time that a page has had in excess of its slices while other pages waited. Two threads change
+/// it, at times concurrently: the page's poller, of which there is one at a time, and the thread
+/// that serves the last doorbells after the watchdog has ended polling.
 pub(crate) struct Deficit {
-    /// By how much its last turn was too long.
+    /// Excess in nanoseconds, from 0 to [`MAX_DEFICIT`].
     deficit: Atomic<i64>,
 }
 
 impl Deficit {
-    /// That of a page that had nothing yet.
+    /// Creates the deficit of a new page: zero.
     pub(crate) fn new() -> Self {
         Self {
             deficit: Atomic::new(0),
         }
     }
 
-    /// Whether the page does without a turn, and so pays for one, because it had too much and others wait.
+    /// Returns whether the page skips a slice, because its deficit is at least one slice and others
+    /// wait. The skipped slice is taken off the deficit. If no page waits, the deficit is forgiven.
     pub(crate) fn skips_slice(&self, others_wait: bool) -> bool {
         let deficit = self.deficit.load(Relaxed);
         let owes = deficit >= CONTENDED_SLICE && others_wait;
@@ -49,7 +54,7 @@ impl Deficit {
         owes
     }
 
-    /// The page is served from `now` on.
+    /// Begins a slice of the page at the time `now`.
     pub(crate) fn begin(&self, now: i64) -> Slice<'_> {
         let initial_deficit = self.deficit.load(Relaxed);
         Slice {
@@ -62,24 +67,28 @@ impl Deficit {
     }
 }
 
-/// A stretch of time in which a page is served.
+/// A stretch of time in which a thread serves the page's doorbells.
 pub(crate) struct Slice<'a> {
+    /// Deficit of the page.
     permit: &'a Deficit,
+    /// Time when the slice began.
     began: i64,
-    /// The debt of the page then, which `until` allows for; zero once it was settled.
+    /// Deficit of the page when the slice began, which `until` allows for; zero after the slice was
+    /// ended.
     initial_deficit: i64,
+    /// Time when the slice ends if other pages wait.
     until: i64,
-    /// By how much it was too long when it was last ended.
+    /// Excess in nanoseconds that was added to the deficit when the slice was last ended.
     charged: i64,
 }
 
 impl Slice<'_> {
-    /// When to begin with no more, should others wait.
+    /// Returns the time after which no further doorbell should be served if others wait.
     pub(crate) fn until(&self) -> i64 {
         self.until
     }
 
-    /// Whether it is over at `now`.
+    /// Returns whether the slice is over at the time `now`, and ends it then.
     pub(crate) fn is_over(&mut self, now: i64, others_wait: bool) -> bool {
         let over =
             self.excess(now, others_wait) >= 0 || now.saturating_sub(self.began) >= LONE_SLICE;
@@ -89,10 +98,12 @@ impl Slice<'_> {
         over
     }
 
-    /// Ends it at `now`, perhaps once more. If others wait, the page owes the time after `until`.
+    /// Ends the slice at the time `now`; may be called again later. If others wait, the time after
+    /// `until` is added to the page's deficit.
     pub(crate) fn end(&mut self, now: i64, others_wait: bool) {
         let excess = self.excess(now, others_wait).max(0);
-        // Another stretch may have ended meanwhile, or the page have paid.
+        // Another slice may have changed the deficit meanwhile, or the page may have skipped a
+        // slice.
         let change = self
             .permit
             .deficit
@@ -104,7 +115,8 @@ impl Slice<'_> {
         (self.initial_deficit, self.charged) = (0, excess);
     }
 
-    /// By how much it is too long at `now`.
+    /// Returns the excess of the slice at the time `now`, in nanoseconds; negative before its end.
+    /// While no page waits, the slice has only just begun.
     fn excess(&mut self, now: i64, others_wait: bool) -> i64 {
         if !others_wait {
             self.until = end_of_slice(now);
@@ -117,7 +129,8 @@ impl Slice<'_> {
 mod tests {
     use super::*;
 
-    /// What each of pages has in a second, whose passes take so long.
+    /// Returns the nanoseconds that each of `N` pages gets within a second. A pass over page `i`
+    /// takes `passes[i]`.
     fn shares<const N: usize>(passes: [i64; N]) -> [i64; N] {
         let pages: [Deficit; N] = core::array::from_fn(|_| Deficit::new());
         let (mut now, mut had) = (0, [0; N]);
@@ -176,7 +189,7 @@ mod tests {
         assert!(!permit.skips_slice(true));
     }
 
-    /// A stretch that ends before its time, as that of a page which is watched no more.
+    /// A slice that ends before its time, because the page is no longer polled.
     #[test]
     fn owe_what_was_too_long_whoever_ends_them() {
         let permit = Deficit::new();
@@ -184,19 +197,19 @@ mod tests {
         assert!(permit.skips_slice(true));
         assert!(permit.skips_slice(true));
         assert!(!permit.skips_slice(true));
-        // The next one is shorter by what is owed still.
+        // The next slice is shorter by the remaining deficit.
         permit
             .begin(0)
             .end(CONTENDED_SLICE + CONTENDED_SLICE / 2, true);
         assert_eq!(permit.begin(0).until(), CONTENDED_SLICE / 2);
         permit.begin(0).end(1, true);
         assert_eq!(permit.begin(0).until(), CONTENDED_SLICE);
-        // It kept nobody waiting.
+        // No other page waited for this slice's end.
         permit.begin(0).end(9 * CONTENDED_SLICE, false);
         assert_eq!(permit.begin(0).until(), CONTENDED_SLICE);
     }
 
-    /// The watcher is in a long pass while a thread serves the last doorbells.
+    /// The poller is in a long pass while a thread serves the last doorbells.
     #[test]
     fn owe_what_two_at_once_had() {
         let permit = Deficit::new();
@@ -209,7 +222,7 @@ mod tests {
         assert!(!permit.skips_slice(true));
     }
 
-    /// The watcher ends its stretch, then serves the last doorbells and ends it again.
+    /// The poller ends its slice, then serves the last doorbells and ends the slice again.
     #[test]
     fn owe_what_was_too_long_once() {
         let permit = Deficit::new();

@@ -1,33 +1,39 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! When to watch a page of doorbells: while its process posts so often that watching is cheaper than
-//! its calls, and a CPU can be had for it.
+//! The policy that decides when to poll a doorbell page: while its process posts so often that
+//! polling is cheaper than the process's system calls, and a CPU is available for the poller.
 //!
-//! Times are nanoseconds since any one moment.
+//! Times are nanoseconds since an arbitrary moment, the same for all calls that concern one page.
 
 use kernel::prelude::*;
 
-/// Posts that are not farther apart than this, or than a page is watched in vain, belong together.
+/// Longest time between two posts of one burst, in nanoseconds. If the poller would wait longer
+/// than that for a post, that time is the limit instead.
 const NEAR: i64 = 1_000_000;
-/// So many of them make a busy process.
+/// Number of posts of one burst that makes the process busy.
 const BUSY: u32 = 16;
-/// How long a page isn't watched whose watcher got no CPU, or which rang in vain; it doubles each time, …
+/// Shortest time, in nanoseconds, for which a page is not polled after its poller got no CPU or its
+/// doorbells rang for nothing. The time doubles with each repetition.
 const PENALTY: i64 = 10_000_000;
-/// … up to this.
+/// Longest such time, in nanoseconds.
 const MAX_PENALTY: i64 = 1_000_000_000;
 
-/// What is known of a process's posts.
+/// Record of a process's doorbell calls, which decides when to poll its page.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PollPolicy {
+    /// Time of the last doorbell call.
     last: i64,
+    /// Number of calls in the present burst.
     near: u32,
+    /// Length of the last back-off, in nanoseconds; zero if polling was useful since.
     penalty: i64,
+    /// Time before which the page is not polled again.
     not_before: i64,
 }
 
 impl PollPolicy {
-    /// The process called to post at `now`. Returns whether its page is to be watched, which it would be
-    /// for `idle_limit` in vain.
+    /// Counts a doorbell call of the process at the time `now`. Returns whether to poll the page. A
+    /// poller that finds no post ends after `idle_limit` nanoseconds.
     pub(crate) fn called(&mut self, now: i64, idle_limit: i64) -> bool {
         let gap = now.saturating_sub(self.last);
         self.last = now;
@@ -38,14 +44,15 @@ impl PollPolicy {
         self.near >= BUSY && now >= self.not_before
     }
 
-    /// The page was watched until nothing came any more.
+    /// Notes that polling was useful, and ended since no more posts came.
     pub(crate) fn on_idle(&mut self) {
         self.near = 0;
         self.penalty = 0;
     }
 
-    /// At `now` it was no use watching: its doorbells had rung for long and the watcher had got no CPU, or
-    /// they rang for nothing.
+    /// Notes that polling was useless at the time `now`: doorbells had rung for some time and the
+    /// poller had got no CPU, or the doorbells rang for nothing. The page is not polled again
+    /// before the end of the back-off.
     pub(crate) fn back_off(&mut self, now: i64) {
         self.near = 0;
         self.penalty = self.penalty.saturating_mul(2).clamp(PENALTY, MAX_PENALTY);
@@ -57,7 +64,8 @@ impl PollPolicy {
 mod tests {
     use super::*;
 
-    /// Calls `gap` apart from `now` on until the page is to be watched; how many, at most 100.
+    /// Makes calls at intervals of `gap`, from `now` on, until the policy says to poll. Returns
+    /// their number, at most 100.
     fn calls(policy: &mut PollPolicy, now: &mut i64, gap: i64) -> u32 {
         for count in 1..100 {
             *now += gap;

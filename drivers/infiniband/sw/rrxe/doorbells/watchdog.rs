@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The relief of a watcher that gets no CPU while doorbells ring.
+//! The watchdog of a doorbell page: an hrtimer that ends polling if the page's poller gets no CPU
+//! while doorbells ring.
 //!
-//! The process calls from then on, and a thread of `rrxe_deferred` serves the doorbells rung so far. The timer does not serve
-//! them: a softirq would do so in nobody's time. The pollers do not: the page would wait behind all pages that others
-//! have watched, of which there may be any number, and pay its debt first. A user has few threads of `rrxe_deferred`
-//! ([`ThreadPermit`]).
+//! The process makes the doorbell call from then on, and a thread of `rrxe_deferred` serves the
+//! doorbells rung so far. The timer does not serve them: in softirq the work would be accounted to
+//! no process. The pollers do not serve them either: the page would have to wait behind all polled
+//! pages of other processes, of which there may be any number, and it would first have to pay its
+//! deficit. A user occupies few threads of `rrxe_deferred` at a time ([`ThreadPermit`]).
 //!
-//! The timers of pages count for nobody, so the guard looks ever more rarely at a page that does not ring and has no
-//! watcher yet: when it rings, the guard sees that after at most as long as nothing was posted before, and
-//! [`LONGEST`].
+//! The timers' own CPU time is accounted to no process. So while no doorbell of a page rings and
+//! its poller makes no pass, the period of its watchdog grows with the time for which nothing was
+//! posted. When a doorbell rings then, the watchdog detects it after at most that time, and after
+//! at most [`LONGEST`].
 
 use kernel::{
     prelude::*,
@@ -24,11 +27,14 @@ use kernel::{
 use super::{Doorbells, Phase};
 use crate::limits::thread_permit::{ThreadPermit, Waiter};
 
-/// The longest period of a guard, in nanoseconds, unless [`Workqueues::watchdog`](crate::device::workqueues::Workqueues::guard) is longer.
+/// Longest period of a watchdog, in nanoseconds.
+/// [`Workqueues::watchdog`](crate::device::workqueues::Workqueues::watchdog) is the period if it is
+/// longer.
 const LONGEST: i64 = 20_000_000;
 
-/// How long the guard waits before it looks again at a page that does not ring, where nothing was posted for `idle`
-/// nanoseconds: so it looks at twice the time each time.
+/// Returns the period after which the watchdog looks again at a page where no doorbell rings and
+/// nothing was posted for `idle` nanoseconds. The period equals `idle` within the limits `least`
+/// and [`LONGEST`], so the idle time doubles between two looks.
 fn period(least: Delta, idle: i64) -> Delta {
     Delta::from_nanos(idle.min(LONGEST).max(least.as_nanos()))
 }
@@ -62,7 +68,8 @@ impl WorkItem<1> for Doorbells {
 }
 
 impl Doorbells {
-    /// Looks whether the watcher runs. Returns after how long to look again, if at all. Softirq.
+    /// Checks whether the poller makes passes, and ends polling if it makes none while doorbells
+    /// ring. Returns the time until the next check, or `None` if the page is not polled. Softirq.
     fn watchdog(self: &Arc<Self>) -> Option<Delta> {
         let soon = self.workqueues.watchdog;
         let passes = self.passes.load(Relaxed);
@@ -74,7 +81,7 @@ impl Doorbells {
             let mut polling = self.polling.lock();
             match polling.phase {
                 Phase::Unwatched | Phase::Closed => return None,
-                // The thread that starts the watch may get no CPU meanwhile.
+                // The thread that is about to start polling may get no CPU meanwhile.
                 Phase::Starting => return period(),
                 Phase::Polled => {}
             }
@@ -92,19 +99,21 @@ impl Doorbells {
         None
     }
 
-    /// Has a thread serve the last doorbells, once the page's payer has one for it. Any context up to softirq.
+    /// Has a thread of `rrxe_deferred` serve the last doorbells, once the accounts of the page's
+    /// payer have a free thread. Any context up to softirq.
     fn defer_last(self: &Arc<Self>) {
         Waiter::Page(self.clone()).begin();
     }
 
-    /// Has a thread serve the last doorbells of a page that was given one. Any context.
+    /// Queues the item that serves the last doorbells of a page that was given a thread. Any
+    /// context.
     pub(crate) fn enqueue_last(this: Arc<Self>) {
         let workqueues = this.workqueues.clone();
-        // It isn't queued: the page has its thread until the item has run.
+        // The item isn't queued yet: the page holds its thread permit until the item has run.
         let _ = workqueues.deferred.enqueue::<_, 1>(this);
     }
 
-    /// Its share in the threads of `rrxe_deferred`.
+    /// Returns the page's permission to occupy one thread of `rrxe_deferred`.
     pub(crate) fn permit(&self) -> &ThreadPermit {
         &self.deferred_permit
     }
@@ -118,7 +127,7 @@ mod tests {
     fn looks_ever_more_rarely_at_a_page_that_does_not_ring() {
         let least = Delta::from_micros(200);
         assert_eq!(period(least, 0), least);
-        // So often in the first second.
+        // Counts the checks during the first second.
         let (mut idle, mut looks) = (least.as_nanos(), 0);
         while idle < 1_000_000_000 {
             let next = period(least, idle);
