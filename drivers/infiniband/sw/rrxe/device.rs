@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The device: what is its own, and what it tells about itself and its port.
+//! The RDMA device: the state that belongs to one device, and the attributes that it reports of
+//! itself and of its port.
 
 pub(crate) mod disassociate;
 pub(crate) mod link;
@@ -41,70 +42,77 @@ use crate::{
     verbs::{ah::Ah, mcast::Attachments, srq::Srq},
 };
 
-/// The module's version.
+/// Version of the module, reported as the firmware version.
 pub(crate) const VERSION: [u16; 3] = [0, 1, 0];
-/// The same for humans.
+/// The same version as text.
 pub(crate) const VERSION_TEXT: &CStr = c"rrxe 0.1.0";
-/// The vendor of software devices.
+/// Vendor ID of software devices, reported as `vendor_id`.
 const VENDOR: u32 = 0xff_ffff;
-/// Every page size from 4 KiB up.
+/// Supported page sizes, a bit each: every power of two from 4 KiB up.
 const PAGE_SIZES: u64 = 0xffff_f000;
-/// What rdma_rxe reports; only one partition exists, but tools ask for these.
+/// Size of the P_Key table that rdma_rxe reports as a device attribute. Only one partition exists,
+/// but tools expect this value.
 const MAX_PKEYS: u16 = 64;
-/// 4.096 µs · 2¹⁵ = 134 ms: how late this host may acknowledge.
+/// Local CA ACK delay, the time in which this host may acknowledge a packet: 4.096 µs · 2¹⁵ = 134
+/// ms.
 const ACK_DELAY: u8 = 15;
 
-/// A device.
+/// An RDMA device.
 ///
-/// Held by ib_core's device until that is unregistered, and by all objects on the device.
+/// ib_core's device has a reference to it until that device is unregistered. Every object on the
+/// device has a reference to it.
 #[pin_data]
 pub(crate) struct Device {
-    /// What ties it to its network device and namespace.
+    /// Connection of the device with its network device and its network namespace.
     pub(crate) link: Arc<Link>,
-    /// Its memory regions.
+    /// Memory regions and memory windows of the device.
     #[pin]
     pub(crate) mrs: MrTable,
-    /// The multicast groups that it is in.
+    /// Multicast groups to which QPs of the device are attached.
     #[pin]
     pub(crate) mcast: Attachments,
-    /// The address handles that processes name.
+    /// Address handles of processes, by number: a process's work request names its address handle
+    /// by number.
     #[pin]
     pub(crate) ahs: Table<Ah>,
-    /// Its shared receive queues.
+    /// Shared receive queues of the device, by number.
     #[pin]
     pub(crate) srqs: Table<Srq>,
-    /// How many more protection domains,
+    /// Quota of protection domains, which XRC domains count for, too.
     pub(crate) pds: Arc<Quota>,
-    /// CQs
+    /// Quota of completion queues.
     pub(crate) cqs: Arc<Quota>,
-    /// QPs
+    /// Quota of queue pairs.
     pub(crate) qps: Arc<Quota>,
-    /// and bytes of device memory it may have.
+    /// Quota of device memory, in bytes.
     pub(crate) dm: Arc<Quota>,
-    /// The senders of questions to its GSI QP.
+    /// Senders of MAD requests to the device's GSI QP, with their rates.
     #[pin]
     pub(crate) senders: Senders,
-    /// The datagrams of its GSI QP that wait for connection management.
+    /// MADs of the device's GSI QP that wait in ib_cm's queue.
     #[pin]
     pub(crate) cm_queue: CmQueue,
-    /// Its port's counters.
+    /// Counters of the port, except for those of QPs that are bound to another set.
     pub(crate) counters: Arc<Counters>,
-    /// Other sets of counters, which QPs are bound to, …
+    /// Other sets of counters, by number. `rdma statistic qp` binds QPs to them.
     #[pin]
     counter_sets: Table<Counters>,
-    /// … and the sum of those that are gone.
+    /// Sum of the sets that have been freed.
     retired: Counters,
-    /// Where QPs run when nobody else runs them.
+    /// Work queues that run QPs for which no system call and no packet causes a run.
     pub(crate) workqueues: Arc<Workqueues>,
+    /// GUID of the system image, in host byte order.
     sys_image_guid: Atomic<u64>,
-    /// Capabilities that its port's users have declared.
+    /// Capability mask of the port (`enum ib_port_capability_mask_bits`), as set through
+    /// `ib_modify_port()`.
     capabilities: Atomic<u32>,
-    /// Q_Key violations that the port no longer shows.
+    /// Number of Q_Key violations at the last reset of the port's violation counter.
     forgiven: Atomic<u64>,
 }
 
 impl Device {
-    /// The identity of a device with this GUID. Its processes share QPs if `shares_qps` is set.
+    /// Returns the description of a device with the GUID `guid`, by which ib_core's device is made.
+    /// Processes may share its QPs if `shares_qps` is set.
     pub(crate) fn describe(guid: u64, shares_qps: bool) -> Description {
         Description {
             node_guid: guid,
@@ -113,7 +121,7 @@ impl Device {
         }
     }
 
-    /// A device on `link`, still unknown to users. Process context.
+    /// Creates a device on `link`. No user knows it yet. Process context.
     ///
     /// # Errors
     ///
@@ -145,27 +153,27 @@ impl Device {
         )
     }
 
-    /// The largest path MTU at present. Any context.
+    /// Returns the largest path MTU that the network device has room for at present. Any context.
     pub(crate) fn active_mtu(&self) -> Mtu {
         self.link.mtu()
     }
 
-    /// Sets the GUID of the system image.
+    /// Sets the GUID of the system image, in host byte order.
     pub(crate) fn set_sys_image_guid(&self, guid: u64) {
         self.sys_image_guid.store(guid, ordering::Relaxed);
     }
 
-    /// The value of the counter with the name [`crate::device::stats::NAMES`]`[index]`.
+    /// Returns the value of the counter that has the name [`crate::device::stats::NAMES`]`[index]`.
     pub(crate) fn counter(&self, index: usize) -> u64 {
         self.counters.set(Counter::LinkDowned, self.link.downs());
         self.counters.value(index, &self.link.context().drops)
     }
 
-    /// Makes a set of counters, all zero, and its number. Process context.
+    /// Creates a set of counters with the value 0. Returns the set and its number. Process context.
     ///
     /// # Errors
     ///
-    /// `ENOMEM`, also when there are too many.
+    /// `ENOMEM`, also if all numbers of [`limits::COUNTER_SETS`] are taken.
     pub(crate) fn alloc_counter_set(&self) -> Result<(u32, Arc<Counters>)> {
         let place = self.counter_sets.reserve(limits::COUNTER_SETS)?;
         let set = Arc::new(Counters::new(), GFP_KERNEL_ACCOUNT)?;
@@ -174,14 +182,15 @@ impl Device {
         Ok((id, set))
     }
 
-    /// Frees the number of a set. Process context; sleeps.
+    /// Frees the number of a set and adds the set's values to `retired`. Process context; sleeps.
     pub(crate) fn dealloc_counter_set(&self, id: u32) {
         if let Some(set) = self.counter_sets.remove(id) {
             self.retired.absorb(&set);
         }
     }
 
-    /// The value of a counter with those of all sets. Process context.
+    /// Returns the sum of a counter over the port's own set, all other sets and all freed sets.
+    /// Process context.
     fn total(&self, counter: Counter) -> u64 {
         let mut sum = self
             .counters
@@ -192,8 +201,9 @@ impl Device {
         sum
     }
 
-    /// What performance management counts: as packets in error what isn't a packet, and all payload,
-    /// but not headers, as data. Process context.
+    /// Returns the counters that performance management reports (IBTA PortCounters). Packets in
+    /// error are those to the network namespace that have invalid headers or a wrong ICRC. Data is
+    /// the bytes of payload, without headers. Process context.
     pub(crate) fn port_counters(&self) -> PortCounters {
         PortCounters {
             link_downed: self.link.downs(),
@@ -206,7 +216,7 @@ impl Device {
         }
     }
 
-    /// What it can do.
+    /// Returns the attributes and the limits of the device.
     pub(crate) fn attributes(&self) -> DeviceAttributes {
         DeviceAttributes {
             firmware: VERSION,
@@ -255,7 +265,8 @@ impl Device {
         }
     }
 
-    /// Changes the port. Process context.
+    /// Changes the capability mask of the port, and resets its count of Q_Key violations, as
+    /// `change` says. Process context.
     pub(crate) fn modify_port(&self, change: PortChange) {
         let mut old = self.capabilities.load(ordering::Relaxed);
         loop {
@@ -271,17 +282,20 @@ impl Device {
         }
     }
 
-    /// Whether it takes part in connection management. Any context.
+    /// Returns whether the port takes part in connection management (the bit
+    /// [`CONNECTION_MANAGEMENT`] of its capability mask). Any context.
     pub(crate) fn has_connection_management(&self) -> bool {
         self.capabilities.load(ordering::Relaxed) & CONNECTION_MANAGEMENT != 0
     }
 
+    /// Returns the number of Q_Key violations since the last reset of the port's violation counter.
     fn qkey_violations(&self) -> u64 {
         let all = self.total(Counter::DropQkey);
         all.saturating_sub(self.forgiven.load(ordering::Relaxed))
     }
 
-    /// The state of its port, which is disabled when the network device is gone.
+    /// Returns the attributes of the port. Its state is `Disabled` after the network device has
+    /// gone away.
     pub(crate) fn port(&self) -> PortAttributes {
         let netdev = self.link.netdev();
         PortAttributes {
@@ -297,10 +311,12 @@ impl Device {
     }
 }
 
+/// Returns `count`, or the highest 16-bit number if that is less.
 fn saturate(count: u64) -> u16 {
     u16::try_from(count).unwrap_or(u16::MAX)
 }
 
+/// Returns the state of a port on `netdev`.
 fn state_of(netdev: &Netdev) -> PortState {
     match (netdev.is_up(), netdev.is_active()) {
         (_, true) => PortState::Active,
@@ -309,14 +325,14 @@ fn state_of(netdev: &Netdev) -> PortState {
     }
 }
 
-/// The modified EUI-64 of the network device's address (RFC 4291, appendix A); of a random one where
-/// it has none.
+/// Returns the modified EUI-64 of the network device's Ethernet address (RFC 4291, appendix A), or
+/// of a random address if the network device has none.
 pub(crate) fn guid(netdev: &Netdev) -> u64 {
     let [a, b, c, d, e, f] = netdev.ethernet_address().unwrap_or_else(random_address);
     u64::from_be_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f])
 }
 
-/// A locally administered unicast address.
+/// Returns a random unicast MAC address that is locally administered.
 fn random_address() -> [u8; 6] {
     let [a, b, c, d] = rdma::support::random::next_u32().to_ne_bytes();
     [2, 0, a, b, c, d]

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The end of a device under applications that only look at their memory.
+//! The flush of the QPs of a device that goes away, for applications that poll their CQs.
 //!
-//! ib_core destroys the objects of processes when a device goes away, and tells them so by an event
-//! that a process must ask for. One that polls would wait for ever. Its rings stay mapped; so before
-//! ib_core destroys the objects, the posted WQEs are flushed into the CQs.
+//! ib_core destroys the objects of processes when a device goes away, and reports that by an event
+//! that a process has to read. A process that only polls its CQs would wait for ever. Its rings
+//! stay mapped, so before ib_core destroys the objects, the posted WQEs are flushed into the CQs.
 //!
-//! Processes must not hold the device up. Each QP flushes the WQEs that were posted when its turn came
-//! first, and no later ones. The QPs take turns, so that those with few WQEs are done soon. After
-//! [`FLUSH`] the rest is not flushed: no turn of a process's QP begins any more, whatever its process
-//! posts and its peers send.
+//! Processes must not delay the end of the device. Each QP flushes the WQEs that were posted before
+//! the first round, and no later ones. The QPs flush in rounds, a part of each QP's WQEs per round,
+//! so that QPs with few WQEs are done soon. After [`FLUSH`] the remaining WQEs are not flushed:
+//! from then on no run of a process's QP begins, whatever its process posts and its peers send.
 
 use kernel::{
     sync::Arc,
@@ -28,14 +28,14 @@ use crate::{
     qp::Qp,
 };
 
-/// How long the QPs of devices that go away together may take to flush.
+/// Time in which the QPs of devices that go away together may flush.
 const FLUSH: Delta = Delta::from_millis(250);
-/// How long those of each of the devices may take at least.
+/// Time in which the QPs of each of these devices may flush at least.
 const FLUSH_EACH: Delta = Delta::from_millis(5);
-/// Between two rounds.
+/// Pause between two rounds of a flush.
 const NAP: Delta = Delta::from_micros(100);
 
-/// When to end a flush.
+/// End of the time for a flush.
 #[derive(Clone, Copy)]
 pub(crate) struct Deadline {
     begun: Instant<Monotonic>,
@@ -43,7 +43,7 @@ pub(crate) struct Deadline {
 }
 
 impl Deadline {
-    /// For devices that begin to go away now.
+    /// Creates the deadline of devices that begin to go away now.
     pub(crate) fn new() -> Self {
         Self {
             begun: Instant::now(),
@@ -51,7 +51,8 @@ impl Deadline {
         }
     }
 
-    /// For the next of the devices, which begins now.
+    /// Returns the deadline for the next of the devices, whose flush begins now: [`FLUSH_EACH`]
+    /// from now if less time is left.
     fn of_next(self) -> Self {
         if self.left() >= FLUSH_EACH {
             return self;
@@ -62,10 +63,12 @@ impl Deadline {
         }
     }
 
+    /// Returns the time that is left; negative after the end.
     fn left(&self) -> Delta {
         self.limit - self.begun.elapsed()
     }
 
+    /// Returns whether the deadline has passed.
     fn is_over(&self) -> bool {
         self.left() <= Delta::ZERO
     }
@@ -85,13 +88,16 @@ impl client::Observer for Links {
     }
 }
 
-/// Waits until ib_core handles no management datagram any more of those that the GSI QP of `link` took: the one that it has
-/// polled. Turns of the QP drop all that come (`Gsi::check`), and those that lie in the CQ are polled as flushed.
+/// Waits until ib_core handles none of the management datagrams that the GSI QP of `link` received.
+/// Only the datagram that ib_core has polled already can still be in its hands: runs of the QP drop
+/// all further datagrams (`Gsi::check`), and those that lie in the CQ are polled as flushed.
 ///
-/// ib_core frees its agent, and destroys the QP, before it waits for the work item that handles them, and that uses both
-/// (`ib_mad_remove_device()`, `ib_mad_port_close()`, mad.c; `agent_send_response()`, agent.c). Process context; sleeps.
+/// ib_core frees its agent, and destroys the QP, before it waits for the work item that handles
+/// them, and that uses both (`ib_mad_remove_device()`, `ib_mad_port_close()`, mad.c;
+/// `agent_send_response()`, agent.c). Process context; sleeps.
 fn settle_gsi(link: &Arc<Link>) {
-    // A turn of the QP may not have seen yet that the device leaves. Turns of the kernel's QPs are readers.
+    // A run of the QP may not have seen yet that the device goes away. Runs of in-kernel consumers'
+    // QPs are RCU readers.
     wait_for_readers();
     let mut next = 0;
     while let Some(qp) = link.context().qps(Qpn::GSI).find_from(next, |_| true) {
@@ -102,8 +108,9 @@ fn settle_gsi(link: &Arc<Link>) {
     }
 }
 
-/// Puts the QPs of processes on `link` in error and flushes some of each. Returns whether another round
-/// is to follow. The kernel's users hear of the end themselves. Process context.
+/// Moves the QPs of processes on `link` to the error state and flushes a part of each QP's WQEs.
+/// Returns whether another round is needed. QPs of in-kernel consumers are left alone: these
+/// consumers learn of the device's end by `remove` of their `struct ib_client`. Process context.
 fn flush_round(link: &Arc<Link>, deadline: &Deadline) -> bool {
     let mut next = Qpn::new(*limits::QPN_RANGE.start());
     let mut more = false;
@@ -118,7 +125,7 @@ fn flush_round(link: &Arc<Link>, deadline: &Deadline) -> bool {
     more
 }
 
-/// The first QP of a process on `link` with a number of at least `number`.
+/// Returns the first QP of a process on `link` that has a number of at least `number`.
 fn qp_from(link: &Arc<Link>, number: Qpn) -> Option<Arc<Qp>> {
     link.context().qps(number).find_from(number.get(), |qp| {
         qp.is_of_process() && Arc::ptr_eq(&qp.device.link, link)

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Devices and the network devices under them: how devices come and go.
+//! Links: the connections of RDMA devices with the network devices under them. Links create and
+//! destroy the RDMA devices.
 //!
 //! # Locks
 //!
-//! The list of links is looked at under RTNL (by the notifier), so nothing that takes RTNL may be
-//! called with it held; registering and unregistering devices does.
+//! The netdev notifier takes the lock of the list of links under RTNL. So no function that takes
+//! RTNL may be called with that lock held. Registering and unregistering RDMA devices takes RTNL.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -47,38 +48,45 @@ use crate::{
     verbs::flow::Flows,
 };
 
-/// Bytes around the payload of the longest packet that has one: IPv6, UDP, BTH, XRCETH, RETH,
+/// Bytes around the payload of a packet with the longest headers: IPv6, UDP, BTH, XRCETH, RETH,
 /// immediate data, ICRC.
 const OVERHEAD: u32 = 40 + 8 + 12 + 4 + 16 + 4 + 4;
 
-/// What ties a device to its network device and namespace.
+/// Connection of an RDMA device with its network device and its network namespace.
 #[pin_data]
 pub(crate) struct Link {
+    /// The network device, until it goes away or leaves its namespace.
     #[pin]
     netdev: NetdevSlot,
+    /// Index of the network device.
     netdev_index: u32,
-    /// By what its addresses are known in the namespace.
+    /// Key of the link's addresses in the namespace's
+    /// [`AddressOwners`](crate::net::address_owners::AddressOwners).
     id: LinkId,
-    /// By what rules frames of the network device go to QPs.
+    /// Flow steering rules by which raw packet QPs receive frames of the network device.
     pub(crate) flows: Arc<Flows>,
+    /// State that all devices of the network namespace share.
     context: Arc<NetContext>,
+    /// The device of ib_core.
     device: ARef<IbDevice>,
     links: Arc<Links>,
-    /// Until when its QPs may flush, if it goes away together with other devices.
+    /// Deadline for the flush of the QPs, if the device goes away together with other devices.
     #[pin]
     deadline: Mutex<Option<Deadline>>,
-    /// Counts as a user of `context`.
+    /// Whether the link counts as a user of `context`.
     open: Atomic<bool>,
-    /// ib_core is taking the device away from its users.
+    /// Whether ib_core is taking the device away from its users.
     leaving: Atomic<bool>,
-    /// The QPs of processes have flushed, or had their time for it. One of `core`'s atomics: it is read
-    /// every turn, and the kernel's are calls of C.
+    /// Whether the flush of processes' QPs has ended, completed or not. An atomic of `core`, since
+    /// each run reads it, and the atomics of the `kernel` crate are calls of C functions.
     flushed: AtomicBool,
+    /// Whether the port was active when the notifier was last called.
     active: Atomic<bool>,
+    /// Number of times that the port ceased to be active.
     downs: Atomic<u64>,
-    /// Megabits a second when last looked at; zero if the network device doesn't say.
+    /// Speed in megabits a second at the last query; zero if the network device doesn't know it.
     speed: Atomic<u32>,
-    /// Looks at the speed (`speed.rs`).
+    /// Work item that queries the speed (`speed.rs`).
     #[pin]
     look: Work<Self>,
 }
@@ -86,12 +94,12 @@ pub(crate) struct Link {
 impl_has_work! { impl HasWork<Self> for Link { self.look } }
 
 impl Link {
-    /// What it shares with the other devices of its namespace.
+    /// Returns the state that the link shares with the other devices of its namespace.
     pub(crate) fn context(&self) -> &Arc<NetContext> {
         &self.context
     }
 
-    /// The network device; `None` once that goes away. Any context.
+    /// Returns the network device, or `None` after it has gone away. Any context.
     pub(crate) fn netdev(&self) -> Option<Netdev> {
         self.netdev.get()
     }
@@ -110,45 +118,48 @@ impl Link {
         self.netdev.leave(group);
     }
 
-    /// Whether the administrators of its namespace are those of the host.
+    /// Returns whether the administrators of the link's namespace are those of the host.
     pub(crate) fn is_of_host(&self) -> bool {
         self.context.is_of_host
     }
 
-    /// Where packets in error are counted.
+    /// Returns the namespace's counters of packets that reach no QP.
     pub(crate) fn drops(&self) -> &Drops {
         &self.context.drops
     }
 
-    /// Its index, which another may have once it is gone.
+    /// Returns the index of the network device. Another network device may have the same index
+    /// after this one is gone.
     pub(crate) fn netdev_index(&self) -> u32 {
         self.netdev_index
     }
 
-    /// The device as ib_core sees it.
+    /// Returns the device of ib_core.
     pub(crate) fn device(&self) -> &IbDevice {
         &self.device
     }
 
-    /// The largest path MTU that the network device's MTU has room for, 256 at least.
+    /// Returns the largest path MTU that the network device's MTU has room for, and at least 256.
     pub(crate) fn mtu(&self) -> Mtu {
         let bytes = self.netdev().map_or(0, |netdev| netdev.mtu());
         Mtu::fitting(bytes.saturating_sub(OVERHEAD)).unwrap_or(Mtu::Bytes256)
     }
 
-    /// By what its addresses are known in the namespace.
+    /// Returns the key of the link's addresses in the namespace's table of address owners.
     pub(crate) fn id(&self) -> LinkId {
         self.id
     }
 
-    /// Takes note of an address of the device. Process context; sleeps.
+    /// Adds an address of the device's GID table to the namespace's table of address owners.
+    /// Process context; sleeps.
     ///
     /// # Errors
     ///
-    /// `ENOMEM`; `EADDRNOTAVAIL` for an address in another namespace. There network devices have other indexes, which the
-    /// namespace's administrator chooses. ib_core keeps no address that is refused, and raises no event for it
-    /// (`__ib_cache_gid_add()`, drivers/infiniband/core/cache.c): so that administrator can't fill the table, nor the
-    /// memory with events that other processes don't read.
+    /// `ENOMEM`; `EADDRNOTAVAIL` for an address in another namespace. There, network devices have
+    /// other indexes, which the namespace's administrator chooses. ib_core keeps no address that is
+    /// refused, and raises no event for it (`__ib_cache_gid_add()`,
+    /// drivers/infiniband/core/cache.c). So that administrator can neither fill the GID table, nor
+    /// fill the memory with events that other processes don't read.
     pub(crate) fn add_gid(&self, gid: Gid, place: GidPlace<'_>) -> Result {
         if place.net() != self.context.net() {
             return Err(EADDRNOTAVAIL);
@@ -163,15 +174,16 @@ impl Link {
             .remove(gid, netdev_index, self.id);
     }
 
-    /// Whether `gid` is an address of the device on the network device of this index, in the namespace of the link. Any
-    /// context but hard interrupts.
+    /// Returns whether `gid` is an address of the device on the network device with index
+    /// `netdev_index`, in the namespace of the link. Any context but hard interrupts.
     pub(crate) fn has_gid_on(&self, gid: Gid, netdev_index: u32) -> bool {
         self.context
             .address_owners
             .has_on(gid, netdev_index, self.id)
     }
 
-    /// The index of the network device that has the source address of `av`; that of the link's own if the address is gone.
+    /// Returns the index of the network device that has the source address of `av`, or that of the
+    /// link's own network device if the address is gone.
     pub(crate) fn index_of_source(&self, av: &Av) -> u32 {
         match av.netdev_index {
             0 => self.netdev_index,
@@ -179,22 +191,24 @@ impl Link {
         }
     }
 
-    /// Whether the source address of `av` is an address of the link. Any context but hard interrupts.
+    /// Returns whether the source address of `av` is an address of the link. Any context but hard
+    /// interrupts.
     pub(crate) fn has_source(&self, av: &Av) -> bool {
         self.has_gid_on(av.sgid, self.index_of_source(av))
     }
 
-    /// Whether `gid` is an address of the device. Any context but hard interrupts.
+    /// Returns whether `gid` is an address of the device. Any context but hard interrupts.
     pub(crate) fn has_gid(&self, gid: Gid) -> bool {
         self.context.address_owners.has(gid, self.id)
     }
 
-    /// Refuses a packet to an address of the device, on the network device of index `home`, that came by one that doesn't
-    /// lead there. Any context but hard interrupts.
+    /// Checks that a packet came in by a network device that leads to its destination: an address
+    /// of the RDMA device, on the network device with index `home`. Any context but hard
+    /// interrupts.
     ///
     /// # Errors
     ///
-    /// What to count.
+    /// The counter of the drop.
     #[cold]
     pub(crate) fn check_ingress(&self, ingress: Ingress, home: u32) -> Result<(), Counter> {
         match self.context.address_owners.leads(ingress, home, self.id) {
@@ -203,18 +217,20 @@ impl Link {
         }
     }
 
-    /// As [`AddressOwners::changes`].
+    /// Returns the count of changes of the namespace's address owners, as
+    /// [`AddressOwners::changes`](crate::net::address_owners::AddressOwners::changes) does.
     #[inline]
     pub(crate) fn home_changes(&self) -> u64 {
         self.context.address_owners.changes()
     }
 
-    /// Refuses packets to addresses that aren't the device's, or are and came by a network device that doesn't lead
-    /// there. Any context but hard interrupts.
+    /// Checks that `to`, the destination of a packet, is an address of the device, and that the
+    /// packet came in by a network device that leads to the address. Any context but hard
+    /// interrupts.
     ///
     /// # Errors
     ///
-    /// What to count.
+    /// The counter of the drop.
     pub(crate) fn check_home(&self, to: Gid, ingress: Ingress) -> Result<(), Counter> {
         match self.context.address_owners.is_at(to, ingress, self.id) {
             true => Ok(()),
@@ -223,8 +239,8 @@ impl Link {
         }
     }
 
-    /// The VLAN of the network device with address `gid` that a packet is for, if it is one's. Any context but hard
-    /// interrupts.
+    /// Returns the VLAN of the network device that has the address `gid`, to which the packet is
+    /// addressed; `None` if that is no VLAN device. Any context but hard interrupts.
     pub(crate) fn vlan_of(&self, gid: Gid, ingress: Ingress) -> Option<u16> {
         let netdev_index = self
             .context
@@ -233,28 +249,30 @@ impl Link {
         self.device.vlan_of(gid, &self.netdev()?, netdev_index)
     }
 
-    /// The address vector that a work request carries, with the device's address as its source. Any
-    /// context but hard interrupts.
+    /// Resolves the address vector that a work request carries. Its source is an address of the
+    /// device. Any context but hard interrupts.
     ///
     /// # Errors
     ///
-    /// Those of [`PostedAv::resolve`]; `EINVAL` if the source is in another namespace.
+    /// Those of [`PostedAv::resolve`]; `EINVAL` if the source address is in another namespace.
     pub(crate) fn source(&self, posted: &PostedAv) -> Result<Av> {
         let av = posted.resolve(&self.device)?;
         self.has_source(&av).then_some(av).ok_or(EINVAL)
     }
 
-    /// Where QPs run when nobody else runs them.
+    /// Returns the work queues that run QPs for which no system call and no packet causes a run.
     pub(crate) fn workqueues(&self) -> &Arc<Workqueues> {
         &self.links.workqueues
     }
 
-    /// Processes share XRC domains by a file. Any context.
+    /// Returns whether processes may share XRC domains by a file (module parameter `shared_xrcd`).
+    /// Any context.
     pub(crate) fn shares_xrcds(&self) -> bool {
         self.links.shares_xrcds
     }
 
-    /// The device is gone, or never came about: lets go of everything. Process context; sleeps.
+    /// Releases the network device and the namespace's state, after the device was unregistered or
+    /// if it was never registered. Process context; sleeps.
     pub(crate) fn close(&self) {
         self.netdev.clear();
         self.context.cm_budget.forget(self.id);
@@ -263,19 +281,21 @@ impl Link {
         }
     }
 
-    /// ib_core is about to give the device to users. Process context.
+    /// Resets the link's state before ib_core gives the device to users. Process context.
     pub(crate) fn enable(&self) {
         self.leaving.store(false, ordering::Relaxed);
         self.flushed.store(false, Ordering::Relaxed);
-        // ib_core lets nobody count a device that it moves to another namespace, so `netdev_event` may not have unregistered
-        // it. The count is visible before this looks for the network device.
+        // ib_core lets no caller count a device that it moves to another namespace. So
+        // `netdev_event` may have failed to unregister it. The device can be counted from here on,
+        // before the code below looks for the network device.
         smp_mb();
         if self.netdev().is_none() {
             self.unregister_later();
         }
     }
 
-    /// Has ib_core unregister the device, if it is registered. Process context, under any lock.
+    /// Has a work item of ib_core unregister the device, if it is registered. Process context,
+    /// under any lock.
     fn unregister_later(&self) {
         if let Some(device) = self.device.try_get() {
             device.unregister_later();
@@ -287,23 +307,24 @@ impl Link {
         self.leaving.store(true, ordering::Relaxed);
     }
 
-    /// Notes that the QPs of processes have flushed, or had their time for it: they take no more turns.
+    /// Notes that the flush of processes' QPs has ended, completed or not: from now on they run no
+    /// more.
     pub(crate) fn note_flushed(&self) {
         self.flushed.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the QPs of processes take no more turns, because ib_core is about to destroy them. Any
+    /// Returns whether processes' QPs run no more, because ib_core is about to destroy them. Any
     /// context.
     #[inline]
     pub(crate) fn has_flushed(&self) -> bool {
         self.flushed.load(Ordering::Relaxed)
     }
 
-    /// Says whether a process's call may go on: unregistration waits for it. Any context.
+    /// Checks whether a process's call may go on: unregistration waits for the call. Any context.
     ///
     /// # Errors
     ///
-    /// `EIO`, as of later calls, when the device is being taken away.
+    /// `EIO` if the device is being taken away. Later calls of the process fail with `EIO`, too.
     pub(crate) fn check_stays(&self) -> Result {
         match self.leaving.load(ordering::Relaxed) {
             true => Err(EIO),
@@ -311,14 +332,15 @@ impl Link {
         }
     }
 
-    /// Notes whether the port is active, and how often it ceased to be.
+    /// Stores whether the port is active, and counts the times that it ceased to be.
     fn cache_state(&self, active: bool) {
         if self.active.xchg(active, ordering::Relaxed) && !active {
             self.downs.add(1, ordering::Relaxed);
         }
     }
 
-    /// Notes the speed, and returns whether it is another. What isn't known is no other.
+    /// Stores the speed, in megabits a second. Returns whether it differs from the last one; an
+    /// unknown speed does not.
     pub(crate) fn note_speed(&self, speed: Option<u32>) -> bool {
         match speed {
             Some(speed) => self.speed.xchg(speed, ordering::Relaxed) != speed,
@@ -326,27 +348,29 @@ impl Link {
         }
     }
 
-    /// How often the port ceased to be active.
+    /// Returns how often the port ceased to be active.
     pub(crate) fn downs(&self) -> u64 {
         self.downs.load(ordering::Relaxed)
     }
 
-    /// Until when its QPs may flush, if it goes away together with other devices. Process context.
+    /// Returns the deadline for the flush of the QPs, if the device goes away together with other
+    /// devices. Process context.
     pub(crate) fn deadline(&self) -> Option<Deadline> {
         *self.deadline.lock()
     }
 
-    /// Whether `device` is what this ties.
+    /// Returns whether `device` is the RDMA device of this link.
     pub(crate) fn is_of(&self, device: &AnyDevice) -> bool {
         device.is(&self.device)
     }
 
+    /// Returns whether the network device is `netdev`.
     fn is_on(&self, netdev: &Netdev) -> bool {
         self.netdev().is_some_and(|own| own == *netdev)
     }
 }
 
-/// All links of the module.
+/// List of all links of the module.
 #[pin_data]
 pub(crate) struct Links {
     #[pin]
@@ -354,7 +378,7 @@ pub(crate) struct Links {
     #[pin]
     contexts: NetContexts,
     workqueues: Arc<Workqueues>,
-    /// Processes share XRC domains and QPs.
+    /// Whether processes may share XRC domains and QPs.
     shares_xrcds: bool,
 }
 
@@ -371,17 +395,17 @@ impl Links {
         )
     }
 
-    /// The first link that is `wanted`.
+    /// Returns the first link for which `wanted` returns true.
     pub(crate) fn find(&self, wanted: impl Fn(&Link) -> bool) -> Option<Arc<Link>> {
         let entries = self.entries.lock();
         entries.iter().find(|link| wanted(link)).cloned()
     }
 
-    /// Enters a link.
+    /// Adds a link to the list.
     ///
     /// # Errors
     ///
-    /// `EEXIST` if there is one on the same network device, `ENOMEM`.
+    /// `EEXIST` if the list has a link on the same network device; `ENOMEM`.
     fn enter(&self, link: &Arc<Link>, netdev: &Netdev) -> Result {
         let mut entries = self.entries.lock();
         if entries.iter().any(|other| other.is_on(netdev)) {
@@ -391,17 +415,18 @@ impl Links {
         Ok(())
     }
 
-    /// Strikes a link off the list.
+    /// Removes a link from the list.
     fn forget(&self, link: &Link) {
         let mut entries = self.entries.lock();
         entries.retain(|other| !core::ptr::eq(&**other, link));
     }
 
-    /// Unregisters all devices whose link is `wanted`, and waits for it. Their QPs flush until one
-    /// deadline.
+    /// Unregisters all devices for whose links `wanted` returns true, and waits until that is done.
+    /// Their QPs have one common deadline for their flush. Process context; sleeps.
     ///
-    /// A link stays in the list until somebody has waited so, even if its device is gone: whoever
-    /// unregistered that may still be on the way out of this module's code.
+    /// A link stays in the list until a call of this function has waited for its unregistration,
+    /// even if the device is already gone. The thread that unregistered that device may still be
+    /// executing code of this module.
     fn unregister(&self, wanted: impl Fn(&Link) -> bool) {
         let deadline = Deadline::new();
         for link in self.entries.lock().iter().filter(|link| wanted(link)) {
@@ -409,17 +434,18 @@ impl Links {
         }
         while let Some(link) = self.find(&wanted) {
             link.device.unregister();
-            // The last operation on the device has done so.
+            // `Rrxe::disable`, the last operation on the device, has closed the link already.
             link.close();
             self.forget(&link);
         }
     }
 
-    /// Says what makes `netdev` unfit for a device.
+    /// Checks whether `netdev` is fit for an RDMA device, and logs why not.
     ///
     /// # Errors
     ///
-    /// `EPERM` if it is a VLAN, `EINVAL` if it is of a wrong kind, `EEXIST` if it has a device.
+    /// `EPERM` if it is a VLAN, `EINVAL` if it is of an unsupported kind, `EEXIST` if it has an
+    /// RDMA device.
     fn check(&self, netdev: &Netdev) -> Result {
         let name = netdev.name();
         let name = name.as_c_str();
@@ -438,7 +464,8 @@ impl Links {
         Ok(())
     }
 
-    /// Makes a device on `netdev` in namespace `net`, whose context has been acquired for it.
+    /// Creates and registers a device named `name` on `netdev` in the namespace `net`. The caller
+    /// has acquired `context` for the device; on failure it is released.
     fn add(
         self: &Arc<Self>,
         name: &CStr,
@@ -493,7 +520,7 @@ impl Links {
     }
 }
 
-/// What `rdma link add` calls.
+/// Handler of the netlink command that `rdma link add` sends.
 struct LinkType(Arc<Links>);
 
 impl LinkHandler for LinkType {
@@ -501,13 +528,16 @@ impl LinkHandler for LinkType {
         let links = &self.0;
         links.unregister(|link| !link.open.load(ordering::Relaxed));
         links.check(&netdev)?;
-        // The namespace ends only after this, so `net_exit` finds the link.
+        // `net` keeps the namespace from ending before this function returns. So `net_exit` finds
+        // the link.
         let net = netdev.hold_net().ok_or(ENODEV)?;
         let context = links.contexts.acquire(&net)?;
         let link = links.add(name, &netdev, &net, &context)?;
-        // It may have gone, or to another namespace, before the notifier could find the link.
+        // The network device may have gone away or changed its namespace before the notifier could
+        // find the link.
         let moved = !netdev.is_registered() || netdev.net_id() != net.id();
-        // Or it went and came back, which its link has noticed, if it had found the link before.
+        // The network device may also have left and come back. The notifier has cleared the link's
+        // slot then if it found the link.
         if moved || link.netdev().is_none() || netdev.index() != link.netdev_index {
             link.device.unregister();
             return Err(ENODEV);
@@ -532,7 +562,8 @@ impl netdev::Observer for Links {
             netdev::Event::Unregister => {
                 link.netdev.clear();
                 link.flows.close();
-                // Either the device is counted below, or `Link::enable` finds no network device.
+                // Pairs with the barrier in `Link::enable`: either this call can count the device,
+                // or `enable` finds no network device.
                 smp_mb();
                 link.unregister_later();
             }
@@ -546,7 +577,7 @@ impl netns::Observer for Links {
     }
 }
 
-/// What the module has registered with the kernel. Dropping it takes all devices away.
+/// The module's registrations with the kernel. Dropping the value unregisters all devices.
 pub(crate) struct Service {
     links: Arc<Links>,
     namespaces: Option<PerNet<Links>>,
@@ -556,8 +587,9 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    /// Lets users make devices, whose QPs `workqueues` run when nobody else does. Processes share XRC domains and QPs of
-    /// them if `shares_xrcds` is set.
+    /// Registers the link type, so that users can create devices. `workqueues` run the QPs for
+    /// which no system call and no packet causes a run. Processes may share XRC domains and QPs of
+    /// these devices if `shares_xrcds` is set.
     ///
     /// # Errors
     ///
@@ -586,9 +618,10 @@ impl Service {
 
 impl Drop for Service {
     fn drop(&mut self) {
-        // No new devices, then no devices, then nothing that could call this module. The end of the notifier looks like that of all
-        // network devices (`unregister_netdevice_notifier()`, net/core/dev.c), and QPs leave groups and tell their peers of their
-        // end by these.
+        // First no device can be added, then the devices go, then the module's callbacks.
+        // `unregister_netdevice_notifier()` (net/core/dev.c) reports the end of all network devices
+        // to the notifier. QPs need the network devices until then, to leave groups and to tell
+        // their peers of their end.
         self.link_type = None;
         self.links.unregister(|_| true);
         self.notifier = None;

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Whether a network device became faster or slower.
+//! Detection of changes of the network device's speed.
 //!
-//! Not known in its notifier: that may run with the device's own lock held, which asking its driver
-//! takes. So a work item asks afterwards.
+//! The netdev notifier can't ask for the speed: the notifier may run with the network device's own
+//! lock held, which a query of the network driver takes (ethtool). So a work item asks afterwards.
 
 use kernel::{sync::Arc, workqueue::WorkItem};
 
 use crate::device::link::Link;
 
-/// Has users told if the speed of `link` has changed. Any context.
+/// Queues the work item that tells users if the speed of `link` has changed. Any context.
 ///
-/// A link has one work item, so however often its network device changes, one thread at most looks at it.
+/// A link has one such work item. So at most one thread asks for the speed of a network device,
+/// however often that changes.
 pub(crate) fn look_later(link: &Arc<Link>) {
-    // Already queued is as good: it has not looked yet.
+    // If the item is queued already, it has not asked yet, so its query will see the change.
     let _ = link.workqueues().faults.enqueue::<_, 0>(link.clone());
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Counters of a device: those of rdma_rxe, under the same names, and what became of other packets.
+//! Counters of a device: those of rdma_rxe, under the same names, and counters of dropped packets
+//! by reason.
 
 use kernel::{
     prelude::*,
@@ -11,32 +12,52 @@ use roce::host::{Count, QpDropReason};
 
 use crate::net::drops::Drops;
 
-/// What is counted for users to see.
+/// A counter of a device, which `rdma statistic` and sysfs show under the name in [`NAMES`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub(crate) enum Counter {
+    /// Packets sent by QPs.
     SentPackets,
+    /// Packets received by QPs.
     ReceivedPackets,
+    /// Requests that came again after they had been carried out.
     DuplicateRequest,
+    /// Requests with a PSN ahead of the expected one.
     OutOfSeqRequest,
+    /// RNR NAKs received.
     ReceivedRnrNak,
+    /// RNR NAKs sent.
     SentRnrNak,
+    /// NAKs received with the code for a PSN sequence error.
     ReceivedSeqNak,
+    /// Acknowledgements not sent because a later one acknowledges their packets, too.
     AckDeferred,
+    /// QPs whose transport retries were exceeded.
     RetryExceeded,
+    /// QPs whose RNR retries were exceeded.
     RnrRetryExceeded,
+    /// Times that a requester went back to an earlier PSN to retransmit.
     RequesterRetry,
+    /// Packets that could not be sent.
     SendError,
+    /// Times that the port ceased to be active. [`Link`](crate::device::link::Link) keeps the
+    /// value.
     LinkDowned,
+    /// SENDs completed.
     RdmaSends,
+    /// Messages received.
     RdmaReceives,
+    /// Bytes of payload sent.
     SentBytes,
+    /// Bytes of payload received.
     ReceivedBytes,
-    /// Packets for a QP that come from, or go to, an address that isn't its path's.
+    /// Packets for a QP with a source or destination address other than that of the QP's path.
     DropPeer,
-    /// Packets for a QP by a network device that doesn't lead to their address.
+    /// Packets for a QP that came in through a network device on which their destination address
+    /// isn't reachable.
     DropInterface,
-    /// Packets that an engine dropped; the others are for its other reasons.
+    /// Packets dropped by the engine for [`QpDropReason::Service`]. The following eight counters
+    /// are for the engine's other reasons.
     DropService,
     DropState,
     DropPkey,
@@ -46,17 +67,18 @@ pub(crate) enum Counter {
     DropInvalid,
     DropAccess,
     DropUnasked,
-    /// More management datagrams than ib_core handles.
+    /// Management datagrams beyond the number that ib_core can handle.
     DropRate,
-    /// Requests for connections that name a QP which has one.
+    /// Connection requests (CM REQ) that were not sent: they named a QP that has a connection.
     DropClaim,
 }
 
-/// How many there are.
+/// Number of counters.
 const LEN: usize = Counter::DropClaim as usize + 1;
 
-/// Their names, in the order of [`Counter`]; then those of the drops that no device can be blamed
-/// for, in the order of [`Discard::index`].
+/// Names of the counters, in the order of [`Counter`]. They are followed by the names of the
+/// namespace's drop counters, in the order of [`Discard::index`]: these packets belong to no
+/// device.
 pub(crate) static NAMES: [CounterName; LEN + Discard::COUNT] = [
     CounterName::new(c"sent_pkts"),
     CounterName::new(c"rcvd_pkts"),
@@ -101,16 +123,16 @@ pub(crate) static NAMES: [CounterName; LEN + Discard::COUNT] = [
     CounterName::new(c"drop_syndrome"),
 ];
 
-/// The counters of one device. Any context.
+/// One set of a device's counters. Any context.
 pub(crate) struct Counters([Atomic<u64>; LEN]);
 
 impl Counters {
-    /// All zero.
+    /// Creates a set with the value 0 for each counter.
     pub(crate) fn new() -> Self {
         Self([const { Atomic::new(0) }; LEN])
     }
 
-    /// Adds `amount`.
+    /// Adds `amount` to a counter.
     #[inline]
     pub(crate) fn add(&self, counter: Counter, amount: u64) {
         if let Some(value) = self.0.get(counter as usize) {
@@ -118,14 +140,14 @@ impl Counters {
         }
     }
 
-    /// Counts a packet that was sent, of so many bytes of payload.
+    /// Counts a sent packet with `length` bytes of payload.
     #[inline]
     pub(crate) fn add_sent(&self, length: u32) {
         self.add(Counter::SentPackets, 1);
         self.add(Counter::SentBytes, u64::from(length));
     }
 
-    /// Counts what an engine counts, and says where.
+    /// Counts an event that an engine reports, and returns its counter.
     pub(crate) fn count(&self, what: Count) -> Counter {
         let counter = match what {
             Count::DuplicateRequest => Counter::DuplicateRequest,
@@ -146,12 +168,12 @@ impl Counters {
         counter
     }
 
-    /// The value of a counter.
+    /// Returns the value of a counter.
     pub(crate) fn get(&self, counter: Counter) -> u64 {
         self.own_value(counter as usize)
     }
 
-    /// Adds what `other` counted.
+    /// Adds the values of `other` to this set.
     pub(crate) fn absorb(&self, other: &Self) {
         for (sum, value) in self.0.iter().zip(&other.0) {
             sum.add(value.load(ordering::Relaxed), ordering::Relaxed);
@@ -165,15 +187,16 @@ impl Counters {
         }
     }
 
-    /// The value of a counter that is kept here; zero for those of the namespace.
+    /// Returns the value of the counter of this index in the set; zero for the indexes of the
+    /// namespace's drop counters.
     pub(crate) fn own_value(&self, index: usize) -> u64 {
         self.0
             .get(index)
             .map_or(0, |value| value.load(ordering::Relaxed))
     }
 
-    /// The value of the counter with the name [`NAMES`]`[index]`, given the drops of the device's
-    /// namespace.
+    /// Returns the value of the counter with the name [`NAMES`]`[index]`. `drops` are the drop
+    /// counters of the device's network namespace.
     pub(crate) fn value(&self, index: usize, drops: &Drops) -> u64 {
         match index.checked_sub(LEN) {
             None => self.own_value(index),
@@ -182,17 +205,18 @@ impl Counters {
     }
 }
 
-/// The name of a counter.
+/// Returns the name of a counter.
 pub(crate) fn name(counter: Counter) -> &'static CStr {
     NAMES.get(counter as usize).map_or(c"", CounterName::text)
 }
 
-/// The name of the counter of drops of this kind.
+/// Returns the name of the namespace's drop counter for this reason.
 pub(crate) fn discard_name(why: Discard) -> &'static CStr {
     let index = LEN.saturating_add(why.index());
     NAMES.get(index).map_or(c"", CounterName::text)
 }
 
+/// Returns the counter of packets that an engine dropped for this reason.
 pub(crate) fn drop_counter(reason: QpDropReason) -> Counter {
     match reason {
         QpDropReason::Service => Counter::DropService,

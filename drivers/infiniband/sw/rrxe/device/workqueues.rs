@@ -18,47 +18,57 @@ use crate::{
     limits::{self, accounts::Accounts, softirq_time::SoftirqTime},
 };
 
-/// The work queues, for work that no system call and no packet does.
+/// The module's work queues. They run QPs, and serve doorbells and page faults, if neither a system
+/// call nor a packet does.
 pub(crate) struct Workqueues {
-    /// Runs QPs that nobody else runs, in softirq.
+    /// Runs QPs in softirq: those of in-kernel consumers, and processes' QPs within the time of
+    /// `softirq_time`.
     pub(crate) softirq: OwnedQueue,
-    /// Runs QPs of processes in threads, when a turn left work over, ends those of CQs that overflowed, and serves last
-    /// doorbells. An administrator sets number
-    /// and CPUs of the threads by `/sys/devices/virtual/workqueue/rrxe_deferred`.
+    /// Runs QPs of processes in threads if a run left work to do, moves the QPs of a CQ that
+    /// overflowed to the error state, and serves the last doorbells of a page whose polling has
+    /// ended. An administrator sets the number and the CPUs of the threads by
+    /// `/sys/devices/virtual/workqueue/rrxe_deferred`.
     pub(crate) deferred: OwnedQueue,
-    /// Hands faults to the processes whose memory is absent, and looks at the speed of links. Runs no QP: its items have no
-    /// account.
+    /// Hands page faults on on-demand regions to threads of the processes that own the memory, and
+    /// queries the speed of links. Never runs the engine of a QP, since its threads are not limited
+    /// per user.
     pub(crate) faults: OwnedQueue,
-    /// What softirqs may spend on packets of processes' QPs; the rest is for `deferred`.
+    /// Time that softirqs may spend on packets of processes' QPs. The remaining packets are left to
+    /// `deferred`.
     pub(crate) softirq_time: SoftirqTime,
-    /// Releases what ended of regions on demand, where it may sleep, in a thread for each process.
+    /// Releases the pages of on-demand regions that ended, in threads that may sleep, one for each
+    /// process at a time.
     pub(crate) owners: Arc<Owners>,
-    /// The threads of `deferred` and `owners` that each user and memory cgroup uses.
+    /// Numbers of threads of `deferred` and `owners` that each user and memory cgroup occupies.
     pub(crate) accounts: Arc<Accounts>,
-    /// The limits of all guests' networks together.
+    /// Limits of all guest networks together.
     pub(crate) guests: Pin<KBox<GuestLimits>>,
-    /// Watches pages of doorbells. An administrator sets CPUs, priority and NUMA affinity by
-    /// `/sys/devices/virtual/workqueue/rrxe_poll`.
+    /// Runs the pollers of doorbell pages. An administrator sets CPUs, priority and NUMA affinity
+    /// by `/sys/devices/virtual/workqueue/rrxe_poll`.
     pollers: OwnedQueue,
-    /// Pages that wait for one of those.
+    /// Number of doorbell pages that wait for a thread of `pollers`.
     waiting: Atomic<i32>,
-    /// Nanoseconds that a page is watched in vain; zero for never watching any.
+    /// Time after which polling of a page ends if nothing was posted, in nanoseconds. Zero: no page
+    /// is ever polled.
     pub(crate) idle_limit: i64,
-    /// How often it is looked whether a page's watcher runs.
+    /// Shortest period of the watchdogs of doorbell pages.
     pub(crate) watchdog: Delta,
 }
 
-/// Threads of `rrxe_faults`. Its items wait for the turn of a QP, for RTNL, or for the driver of a network device.
+/// Number of threads of `rrxe_faults`. Its items wait for the turn lock of a QP, for RTNL, or for
+/// the driver of a network device.
 const FAULT_THREADS: u32 = 16;
 
-/// Watchers are given this long to run, in microseconds, …
+/// Shortest period of a watchdog, in microseconds. A poller that gets no CPU for longer is taken
+/// for starved.
 const MIN_WATCHDOG: u32 = 200;
-/// … at most this long.
+/// Longest such period, in microseconds.
 const MAX_WATCHDOG: u32 = 1_000_000;
 
 impl Workqueues {
-    /// At most `pollers` pages are watched at a time, each for `idle_limit_us` microseconds in vain;
-    /// none if either is zero. Softirqs spend `softirq_percent` of a CPU's time on processes' QPs. Process context.
+    /// Creates the work queues. At most `pollers` doorbell pages are polled at a time, each for
+    /// `idle_limit_us` microseconds without a post; no page is ever polled if either is zero.
+    /// Softirqs spend at most `softirq_percent` of a CPU's time on processes' QPs. Process context.
     ///
     /// # Errors
     ///
@@ -86,34 +96,35 @@ impl Workqueues {
         Ok(Arc::new(workqueues, GFP_KERNEL)?)
     }
 
-    /// Lets a poller serve a page, after those that wait already. Any context.
+    /// Queues the poller of a page behind those that wait already. Any context.
     pub(crate) fn poll(&self, doorbells: Arc<Doorbells>) {
         self.waiting.fetch_add(1, Relaxed);
-        // Already queued is as good: it has not run yet.
+        // If the item is queued already, it has not run yet and will see all doorbells.
         if self.pollers.enqueue::<_, 0>(doorbells).is_err() {
             self.waiting.fetch_sub(1, Relaxed);
         }
     }
 
-    /// A page waits no longer.
+    /// Notes that the item of a page has begun to run, so the page no longer waits.
     pub(crate) fn polled(&self) {
         self.waiting.fetch_sub(1, Relaxed);
     }
 
-    /// Whether pages wait for a poller: a hint, for this changes at any time.
+    /// Returns whether pages wait for a poller. A hint: it may change at any time.
     pub(crate) fn has_waiting(&self) -> bool {
         self.waiting.load(Relaxed) > 0
     }
 
-    /// Waits for all that is queued. Process context.
+    /// Waits until all queued items have run. Process context; sleeps.
     pub(crate) fn flush(&self) {
-        // Pollers and faults queue the others.
+        // Items of `pollers` and `faults` queue items of the other queues, so those are flushed
+        // later.
         self.pollers.flush();
         self.faults.flush();
         self.owners.flush();
         self.softirq.flush();
         self.deferred.flush();
-        // Those may have queued one of these again.
+        // Items of `deferred` may have queued items of `softirq` again.
         self.softirq.flush();
     }
 }
