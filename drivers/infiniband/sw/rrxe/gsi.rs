@@ -1,32 +1,43 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Management datagrams, and the senders of them that ib_core is told.
+//! The GSI QP (QP1): which management datagrams (MADs) it takes, and which sender of them ib_core
+//! sees.
 //!
-//! Anybody can write a datagram to QP1: its Q_Key is public, and nobody looks at the sender. ib_core answers some, and for
-//! that it looks up the link-layer address of the sender. If that is not known, it sleeps until the neighbour has answered,
-//! a second at most (`ib_init_ah_attr_from_wc()`, verbs.c; `rdma_addr_find_l2_eth_by_grh()`, addr.c). It does so in the work
-//! item that takes all MADs of a device, and in the one that connects for all devices of the host, whose queue has no limit
-//! (`cm_recv_handler()`, cm.c). A queue of such datagrams would stop all connection management of the host.
+//! Any host can send a datagram to QP1: its Q_Key is public, and the sender's address is not
+//! verified. ib_core responds to some MADs, and for that it looks up the link-layer address of the
+//! sender. If the address is not known, ib_core sleeps until the neighbour has replied, for at most
+//! a second (`ib_init_ah_attr_from_wc()`, verbs.c; `rdma_addr_find_l2_eth_by_grh()`, addr.c). It
+//! sleeps in the work item that handles all MADs of a device, and in the work item that handles the
+//! CM messages of all devices of the host. The queue of the latter has no limit
+//! (`cm_recv_handler()`, cm.c). So a queue of such datagrams would stop all connection management
+//! of the host.
 //!
-//! rrxe needs no link-layer addresses: the IP layer finds them when a packet leaves. So ib_core is told another sender of a
-//! question: the address that the question came to, which is this host's own and needs no look-up
-//! (`addr_resolve_neigh()`, addr.c). The flow label is the number of the true sender ([`Senders`]), and the service level
-//! says so. ib_core makes an address handle of these for the answer; there the true sender takes its place again.
+//! rrxe needs no link-layer addresses: the IP layer finds them when a packet leaves. So rrxe gives
+//! ib_core another sender of a request, a stand-in. Its address is the destination of the request,
+//! which is an address of this host and needs no look-up (`addr_resolve_neigh()`, addr.c). Its flow
+//! label is the number of the true sender ([`Senders`]), and its service level marks it as a
+//! stand-in. ib_core makes an address handle of these for the response. When the response is sent,
+//! the true sender replaces the stand-in.
 //!
-//! A response gets a number, too: ib_core finds the request without its sender (`rcv_has_same_gid()`, mad.c). The QP takes
-//! only those to questions that it has sent of late (`asked.rs`).
+//! The sender of a response gets a stand-in, too: ib_core matches a response with its request
+//! without the sender's address (`rcv_has_same_gid()`, mad.c). The QP takes only responses to
+//! requests that it has sent recently (`sent_requests.rs`).
 //!
-//! An administrator of the network can make the host's own address one that has to be looked up: by a rule for what the
-//! host sends, or by taking it out of the table of local addresses. The network of one who is none of the host's has few questions
-//! in the queue of connection management at once, and pays for their time (`cm_budget.rs`). Behind each rrxe asks a question of its own
-//! (`probe.rs`), whose answer says that ib_core has handled both. Other questions to such an administrator's devices have a low rate
-//! (`guests.rs`).
+//! The administrator of a network namespace can make ib_core look up even the host's own address:
+//! by a routing rule for packets that the host sends, or by deleting the address from the local
+//! routing table. So a guest network, whose administrator is not the host's, may have only few
+//! requests in ib_cm's queue at a time, and pays for the time that ib_cm takes for them
+//! (`cm_budget.rs`). Behind each of these requests rrxe queues a request of its own, a probe
+//! (`probe.rs`). ib_cm's response to the probe shows that ib_cm has handled both. Other requests to
+//! the devices of guest networks have a low rate (`guest_limits.rs`).
 //!
-//! ib_core may stand still for as long as a user likes. Such a question of rrxe's own follows some other datagrams of
-//! connection management, too: without an answer the QP takes no more of these (`cm_queue.rs`).
+//! A user can stop ib_cm's work items for any time. So a probe follows some of the other CM
+//! messages, too. The QP takes no more CM messages while too many probes are without a response
+//! (`cm_queue.rs`).
 //!
-//! ib_core believes the messages of connection management: the GUIDs that they name for their senders, and the times for
-//! which it is to wait. It gets a copy in which rrxe has replaced the former and limited the latter (`sanitized.rs`).
+//! ib_core trusts two kinds of fields in CM messages: the GUIDs of their senders, and the times for
+//! which ib_core has to wait. It gets a copy of each message, in which rrxe has replaced the GUIDs
+//! and limited the times (`sanitize.rs`).
 
 mod cm_budget;
 mod cm_queue;
@@ -68,34 +79,39 @@ use crate::{
     qp::{effects::RunEffects, engine::Core, Qp},
 };
 
-/// Datagrams that are not answered.
+/// Rates of MADs that get no response.
 const FINALS: Paces = Paces {
     sure: Pace::new(8, 32),
     most: Pace::new(1_024, 4_096),
     all: Pace::new(2_048, 8_192),
 };
-/// Questions, and responses to those of this host: more than ib_core handles would fill its queue, which has no limit.
+/// Rates of requests to this host, and of responses to requests of this host. ib_core would queue
+/// MADs that come faster than it handles them, and that queue has no limit.
 const QUESTIONS: Paces = Paces {
     sure: Pace::new(8, 4),
     most: Pace::new(512, 512),
     all: Pace::new(1_024, 1_024),
 };
 
-/// The rates of the management datagrams that a GSI QP takes, what it has asked, and what the present one is to be. The
-/// holder of the QP's turn has it.
+/// State of a GSI QP: the rates of MADs that it takes, its recent requests, and the MAD that it is
+/// receiving. Protected by the QP's turn lock.
 pub(crate) struct Gsi {
+    /// Rate of MADs that get no response.
     finals: Rate,
+    /// Rate of requests and responses.
     questions: Rate,
+    /// Requests that the QP has sent recently.
     asked: SentRequests,
+    /// Key by which the GUIDs of senders are replaced.
     guids: Guids,
-    /// The datagram that is taken, as ib_core sees it.
+    /// The MAD that the QP is receiving, as ib_core sees it.
     pub(crate) sanitized: SanitizedMad,
-    /// The probe that is to follow it, and its stand-in.
+    /// The probe that follows this MAD, with the stand-in for its sender.
     probe: Option<(StandIn, RxPacket)>,
 }
 
 impl Gsi {
-    /// No datagram has come. Process context.
+    /// Creates the state of a QP that has received no MAD. Process context.
     ///
     /// # Errors
     ///
@@ -111,17 +127,19 @@ impl Gsi {
         })
     }
 
-    /// Checks whether the QP takes a packet, and numbers its sender. Notes how ib_core is to see it. With the turn.
+    /// Checks whether the QP takes a packet. If so, numbers its sender and stores its sanitized
+    /// form. With the turn lock held.
     ///
-    /// The packet is a management datagram, and there are receives for it and for a probe: what is dropped for want of these
-    /// takes nothing from others.
+    /// The caller has checked that the packet is a MAD, and that receives are posted for it and for
+    /// a probe. So a MAD that is dropped because receives are missing uses up no rate.
     ///
     /// # Errors
     ///
     /// The counter of the drop.
     fn check(&mut self, now: Instant, device: &Device, packet: &RxPacket) -> Result<(), Counter> {
         (self.sanitized, self.probe) = (SanitizedMad::default(), None);
-        // ib_core is about to free what its work items use: see `settle_gsi` in unplug.rs.
+        // The device goes away, and ib_core is about to free objects that its work items use: see
+        // `settle_gsi` in disassociate.rs.
         if device.link.check_stays().is_err() {
             return Err(Counter::DropState);
         }
@@ -159,7 +177,8 @@ impl Gsi {
         Ok(())
     }
 
-    /// Checks whether a datagram may leave that `qp` sends, and notes it if so. With the turn.
+    /// Checks whether `qp` may send a MAD with this payload, and records the MAD if it is a
+    /// request. With the turn lock held.
     ///
     /// # Errors
     ///
@@ -176,7 +195,8 @@ impl Gsi {
         Ok(())
     }
 
-    /// Takes the probe that is to follow a datagram, if one is, and notes its stand-in. With the turn.
+    /// Takes the probe that follows the MAD received last, if there is one, and stores its
+    /// stand-in. With the turn lock held.
     fn follow(&mut self) -> Option<RxPacket> {
         self.sanitized = SanitizedMad::default();
         let (stand_in, probe) = self.probe.take()?;
@@ -186,8 +206,9 @@ impl Gsi {
 }
 
 impl Core {
-    /// Checks whether the QP takes a packet, if it is a GSI QP: whether it has receives for the datagram and for a probe
-    /// behind it, and those of [`Gsi::check`].
+    /// Checks whether a GSI QP takes a MAD: whether receives are posted for the MAD and for a probe
+    /// behind it, and the conditions of [`Gsi::check`]. Accepts every packet of other QPs. With the
+    /// turn lock held.
     ///
     /// # Errors
     ///
@@ -208,7 +229,8 @@ impl Core {
         }
     }
 
-    /// Has a GSI QP take the probe that follows a question, if one does.
+    /// Has a GSI QP receive the probe that follows the request received last, if there is one. With
+    /// the turn lock held.
     pub(crate) fn follow_question(&mut self, qp: &Qp, now: Instant, effects: &mut RunEffects) {
         let Some(probe) = self.gsi.as_mut().and_then(|gsi| gsi.follow()) else {
             return;
@@ -219,12 +241,13 @@ impl Core {
     }
 }
 
-/// Whether the QP with this number is one of the device of `gsi`, and has a peer.
+/// Returns whether the QP with the number `qpn` is a QP of the device of `gsi`, and has a peer.
 ///
-/// Any user may name any QP in a request for a connection, if it has none of its own in connection management
-/// (`cma_connect_ib()`, cma.c). The peer takes the connection of a QP that asks for another one for stale, and ends it
-/// (`cm_match_req()`, cm.c). ib_core asks for connections of QPs without a peer only: the QP gets one when the peer has agreed,
-/// and the request isn't repeated from then on (`cm_rep_handler()`, cm.c).
+/// A user whose `rdma_cm_id` has no QP may name any QP in a connection request (`cma_connect_ib()`,
+/// cma.c). If that QP has a connection, the peer takes the connection for stale and ends it
+/// (`cm_match_req()`, cm.c). ib_core asks for connections of QPs without a peer only: a QP gets its
+/// peer when the peer has agreed, and the request isn't repeated from then on (`cm_rep_handler()`,
+/// cm.c).
 fn is_connected(gsi: &Qp, qpn: Qpn) -> bool {
     let has_peer = |qp: ArcBorrow<'_, Qp>| {
         Arc::ptr_eq(&qp.device, &gsi.device)
@@ -234,13 +257,14 @@ fn is_connected(gsi: &Qp, qpn: Qpn) -> bool {
     gsi.net.qps(qpn).with(qpn.get(), has_peer).unwrap_or(false)
 }
 
-/// Takes a question of `sender` to a guest's device, and returns the stand-in of the probe behind it.
+/// Takes a request of `sender` to a device of a guest network. Returns the stand-in for the sender
+/// of the probe behind it.
 ///
 /// # Errors
 ///
 /// The counter of the drop.
 fn take_question(device: &Device, sender: Gid) -> Result<StandIn, Counter> {
-    // Nobody would answer the probe.
+    // ib_cm doesn't handle MADs of this device, so it would not respond to the probe.
     if !device.has_connection_management() {
         return Err(Counter::DropState);
     }
@@ -248,8 +272,10 @@ fn take_question(device: &Device, sender: Gid) -> Result<StandIn, Counter> {
     number.map(StandIn::Probe).ok_or(Counter::DropRate)
 }
 
-/// Returns the probe that is due behind a datagram, with its stand-in. `None` if nobody would answer it, nor queue the
-/// datagram. For ib_core a probe is a question: the network of a guest's device pays for it.
+/// Takes a number for a probe behind a CM message, and returns the probe with the stand-in for its
+/// sender. Returns `None` if ib_cm handles no MADs of the device: then it neither responds to
+/// probes, nor queues the message. On a device of a guest network, the probe counts as a request
+/// for which the network pays.
 ///
 /// # Errors
 ///
@@ -268,11 +294,12 @@ fn take_check(device: &Device, packet: &RxPacket) -> Result<Option<(StandIn, RxP
     probe_behind(device, packet, stand_in).map(Some)
 }
 
-/// Builds the probe behind a datagram, whose number was taken before: what is dropped for want of one allocates nothing.
+/// Builds the probe behind a MAD. The caller has taken the probe's number, so a MAD that is dropped
+/// because no number is free allocates no memory.
 ///
 /// # Errors
 ///
-/// `DropRate` if there is no memory; the number is given back.
+/// `DropRate` if memory is short; then the number is given back.
 fn probe_behind(
     device: &Device,
     packet: &RxPacket,
@@ -290,7 +317,8 @@ fn probe_behind(
     Ok((stand_in, probe))
 }
 
-/// Whether `av` leads to the stand-in of a probe, and so is for its answer. Notes that it is answered. Any context.
+/// Returns whether `av` is the address of a response to a probe. Ends the probe with that number if
+/// so. Any context.
 pub(crate) fn take_answer(device: &Device, av: &Av) -> bool {
     match StandIn::answered(av) {
         Some(StandIn::Probe(number)) => device.workqueues.guests.end(&device.link, number),
@@ -300,11 +328,12 @@ pub(crate) fn take_answer(device: &Device, av: &Av) -> bool {
     true
 }
 
+/// Returns a time as nanoseconds in an `i64`.
 fn nanos(now: Instant) -> i64 {
     i64::try_from(now.0).unwrap_or(i64::MAX)
 }
 
-/// A datagram is dropped for the rate of such ones unless it is admitted.
+/// Returns the counter of the drop unless the rate admits the MAD.
 fn admitted(admitted: bool) -> Result<(), Counter> {
     match admitted {
         true => Ok(()),

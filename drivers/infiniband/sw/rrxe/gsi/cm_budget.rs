@@ -1,26 +1,32 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How much of ib_core's connection management a network may use whose administrator is none of the host's.
+//! The budget of ib_cm's time that a guest network has: a network namespace whose administrator is
+//! not the host's.
 //!
-//! Such an administrator decides how long ib_core takes for a question. ib_core looks up the host's own address: twice for
-//! some questions, and once for the probe behind a question. It sleeps a second at most in each look-up
-//! (`addr_resolve_neigh()`, addr.c), and each look-up takes as long as the network's routing rules. Meanwhile the other
-//! questions that came by the same CPU wait, those of all networks (`ib_cm_init()`, cm.c).
+//! Such an administrator decides how long ib_cm takes for a request. ib_core looks up the host's
+//! own address: twice for some requests, and once for the probe behind a request. It sleeps for at
+//! most a second in each look-up (`addr_resolve_neigh()`, addr.c), and the duration of a look-up
+//! depends on the network's routing rules. Meanwhile the requests of all networks that the same CPU
+//! has queued wait (`ib_cm_init()`, cm.c).
 //!
-//! So a network has [`MOST`] questions in ib_core's queue, and pays for the time of each: twice that time for the first
-//! [`QUICK`], and five times for the rest. So the network has half of a CPU's time for quick questions, and little more
-//! than a fifth for slow ones, and [`AT_ONCE`] of it at once. While it has no time left, its questions are dropped. The
-//! questions of other networks stand in the same queue, and have budgets of their own. One address of the network's peers
-//! leaves the last of its places to the others but once a second; a peer with many addresses leaves none.
+//! So a network may have [`MOST`] requests in ib_cm's queue, and pays for the time of each request:
+//! twice the time for the first [`QUICK`], and five times the time for the rest. So the network has
+//! half of a CPU's time for quick requests, and little more than a fifth for slow ones, and
+//! [`AT_ONCE`] of it at once. While its budget is used up, its requests are dropped. The requests
+//! of other networks are in the same queue, and have budgets of their own. An address of the
+//! network's peers may have the last of the [`MOST`] places once a second only, so that it leaves
+//! the place to other addresses. A peer with many addresses can take every place.
 //!
-//! ib_core has handled a question when it answers the probe. The time of a question ends then. It begins when the question was
-//! taken, or when the same CPU answered the probe before, whichever is later. So what ib_core took for other networks'
-//! questions is left out, if it has answered their probes. What else may have kept ib_core is not known here: questions
-//! without answers, and users who stop it. So no question costs more than [`MOST_PAID`], which a network has that has not
-//! asked of late.
+//! ib_cm has handled a request when it responds to the probe behind it. The time charged for a
+//! request ends then. It begins when the request was taken, or when the same CPU responded to the
+//! previous probe, whichever is later. So the time that ib_cm took for requests of other networks
+//! is left out, if it has responded to their probes. Other causes of delay are not known here:
+//! requests without responses, and users who stop ib_cm's thread. So a network pays for at most
+//! [`MOST_PAID`] of a request. A network that has made no request recently has that much.
 //!
-//! A probe may stay without an answer: for want of memory, because the address is not found, or because ib_core stands still.
-//! So a network whose questions have no answers may ask further ones, each after twice as long.
+//! A probe may get no response: memory may be short, the address may not be found, or ib_cm may be
+//! stopped. So a network whose requests have no responses may make further requests, each after
+//! twice the time.
 
 use kernel::prelude::*;
 use rdma::{device::gid::Gid, new_irq_spinlock, support::sync::IrqSpinLock};
@@ -31,56 +37,64 @@ use super::{
 };
 use crate::net::address_owners::LinkId;
 
-/// A network with fewer questions without answers may ask at once.
+/// A network with fewer requests without responses than this may make another one at once.
 const MOST: usize = 3;
-/// Questions without answers that are remembered. Within [`FORGOTTEN`] no more are taken, by [`FURTHER`].
+/// Maximum number of requests without responses that are remembered. Because of [`FURTHER`], no
+/// more than these are taken within [`FORGOTTEN`].
 const REMEMBERED: usize = 10;
-/// Nanoseconds after which a question is forgotten that has no answer.
+/// Time after which a request without response is forgotten, in nanoseconds.
 const FORGOTTEN: i64 = 600_000_000_000;
-/// Nanoseconds between [`MOST`] questions without answers and a further one, doubled for each that is further.
+/// Time between [`MOST`] requests without responses and a further one, in nanoseconds. Doubled for
+/// each further one.
 const FURTHER: i64 = 16_000_000_000;
-/// Nanoseconds of each question that cost less: on a busy host each takes so long.
+/// First part of the time for each request, which costs less, in nanoseconds. On a busy host each
+/// request takes as long.
 const QUICK: i64 = 200_000_000;
-/// How many times longer than these a network waits until it has their time again.
+/// Price of that part: the time until a network has recovered the budget for it, as a multiple of
+/// the part.
 const QUICK_PRICE: i64 = 2;
-/// Nanoseconds of a question for which a network pays at most: ib_core sleeps for two look-ups of its own, and one for the probe.
+/// Maximum time that a network pays for a request, in nanoseconds: ib_core sleeps in two look-ups
+/// for the request, and in one for the probe.
 const MOST_PAID: i64 = 3_000_000_000;
-/// How many times longer than the rest of a question a network waits until it has that time again.
+/// Price of the rest of a request's time: the time until a network has recovered the budget for it,
+/// as a multiple of the rest.
 const PRICE: i64 = 5;
-/// Nanoseconds of ib_core's time, at [`PRICE`], that a network has at once.
+/// Size of a network's budget of ib_cm's time at [`PRICE`], in nanoseconds.
 const AT_ONCE: i64 = 3_000_000_000;
 
-/// How often a peer has the last place of [`MOST`].
+/// Rate at which one address of a peer may have the last of the [`MOST`] places.
 const LAST_PLACE: Paces = Paces {
     sure: Pace::new(1, 1),
     most: Pace::new(0, 1),
     all: Pace::new(0, 1),
 };
 
-/// The questions of a network that ib_core has not answered, and the network's debt.
+/// A guest network's requests without responses, and its budget.
 #[pin_data]
 pub(crate) struct CmBudget {
     #[pin]
     state: IrqSpinLock<State>,
 }
 
-/// A question whose probe is not answered.
+/// A request whose probe has no response yet.
 struct Question {
-    /// The number of the probe.
+    /// Number of the probe.
     probe: u32,
-    /// The link that it came by.
+    /// Link that received the request.
     link: LinkId,
-    /// When it was taken, in nanoseconds.
+    /// Time when the request was taken, in nanoseconds.
     since: i64,
 }
 
+/// State of a budget, under the lock `rrxe_cm_budget`.
 struct State {
-    /// The number of the next probe.
+    /// Number of the next probe.
     next: u32,
+    /// Requests without responses.
     questions: [Option<Question>; REMEMBERED],
-    /// The network takes no questions before, in nanoseconds.
+    /// Time before which the network's requests are dropped, in nanoseconds.
     rests_until: i64,
-    /// The peers that have had the last of [`MOST`] places of late.
+    /// Rate of each address's use of the last of the [`MOST`] places.
     last_place: Rate,
 }
 
@@ -94,8 +108,8 @@ impl State {
         })
     }
 
-    /// Takes a question of `sender` that comes by `link` at `now`, and returns the number of the probe behind it. `None` if it is to be
-    /// dropped.
+    /// Takes a request of `sender` that `link` received at the time `now`. Returns the number of
+    /// the probe behind it, or `None` if the request must be dropped.
     fn take(&mut self, sender: Gid, link: LinkId, now: i64) -> Option<u32> {
         self.remove(|question| now.saturating_sub(question.since) >= FORGOTTEN);
         if now < self.rests_until || !self.may_ask(sender, now) {
@@ -112,7 +126,8 @@ impl State {
         Some(probe)
     }
 
-    /// Whether there are few questions without answers, or the latest one was taken long ago.
+    /// Returns whether few requests have no response, or the latest of them was taken long enough
+    /// ago.
     fn may_ask(&mut self, sender: Gid, now: i64) -> bool {
         let questions = || self.questions.iter().flatten();
         let latest = questions().map(|question| question.since).max();
@@ -125,7 +140,8 @@ impl State {
         }
     }
 
-    /// A probe is answered at `now` by a CPU that has answered before at `last`, whatever network's.
+    /// Ends a request, whose probe got its response at the time `now`. The CPU that responded has
+    /// responded to a probe of any network before, at the time `last`.
     fn end(&mut self, probe: u32, last: i64, now: i64) {
         let is_its = |question: &mut Question| question.probe == probe;
         let mut places = self.questions.iter_mut();
@@ -134,13 +150,13 @@ impl State {
         }
     }
 
-    /// Pays for a question that took so long until `now`.
+    /// Charges the network for a request that took `took` nanoseconds until `now`.
     fn pay(&mut self, took: i64, now: i64) {
         let from = self.rests_until.max(now.saturating_sub(AT_ONCE * PRICE));
         self.rests_until = from.saturating_add(price(took));
     }
 
-    /// Forgets questions.
+    /// Forgets requests for which `unwanted` returns true.
     fn remove(&mut self, unwanted: impl Fn(&Question) -> bool) {
         for place in &mut self.questions {
             place.take_if(|question| unwanted(question));
@@ -148,7 +164,8 @@ impl State {
     }
 }
 
-/// How long a network waits until it has the time again that a question took.
+/// Returns the price of a request that took `took` nanoseconds: the time until its network has
+/// recovered the budget for it, in nanoseconds.
 fn price(took: i64) -> i64 {
     let took = took.clamp(0, MOST_PAID);
     let quick = took.min(QUICK);
@@ -159,7 +176,7 @@ fn price(took: i64) -> i64 {
 }
 
 impl CmBudget {
-    /// That of a network without questions. Process context.
+    /// Creates the budget of a network that has made no request. Process context.
     ///
     /// # Errors
     ///
@@ -171,24 +188,26 @@ impl CmBudget {
         }))
     }
 
-    /// Takes a question of `sender` that comes by `link` at `now`, in nanoseconds, and returns the number of the probe behind it. `None` if
-    /// it is to be dropped. Any context.
+    /// Takes a request of `sender` that `link` received at the time `now`, in nanoseconds. Returns
+    /// the number of the probe behind it, or `None` if the request must be dropped. Any context.
     pub(super) fn take(&self, sender: Gid, link: LinkId, now: i64) -> Option<u32> {
         self.state.lock().take(sender, link, now)
     }
 
-    /// A question that was taken is not asked. Any context.
+    /// Gives back a request that was taken but isn't passed to ib_core. Any context.
     pub(super) fn give_back(&self, probe: u32) {
         self.state.lock().remove(|question| question.probe == probe);
     }
 
-    /// A probe is answered at `now` by a CPU that has answered another one before at `last`, both in nanoseconds. Any context.
+    /// Ends a request, whose probe got its response at the time `now`. The CPU that responded has
+    /// responded to another probe before, at the time `last`. Both are in nanoseconds. Any context.
     pub(super) fn end(&self, probe: u32, last: i64, now: i64) {
         self.state.lock().end(probe, last, now);
     }
 
-    /// Forgets the questions that came by a link whose device is unregistered: ib_core keeps nothing of it in the queue of
-    /// connection management any more (`cm_remove_one()`, cm.c). Any context.
+    /// Forgets the requests that a link received whose device is unregistered. ib_core keeps
+    /// nothing of it in the queue of connection management any more (`cm_remove_one()`, cm.c). Any
+    /// context.
     pub(crate) fn forget(&self, link: LinkId) {
         self.state.lock().remove(|question| question.link == link);
     }
@@ -200,10 +219,10 @@ mod tests {
 
     const SECOND: i64 = 1_000_000_000;
     const HOUR: i64 = 3_600 * SECOND;
-    /// A CPU that has answered nothing.
+    /// Time of the last response of a CPU that has responded to no probe.
     const NEVER: i64 = i64::MIN;
 
-    /// A network with a link.
+    /// A guest network with one link.
     struct Network {
         state: State,
         link: LinkId,
@@ -225,7 +244,7 @@ mod tests {
             self.state.take(sender, self.link, now)
         }
 
-        /// Takes all that it may ask.
+        /// Takes requests until one is refused. Returns their number.
         fn fill(&mut self, now: i64) -> usize {
             core::iter::from_fn(|| self.take(now)).count()
         }
@@ -238,13 +257,14 @@ mod tests {
         assert_eq!(network.fill(5), MOST - 1);
         network.state.end(number, NEVER, 5 + QUICK - 1);
         assert_eq!(network.fill(5 + QUICK), 1);
-        // A second answer gives nothing.
+        // A second response to the same probe frees no place.
         network.state.end(number, NEVER, 5 + QUICK);
         assert_eq!(network.fill(5 + QUICK), 0);
         Ok(())
     }
 
-    /// Asks two questions that take all that a network has at once, each. Returns until when it rests.
+    /// Makes two requests, each of which takes a network's whole budget. Returns the time until
+    /// which further requests are dropped.
     fn overdraw(network: &mut Network) -> Result<i64> {
         for round in 1..=2 {
             let number = network.take((round - 1) * MOST_PAID).ok_or(ENOENT)?;
@@ -275,7 +295,8 @@ mod tests {
         Ok(())
     }
 
-    /// The time of a CPU in an hour, in parts of a thousand, that a network has whose questions take `each` nanoseconds.
+    /// Returns the part of a CPU's time in an hour that a network gets whose requests take `each`
+    /// nanoseconds, in thousandths.
     fn share(each: i64) -> Result<i64> {
         let (mut network, mut taken, mut now, mut last) = (Network::new()?, 0, 0, NEVER);
         while now < HOUR {
@@ -315,7 +336,7 @@ mod tests {
         assert_eq!(network.fill(0), 3);
         assert_eq!(network.fill(16 * SECOND), 1);
         assert_eq!(network.fill(600 * SECOND - 1), 1);
-        // The first three are forgotten.
+        // The first three requests are forgotten.
         assert_eq!(network.fill(600 * SECOND), 1);
         assert_eq!(REMEMBERED, 10);
         Ok(())
@@ -338,7 +359,7 @@ mod tests {
     fn a_network_does_not_pay_for_others_before_it() -> Result {
         let mut network = Network::new()?;
         let number = network.take(0).ok_or(ENOENT)?;
-        // Another one was answered by the same CPU meanwhile.
+        // The same CPU responded to another network's probe meanwhile.
         network.state.end(number, HOUR, HOUR + QUICK - 1);
         assert_eq!(network.fill(HOUR + QUICK), MOST);
         Ok(())
@@ -364,7 +385,8 @@ mod tests {
             network.fill(now);
             taken += u32::from(network.take_of(Gid([100 + round; 16]), now).is_some());
         }
-        // The first peer has the place once a second, and some have its share.
+        // The first peer has the place once a second, and some other peers are in the hash bucket
+        // of a peer that has had the place.
         assert!((70..=95).contains(&taken));
         Ok(())
     }
@@ -384,7 +406,7 @@ mod tests {
     #[test]
     fn questions_without_answers_are_few_for_ever() -> Result {
         let (mut network, mut taken) = (Network::new()?, 0);
-        // A day, by the second.
+        // A day, in steps of a second.
         for second in 0..24 * 3_600 {
             taken += network.fill(second * SECOND);
         }

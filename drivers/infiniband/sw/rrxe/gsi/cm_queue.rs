@@ -1,18 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How many datagrams of a device wait in ib_core's queue of connection management.
+//! The number of CM messages of a device that wait in ib_cm's queue, and the probes that measure
+//! it.
 //!
-//! That queue has no limit (`cm_recv_handler()`, cm.c), and a datagram in it counts for nobody. A user can stop the queue: one who
-//! keeps its thread from going on in a call that holds a lock of the queue's work items (`ucma_get_event()`, ucma.c). So a
-//! probe (`probe.rs`) follows a datagram when [`BATCH`] of them have come since the last probe. While it is due and there is no
-//! place for it, no datagram is taken.
+//! That queue has no limit (`cm_recv_handler()`, cm.c), and the CM messages in it are charged to no
+//! user. A user can stop the queue, by stopping one of its own threads within a call that holds a
+//! lock of the queue's work items (`ucma_get_event()`, ucma.c). So a probe (`probe.rs`) follows a
+//! CM message when [`BATCH`] CM messages have come since the last probe. While a probe is due and
+//! there is no place for it, no CM message is taken.
 //!
-//! The probe is for the address that the datagram came to, which its sender chooses. ib_core does not answer if it does not find
-//! that address: it is about to go, or is one of a network device that is down. So an address has a few of the places only, and
-//! those of one that goes are free, or soon are if many had gone of late.
+//! The probe has the same destination address as the CM message before it, which the sender of that
+//! message chose. ib_core does not respond if it does not find that address: the address may be
+//! about to go, or may belong to a network device that is down. So each address has a few of the
+//! places only. When an address goes, the places of its probes are freed, at once or, if many
+//! addresses have gone recently, a few minutes later.
 //!
-//! Each CPU has a queue, and only one of these may stand still. So a probe that is answered says nothing of another one that
-//! is not: this one is lost until its own answer comes.
+//! Each CPU has a queue of its own, and one of these queues may be stopped while the others go on.
+//! So the response to one probe says nothing about another probe without response, which is lost
+//! until its own response comes.
 
 use kernel::{
     prelude::*,
@@ -22,53 +27,60 @@ use rdma::{device::gid::Gid, new_irq_spinlock, support::sync::IrqSpinLock};
 
 use super::senders::NUMBER_BITS;
 
-/// Datagrams from one probe to the next.
+/// Number of CM messages from one probe to the next.
 const BATCH: u32 = 256;
-/// Probes that are not answered, of all addresses, and of one.
+/// Maximum number of a device's probes without responses.
 const PLACES: usize = 16;
+/// Maximum number of probes without responses to one address.
 const MOST: usize = 2;
-/// Nanoseconds after which a probe is forgotten. Doubled for each that was forgotten before, up to half an hour: a probe may
-/// also be lost for want of memory.
+/// Time after which a probe is forgotten, in nanoseconds. A probe may also be lost because memory
+/// is short. The time doubles for each probe that was forgotten before, up to half an hour.
 const TIMEOUT: i64 = 16_000_000_000;
+/// Maximum number of these doublings.
 const DOUBLINGS: u32 = 7;
-/// Nanoseconds after which one that was forgotten counts no more, though its answer has not come.
+/// Time in nanoseconds after which a forgotten probe no longer counts, though its response has not
+/// come.
 const FADES: i64 = 3_600_000_000_000;
-/// How many probes whose addresses go free their places at once, and nanoseconds after which one of them counts no more.
+/// Number of probes whose places are freed at once when their addresses go.
 const GONE: u32 = 64;
+/// Time in nanoseconds after which one such probe no longer counts.
 const GONE_FADES: i64 = 64_000_000_000;
-/// Nanoseconds for which others keep their places.
+/// Time in nanoseconds for which further such probes keep their places.
 const GONE_KEEPS: i64 = 256_000_000_000;
 
-/// The datagrams of a device that wait in the queue, and the probes behind them.
+/// Count of the device's CM messages in ib_cm's queue, and the probes behind them.
 #[pin_data]
 pub(crate) struct CmQueue {
-    /// When the device was made.
+    /// Time when the device was created.
     epoch: Instant<Monotonic>,
     #[pin]
     state: IrqSpinLock<State>,
 }
 
-/// A probe that is not answered.
+/// A probe without response.
 #[derive(Clone, Copy)]
 struct Probe {
+    /// Number of the probe, which the stand-in for its sender carries.
     number: u32,
+    /// Destination address of the probe.
     address: Gid,
-    /// When it is forgotten, in nanoseconds.
+    /// Time when the probe is forgotten, in nanoseconds.
     until: i64,
-    /// Its address has gone: nobody answers it.
+    /// Whether the address has gone, so that no response will come.
     is_gone: bool,
 }
 
 /// A count that falls by one each period.
 struct Fading {
     count: u32,
-    /// In nanoseconds, as `since`.
+    /// Length of a period, in nanoseconds.
     period: i64,
-    /// When the period began.
+    /// Time when the present period began, in nanoseconds.
     since: i64,
 }
 
 impl Fading {
+    /// Creates a count of zero.
     const fn new(period: i64) -> Self {
         Self {
             count: 0,
@@ -77,7 +89,7 @@ impl Fading {
         }
     }
 
-    /// The count at `now`.
+    /// Returns the count at the time `now`.
     fn at(&mut self, now: i64) -> u32 {
         let periods = now.saturating_sub(self.since).checked_div(self.period);
         let periods = periods.unwrap_or(0).max(0);
@@ -89,6 +101,7 @@ impl Fading {
         self.count
     }
 
+    /// Adds `more` to the count at the time `now`.
     fn add(&mut self, more: u32, now: i64) {
         if self.at(now) == 0 {
             self.since = now;
@@ -96,7 +109,7 @@ impl Fading {
         self.count = self.count.saturating_add(more);
     }
 
-    /// Takes one off. Returns whether there was one.
+    /// Takes one off the count. Returns whether it was more than zero.
     fn take(&mut self) -> bool {
         let had_one = self.count > 0;
         self.count = self.count.saturating_sub(1);
@@ -104,15 +117,17 @@ impl Fading {
     }
 }
 
+/// State of a device's probes, under the lock `rrxe_cm_queue`.
 struct State {
-    /// Datagrams since the last probe.
+    /// Number of CM messages since the last probe.
     since: u32,
-    /// The number of the next probe.
+    /// Number of the next probe.
     next: u32,
-    /// Probes that were forgotten.
+    /// Number of probes that were forgotten.
     forgotten: Fading,
-    /// Probes whose addresses have gone.
+    /// Number of probes whose places were freed because their addresses had gone.
     gone: Fading,
+    /// Probes without responses.
     probes: [Option<Probe>; PLACES],
 }
 
@@ -127,14 +142,15 @@ impl State {
         }
     }
 
-    /// Counts a datagram. Returns whether a probe is to follow it.
+    /// Counts a CM message. Returns whether a probe must follow it.
     fn count(&mut self) -> bool {
         let is_due = self.since >= BATCH;
         self.since = self.since.saturating_add(u32::from(!is_due));
         is_due
     }
 
-    /// The number of a probe for `address` at `now`. `None` while too many are not answered.
+    /// Returns the number of a new probe for `address` at the time `now`, or `None` while too many
+    /// probes have no response.
     fn take(&mut self, address: Gid, now: i64) -> Option<u32> {
         let forgotten = self.remove(|probe| probe.until <= now && !probe.is_gone);
         if forgotten > 0 {
@@ -158,7 +174,7 @@ impl State {
         Some(number)
     }
 
-    /// Removes probes, and returns how many.
+    /// Removes the probes for which `unwanted` returns true. Returns their number.
     fn remove(&mut self, unwanted: impl Fn(&Probe) -> bool) -> u32 {
         let mut count = 0_u32;
         for place in &mut self.probes {
@@ -169,14 +185,15 @@ impl State {
         count
     }
 
-    /// A probe is answered, perhaps after it was forgotten.
+    /// Ends a probe whose response has come, even after it was forgotten.
     fn end(&mut self, number: u32) {
         if self.remove(|probe| probe.number == number) == 0 && !self.forgotten.take() {
             self.gone.take();
         }
     }
 
-    /// Frees the places of an address that goes at `now`, or has them free later if many had gone.
+    /// Frees the places of an address that goes at the time `now`. If many places were freed so
+    /// recently, marks them to be freed after [`GONE_KEEPS`].
     fn forget_address(&mut self, address: Gid, now: i64) {
         if self.gone.at(now) >= GONE {
             let of_address = |probe: &&mut Probe| probe.address == address && !probe.is_gone;
@@ -191,14 +208,14 @@ impl State {
         }
     }
 
-    /// A probe was not sent: it is still due.
+    /// Gives back the number of a probe that was not sent. The probe stays due.
     fn give_back(&mut self, number: u32) {
         self.remove(|probe| probe.number == number);
     }
 }
 
 impl CmQueue {
-    /// Nothing waits there.
+    /// Initialises the count of a device that has no CM message in the queue.
     pub(crate) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
             epoch: Instant::now(),
@@ -206,39 +223,43 @@ impl CmQueue {
         })
     }
 
-    /// Counts a datagram that is taken. Returns whether a probe is to follow it. Any context.
+    /// Counts a CM message that is taken. Returns whether a probe must follow it. Any context.
     pub(super) fn count(&self) -> bool {
         self.state.lock().count()
     }
 
-    /// The number of a probe that follows a datagram to `address`. `None` while too many are not answered. Any context.
+    /// Returns the number of a new probe that follows a CM message to `address`, or `None` while
+    /// too many probes have no response. Any context.
     pub(super) fn take(&self, address: Gid) -> Option<u32> {
         let now = self.epoch.elapsed().as_nanos();
         self.state.lock().take(address, now)
     }
 
-    /// A probe follows a datagram: the next one is due after [`BATCH`] others. Any context.
+    /// Restarts the count since a probe follows a CM message. The next probe is due after [`BATCH`]
+    /// others. Any context.
     pub(super) fn restart(&self) {
         self.state.lock().since = 0;
     }
 
-    /// ib_core has nothing of the device in the queue: it is given to its users, perhaps anew. Any context.
+    /// Resets the state. The queue has no CM message of the device, which ib_core is about to give
+    /// to its users, perhaps in another namespace. Any context.
     pub(crate) fn forget(&self) {
         *self.state.lock() = State::new();
     }
 
-    /// The device has no more this address, so ib_core answers no probe for it. Any context.
+    /// Frees the places of an address that the device no longer has, so that ib_core responds to no
+    /// probe for it. Any context.
     pub(crate) fn forget_address(&self, address: Gid) {
         let now = self.epoch.elapsed().as_nanos();
         self.state.lock().forget_address(address, now);
     }
 
-    /// Takes the number of a probe back that was not sent. Any context.
+    /// Gives back the number of a probe that was not sent. Any context.
     pub(super) fn give_back(&self, number: u32) {
         self.state.lock().give_back(number);
     }
 
-    /// The probe with this number is answered. Any context.
+    /// Ends the probe with this number: its response has come. Any context.
     pub(super) fn end(&self, number: u32) {
         self.state.lock().end(number);
     }
@@ -251,7 +272,8 @@ mod tests {
     const ONE: Gid = Gid([1; 16]);
     const MANY: u32 = 100_000;
 
-    /// How many of so many datagrams to `address` are taken at `now`, and the probes behind them.
+    /// Offers `count` CM messages to `address` at the time `now`. Returns how many of them are
+    /// taken, and the numbers of the probes behind them.
     fn take(state: &mut State, address: Gid, count: u32, now: i64) -> Result<(u32, KVec<u32>)> {
         let (mut taken, mut probes) = (0, KVec::new());
         for _ in 0..count {
@@ -283,7 +305,7 @@ mod tests {
     fn an_address_without_answers_leaves_places_to_others() -> Result {
         let mut state = State::new();
         take(&mut state, ONE, MANY, 0)?;
-        // Those to the first one are in between.
+        // CM messages to the first address come in between.
         for _ in 0..MANY {
             take(&mut state, ONE, 1, 0)?;
             let (taken, probes) = take(&mut state, Gid([2; 16]), 1, 0)?;
@@ -298,7 +320,7 @@ mod tests {
     #[test]
     fn what_goes_on_for_ever_without_answers_ends() -> Result {
         let (mut state, mut taken) = (State::new(), 0);
-        // A day, by the quarter of a minute.
+        // A day, in steps of a quarter of a minute.
         for interval in 0..4 * 24 * 60 {
             for address in 0..32 {
                 taken += take(
@@ -317,7 +339,7 @@ mod tests {
     #[test]
     fn answers_of_other_cpus_do_not_fill_the_queue_of_one() -> Result {
         let (mut state, mut taken) = (State::new(), 0);
-        // A day, by the minute. Each fourth probe is to a CPU whose queue stands still.
+        // A day, in steps of a minute. Every fourth probe goes to a CPU whose queue is stopped.
         for minute in 0..24 * 60 {
             for address in 0..8 {
                 for _ in 0..16 {
@@ -355,7 +377,7 @@ mod tests {
     #[test]
     fn addresses_that_come_and_go_do_not_fill_the_queue() -> Result {
         let (mut state, mut taken) = (State::new(), 0);
-        // An hour, by the second.
+        // An hour, in steps of a second.
         for second in 0..3600 {
             for address in 0..4 {
                 let (address, now) = (Gid([address; 16]), second * 1_000_000_000);
@@ -364,7 +386,7 @@ mod tests {
             }
         }
         assert!(taken < 400 * BATCH);
-        // Those that stay are not stopped for longer.
+        // Addresses that stay are not blocked for longer.
         let later = 3600 * 1_000_000_000 + GONE_KEEPS;
         assert_eq!(take(&mut state, ONE, BATCH, later)?.1.len(), 1);
         assert_eq!(state.forgotten.count, 0);

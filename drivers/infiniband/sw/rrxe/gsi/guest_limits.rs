@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The limits that hold for all networks together whose administrators are none of the host's.
+//! The limits that hold for all guest networks together: network namespaces whose administrators
+//! are not the host's.
 //!
-//! Such an administrator can make the host's own address one that ib_core does not find. What ib_core does then costs the
-//! host, however many devices and networks there are.
+//! Such an administrator can have ib_core fail to find even the host's own address. The work that
+//! ib_core then does is at the host's expense, however many devices and networks there are.
 
 use kernel::{
     cpu::{nr_cpu_ids, CpuId},
@@ -16,27 +17,29 @@ use rdma::{device::gid::Gid, new_irq_spinlock, support::sync::IrqSpinLock};
 use super::rate::{Pace, Paces, Rate};
 use crate::device::link::Link;
 
-/// Questions but those of connection management. ib_mad answers many itself, and writes a line to the log, without a limit,
-/// for each sender that it does not find (`agent_send_response()`, agent.c).
+/// Rates of requests other than CM messages. ib_mad itself responds to many of these. If it does
+/// not find the address of a sender, it writes a line to the log each time, without a limit
+/// (`agent_send_response()`, agent.c).
 const QUESTIONS: Paces = Paces {
     sure: Pace::new(0, 1),
     most: Pace::new(64, 16),
     all: Pace::new(256, 32),
 };
 
-/// The limits, and how much of them is used.
+/// The limits of all guest networks together, and their present use.
 #[pin_data]
 pub(crate) struct GuestLimits {
-    /// When the module was loaded.
+    /// Time when the module was loaded.
     epoch: Instant<Monotonic>,
+    /// Rate of requests other than CM messages.
     #[pin]
     questions: IrqSpinLock<Rate>,
-    /// When each CPU answered a probe last, in nanoseconds.
+    /// Time of the last response of each CPU to a probe, in nanoseconds since `epoch`.
     answered: KVVec<Atomic<i64>>,
 }
 
 impl GuestLimits {
-    /// No question has come. Process context.
+    /// Creates the limits, before any request has come. Process context.
     ///
     /// # Errors
     ///
@@ -57,24 +60,27 @@ impl GuestLimits {
         )
     }
 
-    /// Whether one more question of `sender` is taken that is none of connection management. Any context.
+    /// Returns whether one more request of `sender`, other than a CM message, may be taken. Any
+    /// context.
     pub(super) fn admits(&self, sender: Gid) -> bool {
         let now = self.now();
         self.questions.lock().admits(sender, now)
     }
 
+    /// Returns the time in nanoseconds since `epoch`.
     fn now(&self) -> i64 {
         self.epoch.elapsed().as_nanos()
     }
 
-    /// Takes a question of connection management of `sender` that came by `link`, and returns the number of the probe behind it. `None` if it
-    /// is to be dropped. Any context.
+    /// Takes a CM message of `sender` that `link` received. Returns the number of the probe behind
+    /// it, or `None` if the message must be dropped. Any context.
     pub(super) fn take(&self, sender: Gid, link: &Link) -> Option<u32> {
         let now = self.now();
         link.context().cm_budget.take(sender, link.id(), now)
     }
 
-    /// The probe with this number of a device of `link` is answered. In the work item of ib_core that answers.
+    /// Ends the probe with this number of a device of `link`. Called in the work item of ib_core
+    /// that responds to the probe.
     pub(super) fn end(&self, link: &Link, number: u32) {
         let now = self.now();
         let cpu = self.answered.get(CpuId::current().as_u32() as usize);
@@ -95,7 +101,7 @@ mod tests {
             .flat_map(|sender| [sender; 8])
             .filter(|sender| guests.admits(*sender))
             .count();
-        // A burst, and what comes in a second at most that the test takes.
+        // The burst, and the requests that the rate adds while the test runs, for a second at most.
         assert!((256..=288).contains(&admitted));
         Ok(())
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A keyed hash. Who does not know the key finds no two inputs with the same hash, nor the same part of it, but by trying.
+//! A keyed hash (SipHash-2-4). Without the key, an attacker finds inputs whose hashes agree, wholly
+//! or in some bits, by trial only.
 
 // `core` has no other name for SipHash-2-4.
 #![expect(deprecated)]
@@ -9,16 +10,16 @@ use core::hash::{Hasher, SipHasher};
 
 use rdma::support::random;
 
-/// The key, which nobody else knows.
+/// A random key, which never leaves the kernel.
 pub(super) struct Key([u64; 2]);
 
 impl Key {
-    /// One of its own.
+    /// Creates a random key.
     pub(super) fn new() -> Self {
         Self([random::next_u64(), random::next_u64()])
     }
 
-    /// The hash of the parts, one behind the other.
+    /// Returns the hash of the concatenated parts.
     pub(super) fn hash(&self, parts: &[&[u8]]) -> u64 {
         let [first, second] = self.0;
         let mut hasher = SipHasher::new_with_keys(first, second);

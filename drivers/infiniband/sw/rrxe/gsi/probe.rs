@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Questions of rrxe's own: ib_core's answer says that it has handled what came before.
+//! Probes: MAD requests of rrxe's own. ib_cm's response to a probe shows that ib_cm has handled the
+//! MADs before it.
 //!
-//! A probe asks to end a connection that does not exist. ib_cm answers it (`cm_dreq_handler()`, cm.c), unless there is no
-//! memory. A connection exists if the communication IDs of both its ends are those of the request. Peers choose one of them, and
-//! users can have ib_cm give out any other, so those of a probe are random. The queue of connection management handles one datagram at a time on each CPU, in order (`ib_cm_init()`, cm.c).
-//! A question and the probe behind it get there by one thread, one after the other: by the same CPU, unless the thread
-//! moves in between. The address handle for the answer is refused: nothing leaves the host.
+//! A probe is a request to end a connection that does not exist (DREQ). ib_cm responds to it
+//! (`cm_dreq_handler()`, cm.c) unless memory is short. The connection would exist if its two
+//! communication IDs were those of the request. Peers choose one of a connection's IDs, and users
+//! can have ib_cm assign any value to the other, so the IDs of a probe are random.
+//!
+//! The queue of ib_cm handles one datagram at a time on each CPU, in order (`ib_cm_init()`, cm.c).
+//! One thread queues a request and the probe behind it, one after the other. So both are in the
+//! queue of the same CPU, unless the thread migrates in between. rrxe refuses the address handle
+//! for the response, so no packet leaves the host.
 
 use rdma::{net::skb::TxSkb, support::random};
 use roce::wire::{
@@ -16,8 +21,8 @@ use roce::wire::{
 
 use crate::{device::link::Link, net::rx::RxPacket};
 
-/// A datagram like `question` with a probe for its payload, which came from this host. `None` if there is no memory. Any
-/// context up to softirq.
+/// Builds a packet of this host that has the headers of `question` and a probe as its payload.
+/// Returns `None` if memory is short. Any context up to softirq.
 pub(super) fn behind(question: &RxPacket, link: &Link) -> Option<RxPacket> {
     let probe = mad::disconnect_request([(); 2].map(|()| random::next_u32().to_ne_bytes()));
     let room = MAX_HEADER

@@ -1,32 +1,35 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How many management datagrams a GSI QP takes: of all senders, and of each.
+//! The rates at which a GSI QP takes MADs: of all senders together, and of each sender.
 //!
-//! Any user may send such a datagram: by connection management, whose address is one of this host or of another one. So
-//! the addresses have shares, by their hash. A share has a small rate for sure. What exceeds it comes out of a rate of all
-//! shares, of which one share gets a part at most.
+//! Any user can send a MAD by connection management, from an address of this host or of another
+//! host. So the senders' addresses are hashed to buckets. Each bucket has a small guaranteed rate.
+//! Further MADs are taken at a rate of all buckets together, of which one bucket has a limited
+//! part.
 
 use kernel::prelude::*;
 use rdma::device::gid::Gid;
 
 use super::keyed_hash::Key;
 
-/// Nanoseconds.
+/// A second in nanoseconds.
 const SECOND: i64 = 1_000_000_000;
-/// How many shares there are, a power of two.
+/// Number of hash buckets, a power of two.
 const SHARES: usize = 256;
-/// Nanoseconds for which an address has the same share: then who has it with somebody else gets another one.
+/// Time for which an address keeps its bucket, in nanoseconds. After that, two senders of one
+/// bucket get different ones.
 const KEY_LIFE: i64 = 60 * SECOND;
 
-/// How often something may happen.
+/// A rate, and a burst that is admitted at once.
 pub(super) struct Pace {
-    /// How often at once.
+    /// Number of events that are admitted at once.
     burst: i64,
-    /// Nanoseconds until it may happen once more.
+    /// Time until one more event is admitted, in nanoseconds.
     interval: i64,
 }
 
 impl Pace {
+    /// Creates a pace with a burst of `burst` events, and then `a_second` events a second.
     pub(super) const fn new(burst: i64, a_second: i64) -> Self {
         Self {
             burst,
@@ -35,53 +38,59 @@ impl Pace {
     }
 }
 
-/// When the next is due that is not early, in nanoseconds.
+/// Time when the next event is on time, in nanoseconds. An earlier event uses up the burst.
 #[derive(Clone, Copy)]
 struct Due(i64);
 
 impl Due {
-    /// Whether it may happen once more, at `now`.
+    /// Returns whether one more event is admitted at the time `now`.
     fn admits(&self, pace: &Pace, now: i64) -> bool {
         let early = self.0.saturating_sub(now).max(0);
         early < pace.burst.saturating_mul(pace.interval)
     }
 
-    /// It happens at `now`.
+    /// Counts an event at the time `now`.
     fn note(&mut self, pace: &Pace, now: i64) {
         self.0 = self.0.max(now).saturating_add(pace.interval);
     }
 }
 
-/// The paces of one kind of datagrams.
+/// The paces of one kind of MADs.
 pub(super) struct Paces {
-    /// Those of one share, whatever others do.
+    /// Guaranteed pace of each bucket, whatever the other buckets use.
     pub(super) sure: Pace,
-    /// Those of one share, besides, if the rate of all allows it.
+    /// Pace of one bucket beyond `sure`, as far as `all` admits it.
     pub(super) most: Pace,
-    /// All, besides what they may do for sure.
+    /// Pace of all buckets together beyond their `sure` paces.
     pub(super) all: Pace,
 }
 
-/// The addresses with one hash.
+/// A hash bucket: the senders with one hash.
 #[derive(Clone, Copy)]
 struct Share {
+    /// Use of the guaranteed pace.
     sure: Due,
+    /// Use of the pace beyond it.
     most: Due,
 }
 
-/// The rate of one kind of datagrams.
+/// The rate of one kind of MADs.
 pub(super) struct Rate {
+    /// Paces of this kind.
     paces: Paces,
+    /// Use of the pace of all buckets together.
     all: Due,
+    /// Buckets, by the hashes of the senders' addresses.
     shares: KVVec<Share>,
-    /// Addresses of one share under this key have different ones under another. Nobody computes such addresses.
+    /// Key of the hash. Addresses of one bucket under one key have different buckets under another.
+    /// The key is random, so a user cannot compute such addresses.
     key: Key,
-    /// When the next key is due.
+    /// Time when the next key is due, in nanoseconds.
     key_end: i64,
 }
 
 impl Rate {
-    /// Nothing has happened. Process context.
+    /// Creates a rate without events so far. Process context.
     ///
     /// # Errors
     ///
@@ -100,7 +109,7 @@ impl Rate {
         })
     }
 
-    /// Whether one more of `sender` is taken, at `now`.
+    /// Returns whether one more MAD of `sender` is admitted at the time `now`.
     pub(super) fn admits(&mut self, sender: Gid, now: i64) -> bool {
         if now >= self.key_end {
             self.key = Key::new();
@@ -114,7 +123,7 @@ impl Rate {
             share.sure.note(sure, now);
             return true;
         }
-        // A refusal by the rate of all takes nothing from the share.
+        // If `all` refuses the MAD, the bucket's own pace isn't used up.
         let admitted = share.most.admits(most, now) && self.all.admits(all, now);
         if admitted {
             share.most.note(most, now);
@@ -124,7 +133,7 @@ impl Rate {
     }
 }
 
-/// The share of an address.
+/// Returns the index of an address's bucket.
 fn share(sender: Gid, key: &Key) -> usize {
     key.hash(&[&sender.0]) as usize % SHARES
 }
@@ -149,7 +158,7 @@ mod tests {
         assert_eq!(admitted(1_000_000), 4);
         assert_eq!(admitted(1_000_000), 0);
         assert_eq!(admitted(1_002_000), 2);
-        // Time that passes without any is not kept.
+        // A burst that is not used does not add up.
         assert_eq!(admitted(9_000_000), 4);
         Ok(())
     }
@@ -174,13 +183,13 @@ mod tests {
     #[test]
     fn all_senders_leave_each_what_it_has_for_sure() -> Result {
         let mut rate = rate()?;
-        // More than there are shares, so that each is used.
+        // More addresses than buckets, so that each bucket is used.
         for number in 0..20_000u32 {
             let [a, b, c, d] = number.to_ne_bytes();
             rate.admits(Gid([a, b, c, d, 5, 5, 5, 5, 5, 5, 5, 5, 5, 5, 5, 5]), 1);
         }
         assert!(!rate.admits(ONE, 1));
-        // An interval later one more is sure, and one of all.
+        // After one interval, the guaranteed pace and the pace of all admit one more each.
         let later = 1 + SECOND / 1_000;
         let own = share(ONE, &rate.key);
         for other in (2..=255).map(|byte| Gid([byte; 16])) {
@@ -200,7 +209,7 @@ mod tests {
             most: Pace::new(4, 1),
             all: Pace::new(4, 1_000),
         })?;
-        // The one that is sure. From now on the key stays.
+        // Uses up the guaranteed pace. From now on the key stays the same.
         assert!(rate.admits(ONE, 1));
         let own = share(ONE, &rate.key);
         for other in (2..=255).map(|byte| Gid([byte; 16])) {
@@ -210,7 +219,7 @@ mod tests {
         }
         let mut admitted = |now: i64| (0..100).filter(|_| rate.admits(ONE, now)).count();
         assert_eq!(admitted(1), 0);
-        // One is sure, and all together may do four.
+        // The guaranteed pace admits one, and the pace of all admits four.
         assert_eq!(admitted(1 + 4 * SECOND / 1_000), 5);
         Ok(())
     }
@@ -223,7 +232,7 @@ mod tests {
                 *place = true;
             }
         }
-        // Of 256 in 256 places about 162 have different ones.
+        // 256 addresses have about 162 different buckets out of 256.
         assert!(seen.iter().filter(|seen| **seen).count() > 100);
         Ok(())
     }
@@ -233,7 +242,7 @@ mod tests {
         let one = [
             0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0x0a, 0, 0x27, 0xff, 0xfe, 0x12, 0x34, 0x56,
         ];
-        // Bits by which addresses differ that a hash by multiplication has in one share.
+        // Bits by which two addresses differ that a hash by multiplication would map to one bucket.
         for (bytes, bits) in [(&[9, 13][..], 0x5a), (&[11, 15], 1), (&[3, 7, 15], 0x80)] {
             let mut other = one;
             for (at, byte) in other.iter_mut().enumerate() {
@@ -241,7 +250,7 @@ mod tests {
             }
             let together = |key: &Key| share(Gid(one), key) == share(Gid(other), key);
             let count = (0..1_000).filter(|_| together(&Key::new())).count();
-            // About four by chance.
+            // About four are equal by chance.
             assert!(count < 40);
         }
         Ok(())

@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A datagram as ib_core sees it.
+//! The sanitized form of a MAD, which ib_core gets in place of the received one.
 //!
-//! The bytes of a packet may change while they are read: they may lie in pages that a process of this host still writes. So
-//! ib_core gets the copy that was checked.
+//! The bytes of a packet may change while they are read: they may lie in pages to which a process
+//! of this host still writes. So ib_core gets the copy that rrxe has checked.
 //!
-//! ib_core knows the ends of connections by the GUID of the device and the QPN, which messages of connection management name
-//! for their senders'. Whoever asks for a connection with those of somebody else has the connection of that one ended as a
-//! stale one (`cm_match_req()`, cm.c). So each sender's GUIDs are replaced by others: the same ones for the same address, for
-//! as long as the QP lives, and different ones for different addresses. ib_core keeps them to compare them with each other
-//! only, and passes them to users in the kernel, none of which reads them (`ib_cm_req_event_param.remote_ca_guid`,
-//! `ib_cm_rep_event_param.remote_ca_guid`, include/rdma/ib_cm.h).
+//! ib_core identifies the ends of connections by the GUID of the device and the QPN, both as the
+//! senders of CM messages name them. A sender that requests a connection with another host's GUID
+//! and QPN has the connection of that host ended as a stale one (`cm_match_req()`, cm.c). So each
+//! sender's GUIDs are replaced. The replacement is the same for the same address as long as the QP
+//! lives, and different for different addresses. ib_core keeps the GUIDs only to compare them with
+//! each other. It passes them to in-kernel consumers, none of which reads them
+//! (`ib_cm_req_event_param.remote_ca_guid`, `ib_cm_rep_event_param.remote_ca_guid`,
+//! include/rdma/ib_cm.h).
 //!
-//! ib_core believes the times in messages of connection management, too, and keeps messages and what remains of connections
-//! for so long. So these times have limits ([`limit_times`]).
+//! ib_core also trusts the times in CM messages, and keeps messages and the state of ended
+//! connections for as long as these say. So these times have limits ([`limit_times`]).
 
 use kernel::prelude::*;
 use rdma::device::gid::Gid;
@@ -21,27 +23,27 @@ use roce::wire::mad::{limit_times, SenderGuid, MAD_LEN};
 
 use super::{keyed_hash::Key, senders::StandIn};
 
-/// A datagram as ib_core sees it.
+/// A MAD as ib_core sees it.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct SanitizedMad {
-    /// The stand-in for its sender, if the sender may get an answer.
+    /// Stand-in for the sender. `None` if the sender gets no response.
     pub(crate) stand_in: Option<StandIn>,
-    /// Its payload, if that came in a packet from somebody else.
+    /// Sanitized payload. `None` for a probe, which rrxe has built itself.
     pub(crate) mad: Option<[u8; MAD_LEN]>,
 }
 
-/// Replaces GUIDs.
+/// Replacement of GUIDs in the MADs of one GSI QP.
 pub(super) struct Guids {
     key: Key,
 }
 
 impl Guids {
-    /// With a key of their own.
+    /// Creates a replacement with a random key.
     pub(super) fn new() -> Self {
         Self { key: Key::new() }
     }
 
-    /// The payload `mad` of a datagram of `sender`, as ib_core sees it.
+    /// Returns the payload `mad` of a MAD of `sender` as ib_core sees it.
     pub(super) fn sanitize(&self, sender: Gid, mut mad: [u8; MAD_LEN]) -> [u8; MAD_LEN] {
         limit_times(&mut mad);
         if let Some(named) = SenderGuid::parse(&mad) {
@@ -50,7 +52,7 @@ impl Guids {
         mad
     }
 
-    /// The GUID that ib_core sees in place of the one that `sender` names.
+    /// Returns the GUID that ib_core sees in place of the one that `sender` names.
     fn replace(&self, sender: Gid, mut named: SenderGuid) -> SenderGuid {
         let hash = self.key.hash(&[&sender.0, &named.guid]);
         named.guid = hash.to_ne_bytes();
@@ -62,7 +64,8 @@ impl Guids {
 mod tests {
     use super::*;
 
-    /// A request for a connection, whose GUID ends with `last`.
+    /// Returns a connection request in which all bytes behind the header, so also the GUID, are
+    /// `last`.
     fn request(last: u8) -> [u8; MAD_LEN] {
         let mut mad = [last; MAD_LEN];
         for (byte, value) in mad.iter_mut().zip([1, 7, 2, 3]) {

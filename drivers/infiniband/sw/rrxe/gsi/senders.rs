@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The true senders of a device's latest questions.
+//! The true senders of the MADs that a device received recently.
+//!
+//! ib_core gets a stand-in for each sender: an address of this host, with a number as the flow
+//! label. The response to the stand-in is sent to the true sender of that number.
 
 use kernel::prelude::*;
 use rdma::{
@@ -11,32 +14,40 @@ use rdma::{
 };
 use roce::wire::grh::{with_stand_in, GRH_LEN};
 
-/// Flow labels have so many bits.
+/// Number of bits of a flow label, which carries the number of a stand-in.
 pub(super) const NUMBER_BITS: u32 = 20;
+/// Number of different numbers of stand-ins.
 const NUMBERS: u32 = 1 << NUMBER_BITS;
-/// Questions whose senders are remembered: those of two seconds at least, and a power of two.
+/// Number of senders that are remembered: those of two seconds at least. A power of two.
 const REMEMBERED: u32 = 8_192;
-/// The service levels of stand-ins, for senders and for probes. Those of packets and paths have four bits; only who writes to
-/// ib_umad can name these (`ib_umad_write()`, user_mad.c).
+/// Service level of the stand-in for a true sender. Service levels of packets and paths have four
+/// bits, so they are below 16. Only a process that writes to ib_umad can name higher ones
+/// (`ib_umad_write()`, user_mad.c).
 const SENDER_SL: u8 = 16;
+/// Service level of [`StandIn::Probe`].
 const PROBE_SL: u8 = 17;
+/// Service level of [`StandIn::Check`].
 const CHECK_SL: u8 = 18;
-/// The explicit congestion notification in a traffic class, which is of one packet (RFC 3168 §5).
+/// Explicit congestion notification bits of a traffic class, which concern a single packet (RFC
+/// 3168 §5).
 const ECN: u8 = 0b11;
 
-/// What stands for the sender of a question, by its number.
+/// A stand-in: the address that ib_core gets in place of the sender of a MAD, identified by a
+/// number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StandIn {
-    /// For a sender of the device.
+    /// Stand-in for the true sender of a MAD.
     Sender(u32),
-    /// For that of a probe, which is nobody, behind a question of a network with a budget (`cm_budget.rs`).
+    /// Stand-in for the sender of a probe behind a request of a guest network, which has a budget
+    /// (`cm_budget.rs`). rrxe itself made the probe.
     Probe(u32),
-    /// For that of a probe by which the device learns how much waits (`cm_queue.rs`).
+    /// Stand-in for the sender of a probe that measures ib_cm's queue (`cm_queue.rs`).
     Check(u32),
 }
 
 impl StandIn {
-    /// The one that `av` leads to, from and to the same address of this host.
+    /// Returns the stand-in that `av` leads to. Its source and its destination are the same address
+    /// of this host.
     fn of(av: &Av) -> Option<Self> {
         let kind = match av.sl {
             SENDER_SL => Self::Sender,
@@ -47,14 +58,15 @@ impl StandIn {
         (av.sgid == av.dgid).then(|| kind(av.flow_label))
     }
 
-    /// The one whose answer `av` leads to, in the work item of ib_core that answers (`cm_work_handler()`, cm.c;
-    /// `ib_mad_recv_done()`, mad.c). A process that writes to ib_umad chooses the numbers of the address itself
-    /// (`ib_umad_write()`, user_mad.c), and is in none.
+    /// Returns the stand-in whose response `av` is for, in the work item of ib_core that responds
+    /// (`cm_work_handler()`, cm.c; `ib_mad_recv_done()`, mad.c). A process that writes to ib_umad
+    /// chooses the numbers in the address itself (`ib_umad_write()`, user_mad.c), and runs in no
+    /// work item.
     pub(super) fn answered(av: &Av) -> Option<Self> {
         Self::of(av).filter(|_| is_in_work_item())
     }
 
-    /// The header `grh` of a datagram with the stand-in in place of the sender.
+    /// Returns the header `grh` of a MAD with the stand-in in place of the sender.
     pub(crate) fn replace_in(self, grh: [u8; GRH_LEN as usize]) -> [u8; GRH_LEN as usize] {
         match self {
             Self::Sender(number) | Self::Probe(number) | Self::Check(number) => {
@@ -63,7 +75,7 @@ impl StandIn {
         }
     }
 
-    /// The service level that its completion names.
+    /// Returns the service level that the MAD's completion reports.
     pub(crate) fn service_level(self) -> u8 {
         match self {
             Self::Sender(_) => SENDER_SL,
@@ -73,27 +85,30 @@ impl StandIn {
     }
 }
 
-/// The true senders of a device's latest questions.
+/// The true senders of the MADs that a device received recently.
 #[pin_data]
 pub(crate) struct Senders {
     #[pin]
     state: IrqSpinLock<Latest>,
 }
 
+/// The latest senders, under the lock `rrxe_senders`.
 struct Latest {
-    /// The number of the next.
+    /// Number of the next sender.
     next: u32,
-    /// How many have a number that stands for them.
+    /// Number of senders in `gids`.
     known: u32,
-    /// By number, modulo their count.
+    /// Senders, each at its number modulo [`REMEMBERED`].
     gids: KVVec<Gid>,
 }
 
 impl Latest {
+    /// Returns the place of the sender with this number.
     fn slot(&mut self, number: u32) -> Option<&mut Gid> {
         self.gids.get_mut((number % REMEMBERED) as usize)
     }
 
+    /// Stores a sender, and returns its number.
     fn remember(&mut self, sender: Gid) -> u32 {
         let number = self.next;
         self.next = number.wrapping_add(1) % NUMBERS;
@@ -104,6 +119,8 @@ impl Latest {
         number
     }
 
+    /// Returns the sender with this number, unless it was overwritten or the number was never
+    /// assigned.
     fn find(&mut self, number: u32) -> Option<Gid> {
         let age = self.next.wrapping_sub(number) % NUMBERS;
         match age {
@@ -115,7 +132,7 @@ impl Latest {
 }
 
 impl Senders {
-    /// No question has come. Process context.
+    /// Creates an empty list of senders. Process context.
     ///
     /// # Errors
     ///
@@ -131,16 +148,18 @@ impl Senders {
         }))
     }
 
-    /// The stand-in for `sender`, until [`REMEMBERED`] other questions have come. Any context.
+    /// Returns the stand-in for `sender`, which is valid until [`REMEMBERED`] other senders were
+    /// stored. Any context.
     pub(super) fn remember(&self, sender: Gid) -> StandIn {
         StandIn::Sender(self.state.lock().remember(sender))
     }
 
-    /// The address vector for an answer to the true sender, if `av` leads to its stand-in; otherwise `av`. Any context.
+    /// Returns the address vector for a response to the true sender if `av` leads to its stand-in,
+    /// and `av` itself otherwise. Any context.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the sender was forgotten, or the number is none of ib_core's.
+    /// `EINVAL` if the sender was forgotten, or if its number was never assigned.
     pub(crate) fn true_destination(&self, av: Av) -> Result<Av> {
         let Some(StandIn::Sender(number)) = StandIn::of(&av) else {
             return Ok(av);
@@ -257,7 +276,7 @@ mod tests {
 
     #[test]
     fn only_a_work_item_answers_a_probe() {
-        // Tests run in a thread of their own.
+        // KUnit cases run in a thread, not in a work item.
         for probe in [StandIn::Probe(0), StandIn::Check(0)] {
             let answer = answer(probe);
             assert_eq!(StandIn::of(&answer), Some(probe));

@@ -1,35 +1,41 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The questions that a GSI QP has sent of late: it takes responses to these only.
+//! The MAD requests that a GSI QP has sent recently. The QP takes responses to these requests only.
 //!
-//! ib_mad gives a response to the agent whose number is in it, of whatever device (`find_mad_agent()`, mad.c), and some
-//! without a request (`ib_mad_complete_recv()`, mad.c). `cm_recv_handler()` (cm.c) looks at nothing but the attribute. So by
-//! a response anybody could have the connection management of another device take a request, past all that this device's
-//! QP allows.
+//! ib_mad delivers a response to the agent whose number is in it, on any device
+//! (`find_mad_agent()`, mad.c), and delivers some responses without a request
+//! (`ib_mad_complete_recv()`, mad.c). `cm_recv_handler()` (cm.c) checks nothing but the attribute.
+//! So by a response any host could have another device's connection management take a request, and
+//! evade all limits of this device's QP.
 
 use kernel::prelude::*;
 use roce::wire::mad::Exchange;
 
-/// How many are remembered.
+/// Number of requests that are remembered.
 const REMEMBERED: usize = 256;
-/// Nanoseconds for which a question is. Whoever waits longer asks again, and a message in segments has each answered.
+/// Time for which a request is remembered, in nanoseconds. A user that waits longer repeats its
+/// request, and each segment of a longer message is acknowledged.
 const LIFE: i64 = 60_000_000_000;
 
+/// A MAD request that was sent.
 #[derive(Clone, Copy)]
 struct Question {
+    /// Class and transaction ID.
     exchange: Exchange,
+    /// Time when the request was sent last, in nanoseconds.
     at: i64,
 }
 
-/// The latest questions.
+/// The MAD requests that a GSI QP has sent recently.
 pub(super) struct SentRequests {
-    /// The place of the oldest.
+    /// Index of the oldest request.
     next: usize,
+    /// The requests, in a ring.
     questions: KVVec<Option<Question>>,
 }
 
 impl SentRequests {
-    /// None. Process context.
+    /// Creates an empty list. Process context.
     ///
     /// # Errors
     ///
@@ -41,7 +47,7 @@ impl SentRequests {
         })
     }
 
-    /// Notes a question that is sent at `now`, perhaps once more.
+    /// Records a request that is sent or repeated at the time `now`.
     pub(super) fn note(&mut self, exchange: Exchange, now: i64) {
         let question = Some(Question { exchange, at: now });
         let same =
@@ -56,7 +62,8 @@ impl SentRequests {
         self.next = self.next.wrapping_add(1) % REMEMBERED;
     }
 
-    /// Whether a question of this exchange was sent not long before `now`. It may have any number of responses.
+    /// Returns whether a request of this exchange was sent shortly before `now`. A request may have
+    /// any number of responses.
     pub(super) fn has(&self, exchange: Exchange, now: i64) -> bool {
         let is_answered = |question: &Question| {
             question.exchange == exchange && now.saturating_sub(question.at) < LIFE
@@ -70,7 +77,7 @@ mod tests {
     use super::*;
     use roce::wire::mad::{MadHeader, MAD_HEADER_LEN};
 
-    /// The exchange of a question with this number.
+    /// Returns the exchange of a request with this transaction ID.
     fn exchange(number: u8) -> Result<Exchange> {
         let mut bytes = [0; MAD_HEADER_LEN];
         let [version, class, _, method, _, _, _, _, _, _, _, _, _, _, _, transaction, ..] =
@@ -112,7 +119,7 @@ mod tests {
             asked.note(exchange(number)?, 0);
         }
         assert!(asked.has(exchange(0)?, 0));
-        // The class differs.
+        // The class differs, and so does the exchange.
         let mut bytes = [0; MAD_HEADER_LEN];
         bytes[0] = 1;
         let other = MadHeader::parse(&bytes).and_then(|header| header.opens());
