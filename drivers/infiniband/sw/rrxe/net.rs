@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The way of packets between QPs and the network stack.
+//! The path of packets between QPs and the network stack.
 
 pub(crate) mod address_owners;
 pub(crate) mod drops;

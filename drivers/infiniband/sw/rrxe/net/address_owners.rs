@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The addresses of a namespace's devices, and the network devices that have them.
+//! The addresses (GIDs) of a namespace's RDMA devices, and the network devices that have them.
 //!
-//! ib_core keeps a port's GIDs in an array of 256 entries, of which a search looks at each. These trees hold the
-//! same entries sorted by address, so that a packet finds its device in few steps, whatever address it has. ib_core
-//! keeps them up to date (`add_gid` and `del_gid`).
+//! ib_core keeps a port's GIDs in an array of 256 entries, and a search of that array visits each
+//! entry. The trees of this file hold the same entries sorted by address. So a packet finds its
+//! device in a few steps, whatever its address. ib_core keeps them up to date by the operations
+//! `add_gid` and `del_gid`.
 
 use kernel::{
     prelude::*,
@@ -18,20 +19,23 @@ use rdma::{
     support::sync::BhSpinLock,
 };
 
-/// Which link an address belongs to. No two links of a namespace have the same, not even one after the other.
+/// Identifier of the link that has an address. Unique within a namespace, and never used again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct LinkId(u64);
 
-/// An address of a device, on a network device.
+/// An address of a link on a network device: the key of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct AddressOwner {
+    /// The address as a GID, in network byte order.
     address: [u8; 16],
+    /// Index of the network device that has the address.
     netdev_index: u32,
+    /// Link that has the address.
     link: LinkId,
 }
 
 impl AddressOwner {
-    /// The least of all with this address on this network device.
+    /// Returns the least key of this address on this network device.
     fn first(gid: Gid, netdev_index: u32) -> Self {
         Self {
             address: gid.0,
@@ -48,25 +52,28 @@ struct Port {
     link: LinkId,
 }
 
-/// Where a port is.
+/// The layer-2 segment of a [`Port`].
 struct Place {
-    /// Its segment ([`GidPlace::segment`]).
+    /// Segment of the network device ([`GidPlace::segment`]).
     segment: u32,
-    /// Entries of ib_core's table with the port.
+    /// Number of entries of ib_core's GID table on this network device.
     entries: u32,
 }
 
+/// The two trees of a namespace, under one lock.
 struct Trees {
-    /// How many entries of ib_core's table each stands for.
+    /// Number of equal entries of ib_core's GID table, by address, network device and link.
     address_owners: RBTree<AddressOwner, u32>,
+    /// Network devices that have addresses of a link, with their segments.
     ports: RBTree<Port, Place>,
 }
 
 impl Trees {
-    /// Whether a packet by `ingress` may be for an address of `link` on the network device of index `home`: by that
-    /// very one, or by another one with addresses of the link on the same segment. Linux answers ARP requests for an
-    /// address on all network devices (`arp_ignore`), so that a macvlan and the network device under it get each
-    /// other's packets.
+    /// Returns whether a packet that came in through `ingress` may be for an address of `link` on
+    /// the network device with index `home`. It may if it came in through that network device, or
+    /// through another network device that has addresses of the link and is on the same segment.
+    /// Linux responds to ARP requests for an address on all network devices (`arp_ignore`). So a
+    /// macvlan and the network device under it receive each other's packets.
     fn leads(&self, ingress: Ingress, home: u32, link: LinkId) -> bool {
         let segment = |netdev_index| {
             let port = Port { netdev_index, link };
@@ -76,8 +83,10 @@ impl Trees {
         ingress.is_by(home) || segment(by).is_some_and(|arrived| segment(home) == Some(arrived))
     }
 
-    /// The home with address `gid`, of those `wanted`, that a packet by `ingress` is for: one on the network device by which
-    /// it came, or else one to which that leads. Any for a packet of this host.
+    /// Returns an entry with the address `gid` for which `wanted` returns true and that a packet
+    /// which came in through `ingress` may be for. Entries on that network device are preferred to
+    /// entries on other network devices of the segment. Returns any such entry for a packet of this
+    /// host.
     fn find_reached(
         &self,
         gid: Gid,
@@ -93,7 +102,8 @@ impl Trees {
         self.find(gid, by).or_else(|| self.find(gid, led))
     }
 
-    /// The first home with this address that is `wanted`. Takes a step for each network device with that address.
+    /// Returns the first entry with this address for which `wanted` returns true. Takes one step
+    /// for each network device with that address.
     fn find(&self, gid: Gid, wanted: impl Fn(&AddressOwner) -> bool) -> Option<AddressOwner> {
         let mut least = AddressOwner::first(gid, 0);
         while let Some(cursor) = self.address_owners.cursor_lower_bound(&least) {
@@ -114,18 +124,20 @@ impl Trees {
     }
 }
 
-/// All addresses of the devices of a namespace. Its lock is a leaf.
+/// All addresses of the RDMA devices of a namespace. No other lock is taken under the lock of the
+/// trees.
 #[pin_data]
 pub(crate) struct AddressOwners {
     #[pin]
     trees: BhSpinLock<Trees>,
+    /// Number of links so far.
     links: Atomic<u64>,
-    /// How often the trees have changed.
+    /// Number of changes of the trees.
     changes: Atomic<u64>,
 }
 
 impl AddressOwners {
-    /// None yet.
+    /// Initialises trees without addresses.
     pub(crate) fn new() -> impl PinInit<Self> {
         let trees = Trees {
             address_owners: RBTree::new(),
@@ -138,19 +150,21 @@ impl AddressOwners {
         })
     }
 
-    /// What a new link's addresses are known by. Any context.
+    /// Returns the identifier of a new link. Any context.
     pub(crate) fn new_link(&self) -> LinkId {
         LinkId(self.links.fetch_add(1, Relaxed))
     }
 
-    /// How often addresses have come and gone. Who reads the same number again need not look for an address again. To be
-    /// read before the address is looked for. Any context.
+    /// Returns the number of changes so far. A caller that gets the same number again need not look
+    /// an address up again. The caller must read the number before it looks the address up. Any
+    /// context.
     #[inline]
     pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Relaxed)
     }
 
-    /// `gid` is an address of `link` from now on. Process context; sleeps.
+    /// Adds `gid` as an address of `link` on the network device of `place`. Process context;
+    /// sleeps.
     ///
     /// # Errors
     ///
@@ -208,31 +222,35 @@ impl AddressOwners {
         self.changes.fetch_add(1, Relaxed);
     }
 
-    /// The link that a packet to `gid` is for. From outside it must have come by a network device that leads there;
-    /// one that has the address comes first. Any context but hard interrupts.
+    /// Returns the link that a packet to `gid` is for. A packet from outside must have come in
+    /// through a network device that has the address, which is preferred, or that is on the same
+    /// segment as one that has it. Any context but hard interrupts.
     pub(crate) fn link_at(&self, gid: Gid, ingress: Ingress) -> Option<LinkId> {
         let found = self.trees.lock().find_reached(gid, ingress, |_| true);
         found.map(|home| home.link)
     }
 
-    /// The index of the network device of `link` with address `gid` that a packet is for: as for [`Self::link_at`].
+    /// Returns the index of the network device of `link` with the address `gid` that a packet is
+    /// for, by the rules of [`Self::link_at`]. Any context but hard interrupts.
     pub(crate) fn netdev_at(&self, gid: Gid, ingress: Ingress, link: LinkId) -> Option<u32> {
         let of_link = |home: &AddressOwner| home.link == link;
         let found = self.trees.lock().find_reached(gid, ingress, of_link);
         found.map(|home| home.netdev_index)
     }
 
-    /// Whether a packet to `gid` may be for `link`: as for [`Self::link_at`]. Any context but hard interrupts.
+    /// Returns whether a packet to `gid` may be for `link`, by the rules of [`Self::link_at`]. Any
+    /// context but hard interrupts.
     pub(crate) fn is_at(&self, gid: Gid, ingress: Ingress, link: LinkId) -> bool {
         self.netdev_at(gid, ingress, link).is_some()
     }
 
-    /// Whether `gid` is an address of `link`. Any context but hard interrupts.
+    /// Returns whether `gid` is an address of `link`. Any context but hard interrupts.
     pub(crate) fn has(&self, gid: Gid, link: LinkId) -> bool {
         self.is_at(gid, Ingress::default(), link)
     }
 
-    /// Whether `gid` is an address of `link` on the network device of this index. Any context but hard interrupts.
+    /// Returns whether `gid` is an address of `link` on the network device with this index. Any
+    /// context but hard interrupts.
     pub(crate) fn has_on(&self, gid: Gid, netdev_index: u32, link: LinkId) -> bool {
         let home = AddressOwner {
             link,
@@ -241,8 +259,8 @@ impl AddressOwners {
         self.trees.lock().address_owners.get(&home).is_some()
     }
 
-    /// Whether a packet by `ingress` may be for an address of `link` on the network device of index `home`. Any context
-    /// but hard interrupts.
+    /// Returns whether a packet that came in through `ingress` may be for an address of `link` on
+    /// the network device with index `home`. Any context but hard interrupts.
     pub(crate) fn leads(&self, ingress: Ingress, home: u32, link: LinkId) -> bool {
         self.trees.lock().leads(ingress, home, link)
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Counters of packets that no QP receives, of one network namespace.
+//! Counters of the dropped packets of one network namespace that belong to no QP.
 
 use kernel::sync::atomic::{ordering, Atomic};
 use rdma::{
@@ -11,23 +11,23 @@ use roce::wire::DropReason;
 
 use crate::device::stats;
 
-/// Counts of dropped packets by reason.
+/// Numbers of dropped packets, by reason.
 pub(crate) struct Drops([Atomic<u64>; Discard::COUNT]);
 
 impl Drops {
-    /// All zero.
+    /// Creates counters with the value 0.
     pub(crate) fn new() -> Self {
         Self([const { Atomic::new(0) }; Discard::COUNT])
     }
 
-    /// The count of the reason with this [`Discard::index`].
+    /// Returns the count of the reason with this [`Discard::index`].
     pub(crate) fn value(&self, index: usize) -> u64 {
         self.0
             .get(index)
             .map_or(0, |counter| counter.load(ordering::Relaxed))
     }
 
-    /// How many were packets in error: with headers that can't be, or a wrong ICRC.
+    /// Returns the number of packets in error: those with invalid headers or a wrong ICRC.
     pub(crate) fn errors(&self) -> u64 {
         let count = |why: Discard| self.value(why.index());
         DropReason::ALL
@@ -37,13 +37,13 @@ impl Drops {
             .wrapping_add(count(Discard::Checksum))
     }
 
-    /// Throws away a packet, and counts it. Any context.
+    /// Frees a packet, and counts it as dropped. Any context.
     pub(crate) fn discard(&self, skb: RxSkb, why: Discard) {
         self.count(why);
         skb.discard(why);
     }
 
-    /// Counts one. Any context.
+    /// Counts a dropped packet. Any context.
     pub(crate) fn count(&self, why: Discard) {
         trace::drop_without_qp(stats::discard_name(why));
         if let Some(counter) = self.0.get(why.index()) {

@@ -5,21 +5,24 @@
 use rdma::{net::route::Route, verbs::av::Av};
 use roce::wire::icrc::{IPV4_LEN, IPV6_LEN};
 
-/// The IP protocol number of UDP.
+/// IP protocol number of UDP.
 const PROTOCOL_UDP: u8 = 17;
 
-/// The flags word of an IPv4 header: don't fragment.
+/// Flags word of an IPv4 header with the flag "don't fragment".
 const DONT_FRAGMENT: u16 = 0x4000;
 
-/// An IP header to send.
+/// IP header of a packet to send.
 #[derive(Clone, Copy)]
 pub(crate) enum IpHeader {
+    /// IPv4 header without options.
     V4([u8; IPV4_LEN]),
+    /// IPv6 header without extension headers.
     V6([u8; IPV6_LEN]),
 }
 
 impl IpHeader {
-    /// The header that `av` asks for, but for the length.
+    /// Creates the header of a packet with the addresses and the traffic class of `av`. The length
+    /// is still zero.
     pub(crate) fn new(av: &Av) -> Self {
         match (av.sgid.ipv4(), av.dgid.ipv4()) {
             (Some(source), Some(destination)) => Self::v4(av, source, destination),
@@ -27,8 +30,8 @@ impl IpHeader {
         }
     }
 
-    /// The IP layer adds the checksum. Since the packet is never fragmented, its identification is
-    /// zero (RFC 6864 §4.1). IPsec needs [`Self::fragmentable`].
+    /// Creates an IPv4 header. The IP layer adds the checksum. The identification is zero, since
+    /// the packet is never fragmented (RFC 6864 §4.1). IPsec needs [`Self::fragmentable`].
     fn v4(av: &Av, source: [u8; 4], destination: [u8; 4]) -> Self {
         let [f0, f1] = DONT_FRAGMENT.to_be_bytes();
         let [s0, s1, s2, s3] = source;
@@ -57,6 +60,7 @@ impl IpHeader {
         ])
     }
 
+    /// Creates an IPv6 header.
     fn v6(av: &Av) -> Self {
         let word = 6 << 28 | u32::from(av.traffic_class) << 20 | av.flow_label & 0xf_ffff;
         let mut header = [0; IPV6_LEN];
@@ -69,8 +73,10 @@ impl IpHeader {
         Self::V6(header)
     }
 
-    /// The same for a packet that leaves in fragments if IPsec makes it too long. The IP layer takes the flag from fragments, and the
-    /// ICRC covers flag and identification. So the packet has no flag, and an identification. A packet of IPv6 has neither field.
+    /// Returns this header for a packet that leaves in fragments if IPsec makes it too long. In
+    /// fragments the IP layer clears the flag "don't fragment", and the ICRC covers the flag and
+    /// the identification. So the flag is cleared here, and the identification is set. An IPv6
+    /// header has neither field.
     pub(super) fn fragmentable(self, route: &Route) -> Self {
         let Self::V4(mut header) = self else {
             return self;
@@ -82,7 +88,7 @@ impl IpHeader {
         Self::V4(header)
     }
 
-    /// The same for a datagram of `length` bytes behind the header.
+    /// Returns this header for a packet with `length` bytes behind the IP header.
     pub(super) fn with_length(self, length: u16) -> Self {
         match self {
             Self::V4(mut header) => {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Packets to QPs of the same host, without the IP layer between them. All this runs in the sender's turn.
+//! Packets to QPs of the same host, which bypass the IP layer. All functions run with the sender's
+//! turn lock held.
 
 use kernel::sync::Arc;
 use rdma::{
@@ -19,7 +20,9 @@ use crate::{
     qp::{effects::RunEffects, engine::TxOutcome, note_peer, Qp},
 };
 
-/// Hands a frame to the QP that it is for.
+/// Puts a packet of `qp` into the inbox of the destination QP. That QP runs after the sender's run.
+///
+/// `recent` caches the look-up of the destination QP. `effects` records the QP to run.
 pub(crate) fn deliver(
     qp: &Qp,
     counters: &Counters,
@@ -52,15 +55,17 @@ pub(crate) fn deliver(
     TxOutcome::Left
 }
 
-/// Whether a frame is a datagram to a group.
+/// Returns whether a packet is a datagram to a multicast group.
 pub(crate) fn is_to_group(frame: &Frame<'_>, packet: &Packet) -> bool {
     let is_datagram = matches!(packet.service, Service::Ud(_));
     is_datagram && packet.bth.dest == Qpn::MULTICAST && frame.endpoints().destination.is_multicast()
 }
 
-/// Hands copies of a frame to the members of its group on the network device by which the frame leaves. The only
-/// member runs after this turn, as a frame's peer does; several run later: each has work and neighbours of its own. Members for
-/// which there is no memory, room or time lose the frame.
+/// Puts copies of a packet into the inboxes of the QPs that are attached to its group on the
+/// network device through which the packet leaves. If the group has one member, that QP runs after
+/// the sender's run, as the destination of a unicast packet does. Several members run later, in
+/// threads, since each may have much work and may run other QPs. Members for which memory, room in
+/// the inbox or softirq time is short lose the packet.
 #[inline(never)]
 pub(crate) fn deliver_to_group(qp: &Qp, frame: &Frame<'_>, effects: &mut RunEffects) {
     let group = frame.endpoints().destination;

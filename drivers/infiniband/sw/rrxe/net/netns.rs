@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the devices of one network namespace share: the UDP port, and the numbers of QPs.
+//! The state that all RDMA devices of one network namespace share: the UDP port and the QP numbers.
 //!
-//! RoCEv2 has one UDP port, which one socket of a namespace can have. So packets of all devices in
-//! it come in together, and a QP's number is unique among them.
+//! RoCEv2 has one UDP port, which one socket of a namespace can bind. So the packets of all devices
+//! in a namespace come in through the same socket, and a QP's number is unique among these devices.
 
 use kernel::{
     new_mutex,
@@ -33,42 +33,46 @@ use crate::{
     verbs::mcast::Groups,
 };
 
-/// A network namespace with at least one device.
+/// Shared state of the devices of a network namespace that has at least one device.
 ///
 /// It may outlive the namespace, but its sockets don't.
 #[pin_data]
 pub(crate) struct NetContext {
+    /// Identifier of the namespace.
     net: NetId,
-    /// Whether its administrators are those of the host.
+    /// Whether the namespace's administrators are those of the host.
     pub(crate) is_of_host: bool,
-    /// All QPs of the namespace's devices.
+    /// QPs of the namespace's devices, except GSI QPs, by number.
     #[pin]
     qps: Table<Qp>,
-    /// The GSI QPs of the devices, which all have number 1: a packet's address tells which it is for.
+    /// GSI QPs of the devices. All have the number 1, so a packet's destination address selects the
+    /// QP.
     #[pin]
     gsis: Table<Qp>,
-    /// The multicast groups that they are in.
+    /// Multicast groups to which the QPs are attached.
     #[pin]
     pub(crate) groups: Groups,
-    /// Their addresses.
+    /// Addresses of the devices.
     #[pin]
     pub(crate) address_owners: AddressOwners,
-    /// Who looks at these tables, and at those of the devices.
+    /// Read-side critical sections of these tables, and of the tables of the devices.
     pub(crate) readers: Arc<ReadSections>,
-    /// Packets and frames that wait for its QPs.
+    /// Limit of the packets and frames that wait for the QPs.
     pub(crate) backlog: Arc<Backlog>,
-    /// Packets that no QP could be blamed for.
+    /// Counters of dropped packets that belong to no QP.
     pub(crate) drops: Drops,
-    /// Its questions to ib_core's connection management, if its administrators are not those of the host.
+    /// Budget of requests to ib_cm, used if the namespace's administrators are not those of the
+    /// host.
     #[pin]
     pub(crate) cm_budget: CmBudget,
-    /// Those of its QPs are among these.
+    /// Tx limits of all QPs of the module, including those of this namespace.
     pub(crate) credits: Arc<TxLimits>,
-    /// Open while there are devices.
+    /// Sockets of the UDP port, open while the namespace has devices.
     #[pin]
     sockets: Mutex<Option<Sockets>>,
 }
 
+/// Sockets that receive RoCEv2 packets. There is none for IPv6 if the namespace lacks IPv6.
 struct Sockets {
     _v4: UdpSocket<NetContext>,
     _v6: Option<UdpSocket<NetContext>>,
@@ -85,7 +89,7 @@ impl Receiver for NetContext {
 }
 
 impl NetContext {
-    /// Opens the UDP port in namespace `net`.
+    /// Opens the UDP port in the namespace `net`.
     fn open(net: &Net, credits: Arc<TxLimits>) -> Result<Arc<Self>> {
         credits.complete()?;
         let readers = Arc::new(ReadSections::new()?, GFP_KERNEL)?;
@@ -117,14 +121,15 @@ impl NetContext {
         Ok(context)
     }
 
-    /// Closes the UDP port. When this returns no packet is on its way to a QP.
+    /// Closes the UDP port. When this returns, the sockets deliver no more packets to QPs. Process
+    /// context; sleeps.
     fn close(&self) {
         let sockets = self.sockets.lock().take();
         drop(sockets);
     }
 
-    /// Where QPs with this number, or kind of number, have their places. The place of all but GSI QPs is
-    /// their number.
+    /// Returns the table of QPs with this number. The index of a QP in its table is its number,
+    /// except for GSI QPs.
     pub(crate) fn qps(&self, qpn: Qpn) -> &Table<Qp> {
         if qpn == Qpn::GSI {
             &self.gsis
@@ -133,8 +138,9 @@ impl NetContext {
         }
     }
 
-    /// Runs `f` on the QP that a packet to number `qpn` at address `to` is for, given by which network device it came.
-    /// `f` must not sleep. Any context but hard interrupts.
+    /// Runs `f` on the QP that a packet to the QP number `qpn` and the address `to` is for.
+    /// `ingress` is the network device through which the packet came in. `f` must not sleep. Any
+    /// context but hard interrupts.
     pub(crate) fn with_qp<R>(
         &self,
         qpn: Qpn,
@@ -147,7 +153,7 @@ impl NetContext {
         }
         let link = self.address_owners.link_at(to, ingress)?;
         let (mut f, mut result) = (Some(f), None);
-        // As many as there are devices.
+        // Visits as many QPs as there are devices.
         self.gsis.for_each_while(|_, qp| {
             if qp.device.link.id() == link {
                 result = f.take().map(|f| f(qp));
@@ -157,7 +163,8 @@ impl NetContext {
         result
     }
 
-    /// As [`Self::with_qp`], for a QP of this host whose packets all go to the same QP.
+    /// Does the same as [`Self::with_qp`] for a packet of a QP of this host that sends all its
+    /// packets to one QP. `recent` caches the look-up.
     pub(crate) fn with_recent_qp<R>(
         &self,
         recent: &mut LastLookup<Qp>,
@@ -171,7 +178,7 @@ impl NetContext {
         self.qps.with_recent(recent, qpn.get(), f)
     }
 
-    /// Which namespace it is.
+    /// Returns the identifier of the namespace.
     pub(crate) fn net(&self) -> NetId {
         self.net
     }
@@ -185,7 +192,8 @@ fn open_socket(
     UdpSocket::open(net, network, UDP_PORT, context.clone())
 }
 
-/// Tells the administrator what users can't see from the error.
+/// Logs the reason if the UDP port is in use, which the error code alone does not tell the user.
+/// Returns the error code.
 fn refusal(error: OpenError) -> Error {
     if matches!(error, OpenError::PortBusy) {
         pr_err!("UDP port {UDP_PORT} of this network namespace is taken, perhaps by rdma_rxe\n");
@@ -193,22 +201,24 @@ fn refusal(error: OpenError) -> Error {
     error.to_error()
 }
 
-/// The namespaces that have devices.
+/// The network namespaces that have devices.
 #[pin_data]
 pub(crate) struct NetContexts {
+    /// Namespaces with their numbers of devices.
     #[pin]
     users: Mutex<KVec<User>>,
     credits: Arc<TxLimits>,
 }
 
+/// A namespace with devices.
 struct User {
     context: Arc<NetContext>,
-    /// Devices in it.
+    /// Number of the namespace's devices.
     devices: usize,
 }
 
 impl NetContexts {
-    /// None yet.
+    /// Initialises the list, without namespaces.
     ///
     /// # Errors
     ///
@@ -220,17 +230,18 @@ impl NetContexts {
         })
     }
 
-    /// Takes back packets in flight, and waits for the end of code that packets call. There is no device any more. Process
-    /// context; sleeps.
+    /// Takes back packets in flight, and waits for the end of their destructors, which are code of
+    /// this module. No device may exist any more. Process context; sleeps.
     pub(crate) fn drain(&self) {
         self.credits.drain();
     }
 
-    /// The context of namespace `net`, for one more device. Process context; sleeps.
+    /// Returns the context of the namespace `net`, and counts one more device in it. Process
+    /// context; sleeps.
     ///
     /// # Errors
     ///
-    /// `EADDRINUSE` when somebody has the UDP port, `ENOMEM`.
+    /// `EADDRINUSE` if another socket has the UDP port; `ENOMEM`.
     pub(crate) fn acquire(&self, net: &Net) -> Result<Arc<NetContext>> {
         let mut users = self.users.lock();
         if let Some(user) = users.iter_mut().find(|user| user.context.net == net.id()) {
@@ -247,8 +258,8 @@ impl NetContexts {
         Ok(context)
     }
 
-    /// One device less in `context`. Closes the UDP port behind the last one. Process context;
-    /// sleeps.
+    /// Counts one device less in `context`. Closes the UDP port after the last device. Process
+    /// context; sleeps.
     pub(crate) fn release(&self, context: &Arc<NetContext>) {
         let mut users = self.users.lock();
         let Some(index) = users
@@ -262,7 +273,8 @@ impl NetContexts {
         };
         user.devices = user.devices.saturating_sub(1);
         if user.devices == 0 {
-            // Under the lock, so that nobody who comes now finds the port still in use.
+            // Closed under the lock, so that a concurrent `acquire` doesn't find the port still in
+            // use.
             context.close();
             let _ = users.remove(index);
         }

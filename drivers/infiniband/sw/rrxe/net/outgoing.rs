@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Packets and frames that are built, and that the network stack is to send.
+//! Packets and frames that are built, and wait to be passed to the network stack.
 //!
-//! A turn builds them in functions that have returned when it sends them. A container's network devices can have the network
-//! stack call itself some times to send one packet (`MIRRED_NEST_LIMIT`, net/sched/act_mirred.c; `IP_TUNNEL_RECURSION_LIMIT`,
-//! include/net/ip_tunnels.h). Its limits leave a part of the kernel's stack, of 16 KiB on x86-64, to those who send first.
+//! A run of a QP builds them in functions that have returned before the run sends them, to keep the
+//! stack short. The network devices of a container can make the network stack call itself several
+//! times for one packet (`MIRRED_NEST_LIMIT`, net/sched/act_mirred.c; `IP_TUNNEL_RECURSION_LIMIT`,
+//! include/net/ip_tunnels.h). The limits of this recursion leave a part of the kernel's stack,
+//! which has 16 KiB on x86-64, to the first sender.
 
 use kernel::{prelude::*, sync::Arc};
 use rdma::net::{
@@ -16,20 +18,22 @@ use rdma::net::{
 
 use crate::qp::peer::Peer;
 
-/// A packet or a frame that is to be sent.
+/// A packet or a frame to send.
 pub(crate) enum Outgoing {
-    /// A packet of IP.
+    /// An IP packet.
     Packet {
+        /// The packet, complete but for the link-layer header.
         packet: TxPacket,
-        /// That of a datagram; other packets have that of their QP's peer.
+        /// Route of a datagram. `None` for other packets: they take the route of their QP's peer.
         route: Option<Route>,
     },
-    /// A whole frame, by this network device.
+    /// A whole frame, and the network device that sends it.
     Frame(TxFrame, Netdev),
 }
 
 impl Outgoing {
-    /// Sends it; it takes credit until it has left the host. `peer` is that of its QP.
+    /// Sends the packet or frame. It counts for `tx_limit` until it has left the host. `peer` is
+    /// the peer of the sending QP.
     ///
     /// # Context
     ///
@@ -37,14 +41,15 @@ impl Outgoing {
     ///
     /// # Errors
     ///
-    /// Any; it is lost. `EMSGSIZE` if it is longer than the network device's MTU.
+    /// Any error means that the packet is lost. `EMSGSIZE` if it is longer than the network
+    /// device's MTU.
     pub(crate) fn send(self, peer: &Peer, tx_limit: &Arc<TxCount>) -> Result {
         match self {
             Self::Packet { packet, route } => {
                 let route = route.as_ref().or_else(|| peer.route()).ok_or(ENETUNREACH)?;
                 packet.send(route, tx_limit)
             }
-            // Its length was compared before.
+            // `EAGAIN` for any error: the frame's length was compared with the MTU before.
             Self::Frame(frame, netdev) => frame.send(&netdev, tx_limit).map_err(|_| EAGAIN),
         }
     }

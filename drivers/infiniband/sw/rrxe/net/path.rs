@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Where the packets of a QP go, and whose packets it takes.
+//! The path of a QP's packets: their addresses and route, and the packets that the QP accepts.
 
 use kernel::{prelude::*, sync::Arc};
 use rdma::{
@@ -15,23 +15,27 @@ use roce::{ids::Qpn, wire::UDP_PORT};
 
 use crate::{device::link::Link, net::ip_header::IpHeader, qp::filter::Admission};
 
-/// What the headers of all packets of a path have in common.
+/// Header fields that all packets of a path have in common.
 #[derive(Clone, Copy)]
 pub(crate) struct Address {
+    /// Source address.
     pub(crate) source: Gid,
+    /// Destination address.
     pub(crate) destination: Gid,
+    /// IPv4 TOS or IPv6 traffic class.
     pub(crate) traffic_class: u8,
-    /// 20 bits.
+    /// IPv6 flow label, 20 bits.
     pub(crate) flow_label: u32,
+    /// UDP source port.
     pub(crate) source_port: u16,
-    /// In this host: [`Av::priority`].
+    /// Priority of the packets in queueing disciplines of this host ([`Av::priority`]).
     pub(crate) priority: u32,
-    /// Without the length.
+    /// IP header whose length is still zero.
     pub(crate) header: IpHeader,
 }
 
 impl Address {
-    /// The same for packets from QP `local` to QP `remote`.
+    /// Returns the header fields for packets from the QP `local` to the QP `remote`.
     pub(crate) fn between(&self, local: Qpn, remote: Qpn) -> Self {
         Self {
             source_port: source_port(self.flow_label, local, remote),
@@ -40,24 +44,29 @@ impl Address {
     }
 }
 
-/// A way to a peer.
+/// A path to a remote QP.
 pub(crate) struct Path {
     link: Arc<Link>,
-    /// The network device that has the source address.
+    /// Index of the network device that has the source address.
     netdev_index: u32,
+    /// Number of the remote QP.
     remote: Qpn,
+    /// Header fields of the packets.
     address: Address,
+    /// Route, looked up when the first packet is sent.
     route: Option<Route>,
-    /// The source was an address of the link when a route was first looked up. ib_core may drop it later, though the host
-    /// keeps it: with another prefix, or when a bond uses another port.
+    /// Whether the source was an address of the link when a route was first looked up. ib_core may
+    /// remove the address later though the host keeps it: if its prefix changes, or if a bond uses
+    /// another port.
     is_of_link: bool,
 }
 
 impl Path {
-    /// The way that `av` describes, from QP `local` to QP `remote`.
+    /// Creates the path that `av` describes, from the QP `local` to the QP `remote`.
     ///
-    /// All packets of one pair of QPs have one UDP source port, so that they stay in order; the
-    /// flow label, or else the pair, tells which (`rdma_get_udp_sport()`).
+    /// All packets of one pair of QPs have the same UDP source port, so that they stay in order.
+    /// The flow label selects the port, or the pair of QP numbers if the flow label is zero
+    /// (`rdma_get_udp_sport()`).
     pub(crate) fn new(link: Arc<Link>, av: &Av, local: Qpn, remote: Qpn) -> Self {
         Self {
             netdev_index: link.index_of_source(av),
@@ -77,7 +86,8 @@ impl Path {
         }
     }
 
-    /// The packets that come this way: from exactly this peer to exactly this address.
+    /// Returns the condition for packets that the local QP accepts: those from exactly this peer to
+    /// exactly this address.
     pub(crate) fn admission(&self) -> Admission {
         Admission {
             endpoints: Endpoints {
@@ -89,13 +99,13 @@ impl Path {
         }
     }
 
-    /// Address and route; the latter is looked up anew when it is no longer valid. Any context;
-    /// doesn't sleep.
+    /// Returns header fields and route. Looks the route up again when it is no longer valid. Any
+    /// context; doesn't sleep.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the source was no address of the link the first time, `ENODEV` when the network device is gone, and those of
-    /// [`Route::lookup`].
+    /// `EINVAL` if the source was no address of the link at the first look-up; `ENODEV` if the
+    /// network device is gone; those of [`Route::lookup`].
     #[inline]
     pub(crate) fn resolve(&mut self) -> Result<(&Address, &Route)> {
         if !self.route.as_ref().is_some_and(Route::is_valid) {
@@ -106,11 +116,12 @@ impl Path {
         Ok((&self.address, route))
     }
 
-    /// The route that [`Self::resolve`] found last.
+    /// Returns the route that [`Self::resolve`] found last.
     pub(crate) fn route(&self) -> Option<&Route> {
         self.route.as_ref()
     }
 
+    /// Looks the route up, and checks the source address the first time.
     fn look_up(&mut self) -> Result<Route> {
         let source = self.address.source;
         if !self.is_of_link && !self.link.has_gid_on(source, self.netdev_index) {

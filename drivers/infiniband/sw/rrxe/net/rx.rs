@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! From the UDP socket to the QP.
+//! The receive path from the UDP socket to the QP.
 //!
-//! Nothing is answered before a QP is found. Packets that no QP wants are dropped and counted. Until then memory is allocated
-//! only to make the headers of a packet contiguous.
+//! No packet causes a response before its QP is found. Packets that are for no QP are dropped and
+//! counted. Until then memory is allocated only to make a packet's headers contiguous.
 
 use kernel::{
     prelude::*,
@@ -31,17 +31,21 @@ use crate::{
     qp::Qp,
 };
 
-/// A packet with its headers decoded and its ICRC checked.
+/// A packet with decoded headers and a checked ICRC.
 pub(crate) struct RxPacket {
+    /// The socket buffer.
     pub(crate) skb: RxSkb,
+    /// The decoded headers.
     pub(crate) packet: Packet,
+    /// Offset of the payload from the BTH, in bytes.
     pub(crate) payload_offset: usize,
+    /// Source and destination address.
     pub(crate) endpoints: Endpoints,
 }
 
 impl RxPacket {
-    /// Decodes the headers; the ICRC is the caller's business. What is no packet is freed and counted
-    /// in `drops`.
+    /// Decodes the headers. The caller checks the ICRC. A packet with invalid headers is freed and
+    /// counted in `drops`.
     #[inline(never)]
     pub(crate) fn decode(mut skb: RxSkb, drops: &Drops) -> Option<Self> {
         let length = skb.len();
@@ -63,7 +67,7 @@ impl RxPacket {
         }
     }
 
-    /// The packet without what was found out about its headers.
+    /// Returns the socket buffer, without the decoded headers.
     pub(crate) fn into_skb(self) -> RxSkb {
         self.skb
     }
@@ -72,7 +76,8 @@ impl RxPacket {
     ///
     /// # Errors
     ///
-    /// [`SpanFault::Range`] if there is less payload, [`SpanFault::ReadOnly`].
+    /// [`SpanFault::Range`] if there is less payload; [`SpanFault::ReadOnly`] if the span may not
+    /// be written.
     pub(crate) fn copy_payload(&self, offset: u32, span: &Span<'_>) -> Result<(), SpanFault> {
         let start = self.locate(offset, span.len())?;
         self.skb.copy_to_span(start, span)
@@ -90,7 +95,8 @@ impl RxPacket {
             .map_err(|_| SpanFault::Range)
     }
 
-    /// What stands in front of a datagram's payload in the receive buffer.
+    /// Returns the GRH that precedes a datagram's payload in the receive buffer: the IPv6 header,
+    /// or one made from the IPv4 header.
     pub(crate) fn grh(&self) -> [u8; GRH_LEN as usize] {
         match self.skb.ip_header() {
             IpHeader::V4(ip) => grh::from_ipv4(ip),
@@ -98,7 +104,7 @@ impl RxPacket {
         }
     }
 
-    /// Where `len` bytes at `offset` of the payload lie in the packet.
+    /// Returns the offset of `len` payload bytes at `offset` from the beginning of the packet.
     fn locate(&self, offset: u32, len: usize) -> Result<usize, SpanFault> {
         let end = (offset as usize).saturating_add(len);
         if end > self.packet.payload_len as usize {
@@ -111,7 +117,7 @@ impl RxPacket {
     ///
     /// # Errors
     ///
-    /// [`Discard::Checksum`].
+    /// [`Discard::Checksum`] if the ICRC is wrong.
     #[inline(never)]
     fn verify(&mut self) -> Result<(), Discard> {
         if !self.skb.is_trusted() {
@@ -122,7 +128,7 @@ impl RxPacket {
     }
 }
 
-/// `None` unless the last four bytes are the ICRC of all before them and of the headers.
+/// Returns `Some` if the last four bytes are the ICRC of the headers and of all bytes before.
 fn icrc_is_right(skb: &RxSkb) -> Option<()> {
     let covered = skb.len().checked_sub(ICRC_LEN)?;
     let linear = skb.linear();
@@ -145,7 +151,7 @@ fn icrc_is_right(skb: &RxSkb) -> Option<()> {
     (Icrc::resume(register).finish() == icrc).then_some(())
 }
 
-/// Takes in a packet from the wire. Softirq, under RCU.
+/// Receives a packet from the network. Softirq, under RCU.
 pub(crate) fn receive(context: &NetContext, skb: RxSkb) {
     let drops = &context.drops;
     let Some(mut packet) = RxPacket::decode(skb, drops) else {
@@ -162,7 +168,8 @@ pub(crate) fn receive(context: &NetContext, skb: RxSkb) {
         return;
     }
     let ingress = packet.skb.ingress();
-    // The QP's turns are no section: whoever takes an object out of a table waits for one turn at most.
+    // The QP runs outside the table's read-side section, and each run is a section of its own. So a
+    // writer that removes an object from a table waits for one run at most.
     match context.with_qp(qpn, to, ingress, |qp| admit(qp, ingress, &mut packet)) {
         Some(Ok(qp)) => Qp::receive(qp.as_arc_borrow(), packet),
         Some(Err(Refusal::Counted)) => packet.skb.discard(Discard::NoQueuePair),
@@ -171,15 +178,16 @@ pub(crate) fn receive(context: &NetContext, skb: RxSkb) {
     }
 }
 
-/// Why a QP doesn't take a packet.
+/// Reason why a QP doesn't accept a packet.
 enum Refusal {
-    /// For a reason of its own, which is counted.
+    /// A reason that the QP has counted.
     Counted,
-    /// For one that is still to be counted.
+    /// A reason that the caller has to count.
     Discard(Discard),
 }
 
-/// Has a QP admit a packet, and returns a count of the QP. A stranger's is refused before anything else is done for it.
+/// Has a QP check a packet, and returns a reference to the QP. A packet from another sender than
+/// the QP's peer is refused before its ICRC is computed.
 fn admit(
     qp: ArcBorrow<'_, Qp>,
     ingress: Ingress,
@@ -192,8 +200,10 @@ fn admit(
     Ok(qp.into())
 }
 
-/// Hands a packet to all QPs that are attached to its group. Returns the only member, for which it is left, and the packet: that
-/// takes it in at once, as a packet to one QP. A group of more has members that have work and neighbours of their own.
+/// Gives a packet to all QPs that are attached to its group. If the group has one member, returns
+/// that QP and the packet: the QP receives the packet at once, as it does a unicast packet. The
+/// members of a larger group get copies and run later, in threads, since each may have much work
+/// and may run other QPs.
 #[inline(never)]
 fn deliver_to_group(context: &NetContext, mut packet: RxPacket) -> Option<(Arc<Qp>, RxPacket)> {
     let (group, port) = (packet.endpoints.destination, packet.skb.ingress().port());
@@ -217,16 +227,18 @@ fn deliver_to_group(context: &NetContext, mut packet: RxPacket) -> Option<(Arc<Q
     None
 }
 
-/// Gives each member of a group a copy of a packet, which waits for a thread. Softirq, or under a sender's turn.
+/// Gives each member of a group a copy of a packet, which waits for a thread to run the member.
+/// Softirq, or with a sender's turn lock held.
 pub(crate) fn hand_out(skb: &RxSkb, members: impl Iterator<Item = Arc<Qp>>) {
     for qp in members {
         let copy = || {
-            // For want of memory it is lost to this one.
+            // If memory is short, this member loses the packet.
             if let Some(copy) = skb.try_clone() {
                 Qp::receive_later(qp.as_arc_borrow(), copy);
             }
         };
-        // Anybody's datagrams would have softirqs copy without an end. One of many members doesn't pay for the others.
+        // The time for copies is limited, since any host can send datagrams to a group. When a CPU
+        // has used up its softirq time, each copy counts for the user of its member.
         if !qp
             .device
             .workqueues
@@ -238,7 +250,8 @@ pub(crate) fn hand_out(skb: &RxSkb, members: impl Iterator<Item = Arc<Qp>>) {
     }
 }
 
-/// Its user's part of what a CPU in debt grants. All QPs of the kernel have the same.
+/// Returns the lot of the QP's user: the part of the copies that a CPU grants although its softirq
+/// time is used up. All QPs of in-kernel consumers have the same lot.
 fn lot_of(qp: &Qp) -> Lot {
     Lot::of(qp.payer().map_or(0, Payer::user_number))
 }

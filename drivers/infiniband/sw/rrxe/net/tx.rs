@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! From the QP to the network.
+//! The send path: packets are built in socket buffers.
 
 use kernel::prelude::*;
 use rdma::{
@@ -23,7 +23,7 @@ use roce::{
 
 use crate::net::{ip_header::IpHeader, path::Address};
 
-/// Most bytes of pad and ICRC.
+/// Maximum number of bytes of pad and ICRC.
 const TRAILER_MAX: usize = 3 + ICRC_LEN;
 
 /// A packet to which payload is appended, in order.
@@ -35,21 +35,28 @@ pub(crate) trait Payload {
     fn copy(&mut self, bytes: &[u8]);
 }
 
-/// A packet under construction: headers first, then payload in order, then it goes.
+/// A packet under construction: first the headers, then the payload in order, then the trailer.
 ///
-/// Whatever it lacks in the end (for want of memory), it is a lost packet, as on any network.
+/// If memory is short, the packet stays incomplete and is lost. The protocol handles it as a loss
+/// in the network.
 pub(crate) struct Frame<'a> {
+    /// Header fields of the path.
     address: &'a Address,
+    /// Route of the packet.
     route: &'a Route,
+    /// Socket buffer with the transport headers and the payload so far.
     skb: TxSkb,
+    /// Base transport header, for the ICRC.
     bth: [u8; BTH_LEN],
-    /// Payload bytes still to come.
+    /// Number of payload bytes that are still missing.
     missing: usize,
+    /// Number of pad bytes behind the payload.
     pad: usize,
 }
 
 impl<'a> Frame<'a> {
-    /// Begins a packet. `None` if there is no memory, or no packet may have the room that the network device wants in front.
+    /// Begins a packet. Returns `None` if memory is short, or if the network device needs more
+    /// headroom than a packet may have.
     ///
     /// # Context
     ///
@@ -75,7 +82,7 @@ impl<'a> Frame<'a> {
         })
     }
 
-    /// The addresses from which and to which it goes.
+    /// Returns the source and the destination address.
     pub(crate) fn endpoints(&self) -> Endpoints {
         Endpoints {
             source: self.address.source,
@@ -83,17 +90,18 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// Whether the destination is on this host: then [`Self::into_local`] is the way.
+    /// Returns whether the destination is on this host. Such a packet is completed by
+    /// [`Self::into_local`].
     pub(crate) fn is_local(&self) -> bool {
         self.route.is_local()
     }
 
-    /// Index of the network device by which it leaves.
+    /// Returns the index of the network device through which the packet leaves.
     pub(crate) fn exit(&self) -> u32 {
         self.route.exit()
     }
 
-    /// The same packet so far once more. `None` if there is no memory.
+    /// Returns a copy of the packet as far as it is built. Returns `None` if memory is short.
     pub(crate) fn try_copy(&self) -> Option<Self> {
         Some(Self {
             skb: self.skb.try_copy()?,
@@ -101,38 +109,40 @@ impl<'a> Frame<'a> {
         })
     }
 
-    /// The payload, `length` bytes of which were appended.
+    /// Returns the payload. The caller has appended `length` bytes of it.
     pub(crate) fn payload(&self, length: u32) -> &[u8] {
         let bytes = self.skb.bytes();
         let from = bytes.len().saturating_sub(length as usize);
         bytes.get(from..).unwrap_or_default()
     }
 
+    /// Counts `len` appended bytes of payload, or marks the packet as lost.
     fn account(&mut self, appended: Result, len: usize) {
         self.missing = match appended {
             Ok(()) => self.missing.wrapping_sub(len),
-            // Never to be complete.
+            // The packet can never become complete.
             Err(_) => usize::MAX,
         };
     }
 
-    /// The packet as it leaves the host.
+    /// Completes the packet as it leaves the host.
     ///
     /// # Errors
     ///
-    /// Any; the packet is lost.
+    /// Any error means that the packet is lost.
     pub(crate) fn into_packet(mut self) -> Result<TxPacket> {
         self.skb.set_priority(self.address.priority);
         self.finish(Self::icrc)
     }
 
-    /// Turns the packet into one received from QP `sender` of this host. It carries no ICRC. `None` if it is lost.
+    /// Turns the packet into one that was received from the QP `sender` of this host. It carries no
+    /// ICRC. Returns `None` if the packet is lost.
     pub(crate) fn into_local(self, sender: Qpn) -> Option<RxSkb> {
         let packet = self.finish(|_, _, _| Some([0; ICRC_LEN])).ok()?;
         packet.into_rx(sender.get()).ok()
     }
 
-    /// Adds all that is still missing around headers and payload.
+    /// Adds IP header, UDP header, pad and ICRC.
     fn finish(
         mut self,
         icrc: impl FnOnce(&Self, &IpHeader, &[u8; UDP_LEN]) -> Option<Icrc>,
@@ -166,7 +176,7 @@ impl<'a> Frame<'a> {
         self.skb.into_packet(ip, &udp)
     }
 
-    /// The ICRC of the packet without its trailer.
+    /// Returns the ICRC of the packet without its trailer.
     fn icrc(&self, ip: &IpHeader, udp: &[u8; UDP_LEN]) -> Option<Icrc> {
         let next = self.skb.bytes().get(BTH_LEN..)?;
         let mut icrc = match ip {
@@ -190,11 +200,12 @@ impl Payload for Frame<'_> {
     }
 }
 
-/// The bytes of an ICRC.
+/// Bytes of an ICRC.
 type Icrc = [u8; ICRC_LEN];
 
 impl Address {
-    /// The header of a datagram of `length` bytes, header included. RoCEv2 has its own checksum.
+    /// Returns the header of a datagram of `length` bytes, which include the UDP header. The UDP
+    /// checksum is zero, since RoCEv2 has the ICRC.
     fn udp_header(&self, length: u16) -> [u8; UDP_LEN] {
         let [s0, s1] = self.source_port.to_be_bytes();
         let [d0, d1] = UDP_PORT.to_be_bytes();
