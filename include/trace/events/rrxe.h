@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* What rust/rdma/trace.rs reports. */
+/* Tracepoints of the RDMA driver rrxe. The functions of rust/rdma/trace.rs emit them. */
 
 #undef TRACE_SYSTEM
 #define TRACE_SYSTEM rrxe
@@ -26,7 +26,10 @@
 #define rrxe_states \
 	{ 0, "RESET" }, { 1, "INIT" }, { 2, "RTR" }, { 3, "RTS" }, { 4, "SQD" }, { 5, "SQE" }, { 6, "ERR" }
 
-/* A packet of the QP qpn; dest is what its header says. */
+/*
+ * A packet that QP qpn of this host sends or receives. dest is the destination QPN in the packet's
+ * BTH, length the number of payload bytes.
+ */
 DECLARE_EVENT_CLASS(rrxe_packet,
 	TP_PROTO(const char *device, u32 qpn, u32 dest, u8 opcode, u32 psn, u32 length),
 	TP_ARGS(device, qpn, dest, opcode, psn, length),
@@ -51,22 +54,25 @@ DECLARE_EVENT_CLASS(rrxe_packet,
 		__print_symbolic(__entry->opcode & 0x1f, rrxe_operations), __entry->psn, __entry->length)
 );
 
-/* It goes out, for the first time or again. */
+/* QP qpn sends the packet, for the first time or again. */
 DEFINE_EVENT(rrxe_packet, rrxe_packet_out,
 	TP_PROTO(const char *device, u32 qpn, u32 dest, u8 opcode, u32 psn, u32 length),
 	TP_ARGS(device, qpn, dest, opcode, psn, length));
 
-/* It came in, from the QP's peer. */
+/* QP qpn receives the packet from its peer. */
 DEFINE_EVENT(rrxe_packet, rrxe_packet_in,
 	TP_PROTO(const char *device, u32 qpn, u32 dest, u8 opcode, u32 psn, u32 length),
 	TP_ARGS(device, qpn, dest, opcode, psn, length));
 
-/* It goes out again. */
+/* QP qpn retransmits the packet. rrxe_packet_out reports the same packet, too. */
 DEFINE_EVENT(rrxe_packet, rrxe_retransmit,
 	TP_PROTO(const char *device, u32 qpn, u32 dest, u8 opcode, u32 psn, u32 length),
 	TP_ARGS(device, qpn, dest, opcode, psn, length));
 
-/* A packet is dropped; reason is the name of the counter. Without a QP there is no device either. */
+/*
+ * A packet is dropped. reason is the name of the counter that counts it. A packet that belongs to
+ * no QP belongs to no device either: device is "-", and qpn and psn are 0.
+ */
 TRACE_EVENT(rrxe_drop,
 	TP_PROTO(const char *device, u32 qpn, u32 psn, const char *reason),
 	TP_ARGS(device, qpn, psn, reason),
@@ -86,7 +92,10 @@ TRACE_EVENT(rrxe_drop,
 		__get_str(reason))
 );
 
-/* An RNR NAK (with its timer) or a NAK (with its code, IBTA table 58). */
+/*
+ * An RNR NAK or a NAK. syndrome is that of the AETH: its lower five bits are the timer of an RNR
+ * NAK, or the code of a NAK (IBTA table 58).
+ */
 DECLARE_EVENT_CLASS(rrxe_nak,
 	TP_PROTO(const char *device, u32 qpn, u32 psn, u8 syndrome),
 	TP_ARGS(device, qpn, psn, syndrome),
@@ -107,15 +116,17 @@ DECLARE_EVENT_CLASS(rrxe_nak,
 		__entry->syndrome & 0x1f)
 );
 
+/* QP qpn sends the NAK. */
 DEFINE_EVENT(rrxe_nak, rrxe_nak_out,
 	TP_PROTO(const char *device, u32 qpn, u32 psn, u8 syndrome),
 	TP_ARGS(device, qpn, psn, syndrome));
 
+/* QP qpn receives the NAK. */
 DEFINE_EVENT(rrxe_nak, rrxe_nak_in,
 	TP_PROTO(const char *device, u32 qpn, u32 psn, u8 syndrome),
 	TP_ARGS(device, qpn, psn, syndrome));
 
-/* A QP changes its state, by a verb or by itself. */
+/* A QP changes its state, by modify_qp or because of an error. */
 TRACE_EVENT(rrxe_qp_state,
 	TP_PROTO(const char *device, u32 qpn, u32 from, u32 to),
 	TP_ARGS(device, qpn, from, to),

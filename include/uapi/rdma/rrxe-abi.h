@@ -1,127 +1,145 @@
 /* SPDX-License-Identifier: ((GPL-2.0 WITH Linux-syscall-note) OR Linux-OpenIB) */
 /*
- * What rrxe and its own provider library share beyond rdma_user_rxe.h: a page of
- * doorbells a context, words in the ring of a CQ that arm it, and device memory. Neither
- * of these takes a system call to use. Documentation/uabi.rst tells how they are used.
+ * The interface between rrxe and its own provider library (librrxe), in addition to
+ * rdma_user_rxe.h: a doorbell page for each user context, words in the ring of a CQ that arm
+ * the CQ, and device memory. The use of these takes no system call. Documentation/uabi.rst
+ * describes their use.
  *
- * Everything is in the byte order of the machine, and laid out alike for 32 and 64 bits.
+ * All fields are in the byte order of the machine. The layout is the same for 32 and 64 bits.
  */
 #ifndef RRXE_ABI_H
 #define RRXE_ABI_H
 
 #include <linux/types.h>
 
-/* The version that this header describes. */
+/* Version of the interface that this header describes. */
 #define RRXE_ABI_VERSION	1
 
-/* What a library may ask for, and what it is granted. */
+/* Features that a library may request, and that the kernel grants. */
 enum rrxe_feature {
-	/* struct rrxe_doorbell */
+	/* Doorbell page: struct rrxe_doorbell. */
 	RRXE_FEATURE_DOORBELL	= 1 << 0,
-	/* RRXE_CQ_ARM */
+	/* Arming of a CQ without a system call: RRXE_CQ_ARM. */
 	RRXE_FEATURE_CQ_ARM	= 1 << 1,
-	/* RRXE_DM_OFFSET; without it a context has no device memory */
+	/* Device memory: RRXE_DM_OFFSET. Without it, a context has no device memory. */
 	RRXE_FEATURE_DM		= 1 << 2,
-	/* RRXE_CQ_NEWS */
+	/* Detection of completions that arming missed: RRXE_CQ_NEWS. */
 	RRXE_FEATURE_CQ_NEWS	= 1 << 3,
 };
 
-/* alloc_ucontext: stock librxe sends nothing, and nothing is granted to it. */
+/*
+ * Request data of alloc_ucontext. The library of rdma_rxe (librxe) sends none, and is granted no
+ * feature.
+ */
 struct rrxe_alloc_ucontext_req {
-	/* the newest version that the library speaks, from 1 on */
+	/* Newest version of this interface that the library supports, 1 or higher. */
 	__u32 abi_version;
-	/* enum rrxe_feature: what it wants of those that it knows */
+	/* Bits of enum rrxe_feature: features that the library requests. */
 	__u32 features;
 };
 
-/* Shorter or longer for other versions: the library sees what it has room for. */
+/*
+ * Response data of alloc_ucontext. Other versions may have a shorter or longer structure; the
+ * kernel copies as many bytes as the library has room for.
+ */
 struct rrxe_alloc_ucontext_resp {
-	/* the version that is spoken: at most the library's */
+	/* Version that the kernel uses with this library, at most the library's. */
 	__u32 abi_version;
-	/* enum rrxe_feature: at most what was asked for */
+	/* Bits of enum rrxe_feature: features granted, a subset of those requested. */
 	__u32 features;
-	/* where the process maps its struct rrxe_doorbell, shared, for reading and writing */
+	/* mmap() offset of struct rrxe_doorbell, which is mapped shared, readable and writable. */
 	__aligned_u64 doorbell_offset;
-	/* bytes to map, a multiple of the page size */
+	/* Number of bytes to map, a multiple of the page size. */
 	__u32 doorbell_size;
 	__u32 reserved;
 };
 
-/* Send queues of a context that a doorbell page has room for. */
+/* Number of slots of a doorbell page, one for each send queue of the context. */
 #define RRXE_DOORBELL_SLOTS	32768
 #define RRXE_DOORBELL_WORDS	(RRXE_DOORBELL_SLOTS / 64)
 #define RRXE_DOORBELL_SUMMARY	(RRXE_DOORBELL_WORDS / 64)
 
 /* Bits of rrxe_doorbell.state. */
 enum rrxe_poller_state {
-	/* Nobody watches the page: the doorbell call of stock librxe is needed. */
+	/*
+	 * The kernel does not poll the page: after it has set its bits, the process has to make the
+	 * doorbell system call that librxe makes for each post.
+	 */
 	RRXE_POLLER_NEED_WAKEUP	= 1 << 0,
 };
 
 /*
- * The doorbells of a context.
+ * The doorbell page of a user context.
  *
- * Whoever posted to the send queue of slot s sets bit s % 64 of dirty[s / 64], then bit
- * (s / 64) % 64 of summary[s / 64 / 64] unless it finds it set, both atomically and with
- * a full barrier behind each, whether it was set or not; then reads state. The kernel
- * clears them in the order from summary to dirty, and looks at the send queue's producer
- * index after that.
+ * A process that has posted to the send queue of slot s sets bit s % 64 of dirty[s / 64]. Then it
+ * sets bit (s / 64) % 64 of summary[s / 64 / 64], unless that is set already. Both accesses are
+ * atomic. A full barrier follows each of them, whether the bit was set before or not. Then the
+ * process reads state. The kernel clears the bits in the order from summary to dirty, and reads the
+ * send queue's producer index after that.
  */
 struct rrxe_doorbell {
-	/* enum rrxe_poller_state; written by the kernel */
+	/* Bits of enum rrxe_poller_state. Written by the kernel. */
 	__u32 state;
 	__u32 reserved[15];
+	/* One bit for each word of dirty that may be nonzero. */
 	__aligned_u64 summary[RRXE_DOORBELL_SUMMARY];
 	__aligned_u64 reserved2[496];
+	/* One bit for each slot: the doorbells. */
 	__aligned_u64 dirty[RRXE_DOORBELL_WORDS];
 };
 
-/* The slot of a QP whose sends take the doorbell call. */
+/* Slot number of a QP that has no slot: each post takes the doorbell system call. */
 #define RRXE_NO_SLOT		0xffffffffU
 
-/* create_qp, behind struct rxe_create_qp_resp. */
+/* Response data of create_qp, behind struct rxe_create_qp_resp. */
 struct rrxe_create_qp_resp {
-	/* its slot in struct rrxe_doorbell, or RRXE_NO_SLOT */
+	/* Slot of the QP in struct rrxe_doorbell, or RRXE_NO_SLOT. */
 	__u32 slot;
 	__u32 reserved;
 };
 
 /*
- * In a CQ's ring, bytes from its beginning: a __u32, enum rrxe_cq_arm. The process sets it,
- * with a full barrier behind; the kernel reads it behind each completion that it adds, and
- * clears it when it notifies.
+ * Offset in bytes from the beginning of a CQ's ring: a __u32 of enum rrxe_cq_arm. The process
+ * writes it, followed by a full barrier. The kernel reads it after each completion that it adds,
+ * and sets it to RRXE_CQ_ARM_NONE when it notifies the process.
  */
 #define RRXE_CQ_ARM		320
 
 enum rrxe_cq_arm {
+	/* The CQ is not armed. */
 	RRXE_CQ_ARM_NONE	= 0,
-	/* a solicited completion or one in error notifies */
+	/* A solicited completion, or a completion in error, causes a notification. */
 	RRXE_CQ_ARM_SOLICITED	= 1,
-	/* any completion does */
+	/* Any completion causes a notification. */
 	RRXE_CQ_ARM_NEXT	= 2,
 };
 
 /*
- * In a CQ's ring, bytes from its beginning: a __u32, enum rrxe_cq_news. The kernel writes it
- * before the producer index: which completions it added since those that the last
- * notification told of. A process that has armed the CQ by RRXE_CQ_ARM, and finds behind the
- * barrier completions that it has not polled, and here the kind that it armed for, arms the
- * CQ by a call of req_notify_cq as well: the kernel then notifies of what is there.
+ * Offset in bytes from the beginning of a CQ's ring: a __u32 of enum rrxe_cq_news. It
+ * says which kind of completions the kernel has added since those that the last notification was
+ * for. The kernel writes it before the producer index.
+ *
+ * A process that arms the CQ by RRXE_CQ_ARM may miss completions that the kernel adds at the same
+ * time. So after the barrier the process checks two conditions: the ring has completions that it
+ * has not polled, and the word at RRXE_CQ_NEWS has the kind that it armed for. If both hold, the
+ * process also arms the CQ by the system call req_notify_cq, which notifies of completions that
+ * are already there.
  */
 #define RRXE_CQ_NEWS		132
 
 enum rrxe_cq_news {
+	/* No completions. */
 	RRXE_CQ_NEWS_NONE	= 0,
-	/* completions, none of which is solicited or in error */
+	/* Completions, none of which is solicited or in error. */
 	RRXE_CQ_NEWS_ANY	= 1,
-	/* completions, one of which is solicited or in error */
+	/* Completions, at least one of which is solicited or in error. */
 	RRXE_CQ_NEWS_SOLICITED	= 2,
 };
 
 /*
- * The process may map device memory, shared and as a whole, rounded up to pages. That of
- * handle h is at RRXE_DM_OFFSET + h * RRXE_DM_STRIDE, also for a process that imports it.
- * None is longer than RRXE_DM_STRIDE.
+ * mmap() offsets of device memory. A process may map a piece of device memory, shared and as a
+ * whole, rounded up to pages. The piece with handle h is at RRXE_DM_OFFSET + h * RRXE_DM_STRIDE,
+ * also in a process that imports it. No piece is longer than RRXE_DM_STRIDE.
  */
 #define RRXE_DM_OFFSET		0x80000000000ULL
 #define RRXE_DM_STRIDE		0x40000U
