@@ -107,7 +107,7 @@ pub(crate) struct Device {
     /// `ib_modify_port()`.
     capabilities: Atomic<u32>,
     /// Number of Q_Key violations at the last reset of the port's violation counter.
-    forgiven: Atomic<u64>,
+    qkey_baseline: Atomic<u64>,
 }
 
 impl Device {
@@ -147,7 +147,7 @@ impl Device {
                 retired: Counters::new(),
                 sys_image_guid: Atomic::new(guid),
                 capabilities: Atomic::new(0),
-                forgiven: Atomic::new(0),
+                qkey_baseline: Atomic::new(0),
             }),
             GFP_KERNEL,
         )
@@ -278,7 +278,7 @@ impl Device {
         }
         if change.reset_qkey_violations {
             let all = self.total(Counter::DropQkey);
-            self.forgiven.store(all, ordering::Relaxed);
+            self.qkey_baseline.store(all, ordering::Relaxed);
         }
     }
 
@@ -291,7 +291,7 @@ impl Device {
     /// Returns the number of Q_Key violations since the last reset of the port's violation counter.
     fn qkey_violations(&self) -> u64 {
         let all = self.total(Counter::DropQkey);
-        all.saturating_sub(self.forgiven.load(ordering::Relaxed))
+        all.saturating_sub(self.qkey_baseline.load(ordering::Relaxed))
     }
 
     /// Returns the attributes of the port. Its state is `Disabled` after the network device has

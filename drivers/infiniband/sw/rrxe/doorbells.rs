@@ -85,10 +85,10 @@ use crate::{
 const PASS: u32 = 256;
 /// Maximum number of doorbells to serve after polling has ended: those of all slots, and those that
 /// a concurrent pass serves.
-const LAST: u32 = 2 * SLOTS;
+const MAX_LAST: u32 = 2 * SLOTS;
 /// Maximum time for which [`Doorbells::settle`] serves doorbells, in nanoseconds. Serving a
 /// doorbell of every send queue of a process takes less, unless the runs of its QPs are long.
-const SETTLE: i64 = 100_000_000;
+const SETTLE_TIME: i64 = 100_000_000;
 /// Number of doorbells that may ring for nothing before the page counts as one that rings for
 /// nothing only.
 const IDLE_DOORBELLS: u32 = 16;
@@ -97,7 +97,7 @@ const IDLE_DOORBELLS: u32 = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// The page has no poller: the process makes the doorbell call.
-    Unwatched,
+    Idle,
     /// A call of [`Doorbells::called`] is about to start polling.
     Starting,
     /// The poller takes the doorbells.
@@ -122,9 +122,9 @@ struct Found {
     /// Number of doorbells that the pass took.
     rung: u32,
     /// A WQE was posted, or deferred work was left, at one of these doorbells.
-    news: bool,
+    has_work: bool,
     /// The pass broke off before the end of the page.
-    more: bool,
+    is_incomplete: bool,
 }
 
 /// The doorbell page of a user context, with its poller and its watchdog.
@@ -147,10 +147,10 @@ pub(crate) struct Doorbells {
     /// Number of doorbells that have rung for nothing since `active`.
     spurious: Atomic<u32>,
     /// Deficit of the page among the pages that wait for pollers.
-    permit: Deficit,
+    deficit: Deficit,
     /// Upper bound of the doorbells that the work items still have to serve: doorbells rung until
     /// polling ended, or left over by [`Self::settle`].
-    left: Atomic<u32>,
+    unserved: Atomic<u32>,
     /// Time when the page was created.
     epoch: Instant<Monotonic>,
     #[pin]
@@ -184,9 +184,9 @@ impl WorkItem for Doorbells {
     type Pointer = Arc<Doorbells>;
 
     fn run(this: Arc<Doorbells>) {
-        this.workqueues.polled();
+        this.workqueues.poller_started();
         let others_wait = this.workqueues.has_waiting();
-        if this.permit.skips_slice(others_wait) || this.poll() {
+        if this.deficit.skips_slice(others_wait) || this.poll() {
             this.queue();
         }
     }
@@ -219,11 +219,11 @@ impl Doorbells {
                 next: Atomic::new(0),
                 active: Atomic::new(0),
                 spurious: Atomic::new(0),
-                permit: Deficit::new(),
-                left: Atomic::new(0),
+                deficit: Deficit::new(),
+                unserved: Atomic::new(0),
                 epoch: Instant::now(),
                 polling <- new_bh_spinlock!(Polling {
-                    phase: Phase::Unwatched,
+                    phase: Phase::Idle,
                     policy: PollPolicy::default(),
                     seen: 0,
                     watchdog: None,
@@ -259,7 +259,7 @@ impl Doorbells {
         let before = {
             let mut polling = this.polling.lock();
             let idle_limit = this.workqueues.idle_limit;
-            if polling.phase != Phase::Unwatched || !polling.policy.called(this.now(), idle_limit) {
+            if polling.phase != Phase::Idle || !polling.policy.note_call(this.now(), idle_limit) {
                 return;
             }
             polling.phase = Phase::Starting;
@@ -291,7 +291,7 @@ impl Doorbells {
         let watchdog = {
             let mut polling = self.polling.lock();
             polling.phase = Phase::Closed;
-            self.left.store(0, Relaxed);
+            self.unserved.store(0, Relaxed);
             polling.watchdog.take()
         };
         self.is_polled.store(false, Relaxed);
@@ -301,20 +301,20 @@ impl Doorbells {
         self.deferred_permit.close();
     }
 
-    /// Serves the doorbells rung so far, for at most [`SETTLE`] nanoseconds, then waits for RCU
-    /// readers. A poller serves the doorbells that are left. Calls `goes_on` before each pass.
-    /// Process context; sleeps.
+    /// Serves the doorbells rung so far, for at most [`SETTLE_TIME`] nanoseconds, then waits for
+    /// RCU readers. A poller serves the doorbells that are left. Calls `may_continue` before each
+    /// pass. Process context; sleeps.
     ///
     /// # Errors
     ///
-    /// Those of `goes_on`, which end the call.
-    pub(crate) fn settle(self: &Arc<Self>, goes_on: impl Fn() -> Result) -> Result {
+    /// Those of `may_continue`, which end the call.
+    pub(crate) fn settle(self: &Arc<Self>, may_continue: impl Fn() -> Result) -> Result {
         let sweep = |limit, until| self.sweep(limit, until);
-        let charged = serve_rung(sweep, || self.now(), goes_on);
-        if charged != Ok(true) {
+        let served = serve_rung(sweep, || self.now(), may_continue);
+        if served != Ok(true) {
             self.defer_remaining();
         }
-        charged?;
+        served?;
         wait_for_readers();
         Ok(())
     }
@@ -328,7 +328,7 @@ impl Doorbells {
             if polling.phase == Phase::Closed {
                 return;
             }
-            self.left.store(LAST, Relaxed);
+            self.unserved.store(MAX_LAST, Relaxed);
         }
         self.queue();
     }
@@ -351,7 +351,7 @@ impl Doorbells {
             // `get` ends its read-side section before the run, which is a section of its own. So a
             // writer that removes an object from a table waits for one run at most.
             if let Some(qp) = self.qps.get(slot) {
-                found.news |= Qp::look_at_doorbell(qp.as_arc_borrow());
+                found.has_work |= Qp::look_at_doorbell(qp.as_arc_borrow());
             }
             found.rung = found.rung.saturating_add(1);
             // The clock isn't read for a pass that serves one slot only.
@@ -362,23 +362,23 @@ impl Doorbells {
         });
         let next = end.break_value();
         self.next.store(next.unwrap_or(0), Relaxed);
-        found.more = next.is_some();
+        found.is_incomplete = next.is_some();
         found
     }
 
     /// Polls the page until its slice is over. Returns whether the work item must be queued again.
     /// Process context.
     fn poll(self: &Arc<Self>) -> bool {
-        let mut slice = self.permit.begin(self.now());
+        let mut slice = self.deficit.begin(self.now());
         loop {
             self.passes.fetch_add(1, Relaxed);
             let found = self.sweep(PASS, slice.until());
             let now = self.now();
             if !self.is_polled.load(Relaxed) {
                 slice.end(now, self.workqueues.has_waiting());
-                return self.is_left(found);
+                return self.has_unserved(found);
             }
-            if found.news {
+            if found.has_work {
                 self.active.store(now, Relaxed);
                 self.spurious.store(0, Relaxed);
             } else {
@@ -424,7 +424,7 @@ impl Doorbells {
     fn serve_last(&self, slice: &mut Slice<'_>) -> bool {
         let found = self.sweep(PASS, slice.until());
         slice.end(self.now(), self.workqueues.has_waiting());
-        self.is_left(found)
+        self.has_unserved(found)
     }
 
     /// Ends polling and calls `outcome` to tell the poll policy why. Returns whether the page was
@@ -434,23 +434,23 @@ impl Doorbells {
         if polling.phase != Phase::Polled {
             return false;
         }
-        polling.phase = Phase::Unwatched;
+        polling.phase = Phase::Idle;
         outcome(&mut polling.policy);
         self.is_polled.store(false, Relaxed);
-        self.left.store(LAST, Relaxed);
+        self.unserved.store(MAX_LAST, Relaxed);
         self.page.ask_for_calls(true);
         true
     }
 
     /// Returns whether doorbells are left that were rung before polling ended, after a pass with
-    /// the result `found`. Passes visit all slots in order, and `left` bounds their number. So
+    /// the result `found`. Passes visit all slots in order, and `unserved` bounds their number. So
     /// doorbells that ring now don't keep the work item running for ever.
-    fn is_left(&self, found: Found) -> bool {
-        let mut left = self.left.load(Relaxed);
+    fn has_unserved(&self, found: Found) -> bool {
+        let mut left = self.unserved.load(Relaxed);
         loop {
             let less = left.saturating_sub(found.rung);
-            match self.left.cmpxchg(left, less, Relaxed) {
-                Ok(_) => return found.more && less > 0,
+            match self.unserved.cmpxchg(left, less, Relaxed) {
+                Ok(_) => return found.is_incomplete && less > 0,
                 Err(now) => left = now,
             }
         }
@@ -459,24 +459,24 @@ impl Doorbells {
 
 /// Serves doorbells by calls of `sweep`, which takes the maximum number of doorbells and the end
 /// time of a pass. Stops when no doorbell is left, when as many as the page has slots were served,
-/// or when [`SETTLE`] nanoseconds have passed on the clock `now`. Calls `goes_on` before each pass.
-/// Returns whether no doorbell is left.
+/// or when [`SETTLE_TIME`] nanoseconds have passed on the clock `now`. Calls `may_continue` before
+/// each pass. Returns whether no doorbell is left.
 ///
 /// # Errors
 ///
-/// Those of `goes_on`, which end the call.
+/// Those of `may_continue`, which end the call.
 fn serve_rung(
     mut sweep: impl FnMut(u32, i64) -> Found,
     now: impl Fn() -> i64,
-    goes_on: impl Fn() -> Result,
+    may_continue: impl Fn() -> Result,
 ) -> Result<bool> {
-    let end = now().saturating_add(SETTLE);
+    let end = now().saturating_add(SETTLE_TIME);
     let mut left = SLOTS;
     loop {
-        goes_on()?;
+        may_continue()?;
         let found = sweep(left.min(PASS), end_of_slice(now()));
         left = left.saturating_sub(found.rung);
-        if !found.more {
+        if !found.is_incomplete {
             return Ok(true);
         }
         if left == 0 || now() >= end {
@@ -497,7 +497,7 @@ pub(crate) struct Doorbell {
     /// the atomics of the `kernel` crate are calls of C functions.
     seen: AtomicU32,
     /// Nonzero: the QP has deferred work, for which the kernel rang the doorbell.
-    left: AtomicU32,
+    deferred: AtomicU32,
 }
 
 impl Doorbell {
@@ -507,7 +507,7 @@ impl Doorbell {
             doorbells: doorbells.clone(),
             slot,
             seen: AtomicU32::new(sends.producer()),
-            left: AtomicU32::new(0),
+            deferred: AtomicU32::new(0),
             sends: sends.share(),
         }
     }
@@ -521,7 +521,7 @@ impl Doorbell {
         if !self.doorbells.is_polled.load(Relaxed) {
             return false;
         }
-        self.left.store(1, Ordering::Relaxed);
+        self.deferred.store(1, Ordering::Relaxed);
         self.doorbells.page.ring(self.slot);
         // `ring` ends with a full barrier. So this read pairs with `end_polling` as the read of a
         // process that rings does.
@@ -531,7 +531,7 @@ impl Doorbell {
     /// Returns whether the QP had deferred work, and clears the mark: the caller does that work.
     /// Any context.
     pub(crate) fn take_deferred(&self) -> bool {
-        self.left.load(Ordering::Relaxed) != 0 && self.left.swap(0, Ordering::Relaxed) != 0
+        self.deferred.load(Ordering::Relaxed) != 0 && self.deferred.swap(0, Ordering::Relaxed) != 0
     }
 
     /// Returns whether a WQE was posted since the last call. Any context.
@@ -563,7 +563,11 @@ mod tests {
 
     /// Runs [`serve_rung`] over `rung` slots, each of which takes `each` nanoseconds. A pass ends
     /// at its end time. Returns the number of slots served, the time that took, and the result.
-    fn serve(rung: u32, each: i64, goes_on: impl Fn(i64) -> Result) -> (u32, i64, Result<bool>) {
+    fn serve(
+        rung: u32,
+        each: i64,
+        may_continue: impl Fn(i64) -> Result,
+    ) -> (u32, i64, Result<bool>) {
         let (clock, mut left) = (Cell::new(0), rung);
         let sweep = |limit: u32, until: i64| {
             let mut found = Found::default();
@@ -571,10 +575,10 @@ mod tests {
                 (found.rung, left) = (found.rung + 1, left - 1);
                 clock.set(clock.get() + each);
             }
-            found.more = left > 0;
+            found.is_incomplete = left > 0;
             found
         };
-        let result = serve_rung(sweep, || clock.get(), || goes_on(clock.get()));
+        let result = serve_rung(sweep, || clock.get(), || may_continue(clock.get()));
         (rung - left, clock.get(), result)
     }
 
@@ -590,21 +594,21 @@ mod tests {
     }
 
     #[test]
-    fn settle_in_time_whatever_turns_take() {
+    fn settle_ends_in_time_for_long_runs() {
         let each = 3_000_000;
         let (served, took, result) = serve(SLOTS, each, |_| Ok(()));
         assert_eq!(result, Ok(false));
-        assert!(served >= 2 && took <= SETTLE + 2 * each);
+        assert!(served >= 2 && took <= SETTLE_TIME + 2 * each);
     }
 
     #[test]
-    fn settle_though_slots_ring_again() {
+    fn settle_ends_though_slots_ring_again() {
         let (served, _, result) = serve(u32::MAX, 1, |_| Ok(()));
         assert_eq!((served, result), (SLOTS, Ok(false)));
     }
 
     #[test]
-    fn settle_no_more_when_the_device_goes() {
+    fn settle_fails_when_the_device_goes() {
         let gone = |now| if now >= 1_000_000 { Err(EIO) } else { Ok(()) };
         let (served, _, result) = serve(SLOTS, 10_000, gone);
         assert_eq!(result, Err(EIO));

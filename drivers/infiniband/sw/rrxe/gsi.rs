@@ -81,16 +81,16 @@ use crate::{
 
 /// Rates of MADs that get no response.
 const FINALS: Paces = Paces {
-    sure: Pace::new(8, 32),
-    most: Pace::new(1_024, 4_096),
-    all: Pace::new(2_048, 8_192),
+    guaranteed: Pace::new(8, 32),
+    extra: Pace::new(1_024, 4_096),
+    total: Pace::new(2_048, 8_192),
 };
 /// Rates of requests to this host, and of responses to requests of this host. ib_core would queue
 /// MADs that come faster than it handles them, and that queue has no limit.
-const QUESTIONS: Paces = Paces {
-    sure: Pace::new(8, 4),
-    most: Pace::new(512, 512),
-    all: Pace::new(1_024, 1_024),
+const REQUESTS: Paces = Paces {
+    guaranteed: Pace::new(8, 4),
+    extra: Pace::new(512, 512),
+    total: Pace::new(1_024, 1_024),
 };
 
 /// State of a GSI QP: the rates of MADs that it takes, its recent requests, and the MAD that it is
@@ -99,9 +99,9 @@ pub(crate) struct Gsi {
     /// Rate of MADs that get no response.
     finals: Rate,
     /// Rate of requests and responses.
-    questions: Rate,
+    requests: Rate,
     /// Requests that the QP has sent recently.
-    asked: SentRequests,
+    sent_requests: SentRequests,
     /// Key by which the GUIDs of senders are replaced.
     guids: Guids,
     /// The MAD that the QP is receiving, as ib_core sees it.
@@ -119,8 +119,8 @@ impl Gsi {
     pub(crate) fn new() -> Result<Self> {
         Ok(Self {
             finals: Rate::new(FINALS)?,
-            questions: Rate::new(QUESTIONS)?,
-            asked: SentRequests::new()?,
+            requests: Rate::new(REQUESTS)?,
+            sent_requests: SentRequests::new()?,
             guids: Guids::new(),
             sanitized: SanitizedMad::default(),
             probe: None,
@@ -153,16 +153,16 @@ impl Gsi {
         let kind = header.kind();
         match kind {
             MadKind::Final => admitted(self.finals.admits(sender, now))?,
-            MadKind::Response(exchange) if !self.asked.has(exchange, now) => {
+            MadKind::Response(exchange) if !self.sent_requests.has(exchange, now) => {
                 return Err(Counter::DropUnasked);
             }
-            MadKind::Response(_) => admitted(self.questions.admits(sender, now))?,
+            MadKind::Response(_) => admitted(self.requests.admits(sender, now))?,
             MadKind::Question if device.link.is_of_host() => {
-                admitted(self.questions.admits(sender, now))?;
+                admitted(self.requests.admits(sender, now))?;
             }
             MadKind::Question if header.may_reach_cm() => {
-                admitted(self.questions.admits(sender, now))?;
-                let stand_in = take_question(device, sender)?;
+                admitted(self.requests.admits(sender, now))?;
+                let stand_in = take_request(device, sender)?;
                 self.probe = Some(probe_behind(device, packet, stand_in)?);
             }
             MadKind::Question => admitted(device.workqueues.guests.admits(sender))?,
@@ -190,14 +190,14 @@ impl Gsi {
         }
         let header = payload.first_chunk().and_then(MadHeader::parse);
         if let Some(exchange) = header.and_then(|header| header.opens()) {
-            self.asked.note(exchange, nanos(qp.now()));
+            self.sent_requests.note(exchange, nanos(qp.now()));
         }
         Ok(())
     }
 
     /// Takes the probe that follows the MAD received last, if there is one, and stores its
     /// stand-in. With the turn lock held.
-    fn follow(&mut self) -> Option<RxPacket> {
+    fn take_probe(&mut self) -> Option<RxPacket> {
         self.sanitized = SanitizedMad::default();
         let (stand_in, probe) = self.probe.take()?;
         self.sanitized.stand_in = Some(stand_in);
@@ -232,7 +232,7 @@ impl Core {
     /// Has a GSI QP receive the probe that follows the request received last, if there is one. With
     /// the turn lock held.
     pub(crate) fn follow_question(&mut self, qp: &Qp, now: Instant, effects: &mut RunEffects) {
-        let Some(probe) = self.gsi.as_mut().and_then(|gsi| gsi.follow()) else {
+        let Some(probe) = self.gsi.as_mut().and_then(|gsi| gsi.take_probe()) else {
             return;
         };
         self.with_engine(qp, Some(&probe), effects, |engine, host| {
@@ -263,7 +263,7 @@ fn is_connected(gsi: &Qp, qpn: Qpn) -> bool {
 /// # Errors
 ///
 /// The counter of the drop.
-fn take_question(device: &Device, sender: Gid) -> Result<StandIn, Counter> {
+fn take_request(device: &Device, sender: Gid) -> Result<StandIn, Counter> {
     // ib_cm doesn't handle MADs of this device, so it would not respond to the probe.
     if !device.has_connection_management() {
         return Err(Counter::DropState);
@@ -289,7 +289,7 @@ fn take_check(device: &Device, packet: &RxPacket) -> Result<Option<(StandIn, RxP
             let number = device.cm_queue.take(packet.endpoints.destination);
             number.map(StandIn::Check).ok_or(Counter::DropRate)?
         }
-        false => take_question(device, packet.endpoints.source)?,
+        false => take_request(device, packet.endpoints.source)?,
     };
     probe_behind(device, packet, stand_in).map(Some)
 }
@@ -320,7 +320,7 @@ fn probe_behind(
 /// Returns whether `av` is the address of a response to a probe. Ends the probe with that number if
 /// so. Any context.
 pub(crate) fn take_answer(device: &Device, av: &Av) -> bool {
-    match StandIn::answered(av) {
+    match StandIn::of_response(av) {
         Some(StandIn::Probe(number)) => device.workqueues.guests.end(&device.link, number),
         Some(StandIn::Check(number)) => device.cm_queue.end(number),
         Some(StandIn::Sender(_)) | None => return false,

@@ -8,8 +8,9 @@
 //!
 //! Processes must not delay the end of the device. Each QP flushes the WQEs that were posted before
 //! the first round, and no later ones. The QPs flush in rounds, a part of each QP's WQEs per round,
-//! so that QPs with few WQEs are done soon. After [`FLUSH`] the remaining WQEs are not flushed:
-//! from then on no run of a process's QP begins, whatever its process posts and its peers send.
+//! so that QPs with few WQEs are done soon. After [`FLUSH_TIME`] the remaining WQEs are not
+//! flushed: from then on no run of a process's QP begins, whatever its process posts and its peers
+//! send.
 
 use kernel::{
     sync::Arc,
@@ -29,11 +30,11 @@ use crate::{
 };
 
 /// Time in which the QPs of devices that go away together may flush.
-const FLUSH: Delta = Delta::from_millis(250);
+const FLUSH_TIME: Delta = Delta::from_millis(250);
 /// Time in which the QPs of each of these devices may flush at least.
-const FLUSH_EACH: Delta = Delta::from_millis(5);
+const MIN_FLUSH_TIME: Delta = Delta::from_millis(5);
 /// Pause between two rounds of a flush.
-const NAP: Delta = Delta::from_micros(100);
+const PAUSE: Delta = Delta::from_micros(100);
 
 /// End of the time for a flush.
 #[derive(Clone, Copy)]
@@ -47,19 +48,19 @@ impl Deadline {
     pub(crate) fn new() -> Self {
         Self {
             begun: Instant::now(),
-            limit: FLUSH,
+            limit: FLUSH_TIME,
         }
     }
 
-    /// Returns the deadline for the next of the devices, whose flush begins now: [`FLUSH_EACH`]
+    /// Returns the deadline for the next of the devices, whose flush begins now: [`MIN_FLUSH_TIME`]
     /// from now if less time is left.
-    fn of_next(self) -> Self {
-        if self.left() >= FLUSH_EACH {
+    fn for_next_device(self) -> Self {
+        if self.left() >= MIN_FLUSH_TIME {
             return self;
         }
         Self {
             begun: Instant::now(),
-            limit: FLUSH_EACH,
+            limit: MIN_FLUSH_TIME,
         }
     }
 
@@ -79,9 +80,12 @@ impl client::Observer for Links {
         if let Some(link) = self.find(|link| link.is_of(device)) {
             link.note_leaving();
             settle_gsi(&link);
-            let deadline = link.deadline().unwrap_or_else(Deadline::new).of_next();
+            let deadline = link
+                .deadline()
+                .unwrap_or_else(Deadline::new)
+                .for_next_device();
             while flush_round(&link, &deadline) {
-                fsleep(NAP);
+                fsleep(PAUSE);
             }
             link.note_flushed();
         }

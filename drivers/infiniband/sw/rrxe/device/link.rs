@@ -88,10 +88,10 @@ pub(crate) struct Link {
     speed: Atomic<u32>,
     /// Work item that queries the speed (`speed.rs`).
     #[pin]
-    look: Work<Self>,
+    speed_query: Work<Self>,
 }
 
-impl_has_work! { impl HasWork<Self> for Link { self.look } }
+impl_has_work! { impl HasWork<Self> for Link { self.speed_query } }
 
 impl Link {
     /// Returns the state that the link shares with the other devices of its namespace.
@@ -203,15 +203,19 @@ impl Link {
     }
 
     /// Checks that a packet came in by a network device that leads to its destination: an address
-    /// of the RDMA device, on the network device with index `home`. Any context but hard
+    /// of the RDMA device, on the network device with index `owner_index`. Any context but hard
     /// interrupts.
     ///
     /// # Errors
     ///
     /// The counter of the drop.
     #[cold]
-    pub(crate) fn check_ingress(&self, ingress: Ingress, home: u32) -> Result<(), Counter> {
-        match self.context.address_owners.leads(ingress, home, self.id) {
+    pub(crate) fn check_ingress(&self, ingress: Ingress, owner_index: u32) -> Result<(), Counter> {
+        match self
+            .context
+            .address_owners
+            .is_reachable(ingress, owner_index, self.id)
+        {
             true => Ok(()),
             false => Err(Counter::DropInterface),
         }
@@ -406,7 +410,7 @@ impl Links {
     /// # Errors
     ///
     /// `EEXIST` if the list has a link on the same network device; `ENOMEM`.
-    fn enter(&self, link: &Arc<Link>, netdev: &Netdev) -> Result {
+    fn insert(&self, link: &Arc<Link>, netdev: &Netdev) -> Result {
         let mut entries = self.entries.lock();
         if entries.iter().any(|other| other.is_on(netdev)) {
             return Err(EEXIST);
@@ -416,7 +420,7 @@ impl Links {
     }
 
     /// Removes a link from the list.
-    fn forget(&self, link: &Link) {
+    fn remove(&self, link: &Link) {
         let mut entries = self.entries.lock();
         entries.retain(|other| !core::ptr::eq(&**other, link));
     }
@@ -436,7 +440,7 @@ impl Links {
             link.device.unregister();
             // `Rrxe::disable`, the last operation on the device, has closed the link already.
             link.close();
-            self.forget(&link);
+            self.remove(&link);
         }
     }
 
@@ -450,11 +454,11 @@ impl Links {
         let name = netdev.name();
         let name = name.as_c_str();
         if netdev.is_vlan() {
-            pr_err!("{name}: is a VLAN; add a link to the device under it\n");
+            pr_err!("{name}: is a VLAN device; add the link to its lower device\n");
             return Err(EPERM);
         }
         if netdev.kind() == Kind::Other {
-            pr_err!("{name}: is neither Ethernet nor IP only\n");
+            pr_err!("{name}: is neither an Ethernet nor a raw IP device\n");
             return Err(EINVAL);
         }
         if self.find(|link| link.is_on(netdev)).is_some() {
@@ -495,10 +499,10 @@ impl Links {
                 active: Atomic::new(active),
                 downs: Atomic::new(0),
                 speed: Atomic::new(speed),
-                look <- new_work!("Link::look"),
+                speed_query <- new_work!("Link::speed_query"),
             });
             let link = Arc::pin_init(init, GFP_KERNEL)?;
-            self.enter(&link, netdev)?;
+            self.insert(&link, netdev)?;
             entered = Some(link.clone());
             Device::new(link, guid)
         });
@@ -507,9 +511,12 @@ impl Links {
             (Ok(()), Some(link)) => Ok(link),
             (Err(error), Some(link)) => {
                 let parent = netdev.name();
-                pr_err!("{}: no device {name}: {error:?}\n", parent.as_c_str());
+                pr_err!(
+                    "{}: cannot create device {name}: {error:?}\n",
+                    parent.as_c_str()
+                );
                 link.close();
-                self.forget(&link);
+                self.remove(&link);
                 Err(error)
             }
             (result, None) => {
@@ -554,7 +561,7 @@ impl netdev::Observer for Links {
         match event {
             netdev::Event::State => {
                 link.cache_state(netdev.is_active());
-                speed::look_later(&link);
+                speed::query_later(&link);
                 if let Some(device) = link.device.try_get() {
                     device.port_state(netdev);
                 }

@@ -13,7 +13,7 @@ use crate::device::link::Link;
 ///
 /// A link has one such work item. So at most one thread asks for the speed of a network device,
 /// however often that changes.
-pub(crate) fn look_later(link: &Arc<Link>) {
+pub(crate) fn query_later(link: &Arc<Link>) {
     // If the item is queued already, it has not asked yet, so its query will see the change.
     let _ = link.workqueues().faults.enqueue::<_, 0>(link.clone());
 }

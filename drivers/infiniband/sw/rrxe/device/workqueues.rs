@@ -106,7 +106,7 @@ impl Workqueues {
     }
 
     /// Notes that the item of a page has begun to run, so the page no longer waits.
-    pub(crate) fn polled(&self) {
+    pub(crate) fn poller_started(&self) {
         self.waiting.fetch_sub(1, Relaxed);
     }
 

@@ -29,36 +29,36 @@ pub(crate) fn end_of_slice(now: i64) -> i64 {
 /// that serves the last doorbells after the watchdog has ended polling.
 pub(crate) struct Deficit {
     /// Excess in nanoseconds, from 0 to [`MAX_DEFICIT`].
-    deficit: Atomic<i64>,
+    nanos: Atomic<i64>,
 }
 
 impl Deficit {
     /// Creates the deficit of a new page: zero.
     pub(crate) fn new() -> Self {
         Self {
-            deficit: Atomic::new(0),
+            nanos: Atomic::new(0),
         }
     }
 
     /// Returns whether the page skips a slice, because its deficit is at least one slice and others
     /// wait. The skipped slice is taken off the deficit. If no page waits, the deficit is forgiven.
     pub(crate) fn skips_slice(&self, others_wait: bool) -> bool {
-        let deficit = self.deficit.load(Relaxed);
+        let deficit = self.nanos.load(Relaxed);
         let owes = deficit >= CONTENDED_SLICE && others_wait;
         if owes {
-            self.deficit
+            self.nanos
                 .store(deficit.saturating_sub(CONTENDED_SLICE), Relaxed);
         } else if !others_wait {
-            self.deficit.store(0, Relaxed);
+            self.nanos.store(0, Relaxed);
         }
         owes
     }
 
     /// Begins a slice of the page at the time `now`.
     pub(crate) fn begin(&self, now: i64) -> Slice<'_> {
-        let initial_deficit = self.deficit.load(Relaxed);
+        let initial_deficit = self.nanos.load(Relaxed);
         Slice {
-            permit: self,
+            deficit: self,
             began: now,
             initial_deficit,
             until: end_of_slice(now).saturating_sub(initial_deficit),
@@ -70,7 +70,7 @@ impl Deficit {
 /// A stretch of time in which a thread serves the page's doorbells.
 pub(crate) struct Slice<'a> {
     /// Deficit of the page.
-    permit: &'a Deficit,
+    deficit: &'a Deficit,
     /// Time when the slice began.
     began: i64,
     /// Deficit of the page when the slice began, which `until` allows for; zero after the slice was
@@ -105,13 +105,13 @@ impl Slice<'_> {
         // Another slice may have changed the deficit meanwhile, or the page may have skipped a
         // slice.
         let change = self
-            .permit
             .deficit
+            .nanos
             .load(Relaxed)
             .saturating_sub(self.initial_deficit);
         let more = excess.saturating_sub(self.charged);
         let deficit = more.saturating_add(change).clamp(0, MAX_DEFICIT);
-        self.permit.deficit.store(deficit, Relaxed);
+        self.deficit.nanos.store(deficit, Relaxed);
         (self.initial_deficit, self.charged) = (0, excess);
     }
 
@@ -125,13 +125,13 @@ impl Slice<'_> {
     }
 }
 
-#[kunit_tests(rrxe_share)]
+#[kunit_tests(rrxe_fairness)]
 mod tests {
     use super::*;
 
     /// Returns the nanoseconds that each of `N` pages gets within a second. A pass over page `i`
     /// takes `passes[i]`.
-    fn shares<const N: usize>(passes: [i64; N]) -> [i64; N] {
+    fn times_served<const N: usize>(passes: [i64; N]) -> [i64; N] {
         let pages: [Deficit; N] = core::array::from_fn(|_| Deficit::new());
         let (mut now, mut had) = (0, [0; N]);
         while now < 1_000_000_000 {
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn are_even_whatever_passes_take() {
+    fn slices_are_fair_for_any_pass_length() {
         for passes in [
             [1_000, 1_000, 1_000, 1_000],
             [1_000, 49_000, 51_000, 99_000],
@@ -162,84 +162,84 @@ mod tests {
             [2_000, 2_000, 2_000, 900_000],
             [2_000, 2_000, 2_000, 9_000_000],
         ] {
-            for had in shares(passes) {
+            for had in times_served(passes) {
                 assert!((240_000_000..=260_000_000).contains(&had));
             }
         }
     }
 
     #[test]
-    fn of_one_alone_are_all() {
-        let permit = Deficit::new();
-        let mut slice = permit.begin(0);
+    fn a_lone_page_gets_long_slices() {
+        let deficit = Deficit::new();
+        let mut slice = deficit.begin(0);
         assert!(!slice.is_over(CONTENDED_SLICE, false));
         assert!(!slice.is_over(LONE_SLICE - 1, false));
         assert!(slice.is_over(LONE_SLICE, false));
-        assert!(!permit.skips_slice(true));
+        assert!(!deficit.skips_slice(true));
     }
 
     #[test]
-    fn of_those_that_wait_come_soon() {
-        let permit = Deficit::new();
-        let mut slice = permit.begin(0);
+    fn a_long_slice_ends_when_another_page_waits() {
+        let deficit = Deficit::new();
+        let mut slice = deficit.begin(0);
         assert!(!slice.is_over(3 * CONTENDED_SLICE, false));
         assert!(!slice.is_over(4 * CONTENDED_SLICE - 1, true));
         assert!(slice.is_over(5 * CONTENDED_SLICE, true));
-        assert!(permit.skips_slice(true));
-        assert!(!permit.skips_slice(true));
+        assert!(deficit.skips_slice(true));
+        assert!(!deficit.skips_slice(true));
     }
 
     /// A slice that ends before its time, because the page is no longer polled.
     #[test]
-    fn owe_what_was_too_long_whoever_ends_them() {
-        let permit = Deficit::new();
-        permit.begin(0).end(3 * CONTENDED_SLICE, true);
-        assert!(permit.skips_slice(true));
-        assert!(permit.skips_slice(true));
-        assert!(!permit.skips_slice(true));
+    fn the_excess_of_a_slice_is_charged() {
+        let deficit = Deficit::new();
+        deficit.begin(0).end(3 * CONTENDED_SLICE, true);
+        assert!(deficit.skips_slice(true));
+        assert!(deficit.skips_slice(true));
+        assert!(!deficit.skips_slice(true));
         // The next slice is shorter by the remaining deficit.
-        permit
+        deficit
             .begin(0)
             .end(CONTENDED_SLICE + CONTENDED_SLICE / 2, true);
-        assert_eq!(permit.begin(0).until(), CONTENDED_SLICE / 2);
-        permit.begin(0).end(1, true);
-        assert_eq!(permit.begin(0).until(), CONTENDED_SLICE);
+        assert_eq!(deficit.begin(0).until(), CONTENDED_SLICE / 2);
+        deficit.begin(0).end(1, true);
+        assert_eq!(deficit.begin(0).until(), CONTENDED_SLICE);
         // No other page waited for this slice's end.
-        permit.begin(0).end(9 * CONTENDED_SLICE, false);
-        assert_eq!(permit.begin(0).until(), CONTENDED_SLICE);
+        deficit.begin(0).end(9 * CONTENDED_SLICE, false);
+        assert_eq!(deficit.begin(0).until(), CONTENDED_SLICE);
     }
 
     /// The poller is in a long pass while a thread serves the last doorbells.
     #[test]
-    fn owe_what_two_at_once_had() {
-        let permit = Deficit::new();
-        let (mut watcher, mut thread) = (permit.begin(0), permit.begin(0));
+    fn two_concurrent_slices_are_both_charged() {
+        let deficit = Deficit::new();
+        let (mut poller, mut thread) = (deficit.begin(0), deficit.begin(0));
         thread.end(3 * CONTENDED_SLICE, true);
-        watcher.end(3 * CONTENDED_SLICE, true);
+        poller.end(3 * CONTENDED_SLICE, true);
         for _ in 0..4 {
-            assert!(permit.skips_slice(true));
+            assert!(deficit.skips_slice(true));
         }
-        assert!(!permit.skips_slice(true));
+        assert!(!deficit.skips_slice(true));
     }
 
     /// The poller ends its slice, then serves the last doorbells and ends the slice again.
     #[test]
-    fn owe_what_was_too_long_once() {
-        let permit = Deficit::new();
-        let mut slice = permit.begin(0);
+    fn an_excess_is_charged_once() {
+        let deficit = Deficit::new();
+        let mut slice = deficit.begin(0);
         slice.end(3 * CONTENDED_SLICE, true);
         slice.end(4 * CONTENDED_SLICE - 1, true);
-        assert!(permit.skips_slice(true));
-        assert!(permit.skips_slice(true));
-        assert!(!permit.skips_slice(true));
+        assert!(deficit.skips_slice(true));
+        assert!(deficit.skips_slice(true));
+        assert!(!deficit.skips_slice(true));
     }
 
     #[test]
-    fn are_forgiven_when_nobody_waits() {
-        let permit = Deficit::new();
-        assert!(permit.begin(0).is_over(9 * CONTENDED_SLICE, true));
-        assert!(permit.skips_slice(true));
-        assert!(!permit.skips_slice(false));
-        assert!(!permit.skips_slice(true));
+    fn a_deficit_is_forgiven_when_no_page_waits() {
+        let deficit = Deficit::new();
+        assert!(deficit.begin(0).is_over(9 * CONTENDED_SLICE, true));
+        assert!(deficit.skips_slice(true));
+        assert!(!deficit.skips_slice(false));
+        assert!(!deficit.skips_slice(true));
     }
 }

@@ -9,24 +9,24 @@ use kernel::prelude::*;
 
 /// Longest time between two posts of one burst, in nanoseconds. If the poller would wait longer
 /// than that for a post, that time is the limit instead.
-const NEAR: i64 = 1_000_000;
+const BURST_GAP: i64 = 1_000_000;
 /// Number of posts of one burst that makes the process busy.
-const BUSY: u32 = 16;
+const BUSY_CALLS: u32 = 16;
 /// Shortest time, in nanoseconds, for which a page is not polled after its poller got no CPU or its
 /// doorbells rang for nothing. The time doubles with each repetition.
-const PENALTY: i64 = 10_000_000;
+const BACK_OFF: i64 = 10_000_000;
 /// Longest such time, in nanoseconds.
-const MAX_PENALTY: i64 = 1_000_000_000;
+const MAX_BACK_OFF: i64 = 1_000_000_000;
 
 /// Record of a process's doorbell calls, which decides when to poll its page.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PollPolicy {
     /// Time of the last doorbell call.
-    last: i64,
+    last_call: i64,
     /// Number of calls in the present burst.
-    near: u32,
+    burst: u32,
     /// Length of the last back-off, in nanoseconds; zero if polling was useful since.
-    penalty: i64,
+    back_off_time: i64,
     /// Time before which the page is not polled again.
     not_before: i64,
 }
@@ -34,33 +34,36 @@ pub(crate) struct PollPolicy {
 impl PollPolicy {
     /// Counts a doorbell call of the process at the time `now`. Returns whether to poll the page. A
     /// poller that finds no post ends after `idle_limit` nanoseconds.
-    pub(crate) fn called(&mut self, now: i64, idle_limit: i64) -> bool {
-        let gap = now.saturating_sub(self.last);
-        self.last = now;
-        self.near = match gap <= NEAR.max(idle_limit) {
-            true => self.near.saturating_add(1),
+    pub(crate) fn note_call(&mut self, now: i64, idle_limit: i64) -> bool {
+        let gap = now.saturating_sub(self.last_call);
+        self.last_call = now;
+        self.burst = match gap <= BURST_GAP.max(idle_limit) {
+            true => self.burst.saturating_add(1),
             false => 1,
         };
-        self.near >= BUSY && now >= self.not_before
+        self.burst >= BUSY_CALLS && now >= self.not_before
     }
 
     /// Notes that polling was useful, and ended since no more posts came.
     pub(crate) fn on_idle(&mut self) {
-        self.near = 0;
-        self.penalty = 0;
+        self.burst = 0;
+        self.back_off_time = 0;
     }
 
     /// Notes that polling was useless at the time `now`: doorbells had rung for some time and the
     /// poller had got no CPU, or the doorbells rang for nothing. The page is not polled again
     /// before the end of the back-off.
     pub(crate) fn back_off(&mut self, now: i64) {
-        self.near = 0;
-        self.penalty = self.penalty.saturating_mul(2).clamp(PENALTY, MAX_PENALTY);
-        self.not_before = now.saturating_add(self.penalty);
+        self.burst = 0;
+        self.back_off_time = self
+            .back_off_time
+            .saturating_mul(2)
+            .clamp(BACK_OFF, MAX_BACK_OFF);
+        self.not_before = now.saturating_add(self.back_off_time);
     }
 }
 
-#[kunit_tests(rrxe_interest)]
+#[kunit_tests(rrxe_poll_policy)]
 mod tests {
     use super::*;
 
@@ -69,7 +72,7 @@ mod tests {
     fn calls(policy: &mut PollPolicy, now: &mut i64, gap: i64) -> u32 {
         for count in 1..100 {
             *now += gap;
-            if policy.called(*now, 0) {
+            if policy.note_call(*now, 0) {
                 return count;
             }
         }
@@ -77,32 +80,32 @@ mod tests {
     }
 
     #[test]
-    fn wakes_for_the_busy_only() {
+    fn only_a_busy_process_is_polled() {
         let (mut policy, mut now) = (PollPolicy::default(), 1 << 40);
-        assert_eq!(calls(&mut policy, &mut now, NEAR + 1), 100);
-        assert_eq!(calls(&mut policy, &mut now, NEAR), BUSY - 1);
+        assert_eq!(calls(&mut policy, &mut now, BURST_GAP + 1), 100);
+        assert_eq!(calls(&mut policy, &mut now, BURST_GAP), BUSY_CALLS - 1);
         policy.on_idle();
-        assert_eq!(calls(&mut policy, &mut now, 1), BUSY);
+        assert_eq!(calls(&mut policy, &mut now, 1), BUSY_CALLS);
         policy.on_idle();
-        now += NEAR + 1;
-        assert!(!(1..BUSY).any(|_| policy.called(now, 0)));
-        now += NEAR + 1;
-        assert!(policy.called(now, NEAR + 1));
+        now += BURST_GAP + 1;
+        assert!(!(1..BUSY_CALLS).any(|_| policy.note_call(now, 0)));
+        now += BURST_GAP + 1;
+        assert!(policy.note_call(now, BURST_GAP + 1));
     }
 
     #[test]
-    fn waits_longer_and_longer_when_it_is_no_use() {
+    fn useless_polling_backs_off_exponentially() {
         let (mut policy, mut now) = (PollPolicy::default(), 1 << 40);
-        for penalty in [1, 2, 4, 8, 16, 32, 64, 100, 100] {
+        for back_off_time in [1, 2, 4, 8, 16, 32, 64, 100, 100] {
             policy.back_off(now);
-            assert_eq!(policy.not_before - now, penalty * PENALTY);
+            assert_eq!(policy.not_before - now, back_off_time * BACK_OFF);
             assert_eq!(calls(&mut policy, &mut now, 1), 100);
             now = policy.not_before;
-            assert!(!policy.called(now, 0));
-            assert_eq!(calls(&mut policy, &mut now, 1), BUSY - 1);
+            assert!(!policy.note_call(now, 0));
+            assert_eq!(calls(&mut policy, &mut now, 1), BUSY_CALLS - 1);
         }
         policy.on_idle();
         policy.back_off(now);
-        assert_eq!(policy.not_before - now, PENALTY);
+        assert_eq!(policy.not_before - now, BACK_OFF);
     }
 }

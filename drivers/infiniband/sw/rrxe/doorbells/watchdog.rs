@@ -12,7 +12,7 @@
 //! The timers' own CPU time is accounted to no process. So while no doorbell of a page rings and
 //! its poller makes no pass, the period of its watchdog grows with the time for which nothing was
 //! posted. When a doorbell rings then, the watchdog detects it after at most that time, and after
-//! at most [`LONGEST`].
+//! at most [`MAX_PERIOD`].
 
 use kernel::{
     prelude::*,
@@ -30,13 +30,13 @@ use crate::limits::thread_permit::{ThreadPermit, Waiter};
 /// Longest period of a watchdog, in nanoseconds.
 /// [`Workqueues::watchdog`](crate::device::workqueues::Workqueues::watchdog) is the period if it is
 /// longer.
-const LONGEST: i64 = 20_000_000;
+const MAX_PERIOD: i64 = 20_000_000;
 
 /// Returns the period after which the watchdog looks again at a page where no doorbell rings and
 /// nothing was posted for `idle` nanoseconds. The period equals `idle` within the limits `least`
-/// and [`LONGEST`], so the idle time doubles between two looks.
+/// and [`MAX_PERIOD`], so the idle time doubles between two looks.
 fn period(least: Delta, idle: i64) -> Delta {
-    Delta::from_nanos(idle.min(LONGEST).max(least.as_nanos()))
+    Delta::from_nanos(idle.min(MAX_PERIOD).max(least.as_nanos()))
 }
 
 impl HrTimerCallback for Doorbells {
@@ -59,7 +59,7 @@ impl WorkItem<1> for Doorbells {
 
     fn run(this: Arc<Doorbells>) {
         this.deferred_permit.run();
-        let more = this.serve_last(&mut this.permit.begin(this.now()));
+        let more = this.serve_last(&mut this.deficit.begin(this.now()));
         this.deferred_permit.end();
         if more || this.deferred_permit.is_needed_again() {
             this.defer_last();
@@ -80,7 +80,7 @@ impl Doorbells {
         {
             let mut polling = self.polling.lock();
             match polling.phase {
-                Phase::Unwatched | Phase::Closed => return None,
+                Phase::Idle | Phase::Closed => return None,
                 // The thread that is about to start polling may get no CPU meanwhile.
                 Phase::Starting => return period(),
                 Phase::Polled => {}
@@ -119,19 +119,19 @@ impl Doorbells {
     }
 }
 
-#[kunit_tests(rrxe_relief)]
+#[kunit_tests(rrxe_watchdog)]
 mod tests {
     use super::*;
 
     #[test]
-    fn looks_ever_more_rarely_at_a_page_that_does_not_ring() {
+    fn the_period_grows_while_no_doorbell_rings() {
         let least = Delta::from_micros(200);
         assert_eq!(period(least, 0), least);
         // Counts the checks during the first second.
         let (mut idle, mut looks) = (least.as_nanos(), 0);
         while idle < 1_000_000_000 {
             let next = period(least, idle);
-            assert!(next >= least && next.as_nanos() <= idle.min(LONGEST).max(least.as_nanos()));
+            assert!(next >= least && next.as_nanos() <= idle.min(MAX_PERIOD).max(least.as_nanos()));
             idle += next.as_nanos();
             looks += 1;
         }

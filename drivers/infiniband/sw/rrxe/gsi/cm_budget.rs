@@ -9,20 +9,20 @@
 //! depends on the network's routing rules. Meanwhile the requests of all networks that the same CPU
 //! has queued wait (`ib_cm_init()`, cm.c).
 //!
-//! So a network may have [`MOST`] requests in ib_cm's queue, and pays for the time of each request:
-//! twice the time for the first [`QUICK`], and five times the time for the rest. So the network has
-//! half of a CPU's time for quick requests, and little more than a fifth for slow ones, and
-//! [`AT_ONCE`] of it at once. While its budget is used up, its requests are dropped. The requests
-//! of other networks are in the same queue, and have budgets of their own. An address of the
-//! network's peers may have the last of the [`MOST`] places once a second only, so that it leaves
-//! the place to other addresses. A peer with many addresses can take every place.
+//! So a network may have [`MAX_PENDING`] requests in ib_cm's queue, and pays for the time of each
+//! request: twice the time for the first [`CHEAP_TIME`], and five times the time for the rest. So
+//! the network has half of a CPU's time for quick requests, and little more than a fifth for slow
+//! ones, and [`BUDGET`] of it at once. While its budget is used up, its requests are dropped. The
+//! requests of other networks are in the same queue, and have budgets of their own. An address of
+//! the network's peers may have the last of the [`MAX_PENDING`] places once a second only, so that
+//! it leaves the place to other addresses. A peer with many addresses can take every place.
 //!
 //! ib_cm has handled a request when it responds to the probe behind it. The time charged for a
 //! request ends then. It begins when the request was taken, or when the same CPU responded to the
 //! previous probe, whichever is later. So the time that ib_cm took for requests of other networks
 //! is left out, if it has responded to their probes. Other causes of delay are not known here:
 //! requests without responses, and users who stop ib_cm's thread. So a network pays for at most
-//! [`MOST_PAID`] of a request. A network that has made no request recently has that much.
+//! [`MAX_CHARGE`] of a request. A network that has made no request recently has that much.
 //!
 //! A probe may get no response: memory may be short, the address may not be found, or ib_cm may be
 //! stopped. So a network whose requests have no responses may make further requests, each after
@@ -38,35 +38,35 @@ use super::{
 use crate::net::address_owners::LinkId;
 
 /// A network with fewer requests without responses than this may make another one at once.
-const MOST: usize = 3;
-/// Maximum number of requests without responses that are remembered. Because of [`FURTHER`], no
-/// more than these are taken within [`FORGOTTEN`].
+const MAX_PENDING: usize = 3;
+/// Maximum number of requests without responses that are remembered. Because of [`FURTHER_DELAY`],
+/// no more than these are taken within [`LIFETIME`].
 const REMEMBERED: usize = 10;
 /// Time after which a request without response is forgotten, in nanoseconds.
-const FORGOTTEN: i64 = 600_000_000_000;
-/// Time between [`MOST`] requests without responses and a further one, in nanoseconds. Doubled for
-/// each further one.
-const FURTHER: i64 = 16_000_000_000;
+const LIFETIME: i64 = 600_000_000_000;
+/// Time between [`MAX_PENDING`] requests without responses and a further one, in nanoseconds.
+/// Doubled for each further one.
+const FURTHER_DELAY: i64 = 16_000_000_000;
 /// First part of the time for each request, which costs less, in nanoseconds. On a busy host each
 /// request takes as long.
-const QUICK: i64 = 200_000_000;
+const CHEAP_TIME: i64 = 200_000_000;
 /// Price of that part: the time until a network has recovered the budget for it, as a multiple of
 /// the part.
-const QUICK_PRICE: i64 = 2;
+const CHEAP_PRICE: i64 = 2;
 /// Maximum time that a network pays for a request, in nanoseconds: ib_core sleeps in two look-ups
 /// for the request, and in one for the probe.
-const MOST_PAID: i64 = 3_000_000_000;
+const MAX_CHARGE: i64 = 3_000_000_000;
 /// Price of the rest of a request's time: the time until a network has recovered the budget for it,
 /// as a multiple of the rest.
 const PRICE: i64 = 5;
 /// Size of a network's budget of ib_cm's time at [`PRICE`], in nanoseconds.
-const AT_ONCE: i64 = 3_000_000_000;
+const BUDGET: i64 = 3_000_000_000;
 
-/// Rate at which one address of a peer may have the last of the [`MOST`] places.
+/// Rate at which one address of a peer may have the last of the [`MAX_PENDING`] places.
 const LAST_PLACE: Paces = Paces {
-    sure: Pace::new(1, 1),
-    most: Pace::new(0, 1),
-    all: Pace::new(0, 1),
+    guaranteed: Pace::new(1, 1),
+    extra: Pace::new(0, 1),
+    total: Pace::new(0, 1),
 };
 
 /// A guest network's requests without responses, and its budget.
@@ -77,7 +77,7 @@ pub(crate) struct CmBudget {
 }
 
 /// A request whose probe has no response yet.
-struct Question {
+struct Request {
     /// Number of the probe.
     probe: u32,
     /// Link that received the request.
@@ -91,10 +91,10 @@ struct State {
     /// Number of the next probe.
     next: u32,
     /// Requests without responses.
-    questions: [Option<Question>; REMEMBERED],
+    requests: [Option<Request>; REMEMBERED],
     /// Time before which the network's requests are dropped, in nanoseconds.
-    rests_until: i64,
-    /// Rate of each address's use of the last of the [`MOST`] places.
+    blocked_until: i64,
+    /// Rate of each address's use of the last of the [`MAX_PENDING`] places.
     last_place: Rate,
 }
 
@@ -102,8 +102,8 @@ impl State {
     fn new() -> Result<Self> {
         Ok(Self {
             next: 0,
-            questions: [const { None }; REMEMBERED],
-            rests_until: i64::MIN,
+            requests: [const { None }; REMEMBERED],
+            blocked_until: i64::MIN,
             last_place: Rate::new(LAST_PLACE)?,
         })
     }
@@ -111,13 +111,13 @@ impl State {
     /// Takes a request of `sender` that `link` received at the time `now`. Returns the number of
     /// the probe behind it, or `None` if the request must be dropped.
     fn take(&mut self, sender: Gid, link: LinkId, now: i64) -> Option<u32> {
-        self.remove(|question| now.saturating_sub(question.since) >= FORGOTTEN);
-        if now < self.rests_until || !self.may_ask(sender, now) {
+        self.remove(|request| now.saturating_sub(request.since) >= LIFETIME);
+        if now < self.blocked_until || !self.may_request(sender, now) {
             return None;
         }
-        let place = self.questions.iter_mut().find(|place| place.is_none())?;
+        let place = self.requests.iter_mut().find(|place| place.is_none())?;
         let probe = self.next;
-        *place = Some(Question {
+        *place = Some(Request {
             probe,
             link,
             since: now,
@@ -128,38 +128,38 @@ impl State {
 
     /// Returns whether few requests have no response, or the latest of them was taken long enough
     /// ago.
-    fn may_ask(&mut self, sender: Gid, now: i64) -> bool {
-        let questions = || self.questions.iter().flatten();
-        let latest = questions().map(|question| question.since).max();
-        let count = questions().count();
-        match (count.checked_sub(MOST), latest) {
+    fn may_request(&mut self, sender: Gid, now: i64) -> bool {
+        let requests = || self.requests.iter().flatten();
+        let latest = requests().map(|request| request.since).max();
+        let count = requests().count();
+        match (count.checked_sub(MAX_PENDING), latest) {
             (Some(further), Some(latest)) => {
-                now.saturating_sub(latest) >= FURTHER << further.min(REMEMBERED)
+                now.saturating_sub(latest) >= FURTHER_DELAY << further.min(REMEMBERED)
             }
-            _ => count < MOST - 1 || self.last_place.admits(sender, now),
+            _ => count < MAX_PENDING - 1 || self.last_place.admits(sender, now),
         }
     }
 
     /// Ends a request, whose probe got its response at the time `now`. The CPU that responded has
     /// responded to a probe of any network before, at the time `last`.
     fn end(&mut self, probe: u32, last: i64, now: i64) {
-        let is_its = |question: &mut Question| question.probe == probe;
-        let mut places = self.questions.iter_mut();
-        if let Some(question) = places.find_map(|place| place.take_if(is_its)) {
-            self.pay(now.saturating_sub(question.since.max(last)), now);
+        let is_its = |request: &mut Request| request.probe == probe;
+        let mut places = self.requests.iter_mut();
+        if let Some(request) = places.find_map(|place| place.take_if(is_its)) {
+            self.charge(now.saturating_sub(request.since.max(last)), now);
         }
     }
 
     /// Charges the network for a request that took `took` nanoseconds until `now`.
-    fn pay(&mut self, took: i64, now: i64) {
-        let from = self.rests_until.max(now.saturating_sub(AT_ONCE * PRICE));
-        self.rests_until = from.saturating_add(price(took));
+    fn charge(&mut self, took: i64, now: i64) {
+        let from = self.blocked_until.max(now.saturating_sub(BUDGET * PRICE));
+        self.blocked_until = from.saturating_add(price(took));
     }
 
     /// Forgets requests for which `unwanted` returns true.
-    fn remove(&mut self, unwanted: impl Fn(&Question) -> bool) {
-        for place in &mut self.questions {
-            place.take_if(|question| unwanted(question));
+    fn remove(&mut self, unwanted: impl Fn(&Request) -> bool) {
+        for place in &mut self.requests {
+            place.take_if(|request| unwanted(request));
         }
     }
 }
@@ -167,11 +167,11 @@ impl State {
 /// Returns the price of a request that took `took` nanoseconds: the time until its network has
 /// recovered the budget for it, in nanoseconds.
 fn price(took: i64) -> i64 {
-    let took = took.clamp(0, MOST_PAID);
-    let quick = took.min(QUICK);
+    let took = took.clamp(0, MAX_CHARGE);
+    let quick = took.min(CHEAP_TIME);
     let slow = took.saturating_sub(quick);
     quick
-        .saturating_mul(QUICK_PRICE)
+        .saturating_mul(CHEAP_PRICE)
         .saturating_add(slow.saturating_mul(PRICE))
 }
 
@@ -196,7 +196,7 @@ impl CmBudget {
 
     /// Gives back a request that was taken but isn't passed to ib_core. Any context.
     pub(super) fn give_back(&self, probe: u32) {
-        self.state.lock().remove(|question| question.probe == probe);
+        self.state.lock().remove(|request| request.probe == probe);
     }
 
     /// Ends a request, whose probe got its response at the time `now`. The CPU that responded has
@@ -209,7 +209,7 @@ impl CmBudget {
     /// nothing of it in the queue of connection management any more (`cm_remove_one()`, cm.c). Any
     /// context.
     pub(crate) fn forget(&self, link: LinkId) {
-        self.state.lock().remove(|question| question.link == link);
+        self.state.lock().remove(|request| request.link == link);
     }
 }
 
@@ -251,15 +251,15 @@ mod tests {
     }
 
     #[test]
-    fn after_an_answer_another_question_is_taken() -> Result {
+    fn after_a_response_another_request_is_taken() -> Result {
         let mut network = Network::new()?;
         let number = network.take(5).ok_or(ENOENT)?;
-        assert_eq!(network.fill(5), MOST - 1);
-        network.state.end(number, NEVER, 5 + QUICK - 1);
-        assert_eq!(network.fill(5 + QUICK), 1);
+        assert_eq!(network.fill(5), MAX_PENDING - 1);
+        network.state.end(number, NEVER, 5 + CHEAP_TIME - 1);
+        assert_eq!(network.fill(5 + CHEAP_TIME), 1);
         // A second response to the same probe frees no place.
-        network.state.end(number, NEVER, 5 + QUICK);
-        assert_eq!(network.fill(5 + QUICK), 0);
+        network.state.end(number, NEVER, 5 + CHEAP_TIME);
+        assert_eq!(network.fill(5 + CHEAP_TIME), 0);
         Ok(())
     }
 
@@ -267,29 +267,29 @@ mod tests {
     /// which further requests are dropped.
     fn overdraw(network: &mut Network) -> Result<i64> {
         for round in 1..=2 {
-            let number = network.take((round - 1) * MOST_PAID).ok_or(ENOENT)?;
-            network.state.end(number, NEVER, round * MOST_PAID);
+            let number = network.take((round - 1) * MAX_CHARGE).ok_or(ENOENT)?;
+            network.state.end(number, NEVER, round * MAX_CHARGE);
         }
-        Ok(MOST_PAID - AT_ONCE * PRICE + 2 * price(MOST_PAID))
+        Ok(MAX_CHARGE - BUDGET * PRICE + 2 * price(MAX_CHARGE))
     }
 
     #[test]
-    fn a_network_rests_for_its_questions() -> Result {
+    fn a_network_is_blocked_for_its_requests() -> Result {
         let mut network = Network::new()?;
         let end = overdraw(&mut network)?;
         assert_eq!(network.take(end - 1), None);
-        assert_eq!(network.fill(end), MOST);
+        assert_eq!(network.fill(end), MAX_PENDING);
         Ok(())
     }
 
     #[test]
-    fn one_question_costs_no_rest_whatever_has_kept_ib_core() -> Result {
+    fn one_long_request_does_not_block_a_network() -> Result {
         let mut network = Network::new()?;
         for round in 0..3 {
             let now = round * HOUR;
             let number = network.take(now).ok_or(ENOENT)?;
-            network.state.end(number, NEVER, now + FORGOTTEN);
-            assert_eq!(network.fill(now + FORGOTTEN), MOST);
+            network.state.end(number, NEVER, now + LIFETIME);
+            assert_eq!(network.fill(now + LIFETIME), MAX_PENDING);
             network.state.remove(|_| true);
         }
         Ok(())
@@ -297,7 +297,7 @@ mod tests {
 
     /// Returns the part of a CPU's time in an hour that a network gets whose requests take `each`
     /// nanoseconds, in thousandths.
-    fn share(each: i64) -> Result<i64> {
+    fn cpu_share(each: i64) -> Result<i64> {
         let (mut network, mut taken, mut now, mut last) = (Network::new()?, 0, 0, NEVER);
         while now < HOUR {
             if let Some(number) = network.take(now) {
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_has_a_part_of_the_time() -> Result {
+    fn a_network_gets_a_part_of_the_time() -> Result {
         for (milliseconds, least, most) in [
             (1, 450, 505),
             (50, 450, 505),
@@ -324,14 +324,14 @@ mod tests {
             (3_000, 200, 215),
             (10_000, 680, 700),
         ] {
-            let share = share(milliseconds * SECOND / 1_000)?;
-            assert!((least..=most).contains(&share));
+            let permille = cpu_share(milliseconds * SECOND / 1_000)?;
+            assert!((least..=most).contains(&permille));
         }
         Ok(())
     }
 
     #[test]
-    fn three_questions_are_asked_at_once_and_ten_without_answers() -> Result {
+    fn three_requests_are_taken_at_once_and_ten_without_responses() -> Result {
         let mut network = Network::new()?;
         assert_eq!(network.fill(0), 3);
         assert_eq!(network.fill(16 * SECOND), 1);
@@ -343,15 +343,15 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_ends_its_own_question() -> Result {
+    fn a_response_ends_its_own_request() -> Result {
         let mut network = Network::new()?;
         network.state.next = (1 << 20) - 1;
         let first = network.take(0).ok_or(ENOENT)?;
         let second = network.take(1).ok_or(ENOENT)?;
         assert_eq!((first, second), ((1 << 20) - 1, 0));
         network.state.end(second, NEVER, 2);
-        let left = || network.state.questions.iter().flatten();
-        assert!(left().map(|question| question.probe).eq([first]));
+        let left = || network.state.requests.iter().flatten();
+        assert!(left().map(|request| request.probe).eq([first]));
         Ok(())
     }
 
@@ -360,18 +360,18 @@ mod tests {
         let mut network = Network::new()?;
         let number = network.take(0).ok_or(ENOENT)?;
         // The same CPU responded to another network's probe meanwhile.
-        network.state.end(number, HOUR, HOUR + QUICK - 1);
-        assert_eq!(network.fill(HOUR + QUICK), MOST);
+        network.state.end(number, HOUR, HOUR + CHEAP_TIME - 1);
+        assert_eq!(network.fill(HOUR + CHEAP_TIME), MAX_PENDING);
         Ok(())
     }
 
     #[test]
-    fn quick_questions_cost_no_rest_at_half_of_the_time() -> Result {
+    fn quick_requests_may_use_half_of_the_time() -> Result {
         let mut network = Network::new()?;
         for round in 0..10_000 {
-            let now = round * QUICK * 2;
+            let now = round * CHEAP_TIME * 2;
             let number = network.take(now).ok_or(ENOENT)?;
-            network.state.end(number, NEVER, now + QUICK);
+            network.state.end(number, NEVER, now + CHEAP_TIME);
         }
         Ok(())
     }
@@ -392,11 +392,11 @@ mod tests {
     }
 
     #[test]
-    fn without_answers_each_further_question_waits_for_longer() -> Result {
+    fn without_responses_each_further_request_waits_longer() -> Result {
         let (mut network, mut now) = (Network::new()?, 0);
-        assert_eq!(network.fill(now), MOST);
+        assert_eq!(network.fill(now), MAX_PENDING);
         for doublings in 0..5 {
-            now += FURTHER << doublings;
+            now += FURTHER_DELAY << doublings;
             assert_eq!(network.fill(now - 1), 0);
             assert_eq!(network.fill(now), 1);
         }
@@ -404,21 +404,21 @@ mod tests {
     }
 
     #[test]
-    fn questions_without_answers_are_few_for_ever() -> Result {
+    fn requests_without_responses_stay_few() -> Result {
         let (mut network, mut taken) = (Network::new()?, 0);
         // A day, in steps of a second.
         for second in 0..24 * 3_600 {
             taken += network.fill(second * SECOND);
         }
-        let periods = (24 * HOUR / FORGOTTEN) as usize;
+        let periods = (24 * HOUR / LIFETIME) as usize;
         assert!((periods..=periods * REMEMBERED).contains(&taken));
         Ok(())
     }
 
     #[test]
-    fn questions_without_answers_are_paid_when_the_answers_come() -> Result {
+    fn late_responses_are_charged() -> Result {
         let (mut network, mut numbers, mut now) = (Network::new()?, KVec::new(), 0);
-        while now < FORGOTTEN {
+        while now < LIFETIME {
             if let Some(number) = network.take(now) {
                 numbers.push(number, GFP_KERNEL)?;
             }
@@ -432,9 +432,9 @@ mod tests {
             network.state.end(*number, last, now);
         }
         let paid = numbers.len() as i64 * price(SECOND);
-        let end = first + SECOND + paid - AT_ONCE * PRICE;
+        let end = first + SECOND + paid - BUDGET * PRICE;
         assert_eq!(network.take(end - 1), None);
-        assert_eq!(network.fill(end), MOST);
+        assert_eq!(network.fill(end), MAX_PENDING);
         Ok(())
     }
 
@@ -443,18 +443,18 @@ mod tests {
         let mut network = Network::new()?;
         let link = network.link;
         for now in [0, 2 * SECOND] {
-            assert_eq!(network.fill(now), MOST);
-            network.state.remove(|question| question.link == link);
+            assert_eq!(network.fill(now), MAX_PENDING);
+            network.state.remove(|request| request.link == link);
         }
         Ok(())
     }
 
     #[test]
-    fn a_question_that_is_not_asked_takes_no_place() -> Result {
+    fn a_request_given_back_takes_no_place() -> Result {
         let mut network = Network::new()?;
         let number = network.take(0).ok_or(ENOENT)?;
-        network.state.remove(|question| question.probe == number);
-        assert_eq!(network.fill(0), MOST);
+        network.state.remove(|request| request.probe == number);
+        assert_eq!(network.fill(0), MAX_PENDING);
         Ok(())
     }
 }

@@ -32,7 +32,7 @@ const BATCH: u32 = 256;
 /// Maximum number of a device's probes without responses.
 const PLACES: usize = 16;
 /// Maximum number of probes without responses to one address.
-const MOST: usize = 2;
+const MAX_PER_ADDRESS: usize = 2;
 /// Time after which a probe is forgotten, in nanoseconds. A probe may also be lost because memory
 /// is short. The time doubles for each probe that was forgotten before, up to half an hour.
 const TIMEOUT: i64 = 16_000_000_000;
@@ -40,9 +40,9 @@ const TIMEOUT: i64 = 16_000_000_000;
 const DOUBLINGS: u32 = 7;
 /// Time in nanoseconds after which a forgotten probe no longer counts, though its response has not
 /// come.
-const FADES: i64 = 3_600_000_000_000;
+const FORGOTTEN_FADES: i64 = 3_600_000_000_000;
 /// Number of probes whose places are freed at once when their addresses go.
-const GONE: u32 = 64;
+const MAX_GONE: u32 = 64;
 /// Time in nanoseconds after which one such probe no longer counts.
 const GONE_FADES: i64 = 64_000_000_000;
 /// Time in nanoseconds for which further such probes keep their places.
@@ -136,7 +136,7 @@ impl State {
         Self {
             since: 0,
             next: 0,
-            forgotten: Fading::new(FADES),
+            forgotten: Fading::new(FORGOTTEN_FADES),
             gone: Fading::new(GONE_FADES),
             probes: [None; PLACES],
         }
@@ -158,7 +158,7 @@ impl State {
         }
         self.remove(|probe| probe.until <= now);
         let of_address = |probe: &&Probe| probe.address == address;
-        if self.probes.iter().flatten().filter(of_address).count() >= MOST {
+        if self.probes.iter().flatten().filter(of_address).count() >= MAX_PER_ADDRESS {
             return None;
         }
         let free = self.probes.iter_mut().find(|place| place.is_none())?;
@@ -195,7 +195,7 @@ impl State {
     /// Frees the places of an address that goes at the time `now`. If many places were freed so
     /// recently, marks them to be freed after [`GONE_KEEPS`].
     fn forget_address(&mut self, address: Gid, now: i64) {
-        if self.gone.at(now) >= GONE {
+        if self.gone.at(now) >= MAX_GONE {
             let of_address = |probe: &&mut Probe| probe.address == address && !probe.is_gone;
             for probe in self.probes.iter_mut().flatten().filter(of_address) {
                 (probe.until, probe.is_gone) = (now.saturating_add(GONE_KEEPS), true);
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_without_answers_leaves_places_to_others() -> Result {
+    fn an_address_without_responses_leaves_places_to_others() -> Result {
         let mut state = State::new();
         take(&mut state, ONE, MANY, 0)?;
         // CM messages to the first address come in between.
@@ -310,15 +310,15 @@ mod tests {
             take(&mut state, ONE, 1, 0)?;
             let (taken, probes) = take(&mut state, Gid([2; 16]), 1, 0)?;
             assert_eq!(taken, 1);
-            for answered in &probes {
-                state.end(*answered);
+            for probe in &probes {
+                state.end(*probe);
             }
         }
         Ok(())
     }
 
     #[test]
-    fn what_goes_on_for_ever_without_answers_ends() -> Result {
+    fn messages_without_responses_are_few() -> Result {
         let (mut state, mut taken) = (State::new(), 0);
         // A day, in steps of a quarter of a minute.
         for interval in 0..4 * 24 * 60 {
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_of_other_cpus_do_not_fill_the_queue_of_one() -> Result {
+    fn responses_of_other_cpus_do_not_fill_the_queue_of_one() -> Result {
         let (mut state, mut taken) = (State::new(), 0);
         // A day, in steps of a minute. Every fourth probe goes to a CPU whose queue is stopped.
         for minute in 0..24 * 60 {
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn late_answers_have_all_go_on_as_before() -> Result {
+    fn late_responses_restore_the_timeout() -> Result {
         let (mut state, mut numbers) = (State::new(), KVec::new());
         for round in 0..4 {
             for number in &take(&mut state, ONE, MANY, round << 40)?.1 {
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_keep_the_queue_going() -> Result {
+    fn responses_keep_the_queue_going() -> Result {
         let mut state = State::new();
         for now in 0..100 {
             let (taken, probes) = take(&mut state, ONE, BATCH, now)?;

@@ -20,10 +20,10 @@ use crate::device::link::Link;
 /// Rates of requests other than CM messages. ib_mad itself responds to many of these. If it does
 /// not find the address of a sender, it writes a line to the log each time, without a limit
 /// (`agent_send_response()`, agent.c).
-const QUESTIONS: Paces = Paces {
-    sure: Pace::new(0, 1),
-    most: Pace::new(64, 16),
-    all: Pace::new(256, 32),
+const REQUESTS: Paces = Paces {
+    guaranteed: Pace::new(0, 1),
+    extra: Pace::new(64, 16),
+    total: Pace::new(256, 32),
 };
 
 /// The limits of all guest networks together, and their present use.
@@ -33,9 +33,9 @@ pub(crate) struct GuestLimits {
     epoch: Instant<Monotonic>,
     /// Rate of requests other than CM messages.
     #[pin]
-    questions: IrqSpinLock<Rate>,
+    requests: IrqSpinLock<Rate>,
     /// Time of the last response of each CPU to a probe, in nanoseconds since `epoch`.
-    answered: KVVec<Atomic<i64>>,
+    last_response: KVVec<Atomic<i64>>,
 }
 
 impl GuestLimits {
@@ -45,16 +45,16 @@ impl GuestLimits {
     ///
     /// `ENOMEM`.
     pub(crate) fn new() -> Result<Pin<KBox<Self>>> {
-        let questions = Rate::new(QUESTIONS)?;
-        let mut answered = KVVec::new();
+        let requests = Rate::new(REQUESTS)?;
+        let mut last_response = KVVec::new();
         for _ in 0..nr_cpu_ids() {
-            answered.push(Atomic::new(i64::MIN), GFP_KERNEL)?;
+            last_response.push(Atomic::new(i64::MIN), GFP_KERNEL)?;
         }
         KBox::pin_init(
             pin_init!(Self {
                 epoch: Instant::now(),
-                questions <- new_irq_spinlock!(questions, "rrxe_guests"),
-                answered,
+                requests <- new_irq_spinlock!(requests, "rrxe_guests"),
+                last_response,
             }),
             GFP_KERNEL,
         )
@@ -64,7 +64,7 @@ impl GuestLimits {
     /// context.
     pub(super) fn admits(&self, sender: Gid) -> bool {
         let now = self.now();
-        self.questions.lock().admits(sender, now)
+        self.requests.lock().admits(sender, now)
     }
 
     /// Returns the time in nanoseconds since `epoch`.
@@ -83,18 +83,18 @@ impl GuestLimits {
     /// that responds to the probe.
     pub(super) fn end(&self, link: &Link, number: u32) {
         let now = self.now();
-        let cpu = self.answered.get(CpuId::current().as_u32() as usize);
-        let last = cpu.map_or(i64::MIN, |answered| answered.xchg(now, Relaxed));
+        let cpu = self.last_response.get(CpuId::current().as_u32() as usize);
+        let last = cpu.map_or(i64::MIN, |last_response| last_response.xchg(now, Relaxed));
         link.context().cm_budget.end(number, last, now);
     }
 }
 
-#[kunit_tests(rrxe_gsi_guests)]
+#[kunit_tests(rrxe_gsi_guest_limits)]
 mod tests {
     use super::*;
 
     #[test]
-    fn few_questions_are_taken_of_all_senders_together() -> Result {
+    fn few_requests_are_taken_of_all_senders_together() -> Result {
         let guests = GuestLimits::new()?;
         let senders = (0..=255).map(|host| Gid::from_ipv4([10, 0, 0, host]));
         let admitted = senders

@@ -21,20 +21,20 @@ use roce::wire::{
 
 use crate::{device::link::Link, net::rx::RxPacket};
 
-/// Builds a packet of this host that has the headers of `question` and a probe as its payload.
+/// Builds a packet of this host that has the headers of `request` and a probe as its payload.
 /// Returns `None` if memory is short. Any context up to softirq.
-pub(super) fn behind(question: &RxPacket, link: &Link) -> Option<RxPacket> {
+pub(super) fn behind(request: &RxPacket, link: &Link) -> Option<RxPacket> {
     let probe = mad::disconnect_request([(); 2].map(|()| random::next_u32().to_ne_bytes()));
     let room = MAX_HEADER
         .saturating_add(probe.len())
         .saturating_add(ICRC_LEN);
     let mut skb = TxSkb::new(IPV6_LEN.saturating_add(UDP_LEN), room)?;
-    let parts: [&[u8]; 3] = [&question.packet.encode(), &probe, &[0; ICRC_LEN]];
+    let parts: [&[u8]; 3] = [&request.packet.encode(), &probe, &[0; ICRC_LEN]];
     for part in parts {
         skb.put(part).ok()?;
     }
-    let (ip, udp) = (question.skb.ip_header(), question.skb.udp_header());
+    let (ip, udp) = (request.skb.ip_header(), request.skb.udp_header());
     let packet = skb.into_packet(ip, udp).ok()?;
-    let skb = packet.into_rx(question.packet.bth.dest.get()).ok()?;
+    let skb = packet.into_rx(request.packet.bth.dest.get()).ok()?;
     RxPacket::decode(skb, link.drops())
 }

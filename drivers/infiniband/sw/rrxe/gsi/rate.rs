@@ -15,7 +15,7 @@ use super::keyed_hash::Key;
 /// A second in nanoseconds.
 const SECOND: i64 = 1_000_000_000;
 /// Number of hash buckets, a power of two.
-const SHARES: usize = 256;
+const BUCKETS: usize = 256;
 /// Time for which an address keeps its bucket, in nanoseconds. After that, two senders of one
 /// bucket get different ones.
 const KEY_LIFE: i64 = 60 * SECOND;
@@ -58,20 +58,20 @@ impl Due {
 /// The paces of one kind of MADs.
 pub(super) struct Paces {
     /// Guaranteed pace of each bucket, whatever the other buckets use.
-    pub(super) sure: Pace,
-    /// Pace of one bucket beyond `sure`, as far as `all` admits it.
-    pub(super) most: Pace,
-    /// Pace of all buckets together beyond their `sure` paces.
-    pub(super) all: Pace,
+    pub(super) guaranteed: Pace,
+    /// Pace of one bucket beyond `guaranteed`, as far as `total` admits it.
+    pub(super) extra: Pace,
+    /// Pace of all buckets together beyond their `guaranteed` paces.
+    pub(super) total: Pace,
 }
 
 /// A hash bucket: the senders with one hash.
 #[derive(Clone, Copy)]
-struct Share {
+struct Bucket {
     /// Use of the guaranteed pace.
-    sure: Due,
+    guaranteed: Due,
     /// Use of the pace beyond it.
-    most: Due,
+    extra: Due,
 }
 
 /// The rate of one kind of MADs.
@@ -79,9 +79,9 @@ pub(super) struct Rate {
     /// Paces of this kind.
     paces: Paces,
     /// Use of the pace of all buckets together.
-    all: Due,
+    total: Due,
     /// Buckets, by the hashes of the senders' addresses.
-    shares: KVVec<Share>,
+    buckets: KVVec<Bucket>,
     /// Key of the hash. Addresses of one bucket under one key have different buckets under another.
     /// The key is random, so a user cannot compute such addresses.
     key: Key,
@@ -96,14 +96,14 @@ impl Rate {
     ///
     /// `ENOMEM`.
     pub(super) fn new(paces: Paces) -> Result<Self> {
-        let share = Share {
-            sure: Due(0),
-            most: Due(0),
+        let bucket = Bucket {
+            guaranteed: Due(0),
+            extra: Due(0),
         };
         Ok(Self {
             paces,
-            all: Due(0),
-            shares: KVVec::from_elem(share, SHARES, GFP_KERNEL)?,
+            total: Due(0),
+            buckets: KVVec::from_elem(bucket, BUCKETS, GFP_KERNEL)?,
             key: Key::new(),
             key_end: 0,
         })
@@ -115,27 +115,31 @@ impl Rate {
             self.key = Key::new();
             self.key_end = now.saturating_add(KEY_LIFE);
         }
-        let Some(share) = self.shares.get_mut(share(sender, &self.key)) else {
+        let Some(bucket) = self.buckets.get_mut(bucket_index(sender, &self.key)) else {
             return false;
         };
-        let Paces { sure, most, all } = &self.paces;
-        if share.sure.admits(sure, now) {
-            share.sure.note(sure, now);
+        let Paces {
+            guaranteed,
+            extra,
+            total,
+        } = &self.paces;
+        if bucket.guaranteed.admits(guaranteed, now) {
+            bucket.guaranteed.note(guaranteed, now);
             return true;
         }
-        // If `all` refuses the MAD, the bucket's own pace isn't used up.
-        let admitted = share.most.admits(most, now) && self.all.admits(all, now);
+        // If `total` refuses the MAD, the bucket's own pace isn't used up.
+        let admitted = bucket.extra.admits(extra, now) && self.total.admits(total, now);
         if admitted {
-            share.most.note(most, now);
-            self.all.note(all, now);
+            bucket.extra.note(extra, now);
+            self.total.note(total, now);
         }
         admitted
     }
 }
 
 /// Returns the index of an address's bucket.
-fn share(sender: Gid, key: &Key) -> usize {
-    key.hash(&[&sender.0]) as usize % SHARES
+fn bucket_index(sender: Gid, key: &Key) -> usize {
+    key.hash(&[&sender.0]) as usize % BUCKETS
 }
 
 #[kunit_tests(rrxe_gsi_rate)]
@@ -145,7 +149,7 @@ mod tests {
     const ONE: Gid = Gid([1; 16]);
 
     #[test]
-    fn a_rate_admits_a_burst_and_then_its_share() -> Result {
+    fn a_rate_admits_a_burst_and_then_its_pace() -> Result {
         let (pace, mut due) = (Pace::new(4, 1_000_000), Due(0));
         let mut admitted = |now: i64| {
             let mut count = 0;
@@ -165,14 +169,14 @@ mod tests {
 
     fn rate() -> Result<Rate> {
         Rate::new(Paces {
-            sure: Pace::new(2, 1_000),
-            most: Pace::new(4, 1_000),
-            all: Pace::new(10, 1_000),
+            guaranteed: Pace::new(2, 1_000),
+            extra: Pace::new(4, 1_000),
+            total: Pace::new(10, 1_000),
         })
     }
 
     #[test]
-    fn a_sender_takes_no_more_than_its_share() -> Result {
+    fn a_sender_takes_no_more_than_its_bucket_allows() -> Result {
         let mut rate = rate()?;
         let mut admitted = |sender: Gid| (0..100).filter(|_| rate.admits(sender, 1)).count();
         assert_eq!(admitted(ONE), 6);
@@ -181,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn all_senders_leave_each_what_it_has_for_sure() -> Result {
+    fn all_senders_leave_each_its_guaranteed_rate() -> Result {
         let mut rate = rate()?;
         // More addresses than buckets, so that each bucket is used.
         for number in 0..20_000u32 {
@@ -191,9 +195,9 @@ mod tests {
         assert!(!rate.admits(ONE, 1));
         // After one interval, the guaranteed pace and the pace of all admit one more each.
         let later = 1 + SECOND / 1_000;
-        let own = share(ONE, &rate.key);
+        let own = bucket_index(ONE, &rate.key);
         for other in (2..=255).map(|byte| Gid([byte; 16])) {
-            if share(other, &rate.key) != own {
+            if bucket_index(other, &rate.key) != own {
                 rate.admits(other, later);
                 rate.admits(other, later);
             }
@@ -203,17 +207,17 @@ mod tests {
     }
 
     #[test]
-    fn what_all_together_may_not_takes_nothing_from_a_share() -> Result {
+    fn a_refusal_by_the_total_rate_uses_up_no_bucket() -> Result {
         let mut rate = Rate::new(Paces {
-            sure: Pace::new(1, 1),
-            most: Pace::new(4, 1),
-            all: Pace::new(4, 1_000),
+            guaranteed: Pace::new(1, 1),
+            extra: Pace::new(4, 1),
+            total: Pace::new(4, 1_000),
         })?;
         // Uses up the guaranteed pace. From now on the key stays the same.
         assert!(rate.admits(ONE, 1));
-        let own = share(ONE, &rate.key);
+        let own = bucket_index(ONE, &rate.key);
         for other in (2..=255).map(|byte| Gid([byte; 16])) {
-            if share(other, &rate.key) != own {
+            if bucket_index(other, &rate.key) != own {
                 while rate.admits(other, 1) {}
             }
         }
@@ -225,10 +229,11 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_have_shares_of_their_own() -> Result {
-        let (key, mut seen) = (Key::new(), [false; SHARES]);
+    fn neighbours_have_different_buckets() -> Result {
+        let (key, mut seen) = (Key::new(), [false; BUCKETS]);
         for host in 0..=255 {
-            if let Some(place) = seen.get_mut(share(Gid::from_ipv4([10, 0, 0, host]), &key)) {
+            if let Some(place) = seen.get_mut(bucket_index(Gid::from_ipv4([10, 0, 0, host]), &key))
+            {
                 *place = true;
             }
         }
@@ -238,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_addresses_have_one_share_under_every_key() -> Result {
+    fn no_two_addresses_have_one_bucket_under_every_key() -> Result {
         let one = [
             0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0x0a, 0, 0x27, 0xff, 0xfe, 0x12, 0x34, 0x56,
         ];
@@ -248,7 +253,7 @@ mod tests {
             for (at, byte) in other.iter_mut().enumerate() {
                 *byte ^= if bytes.contains(&at) { bits } else { 0 };
             }
-            let together = |key: &Key| share(Gid(one), key) == share(Gid(other), key);
+            let together = |key: &Key| bucket_index(Gid(one), key) == bucket_index(Gid(other), key);
             let count = (0..1_000).filter(|_| together(&Key::new())).count();
             // About four are equal by chance.
             assert!(count < 40);

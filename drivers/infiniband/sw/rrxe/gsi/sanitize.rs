@@ -60,7 +60,7 @@ impl Guids {
     }
 }
 
-#[kunit_tests(rrxe_gsi_guise)]
+#[kunit_tests(rrxe_gsi_sanitize)]
 mod tests {
     use super::*;
 
@@ -80,9 +80,9 @@ mod tests {
     #[test]
     fn senders_share_no_guid() {
         let (guids, others) = (Guids::new(), Guids::new());
-        let told = guids.sanitize(Gid([1; 16]), request(8));
-        assert_eq!(told, guids.sanitize(Gid([1; 16]), request(8)));
-        assert_eq!(told.get(..40), request(8).get(..40));
+        let sanitized = guids.sanitize(Gid([1; 16]), request(8));
+        assert_eq!(sanitized, guids.sanitize(Gid([1; 16]), request(8)));
+        assert_eq!(sanitized.get(..40), request(8).get(..40));
         let guid = |mad: [u8; MAD_LEN]| SenderGuid::parse(&mad);
         for different in [
             guids.sanitize(Gid([2; 16]), request(8)),
@@ -90,12 +90,12 @@ mod tests {
             others.sanitize(Gid([1; 16]), request(8)),
             request(8),
         ] {
-            assert_ne!(guid(told), guid(different));
+            assert_ne!(guid(sanitized), guid(different));
         }
     }
 
     #[test]
-    fn ib_core_waits_for_no_sender_for_hours() {
+    fn times_are_limited() {
         let mad = Guids::new().sanitize(Gid([1; 16]), request(0xff));
         // The response timeout, in five bits, and the retries of a QP.
         assert_eq!(mad.get(71), Some(&(21 << 3 | 7)));

@@ -62,7 +62,7 @@ impl StandIn {
     /// (`cm_work_handler()`, cm.c; `ib_mad_recv_done()`, mad.c). A process that writes to ib_umad
     /// chooses the numbers in the address itself (`ib_umad_write()`, user_mad.c), and runs in no
     /// work item.
-    pub(super) fn answered(av: &Av) -> Option<Self> {
+    pub(super) fn of_response(av: &Av) -> Option<Self> {
         Self::of(av).filter(|_| is_in_work_item())
     }
 
@@ -187,7 +187,7 @@ mod tests {
         KBox::pin_init(Senders::new()?, GFP_KERNEL)
     }
 
-    fn answer(stand_in: StandIn) -> Av {
+    fn response_to(stand_in: StandIn) -> Av {
         let (StandIn::Sender(number) | StandIn::Probe(number) | StandIn::Check(number)) = stand_in;
         Av {
             dgid: Gid([1; 16]),
@@ -207,18 +207,18 @@ mod tests {
 
     fn find(senders: &Senders, number: StandIn) -> Option<Gid> {
         senders
-            .true_destination(answer(number))
+            .true_destination(response_to(number))
             .ok()
             .map(|av| av.dgid)
     }
 
     #[test]
-    fn an_answer_goes_to_the_true_sender() -> Result {
+    fn a_response_goes_to_the_true_sender() -> Result {
         let senders = senders()?;
         let (first, second) = (Gid([2; 16]), Gid([3; 16]));
         let numbers = [senders.remember(first), senders.remember(second)];
         for (number, sender) in numbers.into_iter().zip([first, second]) {
-            let av = senders.true_destination(answer(number))?;
+            let av = senders.true_destination(response_to(number))?;
             assert_eq!((av.dgid, av.flow_label, av.sl), (sender, 0, 0));
             assert_eq!(av.traffic_class, 0x2c);
         }
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_were_not_given_stand_for_nobody() -> Result {
+    fn unassigned_numbers_have_no_sender() -> Result {
         let senders = senders()?;
         assert_eq!(find(&senders, StandIn::Sender(NUMBERS - 1)), None);
         senders.remember(Gid([2; 16]));
@@ -240,10 +240,10 @@ mod tests {
     fn other_destinations_stay() -> Result {
         let senders = senders()?;
         let number = senders.remember(Gid([2; 16]));
-        let mut other = answer(number);
+        let mut other = response_to(number);
         other.dgid = Gid([4; 16]);
         assert_eq!(senders.true_destination(other)?.dgid, other.dgid);
-        let mut own = answer(number);
+        let mut own = response_to(number);
         own.sl = 15;
         assert_eq!(senders.true_destination(own)?.dgid, own.dgid);
         Ok(())
@@ -275,12 +275,12 @@ mod tests {
     }
 
     #[test]
-    fn only_a_work_item_answers_a_probe() {
+    fn only_a_work_item_responds_to_a_probe() {
         // KUnit cases run in a thread, not in a work item.
         for probe in [StandIn::Probe(0), StandIn::Check(0)] {
-            let answer = answer(probe);
-            assert_eq!(StandIn::of(&answer), Some(probe));
-            assert_eq!(StandIn::answered(&answer), None);
+            let response = response_to(probe);
+            assert_eq!(StandIn::of(&response), Some(probe));
+            assert_eq!(StandIn::of_response(&response), None);
         }
     }
 }

@@ -19,7 +19,7 @@ const LIFE: i64 = 60_000_000_000;
 
 /// A MAD request that was sent.
 #[derive(Clone, Copy)]
-struct Question {
+struct SentRequest {
     /// Class and transaction ID.
     exchange: Exchange,
     /// Time when the request was sent last, in nanoseconds.
@@ -31,7 +31,7 @@ pub(super) struct SentRequests {
     /// Index of the oldest request.
     next: usize,
     /// The requests, in a ring.
-    questions: KVVec<Option<Question>>,
+    requests: KVVec<Option<SentRequest>>,
 }
 
 impl SentRequests {
@@ -43,21 +43,22 @@ impl SentRequests {
     pub(super) fn new() -> Result<Self> {
         Ok(Self {
             next: 0,
-            questions: KVVec::from_elem(None, REMEMBERED, GFP_KERNEL)?,
+            requests: KVVec::from_elem(None, REMEMBERED, GFP_KERNEL)?,
         })
     }
 
     /// Records a request that is sent or repeated at the time `now`.
     pub(super) fn note(&mut self, exchange: Exchange, now: i64) {
-        let question = Some(Question { exchange, at: now });
-        let same =
-            |known: &&mut Option<Question>| known.is_some_and(|known| known.exchange == exchange);
-        if let Some(known) = self.questions.iter_mut().find(same) {
-            *known = question;
+        let request = Some(SentRequest { exchange, at: now });
+        let same = |known: &&mut Option<SentRequest>| {
+            known.is_some_and(|known| known.exchange == exchange)
+        };
+        if let Some(known) = self.requests.iter_mut().find(same) {
+            *known = request;
             return;
         }
-        if let Some(oldest) = self.questions.get_mut(self.next) {
-            *oldest = question;
+        if let Some(oldest) = self.requests.get_mut(self.next) {
+            *oldest = request;
         }
         self.next = self.next.wrapping_add(1) % REMEMBERED;
     }
@@ -65,14 +66,14 @@ impl SentRequests {
     /// Returns whether a request of this exchange was sent shortly before `now`. A request may have
     /// any number of responses.
     pub(super) fn has(&self, exchange: Exchange, now: i64) -> bool {
-        let is_answered = |question: &Question| {
-            question.exchange == exchange && now.saturating_sub(question.at) < LIFE
+        let matches = |request: &SentRequest| {
+            request.exchange == exchange && now.saturating_sub(request.at) < LIFE
         };
-        self.questions.iter().flatten().any(is_answered)
+        self.requests.iter().flatten().any(matches)
     }
 }
 
-#[kunit_tests(rrxe_gsi_asked)]
+#[kunit_tests(rrxe_gsi_sent_requests)]
 mod tests {
     use super::*;
     use roce::wire::mad::{MadHeader, MAD_HEADER_LEN};
@@ -88,44 +89,44 @@ mod tests {
     }
 
     #[test]
-    fn a_question_has_responses_for_a_while() -> Result {
-        let mut asked = SentRequests::new()?;
-        assert!(!asked.has(exchange(1)?, 5));
-        asked.note(exchange(1)?, 5);
+    fn a_request_has_responses_for_a_while() -> Result {
+        let mut sent = SentRequests::new()?;
+        assert!(!sent.has(exchange(1)?, 5));
+        sent.note(exchange(1)?, 5);
         for _ in 0..2 {
-            assert!(asked.has(exchange(1)?, LIFE + 4));
+            assert!(sent.has(exchange(1)?, LIFE + 4));
         }
-        assert!(!asked.has(exchange(2)?, 6));
-        assert!(!asked.has(exchange(1)?, LIFE + 5));
+        assert!(!sent.has(exchange(2)?, 6));
+        assert!(!sent.has(exchange(1)?, LIFE + 5));
         Ok(())
     }
 
     #[test]
-    fn a_question_that_is_sent_again_takes_no_second_place() -> Result {
-        let mut asked = SentRequests::new()?;
-        asked.note(exchange(1)?, 0);
+    fn a_repeated_request_takes_no_second_place() -> Result {
+        let mut sent = SentRequests::new()?;
+        sent.note(exchange(1)?, 0);
         for now in 0..2 * REMEMBERED as i64 {
-            asked.note(exchange(2)?, now);
+            sent.note(exchange(2)?, now);
         }
-        assert!(asked.has(exchange(1)?, 1));
-        assert!(asked.has(exchange(2)?, LIFE + 1));
+        assert!(sent.has(exchange(1)?, 1));
+        assert!(sent.has(exchange(2)?, LIFE + 1));
         Ok(())
     }
 
     #[test]
-    fn the_oldest_question_is_forgotten() -> Result {
-        let mut asked = SentRequests::new()?;
+    fn the_oldest_request_is_forgotten() -> Result {
+        let mut sent = SentRequests::new()?;
         for number in 0..=255 {
-            asked.note(exchange(number)?, 0);
+            sent.note(exchange(number)?, 0);
         }
-        assert!(asked.has(exchange(0)?, 0));
+        assert!(sent.has(exchange(0)?, 0));
         // The class differs, and so does the exchange.
         let mut bytes = [0; MAD_HEADER_LEN];
         bytes[0] = 1;
         let other = MadHeader::parse(&bytes).and_then(|header| header.opens());
-        asked.note(other.ok_or(EINVAL)?, 0);
-        assert!(!asked.has(exchange(0)?, 0));
-        assert!(asked.has(exchange(1)?, 0));
+        sent.note(other.ok_or(EINVAL)?, 0);
+        assert!(!sent.has(exchange(0)?, 0));
+        assert!(sent.has(exchange(1)?, 0));
         Ok(())
     }
 }

@@ -70,24 +70,25 @@ struct Trees {
 
 impl Trees {
     /// Returns whether a packet that came in through `ingress` may be for an address of `link` on
-    /// the network device with index `home`. It may if it came in through that network device, or
-    /// through another network device that has addresses of the link and is on the same segment.
-    /// Linux responds to ARP requests for an address on all network devices (`arp_ignore`). So a
-    /// macvlan and the network device under it receive each other's packets.
-    fn leads(&self, ingress: Ingress, home: u32, link: LinkId) -> bool {
+    /// the network device with index `owner_index`. It may if it came in through that network
+    /// device, or through another network device that has addresses of the link and is on the same
+    /// segment. Linux responds to ARP requests for an address on all network devices
+    /// (`arp_ignore`). So a macvlan and the network device under it receive each other's packets.
+    fn is_reachable(&self, ingress: Ingress, owner_index: u32, link: LinkId) -> bool {
         let segment = |netdev_index| {
             let port = Port { netdev_index, link };
             self.ports.get(&port).map(|place| place.segment)
         };
-        let by = ingress.port();
-        ingress.is_by(home) || segment(by).is_some_and(|arrived| segment(home) == Some(arrived))
+        let ingress_index = ingress.port();
+        ingress.is_by(owner_index)
+            || segment(ingress_index).is_some_and(|arrived| segment(owner_index) == Some(arrived))
     }
 
     /// Returns an entry with the address `gid` for which `wanted` returns true and that a packet
     /// which came in through `ingress` may be for. Entries on that network device are preferred to
     /// entries on other network devices of the segment. Returns any such entry for a packet of this
     /// host.
-    fn find_reached(
+    fn find_reachable(
         &self,
         gid: Gid,
         ingress: Ingress,
@@ -96,10 +97,12 @@ impl Trees {
         if ingress.is_none() {
             return self.find(gid, wanted);
         }
-        let by = |home: &AddressOwner| wanted(home) && ingress.is_by(home.netdev_index);
-        let led =
-            |home: &AddressOwner| wanted(home) && self.leads(ingress, home.netdev_index, home.link);
-        self.find(gid, by).or_else(|| self.find(gid, led))
+        let on_netdev = |owner: &AddressOwner| wanted(owner) && ingress.is_by(owner.netdev_index);
+        let on_segment = |owner: &AddressOwner| {
+            wanted(owner) && self.is_reachable(ingress, owner.netdev_index, owner.link)
+        };
+        self.find(gid, on_netdev)
+            .or_else(|| self.find(gid, on_segment))
     }
 
     /// Returns the first entry with this address for which `wanted` returns true. Takes one step
@@ -107,17 +110,17 @@ impl Trees {
     fn find(&self, gid: Gid, wanted: impl Fn(&AddressOwner) -> bool) -> Option<AddressOwner> {
         let mut least = AddressOwner::first(gid, 0);
         while let Some(cursor) = self.address_owners.cursor_lower_bound(&least) {
-            let (home, _) = cursor.current();
-            if home.address != gid.0 {
+            let (owner, _) = cursor.current();
+            if owner.address != gid.0 {
                 return None;
             }
-            if wanted(home) {
-                return Some(*home);
+            if wanted(owner) {
+                return Some(*owner);
             }
-            let LinkId(passed) = home.link;
+            let LinkId(passed) = owner.link;
             least = AddressOwner {
                 link: LinkId(passed.wrapping_add(1)),
-                ..*home
+                ..*owner
             };
         }
         None
@@ -144,7 +147,7 @@ impl AddressOwners {
             ports: RBTree::new(),
         };
         pin_init!(Self {
-            trees <- new_bh_spinlock!(trees, "rrxe_homes"),
+            trees <- new_bh_spinlock!(trees, "rrxe_address_owners"),
             links: Atomic::new(0),
             changes: Atomic::new(0),
         })
@@ -171,7 +174,7 @@ impl AddressOwners {
     /// `ENOMEM`.
     pub(crate) fn add(&self, gid: Gid, place: GidPlace<'_>, link: LinkId) -> Result {
         let netdev_index = place.netdev_index();
-        let home = AddressOwner {
+        let owner = AddressOwner {
             link,
             ..AddressOwner::first(gid, netdev_index)
         };
@@ -181,12 +184,12 @@ impl AddressOwners {
             segment,
             entries: 1,
         };
-        let new_home = RBTreeNode::new(home, 1, GFP_KERNEL)?;
+        let new_owner = RBTreeNode::new(owner, 1, GFP_KERNEL)?;
         let new_port = RBTreeNode::new(port, place, GFP_KERNEL)?;
         let mut trees = self.trees.lock();
-        match trees.address_owners.get_mut(&home) {
+        match trees.address_owners.get_mut(&owner) {
             Some(entries) => *entries = entries.saturating_add(1),
-            None => drop(trees.address_owners.insert(new_home)),
+            None => drop(trees.address_owners.insert(new_owner)),
         }
         match trees.ports.get_mut(&port) {
             Some(known) => {
@@ -201,16 +204,16 @@ impl AddressOwners {
 
     /// Undoes one [`Self::add`]. Any context but hard interrupts.
     pub(crate) fn remove(&self, gid: Gid, netdev_index: u32, link: LinkId) {
-        let home = AddressOwner {
+        let owner = AddressOwner {
             link,
             ..AddressOwner::first(gid, netdev_index)
         };
         let port = Port { netdev_index, link };
         let mut trees = self.trees.lock();
-        if let Some(entries) = trees.address_owners.get_mut(&home) {
+        if let Some(entries) = trees.address_owners.get_mut(&owner) {
             *entries = entries.saturating_sub(1);
             if *entries == 0 {
-                drop(trees.address_owners.remove_node(&home));
+                drop(trees.address_owners.remove_node(&owner));
             }
         }
         if let Some(place) = trees.ports.get_mut(&port) {
@@ -226,16 +229,16 @@ impl AddressOwners {
     /// through a network device that has the address, which is preferred, or that is on the same
     /// segment as one that has it. Any context but hard interrupts.
     pub(crate) fn link_at(&self, gid: Gid, ingress: Ingress) -> Option<LinkId> {
-        let found = self.trees.lock().find_reached(gid, ingress, |_| true);
-        found.map(|home| home.link)
+        let found = self.trees.lock().find_reachable(gid, ingress, |_| true);
+        found.map(|owner| owner.link)
     }
 
     /// Returns the index of the network device of `link` with the address `gid` that a packet is
     /// for, by the rules of [`Self::link_at`]. Any context but hard interrupts.
     pub(crate) fn netdev_at(&self, gid: Gid, ingress: Ingress, link: LinkId) -> Option<u32> {
-        let of_link = |home: &AddressOwner| home.link == link;
-        let found = self.trees.lock().find_reached(gid, ingress, of_link);
-        found.map(|home| home.netdev_index)
+        let of_link = |owner: &AddressOwner| owner.link == link;
+        let found = self.trees.lock().find_reachable(gid, ingress, of_link);
+        found.map(|owner| owner.netdev_index)
     }
 
     /// Returns whether a packet to `gid` may be for `link`, by the rules of [`Self::link_at`]. Any
@@ -252,16 +255,16 @@ impl AddressOwners {
     /// Returns whether `gid` is an address of `link` on the network device with this index. Any
     /// context but hard interrupts.
     pub(crate) fn has_on(&self, gid: Gid, netdev_index: u32, link: LinkId) -> bool {
-        let home = AddressOwner {
+        let owner = AddressOwner {
             link,
             ..AddressOwner::first(gid, netdev_index)
         };
-        self.trees.lock().address_owners.get(&home).is_some()
+        self.trees.lock().address_owners.get(&owner).is_some()
     }
 
     /// Returns whether a packet that came in through `ingress` may be for an address of `link` on
-    /// the network device with index `home`. Any context but hard interrupts.
-    pub(crate) fn leads(&self, ingress: Ingress, home: u32, link: LinkId) -> bool {
-        self.trees.lock().leads(ingress, home, link)
+    /// the network device with index `owner_index`. Any context but hard interrupts.
+    pub(crate) fn is_reachable(&self, ingress: Ingress, owner_index: u32, link: LinkId) -> bool {
+        self.trees.lock().is_reachable(ingress, owner_index, link)
     }
 }

@@ -111,10 +111,10 @@ impl NetContext {
             GFP_KERNEL,
         )?;
         let sockets = Sockets {
-            _v4: open_socket(net, Network::V4, &context).map_err(refusal)?,
+            _v4: open_socket(net, Network::V4, &context).map_err(log_port_busy)?,
             _v6: match open_socket(net, Network::V6, &context) {
                 Err(OpenError::NoNetwork) => None,
-                socket => Some(socket.map_err(refusal)?),
+                socket => Some(socket.map_err(log_port_busy)?),
             },
         };
         *context.sockets.lock() = Some(sockets);
@@ -194,9 +194,9 @@ fn open_socket(
 
 /// Logs the reason if the UDP port is in use, which the error code alone does not tell the user.
 /// Returns the error code.
-fn refusal(error: OpenError) -> Error {
+fn log_port_busy(error: OpenError) -> Error {
     if matches!(error, OpenError::PortBusy) {
-        pr_err!("UDP port {UDP_PORT} of this network namespace is taken, perhaps by rdma_rxe\n");
+        pr_err!("UDP port {UDP_PORT} of this network namespace is in use, possibly by rdma_rxe\n");
     }
     error.to_error()
 }
@@ -206,12 +206,12 @@ fn refusal(error: OpenError) -> Error {
 pub(crate) struct NetContexts {
     /// Namespaces with their numbers of devices.
     #[pin]
-    users: Mutex<KVec<User>>,
+    entries: Mutex<KVec<Entry>>,
     credits: Arc<TxLimits>,
 }
 
 /// A namespace with devices.
-struct User {
+struct Entry {
     context: Arc<NetContext>,
     /// Number of the namespace's devices.
     devices: usize,
@@ -225,7 +225,7 @@ impl NetContexts {
     /// `ENOMEM`.
     pub(crate) fn new() -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
-            users <- new_mutex!(KVec::new(), "rrxe_contexts"),
+            entries <- new_mutex!(KVec::new(), "rrxe_contexts"),
             credits: TxLimits::new()?,
         })
     }
@@ -243,40 +243,43 @@ impl NetContexts {
     ///
     /// `EADDRINUSE` if another socket has the UDP port; `ENOMEM`.
     pub(crate) fn acquire(&self, net: &Net) -> Result<Arc<NetContext>> {
-        let mut users = self.users.lock();
-        if let Some(user) = users.iter_mut().find(|user| user.context.net == net.id()) {
-            user.devices = user.devices.saturating_add(1);
-            return Ok(user.context.clone());
+        let mut entries = self.entries.lock();
+        if let Some(entry) = entries
+            .iter_mut()
+            .find(|entry| entry.context.net == net.id())
+        {
+            entry.devices = entry.devices.saturating_add(1);
+            return Ok(entry.context.clone());
         }
-        users.reserve(1, GFP_KERNEL)?;
+        entries.reserve(1, GFP_KERNEL)?;
         let context = NetContext::open(net, self.credits.clone())?;
-        let user = User {
+        let entry = Entry {
             context: context.clone(),
             devices: 1,
         };
-        users.push(user, GFP_KERNEL)?;
+        entries.push(entry, GFP_KERNEL)?;
         Ok(context)
     }
 
     /// Counts one device less in `context`. Closes the UDP port after the last device. Process
     /// context; sleeps.
     pub(crate) fn release(&self, context: &Arc<NetContext>) {
-        let mut users = self.users.lock();
-        let Some(index) = users
+        let mut entries = self.entries.lock();
+        let Some(index) = entries
             .iter()
-            .position(|user| Arc::ptr_eq(&user.context, context))
+            .position(|entry| Arc::ptr_eq(&entry.context, context))
         else {
             return;
         };
-        let Some(user) = users.get_mut(index) else {
+        let Some(entry) = entries.get_mut(index) else {
             return;
         };
-        user.devices = user.devices.saturating_sub(1);
-        if user.devices == 0 {
+        entry.devices = entry.devices.saturating_sub(1);
+        if entry.devices == 0 {
             // Closed under the lock, so that a concurrent `acquire` doesn't find the port still in
             // use.
             context.close();
-            let _ = users.remove(index);
+            let _ = entries.remove(index);
         }
     }
 }
