@@ -108,7 +108,9 @@ enum Phase {
 
 /// State of a page's polling, under the lock `rrxe_doorbells`.
 struct Polling {
+    /// Whether the page is polled.
     phase: Phase,
+    /// Policy that decides when to start polling.
     policy: PollPolicy,
     /// Count of passes that the watchdog saw last.
     seen: u32,

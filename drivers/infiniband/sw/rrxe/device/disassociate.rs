@@ -52,8 +52,8 @@ impl Deadline {
         }
     }
 
-    /// Returns the deadline for the next of the devices, whose flush begins now: [`MIN_FLUSH_TIME`]
-    /// from now if less time is left.
+    /// Returns the deadline for the next of the devices, whose flush begins now. If less time than
+    /// [`MIN_FLUSH_TIME`] is left, the deadline is that time from now.
     fn for_next_device(self) -> Self {
         if self.left() >= MIN_FLUSH_TIME {
             return self;

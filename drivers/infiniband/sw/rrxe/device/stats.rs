@@ -32,9 +32,9 @@ pub(crate) enum Counter {
     ReceivedSeqNak,
     /// Acknowledgements not sent because a later one acknowledges their packets, too.
     AckDeferred,
-    /// QPs whose transport retries were exceeded.
+    /// Requests that failed because the transport retries were exceeded.
     RetryExceeded,
-    /// QPs whose RNR retries were exceeded.
+    /// Requests that failed because the RNR retries were exceeded.
     RnrRetryExceeded,
     /// Times that a requester went back to an earlier PSN to retransmit.
     RequesterRetry,
@@ -43,9 +43,9 @@ pub(crate) enum Counter {
     /// Times that the port ceased to be active. [`Link`](crate::device::link::Link) keeps the
     /// value.
     LinkDowned,
-    /// SENDs completed.
+    /// SEND messages that completed at the requester.
     RdmaSends,
-    /// Messages received.
+    /// Messages that completed a receive WQE.
     RdmaReceives,
     /// Bytes of payload sent.
     SentBytes,

@@ -59,10 +59,10 @@ pub(crate) struct Workqueues {
 /// the driver of a network device.
 const FAULT_THREADS: u32 = 16;
 
-/// Shortest period of a watchdog, in microseconds. A poller that gets no CPU for longer is taken
-/// for starved.
+/// Lower limit of [`Workqueues::watchdog`], in microseconds: the time that a poller has to get a
+/// CPU.
 const MIN_WATCHDOG: u32 = 200;
-/// Longest such period, in microseconds.
+/// Upper limit of [`Workqueues::watchdog`], in microseconds.
 const MAX_WATCHDOG: u32 = 1_000_000;
 
 impl Workqueues {

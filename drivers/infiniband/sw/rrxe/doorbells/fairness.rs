@@ -116,7 +116,7 @@ impl Slice<'_> {
     }
 
     /// Returns the excess of the slice at the time `now`, in nanoseconds; negative before its end.
-    /// While no page waits, the slice has only just begun.
+    /// While no other page waits, the slice's end moves on with `now`.
     fn excess(&mut self, now: i64, others_wait: bool) -> i64 {
         if !others_wait {
             self.until = end_of_slice(now);

@@ -7,15 +7,15 @@
 
 use kernel::prelude::*;
 
-/// Longest time between two posts of one burst, in nanoseconds. If the poller would wait longer
-/// than that for a post, that time is the limit instead.
+/// Longest time between two posts of one burst, in nanoseconds. The time after which an idle poller
+/// ends applies instead if it is longer.
 const BURST_GAP: i64 = 1_000_000;
 /// Number of posts of one burst that makes the process busy.
 const BUSY_CALLS: u32 = 16;
 /// Shortest time, in nanoseconds, for which a page is not polled after its poller got no CPU or its
 /// doorbells rang for nothing. The time doubles with each repetition.
 const BACK_OFF: i64 = 10_000_000;
-/// Longest such time, in nanoseconds.
+/// Longest time of a back-off, in nanoseconds.
 const MAX_BACK_OFF: i64 = 1_000_000_000;
 
 /// Record of a process's doorbell calls, which decides when to poll its page.

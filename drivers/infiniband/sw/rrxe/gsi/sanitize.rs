@@ -34,6 +34,7 @@ pub(crate) struct SanitizedMad {
 
 /// Replacement of GUIDs in the MADs of one GSI QP.
 pub(super) struct Guids {
+    /// Key of the hash that makes the replacements.
     key: Key,
 }
 

@@ -2,9 +2,10 @@
 
 //! Packets and frames that are built, and wait to be passed to the network stack.
 //!
-//! A run of a QP builds them in functions that have returned before the run sends them, to keep the
-//! stack short. The network devices of a container can make the network stack call itself several
-//! times for one packet (`MIRRED_NEST_LIMIT`, net/sched/act_mirred.c; `IP_TUNNEL_RECURSION_LIMIT`,
+//! A run of a QP builds them in functions that have returned before the run sends them. So the
+//! stack frames of these functions take no room while the network stack runs. The network devices
+//! of a container can make the network stack call itself several times for one packet
+//! (`MIRRED_NEST_LIMIT`, net/sched/act_mirred.c; `IP_TUNNEL_RECURSION_LIMIT`,
 //! include/net/ip_tunnels.h). The limits of this recursion leave a part of the kernel's stack,
 //! which has 16 KiB on x86-64, to the first sender.
 
