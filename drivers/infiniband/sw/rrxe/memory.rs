@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Memory regions and windows, and the checks that each access to them goes through.
+//! Memory regions and memory windows, and the checks that every access to registered memory goes
+//! through.
 
 pub(crate) mod access;
 pub(crate) mod advise;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What ib_core may ask for, and who answers.
+//! The provider: implements the operations that ib_core calls (`struct ib_device_ops`,
+//! include/rdma/ib_verbs.h) by the objects of this driver.
 
 use kernel::{prelude::*, sync::Arc};
 use rdma::{
@@ -63,7 +64,7 @@ use crate::{
     },
 };
 
-/// The rrxe provider.
+/// The driver's implementation of [`Provider`].
 pub(crate) struct Rrxe;
 
 #[vtable]
@@ -162,7 +163,8 @@ impl Provider for Rrxe {
     }
 
     fn enable(device: &Arc<Device>) {
-        // It may have had users in another namespace, with datagrams that ib_core no longer answers.
+        // Before it was enabled here, the device may have had users in another network namespace.
+        // ib_core no longer answers their management datagrams.
         device.cm_queue.forget();
         device.link.context().cm_budget.forget(device.link.id());
         device.link.enable();
@@ -231,7 +233,9 @@ impl Provider for Rrxe {
         cq.poll()
     }
 
-    /// So ib_mad has none aside while it sleeps for another, and the end of a device waits for one sleep only.
+    /// Makes ib_mad fetch one completion in each poll of a GSI QP's CQ. Then ib_mad has fetched no
+    /// further completion when it sleeps in the handling of one, and the removal of the device
+    /// waits for one such sleep only.
     fn polls_singly(cq: &Arc<Cq>) -> bool {
         cq.is_gsis()
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The objects of the verbs but regions and QPs, a file for each kind.
+//! The verbs objects other than memory regions, memory windows and queue pairs, one module for each
+//! kind.
 
 pub(crate) mod ah;
 pub(crate) mod context;

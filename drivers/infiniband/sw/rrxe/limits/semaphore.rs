@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A counting semaphore whose waiters are in a list and occupy no thread.
+//! A counting semaphore whose waiters are list entries. A waiter occupies no thread.
 
 use kernel::{
     prelude::*,
@@ -8,11 +8,11 @@ use kernel::{
 };
 use rdma::{new_bh_spinlock, support::sync::BhSpinLock};
 
-/// Room in the list for one waiter, made where memory may be waited for.
+/// Memory for one waiter's list entry, allocated in a context that may sleep.
 pub(crate) struct Seat<T>(RBTreeNodeReservation<u64, T>);
 
 impl<T> Seat<T> {
-    /// Process context.
+    /// Allocates the memory. Process context.
     ///
     /// # Errors
     ///
@@ -22,7 +22,11 @@ impl<T> Seat<T> {
     }
 }
 
-/// A counting semaphore. Any context up to softirq; its lock is a leaf, held for the time of a look-up in a tree.
+/// A counting semaphore with waiters of type `T`.
+///
+/// # Context
+///
+/// Any context up to softirq. The lock is a leaf lock, held for the time of a tree look-up.
 #[pin_data]
 pub(crate) struct Semaphore<T> {
     #[pin]
@@ -30,16 +34,16 @@ pub(crate) struct Semaphore<T> {
 }
 
 struct State<T> {
-    /// How often it can be had. Zero while there are waiters.
+    /// Number of free units. Zero while there are waiters.
     free: u32,
-    /// The number of the next waiter.
+    /// Number of the next waiter.
     next: u64,
-    /// In the order of their coming.
+    /// Waiters by number, in the order of their arrival.
     waiters: RBTree<u64, T>,
 }
 
 impl<T: Clone + Unpin> Semaphore<T> {
-    /// One that can be had `count` times at once.
+    /// Creates a semaphore of `count` units.
     pub(crate) fn new(count: u32) -> impl PinInit<Self> {
         let state = State {
             free: count,
@@ -49,7 +53,8 @@ impl<T: Clone + Unpin> Semaphore<T> {
         pin_init!(Self { state <- new_bh_spinlock!(state, "rrxe_semaphore") })
     }
 
-    /// Takes it for `waiter` and returns the seat; or else lets it wait, and returns its number.
+    /// Takes one unit for `waiter` and returns the seat. If no unit is free, lists the waiter and
+    /// returns its number as the error.
     pub(crate) fn down(&self, seat: Seat<T>, waiter: &T) -> Result<Seat<T>, u64> {
         let mut state = self.state.lock();
         if let Some(free) = state.free.checked_sub(1) {
@@ -58,14 +63,15 @@ impl<T: Clone + Unpin> Semaphore<T> {
         }
         let number = state.next;
         state.next = number.wrapping_add(1);
-        // No other has the number.
+        // No other waiter has this number.
         let _ = state
             .waiters
             .insert(seat.0.into_node(number, waiter.clone()));
         Err(number)
     }
 
-    /// Gives it back, or to the first waiter, which is returned with its seat.
+    /// Gives one unit back. If there are waiters, the unit passes to the first one, which is
+    /// returned with its seat.
     pub(crate) fn up(&self) -> Option<(Seat<T>, T)> {
         let mut state = self.state.lock();
         let Some(cursor) = state.waiters.cursor_front_mut() else {
@@ -77,10 +83,11 @@ impl<T: Clone + Unpin> Semaphore<T> {
         Some((Seat(node.into_reservation()), waiter))
     }
 
-    /// Lets a waiter wait no longer. Returns its seat, unless it was given the semaphore meanwhile.
+    /// Takes a waiter off the list and returns its seat. Returns `None` if the waiter was given a
+    /// unit meanwhile.
     pub(crate) fn cancel(&self, number: u64) -> Option<Seat<T>> {
         let node = self.state.lock().waiters.remove_node(&number)?;
-        // The lock is dropped before the waiter is.
+        // The lock is dropped before the waiter, whose destructor may run here.
         Some(Seat(node.into_reservation()))
     }
 }

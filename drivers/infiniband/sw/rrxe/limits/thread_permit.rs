@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The right of a QP, a CQ, a page of doorbells or an address space to a thread of a work queue: one at a time, if the
-//! accounts of its process have one left.
+//! The permit of a QP, a CQ, a doorbell page or an address space to occupy a thread of a work
+//! queue. An object occupies one thread at a time, and only if each account of its process (memory
+//! cgroup and user) has a thread left.
 //!
-//! One whose process has none left waits in the list of the exhausted account
-//! ([`crate::limits::semaphore`]). It takes from the accounts in one order, and keeps its part of the first
-//! while it waits for the second.
+//! An object whose account has no thread left waits in the list of that account
+//! ([`crate::limits::semaphore`]). An object takes a thread from the accounts in a fixed order, and
+//! keeps the first account's thread while it waits for the second one's.
 
 use kernel::{prelude::*, sync::Arc};
 use rdma::{memory::odp, new_bh_spinlock, support::sync::BhSpinLock};
@@ -23,26 +24,28 @@ use crate::{
 /// An object that needs threads of a work queue.
 #[derive(Clone)]
 pub(crate) enum Waiter {
-    /// Its turns, in `rrxe_deferred`.
+    /// A QP, which runs its engine in `rrxe_deferred`.
     Qp(Arc<Qp>),
-    /// The end of its QPs, in `rrxe_deferred`.
+    /// A CQ that has overflowed, which sets its QPs to the error state in `rrxe_deferred`.
     Cq(Arc<Cq>),
-    /// Its last doorbells, in `rrxe_deferred`.
+    /// A doorbell page that is no longer polled, whose last doorbells are served in
+    /// `rrxe_deferred`.
     Page(Arc<Doorbells>),
-    /// The release of its chunks, in `rrxe_release`.
+    /// An address space with on-demand regions, whose chunks of memory are released in
+    /// `rrxe_release`.
     Owner(Arc<OwnerPermit>, Arc<odp::Owner>),
 }
 
 impl Waiter {
-    /// Begins work of the object: queues its work item, now or once its payer has a thread for it.
-    /// Any context up to softirq.
+    /// Begins work of the object: queues its work item, now or as soon as its payer has a thread
+    /// for it. Any context up to softirq.
     pub(crate) fn begin(self) {
         if self.permit().begin(&self) {
             self.enqueue();
         }
     }
 
-    /// Its share in the threads of a work queue.
+    /// Returns the object's permit.
     fn permit(&self) -> &ThreadPermit {
         match self {
             Self::Qp(qp) => qp.permit(),
@@ -63,15 +66,17 @@ impl Waiter {
     }
 }
 
-/// The share of an address space with regions on demand in the threads of `rrxe_release`.
+/// The permit of an address space with on-demand regions for threads of `rrxe_release`.
 #[pin_data]
 pub(crate) struct OwnerPermit {
+    /// Permit for `rrxe_release`.
     #[pin]
     permit: ThreadPermit,
 }
 
 impl OwnerPermit {
-    /// That of an address space of `payer`'s process, which needs no thread yet. Process context.
+    /// Creates the permit of an address space of `payer`'s process. It holds no thread yet. Process
+    /// context.
     ///
     /// # Errors
     ///
@@ -93,40 +98,43 @@ impl odp::Threads for OwnerPermit {
     }
 }
 
-/// The share of one QP, CQ, page of doorbells or address space in the threads of one work queue.
+/// The permit of one QP, CQ, doorbell page or address space to occupy a thread of one work queue.
 #[pin_data]
 pub(crate) struct ThreadPermit {
-    /// The threads in which it is a share.
+    /// Work queue whose threads the permit is for.
     of: Threads,
-    /// `None` for those of the kernel: they have no limit.
+    /// Payer of the object. `None` for an object of the kernel, which has no limit.
     payer: Option<Arc<Payer>>,
-    /// Held over the locks of the accounts' semaphores.
+    /// State. The lock is held while the locks of the accounts' semaphores are taken.
     #[pin]
     state: BhSpinLock<State>,
 }
 
 struct State {
-    /// `None` while the object is in a list.
+    /// Memory for a list entry; `None` while the object is in a list.
     seat: Option<Seat<Waiter>>,
+    /// Whether the object has a thread.
     phase: Phase,
-    /// Work began while the object had a thread, or waited for one.
+    /// Set when work began while the object had a thread or waited for one.
     again: bool,
-    /// The object is destroyed.
+    /// Set when the object is destroyed.
     closed: bool,
 }
 
+/// The state of an object's need for a thread.
 #[derive(Clone, Copy)]
 enum Phase {
-    /// It needs no thread.
+    /// The object needs no thread.
     Idle,
-    /// In the list of an account, by its index, under a number.
+    /// The object is in the list of one account. The fields are the account's index in
+    /// [`Payer::accounts`] and the waiter's number.
     Waiting(usize, u64),
-    /// It has a thread: its work item is queued, or runs.
+    /// The object has a thread: its work item is queued or running.
     Running,
 }
 
 impl ThreadPermit {
-    /// The share of an object that needs no thread yet. Process context.
+    /// Creates a permit that holds no thread yet. Process context.
     ///
     /// # Errors
     ///
@@ -149,14 +157,14 @@ impl ThreadPermit {
         }))
     }
 
-    /// The payer of the object. `None` for an object of the kernel.
+    /// Returns the payer of the object. `None` for an object of the kernel.
     pub(crate) fn payer(&self) -> Option<&Payer> {
         self.payer.as_deref()
     }
 
-    /// Begins work of `waiter`, whose share it is. Returns whether the caller must queue its work
-    /// item. If not, the item is queued already, or [`Self::end`] of another share gives it a
-    /// thread. Any context up to softirq.
+    /// Begins work of `waiter`, the object of this permit. Returns whether the caller must queue
+    /// the work item. If not, the item is queued already, or [`Self::end`] of another permit will
+    /// give the object a thread. Any context up to softirq.
     fn begin(&self, waiter: &Waiter) -> bool {
         let Some(payer) = &self.payer else {
             return true;
@@ -171,18 +179,19 @@ impl ThreadPermit {
         }
     }
 
-    /// The work item runs: it does the work that began before. Any context up to softirq.
+    /// Must be called at the start of the work item, which then does all work that began before.
+    /// Any context up to softirq.
     pub(crate) fn run(&self) {
         self.state.lock().again = false;
     }
 
-    /// Whether work began after [`Self::run`]. Any context up to softirq.
+    /// Returns whether work began after [`Self::run`]. Any context up to softirq.
     pub(crate) fn is_needed_again(&self) -> bool {
         self.state.lock().again
     }
 
-    /// The work item has ended. Queues the items of those that have a thread in its place: two at
-    /// most. Any context up to softirq.
+    /// Must be called at the end of the work item. Gives the thread back, and queues the work items
+    /// of the objects that get it: two at most. Any context up to softirq.
     pub(crate) fn end(&self) {
         let Some(payer) = &self.payer else {
             return;
@@ -191,8 +200,8 @@ impl ThreadPermit {
         give_back(self.of, payer, usize::MAX);
     }
 
-    /// The object is destroyed: it waits no longer. Queues items as [`Self::end`]. Any context up to
-    /// softirq.
+    /// Must be called when the object is destroyed: it waits for a thread no longer. Queues work
+    /// items as [`Self::end`] does. Any context up to softirq.
     pub(crate) fn close(&self) {
         let Some(payer) = &self.payer else {
             return;
@@ -204,7 +213,8 @@ impl ThreadPermit {
         };
         let account = payer.accounts().nth(index);
         let Some(seat) = account.and_then(|account| account.threads(self.of).cancel(number)) else {
-            // The account gave it a thread just now: the giver takes that back (`Resumed::Closed`).
+            // The account has just given the object a thread: the caller of `resume()` takes the
+            // thread back (`Resumed::Closed`).
             return;
         };
         state.seat = Some(seat);
@@ -213,7 +223,8 @@ impl ThreadPermit {
         give_back(self.of, payer, index);
     }
 
-    /// Resumes `waiter`, whose share it is, after an account gave it a thread. Says whether it runs.
+    /// Continues to take threads for `waiter`, the object of this permit, after an account gave it
+    /// a thread. Returns whether the object runs.
     fn resume(&self, seat: Seat<Waiter>, waiter: &Waiter) -> Resumed {
         let mut state = self.state.lock();
         state.seat = Some(seat);
@@ -233,20 +244,21 @@ impl ThreadPermit {
 
 /// The state of an object after an account gave it a thread.
 enum Resumed {
+    /// The object has a thread of each account. The caller queues its work item.
     Runs,
-    /// For another account.
+    /// The object waits for a thread of another account.
     Waits,
-    /// It is destroyed. The caller gives back the thread that it offered, and those of so many accounts before, by the
-    /// order of the object's own payer.
+    /// The object is destroyed. The caller takes back the thread that it offered, and the threads
+    /// of this many accounts before it, in the order of the object's own payer.
     Closed(usize),
 }
 
 impl State {
-    /// Takes a thread from the accounts of `payer`, or waits for one. It has those of the first
-    /// `from` accounts already.
+    /// Takes a thread from each account of `payer`, from index `from` on: the object has the
+    /// threads of the accounts before. Returns `false` if the object waits for one of them.
     fn climb(&mut self, of: Threads, payer: &Payer, from: usize, waiter: &Waiter) -> bool {
         for (index, account) in payer.accounts().enumerate().skip(from) {
-            // It is in no list.
+            // No seat: the object is in a list already.
             let Some(seat) = self.seat.take() else {
                 return false;
             };
@@ -263,11 +275,13 @@ impl State {
     }
 }
 
-/// Gives back an object's threads of the first `count` accounts of `payer`: each to the first one that
-/// waits for it, or to the next one if the first is being destroyed. One that is being destroyed has
-/// threads of its own payer's accounts before that one, which are given back, too. That payer may have a memory cgroup
-/// where `payer` has none, and the other way round. A cgroup's account comes before the user's, so the recursion ends
-/// there.
+/// Gives an object's threads of the first `count` accounts of `payer` back. Each thread passes to
+/// the first object that waits for it, or to the next one if that one is being destroyed.
+///
+/// An object that is being destroyed may have threads of its own payer's accounts that come before
+/// the account in question. These are given back, too. That payer may have a memory cgroup where
+/// `payer` has none, and the other way round. A memory cgroup's account comes before the user's
+/// account, so the recursion ends at the cgroup's.
 fn give_back(of: Threads, payer: &Payer, count: usize) {
     for account in payer.accounts().take(count) {
         while let Some((seat, waiter)) = account.threads(of).up() {

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Rights: what somebody wants to do with a region, and whether that is granted.
+//! Kinds of accesses to memory regions, and the checks of access rights.
 
 use rdma::{memory::odp::Absence, verbs::mr::Access};
 use roce::host::{AccessFault, LocalAccess, RemoteAccess};
 
-/// What somebody wants to do with a region.
+/// A kind of access to a memory region, by its owner or by a peer.
 pub(crate) trait AccessRequest: Copy {
-    /// A region with these rights allows it.
+    /// Returns whether a region with the access rights `rights` (`IB_ACCESS_*`) allows the access.
     fn is_allowed_by(self, rights: Access) -> bool;
 
-    /// It changes the memory.
+    /// Returns whether the access changes the memory.
     fn writes(self) -> bool;
 }
 
@@ -38,7 +38,8 @@ impl AccessRequest for RemoteAccess {
     }
 }
 
-/// What a window has granted, whatever its region grants.
+/// A peer's access that a memory window has granted. The rights of the window's region are not
+/// checked again.
 #[derive(Clone, Copy)]
 pub(crate) struct Granted(pub(crate) RemoteAccess);
 
@@ -52,7 +53,9 @@ impl AccessRequest for Granted {
     }
 }
 
-/// Why a peer, or the owner, is refused memory.
+/// Returns the fault of an access to on-demand memory that failed for the reason `absence`: an
+/// address out of range denies the access, and memory that isn't resident makes the engine retry
+/// it.
 pub(crate) fn access_fault(absence: Absence) -> AccessFault {
     match absence {
         Absence::OutOfRange => AccessFault::Denied,
@@ -60,11 +63,11 @@ pub(crate) fn access_fault(absence: Absence) -> AccessFault {
     }
 }
 
-/// Refuses what isn't granted.
+/// Checks that an access is granted.
 ///
 /// # Errors
 ///
-/// `Denied`.
+/// [`AccessFault::Denied`] if `granted` is false.
 #[inline]
 pub(crate) fn require(granted: bool) -> Result<(), AccessFault> {
     granted.then_some(()).ok_or(AccessFault::Denied)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Advice to have memory of on-demand regions resident before it is used.
+//! Advice (`ibv_advise_mr()`) to make the memory of on-demand regions resident before it is used.
 
 use kernel::{
     error::code::ERESTARTNOINTR,
@@ -25,23 +25,27 @@ use crate::{
     verbs::pd::Pd,
 };
 
-/// Between two attempts to get room for advice.
+/// Pause between two attempts to claim room for advice.
 const NAP: Delta = Delta::from_millis(10);
 
-/// Has advice followed by the processes whose memory it is about; waits for that if `wait` is set. A walk through page
-/// tables waits for MMU notifiers, so no call makes one itself.
+/// Has threads of the processes that own the memory follow the advice, and waits for the end if
+/// `wait` is set. This call itself walks no page tables, because such a walk waits for MMU
+/// notifiers.
 ///
-/// If its process's memory cgroup or user has as much advice as is allowed, advice that nobody waits for is dropped: it
-/// would wait for the others in the kernel's memory, and memory that isn't resident comes when it is used. It isn't refused,
-/// for what becomes of it isn't told anyway, and a program that gives much advice at a time does nothing wrong. Who waits for
-/// advice waits for room, too.
+/// A user and a memory cgroup have a limit of advice that is followed or queued. Beyond it, advice
+/// without `wait` is dropped. Queued advice would occupy kernel memory, and memory that isn't
+/// resident becomes resident when it is used. The advice isn't refused with an error: its outcome
+/// is not reported in any case, and a program that gives much advice at a time does nothing wrong.
+/// With `wait`, the call waits for room.
 ///
 /// # Errors
 ///
-/// `EINVAL` for a key that isn't an on-demand region's of this domain, `EPERM` for a right that it hasn't,
-/// `EFAULT` for a range beyond it, `ENOMEM`; and for who waits, those of [`OnDemand::fault_in`], `EFAULT` if the process whose
-/// memory it is has ended, `EINTR` if either process was killed, `ERESTARTNOINTR` if the system goes to sleep: the advice is
-/// given again when it is awake; `EIO` when the device is going away.
+/// `EINVAL` for a key that is not that of an on-demand region of this protection domain, `EPERM`
+/// for advice to make memory writable that the region may not write, `EFAULT` for a range beyond
+/// the region, `ENOMEM`. With `wait` also: those of [`OnDemand::fault_in`]; `EFAULT` if the process
+/// that owns the memory has ended; `EINTR` if either process was killed; `ERESTARTNOINTR` if the
+/// system is suspended, after which the system call is restarted; `EIO` when the device is going
+/// away.
 pub(crate) fn advise(pd: &Pd, ranges: &[Advised], how: Fault, wait: bool) -> Result {
     let device = pd.device();
     let mut regions = KVVec::with_capacity(ranges.len(), GFP_KERNEL_ACCOUNT)?;
@@ -71,11 +75,12 @@ pub(crate) fn advise(pd: &Pd, ranges: &[Advised], how: Fault, wait: bool) -> Res
     }
 }
 
-/// Room for advice. Process context; sleeps.
+/// Claims room for advice, and waits until the limits of `payer` allow it. Process context; sleeps.
 ///
 /// # Errors
 ///
-/// `EINTR` if the process was killed, `ERESTARTNOINTR` if the system goes to sleep, `EIO` when the device is going away.
+/// `EINTR` if the calling process was killed, `ERESTARTNOINTR` if the system is suspended, `EIO`
+/// when the device is going away.
 fn await_room(payer: &Payer, link: &Link) -> Result<PayerClaim> {
     loop {
         if let Ok(claim) = payer.claim_advice() {
@@ -88,24 +93,27 @@ fn await_room(payer: &Payer, link: &Link) -> Result<PayerClaim> {
     }
 }
 
-/// The ranges of advice, and how far it has been followed.
+/// The ranges of a piece of advice, and the progress in them.
 struct Ranges {
+    /// Claim on the limit of advice.
     _claim: PayerClaim,
+    /// Accounts to which the claim belongs.
     _payer: Payer,
+    /// Ranges, each with its region.
     regions: KVVec<(Arc<Mr>, Advised)>,
-    /// The range that is next, or is being looked at.
+    /// Index of the first range that is not finished.
     next: usize,
-    /// How many bytes of it have been.
+    /// Number of bytes of that range that are finished.
     offset: u64,
 }
 
 impl Ranges {
-    /// The memory of the next range, where what is left of it begins, and how many bytes that is. `None` if all of them have
-    /// been looked at.
+    /// Returns the memory of the first unfinished range, the offset of its unfinished part and the
+    /// number of bytes left. `None` if all ranges are finished.
     ///
     /// # Errors
     ///
-    /// `EFAULT` if it is always there.
+    /// `EFAULT` if the region's memory isn't on demand.
     fn next(&self) -> Result<Option<(&OnDemand, u64, u64)>> {
         let Some((mr, advised)) = self.regions.get(self.next) else {
             return Ok(None);
@@ -115,7 +123,8 @@ impl Ranges {
         Ok(Some((memory, offset.saturating_add(self.offset), left)))
     }
 
-    /// So many bytes of the next range have been looked at, of as many as were left.
+    /// Counts `done` bytes of the first unfinished range as finished, of which `left` bytes were
+    /// left.
     fn advance(&mut self, done: u64, left: u64) {
         if done < left {
             self.offset = self.offset.saturating_add(done);
@@ -125,29 +134,36 @@ impl Ranges {
     }
 }
 
-/// Advice that the threads of processes follow.
+/// A piece of advice, as a job of the threads of processes.
 #[pin_data]
 struct Prefetch {
-    /// `None` once it has ended.
+    /// Ranges; `None` after the end of the job.
     #[pin]
     ranges: Mutex<Option<Ranges>>,
+    /// Kind of the page faults.
     how: Fault,
+    /// Link of the device, which says whether the device is going away.
     link: Arc<Link>,
-    /// For who waits for it.
+    /// Outcome for the caller that waits; `None` if the caller doesn't wait.
     outcome: Option<Arc<Outcome>>,
 }
 
-/// How advice goes on after one of its turns.
+/// The continuation of advice after one call of [`Job::run`].
 enum Next {
-    /// It goes on in this thread.
+    /// Continues in this thread.
     Here,
-    /// It goes on in a thread of another process.
+    /// Continues in a thread of another process.
     There,
+    /// All ranges are finished.
     Ended,
 }
 
 impl Prefetch {
-    /// Has it followed.
+    /// Queues the advice for a thread of the process that owns the memory of the first range.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`, those of [`Ranges::next`] and [`OnDemand::begin`].
     fn begin(
         ranges: Ranges,
         how: Fault,
@@ -172,7 +188,12 @@ impl Prefetch {
         Ok(())
     }
 
-    /// Follows it for a while, in a thread of a process.
+    /// Makes memory resident for one time slice, in a thread of a process.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::goes_on`], [`Ranges::next`] and [`OnDemand::begin`]; if the caller waits,
+    /// those of [`OnDemand::fault_in`], too.
     fn follow(self: &Arc<Self>) -> Result<Next> {
         self.goes_on()?;
         let mut ranges = self.ranges.lock();
@@ -187,19 +208,21 @@ impl Prefetch {
         }
         let done = match memory.fault_in(offset, left, self.how) {
             Ok(done) => done,
-            // The thread takes a signal first.
+            // The thread has to take a signal first.
             Err(ERESTARTNOINTR) => return Ok(Next::Here),
             Err(error) if self.outcome.is_some() => return Err(error),
-            // Best effort: who uses the memory finds out.
+            // Advice is best effort: the access that needs this memory faults and meets the error.
             Err(_) => left,
         };
         ranges.advance(done, left);
         Ok(Next::Here)
     }
 
+    /// Checks that the advice is still to be followed.
+    ///
     /// # Errors
     ///
-    /// `EIO` when the device is going away, `EINTR` when who waited was killed.
+    /// `EIO` when the device is going away, `EINTR` when the waiting caller was killed.
     fn goes_on(&self) -> Result {
         self.link.check_stays()?;
         let given_up = |outcome: &Arc<Outcome>| !outcome.is_awaited();
@@ -209,7 +232,8 @@ impl Prefetch {
         }
     }
 
-    /// Ends it. The caller that waits finds its regions unused again.
+    /// Ends the advice with `result`. Drops the references to the regions before the waiting caller
+    /// goes on.
     fn end(&self, result: Result) {
         let ranges = self.ranges.lock().take();
         drop(ranges);

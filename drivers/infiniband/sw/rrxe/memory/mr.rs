@@ -2,10 +2,11 @@
 
 //! Memory regions: the table of keys, and the check that every access goes through.
 //!
-//! A key is a region's place in the table and eight more bits, all but the top bit random, and it opens only
-//! what belongs to the protection domain of who uses it. Regions are looked up and used within [`Table::with`];
-//! deregistration takes the region out of the table and waits for the users, so that after it
-//! returns nobody touches the memory any more.
+//! The upper 24 bits of a key are the region's index in the table, and the lower eight bits are
+//! random. The top bit of an index tells windows from regions, and the other bits of the index are
+//! random, too. A key is valid only for QPs of the region's protection domain. Regions are looked
+//! up and used within [`Table::with`]. Deregistration takes the region out of the table and waits
+//! for these users: after it returns, no access to the region's memory is in progress.
 
 mod odp;
 mod register;
@@ -52,51 +53,59 @@ use crate::{
     verbs::pd::PdId,
 };
 
-/// The local key of all memory in the kernel's protection domains. No region has it, and no peer.
+/// Local key of all memory, valid in the protection domains of the kernel only. No region has this
+/// key, and no peer can use it.
 pub(crate) const LOCAL_DMA_LKEY: Lkey = Lkey(1);
 
-/// Whether `lkey` opens all memory to who is in `pd`.
+/// Returns whether `lkey` allows QPs of protection domain `pd` to access all of the kernel's
+/// memory.
 #[inline]
 fn is_all_memory(pd: PdId, lkey: Lkey) -> bool {
     lkey == LOCAL_DMA_LKEY && pd.is_kernels()
 }
 
-/// Places of the table: the lower half of 24 bits, the upper one is windows'. Zero is left out, so that no key is zero.
+/// Range of table indices of regions: the lower half of 24 bits. The upper half belongs to windows.
+/// Zero is left out, so that no key is zero.
 const PLACES: RangeInclusive<u32> = 1..=0x7f_ffff;
 
-/// A count of windows: the region is going, no window may be bound to it any more.
+/// Value of a region's window count that forbids further bindings: the region is being deregistered
+/// or changed.
 const CLOSED: u32 = u32::MAX;
 
 /// A memory region.
 ///
-/// What every access reads is of `core`'s atomics: the kernel's are calls of C.
+/// The fields that every access reads are atomics of `core`, because the operations of the kernel's
+/// atomics are calls of C functions.
 pub(crate) struct Mr {
+    /// Claim on the object limit of the owner's accounts.
     object: ObjectClaim,
-    /// Changed by `rereg_user_mr`, as are the rights of a process's memory.
+    /// Number of the region's protection domain. `rereg_user_mr` changes it, as it changes the
+    /// rights of a process's memory.
     pd: AtomicU64,
-    /// Local and remote key are the same.
+    /// Value of both keys: L_Key and R_Key are the same.
     key: u32,
+    /// Memory of the region, with its access rights.
     memory: Memory,
-    /// Windows bound to it, or [`CLOSED`].
+    /// Number of windows that are bound to the region, or [`CLOSED`].
     windows: Atomic<u32>,
 }
 
-/// What a region is made of.
+/// The kinds of memory that a region may have.
 enum Memory {
-    /// Memory of a process, named from `iova` on.
+    /// Memory of a process. Work requests and peers address its first byte by `iova`.
     User {
         memory: RegionMemory,
         iova: u64,
         access: AtomicU32,
     },
-    /// All of the kernel's.
+    /// All of the kernel's memory, with these rights (`get_dma_mr`).
     Kernel(Access),
-    /// What work requests of the kernel register.
+    /// Memory that work requests of the kernel register (`alloc_mr`, REG_MR).
     Fast(Pin<KBox<FastMemory>>),
 }
 
 impl Mr {
-    /// The keys.
+    /// Returns the region's L_Key and R_Key.
     pub(crate) fn keys(&self) -> MrKeys {
         MrKeys {
             lkey: Lkey(self.key),
@@ -119,11 +128,12 @@ impl Mr {
         PdId::from_raw(self.pd.load(Ordering::Relaxed))
     }
 
-    /// Changes domain and rights; when this returns, nobody uses it by the old ones. Process context;
+    /// Changes the protection domain, if `pd` is set, and the rights of a process's memory. After
+    /// the return, no access with the old domain or the old rights is in progress. Process context;
     /// sleeps.
     fn change(&self, rights: &AtomicU32, pd: Option<PdId>, access: Access) {
         if let Some(pd) = pd {
-            // Nobody may have the old domain and the new rights.
+            // No access may see the old domain together with the new rights.
             rights.store(0, Ordering::Relaxed);
             self.pd.store(pd.get(), Ordering::Relaxed);
             wait_for_readers();
@@ -132,22 +142,22 @@ impl Mr {
         wait_for_readers();
     }
 
-    /// Excludes windows from now on.
+    /// Forbids further bindings of windows.
     ///
     /// # Errors
     ///
-    /// `EINVAL` while there are some.
+    /// `EINVAL` while windows are bound to the region.
     fn close(&self) -> Result {
         let closed = self.windows.cmpxchg(0, CLOSED, ordering::Full);
         closed.map(|_| ()).map_err(|_| EINVAL)
     }
 
-    /// Lets windows be bound again.
+    /// Allows bindings of windows again, after [`Self::close`].
     fn reopen(&self) {
         self.windows.store(0, ordering::Release);
     }
 
-    /// Counts one more window.
+    /// Counts one more bound window. Returns `None` if the region is closed to windows.
     fn attach(&self) -> Option<()> {
         let mut count = self.windows.load(ordering::Relaxed);
         while count < CLOSED.wrapping_sub(1) {
@@ -160,7 +170,7 @@ impl Mr {
         None
     }
 
-    /// The memory of a region for fast registration.
+    /// Returns the memory of a region for fast registration, `None` for other regions.
     pub(crate) fn fast_memory(&self) -> Option<&FastMemory> {
         match &self.memory {
             Memory::Fast(memory) => Some(memory),
@@ -168,7 +178,8 @@ impl Mr {
         }
     }
 
-    /// Its rights, unless they change with every use.
+    /// Returns the access rights. `None` for a region for fast registration, whose rights change
+    /// with every registration.
     pub(crate) fn rights(&self) -> Option<Access> {
         match &self.memory {
             Memory::User { access, .. } => Some(rights(access)),
@@ -177,8 +188,13 @@ impl Mr {
         }
     }
 
-    /// Where `length` bytes at address `addr` are, if they are within the region, `key` opens it and its
-    /// rights suffice.
+    /// Finds the memory of `length` bytes at address `addr`, or the object that has to be asked for
+    /// it.
+    ///
+    /// # Errors
+    ///
+    /// `Denied` if `key` is not the region's key, the region's rights don't allow `right`, or the
+    /// range is not within the region. A region for fast registration checks these itself.
     #[inline(always)]
     fn find(
         &self,
@@ -210,7 +226,12 @@ impl Mr {
         span.map(Found::Here).ok_or(AccessFault::Denied)
     }
 
-    /// Runs `f` on what [`Self::find`] finds.
+    /// Runs `f` on the memory of `length` bytes at address `addr`. `f` must not sleep.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::find`]; `Denied` if a region for fast registration refuses the access;
+    /// `Retry` if on-demand memory isn't resident.
     #[inline]
     fn with<R>(
         &self,
@@ -231,7 +252,12 @@ impl Mr {
         }
     }
 
-    /// Checks that [`Self::with`] would succeed; if `ahead` is not set, once the memory is resident.
+    /// Checks that [`Self::with`] would succeed for the access. If `ahead` is false, on-demand
+    /// memory need not be resident.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::with`].
     #[inline]
     fn check(
         &self,
@@ -259,7 +285,8 @@ impl Mr {
         }
     }
 
-    /// The process's memory of the region, and the place of address `addr` in it.
+    /// Returns the process's memory of the region, and the offset of address `addr` in it. `None`
+    /// for the kernel's regions, and for an address before the region.
     fn locate(&self, addr: u64) -> Option<(&RegionMemory, u64)> {
         match &self.memory {
             Memory::User { memory, iova, .. } => Some((memory, addr.checked_sub(*iova)?)),
@@ -267,7 +294,7 @@ impl Mr {
         }
     }
 
-    /// Whether `key` opens the region and `allows` says that its rights suffice.
+    /// Returns whether `key` is the region's valid key and `allows` accepts its rights.
     fn grants(&self, key: u32, allows: impl FnOnce(Access) -> bool) -> bool {
         match &self.memory {
             Memory::Fast(memory) => memory.grants(key, allows),
@@ -277,29 +304,31 @@ impl Mr {
     }
 }
 
-/// What a region has at a place.
+/// The result of a search for memory in a region.
 enum Found<'a> {
-    /// Bytes that are there.
+    /// Memory that is resident.
     Here(Span<'a>),
-    /// They may be there, so many bytes from the beginning.
+    /// On-demand memory, which may be absent, and the offset of the first byte in it.
     OnDemand(&'a OnDemand, u64),
-    /// The memory finds out for itself.
+    /// Memory of a region for fast registration, which checks key, rights and range itself.
     Fast(&'a FastMemory),
 }
 
+/// Returns the access rights that a process's memory has at present.
 fn rights(access: &AtomicU32) -> Access {
     Access::from_bits(access.load(Ordering::Relaxed))
 }
 
-/// Whether who asks for memory will use it: FLUSH only names it.
+/// Returns whether the requester of `access` will read or write the memory soon. FLUSH only names a
+/// range.
 fn looks_ahead(access: RemoteAccess) -> bool {
     !matches!(access, RemoteAccess::Flush(_))
 }
 
-/// All regions of a device.
+/// All memory regions and memory windows of a device.
 ///
-/// The accessors run in any context that the data path runs in, and their closures keep deregistration waiting: those
-/// must not sleep.
+/// The methods that access memory may be called in any context of the data path. Deregistration
+/// waits for their closures, so the closures must not sleep.
 #[pin_data]
 pub(crate) struct MrTable {
     #[pin]
@@ -317,18 +346,20 @@ impl MrTable {
         })
     }
 
-    /// Takes `mr` away: when this returns, nobody accesses its memory. Process context.
+    /// Takes `mr` out of the table. After the return, no access to its memory is in progress.
+    /// Process context; sleeps.
     ///
     /// # Errors
     ///
-    /// `EINVAL` while windows are bound to it.
+    /// `EINVAL` while windows are bound to the region.
     pub(crate) fn deregister(&self, mr: &Mr) -> Result {
         mr.close()?;
         drop(self.regions.remove(mr.key >> 8));
         Ok(())
     }
 
-    /// Checks that a window may be bound so (IBTA 1.x §10.6.7.2.3), and counts it at its region.
+    /// Checks that a window may be bound as `bind` requests (IBTA 1.x §10.6.7.2.3), and counts the
+    /// window at its region. Returns `None` if it may not be bound.
     pub(crate) fn attach(&self, pd: PdId, bind: &Bind) -> Option<()> {
         let attach = |mr: ArcBorrow<'_, Mr>| {
             let Memory::User { access, .. } = &mr.memory else {
@@ -345,19 +376,20 @@ impl MrTable {
         .ok()
     }
 
-    /// A window is no longer bound to the region of this key.
+    /// Counts a window off that is no longer bound to the region of key `key`.
     pub(crate) fn detach(&self, key: u32) {
         self.regions.with(key >> 8, |mr| {
             mr.windows.fetch_sub(1, ordering::Full);
         });
     }
 
-    /// Runs `f` on what `sge` names of the caller's own memory. `recent` is the region that the caller used last.
+    /// Runs `f` on the memory that `sge` names, on behalf of a QP of protection domain `pd`.
+    /// `recent` caches the region that the QP's previous SGEs named.
     ///
     /// # Errors
     ///
     /// `Denied` for an unknown key, another protection domain, a range beyond the region or a right
-    /// that was not given; `Retry` for memory that isn't resident.
+    /// that the region doesn't grant; `Retry` for memory that isn't resident.
     #[inline]
     pub(crate) fn with_local<R>(
         &self,
@@ -376,7 +408,8 @@ impl MrTable {
         })
     }
 
-    /// Checks that the owner may use what `sge` names, resident or not.
+    /// Checks that a QP of protection domain `pd` may access the memory that `sge` names. The
+    /// memory need not be resident.
     ///
     /// # Errors
     ///
@@ -398,12 +431,13 @@ impl MrTable {
         })
     }
 
-    /// Runs `f` on what a peer comes to. `recent` is the region that it came to last.
+    /// Runs `f` on the memory that a peer accesses. `recent` caches the region that the peer
+    /// accessed last.
     ///
     /// # Errors
     ///
-    /// `Denied` for an unknown key, another protection domain, a range beyond the region or a right
-    /// that was not granted.
+    /// `Denied` for an unknown key, another protection domain, a range beyond the region or window
+    /// or a right that was not granted; `Retry` for memory that isn't resident.
     #[inline]
     pub(crate) fn with_remote<R>(
         &self,
@@ -420,11 +454,13 @@ impl MrTable {
         })
     }
 
-    /// Checks that a peer may use what it comes to. `recent` as for [`Self::with_remote`].
+    /// Checks that a peer may access the memory of `range`. `recent` caches the region that the
+    /// peer accessed last.
     ///
     /// # Errors
     ///
-    /// As for [`Self::with_remote`]; `Retry` if something at the beginning isn't resident.
+    /// `Denied` as for [`Self::with_remote`]; `Retry` if memory at the beginning of the range isn't
+    /// resident.
     #[inline]
     pub(crate) fn check_remote(
         &self,
@@ -463,7 +499,7 @@ impl MrTable {
         })
     }
 
-    /// Checks that a peer may use the region, or window, as a whole.
+    /// Checks that a peer may use the region or window of key `rkey` as a whole.
     ///
     /// # Errors
     ///
@@ -481,12 +517,12 @@ impl MrTable {
         self.with(context.pd, rkey.0, |mr| require(mr.grants(rkey.0, allows)))
     }
 
-    /// Invalidates a key by a work request or for a peer.
+    /// Invalidates a key, by a work request (LOCAL_INV) or for a peer (SEND WITH INVALIDATE).
     ///
     /// # Errors
     ///
-    /// `Denied`: only windows and fast-registered regions can be invalidated (IBTA 1.x §10.6.5), by the
-    /// key under which they are valid.
+    /// `Denied` unless `key` is the valid key of a window of type 2B or of a fast-registered
+    /// region: no other object can be invalidated (IBTA 1.x §10.6.5).
     pub(crate) fn invalidate(&self, context: RemoteContext, key: Rkey) -> Result<(), AccessFault> {
         if MwTable::is_window(key.0) {
             return self.windows.invalidate(context, key.0, self);
@@ -497,12 +533,12 @@ impl MrTable {
         })
     }
 
-    /// Carries out a fast registration.
+    /// Carries out a fast registration (REG_MR).
     ///
     /// # Errors
     ///
-    /// `Denied` for another protection domain, a region that isn't free, or rights that contradict one
-    /// another.
+    /// `Denied` for another protection domain, a region that is registered already, or rights that
+    /// contradict one another.
     pub(crate) fn register_fast(
         &self,
         pd: PdId,
@@ -531,7 +567,8 @@ impl MrTable {
             .ok_or(AccessFault::Denied)?
     }
 
-    /// As [`Self::with`], for one who comes to the same region again and again.
+    /// Works as [`Self::with`]. `recent` caches the region that the caller used last, and saves the
+    /// look-up if it is the same.
     #[inline]
     fn with_recent<R>(
         &self,

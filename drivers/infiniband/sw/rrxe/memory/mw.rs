@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Memory windows: narrower, revocable views of regions for peers (IBTA 1.x §10.6.7).
+//! Memory windows: narrower, revocable views of memory regions for peers (IBTA 1.x §10.6.7).
 //!
-//! A window is bound to part of a region by a work request and grants rights of its own. One of type
-//! 1 serves all QPs of its protection domain; one of type 2B the QP that bound it, until it is
-//! invalidated, or that QP destroyed or reset.
+//! A work request binds a window to a part of a region, with access rights of the window's own. A
+//! window of type 1 serves all QPs of its protection domain. A window of type 2B serves the QP that
+//! bound it, until the window is invalidated or the QP is destroyed or reset.
 //!
-//! An access holds the window's lock from the check until the last byte is copied: so when an
-//! invalidation returns, nobody is still writing through the window. A region counts the windows
-//! bound to it and stays as long as there are any; so a binding names its region by key.
+//! An access through a window holds the window's lock from the check until the last byte is copied.
+//! So when an invalidation returns, no write through the window is in progress. A region counts the
+//! windows that are bound to it, and cannot be deregistered while there are any. A binding
+//! therefore names its region by key, without a reference count.
 
 use core::ops::RangeInclusive;
 
@@ -39,83 +40,93 @@ use crate::{
     },
 };
 
-/// Places of the table: the upper half of 24 bits. The lower half are regions'.
+/// Range of table indices of windows: the upper half of 24 bits. The lower half belongs to regions.
 const PLACES: RangeInclusive<u32> = 0x80_0000..=0xff_ffff;
 
-/// The key of a window that nobody can name any more: there is no place zero.
+/// Key of a deallocated window. No work request can name it, because no window has index zero.
 const NO_KEY: u32 = 0;
 
-/// The QP through which a peer comes.
+/// Protection domain and number of the QP through which a peer accesses memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RemoteContext {
+    /// Protection domain of the QP.
     pub(crate) pd: PdId,
+    /// QP number.
     pub(crate) qpn: u32,
 }
 
-/// What a work request binds: as its poster wrote it, nothing of it checked.
+/// Operands of a bind work request, unchecked as the consumer wrote them.
 pub(crate) struct Bind {
-    /// The window, by its present key.
+    /// Present key of the window.
     pub(crate) window: Rkey,
-    /// Its key from then on.
+    /// New key of the window.
     pub(crate) rkey: Rkey,
-    /// The region.
+    /// L_Key of the region.
     pub(crate) region: Lkey,
-    /// The first byte, by the region's addresses.
+    /// Address of the first byte, in the region's addresses.
     pub(crate) addr: u64,
-    /// Bytes; none unbinds a window of type 1.
+    /// Number of bytes. Zero unbinds a window of type 1.
     pub(crate) length: u64,
-    /// What the window is to grant.
+    /// Rights that the window shall grant.
     pub(crate) access: Access,
 }
 
-/// Why a window could not be bound.
+/// The error of a bind work request that was refused.
 #[derive(Debug)]
 pub(crate) struct NotBound;
 
-/// What a window grants at present.
+/// The present binding of a window.
 struct Binding {
-    /// The region's key.
+    /// Key of the region.
     region: u32,
-    /// The first byte, by the region's addresses.
+    /// Address of the first byte, in the region's addresses.
     start: u64,
-    /// The same, by the window's.
+    /// Address of the first byte, in the window's addresses: zero, or the same as `start`.
     base: u64,
+    /// Number of bytes.
     length: u64,
+    /// Rights that the window grants.
     access: Access,
-    /// The QP of a window of type 2B.
+    /// Number of the QP that bound a window of type 2B; `None` for a window of type 1.
     qpn: Option<u32>,
 }
 
 impl Binding {
-    /// Where in the region a peer comes to, if the window lets it.
+    /// Returns the address of the peer's access in the region, if the window grants the access.
     fn grants(&self, range: &RemoteRange) -> Option<u64> {
         let offset = range.va.checked_sub(self.base)?;
         let room = self.length.checked_sub(offset)?;
         let granted = u64::from(range.length) <= room
             && self.serves(range.context)
             && self.access.allows_remote(range.access);
-        // Within the region, which was checked when the window was bound: it doesn't wrap.
+        // The sum doesn't wrap: it is within the region, which was checked when the window was
+        // bound.
         granted.then(|| self.start.wrapping_add(offset))
     }
 
+    /// Returns whether the binding serves the QP of `context`.
     fn serves(&self, context: RemoteContext) -> bool {
         self.qpn.is_none_or(|qpn| qpn == context.qpn)
     }
 }
 
-/// What of a window changes.
+/// The mutable state of a window.
 struct State {
-    /// The key; its upper 24 bits are the window's place in the table.
+    /// Present key. Its upper 24 bits are the window's index in the table.
     key: u32,
+    /// Present binding; `None` while the window is not bound.
     binding: Option<Binding>,
-    /// Room among the windows of a QP, of a window of type 2B that is not bound.
+    /// Tree node by which the window will be listed under the QP that binds it. `None` for a window
+    /// of type 1, and while a window of type 2B is bound.
     seat: Option<Seat>,
-    /// Until the window is deallocated: readers may have it longer.
+    /// Claim on the object limit, until the window is deallocated. Readers of the table may hold
+    /// the window itself longer.
     object: Option<ObjectClaim>,
 }
 
 impl State {
-    /// The QP to which alone the window grants anything.
+    /// Returns the number of the only QP that the present binding serves, `None` for other
+    /// bindings.
     fn bound_by(&self) -> Option<u32> {
         self.binding.as_ref().and_then(|binding| binding.qpn)
     }
@@ -125,26 +136,29 @@ impl State {
 #[pin_data]
 pub(crate) struct Mw {
     pd: PdId,
+    /// Type of the window.
     kind: MwKind,
-    /// The place in the table.
+    /// Index in the table.
     place: u32,
+    /// Mutable state. The lock is held during each access through the window.
     #[pin]
     state: BhSpinLock<State>,
 }
 
 impl Mw {
-    /// The present key. Any context.
+    /// Returns the present key. Any context.
     pub(crate) fn rkey(&self) -> Rkey {
         Rkey(self.state.lock().key)
     }
 
-    /// The state, if `key` is the window's and the protection domain right.
+    /// Locks and returns the state, if `key` is the window's present key and `pd` is its protection
+    /// domain.
     fn open(&self, pd: PdId, key: u32) -> Option<BhSpinLockGuard<'_, State>> {
         let state = self.state.lock();
         (self.pd == pd && state.key == key).then_some(state)
     }
 
-    /// Checks what depends on the kind of the window (IBTA 1.x §10.6.7.2.1 and .2).
+    /// Returns whether the window's type and state allow the binding (IBTA 1.x §10.6.7.2.1 and .2).
     fn admits(&self, bind: &Bind, state: &State) -> bool {
         let zero_based = bind.access.is_zero_based();
         bind.rkey.0 >> 8 == self.place
@@ -155,14 +169,14 @@ impl Mw {
     }
 }
 
-/// All windows of a device.
+/// All memory windows of a device.
 ///
-/// What runs in a turn runs in any context that the data path runs in.
+/// The methods that a QP's engine calls may be called in any context of the data path.
 #[pin_data]
 pub(crate) struct MwTable {
     #[pin]
     windows: Table<Mw>,
-    /// The windows of type 2B that are bound, by the QPs that bound them.
+    /// Bound windows of type 2B, by the QPs that bound them.
     #[pin]
     bound: Members,
 }
@@ -176,13 +190,13 @@ impl MwTable {
         })
     }
 
-    /// Whether a key can only be a window's.
+    /// Returns whether `key` is in the range of windows' keys.
     #[inline]
     pub(crate) const fn is_window(key: u32) -> bool {
         key >> 8 >= *PLACES.start()
     }
 
-    /// Makes a window that grants nothing yet. Process context.
+    /// Allocates a window that is not bound. Process context.
     ///
     /// # Errors
     ///
@@ -213,10 +227,11 @@ impl MwTable {
         Ok(mw)
     }
 
-    /// Takes `mw` away: when this returns, nobody accesses memory through it. Process context.
+    /// Deallocates `mw`. After the return, no access through it is in progress. Process context.
     ///
-    /// An access through it holds its lock, so readers need not be waited for before it returns. A reader that has found the
-    /// window and not locked it yet finds that its key is another.
+    /// An access through the window holds the window's lock, so this need not wait for readers of
+    /// the table. A reader that has found the window and not locked it yet sees that the key has
+    /// changed.
     pub(crate) fn dealloc(&self, mw: &Mw, mrs: &MrTable) {
         let rooms = {
             let mut state = mw.state.lock();
@@ -225,11 +240,11 @@ impl MwTable {
             (state.seat.take(), state.object.take())
         };
         drop(rooms);
-        // Last: `bound` knows the window by its place, which another window may have from now on.
+        // Last: `bound` names the window by its index, which another window may get from now on.
         self.windows.retire(mw.place);
     }
 
-    /// Carries out a work request that binds.
+    /// Carries out a bind work request of the QP of `context`.
     ///
     /// # Errors
     ///
@@ -258,11 +273,12 @@ impl MwTable {
         .ok_or(NotBound)
     }
 
-    /// Takes a 2B window's grants away, by a work request or for a peer.
+    /// Unbinds a window of type 2B, by a work request or for a peer.
     ///
     /// # Errors
     ///
-    /// `Denied` for a key that isn't a bound 2B window's, or that belongs to another QP.
+    /// `Denied` if `key` is not that of a bound window of type 2B, or the window is bound by
+    /// another QP.
     pub(crate) fn invalidate(
         &self,
         context: RemoteContext,
@@ -281,7 +297,7 @@ impl MwTable {
         .ok_or(AccessFault::Denied)
     }
 
-    /// Takes the grants of all windows away that QP `qpn` bound, one by one. Process context.
+    /// Unbinds all windows of type 2B that QP `qpn` bound, one after the other. Process context.
     pub(crate) fn unbind_all(&self, qpn: u32, mrs: &MrTable) {
         let mut next = 0;
         while let Some(place) = self.bound.next(qpn, next) {
@@ -296,8 +312,8 @@ impl MwTable {
         }
     }
 
-    /// Takes the grants of all windows away that are bound to the region of this key. The region takes
-    /// no more windows by then. Process context.
+    /// Unbinds all windows that are bound to the region of key `region`. The region must accept no
+    /// new bindings any more. Process context.
     pub(crate) fn unbind_from(&self, region: u32, mrs: &MrTable) {
         self.windows.for_each(|_, mw| {
             let mut state = mw.state.lock();
@@ -308,14 +324,14 @@ impl MwTable {
         });
     }
 
-    /// Counts a window that was just bound among those of its QP.
+    /// Lists a window of type 2B that was just bound under its QP.
     fn enter(&self, mw: &Mw, state: &mut State) {
         if let Some((qpn, seat)) = state.bound_by().zip(state.seat.take()) {
             drop(self.bound.enter(seat, qpn, mw.place));
         }
     }
 
-    /// Takes the window's grants away.
+    /// Unbinds the window, if it is bound. The caller holds the window's lock.
     fn unbind(&self, mw: &Mw, state: &mut State, mrs: &MrTable) {
         if let Some(qpn) = state.bound_by() {
             state.seat = self.bound.leave(qpn, mw.place);
@@ -325,12 +341,12 @@ impl MwTable {
         }
     }
 
-    /// Runs `f` with the region's key and address of what a peer comes to, if a window lets it, under
-    /// the window's lock.
+    /// Runs `f` with the region's key and the address in the region of a peer's access, if the
+    /// window grants the access. `f` runs under the window's lock and must not sleep.
     ///
     /// # Errors
     ///
-    /// `Denied` if none does, and what `f` returns.
+    /// `Denied` if no window grants the access, and the errors of `f`.
     pub(crate) fn with_range<R>(
         &self,
         range: &RemoteRange,
@@ -345,11 +361,11 @@ impl MwTable {
         .ok_or(AccessFault::Denied)?
     }
 
-    /// Checks that a window grants a right, wherever.
+    /// Checks that the window of key `rkey` grants the right `access`, for whatever range.
     ///
     /// # Errors
     ///
-    /// `Denied`.
+    /// `Denied` if it doesn't.
     pub(crate) fn check(
         &self,
         context: RemoteContext,
@@ -364,12 +380,13 @@ impl MwTable {
         .ok_or(AccessFault::Denied)
     }
 
+    /// Runs `f` on the window at the index that `key` contains. `f` must not sleep.
     fn with<R>(&self, key: u32, f: impl FnOnce(ArcBorrow<'_, Mw>) -> Option<R>) -> Option<R> {
         self.windows.with(key >> 8, f).flatten()
     }
 }
 
-/// Checks a binding against its region, and counts it there.
+/// Checks a binding against its region, and counts the window at the region.
 fn make_binding(
     context: RemoteContext,
     bind: &Bind,

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What peers ask of memory.
+//! The memory that a peer's request accesses.
 
 use roce::{host::RemoteAccess, ids::Rkey};
 
 use crate::memory::mw::RemoteContext;
 
-/// Memory that a peer comes to.
+/// A peer's access to registered memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RemoteRange {
-    /// By way of which QP.
+    /// Protection domain and number of the QP that received the request.
     pub(crate) context: RemoteContext,
-    /// The key of a region or window.
+    /// R_Key of a memory region or a memory window.
     pub(crate) rkey: Rkey,
-    /// The first byte.
+    /// Virtual address of the first byte, in the addresses of the region or window.
     pub(crate) va: u64,
-    /// Bytes.
+    /// Number of bytes.
     pub(crate) length: u32,
-    /// What for.
+    /// Kind of the access.
     pub(crate) access: RemoteAccess,
 }

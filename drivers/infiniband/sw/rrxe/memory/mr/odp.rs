@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Regions on demand: how their memory becomes resident.
+//! On-demand regions: serving page faults and advice for their memory.
 
 use kernel::{prelude::*, sync::Arc};
 use rdma::{
@@ -21,7 +21,8 @@ use crate::{
 };
 
 impl Mr {
-    /// Its memory, if that comes when it is used, and the place of address `addr` in it.
+    /// Returns the region's on-demand memory, and the offset of address `addr` in it. `None` if the
+    /// region's memory is pinned or isn't a process's, or if `addr` is before the region.
     pub(crate) fn on_demand(&self, addr: u64) -> Option<(&OnDemand, u64)> {
         let (memory, offset) = self.locate(addr)?;
         Some((memory.on_demand()?, offset))
@@ -31,21 +32,24 @@ impl Mr {
 /// Memory that an access found absent.
 pub(crate) struct AbsentMemory {
     mr: Arc<Mr>,
-    /// The region's address.
+    /// Address of the first absent byte, in the region's addresses.
     addr: u64,
+    /// Whether the access changes the memory.
     writes: bool,
 }
 
 impl AbsentMemory {
-    /// The region's memory, and the place in it. `None` if it is always there.
+    /// Returns the region's on-demand memory, and the offset of the absent part in it. `None` if
+    /// the region's memory is pinned.
     pub(crate) fn place(&self) -> Option<(&OnDemand, u64)> {
         self.mr.on_demand(self.addr)
     }
 }
 
 impl MrTable {
-    /// The memory that an access found absent, if the access would still be allowed: keys, protection domains and rights
-    /// may have changed since. The access is to be tried again in any case, and finds out for itself what is wrong.
+    /// Returns the memory that an access found absent, if the access would still be allowed: keys,
+    /// protection domains and rights may have changed since. In either case the engine retries the
+    /// access, which then meets any such change itself.
     pub(crate) fn absent(&self, absent: &Absent) -> Option<AbsentMemory> {
         let Absent { key, addr, .. } = *absent;
         match absent.access {
@@ -68,7 +72,9 @@ impl MrTable {
         }
     }
 
-    /// Memory of the region that `key` opens in domain `pd`, from `addr` on.
+    /// Returns the absent memory of the region with key `key` in protection domain `pd`, from
+    /// address `addr` on. `None` if the access `right` is not allowed there any more, or the region
+    /// is not on demand.
     fn absent_of_region(
         &self,
         pd: PdId,
@@ -89,7 +95,8 @@ impl MrTable {
         })
     }
 
-    /// Makes memory resident that an access found absent. In a thread of its process ([`OnDemand::is_here`]); sleeps.
+    /// Makes the memory resident that an access found absent. Must be called in a thread of the
+    /// memory's process ([`OnDemand::is_here`]); sleeps.
     ///
     /// # Errors
     ///
@@ -100,7 +107,8 @@ impl MrTable {
         };
         let (memory, offset) = found.place().ok_or(EFAULT)?;
         if !memory.is_here() {
-            // It was registered again meanwhile, by another process: the access has not come to that memory yet.
+            // The region was registered again meanwhile with memory of another process. The engine
+            // retries the access, which then faults on that memory.
             return Ok(());
         }
         let room = memory.length().saturating_sub(offset);
@@ -109,18 +117,20 @@ impl MrTable {
             .serve(offset, ahead, found.writes)
             .or_else(|_| memory.serve(offset, absent.least, found.writes))
             .or_else(|error| match self.regions.get(found.mr.key >> 8) {
-                // The same.
+                // The region was registered again meanwhile with other memory, so this error
+                // doesn't concern the retried access.
                 Some(now) if !Arc::ptr_eq(&now, &found.mr) => Ok(()),
                 _ => Err(error),
             })
     }
 
-    /// The region whose memory its owner wants to be made resident. Process context.
+    /// Returns the on-demand region that advice names. Process context.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for a key that isn't an on-demand region's of this domain, `EPERM` for a right that it
-    /// hasn't, `EFAULT` for a range beyond it.
+    /// `EINVAL` for a key that is not that of an on-demand region of this protection domain,
+    /// `EPERM` for advice to make memory writable that the region may not write, `EFAULT` for a
+    /// range beyond the region.
     pub(crate) fn advised(&self, pd: PdId, advised: &Advised, how: Fault) -> Result<Arc<Mr>> {
         let key = advised.lkey.0;
         let mr = self.regions.get(key >> 8).ok_or(EINVAL)?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Registration and reregistration of regions.
+//! Registration and reregistration of memory regions.
 
 use core::sync::atomic::AtomicU32;
 
@@ -24,15 +24,16 @@ use crate::{
     verbs::pd::Pd,
 };
 
-/// A share of the calling process's address space in the threads that release memory on demand. The process pays, not the
-/// one that opened the device: an open device may be passed on.
+/// Creates the permit of the calling process's address space for threads that release on-demand
+/// memory. The calling process is the payer, not the process that opened the device: a file
+/// descriptor of an open device may be passed on.
 fn release_share(accounts: &Arc<Accounts>) -> Result<Arc<dyn odp::Threads>> {
     let payer = Arc::new(Payer::current(accounts)?, GFP_KERNEL_ACCOUNT)?;
     Ok(OwnerPermit::new(&payer)?)
 }
 
 impl MrTable {
-    /// Makes memory of a process accessible in protection domain `pd`. Process context.
+    /// Registers memory of a process in protection domain `pd`. Process context; sleeps.
     ///
     /// # Errors
     ///
@@ -53,13 +54,14 @@ impl MrTable {
         self.publish(pd, memory)
     }
 
-    /// Changes `mr` and returns it, or what takes its place under the same key. The process of memory on demand becomes one of
-    /// the owners of `workqueues`. On error nothing has changed. Process context.
+    /// Changes `mr` and returns it, or returns a new region that replaces it under the same key. If
+    /// the memory is on demand, its process is entered in the owners of `workqueues`. On error,
+    /// nothing has changed. Process context; sleeps.
     ///
     /// # Errors
     ///
-    /// `EINVAL` while windows are bound to it and for what isn't a process's memory, and those of
-    /// [`UserRange::take`].
+    /// `EINVAL` while windows are bound to the region, and for a region whose memory isn't a
+    /// process's; those of [`UserRange::take`].
     pub(crate) fn reregister(
         &self,
         workqueues: &Workqueues,
@@ -72,6 +74,7 @@ impl MrTable {
         changed
     }
 
+    /// Carries out [`Self::reregister`] while no window can be bound to `mr`.
     fn change(
         &self,
         workqueues: &Workqueues,
@@ -115,20 +118,20 @@ impl MrTable {
         Ok(changed)
     }
 
-    /// Makes all of the kernel's memory accessible in protection domain `pd`. Process context.
+    /// Registers all of the kernel's memory in protection domain `pd`. Process context.
     ///
     /// # Errors
     ///
-    /// As for [`Self::register`].
+    /// `ENOMEM`, also if the device has too many regions.
     pub(crate) fn register_kernel(&self, pd: &Pd, access: Access) -> Result<Arc<Mr>> {
         self.publish(pd, Memory::Kernel(access))
     }
 
-    /// Makes a region for fast registration of at most `max` pages or pieces. Process context.
+    /// Creates a region for fast registration of at most `max` pages or pieces. Process context.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for more than the limit; as for [`Self::register`].
+    /// `EINVAL` if `max` is zero or more than [`limits::MAX_FAST_REG_PAGES`]; `ENOMEM`.
     pub(crate) fn alloc_fast(&self, pd: &Pd, kind: FastKind, max: u32) -> Result<Arc<Mr>> {
         if max == 0 || max > limits::MAX_FAST_REG_PAGES {
             return Err(EINVAL);
@@ -136,6 +139,7 @@ impl MrTable {
         self.publish(pd, Memory::Fast(FastMemory::new(kind, max)?))
     }
 
+    /// Gives `memory` a random key in protection domain `pd`, and enters the region in the table.
     fn publish(&self, pd: &Pd, memory: Memory) -> Result<Arc<Mr>> {
         let object = pd.claim_object()?;
         let place = self.regions.reserve_random(PLACES, limits::KEY_SCATTER)?;
