@@ -1,33 +1,39 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The limits on objects, threads of work queues, multicast attachments, rules of flow steering, device memory, unread
-//! events and packets that wait for QPs, for each user and for each memory cgroup.
+//! Limits of each user and of each memory cgroup on objects, threads of work queues, advice,
+//! multicast attachments, flow steering rules, device memory, unread events and memory of waiting
+//! packets.
 //!
-//! All users share the objects of a device: there is an end of each kind. The `rdma` cgroup divides them where an
-//! administrator has set its limits; the accounts do everywhere.
+//! All users share the resources of a device, and the capacity of each is finite:
 //!
-//! All users share the threads of work queues, and accounts limit each user's part of two of them.
-//! `rrxe_release` waits for processes' invalidations of memory, and until stopped processes let their threads end.
-//! `rrxe_deferred` runs QPs, ends those of CQs that overflowed, and serves last doorbells: a work queue begins its
-//! items in the order of their arrival, so a user's time would grow with the number of its QPs, CQs and
-//! contexts. One whose account has no thread left waits in a list of the account, not in the work queue.
+//! - Objects of verbs. The `rdma` cgroup divides them where an administrator has set its limits.
+//!   The accounts here divide them everywhere.
+//! - Threads of two work queues. `rrxe_release` waits for the invalidations of processes' memory,
+//!   and until stopped processes let their threads end. `rrxe_deferred` runs QPs, sets the QPs of
+//!   overflowed CQs to the error state, and serves the last doorbells of pages that are no longer
+//!   polled. A work queue starts its items in the order of their arrival, so a user's part of the
+//!   time would grow with the number of the user's QPs, CQs and contexts. An object whose account
+//!   has no thread left waits in a list of the account, not in the work queue.
+//! - Multicast groups. No other limit divides them: attachments are not uverbs objects, so the
+//!   `rdma` cgroup does not count them.
+//! - Flow steering rules. Each frame of the host may be matched against all rules. The `rdma`
+//!   cgroup counts a rule as any other object.
+//! - Device memory. The `rdma` cgroup counts its pieces, but not their bytes.
+//! - Memory of packets that wait for QPs, which is shared by all users of a network namespace. A
+//!   parked QP keeps its packets.
 //!
-//! All users share the multicast groups of a device, which no other limit divides: attachments are no objects of uverbs,
-//! so the `rdma` cgroup does not count them.
+//! An object is charged to two accounts at a time, that of its process's memory cgroup and that of
+//! its user, and must be within the limits of both.
 //!
-//! All users share the rules of a device, and each frame of the host may meet all rules. For the
-//! `rdma` cgroup a rule is an object like any other.
+//! The limit of a memory cgroup is lower than that of a user. It counts the objects of that cgroup
+//! itself: each cgroup below has an account of its own. It bounds a container. A container cannot
+//! leave its cgroup, and creates no cgroups below unless they were delegated to it, but its root
+//! may become any user.
 //!
-//! All users share the memory of a device. The `rdma` cgroup counts its pieces, but not their bytes.
-//!
-//! All users of a namespace share the memory of packets that wait for QPs. QPs that stand still keep theirs.
-//!
-//! Two limits hold at once. The limit of a memory cgroup is lower than that of a user, and counts what belongs to that cgroup
-//! itself: each cgroup within it has an account of its own. It bounds a container, which can't leave its cgroup, and makes
-//! none within it unless these were delegated to it, but whose root may become any user. The limit of a user bounds users to
-//! whom a part of the tree of cgroups was delegated, for they make as many cgroups there as they like. It also bounds users
-//! in the root's cgroup, which has no limit. Root of a container without a user namespace to which cgroups were delegated
-//! evades both.
+//! The limit of a user bounds users to whom a part of the cgroup tree was delegated, because these
+//! create as many cgroups there as they like. It also bounds users in the root cgroup, which has no
+//! limit. The root user of a container without a user namespace, to which cgroups were delegated,
+//! evades both limits.
 
 use kernel::{
     prelude::*,
@@ -46,45 +52,46 @@ use rdma::{
 
 use crate::limits::{self, semaphore::Semaphore, thread_permit::Waiter, Allowance};
 
-/// Threads that a QP, a CQ, a page of doorbells or an address space needs at times.
+/// The work queues whose threads an account limits.
 #[derive(Clone, Copy)]
 pub(crate) enum Threads {
-    /// Those of `rrxe_deferred`.
+    /// `rrxe_deferred`.
     Rests,
-    /// Those of `rrxe_release`.
+    /// `rrxe_release`.
     Releases,
 }
 
-/// The objects of one user or one memory cgroup, the threads that work for it, its attachments to multicast groups, its
-/// rules, its device memory, its objects with unread events, and the packets that wait for its QPs.
+/// The account of one user or one memory cgroup: its quotas and semaphores.
 #[pin_data]
 pub(crate) struct Account {
-    /// Objects of all kinds.
+    /// Quota of objects of all kinds.
     objects: Arc<Quota>,
-    /// Threads that run QPs, end those of CQs and serve last doorbells.
+    /// Threads of `rrxe_deferred`, which run QPs, set the QPs of overflowed CQs to the error state
+    /// and serve last doorbells.
     #[pin]
     deferred: Semaphore<Waiter>,
-    /// Threads that release what ended of regions on demand.
+    /// Threads of `rrxe_release`, which release the memory of ended on-demand regions.
     #[pin]
     releases: Semaphore<Waiter>,
-    /// Advice that is followed, or waits.
+    /// Quota of advice that is followed or queued.
     advice: Arc<Quota>,
-    /// Attachments to multicast groups.
+    /// Quota of attachments to multicast groups.
     attachments: Arc<Quota>,
-    /// Rules of flow steering.
+    /// Quota of flow steering rules.
     flows: Arc<Quota>,
-    /// Bytes of device memory.
+    /// Quota of bytes of device memory.
     device_memory: Arc<Quota>,
-    /// CQs with more than one unread completion event.
+    /// Quota of CQs with more than one unread completion event.
     events: Arc<Quota>,
-    /// Objects with more than two unread asynchronous events.
+    /// Quota of objects with more than two unread asynchronous events.
     async_events: Arc<Quota>,
-    /// Packets that wait for QPs.
+    /// Share of the memory of packets that wait for QPs.
     packets: Arc<Share>,
 }
 
 impl Account {
-    /// That of `of`, with `runners` threads that run QPs.
+    /// Creates the account of `of`, with the limits of `allowance` and `runners` threads of
+    /// `rrxe_deferred`.
     fn new(of: &Identity, allowance: &Allowance, runners: u32) -> Result<Arc<Self>> {
         let packets = match of {
             Identity::MemoryCgroup(_) => Share::of_cgroup()?,
@@ -112,7 +119,7 @@ impl Account {
         Arc::pin_init(account, GFP_KERNEL_ACCOUNT)
     }
 
-    /// Those of one kind.
+    /// Returns the semaphore of the threads of one work queue.
     pub(crate) fn threads(&self, of: Threads) -> &Semaphore<Waiter> {
         match of {
             Threads::Rests => &self.deferred,
@@ -121,23 +128,26 @@ impl Account {
     }
 }
 
+/// An account in the tree.
 struct Entry {
     account: Arc<Account>,
-    /// Payers that have it.
+    /// Number of [`Open`] handles to the account.
     uses: u32,
 }
 
-/// The accounts that somebody uses.
+/// The accounts in use, by identity.
 #[pin_data]
 pub(crate) struct Accounts {
-    /// Threads of `rrxe_deferred` that each has.
+    /// Number of threads of `rrxe_deferred` that each account has.
     runners: u32,
+    /// Tree of the accounts.
     #[pin]
     entries: BhSpinLock<RBTree<Identity, Entry>>,
 }
 
 impl Accounts {
-    /// None yet. Each will have `runners` threads of `rrxe_deferred`. Process context.
+    /// Creates an empty set of accounts. Each account will have `runners` threads of
+    /// `rrxe_deferred`. Process context.
     ///
     /// # Errors
     ///
@@ -150,7 +160,7 @@ impl Accounts {
         Arc::pin_init(accounts, GFP_KERNEL)
     }
 
-    /// Finds the account of `of`, or makes it.
+    /// Finds the account of `of`, or creates it.
     fn open(self: &Arc<Self>, of: Identity, allowance: &Allowance) -> Result<Open> {
         let account = Account::new(&of, allowance, self.runners)?;
         let entry = Entry {
@@ -178,7 +188,8 @@ impl Accounts {
     }
 }
 
-/// An account in use: it is kept, so that whoever comes later has the same.
+/// A handle to an account. The account stays in the tree while there are handles, so that later
+/// payers of the same identity find it.
 struct Open {
     accounts: Arc<Accounts>,
     of: Identity,
@@ -186,7 +197,8 @@ struct Open {
 }
 
 impl Drop for Open {
-    /// Any context up to softirq.
+    /// Gives the handle up. The last one removes the account from the tree. Any context up to
+    /// softirq.
     fn drop(&mut self) {
         let mut entries = self.accounts.entries.lock();
         let Some(entry) = entries.get_mut(&self.of) else {
@@ -202,15 +214,15 @@ impl Drop for Open {
     }
 }
 
-/// The accounts of a process: that of its memory cgroup, unless this is the root's, and that of its
-/// user, both as they were when this was made.
+/// The accounts to which the objects of a process are charged: that of its memory cgroup, unless
+/// this is the root cgroup, and that of its user, both as they were when this was created.
 pub(crate) struct Payer {
     cgroup: Option<Open>,
     user: Open,
 }
 
 impl Payer {
-    /// The current process. Process context.
+    /// Returns the payer for the calling process. Process context.
     ///
     /// # Errors
     ///
@@ -224,100 +236,101 @@ impl Payer {
         Ok(Self { cgroup, user })
     }
 
-    /// Its accounts. A thread that works for it counts in each, and takes them in this order.
+    /// Returns the accounts: the memory cgroup's, if there is one, then the user's. A thread that
+    /// works for the process is charged to each of them, in this order.
     pub(crate) fn accounts(&self) -> impl Iterator<Item = &Account> {
         let every = [self.cgroup.as_ref(), Some(&self.user)];
         every.into_iter().flatten().map(|open| &*open.account)
     }
 
-    /// Whether it has an account in common with `other`: the user's, or the memory cgroup's.
+    /// Returns whether `other` has at least one of these accounts.
     pub(crate) fn shares_with(&self, other: &Self) -> bool {
         self.accounts()
             .any(|ours| other.accounts().any(|theirs| core::ptr::eq(ours, theirs)))
     }
 
-    /// Whether it has the same accounts as `other`: the user's, and the memory cgroup's.
+    /// Returns whether `other` has exactly these accounts.
     pub(crate) fn has_accounts_of(&self, other: &Self) -> bool {
         let account = |open: &Open| core::ptr::from_ref::<Account>(&open.account);
         let same_user = account(&self.user) == account(&other.user);
         same_user && self.cgroup.as_ref().map(account) == other.cgroup.as_ref().map(account)
     }
 
-    /// A number that no other user has at the same time.
+    /// Returns a number that no other user has at the same time.
     pub(crate) fn user_number(&self) -> u64 {
         core::ptr::from_ref(&*self.user.account).addr() as u64
     }
 
-    /// The shares of the packets that wait for its QPs.
+    /// Returns the accounts' shares of the memory of packets that wait for QPs.
     pub(crate) fn shares(&self) -> Shares {
         let permit = |open: &Open| open.account.packets.clone();
         [self.cgroup.as_ref().map(permit), Some(permit(&self.user))]
     }
 
-    /// Takes the room for a piece of advice, if the limits allow one more. Any context.
+    /// Claims one piece of advice. Any context.
     ///
     /// # Errors
     ///
-    /// `ENOMEM` if they don't.
+    /// `ENOMEM` if the limits don't allow one more.
     pub(crate) fn claim_advice(&self) -> Result<PayerClaim> {
         self.claim(1, |account| &account.advice)
     }
 
-    /// Takes an attachment to a multicast group, if the limits allow one more. Any context.
+    /// Claims one attachment to a multicast group. Any context.
     ///
     /// # Errors
     ///
-    /// `ENOMEM` if they don't.
+    /// `ENOMEM` if the limits don't allow one more.
     pub(crate) fn claim_attachment(&self) -> Result<PayerClaim> {
         self.claim(1, |account| &account.attachments)
     }
 
-    /// Takes a rule of flow steering, if the limits allow one more. Any context.
+    /// Claims one flow steering rule. Any context.
     ///
     /// # Errors
     ///
-    /// `ENOMEM` if they don't.
+    /// `ENOMEM` if the limits don't allow one more.
     pub(crate) fn claim_flow(&self) -> Result<PayerClaim> {
         self.claim(1, |account| &account.flows)
     }
 
-    /// Takes so many bytes of device memory, if the limits allow them. Any context.
+    /// Claims `bytes` bytes of device memory. Any context.
     ///
     /// # Errors
     ///
-    /// `ENOMEM` if they don't.
+    /// `ENOMEM` if the limits don't allow them.
     pub(crate) fn claim_device_memory(&self, bytes: u32) -> Result<PayerClaim> {
         self.claim(bytes, |account| &account.device_memory)
     }
 
-    /// Takes the room for more than one unread event of a CQ, if the limits allow one more such CQ. Any context.
+    /// Claims the right of one CQ to more than one unread completion event. Any context.
     ///
     /// # Errors
     ///
-    /// `ENOMEM` if they don't.
+    /// `ENOMEM` if the limits don't allow one more such CQ.
     pub(crate) fn claim_events(&self) -> Result<PayerClaim> {
         self.claim(1, |account| &account.events)
     }
 
-    /// Takes the room for more than two unread asynchronous events of an object, if the limits allow one more such object.
-    /// Any context.
+    /// Claims the right of one object to more than two unread asynchronous events. Any context.
     ///
     /// # Errors
     ///
-    /// `ENOMEM` if they don't.
+    /// `ENOMEM` if the limits don't allow one more such object.
     pub(crate) fn claim_async_events(&self) -> Result<PayerClaim> {
         self.claim(1, |account| &account.async_events)
     }
 
-    /// Takes the room for an object, if the limits allow one more. Any context.
+    /// Claims one object. Any context.
     ///
     /// # Errors
     ///
-    /// `ENOMEM` if they don't.
+    /// `ENOMEM` if the limits don't allow one more.
     fn claim_object(&self) -> Result<PayerClaim> {
         self.claim(1, |account| &account.objects)
     }
 
+    /// Claims `count` units of the quota that `quota` selects, in each account.
     fn claim(&self, count: u32, quota: impl Fn(&Account) -> &Arc<Quota>) -> Result<PayerClaim> {
         let claim = |open: &Open| quota(&open.account).claim_many(count);
         Ok([
@@ -327,15 +340,15 @@ impl Payer {
     }
 }
 
-/// A part of what the accounts of a process limit, given back when this is dropped.
+/// Units of one quota in each account of a payer. Dropping it gives them back.
 pub(crate) type PayerClaim = Claims;
 
-/// The room that an object takes of what its process's accounts allow. The kernel's objects take none. To be dropped in
-/// any context up to softirq.
+/// The claim of an object on the object limit of its payer. Objects of the kernel claim nothing.
+/// May be dropped in any context up to softirq.
 pub(crate) struct ObjectClaim(Option<(PayerClaim, Arc<Payer>)>);
 
 impl ObjectClaim {
-    /// Takes it of `payer`, or of nobody for the kernel. Any context.
+    /// Claims one object for `payer`; claims nothing for the kernel (`None`). Any context.
     ///
     /// # Errors
     ///
@@ -345,7 +358,7 @@ impl ObjectClaim {
         payer.map(claim).transpose().map(Self)
     }
 
-    /// The payer; `None` for the kernel.
+    /// Returns the payer; `None` for the kernel.
     pub(crate) fn payer(&self) -> Option<&Arc<Payer>> {
         self.0.as_ref().map(|(_, payer)| payer)
     }
@@ -372,7 +385,8 @@ mod tests {
         ..OF_USER
     };
 
-    /// One in the memory cgroup of number `cgroup`, if any.
+    /// Creates the payer of a process of user `user`, in the memory cgroup of number `cgroup` if
+    /// any.
     fn payer(accounts: &Arc<Accounts>, cgroup: Option<u64>, user: u32) -> Result<Payer> {
         let cgroup = match cgroup {
             Some(number) => Some(accounts.open(Identity::MemoryCgroup(number), &OF_CGROUP)?),
@@ -382,11 +396,12 @@ mod tests {
         Ok(Payer { cgroup, user })
     }
 
+    /// Returns whether the payer has no attachment left.
     fn is_spent(payer: &Payer) -> bool {
         payer.claim_attachment().is_err_and(|error| error == ENOMEM)
     }
 
-    /// Claims until the payer has no attachment left.
+    /// Claims attachments until the payer has none left.
     fn exhaust(payer: &Payer) -> Result<KVec<PayerClaim>> {
         let mut claims = KVec::new();
         while let Ok(claim) = payer.claim_attachment() {
@@ -429,7 +444,8 @@ mod tests {
         Ok(())
     }
 
-    /// Whether packets of both count for the same share, of their cgroups and of their users.
+    /// Returns whether the packets of both payers count for the same share of their memory cgroups,
+    /// and of their users.
     fn common(one: &Payer, other: &Payer) -> [bool; 2] {
         let (one, other) = (one.shares(), other.shares());
         core::array::from_fn(|index| match (&one[index], &other[index]) {
@@ -477,7 +493,7 @@ mod tests {
         assert!(spent(&first, (512 << 10) + 1));
         let claim = first.claim_device_memory(512 << 10)?;
         assert!(spent(&first, 1));
-        // A refused claim counts for no account.
+        // A refused claim is charged to no account.
         assert!(spent(&second, (512 << 10) + 1));
         let rest = second.claim_device_memory(512 << 10)?;
         assert!(spent(&second, 1));
@@ -522,7 +538,7 @@ mod tests {
         let other = shared(None, 2)?;
         assert!(!spent(&other));
         assert!(ObjectClaim::new(None)?.payer().is_none());
-        // A claim keeps the accounts that it counts for.
+        // A claim keeps the accounts that it is charged to.
         drop((free, contained, second));
         let again = shared(None, 1)?;
         let third = ObjectClaim::new(Some(&again))?;

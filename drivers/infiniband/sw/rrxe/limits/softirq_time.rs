@@ -1,18 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The time that softirqs may spend on processes' QPs.
+//! A bound on the CPU time that softirqs spend on the QPs of processes.
 //!
-//! A packet from the network runs its QP in softirq, and the turn may send: an acknowledgement of some bytes lets up to 36
-//! packets of 4 KiB go. `process_backlog()` (net/core/dev.c) takes in 64 packets, each of which may be 128 segments, before
-//! anybody looks at the clock. TxCount that comes back runs QPs in softirq, too. None of this time counts for the process. Nor
-//! does the time for copies of frames, which rules for raw packet QPs order.
+//! A packet from the network runs its QP's engine in softirq, and the run may send: an
+//! acknowledgement of a few bytes allows up to 36 packets of 4 KiB to be sent. `process_backlog()`
+//! (net/core/dev.c) takes in 64 packets, each of which may consist of 128 segments, before it
+//! checks the time. A QP also runs in softirq when packets in flight return to an exhausted tx
+//! limit. None of this time is charged to the process. Neither is the time for copies of frames
+//! that flow steering rules deliver to raw packet QPs.
 //!
-//! So each CPU has an account here: what softirqs spend beyond a share of the time, three quarters by default, is a debt.
-//! While the debt is more than [`MOST_DEBT`], packets and QPs wait for threads, and further copies of a frame or of a group's
-//! packet are not made.
+//! So each CPU has an account. The time that softirqs spend beyond a percentage of all time, 75
+//! percent by default, is a debt. While the debt is more than [`MOST_DEBT`], packets and QPs wait
+//! for threads of a work queue, and further copies of a frame or of a multicast packet are not
+//! made.
 //!
-//! Anybody's datagrams to a group with many members keep a CPU in debt. So that others' groups go on, each user has some
-//! copies of groups' packets for sure: [`GRANTED`] of [`LOTS`] on each CPU. Users share a lot by chance.
+//! Any sender can keep a CPU in debt by datagrams to a multicast group with many members. So that
+//! the groups of other users still receive, each user has a number of copies of multicast packets
+//! that are made in spite of the debt. They come from token buckets, the lots: each CPU has
+//! [`LOTS`] lots of [`GRANTED`] copies. A user's lot is a hash of the user's number, so several
+//! users may have the same lot.
 
 use core::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
@@ -23,39 +29,45 @@ use kernel::{
 };
 use roce::time::Duration;
 
-/// Nanoseconds. A CPU that does nothing else reaches it in three milliseconds if the share is three quarters.
+/// Debt in nanoseconds beyond which a CPU is in debt. A CPU that only spends reaches it in three
+/// milliseconds if softirqs may have 75 percent of the time.
 const MOST_DEBT: i64 = 1_000_000;
-/// Nanoseconds that a CPU owes at most: a virtual CPU that stood still in the middle of a turn owes no more either.
+/// Largest debt of a CPU in nanoseconds. A virtual CPU that was stopped in the middle of a run owes
+/// no more, either.
 const LARGEST_DEBT: i64 = 8 * MOST_DEBT;
 
-/// The parts of what a CPU grants in debt.
+/// Number of token buckets of a CPU.
 const LOTS: usize = 32;
-/// Copies that a lot has in a row while the CPU is in debt …
+/// Capacity of a lot: the number of copies that it grants in a row while the CPU is in debt.
 const GRANTED: i64 = 64;
-/// … and the nanoseconds until it has one more: all lots together have 205,000 copies a second, for which a CPU takes about a fifth
-/// of its time.
+/// Nanoseconds after which a lot gets one more copy. All lots of a CPU together grant 205,000
+/// copies a second, which take about a fifth of the CPU's time.
 const GRANT_INTERVAL: i64 = 156_250;
 
 /// The accounts of all CPUs.
 pub(crate) struct SoftirqTime {
+    /// Zero of the accounts' times.
     epoch: Instant<Monotonic>,
-    /// 1,024ths of the time spent for which a CPU must do other things afterwards.
+    /// Time that a CPU must do other things, in 1,024ths of the time that it spent.
     rest: i64,
-    /// One for each CPU number that there may be. Only the CPU itself writes it, with bottom halves disabled.
+    /// Accounts, indexed by CPU number. An account is written only by its own CPU, with bottom
+    /// halves disabled.
     accounts: KVVec<Account>,
 }
 
-/// The account of a CPU. Instants are in nanoseconds as of [`SoftirqTime::now`]. On cache lines of its own. It has `core`'s
-/// atomics: one is used for each packet, and the kernel's are calls of C.
+/// The account of a CPU. Times are in nanoseconds as those of [`SoftirqTime::now`]. Each account
+/// has cache lines of its own. It consists of `core`'s atomics, because it is used for each packet
+/// and the operations of the kernel's atomics are calls of C functions.
 #[repr(align(64))]
 struct Account {
-    /// When the debt is paid.
+    /// Time at which the debt is paid.
     paid: AtomicI64,
-    /// When each lot has all its copies again.
+    /// Time at which each lot is full again.
     lots: [AtomicI64; LOTS],
 }
 
 impl Account {
+    /// Creates an account without debt, with full lots.
     const fn new() -> Self {
         Self {
             paid: AtomicI64::new(0),
@@ -63,7 +75,7 @@ impl Account {
         }
     }
 
-    /// Takes one of the copies of a lot, if it has one left.
+    /// Takes one copy from a lot. Returns whether the lot had one left.
     fn grant(&self, lot: Lot, now: i64) -> bool {
         let Some(lot) = self.lots.get(lot.0) else {
             return false;
@@ -77,22 +89,24 @@ impl Account {
     }
 }
 
-/// A user's part of what a CPU grants in debt.
+/// The index of a token bucket, which users share.
 #[derive(Clone, Copy)]
 pub(crate) struct Lot(usize);
 
 impl Lot {
-    /// That of whoever has this number, one of 64 bits.
+    /// Returns the lot of the user with this number. The number may be any of 64 bits, such as an
+    /// address.
     pub(crate) fn of(number: u64) -> Self {
-        // The constant of `hash_64()`, include/linux/hash.h: it has neighbours in different lots.
+        // The multiplier of `hash_64()` (include/linux/hash.h). It gives adjacent numbers different
+        // lots.
         let mixed = number.wrapping_mul(0x61C8_8646_80B5_83EB) >> (u64::BITS - LOTS.ilog2());
         Self(mixed as usize)
     }
 }
 
 impl SoftirqTime {
-    /// Without debts. Softirqs have `percent` of the time, 1 to 100; what is beyond counts as the nearest of these. Process
-    /// context.
+    /// Creates accounts without debts. Softirqs may have `percent` of the time, clamped to 1 to
+    /// 100. Process context.
     ///
     /// # Errors
     ///
@@ -110,19 +124,22 @@ impl SoftirqTime {
         })
     }
 
-    /// Runs `f`, whose time counts, unless this CPU's debt is too large. Returns whether it ran. The time that `f` itself
-    /// spends by this counts once. Bottom halves disabled.
+    /// Runs `f` and charges its time to this CPU's account, unless the debt is too large. Returns
+    /// whether `f` ran. Time that `f` spends in nested calls is charged once. Must be called with
+    /// bottom halves disabled.
     #[inline]
     pub(crate) fn spend(&self, f: impl FnOnce()) -> bool {
         self.spend_or(|_, _| false, f)
     }
 
-    /// As [`Self::spend`], for a copy of a group's packet. It also runs `f` if `lot` has one of its copies left.
+    /// Works as [`Self::spend`], for a copy of a multicast packet. Also runs `f` if the debt is too
+    /// large, but `lot` grants a copy.
     pub(crate) fn spend_of(&self, lot: Lot, f: impl FnOnce()) -> bool {
         self.spend_or(|account, now| account.grant(lot, now), f)
     }
 
-    /// How long a CPU pays its debt, if that is too large for [`Self::spend`]. Any context.
+    /// Returns how long CPU `cpu` needs to pay its debt, if the debt is too large for
+    /// [`Self::spend`]. Any context.
     pub(crate) fn pause_of(&self, cpu: CpuId) -> Option<Duration> {
         let account = self.accounts.get(cpu.as_u32() as usize)?;
         let debt = account.paid.load(Relaxed).saturating_sub(self.now());
@@ -130,7 +147,8 @@ impl SoftirqTime {
         is_too_large.then_some(Duration(debt.unsigned_abs()))
     }
 
-    /// Runs `f` if this CPU's debt isn't too large, or if `granted`.
+    /// Runs `f` and charges its time if this CPU's debt isn't too large, or if `granted` returns
+    /// true for the account and the time.
     #[inline]
     fn spend_or(&self, granted: impl FnOnce(&Account, i64) -> bool, f: impl FnOnce()) -> bool {
         let Some(account) = self.accounts.get(CpuId::current().as_u32() as usize) else {
@@ -142,7 +160,7 @@ impl SoftirqTime {
         if runs {
             f();
             let end = self.now();
-            // From the debt before `f`: this replaces what `f` itself has noted.
+            // Computed from the debt before `f`: this replaces the time that nested calls charged.
             account
                 .paid
                 .store(paid_after(before, begin, end, self.rest), Relaxed);
@@ -150,19 +168,21 @@ impl SoftirqTime {
         runs
     }
 
-    /// Nanoseconds since the module was loaded.
+    /// Returns the nanoseconds since this object was created.
     fn now(&self) -> i64 {
         self.epoch.elapsed().as_nanos()
     }
 }
 
-/// For how many 1,024ths of the time spent a CPU must do other things, so that `percent` of the time is spent.
+/// Returns for how many 1,024ths of the spent time a CPU must do other things, so that the spent
+/// time is `percent` of all time.
 fn rest_of(percent: u32) -> i64 {
     let percent = percent.clamp(1, 100);
     i64::from((100 - percent) * 1024 / percent)
 }
 
-/// When a debt is paid that was paid at `before`, once the time from `begin` to `end` is added.
+/// Returns when a debt that would be paid at `before` is paid, after the time from `begin` to `end`
+/// was spent.
 fn paid_after(before: i64, begin: i64, end: i64, rest: i64) -> i64 {
     let spent = end.saturating_sub(begin);
     let due = spent.saturating_add(spent.saturating_mul(rest) >> 10);
@@ -176,7 +196,8 @@ mod tests {
 
     const QUARTER: i64 = 341;
 
-    /// Of `total` nanoseconds, how many a CPU may spend that has nothing else to do and spends `piece` at a time.
+    /// Simulates `total` nanoseconds of a CPU that always has work and spends `piece` nanoseconds
+    /// at a time. Returns the nanoseconds spent before the first pause, and in total.
     fn spent_in(total: i64, piece: i64) -> (i64, i64) {
         let (mut now, mut paid, mut spent, mut first) = (0_i64, 0_i64, 0_i64, 0_i64);
         while now < total {

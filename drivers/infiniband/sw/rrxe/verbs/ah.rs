@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Address handles.
+//! Address handles: the addresses to which UD and GSI QPs send datagrams.
 
 use kernel::{alloc::Flags, prelude::*, sync::Arc};
 use rdma::{
@@ -19,34 +19,41 @@ use crate::{
     verbs::pd::{Pd, PdId},
 };
 
-/// An address handle: where datagrams go.
+/// An address handle: the destination of datagrams.
 #[pin_data]
 pub(crate) struct Ah {
+    /// Claim on the object limit of the payer.
     _object: ObjectClaim,
     device: Arc<Device>,
+    /// Protection domain whose QPs may use the handle.
     pd: PdId,
-    /// The process's name for it; zero for the kernel's, which are named by reference.
+    /// Number by which a process names the handle in work requests. Zero for the kernel's handles,
+    /// which are named by pointer.
     number: u32,
-    /// The address, which the kernel's posters ask for with interrupts off.
+    /// Address vector. Kernel consumers query it with interrupts disabled.
     #[pin]
     av: IrqSpinLock<Av>,
-    /// The way there with its route, which all QPs share that send through the handle.
+    /// Path to the destination with its route. All QPs that send through the handle share it.
     #[pin]
     path: BhSpinLock<Path>,
 }
 
+/// Returns the path to `av`, for no particular pair of QPs.
 fn path_to(device: &Device, av: &Av) -> Path {
     let nobody = Qpn::default();
     Path::new(device.link.clone(), av, nobody, nobody)
 }
 
 impl Ah {
-    /// Makes an address handle. The kernel's in any context, a process's in process context.
+    /// Creates an address handle. Any context for the kernel's handles, process context for those
+    /// of a process (`user`).
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the source of a process's is no address of the link, and for ib_core's answer to a question whose
-    /// sender was forgotten, or is nobody (`gsi.rs`); `ENOMEM`, also when the device or its process has too many.
+    /// `EINVAL` if the source address of a process's handle is no address of the link. `EINVAL`
+    /// also for ib_core's response to a MAD request if the request was a probe, or its true sender
+    /// is no longer remembered (`gsi.rs`). `ENOMEM`, also if the limits of the device or of the
+    /// process are reached.
     pub(crate) fn create(pd: &Pd, av: Av, user: bool) -> Result<Arc<Self>> {
         if !user {
             let device = pd.device();
@@ -65,6 +72,7 @@ impl Ah {
         Ok(ah)
     }
 
+    /// Allocates the handle with `flags`, and charges it to the payer of `pd`.
     fn build(pd: &Pd, number: u32, av: Av, flags: Flags) -> Result<Arc<Self>> {
         let (device, object) = (pd.device(), pd.claim_object()?);
         let path = path_to(device, &av);
@@ -81,29 +89,30 @@ impl Ah {
         )
     }
 
-    /// The name that processes use in work requests.
+    /// Returns the number by which a process names the handle in work requests; zero for the
+    /// kernel's handles.
     pub(crate) fn number(&self) -> u32 {
         self.number
     }
 
-    /// The protection domain whose QPs may use it.
+    /// Returns the protection domain whose QPs may use the handle.
     pub(crate) fn pd(&self) -> PdId {
         self.pd
     }
 
-    /// Replaces the address.
+    /// Replaces the address vector, and with it the path.
     pub(crate) fn modify(&self, av: Av) {
         *self.av.lock() = av;
         *self.path.lock() = path_to(&self.device, &av);
     }
 
-    /// The address. Any context.
+    /// Returns the address vector. Any context.
     pub(crate) fn av(&self) -> Av {
         *self.av.lock()
     }
 
-    /// The headers' addresses and the route for a datagram of QP `local` to QP `remote`. Any
-    /// context but hard interrupts; doesn't sleep.
+    /// Returns the addresses for the headers, and the route, of a datagram from QP `local` to QP
+    /// `remote`. Any context but hard interrupts; doesn't sleep.
     ///
     /// # Errors
     ///
@@ -114,7 +123,8 @@ impl Ah {
         Ok((address.between(local, remote), route.clone()))
     }
 
-    /// Takes the name away. Process context for a process's, any context for the kernel's.
+    /// Makes the number of a process's handle invalid. Process context for a process's handle, any
+    /// context for the kernel's.
     pub(crate) fn destroy(&self) {
         if self.number != 0 {
             drop(self.device.ahs.remove(self.number));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! NetContexts of processes: what a process has of a device that it opened.
+//! User contexts: the driver's state of one process's use of an open device (`ib_ucontext`).
 
 use kernel::{prelude::*, sync::Arc};
 use rdma::{
@@ -10,20 +10,24 @@ use rdma::{
 
 use crate::{device::Device, doorbells::Doorbells, limits::accounts::Payer};
 
-/// A process's context.
+/// The user context of a process.
 pub(crate) struct Context {
+    /// Memory that the process may map.
     mappings: Arc<Mappings>,
+    /// Doorbell page, if the process's library uses one.
     doorbells: Option<Arc<Doorbells>>,
+    /// Method by which the process's library arms CQs.
     arming: Arming,
+    /// Accounts of the process that opened the device.
     payer: Arc<Payer>,
 }
 
 impl Context {
-    /// Makes a context, with what the process's library wants. Process context.
+    /// Creates a context with the features that the process's library requested. Process context.
     ///
     /// # Errors
     ///
-    /// `ENOMEM`, `EIO` if the device is going away.
+    /// `ENOMEM`; `EIO` if the device is going away.
     pub(crate) fn create(
         device: &Arc<Device>,
         init: ContextInit<'_>,
@@ -48,34 +52,35 @@ impl Context {
         })
     }
 
-    /// The process is through with it; its objects are gone. Process context.
+    /// Closes the context, after its objects were destroyed. Process context.
     pub(crate) fn close(&self) {
         if let Some(doorbells) = &self.doorbells {
             doorbells.close();
         }
     }
 
-    /// What the process may map.
+    /// Returns the memory that the process may map.
     pub(crate) fn mappings(&self) -> &Arc<Mappings> {
         &self.mappings
     }
 
-    /// Its doorbells, if it has them.
+    /// Returns the doorbell page, if the process's library uses one.
     pub(crate) fn doorbells(&self) -> Option<&Arc<Doorbells>> {
         self.doorbells.as_ref()
     }
 
-    /// The payer of its page of doorbells, of its QPs and CQs, and of its device memory.
+    /// Returns the payer of the context's doorbell page, QPs, CQs and device memory.
     pub(crate) fn payer(&self) -> &Arc<Payer> {
         &self.payer
     }
 
-    /// How its library arms CQs.
+    /// Returns the method by which the process's library arms CQs.
     pub(crate) fn arming(&self) -> Arming {
         self.arming
     }
 
-    /// Looks at what the process posted so far, as [`Doorbells::settle`] does. Process context; sleeps.
+    /// Processes the work requests that the process has posted so far, as [`Doorbells::settle`]
+    /// does. Process context; sleeps.
     ///
     /// # Errors
     ///

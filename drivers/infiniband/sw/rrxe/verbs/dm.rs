@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Device memory, within the quotas of its device, its user and its memory cgroup.
+//! Device memory (`ibv_alloc_dm()`), charged to the quotas of its device, its user and its memory
+//! cgroup.
 
 use kernel::{prelude::*, sync::Arc};
 use rdma::{
@@ -14,21 +15,24 @@ use crate::{
     verbs::context::Context,
 };
 
-/// Device memory.
+/// A piece of device memory.
 pub(crate) struct Dm {
+    /// Memory of the piece.
     memory: DeviceMemory,
+    /// Claim on the device's quota.
     _claim: Claim,
+    /// Claim on the quotas of the user and the memory cgroup.
     _payer_claim: PayerClaim,
-    /// Keeps the accounts that the claim counts for.
+    /// Keeps the accounts to which `_payer_claim` is charged.
     _payer: Arc<Payer>,
 }
 
 impl Dm {
-    /// Allocates it for the process of `context`. Process context; sleeps.
+    /// Allocates a piece of device memory for the process of `context`. Process context; sleeps.
     ///
     /// # Errors
     ///
-    /// `ENOMEM`, also if a quota doesn't allow it, and those of [`DeviceMemory::new`].
+    /// `ENOMEM`, also if a quota is exhausted, and those of [`DeviceMemory::new`].
     pub(crate) fn alloc(
         device: &Device,
         context: &Context,
@@ -45,7 +49,7 @@ impl Dm {
         Ok(Arc::new(dm, GFP_KERNEL_ACCOUNT)?)
     }
 
-    /// The memory itself.
+    /// Returns the memory of the piece.
     pub(crate) fn memory(&self) -> &DeviceMemory {
         &self.memory
     }

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Multicast groups: which QPs get the packets that come to a group's address.
+//! Multicast groups: the QPs that receive the packets to a group's address.
 //!
-//! The first QP of a device that attaches to a group makes the host join it, by IGMP or MLD, on the
-//! device's network device; the last one that detaches makes it leave. Members get what a QP of this host
-//! sends to the group without the IP layer (`local.rs`); so does its sender, if it is attached and doesn't block that.
+//! When the first QP of a device attaches to a group, the host joins the group on the device's
+//! network device, by IGMP or MLD. When the last QP detaches, the host leaves the group. A packet
+//! that a QP of this host sends to the group reaches the members without the IP layer
+//! (`net/local.rs`). The sender itself receives it, too, if it is attached and doesn't block its
+//! own packets.
 //!
-//! Each attachment counts for the user and the memory cgroup of the process that opened the QP's context. One of these can't
-//! fill a group.
+//! Each attachment is charged to the user and the memory cgroup of the process that opened the QP's
+//! context. No user and no memory cgroup can fill a group.
 
 use kernel::{
     new_mutex,
@@ -23,28 +25,32 @@ use crate::{
     qp::Qp,
 };
 
-/// A group on a network device.
+/// Key of a multicast group on a network device.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
+    /// Interface index of the network device.
     netdev_index: u32,
+    /// Address of the group, in the form of a GID.
     address: [u8; 16],
 }
 
-/// The QPs of a group, of one device all. At least one.
+/// The member QPs of a group: at least one, all of one device.
 struct Members([Option<Arc<Qp>>; limits::MAX_MCAST_QP]);
 
 impl Members {
-    /// Those of a new group.
+    /// Creates the members of a new group, whose first QP is `first`.
     fn of(first: &Arc<Qp>) -> Self {
         let mut first = Some(first.clone());
         Self(core::array::from_fn(|_| first.take()))
     }
 
+    /// Returns the member QPs.
     fn iter(&self) -> impl Iterator<Item = &Arc<Qp>> {
         self.0.iter().flatten()
     }
 
-    /// How many have a payer that shares an account with that of `qp`. 0 for QPs of the kernel.
+    /// Returns the number of members whose payer shares an account with the payer of `qp`. Returns
+    /// 0 if `qp` belongs to the kernel.
     fn count_sharing(&self, qp: &Qp) -> usize {
         let Some(payer) = qp.payer() else {
             return 0;
@@ -53,6 +59,7 @@ impl Members {
         self.iter().filter(shares).count()
     }
 
+    /// Returns the array element that holds `qp`.
     fn place_of(&mut self, qp: &Arc<Qp>) -> Option<&mut Option<Arc<Qp>>> {
         let is_it = |member: &Arc<Qp>| Arc::ptr_eq(member, qp);
         self.0
@@ -61,12 +68,14 @@ impl Members {
     }
 }
 
-/// The members of a group, one after the other. Each is looked up when its turn comes: all of them together would take much of
-/// the kernel's stack.
+/// An iterator over the members of a group. Each member is looked up when it is needed, because an
+/// array of all members would take much of the kernel's stack.
 pub(crate) struct Visit<'a> {
     groups: &'a Groups,
     key: Key,
+    /// Index of the next element of [`Members`] to look at.
     next: usize,
+    /// QP of this host that sent the packet. Members that block its packets are left out.
     sender: Option<&'a Qp>,
 }
 
@@ -85,7 +94,7 @@ impl Iterator for Visit<'_> {
     }
 }
 
-/// The groups of all devices of a namespace.
+/// The groups of all devices of a network namespace.
 #[pin_data]
 pub(crate) struct Groups {
     #[pin]
@@ -93,15 +102,15 @@ pub(crate) struct Groups {
 }
 
 impl Groups {
-    /// None yet.
+    /// Creates an empty set of groups.
     pub(crate) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
             tree <- new_bh_spinlock!(RBTree::new(), "rrxe_groups"),
         })
     }
 
-    /// The QPs to which a packet goes that came to `group` through a network device, or that `sender` sends by it. Any context
-    /// but hard interrupts.
+    /// Returns the QPs that receive a packet to `group`: a packet that a network device received,
+    /// or one that `sender` sends by the network device. Any context but hard interrupts.
     pub(crate) fn members<'a>(
         &'a self,
         netdev_index: u32,
@@ -119,7 +128,8 @@ impl Groups {
         }
     }
 
-    /// Enters a group, unless there is one of this key. Returns whether it did. The caller has counts of the group's QPs.
+    /// Inserts a group, unless the tree has a group of this key. Returns whether it was inserted.
+    /// The caller holds references to the group's QPs.
     fn enter(&self, key: &Key, group: RBTreeNode<Key, Members>) -> bool {
         let mut tree = self.tree.lock();
         let is_free = tree.get(key).is_none();
@@ -129,12 +139,12 @@ impl Groups {
         is_free
     }
 
-    /// Enters a QP in a group that is there. `None` if it isn't.
+    /// Adds a QP to the group of this key. Returns `None` if there is no such group.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the QP is in it, `ENOMEM` if there are too many, or too many of its user or memory cgroup, `EBUSY` if they
-    /// are another device's.
+    /// `EINVAL` if the QP is a member already; `ENOMEM` if the group is full, or has too many
+    /// members of the QP's user or memory cgroup; `EBUSY` if the members are QPs of another device.
     fn add(&self, key: &Key, qp: &Arc<Qp>) -> Option<Result> {
         let mut tree = self.tree.lock();
         let members = tree.get_mut(key)?;
@@ -152,12 +162,12 @@ impl Groups {
         Some(free.ok_or(ENOMEM).map(|place| *place = Some(qp.clone())))
     }
 
-    /// Strikes a QP off a group; with the last one the group goes, too. `None` if the QP isn't in it,
-    /// otherwise whether it was the last.
+    /// Removes a QP from a group, and the group with its last member. Returns `None` if the QP
+    /// isn't a member, otherwise whether it was the last one.
     fn strike(&self, key: &Key, qp: &Arc<Qp>) -> Option<bool> {
         let mut tree = self.tree.lock();
         let members = tree.get_mut(key)?;
-        // Not the last count of the QP: the caller has one.
+        // This doesn't drop the last reference to the QP: the caller holds one.
         *members.place_of(qp)? = None;
         let last = members.iter().next().is_none();
         if last {
@@ -167,22 +177,27 @@ impl Groups {
     }
 }
 
-/// The groups of a device, and the claims of its attachments. Held over changes, and so over joins, which take the RTNL lock.
+/// The multicast attachments of a device.
+///
+/// The mutex is held while an attachment is made or undone, and so while the host joins a group,
+/// which takes the RTNL lock.
 #[pin_data]
 pub(crate) struct Attachments {
+    /// Number of groups, and claims of the attachments.
     #[pin]
     state: Mutex<State>,
 }
 
+/// The groups and claims of [`Attachments`].
 struct State {
-    /// How many groups the device is in.
+    /// Number of groups in which the device is.
     groups: u32,
-    /// The claims of processes' attachments, by QP number and group.
+    /// Claims of the attachments of processes, by QP number and group.
     claims: RBTree<(u32, [u8; 16]), PayerClaim>,
 }
 
 impl Attachments {
-    /// None yet.
+    /// Creates the state of a device without attachments.
     pub(crate) fn new() -> impl PinInit<Self> {
         let state = State {
             groups: 0,
@@ -195,11 +210,14 @@ impl Attachments {
 }
 
 impl State {
-    /// Has the device join a group for `qp`, its first member.
+    /// Makes the host join a group on the device's network device, and inserts the group with its
+    /// first member, `qp`.
     ///
     /// # Errors
     ///
-    /// `ENOMEM`, `ENODEV`, `EBUSY` if another device has made the group meanwhile.
+    /// `ENOMEM` if the device is in too many groups; those of
+    /// `Link::join()`; `EBUSY` if another device has made the group
+    /// meanwhile.
     fn join(
         &mut self,
         qp: &Arc<Qp>,
@@ -212,8 +230,9 @@ impl State {
         }
         let groups = &qp.net.groups;
         qp.device.link.join(group)?;
-        // The lock keeps other QPs of the device from making the same group meanwhile. But the network device may have gone since
-        // the join, another one may have its index, and QPs of that one's device may have made the group.
+        // The mutex keeps other QPs of this device from making the same group meanwhile. But the
+        // network device may have gone since the join, another network device may have got its
+        // interface index, and a QP of that one's device may have made the group.
         if !groups.enter(&key, node) {
             qp.device.link.leave(group);
             return Err(EBUSY);
@@ -223,13 +242,14 @@ impl State {
     }
 }
 
-/// Lets `qp` receive what is sent to `group`. Process context; sleeps.
+/// Attaches `qp` to `group`, so that it receives the packets to the group. Process context; sleeps.
 ///
 /// # Errors
 ///
-/// `EINVAL` if it is attached to `group` already; `ENOMEM`, also for more groups of the device, more QPs in a group, or more
-/// attachments of a user or a memory cgroup than the limits; `ENODEV` when the network device is gone or lacks the group's
-/// version of IP; `EBUSY` while another device, whose network device had the same index and is gone, is still on its way out.
+/// `EINVAL` if `qp` is attached to `group` already. `ENOMEM`, also if the limits on groups of the
+/// device, on QPs of a group, or on attachments of a user or a memory cgroup are reached. `ENODEV`
+/// if the network device is gone or lacks the group's version of IP. `EBUSY` while another device
+/// whose network device had the same interface index, and is gone, is being removed.
 pub(crate) fn attach(qp: &Arc<Qp>, group: Gid) -> Result {
     let attachment = attachment(qp, group);
     let claim = match qp.payer() {
@@ -240,7 +260,7 @@ pub(crate) fn attach(qp: &Arc<Qp>, group: Gid) -> Result {
         None => None,
     };
     let key = key(&qp.device, group);
-    // Before the lock: an allocation may wait until the memory cgroup has less.
+    // Before the lock, because an allocation may wait until the memory cgroup uses less memory.
     let node = RBTreeNode::new(key, Members::of(qp), GFP_KERNEL_ACCOUNT)?;
     let mut state = qp.device.mcast.state.lock();
     match qp.net.groups.add(&key, qp) {
@@ -253,7 +273,7 @@ pub(crate) fn attach(qp: &Arc<Qp>, group: Gid) -> Result {
     Ok(())
 }
 
-/// Undoes [`attach`]. Process context; sleeps.
+/// Detaches `qp` from `group`. Process context; sleeps.
 ///
 /// # Errors
 ///
@@ -274,11 +294,12 @@ pub(crate) fn detach(qp: &Arc<Qp>, group: Gid) -> Result {
     Ok(())
 }
 
-/// The key of an attachment: QP number and group.
+/// Returns the key of an attachment in [`State::claims`]: QP number and group.
 fn attachment(qp: &Qp, group: Gid) -> (u32, [u8; 16]) {
     (qp.qpn.get(), group.0)
 }
 
+/// Returns the key of a group on the device's network device.
 fn key(device: &Device, group: Gid) -> Key {
     Key {
         netdev_index: device.link.netdev_index(),

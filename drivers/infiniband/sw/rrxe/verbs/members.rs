@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Which objects belong to which: the windows of each QP, the QPs of a CQ.
+//! Lists of the objects that belong to an owner: the windows that a QP bound, and the QPs that
+//! complete to a CQ.
 //!
-//! The end of an owner looks at its own members, and not at all objects of the device. Members are kept by number: they
-//! are not kept alive.
+//! By its list, the end of an owner visits its own members instead of all objects of the device.
+//! Members are listed by number. The list holds no references to them.
 
 use kernel::{
     prelude::*,
@@ -11,11 +12,11 @@ use kernel::{
 };
 use rdma::{new_bh_spinlock, support::sync::BhSpinLock};
 
-/// Room for one member, made where memory may be waited for.
+/// Memory for the entry of one member, allocated in a context that may sleep.
 pub(crate) struct Seat(RBTreeNodeReservation<u64, ()>);
 
 impl Seat {
-    /// Process context.
+    /// Allocates the memory. Process context.
     ///
     /// # Errors
     ///
@@ -25,8 +26,11 @@ impl Seat {
     }
 }
 
-/// Numbers of members by numbers of owners. Any context up to softirq; its lock is a leaf, held for the time of a
-/// look-up.
+/// Pairs of the numbers of owners and of their members.
+///
+/// # Context
+///
+/// Any context up to softirq. The lock is a leaf lock, held for the time of a tree look-up.
 #[pin_data]
 pub(crate) struct Members {
     #[pin]
@@ -34,35 +38,35 @@ pub(crate) struct Members {
 }
 
 impl Members {
-    /// None yet.
+    /// Creates empty lists.
     pub(crate) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
             tree <- new_bh_spinlock!(RBTree::new(), "rrxe_members"),
         })
     }
 
-    /// `member` belongs to `owner` from now on. Returns the seat if it did so before.
+    /// Lists `member` under `owner`. Returns the seat if it was listed already.
     pub(crate) fn enter(&self, seat: Seat, owner: u32, member: u32) -> Option<Seat> {
         let node = seat.0.into_node(key(owner, member), ());
         let before = self.tree.lock().insert(node)?;
         Some(Seat(before.into_reservation()))
     }
 
-    /// `member` doesn't belong to `owner` any more. Returns its seat if it did.
+    /// Takes `member` off the list of `owner`. Returns its seat if it was listed.
     pub(crate) fn leave(&self, owner: u32, member: u32) -> Option<Seat> {
         let node = self.tree.lock().remove_node(&key(owner, member))?;
         Some(Seat(node.into_reservation()))
     }
 
-    /// The first member of `owner` with a number of at least `number`.
+    /// Returns the first member of `owner` with a number of at least `number`.
     pub(crate) fn next(&self, owner: u32, number: u32) -> Option<u32> {
         let tree = self.tree.lock();
         let found = *tree.cursor_lower_bound(&key(owner, number))?.current().0;
         ((found >> 32) as u32 == owner).then_some(found as u32)
     }
 
-    /// Calls `visit` for at most `limit` members of `owner`, in their order, from number `number` on. Returns the number
-    /// to go on with, if there were so many.
+    /// Calls `visit` for the members of `owner` in the order of their numbers, from `number` on,
+    /// for at most `limit` members. Returns the number to continue from if `limit` was reached.
     pub(crate) fn visit(
         &self,
         owner: u32,
@@ -80,7 +84,7 @@ impl Members {
     }
 }
 
-/// Members of one owner follow one another.
+/// Returns the tree's key of a member. The members of one owner follow one another in the tree.
 fn key(owner: u32, member: u32) -> u64 {
     u64::from(owner) << 32 | u64::from(member)
 }
@@ -89,6 +93,7 @@ fn key(owner: u32, member: u32) -> u64 {
 mod tests {
     use super::*;
 
+    /// Returns how many members `owner` has, and the sum of their numbers.
     fn all(members: &Members, owner: u32) -> (u32, u32) {
         let (mut count, mut sum, mut number) = (0, 0, 0);
         while let Some(member) = members.next(owner, number) {

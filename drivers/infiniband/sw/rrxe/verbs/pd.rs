@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Protection domains: what may be used together.
+//! Protection domains. A QP may access only memory regions and address handles of its own
+//! protection domain.
 
 use kernel::{
     alloc::Flags,
@@ -18,43 +19,49 @@ use crate::{
     limits::accounts::{ObjectClaim, Payer},
 };
 
-/// The identity of a protection domain; never used twice. The top bit is set of those of the kernel.
+/// The identity of a protection domain, which is never used again. The top bit is set for
+/// protection domains of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PdId(u64);
 
 impl PdId {
-    /// As a number, for where it may change.
+    /// Returns the identity as a number, for storage in an atomic.
     pub(crate) const fn get(self) -> u64 {
         self.0
     }
 
-    /// It is the kernel's.
+    /// Returns whether the protection domain belongs to the kernel.
     pub(crate) const fn is_kernels(self) -> bool {
         self.0 & Self::KERNELS != 0
     }
 
+    /// Bit of the kernel's protection domains.
     const KERNELS: u64 = 1 << 63;
 
-    /// The identity of this number.
+    /// Returns the identity that [`Self::get`] gave as `raw`.
     pub(crate) const fn from_raw(raw: u64) -> Self {
         Self(raw)
     }
 }
 
+/// Number of the next protection domain.
 static NEXT: Atomic<u64> = Atomic::new(1);
 
 /// A protection domain.
 pub(crate) struct Pd {
     id: PdId,
     device: Arc<Device>,
+    /// Claim on the device's limit of protection domains.
     _claim: Claim,
+    /// Claim on the object limit of the payer; names the payer of the domain's objects.
     object: ObjectClaim,
-    /// Its process posted sends since it was last told of a receive.
+    /// Set when the process posted sends since [`Self::answers`] was last called.
     sends: Atomic<bool>,
 }
 
 impl Pd {
-    /// Makes a protection domain for the process of `payer`, or for the kernel, with memory by `flags`. Its context is theirs.
+    /// Creates a protection domain for the process of `payer`, or for the kernel if that is `None`.
+    /// Memory is allocated with `flags`, which also determine the context.
     ///
     /// # Errors
     ///
@@ -79,35 +86,35 @@ impl Pd {
         Ok(Arc::new(pd, flags)?)
     }
 
-    /// Its identity.
+    /// Returns the identity of the protection domain.
     pub(crate) fn id(&self) -> PdId {
         self.id
     }
 
-    /// The process posts sends. Any context.
+    /// Records that the process posts sends. Any context.
     pub(crate) fn note_send(&self) {
-        // Mostly it is known, and then the line stays shared among CPUs.
+        // Mostly the flag is set already. Without a write the cache line stays shared among CPUs.
         if !self.sends.load(ordering::Relaxed) {
             self.sends.store(true, ordering::Relaxed);
         }
     }
 
-    /// Whether the process posted sends since this was last asked: it answers what it receives.
-    /// Any context.
+    /// Returns whether the process posted sends since the last call, and forgets it. Such a process
+    /// is taken to answer the messages that it receives. Any context.
     pub(crate) fn answers(&self) -> bool {
         self.sends.xchg(false, ordering::Relaxed)
     }
 
-    /// The room for another object of its process. Any context.
+    /// Claims one more object for the payer of the domain. Any context.
     ///
     /// # Errors
     ///
-    /// `ENOMEM` if the limits of the process don't allow one more.
+    /// `ENOMEM` if the limits of the payer don't allow one more.
     pub(crate) fn claim_object(&self) -> Result<ObjectClaim> {
         ObjectClaim::new(self.object.payer())
     }
 
-    /// Its device.
+    /// Returns the device of the domain.
     pub(crate) fn device(&self) -> &Arc<Device> {
         &self.device
     }

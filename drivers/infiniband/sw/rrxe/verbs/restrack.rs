@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What `rdma resource show -d` says of our objects, to every user of the host: ib_core lets
-//! everybody dump them (`nldev_cb_table`, `nldev.c`). So there are no addresses and no keys here.
+//! The driver's attributes in the output of `rdma resource show -d`.
+//!
+//! ib_core lets every user of the host dump them (`nldev_cb_table`, `nldev.c`). So they contain no
+//! addresses and no keys.
 
 use kernel::{prelude::*, sync::Arc};
 use rdma::device::restrack::DriverAttrs;
@@ -12,12 +14,12 @@ use crate::{
     verbs::{cq::Cq, srq::Srq},
 };
 
-/// Tells of a QP: its queues' capacities and what lies in them, packets on their way out of the
-/// host and into the engine, and what governs its retries.
+/// Adds the attributes of a QP: the capacities of its queues, the numbers of posted WQEs, of
+/// packets in the inbox and of packets in flight, and the settings of its retries.
 ///
 /// # Errors
 ///
-/// `EINVAL` once destroyed, `EMSGSIZE`.
+/// `EINVAL` if the QP was destroyed, `EMSGSIZE`.
 pub(crate) fn qp(qp: &Arc<Qp>, details: &mut DriverAttrs<'_>) -> Result {
     let (found, load) = Qp::query_with_load(qp)?;
     details.number(c"sq_size", found.cap.max_send_wr)?;
@@ -33,8 +35,8 @@ pub(crate) fn qp(qp: &Arc<Qp>, details: &mut DriverAttrs<'_>) -> Result {
     details.number(c"rnr_retry", settings.rnr_retry.into())
 }
 
-/// Tells of a CQ: completions that nobody has fetched, what its consumer waits for, and whether it
-/// is in error.
+/// Adds the attributes of a CQ: the number of unread completions, the kind of notification that is
+/// armed, and whether the CQ has overflowed.
 ///
 /// # Errors
 ///
@@ -46,8 +48,9 @@ pub(crate) fn cq(cq: &Cq, details: &mut DriverAttrs<'_>) -> Result {
     details.number(c"overflowed", load.overflowed.into())
 }
 
-/// Tells of a shared receive queue: its capacity, what lies in it, and the limit that is armed; or that its process
-/// has broken its ring. An error but `EMSGSIZE` would end the dump of all queues (`res_get_common_dumpit()`, nldev.c).
+/// Adds the attributes of a shared receive queue: its capacity, the number of posted WQEs and the
+/// armed limit. If its process has broken the ring, this attribute is added instead. An error other
+/// than `EMSGSIZE` would end the dump of all queues (`res_get_common_dumpit()`, nldev.c).
 ///
 /// # Errors
 ///
@@ -61,8 +64,8 @@ pub(crate) fn srq(srq: &Srq, details: &mut DriverAttrs<'_>) -> Result {
     details.number(c"limit", found.limit)
 }
 
-/// Tells of a memory region: its rights as `IB_ACCESS_*`; of one for fast registration nothing, for
-/// they change with every use. Doesn't sleep.
+/// Adds the attribute of a memory region: its rights as `IB_ACCESS_*`. A region for fast
+/// registration has none, because its rights change with every registration. Doesn't sleep.
 ///
 /// # Errors
 ///

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! XRC domains: the shared receive queues that an XRC target serves (IBTA annex A14).
+//! XRC domains (IBTA annex A14). A peer's QP may use the shared receive queues of the XRC domain of
+//! its XRC target QP.
 
 use kernel::{prelude::*, sync::Arc};
 use roce::ids::Srqn;
@@ -16,40 +17,41 @@ use crate::{
 
 /// An XRC domain.
 pub(crate) struct Xrcd {
-    /// What its targets have in place of a protection domain: nothing is registered in it.
+    /// Protection domain that the XRC target QPs use. No memory is registered in it.
     pd: Arc<Pd>,
 }
 
 impl Xrcd {
-    /// Makes a domain without queues, for the process of `payer`. Any context.
+    /// Creates a domain without shared receive queues, for the process of `payer`. Any context.
     ///
     /// # Errors
     ///
     /// `ENOMEM`.
     pub(crate) fn create(device: &Arc<Device>, payer: &Arc<Payer>) -> Result<Arc<Self>> {
-        // uverbs holds the lock of all XRC domains of the device. So no allocation waits, as it would for a memory cgroup that has
-        // more than its `memory.high`.
+        // uverbs holds the lock of all XRC domains of the device. So these allocations must not
+        // wait, as others do in a memory cgroup that exceeds its `memory.high`.
         let account = GFP_KERNEL_ACCOUNT & !GFP_KERNEL;
         let flags = GFP_NOWAIT | account;
         let pd = Pd::create(device, Some(payer), flags)?;
         Ok(Arc::new(Self { pd }, flags)?)
     }
 
-    /// A protection domain of its own, in which nothing is registered.
+    /// Returns the protection domain that the XRC target QPs use, in which no memory is registered.
     pub(crate) fn pd(&self) -> &Arc<Pd> {
         &self.pd
     }
 
+    /// Returns the identity of the domain.
     fn id(&self) -> PdId {
         self.pd.id()
     }
 
-    /// It is the same domain.
+    /// Returns whether `other` is the same domain.
     pub(crate) fn is(&self, other: &Self) -> bool {
         self.id() == other.id()
     }
 
-    /// Its queue of this number. Any context.
+    /// Returns the shared receive queue of this number, if it belongs to the domain. Any context.
     pub(crate) fn queue(&self, number: Srqn) -> Option<Arc<Srq>> {
         let srq = self.pd.device().srqs.get(number.get())?;
         let own = srq.xrcd().is_some_and(|xrcd| xrcd.is(self));
