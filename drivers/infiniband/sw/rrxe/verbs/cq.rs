@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Completion queues.
+//! Completion queues (CQs).
 //!
-//! Completions are pushed under the CQ's lock by whoever runs a QP; the process polls them from the
-//! shared ring without a system call. Whether a notification is due is decided with the push, but
-//! the notification itself is delivered later, outside all locks, by [`Cq::notify`].
+//! The engine of a QP pushes completions under the CQ's lock. A process polls them from the shared
+//! ring without a system call. The push decides whether a notification is due. [`Cq::notify`]
+//! delivers the notification later, outside all locks.
 //!
-//! A completion that finds the ring full is not lost silently: the CQ enters an error state for
-//! good, raises `CQ_ERR` once, refuses what comes after, and takes all QPs that complete to it along
-//! into error, those that rest too (IBTA 1.x §11.6.3.2).
+//! A completion that finds the ring full is lost. Then the CQ enters an error state for good: it
+//! raises `IB_EVENT_CQ_ERR` once, refuses further completions, and sets all QPs that complete to it
+//! to the error state, including idle QPs (IBTA 1.x §11.6.3.2).
 
 mod notify;
 mod resize;
@@ -50,69 +50,81 @@ use crate::{
     verbs::{context::Context, members::Members},
 };
 
-/// What became of a completion.
+/// The result of a push.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pushed {
-    /// It is in the queue.
+    /// The completion is in the queue.
     Quiet,
-    /// It is in the queue, and [`Cq::notify`] is to be called.
+    /// The completion is in the queue, and the caller must call [`Cq::notify`].
     Notify,
-    /// There was no room for it: the QP is to be put in error. [`Cq::notify`] is to be called.
+    /// There was no room for the completion. The caller must set the QP to the error state and call
+    /// [`Cq::notify`].
     Overflow,
 }
 
-/// What lies in a CQ, for administrators.
+/// The contents of a CQ, for `rdma resource show`.
 pub(crate) struct CqLoad {
-    /// Completions that nobody has fetched.
+    /// Number of completions that the consumer has not polled.
     pub(crate) unread: u32,
-    /// What its consumer waits for.
+    /// Kind of completion that triggers the next notification, as a word.
     pub(crate) armed: &'static CStr,
-    /// It lost a completion.
+    /// Whether the CQ has lost a completion.
     pub(crate) overflowed: bool,
 }
 
 /// A completion queue.
 #[pin_data]
 pub(crate) struct Cq {
+    /// Device of the CQ.
     device: Arc<Device>,
+    /// Claim on the device's limit of CQs.
     _claim: Claim,
+    /// Claim on the object limit of the payer.
     _object: ObjectClaim,
+    /// Layout of the CQEs: the process's, or the kernel's.
     layout: CqeLayout,
+    /// Callbacks of ib_core for completions and for the overflow.
     upcall: CqUpcall,
+    /// Completion events that uverbs queues for the process; `None` for the kernel.
     events: Option<CqEvents>,
+    /// State of the pushing side.
     #[pin]
     state: IrqSpinLock<State>,
-    /// The kernel's polling side; none where a process polls.
+    /// Polling side of a CQ of the kernel; `None` if a process polls the CQ.
     #[pin]
     poller: IrqSpinLock<Option<Poller>>,
+    /// Timer that calls [`Cq::look`] to deliver a delayed notification.
     #[pin]
     timer: HrTimer<Self>,
-    /// Looks at a CQ of the kernel that was armed.
+    /// Work item in softirq that calls [`Cq::look`] after a CQ of the kernel was armed.
     #[pin]
     work: Work<Self>,
-    /// The QPs that complete here, by their places.
+    /// QPs that complete to this CQ, by their indices in the tables of QPs.
     #[pin]
     users: Members,
-    /// Puts these QPs in error.
+    /// Work item that sets these QPs to the error state after an overflow.
     #[pin]
     end: Work<Self, 1>,
-    /// Its share in the threads of `rrxe_deferred`, which run `end`.
+    /// Permit for a thread of `rrxe_deferred`, which runs `end`.
     #[pin]
     end_share: ThreadPermit,
-    /// A GSI QP completes here.
+    /// Whether a GSI QP completes to this CQ.
     gsi: Atomic<bool>,
-    /// Where `end` goes on: an index of the tables of QPs, and below 32 bits a place.
+    /// Position where `end` continues: an index of the tables of QPs in the upper 32 bits, and an
+    /// index in that table in the lower 32 bits.
     condemned: Atomic<u64>,
 }
 
-/// The kernel's polling side of a queue.
+/// The polling side of a CQ of the kernel.
 struct Poller {
+    /// Ring, shared with the pushing side.
     ring: Ring,
-    /// The oldest completion that was not polled.
+    /// Slot of the oldest completion that was not polled.
     oldest: u32,
 }
 
 impl Poller {
+    /// Takes the oldest completion out of the ring, and skips completions of destroyed QPs.
     fn poll(&mut self) -> Option<Cqe> {
         while self.oldest != self.ring.producer() {
             let cqe = self.entry(self.oldest);
@@ -125,10 +137,12 @@ impl Poller {
         None
     }
 
+    /// Reads the CQE in `slot`.
     fn entry(&self, slot: u32) -> Cqe {
         Cqe::from_bytes(&self.ring.read_array(slot))
     }
 
+    /// Marks the unpolled completions of `qp` as completions of no QP.
     fn forget(&self, qp: QpToken, layout: CqeLayout) {
         let mut slot = self.oldest;
         while slot != self.ring.producer() {
@@ -141,53 +155,55 @@ impl Poller {
     }
 }
 
-/// What the pushing side knows of the queue.
+/// The state of the pushing side.
 struct State {
-    /// `None` once destroyed.
+    /// Ring; `None` once the CQ is destroyed.
     ring: Option<Ring>,
-    /// Completions since the beginning: masked, the slot for the next one.
+    /// Number of completions pushed since the creation. Masked, it is the slot of the next
+    /// completion.
     pushed: u64,
-    /// Of these, those that the last notification told of.
+    /// Value of `pushed` at the last notification.
     told: u64,
-    /// Of these, those up to the last one that is solicited or in error.
+    /// Value of `pushed` after the last completion that was solicited or in error.
     urgent_end: u64,
-    /// What the process knows of those behind `told`.
+    /// Kind of the completions after `told` that the news word of the ring reports to the process.
     news: News,
-    /// The consumer's index when last looked at: at least the slots up to it are free.
+    /// Consumer's index when it was last read. At least the slots before it are free.
     consumer: u32,
-    /// How the process arms it, besides the call.
+    /// Methods other than the system call by which the process arms the CQ.
     arming: Arming,
-    /// What brings about the next notification.
+    /// Kind of completion that triggers the next notification.
     armed: Option<NotifyWhen>,
-    /// [`Cq::look`] is about to run.
+    /// Whether a call of [`Cq::look`] is pending for an armed CQ.
     looks: bool,
-    /// A completion did not fit.
+    /// Whether a completion found the ring full.
     overflowed: bool,
-    /// Such completions are of no interest.
+    /// Whether completions that find the ring full are dropped without an error
+    /// (`IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN`).
     ignore_overrun: bool,
-    /// To be delivered: a notification, …
+    /// Whether a notification is due.
     completion_due: bool,
-    /// … and the event of the overflow.
+    /// Whether the event of the overflow is due.
     overflow_due: bool,
-    /// A completion that the notification tells of was solicited, or in error.
+    /// Whether the due notification is for a completion that was solicited or in error.
     urgent: bool,
-    /// When the consumer was last notified.
+    /// Time of the last notification.
     notified: Option<Instant<Monotonic>>,
-    /// How the consumer wants its notifications moderated, if it does.
+    /// Moderation of the notifications that the consumer requested.
     moderation: Option<Moderation>,
-    /// Notifications since the process had read all of them …
+    /// Number of notifications since the process had read all of them.
     events: u32,
-    /// … and the right to more than one.
+    /// Claim of the right to more than one unread notification.
     many_events: Option<PayerClaim>,
-    /// Completions since the last notification, of a CQ that is moderated …
+    /// Number of completions since the last notification, for moderation.
     gathered: u16,
-    /// … and when the first of them came.
+    /// Time of the first of the completions that `gathered` counts.
     since: Option<Instant<Monotonic>>,
-    /// The timer that delivers what is paced or moderated.
+    /// Handle of the timer that delivers a paced or moderated notification.
     pacer: TimerSlot<ArcHrTimerHandle<Cq>>,
 }
 
-/// The ring, the timer and the claim of a CQ that is destroyed.
+/// The ring, the timer and the claim of a CQ that is being destroyed.
 type Held = (
     Option<Ring>,
     Option<ArcHrTimerHandle<Cq>>,
@@ -195,7 +211,7 @@ type Held = (
 );
 
 impl State {
-    /// That of an empty queue.
+    /// Creates the state of an empty CQ.
     fn new(ring: Ring, arming: Arming, ignore_overrun: bool) -> Self {
         Self {
             ring: Some(ring),
@@ -222,8 +238,8 @@ impl State {
         }
     }
 
-    /// Nothing is due from now on, nothing can be pushed, and no timer is kept. The caller drops the result outside the
-    /// lock.
+    /// Closes the CQ: nothing is due, nothing can be pushed, and no timer can be stored from now
+    /// on. The caller drops the result outside the lock.
     fn close(&mut self) -> Held {
         (self.completion_due, self.overflow_due) = (false, false);
         (
@@ -235,11 +251,11 @@ impl State {
 }
 
 impl Cq {
-    /// Makes a CQ that the process of `context` polls. Process context.
+    /// Creates a CQ that the process of `context` polls. Process context.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for more entries than the limit, `ENOMEM`.
+    /// `EINVAL` if the capacity is zero or more than [`limits::MAX_CQE`]; `ENOMEM`.
     pub(crate) fn create(
         device: &Arc<Device>,
         init: CqInit,
@@ -251,11 +267,11 @@ impl Cq {
         Self::build(device, ring, CqeLayout::User, init, None, Some(context))
     }
 
-    /// Makes a CQ that the kernel polls. Process context.
+    /// Creates a CQ that a kernel consumer polls. Process context.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for more entries than the limit, `ENOMEM`.
+    /// `EINVAL` if the capacity is zero or more than [`limits::MAX_CQE`]; `ENOMEM`.
     pub(crate) fn create_kernel(device: &Arc<Device>, init: CqInit) -> Result<CqCreated<Self>> {
         check_capacity(init.capacity)?;
         let ring = Ring::unmapped(CqeLayout::Kernel.size(), init.capacity)?;
@@ -266,6 +282,8 @@ impl Cq {
         Self::build(device, ring, CqeLayout::Kernel, init, Some(poller), None)
     }
 
+    /// Creates a CQ on `ring`. `poller` is `None` for a process, `context` is `None` for the
+    /// kernel.
     fn build(
         device: &Arc<Device>,
         ring: Ring,
@@ -313,65 +331,70 @@ impl Cq {
         })
     }
 
-    /// Takes the CQ out of service; QPs no longer use it. Process context.
+    /// Destroys the CQ. QPs no longer use it. Process context.
     ///
-    /// A turn that pushed a completion may deliver the notification later than this, because the
-    /// destruction of a process's QP waits for the end of the turn only. [`Cq::notify`] does nothing then.
+    /// A run that pushed a completion may deliver the notification later than this, because the
+    /// destruction of a process's QP waits for the end of the run only. [`Cq::notify`] does nothing
+    /// then.
     pub(crate) fn destroy(&self) {
         self.end_share.close();
         let held = self.state.lock().close();
-        // Outside the lock: this withdraws the ring's mapping and waits for the timer.
+        // Outside the lock, because this withdraws the ring's mapping and waits for the timer.
         drop(held);
     }
 
-    /// Waits until the kernel's consumer has taken what is in the CQ, if it does so in a thread. Nothing is pushed meanwhile
-    /// that it must have taken. Process context; sleeps.
+    /// Waits until a kernel consumer that polls in a thread has polled the completions in the CQ.
+    /// The caller ensures that no further completions are pushed that the consumer must have
+    /// polled. Process context; sleeps.
     pub(crate) fn settle(&self) {
-        // The item that runs may have been queued again behind itself.
+        // Twice, because a running work item may have been queued again.
         self.upcall.settle();
         self.upcall.settle();
     }
 
-    /// Takes the oldest completion out, of a CQ that the kernel polls. Any context.
+    /// Polls one completion: takes the oldest completion out of a CQ of the kernel. Any context.
     ///
-    /// A datagram that ib_mad has not seen yet when its device leaves is flushed: ib_mad does nothing for such a one
-    /// (`ib_mad_recv_done()`, mad.c).
+    /// A received datagram that ib_mad has not polled before the removal of its device is reported
+    /// as flushed: ib_mad does not process flushed datagrams (`ib_mad_recv_done()`, mad.c).
     pub(crate) fn poll(&self) -> Option<Cqe> {
         let cqe = Option::as_mut(&mut self.poller.lock())?.poll()?;
         let is_late = self.is_gsis() && self.device.link.check_stays().is_err();
         Some(if is_late { cqe.flushed_recv() } else { cqe })
     }
 
-    /// A GSI QP completes here. Process context, before it does.
+    /// Records that a GSI QP completes to this CQ. Must be called before the QP does so. Process
+    /// context.
     pub(crate) fn serve_gsi(&self) {
         self.gsi.store(true, Relaxed);
     }
 
-    /// Whether a GSI QP completes here. Any context.
+    /// Returns whether a GSI QP completes to this CQ. Any context.
     pub(crate) fn is_gsis(&self) -> bool {
         self.gsi.load(Relaxed)
     }
 
-    /// Makes the kernel's consumer miss the completions of a QP that is destroyed, which would name it.
-    /// Process context; nothing of the QP is pushed any more.
+    /// Discards the unpolled completions of a QP that is being destroyed, because they name the QP.
+    /// For a CQ of the kernel; does nothing for other CQs. Nothing of the QP is pushed any more.
+    /// Process context.
     pub(crate) fn forget(&self, qp: QpToken) {
         if let Some(poller) = &*self.poller.lock() {
             poller.forget(qp, self.layout);
         }
     }
 
-    /// Appends the completion of a send by QP `qpn`. Any context.
+    /// Pushes the completion of a send by QP `qpn`. Any context.
     pub(crate) fn push_send(&self, wc: &SendWc, qpn: u32, qp: QpToken) -> Pushed {
         let urgent = wc.status != WcStatus::Success;
         self.push(&Cqe::send(wc, qpn, qp), urgent)
     }
 
-    /// The kernel polls it.
+    /// Returns whether a kernel consumer polls the CQ.
     pub(crate) fn is_kernels(&self) -> bool {
         self.layout == CqeLayout::Kernel
     }
 
-    /// Appends the completion of a receive by QP `qpn`. `arrival` is that of a datagram, for the kernel. Any context.
+    /// Pushes the completion of a receive by QP `qpn`. `arrival` describes the arrival of a
+    /// datagram, for kernel consumers. Any context.
     pub(crate) fn push_recv(
         &self,
         wc: &RecvWc,
@@ -383,6 +406,7 @@ impl Cq {
         self.push(&Cqe::recv(wc, qpn, qp, arrival), urgent)
     }
 
+    /// Pushes a completion. `urgent` means solicited or in error.
     fn push(&self, cqe: &Cqe, urgent: bool) -> Pushed {
         let mut guard = self.state.lock();
         let state = &mut *guard;
@@ -400,7 +424,7 @@ impl Cq {
             }
             state.overflowed = true;
             state.overflow_due = true;
-            // A paced one may still be due.
+            // A paced notification may be due already.
             state.completion_due |= state.armed().is_some();
             state.disarm();
             return Pushed::Overflow;
@@ -422,12 +446,13 @@ impl Cq {
         }
     }
 
-    /// A completion was lost: nothing comes of QPs that complete here. Any context.
+    /// Returns whether a completion was lost. QPs that complete to this CQ then deliver nothing any
+    /// more. Any context.
     pub(crate) fn is_overflowed(&self) -> bool {
         self.state.lock().overflowed
     }
 
-    /// What lies in it. Process context.
+    /// Returns the contents of the CQ. Process context.
     pub(crate) fn load(&self) -> CqLoad {
         let state = self.state.lock();
         CqLoad {
@@ -442,6 +467,11 @@ impl Cq {
     }
 }
 
+/// Checks that a CQ may have `capacity` entries.
+///
+/// # Errors
+///
+/// `EINVAL` if it may not.
 fn check_capacity(capacity: u32) -> Result {
     if capacity == 0 || capacity > limits::MAX_CQE {
         return Err(EINVAL);

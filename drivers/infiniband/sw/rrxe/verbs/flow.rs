@@ -1,21 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Flow steering: raw packet QPs get copies of the frames that pass the network device, by rules.
+//! Flow steering: rules that deliver copies of frames to raw packet QPs.
 //!
-//! The rules of a device lie in a table in the order in which frames meet them ([`roce::steering`]).
-//! While there are any, a packet handler looks at what the network device receives and sends; the host's
-//! own stack gets its packets all the same. What a raw packet QP sends meets the rules of the device's
-//! other QPs as well, as within an adapter, and leaves all the same.
+//! The rules of a device are in a table, in the order in which frames are matched against them
+//! ([`roce::steering`]). While there are rules, a packet handler examines the frames that the
+//! network device receives and sends. The host's network stack gets its packets as without rules. A
+//! frame that a raw packet QP sends is also matched against the rules of the device's other QPs, as
+//! within an adapter, and is sent in any case.
 //!
 //! # Context
 //!
-//! Frames come in softirq, or from whoever sends them, with bottom halves disabled and perhaps under a lock of the sender's,
-//! such as the turn of a raw packet QP. So they are only put in the queue of the QP that gets them, whose turn is left to a
-//! thread or to the watcher of its doorbells.
+//! Frames arrive in softirq, or in the context of their sender with bottom halves disabled. The
+//! sender may hold a lock, such as the turn lock of a raw packet QP. So a frame is only queued at
+//! the receiving QP, whose run is deferred to a thread or to the poller of its doorbell page.
 //!
-//! Nobody is charged for the time of copies. A QP gets one copy of a frame, however many of its rules the frame fits, and
-//! none while its queue is full; and copies for more than [`ALWAYS`] QPs are made only while softirqs have time. A large
-//! packet that any QP gets is taken apart first.
+//! The time for copies is charged to no process. A QP gets one copy of a frame, however many of its
+//! rules match, and none while its queue is full. Copies for more than [`ALWAYS`] QPs are made only
+//! while the CPU's account of softirq time is not in debt ([`crate::limits::softirq_time`]). A
+//! large (GSO) packet that a QP receives is segmented first.
 
 use kernel::{
     new_mutex,
@@ -40,43 +42,54 @@ use crate::{
     qp::Qp,
 };
 
-/// QPs that get copies of what passes at once whatever time this takes. The time for copies to further QPs counts in the
-/// CPU's account for softirqs, and while that is overdrawn what passes is lost to these.
+/// Number of QPs that get copies of a frame regardless of the time that this takes. The time for
+/// copies to further QPs is charged to the CPU's account of softirq time. While that account is in
+/// debt, further QPs lose the frame.
 const ALWAYS: u32 = 8;
 
-/// A rule and whose it is.
+/// A flow steering rule and its QP.
 pub(crate) struct Flow {
+    /// Rule.
     rule: Rule,
+    /// Index of the rule in the table.
     place: u32,
+    /// QP that receives the frames.
     qp: Arc<Qp>,
-    /// That of the QP, among the QPs that have rules.
+    /// Number of the QP among the QPs that have rules.
     number: u32,
+    /// Claim on the payer's limit of rules; `None` for a QP of the kernel.
     _claim: Option<PayerClaim>,
 }
 
-/// The rules of a device.
+/// The flow steering rules of a device.
 #[pin_data]
 pub(crate) struct Flows {
+    /// Table of the rules.
     #[pin]
     rules: Table<Flow>,
-    /// How many there are.
+    /// Number of rules.
     count: Atomic<u32>,
+    /// Packet handler of the network device.
     #[pin]
     port: Mutex<Port>,
 }
 
-/// Where frames come from.
+/// The source of frames for the rules.
 enum Port {
-    /// No rule needs any.
+    /// There are no rules, and no packet handler is registered.
     Idle,
-    /// They are looked at for so many rules.
+    /// A packet handler is registered, for this number of rules.
     Tapped { rules: u32, _tap: Tap<Flows> },
-    /// The network device is gone; there may still be rules.
+    /// The network device is gone. There may still be rules.
     Gone,
 }
 
 impl Port {
-    /// Has frames looked at for one more rule of `flows`.
+    /// Counts one more rule of `flows`, and registers the packet handler for the first one.
+    ///
+    /// # Errors
+    ///
+    /// `ENODEV` if the network device is gone, and those of [`Tap::new`].
     fn acquire(&mut self, netdev: Netdev, flows: &Arc<Flows>) -> Result {
         match self {
             Self::Gone => return Err(ENODEV),
@@ -94,7 +107,7 @@ impl Port {
 }
 
 impl Flows {
-    /// No rules yet. Process context.
+    /// Creates an empty set of rules. Process context.
     ///
     /// # Errors
     ///
@@ -110,13 +123,14 @@ impl Flows {
         )
     }
 
-    /// The network device goes away: no frames any more. Process context, perhaps under RTNL; sleeps.
+    /// Unregisters the packet handler for good, because the network device goes away. Process
+    /// context, with or without the RTNL lock held; sleeps.
     pub(crate) fn close(&self) {
         *self.port.lock() = Port::Gone;
     }
 
-    /// The number of `qp` among the QPs that have rules: that of its other rules, or a free one. Under the lock of `port`,
-    /// so that no other QP gets the same.
+    /// Returns the number of `qp` among the QPs that have rules: the number in its other rules, or
+    /// a free one. The caller holds the lock of `port`, so that no other QP gets the same number.
     fn number_of(&self, qp: &Qp) -> Option<u32> {
         let (mut own, mut others) = (None, Numbers::default());
         self.rules.for_each(|_, flow| {
@@ -128,7 +142,7 @@ impl Flows {
         own.or_else(|| others.first_free())
     }
 
-    /// There is one rule less.
+    /// Counts one rule less, and unregisters the packet handler after the last one.
     fn release(&self) {
         let mut port = self.port.lock();
         if let Port::Tapped { rules, .. } = &mut *port {
@@ -139,12 +153,12 @@ impl Flows {
         }
     }
 
-    /// Whether there are no rules. Any context.
+    /// Returns whether there are no rules. Any context.
     pub(crate) fn is_empty(&self) -> bool {
         self.count.load(ordering::Relaxed) == 0
     }
 
-    /// Calls `give` once for each QP that gets a frame, until it says `false`.
+    /// Calls `give` once for each QP that receives the frame, until `give` returns `false`.
     fn walk(
         &self,
         frame: &Frame,
@@ -163,8 +177,10 @@ impl Flows {
         });
     }
 
-    /// Hands copies to the QPs that get what passes: of the frames that it is on the wire, which `take_apart` makes if any QP
-    /// gets them. The headers `frame` of what passes decide for all of them, also where these are fragments of a large datagram.
+    /// Delivers copies of a packet to the QPs whose rules match. `take_apart` makes the frames that
+    /// the packet is sent as on the wire; it is called only if a QP receives them. The headers
+    /// `frame` of the packet are matched for all of these frames, even if they are fragments of a
+    /// large datagram.
     fn hand_out(
         &self,
         frame: &Frame,
@@ -191,8 +207,8 @@ impl Flows {
         });
     }
 
-    /// `sender` sends a frame: the other QPs of the device may get it. Bottom halves
-    /// disabled.
+    /// Delivers copies of a frame that `sender` sends to other QPs of the device. Must be called
+    /// with bottom halves disabled.
     pub(crate) fn loop_back(&self, sender: &Qp, sent: &TxFrame) {
         let headers = sent.linear();
         let headers = headers.get(..HEADERS_MAX).unwrap_or(headers);
@@ -209,7 +225,7 @@ impl Flows {
     }
 }
 
-/// Without memory the frame is lost.
+/// Adds a frame to the list. Without memory the frame is dropped.
 fn push(whole: &mut KVec<RxFrame>, frame: RxFrame) {
     let _ = whole.push(frame, GFP_ATOMIC);
 }
@@ -235,12 +251,13 @@ impl FrameObserver for Flows {
     }
 }
 
-/// Lets `qp` receive the frames that `rule` is about. Process context; sleeps.
+/// Makes `qp` receive the frames that `rule` matches. Process context; sleeps.
 ///
 /// # Errors
 ///
-/// `EINVAL` unless it is a raw packet QP; `ENOMEM`, also for more rules of a device, a user or a memory cgroup than
-/// the limits; `ENODEV` when the network device is gone; `EOPNOTSUPP` if it has no link layer.
+/// `EINVAL` unless `qp` is a raw packet QP; `ENOMEM`, also if the limit on rules of the device, the
+/// user or the memory cgroup is reached; `ENODEV` if the network device is gone; `EOPNOTSUPP`
+/// unless the network device is an Ethernet or loopback device.
 pub(crate) fn create(qp: &Arc<Qp>, rule: Rule) -> Result<Arc<Flow>> {
     let link = &qp.device.link;
     if !qp.receives_frames() {
@@ -271,7 +288,8 @@ pub(crate) fn create(qp: &Arc<Qp>, rule: Rule) -> Result<Arc<Flow>> {
     Ok(flow)
 }
 
-/// Undoes [`create`]: after the return no frame is handed out by this rule. Process context; sleeps.
+/// Removes the rule of [`create`]. After the return, this rule delivers no more frames. Process
+/// context; sleeps.
 pub(crate) fn destroy(flow: &Flow) {
     let flows = &flow.qp.device.link.flows;
     drop(flows.rules.remove(flow.place));

@@ -215,9 +215,8 @@ impl State {
     ///
     /// # Errors
     ///
-    /// `ENOMEM` if the device is in too many groups; those of
-    /// `Link::join()`; `EBUSY` if another device has made the group
-    /// meanwhile.
+    /// `ENOMEM` if the device is in too many groups; those of `Link::join()`; `EBUSY` if another
+    /// device has made the group meanwhile.
     fn join(
         &mut self,
         qp: &Arc<Qp>,

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Shared receive queues.
+//! Shared receive queues (SRQs).
 //!
-//! Any number of QPs take from one at a time, each under its own turn; so a queue has a lock of its
-//! own, under which only that of the kernel's posters is taken. What a QP has taken it keeps itself. The events that taking
-//! brings about are raised later, outside all locks, by [`Srq::notify`].
+//! Several QPs take WQEs from an SRQ at the same time, each with its own turn lock held. So an SRQ
+//! has a lock of its own. Under this lock, only the lock of kernel consumers that post is taken. A
+//! QP keeps the WQE that it has taken itself. The events that taking triggers are raised later,
+//! outside all locks, by [`Srq::notify`].
 
 use core::mem::take;
 
@@ -40,45 +41,55 @@ use crate::{
     },
 };
 
-/// WQEs that may be posted while a queue is resized. A library keeps its posters out meanwhile.
+/// Maximum number of WQEs that are posted during a resize and still move to the new ring. A library
+/// excludes its posting threads during a resize.
 const LATE_POSTS: u32 = 256;
 
 /// A shared receive queue.
 #[pin_data]
 pub(crate) struct Srq {
+    /// Claim on the object limit of the payer.
     object: ObjectClaim,
+    /// SRQ number.
     number: u32,
+    /// Maximum number of SGEs of a WQE.
     max_sge: u32,
+    /// Device of the queue.
     device: Arc<Device>,
+    /// Protection domain of the posted SGEs.
     pd: Arc<Pd>,
-    /// The XRC domain whose targets take from it, and where completions of that go.
+    /// XRC domain whose target QPs take WQEs from the queue, and CQ of their completions. `None`
+    /// for an ordinary SRQ.
     xrc: Option<XrcInit<Rrxe>>,
+    /// Callbacks of ib_core for the events of the queue.
     upcall: SrqUpcall,
-    /// How the kernel posts, if it is the kernel's.
+    /// Posting side of a queue of the kernel; `None` for a process's queue.
     kernel_queue: Option<Pin<KBox<KernelRecvQueue>>>,
-    /// One change at a time.
+    /// Mutex that admits one change of capacity or limit at a time.
     #[pin]
     change: Mutex<()>,
+    /// State of the queue.
     #[pin]
     state: BhSpinLock<State>,
 }
 
+/// The mutable state of an SRQ.
 struct State {
-    /// `None` once destroyed.
+    /// Ring; `None` once the queue is destroyed.
     ring: Option<RecvRing>,
-    /// An event is due when fewer WQEs than this are left; zero for never.
+    /// Armed limit: an event is due when fewer WQEs than this are left. Zero if no limit is armed.
     limit: u32,
-    /// The ring makes no sense any more.
+    /// Whether the process has written an invalid index to the ring. Then the queue is in error.
     broken: bool,
-    /// To be raised: the event of the limit, …
+    /// Whether the event `IB_EVENT_SRQ_LIMIT_REACHED` is due.
     limit_due: bool,
-    /// … and that of the error.
+    /// Whether the event `IB_EVENT_SRQ_ERR` is due.
     error_due: bool,
 }
 
 impl State {
-    /// Arms the limit. If fewer WQEs are there already, its event is due at once: it could not come
-    /// later when none are left to be taken. Returns whether it is.
+    /// Arms the limit, and returns whether its event is due. If fewer WQEs are posted already, the
+    /// event is due at once. It could not become due later if no WQE were left to be taken.
     ///
     /// # Errors
     ///
@@ -90,8 +101,8 @@ impl State {
         Ok(self.check_limit(posted))
     }
 
-    /// Takes note of how many WQEs are left. Returns whether an event is due: one for each time that
-    /// the limit was set (IBTA 1.x §10.2.9.4).
+    /// Compares the number of WQEs that are left with the limit. Returns whether the event is due:
+    /// once for each time that the limit was armed (IBTA 1.x §10.2.9.4).
     fn check_limit(&mut self, left: u32) -> bool {
         let reached = left < self.limit;
         if reached {
@@ -101,28 +112,32 @@ impl State {
         reached
     }
 
-    /// The process left an index in the ring that is none. The queue is out of use for good.
+    /// Sets the queue to the error state for good, because the process has written an invalid index
+    /// to the ring.
     fn fail(&mut self) {
         self.broken = true;
         self.error_due = true;
     }
 }
 
-/// What came of taking a WQE.
+/// The result of taking a WQE.
 pub(crate) struct Taken {
+    /// WQE, if one was posted.
     pub(crate) wr: Fetch<RecvWr>,
-    /// [`Srq::notify`] is to be called.
+    /// Whether the caller must call [`Srq::notify`].
     pub(crate) notify: bool,
-    /// The queue is in error, and so is who needs it.
+    /// Whether the queue is in error. A QP that needs a WQE of it then enters the error state, too.
     pub(crate) broken: bool,
 }
 
 impl Srq {
-    /// Makes a queue that the process of `mappings`, or the kernel, fills. Process context.
+    /// Creates a queue that the process of `mappings`, or a kernel consumer if that is `None`,
+    /// fills. Process context.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for capacities of zero WQEs or beyond the limits, `ENOMEM`.
+    /// `EINVAL` if the number of WQEs is zero or more than [`limits::MAX_SRQ_WR`], or the number of
+    /// SGEs is more than [`limits::MAX_SRQ_SGE`]; `ENOMEM`.
     pub(crate) fn create(
         pd: &Arc<Pd>,
         init: SrqInit,
@@ -184,32 +199,32 @@ impl Srq {
         })
     }
 
-    /// SGEs of a WQE.
+    /// Returns the maximum number of SGEs of a WQE.
     pub(crate) fn max_sge(&self) -> u32 {
         self.max_sge
     }
 
-    /// The XRC domain to which it belongs.
+    /// Returns the XRC domain to which the queue belongs.
     pub(crate) fn xrcd(&self) -> Option<&Xrcd> {
         self.xrc.as_ref().map(|xrc| &*xrc.xrcd)
     }
 
-    /// Where completions go if it belongs to an XRC domain.
+    /// Returns the CQ of the completions, if the queue belongs to an XRC domain.
     pub(crate) fn cq(&self) -> Option<&Arc<Cq>> {
         self.xrc.as_ref().map(|xrc| &xrc.cq)
     }
 
-    /// The protection domain of what is posted.
+    /// Returns the protection domain of the posted SGEs.
     pub(crate) fn pd(&self) -> PdId {
         self.pd.id()
     }
 
-    /// Whether it was not destroyed yet. Any context.
+    /// Returns whether the queue was not destroyed yet. Any context.
     pub(crate) fn is_in_service(&self) -> bool {
         self.state.lock().ring.is_some()
     }
 
-    /// Takes the next posted WQE. Any context.
+    /// Takes the next posted WQE. Its SGEs are copied to `held`. Any context.
     pub(crate) fn take(&self, held: &mut Held) -> Taken {
         let nothing = |notify, broken| Taken {
             wr: Fetch::Empty,
@@ -240,7 +255,7 @@ impl Srq {
         }
     }
 
-    /// Raises the events that are due. Any context, outside all locks.
+    /// Raises the due events. Any context, outside all locks.
     pub(crate) fn notify(&self) {
         let (limit, error) = {
             let mut state = self.state.lock();
@@ -255,25 +270,26 @@ impl Srq {
         }
     }
 
-    /// Posts receives of the kernel. Any context.
+    /// Posts receives of a kernel consumer. Any context.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if it is a process's; those of [`KernelRecvQueue::post`].
+    /// `EINVAL` if the queue is a process's; those of [`KernelRecvQueue::post`].
     pub(crate) fn post_recv(&self, requests: &mut RecvList<'_>) -> Result {
         let kernel_queue = self.kernel_queue.as_ref().ok_or(EINVAL)?;
         kernel_queue.post(requests, || true)
     }
 
-    /// Sets capacity and limit: both, or on error neither. Process context.
+    /// Sets capacity and limit: both, or on error neither. Process context; sleeps.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for a capacity of zero, beyond the limits, below what is posted or below the limit
-    /// that is set; for a limit beyond the capacity; when the queue is in error. `ENOMEM`, `EFAULT`.
-    /// `EBUSY` when its owner goes on posting.
+    /// `EINVAL` if the capacity is zero, more than [`limits::MAX_SRQ_WR`], less than the number of
+    /// posted WQEs or less than the limit; if the limit is more than the capacity; if the queue is
+    /// in error. `ENOMEM`, `EFAULT`. `EBUSY` if the owner continues to post.
     pub(crate) fn modify(&self, modify: &SrqModify, call: Option<&RingChange<'_, Rrxe>>) -> Result {
-        // Before the lock: the process is told of the ring, and may take as long as it likes to have that memory.
+        // Before the lock, because this writes the location of the ring to the process's memory.
+        // The process can delay the page fault of that memory for any time.
         let ring = match modify.max_wr {
             Some(max_wr) => Some(self.new_ring(max_wr, call)?),
             None => None,
@@ -295,10 +311,10 @@ impl Srq {
         Ok(())
     }
 
-    /// Moves what is posted to a ring of another size, under [`Self::change`], and arms the limit. Returns whether
-    /// an event is due.
+    /// Moves the posted WQEs to a ring of another size, and arms the limit. Returns whether an
+    /// event is due. The caller holds [`Self::change`].
     ///
-    /// Most of it is copied without the lock, while QPs go on taking.
+    /// Most WQEs are copied without the queue's lock, while QPs continue to take WQEs.
     fn resize(&self, ring: Ring, limit: Option<u32>) -> Result<bool> {
         let shared = ring.share();
         let posted = match &self.state.lock().ring {
@@ -315,18 +331,26 @@ impl Srq {
                 None => succeed()?,
             }
             let reached = match limit {
-                // A ring that the poster has left is the kernel's, which nobody breaks.
+                // This fails only for an old ring with an invalid index, which only a process can
+                // have. Then nothing has changed. A kernel consumer posts to the new ring already,
+                // but this never fails for it.
                 Some(limit) => state.arm(limit)?,
                 None => false,
             };
             (state.ring.replace(next), reached)
         };
-        // Outside the lock: this withdraws its mapping.
+        // Outside the lock, because this withdraws the ring's mapping.
         drop(old);
         Ok(reached)
     }
 
-    /// A ring for as many WQEs: one that the process of `call` is told of, or the kernel's.
+    /// Creates a ring of `max_wr` WQEs, and tells the process of `call` where it is. For a queue of
+    /// the kernel, `call` is `None`.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if `max_wr` is zero or more than [`limits::MAX_SRQ_WR`]; `EOPNOTSUPP` if `call`
+    /// doesn't fit the queue's owner; `ENOMEM`, `EFAULT`.
     fn new_ring(&self, max_wr: u32, call: Option<&RingChange<'_, Rrxe>>) -> Result<Ring> {
         check_capacity(max_wr)?;
         let size = RecvRing::element_size(self.max_sge);
@@ -341,13 +365,13 @@ impl Srq {
         }
     }
 
-    /// WQEs posted and not yet taken. Process context.
+    /// Returns the number of posted WQEs that were not taken yet. Process context.
     pub(crate) fn posted(&self) -> u32 {
         let state = self.state.lock();
         state.ring.as_ref().and_then(RecvRing::posted).unwrap_or(0)
     }
 
-    /// Capacities and the limit. Process context.
+    /// Returns the capacities and the armed limit. Process context.
     ///
     /// # Errors
     ///
@@ -364,18 +388,24 @@ impl Srq {
         }
     }
 
-    /// Takes the queue out of service. Process context.
+    /// Destroys the queue. Process context.
     ///
-    /// ib_core destroys no queue with which a QP was made. An XRC target may have taken a WQE. It writes nothing to that WQE
-    /// afterwards; only a packet that it copies during this call may land after it.
+    /// ib_core destroys no queue with which a QP was made. An XRC target QP may have taken a WQE.
+    /// It writes nothing to that WQE's memory afterwards; only a packet that it copies during this
+    /// call may land after it.
     pub(crate) fn destroy(&self) {
         drop(self.device.srqs.remove(self.number));
         let ring = self.state.lock().ring.take();
-        // Outside the lock: this withdraws its mapping.
+        // Outside the lock, because this withdraws the ring's mapping.
         drop(ring);
     }
 }
 
+/// Checks that an SRQ may have `max_wr` WQEs.
+///
+/// # Errors
+///
+/// `EINVAL` if it may not.
 fn check_capacity(max_wr: u32) -> Result {
     if max_wr == 0 || max_wr > limits::MAX_SRQ_WR {
         return Err(EINVAL);

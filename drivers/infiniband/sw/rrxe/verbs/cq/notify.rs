@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! When the consumer of a CQ is notified.
+//! Notifications of a CQ's consumer.
 //!
-//! A completion that finds the CQ armed notifies. So does arming, soon, of a CQ with completions that the
-//! consumer has not polled and that the last notification did not tell of: programs count on it that sleep once
-//! the CQ is armed. A program that arms and then polls has polled them by the time that [`Cq::look`] runs, and is
-//! not woken for them. `Documentation/uabi.rst` has the argument why none is missed.
+//! A completion that finds the CQ armed triggers a notification. So does arming, after a short
+//! time, if the CQ has completions that the consumer has not polled and that the last notification
+//! did not cover. Programs that sleep once the CQ is armed rely on it. A program that arms the CQ
+//! and then polls has polled these completions before [`Cq::look`] runs, and is not woken for them.
+//! `Documentation/uabi.rst` explains why no completion is missed.
 
 use core::mem::take;
 
@@ -30,15 +31,17 @@ use rdma::{
 use super::{Cq, State};
 use crate::limits::accounts::PayerClaim;
 
-/// How far apart consumers that only listen are woken, in nanoseconds: as network cards pace their
-/// interrupts.
+/// Minimum time in nanoseconds between two notifications of a consumer that receives without
+/// sending, as network cards moderate their interrupts.
 const PACE: i64 = 100_000;
 
-/// How long a process that has armed a CQ may take to poll it, in nanoseconds, before it is notified of what is there.
+/// Time in nanoseconds that a process may take to poll a CQ after arming it, before it is notified
+/// of the completions that were there already.
 const GRACE: i64 = 20_000;
 
-/// Notifications of a CQ that a process may leave unread, if its accounts have room; else one. It is told no more until
-/// it has read all of them: each tells it of all completions so far.
+/// Maximum number of unread notifications of a CQ, if the accounts of the process have room;
+/// otherwise one. The process is notified no more until it has read all of them. Each notification
+/// covers all completions so far.
 const MAX_EVENTS: u32 = 16;
 
 impl_has_hr_timer! {
@@ -66,14 +69,17 @@ impl WorkItem for Cq {
     }
 }
 
-/// What is to be told to the consumer.
+/// The notifications to deliver.
 struct Due {
+    /// Completion event (`comp_handler`).
     completion: bool,
+    /// Asynchronous event `IB_EVENT_CQ_ERR`.
     overflow: bool,
 }
 
 impl State {
-    /// Nanoseconds until a notification that is due may be delivered; `None` for at once.
+    /// Returns the nanoseconds until a due notification may be delivered, `None` if it may be
+    /// delivered at once. `paced` applies [`PACE`].
     fn time_to_wait(&self, paced: bool) -> Option<i64> {
         if self.urgent || self.overflow_due {
             return None;
@@ -93,9 +99,10 @@ impl State {
         interval.checked_sub(passed).filter(|wait| *wait > 0)
     }
 
-    /// A completion was pushed. Returns whether [`Cq::notify`] is to be called.
+    /// Updates the state after a push. Returns whether the caller must call [`Cq::notify`].
     ///
-    /// A notification that is due tells of it, too, and at once if one of its completions is urgent.
+    /// A notification that is already due covers this completion, too. If the completion is urgent,
+    /// the notification is delivered at once.
     pub(super) fn announce(&mut self, urgent: bool) -> bool {
         let full = match self.moderation {
             Some(moderation) => self.gather(moderation),
@@ -115,8 +122,8 @@ impl State {
         wanted || hastens || full
     }
 
-    /// Counts a completion of a CQ that is moderated. Returns whether a notification that was held back
-    /// may go now.
+    /// Counts a completion of a moderated CQ. Returns whether a delayed notification may be
+    /// delivered now.
     fn gather(&mut self, moderation: Moderation) -> bool {
         if self.gathered == 0 {
             self.since = Some(Instant::now());
@@ -125,8 +132,8 @@ impl State {
         self.completion_due && self.gathered >= moderation.count
     }
 
-    /// Takes what is due. `has_unread` tells whether the process has a notification to read still; `claim` takes the
-    /// right to more than one such notification.
+    /// Takes the due notifications. `has_unread` returns whether the process has an unread
+    /// notification. `claim` claims the right to more than one unread notification.
     fn take_due(
         &mut self,
         has_unread: impl FnOnce() -> bool,
@@ -147,8 +154,8 @@ impl State {
         }
     }
 
-    /// Counts one more notification. Returns whether the process is told: one that has not read many
-    /// finds the completions when it reads the next of those.
+    /// Counts one more notification. Returns whether it is delivered. A process with many unread
+    /// notifications finds the completions when it reads the next one.
     fn adds_event(&mut self, has_unread: bool, claim: impl FnOnce() -> Option<PayerClaim>) -> bool {
         if !has_unread {
             self.events = 0;
@@ -167,6 +174,7 @@ impl State {
         adds
     }
 
+    /// Clears the news word of the ring, because a notification covers all completions.
     fn clear_news(&mut self) {
         if self.news == News::None {
             return;
@@ -177,13 +185,14 @@ impl State {
         }
     }
 
-    /// How many completions the consumer has not polled, as it claims.
+    /// Returns the number of completions that the consumer has not polled, according to its index.
     fn unpolled(&self) -> u32 {
         let distance = |ring: &Ring| ring.distance(ring.consumer(), self.pushed as u32);
         self.ring.as_ref().map_or(0, distance)
     }
 
-    /// There are completions of this kind that the consumer has not polled and no notification has told of.
+    /// Returns whether there are completions of this kind that the consumer has not polled and no
+    /// notification has covered.
     fn has_untold(&self, kind: NotifyWhen) -> bool {
         let polled = self.pushed.saturating_sub(self.unpolled().into());
         let known = self.told.max(polled);
@@ -193,25 +202,27 @@ impl State {
         }
     }
 
-    /// A consumer that is armed is to be notified of completions that are there already.
+    /// Returns whether the CQ is armed and has such completions already.
     fn owes_notification(&self) -> bool {
         self.armed().is_some_and(|kind| self.has_untold(kind))
     }
 
-    /// Takes the handle of the timer, which the caller drops outside the lock.
+    /// Takes the handle of the timer. The caller drops it outside the lock, which cancels the
+    /// timer.
     fn take_pacer(&mut self) -> Option<ArcHrTimerHandle<Cq>> {
         self.looks = false;
         self.pacer.take()
     }
 
-    /// What brings about the next notification. Behind the completion that was pushed, if the process
-    /// arms the ring itself: it arms, then looks for completions.
+    /// Returns the kind of completion that triggers the next notification. A process may arm the CQ
+    /// by a word in the ring, and looks for completions after that. So this reads the word after
+    /// the push of a completion, behind a full barrier.
     pub(super) fn armed(&self) -> Option<NotifyWhen> {
         let ring = self.ring.as_ref().filter(|_| self.arming.by_word);
         self.armed.max(ring.and_then(Ring::arm_behind_push))
     }
 
-    /// A notification is due: the next one has to be asked for.
+    /// Disarms the CQ because a notification is due. The consumer has to arm it again.
     pub(super) fn disarm(&mut self) {
         self.armed = None;
         if let Some(ring) = self.ring.as_ref().filter(|_| self.arming.by_word) {
@@ -221,21 +232,23 @@ impl State {
 }
 
 impl Cq {
-    /// Delivers what pushes made due, or lets the timer do so if the consumer wants it moderated. Any
-    /// context, outside all locks.
+    /// Delivers the due notifications, or starts the timer if the consumer wants them moderated.
+    /// Any context, outside all locks.
     pub(crate) fn notify(this: &Arc<Self>) {
         Self::notify_in_time(this, false);
     }
 
-    /// As [`Self::notify`], for a consumer that only listens: unless the completion is urgent, not
-    /// sooner than [`PACE`] after the last time. It takes what came meanwhile along, instead of being
-    /// woken for every message of a stream.
+    /// Works as [`Self::notify`], for a process that receives without sending. Unless the
+    /// completion is urgent, the notification is delivered no sooner than [`PACE`] after the last
+    /// one. Then it covers the completions that came meanwhile, and the process isn't woken for
+    /// each message of a stream.
     ///
-    /// The kernel's consumers pace themselves.
+    /// Kernel consumers pace themselves, and are notified at once.
     pub(crate) fn notify_paced(this: &Arc<Self>) {
         Self::notify_in_time(this, !this.is_kernels());
     }
 
+    /// Delivers the due notifications when [`State::time_to_wait`] allows it.
     fn notify_in_time(this: &Arc<Self>, paced: bool) {
         let (wait, pacer) = {
             let mut state = this.state.lock();
@@ -246,14 +259,15 @@ impl Cq {
                 Some(wait) => (wait, state.take_pacer()),
                 None => {
                     let due = state.take_due(|| this.has_unread_event(), || this.claim_events());
-                    // It would tell too early of what comes next.
+                    // The timer would deliver the next moderated notification too early.
                     let pacer = state.moderation.and_then(|_| state.take_pacer());
                     let held = pacer.is_some();
                     drop(state);
                     drop(pacer);
                     Self::deliver(this.as_arc_borrow(), due);
                     if held {
-                        // All handles are of one timer: if another CPU has started it since, it was cancelled.
+                        // All handles refer to one timer. If another CPU has started it since, this
+                        // has cancelled it.
                         Self::look(this.as_arc_borrow());
                     }
                     return;
@@ -263,16 +277,17 @@ impl Cq {
         Self::start_timer(this, wait, pacer);
     }
 
-    /// Starts the timer, to run in `wait` nanoseconds, in place of that of `before`. Any context, outside all locks.
+    /// Starts the timer to expire in `wait` nanoseconds. `before` is the handle of the timer's
+    /// previous start. Any context, outside all locks.
     fn start_timer(this: &Arc<Self>, wait: i64, before: Option<ArcHrTimerHandle<Cq>>) {
-        // Before the timer is started again, for this cancels it.
+        // Before the timer is started again, because this cancels it.
         drop(before);
         let pacer = this.clone().start(Delta::from_nanos(wait));
         let kept = this.state.lock().pacer.put(pacer);
         match kept {
             Ok(None) => {}
             Ok(other) => {
-                // Another CPU started the timer at the same time. This cancels the timer of both.
+                // Another CPU started the timer at the same time. This cancels the timer for both.
                 drop(other);
                 Self::look(this.as_arc_borrow());
             }
@@ -281,8 +296,8 @@ impl Cq {
         }
     }
 
-    /// Delivers what is due, and notifies a consumer that was armed of what it has not polled since. Any context,
-    /// outside all locks.
+    /// Delivers the due notifications, and notifies a consumer that armed the CQ of completions
+    /// that it has not polled since. Any context, outside all locks.
     fn look(this: ArcBorrow<'_, Self>) {
         let due = {
             let mut state = this.state.lock();
@@ -296,17 +311,18 @@ impl Cq {
         Self::deliver(this, due);
     }
 
-    /// The process has not read all notifications.
+    /// Returns whether the process has an unread notification.
     fn has_unread_event(&self) -> bool {
         self.events.as_ref().is_some_and(CqEvents::is_unread)
     }
 
-    /// The right to more than one unread notification, if the accounts of the CQ's process have it left. Any context.
+    /// Claims the right to more than one unread notification, if the accounts of the CQ's process
+    /// have one left. Any context.
     fn claim_events(&self) -> Option<PayerClaim> {
         self.permit().payer()?.claim_events().ok()
     }
 
-    /// Outside all locks.
+    /// Calls the consumer's handlers. Must be called outside all locks.
     fn deliver(this: ArcBorrow<'_, Self>, due: Due) {
         if due.completion {
             this.upcall.complete();
@@ -318,9 +334,10 @@ impl Cq {
         }
     }
 
-    /// Moderates notifications from now on: an error is told of at once, other completions when there are
-    /// `count` or `period` has passed since the first. Neither may be zero: then each is told of at once.
-    /// Process context.
+    /// Sets the moderation of notifications (the operation `modify_cq`). Completions that are
+    /// solicited or in error are notified at once. Other completions are notified when there are
+    /// `count` of them, or `period` microseconds after the first one. If either is zero, each
+    /// completion is notified at once. Process context.
     pub(crate) fn moderate(this: &Arc<Self>, moderation: Moderation) {
         let each = moderation.count == 0 || moderation.period == 0;
         {
@@ -334,22 +351,23 @@ impl Cq {
             });
             state.gathered = 0;
         }
-        // What was held back by other measure.
+        // Delivers a notification that the previous moderation delayed.
         Self::notify(this);
     }
 
-    /// Asks for one notification. Returns whether there are completions that nobody has fetched; a caller that
-    /// `asks` for this polls them. For others this notifies soon of those that no notification has told of.
-    /// Any context.
+    /// Arms the CQ for one notification (`ib_req_notify_cq()`). Returns whether there are
+    /// completions that the consumer has not polled. A caller that sets `asks`
+    /// (`IB_CQ_REPORT_MISSED_EVENTS`) polls them. For other callers, completions that no
+    /// notification has covered are notified soon. Any context.
     ///
-    /// Asking for any completion overrides having asked for solicited ones only, not the other way
-    /// round.
+    /// A request for any completion overrides a request for solicited completions, but not the
+    /// other way round.
     pub(crate) fn req_notify(this: &Arc<Self>, when: NotifyWhen, asks: bool) -> bool {
         let (unpolled, wait, pacer) = {
             let mut state = this.state.lock();
             state.armed = state.armed.max(Some(when));
             let unpolled = state.unpolled() != 0;
-            // A notification that is due tells of all that is there.
+            // A notification that is already due covers all completions that are there.
             if asks || state.completion_due || state.looks || !state.owes_notification() {
                 return unpolled;
             }
@@ -363,8 +381,8 @@ impl Cq {
             (unpolled, wait, pacer)
         };
         if this.is_kernels() {
-            // Not by the timer: its handle must not be dropped here, for a consumer may ask in its handler, which the
-            // timer may have called.
+            // The timer is not used, because its handle must not be dropped here: a kernel consumer
+            // may call this in its completion handler, which the timer itself may have called.
             let _ = this.device.workqueues.softirq.enqueue::<_, 0>(this.clone());
         } else {
             Self::start_timer(this, wait, pacer);
@@ -382,7 +400,8 @@ mod tests {
     };
     use rdma::verbs::ucontext::Arming;
 
-    /// A queue with so many completions, of which the process has polled some.
+    /// Creates the state of a CQ with `pushed` completions, of which the process's index claims
+    /// that it has polled all before `polled`.
     fn state(pushed: u64, polled: u32) -> Result<State> {
         let ring = Ring::unmapped(64, 7)?;
         ring.publish_consumer(polled);
@@ -391,12 +410,14 @@ mod tests {
         Ok(state)
     }
 
+    /// Delivers a notification to a process without unread ones. Returns whether it was delivered.
     fn notify(state: &mut State) -> bool {
         state.completion_due = true;
         state.take_due(|| false, || None).completion
     }
 
-    /// Pushed, polled, told and the end of the urgent ones, and whether any or solicited ones are untold.
+    /// Each row: the values of `pushed`, `polled`, `told` and `urgent_end`; whether any completions
+    /// are not covered; whether solicited ones are not covered.
     #[test]
     fn tells_what_no_notification_told_of() -> Result {
         for (pushed, polled, told, urgent, any, solicited) in [
@@ -407,7 +428,7 @@ mod tests {
             (3, 0, 3, 3, false, false),
             (3, 0, 2, 2, true, false),
             (3, 0, 1, 2, true, true),
-            // Told of long ago, and indices that have wrapped.
+            // A last notification long ago, and indices that have wrapped.
             (20, 2, 1, 19, true, true),
             (20, 2, 19, 19, true, false),
             (20, 4, 0, 20, false, false),
@@ -436,7 +457,7 @@ mod tests {
 
     #[test]
     fn stays_urgent_until_it_is_told() -> Result {
-        // A solicited completion, then others while the consumer arms again.
+        // A solicited completion, then others after the consumer has armed again.
         let mut state = state(0, 0)?;
         state.armed = Some(NotifyWhen::Solicited);
         assert!(!state.announce(false));
@@ -447,7 +468,7 @@ mod tests {
         assert!(state.time_to_wait(true).is_none());
         assert!(state.take_due(|| false, || None).completion);
         assert!(!state.urgent);
-        // The other way round: one that is due already becomes urgent.
+        // A notification that is already due becomes urgent.
         state.armed = Some(NotifyWhen::Next);
         assert!(state.announce(false));
         assert!(!state.urgent);
@@ -455,14 +476,14 @@ mod tests {
         assert!(state.announce(true));
         assert!(state.urgent);
         assert!(state.take_due(|| false, || None).completion);
-        // Nobody asked.
+        // The CQ is not armed.
         assert!(!state.announce(true));
         assert!(!state.urgent);
         Ok(())
     }
 
-    /// A turn pushes a completion, the CQ is destroyed, and the turn delivers the notification: `Cq::notify` finds
-    /// nothing due, and a timer that it had started before is not kept.
+    /// A run pushes a completion, the CQ is destroyed, and the run delivers the notification.
+    /// [`Cq::notify`] then finds nothing due, and a timer that it had started before is not stored.
     #[test]
     fn nothing_is_due_once_it_is_destroyed() -> Result {
         let mut state = state(3, 0)?;
@@ -491,7 +512,8 @@ mod tests {
         Ok(())
     }
 
-    /// Of CQs beyond the limit of their payer each has one unread event, until another CQ's are read.
+    /// CQs beyond the limit of their payer have one unread event each, until the events of another
+    /// CQ are read.
     #[test]
     fn adds_one_event_when_the_payer_has_no_room() -> Result {
         let payer = Payer::current(&Accounts::new(1)?)?;
@@ -507,7 +529,7 @@ mod tests {
         assert!(first.adds_event(true, claim));
         assert!(!second.adds_event(true, claim));
         assert!(first.adds_event(true, claim));
-        // The process has read those of the first.
+        // The process has read the events of the first CQ.
         assert!(first.adds_event(false, claim));
         assert!(second.adds_event(true, claim));
         assert!(!first.adds_event(true, claim));

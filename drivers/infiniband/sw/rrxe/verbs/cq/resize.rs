@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Another size for a CQ in use.
+//! Resizing a CQ in use.
 //!
-//! What is unread moves to a new ring. Completion number n, counted from the CQ's beginning, lies in slot n of any
-//! ring, masked; so most of them are copied while others are pushed and fetched, and the CQ's lock is held for a few only.
+//! The unread completions move to a new ring. Completion number n, counted from the CQ's creation,
+//! is in slot n of any ring, masked. So most completions are copied while others are pushed and
+//! polled, and the CQ's lock is held for the copy of a few completions only.
 //!
-//! The process may change the consumer's index at any time, and so what counts as unread. The rings are therefore exchanged
-//! only if at most [`AT_ONCE`] completions are missing by the index that is read under the lock.
+//! The process may change the consumer's index at any time, and with it the set of unread
+//! completions. The rings are therefore exchanged only if at most [`AT_ONCE`] completions are
+//! missing according to the index that is read under the lock.
 
 use core::{mem::swap, ops::Range};
 
@@ -16,40 +18,44 @@ use rdma::{abi::ring::Ring, verbs::udata::RingChange};
 use super::{check_capacity, Cq, State};
 use crate::provider::Rrxe;
 
-/// Completions that are copied under the lock at most.
+/// Maximum number of completions that are copied under the lock.
 const AT_ONCE: u64 = 1 << 10;
-/// How often completions are copied ahead. Each time only those remain that were pushed during the last copy.
+/// Number of copies without the lock. After each copy, only the completions are missing that were
+/// pushed during it.
 const ATTEMPTS: u32 = 8;
 
 impl Cq {
-    /// Gives the queue room for at least `capacity` completions, and returns for how many. What is
-    /// unread moves along. The process, which does not poll meanwhile, is told where the new ring is.
-    /// Process context; sleeps.
+    /// Resizes the CQ to at least `capacity` completions, and returns the new capacity. The unread
+    /// completions move along. `call` tells the process where the new ring is. The process does not
+    /// poll meanwhile. Process context; sleeps.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for no entries, more than the limit, or fewer than are there; `ENOMEM`, `EFAULT`; `EBUSY` if the
-    /// process changes what is unread, or pushes faster than this copies; `EIO` when the device is going away.
+    /// `EINVAL` if `capacity` is zero, more than [`limits::MAX_CQE`](crate::limits::MAX_CQE), or
+    /// less than the number of unread completions; `ENOMEM`, `EFAULT`; `EBUSY` if the process
+    /// changes the consumer's index meanwhile, or completions are pushed faster than they are
+    /// copied; `EIO` when the device is going away.
     pub(crate) fn resize(&self, capacity: u32, call: &RingChange<'_, Rrxe>) -> Result<u32> {
         check_capacity(capacity)?;
-        // What it posted may complete to this queue.
+        // Work requests that the process has posted so far may complete to this CQ.
         call.context().settle(|| self.device.link.check_stays())?;
         let mut ring = Ring::new(call.mappings(), self.layout.size(), capacity)?;
         let granted = ring.capacity();
         call.announce(ring.mmap_reply())?;
         let moved = self.move_to(&mut ring, capacity);
-        // Outside the lock: this withdraws the mapping of the ring that isn't used.
+        // Outside the lock, because this withdraws the mapping of the unused ring.
         drop(ring);
         moved.map(|()| granted)
     }
 
-    /// Copies what is unread to `ring` until few completions are missing, then exchanges the rings.
+    /// Copies unread completions to `ring` until few are missing, then exchanges the rings.
     ///
-    /// What is fetched and overwritten meanwhile is copied in vain.
+    /// Completions that are polled and overwritten meanwhile are copied in vain.
     ///
     /// # Errors
     ///
-    /// As [`State::exchange`]; `EBUSY` if that never succeeds.
+    /// Those of [`State::exchange`]; `EBUSY` if the rings were not exchanged after [`ATTEMPTS`]
+    /// copies.
     fn move_to(&self, ring: &mut Ring, capacity: u32) -> Result {
         let mut copied = 0;
         for _ in 0..=ATTEMPTS {
@@ -65,20 +71,22 @@ impl Cq {
     }
 }
 
-/// What became of an attempt to exchange the rings.
+/// The result of an attempt to exchange the rings.
 enum Step {
-    /// They are exchanged.
+    /// The rings were exchanged.
     Exchanged,
-    /// Too many completions are missing: these are to be copied from this ring first, without the lock.
+    /// Too many completions are missing. The caller must first copy the completions of these
+    /// numbers from this ring, without the lock.
     CopyAhead(Ring, Range<u64>),
 }
 
 impl State {
-    /// The ring, and the numbers of the completions in it that are unread, as the process claims.
+    /// Returns the ring, and the numbers of the unread completions according to the process's
+    /// index.
     ///
     /// # Errors
     ///
-    /// `EINVAL` once destroyed.
+    /// `EINVAL` once the CQ is destroyed.
     fn unread(&self) -> Result<(Ring, Range<u64>)> {
         let ring = self.ring.as_ref().ok_or(EINVAL)?;
         let count = ring.distance(ring.consumer(), self.pushed as u32);
@@ -86,12 +94,14 @@ impl State {
         Ok((ring.share(), first..self.pushed))
     }
 
-    /// Takes `ring` into use, which gets what is unread and not copied yet, from number `copied` on, and
-    /// leaves the old one in its place. Does nothing if more than [`AT_ONCE`] are not copied yet.
+    /// Copies the unread completions from number `copied` on to `ring`, makes `ring` the CQ's ring,
+    /// and returns the old ring in its place. Does nothing if more than [`AT_ONCE`] completions are
+    /// missing.
     ///
     /// # Errors
     ///
-    /// `EINVAL` once destroyed, or if there is more than `capacity`; `ring` is the new one still.
+    /// `EINVAL` if the CQ is destroyed, or if more than `capacity` completions are unread. Then
+    /// `ring` is still the new ring.
     fn exchange(&mut self, ring: &mut Ring, capacity: u32, copied: u64) -> Result<Step> {
         let (current, unread) = self.unread()?;
         if unread.end.saturating_sub(unread.start) > capacity.into() {
@@ -117,7 +127,7 @@ impl State {
     }
 }
 
-/// The first slot, unmasked, of the completions of these numbers, and how many there are.
+/// Returns the first slot, unmasked, and the number of the completions with these numbers.
 fn slots(numbers: &Range<u64>) -> (u32, u32) {
     let count = numbers.end.saturating_sub(numbers.start);
     (numbers.start as u32, count as u32)
@@ -130,8 +140,8 @@ mod tests {
 
     const SLOTS: u32 = 8192;
 
-    /// A process whose index claims at first that it has read everything, and then nothing: what becomes unread is
-    /// not copied under the lock.
+    /// The process's index claims at first that all completions are read, and later that none are.
+    /// Completions that become unread in this way are not copied under the lock.
     #[test]
     fn copies_few_under_the_lock_whatever_the_process_claims() -> Result {
         let ring = Ring::unmapped(64, SLOTS - 1)?;
@@ -150,7 +160,7 @@ mod tests {
                     assert_eq!(missing, u64::from(claimed)..8000);
                 }
             }
-            // The test goes on with the ring that the process knows.
+            // The test continues with the ring that the process knows.
             state.ring = before;
         }
         Ok(())

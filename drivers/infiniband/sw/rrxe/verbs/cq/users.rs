@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The QPs that complete to a CQ, which puts them in error when it loses a completion.
+//! The QPs that complete to a CQ. They are set to the error state when the CQ loses a completion.
 //!
-//! A process may have as many as QPs are allowed, so a work item visits them one by one in a thread. The context that
-//! delivers the event may be softirq. The threads are those of `rrxe_deferred`, which all users share: the item visits few
-//! QPs at a time, and has one of the threads that its process's accounts have there ([`crate::limits::thread_permit`]).
+//! A process may have as many QPs as the limits allow, and the context that delivers the overflow
+//! event may be softirq. So a work item visits the QPs in a thread of `rrxe_deferred`. All users
+//! share these threads. Therefore the item visits a few QPs at a time, and occupies one of the
+//! threads that the accounts of the CQ's process have left ([`crate::limits::thread_permit`]).
 
 use kernel::{
     impl_has_work,
@@ -22,13 +23,14 @@ use crate::{
     verbs::members::Seat,
 };
 
-/// QPs that the work item visits before others have the thread.
+/// Number of QPs that the work item visits before it gives the thread to other items.
 const AT_ONCE: u32 = 256;
 
-/// The owners in [`Cq::users`], and a QP number of each: GSI QPs have a table of their own.
+/// Tables of QPs: the table's owner number in [`Cq::users`], and a QP number that selects the
+/// table. GSI QPs have a table of their own.
 const TABLES: [(u32, Qpn); 2] = [(0, Qpn::new(0)), (1, Qpn::GSI)];
 
-/// The owner of a QP in [`Cq::users`].
+/// Returns the owner number of a QP's table in [`Cq::users`].
 fn owner(qpn: Qpn) -> u32 {
     u32::from(qpn == Qpn::GSI)
 }
@@ -42,7 +44,8 @@ impl WorkItem<1> for Cq {
         this.end_share.run();
         let mut more = this.condemn_some();
         while more && this.is_kernels() {
-            // It counts for nobody, and its share refuses no run after its destruction.
+            // A CQ of the kernel has no payer, so its permit would not refuse another run of the
+            // item after the CQ's destruction. Therefore the item visits all QPs at once.
             more = this.condemn_some();
         }
         this.end_share.end();
@@ -53,43 +56,45 @@ impl WorkItem<1> for Cq {
 }
 
 impl Cq {
-    /// The QP of number `qpn` in `place` of its table completes here. Process context.
+    /// Records that the QP of number `qpn`, at index `place` of its table, completes to this CQ.
+    /// Process context.
     ///
     /// # Errors
     ///
     /// `ENOMEM`.
     pub(crate) fn enter_user(&self, qpn: Qpn, place: u32) -> Result {
-        // It may be there already: both queues of a QP may complete here.
+        // The QP may be listed already, because both of its queues may complete to this CQ.
         drop(self.users.enter(Seat::new()?, owner(qpn), place));
         Ok(())
     }
 
-    /// That QP completes here no more. Process context.
+    /// Undoes [`Self::enter_user`]. Process context.
     pub(crate) fn strike_user(&self, qpn: Qpn, place: u32) {
         drop(self.users.leave(owner(qpn), place));
     }
 
-    /// Has the QPs that complete here put in error, in a thread. Any context up to softirq; a CQ overflows once.
+    /// Starts the work item that sets the QPs of this CQ to the error state. Called once, because a
+    /// CQ overflows once. Any context up to softirq.
     pub(super) fn request_end_of_users(this: ArcBorrow<'_, Self>) {
         Waiter::Cq(Arc::from(this)).begin();
     }
 
-    /// Has a thread put them in error, for a CQ that was given one. Any context.
+    /// Queues the work item, for a CQ that was given a thread. Any context.
     pub(crate) fn enqueue_end(this: Arc<Self>) {
         let device = this.device.clone();
-        // It isn't queued: the CQ has its thread until the item has run.
+        // The item is not queued yet: the CQ has its thread until the item has run.
         let _ = device.workqueues.deferred.enqueue::<_, 1>(this);
     }
 
-    /// Its share in the threads of `rrxe_deferred`.
+    /// Returns the permit for threads of `rrxe_deferred`.
     pub(crate) fn permit(&self) -> &ThreadPermit {
         &self.end_share
     }
 
-    /// Puts some of them in error. Returns whether to go on. A QP that is made meanwhile looks itself whether the CQ has
-    /// overflowed.
+    /// Sets up to [`AT_ONCE`] of the QPs to the error state. Returns whether there are more. A QP
+    /// that is created meanwhile checks itself whether the CQ has overflowed.
     fn condemn_some(&self) -> bool {
-        // Written by the work item alone, which runs on one CPU at a time.
+        // Written only by the work item, which runs on one CPU at a time.
         let from = self.condemned.load(Relaxed);
         let table = (from >> 32) as usize;
         let Some((owner, number)) = TABLES.get(table) else {
@@ -98,7 +103,7 @@ impl Cq {
         let qps = self.device.link.context().qps(*number);
         let next = self.users.visit(*owner, from as u32, AT_ONCE, |place| {
             qps.with(place, |qp| {
-                // Another may have the number since.
+                // Another QP may have this index since.
                 if qp.completes_to(self) {
                     Qp::set_error(qp);
                 }
