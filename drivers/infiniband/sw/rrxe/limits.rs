@@ -107,7 +107,7 @@ pub(crate) struct Allowance {
     pub(crate) objects: u32,
     /// Number of threads that release memory of ended on-demand regions at a time. The same number
     /// limits the pieces of advice (`ibv_advise_mr()`) that are followed or queued.
-    pub(crate) sleepers: u32,
+    pub(crate) release_threads: u32,
     /// Number of attachments of QPs to multicast groups.
     pub(crate) attachments: u32,
     /// Number of flow steering rules.
@@ -124,7 +124,7 @@ pub(crate) struct Allowance {
 /// Limits of a user. A user cannot take all groups, rules or memory of a device.
 pub(crate) const OF_USER: Allowance = Allowance {
     objects: 1 << 19,
-    sleepers: SLEEPERS / 16,
+    release_threads: SLEEPERS / 16,
     attachments: MAX_MCAST_GROUPS / 8,
     flows: MAX_FLOWS / 2,
     cqs_with_events: 4096,
@@ -135,7 +135,7 @@ pub(crate) const OF_USER: Allowance = Allowance {
 /// the user's limits to the user's other cgroups: root of many containers is one user.
 pub(crate) const OF_CGROUP: Allowance = Allowance {
     objects: OF_USER.objects / 2,
-    sleepers: OF_USER.sleepers / 8,
+    release_threads: OF_USER.release_threads / 8,
     attachments: OF_USER.attachments / 2,
     flows: OF_USER.flows / 2,
     cqs_with_events: OF_USER.cqs_with_events / 2,

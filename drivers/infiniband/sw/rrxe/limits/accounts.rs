@@ -90,15 +90,15 @@ pub(crate) struct Account {
 }
 
 impl Account {
-    /// Creates the account of `of`, with the limits of `allowance` and `runners` threads of
-    /// `rrxe_deferred`.
-    fn new(of: &Identity, allowance: &Allowance, runners: u32) -> Result<Arc<Self>> {
+    /// Creates the account of `of`, with the limits of `allowance` and `deferred_threads`
+    /// threads of `rrxe_deferred`.
+    fn new(of: &Identity, allowance: &Allowance, deferred_threads: u32) -> Result<Arc<Self>> {
         let packets = match of {
             Identity::MemoryCgroup(_) => Share::of_cgroup()?,
             Identity::User(_) | Identity::UserNamespace(_) => Share::of_user()?,
         };
         let objects = Quota::new(allowance.objects)?;
-        let advice = Quota::new(allowance.sleepers)?;
+        let advice = Quota::new(allowance.release_threads)?;
         let attachments = Quota::new(allowance.attachments)?;
         let flows = Quota::new(allowance.flows)?;
         let device_memory = Quota::new(allowance.device_memory)?;
@@ -106,8 +106,8 @@ impl Account {
         let async_events = Quota::new(allowance.objects_with_events)?;
         let account = pin_init!(Self {
             objects,
-            deferred <- Semaphore::new(runners),
-            releases <- Semaphore::new(allowance.sleepers),
+            deferred <- Semaphore::new(deferred_threads),
+            releases <- Semaphore::new(allowance.release_threads),
             advice,
             attachments,
             flows,
@@ -139,22 +139,22 @@ struct Entry {
 #[pin_data]
 pub(crate) struct Accounts {
     /// Number of threads of `rrxe_deferred` that each account has.
-    runners: u32,
+    deferred_threads: u32,
     /// Tree of the accounts.
     #[pin]
     entries: BhSpinLock<RBTree<Identity, Entry>>,
 }
 
 impl Accounts {
-    /// Creates an empty set of accounts. Each account will have `runners` threads of
+    /// Creates an empty set of accounts. Each account will have `deferred_threads` threads of
     /// `rrxe_deferred`. Process context.
     ///
     /// # Errors
     ///
     /// `ENOMEM`.
-    pub(crate) fn new(runners: u32) -> Result<Arc<Self>> {
+    pub(crate) fn new(deferred_threads: u32) -> Result<Arc<Self>> {
         let accounts = pin_init!(Self {
-            runners,
+            deferred_threads,
             entries <- new_bh_spinlock!(RBTree::new(), "rrxe_accounts"),
         });
         Arc::pin_init(accounts, GFP_KERNEL)
@@ -162,7 +162,7 @@ impl Accounts {
 
     /// Finds the account of `of`, or creates it.
     fn open(self: &Arc<Self>, of: Identity, allowance: &Allowance) -> Result<Open> {
-        let account = Account::new(&of, allowance, self.runners)?;
+        let account = Account::new(&of, allowance, self.deferred_threads)?;
         let entry = Entry {
             account: account.clone(),
             uses: 1,
@@ -263,8 +263,8 @@ impl Payer {
 
     /// Returns the accounts' shares of the memory of packets that wait for QPs.
     pub(crate) fn shares(&self) -> Shares {
-        let permit = |open: &Open| open.account.packets.clone();
-        [self.cgroup.as_ref().map(permit), Some(permit(&self.user))]
+        let share = |open: &Open| open.account.packets.clone();
+        [self.cgroup.as_ref().map(share), Some(share(&self.user))]
     }
 
     /// Claims one piece of advice. Any context.
@@ -370,7 +370,7 @@ mod tests {
 
     const OF_USER: Allowance = Allowance {
         objects: 2,
-        sleepers: 1,
+        release_threads: 1,
         attachments: 8,
         flows: 2,
         cqs_with_events: 1,
@@ -549,7 +549,7 @@ mod tests {
     }
 
     #[test]
-    fn leave_attachments_of_a_user_to_his_other_cgroups() -> Result {
+    fn leave_attachments_to_other_cgroups_of_a_user() -> Result {
         let accounts = Accounts::new(1)?;
         let first = payer(&accounts, Some(7), 0)?;
         let second = payer(&accounts, Some(8), 0)?;

@@ -49,7 +49,7 @@ pub(crate) struct SoftirqTime {
     /// Zero of the accounts' times.
     epoch: Instant<Monotonic>,
     /// Time that a CPU must do other things, in 1,024ths of the time that it spent.
-    rest: i64,
+    pause_ratio: i64,
     /// Accounts, indexed by CPU number. An account is written only by its own CPU, with bottom
     /// halves disabled.
     accounts: KVVec<Account>,
@@ -80,10 +80,10 @@ impl Account {
         let Some(lot) = self.lots.get(lot.0) else {
             return false;
         };
-        let whole_again = lot.load(Relaxed).max(now).saturating_add(GRANT_INTERVAL);
-        let granted = whole_again.saturating_sub(now) <= GRANTED * GRANT_INTERVAL;
+        let full_at = lot.load(Relaxed).max(now).saturating_add(GRANT_INTERVAL);
+        let granted = full_at.saturating_sub(now) <= GRANTED * GRANT_INTERVAL;
         if granted {
-            lot.store(whole_again, Relaxed);
+            lot.store(full_at, Relaxed);
         }
         granted
     }
@@ -119,7 +119,7 @@ impl SoftirqTime {
         }
         Ok(Self {
             epoch: Instant::now(),
-            rest: rest_of(percent),
+            pause_ratio: pause_ratio_of(percent),
             accounts,
         })
     }
@@ -163,7 +163,7 @@ impl SoftirqTime {
             // Computed from the debt before `f`: this replaces the time that nested calls charged.
             account
                 .paid
-                .store(paid_after(before, begin, end, self.rest), Relaxed);
+                .store(paid_after(before, begin, end, self.pause_ratio), Relaxed);
         }
         runs
     }
@@ -176,16 +176,16 @@ impl SoftirqTime {
 
 /// Returns for how many 1,024ths of the spent time a CPU must do other things, so that the spent
 /// time is `percent` of all time.
-fn rest_of(percent: u32) -> i64 {
+fn pause_ratio_of(percent: u32) -> i64 {
     let percent = percent.clamp(1, 100);
     i64::from((100 - percent) * 1024 / percent)
 }
 
 /// Returns when a debt that would be paid at `before` is paid, after the time from `begin` to `end`
 /// was spent.
-fn paid_after(before: i64, begin: i64, end: i64, rest: i64) -> i64 {
+fn paid_after(before: i64, begin: i64, end: i64, pause_ratio: i64) -> i64 {
     let spent = end.saturating_sub(begin);
-    let due = spent.saturating_add(spent.saturating_mul(rest) >> 10);
+    let due = spent.saturating_add(spent.saturating_mul(pause_ratio) >> 10);
     let paid = before.max(begin).saturating_add(due);
     paid.min(end.saturating_add(LARGEST_DEBT))
 }
@@ -199,11 +199,11 @@ mod tests {
     /// Simulates `total` nanoseconds of a CPU that always has work and spends `piece` nanoseconds
     /// at a time. Returns the nanoseconds spent before the first pause, and in total.
     fn spent_in(total: i64, piece: i64) -> (i64, i64) {
-        let (mut now, mut paid, mut spent, mut first) = (0_i64, 0_i64, 0_i64, 0_i64);
+        let (mut now, mut paid, mut spent, mut before_pause) = (0_i64, 0_i64, 0_i64, 0_i64);
         while now < total {
             if paid - now > MOST_DEBT {
-                if first == 0 {
-                    first = spent;
+                if before_pause == 0 {
+                    before_pause = spent;
                 }
                 now += 1_000;
                 continue;
@@ -212,40 +212,40 @@ mod tests {
             spent += piece;
             now += piece;
         }
-        (first, spent)
+        (before_pause, spent)
     }
 
     #[test]
     fn a_cpu_spends_three_quarters_of_its_time() -> Result {
-        let (first, spent) = spent_in(1_000_000_000, 10_000);
-        assert!(first >= 3_000_000 && first < 3_100_000);
+        let (before_pause, spent) = spent_in(1_000_000_000, 10_000);
+        assert!(before_pause >= 3_000_000 && before_pause < 3_100_000);
         assert!(spent > 740_000_000 && spent < 760_000_000);
         Ok(())
     }
 
     #[test]
-    fn a_long_turn_is_paid_for() -> Result {
+    fn a_long_run_is_charged() -> Result {
         let (_, spent) = spent_in(1_000_000_000, 8_000_000);
         assert!(spent > 700_000_000 && spent < 770_000_000);
         Ok(())
     }
 
     #[test]
-    fn time_that_is_not_spent_is_not_kept() -> Result {
+    fn unspent_time_is_not_saved() -> Result {
         assert_eq!(paid_after(5, 1_000, 1_300, QUARTER), 1_399);
         assert_eq!(paid_after(2_000, 1_000, 1_300, QUARTER), 2_399);
         Ok(())
     }
 
     #[test]
-    fn a_cpu_that_stood_still_owes_little() -> Result {
+    fn debt_is_bounded() -> Result {
         let hour = 3_600_000_000_000;
         assert_eq!(paid_after(0, 0, hour, QUARTER), hour + LARGEST_DEBT);
         Ok(())
     }
 
     #[test]
-    fn a_cpu_in_debt_says_how_long_it_pays() -> Result {
+    fn reports_the_pause_of_a_cpu_in_debt() -> Result {
         let time = SoftirqTime::new(75)?;
         let _off = rdma::support::sync::bottom_halves_off();
         let here = CpuId::current();
@@ -260,15 +260,18 @@ mod tests {
     }
 
     #[test]
-    fn the_share_is_between_one_and_all() -> Result {
-        assert_eq!(rest_of(75), QUARTER);
-        assert_eq!((rest_of(100), rest_of(1_000)), (0, 0));
-        assert_eq!((rest_of(1), rest_of(0)), (99 * 1024, 99 * 1024));
+    fn percent_is_clamped() -> Result {
+        assert_eq!(pause_ratio_of(75), QUARTER);
+        assert_eq!((pause_ratio_of(100), pause_ratio_of(1_000)), (0, 0));
+        assert_eq!(
+            (pause_ratio_of(1), pause_ratio_of(0)),
+            (99 * 1024, 99 * 1024)
+        );
         Ok(())
     }
 
     #[test]
-    fn time_within_time_counts_once() -> Result {
+    fn nested_time_is_charged_once() -> Result {
         let time = SoftirqTime::new(75)?;
         let _off = rdma::support::sync::bottom_halves_off();
         let begin = time.now();
@@ -287,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lot_has_its_copies_whatever_others_take() -> Result {
+    fn a_lot_grants_regardless_of_others() -> Result {
         let account = Account::new();
         let (greedy, other) = (Lot(0), Lot(1));
         let taken = |lot, now| (0..1_000).filter(|_| account.grant(lot, now)).count();
@@ -299,26 +302,26 @@ mod tests {
     }
 
     #[test]
-    fn a_cpu_in_debt_makes_the_copies_that_are_granted() -> Result {
+    fn granted_copies_are_made_in_debt() -> Result {
         let time = SoftirqTime::new(75)?;
         let _off = rdma::support::sync::bottom_halves_off();
         for account in &time.accounts {
             account.paid.store(i64::MAX, Relaxed);
         }
-        let (mut copies, mut turns) = (0, 0);
+        let (mut copies, mut runs) = (0, 0);
         for _ in 0..GRANTED {
             assert!(time.spend_of(Lot(3), || copies += 1));
             for account in &time.accounts {
                 account.paid.store(i64::MAX, Relaxed);
             }
-            assert!(!time.spend(|| turns += 1));
+            assert!(!time.spend(|| runs += 1));
         }
-        assert_eq!((copies, turns), (GRANTED, 0));
+        assert_eq!((copies, runs), (GRANTED, 0));
         Ok(())
     }
 
     #[test]
-    fn numbers_that_differ_little_have_different_lots() -> Result {
+    fn adjacent_numbers_have_different_lots() -> Result {
         let mut seen = [false; LOTS];
         for number in 0..1_000 {
             let Lot(lot) = Lot::of(0xffff_8880_0000_0000 + number * 512);
@@ -330,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_a_debt_does_not_run() -> Result {
+    fn a_cpu_in_debt_does_not_run() -> Result {
         let time = SoftirqTime::new(75)?;
         let run = |owed: i64| {
             let _off = rdma::support::sync::bottom_halves_off();

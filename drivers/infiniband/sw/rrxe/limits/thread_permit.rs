@@ -153,7 +153,7 @@ impl ThreadPermit {
         Ok(pin_init!(Self {
             of,
             payer,
-            state <- new_bh_spinlock!(state, "rrxe_thread_share"),
+            state <- new_bh_spinlock!(state, "rrxe_thread_permit"),
         }))
     }
 
@@ -171,7 +171,7 @@ impl ThreadPermit {
         };
         let mut state = self.state.lock();
         match state.phase {
-            Phase::Idle if !state.closed => state.climb(self.of, payer, 0, waiter),
+            Phase::Idle if !state.closed => state.take_threads(self.of, payer, 0, waiter),
             _ => {
                 state.again = true;
                 false
@@ -235,7 +235,7 @@ impl ThreadPermit {
         if state.closed {
             return Resumed::Closed(index);
         }
-        match state.climb(self.of, payer, index.saturating_add(1), waiter) {
+        match state.take_threads(self.of, payer, index.saturating_add(1), waiter) {
             true => Resumed::Runs,
             false => Resumed::Waits,
         }
@@ -256,7 +256,7 @@ enum Resumed {
 impl State {
     /// Takes a thread from each account of `payer`, from index `from` on: the object has the
     /// threads of the accounts before. Returns `false` if the object waits for one of them.
-    fn climb(&mut self, of: Threads, payer: &Payer, from: usize, waiter: &Waiter) -> bool {
+    fn take_threads(&mut self, of: Threads, payer: &Payer, from: usize, waiter: &Waiter) -> bool {
         for (index, account) in payer.accounts().enumerate().skip(from) {
             // No seat: the object is in a list already.
             let Some(seat) = self.seat.take() else {

@@ -26,7 +26,7 @@ use crate::{
 };
 
 /// Pause between two attempts to claim room for advice.
-const NAP: Delta = Delta::from_millis(10);
+const CLAIM_RETRY: Delta = Delta::from_millis(10);
 
 /// Has threads of the processes that own the memory follow the advice, and waits for the end if
 /// `wait` is set. This call itself walks no page tables, because such a walk waits for MMU
@@ -89,7 +89,7 @@ fn await_room(payer: &Payer, link: &Link) -> Result<PayerClaim> {
         check_not_killed()?;
         check_stays_awake()?;
         link.check_stays()?;
-        fsleep(NAP);
+        fsleep(CLAIM_RETRY);
     }
 }
 
@@ -151,9 +151,9 @@ struct Prefetch {
 /// The continuation of advice after one call of [`Job::run`].
 enum Next {
     /// Continues in this thread.
-    Here,
+    SameProcess,
     /// Continues in a thread of another process.
-    There,
+    OtherProcess,
     /// All ranges are finished.
     Ended,
 }
@@ -192,10 +192,10 @@ impl Prefetch {
     ///
     /// # Errors
     ///
-    /// Those of [`Self::goes_on`], [`Ranges::next`] and [`OnDemand::begin`]; if the caller waits,
-    /// those of [`OnDemand::fault_in`], too.
-    fn follow(self: &Arc<Self>) -> Result<Next> {
-        self.goes_on()?;
+    /// Those of [`Self::check_wanted`], [`Ranges::next`] and [`OnDemand::begin`]; if the caller
+    /// waits, those of [`OnDemand::fault_in`], too.
+    fn run_slice(self: &Arc<Self>) -> Result<Next> {
+        self.check_wanted()?;
         let mut ranges = self.ranges.lock();
         let Some(ranges) = &mut *ranges else {
             return Ok(Next::Ended);
@@ -204,18 +204,18 @@ impl Prefetch {
             return Ok(Next::Ended);
         };
         if !memory.is_here() {
-            return memory.begin(self.clone()).map(|_| Next::There);
+            return memory.begin(self.clone()).map(|_| Next::OtherProcess);
         }
         let done = match memory.fault_in(offset, left, self.how) {
             Ok(done) => done,
             // The thread has to take a signal first.
-            Err(ERESTARTNOINTR) => return Ok(Next::Here),
+            Err(ERESTARTNOINTR) => return Ok(Next::SameProcess),
             Err(error) if self.outcome.is_some() => return Err(error),
             // Advice is best effort: the access that needs this memory faults and meets the error.
             Err(_) => left,
         };
         ranges.advance(done, left);
-        Ok(Next::Here)
+        Ok(Next::SameProcess)
     }
 
     /// Checks that the advice is still to be followed.
@@ -223,7 +223,7 @@ impl Prefetch {
     /// # Errors
     ///
     /// `EIO` when the device is going away, `EINTR` when the waiting caller was killed.
-    fn goes_on(&self) -> Result {
+    fn check_wanted(&self) -> Result {
         self.link.check_stays()?;
         let given_up = |outcome: &Arc<Outcome>| !outcome.is_awaited();
         match self.outcome.as_ref().is_some_and(given_up) {
@@ -245,9 +245,9 @@ impl Prefetch {
 
 impl Job for Prefetch {
     fn run(self: Arc<Self>) -> bool {
-        match self.follow() {
-            Ok(Next::Here) => return true,
-            Ok(Next::There) => {}
+        match self.run_slice() {
+            Ok(Next::SameProcess) => return true,
+            Ok(Next::OtherProcess) => {}
             Ok(Next::Ended) => self.end(Ok(())),
             Err(error) => self.end(Err(error)),
         }

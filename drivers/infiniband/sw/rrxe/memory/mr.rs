@@ -223,7 +223,7 @@ impl Mr {
                 kernel_span(addr, length)
             }
         };
-        span.map(Found::Here).ok_or(AccessFault::Denied)
+        span.map(Found::Resident).ok_or(AccessFault::Denied)
     }
 
     /// Runs `f` on the memory of `length` bytes at address `addr`. `f` must not sleep.
@@ -242,7 +242,7 @@ impl Mr {
         f: impl FnOnce(Span<'_>) -> R,
     ) -> Result<R, AccessFault> {
         match self.find(key, addr, length, right)? {
-            Found::Here(span) => Ok(f(span)),
+            Found::Resident(span) => Ok(f(span)),
             Found::Fast(memory) => memory
                 .with(key, addr, length, |rights| right.is_allowed_by(rights), f)
                 .ok_or(AccessFault::Denied),
@@ -268,7 +268,7 @@ impl Mr {
         ahead: bool,
     ) -> Result<(), AccessFault> {
         match self.find(key, addr, length, right)? {
-            Found::Here(_) => Ok(()),
+            Found::Resident(_) => Ok(()),
             Found::Fast(memory) => memory
                 .with(
                     key,
@@ -307,7 +307,7 @@ impl Mr {
 /// The result of a search for memory in a region.
 enum Found<'a> {
     /// Memory that is resident.
-    Here(Span<'a>),
+    Resident(Span<'a>),
     /// On-demand memory, which may be absent, and the offset of the first byte in it.
     OnDemand(&'a OnDemand, u64),
     /// Memory of a region for fast registration, which checks key, rights and range itself.
@@ -321,7 +321,7 @@ fn rights(access: &AtomicU32) -> Access {
 
 /// Returns whether the requester of `access` will read or write the memory soon. FLUSH only names a
 /// range.
-fn looks_ahead(access: RemoteAccess) -> bool {
+fn uses_memory(access: RemoteAccess) -> bool {
     !matches!(access, RemoteAccess::Flush(_))
 }
 
@@ -472,14 +472,14 @@ impl MrTable {
             return self.check_window(range);
         }
         self.with_recent(recent, range.context.pd, key, |mr| {
-            mr.check(key, range.va, range.length, access, looks_ahead(access))
+            mr.check(key, range.va, range.length, access, uses_memory(access))
         })
     }
 
     #[cold]
     fn check_window(&self, range: &RemoteRange) -> Result<(), AccessFault> {
         self.windows.with_range(range, |region, addr| {
-            let (right, ahead) = (Granted(range.access), looks_ahead(range.access));
+            let (right, ahead) = (Granted(range.access), uses_memory(range.access));
             self.with(range.context.pd, region, |mr| {
                 mr.check(region, addr, range.length, right, ahead)
             })

@@ -233,13 +233,13 @@ impl MwTable {
     /// the table. A reader that has found the window and not locked it yet sees that the key has
     /// changed.
     pub(crate) fn dealloc(&self, mw: &Mw, mrs: &MrTable) {
-        let rooms = {
+        let released = {
             let mut state = mw.state.lock();
             self.unbind(mw, &mut state, mrs);
             state.key = NO_KEY;
             (state.seat.take(), state.object.take())
         };
-        drop(rooms);
+        drop(released);
         // Last: `bound` names the window by its index, which another window may get from now on.
         self.windows.retire(mw.place);
     }

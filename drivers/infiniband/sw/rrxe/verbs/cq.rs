@@ -107,12 +107,12 @@ pub(crate) struct Cq {
     end: Work<Self, 1>,
     /// Permit for a thread of `rrxe_deferred`, which runs `end`.
     #[pin]
-    end_share: ThreadPermit,
+    end_permit: ThreadPermit,
     /// Whether a GSI QP completes to this CQ.
     gsi: Atomic<bool>,
     /// Position where `end` continues: an index of the tables of QPs in the upper 32 bits, and an
     /// index in that table in the lower 32 bits.
-    condemned: Atomic<u64>,
+    end_position: Atomic<u64>,
 }
 
 /// The polling side of a CQ of the kernel.
@@ -163,10 +163,11 @@ struct State {
     /// completion.
     pushed: u64,
     /// Value of `pushed` at the last notification.
-    told: u64,
+    covered: u64,
     /// Value of `pushed` after the last completion that was solicited or in error.
     urgent_end: u64,
-    /// Kind of the completions after `told` that the news word of the ring reports to the process.
+    /// Kind of the completions after `covered` that the news word of the ring reports to the
+    /// process.
     news: News,
     /// Consumer's index when it was last read. At least the slots before it are free.
     consumer: u32,
@@ -175,7 +176,7 @@ struct State {
     /// Kind of completion that triggers the next notification.
     armed: Option<NotifyWhen>,
     /// Whether a call of [`Cq::look`] is pending for an armed CQ.
-    looks: bool,
+    look_pending: bool,
     /// Whether a completion found the ring full.
     overflowed: bool,
     /// Whether completions that find the ring full are dropped without an error
@@ -196,8 +197,8 @@ struct State {
     /// Claim of the right to more than one unread notification.
     many_events: Option<PayerClaim>,
     /// Number of completions since the last notification, for moderation.
-    gathered: u16,
-    /// Time of the first of the completions that `gathered` counts.
+    moderated: u16,
+    /// Time of the first of the completions that `moderated` counts.
     since: Option<Instant<Monotonic>>,
     /// Handle of the timer that delivers a paced or moderated notification.
     pacer: TimerSlot<ArcHrTimerHandle<Cq>>,
@@ -217,12 +218,12 @@ impl State {
             ring: Some(ring),
             arming,
             pushed: 0,
-            told: 0,
+            covered: 0,
             urgent_end: 0,
             news: News::None,
             consumer: 0,
             armed: None,
-            looks: false,
+            look_pending: false,
             overflowed: false,
             ignore_overrun,
             completion_due: false,
@@ -232,7 +233,7 @@ impl State {
             events: 0,
             many_events: None,
             moderation: None,
-            gathered: 0,
+            moderated: 0,
             since: None,
             pacer: TimerSlot::new(),
         }
@@ -295,7 +296,7 @@ impl Cq {
         let arming = context.map_or_else(Arming::default, |context| context.arming());
         let payer = context.map(|context| context.payer().clone());
         let object = ObjectClaim::new(payer.as_ref())?;
-        let end_share = ThreadPermit::new(Threads::Rests, payer)?;
+        let end_permit = ThreadPermit::new(Threads::Rests, payer)?;
         let CqInit {
             upcall,
             events,
@@ -318,9 +319,9 @@ impl Cq {
                 work <- new_work!("Cq::work"),
                 users <- Members::new(),
                 end <- new_work!("Cq::end"),
-                end_share <- end_share,
+                end_permit <- end_permit,
                 gsi: Atomic::new(false),
-                condemned: Atomic::new(0),
+                end_position: Atomic::new(0),
             }),
             GFP_KERNEL_ACCOUNT,
         )?;
@@ -337,7 +338,7 @@ impl Cq {
     /// destruction of a process's QP waits for the end of the run only. [`Cq::notify`] does nothing
     /// then.
     pub(crate) fn destroy(&self) {
-        self.end_share.close();
+        self.end_permit.close();
         let held = self.state.lock().close();
         // Outside the lock, because this withdraws the ring's mapping and waits for the timer.
         drop(held);

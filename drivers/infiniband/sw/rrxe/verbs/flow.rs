@@ -158,26 +158,26 @@ impl Flows {
         self.count.load(ordering::Relaxed) == 0
     }
 
-    /// Calls `give` once for each QP that receives the frame, until `give` returns `false`.
+    /// Calls `deliver` once for each QP that receives the frame, until `deliver` returns `false`.
     fn walk(
         &self,
         frame: &Frame,
         way: Way,
         sender: Option<&Qp>,
-        mut give: impl FnMut(&Arc<Qp>) -> bool,
+        mut deliver: impl FnMut(&Arc<Qp>) -> bool,
     ) {
         let (mut walk, mut served) = (Walk::new(frame, way), Numbers::default());
         self.rules.for_each_while(|_, flow| {
             let is_own = sender.is_some_and(|sender| core::ptr::eq(sender, &*flow.qp));
             match walk.visit(&flow.rule, is_own) {
-                Verdict::Take => !served.insert(flow.number) || give(&flow.qp),
+                Verdict::Take => !served.insert(flow.number) || deliver(&flow.qp),
                 Verdict::Pass => true,
                 Verdict::End => false,
             }
         });
     }
 
-    /// Delivers copies of a packet to the QPs whose rules match. `take_apart` makes the frames that
+    /// Delivers copies of a packet to the QPs whose rules match. `segment` makes the frames that
     /// the packet is sent as on the wire; it is called only if a QP receives them. The headers
     /// `frame` of the packet are matched for all of these frames, even if they are fragments of a
     /// large datagram.
@@ -186,24 +186,24 @@ impl Flows {
         frame: &Frame,
         way: Way,
         sender: Option<&Qp>,
-        take_apart: impl FnOnce() -> KVec<RxFrame>,
+        segment: impl FnOnce() -> KVec<RxFrame>,
     ) {
-        let (mut take_apart, mut whole, mut rest) = (Some(take_apart), KVec::new(), ALWAYS);
+        let (mut segment, mut frames, mut unconditional) = (Some(segment), KVec::new(), ALWAYS);
         self.walk(frame, way, sender, |qp| {
-            if let Some(take_apart) = take_apart.take() {
-                whole = take_apart();
+            if let Some(segment) = segment.take() {
+                frames = segment();
             }
-            let give = || Qp::receive_frames(qp.as_arc_borrow(), &whole);
-            if let Some(less) = rest.checked_sub(1) {
-                rest = less;
-                give();
+            let deliver = || Qp::receive_frames(qp.as_arc_borrow(), &frames);
+            if let Some(left) = unconditional.checked_sub(1) {
+                unconditional = left;
+                deliver();
                 return true;
             }
-            let given = qp.device.workqueues.softirq_time.spend(give);
-            if !given {
+            let delivered = qp.device.workqueues.softirq_time.spend(deliver);
+            if !delivered {
                 qp.net.drops.count(Discard::Overflow);
             }
-            given
+            delivered
         });
     }
 
@@ -216,18 +216,18 @@ impl Flows {
             return;
         };
         self.hand_out(&frame, Way::Looped, Some(sender), || {
-            let mut whole = KVec::new();
+            let mut frames = KVec::new();
             if let Some(copy) = RxFrame::copy_of(sent) {
-                push(&mut whole, copy);
+                push(&mut frames, copy);
             }
-            whole
+            frames
         });
     }
 }
 
 /// Adds a frame to the list. Without memory the frame is dropped.
-fn push(whole: &mut KVec<RxFrame>, frame: RxFrame) {
-    let _ = whole.push(frame, GFP_ATOMIC);
+fn push(frames: &mut KVec<RxFrame>, frame: RxFrame) {
+    let _ = frames.push(frame, GFP_ATOMIC);
 }
 
 impl FrameObserver for Flows {
@@ -244,9 +244,9 @@ impl FrameObserver for Flows {
             false => Way::Received,
         };
         self.hand_out(&frame, way, None, || {
-            let mut whole = KVec::new();
-            tapped.for_each_frame(|frame| push(&mut whole, frame));
-            whole
+            let mut frames = KVec::new();
+            tapped.for_each_frame(|frame| push(&mut frames, frame));
+            frames
         });
     }
 }

@@ -61,10 +61,10 @@ impl Members {
 
     /// Returns the array element that holds `qp`.
     fn place_of(&mut self, qp: &Arc<Qp>) -> Option<&mut Option<Arc<Qp>>> {
-        let is_it = |member: &Arc<Qp>| Arc::ptr_eq(member, qp);
+        let is_member = |member: &Arc<Qp>| Arc::ptr_eq(member, qp);
         self.0
             .iter_mut()
-            .find(|place| place.as_ref().is_some_and(is_it))
+            .find(|place| place.as_ref().is_some_and(is_member))
     }
 }
 
@@ -130,7 +130,7 @@ impl Groups {
 
     /// Inserts a group, unless the tree has a group of this key. Returns whether it was inserted.
     /// The caller holds references to the group's QPs.
-    fn enter(&self, key: &Key, group: RBTreeNode<Key, Members>) -> bool {
+    fn insert(&self, key: &Key, group: RBTreeNode<Key, Members>) -> bool {
         let mut tree = self.tree.lock();
         let is_free = tree.get(key).is_none();
         if is_free {
@@ -164,7 +164,7 @@ impl Groups {
 
     /// Removes a QP from a group, and the group with its last member. Returns `None` if the QP
     /// isn't a member, otherwise whether it was the last one.
-    fn strike(&self, key: &Key, qp: &Arc<Qp>) -> Option<bool> {
+    fn remove(&self, key: &Key, qp: &Arc<Qp>) -> Option<bool> {
         let mut tree = self.tree.lock();
         let members = tree.get_mut(key)?;
         // This doesn't drop the last reference to the QP: the caller holds one.
@@ -232,7 +232,7 @@ impl State {
         // The mutex keeps other QPs of this device from making the same group meanwhile. But the
         // network device may have gone since the join, another network device may have got its
         // interface index, and a QP of that one's device may have made the group.
-        if !groups.enter(&key, node) {
+        if !groups.insert(&key, node) {
             qp.device.link.leave(group);
             return Err(EBUSY);
         }
@@ -283,7 +283,7 @@ pub(crate) fn detach(qp: &Arc<Qp>, group: Gid) -> Result {
     let last = qp
         .net
         .groups
-        .strike(&key(device, group), qp)
+        .remove(&key(device, group), qp)
         .ok_or(EINVAL)?;
     drop(state.claims.remove(&attachment(qp, group)));
     if last {

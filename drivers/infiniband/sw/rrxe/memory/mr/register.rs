@@ -27,7 +27,7 @@ use crate::{
 /// Creates the permit of the calling process's address space for threads that release on-demand
 /// memory. The calling process is the payer, not the process that opened the device: a file
 /// descriptor of an open device may be passed on.
-fn release_share(accounts: &Arc<Accounts>) -> Result<Arc<dyn odp::Threads>> {
+fn release_permit(accounts: &Arc<Accounts>) -> Result<Arc<dyn odp::Threads>> {
     let payer = Arc::new(Payer::current(accounts)?, GFP_KERNEL_ACCOUNT)?;
     Ok(OwnerPermit::new(&payer)?)
 }
@@ -45,9 +45,9 @@ impl MrTable {
         access: Access,
     ) -> Result<Arc<Mr>> {
         let workqueues = &pd.device().workqueues;
-        let share = || release_share(&workqueues.accounts);
+        let permit = || release_permit(&workqueues.accounts);
         let memory = Memory::User {
-            memory: range.take(access, &workqueues.owners, &share)?,
+            memory: range.take(access, &workqueues.owners, &permit)?,
             iova: range.iova(access),
             access: AtomicU32::new(access.bits()),
         };
@@ -97,8 +97,8 @@ impl MrTable {
         let pd = change.pd.map(|pd| pd.id());
         let other = match &change.range {
             Some(range) => {
-                let share = || release_share(&workqueues.accounts);
-                let memory = range.take(access, &workqueues.owners, &share)?;
+                let permit = || release_permit(&workqueues.accounts);
+                let memory = range.take(access, &workqueues.owners, &permit)?;
                 Some((range.iova(access), memory))
             }
             None => memory.again(access)?.map(|memory| (*iova, memory)),

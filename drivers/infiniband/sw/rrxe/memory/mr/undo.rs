@@ -7,7 +7,7 @@ use super::{rights, Memory, Mr, MrTable};
 impl Mr {
     /// Forbids further bindings of windows, although windows are bound already. After the return,
     /// no binding is in progress. Process context; sleeps.
-    fn close_to_more(&self) {
+    fn forbid_bindings(&self) {
         // Windows can be bound to the memory of a process only.
         if let Memory::User { access, .. } = &self.memory {
             self.change(access, None, rights(access).without_windows());
@@ -21,7 +21,7 @@ impl MrTable {
     /// context; sleeps.
     pub(crate) fn undo(&self, mr: &Mr) {
         if mr.close().is_err() {
-            mr.close_to_more();
+            mr.forbid_bindings();
             // Before the region leaves the table, because each window is counted off there.
             self.windows.unbind_from(mr.key, self);
         }

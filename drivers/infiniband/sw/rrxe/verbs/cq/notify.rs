@@ -86,7 +86,7 @@ impl State {
         }
         let (interval, since) = match self.moderation {
             Some(moderation) => {
-                if self.gathered >= moderation.count {
+                if self.moderated >= moderation.count {
                     return None;
                 }
                 let micros = i64::from(moderation.period);
@@ -125,11 +125,11 @@ impl State {
     /// Counts a completion of a moderated CQ. Returns whether a delayed notification may be
     /// delivered now.
     fn gather(&mut self, moderation: Moderation) -> bool {
-        if self.gathered == 0 {
+        if self.moderated == 0 {
             self.since = Some(Instant::now());
         }
-        self.gathered = self.gathered.saturating_add(1);
-        self.completion_due && self.gathered >= moderation.count
+        self.moderated = self.moderated.saturating_add(1);
+        self.completion_due && self.moderated >= moderation.count
     }
 
     /// Takes the due notifications. `has_unread` returns whether the process has an unread
@@ -143,8 +143,8 @@ impl State {
         let mut completion = take(&mut self.completion_due);
         if completion {
             self.notified = Some(Instant::now());
-            self.gathered = 0;
-            self.told = self.pushed;
+            self.moderated = 0;
+            self.covered = self.pushed;
             self.clear_news();
             completion = self.adds_event(has_unread(), claim);
         }
@@ -193,9 +193,9 @@ impl State {
 
     /// Returns whether there are completions of this kind that the consumer has not polled and no
     /// notification has covered.
-    fn has_untold(&self, kind: NotifyWhen) -> bool {
+    fn has_uncovered(&self, kind: NotifyWhen) -> bool {
         let polled = self.pushed.saturating_sub(self.unpolled().into());
-        let known = self.told.max(polled);
+        let known = self.covered.max(polled);
         match kind {
             NotifyWhen::Next => self.pushed > known,
             NotifyWhen::Solicited => self.urgent_end > known,
@@ -204,13 +204,13 @@ impl State {
 
     /// Returns whether the CQ is armed and has such completions already.
     fn owes_notification(&self) -> bool {
-        self.armed().is_some_and(|kind| self.has_untold(kind))
+        self.armed().is_some_and(|kind| self.has_uncovered(kind))
     }
 
     /// Takes the handle of the timer. The caller drops it outside the lock, which cancels the
     /// timer.
     fn take_pacer(&mut self) -> Option<ArcHrTimerHandle<Cq>> {
-        self.looks = false;
+        self.look_pending = false;
         self.pacer.take()
     }
 
@@ -301,7 +301,7 @@ impl Cq {
     fn look(this: ArcBorrow<'_, Self>) {
         let due = {
             let mut state = this.state.lock();
-            state.looks = false;
+            state.look_pending = false;
             if state.owes_notification() {
                 state.disarm();
                 state.completion_due = true;
@@ -349,7 +349,7 @@ impl Cq {
                 },
                 false => moderation,
             });
-            state.gathered = 0;
+            state.moderated = 0;
         }
         // Delivers a notification that the previous moderation delayed.
         Self::notify(this);
@@ -368,16 +368,16 @@ impl Cq {
             state.armed = state.armed.max(Some(when));
             let unpolled = state.unpolled() != 0;
             // A notification that is already due covers all completions that are there.
-            if asks || state.completion_due || state.looks || !state.owes_notification() {
+            if asks || state.completion_due || state.look_pending || !state.owes_notification() {
                 return unpolled;
             }
-            state.urgent |= state.has_untold(NotifyWhen::Solicited);
+            state.urgent |= state.has_uncovered(NotifyWhen::Solicited);
             let wait = state.time_to_wait(false).unwrap_or(0).max(GRACE);
             let pacer = match this.is_kernels() {
                 true => None,
                 false => state.take_pacer(),
             };
-            state.looks = true;
+            state.look_pending = true;
             (unpolled, wait, pacer)
         };
         if this.is_kernels() {
@@ -416,11 +416,11 @@ mod tests {
         state.take_due(|| false, || None).completion
     }
 
-    /// Each row: the values of `pushed`, `polled`, `told` and `urgent_end`; whether any completions
-    /// are not covered; whether solicited ones are not covered.
+    /// Each row: the values of `pushed`, `polled`, `covered` and `urgent_end`; whether any
+    /// completions are not covered; whether solicited ones are not covered.
     #[test]
-    fn tells_what_no_notification_told_of() -> Result {
-        for (pushed, polled, told, urgent, any, solicited) in [
+    fn finds_uncovered_completions() -> Result {
+        for (pushed, polled, covered, urgent, any, solicited) in [
             (0, 0, 0, 0, false, false),
             (3, 3, 0, 3, false, false),
             (3, 2, 0, 2, true, false),
@@ -434,15 +434,15 @@ mod tests {
             (20, 4, 0, 20, false, false),
         ] {
             let mut state = state(pushed, polled)?;
-            (state.told, state.urgent_end) = (told, urgent);
-            assert_eq!(state.has_untold(NotifyWhen::Next), any);
-            assert_eq!(state.has_untold(NotifyWhen::Solicited), solicited);
+            (state.covered, state.urgent_end) = (covered, urgent);
+            assert_eq!(state.has_uncovered(NotifyWhen::Next), any);
+            assert_eq!(state.has_uncovered(NotifyWhen::Solicited), solicited);
         }
         Ok(())
     }
 
     #[test]
-    fn owes_nothing_to_who_did_not_ask() -> Result {
+    fn owes_nothing_unless_armed() -> Result {
         let mut state = state(3, 0)?;
         assert!(!state.owes_notification());
         state.armed = Some(NotifyWhen::Solicited);
@@ -450,13 +450,13 @@ mod tests {
         state.armed = Some(NotifyWhen::Next);
         assert!(state.owes_notification());
         assert!(notify(&mut state));
-        assert_eq!(state.told, 3);
+        assert_eq!(state.covered, 3);
         assert!(!state.owes_notification());
         Ok(())
     }
 
     #[test]
-    fn stays_urgent_until_it_is_told() -> Result {
+    fn stays_urgent_until_notified() -> Result {
         // A solicited completion, then others after the consumer has armed again.
         let mut state = state(0, 0)?;
         state.armed = Some(NotifyWhen::Solicited);
@@ -485,7 +485,7 @@ mod tests {
     /// A run pushes a completion, the CQ is destroyed, and the run delivers the notification.
     /// [`Cq::notify`] then finds nothing due, and a timer that it had started before is not stored.
     #[test]
-    fn nothing_is_due_once_it_is_destroyed() -> Result {
+    fn nothing_is_due_after_destruction() -> Result {
         let mut state = state(3, 0)?;
         (state.completion_due, state.overflow_due) = (true, true);
         let (ring, pacer, _) = state.close();
@@ -497,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn adds_no_event_to_many_that_are_unread() -> Result {
+    fn limits_unread_events() -> Result {
         let payer = Payer::current(&Accounts::new(1)?)?;
         let mut state = state(0, 0)?;
         for _ in 0..2 {
@@ -515,7 +515,7 @@ mod tests {
     /// CQs beyond the limit of their payer have one unread event each, until the events of another
     /// CQ are read.
     #[test]
-    fn adds_one_event_when_the_payer_has_no_room() -> Result {
+    fn adds_one_event_beyond_the_payers_limit() -> Result {
         let payer = Payer::current(&Accounts::new(1)?)?;
         let claim = || payer.claim_events().ok();
         let mut claims = KVVec::new();

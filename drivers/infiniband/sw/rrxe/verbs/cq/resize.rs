@@ -143,7 +143,7 @@ mod tests {
     /// The process's index claims at first that all completions are read, and later that none are.
     /// Completions that become unread in this way are not copied under the lock.
     #[test]
-    fn copies_few_under_the_lock_whatever_the_process_claims() -> Result {
+    fn limits_the_copy_under_the_lock() -> Result {
         let ring = Ring::unmapped(64, SLOTS - 1)?;
         let process = ring.share();
         let mut state = State::new(ring, Arming::default(), false);

@@ -41,14 +41,14 @@ impl WorkItem<1> for Cq {
     type Pointer = Arc<Cq>;
 
     fn run(this: Arc<Cq>) {
-        this.end_share.run();
-        let mut more = this.condemn_some();
+        this.end_permit.run();
+        let mut more = this.fail_some();
         while more && this.is_kernels() {
             // A CQ of the kernel has no payer, so its permit would not refuse another run of the
             // item after the CQ's destruction. Therefore the item visits all QPs at once.
-            more = this.condemn_some();
+            more = this.fail_some();
         }
-        this.end_share.end();
+        this.end_permit.end();
         if more {
             Waiter::Cq(this).begin();
         }
@@ -88,14 +88,14 @@ impl Cq {
 
     /// Returns the permit for threads of `rrxe_deferred`.
     pub(crate) fn permit(&self) -> &ThreadPermit {
-        &self.end_share
+        &self.end_permit
     }
 
     /// Sets up to [`AT_ONCE`] of the QPs to the error state. Returns whether there are more. A QP
     /// that is created meanwhile checks itself whether the CQ has overflowed.
-    fn condemn_some(&self) -> bool {
+    fn fail_some(&self) -> bool {
         // Written only by the work item, which runs on one CPU at a time.
-        let from = self.condemned.load(Relaxed);
+        let from = self.end_position.load(Relaxed);
         let table = (from >> 32) as usize;
         let Some((owner, number)) = TABLES.get(table) else {
             return false;
@@ -115,7 +115,7 @@ impl Cq {
             None => (table.wrapping_add(1), 0),
         };
         let position = (table as u64) << 32 | u64::from(next);
-        self.condemned.store(position, Relaxed);
+        self.end_position.store(position, Relaxed);
         table < TABLES.len()
     }
 }
