@@ -67,8 +67,8 @@ pub(crate) const MAX_MCAST_GROUPS: u32 = 8192;
 /// Maximum number of QPs in a multicast group.
 pub(crate) const MAX_MCAST_QP: usize = 72;
 /// Maximum number of QPs of one user or memory cgroup in a multicast group. `query_device` reports
-/// this number (`max_mcast_qp_attach`). The remaining places of the group's
-/// [`MAX_MCAST_QP`] are for others.
+/// this number (`max_mcast_qp_attach`). The remaining places of the group's [`MAX_MCAST_QP`] are
+/// for others.
 pub(crate) const MAX_MCAST_QP_OF_ONE: usize = 56;
 /// Maximum number of flow steering rules of a device. A frame may be matched against all of them.
 pub(crate) const MAX_FLOWS: u32 = MAX_RULES;
@@ -132,7 +132,7 @@ pub(crate) const OF_USER: Allowance = Allowance {
     device_memory: DEVICE_MEMORY / 2,
 };
 /// Limits of a memory cgroup. They are lower than [`OF_USER`], so that one cgroup leaves a part of
-/// the user's limits to the user's other cgroups: root of many containers is one user.
+/// the user's limits to the user's other cgroups: the root users of many containers are one user.
 pub(crate) const OF_CGROUP: Allowance = Allowance {
     objects: OF_USER.objects / 2,
     release_threads: OF_USER.release_threads / 8,

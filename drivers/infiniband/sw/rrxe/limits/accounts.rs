@@ -32,8 +32,8 @@
 //!
 //! The limit of a user bounds users to whom a part of the cgroup tree was delegated, because these
 //! create as many cgroups there as they like. It also bounds users in the root cgroup, which has no
-//! limit. The root user of a container without a user namespace, to which cgroups were delegated,
-//! evades both limits.
+//! limit. The root user of a container evades both limits if cgroups were delegated to the
+//! container and it has no user namespace of its own.
 
 use kernel::{
     prelude::*,

@@ -5,9 +5,9 @@
 //! A packet from the network runs its QP's engine in softirq, and the run may send: an
 //! acknowledgement of a few bytes allows up to 36 packets of 4 KiB to be sent. `process_backlog()`
 //! (net/core/dev.c) takes in 64 packets, each of which may consist of 128 segments, before it
-//! checks the time. A QP also runs in softirq when packets in flight return to an exhausted tx
-//! limit. None of this time is charged to the process. Neither is the time for copies of frames
-//! that flow steering rules deliver to raw packet QPs.
+//! checks the time. A QP also runs in softirq when packets in flight are freed, if its tx limit
+//! (the bound on its packets in flight) was exhausted. None of this time is charged to the process.
+//! Neither is the time for copies of frames that flow steering rules deliver to raw packet QPs.
 //!
 //! So each CPU has an account. The time that softirqs spend beyond a percentage of all time, 75
 //! percent by default, is a debt. While the debt is more than [`MOST_DEBT`], packets and QPs wait
@@ -29,8 +29,8 @@ use kernel::{
 };
 use roce::time::Duration;
 
-/// Debt in nanoseconds beyond which a CPU is in debt. A CPU that only spends reaches it in three
-/// milliseconds if softirqs may have 75 percent of the time.
+/// Debt in nanoseconds beyond which a CPU counts as in debt, and runs no QPs in softirq. A CPU that
+/// does nothing else reaches it in three milliseconds if softirqs may have 75 percent of the time.
 const MOST_DEBT: i64 = 1_000_000;
 /// Largest debt of a CPU in nanoseconds. A virtual CPU that was stopped in the middle of a run owes
 /// no more, either.

@@ -113,6 +113,7 @@ impl Mr {
         }
     }
 
+    /// Creates a region of key `key` without bound windows.
     fn new(object: ObjectClaim, pd: PdId, key: u32, memory: Memory) -> Result<Arc<Self>> {
         let mr = Self {
             object,
@@ -124,6 +125,7 @@ impl Mr {
         Ok(Arc::new(mr, GFP_KERNEL_ACCOUNT)?)
     }
 
+    /// Returns the present protection domain.
     fn pd(&self) -> PdId {
         PdId::from_raw(self.pd.load(Ordering::Relaxed))
     }
@@ -194,7 +196,8 @@ impl Mr {
     /// # Errors
     ///
     /// `Denied` if `key` is not the region's key, the region's rights don't allow `right`, or the
-    /// range is not within the region. A region for fast registration checks these itself.
+    /// range is not within the region. Of on-demand memory, only the address of the first byte is
+    /// checked here. A region for fast registration checks all of these itself.
     #[inline(always)]
     fn find(
         &self,
@@ -331,8 +334,10 @@ fn uses_memory(access: RemoteAccess) -> bool {
 /// waits for their closures, so the closures must not sleep.
 #[pin_data]
 pub(crate) struct MrTable {
+    /// Table of the regions.
     #[pin]
     regions: Table<Mr>,
+    /// Memory windows.
     #[pin]
     pub(crate) windows: MwTable,
 }
@@ -476,6 +481,7 @@ impl MrTable {
         })
     }
 
+    /// Works as [`Self::check_remote`], if the key is a window's.
     #[cold]
     fn check_window(&self, range: &RemoteRange) -> Result<(), AccessFault> {
         self.windows.with_range(range, |region, addr| {
@@ -486,6 +492,7 @@ impl MrTable {
         })
     }
 
+    /// Works as [`Self::with_remote`], if the key is a window's.
     #[cold]
     fn with_window<R>(
         &self,
@@ -552,6 +559,12 @@ impl MrTable {
         })
     }
 
+    /// Runs `f` on the region at the index that `key` contains, if its protection domain is `pd`.
+    /// `f` must not sleep.
+    ///
+    /// # Errors
+    ///
+    /// `Denied` if there is no such region, and the errors of `f`.
     #[inline]
     fn with<R>(
         &self,

@@ -135,6 +135,7 @@ impl State {
 /// A memory window.
 #[pin_data]
 pub(crate) struct Mw {
+    /// Protection domain of the window.
     pd: PdId,
     /// Type of the window.
     kind: MwKind,

@@ -177,10 +177,10 @@ impl Flows {
         });
     }
 
-    /// Delivers copies of a packet to the QPs whose rules match. `segment` makes the frames that
-    /// the packet is sent as on the wire; it is called only if a QP receives them. The headers
-    /// `frame` of the packet are matched for all of these frames, even if they are fragments of a
-    /// large datagram.
+    /// Delivers copies of a packet to the QPs whose rules match. `segment` returns the frames of
+    /// the packet as they are on the wire. It is called only if a QP receives them. The packet's
+    /// headers `frame` are matched against the rules once for all of these frames, even if they
+    /// are fragments of a large datagram.
     fn hand_out(
         &self,
         frame: &Frame,

@@ -61,7 +61,7 @@ impl MrTable {
     /// # Errors
     ///
     /// `EINVAL` while windows are bound to the region, and for a region whose memory isn't a
-    /// process's; those of [`UserRange::take`].
+    /// process's; those of [`UserRange::take`] and of `RegionMemory::again()`; `ENOMEM`.
     pub(crate) fn reregister(
         &self,
         workqueues: &Workqueues,

@@ -7,6 +7,8 @@
 //! did not cover. Programs that sleep once the CQ is armed rely on it. A program that arms the CQ
 //! and then polls has polled these completions before [`Cq::look`] runs, and is not woken for them.
 //! `Documentation/uabi.rst` explains why no completion is missed.
+//!
+//! In this module, a completion is urgent if it is solicited or in error.
 
 use core::mem::take;
 
