@@ -123,8 +123,8 @@ impl Ranges {
         Ok(Some((memory, offset.saturating_add(self.offset), left)))
     }
 
-    /// Counts `done` bytes of the first unfinished range as finished, of which `left` bytes were
-    /// left.
+    /// Counts `done` bytes of the first unfinished range as finished. `left` is the number of its
+    /// unfinished bytes that [`Self::next`] returned.
     fn advance(&mut self, done: u64, left: u64) {
         if done < left {
             self.offset = self.offset.saturating_add(done);
