@@ -5,10 +5,10 @@
 #include <rdma/ib_verbs.h>
 
 /* Defined in rust/rdma/device/sysfs.rs. */
-ssize_t rrxe_parent_show(struct device *dev, struct device_attribute *attr, char *buf);
+ssize_t rdma_parent_show(struct device *dev, struct device_attribute *attr, char *buf);
 
 /* The layout of these structures differs between kernels, so they are defined in C. */
-static DEVICE_ATTR(parent, 0444, rrxe_parent_show, NULL);
+static DEVICE_ATTR(parent, 0444, rdma_parent_show, NULL);
 static struct attribute *rrxe_device_attrs[] = { &dev_attr_parent.attr, NULL };
 static const struct attribute_group rrxe_device_group = { .attrs = rrxe_device_attrs };
 

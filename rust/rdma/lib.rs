@@ -13,6 +13,9 @@
 //! object (see `verbs::object`). The driver's object reaches ib_core's object only through a
 //! [`verbs::upcall::Upcall`], which can be revoked.
 //!
+//! The ABI that provider libraries of processes rely on is in [`abi`], and the tracepoints are in
+//! [`trace`]. No other module depends on the driver, so the rest can serve other drivers.
+//!
 //! The data path of a driver uses these modules:
 //!
 //! - [`abi::ring`]: rings that a process and the driver share. [`abi::mmap`] maps them into the

@@ -8,7 +8,7 @@
 use pin_init::Zeroable;
 
 use crate::{
-    abi::mmap,
+    abi::{self, mmap},
     bindings::{self, ib_device_ops},
     device::{counter, gid_operations as gid, mad, operations as device, port, restrack, stats},
     memory::dm,
@@ -19,17 +19,13 @@ use crate::{
     },
 };
 
-/// Version of the ABI between the driver and user space libraries
-/// (`include/uapi/rdma/rdma_user_rxe.h`).
-const ABI_VERSION: u32 = 2;
-
 /// Returns the table of operations for devices of `P`.
 pub(crate) fn table<P: Provider>() -> ib_device_ops {
     let mut table = ib_device_ops::zeroed();
     // SAFETY: `this_module()` has no requirements.
     table.owner = unsafe { bindings::this_module() };
-    table.driver_id = bindings::rdma_driver_id_RDMA_DRIVER_RXE;
-    table.uverbs_abi_ver = ABI_VERSION;
+    table.driver_id = abi::DRIVER_ID;
+    table.uverbs_abi_ver = abi::VERSION;
     table.set_uverbs_robust_udata(1);
     fill_device::<P>(&mut table);
     fill_context::<P>(&mut table);

@@ -192,6 +192,20 @@ def upheld(top):
     return guarantees.complaints(top)
 
 
+def one_abi_room(top):
+    """nothing of rust/rdma but abi and the tracepoints knows rrxe or C rxe"""
+    complaints = []
+    for path in sources.kernel_rust(top):
+        if not str(path).startswith("rust/rdma/") or str(path).startswith(("rust/rdma/abi", "rust/rdma/trace.rs")):
+            continue
+        for number, line in enumerate((top / path).read_text().splitlines(), 1):
+            # Names of lock classes and of KUnit suites are for people.
+            known = re.sub(r'c?"[^"]*"|kunit_tests\(\w+\)', "", line)
+            if re.search(r"r?rxe", known, re.I):
+                complaints.append(f"{path}:{number}: {line.strip()}")
+    return complaints
+
+
 def referenced(top):
     """the tables of reference.rst name what the source defines"""
     return reference.complaints(top)
@@ -218,7 +232,7 @@ def fitting_mutants(top):
 
 TEXT_GATES = (
     licences, forbidden_unsafe, justified_unsafe, no_panics, no_leftovers, short_files, conforming, upheld,
-    referenced, told, fitting_mutants,
+    one_abi_room, referenced, told, fitting_mutants,
 )
 TOOL_GATES = (formatting, lints, documentation, shell, no_panic_symbols)
 

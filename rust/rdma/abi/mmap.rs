@@ -259,6 +259,17 @@ impl Mappings {
     }
 }
 
+/// Largest length in bytes of one allocation of device memory.
+pub(crate) const DM_STRIDE: u64 = bindings::RRXE_DM_STRIDE as u64;
+
+/// Returns the mmap offset in bytes of the device memory with the uverbs handle `handle`, or `None`
+/// if the offset overflows.
+pub(crate) fn dm_offset(handle: u32) -> Option<u64> {
+    u64::from(handle)
+        .checked_mul(DM_STRIDE)?
+        .checked_add(bindings::RRXE_DM_OFFSET)
+}
+
 /// Returns the number of the page that begins at `offset`, which is in bytes.
 fn page(offset: u64) -> Result<u32> {
     u32::try_from(offset / PAGE_SIZE as u64).map_err(|_| ENOMEM)

@@ -22,6 +22,7 @@ use kernel::{prelude::*, sync::Arc};
 use crate::{
     abi::{
         mmap::{Mapping, Mappings, SharedMemory},
+        replies::RingReply,
         uabi::{
             cq_arm, cq_news,
             ring::{CONSUMER, ELEMENTS, INDEX_MASK, LOG2_ELEMENT_SIZE, PRODUCER},
@@ -29,10 +30,7 @@ use crate::{
     },
     bindings,
     support::sync::{cond_resched, smp_mb},
-    verbs::{
-        cq::{News, NotifyWhen},
-        qp::RingReply,
-    },
+    verbs::cq::{News, NotifyWhen},
 };
 
 /// Smallest element in bytes: a cache line, so that no two elements share one.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The sysfs attribute `/sys/class/infiniband/…/parent`: the network device under an RDMA device,
-//! as C rxe shows it.
+//! The sysfs attribute `/sys/class/infiniband/…/parent`: the network device under an RDMA device.
 
 use core::ptr::NonNull;
 
@@ -20,7 +19,7 @@ use crate::{
 /// Must be called only by sysfs, on a registered `ib_device`, with a `page` of `PAGE_SIZE` bytes to
 /// fill.
 #[no_mangle]
-unsafe extern "C" fn rrxe_parent_show(
+unsafe extern "C" fn rdma_parent_show(
     device: *mut bindings::device,
     _attribute: *mut bindings::device_attribute,
     page: *mut c_char,

@@ -2,7 +2,7 @@
 
 //! Device memory (DM, `struct ib_dm`): memory that a process allocates on the device. This device
 //! is software, so its device memory consists of pages of the kernel. The process maps them at an
-//! offset that follows from the handle of the object (`include/uapi/rdma/rrxe-abi.h`).
+//! offset that follows from the handle of the object (`abi::mmap`).
 
 use kernel::{
     error::{from_result, Error},
@@ -13,7 +13,7 @@ use kernel::{
 };
 
 use crate::{
-    abi::mmap::{Mapping, Mappings, SharedMemory},
+    abi::mmap::{self, Mapping, Mappings, SharedMemory},
     bindings,
     device::of as device_of,
     provider::Provider,
@@ -55,7 +55,7 @@ pub struct DeviceMemory {
 
 impl DeviceMemory {
     /// Largest length in bytes of one allocation.
-    pub const MAX: u64 = bindings::RRXE_DM_STRIDE as u64;
+    pub const MAX: u64 = mmap::DM_STRIDE;
 
     /// Allocates device memory, and reserves its mmap offset.
     ///
@@ -68,10 +68,7 @@ impl DeviceMemory {
     /// `ENOMEM` if memory is short or the offset overflows; `EIO` if the context is going away.
     pub fn new(init: &DmInit<'_>) -> Result<Self> {
         let memory = Arc::new(SharedMemory::new(init.length as usize)?, GFP_KERNEL_ACCOUNT)?;
-        let place = u64::from(init.handle)
-            .checked_mul(Self::MAX)
-            .and_then(|place| place.checked_add(bindings::RRXE_DM_OFFSET))
-            .ok_or(ENOMEM)?;
+        let place = mmap::dm_offset(init.handle).ok_or(ENOMEM)?;
         Ok(Self {
             _mapping: Mapping::at(init.mappings, memory.clone(), place)?,
             memory,

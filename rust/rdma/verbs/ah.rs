@@ -7,13 +7,11 @@ use core::ptr;
 use kernel::{error::from_result, ffi::c_int, prelude::*, sync::Arc};
 
 use crate::{
+    abi::replies::AH_REPLY,
     bindings,
     provider::Provider,
     verbs::{av::Av, object::Object, udata::Udata},
 };
-
-/// Size of `struct rxe_create_ah_resp` in bytes: the number of the handle, and a reserved word.
-const REPLY: usize = 8;
 
 /// Creates the driver's address handle for `ah`. `user` says whether a process creates it.
 ///
@@ -74,7 +72,7 @@ pub(crate) unsafe extern "C" fn create_user<P: Provider>(
         // SAFETY: The caller guarantees that these are the arguments of a creation on a device of
         // `P`.
         let inner = unsafe { make::<P>(ah, init, true) }?;
-        let mut reply = [0; REPLY];
+        let mut reply = [0; AH_REPLY];
         if let Some(number) = reply.first_chunk_mut() {
             *number = P::ah_number(&inner).to_ne_bytes();
         }

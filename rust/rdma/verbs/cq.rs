@@ -17,12 +17,12 @@ pub use crate::{
     verbs::unread::CqEvents,
 };
 use crate::{
+    abi::replies::RingReply,
     bindings,
     provider::Provider,
     support::error::unsupported,
     verbs::{
         object::{Object, WithUpcall},
-        qp::RingReply,
         udata::{RingChange, UserCall},
         upcall::{CqUpcall, Upcall},
     },

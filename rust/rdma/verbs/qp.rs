@@ -14,7 +14,7 @@ use roce::{
 };
 
 use crate::{
-    bindings,
+    abi::replies::QpReply,
     provider::Provider,
     verbs::{av::Av, upcall::QpUpcall},
 };
@@ -69,54 +69,6 @@ pub struct QpCreated<Q> {
     pub cap: QpCap,
     /// Response to the process's library.
     pub reply: QpReply,
-}
-
-/// Location of a QP's rings, in the response to its process.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct QpReply {
-    /// Ring of the receive queue.
-    pub rq: RingReply,
-    /// Ring of the send queue.
-    pub sq: RingReply,
-    /// Slot of the QP in the doorbell page, or `None` if its sends take the doorbell call.
-    pub slot: Option<u32>,
-}
-
-impl QpReply {
-    /// Returns the bytes of `struct rxe_create_qp_resp` (`rdma_user_rxe.h`), followed by
-    /// `struct rrxe_create_qp_resp` (`rrxe-abi.h`). Stock librxe has no room for the latter.
-    pub(crate) fn to_bytes(self) -> [[u8; RingReply::SIZE]; 3] {
-        let mut doorbell = [0; RingReply::SIZE];
-        let slot = self.slot.unwrap_or(bindings::RRXE_NO_SLOT);
-        for (place, byte) in doorbell.iter_mut().zip(slot.to_ne_bytes()) {
-            *place = byte;
-        }
-        [self.rq.to_bytes(), self.sq.to_bytes(), doorbell]
-    }
-}
-
-/// Location of a ring, in a response to its process: `struct mminfo` of `rdma_user_rxe.h`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RingReply {
-    /// Offset for `mmap()`, in bytes.
-    pub offset: u64,
-    /// Size in bytes.
-    pub size: u32,
-}
-
-impl RingReply {
-    /// Size of the structure in bytes.
-    pub const SIZE: usize = 16;
-
-    /// Returns the bytes of the structure: offset, size, padding.
-    pub fn to_bytes(self) -> [u8; Self::SIZE] {
-        let mut bytes = [0; Self::SIZE];
-        let (offset, rest) = bytes.split_at_mut(8);
-        offset.copy_from_slice(&self.offset.to_ne_bytes());
-        let (size, _padding) = rest.split_at_mut(4);
-        size.copy_from_slice(&self.size.to_ne_bytes());
-        bytes
-    }
 }
 
 /// Changes of a QP by `modify_qp`.

@@ -6,14 +6,13 @@
 use kernel::{error::from_result, ffi::c_int, prelude::*, sync::Arc};
 
 use crate::{
-    abi::post::RecvList,
+    abi::{post::RecvList, replies::SrqReply},
     bindings,
     provider::Provider,
     support::error::unsupported,
     verbs::{
         cq,
         object::{Object, WithUpcall},
-        qp::RingReply,
         udata::{RingChange, UserCall},
         upcall::{SrqUpcall, Upcall},
         xrcd,
@@ -81,31 +80,6 @@ pub struct SrqCreated<S> {
     pub max_sge: u32,
     /// Response to the process's library.
     pub reply: SrqReply,
-}
-
-/// Response to a process's library about a new shared receive queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SrqReply {
-    /// Location of the ring of WQEs.
-    pub ring: RingReply,
-    /// Number of the queue.
-    pub number: u32,
-}
-
-impl SrqReply {
-    /// Size of the structure in bytes.
-    const SIZE: usize = RingReply::SIZE + 8;
-
-    /// Returns the bytes of `struct rxe_create_srq_resp` (`rdma_user_rxe.h`): ring, number,
-    /// padding.
-    fn to_bytes(self) -> [u8; Self::SIZE] {
-        let mut bytes = [0; Self::SIZE];
-        let (ring, rest) = bytes.split_at_mut(RingReply::SIZE);
-        ring.copy_from_slice(&self.ring.to_bytes());
-        let (number, _padding) = rest.split_at_mut(4);
-        number.copy_from_slice(&self.number.to_ne_bytes());
-        bytes
-    }
 }
 
 /// Changes of a shared receive queue by `modify_srq`. A field that is `None` is not changed.
@@ -218,7 +192,7 @@ fn respond<P: Provider>(
 }
 
 /// Implements `modify_srq` of `struct ib_device_ops`. The request of a process's library
-/// (`struct rxe_modify_srq_cmd`) contains the address to which the location of a new ring is
+/// contains the address to which the location of a new ring is
 /// written.
 ///
 /// # Safety

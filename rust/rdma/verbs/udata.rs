@@ -12,13 +12,10 @@ use kernel::{
 };
 
 use crate::{
-    abi::mmap::Mappings,
+    abi::{mmap::Mappings, replies::RingReply},
     bindings,
     provider::Provider,
-    verbs::{
-        qp::RingReply,
-        ucontext::{self, UserContext},
-    },
+    verbs::ucontext::{self, UserContext},
 };
 
 /// The driver's part of the request and of the response of one verbs call (`struct ib_udata`).
@@ -174,7 +171,7 @@ impl<P: Provider> UserCall<'_, P> {
         &self.context.driver
     }
 
-    /// Returns whether the process's library can map device memory (`RRXE_FEATURE_DM`).
+    /// Returns whether the process's library can map device memory.
     pub(crate) fn has_device_memory(&self) -> bool {
         self.context.device_memory
     }

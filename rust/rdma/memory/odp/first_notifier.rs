@@ -45,7 +45,7 @@ pub(super) unsafe fn prepare(mm: *mut bindings::mm_struct) -> Result {
 /// kernel prepares an address space under it, in more than one step.
 ///
 /// An address space whose notifiers are all of KVM or of graphics drivers counts as prepared. Users
-/// of these can make other processes wait without rrxe, too.
+/// of these can make other processes wait without this crate, too.
 ///
 /// # Safety
 ///

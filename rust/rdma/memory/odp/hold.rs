@@ -8,7 +8,7 @@
 //! long as the user likes. So preemption is disabled while the lock is held, and nothing under the
 //! lock sleeps: neither the code that stores the pages of a walk, nor the wait for read-side
 //! sections (which are not preempted either), nor the end of a chunk in the work queue
-//! `rrxe_release`.
+//! for releases ([`super::owner`]).
 //!
 //! Waiters do not sleep in the queue of the mutex: the mutex could be handed to a queued thread
 //! that gets no CPU time. They try to take it again and again. ib_core itself takes the mutex when

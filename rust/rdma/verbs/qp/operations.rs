@@ -13,7 +13,10 @@ use roce::qp::attr::QpKind;
 
 use super::attributes;
 use crate::{
-    abi::post::{RecvList, SendList},
+    abi::{
+        post::{RecvList, SendList},
+        replies::RingReply,
+    },
     bindings,
     device::of as device_of,
     provider::Provider,
@@ -21,7 +24,7 @@ use crate::{
     verbs::{
         cq,
         object::{Object, WithUpcall},
-        qp::{QpCreated, QpInit, QpQuery, RingReply},
+        qp::{QpCreated, QpInit, QpQuery},
         srq,
         udata::{refuse_payload, UserCall},
         upcall::{QpUpcall, Upcall},

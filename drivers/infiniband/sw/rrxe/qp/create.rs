@@ -9,7 +9,11 @@ use kernel::{
     time::{hrtimer::HrTimer, Instant},
 };
 use rdma::{
-    abi::{mmap::Mappings, ring::Ring},
+    abi::{
+        mmap::Mappings,
+        replies::{QpReply, RingReply},
+        ring::Ring,
+    },
     net::{
         skb::{Backlog, FrameQueue, Shares, SkbQueue},
         tx_cpu::TxCpu,
@@ -19,7 +23,7 @@ use rdma::{
         error::unsupported,
         table::{LastLookup, Reservation},
     },
-    verbs::qp::{QpCap, QpCreated, QpInit, QpReply, RingReply},
+    verbs::qp::{QpCap, QpCreated, QpInit},
 };
 use roce::{
     ids::Qpn,

@@ -4,8 +4,8 @@
 
 use kernel::{prelude::*, sync::Arc};
 use rdma::{
-    abi::mmap::Mappings,
-    verbs::ucontext::{Arming, ContextCreated, ContextInit},
+    abi::{features::Arming, mmap::Mappings},
+    verbs::ucontext::{ContextCreated, ContextInit},
 };
 
 use crate::{device::Device, doorbells::Doorbells, limits::accounts::Payer};
@@ -34,7 +34,7 @@ impl Context {
     ) -> Result<ContextCreated<Self>> {
         let payer = Payer::current(&device.workqueues.accounts)?;
         let payer = Arc::new(payer, GFP_KERNEL_ACCOUNT)?;
-        let doorbells = match init.wanted.doorbells {
+        let doorbells = match init.requested.doorbells {
             true => Some(Doorbells::new(device, init.mappings, &payer)?),
             false => None,
         };
@@ -42,7 +42,7 @@ impl Context {
         let context = Self {
             mappings: init.mappings.clone(),
             doorbells,
-            arming: init.wanted.arming,
+            arming: init.requested.arming,
             payer,
         };
         Ok(ContextCreated {

@@ -28,12 +28,11 @@ use kernel::{
     workqueue::Work,
 };
 use rdma::{
-    abi::ring::Ring,
+    abi::{features::Arming, ring::Ring},
     new_irq_spinlock,
     support::{quota::Claim, sync::IrqSpinLock},
     verbs::{
         cq::{Arrival, CqCreated, CqEvents, CqInit, Cqe, CqeLayout, Moderation, News, NotifyWhen},
-        ucontext::Arming,
         upcall::{CqUpcall, QpToken},
     },
 };

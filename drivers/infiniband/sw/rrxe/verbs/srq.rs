@@ -15,11 +15,11 @@ use kernel::{
     sync::{Arc, Mutex},
 };
 use rdma::{
-    abi::{mmap::Mappings, post::RecvList, ring::Ring},
+    abi::{mmap::Mappings, post::RecvList, replies::SrqReply, ring::Ring},
     new_bh_spinlock,
     support::{error::unsupported, sync::BhSpinLock},
     verbs::{
-        srq::{SrqAttr, SrqCreated, SrqInit, SrqModify, SrqReply, XrcInit},
+        srq::{SrqAttr, SrqCreated, SrqInit, SrqModify, XrcInit},
         udata::RingChange,
         upcall::SrqUpcall,
     },

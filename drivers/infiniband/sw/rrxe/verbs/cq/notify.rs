@@ -400,7 +400,7 @@ mod tests {
         limits::accounts::{Accounts, Payer},
         qp::timer_slot::TimerSlot,
     };
-    use rdma::verbs::ucontext::Arming;
+    use rdma::abi::features::Arming;
 
     /// Creates the state of a CQ with `pushed` completions, of which the process's index claims
     /// that it has polled all before `polled`.

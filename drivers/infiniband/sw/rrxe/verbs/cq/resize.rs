@@ -136,7 +136,7 @@ fn slots(numbers: &Range<u64>) -> (u32, u32) {
 #[kunit_tests(rrxe_cq_resize)]
 mod tests {
     use super::*;
-    use rdma::verbs::ucontext::Arming;
+    use rdma::abi::features::Arming;
 
     const SLOTS: u32 = 8192;
 
