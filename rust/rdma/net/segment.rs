@@ -73,10 +73,9 @@ impl<'a> Search<'a> {
                 // The whole search ends, since `remaining` stays zero.
                 return false;
             }
+            let below = levels.saturating_sub(1);
             // SAFETY: `lower` is valid as long as `self.readers`, by the documentation of `Lower`.
-            if visit(self, lower)
-                || unsafe { self.any_below(lower, levels.saturating_sub(1), visit) }
-            {
+            if visit(self, lower) || unsafe { self.any_below(lower, below, visit) } {
                 return true;
             }
         }
