@@ -66,7 +66,7 @@ def relies(comment, claim=None):
 
 
 REFERENCE = ".. SPDX-License-Identifier: GPL-2.0\n\n.. list-table:: Counters of a device\n\n"
-COUNTER = {"drivers/infiniband/sw/rrxe/device/stats.rs": SPDX + '//! Words.\nA(CounterName::new(c"sent_pkts"));\n'}
+COUNTER = {"drivers/infiniband/sw/rrxe/device/stats.rs": SPDX + '//! Words.\nstatic A: CounterName = CounterName::new(c"sent_pkts");\n'}
 PARAMETER = {DRIVER: SPDX + ROOT + "        pollers: u32 {\n            default: 3,\n        },\n"}
 
 
