@@ -34,7 +34,7 @@ use crate::{
     abi::post::{RecvList, SendList},
     device::{
         attr::{DeviceAttributes, DeviceChange, PortAttributes, PortChange},
-        gid::{Gid, GidPlace},
+        gid::{Gid, GidNetdev},
         mad::PortCounters,
         restrack::DriverAttrs,
         stats::CounterName,
@@ -124,7 +124,7 @@ pub trait Provider: Sized + Send + Sync + 'static {
     ///
     /// `ENOMEM`, or the provider's reason to refuse the address. On an error the port does not have
     /// the address.
-    fn add_gid(device: &Arc<Self::Device>, gid: Gid, place: GidPlace<'_>) -> Result;
+    fn add_gid(device: &Arc<Self::Device>, gid: Gid, place: GidNetdev<'_>) -> Result;
 
     /// Undoes one [`Self::add_gid`] with the network device of index `netdev_index`. Process
     /// context.
@@ -391,7 +391,7 @@ pub trait Provider: Sized + Send + Sync + 'static {
     /// Deregisters a region whose creation uverbs undoes. Unlike [`Self::dereg_mr`] this can't
     /// fail, since uverbs would warn. The process may already know the key and have bound memory
     /// windows to the region. Those windows lose their grants.
-    fn undo_mr(device: &Arc<Self::Device>, mr: &Arc<Self::Mr>);
+    fn abort_mr(device: &Arc<Self::Device>, mr: &Arc<Self::Mr>);
 
     /// Creates a shared receive queue for a process. If `xrc` is given, the queue belongs to an XRC
     /// domain.

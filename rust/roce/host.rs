@@ -311,7 +311,7 @@ pub enum QpDropReason {
     /// The packet names memory that it may not access, and the service has no NAKs.
     Access,
     /// The response answers no request in flight.
-    Unasked,
+    Unsolicited,
 }
 
 /// The sink of completions, events and counts.

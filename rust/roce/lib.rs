@@ -10,7 +10,7 @@
 //! [`qp::Qp::handle_timeout`] and [`qp::Qp::modify`]. After each of them, and after it posted work,
 //! it calls [`qp::Qp::poll_transmit`] until that returns `None`. Then it calls
 //! [`qp::Qp::poll_timeout`], which returns the latest time of the next call. A host that stops
-//! polling before the `None` calls [`qp::Qp::begin_turn`] before it polls again.
+//! polling before the `None` calls [`qp::Qp::begin_run`] before it polls again.
 
 #![no_std]
 #![forbid(unsafe_code)]

@@ -175,8 +175,8 @@ pub fn handle_timeout(qp: &mut OpaqueQp<'_>, now: Instant, host: &mut Opaque) {
 }
 
 #[inline(never)]
-pub fn begin_turn(qp: &mut OpaqueQp<'_>) {
-    qp.begin_turn();
+pub fn begin_run(qp: &mut OpaqueQp<'_>) {
+    qp.begin_run();
 }
 
 #[inline(never)]

@@ -15,7 +15,7 @@ use roce::wc::{RecvExtra, RecvWc, SendWc};
 use crate::{
     bindings::{self, ib_uverbs_wc, ib_wc},
     device::gid::Network,
-    verbs::upcall::QpToken,
+    verbs::upcall::IbQpHandle,
 };
 
 /// Flags of `enum ibv_wc_flags` (libibverbs). librxe passes them on unchanged. They differ from the
@@ -34,7 +34,7 @@ pub struct Cqe {
     /// Part that a process sees.
     user: ib_uverbs_wc,
     /// QP of the completion. This field and the following ones are for in-kernel consumers only.
-    qp: QpToken,
+    qp: IbQpHandle,
     /// VLAN of the local address to which a datagram came, or [`NO_VLAN`].
     vlan: u16,
     /// IP version of a received datagram (`enum rdma_network_type`), or [`NO_NETWORK`].
@@ -88,7 +88,7 @@ impl CqeLayout {
 impl Cqe {
     /// Returns the entry for the completion of a send by QP `qpn`, which in-kernel consumers know
     /// as `qp`.
-    pub fn send(wc: &SendWc, qpn: u32, qp: QpToken) -> Self {
+    pub fn send(wc: &SendWc, qpn: u32, qp: IbQpHandle) -> Self {
         let user = ib_uverbs_wc {
             wr_id: wc.wr_id,
             status: wc.status as u32,
@@ -102,7 +102,7 @@ impl Cqe {
     }
 
     /// Creates the entry from its user part, its QP and the properties of a received datagram.
-    fn of(user: ib_uverbs_wc, qp: QpToken, arrival: Option<Arrival>) -> Self {
+    fn of(user: ib_uverbs_wc, qp: IbQpHandle, arrival: Option<Arrival>) -> Self {
         let network = |arrival: Arrival| match arrival.network {
             Network::V4 => bindings::rdma_network_type_RDMA_NETWORK_IPV4 as u8,
             Network::V6 => bindings::rdma_network_type_RDMA_NETWORK_IPV6 as u8,
@@ -119,7 +119,7 @@ impl Cqe {
 
     /// Returns the entry for the completion of a receive by QP `qpn`, which in-kernel consumers
     /// know as `qp`. `arrival` describes a received datagram; it is `None` for connected QPs.
-    pub fn recv(wc: &RecvWc, qpn: u32, qp: QpToken, arrival: Option<Arrival>) -> Self {
+    pub fn recv(wc: &RecvWc, qpn: u32, qp: IbQpHandle, arrival: Option<Arrival>) -> Self {
         let mut user = ib_uverbs_wc {
             wr_id: wc.wr_id,
             status: wc.status as u32,
@@ -160,15 +160,15 @@ impl Cqe {
     }
 
     /// Returns the QP whose completion this is.
-    pub fn qp(&self) -> QpToken {
+    pub fn qp(&self) -> IbQpHandle {
         self.qp
     }
 
     /// Returns this entry without its QP, for a QP that is destroyed. Such an entry is not passed
     /// to a consumer.
-    pub fn of_nobody(self) -> Self {
+    pub fn without_qp(self) -> Self {
         Self {
-            qp: QpToken::NONE,
+            qp: IbQpHandle::NONE,
             ..self
         }
     }
@@ -239,7 +239,7 @@ mod tests {
             solicited: true,
             grh,
         };
-        Cqe::recv(&wc, 0x17, QpToken::NONE, None)
+        Cqe::recv(&wc, 0x17, IbQpHandle::NONE, None)
     }
 
     #[test]
@@ -250,7 +250,7 @@ mod tests {
             opcode: WcOpcode::RdmaRead,
             byte_len: 5,
         };
-        let cqe = Cqe::send(&wc, 0x1234, QpToken::NONE);
+        let cqe = Cqe::send(&wc, 0x1234, IbQpHandle::NONE);
         assert_eq!(cqe.as_bytes(CqeLayout::User).len(), 48);
         let id = cqe
             .as_bytes(CqeLayout::User)
@@ -290,7 +290,7 @@ mod tests {
             opcode: WcOpcode::Send,
             byte_len: 0,
         };
-        let plain = Cqe::send(&wc, 1, QpToken::NONE);
+        let plain = Cqe::send(&wc, 1, IbQpHandle::NONE);
         let datagram = |vlan, network| {
             Some(Arrival {
                 vlan,
@@ -304,7 +304,7 @@ mod tests {
             (datagram(Some(5), Network::V6), 0x60, 3, 16),
         ] {
             let mut wc = zeroed();
-            Cqe::of(plain.user, QpToken::NONE, arrival).write(&mut wc);
+            Cqe::of(plain.user, IbQpHandle::NONE, arrival).write(&mut wc);
             assert_eq!((wc.wc_flags, wc.network_hdr_type), (flags, network));
             assert_eq!(wc.sl, sl);
         }

@@ -80,7 +80,7 @@ impl DoorbellPage {
             mapping: None,
             leaves: AtomicU32::new(0),
         };
-        page.ask_for_calls(true);
+        page.set_need_wakeup(true);
         Ok(page)
     }
 
@@ -101,7 +101,7 @@ impl DoorbellPage {
     /// Tells the process whether it must make the doorbell call (`RRXE_POLLER_NEED_WAKEUP`) after
     /// it has set a bit. A full barrier follows. The caller checks for set bits afterwards, since
     /// the process may have set them before it saw the new state.
-    pub fn ask_for_calls(&self, needed: bool) {
+    pub fn set_need_wakeup(&self, needed: bool) {
         let state = match needed {
             true => bindings::rrxe_poller_state_RRXE_POLLER_NEED_WAKEUP,
             false => 0,
@@ -286,7 +286,7 @@ mod tests {
     fn a_new_page_needs_calls() -> Result {
         let page = DoorbellPage::unmapped()?;
         assert_eq!(page.state().load(Ordering::Relaxed), 1);
-        page.ask_for_calls(false);
+        page.set_need_wakeup(false);
         assert_eq!(page.state().load(Ordering::Relaxed), 0);
         Ok(())
     }

@@ -36,7 +36,7 @@ use crate::{
 };
 
 /// Number of bytes that [`SharedMemory::insert_into`] inserts before it yields the CPU.
-const INSERTED_AT_ONCE: usize = 512 * PAGE_SIZE;
+const BYTES_PER_YIELD: usize = 512 * PAGE_SIZE;
 
 /// Kernel memory that a process may map: zeroed, page-aligned, made of single pages, and charged to
 /// the memory cgroup of the process that allocates it.
@@ -105,7 +105,7 @@ impl SharedMemory {
         let mut address = unsafe { (*vma).__bindgen_anon_1.__bindgen_anon_1.vm_start };
         let memory = self.start.as_ptr();
         for offset in (0..self.len).step_by(PAGE_SIZE).take(pages) {
-            if offset % INSERTED_AT_ONCE == 0 {
+            if offset % BYTES_PER_YIELD == 0 {
                 check_not_killed()?;
                 cond_resched();
             }

@@ -41,7 +41,7 @@ const MAX_ELEMENT: usize = 1 << 12;
 /// more.
 const MAX_SLOTS: u32 = 1 << 22;
 /// Number of elements that [`Ring::copy_pausing`] copies before it yields the CPU.
-const COPIED_AT_ONCE: u32 = 1 << 10;
+const ELEMENTS_PER_YIELD: u32 = 1 << 10;
 
 /// Ring (`struct rxe_queue_buf`) that the kernel shares with a process, or that only the kernel
 /// uses.
@@ -206,7 +206,7 @@ impl Ring {
     /// If the process arms the CQ after this read, it sees the completions that were published
     /// before this call.
     #[inline]
-    pub fn arm_behind_push(&self) -> Option<NotifyWhen> {
+    pub fn arm_after_push(&self) -> Option<NotifyWhen> {
         smp_mb();
         self.arm()
     }
@@ -336,8 +336,8 @@ impl Ring {
     /// Copies elements as [`Self::copy_elements`] does, and yields the CPU from time to time.
     /// Process context; may sleep.
     pub fn copy_pausing(&self, source: &Self, first: u32, slot: u32, count: u32) {
-        for done in (0..count).step_by(COPIED_AT_ONCE as usize) {
-            let piece = count.saturating_sub(done).min(COPIED_AT_ONCE);
+        for done in (0..count).step_by(ELEMENTS_PER_YIELD as usize) {
+            let piece = count.saturating_sub(done).min(ELEMENTS_PER_YIELD);
             let (first, slot) = (first.wrapping_add(done), slot.wrapping_add(done));
             self.copy_elements(source, first, slot, piece);
             cond_resched();
@@ -485,7 +485,7 @@ mod tests {
 
     #[test]
     fn copies_all_pieces() -> Result {
-        let count = 2 * COPIED_AT_ONCE + 1;
+        let count = 2 * ELEMENTS_PER_YIELD + 1;
         let (old, new) = (Ring::unmapped(4, count)?, Ring::unmapped(4, count)?);
         for slot in 0..count {
             old.write(slot, &slot.to_le_bytes());

@@ -29,14 +29,14 @@ pub enum Network {
 /// # Invariants
 ///
 /// `netdev` is valid for `'a`.
-pub struct GidPlace<'a> {
+pub struct GidNetdev<'a> {
     netdev: *mut bindings::net_device,
     /// The index, read once: it may change when the network device moves to another namespace.
     netdev_index: u32,
     base: &'a Netdev,
 }
 
-impl<'a> GidPlace<'a> {
+impl<'a> GidNetdev<'a> {
     /// Creates the place on network device `netdev`, for a port on network device `base`.
     ///
     /// # Safety

@@ -16,7 +16,7 @@ use kernel::{
 use crate::{
     bindings,
     device::{
-        gid::{Gid, GidPlace},
+        gid::{Gid, GidNetdev},
         of,
     },
     provider::Provider,
@@ -46,7 +46,7 @@ pub(crate) unsafe extern "C" fn add<P: Provider>(
         let base = P::netdev(device).ok_or(ENODEV)?;
         // SAFETY: ib_core refuses entries without a network device, and holds a reference to the
         // network device during the call.
-        let place = unsafe { GidPlace::new(attr.ndev, &base) };
+        let place = unsafe { GidNetdev::new(attr.ndev, &base) };
         let netdev_index = place.netdev_index();
         P::add_gid(device, Gid::from_raw(&attr.gid), place)?;
         // SAFETY: `context` points to the entry's context, which only the driver uses.

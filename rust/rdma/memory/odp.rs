@@ -57,7 +57,7 @@ pub use crate::support::user_thread::{Job, Pending};
 use address_space::{AddressSpace, OpenSpace, CHUNK};
 use hold::Hold;
 use owner::Remains;
-pub use owner::{NewThreads, Owner, Owners, Threads};
+pub use owner::{NewPermit, Owner, Owners, Threads};
 use pages::{Pages, PRESENT, WRITABLE};
 use walk::{walk, Found};
 
@@ -351,7 +351,7 @@ impl OnDemand {
     /// - The errors of [`Owners::open`].
     pub(crate) fn new(
         owners: &Arc<Owners>,
-        threads: NewThreads<'_>,
+        threads: NewPermit<'_>,
         device: &IbDevice,
         start: u64,
         len: u64,

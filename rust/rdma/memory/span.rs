@@ -18,7 +18,7 @@ use crate::bindings;
 
 /// Reason why an access to a span failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SpanFault {
+pub enum SpanError {
     /// The range is not within the span.
     Range,
     /// The bytes may only be read.
@@ -160,11 +160,11 @@ impl<'a> Span<'a> {
     ///
     /// # Errors
     ///
-    /// [`SpanFault::Range`] if the bytes are not within this span.
+    /// [`SpanError::Range`] if the bytes are not within this span.
     #[inline]
-    pub fn part(&self, offset: usize, len: usize) -> Result<Span<'a>, SpanFault> {
+    pub fn part(&self, offset: usize, len: usize) -> Result<Span<'a>, SpanError> {
         if offset > self.len || len > self.len.wrapping_sub(offset) {
-            return Err(SpanFault::Range);
+            return Err(SpanError::Range);
         }
         // INVARIANT: The check above shows that the part is within this span, so the sum does not
         // overflow.
@@ -211,14 +211,14 @@ impl<'a> Span<'a> {
     ///
     /// # Errors
     ///
-    /// [`SpanFault::ReadOnly`] if the bytes may only be read; the errors of `visit`.
+    /// [`SpanError::ReadOnly`] if the bytes may only be read; the errors of `visit`.
     #[inline]
     pub(crate) fn for_each_writable_piece(
         &self,
-        visit: impl FnMut(NonNull<u8>, usize) -> Result<(), SpanFault>,
-    ) -> Result<(), SpanFault> {
+        visit: impl FnMut(NonNull<u8>, usize) -> Result<(), SpanError>,
+    ) -> Result<(), SpanError> {
         if !self.writable {
-            return Err(SpanFault::ReadOnly);
+            return Err(SpanError::ReadOnly);
         }
         self.for_each_piece(visit)
     }
@@ -254,10 +254,10 @@ impl<'a> Span<'a> {
     ///
     /// # Errors
     ///
-    /// [`SpanFault::Range`] if the target is not within the span; [`SpanFault::ReadOnly`] if the
+    /// [`SpanError::Range`] if the target is not within the span; [`SpanError::ReadOnly`] if the
     /// bytes may only be read.
     #[inline]
-    pub fn copy_from_slice(&self, offset: usize, source: &[u8]) -> Result<(), SpanFault> {
+    pub fn copy_from_slice(&self, offset: usize, source: &[u8]) -> Result<(), SpanError> {
         let mut from = source.as_ptr();
         let part = self.part(offset, source.len())?;
         part.for_each_writable_piece(|to, len| {
@@ -273,9 +273,9 @@ impl<'a> Span<'a> {
     ///
     /// # Errors
     ///
-    /// [`SpanFault::Range`] if the source is not within the span.
+    /// [`SpanError::Range`] if the source is not within the span.
     #[inline]
-    pub fn copy_to_slice(&self, offset: usize, target: &mut [u8]) -> Result<(), SpanFault> {
+    pub fn copy_to_slice(&self, offset: usize, target: &mut [u8]) -> Result<(), SpanError> {
         let len = target.len();
         let mut to = target.as_mut_ptr();
         self.part(offset, len)?.for_each_piece(|from, len| {
@@ -292,9 +292,9 @@ impl<'a> Span<'a> {
     ///
     /// # Errors
     ///
-    /// [`SpanFault::Alignment`] if the span is not 8 aligned, contiguous bytes;
-    /// [`SpanFault::ReadOnly`] if the bytes may only be read.
-    pub fn atomic(&self, op: AtomicOp) -> Result<u64, SpanFault> {
+    /// [`SpanError::Alignment`] if the span is not 8 aligned, contiguous bytes;
+    /// [`SpanError::ReadOnly`] if the bytes may only be read.
+    pub fn atomic(&self, op: AtomicOp) -> Result<u64, SpanError> {
         let word = self.word()?;
         Ok(match op {
             AtomicOp::FetchAdd { add } => word.fetch_add(add, Ordering::SeqCst),
@@ -310,9 +310,9 @@ impl<'a> Span<'a> {
     ///
     /// # Errors
     ///
-    /// [`SpanFault::Alignment`] if the span is not 8 aligned, contiguous bytes;
-    /// [`SpanFault::ReadOnly`] if the bytes may only be read.
-    pub fn atomic_store(&self, value: u64) -> Result<(), SpanFault> {
+    /// [`SpanError::Alignment`] if the span is not 8 aligned, contiguous bytes;
+    /// [`SpanError::ReadOnly`] if the bytes may only be read.
+    pub fn atomic_store(&self, value: u64) -> Result<(), SpanError> {
         self.word()?.store(value, Ordering::SeqCst);
         Ok(())
     }
@@ -321,20 +321,20 @@ impl<'a> Span<'a> {
     ///
     /// # Errors
     ///
-    /// [`SpanFault::Alignment`] if the span is not 8 aligned, contiguous bytes;
-    /// [`SpanFault::ReadOnly`] if the bytes may only be read.
-    fn word(&self) -> Result<&'a AtomicU64, SpanFault> {
+    /// [`SpanError::Alignment`] if the span is not 8 aligned, contiguous bytes;
+    /// [`SpanError::ReadOnly`] if the bytes may only be read.
+    fn word(&self) -> Result<&'a AtomicU64, SpanError> {
         if self.len != 8 {
-            return Err(SpanFault::Alignment);
+            return Err(SpanError::Alignment);
         }
         let mut whole = None;
         self.for_each_writable_piece(|piece, len| {
             whole = (len == 8).then_some(piece);
             Ok(())
         })?;
-        let word: *mut u64 = whole.ok_or(SpanFault::Alignment)?.as_ptr().cast();
+        let word: *mut u64 = whole.ok_or(SpanError::Alignment)?.as_ptr().cast();
         if !word.is_aligned() {
-            return Err(SpanFault::Alignment);
+            return Err(SpanError::Alignment);
         }
         // SAFETY: The span is 8 aligned, contiguous bytes, valid for reads and writes during `'a`.
         // The process accesses them by atomics of the C11 model. If it accesses them otherwise,
@@ -469,8 +469,8 @@ mod tests {
             assert!(span.part(offset, len).is_err());
         }
         assert!(span.part(50, 0).is_ok());
-        assert_eq!(span.copy_from_slice(1, &[0; 50]), Err(SpanFault::Range));
-        assert_eq!(span.copy_to_slice(1, &mut [0; 50]), Err(SpanFault::Range));
+        assert_eq!(span.copy_from_slice(1, &[0; 50]), Err(SpanError::Range));
+        assert_eq!(span.copy_to_slice(1, &mut [0; 50]), Err(SpanError::Range));
         Ok(())
     }
 
@@ -480,11 +480,11 @@ mod tests {
         let pages = pages(&memory)?;
         // SAFETY: `pages` are whole pages of `memory`, which outlives the span.
         let span = unsafe { Span::new(&pages, PAGE_SHIFT, 0, 8, false) };
-        assert_eq!(span.copy_from_slice(0, &[1]), Err(SpanFault::ReadOnly));
+        assert_eq!(span.copy_from_slice(0, &[1]), Err(SpanError::ReadOnly));
         let part = span.part(0, 8).map_err(|_| EINVAL)?;
-        assert_eq!(part.atomic_store(1), Err(SpanFault::ReadOnly));
+        assert_eq!(part.atomic_store(1), Err(SpanError::ReadOnly));
         let fault = part.atomic(AtomicOp::FetchAdd { add: 1 });
-        assert_eq!(fault, Err(SpanFault::ReadOnly));
+        assert_eq!(fault, Err(SpanError::ReadOnly));
         let mut bytes = [9; 8];
         assert_eq!(span.copy_to_slice(0, &mut bytes), Ok(()));
         assert_eq!(bytes, [0; 8]);
@@ -504,9 +504,9 @@ mod tests {
         assert_eq!(word.atomic(AtomicOp::FetchAdd { add: 0 }), Ok(0x0102));
         for (start, len) in [(PAGE_SIZE - 4, 8), (1, 8), (0, 4), (0, 16), (0, 0)] {
             let fault = span_of(&pages, start, len).atomic(AtomicOp::FetchAdd { add: 1 });
-            assert_eq!(fault, Err(SpanFault::Alignment));
+            assert_eq!(fault, Err(SpanError::Alignment));
             let fault = span_of(&pages, start, len).atomic_store(1);
-            assert_eq!(fault, Err(SpanFault::Alignment));
+            assert_eq!(fault, Err(SpanError::Alignment));
         }
         Ok(())
     }

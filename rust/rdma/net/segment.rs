@@ -27,7 +27,7 @@ const TRANSPARENT: [&CStr; 8] = [
 ///
 /// A device is visited once for each path that leads down to it. The number of paths is the product
 /// of the numbers of devices on all levels. A search takes some milliseconds at most.
-const MOST_LOOKED_AT: u32 = 1 << 16;
+const MAX_VISITED: u32 = 1 << 16;
 
 /// Maximum number of levels below a network device that a search visits.
 ///
@@ -101,7 +101,7 @@ impl<'a> Search<'a> {
 /// one whose frames differ from those of the devices below it.
 ///
 /// A transparent device may have several devices on top of `base` below it. The first one counts. A
-/// device with too many devices or levels below it ([`MOST_LOOKED_AT`], [`LEVELS`]) is on a segment
+/// device with too many devices or levels below it ([`MAX_VISITED`], [`LEVELS`]) is on a segment
 /// of its own.
 ///
 /// # Safety
@@ -117,7 +117,7 @@ pub(crate) unsafe fn segment_of(netdev: *mut bindings::net_device, base: &Netdev
     let readers = rcu::read_lock();
     let mut search = Search {
         base: base.as_ptr(),
-        remaining: MOST_LOOKED_AT,
+        remaining: MAX_VISITED,
         readers: &readers,
     };
     let mut lowest = None;

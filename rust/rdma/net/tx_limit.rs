@@ -98,7 +98,7 @@ impl Senders {
     ///
     /// The caller drops the result without the lock, since it may be the last reference to the
     /// sender's `TxCount`.
-    fn look_at_ended(&mut self) -> Option<Arc<TxCount>> {
+    fn recover_ended(&mut self) -> Option<Arc<TxCount>> {
         let slots = self.ended.pop_front()?;
         // All references but the last are dropped here. None of these is the last one to the
         // `TxCount`, since the next one exists already.
@@ -185,10 +185,10 @@ impl TxLimits {
 
     /// Searches senders that have ended for packets that were freed without a call of their
     /// destructor. Callable in any context.
-    fn look_at_ended(&self) {
+    fn recover_ended(&self) {
         // Searches two of them, since at most one sender ends between two calls.
         for _ in 0..2 {
-            let tx_count = self.senders.lock().look_at_ended();
+            let tx_count = self.senders.lock().recover_ended();
             drop(tx_count);
         }
     }
@@ -212,14 +212,14 @@ fn wait_for_destructors() {
 
 /// The behaviour of a sender that has reached its tx limit.
 #[derive(Clone, Copy)]
-pub enum Excess {
+pub enum Beyond {
     /// The sender waits.
     Waits,
     /// The sender waits until half of its packets are at least this many milliseconds old. It then
     /// sends further packets, which are not counted, until some of the counted packets have left.
     ///
     /// For senders with several receivers, one of which may leave packets in a queue.
-    GoesAfter(u32),
+    SendsAfter(u32),
 }
 
 /// The tx limit of a sender. Dropping it ends the sender. Packets in flight stay counted.
@@ -235,7 +235,7 @@ impl TxLimit {
     /// # Errors
     ///
     /// Returns `ENOMEM` if there is no memory.
-    pub fn new(limit: u32, excess: Excess, waker: impl Wake, all: &Arc<TxLimits>) -> Result<Self> {
+    pub fn new(limit: u32, excess: Beyond, waker: impl Wake, all: &Arc<TxLimits>) -> Result<Self> {
         let slots = Slots::new(limit)?;
         let waker = KBox::new(waker, GFP_KERNEL_ACCOUNT)?;
         let tx_count = TxCount {
@@ -249,7 +249,7 @@ impl TxLimit {
             all: all.clone(),
         };
         all.senders.lock().register(slots);
-        all.look_at_ended();
+        all.recover_ended();
         Ok(Self(Arc::new(tx_count, GFP_KERNEL_ACCOUNT)?))
     }
 }
@@ -266,7 +266,7 @@ impl Drop for TxLimit {
     fn drop(&mut self) {
         let TxCount { all, slots, .. } = &*self.0;
         all.senders.lock().end(slots);
-        all.look_at_ended();
+        all.recover_ended();
     }
 }
 
@@ -276,7 +276,7 @@ pub struct TxCount {
     in_flight: Atomic<u32>,
     /// Maximum number of packets in flight.
     limit: u32,
-    excess: Excess,
+    excess: Beyond,
     /// Whether the sender waits for a call of the waker.
     waiting: Atomic<bool>,
     /// Reception of the packets that this host sends to itself.
@@ -321,9 +321,9 @@ impl TxCount {
         recovered != 0
     }
 
-    /// Returns whether the sender may go beyond its limit ([`Excess::GoesAfter`]).
+    /// Returns whether the sender may go beyond its limit ([`Beyond::SendsAfter`]).
     fn may_exceed(&self) -> bool {
-        let Excess::GoesAfter(patience) = self.excess else {
+        let Beyond::SendsAfter(patience) = self.excess else {
             return false;
         };
         let age = msecs_to_jiffies(patience) as u32;
@@ -334,8 +334,8 @@ impl TxCount {
     /// [`Self::available`] again. The result may have changed without a call of the waker.
     pub fn patience(&self) -> u32 {
         match self.excess {
-            Excess::Waits => RECOVERY_MS,
-            Excess::GoesAfter(milliseconds) => milliseconds,
+            Beyond::Waits => RECOVERY_MS,
+            Beyond::SendsAfter(milliseconds) => milliseconds,
         }
     }
 
@@ -371,7 +371,7 @@ impl TxCount {
     /// Counts the packet `skb` as in flight, and returns a clone of it, which must be sent instead.
     ///
     /// The clone's destructor subtracts the packet. If the limit is reached and the sender may go
-    /// beyond it ([`Excess::GoesAfter`]), the result is `skb` itself. Only one caller at a time is
+    /// beyond it ([`Beyond::SendsAfter`]), the result is `skb` itself. Only one caller at a time is
     /// allowed.
     ///
     /// # Errors
@@ -389,8 +389,8 @@ impl TxCount {
     ) -> Result<*mut bindings::sk_buff> {
         let Some(slot) = self.slots.free() else {
             return match self.excess {
-                Excess::GoesAfter(_) => Ok(skb),
-                Excess::Waits => Err(EAGAIN),
+                Beyond::SendsAfter(_) => Ok(skb),
+                Beyond::Waits => Err(EAGAIN),
             };
         };
         // No code reads the bytes of the original, so the owner of the clone may write headers. The
@@ -527,11 +527,11 @@ mod tests {
     fn ends_with_the_packets_of_an_ended_sender() -> Result {
         let tx_limits = TxLimits::new()?;
         let count = || tx_limits.senders.lock().count;
-        let ended = TxLimit::new(4, Excess::Waits, NoSender, &tx_limits)?;
+        let ended = TxLimit::new(4, Beyond::Waits, NoSender, &tx_limits)?;
         free_without_destructor(&ended)?;
         drop(ended);
         assert_eq!(count(), 0);
-        let ended = TxLimit::new(4, Excess::Waits, NoSender, &tx_limits)?;
+        let ended = TxLimit::new(4, Beyond::Waits, NoSender, &tx_limits)?;
         free_without_destructor(&ended)?;
         let (kept, lost) = (send_packet(&ended)?, send_packet(&ended)?);
         drop(ended);
@@ -541,7 +541,7 @@ mod tests {
         free(lost);
         free(kept);
         assert_eq!(count(), 1);
-        drop(TxLimit::new(4, Excess::Waits, NoSender, &tx_limits)?);
+        drop(TxLimit::new(4, Beyond::Waits, NoSender, &tx_limits)?);
         assert_eq!(count(), 0);
         tx_limits.drain();
         Ok(())
@@ -550,7 +550,7 @@ mod tests {
     #[test]
     fn counts_packets_until_they_are_freed() -> Result {
         let tx_limits = TxLimits::new()?;
-        let tx_limit = TxLimit::new(2, Excess::Waits, NoSender, &tx_limits)?;
+        let tx_limit = TxLimit::new(2, Beyond::Waits, NoSender, &tx_limits)?;
         let packets = [packet()?, packet()?, packet()?];
         // SAFETY: `packet` has just created the buffers with `alloc_skb_fclone()`.
         let [first, second, third] = packets.map(|skb| unsafe { tx_limit.charge(skb) });
@@ -572,7 +572,7 @@ mod tests {
     #[test]
     fn lets_a_sender_exceed_the_limit() -> Result {
         let tx_limits = TxLimits::new()?;
-        let tx_limit = TxLimit::new(1, Excess::GoesAfter(0), NoSender, &tx_limits)?;
+        let tx_limit = TxLimit::new(1, Beyond::SendsAfter(0), NoSender, &tx_limits)?;
         let mut sent = [ptr::null_mut(); 3];
         for sent in &mut sent {
             assert!(tx_limit.available());
@@ -589,7 +589,7 @@ mod tests {
     #[test]
     fn drain_takes_packets_back() -> Result {
         let tx_limits = TxLimits::new()?;
-        let tx_limit = TxLimit::new(2, Excess::Waits, NoSender, &tx_limits)?;
+        let tx_limit = TxLimit::new(2, Beyond::Waits, NoSender, &tx_limits)?;
         let mut sent = [ptr::null_mut(); 2];
         for sent in &mut sent {
             *sent = send_packet(&tx_limit)?;
@@ -603,7 +603,7 @@ mod tests {
     #[test]
     fn drain_takes_back_packets_that_were_freed_without_destructor() -> Result {
         let tx_limits = TxLimits::new()?;
-        let tx_limit = TxLimit::new(2, Excess::Waits, NoSender, &tx_limits)?;
+        let tx_limit = TxLimit::new(2, Beyond::Waits, NoSender, &tx_limits)?;
         free_without_destructor(&tx_limit)?;
         free_without_destructor(&tx_limit)?;
         assert!(!tx_limit.available());
@@ -615,7 +615,7 @@ mod tests {
     #[test]
     fn recovers_packets_that_were_freed_without_destructor() -> Result {
         let tx_limits = TxLimits::new()?;
-        let tx_limit = TxLimit::new(3, Excess::Waits, NoSender, &tx_limits)?;
+        let tx_limit = TxLimit::new(3, Beyond::Waits, NoSender, &tx_limits)?;
         let still_there = send_packet(&tx_limit)?;
         free_without_destructor(&tx_limit)?;
         free_without_destructor(&tx_limit)?;

@@ -68,7 +68,7 @@ impl Outcome {
 
     /// Returns whether the task may still wait for the result: it has not returned from
     /// [`Self::wait`]. Callable in any context.
-    pub fn is_awaited(&self) -> bool {
+    pub fn has_waiter(&self) -> bool {
         self.awaited.load(Relaxed)
     }
 
@@ -118,9 +118,9 @@ mod tests {
     fn returns_the_reported_result() -> Result {
         let outcome = Outcome::new()?;
         outcome.tell(Ok(()));
-        assert!(outcome.is_awaited());
+        assert!(outcome.has_waiter());
         assert!(outcome.wait(|| Err(EIO)).is_ok());
-        assert!(!outcome.is_awaited());
+        assert!(!outcome.has_waiter());
         let outcome = Outcome::new()?;
         outcome.tell(Err(EFAULT));
         assert!(outcome.wait(|| Ok(())).is_err_and(|error| error == EFAULT));
@@ -131,7 +131,7 @@ mod tests {
     fn is_not_awaited_after_the_wait_was_given_up() -> Result {
         let outcome = Outcome::new()?;
         assert!(outcome.wait(|| Err(EIO)).is_err_and(|error| error == EIO));
-        assert!(!outcome.is_awaited());
+        assert!(!outcome.has_waiter());
         Ok(())
     }
 }

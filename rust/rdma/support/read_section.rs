@@ -158,7 +158,7 @@ impl ReadSections {
     /// # Context
     ///
     /// Process context, outside of such a section.
-    pub(crate) fn wait_awake(&self) {
+    pub(crate) fn wait_spinning(&self) {
         self.wait_pausing(|| ());
     }
 
@@ -366,7 +366,7 @@ mod tests {
         });
         assert_eq!(depths(&sections), 0);
         sections.wait();
-        sections.wait_awake();
+        sections.wait_spinning();
         Ok(())
     }
 

@@ -25,7 +25,7 @@ pub(crate) use current::CurrentRegion;
 use current::MrMemory;
 pub use register::UserRange;
 
-pub use crate::memory::span::{Span, SpanFault};
+pub use crate::memory::span::{Span, SpanError};
 use crate::{
     bindings,
     memory::fast_mr::{FastKind, FastMemory},
@@ -436,7 +436,7 @@ pub(crate) unsafe extern "C" fn dereg<P: Provider>(
         let device = unsafe { crate::device::of::<P>((*base).device) };
         // SAFETY: The region is alive while ib_core calls its operations.
         if unsafe { is_creation_undone(base) } {
-            P::undo_mr(device, &mr);
+            P::abort_mr(device, &mr);
         } else {
             P::dereg_mr(device, &mr)?;
         }

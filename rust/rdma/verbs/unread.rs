@@ -33,7 +33,7 @@ static NAME: &CStr = c"rrxe_raised";
 /// Number of unread asynchronous events that any object may have: the error of a QP, and the
 /// `LAST_WQE_REACHED` that follows. More events need quota, which a process's accounts have for a
 /// limited number of objects only.
-const FEW: u32 = 2;
+const MAX_WITHOUT_QUOTA: u32 = 2;
 
 /// Number of unread asynchronous events that an object with quota may have.
 const MAX_UNREAD: u32 = 16;
@@ -71,7 +71,7 @@ struct UserCq {
 }
 
 /// A C object that raises asynchronous events.
-pub(crate) trait Raises {
+pub(crate) trait RaisesEvents {
     /// Returns the structure of uverbs in front of the object, or null for an object of an
     /// in-kernel consumer.
     fn user_object(&self) -> *mut UserObject;
@@ -92,19 +92,19 @@ pub(crate) trait Raises {
     }
 }
 
-impl Raises for bindings::ib_cq {
+impl RaisesEvents for bindings::ib_cq {
     fn user_object(&self) -> *mut UserObject {
         self.uobject.cast()
     }
 }
 
-impl Raises for bindings::ib_srq {
+impl RaisesEvents for bindings::ib_srq {
     fn user_object(&self) -> *mut UserObject {
         self.uobject.cast()
     }
 }
 
-impl Raises for bindings::ib_qp {
+impl RaisesEvents for bindings::ib_qp {
     fn user_object(&self) -> *mut UserObject {
         self.uobject.cast()
     }
@@ -138,14 +138,14 @@ enum EventStore {
 }
 
 /// The asynchronous events of an object that may be unread.
-struct Raised {
+struct EventCount {
     /// Number of events since the list was last empty, or since the object was created.
     count: u32,
-    /// Quota for more than [`FEW`] events, if it was claimed.
+    /// Quota for more than [`MAX_WITHOUT_QUOTA`] events, if it was claimed.
     quota: Option<Claims>,
 }
 
-impl Raised {
+impl EventCount {
     fn none() -> Self {
         Self {
             count: 0,
@@ -153,15 +153,15 @@ impl Raised {
         }
     }
 
-    /// Counts one more event if fewer than `most` are counted, or fewer than [`FEW`] without quota.
+    /// Counts one more event if fewer than `most` are counted, or fewer than [`MAX_WITHOUT_QUOTA`] without quota.
     /// Returns whether it was counted.
     fn add(&mut self, most: u32, claim: impl FnOnce() -> Option<Claims>) -> bool {
-        if self.count >= FEW && self.quota.is_none() {
+        if self.count >= MAX_WITHOUT_QUOTA && self.quota.is_none() {
             self.quota = claim();
         }
         let limit = match self.quota {
             Some(_) => most,
-            None => FEW,
+            None => MAX_WITHOUT_QUOTA,
         };
         let adds = self.count < limit;
         if adds {
@@ -176,7 +176,7 @@ impl Raised {
 pub(crate) struct AsyncEvents {
     store: EventStore,
     #[pin]
-    raised: BhSpinLock<Raised>,
+    raised: BhSpinLock<EventCount>,
 }
 
 impl AsyncEvents {
@@ -185,7 +185,7 @@ impl AsyncEvents {
     /// # Safety
     ///
     /// ib_core must be creating `object`, and must have set its uobject.
-    pub(crate) unsafe fn of<C: Raises>(object: *const C) -> impl PinInit<Self> {
+    pub(crate) unsafe fn of<C: RaisesEvents>(object: *const C) -> impl PinInit<Self> {
         // SAFETY: The caller guarantees that `object` is being created, so it is valid.
         let object = unsafe { &*object };
         let user = object.user_object();
@@ -202,18 +202,18 @@ impl AsyncEvents {
         };
         pin_init!(Self {
             store,
-            raised <- BhSpinLock::new(Raised::none(), NAME, static_lock_class!()),
+            raised <- BhSpinLock::new(EventCount::none(), NAME, static_lock_class!()),
         })
     }
 
     /// Counts an asynchronous event. Returns whether it may be raised. `claim` claims quota, and is
-    /// called if the object has none and already has [`FEW`] unread events. Any context up to
+    /// called if the object has none and already has [`MAX_WITHOUT_QUOTA`] unread events. Any context up to
     /// softirq.
     ///
     /// # Safety
     ///
     /// `object` must be the object that this limit was created for, and must be alive.
-    pub(crate) unsafe fn admits<C: Raises>(
+    pub(crate) unsafe fn admits<C: RaisesEvents>(
         &self,
         object: *const C,
         claim: impl FnOnce() -> Option<Claims>,
@@ -227,7 +227,7 @@ impl AsyncEvents {
                 // SAFETY: The structure was recognised as a `UserObject`, and lives as long as the
                 // object.
                 if unsafe { is_empty(&raw mut (*user).event_list) } {
-                    *raised = Raised::none();
+                    *raised = EventCount::none();
                 }
                 MAX_UNREAD
             }
@@ -315,7 +315,7 @@ mod tests {
     use crate::support::quota::Quota;
 
     /// Returns how many of 100 events a new XRC target QP raises that has `handles` handles.
-    /// `has_quota` says whether there is quota for more than [`FEW`].
+    /// `has_quota` says whether there is quota for more than [`MAX_WITHOUT_QUOTA`].
     fn raised_with(handles: u32, has_quota: bool) -> Result<usize> {
         let quota = Quota::new(has_quota.into())?;
         let mut qp = KBox::new(bindings::ib_qp::default(), GFP_KERNEL)?;
@@ -342,7 +342,7 @@ mod tests {
 
     #[test]
     fn without_quota_an_object_raises_two_events() -> Result {
-        assert_eq!(raised_with(1, false)?, FEW as usize);
+        assert_eq!(raised_with(1, false)?, MAX_WITHOUT_QUOTA as usize);
         Ok(())
     }
 }

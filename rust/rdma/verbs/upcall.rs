@@ -27,7 +27,7 @@ use kernel::{
 use crate::{
     bindings,
     support::{quota::Claims, sync::smp_mb},
-    verbs::unread::{AsyncEvents, Raises},
+    verbs::unread::{AsyncEvents, RaisesEvents},
 };
 
 /// Time between two checks whether a running call has returned.
@@ -69,7 +69,7 @@ impl<C> Upcall<C> {
     /// `ENOMEM`.
     pub(crate) unsafe fn new(target: *mut C) -> Result<Self>
     where
-        C: Raises,
+        C: RaisesEvents,
     {
         // SAFETY: The caller guarantees that `target` is valid and being created, so its uobject is
         // set.
@@ -117,7 +117,7 @@ impl<C> Upcall<C> {
     /// unread events of an object need the quota that `claim` claims.
     fn raise(&self, claim: impl FnOnce() -> Option<Claims>, call: impl FnOnce(*mut C))
     where
-        C: Raises,
+        C: RaisesEvents,
     {
         self.with(|object| {
             // SAFETY: By the type invariant the object is valid while this call runs.
@@ -190,9 +190,9 @@ pub type QpUpcall = Upcall<bindings::ib_qp>;
 /// consumers and never dereferences it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
-pub struct QpToken(usize);
+pub struct IbQpHandle(usize);
 
-impl QpToken {
+impl IbQpHandle {
     /// The token of no QP: the null pointer.
     pub const NONE: Self = Self(0);
 
@@ -206,8 +206,8 @@ impl QpToken {
 impl QpUpcall {
     /// Returns the token that completions of the QP carry for in-kernel consumers (`ib_wc.qp`). Any
     /// context.
-    pub fn token(&self) -> QpToken {
-        QpToken(self.0.object.load(Ordering::Relaxed).expose_provenance())
+    pub fn token(&self) -> IbQpHandle {
+        IbQpHandle(self.0.object.load(Ordering::Relaxed).expose_provenance())
     }
 
     /// Reports an asynchronous event. The third and later unread events need the quota that `claim`

@@ -236,7 +236,7 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
     /// A poll that returns `None` ends a run. A host that stopped polling after a packet calls this
     /// before it polls again.
     #[inline]
-    pub fn begin_turn(&mut self) {
+    pub fn begin_run(&mut self) {
         self.allowance = Allowance::default();
     }
 
@@ -249,7 +249,7 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
     pub fn poll_transmit<H: Host>(&mut self, now: Instant, host: &mut H) -> Option<Transmit> {
         let transmit = self.poll_next(now, host);
         if transmit.is_none() {
-            self.begin_turn();
+            self.begin_run();
         }
         transmit
     }
@@ -318,7 +318,7 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
     /// A reliable QP loses nothing if all of its requests are acknowledged and it has answered no
     /// READ or atomic. An acknowledgement may arrive after a later one, which covers it, and before
     /// or after any request.
-    pub fn minds_order(&self) -> bool {
+    pub fn needs_order(&self) -> bool {
         !self.is_reliable() || !self.requester.is_drained() || self.responder.remembers_answers()
     }
 

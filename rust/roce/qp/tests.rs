@@ -238,7 +238,7 @@ fn err_flushes_where_nothing_can_be_sent() {
     assert!(qp.flushes());
     for _ in 0..2 {
         assert_eq!(qp.poll_timeout(), Some(Instant(0)));
-        qp.begin_turn();
+        qp.begin_run();
         qp.flush_posted(&mut host);
     }
     assert_eq!(qp.poll_timeout(), None);

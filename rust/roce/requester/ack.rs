@@ -32,7 +32,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
             return self.check_gap(now, context, host);
         }
         if psn.ahead_of(self.una) >= self.sent.ahead_of(self.una) {
-            host.count(Count::Dropped(QpDropReason::Unasked));
+            host.count(Count::Dropped(QpDropReason::Unsolicited));
             return Outcome::Continue;
         }
         match packet.body {
@@ -103,7 +103,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
             let Some(oldest) = self.window.get(0) else {
                 return;
             };
-            if oldest.takes_credit() {
+            if oldest.uses_rd_atomic() {
                 return;
             }
             let acked = self.acked.ahead_of(oldest.first);

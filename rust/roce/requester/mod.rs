@@ -355,7 +355,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
         if !is_last || psn.before(self.una) {
             return;
         }
-        if wqe.takes_credit() {
+        if wqe.uses_rd_atomic() {
             self.reads.requests = self.reads.requests.saturating_sub(1);
             self.reads.packets = self.reads.packets.saturating_sub(span);
         }
@@ -427,7 +427,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
         let wqe = self.window.get(at)?;
         let packet = wqe.packets.checked_sub(1)?;
         let psn = wqe.first.plus(packet);
-        if wqe.takes_credit() || psn.before(self.acked) {
+        if wqe.uses_rd_atomic() || psn.before(self.acked) {
             return None;
         }
         Some((Cursor { wqe: at, packet }, psn))

@@ -26,7 +26,7 @@ struct Step {
     span: u32,
     /// The packet is the last one of its WQE.
     ends: bool,
-    takes_credit: bool,
+    uses_rd_atomic: bool,
     signaled: bool,
 }
 
@@ -38,7 +38,7 @@ impl Step {
             psn: wqe.first.plus(packet),
             span,
             ends: packet.wrapping_add(span) >= wqe.packets,
-            takes_credit: wqe.takes_credit(),
+            uses_rd_atomic: wqe.uses_rd_atomic(),
             signaled: wqe.wr.signaled,
         }
     }
@@ -169,7 +169,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
         }
         let limit = self.retry.limit();
         let reads = self.reads;
-        if wqe.takes_credit() {
+        if wqe.uses_rd_atomic() {
             let few = reads.requests < LEAST_READS
                 || reads.packets.saturating_add(wqe.span(index)) <= limit;
             return few && reads.requests < u32::from(context.settings.max_rd_atomic);
@@ -274,8 +274,8 @@ impl<W: Slots<SendWqe>> Requester<W> {
         if probes {
             self.unasked = ASK_EVERY;
         }
-        let asks = !step.takes_credit && self.asks(step, again, draining, context, host);
-        if asks || step.takes_credit {
+        let asks = !step.uses_rd_atomic && self.asks(step, again, draining, context, host);
+        if asks || step.uses_rd_atomic {
             self.asked = step.psn.plus(step.span);
         }
         Marks { asks, again }
@@ -288,7 +288,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
         if self.sent.before(past) {
             self.sent = past;
         }
-        if step.takes_credit {
+        if step.uses_rd_atomic {
             self.reads.requests = self.reads.requests.saturating_add(1);
             self.reads.packets = self.reads.packets.saturating_add(step.span);
         }
@@ -371,7 +371,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
         let Some(wqe) = self.window.get(self.cursor.wqe) else {
             return false;
         };
-        if self.cursor.wqe > 0 && !wqe.takes_credit() {
+        if self.cursor.wqe > 0 && !wqe.uses_rd_atomic() {
             let acked = u32::try_from(self.acked.since(wqe.first)).unwrap_or(0);
             self.cursor.packet = self.cursor.packet.max(acked);
         }

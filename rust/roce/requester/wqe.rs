@@ -88,7 +88,7 @@ impl SendWqe {
     }
 
     /// Returns whether the WQE counts towards `max_rd_atomic` while it is in flight.
-    pub(super) fn takes_credit(&self) -> bool {
+    pub(super) fn uses_rd_atomic(&self) -> bool {
         self.answer() != Answer::Ack
     }
 

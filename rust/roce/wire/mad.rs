@@ -42,11 +42,11 @@ const APR: u16 = 0x1a;
 pub enum MadKind {
     /// The datagram ends an exchange of communication management, or a step of one, and gets no
     /// response.
-    Final,
+    OneWay,
     /// The datagram is a response to a request of this exchange, and may itself get a response.
     Response(Exchange),
     /// The datagram is a request: it may get a response.
-    Question,
+    Request,
 }
 
 /// The properties that a request and the responses to it have in common (`ib_find_send_mad()`,
@@ -97,15 +97,15 @@ impl MadHeader {
     /// Returns the kind of the datagram.
     pub fn kind(&self) -> MadKind {
         match self.cm_message() {
-            Some(MRA | REJ | RTU | DREP | SIDR_REP | APR) => MadKind::Final,
+            Some(MRA | REJ | RTU | DREP | SIDR_REP | APR) => MadKind::OneWay,
             _ if self.is_response() => MadKind::Response(self.exchange()),
-            _ => MadKind::Question,
+            _ => MadKind::Request,
         }
     }
 
     /// Returns the exchange that the datagram begins, if it is a request that has responses.
     /// Returns `None` for communication management, whose messages are matched by the IDs in them.
-    pub fn opens(&self) -> Option<Exchange> {
+    pub fn request_exchange(&self) -> Option<Exchange> {
         let has_responses = !self.is_response() && self.class != CLASS_CM;
         has_responses.then(|| self.exchange())
     }
@@ -223,7 +223,7 @@ mod tests {
         for attribute in [REQ, REP] {
             assert_eq!(
                 header(CLASS_CM, METHOD_SEND, attribute).kind(),
-                MadKind::Question
+                MadKind::Request
             );
         }
     }
@@ -233,7 +233,7 @@ mod tests {
         for attribute in [MRA, REJ, RTU, DREP, SIDR_REP, APR] {
             assert_eq!(
                 header(CLASS_CM, METHOD_SEND, attribute).kind(),
-                MadKind::Final
+                MadKind::OneWay
             );
         }
     }
@@ -242,8 +242,8 @@ mod tests {
     fn only_messages_of_communication_management_end_exchanges() {
         // ib_mad refuses a method that no agent has registered, and the refusal is a response to
         // the sender.
-        assert_eq!(header(CLASS_CM, 0x01, RTU).kind(), MadKind::Question);
-        assert_eq!(header(0x04, METHOD_SEND, RTU).kind(), MadKind::Question);
+        assert_eq!(header(CLASS_CM, 0x01, RTU).kind(), MadKind::Request);
+        assert_eq!(header(0x04, METHOD_SEND, RTU).kind(), MadKind::Request);
     }
 
     #[test]
@@ -306,7 +306,7 @@ mod tests {
         assert_eq!(bytes[24..33], [1, 1, 1, 1, 2, 2, 2, 2, 0]);
         let header = MadHeader::parse(bytes.first_chunk().unwrap());
         assert_eq!(header.and_then(|header| header.cm_message()), Some(DREQ));
-        assert_eq!(header.unwrap().kind(), MadKind::Question);
+        assert_eq!(header.unwrap().kind(), MadKind::Request);
         assert_eq!(bytes[32..], [0; 224]);
     }
 
@@ -322,10 +322,10 @@ mod tests {
     fn a_response_belongs_to_the_exchange_of_its_request() {
         for (asks, answers) in [(0x01, 0x81), (0x03, 0x83), (0x05, 0x07)] {
             let question = of_transaction(0x04, asks, 7 << 32 | 1, 0);
-            let exchange = question.opens().unwrap();
+            let exchange = question.request_exchange().unwrap();
             let response = of_transaction(0x04, answers, 7 << 32 | 1, 0);
             assert_eq!(response.kind(), MadKind::Response(exchange));
-            assert_eq!(response.opens(), None);
+            assert_eq!(response.request_exchange(), None);
             for other in [
                 of_transaction(0x04, answers, 7 << 32 | 2, 0),
                 of_transaction(0x04, answers, 6 << 32 | 1, 0),
@@ -339,7 +339,10 @@ mod tests {
     #[test]
     fn connection_management_opens_no_exchange() {
         for method in [METHOD_SEND, 0x01, 0x83] {
-            assert_eq!(of_transaction(CLASS_CM, method, 7, 0).opens(), None);
+            assert_eq!(
+                of_transaction(CLASS_CM, method, 7, 0).request_exchange(),
+                None
+            );
         }
         for attribute in [REQ, RTU] {
             let kind = header(CLASS_CM, 0x83, attribute).kind();
@@ -350,14 +353,14 @@ mod tests {
     #[test]
     fn a_response_of_baseboard_management_is_told_by_the_modifier() {
         let question = of_transaction(CLASS_BM, METHOD_SEND, 7, 2);
-        assert_eq!(question.kind(), MadKind::Question);
+        assert_eq!(question.kind(), MadKind::Request);
         let response = of_transaction(CLASS_BM, METHOD_SEND, 7, 3);
         assert_eq!(
             Some(response.kind()),
-            question.opens().map(MadKind::Response)
+            question.request_exchange().map(MadKind::Response)
         );
         // In other classes this bit is no flag.
-        assert_eq!(of_transaction(0x04, 0x01, 7, 1).kind(), MadKind::Question);
+        assert_eq!(of_transaction(0x04, 0x01, 7, 1).kind(), MadKind::Request);
     }
 
     #[test]

@@ -51,7 +51,7 @@ impl World {
                 Some(Some(transmit)) => self.transmit(end, transmit)?,
             }
         }
-        let _ = self.call(end, &[], |qp, _, _| qp.begin_turn());
+        let _ = self.call(end, &[], |qp, _, _| qp.begin_run());
         self.poll_later(end, BREATH);
         Ok(())
     }

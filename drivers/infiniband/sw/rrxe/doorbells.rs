@@ -13,7 +13,7 @@
 //! queue's QP may outlast the page's slice. The excess is the page's [`Deficit`], which the page
 //! pays by slices that it skips (deficit round robin). So all pages get the same time of the
 //! pollers, whatever their doorbells cause. If a run leaves work to do, the kernel itself rings the
-//! QP's doorbell ([`Doorbell::leave`]).
+//! QP's doorbell ([`Doorbell::defer`]).
 //!
 //! A poller may get no CPU while doorbells ring: the process itself may spin on the only CPU, or
 //! other work may take too long. A timer, the watchdog, detects that within twice
@@ -210,7 +210,7 @@ impl Doorbells {
     ) -> Result<Arc<Self>> {
         let readers = &device.link.context().readers;
         let page = DoorbellPage::new(mappings)?;
-        let deferred_permit = ThreadPermit::new(Threads::Rests, Some(payer.clone()))?;
+        let deferred_permit = ThreadPermit::new(Threads::Deferred, Some(payer.clone()))?;
         Arc::pin_init(
             pin_init!(Self {
                 page,
@@ -283,7 +283,7 @@ impl Doorbells {
         this.is_polled.store(true, Relaxed);
         this.active.store(this.now(), Relaxed);
         this.spurious.store(0, Relaxed);
-        this.page.ask_for_calls(false);
+        this.page.set_need_wakeup(false);
         this.queue();
     }
 
@@ -353,7 +353,7 @@ impl Doorbells {
             // `get` ends its read-side section before the run, which is a section of its own. So a
             // writer that removes an object from a table waits for one run at most.
             if let Some(qp) = self.qps.get(slot) {
-                found.has_work |= Qp::look_at_doorbell(qp.as_arc_borrow());
+                found.has_work |= Qp::serve_doorbell(qp.as_arc_borrow());
             }
             found.rung = found.rung.saturating_add(1);
             // The clock isn't read for a pass that serves one slot only.
@@ -440,7 +440,7 @@ impl Doorbells {
         outcome(&mut polling.policy);
         self.is_polled.store(false, Relaxed);
         self.unserved.store(MAX_LAST, Relaxed);
-        self.page.ask_for_calls(true);
+        self.page.set_need_wakeup(true);
         true
     }
 
@@ -495,7 +495,7 @@ pub(crate) struct Doorbell {
     slot: u32,
     /// Send ring of the QP.
     sends: Ring,
-    /// Producer index of `sends` when [`Self::has_news`] read it last. An atomic of `core`, since
+    /// Producer index of `sends` when [`Self::has_new_wqes`] read it last. An atomic of `core`, since
     /// the atomics of the `kernel` crate are calls of C functions.
     seen: AtomicU32,
     /// Nonzero: the QP has deferred work, for which the kernel rang the doorbell.
@@ -519,7 +519,7 @@ impl Doorbell {
     ///
     /// The process may clear the bit in the shared page. The deferred work then waits until the QP
     /// runs for another reason.
-    pub(crate) fn leave(&self) -> bool {
+    pub(crate) fn defer(&self) -> bool {
         if !self.doorbells.is_polled.load(Relaxed) {
             return false;
         }
@@ -537,7 +537,7 @@ impl Doorbell {
     }
 
     /// Returns whether a WQE was posted since the last call. Any context.
-    pub(crate) fn has_news(&self) -> bool {
+    pub(crate) fn has_new_wqes(&self) -> bool {
         let producer = self.sends.producer();
         let news = self.seen.load(Ordering::Relaxed) != producer;
         if news {

@@ -152,26 +152,26 @@ impl Gsi {
         let (sender, now) = (packet.endpoints.source, nanos(now));
         let kind = header.kind();
         match kind {
-            MadKind::Final => admitted(self.finals.admits(sender, now))?,
+            MadKind::OneWay => admitted(self.finals.admits(sender, now))?,
             MadKind::Response(exchange) if !self.sent_requests.has(exchange, now) => {
-                return Err(Counter::DropUnasked);
+                return Err(Counter::DropUnsolicited);
             }
             MadKind::Response(_) => admitted(self.requests.admits(sender, now))?,
-            MadKind::Question if device.link.is_of_host() => {
+            MadKind::Request if device.link.is_of_host() => {
                 admitted(self.requests.admits(sender, now))?;
             }
-            MadKind::Question if header.may_reach_cm() => {
+            MadKind::Request if header.may_reach_cm() => {
                 admitted(self.requests.admits(sender, now))?;
                 let stand_in = take_request(device, sender)?;
                 self.probe = Some(probe_behind(device, packet, stand_in)?);
             }
-            MadKind::Question => admitted(device.workqueues.guests.admits(sender))?,
+            MadKind::Request => admitted(device.workqueues.guests.admits(sender))?,
         }
         if header.may_reach_cm() && self.probe.is_none() && device.cm_queue.count() {
             self.probe = take_check(device, packet)?;
         }
         self.sanitized = SanitizedMad {
-            stand_in: (kind != MadKind::Final).then(|| device.senders.remember(sender)),
+            stand_in: (kind != MadKind::OneWay).then(|| device.senders.remember(sender)),
             mad: Some(self.guids.sanitize(sender, mad)),
         };
         Ok(())
@@ -186,10 +186,10 @@ impl Gsi {
     pub(crate) fn check_sent(&mut self, qp: &Qp, payload: &[u8]) -> Result<(), Counter> {
         let requesting = payload.first_chunk().and_then(requesting_qp);
         if requesting.is_some_and(|requesting| is_connected(qp, requesting)) {
-            return Err(Counter::DropClaim);
+            return Err(Counter::DropConnected);
         }
         let header = payload.first_chunk().and_then(MadHeader::parse);
-        if let Some(exchange) = header.and_then(|header| header.opens()) {
+        if let Some(exchange) = header.and_then(|header| header.request_exchange()) {
             self.sent_requests.note(exchange, nanos(qp.now()));
         }
         Ok(())
@@ -231,7 +231,7 @@ impl Core {
 
     /// Has a GSI QP receive the probe that follows the request received last, if there is one. With
     /// the turn lock held.
-    pub(crate) fn follow_question(&mut self, qp: &Qp, now: Instant, effects: &mut RunEffects) {
+    pub(crate) fn receive_probe(&mut self, qp: &Qp, now: Instant, effects: &mut RunEffects) {
         let Some(probe) = self.gsi.as_mut().and_then(|gsi| gsi.take_probe()) else {
             return;
         };
@@ -319,7 +319,7 @@ fn probe_behind(
 
 /// Returns whether `av` is the address of a response to a probe. Ends the probe with that number if
 /// so. Any context.
-pub(crate) fn take_answer(device: &Device, av: &Av) -> bool {
+pub(crate) fn take_probe_response(device: &Device, av: &Av) -> bool {
     match StandIn::of_response(av) {
         Some(StandIn::Probe(number)) => device.workqueues.guests.end(&device.link, number),
         Some(StandIn::Check(number)) => device.cm_queue.end(number),

@@ -91,7 +91,7 @@ pub(crate) const GSI_PACKETS_IN_FLIGHT: u32 = 256;
 pub(crate) const DATAGRAM_PATIENCE_MS: u32 = 100;
 /// Maximum number of threads of the work queue `rrxe_release`, which release the memory of ended
 /// on-demand regions: as many as a work queue may have.
-pub(crate) const SLEEPERS: u32 = 2048;
+pub(crate) const MAX_RELEASE_THREADS: u32 = 2048;
 /// Capacity of a QP's inbox: the number of received packets that wait for a run of the QP's engine.
 pub(crate) const INBOX: u32 = 1024;
 /// Capacity of a raw packet QP's queue of received frames.
@@ -124,7 +124,7 @@ pub(crate) struct Allowance {
 /// Limits of a user. A user cannot take all groups, rules or memory of a device.
 pub(crate) const OF_USER: Allowance = Allowance {
     objects: 1 << 19,
-    release_threads: SLEEPERS / 16,
+    release_threads: MAX_RELEASE_THREADS / 16,
     attachments: MAX_MCAST_GROUPS / 8,
     flows: MAX_FLOWS / 2,
     cqs_with_events: 4096,

@@ -8,7 +8,7 @@ use rdma::{
     abi::post::{RecvList, SendList},
     device::{
         attr::{DeviceAttributes, DeviceChange, PortAttributes, PortChange},
-        gid::{Gid, GidPlace},
+        gid::{Gid, GidNetdev},
         mad::PortCounters,
         restrack::DriverAttrs,
         stats::CounterName,
@@ -113,7 +113,7 @@ impl Provider for Rrxe {
         device.link.netdev()
     }
 
-    fn add_gid(device: &Arc<Device>, gid: Gid, place: GidPlace<'_>) -> Result {
+    fn add_gid(device: &Arc<Device>, gid: Gid, place: GidNetdev<'_>) -> Result {
         device.link.add_gid(gid, place)
     }
 
@@ -304,7 +304,7 @@ impl Provider for Rrxe {
         device.mrs.deregister(mr)
     }
 
-    fn undo_mr(device: &Arc<Device>, mr: &Arc<Mr>) {
+    fn abort_mr(device: &Arc<Device>, mr: &Arc<Mr>) {
         device.mrs.undo(mr);
     }
 

@@ -58,7 +58,7 @@ use rdma::{
     support::{quota::Claim, sync::wait_for_readers},
     verbs::{
         qp::QpCap,
-        upcall::{QpToken, QpUpcall},
+        upcall::{IbQpHandle, QpUpcall},
     },
 };
 use roce::{
@@ -123,7 +123,7 @@ pub(crate) struct Qp {
     /// Reports asynchronous events to ib_core (`ib_qp.event_handler`).
     upcall: QpUpcall,
     /// Value that names the QP in completions for kernel consumers (`ib_wc.qp`).
-    token: QpToken,
+    token: IbQpHandle,
     /// Producer side of the rings, for posts of a kernel consumer. `None` if the QP belongs to a
     /// process.
     kernel_queue: Option<Pin<KBox<KernelQueue>>>,
@@ -232,7 +232,7 @@ impl Qp {
     /// Removes the QP from the lists of its CQs. Process context.
     fn remove_from_cqs(&self) {
         for cq in self.cqs() {
-            cq.strike_user(self.qpn, self.place);
+            cq.remove_qp(self.qpn, self.place);
         }
     }
 
@@ -250,7 +250,7 @@ impl Qp {
     /// softirq.
     pub(crate) fn set_error(this: ArcBorrow<'_, Self>) {
         this.flags.set_error();
-        Self::leave(this);
+        Self::defer(this);
     }
 
     /// Unbinds all memory windows that this QP has bound.
@@ -260,7 +260,7 @@ impl Qp {
     }
 
     /// Returns the value that names the QP in completions for kernel consumers.
-    pub(crate) fn token(&self) -> QpToken {
+    pub(crate) fn token(&self) -> IbQpHandle {
         self.token
     }
 
@@ -323,7 +323,7 @@ impl Qp {
     /// Handles a doorbell that the process or the kernel has rung in the doorbell page, without a
     /// system call. Returns whether send work requests were posted since the last call, or an
     /// earlier run was deferred to the poller. Any context up to softirq.
-    pub(crate) fn look_at_doorbell(this: ArcBorrow<'_, Self>) -> bool {
+    pub(crate) fn serve_doorbell(this: ArcBorrow<'_, Self>) -> bool {
         let Some(doorbell) = this.doorbell.as_ref().filter(|_| !this.is_disassociated()) else {
             return false;
         };
@@ -331,7 +331,7 @@ impl Qp {
             Self::advance(this);
             return true;
         }
-        let news = this.cached_state.takes_sends() && doorbell.has_news();
+        let news = this.cached_state.takes_sends() && doorbell.has_new_wqes();
         Self::run_sends(this);
         news
     }
@@ -369,9 +369,9 @@ impl Qp {
 
     /// Returns how long softirqs of `cpu` refuse to run the QP because they have used up their
     /// share of CPU time. `None` if they do not refuse it. Any context.
-    pub(crate) fn pause_of(&self, cpu: CpuId) -> Option<Duration> {
+    pub(crate) fn remaining_pause(&self, cpu: CpuId) -> Option<Duration> {
         let time = &self.workqueues.softirq_time;
-        time.pause_of(cpu).filter(|_| self.is_of_process())
+        time.remaining_pause(cpu).filter(|_| self.is_of_process())
     }
 
     /// Returns the user and the memory cgroup that pay for the QP. `None` for QPs of kernel

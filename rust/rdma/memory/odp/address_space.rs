@@ -18,7 +18,7 @@ use kernel::{
 };
 
 use super::{
-    owner::{NewThreads, Open, Owner, Owners},
+    owner::{NewPermit, Open, Owner, Owners},
     Chunk, NOTIFIER,
 };
 use crate::{
@@ -322,7 +322,7 @@ impl Owners {
     /// Those of [`Self::open`]; `ENOMEM`.
     pub(super) fn open_space(
         self: &Arc<Self>,
-        threads: NewThreads<'_>,
+        threads: NewPermit<'_>,
         device: &IbDevice,
     ) -> Result<OpenSpace> {
         let owner = self.open(threads)?;

@@ -129,7 +129,7 @@ pub trait Threads: Send + Sync {
 }
 
 /// Function that creates the permit of a new [`Owner`]. Process context.
-pub type NewThreads<'a> = &'a dyn Fn() -> Result<Arc<dyn Threads>>;
+pub type NewPermit<'a> = &'a dyn Fn() -> Result<Arc<dyn Threads>>;
 
 /// Work that an [`Owner`] leaves to its work item.
 struct Waiting {
@@ -175,7 +175,7 @@ impl_has_work! { impl HasWork<Self> for Owner { self.work } }
 impl Owner {
     /// Creates the owner of the calling process, whose address space is `mm`, without threads.
     /// Process context; sleeps.
-    fn new(owners: &Arc<Owners>, mm: ARef<Mm>, threads: NewThreads<'_>) -> Result<Arc<Self>> {
+    fn new(owners: &Arc<Owners>, mm: ARef<Mm>, threads: NewPermit<'_>) -> Result<Arc<Self>> {
         let in_use = InUse::begin()?;
         let threads = threads()?;
         let fault_threads = UserThreads::new(c"rrxe_faults")?;
@@ -415,7 +415,7 @@ impl Owners {
     /// - `EINVAL` if the next children of the process belong to another PID namespace than itself
     ///   (`unshare(CLONE_NEWPID)`).
     /// - `ENOMEM`, and the errors of `threads`.
-    pub(super) fn open(self: &Arc<Self>, threads: NewThreads<'_>) -> Result<Open> {
+    pub(super) fn open(self: &Arc<Self>, threads: NewPermit<'_>) -> Result<Open> {
         // Only processes register on-demand regions, and each process has an address space.
         let mm = ARef::<Mm>::from(&**current!().mm().ok_or(EINVAL)?);
         let number = number(&mm);

@@ -111,7 +111,7 @@ impl Pages {
         if used == 0 {
             return;
         }
-        self.readers.wait_awake();
+        self.readers.wait_spinning();
         self.present.fetch_sub(used, Ordering::Relaxed);
         for entry in range {
             let old = entry.load(Ordering::Relaxed);

@@ -126,7 +126,7 @@ impl Share {
 
 /// The states of a queue's payer: of its memory cgroup and of its user. Queues of the kernel have
 /// none.
-pub type Shares = [Option<Arc<Share>>; 2];
+pub type PayerBacklogs = [Option<Arc<Share>>; 2];
 
 /// The memory of one queue.
 ///
@@ -136,14 +136,14 @@ pub type Shares = [Option<Arc<Share>>; 2];
 /// and in each of its shares.
 pub(super) struct QueueUsage {
     backlog: Arc<Backlog>,
-    shares: Shares,
+    shares: PayerBacklogs,
     /// Memory of the packets in the queue, in bytes.
     bytes: Atomic<usize>,
 }
 
 impl QueueUsage {
     /// Creates the state of an empty queue.
-    pub(super) fn new(backlog: Arc<Backlog>, shares: Shares) -> Self {
+    pub(super) fn new(backlog: Arc<Backlog>, shares: PayerBacklogs) -> Self {
         Self {
             backlog,
             shares,
@@ -232,7 +232,7 @@ mod tests {
     fn usages(backlogs: &[&Arc<Backlog>]) -> Result<KVec<QueueUsage>> {
         let mut usages = KVec::new();
         for backlog in backlogs {
-            let usage = QueueUsage::new((*backlog).clone(), Shares::default());
+            let usage = QueueUsage::new((*backlog).clone(), PayerBacklogs::default());
             usages.push(usage, GFP_KERNEL)?;
         }
         Ok(usages)
@@ -241,7 +241,7 @@ mod tests {
     /// Creates queues of one payer.
     fn usages_of(
         backlog: &Arc<Backlog>,
-        shares: &Shares,
+        shares: &PayerBacklogs,
         count: usize,
     ) -> Result<KVec<QueueUsage>> {
         let mut usages = KVec::new();
@@ -306,7 +306,7 @@ mod tests {
     fn a_large_packet_obeys_the_limits_also_in_an_empty_queue() -> Result {
         const HUGE: usize = 128 << 10;
         let backlog = Backlog::of(1 << 20, 4 << 20)?;
-        let shares: Shares = [None, Some(Share::of_user()?)];
+        let shares: PayerBacklogs = [None, Some(Share::of_user()?)];
         let mut taken = 0;
         for usage in &usages_of(&backlog, &shares, 100)? {
             if usage.has_room(HUGE) {

@@ -14,7 +14,7 @@ use super::{for_each_run, TxFrame};
 use crate::{
     bindings,
     memory::copy::copy_bytes,
-    verbs::mr::{Span, SpanFault},
+    verbs::mr::{Span, SpanError},
 };
 
 /// Maximum number of frames into which a buffer is segmented. The queue of a QP has room for no
@@ -93,9 +93,9 @@ impl RxFrame {
     ///
     /// # Errors
     ///
-    /// Returns [`SpanFault::Range`] if the frame has fewer bytes; [`SpanFault::ReadOnly`] if the
+    /// Returns [`SpanError::Range`] if the frame has fewer bytes; [`SpanError::ReadOnly`] if the
     /// span is not writable.
-    pub fn copy_to_span(&self, offset: usize, span: &Span<'_>) -> Result<(), SpanFault> {
+    pub fn copy_to_span(&self, offset: usize, span: &Span<'_>) -> Result<(), SpanError> {
         let mut from = offset;
         span.for_each_writable_piece(|to, len| {
             let mut to = to.as_ptr();
@@ -106,7 +106,7 @@ impl RxFrame {
                 to = to.wrapping_add(count);
             };
             // SAFETY: By the type invariant `self` owns the valid buffer, which has no `frag_list`.
-            unsafe { for_each_run(self.0, from, len, copy) }.ok_or(SpanFault::Range)?;
+            unsafe { for_each_run(self.0, from, len, copy) }.ok_or(SpanError::Range)?;
             from = from.saturating_add(len);
             Ok(())
         })

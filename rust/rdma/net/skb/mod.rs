@@ -22,7 +22,7 @@ use core::{
 use crate::{bindings, support::crc32::crc32_le_raw};
 
 pub use self::{
-    backlog::{Backlog, Share, Shares},
+    backlog::{Backlog, PayerBacklogs, Share},
     complete::{TxFrame, TxPacket},
     frame::{RxFrame, TappedFrame},
     ingress::Ingress,

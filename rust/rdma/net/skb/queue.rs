@@ -7,7 +7,7 @@ use core::{pin::Pin, ptr::NonNull};
 use kernel::{ffi::c_int, prelude::*, sync::Arc, types::Opaque};
 
 use super::{
-    backlog::{Backlog, QueueUsage, Shares},
+    backlog::{Backlog, PayerBacklogs, QueueUsage},
     RxFrame, RxSkb,
 };
 use crate::bindings;
@@ -43,7 +43,7 @@ unsafe impl Sync for List {}
 
 impl List {
     /// Creates an initialiser for an empty queue.
-    fn new(limit: u32, backlog: Arc<Backlog>, shares: Shares) -> impl PinInit<Self> {
+    fn new(limit: u32, backlog: Arc<Backlog>, shares: PayerBacklogs) -> impl PinInit<Self> {
         pin_init!(Self {
             // SAFETY: `list` is valid for writes while the closure runs.
             // INVARIANT: The list is initialised and empty.
@@ -265,7 +265,7 @@ impl SkbQueue {
     /// counted in `backlog` and `shares`.
     ///
     /// CPUs that push at the same time may exceed the limit by their packets.
-    pub fn new(limit: u32, backlog: Arc<Backlog>, shares: Shares) -> impl PinInit<Self> {
+    pub fn new(limit: u32, backlog: Arc<Backlog>, shares: PayerBacklogs) -> impl PinInit<Self> {
         pin_init!(Self {
             list <- List::new(limit, backlog, shares),
         })
@@ -323,7 +323,7 @@ pub struct FrameQueue {
 impl FrameQueue {
     /// Creates an initialiser for an empty queue of at most `limit` frames. The parameters are
     /// those of [`SkbQueue::new`].
-    pub fn new(limit: u32, backlog: Arc<Backlog>, shares: Shares) -> impl PinInit<Self> {
+    pub fn new(limit: u32, backlog: Arc<Backlog>, shares: PayerBacklogs) -> impl PinInit<Self> {
         pin_init!(Self {
             list <- List::new(limit, backlog, shares),
         })

@@ -17,7 +17,7 @@ use crate::{
     bindings,
     device::gid::Gid,
     memory::copy::copy_bytes,
-    verbs::mr::{Span, SpanFault},
+    verbs::mr::{Span, SpanError},
 };
 
 /// Length of an IPv4 header without options, in bytes.
@@ -373,13 +373,13 @@ impl RxSkb {
     ///
     /// # Errors
     ///
-    /// Returns [`SpanFault::Range`] if the packet has fewer bytes; [`SpanFault::ReadOnly`] if the
+    /// Returns [`SpanError::Range`] if the packet has fewer bytes; [`SpanError::ReadOnly`] if the
     /// span is not writable.
-    pub fn copy_to_span(&self, offset: usize, span: &Span<'_>) -> Result<(), SpanFault> {
+    pub fn copy_to_span(&self, offset: usize, span: &Span<'_>) -> Result<(), SpanError> {
         let mut from = offset;
         span.for_each_writable_piece(|to, len| {
             // SAFETY: The piece is valid for writes of its length, and no reference to it exists.
-            unsafe { self.copy_to_raw(from, to.as_ptr(), len) }.map_err(|_| SpanFault::Range)?;
+            unsafe { self.copy_to_raw(from, to.as_ptr(), len) }.map_err(|_| SpanError::Range)?;
             from = from.saturating_add(len);
             Ok(())
         })

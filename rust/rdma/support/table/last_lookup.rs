@@ -97,7 +97,7 @@ impl<T: Send + Sync + 'static> Table<T> {
     ///
     /// Stores the object that it finds in `cache`. Callable in any context but hard interrupts.
     #[inline]
-    pub fn with_recent<R>(
+    pub fn with_cached<R>(
         &self,
         cache: &mut LastLookup<T>,
         id: u32,
@@ -150,7 +150,7 @@ mod tests {
     }
 
     fn look_up(table: &Table<u32>, cache: &mut LastLookup<u32>, id: u32) -> Option<u32> {
-        table.with_recent(cache, id, |number| *number)
+        table.with_cached(cache, id, |number| *number)
     }
 
     #[test]

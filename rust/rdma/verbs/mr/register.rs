@@ -13,7 +13,7 @@ use crate::{
     device::IbDevice,
     memory::{
         dm::{self, DeviceMemory},
-        odp::{NewThreads, OnDemand, Owners},
+        odp::{NewPermit, OnDemand, Owners},
         umem::UserMemory,
         RegionMemory,
     },
@@ -108,7 +108,7 @@ impl<'a> UserRange<'a> {
         &self,
         access: Access,
         owners: &Arc<Owners>,
-        threads: NewThreads<'_>,
+        threads: NewPermit<'_>,
     ) -> Result<RegionMemory> {
         let Self {
             device,

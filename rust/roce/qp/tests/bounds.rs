@@ -16,7 +16,7 @@ const TOO_LONG: usize = 8192;
 
 /// Makes one run of a host. Returns the number of its packets.
 fn run(qp: &mut TestQp, host: &mut MockHost) -> usize {
-    qp.begin_turn();
+    qp.begin_run();
     let sent = std::iter::from_fn(|| qp.poll_transmit(NOW, host));
     sent.take(PACKETS).count()
 }

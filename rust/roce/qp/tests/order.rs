@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Tests of [`Qp::minds_order`]: whether a packet may overtake another.
+//! Tests of [`Qp::needs_order`]: whether a packet may overtake another.
 
 use super::*;
 
 #[test]
 fn a_reliable_qp_minds_order_until_its_requests_are_acknowledged() {
     let (mut qp, mut host) = in_rts(QpKind::Rc);
-    assert!(!qp.minds_order());
+    assert!(!qp.needs_order());
     host.post_send(SEND, vec![0; 8]);
     assert_eq!(drain(&mut qp, NOW, &mut host).len(), 1);
-    assert!(qp.minds_order());
+    assert!(qp.needs_order());
     qp.handle_packet(NOW, &ack(FIRST), &mut host);
-    assert!(!qp.minds_order());
+    assert!(!qp.needs_order());
 }
 
 #[test]
@@ -21,7 +21,7 @@ fn an_acknowledgement_may_be_overtaken() {
     host.post_recv(8);
     qp.handle_packet(NOW, &send_only(FIRST), &mut host);
     assert_eq!(drain(&mut qp, NOW, &mut host).len(), 1);
-    assert!(!qp.minds_order());
+    assert!(!qp.needs_order());
 }
 
 #[test]
@@ -30,14 +30,14 @@ fn the_answer_to_a_read_may_not() {
     let request = read_request(16);
     qp.handle_packet(NOW, &request, &mut host);
     assert_eq!(drain(&mut qp, NOW, &mut host).len(), 1);
-    assert!(qp.minds_order());
+    assert!(qp.needs_order());
 }
 
 #[test]
 fn an_unreliable_qp_always_minds_order() {
     for kind in [QpKind::Uc, QpKind::Ud, QpKind::Gsi] {
         let (qp, _) = in_rts(kind);
-        assert!(qp.minds_order(), "{kind:?}");
+        assert!(qp.needs_order(), "{kind:?}");
     }
 }
 

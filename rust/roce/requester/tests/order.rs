@@ -43,7 +43,7 @@ fn acknowledgements_out_of_flight_are_ignored() {
         assert_eq!((bench.sent(), bench.state()), (vec![], QpState::Rts));
         assert_eq!(
             bench.host.counts,
-            [Count::Dropped(QpDropReason::Unasked); 4]
+            [Count::Dropped(QpDropReason::Unsolicited); 4]
         );
         bench.ack(1);
         assert_eq!(bench.sent(), [(0, Success)]);
@@ -67,7 +67,7 @@ fn a_sequence_nak_for_the_next_packet_acknowledges_all_that_was_sent() {
         [
             Count::RcvdSeqErr,
             Count::RdmaSends,
-            Count::Dropped(QpDropReason::Unasked)
+            Count::Dropped(QpDropReason::Unsolicited)
         ]
     );
 }

@@ -23,7 +23,7 @@ use kernel::{
 use rdma::{
     device::{
         client::{AnyDevice, ClientRegistration},
-        gid::{Gid, GidPlace},
+        gid::{Gid, GidNetdev},
         link::{LinkHandler, LinkRegistration},
         IbDevice, Unregistered,
     },
@@ -160,7 +160,7 @@ impl Link {
     /// refused, and raises no event for it (`__ib_cache_gid_add()`,
     /// drivers/infiniband/core/cache.c). So that administrator can neither fill the GID table, nor
     /// fill the memory with events that other processes don't read.
-    pub(crate) fn add_gid(&self, gid: Gid, place: GidPlace<'_>) -> Result {
+    pub(crate) fn add_gid(&self, gid: Gid, place: GidNetdev<'_>) -> Result {
         if place.net() != self.context.net() {
             return Err(EADDRNOTAVAIL);
         }
@@ -224,7 +224,7 @@ impl Link {
     /// Returns the count of changes of the namespace's address owners, as
     /// [`AddressOwners::changes`](crate::net::address_owners::AddressOwners::changes) does.
     #[inline]
-    pub(crate) fn home_changes(&self) -> u64 {
+    pub(crate) fn address_changes(&self) -> u64 {
         self.context.address_owners.changes()
     }
 
@@ -235,7 +235,7 @@ impl Link {
     /// # Errors
     ///
     /// The counter of the drop.
-    pub(crate) fn check_home(&self, to: Gid, ingress: Ingress) -> Result<(), Counter> {
+    pub(crate) fn check_destination(&self, to: Gid, ingress: Ingress) -> Result<(), Counter> {
         match self.context.address_owners.is_at(to, ingress, self.id) {
             true => Ok(()),
             false if self.has_gid(to) => Err(Counter::DropInterface),

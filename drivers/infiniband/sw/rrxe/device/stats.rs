@@ -66,15 +66,15 @@ pub(crate) enum Counter {
     DropTooLong,
     DropInvalid,
     DropAccess,
-    DropUnasked,
+    DropUnsolicited,
     /// Management datagrams beyond the number that ib_core can handle.
     DropRate,
     /// Connection requests (CM REQ) that were not sent: they named a QP that has a connection.
-    DropClaim,
+    DropConnected,
 }
 
 /// Number of counters.
-const LEN: usize = Counter::DropClaim as usize + 1;
+const LEN: usize = Counter::DropConnected as usize + 1;
 
 /// Names of the counters, in the order of [`Counter`]. They are followed by the names of the
 /// namespace's drop counters, in the order of [`Discard::index`]: these packets belong to no
@@ -227,6 +227,6 @@ pub(crate) fn drop_counter(reason: QpDropReason) -> Counter {
         QpDropReason::TooLong => Counter::DropTooLong,
         QpDropReason::Invalid => Counter::DropInvalid,
         QpDropReason::Access => Counter::DropAccess,
-        QpDropReason::Unasked => Counter::DropUnasked,
+        QpDropReason::Unsolicited => Counter::DropUnsolicited,
     }
 }

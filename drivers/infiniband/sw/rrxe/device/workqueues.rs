@@ -83,7 +83,7 @@ impl Workqueues {
             deferred: OwnedQueue::new_unbound(c"rrxe_deferred", pollers.max(1))?,
             faults: OwnedQueue::new_unbound(c"rrxe_faults", FAULT_THREADS)?,
             softirq_time: SoftirqTime::new(softirq_percent)?,
-            owners: Owners::new(c"rrxe_release", limits::SLEEPERS)?,
+            owners: Owners::new(c"rrxe_release", limits::MAX_RELEASE_THREADS)?,
             accounts: Accounts::new(pollers.max(1))?,
             guests: GuestLimits::new()?,
             pollers: OwnedQueue::new_unbound(c"rrxe_poll", pollers.max(1))?,

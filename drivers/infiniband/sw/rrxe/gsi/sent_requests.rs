@@ -85,7 +85,9 @@ mod tests {
             &mut bytes;
         (*version, *class, *method, *transaction) = (1, 4, 1, number);
         let header = MadHeader::parse(&bytes);
-        header.and_then(|header| header.opens()).ok_or(EINVAL)
+        header
+            .and_then(|header| header.request_exchange())
+            .ok_or(EINVAL)
     }
 
     #[test]
@@ -123,7 +125,7 @@ mod tests {
         // The class differs, and so does the exchange.
         let mut bytes = [0; MAD_HEADER_LEN];
         bytes[0] = 1;
-        let other = MadHeader::parse(&bytes).and_then(|header| header.opens());
+        let other = MadHeader::parse(&bytes).and_then(|header| header.request_exchange());
         sent.note(other.ok_or(EINVAL)?, 0);
         assert!(!sent.has(exchange(0)?, 0));
         assert!(sent.has(exchange(1)?, 0));

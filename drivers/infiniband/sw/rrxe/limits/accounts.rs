@@ -41,7 +41,7 @@ use kernel::{
     sync::Arc,
 };
 use rdma::{
-    net::skb::{Share, Shares},
+    net::skb::{PayerBacklogs, Share},
     new_bh_spinlock,
     support::{
         identity::Identity,
@@ -56,7 +56,7 @@ use crate::limits::{self, semaphore::Semaphore, thread_permit::Waiter, Allowance
 #[derive(Clone, Copy)]
 pub(crate) enum Threads {
     /// `rrxe_deferred`.
-    Rests,
+    Deferred,
     /// `rrxe_release`.
     Releases,
 }
@@ -122,7 +122,7 @@ impl Account {
     /// Returns the semaphore of the threads of one work queue.
     pub(crate) fn threads(&self, of: Threads) -> &Semaphore<Waiter> {
         match of {
-            Threads::Rests => &self.deferred,
+            Threads::Deferred => &self.deferred,
             Threads::Releases => &self.releases,
         }
     }
@@ -262,7 +262,7 @@ impl Payer {
     }
 
     /// Returns the accounts' shares of the memory of packets that wait for QPs.
-    pub(crate) fn shares(&self) -> Shares {
+    pub(crate) fn shares(&self) -> PayerBacklogs {
         let share = |open: &Open| open.account.packets.clone();
         [self.cgroup.as_ref().map(share), Some(share(&self.user))]
     }

@@ -76,7 +76,7 @@ impl Account {
     }
 
     /// Takes one copy from a lot. Returns whether the lot had one left.
-    fn grant(&self, lot: Lot, now: i64) -> bool {
+    fn grant(&self, lot: CopyBucket, now: i64) -> bool {
         let Some(lot) = self.lots.get(lot.0) else {
             return false;
         };
@@ -91,9 +91,9 @@ impl Account {
 
 /// The index of a token bucket, which users share.
 #[derive(Clone, Copy)]
-pub(crate) struct Lot(usize);
+pub(crate) struct CopyBucket(usize);
 
-impl Lot {
+impl CopyBucket {
     /// Returns the lot of the user with this number. The number may be any of 64 bits, such as an
     /// address.
     pub(crate) fn of(number: u64) -> Self {
@@ -134,13 +134,13 @@ impl SoftirqTime {
 
     /// Works as [`Self::spend`], for a copy of a multicast packet. Also runs `f` if the debt is too
     /// large, but `lot` grants a copy.
-    pub(crate) fn spend_of(&self, lot: Lot, f: impl FnOnce()) -> bool {
+    pub(crate) fn spend_of(&self, lot: CopyBucket, f: impl FnOnce()) -> bool {
         self.spend_or(|account, now| account.grant(lot, now), f)
     }
 
     /// Returns how long CPU `cpu` needs to pay its debt, if the debt is too large for
     /// [`Self::spend`]. Any context.
-    pub(crate) fn pause_of(&self, cpu: CpuId) -> Option<Duration> {
+    pub(crate) fn remaining_pause(&self, cpu: CpuId) -> Option<Duration> {
         let account = self.accounts.get(cpu.as_u32() as usize)?;
         let debt = account.paid.load(Relaxed).saturating_sub(self.now());
         let is_too_large = debt > MOST_DEBT;
@@ -249,12 +249,12 @@ mod tests {
         let time = SoftirqTime::new(75)?;
         let _off = rdma::support::sync::bottom_halves_off();
         let here = CpuId::current();
-        assert_eq!(time.pause_of(here), None);
+        assert_eq!(time.remaining_pause(here), None);
         let account = time.accounts.get(here.as_u32() as usize).ok_or(EINVAL)?;
         account.paid.store(i64::MAX, Relaxed);
         assert!(!time.spend(|| ()));
         assert!(time
-            .pause_of(here)
+            .remaining_pause(here)
             .is_some_and(|pause| pause.0 > MOST_DEBT.unsigned_abs()));
         Ok(())
     }
@@ -292,7 +292,7 @@ mod tests {
     #[test]
     fn a_lot_grants_regardless_of_others() -> Result {
         let account = Account::new();
-        let (greedy, other) = (Lot(0), Lot(1));
+        let (greedy, other) = (CopyBucket(0), CopyBucket(1));
         let taken = |lot, now| (0..1_000).filter(|_| account.grant(lot, now)).count();
         assert_eq!(taken(greedy, 5), GRANTED as usize);
         assert_eq!(taken(greedy, 5 + GRANT_INTERVAL), 1);
@@ -310,7 +310,7 @@ mod tests {
         }
         let (mut copies, mut runs) = (0, 0);
         for _ in 0..GRANTED {
-            assert!(time.spend_of(Lot(3), || copies += 1));
+            assert!(time.spend_of(CopyBucket(3), || copies += 1));
             for account in &time.accounts {
                 account.paid.store(i64::MAX, Relaxed);
             }
@@ -324,7 +324,7 @@ mod tests {
     fn adjacent_numbers_have_different_lots() -> Result {
         let mut seen = [false; LOTS];
         for number in 0..1_000 {
-            let Lot(lot) = Lot::of(0xffff_8880_0000_0000 + number * 512);
+            let CopyBucket(lot) = CopyBucket::of(0xffff_8880_0000_0000 + number * 512);
             assert!(lot < LOTS);
             seen[lot] = true;
         }

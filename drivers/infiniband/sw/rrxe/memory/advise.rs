@@ -225,7 +225,7 @@ impl Prefetch {
     /// `EIO` when the device is going away, `EINTR` when the waiting caller was killed.
     fn check_wanted(&self) -> Result {
         self.link.check_stays()?;
-        let given_up = |outcome: &Arc<Outcome>| !outcome.is_awaited();
+        let given_up = |outcome: &Arc<Outcome>| !outcome.has_waiter();
         match self.outcome.as_ref().is_some_and(given_up) {
             true => Err(EINTR),
             false => Ok(()),

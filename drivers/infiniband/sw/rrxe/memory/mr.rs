@@ -408,7 +408,7 @@ impl MrTable {
         if is_all_memory(pd, lkey) {
             return kernel_span(addr, length).map(f).ok_or(AccessFault::Denied);
         }
-        self.with_recent(recent, pd, lkey.0, |mr| {
+        self.with_cached(recent, pd, lkey.0, |mr| {
             mr.with(lkey.0, addr, length, access, f)
         })
     }
@@ -454,7 +454,7 @@ impl MrTable {
         if MwTable::is_window(key) {
             return self.with_window(range, f);
         }
-        self.with_recent(recent, range.context.pd, key, |mr| {
+        self.with_cached(recent, range.context.pd, key, |mr| {
             mr.with(key, range.va, range.length, range.access, f)
         })
     }
@@ -476,7 +476,7 @@ impl MrTable {
         if MwTable::is_window(key) {
             return self.check_window(range);
         }
-        self.with_recent(recent, range.context.pd, key, |mr| {
+        self.with_cached(recent, range.context.pd, key, |mr| {
             mr.check(key, range.va, range.length, access, uses_memory(access))
         })
     }
@@ -583,7 +583,7 @@ impl MrTable {
     /// Works as [`Self::with`]. `recent` caches the region that the caller used last, and saves the
     /// look-up if it is the same.
     #[inline]
-    fn with_recent<R>(
+    fn with_cached<R>(
         &self,
         recent: &mut LastLookup<Mr>,
         pd: PdId,
@@ -591,7 +591,7 @@ impl MrTable {
         f: impl FnOnce(ArcBorrow<'_, Mr>) -> Result<R, AccessFault>,
     ) -> Result<R, AccessFault> {
         self.regions
-            .with_recent(recent, key >> 8, |mr| {
+            .with_cached(recent, key >> 8, |mr| {
                 require(mr.pd() == pd)?;
                 f(mr)
             })

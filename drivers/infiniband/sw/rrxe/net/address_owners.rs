@@ -13,7 +13,7 @@ use kernel::{
     sync::atomic::{ordering::Relaxed, Atomic},
 };
 use rdma::{
-    device::gid::{Gid, GidPlace},
+    device::gid::{Gid, GidNetdev},
     net::skb::Ingress,
     new_bh_spinlock,
     support::sync::BhSpinLock,
@@ -54,7 +54,7 @@ struct Port {
 
 /// The layer-2 segment of a [`Port`].
 struct Place {
-    /// Segment of the network device ([`GidPlace::segment`]).
+    /// Segment of the network device ([`GidNetdev::segment`]).
     segment: u32,
     /// Number of entries of ib_core's GID table on this network device.
     entries: u32,
@@ -172,7 +172,7 @@ impl AddressOwners {
     /// # Errors
     ///
     /// `ENOMEM`.
-    pub(crate) fn add(&self, gid: Gid, place: GidPlace<'_>, link: LinkId) -> Result {
+    pub(crate) fn add(&self, gid: Gid, place: GidNetdev<'_>, link: LinkId) -> Result {
         let netdev_index = place.netdev_index();
         let owner = AddressOwner {
             link,

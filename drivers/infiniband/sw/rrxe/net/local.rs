@@ -16,7 +16,7 @@ use roce::{
 
 use crate::{
     device::stats::Counters,
-    net::{rx::hand_out, tx::Frame},
+    net::{rx::deliver_copies, tx::PacketBuilder},
     qp::{effects::RunEffects, engine::TxOutcome, note_peer, Qp},
 };
 
@@ -26,7 +26,7 @@ use crate::{
 pub(crate) fn deliver(
     qp: &Qp,
     counters: &Counters,
-    frame: Frame<'_>,
+    frame: PacketBuilder<'_>,
     packet: &Packet,
     recent: &mut LastLookup<Qp>,
     effects: &mut RunEffects,
@@ -37,7 +37,7 @@ pub(crate) fn deliver(
         return TxOutcome::Dropped;
     };
     let (dest, to) = (packet.bth.dest, endpoints.destination);
-    let peer: Option<Arc<Qp>> = qp.net.with_recent_qp(recent, dest, to, |peer| peer.into());
+    let peer: Option<Arc<Qp>> = qp.net.with_cached_qp(recent, dest, to, |peer| peer.into());
     let Some(peer) = peer else {
         qp.net.drops.discard(skb, Discard::NoQueuePair);
         return TxOutcome::Left;
@@ -56,7 +56,7 @@ pub(crate) fn deliver(
 }
 
 /// Returns whether a packet is a datagram to a multicast group.
-pub(crate) fn is_to_group(frame: &Frame<'_>, packet: &Packet) -> bool {
+pub(crate) fn is_to_group(frame: &PacketBuilder<'_>, packet: &Packet) -> bool {
     let is_datagram = matches!(packet.service, Service::Ud(_));
     is_datagram && packet.bth.dest == Qpn::MULTICAST && frame.endpoints().destination.is_multicast()
 }
@@ -67,7 +67,7 @@ pub(crate) fn is_to_group(frame: &Frame<'_>, packet: &Packet) -> bool {
 /// threads, since each may have much work and may run other QPs. Members for which memory, room in
 /// the inbox or softirq time is short lose the packet.
 #[inline(never)]
-pub(crate) fn deliver_to_group(qp: &Qp, frame: &Frame<'_>, effects: &mut RunEffects) {
+pub(crate) fn deliver_to_group(qp: &Qp, frame: &PacketBuilder<'_>, effects: &mut RunEffects) {
     let group = frame.endpoints().destination;
     let mut members = qp.net.groups.members(frame.exit(), group, Some(qp));
     let Some(first) = members.next() else {
@@ -77,7 +77,7 @@ pub(crate) fn deliver_to_group(qp: &Qp, frame: &Frame<'_>, effects: &mut RunEffe
         return qp.net.drops.count(Discard::Overflow);
     };
     if let Some(second) = members.next() {
-        return hand_out(&skb, Iterator::chain([first, second].into_iter(), members));
+        return deliver_copies(&skb, Iterator::chain([first, second].into_iter(), members));
     }
     match first.inbox.push(skb) {
         Ok(()) => note_peer(&mut effects.peer, first),

@@ -165,7 +165,7 @@ impl NetContext {
 
     /// Does the same as [`Self::with_qp`] for a packet of a QP of this host that sends all its
     /// packets to one QP. `recent` caches the look-up.
-    pub(crate) fn with_recent_qp<R>(
+    pub(crate) fn with_cached_qp<R>(
         &self,
         recent: &mut LastLookup<Qp>,
         qpn: Qpn,
@@ -175,7 +175,7 @@ impl NetContext {
         if qpn == Qpn::GSI {
             return self.with_qp(qpn, to, Ingress::default(), f);
         }
-        self.qps.with_recent(recent, qpn.get(), f)
+        self.qps.with_cached(recent, qpn.get(), f)
     }
 
     /// Returns the identifier of the namespace.

@@ -12,7 +12,7 @@ use kernel::{
 use rdma::{
     net::skb::{Discard, Endpoints, Ingress, IpHeader, RxSkb},
     support::crc32::crc32_le,
-    verbs::mr::{Span, SpanFault},
+    verbs::mr::{Span, SpanError},
 };
 use roce::{
     ids::Qpn,
@@ -26,7 +26,7 @@ use roce::{
 };
 
 use crate::{
-    limits::{accounts::Payer, softirq_time::Lot},
+    limits::{accounts::Payer, softirq_time::CopyBucket},
     net::{drops::Drops, netns::NetContext},
     qp::Qp,
 };
@@ -76,9 +76,9 @@ impl RxPacket {
     ///
     /// # Errors
     ///
-    /// [`SpanFault::Range`] if there is less payload; [`SpanFault::ReadOnly`] if the span may not
+    /// [`SpanError::Range`] if there is less payload; [`SpanError::ReadOnly`] if the span may not
     /// be written.
-    pub(crate) fn copy_payload(&self, offset: u32, span: &Span<'_>) -> Result<(), SpanFault> {
+    pub(crate) fn copy_payload(&self, offset: u32, span: &Span<'_>) -> Result<(), SpanError> {
         let start = self.locate(offset, span.len())?;
         self.skb.copy_to_span(start, span)
     }
@@ -87,12 +87,12 @@ impl RxPacket {
     ///
     /// # Errors
     ///
-    /// [`SpanFault::Range`] if there is less payload.
-    pub(crate) fn read_payload(&self, offset: u32, to: &mut [u8]) -> Result<(), SpanFault> {
+    /// [`SpanError::Range`] if there is less payload.
+    pub(crate) fn read_payload(&self, offset: u32, to: &mut [u8]) -> Result<(), SpanError> {
         let start = self.locate(offset, to.len())?;
         self.skb
             .copy_to_slice(start, to)
-            .map_err(|_| SpanFault::Range)
+            .map_err(|_| SpanError::Range)
     }
 
     /// Returns the GRH that precedes a datagram's payload in the receive buffer: the IPv6 header,
@@ -105,10 +105,10 @@ impl RxPacket {
     }
 
     /// Returns the offset of `len` payload bytes at `offset` from the beginning of the packet.
-    fn locate(&self, offset: u32, len: usize) -> Result<usize, SpanFault> {
+    fn locate(&self, offset: u32, len: usize) -> Result<usize, SpanError> {
         let end = (offset as usize).saturating_add(len);
         if end > self.packet.payload_len as usize {
-            return Err(SpanFault::Range);
+            return Err(SpanError::Range);
         }
         Ok(self.payload_offset.saturating_add(offset as usize))
     }
@@ -220,7 +220,7 @@ fn deliver_to_group(context: &NetContext, mut packet: RxPacket) -> Option<(Arc<Q
     let Some(second) = members.next() else {
         return Some((first, packet));
     };
-    hand_out(
+    deliver_copies(
         &packet.skb,
         Iterator::chain([first, second].into_iter(), members),
     );
@@ -229,7 +229,7 @@ fn deliver_to_group(context: &NetContext, mut packet: RxPacket) -> Option<(Arc<Q
 
 /// Gives each member of a group a copy of a packet, which waits for a thread to run the member.
 /// Softirq, or with a sender's turn lock held.
-pub(crate) fn hand_out(skb: &RxSkb, members: impl Iterator<Item = Arc<Qp>>) {
+pub(crate) fn deliver_copies(skb: &RxSkb, members: impl Iterator<Item = Arc<Qp>>) {
     for qp in members {
         let copy = || {
             // If memory is short, this member loses the packet.
@@ -243,7 +243,7 @@ pub(crate) fn hand_out(skb: &RxSkb, members: impl Iterator<Item = Arc<Qp>>) {
             .device
             .workqueues
             .softirq_time
-            .spend_of(lot_of(&qp), copy)
+            .spend_of(copy_bucket(&qp), copy)
         {
             qp.net.drops.count(Discard::Overflow);
         }
@@ -252,6 +252,6 @@ pub(crate) fn hand_out(skb: &RxSkb, members: impl Iterator<Item = Arc<Qp>>) {
 
 /// Returns the lot of the QP's user: the part of the copies that a CPU grants although its softirq
 /// time is used up. All QPs of in-kernel consumers have the same lot.
-fn lot_of(qp: &Qp) -> Lot {
-    Lot::of(qp.payer().map_or(0, Payer::user_number))
+fn copy_bucket(qp: &Qp) -> CopyBucket {
+    CopyBucket::of(qp.payer().map_or(0, Payer::user_number))
 }

@@ -39,7 +39,7 @@ pub(crate) trait Payload {
 ///
 /// If memory is short, the packet stays incomplete and is lost. The protocol handles it as a loss
 /// in the network.
-pub(crate) struct Frame<'a> {
+pub(crate) struct PacketBuilder<'a> {
     /// Header fields of the path.
     address: &'a Address,
     /// Route of the packet.
@@ -54,7 +54,7 @@ pub(crate) struct Frame<'a> {
     pad: usize,
 }
 
-impl<'a> Frame<'a> {
+impl<'a> PacketBuilder<'a> {
     /// Begins a packet. Returns `None` if memory is short, or if the network device needs more
     /// headroom than a packet may have.
     ///
@@ -188,7 +188,7 @@ impl<'a> Frame<'a> {
     }
 }
 
-impl Payload for Frame<'_> {
+impl Payload for PacketBuilder<'_> {
     fn append(&mut self, span: &Span<'_>) {
         let appended = self.skb.put_span(span);
         self.account(appended, span.len());

@@ -40,7 +40,7 @@ impl Qp {
     /// WQEs that are posted later are not taken, so a process that keeps posting does not prolong
     /// the flush. A call takes the time of a few runs.
     pub(crate) fn fail_and_flush(this: &Arc<Self>) -> bool {
-        match Self::in_turn(this, Core::close) {
+        match Self::with_core(this, Core::close) {
             Ok(true) => {
                 let error = QpModify {
                     attrs: Attrs {
@@ -55,7 +55,7 @@ impl Qp {
             Ok(false) => Self::advance(this.as_arc_borrow()),
             Err(_) => return false,
         }
-        Self::in_turn(this, |core| core.is_due(this.now())).unwrap_or(false)
+        Self::with_core(this, |core| core.is_due(this.now())).unwrap_or(false)
     }
 
     /// Returns the lengths of the queues.
@@ -78,7 +78,7 @@ impl Qp {
     /// `EBUSY` if the QP is bound to a set, `EINVAL` if it is destroyed.
     pub(crate) fn bind_to_set(this: &Arc<Self>, set: Arc<Counters>) -> Result {
         let ports = &this.device.counters;
-        Self::in_turn(this, |core| match Arc::ptr_eq(&core.counters, ports) {
+        Self::with_core(this, |core| match Arc::ptr_eq(&core.counters, ports) {
             true => {
                 core.counters = set;
                 Ok(())
@@ -91,7 +91,7 @@ impl Qp {
     pub(crate) fn unbind_from_set(this: &Arc<Self>) {
         let ports = this.device.counters.clone();
         // A destroyed QP counts nothing.
-        let _ = Self::in_turn(this, |core| core.counters = ports);
+        let _ = Self::with_core(this, |core| core.counters = ports);
     }
 
     /// Emits the tracepoint for a dropped packet, which `counter` has counted.

@@ -64,7 +64,7 @@ impl Qp {
     /// # Errors
     ///
     /// `EINVAL` if the QP is destroyed.
-    pub(super) fn in_turn<R>(this: &Arc<Self>, body: impl FnOnce(&mut Core) -> R) -> Result<R> {
+    pub(super) fn with_core<R>(this: &Arc<Self>, body: impl FnOnce(&mut Core) -> R) -> Result<R> {
         // Until all effects are reported: a thread that was preempted in between would delay
         // notifications and run requests of others.
         let _off = bottom_halves_off();
@@ -77,7 +77,7 @@ impl Qp {
             let arrivals = &mut Arrivals::of(&this.inbox);
             let request = RunRequest::All;
             if let Some(peer) = Self::run_engine(this, held, request, arrivals, &mut budget) {
-                Self::leave(peer.as_arc_borrow());
+                Self::defer(peer.as_arc_borrow());
             }
         }
         result.ok_or(EINVAL)
@@ -159,7 +159,7 @@ impl Qp {
     ///
     /// `EINVAL` if the QP is destroyed.
     pub(crate) fn query(this: &Arc<Self>) -> Result<QpQuery> {
-        Self::in_turn(this, |core| this.query_result(core))
+        Self::with_core(this, |core| this.query_result(core))
     }
 
     /// Returns the state, the attributes and the lengths of the queues, all as of one instant.
@@ -169,7 +169,7 @@ impl Qp {
     ///
     /// `EINVAL` if the QP is destroyed.
     pub(crate) fn query_with_load(this: &Arc<Self>) -> Result<(QpQuery, QpLoad)> {
-        Self::in_turn(this, |core| (this.query_result(core), this.load(core)))
+        Self::with_core(this, |core| (this.query_result(core), this.load(core)))
     }
 
     /// Returns the state and the attributes.

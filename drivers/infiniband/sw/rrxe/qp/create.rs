@@ -15,9 +15,9 @@ use rdma::{
         ring::Ring,
     },
     net::{
-        skb::{Backlog, FrameQueue, Shares, SkbQueue},
+        skb::{Backlog, FrameQueue, PayerBacklogs, SkbQueue},
         tx_cpu::TxCpu,
-        tx_limit::{Excess, TxLimit, TxLimits},
+        tx_limit::{Beyond, TxLimit, TxLimits},
     },
     support::{
         error::unsupported,
@@ -105,7 +105,7 @@ impl Qp {
         let payer = payer(device, init.kind, context)?;
         let shares = payer
             .as_ref()
-            .map_or_else(Shares::default, |payer| payer.shares());
+            .map_or_else(PayerBacklogs::default, |payer| payer.shares());
         let frames = frames(init.kind, &backlog, &shares)?;
         let table = net.clone();
         let (qpn, place) = reserve(&table, init.kind)?;
@@ -117,7 +117,7 @@ impl Qp {
         let number = place.id();
         let cap = rings.cap;
         let object = ObjectClaim::new(payer.as_ref())?;
-        let deferred_permit = ThreadPermit::new(Threads::Rests, payer)?;
+        let deferred_permit = ThreadPermit::new(Threads::Deferred, payer)?;
         if init.kind == QpKind::Gsi {
             init.recv_cq.iter().for_each(|cq| cq.serve_gsi());
         }
@@ -187,7 +187,7 @@ impl Qp {
     /// `ENOMEM`. In that case the QP is in no list.
     fn add_to_cqs(&self) -> Result {
         for cq in self.cqs() {
-            if let Err(error) = cq.enter_user(self.qpn, self.place) {
+            if let Err(error) = cq.add_qp(self.qpn, self.place) {
                 self.remove_from_cqs();
                 return Err(error);
             }
@@ -293,13 +293,13 @@ fn tx_limit(kind: QpKind, waker: Waker, all: &Arc<TxLimits>) -> Result<TxLimit> 
     // stop the removal of the device, which waits for each send of `ib_mad` to complete
     // (`ib_unregister_mad_agent()`, mad.c).
     let (limit, excess) = match kind {
-        QpKind::Gsi => (limits::GSI_PACKETS_IN_FLIGHT, Excess::GoesAfter(0)),
+        QpKind::Gsi => (limits::GSI_PACKETS_IN_FLIGHT, Beyond::SendsAfter(0)),
         // A host that keeps packets must not stop the QP's packets to other hosts.
         QpKind::Ud | QpKind::RawPacket => {
-            let after = Excess::GoesAfter(limits::DATAGRAM_PATIENCE_MS);
+            let after = Beyond::SendsAfter(limits::DATAGRAM_PATIENCE_MS);
             (limits::PACKETS_IN_FLIGHT, after)
         }
-        _ => (limits::PACKETS_IN_FLIGHT, Excess::Waits),
+        _ => (limits::PACKETS_IN_FLIGHT, Beyond::Waits),
     };
     TxLimit::new(limit, excess, waker, all)
 }
@@ -325,7 +325,7 @@ fn domain(init: &QpInit<Rrxe>) -> Result<Arc<Pd>> {
 fn frames(
     kind: QpKind,
     backlog: &Arc<Backlog>,
-    shares: &Shares,
+    shares: &PayerBacklogs,
 ) -> Result<Option<Pin<KBox<FrameQueue>>>> {
     if kind != QpKind::RawPacket {
         return Ok(None);

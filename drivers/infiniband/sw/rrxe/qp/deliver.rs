@@ -62,7 +62,7 @@ impl Qp {
     /// would take too long. If the inbox is full, the packet is dropped and counted. Softirq.
     pub(crate) fn receive_later(this: ArcBorrow<'_, Self>, skb: RxSkb) {
         match this.inbox.push(skb) {
-            Ok(()) => Self::leave(this),
+            Ok(()) => Self::defer(this),
             Err(skb) => this.net.drops.discard(skb, Discard::Overflow),
         }
     }
@@ -82,7 +82,7 @@ impl Qp {
             }
         }
         if any {
-            Self::leave(this);
+            Self::defer(this);
         }
     }
 }

@@ -29,7 +29,7 @@ use crate::{
         local,
         outgoing::Outgoing,
         rx::RxPacket,
-        tx::{Frame, Payload},
+        tx::{PacketBuilder, Payload},
     },
     qp::{
         arrivals::Arrivals,
@@ -54,7 +54,7 @@ pub(crate) type Engine = roce::qp::Qp<KVVec<roce::qp::SendWqe>, KVVec<Replay>>;
 const BUDGET: u32 = 32;
 /// Number of packets that a run may send however many it has taken in. Without this, a peer that
 /// sends all the time would keep the QP from sending.
-const LEAST_SENDS: u32 = 4;
+const MIN_SENDS: u32 = 4;
 
 /// Number of runs that empty a full inbox.
 const INBOX_RUNS: u32 = INBOX.div_ceil(BUDGET);
@@ -180,7 +180,7 @@ impl Core {
         let now = qp.now();
         let mut effects = RunEffects::default();
         let mut budget = BUDGET;
-        self.engine.begin_turn();
+        self.engine.begin_run();
         if qp.flags.any() {
             self.handle_flags(&qp, &mut budget, &mut effects);
         }
@@ -197,7 +197,7 @@ impl Core {
             if by_packet && !resumes && !self.engine.is_reliable() {
                 self.defer_sends(&qp, &mut effects);
             } else {
-                let mut sends = budget.max(LEAST_SENDS);
+                let mut sends = budget.max(MIN_SENDS);
                 self.transmit(&qp, now, resumes, &mut sends, &mut effects);
                 budget = budget.min(sends);
             }
@@ -317,7 +317,7 @@ impl Core {
         self.counters.add(Counter::ReceivedPackets, 1);
         self.counters
             .add(Counter::ReceivedBytes, u64::from(packet.packet.payload_len));
-        self.follow_question(qp, now, effects);
+        self.receive_probe(qp, now, effects);
         true
     }
 
@@ -472,7 +472,8 @@ impl Core {
             }
             _ => self.peer.connected(),
         };
-        let frame = resolved.and_then(|(address, route)| Frame::new(address, route, transmit));
+        let frame =
+            resolved.and_then(|(address, route)| PacketBuilder::new(address, route, transmit));
         let Some(mut frame) = frame else {
             counters.count(Count::SendErr);
             return Ok(Built::Handled(TxOutcome::Dropped));
@@ -603,5 +604,5 @@ pub(crate) fn new_replays(count: u8) -> Result<KVVec<Replay>> {
 /// which order matters: the QP's earlier packets have left this host, or have reached their QPs on
 /// this host.
 fn has_arrived(engine: &Engine, qp: &Qp) -> bool {
-    qp.tx_limit.is_whole() && (!engine.minds_order() || qp.tx_limit.reception_is_over())
+    qp.tx_limit.is_whole() && (!engine.needs_order() || qp.tx_limit.reception_is_over())
 }

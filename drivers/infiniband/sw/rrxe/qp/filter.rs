@@ -189,7 +189,7 @@ fn check_destination(link: &Link, to: Gid, ingress: Ingress) -> Result<(), Count
     if ingress.is_none() || ingress.is_by(link.netdev_index()) {
         return Ok(());
     }
-    link.check_home(to, ingress)
+    link.check_destination(to, ingress)
 }
 
 /// Stores a GID in two halves, with release semantics.

@@ -96,7 +96,7 @@ fn postponed(qp: ArcBorrow<'_, Qp>, now: Instant, effects: &mut RunEffects) -> O
     let Continuation::On(cpu) = effects.continuation else {
         return None;
     };
-    let pause = qp.pause_of(cpu)?;
+    let pause = qp.remaining_pause(cpu)?;
     effects.continuation = Continuation::None;
     Some(now.after(pause))
 }

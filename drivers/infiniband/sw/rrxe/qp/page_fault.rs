@@ -5,7 +5,7 @@
 //! A work item of `rrxe_faults` queues the page fault as a job for a thread of the process whose
 //! memory is absent. The items of all users run in the order of their arrival, and no account pays
 //! for their CPU time. So no item runs an engine: the QP is deferred, so that its payer pays
-//! ([`Qp::leave`]). The thread of the process runs the engine itself after it has served the page
+//! ([`Qp::defer`]). The thread of the process runs the engine itself after it has served the page
 //! fault.
 
 use kernel::{
@@ -41,7 +41,7 @@ impl Job for Qp {
     fn run(self: Arc<Self>) -> bool {
         // Runs the engine if other callers left run requests: a QP in an error state flushes during
         // the page fault.
-        let wanted = Self::in_turn(&self, |core| core.parked.wanted());
+        let wanted = Self::with_core(&self, |core| core.parked.wanted());
         let result = match wanted.ok().flatten() {
             Some(absent) => self.device.mrs.fault_in(&absent),
             None => Ok(()),
@@ -84,13 +84,13 @@ impl Qp {
     /// The page fault ends at once. The value is `true` if the access is to be tried again, `false`
     /// if it must fail.
     fn begin_fault(this: &Arc<Self>) -> Result<(), bool> {
-        let wanted = Self::with_core(this, |core| core.parked.wanted());
+        let wanted = Self::with_core_deferring(this, |core| core.parked.wanted());
         let absent = wanted.flatten().ok_or(true)?;
         let found = this.device.mrs.absent(&absent).ok_or(true)?;
         let (memory, _) = found.place().ok_or(true)?;
         let pending = memory.begin(this.clone()).map_err(|_| false)?;
         let mut pending = Some(pending);
-        Self::with_core(this, |core| core.parked.set_pending(pending.take()));
+        Self::with_core_deferring(this, |core| core.parked.set_pending(pending.take()));
         // The job was not stored: the QP was destroyed meanwhile, or the page fault has ended.
         Self::withdraw_fault(pending);
         Ok(())
@@ -107,9 +107,9 @@ impl Qp {
     /// Calls `body` with the turn lock held, for a caller that does not pay for the QP. Returns
     /// `None` if the QP is destroyed. Process context.
     ///
-    /// In contrast to [`Self::in_turn`], run requests that other callers left meanwhile are
+    /// In contrast to [`Self::with_core`], run requests that other callers left meanwhile are
     /// deferred, so that the QP's payer pays for their runs.
-    fn with_core<R>(this: &Arc<Self>, body: impl FnOnce(&mut Core) -> R) -> Option<R> {
+    fn with_core_deferring<R>(this: &Arc<Self>, body: impl FnOnce(&mut Core) -> R) -> Option<R> {
         // Until the QP is deferred: a thread that was preempted in between would delay the run
         // requests of others.
         let _off = bottom_halves_off();
@@ -117,7 +117,7 @@ impl Qp {
         let result = Option::as_mut(&mut turn).map(|core| body(core));
         drop(turn);
         if this.turn.is_wanted() {
-            Self::leave(this.as_arc_borrow());
+            Self::defer(this.as_arc_borrow());
         }
         result
     }
@@ -127,7 +127,7 @@ impl Qp {
     fn cancel_fault(this: &Arc<Self>, served: bool) {
         let _off = bottom_halves_off();
         this.end_fault(served);
-        Self::leave(this.as_arc_borrow());
+        Self::defer(this.as_arc_borrow());
     }
 
     /// Ends the page fault. `served` is `false` if it failed. The caller ensures that the QP runs.

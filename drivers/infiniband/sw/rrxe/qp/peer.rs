@@ -42,7 +42,7 @@ pub(crate) struct Arrival {
     to: Gid,
     /// Network device by which the datagram came.
     ingress: Ingress,
-    /// Value of [`Link::home_changes`](crate::device::link::Link::home_changes) before the address
+    /// Value of [`Link::address_changes`](crate::device::link::Link::home_changes) before the address
     /// was looked up.
     changes: u64,
 }
@@ -134,13 +134,13 @@ impl Peer {
                 let arrival = Some(Arrival {
                     to,
                     ingress,
-                    changes: device.link.home_changes(),
+                    changes: device.link.address_changes(),
                 });
                 // A multicast packet is delivered only to QPs that are attached to its group.
                 if *last == arrival || to.is_multicast() {
                     return Ok(());
                 }
-                device.link.check_home(to, ingress)?;
+                device.link.check_destination(to, ingress)?;
                 *last = arrival;
                 Ok(())
             }

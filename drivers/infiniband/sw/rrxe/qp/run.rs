@@ -18,14 +18,14 @@ use crate::qp::{
 };
 
 /// Maximum number of runs of one caller, those of the QP and of its local peers together. The
-/// caller defers further work ([`Qp::leave`]).
+/// caller defers further work ([`Qp::defer`]).
 const MAX_RUNS: u32 = 16;
 
 impl Qp {
     /// Runs the engine in softirq, for a work item of the queue `rrxe`.
     ///
     /// A process's QP runs only if softirqs of this CPU have time left for QPs of processes
-    /// (`softirq_time.rs`). Otherwise the QP is deferred ([`Self::leave`]). So are the local peers
+    /// (`softirq_time.rs`). Otherwise the QP is deferred ([`Self::defer`]). So are the local peers
     /// to which it sends packets. If a thread then runs the QP on a CPU that must not send, it
     /// hands the QP over to a softirq of the sending CPU, once that softirq has time left
     /// (`next_run.rs`).
@@ -37,11 +37,11 @@ impl Qp {
             let (arrivals, request) = (&mut Arrivals::of(&this.inbox), RunRequest::All);
             let mut budget = RunBudget::new(MAX_RUNS);
             if let Some(peer) = Self::run_engine(this, None, request, arrivals, &mut budget) {
-                Self::leave(peer.as_arc_borrow());
+                Self::defer(peer.as_arc_borrow());
             }
         };
         if !this.workqueues.softirq_time.spend(run) {
-            Self::leave(this);
+            Self::defer(this);
         }
     }
 
@@ -77,7 +77,7 @@ impl Qp {
                 false => (RunRequest::Packet, &mut others_budget),
             };
             if !budget.is_left() {
-                return Self::leave(peer);
+                return Self::defer(peer);
             }
             next = Self::run_engine(peer, None, request, &mut Arrivals::of(&peer.inbox), budget);
         }
@@ -139,7 +139,7 @@ impl Qp {
                         // A caller that leaves a run request after this check finds the turn lock
                         // free.
                         Continuation::None if !this.turn.is_wanted() => {}
-                        Continuation::None | Continuation::Anywhere => Self::leave(this),
+                        Continuation::None | Continuation::Anywhere => Self::defer(this),
                         Continuation::On(cpu) => Self::schedule_on(this, cpu),
                     }
                     false
@@ -164,6 +164,6 @@ pub(crate) fn note_peer(peer: &mut Option<Arc<Qp>>, other: Arc<Qp>) {
         return;
     }
     if let Some(before) = peer.replace(other) {
-        Qp::leave(before.as_arc_borrow());
+        Qp::defer(before.as_arc_borrow());
     }
 }

@@ -49,7 +49,7 @@ impl HrTimerCallback for Qp {
     fn run(this: ArcBorrow<'_, Qp>, _: HrTimerCallbackContext<'_, Qp>) -> HrTimerRestart {
         // The timer's function does not run the engine. The holder of the turn lock cancels the
         // timer and waits for this function, so this function must not want the turn lock.
-        Qp::leave(this);
+        Qp::defer(this);
         HrTimerRestart::NoRestart
     }
 }
@@ -75,7 +75,7 @@ impl Qp {
     /// A process's QP is deferred to the poller of its doorbell page, so that the CPU time counts
     /// for that process, or to a thread, so that other threads get their share of the CPU. The QP
     /// of a kernel consumer runs in softirq.
-    pub(super) fn leave(this: ArcBorrow<'_, Self>) {
+    pub(super) fn defer(this: ArcBorrow<'_, Self>) {
         if this.kernel_queue.is_some() {
             Self::schedule(this);
         } else if !this.is_deferred_to_poller() {
@@ -99,7 +99,7 @@ impl Qp {
     /// Defers further work to the poller of the process's doorbell page. Returns `false` if no
     /// poller polls the page. Any context.
     fn is_deferred_to_poller(&self) -> bool {
-        self.doorbell.as_ref().is_some_and(Doorbell::leave)
+        self.doorbell.as_ref().is_some_and(Doorbell::defer)
     }
 
     /// Queues a run of the engine in softirq, on this CPU. Any context.

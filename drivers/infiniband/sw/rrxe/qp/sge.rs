@@ -9,7 +9,7 @@ use rdma::{
     abi::ring::Ring,
     memory::odp::LONGEST_SPAN,
     support::table::LastLookup,
-    verbs::mr::{Span, SpanFault},
+    verbs::mr::{Span, SpanError},
 };
 use roce::{
     host::{AccessFault, LocalAccess, ScatterFault},
@@ -139,7 +139,7 @@ pub(crate) fn write(
     offset: u32,
     length: u32,
     own: OwnMemory<'_>,
-    mut copy: impl FnMut(&Span<'_>, u32) -> Result<(), SpanFault>,
+    mut copy: impl FnMut(&Span<'_>, u32) -> Result<(), SpanError>,
 ) -> Result<(), ScatterFault> {
     let access = LocalAccess::Write;
     walk(sges, offset, length, access, own, |span, done| {
@@ -179,7 +179,7 @@ pub(crate) fn scatter_bytes(
     write(sges, offset, length, own, |span, done| {
         let from = done as usize;
         let piece = bytes.get(from..from.saturating_add(span.len()));
-        span.copy_from_slice(0, piece.ok_or(SpanFault::Range)?)
+        span.copy_from_slice(0, piece.ok_or(SpanError::Range)?)
     })
 }
 

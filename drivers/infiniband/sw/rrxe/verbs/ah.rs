@@ -13,7 +13,7 @@ use roce::ids::Qpn;
 
 use crate::{
     device::Device,
-    gsi::take_answer,
+    gsi::take_probe_response,
     limits::{self, accounts::ObjectClaim},
     net::path::{Address, Path},
     verbs::pd::{Pd, PdId},
@@ -57,7 +57,7 @@ impl Ah {
     pub(crate) fn create(pd: &Pd, av: Av, user: bool) -> Result<Arc<Self>> {
         if !user {
             let device = pd.device();
-            if take_answer(device, &av) {
+            if take_probe_response(device, &av) {
                 return Err(EINVAL);
             }
             let av = device.senders.true_destination(av)?;

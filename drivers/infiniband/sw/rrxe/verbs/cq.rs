@@ -33,7 +33,7 @@ use rdma::{
     support::{quota::Claim, sync::IrqSpinLock},
     verbs::{
         cq::{Arrival, CqCreated, CqEvents, CqInit, Cqe, CqeLayout, Moderation, News, NotifyWhen},
-        upcall::{CqUpcall, QpToken},
+        upcall::{CqUpcall, IbQpHandle},
     },
 };
 use roce::wc::{RecvWc, SendWc, WcStatus};
@@ -129,7 +129,7 @@ impl Poller {
             let cqe = self.entry(self.oldest);
             self.oldest = self.ring.next(self.oldest);
             self.ring.publish_consumer(self.oldest);
-            if cqe.qp() != QpToken::NONE {
+            if cqe.qp() != IbQpHandle::NONE {
                 return Some(cqe);
             }
         }
@@ -142,12 +142,12 @@ impl Poller {
     }
 
     /// Marks the unpolled completions of `qp` as completions of no QP.
-    fn forget(&self, qp: QpToken, layout: CqeLayout) {
+    fn forget(&self, qp: IbQpHandle, layout: CqeLayout) {
         let mut slot = self.oldest;
         while slot != self.ring.producer() {
             let cqe = self.entry(slot);
             if cqe.qp() == qp {
-                self.ring.write(slot, cqe.of_nobody().as_bytes(layout));
+                self.ring.write(slot, cqe.without_qp().as_bytes(layout));
             }
             slot = self.ring.next(slot);
         }
@@ -295,7 +295,7 @@ impl Cq {
         let arming = context.map_or_else(Arming::default, |context| context.arming());
         let payer = context.map(|context| context.payer().clone());
         let object = ObjectClaim::new(payer.as_ref())?;
-        let end_permit = ThreadPermit::new(Threads::Rests, payer)?;
+        let end_permit = ThreadPermit::new(Threads::Deferred, payer)?;
         let CqInit {
             upcall,
             events,
@@ -376,14 +376,14 @@ impl Cq {
     /// Discards the unpolled completions of a QP that is being destroyed, because they name the QP.
     /// For a CQ of the kernel; does nothing for other CQs. Nothing of the QP is pushed any more.
     /// Process context.
-    pub(crate) fn forget(&self, qp: QpToken) {
+    pub(crate) fn forget(&self, qp: IbQpHandle) {
         if let Some(poller) = &*self.poller.lock() {
             poller.forget(qp, self.layout);
         }
     }
 
     /// Pushes the completion of a send by QP `qpn`. Any context.
-    pub(crate) fn push_send(&self, wc: &SendWc, qpn: u32, qp: QpToken) -> Pushed {
+    pub(crate) fn push_send(&self, wc: &SendWc, qpn: u32, qp: IbQpHandle) -> Pushed {
         let urgent = wc.status != WcStatus::Success;
         self.push(&Cqe::send(wc, qpn, qp), urgent)
     }
@@ -399,7 +399,7 @@ impl Cq {
         &self,
         wc: &RecvWc,
         qpn: u32,
-        qp: QpToken,
+        qp: IbQpHandle,
         arrival: Option<Arrival>,
     ) -> Pushed {
         let urgent = wc.solicited || wc.status != WcStatus::Success;

@@ -181,7 +181,7 @@ impl Flows {
     /// the packet as they are on the wire. It is called only if a QP receives them. The packet's
     /// headers `frame` are matched against the rules once for all of these frames, even if they
     /// are fragments of a large datagram.
-    fn hand_out(
+    fn deliver_copies(
         &self,
         frame: &Frame,
         way: Way,
@@ -215,7 +215,7 @@ impl Flows {
         let Some(frame) = Frame::parse(headers, None) else {
             return;
         };
-        self.hand_out(&frame, Way::Looped, Some(sender), || {
+        self.deliver_copies(&frame, Way::Looped, Some(sender), || {
             let mut frames = KVec::new();
             if let Some(copy) = RxFrame::copy_of(sent) {
                 push(&mut frames, copy);
@@ -243,7 +243,7 @@ impl FrameObserver for Flows {
             true => Way::Sent,
             false => Way::Received,
         };
-        self.hand_out(&frame, way, None, || {
+        self.deliver_copies(&frame, way, None, || {
             let mut frames = KVec::new();
             tapped.for_each_frame(|frame| push(&mut frames, frame));
             frames

@@ -221,7 +221,7 @@ impl State {
     /// the push of a completion, behind a full barrier.
     pub(super) fn armed(&self) -> Option<NotifyWhen> {
         let ring = self.ring.as_ref().filter(|_| self.arming.by_word);
-        self.armed.max(ring.and_then(Ring::arm_behind_push))
+        self.armed.max(ring.and_then(Ring::arm_after_push))
     }
 
     /// Disarms the CQ because a notification is due. The consumer has to arm it again.

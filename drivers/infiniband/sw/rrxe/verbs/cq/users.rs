@@ -62,14 +62,14 @@ impl Cq {
     /// # Errors
     ///
     /// `ENOMEM`.
-    pub(crate) fn enter_user(&self, qpn: Qpn, place: u32) -> Result {
+    pub(crate) fn add_qp(&self, qpn: Qpn, place: u32) -> Result {
         // The QP may be listed already, because both of its queues may complete to this CQ.
         drop(self.users.enter(Seat::new()?, owner(qpn), place));
         Ok(())
     }
 
-    /// Undoes [`Self::enter_user`]. Process context.
-    pub(crate) fn strike_user(&self, qpn: Qpn, place: u32) {
+    /// Undoes [`Self::add_qp`]. Process context.
+    pub(crate) fn remove_qp(&self, qpn: Qpn, place: u32) {
         drop(self.users.leave(owner(qpn), place));
     }
 
