@@ -34,16 +34,6 @@ pub struct RequestedFeatures {
     pub(crate) device_memory: bool,
 }
 
-/// Features that the driver grants to a process's library.
-pub(crate) struct GrantedFeatures {
-    /// Location of the process's doorbell page, if it was granted one.
-    pub(crate) doorbells: Option<PageReply>,
-    /// Granted ways to arm CQs without a system call.
-    pub(crate) arming: Arming,
-    /// Whether the library can map device memory.
-    pub(crate) device_memory: bool,
-}
-
 /// Returns the features that the library requests, or `None` if the library doesn't negotiate.
 ///
 /// # Errors
@@ -73,13 +63,18 @@ pub(crate) fn requested(udata: &Udata<'_>) -> Result<Option<RequestedFeatures>> 
 /// Size of the response in bytes.
 const REPLY: usize = size_of::<bindings::rrxe_alloc_ucontext_resp>();
 
-/// Returns the bytes of `struct rrxe_alloc_ucontext_resp`.
-pub(crate) fn granted(granted: &GrantedFeatures) -> [u8; REPLY] {
-    let page = granted.doorbells.unwrap_or_default();
-    let doorbells = granted.doorbells.map_or(0, |_| DOORBELL);
-    let arms = if granted.arming.by_word { CQ_ARM } else { 0 };
-    let news = if granted.arming.sees_news { CQ_NEWS } else { 0 };
-    let memory = if granted.device_memory { DM } else { 0 };
+/// Returns the bytes of `struct rrxe_alloc_ucontext_resp`: the features that are granted to a
+/// library which `requested` some, with `page` if it has a doorbell page.
+pub(crate) fn granted(
+    page: Option<PageReply>,
+    arming: Arming,
+    requested: &RequestedFeatures,
+) -> [u8; REPLY] {
+    let doorbells = page.map_or(0, |_| DOORBELL);
+    let page = page.unwrap_or_default();
+    let arms = if arming.by_word { CQ_ARM } else { 0 };
+    let news = if arming.sees_news { CQ_NEWS } else { 0 };
+    let memory = if requested.device_memory { DM } else { 0 };
     let mut bytes = [0; REPLY];
     let fields = [
         &bindings::RRXE_ABI_VERSION.to_ne_bytes()[..],

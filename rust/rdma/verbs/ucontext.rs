@@ -11,7 +11,7 @@ use kernel::{error::from_result, ffi::c_int, prelude::*, sync::Arc};
 use crate::{
     abi::{
         doorbell::PageReply,
-        features::{self, Arming, GrantedFeatures, RequestedFeatures},
+        features::{self, Arming, RequestedFeatures},
         mmap::Mappings,
     },
     bindings,
@@ -123,11 +123,10 @@ fn make<P: Provider>(
 ) -> Result<Arc<P::Context>> {
     let created = P::alloc_context(device, init)?;
     let told = match requested {
-        Some(requested) => udata.respond(&features::granted(&GrantedFeatures {
-            doorbells: created.doorbells,
-            arming: created.arming,
-            device_memory: requested.device_memory,
-        })),
+        Some(requested) => {
+            let (page, arming) = (created.doorbells, created.arming);
+            udata.respond(&features::granted(page, arming, requested))
+        }
         None => udata.respond(&[]),
     };
     if let Err(error) = told {
