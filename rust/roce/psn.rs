@@ -35,15 +35,15 @@ impl Psn {
         self.plus(1)
     }
 
-    /// Returns how far `self` is ahead of `other`, −2²³ … 2²³−1. The result is negative if `self`
-    /// is behind.
+    /// Returns how far `self` is ahead of `other`, −2²³ … 2²³−1. The result is negative if
+    /// `self` is behind.
     pub const fn since(self, other: Self) -> i32 {
         // Shifting the 24-bit difference to the top and back extends its sign.
         (self.0.wrapping_sub(other.0) << 8) as i32 >> 8
     }
 
-    /// Returns how many packets `self` comes after `earlier`, 0 … 2²⁴−1. `self` must not be the
-    /// earlier one of the two.
+    /// Returns how many packets `self` comes after `earlier`, 0 … 2²⁴−1. `self` must not be
+    /// the earlier one of the two.
     pub const fn ahead_of(self, earlier: Self) -> u32 {
         self.0.wrapping_sub(earlier.0) & Self::MASK
     }

@@ -2,10 +2,11 @@
 
 //! Buffers that other drivers export (dma-buf, `struct dma_buf`), accessed by the CPUs.
 //!
-//! A software device has no DMA device for which an exporter could map a buffer, so the buffer is mapped into
-//! the kernel. A mapping alone does not keep the pages in place: the exporters of graphics drivers
-//! move a mapped buffer to video memory, or swap it out (`ttm_bo_vmap()`,
-//! drivers/gpu/drm/ttm/ttm_bo_util.c). A pinned attachment keeps the pages in place.
+//! A software device has no DMA device for which an exporter could map a buffer, so the
+//! buffer is mapped into the kernel. A mapping alone does not keep the pages in place: the
+//! exporters of graphics drivers move a mapped buffer to video memory, or swap it out
+//! (`ttm_bo_vmap()`, drivers/gpu/drm/ttm/ttm_bo_util.c). A pinned attachment keeps the pages
+//! in place.
 
 use core::ptr::{self, NonNull};
 

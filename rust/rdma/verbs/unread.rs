@@ -153,8 +153,8 @@ impl EventCount {
         }
     }
 
-    /// Counts one more event if fewer than `most` are counted, or fewer than [`MAX_WITHOUT_QUOTA`] without quota.
-    /// Returns whether it was counted.
+    /// Counts one more event if fewer than `most` are counted, or fewer than
+    /// [`MAX_WITHOUT_QUOTA`] without quota. Returns whether it was counted.
     fn add(&mut self, most: u32, claim: impl FnOnce() -> Option<Claims>) -> bool {
         if self.count >= MAX_WITHOUT_QUOTA && self.quota.is_none() {
             self.quota = claim();
@@ -206,9 +206,9 @@ impl AsyncEvents {
         })
     }
 
-    /// Counts an asynchronous event. Returns whether it may be raised. `claim` claims quota, and is
-    /// called if the object has none and already has [`MAX_WITHOUT_QUOTA`] unread events. Any context up to
-    /// softirq.
+    /// Counts an asynchronous event. Returns whether it may be raised. `claim` claims quota,
+    /// and is called if the object has none and already has [`MAX_WITHOUT_QUOTA`] unread
+    /// events. Any context up to softirq.
     ///
     /// # Safety
     ///

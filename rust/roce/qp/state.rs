@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! The states of a QP, and the table of the transitions that `modify_qp` may make. For each
-//! transition the table lists the required and the allowed attributes (IBTA 1.x §10.3.1, §11.2.5.2;
-//! `ib_modify_qp_is_ok()`).
+//! transition the table lists the required and the allowed attributes (IBTA 1.x §10.3.1,
+//! §11.2.5.2; `ib_modify_qp_is_ok()`).
 
 use super::attr::{Attrs, QpKind, QpState};
 

@@ -89,8 +89,8 @@ struct Before {
 ///   queue has one. With a `fault`, the next WQE is the failed one, and WQEs that had started after
 ///   it may follow.
 /// - The cursor's WQE is at most `started`.
-/// - `una`, `acked`, `sent` come in this order and lie within 2²³ of one another. `una` belongs to
-///   the oldest WQE, or equals `sent` if nothing is in flight.
+/// - `una`, `acked`, `sent` come in this order and lie within 2²³ of one another. `una`
+///   belongs to the oldest WQE, or equals `sent` if nothing is in flight.
 #[derive(Debug)]
 pub struct Requester<W> {
     /// The taken WQEs, oldest first.

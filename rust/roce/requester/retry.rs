@@ -196,9 +196,9 @@ impl Retry {
     }
 }
 
-/// Returns the time after which an acknowledgement counts as lost. The Local ACK Timeout is T =
-/// 4.096 µs · 2ᵗ. The requester detects the loss after no less than T and no more than 4 T (IBTA
-/// 1.x §9.7.6.1.3).
+/// Returns the time after which an acknowledgement counts as lost. The Local ACK Timeout is T
+/// = 4.096 µs · 2ᵗ. The requester detects the loss after no less than T and no more than 4 T
+/// (IBTA 1.x §9.7.6.1.3).
 ///
 /// Short timeouts use that freedom up to [`LEAST_TIMEOUT`]: the peer's host may not schedule it for
 /// some milliseconds, and all retries of a shorter timeout would be spent meanwhile.

@@ -460,9 +460,9 @@ impl<R: Slots<Replay>> Responder<R> {
     }
 
     /// Processes a packet of an unreliable connection. A packet that can't be carried out is
-    /// dropped with the rest of its message (§9.8.2). A message that is too long leaves its receive
-    /// WQE to the next one (§9.9.3, class D). A packet whose memory isn't resident changes nothing:
-    /// if it isn't the next packet to arrive again, there is a gap.
+    /// dropped with the rest of its message (§9.8.2). A message that is too long leaves its
+    /// receive WQE to the next one (§9.9.3, class D). A packet whose memory isn't resident
+    /// changes nothing: if it isn't the next packet to arrive again, there is a gap.
     fn handle_unreliable<H: Host>(
         &mut self,
         packet: &Packet,

@@ -162,7 +162,8 @@ impl Replay {
 ///
 /// # Invariants
 ///
-/// `oldest ≤ cursor ≤ next`, `next − oldest ≤ capacity`, and no record before `cursor` is pending.
+/// `oldest ≤ cursor ≤ next`, `next − oldest ≤ capacity`, and no record before `cursor` is
+/// pending.
 #[derive(Debug)]
 pub(super) struct Ring<R> {
     places: R,

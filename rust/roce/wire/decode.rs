@@ -279,8 +279,8 @@ fn fetch_add(add: u64, _compare: u64) -> AtomicOp {
     AtomicOp::FetchAdd { add }
 }
 
-/// Reads a FLUSH extended transport header (annex A19): selectivity in bits 5–4, placement in bits
-/// 3–0.
+/// Reads a FLUSH extended transport header (annex A19): selectivity in bits 5–4, placement in
+/// bits 3–0.
 fn read_feth(reader: &mut Reader<'_>) -> Result<FlushKind, DropReason> {
     let [_, _, _, kind] = reader.take()?;
     Ok(FlushKind {

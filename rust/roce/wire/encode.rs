@@ -189,8 +189,8 @@ fn put_atomic(header: &mut Header, eth: &AtomicEth) {
     header.put(compare.to_be_bytes());
 }
 
-/// Writes a FLUSH extended transport header (annex A19): selectivity in bits 5–4, placement in bits
-/// 3–0.
+/// Writes a FLUSH extended transport header (annex A19): selectivity in bits 5–4, placement
+/// in bits 3–0.
 fn put_feth(header: &mut Header, kind: &FlushKind) {
     let selectivity = (kind.selectivity & 0x3) << 4;
     header.put([0, 0, 0, selectivity | (kind.placement & 0xf)]);

@@ -177,8 +177,8 @@ impl SenderGuid {
     }
 }
 
-/// Builds a request to end a connection of QP 0 (DREQ, §12.6.10), with the communication IDs of its
-/// two ends.
+/// Builds a request to end a connection of QP 0 (DREQ, §12.6.10), with the communication IDs
+/// of its two ends.
 pub fn disconnect_request(ids: [[u8; 4]; 2]) -> [u8; MAD_LEN] {
     let [a0, a1] = DREQ.to_be_bytes();
     let header = [BASE_VERSION, CLASS_CM, CLASS_CM_VERSION, METHOD_SEND]

@@ -53,8 +53,8 @@ const PAGE_SIZES: u64 = 0xffff_f000;
 /// Size of the P_Key table that rdma_rxe reports as a device attribute. Only one partition exists,
 /// but tools expect this value.
 const MAX_PKEYS: u16 = 64;
-/// Local CA ACK delay, the time in which this host may acknowledge a packet: 4.096 µs · 2¹⁵ = 134
-/// ms.
+/// Local CA ACK delay, the time in which this host may acknowledge a packet: 4.096 µs · 2¹⁵ =
+/// 134 ms.
 const ACK_DELAY: u8 = 15;
 
 /// An RDMA device.

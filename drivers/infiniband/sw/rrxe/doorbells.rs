@@ -495,8 +495,8 @@ pub(crate) struct Doorbell {
     slot: u32,
     /// Send ring of the QP.
     sends: Ring,
-    /// Producer index of `sends` when [`Self::has_new_wqes`] read it last. An atomic of `core`, since
-    /// the atomics of the `kernel` crate are calls of C functions.
+    /// Producer index of `sends` when [`Self::has_new_wqes`] read it last. An atomic of
+    /// `core`, since the atomics of the `kernel` crate are calls of C functions.
     seen: AtomicU32,
     /// Nonzero: the QP has deferred work, for which the kernel rang the doorbell.
     deferred: AtomicU32,

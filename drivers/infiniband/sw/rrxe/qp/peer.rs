@@ -42,8 +42,8 @@ pub(crate) struct Arrival {
     to: Gid,
     /// Network device by which the datagram came.
     ingress: Ingress,
-    /// Value of [`Link::address_changes`](crate::device::link::Link::home_changes) before the address
-    /// was looked up.
+    /// Value of [`Link::address_changes`](crate::device::link::Link::address_changes) before
+    /// the address was looked up.
     changes: u64,
 }
 
