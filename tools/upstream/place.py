@@ -1,0 +1,157 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+"""place.py REPOSITORY TREE: puts rrxe into the kernel tree TREE, or brings it up to date there.
+
+All crates go below drivers/infiniband/sw/rrxe, because kbuild makes one module of one directory and those below it. A file is
+written only if its content changes, since make goes by times; a file that the repository no longer has is removed.
+"""
+import os
+import re
+import sys
+from pathlib import Path
+
+HOME = Path("drivers/infiniband/sw/rrxe")
+CRATES = ("roce", "rdma", "bindings", "helpers")
+PLACES = (
+    *((Path("rust", crate), HOME / crate) for crate in CRATES),
+    (HOME, HOME),
+    (Path("tests/kunit"), HOME / "tests"),
+    (Path("Kconfig"), HOME / "Kconfig"),
+    (Path("Kbuild"), HOME / "Makefile"),
+    (Path("include"), Path("include")),
+    (Path("Documentation"), Path("Documentation/infiniband/rrxe")),
+)
+# Only cargo reads these.
+LEFT_OUT = re.compile(r"Cargo\.toml$")
+
+
+def makefile(text):
+    """The Makefile of the driver, from the Kbuild file of the repository."""
+    text = re.sub(r"ifdef KBUILD_EXTMOD\n.*?endif\n", "", text, flags=re.S)
+    text = re.sub(r"^rrxe-driver := .*\n+", "", text, flags=re.M)
+    text = text.replace("$(rrxe-driver)/", "").replace("tests/kunit/", "tests/")
+    text = re.sub(r"^CFLAGS_rust/helpers/trace\.o .*\n+", "", text, flags=re.M)
+    text = re.sub(rf"(?<![a-z])rust/({'|'.join(CRATES)})\b", r"\1", text)
+    text = text.replace("drivers/…/rrxe  the driver", "this directory  the driver")
+    return re.sub(r"^# Works as an external module.*\n", "", text, flags=re.M)
+
+
+def adapted(source, text):
+    """The text of a file of the repository, with the paths of the kernel tree."""
+    if source.name == "Kbuild":
+        return makefile(text)
+    if source.name == "Makefile.bindgen":
+        return re.sub(r"(?<![a-z])rust/(bindings|helpers)\b", r"\1", text).replace("root Kbuild", "driver's Makefile")
+    if source.name == "Kconfig":
+        return re.sub(r"^# For a kernel tree .*\n\n", "", text, flags=re.M)
+    text = re.sub(r'"\.\./\.\./include/uapi/(rdma/.*?)"', r"<\1>", text)
+    text = text.replace("tests/kunit/", f"{HOME}/tests/")
+    # Comments name files by their crates; documents lie elsewhere, and name their paths.
+    home = f"{HOME}/" if source.suffix == ".rst" else ""
+    return re.sub(rf"\brust/({'|'.join(CRATES)})\b", rf"{home}\1", text)
+
+
+def write(path, text):
+    """Writes a file, unless it has this content. A file that has other hard links is replaced."""
+    if path.is_file() and path.read_text() == text:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_name(path.name + ".new")
+    new.write_text(text)
+    os.replace(new, path)
+
+
+def edit(path, change):
+    """Changes a file of the kernel's own."""
+    write(path, change(path.read_text()))
+
+
+def files(repository):
+    """(source, place) of each file, relative to the repository and to the tree."""
+    for source, place in PLACES:
+        if (repository / source).is_file():
+            yield source, place
+        for path in sorted((repository / source).rglob("*")):
+            if path.is_file() and not LEFT_OUT.search(path.name):
+                yield path.relative_to(repository), place / path.relative_to(repository / source)
+
+
+def entry(repository):
+    """The entry of MAINTAINERS, with the paths of the kernel tree."""
+    paths = (f"{HOME}/", "Documentation/infiniband/rrxe/", "include/trace/events/rrxe.h", "include/uapi/rdma/rrxe-abi.h")
+    text = (repository / "MAINTAINERS").read_text().split("\n\n", 1)[1]
+    text = re.sub(r"^F:\t.*\n", "", text, flags=re.M)
+    return text.rstrip() + "\n" + "".join(f"F:\t{path}\n" for path in sorted(paths)) + "\n"
+
+
+def list_maintainers(tree, repository):
+    """Puts the entry into the alphabetical list, or replaces it there."""
+    own = entry(repository)
+    title = own.splitlines()[0]
+
+    def change(text):
+        head, _, entries = text.partition("Maintainers List\n")
+        entries = re.sub(rf"^{re.escape(title)}\n.*?\n\n", "", entries, flags=re.M | re.S)
+        later = re.search(r"^(?:RS|RT|RU|S[A-Z])[^\n]*\n[MLSW]:\t", entries, re.M)
+        at = later.start() if later else len(entries)
+        return f"{head}Maintainers List\n{entries[:at]}{own}{entries[at:]}"
+
+    edit(tree / "MAINTAINERS", change)
+
+
+def connect(tree):
+    """Has the kernel's own Makefile and Kconfig files name the driver."""
+    line = "obj-$(CONFIG_RDMA_RRXE)\t\t+= rrxe/\n"
+    edit(tree / "drivers/infiniband/sw/Makefile", lambda text: text if line in text else text + line)
+    source = f'source "{HOME}/Kconfig"\n'
+    before = 'source "drivers/infiniband/sw/rxe/Kconfig"\n'
+    edit(
+        tree / "drivers/infiniband/Kconfig",
+        lambda text: text if source in text else text.replace(before, before + source),
+    )
+
+
+def document(tree):
+    """Has the index of the kernel's documentation name the driver's."""
+    line, before = "   rrxe/index\n", "   sysfs\n"
+    edit(
+        tree / "Documentation/infiniband/index.rst",
+        lambda text: text if line in text else text.replace(before, line + before),
+    )
+
+
+def keep_large_bss(tree):
+    """Has User-Mode Linux keep clang's large .bss in .bss.
+
+    clang's large code model names that section .lbss. Lockdep takes a lock for a static one if it lies in .bss, and ends for
+    good when a static one does not.
+    """
+    edit(
+        tree / "arch/um/kernel/dyn.lds.S",
+        lambda text: text if ".lbss" in text else text.replace("*(.bss .bss.* ", "*(.bss .bss.* .lbss .lbss.* "),
+    )
+
+
+def place(repository, tree, wanted=lambda path: True):
+    """Puts the files whose place is wanted into the tree, and removes others of the driver's folders there."""
+    placed = {path: source for source, path in files(repository)}
+    for path, source in placed.items():
+        if wanted(path):
+            write(tree / path, adapted(source, (repository / source).read_text()))
+    for folder in (HOME, Path("Documentation/infiniband/rrxe")):
+        for path in (tree / folder).rglob("*"):
+            if path.is_file() and path.relative_to(tree) not in placed:
+                path.unlink()
+
+
+def main():
+    repository, tree = (Path(argument).resolve() for argument in sys.argv[1:3])
+    keep_large_bss(tree)
+    place(repository, tree)
+    connect(tree)
+    document(tree)
+    list_maintainers(tree, repository)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+"""series.py REPOSITORY TREE: commits rrxe to the git checkout TREE of a kernel, as a series of patches.
+
+Each commit builds: Kconfig and Makefile come with the driver, after all that the driver needs.
+"""
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import place
+
+INCLUDES = ("include/trace/events/rrxe.h", "include/uapi/rdma/rrxe-abi.h")
+
+
+def below(*folders):
+    """Whether a path is in one of these folders of the driver, or is one of these files."""
+    homes = [place.HOME / folder for folder in folders]
+    return lambda path: any(home == path or home in path.parents for home in homes)
+
+
+def driver(path):
+    """Whether a path is the driver's own, and in no folder of another patch."""
+    return place.HOME in path.parents and not below(*place.CRATES, "tests")(path)
+
+
+# (what is put into the tree, subject, body)
+PATCHES = (
+    (
+        lambda repository, tree: place.keep_large_bss(tree),
+        "um: Keep clang's large bss in .bss",
+        "clang's large code model names this section .lbss. Lockdep takes a lock\nfor a static one if it lies in .bss, and"
+        " ends with a warning when a\nstatic lock does not.",
+    ),
+    (
+        lambda repository, tree: place.place(repository, tree, below("roce")),
+        "RDMA/rrxe: Add the protocol engine",
+        "The wire format, the requester, the responder and the states of a queue\npair, in Rust without unsafe code and"
+        " without kernel types, so that its\ntests run in user space, too.",
+    ),
+    (
+        lambda repository, tree: place.place(repository, tree, below("bindings", "helpers")),
+        "RDMA/rrxe: Add bindings and helpers",
+        "bindgen's output for the headers of ib_core and of the network stack,\nand wrappers of inline functions and macros.",
+    ),
+    (
+        lambda repository, tree: place.place(repository, tree, below("rdma")),
+        "RDMA/rrxe: Add abstractions of ib_core and the network stack",
+        "All unsafe code of the driver is here. The folder abi has the layouts of\nrdma_rxe's user interface; the other"
+        " folders know no driver, and can\nserve a second one.",
+    ),
+    (
+        lambda repository, tree: (
+            place.place(repository, tree, lambda path: driver(path) or str(path) in INCLUDES), place.connect(tree)),
+        "RDMA/rrxe: Add a software RoCEv2 provider",
+        "It gives any Ethernet interface RoCEv2, as rdma_rxe does, by the same\nuser interface.",
+    ),
+    (
+        lambda repository, tree: place.place(repository, tree, below("tests")),
+        "RDMA/rrxe: Add KUnit tests",
+        "They create a device on dummy0, transfer messages over it, and remove it.",
+    ),
+    (
+        lambda repository, tree: (
+            place.place(repository, tree, lambda path: path.parts[0] == "Documentation"), place.document(tree),
+            place.list_maintainers(tree, repository)),
+        "RDMA/rrxe: Add documentation and maintainers",
+        "The documents name the locks and their order, the guarantees of other\ncode that unsafe code relies on, and the"
+        " threats.",
+    ),
+)
+
+
+def git(tree, *arguments):
+    """Runs git in the tree. The files of root are none of its business."""
+    command = ["git", "-c", "safe.directory=*", "-C", tree, *arguments]
+    environment = os.environ | {"HOME": "/nonexistent"}
+    return subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE, env=environment).stdout
+
+
+def become_owner(tree):
+    """Gives up root's rights for those of the tree's owner, whose files the new ones are to be."""
+    owner = tree.stat()
+    if os.getuid() == 0 and owner.st_uid != 0:
+        os.setgroups([])
+        os.setgid(owner.st_gid)
+        os.setuid(owner.st_uid)
+
+
+def main():
+    repository, tree = (Path(argument).resolve() for argument in sys.argv[1:3])
+    become_owner(tree)
+    if git(tree, "status", "--porcelain"):
+        sys.exit(f"series: {tree} has uncommitted changes")
+    for put, subject, body in PATCHES:
+        put(repository, tree)
+        git(tree, "add", "-A")
+        if git(tree, "status", "--porcelain"):
+            git(tree, "commit", "-q", "-s", "-m", subject, "-m", body)
+            print(git(tree, "log", "-1", "--format=%h %s"), end="")
+
+
+if __name__ == "__main__":
+    main()
